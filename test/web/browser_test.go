@@ -160,6 +160,29 @@ func (b *browser) write(selector, text string) {
 	b.do("write into "+selector, chromedp.SendKeys(chromedp.CSS(selector), text, chromedp.NodeVisible))
 }
 
+// empty clears a field, as selecting all and deleting does.
+func (b *browser) empty(selector string) {
+	b.t.Helper()
+	value[bool](b, `(() => {
+		const field = document.querySelector(%q);
+		field.value = "";
+		return field.dispatchEvent(new Event("input"));
+	})()`, selector)
+}
+
+// choose takes an option of a list.
+func (b *browser) choose(selector, option string) {
+	b.t.Helper()
+	if !value[bool](b, `(() => {
+		const list = document.querySelector(%q), has = [...list.options].some(o => o.value === %q);
+		list.value = %[2]q;
+		list.dispatchEvent(new Event("change"));
+		return has;
+	})()`, selector, option) {
+		b.t.Fatalf("%s has no option %s", selector, option)
+	}
+}
+
 // to goes to one of the four pages.
 func (b *browser) to(name string) {
 	b.t.Helper()

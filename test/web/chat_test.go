@@ -13,7 +13,7 @@ func chat(t *testing.T, b *browser, _ *cluster) {
 		t.Errorf("the answer is not shown as code: %q", first)
 	}
 	figures := value[string](b, last+`.querySelector(".figures").innerText`)
-	for _, want := range []string{"tok/s", "first token", "70 tokens", "prompt 15", "cache 1 MiB", "full"} {
+	for _, want := range []string{"first token", "70 tokens", "prompt 15", "cache 1 MiB", "full"} {
 		if !strings.Contains(strings.Join(strings.Fields(figures), " "), want) {
 			t.Errorf("the figures have no %q: %q", want, figures)
 		}
@@ -23,17 +23,22 @@ func chat(t *testing.T, b *browser, _ *cluster) {
 
 	// A policy from the drawer, and the same question again: its cache beside a full one's.
 	b.press(`button[aria-label="How to answer"]`)
+	if fields := value[string](b, `[...document.querySelectorAll("dialog [name]")].filter(e => e.offsetParent).map(e => e.name).join(" ")`); !strings.HasPrefix(fields, "system temperature ") || !strings.HasSuffix(fields, " policy") {
+		t.Errorf("the drawer has the fields %s", fields)
+	}
+	b.choose(`select[name=policy]`, "streaming")
+	b.empty(`input[name=kv_policy]`)
 	b.write(`input[name=kv_policy]`, "streaming:sink=8,recent=56")
 	b.write(`input[name=temperature]`, "0")
 	b.write(`input[name=max_tokens]`, "90")
 	b.press(`dialog button.main`)
-	b.until(`!document.querySelector("dialog") && document.querySelector(".composer .chip").textContent.startsWith("streaming")`)
+	b.until(`!document.querySelector("dialog") && document.querySelector(".composer .chip").textContent === "cache policy: streaming"`)
 	b.press(`button[aria-label="Answer again"]`)
 	b.whole()
 	if n := value[int](b, `document.querySelectorAll(".turn").length`); n != 2 {
 		t.Errorf("%d turns after an answer was asked for again", n)
 	}
-	if text := value[string](b, last+`.querySelector(".figures .cache").innerText`); !strings.Contains(text, "of 1 MiB full") {
+	if text := value[string](b, last+`.querySelector(".figures .cache").innerText.replace(/\s+/g, " ")`); !strings.Contains(text, "of 1 MiB full") {
 		t.Errorf("the cache of a policy that forgets is %q", text)
 	}
 	shot(b, "chat")

@@ -16,6 +16,9 @@ func jobs(t *testing.T, b *browser, c *cluster) {
 	b.write("#job", "Write a Go function that reverses a string.")
 	b.press(".newjob button")
 	b.until(`document.querySelector("[data-job] .chip.on")?.textContent === "completed"`)
+	if said := value[string](b, `document.querySelector("[data-job] .what").innerText`); !strings.Contains(said, "Write a Go function that reverses a string.") || !strings.Contains(said, "func reverse(s string)") {
+		t.Errorf("the list says of the job %q", said)
+	}
 	b.press("[data-job] button")
 	b.until(`document.querySelector(".result")?.innerText.includes("completed, ")`)
 	if text := value[string](b, `document.querySelector(".result .text").innerText`); !strings.Contains(text, "func reverse") {

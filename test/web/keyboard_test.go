@@ -41,6 +41,36 @@ func keyboard(t *testing.T, b *browser, _ *cluster) {
 	b.until(`!document.querySelector("dialog")`)
 	b.focused(`button[aria-label="How to answer"]`)
 
+	// Keys of the page, which a field does not lose to it.
+	b.keys("?")
+	b.until(`document.querySelector("dialog.help")?.contains(document.activeElement)`)
+	b.keys(kb.Escape)
+	b.until(`!document.querySelector("dialog")`)
+	b.keys("s")
+	b.until(`document.activeElement.matches("dialog [name=system]")`)
+	b.keys(kb.Escape)
+	b.until(`!document.querySelector("dialog")`)
+	b.keys("/")
+	b.focused(".chats .seek")
+	value[bool](b, `(document.activeElement.blur(), true)`)
+	b.keys("2")
+	b.until(`location.hash === "#cluster" && document.querySelector(".sockets")`)
+	b.keys("1")
+	b.until(`location.hash === "#chat" && document.querySelector("#prompt")`)
+	b.tab("#prompt")
+	b.keys("n1?s/")
+	if typed := value[string](b, `document.querySelector("#prompt").value`); typed != "n1?s/" {
+		t.Errorf("of n1?s/ the box has %q", typed)
+	}
+	b.empty("#prompt")
+	b.keys(kb.ArrowUp)
+	b.until(`document.querySelector("#prompt").value === "// Package sort\n// provides" && document.querySelectorAll(".turn").length === 0`)
+	b.keys("\r")
+	b.until(`%s?.querySelector(".caret")?.innerText.length > 20`, last)
+	b.keys(kb.Escape) // stops it
+	b.whole()
+	b.focused("#prompt")
+
 	b.tab(`nav a[href="#faults"]`)
 	b.keys("\r")
 	b.until(`document.querySelector(".nodes")`)

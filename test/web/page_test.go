@@ -21,7 +21,7 @@ func TestPage(t *testing.T) {
 	for _, part := range []struct {
 		name string
 		run  func(*testing.T, *browser, *cluster)
-	}{{"chat", chat}, {"hostile", hostile}, {"kill", kill}, {"drain", drain}, {"keyboard", keyboard}, {"jobs", jobs}, {"phone", phone}} {
+	}{{"first", first}, {"chat", chat}, {"conversations", conversations}, {"hostile", hostile}, {"words", words}, {"kill", kill}, {"drain", drain}, {"keyboard", keyboard}, {"jobs", jobs}, {"phone", phone}, {"lost", lost}} {
 		if !t.Run(part.name, func(t *testing.T) {
 			b.t, c.t = t, t
 			part.run(t, b, c)

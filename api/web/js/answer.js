@@ -1,5 +1,5 @@
 // One answer as it comes: its text, its figures, and what happened to the cluster meanwhile.
-import { stream } from "./net.js";
+import { Lost, stream } from "./net.js";
 import { live, on } from "./live.js";
 import { request, system, asText } from "./settings.js";
 
@@ -38,6 +38,7 @@ export async function answer(turns, turn, signal, changed) {
     turn.figures.finish = finish;
   } catch (e) {
     if (e.name === "AbortError") turn.figures = { ...turn.figures, finish: "stopped" };
+    else if (e instanceof Lost) turn.error = e.message + (turn.content ? " What came is kept." : " Your question is kept.") + " Answer again when the coordinator is back.";
     else turn.error = e.code === "no_chat_template" ? e.message + " Send as text instead: the drawer has it." : e.message;
   } finally {
     off();

@@ -6,7 +6,8 @@ import { duration } from "./format.js";
 const W = 600, H = 120, LEAST = 60;
 
 /** chart makes one; draw(samples) brings it up to date. series: { name, value(sample), cls }, the
-    first one behind; text writes a value. */
+    first one behind; text writes a value. The heading shows the last of the newest sample, or that
+    of options.main. */
 export function chart(name, series, text, options = {}) {
   const svg = s("svg", { viewBox: `0 0 ${W} ${H}`, preserveAspectRatio: "none", role: "img", "aria-label": name });
   const now = h("span", { class: "now num" }), from = h("span", {}), top = h("span", { class: "top num" });
@@ -38,7 +39,7 @@ export function chart(name, series, text, options = {}) {
     svg.replaceChildren(...parts);
     top.textContent = text(most);
     const last = values.map(vs => vs.at(-1) || 0);
-    now.textContent = text(last.at(-1)) + (options.beside ? options.beside(last) : "");
+    now.replaceChildren(text(last.at(options.main ?? -1)), h("span", { class: "dim" }, options.beside ? options.beside(last) : ""));
     svg.setAttribute("aria-label", `${name}: now ${now.textContent}; at most ${text(most)} in the last five minutes`);
   }
 

@@ -1,8 +1,12 @@
 // Who holds what: the model cut over the sockets, what each has in memory, the sequences that it
 // owns, and the last minutes.
 import { h } from "./dom.js";
-import { live, on } from "./live.js";
+import { live, age, on } from "./live.js";
 import { chart } from "./chart.js";
+import { facts, fact } from "./facts.js";
+import { term } from "./help.js";
+import { join } from "./join.js";
+import { lost } from "./lost.js";
 import { socket } from "./socket.js";
 import { bytes, count, percent, rate, many, duration } from "./format.js";
 
@@ -16,32 +20,39 @@ export function clusterPage(view) {
       { least: 4, beside: ([all, run]) => all > run ? ", " + count(all - run) + " wait" : "" }),
     chart("Caches of the batch", [{ name: "as full caches", value: p => p.kv_bytes_full, cls: "b" }, { name: "held", value: p => p.kv_bytes, cls: "a" }], bytes,
       { least: 1 << 20, beside: ([full, held]) => full > held * 1.005 ? ", " + percent(held / full) + " of full ones" : "" }),
-    chart("Memory of all processes", [{ name: "processes", value: p => sum(p, 3), cls: "b" }, { name: "weights and caches", value: p => sum(p, 0) + sum(p, 1) + sum(p, 2), cls: "a" }], bytes),
+    chart("Process memory", [{ name: "all processes", value: p => sum(p, 3), cls: "b" }, { name: "weights and caches", value: p => sum(p, 0) + sum(p, 1) + sum(p, 2), cls: "a" }], bytes,
+      { main: 0 }),
     chart("Between the nodes", [{ name: "bytes/s", value: wire, cls: "a" }], v => bytes(v) + "/s", { least: 1024 }),
     chart("One step", [{ name: "step", value: p => p.step_ms, cls: "a" }], duration, { least: 5 }),
   ];
-  const head = h("div", { class: "facts" });
+  const head = facts(), gone = lost();
+  const waits = h("p", { class: "dim small", hidden: true });
   const cut = h("div", { class: "cutbar", role: "img" });
   const sockets = h("ul", { class: "sockets", "aria-label": "Sockets" });
   const cards = new Map(); // id -> socket
-  view.append(h("div", { class: "page" },
-    h("section", { class: "card", "aria-label": "The cluster" }, head, h("div", { class: "cuthead" }, h("h2", {}, "One model, cut over the sockets")), cut),
+  view.append(h("div", { class: "page" }, gone.box,
+    h("section", { class: "card", "aria-label": "The cluster" }, head.box, waits,
+      h("div", { class: "cuthead head" }, h("h2", {}, "One model, cut over the ", term("sockets", "socket")), h("button", { class: "quiet small end", type: "button", onclick: join }, "Add a machine")), cut),
     sockets, h("section", { class: "charts", "aria-label": "The last five minutes" }, charts.map(c => c.box))));
-
-  const fact = (name, value, more) => h("div", { class: "fact" }, h("span", { class: "dim" }, name), h("b", { class: "num" }, value), more && h("span", { class: "dim small", title: more }, more));
 
   function state() {
     const c = live.cluster;
+    gone.draw();
     if (!c) return;
     const used = c.nodes.reduce((t, n) => t + n.kv_used_bytes + n.kv_prefix_bytes, 0), budget = c.nodes.reduce((t, n) => t + n.kv_budget_bytes, 0);
     const p = c.prefix_cache, d = c.speculation;
-    head.replaceChildren(...[fact("Model", c.model, c.kv_policy), fact("Epoch", c.epoch, c.mapping && "mapping " + c.mapping), fact("Tokens a second", rate(c.tokens_per_second), c.step_ms ? "step " + duration(c.step_ms) : ""),
-      fact("Running", count(c.running), c.waiting ? count(c.waiting) + " wait" + (c.waiting_reason ? ": " + c.waiting_reason : "") : "none waits"),
-      fact("Caches", bytes(used), "of " + bytes(budget)),
-      p && fact("Prefix cache", p.queries ? percent(p.hits / p.queries) + " found" : "empty", count(p.tokens) + " tokens kept"),
-      p?.disk && fact("Prefix files", bytes(p.disk.bytes), "of " + bytes(p.disk.limit_bytes) + ", " + count(p.disk.blocks) + " blocks"),
-      d && d.draft_tokens > 0 && fact("Drafts", percent(d.accepted_tokens / d.draft_tokens) + " right", count(d.draft_tokens) + " tried"),
-      c.store && fact("Store", c.store.durability, c.store.trouble || (c.store.durability === "single" ? "one disk" : c.store.replicas + " of " + c.store.wanted + " copies"))].filter(Boolean));
+    const idle = live.trouble ? "as of " + age() : c.step_ms ? "step " + duration(c.step_ms) : "idle";
+    head.draw([fact("Model", c.model, c.kv_policy && [term("policy", "policy"), " " + c.kv_policy], c.kv_policy), fact(term("Epoch", "epoch"), c.epoch, c.mapping && [term("mapping", "mapping"), " " + c.mapping]),
+      fact(term("Tokens a second", "tokens"), live.trouble ? "\u2013" : rate(c.tokens_per_second), idle),
+      fact("Running", count(c.running), c.waiting ? count(c.waiting) + " wait" : "none waits"),
+      fact(term("Caches", "caches"), bytes(used), "of " + bytes(budget)),
+      p && fact(term("Prefix cache", "prefix"), p.queries ? percent(p.hits / p.queries) + " found" : "empty", count(p.tokens) + " tokens kept"),
+      p?.disk && fact("Prefix files", bytes(p.disk.bytes), "of " + bytes(p.disk.limit_bytes), "of " + bytes(p.disk.limit_bytes) + ", " + count(p.disk.blocks) + " blocks"),
+      d && d.draft_tokens > 0 && fact(term("Drafts", "drafts"), percent(d.accepted_tokens / d.draft_tokens) + " right", count(d.draft_tokens) + " tried"),
+      c.store && fact(term("Store", "store"), c.store.durability, c.store.trouble || (c.store.durability === "single" ? "one copy, one disk" : c.store.replicas + " of " + c.store.wanted + " copies"))]);
+    const more = [c.waiting && c.waiting_reason && "The first request waits: " + c.waiting_reason + ".", c.store?.trouble && "Store: " + c.store.trouble].filter(Boolean);
+    waits.hidden = !more.length;
+    waits.textContent = more.join(" ");
     const parts = live.nodes.filter(n => n.share > 0);
     cut.setAttribute("aria-label", "Shares of the weights: " + parts.map(n => n.id + " " + percent(n.share)).join(", "));
     cut.replaceChildren(...parts.map(n => h("div", { class: n.word === "ready" ? "slice" : "slice wait", style: { flexGrow: n.share }, title: n.id + ": " + percent(n.share) + " of the weights, " + bytes(n.weight_bytes || 0) },

@@ -59,11 +59,20 @@ export const icons = {
   edit: "M4 20h4L19 9l-4-4L4 16z",
   close: "M6 6l12 12M18 6L6 18",
   drawer: "M4 7h10M18 7h2M4 17h2M10 17h10M16 5v4M8 15v4",
+  rename: "M4 7V5h16v2M12 5v14M9 19h6",
+  save: "M12 4v11M7 11l5 5 5-5M5 20h14",
   list: "M4 6h16M4 12h16M4 18h10",
 };
 
 /** tool is a button with an icon and a name. */
 export const tool = (name, path, onclick) => h("button", { class: "icon", type: "button", title: name, "aria-label": name, onclick }, icon(path));
+
+/** download gives a text to the browser as a file. */
+export function download(name, type, text) {
+  const url = URL.createObjectURL(new Blob([text], { type }));
+  h("a", { href: url, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(url), 60000);
+}
 
 /** copy puts text on the clipboard, also where the page is not a secure context. */
 export async function copy(text) {

@@ -1,6 +1,9 @@
 // What happened: epochs as a ribbon over time, and each event with what it cost, newest first.
 import { h, keep } from "./dom.js";
-import { live, on } from "./live.js";
+import { live, age, on } from "./live.js";
+import { facts, fact } from "./facts.js";
+import { term } from "./help.js";
+import { lost } from "./lost.js";
 import { now } from "./net.js";
 import { drainer } from "./operate.js";
 import { ago, clock, count, day, duration, many } from "./format.js";
@@ -19,27 +22,25 @@ function arrivals(events) {
 }
 
 export function faultsPage(view) {
-  const totals = h("div", { class: "facts" });
+  const totals = facts(), away = lost();
   const ribbon = h("div", { class: "ribbon", role: "img" });
   const list = h("ol", { class: "timeline", "aria-label": "Events, newest first" });
   const nodes = h("ul", { class: "nodes" }), problem = h("div", { class: "bad small", role: "status" });
   const rows = new Map(); // event id -> element, as drawn at a revision
-  view.append(h("div", { class: "page faults" },
-    h("section", { class: "card wide", "aria-label": "What faults have cost" }, totals, h("div", { class: "cuthead" }, h("h2", {}, "Epochs")), ribbon),
+  view.append(h("div", { class: "page faults" }, away.box,
+    h("section", { class: "card wide", "aria-label": "What faults have cost" }, totals.box, h("div", { class: "cuthead" }, h("h2", {}, term("Epochs", "epoch"))), ribbon),
     h("section", { "aria-label": "Timeline" }, list),
     h("section", { class: "card side", "aria-label": "Nodes" }, h("h2", {}, "Nodes"), nodes, problem,
       h("p", { class: "dim small" }, "Draining moves a node's sequences and its share to the others while it runs; streams go on. It takes an operator's key where keys have roles."))));
 
-  const fact = (name, value, more) => h("div", { class: "fact" }, h("span", { class: "dim" }, name), h("b", { class: "num" }, value), h("span", { class: "dim small" }, more || "\u00a0"));
-
   function sums() {
     const ends = live.events.filter(e => e.cost), costs = ends.map(e => e.cost), total = k => costs.reduce((t, c) => t + c[k], 0);
     const cut = total("streams"), on = total("went_on"), failed = total("failed"), longest = Math.max(0, ...costs.map(c => c.silent_ms || c.stall_ms));
-    totals.replaceChildren(
-      fact("Placements that ended", count(ends.length), many(ends.filter(trouble).length, "by a fault", "by faults")),
+    totals.draw([
+      fact(term("Placements that ended", "placement"), count(ends.length), many(ends.filter(trouble).length, "by a fault", "by faults")),
       fact("Streams that went on", cut ? count(on) + " of " + count(cut) : "none was cut off", failed ? count(failed) + " failed" : cut ? "none failed" : ""),
       fact("Longest silence", longest ? duration(longest) : "none", "of stream or cluster"),
-      fact("Computed again", count(total("recomputed_tokens") + total("replayed_tokens")) + " tokens", count(total("restored_caches") + total("restored_replicas")) + " caches were kept"));
+      fact("Computed again", count(total("recomputed_tokens") + total("replayed_tokens")) + " tokens", count(total("restored_caches") + total("restored_replicas")) + " caches were kept")]);
   }
 
   // epochs draws each epoch as long as it served, the last hour or as long as there is.
@@ -95,13 +96,14 @@ export function faultsPage(view) {
     const draw = n => {
       const gone = n.word === "gone";
       chip.className = n.word === "ready" ? "chip on" : gone ? "chip bad" : "chip";
-      chip.textContent = gone ? "gone " + ago(Date.parse(n.event.at), now()) : n.word;
+      chip.textContent = gone ? "gone " + ago(Date.parse(n.event.at), now()) : [n.word, age()].filter(Boolean).join(" ");
       drain.draw(n);
     };
     return { box: h("li", { "data-node": id }, h("b", {}, id), chip, drain.button), draw };
   }
 
   function states() {
+    away.draw();
     epochs();
     keep(nodes, live.nodes.map(n => {
       if (!places.has(n.id)) places.set(n.id, place(n.id));

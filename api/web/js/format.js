@@ -14,6 +14,10 @@ export const many = (n, one, more = one + "s") => count(n) + " " + (n === 1 ? on
 /** rate has three digits that count. */
 export const rate = n => n >= 100 || n === 0 ? count(n) : n.toFixed(1);
 
+/** pace is the rate of an answer of so many tokens after its first one; "" where the time is too
+    short to say: tokens of one step come together. */
+export const pace = (tokens, seconds) => seconds >= .2 && tokens > 0 ? rate(tokens / seconds) : "";
+
 export function duration(ms) {
   if (ms < 1000) return Math.round(ms) + " ms";
   if (ms < 60000) return (ms / 1000).toFixed(ms < 10000 ? 2 : 1) + " s";

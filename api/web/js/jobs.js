@@ -11,7 +11,7 @@ const age = t => ago(1000 * t, now());
 export function jobsPage(view) {
   const problem = h("div", { class: "error", role: "alert", hidden: true });
   const say = e => { problem.hidden = !e; problem.textContent = e ? e.message : ""; };
-  const prompt = h("textarea", { id: "job", rows: 2, placeholder: "A prompt that is written down before it is taken, and answered whatever dies meanwhile" });
+  const prompt = h("textarea", { id: "job", rows: 2, placeholder: "A prompt, answered whatever fails meanwhile" });
   const most = h("input", { type: "number", min: 1, value: 256, "aria-label": "Most tokens" });
   const file = h("input", { type: "file", accept: ".jsonl,application/jsonl", "aria-label": "Batch file" });
   const counts = h("div", { class: "counts" }), table = h("tbody"), lines = h("div", { class: "batches" }), open = new Map(), rows = new Map();
@@ -20,7 +20,7 @@ export function jobsPage(view) {
     h("section", { class: "card", "aria-label": "New job" }, h("form", { class: "newjob", onsubmit: e => { e.preventDefault(); post(); } },
       h("label", { class: "field", for: "job" }, "New job", prompt), h("label", { class: "field" }, "Most tokens", most), h("button", { class: "main" }, "Queue"))),
     h("section", { "aria-label": "Jobs" }, h("div", { class: "head" }, h("h1", {}, "Jobs"), counts, h("span", { class: "end" }, states)),
-      h("div", { class: "card sheet" }, h("table", {}, h("thead", {}, h("tr", {}, ["Job", "State", "Tokens", "Attempt", "Accepted", "Copies", ""].map(t => h("th", { scope: "col" }, t || h("span", { class: "hidden" }, "Actions"))))), table))),
+      h("div", { class: "card sheet" }, h("table", {}, h("thead", {}, h("tr", {}, ["Prompt and answer", "State", "Tokens", "Attempt", "Accepted", "Copies", ""].map(t => h("th", { scope: "col" }, t || h("span", { class: "hidden" }, "Actions"))))), table))),
     h("section", { "aria-label": "Batches" }, h("div", { class: "head" }, h("h1", {}, "Batches"), h("form", { class: "end upload", onsubmit: e => { e.preventDefault(); upload(); } }, file, h("button", {}, "Upload and run"))), lines)));
 
   async function attempt(f) {
@@ -47,8 +47,9 @@ export function jobsPage(view) {
   });
 
   function jobRow(j) {
-    const name = h("button", { class: "quiet mono", type: "button", "aria-expanded": open.has(j.id), title: j.id, onclick: () => toggle(j) }, j.id.slice(0, 14) + "\u2026");
-    return h("tr", { "data-job": j.id }, h("td", {}, name, j.batch_id && h("span", { class: "chip" }, "batch")), h("td", {}, h("span", { class: look[j.state] || "chip", title: j.error ? j.error.message : "" }, j.state)),
+    const name = h("button", { class: j.prompt_preview ? "quiet said" : "quiet said mono", type: "button", "aria-expanded": open.has(j.id), title: j.id, onclick: () => toggle(j) }, j.prompt_preview || j.id.slice(0, 14) + "\u2026");
+    return h("tr", { "data-job": j.id }, h("td", { class: "what" }, name, h("span", { class: "dim small answer" }, j.batch_id && h("span", { class: "chip" }, "batch"), j.error ? j.error.message : j.answer_preview || (j.state === "queued" ? "waits" : "\u00a0"))),
+      h("td", {}, h("span", { class: look[j.state] || "chip", title: j.error ? j.error.message : "" }, j.state)),
       h("td", { class: "num" }, count(j.events)), h("td", { class: "num" }, j.attempt || ""), h("td", { class: "num dim" }, age(j.created_at)), h("td", { class: "dim" }, j.durability === "single" ? "1" : j.replicas),
       h("td", {}, ["queued", "running"].includes(j.state) ? h("button", { class: "quiet", type: "button", "data-verb": "cancel", onclick: () => attempt(() => send("DELETE", "/v1/jobs/" + j.id)) }, "Cancel")
         : h("button", { class: "quiet", type: "button", "data-verb": "forget", onclick: () => attempt(async () => { close(j.id); await send("DELETE", "/v1/jobs/" + j.id + "?purge=true"); }) }, "Forget")));
@@ -68,7 +69,7 @@ export function jobsPage(view) {
     const draw = () => { due ||= requestAnimationFrame(write); };
     try {
       for await (const e of stream("/v1/jobs/" + j.id + "/events?from=0", undefined, it.abort.signal)) {
-        if (e.object === "job.end") write(), end.replaceChildren(e.state + ", " + many(e.events, "event") + (e.error ? ": " + e.error.message : ""), " ", tool("Copy the answer", icons.copy, () => copy(whole)));
+        if (e.object === "job.end") write(), end.replaceChildren(e.state + ", " + many(e.events, "token") + ", " + j.id + (e.error ? ": " + e.error.message : ""), " ", tool("Copy the answer", icons.copy, () => copy(whole)));
         else if (e.text) { whole += e.text; draw(); }
       }
     } catch (e) {

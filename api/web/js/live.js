@@ -1,10 +1,12 @@
 // What the cluster is doing: its state each second, the last minutes, and its events as they
 // come. Who wants to know subscribes; who looks at charts asks for the past as well.
 import { get, now } from "./net.js";
+import { ago } from "./format.js";
 
 export const live = {
   cluster: null,          // GET /v1/cluster
-  trouble: "",            // why there is none
+  trouble: "",            // why nothing new is known of it
+  seen: 0,                // when it was last heard of, by this machine's clock
   nodes: [],              // its nodes, and those that were lost lately: state "gone"
   samples: [],            // the last minutes
   events: [],             // oldest first
@@ -21,6 +23,9 @@ export function on(what, f) {
   return () => hear.removeEventListener(what, g);
 }
 
+/** age says how old what is known is, while nothing new is heard: "12 s ago", else "". */
+export const age = () => live.trouble && live.seen ? ago(live.seen, Date.now()) : "";
+
 const tell = (what, detail) => hear.dispatchEvent(new CustomEvent(what, { detail }));
 
 async function look() {
@@ -28,10 +33,11 @@ async function look() {
     const c = await get("/v1/cluster", 5000);
     live.cluster = c;
     live.trouble = "";
+    live.seen = Date.now();
     gather();
     await past();
   } catch (e) {
-    live.trouble = e.name === "TimeoutError" ? "The coordinator does not answer." : e.status ? e.message : "The coordinator cannot be reached.";
+    live.trouble = e.message;
   }
   tell("state");
   setTimeout(look, document.hidden ? 5000 : 1000);

@@ -1,13 +1,14 @@
 // The bar, the pages behind it, and the news that show on every page.
-import { h } from "./dom.js";
-import { live, on, start } from "./live.js";
+import { h, freshen } from "./dom.js";
+import { live, age, on, start } from "./live.js";
 import { now } from "./net.js";
-import { many, rate } from "./format.js";
+import { rate } from "./format.js";
 import { title, outcome, grave } from "./words.js";
 import { chatPage } from "./chat.js";
 import { clusterPage } from "./cluster.js";
 import { faultsPage } from "./faults.js";
 import { jobsPage } from "./jobs.js";
+import { help, term, typing } from "./help.js";
 
 const pages = { chat: chatPage, cluster: clusterPage, faults: faultsPage, jobs: jobsPage };
 const view = document.getElementById("view");
@@ -29,18 +30,14 @@ const shade = { ready: "", suspect: "warn", fenced: "warn", unreachable: "warn",
 
 function pulse() {
   const c = live.cluster, at = document.getElementById("pulse");
-  if (live.trouble || !c) {
-    at.replaceChildren(h("span", { class: live.trouble ? "bad" : "" }, live.trouble || "\u2026"));
-    return;
-  }
-  const ready = c.nodes.filter(n => n.state === "ready").length;
-  const fleet = h("span", { class: "fleet", role: "img", "aria-label": ready + " of " + many(live.nodes.length, "node") + " ready" },
+  document.body.classList.toggle("stale", Boolean(live.trouble));
+  const ready = live.nodes.filter(n => n.state === "ready").length, many = live.nodes.length;
+  const fleet = h("span", { class: "fleet", role: "img", "aria-label": `${ready} of ${many} ${many === 1 ? "node" : "nodes"} ${live.trouble ? "were" : many === 1 ? "is" : "are"} ready` },
     live.nodes.slice(0, 16).map(n => h("i", { class: shade[n.word] ?? "wait", title: n.id + ": " + n.state })));
-  at.replaceChildren(
-    h("span", { class: "wide" }, h("b", {}, c.model)),
-    h("span", { class: "wide" }, "epoch ", h("b", {}, c.epoch)),
-    h("span", { class: "wide" }, h("b", {}, rate(c.tokens_per_second)), " tok/s"),
-    fleet);
+  const wide = (...x) => h("span", { class: "wide" }, x);
+  const words = live.trouble ? [h("span", { class: "bad narrow" }, age() ? "lost " + age() : "no contact"), wide(h("span", { class: "bad" }, live.trouble)), age() && wide("as of " + age())] : !c ? ["\u2026"] :
+    [wide(h("b", {}, c.model)), wide(term("epoch", "epoch"), " ", h("b", {}, c.epoch)), wide(h("b", {}, rate(c.tokens_per_second)), " ", term("tok/s", "tokens"))];
+  freshen(at, h("div", { id: "pulse", class: "pulse" }, words.filter(Boolean), c && fleet));
 }
 
 // News are the ends of placements, once streams have gone on, and what goes wrong: since this
@@ -69,6 +66,13 @@ on("state", pulse);
 on("event", pulse);
 on("event", news);
 addEventListener("hashchange", show);
+document.getElementById("help").addEventListener("click", help);
+document.addEventListener("keydown", e => {
+  if (typing(e)) return;
+  const page = Object.keys(pages)[Number(e.key) - 1];
+  if (page) location.hash = page; else if (e.key === "?") help(); else return;
+  e.preventDefault();
+});
 document.querySelector(".skip").addEventListener("click", e => { e.preventDefault(); view.focus(); });
 show();
 start();

@@ -9,6 +9,19 @@ export class Refused extends Error {
   }
 }
 
+/** Lost is no answer at all: the server is gone, or silent. */
+export class Lost extends Error {}
+
+// reached awaits an answer or a part of one, and words what browsers word in their own way.
+async function reached(promise, broken = "The coordinator cannot be reached.") {
+  try {
+    return await promise;
+  } catch (e) {
+    if (e.name === "AbortError") throw e;
+    throw new Lost(e.name === "TimeoutError" ? "The coordinator does not answer." : broken);
+  }
+}
+
 let skew = 0; // of this machine's clock, against the coordinator's
 
 /** now is the time by the coordinator's clock, as far as a second or two matter. */
@@ -24,7 +37,7 @@ async function checked(r) {
 }
 
 export async function get(path, limit = 8000) {
-  return (await checked(await fetch(path, { signal: AbortSignal.timeout(limit) }))).json();
+  return reached((await checked(await reached(fetch(path, { signal: AbortSignal.timeout(limit) })))).json());
 }
 
 /** send asks by method; by a key other than the browser's own where one is given. */
@@ -36,18 +49,20 @@ export async function send(method, path, body, key) {
     init.headers = { ...init.headers, Authorization: "Bearer " + key };
     init.credentials = "omit";
   }
-  return (await checked(await fetch(path, init))).json();
+  return reached((await checked(await reached(fetch(path, init)))).json());
 }
+
+const broke = "The connection to the coordinator broke off.";
 
 /** stream posts a body and yields the data of each event; it fails where the stream breaks off. */
 export async function* stream(path, body, signal) {
   const init = body === undefined ? { signal } : { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body), signal };
-  const r = await checked(await fetch(path, init));
+  const r = await checked(await reached(fetch(path, init)));
   const reader = r.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
-    const { value, done } = await reader.read();
-    if (done) throw new Error("The stream broke off.");
+    const { value, done } = await reached(reader.read(), broke);
+    if (done) throw new Lost(broke);
     const lines = (rest + value).split("\n");
     rest = lines.pop();
     for (const line of lines) {

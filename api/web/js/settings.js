@@ -29,8 +29,23 @@ export const system = () => (values.system || "").trim();
 export const asText = () => values.form === "text";
 export const policy = () => values.kv_policy || live.cluster?.kv_policy || "";
 
-/** drawer opens the settings; changed is called after each change. */
-export function drawer(changed) {
+// What a policy does, in a line; what else it has is in the documentation.
+const policies = {
+  full: "Keeps every token.",
+  streaming: "Keeps the first tokens and the most recent ones.",
+  snapkv: "Keeps the tokens of the prompt that its end attends to.",
+  snapstream: "SnapKV for the prompt, and a window of recent tokens for the answer.",
+  sage: "Keeps the first, the recent and the most attended tokens of the prompt.",
+  h2o: "Keeps recent tokens and those that have had most attention.",
+  tova: "Drops the token with the least attention, one by one.",
+  knorm: "Keeps the tokens whose keys are smallest.",
+  quest: "Keeps every token, and reads the pages that matter.",
+  shadowkv: "Keeps small keys in memory, and reads the values that matter.",
+  squeezed: "Clusters the keys of the prompt, and reads the clusters that matter.",
+};
+
+/** drawer opens the settings; changed is called after each change. at is the field to begin with. */
+export function drawer(changed, at) {
   const keep = (k, v) => {
     if (v === "") delete values[k]; else values[k] = v;
     localStorage.setItem(KEY, JSON.stringify(values));
@@ -38,19 +53,33 @@ export function drawer(changed) {
   };
   const field = (name, input) => h("label", { class: "field" }, name, input);
   const input = (k, props) => h("input", { name: k, value: values[k] ?? "", placeholder: "as the server says", oninput: e => keep(k, e.target.value), ...props });
+  const number = ([k, name, props]) => field(name, input(k, { type: "number", placeholder: "default", ...props }));
   const choose = (k, options) => h("select", { name: k, onchange: e => keep(k, e.target.value) },
     options.map(([v, text]) => h("option", { value: v, selected: (values[k] || "") === v }, text)));
+
+  // A policy is chosen by its name; its parameters can be changed below.
+  const usage = live.cluster?.kv_policies || [], nameOf = spec => spec.split(":")[0], chosen = values.kv_policy ? nameOf(values.kv_policy) : "";
+  const spec = input("kv_policy", { autocomplete: "off", spellcheck: false, placeholder: "name:parameter=value,...", "aria-label": "Cache policy with its parameters" });
+  const says = h("p", { class: "what" });
+  const choice = h("select", { name: "policy", onchange: () => { spec.value = usage.find(u => nameOf(u) === choice.value) || ""; keep("kv_policy", spec.value); explain(); } },
+    h("option", { value: "" }, "the server's: " + nameOf(live.cluster?.kv_policy || "full")),
+    [...new Set([...usage.map(nameOf), ...(chosen ? [chosen] : [])])].map(name => h("option", { value: name, selected: name === chosen }, name)));
+  const explain = () => {
+    const name = choice.value || nameOf(live.cluster?.kv_policy || "full");
+    spec.hidden = !choice.value || !spec.value.includes(":");
+    says.textContent = (policies[name] ? policies[name] + " " : "") + "A policy that keeps fewer tokens leaves room for more sequences. Each answer shows what its cache took, of a full one.";
+  };
+  explain();
+
   const dialog = h("dialog", { class: "drawer", "aria-labelledby": "drawer-title", onclose: () => dialog.remove(), onclick: e => { if (e.target === dialog) dialog.close(); } },
     h("form", { method: "dialog" },
       h("div", { class: "head" }, h("h1", { id: "drawer-title" }, "How to answer"), h("span", { class: "end" }), tool("Close", icons.close, () => dialog.close())),
-      field("Cache policy: which tokens stay in the KV cache", input("kv_policy", { placeholder: live.cluster?.kv_policy || "full", list: "policies", autocomplete: "off", spellcheck: false })),
-      h("datalist", { id: "policies" }, (live.cluster?.kv_policies || []).map(p => h("option", { value: p }))),
-      h("p", { class: "what" }, "Empty: the server's. A policy that keeps fewer tokens leaves room for more sequences; each answer says what its cache took, and what a full one would have."),
-      field("System message", h("textarea", { name: "system", rows: 3, value: values.system || "", oninput: e => keep("system", e.target.value) })),
-      h("div", { class: "two" }, numbers.map(([k, name, props]) => field(name, input(k, { type: "number", placeholder: "default", ...props }))),
-        field("Drafts", choose("speculate", [["", "default"], ["off", "off"], ["suffix", "suffix"]]))),
+      field("System message", h("textarea", { name: "system", rows: 4, value: values.system || "", placeholder: "Who the model is, and how it answers", oninput: e => keep("system", e.target.value) })),
+      h("div", { class: "two" }, numbers.map(number), field("Drafts", choose("speculate", [["", "default"], ["off", "off"], ["suffix", "suffix"]]))),
       field("Send as", choose("form", [["", "chat, with the model's template"], ["text", "text that the model continues"]])),
+      field("Cache policy: which tokens stay in the KV cache", choice), spec, says,
       h("div", { class: "head" }, h("button", { type: "button", onclick: () => { values = {}; localStorage.removeItem(KEY); changed(); dialog.close(); } }, "Forget all"), h("span", { class: "end" }), h("button", { class: "main" }, "Done"))));
   document.body.append(dialog);
   dialog.showModal();
+  (at === "kv_policy" ? choice : dialog.querySelector("[name=system]")).focus();
 }

@@ -1,5 +1,6 @@
 // One socket: its share, its memory, its sequences, and the buttons that drain it.
 import { h } from "./dom.js";
+import { age } from "./live.js";
 import { now } from "./net.js";
 import { drainer } from "./operate.js";
 import { ago, bytes, count, duration, percent } from "./format.js";
@@ -10,7 +11,7 @@ const SHOWN = 5;
 export function socket(id) {
   const state = h("span", { class: "state" }), room = h("span", { class: "end num dim small room" });
   const memory = h("div", { class: "meter tall", role: "img" }), held = h("div", { class: "legend num" });
-  const list = h("ul", { class: "seqs", "aria-label": "Sequences" }), foot = h("span", { class: "dim small num" });
+  const list = h("ul", { class: "seqs", "aria-label": "Sequences" }), foot = h("span", { class: "dim small num share" });
   const problem = h("div", { class: "bad small", role: "status" });
   const drain = drainer(id, problem);
   const box = h("li", { class: "card socket", "data-node": id },
@@ -20,6 +21,7 @@ export function socket(id) {
     const gone = n.word === "gone";
     box.className = "card socket " + ({ ready: "", gone: "gone", fenced: "warn", unreachable: "warn", refused: "warn" }[n.word] ?? "wait");
     state.textContent = n.word === "loading" && n.load_bytes ? "loading " + percent(n.loaded_bytes / n.load_bytes) + (seconds ? ", " + duration(1000 * seconds) : "") : n.word;
+    if (age() && !gone) state.textContent += " " + age();
     room.textContent = gone ? "" : bytes(n.kv_used_bytes + n.kv_prefix_bytes) + " of " + bytes(n.kv_budget_bytes);
     room.title = "caches, of what they may take";
     drain.draw(n);
@@ -46,7 +48,7 @@ export function socket(id) {
     if (sequences.length > SHOWN) rows.push(h("li", { class: "more" }, "and " + count(sequences.length - SHOWN) + " more"));
     if (!rows.length) rows.push(h("li", { class: "more" }, n.reason || n.state.replace(/^refused: /, "").replace(/^ready$/, "no sequence")));
     list.replaceChildren(...rows);
-    foot.replaceChildren(n.share ? percent(n.share) : "no share", h("span", { class: "wide" }, (n.share ? " of the weights" : "") + (n.pid ? " \u00b7 pid " + n.pid : "")));
+    foot.replaceChildren(n.share ? percent(n.share) : "no share", h("span", { class: "wide" }, (n.share ? " of weights" : "") + (n.pid ? " \u00b7 pid " + n.pid : "")));
     foot.title = [n.weight_bytes && bytes(n.weight_bytes) + " of weights", n.rss_bytes && bytes(n.rss_bytes) + " of memory in its process"].filter(Boolean).join(", ");
   }
 
