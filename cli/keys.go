@@ -6,9 +6,9 @@ import (
 	"golang.org/x/term"
 )
 
-// watchKeys has a terminal give each key at once, without showing it, and calls pressed with it
-// until stop, which gives the terminal back as it was. Ctrl-C is a key then, not a signal, and
-// output needs \r\n. live is false where in is no terminal: then nothing happens.
+// watchKeys switches a terminal to raw mode and calls pressed with each key. stop restores the
+// mode. In raw mode Ctrl-C is a key, not a signal, and output needs \r\n. live is false, and
+// nothing happens, if in is not a terminal.
 func watchKeys(in any, pressed func(key byte)) (stop func(), live bool) {
 	f, ok := in.(*os.File)
 	if !ok || !isTerminal(f) {

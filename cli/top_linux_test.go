@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// q, Ctrl-C and a signal leave top with status 0, the terminal as it was, and no stray characters;
-// h explains the columns; an idle cluster shows no rate.
+// q, Ctrl-C and a signal end top with status 0, restore the terminal's mode and leave no stray
+// characters. h explains the columns. An idle cluster shows no rate.
 func TestTopAtATerminal(t *testing.T) {
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprint(w, `{"model":"m","nodes":[{"id":"a","state":"ready","share":1}],"store":{"durability":"single","replicas":1,"wanted":3}}`)

@@ -8,8 +8,8 @@ import (
 	"github.com/shoal-llm/shoal/sampler"
 )
 
-// TestTokensOfSteps: the engine says which tokens came in one step, and its rate of tokens and
-// time of a step are above 0 while it works and 0 soon after.
+// TestTokensOfSteps: events mark the tokens that came in one step. The rate of tokens and the
+// time of a step are above 0 after work, and 0 when the cluster has been idle for a moment.
 func TestTokensOfSteps(t *testing.T) {
 	c := startLocal(t, LocalConfig{Sockets: 1, Threads: 1, Serve: ServeConfig{Model: "../models/fry"}})
 	p := sampler.Default()

@@ -96,7 +96,7 @@ func answerBegins(ids []int32, r *journal.Record) []int32 {
 		return ids
 	}
 	_, events, err := DecodeTokens(r.Payload)
-	if err != nil { // whoever reads the job says so
+	if err != nil { // reading the job reports the damage
 		return ids
 	}
 	for _, e := range events {

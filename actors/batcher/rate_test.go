@@ -56,7 +56,7 @@ func TestRate(t *testing.T) {
 }
 
 // TestTokensOfAStep: the rate counts every token of the prompt and of the output once, and no
-// rejected draft. Emits say how many tokens of their step follow.
+// rejected draft. Each Emit has the number of tokens of its step that follow.
 func TestTokensOfAStep(t *testing.T) {
 	const read, tokens = 30, 300
 	s, out := testState(t, nil), newClient(t)

@@ -20,7 +20,7 @@ func first(t *testing.T, b *browser, _ *cluster) {
 		live.cluster = was;
 		return at.join("|");
 	})()`); got != "shoal node --join 10.0.0.1:7070 --bind ADDRESS:7070 --cluster-key key --model bus|shoal node --join [fd00::1]:7070 --bind ADDRESS:7070 --cluster-key key --model bus||" {
-		t.Errorf("other machines are told to join with %q", got)
+		t.Errorf("the commands to join are %q", got)
 	}
 	b.to("cluster")
 	for _, width := range []int64{1280, 1024, 800, 390} {
@@ -36,7 +36,7 @@ func first(t *testing.T, b *browser, _ *cluster) {
 				return Object.values(rows);
 			})()`, n)
 			if slices.Max(rows)-rows[len(rows)-1] >= len(rows) || width == 1280 && n == 8 && len(rows) > 1 {
-				t.Errorf("%d figures stand in rows of %v at %d pixels", n, rows, width)
+				t.Errorf("%d figures are in rows of %v at %d pixels", n, rows, width)
 			}
 		}
 		if tall := value[string](b, `[...document.querySelectorAll(".foot .share")].filter(e => e.getBoundingClientRect().height > 26).map(e => e.innerText).join()`); tall != "" {

@@ -17,7 +17,7 @@ func jobs(t *testing.T, b *browser, c *cluster) {
 	b.press(".newjob button")
 	b.until(`document.querySelector("[data-job] .chip.on")?.textContent === "completed"`)
 	if said := value[string](b, `document.querySelector("[data-job] .what").innerText`); !strings.Contains(said, "Write a Go function that reverses a string.") || !strings.Contains(said, "func reverse(s string)") {
-		t.Errorf("the list says of the job %q", said)
+		t.Errorf("the row of the job reads %q", said)
 	}
 	b.press("[data-job] button")
 	b.until(`document.querySelector(".result")?.innerText.includes("completed, ")`)
