@@ -50,7 +50,7 @@ type PlanOptions struct {
 	KV       tensor.DType
 	Mapping  topology.Mapping
 	Rows     int   // token budget of a step
-	Contexts []int // tokens
+	Contexts []int // tokens; none: DefaultContexts
 	Ratio    int   // SnapStream keeps 1/Ratio of a context
 }
 
@@ -88,15 +88,35 @@ type PlanBatch struct {
 	Batch  int    `json:"batch"` // each socket's part a power of two, as static graphs have it: the figure of the paper's table 5
 }
 
+// DefaultContexts are the lengths to plan for when nobody names one: 131072 tokens or the most
+// of the model, half of that and a quarter, none below least.
+func DefaultContexts(most, least int) (out []int) {
+	for n, i := min(131072, most), 0; i < 3 && n >= max(least, 1); n, i = n/2, i+1 {
+		out = append(out, n)
+	}
+	return out
+}
+
 // RunPlan computes what a cluster would hold, from the config alone: weights by the code
 // that loads them (socket.SliceBytes), the step's activations, and caches by the cost
 // functions that the batcher's ledger admits by (kvcache.ResidentBytes). Prompts are taken to be read elsewhere or one at a
 // time before: what prefill holds meanwhile is not in it.
 func RunPlan(m PlanModel, o PlanOptions) (*Plan, error) {
-	if o.Sockets < 1 || o.Sockets > 256 || o.Ratio < 2 || o.Rows < 1 || o.Rows > 1<<16 {
-		return nil, fmt.Errorf("bench: plan for %d sockets, %d rows a step, a ratio of %d: want 1 to 256 sockets, 1 to %d rows and a ratio of 2 or more", o.Sockets, o.Rows, o.Ratio, 1<<16)
+	switch {
+	case o.Sockets < 1 || o.Sockets > 256:
+		return nil, fmt.Errorf("bench: --nodes %d: want 1 to 256", o.Sockets)
+	case o.Rows < 1 || o.Rows > 1<<16:
+		return nil, fmt.Errorf("bench: --rows %d: want 1 to %d", o.Rows, 1<<16)
+	case o.Ratio < 2:
+		return nil, fmt.Errorf("bench: --ratio %d: want 2 or more", o.Ratio)
 	}
 	c := &m.Config
+	least := o.Ratio * 16
+	if len(o.Contexts) == 0 {
+		if o.Contexts = DefaultContexts(c.MaxPositions, least); len(o.Contexts) == 0 {
+			return nil, fmt.Errorf("bench: --ratio %d: contexts of %s (at most %d tokens) are too short to keep one token of %d", o.Ratio, m.Name, c.MaxPositions, o.Ratio)
+		}
+	}
 	members := make([]topology.Member, o.Sockets)
 	for i := range members {
 		members[i] = topology.Member{ID: strconv.Itoa(i), Share: 1}
@@ -120,8 +140,8 @@ func RunPlan(m PlanModel, o PlanOptions) (*Plan, error) {
 	p.WorkspaceBytes = 4 * (int64(o.Rows)*int64(m.row()) + logitRows*int64(c.Vocab))
 	p.CacheBytes = o.Memory - p.WeightBytes - p.EmbeddingBytes - p.WorkspaceBytes
 	for _, context := range o.Contexts {
-		if context < o.Ratio*16 || context > c.MaxPositions {
-			return nil, fmt.Errorf("bench: a context of %d tokens: want %d to the model's %d", context, o.Ratio*16, c.MaxPositions)
+		if context < least || context > c.MaxPositions {
+			return nil, fmt.Errorf("bench: --context %d: want %d to %d tokens, the longest context of %s", context, least, c.MaxPositions, m.Name)
 		}
 		kept := context / o.Ratio
 		snap, err := kvcache.Parse(fmt.Sprintf("snapstream:sink=4,recent=%d,topk=%d", kept/2-4, kept-kept/2))

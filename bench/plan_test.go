@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -47,6 +48,18 @@ func TestPlanTable5(t *testing.T) {
 	}
 }
 
+// TestDefaultContexts: no context is longer than the model's.
+func TestDefaultContexts(t *testing.T) {
+	for _, c := range []struct {
+		most, least int
+		want        []int
+	}{{1 << 20, 64, []int{131072, 65536, 32768}}, {131072, 64, []int{131072, 65536, 32768}}, {40960, 64, []int{40960, 20480, 10240}}, {200, 64, []int{200, 100}}, {32, 64, nil}, {0, 0, nil}} {
+		if got := DefaultContexts(c.most, c.least); !slices.Equal(got, c.want) {
+			t.Errorf("%d, %d: %v, want %v", c.most, c.least, got, c.want)
+		}
+	}
+}
+
 // Every named shape plans, with the parameters that its name says.
 func TestPlanShapes(t *testing.T) {
 	for name, billions := range map[string]float64{"llama-3.1-8b": 8.03, "llama-3.1-70b": 70.55, "qwen2.5-7b": 7.62, "mistral-7b-v0.1": 7.24, "gemma-3-27b": 27.01, "deepseek-r1": 671.03, "deepseek-v2-lite": 15.71, "qwen3-30b-a3b": 30.53} {
@@ -60,7 +73,7 @@ func TestPlanShapes(t *testing.T) {
 		if !strings.Contains(strings.Join(PlanShapes(), " "), name) {
 			t.Errorf("%s is not listed", name)
 		}
-		if _, err := RunPlan(m, PlanOptions{Sockets: 4, Memory: 64e9, Weights: tensor.Q8_0, KV: tensor.BF16, Mapping: topology.Gather, Rows: 512, Contexts: []int{32768}, Ratio: 4}); err != nil {
+		if _, err := RunPlan(m, PlanOptions{Sockets: 4, Memory: 64e9, Weights: tensor.Q8_0, KV: tensor.BF16, Mapping: topology.Gather, Rows: 512, Ratio: 4}); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

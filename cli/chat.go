@@ -99,16 +99,19 @@ type talk struct {
 	cl     *client.Client
 	person bool // somebody sees the answers as they come
 	turns  []turn
-	warned bool         // the newest input was a Ctrl-C at an empty prompt
-	quiet  bool         // nothing was printed since the prompt
-	ended  atomic.Int64 // when the newest answer ended, in nanoseconds
+	warned bool                      // the newest input was a Ctrl-C at an empty prompt
+	quiet  bool                      // nothing was printed since the prompt
+	ended  atomic.Pointer[time.Time] // when the newest answer ended; nil: none has
 }
 
 // moment is how long after an answer a Ctrl-C is taken to be meant for it.
 const moment = time.Second
 
 // tooLate takes a Ctrl-C that was meant for an answer that had just ended.
-func (t *talk) tooLate() bool { return time.Since(time.Unix(0, t.ended.Load())) < moment }
+func (t *talk) tooLate() bool {
+	ended := t.ended.Load()
+	return ended != nil && time.Since(*ended) < moment
+}
 
 // run reads messages and answers them until somebody leaves.
 func (t *talk) run(in *lines) error {
@@ -144,7 +147,8 @@ func (t *talk) run(in *lines) error {
 			continue
 		}
 		said, err := t.say(t.e, t.cl, append(t.turns, turn{"user", text}))
-		t.ended.Store(time.Now().UnixNano())
+		now := time.Now()
+		t.ended.Store(&now)
 		if err != nil && (!t.person || t.e.ctx.Err() != nil) {
 			return err
 		}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/alecthomas/kong"
@@ -135,6 +136,17 @@ func run(e env, args []string) (status int) {
 	case e.ctx.Err() != nil && errors.Is(err, context.Canceled):
 		return 130
 	}
-	fmt.Fprintln(e.stderr, "shoal:", err)
+	fmt.Fprintln(e.stderr, "shoal:", plainError(err))
 	return 1
+}
+
+// plainError is the text of an error without the name of the package that begins it.
+func plainError(err error) string {
+	text := err.Error()
+	for _, name := range []string{"bench", "client", "cluster", "eval", "security", "topology"} {
+		if rest, ok := strings.CutPrefix(text, name+": "); ok {
+			return rest
+		}
+	}
+	return text
 }
