@@ -20,28 +20,32 @@ type commands struct {
 	Config      configFlag       `type:"path" placeholder:"FILE" help:"${config}"`
 	ShowVersion kong.VersionFlag `name:"version" env:"-" help:"Print the version and what it was built from."`
 
-	Demo        demoCmd        `cmd:"" help:"Start four node processes, stream a completion from the bundled model, stop."`
-	Up          upCmd          `cmd:"" help:"Start a local cluster of node processes and serve the OpenAI API."`
-	Run         runCmd         `cmd:"" help:"Ask a model one question and print the answer as it comes, or talk to it."`
-	Chat        chatCmd        `cmd:"" help:"Talk to a model, which is started if need be."`
-	Status      statusCmd      `cmd:"" aliases:"ps" help:"Show a running cluster: nodes, shares, memory, sequences."`
-	Events      eventsCmd      `cmd:"" help:"Show what happened to a running cluster, and what it cost."`
-	Top         topCmd         `cmd:"" help:"Show a running cluster over and over: load, caches, nodes, faults."`
-	Cache       cacheCmd       `cmd:"" help:"Show the prefix cache of a running cluster, or empty it."`
-	Drain       drainCmd       `cmd:"" help:"Move a node's work to the others before it is stopped."`
-	Undrain     undrainCmd     `cmd:"" help:"Let a drained node take a share again."`
-	Store       storeCmd       `cmd:"" help:"Say and change who keeps copies of the store of jobs and placement."`
-	Bench       benchCmd       `cmd:"" help:"Measure this machine, and this program on it."`
-	Verify      verifyCmd      `cmd:"" help:"Check a checkpoint and say what it costs per node."`
-	Plan        planCmd        `cmd:"" help:"Say from a config alone what fits: weights, caches, largest batch."`
-	Eval        evalCmd        `cmd:"" help:"Measure accuracy: needles in long prompts under any cache policy, perplexity, your own questions."`
-	Tokenize    tokenizeCmd    `cmd:"" help:"Show the tokens of a text."`
-	Keygen      keygenCmd      `cmd:"" help:"Make a cluster key: it authenticates and encrypts all traffic between processes."`
-	Node        nodeCmd        `cmd:"" help:"Run one node; it joins a coordinator."`
-	Coordinator coordinatorCmd `cmd:"" help:"Run the coordinator: API, batcher, placement."`
-	Completion  completionCmd  `cmd:"" help:"Write the completion of a shell: bash, zsh or fish."`
-	Man         manCmd         `cmd:"" help:"Write the manual page."`
-	Version     versionCmd     `cmd:"" help:"Print what this program was built from, how it speaks and how it computes."`
+	Demo demoCmd `cmd:"" group:"use" help:"Start four node processes, stream a completion from the bundled model, stop."`
+	Chat chatCmd `cmd:"" group:"use" help:"Talk to a model, which is started if need be."`
+	Run  runCmd  `cmd:"" group:"use" help:"Ask a model one question and print the answer as it comes, or talk to it."`
+	Up   upCmd   `cmd:"" group:"use" help:"Start a local cluster of node processes and serve the OpenAI API."`
+
+	Status statusCmd `cmd:"" group:"watch" aliases:"ps" help:"Show a running cluster: nodes, shares, memory, sequences."`
+	Top    topCmd    `cmd:"" group:"watch" help:"Show a running cluster over and over: load, caches, nodes, faults."`
+	Events eventsCmd `cmd:"" group:"watch" help:"Show what happened to a running cluster, and what it cost."`
+	Cache  cacheCmd  `cmd:"" group:"watch" help:"Show the prefix cache of a running cluster, or empty it."`
+
+	Keygen      keygenCmd      `cmd:"" group:"machines" help:"Make a cluster key: it authenticates and encrypts all traffic between processes."`
+	Coordinator coordinatorCmd `cmd:"" group:"machines" help:"Run the coordinator: API, batcher, placement."`
+	Node        nodeCmd        `cmd:"" group:"machines" help:"Run one node; it joins a coordinator."`
+	Drain       drainCmd       `cmd:"" group:"machines" help:"Move a node's work to the others before it is stopped."`
+	Undrain     undrainCmd     `cmd:"" group:"machines" help:"Let a drained node take a share again."`
+	Store       storeCmd       `cmd:"" group:"machines" help:"Say and change who keeps copies of the store of jobs and placement."`
+
+	Verify   verifyCmd   `cmd:"" group:"models" help:"Check a checkpoint and say what it costs per node."`
+	Plan     planCmd     `cmd:"" group:"models" help:"Say from a config alone what fits: weights, caches, largest batch."`
+	Tokenize tokenizeCmd `cmd:"" group:"models" help:"Show the tokens of a text."`
+	Bench    benchCmd    `cmd:"" group:"models" help:"Measure this machine, and this program on it."`
+	Eval     evalCmd     `cmd:"" group:"models" help:"Measure accuracy: needles in long prompts under any cache policy, perplexity, your own questions."`
+
+	Completion completionCmd `cmd:"" group:"program" help:"Write the completion of a shell: bash, zsh or fish."`
+	Man        manCmd        `cmd:"" group:"program" help:"Write the manual page."`
+	Version    versionCmd    `cmd:"" group:"program" help:"Print what this program was built from, how it speaks and how it computes."`
 }
 
 const description = `Serve one large language model, cut across all your machines.
@@ -49,12 +53,22 @@ const description = `Serve one large language model, cut across all your machine
   shoal demo                                   see it work: four processes, one model
   shoal up --nodes 4                           a cluster on this machine, API on 127.0.0.1:8080
   shoal chat                                   talk to it
+  shoal run "What is a goroutine?"             or ask one question
   shoal chat MODEL                             the same without up: a folder or .gguf file, or fry
   shoal coordinator --bind HOST:7070 ...       on many machines: one coordinator,
   shoal node --join HOST:7070 ...              and a node on each
 
 Every flag can be set by its environment variable, --kv-memory is SHOAL_KV_MEMORY, or in a
 file (--config).`
+
+// groups are those of the commands in `shoal --help`.
+var groups = []kong.Group{
+	{Key: "use", Title: "Use a model:"},
+	{Key: "watch", Title: "Watch a cluster:"},
+	{Key: "machines", Title: "Run a cluster on several machines:"},
+	{Key: "models", Title: "Check models and measure:"},
+	{Key: "program", Title: "This program:"},
+}
 
 // env is what a command may touch of the outside.
 type env struct {
@@ -100,7 +114,7 @@ func parser(c *commands, e *env, exit func(int)) (*kong.Kong, error) {
 	return kong.New(c,
 		kong.Name("shoal"), kong.Description(description), kong.UsageOnError(),
 		kong.DefaultEnvars("SHOAL"), kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 100}),
-		kong.Writers(e.stdout, e.stderr), kong.Exit(exit), kong.Bind(e), variables())
+		kong.Writers(e.stdout, e.stderr), kong.Exit(exit), kong.Bind(e), variables(), kong.ExplicitGroups(groups), plainNumbers())
 }
 
 func run(e env, args []string) (status int) {
@@ -123,7 +137,7 @@ func run(e env, args []string) (status int) {
 		return status
 	}
 	if err != nil {
-		fmt.Fprintf(e.stderr, "shoal: %v\nshoal: see `shoal --help`, or `shoal COMMAND --help`\n", err)
+		fmt.Fprintf(e.stderr, "shoal: %s\nshoal: see `shoal --help`, or `shoal COMMAND --help`\n", usageError(err, parser.Model.Node))
 		return 2
 	}
 	err = k.Run()

@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"io"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -104,9 +105,13 @@ func (r *roff) printf(format string, args ...any) {
 	}
 }
 
+// commaInWord finds where a long word, such as the parameters of a policy, may be broken.
+var commaInWord = regexp.MustCompile(`,(\S)`)
+
 // escaped is text that roff does not take for its own.
 func escaped(text string) string {
 	text = strings.NewReplacer(`\`, `\e`, "-", `\-`, "'", `\(aq`, "`", `\(ga`, "~", `\(ti`, "^", `\(ha`).Replace(text)
+	text = commaInWord.ReplaceAllString(text, `,\:$1`)
 	lines := strings.Split(text, "\n")
 	for i, l := range lines {
 		if strings.HasPrefix(l, ".") {
@@ -127,7 +132,7 @@ func (r *roff) text(text string) {
 }
 
 func (r *roff) begin(summary, text string) {
-	r.printf(".TH SHOAL 1\n.SH NAME\nshoal \\- %s\n.SH SYNOPSIS\n.B shoal\n.I command\n[\\fIflags\\fR]\n.SH DESCRIPTION\n", escaped(summary))
+	r.printf(".TH SHOAL 1\n.nh\n.ad l\n.SH NAME\nshoal \\- %s\n.SH SYNOPSIS\n.B shoal\n.I command\n[\\fIflags\\fR]\n.SH DESCRIPTION\n", escaped(summary))
 	r.text(text)
 	r.printf(".SH FLAGS OF EVERY COMMAND\n")
 }

@@ -60,6 +60,23 @@ func TestManualPage(t *testing.T) {
 	}
 }
 
+// TestManualFormats: groff, where there is one, sets the page without a warning.
+func TestManualFormats(t *testing.T) {
+	groff, err := exec.LookPath("groff")
+	if err != nil {
+		t.Skip("there is no groff here")
+	}
+	page := output(t, "man")
+	for _, width := range []string{"60n", "78n", "120n"} {
+		c := exec.Command(groff, "-man", "-ww", "-Tutf8", "-rLL="+width)
+		var said strings.Builder
+		c.Stdin, c.Stderr = strings.NewReader(page), &said
+		if err := c.Run(); err != nil || said.Len() > 0 {
+			t.Errorf("width %s: %v\n%s", width, err, said.String())
+		}
+	}
+}
+
 // Bash completes commands, flags and their values.
 func TestBashCompletion(t *testing.T) {
 	bash, err := exec.LookPath("bash")

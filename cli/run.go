@@ -25,7 +25,7 @@ type sampleFlags struct {
 	Temperature *float64 `help:"0 is greedy (default: the model's)."`
 	TopP        *float64 `help:"Nucleus sampling."`
 	Seed        *int64   `help:"The same seed gives the same tokens, on any cluster."`
-	Policy      string   `name:"kv-policy" help:"Cache policy of this request: ${policies}."`
+	Policy      string   `name:"kv-policy" help:"Cache policy of this request, as --policy of shoal up has them (default: the server's)."`
 }
 
 func (f sampleFlags) body() map[string]any {

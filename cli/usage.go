@@ -1,0 +1,116 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/alecthomas/kong"
+)
+
+// usageError is the text of an error of the command line. A word where a command is wanted is
+// no command, and the nearest one is named.
+func usageError(err error, app *kong.Node) string {
+	var parse *kong.ParseError
+	word, found := strings.CutPrefix(err.Error(), "unexpected argument ")
+	if !found || !errors.As(err, &parse) {
+		return err.Error()
+	}
+	word, _, _ = strings.Cut(word, ", did you mean")
+	at, path := app, "shoal"
+	if n := parse.Context.Selected(); n != nil {
+		at, path = n, "shoal"+pathOf(n)
+	}
+	if len(at.Children) == 0 {
+		return fmt.Sprintf("%s takes no argument %q here", path, word)
+	}
+	var known []string
+	for _, c := range at.Children {
+		if !c.Hidden {
+			known = append(append(known, c.Name), c.Aliases...)
+		}
+	}
+	text := fmt.Sprintf("no command %q", word)
+	if at != app {
+		text = fmt.Sprintf("no command %q of %s", word, path)
+	}
+	if near := nearestCommand(word, known); near != "" {
+		text += fmt.Sprintf("; did you mean %q?", near)
+	}
+	return text
+}
+
+// pathOf is a command's name after those of the commands above it, each after a space.
+func pathOf(n *kong.Node) string {
+	if n.Parent == nil {
+		return ""
+	}
+	return pathOf(n.Parent) + " " + n.Name
+}
+
+// nearestCommand is the command that a word begins, or else the one with the fewest edits; "":
+// none is near.
+func nearestCommand(word string, known []string) string {
+	for _, k := range known {
+		if word != "" && strings.HasPrefix(k, strings.ToLower(word)) {
+			return k
+		}
+	}
+	near, _ := nearest(strings.ToLower(word), known)
+	return near
+}
+
+// plainNumbers read the values of flags that are numbers, and name what is wrong in plain words.
+func plainNumbers() kong.Option {
+	whole := func(bits int) kong.MapperFunc {
+		return number("a whole number", func(text string, v reflect.Value) error {
+			n, err := strconv.ParseInt(text, 0, bits)
+			v.SetInt(n)
+			return err
+		})
+	}
+	options := []kong.Option{
+		kong.KindMapper(reflect.Int, whole(strconv.IntSize)),
+		kong.KindMapper(reflect.Int64, whole(64)),
+		kong.KindMapper(reflect.Float64, number("a number", func(text string, v reflect.Value) error {
+			x, err := strconv.ParseFloat(text, 64)
+			v.SetFloat(x)
+			return err
+		})),
+		kong.TypeMapper(reflect.TypeFor[time.Duration](), number("a duration, as 500ms, 30s or 5m", func(text string, v reflect.Value) error {
+			d, err := time.ParseDuration(text)
+			v.SetInt(int64(d))
+			return err
+		})),
+	}
+	return kong.OptionFunc(func(k *kong.Kong) error {
+		for _, o := range options {
+			if err := o.Apply(k); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// number decodes a value with set; what names the values that are wanted.
+func number(what string, set func(text string, v reflect.Value) error) kong.MapperFunc {
+	return func(ctx *kong.DecodeContext, target reflect.Value) error {
+		t, err := ctx.Scan.PopValue("number")
+		if err != nil {
+			return err
+		}
+		text := fmt.Sprint(t.Value)
+		err = set(text, target)
+		switch {
+		case errors.Is(err, strconv.ErrRange):
+			return fmt.Errorf("%s is out of range", text)
+		case err != nil:
+			return fmt.Errorf("want %s, not %q", what, text)
+		}
+		return nil
+	}
+}

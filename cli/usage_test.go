@@ -1,0 +1,58 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"strings"
+	"testing"
+)
+
+// TestUsageErrors: what is wrong with a command line is said in plain words.
+func TestUsageErrors(t *testing.T) {
+	for args, want := range map[string]string{
+		"bogus":                           `no command "bogus"` + "\n",
+		"statsu":                          `no command "statsu"; did you mean "status"?`,
+		"stat":                            `no command "stat"; did you mean "status"?`,
+		"Chat":                            `no command "Chat"; did you mean "chat"?`,
+		"pss":                             `no command "pss"; did you mean "ps"?`,
+		"store ad":                        `no command "ad" of shoal store; did you mean "add"?`,
+		"bench nothing":                   `no command "nothing" of shoal bench` + "\n",
+		"status now":                      `shoal status takes no argument "now" here`,
+		"up --nodes two":                  `--nodes: want a whole number, not "two"`,
+		"up --nodes 1.5":                  `--nodes: want a whole number, not "1.5"`,
+		"up --nodes 99999999999999999999": `--nodes: 99999999999999999999 is out of range`,
+		"run --temperature hot x":         `--temperature: want a number, not "hot"`,
+		"run --seed 1e9 x":                `--seed: want a whole number, not "1e9"`,
+		"up --share 1,b":                  `--share: want a number, not "b"`,
+		"up --shares a=x":                 `--shares: `,
+		"up --step-deadline 5":            `--step-deadline: want a duration, as 500ms, 30s or 5m, not "5"`,
+		"up --kv-memory lots":             `--kv-memory: "lots" is not a size`,
+		"up --nothing":                    "unknown flag --nothing",
+	} {
+		var out, said bytes.Buffer
+		status := run(env{ctx: context.Background(), stdout: &out, stderr: &said}, strings.Fields(args))
+		if text := said.String(); status != 2 || !strings.Contains(text, want) || strings.Contains(text, "bit int") || !strings.Contains(text, "shoal --help") || out.Len() > 0 {
+			t.Errorf("shoal %s: status %d: %s%s", args, status, &out, &said)
+		}
+	}
+}
+
+// TestHelpHasGroups: commands stand in groups, each in one.
+func TestHelpHasGroups(t *testing.T) {
+	var out bytes.Buffer
+	if status := run(env{ctx: context.Background(), stdout: &out, stderr: &out}, nil); status != 0 {
+		t.Fatalf("status %d: %s", status, &out)
+	}
+	for _, g := range groups {
+		if strings.Count(out.String(), g.Title) != 1 {
+			t.Errorf("no group %q in\n%s", g.Title, &out)
+		}
+	}
+	if strings.Contains(out.String(), "\nCommands:") {
+		t.Errorf("a command has no group:\n%s", &out)
+	}
+	out.Reset()
+	if run(env{ctx: context.Background(), stdout: &out, stderr: &out}, []string{"chat", "--help"}); strings.Contains(out.String(), "snapkv") {
+		t.Errorf("chat lists the cache policies:\n%s", &out)
+	}
+}
