@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -10,6 +11,9 @@ import (
 	"testing"
 
 	"github.com/shoal-llm/shoal/api"
+	"github.com/shoal-llm/shoal/gguf"
+	"github.com/shoal-llm/shoal/model"
+	"github.com/shoal-llm/shoal/model/modeltest"
 	"github.com/shoal-llm/shoal/sampler"
 )
 
@@ -44,6 +48,52 @@ func TestSamplingDefaultsAreChecked(t *testing.T) {
 		}
 		if err := samplingDefaults(dir, new(api.Config)); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
+
+// TestSamplingDefaultsOfGGUF: a file's own settings, else those of llama.cpp.
+func TestSamplingDefaultsOfGGUF(t *testing.T) {
+	ck, err := model.Open(goldenDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ck.Close()
+	for _, c := range []struct {
+		set   map[string]any
+		want  string
+		fails string
+	}{
+		{nil, "0.8 0.95 0.05 40 0", ""},
+		{map[string]any{"temp": float32(0.5), "top_k": uint32(20), "penalty_repeat": float32(1.5)}, "0.5 0.95 0.05 20 1.5", ""},
+		{map[string]any{"temp": float32(0), "top_p": float32(1), "min_p": float32(0), "top_k": uint32(0)}, "0 1 0 0 0", ""},
+		{map[string]any{"temp": float32(-1)}, "", "temperature"},
+		{map[string]any{"top_p": "much"}, "", "general.sampling.top_p"},
+	} {
+		g := modeltest.Convert(ck, func(string) gguf.Type { return gguf.F32 })
+		for name, v := range c.set {
+			g.Set("general.sampling."+name, v)
+		}
+		path := filepath.Join(t.TempDir(), "m.gguf")
+		if err := os.WriteFile(path, g.Bytes(), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		var got api.Config
+		if err := samplingDefaults(filepath.Dir(path), new(api.Config)); (err == nil) != (c.fails == "") {
+			t.Errorf("the folder of %v: %v", c.set, err)
+		}
+		err := samplingDefaults(path, &got)
+		if c.fails != "" {
+			if err == nil || !strings.Contains(err.Error(), c.fails) {
+				t.Errorf("%v: %v", c.set, err)
+			}
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if text := fmt.Sprint(*got.DefaultTemperature, got.DefaultTopP, got.DefaultMinP, got.DefaultTopK, got.DefaultRepetitionPenalty); text != c.want {
+			t.Errorf("%v: %s, want %s", c.set, text, c.want)
 		}
 	}
 }

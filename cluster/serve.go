@@ -13,10 +13,8 @@ import (
 
 	"github.com/shoal-llm/shoal/actors/socket"
 	"github.com/shoal-llm/shoal/api"
-	"github.com/shoal-llm/shoal/internal/modelfile"
 	"github.com/shoal-llm/shoal/kvcache"
 	"github.com/shoal-llm/shoal/model"
-	"github.com/shoal-llm/shoal/sampler"
 	"github.com/shoal-llm/shoal/speculate"
 	"github.com/shoal-llm/shoal/tensor"
 	"github.com/shoal-llm/shoal/tokenizer"
@@ -307,43 +305,4 @@ func fingerprint(ck *model.Checkpoint, s *ServeConfig) string {
 func Identify(ck *model.Checkpoint, s *ServeConfig) (name, print string) {
 	s.ensureDefaults(&ck.Config)
 	return s.Names[0], fingerprint(ck, s)
-}
-
-// samplingDefaults reads what generation_config.json says of sampling. A GGUF
-// file says nothing.
-func samplingDefaults(dir string, c *api.Config) error {
-	if st, err := os.Stat(dir); err == nil && !st.IsDir() {
-		return nil
-	}
-	b, err := modelfile.Read(filepath.Join(dir, "generation_config.json"), 16<<20)
-	if os.IsNotExist(err) {
-		return nil
-	}
-	var g struct {
-		Sample      *bool    `json:"do_sample"`
-		Temperature *float64 `json:"temperature"`
-		TopP        float64  `json:"top_p"`
-		MinP        float64  `json:"min_p"`
-		TopK        int      `json:"top_k"`
-		Repetition  float64  `json:"repetition_penalty"`
-	}
-	if err == nil {
-		err = modelfile.Unmarshal(b, &g)
-	}
-	if err == nil {
-		p := sampler.Params{TopP: float32(g.TopP), MinP: float32(g.MinP), TopK: g.TopK, RepetitionPenalty: float32(g.Repetition), Logprobs: -1}
-		if g.Temperature != nil {
-			p.Temperature = float32(*g.Temperature)
-		}
-		err = p.Validate(0)
-	}
-	if err != nil {
-		return fmt.Errorf("cluster: %s: %w", filepath.Join(dir, "generation_config.json"), err)
-	}
-	c.DefaultTemperature, c.DefaultTopP, c.DefaultMinP, c.DefaultTopK, c.DefaultRepetitionPenalty = g.Temperature, g.TopP, g.MinP, g.TopK, g.Repetition
-	if g.Sample != nil && !*g.Sample {
-		zero := 0.0
-		c.DefaultTemperature = &zero
-	}
-	return nil
 }
