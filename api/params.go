@@ -25,6 +25,7 @@ type params struct {
 	maxTokens     int  // -1: not given; once fit has settled it, what there is room for
 	sampling      sampler.Params
 	noted         []string // parts of schemas that have no effect
+	formatted     bool     // sampling.Grammar is of response_format: of text, not of calls
 	ignoreEOS     bool
 	stop          []string
 	stopTokens    []int32
@@ -114,6 +115,7 @@ func (s *Server) parseParams(f *fields) params {
 	}
 	sp.LogitBias = s.parseLogitBias(f)
 	sp.Grammar = s.parseGrammar(f, &p.noted)
+	p.formatted = sp.Grammar != nil && f.has("response_format")
 
 	if f.integer("truncate_prompt_tokens", &x, -1, math.MaxInt32) {
 		p.truncate = int(x)

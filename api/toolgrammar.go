@@ -26,7 +26,7 @@ func (s *Server) constrainTools(g *generation, turn string) {
 	}
 	switch {
 	case t != nil && t.forced:
-		if *spec != nil {
+		if *spec != nil && !g.formatted {
 			panic(refusal(invalid("tool_choice", "'tool_choice' asks for a call, and another parameter for another structure; give one.")))
 		}
 		made := s.callGrammar(t)

@@ -139,3 +139,16 @@ func TestThoughtBeforeEveryStructure(t *testing.T) {
 		}
 	}
 }
+
+// A response_format is of text: a call that must be made goes before it.
+func TestForcedCallWithFormat(t *testing.T) {
+	e := &fakeEngine{script: hello}
+	url, _ := serveTools(t, "{{ tools }} <tool_call>", e)
+	ask := M{"tools": weather(), "tool_choice": "required", "response_format": M{"type": "json_schema", "json_schema": M{"schema": M{"type": "boolean"}}}}
+	if a := post(t, url, chat(ask)); a.status != 200 {
+		t.Fatal(a.raw)
+	}
+	if judge := fits(t, e); !judge("<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"x\"}}\n</tool_call>") || judge("true") {
+		t.Error("the call is not enforced")
+	}
+}

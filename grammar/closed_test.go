@@ -143,7 +143,7 @@ func TestValues(t *testing.T) {
 		{`{"enum":["a\udc1f\ud83db"]}`, []string{`"a\udc1f\ud83db"`}, nil},
 		{`{"enum":["\ud83d\udc1f"]}`, []string{`"🐟"`}, []string{`"\ud83d\udc1f"`}},
 		{`{"type":"object","properties":{"\ud83d":{"type":"null"}},"required":["\ud83d"]}`, []string{`{"\ud83d":null}`}, []string{"{\"\uFFFD\":null}"}},
-		{`{"type":"array","items":{"type":"null"}}`, []string{"[\n" + strings.Repeat(" ", 64) + "null]", "[\n\n\t\tnull]"}, []string{"[\n" + strings.Repeat(" ", 65) + "null]", "[\n" + strings.Repeat("\t", 17) + "null]", "[\n\n\nnull]", "[  null]"}},
+		{`{"type":"array","items":{"type":"null"}}`, []string{"[\n" + strings.Repeat(" ", 20) + "null]", "[\n\n\t\tnull]"}, []string{"[\n" + strings.Repeat(" ", 21) + "null]", "[\n" + strings.Repeat("\t", 21) + "null]", "[\n\n\nnull]", "[  null]"}},
 	} {
 		g, err := New(words(t), Spec{Kind: KindJSONSchema, Text: c.schema})
 		if err != nil {

@@ -105,16 +105,17 @@ func (m *machine) schema(v *jval, s Spec) eid {
 // its way writes blanks to its last token.
 const (
 	maxLineEnds = 2
-	maxSpaces   = 64 // of an indent
-	maxTabs     = 16 // of an indent
+	maxIndent   = 20 // spaces or tabs: llama.cpp's bound
 )
 
 // whitespace between the parts of JSON, as people and programs write it: nothing, a space,
 // or line ends and an indent.
 func (m *machine) whitespace() rid {
 	line := m.concat(m.opt(m.literal("\r")), m.literal("\n"))
-	indent := m.or(m.repeat(m.literal(" "), 0, maxSpaces), m.repeat(m.literal("\t"), 0, maxTabs))
-	return m.or(rEps, m.literal(" "), m.concat(m.repeat(line, 1, maxLineEnds), indent))
+	var indent byteSet
+	indent.add(' ')
+	indent.add('\t')
+	return m.or(rEps, m.literal(" "), m.concat(m.repeat(line, 1, maxLineEnds), m.repeat(m.set(indent), 0, maxIndent)))
 }
 
 // isOld: before draft 2019-09.
