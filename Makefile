@@ -88,6 +88,10 @@ bench-issue3: ## one table: the shares of this machine's limits that decode and 
 bench-cache: ## what keeping the cache costs: in place (EQUIP) beside the published forms (2 minutes, alone)
 	go test -run '^$$' -bench Cache -benchtime 1x ./bench
 
+.PHONY: clients
+clients: ## real SDKs and programs against fry-tools (downloads 2 GB once): ARGS='openai llm', ARGS='--url http://HOST:PORT'
+	python3 test/clients/run.py $(ARGS)
+
 .PHONY: maskbench
 maskbench: ## MaskBench's schemas: SCHEMAS=jsonschemabench/maskbench/data TOKENIZER=DIR ARGS='-named -open -any-order -step 10 -threads 2'
 	go test -count 1 -v -timeout 3h -run MaskBench ./bench -schemas $(abspath $(SCHEMAS)) $(if $(TOKENIZER),-tokenizer $(abspath $(TOKENIZER))) $(ARGS)
