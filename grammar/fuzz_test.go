@@ -2,6 +2,7 @@ package grammar
 
 import (
 	"errors"
+	"slices"
 	"testing"
 )
 
@@ -16,7 +17,7 @@ func fuzzKind(f *testing.F, kind string, seeds ...string) {
 		if len(text) > 4096 || len(input) > 64 {
 			return
 		}
-		g, err := New(v, Spec{Kind: kind, Text: text, AnyOrder: len(text)%2 == 1})
+		g, err := New(v, Spec{Kind: kind, Text: text, AnyOrder: len(text)%2 == 1, Open: len(text)%3 == 0, Thought: []string{"", ThoughtMay}[len(input)%2]})
 		var known *Error
 		if err != nil {
 			if !errors.As(err, &known) && !errors.Is(err, ErrTooComplex) {
@@ -29,6 +30,9 @@ func fuzzKind(f *testing.F, kind string, seeds ...string) {
 			mask, err := at.Mask()
 			if err != nil {
 				return
+			}
+			if !slices.ContainsFunc(mask.Words(), func(w uint64) bool { return w != 0 }) {
+				t.Fatalf("nothing may follow in %q", input)
 			}
 			next, err := at.Advance(int32(b))
 			if errors.Is(err, ErrTooComplex) {
@@ -50,6 +54,27 @@ func FuzzSchema(f *testing.F) {
 		`{"oneOf":[{"type":"string","pattern":"^a+$"},{"type":"integer","multipleOf":3}],"not":{"const":"aa"}}`,
 		`{"type":"object","patternProperties":{"^x":{"type":"null"}},"additionalProperties":false,"minProperties":1,"propertyNames":{"maxLength":4}}`,
 		`{"if":{"required":["a"]},"then":{"required":["b"]},"else":{"dependentRequired":{"c":["d"]}},"prefixItems":[{"minimum":1.5}],"items":false}`)
+}
+
+// What Relax leaves of a schema can be enforced.
+func FuzzRelax(f *testing.F) {
+	for _, s := range []string{`{"type":"Object","properties":{"a":{"uniqueItems":true},"b":5},"required":null}`, `{"oneOf":[{"type":"integer"},{"minimum":1}],"$ref":"#/x"}`,
+		`{"items":[{"not":{"items":{}}},{"contains":1}],"properties":{"a~/b":{"$ref":"x"}}}`} {
+		f.Add(s)
+	}
+	v := words(f)
+	f.Fuzz(func(t *testing.T, text string) {
+		if len(text) > 2048 {
+			return
+		}
+		left, _, err := NewEngine(v).Relax(Spec{Kind: KindJSONSchema, Text: text})
+		if err != nil {
+			return
+		}
+		if _, err := New(v, Spec{Kind: KindJSONSchema, Text: left}); err != nil {
+			t.Fatalf("%s: %v", left, err)
+		}
+	})
 }
 
 func FuzzRegex(f *testing.F) {

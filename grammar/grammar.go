@@ -79,6 +79,9 @@ type Engine struct {
 	mu    sync.Mutex
 	known map[Spec]*list.Element
 	order *list.List // of *entry, the last used first
+
+	relaxed      map[Spec]relaxed
+	relaxedBytes int
 }
 
 type entry struct {
@@ -90,7 +93,7 @@ type entry struct {
 
 // NewEngine is an Engine without grammars.
 func NewEngine(v *Vocabulary) *Engine {
-	return &Engine{vocab: v, known: map[Spec]*list.Element{}, order: list.New()}
+	return &Engine{vocab: v, known: map[Spec]*list.Element{}, order: list.New(), relaxed: map[Spec]relaxed{}}
 }
 
 func (e *Engine) Vocabulary() *Vocabulary { return e.vocab }
@@ -156,12 +159,16 @@ type Grammar struct {
 }
 
 // New compiles a grammar. Errors: *Error, ErrTooComplex.
-func New(v *Vocabulary, s Spec) (g *Grammar, err error) {
+func New(v *Vocabulary, s Spec) (*Grammar, error) {
+	m := newMachine(maxNodes)
+	return m.grammar(v, s)
+}
+
+func (m *machine) grammar(v *Vocabulary, s Spec) (g *Grammar, err error) {
 	if len(s.Text) > maxSpec {
 		return nil, &Error{Message: fmt.Sprintf("it has %d bytes, and may have %d", len(s.Text), maxSpec)}
 	}
 	defer recoverLarge(&err)
-	m := newMachine(maxNodes)
 	m.fuel = maxCompile
 	top, err := attempt.At(func() eid { return m.compile(s) })
 	if err != nil {

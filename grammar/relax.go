@@ -8,28 +8,56 @@ import (
 // maxRelaxed bounds the parts that Relax takes from a schema.
 const maxRelaxed = 64
 
+const maxRelaxedBytes = 16 << 20 // of schemas whose outcome is kept
+
+// relaxed is what Relax made of a schema.
+type relaxed struct {
+	text    string
+	removed []string
+	err     error
+}
+
 // Relax takes from a JSON schema the parts that cannot be enforced, and nothing else. removed
 // are their places. A 'oneOf' whose options overlap becomes 'anyOf', and a type that is not
 // known by its spelling alone gets the right one. The error is that of a schema of which no
 // part is at fault, because it is too complex, say.
 func (e *Engine) Relax(s Spec) (text string, removed []string, err error) {
-	work := 0
-	for {
-		var bad *Error
-		_, err := e.Compile(s)
-		if err == nil {
-			return s.Text, removed, nil
+	e.mu.Lock()
+	r, ok := e.relaxed[s]
+	e.mu.Unlock()
+	if !ok {
+		r = relax(e.vocab, s)
+		e.mu.Lock()
+		if e.relaxedBytes += len(s.Text) + len(r.text); len(e.relaxed) >= keptGrammars || e.relaxedBytes > maxRelaxedBytes {
+			clear(e.relaxed)
+			e.relaxedBytes = 0
 		}
-		v, broken := parseJSON(s.Text)
-		if work += len(s.Text); !errors.As(err, &bad) || broken != nil || len(removed) == maxRelaxed || work > maxSpec {
-			return "", nil, err
+		e.relaxed[s] = r
+		e.mu.Unlock()
+	}
+	return r.text, r.removed, r.err
+}
+
+// relax takes together as many steps as compiling a grammar may.
+func relax(v *Vocabulary, s Spec) (r relaxed) {
+	for steps := 0; ; {
+		m := newMachine(maxNodes)
+		_, err := m.grammar(v, s)
+		if err == nil {
+			r.text = s.Text
+			return r
+		}
+		schema, broken := parseJSON(s.Text)
+		var bad *Error
+		if steps += m.asked + len(m.exprs) + len(s.Text); !errors.As(err, &bad) || broken != nil || len(r.removed) == maxRelaxed || steps > maxCompile {
+			return relaxed{err: err}
 		}
 		where := strings.Split(bad.Where, "/")
-		if len(where) < 2 || !v.relax(where[1:], bad.Keyword == "") {
-			return "", nil, err
+		if len(where) < 2 || !schema.relax(where[1:], bad.Keyword == "") {
+			return relaxed{err: err}
 		}
-		removed = append(removed, bad.Where)
-		s.Text = string(v.append(nil))
+		r.removed = append(r.removed, bad.Where)
+		s.Text = string(schema.append(nil))
 	}
 }
 
