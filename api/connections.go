@@ -2,12 +2,12 @@ package api
 
 import (
 	"context"
-	"errors"
 	"net"
 	"net/http"
 	"sync"
-	"syscall"
 	"time"
+
+	"github.com/shoal-llm/shoal/internal/openfiles"
 )
 
 // connections bounds how many connections are open at once. Beyond the limit the one
@@ -16,6 +16,7 @@ import (
 type connections struct {
 	net.Listener
 	limit, spare int
+	reserve      *openfiles.Reserve
 
 	mu   sync.Mutex
 	open map[net.Conn]*connection
@@ -28,14 +29,19 @@ type connection struct {
 }
 
 func newConnections(l net.Listener, limit int) *connections {
-	return &connections{Listener: l, limit: limit, spare: max(2, min(16, limit/4)), open: map[net.Conn]*connection{}}
+	return &connections{Listener: l, limit: limit, spare: max(2, min(16, limit/4)), reserve: openfiles.NewReserve(), open: map[net.Conn]*connection{}}
+}
+
+func (c *connections) Close() error {
+	c.reserve.Close()
+	return c.Listener.Close()
 }
 
 func (c *connections) Accept() (net.Conn, error) {
 	for {
 		conn, err := c.Listener.Accept()
-		if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
-			if !c.evict(1) {
+		if openfiles.Exhausted(err) {
+			if !c.reserve.Lend() && !c.evict(1) {
 				time.Sleep(5 * time.Millisecond) // a file may be closed meanwhile
 			}
 			continue
@@ -43,6 +49,7 @@ func (c *connections) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
+		c.reserve.Fill()
 		if held := c.admit(conn); held != nil {
 			return held, nil
 		}
@@ -135,7 +142,9 @@ func (h *heldConn) Close() error {
 	h.of.mu.Lock()
 	delete(h.of.open, h)
 	h.of.mu.Unlock()
-	return h.Conn.Close()
+	err := h.Conn.Close()
+	h.of.reserve.Fill()
+	return err
 }
 
 // CloseWrite lets net/http end an answer whose request it does not read to the end.

@@ -20,6 +20,7 @@ import (
 
 	"github.com/shoal-llm/shoal/grammar"
 	"github.com/shoal-llm/shoal/internal/lograte"
+	"github.com/shoal-llm/shoal/internal/openfiles"
 	"github.com/shoal-llm/shoal/toolcall"
 	"github.com/shoal-llm/shoal/tracing"
 )
@@ -197,7 +198,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	base, kill := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer kill(nil)
 	lim := s.cfg.Limits
-	files, open := openFiles()
+	files, open := openfiles.Count()
 	door := newConnections(l, connectionLimit(lim.Connections, files, open))
 	srv := &http.Server{
 		Handler:           s.Handler(),

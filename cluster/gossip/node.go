@@ -68,8 +68,12 @@ func Start(cfg Config) (*Node, error) {
 	mc.Delegate, mc.Events, mc.Alive, mc.Conflict = delegate{n}, n.q, n.q, n.q
 	mc.Logger = log.New(&logWriter{log: n.log}, "", 0)
 	mc.LogOutput = nil
+	if mc.Transport, err = listen(mc); err != nil {
+		return nil, fmt.Errorf("gossip: cannot listen on %s: %w", cfg.Bind, err)
+	}
 	n.list, err = memberlist.Create(mc)
 	if err != nil {
+		_ = mc.Transport.Shutdown()
 		return nil, fmt.Errorf("gossip: cannot listen on %s: %w", cfg.Bind, err)
 	}
 	n.ring, n.at = mc.Keyring, n.list.LocalNode().Address()

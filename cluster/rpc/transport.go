@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/asynkron/protoactor-go/remote"
@@ -20,6 +21,7 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
+	"github.com/shoal-llm/shoal/internal/openfiles"
 	"github.com/shoal-llm/shoal/security"
 )
 
@@ -60,10 +62,11 @@ func (s *System) serverOptions() []grpc.ServerOption {
 		grpc.ChainStreamInterceptor(s.incoming),
 		grpc.UnknownServiceHandler(s.serveControl),
 	}
+	creds := insecure.NewCredentials()
 	if s.cfg.ServerTLS != nil {
-		opts = append(opts, grpc.Creds(loudCreds{credentials.NewTLS(s.cfg.ServerTLS), s}))
+		creds = loudCreds{credentials.NewTLS(s.cfg.ServerTLS), s}
 	}
-	return opts
+	return append(opts, grpc.Creds(boundedCreds{creds, openfiles.NewStrangers(openfiles.MaxStrangers())}))
 }
 
 func (s *System) dialOptions() []grpc.DialOption {
@@ -75,6 +78,9 @@ func (s *System) dialOptions() []grpc.DialOption {
 		grpc.WithTransportCredentials(creds),
 		grpc.WithStaticStreamWindowSize(window),
 		grpc.WithStaticConnWindowSize(window),
+		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
+			return openfiles.Dial(ctx, "tcp", address)
+		}),
 		grpc.WithNoProxy(), // HTTPS_PROXY is for the web, not for the machine next door
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepaliveTime, Timeout: keepaliveTimeout, PermitWithoutStream: true}),
 		grpc.WithConnectParams(grpc.ConnectParams{
@@ -83,6 +89,45 @@ func (s *System) dialOptions() []grpc.DialOption {
 		}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
 	}
+}
+
+// boundedCreds bounds the connections that have not proved who they are: by a certificate, or
+// without TLS by the beginning of a request. grpc ends those that take longer than ConnectTimeout.
+type boundedCreds struct {
+	credentials.TransportCredentials
+	strangers *openfiles.Strangers
+}
+
+func (c boundedCreds) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	stranger := c.strangers.Admit(conn)
+	secured, info, err := c.TransportCredentials.ServerHandshake(stranger)
+	switch {
+	case err != nil:
+		stranger.Trust() // grpc closes it below
+	case secured == net.Conn(stranger):
+		return &untried{Stranger: stranger}, info, nil
+	default:
+		stranger.Trust()
+	}
+	return secured, info, err
+}
+
+func (c boundedCreds) Clone() credentials.TransportCredentials {
+	return boundedCreds{c.TransportCredentials.Clone(), c.strangers}
+}
+
+// untried is a connection without TLS. It counts as a stranger's until something is read.
+type untried struct {
+	*openfiles.Stranger
+	once sync.Once
+}
+
+func (u *untried) Read(b []byte) (int, error) {
+	n, err := u.Stranger.Read(b)
+	if n > 0 {
+		u.once.Do(u.Trust)
+	}
+	return n, err
 }
 
 // loudCreds logs why a handshake failed, which grpc does not.

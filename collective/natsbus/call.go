@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 
 	"github.com/shoal-llm/shoal/collective"
+	"github.com/shoal-llm/shoal/internal/openfiles"
 )
 
 // How ranks find one another. With embedded servers each rank tells each other
@@ -133,8 +134,7 @@ func (s *Server) pipe(ctx context.Context, role string, p *server.Permissions) (
 func (t *Transport) reach(ctx context.Context, src int, addr string) (*link, error) {
 	ctx, cancel := context.WithTimeout(ctx, linkTimeout)
 	defer cancel()
-	var d net.Dialer
-	nc, err := d.DialContext(ctx, "tcp", addr)
+	nc, err := openfiles.Dial(ctx, "tcp", addr)
 	if err != nil {
 		return nil, err
 	}

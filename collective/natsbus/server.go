@@ -22,6 +22,8 @@ type Server struct {
 	cfg    Config
 	users  *users
 	ns     *server.Server // nil: external NATS
+	stop   chan struct{}  // of the guard
+	wait   func()         // until it has ended
 	fatal  atomic.Pointer[string]
 	broken atomic.Pointer[string] // see Broken
 
@@ -38,7 +40,7 @@ func Start(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	cfg = cfg.ensureDefaults()
-	s := &Server{cfg: cfg, seeds: slices.Clone(cfg.Seeds), conns: map[*nats.Conn]struct{}{}}
+	s := &Server{cfg: cfg, seeds: slices.Clone(cfg.Seeds), conns: map[*nats.Conn]struct{}{}, stop: make(chan struct{}), wait: func() {}}
 	if cfg.URL != "" {
 		if err := s.checkExternal(); err != nil {
 			return nil, err
@@ -65,6 +67,11 @@ func Start(cfg Config) (*Server, error) {
 			s.Shutdown()
 			return nil, fmt.Errorf("natsbus: server %s: listeners for %s not up after %v", cfg.Name, cfg.Listen, startLimit)
 		}
+	}
+	if s.wait, err = guard(ns, s.stop); err != nil {
+		s.wait = func() {}
+		s.Shutdown()
+		return nil, fmt.Errorf("natsbus: server %s: its connections cannot be watched: %w", cfg.Name, err)
 	}
 	return s, nil
 }
@@ -239,6 +246,8 @@ func (s *Server) Shutdown() {
 	}
 	s.closed = true
 	s.mu.Unlock()
+	close(s.stop)
+	s.wait()
 	if s.ns != nil {
 		s.ns.Shutdown()
 		s.ns.WaitForShutdown()

@@ -55,11 +55,11 @@ func (s *Server) options(seeds []string) *server.Options {
 		WriteDeadline: clientSilence,
 		PingInterval:  clientSilence / pingsPerHang, MaxPingsOut: pingsPerHang - 1,
 		TLSConfig:   c.ClientTLS,
-		TLSTimeout:  5,
-		AuthTimeout: 5,
+		TLSTimeout:  loginLimit,
+		AuthTimeout: loginLimit,
 		Cluster: server.ClusterOpts{
 			Name: c.Cluster, Host: host, Port: port, Advertise: advertise,
-			TLSConfig: c.RouteTLS, TLSTimeout: 5, AuthTimeout: 5,
+			TLSConfig: c.RouteTLS, TLSTimeout: loginLimit, AuthTimeout: loginLimit,
 			// One route per pair: a pool is spread by account and we have one.
 			PoolSize:    -1,
 			Compression: server.CompressionOpts{Mode: server.CompressionOff},

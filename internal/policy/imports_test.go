@@ -15,7 +15,7 @@ import (
 // Packages of the floor "helpers" exist for tests: they import down like any
 // other, but only test files (and the floor "tests") may import them.
 const floors = `
-values:   tensor proto internal/wire security internal/attempt internal/mmap internal/sharedmem internal/flock internal/lograte internal/fixedport tracing gguf internal/modelfile internal/strictjson + proto:internal/wire gguf:internal/mmap gguf:internal/attempt tracing:internal/lograte gguf:internal/modelfile internal/modelfile:internal/flock internal/modelfile:internal/mmap
+values:   tensor proto internal/wire security internal/attempt internal/mmap internal/sharedmem internal/flock internal/lograte internal/fixedport internal/openfiles tracing gguf internal/modelfile internal/strictjson + proto:internal/wire gguf:internal/mmap gguf:internal/attempt tracing:internal/lograte gguf:internal/modelfile internal/modelfile:internal/flock internal/modelfile:internal/mmap
 machines: topology model kvcache kvcache/tier collective tokenizer tokenizer/jinja sampler grammar toolcall speculate + sampler:grammar kvcache:sampler model:topology tokenizer:tokenizer/jinja collective:topology
 helpers:  internal/wire/wiretest model/modeltest internal/testlevel internal/testmodel tracing/tracingtest internal/parrot + internal/parrot:model/modeltest
 wires:    collective/natsbus cluster/gossip cluster/rpc cluster/supervise
