@@ -178,7 +178,7 @@ func (c *core) fence(g *Group, rank int, reason string, hung bool) {
 	c.root.Send(c.dpid, &nodeFence{id: n.ID, incarnation: n.Incarnation, reason: reason, hung: hung})
 }
 
-// blame tells that an epoch breaks because of a node.
+// blame reports the node because of which an epoch breaks.
 func (c *core) blame(g *Group, rank int, fault error, alone bool) {
 	c.root.Send(c.dpid, &nodeBlamed{epoch: g.Placement.Epoch, id: g.Nodes[rank].ID, fault: fault.Error(), alone: alone})
 }

@@ -98,7 +98,7 @@ func TestSilentlyOlderNode(t *testing.T) {
 	}
 }
 
-// TestNodeThatRefuses: a node says that it does not understand a plan. It is refused by name at
+// TestNodeThatRefuses: a node answers that it does not understand a plan. It is refused by name at
 // once, and comes back as another process.
 func TestNodeThatRefuses(t *testing.T) {
 	g := goldens(t)[6]

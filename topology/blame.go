@@ -59,7 +59,7 @@ func Suspect(ranks int, failed []Failure) (rank int, alone bool) {
 	return rank, false
 }
 
-// Blame tells that an epoch broke because of a node, or that its load failed. The third time in
+// Blame counts an epoch that broke because of a node, or a load that it failed. The third time in
 // a row the node is fenced; a process that was fenced for it before is fenced at once.
 //
 // alone: the node failed by itself. The cause can be a request as well. If another node fails

@@ -9,7 +9,7 @@ import (
 	"github.com/shoal-llm/shoal/cluster/rpc"
 )
 
-// Builds of earlier revisions beside this one, as during a rolling upgrade. The build before
+// Builds of earlier revisions in one cluster with this one, as during a rolling upgrade. The build before
 // this wire version is tried in every run, the others in `make mixed`.
 
 // onePass is a build of wire version 5 that drops StepRequest.passes without a word. A cluster

@@ -104,7 +104,7 @@ func diff(old, now string) string {
 	return out.String()
 }
 
-// write stores a record. One that is released stays as it is.
+// write stores a record. A released one is not changed.
 func write(path, had, now string, released bool) error {
 	switch {
 	case had == now:
