@@ -89,10 +89,40 @@ func (s *Server) parseConversation(f *fields) (c talk) {
 	if f.boolean("enable_thinking", &think) { // as some clients say it
 		c.think(think)
 	}
+	var effort string
+	f.str("reasoning_effort", &effort, 64)
+	if v := f.get("reasoning"); v != nil { // OpenRouter's form, and that of Responses
+		var r struct {
+			Effort  string `json:"effort"`
+			Enabled *bool  `json:"enabled"`
+		}
+		if unmarshal(v, &r) != nil {
+			f.fail(invalid("reasoning", "'reasoning' must be an object with 'effort'."))
+		}
+		if r.Enabled != nil && r.Effort == "" {
+			r.Effort = map[bool]string{true: "medium", false: "none"}[*r.Enabled]
+		}
+		or(&effort, r.Effort)
+	}
+	s.effort(&c.Conversation, effort)
 	give(f.err)
 	r := turnReader{lim: s.cfg.Limits}
 	c.Messages, c.left = r.messages(f.get("messages")), r.left
 	return c
+}
+
+// effort tells the template how much the model is to think, unless the request says it in the
+// template's own words: most templates know only whether to think.
+func (s *Server) effort(c *Conversation, effort string) {
+	if effort == "" || !s.thinks {
+		return
+	}
+	if _, said := c.Kwargs["enable_thinking"]; !said {
+		c.think(effort != "none" && effort != "minimal")
+	}
+	if _, said := c.Kwargs["reasoning_effort"]; !said {
+		c.Kwargs["reasoning_effort"] = effort
+	}
 }
 
 // think tells the template whether the model is to think.

@@ -38,6 +38,7 @@ type choice struct {
 	index       int
 	text        TextStream
 	stop        stopper
+	gate        *stopGate // nil: stop strings are searched in thoughts, too
 	maxTokens   int
 	minTokens   int  // stop strings count only in what follows
 	includeStop bool // the stop string stays in the output
@@ -106,6 +107,10 @@ func (c *choice) accept(ev Event) (d delta, show bool, err error) {
 		c.extend(tail)
 		more, h := c.screen(tail)
 		if out, hit = out+more, h; hit == "" {
+			more, hit = c.stop.push(c.gate.flush())
+			out += more
+		}
+		if hit == "" {
 			out += c.stop.flush()
 		}
 	}
@@ -160,10 +165,12 @@ func because(err error) string {
 
 // screen passes text by the stop strings, once min_tokens is behind.
 func (c *choice) screen(text string) (out, hit string) {
+	thought, text := c.gate.split(text)
 	if c.tokens <= c.minTokens && c.minTokens > 0 {
-		return text, ""
+		return thought + text, ""
 	}
-	return c.stop.push(text)
+	out, hit = c.stop.push(text)
+	return thought + out, hit
 }
 
 func (c *choice) record(ev Event, text string) {

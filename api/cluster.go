@@ -79,10 +79,14 @@ func (s *Server) model(name string) modelObject {
 type modelList struct {
 	Object string        `json:"object"`
 	Data   []modelObject `json:"data"`
+	Models *[]any        `json:"models,omitempty"` // Codex decodes it; it has its own list
 }
 
-func (s *Server) handleModels(w http.ResponseWriter, _ *http.Request) {
+func (s *Server) handleModels(w http.ResponseWriter, r *http.Request) {
 	list := modelList{Object: "list"}
+	if r.URL.Query().Has("client_version") {
+		list.Models = &[]any{}
+	}
 	for _, m := range s.cfg.Models {
 		list.Data = append(list.Data, s.model(m))
 	}

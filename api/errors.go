@@ -94,6 +94,12 @@ var (
 	errEngineOverrun  = errors.New("api: the engine sent more tokens than were asked for")
 )
 
+// statusLeft is nginx's status for a client that left.
+const statusLeft = 499
+
+// errLeft answers a client that closed its side of the connection before the answer was there.
+var errLeft = &apiError{status: statusLeft, typ: typeInvalid, code: "client_closed_request", message: "The client closed the connection, or its side of it, before the answer was complete. Keep it open until the answer has come."}
+
 // Error types of the OpenAI protocol.
 const (
 	typeInvalid    = "invalid_request_error"

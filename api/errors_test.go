@@ -119,7 +119,12 @@ func TestContextLength(t *testing.T) {
 
 // A number of tokens beyond the room is what there is room for, on every route; -1 asks for that.
 func TestMaxTokensGivesWay(t *testing.T) {
-	e := &fakeEngine{}
+	e := &fakeEngine{submit: func(r *Request) error {
+		if n := len(r.Prompt) + r.MaxTokens; n > 512 {
+			return ErrTooLong{Limit: 512, Prompt: len(r.Prompt), Completion: r.MaxTokens}
+		}
+		return nil
+	}}
 	s := newServer(t, e)
 	h := httptest.NewServer(s.Handler())
 	defer h.Close()

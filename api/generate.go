@@ -33,6 +33,7 @@ type generation struct {
 	response       *responseRequest
 	frames         func() framer // of a protocol that is not OpenAI's chunks; nil: it is
 	lines          bool          // a stream is a JSON object a line, not server-sent events
+	stopsInAnswer  bool          // stop strings are searched in what follows the thought
 }
 
 // framer puts deltas into another protocol's words: the events of a stream, and the whole

@@ -19,7 +19,7 @@ func (s *Server) countTokens(ctx context.Context, body []byte) map[string]int {
 	give(f.err)
 	give(s.checkModel(&p))
 	c := s.messagesTalk(f)
-	tools := messagesTools(f)
+	tools, _ := messagesTools(f)
 	ids, _ := s.chatPrompt(tokenizer.WithSearches(ctx), c, tools)
 	return map[string]int{"input_tokens": len(ids)}
 }
@@ -49,14 +49,15 @@ func (s *Server) decodeMessagesBody(ctx context.Context, body []byte) *generatio
 			words.raw["response_format"], words.spelled["response_format"] = format, "output_config.format"
 		}
 	}
-	g := &generation{params: s.parseParams(words), promptLogprobs: -1, frames: func() framer { return &messageFramer{} }}
+	g := &generation{params: s.parseParams(words), promptLogprobs: -1, stopsInAnswer: true, frames: func() framer { return &messageFramer{} }}
 	f.fail(words.err)
 	give(f.err)
 	give(s.checkModel(&g.params))
 	c := s.messagesTalk(f)
-	g.tools = messagesTools(f)
+	tools, servers := messagesTools(f)
+	g.tools = tools
 	f.read["metadata"], f.read["service_tier"] = true, true // they change nothing of an answer
-	g.ignored = append(given(s.ignored(f)), c.left...)
+	g.ignored = append(given(s.ignored(f)), append(given(s.notServed(servers)), c.left...)...)
 	g.maxTokens = most
 	s.converse(ctx, g, c)
 	g.head = s.newHead("msg_", "message", g.model)
@@ -175,19 +176,22 @@ func (c *turnReader) turnsOf(at string, raw json.RawMessage, now bool) []Message
 // knownBlocks are the blocks whose members are read by their names.
 var knownBlocks = map[string]bool{"thinking": true, "tool_use": true, "tool_result": true}
 
-// messagesTools reads the tools of Messages.
-func messagesTools(f *fields) *toolset {
-	t := toolsOf(f.get("tools"), func(t *toolset, at string, raw json.RawMessage) {
+// messagesTools reads the tools of Messages, and returns the places of those that a server runs:
+// the model may call a tool and need not, so they are left out.
+func messagesTools(f *fields) (t *toolset, servers []string) {
+	t = toolsOf(f.get("tools"), func(t *toolset, at string, raw json.RawMessage) {
 		var x struct {
 			Type string `json:"type"`
 			tool
 			Schema json.RawMessage `json:"input_schema"`
 		}
-		if raw[0] != '{' || unmarshal(raw, &x) != nil || x.Name == "" {
-			panic(refusal(invalid(at, "'%s' must be {\"name\", \"description\", \"input_schema\"}.", at)))
+		err := unmarshal(raw, &x)
+		if raw[0] == '{' && x.Type != "" && x.Type != "custom" { // whose members may be of any form
+			servers = append(servers, at)
+			return
 		}
-		if x.Type != "" && x.Type != "custom" {
-			panic(refusal(invalidCode(at+".type", "unsupported_parameter", "'%s.type' is %.40q: tools that a server runs are not supported.", at, x.Type)))
+		if raw[0] != '{' || err != nil || x.Name == "" {
+			panic(refusal(invalid(at, "'%s' must be {\"name\", \"description\", \"input_schema\"}.", at)))
 		}
 		x.Parameters = x.Schema
 		t.add(at, x.tool)
@@ -197,7 +201,7 @@ func messagesTools(f *fields) *toolset {
 	}
 	choice := f.get("tool_choice")
 	if choice == nil {
-		return t.choose("", "")
+		return t.choose("", ""), servers
 	}
 	var c struct {
 		Type   string `json:"type"`
@@ -214,5 +218,5 @@ func messagesTools(f *fields) *toolset {
 	if t != nil {
 		t.single = c.Single
 	}
-	return t.choose(how, c.Name)
+	return t.choose(how, c.Name), servers
 }

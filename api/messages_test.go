@@ -155,7 +155,6 @@ func TestMessagesErrors(t *testing.T) {
 		{messages(M{"messages": "x"}), 400, "invalid_request_error", "messages"},
 		{messages(M{"messages": []M{{"role": "user", "content": []M{{"type": "image"}}}}}), 400, "invalid_request_error", "image"},
 		{messages(M{"messages": []M{{"role": "robot", "content": "x"}}}), 400, "invalid_request_error", "robot"},
-		{messages(M{"tools": []M{{"type": "web_search_20250305", "name": "web_search"}}}), 400, "invalid_request_error", "web_search"},
 		{messages(M{"tool_choice": M{"type": "tool", "name": "x"}}), 400, "invalid_request_error", "tools"},
 		{messages(M{"output_config": M{"format": M{"type": "x"}}}), 400, "invalid_request_error", "'output_config.format.type'"},
 		{messages(M{"stop_sequences": 5}), 400, "invalid_request_error", "'stop_sequences'"},

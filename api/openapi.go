@@ -63,7 +63,8 @@ func (s *Server) chatMembers() []member {
 	l := &s.cfg.Limits
 	return append(s.shared(), member{"messages", list(l.Messages, free)}, member{"tools", list(maxTools, free)}, member{"tool_choice", either(oneOfWords("none", "auto", "required", "any"), free)},
 		member{"parallel_tool_calls", yesNo}, member{"logprobs", yesNo}, member{"top_logprobs", whole(0, int64(l.TopLogprobs))}, member{"add_generation_prompt", yesNo},
-		member{"continue_final_message", yesNo}, member{"chat_template_kwargs", free}, member{"enable_thinking", yesNo})
+		member{"continue_final_message", yesNo}, member{"chat_template_kwargs", free}, member{"enable_thinking", yesNo},
+		member{"reasoning_effort", text(64)}, member{"reasoning", free})
 }
 
 func (s *Server) completionMembers() []member {
@@ -135,7 +136,7 @@ func (s *Server) operations() map[string]operation {
 			Tokens int    `json:"input_tokens"`
 		}{}},
 		"POST /tokenize": {about: "token ids of a text or a chat", members: append([]member{{"model", text(512)}, {"prompt", anyText}, {"content", anyText}, {"add_special_tokens", yesNo}, {"add_special", yesNo}, {"return_token_strs", yesNo}},
-			pick(s.chatMembers(), "messages", "tools", "tool_choice", "parallel_tool_calls", "add_generation_prompt", "continue_final_message", "chat_template_kwargs", "enable_thinking")...), answer: tokenized{}},
+			pick(s.chatMembers(), "messages", "tools", "tool_choice", "parallel_tool_calls", "add_generation_prompt", "continue_final_message", "chat_template_kwargs", "enable_thinking", "reasoning_effort", "reasoning")...), answer: tokenized{}},
 		"POST /detokenize": {about: "text of token ids", members: []member{{"model", text(512)}, {"tokens", list(s.cfg.Limits.DetokenizeToken, whole(0, int64(s.vocab-1)))}}, required: []string{"tokens"}, answer: struct {
 			Prompt string `json:"prompt"`
 		}{}},

@@ -15,10 +15,6 @@ var refused = []struct {
 	{"function_call", oneOf(`"none"`), "use tool_choice"},
 	{"audio", emptyValue, "audio is not supported"},
 	{"modalities", oneOf(`["text"]`), "only [\"text\"] is supported"},
-	{"web_search_options", never, "web search is not supported"},
-	{"reasoning_effort", oneOf(`"none"`), "reasoning control is not supported"},
-	{"verbosity", oneOf(`"medium"`), "it is not supported"},
-	{"store", oneOf(`false`), "responses are not stored"},
 	{"suffix", oneOf(`""`), "insertion is not supported"},
 	{"use_beam_search", oneOf(`false`), "beam search is not supported"},
 	{"length_penalty", oneOf(`1`, `1.0`), "beam search is not supported"},
@@ -33,7 +29,19 @@ var refused = []struct {
 	{"prompt_embeds", never, "only text and token ids are supported"},
 }
 
+// without are parameters that never have an effect here, and the values that ask for none. Any
+// other value is ignored, and named in a header: the answer is text all the same.
+var without = []struct {
+	name string
+	off  func(json.RawMessage) bool
+}{{"store", oneOf(`false`)}, {"verbosity", oneOf(`"medium"`)}}
+
 func refuse(f *fields) {
+	for _, w := range without {
+		if v := f.raw[w.name]; v != nil && w.off(v) {
+			f.read[w.name] = true
+		}
+	}
 	if f.chat {
 		f.read["tools"], f.read["tool_choice"] = true, true
 	} else {
@@ -59,6 +67,14 @@ func (s *Server) ignored(f *fields) ([]string, *apiError) {
 		return nil, invalidCode(names[0], "unsupported_parameter", "'%s' is not known here, and this server refuses what it does not know.", names[0])
 	}
 	return names, nil
+}
+
+// notServed names the tools that a server would run, which a strict server refuses.
+func (s *Server) notServed(places []string) ([]string, *apiError) {
+	if len(places) > 0 && s.cfg.Strict {
+		return nil, invalidCode(places[0], "unsupported_parameter", "'%s' is of a kind that servers run themselves, which this one does not.", places[0])
+	}
+	return places, nil
 }
 
 // unused: functions that must not be called change nothing.

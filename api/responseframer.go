@@ -68,6 +68,9 @@ func (m *responseFramer) delta(out *sse, r *run, d delta) {
 			if r.response.free[c.name] {
 				item.Type = "custom_tool_call"
 			}
+			if x, ok := r.response.spaces[c.name]; ok {
+				item.Name, item.Namespace = x.name, x.namespace
+			}
 			m.close(out, r, "completed")
 		}
 		m.piece(out, r, item, string(c.arguments), nil)

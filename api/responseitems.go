@@ -15,6 +15,7 @@ type inItem struct {
 	Content   json.RawMessage `json:"content"`
 	CallID    string          `json:"call_id"`
 	Name      string          `json:"name"`
+	Namespace string          `json:"namespace"`
 	Arguments json.RawMessage `json:"arguments"`
 	Input     string          `json:"input"`
 	Output    json.RawMessage `json:"output"`
@@ -45,6 +46,7 @@ type outItem struct {
 	Encrypted string      `json:"encrypted_content,omitempty"`
 	CallID    string      `json:"call_id,omitempty"`
 	Name      string      `json:"name,omitempty"`
+	Namespace string      `json:"namespace,omitempty"`
 	Arguments *string     `json:"arguments,omitempty"`
 	Input     *string     `json:"input,omitempty"`
 }
@@ -145,7 +147,7 @@ func (t *itemTurns) answer(fresh bool) *Message {
 
 func (t *itemTurns) call(x inItem, arguments string) {
 	t.answer(false)
-	t.calls = append(t.calls, madeCall{name: x.Name, arguments: []byte(arguments), id: x.CallID}.toolCall())
+	t.calls = append(t.calls, madeCall{name: flatName(x.Namespace, x.Name), arguments: []byte(arguments), id: x.CallID}.toolCall())
 }
 
 func (t *itemTurns) add(x inItem) {

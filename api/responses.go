@@ -62,6 +62,7 @@ type responseRequest struct {
 	free       map[string]bool
 	ignored    []string
 	tools      *toolset
+	spaces     map[string]spaced // of functions in namespaces, by the names that the model sees
 	talk       talk
 	instruct   string
 	echo       responseObject
@@ -146,9 +147,7 @@ func (s *Server) decodeResponses(ctx context.Context, body []byte) *generation {
 	q := g.response
 	q.body, q.holder = body, HolderOf(ctx)
 	g.ignored = given(s.ignored(f))
-	if g.ignored = append(g.ignored, q.ignored...); s.cfg.Strict && len(q.ignored) > 0 {
-		panic(refusal(invalidCode(q.ignored[0], "unsupported_parameter", "'%s' is of a kind that servers run themselves, which this one does not.", q.ignored[0])))
-	}
+	g.ignored = append(g.ignored, given(s.notServed(q.ignored))...)
 	give(s.mayStore(q))
 	items := q.input
 	if q.previous != "" {
@@ -165,7 +164,7 @@ func (s *Server) decodeResponses(ctx context.Context, body []byte) *generation {
 
 // parseResponse reads the body without what is stored elsewhere.
 func (s *Server) parseResponse(f *fields) *generation {
-	q := &responseRequest{free: map[string]bool{}, echo: responseObject{Object: "response", Status: "in_progress", Output: []outItem{}, ServiceTier: "default",
+	q := &responseRequest{free: map[string]bool{}, spaces: map[string]spaced{}, echo: responseObject{Object: "response", Status: "in_progress", Output: []outItem{}, ServiceTier: "default",
 		Truncation: "disabled", Parallel: true, Metadata: json.RawMessage("{}"), ToolChoice: json.RawMessage(`"auto"`), Tools: []any{}, Reasoning: json.RawMessage(`{"effort":null,"summary":null}`),
 		Text: responseText{Format: json.RawMessage(`{"type":"text"}`)}}}
 	words := f.as(responsesWords)
@@ -292,7 +291,7 @@ func (q *responseRequest) include(f *fields) {
 	}
 }
 
-// reasoning reads how much the model is to think: templates know yes and no.
+// reasoning reads how much the model is to think.
 func (s *Server) reasoning(f *fields, q *responseRequest) {
 	v := f.get("reasoning")
 	if v == nil {
@@ -307,7 +306,7 @@ func (s *Server) reasoning(f *fields, q *responseRequest) {
 		return
 	}
 	q.echo.Reasoning = mustJSON(r)
-	if s.thinks && r.Effort != nil {
-		q.talk.think(*r.Effort != "none" && *r.Effort != "minimal")
+	if r.Effort != nil {
+		s.effort(&q.talk.Conversation, *r.Effort)
 	}
 }

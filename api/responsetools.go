@@ -8,43 +8,39 @@ import (
 // freeSchema are the arguments of a custom tool.
 var freeSchema = json.RawMessage(`{"type":"object","properties":{"input":{"type":"string"}},"required":["input"],"additionalProperties":false}`)
 
+// spaced is a function of a namespace.
+type spaced struct{ namespace, name string }
+
+// flatName is the name under which the model sees a function of a namespace; it calls functions
+// by one name.
+func flatName(namespace, name string) string {
+	if namespace == "" || strings.HasSuffix(namespace, "__") {
+		return namespace + name
+	}
+	return namespace + "__" + name
+}
+
 // parseTools reads the tools of Responses. Those that a server would run are left out, and
 // named as ignored: a model that may call them need not.
 func (q *responseRequest) parseTools(f *fields) {
 	t := toolsOf(f.get("tools"), func(t *toolset, at string, raw json.RawMessage) {
 		var x struct {
-			Type string `json:"type"`
-			tool
-			Format struct {
-				Syntax     string `json:"syntax"`
-				Definition string `json:"definition"`
-			} `json:"format"`
+			Type  string          `json:"type"`
+			Name  string          `json:"name"`
+			Tools json.RawMessage `json:"tools"`
 		}
-		if raw[0] != '{' || unmarshal(raw, &x) != nil {
-			panic(refusal(invalid(at, "'%s' must be {\"type\": \"function\", \"name\", \"description\", \"parameters\"}.", at)))
-		}
-		shown := x.tool
-		switch x.Type {
-		case "function":
-			q.echo.Tools = append(q.echo.Tools, struct {
-				Type        string          `json:"type"`
-				Name        string          `json:"name"`
-				Description *string         `json:"description"`
-				Parameters  json.RawMessage `json:"parameters"`
-				Strict      bool            `json:"strict"`
-			}{x.Type, x.Name, orNil(x.Description), x.Parameters, x.Strict})
-		case "custom":
-			q.echo.Tools = append(q.echo.Tools, raw)
-			q.free[x.Name] = true
-			shown.Parameters = freeSchema
-			if x.Format.Definition != "" {
-				shown.Description = strings.TrimSpace(shown.Description + "\nThe input is text of this " + x.Format.Syntax + " grammar:\n" + x.Format.Definition)
-			}
-		default:
-			q.ignored = append(q.ignored, at)
+		err := unmarshal(raw, &x)
+		if x.Type != "namespace" || raw[0] != '{' {
+			q.parseTool(t, at, "", raw)
 			return
 		}
-		t.add(at, shown)
+		if err != nil || x.Name == "" || isNull(x.Tools) || x.Tools[0] != '[' {
+			panic(refusal(invalid(at, "'%s' must be {\"type\": \"namespace\", \"name\", \"tools\": [...]}.", at)))
+		}
+		q.echo.Tools = append(q.echo.Tools, raw)
+		elements(at+".tools", "functions", x.Tools, maxTools, func(i int, raw json.RawMessage) {
+			q.parseTool(t, at+".tools["+itoa(i)+"]", x.Name, raw)
+		})
 	})
 	f.boolean("parallel_tool_calls", &q.echo.Parallel)
 	give(f.err)
@@ -68,11 +64,55 @@ func (q *responseRequest) parseTools(f *fields) {
 	q.tools = t.choose(how, name)
 }
 
+// parseTool reads a tool, of a namespace if that is not empty.
+func (q *responseRequest) parseTool(t *toolset, at, namespace string, raw json.RawMessage) {
+	var x struct {
+		Type string `json:"type"`
+		tool
+		Format struct {
+			Syntax     string `json:"syntax"`
+			Definition string `json:"definition"`
+		} `json:"format"`
+	}
+	err := unmarshal(raw, &x)
+	if known := x.Type == "function" || x.Type == "custom"; raw[0] != '{' || err != nil && (known || x.Type == "") {
+		panic(refusal(invalid(at, "'%s' must be {\"type\": \"function\", \"name\", \"description\", \"parameters\"}.", at)))
+	} else if !known {
+		q.ignored = append(q.ignored, at)
+		return
+	}
+	shown := x.tool
+	if shown.Name = flatName(namespace, x.Name); namespace != "" {
+		q.spaces[shown.Name] = spaced{namespace, x.Name}
+	}
+	switch {
+	case x.Type == "custom":
+		q.free[shown.Name] = true
+		shown.Parameters = freeSchema
+		if x.Format.Definition != "" {
+			shown.Description = strings.TrimSpace(shown.Description + "\nThe input is text of this " + x.Format.Syntax + " grammar:\n" + x.Format.Definition)
+		}
+		if namespace == "" {
+			q.echo.Tools = append(q.echo.Tools, raw)
+		}
+	case namespace == "":
+		q.echo.Tools = append(q.echo.Tools, struct {
+			Type        string          `json:"type"`
+			Name        string          `json:"name"`
+			Description *string         `json:"description"`
+			Parameters  json.RawMessage `json:"parameters"`
+			Strict      bool            `json:"strict"`
+		}{x.Type, x.Name, orNil(x.Description), x.Parameters, x.Strict})
+	}
+	t.add(at, shown)
+}
+
 // allowed reads a tool_choice that is an object.
 func (t *toolset) allowed(v json.RawMessage) (how, name string) {
 	type named struct {
-		Type string `json:"type"`
-		Name string `json:"name"`
+		Type      string `json:"type"`
+		Name      string `json:"name"`
+		Namespace string `json:"namespace"`
 	}
 	var c struct {
 		named
@@ -82,17 +122,18 @@ func (t *toolset) allowed(v json.RawMessage) (how, name string) {
 	_ = unmarshal(v, &c) // what is no such object has no type
 	switch c.Type {
 	case "function", "custom":
-		return "function", c.Name
+		return "function", flatName(c.Namespace, c.Name)
 	case "allowed_tools":
 		if t == nil {
 			return c.Mode, ""
 		}
 		keep := map[string]bool{}
 		for _, x := range c.Tools {
-			if _, ok := t.known[x.Name]; !ok && x.Name != "" {
-				panic(refusal(invalid("tool_choice.tools", "'tool_choice' names %.60q, which is not among 'tools'.", x.Name)))
+			name := flatName(x.Namespace, x.Name)
+			if _, ok := t.known[name]; !ok && name != "" {
+				panic(refusal(invalid("tool_choice.tools", "'tool_choice' names %.60q, which is not among 'tools'.", name)))
 			}
-			keep[x.Name] = true
+			keep[name] = true
 		}
 		var list []tool
 		for _, x := range t.list {

@@ -149,6 +149,9 @@ func (s *Server) Handler() http.Handler {
 			if p := recover(); p != nil {
 				s.panicked(w, r, sc, p)
 			}
+			if w.status == 0 && r.Context().Err() != nil {
+				s.writeError(w, errLeft, true) // for one who closed its side alone; else net/http says 200
+			}
 			if body && w.status >= 400 && !brief(r) {
 				s.drain(w, r)
 			}
@@ -302,7 +305,7 @@ func (w *response) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 func (w *response) code() int {
 	if w.status == 0 {
-		return 499 // nothing was sent: the client had left
+		return statusLeft // nothing was sent: the client had left
 	}
 	return w.status
 }

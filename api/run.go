@@ -12,6 +12,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/shoal-llm/shoal/toolcall"
 	"github.com/shoal-llm/shoal/tracing"
 )
 
@@ -127,8 +128,12 @@ func (s *Server) newChoice(g *generation, index int) *choice {
 	if g.continues {
 		text = continueText(s.tok, g.prompts[index/g.n].ids, !g.keepSpecial)
 	}
+	var gate *stopGate
+	if g.stopsInAnswer && g.thinking.on && len(g.stop) > 0 {
+		gate = &stopGate{think: toolcall.NewThinker(g.thinking.inside, false)}
+	}
 	return &choice{
-		parts: s.newParts(g, index), index: index, text: text, stop: stopper{stops: g.stop},
+		gate: gate, parts: s.newParts(g, index), index: index, text: text, stop: stopper{stops: g.stop},
 		maxTokens: max(g.maxTokens, 1), minTokens: g.sampling.MinTokens, includeStop: g.includeStop,
 		logprobs: g.sampling.Logprobs >= 0, stopTokens: g.stopTokens, discard: g.discard,
 	}

@@ -29,19 +29,27 @@ func (s *Server) stream(ctx context.Context, w http.ResponseWriter, run *run) {
 		switch {
 		case errors.As(err, &gone), errors.Is(err, context.Canceled):
 			s.log.Info("api: client left", "id", run.head.ID, "err", err)
+			if out.started && out.err == nil { // it may have closed its side alone
+				run.fail(out, errLeft)
+			}
 		case !out.started:
 			run.failure = "error"
 			s.writeError(w, asAPIError(err), true)
 		default:
 			run.failure = "error"
 			s.log.Warn("api: stream failed", "id", run.head.ID, "err", err)
-			if run.framer != nil {
-				run.framer.failed(out, run, asAPIError(err))
-				return
-			}
-			out.data(asAPIError(err)) // the client may be gone as well
+			run.fail(out, asAPIError(err)) // the client may be gone as well
 		}
 	}
+}
+
+// fail ends a stream with an error in the protocol's words.
+func (r *run) fail(out *sse, e *apiError) {
+	if r.framer != nil {
+		r.framer.failed(out, r, e)
+		return
+	}
+	out.data(e)
 }
 
 // errWrite: the client does not read any more.
