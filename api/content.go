@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// turnReader reads the turns of a conversation, in any protocol. Content that is no text is refused
-// only in what the user asks now, the newest message of the user. Elsewhere it is left out and
-// named: a client sends its history with every request, and could never go on otherwise.
+// turnReader reads the turns of a conversation, in any protocol. It refuses content that is not
+// text only in the newest message of the user. Elsewhere it leaves such content out and names it:
+// a client sends its history with every request, and could not continue otherwise.
 type turnReader struct {
 	lim  Limits
 	now  bool     // what is read is the newest message of the user
@@ -45,7 +45,7 @@ func rolesOf(list []json.RawMessage) []string {
 		var m struct {
 			Role string `json:"role"`
 		}
-		_ = unmarshal(raw, &m) // who reads the message says what is wrong with it
+		_ = unmarshal(raw, &m) // turnReader refuses a message that does not decode
 		out[i] = m.Role
 	}
 	return out

@@ -22,7 +22,7 @@ func turns(c *Conversation) string {
 	return strings.Join(out, " | ")
 }
 
-// image is what stands for one in a prompt.
+// image is the line of a prompt for an image that was left out.
 const image = "[An image was left out: only text can be read here.]"
 
 // TestHistory: what a history holds never refuses a request, in any protocol. Content that is

@@ -98,6 +98,7 @@ func TestContextLength(t *testing.T) {
 		{"/v1/completions", completion(M{"prompt": long}), "prompt", "This model's maximum context length is 512 tokens. However, your prompt has 601 tokens, which leaves no room"},
 		{"/v1/completions", completion(M{"prompt": long, "max_tokens": 10}), "prompt", "you requested 611 tokens (601 in the prompt, 10 in the completion)"},
 		{"/v1/completions", completion(M{"prompt": long, "max_tokens": -1}), "prompt", "your prompt has 601 tokens"},
+		{"/v1/completions", completion(M{"prompt": make([]int, 900)}), "prompt", "your prompt has 900 tokens"},
 		{"/v1/completions", completion(M{"prompt": strings.Repeat("a", 511)}), "prompt", "your prompt has 512 tokens"},
 		{"/v1/chat/completions", chat(M{"messages": []M{{"role": "user", "content": long}}}), "messages", "Please reduce the length"},
 		{"/v1/chat/completions", chat(M{"messages": []M{{"role": "user", "content": long}}, "max_completion_tokens": 7}), "messages", "7 in the completion"},
@@ -209,7 +210,7 @@ func TestBodies(t *testing.T) {
 	chunked.Header.Set("Content-Type", "application/json")
 	resp, err := http.DefaultClient.Do(chunked)
 	checkError(t, read(t, resp, err), 413, "invalid_request_error", "", "request_too_large")
-	// A type is asked for where a page could send the request: a browser always says so.
+	// Only a browser must name the type, since a page could send the request.
 	for _, kind := range []string{"", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "nonsense/;", "application/json; charset=utf-8"} {
 		for _, browser := range []bool{false, true} {
 			req, err := http.NewRequest("POST", url, strings.NewReader(`{"prompt":"x"}`))

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// TestHalfClosed: a client that closes its side before the answer is there is told so; an empty
-// body with the status 200 would look like an answer.
+// TestHalfClosed: a client that closes its side before the answer is complete gets an error. An
+// empty body with the status 200 would look like an answer.
 func TestHalfClosed(t *testing.T) {
 	for path, body := range map[string]string{
 		"/v1/chat/completions": `{"messages":[{"role":"user","content":"x"}]}`,

@@ -30,7 +30,7 @@ func TestEffort(t *testing.T) {
 			*seen = Conversation{}
 			a := post(t, base+path, `{"messages":[{"role":"user","content":"x"}]`+c.more+`}`)
 			if a.status != 200 || a.header.Get("X-Ignored-Parameters") != "" || seen.Kwargs["enable_thinking"] != c.think || seen.Kwargs["reasoning_effort"] != c.effort {
-				t.Errorf("%s %s: %d, the template was told %v: %s", path, c.more, a.status, seen.Kwargs, a.raw)
+				t.Errorf("%s %s: %d, the template got %v: %s", path, c.more, a.status, seen.Kwargs, a.raw)
 			}
 		}
 	}

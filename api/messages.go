@@ -151,7 +151,7 @@ func (c *turnReader) turnsOf(at string, raw json.RawMessage, now bool) []Message
 			}
 			calls = append(calls, madeCall{name: b.Name, arguments: []byte(args), id: b.ID}.toolCall())
 		case b.Type == "tool_result" && m.Role == "user":
-			c.now = false // it is not the user who says it
+			c.now = false // a tool wrote it, not the user
 			text := c.text(here+".content", b.Content)
 			if c.now = now; b.Failed {
 				text = "Error: " + text

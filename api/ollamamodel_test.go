@@ -136,7 +136,7 @@ func TestOllamaOptions(t *testing.T) {
 	}
 }
 
-// TestKeepAlive: while a prompt is read each stream says so, in its protocol's words.
+// TestKeepAlive: while a prompt is read, each stream sends a keep-alive of its protocol.
 func TestKeepAlive(t *testing.T) {
 	for path, c := range map[string]struct{ body, first, again string }{
 		"/v1/chat/completions": {`{"stream":true,"messages":[{"role":"user","content":"x"}]}`, ": keep-alive\n\n: keep-alive\n\n", ""},

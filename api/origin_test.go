@@ -91,7 +91,7 @@ func TestForeignPages(t *testing.T) {
 }
 
 // TestPreflight: a page of an allowed origin may send whatever headers it asks for, which the
-// SDKs of OpenAI and Anthropic do; a page of any other origin is told nothing.
+// SDKs of OpenAI and Anthropic do; a page of any other origin gets no such header.
 func TestPreflight(t *testing.T) {
 	e := &fakeEngine{script: hello}
 	one := newServer(t, e, func(c *Config) { c.AllowOrigins = []string{"http://localhost:5173"} })

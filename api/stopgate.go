@@ -10,13 +10,13 @@ import (
 // the text alone. A nil gate lets all text through.
 type stopGate struct {
 	think *toolcall.Thinker
-	held  string // of which it is not known yet whether a thought begins with it
-	begun bool   // a thought has
+	held  string // may be the beginning of a thought's opening tag
+	begun bool   // a thought has begun
 	over  bool   // the answer has begun
 }
 
-// split takes more text, and returns what of the text so far is thought, markup included, and
-// what is to be searched for stop strings.
+// split takes more text. It returns text of the thought, markup included, and text of the answer,
+// in which stop strings are searched.
 func (g *stopGate) split(piece string) (thought, text string) {
 	if g == nil || g.over {
 		return "", piece
