@@ -179,14 +179,14 @@ func TestCheckedRow(t *testing.T) {
 	check(t, err)
 	want, got := make([]float32, e.Cols()), make([]float32, e.Cols())
 	e.Row(want, 7, 0, e.Cols())
-	if !e.Unchanged() {
+	if !e.Unchanged(e.State()) {
 		t.Error("changed, though nothing was")
 	}
 	whole, err := os.ReadFile(path)
 	check(t, err)
 	wait := func(unchanged bool) {
 		t.Helper()
-		for end := time.Now().Add(10 * time.Second); e.Unchanged() != unchanged; time.Sleep(time.Millisecond) {
+		for end := time.Now().Add(10 * time.Second); e.Unchanged(e.State()) != unchanged; time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatalf("Unchanged is not %v", unchanged)
 			}
@@ -195,7 +195,7 @@ func TestCheckedRow(t *testing.T) {
 
 	// Same bytes: rows are right at once, and taken for it after a Recheck.
 	check(t, os.Chtimes(path, time.Now(), time.Unix(1, 0)))
-	if e.Unchanged() {
+	if e.Unchanged(e.State()) {
 		t.Error("a new time is not seen")
 	}
 	check(t, e.CheckedRow(got, 7, 0, e.Cols()))
@@ -211,7 +211,7 @@ func TestCheckedRow(t *testing.T) {
 	// Cut: no fault ends the process.
 	check(t, os.Truncate(path, 500))
 	e.Row(got, e.Rows()-1, 0, e.Cols())
-	if e.Unchanged() {
+	if e.Unchanged(e.State()) {
 		t.Error("a cut file is not seen")
 	}
 	if err := e.CheckedRow(got, 7, 0, e.Cols()); !errors.Is(err, model.ErrChanged) || !strings.Contains(err.Error(), path) {

@@ -39,9 +39,8 @@ func (f *weightFile) changed(how string) error {
 	return &Error{File: f.Path, Kind: ErrChanged, Detail: how + " while the model is in use: put the old file back, or restart all nodes to serve the new one"}
 }
 
-// unchanged compares the file's state with the known one.
-func (f *weightFile) unchanged() bool {
-	known := f.known.Load()
+// in reports that the file is in a state; nil stands for each.
+func (f *weightFile) in(known *modelfile.Stamp) bool {
 	if known == nil {
 		return true
 	}
@@ -129,7 +128,7 @@ func (c *Checkpoint) recheckLocked(ctx context.Context) (Mark, error) {
 	if err != nil || c.fetch != nil {
 		return now, err
 	}
-	at := slices.IndexFunc(c.sources, func(f *weightFile) bool { return !f.unchanged() })
+	at := slices.IndexFunc(c.sources, func(f *weightFile) bool { return !f.in(f.known.Load()) })
 	if at < 0 {
 		return now, nil
 	}
@@ -200,9 +199,20 @@ func (c *Checkpoint) recheckSoon() {
 	}
 }
 
-// Unchanged reports that the tensor's file is in the state that its bytes are known of. Call it
-// after reading rows: true means that they are those of the model.
-func (t Tensor) Unchanged() bool { return t.home == nil || t.home.unchanged() }
+// State is a state of a tensor's file in which its bytes are those of the model.
+type State struct{ known *modelfile.Stamp }
+
+// State is taken before rows are read, and given to Unchanged after that.
+func (t Tensor) State() State {
+	if t.home == nil {
+		return State{}
+	}
+	return State{t.home.known.Load()}
+}
+
+// Unchanged reports that the tensor's file is still in a state: rows that were read meanwhile
+// are those of the model.
+func (t Tensor) Unchanged(s State) bool { return t.home == nil || t.home.in(s.known) }
 
 // CheckedRow is Row for a tensor whose file is in another state: it compares the digests of
 // the pieces that the row lies in. The error names the file.

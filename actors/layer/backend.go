@@ -13,9 +13,10 @@ type Backend interface {
 	// Leave makes rows, which the batch describes no longer, those of the step one after the
 	// other: their residual stream, rotations, and of decode rows what waits for later layers.
 	Leave(rows []topology.Range)
-	// Embed fills the residual stream of the rows from row on with the embeddings of tokens. It
-	// fails when their bytes are no longer those of the model.
-	Embed(e *Ends, row int, tokens []uint32) error
+	// Embed fills the residual stream of the rows from row on with the embeddings of tokens.
+	// If the embedding's file was changed by then (model.Tensor.Unchanged), the rows may be
+	// wrong and are filled again, checked: that fails when their bytes are not the model's.
+	Embed(e *Ends, row int, tokens []uint32, checked bool) error
 	// Run computes stages of a layer, none of them an exchange, one after another.
 	Run(l Layer, stages []*Stage)
 	// Pack is the values of tiles, row after row, in to or where there is room; Unpack puts

@@ -14,23 +14,17 @@ type Ends struct {
 	LogitCap       float32        // Config.LogitCap
 }
 
-// Embed fills the rows of tokens. It fails when the file of the embedding has changed, and
-// with it the bytes of one of the rows.
-func (b *Processor) Embed(e *Ends, row int, tokens []uint32) error {
+func (b *Processor) Embed(e *Ends, row int, tokens []uint32, checked bool) (err error) {
 	h := b.Dims.Hidden
 	for i, t := range tokens {
-		e.Embedding.Row(b.X[(row+i)*h:][:h], int(t), 0, h)
-	}
-	if !e.Embedding.Unchanged() {
-		for i, t := range tokens {
-			if err := e.Embedding.CheckedRow(b.X[(row+i)*h:][:h], int(t), 0, h); err != nil {
-				return err
-			}
+		x := b.X[(row+i)*h:][:h]
+		if !checked {
+			e.Embedding.Row(x, int(t), 0, h)
+		} else if err = e.Embedding.CheckedRow(x, int(t), 0, h); err != nil {
+			return err
 		}
-	}
-	if e.EmbeddingScale != 1 {
-		for i := range tokens {
-			tensor.Scale(b.X[(row+i)*h:][:h], e.EmbeddingScale)
+		if e.EmbeddingScale != 1 {
+			tensor.Scale(x, e.EmbeddingScale)
 		}
 	}
 	return nil

@@ -327,7 +327,7 @@ func (g *drafter) pass(live []wish, states []float32) []float32 {
 		for j, t := range live[i].rows {
 			tokens[j] = uint32(t)
 		}
-		_ = b.Backend.Embed(&g.weights.Ends, segments[i].First, tokens) // of wrong bytes, guesses are worse and still verified
+		_ = b.Backend.Embed(&g.weights.Ends, segments[i].First, tokens, false) // of wrong bytes, guesses are worse and still verified
 		logits = append(logits, layer.LogitRow{Row: segments[i].First + segments[i].N - 1, Best: true})
 	}
 	if g.mtp != nil {

@@ -179,12 +179,24 @@ func (e *epoch) embed(s *step) error {
 		}
 		s.wanted = append(s.wanted, out)
 	}
+	lookUp := func(checked bool) (err error) {
+		for i := 0; i < len(s.work.Runs) && err == nil; i++ {
+			c := &s.work.Runs[i]
+			err = b.Backend.Embed(&e.weights.Ends, first[c.Seq], c.Tokens, checked)
+		}
+		return err
+	}
+	state := e.weights.Embedding.State()
+	err := lookUp(false)
+	if err == nil && !e.weights.Embedding.Unchanged(state) {
+		err = lookUp(true)
+	}
+	if err != nil {
+		return err
+	}
 	for i := range s.work.Runs {
 		c := &s.work.Runs[i]
 		q := e.seqs[c.Seq]
-		if err := b.Backend.Embed(&e.weights.Ends, first[c.Seq], c.Tokens); err != nil {
-			return err
-		}
 		if drawn[i] && q.owner == e.rank {
 			q.must.warm(c.Tokens)
 		}
