@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// Find says which file path means: path itself when it names a .gguf file, or
-// the only model in the folder path; of a split model, the first part. Projectors and
-// importance matrices that lie in the folder with a model are not models. A folder without
+// Find returns the file that path means: path itself when it names a .gguf file, or
+// the only model in the folder path; of a split model, the first part. It ignores projectors
+// and importance matrices in the folder of a model. A folder without
 // a .gguf file, or a path that is neither, gives ErrNotThere; a folder with several models,
 // ErrSeveral; a folder whose only model lacks a part, ErrPart.
 func Find(path string) (string, error) {

@@ -40,7 +40,7 @@ func TestHashSeesEveryByte(t *testing.T) {
 	dir := write(t, modeltest.Small(), 1)
 	path := filepath.Join(dir, "model.safetensors")
 	seen := map[string]float64{}
-	for _, at := range []float64{2, 0.3, 0.5, 0.77, 0.999999} { // 2: as it was written
+	for _, at := range []float64{2, 0.3, 0.5, 0.77, 0.999999} { // 2: before any change
 		if at < 1 {
 			write1(t, path, at)
 		}

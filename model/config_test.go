@@ -178,7 +178,7 @@ func TestConfigRefusals(t *testing.T) {
 	}
 }
 
-// Ids that no token has are ignored, and the user is told so.
+// Ids outside the vocabulary are ignored with a warning.
 func TestConfigIgnoresTokensOutsideTheVocabulary(t *testing.T) {
 	for _, c := range []struct {
 		change     change

@@ -64,7 +64,7 @@ func readGemma3(f *fields, c *Config) {
 		c.Rope, c.LocalRope = read("full_attention", 1e6), read("sliding_attention", 1e4)
 		for _, key := range slices.Sorted(maps.Keys(p.raw)) {
 			if key != "full_attention" && key != "sliding_attention" && p.has(key) {
-				p.fail(key, ErrUnsupported, "is not known beside full_attention and sliding_attention")
+				p.fail(key, ErrUnsupported, "is not known; with full_attention or sliding_attention, these are the only keys")
 			}
 		}
 		f.take(p)

@@ -11,7 +11,7 @@ import (
 	"github.com/shoal-llm/shoal/tensor"
 )
 
-// Hash identifies the model: the config as it was understood, every byte of every needed
+// Hash identifies the model: the parsed config, every byte of every needed
 // tensor with its name, type and shape, and the version of the arithmetic
 // (tensor.Arithmetic). Nodes of one version that open copies of one checkpoint agree,
 // however the tensors are split into files; one different byte makes another model.

@@ -176,7 +176,7 @@ func (f *fields) lengthen(r *Rope, positions int) int {
 	return n
 }
 
-// refuseRotary refuses keys beside the rope objects that no family here implements.
+// refuseRotary refuses keys that change how heads are rotated and that no family here implements.
 func (f *fields) refuseRotary() {
 	for _, key := range []string{"partial_rotary_factor", "rotary_pct", "rope_pct"} {
 		if part := f.Number(key, 1, 0, 1); part != 1 {

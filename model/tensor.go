@@ -24,7 +24,7 @@ type Tensor struct {
 	fill   func(dst []float32, r, lo int) // instead of Data: makes a row from column lo on
 	parts  []Tensor                       // beside fill: what is stored, see joinKVUp
 	scales *fp8Scales                     // of FP8
-	home   *weightFile                    // what Data lies in; nil: nothing that can change
+	home   *weightFile                    // the file that Data is mapped from; nil: nothing that can change
 	sums   [][sha256.Size]byte            // of the pieces of Data, where rows are read after loading: see CheckedRow
 	paired int                            // rows (of a vector: elements) of each head lie in pairs (i, i+paired/2): see row
 }

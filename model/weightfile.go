@@ -11,10 +11,10 @@ import (
 	"github.com/shoal-llm/shoal/internal/modelfile"
 )
 
-// A checkpoint stays open for as long as a node runs, and its files may change meanwhile: a
-// download in place, an edit, a copy over them. Hash stands for the bytes at the time of Open.
-// So whoever reads weights asks Recheck before and Since after: what was read between them is
-// of that model. Rows that are read in every step are checked by CheckedRow.
+// A checkpoint stays open while a node runs, and its files may change meanwhile: by a download
+// in place, an edit, or a copy over them. Hash is of the bytes at the time of Open. A reader
+// of weights calls Recheck before and Since after: what it read between them is of that model.
+// CheckedRow is for rows that are read in every step.
 
 // weightFile is an open file of weights.
 type weightFile struct {
@@ -30,7 +30,7 @@ func (c *Checkpoint) addFile(m *modelfile.Mapping, done func() error) *weightFil
 	return f
 }
 
-// offset is where a part of the mapping lies in the file.
+// offset is the position of a part of the mapping in the file.
 func (f *weightFile) offset(part []byte) int64 {
 	return int64(uintptr(unsafe.Pointer(unsafe.SliceData(part))) - uintptr(unsafe.Pointer(unsafe.SliceData(f.Data))))
 }

@@ -76,7 +76,7 @@ func ggufFile(path string) (file string, ok bool, err error) {
 	return file, true, nil
 }
 
-// ggufOnly is what a GGUF file says of its tokenizer and the files of a folder cannot.
+// ggufOnly holds what a GGUF file has of its tokenizer and the files of a folder have no place for.
 type ggufOnly struct {
 	scores []float32     // of a SentencePiece vocabulary by id, else nil
 	again  map[int32]int // ids whose text another token has: the first id of that text
@@ -101,7 +101,7 @@ func readGGUF(path string) (files Files, err error) {
 	return files, err
 }
 
-// takeGGUF adds what the files of a folder cannot say. When several ids have one text, texts
+// takeGGUF adds what the files of a folder have no place for. When several ids have one text, texts
 // get the first of them; the others are only decoded.
 func (t *Tokenizer) takeGGUF(g *ggufOnly) {
 	t.gguf = true

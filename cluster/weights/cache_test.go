@@ -281,6 +281,77 @@ func sized(r *proto.WeightsReply, size, head int64) {
 
 // A load that a newer epoch cancels gives back its places among the requests under
 // way; else some such loads later nothing could be fetched any more.
+// A server gives no byte of a file that changed under it, and gives them again when they are back.
+func TestServerOfChangedFile(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.CopyFS(dir, os.DirFS("../../models/fry")); err != nil {
+		t.Fatal(err)
+	}
+	l, _ := shelf(t, dir, "")
+	const name = "model.safetensors"
+	path := filepath.Join(dir, name)
+	whole, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	put := func(data []byte) {
+		t.Helper()
+		if err := os.WriteFile(path, data, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ask := func(r *proto.WeightsRequest) (*proto.WeightsReply, error) {
+		for {
+			reply, err := l.answer(r)
+			if err != nil || !reply.Pending {
+				return reply, err
+			}
+			l.wg.Wait() // for the list
+		}
+	}
+	first, err := ask(&proto.WeightsRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	chunk := &proto.WeightsRequest{List: first.List, File: name, Chunks: []uint32{9}}
+	if r, err := ask(chunk); err != nil || !bytes.Equal(r.Data, whole[9*chunkBytes:10*chunkBytes]) {
+		t.Fatal(err)
+	}
+	other := bytes.Clone(whole)
+	other[len(other)-1] ^= 1
+	put(other)
+	for _, what := range []string{"a chunk", "the list", "the list again"} {
+		r := &proto.WeightsRequest{}
+		if what == "a chunk" {
+			r = chunk
+		}
+		if _, err := ask(r); err == nil || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "put the old file back, or restart") {
+			t.Errorf("%s of a changed file: %v", what, err)
+		}
+	}
+	put(whole)
+	again, err := ask(&proto.WeightsRequest{})
+	if err != nil || again.List != first.List {
+		t.Fatalf("the bytes are back: %v, list %s, want %s", err, again.GetList(), first.List)
+	}
+	if r, err := ask(chunk); err != nil || !bytes.Equal(r.Data, whole[9*chunkBytes:10*chunkBytes]) {
+		t.Error(err)
+	}
+	// Another file under the name, though of the same bytes, is not what is mapped.
+	if err := os.WriteFile(path+".new", whole, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ask(chunk); err == nil {
+		t.Error("a chunk of another file")
+	}
+	if _, err := ask(&proto.WeightsRequest{}); err == nil || !strings.Contains(err.Error(), "not the file that this process opened") {
+		t.Errorf("the list of another file: %v", err)
+	}
+}
+
 func TestCacheCancelled(t *testing.T) {
 	l, open := shelf(t, "../../models/fry", "")
 	_, m, err := open(t.TempDir(), l.answer)

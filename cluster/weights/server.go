@@ -38,6 +38,9 @@ const (
 // ErrNone: a process has no checkpoint that it could give.
 var ErrNone = errors.New("weights: no checkpoint to give")
 
+// errStale: a file is in another state than when its hashes were made.
+var errStale = errors.New("was changed while the model is in use: put the old file back, or restart all nodes to serve the new one")
+
 // server gives a whole checkpoint to nodes that have none, piece by piece. The
 // list with the hashes is made when somebody first asks: it takes reading it all.
 type server struct {
@@ -67,7 +70,7 @@ func (f *servedFile) open() (*os.File, error) {
 		return nil, fmt.Errorf("weights: %w", err)
 	}
 	if modelfile.StampOf(st) != f.stamp {
-		return nil, errors.Join(fmt.Errorf("weights: %s was changed while the model is in use: put the old file back, or restart all nodes to serve the new one", f.path), file.Close())
+		return nil, errors.Join(fmt.Errorf("weights: %s: %w", f.path, errStale), file.Close())
 	}
 	return file, nil
 }
@@ -110,7 +113,7 @@ func (s *server) answer(m *proto.WeightsRequest) (*proto.WeightsReply, error) {
 	}
 	list, files, err := s.list, s.files, s.err
 	if !errors.Is(err, ErrNone) {
-		s.err = nil // the next one who asks has it tried again
+		s.err = nil // the next question tries again
 	}
 	s.mu.Unlock()
 	if err != nil {
@@ -131,6 +134,13 @@ func (s *server) answer(m *proto.WeightsRequest) (*proto.WeightsReply, error) {
 		return nil, fmt.Errorf("weights: %d chunks at once, want at most %d", len(m.Chunks), chunksPerReply)
 	}
 	data, err := f.read(m.Chunks)
+	if errors.Is(err, errStale) {
+		s.mu.Lock()
+		if s.list == list {
+			s.list = nil // made anew when somebody asks: the bytes may be the same
+		}
+		s.mu.Unlock()
+	}
 	return &proto.WeightsReply{List: list.List, Data: data}, err
 }
 

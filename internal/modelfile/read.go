@@ -40,8 +40,8 @@ func Open(path string) (*os.File, fs.FileInfo, error) {
 	return f, st, nil
 }
 
-// Read returns the contents of a regular file of at most limit bytes. What is appended to the
-// file during the call is not read.
+// Read returns the contents of a regular file of at most limit bytes. It does not read bytes
+// that are appended during the call.
 func Read(path string, limit int64) ([]byte, error) {
 	f, st, err := Open(path)
 	if err != nil {
