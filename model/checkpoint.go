@@ -47,6 +47,8 @@ type Checkpoint struct {
 	hash    string
 	needed  []Spec // what hash is of
 
+	life      context.Context // until Close
+	end       context.CancelFunc
 	recheck   sync.Mutex // held while files are read again; guards what follows
 	refused   error      // what was wrong with the files
 	refusedAt Mark       // in this state
@@ -386,6 +388,9 @@ func (c *Checkpoint) Files() []string { return slices.Clone(c.files) }
 func (c *Checkpoint) Close() error {
 	if c.closed.Swap(true) {
 		return nil
+	}
+	if c.end != nil {
+		c.end()
 	}
 	c.recheck.Lock()
 	defer c.recheck.Unlock()

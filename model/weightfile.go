@@ -67,6 +67,7 @@ func (c *Checkpoint) stamps() (Mark, error) {
 // header was read is an error.
 func (c *Checkpoint) identify(needed []Spec) error {
 	c.needed = needed
+	c.life, c.end = context.WithCancel(context.Background())
 	if c.fetch != nil {
 		return nil // Hash was given, and each piece is checked when it is fetched
 	}
@@ -74,7 +75,7 @@ func (c *Checkpoint) identify(needed []Spec) error {
 	for i, f := range c.sources {
 		opened[i] = f.Opened
 	}
-	hash, sums, err := c.identity(context.Background())
+	hash, sums, err := c.identity(c.life)
 	if err == nil {
 		err = c.Since(opened)
 	}
@@ -194,7 +195,7 @@ func (c *Checkpoint) recheckSoon() {
 	if c.recheck.TryLock() {
 		go func() {
 			defer c.recheck.Unlock()
-			_, _ = c.recheckLocked(context.Background()) // OnRecheck has the error
+			_, _ = c.recheckLocked(c.life) // OnRecheck has the error
 		}()
 	}
 }

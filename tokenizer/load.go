@@ -86,7 +86,9 @@ func readFolder(dir string) (Files, error) {
 		if errors.Is(err, fs.ErrNotExist) {
 			return f, fmt.Errorf("tokenizer: %w (a SentencePiece tokenizer.model alone is not read: convert it with transformers)", err)
 		}
-		if err != nil {
+		if errors.Is(err, ErrInvalid) {
+			return f, err
+		} else if err != nil {
 			return f, fmt.Errorf("tokenizer: %w", err)
 		}
 		*part.to = data

@@ -235,7 +235,7 @@ func (a *Authority) Up(n Node) []Effect {
 	}
 	delete(a.refused, n.ID)
 	if n.ModelHash != a.cfg.ModelHash {
-		return a.Refuse(n.ID, n.Incarnation, fmt.Sprintf("serves model %.12s, the cluster serves %.12s", n.ModelHash, a.cfg.ModelHash))
+		return a.Refuse(n.ID, n.Incarnation, fmt.Sprintf("serves model %.12s, the cluster serves %.12s: give it the same weights and config, and restart it", n.ModelHash, a.cfg.ModelHash))
 	}
 	old, known := a.nodes[n.ID]
 	a.nodes[n.ID] = n

@@ -23,6 +23,7 @@ const (
 	digestSuffix = ".digests"
 	lockSuffix   = ".lock"
 	lockPause    = 50 * time.Millisecond
+	lockLimit    = 5 * time.Minute // a process that holds the lock for longer may be stopped
 	maxEntries   = 256 // older ones are removed
 )
 
@@ -35,36 +36,50 @@ func Digests(ctx context.Context, key [sha256.Size]byte, size int, keep func() b
 		return compute()
 	}
 	path := filepath.Join(dir, hex.EncodeToString(key[:])+digestSuffix)
-	for {
-		if data, ok := readDigests(path, key, size); ok {
-			return data, nil
-		}
-		lock, err := flock.Open(path+lockSuffix, flock.Own)
-		if errors.Is(err, flock.ErrHeld) {
-			lock.Close()
-			select {
-			case <-time.After(lockPause):
-				continue
-			case <-ctx.Done():
-				return nil, context.Cause(ctx)
-			}
-		}
-		if err == nil {
-			defer func() {
-				_ = os.Remove(path + lockSuffix) // a process that waits opens a new one
-				lock.Close()
-			}()
-		}
-		break // with the lock, or where there are none
-	}
-	if data, ok := readDigests(path, key, size); ok { // the process before this one wrote it
+	var data []byte
+	kept := func() (ok bool) { data, ok = readDigests(path, key, size); return ok }
+	if kept() {
 		return data, nil
 	}
-	data, err := compute()
+	unlock, err := lockUnless(ctx, path+lockSuffix, kept)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if kept() { // by the process that had the lock
+		return data, nil
+	}
+	data, err = compute()
 	if err == nil && keep() {
 		writeDigests(dir, path, key, data)
 	}
 	return data, err
+}
+
+// lockUnless takes the lock at path, or waits for the process that has it until done returns
+// true. Where there are no locks it returns at once.
+func lockUnless(ctx context.Context, path string, done func() bool) (unlock func(), err error) {
+	for began := time.Now(); ; {
+		lock, err := flock.Open(path, flock.Own)
+		if err == nil {
+			return func() {
+				_ = os.Remove(path) // a process that waits opens a new one
+				lock.Close()
+			}, nil
+		}
+		if !errors.Is(err, flock.ErrHeld) {
+			return func() {}, nil
+		}
+		lock.Close()
+		select {
+		case <-time.After(lockPause):
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+		if done() || time.Since(began) > lockLimit {
+			return func() {}, nil
+		}
+	}
 }
 
 func digestDir() (string, error) {
