@@ -216,6 +216,16 @@ func TestToolTurns(t *testing.T) {
 	}
 }
 
+// Arguments that are missing, null or empty are an empty object, as vLLM has it.
+func TestPlainCalls(t *testing.T) {
+	const want = `{"name": "f", "parameters": {}}`
+	for _, args := range []string{``, `, "arguments": null`, `, "arguments": ""`, `, "arguments": " "`, `, "arguments": "{}"`} {
+		if got := plainCalls([]byte(`[{"function": {"name": "f"` + args + `}}]`)); got != want {
+			t.Errorf("%s: %s", args, got)
+		}
+	}
+}
+
 func TestToolsRefused(t *testing.T) {
 	url, _ := serveTools(t, hermesTemplate, &fakeEngine{script: hello})
 	f := weather()

@@ -63,7 +63,11 @@ func sentCalls(raw json.RawMessage) (list []sentCall) {
 func plainCalls(raw json.RawMessage) string {
 	var out []string
 	for _, c := range sentCalls(raw) {
-		out = append(out, `{"name": `+string(mustJSON(c.Function.Name))+`, "parameters": `+schemaText(c.Function.Arguments)+`}`)
+		args := strings.TrimSpace(schemaText(c.Function.Arguments))
+		if args == "" || args == "null" {
+			args = "{}"
+		}
+		out = append(out, `{"name": `+string(mustJSON(c.Function.Name))+`, "parameters": `+args+`}`)
 	}
 	if len(out) == 1 {
 		return out[0]

@@ -90,6 +90,8 @@ func TestChatRender(t *testing.T) {
 		{"arguments", `{{ messages[0].tool_calls[0].function.arguments | tojson }}{{ messages[0].content }}`,
 			`[{"role": "assistant", "content": null, "tool_calls": [{"function": {"name": "f", "arguments": "{\"b\":1,\"a\":[]}"}}]}]`, RenderOptions{},
 			`{"b": 1, "a": []}None`},
+		{"arguments missing", `{% for c in messages[0].tool_calls %}{{ c.function.arguments | tojson }}{% endfor %}`,
+			`[{"role": "assistant", "content": null, "tool_calls": [{"function": {"name": "f"}}, {"function": {"name": "f", "arguments": null}}, {"function": {"name": "f", "arguments": " "}}]}]`, RenderOptions{}, `{}{}{}`},
 		{"parts flattened", chatML, `[{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]`, RenderOptions{},
 			"<|im_start|>user\na\nb<|im_end|>\n"},
 		{"parts kept", `{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}{{ p.text }}{% if not loop.last %}+{% endif %}{% endfor %}{% endif %}{% endfor %}`,

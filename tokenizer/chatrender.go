@@ -217,6 +217,9 @@ func chatArguments(calls jinja.Value) jinja.Value {
 		}
 		a, _ := f.Get("arguments")
 		s, ok := a.(jinja.Str)
+		if a == nil { // missing or null
+			f.Set("arguments", jinja.NewDict())
+		}
 		if !ok {
 			continue
 		}
