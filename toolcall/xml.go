@@ -19,6 +19,8 @@ const (
 var (
 	hermesOpens = []string{hermesOpen, functionMark + "=", functionMark + " name="}
 	hermesStops = append([]string{hermesEnd}, hermesOpens...)
+
+	parameterOpens = []string{parameterMark + "=", parameterMark + " name="}
 )
 
 // xmlCall is a call whose parameters are being read.
@@ -26,6 +28,7 @@ type xmlCall struct {
 	name string
 	keys int
 	left string // text between the parameters, which follows the call
+	seen int    // bytes of the present value before which no mark ends it
 }
 
 // tag reads <WORD=NAME> or <WORD name="NAME">, where mark is "<WORD".
@@ -96,8 +99,9 @@ func (p *Parser) parameter(out *[]Piece) bool {
 		return false
 	}
 	if key, ok := m.tag(parameterMark); ok {
-		value, n, v := parameterValue(m.s[m.at:], m.final)
+		value, n, v := parameterValue(m.s[m.at:], p.xml.seen, m.final)
 		if v != yes || p.cut && m.at+n == len(m.s) && !strings.HasSuffix(m.s, parameterEnd) {
+			p.xml.seen = n
 			if p.final { // the answer was cut in a value
 				p.buf = ""
 			}
@@ -108,7 +112,7 @@ func (p *Parser) parameter(out *[]Piece) bool {
 			before = "{"
 		}
 		*out = append(*out, Piece{Arguments: before + quoted(key) + ": " + typed(p.tools[p.xml.name].Schema, key, value)})
-		p.buf = m.s[m.at+n:]
+		p.buf, p.xml.seen = m.s[m.at+n:], 0
 		return true
 	}
 	if m.lit(parameterEnd) {
@@ -139,16 +143,16 @@ func (p *Parser) close(out *[]Piece, n int) {
 	p.buf, p.at = p.xml.left+p.buf[n:], between
 }
 
-// parameterValue reads a value up to its end, n bytes with the mark that is only its own.
-func parameterValue(s string, final bool) (value string, n int, v verdict) {
+// parameterValue reads a value up to its end, n bytes with the mark that is only its own. No
+// mark in the first seen bytes ends it; while its end is unsure, n is the next seen.
+func parameterValue(s string, seen int, final bool) (value string, n int, v verdict) {
 	end := len(s)
-	for at := 0; ; at++ {
+	for at := seen; ; at++ {
 		next := strings.IndexByte(s[at:], '<')
 		if next < 0 {
-			if !final {
-				return "", 0, unsure
+			if n = len(s); !final {
+				return "", n, unsure
 			}
-			n = len(s)
 			break
 		}
 		at += next
@@ -157,12 +161,12 @@ func parameterValue(s string, final bool) (value string, n int, v verdict) {
 			end, n = at, at+len(parameterEnd)
 			break
 		}
-		v := startsWith(left, []string{parameterMark + "=", parameterMark + " name="}, final)
+		v := startsWith(left, parameterOpens, final)
 		if v == no {
 			v = endsFunction(left, final)
 		}
 		if v == unsure || v == no && !final && strings.HasPrefix(parameterEnd, left) {
-			return "", 0, unsure
+			return "", at, unsure
 		}
 		if v == yes {
 			end, n = at, at
