@@ -40,6 +40,7 @@ func TestBrokenCalls(t *testing.T) {
 		{Hermes, open + `{"name": "f", "arguments": {"a": 1}}` + "\n</tool_cal", `«f{"a": 1}»`},
 		{Hermes, open + `{"name": "f", "arguments": {"a": 1}}` + "\n" + call(`{}`), `«f{"a": 1}»«f{}»`},
 		{Hermes, "<tool_call><tool_call>" + `{"name": "f", "arguments": {}}` + end, `«f{}»`},
+		{Hermes, open + "```json\n{\"name\": \"f\", \"arguments\": {}}\n```" + end + "\n```go\nx\n```", "«f{}»\n```go\nx\n```"},
 		{Hermes, "<tool_call>no</tool_call> " + call(`{}`), `<tool_call>no</tool_call>«f{}»`},
 
 		{Hermes, open + "<function=f>\n<parameter=path>\na b\n</parameter>" + end, `«f{"path": "a b"}»`},

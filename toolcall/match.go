@@ -62,12 +62,13 @@ func (m *match) str() (text string, ok bool) {
 func (m *match) separators(p *Parser) string {
 	marks, set := []string{fence, pythonTag, pythonStart, pythonEnd}, blanks+",;[]"
 	switch p.family {
-	case Hermes:
-		if marks = nil; p.made {
-			marks = []string{functionEnd}
+	case Hermes, Mistral:
+		if marks = nil; p.block {
+			marks = []string{fence}
 		}
-	case Mistral:
-		marks = nil
+		if p.made && p.family == Hermes {
+			marks = append(marks, functionEnd)
+		}
 	case DeepSeek:
 		marks, set = []string{fence, callEnd}, blanks
 	}
