@@ -23,7 +23,7 @@ func (s *Server) parseGrammar(f *fields, noted *[]string) *grammar.Spec {
 		found = append(found, constraint{param, grammar.Spec{Kind: kind, Text: text}})
 	}
 	schema := func(param string, v json.RawMessage) {
-		if compactJSON(v) == "{}" {
+		if compactJSON(json.RawMessage(schemaText(v))) == "{}" {
 			f.fail(invalidCode(param, "invalid_grammar", "'%s' is {}, which says nothing of the output: describe it, with {\"type\": \"object\"} say.", param))
 		}
 		add(param, grammar.KindJSONSchema, schemaText(v))

@@ -80,6 +80,7 @@ func TestStructuresRefused(t *testing.T) {
 		{M{"grammar": "root ::= "}, "grammar", "invalid_grammar"},
 		{M{"guided_json": M{}}, "guided_json", "invalid_grammar"},
 		{M{"guided_json": ""}, "guided_json", "invalid_grammar"},
+		{M{"guided_json": " {} "}, "guided_json", "invalid_grammar"},
 		{M{"json_schema": M{}}, "json_schema", "invalid_grammar"},
 		{M{"response_format": M{"type": "json_schema", "json_schema": M{"schema": M{}}}}, "response_format.json_schema.schema", "invalid_grammar"},
 		{M{"structured_outputs": M{}}, "structured_outputs", ""},

@@ -41,6 +41,22 @@ func TestMembers(t *testing.T) {
 		}
 		checkTexts(t, g, c.schema, c.yes, c.no)
 	}
+	for kind, text := range map[string]string{KindLark: `start: %json {"type":"object","properties":{"a":{"type":"null"}}}`,
+		KindTags: `{"triggers":["<f"],"structures":[{"begin":"<f>","schema":{"type":"object","properties":{"a":{"type":"null"}}},"end":"</f>"}]}`} {
+		for _, open := range []bool{false, true} {
+			g, err := New(words(t), Spec{Kind: kind, Text: text, Open: open})
+			if err != nil {
+				t.Fatal(err)
+			}
+			more := `{"a":null,"b":1}`
+			if kind == KindTags {
+				more = "<f>" + more + "</f>"
+			}
+			if accepts(t, g, more) != open {
+				t.Errorf("%s, open %v: %s: %v", kind, open, more, !open)
+			}
+		}
+	}
 	// A third member has no name left.
 	if _, err := New(words(t), Spec{Kind: KindJSONSchema, Text: `{"type":"object","propertyNames":{"pattern":"^[ab]$"},"minProperties":3}`}); err == nil {
 		t.Error("an object of three members and two names was taken")
@@ -138,6 +154,8 @@ func TestValues(t *testing.T) {
 		{`{"type":"string","format":"password"}`, []string{`"x"`}, nil},
 		{`{"type":"string","format":"uuid4","maxLength":2}`, []string{`"x"`}, []string{`"xyz"`}},
 		{`{"type":"string","format":"date"}`, []string{`"2026-01-01"`}, []string{`"x"`}},
+		{`{"type":"string","format":"time"}`, []string{`"10:00:00.123456789Z"`}, []string{`"10:00:00.1234567890Z"`}},
+		{`{"type":"string","format":"duration"}`, []string{`"P1Y2M3DT4H5M6S"`, `"P123456789W"`}, []string{`"P1234567890W"`, `"PT1234567890S"`}},
 		{`{"enum":["x","2026-01-01"],"format":"byte"}`, []string{`"x"`}, nil},
 		{`{"enum":["\ud83d"]}`, []string{`"\ud83d"`}, []string{"\"\uFFFD\""}},
 		{`{"enum":["a\udc1f\ud83db"]}`, []string{`"a\udc1f\ud83db"`}, nil},

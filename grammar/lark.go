@@ -376,7 +376,7 @@ func (p *larkParser) atom() *part {
 	case p.eat("%json"):
 		p.blank(true)
 		v := p.value()
-		e := p.b.m.schema(v, Spec{Whitespace: p.spec.Whitespace, Compact: p.spec.Compact, AnyOrder: p.spec.AnyOrder})
+		e := p.b.m.schema(v, Spec{Whitespace: p.spec.Whitespace, Compact: p.spec.Compact, AnyOrder: p.spec.AnyOrder, Open: p.spec.Open})
 		return p.b.part(part{kind: xDone, e: e})
 	case p.eat("%until"):
 		p.blank(true)

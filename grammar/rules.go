@@ -275,7 +275,7 @@ func (m *machine) compileTags(s Spec) eid {
 		if at < 0 {
 			panic(attempt.Failure{Err: &Error{Message: fmt.Sprintf("structure %d begins with no trigger", i)}})
 		}
-		e := m.schema(schema, Spec{Whitespace: s.Whitespace, Compact: s.Compact, AnyOrder: s.AnyOrder})
+		e := m.schema(schema, Spec{Whitespace: s.Whitespace, Compact: s.Compact, AnyOrder: s.AnyOrder, Open: s.Open})
 		byTrigger[at] = append(byTrigger[at], m.seq(m.text(begin.s[len(triggers.list[at].s):]), e, m.text(end.s)))
 	}
 	for i, list := range byTrigger {
