@@ -12,7 +12,8 @@
 //
 // Front ends: JSON Schema (schema.go and following), regular expressions (pattern.go),
 // llama.cpp's GBNF (gbnf.go), and a dialect of Lark's (lark.go). What cannot be enforced
-// is refused with its name, never left out.
+// is refused with its name, never left out, but for an unknown 'format', which is an
+// annotation (Grammar.Annotations). Engine.Relax takes such parts from a schema instead.
 //
 // The recipe is llguidance's (docs/optimizations.md there): lexer by derivatives, trie,
 // slices of plain tokens. In place of its Earley parser stands a set of stacks with

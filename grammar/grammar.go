@@ -274,7 +274,7 @@ func (s State) Advance(token int32) (to State, err error) {
 	return s.AdvanceBytes(s.g.vocab.token[token])
 }
 
-// mark is what a control token stands for here; "": nothing.
+// mark is the text that a control token means here; "": none.
 func (s State) mark(token int32) (text string, err error) {
 	if s.ended || s.g.vocab.marks[token] == "" {
 		return "", nil

@@ -76,10 +76,6 @@ func (m *machine) compileSchema(s Spec) eid {
 }
 
 func (m *machine) schema(v *jval, s Spec) eid {
-	var blank byteSet
-	for _, c := range []byte(" \t\n\r") {
-		blank.add(c)
-	}
 	b := &builder{m: m, root: v, nodes: map[*jval]*snode{}, uris: map[string]*snode{}, rules: map[string]eid{}, lists: map[eid]bool{}, memo: map[string]rid{}, ws: m.whitespace(), any: s.AnyOrder, open: s.Open}
 	switch {
 	case s.Compact:
@@ -92,13 +88,21 @@ func (m *machine) schema(v *jval, s Spec) eid {
 		if !m.nodes[b.ws].nullable {
 			b.ws = m.opt(b.ws)
 		}
-		if m.and(b.ws, m.not(m.star(m.set(blank)))); m.alive(m.and(b.ws, m.not(m.star(m.set(blank))))) {
+		if m.alive(m.and(b.ws, m.not(m.star(m.set(blanks()))))) {
 			panic(attempt.Failure{Err: &Error{Message: "whitespace: the pattern matches what is not whitespace"}})
 		}
 	}
 	root := b.node(v, "#", "", isOld(v, false))
 	b.index(root)
 	return b.compile([]*snode{root})
+}
+
+// blanks are the characters that JSON may have between its parts.
+func blanks() (s byteSet) {
+	for _, c := range []byte(" \t\n\r") {
+		s.add(c)
+	}
+	return s
 }
 
 // Bounds of the white space between the parts of JSON. Without them a model that has lost

@@ -22,12 +22,8 @@ const blanksAfter = 8
 // afterThought lets a thought come before a grammar of any kind: it is any text up to the
 // first closing mark, and no part of the grammar.
 func (m *machine) afterThought(how string, top eid) eid {
-	var blank byteSet
-	for _, c := range []byte(" \t\n\r") {
-		blank.add(c)
-	}
 	name, rest := m.rule()
-	m.rules[name] = m.seq(m.lex(m.repeat(m.set(blank), 0, blanksAfter)), top)
+	m.rules[name] = m.seq(m.lex(m.repeat(m.set(blanks()), 0, blanksAfter)), top)
 	m.thought = m.frame(rest, noFrame)
 	end := m.literal(thoughtClose)
 	thought := m.seq(m.lex(m.until(end, end)), rest)
@@ -37,8 +33,8 @@ func (m *machine) afterThought(how string, top eid) eid {
 	return m.alt(m.seq(m.text(thoughtOpen), thought), top)
 }
 
-// mark is what a control token stands for after a state: the beginning of a thought at the
-// start, and its end inside of it. "": it may not come.
+// mark is the text that a control token means after a state: the opening mark at the start,
+// the closing one inside of a thought. "": the token may not come.
 func (m *machine) mark(v *Vocabulary, s *state, token int32) string {
 	if m.thought == noFrame {
 		return ""

@@ -14,7 +14,7 @@ type Vocabulary struct {
 	words int // of a mask
 	token [][]byte
 	eos   []int32
-	marks map[int32]string // control tokens that stand for a mark of a thought
+	marks map[int32]string // control tokens that mean a mark of a thought
 
 	all   trie
 	rest  trie  // all but the plain tokens
@@ -52,8 +52,8 @@ func NewVocabulary(size int, token func(id int32) []byte, eos []int32) *Vocabula
 	return v
 }
 
-// Mark tells that a control token stands for a text, one of ThoughtMarks. It may come where
-// the text is a mark, and nowhere else. Call it before the vocabulary is used.
+// Mark makes a control token mean a text, one of ThoughtMarks. The token may come where the
+// text is a mark, and nowhere else. Call Mark before the vocabulary is used.
 func (v *Vocabulary) Mark(id int32, text string) {
 	if v.marks == nil {
 		v.marks = map[int32]string{}
