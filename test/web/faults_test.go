@@ -26,7 +26,7 @@ func kill(t *testing.T, b *browser, c *cluster) {
 	shot(b, "chat-kill")
 	b.to("cluster")
 	b.until(`document.querySelector('.socket.gone[data-node="node-2"]') && document.querySelectorAll(".slice").length === 3`)
-	b.until(`document.querySelector(".socket.gone .lost")`)
+	b.until(`/^(\d+) of \1 streams? went on/.test(document.querySelector(".socket.gone .lost")?.innerText)`)
 	shot(b, "during")
 	b.to("chat")
 	if text := b.whole(); text != undisturbed || len(text) < 500 {
