@@ -348,7 +348,7 @@ func serve(t testing.TB, e *fakeEngine, change ...func(*Config)) string {
 
 func serveIt(t testing.TB, s *Server) string {
 	t.Helper()
-	h := httptest.NewServer(s.Handler())
+	h := httptest.NewServer(described(t, s.Handler()))
 	t.Cleanup(h.Close)
 	return h.URL
 }

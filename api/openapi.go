@@ -2,6 +2,7 @@ package api
 
 import (
 	"cmp"
+	"maps"
 	"net/http"
 	"reflect"
 	"slices"
@@ -69,7 +70,7 @@ func (s *Server) chatMembers() []member {
 
 func (s *Server) completionMembers() []member {
 	l := &s.cfg.Limits
-	ids := list(l.PromptTokens, whole(0, int64(s.vocab-1)))
+	ids := object{"type": "array", "items": whole(0, int64(s.vocab-1))} // truncate_prompt_tokens takes any number
 	return append(s.shared(), member{"prompt", either(anyText, list(l.Prompts, anyText), ids, list(l.Prompts, ids))}, member{"echo", yesNo}, member{"logprobs", either(whole(0, int64(l.Logprobs)), yesNo)})
 }
 
@@ -197,6 +198,33 @@ func (s *Server) operations() map[string]operation {
 	}
 }
 
+// nullable is a schema that takes null too, as the decoders of requests do: null counts as
+// absent. Clients write it for what they do not set.
+func nullable(schema object) object {
+	out := maps.Clone(schema)
+	if of, ok := out["type"].(string); ok {
+		out["type"] = []string{of, "null"}
+	}
+	if words, ok := out["enum"].([]string); ok {
+		var values []any
+		for _, w := range words {
+			values = append(values, w)
+		}
+		out["enum"] = append(values, nil)
+	}
+	if of, ok := out["anyOf"].([]object); ok {
+		out["anyOf"] = append(slices.Clone(of), object{"type": "null"})
+	}
+	if inner, ok := out["properties"].(object); ok {
+		properties := object{}
+		for name, of := range inner {
+			properties[name] = nullable(of.(object))
+		}
+		out["properties"] = properties
+	}
+	return out
+}
+
 // pick are the members of some names.
 func pick(from []member, names ...string) (out []member) {
 	for _, m := range from {
@@ -246,7 +274,11 @@ func (s *Server) openAPI() object {
 		if o.members != nil {
 			body := object{"type": "object", "properties": object{}}
 			for _, m := range o.members {
-				body["properties"].(object)[m.name] = m.schema
+				schema := m.schema
+				if !slices.Contains(o.required, m.name) {
+					schema = nullable(schema)
+				}
+				body["properties"].(object)[m.name] = schema
 			}
 			if o.required != nil {
 				body["required"] = o.required

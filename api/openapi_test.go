@@ -20,9 +20,12 @@ func example(schema any) any {
 		return example(list[0])
 	}
 	if list, ok := m["enum"].([]any); ok {
-		return list[len(list)-1]
+		if last := list[len(list)-1]; last != nil {
+			return last
+		}
+		return list[len(list)-2]
 	}
-	switch m["type"] {
+	switch typeOf(m) {
 	case "string":
 		return "x"
 	case "boolean":
@@ -36,6 +39,14 @@ func example(schema any) any {
 		return []any{}
 	}
 	return M{}
+}
+
+// typeOf is the type of a schema, besides null.
+func typeOf(m M) any {
+	if list, ok := m["type"].([]any); ok {
+		return list[0]
+	}
+	return m["type"]
 }
 
 // What /openapi.json says of requests is what their decoders do: they read every member
@@ -114,6 +125,11 @@ func TestOpenAPI(t *testing.T) {
 					}
 				}
 				m := asObject(s)
+				if required, _ := schema["required"].([]any); !slices.Contains(required, any(name)) {
+					if why := misfit(schema, s, nil); why != "" {
+						t.Errorf("%s: null for %s does not fit: %s", path, name, why)
+					}
+				}
 				if lo, ok := m["minimum"].(float64); ok {
 					try(lo-1, 400)
 				}
@@ -126,7 +142,7 @@ func TestOpenAPI(t *testing.T) {
 				if _, ok := m["enum"]; ok {
 					try("nothing of the kind", 400)
 				}
-				if most, ok := m["maxLength"].(float64); ok && most < 1<<16 && m["type"] == "string" {
+				if most, ok := m["maxLength"].(float64); ok && most < 1<<16 && typeOf(m) == "string" {
 					try(strings.Repeat("x", int(most)+1), 400)
 				}
 				if most, ok := m["maxItems"].(float64); ok && most < 1<<13 {
