@@ -14,9 +14,9 @@ import (
 // schema is the part of JSON Schema that /openapi.json uses.
 type schema struct {
 	Ref         string             `json:"$ref"`
-	Type        string             `json:"type"`
+	Type        orNull             `json:"type"`
 	Description string             `json:"description"`
-	Enum        []string           `json:"enum"`
+	Enum        nonNull            `json:"enum"`
 	AnyOf       []schema           `json:"anyOf"`
 	Items       *schema            `json:"items"`
 	Properties  map[string]*schema `json:"properties"`
@@ -54,7 +54,7 @@ func (c *manCmd) writeRoutes(e *env) error {
 		return fmt.Errorf("/openapi.json does not decode: %w", err)
 	}
 	m := markdown{w: e.stdout}
-	m.printf("# Routes\n\nWritten by `shoal man --http` from `/openapi.json` of a `shoal up` with the bundled model; a test holds it to what the server says. Bounds are those of that server. What members mean: [api.md](api.md), [jobs.md](jobs.md). From Go: [client.md](client.md).\n")
+	m.printf("# Routes\n\nWritten by `shoal man --http` from `/openapi.json` of a `shoal up` with the bundled model; a test holds it to what the server says. Bounds are those of that server; in a request null counts as absent. What members mean: [api.md](api.md), [jobs.md](jobs.md). From Go: [client.md](client.md).\n")
 	for _, path := range slices.Sorted(maps.Keys(api.Paths)) {
 		for _, method := range slices.Sorted(maps.Keys(api.Paths[path])) {
 			op := api.Paths[path][method]
@@ -69,7 +69,11 @@ func (c *manCmd) writeRoutes(e *env) error {
 				m.printf(" No key is asked for.")
 			}
 			m.printf("\n")
-			m.members(op.RequestBody.Content["application/json"].Schema)
+			body := op.RequestBody.Content["application/json"].Schema
+			for name, p := range body.Properties {
+				body.Properties[name] = p.given()
+			}
+			m.members(body)
 		}
 	}
 	m.printf("\n# Types\n")
@@ -97,6 +101,44 @@ func (m *markdown) members(s schema) {
 		}
 		m.printf("| `%s` | %s%s |\n", name, s.Properties[name].words(), required)
 	}
+}
+
+// orNull is a type, or a type and null, which the table leaves out: in requests null counts as
+// absent everywhere.
+type orNull string
+
+func (o *orNull) UnmarshalJSON(text []byte) error {
+	var several []string
+	if json.Unmarshal(text, &several) == nil && len(several) > 0 {
+		*o = orNull(several[0])
+		return nil
+	}
+	return json.Unmarshal(text, (*string)(o))
+}
+
+// nonNull are the words of an enum without null.
+type nonNull []string
+
+func (n *nonNull) UnmarshalJSON(text []byte) error {
+	var all []*string
+	if err := json.Unmarshal(text, &all); err != nil {
+		return err
+	}
+	for _, w := range all {
+		if w != nil {
+			*n = append(*n, *w)
+		}
+	}
+	return nil
+}
+
+// given is a schema of a request's member without the null that stands for absent.
+func (s *schema) given() *schema {
+	out := *s
+	if last := len(out.AnyOf) - 1; last >= 0 && out.AnyOf[last].Type == "null" {
+		out.AnyOf = out.AnyOf[:last]
+	}
+	return &out
 }
 
 // words are what a value may be.
@@ -139,5 +181,5 @@ func (s *schema) words() string {
 	case s.Type == "":
 		return "any JSON"
 	}
-	return within(s.Type) + atMost(s.MaxLength, " bytes")
+	return within(string(s.Type)) + atMost(s.MaxLength, " bytes")
 }
