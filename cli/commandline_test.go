@@ -78,7 +78,7 @@ func flagsOf(t *testing.T, cmd any) map[string]any {
 	return out
 }
 
-// TestCommandLine: another process reads every flag of a command as it is here.
+// TestCommandLine: another process reads the value of every flag that this one has.
 func TestCommandLine(t *testing.T) {
 	var node nodeCmd
 	var coordinator coordinatorCmd
@@ -89,7 +89,7 @@ func TestCommandLine(t *testing.T) {
 	}
 	got := reparsed(t, "coordinator", &coordinator).Coordinator
 	if len(got.APIKey) > 0 {
-		t.Errorf("the keys %q stand on the command line", got.APIKey)
+		t.Errorf("the command line has the keys %q", got.APIKey)
 	}
 	if coordinator.APIKey = nil; !reflect.DeepEqual(got, coordinator) {
 		t.Errorf("arrived: %+v\nsent:    %+v", got, coordinator)

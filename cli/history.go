@@ -18,9 +18,9 @@ type history struct {
 
 const (
 	maxHistory = 1000
-	// lineMark stands for the end of a line in a message that is brought back.
+	// lineMark replaces the end of a line in a message that the editor recalls.
 	lineMark = "⏎"
-	// fileMark stands for it in the file, which has a message a line.
+	// fileMark replaces it in the file, which has one message a line.
 	fileMark = "\x1e"
 )
 

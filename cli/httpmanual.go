@@ -132,7 +132,7 @@ func (n *nonNull) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// given is a schema of a request's member without the null that stands for absent.
+// given is a schema of a request's member without null, which counts as absent.
 func (s *schema) given() *schema {
 	out := *s
 	if last := len(out.AnyOf) - 1; last >= 0 && out.AnyOf[last].Type == "null" {

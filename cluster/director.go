@@ -466,7 +466,7 @@ func (d *director) run(c actor.Context, effects []topology.Effect) {
 			}
 			d.serving.Store(g)
 			level := slog.LevelInfo
-			if !d.served { // who waits for the first placement asks /ready
+			if !d.served { // /ready tells of the first placement
 				level, d.served = slog.LevelDebug, true
 			}
 			d.cfg.Logger.Log(context.Background(), level, "serving", "epoch", e.Placement.Epoch, "sockets", len(e.Nodes))
