@@ -44,6 +44,10 @@ func OpenDir(path string) (*Dir, error) {
 // mark is the content of last.json.
 type mark struct {
 	Last uint64 `json:"last"`
+	Jobs int    `json:"jobs"` // of the log then
+	// Gone is how many jobs were found to be lost without a trace, and when.
+	Gone   int   `json:"gone,omitempty"`
+	GoneAt int64 `json:"gone_at,omitempty"` // Unix milliseconds
 }
 
 // Attach compares a store with what this directory remembers of it, and
@@ -60,12 +64,14 @@ func (d *Dir) Attach(s *Store, name string) {
 	case err != nil || json.Unmarshal(b, &m) != nil:
 		s.note("last.json cannot be read: whether the log has lost its end is not known")
 	case m.Last > s.Last():
+		s.cut.Store(true)
 		s.note(fmt.Sprintf("messages %d to %d were acknowledged and are gone: the log ends at %d", s.Last()+1, m.Last, s.Last()))
 	}
+	s.missing(&m)
 	d.Detach()
 	d.stop = make(chan struct{})
 	d.wg.Add(1)
-	go d.remember(s, path, d.stop)
+	go d.remember(s, path, m, d.stop)
 }
 
 // Detach lets go of the store.
@@ -77,11 +83,11 @@ func (d *Dir) Detach() {
 	}
 }
 
-func (d *Dir) remember(s *Store, path string, stop <-chan struct{}) {
+func (d *Dir) remember(s *Store, path string, m mark, stop <-chan struct{}) {
 	defer d.wg.Done()
 	t := time.NewTicker(time.Second)
 	defer t.Stop()
-	written := uint64(0)
+	written, entries := uint64(0), 0
 	for over := false; !over; {
 		select {
 		case <-t.C:
@@ -89,16 +95,45 @@ func (d *Dir) remember(s *Store, path string, stop <-chan struct{}) {
 			over = true
 		}
 		last := s.Last()
-		if last == written {
+		_, total := s.Count()
+		if last == written && total == entries {
 			continue
 		}
-		b, _ := json.Marshal(mark{last})
+		m.Last, m.Jobs = last, s.accepted()
+		b, _ := json.Marshal(m)
 		if err := journal.WriteWhole(path, b); err != nil {
 			s.cfg.Logger.Warn("jobs: last.json was not written", "error", err)
 			continue
 		}
-		written = last
+		written, entries = last, total
 	}
+}
+
+// missing counts the jobs that a log had when it was last looked at, and that left no trace. It
+// counts only where damage shows that the names cannot be known: a job that was dropped just
+// before a crash is not lost.
+func (s *Store) missing(m *mark) {
+	if s.Now()-m.GoneAt > s.cfg.Keep.Milliseconds() {
+		m.Gone = 0
+	}
+	named := 0
+	for _, name := range s.cfg.Salvage.New {
+		if isJob(name) && s.job(name) == nil {
+			named++
+		}
+	}
+	if n := m.Jobs - s.accepted() - named; n > 0 && (s.cut.Load() || len(s.cfg.Salvage.Notes) > 0) {
+		m.Gone, m.GoneAt = m.Gone+n, s.Now()
+	}
+	s.gone.Store(int64(m.Gone))
+}
+
+// accepted is how many jobs there are, ended ones included.
+func (s *Store) accepted() (n int) {
+	for _, k := range s.States() {
+		n += k
+	}
+	return n
 }
 
 // Close ends the lease. The store must not be used any more.

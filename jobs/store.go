@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,6 +30,8 @@ type StoreConfig struct {
 	// FullAt is the part of the log's limit at which new jobs are refused, so that
 	// those there are can end. Default 0.9.
 	FullAt float64
+	// Salvage is what is known of damage that was taken out of the log before it was opened.
+	Salvage Salvage
 	// Beside keeps other journals in the same log: batches.
 	Beside Beside
 	Logger *slog.Logger
@@ -37,7 +40,7 @@ type StoreConfig struct {
 
 func (c *StoreConfig) defaults() {
 	c.MaxOpen = cmp.Or(c.MaxOpen, 100_000)
-	c.Keep = cmp.Or(c.Keep, 72*time.Hour)
+	c.Keep = cmp.Or(c.Keep, KeepEnded)
 	c.KeepJobs = cmp.Or(c.KeepJobs, 20_000)
 	c.FullAt = cmp.Or(c.FullAt, 0.9)
 	if c.Logger == nil {
@@ -46,6 +49,17 @@ func (c *StoreConfig) defaults() {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
+}
+
+// KeepEnded is how long a job that has ended is kept.
+const KeepEnded = 72 * time.Hour
+
+// Salvage is what was lost to damage of the log's files.
+type Salvage struct {
+	Lost    []string // journals of which no record is left
+	New     []string // of these, those that were found now
+	Touched []string // journals that lost a record and have others
+	Notes   []string // damage that belongs to no journal
 }
 
 var ErrTooMany = errors.New("jobs: too many jobs wait")
@@ -81,7 +95,9 @@ type Store struct {
 	anchor  uint64 // number of the newest message of the anchor's journal
 	wake    chan struct{}
 
-	followed atomic.Bool // others may write to the log
+	followed atomic.Bool  // others may write to the log
+	cut      atomic.Bool  // the log has lost its end
+	gone     atomic.Int64 // jobs that are lost without a trace
 }
 
 // NewStore reads the log. Damage does not stop it: the jobs concerned are dead
@@ -106,6 +122,7 @@ func NewStore(ctx context.Context, l journal.Log, cfg StoreConfig) (*Store, erro
 		return nil, err
 	}
 	s.scanned = s.last
+	s.salvaged()
 	if s.usage, err = l.Usage(ctx); err != nil {
 		return nil, err
 	}
@@ -115,6 +132,29 @@ func NewStore(ctx context.Context, l journal.Log, cfg StoreConfig) (*Store, erro
 		}
 	}
 	return s, nil
+}
+
+// salvaged notes what salvage knows and the journals do not show: a job that is lost without a
+// trace is counted by Lost; one that lost its newest record goes on from the record before.
+func (s *Store) salvaged() {
+	for _, text := range s.cfg.Salvage.Notes {
+		s.note(text)
+	}
+	for _, name := range s.cfg.Salvage.Lost {
+		if !isJob(name) && name != anchorName {
+			s.note("the journal " + name + " is lost: its records were damaged")
+		}
+	}
+	for _, name := range s.cfg.Salvage.Touched {
+		if j := s.jobs[name]; j != nil && j.damage == "" {
+			s.note("the newest record of " + name + " was damaged; the job goes on from the record before it")
+		}
+	}
+}
+
+// isJob says that a journal of that name is a job's: others are batches'.
+func isJob(name string) bool {
+	return strings.HasPrefix(name, "job-") || strings.HasPrefix(name, "resp_")
 }
 
 // load takes one message of a job in the order of the log.
@@ -204,8 +244,8 @@ func (s *Store) Damage() []string {
 	return slices.Clone(s.notes)
 }
 
-// Lost is how many jobs are dead since their records are damaged, and how many more
-// things are wrong with the log.
+// Lost is how many jobs are lost since their records were damaged, whether there is something
+// left of them or not, and how many more things are wrong with the log.
 func (s *Store) Lost() (dead, other int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -214,7 +254,12 @@ func (s *Store) Lost() (dead, other int) {
 			dead++
 		}
 	}
-	return dead, len(s.notes)
+	for _, name := range s.cfg.Salvage.Lost {
+		if isJob(name) && s.jobs[name] == nil {
+			dead++
+		}
+	}
+	return dead + int(s.gone.Load()), len(s.notes)
 }
 
 // Last is the number of the newest acknowledged message.

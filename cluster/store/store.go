@@ -60,7 +60,9 @@ type Store struct {
 	nc       *nats.Conn // of the lease
 
 	mender *mender // of the store of one copy; nil: there never was one
-	front  Front
+	// salvaged is what damage took from the store of one copy.
+	salvaged jobs.Salvage
+	front    Front
 
 	mu            sync.Mutex // guards what follows: it is changed when the store is replicated
 	kind          string     // single, replicated
@@ -128,6 +130,9 @@ func (s *Store) OpenLease(ctx context.Context, waits func(why string)) error {
 		s.mu.Unlock()
 	}
 	var err error
+	if s.salvaged, err = salvage(s.path, s.singleDir(), s.log); err != nil {
+		return err
+	}
 	s.alone, err = natsbus.Start(natsbus.Config{Name: "jobs", Cluster: "jobs", Alone: true, StoreDir: s.singleDir(),
 		StoreBytes: jobs.StoreBytes + (128 << 20), SyncAlways: true, Log: s.log})
 	if err != nil {
@@ -300,7 +305,7 @@ func (s *Store) use(l journal.Log, shared *files.Shared) error {
 	defer cancel()
 	began := time.Now()
 	lines := batches.NewStore(s.log)
-	store, err := jobs.NewStore(ctx, l, jobs.StoreConfig{Logger: s.log, Beside: lines})
+	store, err := jobs.NewStore(ctx, l, jobs.StoreConfig{Logger: s.log, Beside: lines, Salvage: s.salvaged})
 	if err != nil {
 		if shared != nil {
 			err = errors.Join(err, shared.Close())

@@ -20,6 +20,7 @@ github.com/chromedp/chromedp:           tests
 github.com/dlclark/regexp2/v2:          tokenizer/...
 github.com/go-analyze/charts:           eval
 github.com/hashicorp/memberlist:        cluster/...
+github.com/minio/highwayhash:           cluster/store
 github.com/nats-io/nats-server/v2:      collective/natsbus cluster/... test/cluster
 github.com/nats-io/nats.go:             collective/natsbus cluster/... jobs/journal
 github.com/openai/openai-go/v3:         tests

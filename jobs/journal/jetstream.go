@@ -17,6 +17,14 @@ const (
 	maxMessage    = maxPayload + recordHead + 64 + 512
 )
 
+// Streams of journals, and the prefix of their subjects; the name of a journal follows.
+const (
+	JobStream    = "SHOAL_JOBS"
+	JobSubjects  = "shoal.jobs."
+	FileStream   = "SHOAL_FILES"
+	FileSubjects = "shoal.files."
+)
+
 // jetLog is a Log over a JetStream stream: one subject for each journal, whose
 // last sequence is what an Append expects.
 type jetLog struct {
@@ -35,13 +43,13 @@ type jetLog struct {
 // replica, reads are answered by their leader: the nearest copy may lag, and a
 // writer would not find what it has just written.
 func OpenJetStream(ctx context.Context, nc *nats.Conn, maxBytes int64, replicas int) (Log, error) {
-	return openStream(ctx, nc, "SHOAL_JOBS", "shoal.jobs.", "durable jobs and batches of Shoal", maxBytes, replicas)
+	return openStream(ctx, nc, JobStream, JobSubjects, "durable jobs and batches of Shoal", maxBytes, replicas)
 }
 
 // OpenFileStream is OpenJetStream for the files beside the jobs, in a stream of
 // their own, so that nobody who reads the jobs reads them.
 func OpenFileStream(ctx context.Context, nc *nats.Conn, maxBytes int64, replicas int) (FileLog, error) {
-	return openStream(ctx, nc, "SHOAL_FILES", "shoal.files.", "files of the batches of Shoal", maxBytes, replicas)
+	return openStream(ctx, nc, FileStream, FileSubjects, "files of the batches of Shoal", maxBytes, replicas)
 }
 
 func openStream(ctx context.Context, nc *nats.Conn, name, prefix, about string, maxBytes int64, replicas int) (*jetLog, error) {

@@ -39,8 +39,9 @@ type Record struct {
 }
 
 const (
-	recordMagic = "SHJ1"
-	recordHead  = 60
+	// Magic begins every record.
+	Magic      = "SHJ1"
+	recordHead = 60
 	// maxPayload leaves room in a message of 16 MiB.
 	maxPayload = 12 << 20
 )
@@ -60,7 +61,7 @@ var (
 // Encode fills in sum and returns the bytes.
 func (r *Record) Encode(journal string) []byte {
 	b := make([]byte, recordHead, recordHead+len(r.Payload)+sha256.Size)
-	copy(b, recordMagic)
+	copy(b, Magic)
 	b[4] = byte(r.Kind)
 	binary.LittleEndian.PutUint32(b[8:], r.Number)
 	binary.LittleEndian.PutUint32(b[12:], r.Attempt)
@@ -80,6 +81,11 @@ func sumOf(journal string, b []byte) [sha256.Size]byte {
 	return [sha256.Size]byte(h.Sum(nil))
 }
 
+// Fits says that a record has the length that it says: a check that costs nothing.
+func Fits(b []byte) bool {
+	return len(b) >= recordHead+sha256.Size && uint64(binary.LittleEndian.Uint32(b[24:])) == uint64(len(b)-recordHead-sha256.Size)
+}
+
 // Decode checks length and hash before it believes anything.
 func Decode(journal string, b []byte) (Record, error) {
 	bad := func(format string, a ...any) (Record, error) {
@@ -88,8 +94,8 @@ func Decode(journal string, b []byte) (Record, error) {
 	if len(b) < recordHead+sha256.Size {
 		return bad("%d bytes, a record has at least %d: it was cut off", len(b), recordHead+sha256.Size)
 	}
-	if string(b[:4]) != recordMagic {
-		return bad("it does not begin with %s", recordMagic)
+	if string(b[:4]) != Magic {
+		return bad("it does not begin with %s", Magic)
 	}
 	if n := binary.LittleEndian.Uint32(b[24:]); n > maxPayload || int(n) != len(b)-recordHead-sha256.Size {
 		return bad("a payload of %d bytes in a record of %d: it was cut off", n, len(b))

@@ -32,7 +32,7 @@ func TestEveryFlippedBitAndEveryCutIsFound(t *testing.T) {
 func FuzzRecord(f *testing.F) {
 	r := Record{Kind: 1, Payload: []byte(`{}`)}
 	f.Add(r.Encode("j"))
-	f.Add([]byte(recordMagic))
+	f.Add([]byte(Magic))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		got, err := Decode("j", b)
 		if err == nil && !bytes.Equal(got.Encode("j"), b) && bytes.Equal(b[5:8], []byte{0, 0, 0}) {

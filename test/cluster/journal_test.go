@@ -97,7 +97,7 @@ func TestLostJobsShowInHealth(t *testing.T) {
 	}
 	p.startCoordinator()
 	p.ready(startLimit)
-	if a := p.call("GET", "/health", nil); a.status != 200 || !strings.Contains(string(a.body), "degraded") || !strings.Contains(string(a.body), "damaged") {
+	if a := p.call("GET", "/health", nil); a.status != 200 || !strings.Contains(string(a.body), "degraded") || !strings.Contains(string(a.body), "damaged: 3 jobs are lost") {
 		t.Errorf("after: %d %s; GET /v1/jobs: %s", a.status, a.body, p.call("GET", "/v1/jobs", nil).body)
 	}
 }

@@ -1,0 +1,96 @@
+package cluster_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"testing"
+	"time"
+)
+
+// TestFlippedBitAfterAKill: a coordinator dies by SIGKILL and a bit of its job store is wrong
+// afterwards. At most the one job that was hit is lost, all others are as they were, and
+// /health tells how many are lost.
+func TestFlippedBitAfterAKill(t *testing.T) {
+	p := startParts(t, 1)
+	const ended, pending = 10, 6
+	until := time.Now().Add(patience)
+	ids := map[string]string{} // what became of each job before
+	for i := range ended + pending {
+		body := map[string]any{"prompt": fmt.Sprintf("The sea %d", i), "max_tokens": 4, "seed": i}
+		if i >= ended { // they wait for the others, and are not done when the coordinator dies
+			body["max_tokens"], body["ignore_eos"], body["kv_policy"] = 4000, true, "full"
+		}
+		id, err := p.submit(fmt.Sprint("k", i), body, until)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids[id] = "pending"
+		if i < ended {
+			eventually(t, patience, "a completed job", func() (bool, string) {
+				var j jobState
+				p.getJSON("/v1/jobs/"+id, &j)
+				ids[id] = string(j.Result)
+				return j.State == "completed", j.State
+			})
+		}
+	}
+	time.Sleep(1500 * time.Millisecond) // last.json is a second late
+	p.coordinator.kill(t)
+	dead := p.data
+	blocks, _ := filepath.Glob(filepath.Join(dead, "jetstream", "jetstream", "*", "streams", "SHOAL_JOBS", "msgs", "*.blk"))
+	if len(blocks) != 1 {
+		t.Fatalf("blocks: %v", blocks)
+	}
+	rel, err := filepath.Rel(dead, blocks[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	places := []int{2, 300, 998} // of 1000
+	if full() {
+		places = append(places, 100, 301, 302, 303, 600)
+	}
+	for _, per := range places {
+		p.data = t.TempDir()
+		if err := os.CopyFS(p.data, os.DirFS(dead)); err != nil {
+			t.Fatal(err)
+		}
+		at := filepath.Join(p.data, rel)
+		data, err := os.ReadFile(at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		data[len(data)*per/1000] ^= 4
+		if err := os.WriteFile(at, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		p.startCoordinator()
+		p.ready(startLimit)
+		lost := 0
+		for id, was := range ids {
+			a := p.call("GET", "/v1/jobs/"+id, nil)
+			var j jobState
+			_ = json.Unmarshal(a.body, &j)
+			switch {
+			case a.status == 404, j.State == "dead":
+				lost++
+			case was != "pending" && j.State == "completed" && string(j.Result) != was:
+				t.Errorf("at %d per mille: job %s has another result", per, id)
+			}
+		}
+		told := 0
+		if m := regexp.MustCompile(`(\d+) jobs are lost`).FindSubmatch(p.call("GET", "/health", nil).body); m != nil {
+			told, _ = strconv.Atoi(string(m[1]))
+		}
+		if lost > 1 || told != lost {
+			t.Errorf("at %d per mille: %d of %d jobs are lost, /health tells of %d", per, lost, len(ids), told)
+		}
+		if kept, _ := filepath.Glob(filepath.Join(p.data, "damaged", "*.bin")); len(kept) == 0 {
+			t.Errorf("at %d per mille: nothing was set aside", per)
+		}
+		p.coordinator.kill(t)
+	}
+}
