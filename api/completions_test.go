@@ -356,7 +356,7 @@ func TestEchoEndsInsideACharacter(t *testing.T) {
 	}
 }
 
-// What is too long has one code, be it text, ids or a chat, at once or as a task.
+// A prompt that is too long has one code, as text and as ids, at once and as a task.
 func TestTooLongHasACode(t *testing.T) {
 	s := newServer(t, &fakeEngine{script: hello})
 	url := serve(t, &fakeEngine{script: hello})

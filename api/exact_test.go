@@ -98,7 +98,7 @@ func TestIntegersInAnySpelling(t *testing.T) {
 	}
 }
 
-// A seed of -1 asks for another answer each time; every other seed is taken as it is.
+// A seed of -1 asks for another answer each time; every other seed is used unchanged.
 func TestSeedOfMinusOne(t *testing.T) {
 	e := &fakeEngine{script: hello}
 	url := serve(t, e)
@@ -130,7 +130,7 @@ func TestSeedOfMinusOne(t *testing.T) {
 	}
 }
 
-// What an older build accepted runs to its end by the rules of that build.
+// A task that an older build accepted runs to its end by the rules of that build.
 func TestTasksOfOlderBuilds(t *testing.T) {
 	s := newServer(t, &fakeEngine{script: hello})
 	seed := func(body string, o TaskOptions) uint64 {

@@ -11,8 +11,8 @@ func HolderOf(ctx context.Context) string {
 }
 
 // Sees says whether the key of a request may see what the key of a name keeps: the same key does,
-// and an operator, and the server itself, which continues what it accepted. What has no owner
-// is for operators: it was kept while there were no keys, or by a build that stored no owner.
+// and an operator, and the server itself, which continues what it accepted. Records without an
+// owner are for operators: they were kept while there were no keys, or by a build that stored no owner.
 // Where there are no keys, everybody is an operator.
 func Sees(ctx context.Context, holder string) bool {
 	sc, ok := ctx.Value(scopeKey{}).(*scope)

@@ -24,7 +24,7 @@ type TaskOptions struct {
 	ID      string // of the response, without a prefix
 	Created int64  // Unix seconds
 	Seed    uint64 // when the body has none
-	// Drawn says that Seed also stands for a seed of -1. Older builds took -1 as a seed, and a
+	// Drawn: Seed also replaces a seed of -1. Older builds took -1 as a seed, and a
 	// task that they accepted keeps it.
 	Drawn bool
 }

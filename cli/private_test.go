@@ -56,7 +56,7 @@ func TestLogsArePrivate(t *testing.T) {
 	}
 }
 
-// Without a home directory there is no place for jobs. The start says so, and what to do.
+// Without a home directory there is no place for jobs. The log has a warning with the remedy.
 func TestNoHomeForJobs(t *testing.T) {
 	for _, name := range []string{"HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME", "LocalAppData"} {
 		t.Setenv(name, "")

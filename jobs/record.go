@@ -15,7 +15,7 @@ type Spec struct {
 	Body        json.RawMessage `json:"body"`
 	Key         string          `json:"key,omitempty"`   // Idempotency-Key
 	Seed        uint64          `json:"seed"`            // for a body without one
-	Drawn       bool            `json:"drawn,omitempty"` // Seed also stands for -1; false in records of older builds
+	Drawn       bool            `json:"drawn,omitempty"` // Seed also replaces -1; false in records of older builds
 	Fingerprint string          `json:"fingerprint,omitempty"`
 	Batch       string          `json:"batch,omitempty"`
 	Line        int             `json:"line,omitempty"`   // of the batch, from 0

@@ -151,7 +151,7 @@ func (b *block) record(at int) (r blockRecord, ok bool) {
 	return r, b.sound(&r)
 }
 
-// sound finds damage in lengths that leaves the checksum as it was: a message of a journal
+// sound finds damage in lengths that does not change the checksum: a message of a journal
 // begins with the mark of a record.
 func (b *block) sound(r *blockRecord) bool {
 	if b.subjects == "" || !r.plain() {
@@ -202,7 +202,7 @@ const (
 	pieceWhole  pieceState = iota
 	pieceMended            // lengths, sequence or subject were damaged, and follow from the rest
 	pieceLost
-	pieceTorn // the end of a block that was being written: nobody was told that it is there
+	pieceTorn // the end of a block that was being written and was never acknowledged
 )
 
 // piece is a stretch of a block: a record, or bytes that hold none.

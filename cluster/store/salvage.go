@@ -240,7 +240,7 @@ func (f *blockFile) setAside(dir string, left leftover) (out []damaged, err erro
 }
 
 // rewrite replaces a block by what is good in it. The index of the stream, which describes the
-// block as it was, goes first: JetStream makes it anew from the blocks.
+// old block, goes first: JetStream makes it anew from the blocks.
 func (f *blockFile) rewrite() error {
 	var out bytes.Buffer
 	for _, p := range f.pieces {

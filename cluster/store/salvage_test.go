@@ -279,7 +279,7 @@ func testSalvage(t *testing.T, clean bool) {
 }
 
 // holds compares what a store has with what was written. It returns the number of lost jobs,
-// after a comparison with the number that clients are told.
+// after a comparison with the number that clients get.
 func holds(t *testing.T, dir string, all written, known jobs.Salvage) (lost int) {
 	t.Helper()
 	l, end := openJobs(t, dir)
@@ -307,7 +307,7 @@ func holds(t *testing.T, dir string, all written, known jobs.Salvage) (lost int)
 		t.Fatal(err)
 	}
 	if dead, _ := s.Lost(); dead != lost && len(known.Notes) == 0 && lost < len(all)/2 {
-		t.Errorf("clients are told that %d jobs are lost: %d are. %+v %v", dead, lost, known, s.Damage())
+		t.Errorf("clients get %d lost jobs, and %d are lost. %+v %v", dead, lost, known, s.Damage())
 	}
 	return lost
 }

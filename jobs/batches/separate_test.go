@@ -13,8 +13,8 @@ import (
 )
 
 // Files, batches and the jobs of their lines are there for the key that made them and for an
-// operator's. Another key finds none of them, whichever route it asks. What was kept without
-// an owner, as by older builds, only an operator finds.
+// operator's. Another key finds none of them, whichever route it asks. Only an
+// operator finds records without an owner, which older builds kept.
 func TestFilesAndBatchesAreSeparate(t *testing.T) {
 	for name, kept := range map[string]func(*testing.T) files.Store{
 		"folder": func(t *testing.T) files.Store {

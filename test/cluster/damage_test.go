@@ -12,8 +12,8 @@ import (
 )
 
 // TestFlippedBitAfterAKill: a coordinator dies by SIGKILL and a bit of its job store is wrong
-// afterwards. At most the one job that was hit is lost, all others are as they were, and
-// /health tells how many are lost.
+// afterwards. At most the one job that was hit is lost, no other job changes, and /health has
+// the number of lost jobs.
 func TestFlippedBitAfterAKill(t *testing.T) {
 	p := startParts(t, 1)
 	const ended, pending = 10, 6
@@ -86,7 +86,7 @@ func TestFlippedBitAfterAKill(t *testing.T) {
 			told, _ = strconv.Atoi(string(m[1]))
 		}
 		if lost > 1 || told != lost {
-			t.Errorf("at %d per mille: %d of %d jobs are lost, /health tells of %d", per, lost, len(ids), told)
+			t.Errorf("at %d per mille: %d of %d jobs are lost, /health has %d", per, lost, len(ids), told)
 		}
 		if kept, _ := filepath.Glob(filepath.Join(p.data, "damaged", "*.bin")); len(kept) == 0 {
 			t.Errorf("at %d per mille: nothing was set aside", per)
