@@ -25,6 +25,7 @@ type Failure struct {
 type blame struct {
 	incarnation uint64
 	epochs      int
+	alone       bool          // it failed by itself, the newest time
 	at          time.Duration // the newest
 }
 
@@ -83,7 +84,7 @@ func (a *Authority) Blame(epoch uint32, id, fault string, alone bool) []Effect {
 	if b.incarnation != n.Incarnation || a.now-b.at > blameWindow && !a.broke(n) {
 		b = blame{incarnation: n.Incarnation}
 	}
-	b.epochs, b.at = b.epochs+1, a.now
+	b.epochs, b.alone, b.at = b.epochs+1, alone, a.now
 	a.blamed[id] = b
 	if b.epochs < blameLimit && !a.broke(n) || !a.spares(n) {
 		return nil
@@ -97,11 +98,11 @@ func (a *Authority) broke(n Node) bool {
 	return ok && f.Incarnation == n.Incarnation && f.Broke
 }
 
-// forgive lets nodes take part again that are left out for broken epochs, unless it is the node
-// that failed now. false: there is none.
+// forgive lets nodes take part again that are left out because they failed alone, unless it is the
+// node that failed now. false: there is none.
 func (a *Authority) forgive(failed string) (any bool) {
 	for _, n := range a.Known() {
-		if n.ID != failed && a.isFenced(n) && a.broke(n) {
+		if n.ID != failed && a.isFenced(n) && a.broke(n) && a.blamed[n.ID].alone {
 			delete(a.fenced, n.ID)
 			delete(a.blamed, n.ID)
 			any, a.changed = true, a.now

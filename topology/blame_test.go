@@ -128,6 +128,14 @@ func TestFaultOfARequest(t *testing.T) {
 	if len(a.Fenced()) != 0 {
 		t.Errorf("the first owner is not forgiven: %v", a.Fenced())
 	}
+	b := serving(t, "a", "b", "c")
+	for range 3 {
+		breaks(t, b, "a", false) // the others waited for it: no request moves
+	}
+	breaks(t, b, "b", true)
+	if len(b.Fenced()) != 1 {
+		t.Errorf("a node that others waited for is forgiven when another fails alone: %v", b.Fenced())
+	}
 }
 
 // TestRefusedWhileServing: a node that turns out to be of a build that cannot take part is

@@ -120,8 +120,12 @@ func TestOtherWireVersion(t *testing.T) {
 	p := newParts(t, t.TempDir(), 1)
 	p.start()
 	other := built.shoal(t, "otherwire")
+	ours := fmt.Sprintf("speaks wire version %d", rpc.Version)
+	if rpc.MinVersion < rpc.Version {
+		ours = fmt.Sprintf("speaks wire versions %d to %d", rpc.MinVersion, rpc.Version)
+	}
 	refusedBuild(t, spawn(t, other, "odd", nil, "node", "--join", p.gossip, "--id", "odd", "--threads", "1"),
-		"this node (build dev tags=otherwire go", "speaks wire version 9", fmt.Sprintf("speaks wire version %d", rpc.Version))
+		"this node (build dev tags=otherwire go", "speaks wire version 9", ours)
 	if a, err := p.try(context.Background(), "GET", "/ready", nil); err != nil || a.status != 200 {
 		t.Errorf("%d %s %v", a.status, a.body, err)
 	}
@@ -130,7 +134,7 @@ func TestOtherWireVersion(t *testing.T) {
 	p.startCoordinator()
 	eventually(t, recoverLimit, "the node is refused", func() (bool, string) {
 		text := p.stateText()
-		return strings.Contains(text, "n0 is refused: it (build dev go") && strings.Contains(text, fmt.Sprintf("speaks wire version %d, the cluster (build dev tags=otherwire", rpc.Version)), text
+		return strings.Contains(text, "n0 is refused: it (build dev go") && strings.Contains(text, ours+", the cluster (build dev tags=otherwire"), text
 	})
 	p.nodes[0].line(t, p.nodes[0].err, regexp.MustCompile("takes no part under a coordinator of another build"), patience)
 	time.Sleep(2 * time.Second)
