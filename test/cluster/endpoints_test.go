@@ -217,7 +217,7 @@ func (s *system) refusals() {
 		{400, "POST", "/v1/completions", `{"prompt":`, "JSON"},
 		{400, "POST", "/v1/completions", `{"prompt":[5000]}`, "vocabulary"},
 		{400, "POST", "/v1/completions", `{"prompt":"a","temperature":3}`, "temperature"},
-		{400, "POST", "/v1/completions", `{"prompt":"a","max_tokens":9000}`, "maximum context length is 8192"},
+		{400, "POST", "/v1/completions", `{"prompt":[` + strings.Repeat("5,", 8999) + `5],"max_tokens":10}`, "9010 tokens (9000 in the prompt, 10 in the completion)"},
 		{400, "POST", "/v1/completions", `{"prompt":"a","kv_policy":"nonsense"}`, "known"},
 		{400, "POST", "/v1/completions", `{"prompt":"a","tools":[{}]}`, "tools"},
 		{404, "POST", "/v1/completions", `{"prompt":"a","model":"gpt-4"}`, "gpt-4"},
