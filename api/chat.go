@@ -107,7 +107,7 @@ func (s *Server) parseConversation(f *fields) (c talk) {
 	s.effort(&c.Conversation, effort)
 	give(f.err)
 	r := turnReader{lim: s.cfg.Limits}
-	c.Messages, c.left = r.messages(f.get("messages")), r.left
+	c.Messages, c.left = r.messages(f.get("messages"), c.ContinueFinal), r.left
 	return c
 }
 

@@ -3,9 +3,9 @@ package api
 import "encoding/json"
 
 // messages reads the messages of a chat.
-func (c *turnReader) messages(v json.RawMessage) []Message {
+func (c *turnReader) messages(v json.RawMessage, continues bool) []Message {
 	list := messageList(v, c.lim)
-	last := newest(rolesOf(list))
+	last := newest(rolesOf(list), continues)
 	out := make([]Message, len(list))
 	for i, raw := range list {
 		c.now = i == last

@@ -25,7 +25,11 @@ func (c *turnReader) leave(at string) {
 }
 
 // newest is the index of the newest message of the user, -1 if there is none or it was answered.
-func newest(roles []string) int {
+// continues: a last message of the assistant is the beginning of the answer that is asked for.
+func newest(roles []string, continues bool) int {
+	if n := len(roles) - 1; continues && n >= 0 && roles[n] == "assistant" {
+		roles = roles[:n]
+	}
 	for i := len(roles) - 1; i >= 0; i-- {
 		switch roles[i] {
 		case "user":

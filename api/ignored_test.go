@@ -54,6 +54,7 @@ func TestWithoutEffect(t *testing.T) {
 			{"/v1/chat/completions", `"messages":[{"role":"user","content":"x"}],"store":true,"verbosity":"low","web_search_options":{},"prediction":{},"service_tier":"auto"`, "prediction, service_tier, store, verbosity, web_search_options"},
 			{"/v1/chat/completions", `"messages":[{"role":"user","content":"x"}],"store":false,"verbosity":"medium","metadata":{}`, ""},
 			{"/v1/completions", `"prompt":"x","store":true`, "store"},
+			{"/v1/responses", `"input":"x","store":false,"context_management":[{"type":"compaction","compact_threshold":1000}]`, "context_management"},
 			{"/v1/messages", `"max_tokens":9,"messages":[{"role":"user","content":"x"}],"context_management":{"edits":[{"type":"clear_tool_uses_20250919"}]},"container":"c","mcp_servers":[{"type":"url"}]`, "container, context_management, mcp_servers"},
 			{"/v1/messages", `"max_tokens":9,"messages":[{"role":"user","content":"x"}],"tools":[{"type":"web_search_20250305","name":"web_search","max_uses":5},{"type":"bash_20250124","name":"bash"},{"name":"f","input_schema":{"type":"object"}},{"type":"mcp_toolset","mcp_server_name":"m","name":{}},{"type":"text_editor_20250728","name":"e"}]`, "tools[0], tools[1], tools[3], tools[4]"},
 			{"/v1/messages", `"max_tokens":9,"messages":[{"role":"user","content":"x"}],"stop_sequences":["1","2","3","4","5","6"]`, ""},

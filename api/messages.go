@@ -72,7 +72,7 @@ func (s *Server) messagesTalk(f *fields) (c talk) {
 		c.Messages = append(c.Messages, Message{Role: "system", Content: system})
 	}
 	list := messageList(f.get("messages"), s.cfg.Limits)
-	last := newest(rolesOf(list))
+	last := newest(rolesOf(list), true)
 	for i, raw := range list {
 		c.Messages = append(c.Messages, r.turnsOf("messages["+itoa(i)+"]", raw, i == last)...)
 	}

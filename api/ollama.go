@@ -126,7 +126,7 @@ func ollamaMessages(v json.RawMessage, lim Limits) (list []any, left []string) {
 		return nil, nil
 	}
 	turns := messageList(v, lim)
-	last := newest(rolesOf(turns))
+	last := newest(rolesOf(turns), false)
 	for i, raw := range turns {
 		at := "messages[" + itoa(i) + "]"
 		var m struct {

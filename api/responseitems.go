@@ -97,7 +97,7 @@ func (s *Server) turnsOfItems(ctx context.Context, instructions string, items []
 		}
 		roles[i] = items[i].Role
 	}
-	last := newest(roles)
+	last := newest(roles, false)
 	for i, x := range items {
 		if i == len(items)-own {
 			t.left = nil

@@ -171,7 +171,7 @@ func (s *Server) parseResponse(f *fields) *generation {
 	q.text(f, words)
 	g := &generation{params: s.parseParams(words), promptLogprobs: -1, response: q, frames: func() framer { return &responseFramer{after: -1} }}
 	f.fail(words.err)
-	for _, name := range [...]string{"conversation", "prompt", "context_management"} {
+	for _, name := range [...]string{"conversation", "prompt"} {
 		if v := f.get(name); v != nil && !emptyValue(v) {
 			f.fail(invalidCode(name, "unsupported_parameter", "'%s' is not supported.", name))
 		}
