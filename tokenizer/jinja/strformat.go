@@ -1,6 +1,7 @@
 package jinja
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"math/big"
@@ -165,7 +166,7 @@ func (in *interp) formatted(v Value, spec string) Str {
 	if spec == "" {
 		return in.str(v)
 	}
-	fill, align, sign := " ", "", ""
+	fill, align, sign := "", "", ""
 	if r, n := utf8.DecodeRuneInString(spec); n < len(spec) && strings.IndexByte("<>=^", spec[n]) >= 0 {
 		fill, align, spec = string(r), spec[n:n+1], spec[n+1:]
 	} else if strings.IndexByte("<>=^", spec[0]) >= 0 {
@@ -181,9 +182,14 @@ func (in *interp) formatted(v Value, spec string) Str {
 	}
 	sign = take("+- ")
 	alternate := take("#") != ""
-	if take("0") != "" && align == "" {
-		fill, align = "0", "="
+	s, text := v.(Str)
+	if take("0") != "" {
+		fill = cmp.Or(fill, "0")
+		if align == "" && !text {
+			align = "="
+		}
 	}
+	fill = cmp.Or(fill, " ")
 	width, at := in.digitsAt(spec, 0)
 	spec = spec[at:]
 	comma := take(",_")
@@ -203,7 +209,6 @@ func (in *interp) formatted(v Value, spec string) Str {
 		in.fail("Invalid format specifier")
 	}
 	in.defined(v)
-	s, text := v.(Str)
 	var digits string
 	switch {
 	case text:
@@ -213,14 +218,14 @@ func (in *interp) formatted(v Value, spec string) Str {
 		if precision >= 0 && precision < s.runes() {
 			s = s.slice(0, s.offset(precision))
 		}
+	case kind == "c" && (sign != "" || alternate), comma != "" && strings.Contains("nsc", cmp.Or(kind, " ")), comma == "," && strings.Contains("boxX", cmp.Or(kind, " ")):
+		in.fail("Invalid format specifier for a number")
 	default:
-		s = Trusted("")
-		digits, s = in.formattedNumber(v, kind, precision, alternate, comma)
-		if sign == "+" || sign == " " {
-			if !strings.HasPrefix(s.s, "-") {
-				s = Trusted(sign + s.s)
-			}
+		zeros := 0
+		if align == "=" && fill == "0" {
+			zeros = width
 		}
+		digits, s = in.formattedNumber(v, strings.Trim(sign, "-"), kind, precision, alternate, comma, zeros)
 	}
 	n := max(width-s.runes(), 0)
 	pad := func(n int) Str { return in.fill(n, Trusted(fill)) }
@@ -230,17 +235,16 @@ func (in *interp) formatted(v Value, spec string) Str {
 	case align == "^":
 		return joinStr([]Str{pad(n / 2), s, pad(n - n/2)}, Str{})
 	case align == "=":
-		if comma != "" && fill == "0" && n > 0 {
-			in.fail("zeros before digits in groups are not supported")
-		}
 		at := len(s.s) - len(digits)
 		return joinStr([]Str{s.slice(0, at), pad(n), s.slice(at, len(s.s))}, Str{})
 	}
 	return joinStr([]Str{pad(n), s}, Str{})
 }
 
-// formattedNumber is a number with its sign and prefix, and the digits alone.
-func (in *interp) formattedNumber(v Value, kind string, precision int, alternate bool, comma string) (digits string, whole Str) {
+// formattedNumber is a number with its sign and prefix, and the digits alone. sign is that of
+// a number that is not negative.
+// Digits in groups get the zeros that fill a width.
+func (in *interp) formattedNumber(v Value, sign, kind string, precision int, alternate bool, comma string, width int) (digits string, whole Str) {
 	long, _ := v.(*big.Int)
 	i, f, isInt, ok := number(v)
 	if !ok && long == nil {
@@ -252,27 +256,30 @@ func (in *interp) formattedNumber(v Value, kind string, precision int, alternate
 	} else if long != nil {
 		f, _ = new(big.Float).SetInt(long).Float64()
 	}
-	prefix := ""
+	prefix := sign
 	switch {
 	case isInt && strings.Contains("dnboxXc", kind):
 		if precision >= 0 {
 			in.fail("Precision not allowed in integer format specifier")
 		}
 		if kind == "c" {
+			if i < 0 || i > utf8.MaxRune {
+				in.fail("%%c arg not in range(0x110000)")
+			}
 			return "", Trusted(string(rune(i)))
 		}
 		base := map[string]int{"b": 2, "o": 8, "x": 16, "X": 16}[kind]
 		if base == 0 {
 			base = 10
 		} else if alternate {
-			prefix = "0" + kind
+			prefix += "0" + kind
 		}
 		digits = new(big.Int).Abs(long).Text(base)
 		if kind == "X" {
 			digits = strings.ToUpper(digits)
 		}
 		if long.Sign() < 0 {
-			prefix = "-" + prefix
+			prefix = "-" + strings.TrimPrefix(prefix, sign)
 		}
 	case strings.Contains("boxXcsd", kind) && kind != "":
 		in.fail("Unknown format code '%s' for object of type '%s'", kind, typeName(v))
@@ -281,16 +288,21 @@ func (in *interp) formattedNumber(v Value, kind string, precision int, alternate
 		if math.Signbit(f) && !math.IsNaN(f) {
 			prefix = "-"
 		}
-		digits = formattedFloat(a, kind, precision)
+		digits = formattedFloat(a, kind, precision, alternate)
 	}
 	if comma != "" {
-		digits = grouped(digits, comma)
+		size := 3
+		if strings.Contains("boxX", cmp.Or(kind, " ")) {
+			size = 4
+		}
+		in.charge(4 * max(width, 0))
+		digits = grouped(digits, comma, size, width-len(prefix))
 	}
 	return digits, Trusted(prefix + digits)
 }
 
 // formattedFloat is one that is not negative.
-func formattedFloat(f float64, kind string, precision int) string {
+func formattedFloat(f float64, kind string, precision int, alternate bool) string {
 	if math.IsNaN(f) || math.IsInf(f, 0) {
 		s := strings.ToLower(strings.TrimPrefix(fmt.Sprint(f), "+"))
 		if kind == "%" {
@@ -302,17 +314,31 @@ func formattedFloat(f float64, kind string, precision int) string {
 		return s
 	}
 	bare := kind == ""
+	pointed := func(mantissa, exponent string) string {
+		if alternate && !strings.Contains(mantissa, ".") {
+			mantissa += "."
+		}
+		return mantissa + exponent
+	}
 	if bare && precision < 0 {
-		return formatFloat(f)
+		s := formatFloat(f)
+		if at := strings.IndexByte(s, 'e'); at >= 0 {
+			return pointed(s[:at], s[at:])
+		}
+		return s
 	}
 	if precision < 0 {
 		precision = 6
+	}
+	flag, percent := "", ""
+	if alternate {
+		flag = "#"
 	}
 	switch kind {
 	case "", "n":
 		kind = "g"
 	case "%":
-		return strconv.FormatFloat(f*100, 'f', precision, 64) + "%"
+		f, kind, percent = f*100, "f", "%"
 	}
 	if (kind == "g" || kind == "G") && precision == 0 {
 		precision = 1
@@ -321,31 +347,37 @@ func formattedFloat(f float64, kind string, precision int) string {
 		s := strconv.FormatFloat(f, 'e', precision-1, 64)
 		mantissa, exponent, _ := strings.Cut(s, "e")
 		if n, err := strconv.Atoi(exponent); err == nil && n == precision-1 {
-			if strings.Contains(mantissa, ".") {
+			if strings.Contains(mantissa, ".") && !alternate {
 				mantissa = strings.TrimRight(strings.TrimRight(mantissa, "0"), ".")
 			}
-			return mantissa + "e" + exponent
+			return pointed(mantissa, "e"+exponent)
 		}
 	}
-	s := fmt.Sprintf("%."+strconv.Itoa(precision)+kind, f)
+	s := fmt.Sprintf("%"+flag+"."+strconv.Itoa(precision)+kind, f)
 	if bare && !strings.ContainsAny(s, ".e") {
 		s += ".0"
 	}
-	return s
+	return s + percent
 }
 
-// grouped puts a mark between each three digits before the point.
-func grouped(digits, mark string) string {
-	end := strings.IndexFunc(digits, func(r rune) bool { return r < '0' || r > '9' })
+// grouped puts a mark between groups of digits before the point, and zeros before them up to
+// a width.
+func grouped(digits, mark string, size, width int) string {
+	end := strings.IndexFunc(digits, func(r rune) bool { return !(r >= '0' && r <= '9' || size == 4 && r|0x20 >= 'a' && r|0x20 <= 'f') })
 	if end < 0 {
 		end = len(digits)
 	}
+	n := end
+	for n+(n-1)/size+len(digits)-end < width {
+		n++
+	}
+	digits = strings.Repeat("0", n-end) + digits
 	var b strings.Builder
-	for i := range end {
-		if i > 0 && (end-i)%3 == 0 {
+	for i := range n {
+		if i > 0 && (n-i)%size == 0 {
 			b.WriteString(mark)
 		}
 		b.WriteByte(digits[i])
 	}
-	return b.String() + digits[end:]
+	return b.String() + digits[n:]
 }
