@@ -119,6 +119,9 @@ func awaitReady(ctx context.Context, e *env, co *cluster.Coordinator) error {
 		}
 		select {
 		case <-ctx.Done():
+			if last != "" {
+				showStatus(e.stderr, "")
+			}
 			return context.Cause(ctx)
 		case <-time.After(20 * time.Millisecond):
 		}

@@ -215,6 +215,9 @@ func (p *pair) ready(addr string) (*api.ClusterState, error) {
 		}
 		select {
 		case <-p.ctx.Done():
+			if last != "" {
+				showStatus(p.e.stderr, "")
+			}
 			return nil, context.Cause(p.ctx)
 		case <-time.After(100 * time.Millisecond):
 		}

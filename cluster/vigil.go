@@ -26,6 +26,10 @@ type vigil struct {
 // as trouble: a takeover takes 6 to 15 s, and who connects meanwhile waits for it.
 const takeoverMost = 20 * time.Second
 
+// logAfter is how long a standby must wait for one reason before the log has it: the reasons
+// of a start pass in a moment.
+const logAfter = 5 * time.Second
+
 func (v *vigil) start() {
 	v.quit = make(chan struct{})
 	v.ended.Go(v.run)
@@ -47,6 +51,7 @@ func (v *vigil) run() {
 	defer t.Stop()
 	limit, since := store.Quiet, time.Now()
 	said, wasAlone := "", false
+	logged, changed := "", time.Now()
 	for {
 		if v.led() {
 			limit, since = takeoverMost, time.Now()
@@ -55,10 +60,14 @@ func (v *vigil) run() {
 		v.mu.Lock()
 		why := v.why
 		v.mu.Unlock()
+		if why != said {
+			changed = time.Now()
+		}
+		if v.standby && why != "" && why != logged && time.Since(changed) >= logAfter {
+			v.log.Info("standing by", "reason", why)
+			logged = why
+		}
 		if why != "" && (why != said || alone != wasAlone) {
-			if v.standby && why != said {
-				v.log.Info("standing by", "reason", why)
-			}
 			said, wasAlone = why, alone
 			if alone {
 				why += "; nobody coordinates meanwhile"
