@@ -365,3 +365,87 @@ func FuzzBlock(f *testing.F) {
 		}
 	})
 }
+
+// TestSalvageOfManyBlocks damages the ends and the whole of blocks, of which a stream has several.
+func TestSalvageOfManyBlocks(t *testing.T) {
+	live, dead := t.TempDir(), t.TempDir()
+	l, end := openJobs(t, live)
+	all := written{}
+	for i := range 24 {
+		name := fmt.Sprintf("job-%03d", i)
+		w := journal.NewWriter(name)
+		for k := range 2 {
+			r := journal.Record{Kind: jobs.KindStart, Attempt: uint32(k), Payload: bytes.Repeat([]byte{'a' + byte(i%26)}, 400_000)}
+			if k == 0 {
+				r.Kind = jobs.KindAccept
+				r.Payload = fmt.Appendf(nil, `{"endpoint":"e","body":"%s"}`, r.Payload)
+			}
+			if _, err := w.Append(t.Context(), l, &r, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := l.Scan(t.Context(), func(name string, _ uint64, data []byte) error {
+		all[name] = append(all[name], bytes.Clone(data))
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.CopyFS(dead, os.DirFS(live)); err != nil {
+		t.Fatal(err)
+	}
+	end()
+	blocks := func(dir string) []string {
+		found, _ := filepath.Glob(filepath.Join(dir, "jetstream", "jetstream", "*", "streams", journal.JobStream, "msgs", "*.blk"))
+		slices.SortFunc(found, func(a, b string) int { return len(a) - len(b) })
+		return found
+	}
+	if n := len(blocks(dead)); n < 3 {
+		t.Fatalf("%d blocks", n)
+	}
+	flip := func(d []byte, at int) { d[at] ^= 1 }
+	for name, damage := range map[string]func(blocks [][]byte){
+		"the end of each block": func(blocks [][]byte) {
+			for _, d := range blocks {
+				flip(d, len(d)-100)
+			}
+		},
+		"the beginning of each block": func(blocks [][]byte) {
+			for _, d := range blocks {
+				flip(d, 300)
+			}
+		},
+		"the first block":  func(blocks [][]byte) { clear(blocks[0]) },
+		"the second block": func(blocks [][]byte) { clear(blocks[1]) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			at := t.TempDir()
+			if err := os.CopyFS(at, os.DirFS(dead)); err != nil {
+				t.Fatal(err)
+			}
+			list := blocks(at)
+			data := make([][]byte, len(list))
+			for i, path := range list {
+				var err error
+				if data[i], err = os.ReadFile(path); err != nil {
+					t.Fatal(err)
+				}
+			}
+			damage(data)
+			for i, path := range list {
+				if err := os.WriteFile(path, data[i], 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			known, err := salvage(at, filepath.Join(at, "jetstream"), quiet)
+			if err != nil {
+				t.Fatal(err)
+			}
+			lost := holds(t, at, all, known)
+			t.Logf("%d blocks, %d of %d jobs are lost; %+v", len(list), lost, len(all), known)
+			if most := map[bool]int{true: len(list), false: len(all)/len(list) + 2}[strings.Contains(name, "each")]; lost > most {
+				t.Errorf("%d jobs are lost", lost)
+			}
+		})
+	}
+}
