@@ -24,7 +24,7 @@ const (
 	lockSuffix   = ".lock"
 	lockPause    = 50 * time.Millisecond
 	lockLimit    = 5 * time.Minute // a process that holds the lock for longer may be stopped
-	maxEntries   = 256 // older ones are removed
+	maxEntries   = 256             // older ones are removed
 )
 
 // Digests returns the size bytes that are kept under key, or else what compute returns, and
