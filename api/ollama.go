@@ -119,66 +119,6 @@ func (s *Server) ollamaCompletion(ctx context.Context, f, req *fields, raw bool)
 	return s.chatOf(ctx, req)
 }
 
-// ollamaMessages are the turns in OpenAI's words, and the places of what was left out; nil: there
-// are none.
-func ollamaMessages(v json.RawMessage, lim Limits) (list []any, left []string) {
-	if v == nil || emptyValue(v) {
-		return nil, nil
-	}
-	turns := messageList(v, lim)
-	last := newest(rolesOf(turns), false)
-	for i, raw := range turns {
-		at := "messages[" + itoa(i) + "]"
-		var m struct {
-			Role     string          `json:"role"`
-			Content  string          `json:"content"`
-			Thinking string          `json:"thinking"`
-			Images   json.RawMessage `json:"images"`
-			ToolName string          `json:"tool_name"`
-			Calls    []struct {
-				Function struct {
-					Name      string          `json:"name"`
-					Arguments json.RawMessage `json:"arguments"`
-				} `json:"function"`
-			} `json:"tool_calls"`
-		}
-		if raw[0] != '{' || unmarshal(raw, &m) != nil {
-			panic(refusal(invalid(at, "'%s' must be an object with 'role' and 'content'.", at)))
-		}
-		if !isNull(m.Images) && !emptyValue(m.Images) {
-			if i == last {
-				panic(refusal(invalidCode(at+".images", "unsupported_parameter", "'%s.images' is not supported: only text is. Send the message without images.", at)))
-			}
-			left = append(left, at+".images")
-			m.Content = joinLines(m.Content, leftOut("an image"))
-		}
-		turn := map[string]any{"role": m.Role, "content": m.Content}
-		if m.Thinking != "" {
-			turn["reasoning_content"] = m.Thinking
-		}
-		if m.ToolName != "" {
-			turn["name"] = m.ToolName
-		}
-		var calls []any
-		for k, c := range m.Calls {
-			args := "{}"
-			switch v := c.Function.Arguments; {
-			case isNull(v):
-			case v[0] == '"': // as OpenAI's clients write them
-				_ = unmarshal(v, &args) // a valid string decodes
-			default:
-				args = compactJSON(v)
-			}
-			calls = append(calls, map[string]any{"id": "call-" + itoa(i) + "-" + itoa(k), "type": "function", "function": map[string]any{"name": c.Function.Name, "arguments": args}})
-		}
-		if calls != nil {
-			turn["tool_calls"] = calls
-		}
-		list = append(list, turn)
-	}
-	return list, left
-}
-
 // ollamaError is an error in Ollama's words.
 func ollamaError(e *apiError) any { return map[string]string{"error": e.message} }
 

@@ -140,3 +140,24 @@ func TestOllamaTools(t *testing.T) {
 		}
 	}
 }
+
+// TestOllamaCallIDs: a result has the id of the call that it is of, named or not.
+func TestOllamaCallIDs(t *testing.T) {
+	url, seen := serveTools(t, hermesTemplate, &fakeEngine{script: says("ok")})
+	url = strings.TrimSuffix(url, "/v1/chat/completions") + "/api/chat"
+	const calls = `{"role":"user","content":"x"},{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":{}}},{"function":{"name":"g","arguments":{}}},{"id":"mine","function":{"name":"g","arguments":{}}}]},`
+	for results, want := range map[string]string{
+		`{"role":"tool","content":"1"},{"role":"tool","content":"2"},{"role":"tool","content":"3"},{"role":"tool","content":"4"}`:                                        "call-1-0 call-1-1 mine ",
+		`{"role":"tool","tool_name":"g","content":"1"},{"role":"tool","tool_name":"f","content":"2"},{"role":"tool","tool_name":"g","content":"3"}`:                      "call-1-1 call-1-0 mine",
+		`{"role":"tool","tool_call_id":"mine","content":"1"},{"role":"tool","tool_call_id":"strange","content":"2"},{"role":"tool","tool_name":"unknown","content":"3"}`: "mine strange call-1-0",
+	} {
+		a := post(t, url, `{"model":"fake/model","stream":false,"messages":[`+calls+results+`]}`)
+		var got []string
+		for _, m := range seen.Messages[2:] {
+			got = append(got, m.CallID)
+		}
+		if a.status != 200 || strings.Join(got, " ") != want {
+			t.Errorf("%s: %d, ids %q, want %q", results, a.status, strings.Join(got, " "), want)
+		}
+	}
+}
