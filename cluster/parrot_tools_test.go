@@ -111,7 +111,7 @@ func TestParrotCalls(t *testing.T) {
 			}
 		}
 	}
-	// However max_tokens cuts the answer, no piece of a mark becomes content beside a call.
+	// However max_tokens cuts the answer, no piece of a mark becomes content after a call.
 	h := serveParrot(t, parrot.Script{Text: call}, nil)
 	for n := 1; ; n++ {
 		got := askChat(t, h, M{"tools": putTool(schema), "max_tokens": n}, n%2 == 0)
