@@ -36,7 +36,11 @@ func commandLine(name string, cmd any) ([]string, error) {
 			return nil, fmt.Errorf("--%s: %w", f.Name, err)
 		}
 		for _, v := range values {
-			args = append(args, "--"+f.Name+"="+v)
+			if v == "" || v[0] == '-' || f.IsBool() { // else it would be taken for a flag, or for a text
+				args = append(args, "--"+f.Name+"="+v)
+			} else {
+				args = append(args, "--"+f.Name, v)
+			}
 		}
 	}
 	return args, nil
