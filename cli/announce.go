@@ -75,7 +75,7 @@ func (c *upCmd) readyText(serve cluster.ServeConfig, s standing, pid int) string
 		path, body, ask = "completions", `{"prompt":"Once upon a time"}`, `shoal run`+more+` "Once upon a time"`
 	}
 	line("ask", "%s", ask)
-	line("", "curl %s/v1/%s%s -H 'Content-Type: application/json' -d '%s'", url, path, auth, body)
+	line("", "curl %s/v1/%s%s -d '%s'", url, path, auth, body)
 	if given, err := c.key(); err == nil && !given.IsZero() {
 		line("join", "shoal node --join %s --cluster-key %s", s.gossip, cmp.Or(c.ClusterKeyFile, "FILE"))
 	}
