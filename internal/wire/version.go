@@ -4,6 +4,6 @@ package wire
 
 const (
 	// Version is the wire version that this build writes; it reads MinVersion to Version.
-	Version    = 6
-	MinVersion = 5
+	Version    = 7
+	MinVersion = 7
 )

@@ -27,8 +27,8 @@ func plain(n, tokens int) (out []request) {
 	return out
 }
 
-// TestMixedBuilds: nodes of the build before this wire version serve with nodes of this one,
-// under coordinators of both. No epoch ends, and the tokens are those of one build alone. Then
+// TestMixedBuilds: a build whose wire version is not read any more is refused and says why. Nodes
+// of one whose version is read serve with nodes of this build, under coordinators of both. No epoch ends, and the tokens are those of one build alone. Then
 // the rest is replaced while streams run.
 func TestMixedBuilds(t *testing.T) {
 	if testing.Short() {
@@ -48,12 +48,30 @@ func TestMixedBuilds(t *testing.T) {
 	}
 	for _, rev := range revs {
 		t.Run(fmt.Sprintf("%.12s", rev), func(t *testing.T) {
-			if wireOf(rev) < rpc.MinVersion {
-				t.Skip("this build does not read its wire version: TestOtherWireVersion")
-			}
 			t.Logf("wire version %d and %d", wireOf(rev), rpc.Version)
+			if wireOf(rev) < rpc.MinVersion {
+				refusedRelease(t, built.release(t, rev), wireOf(rev))
+				return
+			}
 			mixedBuilds(t, built.release(t, rev), append(plain(1, 200), streaming(3, 150)...), rev)
 		})
+	}
+}
+
+// refusedRelease: a node of a build whose wire version is not read any more ends and says why, and
+// the cluster goes on.
+func refusedRelease(t *testing.T, old string, version int) {
+	p := newParts(t, t.TempDir(), 2)
+	p.start()
+	reqs := append(plain(1, 200), streaming(3, 150)...)
+	want, _ := p.open(reqs).wait(t)
+	flow := p.open(reqs)
+	flow.reach(t, 60)
+	refusedBuild(t, spawn(t, old, "old", nil, "node", "--join", p.gossip, "--id", "old", "--threads", "1"), fmt.Sprintf("speaks wire version %d", version))
+	got, _ := flow.wait(t)
+	same(t, "while an old node comes", reqs, want, got)
+	if s := p.cluster(); s.Epoch != 1 || len(s.Nodes) != 2 {
+		t.Errorf("epoch %d, %s", s.Epoch, p.stateText())
 	}
 }
 
