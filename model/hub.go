@@ -18,9 +18,14 @@ const (
 // cache the snapshot of its main branch, or its only snapshot; else path itself.
 func Locate(path string) (string, error) {
 	snapshots := join(path, hubSnapshots)
-	entries, err := os.ReadDir(snapshots)
-	if _, whole := os.Stat(join(path, configFile)); err != nil || whole == nil || hubName(path) == "" {
+	if _, whole := os.Stat(join(path, configFile)); whole == nil || hubName(path) == "" {
 		return path, nil
+	}
+	entries, err := os.ReadDir(snapshots)
+	if errors.Is(err, os.ErrNotExist) {
+		return path, nil
+	} else if err != nil {
+		return "", notThere(snapshots, err)
 	}
 	main := filepath.Join(path, "refs", "main")
 	commit, err := readSmall(main, 1<<10)
