@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoal-llm/shoal/gguf"
 	"github.com/shoal-llm/shoal/model"
 	"github.com/shoal-llm/shoal/model/modeltest"
 )
@@ -49,6 +50,39 @@ func TestHashSeesEveryByte(t *testing.T) {
 			t.Errorf("a byte at %v of the file leaves the hash of %v", at, other)
 		}
 		seen[h] = at
+	}
+}
+
+// Whatever the format, all bytes of the weights are covered, and the last one of the file counts.
+func TestHashOfEveryFormat(t *testing.T) {
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	converted := func(from string) string {
+		c, err := model.Open(from)
+		check(t, err)
+		defer c.Close()
+		path := filepath.Join(t.TempDir(), "m.gguf")
+		put(t, path, modeltest.Convert(c, always(gguf.F32)).Bytes())
+		return path
+	}
+	latent := t.TempDir()
+	check(t, modeltest.SameMScale("testdata/deepseek_v2", latent))
+	quantised, _ := fp8(t)
+	for name, path := range map[string]string{
+		"one file": write(t, modeltest.Small(), 1), "several files": write(t, modeltest.Odd(), 1), "fp8": quantised,
+		"gguf": converted(write(t, modeltest.Small(), 1)), "gguf, latent attention": converted(latent),
+	} {
+		c := open(t, path)
+		r, err := c.Verify(context.Background(), nil)
+		check(t, err)
+		if n := c.PieceBytes(); n != r.Bytes || n == 0 {
+			t.Errorf("%s: the hash covers %d bytes of %d", name, n, r.Bytes)
+		}
+		first := c.Hash()
+		files := c.Files()
+		write1(t, files[len(files)-1], 0.9999999)
+		if open(t, path).Hash() == first {
+			t.Errorf("%s: another last byte, and the same hash", name)
+		}
 	}
 }
 

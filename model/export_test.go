@@ -47,5 +47,13 @@ func Verify(dir string) (*Report, error) {
 	return c.Verify(context.Background(), nil)
 }
 
+// PieceBytes is how many bytes Hash covers.
+func (c *Checkpoint) PieceBytes() (n int64) {
+	for _, p := range c.pieces() {
+		n += int64(p.n)
+	}
+	return n
+}
+
 // Summed is how many bytes of weights were read for digests.
 func Summed() int64 { return summed.Load() }

@@ -303,11 +303,8 @@ func build(ctx context.Context, cfg Config, read *progress, held *caches, p topo
 			cfg.OnProgress(done, total)
 		}
 	})
-	if errors.Is(err, model.ErrChanged) {
-		err = fmt.Errorf("%w: %w", topology.ErrWeights, err)
-	}
 	if err != nil {
-		return nil, err
+		return nil, unusable(err)
 	}
 	if cfg.Shared != nil {
 		huge, all := cfg.Shared.Huge()
@@ -316,12 +313,20 @@ func build(ctx context.Context, cfg Config, read *progress, held *caches, p topo
 	if cfg.Draft != nil && held.drafter == nil {
 		if held.drafter, err = loadDrafter(ctx, &cfg, dt, kv); err != nil {
 			w.Close()
-			return nil, err
+			return nil, unusable(err)
 		}
 	}
 	e := newEpoch(cfg.Checkpoint, p, rank, w, dt, kv, held, cfg.Pool, int(r.MaxStepTokens))
 	e.parse, e.grammars = cfg.ParsePolicy, cfg.Grammars
 	return e, nil
+}
+
+// unusable marks the error of a file that changed: other nodes may have good ones.
+func unusable(err error) error {
+	if errors.Is(err, model.ErrChanged) {
+		return fmt.Errorf("%w: %w", topology.ErrWeights, err)
+	}
+	return err
 }
 
 func (a *Actor) loaded(c actor.Context, m *loaded) {
