@@ -110,6 +110,14 @@ func (p *parts) stateText() string {
 	return out
 }
 
+// speaks is how this build names its wire versions.
+func speaks() string {
+	if rpc.MinVersion < rpc.Version {
+		return fmt.Sprintf("speaks wire versions %d to %d", rpc.MinVersion, rpc.Version)
+	}
+	return fmt.Sprintf("speaks wire version %d", rpc.Version)
+}
+
 // TestOtherWireVersion: a node that speaks another wire version says which, and the cluster
 // goes on; one that has served under a coordinator waits when another one comes.
 func TestOtherWireVersion(t *testing.T) {
@@ -120,10 +128,7 @@ func TestOtherWireVersion(t *testing.T) {
 	p := newParts(t, t.TempDir(), 1)
 	p.start()
 	other := built.shoal(t, "otherwire")
-	ours := fmt.Sprintf("speaks wire version %d", rpc.Version)
-	if rpc.MinVersion < rpc.Version {
-		ours = fmt.Sprintf("speaks wire versions %d to %d", rpc.MinVersion, rpc.Version)
-	}
+	ours := speaks()
 	refusedBuild(t, spawn(t, other, "odd", nil, "node", "--join", p.gossip, "--id", "odd", "--threads", "1"),
 		"this node (build dev tags=otherwire go", "speaks wire version 9", ours)
 	if a, err := p.try(context.Background(), "GET", "/ready", nil); err != nil || a.status != 200 {

@@ -50,7 +50,7 @@ func TestMixedBuilds(t *testing.T) {
 		t.Run(fmt.Sprintf("%.12s", rev), func(t *testing.T) {
 			t.Logf("wire version %d and %d", wireOf(rev), rpc.Version)
 			if wireOf(rev) < rpc.MinVersion {
-				refusedRelease(t, built.release(t, rev), wireOf(rev))
+				refusedRelease(t, built.release(t, rev))
 				return
 			}
 			mixedBuilds(t, built.release(t, rev), append(plain(1, 200), streaming(3, 150)...), rev)
@@ -60,14 +60,14 @@ func TestMixedBuilds(t *testing.T) {
 
 // refusedRelease: a node of a build whose wire version is not read any more ends and says why, and
 // the cluster goes on.
-func refusedRelease(t *testing.T, old string, version int) {
+func refusedRelease(t *testing.T, old string) {
 	p := newParts(t, t.TempDir(), 2)
 	p.start()
 	reqs := append(plain(1, 200), streaming(3, 150)...)
 	want, _ := p.open(reqs).wait(t)
 	flow := p.open(reqs)
 	flow.reach(t, 60)
-	refusedBuild(t, spawn(t, old, "old", nil, "node", "--join", p.gossip, "--id", "old", "--threads", "1"), fmt.Sprintf("speaks wire version %d", version))
+	refusedBuild(t, spawn(t, old, "old", nil, "node", "--join", p.gossip, "--id", "old", "--threads", "1"), "this node", speaks())
 	got, _ := flow.wait(t)
 	same(t, "while an old node comes", reqs, want, got)
 	if s := p.cluster(); s.Epoch != 1 || len(s.Nodes) != 2 {
