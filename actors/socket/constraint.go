@@ -34,6 +34,7 @@ type constraint struct {
 	newest  grammar.State
 	older   []older // states of before the last tokens
 	err     error   // for good, unless what led to it is undone
+	begun   int     // tokens of the output when newest was begun anew
 }
 
 type older struct {
@@ -90,8 +91,31 @@ func (c *constraint) undo() {
 	c.done, c.newest, c.err = 0, grammar.State{}, nil
 }
 
+// leastAnew are the fewest tokens after which a constraint begins anew.
+const leastAnew = 64
+
+// anew goes through all tokens again with a grammar that has learnt nothing yet, when the
+// one that it shares with others nears its bounds. It does so again only after twice the
+// tokens, so that the work is in proportion to them.
+func (c *constraint) anew(err error) bool {
+	if !c.newest.Crowded() && !errors.Is(err, grammar.ErrTooComplex) || len(c.tokens) < max(2*c.begun, leastAnew) {
+		return false
+	}
+	c.begun, c.done, c.newest, c.err = len(c.tokens), 0, grammar.State{}, nil
+	c.older = c.older[:0]
+	return true
+}
+
 // state is that after all tokens.
 func (c *constraint) state() (grammar.State, error) {
+	s, err := c.advanced()
+	if c.anew(err) {
+		return c.advanced()
+	}
+	return s, err
+}
+
+func (c *constraint) advanced() (grammar.State, error) {
 	if c.newest == (grammar.State{}) && c.err == nil {
 		g, err := c.compile()
 		if err != nil {
@@ -118,6 +142,11 @@ func (c *constraint) allowed() ([]uint64, error) {
 		return nil, err
 	}
 	m, err := s.Mask()
+	if err != nil && c.anew(err) {
+		if s, err = c.advanced(); err == nil {
+			m, err = s.Mask()
+		}
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package socket
 
 import (
+	"bytes"
 	"slices"
 	"testing"
 
@@ -52,6 +53,46 @@ func TestConstraintUndoes(t *testing.T) {
 	none.undo()
 	none.warm(nil)
 	b.close()
+}
+
+// A sequence leaves a grammar that others have filled, and its output stays allowed as it was.
+func TestConstraintBeginsAnew(t *testing.T) {
+	v := grammar.NewVocabulary(256, func(id int32) []byte { return []byte{byte(id)} }, []int32{0})
+	engine := grammar.NewEngine(v)
+	spec := &grammar.Spec{Kind: grammar.KindGBNF, Text: `root ::= "(" root ")" | "x"`}
+	var b beside
+	defer b.close()
+	c := newConstraint(&b, func() (*grammar.Engine, error) { return engine, nil }, spec)
+	for range leastAnew {
+		c.feed('(')
+	}
+	want, err := c.allowed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := engine.Compile(*spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, many := g.Start(), bytes.Repeat([]byte("("), 1000)
+	for i := 0; !other.Crowded(); i++ {
+		if i == 2000 {
+			t.Fatal("the grammar does not fill")
+		}
+		if other, err = other.AdvanceBytes(many); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := other.Mask(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !c.newest.Crowded() {
+		t.Fatal("the grammar is not shared")
+	}
+	got, err := c.allowed()
+	if err != nil || !slices.Equal(got, want) || c.newest.Crowded() || c.done != leastAnew {
+		t.Errorf("%v, want %v; crowded %v, %d tokens: %v", got, want, c.newest.Crowded(), c.done, err)
+	}
 }
 
 // What grammars work out beside the steps has ended when the socket has.
