@@ -139,7 +139,7 @@ answers: ## answers of every policy, architecture and type, to the bit, beside t
 
 .PHONY: mixed
 mixed: ## builds of earlier revisions with this one in one cluster, real processes (4 minutes)
-	SHOAL_MIXED=1 go test -count 1 -v -timeout 30m -run TestMixedBuilds ./test/cluster
+	SHOAL_E2E=long SHOAL_MIXED=1 go test -count 1 -v -timeout 30m -run TestMixedBuilds ./test/cluster
 
 .PHONY: wire
 wire: ## record the formats between processes for a new wire version (raise internal/wire/version.go first)

@@ -7,10 +7,11 @@ import (
 	"testing"
 
 	"github.com/shoal-llm/shoal/cluster/rpc"
+	"github.com/shoal-llm/shoal/internal/testlevel"
 )
 
-// Builds of earlier revisions in one cluster with this one, as during a rolling upgrade. The build before
-// this wire version is tried in every run, the others in `make mixed`.
+// Builds of earlier revisions in one cluster with this one, as during a rolling upgrade. CI tries
+// the build before this wire version, `make mixed` the others as well.
 
 // onePass is a build of wire version 5 that drops StepRequest.passes without a word. A cluster
 // with it ended an epoch every ten seconds.
@@ -31,9 +32,7 @@ func plain(n, tokens int) (out []request) {
 // of one whose version is read serve with nodes of this build, under coordinators of both. No epoch ends, and the tokens are those of one build alone. Then
 // the rest is replaced while streams run.
 func TestMixedBuilds(t *testing.T) {
-	if testing.Short() {
-		t.Skip("builds another revision")
-	}
+	testlevel.NeedLong(t)
 	beside(t)
 	other, same := releases()
 	if other == "" {
