@@ -411,7 +411,7 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 	if err := b.setState(gossip.Ready); err != nil {
 		return err
 	}
-	cfg.Logger.Info("node joined", "id", cfg.ID, "share", cfg.Share, "threads", speeds.Threads.Most, "read_bytes_per_second", int64(speeds.Read), "gossip", b.gossip.Address(), "control", b.rpc.Address(), "routes", b.nats.RouteAddr(), "tensors", b.nats.Addr())
+	cfg.Logger.Info("node joined", "id", cfg.ID, "share", cfg.Share, "threads", speeds.Threads.Most, "read_bytes_per_second", int64(speeds.Read), "gossip", b.gossip.Address(), "control", b.rpc.Address(), "routes", b.nats.RouteAddr(), "tensors", b.nats.Addr(), "tls", !cfg.Key.IsZero())
 	if err := stayJoined(ctx, b, cfg.Join, &n.heard, cfg.Logger); err != nil {
 		return err
 	}

@@ -38,10 +38,11 @@ func TestClusterKey(t *testing.T) {
 	join(t, "a", gossip, nil, "--cluster-key", key)
 	b := join(t, "b", gossip, []string{"SHOAL_CLUSTER_KEY=" + strings.TrimSpace(string(text))}) // the other way to give it
 	c.waitReady()
-	for _, p := range []*process{c.head, b} {
-		if log := tail(p.err); !strings.Contains(log, "tls=true") {
-			t.Errorf("%s does not say that it uses TLS: %s", p.name, log)
-		}
+	if log := tail(b.err); !strings.Contains(log, "tls=true") {
+		t.Errorf("the node does not say that it uses TLS: %s", log)
+	}
+	if out := tail(c.head.out); !strings.Contains(out, "--cluster-key FILE") {
+		t.Errorf("the coordinator does not say that nodes need the key: %s", out)
 	}
 	reqs := streaming(4, 8)
 	first, _ := c.open(reqs).wait(t)
