@@ -41,7 +41,7 @@ func TestClusterKey(t *testing.T) {
 	if log := tail(b.err); !strings.Contains(log, "tls=true") {
 		t.Errorf("the node does not say that it uses TLS: %s", log)
 	}
-	if out := tail(c.head.out); !strings.Contains(out, "--cluster-key FILE") {
+	if out := tail(c.head.err); !strings.Contains(out, "--cluster-key FILE") {
 		t.Errorf("the coordinator does not say that nodes need the key: %s", out)
 	}
 	reqs := streaming(4, 8)
