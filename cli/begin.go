@@ -13,6 +13,7 @@ import (
 
 	"github.com/shoal-llm/shoal/client"
 	"github.com/shoal-llm/shoal/cluster"
+	"github.com/shoal-llm/shoal/model"
 )
 
 // startFlags are of commands that start a cluster for themselves when they need one.
@@ -103,7 +104,13 @@ func serves(ctx context.Context, c *client.Client, checkpoint string) (other str
 	case len(models) == 0:
 		return "something else", false
 	}
-	return models[0].ID, slices.ContainsFunc(models, func(m modelOf) bool { return m.Root == checkpoint })
+	root := checkpoint
+	if model.IsLoRA(checkpoint) { // a server names the folder of the merged weights
+		if dir, err := merged(checkpoint); err == nil {
+			root = dir
+		}
+	}
+	return models[0].ID, slices.ContainsFunc(models, func(m modelOf) bool { return m.Root == root })
 }
 
 // servesName tells whether the server serves a model under a name.

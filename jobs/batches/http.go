@@ -136,9 +136,12 @@ func (v *Service) postBatch(w http.ResponseWriter, r *http.Request) (any, error)
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), door.AcceptLimit)
 	defer cancel()
-	b, err := v.store.create(ctx, spec)
+	b, existed, err := v.store.create(ctx, spec)
 	if err != nil {
 		return nil, door.Problem(err)
+	}
+	if existed {
+		w.Header().Set("Idempotency-Replayed", "true")
 	}
 	return v.show(b), nil
 }

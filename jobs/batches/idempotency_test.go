@@ -75,6 +75,11 @@ func TestIdempotencyKeyOfBatches(t *testing.T) {
 			h.close()
 			h = open(t, log, dir, &engine{}, config{})
 		}
+		resp := h.open("POST", "/v1/batches", again, "Idempotency-Key", "x")
+		resp.Body.Close()
+		if resp.Header.Get("Idempotency-Replayed") != "true" {
+			t.Errorf("restarted %v: %s, no Idempotency-Replayed", restarted, resp.Status)
+		}
 		if got := h.want(200, "POST", "/v1/batches", again, "Idempotency-Key", "x")["id"]; got != id {
 			t.Errorf("restarted %v: %v, not %v", restarted, got, id)
 		}

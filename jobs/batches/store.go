@@ -233,21 +233,21 @@ func (s *Store) Sweep(before int64, drop func(*journal.Writer) error) error {
 	return nil
 }
 
-// create makes a batch, or finds the one of the same key and request.
-func (s *Store) create(ctx context.Context, spec spec) (*batch, error) {
+// create makes a batch, or finds the one of the same key and request, which existed.
+func (s *Store) create(ctx context.Context, spec spec) (b *batch, existed bool, err error) {
 	id := spec.id()
 	text, err := json.Marshal(spec)
 	if err != nil {
-		return nil, fmt.Errorf("jobs: %w", err)
+		return nil, false, fmt.Errorf("jobs: %w", err)
 	}
 	s.mu.Lock()
-	b := s.batches[id]
+	b, existed = s.batches[id]
 	s.mu.Unlock()
-	if b == nil {
+	if !existed {
 		b = newBatch(id)
 		err := s.append(ctx, b, KindCreated, spec)
 		if b.state.Phase == "" {
-			return nil, err
+			return nil, false, err
 		}
 		s.mu.Lock()
 		if s.batches[id] == nil {
@@ -259,9 +259,9 @@ func (s *Store) create(ctx context.Context, spec spec) (*batch, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.raw != string(text) {
-		return nil, journal.ErrMismatch
+		return nil, false, journal.ErrMismatch
 	}
-	return b, nil
+	return b, existed, nil
 }
 
 func (s *Store) get(id string) *batch {

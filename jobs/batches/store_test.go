@@ -24,7 +24,7 @@ func TestBatchesOfOthersAreHeardOf(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); next.jobs.Follow(ctx) }()
-	b, err := old.create(t.Context(), spec{Input: "f", Endpoint: "e"})
+	b, _, err := old.create(t.Context(), spec{Input: "f", Endpoint: "e"})
 	if err != nil {
 		t.Fatal(err)
 	}
