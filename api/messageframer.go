@@ -115,10 +115,10 @@ func (m *messageFramer) delta(out *sse, r *run, d delta) {
 	if d.thought != "" {
 		m.piece(out, block{Type: "thinking", Thinking: new(string), Signature: new(string)}, d.thought, map[string]string{"type": "thinking_delta", "thinking": d.thought})
 	}
-	if d.text != "" {
-		m.piece(out, block{Type: "text", Text: new(string)}, d.text, map[string]string{"type": "text_delta", "text": d.text})
+	text := func(s string) {
+		m.piece(out, block{Type: "text", Text: new(string)}, s, map[string]string{"type": "text_delta", "text": s})
 	}
-	for _, c := range d.calls {
+	d.inOrder(text, func(c madeCall) {
 		b, args := block{Type: "tool_use"}, string(c.arguments)
 		if c.name != "" {
 			m.close(out)
@@ -126,7 +126,7 @@ func (m *messageFramer) delta(out *sse, r *run, d delta) {
 			b.ID, b.Name, b.Input = c.id, c.name, &input
 		}
 		m.piece(out, b, args, map[string]string{"type": "input_json_delta", "partial_json": args})
-	}
+	})
 	if d.finish != "" {
 		m.last = d
 	}

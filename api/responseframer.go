@@ -57,10 +57,14 @@ func (m *responseFramer) delta(out *sse, r *run, d delta) {
 	if d.thought != "" {
 		m.piece(out, r, outItem{Type: "reasoning"}, d.thought, nil)
 	}
-	if d.text != "" || m.open && m.items[len(m.items)-1].Type == "message" && len(d.tokens) > 0 && len(d.calls) == 0 {
-		m.piece(out, r, outItem{Type: "message"}, d.text, m.logprobs(r, d))
+	text := func(s string) {
+		m.piece(out, r, outItem{Type: "message"}, s, m.logprobs(r, d))
+		d.tokens = nil // they come with the first text of the delta
 	}
-	for _, c := range d.calls {
+	if d.text == "" && len(d.calls) == 0 && len(d.tokens) > 0 && m.open && m.items[len(m.items)-1].Type == "message" {
+		text("")
+	}
+	d.inOrder(text, func(c madeCall) {
 		item := outItem{Type: "function_call", Name: c.name, CallID: c.id}
 		if c.name == "" {
 			item = m.items[len(m.items)-1]
@@ -74,7 +78,7 @@ func (m *responseFramer) delta(out *sse, r *run, d delta) {
 			m.close(out, r, "completed")
 		}
 		m.piece(out, r, item, string(c.arguments), nil)
-	}
+	})
 	if d.finish != "" {
 		m.last = d
 	}

@@ -12,6 +12,7 @@ type madeCall struct {
 	arguments []byte
 	index     int
 	id        string
+	at        int // bytes of its delta's text that come before it
 }
 
 // ToolCall is one in OpenAI's words.
@@ -126,11 +127,11 @@ func (p *parts) take(d *delta) {
 		d.text += x.Text
 		if x.Call != nil {
 			if p.calls++; !p.single || p.calls == 1 {
-				d.call(madeCall{x.Call.Name, []byte(x.Call.Arguments), p.calls - 1, p.id(p.calls - 1)})
+				d.call(madeCall{name: x.Call.Name, arguments: []byte(x.Call.Arguments), index: p.calls - 1, id: p.id(p.calls - 1), at: len(d.text)})
 			}
 		}
 		if x.Arguments != "" && (!p.single || p.calls == 1) {
-			d.call(madeCall{arguments: []byte(x.Arguments), index: p.calls - 1})
+			d.call(madeCall{arguments: []byte(x.Arguments), index: p.calls - 1, at: len(d.text)})
 		}
 	}
 	whole := !p.parser.Open() || p.single && p.calls > 1
@@ -139,6 +140,23 @@ func (p *parts) take(d *delta) {
 	}
 }
 
+// inOrder passes on the text and the calls of a delta in the order in which the model wrote them.
+func (d *delta) inOrder(text func(string), call func(madeCall)) {
+	from := 0
+	for _, c := range d.calls {
+		if c.at > from {
+			text(d.text[from:c.at])
+			from = c.at
+		}
+		call(c)
+	}
+	if from < len(d.text) {
+		text(d.text[from:])
+	}
+}
+
+// add joins what the shapes of OpenAI's chats show of another delta. They keep calls and text
+// apart, so places within the text are not kept.
 func (d *delta) add(o delta) {
 	d.tokens = append(d.tokens, o.tokens...)
 	for _, c := range o.calls {
