@@ -91,6 +91,10 @@ func TestHistory(t *testing.T) {
 		// Ollama.
 		{"ollama", ollama(`{"role":"assistant","content":null}`), "assistant:", ""},
 		{"ollama", ollama(`{"role":"assistant"}`), "assistant:", ""},
+		{"ollama", ollama(`{"role":"assistant","content":[]}`), "assistant:", ""},
+		{"ollama", ollama(`{"role":"assistant","content":[{"type":"thinking","thinking":"hm"},{"type":"text","text":"c"}]}`), "assistant:c (hm)", ""},
+		{"ollama", ollama(`{"role":"user","content":[{"type":"text","text":"see"},{"type":"image_url","image_url":{"url":"data:,"}}]},{"role":"assistant","content":"c"}`), "user:see\n" + image + " | assistant:c", "messages[1].content[1]"},
+		{"ollama", ollama(`{"role":"user","content":[{"type":"text","text":"see"}],"images":["aGk="]},{"role":"assistant","content":"c"}`), "user:see\n" + image + " | assistant:c", "messages[1].images"},
 		{"ollama", ollama(`{"role":"user","content":"see","images":["aGk="]},{"role":"assistant","content":"c"}`), "user:see\n" + image + " | assistant:c", "messages[1].images"},
 		{"ollama", ollama(`{"role":"assistant","content":"","tool_calls":[{"function":{"name":"f","arguments":"{\"a\":1}"}}]},{"role":"tool","tool_name":"f","content":"7"}`), `assistant: {"name": "f", "parameters": {"a":1}} | tool:7`, ""},
 	} {
@@ -130,6 +134,7 @@ func TestNewestTurn(t *testing.T) {
 		{"/v1/messages", `{"max_tokens":9,"messages":[` + old + `{"role":"user","content":[{"type":"document","source":{"type":"base64"}}]}]}`, "messages[2].content[0].type"},
 		{"/v1/responses", `{"store":false,"input":[` + old + `{"role":"user","content":[{"type":"input_image"}]}]}`, "input[2].content[0].type"},
 		{"/api/chat", `{"model":"fake/model","messages":[` + old + `{"role":"user","content":"a","images":["aGk="]}]}`, "messages[2].images"},
+		{"/api/chat", `{"model":"fake/model","messages":[` + old + `{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:,"}}]}]}`, "messages[2].content[0].type"},
 	} {
 		a := post(t, base+c.path, c.body)
 		if a.status != 400 || !strings.Contains(a.raw, "'"+c.param+"'") || !strings.Contains(a.raw, "only text is") || !strings.Contains(a.raw, "Send the message without ") {

@@ -13,13 +13,13 @@ func ollamaMessages(v json.RawMessage, lim Limits) (list []any, left []string) {
 	}
 	turns := messageList(v, lim)
 	last := newest(rolesOf(turns), false)
-	var r turnReader
+	r := turnReader{lim: lim}
 	var open openCalls
 	for i, raw := range turns {
 		at := "messages[" + itoa(i) + "]"
 		var m struct {
 			Role     string          `json:"role"`
-			Content  string          `json:"content"`
+			Content  json.RawMessage `json:"content"`
 			Thinking string          `json:"thinking"`
 			Images   json.RawMessage `json:"images"`
 			ToolName string          `json:"tool_name"`
@@ -40,7 +40,10 @@ func ollamaMessages(v json.RawMessage, lim Limits) (list []any, left []string) {
 				panic(refusal(invalidCode(at+".images", "unsupported_parameter", "'%s.images' is not supported: only text is. Send the message without images.", at)))
 			}
 			r.leave(at + ".images")
-			m.Content = joinLines(m.Content, leftOut("an image"))
+			m.Content = mustJSON(joinLines(r.text(at+".content", m.Content), leftOut("an image")))
+		}
+		if isNull(m.Content) {
+			m.Content = json.RawMessage(`""`)
 		}
 		turn := map[string]any{"role": m.Role, "content": m.Content}
 		if m.Thinking != "" {
