@@ -64,6 +64,8 @@ type talk struct {
 // converse turns a conversation into the prompt of g, and what g's tools and thoughts ask
 // for into its grammar.
 func (s *Server) converse(ctx context.Context, g *generation, c talk) {
+	s.checkUncalled(g.tools)
+	g.tools = g.tools.callable()
 	ids, turn := s.chatPrompt(tokenizer.WithSearches(ctx), c, g.tools)
 	s.constrainTools(g, turn)
 	ids = g.cut(ids, s.cfg.MaxModelLen)

@@ -20,7 +20,7 @@ func (s *Server) countTokens(ctx context.Context, body []byte) map[string]int {
 	give(s.checkModel(&p))
 	c := s.messagesTalk(f)
 	tools, _ := messagesTools(f)
-	ids, _ := s.chatPrompt(tokenizer.WithSearches(ctx), c, tools)
+	ids, _ := s.chatPrompt(tokenizer.WithSearches(ctx), c, tools.callable())
 	return map[string]int{"input_tokens": len(ids)}
 }
 

@@ -39,7 +39,7 @@ func (s *Server) tokenize(ctx context.Context, body []byte) *tokenized {
 	if hasMessages {
 		tools := s.parseTools(f)
 		c := s.parseConversation(f)
-		ids, _ = s.chatPrompt(ctx, c, tools)
+		ids, _ = s.chatPrompt(ctx, c, tools.callable())
 	} else {
 		ids = given(s.encode(ctx, []Segment{{Text: text}}, special, "prompt"))
 	}

@@ -45,6 +45,19 @@ func (s *Server) constrainTools(g *generation, turn string) {
 	}
 }
 
+// checkUncalled refuses schemas of strict functions that cannot be enforced, though nothing may
+// be called: whether a request's tools are valid does not depend on its tool_choice.
+func (s *Server) checkUncalled(t *toolset) {
+	if t == nil || !t.off {
+		return
+	}
+	for i, x := range t.list {
+		if x.Strict {
+			s.arguments(i, x, nil)
+		}
+	}
+}
+
 // arguments is the schema of a function's arguments. Of one that is not strict, the parts
 // that cannot be enforced have no effect: noted gets their places.
 func (s *Server) arguments(i int, x tool, noted *[]string) string {

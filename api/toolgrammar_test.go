@@ -65,13 +65,42 @@ func TestUnenforceableTools(t *testing.T) {
 					t.Errorf("%s: %s: %v", c.parameters, text, i >= len(c.yes))
 				}
 			}
-			for _, choice := range []string{"auto", "required"} {
+			for _, choice := range []string{"auto", "required", "none"} {
 				a := post(t, url, chat(M{"tools": function(true, c.parameters), "tool_choice": choice}))
 				if a.status != 400 || at(t, a.body, "error", "param") != "tools[0].function.parameters" {
 					t.Errorf("strict, %s, %q: %s: %d %s", choice, template, c.parameters, a.status, a.raw)
 				}
 			}
 		}
+	}
+}
+
+// With "none", nothing is shown to the model or held to a schema, and a strict function is
+// checked all the same, in every API.
+func TestToolChoiceNone(t *testing.T) {
+	e := &fakeEngine{script: says("ok")}
+	url, seen := serveTools(t, hermesTemplate, e)
+	base := strings.TrimSuffix(url, "/v1/chat/completions")
+	for _, parameters := range []string{`{"type":"object"}`, `{"type":"object","uniqueItems":true,"properties":{"a":{"$ref":"http://x/y"}}}`} {
+		schema, bad := json.RawMessage(parameters), strings.Contains(parameters, "$ref")
+		for _, strict := range []bool{false, true} {
+			for path, body := range map[string]M{
+				"/v1/chat/completions": chat(M{"tools": function(strict, parameters), "tool_choice": "none"}),
+				"/v1/messages":         {"max_tokens": 9, "messages": []M{{"role": "user", "content": "x"}}, "tools": []M{{"name": "f", "strict": strict, "input_schema": schema}}, "tool_choice": M{"type": "none"}},
+				"/v1/responses":        {"store": false, "input": "x", "tools": []M{{"type": "function", "name": "f", "strict": strict, "parameters": schema}}, "tool_choice": "none"},
+			} {
+				want := 200
+				if bad && strict {
+					want = 400
+				}
+				if a := post(t, base+path, body); a.status != want || a.status == 200 && (seen.Tools != nil || e.last(t).Sampling.Grammar != nil) {
+					t.Errorf("%s, strict %v, %s: %d %s, the template saw %s", path, strict, parameters, a.status, a.raw, seen.Tools)
+				}
+			}
+		}
+	}
+	if a := post(t, base+"/tokenize", chat(M{"tools": function(true, `{"type":"object"}`), "tool_choice": "none"})); a.status != 200 || seen.Tools != nil {
+		t.Errorf("/tokenize: %d, the template saw %s", a.status, seen.Tools)
 	}
 }
 

@@ -16,6 +16,7 @@ type toolset struct {
 	forced bool   // at least one call, and nothing else
 	only   string // the one that must be called
 	single bool   // at most one call
+	off    bool   // none may be called; they are here to be checked
 }
 
 // tool is a function that can be called, in the words of OpenAI's chats.
@@ -83,6 +84,14 @@ func toolsOf(v json.RawMessage, each func(t *toolset, at string, raw json.RawMes
 	return t
 }
 
+// callable are the functions that may be called, nil if none may.
+func (t *toolset) callable() *toolset {
+	if t == nil || t.off {
+		return nil
+	}
+	return t
+}
+
 // choose applies a tool_choice: auto, none, required (any), or function with a name.
 func (t *toolset) choose(how, name string) *toolset {
 	if t == nil || len(t.list) == 0 {
@@ -94,7 +103,7 @@ func (t *toolset) choose(how, name string) *toolset {
 	switch how {
 	case "", "auto":
 	case "none":
-		return nil
+		t.off = true
 	case "required", "any":
 		t.forced = true
 	case "function":
