@@ -13,6 +13,9 @@ import (
 // in words, and of calls and results in turns that it knows.
 func (s *Server) showTools(c *Conversation, t *toolset) {
 	family := s.dialect(t).family
+	for i := range c.Messages {
+		c.Messages[i].Calls = repairedCalls(c.Messages[i].Calls)
+	}
 	if family == toolcall.Mistral {
 		for i := range c.Messages {
 			m := &c.Messages[i]
@@ -57,6 +60,39 @@ type sentCall struct {
 func sentCalls(raw json.RawMessage) (list []sentCall) {
 	_ = unmarshal(raw, &list) // decodeCalls has read it before
 	return list
+}
+
+// repairedCalls have arguments that are objects of JSON, which templates iterate over: a model
+// may have been cut off in a call that the history shows. Arguments that are missing or blank
+// are the template's to read. Calls that need no repair stay as they came.
+func repairedCalls(raw json.RawMessage) json.RawMessage {
+	if raw == nil {
+		return nil
+	}
+	var calls []map[string]json.RawMessage
+	_ = unmarshal(raw, &calls) // decodeCalls has read it before
+	broken := false
+	for _, call := range calls {
+		var function map[string]json.RawMessage
+		_ = unmarshal(call["function"], &function)
+		args := function["arguments"]
+		if isNull(args) || args[0] == '{' {
+			continue
+		}
+		text := string(args)
+		if args[0] == '"' {
+			text = stringOf(args)
+		}
+		if whole := toolcall.Repair(text); strings.TrimSpace(text) != "" && whole != text {
+			broken = true
+			function["arguments"] = mustJSON(whole)
+			call["function"] = mustJSON(function)
+		}
+	}
+	if broken {
+		return mustJSON(calls)
+	}
+	return raw
 }
 
 // plainCalls writes calls as the model was told to.

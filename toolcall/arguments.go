@@ -29,6 +29,18 @@ func (p *Parser) one(raw []byte) (Call, bool) {
 	return Call{name, text}, ok && p.known(name)
 }
 
+// Repair makes an object of JSON of the arguments of an earlier call. An object stays as it
+// is. A broken one is repaired as in an answer; of anything else nothing is left but {}.
+func Repair(arguments string) string {
+	if strings.HasPrefix(strings.TrimLeft(arguments, blanks), "{") && json.Valid([]byte(arguments)) {
+		return arguments
+	}
+	if out, _ := object(arguments); json.Valid([]byte(out)) {
+		return out
+	}
+	return "{}"
+}
+
 // object is a value given for arguments as an object of JSON: the object itself, one that
 // stands in a string, or an empty one for what is missing, null or empty.
 func object(value string) (string, bool) {
