@@ -3,9 +3,11 @@ package api
 import (
 	"context"
 	"encoding/json"
-	"github.com/shoal-llm/shoal/tokenizer"
 	"net/http"
 	"strconv"
+	"time"
+
+	"github.com/shoal-llm/shoal/tokenizer"
 )
 
 func (s *Server) handleCompletions(w http.ResponseWriter, r *http.Request) {
@@ -125,10 +127,12 @@ func (s *Server) decodePrompts(ctx context.Context, v json.RawMessage, special *
 	return out
 }
 
-// answerEcho returns the prompts alone (echo with max_tokens 0).
+// answerEcho returns the prompts alone (echo with max_tokens 0). The metrics count them as those
+// of any answer, but for a first token: there is none.
 func (s *Server) answerEcho(w http.ResponseWriter, g *generation) {
 	var whole []delta
 	var u usage
+	r := &run{generation: g, server: s, began: time.Now()}
 	for i, p := range g.prompts {
 		text := p.text
 		if text == "" {
@@ -137,8 +141,11 @@ func (s *Server) answerEcho(w http.ResponseWriter, g *generation) {
 		u.PromptTokens += len(p.ids)
 		for k := range g.n {
 			whole = append(whole, delta{index: i*g.n + k, text: text, first: true, finish: FinishLength})
+			r.choices = append(r.choices, &choice{finish: FinishLength})
+			r.tallied(len(r.choices)-1, 0, true)
 		}
 	}
+	r.count()
 	u.TotalTokens = u.PromptTokens
 	if !g.stream {
 		s.writeJSON(w, http.StatusOK, g.shape.whole(whole, u))

@@ -71,6 +71,9 @@ func TestCountersEqualUsage(t *testing.T) {
 		{"best of", "/v1/completions", completion(M{"max_tokens": 5, "n": 2, "best_of": 3}), 3, 15, 3},
 		{"several prompts", "/v1/completions", completion(M{"prompt": []string{"Hi", "H", ""}, "max_tokens": 5, "n": 2}), 6, 30, 6},
 		{"echo alone", "/v1/completions", completion(M{"max_tokens": 0, "echo": true, "logprobs": 1}), 3, 0, 1},
+		{"echo without logprobs", "/v1/completions", completion(M{"max_tokens": 0, "echo": true}), 3, 0, 1},
+		{"such an echo in a stream", "/v1/completions", completion(M{"max_tokens": 0, "echo": true, "stream": true, "stream_options": M{"include_usage": true}}), 3, 0, 1},
+		{"such echoes of several prompts", "/v1/completions", completion(M{"prompt": []string{"Hi", "H", ""}, "max_tokens": 0, "echo": true, "n": 2}), 6, 0, 6},
 		{"a stop string within a step", "/v1/completions", completion(M{"max_tokens": 30, "stop": "two"}), 3, 2, 1},
 		{"a stop string in a stream", "/v1/completions", completion(M{"max_tokens": 30, "stop": "two", "stream": true, "stream_options": M{"include_usage": true}}), 3, 2, 1},
 		{"chat", "/v1/chat/completions", chat(M{"max_tokens": 7, "n": 2}), 6, 14, 2},
@@ -80,15 +83,22 @@ func TestCountersEqualUsage(t *testing.T) {
 		{"Ollama", "/api/generate", M{"model": "fake/model", "prompt": "Hi", "raw": true, "options": M{"num_predict": 7}}, 3, 7, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			url := serve(t, &fakeEngine{script: endless})
+			e := &fakeEngine{script: endless}
+			url := serve(t, e)
 			a := post(t, url+c.path, c.body)
 			if prompt, generated := counted(t, a.raw); a.status != 200 || prompt != c.prompt || generated != c.generated {
 				t.Fatalf("usage %v and %v, want %v and %v: %s", prompt, generated, c.prompt, c.generated, a.raw)
 			}
+			first := c.finished // sequences with a first token: those that the engine has had
+			e.mu.Lock()
+			if len(e.requests) == 0 {
+				first = 0
+			}
+			e.mu.Unlock()
 			got := series(t, url)
 			for name, want := range map[string]float64{
 				"vllm:prompt_tokens_total": c.prompt, "vllm:generation_tokens_total": c.generated, "vllm:request_generation_tokens_sum": c.generated,
-				"vllm:request_generation_tokens_count": c.finished, "vllm:time_to_first_token_seconds_count": c.finished, "vllm:e2e_request_latency_seconds_count": c.finished,
+				"vllm:request_generation_tokens_count": c.finished, "vllm:time_to_first_token_seconds_count": first, "vllm:request_prompt_tokens_count": c.finished, "vllm:e2e_request_latency_seconds_count": c.finished,
 			} {
 				if got[name] != want {
 					t.Errorf("%s is %v, want %v", name, got[name], want)
