@@ -142,7 +142,7 @@ func (s *Server) answerEcho(w http.ResponseWriter, g *generation) {
 		for k := range g.n {
 			whole = append(whole, delta{index: i*g.n + k, text: text, first: true, finish: FinishLength})
 			r.choices = append(r.choices, &choice{finish: FinishLength})
-			r.tallied(len(r.choices)-1, 0, true)
+			r.tallied(Event{}, len(r.choices)-1, 0, true)
 		}
 	}
 	r.count()

@@ -91,6 +91,9 @@ type Event struct {
 	Err            error                  // with FinishError
 	Timings        *Timings               // with the last event; nil when not measured
 	Drafts         *Drafts                // with the last event; nil: there were none
+
+	timed bool    // a SequenceTimer has set gap
+	gap   float64 // seconds, its part of the time between its step and the one before
 }
 
 // Drafts is what speculation gave one sequence, or all of them.

@@ -9,11 +9,12 @@ type tally struct {
 	seen   []bool // by prompt: it is counted
 	prompt int    // tokens
 	tokens int    // generated
-	ended  []int  // choices
+	gaps   []float64
+	ended  []int // choices
 }
 
 // tallied notes what one event added to a choice that had a number of tokens before.
-func (r *run) tallied(choice, before int, ended bool) {
+func (r *run) tallied(ev Event, choice, before int, ended bool) {
 	t, prompt := &r.tally, choice/r.n
 	if t.seen == nil {
 		t.seen = make([]bool, len(r.prompts))
@@ -22,7 +23,12 @@ func (r *run) tallied(choice, before int, ended bool) {
 		t.seen[prompt] = true
 		t.prompt += len(r.prompts[prompt].ids)
 	}
-	t.tokens += r.choices[choice].tokens - before
+	if added := r.choices[choice].tokens - before; added > 0 {
+		t.tokens += added
+		if ev.timed {
+			t.gaps = append(t.gaps, ev.gap)
+		}
+	}
 	if ended {
 		t.ended = append(t.ended, choice)
 	}
@@ -33,6 +39,9 @@ func (r *run) count() {
 	t, m := &r.tally, r.server.metrics
 	m.prompt.Add(float64(t.prompt))
 	m.generated.Add(float64(t.tokens))
+	for _, gap := range t.gaps {
+		m.itl.Observe(gap)
+	}
 	for _, i := range t.ended {
 		c := r.choices[i]
 		m.finish.WithLabelValues(c.finish).Inc()
@@ -63,6 +72,8 @@ type SequenceTimer struct {
 	first       bool // no token has come
 	resumed     bool // its first token came in an earlier attempt
 	left        int  // tokens of the newest step that are still to come
+	timed       bool // the newest step is not the first
+	gap         float64
 }
 
 // timer of a sequence. resumed: an earlier attempt has yielded tokens of it.
@@ -70,15 +81,17 @@ func (r *run) timer(resumed bool) *SequenceTimer {
 	return &SequenceTimer{m: r.server.metrics, began: r.began, first: true, resumed: resumed}
 }
 
-// Event takes the next event.
-func (t *SequenceTimer) Event(ev Event) { t.event(ev, time.Now()) }
+// Event takes the next event, and notes in it the time of its token. Whether that counts is known
+// when the event is accepted: nothing of a step does after a stop string.
+func (t *SequenceTimer) Event(ev *Event) { t.event(ev, time.Now()) }
 
-func (t *SequenceTimer) event(ev Event, now time.Time) {
+func (t *SequenceTimer) event(ev *Event, now time.Time) {
 	if ev.Finish == FinishError || ev.Finish == FinishCancelled {
 		return
 	}
 	if ev.Token != NoToken {
 		t.token(ev.More, now)
+		ev.timed, ev.gap = t.timed, t.gap
 	}
 	if x := ev.Timings; x != nil {
 		t.m.queueing.Observe(x.Queue.Seconds())
@@ -97,9 +110,7 @@ func (t *SequenceTimer) token(more int, now time.Time) {
 	t.left = more
 	switch {
 	case !t.first:
-		for range more + 1 {
-			t.m.itl.Observe(now.Sub(t.last).Seconds() / float64(more+1))
-		}
+		t.timed, t.gap = true, now.Sub(t.last).Seconds()/float64(more+1)
 	case !t.resumed:
 		t.m.ttft.Observe(now.Sub(t.began).Seconds())
 	}

@@ -154,7 +154,7 @@ func TestAttemptsAreCountedOnce(t *testing.T) {
 
 	first := task.Replay()
 	first.Begin()
-	first.Timer(0).Event(Event{Token: tokOne})
+	first.Timer(0).Event(&Event{Token: tokOne})
 	accept(first, 0, 4)
 	accept(first, 1, 1)
 	first.Count()
@@ -165,7 +165,7 @@ func TestAttemptsAreCountedOnce(t *testing.T) {
 	accept(second, 0, 4)
 	accept(second, 1, 1)
 	second.Begin()
-	second.Timer(1).Event(Event{Token: tokOne})
+	second.Timer(1).Event(&Event{Token: tokOne})
 	second.Count()
 	want(3, 5, 1, 0, 1)
 	accept(second, 1, 2)
@@ -181,7 +181,8 @@ func TestTokensShareTheTimeOfTheirStep(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		resumed bool
-		steps   []int // tokens, one step each 300 ms
+		steps   []int  // tokens, one step each 300 ms
+		stop    string // of the text, which says "one two three" over and over
 		finish  string
 		ttft    float64
 		gaps    map[string]float64 // cumulative buckets of inter-token latency
@@ -192,20 +193,45 @@ func TestTokensShareTheTimeOfTheirStep(t *testing.T) {
 		{name: "of unlike size", steps: []int{1, 6, 1, 2}, ttft: 1, gaps: map[string]float64{"0.025": 0, "0.05": 6, "0.15": 8, "0.3": 9}, sum: 0.9},
 		{name: "the first step gives several", steps: []int{4, 2}, ttft: 1, gaps: map[string]float64{"0.1": 0, "0.15": 2}, sum: 0.3},
 		{name: "an attempt that goes on", resumed: true, steps: []int{2, 2}, ttft: 0, gaps: map[string]float64{"0.1": 0, "0.15": 2}, sum: 0.3},
+		{name: "a stop string within a step", steps: []int{1, 6, 3}, stop: "three one", ttft: 1, gaps: map[string]float64{"0.025": 0, "0.05": 3, "0.3": 3}, sum: 0.15},
+		{name: "a stop string in the first step", steps: []int{3, 3}, stop: "two", ttft: 1, gaps: map[string]float64{"0.3": 0}, sum: 0},
 		{name: "a failure has no time", steps: []int{1, 1}, finish: FinishError, ttft: 1, gaps: map[string]float64{"0.3": 1}, sum: 0.3},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := newServer(t, &fakeEngine{})
 			began := time.Unix(1000, 0)
 			timer := &SequenceTimer{m: s.metrics, began: began, first: true, resumed: c.resumed}
+			body := completion(M{"max_tokens": 30})
+			if c.stop != "" {
+				body["stop"] = c.stop
+			}
+			text, err := json.Marshal(body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			task, err := s.NewTask(context.Background(), EndpointCompletions, text, TaskOptions{ID: "1"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			attempt := task.Replay()
+			attempt.Begin()
+			take := func(ev Event, now time.Time) {
+				timer.event(&ev, now)
+				if _, err := attempt.Accept(0, ev); err != nil && ev.Err == nil {
+					t.Fatal(err)
+				}
+			}
+			said := 0
 			for i, n := range c.steps {
 				for k := range n {
-					timer.event(Event{Token: tokOne, More: n - 1 - k}, began.Add(time.Duration(i+1)*300*time.Millisecond).Add(time.Duration(k)*time.Microsecond))
+					take(Event{Token: []int32{tokOne, tokTwo, tokThree}[said%3], More: n - 1 - k}, began.Add(time.Duration(i+1)*300*time.Millisecond).Add(time.Duration(k)*time.Microsecond))
+					said++
 				}
 			}
 			if c.finish != "" {
-				timer.event(Event{Token: NoToken, Finish: c.finish, Err: errors.New("x")}, began.Add(time.Hour))
+				take(Event{Token: NoToken, Finish: c.finish, Err: errors.New("x")}, began.Add(time.Hour))
 			}
+			attempt.Count()
 			url := serveIt(t, s)
 			got := series(t, url)
 			for le, want := range c.gaps {

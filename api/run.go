@@ -154,7 +154,7 @@ func (r *run) read(ctx context.Context, index, promptTokens int, events <-chan E
 				r.queue.put(arrival{choice: index, closed: true})
 				return
 			}
-			timer.Event(ev)
+			timer.Event(&ev)
 			r.trace(&told, ev)
 			r.queue.put(arrival{choice: index, event: ev})
 		case <-ctx.Done():
@@ -233,7 +233,7 @@ func (r *run) apply(a arrival) (d delta, show bool, err error) {
 	}
 	before, was := c.tokens, c.finish
 	if d, show, err = c.accept(a.event); err == nil {
-		r.tallied(a.choice, before, was == "" && c.finish != "")
+		r.tallied(a.event, a.choice, before, was == "" && c.finish != "")
 	}
 	return d, show, err
 }

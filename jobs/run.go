@@ -277,10 +277,10 @@ func forward(ctx context.Context, choice int, events <-chan api.Event, timer *ap
 		a := arrival{Logged: Logged{Choice: choice}}
 		select {
 		case e, ok := <-events:
-			a.Event, a.closed = e, !ok
 			if ok {
-				timer.Event(e)
+				timer.Event(&e)
 			}
+			a.Event, a.closed = e, !ok
 		case <-ctx.Done():
 			return
 		}
