@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -12,15 +13,31 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/modelfile"
 	"github.com/shoal-llm/shoal/model"
+	"github.com/shoal-llm/shoal/tokenizer"
 )
 
 // maxSmall bounds the files of small; the largest are tokenizer.json, 35 MB where published.
 const maxSmall = 256 << 20
 
-// small are the files of a checkpoint beside its weights; those of an adapter come before
-// those of its base.
+// small are the files of a checkpoint beside its weights and chat templates. Those of an adapter
+// come before those of its base.
 var small = []string{"config.json", "generation_config.json", "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
-	"vocab.json", "merges.txt", "chat_template.jinja"}
+	"vocab.json", "merges.txt"}
+
+// templatesOf is the chat templates of an adapter over its base. An adapter that brings a
+// default template brings all of them; else each of its templates replaces the base's of that name.
+func templatesOf(base, adapter string) (map[string]string, error) {
+	own, err := tokenizer.FolderTemplates(adapter)
+	if err != nil || own["default"] != "" {
+		return own, err
+	}
+	out, err := tokenizer.FolderTemplates(base)
+	if err != nil || out == nil {
+		return own, err
+	}
+	maps.Copy(out, own)
+	return out, nil
+}
 
 // merged is the folder of a LoRA adapter merged into its base: made once, in the user's
 // cache, under a name of what both hold, so that every process of a machine comes to one.
@@ -85,7 +102,7 @@ func mergeKey(base, adapter string) (string, error) {
 		return "", err
 	}
 	h := sha256.New()
-	fmt.Fprintln(h, "shoal merge 2", ck.Hash())
+	fmt.Fprintln(h, "shoal merge 3", ck.Hash())
 	if err := ck.Close(); err != nil {
 		return "", err
 	}
@@ -108,6 +125,13 @@ func mergeKey(base, adapter string) (string, error) {
 			return "", err
 		}
 	}
+	templates, err := templatesOf(base, adapter)
+	if err != nil {
+		return "", err
+	}
+	for _, name := range slices.Sorted(maps.Keys(templates)) {
+		fmt.Fprintf(h, "template %q %d\n%s", name, len(templates[name]), templates[name])
+	}
 	return fmt.Sprintf("%x", h.Sum(nil)[:12]), nil
 }
 
@@ -116,6 +140,13 @@ func mergeInto(out, base, adapter string) error {
 		return err
 	}
 	if err := model.MergeLoRA(base, adapter, out); err != nil {
+		return err
+	}
+	templates, err := templatesOf(base, adapter)
+	if err != nil {
+		return err
+	}
+	if err := tokenizer.WriteTemplates(out, templates); err != nil {
 		return err
 	}
 	for _, name := range slices.Backward(small) { // config.json, by which a model is known, is last

@@ -15,16 +15,51 @@ import (
 const (
 	chatDefault  = "default"
 	chatToolUse  = "tool_use"
+	chatFile     = "chat_template.jinja"
 	chatFolder   = "additional_chat_templates"
 	maxTemplates = 64
 )
+
+// FolderTemplates reads the chat templates of a checkpoint's folder, by name. A folder without
+// templates has none; that is no error.
+func FolderTemplates(dir string) (map[string]string, error) {
+	var config map[string]json.RawMessage
+	if err := chatReadJSON(filepath.Join(dir, configFile), maxChatConfig, &config); err != nil {
+		return nil, err
+	}
+	sources, err := chatSources(dir, config["chat_template"])
+	if errors.Is(err, ErrNoChatTemplate) {
+		return nil, nil
+	}
+	return sources, err
+}
+
+// WriteTemplates writes templates into a folder, as files that take the place of those in its
+// tokenizer_config.json.
+func WriteTemplates(dir string, templates map[string]string) error {
+	for name, text := range templates {
+		file := filepath.Join(dir, chatFolder, name+".jinja")
+		if name == chatDefault {
+			file = filepath.Join(dir, chatFile)
+		} else if filepath.Base(file) != name+".jinja" {
+			return fmt.Errorf("tokenizer: the chat template %.100q cannot be written: its name is not a file name", name)
+		}
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			return fmt.Errorf("tokenizer: %w", err)
+		}
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			return fmt.Errorf("tokenizer: %w", err)
+		}
+	}
+	return nil
+}
 
 // chatSources reads the templates of a folder, by name. A chat_template.jinja, which is the
 // default, takes the place of all in tokenizer_config.json (raw); additional_chat_templates
 // has further ones, each in a file of its name.
 func chatSources(dir string, raw json.RawMessage) (map[string]string, error) {
 	out := map[string]string{}
-	file, err := chatReadFile(filepath.Join(dir, "chat_template.jinja"), maxChatConfig)
+	file, err := chatReadFile(filepath.Join(dir, chatFile), maxChatConfig)
 	if err != nil {
 		return nil, err
 	}
