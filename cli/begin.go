@@ -26,6 +26,9 @@ type startFlags struct {
 // program. "": it names none.
 func named(word string) string {
 	if isCheckpoint(word) {
+		if at, err := model.Locate(word); err == nil {
+			word = at // as the server that serves it names it
+		}
 		if abs, err := filepath.Abs(word); err == nil {
 			return abs
 		}

@@ -40,6 +40,10 @@ func (c *benchClusterCmd) Run(e *env) error {
 		}
 		dir = model.RandomPrefix + dir
 	}
+	dir, err := modelFlag{Model: dir}.dir()
+	if err != nil {
+		return fmt.Errorf("--model: %w", err)
+	}
 	ck, err := model.Open(dir)
 	if err != nil {
 		return fmt.Errorf("--model: %w", err)

@@ -85,6 +85,13 @@ func (c *planCmd) shape() (bench.PlanModel, error) {
 	if at := named(dir); at != "" { // fry, which comes with the program
 		dir = at
 	}
+	dir, err := model.Locate(dir)
+	if err == nil && model.IsLoRA(dir) { // merging changes no sizes
+		dir, err = baseOf(dir)
+	}
+	if err != nil {
+		return bench.PlanModel{}, fmt.Errorf("--model: %w", err)
+	}
 	text, err := modelfile.Read(filepath.Join(dir, "config.json"), 16<<20)
 	if err != nil {
 		known, unknown := bench.PlanShape(c.Model)

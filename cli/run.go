@@ -13,6 +13,9 @@ import (
 
 // isCheckpoint tells whether a text is the path of one.
 func isCheckpoint(text string) bool {
+	if at, err := model.Locate(text); err == nil {
+		text = at
+	}
 	return text != "" && len(text) < 4096 && (exists(filepath.Join(text, "config.json")) || model.IsLoRA(text) || strings.EqualFold(filepath.Ext(text), ".gguf") && exists(text))
 }
 
