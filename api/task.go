@@ -113,6 +113,9 @@ func (t *Task) Request(choice int) *Request {
 type TaskDelta struct {
 	Text   string
 	Finish string // "", stop, length
+	// Emitted: the event's token is part of the answer. Those behind a stop string, and the one
+	// that max_tokens 0 generates, are not.
+	Emitted bool
 }
 
 // Replay turns the events of all choices into text. It is a pure function of
@@ -170,6 +173,7 @@ func (r *Replay) Accept(choice int, e Event) (TaskDelta, error) {
 	if choice < 0 || choice >= len(r.whole) {
 		return TaskDelta{}, fmt.Errorf("api: an event of choice %d, there are %d", choice, len(r.whole))
 	}
+	before := r.run.choices[choice].tokens
 	d, show, err := r.run.apply(arrival{choice: choice, event: e})
 	if err != nil {
 		return TaskDelta{}, err
@@ -185,7 +189,7 @@ func (r *Replay) Accept(choice int, e Event) (TaskDelta, error) {
 	if d.finish != "" {
 		w.finish, w.reason = d.finish, d.reason
 	}
-	return TaskDelta{Text: d.text, Finish: r.run.choices[choice].finish}, nil
+	return TaskDelta{Text: d.text, Finish: r.run.choices[choice].finish, Emitted: r.run.choices[choice].tokens > before}, nil
 }
 
 // Begin starts an attempt: the events accepted before it come from a log, those after it from

@@ -138,10 +138,10 @@ func (f *follower) send(e Logged, d api.TaskDelta) error {
 		return nil
 	}
 	out := api.JobEvent{Object: "job.event", Index: f.next, Choice: e.Choice, Text: d.Text}
-	if e.Event.Token != api.NoToken {
+	if d.Emitted {
 		out.Token = &e.Event.Token
 	}
-	if e.Event.Top != nil {
+	if d.Emitted && e.Event.Top != nil {
 		out.Logprob = &e.Event.Logprob
 	}
 	if d.Finish != "" {

@@ -23,6 +23,7 @@ type job struct {
 	state    State
 	head     Spec    // without Body
 	prompt   string  // its beginning
+	silent   bool    // it asks for the prompt alone: no token is part of the answer
 	answer   []int32 // its first tokens, of the first choice
 	done     committed
 	status   int             // Dead: the HTTP status a client would have got
@@ -79,11 +80,14 @@ func (j *job) apply(r *journal.Record, seq uint64) error {
 			return fmt.Errorf("%w: the request does not decode: %v", journal.ErrDamaged, err)
 		}
 		j.first = seq
-		j.prompt = promptPreview(s.Body)
+		j.prompt = promptPreview(s.Endpoint, s.Body)
+		j.silent = emitsNothing(s.Body)
 		s.Body = nil
 		j.head = s
 	case KindTokens:
-		j.answer = answerBegins(j.answer, r)
+		if !j.silent {
+			j.answer = answerBegins(j.answer, r)
+		}
 	case KindDone:
 		if err := json.Unmarshal(r.Payload, &j.done); err != nil {
 			return fmt.Errorf("%w: the commit does not decode: %v", journal.ErrDamaged, err)

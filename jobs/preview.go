@@ -6,6 +6,7 @@ import (
 	"unicode"
 
 	"github.com/shoal-llm/shoal/api"
+	"github.com/shoal-llm/shoal/internal/strictjson"
 	"github.com/shoal-llm/shoal/jobs/journal"
 )
 
@@ -14,37 +15,42 @@ const (
 	previewTokens = 32  // of an answer
 )
 
-// promptPreview is the beginning of what a request asks: its prompt, or its newest message of a
-// user. It is "" where that is no text (token ids), or the body has another form.
-func promptPreview(body json.RawMessage) string {
+// promptPreview is the beginning of what a request to an endpoint asks: its prompt, or its newest
+// message of a user. It is "" where that is no text (token ids), or the body has another form.
+func promptPreview(endpoint string, body json.RawMessage) string {
 	var b struct {
 		Prompt   json.RawMessage `json:"prompt"`
 		Messages json.RawMessage `json:"messages"`
 		Input    json.RawMessage `json:"input"`
 	}
-	if json.Unmarshal(body, &b) != nil {
+	if strictjson.Unmarshal(body, &b) != nil {
 		return ""
 	}
-	for _, field := range []json.RawMessage{b.Prompt, b.Messages, b.Input} {
-		if field != nil {
-			return begin(textOf(field))
-		}
+	fields := map[string]json.RawMessage{api.EndpointCompletions: b.Prompt, api.EndpointChat: b.Messages, api.EndpointResponses: b.Input}
+	return begin(textOf(fields[endpoint]))
+}
+
+// emitsNothing tells whether a request wants no token of an answer: max_tokens is 0.
+func emitsNothing(body json.RawMessage) bool {
+	var b struct {
+		MaxTokens *int64 `json:"max_tokens"`
 	}
-	return ""
+	_ = strictjson.Unmarshal(body, &b) // the body was checked when the job was accepted
+	return b.MaxTokens != nil && *b.MaxTokens == 0
 }
 
 // textOf is the text of a prompt, of the first of several, of content in parts, or of the newest
 // message of a user.
 func textOf(raw json.RawMessage) string {
 	var text string
-	if json.Unmarshal(raw, &text) == nil {
+	if strictjson.Unmarshal(raw, &text) == nil {
 		return text
 	}
 	var list []json.RawMessage
-	if json.Unmarshal(raw, &list) != nil || len(list) == 0 {
+	if strictjson.Unmarshal(raw, &list) != nil || len(list) == 0 {
 		return ""
 	}
-	if json.Unmarshal(list[0], &text) == nil {
+	if strictjson.Unmarshal(list[0], &text) == nil {
 		return text
 	}
 	newest := ""
@@ -54,7 +60,7 @@ func textOf(raw json.RawMessage) string {
 			Content json.RawMessage `json:"content"`
 			Text    string          `json:"text"`
 		}
-		if json.Unmarshal(item, &m) != nil {
+		if strictjson.Unmarshal(item, &m) != nil {
 			return ""
 		}
 		switch {
@@ -90,7 +96,8 @@ func begin(text string) string {
 	return b.String()
 }
 
-// answerBegins adds the tokens of a record to the first ones of a job's first choice.
+// answerBegins adds the tokens of a record to the first ones of a job's first choice. A token that
+// ended the answer has no text in it.
 func answerBegins(ids []int32, r *journal.Record) []int32 {
 	if len(ids) >= previewTokens {
 		return ids
@@ -100,7 +107,7 @@ func answerBegins(ids []int32, r *journal.Record) []int32 {
 		return ids
 	}
 	for _, e := range events {
-		if e.Choice == 0 && e.Event.Token != api.NoToken && len(ids) < previewTokens {
+		if e.Choice == 0 && e.Event.Token != api.NoToken && e.Event.Finish != api.FinishStop && len(ids) < previewTokens {
 			ids = append(ids, e.Event.Token)
 		}
 	}

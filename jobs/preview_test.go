@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+
+	"github.com/shoal-llm/shoal/api"
 )
 
 func TestPromptPreview(t *testing.T) {
@@ -23,9 +25,21 @@ func TestPromptPreview(t *testing.T) {
 		`{"input":"Count."}`: "Count.",
 		`{"input":[{"role":"user","content":[{"type":"input_text","text":"Go."}]}]}`: "Go.",
 		`{"input":[{"type":"function_call","name":"f","arguments":"{}"}]}`:           "",
+		`{"prompt":"aaa","Prompt":"ZZZ"}`:                                            "aaa",
+		`{"Prompt":"ZZZ"}`:                                                           "",
+		`{"messages":[{"role":"user","content":"aaa","Content":"ZZZ"},{"role":"system","Role":"user","content":"ZZZ"}]}`: "aaa",
+		`{"messages":[{"role":"user","content":[{"type":"text","text":"aaa","Text":"ZZZ"}]}],"Messages":[]}`:             "aaa",
+		`{"prompt":"ZZZ","messages":[{"role":"user","content":"aaa"}]}`:                                                  "aaa",
 		`{"messages":7}`: "", `{}`: "", `[]`: "", `"x"`: "",
 	} {
-		if got := promptPreview(json.RawMessage(body)); got != want {
+		endpoint := api.EndpointCompletions
+		switch {
+		case strings.Contains(body, `"messages"`):
+			endpoint = api.EndpointChat
+		case strings.Contains(body, `"input"`):
+			endpoint = api.EndpointResponses
+		}
+		if got := promptPreview(endpoint, json.RawMessage(body)); got != want {
 			t.Errorf("%s: %q, want %q", body, got, want)
 		}
 	}

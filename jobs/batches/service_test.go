@@ -313,6 +313,30 @@ func TestAJobGivesWhatTheEndpointGives(t *testing.T) {
 	}
 }
 
+// TestNoTokenWithoutAnAnswer: max_tokens 0 echoes the prompt; the token that the engine must
+// generate for it is in no event and in no preview, also after a restart.
+func TestNoTokenWithoutAnAnswer(t *testing.T) {
+	log, dir := journal.NewMemoryLog(), t.TempDir()
+	h := open(t, log, dir, &engine{}, config{})
+	id := h.want(202, "POST", "/v1/jobs", `{"prompt":[40],"max_tokens":0,"echo":true,"logprobs":1}`)["id"].(string)
+	for range 2 {
+		texts, end := h.events(id, 0)
+		if end["state"] != "completed" || len(texts) == 0 {
+			t.Fatalf("%q, %v", texts, end)
+		}
+		for _, text := range texts {
+			if !strings.HasPrefix(text, "<nil>") {
+				t.Errorf("an event with a token: %q", text)
+			}
+		}
+		if j := h.until(id, "completed"); j["answer_preview"] != nil && j["answer_preview"] != "" {
+			t.Errorf("answer_preview is %q", j["answer_preview"])
+		}
+		h.close()
+		h = open(t, log, dir, &engine{}, config{})
+	}
+}
+
 func TestIdempotencyKey(t *testing.T) {
 	h := open(t, journal.NewMemoryLog(), t.TempDir(), &engine{}, config{})
 	var wg sync.WaitGroup
