@@ -34,13 +34,20 @@ func TestSamplingIsCheckedBeforeItRuns(t *testing.T) {
 func TestSamplingDefaultsAreChecked(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"temperature": 0.6, "top_p": 0.95, "top_k": 20, "repetition_penalty": 1.05}`: "",
-		`{"temperature": -1}`:         "temperature",
-		`{"temperature": 1e300}`:      "temperature",
-		`{"top_p": 1.5}`:              "top_p",
-		`{"min_p": -0.5}`:             "min_p",
-		`{"top_k": -7}`:               "top_k",
-		`{"repetition_penalty": -1}`:  "repetition_penalty",
-		`{"repetition_penalty": "a"}`: "generation_config.json",
+		`{"temperature": -1}`:                      "temperature",
+		`{"temperature": 1e300}`:                   "temperature",
+		`{"top_p": 1.5}`:                           "top_p",
+		`{"min_p": -0.5}`:                          "min_p",
+		`{"top_k": -7}`:                            "top_k",
+		`{"repetition_penalty": -1}`:               "repetition_penalty",
+		`{"repetition_penalty": "a"}`:              "generation_config.json: repetition_penalty is \"a\": want a number",
+		`{"temperature": NaN}`:                     "generation_config.json: temperature is NaN: want a number",
+		`{"top_p": -Infinity}`:                     "generation_config.json: top_p is -Infinity: want a number",
+		`{"top_k": Infinity}`:                      "generation_config.json: top_k is Infinity: want an integer",
+		`{"do_sample": NaN}`:                       "generation_config.json: do_sample is NaN: want true or false",
+		`{NaN: 1}`:                                 "generation_config.json: it is not a JSON object",
+		`{"do_sample": false, "temperature": NaN}`: "",
+		`{"typical_p": NaN, "temperature": null}`:  "",
 	} {
 		dir := t.TempDir()
 		if err := os.WriteFile(filepath.Join(dir, "generation_config.json"), []byte(text), 0o600); err != nil {

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,12 +14,10 @@ import (
 
 // sampling is what a checkpoint says of sampling; zero values say nothing.
 type sampling struct {
-	Sample      *bool    `json:"do_sample"`
-	Temperature *float64 `json:"temperature"`
-	TopP        float64  `json:"top_p"`
-	MinP        float64  `json:"min_p"`
-	TopK        int      `json:"top_k"`
-	Repetition  float64  `json:"repetition_penalty"`
+	Sample                 *bool
+	Temperature            *float64
+	TopP, MinP, Repetition float64
+	TopK                   int
 }
 
 // samplingDefaults reads the sampling of requests that name none: from generation_config.json
@@ -54,10 +53,28 @@ func samplingDefaults(path string, c *api.Config) error {
 
 func readGenerationConfig(file string) (g sampling, err error) {
 	b, err := modelfile.Read(file, 16<<20)
-	if err == nil {
-		err = modelfile.Unmarshal(b, &g)
+	if err != nil {
+		return g, err
 	}
-	return g, err
+	var raw map[string]json.RawMessage
+	if err := modelfile.Unmarshal(b, &raw); err != nil {
+		return g, fmt.Errorf("it is not a JSON object: %s", modelfile.Words(err.Error()))
+	}
+	for _, field := range []struct {
+		key, want string
+		to        any
+	}{
+		{"do_sample", "true or false", &g.Sample}, {"temperature", "a number", &g.Temperature}, {"top_p", "a number", &g.TopP}, {"min_p", "a number", &g.MinP},
+		{"top_k", "an integer", &g.TopK}, {"repetition_penalty", "a number", &g.Repetition},
+	} {
+		if field.key == "temperature" && g.Sample != nil && !*g.Sample {
+			continue // 0, whatever it says
+		}
+		if v := raw[field.key]; v != nil && json.Unmarshal(v, field.to) != nil {
+			return g, fmt.Errorf("%s is %.80s: want %s", field.key, modelfile.Words(string(v)), field.want)
+		}
+	}
+	return g, nil
 }
 
 // readGGUFSampling reads general.sampling.* of a GGUF file. A file without them, as nearly all

@@ -62,7 +62,7 @@ func (f *fields) get(key string, dst any, want string) bool {
 		return false
 	}
 	if err := json.Unmarshal(f.raw[key], dst); err != nil {
-		f.fail(key, ErrFormat, "%s is not %s", clip(string(f.raw[key])), want)
+		f.fail(key, ErrFormat, "%s is not %s", clip(modelfile.Words(string(f.raw[key]))), want)
 		return false
 	}
 	return true
@@ -203,7 +203,7 @@ func (f *fields) Tokens(key string, c *Config) []int32 {
 	if json.Unmarshal(f.raw[key], &one) == nil {
 		list = []int64{one}
 	} else if json.Unmarshal(f.raw[key], &list) != nil {
-		f.fail(key, ErrFormat, "%s is neither a token id nor a list of them", clip(string(f.raw[key])))
+		f.fail(key, ErrFormat, "%s is neither a token id nor a list of them", clip(modelfile.Words(string(f.raw[key]))))
 		return nil
 	}
 	if len(list) > maxTokenIDs {

@@ -73,7 +73,7 @@ func TestHostileFiles(t *testing.T) {
 			check(t, os.Remove(filepath.Join(dir, "model.safetensors")))
 			check(t, os.Symlink("/dev/zero", filepath.Join(dir, "model.safetensors")))
 		}, model.ErrFormat, "model.safetensors: not a regular file"},
-		{"Infinity in a size", replace("config.json", []byte(`{"architectures":["LlamaForCausalLM"],"hidden_size":Infinity}`)), model.ErrFormat, `field "hidden_size": "Infinity" is not a whole number`},
+		{"Infinity in a size", replace("config.json", []byte(`{"architectures":["LlamaForCausalLM"],"hidden_size":Infinity}`)), model.ErrFormat, `field "hidden_size": Infinity is not a whole number`},
 		{"deep config", replace("config.json", []byte(strings.Repeat(`{"a":`, 100000))), model.ErrFormat, "not a JSON object"},
 		{"absurd config", replace("config.json", []byte(`{"architectures":["LlamaForCausalLM"],"hidden_size":9223372036854775807}`)), model.ErrOutOfRange, `field "hidden_size": 9223372036854775807`},
 		{"large config, small file", replace("config.json", []byte(`{"architectures":["LlamaForCausalLM"],"hidden_size":131072,"num_hidden_layers":1024,"num_attention_heads":4096,"intermediate_size":1048576,"vocab_size":4194304}`)), model.ErrMismatch, "shape [256 64]; config.json wants [4194304 131072]"},

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/shoal-llm/shoal/internal/modelfile"
 )
 
 // Names of the templates that requests take, and where more of them are.
@@ -109,7 +111,7 @@ func chatNamed(raw json.RawMessage, where string) (map[string]string, error) {
 	}
 	out = map[string]string{}
 	if err := json.Unmarshal(raw, &list); err != nil {
-		return nil, fmt.Errorf("tokenizer: tokenizer_config.json: chat_template is neither a string nor a list of named templates: %w", err)
+		return nil, fmt.Errorf("tokenizer: tokenizer_config.json: chat_template is neither a string nor a list of named templates: %s", modelfile.Words(err.Error()))
 	}
 	for _, t := range list {
 		out[t.Name] = t.Template

@@ -7,6 +7,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/shoal-llm/shoal/internal/attempt"
+	"github.com/shoal-llm/shoal/internal/modelfile"
 )
 
 // node is one json value together with the path that leads to it
@@ -49,7 +50,7 @@ func (n node) into(v any, want string) {
 		panic(attempt.Failure{Err: invalid(n.path, "is missing, want %s", want)})
 	}
 	if err := json.Unmarshal(n.raw, v); err != nil {
-		panic(attempt.Failure{Err: invalid(n.path, "is not %s: %v", want, err)})
+		panic(attempt.Failure{Err: invalid(n.path, "is not %s: %s", want, modelfile.Words(err.Error()))})
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -140,5 +141,18 @@ func TestChatTemplatePlaces(t *testing.T) {
 				t.Errorf("%s with tools %q: %q, %v", name, tools, r.String(), err)
 			}
 		}
+	}
+}
+
+// A bare word is no text: a template of the text NaN would be a prompt of it.
+func TestChatTemplateIsNoBareWord(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{"tokenizer_config.json": `{"model_max_length": Infinity, "chat_template": NaN}`, "tokenizer.json": `{}`} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if c, err := LoadChatTemplate(dir); err == nil || !strings.Contains(err.Error(), "chat_template") {
+		t.Errorf("%v, %v", c, err)
 	}
 }

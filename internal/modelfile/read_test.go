@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"reflect"
 	"strings"
 	"testing"
 )
@@ -41,23 +40,27 @@ func TestReadTakesRegularFilesWithinTheBound(t *testing.T) {
 
 func TestJSONTakesPythonsNumbers(t *testing.T) {
 	for _, c := range []struct{ in, want string }{
-		{`{"a": NaN}`, `{"a": "NaN"}`},
-		{`{"a":Infinity,"b":-Infinity}`, `{"a":"Infinity","b":"-Infinity"}`},
-		{`[NaN, [Infinity], -1, "NaN"]`, `["NaN", ["Infinity"], -1, "NaN"]`},
-		{`{"NaN": "Infinity \" NaN \\", "b": NaN}`, `{"NaN": "Infinity \" NaN \\", "b": "NaN"}`},
-		{`NaN`, `"NaN"`},
+		{`{"a": NaN}`, `{"a": 1e99999}`},
+		{`{"a":Infinity,"b":-Infinity}`, `{"a":2e99999,"b":-2e99999}`},
+		{`[NaN, [Infinity], -1, "NaN"]`, `[1e99999, [2e99999], -1, "NaN"]`},
+		{`{"NaN": "Infinity \" NaN \\", "b": NaN}`, `{"NaN": "Infinity \" NaN \\", "b": 1e99999}`},
+		{`NaN`, `1e99999`},
 		{`{"a": 1}`, `{"a": 1}`},
 	} {
 		got := JSON([]byte(c.in))
 		if string(got) != c.want {
 			t.Errorf("JSON(%s) = %s, want %s", c.in, got, c.want)
 		}
-		var a, b any
-		if json.Unmarshal(got, &a) != nil || json.Unmarshal([]byte(c.want), &b) != nil || !reflect.DeepEqual(a, b) {
-			t.Errorf("JSON(%s) = %s is not the JSON of %s", c.in, got, c.want)
+		if !json.Valid(got) || Words(string(got)) != c.in {
+			t.Errorf("JSON(%s) = %s", c.in, got)
+		}
+		var text string
+		var x float64
+		if strings.HasPrefix(c.in, "NaN") && (json.Unmarshal(got, &text) == nil || json.Unmarshal(got, &x) == nil) {
+			t.Errorf("%s is %q or %g", c.in, text, x)
 		}
 	}
-	for _, bad := range []string{`{"a": 1NaN}`, `{"a": nan}`, `{NaN: 1}x`, `"NaN`, `{"a": "Infinity\`, `+Infinity`, `--Infinity`} {
+	for _, bad := range []string{`{"a": 1NaN}`, `{"a": nan}`, `{NaN: 1}x`, `{NaN: 1}`, `{"a": 1, Infinity : 2}`, `{"a": 1, NaN: 2}`, `-NaN`, `1.NaN`, `NaN2`, `[1NaN]`, `"NaN`, `{"a": "Infinity\`, `+Infinity`, `--Infinity`} {
 		if got := JSON([]byte(bad)); json.Valid(got) {
 			t.Errorf("JSON(%s) = %s is valid", bad, got)
 		}
