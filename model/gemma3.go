@@ -25,7 +25,7 @@ import (
 // rotary positions of their own base; the sixth attends to everything.
 func init() {
 	register(architecture{
-		Name: "Gemma3ForCausalLM",
+		Name: gemma3,
 		defaults: map[string]string{"hidden_size": "2304", "intermediate_size": "9216", "num_hidden_layers": "26", "num_attention_heads": "8",
 			"num_key_value_heads": "4", "head_dim": "256", "vocab_size": "262208", "max_position_embeddings": "131072"},
 		read:  readGemma3,
@@ -33,6 +33,8 @@ func init() {
 		extra: llamaExtra,
 	})
 }
+
+const gemma3 = "Gemma3ForCausalLM"
 
 func readGemma3(f *fields, c *Config) {
 	c.Tied = f.Bool("tie_word_embeddings", true)
@@ -52,12 +54,11 @@ func readGemma3(f *fields, c *Config) {
 	pattern := f.Size("sliding_window_pattern", f.Size("_sliding_window_pattern", 6, maxLayers), maxLayers)
 	readWindows(f, c, 4096, func(layer int) bool { return (layer+1)%pattern != 0 })
 	if p := f.Object("rope_parameters"); p != nil && (p.has("full_attention") || p.has("sliding_attention")) {
-		f.refuseRotary()
 		read := func(key string, theta float64) (r Rope) {
 			r.Theta = theta
 			if in := p.Object(key); in != nil {
 				r.Theta = in.Number("rope_theta", theta, 2, maxTheta)
-				r = p.scaled(r, in, c.MaxPositions)
+				r = p.scaled(r, in, c)
 			}
 			return r
 		}
@@ -68,6 +69,10 @@ func readGemma3(f *fields, c *Config) {
 			}
 		}
 		f.take(p)
+		f.refuseRotary(c, c.Rope.Theta)
+		if local := f.Number("rope_local_base_freq", c.LocalRope.Theta, 2, maxTheta); local != c.LocalRope.Theta {
+			f.fail("rope_local_base_freq", ErrFormat, "%g differs from the rope_theta %g of rope_parameters.sliding_attention", local, c.LocalRope.Theta)
+		}
 		f.agree(f.Object("rope_scaling"), Rope{Theta: c.Rope.Theta}, c)
 		c.MaxPositions = f.lengthen(&c.Rope, c.MaxPositions)
 		return

@@ -120,7 +120,6 @@ const maxTheta = 1e12
 // (rope_parameters holds both), and lengthens the context as Rope.Context says. When a file
 // has both forms, they must mean the same.
 func readRope(f *fields, c *Config, defaultTheta float64) {
-	f.refuseRotary()
 	r := Rope{Theta: f.Number("rope_theta", defaultTheta, 2, maxTheta)}
 	s, p := f.Object("rope_scaling"), f.Object("rope_parameters")
 	if p != nil {
@@ -130,9 +129,10 @@ func readRope(f *fields, c *Config, defaultTheta float64) {
 		}
 		r.Theta = theta
 	}
-	c.Rope = f.scaled(r, s, c.MaxPositions)
+	f.refuseRotary(c, r.Theta)
+	c.Rope = f.scaled(r, s, c)
 	if p != nil {
-		c.Rope = f.scaled(r, p, c.MaxPositions)
+		c.Rope = f.scaled(r, p, c)
 	}
 	f.agree(s, r, c)
 	c.MaxPositions = f.lengthen(&c.Rope, c.MaxPositions)
@@ -143,15 +143,16 @@ func (f *fields) agree(scaling *fields, base Rope, c *Config) {
 	if scaling == nil || !f.has("rope_parameters") || f.err != nil {
 		return
 	}
-	if other := f.scaled(base, scaling, c.MaxPositions); f.err == nil && !reflect.DeepEqual(other, c.Rope) {
+	if other := f.scaled(base, scaling, c); f.err == nil && !reflect.DeepEqual(other, c.Rope) {
 		f.fail("rope_parameters", ErrFormat, "differs from rope_scaling; keep one of them")
 	}
 }
 
 // scaled is r with the scaling of an object of the config; nil: r itself.
-func (f *fields) scaled(r Rope, in *fields, positions int) Rope {
+func (f *fields) scaled(r Rope, in *fields, c *Config) Rope {
 	if in != nil {
-		in.scaling(&r, f.Size("original_max_position_embeddings", positions, maxPositions))
+		in.scaling(&r, f.Size("original_max_position_embeddings", c.MaxPositions, maxPositions))
+		in.refuseRotary(c, r.Theta)
 		f.take(in)
 	}
 	return r
@@ -174,15 +175,6 @@ func (f *fields) lengthen(r *Rope, positions int) int {
 		f.fail("rope_scaling", ErrOutOfRange, "factor %g times %d tokens is a context of more than %d", r.Factor, r.OriginalMax, maxPositions)
 	}
 	return n
-}
-
-// refuseRotary refuses keys that change how heads are rotated and that no family here implements.
-func (f *fields) refuseRotary() {
-	for _, key := range []string{"partial_rotary_factor", "rotary_pct", "rope_pct"} {
-		if part := f.Number(key, 1, 0, 1); part != 1 {
-			f.fail(key, ErrUnsupported, "%g: heads are rotated whole", part)
-		}
-	}
 }
 
 // scaling reads how a rotary embedding was stretched. original is the trained length where
@@ -213,7 +205,6 @@ func (s *fields) scaling(r *Rope, original int) {
 			s.fail("high_freq_factor", ErrFormat, "%g is not above low_freq_factor %g", r.HighFreq, r.LowFreq)
 		}
 	}
-	s.refuseRotary()
 	for key, neutral := range map[string]float64{"llama_4_scaling_beta": 0, "extrapolation_factor": 1, "attn_factor": 1} {
 		if v := s.Number(key, neutral, -1e300, 1e300); v != neutral {
 			s.fail(key, ErrUnsupported, "%g is not implemented; only %g, which changes nothing, is", v, neutral)

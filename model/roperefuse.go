@@ -1,0 +1,57 @@
+package model
+
+import (
+	"slices"
+	"strings"
+)
+
+// refuseRotary refuses the keys of an object that change how heads are rotated and that no
+// family here implements, unless their values change nothing.
+func (f *fields) refuseRotary(c *Config, theta float64) {
+	width := c.HeadDim
+	if width == 0 { // latent attention rotates a part of its own
+		width = f.Size("qk_rope_head_dim", 64, maxHeadDim)
+	}
+	for _, key := range []string{"partial_rotary_factor", "rotary_pct", "rope_pct"} {
+		if part := f.Number(key, 1, 0, 1); part != 1 {
+			f.fail(key, ErrUnsupported, "%g: heads are rotated whole", part)
+		}
+	}
+	for _, key := range []string{"rotary_dim", "rotary_ndims"} {
+		if n := f.Number(key, float64(width), -1e300, 1e300); n != float64(width) {
+			f.fail(key, ErrUnsupported, "%g: heads are rotated whole, which is %d elements", n, width)
+		}
+	}
+	for _, key := range []string{"rotary_emb_base", "rotary_base", "rope_base", "rope_local_base_freq", "local_rope_theta", "global_rope_theta"} {
+		if key == "rope_local_base_freq" && c.Architecture == gemma3 && !strings.Contains(f.prefix, "rope_") {
+			continue // readGemma3 takes it from the config itself
+		}
+		if base := f.Number(key, theta, -1e300, 1e300); base != theta && base != 0 {
+			f.fail(key, ErrUnsupported, "%g: this family has one base of rotary positions, rope_theta %g", base, theta)
+		}
+	}
+	f.refuseNoRope(c)
+	for _, key := range []string{"mrope_section", "short_factor", "long_factor"} {
+		var list []float64
+		f.get(key, &list, "a list of numbers")
+		if slices.ContainsFunc(list, func(x float64) bool { return key == "mrope_section" || x != 1 }) {
+			f.fail(key, ErrUnsupported, "%s: parts of a head with positions or frequencies of their own are not implemented", clip(string(f.raw[key])))
+		}
+	}
+	if f.Bool("mrope_interleaved", false) {
+		f.fail("mrope_interleaved", ErrUnsupported, "true: parts of a head with positions of their own are not implemented")
+	}
+}
+
+// refuseNoRope refuses layers without rotary positions. no_rope_layers has 1 for each layer
+// that rotates; without it, each layer whose number no_rope_layer_interval divides does not.
+func (f *fields) refuseNoRope(c *Config) {
+	var rotates []float64
+	f.get("no_rope_layers", &rotates, "a list with 0 or 1 for each layer")
+	if slices.ContainsFunc(rotates, func(x float64) bool { return x != 1 }) {
+		f.fail("no_rope_layers", ErrUnsupported, "%s: every layer rotates here, which is a list of 1", clip(string(f.raw["no_rope_layers"])))
+	}
+	if n := f.Index("no_rope_layer_interval", 0, maxLayers); n > 0 && n <= c.Layers && len(rotates) == 0 {
+		f.fail("no_rope_layer_interval", ErrUnsupported, "%d: every layer rotates here", n)
+	}
+}
