@@ -15,7 +15,31 @@ func (in *interp) getattr(v Value, name string) Value {
 			return r
 		}
 	}
+	in.refuseUnknown(v, name)
 	return missing(v, "attribute", name)
+}
+
+// pythonAttributes are attributes that values of a type have in Python, and some here.
+var pythonAttributes = map[string]string{
+	"str":   " casefold center encode expandtabs format format_map isidentifier isprintable istitle ljust maketrans rjust translate zfill ",
+	"dict":  " fromkeys ",
+	"int":   " as_integer_ratio bit_count bit_length conjugate denominator from_bytes imag is_integer numerator real to_bytes ",
+	"bool":  " as_integer_ratio bit_count bit_length conjugate denominator from_bytes imag is_integer numerator real to_bytes ",
+	"float": " as_integer_ratio conjugate fromhex hex imag is_integer real ",
+	"range": " count index start step stop ",
+	"Macro": " name arguments catch_kwargs catch_varargs caller explicit_caller ",
+}
+
+// refuseUnknown refuses an attribute that Python has and this package does not know: it is not
+// undefined there, and would print something.
+func (in *interp) refuseUnknown(v Value, name string) {
+	kind := typeName(v)
+	if c, ok := v.(*callable); ok && c.macro {
+		kind = "Macro"
+	}
+	if strings.Contains(pythonAttributes[kind], " "+name+" ") {
+		in.fail("'%s object' has no attribute '%s' here: it is not implemented", kind, name)
+	}
 }
 
 // getitem is x[i]: an item first, then an attribute.
@@ -45,10 +69,15 @@ func (in *interp) getitem(v, i Value) Value {
 		if r, ok := in.attribute(v, s.s); ok {
 			return r
 		}
+		if !isDict(v) { // a key that is not there is undefined
+			in.refuseUnknown(v, s.s)
+		}
 		return missing(v, "attribute", s.s)
 	}
 	return missing(v, "element", in.repr(i).s)
 }
+
+func isDict(v Value) bool { _, ok := v.(*Dict); return ok }
 
 // index resolves Python's negative indices.
 func index(v Value, n int) (int, bool) {
@@ -88,14 +117,14 @@ func (in *interp) attribute(v Value, name string) (Value, bool) {
 		return v.attrs.Get(name)
 	case Str:
 		if m, ok := strMethods[name]; ok {
-			return &callable{name, func(in *interp, a *args) Value {
+			return &callable{name: name, call: func(in *interp, a *args) Value {
 				in.scan(v)
 				return m(in, v, a)
 			}}, true
 		}
 	case *Dict:
 		if m, ok := dictMethods[name]; ok {
-			return &callable{name, func(in *interp, a *args) Value { return m(in, v, a) }}, true
+			return &callable{name: name, call: func(in *interp, a *args) Value { return m(in, v, a) }}, true
 		}
 		if strings.Contains(" clear pop popitem setdefault update ", " "+name+" ") {
 			in.fail("access to attribute '%s' of 'dict' object is unsafe", name)
@@ -105,7 +134,7 @@ func (in *interp) attribute(v Value, name string) (Value, bool) {
 			return x, true
 		}
 		if m, ok := listMethods[name]; ok && v.kind <= kindTuple {
-			return &callable{name, func(in *interp, a *args) Value { return m(in, v, a) }}, true
+			return &callable{name: name, call: func(in *interp, a *args) Value { return m(in, v, a) }}, true
 		}
 		if v.kind == kindList && strings.Contains(" append clear extend insert pop remove reverse sort ", " "+name+" ") {
 			in.fail("access to attribute '%s' of 'list' object is unsafe", name)

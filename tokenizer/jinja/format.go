@@ -5,6 +5,7 @@ import (
 	"math"
 	"math/big"
 	"strings"
+	"unicode/utf8"
 )
 
 const (
@@ -108,8 +109,11 @@ type directive struct {
 
 func (d directive) of(in *interp, v Value) Str {
 	switch d.kind {
-	case 's', 'c':
+	case 's':
 		return d.text(in, in.str(v))
+	case 'c':
+		d.precision = -1 // Python looks at none
+		return d.text(in, in.char(v))
 	case 'r', 'a':
 		return d.text(in, in.repr(v))
 	}
@@ -151,6 +155,23 @@ func (d directive) of(in *interp, v Value) Str {
 		precision = fmt.Sprintf(".%d", d.precision)
 	}
 	return Trusted(fmt.Sprintf(fmt.Sprintf("%%%s%d%s%c", d.flags, d.width, precision, d.kind), x))
+}
+
+// char is what %c prints: a code point, or a string of one.
+func (in *interp) char(v Value) Str {
+	if s, ok := v.(Str); ok && s.runes() == 1 {
+		return s
+	}
+	in.defined(v)
+	i, _, isInt, ok := number(v)
+	if _, long := v.(*big.Int); long || ok && isInt && (i < 0 || i > utf8.MaxRune) {
+		in.fail("%%c arg not in range(0x110000)")
+	} else if !ok || !isInt {
+		in.fail("%%c requires int or char")
+	} else if !utf8.ValidRune(rune(i)) {
+		in.fail("%%c of the surrogate 0x%x is no text", i)
+	}
+	return Trusted(string(rune(i)))
 }
 
 // text is at most precision code points of t, in at least width.

@@ -28,7 +28,7 @@ func init() {
 			return &joiner{sep: in.wantStr("joiner", sep)}
 		},
 	} {
-		globals[name] = &callable{name, f}
+		globals[name] = &callable{name: name, call: f}
 	}
 }
 

@@ -166,7 +166,7 @@ func (in *interp) filtered(body []stmt, filters expr, sc *scope) Value {
 
 // macro makes the function; it sees the names around its definition.
 func (in *interp) macro(m *macroDef, sc *scope) *callable {
-	return &callable{m.name, func(in *interp, a *args) Value {
+	return &callable{name: m.name, macro: true, call: func(in *interp, a *args) Value {
 		inner := in.bindMacro(m, a, sc)
 		var b builder
 		in.exec(m.body, inner, &b)

@@ -311,6 +311,9 @@ func (lx *lexer) escape(s string) (string, int) {
 	switch {
 	case s[0] == '\n':
 		return "", 1
+	case s[0] == 'N': // of a name, which Python requires
+		name, _, _ := strings.Cut(s, "}")
+		lx.fail("the escape \\%.60s} is not implemented: write \\u and four hexadecimal digits", name)
 	case digits > 0:
 		if len(s) <= digits {
 			lx.fail("a \\%c escape needs %d hexadecimal digits", s[0], digits)

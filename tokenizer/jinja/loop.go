@@ -99,14 +99,14 @@ func (l *loopObject) attr(in *interp, name string) (Value, bool) {
 		}
 		return l.items[l.i+1], true
 	case "cycle":
-		return &callable{"cycle", func(in *interp, a *args) Value {
+		return &callable{name: "cycle", call: func(in *interp, a *args) Value {
 			if len(a.pos) == 0 {
 				in.fail("no items for cycling given")
 			}
 			return a.pos[l.i%len(a.pos)]
 		}}, true
 	case "changed":
-		return &callable{"changed", func(in *interp, a *args) Value {
+		return &callable{name: "changed", call: func(in *interp, a *args) Value {
 			if l.seen && in.equal(tuple(l.changed...), tuple(a.pos...)) {
 				return false
 			}

@@ -28,6 +28,15 @@ func TestUnknownConstructsAreNamed(t *testing.T) {
 		{`{{ x.nosuch() }}`, "no attribute 'nosuch'", true},
 		{`{{ [].nosuch() }}`, "no attribute 'nosuch'", true},
 		{`{{ {}.nosuch() }}`, "no attribute 'nosuch'", true},
+		{`{% macro m() %}{% endmacro %}{{ m.name }}`, "no attribute 'name'", true},
+		{`{% macro m() %}{% endmacro %}{{ m['arguments'] }}`, "no attribute 'arguments'", true},
+		{`{{ x.casefold }}`, "no attribute 'casefold'", true},
+		{`{{ 1.5.hex }}`, "no attribute 'hex'", true},
+		{`{{ "\N{BULLET}" }}`, `\N{BULLET}`, false},
+		{`{{ '%c' % 1.5 }}`, "%c requires int or char", true},
+		{`{{ '%c' % 'ab' }}`, "%c requires int or char", true},
+		{`{{ '%c' % 1114112 }}`, "range(0x110000)", true},
+		{`{{ '%c' % 55296 }}`, "surrogate", true},
 		{`{{ x|upper(1) }}`, "upper", true},
 		{`{{ x|tojson(nosuch=1) }}`, "'nosuch'", true},
 		{`{{ range(1, nosuch=1) }}`, "'nosuch'", true},
@@ -70,6 +79,21 @@ func TestUnknownConstructsAreNamed(t *testing.T) {
 		}
 		if err == nil || errors.Is(err, ErrInternal) || !strings.Contains(err.Error(), c.name) {
 			t.Errorf("%s: error %v, want one with %s", c.source, err, c.name)
+		}
+	}
+}
+
+// What %c prints is what Python prints.
+func TestPercentC(t *testing.T) {
+	for source, want := range map[string]string{
+		`{{ '%c' % 65 }}`: "A", `{{ '%.0c' % 'a' }}`: "a", `{{ '%3c|%-3c|' % (66, 'é') }}`: "  B|é  |", `{{ '%c' % true }}`: "\x01",
+	} {
+		tmpl, err := Parse(source)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := tmpl.Render(NewDict(), Options{}); err != nil || got.String() != want {
+			t.Errorf("%s: %q, %v, want %q", source, got.String(), err, want)
 		}
 	}
 }

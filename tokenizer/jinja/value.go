@@ -61,6 +61,8 @@ type Namespace struct{ attrs *Dict }
 type callable struct {
 	name string
 	call func(in *interp, a *args) Value
+
+	macro bool
 }
 
 // object is a value whose attributes are computed: loop, joiner.
