@@ -43,12 +43,14 @@ func (s *Server) parseMasks(ctx context.Context, f *fields, p *params) {
 		if unmarshal(e, &word) != nil || isNull(e) {
 			panic(refusal(invalid("bad_words", "'bad_words' must hold strings.")))
 		}
-		if word = strings.TrimLeft(word, " \t\r\n"); word == "" || len(word) > lim.StopBytes {
-			panic(refusal(invalid("bad_words", "each of 'bad_words' must have 1 to %d bytes besides the space before it.", lim.StopBytes)))
+		if solid := strings.TrimLeft(word, " \t\r\n"); solid != "" {
+			word = solid
+		}
+		if word == "" || len(word) > lim.StopBytes {
+			panic(refusal(invalid("bad_words", "each of 'bad_words' must have 1 to %d bytes, not counting white space before a word.", lim.StopBytes)))
 		}
 		var before []int32
-		for _, text := range [...]string{word, " " + word} { // where a text begins, and within it
-			ids := given(s.encode(ctx, []Segment{{Text: text}}, false, "bad_words"))
+		for _, ids := range s.spellings(ctx, word) {
 			if len(ids) == 0 || slices.Equal(ids, before) {
 				continue
 			}
@@ -59,6 +61,24 @@ func (s *Server) parseMasks(ctx context.Context, f *fields, p *params) {
 		}
 	}
 	f.attempt(func() { elements("bad_words", "strings", v, lim.BadWords, word) })
+}
+
+// spellings are the tokens of a bad word where a text begins with it, and within a text: after a
+// space, or, if the word is itself white space, after a letter.
+func (s *Server) spellings(ctx context.Context, word string) (list [][]int32) {
+	tokens := func(text string) []int32 {
+		return given(s.encode(ctx, []Segment{{Text: text}}, false, "bad_words"))
+	}
+	if strings.Trim(word, " \t\r\n") != "" {
+		return [][]int32{tokens(word), tokens(" " + word)}
+	}
+	const letter = "x"
+	list = append(list, tokens(word))
+	first, both := tokens(letter), tokens(letter+word)
+	if n := len(first); len(both) > n && slices.Equal(both[:n], first) {
+		list = append(list, both[n:])
+	}
+	return list
 }
 
 // checkMasks refuses settings that leave no token to draw, as far as they show it by

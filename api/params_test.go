@@ -36,6 +36,12 @@ func TestParameters(t *testing.T) {
 			t.Errorf("masks %v %x", p.BadWords, p.Allowed)
 		}
 	}
+	for word, want := range map[string][][]int32{"\n": {{'\n'}}, "\t": {{'\t'}}, " ": {{' '}}, "\r\n": {{'\r', '\n'}}, "\n ab": {{'a', 'b'}, {' ', 'a', 'b'}}} {
+		a := post(t, url, completion(M{"bad_words": []string{word}}))
+		if got := e.last(t).Sampling.BadWords; a.status != 200 || !reflect.DeepEqual(got, want) {
+			t.Errorf("bad word %q: %d %v, want %v", word, a.status, got, want)
+		}
+	}
 	if r.MaxTokens != 8 || r.Policy != "streaming:sink=4,recent=1020" || r.Speculate != "suffix" || r.Priority != -2 || !reflect.DeepEqual(r.StopTokens, []int32{260, 3}) {
 		t.Errorf("%+v", r)
 	}
@@ -79,7 +85,7 @@ func TestWrongParameters(t *testing.T) {
 		{"stop", strings.Repeat("a", 1025)}, {"stop", []any{nil}}, {"stop_token_ids", []int{-1}}, {"stop_token_ids", []int{beyond}}, {"stop_token_ids", "1"}, {"stop_token_ids", []any{1.5}},
 		{"logit_bias", []int{1}}, {"logit_bias", M{"x": 1}}, {"logit_bias", M{strconv.Itoa(beyond): 1}}, {"logit_bias", M{"-1": 1}}, {"logit_bias", M{"1": 101}}, {"logit_bias", M{"1": "a"}},
 		{"allowed_token_ids", []int{}}, {"allowed_token_ids", []int{beyond}}, {"allowed_token_ids", []int{-1}}, {"allowed_token_ids", make([]int, beyond+1)}, {"allowed_token_ids", M{}}, {"allowed_token_ids", []string{"1"}},
-		{"bad_words", "x"}, {"bad_words", []string{""}}, {"bad_words", []string{" "}}, {"bad_words", []any{1}}, {"bad_words", []any{nil}}, {"bad_words", []string{"unencodable"}}, {"bad_words", []string{strings.Repeat("x", 1025)}},
+		{"bad_words", "x"}, {"bad_words", []string{""}}, {"bad_words", []any{1}}, {"bad_words", []any{nil}}, {"bad_words", []string{"unencodable"}}, {"bad_words", []string{strings.Repeat("x", 1025)}},
 		{"bad_words", strings.Split(strings.Repeat("x ", 256), " ")}, {"bad_words", slices.Repeat([]string{strings.Repeat("x", 1000)}, 3)},
 		{"ignore_eos", 1}, {"skip_special_tokens", "no"}, {"return_tokens_as_token_ids", 0}, {"kv_policy", 3}, {"speculate", "eagle"}, {"speculate", true}, {"kv_policy", strings.Repeat("x", 257)}, {"model", 5},
 		{"stream_options", M{"include_usage": true}}, {"user", 3}, {"priority", "high"}, {"add_special_tokens", 2},
