@@ -79,6 +79,11 @@ func TestBrokenCalls(t *testing.T) {
 		{Pythonic, `[f(a=007, b=.5, c=None)]`, `«f{"a": 7, "b": 0.5, "c": null}»`},
 		{DeepSeek, "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{\"a\": \"x\ny<｜tool▁call▁end｜><｜tool▁call▁begin｜>g<｜tool▁sep｜><｜tool▁call▁end｜><｜tool▁calls▁end｜>", `«f{"a": "x\ny"}»«g{}»`},
 		{DeepSeek, "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{\"a\": True,}", `«f{"a": true}»`},
+		{DeepSeek, "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{\"a\": 1 and then}<｜tool▁call▁end｜><｜tool▁calls▁end｜>", `«f{"a": 1}»and then}`},
+		{DeepSeek, "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{\"a\": 1;}<｜tool▁call▁end｜><｜tool▁calls▁end｜> bye", `«f{"a": 1}»;} bye`},
+		{DeepSeek, "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{\"a\": 1}]<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>g<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>", `«f{"a": 1}»]«g{}»`},
+		{DeepSeek, "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{} and<｜tool▁call▁end｜><｜tool▁calls▁end｜> <｜tool▁call▁end｜>", "«f{}» and <｜tool▁call▁end｜>"},
+		{DeepSeek, "Say <｜tool▁call▁end｜>.", "Say <｜tool▁call▁end｜>."},
 		{DeepSeek, "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{} no <｜tool▁call▁begin｜>g<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>", `«f{}» no«g{}»`},
 	} {
 		if got := whole(c.f, c.text); got != c.want {

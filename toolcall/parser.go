@@ -160,6 +160,10 @@ func (p *Parser) outside(out *[]Piece) bool {
 			p.text(out, i)
 			p.buf, p.block = p.buf[len(p.end):], false
 			return true
+		case p.block && p.made && p.family == DeepSeek && m.lit(callEnd): // after what a repair left as text
+			p.text(out, i)
+			p.buf = p.buf[len(callEnd):]
+			return true
 		case p.again(&head):
 			p.text(out, i)
 			p.at = between
