@@ -40,7 +40,10 @@ func (c *tokenizeCmd) Run(e *env) error {
 		}
 		text = string(b)
 	}
-	ids := t.Encode(text, !c.NoSpecial)
+	ids, err := t.TryEncode(e.ctx, []tokenizer.Part{{Text: text}}, !c.NoSpecial)
+	if err != nil {
+		return err
+	}
 	if c.JSON {
 		tokens := make([]string, len(ids))
 		for i, id := range ids {

@@ -50,7 +50,10 @@ func MeasurePerplexity(ctx context.Context, c *Client, tok *tokenizer.Tokenizer,
 	if room < 2 || cfg.Stride < 1 || cfg.Stride > room || cfg.Concurrency < 1 {
 		return nil, fmt.Errorf("%w: window %d and stride %d: want a window of at least %d tokens and a stride of 1 to %d", ErrText, cfg.Window, cfg.Stride, len(bos)+2, room)
 	}
-	ids := tok.EncodeLiteral(text)
+	ids, err := tok.TryEncode(ctx, []tokenizer.Part{{Text: text, Literal: true}}, false)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrText, err)
+	}
 	if len(ids) < 2 {
 		return nil, fmt.Errorf("%w: %d tokens; there is nothing to predict", ErrText, len(ids))
 	}

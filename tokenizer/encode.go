@@ -16,10 +16,17 @@ type Part struct {
 
 // Encode turns text into ids. Added and special tokens in the text are
 // recognised; addSpecial lets the post-processor put its own (BOS) around it.
-// Bytes that are not UTF-8 become U+FFFD. See TryEncode for the error that this
-// form swallows.
+// Bytes that are not UTF-8 become U+FFFD. It panics with the error of TryEncode, but
+// takes minutes for a search: use it where the text is the program's own.
 func (t *Tokenizer) Encode(text string, addSpecial bool) []int32 {
-	ids, _ := t.TryEncode(context.Background(), []Part{{Text: text}}, addSpecial)
+	return t.mustEncode(Part{Text: text}, addSpecial)
+}
+
+func (t *Tokenizer) mustEncode(p Part, addSpecial bool) []int32 {
+	ids, err := t.encode(patient(), []Part{p}, addSpecial)
+	if err != nil {
+		panic(err)
+	}
 	return ids
 }
 
@@ -27,8 +34,7 @@ func (t *Tokenizer) Encode(text string, addSpecial bool) []int32 {
 // no special token comes out (but the unknown token, for a character that the
 // vocabulary lacks), and the post-processor adds nothing.
 func (t *Tokenizer) EncodeLiteral(text string) []int32 {
-	ids, _ := t.TryEncode(context.Background(), []Part{{text, true}}, false)
-	return ids
+	return t.mustEncode(Part{text, true}, false)
 }
 
 // TryEncode encodes the joined parts as one text: words may span parts, so the
@@ -37,12 +43,19 @@ func (t *Tokenizer) EncodeLiteral(text string) []int32 {
 //
 // The error is ErrGaveUp: a split pattern of the file that has no hand-written
 // scanner ran past its limit on this text, ctx ended while it searched, or a normalizer
-// of the file made the text far too long. The ids still spell the whole text, but the stretch in question
-// went to the model unsplit or as it was.
+// of the file made the text far too long. There are no ids then: how far a search gets
+// in its time must not change a prompt.
 func (t *Tokenizer) TryEncode(ctx context.Context, parts []Part, addSpecial bool) ([]int32, error) {
-	e := encoder{t: t}
+	size := 0
+	for _, p := range parts {
+		size += len(p.Text)
+	}
+	return t.encode(searchesOf(ctx, size), parts, addSpecial)
+}
+
+func (t *Tokenizer) encode(s *searches, parts []Part, addSpecial bool) ([]int32, error) {
+	e := encoder{t: t, searches: s}
 	text := e.join(parts)
-	e.searches = searchesOf(ctx, len(text))
 	e.ids = make([]int32, 0, len(text)/3+len(t.post.before)+len(t.post.after)+1)
 	if addSpecial {
 		e.ids = append(e.ids, t.post.before...)
@@ -56,7 +69,10 @@ func (t *Tokenizer) TryEncode(ctx context.Context, parts []Part, addSpecial bool
 	if addSpecial {
 		e.ids = append(e.ids, t.post.after...)
 	}
-	return e.ids, e.err
+	if e.err != nil {
+		return nil, e.err
+	}
+	return e.ids, nil
 }
 
 // encoder is one call of TryEncode.

@@ -2,7 +2,9 @@ package tokenizer
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/dlclark/regexp2/v2"
@@ -14,6 +16,9 @@ const (
 	// during the first.
 	searchLimit = 500 * time.Millisecond
 	searchTries = 2
+	// patientTries is for Encode and EncodeLiteral, which nobody waits for: an honest search
+	// passes however busy the machine is.
+	patientTries = 240
 	// searchBudget and searchPerByte bound all searches of a request together, ten
 	// times what an honest pattern needs.
 	searchBudget  = time.Second
@@ -25,6 +30,13 @@ const (
 type searches struct {
 	ctx  context.Context
 	left time.Duration
+	// tries of a search; see searchTries
+	tries int
+}
+
+// patient has no budget: the time that a busy machine takes does not change the outcome.
+func patient() *searches {
+	return &searches{ctx: context.Background(), left: math.MaxInt64, tries: patientTries}
 }
 
 type searchesKey struct{}
@@ -32,7 +44,7 @@ type searchesKey struct{}
 // WithSearches makes texts that are encoded under the context share one budget for
 // searches, one after the other.
 func WithSearches(ctx context.Context) context.Context {
-	s := &searches{left: searchBudget}
+	s := &searches{left: searchBudget, tries: searchTries}
 	return context.WithValue(ctx, searchesKey{}, s)
 }
 
@@ -40,7 +52,7 @@ func WithSearches(ctx context.Context) context.Context {
 func searchesOf(ctx context.Context, bytes int) *searches {
 	s, ok := ctx.Value(searchesKey{}).(*searches)
 	if !ok {
-		s = &searches{left: searchBudget}
+		s = &searches{left: searchBudget, tries: searchTries}
 	}
 	s.ctx = ctx
 	s.left += time.Duration(bytes) * searchPerByte
@@ -50,7 +62,7 @@ func searchesOf(ctx context.Context, bytes int) *searches {
 // find is a search from a rune on. The error is ErrGaveUp: the pattern, all of them
 // together, or whoever waits has run out of patience.
 func (s *searches) find(re *regexp2.Regexp, text []rune, from int) (*regexp2.Match, error) {
-	for try := 1; ; try++ {
+	for try := 0; ; {
 		if err := context.Cause(s.ctx); err != nil {
 			return nil, fmt.Errorf("%w: %w", ErrGaveUp, err)
 		}
@@ -59,11 +71,15 @@ func (s *searches) find(re *regexp2.Regexp, text []rune, from int) (*regexp2.Mat
 		}
 		began := time.Now()
 		m, err := re.FindRunesMatchStartingAt(text, from)
-		s.left -= time.Since(began)
+		took := time.Since(began)
+		s.left -= took
 		if err == nil {
 			return m, nil
 		}
-		if try == searchTries { // the error repeats the text
+		if took >= searchLimit/2 { // else regexp2's own clock stood still and jumped
+			try++
+		}
+		if try >= s.tries || errors.Is(err, regexp2.ErrBacktrackingStackLimit) { // the error repeats the text
 			return nil, fmt.Errorf("%w: a pattern of the tokenizer took more than %v, or too much memory, for a search in %d characters", ErrGaveUp, searchLimit, len(text))
 		}
 	}

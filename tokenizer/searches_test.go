@@ -37,7 +37,7 @@ func TestSearchesShareABudget(t *testing.T) {
 		ctx, began := WithSearches(t.Context()), time.Now()
 		for _, text := range texts {
 			ids, err := tok.TryEncode(ctx, []Part{text}, false)
-			if !errors.Is(err, ErrGaveUp) || len(ids) == 0 || len(err.Error()) > 300 {
+			if !errors.Is(err, ErrGaveUp) || ids != nil || len(err.Error()) > 300 {
 				t.Errorf("%s: %d ids, %.400v", what, len(ids), err)
 			}
 		}
@@ -61,5 +61,21 @@ func TestSearchesEndWithTheRequest(t *testing.T) {
 	_, err := tok.TryEncode(ctx, slowText, false)
 	if !errors.Is(err, context.Canceled) || !errors.Is(err, ErrGaveUp) {
 		t.Errorf("after %v: %v", time.Since(began), err)
+	}
+}
+
+// TestNoIDsOfHalfASearch: a text whose searches ran out of time has an error and no ids.
+// Encode has more time for honest texts than any request.
+func TestNoIDsOfHalfASearch(t *testing.T) {
+	tok := slowTokenizer(t)
+	late := &searches{ctx: t.Context(), left: 0, tries: searchTries}
+	if ids, err := tok.encode(late, []Part{{Text: "aaa"}}, false); !errors.Is(err, ErrGaveUp) || ids != nil {
+		t.Errorf("without time: %v, %v", ids, err)
+	}
+	if s := patient(); s.left < time.Hour || s.tries < 100*searchTries {
+		t.Errorf("Encode has %v and %d tries", s.left, s.tries)
+	}
+	if ids := tok.Encode("aaa", false); len(ids) != 3 {
+		t.Errorf("ids %v", ids)
 	}
 }
