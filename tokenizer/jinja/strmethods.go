@@ -60,26 +60,12 @@ var strMethods = map[string]strMethod{
 
 func isAlnum(r rune) bool { return unicode.IsLetter(r) || unicode.IsNumber(r) }
 
-func upperRune(r rune) string {
-	if r == 'ß' {
-		return "SS"
-	}
-	return string(unicode.ToUpper(r))
-}
-
-func lowerRune(r rune) string {
-	if r == 'İ' {
-		return "i̇"
-	}
-	return string(unicode.ToLower(r))
-}
-
 func (in *interp) capitalize(s Str) Str {
 	first := true
 	return in.mapRunes(s, func(r rune) string {
 		if first {
 			first = false
-			return string(unicode.ToTitle(r))
+			return titleRune(r)
 		}
 		return lowerRune(r)
 	})
@@ -92,7 +78,7 @@ func (in *interp) titleCase(s Str) Str {
 		start := cased && !inWord
 		inWord = cased
 		if start {
-			return string(unicode.ToTitle(r))
+			return titleRune(r)
 		}
 		return lowerRune(r)
 	})

@@ -1,0 +1,49 @@
+package jinja
+
+import (
+	"sync"
+	"unicode"
+
+	"golang.org/x/text/cases"
+	"golang.org/x/text/language"
+)
+
+// severalRunes are where the code points lie that become several in upper or title case.
+var severalRunes = &unicode.RangeTable{R16: []unicode.Range16{
+	{0xdf, 0xdf, 1}, {0x149, 0x149, 1}, {0x1f0, 0x1f0, 1}, {0x390, 0x390, 1}, {0x3b0, 0x3b0, 1}, {0x587, 0x587, 1},
+	{0x1e96, 0x1e9a, 1}, {0x1f50, 0x1ffc, 1}, {0xfb00, 0xfb17, 1},
+}, LatinOffset: 1}
+
+// fullCase is the upper and the title case of the code points of severalRunes, as Unicode's
+// SpecialCasing has them without regard to a language.
+var fullCase = sync.OnceValue(func() map[rune][2]string {
+	out := map[rune][2]string{}
+	upper, title := cases.Upper(language.Und), cases.Title(language.Und)
+	for _, part := range severalRunes.R16 {
+		for r := rune(part.Lo); r <= rune(part.Hi); r++ {
+			out[r] = [2]string{upper.String(string(r)), title.String(string(r))}
+		}
+	}
+	return out
+})
+
+func upperRune(r rune) string {
+	if unicode.Is(severalRunes, r) {
+		return fullCase()[r][0]
+	}
+	return string(unicode.ToUpper(r))
+}
+
+func titleRune(r rune) string {
+	if unicode.Is(severalRunes, r) {
+		return fullCase()[r][1]
+	}
+	return string(unicode.ToTitle(r))
+}
+
+func lowerRune(r rune) string {
+	if r == 'İ' {
+		return "i̇"
+	}
+	return string(unicode.ToLower(r))
+}
