@@ -7,12 +7,15 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/shoal-llm/shoal/internal/testlevel"
 )
 
 // TestWeightsOverTheBus runs three nodes of which one has no checkpoint: it
 // fetches what it needs, checked by content hash, and answers with the same bits.
 // Killed and started again it fetches nothing that lies on its disk.
 func TestWeightsOverTheBus(t *testing.T) {
+	testlevel.NeedLong(t)
 	beside(t)
 	c, gossip := coordinate(t, config{args: []string{"--nodes", "3", "--mapping", "gather"}})
 	cache := t.TempDir()

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/api"
+	"github.com/shoal-llm/shoal/internal/testlevel"
 )
 
 // recoverLimit is the longest silence of a stream that a fault may cause, and the
@@ -171,6 +172,7 @@ func chaosPrefill(t *testing.T, flags ...string) {
 // TestChaosFreeze stops a node with SIGSTOP while streams decode: they finish on
 // the others. After SIGCONT it joins again, and nothing changes.
 func TestChaosFreeze(t *testing.T) {
+	testlevel.NeedLong(t)
 	if testing.Short() {
 		t.Skip("long")
 	}
@@ -242,6 +244,7 @@ func (s *system) busy(t *testing.T, what string, reqs []request, want []string, 
 
 // TestChaosJoin lets nodes join and leave in good order while streams decode.
 func TestChaosJoin(t *testing.T) {
+	testlevel.NeedLong(t)
 	if testing.Short() {
 		t.Skip("long")
 	}

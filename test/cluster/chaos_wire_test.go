@@ -62,6 +62,7 @@ func cut(r *rule) { r.cut = true }
 // that only two nodes do not hear one another. Each time the streams end as if
 // nothing had been, and when the network is mended all four serve again.
 func TestChaosPartition(t *testing.T) {
+	testlevel.NeedLong(t)
 	if testing.Short() {
 		t.Skip("long")
 	}

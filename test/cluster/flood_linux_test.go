@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/shoal-llm/shoal/internal/testlevel"
 )
 
 // flood opens connections that say nothing to every address. Those that are closed are opened
@@ -89,6 +91,7 @@ func askFor(t *testing.T, s *system, during time.Duration) (asked int, slowest t
 // that say nothing, on every port but the API's. The API answers new connections, running streams
 // have the tokens that they would have without, and a node that dies meanwhile is replaced.
 func TestStrangersLeaveFiles(t *testing.T) {
+	testlevel.NeedLong(t)
 	s := start(t, config{nodes: 3, files: 128, args: []string{"--data-dir", t.TempDir()}})
 	reqs := streaming(4, 1000)
 	want, _ := s.open(reqs).wait(t)

@@ -54,6 +54,7 @@ func TestFewFilesManyConnections(t *testing.T) {
 // comes later is answered meanwhile; then the client reads, and gets every token that it
 // would have got.
 func TestUnreadStreamGivesItsPlace(t *testing.T) {
+	testlevel.NeedLong(t)
 	beside(t)
 	s := start(t, config{nodes: 2, args: []string{"--max-sequences", "1"}})
 	// Without drafts: with the answer below in mind the stream would end before it is held up.

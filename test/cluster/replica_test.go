@@ -89,6 +89,7 @@ func (k *storeCluster) store(args ...string) (out string, code int) {
 // TestStoreMembersAreNamed: nodes that offer to keep copies are not asked before the operator
 // names them, and nobody who does not hold the cluster key does that.
 func TestStoreMembersAreNamed(t *testing.T) {
+	testlevel.NeedLong(t)
 	if testing.Short() {
 		t.Skip("waits for what must not come")
 	}

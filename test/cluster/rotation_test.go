@@ -100,6 +100,7 @@ func TestKeyRotation(t *testing.T) {
 // TestUpRotatesItsKey: `shoal up` with a key file gets another key in three rounds of
 // SIGHUP to it alone, while streams run.
 func TestUpRotatesItsKey(t *testing.T) {
+	testlevel.NeedLong(t)
 	beside(t)
 	file, old := filepath.Join(t.TempDir(), "key"), filepath.Join(t.TempDir(), "old")
 	before, after := security.NewKey(), security.NewKey()

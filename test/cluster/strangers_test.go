@@ -21,6 +21,7 @@ import (
 	"github.com/shoal-llm/shoal/cluster/gossip"
 	"github.com/shoal-llm/shoal/cluster/rpc"
 	"github.com/shoal-llm/shoal/collective/natsbus"
+	"github.com/shoal-llm/shoal/internal/testlevel"
 	"github.com/shoal-llm/shoal/proto"
 	"github.com/shoal-llm/shoal/security"
 )
@@ -29,6 +30,7 @@ import (
 // there gets in at none of its listeners: not as a node, not in gossip, not to steps, not
 // to tensors as a client or as a server of the mesh.
 func TestUpIsClosed(t *testing.T) {
+	testlevel.NeedLong(t)
 	beside(t)
 	c := up(t, 2, "--data-dir", t.TempDir())
 	flow := c.open(streaming(4, 400)) // there is something to hear
@@ -69,6 +71,7 @@ func TestUpIsClosed(t *testing.T) {
 // TestUpTakesAKey: with a key that its owner chose, who has it gets in, by the words of
 // the ready line; that is also what shows that intrude would find a way in.
 func TestUpTakesAKey(t *testing.T) {
+	testlevel.NeedLong(t)
 	beside(t)
 	file := filepath.Join(t.TempDir(), "key")
 	if err := security.WriteKeyFile(file, clusterKey); err != nil {
