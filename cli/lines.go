@@ -27,7 +27,7 @@ type interrupted struct{ text bool } // text: there was something on the line
 
 func (interrupted) Error() string { return "interrupted" }
 
-// interruptKey stands for Ctrl-C in what the line editor reads, which would end the input on
+// interruptKey replaces Ctrl-C in the input of the line editor, which would end the input on
 // Ctrl-C itself. The editor gives it to its callback, as it does any key that it has no use for.
 const interruptKey = 0x1c
 

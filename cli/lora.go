@@ -19,7 +19,7 @@ import (
 // maxSmall bounds the files of small; the largest are tokenizer.json, 35 MB where published.
 const maxSmall = 256 << 20
 
-// small are the files of a checkpoint beside its weights and chat templates. Those of an adapter
+// small lists the files of a checkpoint other than its weights and chat templates. Those of an adapter
 // come before those of its base.
 var small = []string{"config.json", "generation_config.json", "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
 	"vocab.json", "merges.txt"}

@@ -178,7 +178,7 @@ func (c *upCmd) prepare(e *env) (serve cluster.ServeConfig, err error) {
 }
 
 // start brings coordinator and nodes up; it does not wait for the model. What its store
-// waits for is told at the listener of the API; nil: nowhere.
+// waits for is reported at the listener of the API; nil: nowhere.
 func (c *upCmd) start(e *env, serve cluster.ServeConfig, at net.Listener, front *front) (_ *local, err error) {
 	log := serve.Logger
 	data, err := c.dataDir(serve.Model, "", log)

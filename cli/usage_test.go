@@ -37,7 +37,7 @@ func TestUsageErrors(t *testing.T) {
 	}
 }
 
-// TestHelpHasGroups: commands stand in groups, each in one.
+// TestHelpHasGroups checks that the help lists each command in exactly one group.
 func TestHelpHasGroups(t *testing.T) {
 	var out bytes.Buffer
 	if status := run(env{ctx: context.Background(), stdout: &out, stderr: &out}, nil); status != 0 {

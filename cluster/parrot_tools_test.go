@@ -84,7 +84,7 @@ func askChat(t *testing.T, h apiOf, more map[string]any, stream bool) said {
 	return out
 }
 
-// What a model writes comes out as calls with arguments of JSON, whole and as a stream.
+// The server turns the text of a model into calls whose arguments are JSON, whole and as a stream.
 func TestParrotCalls(t *testing.T) {
 	type M = map[string]any
 	const schema = `{"type":"object","properties":{"path":{"type":"string"},"n":{"type":"integer"}}}`

@@ -301,7 +301,7 @@ func (s State) AdvanceBytes(b []byte) (to State, err error) {
 	return State{g: s.g, s: at}, nil
 }
 
-// Crowded tells whether the grammar has learnt so much that it nears its bounds. Who holds
+// Crowded reports whether the stored states of the grammar are close to their bound. Who holds
 // a state for long compiles the grammar again then, and advances through the same text.
 func (s State) Crowded() bool { return s.g != nil && s.g.crowded() }
 
