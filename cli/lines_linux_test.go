@@ -174,18 +174,23 @@ func TestChatAtATerminal(t *testing.T) {
 	if taken.taken() {
 		t.Error("a signal is taken while nothing is answered")
 	}
+	// A prompt says that the terminal is raw again. Before it, Ctrl-C would be a signal of the
+	// terminal, and this terminal belongs to no process group.
 	fmt.Fprint(person, "\x03")
 	wait("once more")
+	wait("> ")
 	fmt.Fprint(person, "still\r") // the second one must follow the first
 	wait("[cut after")
 	wait("> ")
 	fmt.Fprint(person, "\x03\x03\x03") // meant for the answer
-	wait("once more")
-	wait("once more")
-	wait("once more")
+	for range 3 {
+		wait("once more")
+		wait("> ")
+	}
 	time.Sleep(moment)
 	fmt.Fprint(person, "\x03")
 	wait("once more")
+	wait("> ")
 	fmt.Fprint(person, "\x03")
 	select {
 	case status := <-done:
