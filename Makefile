@@ -41,7 +41,7 @@ bare: ## each way of installing in a bare Debian, timed (as root, with debootstr
 	bash deploy/bare
 
 .PHONY: test
-test: ## all tests, or those of PKG=./kvcache RUN=Snap
+test: ## all tests, or those of PKG=./internal/engine/kvcache RUN=Snap
 	go test $(if $(RUN),-run '$(RUN)') $(PKG)
 
 .PHONY: check
@@ -73,20 +73,20 @@ fuzz: ## new inputs for every fuzzer, FUZZTIME=10s each; FUZZ=Header picks by na
 	bash .ci/run fuzz
 
 .PHONY: bench
-bench: ## benchmarks: PKG=./tensor BENCH=MatMul COUNT=10 | tee new.out, then benchstat old.out new.out
+bench: ## benchmarks: PKG=./internal/engine/tensor BENCH=MatMul COUNT=10 | tee new.out, then benchstat old.out new.out
 	go test -run '^$$' -bench '$(BENCH)' -benchmem -count $(COUNT) $(PKG)
 
 .PHONY: bench-readme
 bench-readme: build ## the README's table of speeds (5 minutes, alone)
-	bash bench/readme
+	bash internal/bench/readme
 
 .PHONY: bench-issue3
 bench-issue3: ## one table: the shares of this machine's limits that decode and prefill reach (10 minutes, alone)
-	go test -run '^$$' -bench Ratios -benchtime 1x -timeout 1h ./bench
+	go test -run '^$$' -bench Ratios -benchtime 1x -timeout 1h ./internal/bench
 
 .PHONY: bench-cache
 bench-cache: ## what keeping the cache costs: in place (EQUIP) beside the published forms (2 minutes, alone)
-	go test -run '^$$' -bench Cache -benchtime 1x ./bench
+	go test -run '^$$' -bench Cache -benchtime 1x ./internal/bench
 
 .PHONY: clients
 clients: ## real SDKs and programs against fry-tools (downloads 2 GB once): ARGS='openai llm', ARGS='--url http://HOST:PORT'
@@ -94,23 +94,23 @@ clients: ## real SDKs and programs against fry-tools (downloads 2 GB once): ARGS
 
 .PHONY: maskbench
 maskbench: ## MaskBench's schemas: SCHEMAS=jsonschemabench/maskbench/data TOKENIZER=DIR ARGS='-named -open -any-order -step 10 -threads 2'
-	go test -count 1 -v -timeout 3h -run MaskBench ./bench -schemas $(abspath $(SCHEMAS)) $(if $(TOKENIZER),-tokenizer $(abspath $(TOKENIZER))) $(ARGS)
+	go test -count 1 -v -timeout 3h -run MaskBench ./internal/bench -schemas $(abspath $(SCHEMAS)) $(if $(TOKENIZER),-tokenizer $(abspath $(TOKENIZER))) $(ARGS)
 
 .PHONY: bench-peers
-bench-peers: ## beside other programs: IK=, LLAMA=, BENCH=, DLLAMA= their binaries, PAIRS='--only 1B' (bench/peers/README.md)
+bench-peers: ## beside other programs: IK=, LLAMA=, BENCH=, DLLAMA= their binaries, PAIRS='--only 1B' (internal/bench/peers/README.md)
 	go build -o bin/ ./cmd/shoal
-	python3 bench/peers/models.py bin/peers $(MODELS)
-	python3 bench/peers/pairs.py --shoal bin/shoal --models bin/peers $(if $(IK),--ik $(IK)) $(if $(LLAMA),--llama $(LLAMA)) $(if $(BENCH),--bench $(BENCH)) $(if $(DLLAMA),--dllama $(DLLAMA)) $(PAIRS)
+	python3 internal/bench/peers/models.py bin/peers $(MODELS)
+	python3 internal/bench/peers/pairs.py --shoal bin/shoal --models bin/peers $(if $(IK),--ik $(IK)) $(if $(LLAMA),--llama $(LLAMA)) $(if $(BENCH),--bench $(BENCH)) $(if $(DLLAMA),--dllama $(DLLAMA)) $(PAIRS)
 
 .PHONY: bench-versions
 bench-versions: ## this tree beside OLD=bin/shoal-old, in turn: decode, prefill, nodes (30 minutes, alone)
 	go build -o bin/ ./cmd/shoal
-	python3 bench/peers/versions.py $(OLD) bin/shoal
+	python3 internal/bench/peers/versions.py $(OLD) bin/shoal
 
 .PHONY: bench-plan
 bench-plan: ## how often the planner's choice of mapping and threads is the fastest (an hour, alone): PLAN='--models fry --seconds 600'
 	go build -o bin/ ./cmd/shoal
-	python3 bench/peers/plan.py bin/shoal $(PLAN)
+	python3 internal/bench/peers/plan.py bin/shoal $(PLAN)
 
 .PHONY: speculation
 speculation: ## drafts change nothing: 75 prompts, rows of 1 to 9 tokens, every policy, 1, 3 and 4 nodes, kill -9 (10 minutes)

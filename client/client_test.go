@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/shoal-llm/shoal/api"
 	"github.com/shoal-llm/shoal/client"
+	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
 // answering is a client of a server that gives one answer after the other, the last again

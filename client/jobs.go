@@ -12,7 +12,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/shoal-llm/shoal/api"
+	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
 // Submit makes a job of a request: the body of /v1/completions or /v1/chat/completions. It

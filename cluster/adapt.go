@@ -3,7 +3,7 @@ package cluster
 import (
 	"fmt"
 
-	"github.com/shoal-llm/shoal/proto"
+	"github.com/shoal-llm/shoal/internal/proto"
 )
 
 // adapt limits the plans of a group to what its oldest node understands, so that a new build can

@@ -4,8 +4,8 @@ import (
 	"errors"
 
 	"github.com/shoal-llm/shoal/actors/socket"
-	"github.com/shoal-llm/shoal/cluster/rpc"
 	"github.com/shoal-llm/shoal/collective"
+	"github.com/shoal-llm/shoal/internal/rpc"
 	"github.com/shoal-llm/shoal/topology"
 )
 

@@ -11,10 +11,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/shoal-llm/shoal/cluster/gossip"
-	"github.com/shoal-llm/shoal/cluster/rpc"
-	"github.com/shoal-llm/shoal/internal/arithmetic"
-	"github.com/shoal-llm/shoal/security"
+	"github.com/shoal-llm/shoal/internal/engine/arithmetic"
+	"github.com/shoal-llm/shoal/internal/gossip"
+	"github.com/shoal-llm/shoal/internal/rpc"
+	"github.com/shoal-llm/shoal/internal/security"
 )
 
 // ErrBuild: this process speaks or computes otherwise than the cluster that it was to join.

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/shoal-llm/shoal/cluster/gossip"
+	"github.com/shoal-llm/shoal/internal/gossip"
 )
 
 func TestUnlike(t *testing.T) {

@@ -3,8 +3,8 @@ package cluster
 import (
 	"errors"
 
-	"github.com/shoal-llm/shoal/api"
-	"github.com/shoal-llm/shoal/tokenizer"
+	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 )
 
 // chatTemplate is the checkpoint's, or nil when it has none: then only

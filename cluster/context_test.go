@@ -6,8 +6,8 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/shoal-llm/shoal/api"
-	"github.com/shoal-llm/shoal/sampler"
+	"github.com/shoal-llm/shoal/internal/engine/sampler"
+	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
 // TestContexts: a text that was read once and is held is what many requests begin with: the

@@ -12,13 +12,13 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/shoal-llm/shoal/api"
-	"github.com/shoal-llm/shoal/cluster/gossip"
-	"github.com/shoal-llm/shoal/cluster/rpc"
-	"github.com/shoal-llm/shoal/cluster/store"
-	"github.com/shoal-llm/shoal/cluster/weights"
-	"github.com/shoal-llm/shoal/model"
-	"github.com/shoal-llm/shoal/security"
+	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/gossip"
+	"github.com/shoal-llm/shoal/internal/rpc"
+	"github.com/shoal-llm/shoal/internal/security"
+	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/store"
+	"github.com/shoal-llm/shoal/internal/weights"
 	"github.com/shoal-llm/shoal/topology"
 )
 

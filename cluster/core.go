@@ -20,11 +20,11 @@ import (
 
 	"github.com/shoal-llm/shoal/actors/batcher"
 	"github.com/shoal-llm/shoal/actors/socket"
-	"github.com/shoal-llm/shoal/kvcache"
-	"github.com/shoal-llm/shoal/model"
-	"github.com/shoal-llm/shoal/proto"
-	"github.com/shoal-llm/shoal/speculate"
-	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/speculate"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/proto"
 	"github.com/shoal-llm/shoal/topology"
 )
 

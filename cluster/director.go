@@ -14,9 +14,9 @@ import (
 	"github.com/asynkron/protoactor-go/actor"
 
 	"github.com/shoal-llm/shoal/actors/socket"
-	"github.com/shoal-llm/shoal/api"
-	"github.com/shoal-llm/shoal/cluster/rpc"
-	"github.com/shoal-llm/shoal/proto"
+	"github.com/shoal-llm/shoal/internal/proto"
+	"github.com/shoal-llm/shoal/internal/rpc"
+	"github.com/shoal-llm/shoal/internal/server/api"
 	"github.com/shoal-llm/shoal/topology"
 )
 

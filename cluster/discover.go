@@ -9,10 +9,10 @@ import (
 
 	"github.com/asynkron/protoactor-go/actor"
 
-	"github.com/shoal-llm/shoal/cluster/gossip"
-	"github.com/shoal-llm/shoal/cluster/rpc"
-	"github.com/shoal-llm/shoal/proto"
-	"github.com/shoal-llm/shoal/security"
+	"github.com/shoal-llm/shoal/internal/gossip"
+	"github.com/shoal-llm/shoal/internal/proto"
+	"github.com/shoal-llm/shoal/internal/rpc"
+	"github.com/shoal-llm/shoal/internal/security"
 	"github.com/shoal-llm/shoal/topology"
 )
 

@@ -5,8 +5,8 @@ import (
 	"fmt"
 
 	"github.com/shoal-llm/shoal/actors/socket"
-	"github.com/shoal-llm/shoal/model"
-	"github.com/shoal-llm/shoal/tokenizer"
+	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 )
 
 // draftShare is the part of a node's cache memory that a small model's caches have.

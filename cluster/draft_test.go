@@ -6,10 +6,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/shoal-llm/shoal/api"
+	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/sampler"
+	"github.com/shoal-llm/shoal/internal/server/api"
 	"github.com/shoal-llm/shoal/internal/testlevel"
-	"github.com/shoal-llm/shoal/model"
-	"github.com/shoal-llm/shoal/sampler"
 )
 
 // TestSmallModel: the model itself as the small one guesses what it will say, greedy, to the
@@ -23,7 +23,7 @@ func TestSmallModel(t *testing.T) {
 		list = append(list, &api.Request{Prompt: text(i, 290), MaxTokens: 40, Sampling: p, IgnoreEOS: true, PromptLogprobs: -1})
 	}
 	same := func(i int) bool { return i%4 == 0 && i < 6 || i >= 9 } // greedy and full, like the small model
-	const tiny = "../model/testdata/deepseek_v3"
+	const tiny = "../internal/engine/model/testdata/deepseek_v3"
 	type smallModel struct {
 		model, small string
 		sockets      int

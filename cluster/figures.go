@@ -8,9 +8,9 @@ import (
 
 	pb "google.golang.org/protobuf/proto"
 
-	"github.com/shoal-llm/shoal/cluster/rpc"
 	"github.com/shoal-llm/shoal/collective/natsbus"
-	"github.com/shoal-llm/shoal/proto"
+	"github.com/shoal-llm/shoal/internal/proto"
+	"github.com/shoal-llm/shoal/internal/rpc"
 )
 
 // respond answers a call with what the socket said.

@@ -11,9 +11,9 @@ import (
 
 	pb "google.golang.org/protobuf/proto"
 
-	"github.com/shoal-llm/shoal/cluster/rpc"
+	"github.com/shoal-llm/shoal/internal/proto"
+	"github.com/shoal-llm/shoal/internal/rpc"
 	"github.com/shoal-llm/shoal/internal/wire"
-	"github.com/shoal-llm/shoal/proto"
 )
 
 // older is a socket of a build before plans had several passes.

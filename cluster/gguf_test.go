@@ -10,9 +10,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/shoal-llm/shoal/gguf"
-	"github.com/shoal-llm/shoal/model"
-	"github.com/shoal-llm/shoal/model/modeltest"
+	"github.com/shoal-llm/shoal/internal/engine/gguf"
+	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/model/modeltest"
 )
 
 // TestServesGGUF: a GGUF file of the same weights and tokenizer answers as its

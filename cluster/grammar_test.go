@@ -13,11 +13,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/shoal-llm/shoal/api"
-	"github.com/shoal-llm/shoal/grammar"
-	"github.com/shoal-llm/shoal/model"
-	"github.com/shoal-llm/shoal/sampler"
-	"github.com/shoal-llm/shoal/tokenizer"
+	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/sampler"
+	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/text/grammar"
+	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 )
 
 const ticket = `{"type":"object","properties":{"title":{"type":"string","maxLength":24},"tags":{"type":"array","items":{"enum":["a","b","c"]},"minItems":1,"maxItems":3},"size":{"type":"integer","minimum":10,"maximum":99}},"required":["title","tags","size"],"additionalProperties":false}`

@@ -4,9 +4,9 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/shoal-llm/shoal/grammar"
-	"github.com/shoal-llm/shoal/model"
-	"github.com/shoal-llm/shoal/tokenizer"
+	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/text/grammar"
+	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 )
 
 // grammars is the engine for a checkpoint's vocabulary, made when a request first needs it.

@@ -12,11 +12,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/shoal-llm/shoal/api"
-	"github.com/shoal-llm/shoal/kvcache"
-	"github.com/shoal-llm/shoal/kvcache/tier"
-	"github.com/shoal-llm/shoal/model"
-	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/tier"
+	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/server/api"
 
 	"github.com/shoal-llm/shoal/actors/socket"
 )

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/actors/socket"
-	"github.com/shoal-llm/shoal/proto"
+	"github.com/shoal-llm/shoal/internal/proto"
 )
 
 // TestHungLoad: of three sockets one leaves, and another one's executor hangs, so

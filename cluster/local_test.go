@@ -10,11 +10,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/shoal-llm/shoal/api"
-	"github.com/shoal-llm/shoal/sampler"
+	"github.com/shoal-llm/shoal/internal/engine/sampler"
+	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
-const goldenDir = "../model/testdata/llama"
+const goldenDir = "../internal/engine/model/testdata/llama"
 
 type golden struct {
 	Prompt []int32 `json:"prompt"`

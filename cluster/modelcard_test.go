@@ -3,7 +3,7 @@ package cluster
 import (
 	"testing"
 
-	"github.com/shoal-llm/shoal/model"
+	"github.com/shoal-llm/shoal/internal/engine/model"
 )
 
 func TestModelCard(t *testing.T) {

@@ -3,9 +3,9 @@ package cluster
 import (
 	"testing"
 
-	"github.com/shoal-llm/shoal/api"
-	"github.com/shoal-llm/shoal/sampler"
-	"github.com/shoal-llm/shoal/tokenizer"
+	"github.com/shoal-llm/shoal/internal/engine/sampler"
+	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 )
 
 // TestMTPOfDace: the bundled layer of multi-token prediction guesses what dace says next more

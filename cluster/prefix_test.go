@@ -10,9 +10,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/shoal-llm/shoal/api"
-	"github.com/shoal-llm/shoal/kvcache"
-	"github.com/shoal-llm/shoal/sampler"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/sampler"
+	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
 // replied is what one request gave: tokens and log-probabilities to the bit, and how many
@@ -83,7 +83,7 @@ func TestWarmIsCold(t *testing.T) {
 func TestWarmIsColdFamilies(t *testing.T) {
 	for _, name := range []string{"gemma3", "mistral_window", "deepseek_v2", "swiftkv"} {
 		t.Run(name, func(t *testing.T) {
-			warmIsCold(t, LocalConfig{Threads: 1, Serve: ServeConfig{Model: filepath.Join("../model/testdata", name)}},
+			warmIsCold(t, LocalConfig{Threads: 1, Serve: ServeConfig{Model: filepath.Join("../internal/engine/model/testdata", name)}},
 				[]string{"full", "snapstream:sink=4,recent=40,topk=40,obs=8,pool=7", "h2o:recent=40,topk=40"})
 		})
 	}
@@ -244,7 +244,7 @@ func TestConversations(t *testing.T) {
 		{3, "gather", nil, "llama", "tova:size=80", false},
 	} {
 		t.Run(fmt.Sprint(c.sockets, " ", c.mapping, " ", c.model, " ", c.policy), func(t *testing.T) {
-			serve := ServeConfig{Model: filepath.Join("../model/testdata", c.model), Policy: c.policy}
+			serve := ServeConfig{Model: filepath.Join("../internal/engine/model/testdata", c.model), Policy: c.policy}
 			off := serve
 			off.PrefixCache = PrefixOff
 			cold := startLocal(t, LocalConfig{Sockets: 1, Threads: 1, Serve: off})

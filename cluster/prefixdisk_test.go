@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/shoal-llm/shoal/api"
-	"github.com/shoal-llm/shoal/kvcache"
-	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
 // blocksOnDisk waits until the sockets have written so many blocks each, and no more.
@@ -47,7 +47,7 @@ func TestPrefixDisk(t *testing.T) {
 	})
 	for _, name := range []string{"gemma3", "deepseek_v2"} { // with windows, with latent attention
 		t.Run(name, func(t *testing.T) {
-			prefixDisk(t, ServeConfig{Model: filepath.Join("../model/testdata", name)}, policies[:1], [][2]LocalConfig{{{Sockets: 1}, {Sockets: 4}}, {{Sockets: 4}, {Sockets: 2}}})
+			prefixDisk(t, ServeConfig{Model: filepath.Join("../internal/engine/model/testdata", name)}, policies[:1], [][2]LocalConfig{{{Sockets: 1}, {Sockets: 4}}, {{Sockets: 4}, {Sockets: 2}}})
 		})
 	}
 }

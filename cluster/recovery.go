@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/actors/batcher"
-	"github.com/shoal-llm/shoal/api"
+	"github.com/shoal-llm/shoal/internal/server/api"
 	"github.com/shoal-llm/shoal/topology"
 )
 

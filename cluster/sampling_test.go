@@ -10,11 +10,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/shoal-llm/shoal/api"
-	"github.com/shoal-llm/shoal/gguf"
-	"github.com/shoal-llm/shoal/model"
-	"github.com/shoal-llm/shoal/model/modeltest"
-	"github.com/shoal-llm/shoal/sampler"
+	"github.com/shoal-llm/shoal/internal/engine/gguf"
+	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/model/modeltest"
+	"github.com/shoal-llm/shoal/internal/engine/sampler"
+	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
 // TestSamplingIsCheckedBeforeItRuns: a program that embeds a cluster gets the error, not

@@ -6,10 +6,10 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/shoal-llm/shoal/api"
-	"github.com/shoal-llm/shoal/gguf"
-	"github.com/shoal-llm/shoal/internal/modelfile"
-	"github.com/shoal-llm/shoal/sampler"
+	"github.com/shoal-llm/shoal/internal/engine/gguf"
+	"github.com/shoal-llm/shoal/internal/engine/modelfile"
+	"github.com/shoal-llm/shoal/internal/engine/sampler"
+	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
 // sampling is what a checkpoint says of sampling; zero values say nothing.

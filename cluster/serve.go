@@ -12,15 +12,15 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/actors/socket"
-	"github.com/shoal-llm/shoal/api"
-	"github.com/shoal-llm/shoal/kvcache"
-	"github.com/shoal-llm/shoal/model"
-	"github.com/shoal-llm/shoal/speculate"
-	"github.com/shoal-llm/shoal/tensor"
-	"github.com/shoal-llm/shoal/tokenizer"
-	"github.com/shoal-llm/shoal/toolcall"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/speculate"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/text/tokenizer"
+	"github.com/shoal-llm/shoal/internal/text/toolcall"
+	"github.com/shoal-llm/shoal/internal/tracing"
 	"github.com/shoal-llm/shoal/topology"
-	"github.com/shoal-llm/shoal/tracing"
 )
 
 // ServeConfig says what a cluster serves and how it schedules.

@@ -10,11 +10,11 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/shoal-llm/shoal/api"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/sampler"
+	"github.com/shoal-llm/shoal/internal/engine/speculate"
+	"github.com/shoal-llm/shoal/internal/server/api"
 	"github.com/shoal-llm/shoal/internal/testlevel"
-	"github.com/shoal-llm/shoal/kvcache"
-	"github.com/shoal-llm/shoal/sampler"
-	"github.com/shoal-llm/shoal/speculate"
 )
 
 // speculated are requests that differ in all that a draw depends on. Prompts repeat
@@ -153,7 +153,7 @@ func TestSpeculationChangesNothing(t *testing.T) {
 				}
 				return drafts
 			}
-			e := startLocal(t, LocalConfig{Sockets: c.sockets, Threads: 1, Serve: ServeConfig{Model: "../model/testdata/" + c.model, Weights: "bf16", KV: "bf16", Chunk: 48, Mapping: c.mapping, Replicas: c.replicas, Speculate: "off", guess: guess}})
+			e := startLocal(t, LocalConfig{Sockets: c.sockets, Threads: 1, Serve: ServeConfig{Model: "../internal/engine/model/testdata/" + c.model, Weights: "bf16", KV: "bf16", Chunk: 48, Mapping: c.mapping, Replicas: c.replicas, Speculate: "off", guess: guess}})
 			want := speak(t, e, "off", list)
 			for i, o := range want {
 				known[fmt.Sprint(i)] = o

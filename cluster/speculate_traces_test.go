@@ -4,8 +4,8 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/shoal-llm/shoal/api"
-	"github.com/shoal-llm/shoal/sampler"
+	"github.com/shoal-llm/shoal/internal/engine/sampler"
+	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
 // TestRejectedDraftsLeaveNoPrefix: what an answer with drafts, most of them wrong, leaves to
@@ -25,7 +25,7 @@ func TestRejectedDraftsLeaveNoPrefix(t *testing.T) {
 		return speak(t, e, name, []*api.Request{{Prompt: prompt, MaxTokens: tokens, Sampling: p, IgnoreEOS: true, PromptLogprobs: -1, Speculate: mode}})[0]
 	}
 	config := func(prefix string) LocalConfig {
-		c := LocalConfig{Sockets: 1, Threads: 1, Serve: ServeConfig{Model: "../model/testdata/llama", Chunk: 48, PrefixCache: prefix}}
+		c := LocalConfig{Sockets: 1, Threads: 1, Serve: ServeConfig{Model: "../internal/engine/model/testdata/llama", Chunk: 48, PrefixCache: prefix}}
 		if prefix == PrefixOn {
 			c.Serve.guess = wrong
 		}

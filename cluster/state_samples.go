@@ -1,6 +1,6 @@
 package cluster
 
-import "github.com/shoal-llm/shoal/api"
+import "github.com/shoal-llm/shoal/internal/server/api"
 
 // keptSamples are those of the last minutes, one each sampleEvery.
 const keptSamples = 300

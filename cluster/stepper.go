@@ -12,12 +12,12 @@ import (
 
 	"github.com/shoal-llm/shoal/actors/batcher"
 	"github.com/shoal-llm/shoal/actors/socket"
-	"github.com/shoal-llm/shoal/cluster/rpc"
-	"github.com/shoal-llm/shoal/proto"
-	"github.com/shoal-llm/shoal/sampler"
-	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/sampler"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/proto"
+	"github.com/shoal-llm/shoal/internal/rpc"
+	"github.com/shoal-llm/shoal/internal/tracing"
 	"github.com/shoal-llm/shoal/topology"
-	"github.com/shoal-llm/shoal/tracing"
 )
 
 func keeps(all []batcher.Keep) (out []*proto.Keep) {

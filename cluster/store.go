@@ -9,10 +9,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/shoal-llm/shoal/api"
-	"github.com/shoal-llm/shoal/cluster/store"
-	"github.com/shoal-llm/shoal/jobs/door"
-	"github.com/shoal-llm/shoal/security"
+	"github.com/shoal-llm/shoal/internal/jobs/door"
+	"github.com/shoal-llm/shoal/internal/security"
+	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/store"
 )
 
 // ServeJobs adds the routes of jobs to an API server in front of this

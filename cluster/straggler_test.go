@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/actors/socket"
-	"github.com/shoal-llm/shoal/proto"
+	"github.com/shoal-llm/shoal/internal/proto"
 )
 
 // TestHungExecutor: the executor of one socket of three hangs, its actor answers

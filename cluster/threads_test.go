@@ -5,7 +5,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/shoal-llm/shoal/api"
+	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
 // Steps that decode try numbers of threads until one is chosen, and answers are the same meanwhile.

@@ -4,8 +4,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/shoal-llm/shoal/api"
-	"github.com/shoal-llm/shoal/sampler"
+	"github.com/shoal-llm/shoal/internal/engine/sampler"
+	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
 // TestTokensOfSteps: events mark the tokens that came in one step. The rate of tokens and the

@@ -4,8 +4,8 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/actors/batcher"
-	"github.com/shoal-llm/shoal/proto"
-	"github.com/shoal-llm/shoal/tracing"
+	"github.com/shoal-llm/shoal/internal/proto"
+	"github.com/shoal-llm/shoal/internal/tracing"
 )
 
 // maxNames bounds the sequences whose requests are known. One that a broken epoch has taken

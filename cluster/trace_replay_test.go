@@ -4,14 +4,14 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/shoal-llm/shoal/api"
-	"github.com/shoal-llm/shoal/sampler"
+	"github.com/shoal-llm/shoal/internal/engine/sampler"
+	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
 // TestTraceReplay: the tokens of a trace take the place of those that are drawn, with drafts
 // and without, greedy and sampled, and what follows the trace is drawn again.
 func TestTraceReplay(t *testing.T) {
-	e := startLocal(t, LocalConfig{Sockets: 3, Threads: 1, Serve: ServeConfig{Model: "../model/testdata/llama", Chunk: 20}})
+	e := startLocal(t, LocalConfig{Sockets: 3, Threads: 1, Serve: ServeConfig{Model: "../internal/engine/model/testdata/llama", Chunk: 20}})
 	var trace, prompt []int32
 	for i := range 48 {
 		prompt = append(prompt, int32(5+i*i%250))

@@ -6,8 +6,8 @@ import (
 	"testing"
 
 	"github.com/shoal-llm/shoal/actors/batcher"
-	"github.com/shoal-llm/shoal/tracing"
-	"github.com/shoal-llm/shoal/tracing/tracingtest"
+	"github.com/shoal-llm/shoal/internal/tracing"
+	"github.com/shoal-llm/shoal/internal/tracing/tracingtest"
 )
 
 // TestStepsAreTraced: a cluster tells of a step, with the part of each node.

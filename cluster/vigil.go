@@ -5,8 +5,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/shoal-llm/shoal/cluster/store"
-	"github.com/shoal-llm/shoal/security"
+	"github.com/shoal-llm/shoal/internal/security"
+	"github.com/shoal-llm/shoal/internal/store"
 )
 
 // vigil is a coordinator that does not coordinate yet: why, and whether anybody else does.

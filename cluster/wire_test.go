@@ -8,9 +8,9 @@ import (
 	pb "google.golang.org/protobuf/proto"
 
 	"github.com/shoal-llm/shoal/actors/batcher"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/sampler"
 	"github.com/shoal-llm/shoal/internal/wire/wiretest"
-	"github.com/shoal-llm/shoal/kvcache"
-	"github.com/shoal-llm/shoal/sampler"
 )
 
 // TestWire records how a plan becomes a message, since a field that gets another meaning looks

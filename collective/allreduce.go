@@ -3,7 +3,7 @@ package collective
 import (
 	"fmt"
 
-	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
 // sliceGrain: slices of a two-shot begin at multiples of a cache line.

@@ -3,7 +3,7 @@ package collective
 import (
 	"math/bits"
 
-	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
 // treeMid is where the canonical tree cuts [lo,hi): mid-lo is the largest power

@@ -1,4 +1,4 @@
-"""A random layer of multi-token prediction for model/testdata/deepseek_v3, and what it guesses: the layer is transformers' own
+"""A random layer of multi-token prediction for internal/engine/model/testdata/deepseek_v3, and what it guesses: the layer is transformers' own
 DeepseekV3DecoderLayer, around it the formulas of the DeepSeek-V3 report, section 2.2 (embedding first, as in the published
 weights). Its own output is read again for further tokens. float32, no cache.
 Usage: goldens_mtp.py MODEL OUT"""

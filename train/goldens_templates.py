@@ -3,10 +3,10 @@ Llama 3, Qwen 2.5 and 3, Mistral, Mixtral, DeepSeek V2, V3 and R1, and Gemma 3.
 
 Usage: goldens_templates.py TOKENIZER_FOLDER (pip install transformers jinja2)
 
-Renders TOKENIZER_FOLDER/testdata/templates/*.jinja and jinja/testdata/templates/*.jinja with
+Renders TOKENIZER_FOLDER/testdata/templates/*.jinja and ../jinja/testdata/templates/*.jinja with
 apply_chat_template's own renderer, and writes testdata/templates/goldens.json.gz.
 """
-import datetime, gzip, json, pathlib, random, sys
+import datetime, gzip, json, os, pathlib, random, sys
 from transformers.utils import chat_template_utils as hf
 
 
@@ -128,8 +128,8 @@ def main():
     root = pathlib.Path(sys.argv[1])
     every = list(cases())
     out = {"cases": every, "templates": {}}
-    for path in sorted([*root.glob("testdata/templates/*.jinja"), *root.glob("jinja/testdata/templates/*.jinja")]):
-        out["templates"][str(path.relative_to(root))] = got = [render(path.read_text(), c) for c in every]
+    for path in sorted([*root.glob("testdata/templates/*.jinja"), *(root / "../jinja/testdata/templates").glob("*.jinja")]):
+        out["templates"][str(os.path.relpath(path, root))] = got = [render(path.read_text(), c) for c in every]
         print(path.name, len(got), "renderings,", sum("error" in g for g in got), "refused")
     with gzip.GzipFile(root / "testdata/templates/goldens.json.gz", "wb", mtime=0) as z:
         z.write(json.dumps(out, ensure_ascii=False, separators=(",", ":")).encode())

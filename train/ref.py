@@ -76,7 +76,7 @@ def fwd(c,d,ids):
         x=x+y
     return F.linear(rms(x,d['model.norm.weight'],eps),d.get('lm_head.weight',d['model.embed_tokens.weight']))
 with torch.no_grad():
-    for P in sys.argv[1:] or ['../model/testdata/llama']:
+    for P in sys.argv[1:] or ['../internal/engine/model/testdata/llama']:
         c=json.load(open(P+'/config.json')); d=load(P+'/model.safetensors'); g=json.load(open(P+'/goldens.json')); a=c['model_type']
         e=[]
         for it in g['items']:

@@ -3,7 +3,7 @@ package batcher
 import (
 	"slices"
 
-	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
 // What a sequence was told begins the next turn of its conversation. Its rows are those that

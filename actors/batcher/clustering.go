@@ -1,6 +1,6 @@
 package batcher
 
-import "github.com/shoal-llm/shoal/kvcache"
+import "github.com/shoal-llm/shoal/internal/engine/kvcache"
 
 // A policy that clusters a prompt has work at its end for seconds. All of it is done in pieces, a
 // few a step, beside the rows of others: what follows from tokens that were read before the last

@@ -4,7 +4,7 @@ import (
 	"math"
 	"slices"
 
-	"github.com/shoal-llm/shoal/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 )
 
 // Fixed contexts: a sequence that begins like one whose cache is there, under a policy that lays a

@@ -3,11 +3,11 @@ package batcher
 import (
 	"slices"
 
-	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
 // The disk tier. Every socket writes its rows of the blocks that are saved to files, behind
-// what runs (kvcache/tier). Before a prompt is read, the sockets are asked how much of it
+// what runs (internal/engine/kvcache/tier). Before a prompt is read, the sockets are asked how much of it
 // lies there; the memory is booked, and the request waits for the blocks and lets others
 // pass, for less time than the prompt takes to read. What does not come in time is a miss.
 

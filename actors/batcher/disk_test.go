@@ -5,8 +5,8 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/shoal-llm/shoal/kvcache"
-	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
 // disks are those of a cluster's sockets: the texts of the blocks that were saved, by their

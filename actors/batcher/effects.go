@@ -1,8 +1,8 @@
 package batcher
 
 import (
-	"github.com/shoal-llm/shoal/kvcache"
-	"github.com/shoal-llm/shoal/sampler"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/sampler"
 )
 
 // Effects is what must happen after a Step, in the order of the fields. Tokens

@@ -3,7 +3,7 @@ package batcher
 import (
 	"slices"
 
-	"github.com/shoal-llm/shoal/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 )
 
 // Held is the cache of a sequence that decoded when its epoch ended, as a socket

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/shoal-llm/shoal/kvcache"
-	"github.com/shoal-llm/shoal/sampler"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/sampler"
 )
 
 var rewrite = flag.Bool("rewrite", false, "write the transcripts in testdata anew")

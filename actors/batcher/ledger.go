@@ -3,7 +3,7 @@ package batcher
 import (
 	"fmt"
 
-	"github.com/shoal-llm/shoal/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 )
 
 // ledger books cache bytes on every socket. What it reserves is what the stores

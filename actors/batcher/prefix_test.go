@@ -7,8 +7,8 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/shoal-llm/shoal/kvcache"
-	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
 // holds is what the stores of all sequences must have on each socket when a step is done and

@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"slices"
 
-	"github.com/shoal-llm/shoal/sampler"
+	"github.com/shoal-llm/shoal/internal/engine/sampler"
 )
 
 // phase of a request: waiting -> prefill -> decoding, and back to waiting when

@@ -1,6 +1,6 @@
 package batcher
 
-import "github.com/shoal-llm/shoal/tensor"
+import "github.com/shoal-llm/shoal/internal/engine/tensor"
 
 // schedule cuts the next step: memory for the decode rows first, then decode
 // rows, then chunks of prompts that are being read, then new admissions, until

@@ -3,7 +3,7 @@ package batcher
 import (
 	"slices"
 
-	"github.com/shoal-llm/shoal/speculate"
+	"github.com/shoal-llm/shoal/internal/engine/speculate"
 )
 
 // Speculation: a decode row takes drafts of the tokens that follow its own, the owner draws

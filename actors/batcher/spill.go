@@ -1,6 +1,6 @@
 package batcher
 
-import "github.com/shoal-llm/shoal/kvcache"
+import "github.com/shoal-llm/shoal/internal/engine/kvcache"
 
 // Spill has an owner move the rows of the first Blocks blocks of a sequence to a file, behind what
 // runs; StepDone says when memory has been given up. Sequences of policies that read few of their

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/shoal-llm/shoal/kvcache"
-	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
 // noFile holds pages that nobody reads: the sim attends to nothing.

@@ -3,8 +3,8 @@ package batcher
 import (
 	"slices"
 
-	"github.com/shoal-llm/shoal/kvcache"
-	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
 // A policy that sums attention over all queries of a prompt needs more of a cached text than its

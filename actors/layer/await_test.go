@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
 // listener counts what an executor does with a group.

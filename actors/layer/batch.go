@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/collective"
-	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/topology"
 )
 

@@ -1,8 +1,8 @@
 package layer
 
 import (
-	"github.com/shoal-llm/shoal/kvcache"
-	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
 // PromptCache is a prompt that is being read: slot = position.

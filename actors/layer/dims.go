@@ -3,7 +3,7 @@ package layer
 import (
 	"math"
 
-	"github.com/shoal-llm/shoal/model"
+	"github.com/shoal-llm/shoal/internal/engine/model"
 )
 
 // Dims are the sizes of one layer.

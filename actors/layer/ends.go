@@ -1,8 +1,8 @@
 package layer
 
 import (
-	"github.com/shoal-llm/shoal/model"
-	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
 // Ends are a socket's weights ahead of the first layer and behind the last.

@@ -2,7 +2,7 @@ package layer
 
 import (
 	"github.com/shoal-llm/shoal/collective"
-	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/topology"
 )
 

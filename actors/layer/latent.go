@@ -3,12 +3,12 @@ package layer
 import (
 	"slices"
 
-	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/topology"
 )
 
 // Latent attention, absorbed (DeepSeek-V2, arXiv 2405.04434): projections, the attention
-// phase, and what each exchange moves. Its cache is kvcache/latent.go's and tensor/latent.go's.
+// phase, and what each exchange moves. Its cache is internal/engine/kvcache/latent.go's and internal/engine/tensor/latent.go's.
 
 // Latent are the slices of a layer's latent attention (model.Latent) beside the
 // output projection. Gather: Down by the rows of Slice.K, the others of the heads

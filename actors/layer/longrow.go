@@ -1,6 +1,6 @@
 package layer
 
-import "github.com/shoal-llm/shoal/tensor"
+import "github.com/shoal-llm/shoal/internal/engine/tensor"
 
 // longRows are decode tasks over so many slots that several threads share each: its runs
 // (tensor.Runs) are tasks of their own. Cut or not, the bits are the same.

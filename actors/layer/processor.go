@@ -3,7 +3,7 @@ package layer
 import (
 	"time"
 
-	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
 // Processor is the backend that computes on the processor: the activations that flow through

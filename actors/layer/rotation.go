@@ -3,7 +3,7 @@ package layer
 import (
 	"math"
 
-	"github.com/shoal-llm/shoal/model"
+	"github.com/shoal-llm/shoal/internal/engine/model"
 )
 
 // Rotation holds cos and sin by position, grown as positions are met. As in the reference

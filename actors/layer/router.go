@@ -4,8 +4,8 @@ import (
 	"math"
 	"slices"
 
-	"github.com/shoal-llm/shoal/model"
-	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
 // Route chooses the experts of one token: chosen (PerToken), ascending, and their

@@ -8,7 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/shoal-llm/shoal/model"
+	"github.com/shoal-llm/shoal/internal/engine/model"
 )
 
 // plainRoute is Route as the papers write it: sort everything, in float64.

@@ -3,9 +3,9 @@ package socket
 import (
 	"fmt"
 
-	"github.com/shoal-llm/shoal/kvcache"
-	"github.com/shoal-llm/shoal/model"
-	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/topology"
 )
 

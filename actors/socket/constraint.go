@@ -5,7 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/shoal-llm/shoal/grammar"
+	"github.com/shoal-llm/shoal/internal/text/grammar"
 )
 
 // beside runs what grammars work out while the layers compute. The socket owns it: close

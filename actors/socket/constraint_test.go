@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/shoal-llm/shoal/grammar"
+	"github.com/shoal-llm/shoal/internal/text/grammar"
 )
 
 // A constraint is a function of the tokens that count: what was undone leaves no trace,

@@ -7,16 +7,16 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/shoal-llm/shoal/model"
-	"github.com/shoal-llm/shoal/proto"
-	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/proto"
 )
 
 // TestMTPGoldens: the layer of multi-token prediction guesses what a forward pass of
 // PyTorch does (train/goldens_mtp.py), several sequences in a pass, at once or in pieces, and
 // its roll-back leaves nothing.
 func TestMTPGoldens(t *testing.T) {
-	const dir = "../../model/testdata/deepseek_v3"
+	const dir = "../../internal/engine/model/testdata/deepseek_v3"
 	raw, err := os.ReadFile(dir + "_mtp/goldens.json")
 	if err != nil {
 		t.Fatal(err)

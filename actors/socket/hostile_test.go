@@ -19,12 +19,12 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/shoal-llm/shoal/collective"
-	"github.com/shoal-llm/shoal/kvcache"
-	"github.com/shoal-llm/shoal/kvcache/tier"
-	"github.com/shoal-llm/shoal/model"
-	"github.com/shoal-llm/shoal/proto"
-	"github.com/shoal-llm/shoal/sampler"
-	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/tier"
+	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/sampler"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/proto"
 	"github.com/shoal-llm/shoal/topology"
 )
 

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/shoal-llm/shoal/model"
+	"github.com/shoal-llm/shoal/internal/engine/model"
 )
 
 // TestTokenOfAnotherRank: what a peer says it has drawn is looked at before it is looked up.

@@ -3,10 +3,10 @@ package socket
 import (
 	"time"
 
-	"github.com/shoal-llm/shoal/kvcache"
-	"github.com/shoal-llm/shoal/model"
-	"github.com/shoal-llm/shoal/proto"
-	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/proto"
 	"github.com/shoal-llm/shoal/topology"
 )
 

@@ -5,7 +5,7 @@ import (
 
 	"github.com/shoal-llm/shoal/actors/layer"
 	"github.com/shoal-llm/shoal/collective"
-	"github.com/shoal-llm/shoal/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 )
 
 // replicate notes where the replica of a sequence is to be, and begins it there.

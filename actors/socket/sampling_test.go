@@ -4,8 +4,8 @@ import (
 	"reflect"
 	"testing"
 
-	"github.com/shoal-llm/shoal/grammar"
-	"github.com/shoal-llm/shoal/sampler"
+	"github.com/shoal-llm/shoal/internal/engine/sampler"
+	"github.com/shoal-llm/shoal/internal/text/grammar"
 )
 
 // TestSamplingOnTheWire: no parameter is lost between the API and who draws.

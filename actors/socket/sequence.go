@@ -3,11 +3,11 @@ package socket
 import (
 	"fmt"
 
-	"github.com/shoal-llm/shoal/grammar"
-	"github.com/shoal-llm/shoal/kvcache"
-	"github.com/shoal-llm/shoal/proto"
-	"github.com/shoal-llm/shoal/sampler"
-	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/sampler"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/proto"
+	"github.com/shoal-llm/shoal/internal/text/grammar"
 	"github.com/shoal-llm/shoal/topology"
 )
 

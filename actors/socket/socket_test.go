@@ -17,18 +17,18 @@ import (
 	"github.com/asynkron/protoactor-go/actor"
 
 	"github.com/shoal-llm/shoal/collective"
-	"github.com/shoal-llm/shoal/gguf"
+	"github.com/shoal-llm/shoal/internal/engine/gguf"
+	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/model/modeltest"
+	"github.com/shoal-llm/shoal/internal/engine/sampler"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/proto"
 	"github.com/shoal-llm/shoal/internal/testlevel"
-	"github.com/shoal-llm/shoal/model"
-	"github.com/shoal-llm/shoal/model/modeltest"
-	"github.com/shoal-llm/shoal/proto"
-	"github.com/shoal-llm/shoal/sampler"
-	"github.com/shoal-llm/shoal/tensor"
 	"github.com/shoal-llm/shoal/topology"
 )
 
 const (
-	modelData = "../../model/testdata"
+	modelData = "../../internal/engine/model/testdata"
 	goldenDir = modelData + "/llama"
 )
 

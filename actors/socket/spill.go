@@ -8,10 +8,10 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/actors/layer"
-	"github.com/shoal-llm/shoal/kvcache"
-	"github.com/shoal-llm/shoal/kvcache/tier"
-	"github.com/shoal-llm/shoal/proto"
-	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/tier"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/proto"
 )
 
 // spiller moves rows of caches to files, behind what runs: one goroutine asks the executor for a

@@ -4,8 +4,8 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/actors/layer"
-	"github.com/shoal-llm/shoal/proto"
-	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/proto"
 )
 
 // Stages is where the time of a step went on this socket. What the sum lacks

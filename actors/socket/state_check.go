@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/shoal-llm/shoal/kvcache"
-	"github.com/shoal-llm/shoal/proto"
-	"github.com/shoal-llm/shoal/speculate"
-	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/speculate"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/proto"
 )
 
 // maxScores bounds the log-probabilities of a step: at some 13 bytes each, what an

@@ -3,7 +3,7 @@ package socket
 import (
 	"fmt"
 
-	"github.com/shoal-llm/shoal/proto"
+	"github.com/shoal-llm/shoal/internal/proto"
 )
 
 // Do is what a socket does with its stores of one sequence.

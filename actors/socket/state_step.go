@@ -3,7 +3,7 @@ package socket
 import (
 	"fmt"
 
-	"github.com/shoal-llm/shoal/proto"
+	"github.com/shoal-llm/shoal/internal/proto"
 )
 
 // Plan begins a step: what a plan means for this socket. A plan is checked as a

@@ -8,9 +8,9 @@ import (
 
 	pb "google.golang.org/protobuf/proto"
 
-	"github.com/shoal-llm/shoal/kvcache"
-	"github.com/shoal-llm/shoal/proto"
-	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/proto"
 	"github.com/shoal-llm/shoal/topology"
 )
 

@@ -5,7 +5,7 @@ package main
 import (
 	"os"
 
-	"github.com/shoal-llm/shoal/cli"
+	"github.com/shoal-llm/shoal/internal/cli"
 )
 
 func main() { os.Exit(cli.Main(append([]string{"node"}, os.Args[1:]...))) }

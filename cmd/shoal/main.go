@@ -4,7 +4,7 @@ package main
 import (
 	"os"
 
-	"github.com/shoal-llm/shoal/cli"
+	"github.com/shoal-llm/shoal/internal/cli"
 )
 
 func main() { os.Exit(cli.Main(os.Args[1:])) }

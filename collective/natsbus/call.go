@@ -10,7 +10,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 
 	"github.com/shoal-llm/shoal/collective"
-	"github.com/shoal-llm/shoal/internal/openfiles"
+	"github.com/shoal-llm/shoal/internal/sys/openfiles"
 )
 
 // How ranks find one another. With embedded servers each rank tells each other

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/shoal-llm/shoal/collective"
-	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
 // startServers starts n servers that all know the first one.

@@ -11,7 +11,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"golang.org/x/sys/unix"
 
-	"github.com/shoal-llm/shoal/internal/openfiles"
+	"github.com/shoal-llm/shoal/internal/sys/openfiles"
 )
 
 // watcher looks after the connections of one server. It opens all that it needs at its start,

@@ -22,7 +22,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/shoal-llm/shoal/collective"
-	"github.com/shoal-llm/shoal/internal/fixedport"
+	"github.com/shoal-llm/shoal/internal/sys/fixedport"
 )
 
 func TestGossip(t *testing.T) {

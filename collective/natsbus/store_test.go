@@ -9,7 +9,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/shoal-llm/shoal/internal/fixedport"
+	"github.com/shoal-llm/shoal/internal/sys/fixedport"
 )
 
 // TestStoreMemberReplaced: one of three servers is lost for good, another takes its place,

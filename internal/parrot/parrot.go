@@ -12,7 +12,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/shoal-llm/shoal/model/modeltest"
+	"github.com/shoal-llm/shoal/internal/engine/model/modeltest"
 )
 
 // Script is what a checkpoint says, and how its tokens are cut.

@@ -3,8 +3,8 @@ package parrot
 import (
 	"testing"
 
-	"github.com/shoal-llm/shoal/model"
-	"github.com/shoal-llm/shoal/tokenizer"
+	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 )
 
 // The checkpoint loads, and the tokens of its script decode to the text.

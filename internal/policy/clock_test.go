@@ -10,15 +10,15 @@ import (
 // Such a time has lost its monotonic reading: differences of two jump when the
 // machine's clock is set, so no wait and no verdict may rest on one.
 var wallClock = map[string]string{
-	"api/cluster.go":              "a time for clients",
-	"api/contexts_http.go":        "created, for clients",
-	"api/server.go":               "created, for clients",
-	"cli/standby.go":              "a deadline in the past",
-	"deploy/release/main.go":      "the time of a commit",
-	"internal/modelfile/stamp.go": "the times of a file",
-	"jobs/batches/store.go":       "when a damaged batch ended, for clients",
-	"jobs/files/http.go":          "created, for clients",
-	"jobs/store.go":               "the times in a journal outlive the process; state.go bounds a pause that the clock was set back under",
+	"internal/server/api/cluster.go":       "a time for clients",
+	"internal/server/api/contexts_http.go": "created, for clients",
+	"internal/server/api/server.go":        "created, for clients",
+	"internal/cli/standby.go":              "a deadline in the past",
+	"deploy/release/main.go":               "the time of a commit",
+	"internal/engine/modelfile/stamp.go":   "the times of a file",
+	"internal/jobs/batches/store.go":       "when a damaged batch ended, for clients",
+	"internal/jobs/files/http.go":          "created, for clients",
+	"internal/jobs/store.go":               "the times in a journal outlive the process; state.go bounds a pause that the clock was set back under",
 }
 
 func TestWallClock(t *testing.T) {

@@ -15,23 +15,23 @@ import (
 // Packages of the floor "helpers" exist for tests: they import down like any
 // other, but only test files (and the floor "tests") may import them.
 const floors = `
-values:   tensor proto internal/wire security internal/attempt internal/mmap internal/sharedmem internal/flock internal/lograte internal/fixedport internal/openfiles tracing gguf internal/modelfile internal/strictjson + proto:internal/wire gguf:internal/mmap gguf:internal/attempt tracing:internal/lograte gguf:internal/modelfile internal/modelfile:internal/flock internal/modelfile:internal/mmap
-machines: topology model kvcache kvcache/tier collective tokenizer tokenizer/jinja sampler grammar toolcall speculate + sampler:grammar kvcache:sampler model:topology tokenizer:tokenizer/jinja collective:topology
-helpers:  internal/wire/wiretest model/modeltest internal/testlevel internal/testmodel tracing/tracingtest internal/parrot + internal/parrot:model/modeltest
-wires:    collective/natsbus cluster/gossip cluster/rpc cluster/supervise
+values:   internal/engine/tensor internal/proto internal/wire internal/security internal/attempt internal/sys/mmap internal/sys/sharedmem internal/sys/flock internal/lograte internal/sys/fixedport internal/sys/openfiles internal/tracing internal/engine/gguf internal/engine/modelfile internal/strictjson + internal/proto:internal/wire internal/engine/gguf:internal/sys/mmap internal/engine/gguf:internal/attempt internal/tracing:internal/lograte internal/engine/gguf:internal/engine/modelfile internal/engine/modelfile:internal/sys/flock internal/engine/modelfile:internal/sys/mmap
+machines: topology internal/engine/model internal/engine/kvcache internal/engine/kvcache/tier collective internal/text/tokenizer internal/text/jinja internal/engine/sampler internal/text/grammar internal/text/toolcall internal/engine/speculate + internal/engine/sampler:internal/text/grammar internal/engine/kvcache:internal/engine/sampler internal/engine/model:topology internal/text/tokenizer:internal/text/jinja collective:topology
+helpers:  internal/wire/wiretest internal/engine/model/modeltest internal/testlevel internal/testmodel internal/tracing/tracingtest internal/parrot + internal/parrot:internal/engine/model/modeltest
+wires:    collective/natsbus internal/gossip internal/rpc internal/supervise
 layer:    actors/layer
 rooms:    actors/socket actors/batcher
-rigs:     internal/alone internal/arithmetic + internal/arithmetic:internal/alone
-api:      api
+rigs:     internal/engine/alone internal/engine/arithmetic + internal/engine/arithmetic:internal/engine/alone
+api:      internal/server/api
 client:   client
-journals: jobs/journal
-files:    jobs/door jobs/files + jobs/files:jobs/door
-jobs:     jobs
-batches:  jobs/batches
-weights:  cluster/weights
-stores:   cluster/store
+journals: internal/jobs/journal
+files:    internal/jobs/door internal/jobs/files + internal/jobs/files:internal/jobs/door
+jobs:     internal/jobs
+batches:  internal/jobs/batches
+weights:  internal/weights
+stores:   internal/store
 cluster:  cluster
-tools:    cli eval bench + cli:eval cli:bench
+tools:    internal/cli internal/eval internal/bench + internal/cli:internal/eval internal/cli:internal/bench
 street:   cmd/shoal cmd/node cmd/coordinator deploy deploy/release
 tests:    internal/policy internal/sim test/cluster test/answers test/web
 `

@@ -14,31 +14,31 @@ import (
 // only. Each module stands in docs/dependencies.md with its version and the
 // reason for it.
 const outside = `
-github.com/alecthomas/kong:             cli
-github.com/asynkron/protoactor-go:      actors/... cluster/... internal/alone
+github.com/alecthomas/kong:             internal/cli
+github.com/asynkron/protoactor-go:      actors/... cluster/... internal/rpc internal/store internal/weights internal/engine/alone
 github.com/chromedp/chromedp:           tests
-github.com/dlclark/regexp2/v2:          tokenizer/...
-github.com/go-analyze/charts:           eval
-github.com/hashicorp/memberlist:        cluster/...
-github.com/minio/highwayhash:           cluster/store
-github.com/nats-io/nats-server/v2:      collective/natsbus cluster/... test/cluster
-github.com/nats-io/nats.go:             collective/natsbus cluster/... jobs/journal
+github.com/dlclark/regexp2/v2:          internal/text/...
+github.com/go-analyze/charts:           internal/eval
+github.com/hashicorp/memberlist:        internal/gossip cluster/...
+github.com/minio/highwayhash:           internal/store
+github.com/nats-io/nats-server/v2:      collective/natsbus cluster/... internal/store test/cluster
+github.com/nats-io/nats.go:             collective/natsbus cluster/... internal/store internal/jobs/journal
 github.com/openai/openai-go/v3:         tests
-github.com/prometheus/client_golang:    api cluster/...
+github.com/prometheus/client_golang:    internal/server/... cluster/... internal/rpc internal/store internal/weights
 github.com/rogpeppe/go-internal:        tests
-github.com/vbauerster/mpb/v8:           cli
-go.opentelemetry.io/otel:               tracing
-go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp: tracing
-go.opentelemetry.io/otel/sdk:           tracing
-go.opentelemetry.io/otel/trace:         tracing
+github.com/vbauerster/mpb/v8:           internal/cli
+go.opentelemetry.io/otel:               internal/tracing
+go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp: internal/tracing
+go.opentelemetry.io/otel/sdk:           internal/tracing
+go.opentelemetry.io/otel/trace:         internal/tracing
 go.uber.org/goleak:                     tests
-go.yaml.in/yaml/v3:                     cli
+go.yaml.in/yaml/v3:                     internal/cli
 golang.org/x/sync:                      all
 golang.org/x/sys:                       all
-golang.org/x/term:                      cli
-golang.org/x/text:                      tokenizer/...
-google.golang.org/grpc:                 cluster/rpc security
-google.golang.org/protobuf:             proto actors/... cluster/...
+golang.org/x/term:                      internal/cli
+golang.org/x/text:                      internal/text/...
+google.golang.org/grpc:                 internal/rpc internal/security
+google.golang.org/protobuf:             internal/proto actors/... cluster/... internal/rpc internal/weights internal/store internal/gossip
 pgregory.net/rapid:                     tests
 `
 

@@ -9,7 +9,7 @@ import (
 // GOMAXPROCS, which minds the affinity and the CPU limit of a container (cgroup 1
 // and 2). runtime.NumCPU minds the affinity alone, and is for what tells of machines.
 var processors = map[string]string{
-	"bench/ceiling.go": "the machine, beside what was measured on it",
+	"internal/bench/ceiling.go": "the machine, beside what was measured on it",
 }
 
 func TestProcessors(t *testing.T) {

@@ -68,7 +68,7 @@ func TestUnsafeStaysDown(t *testing.T) {
 		if s.test || s.generated() || !slices.Contains(s.imports, "unsafe") {
 			continue
 		}
-		if !slices.Contains([]string{"tensor", "kvcache", "model", "collective", "actors/layer", "internal/sharedmem"}, s.pkg) {
+		if !slices.Contains([]string{"internal/engine/tensor", "internal/engine/kvcache", "internal/engine/model", "collective", "actors/layer", "internal/sys/sharedmem"}, s.pkg) {
 			t.Errorf("%s imports unsafe: ask tensor for what you need", s.name)
 		}
 	}
@@ -84,7 +84,7 @@ func TestPurityCanFail(t *testing.T) {
 		{`import "sync"; var _ sync.Mutex`, "sync"},
 		{`import "log/slog"; var _ = slog.Info`, "log/slog"},
 		{`import "github.com/other/shoal"; var _ = shoal.X`, "github.com/other"},
-		{`import "github.com/shoal-llm/shoal/jobs"; var _ = jobs.X`, ""},
+		{`import "github.com/shoal-llm/shoal/internal/jobs"; var _ = jobs.X`, ""},
 		{`func f() { go f() }`, "goroutine"},
 		{`var c chan int`, "channel"},
 		{`func f() { select {} }`, "channel"},

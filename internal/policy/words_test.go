@@ -64,7 +64,7 @@ func TestWordsOfTheDocs(t *testing.T) {
 		t.Fatal(err)
 	}
 	read := 0
-	for _, pattern := range []string{"*.md", "docs/*.md", "docs/*/*.md", "bench/*/*.md", "proto/*.proto", "api/web/*.html", "api/web/*s/*.js", "api/web/*s/*.css"} {
+	for _, pattern := range []string{"*.md", "docs/*.md", "docs/*/*.md", "internal/bench/*/*.md", "internal/proto/*.proto", "internal/server/api/web/*.html", "internal/server/api/web/*s/*.js", "internal/server/api/web/*s/*.css"} {
 		files, err := filepath.Glob(filepath.Join(root, pattern))
 		if err != nil {
 			t.Fatal(err)

@@ -8,12 +8,12 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/actors/batcher"
-	"github.com/shoal-llm/shoal/api"
-	"github.com/shoal-llm/shoal/jobs"
-	"github.com/shoal-llm/shoal/jobs/journal"
+	"github.com/shoal-llm/shoal/internal/jobs"
+	"github.com/shoal-llm/shoal/internal/jobs/journal"
+	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
-// attempt is one run of a job, as in jobs/run.go.
+// attempt is one run of a job, as in internal/jobs/run.go.
 type attempt struct {
 	c       *coordinator
 	e       *entry

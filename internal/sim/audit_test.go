@@ -5,9 +5,9 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 
-	"github.com/shoal-llm/shoal/api"
-	"github.com/shoal-llm/shoal/jobs"
-	"github.com/shoal-llm/shoal/jobs/journal"
+	"github.com/shoal-llm/shoal/internal/jobs"
+	"github.com/shoal-llm/shoal/internal/jobs/journal"
+	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
 // audit reads the store as it is at the end: every job that a client was told of is

@@ -7,12 +7,12 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/actors/batcher"
-	"github.com/shoal-llm/shoal/api"
-	"github.com/shoal-llm/shoal/jobs"
-	"github.com/shoal-llm/shoal/jobs/journal"
-	"github.com/shoal-llm/shoal/kvcache"
-	"github.com/shoal-llm/shoal/sampler"
-	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/sampler"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/jobs"
+	"github.com/shoal-llm/shoal/internal/jobs/journal"
+	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
 // client sends one request and checks, token by token, that what comes back is

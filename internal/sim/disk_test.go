@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/shoal-llm/shoal/jobs/journal"
+	"github.com/shoal-llm/shoal/internal/jobs/journal"
 )
 
 // disk is the store of jobs, which does what JetStream does: an append names the

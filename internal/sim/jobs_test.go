@@ -5,11 +5,11 @@ import (
 	"errors"
 	"time"
 
-	"github.com/shoal-llm/shoal/jobs"
-	"github.com/shoal-llm/shoal/jobs/journal"
+	"github.com/shoal-llm/shoal/internal/jobs"
+	"github.com/shoal-llm/shoal/internal/jobs/journal"
 )
 
-// What jobs/store.go and journal/writer.go do: the real State, Journal and Writing in each
+// What internal/jobs/store.go and journal/writer.go do: the real State, Journal and Writing in each
 // coordinator, over a store that fails.
 
 // entry is what a coordinator knows of a job.

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/actors/batcher"
-	"github.com/shoal-llm/shoal/jobs"
+	"github.com/shoal-llm/shoal/internal/jobs"
 	"github.com/shoal-llm/shoal/topology"
 )
 

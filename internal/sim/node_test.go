@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/actors/socket"
-	"github.com/shoal-llm/shoal/kvcache"
-	"github.com/shoal-llm/shoal/proto"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/proto"
 	"github.com/shoal-llm/shoal/topology"
 )
 

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/actors/batcher"
-	"github.com/shoal-llm/shoal/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 )
 
 // Options of one run.

@@ -14,8 +14,8 @@
 // written down once for all the ways to cut it: nodes, mapping, shares, chunks, threads,
 // the other sequences of the batch. Each is asked in several of them, and all must agree.
 //
-// It knows the cluster by cluster.New and api.Engine only, and policies by their text:
-// the same source builds on older commits. It runs in one process, without a network. An answer that the record lacks (a new policy or
+// It knows the cluster by cluster.New and api.Engine only, and policies by their text, so
+// that with other import paths it builds on older commits. It runs in one process, without a network. An answer that the record lacks (a new policy or
 // architecture) is listed, and is a failure with the record of the tree alone; one that only the record has is one. Files are
 // looked for in test/answers, where go test runs.
 package answers

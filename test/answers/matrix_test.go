@@ -8,10 +8,10 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/shoal-llm/shoal/gguf"
-	"github.com/shoal-llm/shoal/kvcache"
-	"github.com/shoal-llm/shoal/model"
-	"github.com/shoal-llm/shoal/model/modeltest"
+	"github.com/shoal-llm/shoal/internal/engine/gguf"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/model/modeltest"
 )
 
 // checkpoint is one model of the matrix. Those of testdata have random weights.
@@ -33,7 +33,7 @@ var (
 func checkpoints() []checkpoint {
 	var all []checkpoint
 	for _, name := range []string{"llama", "mistral", "mistral_window", "gemma3", "phi3", "qwen2", "qwen2_window", "qwen3", "mixtral", "qwen3_moe", "deepseek_v2", "deepseek_v3"} {
-		all = append(all, checkpoint{name: name, dir: "model/testdata/" + name})
+		all = append(all, checkpoint{name: name, dir: "internal/engine/model/testdata/" + name})
 	}
 	for name, shape := range modeltest.Shapes() {
 		all = append(all, checkpoint{name: "random_" + name, make: func(_, dir string) error { return modeltest.Write(dir, shape, 7) }, types: [][2]string{{"f32", "f32"}, {"bf16", "bf16"}, {"f16", "int8"}}})
@@ -41,10 +41,12 @@ func checkpoints() []checkpoint {
 	all = append(all, checkpoint{name: "random_flat", make: writeFlat, types: [][2]string{{"bf16", "bf16"}, {"f32", "int8"}}})
 	slices.SortFunc(all[12:], func(a, b checkpoint) int { return strings.Compare(a.name, b.name) })
 	for _, name := range []string{"llama", "mixtral", "gemma3", "deepseek_v3"} {
-		all = append(all, checkpoint{name: "gguf_" + name, make: func(root, dir string) error { return writeGGUF(filepath.Join(root, "model/testdata", name), dir) }, types: [][2]string{{"q8_0", "bf16"}}})
+		all = append(all, checkpoint{name: "gguf_" + name, make: func(root, dir string) error {
+			return writeGGUF(filepath.Join(root, "internal/engine/model/testdata", name), dir)
+		}, types: [][2]string{{"q8_0", "bf16"}}})
 	}
 	for _, name := range []string{"swiftkv", "swiftkv_across"} {
-		all = append(all, checkpoint{name: name, dir: "model/testdata/" + name, types: [][2]string{{"bf16", "bf16"}, {"q8_0", "int8"}}})
+		all = append(all, checkpoint{name: name, dir: "internal/engine/model/testdata/" + name, types: [][2]string{{"bf16", "bf16"}, {"q8_0", "int8"}}})
 	}
 	for _, name := range []string{"fry", "dace"} {
 		all = append(all, checkpoint{name: name, dir: "models/" + name, types: [][2]string{{"bf16", "bf16"}, {"q8_0", "int8"}, {"iq4_nl", "bf16"}}, large: true})

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/shoal-llm/shoal/api"
+	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
 // TestAuditCheck doctors what a cluster says of itself: each lie has to be told.

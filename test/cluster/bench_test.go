@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/shoal-llm/shoal/bench"
+	"github.com/shoal-llm/shoal/internal/bench"
 )
 
 // Prompts take many steps, in which sequences that were read first decode: what is measured begins

@@ -36,7 +36,7 @@ func folder(t *testing.T, name string, tiny bool) string {
 	if !tiny {
 		return filepath.Join("..", "..", "models", name)
 	}
-	const data = "../../model/testdata"
+	const data = "../../internal/engine/model/testdata"
 	dir := t.TempDir()
 	for _, file := range [][2]string{{name, "config.json"}, {name, "generation_config.json"}, {name, "model.safetensors"}, {"llama", "tokenizer.json"}, {"llama", "tokenizer_config.json"}} {
 		from, err := filepath.Abs(filepath.Join(data, file[0], file[1]))

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/shoal-llm/shoal/api"
+	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
 // TestEndpoints drives every route of one server with raw requests, as curl

@@ -10,7 +10,7 @@ import (
 )
 
 // goldenFile is what Hugging Face transformers computed in float32 for a small
-// Llama with random weights (model/testdata/llama, made by a script in train/).
+// Llama with random weights (internal/engine/model/testdata/llama, made by a script in train/).
 type goldenFile struct {
 	Items []struct {
 		Prompt []int     `json:"prompt"`
@@ -19,7 +19,7 @@ type goldenFile struct {
 	} `json:"items"`
 }
 
-const goldenModel = "../../model/testdata/llama"
+const goldenModel = "../../internal/engine/model/testdata/llama"
 
 // completion is the part of a completion's answer that the tests read.
 type completion struct {

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/shoal-llm/shoal/jobs"
+	"github.com/shoal-llm/shoal/internal/jobs"
 )
 
 // life is all that clients saw of one job, and what its journal says. One

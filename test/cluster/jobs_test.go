@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/shoal-llm/shoal/internal/fixedport"
+	"github.com/shoal-llm/shoal/internal/sys/fixedport"
 )
 
 // freePort is a port that was free a moment ago; a coordinator that is to come

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/collective/natsbus"
-	"github.com/shoal-llm/shoal/jobs"
-	"github.com/shoal-llm/shoal/jobs/journal"
+	"github.com/shoal-llm/shoal/internal/jobs"
+	"github.com/shoal-llm/shoal/internal/jobs/journal"
 )
 
 // journals are the records in the data directory of a coordinator that has
@@ -39,7 +39,7 @@ func journals(t testing.TB, dir string) map[string][]entry {
 	defer log.Close()
 	out := map[string][]entry{}
 	err = log.Scan(ctx, func(name string, _ uint64, b []byte) error {
-		if len(b) > 16 && string(b[:4]) == "SHJ1" { // jobs/record.go
+		if len(b) > 16 && string(b[:4]) == "SHJ1" { // internal/jobs/record.go
 			out[name] = append(out[name], entry{int(b[4]), int(binary.LittleEndian.Uint32(b[12:]))})
 		}
 		return nil

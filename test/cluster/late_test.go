@@ -8,10 +8,10 @@ import (
 
 	pb "google.golang.org/protobuf/proto"
 
-	"github.com/shoal-llm/shoal/cluster/rpc"
+	"github.com/shoal-llm/shoal/internal/proto"
+	"github.com/shoal-llm/shoal/internal/rpc"
+	"github.com/shoal-llm/shoal/internal/security"
 	"github.com/shoal-llm/shoal/internal/testlevel"
-	"github.com/shoal-llm/shoal/proto"
-	"github.com/shoal-llm/shoal/security"
 )
 
 // late is a coordinator of an epoch that is over, as one that was frozen is when it

@@ -6,7 +6,7 @@ import (
 	"regexp"
 	"testing"
 
-	"github.com/shoal-llm/shoal/cluster/rpc"
+	"github.com/shoal-llm/shoal/internal/rpc"
 	"github.com/shoal-llm/shoal/internal/testlevel"
 )
 

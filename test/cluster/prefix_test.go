@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/shoal-llm/shoal/api"
+	"github.com/shoal-llm/shoal/internal/server/api"
 	"github.com/shoal-llm/shoal/internal/testlevel"
 )
 

@@ -17,7 +17,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/shoal-llm/shoal/security"
+	"github.com/shoal-llm/shoal/internal/security"
 )
 
 // process is one run of the binary. Its output goes to files in the test's

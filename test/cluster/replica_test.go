@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoal-llm/shoal/internal/security"
 	"github.com/shoal-llm/shoal/internal/testlevel"
-	"github.com/shoal-llm/shoal/security"
 )
 
 // TestStoreReplicaLost: one of the three processes whose NATS servers keep the store is

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoal-llm/shoal/internal/security"
 	"github.com/shoal-llm/shoal/internal/testlevel"
-	"github.com/shoal-llm/shoal/security"
 )
 
 // TestKeyRotation changes the key of a serving cluster, in the three rounds of

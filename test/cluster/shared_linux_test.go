@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"testing"
 
-	"github.com/shoal-llm/shoal/internal/sharedmem"
+	"github.com/shoal-llm/shoal/internal/sys/sharedmem"
 )
 
 // Nodes of one command have the weights in memory once that each of them reads whole.

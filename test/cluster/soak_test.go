@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/shoal-llm/shoal/api"
+	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
 // TestSoak keeps 64 clients busy on four nodes for SHOAL_SOAK (make soak: two

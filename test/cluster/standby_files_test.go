@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/shoal-llm/shoal/api"
+	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
 // upload sends the input of a batch and returns the file's id.

@@ -18,12 +18,12 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/shoal-llm/shoal/cluster/gossip"
-	"github.com/shoal-llm/shoal/cluster/rpc"
 	"github.com/shoal-llm/shoal/collective/natsbus"
+	"github.com/shoal-llm/shoal/internal/gossip"
+	"github.com/shoal-llm/shoal/internal/proto"
+	"github.com/shoal-llm/shoal/internal/rpc"
+	"github.com/shoal-llm/shoal/internal/security"
 	"github.com/shoal-llm/shoal/internal/testlevel"
-	"github.com/shoal-llm/shoal/proto"
-	"github.com/shoal-llm/shoal/security"
 )
 
 // TestUpIsClosed: `shoal up` that was given no key has one, and who did not get it from

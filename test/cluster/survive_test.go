@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/shoal-llm/shoal/api"
+	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
 // ordeal is how long jobs and kills go on: SHOAL_CHAOS (make chaos-jobs), or the

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/shoal-llm/shoal/api"
+	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
 // cluster is `shoal up` as a user runs it.

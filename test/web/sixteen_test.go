@@ -8,7 +8,7 @@ import (
 
 	"github.com/chromedp/chromedp"
 
-	"github.com/shoal-llm/shoal/api"
+	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
 // TestSixteen is the page of sixteen nodes of uneven shares, opened with a user's API key: each

@@ -1,0 +1,182 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/shoal-llm/shoal/actors/layer"
+	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/topology"
+)
+
+// cacheWay is one way to keep the cache.
+type cacheWay struct {
+	Name     string
+	BestMS   float64
+	MedianMS float64
+	Speedup  float64 // over the shift-and-append of the same positions, fastest steps
+	Median   float64 // of median steps
+	CacheMB  float64
+	base     int
+}
+
+// stream is a sequence's cache as the layers see it, one step at a time.
+type stream interface {
+	layer.Cache
+	begin(pos int) error
+	end()
+	bytes() int64
+}
+
+// runCacheDecode compares whole decode steps of a model (all layers and the head)
+// that differ only in how the cache of StreamingLLM is kept: figures 7 to 9 of EQUIP.
+// It measures o.Tokens steps of every way in turn, so that whatever else the machine
+// does disturbs all of them alike. Caches hold o.Context slots.
+func runCacheDecode(ctx context.Context, o Options) (out []cacheWay, err error) {
+	ck, err := model.Random(o.Model)
+	if err != nil {
+		return nil, err
+	}
+	defer ck.Close()
+	c := &ck.Config
+	if o.KV != tensor.F32 && o.KV != tensor.BF16 {
+		return nil, fmt.Errorf("bench: the shift-and-append cache is made for f32 and bf16, not %v", o.KV)
+	}
+	pool := tensor.NewPool(o.Threads)
+	defer pool.Close()
+	place, err := topology.Place(1, topology.Gather, socket.ShapeOf(c), []topology.Member{{ID: "bench"}})
+	if err != nil {
+		return nil, err
+	}
+	w, err := socket.LoadSlices(ctx, ck, place, 0, o.Weights, pool, nil, nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer w.Close()
+	g := socket.GeometryOf(c, o.KV)
+	l := g.Layout
+	rope := layer.RotationsOf(c)[0]
+	rope.Until(o.Context + o.Tokens + warmSteps)
+	policy := kvcache.Streaming(cacheSink, o.Context-cacheSink)
+	ways := []struct {
+		name string
+		base int // the way it is compared with
+		make func(a *kvcache.Arena) (stream, error)
+	}{
+		{"original positions, shift-and-append", 0, func(*kvcache.Arena) (stream, error) { return newShifted(g, o.Context, nil), nil }},
+		{"original positions, in place", 0, func(a *kvcache.Arena) (stream, error) { return newRing(a, g, policy, rope) }},
+		{"cache positions, shift-and-append, all keys rotated", 2, func(*kvcache.Arena) (stream, error) { return newShifted(g, o.Context, rope), nil }},
+		{"cache positions, in place, all keys rotated", 2, func(a *kvcache.Arena) (stream, error) { return newTurning(a, g, policy, rope, false) }},
+		{"cache positions, in place, all keys rotated, rotate-half cache", 2, func(a *kvcache.Arena) (stream, error) { return newTurning(a, g, policy, rope, true) }},
+		{"cache positions, in place, indices from the newest", 2, func(a *kvcache.Arena) (stream, error) {
+			return newRing(a, g, policy.AtCachePositions(false), rope)
+		}},
+		{"cache positions, in place, indices from the newest, rotate-half cache", 2, func(a *kvcache.Arena) (stream, error) {
+			return newRing(a, g, policy.AtCachePositions(true), rope)
+		}},
+	}
+	arena := kvcache.NewArena(1 << 40)
+	defer arena.Close()
+	streams, took := make([][]stream, len(ways)), make([][]time.Duration, len(ways))
+	for i, way := range ways {
+		out = append(out, cacheWay{Name: way.name, base: way.base})
+		for range o.Batch {
+			s, err := way.make(arena)
+			if err != nil {
+				return nil, err
+			}
+			streams[i] = append(streams[i], s)
+			out[i].CacheMB += float64(s.bytes()) / 1e6
+		}
+	}
+	m := &decoder{w: w, place: place, batch: layer.NewBatch(layer.DimsOf(c), o.Batch, l, pool), rope: rope, logits: make([]float32, o.Batch*c.Vocab), vocab: c.Vocab}
+	for row := range o.Batch {
+		m.rows = append(m.rows, layer.LogitRow{Row: row})
+	}
+	for step := range o.Tokens + warmSteps {
+		for i := range ways {
+			if err := context.Cause(ctx); err != nil {
+				return nil, err
+			}
+			t, err := m.step(streams[i], o.Context+step)
+			if err != nil {
+				return nil, err
+			}
+			if step >= warmSteps {
+				took[i] = append(took[i], t)
+			}
+		}
+	}
+	for i := range ways {
+		slices.Sort(took[i])
+		out[i].BestMS, out[i].MedianMS = ms(took[i][0]), ms(took[i][len(took[i])/2])
+	}
+	for i := range out {
+		base := out[out[i].base]
+		out[i].Speedup, out[i].Median = base.BestMS/out[i].BestMS, base.MedianMS/out[i].MedianMS
+	}
+	return out, nil
+}
+
+// BenchmarkCacheDecode prints the table of docs/caches.md.
+func BenchmarkCacheDecode(b *testing.B) {
+	fmt.Println(ThisMachine())
+	for _, o := range []Options{{Model: "fry", Batch: 4, Context: 512}, {Model: "bench160m", Batch: 8, Context: 1024}} {
+		o.Weights, o.KV, o.Threads, o.Tokens = tensor.Q8_0, tensor.BF16, runtime.GOMAXPROCS(0), 24
+		ways, err := runCacheDecode(b.Context(), o)
+		if err != nil {
+			b.Fatal(err)
+		}
+		fmt.Printf("%-72s %9s %9s %7s %7s %9s\n", fmt.Sprintf("%s, batch %d, %d slots", o.Model, o.Batch, o.Context), "best ms", "median", "x", "median", "cache MB")
+		for _, w := range ways {
+			fmt.Printf("%-72s %9.2f %9.2f %7.2f %7.2f %9.1f\n", w.Name, w.BestMS, w.MedianMS, w.Speedup, w.Median, w.CacheMB)
+		}
+	}
+}
+
+func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1e3 }
+
+// decoder is a model alone, without actors: its layers and head.
+type decoder struct {
+	w      *socket.Slices
+	place  topology.Placement
+	batch  *layer.Batch
+	rope   *layer.Rotation
+	rows   []layer.LogitRow // all
+	logits []float32
+	vocab  int
+}
+
+func (m *decoder) step(streams []stream, pos int) (time.Duration, error) {
+	segments := make([]layer.Segment, len(streams))
+	for i, s := range streams {
+		segments[i] = layer.Segment{Seq: uint64(i + 1), Cache: s, N: 1, Start: pos}
+	}
+	randomRow(rand.New(rand.NewPCG(uint64(pos), 3)), m.batch.Backend.(*layer.Processor).X)
+	began := time.Now()
+	for _, s := range streams {
+		if err := s.begin(pos); err != nil {
+			return 0, err
+		}
+	}
+	b := m.batch
+	if err := b.Reset(m.place, 0, segments, m.rope); err != nil {
+		return 0, err
+	}
+	for _, w := range m.w.Layers {
+		b.Through(w)
+	}
+	b.Backend.Logits(&m.w.Ends, m.rows, m.logits, m.vocab, nil, nil)
+	for _, s := range streams {
+		s.end()
+	}
+	return time.Since(began), nil
+}

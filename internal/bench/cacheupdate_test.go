@@ -1,0 +1,254 @@
+package bench
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+)
+
+// cacheUpdate is table 5 of EQUIP: what it costs to evict and insert tokens in
+// all heads of one layer of a batch, in place and as published.
+type cacheUpdate struct {
+	Batch    int
+	Heads    int
+	HeadSize int
+	Slots    int
+	Evict    int
+	// Microseconds of the fastest update of the whole batch.
+	Publish float64 // StreamingLLM: the rows that stay are copied to a new cache, the new ones behind them
+	Append  float64 // the same with two caches that take turns: no memory is asked for
+	Shift   float64 // the same in one cache: rows behind the evicted ones move up
+	Ring    float64 // the same in place
+	Gather  float64 // H2O: the rows that stay are gathered into a new cache
+	Scatter float64 // the same in place
+	OverPub float64 // Publish / Ring
+	OverApp float64 // Append / Ring
+	OverStr float64 // Shift / Ring
+	OverH2O float64 // Gather / Scatter
+}
+
+// cacheShapes are the batches, heads and head sizes of EQUIP's table 5.
+var cacheShapes = [][3]int{{1, 64, 64}, {1, 64, 128}, {1, 128, 64}, {8, 64, 64}, {8, 64, 128}, {8, 128, 64}, {32, 64, 64}, {32, 64, 128}}
+
+// BenchmarkCacheUpdate prints the table of docs/caches.md.
+func BenchmarkCacheUpdate(b *testing.B) {
+	pool := tensor.NewPool(runtime.GOMAXPROCS(0))
+	defer pool.Close()
+	fmt.Printf("%v; bf16, %d slots\n", ThisMachine(), cacheSlots)
+	fmt.Printf("%6s %6s %6s %6s %11s %11s %11s %11s %8s %8s %8s %11s %11s %8s\n", "batch", "heads", "size", "evict", "new cache", "two in turn", "shift us", "in place", "x new", "x two", "x shift", "gather us", "in place", "x")
+	for _, evict := range []int{1, 64} {
+		for _, s := range cacheShapes {
+			u, err := runCacheUpdate(pool, s[0], s[1], s[2], evict, 200*time.Millisecond)
+			if err != nil {
+				b.Fatal(err)
+			}
+			fmt.Printf("%6d %6d %6d %6d %11.0f %11.0f %11.0f %11.0f %8.2f %8.2f %8.2f %11.0f %11.0f %8.2f\n", u.Batch, u.Heads, u.HeadSize, u.Evict, u.Publish, u.Append, u.Shift, u.Ring, u.OverPub, u.OverApp, u.OverStr, u.Gather, u.Scatter, u.OverH2O)
+		}
+	}
+}
+
+const (
+	cacheSlots = 1024
+	cacheSink  = 4
+)
+
+// runCacheUpdate measures one row: bfloat16 keys and values, 1024 slots. All ways get
+// the new rows as float32 and round them by the same kernel. In place is what the
+// server does, with its slot tables and the copy of the old rows that a roll-back needs;
+// the published forms are flat arrays that are moved by whole rows, without either.
+func runCacheUpdate(pool *tensor.Pool, batch, heads, size, evict int, d time.Duration) (cacheUpdate, error) {
+	u := cacheUpdate{Batch: batch, Heads: heads, HeadSize: size, Slots: cacheSlots, Evict: evict}
+	if evict < 1 || evict > cacheSlots-cacheSink {
+		return u, fmt.Errorf("bench: %d tokens evicted at once of %d slots", evict, cacheSlots)
+	}
+	n := newNaive(batch*heads, size, evict)
+	u.Append = fastest(d, func() error { pool.Run(len(n.caches), n.append); return nil })
+	u.Shift = fastest(d, func() error { pool.Run(len(n.caches), n.shift); return nil })
+	u.Gather = fastest(d, func() error { pool.Run(len(n.caches), n.gather); return nil })
+	a := kvcache.NewArena(1 << 40)
+	defer a.Close()
+	var err error
+	free := func() {}
+	u.Publish = fastest(d, func() error {
+		old := free
+		if free, err = n.published(a, pool); err == nil {
+			old()
+		}
+		return err
+	})
+	if err != nil {
+		return u, err
+	}
+	n = nil
+	for _, f := range []struct {
+		policy *kvcache.Policy
+		us     *float64
+	}{{kvcache.Streaming(cacheSink, cacheSlots-cacheSink), &u.Ring}, {kvcache.Compose("scattered", "scattered", kvcache.Parts{Eviction: scattered{cacheSlots}}), &u.Scatter}} {
+		if *f.us, err = inPlace(pool, f.policy, batch, heads, size, evict, d); err != nil {
+			return u, err
+		}
+	}
+	u.OverPub, u.OverApp, u.OverStr, u.OverH2O = u.Publish/u.Ring, u.Append/u.Ring, u.Shift/u.Ring, u.Gather/u.Scatter
+	return u, nil
+}
+
+// fastest repeats f for about d, at least 3 times, and gives the microseconds of
+// the fastest; less than 0 when f failed.
+func fastest(d time.Duration, f func() error) float64 {
+	best, until := time.Duration(1<<62), time.Now().Add(d)
+	for i := 0; i < 3 || time.Now().Before(until); i++ {
+		began := time.Now()
+		if f() != nil {
+			return -1
+		}
+		best = min(best, time.Since(began))
+	}
+	return float64(best.Nanoseconds()) / 1e3
+}
+
+// naive are flat caches, one per sequence and head: rows of bf16, of keys and of values.
+type naive struct {
+	caches, spare [][2][]byte
+	fresh         []float32 // new rows
+	width         int       // bytes of a row
+	evict         int
+}
+
+func newNaive(caches, size, evict int) *naive {
+	n := &naive{width: 2 * size, evict: evict, fresh: make([]float32, evict*size)}
+	for _, list := range []*[][2][]byte{&n.caches, &n.spare} {
+		for range caches {
+			c := [2][]byte{make([]byte, cacheSlots*n.width), make([]byte, cacheSlots*n.width)}
+			for i := 0; i < len(c[0]); i += 1024 { // touch the pages
+				c[0][i], c[1][i] = 1, 1
+			}
+			*list = append(*list, c)
+		}
+	}
+	return n
+}
+
+func (n *naive) shift(i int) {
+	for _, c := range n.caches[i] {
+		at := cacheSink * n.width
+		copy(c[at:], c[at+n.evict*n.width:])
+		tensor.RoundBF16(c[len(c)-n.evict*n.width:], n.fresh)
+	}
+}
+
+func (n *naive) append(i int) {
+	for which, c := range n.caches[i] {
+		to, at := n.spare[i][which], cacheSink*n.width
+		copy(to, c[:at])
+		copy(to[at:], c[at+n.evict*n.width:])
+		tensor.RoundBF16(to[len(to)-n.evict*n.width:], n.fresh)
+	}
+	n.caches[i], n.spare[i] = n.spare[i], n.caches[i]
+}
+
+// published is append with memory for the new cache, which the old one gives back.
+func (n *naive) published(a *kvcache.Arena, pool *tensor.Pool) (free func(), err error) {
+	blocks, err := a.Alloc(cacheSlots*n.width, 2*len(n.caches))
+	if err != nil {
+		return nil, err
+	}
+	for i := range n.spare {
+		n.spare[i] = [2][]byte{blocks[2*i], blocks[2*i+1]}
+	}
+	pool.Run(len(n.caches), n.append)
+	return func() { a.Release(blocks) }, nil
+}
+
+// gather drops every (slots/evict)-th row.
+func (n *naive) gather(i int) {
+	stride := cacheSlots / n.evict
+	for which, c := range n.caches[i] {
+		to, out := n.spare[i][which], 0
+		for row := range cacheSlots {
+			if row%stride == stride-1 && row/stride < n.evict {
+				continue
+			}
+			out += copy(to[out:], c[row*n.width:(row+1)*n.width])
+		}
+		tensor.RoundBF16(to[out:], n.fresh)
+	}
+	n.caches[i], n.spare[i] = n.spare[i], n.caches[i]
+}
+
+// scattered evicts all over the cache, as H2O does, without the work of choosing.
+type scattered struct{ size int }
+
+func (s scattered) Slots(tokens int) int              { return min(tokens, s.size) }
+func (s scattered) Slot(_ *kvcache.Head, pos int) int { return pos * 389 % s.size }
+
+func inPlace(pool *tensor.Pool, p *kvcache.Policy, batch, heads, size, evict int, d time.Duration) (float64, error) {
+	g := kvcache.Geometry{Layers: 1, KVHeads: heads, Group: 1, Layout: tensor.KVLayout{Type: tensor.BF16, KDim: size, VDim: size}}
+	a := kvcache.NewArena(int64(batch) * 2 * kvcache.ResidentBytes(g, cacheSlots, cacheSlots+64, p))
+	defer a.Close()
+	stores := make([]*kvcache.Store, batch)
+	for i := range stores {
+		s, err := filled(a, g, p, cacheSlots)
+		if err != nil {
+			return 0, err
+		}
+		s.Expect(evict)
+		stores[i] = s
+	}
+	fresh := make([]float32, evict*size)
+	var failed error
+	us := fastest(d, func() error {
+		for _, s := range stores {
+			if failed = s.Reserve(s.Tokens() + evict); failed != nil {
+				return failed
+			}
+		}
+		pool.Run(batch*heads, func(i int) {
+			s := stores[i/heads]
+			s.WriteRun(0, i%heads, s.Tokens(), evict, fresh, size, fresh, size)
+		})
+		for _, s := range stores {
+			s.Commit(evict)
+		}
+		return nil
+	})
+	return us, failed
+}
+
+// filled is a store whose first `tokens` slots hold small random rows.
+func filled(a *kvcache.Arena, g kvcache.Geometry, p *kvcache.Policy, tokens int) (*kvcache.Store, error) {
+	s := kvcache.NewStore(a, g, p)
+	if err := s.Open(tokens, tokens, tensor.Span{}); err != nil {
+		return nil, err
+	}
+	size := kvcache.RowBytes(g, p)
+	block, rows := make([]byte, g.Layout.BlockBytes()), make([]byte, tokens*size)
+	k, v := make([]float32, g.Layout.KDim), make([]float32, g.Layout.VDim)
+	r := rand.New(rand.NewPCG(1, 2))
+	for i := range tokens {
+		randomRow(r, k)
+		randomRow(r, v)
+		g.Layout.Put(block, 0, k, v)
+		binary.LittleEndian.PutUint32(rows[i*size:], uint32(i))
+		g.Layout.ExportRow(rows[(i+1)*size-g.Layout.RowBytes():], block, 0)
+	}
+	for layer := range g.Layers {
+		for head := range g.KVHeads {
+			if err := s.Import(layer, head, 0, rows); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return s, s.Seal()
+}
+
+func randomRow(r *rand.Rand, x []float32) {
+	for i := range x {
+		x[i] = r.Float32() - 0.5
+	}
+}

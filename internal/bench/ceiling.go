@@ -1,0 +1,91 @@
+package bench
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"time"
+
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+)
+
+// Ceiling is what some threads of this machine can do at most.
+type Ceiling struct {
+	Threads int     `json:"threads"`
+	Read    float64 `json:"read_gbs"`   // GB/s of memory, not of a cache
+	FMA     float64 `json:"fma_gflops"` // float32, a multiply-add counted as two
+	VNNI    float64 `json:"vnni_gops"`  // integer products of quantised weights, likewise
+}
+
+// readBytes is several times the last-level cache of an ordinary machine.
+const readBytes = 512 << 20
+
+// MeasureCeiling takes about 2*d.
+func MeasureCeiling(p *tensor.Pool, d time.Duration) (Ceiling, error) {
+	read, err := tensor.MeasureReadBandwidth(p, readBytes, d)
+	if err != nil {
+		return Ceiling{}, err
+	}
+	return Ceiling{Threads: p.Threads(), Read: read, FMA: tensor.MeasureFMA(p, d/2), VNNI: tensor.MeasureVNNI(p, d/2)}, nil
+}
+
+// peak is the arithmetic ceiling of products with weights of a type.
+func (c Ceiling) peak(dt tensor.DType) float64 {
+	if tensor.Quantised(dt) {
+		return c.VNNI
+	}
+	return c.FMA
+}
+
+// Machine says where figures were taken.
+type Machine struct {
+	CPU    string `json:"cpu"`
+	Cores  int    `json:"cores"`
+	Memory int64  `json:"memory_bytes"` // 0: not known
+	OS     string `json:"os"`
+	Go     string `json:"go"`
+	Load   string `json:"load_average"` // of the last minute, when the run began
+}
+
+// String is a line above the figures.
+func (m Machine) String() string {
+	return fmt.Sprintf("%s, %d cores, %s, %s, load %s", m.CPU, m.Cores, m.OS, m.Go, m.Load)
+}
+
+// ThisMachine reads what Linux tells; elsewhere most fields are empty.
+func ThisMachine() Machine {
+	m := Machine{Cores: runtime.NumCPU(), OS: runtime.GOOS + "/" + runtime.GOARCH, Go: runtime.Version()}
+	info, _ := os.ReadFile("/proc/cpuinfo")
+	m.CPU = field(info, "model name")
+	m.Memory = memory("MemTotal")
+	if load, err := os.ReadFile("/proc/loadavg"); err == nil {
+		m.Load = string(bytes.Fields(load)[0])
+	}
+	return m
+}
+
+// Available is the memory that can be used without swapping; 0: not known.
+func Available() int64 { return memory("MemAvailable") }
+
+func memory(name string) int64 {
+	info, _ := os.ReadFile("/proc/meminfo")
+	f := bytes.Fields([]byte(field(info, name)))
+	if len(f) == 0 {
+		return 0
+	}
+	kib, _ := strconv.ParseInt(string(f[0]), 10, 64)
+	return kib << 10
+}
+
+func field(file []byte, name string) string {
+	for line := range bytes.Lines(file) {
+		if k, v, ok := bytes.Cut(line, []byte(":")); ok && string(bytes.TrimSpace(k)) == name {
+			return string(bytes.TrimSpace(v))
+		}
+	}
+	return ""
+}
+
+func gib(n int64) string { return fmt.Sprintf("%.2f GiB", float64(n)/(1<<30)) }

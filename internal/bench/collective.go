@@ -1,0 +1,144 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"time"
+
+	"github.com/shoal-llm/shoal/collective"
+	"github.com/shoal-llm/shoal/collective/natsbus"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+)
+
+// serversOf starts n servers that know each other.
+func serversOf(n int) (servers []*natsbus.Server, err error) {
+	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
+	for i := range n {
+		cfg := natsbus.Config{Name: fmt.Sprintf("bench-%d", i), Log: quiet}
+		if i > 0 {
+			cfg.Seeds = []string{servers[0].RouteAddr()}
+		}
+		s, err := natsbus.Start(cfg)
+		if err != nil {
+			shutdown(servers)
+			return nil, err
+		}
+		servers = append(servers, s)
+	}
+	return servers, nil
+}
+
+func shutdown(servers []*natsbus.Server) {
+	for _, s := range servers {
+		s.Shutdown()
+	}
+}
+
+// mesh starts n servers and one rank on each.
+func mesh(ctx context.Context, n int) (groups []*collective.Group, stop func(), err error) {
+	servers, err := serversOf(n)
+	end := func() {}
+	stop = func() {
+		end()
+		shutdown(servers)
+	}
+	defer func() {
+		if err != nil {
+			stop()
+		}
+	}()
+	if err != nil {
+		return nil, stop, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	groups, end, err = natsbus.Ranks(ctx, servers, "bench")
+	return groups, stop, err
+}
+
+// work is what every rank gives and gets.
+type work struct {
+	nodes [][]tensor.Span
+	mine  [][][]float32 // rank, tree node
+	recv  [][][]float32 // rank, from
+	out   [][]float32
+	done  chan error
+}
+
+// newWork shares the units of an axis evenly, as the down projection does.
+func newWork(n, floats int) *work {
+	w := &work{done: make(chan error, n)}
+	for r := range n {
+		nodes := tensor.Subtrees(r*tensor.MaxUnits/n, (r+1)*tensor.MaxUnits/n, tensor.MaxUnits)
+		w.nodes = append(w.nodes, nodes)
+		parts := make([][]float32, max(1, len(nodes)))
+		for i := range parts {
+			parts[i] = make([]float32, floats)
+		}
+		from := make([][]float32, n)
+		for i := range from {
+			from[i] = make([]float32, floats)
+		}
+		w.mine, w.recv, w.out = append(w.mine, parts), append(w.recv, from), append(w.out, make([]float32, floats))
+	}
+	return w
+}
+
+func (w *work) run(ctx context.Context, groups []*collective.Group, kind string, op collective.OpID) error {
+	done := func(err error) { w.done <- err }
+	for r, g := range groups {
+		switch kind {
+		case "barrier":
+			g.Barrier(op, done)
+		case "all-gather":
+			g.AllGather(op, w.mine[r][0], w.recv[r], done)
+		case "all-reduce":
+			g.AllReduceTree(op, tensor.MaxUnits, w.nodes, w.mine[r][:len(w.nodes[r])], w.out[r], done)
+		}
+	}
+	for range groups {
+		select {
+		case err := <-w.done:
+			if err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
+// BusRate is what n ranks send in a second, together, while they do nothing but
+// all-reduce vectors of so many bytes: a broadcast counts once. The median of nine.
+func BusRate(ctx context.Context, n, bytes int) (float64, error) {
+	groups, stop, err := mesh(ctx, n)
+	if err != nil {
+		return 0, err
+	}
+	defer stop()
+	w := newWork(n, bytes/4)
+	var took []time.Duration
+	sent := uint64(0)
+	for i := range 12 {
+		before := sentBy(groups)
+		began := time.Now()
+		if err := w.run(ctx, groups, "all-reduce", collective.OpID(i+1)); err != nil {
+			return 0, fmt.Errorf("bench: all-reduce of %d bytes over %d nodes: %w", bytes, n, err)
+		}
+		if i >= 3 { // buffers are made
+			took = append(took, time.Since(began))
+			sent = sentBy(groups) - before
+		}
+	}
+	return float64(sent) / middle(took).Seconds(), nil
+}
+
+func sentBy(groups []*collective.Group) (n uint64) {
+	for _, g := range groups {
+		n += g.Stats().BytesSent
+	}
+	return n
+}

@@ -1,0 +1,174 @@
+package bench
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+)
+
+// Stages are the parts of one step in microseconds.
+type Stages struct {
+	Begin       float64 `json:"begin_us"`
+	Projection  float64 `json:"projection_us"`
+	Attention   float64 `json:"attention_us"`
+	Observation float64 `json:"observation_us"` // of a prompt, while it is read
+	FFN         float64 `json:"ffn_us"`
+	Head        float64 `json:"head_us"`
+	Votes       float64 `json:"votes_us"` // attention of the observation window
+	Selection   float64 `json:"selection_us"`
+	Shipping    float64 `json:"shipping_us"`
+	Compression float64 `json:"compression_us"` // the last three and the observation
+	Wait        float64 `json:"wait_us"`        // for collectives
+	Other       float64 `json:"other_us"`       // messages between actors, waiting for a turn
+	Step        float64 `json:"step_us"`
+}
+
+func stagesOf(s socket.Stages, step time.Duration) Stages {
+	us := func(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }
+	known := s.Begin + s.Projection + s.Attention + s.FFN + s.Head + s.Wait + s.Compression()
+	return Stages{Begin: us(s.Begin), Projection: us(s.Projection), Attention: us(s.Attention), Observation: us(s.Observation), FFN: us(s.FFN), Head: us(s.Head),
+		Votes: us(s.Votes), Selection: us(s.Selection), Shipping: us(s.Shipping), Compression: us(s.Compression()), Wait: us(s.Wait), Other: us(step - known), Step: us(step)}
+}
+
+// Decode is what taking sequences one token further costs. Best figures are of
+// the fastest step, which a shared machine disturbed least.
+type Decode struct {
+	Setup
+	Context     int       `json:"context"`
+	Batch       int       `json:"batch"`
+	Steps       int       `json:"steps"`
+	TokensPerS  float64   `json:"tokens_per_s"`        // of the fastest step, all sequences
+	MedianPerS  float64   `json:"median_tokens_per_s"` // of the median step
+	MeanPerS    float64   `json:"mean_tokens_per_s"`   // of all steps together, as other programs count
+	Bytes       float64   `json:"bytes_per_step"`      // weights and cache that a step reads
+	PerToken    float64   `json:"bytes_per_token"`
+	Bandwidth   float64   `json:"bandwidth_gbs"`
+	Read        float64   `json:"read_gbs"`        // the same bytes only read, between the steps
+	Share       float64   `json:"bandwidth_share"` // of that: best step against best read
+	MedianShare float64   `json:"median_bandwidth_share"`
+	CPUShare    float64   `json:"cpu_share"`       // processor time of reading over that of the steps, medians: neighbours count less
+	PeakShare   float64   `json:"peak_share"`      // of the arithmetic peak, likewise
+	Roofline    float64   `json:"roofline_share"`  // of the higher of both floors
+	CacheBytes  float64   `json:"cache_bytes"`     // of those, what attention reads of one sequence's cache
+	CacheShare  float64   `json:"cache_share"`     // of what it reads under the policy full
+	Times       float64   `json:"times,omitempty"` // as fast as Beside, and what the bytes of both would give
+	Bound       float64   `json:"bound,omitempty"`
+	Beside      *Decode   `json:"beside,omitempty"` // the same under the policy full
+	Others      []*Decode `json:"others,omitempty"` // the same under further policies
+	Stages      Stages    `json:"stages"`           // of the fastest step
+	Shared      Threads   `json:"thread_time"`      // of all steps
+	LoadSeconds float64   `json:"load_s"`
+	Ceiling     Ceiling   `json:"ceiling"`
+	Machine     Machine   `json:"machine"`
+}
+
+// RunDecode measures decode on random weights and random caches, under the policy full and
+// under each of policies, the first of which is returned: Beside is then what full gave.
+func RunDecode(ctx context.Context, o Options, policies []string, note func(string)) (*Decode, error) {
+	steps := o.Tokens + warmSteps
+	c, k, err := o.shape(o.Batch, o.Context+steps, o.Batch)
+	if err != nil {
+		return nil, err
+	}
+	note("loading")
+	g := socket.GeometryOf(c, o.KV)
+	all, held := []*kvcache.Policy{kvcache.Full()}, k.heldBytes(o.Context+steps+128)
+	for _, spec := range policies {
+		p, err := kvcache.Parse(spec)
+		if err != nil {
+			return nil, err
+		}
+		if p.Spec() != all[0].Spec() {
+			all = append(all, p)
+		}
+		held = max(held, 2*kvcache.StatisticsBytes(g, g.Cut(), o.Context, p)+kvcache.PrefillBytes(g, g.KVHeads, p.Needs.Window, p)+
+			max(kvcache.ResidentBytes(g, o.Context, o.Context+steps, p), kvcache.HandoverBytes(g, g.KVHeads, o.Context, p)))
+	}
+	owners := max(1, min(o.Nodes, o.Batch))
+	k = k.over(o.Mapping, owners)
+	r, err := newRig(ctx, o, int64((o.Batch+owners-1)/owners)*held, o.Batch)
+	if err != nil {
+		return nil, err
+	}
+	defer r.close()
+	ceiling, err := MeasureCeiling(r.pool, ceilingTime)
+	if err != nil {
+		return nil, err
+	}
+	bytes, _, _ := k.Decode(o.Batch, o.Context, 0)
+	f, err := newFloor(r.pool, o.Weights, bytes)
+	if err != nil {
+		return nil, err
+	}
+	defer f.close()
+	var full, first *Decode
+	for _, p := range all {
+		d := &Decode{Setup: r.setup(o, p.Spec()), Context: o.Context, Batch: o.Batch, Steps: o.Tokens, LoadSeconds: r.Load.Seconds(), Ceiling: ceiling, Machine: ThisMachine()}
+		note("policy " + p.Spec())
+		if err := d.measure(ctx, r, f, k, g, p); err != nil {
+			return nil, err
+		}
+		switch {
+		case full == nil:
+			full = d
+			continue
+		case first == nil:
+			first = d
+			d.Beside = full
+		default:
+			first.Others = append(first.Others, d)
+		}
+		d.Times, d.Bound = d.TokensPerS/full.TokensPerS, full.Bytes/d.Bytes
+	}
+	return cmp.Or(first, full), nil
+}
+
+// measure fills caches under a policy and decodes from there.
+func (d *Decode) measure(ctx context.Context, r *rig, f *floor, k Costs, g kvcache.Geometry, p *kvcache.Policy) error {
+	chosen, err := r.fill(ctx, d.Batch, d.Context, p.Spec())
+	if err != nil {
+		return err
+	}
+	at, full := d.Context+(d.Steps+warmSteps)/2, kvcache.Full()
+	whole := float64(kvcache.ReadBytes(g, d.Context, at, full))
+	d.CacheBytes = float64(kvcache.ReadBytes(g, d.Context, at, p))
+	if chosen > 0 { // what queries read rather than what was asked for
+		d.CacheBytes += (chosen - float64(p.Selector.Reads(at))/float64(at)) * whole
+	}
+	d.CacheShare = d.CacheBytes / whole
+	var took, read, compute, stepCPU, readCPU []time.Duration
+	var spent tensor.Spent
+	_, err = r.decode(ctx, d.Batch, d.Context, d.Steps, func(t, processor time.Duration, stages socket.Stages) {
+		took, stepCPU, spent = append(took, t), append(stepCPU, processor), spent.Add(stages.Threads)
+		if t == slices.Min(took) {
+			d.Stages = stagesOf(stages, t)
+		}
+		bytes, mat, attn := k.Decode(d.Batch, at, float64(stages.Experts))
+		d.Bytes = bytes + float64(d.Batch)*(d.CacheBytes-whole)
+		before := cpuTime()
+		read = append(read, f.Read(d.Bytes))
+		readCPU, compute = append(readCPU, cpuTime()-before), append(compute, f.arithmetic(mat, attn*d.CacheShare))
+	})
+	if err != nil {
+		return err
+	}
+	best, readFloor, computeFloor := slices.Min(took).Seconds(), slices.Min(read).Seconds(), slices.Min(compute).Seconds()
+	median, medianRead := middle(took).Seconds(), middle(read).Seconds()
+	d.TokensPerS, d.MedianPerS, d.MeanPerS = rates(d.Batch, took)
+	d.Shared = threadsOf(spent, len(took), total(took))
+	d.PerToken, d.Bandwidth, d.Read = d.Bytes/float64(d.Batch), d.Bytes/best/1e9, d.Bytes/readFloor/1e9
+	d.Share, d.MedianShare = readFloor/best, medianRead/median
+	d.CPUShare = middle(readCPU).Seconds() / max(middle(stepCPU).Seconds(), 1e-9)
+	d.PeakShare, d.Roofline = computeFloor/best, max(readFloor, computeFloor)/best
+	return r.empty(ctx, d.Batch)
+}
+
+const (
+	warmSteps   = 3
+	ceilingTime = 500 * time.Millisecond
+)

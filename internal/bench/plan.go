@@ -1,0 +1,164 @@
+package bench
+
+import (
+	"fmt"
+	"math/bits"
+	"strconv"
+
+	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/topology"
+)
+
+// PlanModel is a model to plan for: no weights, only its config.
+type PlanModel struct {
+	Name       string
+	Config     model.Config
+	Parameters int64 // those of one forward pass; the embedding counted once
+}
+
+// PlanModelOf counts what a config asks for.
+func PlanModelOf(name string, c *model.Config) PlanModel {
+	m := PlanModel{Name: name, Config: *c}
+	for _, s := range c.Tensors() {
+		n := int64(1)
+		for _, d := range s.Shape {
+			n *= int64(d)
+		}
+		m.Parameters += n
+	}
+	return m
+}
+
+// row is the floats of a token's activations in a step, about.
+func (m *PlanModel) row() int {
+	c := &m.Config
+	attention := 2*c.Heads*c.HeadDim + 2*c.KVHeads*c.HeadDim
+	if l := c.Latent; l.Rank > 0 {
+		attention = c.Heads * (c.HeadDim + l.Rank + l.Rope + l.Rank + l.Value) // queries, absorbed, what attention makes of latents, values
+	}
+	return 3*c.Hidden + attention + 2*max(c.FFN, c.MoE.PerToken*c.MoE.FFN+c.MoE.Shared)
+}
+
+// PlanOptions are the cluster to plan for.
+type PlanOptions struct {
+	Sockets  int
+	Memory   int64 // of one socket, for everything
+	Weights  tensor.DType
+	KV       tensor.DType
+	Mapping  topology.Mapping
+	Rows     int   // token budget of a step
+	Contexts []int // tokens; none: DefaultContexts
+	Ratio    int   // SnapStream keeps 1/Ratio of a context
+}
+
+// Plan says what fits.
+type Plan struct {
+	Model          string    `json:"model"`
+	Parameters     int64     `json:"parameters"`
+	Sockets        int       `json:"sockets"`
+	Memory         int64     `json:"memory_bytes"`
+	Mapping        string    `json:"mapping"`
+	WeightType     string    `json:"weight_type"`
+	KVType         string    `json:"kv_type"`
+	WeightBytes    int64     `json:"weight_bytes"`    // of one socket
+	EmbeddingBytes int64     `json:"embedding_bytes"` // mapped, of one socket
+	WorkspaceBytes int64     `json:"workspace_bytes"` // activations and logits, of one socket
+	CacheBytes     int64     `json:"cache_bytes"`     // what is left for caches, of one socket; below 0: does not fit
+	TokenBytes     int64     `json:"cache_bytes_per_token"`
+	Rows           []PlanRow `json:"rows"`
+}
+
+// PlanRow is one length of context.
+type PlanRow struct {
+	Context    int       `json:"context"`
+	Compressed int       `json:"compressed"`
+	Full       PlanBatch `json:"full"`
+	SnapStream PlanBatch `json:"snapstream"`
+}
+
+// PlanBatch is how many sequences decode together. A sequence lies on one socket, so
+// both are multiples of the sockets.
+type PlanBatch struct {
+	Policy string `json:"policy"`
+	Bytes  int64  `json:"bytes_per_sequence"`
+	Most   int    `json:"most"`  // as the ledger admits
+	Batch  int    `json:"batch"` // each socket's part a power of two, as static graphs have it: the figure of the paper's table 5
+}
+
+// DefaultContexts are the lengths to plan for when nobody names one: 131072 tokens or the most
+// of the model, half of that and a quarter, none below least.
+func DefaultContexts(most, least int) (out []int) {
+	for n, i := min(131072, most), 0; i < 3 && n >= max(least, 1); n, i = n/2, i+1 {
+		out = append(out, n)
+	}
+	return out
+}
+
+// RunPlan computes what a cluster would hold, from the config alone: weights by the code
+// that loads them (socket.SliceBytes), the step's activations, and caches by the cost
+// functions that the batcher's ledger admits by (kvcache.ResidentBytes). Prompts are taken to be read elsewhere or one at a
+// time before: what prefill holds meanwhile is not in it.
+func RunPlan(m PlanModel, o PlanOptions) (*Plan, error) {
+	switch {
+	case o.Sockets < 1 || o.Sockets > 256:
+		return nil, fmt.Errorf("bench: --nodes %d: want 1 to 256", o.Sockets)
+	case o.Rows < 1 || o.Rows > 1<<16:
+		return nil, fmt.Errorf("bench: --rows %d: want 1 to %d", o.Rows, 1<<16)
+	case o.Ratio < 2:
+		return nil, fmt.Errorf("bench: --ratio %d: want 2 or more", o.Ratio)
+	}
+	c := &m.Config
+	least := o.Ratio * 16
+	if len(o.Contexts) == 0 {
+		if o.Contexts = DefaultContexts(c.MaxPositions, least); len(o.Contexts) == 0 {
+			return nil, fmt.Errorf("bench: --ratio %d: contexts of %s (at most %d tokens) are too short to keep one token of %d", o.Ratio, m.Name, c.MaxPositions, o.Ratio)
+		}
+	}
+	members := make([]topology.Member, o.Sockets)
+	for i := range members {
+		members[i] = topology.Member{ID: strconv.Itoa(i), Share: 1}
+	}
+	place, err := topology.Place(1, o.Mapping, socket.ShapeOf(c), members)
+	if err != nil {
+		return nil, fmt.Errorf("bench: %w", err)
+	}
+	g := socket.GeometryOf(c, o.KV)
+	p := &Plan{Model: m.Name, Parameters: m.Parameters, Sockets: o.Sockets, Memory: o.Memory, Mapping: string(o.Mapping),
+		WeightType: o.Weights.String(), KVType: o.KV.String(), TokenBytes: g.TokenBytes()}
+	for rank := range members {
+		p.WeightBytes = max(p.WeightBytes, socket.SliceBytes(c, place, rank, o.Weights))
+	}
+	stored := int64(2)
+	if c.DType == tensor.F32 {
+		stored = 4
+	}
+	p.EmbeddingBytes = int64(c.Vocab) * int64(c.Hidden) * stored
+	const logitRows = 64 // whose logits are in memory at once
+	p.WorkspaceBytes = 4 * (int64(o.Rows)*int64(m.row()) + logitRows*int64(c.Vocab))
+	p.CacheBytes = o.Memory - p.WeightBytes - p.EmbeddingBytes - p.WorkspaceBytes
+	for _, context := range o.Contexts {
+		if context < least || context > c.MaxPositions {
+			return nil, fmt.Errorf("bench: --context %d: want %d to %d tokens, the longest context of %s", context, least, c.MaxPositions, m.Name)
+		}
+		kept := context / o.Ratio
+		snap, err := kvcache.Parse(fmt.Sprintf("snapstream:sink=4,recent=%d,topk=%d", kept/2-4, kept-kept/2))
+		if err != nil {
+			return nil, err
+		}
+		p.Rows = append(p.Rows, PlanRow{Context: context, Compressed: kept,
+			Full: p.batch(g, context, kvcache.Full()), SnapStream: p.batch(g, context, snap)})
+	}
+	return p, nil
+}
+
+func (p *Plan) batch(g kvcache.Geometry, context int, policy *kvcache.Policy) PlanBatch {
+	b := PlanBatch{Policy: policy.Spec(), Bytes: kvcache.ResidentBytes(g, context, context, policy)}
+	if each := p.CacheBytes / b.Bytes; each > 0 {
+		b.Most = p.Sockets * int(each)
+		b.Batch = p.Sockets << (bits.Len64(uint64(each)) - 1)
+	}
+	return b
+}

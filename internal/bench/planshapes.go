@@ -1,0 +1,43 @@
+package bench
+
+import (
+	_ "embed"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/shoal-llm/shoal/internal/engine/model"
+)
+
+// planShapes are public models by name: what their config.json says of their sizes. That of
+// DeepSeek V3 is of arXiv 2412.19437, section 4.2, without the layer that predicts further
+// tokens, which is not read.
+var planShapes = func() (m map[string]json.RawMessage) {
+	if err := json.Unmarshal(planShapesFile, &m); err != nil {
+		panic("bench: planshapes.json: " + err.Error())
+	}
+	return m
+}()
+
+//go:embed planshapes.json
+var planShapesFile []byte
+
+// PlanShapes are the names that PlanShape knows, sorted.
+func PlanShapes() []string {
+	return slices.Sorted(maps.Keys(planShapes))
+}
+
+// PlanShape is a public model by name.
+func PlanShape(name string) (PlanModel, error) {
+	text, ok := planShapes[name]
+	if !ok {
+		return PlanModel{}, fmt.Errorf("bench: no model is called %q; give a folder with a config.json, or one of: %s", name, strings.Join(PlanShapes(), ", "))
+	}
+	c, err := model.ParseConfig(name, text, nil)
+	if err != nil {
+		return PlanModel{}, err
+	}
+	return PlanModelOf(name, &c), nil
+}

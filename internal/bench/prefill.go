@@ -1,0 +1,95 @@
+package bench
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/internal/engine/alone"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+)
+
+// Prefill is what reading a prompt costs; best figures are of the fastest one.
+type Prefill struct {
+	Setup
+	Tokens      int     `json:"tokens"`
+	Chunk       int     `json:"chunk"`
+	Repeat      int     `json:"repeat"`
+	TokensPerS  float64 `json:"tokens_per_s"`
+	MedianPerS  float64 `json:"median_tokens_per_s"`
+	MeanPerS    float64 `json:"mean_tokens_per_s"`
+	GFLOPS      float64 `json:"gflops"`            // matrices and attention, a multiply-add is two
+	PeakShare   float64 `json:"peak_share"`        // the same arithmetic alone, measured between the prompts, over the best prompt
+	Stages      Stages  `json:"stages"`            // summed over the chunks
+	Shared      Threads `json:"thread_time"`       // of all prompts
+	Compression float64 `json:"compression_share"` // of the prompt's time: observation, votes, selection, shipping
+	MatShare    float64 `json:"matmul_peak"`       // projections, FFN and head against their floor
+	AttnShare   float64 `json:"attention_peak"`
+	LoadSeconds float64 `json:"load_s"`
+	Ceiling     Ceiling `json:"ceiling"`
+	Machine     Machine `json:"machine"`
+}
+
+// RunPrefill measures reading a prompt of o.Context tokens.
+func RunPrefill(ctx context.Context, o Options, note func(string)) (*Prefill, error) {
+	if o.Chunk <= 0 || o.Chunk > o.Context {
+		o.Chunk = o.Context
+	}
+	p := &Prefill{Tokens: o.Context, Chunk: o.Chunk, Repeat: o.Repeat, Machine: ThisMachine()}
+	note("loading")
+	r, k, err := promptRig(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	defer r.close()
+	p.Setup, p.LoadSeconds = r.setup(o, o.Policy), r.Load.Seconds()
+	if p.Ceiling, err = MeasureCeiling(r.pool, ceilingTime); err != nil {
+		return nil, err
+	}
+	note("reading")
+	f, err := newFloor(r.pool, o.Weights, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.close()
+	mat, attn := k.Prefill(o.Context)
+	var took, floors, attnFloors []time.Duration
+	var spent tensor.Spent
+	for i := range o.Repeat + 1 {
+		t, stages, err := r.prompt(ctx, o, uint64(i+1))
+		if err != nil {
+			return nil, err
+		}
+		if i == 0 {
+			continue // buffers and tables are made
+		}
+		took, spent = append(took, t), spent.Add(stages.Threads)
+		if t == slices.Min(took) {
+			p.Stages = stagesOf(stages, t)
+		}
+		floors, attnFloors = append(floors, f.arithmetic(mat, 0)), append(attnFloors, f.FMA(attn))
+	}
+	best, matFloor, attnFloor := slices.Min(took).Seconds(), slices.Min(floors).Seconds(), slices.Min(attnFloors).Seconds()
+	p.TokensPerS, p.MedianPerS, p.MeanPerS = rates(o.Context, took)
+	p.Shared = threadsOf(spent, len(took), total(took))
+	p.Compression = p.Stages.Compression / p.Stages.Step
+	p.GFLOPS = (mat + attn) / best / 1e9
+	p.PeakShare = (matFloor + attnFloor) / best
+	p.MatShare = matFloor * 1e6 / (p.Stages.Projection + p.Stages.FFN + p.Stages.Head)
+	p.AttnShare = attnFloor * 1e6 / p.Stages.Attention
+	return p, nil
+}
+
+// prompt reads one prompt in place of the one before.
+func (r *rig) prompt(ctx context.Context, o Options, seq uint64) (took time.Duration, sum socket.Stages, err error) {
+	p := alone.Prompt{Seq: seq, Policy: o.Policy, Chunk: o.Chunk}
+	for t := range o.Context {
+		p.Tokens = append(p.Tokens, uint32((t*7919+int(seq))%r.ck.Config.Vocab))
+	}
+	if seq > 1 {
+		p.Drop = []uint64{seq - 1}
+	}
+	_, took, sum, err = r.Prefill(ctx, p)
+	return took, sum, err
+}

@@ -1,0 +1,188 @@
+package bench
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/collective/natsbus"
+	"github.com/shoal-llm/shoal/internal/engine/alone"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/tier"
+	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/topology"
+)
+
+// Options are what a model is measured with.
+type Options struct {
+	Model   string       // a shape of model.Shapes
+	Weights tensor.DType // type of the matrices
+	KV      tensor.DType // type of the cache
+	Threads int          // of each socket
+	Nodes   int          // decode: sockets that share the model, each with a server of its own; 0: one
+	Mapping topology.Mapping
+	Context int // decode: tokens in every sequence's cache; prefill: tokens of the prompt
+	Batch   int // decode: sequences
+	Chunk   int // prefill: tokens a step; 0: all at once
+	Policy  string
+	Tokens  int // decode: steps that are measured
+	Repeat  int // prefill: prompts that are measured
+
+	scratch *tier.Scratch // takes rows of filled caches; nil: they stay in memory
+}
+
+// shape is what a step of the model costs whose caches hold so many tokens each, and that
+// they and the activations of rows fit this machine.
+func (o Options) shape(batch, tokens, rows int) (*model.Config, Costs, error) {
+	ck, err := model.Random(o.Model)
+	if err != nil {
+		return nil, Costs{}, err
+	}
+	defer ck.Close()
+	c := &ck.Config
+	if most := c.MaxPositions; o.Context >= most || o.Tokens >= most-o.Context {
+		return nil, Costs{}, fmt.Errorf("bench: %s was made for %d tokens: choose a smaller --context (%d) or --tokens (%d)", o.Model, most, o.Context, o.Tokens)
+	}
+	k := CostsOf(c, o.Weights, o.KV)
+	return c, k, k.fits(batch, tokens, rows, c)
+}
+
+// rig is a shape with random weights on one socket, alone, or on several.
+type rig struct {
+	*alone.Socket
+	pool    *tensor.Pool // of the one socket, or as many threads as all have, to measure with
+	peers   []alone.Peer
+	servers []*natsbus.Server
+	ck      *model.Checkpoint
+}
+
+func newRig(ctx context.Context, o Options, budget int64, rows int) (_ *rig, err error) {
+	r := &rig{pool: tensor.NewPool(o.Threads * max(1, o.Nodes))}
+	defer func() {
+		if err != nil {
+			r.close()
+		}
+	}()
+	if r.ck, err = model.Random(o.Model); err != nil {
+		return nil, err
+	}
+	if o.Nodes > 1 {
+		if r.servers, err = serversOf(o.Nodes); err != nil {
+			return nil, err
+		}
+		for _, s := range r.servers {
+			r.peers = append(r.peers, alone.Peer{Pool: tensor.NewPool(o.Threads), Connect: s.Join})
+		}
+	}
+	r.Socket, err = alone.New(ctx, alone.Config{Checkpoint: r.ck, Pool: r.pool, Weights: o.Weights, KV: o.KV, KVBudget: budget, StepTokens: rows, Scratch: o.scratch, Peers: r.peers, Mapping: o.Mapping})
+	return r, err
+}
+
+// promptRig is a rig for prompts of o.Context tokens, o.Chunk a step, of which it holds two.
+func promptRig(ctx context.Context, o Options) (*rig, Costs, error) {
+	o.Tokens = 0
+	_, k, err := o.shape(1, 2*o.Context, o.Chunk)
+	if err != nil {
+		return nil, k, err
+	}
+	r, err := newRig(ctx, o, 4*k.heldBytes(o.Context+1024), o.Chunk)
+	return r, k, err
+}
+
+func (r *rig) close() {
+	if r.Socket != nil {
+		r.Socket.Close()
+	}
+	for _, p := range r.peers {
+		p.Pool.Close()
+	}
+	shutdown(r.servers)
+	r.pool.Close()
+	if r.ck != nil {
+		r.ck.Close()
+	}
+}
+
+// fill opens sequences 1..n with random caches under a policy; read is that of Fill.
+func (r *rig) fill(ctx context.Context, n, tokens int, policy string) (read float64, err error) {
+	ids := make([]uint64, n)
+	for i := range ids {
+		ids[i] = uint64(i + 1)
+	}
+	return r.Fill(ctx, ids, tokens, policy)
+}
+
+// empty releases what fill opened.
+func (r *rig) empty(ctx context.Context, n int) error {
+	ids := make([]uint64, n)
+	for i := range ids {
+		ids[i] = uint64(i + 1)
+	}
+	return r.Release(ctx, ids)
+}
+
+// decode takes the sequences 1..n, which have caches of context tokens, so many steps
+// further, after some that warm up. step is told of each that counts.
+func (r *rig) decode(ctx context.Context, n, context, steps int, step func(took, processor time.Duration, s socket.Stages)) (peak int64, err error) {
+	rows := make([]*alone.Row, n)
+	for i := range rows {
+		rows[i] = &alone.Row{Seq: uint64(i + 1), At: context}
+	}
+	for i := range steps + warmSteps {
+		before := cpuTime()
+		reply, took, stages, err := r.Decode(ctx, rows)
+		processor := cpuTime() - before
+		if err != nil {
+			return 0, err
+		}
+		peak = max(peak, reply.KvUsedBytes)
+		if i >= warmSteps {
+			step(took, processor, stages)
+		}
+	}
+	return peak, nil
+}
+
+// rates are how much a second of the fastest, of the median and of all steps together.
+func rates(each int, took []time.Duration) (best, median, mean float64) {
+	n := float64(each)
+	return n / slices.Min(took).Seconds(), n / middle(took).Seconds(), n / average(took).Seconds()
+}
+
+func average(d []time.Duration) time.Duration { return total(d) / time.Duration(len(d)) }
+
+func total(d []time.Duration) (sum time.Duration) {
+	for _, t := range d {
+		sum += t
+	}
+	return sum
+}
+
+// middle is the median.
+func middle[T cmp.Ordered](d []T) T {
+	d = slices.Clone(d)
+	slices.Sort(d)
+	return d[len(d)/2]
+}
+
+// Setup is what was measured.
+type Setup struct {
+	Model   string `json:"model"`
+	Weights string `json:"quant"`
+	KV      string `json:"kv_type"`
+	Policy  string `json:"policy"`
+	Threads int    `json:"threads"`         // of each socket
+	Nodes   int    `json:"nodes,omitempty"` // sockets that share the model; 0: one has it whole
+	Mapping string `json:"mapping,omitempty"`
+}
+
+func (r *rig) setup(o Options, policy string) Setup {
+	s := Setup{Model: o.Model, Weights: o.Weights.String(), KV: o.KV.String(), Policy: policy, Threads: o.Threads}
+	if o.Nodes > 1 {
+		s.Nodes, s.Mapping = o.Nodes, string(o.Mapping)
+	}
+	return s
+}

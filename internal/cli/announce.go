@@ -1,0 +1,84 @@
+package cli
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/shoal-llm/shoal/cluster"
+	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/text/tokenizer"
+)
+
+// standing is a cluster that serves, as far as its user has to know it.
+type standing struct {
+	addr    string // of the API
+	gossip  string // what further nodes join
+	data    string // folder of jobs; "": there are none
+	weights int64  // bytes of the largest node
+}
+
+// standingOf reads the state of a cluster.
+func standingOf(s *api.ClusterState, addr, gossip, data string) standing {
+	out := standing{addr: addr, gossip: gossip}
+	if s.Store != nil {
+		out.data = data
+	}
+	for _, n := range s.Nodes {
+		out.weights = max(out.weights, n.WeightBytes)
+	}
+	return out
+}
+
+// announce prints what a user needs: what serves, where, how to ask it, and how to stop it.
+func (c *upCmd) announce(e *env, serve cluster.ServeConfig, s standing) {
+	fmt.Fprint(e.stdout, c.readyText(serve, s, os.Getpid()))
+}
+
+func (c *upCmd) readyText(serve cluster.ServeConfig, s standing, pid int) string {
+	var b strings.Builder
+	line := func(head, format string, args ...any) {
+		fmt.Fprintf(&b, "  %-7s "+format+"\n", append([]any{head}, args...)...)
+	}
+	url, more, auth := c.scheme()+"://"+s.addr, "", ""
+	switch {
+	case c.TLSCert != "":
+		more, auth = " --server "+url+" --tls-ca "+c.TLSCert, " --cacert "+c.TLSCert
+	case s.addr != defaultServer:
+		more = " --server " + s.addr
+	}
+	keyed := len(c.APIKey) > 0 || c.APIKeys != ""
+	if keyed {
+		more, auth = more+" --api-key KEY", auth+" -H 'Authorization: Bearer KEY'"
+	}
+	fmt.Fprintf(&b, "ready: %s on %s, API at %s/v1\n\n", serve.Names[0], counted(c.Nodes, "node"), url)
+	line("model", "%s, weights %s, context of %d tokens", serve.Model, serve.Weights, serve.MaxContext)
+	weights := ""
+	if s.weights > 0 {
+		weights = bytesText(s.weights) + " of weights, "
+	}
+	line("memory", "each node: %scaches of at most %s", weights, bytesText(int64(c.KVMemory)))
+	line("page", "%s/     in a terminal: shoal top%s", url, more)
+	if keyed {
+		line("key", "clients must send an API key")
+	} else {
+		line("key", "none: every program of this machine may use the API (--api-key asks for one)")
+	}
+	line("data", "%s", cmp.Or(s.data, "none: jobs, batches and files are refused"))
+	if c.LogDir != "" {
+		line("logs", "%s", c.LogDir)
+	}
+	path, body, ask := "chat/completions", `{"messages":[{"role":"user","content":"What is a goroutine?"}]}`, "shoal chat"+more
+	if _, err := tokenizer.LoadChatTemplateFrom(serve.Model, c.ChatTemplate); errors.Is(err, tokenizer.ErrNoChatTemplate) {
+		path, body, ask = "completions", `{"prompt":"Once upon a time"}`, `shoal run`+more+` "Once upon a time"`
+	}
+	line("ask", "%s", ask)
+	line("", "curl %s/v1/%s%s -d '%s'", url, path, auth, body)
+	if given, err := c.key(); err == nil && !given.IsZero() {
+		line("join", "shoal node --join %s --cluster-key %s", s.gossip, cmp.Or(c.ClusterKeyFile, "FILE"))
+	}
+	line("stop", "Ctrl-C, or kill %d: running requests end first", pid)
+	return b.String()
+}

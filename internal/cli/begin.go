@@ -1,0 +1,166 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/shoal-llm/shoal/client"
+	"github.com/shoal-llm/shoal/cluster"
+	"github.com/shoal-llm/shoal/internal/engine/model"
+)
+
+// startFlags are of commands that start a cluster for themselves when they need one.
+type startFlags struct {
+	Quant string `placeholder:"TYPE" help:"Where MODEL is started: type of its weights in memory, as for up."`
+	Nodes int    `default:"1" help:"Where MODEL is started: node processes."`
+}
+
+// named is the checkpoint that a word names: a path, or a model that comes with the
+// program. "": it names none.
+func named(word string) string {
+	if isCheckpoint(word) {
+		if at, err := model.Locate(word); err == nil {
+			word = at // as the server that serves it names it
+		}
+		if abs, err := filepath.Abs(word); err == nil {
+			return abs
+		}
+		return word
+	}
+	if filepath.Base(word) == word && word != "." && word != ".." {
+		return findBundled(filepath.Join("models", word))
+	}
+	return ""
+}
+
+// begin finds who answers for a checkpoint: the server of f, if it serves that one, or
+// else a cluster of this command's own, which ends with end. "": whoever the server is.
+func (s *startFlags) begin(e *env, f serverFlags, checkpoint string) (_ *client.Client, end func(), err error) {
+	c := f.client()
+	if checkpoint == "" {
+		return waiting(c, e.stderr), func() {}, nil
+	}
+	other, ok := serves(e.ctx, c, checkpoint)
+	if ok {
+		return waiting(c, e.stderr), func() {}, nil
+	}
+	if other == "" {
+		other = "nothing"
+	}
+	fmt.Fprintf(e.stderr, "%s serves %s; %s is started for this command, on %s\n", c.URL(), other, filepath.Base(checkpoint), counted(s.Nodes, "node"))
+	up, err := s.up(checkpoint)
+	if err != nil {
+		return nil, nil, err
+	}
+	serve, err := up.prepare(e)
+	if err != nil {
+		return nil, nil, err
+	}
+	l, err := up.start(e, serve, nil, nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := l.waitReady(e); err != nil {
+		l.stop()
+		return nil, nil, err
+	}
+	addr, unserve, err := l.serve(e.ctx)
+	if err != nil {
+		l.stop()
+		return nil, nil, err
+	}
+	return waiting(&client.Client{Server: addr}, e.stderr), func() { unserve(); l.stop() }, nil
+}
+
+// up is `shoal up` with its own defaults, environment and file of flags.
+func (s *startFlags) up(checkpoint string) (*upCmd, error) {
+	var c commands
+	p, err := parser(&c, &env{stdout: io.Discard, stderr: io.Discard}, func(int) {})
+	if err != nil {
+		return nil, err
+	}
+	args := []string{"up", "--model", checkpoint, "--nodes", fmt.Sprint(s.Nodes), "--listen", "127.0.0.1:0", "--log-level", "error"}
+	if s.Quant != "" {
+		args = append(args, "--quant", s.Quant)
+	}
+	if _, err := p.Parse(args); err != nil {
+		return nil, err
+	}
+	c.Up.noJobs, c.Up.Standby, c.Up.DataDir, c.Up.APIKey = true, false, "", nil // it serves this command alone
+	return &c.Up, nil
+}
+
+// serves tells whether the server serves a checkpoint, and else which one it serves; "":
+// nobody answers.
+func serves(ctx context.Context, c *client.Client, checkpoint string) (other string, yes bool) {
+	models, err := modelsOf(ctx, c)
+	switch {
+	case err != nil:
+		return "", false
+	case len(models) == 0:
+		return "something else", false
+	}
+	root := checkpoint
+	if model.IsLoRA(checkpoint) { // a server names the folder of the merged weights
+		if dir, err := merged(checkpoint); err == nil {
+			root = dir
+		}
+	}
+	return models[0].ID, slices.ContainsFunc(models, func(m modelOf) bool { return m.Root == root })
+}
+
+// servesName tells whether the server serves a model under a name.
+func servesName(ctx context.Context, c *client.Client, name string) bool {
+	models, err := modelsOf(ctx, c)
+	return err == nil && slices.ContainsFunc(models, func(m modelOf) bool { return m.ID == name })
+}
+
+// modelOf is an entry of a server's list of models.
+type modelOf struct{ ID, Root string }
+
+// modelsOf lists the models of a server; an error if it does not answer.
+func modelsOf(ctx context.Context, c *client.Client) ([]modelOf, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	resp, err := c.Do(ctx, http.MethodGet, "/v1/models", nil)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	var list struct{ Data []modelOf }
+	_ = json.NewDecoder(io.LimitReader(resp.Body, 1<<20)).Decode(&list) // else it is no server of models
+	return list.Data, nil
+}
+
+// serve answers the API on a free port of this machine; end closes it.
+func (l *local) serve(ctx context.Context) (addr string, end func(), err error) {
+	srv, err := cluster.NewAPI(l.coordinator, l.coordinator.Checkpoint(), l.coordinator.ServeConfig(), cluster.APIConfig{Version: cluster.Build(), Logger: l.log})
+	if err != nil {
+		return "", nil, err
+	}
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(ctx, lis) }()
+	return lis.Addr().String(), func() {
+		cancel()
+		if err := <-served; err != nil {
+			l.log.Error("the API did not stop cleanly", "error", err)
+		}
+	}, nil
+}
+
+// errNoModel says what a word that should name a model may be.
+func errNoModel(word string) error {
+	return fmt.Errorf("there is no model %q: name a folder that holds config.json, a .gguf file, or fry, which comes with the program", word)
+}

@@ -1,0 +1,32 @@
+package cli
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/shoal-llm/shoal/client"
+)
+
+// A server of a LoRA adapter names the folder of the merged weights as its root.
+func TestServesAdapter(t *testing.T) {
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	const adapter = "../../models/fry-tools"
+	root, err := merged(adapter)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := json.NewEncoder(w).Encode(map[string]any{"data": []any{map[string]any{"id": "fry-tools", "root": root}}}); err != nil {
+			t.Error(err)
+		}
+	}))
+	defer s.Close()
+	c := client.New(s.URL, "")
+	for path, want := range map[string]bool{adapter: true, root: true, "../../models/fry": false} {
+		if _, yes := serves(t.Context(), c, path); yes != want {
+			t.Errorf("%s is served: %v, want %v", path, yes, want)
+		}
+	}
+}

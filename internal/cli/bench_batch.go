@@ -1,0 +1,147 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"slices"
+	"time"
+
+	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/cluster"
+	"github.com/shoal-llm/shoal/internal/bench"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/topology"
+)
+
+type benchBatchCmd struct {
+	Model    string   `short:"m" env:"SHOAL_BENCH_MODEL" placeholder:"DIR|SHAPE" help:"Checkpoint folder, or a shape with random weights: ${shapes} (default: the bundled model)."`
+	Quant    string   `placeholder:"TYPE" help:"Type of the weights (default: as stored)."`
+	KVType   string   `name:"kv-type" placeholder:"TYPE" help:"Type of the cache: f32, bf16, int8 (default: as the weights are stored)."`
+	KVMemory size     `name:"kv-memory" default:"256MiB" help:"Memory of the caches, per node."`
+	Fit      int      `placeholder:"N" help:"Instead of --kv-memory: as much, over all nodes, as lets the first policy hold N sequences and not N+1."`
+	Nodes    int      `short:"n" default:"1" help:"Node processes; 1: a cluster in this process."`
+	Filled   bool     `help:"Shapes only, one node: fill caches with random rows instead of reading prompts; the number of sequences is what the ledger admits."`
+	Threads  int      `help:"Compute threads, of a node (default: the processors, shared out)."`
+	Requests int      `default:"24" help:"Requests that are sent at once."`
+	Prompt   int      `default:"4096" help:"Tokens of each prompt."`
+	Output   int      `default:"64" help:"Tokens that each generates."`
+	Policy   []string `sep:"none" placeholder:"POLICY" help:"Cache policies to compare; may be given several times (default: full, and a snapstream of a quarter of the prompt)."`
+	JSON     bool     `name:"json" help:"Print JSON."`
+
+	KVDisk     string `name:"kv-disk" type:"path" placeholder:"DIR" help:"One node: rows that memory has no room for go to files in this folder."`
+	KVDiskSize size   `name:"kv-disk-size" default:"64GiB" help:"Most bytes of those files."`
+}
+
+func (c *benchBatchCmd) Run(e *env) error {
+	if c.KVDisk != "" && c.Nodes > 1 {
+		return fmt.Errorf("--kv-disk: want one node")
+	}
+	if c.Nodes < 1 || c.Nodes > 64 || c.Filled && c.Nodes > 1 || c.Fit < 0 {
+		return fmt.Errorf("--nodes %d, --fit %d: want 1 to 64 nodes, one with --filled, and nothing negative", c.Nodes, c.Fit)
+	}
+	if c.Threads == 0 {
+		c.Threads = topology.ThreadsOf(runtime.GOMAXPROCS(0), c.Nodes).Most
+	}
+	if c.Requests < 1 || c.Requests > 4096 || c.Prompt < 64 || c.Output < 1 || c.Threads < 1 || c.Threads > 1024 {
+		return fmt.Errorf("--requests %d, --prompt %d, --output %d, --threads %d: want 1 to 4096 requests, prompts of 64 tokens or more, and at least 1 of the others", c.Requests, c.Prompt, c.Output, c.Threads)
+	}
+	shape := c.Model
+	if slices.Contains(model.Shapes(), c.Model) {
+		c.Model = model.RandomPrefix + c.Model
+	} else if c.Filled {
+		return fmt.Errorf("--filled: --model must be a shape: %s", shapeNames())
+	}
+	dir, err := modelFlag{Model: c.Model}.dir()
+	if err != nil {
+		return err
+	}
+	if len(c.Policy) == 0 {
+		kept := c.Prompt / 4
+		c.Policy = []string{"full", fmt.Sprintf("snapstream:sink=4,recent=%d,topk=%d,obs=32,pool=7", kept/2-4, kept-kept/2)}
+	}
+	for _, p := range c.Policy {
+		if _, err := kvcache.Parse(p); err != nil {
+			return fmt.Errorf("--policy: %w", err)
+		}
+	}
+	o := bench.BatchOptions{Model: dir, Weights: c.Quant, KV: c.KVType, Threads: c.Threads, Memory: int64(c.KVMemory),
+		Requests: c.Requests, Prompt: c.Prompt, Output: c.Output, Policies: c.Policy, Nodes: c.Nodes, KVDisk: c.KVDisk, KVDiskSize: int64(c.KVDiskSize)}
+	if o.Memory, err = c.memory(&o); err != nil {
+		return err
+	}
+	if c.Nodes > 1 {
+		o.Start = c.processes(e, o)
+	}
+	run := bench.RunBatch
+	if c.Filled {
+		o.Model, run = shape, bench.RunFilled
+	}
+	b, err := run(e.ctx, o, func(s string) { note(e, s+" ...") })
+	note(e, "")
+	return report(e, c.JSON, b, err, printBatch)
+}
+
+func printBatch(w io.Writer, b *bench.Batch) {
+	fmt.Fprintf(w, "%v\n%s %s, cache %s in %.1f MiB on each of %d nodes, %d threads each: %d + %d tokens, %d requests at once (0: caches filled)\n",
+		b.Machine, b.Model, b.Weights, b.KV, float64(b.Memory)/(1<<20), b.Nodes, b.Threads, b.Prompt, b.Output, b.Requests)
+	fmt.Fprintf(w, "  %-56s %6s %8s %6s %6s %9s %6s %9s %6s %9s %8s %8s %6s %7s\n", "policy", "smaller", "MB/seq", "most", "x", "decode/s", "x", "median", "x", "peak MB", "s", "tok/s", "x", "TTFT s")
+	for _, r := range b.Rows {
+		fmt.Fprintf(w, "  %-56s %7.2f %8.1f %6d %6.2f %9.2f %6.2f %9.2f %6.2f %9.1f %8.1f %8.2f %6.2f %7.1f\n", r.Policy, r.Compression, float64(r.Resident)/1e6, r.Sequences, r.OverFull, r.DecodePerS, r.DecodeOver, r.MedianPerS, r.MedianOver,
+			float64(r.PeakBytes)/1e6, r.Seconds, r.TokensPerS, r.TokensOver, r.TTFT)
+		if r.Failed > 0 {
+			fmt.Fprintf(w, "    %d requests failed\n", r.Failed)
+		}
+	}
+}
+
+// memory is --kv-memory, or with --fit just less than the first policy needs for one
+// sequence more. It fills in the types.
+func (c *benchBatchCmd) memory(o *bench.BatchOptions) (int64, error) {
+	ck, err := model.Open(o.Model)
+	if errors.Is(err, model.ErrMissing) {
+		return 0, fmt.Errorf("%w, or one of the shapes %s", err, shapeNames())
+	} else if err != nil {
+		return 0, err
+	}
+	defer ck.Close()
+	s := cluster.ServeConfig{Model: o.Model, Weights: o.Weights, KV: o.KV}
+	cluster.Identify(ck, &s)
+	o.Weights, o.KV = s.Weights, s.KV
+	if err := s.Validate(&ck.Config); err != nil {
+		return 0, err
+	}
+	if c.Fit == 0 {
+		return o.Memory, nil
+	}
+	kv, err := tensor.ParseDType(s.KV)
+	if err != nil {
+		return 0, err
+	}
+	p, err := kvcache.Parse(o.Policies[0])
+	if err != nil {
+		return 0, err
+	}
+	g := socket.GeometryOf(&ck.Config, kv)
+	first, last := kvcache.ResidentBytes(g, o.Prompt, o.Prompt, p), kvcache.ResidentBytes(g, o.Prompt, o.Prompt+o.Output-1, p)
+	own := int64((c.Fit + c.Nodes - 1) / c.Nodes) // sequences are owned whole
+	return max((own+1)*first-first/64, own*last), nil
+}
+
+// processes starts the cluster of shoal up for a policy.
+func (c *benchBatchCmd) processes(e *env, o bench.BatchOptions) func(context.Context, string) (bench.BatchEngine, func(), error) {
+	return func(ctx context.Context, policy string) (bench.BatchEngine, func(), error) {
+		up := benchCluster(c.Nodes, c.Threads, o.Memory, o.Model, o.Weights, o.KV)
+		up.Mapping, up.Policy, up.noJobs = "auto", policy, true
+		up.MaxSequences, up.Queue, up.StepDeadline, up.SyncDeadline = 256, o.Requests+1, 10*time.Minute, 5*time.Minute
+		l, err := up.ready(&env{ctx: ctx, stdin: e.stdin, stdout: e.stdout, stderr: e.stderr})
+		if err != nil {
+			return nil, nil, err
+		}
+		return l.coordinator, l.stop, nil
+	}
+}

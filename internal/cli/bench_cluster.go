@@ -1,0 +1,174 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/shoal-llm/shoal/actors/batcher"
+	"github.com/shoal-llm/shoal/internal/bench"
+	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+)
+
+type benchClusterCmd struct {
+	Model      string        `short:"m" default:"bench160m" placeholder:"DIR|SHAPE" help:"Checkpoint folder, or shape of a public model with random weights: ${shapes}."`
+	Nodes      int           `short:"n" default:"4" help:"Node processes."`
+	Quant      string        `default:"q8_0" help:"Type of the weights: f32, bf16, f16, q8_0, q4_0, iq4_nl."`
+	KVType     string        `name:"kv-type" default:"bf16" help:"Type of the cache."`
+	Mapping    string        `default:"auto" help:"gather, reduce or auto."`
+	Context    []int         `default:"128" help:"Tokens of every prompt. Several: each with each batch."`
+	Batch      []int         `default:"1" help:"Sequences decoded together. Several: one after the other."`
+	Tokens     int           `default:"64" help:"Tokens decoded of each."`
+	Prompt     int           `placeholder:"LENGTH" help:"Instead of decoding: read prompts of this many tokens, one at a time."`
+	Trials     int           `placeholder:"ROUNDS" help:"Instead of decoding: try each number of threads in turn so often (16 or more), and say what steps take with each, and how well a number is chosen by eight rounds."`
+	Repeat     int           `default:"2" help:"With --prompt: prompts that are read."`
+	Chunk      int           `help:"With --prompt: tokens of a prompt in a step (default: as shoal up)."`
+	Threads    int           `help:"Compute threads per node (default: as shoal up)."`
+	Processors int           `hidden:"" help:"Go's, of each node."`
+	Limit      time.Duration `default:"5m" help:"Give up after this long."`
+	JSON       bool          `name:"json" help:"Print JSON."`
+}
+
+func (c *benchClusterCmd) Run(e *env) error {
+	dir := c.Model
+	if !exists(dir) {
+		if _, err := shapeOf(dir); err != nil {
+			return err
+		}
+		dir = model.RandomPrefix + dir
+	}
+	dir, err := modelFlag{Model: dir}.dir()
+	if err != nil {
+		return fmt.Errorf("--model: %w", err)
+	}
+	ck, err := model.Open(dir)
+	if err != nil {
+		return fmt.Errorf("--model: %w", err)
+	}
+	defer ck.Close()
+	if c.Prompt < 0 || c.Repeat < 1 || c.Prompt > 0 && c.Nodes > 16 {
+		return fmt.Errorf("--prompt %d, --repeat %d, --nodes %d: want a length, a prompt or more, and at most 16 nodes with them", c.Prompt, c.Repeat, c.Nodes)
+	}
+	if slices.Min(c.Batch) < 1 || slices.Max(c.Batch) > 64 || slices.Min(c.Context) < 1 || c.Tokens < 2 {
+		return fmt.Errorf("--batch %d, --context %d, --tokens %d: want batches of 1 to 64, 1 token of prompt, 2 of answer", c.Batch, c.Context, c.Tokens)
+	}
+	if most, context := ck.Config.MaxPositions, slices.Max(c.Context); c.Prompt >= most || c.Prompt == 0 && (context >= most || c.Tokens > most-context) {
+		return fmt.Errorf("--prompt %d, --context %d, --tokens %d: %s was made for %d tokens", c.Prompt, context, c.Tokens, c.Model, most)
+	}
+	if c.Trials != 0 && (c.Trials < 2*batcher.TrialRounds || c.Trials > 1000 || c.Prompt > 0 || c.Threads > 0) {
+		return fmt.Errorf("--trials %d: want %d to 1000, without --prompt and --threads", c.Trials, 2*batcher.TrialRounds)
+	}
+	if c.Limit <= 0 {
+		return fmt.Errorf("--limit %v: want a time, as in 5m", c.Limit)
+	}
+	ctx, cancel := context.WithTimeoutCause(e.ctx, c.Limit, fmt.Errorf("bench: not done in %v (--limit)", c.Limit))
+	defer cancel()
+	memory, err := c.memory(&ck.Config)
+	if err != nil {
+		return err
+	}
+	up := benchCluster(c.Nodes, c.Threads, memory, dir, c.Quant, c.KVType)
+	up.Mapping, up.Policy, up.Chunk, up.noJobs, up.processors = c.Mapping, "full", c.Chunk, true, c.Processors
+	up.trialRounds = c.Trials
+	up.Queue, up.StepDeadline, up.SyncDeadline = 1024, time.Minute, 30*time.Second
+	if err := up.check(); err != nil {
+		return err
+	}
+	l, err := up.ready(&env{ctx: ctx, stdin: e.stdin, stdout: e.stdout, stderr: e.stderr})
+	if err != nil {
+		return err
+	}
+	defer l.stop()
+	o := bench.ProcessOptions{Coordinator: l.coordinator, PIDs: l.children.PIDs, Model: c.Model, Weights: c.Quant, KV: c.KVType, Nodes: c.Nodes, Threads: up.speeds.Threads,
+		Tokens: c.Tokens, Prompt: c.Prompt, Repeat: c.Repeat}
+	if c.Prompt > 0 {
+		f, err := bench.PromptsOfProcesses(ctx, o)
+		return report(e, c.JSON, f, err, printPrompts)
+	}
+	for _, o.Context = range c.Context {
+		for _, o.Batch = range c.Batch {
+			if c.Trials > 0 {
+				f, err := bench.TrialsOfProcesses(ctx, o, c.Trials)
+				if err := report(e, c.JSON, f, err, printTrials); err != nil {
+					return err
+				}
+				continue
+			}
+			f, err := bench.DecodeOfProcesses(ctx, o)
+			if err := report(e, c.JSON, f, err, printProcesses); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// memory is what caches may take on a node: as by default, or what the largest batch needs.
+func (c *benchClusterCmd) memory(cfg *model.Config) (int64, error) {
+	weights, err := tensor.ParseDType(c.Quant)
+	if err != nil {
+		return 0, fmt.Errorf("--quant: %w", err)
+	}
+	kv, err := tensor.ParseDType(c.KVType)
+	if err != nil {
+		return 0, fmt.Errorf("--kv-type: %w", err)
+	}
+	longest := 2 * (slices.Max(c.Context) + c.Tokens) // tokens while the prompts of others are read, and blocks
+	sequences := (slices.Max(c.Batch)-1)/max(1, c.Nodes) + 1
+	return max(1<<30, int64(sequences)*bench.CostsOf(cfg, weights, kv).KVBytes(longest)), nil
+}
+
+// benchCluster is the local cluster that a benchmark starts.
+func benchCluster(nodes, threads int, memory int64, model, weights, kv string) *upCmd {
+	up := &upCmd{Nodes: nodes, logFlags: logFlags{LogLevel: "warn"}, nodeFlags: nodeFlags{KVMemory: size(memory), Threads: threads}}
+	up.Listen, up.Model, up.Quant, up.KVType, up.StepTokens = "127.0.0.1:0", model, weights, kv, 512
+	up.Speculate = "off" // random weights repeat themselves
+	return up
+}
+
+// ready starts the cluster and waits until its model answers.
+func (c *upCmd) ready(e *env) (*local, error) {
+	serve, err := c.prepare(e)
+	if err != nil {
+		return nil, err
+	}
+	l, err := c.start(e, serve, nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	if err := l.waitReady(e); err != nil {
+		l.stop()
+		return nil, err
+	}
+	return l, nil
+}
+
+func printProcesses(w io.Writer, f *bench.Processes) {
+	fmt.Fprintln(w, f.Machine)
+	fmt.Fprintf(w, "%s %s over %d processes, mapping %s, batch %d, context %d: %.1f tokens/s\n", f.Model, f.Quant, f.Nodes, f.Mapping, f.Batch, f.Context, f.TokensPerS)
+	fmt.Fprintf(w, "  a step: %.0f us = compute %.0f (slowest node) + wait for collectives %.0f + control %.0f; %.1f kB sent per token\n",
+		f.StepMicros, f.Compute, f.Wait, f.Control, f.WirePerToken/1e3)
+	printThreads(w, f.Shared)
+}
+
+func printTrials(w io.Writer, f *bench.Trials) {
+	fmt.Fprintln(w, f.Machine)
+	fmt.Fprintf(w, "%s %s over %d processes, mapping %s, batch %d, context %d, a step:", f.Model, f.Quant, f.Nodes, f.Mapping, f.Batch, f.Context)
+	for i, threads := range f.Threads {
+		fmt.Fprintf(w, " %.0f us with %d threads,", f.Micros[i], threads)
+	}
+	fmt.Fprintf(w, " of which %d are chosen\n  choices by eight of %d rounds: %.0f %% within 5 %% of the fastest, steps %.1f %% longer in the mean\n", f.Chosen, f.Rounds, 100*f.Near, 100*f.Longer)
+}
+
+func printPrompts(w io.Writer, f *bench.ProcessPrompts) {
+	fmt.Fprintln(w, f.Machine)
+	fmt.Fprintf(w, "%s %s over %d processes, mapping %s, prompts of %d in %d steps: %.1f tokens/s\n", f.Model, f.Quant, f.Nodes, f.Mapping, f.Prompt, f.Steps, f.TokensPerS)
+	fmt.Fprintf(w, "  the fastest: %.3f s = compute %.3f (slowest node) + wait for collectives %.3f + control %.3f; processor time of the nodes %.2f s; %.1f MB sent\n",
+		f.Seconds, f.Compute, f.Wait, f.Control, f.Processor, float64(f.Wire)/1e6)
+	printThreads(w, f.Shared)
+	fmt.Fprintf(w, "  floor: %.3f s of arithmetic on %d cores (%.0f VNNI GOP/s, %.0f FMA GFLOP/s); %.3f s of bus (%.0f MB/s sent, nothing else running)\n",
+		f.Arithmetic, f.Ceiling.Threads, f.Ceiling.VNNI, f.Ceiling.FMA, f.Bus, f.BusRate/1e6)
+}

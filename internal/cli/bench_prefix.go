@@ -1,0 +1,101 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/shoal-llm/shoal/internal/bench"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/model"
+)
+
+type benchPrefixCmd struct {
+	Model    string        `short:"m" default:"bench160m" placeholder:"SHAPE" help:"Shape of a public model, with random weights: ${shapes}."`
+	Nodes    []int         `short:"n" default:"1" help:"Node processes, apart by commas: a cluster each."`
+	Quant    string        `default:"q8_0" help:"Type of the weights: f32, bf16, f16, q8_0, q4_0, iq4_nl."`
+	KVType   string        `name:"kv-type" default:"bf16" help:"Type of the cache."`
+	KVMemory size          `name:"kv-memory" default:"1GiB" help:"Memory of the caches, per node."`
+	Mapping  string        `default:"auto" help:"gather, reduce or auto."`
+	Prompt   []int         `default:"4096" help:"Tokens of every prompt, apart by commas; the last hundredth is new in the warm ones."`
+	Policies []string      `name:"policies" sep:";" default:"full;snapstream:sink=4,recent=252,topk=256" help:"Cache policies, apart by semicolons."`
+	Repeat   int           `default:"3" help:"Rounds of a cold prompt, and of a warm one under each policy."`
+	Turns    int           `default:"8" help:"Turns of a conversation, each of 256 tokens asked and 64 answered, with the cache and without; 0: none."`
+	Misses   int           `default:"0" help:"Pairs of prompts of 512 tokens that nobody has read, with the cache and without."`
+	Threads  int           `help:"Compute threads per node (default: the processors, shared out)."`
+	Limit    time.Duration `default:"10m" help:"Give up after this long."`
+	JSON     bool          `name:"json" help:"Print JSON."`
+}
+
+func (c *benchPrefixCmd) Run(e *env) error {
+	shape, err := shapeOf(c.Model)
+	if err != nil {
+		return err
+	}
+	if slices.Min(c.Prompt) < 200 || slices.Max(c.Prompt) >= shape.MaxPositions || c.Repeat < 1 || c.Turns < 0 || c.Misses < 0 || 320*c.Turns >= shape.MaxPositions || c.Limit <= 0 || slices.Min(c.Nodes) < 1 || slices.Max(c.Nodes) > 16 {
+		return fmt.Errorf("--prompt %v, --repeat %d, --turns %d, --misses %d, --limit %v, --nodes %v: want 200 tokens to the %d of %s, a round or more, turns of 320 tokens within that, some time, at most 16 nodes", c.Prompt, c.Repeat, c.Turns, c.Misses, c.Limit, c.Nodes, shape.MaxPositions-1, c.Model)
+	}
+	for _, p := range c.Policies {
+		if _, err := kvcache.Parse(p); err != nil {
+			return err
+		}
+	}
+	ctx, cancel := context.WithTimeoutCause(e.ctx, c.Limit, fmt.Errorf("bench: not done in %v (--limit)", c.Limit))
+	defer cancel()
+	var all []*bench.Prefix
+	for _, nodes := range c.Nodes {
+		list, err := c.over(ctx, e, nodes)
+		if err != nil {
+			return err
+		}
+		all = append(all, list...)
+	}
+	if c.JSON {
+		return printJSON(e.stdout, all)
+	}
+	return nil
+}
+
+// over measures prompts of every length over so many nodes, and what comes once a cluster with the first.
+func (c *benchPrefixCmd) over(ctx context.Context, e *env, nodes int) (list []*bench.Prefix, err error) {
+	up := benchCluster(nodes, c.Threads, int64(c.KVMemory), model.RandomPrefix+c.Model, c.Quant, c.KVType)
+	up.Mapping, up.Policy = c.Mapping, "full"
+	up.Queue, up.StepDeadline, up.SyncDeadline = 1024, time.Minute, 30*time.Second
+	if err := up.check(); err != nil {
+		return nil, err
+	}
+	l, err := up.ready(&env{ctx: ctx, stdin: e.stdin, stdout: e.stdout, stderr: e.stderr})
+	if err != nil {
+		return nil, err
+	}
+	defer l.stop()
+	more := bench.PrefixOptions{Policies: c.Policies, Turns: c.Turns, Misses: c.Misses}
+	for _, prompt := range c.Prompt {
+		o := bench.ProcessOptions{Coordinator: l.coordinator, Model: c.Model, Weights: c.Quant, KV: c.KVType, Nodes: nodes, Prompt: prompt, Repeat: c.Repeat}
+		f, err := bench.MeasurePrefix(ctx, o, more)
+		if err != nil {
+			return nil, err
+		}
+		if more.Turns, more.Misses = 0, 0; !c.JSON {
+			printPrefix(e.stdout, f)
+		}
+		list = append(list, f)
+	}
+	return list, nil
+}
+
+func printPrefix(w io.Writer, f *bench.Prefix) {
+	fmt.Fprintln(w, f.Machine)
+	fmt.Fprintf(w, "%s %s over %d processes, mapping %s, prompts of %d tokens: %.3f s to the first token cold, medians of %d\n", f.Model, f.Quant, f.Nodes, f.Mapping, f.Prompt, f.Cold, len(f.Colds))
+	for _, r := range f.Rows {
+		fmt.Fprintf(w, "  %-44s %d tokens cached, %8.3f s, %.1f%% of cold\n", r.Policy, r.Cached, r.Warm, 100*r.Share)
+	}
+	if m := f.Misses; m != nil {
+		fmt.Fprintf(w, "  %d pairs of prompts of %d tokens that nobody has read: %.2f s, without the cache %.2f; median of the ratios %+.2f%%\n", m.Pairs, m.Prompt, m.With, m.Plain, 100*(m.Ratio-1))
+	}
+	for _, c := range f.Chat {
+		fmt.Fprintf(w, "  %d turns under %s: %.2f s, without the cache %.2f (%.2f times); %d of %d tokens cached, the same answers\n", c.Turns, c.Policy, c.With, c.Plain, c.Plain/c.With, c.Cached, c.Read)
+	}
+}

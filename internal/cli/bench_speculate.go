@@ -1,0 +1,148 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"runtime"
+	"time"
+
+	"github.com/shoal-llm/shoal/cluster"
+	"github.com/shoal-llm/shoal/internal/bench"
+	"github.com/shoal-llm/shoal/internal/engine/speculate"
+	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/topology"
+)
+
+type benchSpeculateCmd struct {
+	Model   []string      `short:"m" env:"SHOAL_BENCH_MODEL" placeholder:"DIR|SHAPE" help:"Checkpoint folders, or shapes with random weights: ${shapes} (default: the bundled model). The texts are tokenized by the bundled model's tokenizer if a shape has none."`
+	Quant   string        `placeholder:"TYPE" help:"Type of the weights (default: as stored)."`
+	Nodes   []int         `short:"n" default:"1" help:"Node processes; 0: a cluster in this process, of which processor time is told as well."`
+	Threads int           `help:"Compute threads, of a node (default: the processors, shared out)."`
+	Batch   []int         `default:"1,4,16" help:"Requests together."`
+	Text    []string      `default:"chat,again,edit,retrieval,random" help:"Kinds of text: chat (questions, sampled), again (a second turn that asks for the same), code (a file that is written again), edit (one with a name changed and a line more), retrieval (answers from a text), random (tokens that nothing foretells). The model says what it says, except that edit and random, and with random weights every kind, replay a text: its tokens take the place of those that are drawn, at the same cost."`
+	Mode    []string      `default:"suffix" help:"Ways to draft that off is compared with: lookup, suffix, model; suffix:4 has four drafts a row, whatever they cost."`
+	Draft   string        `placeholder:"DIR|mtp" help:"Small model for --mode model, as of up."`
+	Tokens  int           `default:"192" help:"Tokens of an answer, at most."`
+	Round   int           `name:"round-tokens" help:"Tokens of all answers of a round together, but 16 of each; 0: any number."`
+	Rounds  int           `default:"5" help:"Rounds of all modes in turn, at least, after one that does not count. Of the ratios to off beside it the median is told, and between what a half of them lies."`
+	For     time.Duration `default:"3s" help:"More rounds, as many as this time has room for, of each text and number together."`
+	JSON    bool          `name:"json" help:"Print JSON."`
+}
+
+func (c *benchSpeculateCmd) Run(e *env) error {
+	if c.Tokens < 2 || c.Tokens > 4096 || c.Round < 0 || c.Rounds < 1 || c.Rounds > 99 || c.For < 0 || c.For > time.Hour || len(c.Mode) > 7 {
+		return fmt.Errorf("--tokens %d, --round-tokens %d, --rounds %d, --for %v, --mode %v: want 2 to 4096 tokens, 0 or more of a round, 1 to 99 rounds, at most an hour, at most 7 modes", c.Tokens, c.Round, c.Rounds, c.For, c.Mode)
+	}
+	for _, m := range c.Mode {
+		if _, err := speculate.Parse(m); err != nil {
+			return fmt.Errorf("--mode: %w", err)
+		}
+	}
+	for _, b := range c.Batch {
+		if b < 1 || b > 64 {
+			return fmt.Errorf("--batch %d: want 1 to 64 requests", b)
+		}
+	}
+	for _, n := range c.Nodes {
+		if n < 0 || n > 16 {
+			return fmt.Errorf("--nodes %d: want 0 to 16", n)
+		}
+	}
+	if err := checkThreads(c.Threads); err != nil {
+		return err
+	}
+	if len(c.Model) == 0 {
+		c.Model = []string{""}
+	}
+	var all []map[string]any
+	for _, name := range c.Model {
+		for _, nodes := range c.Nodes {
+			one, err := c.measure(e, name, nodes)
+			if err != nil {
+				return err
+			}
+			all = append(all, one)
+		}
+	}
+	if c.JSON {
+		return printJSON(e.stdout, map[string]any{"machine": bench.ThisMachine(), "runs": all})
+	}
+	return nil
+}
+
+// measure is one model over so many nodes.
+func (c *benchSpeculateCmd) measure(e *env, name string, nodes int) (map[string]any, error) {
+	threads := c.Threads
+	if threads == 0 {
+		threads = topology.ThreadsOf(runtime.GOMAXPROCS(0), nodes).Most
+	}
+	material, err := newMaterial(name)
+	if err != nil {
+		return nil, err
+	}
+	engine, stop, err := c.engine(e, material.dir, nodes, threads)
+	if err != nil {
+		return nil, err
+	}
+	defer stop()
+	if !c.JSON {
+		where := fmt.Sprintf("%d node processes", nodes)
+		if nodes == 0 {
+			where = "this process"
+		}
+		fmt.Fprintf(e.stdout, "%v; %s in %s, %d threads each\n", bench.ThisMachine(), material.dir, where, threads)
+		fmt.Fprintf(e.stdout, "%-10s %5s %-8s %8s %8s %6s %11s %5s %6s %6s %8s\n", "text", "batch", "mode", "off t/s", "on t/s", "x off", "half within", "pairs", "cpu x", "right", "tok/row")
+	}
+	var all []bench.Speculate
+	for _, kind := range c.Text {
+		text, err := material.text(e, engine, kind)
+		if err != nil {
+			return nil, err
+		}
+		for _, batch := range c.Batch {
+			text.Tokens = c.Tokens
+			if c.Round > 0 {
+				text.Tokens = min(c.Tokens, max(16, c.Round/batch))
+			}
+			rows, err := bench.RunSpeculate(e.ctx, bench.SpeculateOptions{Engine: engine, Texts: []bench.SpeculateText{text}, Batch: []int{batch}, Modes: c.Mode, Rounds: c.Rounds, For: c.For, Alone: nodes == 0}, func(r bench.Speculate) {
+				if !c.JSON && r.Mode != "off" {
+					printSpeculate(e.stdout, r)
+				}
+			})
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, rows...)
+		}
+	}
+	return map[string]any{"model": material.dir, "nodes": nodes, "threads": threads, "rows": all}, nil
+}
+
+func printSpeculate(w io.Writer, r bench.Speculate) {
+	worked := "-"
+	if r.Work > 0 {
+		worked = fmt.Sprintf("%.2f", r.Work)
+	}
+	fmt.Fprintf(w, "%-10s %5d %-8s %8.1f %8.1f %6.2f %5.2f %5.2f %5d %6s %5.0f%% %8.2f\n", r.Text, r.Batch, r.Mode, r.Off, r.TokensPerS, r.Over, r.Low, r.High, len(r.Pairs), worked, 100*r.Acceptance, r.PerStep)
+}
+
+// engine is the cluster that is asked.
+func (c *benchSpeculateCmd) engine(e *env, dir string, nodes, threads int) (api.Engine, func(), error) {
+	if nodes == 0 {
+		l, err := cluster.New(e.ctx, cluster.LocalConfig{KVBudget: 1 << 30, Threads: threads, Draft: c.Draft, Serve: cluster.ServeConfig{Model: dir, Weights: c.Quant, PrefixCache: cluster.PrefixShared, Logger: slog.New(slog.DiscardHandler), StepDeadline: 10 * time.Minute, SyncDeadline: 10 * time.Minute}})
+		if err != nil {
+			return nil, nil, err
+		}
+		return l, l.Close, nil
+	}
+	up := benchCluster(nodes, threads, 1<<30, dir, c.Quant, "")
+	up.Draft = c.Draft
+	up.Mapping, up.Policy, up.PrefixCache, up.noJobs = "auto", "full", cluster.PrefixShared, true
+	up.Queue, up.StepDeadline, up.SyncDeadline = 1024, 10*time.Minute, 5*time.Minute
+	l, err := up.ready(&env{ctx: e.ctx, stdin: e.stdin, stdout: e.stdout, stderr: e.stderr})
+	if err != nil {
+		return nil, nil, err
+	}
+	return l.coordinator, l.stop, nil
+}

@@ -1,0 +1,166 @@
+// Package cli is the command line: flags -> config -> run, nothing else.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+)
+
+type commands struct {
+	Config      configFlag       `type:"path" placeholder:"FILE" help:"${config}"`
+	ShowVersion kong.VersionFlag `name:"version" env:"-" help:"Print the version and what it was built from."`
+
+	Demo demoCmd `cmd:"" group:"use" help:"Start four node processes, stream a completion from the bundled model, stop."`
+	Chat chatCmd `cmd:"" group:"use" help:"Talk to a model, which is started if need be."`
+	Run  runCmd  `cmd:"" group:"use" help:"Ask a model one question and print the answer as it comes, or talk to it."`
+	Up   upCmd   `cmd:"" group:"use" help:"Start a local cluster of node processes and serve the OpenAI API."`
+
+	Status statusCmd `cmd:"" group:"watch" aliases:"ps" help:"Show a running cluster: nodes, shares, memory, sequences."`
+	Top    topCmd    `cmd:"" group:"watch" help:"Show a running cluster over and over: load, caches, nodes, faults."`
+	Events eventsCmd `cmd:"" group:"watch" help:"Show what happened to a running cluster, and what it cost."`
+	Cache  cacheCmd  `cmd:"" group:"watch" help:"Show the prefix cache of a running cluster, or empty it."`
+
+	Keygen      keygenCmd      `cmd:"" group:"machines" help:"Make a cluster key: it authenticates and encrypts all traffic between processes."`
+	Coordinator coordinatorCmd `cmd:"" group:"machines" help:"Run the coordinator: API, batcher, placement."`
+	Node        nodeCmd        `cmd:"" group:"machines" help:"Run one node; it joins a coordinator."`
+	Drain       drainCmd       `cmd:"" group:"machines" help:"Move a node's work to the others before it is stopped."`
+	Undrain     undrainCmd     `cmd:"" group:"machines" help:"Let a drained node take a share again."`
+	Store       storeCmd       `cmd:"" group:"machines" help:"Say and change who keeps copies of the store of jobs and placement."`
+
+	Verify   verifyCmd   `cmd:"" group:"models" help:"Check a checkpoint and say what it costs per node."`
+	Plan     planCmd     `cmd:"" group:"models" help:"Say from a config alone what fits: weights, caches, largest batch."`
+	Tokenize tokenizeCmd `cmd:"" group:"models" help:"Show the tokens of a text."`
+	Bench    benchCmd    `cmd:"" group:"models" help:"Measure this machine, and this program on it."`
+	Eval     evalCmd     `cmd:"" group:"models" help:"Measure accuracy: needles in long prompts under any cache policy, perplexity, your own questions."`
+
+	Completion completionCmd `cmd:"" group:"program" help:"Write the completion of a shell: bash, zsh or fish."`
+	Man        manCmd        `cmd:"" group:"program" help:"Write the manual page."`
+	Version    versionCmd    `cmd:"" group:"program" help:"Print what this program was built from, how it speaks and how it computes."`
+}
+
+const description = `Serve one large language model, cut across all your machines.
+
+  shoal demo                                   see it work: four processes, one model
+  shoal up --nodes 4                           a cluster on this machine, API on 127.0.0.1:8080
+  shoal chat                                   talk to it
+  shoal run "What is a goroutine?"             or ask one question
+  shoal chat MODEL                             the same without up: a folder or .gguf file, or fry
+  shoal coordinator --bind HOST:7070 ...       on many machines: one coordinator,
+  shoal node --join HOST:7070 ...              and a node on each
+
+Every flag can be set by its environment variable, --kv-memory is SHOAL_KV_MEMORY, or in a
+file (--config).`
+
+// groups are those of the commands in `shoal --help`.
+var groups = []kong.Group{
+	{Key: "use", Title: "Use a model:"},
+	{Key: "watch", Title: "Watch a cluster:"},
+	{Key: "machines", Title: "Run a cluster on several machines:"},
+	{Key: "models", Title: "Check models and measure:"},
+	{Key: "program", Title: "This program:"},
+}
+
+// env is what a command may touch of the outside.
+type env struct {
+	ctx    context.Context
+	stdin  io.Reader
+	stdout io.Writer
+	stderr io.Writer
+	// interrupts are a person's Ctrl-C; nil: nobody's.
+	interrupts *interrupts
+}
+
+// exit ends a command with a status and no further message.
+type exit int
+
+func (e exit) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
+
+// interruptedTwice is the exit status after a second Ctrl-C or SIGTERM.
+const interruptedTwice = 130
+
+// Main runs the command line and returns the exit status: 0 done, 1 failed, 2
+// wrong usage, 130 interrupted. The first Ctrl-C or SIGTERM asks a command to end,
+// which may drain for a while; a second one ends the process at once.
+func Main(args []string) int {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	defer signal.Stop(signals)
+	taken := &interrupts{}
+	go func() { // ends with the process
+		for s := <-signals; s == os.Interrupt && taken.taken(); s = <-signals {
+		}
+		cancel()
+		s := <-signals
+		fmt.Fprintf(os.Stderr, "shoal: %v while ending: stopped at once. Running requests are cut off; durable jobs go on when a coordinator runs again.\n", s)
+		os.Exit(interruptedTwice)
+	}()
+	return run(env{ctx: ctx, stdin: os.Stdin, stdout: os.Stdout, stderr: &console{file: os.Stderr}, interrupts: taken}, args)
+}
+
+// parser reads command lines into c.
+func parser(c *commands, e *env, exit func(int)) (*kong.Kong, error) {
+	return kong.New(c,
+		kong.Name("shoal"), kong.Description(description), kong.UsageOnError(),
+		kong.DefaultEnvars("SHOAL"), kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 100}),
+		kong.Writers(e.stdout, e.stderr), kong.Exit(exit), kong.Bind(e), variables(), kong.ExplicitGroups(groups), plainNumbers())
+}
+
+func run(e env, args []string) (status int) {
+	var c commands
+	done := false
+	parser, err := parser(&c, &e, func(code int) { done, status = true, code })
+	if err != nil {
+		fmt.Fprintln(e.stderr, "shoal:", err)
+		return 2
+	}
+	if len(args) == 0 {
+		args = []string{"--help"}
+	}
+	if _, err := tensor.Implementation(); err != nil {
+		fmt.Fprintln(e.stderr, "shoal:", err)
+		return 2
+	}
+	k, err := parser.Parse(args)
+	if done {
+		return status
+	}
+	if err != nil {
+		fmt.Fprintf(e.stderr, "shoal: %s\nshoal: see `shoal --help`, or `shoal COMMAND --help`\n", usageError(err, parser.Model.Node))
+		return 2
+	}
+	err = k.Run()
+	var code exit
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &code):
+		return int(code)
+	case e.ctx.Err() != nil && errors.Is(err, context.Canceled):
+		return 130
+	}
+	fmt.Fprintln(e.stderr, "shoal:", plainError(err))
+	return 1
+}
+
+// plainError is the text of an error without the name of the package that begins it.
+func plainError(err error) string {
+	text := err.Error()
+	for _, name := range []string{"bench", "client", "cluster", "eval", "security", "topology"} {
+		if rest, ok := strings.CutPrefix(text, name+": "); ok {
+			return rest
+		}
+	}
+	return text
+}

@@ -1,0 +1,141 @@
+package cli
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/shoal-llm/shoal/client"
+	"github.com/shoal-llm/shoal/internal/server/api"
+)
+
+// patience is how long run and chat wait for a server that says it is not ready yet: one
+// that `shoal up` has just started, or that has lost all of its nodes.
+const patience = 30 * time.Second
+
+// waiting has a client wait, and tell a terminal what for.
+func waiting(c *client.Client, w io.Writer) *client.Client {
+	c.Patience = patience
+	c.Waiting = func(why error) { fmt.Fprintf(w, "waiting for the server (%v at most): %v\n", patience, why) }
+	return c
+}
+
+// trusting trusts servers by the certificates of a file.
+func trusting(file string) http.RoundTripper {
+	pem, err := readSmall(file)
+	pool := x509.NewCertPool()
+	if err == nil && !pool.AppendCertsFromPEM(pem) {
+		err = fmt.Errorf("%s holds no certificate", file)
+	}
+	if err != nil {
+		return failing{fmt.Errorf("--tls-ca: %w", err)}
+	}
+	return &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}}
+}
+
+// failing is a transport that says why there is none.
+type failing struct{ error }
+
+func (f failing) RoundTrip(*http.Request) (*http.Response, error) { return nil, f.error }
+
+// usage is the token count of an answer.
+type usage struct {
+	Prompt     int `json:"prompt_tokens"`
+	Completion int `json:"completion_tokens"`
+}
+
+// chunk is the part of a streamed answer that the CLI reads, of both endpoints.
+type chunk struct {
+	Choices []struct {
+		Text         string `json:"text"`
+		FinishReason string `json:"finish_reason"`
+		Delta        struct {
+			Content string          `json:"content"`
+			Calls   []api.CallDelta `json:"tool_calls"`
+		} `json:"delta"`
+	} `json:"choices"`
+	Usage *usage `json:"usage"`
+	Error *struct {
+		Message string `json:"message"`
+	} `json:"error"`
+}
+
+// finished is what a stream came to.
+type finished struct {
+	Calls  []api.ToolCall
+	Reason string
+	Usage  usage
+	First  time.Duration // to the first text
+	Total  time.Duration
+}
+
+// stream posts body to path and gives each piece of text to emit.
+func stream(ctx context.Context, c *client.Client, path string, body map[string]any, emit func(string)) (finished, error) {
+	body["stream"], body["stream_options"] = true, map[string]any{"include_usage": true}
+	began := time.Now()
+	resp, err := c.Do(ctx, http.MethodPost, path, body)
+	if err != nil {
+		return finished{}, err
+	}
+	defer resp.Body.Close()
+	var f finished
+	err = client.Data(resp.Body, func(data []byte) error {
+		if string(data) == "[DONE]" {
+			f.Total = time.Since(began)
+			return io.EOF
+		}
+		return f.take(data, began, emit)
+	})
+	switch {
+	case errors.Is(err, io.EOF):
+		return f, nil
+	case err == nil:
+		err = errors.New("the stream ended before it was complete")
+	}
+	return f, err
+}
+
+// sayIfCut tells that an answer was not at its end.
+func (f *finished) sayIfCut(w io.Writer) {
+	if f.Reason == api.FinishLength {
+		fmt.Fprintf(w, "[cut after %d tokens; -t N takes more, up to the model's context]\n", f.Usage.Completion)
+	}
+}
+
+func (f *finished) take(data []byte, began time.Time, emit func(string)) error {
+	var k chunk
+	if err := json.Unmarshal(data, &k); err != nil {
+		return fmt.Errorf("the server sent a chunk that is not JSON: %w", err)
+	}
+	if k.Error != nil {
+		return errors.New(k.Error.Message)
+	}
+	if k.Usage != nil {
+		f.Usage = *k.Usage
+	}
+	for _, ch := range k.Choices {
+		for _, piece := range ch.Delta.Calls {
+			if piece.Index == len(f.Calls) {
+				f.Calls = append(f.Calls, piece.ToolCall)
+			} else if piece.Index >= 0 && piece.Index < len(f.Calls) {
+				f.Calls[piece.Index].Function.Arguments += piece.Function.Arguments
+			}
+		}
+		if text := ch.Text + ch.Delta.Content; text != "" {
+			if f.First == 0 {
+				f.First = time.Since(began)
+			}
+			emit(text)
+		}
+		if ch.FinishReason != "" {
+			f.Reason = ch.FinishReason
+		}
+	}
+	return nil
+}

@@ -1,0 +1,190 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"os"
+	"syscall"
+
+	"github.com/shoal-llm/shoal/cluster"
+	"github.com/shoal-llm/shoal/internal/security"
+	"github.com/shoal-llm/shoal/internal/supervise"
+)
+
+type coordinatorCmd struct {
+	serveFlags
+	listenFlags
+	keyFlags
+	logFlags
+	Bind       string   `default:"127.0.0.1:7070" help:"Gossip address that nodes join; port 0 takes a free one. Beyond loopback it needs a cluster key."`
+	Ports      int      `default:"0" placeholder:"FIRST" help:"First of four ports on the host of --bind: control, routes, tensors, store (default: any that are free)."`
+	ID         string   `name:"id" help:"Name in the cluster (default: coordinator, or standby)."`
+	Join       []string `placeholder:"HOST:PORT" help:"Gossip address of the cluster, for a coordinator that is not its first process."`
+	Standby    bool     `help:"Wait while another coordinator has the lease, and take over when it is gone. Needs --join and --data-dir."`
+	Nodes      int      `default:"0" help:"Nodes to wait for before serving (default: whoever is there after two quiet seconds)."`
+	NATS       string   `name:"nats" placeholder:"URL" help:"Use an external NATS instead of the embedded mesh."`
+	DataDir    string   `type:"path" placeholder:"DIR" help:"Where jobs, batches and files live; a restarted coordinator goes on with them (default: none, jobs are refused)."`
+	StoreNodes []string `placeholder:"NAME" help:"Processes (--id, with a --data-dir of their own) that are to keep copies of the store, from two on: a standby and a node, or two nodes. Nobody else is asked to; later, shoal store add and remove."`
+	WithParent bool     `hidden:"" help:"End at once when standard input closes."`
+	ListenFD   int      `name:"listen-fd" hidden:"" help:"Descriptor of a listener that the parent has open, in place of --listen; a standby does not answer there."`
+}
+
+func (c *coordinatorCmd) Help() string {
+	return `The process with the API, the batcher and the placement authority. Nodes join it:
+
+  shoal keygen -o key
+  shoal coordinator --bind 10.0.0.1:7070 --cluster-key key --listen 10.0.0.1:8080 --api-key secret --nodes 3 --model ~/models/llama
+  shoal node --join 10.0.0.1:7070 ...
+
+With a second one in its shadow, jobs outlive the loss of this machine:
+
+  shoal coordinator --standby --join 10.0.0.1:7070 --bind 10.0.0.2:7070 --data-dir /var/lib/shoal ...`
+}
+
+func (c *coordinatorCmd) Run(e *env) error {
+	key, err := c.key()
+	if err != nil {
+		return err
+	}
+	serve, err := c.config()
+	if err != nil {
+		return err
+	}
+	log := c.logger(e.stderr)
+	serve.Logger = log
+	c.warn(serve.Model, log)
+	if !c.WithParent {
+		defer sayEnding(e)()
+	}
+	if err := c.check(); err != nil {
+		return err
+	}
+	if _, err := cluster.Check(serve, cluster.APIConfig{Template: c.ChatTemplate, ToolParser: c.ToolParser}, math.MaxInt64); err != nil {
+		return err
+	}
+	front, err := c.front(e, log)
+	if err != nil {
+		return err
+	}
+	defer front.close()
+	defer rereadKey(e, key, log)()
+	l, err := c.listen()
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	ctx := e.ctx
+	if c.WithParent {
+		context.AfterFunc(supervise.WithParent(context.WithoutCancel(ctx), e.stdin), func() {
+			fmt.Fprintln(e.stderr, "shoal: the parent process is gone")
+			os.Exit(1) // what it has promised is on disk
+		})
+	}
+	serve.Tracer = front.traces()
+	cfg := cluster.CoordinatorConfig{ID: c.ID, Bind: c.Bind, Ports: cluster.Ports(c.Ports), Cluster: c.Cluster, Join: c.Join, Standby: c.Standby, API: c.scheme() + "://" + l.Addr().String() + "/v1", Nodes: c.Nodes, Serve: serve, Key: key, Insecure: c.Insecure, NATS: c.NATS, DataDir: c.DataDir, StoreNodes: c.StoreNodes}
+	if c.Standby {
+		cfg.ID = cmp.Or(cfg.ID, "standby")
+		c.tell(e, "standby at %s, in the cluster of %v\n", l.Addr(), c.Join)
+	}
+	co, err := startBehindDoorman(ctx, cfg, l, c.ListenFD != 0, front)
+	if err != nil {
+		if c.Standby && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+			return nil // it was asked to end, and was never needed
+		}
+		return err
+	}
+	defer co.Close()
+	c.tell(e, "coordinator at %s; start nodes with: shoal node --join %s%s\n", co.GossipAddress(), co.GossipAddress(), c.more(key))
+	return serveAPI(&env{ctx: ctx, stdin: e.stdin, stdout: e.stdout, stderr: e.stderr}, co, l, front, func(addr string) {
+		c.tell(e, "API at %s://%s/v1\n", c.scheme(), addr)
+		if !c.WithParent && awaitReady(ctx, e, co) == nil {
+			c.tell(e, "ready: %s on %s\n", co.ServeConfig().Names[0], counted(len(co.Cluster().Nodes), "node"))
+		}
+	})
+}
+
+// tell writes for the operator. Where another process started this one, that one does.
+func (c *coordinatorCmd) tell(e *env, format string, args ...any) {
+	if !c.WithParent {
+		fmt.Fprintf(e.stderr, format, args...)
+	}
+}
+
+// listenAt opens the listener of the API.
+func listenAt(addr string) (net.Listener, error) {
+	l, err := net.Listen("tcp", addr)
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return nil, fmt.Errorf("--listen %s: another program listens there: stop it, or choose another port (0: a free one)", addr)
+	case err != nil:
+		return nil, fmt.Errorf("--listen: %w", err)
+	}
+	return l, nil
+}
+
+func (c *coordinatorCmd) listen() (net.Listener, error) {
+	if c.ListenFD == 0 {
+		return listenAt(c.Listen)
+	}
+	f := os.NewFile(uintptr(c.ListenFD), "listener")
+	defer f.Close() // the listener has its own
+	return net.FileListener(f)
+}
+
+// more are the flags that nodes need as well.
+func (c *coordinatorCmd) more(key security.Key) string {
+	out := " --cluster-key FILE --bind HOST:PORT"
+	if key.IsZero() {
+		out = " --insecure"
+	}
+	if c.Cluster != clusterName {
+		out += " --cluster " + c.Cluster
+	}
+	if c.NATS != "" {
+		out += " --nats URL"
+	}
+	return out
+}
+
+// serveAPI serves at a listener until the context ends or the coordinator loses
+// its lease, then drains. ready, when set, is called once with the API's address.
+func serveAPI(e *env, co *cluster.Coordinator, l net.Listener, front *front, ready func(addr string)) error {
+	cfg, err := front.config()
+	if err != nil {
+		return err
+	}
+	srv, err := cluster.NewAPI(co, co.Checkpoint(), co.ServeConfig(), cfg)
+	if err != nil {
+		return err
+	}
+	if err := co.ServeJobs(srv); err != nil {
+		return err
+	}
+	if err := errors.Join(co.ServeNodes(srv), co.ServeStore(srv), co.ServeEvents(srv)); err != nil {
+		return err
+	}
+	if ready != nil {
+		go ready(l.Addr().String())
+	}
+	ctx, cancel := context.WithCancel(e.ctx)
+	defer cancel()
+	watched := make(chan struct{})
+	defer func() { cancel(); <-watched }()
+	go func() { defer close(watched); front.watch(ctx, srv) }()
+	go func() {
+		select {
+		case <-co.Lost():
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	err = srv.Serve(ctx, l)
+	if lost := co.LostReason(); lost != nil {
+		return lost
+	}
+	return err
+}

@@ -1,0 +1,300 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/shoal-llm/shoal/cluster"
+	"github.com/shoal-llm/shoal/internal/eval"
+	"github.com/shoal-llm/shoal/internal/text/tokenizer"
+)
+
+type evalCmd struct {
+	Ruler evalRulerCmd `cmd:"" help:"Find things in long prompts: 12 tasks, any length, any cache policy; tables and plots."`
+	PPL   evalPPLCmd   `cmd:"" name:"ppl" help:"Perplexity on a text."`
+	JSONL evalJSONLCmd `cmd:"" name:"jsonl" help:"Score questions of your own: LongBench and RULER files."`
+}
+
+// evalTarget says which model is asked: a server's, or one that is embedded.
+type evalTarget struct {
+	modelFlag
+	Server      string        `placeholder:"URL" help:"Ask this OpenAI-compatible server (default: a cluster inside this process). --model then names the folder with the served model's tokenizer."`
+	APIKey      string        `name:"api-key" help:"Key of the server, when it asks for one."`
+	ServedModel string        `placeholder:"NAME" help:"Model name at the server (default: its first)."`
+	Concurrency int           `short:"c" default:"4" help:"Requests at a time."`
+	Timeout     time.Duration `default:"10m" help:"Most time for one request."`
+	Sockets     int           `default:"1" help:"Embedded: sockets to cut the model over. Never changes a bit."`
+	Threads     int           `help:"Embedded: compute threads (default: the processors)."`
+	KVMemory    size          `name:"kv-memory" default:"1GiB" help:"Embedded: memory of the caches, per socket."`
+	Quant       string        `placeholder:"TYPE" help:"Embedded: type of the weights: f32, bf16, ... (default: as stored)."`
+	KVType      string        `name:"kv-type" placeholder:"TYPE" help:"Embedded: type of the cache: f32, bf16, int8."`
+}
+
+// asked is a model that is ready to be asked.
+type asked struct {
+	client *eval.Client
+	tok    *tokenizer.Tokenizer
+	chat   *tokenizer.ChatTemplate // nil: it has none
+	close  func()
+}
+
+func (t *evalTarget) open(e *env) (_ *asked, err error) {
+	if err := checkThreads(t.Threads); err != nil {
+		return nil, err
+	}
+	if t.Timeout <= 0 {
+		return nil, fmt.Errorf("--timeout %v: want a time, as in 10m", t.Timeout)
+	}
+	dir, err := t.dir()
+	if err != nil {
+		return nil, err
+	}
+	a := &asked{close: func() {}}
+	if a.tok, err = tokenizer.Load(dir); err != nil {
+		return nil, err
+	}
+	if a.chat, err = loadChat(dir); err != nil {
+		return nil, err
+	}
+	server := t.Server
+	if server == "" {
+		ctx, cancel := context.WithTimeout(e.ctx, 5*time.Minute)
+		defer cancel()
+		c, err := eval.StartEmbedded(ctx, cluster.LocalConfig{Sockets: t.Sockets, Threads: t.Threads, KVBudget: int64(t.KVMemory),
+			Serve: cluster.ServeConfig{Model: dir, SwiftKV: t.SwiftKV, Weights: t.Quant, KV: t.KVType}})
+		if err != nil {
+			return nil, err
+		}
+		server = c.Address
+		a.close = func() {
+			if err := c.Close(); err != nil {
+				fmt.Fprintln(e.stderr, "shoal: the embedded API:", err)
+			}
+		}
+	}
+	defer func() {
+		if err != nil {
+			a.close()
+		}
+	}()
+	if a.client, err = eval.NewClient(e.ctx, server, t.APIKey, t.ServedModel, t.Timeout); err != nil {
+		return nil, err
+	}
+	stop := a.close
+	a.close = func() { a.client.Close(); stop() }
+	const probe = "Shoal: func main() { fmt.Println(1234567) } // grüße\n"
+	if same, known := a.client.SameTokens(e.ctx, probe, a.tok.Encode(probe, false)); known && !same {
+		return nil, fmt.Errorf("the server's tokenizer is not the one in %s: name the folder of the served model with --model", dir)
+	}
+	return a, nil
+}
+
+type evalRulerCmd struct {
+	evalTarget
+	Policy   []string `sep:"none" placeholder:"POLICY" help:"Cache policies, each run on the same prompts; several may be given (default: full, or the server's own)."`
+	Length   []int    `short:"l" default:"4096" help:"Prompt lengths in tokens."`
+	Samples  int      `short:"n" default:"20" help:"Samples of each task and length."`
+	Tasks    []string `placeholder:"TASK" help:"Tasks (default: all that need not be named)."`
+	Seed     uint64   `default:"1" help:"The same seed gives the same prompts."`
+	Text     string   `type:"path" placeholder:"PATH" help:"Hide the needles in this text, or in the .go, .md and .txt files of this folder (default: a text that comes with Shoal)."`
+	Out      string   `short:"o" type:"path" placeholder:"DIR" help:"Write results, summary and plots here. A run with the same folder goes on where the last one stopped."`
+	Together bool     `help:"Read each prompt once for all policies, in this process: the same answers, much sooner. --workers prompts at a time, a thread each."`
+	Workers  int      `help:"With --together: prompts at a time (default: the processors)."`
+	Prompts  string   `type:"path" placeholder:"FILE" help:"Ask these prompts, as train/evalgen.py makes them, in JSON (gzipped or not); implies --together."`
+	Write    string   `name:"write-prompts" type:"path" placeholder:"FILE" help:"Write the prompts as gzipped JSON, as --prompts and train/evalpol.py take them, and ask nothing."`
+	JSON     bool     `name:"json" help:"Print the summary as JSON."`
+	Markdown bool     `help:"Print the table as Markdown."`
+}
+
+func (c *evalRulerCmd) Help() string {
+	return `Prompts of exactly --length tokens in which something must be found again, with greedy
+answers scored by exact match of the whole answer. Without --server the model runs inside
+this process.
+
+  shoal eval ruler                                     the bundled model, all tasks at 4096
+  shoal eval ruler -l 512 -n 2 --tasks passkey,vt      a quick look
+  shoal eval ruler -l 4096,8192 -n 100 -o results \
+      --policy "full streaming/512 snapkv/512 snapstream/512 snapstream/1024"
+  shoal eval ruler --policy snapstream:sink=4,recent=64,topk=444,obs=32,pool=7
+  shoal eval ruler --server 127.0.0.1:8080             a running cluster, its own policy
+  shoal eval ruler --server http://gpu:8000/v1 --model ~/models/Llama-3.1-8B-Instruct -l 32768
+
+With -o DIR every answer is a line of DIR/results.jsonl as soon as it is there; Ctrl-C loses
+nothing. DIR also gets summary.json and the plots accuracy-LENGTH (accuracy by budget) and
+depth-LENGTH (single needles by depth), as PNG and SVG.
+
+Tasks:
+` + eval.TaskHelp() + `
+Policies: full, the full text of any policy that the server knows, default (the server's own),
+or a budget in tokens, in the forms of the reference measurements:
+` + eval.PolicyHelp()
+}
+
+func (c *evalRulerCmd) Run(e *env) error {
+	policies := c.Policy
+	if len(policies) == 0 && c.Server == "" {
+		policies = []string{"full"}
+	}
+	var err error
+	cfg := eval.Config{Tasks: c.Tasks, Lengths: c.Length, Samples: c.Samples, Concurrency: c.Concurrency}
+	if cfg.Policies, err = eval.ParsePolicies(policies); err != nil {
+		return err
+	}
+	if err := cfg.Validate(); err != nil { // before a model is loaded
+		return err
+	}
+	var corpus *eval.Corpus
+	if c.Text != "" {
+		if corpus, err = eval.ReadCorpus(c.Text); err != nil {
+			return err
+		}
+	}
+	if c.Write != "" {
+		return c.write(corpus, &cfg)
+	}
+	path := ""
+	if c.Out != "" {
+		if err := os.MkdirAll(c.Out, 0o755); err != nil {
+			return err
+		}
+		path = filepath.Join(c.Out, "results.jsonl")
+	}
+	store, err := eval.OpenStore(path)
+	if err != nil {
+		return err
+	}
+	run := c.ask
+	if c.Together || c.Prompts != "" {
+		run = c.together
+	}
+	records, err := run(e, corpus, store, &cfg)
+	if closed := store.Close(); err == nil {
+		err = closed
+	}
+	if err != nil {
+		return err
+	}
+	return c.report(e.stdout, eval.Summarize(records, cfg))
+}
+
+func (c *evalRulerCmd) ask(e *env, corpus *eval.Corpus, store *eval.Store, cfg *eval.Config) ([]eval.Record, error) {
+	a, err := c.open(e)
+	if err != nil {
+		return nil, err
+	}
+	defer a.close()
+	g, err := eval.NewGenerator(a.tok, a.chat, corpus, c.Seed)
+	if err != nil {
+		return nil, err
+	}
+	if len(c.Tasks) == 0 && a.chat == nil {
+		cfg.Tasks = slices.DeleteFunc(cfg.Tasks, eval.NeedsChat)
+		fmt.Fprintln(e.stderr, "the model has no chat template: chat tasks are left out")
+	}
+	bar := newBar(e, "eval", !c.JSON)
+	defer bar.end()
+	cfg.Progress = bar.set
+	return eval.Run(e.ctx, a.client, a.tok, g, store, *cfg)
+}
+
+// together runs without a server.
+func (c *evalRulerCmd) together(e *env, corpus *eval.Corpus, store *eval.Store, cfg *eval.Config) ([]eval.Record, error) {
+	if c.Server != "" {
+		return nil, errors.New("--together and --prompts run the model in this process: leave --server out")
+	}
+	dir, err := c.dir()
+	if err != nil {
+		return nil, err
+	}
+	tok, err := tokenizer.Load(dir)
+	if err != nil {
+		return nil, err
+	}
+	source, err := c.source(dir, tok, corpus, cfg)
+	if err != nil {
+		return nil, err
+	}
+	bar := newBar(e, "eval", !c.JSON)
+	defer bar.end()
+	cfg.Progress = bar.set
+	return eval.RunTogether(e.ctx, tok, source, store, *cfg, eval.TogetherConfig{Model: dir, SwiftKV: c.SwiftKV, Weights: c.Quant, KV: c.KVType, Workers: c.Workers})
+}
+
+// write makes the prompts and asks nothing.
+func (c *evalRulerCmd) write(corpus *eval.Corpus, cfg *eval.Config) error {
+	dir, err := c.dir()
+	if err != nil {
+		return err
+	}
+	tok, err := tokenizer.Load(dir)
+	if err != nil {
+		return err
+	}
+	source, err := c.source(dir, tok, corpus, cfg)
+	if err != nil {
+		return err
+	}
+	f, err := os.Create(c.Write)
+	if err != nil {
+		return err
+	}
+	err = eval.WritePrompts(f, source, cfg.Tasks, cfg.Lengths, cfg.Samples)
+	if closed := f.Close(); err == nil {
+		err = closed
+	}
+	return err
+}
+
+// source gives the samples: from the file, or made.
+func (c *evalRulerCmd) source(dir string, tok *tokenizer.Tokenizer, corpus *eval.Corpus, cfg *eval.Config) (eval.Source, error) {
+	if c.Prompts != "" {
+		p, err := eval.ReadPrompts(c.Prompts, tok)
+		if err != nil {
+			return nil, err
+		}
+		if len(c.Tasks) == 0 {
+			cfg.Tasks = p.Tasks()
+		}
+		if !slices.ContainsFunc(cfg.Lengths, func(l int) bool { return slices.Contains(p.Lengths(), l) }) {
+			cfg.Lengths = p.Lengths()
+		}
+		cfg.Samples = min(cfg.Samples, p.Samples())
+		return p, nil
+	}
+	chat, err := loadChat(dir)
+	if err != nil {
+		return nil, err
+	}
+	if len(c.Tasks) == 0 && chat == nil {
+		cfg.Tasks = slices.DeleteFunc(cfg.Tasks, eval.NeedsChat)
+	}
+	return eval.NewGenerator(tok, chat, corpus, c.Seed)
+}
+
+func (c *evalRulerCmd) report(w io.Writer, s *eval.Summary) error {
+	if c.Out != "" {
+		files, err := s.WriteFiles(c.Out)
+		if err != nil {
+			return err
+		}
+		if !c.JSON {
+			defer fmt.Fprintf(w, "\nin %s: results.jsonl %s\n", c.Out, strings.Join(files, " "))
+		}
+	}
+	switch {
+	case c.JSON:
+		return printJSON(w, s)
+	case c.Markdown:
+		s.WriteMarkdown(w)
+	default:
+		s.WriteTable(w)
+	}
+	return nil
+}

@@ -1,0 +1,166 @@
+package cli
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/shoal-llm/shoal/internal/eval"
+	"github.com/shoal-llm/shoal/internal/text/tokenizer"
+)
+
+func loadChat(dir string) (*tokenizer.ChatTemplate, error) {
+	t, err := tokenizer.LoadChatTemplate(dir)
+	if errors.Is(err, tokenizer.ErrNoChatTemplate) {
+		return nil, nil
+	}
+	return t, err
+}
+
+type evalPPLCmd struct {
+	evalTarget
+	Text   string `required:"" type:"existingfile" placeholder:"FILE" help:"The text."`
+	Window int    `default:"2048" help:"Tokens of one prompt."`
+	Stride int    `help:"Tokens from one window to the next; only new ones are scored (default: windows do not overlap)."`
+	JSON   bool   `name:"json" help:"Print the result as JSON."`
+}
+
+func (c *evalPPLCmd) Help() string {
+	return `Cuts the text into windows and scores every token by the model's log probability of it
+(/v1/completions with echo and logprobs). A prompt is read with full attention, so a cache
+policy changes nothing here.
+
+  shoal eval ppl --text README.md
+  shoal eval ppl --text book.txt --window 8192 --stride 4096 --server 127.0.0.1:8080`
+}
+
+// maxText bounds a text that is measured.
+const maxText = 256 << 20
+
+func (c *evalPPLCmd) Run(e *env) error {
+	info, err := os.Stat(c.Text)
+	if err != nil {
+		return err
+	}
+	if info.Size() > maxText {
+		return fmt.Errorf("%s has %s; at most %s are measured", c.Text, bytesText(info.Size()), bytesText(maxText))
+	}
+	text, err := os.ReadFile(c.Text)
+	if err != nil {
+		return err
+	}
+	a, err := c.open(e)
+	if err != nil {
+		return err
+	}
+	defer a.close()
+	bar := newBar(e, "ppl", !c.JSON)
+	p, err := eval.MeasurePerplexity(e.ctx, a.client, a.tok, string(text), eval.PerplexityConfig{Window: c.Window, Stride: c.Stride, Concurrency: c.Concurrency, Progress: bar.set})
+	bar.end()
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		return printJSON(e.stdout, p)
+	}
+	name, _ := a.client.Model()
+	fmt.Fprintf(e.stdout, "%s on %s: perplexity %.4f (%.4f nats a token), %.4f bits a byte; %d tokens, %d windows\n", name, c.Text, p.Perplexity, p.NLL, p.BitsPerByte, p.Tokens, p.Windows)
+	return nil
+}
+
+type evalJSONLCmd struct {
+	evalTarget
+	File      string   `arg:"" type:"existingfile" help:"JSON lines: input and outputs (RULER), or context, input and answers (LongBench)."`
+	Metric    string   `enum:"exact,contains,f1" default:"contains" help:"How answers are scored: exact, contains, f1."`
+	Template  string   `placeholder:"TEXT" help:"Prompt with {context} and {input} in it (default: both, with an empty line between)."`
+	Chat      bool     `help:"Ask in the words of the model's chat template."`
+	MaxTokens int      `short:"t" default:"64" help:"Most tokens of an answer."`
+	MaxPrompt int      `placeholder:"TOKENS" help:"Cut the middle out of longer prompts, as LongBench does (default: never)."`
+	Limit     int      `placeholder:"N" help:"Only the first N questions."`
+	Policy    []string `sep:"none" placeholder:"POLICY" help:"Cache policies, as for eval ruler (default: the server's own)."`
+	Out       string   `short:"o" type:"path" placeholder:"FILE" help:"Write each answer as a JSON line."`
+	JSON      bool     `name:"json" help:"Print the scores as JSON."`
+}
+
+func (c *evalJSONLCmd) Help() string {
+	return `Puts the questions of a file and scores the answers: exact (normalized text), contains
+(fraction of the references found in the answer, RULER's measure), f1 (of words, LongBench's).
+
+  shoal eval jsonl niah_single_1/validation.jsonl --server 127.0.0.1:8080 -m ~/models/X -t 128
+  shoal eval jsonl hotpotqa.jsonl --metric f1 --chat --max-prompt 31500 \
+      --template "Answer from the passages.\n{context}\nQuestion: {input}" \
+      --policy "full snapstream/4096"`
+}
+
+func (c *evalJSONLCmd) Run(e *env) error {
+	policies, err := eval.ParsePolicies(c.Policy)
+	if err != nil {
+		return err
+	}
+	questions, err := c.read()
+	if err != nil {
+		return err
+	}
+	a, err := c.open(e)
+	if err != nil {
+		return err
+	}
+	defer a.close()
+	cfg := eval.AskConfig{Metric: c.Metric, Template: c.Template, MaxTokens: c.MaxTokens, MaxPrompt: c.MaxPrompt, Policies: policies, Concurrency: c.Concurrency}
+	if c.Chat {
+		if cfg.Chat = a.chat; a.chat == nil {
+			return errors.New("--chat: the model has no chat template")
+		}
+	}
+	bar := newBar(e, "eval", !c.JSON)
+	cfg.Progress = bar.set
+	answers, err := eval.Ask(e.ctx, a.client, a.tok, questions, cfg)
+	bar.end()
+	if err != nil {
+		return err
+	}
+	if c.Out != "" {
+		if err := writeLines(c.Out, answers); err != nil {
+			return err
+		}
+	}
+	rows := eval.SummarizeAnswers(answers)
+	if c.JSON {
+		return printJSON(e.stdout, map[string]any{"metric": c.Metric, "rows": rows})
+	}
+	eval.WriteAnswerTable(e.stdout, c.Metric, rows)
+	return nil
+}
+
+func (c *evalJSONLCmd) read() ([]eval.Question, error) {
+	f, err := os.Open(c.File)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	q, err := eval.ReadQuestions(io.Reader(f))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", c.File, err)
+	}
+	if c.Limit > 0 && c.Limit < len(q) {
+		q = q[:c.Limit]
+	}
+	return q, nil
+}
+
+func writeLines(path string, answers []eval.Answered) (err error) {
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	out := json.NewEncoder(f)
+	for _, a := range answers {
+		if err := out.Encode(a); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,92 @@
+package cli
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/shoal-llm/shoal/internal/server/api"
+)
+
+type eventsCmd struct {
+	serverFlags
+	Follow bool `short:"f" help:"Go on as events come, until Ctrl-C."`
+	JSON   bool `name:"json" help:"Print one JSON object a line, as in /v1/events. With --follow an event comes again when its cost becomes known."`
+}
+
+func (c *eventsCmd) Help() string {
+	return `Lists what happened to the cluster: nodes that came and went, placements that ended, and
+what each end cost: how long no placement served, how many streams went on, tokens that were
+computed again. The coordinator keeps the newest ones, also over its own end where it has a
+--data-dir.`
+}
+
+func (c *eventsCmd) Run(e *env) error {
+	show := func(v *api.ClusterEvent) error {
+		if c.JSON {
+			return json.NewEncoder(e.stdout).Encode(v)
+		}
+		_, err := fmt.Fprintln(e.stdout, eventLine(v))
+		return err
+	}
+	cl, newest := c.client(), uint64(0)
+	list, err := cl.Events(e.ctx, 0)
+	for _, v := range list {
+		newest = max(newest, v.Revision)
+	}
+	slices.SortFunc(list, func(a, b api.ClusterEvent) int { return cmp.Compare(a.ID, b.ID) }) // they come by their newest change
+	for i := range list {
+		if err == nil {
+			err = show(&list[i])
+		}
+	}
+	if err != nil || !c.Follow {
+		return err
+	}
+	for v, err := range cl.FollowEvents(e.ctx, newest) {
+		switch {
+		case e.ctx.Err() != nil:
+			return nil
+		case err != nil:
+			return err
+		case !c.JSON && v.Cost != nil && v.Cost.Open: // told once it is over
+			continue
+		}
+		if err := show(&v); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// eventLine is an event in words.
+func eventLine(v *api.ClusterEvent) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s  epoch %d  %s", v.At.Local().Format("Jan 02 15:04:05.000"), v.Epoch, strings.ReplaceAll(v.Kind, "_", " "))
+	if v.Node != "" {
+		fmt.Fprintf(&b, "  %s", v.Node)
+	}
+	if v.Reason != "" {
+		fmt.Fprintf(&b, "  (%s)", v.Reason)
+	}
+	c := v.Cost
+	if c == nil {
+		return b.String()
+	}
+	if c.NextEpoch == 0 {
+		return b.String() + "\n    no placement serves in its place yet"
+	}
+	fmt.Fprintf(&b, "\n    epoch %d after %d ms", c.NextEpoch, c.StallMillis)
+	if c.Streams > 0 {
+		fmt.Fprintf(&b, "; %d of %d streams went on, longest silence %d ms; %d tokens computed again, %d caches kept", c.WentOn, c.Streams, c.SilentMillis, c.Recomputed+c.Replayed, c.RestoredCaches+c.RestoredReplicas)
+	}
+	if c.Failed > 0 {
+		fmt.Fprintf(&b, "; %d failed", c.Failed)
+	}
+	if c.Open {
+		b.WriteString("; not over")
+	}
+	return b.String()
+}

@@ -1,0 +1,68 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/shoal-llm/shoal/internal/security"
+)
+
+type keygenCmd struct {
+	Out string `short:"o" type:"path" placeholder:"FILE" help:"Write the key to this file (mode 0600) instead of printing it."`
+}
+
+func (c *keygenCmd) Help() string {
+	return "Give the same key to the coordinator and to every node: --cluster-key FILE, or the environment variable SHOAL_CLUSTER_KEY. `shoal up` draws one for itself and needs none of these, unless further nodes are to join it."
+}
+
+func (c *keygenCmd) Run(e *env) error {
+	k := security.NewKey()
+	if c.Out != "" {
+		if err := security.WriteKeyFile(c.Out, k); err != nil {
+			if errors.Is(err, fs.ErrExist) {
+				return fmt.Errorf("%w: a key is never overwritten, since running processes use it; name another file, or remove this one first", err)
+			}
+			return err
+		}
+		fmt.Fprintln(e.stderr, "wrote", c.Out)
+		return nil
+	}
+	fmt.Fprintln(e.stdout, k.Text())
+	return nil
+}
+
+// keyFlags say which cluster a process belongs to.
+type keyFlags struct {
+	clusterKeyFlag
+	Cluster  string `default:"shoal" placeholder:"NAME" help:"Name of the cluster: processes of another name are not let in, and share nothing on an external NATS."`
+	Insecure bool   `help:"Start without a cluster key, on loopback addresses alone: every user of this machine can join, and read what passes."`
+	KeyFD    int    `name:"cluster-key-fd" hidden:"" help:"Descriptor that the parent has put the key into."`
+}
+
+type clusterKeyFlag struct {
+	ClusterKeyFile string `name:"cluster-key" type:"path" placeholder:"FILE" env:"SHOAL_CLUSTER_KEY_FILE" help:"Cluster key from shoal keygen; or put the key itself into SHOAL_CLUSTER_KEY."`
+}
+
+func (f clusterKeyFlag) key() (security.Key, error) { return security.LoadKey(f.ClusterKeyFile) }
+
+// orDraw is the key of a cluster that this process starts: one of its own, unless another
+// was given.
+func (f clusterKeyFlag) orDraw() (security.Key, error) {
+	k, err := f.key()
+	if err == nil && k.IsZero() {
+		k = security.NewKey()
+	}
+	return k, err
+}
+
+func (f keyFlags) key() (security.Key, error) {
+	if f.KeyFD != 0 {
+		return security.ReadKeyPipe(f.KeyFD)
+	}
+	k, err := f.clusterKeyFlag.key()
+	if err == nil && !k.IsZero() && f.Insecure {
+		err = errors.New("--insecure with a cluster key: leave one of them out")
+	}
+	return k, err
+}

@@ -1,0 +1,138 @@
+package cli
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+
+	"github.com/shoal-llm/shoal/cluster"
+	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/supervise"
+	"github.com/shoal-llm/shoal/internal/sys/sharedmem"
+	"github.com/shoal-llm/shoal/topology"
+)
+
+type nodeCmd struct {
+	modelFlag
+	nodeFlags
+	keyFlags
+	logFlags
+	Join       []string `required:"" placeholder:"HOST:PORT" help:"Gossip address of the coordinator, or of any node."`
+	ID         string   `name:"id" help:"Name of the node (default: host name and process id)."`
+	Bind       string   `default:"127.0.0.1:0" help:"Gossip address; the other listeners take free ports on the same host. Beyond loopback it needs a cluster key."`
+	Ports      int      `default:"0" placeholder:"FIRST" help:"First of four ports on the host of --bind: control, routes, tensors, store (default: any that are free)."`
+	Share      float64  `help:"Part of the work relative to other nodes (default: its measured memory bandwidth in 10 GB/s); at most twice that. The coordinator's --shares overrides it."`
+	NATS       string   `name:"nats" placeholder:"URL" help:"Use an external NATS instead of the embedded mesh."`
+	DataDir    string   `type:"path" placeholder:"DIR" help:"Where this node keeps a copy of the coordinator's store (jobs, placement); with three such processes it is replicated (default: it keeps none)."`
+	WithParent bool     `hidden:"" help:"End when standard input closes."`
+	Processors int      `hidden:"" help:"Go's, unless GOMAXPROCS says another number; 0: as many as compute threads."`
+	SharedFD   int      `hidden:"" name:"shared-fd" help:"Descriptor of memory that nodes of this machine share."`
+	Speeds     string   `hidden:"" help:"What this machine was measured to give, as JSON."`
+}
+
+func (c *nodeCmd) Help() string {
+	return `One process of the cluster: it owns a slice of every weight matrix and one
+partition of the KV cache. With --model bus it needs no checkpoint on this machine:
+it fetches what it needs from processes that have it, and keeps that in
+--weights-cache.
+
+  shoal node --join 10.0.0.1:7070 --bind 10.0.0.2:7070 --cluster-key key --model ~/models/llama`
+}
+
+// here is the checkpoint on this machine; empty: it comes over the bus.
+func (c *nodeCmd) here() (string, error) {
+	dir, err := c.dir()
+	if err == nil && !strings.HasPrefix(filepath.Base(dir), model.RandomPrefix) {
+		_, err = os.Stat(dir)
+	}
+	if err != nil && filepath.Base(c.Model) == "bus" {
+		return "", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("no checkpoint here: %w; name a folder that holds config.json, or a .gguf file (--model bus fetches what is needed from the others)", err)
+	}
+	return dir, nil
+}
+
+func (c *nodeCmd) Run(e *env) error {
+	if err := checkThreads(c.Threads); err != nil {
+		return err
+	}
+	if !isTerminal(e.stdin) { // a node has nothing to read again, and nothing to end for
+		signal.Ignore(syscall.SIGHUP)
+	}
+	dir, err := c.here()
+	if err != nil {
+		return err
+	}
+	key, err := c.key()
+	if err != nil {
+		return err
+	}
+	var speeds topology.Speeds
+	if c.Speeds != "" {
+		if err := json.Unmarshal([]byte(c.Speeds), &speeds); err != nil || !speeds.Valid() || speeds.Threads.Most != c.Threads {
+			return fmt.Errorf("--speeds %q: want what a machine gives to %d threads: %w", c.Speeds, c.Threads, cmp.Or(err, errors.New("it is not")))
+		}
+	}
+	shared, err := openShared(c.SharedFD)
+	if err != nil {
+		return err
+	}
+	if shared != nil {
+		defer shared.Close()
+	}
+	ctx := e.ctx
+	if c.WithParent {
+		ctx = supervise.WithParent(ctx, e.stdin)
+	}
+	c.goProcessors(c.Threads)
+	log := c.logger(e.stderr)
+	defer rereadKey(e, key, log)()
+	if err := c.takeKVBytes(1, log); err != nil {
+		return err
+	}
+	progress := nodeProgress(e, cmp.Or(c.ID, "this node"))
+	return cluster.RunNode(ctx, cluster.NodeConfig{ID: c.ID, Bind: c.Bind, Ports: cluster.Ports(c.Ports), Cluster: c.Cluster, Join: c.Join, Model: dir, SwiftKV: c.SwiftKV, Draft: c.Draft, KVBudget: int64(c.KVMemory),
+		Threads: c.Threads, Speeds: speeds, Shared: shared, WeightsCache: c.weightsCache(), WeightsCacheSize: int64(c.WeightsCacheSize), PrefixDisk: c.PrefixDisk, PrefixDiskSize: int64(c.PrefixDiskSize), KVDisk: c.KVDisk, KVDiskSize: int64(c.KVDiskSize), Share: c.Share, Key: key, Insecure: c.Insecure, NATS: c.NATS, DataDir: c.DataDir, Abrupt: c.WithParent,
+		Logger: log, OnProgress: progress, OnThreads: c.goProcessors})
+}
+
+// openShared opens what this process was started with; nil: nothing.
+func openShared(fd int) (*sharedmem.Region, error) {
+	if fd == 0 {
+		return nil, nil
+	}
+	f := os.NewFile(uintptr(fd), "shared")
+	if f == nil {
+		return nil, fmt.Errorf("--shared-fd %d: no descriptor", fd)
+	}
+	defer f.Close()
+	r, err := sharedmem.Open(f)
+	if err != nil {
+		return nil, fmt.Errorf("--shared-fd %d: %w", fd, err)
+	}
+	return r, nil
+}
+
+// allProcessors are those that this process may use.
+var allProcessors = runtime.GOMAXPROCS(0)
+
+// goProcessors has Go run on as many processors as there are compute threads, unless GOMAXPROCS
+// in the environment or --processors says how many. The last one carries messages while the
+// others' threads compute or wait for work. With more, each message that wakes a goroutine wakes
+// another thread of this process to look for work, where one that is awake would have got to it
+// sooner: with one more than 7, ranks of 4 nodes wait up to twice as long for each other.
+func (c *nodeCmd) goProcessors(threads int) {
+	n := min(cmp.Or(c.Processors, threads), allProcessors)
+	if os.Getenv("GOMAXPROCS") == "" && n > 0 && n != runtime.GOMAXPROCS(0) {
+		runtime.GOMAXPROCS(n)
+	}
+}

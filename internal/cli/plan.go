@@ -1,0 +1,108 @@
+package cli
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/shoal-llm/shoal/internal/bench"
+	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/modelfile"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/topology"
+)
+
+type planCmd struct {
+	Model   string `short:"m" default:"deepseek-r1" help:"Folder with a config.json, or a public model by name (an unknown name lists them)."`
+	Nodes   int    `default:"16" help:"Nodes of the cluster, 1 to 256."`
+	Memory  size   `default:"64GB" help:"Memory of each node, for weights, caches and activations."`
+	Quant   string `default:"q8_0" enum:"f32,bf16,f16,q8_0,q4_0,iq4_nl" help:"Type of the weights in memory: f32, bf16, f16, q8_0, q4_0, iq4_nl."`
+	KVType  string `name:"kv-type" default:"bf16" enum:"f32,bf16,int8" help:"Type of the cache."`
+	Mapping string `default:"gather" enum:"gather,reduce" help:"gather cuts all projections; reduce holds attention weights whole on every node."`
+	Context []int  `placeholder:"TOKENS" help:"Lengths of context, in tokens (default: 131072, or the most of the model, half and a quarter of it)."`
+	Ratio   int    `default:"4" help:"SnapStream keeps one token of this number."`
+	Rows    int    `default:"512" help:"Token budget of a step."`
+	JSON    bool   `name:"json" help:"Print the plan as JSON."`
+}
+
+func (c *planCmd) Help() string {
+	return `Reads a config, no weights. The cache of a sequence is on one node. "most" is the number of
+sequences that the memory of all nodes admits; "batch" rounds the part of each node down to a
+power of two, as static graphs need it. What the prefill of a prompt holds is not counted.
+
+  shoal plan                                   DeepSeek-R1 on 16 nodes of 64 GB
+  shoal plan -m gemma-3-27b --nodes 2 --memory 48GB --context 131072
+  shoal plan -m ~/models/Llama-3.2-1B --nodes 4 --memory 8GB --json`
+}
+
+func (c *planCmd) Run(e *env) error {
+	m, err := c.shape()
+	if err != nil {
+		return err
+	}
+	quant, err := tensor.ParseDType(c.Quant)
+	if err != nil {
+		return err
+	}
+	kv, err := tensor.ParseDType(c.KVType)
+	if err != nil {
+		return err
+	}
+	p, err := bench.RunPlan(m, bench.PlanOptions{Sockets: c.Nodes, Memory: int64(c.Memory), Weights: quant, KV: kv,
+		Mapping: topology.Mapping(c.Mapping), Rows: c.Rows, Contexts: c.Context, Ratio: c.Ratio})
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		return printJSON(e.stdout, p)
+	}
+	w := e.stdout
+	fmt.Fprintf(w, "%s, %s parameters, on %s, %s mapping\n", p.Model, count(p.Parameters), counted(p.Sockets, "node"), p.Mapping)
+	fmt.Fprintf(w, "  each node: %s weights (%s), %s embedding (mapped), %s activations; %s of %s are left for caches\n",
+		bytesText(p.WeightBytes), p.WeightType, bytesText(p.EmbeddingBytes), bytesText(p.WorkspaceBytes), bytesText(max(0, p.CacheBytes)), bytesText(p.Memory))
+	fmt.Fprintf(w, "  cache of one token: %s (%s)\n", bytesText(p.TokenBytes), p.KVType)
+	if p.CacheBytes < 0 {
+		return fmt.Errorf("the weights do not fit: %s are missing on every node; give more nodes, more memory, or a smaller --quant", bytesText(-p.CacheBytes))
+	}
+	fmt.Fprintf(w, "\n  %8s  %10s  %24s  %24s\n", "context", "compressed", "full: batch (most)", "snapstream: batch (most)")
+	for _, r := range p.Rows {
+		fmt.Fprintf(w, "  %8d  %10d  %24s  %24s\n", r.Context, r.Compressed, batchText(r.Full), batchText(r.SnapStream))
+	}
+	return nil
+}
+
+// batchText is a cell of the table.
+func batchText(b bench.PlanBatch) string {
+	if b.Most == 0 {
+		return "does not fit"
+	}
+	return fmt.Sprintf("%d (%d)", b.Batch, b.Most)
+}
+
+// shape reads a folder's config, or finds the named model.
+func (c *planCmd) shape() (bench.PlanModel, error) {
+	dir := c.Model
+	if at := named(dir); at != "" { // fry, which comes with the program
+		dir = at
+	}
+	dir, err := model.Locate(dir)
+	if err == nil && model.IsLoRA(dir) { // merging changes no sizes
+		dir, err = baseOf(dir)
+	}
+	if err != nil {
+		return bench.PlanModel{}, fmt.Errorf("--model: %w", err)
+	}
+	text, err := modelfile.Read(filepath.Join(dir, "config.json"), 16<<20)
+	if err != nil {
+		known, unknown := bench.PlanShape(c.Model)
+		if unknown != nil && (strings.ContainsRune(c.Model, filepath.Separator) || exists(c.Model)) { // a path was meant
+			unknown = fmt.Errorf("--model: %w; give a folder with a config.json, or one of: %s", err, strings.Join(bench.PlanShapes(), ", "))
+		}
+		return known, unknown
+	}
+	config, err := model.ParseConfig(c.Model, text, nil)
+	if err != nil {
+		return bench.PlanModel{}, err
+	}
+	return bench.PlanModelOf(c.Model, &config), nil
+}

@@ -1,0 +1,140 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/vbauerster/mpb/v8"
+	"github.com/vbauerster/mpb/v8/decor"
+
+	"github.com/shoal-llm/shoal/cluster"
+	"github.com/shoal-llm/shoal/internal/server/api"
+)
+
+// loading shows how far nodes are with reading and converting their weights: a
+// bar each on a terminal, else a line now and then. Short loads show nothing.
+type loading struct {
+	e     *env
+	mu    sync.Mutex
+	busy  bool      // some node loads
+	began time.Time // since when
+	said  time.Time
+	all   *mpb.Progress
+	bars  map[string]*mpb.Bar
+}
+
+const (
+	barAfter  = 500 * time.Millisecond
+	lineEvery = 5 * time.Second
+)
+
+func newLoading(e *env) *loading { return &loading{e: e} }
+
+// show takes the newest figures, and says whether something stands on the terminal.
+func (l *loading) show(nodes []api.NodeState) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	text := loadingText(nodes)
+	if text != "" && !l.busy {
+		l.began, l.said = time.Now(), time.Now()
+	}
+	l.busy = text != ""
+	if !isTerminal(l.e.stderr) {
+		if l.busy && time.Since(l.said) >= lineEvery {
+			fmt.Fprintf(l.e.stderr, "loading for %.0f s: %s\n", time.Since(l.began).Seconds(), text)
+			l.said = time.Now()
+		}
+		return false
+	}
+	for _, n := range nodes {
+		if n.LoadBytes == 0 || l.all == nil && (!l.busy || time.Since(l.began) < barAfter) {
+			continue
+		}
+		if l.all == nil {
+			showStatus(l.e.stderr, "")
+			l.all, l.bars = showBars(l.e.stderr), map[string]*mpb.Bar{}
+		}
+		b := l.bars[n.ID]
+		if b == nil {
+			b = l.all.AddBar(0, mpb.BarRemoveOnComplete(), mpb.PrependDecorators(decor.Name(n.ID+" loads ")),
+				mpb.AppendDecorators(decor.Percentage(), decor.Name(" of "+bytesText(n.LoadBytes)+", "), decor.Elapsed(decor.ET_STYLE_GO)))
+			l.bars[n.ID] = b
+		}
+		b.SetTotal(n.LoadBytes, false)
+		b.SetCurrent(n.LoadedBytes)
+	}
+	return l.all != nil
+}
+
+// end takes the bars away.
+func (l *loading) end() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, b := range l.bars {
+		b.SetTotal(-1, true)
+	}
+	if l.all != nil {
+		hideBars(l.e.stderr, l.all)
+	}
+	l.all, l.bars, l.busy = nil, nil, false
+}
+
+// loadingText is "" when no node loads.
+func loadingText(nodes []api.NodeState) string {
+	var out []string
+	for _, n := range nodes {
+		if n.LoadedBytes < n.LoadBytes {
+			out = append(out, fmt.Sprintf("%s %d%% of %s", n.ID, 100*n.LoadedBytes/n.LoadBytes, bytesText(n.LoadBytes)))
+		}
+	}
+	return strings.Join(out, ", ")
+}
+
+// awaitReady waits until the model answers, telling a person how far it is.
+func awaitReady(ctx context.Context, e *env, co *cluster.Coordinator) error {
+	bars, show, last := newLoading(e), isTerminal(e.stderr), ""
+	defer bars.end()
+	for i := 0; ; i++ {
+		err := co.Ready()
+		if err == nil {
+			if last != "" {
+				showStatus(e.stderr, "")
+			}
+			return nil
+		}
+		if i%10 == 0 && bars.show(co.Cluster().Nodes) {
+			show, last = false, ""
+		}
+		text := err.Error()
+		if not := (api.ErrNotReady{}); errors.As(err, &not) {
+			text = not.Reason
+		}
+		if show && text != last {
+			showStatus(e.stderr, text)
+			last = text
+		}
+		select {
+		case <-ctx.Done():
+			if last != "" {
+				showStatus(e.stderr, "")
+			}
+			return context.Cause(ctx)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// nodeProgress shows one node's own loads.
+func nodeProgress(e *env, id string) func(done, total int64) {
+	bars := newLoading(e)
+	return func(done, total int64) {
+		bars.show([]api.NodeState{{ID: id, LoadedBytes: done, LoadBytes: total}})
+		if done >= total {
+			bars.end()
+		}
+	}
+}

@@ -1,0 +1,66 @@
+package cli
+
+import (
+	"errors"
+	"log/slog"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/shoal-llm/shoal/internal/security"
+	"github.com/shoal-llm/shoal/internal/supervise"
+)
+
+// passHangup passes SIGHUP on to the processes of a local cluster, until the returned
+// function is called.
+func passHangup(e *env, all ...*supervise.Children) (stop func()) {
+	return onHangup(e, func() {
+		for _, c := range all {
+			c.Signal(syscall.SIGHUP)
+		}
+	})
+}
+
+// onHangup calls f on each SIGHUP, until the returned function is called. At a terminal it
+// tells that the terminal is gone, which ends the program.
+func onHangup(e *env, f func()) (stop func()) {
+	if isTerminal(e.stdin) {
+		return func() {}
+	}
+	hup, quit, done := make(chan os.Signal, 1), make(chan struct{}), make(chan struct{})
+	signal.Notify(hup, syscall.SIGHUP)
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-hup:
+				f()
+			case <-quit:
+				return
+			}
+		}
+	}()
+	return func() {
+		signal.Stop(hup)
+		close(quit)
+		<-done
+	}
+}
+
+// rereadKey reads the file of the cluster key again on each SIGHUP, until the returned
+// function is called.
+func rereadKey(e *env, key security.Key, log *slog.Logger) (stop func()) {
+	if key.IsZero() {
+		return func() {}
+	}
+	return onHangup(e, func() {
+		switch err := key.Reload(); {
+		case errors.Is(err, security.ErrNoFile):
+		case err != nil:
+			log.Error("the cluster key was not read again; the keys are those of before", "error", err)
+		default:
+			log.Info("cluster key file read", "keys", strings.Join(key.Fingerprints(), ", "))
+		}
+	})
+}

@@ -1,0 +1,223 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/shoal-llm/shoal/internal/bench"
+	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/sampler"
+	"github.com/shoal-llm/shoal/internal/eval"
+	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/text/tokenizer"
+)
+
+// material is what the texts of shoal bench speculate are made of: a model, or a shape with
+// the bundled model's tokenizer, and the corpus of the evaluation.
+type material struct {
+	dir    string // the model
+	random bool   // its weights: it has nothing to say, and replays texts
+	tok    *tokenizer.Tokenizer
+	chat   *tokenizer.ChatTemplate
+	gen    *eval.Generator
+	corpus *eval.Corpus
+}
+
+const (
+	speculateTexts = 24  // of a kind, of a model with weights
+	replayedTexts  = 16  // of a shape: larger models read prompts for long
+	fileTokens     = 600 // of a file of code
+	shortTokens    = 192 // of one that a shape reads
+)
+
+func newMaterial(name string) (m *material, err error) {
+	m = &material{corpus: eval.OwnCorpus(), random: slices.Contains(model.Shapes(), name)}
+	from := ""
+	if m.random {
+		m.dir = model.RandomPrefix + name
+		from, err = modelFlag{}.dir()
+	} else {
+		m.dir, err = modelFlag{Model: name}.dir()
+		from = m.dir
+	}
+	if err != nil {
+		return nil, err
+	}
+	if m.tok, err = tokenizer.Load(from); err != nil {
+		return nil, err
+	}
+	if m.chat, err = tokenizer.LoadChatTemplate(from); err != nil {
+		return nil, err
+	}
+	m.gen, err = eval.NewGenerator(m.tok, m.chat, nil, 1)
+	return m, err
+}
+
+// texts is how many there are of a kind, and how long files of code are.
+func (m *material) texts() (n, file int) {
+	if m.random {
+		return replayedTexts, shortTokens
+	}
+	return speculateTexts, fileTokens
+}
+
+// text makes prompts of one kind, and for those that are replayed the answers. engine gives
+// first turns.
+func (m *material) text(e *env, engine api.Engine, kind string) (t bench.SpeculateText, err error) {
+	t = bench.SpeculateText{Kind: kind, Sampling: greedily}
+	n, file := m.texts()
+	for i := range n {
+		var prompt, replay []int32
+		switch kind {
+		case "chat":
+			question := tokenizer.Message{Role: "user", Content: chatQuestions[i%len(chatQuestions)]}
+			t.Sampling = func(i int) sampler.Params {
+				p := sampler.Default()
+				p.Temperature, p.Seed = 0.7, uint64(i)
+				return p
+			}
+			if prompt, err = m.turn(question); m.random {
+				replay = m.tok.EncodeLiteral(strings.Join(m.prose(i, 40), " "))
+			}
+		case "again":
+			t.ToEnd = true
+			prompt, replay, err = m.again(e, engine, i)
+		case "code", "edit":
+			code := m.cut(m.corpus.Code, 1500*i, file)
+			again := m.tok.EncodeLiteral(code)
+			if prompt = slices.Concat(m.tok.Encode("", true), again, again[:60]); m.random {
+				replay = again[60:]
+			}
+			if kind == "edit" {
+				instruction, edited := edit(code)
+				prompt = slices.Concat(m.tok.Encode("", true), again, m.tok.EncodeLiteral(instruction))
+				replay = m.tok.EncodeLiteral(edited)
+			}
+		case "retrieval":
+			t.ToEnd = true
+			if m.random {
+				said := m.prose(i, 12)
+				prompt, err = m.turn(tokenizer.Message{Role: "user", Content: strings.Join(said, ". ") + ".\n\nWhat is said in the middle, and what just before the end? Quote it."})
+				replay = m.tok.EncodeLiteral(fmt.Sprintf("In the middle the text says: \"%s.\" Just before its end it says: \"%s.\"", said[5]+". "+said[6], said[10]))
+				break
+			}
+			var s *eval.Sample
+			if s, err = m.gen.Sample([]string{"niah_multivalue", "vt", "niah_multikey"}[i%3], 1500, i); err == nil {
+				prompt = s.Prompt
+			}
+		case "random":
+			dice := rand.New(rand.NewPCG(20, uint64(i)))
+			for range 64 {
+				prompt = append(prompt, int32(16+dice.IntN(m.tok.VocabSize()-16)))
+			}
+			for range 4096 {
+				replay = append(replay, int32(16+dice.IntN(m.tok.VocabSize()-16)))
+			}
+		default:
+			return t, fmt.Errorf("--text %q: known are chat, again, code, edit, retrieval, random", kind)
+		}
+		if err != nil {
+			return t, err
+		}
+		if t.Prompts = append(t.Prompts, prompt); replay != nil {
+			t.Replay = append(t.Replay, replay)
+		}
+	}
+	return t, nil
+}
+
+func greedily(int) sampler.Params {
+	p := sampler.Default()
+	p.Temperature = 0
+	return p
+}
+
+func (m *material) turn(messages ...tokenizer.Message) ([]int32, error) {
+	r, err := m.chat.Render(messages, tokenizer.RenderOptions{AddGenerationPrompt: true})
+	if err != nil {
+		return nil, err
+	}
+	return m.tok.Encode(r.String(), false), nil
+}
+
+// again is a chat whose second question has an answer that restates the first. With weights
+// both questions are the same, and the model says what it says; without, the first answer is
+// a list of sentences, and the second the same ones as bullets, but for one that is left out.
+func (m *material) again(e *env, engine api.Engine, i int) (prompt, replay []int32, err error) {
+	question := tokenizer.Message{Role: "user", Content: chatQuestions[i%len(chatQuestions)]}
+	if m.random {
+		said := m.prose(i, 8)
+		first, second := "", ""
+		for k, sentence := range said {
+			first += fmt.Sprintf("%d. %s\n", k+1, sentence)
+			if k != 2 {
+				second += "- " + sentence + "\n"
+			}
+		}
+		prompt, err = m.turn(question, tokenizer.Message{Role: "assistant", Content: first}, tokenizer.Message{Role: "user", Content: "As bullets, please, and without the third."})
+		return prompt, m.tok.EncodeLiteral(second), err
+	}
+	if prompt, err = m.turn(question); err != nil {
+		return nil, nil, err
+	}
+	events, err := engine.Submit(e.ctx, &api.Request{ID: fmt.Sprint("first/", i), Prompt: prompt, MaxTokens: 192, Sampling: greedily(i), PromptLogprobs: -1, Speculate: "off"})
+	if err != nil {
+		return nil, nil, err
+	}
+	var said []int32
+	for ev := range events {
+		if err = errors.Join(err, ev.Err); ev.Token != api.NoToken && !m.tok.IsSpecial(ev.Token) {
+			said = append(said, ev.Token)
+		}
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	prompt, err = m.turn(question, tokenizer.Message{Role: "assistant", Content: m.tok.Decode(said, false)}, question)
+	return prompt, nil, err
+}
+
+// prose are sentences of the corpus, other ones for each i.
+func (m *material) prose(i, n int) []string {
+	all := strings.Split(strings.Join(strings.Fields(m.corpus.English), " "), ". ")
+	at := i * 47 % (len(all) - n)
+	return all[at : at+n]
+}
+
+// cut is so many tokens of a text, in whole lines, at least one.
+func (m *material) cut(text string, at, tokens int) string {
+	at %= len(text) / 2
+	at += strings.IndexByte(text[at:], '\n') + 1
+	cut := m.tok.Decode(m.tok.EncodeLiteral(text[at : at+8*tokens])[:tokens], false)
+	return cut[:strings.LastIndexByte(cut, '\n')+1]
+}
+
+var names = regexp.MustCompile(`\b[a-z][A-Za-z]{3,}\b`)
+
+// edit is what is asked of a file of code, and the file after it: the name that it uses most
+// is another, and one line is new.
+func edit(code string) (instruction, edited string) {
+	used, name := map[string]int{}, "func"
+	for _, n := range names.FindAllString(code, -1) {
+		if used[n]++; used[n] > used[name] && n != "func" && n != "return" {
+			name = n
+		}
+	}
+	to := "my" + strings.ToUpper(name[:1]) + name[1:]
+	lines := strings.SplitAfter(regexp.MustCompile(`\b`+name+`\b`).ReplaceAllString(code, to), "\n")
+	lines = slices.Insert(lines, len(lines)/3, "\t// TODO: say why "+to+" is here.\n")
+	return "\n// Rename " + name + " to " + to + ", and note where it needs a word:\n\n", strings.Join(lines, "")
+}
+
+// chatQuestions are asked of a model that was trained on few: what it says comes again.
+var chatQuestions = []string{
+	"Write a Go function that reverses a string.", "What is a goroutine?", "What is the difference between a slice and an array?",
+	"Write a test for a function that adds two numbers.", "How do I read a file line by line?", "What does defer do?",
+	"Write a program that prints the numbers from 1 to 100.", "Explain what an interface is.", "How do I sort a slice of strings?",
+	"What is a channel?", "Write a loop that sums the values of a map.", "How do I handle errors in Go?",
+	"Write a struct for a point with a method that moves it.", "What is a mutex for?", "How do I make an HTTP request?", "Tell me what a pointer is.",
+}

@@ -1,0 +1,209 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/shoal-llm/shoal/client"
+	"github.com/shoal-llm/shoal/internal/server/api"
+)
+
+// defaultServer is the address of the API unless a flag gives another one.
+const defaultServer = "127.0.0.1:8080"
+
+// serverFlags name a running server.
+type serverFlags struct {
+	Server string `default:"${server}" help:"Address of the API."`
+	APIKey string `name:"api-key" env:"SHOAL_API_KEY" help:"Key of the API, when it asks for one."`
+	TLSCA  string `name:"tls-ca" type:"path" placeholder:"FILE" help:"Certificates (PEM) to trust a server at https:// by, instead of the system's."`
+}
+
+// lookFlags are of commands that look at a running server and end.
+type lookFlags struct {
+	serverFlags
+	Timeout time.Duration `default:"5s" help:"How long to wait for the answer."`
+}
+
+// within bounds the wait for an answer.
+func (f lookFlags) within(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, f.Timeout, fmt.Errorf("--timeout %v", f.Timeout))
+}
+
+func (f serverFlags) client() *client.Client {
+	key, _, _ := strings.Cut(f.APIKey, ",") // of several in the environment the first
+	c := &client.Client{Server: f.Server, Key: key}
+	if f.TLSCA != "" {
+		c.HTTP.Transport = trusting(f.TLSCA)
+	}
+	return c
+}
+
+// state is /v1/cluster as it is now.
+func (f *lookFlags) state(e *env) (*api.ClusterState, error) {
+	ctx, cancel := f.within(e.ctx)
+	defer cancel()
+	return f.client().Cluster(ctx)
+}
+
+type statusCmd struct {
+	lookFlags
+	Wait time.Duration `placeholder:"DURATION" help:"Wait until the cluster serves, at most this long, as in 1m (default: no wait)."`
+	JSON bool          `name:"json" help:"Print /v1/cluster as it is."`
+}
+
+// notServing is the exit status of `shoal status` while a server answers and does not serve.
+const notServing = 3
+
+func (c *statusCmd) Help() string {
+	return `Exit status: 0 the cluster serves, 3 it answers and does not serve yet (it gathers nodes, loads
+weights, drains, or is a standby), 1 nobody answers or the request was refused.
+
+  shoal status --wait 1m && shoal run "What is a goroutine?"`
+}
+
+// lookEvery is the time between two looks of `shoal status --wait`.
+const lookEvery = 200 * time.Millisecond
+
+func (c *statusCmd) Run(e *env) error {
+	if c.Wait < 0 {
+		return fmt.Errorf("--wait %v: want a duration such as 1m, or 0 for no wait", c.Wait)
+	}
+	until, last := time.Now().Add(c.Wait), ""
+	for {
+		s, err := c.look(e)
+		var not *client.ErrNotReady
+		var nobody *client.Unreachable
+		waits := errors.As(err, &not) || errors.As(err, &nobody)
+		if !waits || time.Now().After(until) || e.ctx.Err() != nil {
+			if last != "" {
+				showStatus(e.stderr, "")
+			}
+			return c.print(e, s, err)
+		}
+		if text := err.Error(); isTerminal(e.stderr) && text != last {
+			last = text
+			showStatus(e.stderr, text)
+		}
+		select {
+		case <-e.ctx.Done():
+		case <-time.After(lookEvery):
+		}
+	}
+}
+
+// look asks a server for its state, and whether it serves. Both may be there: the state of
+// a server, and the reason why it does not serve.
+func (c *statusCmd) look(e *env) (*api.ClusterState, error) {
+	ctx, cancel := c.within(e.ctx)
+	defer cancel()
+	cl := c.client()
+	ready := cl.Ready(ctx)
+	if not := (*client.ErrNotReady)(nil); ready != nil && !errors.As(ready, &not) {
+		return nil, ready
+	}
+	s, err := cl.Cluster(ctx)
+	if refused := (*client.Error)(nil); errors.As(err, &refused) && refused.Status == http.StatusServiceUnavailable {
+		return nil, cmp.Or(ready, error(&client.ErrNotReady{Reason: refused.Message}))
+	} else if err != nil {
+		return nil, err
+	}
+	return s, ready
+}
+
+// print writes what a look has found; err is why the cluster does not serve.
+func (c *statusCmd) print(e *env, s *api.ClusterState, err error) error {
+	switch {
+	case s != nil && c.JSON:
+		if err := printJSON(e.stdout, s); err != nil {
+			return err
+		}
+	case s != nil:
+		printStatus(e.stdout, s)
+		printBuilds(e.stdout, s)
+	}
+	if not := (*client.ErrNotReady)(nil); errors.As(err, &not) {
+		fmt.Fprintln(e.stderr, "shoal:", err)
+		return exit(notServing)
+	}
+	return err
+}
+
+// printBuilds says which processes were built from what: those of one arithmetic may
+// serve together, as while a cluster is upgraded node by node.
+func printBuilds(w io.Writer, s *api.ClusterState) {
+	if s.Build == "" {
+		return // embedded, or an early server
+	}
+	who := map[string][]string{s.Build: {"coordinator"}}
+	for _, n := range s.Nodes {
+		who[n.Build] = append(who[n.Build], n.ID)
+	}
+	fmt.Fprintf(w, "arithmetic %s   wire version %d   build %s\n", s.Arithmetic, s.WireVersion, s.Build)
+	delete(who, s.Build)
+	for _, build := range slices.Sorted(maps.Keys(who)) {
+		fmt.Fprintf(w, "another build on %s: %s\n", strings.Join(who[build], ", "), cmp.Or(build, "unknown"))
+	}
+}
+
+func printStatus(w io.Writer, s *api.ClusterState) {
+	fmt.Fprintf(w, "model %s   epoch %d   mapping %s   running %d   waiting %d", s.Model, s.Epoch, s.Mapping, s.Running, s.Waiting)
+	if s.WaitingReason != "" {
+		fmt.Fprintf(w, " (%s)", s.WaitingReason)
+	}
+	if s.LoadSeconds > 0 {
+		fmt.Fprintf(w, "   loading for %.0f s", s.LoadSeconds)
+	}
+	fmt.Fprintln(w)
+	if st := s.Store; st != nil {
+		printStoreLine(w, st)
+	}
+	if st := s.Store; st != nil && st.Trouble != "" {
+		fmt.Fprintln(w, "trouble:", st.Trouble)
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(t, "node\tpid\tstate\tshare\tsequences\tcache used\tprefixes\tcache budget\t")
+	for _, n := range s.Nodes {
+		fmt.Fprintf(t, "%s\t%d\t%s\t%.0f%%\t%d\t%s\t%s\t%s\t\n", n.ID, n.PID, stateText(n), 100*n.Share, n.Sequences, bytesText(n.KVUsedBytes), bytesText(n.KVPrefix), bytesText(n.KVBudgetBytes))
+	}
+	t.Flush()
+	for _, n := range s.Nodes { // reasons are long: below the table
+		if why, refused := strings.CutPrefix(n.State, "refused: "); refused {
+			fmt.Fprintf(w, "%s is refused: %s\n", n.ID, why)
+		}
+	}
+}
+
+func printStoreLine(w io.Writer, s *api.StoreState) {
+	fmt.Fprintf(w, "store %s, %d of %d copies in step   coordinator %s, term %d\n", s.Durability, s.Replicas, s.Wanted, s.Coordinator, s.Term)
+	var away []string
+	for _, k := range s.Members {
+		if k.State != "here" {
+			away = append(away, k.ID)
+		}
+	}
+	switch {
+	case len(away) > len(s.Members)/2:
+		fmt.Fprintf(w, "most replicas of the store are away: %s; until they are back no job is accepted, and no placement follows this one\n", strings.Join(away, ", "))
+	case len(away) > 0:
+		fmt.Fprintf(w, "a replica of the store is away: %s; one more, and no job is accepted. If it is lost: shoal store remove, then add another\n", away[0])
+	}
+}
+
+func stateText(n api.NodeState) string {
+	switch {
+	case strings.HasPrefix(n.State, "refused: "):
+		return "refused"
+	case n.State == "loading" && n.LoadBytes > 0:
+		return fmt.Sprintf("loading %d%%", 100*n.LoadedBytes/n.LoadBytes)
+	}
+	return n.State
+}

@@ -1,0 +1,89 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"text/tabwriter"
+	"time"
+
+	"github.com/shoal-llm/shoal/cluster"
+	"github.com/shoal-llm/shoal/internal/server/api"
+)
+
+type storeCmd struct {
+	List   storeListCmd   `cmd:"" help:"Say who keeps copies of the store."`
+	Add    storeAddCmd    `cmd:"" help:"Name a process that is to keep a copy. It must have a --data-dir."`
+	Remove storeRemoveCmd `cmd:"" help:"Take a process out, be it here or lost for good; another one may have its place then."`
+}
+
+func (c *storeCmd) Help() string {
+	return `The store holds placement, jobs, batches and their files: one copy with the coordinator,
+or three, in processes that the operator names. It works while two of three are up, so a
+machine that is lost for good is replaced soon:
+
+  shoal store remove n1 --cluster-key key
+  shoal store add n4 --cluster-key key`
+}
+
+type storeListCmd struct{ lookFlags }
+
+type storeChange struct {
+	serverFlags
+	clusterKeyFlag
+	Name string `arg:"" help:"Name of the process (--id)."`
+}
+
+type (
+	storeAddCmd    storeChange
+	storeRemoveCmd storeChange
+)
+
+func (c *storeListCmd) Run(e *env) error {
+	s, err := c.state(e)
+	if err != nil {
+		return err
+	}
+	if s.Store == nil {
+		return fmt.Errorf("the coordinator has no store: start it with --data-dir DIR")
+	}
+	printStore(e, s.Store)
+	return nil
+}
+
+func printStore(e *env, s *api.StoreState) {
+	printStoreLine(e.stdout, s)
+	t := tabwriter.NewWriter(e.stdout, 0, 0, 2, ' ', 0)
+	for _, k := range s.Members {
+		fmt.Fprintf(t, "%s\t%s\t%s\n", k.ID, k.State, k.Route)
+	}
+	t.Flush()
+}
+
+func (c *storeAddCmd) Run(e *env) error { return (*storeChange)(c).run(e, http.MethodPost) }
+
+func (c *storeRemoveCmd) Run(e *env) error { return (*storeChange)(c).run(e, http.MethodDelete) }
+
+func (c *storeChange) run(e *env, method string) error {
+	key, err := c.key()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(e.ctx, time.Minute)
+	defer cancel()
+	cl := c.client()
+	cl.Header = http.Header{cluster.OperatorHeader: {key.OperatorToken()}}
+	resp, err := cl.Do(ctx, method, "/v1/store/members/"+url.PathEscape(c.Name), nil)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	s := new(api.StoreState)
+	if err := json.NewDecoder(resp.Body).Decode(s); err != nil {
+		return err
+	}
+	printStore(e, s)
+	return nil
+}

@@ -1,0 +1,59 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/shoal-llm/shoal/internal/text/tokenizer"
+)
+
+type tokenizeCmd struct {
+	modelFlag
+	Text      []string `arg:"" optional:"" help:"Text; standard input when absent or -."`
+	NoSpecial bool     `help:"Leave out the tokens that the model's post-processor adds."`
+	JSON      bool     `name:"json" help:"Print ids and tokens as JSON."`
+}
+
+func (c *tokenizeCmd) Help() string {
+	return `Prints the number and the text of every token.
+
+  shoal tokenize "func main() {"
+  shoal tokenize --json < main.go`
+}
+
+func (c *tokenizeCmd) Run(e *env) error {
+	dir, err := c.dir()
+	if err != nil {
+		return err
+	}
+	t, err := tokenizer.Load(dir)
+	if err != nil {
+		return err
+	}
+	text := strings.Join(c.Text, " ")
+	if len(c.Text) == 0 || text == "-" {
+		b, err := io.ReadAll(e.stdin)
+		if err != nil {
+			return err
+		}
+		text = string(b)
+	}
+	ids, err := t.TryEncode(e.ctx, []tokenizer.Part{{Text: text}}, !c.NoSpecial)
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		tokens := make([]string, len(ids))
+		for i, id := range ids {
+			tokens[i] = t.Token(id)
+		}
+		return json.NewEncoder(e.stdout).Encode(map[string]any{"ids": ids, "tokens": tokens, "count": len(ids)})
+	}
+	for _, id := range ids {
+		fmt.Fprintf(e.stdout, "%7d  %q\n", id, t.Token(id))
+	}
+	fmt.Fprintf(e.stdout, "%d tokens\n", len(ids))
+	return nil
+}

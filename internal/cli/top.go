@@ -1,0 +1,163 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"sync/atomic"
+	"text/tabwriter"
+	"time"
+
+	"github.com/shoal-llm/shoal/internal/server/api"
+)
+
+type topCmd struct {
+	lookFlags
+	Once     bool          `help:"Print it once and end, as where the output is no terminal."`
+	Interval time.Duration `default:"1s" help:"Time from one look to the next."`
+}
+
+const topLegend = `epoch      number of the placement, which says what each node holds; it grows whenever a node
+           comes or goes
+mapping    how attention weights are cut over the nodes: gather or reduce
+tokens/s   prompt tokens read and tokens generated in the last second, 0 when idle
+step       time of a pass of the model over the batch; rows are the tokens in it
+store      where jobs and the placement are kept. "single" is one copy on one disk, "replicated"
+           several on as many machines; "in step" are the copies that have every write. The
+           coordinator named last holds the lease; its term grows with each change of hands.
+SHARE      part of the weights on the node
+SEQ        sequences whose cache the node owns
+CACHE      cache memory of the node: # sequences, = prefix cache, . free
+USED PREFIXES BUDGET   the same in bytes
+WEIGHTS    memory of the weights
+RSS        memory of the whole process
+LATE       part of the steps' time in which the others wait for this node alone; above 50% it is
+           a straggler: give it a smaller share, or its machine less else to do
+`
+
+func (c *topCmd) Help() string {
+	return "Refreshes until q or Ctrl-C. h shows and hides this legend:\n\n  " + strings.ReplaceAll(strings.TrimSpace(topLegend), "\n", "\n  ")
+}
+
+func (c *topCmd) Run(e *env) error {
+	if c.Interval < 100*time.Millisecond {
+		return fmt.Errorf("--interval %v: want at least 100ms", c.Interval)
+	}
+	if c.Once || !isTerminal(e.stdout) {
+		s, err := c.state(e)
+		if err != nil {
+			return err
+		}
+		var b bytes.Buffer
+		c.head(&b)
+		printTop(&b, s)
+		_, err = e.stdout.Write(b.Bytes())
+		return err
+	}
+	return c.watch(e)
+}
+
+// watch draws the cluster once an interval until a person or the context ends it.
+func (c *topCmd) watch(e *env) error {
+	ctx, quit := context.WithCancel(e.ctx)
+	defer quit()
+	var legend atomic.Bool
+	redraw := make(chan struct{}, 1)
+	stop, keys := watchKeys(e.stdin, func(key byte) {
+		switch key {
+		case 'q', 'Q', ctrlC, ctrlD:
+			quit()
+		case 'h', 'H', '?':
+			legend.Store(!legend.Load())
+			select {
+			case redraw <- struct{}{}:
+			default:
+			}
+		}
+	})
+	defer stop()
+	cl := c.client()
+	for {
+		look, cancel := c.within(ctx)
+		s, err := cl.Cluster(look)
+		cancel()
+		if ctx.Err() == nil {
+			var b bytes.Buffer
+			c.head(&b)
+			if err != nil {
+				fmt.Fprintln(&b, err)
+			} else {
+				printTop(&b, s)
+			}
+			if legend.Load() {
+				fmt.Fprint(&b, "\n", topLegend)
+			}
+			if keys {
+				fmt.Fprintln(&b, "\nq quits, h explains")
+			}
+			draw(e.stdout, b.String())
+		}
+		select {
+		case <-redraw:
+		case <-ctx.Done():
+			if !keys { // the terminal has written ^C
+				fmt.Fprintln(e.stdout)
+			}
+			return nil
+		case <-time.After(c.Interval):
+		}
+	}
+}
+
+func (c *topCmd) head(w io.Writer) {
+	fmt.Fprintf(w, "shoal top   %s   %s\n", c.client().URL(), time.Now().Format(time.TimeOnly))
+}
+
+// draw writes from the top of the screen, each line to its end, and nothing below: no flicker.
+func draw(w io.Writer, text string) {
+	fmt.Fprint(w, "\x1b[H"+strings.ReplaceAll(text, "\n", "\x1b[K\r\n")+"\x1b[J")
+}
+
+func printTop(w io.Writer, s *api.ClusterState) {
+	fmt.Fprintf(w, "model %s   policy %s   epoch %d   mapping %s\n", s.Model, s.Policy, s.Epoch, s.Mapping)
+	step := "idle"
+	if s.StepMillis > 0 {
+		step = fmt.Sprintf("step %.1f ms with %s of %s", s.StepMillis, counted(s.BatchRows, "row"), counted(s.BatchSequences, "sequence"))
+	}
+	fmt.Fprintf(w, "%.1f tokens/s   %s   running %d   waiting %d %s\n", s.TokensPerSecond, step, s.Running, s.Waiting, s.WaitingReason)
+	if p := s.PrefixCache; p != nil && p.Queries > 0 {
+		fmt.Fprintf(w, "prefix cache: %.0f%% of the prompts' tokens were found\n", 100*float64(p.Hits)/float64(p.Queries))
+	}
+	if d := s.Drafts; d != nil && d.Drafted > 0 {
+		fmt.Fprintf(w, "drafts: %.0f%% of the tokens were right\n", 100*float64(d.Accepted)/float64(d.Drafted))
+	}
+	if r := s.Recovery; r != nil && s.Recoveries > 0 {
+		fmt.Fprintf(w, "faults: %s withdrawn   tokens computed again %d   caches that went on %d, from replicas %d\n",
+			counted(int(s.Recoveries), "placement"), r.RecomputedTokens+r.ReplayedTokens, r.RestoredCaches, r.RestoredReplicas)
+	}
+	if st := s.Store; st != nil {
+		printStoreLine(w, st)
+	}
+	fmt.Fprintln(w)
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "NODE\tSTATE\tSHARE\tSEQ\tCACHE\tUSED\tPREFIXES\tBUDGET\tWEIGHTS\tRSS\tLATE\t")
+	for _, n := range s.Nodes {
+		fmt.Fprintf(t, "%s\t%s\t%.0f%%\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%.0f%%\t\n", n.ID, stateText(n), 100*n.Share, n.Sequences, gauge(n.KVUsedBytes, n.KVPrefix, n.KVBudgetBytes),
+			bytesText(n.KVUsedBytes), bytesText(n.KVPrefix), bytesText(n.KVBudgetBytes), bytesText(n.WeightBytes), bytesText(n.RSSBytes), 100*n.Late)
+	}
+	t.Flush()
+}
+
+// gauge draws a cache: sequences, prefixes, free.
+func gauge(used, prefixes, budget int64) string {
+	const width = 16
+	if budget <= 0 {
+		return ""
+	}
+	cells := func(n int64) int { return int(min(max((n*width+budget-1)/budget, 0), width)) }
+	u := cells(used)
+	p := min(cells(used+prefixes), width)
+	return strings.Repeat("#", u) + strings.Repeat("=", max(p-u, 0)) + strings.Repeat(".", width-max(p, u))
+}

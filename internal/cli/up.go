@@ -1,0 +1,395 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"math"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/shoal-llm/shoal/cluster"
+	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/speculate"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/supervise"
+	"github.com/shoal-llm/shoal/internal/sys/sharedmem"
+	"github.com/shoal-llm/shoal/topology"
+)
+
+type upCmd struct {
+	serveFlags
+	nodeFlags
+	listenFlags
+	clusterKeyFlag
+	logFlags
+	Nodes   int       `short:"n" default:"4" help:"Node processes, 1 to 64."`
+	Share   []float64 `placeholder:"X" help:"Relative shares of the nodes (default: even)."`
+	DataDir string    `type:"path" placeholder:"DIR" help:"Where jobs, batches and files live; a restarted cluster goes on with them (default: shoal/jobs in the user's state directory, ~/.local/state on Linux, one folder per model)."`
+	Standby bool      `help:"Run the coordinator as a process of its own, with a second one that takes over when it dies. Three copies of the job store, in three processes."`
+	noJobs  bool
+	shared  *os.File        // of parts that the nodes hold once; nil: none
+	speeds  topology.Speeds // of each node; zero: not measured
+	// processors of Go's in each node; 0: as many as compute threads.
+	processors int
+	// trialRounds are those of numbers of threads; 0: as many as choose well.
+	trialRounds int
+	LogDir      string `type:"path" placeholder:"DIR" help:"Write the log of each process to a file in this folder, with details (default: standard error has what the operator should know)."`
+}
+
+func (c *upCmd) Help() string {
+	return `Runs this program once more for every node; the model is cut across them. The
+coordinator and the API live in this process. Ctrl-C drains.
+
+The processes share a key that is drawn at the start: no other one gets in. With
+--cluster-key FILE (from shoal keygen) who has that file can start further nodes, as the
+ready line says.
+
+  shoal up --nodes 4
+  shoal up --nodes 3 --model ~/models/Llama-3.2-1B --kv-memory 4GiB --listen 127.0.0.1:9000`
+}
+
+func (c *upCmd) Run(e *env) error {
+	serve, err := c.prepare(e)
+	if err != nil {
+		return err
+	}
+	if c.LogDir != "" {
+		if err := os.MkdirAll(c.LogDir, 0o700); err != nil {
+			return fmt.Errorf("--log-dir: %w", err)
+		}
+		file, err := c.logFile("coordinator")
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		if !c.Standby { // else the coordinators write it
+			serve.Logger = slog.New(slog.NewMultiHandler(c.handler(e.stderr, c.level()), c.handler(file, slog.LevelDebug)))
+		}
+	}
+	defer sayEnding(e)()
+	if c.Standby {
+		return c.runPair(e, serve)
+	}
+	front, err := c.front(e, serve.Logger)
+	if err != nil {
+		return err
+	}
+	defer front.close()
+	at, err := listenAt(c.Listen)
+	if err != nil {
+		return err
+	}
+	defer at.Close()
+	l, err := c.start(e, serve, at, front)
+	if err != nil {
+		return err
+	}
+	defer l.stop()
+	err = serveAPI(&env{ctx: l.ctx, stdin: e.stdin, stdout: e.stdout, stderr: e.stderr}, l.coordinator, at, front, func(addr string) {
+		if l.waitReady(e) == nil {
+			c.announce(e, serve, standingOf(l.weighed(), addr, l.coordinator.GossipAddress(), l.data))
+		}
+	})
+	if err == nil && e.ctx.Err() == nil { // nobody asked it to end
+		err = context.Cause(l.ctx)
+	}
+	return err
+}
+
+// sayEnding tells at once that Ctrl-C or SIGTERM was heard, as the end may take a while.
+// The caller calls what it returns when it is over.
+func sayEnding(e *env) func() bool {
+	return context.AfterFunc(e.ctx, func() {
+		fmt.Fprintln(e.stderr, "ending: running requests get up to 30 s, jobs are kept; Ctrl-C again stops at once")
+	})
+}
+
+// local is a cluster of processes on this machine.
+type local struct {
+	ctx         context.Context // ends when the cluster cannot go on
+	cancel      context.CancelCauseFunc
+	coordinator *cluster.Coordinator
+	children    *supervise.Children
+	log         *slog.Logger
+	data        string // folder of jobs
+	files       []*os.File
+	unlisten    func() // ends what listens for SIGHUP
+}
+
+// weighed is the state of a cluster that serves, once its nodes have told their memory: they
+// are asked for it several times a second during a start.
+func (l *local) weighed() *api.ClusterState {
+	for range 20 {
+		if s := l.coordinator.Cluster(); len(s.Nodes) > 0 && s.Nodes[0].WeightBytes > 0 {
+			return &s
+		}
+		select {
+		case <-l.ctx.Done():
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	s := l.coordinator.Cluster()
+	return &s
+}
+
+func (c *upCmd) check() error {
+	if c.Nodes < 1 || c.Nodes > 64 {
+		return fmt.Errorf("--nodes %d: want 1 to 64", c.Nodes)
+	}
+	if len(c.Share) > 0 && len(c.Share) != c.Nodes {
+		return fmt.Errorf("--share names %d shares for %d nodes", len(c.Share), c.Nodes)
+	}
+	for _, s := range c.Share {
+		if !(s >= 0) || math.IsInf(s, 1) {
+			return fmt.Errorf("--share %v: want a number, not negative", s)
+		}
+	}
+	if err := checkThreads(c.Threads); err != nil {
+		return err
+	}
+	return c.listenFlags.check()
+}
+
+// prepare checks all flags, before a port is opened or a process started, and returns what is
+// served.
+func (c *upCmd) prepare(e *env) (serve cluster.ServeConfig, err error) {
+	if err := c.check(); err != nil {
+		return serve, err
+	}
+	c.settle()
+	if serve, err = c.config(); err != nil {
+		return serve, err
+	}
+	serve.Logger = c.logger(e.stderr)
+	if err := c.takeKVBytes(c.Nodes, serve.Logger); err != nil {
+		return serve, err
+	}
+	return cluster.Check(serve, cluster.APIConfig{Template: c.ChatTemplate, ToolParser: c.ToolParser}, int64(c.KVMemory))
+}
+
+// start brings coordinator and nodes up; it does not wait for the model. What its store
+// waits for is reported at the listener of the API; nil: nowhere.
+func (c *upCmd) start(e *env, serve cluster.ServeConfig, at net.Listener, front *front) (_ *local, err error) {
+	log := serve.Logger
+	data, err := c.dataDir(serve.Model, "", log)
+	if err != nil {
+		return nil, err
+	}
+	if at := filepath.Join(data, pairCoordinator, "store.json"); data != "" && exists(at) {
+		return nil, fmt.Errorf("%s was written by `shoal up --standby`; start it with --standby, or with another --data-dir", data)
+	}
+	key, err := c.orDraw()
+	if err != nil {
+		return nil, err
+	}
+	l := &local{log: log, data: data}
+	serve.Tracer, serve.TrialRounds = front.traces(), c.trialRounds
+	c.warn(serve.Model, l.log)
+	l.ctx, l.cancel = context.WithCancelCause(e.ctx)
+	defer func() {
+		if err != nil {
+			l.stop()
+		}
+	}()
+	l.coordinator, err = startBehindDoorman(l.ctx, cluster.CoordinatorConfig{ID: "coordinator", Bind: "127.0.0.1:0", Nodes: c.Nodes, Serve: serve, Key: key, DataDir: data, DataOptional: c.DataDir == ""}, at, false, front)
+	if err != nil {
+		return nil, err
+	}
+	l.children = supervise.New(key, l.log)
+	l.children.KeyFile = c.ClusterKeyFile
+	reread, pass := rereadKey(e, key, l.log), passHangup(e, l.children)
+	l.unlisten = func() { reread(); pass() }
+	if err := c.takeThreads(l.ctx, serve, l.log); err != nil {
+		return nil, err
+	}
+	if c.Nodes > 1 {
+		if c.shared, err = sharedmem.Create(); err != nil {
+			l.log.Debug("each node has weights of its own", "reason", err)
+		} else {
+			defer c.shared.Close() // they have it
+		}
+	}
+	for i := range c.Nodes {
+		if err := c.child(l, i, serve.Model, []string{l.coordinator.GossipAddress()}, ""); err != nil {
+			return nil, err
+		}
+	}
+	return l, nil
+}
+
+// dataDir is --data-dir, or the folder of the model's jobs; suffix is for the latter.
+func (c *upCmd) dataDir(checkpoint, suffix string, log *slog.Logger) (string, error) {
+	if c.DataDir != "" || c.noJobs {
+		return c.DataDir, nil
+	}
+	if c.SwiftKV != "" { // another model
+		suffix = fmt.Sprintf("-%x", sha256.Sum256([]byte(c.SwiftKV)))[:9] + suffix
+	}
+	dir, old, err := jobsDir(checkpoint, suffix)
+	if dir == "" && err == nil {
+		log.Warn("jobs, batches, files and stored responses are off: this user has no home directory to keep them in; name a folder with --data-dir DIR to turn them on")
+	}
+	if old {
+		log.Warn("jobs lie in the user's cache folder, which may be emptied: move the folder to the state folder while nothing runs, or name one with --data-dir", "from", dir, "to", filepath.Join(stateHome(), "shoal", "jobs"))
+	}
+	return dir, err
+}
+
+// settle fills in the flags whose defaults depend on other flags.
+func (c *upCmd) settle() {
+	c.nameShares()
+	if c.Draft != "" && c.Speculate == string(speculate.Suffix) {
+		c.Speculate = string(speculate.Model)
+	}
+}
+
+// nameShares says what each node is to have: processes of one machine are equals, unless
+// --share says otherwise.
+func (c *upCmd) nameShares() {
+	shares := maps.Clone(c.Shares)
+	if shares == nil {
+		shares = map[string]float64{}
+	}
+	for i := range c.Nodes {
+		share := 1.0
+		if len(c.Share) > 0 && c.Share[i] > 0 {
+			share = c.Share[i]
+		}
+		shares[fmt.Sprintf("node-%d", i)] = share
+	}
+	c.Shares = shares
+}
+
+// takeThreads settles the compute threads of each node, by what this machine gives.
+func (c *upCmd) takeThreads(ctx context.Context, serve cluster.ServeConfig, log *slog.Logger) error {
+	ck, err := model.Open(serve.Model)
+	if err != nil {
+		return err
+	}
+	defer ck.Close()
+	cluster.Identify(ck, &serve)
+	weights, err := tensor.ParseDType(serve.Weights)
+	if err == nil {
+		c.speeds = cluster.MeasureSpeeds(ctx, cluster.SpeedsConfig{Dir: c.weightsCache(), Nodes: c.Nodes, Threads: c.Threads, Sockets: c.Nodes, Model: &ck.Config, Weights: weights, Logger: log}, nil)
+		c.Threads = c.speeds.Threads.Most
+	}
+	return err
+}
+
+// node is the command of a node process. Its flags are those of up, but for shares of what
+// all nodes have together.
+func (c *upCmd) node(i int, checkpoint string, join []string, dataDir string) nodeCmd {
+	id := fmt.Sprintf("node-%d", i)
+	n := nodeCmd{modelFlag: modelFlag{Model: checkpoint, SwiftKV: c.SwiftKV}, nodeFlags: c.nodeFlags, logFlags: c.logFlags,
+		Join: join, ID: id, Bind: "127.0.0.1:0", Share: c.Shares[id], DataDir: dataDir, WithParent: true, Processors: c.processors}
+	n.Cluster = clusterName
+	if c.LogDir != "" {
+		n.LogLevel = "debug"
+	}
+	n.WeightsCache = cmp.Or(c.weightsCache(), "off")
+	n.PrefixDiskSize, n.KVDiskSize = c.PrefixDiskSize/size(c.Nodes), c.KVDiskSize/size(c.Nodes)
+	return n
+}
+
+// coordinator is the command of a coordinator process. Its flags are those of up.
+func (c *upCmd) coordinator(checkpoint string) coordinatorCmd {
+	k := coordinatorCmd{serveFlags: c.serveFlags, listenFlags: c.listenFlags, logFlags: c.logFlags, Nodes: c.Nodes, WithParent: true}
+	k.Model, k.Cluster = checkpoint, clusterName
+	return k
+}
+
+// clusterName is the name of clusters unless --cluster gives another one.
+const clusterName = "shoal"
+
+func (c *upCmd) child(l *local, i int, checkpoint string, join []string, dataDir string) error {
+	n := c.node(i, checkpoint, join, dataDir)
+	if c.speeds.Valid() {
+		text, err := json.Marshal(c.speeds)
+		if err != nil {
+			return err
+		}
+		n.Speeds = string(text)
+	}
+	var files []*os.File
+	if c.shared != nil {
+		files, n.SharedFD = append(files, c.shared), 3
+	}
+	id := n.ID
+	args, err := commandLine("node", &n)
+	if err != nil {
+		return err
+	}
+	var out io.Writer = io.Discard // the tail is kept and shown when the node ends
+	file := ""
+	if c.LogDir != "" {
+		f, err := c.logFile(id)
+		if err != nil {
+			return err
+		}
+		l.files = append(l.files, f)
+		out, file = f, f.Name()
+	}
+	return l.children.Start(supervise.Child{ID: id, Args: args, Files: files, Stderr: out, Log: file, Exited: func(error) {
+		if l.children.Alive() == 0 {
+			l.cancel(errors.New("every node process has ended"))
+		}
+	}})
+}
+
+// logFile begins the log of a process in --log-dir.
+func (c *upCmd) logFile(id string) (*os.File, error) {
+	f, err := createLog(filepath.Join(c.LogDir, id+".log"))
+	if err != nil {
+		return nil, fmt.Errorf("--log-dir: %w", err)
+	}
+	return f, nil
+}
+
+// createLog makes an empty file that only its owner can read, also where an earlier version
+// left one for everybody.
+func createLog(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := f.Chmod(0o600); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// stop drains and ends everything.
+func (l *local) stop() {
+	if l.unlisten != nil {
+		l.unlisten()
+	}
+	if l.coordinator != nil {
+		l.coordinator.Close()
+	}
+	if l.children != nil {
+		l.children.Stop(5 * time.Second)
+	}
+	for _, f := range l.files {
+		f.Close()
+	}
+	l.cancel(nil)
+}
+
+// waitReady waits until the model answers, telling a person how far it is.
+func (l *local) waitReady(e *env) error { return awaitReady(l.ctx, e, l.coordinator) }

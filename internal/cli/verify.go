@@ -1,0 +1,196 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/vbauerster/mpb/v8"
+	"github.com/vbauerster/mpb/v8/decor"
+
+	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/text/tokenizer"
+	"github.com/shoal-llm/shoal/topology"
+)
+
+type verifyCmd struct {
+	Model   string `arg:"" optional:"" type:"path" help:"Checkpoint folder or .gguf file (default: the bundled model)."`
+	SwiftKV string `name:"swiftkv" type:"path" placeholder:"DIR" help:"A SwiftKV adapter of the checkpoint."`
+	Nodes   []int  `default:"1,2,4,8,16" help:"Node counts to show the cost for."`
+	JSON    bool   `name:"json" help:"Print the report as JSON."`
+}
+
+func (c *verifyCmd) Help() string {
+	return `Reads config, tokenizer and every weight. Exit status 1 when something is wrong.
+
+  shoal verify
+  shoal verify ~/models/Llama-3.2-1B --nodes 2,3
+  shoal verify ~/models/qwen2.5-7b-instruct-q4_k_m.gguf`
+}
+
+func (c *verifyCmd) Run(e *env) error {
+	for _, n := range c.Nodes {
+		if n < 1 || n > 256 {
+			return fmt.Errorf("--nodes %d: want 1 to 256 of each", n)
+		}
+	}
+	dir, err := modelFlag{Model: c.Model}.dir()
+	if err != nil {
+		return err
+	}
+	ck, err := model.OpenSwiftKV(dir, c.SwiftKV)
+	if err != nil {
+		return err
+	}
+	defer ck.Close()
+	bar := newBar(e, "verify", !c.JSON)
+	report, err := ck.Verify(e.ctx, bar.set)
+	bar.end()
+	if err != nil {
+		return err
+	}
+	tok, tokErr := tokenizer.Load(dir)
+	if c.JSON {
+		perNode, mappings := map[int]int64{}, map[int]topology.Mapping{}
+		for _, n := range c.Nodes {
+			if mappings[n], perNode[n], err = nodeWeights(&report.Config, n); err != nil {
+				return err
+			}
+		}
+		if err := printJSON(e.stdout, map[string]any{"report": report, "weights_per_node_bytes": perNode, "mapping": mappings, "ok": report.Err() == nil && tokErr == nil}); err != nil {
+			return err
+		}
+	} else {
+		if err := c.print(e, report, tokErr == nil); err != nil {
+			return err
+		}
+		if tokErr == nil {
+			for _, warning := range tok.Warnings() {
+				fmt.Fprintf(e.stdout, "  warning: %s\n", warning)
+			}
+		}
+	}
+	if err := report.Err(); err != nil {
+		return err
+	}
+	return tokErr
+}
+
+// nodeWeights is the most memory that the weights take on one of n nodes of equal
+// share, in the type and the mapping that a cluster takes by itself if its nodes have
+// measured nothing.
+func nodeWeights(c *model.Config, n int) (topology.Mapping, int64, error) {
+	shape := socket.ShapeOf(c)
+	dt := tensor.F32
+	if c.DType == tensor.BF16 || c.DType == tensor.Q8_0 {
+		dt = c.DType
+	}
+	mapping := topology.Choose(shape, max(n, 1), topology.MeasuredCosts(make([]topology.Node, max(n, 1)), float64(dt.BytesPerRow(32))/32))
+	members := make([]topology.Member, max(n, 1))
+	for i := range members {
+		members[i] = topology.Member{ID: fmt.Sprint(i), Share: 1}
+	}
+	place, err := topology.Place(1, mapping, shape, members)
+	if err != nil {
+		return mapping, 0, fmt.Errorf("--nodes %d: %w", n, err)
+	}
+	var most int64
+	for rank := range members {
+		most = max(most, socket.SliceBytes(c, place, rank, dt))
+	}
+	return mapping, most, nil
+}
+
+func (c *verifyCmd) print(e *env, r *model.Report, tokenizes bool) error {
+	m := r.Config
+	w := e.stdout
+	fmt.Fprintf(w, "%s\n  %s, %s parameters, %s as stored\n", r.Dir, m.Architecture, count(r.Parameters), bytesText(r.Bytes))
+	fmt.Fprintf(w, "  %d layers, hidden %d, %d heads (%d kv) of %d, ffn %d, vocabulary %d, context %d\n",
+		m.Layers, m.Hidden, m.Heads, m.KVHeads, m.HeadDim, m.FFN, m.Vocab, m.MaxPositions)
+	for _, warning := range m.Warnings {
+		fmt.Fprintf(w, "  warning: %v\n", warning)
+	}
+	if s := m.SwiftKV; s.Layers > 0 {
+		fmt.Fprintf(w, "  SwiftKV: prompts leave after layer %d, the %d later ones have %d caches\n", s.Layers, m.Layers-s.Layers, m.CacheLayers()-s.Layers)
+	}
+	for _, t := range r.Types {
+		fmt.Fprintf(w, "  %s: %d tensors, %s parameters, %s\n", t.Stored, t.Tensors, count(t.Parameters), bytesText(t.Bytes))
+	}
+	fmt.Fprintf(w, "  cache of one token: %s in bf16, %s in f32\n  content %s\n\n", bytesText(r.KVBytesBF16), bytesText(r.KVBytesF32), r.Hash)
+	fmt.Fprintf(w, "  %6s  %7s  %16s  %28s\n", "nodes", "mapping", "weights per node", "tokens in 1 GiB of cache each")
+	for _, n := range c.Nodes {
+		mapping, bytes, err := nodeWeights(&r.Config, n)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(w, "  %6d  %7s  %16s  %28d\n", n, mapping, bytesText(bytes), int64(n)*(1<<30)/r.KVBytesBF16)
+	}
+	if note := adapterNote(r.Dir); note != "" {
+		fmt.Fprintf(w, "\n%s\n", note)
+	}
+	if r.Err() == nil && tokenizes {
+		fmt.Fprintf(w, "\nok: %d tensors, all weights finite\n", len(r.Tensors))
+	}
+	return nil
+}
+
+// bar is a progress bar on standard error, shown only to a person.
+type bar struct {
+	on       io.Writer
+	progress *mpb.Progress
+	bar      *mpb.Bar
+}
+
+func newBar(e *env, name string, show bool) *bar {
+	if !show || !isTerminal(e.stderr) {
+		return &bar{}
+	}
+	p := showBars(e.stderr)
+	return &bar{on: e.stderr, progress: p, bar: p.AddBar(0, mpb.BarRemoveOnComplete(),
+		mpb.PrependDecorators(decor.Name(name+" ")), mpb.AppendDecorators(decor.Percentage()))}
+}
+
+func (b *bar) set(done, total int64) {
+	if b.bar != nil {
+		b.bar.SetTotal(total, false)
+		b.bar.SetCurrent(done)
+	}
+}
+
+func (b *bar) end() {
+	if b.bar != nil {
+		b.bar.SetTotal(-1, true)
+		hideBars(b.on, b.progress)
+	}
+}
+
+// counted is "1 node", "2 nodes".
+func counted(n int, what string) string {
+	if n != 1 {
+		what += "s"
+	}
+	return fmt.Sprint(n, " ", what)
+}
+
+func bytesText(n int64) string {
+	switch {
+	case n >= 1<<30:
+		return fmt.Sprintf("%.2f GiB", float64(n)/(1<<30))
+	case n >= 1<<20:
+		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
+	case n >= 1<<10:
+		return fmt.Sprintf("%.1f KiB", float64(n)/(1<<10))
+	}
+	return fmt.Sprintf("%d B", n)
+}
+
+func count(n int64) string {
+	switch {
+	case n >= 1e9:
+		return fmt.Sprintf("%.2fB", float64(n)/1e9)
+	case n >= 1e6:
+		return fmt.Sprintf("%.1fM", float64(n)/1e6)
+	}
+	return fmt.Sprint(n)
+}

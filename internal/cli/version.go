@@ -1,0 +1,29 @@
+package cli
+
+import (
+	"fmt"
+	"runtime"
+
+	"github.com/shoal-llm/shoal/cluster"
+	"github.com/shoal-llm/shoal/internal/engine/arithmetic"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/rpc"
+)
+
+type versionCmd struct{}
+
+// versionFlag is what --version prints, for people and scripts; the command says more.
+func versionFlag() string { return "shoal " + cluster.Build() }
+
+func (versionCmd) Run(e *env) error {
+	print, err := arithmetic.Fingerprint()
+	if err != nil {
+		return err
+	}
+	kernels, err := tensor.Implementation()
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(e.stdout, "shoal %s %s/%s, wire version %d, arithmetic %s (%s)\n", cluster.Build(), runtime.GOOS, runtime.GOARCH, rpc.Version, print, kernels)
+	return nil
+}

@@ -1,0 +1,96 @@
+package alone
+
+import (
+	"context"
+	"time"
+
+	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/internal/engine/sampler"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/proto"
+)
+
+// Prompt is read by Prefill.
+type Prompt struct {
+	Seq    uint64
+	Policy string
+	Tokens []uint32
+	Chunk  int      // tokens a step
+	Open   bool     // it stays a prompt, which is not handed over
+	Blocks int      // of the text's first blocks that an earlier prompt saved: it begins with them
+	Save   bool     // its full blocks are there for other prompts with the same text, until forget
+	Drop   []uint64 // sequences that are released with the first step
+}
+
+// Prefill reads a prompt and returns the token that follows, greedy, and what all of its
+// steps took together.
+func (a *Socket) Prefill(ctx context.Context, p Prompt) (first int32, took time.Duration, sum socket.Stages, err error) {
+	from := p.Blocks * tensor.BlockSlots
+	req := &proto.StepRequest{Open: []*proto.Open{{Seq: p.Seq, Policy: p.Policy, Sampling: greedy(), PromptTokens: uint32(len(p.Tokens)),
+		Shared: blocks(0, p.Blocks), Prefix: p.Tokens[:from]}}, Release: p.Drop}
+	for at := from; ; {
+		end := min(at+p.Chunk, len(p.Tokens))
+		last := end == len(p.Tokens)
+		req.DeadlineMillis = 600000
+		req.Chunks = []*proto.Chunk{{Seq: p.Seq, Start: uint32(at), Tokens: p.Tokens[at:end], Prefill: true, Last: last && !p.Open, Sample: last}}
+		if p.Save {
+			full := at / tensor.BlockSlots
+			req.Chunks[0].SaveFrom, req.Chunks[0].Save = uint32(full), blocks(full, end/tensor.BlockSlots)
+			a.saved = max(a.saved, end/tensor.BlockSlots)
+		}
+		reply, t, stages, err := a.Step(ctx, req)
+		if err != nil {
+			return 0, 0, sum, err
+		}
+		took += t
+		sum.Add(stages)
+		if last {
+			if !reply.Sampled[0].Drawn[0].HasToken {
+				return 0, 0, sum, sampler.ErrNoCandidate
+			}
+			return int32(reply.Sampled[0].Drawn[0].Token), took, sum, nil
+		}
+		req, at = &proto.StepRequest{}, end
+	}
+}
+
+// blocks are the numbers of a text's blocks [lo, hi) in the prefix cache, which has one text at a time.
+func blocks(lo, hi int) (ids []uint64) {
+	for i := lo; i < hi; i++ {
+		ids = append(ids, uint64(1+i))
+	}
+	return ids
+}
+
+// forget has the next step drop the blocks that prompts saved.
+func (a *Socket) forget() { a.evict, a.saved = append(a.evict, blocks(0, a.saved)...), 0 }
+
+// Row is a sequence in decode: the token that comes next, and its place.
+type Row struct {
+	Seq   uint64
+	At    int
+	Token int32
+}
+
+// Decode takes every row one token further: Token and At are those of the token that
+// follows, greedy.
+func (a *Socket) Decode(ctx context.Context, rows []*Row) (*proto.StepReply, time.Duration, socket.Stages, error) {
+	req := &proto.StepRequest{DeadlineMillis: 60000}
+	of := make(map[uint64]*Row, len(rows))
+	for _, r := range rows {
+		req.Chunks = append(req.Chunks, &proto.Chunk{Seq: r.Seq, Start: uint32(r.At), Tokens: []uint32{uint32(r.Token)}, Sample: true})
+		of[r.Seq] = r
+	}
+	reply, took, stages, err := a.Step(ctx, req)
+	if err != nil {
+		return nil, 0, stages, err
+	}
+	for _, s := range reply.Sampled {
+		if !s.Drawn[0].HasToken {
+			return nil, 0, stages, sampler.ErrNoCandidate
+		}
+		r := of[s.Seq]
+		r.At, r.Token = r.At+1, int32(s.Drawn[0].Token)
+	}
+	return reply, took, stages, nil
+}

@@ -1,0 +1,241 @@
+// Package alone is one socket that holds a whole model, or several that share it, without a
+// cluster and without a batcher: what measurements and evaluations of a single process drive.
+package alone
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/asynkron/protoactor-go/actor"
+
+	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/collective"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/tier"
+	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/sampler"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/proto"
+	"github.com/shoal-llm/shoal/topology"
+)
+
+// Config is what a socket without a cluster is given.
+type Config struct {
+	Checkpoint *model.Checkpoint
+	Pool       *tensor.Pool
+	Weights    tensor.DType     // type of the matrices
+	KV         tensor.DType     // type of the cache
+	KVBudget   int64            // bytes of KV cache, of each socket
+	StepTokens int              // most rows of a step
+	System     *System          // nil: one of its own
+	Scratch    *tier.Scratch    // takes rows of caches that are filled; nil: they stay in memory
+	Peers      []Peer           // sockets that share the model evenly; nil: one, with Pool
+	Mapping    topology.Mapping // default: gather
+}
+
+// Peer is one of several sockets: who computes for it, and how it reaches the others.
+type Peer struct {
+	Pool    *tensor.Pool
+	Connect func(ctx context.Context, group string, epoch uint32, rank int, incarnations []uint32) (collective.Transport, error)
+}
+
+// System is what sockets run in, one or several.
+type System struct{ actors *actor.ActorSystem }
+
+// NewSystem starts one; Close stops it.
+func NewSystem() *System {
+	quiet := slog.New(slog.DiscardHandler)
+	return &System{actor.NewActorSystem(actor.WithLoggerFactory(func(*actor.ActorSystem) *slog.Logger { return quiet }))}
+}
+
+// Close ends the system, after its sockets.
+func (s *System) Close() { s.actors.Shutdown() }
+
+// Socket takes the commands that a node's socket takes from the coordinator, and passes them to
+// all where it is several. One goroutine uses it at a time.
+type Socket struct {
+	Load time.Duration // what loading took
+
+	sys   *actor.ActorSystem
+	own   *System // nil: Config.System
+	ranks []rank
+	step  uint64
+	opens []*proto.Open  // of caches that are there: the next step carries them
+	rows  map[uint64]int // tokens of each sequence's last decode rows
+	saved int            // blocks of a text in the prefix cache
+	evict []uint64       // of these, dropped with the next step
+}
+
+type rank struct {
+	pid     *actor.PID
+	stopped chan struct{}
+}
+
+// patience bounds every answer; loading a large model takes the longest.
+const patience = 10 * time.Minute
+
+// New loads the model and waits until it is ready.
+func New(ctx context.Context, c Config) (_ *Socket, err error) {
+	peers := c.Peers
+	if peers == nil {
+		transport := collective.NewMemory(1)[0]
+		peers = []Peer{{c.Pool, func(context.Context, string, uint32, int, []uint32) (collective.Transport, error) {
+			return transport, nil
+		}}}
+	}
+	members, incarnations := make([]topology.Member, len(peers)), make([]uint32, len(peers))
+	for i := range members {
+		members[i].ID = fmt.Sprintf("alone-%d", i)
+	}
+	place, err := topology.Place(1, cmp.Or(c.Mapping, topology.Gather), socket.ShapeOf(&c.Checkpoint.Config), members)
+	if err != nil {
+		return nil, err
+	}
+	a := &Socket{rows: map[uint64]int{}}
+	if c.System == nil {
+		a.own = NewSystem()
+		c.System = a.own
+	}
+	a.sys = c.System.actors
+	defer func() {
+		if err != nil {
+			a.Close()
+		}
+	}()
+	for _, p := range peers {
+		cfg := socket.Config{Checkpoint: c.Checkpoint, Pool: p.Pool, KVBudget: c.KVBudget, Logger: slog.New(slog.DiscardHandler), Stopped: make(chan struct{}), ParsePolicy: parse, Scratch: c.Scratch, Connect: p.Connect}
+		a.ranks = append(a.ranks, rank{a.sys.Root.Spawn(actor.PropsFromProducer(func() actor.Actor { return &socket.Actor{Config: cfg} })), cfg.Stopped})
+	}
+	began := time.Now()
+	_, err = each(ctx, a, func(i int, pid *actor.PID, reply func(*proto.LoadReply, error)) {
+		a.sys.Root.Send(pid, &socket.Load{Reply: reply, Request: &proto.LoadRequest{Placement: socket.PlacementMessage(place, make([]uint64, len(peers))), Rank: uint32(i),
+			ModelHash: c.Checkpoint.Hash(), WeightType: c.Weights.String(), KvType: c.KV.String(), MaxStepTokens: uint32(c.StepTokens)}})
+	})
+	if err != nil {
+		return nil, err
+	}
+	a.Load = time.Since(began)
+	_, err = each(ctx, a, func(_ int, pid *actor.PID, reply func(*proto.JoinReply, error)) {
+		a.sys.Root.Send(pid, &socket.Join{Reply: reply, Request: &proto.JoinRequest{Epoch: 1, DeadlineMillis: 60000, Group: "alone", Incarnations: incarnations}})
+	})
+	return a, err
+}
+
+// Close ends the sockets and frees what they hold; the checkpoint and the pools are the caller's.
+func (a *Socket) Close() {
+	for _, r := range a.ranks {
+		socket.Stop(a.sys.Root, r.pid, r.stopped)
+	}
+	if a.own != nil {
+		a.own.Close()
+	}
+}
+
+// Step carries a step out and says how long it took, and where the first socket spent it. It
+// numbers the request, opens the sequences whose caches were made since the last, and accepts
+// all rows. The reply has what all sockets sampled, and the most cache that one holds.
+func (a *Socket) Step(ctx context.Context, req *proto.StepRequest) (*proto.StepReply, time.Duration, socket.Stages, error) {
+	a.step++
+	req.Epoch, req.Step = 1, a.step
+	req.Open, a.opens = append(a.opens, req.Open...), nil
+	req.Evict, a.evict = append(req.Evict, a.evict...), nil
+	for _, o := range req.Open {
+		delete(a.rows, o.Seq)
+	}
+	for _, c := range req.Chunks {
+		if !c.Prefill {
+			c.Accepted, a.rows[c.Seq] = uint32(a.rows[c.Seq]), len(c.Tokens)
+		}
+	}
+	var stages socket.Stages
+	began := time.Now()
+	replies, err := each(ctx, a, func(i int, pid *actor.PID, reply func(*proto.StepReply, error)) {
+		s := &socket.Step{Request: req, Reply: reply}
+		if i == 0 {
+			s.Stages = func(s socket.Stages) { stages = s }
+		}
+		a.sys.Root.Send(pid, s)
+	})
+	took := time.Since(began)
+	if err != nil {
+		return nil, took, stages, err
+	}
+	for _, r := range replies[1:] {
+		replies[0].Sampled = append(replies[0].Sampled, r.Sampled...)
+		replies[0].KvUsedBytes = max(replies[0].KvUsedBytes, r.KvUsedBytes)
+	}
+	return replies[0], took, stages, nil
+}
+
+// Release drops sequences.
+func (a *Socket) Release(ctx context.Context, seqs []uint64) error {
+	a.opens = slices.DeleteFunc(a.opens, func(o *proto.Open) bool { return slices.Contains(seqs, o.Seq) })
+	_, err := each(ctx, a, func(_ int, pid *actor.PID, reply func(*proto.ReleaseReply, error)) {
+		a.sys.Root.Send(pid, &socket.Release{Request: &proto.ReleaseRequest{Epoch: 1, Seqs: seqs}, Reply: reply})
+	})
+	return err
+}
+
+// between has one socket do a job between steps.
+func (a *Socket) between(ctx context.Context, rank int, do func(*socket.Caches) error) error {
+	_, err := ask(ctx, func(reply func(struct{}, error)) {
+		a.sys.Root.Send(a.ranks[rank].pid, &socket.Between{Epoch: 1, Do: do, Reply: func(err error) { reply(struct{}{}, err) }})
+	})
+	return err
+}
+
+// resume has the next step open a sequence whose cache its owner made, greedy,
+// of which `tail` more tokens of the prompt follow.
+func (a *Socket) resume(seq uint64, owner int, p *kvcache.Policy, tokens []uint32, tail int) {
+	a.opens = append(a.opens, &proto.Open{Seq: seq, Owner: uint32(owner), Policy: p.Spec(), Sampling: greedy(), PromptTokens: uint32(len(tokens)), TailTokens: uint32(tail), Resume: tokens})
+}
+
+func greedy() *proto.Sampling {
+	p := sampler.Default()
+	p.Temperature = 0
+	return socket.SamplingMessage(&p)
+}
+
+// each sends a command to every socket and waits for all replies, which are in their order.
+func each[T any](ctx context.Context, a *Socket, send func(rank int, pid *actor.PID, reply func(T, error))) ([]T, error) {
+	return ask(ctx, func(reply func([]T, error)) {
+		var mu sync.Mutex
+		var failed error
+		all, left := make([]T, len(a.ranks)), len(a.ranks)
+		for i, r := range a.ranks {
+			send(i, r.pid, func(v T, err error) {
+				mu.Lock()
+				defer mu.Unlock()
+				all[i], failed = v, errors.Join(failed, err)
+				if left--; left == 0 {
+					reply(all, failed)
+				}
+			})
+		}
+	})
+}
+
+// ask sends a command and waits for its reply.
+func ask[T any](ctx context.Context, send func(reply func(T, error))) (T, error) {
+	type answer struct {
+		v   T
+		err error
+	}
+	c := make(chan answer, 1)
+	send(func(v T, err error) { c <- answer{v, err} })
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("alone: no answer in %v", patience))
+	defer cancel()
+	select {
+	case a := <-c:
+		return a.v, a.err
+	case <-ctx.Done():
+		var none T
+		return none, context.Cause(ctx)
+	}
+}

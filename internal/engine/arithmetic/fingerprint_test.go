@@ -1,0 +1,97 @@
+package arithmetic
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+)
+
+// recorded is what each case of the self-test gave when it was written, on every machine.
+const recorded = "testdata/recorded.txt"
+
+var record = flag.Bool("record", false, "write "+recorded)
+
+// TestRecorded: if a line moves, a bit of answers moved: raise tensor.Arithmetic, and record
+// anew with -record. A case that the record lacks is new, and no failure.
+func TestRecorded(t *testing.T) {
+	cases, err := selfTest(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := fmt.Sprintf("arithmetic %d\n", tensor.Arithmetic)
+	for _, c := range cases {
+		text += fmt.Sprintf("%s %x\n", c.name, c.sum[:6])
+	}
+	if *record {
+		if err := os.WriteFile(recorded, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b, err := os.ReadFile(recorded)
+	if err != nil {
+		t.Fatal(err)
+	}
+	was := map[string]string{}
+	for line := range strings.Lines(string(b)) {
+		i := strings.LastIndexByte(line, ' ')
+		was[line[:i]] = line
+	}
+	moved := 0
+	for line := range strings.Lines(text) {
+		switch old, ok := was[line[:strings.LastIndexByte(line, ' ')]]; {
+		case !ok:
+			t.Logf("new: %s", line)
+		case old != line:
+			moved++
+			t.Errorf("%swas\n%s", line, old)
+		}
+	}
+	if moved == len(was) || len(was) < len(cases)/2 {
+		t.Errorf("%d of %d recorded lines moved", moved, len(was))
+	}
+}
+
+// TestSameOnEverySetOfKernels: in a process of its own each, which picks them at its start.
+func TestSameOnEverySetOfKernels(t *testing.T) {
+	got, err := Fingerprint()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if os.Getenv(tensor.EnvCPU) != "" {
+		fmt.Println("fingerprint", got)
+		return
+	}
+	for _, name := range tensor.Implementations() {
+		c := exec.Command(os.Args[0], "-test.run", "^"+t.Name()+"$")
+		c.Env = append(os.Environ(), tensor.EnvCPU+"="+name)
+		if out, err := c.CombinedOutput(); err != nil || !strings.Contains(string(out), "fingerprint "+got+"\n") {
+			t.Errorf("%s: %v: %s, here %s", name, err, out, got)
+		}
+	}
+}
+
+// TestEverythingIsAsked: a new policy, architecture or type takes part in the self-test.
+func TestEverythingIsAsked(t *testing.T) {
+	for _, usage := range kvcache.Usage() {
+		name, _, _ := strings.Cut(usage, ":")
+		if !slices.ContainsFunc(policies, func(p string) bool { return p == name || strings.HasPrefix(p, name+":") }) {
+			t.Errorf("no sequence has the policy %s", name)
+		}
+	}
+	for dt := tensor.F32; dt.Valid(); dt++ {
+		if !slices.ContainsFunc(model.Architectures(), func(name string) bool {
+			weights, kv := typesOf(name)
+			return weights == dt || kv == dt
+		}) {
+			t.Errorf("nothing is of type %v", dt)
+		}
+	}
+}

@@ -1,0 +1,60 @@
+package kvcache
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+)
+
+// Forks says that a sequence whose prompt part was read may begin with the cache of another with
+// the same part: what is laid out and indexed of it never changes.
+func (p *Policy) Forks() bool { return p.Arranger != nil }
+
+// Fork makes a store that begins as s was when it was sealed: its prompt's full blocks and their
+// index are held by both and counted once, the rest is copied. Errors wrap ErrBudget.
+func (s *Store) Fork() (*Store, error) {
+	if !s.sealed || !s.policy.Forks() || len(s.g.Windows) > 0 {
+		return nil, errors.New("kvcache: only a whole cache of clusters can be forked")
+	}
+	f := newStore(s.arena, s.g, s.heads, s.policy)
+	f.prompt = s.prompt
+	full, index := s.prompt/tensor.BlockSlots, 0
+	rest := s.prompt % tensor.BlockSlots
+	table := blocksOf(s.prompt) * tableBytes(s.policy) * int64(len(s.tables))
+	if err := s.arena.Charge(table); err != nil {
+		return nil, fmt.Errorf("forking a cache of %d tokens: %w", s.prompt, err)
+	}
+	copies, err := s.arena.Alloc(s.g.Layout.BlockBytes(), len(s.tables)*min(1, rest))
+	if err != nil {
+		s.arena.Uncharge(table)
+		return nil, fmt.Errorf("forking a cache of %d tokens: %w", s.prompt, err)
+	}
+	f.charge = table
+	for i := range f.tables {
+		t, from := &f.tables[i], &s.tables[i]
+		rows := s.arena.Retain(from.rows()[:full])
+		if rest > 0 {
+			for slot := range rest {
+				s.g.Layout.CopySlot(copies[i], slot, from.rows()[full], slot)
+			}
+			rows = append(rows, copies[i])
+		}
+		t.planes[rowsPlane].blocks = rows
+		index = t.planes[indexPlane].room(s.prompt)
+		t.planes[indexPlane].blocks = s.arena.Retain(from.planes[indexPlane].blocks[:index])
+		f.resizeTable(t)
+		copy(t.Positions, from.Positions[:s.prompt])
+		t.Prompt, t.n, t.indexed = s.prompt, s.prompt, s.prompt
+	}
+	f.tokens, f.sealed = s.prompt, true
+	return f, nil
+}
+
+// ForkBytes are those of the ResidentBytes of a sequence with a prompt part of so many tokens that
+// all forks of it share.
+func ForkBytes(g Geometry, prompt int, p *Policy) int64 {
+	planes := g.planesOf(p)
+	table := int64(prompt/tensor.BlockSlots)*int64(planes[rowsPlane].size) + int64(planes[indexPlane].room(prompt))*int64(planes[indexPlane].size)
+	return int64(g.Layers) * int64(g.KVHeads) * table
+}

@@ -1,0 +1,166 @@
+package kvcache
+
+import (
+	"fmt"
+
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+)
+
+// ShadowKV as published (arXiv 2410.21465, algorithms 1 and 2): at the end of prefill the keys of
+// all heads of a layer, side by side and without their rotations, are projected on the `rank`
+// directions that say most about them. A token then has `rank` coefficients in place of its keys;
+// a step rebuilds those of the chunks that it chooses, and rotates them. Exact stay the outliers
+// of the prompt, the rows behind the last whole block of chunks with a landmark, and whatever is
+// generated. Landmarks are those of the exact keys.
+//
+// Factors are made once, of rows that any cut of the prompt gives alike; a replica gets them with
+// the rows, and a lost cache is read again.
+
+// factors are what one head has of the rows that were given up: the first blocks of its prompt.
+type factors struct {
+	blocks int
+	coeffs [][]byte // [blocks][BlockSlots][rank], of all heads of the layer; the first head's
+	basis  []byte   // [rank][KDim] float32
+	values [][]byte // [blocks], page by page; empty: a file has them
+	exact  []int32  // chunks with their keys, in order
+	pages  [][]byte // of these
+	rest   [][]byte // for the rows that stay, where they are another store's until Seal
+	given  bool     // by another owner
+}
+
+// factored is how many blocks of a prompt have factors in place of keys.
+func (p *Policy) factored(g Geometry, prompt int) int {
+	if p.Factors.Rank == 0 || g.Fits(p) != nil {
+		return 0
+	}
+	return p.Factors.Marked(prompt) * p.Selector.Page() / tensor.BlockSlots
+}
+
+// Fits says why a policy is none for caches of this shape: an error that wraps ErrPolicy.
+func (g Geometry) Fits(p *Policy) error {
+	switch rank := p.Factors.Rank; {
+	case rank == 0:
+		return nil
+	case g.Layout.Latent:
+		return fmt.Errorf("%w: keys=lowrank is for models that keep keys: this one keeps a latent row for all heads, which is of low rank already; use keys=exact", ErrPolicy)
+	case rank >= g.KVHeads*g.Layout.KDim:
+		return fmt.Errorf("%w: keys=lowrank,rank=%d is not below the %d elements of this model's keys (%d heads of %d): give a lower rank, or keys=exact", ErrPolicy, rank, g.KVHeads*g.Layout.KDim, g.KVHeads, g.Layout.KDim)
+	}
+	return nil
+}
+
+// coeffType is that of coefficients, and its size.
+func coeffType(l tensor.KVLayout) (tensor.DType, int) {
+	if l.Type == tensor.F32 {
+		return tensor.F32, 4
+	}
+	return tensor.BF16, 2
+}
+
+// factorSizes are the bytes of the blocks of factors.
+func (p *Policy) factorSizes(l tensor.KVLayout) (coeffs, basis, values int) {
+	_, size := coeffType(l)
+	return tensor.BlockSlots * p.Factors.Rank * size, 4 * p.Factors.Rank * l.KDim, l.ValueBytes(tensor.BlockSlots)
+}
+
+func (p *Policy) exactBlocks() int { return int(blocksOf(p.Factors.Exact * p.Selector.Page())) }
+
+// factorBytes are those of the factors of a layer, of all its heads.
+func (r rule) factorBytes(g Geometry, prompt int) int64 {
+	blocks := r.factored(g, prompt)
+	if blocks == 0 {
+		return 0
+	}
+	coeffs, basis, values := r.factorSizes(g.Layout)
+	return int64(blocks)*int64(coeffs) + int64(g.KVHeads)*(int64(basis)+int64(blocks)*int64(values)+blockBytes(g, int64(r.exactBlocks()))+4*int64(r.Factors.Exact))
+}
+
+// keyBytes are those of the rows of a layer that its factors stand for.
+func (r rule) keyBytes(g Geometry, prompt int) int64 {
+	return blockBytes(g, int64(g.KVHeads)*int64(r.factored(g, prompt)))
+}
+
+// rebuiltBytes is what a step reads of the factors of a head beyond the keys that it rebuilds.
+func (r rule) rebuiltBytes(g Geometry, prompt int) int {
+	if r.factored(g, prompt) == 0 {
+		return 0
+	}
+	coeffs, basis, values := r.factorSizes(g.Layout)
+	return basis + r.Factors.Pages*r.Selector.Page()*(coeffs-g.Layout.BlockBytes()+values)/tensor.BlockSlots
+}
+
+// Adopts says that the owner of a sequence goes on with the blocks of its prompt as they were read.
+func (p *Policy) Adopts(g Geometry, prompt int) bool {
+	return p.KeepsAll() && p.factored(g, prompt) == 0
+}
+
+// openFactors gets the memory of factors, all or nothing: rest are the tables that need room for
+// the rows that stay.
+func (s *Store) openFactors(given bool, rest func(*table) bool) error {
+	for i := range s.tables {
+		t := &s.tables[i]
+		blocks := t.rule.factored(s.g, s.prompt)
+		if blocks == 0 {
+			continue
+		}
+		coeffs, basis, values := t.rule.factorSizes(s.g.Layout)
+		if err := s.arena.Charge(4 * int64(t.rule.Factors.Exact)); err != nil {
+			s.dropFactors()
+			return err
+		}
+		f := &factors{blocks: blocks, exact: make([]int32, 0, t.rule.Factors.Exact), given: given}
+		t.factors = f
+		var err error
+		get := func(size, n int) (got [][]byte) {
+			if err == nil {
+				got, err = s.arena.Alloc(size, n)
+			}
+			return got
+		}
+		f.values, f.pages = get(values, blocks), get(s.g.Layout.BlockBytes(), t.rule.exactBlocks())
+		if one := get(basis, 1); err == nil {
+			f.basis = one[0]
+		}
+		if t.Index == s.heads.Lo {
+			f.coeffs = get(coeffs, blocks)
+		}
+		switch {
+		case given: // there is nothing to give up
+			t.planes[rowsPlane].blocks, t.gone = make([][]byte, blocks), blocks
+		case rest(t):
+			f.rest = get(s.g.Layout.BlockBytes(), int(blocksOf(s.prompt))-blocks)
+		}
+		if err != nil {
+			s.dropFactors()
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Store) dropFactors() {
+	for i := range s.tables {
+		if f := s.tables[i].factors; f != nil {
+			for _, blocks := range [][][]byte{f.coeffs, f.values, f.pages, f.rest} {
+				s.arena.Release(blocks)
+			}
+			if f.basis != nil {
+				s.arena.Release([][]byte{f.basis})
+			}
+			s.arena.Uncharge(4 * int64(cap(f.exact)))
+			s.tables[i].factors = nil
+		}
+	}
+}
+
+// bytes are those that factors hold.
+func (f *factors) bytes() int64 {
+	if f == nil {
+		return 0
+	}
+	n := 4 * int64(cap(f.exact))
+	for _, b := range append(f.pieces(), f.rest...) {
+		n += int64(len(b))
+	}
+	return n
+}

@@ -1,0 +1,194 @@
+package kvcache
+
+import (
+	"fmt"
+
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+)
+
+// Statistics are what a compressor may read, of one head of one layer.
+type Statistics struct {
+	Layer, Head int
+	Prompt      int // tokens in the prompt
+
+	// Queries are those of the observation window, [window][group][KDim] after
+	// RoPE; window = min(Needs.Window, Prompt). Scale multiplies a score.
+	Queries []float32
+	Group   int
+	Scale   float32
+	// Votes, of latent attention instead of Queries: what the window's queries pay to
+	// each prompt token, summed over them and all query heads, [Prompt].
+	Votes []float32
+	// Attention received by each prompt token, [Prompt]; nil unless asked for.
+	Attention []float32
+	// votes are windowVotes of `voted` queries, when Vote was called.
+	votes []float32
+	voted int
+
+	// labels are the clusters of the first tokens, of so many segments, that were found before.
+	labels   []int32
+	labelled int
+
+	// Layout and Blocks give the keys of the prompt: slot = position.
+	Layout tensor.KVLayout
+	Blocks [][]byte
+}
+
+// EachKey gives every key of the prompt in turn, [KDim] after RoPE, as it is stored. The slice
+// is valid during the call.
+func (s *Statistics) EachKey(f func(pos int, key []float32)) {
+	k, v := make([]float32, s.Layout.KDim), make([]float32, s.Layout.VDim)
+	for pos := range s.Prompt {
+		s.Layout.Get(s.Blocks[pos/tensor.BlockSlots], pos%tensor.BlockSlots, k, v)
+		f(pos, k)
+	}
+}
+
+// Observation gathers on one socket, while a prompt is read, what compressors read when
+// the prompt is complete: the queries of the observation window and the attention that
+// prompt tokens receive, for the KV heads of that socket. Different (layer, head) pairs may be fed concurrently.
+//
+// In latent attention the sockets divide the query heads of the one KV head, so what
+// is gathered of a unit of them is a part of a sum (see [Observation.Parts]). Queries
+// of a unit are as wide as the row, so they are not kept: their votes are counted
+// as they come.
+type Observation struct {
+	arena  *Arena
+	g      Geometry
+	heads  tensor.Span
+	prompt int
+	at     []int // of each layer among those without a window; -1: it has one
+	first  int   // position of the first query of the window
+	charge int64
+
+	queries   []float32 // (layer, head or unit, window, its query heads, KDim), after RoPE; of latent attention only if they are asked for
+	votes     []float32 // (layer, unit, prompt) what the window pays to each token; of latent attention
+	attention []float32 // (layer, head or unit, prompt)
+	labels    []int32   // (layer, head, prompt), see Clustering
+	labelled  int       // segments whose labels are there
+	means     *means    // of the head in hand
+}
+
+// StatisticsBytes is what an Observation for policy p takes on a socket with `heads` KV
+// heads (or units) of every layer, for a prompt of `prompt` tokens.
+func StatisticsBytes(g Geometry, heads, prompt int, p *Policy) int64 {
+	return statisticsBytes(g, heads, prompt, p.Needs)
+}
+
+func statisticsBytes(g Geometry, heads, prompt int, n Needs) int64 {
+	floats := min(n.Window, prompt) * g.observed() * g.Layout.KDim
+	if g.Units > 0 && !n.Queries {
+		if floats = 0; n.Window > 0 {
+			floats = prompt
+		}
+	}
+	if n.PromptAttention {
+		floats += prompt
+	}
+	if n.Labels {
+		floats += prompt
+	}
+	return 4 * int64(floats) * int64(g.unwindowed()) * int64(heads)
+}
+
+// NewObservation charges the arena; nil without an error when nothing is needed. Errors
+// wrap ErrBudget.
+func NewObservation(a *Arena, g Geometry, heads tensor.Span, n Needs, prompt int) (*Observation, error) {
+	bytes := statisticsBytes(g, heads.Hi-heads.Lo, prompt, n)
+	if bytes == 0 {
+		return nil, nil
+	}
+	if err := a.Charge(bytes); err != nil {
+		return nil, fmt.Errorf("observing a prompt of %d tokens: %w", prompt, err)
+	}
+	at, layers := make([]int, g.Layers), 0
+	for i := range at {
+		at[i] = -1
+		if g.window(i) == 0 {
+			at[i] = layers
+			layers++
+		}
+	}
+	tables := layers * (heads.Hi - heads.Lo)
+	window := min(n.Window, prompt)
+	o := &Observation{arena: a, g: g, heads: heads, prompt: prompt, at: at, first: prompt - window, charge: bytes}
+	switch {
+	case g.Units == 0 || n.Queries:
+		o.queries = make([]float32, tables*window*g.observed()*g.Layout.KDim)
+	case window > 0:
+		o.votes = make([]float32, tables*prompt)
+	}
+	if n.PromptAttention {
+		o.attention = make([]float32, tables*prompt)
+	}
+	if n.Labels {
+		o.labels = make([]int32, tables*prompt)
+	}
+	return o, nil
+}
+
+// observed is how many query heads a KV head, or a unit, has.
+func (g Geometry) observed() int { return g.group() / max(1, g.Units) }
+
+func (o *Observation) index(layer, head int) int {
+	return o.at[layer]*(o.heads.Hi-o.heads.Lo) + head - o.heads.Lo
+}
+
+func (o *Observation) window(layer, head int) []float32 {
+	n := (o.prompt - o.first) * o.g.observed() * o.g.Layout.KDim
+	return o.queries[o.index(layer, head)*n:][:n]
+}
+
+// Observe notes the queries of n tokens from position pos on, whose keys are in
+// blocks already: q[i*ldq:] is [Group][KDim] of token i.
+func (o *Observation) Observe(layer, head, pos, n int, q []float32, ldq int, scale float32, blocks [][]byte, s *tensor.AttnScratch) {
+	if o.at[layer] < 0 {
+		return
+	}
+	if o.queries != nil {
+		width := o.g.observed() * o.g.Layout.KDim
+		w := o.window(layer, head)
+		for i := max(0, o.first-pos); i < n; i++ {
+			copy(w[(pos+i-o.first)*width:][:width], q[i*ldq:])
+		}
+	}
+	if o.g.Units > 0 {
+		o.count(layer, head, pos, n, q, ldq, scale, blocks, s)
+		return
+	}
+	if o.attention != nil {
+		tensor.AttentionMass(o.attention[o.index(layer, head)*o.prompt:][:o.prompt], q, ldq, n, pos, o.g.group(), scale, o.g.Layout, blocks, s)
+	}
+}
+
+// Statistics is what a compressor may read of one head of the prompt in from.
+func (o *Observation) Statistics(from *Store, layer, head int, scale float32) *Statistics {
+	e := StatisticsOf(from, layer, head)
+	if o == nil || o.at[layer] < 0 {
+		return e
+	}
+	e.Queries, e.Group, e.Scale = o.window(layer, head), o.g.group(), scale
+	if o.attention != nil {
+		e.Attention = o.attention[o.index(layer, head)*o.prompt:][:o.prompt]
+	}
+	o.Label(e)
+	return e
+}
+
+// Borrow takes the window's queries of another observation of the same heads, for measurements on
+// prompts that nobody has read.
+func (o *Observation) Borrow(from *Observation) { copy(o.queries, from.queries) }
+
+// StatisticsOf is what a compressor may read that needs no observation.
+func StatisticsOf(s *Store, layer, head int) *Statistics {
+	return &Statistics{Layer: layer, Head: head, Prompt: s.Tokens(), Group: s.g.group(), Layout: s.g.Layout, Blocks: s.Blocks(layer, head)}
+}
+
+// Release gives the bytes back; a second one, or one of nil, does nothing.
+func (o *Observation) Release() {
+	if o == nil {
+		return
+	}
+	o.arena.Uncharge(o.charge)
+	o.charge, o.queries, o.votes, o.attention, o.labels, o.means = 0, nil, nil, nil, nil, nil
+}

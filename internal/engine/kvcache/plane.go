@@ -1,0 +1,66 @@
+package kvcache
+
+import (
+	"sync"
+
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+)
+
+// A table keeps planes: lists of blocks of one size from the arena. A block of rows holds
+// keys, values and their scales side by side, as the kernels read them (see
+// docs/decisions/cache-planes.md); what only some policies have lies in blocks of its own.
+const (
+	rowsPlane  = iota // keys, values and scales of tensor.BlockSlots slots
+	halfPlane         // rotate_half of the keys, see Policy.AtCachePositions
+	indexPlane        // of a Selector
+	planes
+)
+
+// plane is one of them.
+type plane struct {
+	size   int // bytes of a block; 0: the table has no such plane
+	slots  int // that a block covers
+	blocks [][]byte
+}
+
+// room is the number of blocks for so many slots.
+func (p *plane) room(slots int) int {
+	if p.size == 0 {
+		return 0
+	}
+	return (slots + p.slots - 1) / p.slots
+}
+
+// extendIndex brings the index of a table's slots [from, to) up to their rows.
+func (s *Store) extendIndex(t *table, from, to int) {
+	if t.rule.Selector != nil {
+		scratch := scratches.Get().(*tensor.AttnScratch)
+		defer scratches.Put(scratch)
+		t.rule.Selector.Update(s.g.Layout, t.planes[indexPlane].blocks, t.rows(), from, to, scratch)
+		t.indexed = to
+	}
+}
+
+// reindex is extendIndex of slots that the index may know with other rows.
+func (s *Store) reindex(t *table, from, to int) {
+	if t.rule.Selector != nil {
+		if from < t.indexed {
+			from -= from % t.rule.Selector.Page()
+		}
+		s.extendIndex(t, from, to)
+	}
+}
+
+var scratches = sync.Pool{New: func() any { return new(tensor.AttnScratch) }}
+
+// planesOf are the planes of a table under rule p, all empty.
+func (g Geometry) planesOf(p *Policy) (all [planes]plane) {
+	all[rowsPlane] = plane{size: g.Layout.BlockBytes(), slots: tensor.BlockSlots}
+	if p.half {
+		all[halfPlane] = plane{size: g.Layout.HalfBytes(), slots: tensor.BlockSlots}
+	}
+	if p.Selector != nil {
+		all[indexPlane].size, all[indexPlane].slots = p.Selector.Index(g.Layout)
+	}
+	return all
+}

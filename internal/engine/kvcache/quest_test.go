@@ -1,0 +1,187 @@
+package kvcache
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+)
+
+// chosen is a stable sort by score, the first and the last in front.
+func TestChosenPages(t *testing.T) {
+	scratch := new(tensor.AttnScratch)
+	rapid.Check(t, func(r *rapid.T) {
+		score := rapid.SampledFrom([]float32{-3, -1, 0, float32(math.Copysign(0, -1)), 1e-40, 2, 7, float32(math.Inf(1)), float32(math.Inf(-1))})
+		if rapid.Bool().Draw(r, "all different") {
+			score = rapid.Float32Range(-5, 5)
+		}
+		scores := rapid.SliceOfN(score, 3, 200).Draw(r, "scores")
+		for n := rapid.SampledFrom([]int{0, 2000}).Draw(r, "more"); len(scores) < n; {
+			scores = append(scores, scores[len(scores)-3]+float32(len(scores)%19)/64)
+		}
+		k := rapid.IntRange(2, len(scores)-1).Draw(r, "k")
+		var rest []int32
+		for i := range len(scores) - 2 {
+			rest = append(rest, int32(i+1))
+		}
+		slices.SortStableFunc(rest, func(a, b int32) int {
+			x, y := scores[a], scores[b]
+			switch {
+			case x > y || x == y && !math.Signbit(float64(x)) && math.Signbit(float64(y)):
+				return -1
+			case x < y || x == y && math.Signbit(float64(x)) && !math.Signbit(float64(y)):
+				return 1
+			}
+			return 0
+		})
+		want := append([]int32{0, int32(len(scores) - 1)}, rest[:k-2]...)
+		slices.Sort(want)
+		mask, row := make([]uint64, (len(scores)+63)/64), slices.Clone(scores)
+		row[0], row[len(row)-1] = notANumber, notANumber
+		if k > 2 {
+			highest(row, k-2, mask, scratch)
+		}
+		mask[0] |= 1
+		mask[(len(row)-1)/64] |= 1 << ((len(row) - 1) % 64)
+		if got := listed(mask, nil); !slices.Equal(got, want) {
+			r.Fatalf("%d of %v: %v, want %v", k, scores, got, want)
+		}
+	})
+}
+
+// questNaive is the attention of one query group to the tokens that Quest reads, by the
+// paper's algorithm over rows in float64, and how near the choice was.
+func questNaive(t *testing.T, s *Store, p pageBounds, layer, head, n int, q []float32, g int) (positions []int) {
+	l := s.g.Layout
+	pages := (n + p.page - 1) / p.page
+	scores := make([]float64, pages)
+	k, v := make([]float32, l.KDim), make([]float32, l.VDim)
+	for i := range scores {
+		lo, hi := make([]float64, l.KDim), make([]float64, l.KDim)
+		for slot := i * p.page; slot < min(n, (i+1)*p.page); slot++ {
+			l.Get(s.Blocks(layer, head)[slot/tensor.BlockSlots], slot%tensor.BlockSlots, k, v)
+			for d, x := range k {
+				if slot == i*p.page {
+					lo[d], hi[d] = float64(x), float64(x)
+				}
+				lo[d], hi[d] = min(lo[d], float64(x)), max(hi[d], float64(x))
+			}
+		}
+		scores[i] = math.Inf(-1)
+		for r := range g {
+			sum := 0.0
+			for d := range lo {
+				x := float64(q[r*l.KDim+d])
+				sum += max(x*lo[d], x*hi[d])
+			}
+			scores[i] = max(scores[i], sum)
+		}
+	}
+	scores[0], scores[pages-1] = math.Inf(1), math.Inf(1)
+	order := make([]int, pages)
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(a, b int) int {
+		switch {
+		case scores[a] > scores[b]:
+			return -1
+		case scores[a] < scores[b]:
+			return 1
+		}
+		return 0
+	})
+	keep := order[:min(p.pages, pages)]
+	slices.Sort(keep)
+	for _, i := range keep {
+		for slot := i * p.page; slot < min(n, (i+1)*p.page); slot++ {
+			positions = append(positions, slot)
+		}
+	}
+	return positions
+}
+
+// What a step reads is the chosen pages and the whole index, of layers that choose.
+func TestReadBytes(t *testing.T) {
+	g := Geometry{Layers: 3, KVHeads: 2, Group: 4, Layout: tensor.KVLayout{Type: tensor.BF16, KDim: 64, VDim: 64}}
+	row := int64(g.Layout.RowBytes())
+	full := 3 * 2 * 5000 * row
+	for spec, want := range map[string]int64{
+		"full":                                                   full,
+		"streaming:sink=4,recent=60":                             3 * 2 * 64 * row,
+		"quest:page=16,budget=1024":                              3 * 2 * (1024*row + 313*2*64*2), // 312.5 pages of two bounds
+		"quest:page=32,budget=512,skip=1":                        full/3 + 2*2*(512*row+157*2*64*2),
+		"quest:page=16,budget=5008":                              full,                                                  // everything is read, and no index
+		"shadowkv:chunk=8,budget=256,outliers=48,local=4":        3 * 2 * ((256+384+39)*row + 625*(64*2+4+1)),           // a landmark, its cosine, and an eighth of a line
+		"shadowkv:budget=256,keys=lowrank,rank=64":               3 * 2 * ((256+384+39)*row + 625*(64*2+4+1) + 64*64*4), // and the basis: so many coefficients take what keys do
+		"shadowkv:chunk=16,budget=256,outliers=4,local=4,int8=1": 3 * 2 * ((256+64+79)*row + 313*(64+8+4+1)),
+	} {
+		p, err := Parse(spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := ReadBytes(g, 4000, 5000, p); got != want {
+			t.Errorf("%s reads %d bytes, want %d", spec, got, want)
+		}
+	}
+	g.Windows = []int{0, 100, 100}
+	if got, want := ReadBytes(g, 4000, 5000, Full()), full/3+2*2*100*row; got != want {
+		t.Errorf("with windows %d bytes, want %d", got, want)
+	}
+}
+
+// A view holds the tokens that the paper's plain form chooses, in order, after any history
+// of steps; and everything, without a copy, while the context is within the budget.
+func TestQuestEqualsNaive(t *testing.T) {
+	g := Geometry{Layers: 2, KVHeads: 2, Group: 3, Layout: tensor.KVLayout{Type: tensor.F32, KDim: 8, VDim: 8}}
+	for _, p := range []*Policy{quest.of(16, 64, 0), quest.of(16, 35, 1), quest.of(32, 128, 0), quest.of(64, 128, 0)} {
+		t.Run(p.Spec(), func(t *testing.T) {
+			rapid.Check(t, func(r *rapid.T) {
+				a := NewArena(1 << 30)
+				defer a.Close()
+				s := ownedOf(t, a, g, p, rapid.IntRange(1, 400).Draw(r, "prompt"))
+				for range rapid.IntRange(1, 6).Draw(r, "steps") {
+					n, from := rapid.IntRange(1, 40).Draw(r, "tokens"), s.Tokens()
+					if err := s.Reserve(from + n); err != nil {
+						r.Fatal(err)
+					}
+					write(s, from, from+n)
+					s.Commit(rapid.IntRange(0, n).Draw(r, "accepted"))
+				}
+				at := s.Tokens() - 1
+				q := make([]float32, 3*8)
+				for i := range q {
+					q[i] = rapid.Float32Range(-1, 1).Draw(r, "q") + float32(i)/1000
+				}
+				for layer := range 2 {
+					blocks, n, mask := s.View(layer, 1, at, q, 1, nil, new(tensor.AttnScratch))
+					if most := s.Read(layer, 1); len(blocks) > most || most > len(s.Blocks(layer, 1)) {
+						r.Fatalf("layer %d: %d of %d blocks are viewed, at most %d were said", layer, len(blocks), len(s.Blocks(layer, 1)), most)
+					}
+					if layer < p.Skip || at < p.Selector.Reads(1<<20) {
+						if n != at+1 || mask != nil || &blocks[0][0] != &s.Blocks(layer, 1)[0][0] || len(blocks) != len(s.Blocks(layer, 1)) {
+							r.Fatalf("layer %d: %d of %d slots", layer, n, at+1)
+						}
+						continue
+					}
+					want := questNaive(t, s, p.Selector.(pageBounds), layer, 1, at+1, q, 3)
+					k, v := make([]float32, 8), make([]float32, 8)
+					for i := range max(n, len(want)) {
+						if n != len(want) {
+							r.Fatalf("%d slots, want %d", n, len(want))
+						}
+						g.Layout.Get(blocks[i/tensor.BlockSlots], i%tensor.BlockSlots, k, v)
+						wk, wv := row(g, layer, 1, want[i])
+						if fmt.Sprint(k, v) != fmt.Sprint(wk, wv) {
+							r.Fatalf("layer %d, %d tokens: slot %d is not position %d", layer, at+1, i, want[i])
+						}
+					}
+				}
+			})
+		})
+	}
+}

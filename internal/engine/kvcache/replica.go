@@ -1,0 +1,85 @@
+package kvcache
+
+import (
+	"fmt"
+
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+)
+
+// A replica is a second Store of a sequence, on another socket: opened with the
+// rows of ExportSlots, and then fed every row that decode writes. Its policy makes
+// the same choices, since they depend on positions alone; so policies whose
+// scores change in decode have no replicas.
+
+// Sealed says that the store is complete: tokens may be written.
+func (s *Store) Sealed() bool { return s.sealed }
+
+// Staged is the number of tokens that were reserved beyond Tokens: those of the
+// running step.
+func (s *Store) Staged() int { return s.staged }
+
+// TokenBytes is the size of what one token adds to the replica of a sequence: a
+// row of every head of every layer.
+func TokenBytes(g Geometry) int { return g.Layers * g.KVHeads * g.Layout.RowBytes() }
+
+// ExportToken appends the rows of the token at pos, which the running step wrote:
+// head by head, layer by layer, TokenBytes in all.
+func (s *Store) ExportToken(dst []byte, pos int) []byte {
+	s.checkStaged(pos)
+	l, size := s.g.Layout, s.g.Layout.RowBytes()
+	for i := range s.tables {
+		t, slot := &s.tables[i], pos
+		block := []byte(nil)
+		if !t.rule.KeepsAll() {
+			entries := s.undo.entries[i*s.undo.per:][:s.undo.per]
+			slot = int(entries[pos-s.tokens].slot) - 1
+			if slot < 0 {
+				panic(fmt.Sprintf("kvcache: position %d was not written in this step", pos))
+			}
+			for j := pos - s.tokens + 1; j < len(entries) && block == nil; j++ {
+				if int(entries[j].slot)-1 == slot { // a later token of the step took the slot
+					block = make([]byte, l.BlockBytes())
+					rows, at := s.undo.row(i*s.undo.per + j)
+					l.LoadRow(block, slot%tensor.BlockSlots, rows, at)
+				}
+			}
+		}
+		if block == nil {
+			block = t.rows()[slot/tensor.BlockSlots]
+		}
+		at := len(dst)
+		dst = append(dst, make([]byte, size)...)
+		l.ExportRow(dst[at:], block, slot%tensor.BlockSlots)
+	}
+	return dst
+}
+
+// ImportToken is Write of a token's rows, as ExportToken of another store of the
+// same sequence gave them. Errors wrap ErrRows.
+func (s *Store) ImportToken(pos int, rows []byte) error {
+	if len(rows) != len(s.tables)*s.g.Layout.RowBytes() {
+		return fmt.Errorf("%w: a token has %d bytes, not %d", ErrRows, len(s.tables)*s.g.Layout.RowBytes(), len(rows))
+	}
+	s.checkStaged(pos)
+	size := s.g.Layout.RowBytes()
+	for i := range s.tables {
+		t, slot := &s.tables[i], pos
+		if !t.rule.KeepsAll() {
+			if s.undo.entries[i*s.undo.per+pos-s.tokens].slot > 0 {
+				s.rewind(t, pos-s.tokens)
+			}
+			slot = s.stage(t, i*s.undo.per+pos-s.tokens, pos)
+		}
+		s.g.Layout.ImportRow(t.rows()[slot/tensor.BlockSlots], slot%tensor.BlockSlots, rows[i*size:])
+		s.turnHalf(t, slot)
+		s.reindex(t, slot, slot+1)
+		t.n = max(t.n, slot+1)
+	}
+	return nil
+}
+
+func (s *Store) checkStaged(pos int) {
+	if pos < s.tokens || pos >= s.tokens+s.staged {
+		panic(fmt.Sprintf("kvcache: position %d, reserved are [%d,%d)", pos, s.tokens, s.tokens+s.staged))
+	}
+}

@@ -1,0 +1,61 @@
+package kvcache
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+)
+
+// HeadBytes is what one KV head of a segment takes as bytes: its block of every layer.
+func HeadBytes(g Geometry) int { return g.Layers * g.Layout.BlockBytes() }
+
+// Bytes copies the segment's rows: [head][layer] blocks as they lie in memory, HeadBytes a
+// head. dst has room for all of them.
+func (g *Segment) Bytes(dst []byte) {
+	heads, size := g.heads.Len(), g.g.Layout.BlockBytes()
+	for head := range heads {
+		for layer := range g.g.Layers {
+			copy(dst[(head*g.g.Layers+layer)*size:][:size], g.blocks[layer*heads+head])
+		}
+	}
+}
+
+// NewSegment makes block `at` of a text from what Bytes gave on a socket with the same heads.
+// It takes memory: errors wrap ErrBudget and ErrMemory.
+func NewSegment(a *Arena, g Geometry, heads tensor.Span, at int, rows []byte) (*Segment, error) {
+	if heads.Lo < 0 || heads.Hi > g.KVHeads || heads.Len() < 1 || len(rows) != heads.Len()*HeadBytes(g) {
+		return nil, fmt.Errorf("%w: %d bytes for heads [%d,%d) of %d layers", ErrRows, len(rows), heads.Lo, heads.Hi, g.Layers)
+	}
+	size := g.Layout.BlockBytes()
+	blocks, err := a.Alloc(size, g.Layers*heads.Len())
+	if err != nil {
+		return nil, fmt.Errorf("restoring block %d of a text: %w", at, err)
+	}
+	for head := range heads.Len() {
+		for layer := range g.Layers {
+			copy(blocks[layer*heads.Len()+head], rows[(head*g.Layers+layer)*size:][:size])
+		}
+	}
+	s := &Segment{arena: a, g: g, heads: heads, at: at, blocks: blocks}
+	a.register(s)
+	return s, nil
+}
+
+// Form names how rows lie in a block: two processes whose forms are equal can read each
+// other's Bytes. It is a hash of the shape and of blocks that were written row by row, so
+// that no build takes rows for its own that another layout wrote.
+func Form(g Geometry) [sha256.Size]byte {
+	h := sha256.New()
+	fmt.Fprintf(h, "%d layers, %+v, windows %v\x00", g.Layers, g.Layout, g.Windows)
+	block, row := make([]byte, g.Layout.BlockBytes()), make([]byte, g.Layout.RowBytes())
+	for slot := range tensor.BlockSlots {
+		for i := 0; i+4 <= len(row); i += 4 {
+			binary.LittleEndian.PutUint32(row[i:], uint32(slot*len(row)+i)*2654435761)
+		}
+		g.Layout.ImportRow(block, slot, row)
+	}
+	h.Write(block)
+	return [sha256.Size]byte(h.Sum(nil))
+}

@@ -1,0 +1,76 @@
+package kvcache
+
+import (
+	"bytes"
+	"errors"
+	"testing"
+
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+)
+
+// A segment made of another's bytes holds its rows, on an arena of its own and on the same
+// heads alone; a prompt that goes on behind it reads what one behind the first reads.
+func TestSegmentBytes(t *testing.T) {
+	for name, g := range map[string]Geometry{"plain": small, "windows": windowed} {
+		t.Run(name, func(t *testing.T) {
+			heads := tensor.Span{Lo: 0, Hi: g.KVHeads}
+			a, b := NewArena(1<<30), NewArena(1<<30)
+			defer a.Close()
+			defer b.Close()
+			chain, source := chainOf(t, a, g, heads, 200, 3)
+			rows := make([]byte, g.KVHeads*HeadBytes(g))
+			var again []*Segment
+			for at, seg := range chain {
+				seg.Bytes(rows)
+				if s, err := NewSegment(b, g, heads, at, rows); err != nil {
+					t.Fatal(err)
+				} else {
+					again = append(again, s)
+				}
+			}
+			source.Release()
+			one, window := SegmentBytes(g, g.KVHeads)
+			if s := b.Stats(); s.Used != 3*(one+window) || s.Evictable != s.Used {
+				t.Errorf("%+v: want %d bytes, all of them evictable", s, 3*(one+window))
+			}
+			read := func(a *Arena, chain []*Segment) (all []byte) {
+				s := NewPrefill(a, g, heads)
+				defer s.Release()
+				if err := s.Attach(chain); err != nil {
+					t.Fatal(err)
+				}
+				for layer := range g.Layers {
+					for head := range g.KVHeads {
+						for _, block := range s.Blocks(layer, head) {
+							all = append(all, block...)
+						}
+					}
+				}
+				return all
+			}
+			if !bytes.Equal(read(a, chain), read(b, again)) {
+				t.Error("a prompt behind the restored segments reads other rows")
+			}
+			for _, seg := range again {
+				seg.Release()
+			}
+			if s := b.Stats(); s.Used != 0 {
+				t.Errorf("%+v after all were released", s)
+			}
+			if _, err := NewSegment(b, g, heads, 0, rows[1:]); !errors.Is(err, ErrRows) {
+				t.Errorf("rows that lack a byte: %v", err)
+			}
+			if _, err := NewSegment(NewArena(one), g, tensor.Span{Lo: 0, Hi: g.KVHeads + 1}, 0, rows); !errors.Is(err, ErrRows) {
+				t.Errorf("heads that are not there: %v", err)
+			}
+			if _, err := NewSegment(NewArena(one+window-1), g, heads, 0, rows); !errors.Is(err, ErrBudget) {
+				t.Errorf("no room: %v", err)
+			}
+		})
+	}
+	same, other := small, small
+	other.Layout.Type = tensor.Int8
+	if Form(small) == Form(windowed) || Form(small) == Form(other) || Form(small) != Form(same) {
+		t.Error("forms do not tell layouts apart")
+	}
+}

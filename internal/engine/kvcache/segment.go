@@ -1,0 +1,192 @@
+package kvcache
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+)
+
+// Segment is one block of a text: the rows of tensor.BlockSlots tokens from a multiple of
+// that on, of some KV heads of every layer, as they are while the text is read. Several
+// stores read them and none writes. A prompt is a chain of segments and what follows them.
+type Segment struct {
+	arena  *Arena
+	g      Geometry
+	heads  tensor.Span
+	at     int       // position of the first token, in blocks
+	blocks [][]byte  // [layer][head]
+	sums   []float32 // [layer that sees everything][head][tokens up to its end]; nil: none, see KeepSums
+}
+
+// Share makes a segment of a full block of a prompt that is being read, of tokens that the
+// running step writes too: call it before Commit, which frees what layers with a window do
+// not need. Release it when nobody is to attach it any more. A store of an owner can be
+// shared from as well when all its heads keep every token.
+func (s *Store) Share(block int) (*Segment, error) {
+	if !s.sealed || block < 0 || (block+1)*tensor.BlockSlots > s.tokens+s.staged {
+		return nil, fmt.Errorf("kvcache: block %d of a store with %d tokens cannot be shared", block, s.tokens+s.staged)
+	}
+	own := make([][]byte, len(s.tables))
+	for i := range s.tables {
+		t := &s.tables[i]
+		if !t.rule.KeepsAll() || block < t.gone {
+			return nil, fmt.Errorf("kvcache: block %d of layer %d cannot be shared: it is not kept in place", block, t.Layer)
+		}
+		own[i] = t.rows()[block]
+	}
+	g := &Segment{arena: s.arena, g: s.g, heads: s.heads, at: block, blocks: s.arena.Retain(own)}
+	s.shares = true
+	s.arena.register(g)
+	return g, nil
+}
+
+// register counts a segment among those whose end would free memory.
+func (a *Arena) register(g *Segment) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.segments == nil {
+		a.segments = map[*Segment]bool{}
+	}
+	a.segments[g] = true
+}
+
+// Heads are the KV heads whose rows it holds.
+func (g *Segment) Heads() tensor.Span { return g.heads }
+
+// Release gives the segment up; stores that attached it keep its rows. A second one does
+// nothing.
+func (g *Segment) Release() {
+	g.DropSums()
+	g.arena.mu.Lock()
+	delete(g.arena.segments, g)
+	g.arena.mu.Unlock()
+	g.arena.Release(g.blocks)
+	g.blocks = nil
+}
+
+// Attach begins the store of a prompt that is being read with the tokens of the first
+// segments of its text, of the same arena, shape and heads. It takes no memory. Of layers
+// with a window it holds what a later token sees.
+func (s *Store) Attach(chain []*Segment) error {
+	if s.tokens+s.staged > 0 || !s.sealed || s.evicts() {
+		return errors.New("kvcache: segments are attached to an empty prefill store only")
+	}
+	for i, g := range chain {
+		if err := s.fits(g, i); err != nil {
+			return err
+		}
+	}
+	s.tokens, s.shares = len(chain)*tensor.BlockSlots, true
+	for i := range s.tables {
+		t := &s.tables[i]
+		if t.ring > 0 {
+			t.gone = max(0, (s.tokens-t.ring)/tensor.BlockSlots)
+		}
+		rows := make([][]byte, len(chain))
+		for j, g := range chain {
+			rows[j] = g.blocks[i]
+		}
+		copy(rows[t.gone:], s.arena.Retain(rows[t.gone:]))
+		clear(rows[:t.gone])
+		t.planes[rowsPlane].blocks, t.n = rows, s.tokens
+	}
+	return nil
+}
+
+// Adopts gives up the store's own rows of one of its blocks and holds those of a segment of the same
+// text in their place: the same bits, once. Like Share it comes before Commit.
+func (s *Store) Adopts(g *Segment, block int) error {
+	if err := s.fits(g, block); err != nil {
+		return err
+	}
+	if s.evicts() || (g.at+1)*tensor.BlockSlots > s.tokens+s.staged {
+		return fmt.Errorf("kvcache: block %d of a store with %d tokens cannot be replaced", g.at, s.tokens+s.staged)
+	}
+	for i := range s.tables {
+		if t := &s.tables[i]; g.at >= t.gone {
+			held := s.arena.Retain(g.blocks[i : i+1])
+			s.arena.Release(t.rows()[g.at : g.at+1])
+			t.rows()[g.at] = held[0]
+		}
+	}
+	s.shares = true
+	return nil
+}
+
+// fits says whether a segment may be the block `at` of a store.
+func (s *Store) fits(g *Segment, at int) error {
+	switch {
+	case g.blocks == nil:
+		return errors.New("kvcache: a segment that was released")
+	case g.arena != s.arena || g.heads != s.heads || g.g.Layers != s.g.Layers || g.g.Layout != s.g.Layout:
+		return errors.New("kvcache: a segment of another arena or shape")
+	case g.at != at:
+		return fmt.Errorf("kvcache: block %d of a text as its block %d", g.at, at)
+	}
+	return nil
+}
+
+// SegmentBytes is what a segment takes on a socket with `heads` KV heads of every layer: of
+// layers that see everything, and of layers with a window.
+func SegmentBytes(g Geometry, heads int) (whole, windows int64) {
+	plain := int64(g.unwindowed()) * int64(heads)
+	return blockBytes(g, plain), blockBytes(g, int64(g.Layers)*int64(heads)-plain)
+}
+
+// Shared is how many of Bytes other stores or segments hold too.
+func (s *Store) Shared() int64 {
+	bytes := int64(0)
+	for i := range s.tables {
+		for _, b := range s.tables[i].rows()[s.tables[i].gone:] {
+			if s.arena.IsShared(b) {
+				bytes += int64(len(b))
+			}
+		}
+	}
+	return bytes
+}
+
+// unshare copies the blocks that the next token will be written into and that others hold
+// too: all or none. Only the block of the next position can be one, in heads that keep
+// every token.
+func (s *Store) unshare() error {
+	at := s.tokens / tensor.BlockSlots
+	if !s.shares || s.tokens%tensor.BlockSlots == 0 {
+		return nil
+	}
+	var shared []*table
+	for i := range s.tables {
+		if t := &s.tables[i]; t.rule.KeepsAll() && s.arena.IsShared(t.rows()[at]) {
+			shared = append(shared, t)
+		}
+	}
+	copies, err := s.arena.Alloc(s.g.Layout.BlockBytes(), len(shared))
+	if err != nil {
+		return err
+	}
+	for i, t := range shared {
+		copy(copies[i], t.rows()[at])
+		s.arena.Release(t.rows()[at : at+1])
+		t.rows()[at] = copies[i]
+	}
+	s.shares = false
+	return nil
+}
+
+// blockID is a block as a key.
+type blockID struct {
+	at   *byte
+	size int
+}
+
+// cached are the blocks that segments hold, and how many of them hold each.
+func (a *Arena) cached() map[blockID]int32 {
+	count := map[blockID]int32{}
+	for g := range a.segments {
+		for _, b := range g.blocks {
+			count[blockID{&b[0], len(b)}]++
+		}
+	}
+	return count
+}

@@ -1,0 +1,152 @@
+package kvcache
+
+import (
+	"math/bits"
+
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+)
+
+// shadowKV keeps every token and reads few (ShadowKV, arXiv 2410.21465, algorithms 1 and 2, by
+// default with exact keys; see lowrank.go): of each chunk of `chunk` tokens the mean of its keys is a landmark, and a
+// step reads the chunks whose landmarks it attends to most, `budget` tokens in all. Beside
+// them it reads, always, the `outliers` chunks whose landmarks say least about their keys, those
+// with the lowest cosine between a key and the mean, which have no landmark, and the newest
+// `local` chunks with whatever follows them. Prefill reads everything.
+//
+// A step's attention to a landmark is the softmax over all of them, of each query head; a
+// chunk's is the largest of the query heads that share its KV head. The earlier chunk wins a
+// tie, among outliers too. The paper chooses the outliers of the prompt and never indexes what
+// is generated; here a chunk has a landmark as soon as `local` whole ones follow it, whoever wrote it,
+// and the outliers are those of all chunks that have one. So a choice is a pure function of the
+// keys, whatever was written, undone or handed over.
+//
+// Landmarks are float32 where the cache is, otherwise bfloat16, and with int8=1 a byte an
+// element and a scale: half of the index, and of what a step reads of it.
+var shadowKV = method{"shadowkv", []param{{key: "chunk", value: 8, least: 2, most: 64, doubles: true}, size("budget", 256, 2), {key: "outliers", value: 48, most: 1 << 16}, {key: "local", value: 4, least: 1, most: 1 << 16}, flag("int8"), {key: "skip", most: 1024},
+	{key: "keys", words: []string{"exact", "lowrank"}, most: 1}, {key: "rank", value: 128, least: 8, most: 4096, eights: true}}, func(v []int) Parts {
+	m := landmarks{chunk: v[0], chunks: max(1, v[1]/v[0]), outliers: v[2], local: v[3], int8: v[4] == 1}
+	return Parts{Selector: m, Skip: v[5], Factors: Factors{Rank: v[6] * v[7], Exact: m.outliers, Pages: m.chunks, Marked: m.marked, Choose: m.choose}}
+}}
+
+// landmarks selects chunks by tensor.KVLayout.Landmark.
+type landmarks struct {
+	chunk    int // slots
+	chunks   int // that a query chooses
+	outliers int // chunks
+	local    int // chunks
+	int8     bool
+}
+
+// marked is how many chunks of so many slots a query chooses from; 0: it reads all.
+func (m landmarks) marked(slots int) int {
+	if n := slots/m.chunk - m.local; n > m.chunks+m.outliers {
+		return n
+	}
+	return 0
+}
+
+func (m landmarks) kind(l tensor.KVLayout) tensor.DType {
+	switch {
+	case m.int8:
+		return tensor.Int8
+	case l.Type == tensor.F32:
+		return tensor.F32
+	}
+	return tensor.BF16
+}
+
+func (m landmarks) Page() int { return m.chunk }
+
+func (m landmarks) Reads(slots int) int { return min(slots, (m.chunks+m.outliers+m.local+1)*m.chunk-1) }
+
+// Index implements Selector: the landmarks of tensor.BlockSlots chunks.
+func (m landmarks) Index(l tensor.KVLayout) (bytes, slots int) {
+	return l.LandmarkBytes(m.kind(l)), tensor.BlockSlots * m.chunk
+}
+
+// Update implements Selector: a chunk has a landmark when it is whole. The outliers among those
+// that the newest token chooses from are noted in the index, which has a bit for each and their
+// number in the first block.
+func (m landmarks) Update(l tensor.KVLayout, index, blocks [][]byte, from, to int, s *tensor.AttnScratch) {
+	row := s.Row((1 + m.chunk) * l.KDim)
+	for c := from / m.chunk; c < to/m.chunk; c++ {
+		first := c * m.chunk
+		block := first / tensor.BlockSlots
+		first -= block * tensor.BlockSlots
+		l.Landmark(m.kind(l), index[c/tensor.BlockSlots], c%tensor.BlockSlots, blocks[block], first, first+m.chunk, row)
+	}
+	if n := m.marked(to); from/m.chunk < to/m.chunk && n > 0 {
+		for i, word := range m.choose(l, index, n, s) {
+			l.LandmarkWords(m.kind(l), index[i])[0] = word
+		}
+		l.LandmarkWords(m.kind(l), index[0])[1] = uint64(n)
+	}
+}
+
+func (m landmarks) Select(l tensor.KVLayout, index [][]byte, n int, q Queries, s *tensor.AttnScratch) []int32 {
+	chunks := (n + m.chunk - 1) / m.chunk
+	marked := m.marked(n)
+	if marked == 0 {
+		return nil
+	}
+	fixed := m.fixed(l, index, marked, s)
+	scores := s.ScoreLandmarks(l, m.kind(l), index, marked, q.Rows, q.Heads)
+	best := s.Row(marked)
+	best[0] = negInf
+	for n := 1; n < marked; n *= 2 {
+		copy(best[n:], best[:n])
+	}
+	for r := range q.Heads {
+		row := scores[r*marked:][:marked]
+		tensor.Scale(row, q.Scale)
+		for i, word := range fixed {
+			for ; word != 0; word &= word - 1 {
+				row[i*64+bits.TrailingZeros64(word)] = negInf
+			}
+		}
+		if normaliser := tensor.LogSumExp(row); normaliser > negInf { // then every element is a number, too
+			tensor.Raise(best, row, normaliser)
+		}
+	}
+	for i, word := range fixed {
+		for ; word != 0; word &= word - 1 {
+			best[i*64+bits.TrailingZeros64(word)] = notANumber
+		}
+	}
+	highest(best, m.chunks, fixed, s)
+	_, places := s.Chosen(0, m.chunks+m.outliers+chunks-marked)
+	places = listed(fixed, places)
+	for c := marked; c < chunks; c++ {
+		places = append(places, int32(c))
+	}
+	return places
+}
+
+// fixed gives a bit to each of the outliers among the first n chunks.
+func (m landmarks) fixed(l tensor.KVLayout, index [][]byte, n int, s *tensor.AttnScratch) []uint64 {
+	if l.LandmarkWords(m.kind(l), index[0])[1] != uint64(n) { // of a token before the newest
+		return m.choose(l, index, n, s)
+	}
+	fixed := s.Mask(n)
+	for i := range fixed {
+		fixed[i] = l.LandmarkWords(m.kind(l), index[i])[0]
+	}
+	return fixed
+}
+
+// choose is fixed by the cosines.
+func (m landmarks) choose(l tensor.KVLayout, index [][]byte, n int, s *tensor.AttnScratch) []uint64 {
+	fixed := s.Mask(n)
+	clear(fixed)
+	if m.outliers == 0 {
+		return fixed
+	}
+	against := s.Row(n)
+	for first := 0; first < n; first += tensor.BlockSlots {
+		for i, cosine := range l.LandmarkNumbers(m.kind(l), index[first/tensor.BlockSlots])[:min(tensor.BlockSlots, n-first)] {
+			against[first+i] = -cosine
+		}
+	}
+	highest(against, m.outliers, fixed, s)
+	return fixed
+}

@@ -1,0 +1,269 @@
+package kvcache
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+)
+
+// pagesInMemory is a file that is none.
+type pagesInMemory struct {
+	bytes  []byte
+	reads  int
+	err    error
+	closed int
+}
+
+func (f *pagesInMemory) Read(at []int64, size int, got func(i int, page []byte) error) error {
+	if f.err != nil {
+		return f.err
+	}
+	for i := len(at) - 1; i >= 0; i-- { // any order
+		f.reads++
+		if err := got(i, f.bytes[at[i]:][:size]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (f *pagesInMemory) Close() { f.closed++ }
+
+// spill moves what it can of a store to a file, through a buffer of a few blocks.
+func spill(t interface{ Fatal(...any) }, s *Store) *pagesInMemory {
+	f, blocks, buf := &pagesInMemory{}, Spillable(s.g, s.prompt, s.tokens, s.policy), make([]byte, 3*s.g.Layout.BlockBytes()+5)
+	for {
+		n := s.CopyPages(buf, int64(len(f.bytes)), blocks)
+		if n == 0 {
+			break
+		}
+		f.bytes = append(f.bytes, buf[:n]...)
+	}
+	if want := FileBytes(s.g, blocks, s.policy); int64(len(f.bytes)) != want {
+		t.Fatal(fmt.Sprintf("%d bytes of pages, FileBytes says %d", len(f.bytes), want))
+	}
+	if err := s.Spill(f, blocks, PageSums(nil, s.g, s.policy, f.bytes)); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// attended is the attention of a query to a head of a store, as bits.
+func attended(s *Store, layer, head, pos int, q []float32) []uint32 {
+	scratch, g := new(tensor.AttnScratch), s.g.group()
+	blocks, n, valid := s.View(layer, head, pos, q, 0.3, nil, scratch)
+	out := make([]float32, g*s.g.Layout.VDim)
+	tensor.Attend(out, q, g, 0.3, s.g.Layout, blocks, n, valid, scratch)
+	bits := make([]uint32, len(out))
+	for i, x := range out {
+		bits[i] = math.Float32bits(x)
+	}
+	return bits
+}
+
+type spillCase struct {
+	p *Policy
+	g Geometry
+}
+
+func spillCases() (all []spillCase) {
+	for i, p := range []*Policy{shadowKV.of(8, 40, 5, 4, 0, 0, 0, 128), shadowKV.of(4, 16, 0, 1, 1, 1, 0, 128), shadowKV.of(16, 32, 2, 2, 0, 0, 0, 128), quest.of(16, 64, 0), quest.of(32, 96, 1), shadowKV.of(8, 40, 5, 4, 0, 0, 1, 8), shadowKV.of(4, 16, 0, 1, 1, 0, 1, 8)} {
+		for j, l := range []tensor.KVLayout{{Type: tensor.F32, KDim: 8, VDim: 16}, {Type: tensor.BF16, KDim: 16, VDim: 8}, {Type: tensor.Int8, KDim: 32, VDim: 32}, {Type: tensor.BF16, KDim: 24, VDim: 16, Latent: true}} {
+			g := Geometry{Layers: 3, KVHeads: 2, Group: 2, Layout: l}
+			switch {
+			case l.Latent && p.Factors.Rank > 0:
+				continue
+			case l.Latent:
+				g.KVHeads, g.Units = 1, 2
+			case p.Factors.Rank > 0: // values are worth a file
+				g.Layout.VDim *= 2
+			}
+			if (i+j)%3 == 0 {
+				g.Windows = []int{0, 40, 0}
+			}
+			all = append(all, spillCase{p, g})
+		}
+	}
+	return all
+}
+
+// A sequence whose pages lie in a file attends to the same bits as one in memory, whatever is
+// written, rolled back and spilled when; and takes what SpilledBytes says.
+func TestSpilledIsInMemory(t *testing.T) {
+	exact := spillCases()
+	at := slices.IndexFunc(exact, func(c spillCase) bool { return c.p.Factors.Rank > 0 })
+	exact, low := exact[:at], exact[at:]
+	spills := map[bool]int{}
+	rapid.Check(t, func(r *rapid.T) {
+		c := rapid.SampledFrom(rapid.SampledFrom([][]spillCase{exact, low}).Draw(r, "keys")).Draw(r, "case")
+		prompt, arenas := rapid.IntRange(400, 900).Draw(r, "prompt"), [2]*Arena{NewArena(1 << 30), NewArena(1 << 30)}
+		var stores [2]*Store
+		for i, a := range arenas {
+			defer a.Close()
+			part := NewPrefill(a, c.g, tensor.Span{Lo: 0, Hi: c.g.KVHeads})
+			if err := part.Reserve(prompt); err != nil {
+				r.Fatal(err)
+			}
+			writeNoise(part, 0, prompt)
+			part.Commit(prompt)
+			var err error
+			if stores[i], _, err = handOver(c.p, []*Store{part}, 0); err != nil {
+				r.Fatal(err)
+			}
+		}
+		var file *pagesInMemory
+		blocks, when := 0, rapid.IntRange(0, 2).Draw(r, "when")
+		q := make([]float32, c.g.Group*c.g.Layout.KDim)
+		for k := range rapid.IntRange(1, 6).Draw(r, "steps") {
+			if k == when && Spillable(c.g, prompt, stores[1].Tokens(), c.p) > 0 {
+				spills[c.p.Factors.Rank > 0]++
+				before := arenas[1].Used()
+				file = spill(r, stores[1])
+				if blocks = stores[1].Spilled(); arenas[1].Used() >= before {
+					r.Fatalf("%d bytes after %d", arenas[1].Used(), before)
+				}
+			}
+			n, from := rapid.IntRange(1, 70).Draw(r, "tokens"), stores[0].Tokens()
+			accepted := rapid.IntRange(0, n).Draw(r, "accepted")
+			for i := range q {
+				q[i] = rapid.Float32Range(-1, 1).Draw(r, "q") * 4
+			}
+			for _, s := range stores {
+				if err := s.Reserve(from + n); err != nil {
+					r.Fatal(err)
+				}
+				writeNoise(s, from, from+n)
+			}
+			if got, want := arenas[1].Used(), SpilledBytes(c.g, prompt, from+n, n, blocks, c.p); got != want || stores[1].Bytes() != want {
+				r.Fatalf("%d bytes in use, the store says %d, SpilledBytes %d", got, stores[1].Bytes(), want)
+			}
+			for layer := range c.g.Layers {
+				for head := range c.g.KVHeads {
+					for _, pos := range []int{from + n/2, from + n - 1} {
+						if got, want := attended(stores[1], layer, head, pos, q), attended(stores[0], layer, head, pos, q); !slices.Equal(got, want) {
+							r.Fatalf("step %d, layer %d, head %d, position %d: %x, in memory %x", k, layer, head, pos, got, want)
+						}
+					}
+				}
+			}
+			for _, s := range stores {
+				s.Commit(accepted)
+			}
+		}
+		if file != nil && (file.reads == 0 || stores[1].Lost() != nil) {
+			r.Fatalf("%d pages were read: %v", file.reads, stores[1].Lost())
+		}
+		stores[1].Release()
+		if used := arenas[1].Used(); used != 0 || file != nil && file.closed != 1 {
+			r.Fatalf("%d bytes are left, and a file closed %d times", used, file.closed)
+		}
+	})
+	if spills[false] < 1 || spills[true] < 1 {
+		t.Errorf("only so many sequences were spilled, of keys as factors or not: %v", spills)
+	}
+}
+
+// What the last step chose is not read again, and pages that are not what was written, or cannot
+// be read, are lost, which is told once and breaks nothing else.
+func TestSpilledPagesAreChecked(t *testing.T) {
+	g := Geometry{Layers: 1, KVHeads: 1, Group: 1, Layout: tensor.KVLayout{Type: tensor.BF16, KDim: 16, VDim: 16}}
+	q := make([]float32, 16)
+	for i := range q {
+		q[i] = float32(i%3) - 1
+	}
+	for i, fault := range []string{"", "bytes", "read", "", "bytes", "read"} {
+		p := shadowKV.of(8, 40, 5, 4, 0, 0, i/3, 8) // keys are exact, or factors
+		a := NewArena(1 << 30)
+		s := ownedOf(t, a, g, p, 900)
+		f := spill(t, s)
+		if fault == "bytes" {
+			for i := range f.bytes {
+				f.bytes[i] ^= 1
+			}
+		}
+		if fault == "read" {
+			f.err = errors.New("input/output error")
+		}
+		attended(s, 0, 0, 899, q)
+		if once := f.reads; fault == "" && (once < 5 || s.Lost() != nil) {
+			t.Errorf("%d pages were read: %v", once, s.Lost())
+		}
+		once := f.reads
+		attended(s, 0, 0, 899, q)
+		if f.reads != once {
+			t.Errorf("%q: %d more pages were read for the same choice", fault, f.reads-once)
+		}
+		if lost := s.Lost(); fault != "" && (!errors.Is(lost, ErrPages) || !strings.Contains(lost.Error(), map[string]string{"bytes": "is not what was written", "read": "input/output"}[fault])) {
+			t.Errorf("%q: %v", fault, lost)
+		}
+		s.Release()
+		a.Close()
+	}
+}
+
+// Only sequences lie in a file of which memory then has far less.
+func TestSpillable(t *testing.T) {
+	g := Geometry{Layers: 2, KVHeads: 2, Group: 2, Layout: tensor.KVLayout{Type: tensor.BF16, KDim: 64, VDim: 64}}
+	for spec, want := range map[string]int{"full": 0, "squeezed": 0, "snapkv": 0, "shadowkv:budget=256": 512, "quest:budget=1024": 512, "shadowkv:budget=20000": 0, "shadowkv:budget=256,keys=lowrank,rank=64": 511, "quest:budget=1024,skip=2": 0} {
+		p, err := Parse(spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := Spillable(g, 32768, 32770, p); got != want {
+			t.Errorf("%s: %d blocks can lie in a file, want %d", spec, got, want)
+		}
+	}
+	p, _ := Parse("shadowkv:budget=256,int8=1")
+	whole, memory := ResidentBytes(g, 32768, 32769, p), SpilledBytes(g, 32768, 32769, 1, 512, p)
+	if memory*10 > whole {
+		t.Errorf("%d bytes stay in memory of %d", memory, whole)
+	}
+}
+
+// What was ordered can be done some tokens later, though nobody would order it then.
+func TestSpillLater(t *testing.T) {
+	g := Geometry{Layers: 1, KVHeads: 1, Layout: tensor.KVLayout{Type: tensor.BF16, KDim: 8, VDim: 8}}
+	p, err := Parse("quest:page=16,budget=32")
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := NewArena(1 << 20)
+	defer a.Close()
+	s := NewStore(a, g, p)
+	defer s.Release()
+	if err := s.Open(128, 128, tensor.Span{Hi: 1}); err != nil {
+		t.Fatal(err)
+	}
+	rows := NewPrefill(a, g, tensor.Span{Hi: 1})
+	defer rows.Release()
+	if err := rows.Reserve(128); err != nil {
+		t.Fatal(err)
+	}
+	zero := make([]float32, 128*8)
+	rows.WriteRun(0, 0, 0, 128, zero, 8, zero, 8)
+	rows.Commit(128)
+	if err := s.Adopt(rows, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Seal(); err != nil {
+		t.Fatal(err)
+	}
+	now := Spillable(g, 128, s.Tokens(), p)
+	if err := s.Reserve(129); err != nil {
+		t.Fatal(err)
+	}
+	s.Commit(1)
+	if later := Spillable(g, 128, s.Tokens(), p); now != 2 || later != 0 {
+		t.Errorf("%d blocks are worth a file, and %d a token later: 2 and none were meant", now, later)
+	}
+	if err := s.Spill(&pagesInMemory{}, now, make([]uint32, 8)); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,142 @@
+package kvcache
+
+import (
+	"slices"
+
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+)
+
+// Arrange implements Arranger: clusters one behind the other, of each the tokens in order. The
+// cluster that begins with the latest token comes first, so a new one begins where a position is
+// lower than that before it. With two levels the score of a cluster's first token is its coarse
+// cluster, counted from 1.
+func (c clusters) Arrange(s *Statistics) (kept Kept) {
+	n := c.arranged(s.Prompt)
+	if n > 0 {
+		members := membersOf(c.labels(s, n))
+		groups := c.grouped(s, members)
+		if groups != nil {
+			kept.Scores = make([]float32, s.Prompt)
+		}
+		kept.Positions = make([]int32, 0, s.Prompt)
+		for i, m := range members {
+			if groups != nil {
+				kept.Scores[len(kept.Positions)] = float32(1 + groups[i])
+			}
+			kept.Positions = append(kept.Positions, m...)
+		}
+	}
+	kept.Positions = span(kept.Positions, n, s.Prompt)
+	return kept
+}
+
+// labels are the clusters of the first n tokens, those that were not found before found now.
+func (c clusters) labels(s *Statistics, n int) []int32 {
+	if s.labelled == c.parts(n) {
+		return s.labels[:n]
+	}
+	labels := make([]int32, n)
+	for i := range c.parts(n) {
+		if lo, hi := c.part(n, i); i < s.labelled {
+			copy(labels[lo:hi], s.labels[lo:hi])
+		} else {
+			c.label(labels, n, i, kMeans(c.keys(s, lo, hi), s.Layout.KDim, c.most(lo, hi)))
+		}
+	}
+	return labels
+}
+
+// label notes the clusters of a segment behind those of the segments before it.
+func (c clusters) label(labels []int32, n, segment int, found []int32) {
+	first := int32(0)
+	for i := range segment {
+		first += int32(c.most(c.part(n, i)))
+	}
+	lo, _ := c.part(n, segment)
+	for i, label := range found {
+		labels[lo+i] = first + label
+	}
+}
+
+// membersOf are the tokens of each cluster, in order, that with the latest first token in front.
+// Labels are numbers of clusters, or what regroup made of them.
+func membersOf(labels []int32) (members [][]int32) {
+	of := make([]int32, len(labels)) // of each label the cluster, counted from 1
+	for pos, label := range labels {
+		if label < 0 {
+			label = int32(pos)
+		}
+		if of[label] == 0 {
+			members = append(members, nil)
+			of[label] = int32(len(members))
+		}
+		members[of[label]-1] = append(members[of[label]-1], int32(pos))
+	}
+	slices.Reverse(members)
+	return members
+}
+
+// grouped is the coarse cluster of each cluster; nil: there is one level.
+func (c clusters) grouped(s *Statistics, members [][]int32) []int32 {
+	switch {
+	case c.coarse == 0:
+		return nil
+	case len(s.labels) == 0 || s.labels[0] >= 0:
+		return kMeans(c.centroids(s, members), s.Layout.KDim, c.groups(len(members)))
+	}
+	groups := make([]int32, len(members))
+	for i, m := range members {
+		groups[i] = -1 - s.labels[m[0]]
+	}
+	return groups
+}
+
+// regroup notes the coarse clusters among the labels: a cluster's first token has -1 less its
+// coarse cluster, others the place of the first.
+func regroup(labels []int32, members [][]int32, groups []int32) {
+	for i, m := range members {
+		for _, pos := range m {
+			labels[pos] = m[0]
+		}
+		labels[m[0]] = -1 - groups[i]
+	}
+}
+
+// groups is how many coarse centroids so many clusters have.
+func (c clusters) groups(fine int) int { return min(fine, max(1, fine*c.coarse/c.share)) }
+
+// centroids are the means of the keys of each cluster.
+func (c clusters) centroids(s *Statistics, members [][]int32) []float32 {
+	d := s.Layout.KDim
+	means, key, v := make([]float32, len(members)*d), make([]float32, d), make([]float32, s.Layout.VDim)
+	for i, m := range members {
+		mean := means[i*d:][:d]
+		for _, pos := range m {
+			s.Layout.Get(s.Blocks[pos/tensor.BlockSlots], int(pos)%tensor.BlockSlots, key, v)
+			for e, x := range key {
+				mean[e] += x
+			}
+		}
+		for e := range mean {
+			mean[e] /= float32(len(m))
+		}
+	}
+	return means
+}
+
+// parts is how many segments n clustered keys have, and part which keys are in one of them.
+func (c clusters) parts(n int) int            { return max(1, (n+c.segment/2)/c.segment) }
+func (c clusters) part(n, i int) (lo, hi int) { return i * n / c.parts(n), (i + 1) * n / c.parts(n) }
+
+// most is how many centroids a segment has.
+func (c clusters) most(lo, hi int) int { return max(1, (hi-lo)*c.share/1000) }
+
+// keys are those of the positions [lo, hi) of one head, as they are stored.
+func (c clusters) keys(s *Statistics, lo, hi int) []float32 {
+	d := s.Layout.KDim
+	keys, v := make([]float32, (hi-lo)*d), make([]float32, s.Layout.VDim)
+	for pos := lo; pos < hi; pos++ {
+		s.Layout.Get(s.Blocks[pos/tensor.BlockSlots], pos%tensor.BlockSlots, keys[(pos-lo)*d:][:d], v)
+	}
+	return keys
+}

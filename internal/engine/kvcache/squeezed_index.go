@@ -1,0 +1,161 @@
+package kvcache
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+)
+
+// squeezedIndex is the index of one head.
+type squeezedIndex struct {
+	l      tensor.KVLayout
+	kind   tensor.DType
+	blocks [][]byte
+}
+
+func (c clusters) index(l tensor.KVLayout, blocks [][]byte) squeezedIndex {
+	return squeezedIndex{l, c.kind(l), blocks}
+}
+
+// The words of the first block: the numbers of centroids, coarse and fine, of clustered keys, and
+// the logarithms of the thresholds.
+const (
+	coarseWord = iota
+	fineWord
+	keysWord
+	coarseBound
+	fineBound
+)
+
+func (x squeezedIndex) words() []uint64       { return x.l.LandmarkWords(x.kind, x.blocks[0]) }
+func (x squeezedIndex) bound(i int) float32   { return math.Float32frombits(uint32(x.words()[i])) }
+func (x squeezedIndex) set(i int, to float32) { x.words()[i] = uint64(math.Float32bits(to)) }
+func (x squeezedIndex) logs(block int) []float32 {
+	return x.l.LandmarkNumbers(x.kind, x.blocks[block])
+}
+
+// placeBytes are two numbers.
+const placeBytes = 8
+
+func (x squeezedIndex) place(i int) []byte {
+	return x.blocks[i/tensor.BlockSlots][x.l.LandmarkBytes(x.kind)+i%tensor.BlockSlots*placeBytes:]
+}
+
+// begin is where what centroid i stands for begins: a slot, or of a coarse one a fine centroid.
+func (x squeezedIndex) begin(i int) int { return int(binary.LittleEndian.Uint32(x.place(i))) }
+
+// keys is how many keys centroid i stands for.
+func (x squeezedIndex) keys(i int) int { return int(binary.LittleEndian.Uint32(x.place(i)[4:])) }
+
+func (x squeezedIndex) setPlace(i int, begin, keys uint32) {
+	binary.LittleEndian.PutUint32(x.place(i), begin)
+	binary.LittleEndian.PutUint32(x.place(i)[4:], keys)
+}
+
+// end is the fine centroid behind those of coarse centroid i.
+func (x squeezedIndex) end(i, coarse, fine int) int {
+	if i+1 < coarse {
+		return x.begin(i + 1)
+	}
+	return coarse + fine
+}
+
+// put makes centroid i stand for n keys from `begin` on.
+func (x squeezedIndex) put(i int, key []float32, n, begin int) {
+	x.l.SetLandmark(x.kind, x.blocks[i/tensor.BlockSlots], i%tensor.BlockSlots, key)
+	x.logs(i / tensor.BlockSlots)[i%tensor.BlockSlots] = tensor.Log(float32(n))
+	x.setPlace(i, uint32(begin), uint32(n))
+}
+
+// survivors are the runs of fine centroids whose coarse one any query head chooses.
+func (x squeezedIndex) survivors(coarse, fine int, q Queries, bound float32, s *tensor.AttnScratch) []int32 {
+	keys, runs := s.Chosen(coarse, 2*coarse)
+	clear(keys)
+	all := [2]int32{0, int32(coarse)}
+	scores, m := x.score(all[:], q, s)
+	for r := range q.Heads {
+		row := scores[r*m:][:m]
+		least := x.weigh(all[:], row, s) + bound
+		for i, z := range row {
+			if z > least {
+				keys[i] = 1
+			}
+		}
+	}
+	return x.expand(keys, coarse, fine, runs)
+}
+
+// expand lists the runs of fine centroids of the coarse ones that have a key above 0.
+func (x squeezedIndex) expand(keys []uint32, coarse, fine int, runs []int32) []int32 {
+	runs = runs[:0]
+	for i, chosen := range keys {
+		if chosen == 0 {
+			continue
+		}
+		lo, hi := x.begin(i), x.end(i, coarse, fine)
+		if k := len(runs); k > 0 && int(runs[k-1]) == lo {
+			runs[k-1] = int32(hi)
+		} else {
+			runs = append(runs, int32(lo), int32(hi))
+		}
+	}
+	return runs
+}
+
+// score are the logits of the queries to the centroids in runs, [Heads][n].
+func (x squeezedIndex) score(runs []int32, q Queries, s *tensor.AttnScratch) (scores []float32, n int) {
+	scores, n = s.ScoreLandmarkRuns(x.l, x.kind, x.blocks, runs, q.Rows, q.Heads)
+	tensor.Scale(scores, q.Scale)
+	return scores, n
+}
+
+// weigh is the logarithm of the denominator of equations 1 to 3: of one query head's logits, each
+// as often as its centroid has keys.
+func (x squeezedIndex) weigh(runs []int32, row []float32, s *tensor.AttnScratch) float32 {
+	z := s.Row(len(row))
+	copy(z, row)
+	at := 0
+	for k := 0; k < len(runs); k += 2 {
+		for lo, hi := int(runs[k]), int(runs[k+1]); lo < hi; {
+			in := lo % tensor.BlockSlots
+			some := min(hi-lo, tensor.BlockSlots-in)
+			tensor.Add(z[at:at+some], x.logs(lo / tensor.BlockSlots)[in:in+some])
+			lo, at = lo+some, at+some
+		}
+	}
+	return tensor.LogSumExp(z)
+}
+
+// mark sets the bits of the slots of fine centroid i.
+func (x squeezedIndex) mark(mask []uint64, i int) {
+	lo := x.begin(i)
+	markSpan(mask, lo, lo+x.keys(i))
+}
+
+// markSpan sets the bits [lo, hi).
+func markSpan(mask []uint64, lo, hi int) {
+	for lo < hi {
+		in := lo % 64
+		some := min(hi-lo, 64-in)
+		mask[lo/64] |= ^uint64(0) >> (64 - some) << in
+		lo += some
+	}
+}
+
+// runsOf is where the clusters of the first n slots begin. Their positions must be [0, n), each
+// once, and slots behind them hold the token of their place.
+func runsOf(positions []int32, n int) (begins []int, err error) {
+	seen := make([]uint64, (n+63)/64)
+	for slot, pos := range positions[:n] {
+		if pos < 0 || int(pos) >= n || seen[pos/64]>>(pos%64)&1 != 0 {
+			return nil, fmt.Errorf("slot %d of %d clustered ones has position %d", slot, n, pos)
+		}
+		seen[pos/64] |= 1 << (pos % 64)
+		if slot == 0 || pos < positions[slot-1] {
+			begins = append(begins, slot)
+		}
+	}
+	return begins, nil
+}

@@ -1,0 +1,310 @@
+package kvcache
+
+import (
+	"fmt"
+
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+)
+
+// Reserve gets every block that a step needs to take the sequence to upTo tokens:
+// all or nothing. Afterwards Write of the positions [Tokens, upTo) cannot fail.
+// Reserving less than was reserved already does nothing. Errors are ErrBudget and
+// ErrMemory.
+func (s *Store) Reserve(upTo int) error {
+	if !s.sealed {
+		return fmt.Errorf("kvcache: reserve before the hand-over is complete (Open, fill, Seal)")
+	}
+	if upTo <= s.tokens+s.staged {
+		return nil
+	}
+	staged, undo := upTo-s.tokens, 0
+	if s.overwrites(upTo) {
+		undo = int(undoBlocks(int64(len(s.tables)), staged))
+	}
+	if err := s.grow(upTo, undo, func(*table) bool { return false }); err != nil {
+		return fmt.Errorf("reserving tokens [%d,%d): %w", s.tokens, upTo, err)
+	}
+	if err := s.unshare(); err != nil {
+		s.trimTo(s.tokens + s.staged)
+		return fmt.Errorf("copying shared blocks for token %d: %w", s.tokens, err)
+	}
+	scores := s.scoreBytes(staged)
+	if err := s.arena.Charge(scores - s.undo.charge); err != nil {
+		s.trimTo(s.tokens + s.staged)
+		return fmt.Errorf("keeping scores of %d tokens: %w", staged, err)
+	}
+	s.staged, s.undo.charge = staged, scores
+	if s.evicts() {
+		s.extend(staged)
+	}
+	return nil
+}
+
+// overwrites says whether in some table a token up to `tokens` has taken the slot of
+// another.
+func (s *Store) overwrites(tokens int) bool {
+	for i := 0; i < len(s.tables); i += s.heads.Len() { // a layer's heads go by one rule
+		if overwrites(s.tables[i].rule, s.prompt, tokens) {
+			return true
+		}
+	}
+	return false
+}
+
+// evicts says whether some table does not keep every token.
+func (s *Store) evicts() bool {
+	for i := 0; i < len(s.tables); i += s.heads.Len() {
+		if !s.tables[i].rule.KeepsAll() {
+			return true
+		}
+	}
+	return false
+}
+
+// grow gives the tables room for tokens, but those rows that will be adopted, and the undo
+// log its blocks.
+func (s *Store) grow(tokens, undo int, adopted func(*table) bool) error {
+	var need, sizes [planes]int
+	need[rowsPlane], sizes[rowsPlane] = max(0, undo-len(s.undo.blocks)), s.g.Layout.BlockBytes()
+	undo, charge := need[rowsPlane], int64(0)
+	for i := range s.tables {
+		t := &s.tables[i]
+		slots := t.rule.Slots(s.prompt, tokens)
+		for j := range t.planes {
+			if p := &t.planes[j]; p.size > 0 && (j != rowsPlane || !adopted(t)) {
+				n := max(0, p.room(slots)-len(p.blocks))
+				need[j], sizes[j] = need[j]+n, p.size
+				if j == rowsPlane {
+					charge += int64(n) * tableBytes(t.rule)
+				}
+			}
+		}
+	}
+	if err := s.arena.Charge(charge); err != nil {
+		return err
+	}
+	var got [planes][][]byte
+	for j, n := range need {
+		if n == 0 {
+			continue
+		}
+		var err error
+		if got[j], err = s.arena.Alloc(sizes[j], n); err != nil {
+			for _, blocks := range got {
+				s.arena.Release(blocks)
+			}
+			s.arena.Uncharge(charge)
+			return err
+		}
+	}
+	s.charge += charge
+	s.undo.blocks = append(s.undo.blocks, got[rowsPlane][:undo]...)
+	got[rowsPlane] = got[rowsPlane][undo:]
+	for i := range s.tables {
+		t := &s.tables[i]
+		slots, grown := t.rule.Slots(s.prompt, tokens), false
+		for j := range t.planes {
+			p := &t.planes[j]
+			if n := p.room(slots) - len(p.blocks); n > 0 && (j != rowsPlane || !adopted(t)) {
+				p.blocks, got[j], grown = append(p.blocks, got[j][:n]...), got[j][n:], true
+			}
+		}
+		if grown {
+			s.resizeTable(t)
+		}
+	}
+	return nil
+}
+
+func (s *Store) resizeTable(t *table) {
+	if t.rule.KeepsAll() {
+		return
+	}
+	slots := len(t.rows()) * tensor.BlockSlots
+	for len(t.Positions) < slots {
+		t.Positions = append(t.Positions, -1)
+	}
+	t.Positions = t.Positions[:slots]
+	if t.rule.Scored() {
+		t.Scores = resize(t.Scores, slots)
+	}
+	if t.rule.cachePositions {
+		t.offsets = resize(t.offsets, slots)
+	}
+}
+
+// resize cuts x to n elements, or appends zeros.
+func resize[T any](x []T, n int) []T {
+	if len(x) >= n {
+		return x[:n]
+	}
+	return append(x, make([]T, n-len(x))...)
+}
+
+// Write puts the key (KDim) and value (VDim) of the token at position pos, which
+// must be reserved and not committed, into the slot that the policy names.
+// Writing it again before Commit undoes what the step wrote from pos on.
+func (s *Store) Write(layer, head, pos int, k, v []float32) {
+	s.WriteRun(layer, head, pos, 1, k, len(k), v, len(v))
+}
+
+// WriteRun evicts and inserts m tokens at once, in place (EQUIP, appendix D.5):
+// Write for the positions from pos on, key and value of the i-th at k[i*ldk:] and
+// v[i*ldv:]. Tokens of a step never take each other's slots as long as the policy
+// has others, so any number of them may be committed.
+func (s *Store) WriteRun(layer, head, pos, m int, k []float32, ldk int, v []float32, ldv int) {
+	i := s.index(layer, head)
+	if pos < s.tokens || m < 0 || m > s.tokens+s.staged-pos {
+		panic(fmt.Sprintf("kvcache: write of positions [%d,%d), reserved are [%d,%d)", pos, pos+m, s.tokens, s.tokens+s.staged))
+	}
+	t := &s.tables[i]
+	keeps := t.rule.KeepsAll()
+	if !keeps && m > 0 && s.undo.entries[i*s.undo.per+pos-s.tokens].slot > 0 {
+		s.rewind(t, pos-s.tokens)
+	}
+	for j := 0; j < m; {
+		slot, n, old, at := pos+j, m-j, []byte(nil), 0
+		if keeps {
+			n = min(n, tensor.BlockSlots-slot%tensor.BlockSlots)
+		} else {
+			slot, n, old, at = s.stageRun(t, i*s.undo.per+slot-s.tokens, slot, n)
+		}
+		s.g.Layout.PutRun(t.rows()[slot/tensor.BlockSlots], slot%tensor.BlockSlots, n, k[j*ldk:], ldk, v[j*ldv:], ldv, old, at)
+		for i := range n {
+			s.turnHalf(t, slot+i)
+		}
+		s.reindex(t, slot, slot+n)
+		if t.n < slot+n {
+			t.n = slot + n
+		}
+		j += n
+	}
+}
+
+// Apart says whether n tokens from pos on, which are reserved, may be written to a head by
+// several threads: by calls of WriteRun that share no block of rows. If so it has made ready
+// for that, and all of them are to be written.
+func (s *Store) Apart(layer, head, pos, n int) bool {
+	t := s.table(layer, head)
+	if !t.rule.KeepsAll() || t.rule.Selector != nil || pos < s.tokens || pos+n > s.tokens+s.staged {
+		return false
+	}
+	t.n = max(t.n, pos+n)
+	return true
+}
+
+// Expect says that steps of up to `tokens` tokens will follow, as in speculative
+// decoding: the undo rows that they need are kept from one to the next, beyond what
+// ResidentBytes counts, which is for steps of one token.
+func (s *Store) Expect(tokens int) { s.run = max(tokens, 1) }
+
+// Commit makes the first n tokens of the running step durable and forgets the
+// others. n = 0 is Rollback.
+func (s *Store) Commit(n int) {
+	if n < 0 || n > s.staged {
+		panic(fmt.Sprintf("kvcache: commit of %d tokens, %d are reserved", n, s.staged))
+	}
+	if n < s.staged {
+		s.rollback(n)
+	}
+	s.tokens += n
+	for i := range s.tables {
+		t := &s.tables[i]
+		if len(t.attention) > 0 {
+			if n > 0 {
+				t.rule.scored.Observe(&t.Head, t.attention)
+			}
+			t.attention = t.attention[:0]
+		}
+		t.before = nil
+	}
+	s.arena.Uncharge(s.undo.charge)
+	s.staged, s.undo.charge = 0, 0
+	s.undo.clear()
+	s.trimTo(s.tokens)
+}
+
+// Rollback returns to the state of the last Commit: rows that the step overwrote
+// are put back, and what only the step needed is freed.
+func (s *Store) Rollback() { s.Commit(0) }
+
+// Observe records the attention that the query of the newest written token paid to each
+// slot, summed over the query heads of the group, for Scored policies. It takes effect at
+// Commit, or when the next token of the step is written. The slice is copied.
+func (s *Store) Observe(layer, head int, attention []float32) {
+	t := s.table(layer, head)
+	if !t.rule.Scored() {
+		return
+	}
+	t.attention = append(t.attention[:0], attention...)
+}
+
+// scoreBytes is what keepScores keeps in a step of several tokens.
+func (s *Store) scoreBytes(staged int) (bytes int64) {
+	if staged < 2 {
+		return 0
+	}
+	for i := range s.tables {
+		if t := &s.tables[i]; t.rule.Scored() {
+			bytes += int64(staged) * 4 * int64(len(t.rows())*tensor.BlockSlots)
+		}
+	}
+	return bytes
+}
+
+// Together says how the n tokens of a step from pos on may be attended to in a layer. Where a
+// policy evicts one of them may take a slot that another still reads: each is written, viewed
+// and observed before the next. Otherwise all may be written first (together); and where a
+// view holds nothing else than the slots of the last view but for the newest ones, one view
+// does for all (causal): the i-th token reads all but its last n-1-i slots.
+func (s *Store) Together(layer, pos, n int) (together, causal bool) {
+	t := s.table(layer, s.heads.Lo)
+	switch {
+	case n == 1:
+		return true, false
+	case t.window > 0:
+		return n <= windowRing(t.window)-t.window+1, false
+	case t.rule.Scored() || t.rule.Slots(s.prompt, pos+n)-t.rule.Slots(s.prompt, pos) < n:
+		return false, false
+	}
+	return true, t.rule.Selector == nil
+}
+
+// trimTo frees the blocks that so many tokens do not need, so that the figures of
+// ResidentBytes stay exact after a roll-back, and those of a prompt that lie behind a
+// layer's window and its ring.
+func (s *Store) trimTo(tokens int) {
+	undo := 0
+	if s.overwrites(tokens) {
+		undo = int(undoBlocks(int64(len(s.tables)), max(s.run, tokens-s.tokens)))
+	}
+	if undo < len(s.undo.blocks) {
+		s.arena.Release(s.undo.blocks[undo:])
+		s.undo.blocks = s.undo.blocks[:undo]
+	}
+	for i := range s.tables {
+		t := &s.tables[i]
+		if behind := (s.tokens - t.ring) / tensor.BlockSlots; t.ring > 0 && behind > t.gone {
+			s.arena.Release(t.rows()[t.gone:behind])
+			clear(t.rows()[t.gone:behind])
+			t.gone = behind
+		}
+		slots := t.rule.Slots(s.prompt, tokens)
+		for j := range t.planes {
+			p := &t.planes[j]
+			want := p.room(slots)
+			extra := len(p.blocks) - want
+			if extra <= 0 {
+				continue
+			}
+			s.arena.Release(p.blocks[want:])
+			p.blocks = p.blocks[:want]
+			if j == rowsPlane {
+				s.resizeTable(t)
+				free := int64(extra) * tableBytes(t.rule)
+				s.arena.Uncharge(free)
+				s.charge -= free
+			}
+		}
+	}
+}

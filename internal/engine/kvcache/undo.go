@@ -1,0 +1,176 @@
+package kvcache
+
+import (
+	"slices"
+
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+)
+
+// undo is the log of one running step of a policy that overwrites slots. Entry
+// h*per+i is the i-th token of the step in table h; its old row lies in row
+// e%BlockSlots of block e/BlockSlots, which are in row form (tensor.KVLayout.SaveRow).
+// So a run of tokens is saved in one piece. Entries are independent: heads may be
+// written concurrently.
+//
+// It costs one row per head, and buys that a failed step leaves no trace: a
+// store can be copied elsewhere, or drop rejected tokens, without a rebuild.
+type undo struct {
+	blocks  [][]byte
+	per     int // tokens of the step
+	entries []undoEntry
+	charge  int64 // bytes of kept scores booked in the arena
+}
+
+type undoEntry struct {
+	slot  int32 // + 1; 0: nothing was written yet
+	old   int32 // position that was evicted, -1: the slot was empty
+	n     int32 // slots in use before
+	score float32
+	off   int32 // offset of the evicted token
+}
+
+// extend makes room for per tokens of each head; a step that has begun keeps what it saved.
+func (s *Store) extend(per int) {
+	u, was := &s.undo, s.undo.per
+	u.per = per
+	u.entries = append(u.entries, make([]undoEntry, per*len(s.tables)-len(u.entries))...)
+	for h := len(s.tables) - 1; h > 0 && was > 0; h-- { // from the end: no entry lands on one that waits
+		for i := was - 1; i >= 0; i-- {
+			from, to := h*was+i, h*per+i
+			e := u.entries[from]
+			u.entries[from] = undoEntry{}
+			u.entries[to] = e
+			if e.slot > 0 && e.old >= 0 {
+				rows, at := u.row(to)
+				src, i := u.row(from)
+				s.g.Layout.MoveRow(rows, at, src, i)
+			}
+		}
+	}
+}
+
+func (u *undo) clear() { u.entries, u.per = u.entries[:0], 0 }
+
+// row is the place of an entry's old row: a block in row form, and the row in it.
+func (u *undo) row(entry int) ([]byte, int) {
+	return u.blocks[entry/tensor.BlockSlots], entry % tensor.BlockSlots
+}
+
+// stage returns the slot of the token at pos, and saves what the slot held.
+func (s *Store) stage(t *table, entry, pos int) int {
+	if t.Scores != nil {
+		s.keepScores(t, pos-s.tokens)
+	}
+	e, slot := &s.undo.entries[entry], t.rule.Slot(&t.Head, pos)
+	*e = undoEntry{slot: int32(slot + 1), old: t.Positions[slot], n: int32(t.n)}
+	if e.old >= 0 {
+		if t.offsets != nil {
+			e.off, t.offsets[slot] = t.offsets[slot], 0
+			t.evicted(e.old, 1)
+		}
+		rows, at := s.undo.row(entry)
+		s.g.Layout.SaveRow(rows, at, t.rows()[slot/tensor.BlockSlots], slot%tensor.BlockSlots)
+	}
+	if t.Scores != nil {
+		e.score, t.Scores[slot] = t.Scores[slot], 0
+	}
+	t.Positions[slot] = int32(pos)
+	return slot
+}
+
+// keepScores readies the scores for the i-th token of a step: what the token before it paid
+// counts, and in a step of several the scores as they are now are kept.
+func (s *Store) keepScores(t *table, i int) {
+	if s.staged == 1 {
+		return
+	}
+	if i > 0 && len(t.before) == 0 { // the first came when one token was reserved
+		e := s.undo.entries[s.index(t.Layer, t.Index)*s.undo.per]
+		first := slices.Clone(t.Scores)
+		first[e.slot-1] = e.score
+		t.before = append(t.before, first)
+	}
+	if len(t.attention) > 0 {
+		t.rule.scored.Observe(&t.Head, t.attention)
+		t.attention = t.attention[:0]
+	}
+	t.before = append(t.before[:i], slices.Clone(t.Scores))
+}
+
+// stageRun is stage of as many of the m tokens from pos on as take successive slots of
+// one block and have successive rows in one block of the log. It saves nothing: the rows
+// go where it says, unless that is nil.
+func (s *Store) stageRun(t *table, first, pos, m int) (slot, n int, old []byte, at int) {
+	n = min(m, tensor.BlockSlots-first%tensor.BlockSlots)
+	if t.rule.runs == nil || n < 2 || t.offsets != nil {
+		return s.stage(t, first, pos), 1, nil, 0
+	}
+	slot, n = t.rule.runs.Run(pos, n)
+	n = min(n, tensor.BlockSlots-slot%tensor.BlockSlots)
+	entries, positions := s.undo.entries[first:first+n], t.Positions[slot:slot+n]
+	evicts, before := false, t.n
+	for j := range entries {
+		was := positions[j]
+		entries[j] = undoEntry{slot: int32(slot + j + 1), old: was, n: int32(max(before, slot+j))}
+		if j == 0 {
+			entries[j].n = int32(before)
+		}
+		evicts = evicts || was >= 0
+		positions[j] = int32(pos + j)
+	}
+	if evicts {
+		old, at = s.undo.row(first)
+	}
+	return slot, n, old, at
+}
+
+// rollback undoes the tokens of the step from the n-th on, newest first.
+func (s *Store) rollback(n int) {
+	for i := range s.tables {
+		t := &s.tables[i]
+		if t.rule.KeepsAll() {
+			t.n = min(t.n, s.tokens+n)
+			if t.indexed > t.n {
+				s.reindex(t, t.n, t.n)
+			}
+			continue
+		}
+		s.rewind(t, n)
+	}
+}
+
+// rewind undoes what the step wrote into a table that evicts, from its n-th token on, newest
+// first.
+func (s *Store) rewind(t *table, n int) {
+	base := s.index(t.Layer, t.Index) * s.undo.per
+	for j := s.undo.per - 1; j >= n; j-- {
+		if s.undo.entries[base+j].slot > 0 {
+			s.putBack(t, base+j)
+			t.attention = t.attention[:0] // of that token, or one behind it
+		}
+	}
+	if n < len(t.before) {
+		copy(t.Scores, t.before[n])
+		t.before = t.before[:n]
+	}
+}
+
+func (s *Store) putBack(t *table, entry int) {
+	e := s.undo.entries[entry]
+	s.undo.entries[entry] = undoEntry{}
+	slot := int(e.slot - 1)
+	if e.old >= 0 {
+		rows, at := s.undo.row(entry)
+		s.g.Layout.LoadRow(t.rows()[slot/tensor.BlockSlots], slot%tensor.BlockSlots, rows, at)
+		s.turnHalf(t, slot)
+	}
+	t.Positions[slot] = e.old
+	if e.old >= 0 && t.offsets != nil {
+		t.offsets[slot] = e.off
+		t.evicted(e.old, -1)
+	}
+	t.n = int(e.n)
+	if t.Scores != nil {
+		t.Scores[slot] = e.score
+	}
+}

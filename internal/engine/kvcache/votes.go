@@ -1,0 +1,86 @@
+package kvcache
+
+import (
+	"slices"
+
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+)
+
+// votes scores a token by equations 1 and 2 of SnapStream: the attention that the last obs
+// queries pay to it, pooled over its neighbours. Needs.Window must be obs.
+type votes struct {
+	obs  int // queries
+	pool int // width of the average pooling, odd; 1: none
+}
+
+func (v votes) Score(s *Statistics) []float32 { return pooled(windowVotes(s, v.obs), v.pool) }
+
+// windowVotes are equation 1 of SnapStream (SnapKV, arXiv 2404.14469): the
+// attention that each prompt token receives from the last `window` queries,
+// summed over them and over the query heads of the group. The rows of the
+// softmax run over all tokens that a query sees, as when the layer was computed;
+// no window x prompt matrix exists at any time.
+//
+// window is the policy's Needs.Window: latent attention has counted its votes already.
+func windowVotes(s *Statistics, window int) []float32 {
+	if s.Votes != nil {
+		return slices.Clone(s.Votes)
+	}
+	window = min(window, s.Prompt)
+	if s.votes != nil && s.voted == window {
+		return s.votes
+	}
+	width := s.Group * s.Layout.KDim
+	have := len(s.Queries) / width
+	votes := make([]float32, s.Prompt)
+	tensor.AttentionMass(votes, s.Queries[(have-window)*width:], width, window, s.Prompt-window, s.Group, s.Scale, s.Layout, s.Blocks, new(tensor.AttnScratch))
+	return votes
+}
+
+// Vote computes the attention of an observation window ahead of Keep, which then only
+// chooses: so that what each costs can be told apart.
+func (s *Statistics) Vote(window int) {
+	if window > 0 {
+		s.votes, s.voted = windowVotes(s, window), min(window, s.Prompt)
+	}
+}
+
+// pooled is the average pooling of equation 2: stride 1, zero padding, an odd
+// kernel; the padding counts as in PyTorch's avg_pool1d. Sums run from the left,
+// so the bits do not depend on anything but the votes.
+func pooled(votes []float32, kernel int) []float32 {
+	if kernel <= 1 {
+		return votes
+	}
+	out := make([]float32, len(votes))
+	for i := range votes {
+		sum := float32(0)
+		for j := max(0, i-kernel/2); j <= min(len(votes)-1, i+kernel/2); j++ {
+			sum += votes[j]
+		}
+		out[i] = sum / float32(kernel)
+	}
+	return out
+}
+
+// topK are the positions of the k largest votes in [lo, hi), ascending; the
+// earlier token wins a tie.
+func topK(votes []float32, lo, hi, k int) []int32 {
+	k = max(0, min(k, hi-lo))
+	order := make([]int32, 0, max(0, hi-lo))
+	for pos := lo; pos < hi; pos++ {
+		order = append(order, int32(pos))
+	}
+	slices.SortFunc(order, func(a, b int32) int {
+		switch {
+		case votes[a] > votes[b]:
+			return -1
+		case votes[a] < votes[b]:
+			return 1
+		}
+		return int(a - b)
+	})
+	order = order[:k]
+	slices.Sort(order)
+	return order
+}

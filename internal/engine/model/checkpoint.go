@@ -1,0 +1,467 @@
+package model
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"sort"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/shoal-llm/shoal/internal/engine/modelfile"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/sys/mmap"
+)
+
+// File names of a Hugging Face folder.
+const (
+	configFile     = "config.json"
+	generationFile = "generation_config.json"
+	weightsFile    = "model.safetensors"
+	indexFile      = "model.safetensors.index.json"
+)
+
+// Bounds of a checkpoint in several files.
+const (
+	maxIndexBytes = 64 << 20
+	maxShards     = 1 << 12
+)
+
+// Checkpoint is an open model folder: its config and its tensors, mapped read
+// only. All methods but Close may be called concurrently.
+type Checkpoint struct {
+	Dir    string
+	Config Config
+
+	files   []string
+	sources []*weightFile // of files
+	close   []func() error
+	at      map[string]place
+	hash    string
+	needed  []Spec // what hash is of
+
+	life      context.Context // until Close
+	end       context.CancelFunc
+	recheck   sync.Mutex // held while files are read again; guards what follows
+	refused   error      // what was wrong with the files
+	refusedAt Mark       // in this state
+
+	// OnRecheck, when not nil, learns what became of a file that changed: nil when it holds the
+	// same bytes. It is set before the checkpoint is used.
+	OnRecheck func(file string, err error)
+
+	gguf   bool // from a GGUF file
+	nested bool // the folder holds more than the decoder, see nested.go
+	closed atomic.Bool
+
+	adapter string   // folder of a SwiftKV adapter; empty: none
+	beside  []string // its description
+
+	heads    map[string]int64 // by file: bytes before the tensors; all, unless known
+	fetch    Fetcher          // of a partial checkpoint
+	fetching context.Context  // while it is opened
+
+	random    map[string]Spec // of a made-up checkpoint, instead of files
+	noiseOnce sync.Once
+	noise     []float32
+}
+
+// place is a tensor and the file it lies in.
+type place struct {
+	path   string
+	offset int64  // of the bytes in the file; 0: not known
+	stored string // type as the file names it
+	weight bool   // of a type that can be a weight
+	Tensor
+}
+
+// Open reads a Hugging Face folder, a .gguf file, or a folder with one such file.
+// It reads the folder's config, maps its weights and checks every tensor
+// that the architecture needs (there, of the right shape, of a type that can
+// be a weight, within its file) before any of them is handed out. The error
+// lists all that is wrong, not only the first. Weight files are
+// model.safetensors, or those that model.safetensors.index.json names.
+//
+// Opening reads the weights once, for Hash, unless an earlier Open left their digests in the
+// user's cache folder.
+// Instead of a folder, "random:SHAPE" names a shape with random weights, see Random.
+func Open(dir string) (*Checkpoint, error) {
+	if name, ok := randomShape(dir); ok {
+		return Random(name)
+	}
+	return openAt(&Checkpoint{Dir: dir})
+}
+
+func openAt(c *Checkpoint) (*Checkpoint, error) {
+	dir, err := Locate(filepath.Clean(c.Dir))
+	if err != nil {
+		return nil, err
+	}
+	c.Dir, c.at = dir, map[string]place{}
+	fault := mmap.Guard(func() { err = c.open() })
+	if fault != nil {
+		err = &Error{File: c.Dir, Kind: ErrChanged, Detail: "a weight file was truncated while it was opened"}
+	}
+	if err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return c, nil
+}
+
+func (c *Checkpoint) open() error {
+	file, ok, err := isGGUF(c.Dir)
+	switch {
+	case err != nil:
+		return err
+	case ok && c.adapter != "":
+		return &Error{File: c.adapter, Kind: ErrMismatch, Detail: "a SwiftKV adapter goes with the folder that it was distilled from, not with a GGUF file"}
+	case ok:
+		return c.openGGUF(file)
+	}
+	if st, err := os.Stat(c.Dir); err != nil {
+		return notThere(c.Dir, err, "; name a folder that holds "+configFile+", or a .gguf file")
+	} else if !st.IsDir() {
+		return &Error{File: c.Dir, Kind: ErrNoCheckpoint, Detail: "not a directory; name the folder that holds " + configFile + ", or a .gguf file"}
+	}
+	config, err := readSmall(join(c.Dir, configFile), maxConfigBytes)
+	if errors.Is(err, ErrMissing) {
+		return &Error{File: c.Dir, Kind: ErrNoCheckpoint, Detail: "not a Hugging Face model folder: " + strings.TrimPrefix(err.Error(), "model: ")}
+	} else if err != nil {
+		return err
+	}
+	generation, err := readSmall(join(c.Dir, generationFile), maxConfigBytes)
+	if err != nil && !errors.Is(err, ErrMissing) {
+		return err
+	}
+	if c.Config, err = ParseConfig(c.Dir, config, generation); err != nil {
+		return err
+	}
+	c.nested = isNested(config)
+	if err := c.mapWeights(); err != nil {
+		return err
+	}
+	if c.fetch != nil && hasAdapter(c.Dir) {
+		c.adapter = c.Dir
+	}
+	if c.adapter != "" {
+		if err := c.adapt(c.adapter); err != nil {
+			return err
+		}
+	}
+	if err := c.wantSmall(); err != nil {
+		return err
+	}
+	if err := c.takeScales(); err != nil {
+		return err
+	}
+	if err := c.check(); err != nil {
+		return err
+	}
+	if !statesDType(config) {
+		c.Config.DType = c.must(c.Config.Tensors()[0].Name).DType
+	}
+	return c.identify(c.Config.Tensors())
+}
+
+// mapWeights opens model.safetensors, or all files of the index.
+func (c *Checkpoint) mapWeights() error {
+	single := join(c.Dir, weightsFile)
+	if _, err := os.Lstat(single); err == nil {
+		return c.mapShard(single)
+	}
+	index, err := readSmall(join(c.Dir, indexFile), maxIndexBytes)
+	if errors.Is(err, ErrMissing) {
+		return c.mapParts()
+	} else if err != nil {
+		return err
+	}
+	files, where, err := parseIndex(index)
+	if err != nil {
+		return &Error{File: join(c.Dir, indexFile), Kind: ErrFormat, Detail: err.Error()}
+	}
+	var bad Problems
+	for _, name := range files {
+		if err := c.mapShard(join(c.Dir, name)); err != nil {
+			bad.List = append(bad.List, err)
+		}
+	}
+	if err := bad.in(c.Dir); err != nil {
+		return err
+	}
+	return c.checkIndex(where)
+}
+
+// mapParts opens the files of a checkpoint in parts whose index is missing, by their names:
+// model-00001-of-00002.safetensors and so on.
+func (c *Checkpoint) mapParts() error {
+	found, err := filepath.Glob(filepath.Join(escapeGlob(c.Dir), "model-[0-9][0-9][0-9][0-9][0-9]-of-[0-9][0-9][0-9][0-9][0-9].safetensors"))
+	if err != nil || len(found) == 0 {
+		return &Error{File: c.Dir, Kind: ErrMissing, Detail: "neither " + weightsFile + " nor " + indexFile + otherWeights(c.Dir)}
+	}
+	var no, parts int
+	if _, err := fmt.Sscanf(filepath.Base(found[0]), "model-%d-of-%d.safetensors", &no, &parts); err != nil || parts < 1 || parts > maxShards {
+		return &Error{File: found[0], Kind: ErrFormat, Detail: fmt.Sprintf("is a part of %d; want 1 to %d parts", parts, maxShards)}
+	}
+	for i := range parts {
+		path := join(c.Dir, fmt.Sprintf("model-%05d-of-%05d.safetensors", i+1, parts))
+		if err := c.mapShard(path); errors.Is(err, ErrMissing) {
+			return &Error{File: c.Dir, Kind: ErrMissing, Detail: fmt.Sprintf("part %d of %d is missing: %s (and so is %s)", i+1, parts, path, indexFile)}
+		} else if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// escapeGlob makes a pattern that matches dir itself.
+func escapeGlob(dir string) string {
+	if runtime.GOOS == "windows" {
+		return dir // patterns have no escapes there
+	}
+	return globMeta.ReplaceAllString(dir, `\$0`)
+}
+
+var globMeta = regexp.MustCompile(`[\\*?\[]`)
+
+func (c *Checkpoint) mapShard(path string) error {
+	s, err := openShard(path)
+	if err != nil {
+		return err
+	}
+	home := c.addFile(s.Mapping, s.Close)
+	head := int64(len(s.Mapping.Data) - len(s.data))
+	if c.heads == nil {
+		c.heads = map[string]int64{}
+	}
+	c.heads[path] = head
+	for _, e := range s.entries {
+		if c.nested {
+			name, ok := decoderName(e.name)
+			if !ok {
+				continue
+			}
+			e.name = name
+		}
+		if old, ok := c.at[e.name]; ok {
+			return &Error{File: path, Tensor: e.name, Kind: ErrFormat, Detail: "is also in " + old.path}
+		}
+		dt, ok := weightType[e.stored]
+		c.at[e.name] = place{path, head + e.begin, e.stored, ok, Tensor{Name: e.name, DType: dt, Shape: e.shape, Data: s.data[e.begin:e.end:e.end], home: home}}
+	}
+	return nil
+}
+
+// checkIndex wants every tensor in the file that the index says.
+func (c *Checkpoint) checkIndex(where map[string]string) error {
+	var names []string
+	for name, file := range where {
+		own, ok := name, true
+		if c.nested {
+			own, ok = decoderName(name)
+		}
+		if !ok {
+			continue
+		}
+		if p, ok := c.at[own]; !ok || filepath.Base(p.path) != file {
+			names = append(names, name)
+		}
+	}
+	sort.Strings(names)
+	var bad Problems
+	for _, name := range names {
+		bad.List = append(bad.List, &Error{File: join(c.Dir, indexFile), Tensor: name, Kind: ErrMissing, Detail: "is not in " + where[name]})
+	}
+	return bad.in(c.Dir)
+}
+
+// check compares the tensors with the architecture's table.
+func (c *Checkpoint) check() error {
+	var bad Problems
+	arch, _ := lookup(c.Config.Architecture)
+	known := map[string]bool{}
+	asked := c.asked()
+	for _, want := range asked.Tensors() {
+		known[want.Name] = true
+		p, ok := c.at[want.Name]
+		fail := func(kind error, format string, args ...any) {
+			e := &Error{File: c.Dir, Tensor: want.Name, Kind: kind, Detail: fmt.Sprintf(format, args...)}
+			if ok {
+				e.File = p.path
+			}
+			bad.List = append(bad.List, e)
+		}
+		if !ok {
+			fail(ErrMissing, "missing; %s needs it with shape %v", c.Config.Architecture, want.Shape)
+			continue
+		}
+		if !p.weight {
+			fail(ErrUnsupported, "is %s; weights are read from F32, BF16, F16, or F8_E4M3 where config.json has a quantization_config", p.stored)
+		}
+		if !slices.Equal(p.Shape, want.Shape) {
+			fail(ErrMismatch, "has shape %v; %s wants %v", p.Shape, c.described(), want.Shape)
+		}
+	}
+	for _, name := range c.names() {
+		if !known[name] && (c.gguf || !arch.extra(name) && !c.Config.rewired(name) && (arch.beyond == nil || !arch.beyond(&c.Config, name))) { // a GGUF file holds its model and nothing else
+			bad.List = append(bad.List, &Error{File: c.at[name].path, Tensor: name, Kind: ErrMismatch,
+				Detail: fmt.Sprintf("is no part of the %s that %s describes; ignoring it would change the output", arch.Name, c.described())})
+		}
+	}
+	return bad.in(c.Dir)
+}
+
+// asked is the config with no more layers than it takes to name more tensors than the
+// files hold: a few bytes of config can ask for a quarter of a million.
+func (c *Checkpoint) asked() Config {
+	few, names := c.Config, 0
+	for i := 0; i < c.Config.Layers && names <= len(c.at); i++ {
+		few.Layers = i + 1
+		if names++; c.Config.Sparse(i) {
+			names += 3 * c.Config.MoE.Experts
+		}
+	}
+	return few
+}
+
+// in returns the problems as an error, or nil when there is none.
+func (p *Problems) in(dir string) error {
+	if len(p.List) == 0 {
+		return nil
+	}
+	p.Dir = dir
+	return p
+}
+
+// names lists all tensors of the files, sorted.
+func (c *Checkpoint) names() []string { return slices.Sorted(maps.Keys(c.at)) }
+
+// Extra lists the tensors that the files hold and the architecture does not
+// need, sorted.
+func (c *Checkpoint) Extra() []string {
+	needed := map[string]bool{}
+	for _, s := range c.Config.Tensors() {
+		needed[s.Name] = true
+	}
+	return slices.DeleteFunc(c.names(), func(n string) bool { return needed[n] })
+}
+
+// Tensor returns a tensor by its name in the files. A tied head has none: ask
+// for the embedding. Data points into the mapping and is gone after Close.
+func (c *Checkpoint) Tensor(name string) (Tensor, error) {
+	if c.closed.Load() {
+		return Tensor{}, ErrClosed
+	}
+	if s, ok := c.random[name]; ok {
+		return c.randomTensor(s), nil
+	}
+	p, ok := c.at[name]
+	if !ok {
+		return Tensor{}, &Error{File: c.Dir, Tensor: name, Kind: ErrMissing, Detail: "not in this checkpoint"}
+	}
+	if !p.weight {
+		return Tensor{}, &Error{File: p.path, Tensor: name, Kind: ErrUnsupported, Detail: "is " + p.stored + "; weights are read from F32, BF16 or F16"}
+	}
+	return p.Tensor, nil
+}
+
+// must is Tensor for what check has seen.
+func (c *Checkpoint) must(name string) Tensor {
+	t, err := c.Tensor(name)
+	if err != nil {
+		panic(err)
+	}
+	return t
+}
+
+// Files lists the weight files, in the order in which they were opened.
+func (c *Checkpoint) Files() []string { return slices.Clone(c.files) }
+
+// Close unmaps the files. No Data of a Tensor may be touched afterwards.
+// Closing twice is safe.
+func (c *Checkpoint) Close() error {
+	if c.closed.Swap(true) {
+		return nil
+	}
+	if c.end != nil {
+		c.end()
+	}
+	c.recheck.Lock()
+	defer c.recheck.Unlock()
+	var errs []error
+	for _, f := range c.close {
+		errs = append(errs, f())
+	}
+	return errors.Join(errs...)
+}
+
+// parseIndex reads weight_map: the files in order of name, and the file of
+// each tensor. A file must be a plain name in the folder: an index from
+// elsewhere must not make this process read other paths. (Symbolic links are
+// followed; the local user made those, as the Hugging Face cache does.)
+func parseIndex(data []byte) (files []string, where map[string]string, err error) {
+	var index struct {
+		WeightMap map[string]string `json:"weight_map"`
+	}
+	if err := modelfile.Unmarshal(data, &index); err != nil {
+		return nil, nil, fmt.Errorf("not an index: %w", err)
+	}
+	if n := len(index.WeightMap); n == 0 || n > maxTensors {
+		return nil, nil, fmt.Errorf("weight_map of %d tensors; want 1..%d", n, maxTensors)
+	}
+	seen := map[string]bool{}
+	for name, file := range index.WeightMap {
+		if len(name) > maxNameBytes {
+			return nil, nil, fmt.Errorf("tensor name %q of %d bytes, more than %d", clip(name), len(name), maxNameBytes)
+		}
+		if seen[file] {
+			continue
+		}
+		if !strings.HasSuffix(file, ".safetensors") || len(file) > 255 || strings.ContainsAny(file, "/\\:\x00") || !filepath.IsLocal(file) {
+			return nil, nil, fmt.Errorf("tensor %q: %q is not the plain name of a .safetensors file in the folder", clip(name), clip(file))
+		}
+		if seen[file] = true; len(seen) > maxShards {
+			return nil, nil, fmt.Errorf("more than %d files", maxShards)
+		}
+		files = append(files, file)
+	}
+	sort.Strings(files)
+	return files, index.WeightMap, nil
+}
+
+// otherWeights says what lies there instead of safetensors.
+func otherWeights(dir string) string {
+	for _, pattern := range []string{"*.safetensors", "*.bin", "*.gguf", "*.pth", "*.pt"} {
+		got, _ := filepath.Glob(filepath.Join(escapeGlob(dir), pattern))
+		switch {
+		case len(got) > 0 && pattern == "*.safetensors":
+			return "; there is " + filepath.Base(got[0]) + ": name it " + weightsFile + ", or add the index"
+		case len(got) > 0:
+			return "; there is " + filepath.Base(got[0]) + ", save the model with safetensors"
+		}
+	}
+	return ""
+}
+
+func statesDType(config []byte) bool {
+	f, err := parseFields("", config)
+	return err == nil && (f.has("dtype") || f.has("torch_dtype"))
+}
+
+func join(dir, name string) string { return filepath.Join(dir, name) }
+
+var weightType = map[string]tensor.DType{"F32": tensor.F32, "BF16": tensor.BF16, "F16": tensor.F16}
+
+// described names what says how the model is: config.json, or the GGUF file.
+func (c *Checkpoint) described() string {
+	if c.gguf {
+		return "its metadata"
+	}
+	return configFile
+}

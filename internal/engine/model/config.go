@@ -1,0 +1,213 @@
+package model
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+)
+
+// Bounds of what a config may ask for: several times the largest published
+// model, and small enough that no product of them overflows.
+const (
+	maxHidden    = 1 << 17
+	maxLayers    = 1 << 10
+	maxHeads     = 1 << 12
+	maxHeadDim   = 1 << 12
+	maxFFN       = 1 << 20
+	maxVocab     = 1 << 22
+	maxPositions = 1 << 27
+)
+
+// Config describes a decoder: its architecture by Hugging Face's name, and the
+// sizes that every architecture here shares.
+type Config struct {
+	Architecture string // e.g. "LlamaForCausalLM"
+
+	Hidden       int // width of the residual stream
+	Layers       int
+	Heads        int // query heads
+	KVHeads      int // key and value heads; divides Heads
+	HeadDim      int // may differ from Hidden/Heads
+	FFN          int // inner width of the feed-forward network
+	Vocab        int // rows of the embedding, ids at or above the tokenizer's size included
+	MaxPositions int // longest sequence, in tokens
+
+	NormEps float32 // of RMSNorm
+	Tied    bool    // the head is the embedding
+	QKVBias bool    // of the query, key and value projections
+	OutBias bool    // of the attention's output projection
+	MLPBias bool    // of gate, up and down
+	QKNorm  bool    // RMSNorm of every query and key head before its rotation
+	Rope    Rope
+	MoE     MoE    `json:",omitzero"` // experts in place of some layers' feed-forward networks
+	Latent  Latent `json:",omitzero"` // latent attention; then HeadDim is of queries, and KVHeads 1
+
+	SwiftKV SwiftKV `json:",omitzero"` // where later layers take their keys and values from
+
+	// Windows has the sliding window of each layer, 0 for one that attends to
+	// everything; nil: all do. See Window.
+	Windows   []int `json:",omitempty"`
+	LocalRope Rope  `json:",omitzero"` // of the layers with a window; zero: as Rope
+
+	Activation      tensor.Activation `json:",omitempty"` // of the FFN's gate
+	NormsAddOne     bool              `json:",omitempty"` // norms multiply by 1 + weight
+	ScaledEmbedding bool              `json:",omitempty"` // see EmbeddingScale
+	TrainedAs       tensor.DType      `json:",omitempty"` // what EmbeddingScale is rounded to; 0: the type that is stored
+	QueryScale      float64           `json:",omitempty"` // see AttentionScale
+	LogitCap        float32           `json:",omitempty"` // c: logits are c tanh(logits/c); 0: none
+
+	BOS []int32 // first token of a sequence; empty: none
+	EOS []int32 // tokens that end an answer: generation_config.json's, then config.json's others
+
+	FP8Block [2]int `json:",omitzero"` // rows and columns of a block of FP8 weights that share a scale; 0: none are FP8
+
+	// DType is what the config says the weights are stored as; when it says
+	// nothing, Open takes the embedding's. Tensors may differ one by one.
+	DType tensor.DType
+
+	// Warnings say what of the files was not used, for the user to see.
+	Warnings []error `json:"-"`
+}
+
+// ParseConfig reads config.json and generation_config.json (nil when there is
+// none). dir only names the files in errors. Both the form of transformers 4
+// (rope_theta, rope_scaling, torch_dtype) and of 5 (rope_parameters, dtype)
+// are understood. A setting that changes the arithmetic and is not implemented
+// is refused, never ignored.
+func ParseConfig(dir string, config, generation []byte) (Config, error) {
+	f, err := parseFields(join(dir, configFile), config)
+	if err != nil {
+		return Config{}, err
+	}
+	name := f.architecture()
+	if f.err != nil {
+		return Config{}, f.err
+	}
+	given := name
+	if text, ok := nested[name]; ok {
+		if f, err = f.decoder(); err != nil {
+			return Config{}, err
+		}
+		name = text
+	}
+	arch, ok := lookup(name)
+	if !ok {
+		return Config{}, &Error{File: f.file, Field: "architectures", Kind: ErrUnknownArch,
+			Detail: fmt.Sprintf("architecture %q is not supported; known: %s", clip(given), strings.Join(Architectures(), ", "))}
+	}
+	c := Config{Architecture: arch.Name}
+	f.assume(arch.defaults)
+	readShape(f, &c)
+	readDType(f, &c)
+	readQuantised(f, &c)
+	arch.read(f, &c)
+	if f.err != nil {
+		return Config{}, f.err
+	}
+	c.BOS = f.Tokens("bos_token_id", &c)
+	c.EOS = f.Tokens("eos_token_id", &c)
+	if f.err == nil && generation != nil {
+		f.err = readGeneration(dir, generation, &c)
+	}
+	if f.err != nil {
+		return Config{}, f.err
+	}
+	return c, nil
+}
+
+// architecture is the name in "architectures", or the one that goes with "model_type" when
+// there is none.
+func (f *fields) architecture() string {
+	var names []string
+	f.get("architectures", &names, "a list of names")
+	if f.err == nil && len(names) == 0 {
+		if name, ok := architectureOf[f.Text("model_type", "")]; ok {
+			return name
+		}
+	}
+	if f.err == nil && len(names) != 1 {
+		f.fail("architectures", ErrFormat, "%d names, want exactly one of: %s", len(names), strings.Join(Architectures(), ", "))
+	}
+	if f.err != nil {
+		return ""
+	}
+	return names[0]
+}
+
+// architectureOf has the decoder of each model_type that transformers knows by that name.
+var architectureOf = map[string]string{
+	"deepseek_v2": "DeepseekV2ForCausalLM", "deepseek_v3": "DeepseekV3ForCausalLM",
+	"gemma3": "Gemma3ForConditionalGeneration", "gemma3_text": "Gemma3ForCausalLM",
+	"llama": "LlamaForCausalLM", "llama_swiftkv": "LlamaSwiftKVForCausalLM",
+	"mistral": "MistralForCausalLM", "mixtral": "MixtralForCausalLM", "phi3": "Phi3ForCausalLM",
+	"qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM",
+}
+
+// readShape reads the sizes, under the names that Llama gave them and its
+// successors kept.
+func readShape(f *fields, c *Config) {
+	c.Hidden = f.Size("hidden_size", 0, maxHidden)
+	c.Layers = f.Size("num_hidden_layers", 0, maxLayers)
+	c.Heads = f.Size("num_attention_heads", 0, maxHeads)
+	c.KVHeads = f.Size("num_key_value_heads", c.Heads, maxHeads)
+	c.FFN = f.Size("intermediate_size", 0, maxFFN)
+	c.Vocab = f.Size("vocab_size", 0, maxVocab)
+	c.MaxPositions = f.Size("max_position_embeddings", 2048, maxPositions)
+	c.NormEps = float32(f.Number("rms_norm_eps", 1e-6, 1e-12, 0.1))
+	if f.err != nil {
+		return
+	}
+	switch {
+	case c.Heads%c.KVHeads != 0:
+		f.fail("num_key_value_heads", ErrFormat, "%d does not divide the %d attention heads", c.KVHeads, c.Heads)
+	case f.has("kv_lora_rank"): // latent attention says the widths of its heads one by one
+	case !f.has("head_dim") && c.Hidden%c.Heads != 0:
+		f.fail("num_attention_heads", ErrFormat, "%d does not divide the hidden size %d, and there is no head_dim", c.Heads, c.Hidden)
+	default:
+		c.HeadDim = f.Size("head_dim", max(1, c.Hidden/c.Heads), maxHeadDim)
+	}
+	if f.err == nil && c.HeadDim%2 != 0 {
+		f.fail("head_dim", ErrUnsupported, "%d is odd; rotary positions need pairs", c.HeadDim)
+	}
+}
+
+func readDType(f *fields, c *Config) {
+	key := "torch_dtype"
+	if f.has("dtype") {
+		key = "dtype"
+	}
+	if !f.has(key) {
+		return
+	}
+	switch f.OneOf(key, "float32", "float32", "bfloat16", "float16") {
+	case "float32":
+		c.DType = tensor.F32
+	case "bfloat16":
+		c.DType = tensor.BF16
+	case "float16":
+		c.DType = tensor.F16
+	}
+}
+
+// readGeneration puts the end tokens of generation_config.json first: there
+// chat models name the end of a turn, where config.json may only name the end
+// of a document. Both end an answer.
+func readGeneration(dir string, data []byte, c *Config) error {
+	g, err := parseFields(join(dir, generationFile), data)
+	if err != nil {
+		return err
+	}
+	eos := g.Tokens("eos_token_id", c)
+	if bos := g.Tokens("bos_token_id", c); bos != nil {
+		c.BOS = bos
+	}
+	for _, id := range c.EOS {
+		if !slices.Contains(eos, id) {
+			eos = append(eos, id)
+		}
+	}
+	c.EOS = eos
+	return g.err
+}

@@ -1,0 +1,86 @@
+package model_test
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/model/modeltest"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+)
+
+// keysOf lists the metadata in order.
+func keysOf(g *modeltest.GGUF) []string {
+	var keys []string
+	for _, k := range g.Meta {
+		keys = append(keys, k.Name)
+	}
+	return keys
+}
+
+// cut takes the last n bytes of the data away.
+func cut(g *modeltest.GGUF, n int) {
+	left := max(0, len(g.Data)-n)
+	g.Data = g.Data[:left:left] // what is added does not write into a clone's
+}
+
+// clone copies all but the data, which both share.
+func clone(g *modeltest.GGUF) *modeltest.GGUF {
+	c := *g
+	c.Meta, c.Table = slices.Clone(g.Meta), slices.Clone(g.Table)
+	for i := range c.Table {
+		c.Table[i].Shape = slices.Clone(c.Table[i].Shape)
+	}
+	return &c
+}
+
+// header is the file up to its data, which has size bytes.
+func header(g *modeltest.GGUF) (head []byte, size int) {
+	all := g.Bytes()
+	return all[:len(all)-len(g.Data)], len(g.Data)
+}
+
+// splitGGUF deals the tensors to n files in runs, as llama-gguf-split does: the
+// first has all metadata.
+func splitGGUF(g *modeltest.GGUF, n int) []*modeltest.GGUF {
+	parts := make([]*modeltest.GGUF, n)
+	for i := range parts {
+		p := &modeltest.GGUF{Version: g.Version, Alignment: g.Alignment}
+		if i == 0 {
+			p.Meta = slices.Clone(g.Meta)
+		}
+		p.Set("split.no", i)
+		p.Set("split.count", n)
+		for j := len(g.Table) * i / n; j < len(g.Table)*(i+1)/n; j++ {
+			t, end := g.Table[j], uint64(len(g.Data))
+			if j+1 < len(g.Table) {
+				end = g.Table[j+1].Offset
+			}
+			p.Add(t.Name, t.Type, t.Shape, g.Data[t.Offset:end])
+		}
+		parts[i] = p
+	}
+	return parts
+}
+
+// ggufs are the architectures that a GGUF file can hold.
+func ggufs() []string {
+	return slices.DeleteFunc(model.Architectures(), func(name string) bool { return name == "LlamaSwiftKVForCausalLM" })
+}
+
+// writeTiny writes a checkpoint of a few kilobytes, in bf16.
+func writeTiny(dir, architecture string) error {
+	text, err := model.TinyConfig(architecture)
+	if err != nil {
+		return err
+	}
+	config, err := model.ParseConfig(dir, text, nil)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(dir, "config.json"), text, 0o600); err != nil {
+		return err
+	}
+	return modeltest.Shape{DType: tensor.BF16}.WriteFile(filepath.Join(dir, "model.safetensors"), config.Tensors(), 1)
+}

@@ -1,0 +1,217 @@
+package model
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"math"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+)
+
+// families are the architectures that the package registers.
+var families = []string{"DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "Gemma3ForCausalLM", "LlamaForCausalLM", "LlamaSwiftKVForCausalLM", "MistralForCausalLM", "MixtralForCausalLM", "Phi3ForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM"}
+
+// Each family's own keys and defaults, as its configuration class in
+// transformers has them.
+func TestFamilies(t *testing.T) {
+	for _, test := range []struct {
+		arch string
+		c    change
+		want func(c *Config) bool
+	}{
+		{"Qwen2", nil, func(c *Config) bool {
+			return c.QKVBias && !c.OutBias && !c.QKNorm && c.MaxPositions == 256 && c.HeadDim == 16
+		}},
+		{"Qwen2", change{"max_position_embeddings": remove, "rope_theta": remove}, func(c *Config) bool { return c.MaxPositions == 32768 && c.Rope.Theta == 10000 }},
+		{"Qwen2", change{"sliding_window": 64}, func(c *Config) bool { return c.MaxPositions == 256 }},
+		{"Qwen2", change{"sliding_window": 64, "use_sliding_window": true}, func(c *Config) bool { return c.MaxPositions == 256 }}, // from layer 28 on
+		{"Qwen2", change{"sliding_window": 64, "use_sliding_window": true, "max_window_layers": 1}, func(c *Config) bool { return c.MaxPositions == 256 && c.Window(0) == 0 && c.Window(1) == 64 }},
+		{"Qwen2", change{"sliding_window": 64, "layer_types": []string{"sliding_attention", "full_attention"}}, func(c *Config) bool { return c.Window(0) == 64 && c.Window(1) == 0 }},
+		{"Qwen2", change{"sliding_window": 64, "use_sliding_window": true, "max_window_layers": 0, "layer_types": []string{"full_attention", "full_attention"}}, func(c *Config) bool { return c.Windows == nil }},
+		{"Qwen3", nil, func(c *Config) bool { return c.QKNorm && !c.QKVBias && !c.OutBias && c.HeadDim == 128 }},
+		{"Qwen3", change{"head_dim": 32, "attention_bias": true}, func(c *Config) bool { return c.HeadDim == 32 && c.QKVBias && c.OutBias }},
+		{"Mistral", change{"sliding_window": nil}, func(c *Config) bool { return c.MaxPositions == 256 && !c.QKVBias && !c.QKNorm }},
+		{"Mistral", change{"max_position_embeddings": 32768}, func(c *Config) bool { return c.MaxPositions == 32768 && c.Window(1) == 4096 }}, // a missing window is 4096
+		{"Mistral", change{"sliding_window": 100}, func(c *Config) bool { return c.Window(0) == 100 }},
+		{"Mistral", change{"sliding_window": 256, "head_dim": 128}, func(c *Config) bool { return c.Windows == nil && c.HeadDim == 128 }},
+		{"Mistral", change{"sliding_window": nil, "max_position_embeddings": remove}, func(c *Config) bool { return c.MaxPositions == 131072 }},
+		{"Phi3", change{"rms_norm_eps": remove, "max_position_embeddings": remove, "sliding_window": 100}, func(c *Config) bool {
+			return c.NormEps == 1e-5 && c.MaxPositions == 4096 && c.Window(1) == 100
+		}},
+		{"Phi3", change{"sliding_window": nil, "partial_rotary_factor": 1}, func(c *Config) bool { return c.Windows == nil }},
+		{"Gemma3", change{"num_hidden_layers": 7, "rope_theta": remove, "sliding_window": 32, "tie_word_embeddings": remove, "hidden_activation": "gelu_pytorch_tanh"}, func(c *Config) bool {
+			return c.Window(4) == 32 && c.Window(5) == 0 && c.Window(6) == 32 && c.RopeOf(4) == 1 && c.RopeOf(5) == 0 && c.Rope.Theta == 1e6 && c.LocalRope.Theta == 1e4 &&
+				c.Tied && c.HeadDim == 256 && c.AttentionScale() == 1./16 && c.LogitCap == 0
+		}},
+		{"Gemma3", change{"sliding_window": 100000, "sliding_window_pattern": 2, "query_pre_attn_scalar": 4, "final_logit_softcapping": 30}, func(c *Config) bool {
+			return c.Window(0) == 100000 && c.RopeOf(0) == 1 && c.RopeOf(1) == 0 && c.AttentionScale() == 0.5 && c.LogitCap == 30 // the rotation stays, though the window hides nothing
+		}},
+		{"Gemma3", change{"rope_theta": remove, "rope_parameters": map[string]any{"full_attention": map[string]any{"rope_type": "linear", "factor": 8, "rope_theta": 5e5}, "sliding_attention": map[string]any{"rope_theta": 3e4, "rope_type": "default"}}}, func(c *Config) bool {
+			return c.Rope.Theta == 5e5 && c.Rope.Factor == 8 && c.LocalRope.Theta == 3e4 && c.LocalRope.Type == ""
+		}},
+	} {
+		full := change{"architectures": []string{test.arch + "ForCausalLM"}}
+		for k, v := range test.c {
+			full[k] = v
+		}
+		if c, err := ParseConfig("d", with(full), nil); err != nil || !test.want(&c) {
+			t.Errorf("%s %v: %+v, %v", test.arch, test.c, c, err)
+		}
+	}
+	moe := func(arch string, c change) change {
+		full := change{"architectures": []string{arch + "ForCausalLM"}, "num_hidden_layers": 6}
+		for k, v := range c {
+			full[k] = v
+		}
+		return full
+	}
+	for _, test := range []struct {
+		c    change
+		want MoE
+	}{
+		{moe("Mixtral", nil), MoE{Experts: 8, PerToken: 2, FFN: 96, Router: Router{Score: Softmax, Normalise: true, Scale: 1}}},
+		{moe("Mixtral", change{"num_local_experts": 4, "num_experts_per_tok": 4}), MoE{Experts: 4, PerToken: 4, FFN: 96, Router: Router{Score: Softmax, Normalise: true, Scale: 1}}},
+		{moe("Qwen3Moe", nil), MoE{Experts: 128, PerToken: 8, FFN: 768, Router: Router{Score: Softmax, Scale: 1}}},
+		{moe("Qwen3Moe", change{"num_local_experts": 16, "norm_topk_prob": true, "moe_intermediate_size": 40, "decoder_sparse_step": 2, "mlp_only_layers": []int{5, 4}}),
+			MoE{Experts: 16, PerToken: 8, FFN: 40, Router: Router{Score: Softmax, Normalise: true, Scale: 1}, Dense: []int{0, 2, 4, 5}}},
+	} {
+		if c, err := ParseConfig("d", with(test.c), nil); err != nil || !reflect.DeepEqual(c.MoE, test.want) {
+			t.Errorf("%v: %+v, %v; want %+v", test.c, c.MoE, err, test.want)
+		}
+	}
+	for field, v := range map[string]any{"num_experts": 0, "num_experts_per_tok": 129, "mlp_only_layers": []int{6}, "decoder_sparse_step": 0, "moe_intermediate_size": -1} {
+		if _, err := ParseConfig("d", with(moe("Qwen3Moe", change{field: v})), nil); err == nil || !strings.Contains(err.Error(), field) {
+			t.Errorf("%s %v: %v", field, v, err)
+		}
+	}
+	if _, err := ParseConfig("d", with(moe("Qwen3Moe", change{"num_experts": 4096, "num_hidden_layers": 1024})), nil); !errors.Is(err, ErrOutOfRange) {
+		t.Errorf("12 million expert tensors: %v", err)
+	}
+	for field, v := range map[string]any{"partial_rotary_factor": 0.75, "rope_scaling": map[string]any{"type": "longrope"}, "hidden_act": "gelu", "sliding_window": 0} {
+		full := change{"architectures": []string{"Phi3ForCausalLM"}, field: v}
+		if _, err := ParseConfig("d", with(full), nil); err == nil || !strings.Contains(err.Error(), field) {
+			t.Errorf("Phi-3, %s %v: %v", field, v, err)
+		}
+	}
+	for field, v := range map[string]any{"attn_logit_softcapping": 50, "use_bidirectional_attention": true, "hidden_activation": "gelu", "layer_types": []string{"full_attention"},
+		"query_pre_attn_scalar": 0, "rope_parameters": map[string]any{"full_attention": map[string]any{"rope_type": "yarn"}}} {
+		full := change{"architectures": []string{"Gemma3ForCausalLM"}, "rope_theta": remove, field: v}
+		if _, err := ParseConfig("d", with(full), nil); err == nil || !strings.Contains(err.Error(), field) {
+			t.Errorf("Gemma 3, %s %v: %v", field, v, err)
+		}
+	}
+	for field, v := range map[string]any{"sliding_window": 0, "hidden_act": "gelu", "layer_types": 3, "max_window_layers": -1, "use_sliding_window": "yes"} {
+		full := change{"architectures": []string{"Qwen2ForCausalLM"}, "use_sliding_window": true, "max_window_layers": 0, field: v}
+		if _, err := ParseConfig("d", with(full), nil); err == nil || !strings.Contains(err.Error(), field) {
+			t.Errorf("%s %v: %v", field, v, err)
+		}
+	}
+}
+
+// Folders of the other families' reference models open, with the frequencies
+// that transformers computes.
+func TestFamilyCheckpoints(t *testing.T) {
+	for name, arch := range map[string]string{"qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "mistral": "MistralForCausalLM", "mixtral": "MixtralForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM",
+		"gemma3": "Gemma3ForCausalLM", "mistral_window": "MistralForCausalLM", "qwen2_window": "Qwen2ForCausalLM",
+		"deepseek_v2": "DeepseekV2ForCausalLM", "deepseek_v3": "DeepseekV3ForCausalLM", "phi3": "Phi3ForCausalLM"} {
+		dir := filepath.Join("testdata", name)
+		c, err := Open(dir)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		var golden struct {
+			InvFreq any `json:"inv_freq"` // a list; or one for each rotation by name
+		}
+		readJSON(t, filepath.Join(dir, "goldens.json"), &golden)
+		want := [][]any{}
+		switch g := golden.InvFreq.(type) {
+		case []any:
+			want = append(want, g)
+		case map[string]any:
+			for _, key := range []string{"inv_freq", "full_attention_inv_freq", "sliding_attention_inv_freq"} {
+				if list, ok := g[key].([]any); ok {
+					want = append(want, list)
+				}
+			}
+		}
+		got := c.Config.Rotations()
+		if c.Config.Architecture != arch || len(c.Extra()) != 0 || len(got) != len(want) {
+			t.Errorf("%s: %+v, extra %v, %d rotations, want %d", name, c.Config, c.Extra(), len(got), len(want))
+		}
+		for r := range want {
+			for i := range want[r] {
+				if w := want[r][i].(float64); math.Abs(got[r][i]-w) > 1e-6*w {
+					t.Errorf("%s: frequency %d of rotation %d is %g, want %g", name, i, r, got[r][i], w)
+				}
+			}
+		}
+		if v5, err := os.ReadFile(filepath.Join(dir, "config.v5.json")); err == nil {
+			again, err := ParseConfig(dir, v5, nil)
+			again.DType, again.BOS, again.EOS = c.Config.DType, c.Config.BOS, c.Config.EOS
+			if a, b := marshal(t, again), marshal(t, c.Config); err != nil || !bytes.Equal(a, b) {
+				t.Errorf("%s: config.json of transformers 5 reads as %s, that of 4 as %s (%v)", name, a, b, err)
+			}
+		}
+		names := c.names()
+		l := LlamaLayer(0)
+		if slices.Contains(names, l.QNorm) != c.Config.QKNorm || slices.Contains(names, l.Q.Bias) != c.Config.QKVBias || slices.Contains(names, l.O.Bias) {
+			t.Errorf("%s: tensors %v", name, names)
+		}
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// A family is told by name, not by what its tensors look like: the wrong name
+// leaves tensors over or finds none.
+func TestWrongFamily(t *testing.T) {
+	for from, to := range map[string]string{"qwen2": "LlamaForCausalLM", "qwen3": "MistralForCausalLM", "mistral": "Qwen3ForCausalLM", "mixtral": "Qwen3MoeForCausalLM", "qwen3_moe": "Qwen3ForCausalLM", "deepseek_v2": "LlamaForCausalLM", "deepseek_v3": "LlamaForCausalLM", "phi3": "LlamaForCausalLM"} {
+		c := Checkpoint{Dir: filepath.Join("testdata", from), at: map[string]place{}}
+		var raw map[string]any
+		readJSON(t, filepath.Join(c.Dir, configFile), &raw)
+		raw["architectures"] = []string{to}
+		cfg, err := ParseConfig(c.Dir, marshal(t, raw), nil)
+		if err == nil {
+			c.Config = cfg
+			if err = c.mapWeights(); err == nil {
+				err = c.check()
+			}
+			c.Close()
+		}
+		if !errors.Is(err, ErrMismatch) && !errors.Is(err, ErrMissing) {
+			t.Errorf("%s as %s: %v", from, to, err)
+		}
+	}
+}
+
+func marshal(t *testing.T, v any) []byte {
+	t.Helper()
+	data, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+// transformers multiplies the embedding by a root that is rounded to the type of the
+// weights: 55.4256 is 55.5 in bf16.
+func TestEmbeddingScale(t *testing.T) {
+	c := Config{Hidden: 3072, ScaledEmbedding: true}
+	for dt, want := range map[tensor.DType]float32{tensor.F32: 55.425625, tensor.F16: 55.4375, tensor.BF16: 55.5, tensor.Q8_0: 55.5} {
+		if got := c.EmbeddingScale(dt); got != want {
+			t.Errorf("%v: %v, want %v", dt, got, want)
+		}
+	}
+	if got := (&Config{Hidden: 3072}).EmbeddingScale(tensor.BF16); got != 1 {
+		t.Errorf("without scaling: %v", got)
+	}
+}

@@ -1,0 +1,91 @@
+package model
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+)
+
+// Gemma 3, text (Gemma Team, arXiv 2503.19786). Against llama.go:
+//
+//	x = embedding[token] * sqrt(hidden)                   rounded as the embedding is stored
+//	for each layer:
+//	    h = RMSNorm(x, AttnNorm)
+//	    q, k, v = Q h, K h, V h
+//	    q, k = RoPE(RMSNorm(q, QNorm)), RoPE(RMSNorm(k, KNorm))
+//	    x += RMSNorm(O attention(q, k, v), PostAttnNorm)  scores scaled by 1/sqrt(query_pre_attn_scalar)
+//	    h = RMSNorm(x, MLPNorm)
+//	    x += RMSNorm(Down (GELU(Gate h) * Up h), PostMLPNorm)
+//	logits = Embedding RMSNorm(x, Norm)                   optionally capped: c tanh(logits/c)
+//
+// Every norm multiplies by 1 + its weight. Five of six layers (of every
+// sliding_window_pattern, or as layer_types says) attend to a sliding window, with
+// rotary positions of their own base; the sixth attends to everything.
+func init() {
+	register(architecture{
+		Name: gemma3,
+		defaults: map[string]string{"hidden_size": "2304", "intermediate_size": "9216", "num_hidden_layers": "26", "num_attention_heads": "8",
+			"num_key_value_heads": "4", "head_dim": "256", "vocab_size": "262208", "max_position_embeddings": "131072"},
+		read:  readGemma3,
+		layer: gemma3Layer,
+		extra: llamaExtra,
+	})
+}
+
+const gemma3 = "Gemma3ForCausalLM"
+
+func readGemma3(f *fields, c *Config) {
+	c.Tied = f.Bool("tie_word_embeddings", true)
+	c.QKVBias = f.Bool("attention_bias", false)
+	c.OutBias = c.QKVBias
+	c.QKNorm, c.NormsAddOne, c.ScaledEmbedding = true, true, true
+	c.Activation = tensor.GELUTanh
+	f.activation("hidden_activation", "gelu_pytorch_tanh")
+	c.QueryScale = f.Number("query_pre_attn_scalar", 256, 1e-3, 1e6)
+	c.LogitCap = float32(f.Number("final_logit_softcapping", 0, 1e-3, 1e6))
+	if f.has("attn_logit_softcapping") {
+		f.fail("attn_logit_softcapping", ErrUnsupported, "attention scores are not capped here; published Gemma 3 models have none")
+	}
+	if f.Bool("use_bidirectional_attention", false) {
+		f.fail("use_bidirectional_attention", ErrUnsupported, "attention here is causal")
+	}
+	pattern := f.Size("sliding_window_pattern", f.Size("_sliding_window_pattern", 6, maxLayers), maxLayers)
+	readWindows(f, c, 4096, func(layer int) bool { return (layer+1)%pattern != 0 })
+	if p := f.Object("rope_parameters"); p != nil && (p.has("full_attention") || p.has("sliding_attention")) {
+		read := func(key string, theta float64) (r Rope) {
+			r.Theta = theta
+			if in := p.Object(key); in != nil {
+				r.Theta = in.Number("rope_theta", theta, 2, maxTheta)
+				r = p.scaled(r, in, c)
+			}
+			return r
+		}
+		c.Rope, c.LocalRope = read("full_attention", 1e6), read("sliding_attention", 1e4)
+		for _, key := range slices.Sorted(maps.Keys(p.raw)) {
+			if key != "full_attention" && key != "sliding_attention" && p.has(key) {
+				p.fail(key, ErrUnsupported, "is not known; with full_attention or sliding_attention, these are the only keys")
+			}
+		}
+		f.take(p)
+		f.refuseRotary(c, c.Rope.Theta)
+		if local := f.Number("rope_local_base_freq", c.LocalRope.Theta, 2, maxTheta); local != c.LocalRope.Theta {
+			f.fail("rope_local_base_freq", ErrFormat, "%g differs from the rope_theta %g of rope_parameters.sliding_attention", local, c.LocalRope.Theta)
+		}
+		f.agree(f.Object("rope_scaling"), Rope{Theta: c.Rope.Theta}, c)
+		c.MaxPositions = f.lengthen(&c.Rope, c.MaxPositions)
+		return
+	}
+	readRope(f, c, 1e6)
+	c.LocalRope = Rope{Theta: f.Number("rope_local_base_freq", 1e4, 2, maxTheta)}
+}
+
+func gemma3Layer(c *Config, i int) LayerSpec {
+	l := llamaLayer(c, i)
+	p := fmt.Sprintf("model.layers.%d.", i)
+	l.PostAttnNorm = p + "post_attention_layernorm.weight" // what Llama calls the norm before the FFN
+	l.FFNNorm = p + "pre_feedforward_layernorm.weight"
+	l.PostFFNNorm = p + "post_feedforward_layernorm.weight"
+	return l
+}

@@ -1,0 +1,157 @@
+package model
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"strings"
+
+	"github.com/shoal-llm/shoal/internal/engine/gguf"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+)
+
+// isGGUF says which GGUF file the path means, if it means one: a .gguf file,
+// or a folder without config.json that holds exactly one.
+func isGGUF(path string) (file string, ok bool, err error) {
+	st, err := os.Stat(path)
+	if err != nil {
+		return "", false, nil //nolint:nilerr // for the caller to report
+	}
+	if st.IsDir() {
+		if _, err := os.Stat(join(path, configFile)); err == nil {
+			return "", false, nil
+		}
+	}
+	file, err = gguf.Find(path)
+	if errors.Is(err, gguf.ErrSeveral) || errors.Is(err, gguf.ErrPart) {
+		return "", false, &Error{File: path, Kind: ErrNoCheckpoint, Detail: detail(err)}
+	}
+	return file, err == nil, nil
+}
+
+// openGGUF reads config and tensors from a file, or the parts of one. Tensors get the names that
+// they have in a Hugging Face folder.
+func (c *Checkpoint) openGGUF(path string) error {
+	parts, err := gguf.OpenParts(path)
+	if err != nil {
+		return fromGGUF(path, err)
+	}
+	c.gguf = true
+	var all []gguf.Tensor
+	var homes []*weightFile
+	for _, f := range parts {
+		homes = append(homes, c.addFile(f.Mapping(), f.Close))
+		all = append(all, f.Tensors...)
+	}
+	if c.Config, err = configGGUF(parts[0], all); err != nil {
+		return err
+	}
+	arch, err := parts[0].Text("general.architecture", "")
+	if err != nil {
+		return fromGGUF(path, err)
+	}
+	family := familiesGGUF[arch]
+	for i, f := range parts {
+		for _, t := range f.Tensors {
+			p := place{path: f.Path, stored: t.Type.String(), weight: true,
+				Tensor: Tensor{Name: family.hubName(t.Name), DType: heldAs(t.Type), Shape: t.Shape, Data: t.Data, home: homes[i]}}
+			if t.Type.Block() > 1 {
+				p.blocks = t.Type
+			}
+			if family.paired && (strings.Contains(t.Name, ".attn_q.") || strings.Contains(t.Name, ".attn_k.")) {
+				p.paired = c.Config.HeadDim
+			}
+			taken, err := c.takeExperts(t, p)
+			if err == nil && !taken {
+				err = c.add(p)
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+	if err := c.takeRopeFactors(path); err != nil {
+		return err
+	}
+	if family.join != nil {
+		if err := family.join(c); err != nil {
+			return err
+		}
+	}
+	if err := c.check(); err != nil {
+		return err
+	}
+	c.Config.DType = c.commonType()
+	return c.identify(c.Config.Tensors())
+}
+
+// takeRopeFactors: rope_freqs.weight divides the rotary frequencies (what the
+// converter makes of Llama 3's rope_scaling).
+func (c *Checkpoint) takeRopeFactors(path string) error {
+	const name = "rope_freqs.weight"
+	p, ok := c.at[name]
+	if !ok {
+		return nil
+	}
+	delete(c.at, name)
+	fail := func(kind error, format string, args ...any) error {
+		return &Error{File: path, Tensor: name, Kind: kind, Detail: fmt.Sprintf(format, args...)}
+	}
+	n := c.Config.HeadDim / 2
+	switch {
+	case p.DType != tensor.F32 || len(p.Shape) != 1 || p.Shape[0] != n:
+		return fail(ErrMismatch, "is %s of shape %v; %d frequencies want F32 [%d]", p.stored, p.Shape, n, n)
+	case c.Config.Rope.Type != "":
+		return fail(ErrUnsupported, "stands beside rope.scaling.type %q", c.Config.Rope.Type)
+	}
+	factors := make([]float32, n)
+	p.Row(factors, 0, 0, n)
+	c.Config.Rope.Type, c.Config.Rope.Divisors = "divided", make([]float64, n)
+	for i, v := range factors {
+		if !(v > 1e-6 && v < 1e6) {
+			return fail(ErrOutOfRange, "element %d is %g", i, v)
+		}
+		c.Config.Rope.Divisors[i] = float64(v)
+	}
+	return nil
+}
+
+// commonType is the type that most of the matrices' bytes would be held in.
+func (c *Checkpoint) commonType() tensor.DType {
+	var bytes [math.MaxUint8]int64
+	best := c.must(c.Config.Tensors()[0].Name).DType
+	for _, s := range c.Config.Tensors() {
+		if t := c.must(s.Name); len(s.Shape) > 1 && s.Name != Embedding {
+			if bytes[t.DType] += int64(len(t.Data)); bytes[t.DType] > bytes[best] {
+				best = t.DType
+			}
+		}
+	}
+	return best
+}
+
+// fromGGUF says in this package's words what package gguf found.
+func fromGGUF(path string, err error) error {
+	e := &Error{File: path, Kind: ErrFormat, Detail: detail(err)}
+	if g, ok := errors.AsType[*gguf.Error](err); ok {
+		if g.Path != "" {
+			e.File = g.Path
+		}
+		e.Tensor, e.Field = g.Tensor, g.Key
+	}
+	switch {
+	case errors.Is(err, gguf.ErrUnsupported):
+		e.Kind = ErrUnsupported
+	case errors.Is(err, gguf.ErrNotThere), errors.Is(err, gguf.ErrPart):
+		e.Kind = ErrMissing
+	}
+	return e
+}
+
+func detail(err error) string {
+	if g, ok := errors.AsType[*gguf.Error](err); ok {
+		return g.Detail
+	}
+	return err.Error()
+}

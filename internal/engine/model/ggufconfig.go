@@ -1,0 +1,265 @@
+package model
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/shoal-llm/shoal/internal/attempt"
+	"github.com/shoal-llm/shoal/internal/engine/gguf"
+)
+
+// configGGUF reads the config from metadata. It writes down what a config.json
+// would say and has ParseConfig read that, so that both formats have the same
+// bounds and refusals; errors name the metadata key.
+func configGGUF(f *gguf.File, tensors []gguf.Tensor) (Config, error) {
+	m := &metadata{f: f, tensors: tensors, config: map[string]any{}, from: map[string]string{}, read: map[string]bool{}}
+	c, err := attempt.At(m.parse)
+	if _, ours := errors.AsType[*Error](err); err != nil && !ours {
+		err = fromGGUF(f.Path, err)
+	}
+	for _, err := range append(c.Warnings, err) {
+		if e, ok := errors.AsType[*Error](err); ok {
+			e.File = f.Path
+			if key, ok := m.from[e.Field]; ok {
+				e.Field = key
+			}
+		}
+	}
+	return c, err
+}
+
+type metadata struct {
+	f       *gguf.File
+	tensors []gguf.Tensor     // of all parts
+	arch    string            // "llama"
+	config  map[string]any    // config.json
+	from    map[string]string // its fields: the key that each came from
+	read    map[string]bool   // keys below arch that have been understood
+}
+
+func (m *metadata) parse() Config {
+	var c Config
+	arch := attempt.Must(m.f.Text("general.architecture", ""))
+	family, ok := familiesGGUF[arch]
+	if !ok {
+		panic(attempt.Failure{Err: &Error{Field: "general.architecture", Kind: ErrUnknownArch, Detail: fmt.Sprintf("architecture %q is not supported; known: %s", clip(arch), knownGGUF())}})
+	}
+	m.arch = arch
+	m.set("architectures", "general.architecture", []string{family.hub})
+	for _, take := range []func(*metadata){(*metadata).sizes, (*metadata).rope, family.read, (*metadata).tokens, (*metadata).refuse} {
+		take(m)
+	}
+	text, err := json.Marshal(m.config)
+	if err != nil {
+		panic(attempt.Failure{Err: &Error{Kind: ErrFormat, Detail: err.Error()}}) // a NaN
+	}
+	c = attempt.Must(ParseConfig("", text, nil))
+	has := func(name string) bool {
+		return slices.ContainsFunc(m.tensors, func(t gguf.Tensor) bool { return t.Name == name })
+	}
+	c.QKVBias = c.QKVBias || has("blk.0.attn_q.bias")
+	c.OutBias, c.MLPBias = has("blk.0.attn_output.bias"), has("blk.0.ffn_gate.bias")
+	c.Tied = !has("output.weight")
+	if family.finish != nil {
+		family.finish(&c)
+	}
+	m.consistent(&c)
+	return c
+}
+
+func (m *metadata) set(field, key string, v any) { m.config[field], m.from[field] = v, key }
+
+// take moves a number to a field of config.json, if it is there.
+func (m *metadata) take(key, field string) {
+	key = m.arch + "." + key
+	m.read[key] = true
+	v, ok := m.f.Value(key)
+	if !ok {
+		return
+	}
+	if n, ok := v.Whole(); ok {
+		m.set(field, key, n)
+		return
+	}
+	n, ok := v.Number()
+	if !ok {
+		kind := ErrFormat
+		if v.Kind == gguf.Array {
+			kind = ErrUnsupported // differs by layer
+		}
+		panic(attempt.Failure{Err: &Error{Field: key, Kind: kind, Detail: fmt.Sprintf("%v (%v) is not one number for all layers", v, v.Kind)}})
+	}
+	if n != n || n > 1e300 || n < -1e300 {
+		panic(attempt.Failure{Err: &Error{Field: key, Kind: ErrOutOfRange, Detail: fmt.Sprintf("%v", n)}})
+	}
+	m.set(field, key, n)
+}
+
+func (m *metadata) sizes() {
+	for _, p := range [][2]string{
+		{"embedding_length", "hidden_size"}, {"block_count", "num_hidden_layers"}, {"feed_forward_length", "intermediate_size"},
+		{"attention.head_count", "num_attention_heads"}, {"attention.head_count_kv", "num_key_value_heads"},
+		{"attention.key_length", "head_dim"}, {"context_length", "max_position_embeddings"},
+		{"attention.layer_norm_rms_epsilon", "rms_norm_eps"},
+	} {
+		m.take(p[0], p[1])
+		if _, ok := m.config[p[1]]; !ok {
+			m.from[p[1]] = m.arch + "." + p[0] // for the complaint that it is missing
+		}
+	}
+	for _, key := range []string{"attention.layer_norm_rms_epsilon", "context_length"} {
+		if _, ok := m.f.Value(m.arch + "." + key); !ok {
+			panic(attempt.Failure{Err: &Error{Field: m.arch + "." + key, Kind: ErrMissing, Detail: "missing"}})
+		}
+	}
+	if _, ok := m.config["head_dim"]; !ok { // llama.cpp takes hidden/heads, whatever the family
+		h, _ := m.config["hidden_size"].(int64)
+		n, _ := m.config["num_attention_heads"].(int64)
+		if n > 0 && h > 0 && h%n == 0 {
+			m.set("head_dim", m.arch+".embedding_length", h/n)
+		}
+	}
+	for _, t := range m.tensors {
+		if t.Name == "token_embd.weight" {
+			m.set("vocab_size", "token_embd.weight", t.Shape[0])
+			return
+		}
+	}
+	panic(attempt.Failure{Err: &Error{Tensor: "token_embd.weight", Kind: ErrMissing, Detail: "missing"}})
+}
+
+func (m *metadata) rope() {
+	m.take("rope.freq_base", "rope_theta")
+	key, factor, def := m.arch+".rope.scaling.type", "rope.scaling.factor", "none"
+	if _, ok := m.f.Value(m.arch + "." + factor); ok {
+		def = "linear"
+	}
+	kind := attempt.Must(m.f.Text(key, def))
+	if _, ok := m.f.Value(m.arch + ".rope.scale_linear"); ok { // its name before there were others
+		factor, kind = "rope.scale_linear", "linear"
+	}
+	m.read[key], m.read[m.arch+"."+factor] = true, true
+	if kind == "none" {
+		return
+	}
+	yarn := kind == "yarn" && m.arch == "deepseek2"
+	if kind != "linear" && !yarn {
+		panic(attempt.Failure{Err: &Error{Field: key, Kind: ErrUnsupported, Detail: fmt.Sprintf("%q is not supported; known: none, linear, yarn of deepseek2 (and rope_freqs.weight for Llama 3)", clip(kind))}})
+	}
+	v, _ := m.f.Value(m.arch + "." + factor)
+	n, ok := v.Number()
+	if !ok || !(n >= 1 && n <= 1e6) {
+		panic(attempt.Failure{Err: &Error{Field: m.arch + "." + factor, Kind: ErrOutOfRange, Detail: fmt.Sprintf("%v; want 1..1e6", v)}})
+	}
+	if yarn {
+		m.yarn(key, n)
+		return
+	}
+	if n != 1 {
+		m.set("rope_scaling", key, map[string]any{"rope_type": "linear", "factor": n})
+	}
+}
+
+// number is a setting that need not be there.
+func (m *metadata) number(name string, def float64) float64 {
+	key := m.arch + "." + name
+	m.read[key] = true
+	v, ok := m.f.Value(key)
+	if !ok {
+		return def
+	}
+	n, ok := v.Number()
+	if !ok || !(n >= -1e300 && n <= 1e300) {
+		panic(attempt.Failure{Err: &Error{Field: key, Kind: ErrFormat, Detail: fmt.Sprintf("%v (%v) is not a number", v, v.Kind)}})
+	}
+	return n
+}
+
+// window takes the sliding window, 0 when there is none.
+func (m *metadata) window() int64 {
+	key := m.arch + ".attention.sliding_window"
+	m.read[key] = true
+	n := attempt.Must(m.f.Whole(key, 0, 0, maxPositions))
+	if n > 0 {
+		m.set("sliding_window", key, n)
+	}
+	return n
+}
+
+// endings are control tokens that end an answer in the families read here,
+// whatever the metadata calls them: as generation_config.json of their folders
+// has it.
+var endings = []string{"<|eot_id|>", "<|im_end|>", "<|end_of_text|>", "<|endoftext|>", "<|eom_id|>", "<|end|>", "<end_of_turn>", "<eos>"}
+
+// tokens reads which tokens begin and end a text.
+func (m *metadata) tokens() {
+	const prefix = "tokenizer.ggml."
+	var eos []int64
+	for _, name := range []string{"bos_token_id", "eos_token_id", "eot_token_id", "eom_token_id"} {
+		const none = 1<<32 - 1 // -1 as converters wrote it
+		id := attempt.Must(m.f.Whole(prefix+name, none, 0, none))
+		switch {
+		case id == none:
+		case name == "bos_token_id":
+			m.set(name, prefix+name, id)
+		case !slices.Contains(eos, id):
+			eos = append(eos, id)
+		}
+	}
+	tokens := attempt.Must(m.f.Texts(prefix + "tokens"))
+	kinds := attempt.Must(m.f.Wholes(prefix + "token_type"))
+	const control = 3
+	for id, kind := range kinds[:min(len(kinds), len(tokens))] {
+		if kind == control && slices.Contains(endings, tokens[id]) && !slices.Contains(eos, int64(id)) {
+			eos = append(eos, int64(id))
+		}
+	}
+	if eos != nil {
+		m.set("eos_token_id", prefix+"eos_token_id", eos)
+	}
+}
+
+// refuse looks at every other setting of the architecture: one that is not
+// known may change the arithmetic.
+func (m *metadata) refuse() {
+	for _, key := range []string{"vocab_size", "attention.value_length", "rope.dimension_count"} { // see consistent
+		m.read[m.arch+"."+key] = true
+	}
+	for _, key := range []string{"tensor_data_layout", "rope.scaling.original_context_length", "rope.scaling.finetuned"} { // say where the model comes from
+		m.read[m.arch+"."+key] = true
+	}
+	neutral := map[string]float64{"expert_count": 0, "expert_used_count": 0, "expert_shared_count": 0, "expert_weights_scale": 1, "expert_gating_func": 1, "expert_group_count": 1, "nextn_predict_layers": 0, "expert_group_used_count": 1, "rope.scaling.factor": 1, "rope.scaling.attn_factor": 1, "logit_scale": 1, "attention.clamp_kqv": 0, "attention.max_alibi_bias": 0}
+	for _, key := range m.f.Keys() {
+		name, ok := strings.CutPrefix(key, m.arch+".")
+		if !ok || m.read[key] {
+			continue
+		}
+		v, _ := m.f.Value(key)
+		n, number := v.Number()
+		if want, ok := neutral[name]; ok && number && (n == want || n == 0) {
+			continue
+		}
+		flag, isFlag := v.Flag()
+		if isFlag && (name == "attention.causal" && flag || name == "use_parallel_residual" && !flag) {
+			continue
+		}
+		panic(attempt.Failure{Err: &Error{Field: key, Kind: ErrUnsupported, Detail: fmt.Sprintf("is %v; nothing here computes that", v)}})
+	}
+}
+
+// consistent checks what metadata says twice.
+func (m *metadata) consistent(c *Config) {
+	twice := map[string]int{"vocab_size": c.Vocab, "attention.value_length": c.HeadDim, "rope.dimension_count": c.HeadDim}
+	if c.Latent.Rank > 0 {
+		twice = map[string]int{"vocab_size": c.Vocab} // see ggufdeepseek.go
+	}
+	for key, want := range twice {
+		n := attempt.Must(m.f.Whole(m.arch+"."+key, int64(want), 0, 1<<40))
+		if n != int64(want) {
+			panic(attempt.Failure{Err: &Error{Field: m.arch + "." + key, Kind: ErrUnsupported, Detail: fmt.Sprintf("%d; only %d, as elsewhere in the file, is computed", n, want)}})
+		}
+	}
+}

@@ -1,0 +1,202 @@
+package model
+
+import (
+	"fmt"
+	"math"
+	"sync"
+
+	"github.com/shoal-llm/shoal/internal/attempt"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+)
+
+// DeepSeek V2 and V3 in GGUF, architecture deepseek2. Sigmoids as scores make a V3.
+// Files since 2025 say that their attention is one head of latents (key_length,
+// value_length), give the widths of the heads behind it (key_length_mla,
+// value_length_mla), and hold KVUp cut in two (see joinKVUp).
+var deepseekGGUF = map[string]string{
+	"attn_q_a": "self_attn.q_a_proj", "attn_q_a_norm": "self_attn.q_a_layernorm", "attn_q_b": "self_attn.q_b_proj",
+	"attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa", "attn_kv_a_norm": "self_attn.kv_a_layernorm", "attn_kv_b": "self_attn.kv_b_proj",
+	"ffn_gate_shexp": "mlp.shared_experts.gate_proj", "ffn_up_shexp": "mlp.shared_experts.up_proj", "ffn_down_shexp": "mlp.shared_experts.down_proj",
+	"exp_probs_b.bias": "mlp.gate.e_score_correction_bias",
+}
+
+func (m *metadata) deepseek() {
+	m.need("attention.kv_lora_rank", "kv_lora_rank")
+	m.set("q_lora_rank", "attention.q_lora_rank", nil) // unless it is there
+	m.take("attention.q_lora_rank", "q_lora_rank")
+	m.heads()
+	m.config["num_key_value_heads"] = m.config["num_attention_heads"] // one latent for all, whatever the file calls that
+	delete(m.config, "head_dim")
+	m.deepseekExperts()
+}
+
+// heads takes the widths of a head: rotated, plain, and of its value.
+func (m *metadata) heads() {
+	size := map[string]int64{}
+	for _, name := range []string{"rope.dimension_count", "attention.key_length", "attention.value_length", "attention.key_length_mla", "attention.value_length_mla"} {
+		key := m.arch + "." + name
+		m.read[key] = true
+		size[name] = attempt.Must(m.f.Whole(key, 0, 0, maxHidden))
+	}
+	rank, _ := m.config["kv_lora_rank"].(int64)
+	key, value, rope := "attention.key_length", "attention.value_length", size["rope.dimension_count"]
+	if size[key+"_mla"] > 0 || size[value+"_mla"] > 0 {
+		if size[key] != rank+rope || size[value] != rank {
+			panic(attempt.Failure{Err: &Error{Field: m.arch + "." + key, Kind: ErrUnsupported, Detail: fmt.Sprintf("%d, with values of %d: a latent of %d and %d rotated elements are computed", size[key], size[value], rank, rope)}})
+		}
+		key, value = key+"_mla", value+"_mla"
+	}
+	m.set("qk_rope_head_dim", m.arch+".rope.dimension_count", rope)
+	m.set("qk_nope_head_dim", m.arch+"."+key, size[key]-rope)
+	m.set("v_head_dim", m.arch+"."+value, size[value])
+}
+
+func (m *metadata) deepseekExperts() {
+	m.set("n_routed_experts", m.arch+".expert_count", nil)
+	some := m.mixture()
+	for _, p := range [][2]string{{"expert_count", "n_routed_experts"}, {"expert_feed_forward_length", "moe_intermediate_size"}, {"expert_shared_count", "n_shared_experts"},
+		{"leading_dense_block_count", "first_k_dense_replace"}, {"expert_weights_scale", "routed_scaling_factor"}} {
+		m.take(p[0], p[1])
+	}
+	for field, def := range map[string]any{"n_shared_experts": 0, "first_k_dense_replace": 0, "routed_scaling_factor": 1} {
+		if _, ok := m.config[field]; !ok {
+			m.config[field] = def
+		}
+	}
+	norm := attempt.Must(m.f.Flag(m.arch+".expert_weights_norm", false))
+	m.read[m.arch+".expert_weights_norm"] = true
+	m.set("norm_topk_prob", m.arch+".expert_weights_norm", norm)
+	const softmax, sigmoid = 1, 2
+	score := m.number("expert_gating_func", softmax) // files from before V3 have none
+	groups := m.number("expert_group_count", 1)
+	m.take("expert_group_used_count", "topk_group")
+	if _, ok := m.config["topk_group"]; !ok {
+		m.config["topk_group"] = 1
+	}
+	m.set("n_group", m.arch+".expert_group_count", max(groups, 1))
+	switch {
+	case !some && score == softmax:
+	case score == sigmoid:
+		m.set("architectures", "general.architecture", []string{"DeepseekV3ForCausalLM"})
+	case score != softmax:
+		panic(attempt.Failure{Err: &Error{Field: m.arch + ".expert_gating_func", Kind: ErrUnsupported, Detail: fmt.Sprintf("%g; known: %d (softmax), %d (sigmoid)", score, softmax, sigmoid)}})
+	case groups > 1:
+		m.set("topk_method", m.arch+".expert_group_count", "group_limited_greedy")
+	}
+}
+
+// yarn: the converter writes a tenth of mscale_all_dim, and nothing of mscale, which
+// llama.cpp takes to be the same.
+func (m *metadata) yarn(key string, factor float64) {
+	original := m.arch + ".rope.scaling.original_context_length"
+	n := attempt.Must(m.f.Whole(original, 0, 0, maxPositions))
+	if n == 0 {
+		panic(attempt.Failure{Err: &Error{Field: original, Kind: ErrMissing, Detail: "missing"}})
+	}
+	scaling := map[string]any{"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": n}
+	for name, field := range map[string]string{"yarn_beta_fast": "beta_fast", "yarn_beta_slow": "beta_slow", "yarn_log_multiplier": "mscale_all_dim"} {
+		v := m.number("rope.scaling."+name, 0)
+		if v != 0 {
+			scaling[field] = v
+		}
+	}
+	if log, ok := scaling["mscale_all_dim"].(float64); ok {
+		all := math.Round(log*1e7) / 1e6 // a float32 of a tenth
+		scaling["mscale"], scaling["mscale_all_dim"] = all, all
+	}
+	m.set("rope_scaling", key, scaling)
+}
+
+// joinKVUp puts KVUp together where the file holds it cut in two, by head: the rows of
+// keys transposed, attn_k_b (heads, rank, nope), as absorbed attention multiplies by them,
+// and those of values, attn_v_b (heads, value, rank).
+func joinKVUp(c *Checkpoint) error {
+	l := c.Config.Latent
+	for i := range c.Config.Layers {
+		at := fmt.Sprintf("blk.%d.attn_", i)
+		k, ok := c.at[at+"k_b.weight"]
+		v, also := c.at[at+"v_b.weight"]
+		if !ok && !also {
+			continue
+		}
+		for _, half := range []struct {
+			p     place
+			there bool
+			name  string
+			want  [3]int
+		}{{k, ok, "k_b.weight", [3]int{c.Config.Heads, l.Rank, l.Nope}}, {v, also, "v_b.weight", [3]int{c.Config.Heads, l.Value, l.Rank}}} {
+			e := &Error{File: half.p.path, Tensor: at + half.name, Kind: ErrMismatch}
+			if !half.there {
+				e.File, e.Kind, e.Detail = c.Dir, ErrMissing, "missing beside the other half of the latent's projections"
+				return e
+			}
+			if s := half.p.Shape; len(s) != 3 || [3]int(s) != half.want {
+				e.Detail = fmt.Sprintf("has shape %v; its metadata wants %v", s, half.want)
+				return e
+			}
+		}
+		delete(c.at, at+"k_b.weight")
+		delete(c.at, at+"v_b.weight")
+		p := k
+		p.Name, p.Shape = c.Config.Layer(i).Latent.KVUp.Weight, []int{c.Config.Heads * (l.Nope + l.Value), l.Rank}
+		p.Data, p.blocks, p.parts = nil, 0, []Tensor{flat(k.Tensor), flat(v.Tensor)}
+		if p.fill = fillKVUp(p.parts[0], p.parts[1], l); k.DType != v.DType {
+			p.DType = tensor.Q8_0
+		}
+		if err := c.add(p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// flat makes one matrix of a stack of them.
+func flat(t Tensor) Tensor {
+	t.Shape = []int{t.Shape[0] * t.Shape[1], t.Shape[2]}
+	return t
+}
+
+// fillKVUp makes rows of KVUp. Those of a head's keys come from one transposition, which
+// is kept until its last row: loaders read heads row by row, several heads at once.
+func fillKVUp(k, v Tensor, l Latent) func(dst []float32, r, lo int) {
+	const kept = 64
+	var (
+		mu    sync.Mutex
+		heads = map[int][]float32{} // (nope, rank) of a head
+	)
+	keys := func(head int) []float32 {
+		mu.Lock()
+		rows, ok := heads[head]
+		mu.Unlock()
+		if ok {
+			return rows
+		}
+		rows, line := make([]float32, l.Nope*l.Rank), make([]float32, l.Nope)
+		for c := range l.Rank {
+			k.Row(line, head*l.Rank+c, 0, l.Nope)
+			for n, x := range line {
+				rows[n*l.Rank+c] = x
+			}
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if len(heads) >= kept {
+			clear(heads)
+		}
+		heads[head] = rows
+		return rows
+	}
+	return func(dst []float32, r, lo int) {
+		head, i := r/(l.Nope+l.Value), r%(l.Nope+l.Value)
+		if i >= l.Nope {
+			v.Row(dst, head*l.Value+i-l.Nope, lo, lo+len(dst))
+			return
+		}
+		copy(dst, keys(head)[i*l.Rank+lo:][:len(dst)])
+		if i == l.Nope-1 {
+			mu.Lock()
+			delete(heads, head)
+			mu.Unlock()
+		}
+	}
+}

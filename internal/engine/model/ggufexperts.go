@@ -1,0 +1,99 @@
+package model
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/shoal-llm/shoal/internal/attempt"
+	"github.com/shoal-llm/shoal/internal/engine/gguf"
+)
+
+// mixture reads how many experts a model has, under the names that Mixtral and Qwen
+// gave the numbers. false: none.
+func (m *metadata) mixture() bool {
+	n := attempt.Must(m.f.Whole(m.arch+".expert_count", 0, 0, maxExperts))
+	if n == 0 {
+		return false
+	}
+	for _, p := range [][2]string{{"expert_count", "num_local_experts"}, {"expert_used_count", "num_experts_per_tok"}} {
+		m.need(p[0], p[1])
+	}
+	return true
+}
+
+// need is take for what must be there.
+func (m *metadata) need(key, field string) {
+	if _, ok := m.f.Value(m.arch + "." + key); !ok {
+		panic(attempt.Failure{Err: &Error{Field: m.arch + "." + key, Kind: ErrMissing, Detail: "missing"}})
+	}
+	m.take(key, field)
+}
+
+// qwen3moe: llama.cpp always divides the weights of Mixtral's and Qwen3's experts by
+// their sum and has no key for it; which layers are dense shows in their tensors.
+func (m *metadata) qwen3moe() {
+	if !m.mixture() {
+		panic(attempt.Failure{Err: &Error{Field: m.arch + ".expert_count", Kind: ErrMissing, Detail: "missing"}})
+	}
+	m.need("expert_feed_forward_length", "moe_intermediate_size")
+	m.set("norm_topk_prob", "general.architecture", true)
+	var dense []int
+	for _, t := range m.tensors {
+		if layer, part, ok := blockName(t.Name); ok && part == "ffn_gate.weight" {
+			dense = append(dense, layer)
+		}
+	}
+	m.set("mlp_only_layers", "block_count", dense)
+	m.qwenWindow()
+}
+
+// blockName takes "blk.7.ffn_gate.weight" apart.
+func blockName(name string) (layer int, part string, ok bool) {
+	rest, inside := strings.CutPrefix(name, "blk.")
+	number, part, cut := strings.Cut(rest, ".")
+	layer, err := strconv.Atoi(number)
+	return layer, part, inside && cut && err == nil && layer >= 0 && layer < maxLayers
+}
+
+// takeExperts puts the matrices of a layer's experts, which a GGUF file stacks in
+// one tensor (experts, rows, columns), under their names in a Hugging Face folder;
+// the router likewise. It says whether t was one of them.
+func (c *Checkpoint) takeExperts(t gguf.Tensor, p place) (bool, error) {
+	layer, part, ok := blockName(t.Name)
+	if !ok || layer >= c.Config.Layers || !c.Config.Sparse(layer) {
+		return false, nil
+	}
+	n, m := c.Config.Layer(layer).Experts, &c.Config.MoE
+	which := map[string]int{"ffn_gate_exps.weight": 0, "ffn_up_exps.weight": 1, "ffn_down_exps.weight": 2}
+	at, stacked := which[part]
+	switch {
+	case part == "ffn_gate_inp.weight":
+		p.Name = n.Router
+		return true, c.add(p)
+	case !stacked:
+		return false, nil
+	case len(t.Shape) != 3 || t.Shape[0] != m.Experts:
+		return true, &Error{File: p.path, Tensor: t.Name, Kind: ErrMismatch, Detail: fmt.Sprintf("has shape %v; its metadata has %d experts, want [%d rows columns]", t.Shape, m.Experts, m.Experts)}
+	}
+	size := len(t.Data) / m.Experts
+	for e := range m.Experts {
+		gate, up, down := n.Expert(e)
+		one := p
+		one.Name, one.Shape = [3]string{gate, up, down}[at], t.Shape[1:]
+		one.Data = t.Data[e*size : (e+1)*size : (e+1)*size]
+		if err := c.add(one); err != nil {
+			return true, err
+		}
+	}
+	return true, nil
+}
+
+// add takes a tensor of a GGUF file in.
+func (c *Checkpoint) add(p place) error {
+	if old, ok := c.at[p.Name]; ok {
+		return &Error{File: p.path, Tensor: p.Name, Kind: ErrFormat, Detail: fmt.Sprintf("is a second %s", old.Name)}
+	}
+	c.at[p.Name] = p
+	return nil
+}

@@ -1,0 +1,198 @@
+package modeltest
+
+import (
+	"fmt"
+	"math"
+	"strings"
+
+	"github.com/shoal-llm/shoal/internal/engine/gguf"
+	"github.com/shoal-llm/shoal/internal/engine/model"
+)
+
+// family is what the converter does for one architecture.
+type family struct {
+	arch   string
+	pairs  bool              // rows of queries and keys lie in pairs of neighbours
+	names  *strings.Replacer // of a block's tensors, before those of all
+	keys   func(g *GGUF, m *model.Config)
+	shift  bool // norms carry their 1
+	halves bool // KVUp is cut in two
+}
+
+var families = map[string]family{
+	"LlamaForCausalLM":      {arch: "llama", pairs: true},
+	"MistralForCausalLM":    {arch: "llama", pairs: true, keys: windowKey("llama")},
+	"MixtralForCausalLM":    {arch: "llama", pairs: true},
+	"Phi3ForCausalLM":       {arch: "phi3", names: strings.NewReplacer("self_attn.qkv_proj", "attn_qkv", "mlp.gate_up_proj", "ffn_up"), keys: windowKey("phi3")},
+	"Qwen2ForCausalLM":      {arch: "qwen2"},
+	"Qwen3ForCausalLM":      {arch: "qwen3"},
+	"Qwen3MoeForCausalLM":   {arch: "qwen3moe", keys: func(g *GGUF, m *model.Config) { g.Set("qwen3moe.expert_feed_forward_length", m.MoE.FFN) }},
+	"Gemma3ForCausalLM":     {arch: "gemma3", names: gemmaNames, keys: gemmaKeys, shift: true},
+	"DeepseekV2ForCausalLM": {arch: "deepseek2", names: deepseekNames, keys: deepseekKeys, halves: true},
+	"DeepseekV3ForCausalLM": {arch: "deepseek2", names: deepseekNames, keys: deepseekKeys, halves: true},
+}
+
+// Convert writes a checkpoint as llama.cpp's converter does: its names of
+// metadata and tensors, Llama's query and key rows reordered to pairs of
+// neighbours, llama3 scaling as a tensor of factors, experts stacked, the latent's
+// projections cut in two. typ chooses the type of
+// each matrix by its GGUF name; vectors are F32. The tokenizer is left out: see
+// Vocabulary.
+func Convert(c *model.Checkpoint, typ func(name string) gguf.Type) *GGUF {
+	g, m := &GGUF{}, c.Config
+	f := families[m.Architecture]
+	arch := f.arch
+	g.Set("general.architecture", arch)
+	g.Set("general.name", "test")
+	for _, kv := range []struct {
+		key string
+		n   int
+	}{{"block_count", m.Layers}, {"context_length", m.MaxPositions}, {"embedding_length", m.Hidden}, {"feed_forward_length", m.FFN},
+		{"attention.head_count", m.Heads}, {"attention.head_count_kv", m.KVHeads}, {"attention.key_length", m.HeadDim},
+		{"attention.value_length", m.HeadDim}, {"rope.dimension_count", m.HeadDim}, {"vocab_size", m.Vocab}} {
+		if kv.n == m.Hidden/m.Heads && m.HeadDim == kv.n && strings.HasPrefix(kv.key, "attention.") && kv.key != "attention.head_count" && kv.key != "attention.head_count_kv" {
+			continue // the converter writes a head's width only where it does not follow
+		}
+		if f.halves && (strings.HasSuffix(kv.key, "_length") && strings.HasPrefix(kv.key, "attention.") || kv.key == "rope.dimension_count") {
+			continue // see deepseekKeys
+		}
+		g.Set(arch+"."+kv.key, kv.n)
+	}
+	g.Set(arch+".attention.layer_norm_rms_epsilon", m.NormEps)
+	g.Set(arch+".rope.freq_base", float32(m.Rope.Theta))
+	if m.Rope.Type == "linear" {
+		g.Set(arch+".rope.scaling.type", "linear")
+		g.Set(arch+".rope.scaling.factor", float32(m.Rope.Factor))
+	}
+	if len(m.BOS) > 0 {
+		g.Set("tokenizer.ggml.bos_token_id", uint32(m.BOS[0]))
+	}
+	if len(m.EOS) > 0 {
+		g.Set("tokenizer.ggml.eos_token_id", uint32(m.EOS[0]))
+	}
+	if m.Rope.Type == "llama3" {
+		g.Add("rope_freqs.weight", gguf.F32, []int{m.HeadDim / 2}, Quantise(gguf.F32, factors(m)))
+	}
+	if e := m.MoE; e.Experts > 0 {
+		g.Set(arch+".expert_count", e.Experts)
+		g.Set(arch+".expert_used_count", e.PerToken)
+	}
+	if f.keys != nil {
+		f.keys(g, &m)
+	}
+	experts, stacks := expertNames(&m), map[string][]float32{}
+	for _, spec := range c.Config.Tensors() {
+		t, err := c.Tensor(spec.Name)
+		if err != nil {
+			panic(err)
+		}
+		name, expert := experts[spec.Name]
+		if name == "" {
+			name = ggufName(f, spec.Name)
+		}
+		width, kind := t.Cols(), gguf.F32
+		if len(t.Shape) > 1 {
+			kind = typ(name)
+		}
+		all := make([]float32, t.Elements())
+		for r := range t.Rows() {
+			t.Row(all[r*width:(r+1)*width], r, 0, width)
+		}
+		if shape := t.Shape; expert && len(shape) == 2 && strings.Contains(name, "_exps") {
+			stacks[name] = append(stacks[name], all...)
+			if n := len(stacks[name]) / len(all); n == m.MoE.Experts {
+				g.Add(name, kind, append([]int{n}, shape...), Quantise(kind, stacks[name]))
+			}
+			continue
+		}
+		if f.halves && strings.Contains(name, ".attn_kv_b.") {
+			addHalves(g, strings.TrimSuffix(name, "kv_b.weight"), &m, all, kind)
+			continue
+		}
+		if f.shift && strings.HasSuffix(name, "norm.weight") {
+			for i := range all {
+				all[i]++
+			}
+		}
+		if f.pairs && (strings.Contains(name, "attn_q.") || strings.Contains(name, "attn_k.")) {
+			if len(t.Shape) == 1 {
+				width = 1
+			}
+			all = permute(all, len(all)/width/m.HeadDim, m.HeadDim, width)
+		}
+		g.Add(name, kind, t.Shape, Quantise(kind, all))
+	}
+	return g
+}
+
+// permute is reshape(heads, 2, dim/2, width).swapaxes(1, 2).
+func permute(v []float32, heads, dim, width int) []float32 {
+	out := make([]float32, 0, len(v))
+	for h := range heads {
+		for i := range dim / 2 {
+			for half := range 2 {
+				row := h*dim + half*dim/2 + i
+				out = append(out, v[row*width:(row+1)*width]...)
+			}
+		}
+	}
+	return out
+}
+
+// factors is what the converter makes of rope_scaling "llama3".
+func factors(m model.Config) []float32 {
+	r, out := m.Rope, make([]float32, m.HeadDim/2)
+	for i := range out {
+		wave := 2 * math.Pi * math.Pow(r.Theta, 2*float64(i)/float64(m.HeadDim))
+		switch {
+		case wave < float64(r.OriginalMax)/r.HighFreq:
+			out[i] = 1
+		case wave > float64(r.OriginalMax)/r.LowFreq:
+			out[i] = float32(r.Factor)
+		default:
+			smooth := (float64(r.OriginalMax)/wave - r.LowFreq) / (r.HighFreq - r.LowFreq)
+			out[i] = float32(1 / ((1-smooth)/r.Factor + smooth))
+		}
+	}
+	return out
+}
+
+var ggufParts = strings.NewReplacer("input_layernorm", "attn_norm", "self_attn.q_proj", "attn_q", "self_attn.k_proj", "attn_k",
+	"self_attn.v_proj", "attn_v", "self_attn.o_proj", "attn_output", "self_attn.q_norm", "attn_q_norm", "self_attn.k_norm", "attn_k_norm",
+	"post_attention_layernorm", "ffn_norm", "mlp.gate_proj", "ffn_gate", "mlp.up_proj", "ffn_up", "mlp.down_proj", "ffn_down", "model.layers.", "blk.")
+
+func ggufName(f family, name string) string {
+	switch name {
+	case model.Embedding:
+		return "token_embd.weight"
+	case model.FinalNorm:
+		return "output_norm.weight"
+	case model.Head:
+		return "output.weight"
+	}
+	if !strings.HasPrefix(name, "model.layers.") {
+		panic(fmt.Sprintf("modeltest: GGUF has no name for %s", name))
+	}
+	if f.names != nil {
+		name = f.names.Replace(name)
+	}
+	return ggufParts.Replace(name)
+}
+
+// expertNames maps the tensors of layers with experts to those that hold them in a
+// GGUF file.
+func expertNames(c *model.Config) map[string]string {
+	names := map[string]string{}
+	for i := range c.Layers {
+		if !c.Sparse(i) {
+			continue
+		}
+		n, block := c.Layer(i).Experts, fmt.Sprintf("blk.%d.ffn_", i)
+		names[n.Router] = block + "gate_inp.weight"
+		for e := range c.MoE.Experts {
+			gate, up, down := n.Expert(e)
+			names[gate], names[up], names[down] = block+"gate_exps.weight", block+"up_exps.weight", block+"down_exps.weight"
+		}
+	}
+	return names
+}

@@ -1,0 +1,93 @@
+package model
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/shoal-llm/shoal/internal/sys/mmap"
+)
+
+// Span is the bytes [From, To) of a file.
+type Span struct{ From, To int64 }
+
+// Fetcher brings bytes of a checkpoint's files to this machine: when Fetch returns
+// nil they are in the file, and are what they should be. It may be called
+// concurrently.
+type Fetcher interface {
+	Fetch(ctx context.Context, file string, spans []Span) error
+}
+
+// OpenPartial opens a folder whose weight files have their size and their header,
+// and of the tensors only what f has brought. hash is the identity that Hash gives
+// for the whole of it. Whoever reads a tensor says so before, with Want.
+func OpenPartial(ctx context.Context, dir, hash string, f Fetcher) (*Checkpoint, error) {
+	c := &Checkpoint{Dir: filepath.Clean(dir), at: map[string]place{}, fetch: f, hash: hash, fetching: ctx}
+	var err error
+	if fault := mmap.Guard(func() { err = c.open() }); fault != nil {
+		err = fmt.Errorf("model: %s: %w", dir, fault)
+	}
+	if err != nil {
+		return nil, err
+	}
+	c.fetching = nil
+	return c, nil
+}
+
+// Want brings rows and columns [lo, hi) of a tensor to this machine. It returns at
+// once for a checkpoint that is all there.
+func (c *Checkpoint) Want(ctx context.Context, name string, rowLo, rowHi, colLo, colHi int) error {
+	p, ok := c.at[name]
+	if c.fetch == nil || !ok || p.offset == 0 || rowLo >= rowHi || colLo >= colHi {
+		return nil
+	}
+	rows, cols := int64(p.Rows()), int64(p.Cols())
+	if rowLo < 0 || int64(rowHi) > rows || colLo < 0 || int64(colHi) > cols {
+		return fmt.Errorf("model: tensor %q of shape %v has no rows [%d, %d), columns [%d, %d)", name, p.Shape, rowLo, rowHi, colLo, colHi)
+	}
+	each := int64(len(p.Data)) / (rows * cols)
+	whole := colHi-colLo == int(cols)
+	var spans []Span
+	for r := int64(rowLo); r < int64(rowHi); r++ {
+		from := p.offset + (r*cols+int64(colLo))*each
+		to := p.offset + (r*cols+int64(colHi))*each
+		if whole {
+			to = p.offset + int64(rowHi)*cols*each
+			spans = append(spans, Span{from, to})
+			break
+		}
+		spans = append(spans, Span{from, to})
+	}
+	return c.fetch.Fetch(ctx, filepath.Base(p.path), spans)
+}
+
+// wantSmall brings what is read outside of LoadSlices' matrices: vectors, and the
+// scales of FP8.
+func (c *Checkpoint) wantSmall() error {
+	if c.fetch == nil {
+		return nil
+	}
+	byFile := map[string][]Span{}
+	for name, p := range c.at {
+		if len(p.Shape) < 2 || strings.HasSuffix(name, fp8Suffix) {
+			file := filepath.Base(p.path)
+			byFile[file] = append(byFile[file], Span{p.offset, p.offset + int64(len(p.Data))})
+		}
+	}
+	for file, spans := range byFile {
+		if err := c.fetch.Fetch(c.fetching, file, spans); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Head is how many bytes of a weight file, of size bytes, come before its tensors:
+// whoever has them can open it with OpenPartial. Of a GGUF file it is all of them.
+func (c *Checkpoint) Head(path string, size int64) int64 {
+	if head, ok := c.heads[path]; ok {
+		return head
+	}
+	return size
+}

@@ -1,0 +1,141 @@
+package model
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/shoal-llm/shoal/internal/engine/modelfile"
+)
+
+// Digests are of pieces of the tensors, not of files: so the same tensors in other files have
+// the same digests, and pieces are read in parallel.
+const pieceBytes = 256 << 10
+
+// piece is a stretch of a file.
+type piece struct {
+	home *weightFile
+	off  int64
+	n    int
+}
+
+// region is a stretch of a mapping that belongs to a tensor.
+type region struct {
+	home *weightFile
+	data []byte
+}
+
+// regions are all bytes that a tensor is made of, scales included.
+func (t Tensor) regions() (out []region) {
+	for _, part := range t.stored() {
+		out = append(out, region{part.home, part.Data})
+	}
+	if t.scales != nil {
+		out = append(out, region{t.scales.home, t.scales.data})
+	}
+	return out
+}
+
+func pieceCount(bytes int) int { return (bytes + pieceBytes - 1) / pieceBytes }
+
+// pieces are those of all needed tensors, in the order of needed.
+func (c *Checkpoint) pieces() (out []piece) {
+	for _, s := range c.needed {
+		for _, r := range c.at[s.Name].regions() {
+			for at := 0; at < len(r.data); at += pieceBytes {
+				out = append(out, piece{r.home, r.home.offset(r.data) + int64(at), min(pieceBytes, len(r.data)-at)})
+			}
+		}
+	}
+	return out
+}
+
+// digests are the SHA-256 of each piece, one after the other. They are read from the user's
+// cache if an earlier process left them there for files of the same stamps.
+func (c *Checkpoint) digests(ctx context.Context, pieces []piece) ([]byte, error) {
+	key := sha256.New()
+	fmt.Fprintf(key, "shoal pieces 1, of %d bytes\n", pieceBytes)
+	stamps, err := c.stamps()
+	if err != nil {
+		return nil, err
+	}
+	for i, f := range c.sources {
+		path, err := filepath.Abs(f.Path)
+		if err != nil {
+			return nil, fmt.Errorf("model: %w", err)
+		}
+		fmt.Fprintf(key, "%q %+v\n", path, stamps[i])
+	}
+	for _, s := range c.needed {
+		hashTensor(key, c.at[s.Name].Tensor)
+	}
+	settled := func() bool {
+		now := time.Now()
+		for _, s := range stamps {
+			if !s.Settled(now) {
+				return false
+			}
+		}
+		return c.Since(stamps) == nil
+	}
+	return modelfile.Digests(ctx, [sha256.Size]byte(key.Sum(nil)), len(pieces)*sha256.Size, settled, func() ([]byte, error) {
+		return sumPieces(ctx, pieces)
+	})
+}
+
+// summed counts the bytes that were hashed, for tests.
+var summed atomic.Int64
+
+// sumPieces reads the pieces with as many threads as there are processors. It reads the files
+// and not their mappings, which would count as memory of this process.
+func sumPieces(ctx context.Context, pieces []piece) ([]byte, error) {
+	out := make([]byte, len(pieces)*sha256.Size)
+	var next atomic.Int64
+	var once sync.Once
+	var failed error
+	var wg sync.WaitGroup
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	for range min(runtime.GOMAXPROCS(0), len(pieces)) {
+		wg.Go(func() {
+			buf := make([]byte, pieceBytes)
+			for {
+				i := int(next.Add(1)) - 1
+				if i >= len(pieces) || ctx.Err() != nil {
+					return
+				}
+				if err := pieces[i].read(buf); err != nil {
+					once.Do(func() { failed = err })
+					cancel(err)
+					return
+				}
+				sum := sha256.Sum256(buf[:pieces[i].n])
+				copy(out[i*sha256.Size:], sum[:])
+				summed.Add(int64(pieces[i].n))
+			}
+		})
+	}
+	wg.Wait()
+	if failed == nil {
+		failed = context.Cause(ctx)
+	}
+	return out, failed
+}
+
+// read fills buf[:n] from the file.
+func (p piece) read(buf []byte) error {
+	_, err := io.ReadFull(p.home.Section(p.off, int64(p.n)), buf[:p.n])
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return p.home.changed("was truncated")
+	} else if err != nil {
+		return &Error{File: p.home.Path, Kind: ErrFormat, Detail: "reading: " + err.Error()}
+	}
+	return nil
+}

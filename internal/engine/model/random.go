@@ -1,0 +1,147 @@
+package model
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"hash/fnv"
+	"math"
+	"path/filepath"
+	"strings"
+
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+)
+
+// RandomPrefix in place of a folder names a shape with random weights:
+// Open("random:llama-3.2-1b"). Nothing is read or stored; a tensor's rows are
+// made when they are asked for. There is no tokenizer. For measuring.
+const RandomPrefix = "random:"
+
+// shapes are the geometries of public models, in the Llama architecture unless they
+// say otherwise.
+var shapes = []struct {
+	name string
+	c    Config
+}{
+	{"bench160m", Config{Hidden: 1024, Layers: 12, Heads: 16, KVHeads: 8, HeadDim: 64, FFN: 2816, Vocab: 32000, Tied: true,
+		MaxPositions: 131072, NormEps: 1e-5, Rope: Rope{Theta: 500000}}},
+	{"deepseek-v2-lite", latentShape(27, 102400, 10944, 64)},
+	{"fry", Config{Hidden: 384, Layers: 8, Heads: 16, KVHeads: 8, HeadDim: 32, FFN: 1024, Vocab: 4096, Tied: true,
+		MaxPositions: 8192, NormEps: 1e-5, Rope: Rope{Theta: 500000}}},
+	{"llama-3.1-8b", Config{Hidden: 4096, Layers: 32, Heads: 32, KVHeads: 8, HeadDim: 128, FFN: 14336, Vocab: 128256,
+		MaxPositions: 131072, NormEps: 1e-5, Rope: Rope{Theta: 500000, Type: "llama3", Factor: 8, LowFreq: 1, HighFreq: 4, OriginalMax: 8192}}},
+	{"llama-3.2-1b", Config{Hidden: 2048, Layers: 16, Heads: 32, KVHeads: 8, HeadDim: 64, FFN: 8192, Vocab: 128256, Tied: true,
+		MaxPositions: 131072, NormEps: 1e-5, Rope: Rope{Theta: 500000, Type: "llama3", Factor: 32, LowFreq: 1, HighFreq: 4, OriginalMax: 8192}}},
+	{"qwen3-30b-a3b", Config{Architecture: "Qwen3MoeForCausalLM", Hidden: 2048, Layers: 48, Heads: 32, KVHeads: 4, HeadDim: 128, FFN: 6144, Vocab: 151936,
+		QKNorm: true, MaxPositions: 40960, NormEps: 1e-6, Rope: Rope{Theta: 1e6},
+		MoE: MoE{Experts: 128, PerToken: 8, FFN: 768, Router: Router{Score: Softmax, Normalise: true, Scale: 1}}}},
+	{"mla-1b", latentShape(6, 32000, 5632, 16)},
+	{"moe-1b", Config{Architecture: "Qwen3MoeForCausalLM", Hidden: 1024, Layers: 8, Heads: 16, KVHeads: 8, HeadDim: 64, FFN: 2816, Vocab: 32000,
+		QKNorm: true, MaxPositions: 40960, NormEps: 1e-6, Rope: Rope{Theta: 1e6},
+		MoE: MoE{Experts: 64, PerToken: 8, FFN: 512, Router: Router{Score: Softmax, Normalise: true, Scale: 1}}}},
+	{"qwen3-0.6b", Config{Hidden: 1024, Layers: 28, Heads: 16, KVHeads: 8, HeadDim: 128, FFN: 3072, Vocab: 151936, Tied: true,
+		QKNorm: true, MaxPositions: 40960, NormEps: 1e-6, Rope: Rope{Theta: 1e6}}},
+}
+
+// latentShape is DeepSeek-V2-Lite (arXiv 2405.04434, appendix B) with so many layers, ids,
+// plain inner width of the first layer, and experts.
+func latentShape(layers, vocab, ffn, experts int) Config {
+	return Config{Architecture: "DeepseekV2ForCausalLM", Hidden: 2048, Layers: layers, Heads: 16, KVHeads: 1, HeadDim: 192, FFN: ffn, Vocab: vocab,
+		MaxPositions: 163840, NormEps: 1e-6, Latent: Latent{Rank: 512, Nope: 128, Rope: 64, Value: 128},
+		Rope: Rope{Theta: 10000, Type: "yarn", Factor: 40, OriginalMax: 4096, Fast: 32, Slow: 1, Amplitude: 1, MScaleAll: 0.707},
+		MoE:  MoE{Experts: experts, PerToken: 6, FFN: 1408, Shared: 2 * 1408, Router: Router{Score: Softmax, Scale: 1}, Dense: []int{0}}}
+}
+
+// Shapes lists the names that Random knows.
+func Shapes() []string {
+	var names []string
+	for _, s := range shapes {
+		names = append(names, s.name)
+	}
+	return names
+}
+
+// Random is a checkpoint of a public model's shape with random weights, the
+// same on every machine. Decoders of one kind share the code, so all dense shapes are
+// Llamas in name; qwen3-0.6b has its norms of queries and keys. moe-1b and mla-1b are
+// nobody's: experts, and latents, that a small machine holds. An unknown name lists the known ones.
+// NAME,swiftkv=0.5 is such a shape whose prompts leave ahead of that part of its layers,
+// NAME,swiftkv=0.5,group=2 one of which as many neighbours share a cache (SwiftKV).
+func Random(name string) (*Checkpoint, error) {
+	shape, more, _ := strings.Cut(name, ",")
+	for _, s := range shapes {
+		if s.name != shape {
+			continue
+		}
+		var err error
+		if s.c.SwiftKV, err = s.c.swiftKV(more); err != nil {
+			return nil, fmt.Errorf("model: shape %q: %w", name, err)
+		}
+		if s.c.DType = tensor.BF16; s.c.Architecture == "" {
+			s.c.Architecture = "LlamaForCausalLM"
+		}
+		return made(name, s.c), nil
+	}
+	return nil, fmt.Errorf("model: no shape %q; known are %s", name, strings.Join(Shapes(), ", "))
+}
+
+// made is a checkpoint of made-up weights.
+func made(name string, config Config) *Checkpoint {
+	c := &Checkpoint{Dir: RandomPrefix + name, Config: config, random: map[string]Spec{}}
+	for _, spec := range c.Config.Tensors() {
+		c.random[spec.Name] = spec
+	}
+	sum := sha256.Sum256(fmt.Appendf(nil, "random %s %+v arithmetic %d", name, c.Config, tensor.Arithmetic))
+	c.hash = hex.EncodeToString(sum[:])
+	return c
+}
+
+// randomShape recognises the prefix, also after a command line has made an
+// absolute path of it.
+func randomShape(dir string) (string, bool) {
+	return strings.CutPrefix(filepath.Base(dir), RandomPrefix)
+}
+
+// makeNoise is what all random tensors are cut from: uniform with variance 1.
+func makeNoise() []float32 {
+	n := make([]float32, 1<<16+1)
+	state := uint64(1)
+	for i := range n {
+		state = state*6364136223846793005 + 1442695040888963407
+		n[i] = (float32(state>>40)/(1<<23) - 1) * 1.7320508
+	}
+	return n
+}
+
+// randomTensor makes one: vectors are ones, as fresh norms are; matrices have
+// variance 1/columns, so that activations keep their size.
+func (c *Checkpoint) randomTensor(s Spec) Tensor {
+	t := Tensor{Name: s.Name, DType: c.Config.DType, Shape: s.Shape}
+	if len(s.Shape) == 1 {
+		t.fill = func(dst []float32, _, _ int) {
+			for i := range dst {
+				dst[i] = 1
+			}
+		}
+		return t
+	}
+	c.noiseOnce.Do(func() { c.noise = makeNoise() })
+	h := fnv.New32a()
+	h.Write([]byte(s.Name))
+	seed, cols := int(h.Sum32()), t.Cols()
+	scale := float32(1 / math.Sqrt(float64(cols)))
+	t.fill = func(dst []float32, r, lo int) {
+		at := (seed + r*(cols+7919) + lo) % len(c.noise)
+		for len(dst) > 0 {
+			n := min(len(dst), len(c.noise)-at)
+			for i, v := range c.noise[at : at+n] {
+				dst[i] = v * scale
+			}
+			dst, at = dst[n:], 0
+		}
+	}
+	return t
+}
+
+// Random reports whether the weights are made up.
+func (c *Checkpoint) Random() bool { return c.random != nil }

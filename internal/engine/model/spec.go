@@ -1,0 +1,164 @@
+package model
+
+import "github.com/shoal-llm/shoal/internal/engine/tensor"
+
+// LayerSpec is one layer as its forward pass reads it: which tensors there are, and what
+// is done with them. Nothing else steers a layer. A tensor without a name is not there.
+type LayerSpec struct {
+	AttnNorm     string      // (hidden): h = RMSNorm(x)
+	Q            Linear      // (heads*dim, hidden)
+	K, V         Linear      // (kv*dim, hidden); without a name the layer reads another's cache
+	KVSource     *KVSource   // what K and V multiply in place of h; nil: h
+	Cache        int         // the number of the cache that attention reads, see Config.CacheOf
+	Latent       *LatentSpec // in place of Q, K and V; nil: none
+	QNorm, KNorm string      // (dim): RMSNorm of every query and key head before its rotation
+	O            Linear      // (hidden, heads*value)
+	PostAttnNorm string      // (hidden), of what attention adds to x
+
+	Window int // position i attends to positions i-Window+1 to i; 0: to all before it
+	Rope   int // which of Config.Rotations
+
+	FFNNorm     string // (hidden): h = RMSNorm(x)
+	Gate, Up    Linear // (ffn, hidden)
+	Down        Linear // (hidden, ffn)
+	Activation  tensor.Activation
+	Experts     *MoENames // in place of Gate, Up and Down; nil: none
+	PostFFNNorm string    // (hidden), of what the FFN adds to x
+
+	NormsAddOne bool // norms multiply by 1 + weight
+}
+
+// KVSource is RMSNorm(x, Norm) of the input x of a layer.
+type KVSource struct {
+	Layer int
+	Norm  string // (hidden)
+}
+
+// Linear is a projection: rows of a stored matrix, and its bias.
+type Linear struct {
+	Weight string // (rows, columns)
+	Bias   string // (rows)
+	// First is the first row where a stored matrix holds several projections, of Of rows
+	// in all; 0: this one alone.
+	First, Of int
+	// Pairs, unless zero: of every Pairs rows, those from Plain on are rotated as pairs of
+	// neighbours. See Row.
+	Pairs, Plain int
+}
+
+// Row is where row r is stored. Rows that are rotated as pairs of neighbours are read in
+// the order evens, odds, of queries and keys alike: that leaves every product as it is and
+// turns them into pairs of halves, which is what is rotated here.
+func (l *Linear) Row(r int) int {
+	if l.Pairs > 0 {
+		if i, half := r%l.Pairs-l.Plain, (l.Pairs-l.Plain)/2; i >= 0 {
+			r += i%half*2 + i/half - i
+		}
+	}
+	return l.First + r
+}
+
+// linear is a projection under the name that Hugging Face gives its module.
+func linear(module string, bias bool) Linear {
+	l := Linear{Weight: module + ".weight"}
+	if bias {
+		l.Bias = module + ".bias"
+	}
+	return l
+}
+
+// Spec is a tensor that an architecture needs. A matrix is [rows, columns] and
+// maps columns to rows, y = W x; a vector is [n].
+type Spec struct {
+	Name  string
+	Shape []int
+}
+
+// specs lists tensors in the order in which a forward pass reads them.
+type specs []Spec
+
+func (s *specs) add(name string, shape ...int) {
+	if name != "" {
+		*s = append(*s, Spec{Name: name, Shape: shape})
+	}
+}
+
+func (s *specs) linear(l Linear, rows, cols int) {
+	if l.First == 0 { // the others of a stored matrix follow the first
+		s.add(l.Weight, max(rows, l.Of), cols)
+	}
+	s.add(l.Bias, rows)
+}
+
+func (s *specs) layer(c *Config, l *LayerSpec, i int) {
+	if l.KVSource != nil && l.KVSource.Layer == i {
+		s.add(l.KVSource.Norm, c.Hidden)
+	}
+	s.add(l.AttnNorm, c.Hidden)
+	if l.Latent != nil {
+		s.latent(c, l.Latent)
+	} else {
+		s.linear(l.Q, c.Heads*c.HeadDim, c.Hidden)
+		s.linear(l.K, c.KVHeads*c.HeadDim, c.Hidden)
+		s.linear(l.V, c.KVHeads*c.HeadDim, c.Hidden)
+	}
+	s.add(l.QNorm, c.HeadDim)
+	s.add(l.KNorm, c.HeadDim)
+	s.linear(l.O, c.Hidden, c.Heads*c.ValueDim())
+	s.add(l.PostAttnNorm, c.Hidden)
+	s.add(l.FFNNorm, c.Hidden)
+	if l.Experts != nil {
+		s.experts(c, l.Experts)
+	} else {
+		s.linear(l.Gate, c.FFN, c.Hidden)
+		s.linear(l.Up, c.FFN, c.Hidden)
+		s.linear(l.Down, c.Hidden, c.FFN)
+	}
+	s.add(l.PostFFNNorm, c.Hidden)
+}
+
+// Layer is the spec of layer i, counted from 0.
+func (c *Config) Layer(i int) LayerSpec {
+	a, ok := lookup(c.Architecture)
+	if !ok {
+		a.layer = llamaLayer
+	}
+	l := a.layer(c, i)
+	l.Cache = c.CacheOf(i)
+	c.SwiftKV.rewire(&l, i)
+	return l
+}
+
+// Tensors lists what the architecture of c needs, in the order in which a
+// forward pass reads it.
+func (c *Config) Tensors() []Spec {
+	if _, ok := lookup(c.Architecture); !ok {
+		return nil
+	}
+	var s specs
+	s.add(Embedding, c.Vocab, c.Hidden)
+	for i := range c.Layers {
+		l := c.Layer(i)
+		s.layer(c, &l, i)
+	}
+	s.add(FinalNorm, c.Hidden)
+	if !c.Tied {
+		s.add(Head, c.Vocab, c.Hidden)
+	}
+	return s
+}
+
+// HeadName is the matrix of the output head.
+func (c *Config) HeadName() string {
+	if c.Tied {
+		return Embedding
+	}
+	return Head
+}
+
+// Tensors outside the layers.
+const (
+	Embedding = "model.embed_tokens.weight" // (vocab, hidden)
+	FinalNorm = "model.norm.weight"         // (hidden)
+	Head      = "lm_head.weight"            // (vocab, hidden); the embedding when tied
+)

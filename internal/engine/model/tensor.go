@@ -1,0 +1,216 @@
+package model
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"strings"
+
+	"github.com/shoal-llm/shoal/internal/engine/gguf"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/sys/mmap"
+)
+
+// Tensor is a stored tensor: row-major, little endian, in the checkpoint's
+// mapping. It may be read concurrently until the checkpoint is closed.
+type Tensor struct {
+	Name  string
+	DType tensor.DType // F32, BF16, F16; of quantised blocks, and FP8, the type that holds about what they do
+	Shape []int
+	Data  []byte // at no particular alignment
+
+	blocks gguf.Type                      // the format of quantised blocks; 0 (which is F32) when DType says it
+	fill   func(dst []float32, r, lo int) // instead of Data: makes a row from column lo on
+	parts  []Tensor                       // beside fill: what is stored, see joinKVUp
+	scales *fp8Scales                     // of FP8
+	home   *weightFile                    // the file that Data is mapped from; nil: nothing that can change
+	sums   [][sha256.Size]byte            // of the pieces of Data, where rows are read after loading: see CheckedRow
+	paired int                            // rows (of a vector: elements) of each head lie in pairs (i, i+paired/2): see row
+}
+
+// Stored names the format of Data: "f32", "bf16", "f16", or a block format
+// such as "q4_k".
+func (t Tensor) Stored() string {
+	if t.blocks != 0 {
+		return strings.ToLower(t.blocks.String())
+	}
+	if t.scales != nil {
+		return "fp8_e4m3"
+	}
+	if t.parts != nil {
+		return t.parts[len(t.parts)-1].Stored()
+	}
+	return t.DType.String()
+}
+
+// stored are the tensors of the files that t consists of.
+func (t Tensor) stored() []Tensor {
+	if t.parts != nil {
+		return t.parts
+	}
+	return []Tensor{t}
+}
+
+// Rows and Cols are the shape of a matrix; a vector is one row. Dimensions
+// after the first count as columns.
+func (t Tensor) Rows() int {
+	if len(t.Shape) < 2 {
+		return 1
+	}
+	return t.Shape[0]
+}
+
+// Cols is the number of elements of a row.
+func (t Tensor) Cols() int {
+	n := 1
+	for i, d := range t.Shape {
+		if i > 0 || len(t.Shape) == 1 {
+			n *= d
+		}
+	}
+	return n
+}
+
+func (t Tensor) Elements() int64 {
+	if t.fill != nil {
+		return int64(t.Rows()) * int64(t.Cols())
+	}
+	n, size := t.block()
+	return int64(len(t.Data)) / size * n
+}
+
+// block is the number of elements that are stored together, and their bytes.
+func (t Tensor) block() (n, size int64) {
+	if t.blocks != 0 {
+		return int64(t.blocks.Block()), int64(t.blocks.BlockBytes())
+	}
+	if t.scales != nil {
+		return 1, 1
+	}
+	return 1, elementBytes(t.DType)
+}
+
+// row is where row r lies. llama.cpp rotates pairs of neighbours, and stores
+// the query and key projections of Llama so that these are the pairs (i,
+// i+dim/2) of each head.
+func (t Tensor) row(r int) int {
+	if t.paired == 0 {
+		return r
+	}
+	i, half := r%t.paired, t.paired/2
+	return r - i + i%half*2 + i/half
+}
+
+// Row writes columns [lo, hi) of row r to dst[:hi-lo] as float32, exactly: all
+// types are subsets of float32, blocks by their definition. It panics when the
+// row or the columns are not there. When the file was truncated, it writes zeros:
+// Checkpoint.Since and Unchanged tell.
+func (t Tensor) Row(dst []float32, r, lo, hi int) {
+	if mmap.Guard(func() { t.readRow(dst, r, lo, hi) }) != nil {
+		clear(dst[:hi-lo])
+	}
+}
+
+func (t Tensor) readRow(dst []float32, r, lo, hi int) {
+	cols := t.Cols()
+	if r < 0 || r >= t.Rows() || lo < 0 || lo > hi || hi > cols {
+		panic(fmt.Sprintf("model: tensor %q of shape %v has no row %d, columns [%d, %d)", t.Name, t.Shape, r, lo, hi))
+	}
+	if t.fill != nil {
+		t.fill(dst[:hi-lo], r, lo)
+		return
+	}
+	dst = dst[:hi-lo]
+	if t.paired != 0 && len(t.Shape) == 1 { // a vector is in the order of the rows that it belongs to
+		plain := t
+		plain.paired = 0
+		for i := range dst {
+			at := t.row(lo + i)
+			plain.readRow(dst[i:i+1], 0, at, at+1)
+		}
+		return
+	}
+	r = t.row(r)
+	n, bytes := t.block()
+	if t.blocks != 0 {
+		size := cols / int(n) * int(bytes)
+		dequantRow(dst, t.Data[r*size:(r+1)*size], t.blocks, lo, hi)
+		return
+	}
+	if t.scales != nil {
+		t.scales.row(dst, t.Data, r, cols, lo, hi)
+		return
+	}
+	size := int(bytes)
+	src := t.Data[(r*cols+lo)*size : (r*cols+hi)*size]
+	switch t.DType {
+	case tensor.F32:
+		copyF32(dst, src)
+	case tensor.BF16:
+		widenBF16(dst, src)
+	case tensor.F16:
+		widenF16s(dst, src)
+	}
+}
+
+// copyF32 takes two at a time.
+func copyF32(dst []float32, src []byte) {
+	for len(dst) >= 2 && len(src) >= 8 {
+		w := binary.LittleEndian.Uint64(src)
+		dst[0] = math.Float32frombits(uint32(w))
+		dst[1] = math.Float32frombits(uint32(w >> 32))
+		dst, src = dst[2:], src[8:]
+	}
+	for i := range dst {
+		dst[i] = math.Float32frombits(binary.LittleEndian.Uint32(src[4*i:]))
+	}
+}
+
+// widenBF16 takes four at a time: bfloat16 is the upper half of a float32.
+func widenBF16(dst []float32, src []byte) {
+	for len(dst) >= 4 && len(src) >= 8 {
+		w := binary.LittleEndian.Uint64(src)
+		dst[0] = math.Float32frombits(uint32(w) << 16)
+		dst[1] = math.Float32frombits(uint32(w) & 0xffff0000)
+		dst[2] = math.Float32frombits(uint32(w>>32) << 16)
+		dst[3] = math.Float32frombits(uint32(w>>32) & 0xffff0000)
+		dst, src = dst[4:], src[8:]
+	}
+	for i := range dst {
+		dst[i] = math.Float32frombits(uint32(binary.LittleEndian.Uint16(src[2*i:])) << 16)
+	}
+}
+
+// widenF16 moves the exponent from bias 15 to 127 by a product, which is exact
+// and takes subnormals along. Infinity and NaN come out above every number,
+// at 65536 and more, and get their exponent back; a NaN's payload stays.
+func widenF16(h uint16) float32 {
+	b := math.Float32bits(math.Float32frombits(uint32(h&0x7fff)<<13) * 0x1p112)
+	if b >= 0x47800000 {
+		b |= 0x7f800000
+	}
+	return math.Float32frombits(b | uint32(h&0x8000)<<16)
+}
+
+func widenF16s(dst []float32, src []byte) {
+	for len(dst) >= 4 && len(src) >= 8 {
+		w := binary.LittleEndian.Uint64(src)
+		dst[0] = widenF16(uint16(w))
+		dst[1] = widenF16(uint16(w >> 16))
+		dst[2] = widenF16(uint16(w >> 32))
+		dst[3] = widenF16(uint16(w >> 48))
+		dst, src = dst[4:], src[8:]
+	}
+	for i := range dst {
+		dst[i] = widenF16(binary.LittleEndian.Uint16(src[2*i:]))
+	}
+}
+
+// elementBytes is the stored size of a weight's element.
+func elementBytes(dt tensor.DType) int64 {
+	if dt == tensor.F32 {
+		return 4
+	}
+	return 2
+}

@@ -1,0 +1,211 @@
+package model
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"hash"
+	"math/bits"
+	"slices"
+
+	"github.com/shoal-llm/shoal/internal/engine/gguf"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/sys/mmap"
+)
+
+// Report is what Verify found in a checkpoint.
+type Report struct {
+	Dir    string
+	Config Config
+	Hash   string // Checkpoint.Hash
+	Digest string // SHA-256 of the config and every byte of every needed tensor, however they are split into files
+
+	Parameters int64 // elements of the needed tensors
+	Bytes      int64 // their size as stored
+	Types      []TypeTotal
+	Tensors    []TensorReport // in the order of a forward pass
+	Extra      []string       // tensors in the files that are not needed
+
+	KVBytesF32, KVBytesBF16 int64 // cache of one token: key and value of every KV head of every layer
+}
+
+// TypeTotal sums the tensors of one stored type.
+type TypeTotal struct {
+	Stored     string // as Tensor.Stored
+	Tensors    int
+	Parameters int64
+	Bytes      int64
+}
+
+type TensorReport struct {
+	Name      string
+	Stored    string // as Tensor.Stored
+	Shape     []int
+	Bytes     int64
+	NotFinite int64 // NaN and infinite elements
+	Zero      bool  // a matrix without a single bit set: what an interrupted download leaves
+}
+
+// Verify reads every needed tensor once, in one goroutine. progress, when not
+// nil, is called from it every few megabytes with the bytes done and to do.
+// It stops early, with ctx's error, when ctx ends. The error is about what could not
+// be read; what was read and is wrong is in Report.Err.
+func (c *Checkpoint) Verify(ctx context.Context, progress func(done, total int64)) (r *Report, err error) {
+	if c.closed.Load() {
+		return nil, ErrClosed
+	}
+	m, err := c.Recheck(ctx)
+	if err != nil {
+		return nil, err
+	}
+	fault := mmap.Guard(func() { r, err = c.verify(ctx, progress) })
+	if fault == nil && err != nil {
+		return nil, err
+	}
+	return r, c.Since(m) // a fault shows there, with the file
+}
+
+func (c *Checkpoint) verify(ctx context.Context, progress func(done, total int64)) (*Report, error) {
+	r := &Report{Dir: c.Dir, Config: c.Config, Hash: c.hash, Extra: c.Extra()}
+	heads, key, value := c.Config.CacheRow()
+	if c.Config.Latent.Rank > 0 {
+		value = 0 // part of the key
+	}
+	cache := int64(c.Config.CacheLayers()) * int64(heads) * int64(key+value)
+	r.KVBytesF32, r.KVBytesBF16 = cache*4, cache*2
+
+	specs := c.Config.Tensors()
+	for _, s := range specs {
+		t := c.must(s.Name)
+		for _, part := range t.stored() {
+			r.Bytes += int64(len(part.Data))
+		}
+		if t.scales != nil {
+			r.Bytes += int64(len(t.scales.data))
+		}
+	}
+	digest := c.startHash("shoal checkpoint digest 1")
+	var done int64
+	for _, s := range specs {
+		t := c.must(s.Name)
+		hashTensor(digest, t)
+		found := TensorReport{Name: t.Name, Stored: t.Stored(), Shape: t.Shape, Zero: len(t.Shape) > 1}
+		if t.scales != nil {
+			digest.Write(t.scales.data)
+			found.Bytes, found.NotFinite = found.Bytes+int64(len(t.scales.data)), t.scales.notFinite()
+			done += int64(len(t.scales.data))
+		}
+		for _, part := range t.stored() {
+			found.Bytes += int64(len(part.Data))
+			_, block := part.block()
+			piece := 4 << 20 / int(block) * int(block)
+			for data := part.Data; len(data) > 0; {
+				if err := ctx.Err(); err != nil {
+					return nil, fmt.Errorf("model: verifying %s: %w", c.Dir, err)
+				}
+				n := min(piece, len(data))
+				found.scan(data[:n], part, digest)
+				data, done = data[n:], done+int64(n)
+				if progress != nil {
+					progress(done, r.Bytes)
+				}
+			}
+		}
+		r.add(found, t.Elements())
+	}
+	r.Digest = hex.EncodeToString(digest.Sum(nil))
+	return r, nil
+}
+
+func (r *Report) add(t TensorReport, elements int64) {
+	r.Tensors = append(r.Tensors, t)
+	r.Parameters += elements
+	for i := range r.Types {
+		if u := &r.Types[i]; u.Stored == t.Stored {
+			u.Tensors, u.Parameters, u.Bytes = u.Tensors+1, u.Parameters+elements, u.Bytes+t.Bytes
+			return
+		}
+	}
+	r.Types = append(r.Types, TypeTotal{Stored: t.Stored, Tensors: 1, Parameters: elements, Bytes: t.Bytes})
+}
+
+func (t *TensorReport) scan(data []byte, of Tensor, digest hash.Hash) {
+	digest.Write(data)
+	bad, any := int64(0), false
+	if of.scales != nil {
+		for _, b := range data {
+			if b&0x7f == 0x7f {
+				bad++
+			}
+			any = any || b&0x7f != 0
+		}
+	} else if of.blocks != 0 {
+		bad, any = blocksNotFinite(data, of.blocks)
+	} else {
+		bad, any = countNotFinite(data, of.DType)
+	}
+	t.NotFinite += bad
+	t.Zero = t.Zero && !any
+}
+
+// Err lists the weights that would damage every answer, or is nil.
+func (r *Report) Err() error {
+	var bad Problems
+	for _, t := range r.Tensors {
+		if t.NotFinite > 0 {
+			bad.List = append(bad.List, &Error{File: r.Dir, Tensor: t.Name, Kind: ErrNotFinite, Detail: fmt.Sprintf("%d elements are NaN or infinite", t.NotFinite)})
+		}
+		if t.Zero {
+			bad.List = append(bad.List, &Error{File: r.Dir, Tensor: t.Name, Kind: ErrFormat, Detail: "holds only zeros: an interrupted download?"})
+		}
+	}
+	return bad.in(r.Dir)
+}
+
+// blocksNotFinite counts the elements of blocks whose scale is not finite.
+func blocksNotFinite(data []byte, t gguf.Type) (bad int64, any bool) {
+	const exponent = 0x7c00
+	for size := t.BlockBytes(); len(data) >= size; data = data[size:] {
+		for _, at := range blockScales[t] {
+			if binary.LittleEndian.Uint16(data[at:])&exponent == exponent {
+				bad += int64(t.Block())
+				break
+			}
+		}
+		any = any || slices.ContainsFunc(data[:size], func(b byte) bool { return b != 0 })
+	}
+	return bad, any
+}
+
+// countNotFinite counts the elements whose exponent is all ones, and says
+// whether any bit at all is set. It looks at eight bytes at once: adding the
+// exponent's lowest bit to the masked exponents carries into a lane's top bit
+// only from all ones, and never out of the lane.
+func countNotFinite(data []byte, dt tensor.DType) (bad int64, any bool) {
+	var mask, one, top uint64
+	switch dt {
+	case tensor.F32:
+		mask, one, top = 0x7f8000007f800000, 0x0080000000800000, 0x8000000080000000
+	case tensor.BF16:
+		mask, one, top = 0x7f807f807f807f80, 0x0080008000800080, 0x8000800080008000
+	case tensor.F16:
+		mask, one, top = 0x7c007c007c007c00, 0x0400040004000400, 0x8000800080008000
+	}
+	var seen uint64
+	for ; len(data) >= 8; data = data[8:] {
+		w := binary.LittleEndian.Uint64(data)
+		seen |= w
+		if hit := (w&mask + one) & top; hit != 0 {
+			bad += int64(bits.OnesCount64(hit))
+		}
+	}
+	if len(data) > 0 {
+		var last [8]byte // padded with zeros, which are finite
+		copy(last[:], data)
+		w := binary.LittleEndian.Uint64(last[:])
+		seen |= w
+		bad += int64(bits.OnesCount64((w&mask + one) & top))
+	}
+	return bad, seen != 0
+}

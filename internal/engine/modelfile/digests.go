@@ -1,0 +1,143 @@
+package modelfile
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/shoal-llm/shoal/internal/sys/flock"
+)
+
+// The digests of large files are kept in the user's cache folder, so that a process that
+// starts again, or another one of the same machine, need not read the files to know them.
+// An entry is a file; its name is its key, and it ends with a checksum.
+const (
+	digestMagic  = "shoal digests 1\n"
+	digestSuffix = ".digests"
+	lockSuffix   = ".lock"
+	lockPause    = 50 * time.Millisecond
+	lockLimit    = 5 * time.Minute // a process that holds the lock for longer may be stopped
+	maxEntries   = 256             // older ones are removed
+)
+
+// Digests returns the size bytes that are kept under key, or else what compute returns, and
+// keeps that if keep then returns true. One process of a machine computes, others wait for
+// it. Without a folder that can be written every process computes.
+func Digests(ctx context.Context, key [sha256.Size]byte, size int, keep func() bool, compute func() ([]byte, error)) ([]byte, error) {
+	dir, err := digestDir()
+	if err != nil {
+		return compute()
+	}
+	path := filepath.Join(dir, hex.EncodeToString(key[:])+digestSuffix)
+	var data []byte
+	kept := func() (ok bool) { data, ok = readDigests(path, key, size); return ok }
+	if kept() {
+		return data, nil
+	}
+	unlock, err := lockUnless(ctx, path+lockSuffix, kept)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if kept() { // by the process that had the lock
+		return data, nil
+	}
+	data, err = compute()
+	if err == nil && keep() {
+		writeDigests(dir, path, key, data)
+	}
+	return data, err
+}
+
+// lockUnless takes the lock at path, or waits for the process that has it until done returns
+// true. Where there are no locks it returns at once.
+func lockUnless(ctx context.Context, path string, done func() bool) (unlock func(), err error) {
+	for began := time.Now(); ; {
+		lock, err := flock.Open(path, flock.Own)
+		if err == nil {
+			return func() {
+				_ = os.Remove(path) // a process that waits opens a new one
+				lock.Close()
+			}, nil
+		}
+		if !errors.Is(err, flock.ErrHeld) {
+			return func() {}, nil
+		}
+		lock.Close()
+		select {
+		case <-time.After(lockPause):
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+		if done() || time.Since(began) > lockLimit {
+			return func() {}, nil
+		}
+	}
+}
+
+func digestDir() (string, error) {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return "", err
+	}
+	dir := filepath.Join(cache, "shoal", "digests")
+	return dir, os.MkdirAll(dir, 0o700)
+}
+
+func readDigests(path string, key [sha256.Size]byte, size int) ([]byte, bool) {
+	whole := len(digestMagic) + size + sha256.Size
+	file, err := Read(path, int64(whole))
+	if err != nil || len(file) != whole || !bytes.HasPrefix(file, []byte(digestMagic)) {
+		return nil, false
+	}
+	data := file[len(digestMagic):][:size]
+	if sum := digestSum(key, data); !bytes.Equal(sum[:], file[whole-sha256.Size:]) {
+		return nil, false
+	}
+	return data, true
+}
+
+func digestSum(key [sha256.Size]byte, data []byte) [sha256.Size]byte {
+	return sha256.Sum256(slices.Concat([]byte(digestMagic), key[:], data))
+}
+
+// writeDigests does not report errors: the cache only saves time.
+func writeDigests(dir, path string, key [sha256.Size]byte, data []byte) {
+	prune(dir)
+	f, err := os.CreateTemp(dir, "writing-*")
+	if err != nil {
+		return
+	}
+	defer os.Remove(f.Name())
+	sum := digestSum(key, data)
+	_, err = f.Write(slices.Concat([]byte(digestMagic), data, sum[:]))
+	if errors.Join(err, f.Close()) == nil {
+		_ = os.Rename(f.Name(), path)
+	}
+}
+
+// prune removes the oldest files beyond maxEntries.
+func prune(dir string) {
+	entries, err := os.ReadDir(dir)
+	if err != nil || len(entries) < maxEntries {
+		return
+	}
+	age := func(e os.DirEntry) time.Time {
+		if info, err := e.Info(); err == nil {
+			return info.ModTime()
+		}
+		return time.Time{}
+	}
+	entries = slices.DeleteFunc(entries, func(e os.DirEntry) bool { return strings.HasSuffix(e.Name(), lockSuffix) })
+	slices.SortFunc(entries, func(a, b os.DirEntry) int { return age(a).Compare(age(b)) })
+	for _, e := range entries[:max(0, len(entries)-maxEntries/2)] {
+		_ = os.Remove(filepath.Join(dir, e.Name()))
+	}
+}

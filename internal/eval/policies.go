@@ -1,0 +1,123 @@
+package eval
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+)
+
+// Policy is a cache policy as it is asked for and shown.
+type Policy struct {
+	Name   string // in tables and results: what the user wrote
+	Spec   string // sent as "kv_policy"; "": none is sent
+	Family string // policies of one line in the plot
+	Budget int    // tokens that are kept of a long prompt; 0: all, or not known
+}
+
+// ErrPolicyName means that NAME/BUDGET is not one of the forms below.
+var ErrPolicyName = errors.New("eval: policy")
+
+// presets are the forms of the reference table, by budget: NAME/512.
+var presets = []struct {
+	name, about string
+	least       int
+	spec        func(budget int) string
+}{
+	{"streaming", "4 sinks and the newest tokens", 5, func(b int) string { return fmt.Sprintf("streaming:sink=4,recent=%d", b-4) }},
+	{"snapkv", "votes of the last 64 tokens, pooled", 65, func(b int) string { return fmt.Sprintf("snapkv:topk=%d,obs=64,pool=7", b-64) }},
+	{"snapkv_nopool", "the same without pooling", 65, func(b int) string { return fmt.Sprintf("snapkv:topk=%d,obs=64,pool=1", b-64) }},
+	{"snapstream", "4 sinks, a ring of 64, top-K by 64 votes", 69, func(b int) string { return fmt.Sprintf("snapstream:sink=4,recent=64,topk=%d,obs=64,pool=7", b-68) }},
+	{"snapstream_p15", "the same, votes averaged over 15 neighbours", 69, func(b int) string { return fmt.Sprintf("snapstream:sink=4,recent=64,topk=%d,obs=64,pool=15", b-68) }},
+	{"snapstream_w32", "the same by the votes of 32", 69, func(b int) string { return fmt.Sprintf("snapstream:sink=4,recent=64,topk=%d,obs=32,pool=7", b-68) }},
+	{"snapstream_half", "a ring of half the budget", 16, func(b int) string {
+		return fmt.Sprintf("snapstream:sink=4,recent=%d,topk=%d,obs=64,pool=7", b/2, b-b/2-4)
+	}},
+	{"sage", "4 sinks, a ring of 64, top-K by the last token", 69, func(b int) string { return fmt.Sprintf("sage:sink=4,recent=64,topk=%d", b-68) }},
+	{"h2o", "half newest, half heaviest over the prompt", 2, func(b int) string { return fmt.Sprintf("h2o:recent=%d,topk=%d", b/2, b-b/2) }},
+	{"h2o_step", "the same, chosen anew at every step", 2, func(b int) string { return fmt.Sprintf("h2o:recent=%d,topk=%d,step=1", b/2, b-b/2) }},
+	{"tova", "the least attended goes at every step", 2, func(b int) string { return fmt.Sprintf("tova:size=%d", b) }},
+	{"knorm", "4 sinks, the newest 64, shortest keys", 69, func(b int) string { return fmt.Sprintf("knorm:sink=4,recent=64,topk=%d", b-68) }},
+	{"quest", "pages of 16 that bounds of their keys choose", 32, func(b int) string { return fmt.Sprintf("quest:page=16,budget=%d", b) }},
+	{"shadowkv", "landmarks of chunks of 8 and 48 outliers; all that is read", 431, func(b int) string {
+		return fmt.Sprintf("shadowkv:chunk=8,budget=%d,outliers=48,local=4", (b-423)/8*8)
+	}},
+	{"shadowkv_o8", "the same with 8 outliers", 111, func(b int) string {
+		return fmt.Sprintf("shadowkv:chunk=8,budget=%d,outliers=8,local=4", (b-103)/8*8)
+	}},
+	{"shadowkv_c4", "chunks of 4 and 16 outliers", 103, func(b int) string {
+		return fmt.Sprintf("shadowkv:chunk=4,budget=%d,outliers=16,local=8", (b-99)/4*4)
+	}},
+}
+
+// PolicyHelp describes the NAME/BUDGET forms in a line each.
+func PolicyHelp() string {
+	var b strings.Builder
+	for _, p := range presets {
+		fmt.Fprintf(&b, "  %-20s %s (%s)\n", p.name+"/512", p.about, p.spec(512))
+	}
+	return b.String()
+}
+
+// ParsePolicy reads "default" (the server's own), NAME/BUDGET (see PolicyHelp), or
+// anything else, which the server must know: it is sent as it is.
+func ParsePolicy(text string) (Policy, error) {
+	text = strings.TrimSpace(text)
+	family, rest, short := strings.Cut(text, "/")
+	if !short {
+		if text == "" || text == DefaultPolicy {
+			return Policy{Name: DefaultPolicy, Family: DefaultPolicy}, nil
+		}
+		family, _, _ = strings.Cut(text, ":")
+		return Policy{Name: text, Spec: text, Family: family, Budget: budgetOf(text)}, nil
+	}
+	var known []string
+	for _, p := range presets {
+		if known = append(known, p.name+"/BUDGET"); p.name != family {
+			continue
+		}
+		n, err := strconv.Atoi(rest)
+		if err != nil || n < p.least || n > 1<<24 {
+			return Policy{}, fmt.Errorf("%w %q: the budget of %s must be a whole number of tokens, at least %d", ErrPolicyName, text, family, p.least)
+		}
+		return Policy{Name: text, Spec: p.spec(n), Family: family, Budget: n}, nil
+	}
+	return Policy{}, fmt.Errorf("%w %q is unknown; known are %s, or a policy's full text such as streaming:sink=4,recent=508", ErrPolicyName, text, strings.Join(known, ", "))
+}
+
+// ParsePolicies reads a list; blanks and semicolons part the policies.
+func ParsePolicies(list []string) ([]Policy, error) {
+	var out []Policy
+	seen := map[string]bool{}
+	for _, entry := range list {
+		for _, text := range strings.FieldsFunc(entry, func(r rune) bool { return r == ' ' || r == ';' || r == '\n' }) {
+			p, err := ParsePolicy(text)
+			if err != nil {
+				return nil, err
+			}
+			if !seen[p.Name] {
+				seen[p.Name] = true
+				out = append(out, p)
+			}
+		}
+	}
+	return out, nil
+}
+
+// budgetOf is what a policy of ours keeps of a very long prompt, or reads of it; 0 for full
+// attention and for policies of other servers.
+func budgetOf(spec string) int {
+	p, err := kvcache.Parse(spec)
+	switch {
+	case err != nil || p.RebuildsByPrefill():
+		return 0
+	case p.Selector != nil:
+		if n := p.Selector.Reads(1 << 24); n < 1<<16 {
+			return n
+		}
+		return 0 // a share of any prompt
+	}
+	return p.Slots(1<<24, 1<<24)
+}

@@ -1,0 +1,244 @@
+package eval
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/shoal-llm/shoal/cluster"
+	"github.com/shoal-llm/shoal/internal/engine/alone"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/text/tokenizer"
+)
+
+// TogetherConfig says how a model is run without a server.
+type TogetherConfig struct {
+	Model   string // folder or file
+	SwiftKV string // folder of an adapter of it; empty: none
+	Weights string // type of the weights; "": as a server has it
+	KV      string // type of the cache; "": as a server has it
+	Workers int    // prompts at a time, each on a socket of its own with one thread; default: the processors
+}
+
+// together is a model that answers under all policies at once.
+type together struct {
+	ck          *model.Checkpoint
+	weights, kv tensor.DType
+	tok         *tokenizer.Tokenizer
+	samples     Source
+	store       *Store
+	name, print string
+}
+
+// RunTogether does what Run does, in this process: each prompt is read once, and
+// every policy compresses it and answers (alone.Together). The answers are those
+// that a server gives, token by token; samples come in the order of their numbers,
+// all tasks of one number before the next, so that a run that was stopped covers
+// everything evenly.
+func RunTogether(ctx context.Context, tok *tokenizer.Tokenizer, g Source, store *Store, cfg Config, t TogetherConfig) ([]Record, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	whole := 0
+	for i := range cfg.Policies {
+		p, err := kvcache.Parse(cfg.Policies[i].Spec)
+		if err != nil {
+			return nil, err
+		}
+		if p.RebuildsByPrefill() {
+			whole++
+		}
+		if cfg.Policies[i].Spec = p.Spec(); whole > 1 {
+			return nil, fmt.Errorf("eval: policy %s is named twice: full attention", cfg.Policies[i].Name)
+		}
+	}
+	t.Workers = cmp.Or(t.Workers, runtime.GOMAXPROCS(0))
+	if t.Workers < 1 || t.Workers > 1024 {
+		return nil, fmt.Errorf("eval: %d workers; want 1 to 1024", t.Workers)
+	}
+	ck, err := model.OpenSwiftKV(t.Model, t.SwiftKV)
+	if err != nil {
+		return nil, err
+	}
+	defer ck.Close()
+	w := &together{ck: ck, tok: tok, samples: g, store: store}
+	s := cluster.ServeConfig{Model: t.Model, Weights: t.Weights, KV: t.KV}
+	w.name, w.print = cluster.Identify(ck, &s)
+	if err := s.Validate(&ck.Config); err != nil {
+		return nil, err
+	}
+	if w.weights, err = tensor.ParseDType(s.Weights); err != nil {
+		return nil, err
+	}
+	if w.kv, err = tensor.ParseDType(s.KV); err != nil {
+		return nil, err
+	}
+	return w.all(ctx, cfg, t.Workers)
+}
+
+func (w *together) all(ctx context.Context, cfg Config, workers int) ([]Record, error) {
+	var jobs []job
+	for i := range cfg.Samples {
+		for _, l := range cfg.Lengths {
+			for _, t := range cfg.Tasks {
+				jobs = append(jobs, job{task: t, length: l, index: i})
+			}
+		}
+	}
+	total := int64(len(jobs) * len(cfg.Policies))
+	var next, done atomic.Int64
+	group, ctx := errgroup.WithContext(ctx)
+	for range min(workers, len(jobs)) {
+		group.Go(func() error {
+			pool := tensor.NewPool(1)
+			defer pool.Close()
+			var one *alone.Socket
+			defer func() {
+				if one != nil {
+					one.Close()
+				}
+			}()
+			for ctx.Err() == nil {
+				n := int(next.Add(1)) - 1
+				if n >= len(jobs) {
+					return nil
+				}
+				policies := w.missing(jobs[n], cfg.Policies)
+				if one == nil && len(policies) > 0 {
+					var err error
+					if one, err = alone.New(ctx, alone.Config{Checkpoint: w.ck, Pool: pool, Weights: w.weights, KV: w.kv,
+						KVBudget: 1 << 40, StepTokens: max(readChunk, len(cfg.Policies)+1)}); err != nil {
+						return err
+					}
+				}
+				if len(policies) > 0 {
+					if err := w.answer(ctx, one, jobs[n], policies); err != nil {
+						return fmt.Errorf("%s, %d tokens, sample %d: %w", jobs[n].task, jobs[n].length, jobs[n].index, err)
+					}
+				}
+				if d := done.Add(int64(len(cfg.Policies))); cfg.Progress != nil {
+					cfg.Progress(d, total)
+				}
+			}
+			return context.Cause(ctx)
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	var records []Record
+	for _, j := range jobs {
+		for _, p := range cfg.Policies {
+			r := w.store.get(w.key(j, p))
+			if r == nil {
+				return nil, errors.New("eval: stopped before the end")
+			}
+			records = append(records, *r)
+		}
+	}
+	return records, nil
+}
+
+func (w *together) key(j job, p Policy) key {
+	return key{w.name, w.print, w.samples.Corpus(), p.Name, j.task, w.samples.Seed(), j.length, j.index}
+}
+
+// missing are the policies that the store has no answer of.
+func (w *together) missing(j job, all []Policy) []Policy {
+	return slices.DeleteFunc(slices.Clone(all), func(p Policy) bool { return w.store.get(w.key(j, p)) != nil })
+}
+
+// readChunk is the number of prompt tokens of a step; it never changes a bit.
+const readChunk = 256
+
+// continuation is what one policy has answered so far.
+type continuation struct {
+	alone.Row
+	ids  []int32 // answered, without the token that ends it
+	over bool
+}
+
+// add takes the token that was drawn. Of an answer whose first words are given, they
+// are what goes on, whatever the model would have said.
+func (c *continuation) add(s *Sample, eos []int32) {
+	if len(c.ids) < s.Given {
+		c.Token = s.Answer[len(c.ids)]
+	} else if slices.Contains(eos, c.Token) {
+		c.over = true
+		return
+	}
+	c.ids = append(c.ids, c.Token)
+	c.over = len(c.ids) == s.MaxTokens()
+}
+
+// answer reads one prompt, and answers it under every policy.
+func (w *together) answer(ctx context.Context, a *alone.Socket, j job, policies []Policy) error {
+	s, err := w.samples.Sample(j.task, j.length, j.index)
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	const seq = 1
+	var specs []string
+	all, answers := []uint64{seq}, make([]continuation, len(policies))
+	for i, p := range policies {
+		answers[i].Seq = seq // full attention is the prompt's own sequence
+		if p.Spec != kvcache.Full().Spec() {
+			specs = append(specs, p.Spec)
+			answers[i].Seq = uint64(seq + len(specs))
+			all = append(all, answers[i].Seq)
+		}
+	}
+	first, err := a.Together(ctx, seq, s.Prompt, specs, readChunk)
+	if err != nil {
+		return err
+	}
+	eos := w.ck.Config.EOS
+	for i := range answers {
+		answers[i].At, answers[i].Token = len(s.Prompt), first[answers[i].Seq-seq]
+	}
+	for {
+		var rows []*alone.Row
+		for i := range answers {
+			if c := &answers[i]; !c.over {
+				if c.add(s, eos); !c.over {
+					rows = append(rows, &c.Row)
+				}
+			}
+		}
+		if len(rows) == 0 {
+			break
+		}
+		if _, _, _, err := a.Decode(ctx, rows); err != nil {
+			return err
+		}
+	}
+	millis := time.Since(began).Milliseconds() / int64(len(policies))
+	for i, p := range policies {
+		text := w.tok.Decode(answers[i].ids, true)
+		r := s.record(p, s.scoreOf(w.tok, answers[i].ids, text), text, millis)
+		r.Model, r.Fingerprint, r.Corpus, r.Seed = w.name, w.print, w.samples.Corpus(), w.samples.Seed()
+		if err := w.store.add(r); err != nil {
+			return err
+		}
+	}
+	return a.Release(ctx, all)
+}
+
+// scoreOf scores as Run does: from the text, which any server sends, or by the
+// tokens themselves where the first are given.
+func (s *Sample) scoreOf(tok *tokenizer.Tokenizer, ids []int32, text string) Score {
+	if s.ByTokens {
+		return s.scoreTokens(ids, text)
+	}
+	return s.Score(tok, text)
+}

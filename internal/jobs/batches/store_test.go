@@ -1,0 +1,44 @@
+package batches
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/shoal-llm/shoal/internal/jobs"
+	"github.com/shoal-llm/shoal/internal/jobs/journal"
+)
+
+// A coordinator that has lost its lease makes a batch: whoever follows the log has it.
+func TestBatchesOfOthersAreHeardOf(t *testing.T) {
+	l := journal.NewMemoryLog()
+	open := func() *Store {
+		s := NewStore(quiet)
+		var err error
+		if s.jobs, err = jobs.NewStore(t.Context(), l, jobs.StoreConfig{Logger: quiet, Beside: s}); err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	old, next := open(), open()
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); next.jobs.Follow(ctx) }()
+	b, _, err := old.create(t.Context(), spec{Input: "f", Endpoint: "e"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(2 * time.Minute); next.get(b.id) == nil; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the batch is not heard of")
+		}
+	}
+	if next.Uses("f") != b.id || !next.Holds(&jobs.Spec{Batch: b.id}) {
+		t.Error("the batch is there, and its file or its jobs are not held")
+	}
+	stop()
+	<-done
+	if third := open(); third.get(b.id) == nil || third.get(b.id).damage != "" {
+		t.Errorf("read back: %+v", third.get(b.id))
+	}
+}

@@ -1,0 +1,120 @@
+// Package door is what the routes of jobs, files and batches share: how they come and
+// go in an API, how ids and pages are asked for, and how errors of the store are worded.
+package door
+
+import (
+	"crypto/rand"
+	"encoding/base32"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/shoal-llm/shoal/internal/jobs/journal"
+	"github.com/shoal-llm/shoal/internal/server/api"
+)
+
+// Limits of requests.
+const (
+	AcceptLimit = 5 * time.Second // a disk that takes longer is no place for a job
+	maxKey      = 255             // bytes of an Idempotency-Key
+)
+
+// NewID is 128 random bits.
+func NewID() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(b[:]))
+}
+
+// Key is the Idempotency-Key of a request, "" where it has none.
+func Key(r *http.Request) (string, error) {
+	key := r.Header.Get("Idempotency-Key")
+	if len(key) > maxKey {
+		return "", api.Problem{Status: http.StatusBadRequest, Param: "Idempotency-Key", Message: fmt.Sprintf("The Idempotency-Key is longer than %d bytes.", maxKey)}
+	}
+	return key, nil
+}
+
+// PathID gives the id and the rest of a path below prefix.
+func PathID(r *http.Request, prefix string) (id, rest string) {
+	id, rest, _ = strings.Cut(strings.TrimPrefix(r.URL.Path, prefix), "/")
+	return id, rest
+}
+
+// Page is the part of a list that a request asks for with after and limit: at most
+// limit of those that follow the one of the id after and that match. more: the list
+// goes on.
+func Page[T any](all []T, after string, limit int, id func(T) string, matches func(T) bool) (page []T, more bool) {
+	page = []T{}
+	seen := after == ""
+	for _, x := range all {
+		switch {
+		case !seen:
+			seen = id(x) == after
+		case !matches(x):
+		case len(page) == limit:
+			return page, true
+		default:
+			page = append(page, x)
+		}
+	}
+	return page, false
+}
+
+// Limit reads the parameter limit, 1 to most.
+func Limit(r *http.Request, otherwise, most int) (int, error) {
+	s := r.URL.Query().Get("limit")
+	if s == "" {
+		return otherwise, nil
+	}
+	n, err := strconv.Atoi(s)
+	if err != nil || n < 1 || n > most {
+		return 0, api.Problem{Status: http.StatusBadRequest, Param: "limit", Message: fmt.Sprintf("'limit' must be 1 to %d.", most)}
+	}
+	return n, nil
+}
+
+// NotFound says that there is no such job, file or batch.
+func NotFound(what, id string) error {
+	return api.Problem{Status: http.StatusNotFound, Code: what + "_not_found", Message: fmt.Sprintf("There is no %s %.80q here; ended ones are kept for a time only.", what, id)}
+}
+
+// NoSuchURL says that the path means nothing.
+func NoSuchURL(r *http.Request) error {
+	return api.Problem{Status: http.StatusNotFound, Code: "unknown_url", Message: fmt.Sprintf("There is no %s %s here.", r.Method, r.URL.Path)}
+}
+
+// Refused says that nothing was accepted, and why.
+func Refused(err error, status int, code string, after time.Duration) error {
+	return api.Problem{Status: status, Code: code, Message: "Nothing was accepted: " + journal.Reason(err) + ".", RetryAfter: after}
+}
+
+// Problem words the store's errors for clients.
+func Problem(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, journal.ErrMismatch):
+		return api.Problem{Status: http.StatusConflict, Code: "idempotency_mismatch", Param: "Idempotency-Key",
+			Message: "This Idempotency-Key was sent with another request before; send the same body, or another key."}
+	case errors.Is(err, journal.ErrDamaged):
+		return Refused(err, http.StatusInternalServerError, "record_damaged", 0)
+	case errors.Is(err, journal.ErrFull):
+		return Refused(err, http.StatusServiceUnavailable, "store_full", time.Minute)
+	}
+	return Refused(err, http.StatusServiceUnavailable, "store_unavailable", 5*time.Second)
+}
+
+// Unreadable words what kept something from being read: damage stays, a store that does
+// not answer may come back.
+func Unreadable(what string, err error) error {
+	p := api.Problem{Status: http.StatusServiceUnavailable, Code: "store_unavailable", RetryAfter: 5 * time.Second,
+		Message: what + " cannot be read: " + journal.Reason(err) + "."}
+	if errors.Is(err, journal.ErrDamaged) {
+		p.Status, p.Code, p.RetryAfter = http.StatusInternalServerError, "record_damaged", 0
+	}
+	return p
+}

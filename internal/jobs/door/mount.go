@@ -1,0 +1,95 @@
+package door
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/shoal-llm/shoal/internal/jobs/journal"
+	"github.com/shoal-llm/shoal/internal/server/api"
+)
+
+// Routes answer, by method and path.
+type Routes map[string]http.HandlerFunc
+
+// Answer is a handler that answers with what f returns, as JSON; nothing where both are
+// nil, as f has answered itself.
+func Answer(a *api.Server, f func(http.ResponseWriter, *http.Request) (any, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		switch out, err := f(w, r); {
+		case err != nil:
+			a.WriteError(w, err)
+		case out != nil:
+			a.WriteJSON(w, http.StatusOK, out)
+		}
+	}
+}
+
+// Mount is the door of jobs, files and batches in an API: their routes are there from
+// the start, and answered by whichever services have them. While there is none they
+// say why.
+type Mount struct {
+	api *api.Server
+	at  atomic.Pointer[mounted]
+}
+
+type mounted struct {
+	table  Routes
+	reason string
+	after  time.Duration
+}
+
+var methods = map[string][]string{
+	"/v1/jobs": {"POST", "GET"}, "/v1/jobs/*": {"GET", "DELETE"},
+	"/v1/responses/*": {"GET", "POST", "DELETE"},
+	"/v1/files":       {"POST", "GET"}, "/v1/files/*": {"GET", "DELETE"},
+	"/v1/batches": {"POST", "GET"}, "/v1/batches/*": {"GET", "POST"},
+}
+
+// NewMount adds the routes to an API, before it serves.
+func NewMount(a *api.Server, reason string) (*Mount, error) {
+	m := &Mount{api: a}
+	m.Refuse(reason, time.Minute)
+	for path, list := range methods {
+		for _, method := range list {
+			at := method + " " + path
+			err := a.Handle(method, path, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				now := m.at.Load()
+				if h := now.table[at]; h != nil {
+					h(w, r)
+					return
+				}
+				a.WriteError(w, api.Problem{Status: http.StatusServiceUnavailable, Code: "jobs_unavailable", Message: now.reason, RetryAfter: now.after})
+			}))
+			if err != nil {
+				return nil, fmt.Errorf("jobs: %w", err)
+			}
+		}
+	}
+	return m, nil
+}
+
+// Serve gives the routes to services. silence is how long a request waits for one
+// answer of the store before it gets an error (0: 15 s; electing the leader of a
+// replicated one takes 4 to 9).
+func (m *Mount) Serve(silence time.Duration, services ...Routes) {
+	silence = cmp.Or(silence, 15*time.Second)
+	all := Routes{}
+	for _, table := range services {
+		maps.Copy(all, table)
+	}
+	for at, handle := range all {
+		all[at] = func(w http.ResponseWriter, r *http.Request) {
+			handle(w, r.WithContext(journal.Hurried(r.Context(), silence)))
+		}
+	}
+	m.at.Store(&mounted{table: all})
+}
+
+// Refuse answers every route with 503 and a reason.
+func (m *Mount) Refuse(reason string, after time.Duration) {
+	m.at.Store(&mounted{reason: reason, after: after})
+}

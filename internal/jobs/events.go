@@ -1,0 +1,154 @@
+package jobs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/shoal-llm/shoal/internal/jobs/door"
+	"github.com/shoal-llm/shoal/internal/jobs/journal"
+	"github.com/shoal-llm/shoal/internal/server/api"
+)
+
+// events answers GET /v1/jobs/{id}/events?from=N: the events of the job from
+// index N (default: after Last-Event-ID, else 0), as they come, then job.end and
+// [DONE]. Every event was written before it is sent, so the indices are 0, 1, 2,
+// ... whatever crashes, and each index has the same content for ever.
+func (v *Service) events(w http.ResponseWriter, r *http.Request, j *job) {
+	from, err := fromIndex(r)
+	var task *api.Task
+	if err == nil {
+		var spec Spec
+		if spec, err = v.store.spec(r.Context(), j.id); err != nil {
+			err = door.Unreadable("The request of the job", err)
+		} else {
+			task, err = v.task(r.Context(), j.id, j.view().state.Accepted, spec)
+		}
+	}
+	if err == nil && from > j.view().state.Events {
+		err = api.Problem{Status: http.StatusBadRequest, Param: "from", Message: fmt.Sprintf("'from' is %d, the job has %d events so far.", from, j.view().state.Events)}
+	}
+	if err != nil {
+		v.api.WriteError(w, err)
+		return
+	}
+	f := &follower{check: journal.Journal{Name: j.id}, replay: task.Replay(), from: from, out: v.api.NewEventStream(w)}
+	f.take = f.send
+	v.follow(r.Context(), j, f, func(now view) error {
+		if err := f.out.Data("", api.JobEnd{Object: "job.end", State: string(now.state.Phase), Events: now.state.Events, Error: v.show(now).Error}); err != nil {
+			return err
+		}
+		return f.out.Done()
+	})
+}
+
+// follow sends the events of a job as they come, then its end.
+func (v *Service) follow(ctx context.Context, j *job, f *follower, end func(view) error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(v.ctx, cancel)()
+	for {
+		now := j.view() // before the read: what comes after it rings changed
+		if err := f.read(ctx, v.store); err != nil {
+			if !errors.Is(err, errGoneClient) && ctx.Err() == nil {
+				v.cfg.Logger.Warn("jobs: an event stream broke", "job", j.id, "error", err)
+				_, body := api.ErrorStatus(door.Unreadable("The rest of the job's events", err))
+				_ = f.out.Data("", body)
+			}
+			return
+		}
+		if now.state.Phase.Final() {
+			_ = end(now) // the client may be gone
+			return
+		}
+		t := time.NewTimer(v.api.KeepAlive())
+		select {
+		case <-now.changed:
+		case <-t.C:
+			if f.out.Comment("keep-alive") != nil {
+				cancel()
+			}
+		case <-ctx.Done():
+		}
+		t.Stop()
+		if ctx.Err() != nil {
+			return
+		}
+	}
+}
+
+func fromIndex(r *http.Request) (int, error) {
+	q, last := r.URL.Query().Get("from"), r.Header.Get("Last-Event-ID")
+	add := 0
+	if q == "" {
+		q, add = last, 1
+	}
+	if q == "" {
+		return 0, nil
+	}
+	n, err := strconv.Atoi(q)
+	if err != nil || n < 0 || n > 1<<30 {
+		return 0, api.Problem{Status: http.StatusBadRequest, Param: "from", Message: fmt.Sprintf("'from' is %.40q; it must be the index of an event, 0 or more.", q)}
+	}
+	return n + add, nil
+}
+
+// follower reads a job's journal as it grows and sends the events from an index
+// on. Text needs what came before, so it begins at the beginning.
+type follower struct {
+	check  journal.Journal
+	replay *api.Replay
+	from   int
+	next   int
+	out    *api.EventStream
+	take   func(Logged, api.TaskDelta) error
+}
+
+var errGoneClient = errors.New("jobs: the client left")
+
+func (f *follower) read(ctx context.Context, s *Store) error {
+	return s.log.Read(ctx, f.check.Name, f.check.Last(), func(seq uint64, data []byte) error {
+		r, err := f.check.Verify(seq, data)
+		if err != nil || r.Kind != KindTokens {
+			return err
+		}
+		_, events, err := DecodeTokens(r.Payload)
+		if err != nil {
+			return err
+		}
+		for _, e := range events {
+			d, err := f.replay.Accept(e.Choice, e.Event)
+			if err == nil {
+				err = f.take(e, d)
+			}
+			if err != nil {
+				return err
+			}
+			f.next++
+		}
+		return nil
+	})
+}
+
+func (f *follower) send(e Logged, d api.TaskDelta) error {
+	if f.next < f.from {
+		return nil
+	}
+	out := api.JobEvent{Object: "job.event", Index: f.next, Choice: e.Choice, Text: d.Text}
+	if d.Emitted {
+		out.Token = &e.Event.Token
+	}
+	if d.Emitted && e.Event.Top != nil {
+		out.Logprob = &e.Event.Logprob
+	}
+	if d.Finish != "" {
+		out.Finish = &d.Finish
+	}
+	if f.out.Data(strconv.Itoa(f.next), out) != nil {
+		return errGoneClient
+	}
+	return nil
+}

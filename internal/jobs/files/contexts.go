@@ -1,0 +1,81 @@
+package files
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/shoal-llm/shoal/internal/jobs/journal"
+	"github.com/shoal-llm/shoal/internal/server/api"
+)
+
+// forContexts is the purpose of files that the routes of files do not show: what is in them
+// belongs to a key.
+const forContexts = "context"
+
+// Contexts keeps fixed contexts as files of a store.
+type Contexts struct{ Store Store }
+
+var _ api.ContextStore = Contexts{}
+
+func contextFile(tenant, name string) string {
+	sum := sha256.Sum256([]byte(tenant + "\x00" + name))
+	return "context-" + hex.EncodeToString(sum[:16])
+}
+
+// KeepContext implements api.ContextStore.
+func (c Contexts) KeepContext(ctx context.Context, k api.KeptContext) error {
+	b, err := json.Marshal(k)
+	if err == nil {
+		_, err = c.Store.Put(ctx, File{ID: contextFile(k.Tenant, k.Name), Filename: k.Name, Purpose: forContexts, CreatedAt: k.Created}, bytes.NewReader(b))
+	}
+	if err != nil {
+		return fileProblem(err)
+	}
+	return nil
+}
+
+// KeptContexts implements api.ContextStore. The error tells of those that cannot be read beside
+// those that can.
+func (c Contexts) KeptContexts(ctx context.Context) (all []api.KeptContext, err error) {
+	list, err := c.Store.List(ctx)
+	for _, f := range list {
+		if f.Purpose != forContexts {
+			continue
+		}
+		k, bad := c.read(ctx, f.ID)
+		if bad != nil {
+			err = errors.Join(err, fmt.Errorf("context %s: %w", f.Filename, bad))
+			continue
+		}
+		all = append(all, k)
+	}
+	return all, err
+}
+
+func (c Contexts) read(ctx context.Context, id string) (k api.KeptContext, err error) {
+	file, _, err := c.Store.Open(ctx, id)
+	if err != nil {
+		return k, err
+	}
+	defer file.Close()
+	if err := json.NewDecoder(file).Decode(&k); err != nil {
+		return k, fmt.Errorf("%w: %v", journal.ErrDamaged, err)
+	}
+	if contextFile(k.Tenant, k.Name) != id {
+		return k, fmt.Errorf("%w: it is another's", journal.ErrDamaged)
+	}
+	return k, nil
+}
+
+// DropContext implements api.ContextStore.
+func (c Contexts) DropContext(ctx context.Context, tenant, name string) error {
+	if err := c.Store.Delete(ctx, contextFile(tenant, name)); err != nil && !errors.Is(err, ErrNone) {
+		return fileProblem(err)
+	}
+	return nil
+}

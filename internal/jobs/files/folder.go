@@ -1,0 +1,270 @@
+package files
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/shoal-llm/shoal/internal/jobs/journal"
+)
+
+// File is an uploaded or written file, as clients see it.
+type File struct {
+	ID        string `json:"id"`
+	Object    string `json:"object"`
+	Bytes     int64  `json:"bytes"`
+	CreatedAt int64  `json:"created_at"`
+	Filename  string `json:"filename"`
+	Purpose   string `json:"purpose"` // batch, batch_output, context
+	Status    string `json:"status"`
+	SHA256    string `json:"sha256"`
+	Holder    string `json:"holder,omitempty"` // the name of the API key that it belongs to; "": operators
+}
+
+// described is the file of a description with the hash and the size of its content.
+func (x File) described(bytes int64, h hash.Hash) File {
+	x.Object, x.Status, x.Bytes, x.SHA256 = "file", "processed", bytes, hex.EncodeToString(h.Sum(nil))
+	return x
+}
+
+// Bytes bounds what files take on disk.
+const Bytes = 4 << 30
+
+// Limits of files.
+const (
+	maxFileBytes = 200 << 20
+	maxFiles     = 4096
+)
+
+var (
+	// ErrSize: a file is larger than one may be, or all together would be.
+	ErrSize = errors.New("jobs: file too large")
+	ErrNone = errors.New("jobs: no such file")
+)
+
+// Store keeps the files of batches. All methods may be called concurrently;
+// ErrNone: there is no file of that id.
+type Store interface {
+	// Put keeps what r holds under the id of x, in place of a file of that id. Of x it reads
+	// id, name, purpose, owner and time; the rest follows from the content. When it returns
+	// without an error, the file is safe.
+	Put(ctx context.Context, x File, r io.Reader) (File, error)
+	Get(ctx context.Context, id string) (File, error)
+	// List is all files, the newest first.
+	List(ctx context.Context) ([]File, error)
+	// Open gives the content after checking all of it against the hash that was
+	// noted when it was written.
+	Open(ctx context.Context, id string) (*os.File, File, error)
+	Delete(ctx context.Context, id string) error
+}
+
+// Folder keeps files in a folder: ID.data, then ID.json, each made whole under
+// another name first, synced and renamed, so that a file is there or is not.
+type Folder struct {
+	dir string
+
+	mu      sync.Mutex
+	all     map[string]File
+	total   int64 // their bytes
+	writing int   // files that are being written
+	written int64 // their bytes so far
+}
+
+// OpenFolder makes or reads a folder; what was not finished is removed.
+func OpenFolder(dir string) (*Folder, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("jobs: %w", err)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("jobs: %w", err)
+	}
+	f := &Folder{dir: dir, all: map[string]File{}}
+	for _, e := range entries {
+		id, meta := strings.CutSuffix(e.Name(), ".json")
+		if !meta {
+			continue
+		}
+		b, err := os.ReadFile(filepath.Join(dir, e.Name()))
+		var x File
+		if err != nil || json.Unmarshal(b, &x) != nil || x.ID != id {
+			return nil, fmt.Errorf("%w: %s does not describe a file; remove it to go on without", journal.ErrDamaged, filepath.Join(dir, e.Name()))
+		}
+		f.all[id], f.total = x, f.total+x.Bytes
+	}
+	for _, e := range entries {
+		id, data := strings.CutSuffix(e.Name(), ".data")
+		if _, there := f.all[id]; strings.HasSuffix(e.Name(), ".tmp") || data && !there {
+			_ = os.Remove(filepath.Join(dir, e.Name())) // never acknowledged
+		}
+	}
+	return f, nil
+}
+
+func (f *Folder) Put(_ context.Context, x File, r io.Reader) (_ File, err error) {
+	c, err := f.claim()
+	if err != nil {
+		return File{}, err
+	}
+	defer c.release()
+	tmp, err := os.CreateTemp(f.dir, "*.tmp")
+	if err != nil {
+		return File{}, fmt.Errorf("jobs: %w", err)
+	}
+	defer func() {
+		tmp.Close()
+		if err != nil {
+			_ = os.Remove(tmp.Name())
+		}
+	}()
+	h := sha256.New()
+	n, err := io.Copy(io.MultiWriter(c, tmp, h), io.LimitReader(r, maxFileBytes+1))
+	switch {
+	case errors.Is(err, ErrSize):
+		return File{}, err
+	case err != nil:
+		return File{}, fmt.Errorf("jobs: %w", err)
+	case n > maxFileBytes:
+		return File{}, fmt.Errorf("%w: more than %d bytes", ErrSize, maxFileBytes)
+	}
+	if err = tmp.Sync(); err != nil {
+		return File{}, fmt.Errorf("jobs: %w", err)
+	}
+	x = x.described(n, h)
+	meta, err := json.Marshal(x)
+	if err != nil {
+		return File{}, fmt.Errorf("jobs: %w", err)
+	}
+	if err = os.Rename(tmp.Name(), f.path(x.ID, "data")); err != nil {
+		return File{}, fmt.Errorf("jobs: %w", err)
+	}
+	if err = journal.WriteWhole(f.path(x.ID, "json"), meta); err != nil {
+		return File{}, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.total += n - f.all[x.ID].Bytes
+	f.all[x.ID] = x
+	return x, nil
+}
+
+// claim is the room of a file that is being written: uploads that come at once share
+// what is left.
+type claim struct {
+	files *Folder
+	bytes int64
+}
+
+func (f *Folder) claim() (*claim, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if count := len(f.all) + f.writing; count >= maxFiles || f.total+f.written >= Bytes {
+		return nil, f.full(count)
+	}
+	f.writing++
+	return &claim{files: f}, nil
+}
+
+// full is told with mu held.
+func (f *Folder) full(count int) error {
+	return fmt.Errorf("%w: %d files, of at most %d, hold %d of %d bytes; delete some", ErrSize, count, maxFiles, f.total+f.written, int64(Bytes))
+}
+
+// Write takes room for bytes that are about to be written.
+func (c *claim) Write(p []byte) (int, error) {
+	f, n := c.files, int64(len(p))
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if n > Bytes-f.total-f.written {
+		return 0, f.full(len(f.all) + f.writing)
+	}
+	c.bytes, f.written = c.bytes+n, f.written+n
+	return len(p), nil
+}
+
+func (c *claim) release() {
+	c.files.mu.Lock()
+	defer c.files.mu.Unlock()
+	c.files.writing, c.files.written = c.files.writing-1, c.files.written-c.bytes
+}
+
+func (f *Folder) path(id, kind string) string { return filepath.Join(f.dir, id+"."+kind) }
+
+func (f *Folder) Get(_ context.Context, id string) (File, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	x, ok := f.all[id]
+	if !ok {
+		return x, fmt.Errorf("%w: %s", ErrNone, id)
+	}
+	return x, nil
+}
+
+func (f *Folder) List(context.Context) ([]File, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return newestFirst(slices.Collect(maps.Values(f.all))), nil
+}
+
+func newestFirst(files []File) []File {
+	slices.SortFunc(files, func(a, b File) int {
+		return cmp.Or(cmp.Compare(b.CreatedAt, a.CreatedAt), cmp.Compare(b.ID, a.ID))
+	})
+	return files
+}
+
+func (f *Folder) Open(ctx context.Context, id string) (*os.File, File, error) {
+	x, err := f.Get(ctx, id)
+	if err != nil {
+		return nil, x, err
+	}
+	file, err := os.Open(f.path(id, "data"))
+	if err != nil {
+		return nil, x, fmt.Errorf("jobs: %w", err)
+	}
+	h := sha256.New()
+	n, err := io.Copy(h, file)
+	if want, _ := hex.DecodeString(x.SHA256); err == nil && (n != x.Bytes || !bytes.Equal(h.Sum(nil), want)) {
+		err = fmt.Errorf("%w: file %s has %d bytes with another SHA-256 than the %d that were written", journal.ErrDamaged, id, n, x.Bytes)
+	}
+	if err == nil {
+		_, err = file.Seek(0, io.SeekStart)
+	}
+	if err != nil {
+		file.Close()
+		return nil, x, err
+	}
+	return file, x, nil
+}
+
+// Delete implements Store; the description goes first.
+func (f *Folder) Delete(_ context.Context, id string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	x, ok := f.all[id]
+	if !ok {
+		return fmt.Errorf("%w: %s", ErrNone, id)
+	}
+	if err := os.Remove(f.path(id, "json")); err != nil {
+		return fmt.Errorf("jobs: %w", err)
+	}
+	delete(f.all, id)
+	f.total -= x.Bytes
+	if err := os.Remove(f.path(id, "data")); err != nil {
+		return fmt.Errorf("jobs: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,129 @@
+package files
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http/httptest"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"testing/iotest"
+
+	"github.com/shoal-llm/shoal/internal/jobs/door"
+	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/text/tokenizer"
+)
+
+type noEngine struct{ api.Engine }
+
+// TestUploadThatIsNone: a body that is no multipart body is its sender's fault, and
+// leaves nothing behind.
+func TestUploadThatIsNone(t *testing.T) {
+	f, err := OpenFolder(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	tok, err := tokenizer.Load("../../../models/fry")
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := api.New(api.Config{Models: []string{"m"}, MaxModelLen: 4096, Logger: quiet}, noEngine{}, api.FromTokenizer(tok), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := door.NewMount(a, "closed")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Serve(0, Serve(f, a, quiet, func(string) string { return "" }).Routes())
+	post := func(body io.Reader) *httptest.ResponseRecorder {
+		r := httptest.NewRequest("POST", "/v1/files", body)
+		r.Host = "localhost"
+		r.Header.Set("Content-Type", "multipart/form-data; boundary=x")
+		w := httptest.NewRecorder()
+		a.Handler().ServeHTTP(w, r)
+		return w
+	}
+	const head = "--x\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a\"\r\n\r\n{}\r\n"
+	for what, body := range map[string]string{
+		"nothing":            "",
+		"no boundary":        "hello",
+		"a broken header":    head + "--x\r\nno header\r\n\r\nbatch\r\n--x--\r\n",
+		"text behind a part": head + "--x no end\r\nbatch\r\n--x--\r\n",
+		"cut off":            head + "--x\r\n",
+		"cut off in a part":  head[:len(head)-2],
+		"too many parts":     head + strings.Repeat("--x\r\nContent-Disposition: form-data; name=\"y\"\r\n\r\n\r\n", 20) + "--x--\r\n",
+	} {
+		if w := post(strings.NewReader(body)); w.Code != 400 {
+			t.Errorf("%s: %d %s", what, w.Code, w.Body)
+		}
+	}
+	const full = head + "--x\r\nContent-Disposition: form-data; name=\"purpose\"\r\n\r\nbatch\r\n"
+	for _, begun := range []string{head[:len(head)-2], full} { // in the middle of the file, and after it
+		for want, err := range map[int]error{408: os.ErrDeadlineExceeded, 400: io.ErrClosedPipe} {
+			if w := post(io.MultiReader(strings.NewReader(begun), iotest.ErrReader(err))); w.Code != want {
+				t.Errorf("%v after %d bytes: %d %s, want %d", err, len(begun), w.Code, w.Body, want)
+			}
+		}
+	}
+	if left, err := f.List(t.Context()); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+	if on, err := os.ReadDir(f.dir); err != nil || len(on) > 0 || f.total+f.written != 0 || f.writing != 0 {
+		t.Errorf("left behind: %v on disk, %d + %d bytes, %d being written, %v", on, f.total, f.written, f.writing, err)
+	}
+	if status, answer := api.ErrorStatus(fileProblem(fmt.Errorf("jobs: %w", os.ErrDeadlineExceeded))); status != 503 {
+		t.Errorf("a store that does not answer: %d %s", status, answer)
+	}
+}
+
+// Contexts lie among the files, come back as they were, and are in no answer about files; damage
+// of one is told, and the others are there.
+func TestContextsAreNoFiles(t *testing.T) {
+	f, err := OpenFolder(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, ctx := Contexts{f}, t.Context()
+	ann := api.KeptContext{Tenant: "ann", Name: "book", Policy: "squeezed", Automatic: true, Created: 7, Fingerprint: "x", IDs: []int32{3, 1, 2}}
+	for _, k := range []api.KeptContext{ann, {Tenant: "bob", Name: "book", IDs: []int32{9}}} {
+		if err := c.KeepContext(ctx, k); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all, err := c.KeptContexts(ctx)
+	if slices.SortFunc(all, func(a, b api.KeptContext) int { return strings.Compare(a.Tenant, b.Tenant) }); err != nil || len(all) != 2 || !reflect.DeepEqual(all[0], ann) {
+		t.Fatalf("%+v, %v", all, err)
+	}
+	id := contextFile("ann", "book")
+	v := Serve(f, nil, nil, func(string) string { return "" })
+	list, err := v.listFiles(nil, httptest.NewRequest("GET", "/v1/files", nil))
+	if b, _ := json.Marshal(list); err != nil || strings.Contains(string(b), "context") {
+		t.Errorf("%s, %v", b, err)
+	}
+	for _, path := range []string{id, id + "/content"} {
+		if _, err := v.getFile(nil, httptest.NewRequest("GET", "/v1/files/"+path, nil)); err == nil {
+			t.Errorf("%s is shown", path)
+		}
+	}
+	if _, err := v.deleteFile(nil, httptest.NewRequest("DELETE", "/v1/files/"+id, nil)); err == nil {
+		t.Error("a context is deleted as a file")
+	}
+	if err := os.WriteFile(f.path(id, "data"), []byte("{}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if all, err := c.KeptContexts(ctx); err == nil || len(all) != 1 || all[0].Tenant != "bob" {
+		t.Errorf("after damage: %+v, %v", all, err)
+	}
+	for range 2 {
+		if err := c.DropContext(ctx, "ann", "book"); err != nil {
+			t.Error(err)
+		}
+	}
+	if all, err := c.KeptContexts(ctx); err != nil || len(all) != 1 {
+		t.Errorf("after it was dropped: %+v, %v", all, err)
+	}
+}

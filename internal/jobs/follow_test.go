@@ -1,0 +1,262 @@
+package jobs
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/shoal-llm/shoal/internal/jobs/journal"
+)
+
+// A coordinator that has lost its lease, and does not know it yet, accepts and
+// cancels jobs: whoever follows the log has them all.
+func TestFollowTakesUpWhatOthersWrite(t *testing.T) {
+	l := journal.NewMemoryLog()
+	old, err := NewStore(t.Context(), l, StoreConfig{Logger: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, _, err := old.Accept(t.Context(), Spec{Endpoint: "e", Body: []byte(`{"a":0}`)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	next, err := NewStore(t.Context(), l, StoreConfig{Logger: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); next.Follow(ctx) }()
+	late, _, err := old.Accept(t.Context(), Spec{Endpoint: "e", Body: []byte(`{"a":1}`), Key: "k"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := old.end(t.Context(), old.job(before.id), journal.Record{Kind: KindCancel, At: 1}); err != nil {
+		t.Fatal(err)
+	}
+	mine, _, err := next.Accept(t.Context(), Spec{Endpoint: "e", Body: []byte(`{"a":2}`)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(time.Millisecond) {
+		j, gone := next.job(late.id), next.job(before.id).view().state.Phase
+		waiting, total := next.Count()
+		if j != nil && gone == Cancelled && waiting == 2 && total == 3 && next.job(mine.id) != nil {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("the late job: %v, the cancelled one: %s, %d of %d jobs wait", j, gone, waiting, total)
+		}
+	}
+	again, existed, err := next.Accept(t.Context(), Spec{Endpoint: "e", Body: []byte(`{"a":1}`), Key: "k"})
+	if err != nil || !existed || again.id != late.id {
+		t.Errorf("the key of the late job gives %s, existed %v, %v", again.id, existed, err)
+	}
+	stop()
+	<-done
+}
+
+// unfollowed is a log that cannot be followed, as when the server has died from which it is, and that
+// can be read or not.
+type unfollowed struct {
+	journal.Log
+	dumb atomic.Bool
+}
+
+func (l *unfollowed) Follow(ctx context.Context, _ uint64, _ func(string, uint64)) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func (l *unfollowed) Read(ctx context.Context, name string, after uint64, each func(uint64, []byte) error) error {
+	if l.dumb.Load() {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	return l.Log.Read(ctx, name, after, each)
+}
+
+// What another process has accepted is found before it is heard of, and is run; what nobody has
+// is not; and a log that gives no answer is not taken for one without the job.
+func TestAskedBeforeHeard(t *testing.T) {
+	l := &unfollowed{Log: journal.NewMemoryLog()}
+	old, err := NewStore(t.Context(), l.Log, StoreConfig{Logger: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	next, err := NewStore(t.Context(), l, StoreConfig{Logger: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	late, _, err := old.Accept(t.Context(), Spec{Endpoint: "e", Body: []byte(`{"a":1}`)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := &Service{store: next}
+	if j, err := v.asked(t.Context(), late.id); j != nil || err != nil {
+		t.Errorf("a log of one process was read: %v, %v", j, err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); next.Follow(ctx) }()
+	defer func() { stop(); <-done }()
+	for !next.followed.Load() {
+		time.Sleep(time.Millisecond)
+	}
+	for _, none := range []string{"job-none", "anchor", "", "*", ">", "a.b", "job ä"} {
+		if j, err := v.asked(t.Context(), none); j != nil || err != nil {
+			t.Errorf("job %q: %v, %v", none, j, err)
+		}
+	}
+	if _, total := next.Count(); total != 0 {
+		t.Errorf("%d jobs of those that are not there", total)
+	}
+	hurried, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	l.dumb.Store(true)
+	if j, err := v.asked(hurried, late.id); j != nil || err == nil {
+		t.Errorf("of a log without an answer: %v, %v", j, err)
+	}
+	l.dumb.Store(false)
+	if j, err := v.asked(t.Context(), late.id); j == nil || err != nil {
+		t.Errorf("a job that is there: %v, %v", j, err)
+	}
+	if waiting, total := next.Count(); waiting != 1 || total != 1 {
+		t.Errorf("%d of %d jobs wait", waiting, total)
+	}
+}
+
+// lostAnswers is a log whose answers to the first append get lost: the message is there, and
+// nobody who waits for the answer is told, or finds it, until ctx ends.
+type lostAnswers struct {
+	journal.Log
+	once   sync.Once
+	stored chan uint64
+}
+
+func (l *lostAnswers) Append(ctx context.Context, name string, after uint64, data []byte) (seq uint64, err error) {
+	seq, err = l.Log.Append(ctx, name, after, data)
+	l.once.Do(func() {
+		l.stored <- seq
+		<-ctx.Done()
+		err = ctx.Err()
+	})
+	return seq, err
+}
+
+func (l *lostAnswers) Read(ctx context.Context, name string, after uint64, each func(uint64, []byte) error) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return l.Log.Read(ctx, name, after, each)
+}
+
+// A client's request is given up while its job is being written, and the job is there all the
+// same: it is heard of just then. Whoever asks again has the job that is run, not another
+// one of the same records.
+func TestGivenUpAndThere(t *testing.T) {
+	for range 50 {
+		l := &lostAnswers{Log: journal.NewMemoryLog(), stored: make(chan uint64, 1)}
+		s, err := NewStore(t.Context(), l, StoreConfig{Logger: quiet})
+		if err != nil {
+			t.Fatal(err)
+		}
+		spec := Spec{Endpoint: "e", Body: []byte(`{}`), Key: "k"}
+		ctx, giveUp := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			_, _, _ = s.Accept(ctx, spec) // it may find its job, when that has been heard of first
+		})
+		seq := <-l.stored
+		wg.Go(func() { s.heard(t.Context(), ID(spec.Key), seq) })
+		time.Sleep(100 * time.Microsecond) // until it waits for the journal, mostly
+		giveUp()
+		wg.Wait()
+		v, existed, err := s.Accept(t.Context(), spec)
+		if err != nil || !existed {
+			t.Fatalf("asked again: existed %v, %v", existed, err)
+		}
+		s.unfinished(func(j *job) bool {
+			if j != s.job(v.id) {
+				t.Fatal("the job that is to run is not the one that clients see")
+			}
+			return true
+		})
+		if waiting, _ := s.Count(); waiting != 1 {
+			t.Fatalf("%d jobs wait", waiting)
+		}
+	}
+}
+
+// unread is a log of which some reads fail, as while its leader is elected.
+type unread struct {
+	journal.Log
+	fails atomic.Int32
+}
+
+func (l *unread) Read(ctx context.Context, name string, after uint64, each func(uint64, []byte) error) error {
+	if l.fails.Add(-1) >= 0 {
+		return context.DeadlineExceeded
+	}
+	return l.Log.Read(ctx, name, after, each)
+}
+
+// A journal is heard of once: when it cannot be read just then, it is read later.
+func TestHeardAndNotRead(t *testing.T) {
+	l := &unread{Log: journal.NewMemoryLog()}
+	other, err := NewStore(t.Context(), l.Log, StoreConfig{Logger: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := NewStore(t.Context(), l, StoreConfig{Logger: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, _, err := other.Accept(t.Context(), Spec{Endpoint: "e", Body: []byte(`{}`)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.fails.Store(1)
+	s.heard(t.Context(), v.id, v.first)
+	if j := s.job(v.id); j == nil || j.view().state.Phase != Queued {
+		t.Error("a job that another process accepted is not known, and nobody will hear of it again")
+	}
+}
+
+// journal.Copy keeps every journal whole, whatever was in the place before.
+func TestCopy(t *testing.T) {
+	from, to := journal.NewMemoryLog(), journal.NewMemoryLog()
+	a, err := NewStore(t.Context(), from, StoreConfig{Logger: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ids []string
+	for range 3 {
+		v, _, err := a.Accept(t.Context(), Spec{Endpoint: "e", Body: []byte(`{}`)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, v.id)
+	}
+	if err := a.append(t.Context(), a.job(ids[1]), journal.Record{Kind: KindStart, Attempt: 1, At: 1}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := to.Append(t.Context(), ids[0], 0, []byte("of a copy that was cut short")); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := journal.Copy(t.Context(), from, to); n != 4 || err != nil {
+		t.Fatalf("%d messages, %v", n, err)
+	}
+	b, err := NewStore(t.Context(), to, StoreConfig{Logger: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, id := range ids {
+		want, got := a.job(id).view().state, b.job(id).view()
+		if got.state != want || got.damage != "" {
+			t.Errorf("job %d is %+v (%s), was %+v", i, got.state, got.damage, want)
+		}
+	}
+}

@@ -1,0 +1,197 @@
+package jobs
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/shoal-llm/shoal/internal/jobs/journal"
+)
+
+// job is what is kept in memory of a job; body, tokens and result stay on disk.
+type job struct {
+	id      string
+	journal *journal.Writer
+	gone    bool // guarded by the journal's lock: never accepted, not in the store any more
+
+	mu       sync.Mutex
+	state    State
+	head     Spec    // without Body
+	prompt   string  // its beginning
+	silent   bool    // it asks for the prompt alone: no token is part of the answer
+	answer   []int32 // its first tokens, of the first choice
+	done     committed
+	status   int             // Dead: the HTTP status a client would have got
+	body     json.RawMessage // Dead: its body
+	first    uint64          // number of its first message: the order of acceptance
+	damage   string          // what is wrong with its records; nothing is appended then
+	changed  chan struct{}   // closed and replaced at every change
+	attempts context.CancelFunc
+	running  bool      // an attempt of this process is under way
+	pause    time.Time // before which this process starts no attempt; monotonic, so that no clock that is set back makes it longer
+}
+
+func newJob(id string) *job {
+	return &job{id: id, journal: journal.NewWriter(id), changed: make(chan struct{})}
+}
+
+// view is a copy of what clients may see.
+type view struct {
+	id      string
+	state   State
+	head    Spec
+	prompt  string
+	answer  []int32
+	done    committed
+	status  int
+	body    json.RawMessage
+	first   uint64
+	damage  string
+	changed <-chan struct{}
+}
+
+func (j *job) view() view {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return view{j.id, j.state, j.head, j.prompt, j.answer, j.done, j.status, j.body, j.first, j.damage, j.changed}
+}
+
+// apply folds a record into the state; it may be of this process or read back.
+func (j *job) apply(r *journal.Record, seq uint64) error {
+	n, err := NoteOf(r)
+	if err != nil {
+		return err
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	next := j.state
+	if err := next.Apply(n); err != nil {
+		return err
+	}
+	switch r.Kind {
+	case KindAccept:
+		var s Spec
+		if err := json.Unmarshal(r.Payload, &s); err != nil {
+			return fmt.Errorf("%w: the request does not decode: %v", journal.ErrDamaged, err)
+		}
+		j.first = seq
+		j.prompt = promptPreview(s.Endpoint, s.Body)
+		j.silent = emitsNothing(s.Body)
+		s.Body = nil
+		j.head = s
+	case KindTokens:
+		if !j.silent {
+			j.answer = answerBegins(j.answer, r)
+		}
+	case KindDone:
+		if err := json.Unmarshal(r.Payload, &j.done); err != nil {
+			return fmt.Errorf("%w: the commit does not decode: %v", journal.ErrDamaged, err)
+		}
+	case KindDead:
+		var e ending
+		_ = json.Unmarshal(r.Payload, &e) // note has decoded it
+		j.status, j.body = e.Status, e.Body
+	}
+	j.state = next
+	close(j.changed)
+	j.changed = make(chan struct{})
+	return nil
+}
+
+// markDamaged marks a job whose records are damaged: it cannot go on, and says so.
+func (j *job) markDamaged(why string, now int64) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.damage = why
+	if j.state.Phase != Completed && j.state.Phase != Cancelled {
+		j.state.Phase, j.state.Code, j.state.Message = Dead, "record_damaged", why
+		j.state.Ended = cmp.Or(j.state.Ended, now)
+	}
+	close(j.changed)
+	j.changed = make(chan struct{})
+}
+
+// append writes a record and folds it in. The state is asked before, so that a
+// record that cannot follow is never written; journal.ErrConflict and the errors
+// of State.Apply mean that whoever writes must look at the state again.
+func (s *Store) append(ctx context.Context, j *job, r journal.Record) error {
+	return s.Write(ctx, j.journal, r, func() error {
+		if j.gone {
+			return errGone
+		}
+		n, err := NoteOf(&r)
+		if err != nil {
+			return err
+		}
+		j.mu.Lock()
+		next, damage := j.state, j.damage
+		j.mu.Unlock()
+		if damage != "" {
+			return fmt.Errorf("%w: %s", journal.ErrDamaged, damage)
+		}
+		if err := next.Apply(n); err != nil {
+			return fmt.Errorf("job %s: %w", j.id, err)
+		}
+		return nil
+	}, j.apply)
+}
+
+// read calls each for the records of a job from the first, which it verifies
+// anew: what is on disk may have changed since.
+func (s *Store) read(ctx context.Context, id string, each func(*journal.Record) error) error {
+	check := journal.Journal{Name: id}
+	return s.log.Read(ctx, id, 0, func(seq uint64, data []byte) error {
+		r, err := check.Verify(seq, data)
+		if err != nil {
+			return err
+		}
+		return each(&r)
+	})
+}
+
+var errEnough = errors.New("jobs: enough")
+
+func (s *Store) spec(ctx context.Context, id string) (Spec, error) {
+	var spec Spec
+	found := false
+	err := s.read(ctx, id, func(r *journal.Record) error {
+		found = true
+		if err := json.Unmarshal(r.Payload, &spec); err != nil {
+			return fmt.Errorf("%w: the request does not decode: %v", journal.ErrDamaged, err)
+		}
+		return errEnough
+	})
+	if err == nil && !found {
+		err = fmt.Errorf("%w: the records of %s are gone", journal.ErrDamaged, id)
+	}
+	if errors.Is(err, errEnough) {
+		err = nil
+	}
+	return spec, err
+}
+
+// result reads what was committed and checks it.
+func (s *Store) result(ctx context.Context, v view) (json.RawMessage, error) {
+	var out []byte
+	err := s.read(ctx, v.id, func(r *journal.Record) error {
+		if r.Kind == KindPart && r.Attempt == v.state.Attempt {
+			out = append(out, r.Payload...)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if extra := len(out) - v.done.Bytes; extra > 0 {
+		out = out[extra:] // pieces of a try whose commit did not follow stand before
+	}
+	if sum := sha256.Sum256(out); len(out) != v.done.Bytes || string(sum[:]) != string(v.done.Sum) {
+		return nil, fmt.Errorf("%w: the result of %s has %d bytes that hash to %x, committed were %d with %.12x", journal.ErrDamaged, v.id, len(out), sum[:6], v.done.Bytes, v.done.Sum)
+	}
+	return out, nil
+}

@@ -1,0 +1,109 @@
+package journal
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/shoal-llm/shoal/collective/natsbus"
+	"github.com/shoal-llm/shoal/internal/sys/fixedport"
+)
+
+// TestFollowOutlivesItsServer: of the three servers of a log the one dies from which it is followed.
+// What comes after is heard of within seconds.
+func TestFollowOutlivesItsServer(t *testing.T) {
+	if testing.Short() {
+		t.Skip("forms a replicated log")
+	}
+	servers := three(t)
+	nc, err := servers["node-0"].Connect("jobs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	log, err := OpenJetStream(t.Context(), nc, 1<<20, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	stream := log.(*jetLog).stream
+	for {
+		ctx, stop := context.WithCancel(t.Context())
+		var heard atomic.Uint64
+		done := make(chan error, 1)
+		go func() { done <- log.Follow(ctx, 0, func(_ string, seq uint64) { heard.Store(seq) }) }()
+		from := ""
+		eventually(t, "who is followed", func() bool {
+			for c := range stream.ListConsumers(t.Context()).Info() {
+				from = c.Cluster.Leader
+			}
+			return from != ""
+		})
+		if from == "node-0" { // the place is drawn, and this one is needed
+			stop()
+			<-done
+			eventually(t, "the end of a follower", func() bool {
+				for c := range stream.ListConsumers(t.Context()).Info() {
+					_ = stream.DeleteConsumer(t.Context(), c.Name)
+				}
+				return true
+			})
+			continue
+		}
+		servers[from].Shutdown()
+		began, seq := time.Now(), uint64(0)
+		eventually(t, "a message", func() bool {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			seq, err = log.Append(ctx, fmt.Sprint("a", time.Now().UnixNano()), 0, []byte("x"))
+			return err == nil
+		})
+		written := time.Since(began)
+		eventually(t, "word of it", func() bool { return heard.Load() >= seq })
+		took := time.Since(began)
+		t.Logf("written after %v, heard of after %v", written, took)
+		if took > written+6*time.Second {
+			t.Error("heard of too late")
+		}
+		stop()
+		<-done
+		return
+	}
+}
+
+// three are the servers of a replicated log, by name.
+func three(t *testing.T) map[string]*natsbus.Server {
+	t.Helper()
+	var addrs []string
+	var free []net.Listener
+	for range 3 {
+		l, err := fixedport.Listen("127.0.0.1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		addrs, free = append(addrs, l.Addr().String()), append(free, l)
+	}
+	servers := map[string]*natsbus.Server{}
+	for i, at := range addrs {
+		free[i].Close()
+		name := fmt.Sprintf("node-%d", i)
+		s, err := natsbus.Start(natsbus.Config{Name: name, Cluster: "jobs", Log: quiet, StoreDir: t.TempDir(), SyncAlways: true, Listen: at, Seeds: addrs})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(s.Shutdown)
+		servers[name] = s
+	}
+	return servers
+}
+
+func eventually(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for end := time.Now().Add(2 * time.Minute); !is(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("no %s", what)
+		}
+	}
+}

@@ -1,0 +1,115 @@
+package jobs
+
+import (
+	"encoding/json"
+	"strings"
+	"unicode"
+
+	"github.com/shoal-llm/shoal/internal/jobs/journal"
+	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/strictjson"
+)
+
+const (
+	previewRunes  = 120 // of a prompt
+	previewTokens = 32  // of an answer
+)
+
+// promptPreview is the beginning of what a request to an endpoint asks: its prompt, or its newest
+// message of a user. It is "" where that is no text (token ids), or the body has another form.
+func promptPreview(endpoint string, body json.RawMessage) string {
+	var b struct {
+		Prompt   json.RawMessage `json:"prompt"`
+		Messages json.RawMessage `json:"messages"`
+		Input    json.RawMessage `json:"input"`
+	}
+	if strictjson.Unmarshal(body, &b) != nil {
+		return ""
+	}
+	fields := map[string]json.RawMessage{api.EndpointCompletions: b.Prompt, api.EndpointChat: b.Messages, api.EndpointResponses: b.Input}
+	return begin(textOf(fields[endpoint]))
+}
+
+// emitsNothing tells whether a request wants no token of an answer: max_tokens is 0.
+func emitsNothing(body json.RawMessage) bool {
+	var b struct {
+		MaxTokens *int64 `json:"max_tokens"`
+	}
+	_ = strictjson.Unmarshal(body, &b) // the body was checked when the job was accepted
+	return b.MaxTokens != nil && *b.MaxTokens == 0
+}
+
+// textOf is the text of a prompt, of the first of several, of content in parts, or of the newest
+// message of a user.
+func textOf(raw json.RawMessage) string {
+	var text string
+	if strictjson.Unmarshal(raw, &text) == nil {
+		return text
+	}
+	var list []json.RawMessage
+	if strictjson.Unmarshal(raw, &list) != nil || len(list) == 0 {
+		return ""
+	}
+	if strictjson.Unmarshal(list[0], &text) == nil {
+		return text
+	}
+	newest := ""
+	for _, item := range list {
+		var m struct {
+			Role    string          `json:"role"`
+			Content json.RawMessage `json:"content"`
+			Text    string          `json:"text"`
+		}
+		if strictjson.Unmarshal(item, &m) != nil {
+			return ""
+		}
+		switch {
+		case m.Text != "":
+			return m.Text
+		case m.Role == "user" && m.Content != nil:
+			newest = textOf(m.Content)
+		}
+	}
+	return newest
+}
+
+// begin cuts a text to previewRunes, in one line.
+func begin(text string) string {
+	var b strings.Builder
+	n, space := 0, false
+	for _, r := range text {
+		if unicode.IsSpace(r) || unicode.IsControl(r) {
+			space = n > 0
+			continue
+		}
+		if n >= previewRunes {
+			b.WriteRune('…')
+			break
+		}
+		if space {
+			b.WriteByte(' ')
+			n, space = n+1, false
+		}
+		b.WriteRune(r)
+		n++
+	}
+	return b.String()
+}
+
+// answerBegins adds the tokens of a record to the first ones of a job's first choice. A token that
+// ended the answer has no text in it.
+func answerBegins(ids []int32, r *journal.Record) []int32 {
+	if len(ids) >= previewTokens {
+		return ids
+	}
+	_, events, err := DecodeTokens(r.Payload)
+	if err != nil { // reading the job reports the damage
+		return ids
+	}
+	for _, e := range events {
+		if e.Choice == 0 && e.Event.Token != api.NoToken && e.Event.Finish != api.FinishStop && len(ids) < previewTokens {
+			ids = append(ids, e.Event.Token)
+		}
+	}
+	return ids
+}

@@ -1,0 +1,84 @@
+package jobs
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+
+	"github.com/shoal-llm/shoal/internal/jobs/journal"
+	"github.com/shoal-llm/shoal/internal/strictjson"
+)
+
+// Spec is a job as it was asked for.
+type Spec struct {
+	Endpoint    string          `json:"endpoint"`
+	Body        json.RawMessage `json:"body"`
+	Key         string          `json:"key,omitempty"`   // Idempotency-Key
+	Seed        uint64          `json:"seed"`            // for a body without one
+	Drawn       bool            `json:"drawn,omitempty"` // Seed also replaces -1; false in records of older builds
+	Fingerprint string          `json:"fingerprint,omitempty"`
+	Batch       string          `json:"batch,omitempty"`
+	Line        int             `json:"line,omitempty"`   // of the batch, from 0
+	Holder      string          `json:"holder,omitempty"` // the name of the API key that it belongs to; "": operators
+}
+
+// same compares two requests: the endpoint, and the body as JSON (strictjson.Canonical). The
+// bytes of a body are not compared. A store keeps a body as json.Marshal spells it, without
+// white space and with <, > and & escaped.
+func (s *Spec) same(other *Spec) bool {
+	if s.Endpoint != other.Endpoint {
+		return false
+	}
+	a, err := strictjson.Canonical(s.Body)
+	b, otherErr := strictjson.Canonical(other.Body)
+	if err != nil || otherErr != nil {
+		return bytes.Equal(s.Body, other.Body)
+	}
+	return bytes.Equal(a, b)
+}
+
+// ending is the payload of Retry and Dead.
+type ending struct {
+	Code      string          `json:"code,omitempty"`
+	Message   string          `json:"message,omitempty"`
+	NotBefore int64           `json:"not_before,omitempty"`
+	Forgiven  bool            `json:"forgiven,omitempty"`
+	Status    int             `json:"status,omitempty"` // Dead: what a client would have got
+	Body      json.RawMessage `json:"body,omitempty"`
+}
+
+// committed is the payload of Done.
+type committed struct {
+	Bytes int    `json:"bytes"`
+	Sum   []byte `json:"sha256"`
+	Usage struct {
+		Prompt, Completion int
+	} `json:"usage"`
+}
+
+// NewRecord is the record of a note. Without a payload Retry and Dead say what the
+// note says.
+func NewRecord(n Note, payload []byte) journal.Record {
+	if payload == nil && (n.Kind == KindRetry || n.Kind == KindDead) {
+		payload, _ = json.Marshal(ending{Code: n.Code, Message: n.Message, NotBefore: n.NotBefore, Forgiven: n.Forgiven})
+	}
+	return journal.Record{Kind: n.Kind, Attempt: n.Attempt, At: n.At, Payload: payload}
+}
+
+// NoteOf is what State needs of a record.
+func NoteOf(r *journal.Record) (Note, error) {
+	n := Note{Kind: r.Kind, Attempt: r.Attempt, At: r.At}
+	switch r.Kind {
+	case KindTokens:
+		var err error
+		n.First, n.Count, err = tokensHead(r.Payload)
+		return n, err
+	case KindRetry, KindDead:
+		var e ending
+		if err := json.Unmarshal(r.Payload, &e); err != nil {
+			return n, fmt.Errorf("%w: the ending does not decode: %v", journal.ErrDamaged, err)
+		}
+		n.Code, n.Message, n.NotBefore, n.Forgiven = e.Code, e.Message, e.NotBefore, e.Forgiven
+	}
+	return n, nil
+}

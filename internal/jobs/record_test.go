@@ -1,0 +1,47 @@
+package jobs
+
+import (
+	b64 "encoding/base64"
+	"math"
+	"reflect"
+	"testing"
+
+	"github.com/shoal-llm/shoal/internal/engine/sampler"
+	"github.com/shoal-llm/shoal/internal/server/api"
+)
+
+func base64(b []byte) string { return b64.StdEncoding.EncodeToString(b) }
+
+func sampleEvents() []Logged {
+	inf := float32(math.Inf(-1))
+	return []Logged{
+		{0, api.Event{Token: 5}},
+		{3, api.Event{Token: 0, Logprob: -1.25, Top: []sampler.TokenLogprob{{Token: 7, Logprob: -0.1}, {Token: 0, Logprob: inf}}}},
+		{1, api.Event{Token: 9, PromptLogprobs: []api.PromptLogprob{{}, {Logprob: -3, Top: []sampler.TokenLogprob{{Token: 1, Logprob: -2}}}}}},
+		{0, api.Event{Token: 2, Finish: api.FinishStop}},
+		{1, api.Event{Token: api.NoToken, Finish: api.FinishLength}},
+	}
+}
+
+func TestEventsReturnExactly(t *testing.T) {
+	want := sampleEvents()
+	first, got, err := DecodeTokens(EncodeTokens(41, want))
+	if err != nil || first != 41 || !reflect.DeepEqual(got, want) {
+		t.Fatalf("%v %d\n%+v\n%+v", err, first, got, want)
+	}
+}
+
+func FuzzTokens(f *testing.F) {
+	f.Add(EncodeTokens(7, sampleEvents()))
+	f.Add([]byte{0, 1, 4, 0, 0xff, 0xff, 0xff, 0xff, 0x0f})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		first, events, err := DecodeTokens(b)
+		if err != nil {
+			return
+		}
+		again, more, err := DecodeTokens(EncodeTokens(first, events))
+		if err != nil || again != first || len(more) != len(events) {
+			t.Fatalf("%d events decode, encode and do not decode: %v", len(events), err)
+		}
+	})
+}

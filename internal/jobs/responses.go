@@ -1,0 +1,282 @@
+package jobs
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/shoal-llm/shoal/internal/jobs/door"
+	"github.com/shoal-llm/shoal/internal/jobs/journal"
+	"github.com/shoal-llm/shoal/internal/server/api"
+)
+
+// Responses that are kept are jobs whose ids are theirs: one of the background is run, one
+// that was answered at once is written down when it is done.
+
+// KeepResponse writes down a response that is done.
+func (v *Service) KeepResponse(ctx context.Context, k api.KeptResponse, seed uint64) error {
+	if len(k.Body) > v.cfg.MaxBody {
+		return fmt.Errorf("jobs: the request has %d bytes, a job may have %d", len(k.Body), v.cfg.MaxBody)
+	}
+	j, err := v.store.hold(ctx, k.ID, k.Created*1000, Spec{Endpoint: api.EndpointResponses, Body: k.Body, Holder: k.Holder, Seed: seed, Drawn: true, Fingerprint: v.api.Fingerprint()})
+	if err != nil {
+		return err
+	}
+	st := j.view().state
+	n, _ := st.Begin(v.store.Now(), v.cfg.Rules) // it was accepted just now
+	if err = v.write(ctx, j, journal.Record{Kind: KindStart, Attempt: n.Attempt, At: n.At}, nil); err == nil {
+		err = v.commit(ctx, j, n.Attempt, k.Result)
+	}
+	if err != nil { // it is run again, to the same end
+		v.store.activate(j)
+	}
+	j.mu.Lock()
+	j.running = false
+	j.mu.Unlock()
+	return err
+}
+
+// hold makes a job that this process runs already.
+func (s *Store) hold(ctx context.Context, id string, at int64, spec Spec) (*job, error) {
+	payload, err := json.Marshal(spec)
+	if err != nil {
+		return nil, fmt.Errorf("jobs: %w", err)
+	}
+	j := newJob(id)
+	j.running = true
+	s.mu.Lock()
+	err = s.room()
+	if err == nil {
+		s.jobs[id] = j
+	}
+	s.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	if err := s.append(ctx, j, journal.Record{Kind: KindAccept, At: at, Payload: payload}); err != nil {
+		s.forget(j)
+		return nil, err
+	}
+	return j, nil
+}
+
+// BeginResponse implements api.ResponseStore.
+func (v *Service) BeginResponse(r *http.Request, id string, body []byte) (k api.KeptResponse, existed bool, err error) {
+	if len(body) > v.cfg.MaxBody {
+		return k, false, api.Problem{Status: http.StatusRequestEntityTooLarge, Code: "request_too_large", Message: fmt.Sprintf("A response of the background may have %d bytes, this one has %d.", v.cfg.MaxBody, len(body))}
+	}
+	key, err := door.Key(r)
+	if err != nil {
+		return k, false, err
+	}
+	spec := Spec{Endpoint: api.EndpointResponses, Body: body, Key: key, Holder: api.HolderOf(r.Context())}
+	if key != "" {
+		id = "resp_" + strings.TrimPrefix(spec.id(), "job-")
+	}
+	j, existed, err := v.accept(r.Context(), id, spec, func(t *api.Task) error { return v.api.Charge(r, t) })
+	switch {
+	case err != nil:
+	case existed:
+		k, err = v.kept(r.Context(), j)
+	default:
+		k = api.KeptResponse{ID: id, Created: j.state.Accepted / 1000, Body: body, Status: "queued"}
+	}
+	return k, existed, err
+}
+
+func (v *Service) KeptResponse(ctx context.Context, id string) (k api.KeptResponse, ok bool, err error) {
+	j, err := v.response(ctx, id)
+	if j == nil {
+		return k, false, err
+	}
+	k, err = v.kept(ctx, j.view())
+	return k, true, err
+}
+
+func (v *Service) response(ctx context.Context, id string) (*job, error) {
+	j, err := v.asked(ctx, id)
+	if j == nil || j.head.Endpoint != api.EndpointResponses {
+		return nil, err
+	}
+	return j, nil
+}
+
+func (v *Service) kept(ctx context.Context, now view) (k api.KeptResponse, err error) {
+	spec, err := v.store.spec(ctx, now.id)
+	if err != nil {
+		return k, door.Unreadable("The response", err)
+	}
+	k = api.KeptResponse{ID: now.id, Created: now.state.Accepted / 1000, Body: spec.Body, Code: now.state.Code, Message: now.state.Message,
+		Status: map[Phase]string{Queued: "queued", Running: "in_progress", Completed: "completed", Dead: "failed", Cancelled: "cancelled"}[now.state.Phase]}
+	if now.state.Phase == Completed {
+		if k.Result, err = v.store.result(ctx, now); err != nil {
+			return k, door.Unreadable("The response", err)
+		}
+	}
+	return k, nil
+}
+
+// getResponse answers GET /v1/responses/{id}, with ?stream=true&starting_after=N its
+// events, and GET /v1/responses/{id}/input_items.
+func (v *Service) getResponse(w http.ResponseWriter, r *http.Request) {
+	id, rest := door.PathID(r, "/v1/responses/")
+	k, ok, err := v.KeptResponse(r.Context(), id)
+	q := r.URL.Query()
+	switch {
+	case rest != "" && rest != "input_items":
+		err = door.NoSuchURL(r)
+	case err == nil && !ok:
+		err = noResponse(id)
+	}
+	if err != nil {
+		v.api.WriteError(w, err)
+		return
+	}
+	switch {
+	case rest == "input_items":
+		v.inputItems(w, r, k)
+	case q.Get("stream") == "true":
+		after := -1
+		if s := q.Get("starting_after"); s != "" {
+			if after, err = strconv.Atoi(s); err != nil || after < 0 {
+				v.api.WriteError(w, api.Problem{Status: http.StatusBadRequest, Param: "starting_after", Message: "'starting_after' must be the sequence_number of an event, 0 or more."})
+				return
+			}
+		}
+		v.FollowResponse(w, r, id, after)
+	default:
+		v.show1(w, k)
+	}
+}
+
+// present is response where there must be one.
+func (v *Service) present(ctx context.Context, id string) (*job, error) {
+	j, err := v.response(ctx, id)
+	if j == nil && err == nil {
+		err = noResponse(id)
+	}
+	return j, err
+}
+
+func noResponse(id string) error {
+	return api.Problem{Status: http.StatusNotFound, Code: "response_not_found", Message: fmt.Sprintf("Response with id '%.80s' not found; they are kept for a time only.", id)}
+}
+
+func (v *Service) show1(w http.ResponseWriter, k api.KeptResponse) {
+	out, err := v.api.ShowResponse(k)
+	if err != nil {
+		v.api.WriteError(w, err)
+		return
+	}
+	v.api.WriteJSON(w, http.StatusOK, out)
+}
+
+func (v *Service) inputItems(w http.ResponseWriter, r *http.Request, k api.KeptResponse) {
+	items, err := v.api.ResponseInput(k)
+	limit, e := door.Limit(r, 20, 100)
+	if err == nil {
+		err = e
+	}
+	if err != nil {
+		v.api.WriteError(w, err)
+		return
+	}
+	if r.URL.Query().Get("order") != "asc" {
+		slices.Reverse(items)
+	}
+	id := func(raw json.RawMessage) string {
+		var x struct {
+			ID string `json:"id"`
+		}
+		_ = json.Unmarshal(raw, &x) // written by ResponseInput
+		return x.ID
+	}
+	page, more := door.Page(items, r.URL.Query().Get("after"), limit, id, func(json.RawMessage) bool { return true })
+	out := map[string]any{"object": "list", "data": page, "has_more": more, "first_id": nil, "last_id": nil}
+	if n := len(page); n > 0 {
+		out["first_id"], out["last_id"] = id(page[0]), id(page[n-1])
+	}
+	v.api.WriteJSON(w, http.StatusOK, out)
+}
+
+// cancelResponse answers POST /v1/responses/{id}/cancel; one that has ended stays as it is.
+func (v *Service) cancelResponse(w http.ResponseWriter, r *http.Request) {
+	id, rest := door.PathID(r, "/v1/responses/")
+	j, err := v.present(r.Context(), id)
+	switch {
+	case rest != "cancel":
+		err = door.NoSuchURL(r)
+	case err == nil:
+		ctx, cancel := context.WithTimeout(r.Context(), door.AcceptLimit)
+		defer cancel()
+		err = problemOf(v.stopJob(ctx, j))
+	}
+	var k api.KeptResponse
+	if err == nil {
+		k, err = v.kept(r.Context(), j.view())
+	}
+	if err != nil {
+		v.api.WriteError(w, err)
+		return
+	}
+	v.show1(w, k)
+}
+
+func (v *Service) deleteResponse(w http.ResponseWriter, r *http.Request) {
+	id, rest := door.PathID(r, "/v1/responses/")
+	j, err := v.present(r.Context(), id)
+	if err == nil && rest != "" {
+		err = noResponse(id)
+	}
+	if err != nil {
+		v.api.WriteError(w, err)
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), door.AcceptLimit)
+	defer cancel()
+	if err = v.stopJob(ctx, j); err == nil {
+		err = v.store.drop(ctx, id)
+	}
+	if err != nil {
+		v.api.WriteError(w, problemOf(err))
+		return
+	}
+	v.api.WriteJSON(w, http.StatusOK, map[string]any{"id": id, "object": "response", "deleted": true})
+}
+
+// FollowResponse answers with the events of a response after a number, as they come. They
+// follow from the journal, so each number has the same content for ever.
+func (v *Service) FollowResponse(w http.ResponseWriter, r *http.Request, id string, after int) {
+	var spec Spec
+	var task *api.Task
+	j, err := v.present(r.Context(), id)
+	if err == nil {
+		if spec, err = v.store.spec(r.Context(), id); err != nil {
+			err = door.Unreadable("The request of the response", err)
+		} else {
+			task, err = v.task(r.Context(), id, j.view().state.Accepted, spec)
+		}
+	}
+	if err != nil {
+		v.api.WriteError(w, err)
+		return
+	}
+	f := &follower{check: journal.Journal{Name: id}, replay: task.Replay(), out: v.api.NewEventStream(w), take: func(Logged, api.TaskDelta) error { return nil }}
+	if f.replay.Stream(f.out, after) != nil {
+		return
+	}
+	v.follow(r.Context(), j, f, func(now view) error {
+		k, err := v.kept(r.Context(), now)
+		if err != nil {
+			_, body := api.ErrorStatus(err)
+			return f.out.Data("", body)
+		}
+		return f.replay.End(k)
+	})
+}
+
+var _ api.ResponseStore = (*Service)(nil)

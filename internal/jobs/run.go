@@ -1,0 +1,398 @@
+package jobs
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/shoal-llm/shoal/internal/jobs/journal"
+	"github.com/shoal-llm/shoal/internal/server/api"
+)
+
+// errStop: the attempt must end without another word in the journal; the state
+// says who goes on.
+var errStop = errors.New("jobs: attempt ends")
+
+// attempt runs a job once: from where its log ends, to its result, its failure
+// or the end of this process.
+func (v *Service) attempt(ctx context.Context, j *job) {
+	l := &life{Service: v, job: j}
+	err := l.try(ctx)
+	begun := l.attempt
+	if j.view().state.Phase == Cancelled {
+		l.abandon("abort")
+	}
+	if err != nil { // whatever the journal says, not at once again
+		j.mu.Lock()
+		j.pause = time.Now().Add(v.cfg.Rules.Backoff)
+		j.mu.Unlock()
+	}
+	var fail *Failure
+	var f failed
+	switch {
+	case err == nil, errors.Is(err, errStop), Superseded(err):
+		return
+	case v.ctx.Err() != nil:
+		fail = &Failure{Code: "interrupted", Message: "The coordinator was stopped.", Forgiven: true}
+	case errors.As(err, &f):
+		fail = &f.Failure
+	case errors.Is(err, journal.ErrDamaged):
+		v.store.deactivate(j)
+		j.markDamaged(err.Error(), v.store.Now())
+		v.cfg.Logger.Error("jobs: damaged record", "job", j.id, "error", err)
+		return
+	default:
+		fail = failureOf(err)
+	}
+	st := j.view().state
+	n, ok := st.Fail(begun, v.store.Now(), *fail, v.cfg.Rules)
+	if !ok {
+		return
+	}
+	e := ending{Code: n.Code, Message: n.Message, NotBefore: n.NotBefore, Forgiven: n.Forgiven}
+	if n.Kind == KindDead {
+		e.Status, e.Body = f.status, f.body
+		if e.Status == 0 {
+			e.Status, e.Body = api.ErrorStatus(err)
+		}
+	}
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopGrace)
+	defer cancel()
+	v.cfg.Logger.Info("jobs: attempt failed", "job", j.id, "attempt", n.Attempt, "code", e.Code, "error", e.Message, "dead", n.Kind == KindDead)
+	if err := v.write(last, j, journal.Record{Kind: n.Kind, Attempt: n.Attempt, At: n.At}, e); err != nil {
+		// The next attempt finds the job running and takes it over.
+		v.cfg.Logger.Warn("jobs: the end of an attempt was not written", "job", j.id, "error", err)
+	} else if n.Kind == KindDead {
+		l.abandon("error")
+	}
+}
+
+// failed is a failure on its way up, with what a client of the endpoint itself
+// would have been answered.
+type failed struct {
+	Failure
+	status int
+	body   json.RawMessage
+}
+
+func (f failed) Error() string { return f.Code + ": " + f.Message }
+
+func failureOf(err error) *Failure {
+	var (
+		eng  api.ErrFailed
+		inv  api.ErrInvalid
+		long api.ErrTooLong
+		not  api.ErrNotReady
+		over api.ErrOverloaded
+	)
+	f := &Failure{Code: "engine_error", Message: err.Error()}
+	switch {
+	case errors.As(err, &eng):
+		*f = EngineFailure(eng.Code, eng.Message)
+	case errors.As(err, &inv):
+		f.Code, f.Permanent = cmp.Or(inv.Code, "invalid_request"), true
+	case errors.As(err, &long):
+		f.Code, f.Permanent = "context_length_exceeded", true
+	case errors.As(err, &not):
+		f.Code, f.Forgiven = "not_ready", true
+	case errors.As(err, &over):
+		f.Code, f.Forgiven = "overloaded", true
+	case errors.Is(err, journal.ErrFull):
+		f.Code, f.Forgiven = "store_full", true
+	}
+	return f
+}
+
+// write appends a record with a JSON payload, and accounts for its end.
+func (v *Service) write(ctx context.Context, j *job, r journal.Record, payload any) error {
+	if payload != nil {
+		b, err := json.Marshal(payload)
+		if err != nil {
+			return fmt.Errorf("jobs: %w", err)
+		}
+		r.Payload = b
+	}
+	if r.Kind == KindDone || r.Kind == KindDead || r.Kind == KindCancel {
+		return v.store.end(ctx, j, r)
+	}
+	return v.store.append(ctx, j, r)
+}
+
+// life is one attempt under way.
+type life struct {
+	*Service
+	job      *job
+	attempt  uint32 // 0: none has begun
+	task     *api.Task
+	replay   *api.Replay
+	progress []Progress // by choice
+	next     int        // index of the next event
+
+	submitted bool // the engine has taken a choice of it
+}
+
+// try runs one attempt, if the state allows one.
+func (l *life) try(ctx context.Context) error {
+	st := l.job.view().state
+	n, ok := st.Begin(l.store.Now(), l.cfg.Rules)
+	if !ok {
+		return errStop
+	}
+	if n.Kind == KindDead {
+		return l.write(ctx, l.job, journal.Record{Kind: KindDead, Attempt: n.Attempt, At: n.At},
+			ending{Code: n.Code, Message: n.Message, Status: http.StatusInternalServerError})
+	}
+	if err := l.write(ctx, l.job, journal.Record{Kind: KindStart, Attempt: n.Attempt, At: n.At}, nil); err != nil {
+		return err
+	}
+	l.attempt = n.Attempt
+	if err := l.resume(ctx); err != nil {
+		return err
+	}
+	if err := l.generate(ctx); err != nil {
+		return err
+	}
+	return l.commit(ctx)
+}
+
+// abandon counts the choices that a job ends without.
+func (l *life) abandon(reason string) {
+	if l.submitted {
+		l.replay.Abandon(reason)
+	}
+}
+
+// task makes the job's request anew.
+func (v *Service) task(ctx context.Context, id string, accepted int64, spec Spec) (*api.Task, error) {
+	return v.api.NewTask(ctx, spec.Endpoint, spec.Body, api.TaskOptions{ID: strings.ReplaceAll(id, "-", ""), Created: accepted / 1000, Seed: spec.Seed, Drawn: spec.Drawn})
+}
+
+// resume reads the request and the events of earlier attempts.
+func (l *life) resume(ctx context.Context) error {
+	spec, err := l.store.spec(ctx, l.job.id)
+	if err != nil {
+		return err
+	}
+	if now := l.api.Fingerprint(); spec.Fingerprint != now {
+		return failed{Failure: Failure{Code: "model_changed", Permanent: true,
+			Message: fmt.Sprintf("The job was accepted for %s, this coordinator serves %s.", spec.Fingerprint, now)}, status: http.StatusConflict}
+	}
+	if l.task, err = l.Service.task(ctx, l.job.id, l.job.view().state.Accepted, spec); err != nil {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		status, body := api.ErrorStatus(err)
+		return failed{Failure: Failure{Code: "invalid_request", Message: err.Error(), Permanent: true}, status: status, body: body}
+	}
+	l.replay = l.task.Replay()
+	l.progress = make([]Progress, l.task.Choices())
+	return l.store.read(ctx, l.job.id, func(r *journal.Record) error {
+		if r.Kind != KindTokens {
+			return nil
+		}
+		_, events, err := DecodeTokens(r.Payload)
+		if err != nil {
+			return err
+		}
+		for _, e := range events {
+			if _, err := l.replay.Accept(e.Choice, e.Event); err != nil {
+				return fmt.Errorf("%w: event %d of %s: %v", journal.ErrDamaged, l.next, l.job.id, err)
+			}
+			l.took(e)
+		}
+		return nil
+	})
+}
+
+func (l *life) took(e Logged) {
+	l.progress[e.Choice].Take(e.Event)
+	l.next++
+}
+
+// generate runs every choice that is not done and logs its events.
+func (l *life) generate(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var readers sync.WaitGroup
+	defer readers.Wait()
+	defer cancel()
+	arrivals := make(chan arrival, 64)
+	l.replay.Begin()
+	open := 0
+	stop := make([]context.CancelFunc, l.task.Choices())
+	for i := range stop {
+		if l.replay.Done(i) {
+			continue
+		}
+		req := l.task.Request(i)
+		req.ID = fmt.Sprintf("%s/%d/%d", l.job.id, l.attempt, i)
+		req.Emitted, req.Accepted = l.progress[i].Emitted, true
+		if l.progress[i].Scored {
+			req.PromptLogprobs = -1
+		}
+		var cctx context.Context
+		cctx, stop[i] = context.WithCancel(ctx)
+		events, err := l.engine.Submit(cctx, req)
+		if err != nil {
+			return err
+		}
+		l.submitted = true
+		open++
+		timer := l.replay.Timer(i)
+		readers.Go(func() {
+			forward(cctx, i, events, timer, arrivals)
+		})
+	}
+	for open > 0 {
+		batch, err := l.gather(ctx, arrivals)
+		if err != nil {
+			return err
+		}
+		ended, err := l.log(ctx, batch)
+		for _, i := range ended {
+			stop[i]()
+			open--
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// arrival is an event of a choice; closed: none follows.
+type arrival struct {
+	Logged
+	closed bool
+}
+
+func forward(ctx context.Context, choice int, events <-chan api.Event, timer *api.SequenceTimer, to chan<- arrival) {
+	for {
+		a := arrival{Logged: Logged{Choice: choice}}
+		select {
+		case e, ok := <-events:
+			if ok {
+				timer.Event(&e)
+			}
+			a.Event, a.closed = e, !ok
+		case <-ctx.Done():
+			return
+		}
+		select {
+		case to <- a:
+		case <-ctx.Done():
+			return
+		}
+		if a.closed {
+			return
+		}
+	}
+}
+
+// gather waits for an event and takes what comes soon after it.
+func (l *life) gather(ctx context.Context, arrivals <-chan arrival) ([]arrival, error) {
+	var out []arrival
+	select {
+	case a := <-arrivals:
+		out = append(out, a)
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	t := time.NewTimer(l.cfg.Linger)
+	defer t.Stop()
+	for len(out) < 1024 {
+		select {
+		case a := <-arrivals:
+			out = append(out, a)
+		case <-t.C:
+			return out, nil
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	return out, nil
+}
+
+// log accepts a batch of events and writes them; it returns the choices that
+// are done. What came before a failure is written as well: it need not be
+// computed again.
+func (l *life) log(ctx context.Context, batch []arrival) (ended []int, err error) {
+	var events []Logged
+	for _, a := range batch {
+		if l.replay.Done(a.Choice) {
+			continue // the engine's last words after a stop string
+		}
+		if a.closed {
+			err = errors.New("jobs: the engine closed the stream without a finish reason")
+			break
+		}
+		if a.Event.Finish == api.FinishError || a.Event.Finish == api.FinishCancelled {
+			if err = a.Event.Err; err == nil {
+				err = errors.New("jobs: the engine cancelled the sequence")
+			}
+			break
+		}
+		if _, err = l.replay.Accept(a.Choice, a.Event); err != nil {
+			break
+		}
+		events = append(events, a.Logged)
+		if l.replay.Done(a.Choice) {
+			ended = append(ended, a.Choice)
+		}
+	}
+	if len(events) == 0 {
+		return ended, err
+	}
+	payload := EncodeTokens(l.next, events)
+	if e := l.store.append(ctx, l.job, journal.Record{Kind: KindTokens, Attempt: l.attempt, At: l.store.Now(), Payload: payload}); e != nil {
+		return ended, e
+	}
+	l.replay.Count()
+	for _, e := range events {
+		l.took(e)
+	}
+	return ended, err
+}
+
+// partBytes is the size of a piece of a result.
+const partBytes = 4 << 20
+
+// commit writes the result of the job.
+func (l *life) commit(ctx context.Context) error {
+	result, err := l.replay.Result()
+	if err != nil {
+		return err
+	}
+	return l.Service.commit(ctx, l.job, l.attempt, result)
+}
+
+// commit writes a result: the pieces, then Done, which alone makes it true.
+func (v *Service) commit(ctx context.Context, j *job, attempt uint32, result []byte) error {
+	for at := 0; at < len(result); at += partBytes {
+		part := result[at:min(at+partBytes, len(result))]
+		if err := v.store.append(ctx, j, journal.Record{Kind: KindPart, Attempt: attempt, At: v.store.Now(), Payload: part}); err != nil {
+			return err
+		}
+	}
+	sum := sha256.Sum256(result)
+	done := committed{Bytes: len(result), Sum: sum[:]}
+	var u struct {
+		Usage struct {
+			Prompt     int `json:"prompt_tokens"`
+			Completion int `json:"completion_tokens"`
+			Input      int `json:"input_tokens"`
+			Output     int `json:"output_tokens"`
+		} `json:"usage"`
+	}
+	if err := json.Unmarshal(result, &u); err != nil {
+		return fmt.Errorf("jobs: %w", err)
+	}
+	done.Usage.Prompt, done.Usage.Completion = u.Usage.Prompt+u.Usage.Input, u.Usage.Completion+u.Usage.Output
+	return v.write(ctx, j, journal.Record{Kind: KindDone, Attempt: attempt, At: v.store.Now()}, done)
+}

@@ -1,0 +1,523 @@
+package jobs
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/shoal-llm/shoal/internal/jobs/door"
+	"github.com/shoal-llm/shoal/internal/jobs/journal"
+)
+
+// StoreConfig bounds a store. Zero fields take their defaults.
+type StoreConfig struct {
+	// MaxOpen is how many jobs may wait or run; more are refused. Default 100,000.
+	MaxOpen int
+	// Keep and KeepJobs bound the jobs that have ended: by age (default 72 h) and
+	// number (default 20,000, the oldest go first).
+	Keep     time.Duration
+	KeepJobs int
+	// FullAt is the part of the log's limit at which new jobs are refused, so that
+	// those there are can end. Default 0.9.
+	FullAt float64
+	// Salvage is what is known of damage that was taken out of the log before it was opened.
+	Salvage Salvage
+	// Beside keeps other journals in the same log: batches.
+	Beside Beside
+	Logger *slog.Logger
+	Now    func() time.Time // default: the machine's clock
+}
+
+func (c *StoreConfig) defaults() {
+	c.MaxOpen = cmp.Or(c.MaxOpen, 100_000)
+	c.Keep = cmp.Or(c.Keep, KeepEnded)
+	c.KeepJobs = cmp.Or(c.KeepJobs, 20_000)
+	c.FullAt = cmp.Or(c.FullAt, 0.9)
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+}
+
+// KeepEnded is how long a job that has ended is kept.
+const KeepEnded = 72 * time.Hour
+
+// Salvage is what was lost to damage of the log's files.
+type Salvage struct {
+	Lost    []string // journals of which no record is left
+	New     []string // of these, those that were found now
+	Touched []string // journals that lost a record and have others
+	Notes   []string // damage that belongs to no journal
+}
+
+var ErrTooMany = errors.New("jobs: too many jobs wait")
+
+// Beside keeps journals of its own in the log of a Store.
+type Beside interface {
+	// Owns tells whether a journal of that name is one of them.
+	Owns(name string) bool
+	// Load takes one message while NewStore reads the log, in the order of the log.
+	Load(name string, seq uint64, data []byte)
+	// Heard has the journal read, as another process has written to it.
+	Heard(name string, read func(w *journal.Writer, apply func(*journal.Record, uint64) error))
+	// Holds tells whether a job that has ended must stay.
+	Holds(s *Spec) bool
+	// Sweep drops the journals that ended before a time in Unix milliseconds.
+	Sweep(before int64, drop func(*journal.Writer) error) error
+}
+
+// Store is the jobs of a journal.Log. All methods may be called concurrently.
+type Store struct {
+	cfg StoreConfig
+	log journal.Log
+
+	mu      sync.Mutex
+	jobs    map[string]*job
+	active  []entry  // jobs that have not ended, by first
+	pending int      // jobs whose acceptance is being written
+	notes   []string // damage that belongs to no job
+	trouble string   // why the last write failed; "": it did not
+	usage   journal.Usage
+	last    uint64 // number of the newest message, which is never dropped
+	scanned uint64 // number of the newest message that NewStore read
+	anchor  uint64 // number of the newest message of the anchor's journal
+	wake    chan struct{}
+
+	followed atomic.Bool  // others may write to the log
+	cut      atomic.Bool  // the log has lost its end
+	gone     atomic.Int64 // jobs that are lost without a trace
+}
+
+// NewStore reads the log. Damage does not stop it: the jobs concerned are dead
+// and say why; Damage lists the rest.
+func NewStore(ctx context.Context, l journal.Log, cfg StoreConfig) (*Store, error) {
+	cfg.defaults()
+	s := &Store{cfg: cfg, log: l, jobs: map[string]*job{}, wake: make(chan struct{}, 1)}
+	err := l.Scan(ctx, func(name string, seq uint64, data []byte) error {
+		s.last = max(s.last, seq)
+		if name == anchorName {
+			s.anchor = seq
+			return nil
+		}
+		if b := cfg.Beside; b != nil && b.Owns(name) {
+			b.Load(name, seq, data)
+		} else {
+			s.load(name, seq, data)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.scanned = s.last
+	s.salvaged()
+	if s.usage, err = l.Usage(ctx); err != nil {
+		return nil, err
+	}
+	for _, j := range s.jobs {
+		if !j.state.Phase.Final() {
+			s.activate(j)
+		}
+	}
+	return s, nil
+}
+
+// salvaged notes what salvage knows and the journals do not show: a job that is lost without a
+// trace is counted by Lost; one that lost its newest record goes on from the record before.
+func (s *Store) salvaged() {
+	for _, text := range s.cfg.Salvage.Notes {
+		s.note(text)
+	}
+	for _, name := range s.cfg.Salvage.Lost {
+		if !isJob(name) && name != anchorName {
+			s.note("the journal " + name + " is lost: its records were damaged")
+		}
+	}
+	for _, name := range s.cfg.Salvage.Touched {
+		if j := s.jobs[name]; j != nil && j.damage == "" {
+			s.note("the newest record of " + name + " was damaged; the job goes on from the record before it")
+		}
+	}
+}
+
+// isJob says that a journal of that name is a job's: others are batches'.
+func isJob(name string) bool {
+	return strings.HasPrefix(name, "job-") || strings.HasPrefix(name, "resp_")
+}
+
+// load takes one message of a job in the order of the log.
+func (s *Store) load(name string, seq uint64, data []byte) {
+	j := s.jobs[name]
+	if j == nil {
+		j = newJob(name)
+		j.first = seq
+		s.jobs[name] = j
+	}
+	if j.damage != "" {
+		return
+	}
+	r, err := j.journal.Verify(seq, data)
+	if err == nil {
+		err = j.apply(&r, seq)
+		if err != nil && !errors.Is(err, journal.ErrDamaged) {
+			err = fmt.Errorf("record %d of %s (message %d): %w: %v", r.Number, name, seq, journal.ErrDamaged, err)
+		}
+	}
+	if err != nil {
+		s.cfg.Logger.Error("jobs: damaged record", "job", name, "error", err)
+		j.markDamaged(err.Error(), s.Now())
+	}
+}
+
+// failed notes why the log could not be written; what was refused by the rules
+// of a journal is no trouble of the log.
+func (s *Store) failed(err error) error {
+	if Superseded(err) {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.trouble == "" {
+		s.cfg.Logger.Error("jobs: the store cannot be written", "error", err)
+	}
+	s.trouble = err.Error()
+	return err
+}
+
+func (s *Store) works(seq uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.trouble != "" {
+		s.cfg.Logger.Info("jobs: the store can be written again")
+	}
+	s.trouble = ""
+	s.last = max(s.last, seq)
+}
+
+// Write appends a record to a journal of the log and folds it in. check is asked first,
+// so that a record that cannot follow is never written; apply takes the record, and
+// those of other processes that are found before it.
+func (s *Store) Write(ctx context.Context, w *journal.Writer, r journal.Record, check func() error, apply func(*journal.Record, uint64) error) error {
+	w.Lock()
+	defer w.Unlock()
+	foreign := func(r *journal.Record) error { return apply(r, w.Last()) }
+	if w.Doubt() {
+		if err := w.Read(ctx, s.log, foreign); err != nil {
+			return s.failed(err)
+		}
+	}
+	if err := check(); err != nil {
+		return err
+	}
+	seq, err := w.Append(ctx, s.log, &r, foreign)
+	if err != nil {
+		return s.failed(err)
+	}
+	s.works(seq)
+	return apply(&r, seq)
+}
+
+// Trouble is why the last write failed, "" when it did not.
+func (s *Store) Trouble() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.trouble
+}
+
+// Damage lists what is wrong with the log besides damaged jobs, which say so
+// themselves.
+func (s *Store) Damage() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.notes)
+}
+
+// Lost is how many jobs are lost since their records were damaged, whether there is something
+// left of them or not, and how many more things are wrong with the log.
+func (s *Store) Lost() (dead, other int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, j := range s.jobs {
+		if j.damage != "" {
+			dead++
+		}
+	}
+	for _, name := range s.cfg.Salvage.Lost {
+		if isJob(name) && s.jobs[name] == nil {
+			dead++
+		}
+	}
+	return dead + int(s.gone.Load()), len(s.notes)
+}
+
+// Last is the number of the newest acknowledged message.
+func (s *Store) Last() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.last
+}
+
+// ID of a job follows from the idempotency key, so that the log itself refuses a
+// second job with the key; without a key it is random.
+func ID(key string) string {
+	if key == "" {
+		return "job-" + door.NewID()
+	}
+	sum := sha256.Sum256([]byte("shoal job\x00" + key))
+	return "job-" + hex.EncodeToString(sum[:16])
+}
+
+// id of the job of a request: a key is one of the API key that sent it.
+func (s *Spec) id() string {
+	if s.Key != "" && s.Holder != "" {
+		return ID(s.Holder + "\x00" + s.Key)
+	}
+	return ID(s.Key)
+}
+
+// Accept makes a job. When it returns without an error, the job is on disk.
+// existed: there was one with the key and the same request already.
+func (s *Store) Accept(ctx context.Context, spec Spec) (v view, existed bool, err error) {
+	return s.accept(ctx, spec.id(), spec)
+}
+
+func (s *Store) accept(ctx context.Context, id string, spec Spec) (v view, existed bool, err error) {
+	payload, err := json.Marshal(spec)
+	if err != nil {
+		return v, false, fmt.Errorf("jobs: %w", err)
+	}
+	s.mu.Lock()
+	j := s.jobs[id]
+	if j == nil {
+		if err := s.room(); err != nil {
+			s.mu.Unlock()
+			return v, false, err
+		}
+		j = newJob(id)
+		s.jobs[id] = j
+	}
+	s.pending++
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		s.pending--
+		s.mu.Unlock()
+	}()
+	again := func() (view, bool, error) {
+		stored, err := s.spec(ctx, id)
+		if err == nil && !stored.same(&spec) {
+			err = journal.ErrMismatch
+		}
+		return j.view(), true, err
+	}
+	if j.view().state.Phase != "" {
+		return again()
+	}
+	err = s.append(ctx, j, journal.Record{Kind: KindAccept, At: s.Now(), Payload: payload})
+	switch {
+	case err == nil:
+		s.activate(j)
+		s.Wake()
+		return j.view(), false, nil
+	case errors.Is(err, errGone): // it was given up between our look and our write
+		return s.accept(ctx, id, spec)
+	case j.view().state.Phase != "": // a request with the same key was faster, or one whose answer was lost
+		if !j.view().state.Phase.Final() {
+			s.activate(j)
+		}
+		return again()
+	}
+	s.forget(j)
+	return v, false, err
+}
+
+// errGone: the entry of a job was given up by whoever made it.
+var errGone = errors.New("jobs: entry given up")
+
+// room: may one more job come? s.mu is held.
+func (s *Store) room() error {
+	if n := len(s.active) + s.pending; n >= s.cfg.MaxOpen {
+		return fmt.Errorf("%w: %d of at most %d", ErrTooMany, n, s.cfg.MaxOpen)
+	}
+	if u := s.usage; u.Limit > 0 && float64(u.Bytes) >= s.cfg.FullAt*float64(u.Limit) {
+		return fmt.Errorf("%w: %d of %d bytes", journal.ErrFull, u.Bytes, u.Limit)
+	}
+	return nil
+}
+
+// forget undoes the entry of a job that was not accepted, unless it is after all.
+func (s *Store) forget(j *job) {
+	j.journal.Lock()
+	defer j.journal.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.jobs[j.id] == j && j.view().state.Phase == "" {
+		j.gone = true
+		delete(s.jobs, j.id)
+	}
+}
+
+// Now is the time that records are written with, in Unix milliseconds.
+func (s *Store) Now() int64 { return s.cfg.Now().UnixMilli() }
+
+// Wake tells whoever runs jobs that there may be something to do.
+func (s *Store) Wake() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (s *Store) job(id string) *job {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if j := s.jobs[id]; j != nil && j.view().state.Phase != "" {
+		return j
+	}
+	return nil
+}
+
+// list are copies of all jobs in the order of acceptance.
+func (s *Store) list() []view {
+	s.mu.Lock()
+	out := make([]view, 0, len(s.jobs))
+	for _, j := range s.jobs {
+		if v := j.view(); v.state.Phase != "" {
+			out = append(out, v)
+		}
+	}
+	s.mu.Unlock()
+	slices.SortFunc(out, func(a, b view) int { return cmp.Compare(a.first, b.first) })
+	return out
+}
+
+func (s *Store) end(ctx context.Context, j *job, r journal.Record) error {
+	if err := s.append(ctx, j, r); err != nil {
+		return err
+	}
+	s.deactivate(j)
+	s.Wake()
+	return nil
+}
+
+// anchorName is a journal of messages that only stand for "the log reaches to
+// here" when the journal of the newest message is dropped: so the newest message
+// is always there, and a log that has lost its end shows (Dir.Attach).
+const anchorName = "anchor"
+
+func (s *Store) dropJournal(ctx context.Context, j *journal.Writer) error {
+	j.Lock()
+	defer j.Unlock()
+	s.mu.Lock()
+	newest, anchor := j.Last() >= s.last, s.anchor
+	s.mu.Unlock()
+	if newest {
+		seq, err := s.log.Append(ctx, anchorName, anchor, []byte(anchorName))
+		if err != nil {
+			return s.failed(err)
+		}
+		s.mu.Lock()
+		s.last, s.anchor = max(s.last, seq), seq
+		s.mu.Unlock()
+	}
+	return s.log.Drop(ctx, j.Name)
+}
+
+// drop forgets a job that has ended.
+func (s *Store) drop(ctx context.Context, id string) error {
+	j := s.job(id)
+	if j == nil {
+		return nil
+	}
+	if err := s.dropJournal(ctx, j.journal); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.jobs, id)
+	return nil
+}
+
+// sweep applies the bounds on ended jobs and measures the log.
+func (s *Store) sweep(ctx context.Context) error {
+	ended := slices.DeleteFunc(s.list(), func(v view) bool {
+		return !v.state.Phase.Final() || s.cfg.Beside != nil && s.cfg.Beside.Holds(&v.head)
+	})
+	slices.SortFunc(ended, func(a, b view) int { return cmp.Compare(a.state.Ended, b.state.Ended) })
+	limit := s.Now() - s.cfg.Keep.Milliseconds()
+	extra := len(ended) - s.cfg.KeepJobs
+	for i, v := range ended {
+		if i >= extra && v.state.Ended >= limit {
+			break
+		}
+		if err := s.drop(ctx, v.id); err != nil {
+			return err
+		}
+	}
+	if s.cfg.Beside != nil {
+		if err := s.cfg.Beside.Sweep(limit, func(w *journal.Writer) error { return s.dropJournal(ctx, w) }); err != nil {
+			return err
+		}
+	}
+	u, err := s.log.Usage(ctx)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.usage = u
+	s.mu.Unlock()
+	return nil
+}
+
+// activate puts a job among those that wait or run.
+func (s *Store) activate(j *job) {
+	first := j.view().first
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at, there := slices.BinarySearchFunc(s.active, first, byFirst)
+	if !there {
+		s.active = slices.Insert(s.active, at, entry{first, j})
+	}
+}
+
+func (s *Store) deactivate(j *job) {
+	first := j.view().first
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if at, there := slices.BinarySearchFunc(s.active, first, byFirst); there {
+		s.active = slices.Delete(s.active, at, at+1)
+	}
+}
+
+// entry is a job and the number of its first message.
+type entry struct {
+	first uint64
+	job   *job
+}
+
+func byFirst(e entry, first uint64) int { return cmp.Compare(e.first, first) }
+
+// unfinished calls each for the jobs that wait or run, in the order of
+// acceptance, until it returns false.
+func (s *Store) unfinished(each func(*job) bool) {
+	s.mu.Lock()
+	all := slices.Clone(s.active)
+	s.mu.Unlock()
+	for _, e := range all {
+		if !each(e.job) {
+			return
+		}
+	}
+}

@@ -1,0 +1,3 @@
+package proto
+
+//go:generate sh -c "cd ../.. && protoc --go_out=. --go_opt=paths=source_relative internal/proto/*.proto"

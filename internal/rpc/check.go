@@ -1,0 +1,62 @@
+package rpc
+
+import (
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/shoal-llm/shoal/internal/proto"
+)
+
+// checkEnvelope refuses what no honest peer sends. sender is the node id of
+// the certificate that the connection came with, "" without TLS.
+func checkEnvelope(e *proto.Envelope, sender string) error {
+	switch {
+	case e.Version < MinVersion || e.Version > Version:
+		return versionError(e.Version, e.Version, "")
+	case e.Kind == 0:
+		return fmt.Errorf("%w 0", ErrUnknownKind)
+	case len(e.Payload) > MaxPayload:
+		return tooLarge(len(e.Payload))
+	case len(e.Error) > maxErrText:
+		return fmt.Errorf("%w: error text of %d bytes, at most %d", ErrTooLarge, len(e.Error), maxErrText)
+	case !idPattern.MatchString(e.From):
+		return fmt.Errorf("%w: the sender names no node id", ErrIdentity)
+	case sender != "" && e.From != sender:
+		return fmt.Errorf("%w: it claims to be %s and its certificate says %s", ErrIdentity, e.From, sender)
+	}
+	return nil
+}
+
+func versionError(low, high uint32, build string) error {
+	spoken := fmt.Sprintf("version %d", high)
+	if low != high {
+		spoken = fmt.Sprintf("versions %d to %d", low, high)
+	}
+	if build != "" {
+		build = fmt.Sprintf(" (build %.96s)", build)
+	}
+	return fmt.Errorf("%w: the peer%s speaks %s, this process %d to %d; upgrade the older of the two",
+		ErrVersion, build, spoken, MinVersion, Version)
+}
+
+func tooLarge(n int) error {
+	return fmt.Errorf("%w: %d bytes, at most %d; bulk data belongs on the collective transport", ErrTooLarge, n, MaxPayload)
+}
+
+// errText makes an error fit to travel: valid UTF-8 (protobuf refuses other
+// strings, and the sending side would drop the message) and bounded.
+func errText(err error) string {
+	text := strings.ToValidUTF8(err.Error(), "?")
+	if text == "" {
+		text = "rpc: unnamed error"
+	}
+	if len(text) > maxErrText {
+		cut := maxErrText
+		for cut > 0 && !utf8.RuneStart(text[cut]) {
+			cut--
+		}
+		text = text[:cut]
+	}
+	return text
+}

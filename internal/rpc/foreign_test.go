@@ -1,0 +1,68 @@
+package rpc
+
+import (
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/shoal-llm/shoal/internal/proto"
+)
+
+// TestUnknownFieldIsRefused: a handler never sees a message that its build does not fully know,
+// and the sender learns which field it was.
+func TestUnknownFieldIsRefused(t *testing.T) {
+	if !isolate(t) {
+		return
+	}
+	p := spawn(t, "127.0.0.1:0", "far", 1)
+	s := system(t)
+	m := wrapperspb.String("hello")
+	m.ProtoReflect().SetUnknown(protowire.AppendVarint(protowire.AppendTag(nil, 77, protowire.VarintType), 1))
+	reply := new(wrapperspb.StringValue)
+	err := s.Call(deadline(t, patience), s.PID(p.address, "echo"), kindEcho, m, reply)
+	wantErr(t, err, ErrNotUnderstood)
+	if !Foreign(err) || !strings.Contains(err.Error(), "StringValue has a field 77 that this build does not know") {
+		t.Errorf("error %q", err)
+	}
+	mustSay(t, s, p.address, "a message that it knows")
+
+	// The same of an answer.
+	body, err := encode(kindEcho, m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantErr(t, decodeReply(&proto.Envelope{Payload: body.body, From: "far", Version: Version}, reply), ErrNotUnderstood)
+}
+
+// TestOlderPeer: a peer of the oldest version gets envelopes in that version, answers in it, and
+// is sent no field that came later.
+func TestOlderPeer(t *testing.T) {
+	if !isolate(t) {
+		return
+	}
+	p := spawn(t, "127.0.0.1:0", "far", 1)
+	s := system(t)
+	mustSay(t, s, p.address, "hello")
+	older := *s.peers.get(p.address)
+	older.peer.Version = 5
+	s.peers.mu.Lock()
+	s.peers.links[p.address] = &older
+	s.peers.mu.Unlock()
+	err := s.Call(deadline(t, patience), s.PID(p.address, "echo"), kindEcho, &proto.StepRequest{Passes: 2}, nil)
+	wantErr(t, err, ErrVersion)
+	if !Foreign(err) || !strings.Contains(err.Error(), "shoal.StepRequest.passes came with version 6") {
+		t.Errorf("error %q", err)
+	}
+	wantErr(t, s.Send(deadline(t, patience), s.PID(p.address, "echo"), kindEcho, &proto.StepRequest{Halvings: 1}), ErrVersion)
+	older.peer.Version = MinVersion
+	m, err := encode(kindEcho, wrapperspb.String("in an old version"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err := s.attempt(deadline(t, patience), s.PID(p.address, "echo"), m, 12345, &options{})
+	if err != nil || answer.Version != MinVersion {
+		t.Errorf("an answer of version %d, want %d: %v", answer.GetVersion(), MinVersion, err)
+	}
+}

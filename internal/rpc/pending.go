@@ -1,0 +1,77 @@
+package rpc
+
+import (
+	"sync"
+
+	"github.com/shoal-llm/shoal/internal/proto"
+)
+
+// result ends one attempt of a call.
+type result struct {
+	reply *proto.Envelope
+	err   error
+}
+
+// pending holds the calls that wait for a reply, by request number.
+type pending struct {
+	mu    sync.Mutex
+	calls map[uint64]*waiter
+}
+
+// waiter is one attempt: it accepts a reply of that peer, in that incarnation,
+// and no other.
+type waiter struct {
+	peer Peer
+	done chan result // holds one; the first result wins
+}
+
+func (p *pending) add(request uint64, peer Peer) *waiter {
+	w := &waiter{peer: peer, done: make(chan result, 1)}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.calls == nil {
+		p.calls = map[uint64]*waiter{}
+	}
+	p.calls[request] = w
+	return w
+}
+
+func (p *pending) remove(request uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.calls, request)
+}
+
+// complete hands a reply to its call and reports whether one took it. A reply
+// to an earlier incarnation of this process can carry the request number of a
+// living call (numbers are counted from a random start, but a start is no
+// proof), and so can the late reply of a peer that has restarted since.
+func (p *pending) complete(incarnation uint64, e *proto.Envelope) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	w, ok := p.calls[e.Request]
+	if !ok || e.To != incarnation || e.Incarnation != w.peer.Incarnation || e.From != w.peer.ID {
+		return false
+	}
+	return w.finish(result{reply: e})
+}
+
+// fail ends every call to an address.
+func (p *pending) fail(address string, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, w := range p.calls {
+		if address == "" || w.peer.Address == address {
+			w.finish(result{err: err})
+		}
+	}
+}
+
+func (w *waiter) finish(r result) bool {
+	select {
+	case w.done <- r:
+		return true
+	default:
+		return false
+	}
+}

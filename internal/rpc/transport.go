@@ -1,0 +1,222 @@
+package rpc
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/asynkron/protoactor-go/remote"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
+	"github.com/shoal-llm/shoal/internal/security"
+	"github.com/shoal-llm/shoal/internal/sys/openfiles"
+)
+
+// A silent connection is asked for a sign of life after keepaliveTime (10 s is
+// the least that grpc-go allows a client) and given up keepaliveTimeout later.
+const (
+	keepaliveTime    = 10 * time.Second
+	keepaliveTimeout = 3 * time.Second
+	keepaliveMinimum = 5 * time.Second // servers hang up on clients that ask more often
+	maxStreams       = 256             // of one connection
+	// window is how much may be under way on a stream and on a connection. Fixed: to
+	// find its own, grpc pings back for every message that comes, which doubled the
+	// packets of a step.
+	window = 4 << 20
+)
+
+func (s *System) remoteOptions(address string) []remote.ConfigOption {
+	return []remote.ConfigOption{
+		remote.WithAdvertisedHost(address),
+		remote.WithEndpointWriterBatchSize(writerBatch),
+		remote.WithEndpointWriterQueueSize(1024), // initial size; the default is 16 MB a peer
+		remote.WithServerOptions(s.serverOptions()...),
+		remote.WithDialOptions(append(s.dialOptions(), grpc.WithChainStreamInterceptor(s.outgoing))...),
+	}
+}
+
+func (s *System) serverOptions() []grpc.ServerOption {
+	opts := []grpc.ServerOption{
+		grpc.MaxRecvMsgSize(maxMessage),
+		grpc.StaticStreamWindowSize(window),
+		grpc.StaticConnWindowSize(window),
+		grpc.MaxConcurrentStreams(maxStreams),
+		grpc.WaitForHandlers(true),
+		grpc.ConnectionTimeout(s.cfg.ConnectTimeout),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: keepaliveTime, Timeout: keepaliveTimeout}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: keepaliveMinimum, PermitWithoutStream: true}),
+		grpc.ChainUnaryInterceptor(refuseUnary),
+		grpc.ChainStreamInterceptor(s.incoming),
+		grpc.UnknownServiceHandler(s.serveControl),
+	}
+	creds := insecure.NewCredentials()
+	if s.cfg.ServerTLS != nil {
+		creds = loudCreds{credentials.NewTLS(s.cfg.ServerTLS), s}
+	}
+	return append(opts, grpc.Creds(boundedCreds{creds, openfiles.NewStrangers(openfiles.MaxStrangers())}))
+}
+
+func (s *System) dialOptions() []grpc.DialOption {
+	creds := insecure.NewCredentials()
+	if s.cfg.ClientTLS != nil {
+		creds = credentials.NewTLS(s.cfg.ClientTLS)
+	}
+	return []grpc.DialOption{
+		grpc.WithTransportCredentials(creds),
+		grpc.WithStaticStreamWindowSize(window),
+		grpc.WithStaticConnWindowSize(window),
+		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
+			return openfiles.Dial(ctx, "tcp", address)
+		}),
+		grpc.WithNoProxy(), // HTTPS_PROXY is for the web, not for the machine next door
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepaliveTime, Timeout: keepaliveTimeout, PermitWithoutStream: true}),
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: 25 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 500 * time.Millisecond},
+			MinConnectTimeout: s.cfg.ConnectTimeout,
+		}),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
+	}
+}
+
+// boundedCreds bounds the connections that have not proved who they are: by a certificate, or
+// without TLS by the beginning of a request. grpc ends those that take longer than ConnectTimeout.
+type boundedCreds struct {
+	credentials.TransportCredentials
+	strangers *openfiles.Strangers
+}
+
+func (c boundedCreds) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	stranger := c.strangers.Admit(conn)
+	secured, info, err := c.TransportCredentials.ServerHandshake(stranger)
+	switch {
+	case err != nil:
+		stranger.Trust() // grpc closes it below
+	case secured == net.Conn(stranger):
+		return &untried{Stranger: stranger}, info, nil
+	default:
+		stranger.Trust()
+	}
+	return secured, info, err
+}
+
+func (c boundedCreds) Clone() credentials.TransportCredentials {
+	return boundedCreds{c.TransportCredentials.Clone(), c.strangers}
+}
+
+// untried is a connection without TLS. It counts as a stranger's until something is read.
+type untried struct {
+	*openfiles.Stranger
+	once sync.Once
+}
+
+func (u *untried) Read(b []byte) (int, error) {
+	n, err := u.Stranger.Read(b)
+	if n > 0 {
+		u.once.Do(u.Trust)
+	}
+	return n, err
+}
+
+// loudCreds logs why a handshake failed, which grpc does not.
+type loudCreds struct {
+	credentials.TransportCredentials
+	s *System
+}
+
+func (c loudCreds) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	from := conn.RemoteAddr()
+	secured, info, err := c.TransportCredentials.ServerHandshake(conn)
+	if err != nil {
+		if n := c.s.drops.handshakes.Add(1); seldom(n) {
+			c.s.log.Warn("refused a connection", "from", from, "error", security.Explain(err), "refused_so_far", n)
+		}
+	}
+	return secured, info, err
+}
+
+func (c loudCreds) Clone() credentials.TransportCredentials {
+	return loudCreds{c.TransportCredentials.Clone(), c.s}
+}
+
+// certified is the node id in the certificate of a stream's peer, "" without TLS.
+func certified(ctx context.Context) (string, error) {
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return "", nil
+	}
+	return certifiedID(p.AuthInfo)
+}
+
+func certifiedID(info credentials.AuthInfo) (string, error) {
+	t, ok := info.(credentials.TLSInfo)
+	if !ok {
+		return "", nil
+	}
+	id, err := security.PeerIdentity(&t.State)
+	if err != nil {
+		return "", fmt.Errorf("%w: %w", ErrIdentity, err)
+	}
+	return id.ID, nil
+}
+
+// checkOwnCertificate finds a mismatch of id and certificate at start, where
+// it is easy to understand, instead of at every peer.
+func (c *Config) checkOwnCertificate() error {
+	if c.ServerTLS == nil || c.ServerTLS.GetCertificate == nil {
+		return nil
+	}
+	cert, err := c.ServerTLS.GetCertificate(&tls.ClientHelloInfo{})
+	if err != nil {
+		return fmt.Errorf("rpc: own certificate: %w", err)
+	}
+	if cert.Leaf == nil {
+		return nil
+	}
+	state := tls.ConnectionState{PeerCertificates: []*x509.Certificate{cert.Leaf}}
+	id, err := security.PeerIdentity(&state)
+	if err != nil {
+		return fmt.Errorf("%w: own certificate: %w", ErrIdentity, err)
+	}
+	if id.ID != c.ID {
+		return fmt.Errorf("%w: the configuration says %s, the certificate %s", ErrIdentity, c.ID, id)
+	}
+	return nil
+}
+
+// explain turns an error of grpc into one of ours.
+func (s *System) explain(address string, err error) error {
+	st, ok := status.FromError(err)
+	if !ok {
+		return fmt.Errorf("%w: %s: %w", ErrUnreachable, address, err)
+	}
+	switch st.Code() {
+	case codes.Canceled:
+		return context.Canceled
+	case codes.Unimplemented:
+		return fmt.Errorf("%w: %s is not a shoal process of this age: %s", ErrVersion, address, st.Message())
+	}
+	if why := security.Explain(errors.New(st.Message())); security.Distrust(why) {
+		return fmt.Errorf("rpc: %s: %w", address, why)
+	}
+	if s.cfg.ClientTLS == nil && strings.Contains(st.Message(), "server preface") {
+		return fmt.Errorf("rpc: %s: %w: this process has no cluster key and the peer hung up, so it probably has one; give both the same %s (%s)",
+			address, security.ErrPlaintext, security.EnvKey, st.Message())
+	}
+	if st.Code() == codes.DeadlineExceeded {
+		return fmt.Errorf("%w: %s: %w: %s", ErrUnreachable, address, context.DeadlineExceeded, st.Message())
+	}
+	return fmt.Errorf("%w: %s: %s", ErrUnreachable, address, st.Message())
+}

@@ -1,0 +1,222 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/shoal-llm/shoal/internal/text/tokenizer"
+)
+
+func (s *Server) handleCompletions(w http.ResponseWriter, r *http.Request) {
+	g, ok := posted(s, w, r, s.decodeCompletions)
+	if !ok {
+		return
+	}
+	if g.discard && g.promptLogprobs < 0 { // the prompt echoed: no work for the engine
+		s.answerEcho(w, g)
+		return
+	}
+	s.generate(w, r, g)
+}
+
+// defaultMaxTokens of completions is OpenAI's.
+const defaultMaxTokens = 16
+
+// decodeCompletions turns the body of POST /v1/completions into a generation.
+func (s *Server) decodeCompletions(ctx context.Context, body []byte) *generation {
+	return s.completionOf(ctx, given(parseFields(body)))
+}
+
+// completionOf turns the members of a completion into a generation.
+func (s *Server) completionOf(ctx context.Context, f *fields) *generation {
+	g := &generation{params: s.parseParams(f), promptLogprobs: -1, continues: true}
+	s.parseMasks(ctx, f, &g.params)
+	f.fail(g.checkMasks())
+	f.boolean("echo", &g.echo)
+	if string(f.get("logprobs")) != "false" { // some clients send the chat form
+		var k int64
+		if f.integer("logprobs", &k, 0, int64(s.cfg.Limits.Logprobs)) {
+			g.sampling.Logprobs = int(k)
+			if g.echo {
+				g.promptLogprobs = int(k)
+			}
+		}
+	}
+	if g.maxTokens == 0 {
+		if g.discard = g.echo; !g.echo {
+			f.fail(invalid("max_tokens", "'max_tokens' may be 0 only with 'echo'."))
+		}
+		if g.keep > 0 { // nothing to rank
+			g.n, g.keep = g.keep, 0
+		}
+	}
+	give(f.err)
+	give(s.checkModel(&g.params))
+	g.prompts = s.decodePrompts(ctx, f.get("prompt"), g.specialTokens)
+	g.ignored = given(s.ignored(f))
+	if n := len(g.prompts) * g.n; n > s.cfg.Limits.Choices {
+		panic(refusal(invalid("n", "%d prompts with 'n' or 'best_of' %d are %d choices; at most %d are allowed.", len(g.prompts), g.n, n, s.cfg.Limits.Choices)))
+	}
+	for i := range g.prompts {
+		if p := &g.prompts[i]; len(g.cut(p.ids, s.cfg.MaxModelLen)) < len(p.ids) {
+			*p = prompt{ids: g.cut(p.ids, s.cfg.MaxModelLen)} // its text is what is left
+		}
+	}
+	longest := g.prompts[0].ids
+	for _, p := range g.prompts {
+		if len(p.ids) > len(longest) {
+			longest = p.ids
+		}
+	}
+	give(s.fit(longest, &g.params, defaultMaxTokens, "prompt"))
+	g.head = s.newHead("cmpl-", "text_completion", g.model)
+	g.shape = completionShape{s, g}
+	return g
+}
+
+// decodePrompts reads a string, a list of strings, token ids, or a list of
+// lists of token ids.
+func (s *Server) decodePrompts(ctx context.Context, v json.RawMessage, special *bool) []prompt {
+	addSpecial := special == nil || *special
+	ctx = tokenizer.WithSearches(ctx)
+	lim := s.cfg.Limits
+	if v == nil {
+		panic(refusal(invalidCode("prompt", "missing_required_parameter", "'prompt' is required.")))
+	}
+	text := func(raw json.RawMessage) (p prompt) {
+		if unmarshal(raw, &p.text) != nil || isNull(raw) {
+			panic(refusal(invalid("prompt", "'prompt' must be a string, a list of strings, a list of token ids, or a list of lists of token ids.")))
+		}
+		p.ids = given(s.encode(ctx, []Segment{{Text: p.text}}, addSpecial, "prompt"))
+		if len(p.ids) == 0 {
+			panic(refusal(invalid("prompt", "'prompt' must not be empty: it holds no tokens.")))
+		}
+		return p
+	}
+	list := func(raw json.RawMessage) prompt {
+		ids, problem := parseIDs(raw, s.vocab, len(raw)) // fit says what is too long, as of a text
+		if problem == "" && len(ids) == 0 {
+			problem = "must not be empty"
+		}
+		if problem != "" {
+			panic(refusal(invalid("prompt", "'prompt' %s.", problem)))
+		}
+		return prompt{ids: ids}
+	}
+	if v[0] != '[' {
+		return []prompt{text(v)}
+	}
+	i := 1
+	for i < len(v)-1 && v[i] <= ' ' {
+		i++
+	}
+	one := text
+	switch {
+	case v[i] == ']':
+		panic(refusal(invalid("prompt", "'prompt' must not be an empty list.")))
+	case v[i] == '[':
+		one = list
+	case isNumber(v[i:]):
+		return []prompt{list(v)}
+	}
+	var out []prompt
+	elements("prompt", "prompts", v, lim.Prompts, func(_ int, raw json.RawMessage) { out = append(out, one(raw)) })
+	return out
+}
+
+// answerEcho returns the prompts alone (echo with max_tokens 0). The metrics count them as those
+// of any answer, but for a first token: there is none.
+func (s *Server) answerEcho(w http.ResponseWriter, g *generation) {
+	var whole []delta
+	var u usage
+	r := &run{generation: g, server: s, began: time.Now()}
+	for i, p := range g.prompts {
+		text := p.text
+		if text == "" {
+			text = s.tok.Decode(p.ids, !g.keepSpecial)
+		}
+		u.PromptTokens += len(p.ids)
+		for k := range g.n {
+			whole = append(whole, delta{index: i*g.n + k, text: text, first: true, finish: FinishLength})
+			r.choices = append(r.choices, &choice{finish: FinishLength})
+			r.tallied(Event{}, len(r.choices)-1, 0, true)
+		}
+	}
+	r.count()
+	u.TotalTokens = u.PromptTokens
+	if !g.stream {
+		s.writeJSON(w, http.StatusOK, g.shape.whole(whole, u))
+		return
+	}
+	out := newSSE(w, s.cfg.Limits.WriteTimeout)
+	chunks := make([]chunkBody, 0, len(whole)+1)
+	for _, d := range whole {
+		c := g.shape.chunk(d)
+		if g.includeUsage {
+			c.Usage = nullUsage
+		}
+		chunks = append(chunks, c)
+	}
+	if g.includeUsage {
+		last := chunkBody{head: g.head, Choices: []any{}}
+		last.Usage, _ = json.Marshal(u)
+		chunks = append(chunks, last)
+	}
+	for _, c := range chunks {
+		if out.data(c); out.err != nil {
+			return
+		}
+	}
+	out.done()
+}
+
+// completionShape writes text_completion objects.
+type completionShape struct {
+	s *Server
+	g *generation
+}
+
+type completionChoice struct {
+	Index        int                 `json:"index"`
+	Text         string              `json:"text"`
+	Logprobs     *completionLogprobs `json:"logprobs"`
+	FinishReason *string             `json:"finish_reason"`
+	StopReason   any                 `json:"stop_reason,omitempty"`
+}
+
+func (c completionShape) choice(d delta) completionChoice {
+	out := completionChoice{Index: d.index, Text: d.text, FinishReason: orNil(d.finish), StopReason: d.reason}
+	if len(d.tokens) > 0 || d.first {
+		out.Logprobs = c.s.completionLogprobs(c.g, d.tokens)
+	}
+	return out
+}
+
+func (c completionShape) chunk(d delta) chunkBody {
+	return chunkBody{head: c.g.head, Choices: []any{c.choice(d)}}
+}
+
+type completionBody struct {
+	head
+	Choices []completionChoice `json:"choices"`
+	Usage   usage              `json:"usage"`
+}
+
+func (c completionShape) whole(choices []delta, u usage) any {
+	body := struct {
+		head
+		Choices []completionChoice `json:"choices"`
+		Usage   usage              `json:"usage"`
+		Figures *figures           `json:"metrics,omitempty"`
+	}{head: c.g.head, Usage: u, Figures: u.figures}
+	for _, d := range choices {
+		d.first = true
+		body.Choices = append(body.Choices, c.choice(d))
+	}
+	return body
+}
+
+func itoa(i int) string { return strconv.Itoa(i) }

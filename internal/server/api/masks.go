@@ -1,0 +1,112 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"strings"
+
+	"github.com/shoal-llm/shoal/internal/text/tokenizer"
+)
+
+// badWordTokens are what all of bad_words may come to in both spellings: the parameters of
+// every sequence travel in one step when an epoch begins.
+const badWordTokens = 4096
+
+// parseMasks reads what keeps tokens from being drawn, as vLLM has it.
+func (s *Server) parseMasks(ctx context.Context, f *fields, p *params) {
+	if v := f.get("allowed_token_ids"); v != nil {
+		ids, problem := parseIDs(v, s.vocab, s.vocab)
+		if problem == "" && len(ids) == 0 {
+			problem = "must not be empty"
+		}
+		if problem != "" {
+			f.fail(invalid("allowed_token_ids", "'allowed_token_ids' %s.", problem))
+			return
+		}
+		p.sampling.Allowed = make([]uint64, slices.Max(ids)/64+1)
+		for _, t := range ids {
+			p.sampling.Allowed[t/64] |= 1 << (t % 64)
+		}
+	}
+	v, lim := f.get("bad_words"), s.cfg.Limits
+	if v == nil || f.err != nil {
+		return
+	}
+	if v[0] != '[' {
+		f.fail(invalid("bad_words", "'bad_words' must be a list of up to %d strings.", lim.BadWords))
+		return
+	}
+	ctx, tokens := tokenizer.WithSearches(ctx), 0
+	word := func(_ int, e json.RawMessage) {
+		var word string
+		if unmarshal(e, &word) != nil || isNull(e) {
+			panic(refusal(invalid("bad_words", "'bad_words' must hold strings.")))
+		}
+		if solid := strings.TrimLeft(word, " \t\r\n"); solid != "" {
+			word = solid
+		}
+		if word == "" || len(word) > lim.StopBytes {
+			panic(refusal(invalid("bad_words", "each of 'bad_words' must have 1 to %d bytes, not counting white space before a word.", lim.StopBytes)))
+		}
+		var before []int32
+		for _, ids := range s.spellings(ctx, word) {
+			if len(ids) == 0 || slices.Equal(ids, before) {
+				continue
+			}
+			if tokens += len(ids); tokens > badWordTokens {
+				panic(refusal(invalid("bad_words", "'bad_words' come to more than %d tokens.", badWordTokens)))
+			}
+			p.sampling.BadWords, before = append(p.sampling.BadWords, ids), ids
+		}
+	}
+	f.attempt(func() { elements("bad_words", "strings", v, lim.BadWords, word) })
+}
+
+// spellings are the tokens of a bad word where a text begins with it, and within a text: after a
+// space, or, if the word is itself white space, after a letter.
+func (s *Server) spellings(ctx context.Context, word string) (list [][]int32) {
+	tokens := func(text string) []int32 {
+		return given(s.encode(ctx, []Segment{{Text: text}}, false, "bad_words"))
+	}
+	if strings.Trim(word, " \t\r\n") != "" {
+		return [][]int32{tokens(word), tokens(" " + word)}
+	}
+	const letter = "x"
+	list = append(list, tokens(word))
+	first, both := tokens(letter), tokens(letter+word)
+	if n := len(first); len(both) > n && slices.Equal(both[:n], first) {
+		list = append(list, both[n:])
+	}
+	return list
+}
+
+// checkMasks refuses settings that leave no token to draw, as far as they show it by
+// themselves. What depends on the text before, or on a grammar, ends the sequence when it
+// comes to that, with the code no_allowed_token.
+func (p *params) checkMasks() *apiError {
+	sp := &p.sampling
+	if sp.Allowed == nil {
+		return nil
+	}
+	left := slices.Clone(sp.Allowed)
+	ban := func(token int32) {
+		if w := int(token) / 64; w < len(left) {
+			left[w] &^= 1 << (token % 64)
+		}
+	}
+	for _, word := range sp.BadWords {
+		if len(word) == 1 {
+			ban(word[0])
+		}
+	}
+	if sp.MinTokens > 0 && sp.Grammar == nil {
+		for _, token := range sp.Stop {
+			ban(token)
+		}
+	}
+	if slices.ContainsFunc(left, func(w uint64) bool { return w != 0 }) {
+		return nil
+	}
+	return invalidCode("allowed_token_ids", "no_allowed_token", "'allowed_token_ids' leaves no token to draw: 'bad_words' or 'min_tokens' ban every one of them.")
+}

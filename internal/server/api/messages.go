@@ -1,0 +1,222 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+
+	"github.com/shoal-llm/shoal/internal/text/tokenizer"
+)
+
+// Anthropic's Messages API. A request is put into the words of a chat and takes the way
+// of one from there; answers, streams and errors are put into Anthropic's words.
+
+// countTokens is what a request would read.
+func (s *Server) countTokens(ctx context.Context, body []byte) map[string]int {
+	f := given(parseFields(body))
+	p := params{}
+	f.str("model", &p.model, 512)
+	give(f.err)
+	give(s.checkModel(&p))
+	c := s.messagesTalk(f)
+	tools, _ := messagesTools(f)
+	ids, _ := s.chatPrompt(tokenizer.WithSearches(ctx), c, tools.callable())
+	return map[string]int{"input_tokens": len(ids)}
+}
+
+// messagesWords are the parameters that Messages has, in the words of a chat.
+var messagesWords = map[string]string{"model": "model", "stream": "stream", "temperature": "temperature", "top_p": "top_p", "top_k": "top_k",
+	"stop_sequences": "stop", "output_format": "response_format", "kv_policy": "kv_policy", "seed": "seed", "min_p": "min_p", "cache_salt": "cache_salt"}
+
+// decodeMessagesBody turns the body of POST /v1/messages into a generation.
+func (s *Server) decodeMessagesBody(ctx context.Context, body []byte) *generation {
+	f := given(parseFields(body))
+	most := 0
+	if !f.most("max_tokens", &most) && f.err == nil {
+		panic(refusal(invalidCode("max_tokens", "missing_required_parameter", "'max_tokens' is required.")))
+	}
+	if most == 0 {
+		f.fail(invalid("max_tokens", "'max_tokens' must be at least 1, or -1 for as many as there is room for."))
+	}
+	words := f.as(messagesWords)
+	words.stops = manyStops
+	if v := f.get("output_config"); v != nil {
+		o, e := parseFields(v)
+		if e != nil {
+			panic(refusal(invalid("output_config", "'output_config' must be an object.")))
+		}
+		if format := o.get("format"); format != nil {
+			words.raw["response_format"], words.spelled["response_format"] = format, "output_config.format"
+		}
+	}
+	g := &generation{params: s.parseParams(words), promptLogprobs: -1, stopsInAnswer: true, frames: func() framer { return &messageFramer{} }}
+	f.fail(words.err)
+	give(f.err)
+	give(s.checkModel(&g.params))
+	c := s.messagesTalk(f)
+	tools, servers := messagesTools(f)
+	g.tools = tools
+	f.read["metadata"], f.read["service_tier"] = true, true // they change nothing of an answer
+	g.ignored = append(given(s.ignored(f)), append(given(s.notServed(servers)), c.left...)...)
+	g.maxTokens = most
+	s.converse(ctx, g, c)
+	g.head = s.newHead("msg_", "message", g.model)
+	return g
+}
+
+// messagesTalk reads the conversation of Messages.
+func (s *Server) messagesTalk(f *fields) (c talk) {
+	c.AddGenerationPrompt, c.merge = true, true
+	r := turnReader{lim: s.cfg.Limits}
+	if system := r.system(f.get("system")); system != "" {
+		c.Messages = append(c.Messages, Message{Role: "system", Content: system})
+	}
+	list := messageList(f.get("messages"), s.cfg.Limits)
+	last := newest(rolesOf(list), true)
+	for i, raw := range list {
+		c.Messages = append(c.Messages, r.turnsOf("messages["+itoa(i)+"]", raw, i == last)...)
+	}
+	c.left = r.left
+	var thinking struct {
+		Type string `json:"type"`
+	}
+	if v := f.get("thinking"); v != nil && unmarshal(v, &thinking) != nil {
+		panic(refusal(invalid("thinking", "'thinking' must be {\"type\": \"enabled\", \"budget_tokens\": N} or {\"type\": \"disabled\"}.")))
+	}
+	if s.thinks {
+		c.think(thinking.Type == "enabled" || thinking.Type == "adaptive")
+	}
+	return c
+}
+
+// system joins the blocks of a system prompt. Blocks of headers that a client puts
+// there (x-anthropic-billing-header, with a value that changes every time) are not for the
+// model, and would part every prompt from the one before it.
+func (c *turnReader) system(v json.RawMessage) string {
+	if v == nil || v[0] != '[' {
+		return c.text("system", v)
+	}
+	var texts []string
+	elements("system", "blocks", v, c.lim.Parts, func(i int, raw json.RawMessage) {
+		if text, ok := c.part("system["+itoa(i)+"]", raw); ok && !strings.HasPrefix(text, "x-anthropic-") {
+			texts = append(texts, text)
+		}
+	})
+	return strings.Join(texts, "\n")
+}
+
+// turnsOf are the turns of a chat that one message is: results of tools are their own. now says
+// that the message is the newest one of the user.
+func (c *turnReader) turnsOf(at string, raw json.RawMessage, now bool) []Message {
+	c.now = now
+	var m struct {
+		Role    string          `json:"role"`
+		Content json.RawMessage `json:"content"`
+	}
+	if raw[0] != '{' || unmarshal(raw, &m) != nil {
+		panic(refusal(invalid(at, "'%s' must be an object with 'role' and 'content'.", at)))
+	}
+	if m.Role != "user" && m.Role != "assistant" && m.Role != "system" {
+		panic(refusal(invalid(at+".role", "'%s.role' must be user or assistant, got %.40q.", at, m.Role)))
+	}
+	if isNull(m.Content) || m.Content[0] != '[' {
+		return []Message{{Role: m.Role, Content: c.text(at+".content", m.Content)}}
+	}
+	var turns []Message
+	var texts, thoughts []string
+	var calls []ToolCall
+	elements(at+".content", "blocks", m.Content, c.lim.Parts, func(i int, raw json.RawMessage) {
+		here := at + ".content[" + itoa(i) + "]"
+		var b struct {
+			Type     string          `json:"type"`
+			Thinking string          `json:"thinking"`
+			ID       string          `json:"id"`
+			Name     string          `json:"name"`
+			Input    json.RawMessage `json:"input"`
+			Use      string          `json:"tool_use_id"`
+			Content  json.RawMessage `json:"content"`
+			Failed   bool            `json:"is_error"`
+		}
+		if err := unmarshal(raw, &b); err != nil && knownBlocks[b.Type] { // others may have members of any form
+			panic(refusal(invalid(here, "'%s' must be a content block, an object with a 'type'.", here)))
+		}
+		switch {
+		case b.Type == "thinking" && m.Role == "assistant":
+			thoughts = append(thoughts, b.Thinking)
+		case b.Type == "redacted_thinking":
+		case b.Type == "tool_use" && m.Role == "assistant" && b.Name != "":
+			args := "{}"
+			if !isNull(b.Input) {
+				args = compactJSON(b.Input)
+			}
+			calls = append(calls, madeCall{name: b.Name, arguments: []byte(args), id: b.ID}.toolCall())
+		case b.Type == "tool_result" && m.Role == "user":
+			c.now = false // a tool wrote it, not the user
+			text := c.text(here+".content", b.Content)
+			if c.now = now; b.Failed {
+				text = "Error: " + text
+			}
+			turns = append(turns, Message{Role: "tool", CallID: b.Use, Content: text})
+		default:
+			if text, ok := c.part(here, raw); ok {
+				texts = append(texts, text)
+			}
+		}
+	})
+	if len(texts) == 0 && len(calls) == 0 && len(turns) > 0 {
+		return turns
+	}
+	turn := Message{Role: m.Role, Content: strings.Join(texts, "\n"), Thought: strings.Join(thoughts, "\n")}
+	if len(calls) > 0 {
+		turn.Calls, turn.Empty = mustJSON(calls), len(texts) == 0
+	}
+	return append(turns, turn)
+}
+
+// knownBlocks are the blocks whose members are read by their names.
+var knownBlocks = map[string]bool{"thinking": true, "tool_use": true, "tool_result": true}
+
+// messagesTools reads the tools of Messages, and returns the places of those that a server runs:
+// the model may call a tool and need not, so they are left out.
+func messagesTools(f *fields) (t *toolset, servers []string) {
+	t = toolsOf(f.get("tools"), func(t *toolset, at string, raw json.RawMessage) {
+		var x struct {
+			Type string `json:"type"`
+			tool
+			Schema json.RawMessage `json:"input_schema"`
+		}
+		err := unmarshal(raw, &x)
+		if raw[0] == '{' && x.Type != "" && x.Type != "custom" { // whose members may be of any form
+			servers = append(servers, at)
+			return
+		}
+		if raw[0] != '{' || err != nil || x.Name == "" {
+			panic(refusal(invalid(at, "'%s' must be {\"name\", \"description\", \"input_schema\"}.", at)))
+		}
+		x.Parameters = x.Schema
+		t.add(at, x.tool)
+	})
+	if t != nil {
+		t.show()
+	}
+	choice := f.get("tool_choice")
+	if choice == nil {
+		return t.choose("", ""), servers
+	}
+	var c struct {
+		Type   string `json:"type"`
+		Name   string `json:"name"`
+		Single bool   `json:"disable_parallel_tool_use"`
+	}
+	how, known := "", false
+	if choice[0] == '{' && unmarshal(choice, &c) == nil {
+		how, known = map[string]string{"auto": "auto", "none": "none", "any": "required", "tool": "function"}[c.Type]
+	}
+	if !known {
+		panic(refusal(invalid("tool_choice", "'tool_choice' must be an object whose 'type' is auto, any, tool or none.")))
+	}
+	if t != nil {
+		t.single = c.Single
+	}
+	return t.choose(how, c.Name), servers
+}

@@ -1,0 +1,158 @@
+package api
+
+import (
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/shoal-llm/shoal/internal/text/tokenizer"
+)
+
+// realTokenizers are a byte-level and a SentencePiece-like one, whose decoder
+// strips the first space of a text.
+func realTokenizers(t *testing.T) map[string]Tokenizer {
+	t.Helper()
+	dir := filepath.Join("..", "..", "text", "tokenizer", "testdata")
+	fry, err := tokenizer.Load(filepath.Join(dir, "fry"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := os.ReadFile(filepath.Join(dir, "hf", "spm_llama2.tokenizer.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	spm, err := tokenizer.Parse(tokenizer.Files{Tokenizer: raw})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return map[string]Tokenizer{"fry": FromTokenizer(fry), "spm": FromTokenizer(spm)}
+}
+
+func encodeReal(t *testing.T, tok Tokenizer, text string) []int32 {
+	t.Helper()
+	ids, err := tok.Encode(t.Context(), []Segment{{Text: text}}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ids
+}
+
+// Prompt and answer join to the text, whatever the tokenizer: in one body, in a
+// stream, with echo, and token by token in the logprobs.
+func TestRealTokenizers(t *testing.T) {
+	for name, tok := range realTokenizers(t) {
+		t.Run(name, func(t *testing.T) {
+			const prompt, rest = "Once upon", " a time, Привет 🚀 日本語 e\u0301!"
+			all := encodeReal(t, tok, prompt+rest)
+			head := encodeReal(t, tok, prompt)
+			if !slices.Equal(all[:len(head)], head) {
+				t.Fatal("the prompt's tokens are not a prefix; choose another text")
+			}
+			e := &fakeEngine{script: tokens(FinishLength, all[len(head):]...)}
+			s, err := New(testConfig(), e, tok, fakeTemplate{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			srv := httptest.NewServer(s.Handler())
+			defer srv.Close()
+			url := srv.URL + "/v1/completions"
+			for _, body := range []M{{"prompt": prompt}, {"prompt": head}} {
+				body["max_tokens"], body["add_special_tokens"] = 400, false
+				if got := at(t, post(t, url, body).body, "choices", 0, "text"); got != rest {
+					t.Errorf("text %q, want %q", got, rest)
+				}
+				var text strings.Builder
+				for _, ev := range stream(t, url, body) {
+					if ev.json != nil {
+						text.WriteString(at(t, ev.json, "choices", 0, "text").(string))
+					}
+				}
+				if text.String() != rest {
+					t.Errorf("streamed %q", text.String())
+				}
+				delete(body, "stream")
+				body["echo"] = true
+				if got := at(t, post(t, url, body).body, "choices", 0, "text"); got != prompt+rest {
+					t.Errorf("echo %q", got)
+				}
+				body["logprobs"] = 1
+				a := post(t, url, body)
+				if a.status != 200 || len(at(t, a.body, "choices", 0, "logprobs", "tokens").([]any)) != len(all) {
+					t.Error(a.raw)
+				}
+			}
+		})
+	}
+}
+
+// A prompt that ends inside a character leaves nothing of it in the answer.
+func TestBytesOfThePromptDoNotLeak(t *testing.T) {
+	tok := realTokenizers(t)["fry"]
+	ids := encodeReal(t, tok, "🚀")
+	if len(ids) < 2 {
+		t.Skip("one token")
+	}
+	part := ids[:len(ids)-1]
+	s := continueText(tok, part, true)
+	if got := s.Push(encodeReal(t, tok, "x")[0]) + s.Flush(); got != "x" {
+		t.Errorf("the answer reads %q", got)
+	}
+	s = continueText(tok, ids, true)
+	if got := s.Push(encodeReal(t, tok, "x")[0]) + s.Flush(); got != "x" {
+		t.Errorf("the answer reads %q", got)
+	}
+}
+
+// The whole way of a chat: the checkpoint's template and tokenizer.
+func TestRealTemplate(t *testing.T) {
+	tmpl, err := tokenizer.LoadChatTemplate(filepath.Join("..", "..", "text", "tokenizer", "testdata", "fry"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tok := realTokenizers(t)["fry"]
+	e := &fakeEngine{script: tokens(FinishLength, encodeReal(t, tok, "Once upon")...)}
+	cfg := testConfig()
+	s, err := New(cfg, e, tok, FromTemplate(tmpl))
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := httptest.NewServer(s.Handler())
+	defer srv.Close()
+	for _, c := range []struct {
+		more M
+		want string
+	}{
+		{nil, "<|bos|><|user|>a <|end|> b<|end|><|assistant|>c<|end|><|assistant|>"},
+		{M{"add_generation_prompt": false}, "<|bos|><|user|>a <|end|> b<|end|><|assistant|>c<|end|>"},
+		{M{"continue_final_message": true}, "<|bos|><|user|>a <|end|> b<|end|><|assistant|>c"},
+	} {
+		body := chat(c.more)
+		body["messages"] = []M{{"role": "user", "content": "a <|end|> b", "name": "me"}, {"role": "assistant", "content": "c"}}
+		a := post(t, srv.URL+"/v1/chat/completions", body)
+		if a.status != 200 || at(t, a.body, "choices", 0, "message", "content") != "Once upon" {
+			t.Fatal(a.raw)
+		}
+		ids := e.last(t).Prompt
+		if got := tok.Decode(ids, false); got != c.want {
+			t.Errorf("prompt %q, want %q", got, c.want)
+		}
+		special := 0
+		for _, id := range ids {
+			if tok.IsSpecial(id) {
+				special++
+			}
+		}
+		if want := strings.Count(c.want, "<|") - 1; special != want { // the user's own is text
+			t.Errorf("%d control tokens, want %d", special, want)
+		}
+	}
+	if a := get(t, srv.URL+"/tokenizer_info"); !strings.Contains(at(t, a.body, "chat_template").(string), "add_generation_prompt") {
+		t.Error(a.raw)
+	}
+	both := chat(M{"continue_final_message": true, "add_generation_prompt": true})
+	checkParam(t, post(t, srv.URL+"/v1/chat/completions", both), "continue_final_message", true)
+	checkParam(t, post(t, srv.URL+"/v1/chat/completions", chat(M{"chat_template_kwargs": M{"messages": 1}})), "messages", 1)
+}

@@ -1,0 +1,30 @@
+package api
+
+import "github.com/shoal-llm/shoal/internal/text/toolcall"
+
+// thinking says whether an answer may begin with a thought (on), and whether the prompt opened
+// the thought already (inside) or opened and closed it (closed).
+type thinking struct{ on, inside, closed bool }
+
+// thinking is decided by the template of a request and by the end of the prompt, in which the
+// answer goes on.
+func (d dialect) thinking(turn string) thinking {
+	if !d.thinks {
+		return thinking{}
+	}
+	inside, closed := toolcall.Thought(turn)
+	return thinking{on: true, inside: inside, closed: closed}
+}
+
+// render renders a conversation. turn is the end of the prompt, in which the answer goes on.
+func (s *Server) render(c Conversation) (prompt []Segment, turn string, err error) {
+	if t, ok := s.tmpl.(interface {
+		RenderTurn(c Conversation) ([]Segment, string, error)
+	}); ok {
+		return t.RenderTurn(c)
+	}
+	if prompt, err = s.tmpl.Render(c); err == nil && len(prompt) > 0 {
+		turn = prompt[len(prompt)-1].Text
+	}
+	return prompt, turn, err
+}

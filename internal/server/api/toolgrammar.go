@@ -1,0 +1,156 @@
+package api
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+
+	"github.com/shoal-llm/shoal/internal/text/grammar"
+	"github.com/shoal-llm/shoal/internal/text/toolcall"
+)
+
+// constrainTools has the grammar of an answer enforce calls that must be made, and those
+// of strict functions; thoughts may come before what a grammar asks for. turn is the end
+// of the prompt, in which the answer goes on.
+func (s *Server) constrainTools(g *generation, turn string) {
+	g.thinking = s.dialect(g.tools).thinking(turn)
+	t, spec := g.tools, &g.sampling.Grammar
+	if t != nil {
+		strict := slices.ContainsFunc(t.list, func(x tool) bool { return x.Strict })
+		tags := strict && *spec == nil && s.family == toolcall.Hermes
+		for i, x := range t.list {
+			if (t.forced && (t.only == "" || t.only == x.Name)) || tags || x.Strict {
+				t.list[i].schema = s.arguments(i, x, &g.noted)
+			}
+		}
+	}
+	switch {
+	case t != nil && t.forced:
+		if *spec != nil && !g.formatted {
+			panic(refusal(invalid("tool_choice", "'tool_choice' asks for a call, and another parameter for another structure; give one.")))
+		}
+		made := s.callGrammar(t)
+		*spec = made
+	case t != nil && *spec == nil && s.family == toolcall.Hermes:
+		made := s.strictTags(t)
+		*spec = made
+	}
+	if *spec != nil && g.thinking.on {
+		after := **spec
+		after.Thought = grammar.ThoughtMay
+		if g.thinking.inside {
+			after.Thought = grammar.ThoughtBegun
+		}
+		*spec = &after
+	}
+}
+
+// checkUncalled refuses schemas of strict functions that cannot be enforced, though nothing may
+// be called: whether a request's tools are valid does not depend on its tool_choice.
+func (s *Server) checkUncalled(t *toolset) {
+	if t == nil || !t.off {
+		return
+	}
+	for i, x := range t.list {
+		if x.Strict {
+			s.arguments(i, x, nil)
+		}
+	}
+}
+
+// arguments is the schema of a function's arguments. Of one that is not strict, the parts
+// that cannot be enforced have no effect: noted gets their places.
+func (s *Server) arguments(i int, x tool, noted *[]string) string {
+	const anything = `{"type":"object"}`
+	if x.Parameters == nil || emptyValue(x.Parameters) {
+		return anything
+	}
+	spec := &grammar.Spec{Kind: grammar.KindJSONSchema, Text: objectSchema(string(x.Parameters))}
+	at := "tools[" + itoa(i) + "].function.parameters"
+	if !x.Strict && len(spec.Text) <= s.cfg.Limits.GrammarBytes {
+		text, removed, err := s.grammars.Relax(*spec)
+		if err != nil {
+			*noted = append(*noted, headerName(at))
+			return anything
+		}
+		for _, part := range removed {
+			*noted = append(*noted, headerName(at+part))
+		}
+		spec.Text = objectSchema(text)
+	}
+	e := s.checkGrammar(at, spec, noted)
+	if e != nil && !x.Strict {
+		*noted = append(*noted, headerName(at))
+		return anything
+	}
+	give(e)
+	return spec.Text
+}
+
+// objectSchema holds a schema without a type to objects.
+func objectSchema(text string) string {
+	var head struct {
+		Type any `json:"type"`
+	}
+	rest := strings.TrimSpace(text)[1:]
+	switch {
+	case json.Unmarshal([]byte(text), &head) != nil || head.Type != nil:
+		return text
+	case strings.TrimSpace(rest) == "}":
+		return `{"type":"object"}`
+	}
+	return `{"type":"object",` + rest
+}
+
+// callGrammar is an answer of calls alone, as the model's family writes them where that is
+// text, else as JSON.
+func (s *Server) callGrammar(t *toolset) *grammar.Spec {
+	hermes := s.family == toolcall.Hermes
+	var calls []string
+	for _, x := range t.list {
+		if t.only != "" && x.Name != t.only {
+			continue
+		}
+		open, end := `{"name": `+string(mustJSON(x.Name))+`, "parameters": `, "}"
+		if hermes {
+			open, end = "<tool_call>\n{\"name\": "+string(mustJSON(x.Name))+", \"arguments\": ", "}\n</tool_call>"
+		}
+		calls = append(calls, string(mustJSON(open))+" %json "+x.schema+" "+string(mustJSON(end)))
+	}
+	start := "call"
+	switch {
+	case t.single:
+	case hermes:
+		start = `call ("\n" call)*`
+	default:
+		start = `call | "[" call (", " call)* "]"`
+	}
+	spec := &grammar.Spec{Kind: grammar.KindLark, Text: "start: " + start + "\ncall: " + strings.Join(calls, "\n  | ")}
+	give(s.checkGrammar("tools", spec, nil))
+	return spec
+}
+
+// strictTags holds calls in free text to their schemas, if any function is strict.
+func (s *Server) strictTags(t *toolset) *grammar.Spec {
+	strict := false
+	type structure struct {
+		Begin  string          `json:"begin"`
+		Schema json.RawMessage `json:"schema"`
+		End    string          `json:"end"`
+	}
+	var body struct {
+		Triggers   []string    `json:"triggers"`
+		Structures []structure `json:"structures"`
+	}
+	body.Triggers = []string{"<tool_call>"}
+	for _, x := range t.list {
+		strict = strict || x.Strict
+		body.Structures = append(body.Structures, structure{"<tool_call>\n{\"name\": " + string(mustJSON(x.Name)) + ", \"arguments\": ", json.RawMessage(x.schema), "}\n</tool_call>"})
+	}
+	if !strict {
+		return nil
+	}
+	spec := &grammar.Spec{Kind: grammar.KindTags, Text: string(mustJSON(body))}
+	give(s.checkGrammar("tools", spec, nil))
+	return spec
+}

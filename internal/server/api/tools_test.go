@@ -1,0 +1,251 @@
+package api
+
+import (
+	"fmt"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/shoal-llm/shoal/internal/text/grammar"
+)
+
+// toolTemplate is the fake one of a family.
+type toolTemplate struct {
+	fakeTemplate
+	source string
+	seen   *Conversation
+}
+
+func (t toolTemplate) Source() string { return t.source }
+
+func (t toolTemplate) Render(c Conversation) ([]Segment, error) {
+	*t.seen = c
+	out, err := t.fakeTemplate.Render(c)
+	if strings.HasSuffix(t.source, "<think>") {
+		out = append(out, Segment{Text: "<think>\n"})
+	}
+	return out, err
+}
+
+// says is a model that writes a text.
+func says(text string) func(*Request) []Event {
+	var ids []int32
+	for _, b := range []byte(text) {
+		ids = append(ids, int32(b))
+	}
+	return tokens(FinishStop, append(ids, tokEOS)...)
+}
+
+func serveTools(t *testing.T, source string, e *fakeEngine) (string, *Conversation) {
+	t.Helper()
+	cfg := testConfig()
+	cfg.MaxModelLen = 8192
+	seen := new(Conversation)
+	s, err := New(cfg, e, fakeTok{}, toolTemplate{source: source, seen: seen})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := httptest.NewServer(s.Handler())
+	t.Cleanup(func() { h.Close(); e.live.Wait() })
+	return h.URL + "/v1/chat/completions", seen
+}
+
+const hermesTemplate = "{{ tools }} <tool_call> </think>"
+
+func weather(more ...M) []M {
+	return append([]M{{"type": "function", "function": M{"name": "get_weather", "description": "of a city", "strict": false,
+		"parameters": M{"type": "object", "properties": M{"city": M{"type": "string"}}, "required": []string{"city"}}}}}, more...)
+}
+
+// joined puts the deltas of a stream together.
+func joined(t *testing.T, ev []event) (content, thought, calls, finish string) {
+	t.Helper()
+	for _, e := range ev {
+		if e.data == "[DONE]" {
+			continue
+		}
+		for _, c := range at(t, e.json, "choices").([]any) {
+			c := c.(M)
+			d := c["delta"].(M)
+			if s, ok := d["content"].(string); ok {
+				content += s
+			}
+			if s, ok := d["reasoning_content"].(string); ok {
+				thought += s
+			}
+			if list, ok := d["tool_calls"].([]any); ok {
+				for _, x := range list {
+					f, x := x.(M)["function"].(M), x.(M)
+					if name, begins := f["name"].(string); begins {
+						if x["index"] != float64(strings.Count(calls, ";")) || !strings.HasPrefix(x["id"].(string), "call_") || x["type"] != "function" {
+							t.Errorf("a call begins with %v", x)
+						}
+						calls += name + ";"
+					} else if x["id"] != nil || x["type"] != nil || x["index"] != float64(strings.Count(calls, ";")-1) {
+						t.Errorf("a call goes on with %v", x)
+					}
+					calls = strings.TrimSuffix(calls, ";") + f["arguments"].(string) + ";"
+				}
+			}
+			if s, ok := c["finish_reason"].(string); ok {
+				finish = s
+			}
+		}
+	}
+	return content, thought, calls, finish
+}
+
+// A stream says what the whole answer says: thoughts, text, calls, ids but for the
+// request's, and why it ended.
+func TestToolCalls(t *testing.T) {
+	for _, c := range []struct {
+		text, content, thought, calls, finish string
+	}{
+		{"Just text.", "Just text.", "", "", "stop"},
+		{"<think>\nhm\n</think>\n\nI look.\n<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Oslo\"}}\n</tool_call>", "I look.", "hm", `get_weather{"city": "Oslo"};`, "tool_calls"},
+		{"<tool_call>{\"name\": \"get_weather\", \"arguments\": {}}</tool_call><tool_call>{\"name\": \"get_weather\", \"arguments\": {\"city\": \"日\"}}</tool_call>", "", "", `get_weather{};get_weather{"city": "日"};`, "tool_calls"},
+		{"<tool_call>{\"name\": \"get_weather\", \"arguments\": {</tool_call>", "", "", `get_weather{};`, "tool_calls"},
+		{"<tool_call>{\"name\": \"get_weather\", \"arguments\": {\"city\": {</tool_call> so", " so", "", `get_weather{"city": {}};`, "tool_calls"},
+		{"<tool_call>{\"name\": \"unknown\", \"arguments\": {}}</tool_call>", "<tool_call>{\"name\": \"unknown\", \"arguments\": {}}</tool_call>", "", "", "stop"},
+	} {
+		url, seen := serveTools(t, hermesTemplate, &fakeEngine{script: says(c.text)})
+		body := chat(M{"tools": weather(), "logprobs": true})
+		a := post(t, url, body)
+		if a.status != 200 {
+			t.Fatal(a.raw)
+		}
+		if !strings.Contains(string(seen.Tools), "get_weather") {
+			t.Error("the template did not see the tools")
+		}
+		m := at(t, a.body, "choices", 0, "message").(M)
+		var calls string
+		if list, ok := m["tool_calls"].([]any); ok {
+			for _, x := range list {
+				f := x.(M)["function"].(M)
+				if id := x.(M)["id"].(string); !strings.HasPrefix(id, "call_") || len(id) != 29 {
+					t.Errorf("id %q", id)
+				}
+				calls += fmt.Sprint(f["name"], f["arguments"], ";")
+			}
+		}
+		content, _ := m["content"].(string)
+		thought, _ := m["reasoning_content"].(string)
+		if finish := at(t, a.body, "choices", 0, "finish_reason"); content != c.content || thought != c.thought || calls != c.calls || finish != c.finish {
+			t.Errorf("%q: content %q, thought %q, calls %q, finish %v", c.text, content, thought, calls, finish)
+		}
+		content, thought, calls, finish := joined(t, stream(t, url, body))
+		if content != c.content || thought != c.thought || finish != c.finish || calls != c.calls {
+			t.Errorf("%q streamed: content %q, thought %q, calls %q, finish %v", c.text, content, thought, calls, finish)
+		}
+	}
+}
+
+// A call that must be made is enforced by a grammar, in the words of the family.
+func TestForcedCalls(t *testing.T) {
+	strict := M{"type": "function", "function": M{"name": "g", "strict": true, "parameters": M{"type": "object", "properties": M{"a": M{"type": "integer"}}}}}
+	for _, c := range []struct {
+		source   string
+		ask      M
+		fits, no []string
+	}{
+		{"{{ tools }} <tool_call>", M{"tools": weather(), "tool_choice": "required"}, []string{
+			"<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Oslo\"}}\n</tool_call>",
+			"<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"a\"}}\n</tool_call>\n<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"b\"}}\n</tool_call>"},
+			[]string{"text", "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {}}\n</tool_call>"}},
+		{"{{ tools }} ipython", M{"tools": weather(strict), "tool_choice": M{"type": "function", "function": M{"name": "g"}}}, []string{`{"name": "g", "parameters": {"a": 1}}`},
+			[]string{`{"name": "get_weather", "parameters": {"city": "a"}}`, `[{"name": "g", "parameters": {"a": 1}}]`}},
+		{"{{ tools }} [TOOL_CALLS]", M{"tools": weather(), "tool_choice": "required", "parallel_tool_calls": true}, []string{`[{"name": "get_weather", "parameters": {"city": "a"}}, {"name": "get_weather", "parameters": {"city": "b"}}]`}, []string{"[]"}},
+		{"{{ tools }} <tool_call> <think></think> <think>", M{"tools": weather(), "tool_choice": "required"}, []string{"hm</think>\n<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Oslo\"}}\n</tool_call>"}, []string{"hm</think>no"}},
+		{"{{ tools }} <tool_call>", M{"tools": weather(strict)}, []string{"free text", "a <tool_call>\n{\"name\": \"g\", \"arguments\": {\"a\": 1}}\n</tool_call> b"}, []string{"<tool_call>\n{\"name\": \"g\", \"arguments\": {\"a\": \"x\"}}\n</tool_call>", "<tool_call>x"}},
+		{"{{ tools }} </think>", M{"response_format": M{"type": "json_object"}}, []string{"{}", "<think>x</think>\n{}"}, []string{"x</think>{}"}},
+	} {
+		e := &fakeEngine{script: hello}
+		url, _ := serveTools(t, c.source, e)
+		if a := post(t, url, chat(c.ask)); a.status != 200 {
+			t.Fatal(a.raw)
+		}
+		spec := e.last(t).Sampling.Grammar
+		if spec == nil {
+			t.Fatalf("%v: no grammar", c.ask)
+		}
+		g, err := grammar.New(&grammar.Vocabulary{}, *spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		judge := func(s string) bool {
+			at, err := g.Start().AdvanceBytes([]byte(s))
+			return err == nil && at.Ends()
+		}
+		for _, s := range c.fits {
+			if !judge(s) {
+				t.Errorf("%v refuses %q: %s", c.ask, s, spec.Text)
+			}
+		}
+		for _, s := range c.no {
+			if judge(s) {
+				t.Errorf("%v takes %q", c.ask, s)
+			}
+		}
+	}
+}
+
+// Turns of calls and results reach a template that knows them as they are, Mistral's with
+// ids of nine letters, and one that knows none in words.
+func TestToolTurns(t *testing.T) {
+	messages := []M{{"role": "user", "content": "Weather?"},
+		{"role": "assistant", "content": nil, "tool_calls": []M{{"id": "call_0123456789", "type": "function", "function": M{"name": "get_weather", "arguments": `{"city":"Oslo"}`}}}},
+		{"role": "tool", "tool_call_id": "call_0123456789", "content": "rain"}}
+	for source, want := range map[string]func(c *Conversation) bool{
+		hermesTemplate: func(c *Conversation) bool {
+			return c.Messages[1].Empty && strings.Contains(string(c.Messages[1].Calls), `"id":"call_0123456789"`) && c.Messages[2].Role == "tool" && c.Messages[2].CallID == "call_0123456789"
+		},
+		"{{ tools }} [TOOL_CALLS]": func(c *Conversation) bool {
+			return len(c.Messages[2].CallID) == 9 && strings.Contains(string(c.Messages[1].Calls), c.Messages[2].CallID)
+		},
+		"{{ messages }}": func(c *Conversation) bool {
+			return len(c.Messages) == 4 && c.Messages[0].Role == "system" && strings.Contains(c.Messages[0].Content, "get_weather") &&
+				c.Messages[2].Content == `{"name": "get_weather", "parameters": {"city":"Oslo"}}` && c.Messages[3].Role == "user"
+		},
+	} {
+		url, seen := serveTools(t, source, &fakeEngine{script: says(`{"name": "get_weather", "parameters": {"city": "Rome"}}`)})
+		if a := post(t, url, chat(M{"messages": messages, "tools": weather()})); a.status != 200 || !want(seen) {
+			t.Errorf("%q: %d %s\n%+v", source, a.status, a.raw, seen.Messages)
+		} else if source == "{{ messages }}" && at(t, a.body, "choices", 0, "finish_reason") != "tool_calls" {
+			t.Errorf("the call was not found: %s", a.raw)
+		}
+	}
+}
+
+// Arguments that are missing, null or empty are an empty object, as vLLM has it.
+func TestPlainCalls(t *testing.T) {
+	const want = `{"name": "f", "parameters": {}}`
+	for _, args := range []string{``, `, "arguments": null`, `, "arguments": ""`, `, "arguments": " "`, `, "arguments": "{}"`} {
+		if got := plainCalls([]byte(`[{"function": {"name": "f"` + args + `}}]`)); got != want {
+			t.Errorf("%s: %s", args, got)
+		}
+	}
+}
+
+func TestToolsRefused(t *testing.T) {
+	url, _ := serveTools(t, hermesTemplate, &fakeEngine{script: hello})
+	f := weather()
+	for _, c := range []struct {
+		ask   M
+		param string
+	}{
+		{M{"tools": "x"}, "tools"},
+		{M{"tools": []M{{"type": "function"}}}, "tools[0]"},
+		{M{"tools": []M{{"type": "web_search", "function": M{"name": "x"}}}}, "tools[0].type"},
+		{M{"tools": []M{{"type": "function", "function": M{"name": "a b"}}}}, "tools[0].function.name"},
+		{M{"tools": append(weather(), weather()...)}, "tools[1].function.name"},
+		{M{"tool_choice": "required"}, "tool_choice"},
+		{M{"tools": f, "tool_choice": "sometimes"}, "tool_choice"},
+		{M{"tools": f, "tool_choice": M{"type": "function", "function": M{"name": "h"}}}, "tool_choice"},
+		{M{"tools": f, "tool_choice": "required", "guided_regex": "a"}, "tool_choice"},
+		{M{"tools": []M{{"type": "function", "function": M{"name": "s", "strict": true, "parameters": M{"type": "object", "properties": M{"a": M{"uniqueItems": true}}}}}}}, "tools[0].function.parameters"},
+	} {
+		if a := post(t, url, chat(c.ask)); a.status != 400 || at(t, a.body, "error", "param") != c.param {
+			t.Errorf("%v: %d %s, want param %s", c.ask, a.status, a.raw, c.param)
+		}
+	}
+}

@@ -1,0 +1,154 @@
+package api
+
+import (
+	"crypto/sha256"
+	"encoding/base32"
+	"encoding/json"
+	"strings"
+
+	"github.com/shoal-llm/shoal/internal/text/toolcall"
+)
+
+// showTools gives the template the tools, or, where it knows none, tells the model of them
+// in words, and of calls and results in turns that it knows.
+func (s *Server) showTools(c *Conversation, t *toolset) {
+	family := s.dialect(t).family
+	for i := range c.Messages {
+		c.Messages[i].Calls = repairedCalls(c.Messages[i].Calls)
+	}
+	if family == toolcall.Mistral {
+		for i := range c.Messages {
+			m := &c.Messages[i]
+			m.CallID, m.Calls = nineLetters(m.CallID), callsOfNine(m.Calls)
+		}
+	}
+	if family != toolcall.None {
+		if t != nil {
+			c.Tools = t.raw
+		}
+		return
+	}
+	for i := range c.Messages {
+		m := &c.Messages[i]
+		switch {
+		case m.Role == "tool":
+			*m = Message{Role: "user", Content: "Result of the call: " + m.Content}
+		case m.Calls != nil:
+			*m = Message{Role: m.Role, Name: m.Name, Content: strings.TrimSpace(m.Content + "\n" + plainCalls(m.Calls))}
+		}
+	}
+	if t == nil {
+		return
+	}
+	text := "You can call these functions:\n" + compactJSON(t.raw) + "\nTo call one, answer with nothing but JSON: {\"name\": NAME, \"parameters\": {...}}. For several, give a list."
+	if len(c.Messages) > 0 && c.Messages[0].Role == "system" {
+		c.Messages[0].Content += "\n\n" + text
+		return
+	}
+	c.Messages = append([]Message{{Role: "system", Content: text}}, c.Messages...)
+}
+
+type sentCall struct {
+	ID       string `json:"id,omitempty"`
+	Type     string `json:"type,omitempty"`
+	Function struct {
+		Name      string          `json:"name"`
+		Arguments json.RawMessage `json:"arguments"`
+	} `json:"function"`
+}
+
+func sentCalls(raw json.RawMessage) (list []sentCall) {
+	_ = unmarshal(raw, &list) // decodeCalls has read it before
+	return list
+}
+
+// repairedCalls have arguments that are objects of JSON, which templates iterate over: a model
+// may have been cut off in a call that the history shows. Arguments that are missing or blank
+// are the template's to read. Calls that need no repair stay as they came.
+func repairedCalls(raw json.RawMessage) json.RawMessage {
+	if raw == nil {
+		return nil
+	}
+	var calls []map[string]json.RawMessage
+	_ = unmarshal(raw, &calls) // decodeCalls has read it before
+	broken := false
+	for _, call := range calls {
+		var function map[string]json.RawMessage
+		_ = unmarshal(call["function"], &function)
+		args := function["arguments"]
+		if isNull(args) || args[0] == '{' {
+			continue
+		}
+		text := string(args)
+		if args[0] == '"' {
+			text = stringOf(args)
+		}
+		if whole := toolcall.Repair(text); strings.TrimSpace(text) != "" && whole != text {
+			broken = true
+			function["arguments"] = mustJSON(whole)
+			call["function"] = mustJSON(function)
+		}
+	}
+	if broken {
+		return mustJSON(calls)
+	}
+	return raw
+}
+
+// plainCalls writes calls as the model was told to.
+func plainCalls(raw json.RawMessage) string {
+	var out []string
+	for _, c := range sentCalls(raw) {
+		args := strings.TrimSpace(schemaText(c.Function.Arguments))
+		if args == "" || args == "null" {
+			args = "{}"
+		}
+		out = append(out, `{"name": `+string(mustJSON(c.Function.Name))+`, "parameters": `+args+`}`)
+	}
+	if len(out) == 1 {
+		return out[0]
+	}
+	return "[" + strings.Join(out, ", ") + "]"
+}
+
+// callsOfNine gives calls ids of nine letters, as Mistral's templates ask.
+func callsOfNine(raw json.RawMessage) json.RawMessage {
+	if raw == nil {
+		return nil
+	}
+	list := sentCalls(raw)
+	for i := range list {
+		list[i].ID = nineLetters(list[i].ID)
+	}
+	return mustJSON(list)
+}
+
+func nineLetters(id string) string {
+	if id == "" || len(id) == 9 {
+		return id
+	}
+	return hashed(id, 9)
+}
+
+func hashed(text string, n int) string {
+	h := sha256.Sum256([]byte(text))
+	return strings.ToLower(base32.StdEncoding.EncodeToString(h[:]))[:n]
+}
+
+// decodeCalls checks the tool_calls of an assistant's message; nil: none.
+func decodeCalls(at string, v json.RawMessage, lim Limits) json.RawMessage {
+	if isNull(v) || emptyValue(v) {
+		return nil
+	}
+	if v[0] != '[' {
+		panic(refusal(invalid(at, "'%s' must be a list.", at)))
+	}
+	elements(at, "calls", v, lim.Parts, func(i int, raw json.RawMessage) {
+		here := at + "[" + itoa(i) + "]"
+		var c sentCall
+		if raw[0] != '{' || unmarshal(raw, &c) != nil || c.Function.Name == "" {
+			panic(refusal(invalid(here, "'%s' must be {\"id\", \"type\": \"function\", \"function\": {\"name\", \"arguments\"}}.", here)))
+		}
+	})
+	return v
+}

@@ -1,0 +1,232 @@
+package store
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/asynkron/protoactor-go/actor"
+
+	"github.com/shoal-llm/shoal/collective/natsbus"
+	"github.com/shoal-llm/shoal/internal/jobs"
+	"github.com/shoal-llm/shoal/internal/jobs/files"
+	"github.com/shoal-llm/shoal/internal/jobs/journal"
+	"github.com/shoal-llm/shoal/internal/proto"
+	"github.com/shoal-llm/shoal/internal/rpc"
+	"github.com/shoal-llm/shoal/internal/security"
+	"github.com/shoal-llm/shoal/internal/sys/fixedport"
+)
+
+// wanted is how many processes keep a replica of the store: it goes on
+// while two of them are up.
+const wanted = 3
+
+// storeBytes is what one replica may take on disk: jobs, files, and the lease.
+const storeBytes = jobs.StoreBytes + files.Bytes + (256 << 20)
+
+// replica is a process's part in the replicated store: a NATS server with
+// JetStream in a mesh of its own, apart from that of the tensors, since a
+// collective must not wait for a disk. It begins when the coordinator asks for it, and
+// goes on by itself after a restart.
+type replica struct {
+	dir  string
+	name string
+	key  security.Key
+	role security.Role
+	log  *slog.Logger
+	addr string // its place in a replicated store, taken or offered
+
+	asked  sync.WaitGroup
+	mender *mender
+	change sync.Mutex // one at a time
+
+	mu   sync.Mutex
+	plan *plan
+	bus  *natsbus.Server
+	held net.Listener // keeps the offered address free for the server; nil: it is needed no more
+}
+
+// openReplica starts what a data directory says, whose lock the caller has. at is host:port,
+// with port 0 for any that stays this process's own: the other members write it down.
+func openReplica(ctx context.Context, dir, name, at string, role security.Role, key security.Key, log *slog.Logger) (_ *replica, err error) {
+	r := &replica{dir: dir, name: name, key: key, role: role, log: log}
+	defer func() {
+		if err == nil {
+			r.mender = startMender(dir, func() *natsbus.Server { _, bus := r.now(); return bus }, log)
+		}
+	}()
+	b, err := os.ReadFile(r.path())
+	switch {
+	case err == nil:
+		p := new(plan)
+		if err := json.Unmarshal(b, p); err != nil {
+			return nil, fmt.Errorf("store: %s does not decode: %w", r.path(), err)
+		}
+		return r, r.start(ctx, p)
+	case !errors.Is(err, os.ErrNotExist):
+		return nil, fmt.Errorf("store: %w", err)
+	}
+	// A port that is free now, and stays so until the server takes it.
+	if host, port, _ := net.SplitHostPort(at); port == "0" {
+		r.held, err = fixedport.Listen(host)
+	} else {
+		r.held, err = net.Listen("tcp", at)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("store: %w", err)
+	}
+	r.addr = r.held.Addr().String()
+	return r, nil
+}
+
+// free lets the offered address go.
+func (r *replica) free() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.held != nil {
+		_ = r.held.Close() // nobody has accepted from it
+		r.held = nil
+	}
+}
+
+func (r *replica) path() string { return filepath.Join(r.dir, "store.json") }
+
+// keep takes part in a store from now on, or learns who does now. Twice is once, and
+// what is older than what is known says nothing.
+func (r *replica) keep(ctx context.Context, p *plan) error {
+	r.change.Lock()
+	defer r.change.Unlock()
+	if old, bus := r.now(); old != nil {
+		if old.ID == p.ID {
+			return r.follow(old, p, bus)
+		}
+		return fmt.Errorf("store: %s keeps store %s already, not %s; give it an empty --data-dir to change that", r.name, old.ID, p.ID)
+	}
+	if err := r.write(p); err != nil {
+		return err
+	}
+	r.free()
+	if err := r.start(ctx, p); err != nil {
+		_ = os.Remove(r.path())
+		return err
+	}
+	r.log.Info("keeps a copy of the store", "store", p.ID, "as", p.Self, "members", p.routes())
+	return nil
+}
+
+// follow takes a newer plan of the same store. Who is not in it puts its copy aside.
+func (r *replica) follow(old, p *plan, bus *natsbus.Server) error {
+	if p.Revision <= old.Revision {
+		return nil
+	}
+	if p.Self == "" {
+		bus.Shutdown()
+		r.log.Error("this process keeps no copy of the store any more: it was removed. To keep one again, start it again", "store", old.ID)
+		aside := filepath.Join(r.dir, fmt.Sprintf("removed-%s-%d", p.ID, p.Revision))
+		return errors.Join(os.MkdirAll(aside, 0o700), os.Rename(r.path(), filepath.Join(aside, "store.json")), os.Rename(r.storeDir(old), filepath.Join(aside, "store")))
+	}
+	if err := r.write(p); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	r.plan = p
+	r.mu.Unlock()
+	for _, at := range p.routes() {
+		if err := bus.AddRoute(at); err != nil {
+			return err
+		}
+	}
+	r.log.Info("the members of the store have changed", "store", p.ID, "members", p.servers())
+	return nil
+}
+
+func (r *replica) write(p *plan) error {
+	b, err := json.Marshal(p)
+	if err != nil {
+		return fmt.Errorf("store: %w", err)
+	}
+	return journal.WriteWhole(r.path(), b)
+}
+
+func (r *replica) storeDir(p *plan) string { return filepath.Join(r.dir, "store-"+p.ID) }
+
+func (r *replica) start(ctx context.Context, p *plan) error {
+	at := p.member(p.Self)
+	if at < 0 || len(p.Members) < 2 || len(p.Members) > wanted {
+		return fmt.Errorf("store: the store %s has %d members, want 2 or %d, %q among them", p.ID, len(p.Members), wanted, p.Self)
+	}
+	cfg := natsbus.Config{Name: p.Members[at].server(), Cluster: "store-" + p.ID, Listen: p.Members[at].Route, Seeds: p.routes(), HungAfter: 2 * hintAfter,
+		StoreDir: r.storeDir(p), StoreBytes: storeBytes, SyncAlways: true, Log: r.log}
+	if !r.key.IsZero() {
+		var err error
+		var clients *tls.Config
+		if cfg.RouteTLS, clients, err = r.key.BusTLS(security.Identity{Role: r.role, ID: r.name}); err != nil {
+			return err
+		}
+		cfg.ClientTLS, cfg.Secret, cfg.Secrets = clients, r.key.BusPassword(security.RoleCoordinator), r.key.BusPasswords(security.RoleCoordinator)
+	}
+	if err := awaitPort(ctx, cfg.Listen, r.log); err != nil {
+		return fmt.Errorf("%w. Or let another process keep the copy: shoal store remove %[2]s, then start %[2]s with an empty --data-dir and add it again", err, r.name)
+	}
+	bus, err := natsbus.Start(cfg)
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	r.plan, r.bus, r.addr = p, bus, p.Members[at].Route
+	r.mu.Unlock()
+	return nil
+}
+
+// now is the store that is kept and its server; nil: there is none yet.
+func (r *replica) now() (*plan, *natsbus.Server) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.plan, r.bus
+}
+
+func (r *replica) close() {
+	r.asked.Wait()
+	r.mender.close()
+	r.free()
+	if _, bus := r.now(); bus != nil {
+		bus.Shutdown()
+	}
+}
+
+// actorName is the actor of a process that offers to keep a copy.
+const actorName = "store"
+
+// serve answers the coordinator that forms a store.
+func (r *replica) serve(sys *rpc.System) error {
+	mux := rpc.NewMux(sys)
+	rpc.Handle(mux, uint32(proto.Kind_KIND_STORE), func(c *rpc.Ctx, m *proto.StoreMembers) {
+		p := &plan{ID: m.Store, Revision: m.Revision}
+		for _, x := range m.Members[:min(len(m.Members), wanted)] {
+			p.Members = append(p.Members, member{x.Name, x.Route, x.Server})
+		}
+		p.Self = p.at(r.addr)
+		if _, err := os.Stat(filepath.Join(r.dir, "jetstream")); err == nil {
+			c.Fail(fmt.Errorf("store: %s has jobs of its own in %s; give it an empty --data-dir", r.name, r.dir))
+			return
+		}
+		r.asked.Go(func() { // starting a server takes a while
+			ctx, cancel := context.WithTimeout(context.Background(), keepLimit)
+			defer cancel()
+			if err := r.keep(ctx, p); err != nil {
+				c.Fail(err)
+				return
+			}
+			_ = c.Reply(&proto.Empty{})
+		})
+	})
+	_, err := sys.Spawn(actorName, actor.PropsFromFunc(func(c actor.Context) { mux.Receive(c) }))
+	return err
+}

@@ -1,0 +1,105 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/shoal-llm/shoal/internal/security"
+	"github.com/shoal-llm/shoal/internal/sys/fixedport"
+)
+
+// TestReplicaHoldsItsAddress: what a process offers to the store is not taken by
+// somebody else before the store is formed, and is free when it has left.
+func TestReplicaHoldsItsAddress(t *testing.T) {
+	r, err := openReplica(t.Context(), t.TempDir(), "a", "127.0.0.1:0", security.RoleNode, security.Key{}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l, err := net.Listen("tcp", r.addr); err == nil {
+		l.Close()
+		t.Errorf("%s was free", r.addr)
+	}
+	r.close()
+	l, err := net.Listen("tcp", r.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Close()
+}
+
+// said is what a logger wrote, and a signal whenever it does.
+type said struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+	to chan struct{}
+}
+
+func (s *said) Write(b []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	select {
+	case s.to <- struct{}{}:
+	default:
+	}
+	return s.b.Write(b)
+}
+
+func (s *said) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}
+
+// TestReplicaWaitsForItsPort: somebody else has the port that the other members know when a
+// process comes back. It says so and waits; when it gives up it says what to do.
+func TestReplicaWaitsForItsPort(t *testing.T) {
+	taken, err := fixedport.Listen("127.0.0.1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	at := taken.Addr().String()
+	dir, log := t.TempDir(), &said{to: make(chan struct{}, 1)}
+	open := func(ctx context.Context) (*replica, error) {
+		return openReplica(ctx, dir, "a", "127.0.0.1:0", security.RoleNode, security.Key{}, slog.New(slog.NewTextHandler(log, nil)))
+	}
+	p := &plan{ID: "x", Self: "a", Members: []member{{Name: "a", Route: at}, {Name: "b", Route: "127.0.0.1:1"}}}
+	if err := (&replica{dir: dir}).write(p); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	_, err = open(ctx)
+	for _, want := range []string{at, "ss -ltnp", "shoal store remove a", "in use"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("on a port that is taken: %v; want %q in it", err, want)
+		}
+	}
+	if op := (*net.OpError)(nil); !errors.As(err, &op) {
+		t.Errorf("%v hides what listening said", err)
+	}
+	if text := log.String(); strings.Count(text, "waiting for the port") != 1 || !strings.Contains(text, at) {
+		t.Errorf("while it waited the log said %q", text)
+	}
+
+	log.to = make(chan struct{}, 1)
+	go func() {
+		<-log.to // it waits
+		taken.Close()
+	}()
+	r, err := open(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.close()
+	if _, bus := r.now(); bus.RouteAddr() != at {
+		t.Errorf("its routes are at %s, want %s", bus.RouteAddr(), at)
+	}
+}

@@ -1,0 +1,237 @@
+package store
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/shoal-llm/shoal/internal/gossip"
+	"github.com/shoal-llm/shoal/internal/jobs/files"
+	"github.com/shoal-llm/shoal/internal/jobs/journal"
+	"github.com/shoal-llm/shoal/internal/security"
+)
+
+const (
+	formEvery = 2 * time.Second
+	keepLimit = 20 * time.Second
+	moveLimit = 10 * time.Minute
+)
+
+// Run watches for the processes that the operator has named to keep copies and,
+// when two of them are here, moves the store of one copy into a replicated one. From then
+// on it tends that one.
+func (g *Members) Run() {
+	t := time.NewTicker(formEvery)
+	defer t.Stop()
+	var late lateness
+	for {
+		g.op.Lock()
+		why := g.formOrTend()
+		g.op.Unlock()
+		if late.log(why, time.Now()) {
+			g.log.Warn(why)
+		}
+		select {
+		case <-t.C:
+		case <-g.names.changed:
+		case <-g.ctx.Done():
+			return
+		}
+	}
+}
+
+// startPatience is how long the processes that keep copies may take to come, before the log
+// says that they are missing.
+const startPatience = 20 * time.Second
+
+// lateness tells when an obstacle belongs in the log: once, after it has lasted.
+type lateness struct {
+	since  time.Time // when the obstacles began; zero: there is none
+	logged string
+}
+
+// log tells whether to log an obstacle now; "": there is none.
+func (l *lateness) log(why string, now time.Time) bool {
+	if why == "" {
+		*l = lateness{}
+		return false
+	}
+	if l.since.IsZero() {
+		l.since = now
+	}
+	if why == l.logged || now.Sub(l.since) < startPatience {
+		return false
+	}
+	l.logged = why
+	return true
+}
+
+// formOrTend returns what hinders it; "": nothing, or no process was named to keep copies.
+func (g *Members) formOrTend() string {
+	if g.store.alone == nil {
+		if err := g.tend(); err != nil && g.ctx.Err() == nil {
+			return "the members of the store cannot be brought up to date: " + err.Error()
+		}
+		return ""
+	}
+	p, err := g.propose()
+	if err != nil && g.names.none() {
+		return ""
+	}
+	if err != nil {
+		return "jobs have one copy, on this machine: " + err.Error()
+	}
+	if err := g.replicate(p); err != nil {
+		return "the store was not replicated; trying again: " + err.Error()
+	}
+	return ""
+}
+
+// propose picks the replicas among the processes that were named: this process, then
+// standbys, then nodes.
+func (g *Members) propose() (*plan, error) {
+	if p, _ := g.store.replica.now(); p != nil {
+		return p, nil // begun before
+	}
+	var others []gossip.Member
+	for _, m := range g.gossip.Members() {
+		if m.Meta.Store != "" && m.Name != g.store.replica.name && m.Meta.State == gossip.Ready && g.names.has(m.Name) {
+			others = append(others, m)
+		}
+	}
+	if len(others) < wanted-1 {
+		return nil, fmt.Errorf("copies go to two further processes that the operator names (--store-nodes, or shoal store add) and that have a --data-dir; named: %s; here: %d", g.names, len(others))
+	}
+	standby := func(m gossip.Member) int {
+		if m.Meta.Role == string(security.RoleCoordinator) {
+			return 0
+		}
+		return 1
+	}
+	slices.SortFunc(others, func(a, b gossip.Member) int {
+		if d := standby(a) - standby(b); d != 0 {
+			return d
+		}
+		return strings.Compare(a.Name, b.Name)
+	})
+	var id [6]byte
+	_, _ = rand.Read(id[:]) // never fails
+	self := g.store.replica.name
+	p := &plan{ID: hex.EncodeToString(id[:]), Self: self, Members: []member{{Name: self, Route: g.store.replica.addr}}}
+	for _, m := range others[:wanted-1] {
+		p.Members = append(p.Members, member{Name: m.Name, Route: m.Meta.Store})
+	}
+	return p, nil
+}
+
+// replicate forms the store of a plan and moves what there is into it. The move
+// is done when the record of the lease is there: until then the old store counts,
+// from then on the new one.
+func (g *Members) replicate(p *plan) error {
+	ctx, cancel := context.WithTimeout(g.ctx, moveLimit)
+	defer cancel()
+	s := g.store
+	byRoute := map[string]gossip.Member{}
+	for _, m := range g.gossip.Members() {
+		byRoute[m.Meta.Store] = m
+	}
+	for _, x := range p.Members {
+		if x.Name == p.Self {
+			continue
+		}
+		m, ok := byRoute[x.Route]
+		if !ok {
+			return fmt.Errorf("store: %s, who was to keep a copy at %s, is not here", x.Name, x.Route)
+		}
+		if err := g.tell(ctx, m, p); err != nil {
+			return err
+		}
+	}
+	if err := s.replica.keep(ctx, p); err != nil {
+		return err
+	}
+	lease, nc, err := s.replicated(ctx, nil)
+	if err != nil {
+		return err
+	}
+	_, bus := s.replica.now()
+	to, err := openLog(bus, wanted)
+	if err != nil {
+		nc.Close()
+		return err
+	}
+	files, err := s.openFiles()
+	if err != nil {
+		_ = to.Close()
+		nc.Close()
+		return err
+	}
+	began := time.Now()
+	s.front.Mount.Refuse("The job store is being replicated.", 2*time.Second)
+	s.CloseJobs()
+	messages, err := g.move(ctx, to, files, lease)
+	if err != nil {
+		_ = to.Close()
+		_ = files.Close()
+		nc.Close()
+		if err := s.OpenJobs(); err != nil {
+			s.front.Mount.Refuse("The job store cannot be opened: "+err.Error()+".", time.Minute)
+			return err
+		}
+		s.startJobs()
+		return err
+	}
+	s.nc.Close()
+	s.alone.Shutdown()
+	s.mu.Lock()
+	s.alone, s.lease, s.nc, s.kind = nil, lease, nc, "replicated"
+	s.mu.Unlock()
+	if err := s.retireSingle(p); err != nil {
+		g.log.Warn("the old store could not be put aside", "error", err)
+	}
+	if err := s.takeFiles(files, true); err != nil {
+		g.log.Warn("the files could not be put aside", "error", err)
+	}
+	if err := s.use(to, files); err != nil {
+		s.front.Mount.Refuse("The job store cannot be read: "+err.Error()+".", time.Minute)
+		return err
+	}
+	s.startJobs()
+	g.log.Info("the store is replicated", "store", p.ID, "members", p.routes(), "messages", messages, "took", time.Since(began).Round(time.Millisecond))
+	return nil
+}
+
+// move copies the files, the log, and then the lease.
+func (g *Members) move(ctx context.Context, to journal.Log, shared *files.Shared, lease register) (int, error) {
+	if err := shared.Clear(ctx); err != nil { // of an earlier try
+		return 0, err
+	}
+	if err := g.store.takeFiles(shared, false); err != nil {
+		return 0, err
+	}
+	from, err := openLog(g.store.alone, 1)
+	if err != nil {
+		return 0, err
+	}
+	n, err := journal.Copy(ctx, from, to)
+	if err = errors.Join(err, from.Close()); err != nil {
+		return 0, err
+	}
+	g.store.moveEvents(ctx, lease)
+	return n, g.store.election.move(ctx, lease)
+}
+
+// retireSingle puts the store of one copy aside: it must never be read again.
+func (s *Store) retireSingle(p *plan) error {
+	if err := os.Rename(s.singleDir(), filepath.Join(s.path, "jetstream-before-"+p.ID)); err != nil {
+		return fmt.Errorf("store: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,113 @@
+package tokenizer
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"unicode"
+
+	"github.com/shoal-llm/shoal/internal/text/jinja"
+)
+
+// of gives a message's content in a form that the template understands.
+func (c chatContent) of(m *Message) (jinja.Value, error) {
+	if m.Parts == nil {
+		if c == chatList {
+			return jinja.NewList(chatTextPart(m.Content)), nil
+		}
+		return jinja.Literal(m.Content), nil
+	}
+	if string(m.Parts) == "null" {
+		return nil, nil
+	}
+	texts, err := chatTexts(m.Parts)
+	if err != nil {
+		return nil, err
+	}
+	if c == chatString {
+		return jinja.Literal(strings.Join(texts, "\n")), nil
+	}
+	list := jinja.NewList()
+	for _, t := range texts {
+		list = list.With(chatTextPart(t))
+	}
+	return list, nil
+}
+
+func chatTextPart(text string) *jinja.Dict {
+	d := jinja.NewDict()
+	d.Set("type", jinja.Trusted("text"))
+	d.Set("text", jinja.Literal(text))
+	return d
+}
+
+func chatTexts(parts json.RawMessage) ([]string, error) {
+	var list []struct {
+		Type string
+		Text *string
+	}
+	if err := json.Unmarshal(parts, &list); err != nil {
+		return nil, fmt.Errorf("%w: content must be a string or a list of parts: %w", ErrChatInput, err)
+	}
+	texts := make([]string, len(list))
+	for i, p := range list {
+		if p.Type != "text" || p.Text == nil {
+			return nil, fmt.Errorf("%w: content[%d] has type %q: only {\"type\": \"text\", \"text\": ...} is supported", ErrChatInput, i, p.Type)
+		}
+		texts[i] = *p.Text
+	}
+	return texts, nil
+}
+
+// probeContent finds out by trying: a template understands a form if the text
+// comes out whole, and it reads lists as lists if they print as strings do.
+func (c *ChatTemplate) probeContent(v *chatVariant) chatContent {
+	const probe = "Probe of content"
+	try := func(content jinja.Value) string {
+		m := jinja.NewDict()
+		m.Set("role", jinja.Trusted("user"))
+		m.Set("content", content)
+		vars, err := c.variables(v, nil, RenderOptions{})
+		if err != nil {
+			return ""
+		}
+		vars.Set("messages", jinja.NewList(m))
+		text, err := v.parsed.Render(vars, jinja.Options{Limits: jinja.Limits{Steps: 100_000}})
+		if err != nil || !strings.Contains(text.String(), probe) {
+			return ""
+		}
+		return text.String()
+	}
+	asString := try(jinja.Literal(probe))
+	asList := try(jinja.NewList(chatTextPart(probe)))
+	switch {
+	case asString != "" && asList == asString:
+		return chatEither
+	case asString == "" && asList != "":
+		return chatList
+	}
+	return chatString
+}
+
+// chatCutAfter drops what the template printed after the last message's text, so
+// that the model continues it; as transformers' continue_final_message does.
+func chatCutAfter(text jinja.Str, last Message) (cut jinja.Str, at int, err error) {
+	content := last.Content
+	if last.Parts != nil {
+		texts, err := chatTexts(last.Parts)
+		if err != nil || len(texts) == 0 {
+			return text, 0, fmt.Errorf("%w: continue_final_message needs a last message with text", ErrChatInput)
+		}
+		content = texts[len(texts)-1]
+	}
+	s, trimmed := text.String(), strings.TrimSpace(content)
+	at = strings.LastIndex(s, trimmed)
+	if at < 0 {
+		return text, 0, fmt.Errorf("%w: continue_final_message: this chat template does not print the last message as it is", ErrChatInput)
+	}
+	end := at + len(trimmed)
+	if whole := strings.TrimLeftFunc(content, unicode.IsSpace); strings.HasPrefix(s[at:], whole) {
+		end = at + len(whole)
+	}
+	return text.Prefix(end), at, nil
+}

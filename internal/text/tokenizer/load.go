@@ -1,0 +1,225 @@
+package tokenizer
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/shoal-llm/shoal/internal/attempt"
+	"github.com/shoal-llm/shoal/internal/engine/modelfile"
+)
+
+const (
+	tokenizerFile = "tokenizer.json"
+	configFile    = "tokenizer_config.json"
+	specialsFile  = "special_tokens_map.json"
+)
+
+// Files are the contents of a tokenizer's files; only Tokenizer is required.
+type Files struct {
+	Tokenizer []byte // tokenizer.json
+	Config    []byte // tokenizer_config.json
+	Specials  []byte // special_tokens_map.json
+
+	gguf *ggufOnly // of a GGUF file
+}
+
+// Load reads the tokenizer of a model: a Hugging Face folder (tokenizer.json,
+// and tokenizer_config.json and special_tokens_map.json where they exist), or a
+// GGUF file, which path names or which is the only one in its folder. Errors
+// wrap ErrInvalid or ErrUnsupported and name the file and the field.
+func Load(path string) (*Tokenizer, error) {
+	file, ok, err := ggufFile(path)
+	if err != nil {
+		return nil, err
+	}
+	if ok {
+		files, err := readGGUF(file)
+		if err != nil {
+			return nil, err
+		}
+		t, err := Parse(files)
+		if err != nil {
+			return nil, fmt.Errorf("%w (in %s)", err, file)
+		}
+		return t, nil
+	}
+	f, err := readFolder(path)
+	if err != nil {
+		return nil, err
+	}
+	t, err := Parse(f)
+	if err != nil {
+		return nil, fmt.Errorf("%w (in %s)", err, path)
+	}
+	return t, nil
+}
+
+// ReadFiles reads what Load parses; a GGUF file's tokenizer is written down as
+// the files would say it. (Scores of SentencePiece have no place in them.)
+func ReadFiles(path string) (Files, error) {
+	file, ok, err := ggufFile(path)
+	if err != nil {
+		return Files{}, err
+	}
+	if ok {
+		return readGGUF(file)
+	}
+	return readFolder(path)
+}
+
+func readFolder(dir string) (Files, error) {
+	var f Files
+	if _, err := os.Stat(dir); err != nil {
+		return f, fmt.Errorf("tokenizer: %w; name a folder that holds %s, or a .gguf file", err, tokenizerFile)
+	}
+	for _, part := range []struct {
+		name string
+		to   *[]byte
+	}{{tokenizerFile, &f.Tokenizer}, {configFile, &f.Config}, {specialsFile, &f.Specials}} {
+		data, err := readFile(filepath.Join(dir, part.name))
+		if errors.Is(err, fs.ErrNotExist) && part.name != tokenizerFile {
+			continue
+		}
+		if errors.Is(err, fs.ErrNotExist) {
+			return f, fmt.Errorf("tokenizer: %w (a SentencePiece tokenizer.model alone is not read: convert it with transformers)", err)
+		}
+		if errors.Is(err, ErrInvalid) {
+			return f, err
+		} else if err != nil {
+			return f, fmt.Errorf("tokenizer: %w", err)
+		}
+		*part.to = data
+	}
+	return f, nil
+}
+
+func readFile(path string) ([]byte, error) {
+	data, err := modelfile.Read(path, maxFileBytes)
+	if errors.Is(err, modelfile.ErrTooLarge) || errors.Is(err, modelfile.ErrNotRegular) {
+		err = fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	return modelfile.JSON(data), err
+}
+
+// Parse is Load for files that are in memory already.
+func Parse(f Files) (*Tokenizer, error) {
+	return attempt.At(func() *Tokenizer {
+		c := parseConfig(f.Config, f.Specials)
+		o := parseFile(tokenizerFile, f.Tokenizer)
+		if v := o.text("version", "1.0"); v != "1.0" {
+			panic(attempt.Failure{Err: unsupported(join(o.path, "version"), "version", v, []string{"1.0"})})
+		}
+		t := &Tokenizer{config: c, model: parseBPE(o.at("model")), normalizer: parseNormalizers(o.at("normalizer")), pre: parsePretokenizers(o.at("pre_tokenizer")),
+			post: parsePostProcessor(o.at("post_processor")), decoder: parseDecoder(o.at("decoder"))}
+		t.parseAdded(o.at("added_tokens"))
+		if f.gguf != nil {
+			t.takeGGUF(f.gguf)
+		}
+		t.finish()
+		return t
+	})
+}
+
+func (t *Tokenizer) parseAdded(n node) {
+	t.added = &addedVocab{byID: map[int32]*addedToken{}, byContent: map[string]*addedToken{}}
+	if !n.null() {
+		list := n.list()
+		for _, n := range list {
+			o := n.object()
+			a := parseAddedToken(o)
+			a.id = o.at("id").id()
+			t.added.add(n.path, a, t.model)
+		}
+	}
+	// transformers adds what only its own file lists.
+	for _, a := range t.config.added {
+		if t.added.byContent[a.content] != nil {
+			continue
+		}
+		t.added.add(configFile+": added_tokens_decoder", a, t.model)
+	}
+	t.added.index(n.path, t.normalizer)
+}
+
+// finish ties the parts together and checks what spans them.
+func (t *Tokenizer) finish() {
+	t.size = len(t.model.tokens)
+	for id := range t.added.byID {
+		t.size = max(t.size, int(id)+1)
+	}
+	t.model.special = make([]bool, t.size)
+	for id, a := range t.added.byID {
+		t.model.special[id] = a.special
+	}
+	t.useBytes()
+	t.applyConfig()
+	for _, ids := range [][]int32{t.post.before, t.post.after} {
+		for _, id := range ids {
+			if _, ok := t.model.token(id); !ok && t.added.byID[id] == nil {
+				panic(attempt.Failure{Err: invalid(tokenizerFile+": post_processor", "adds the id %d, which no token has", id)})
+			}
+		}
+	}
+}
+
+// useBytes leaves the spelling in the byte alphabet to the model where nothing
+// comes between: it would double the length of every word for nothing.
+func (t *Tokenizer) useBytes() {
+	last := len(t.pre) - 1
+	if last < 0 || !t.model.takesBytes() {
+		return
+	}
+	l, ok := t.pre[last].(byteLevel)
+	if !ok {
+		return
+	}
+	for _, p := range t.pre[:last] {
+		if _, again := p.(byteLevel); again {
+			return
+		}
+	}
+	l.spell = false
+	t.pre[last], t.raw = l, true
+}
+
+// applyConfig lets tokenizer_config.json decide about BOS and EOS: an explicit
+// true of add_bos_token always counts; add_eos_token, false, and the defaults only for the
+// classes of transformers that rebuild the template. A GGUF file has no template of its
+// own, so each true counts.
+func (t *Tokenizer) applyConfig() {
+	c := t.config
+	for _, f := range []struct {
+		field, token string
+		want         *bool
+		def          bool
+		apply        func(int32, bool) postProcessor
+	}{
+		{"add_bos_token", c.bos, c.addBOS, true, func(id int32, w bool) postProcessor { return t.post.withBOS(id, w) }},
+		{"add_eos_token", c.eos, c.addEOS, false, func(id int32, w bool) postProcessor { return t.post.withEOS(id, w) }},
+	} {
+		want := f.def
+		switch {
+		case f.want != nil:
+			want = *f.want
+		case !c.llamaLike():
+			continue
+		}
+		if f.field == "add_eos_token" && !c.llamaLike() && !t.gguf {
+			continue
+		}
+		if !want && !c.llamaLike() {
+			continue
+		}
+		id, ok := t.named(f.token)
+		if !ok {
+			if want && f.want != nil && f.token != "" {
+				panic(attempt.Failure{Err: invalid(configFile+": "+f.field, "is true, but %q is not in the vocabulary", f.token)})
+			}
+			continue
+		}
+		t.post = f.apply(id, want)
+	}
+}

@@ -1,0 +1,115 @@
+package weights
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	pb "google.golang.org/protobuf/proto"
+
+	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/proto"
+)
+
+// TestEvict: what nobody uses goes, the oldest first, and no more than must.
+func TestEvict(t *testing.T) {
+	const mib = 1 << 20
+	for _, x := range []struct {
+		what  string
+		limit int64
+		want  string // what is left
+	}{
+		{"all fit", 100 * mib, "keep new old unsaid used"},
+		{"one too many", 33 * mib, "keep new old used"},
+		{"two too many", 20 * mib, "keep new used"},
+		{"nothing fits", 0, "keep used"},
+	} {
+		folder := t.TempDir()
+		for i, name := range []string{"used", "old", "new", "keep", "unsaid"} { // 8 MiB each, a hole besides
+			dir := filepath.Join(folder, name)
+			if err := os.Mkdir(dir, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(dir, "weights"), make([]byte, 8*mib), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Truncate(filepath.Join(dir, "weights"), 1<<32); err != nil {
+				t.Fatal(err)
+			}
+			if name == "unsaid" {
+				continue
+			}
+			lock, err := claim(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			at := time.Now().Add(time.Duration(i-10) * time.Hour)
+			if err := os.Chtimes(lock.Name(), at, at); err != nil {
+				t.Fatal(err)
+			}
+			if name == "used" {
+				defer lock.Close()
+			} else {
+				lock.Close()
+			}
+		}
+		if err := evict(folder, "keep", 2*mib, x.limit, slog.New(slog.DiscardHandler)); err != nil {
+			t.Fatal(err)
+		}
+		entries, err := os.ReadDir(folder)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var left []string
+		for _, e := range entries {
+			if e.IsDir() {
+				left = append(left, e.Name())
+			}
+		}
+		if got := strings.Join(left, " "); got != x.want {
+			t.Errorf("%s: %q is left, want %q", x.what, got, x.want)
+		}
+	}
+}
+
+// TestCacheAsksOthers: one source sends damage; what it sent is asked of another
+// one. When all do, the load fails and names one.
+func TestCacheAsksOthers(t *testing.T) {
+	l, open := shelf(t, "../../models/fry", "")
+	_, m, err := open(t.TempDir(), l.answer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sources := []string{"bad", "good"}
+	m.ask = func(_ context.Context, turn int, q *proto.WeightsRequest) (*proto.WeightsReply, string, error) {
+		from := sources[turn%len(sources)]
+		r, err := l.answer(q)
+		if err != nil || from == "good" {
+			return r, from, err
+		}
+		r = pb.Clone(r).(*proto.WeightsReply)
+		for _, b := range [][]byte{r.Data, r.Hashes} {
+			if len(b) > 0 {
+				b[len(b)/3] ^= 16
+			}
+		}
+		return r, from, nil
+	}
+	fetch := func(from, to int64) error {
+		return m.Fetch(context.Background(), "model.safetensors", []model.Span{{From: from, To: to}})
+	}
+	before := m.fetched.Load()
+	m.files["model.safetensors"].hashes = nil // so that they are asked for again
+	if err := fetch(4<<20, 12<<20); err != nil || m.fetched.Load()-before < 8<<20 {
+		t.Errorf("with one good source: %v, %d bytes", err, m.fetched.Load()-before)
+	}
+	sources = []string{"bad", "worse"}
+	if err := fetch(16<<20, 20<<20); !errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), "from bad") {
+		t.Errorf("with none: %v", err)
+	}
+}

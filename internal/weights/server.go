@@ -1,0 +1,277 @@
+package weights
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/asynkron/protoactor-go/actor"
+	pb "google.golang.org/protobuf/proto"
+
+	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/modelfile"
+	"github.com/shoal-llm/shoal/internal/proto"
+	"github.com/shoal-llm/shoal/internal/rpc"
+)
+
+// The checkpoint travels in chunks; each has a hash, and the hashes have one. A
+// reply holds as many chunks or hashes as an envelope can carry.
+const (
+	chunkBytes     = 64 << 10
+	chunksPerReply = 15
+	hashesPerReply = 24 << 10
+	actorName      = "weights"
+	serverReads    = 4          // requests that are read at once; further ones are told to wait
+	maxFiles       = 1<<12 + 64 // as many as a checkpoint may have, and its small ones
+	maxSmallFile   = 256 << 20
+	maxBytes       = 1 << 45
+)
+
+// ErrNone: a process has no checkpoint that it could give.
+var ErrNone = errors.New("weights: no checkpoint to give")
+
+// errStale: a file is in another state than when its hashes were made.
+var errStale = errors.New("was changed while the model is in use: put the old file back, or restart all nodes to serve the new one")
+
+// server gives a whole checkpoint to nodes that have none, piece by piece. The
+// list with the hashes is made when somebody first asks: it takes reading it all.
+type server struct {
+	ck      *model.Checkpoint
+	ctx     context.Context
+	readers chan struct{}
+	wg      sync.WaitGroup
+
+	mu     sync.Mutex
+	making bool
+	err    error
+	list   *proto.WeightsReply // nil until it is made
+	files  map[string]*servedFile
+}
+
+type servedFile struct {
+	path   string
+	stamp  modelfile.Stamp // when its hashes were made
+	size   int64
+	hashes []byte
+}
+
+// open opens the file if it is still the one whose hashes were made.
+func (f *servedFile) open() (*os.File, error) {
+	file, st, err := modelfile.Open(f.path)
+	if err != nil {
+		return nil, fmt.Errorf("weights: %w", err)
+	}
+	if modelfile.StampOf(st) != f.stamp {
+		return nil, errors.Join(fmt.Errorf("weights: %s: %w", f.path, errStale), file.Close())
+	}
+	return file, nil
+}
+
+// Serve answers on sys until ctx ends; wait for the returned function then.
+func Serve(ctx context.Context, sys *rpc.System, ck *model.Checkpoint) (wait func(), err error) {
+	s := &server{ck: ck, ctx: ctx, readers: make(chan struct{}, serverReads)}
+	mux := rpc.NewMux(sys)
+	rpc.Handle(mux, uint32(proto.Kind_KIND_WEIGHTS), func(c *rpc.Ctx, m *proto.WeightsRequest) {
+		select {
+		case s.readers <- struct{}{}:
+		default:
+			c.Fail(rpc.ErrBusy)
+			return
+		}
+		s.wg.Go(func() { // reads from disk
+			defer func() { <-s.readers }()
+			r, err := s.answer(m)
+			if err != nil {
+				c.Fail(err)
+				return
+			}
+			_ = c.Reply(r)
+		})
+	})
+	_, err = sys.Spawn(actorName, actor.PropsFromFunc(func(c actor.Context) { mux.Receive(c) }))
+	return s.wg.Wait, err
+}
+
+func (s *server) answer(m *proto.WeightsRequest) (*proto.WeightsReply, error) {
+	s.mu.Lock()
+	if s.list == nil && s.err == nil {
+		if !s.making && s.ctx.Err() == nil {
+			s.making = true
+			s.wg.Add(1)
+			go s.make()
+		}
+		s.mu.Unlock()
+		return &proto.WeightsReply{Pending: true}, nil
+	}
+	list, files, err := s.list, s.files, s.err
+	if !errors.Is(err, ErrNone) {
+		s.err = nil // the next question tries again
+	}
+	s.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	if m.File == "" {
+		return list, nil
+	}
+	f := files[m.File]
+	if f == nil || m.List != list.List {
+		return nil, fmt.Errorf("weights: %q is not in the list %.12s", m.File, m.List)
+	}
+	if len(m.Chunks) == 0 {
+		from := min(int(m.HashesFrom)*sha256.Size, len(f.hashes))
+		return &proto.WeightsReply{List: list.List, Hashes: f.hashes[from:min(from+hashesPerReply*sha256.Size, len(f.hashes))]}, nil
+	}
+	if len(m.Chunks) > chunksPerReply {
+		return nil, fmt.Errorf("weights: %d chunks at once, want at most %d", len(m.Chunks), chunksPerReply)
+	}
+	data, err := f.read(m.Chunks)
+	if errors.Is(err, errStale) {
+		s.mu.Lock()
+		if s.list == list {
+			s.list = nil // made anew when somebody asks: the bytes may be the same
+		}
+		s.mu.Unlock()
+	}
+	return &proto.WeightsReply{List: list.List, Data: data}, err
+}
+
+func (f *servedFile) read(chunks []uint32) ([]byte, error) {
+	file, err := f.open()
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	var out []byte
+	for _, c := range chunks {
+		n := chunkLen(f.size, int64(c))
+		if n <= 0 {
+			return nil, fmt.Errorf("weights: %s has no chunk %d", filepath.Base(f.path), c)
+		}
+		at := len(out)
+		out = append(out, make([]byte, n)...)
+		if _, err := file.ReadAt(out[at:], int64(c)*chunkBytes); err != nil {
+			return nil, fmt.Errorf("weights: %w", err)
+		}
+	}
+	return out, nil
+}
+
+// chunkLen is the length of a chunk of a file of size bytes; 0: there is none.
+func chunkLen(size, chunk int64) int64 { return max(0, min(chunkBytes, size-chunk*chunkBytes)) }
+
+func chunkCount(size int64) int64 { return (size + chunkBytes - 1) / chunkBytes }
+
+// make reads the whole checkpoint once.
+func (s *server) make() {
+	defer s.wg.Done()
+	list, files, err := s.hash()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.list, s.files, s.making = list, files, false
+	if s.ctx.Err() == nil {
+		s.err = err
+	}
+}
+
+func (s *server) hash() (*proto.WeightsReply, map[string]*servedFile, error) {
+	if s.ck.Random() {
+		return nil, nil, fmt.Errorf("%w: random weights are not in files; give the node the same --model", ErrNone)
+	}
+	list, files := &proto.WeightsReply{ModelHash: s.ck.Hash()}, map[string]*servedFile{}
+	mark, err := s.ck.Recheck(s.ctx)
+	if err != nil {
+		return nil, nil, fmt.Errorf("weights: %w", err)
+	}
+	weights := s.ck.Files()
+	paths := slices.Clone(weights)
+	if st, err := os.Stat(s.ck.Dir); err == nil && st.IsDir() {
+		small, err := smallFiles(s.ck.Dir)
+		if err != nil {
+			return nil, nil, err
+		}
+		paths = append(paths, small...)
+	}
+	paths = append(paths, s.ck.Beside()...)
+	slices.Sort(paths)
+	for _, path := range slices.Compact(paths) {
+		f, digest, err := s.hashFile(path)
+		if err != nil {
+			return nil, nil, fmt.Errorf("weights: %w", err)
+		}
+		name := filepath.Base(path)
+		head := f.size
+		if at := slices.Index(weights, path); at >= 0 {
+			head = s.ck.Head(path, f.size)
+			if f.stamp != mark[at] { // of another file, too, that has its name now
+				return nil, nil, fmt.Errorf("weights: %s is not the file that this process opened: restart it to serve the new one", path)
+			}
+		}
+		files[name] = f
+		list.Files = append(list.Files, &proto.WeightsFile{Name: name, Size: f.size, Head: head, Digest: digest})
+	}
+	if err := s.ck.Since(mark); err != nil {
+		return nil, nil, fmt.Errorf("weights: %w", err)
+	}
+	list.List = listHash(list)
+	return list, files, nil
+}
+
+// smallFiles are what lies beside the weights: config, tokenizer, templates.
+func smallFiles(dir string) (out []string, err error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("weights: %w", err)
+	}
+	for _, e := range entries {
+		switch strings.ToLower(filepath.Ext(e.Name())) {
+		case ".json", ".jinja", ".model", ".txt":
+			path := filepath.Join(dir, e.Name())
+			if st, err := os.Stat(path); err == nil && st.Mode().IsRegular() && st.Size() <= maxSmallFile {
+				out = append(out, path)
+			}
+		}
+	}
+	return out, nil
+}
+
+func (s *server) hashFile(path string) (*servedFile, []byte, error) {
+	file, st, err := modelfile.Open(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer file.Close()
+	f := &servedFile{path: path, stamp: modelfile.StampOf(st), size: st.Size()}
+	buf := make([]byte, chunkBytes)
+	for c := range chunkCount(f.size) {
+		if err := s.ctx.Err(); err != nil {
+			return nil, nil, err
+		}
+		n := chunkLen(f.size, c)
+		if _, err := io.ReadFull(file, buf[:n]); err != nil {
+			return nil, nil, err
+		}
+		h := sha256.Sum256(buf[:n])
+		f.hashes = append(f.hashes, h[:]...)
+	}
+	digest := sha256.Sum256(f.hashes)
+	return f, digest[:], nil
+}
+
+// listHash names a list by its content.
+func listHash(r *proto.WeightsReply) string {
+	b, err := pb.MarshalOptions{Deterministic: true}.Marshal(&proto.WeightsReply{ModelHash: r.ModelHash, Files: r.Files})
+	if err != nil {
+		panic(err) // plain fields
+	}
+	h := sha256.Sum256(b)
+	return hex.EncodeToString(h[:])
+}
