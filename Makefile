@@ -45,7 +45,7 @@ test: ## all tests, or those of PKG=./internal/engine/kvcache RUN=Snap
 	go test $(if $(RUN),-run '$(RUN)') $(PKG)
 
 .PHONY: check
-check: ## exactly what CI runs: generate, gofmt, vet, lint, policy, race, stories, test
+check: ## exactly what CI runs: generate, gofmt, vet, lint, policy, race, test
 	bash .ci/run
 
 .PHONY: generate gofmt vet lint policy

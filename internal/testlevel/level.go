@@ -24,7 +24,7 @@ func Full() bool { return os.Getenv(variable) == "full" }
 func NeedLong(t testing.TB) {
 	t.Helper()
 	if !Long() {
-		t.Skipf("a long test: .ci/run stories runs it, or %s=long", variable)
+		t.Skipf("a long test: make stories runs it, or %s=long", variable)
 	}
 }
 
