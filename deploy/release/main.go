@@ -77,7 +77,7 @@ func release(ctx context.Context, out string, platforms []string) error {
 	return os.WriteFile(filepath.Join(out, "SHA256SUMS"), []byte(strings.Join(sums, "")), 0o644)
 }
 
-var versionLine = regexp.MustCompile(`(?m)^## (v\d+\.\d+\.\d+)\b`)
+var versionLine = regexp.MustCompile(`(?m)^## \[(v\d+\.\d+\.\d+)\]`)
 
 // read finds version, commit and time of the sources in the working directory.
 func read(ctx context.Context) (source, error) {
@@ -87,7 +87,7 @@ func read(ctx context.Context) (source, error) {
 	}
 	m := versionLine.FindSubmatch(text)
 	if m == nil {
-		return source{}, errors.New("CHANGELOG.md has no line \"## v1.2.3\"")
+		return source{}, errors.New("CHANGELOG.md has no line \"## [v1.2.3]\"")
 	}
 	s := source{version: string(m[1]), made: time.Unix(0, 0)}
 	if seconds, err := strconv.ParseInt(os.Getenv("SOURCE_DATE_EPOCH"), 10, 64); err == nil {
