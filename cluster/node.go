@@ -22,6 +22,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/gossip"
+	"github.com/shoal-llm/shoal/internal/machine"
 	"github.com/shoal-llm/shoal/internal/proto"
 	"github.com/shoal-llm/shoal/internal/rpc"
 	"github.com/shoal-llm/shoal/internal/security"
@@ -369,7 +370,7 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 	defer closeDraft(draft, ck)
 	speeds := cfg.Speeds
 	if !speeds.Valid() { // it takes itself for the only node of its machine, and for one of two that serve
-		speeds = MeasureSpeeds(ctx, SpeedsConfig{Dir: cfg.WeightsCache, Nodes: 1, Threads: cfg.Threads, Sockets: 2, Model: &ck.Config, Weights: ck.Config.DType, NATS: cfg.NATS, Logger: cfg.Logger}, b.nats)
+		speeds = machine.MeasureSpeeds(ctx, machine.SpeedsConfig{Dir: cfg.WeightsCache, Nodes: 1, Threads: cfg.Threads, Sockets: 2, Model: &ck.Config, Weights: ck.Config.DType, NATS: cfg.NATS, Build: Build(), Logger: cfg.Logger}, b.nats)
 	}
 	cfg.Threads = speeds.Threads.Most
 	if cfg.OnThreads != nil {
@@ -378,7 +379,7 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 	pool, speed := tensor.NewPool(cfg.Threads), 0.0
 	defer pool.Close()
 	if cfg.Share == 0 || !cfg.Abrupt { // else the cluster that it ends with has said what it is to have
-		speed = shareOf(speeds.Read)
+		speed = machine.ShareOf(speeds.Read)
 	}
 	n := &nodeActor{cache: m, retired: make(chan struct{}, 1), mux: rpc.NewMux(b.rpc), bus: b.nats, cfg: cfg, hash: ck.Hash(), incarnation: incarnation, speed: speed, speeds: speeds}
 	n.register()

@@ -13,6 +13,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/shoal-llm/shoal/cluster"
+	"github.com/shoal-llm/shoal/internal/machine"
 	"github.com/shoal-llm/shoal/internal/security"
 	"github.com/shoal-llm/shoal/internal/server/api"
 )
@@ -198,7 +199,7 @@ func (f *nodeFlags) kvBytes(nodes int, limit int64, from string) (bytes int64, l
 
 // takeKVBytes fills in KVMemory.
 func (f *nodeFlags) takeKVBytes(nodes int, log *slog.Logger) error {
-	limit, from := cluster.MemoryLimit()
+	limit, from := machine.MemoryLimit()
 	bytes, less, err := f.kvBytes(nodes, limit, from)
 	if less {
 		log.Info("caches are smaller than the default of 1 GiB, to fit the memory; --kv-memory sets them", "bytes_of_a_node", bytes, "nodes", nodes, "limit", limit, "of", from)

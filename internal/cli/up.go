@@ -20,6 +20,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/speculate"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/machine"
 	"github.com/shoal-llm/shoal/internal/server/api"
 	"github.com/shoal-llm/shoal/internal/supervise"
 	"github.com/shoal-llm/shoal/internal/sys/sharedmem"
@@ -280,7 +281,7 @@ func (c *upCmd) takeThreads(ctx context.Context, serve cluster.ServeConfig, log 
 	cluster.Identify(ck, &serve)
 	weights, err := tensor.ParseDType(serve.Weights)
 	if err == nil {
-		c.speeds = cluster.MeasureSpeeds(ctx, cluster.SpeedsConfig{Dir: c.weightsCache(), Nodes: c.Nodes, Threads: c.Threads, Sockets: c.Nodes, Model: &ck.Config, Weights: weights, Logger: log}, nil)
+		c.speeds = machine.MeasureSpeeds(ctx, machine.SpeedsConfig{Dir: c.weightsCache(), Nodes: c.Nodes, Threads: c.Threads, Sockets: c.Nodes, Model: &ck.Config, Weights: weights, Build: cluster.Build(), Logger: log}, nil)
 		c.Threads = c.speeds.Threads.Most
 	}
 	return err

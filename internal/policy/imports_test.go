@@ -21,7 +21,7 @@ helpers:  internal/wire/wiretest internal/engine/model/modeltest internal/testle
 wires:    collective/natsbus internal/gossip internal/rpc internal/supervise
 layer:    actors/layer
 rooms:    actors/socket actors/batcher
-rigs:     internal/engine/alone internal/engine/arithmetic + internal/engine/arithmetic:internal/engine/alone
+rigs:     internal/machine internal/engine/alone internal/engine/arithmetic + internal/engine/arithmetic:internal/engine/alone
 api:      internal/server/api
 client:   client
 journals: internal/jobs/journal

@@ -1,4 +1,4 @@
-package cluster
+package machine
 
 import (
 	"context"
@@ -79,7 +79,7 @@ func TestMeasuredSpeeds(t *testing.T) {
 
 func TestShareOf(t *testing.T) {
 	for read, want := range map[float64]float64{0: 1, 1e9: 0.25, 24e9: 2.5, 26.3e9: 2.75} {
-		if got := shareOf(read); got != want {
+		if got := ShareOf(read); got != want {
 			t.Errorf("%g bytes/s: a share of %v, want %v", read, got, want)
 		}
 	}

@@ -1,4 +1,4 @@
-package cluster
+package machine
 
 import (
 	"io/fs"

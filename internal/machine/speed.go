@@ -1,4 +1,4 @@
-package cluster
+package machine
 
 import (
 	"bytes"
@@ -34,6 +34,7 @@ type SpeedsConfig struct {
 	Model   *model.Config
 	Weights tensor.DType
 	NATS    string // as NodeConfig has it
+	Build   string // of this program: another build measures again
 	Logger  *slog.Logger
 }
 
@@ -78,7 +79,7 @@ func (c *SpeedsConfig) path(threads topology.Threads) string {
 	cpu, _, _ = bytes.Cut(cpu, []byte("\n"))
 	shape := socket.ShapeOf(c.Model) // of whose size the products are
 	shape.FFNUnitStart = nil
-	key := sha256.Sum256(fmt.Appendln(nil, shape, c.Sockets, string(cpu), runtime.GOMAXPROCS(0), runtime.GOARCH, kernels, Build(), tensor.Arithmetic, c.Nodes, threads, c.Weights, c.NATS))
+	key := sha256.Sum256(fmt.Appendln(nil, shape, c.Sockets, string(cpu), runtime.GOMAXPROCS(0), runtime.GOARCH, kernels, c.Build, tensor.Arithmetic, c.Nodes, threads, c.Weights, c.NATS))
 	return filepath.Join(c.Dir, fmt.Sprintf("speeds-%x.json", key[:8]))
 }
 
@@ -231,10 +232,10 @@ const (
 	speedTime  = 60 * time.Millisecond
 )
 
-// shareOf is a node's share of the work when nobody asked for one: the rate at which it
+// ShareOf is a node's share of the work when nobody asked for one: the rate at which it
 // reads, in units of 10 GB/s and rounded to quarters, so that noise does not cut equal
 // machines unevenly; --share uses the same unit loosely: only the proportions matter.
-func shareOf(read float64) float64 {
+func ShareOf(read float64) float64 {
 	if read <= 0 {
 		return 1
 	}
