@@ -2,11 +2,11 @@ package collective
 
 import "fmt"
 
-// AllGather gives every rank the values of all: recv[r] receives what rank r
-// passed as mine, and has exactly that length. An empty one is neither sent nor
-// waited for. recv[Rank] may be nil, or alias mine, or gets a copy of it.
+// AllGather collects the values of all ranks on every rank. recv[r] receives the mine of rank r and
+// must have exactly that length. An empty slice is neither sent nor waited for. recv[Rank] may be
+// nil or alias mine; otherwise mine is copied to it.
 //
-// One broadcast per rank: (N-1) x len(mine) values received by each.
+// It is one broadcast per rank: each rank receives (N-1) x len(mine) values.
 func (g *Group) AllGather(id OpID, mine []float32, recv [][]float32, done func(error)) {
 	g.begin(id, done, func(o *op) string {
 		if len(recv) != g.cfg.Size {

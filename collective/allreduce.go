@@ -6,19 +6,18 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// sliceGrain: slices of a two-shot begin at multiples of a cache line.
+// sliceGrain aligns the slices of a two-shot all-reduce to cache lines, in floats.
 const sliceGrain = 16
 
-// AllReduceTree sums over all units of the canonical tree and gives every rank
-// the whole result in out. nodes[r] are the tree nodes that rank r contributes,
-// tensor.Subtrees of its contiguous units (none: it contributes nothing); mine[i] is
-// the value of nodes[Rank][i], as long as out. Together the nodes tile
-// [0,units). out overlaps none of mine. The result has the same bits as one
-// machine that computes the tree alone.
+// AllReduceTree sums over all units of the canonical tree and gives every rank the whole result in
+// out. nodes[r] are the tree nodes that rank r contributes: tensor.Subtrees of its contiguous
+// units, or none. mine[i] is the value of nodes[Rank][i] and is as long as out. Together the nodes
+// tile [0,units). out overlaps none of mine. The result has the same bits as one machine that
+// computes the tree alone.
 //
-// One shot (all values to all, every rank sums) while the busiest rank receives
-// at most OneShotBytes; else two (each rank sums a slice of the elements, then
-// the slices are gathered).
+// It uses one shot (every rank sends all its values and sums everything) while the busiest rank
+// receives at most OneShotBytes. Above that it uses two: each rank sums a slice of the elements,
+// then the slices are gathered.
 func (g *Group) AllReduceTree(id OpID, units int, nodes [][]tensor.Span, mine [][]float32, out []float32, done func(error)) {
 	g.begin(id, done, func(o *op) string {
 		if why := g.checkTree(o, "AllReduceTree", units, nodes, mine, len(out)); why != "" {
@@ -34,9 +33,9 @@ func (g *Group) AllReduceTree(id OpID, units int, nodes [][]tensor.Span, mine []
 	})
 }
 
-// ReduceScatterTree is the first half of a two-shot: rank r gets elements
-// [bounds[r], bounds[r+1]) of the sum; bounds has Size+1 rising entries and
-// mine[i] has bounds[Size] values. out takes this rank's elements.
+// ReduceScatterTree is the first half of a two-shot all-reduce: rank r gets elements [bounds[r],
+// bounds[r+1]) of the sum. bounds has Size+1 ascending entries, and mine[i] has bounds[Size]
+// values. out receives this rank's elements.
 func (g *Group) ReduceScatterTree(id OpID, units int, nodes [][]tensor.Span, mine [][]float32, bounds []int, out []float32, done func(error)) {
 	g.begin(id, done, func(o *op) string {
 		n, me := g.cfg.Size, g.cfg.Rank
@@ -71,7 +70,7 @@ func Slice(n, size, r int) (lo, hi int) {
 	return cut(r), cut(r + 1)
 }
 
-// oneShot is a function of what all ranks know alike.
+// oneShot depends only on values that are equal on all ranks, so all ranks choose alike.
 func (g *Group) oneShot(nodes [][]tensor.Span, n int) bool {
 	all, least := 0, len(nodes[0])
 	for _, of := range nodes {
@@ -113,8 +112,8 @@ func (g *Group) oneShotReduce(o *op, nodes [][]tensor.Span, mine [][]float32, ou
 	o.reduce.out = out
 }
 
-// scatterPhase sends each rank its elements of all own nodes. The own slice of
-// the sum goes to its place in out (or where the caller then says).
+// scatterPhase sends each rank its elements of all own nodes. This rank's slice of the sum goes to
+// its place in out; if out is nil, the caller sets reduce.out.
 func (g *Group) scatterPhase(o *op, nodes [][]tensor.Span, mine [][]float32, out []float32, slice func(r int) (int, int)) {
 	me, size := g.cfg.Rank, g.cfg.Size
 	ph := o.phase(KindReduceScatter, dtypeF32, size)
@@ -135,7 +134,7 @@ func (g *Group) scatterPhase(o *op, nodes [][]tensor.Span, mine [][]float32, out
 	}
 }
 
-// gatherPhase spreads the reduced slices.
+// gatherPhase broadcasts the reduced slices.
 func (g *Group) gatherPhase(o *op, out []float32) {
 	me, size := g.cfg.Rank, g.cfg.Size
 	ph := o.phase(KindReduceGather, dtypeF32, size)
@@ -151,8 +150,8 @@ func (g *Group) gatherPhase(o *op, out []float32) {
 	}
 }
 
-// receiveNodes makes room for elements [lo,hi) of the other ranks' nodes, and
-// tells the reduction where each node's values are.
+// receiveNodes allocates scratch for elements [lo,hi) of the other ranks' nodes and registers each
+// node's values with the reduction.
 func (o *op) receiveNodes(ph *phase, cfg Config, nodes [][]tensor.Span, mine [][]float32, lo, hi int) {
 	n := hi - lo
 	others := 0
@@ -181,7 +180,7 @@ func (o *op) receiveNodes(ph *phase, cfg Config, nodes [][]tensor.Span, mine [][
 	}
 }
 
-// reduction is a sum over the tree that waits for its parts.
+// reduction is a sum over the tree whose operands may still be arriving.
 type reduction struct {
 	combiner
 	units int

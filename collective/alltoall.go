@@ -2,10 +2,9 @@ package collective
 
 import "fmt"
 
-// AllToAll sends send[r] to each rank r and receives recv[r] from it; both have
-// the length that the other side states. Empty pairs exchange nothing, so a
-// rank may run ahead of those that it does not hear from (Config.WindowOps).
-// recv[Rank], if not nil, gets a copy of send[Rank].
+// AllToAll sends send[r] to each rank r and receives recv[r] from it. Both sides must state the
+// same length. Empty pairs exchange nothing, so a rank may run ahead of ranks that send it nothing
+// (Config.WindowOps). recv[Rank], if not nil, gets a copy of send[Rank].
 func (g *Group) AllToAll(id OpID, send, recv [][]byte, done func(error)) {
 	g.begin(id, done, func(o *op) string {
 		n, me := g.cfg.Size, g.cfg.Rank
@@ -19,7 +18,7 @@ func (g *Group) AllToAll(id OpID, send, recv [][]byte, done func(error)) {
 			copy(recv[me], send[me])
 		}
 		ph := o.phase(KindAllToAll, dtypeBytes, n)
-		for i := 1; i < n; i++ { // from the next rank on: not everybody to rank 0 first
+		for i := 1; i < n; i++ { // start at the next rank, so that not every rank sends to rank 0 first
 			r := (me + i) % n
 			first := len(o.segs)
 			o.seg(send[r])

@@ -1,7 +1,7 @@
 package collective
 
-// Barrier completes when every rank has started it. One empty message each: a
-// rank may leave before its own word has reached the last one.
+// Barrier completes when every rank has started it. Each rank broadcasts one empty message. A rank
+// may complete before its own message has reached the last peer.
 func (g *Group) Barrier(id OpID, done func(error)) {
 	g.begin(id, done, func(o *op) string {
 		ph := o.phase(KindBarrier, dtypeBytes, g.cfg.Size)

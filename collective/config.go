@@ -8,34 +8,32 @@ import (
 	"time"
 )
 
-// Config describes one rank of one group in one epoch. All ranks must agree on
-// everything but Rank, Deadline, Rate, the window, OnPost and OnFail.
+// Config describes one rank of one group in one epoch. All ranks must agree on every field except
+// Rank, Deadline, Rate, the window, OnPost and OnFail.
 type Config struct {
 	Rank         int      // this rank, 0 <= Rank < Size
 	Size         int      // number of ranks, 1..MaxRanks
 	Epoch        uint32   // number of the placement
-	Incarnations []uint32 // life number of each rank's process; nil: all zero
+	Incarnations []uint32 // incarnation of each rank's process; nil: all zero
 
-	// Deadline bounds the wait for an operation's data, from the local start
-	// (default 5 s). It must cover the time by which ranks reach the operation
-	// at different moments. An operation that moves b bytes gets b/Rate longer
-	// (default 32e6 bytes/s), so a slow link is not taken for a dead peer.
+	// Deadline bounds the wait for an operation's data, counted from the local start (default 5 s).
+	// It must exceed the skew between ranks that reach the same operation. An operation that moves
+	// b bytes gets b/Rate longer (default 32e6 bytes/s), so that a slow link is not taken for a
+	// dead peer.
 	Deadline time.Duration
 	Rate     int64
 
-	// OneShotBytes: an all-reduce whose busiest rank would receive at most this
-	// many bytes is sent whole to everybody, a larger one in two shots (default
-	// 64 KiB, around which the two tie on NATS).
+	// OneShotBytes is the limit for a one-shot all-reduce: the bytes that the busiest rank receives
+	// (default 64 KiB, the break-even on NATS). Larger ones take two shots.
 	OneShotBytes int
-	// ChunkBytes is the largest payload of one message (default 63 KiB, at most
-	// MaxPayload): as much as a NATS server reads at once, with what is around it. A
-	// longer one is put together from its reads in new memory before it is passed on,
-	// and its sender and its reader begin when all of it is there. Chunks let small
+	// ChunkBytes is the largest payload of one message (default 63 KiB, at most MaxPayload). With
+	// its framing the default fits one read of a NATS server. The server reassembles a longer
+	// message in new memory and forwards it only when it is complete. Chunks also let small
 	// operations overtake large ones.
 	ChunkBytes int
-	// NoChecksum leaves out the CRC-32C trailer. The trailer costs one pass over
-	// the payload (above 10 GB/s with hardware support) and is what keeps a
-	// flipped bit out of the results, so it is on by default.
+	// NoChecksum leaves out the CRC-32C trailer. The trailer keeps flipped bits out of the results
+	// and costs one pass over the payload (above 10 GB/s with hardware support), so it is on by
+	// default.
 	NoChecksum bool
 
 	// A peer may be ahead of this rank by messages of at most WindowOps
@@ -43,15 +41,14 @@ type Config struct {
 	WindowOps   int
 	WindowBytes int
 
-	// Crew calls f with each of 0 to n-1, on several threads, and returns when all calls have, as
-	// tensor.Pool.Run. Who polls (Group.Poll) sends with it: the threads wait for the same
-	// exchange, and a message takes one of them as long as the way to its rank. nil: one
-	// message after the other.
+	// Crew calls f with each of 0 to n-1 on several threads and returns when all calls have, like
+	// tensor.Pool.Run. A polling goroutine (Group.Poll) sends with it, since those threads wait for
+	// the same exchange anyway. nil: messages are sent one after the other.
 	Crew func(n int, f func(i int))
 
-	// OnPost is called with what another rank has posted, from a goroutine of the
-	// transport, several at once; nil: it is dropped. It must not block, nor keep or
-	// write payload.
+	// OnPost receives what another rank has posted. Goroutines of the transport call it
+	// concurrently. It must not block, and must neither keep nor modify payload. nil: posts are
+	// dropped.
 	OnPost func(src int, payload []byte)
 
 	// OnFail is called once, from a goroutine of the group, when the group
@@ -74,7 +71,7 @@ func (c Config) ensureDefaults() Config {
 	return c
 }
 
-// Validate says what is wrong with a config, as NewGroup would.
+// Validate reports what is wrong with a config, with the errors that NewGroup returns.
 func (c Config) Validate() error {
 	c = c.ensureDefaults()
 	bad := func(format string, a ...any) error {
@@ -103,5 +100,5 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// littleEndian: payloads are copied as they lie in memory.
+// littleEndian: payloads are copied in memory order.
 var littleEndian = binary.NativeEndian.Uint16([]byte{1, 0}) == 1

@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// meeting is a transport whose sends wait for each other.
-type meeting struct {
+// rendezvous is a transport whose sends wait until all are under way.
+type rendezvous struct {
 	polled
 	all  sync.WaitGroup
-	fail int // of the sends, to this rank
+	fail int // the send to this rank fails
 }
 
-func (m *meeting) Send(dst int, msg []byte) error {
+func (m *rendezvous) Send(dst int, msg []byte) error {
 	m.all.Done()
 	m.all.Wait()
 	if dst == m.fail {
@@ -23,7 +23,7 @@ func (m *meeting) Send(dst int, msg []byte) error {
 	return nil
 }
 
-// crew is tensor.Pool.Run with a thread for each call.
+// crew is tensor.Pool.Run with one thread per call.
 func crew(n int, f func(i int)) {
 	var all sync.WaitGroup
 	for i := range n {
@@ -32,7 +32,7 @@ func crew(n int, f func(i int)) {
 	all.Wait()
 }
 
-// Who polls has the crew send to all ranks at once; one that fails fails the group.
+// A polling goroutine sends to all ranks at once. A send that fails also fails the group.
 func TestCrewSendsAtOnce(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -40,7 +40,7 @@ func TestCrewSendsAtOnce(t *testing.T) {
 	}{{"all", 0}, {"one fails", 2}} {
 		t.Run(c.name, func(t *testing.T) {
 			const ranks = 4
-			m := &meeting{fail: c.fail}
+			m := &rendezvous{fail: c.fail}
 			m.all.Add(ranks - 1)
 			var failed error
 			g, err := NewGroup(Config{Rank: 0, Size: ranks, Deadline: time.Hour, Crew: crew, OnFail: func(err error) { failed = err }}, m)

@@ -8,10 +8,9 @@
 //	                  │ state │
 //	caller ◀──done─── └───────┘ ◀─messages─ Transport
 //
-// state.go and op.go decide: they know neither clocks, goroutines nor sockets.
-// allgather.go, alltoall.go, allreduce.go, ... each describe one operation as
-// at most two phases ("send these bytes there, expect that many bytes from
-// each rank, then combine"). group.go and worker.go only carry bytes.
+// state.go and op.go decide, without clocks, goroutines or sockets. allgather.go, alltoall.go,
+// allreduce.go, ... each describe one operation as at most two phases: the bytes to send, the bytes
+// to expect from each rank, and whether to combine them. group.go and worker.go only move bytes.
 //
 // # What is guaranteed
 //
@@ -20,13 +19,12 @@
 //     and passed its checks; reductions have the bits of the fixed tree.
 //   - A message of another epoch, incarnation, group size, source or version
 //     has no effect; it is counted ([Stats]).
-//   - A lost message is never waited for longer than the deadline; the error
-//     names the ranks that did not deliver. After one failure the group is
-//     dead: every pending and later operation ends with that same error, and a
-//     new epoch needs a new Group.
-//   - What a peer can make this rank hold is bounded ([Config.WindowOps],
+//   - The wait for a lost message ends at the deadline; the error names the ranks that
+//     did not deliver. After one failure the group is dead: every pending and later
+//     operation ends with that same error, and a new epoch needs a new Group.
+//   - The memory that a peer can make this rank hold is bounded ([Config.WindowOps],
 //     [Config.WindowBytes]).
 //
-// Nothing is promised about order between micro-batches, and a transport may reorder,
-// repeat or lose messages: every one is addressed by (operation, kind, chunk).
+// Micro-batches are not ordered relative to each other. A transport may reorder, repeat or lose
+// messages: each is addressed by (operation, kind, chunk).
 package collective

@@ -9,25 +9,25 @@ import (
 )
 
 var (
-	// ErrPeerTimeout: data did not arrive before the deadline. The ranks that are
-	// named include the culprit, and perhaps others that wait for it in an
-	// earlier operation: what all survivors name is the likely one.
+	// ErrPeerTimeout: data did not arrive before the deadline. The named ranks include the culprit,
+	// and perhaps others that wait for it in an earlier operation. The rank that all survivors name
+	// is the likely culprit.
 	ErrPeerTimeout = errors.New("collective: peer timed out")
-	// ErrPeerGone: a peer is known to be dead (the transport said so).
+	// ErrPeerGone: the transport reported that a peer is dead.
 	ErrPeerGone = errors.New("collective: peer is gone")
 	// ErrProtocol: a peer of this epoch sent something that does not fit the operation.
 	ErrProtocol = errors.New("collective: peer does not follow the operation")
-	// ErrWindow: a peer ran further ahead than this rank may hold.
+	// ErrWindow: a peer ran further ahead than the window allows.
 	ErrWindow = errors.New("collective: peer ran too far ahead")
 	// ErrTransport: the transport lost messages or could not send.
 	ErrTransport = errors.New("collective: transport failed")
-	// ErrArgument: the caller of this rank broke the contract of a call.
+	// ErrArgument: a caller on this rank broke the contract of a call.
 	ErrArgument = errors.New("collective: bad argument")
 	ErrClosed   = errors.New("collective: group closed")
 )
 
-// OpError says which operation failed, why, and which ranks are to blame (nil:
-// this rank, or unknown). errors.Is finds the sentinel and the cause.
+// OpError says which operation failed, why, and which ranks are to blame. Ranks is nil if this rank
+// is to blame, or if nobody knows. errors.Is finds the sentinel and the cause.
 type OpError struct {
 	Op     OpID
 	Kind   Kind // zero: unknown
@@ -62,8 +62,8 @@ func (e *OpError) Unwrap() []error {
 	return []error{e.Err, e.Cause}
 }
 
-// NamedIn lists the ranks that the text of an OpError of another process names, and reports
-// whether it is the text of a collective's error at all.
+// NamedIn extracts the ranks from the text of another process's OpError. ok reports whether text
+// holds such an error at all.
 func NamedIn(text string) (ranks []int, ok bool) {
 	_, text, ok = strings.Cut(text, "collective: ")
 	if _, list, found := strings.Cut(text, ", rank "); found {
@@ -79,7 +79,7 @@ func NamedIn(text string) (ranks []int, ok bool) {
 	return ranks, ok
 }
 
-// Blamed lists the ranks that err holds responsible, or nil.
+// Blamed lists the ranks that err blames, or nil.
 func Blamed(err error) []int {
 	if e, ok := errors.AsType[*OpError](err); ok {
 		return slices.Clone(e.Ranks)

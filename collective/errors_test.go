@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestNamedIn: what Error writes is read back, also within the text of another error.
+// TestNamedIn: NamedIn reads what Error writes, also inside the text of another error.
 func TestNamedIn(t *testing.T) {
 	for _, c := range []struct {
 		err  error

@@ -2,9 +2,8 @@ package collective
 
 import "unsafe"
 
-// floatBytes views floats as bytes, in memory order (Validate refuses
-// big-endian machines). Only this direction is ever used: bytes have no
-// alignment that a float view could break.
+// floatBytes views floats as bytes, in memory order (Validate refuses big-endian machines). The
+// reverse view is never used, since bytes need not be aligned for floats.
 func floatBytes(f []float32) []byte {
 	if len(f) == 0 {
 		return nil

@@ -27,8 +27,8 @@ func FuzzParseMessage(f *testing.F) {
 	})
 }
 
-// FuzzReceive lets a peer of the group (right epoch, size, source) say anything:
-// no panic, no write outside the slices, bounded memory, every done once.
+// FuzzReceive sends arbitrary messages of a peer of the group (right epoch, size, source): no
+// panic, no write outside the slices, bounded memory, every done once.
 func FuzzReceive(f *testing.F) {
 	f.Add([]byte{byte(KindAllGather), dtypeF32, 0, 1, 0, 1, 4, 9, 9, 9, 9})
 	f.Add([]byte{byte(KindReduceScatter), dtypeF32, 1, 1, 0, 1, 4, 9, 9, 9, 9, byte(KindReduceGather), 1, 1, 1, 0, 1, 0})

@@ -11,10 +11,9 @@ import (
 // Group is one rank of a set of ranks that run collectives together, in one
 // epoch. All methods may be called concurrently.
 //
-// Every operation returns at once and calls done exactly once: from a goroutine
-// of the group or of the transport, or before it returns if nothing has to be
-// waited for. done must not block. Slices that were passed in belong to the
-// group until done.
+// Every operation returns at once and calls done exactly once: from a goroutine of the group or of
+// the transport, or before it returns if there is nothing to wait for. done must not block. Slices
+// that were passed in belong to the group until done is called.
 //
 //	NewGroup ──▶ running ──failure──▶ failed ──Close──▶ closed
 //	                └──────────Close──────────────────────┘
@@ -24,27 +23,27 @@ type Group struct {
 	recycle func([]byte)
 	poller  Poller // or nil
 
-	mu     sync.Mutex
-	work   sync.Cond // the worker has something to do
-	st     *state
-	timer  *time.Timer
-	armed  bool
-	clock  int64     // nanoseconds that this process is known to have run
-	looked time.Time // when clock was last moved on
-	manual bool      // no goroutine and no clock of its own: see Manual
-	closed bool
-	held   bool // who polls does the work, not the worker
-	turned bool // somebody does a piece of work, and has message
+	mu        sync.Mutex
+	work      sync.Cond // signals the worker that there is work
+	st        *state
+	timer     *time.Timer
+	armed     bool
+	clock     int64     // nanoseconds that this process has run, pauses left out
+	lastClock time.Time // when clock was last advanced
+	manual    bool      // without goroutine and clock: see Manual
+	closed    bool
+	polled    bool // the polling goroutine does the work, not the worker
+	working   bool // a goroutine is doing work and uses message
 
-	message  []byte   // one at a time
-	lent     []job    // that the crew sends,
-	messages [][]byte // each with a message of its own
-	sendLent func(i int)
-	ended    chan struct{} // closed when the worker has returned
+	message     []byte   // send buffer of the goroutine that does the work
+	batch       []job    // chunks that Config.Crew sends in parallel
+	messages    [][]byte // send buffers of chunks, by index
+	sendBatched func(i int)
+	ended       chan struct{} // closed when the worker has returned
 }
 
-// NewGroup joins rank cfg.Rank to its group. The group takes over t and closes
-// it. There is one group per transport.
+// NewGroup joins rank cfg.Rank to its group. The group owns t and closes it. A transport serves one
+// group.
 func NewGroup(cfg Config, t Transport) (*Group, error) {
 	g, err := newGroup(cfg, t)
 	if err != nil {
@@ -52,7 +51,7 @@ func NewGroup(cfg Config, t Transport) (*Group, error) {
 	}
 	if n, ok := t.(Notifier); ok {
 		n.OnError(func(err error) {
-			if e := (*OpError)(nil); !errors.As(err, &e) { // else it says itself who is to blame
+			if e := (*OpError)(nil); !errors.As(err, &e) { // an OpError already names the ranks to blame
 				err = &OpError{Err: ErrTransport, Cause: err}
 			}
 			g.Fail(err)
@@ -70,9 +69,9 @@ func newGroup(cfg Config, t Transport) (*Group, error) {
 	if t == nil {
 		return nil, fmt.Errorf("%w: no transport", ErrArgument)
 	}
-	g := &Group{cfg: cfg.ensureDefaults(), t: t, looked: time.Now(), ended: make(chan struct{}), recycle: func([]byte) {}}
+	g := &Group{cfg: cfg.ensureDefaults(), t: t, lastClock: time.Now(), ended: make(chan struct{}), recycle: func([]byte) {}}
 	g.work.L = &g.mu
-	g.sendLent = func(i int) { g.sendChunk(g.lent[i], &g.messages[i]) }
+	g.sendBatched = func(i int) { g.sendChunk(g.batch[i], &g.messages[i]) }
 	g.st = newState(g.cfg)
 	if r, ok := t.(Recycler); ok {
 		g.recycle = r.Recycle
@@ -81,8 +80,8 @@ func newGroup(cfg Config, t Transport) (*Group, error) {
 	return g, nil
 }
 
-// begin describes and starts an operation. describe says what is wrong with the
-// arguments, or nothing.
+// begin describes and starts an operation. describe returns what is wrong with the arguments, or
+// "".
 func (g *Group) begin(id OpID, done func(error), describe func(*op) string) {
 	g.mu.Lock()
 	o := g.st.newOp(id, done)
@@ -97,10 +96,10 @@ func (g *Group) begin(id OpID, done func(error), describe func(*op) string) {
 		g.combineAll()
 	}
 	g.arm()
-	g.leave()
+	g.unlock()
 }
 
-// receive is the transport's way in.
+// receive handles one message of the transport.
 func (g *Group) receive(src int, msg []byte) {
 	h, payload, bad := ParseMessage(msg, !g.cfg.NoChecksum)
 	g.mu.Lock()
@@ -117,13 +116,13 @@ func (g *Group) receive(src int, msg []byte) {
 		g.recycle(msg)
 		return
 	}
-	g.take(src, h, payload, msg)
+	g.handle(src, h, payload, msg)
 	g.combineAll()
-	g.leave()
+	g.unlock()
 }
 
-// take runs one message through the state; called and left with the lock held.
-func (g *Group) take(src int, h Header, payload, msg []byte) {
+// handle passes one message to the state. The lock is held on entry and exit.
+func (g *Group) handle(src int, h Header, payload, msg []byte) {
 	l, ok, keep := g.st.message(src, h, payload, msg)
 	if keep {
 		return
@@ -137,13 +136,13 @@ func (g *Group) take(src int, h Header, payload, msg []byte) {
 		g.recycle(msg)
 	}
 	if ok {
-		g.now() // how late it is
+		g.now() // for Late
 		g.st.landed(l)
 	}
 }
 
-// combineAll computes the reductions that have all their parts; the lock is
-// held on entry and exit.
+// combineAll computes the reductions whose operands are complete. The lock is held on entry and
+// exit.
 func (g *Group) combineAll() {
 	for {
 		o, ok := g.st.combines.pop()
@@ -157,9 +156,9 @@ func (g *Group) combineAll() {
 	}
 }
 
-// leave releases the lock and carries out what the state asks for.
-func (g *Group) leave() {
-	if !g.held && g.busy() {
+// unlock releases the lock and carries out what the state asks for.
+func (g *Group) unlock() {
+	if !g.polled && g.busy() {
 		g.work.Signal()
 	}
 	for {
@@ -189,25 +188,24 @@ func (g *Group) leave() {
 	g.mu.Unlock()
 }
 
-// now moves the clock on. A step is counted as two timer periods at most: after
-// a pause of this process (a stopped VM, a starved container) the timer fires
-// before the messages that waited in the sockets are read, and the peers must
-// not be blamed for the pause.
+// now advances the clock, by at most two timer periods a call. After a pause of this process (a
+// stopped VM, a starved container) the timer fires before the messages waiting in the sockets are
+// read. The limit keeps the pause from being blamed on the peers.
 func (g *Group) now() int64 {
 	if g.manual {
 		g.st.awake = g.clock
 		return g.clock
 	}
 	t := time.Now()
-	d := t.Sub(g.looked)
+	d := t.Sub(g.lastClock)
 	g.clock += int64(min(d, 2*g.period()))
 	g.st.awake += int64(min(d, 2*g.tickEvery()))
-	g.looked = t
+	g.lastClock = t
 	return g.clock
 }
 
-// tickEvery is how often the clock is moved on while operations are pending, so that
-// a short pause of this process is not taken for a wait for others.
+// tickEvery is the timer period while operations are pending. It is short, so that Late counts only
+// a little of a pause of this process.
 func (g *Group) tickEvery() time.Duration { return min(g.period(), 20*time.Millisecond) }
 
 func (g *Group) period() time.Duration {
@@ -232,7 +230,7 @@ func (g *Group) tick() {
 	g.armed = false
 	g.st.tick(g.now())
 	g.arm()
-	g.leave()
+	g.unlock()
 }
 
 // Fail ends the group as if it had failed by itself: a dead process, a lost
@@ -243,7 +241,7 @@ func (g *Group) Fail(err error) {
 	}
 	g.mu.Lock()
 	g.st.fail(err)
-	g.leave()
+	g.unlock()
 }
 
 // Err is the failure of the group, or nil.
@@ -253,31 +251,31 @@ func (g *Group) Err() error {
 	return g.st.err
 }
 
-// Hold leaves what begins from now on to a Poll that follows at once, by the same goroutine.
+// Hold reserves the work of the following operations for a Poll that the same goroutine calls next.
 func (g *Group) Hold() {
 	if !g.polls() {
 		return
 	}
 	g.mu.Lock()
-	g.held = true
+	g.polled = true
 	g.mu.Unlock()
 }
 
-// Poll sends, on the caller's goroutine, what waits for that, and takes messages that have come:
-// see Poller. false: the transport does without.
+// Poll sends queued messages and delivers arrived ones on the caller's goroutine; see Poller. It
+// returns false if the transport cannot be polled.
 func (g *Group) Poll() bool {
 	if !g.polls() {
 		return false
 	}
 	g.mu.Lock()
-	g.held = true
-	g.turns()
+	g.polled = true
+	g.drain()
 	g.mu.Unlock()
 	g.poller.Poll()
 	g.mu.Lock()
-	g.turns()
-	g.held = false
-	if g.busy() { // the worker has a piece of it in hand, and left the rest
+	g.drain()
+	g.polled = false
+	if g.busy() { // the worker was busy with one message and left the rest
 		g.work.Signal()
 	}
 	g.mu.Unlock()
@@ -293,8 +291,8 @@ func (g *Group) Rest() {
 
 func (g *Group) polls() bool { return g.poller != nil && g.poller.Polls() }
 
-// Close ends all operations with ErrClosed and closes the transport. It may be
-// called from done and OnFail, and twice; Done tells when all has ended.
+// Close ends all operations with ErrClosed and closes the transport. It may be called from done and
+// OnFail, and more than once. Done is closed when the worker has ended.
 func (g *Group) Close() error {
 	g.mu.Lock()
 	if g.closed {
@@ -307,7 +305,7 @@ func (g *Group) Close() error {
 		g.timer.Stop()
 	}
 	g.work.Broadcast()
-	g.leave()
+	g.unlock()
 	return g.t.Close()
 }
 
@@ -318,9 +316,9 @@ func (g *Group) Done() <-chan struct{} { return g.ended }
 func (g *Group) Rank() int { return g.cfg.Rank }
 func (g *Group) Size() int { return g.cfg.Size }
 
-// Late is how long this rank has waited for each other rank, so far: from the
-// moment when all others had delivered to an operation until that one had. A rank
-// that pauses finds all messages there when it wakes, and blames nobody.
+// Late returns how long this rank has waited for each other rank in total: from the moment when all
+// others had delivered to an operation until that rank had. A rank that was paused finds all
+// messages in its sockets when it wakes, and blames nobody.
 func (g *Group) Late() []time.Duration {
 	g.mu.Lock()
 	defer g.mu.Unlock()

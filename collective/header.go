@@ -22,8 +22,8 @@ import (
 //	32     payload
 //	       u32 CRC-32C of everything before it (version 2 only)
 //
-// The header has no room left, so the checksum is a trailer. Version 1 has
-// none; the two do not mix in a group.
+// The header has no room left, so the checksum is a trailer. Version 1 has none. All ranks of a
+// group use the same version.
 const (
 	HeaderBytes  = 32
 	trailerBytes = 4
@@ -37,18 +37,18 @@ const (
 	broadcastAddress = -1
 )
 
-// Kind is what a message carries; it also tells the phases of one operation apart.
+// Kind is the type of a message. It also distinguishes the phases of one operation.
 type Kind uint8
 
 const (
-	KindHello         Kind = 1 // transports only: who is there
+	KindHello         Kind = 1 // between transports only: the hello barrier
 	KindAllGather     Kind = 2
 	KindAllToAll      Kind = 3
 	KindReduceOneShot Kind = 4 // whole vectors of tree nodes, to all
 	KindReduceScatter Kind = 5 // slices of tree nodes, each to the slice's owner
 	KindReduceGather  Kind = 6 // reduced slices, to all
 	KindBarrier       Kind = 8 // 7 was a broadcast
-	KindPost          Kind = 9 // of no operation, see Group.Post
+	KindPost          Kind = 9 // outside of any operation, see Group.Post
 )
 
 func (k Kind) String() string {
@@ -112,8 +112,7 @@ func PutMessage(msg []byte, h Header, checksum bool) {
 	}
 }
 
-// ParseMessage reads a message and checks what can be checked without knowing
-// the group: version, lengths, checksum. The payload aliases msg.
+// ParseMessage decodes a message and checks version, lengths and checksum. The payload aliases msg.
 func ParseMessage(msg []byte, checksum bool) (Header, []byte, Drop) {
 	if len(msg) < HeaderBytes {
 		return Header{}, nil, DropMalformed
@@ -144,8 +143,8 @@ func ParseMessage(msg []byte, checksum bool) (Header, []byte, Drop) {
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// OpID numbers an operation: micro-batch<<56 | sequence. Within a micro-batch the caller
-// counts strictly upwards, the same on all ranks. Micro-batches are independent.
+// OpID numbers an operation: micro-batch<<56 | sequence. Within a micro-batch the sequence must
+// rise, in the same way on all ranks. Micro-batches are independent.
 type OpID uint64
 
 // Op builds an OpID; sequence must be below 1<<56.
@@ -153,7 +152,7 @@ func Op(microBatch uint8, sequence uint64) OpID {
 	return OpID(uint64(microBatch)<<56 | sequence&maxSequence)
 }
 
-// MicroBatch is the stream of operations that the op belongs to.
+// MicroBatch is the micro-batch that the operation belongs to.
 func (o OpID) MicroBatch() uint8 { return uint8(o >> 56) }
 
 // Sequence is the op's number within its micro-batch.

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// TestLate: a rank that waits says for whom; a rank that was stopped while it waited
-// does not take its own pause for the other's.
+// TestLate: a rank that waits counts the time against the late rank. A rank that was stopped while
+// it waited does not blame its own pause on the other.
 func TestLate(t *testing.T) {
 	const wait, pause = 150 * time.Millisecond, 300 * time.Millisecond
 	late := func(stopped bool) time.Duration {
@@ -14,11 +14,11 @@ func TestLate(t *testing.T) {
 		done := make(chan error, 2)
 		id := Op(0, 1)
 		gs[0].Barrier(id, func(err error) { done <- err })
-		if stopped { // as if neither timer nor messages had been looked at for so long
+		if stopped { // as if neither timer nor messages were handled for that time
 			g := gs[0]
 			g.mu.Lock()
 			g.timer.Stop()
-			g.armed, g.looked = true, time.Now().Add(-pause)
+			g.armed, g.lastClock = true, time.Now().Add(-pause)
 			g.mu.Unlock()
 		} else {
 			time.Sleep(wait)
@@ -31,7 +31,7 @@ func TestLate(t *testing.T) {
 		}
 		return gs[0].Late()[1]
 	}
-	if got := late(false); got < wait/3 { // a starved machine counts less
+	if got := late(false); got < wait/3 { // on a starved machine less is counted
 		t.Errorf("a wait of %v counts %v", wait, got)
 	}
 	if got := late(true); got > 3*20*time.Millisecond {

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// A group that is driven by hand does what one with a goroutine does, and its
-// deadline is the owner's.
+// TestManual: a Manual group gives the results of a Group, and only the owner's clock makes its
+// deadline pass.
 func TestManual(t *testing.T) {
 	var wire []packet
 	groups := make([]Manual, 2)

@@ -6,12 +6,11 @@ import (
 	"sync"
 )
 
-// memoryLimit bounds what an in-process receiver may be behind, in bytes.
+// memoryLimit bounds the bytes queued for one receiver.
 const memoryLimit = 1 << 30
 
-// NewMemory connects size ranks inside one process. It copies each message once
-// per receiver into reused buffers, so its costs resemble a real transport's
-// without the system calls.
+// NewMemory connects size ranks inside one process. It copies each message once per receiver into
+// reused buffers, so it costs what a real transport costs without the system calls.
 func NewMemory(size int) []Transport {
 	ends := make([]*memoryEnd, size)
 	ts := make([]Transport, size)
@@ -68,7 +67,7 @@ func (e *memoryEnd) Send(dst int, msg []byte) error {
 	return e.peers[dst].put(e.rank, msg)
 }
 
-// put queues a copy; a closed end loses it, silently like any transport.
+// put queues a copy. A closed end drops it silently, as any transport may.
 func (e *memoryEnd) put(src int, msg []byte) error {
 	e.mu.Lock()
 	if e.closed {

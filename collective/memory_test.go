@@ -69,8 +69,7 @@ func TestMemoryManyLanes(t *testing.T) {
 	}
 }
 
-// TestSteadyStateAllocations: an operation costs the core no memory once its
-// buffers exist.
+// TestSteadyStateAllocations: an operation does not allocate once its buffers exist.
 func TestSteadyStateAllocations(t *testing.T) {
 	gs := memoryGroups(t, 3, Config{Deadline: time.Minute})
 	run := stepper(gs, 2000)

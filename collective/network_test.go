@@ -74,7 +74,7 @@ func (net *network) step() bool {
 	var all []choice
 	for _, g := range net.groups {
 		if !g.st.jobs.empty() || !g.st.replays.empty() || !g.st.combines.empty() {
-			all = append(all, func() { g.mu.Lock(); g.turn() })
+			all = append(all, func() { g.mu.Lock(); g.workUnlocking() })
 		}
 	}
 	if len(net.wire) > 0 {
@@ -93,12 +93,12 @@ func (net *network) step() bool {
 	return true
 }
 
-// expire lets every deadline pass.
+// expire makes every deadline pass.
 func (net *network) expire() {
 	for _, g := range net.groups {
 		g.mu.Lock()
 		g.st.tick(1 << 62)
-		g.leave()
+		g.unlock()
 	}
 }
 
@@ -152,7 +152,7 @@ func randomPrograms(r *rand.Rand, n, count, most int) []program {
 	seq := [3]uint64{}
 	for range count {
 		batch := r.IntN(3)
-		seq[batch] += uint64(1 + r.IntN(2)) // numbers may skip, alike on all ranks
+		seq[batch] += uint64(1 + r.IntN(2)) // numbers may skip, in the same way on all ranks
 		ps = append(ps, randomProgram(Op(uint8(batch), seq[batch]), r, n, most))
 	}
 	return ps
@@ -194,8 +194,8 @@ func TestTwins(t *testing.T) {
 	})
 }
 
-// TestFaults: with loss and flipped bits every operation still ends exactly
-// once, in a right result or in the one error that the group failed with.
+// TestFaults: with loss and flipped bits every operation still ends exactly once, with a correct
+// result or with the one error that failed the group.
 func TestFaults(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(2, 8).Draw(t, "ranks")
@@ -208,7 +208,7 @@ func TestFaults(t *testing.T) {
 				return nil
 			case x < 2*lossy: // a flip anywhere
 				p.msg[net.r.IntN(len(p.msg))] ^= 1 << net.r.IntN(8)
-			case x < 3*lossy: // a flip and the good one
+			case x < 3*lossy: // a corrupted copy before the good one
 				bad := packet{p.src, p.dst, append([]byte(nil), p.msg...)}
 				bad.msg[net.r.IntN(HeaderBytes)] ^= 1 << net.r.IntN(8)
 				return []packet{bad, p}
@@ -250,8 +250,8 @@ func TestFaults(t *testing.T) {
 	})
 }
 
-// TestFlipsWithoutChecksum: without the trailer a flip may pass, but nothing
-// panics, no operation is lost and memory stays bounded.
+// TestFlipsWithoutChecksum: without the trailer a flipped bit may go unnoticed, but nothing panics,
+// no operation is lost and memory stays bounded.
 func TestFlipsWithoutChecksum(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(2, 5).Draw(t, "ranks")

@@ -1,21 +1,21 @@
 package collective
 
-// op is one operation in flight on this rank: at most two phases, each of which
-// sends its messages once the phase before has all its data. Data of a later
-// phase may arrive at any time; it has its own place.
+// op is one operation in flight on this rank. It has at most two phases. A phase sends its messages
+// when the phase before it has all its data. Data of a later phase may arrive at any time; each
+// phase has its own inboxes.
 type op struct {
 	id       OpID
 	done     func(error)
 	deadline int64
-	waits    int64 // when the wait for the next inbox began
+	waits    int64 // when the wait for the next inbox began, in nanoseconds
 	phases   [2]phase
 	count    int // phases in use
 	at       int // phase whose data is awaited
-	unsent   int // sends that the transport has not taken whole
-	busy     int // borrowers outside the lock: they copy, encode or combine
-	moved    int // bytes to send and receive
+	unsent   int // payloads that the transport has not accepted completely
+	busy     int // copies, encodings and reductions under way outside the lock
+	moved    int // payload bytes to send and receive
 	err      error
-	over     bool // completed or failed: take no more data
+	over     bool // completed or failed: accepts no more data
 
 	segs    [][]byte // payload pieces of all sends
 	reduce  reduction
@@ -27,21 +27,21 @@ type phase struct {
 	dtype    uint8
 	sends    []send
 	in       []inbox // by rank
-	missing  int     // inboxes that still lack chunks
+	missing  int     // inboxes that still miss chunks
 	combine  bool    // run op.reduce when the last inbox is full
-	queued   bool    // sends handed to the worker
-	reducing bool    // handed to the shell
+	queued   bool    // sends were handed to the worker
+	reducing bool    // reduction was handed to the shell
 	reduced  bool
 }
 
-// send is one payload, the concatenation of segs[lo:hi], to one rank or all.
+// send is one payload, the concatenation of segs[lo:hi], for one rank or for all.
 type send struct {
 	dst    int
 	lo, hi int
 	size   int
 }
 
-// inbox is where one rank's payload of one phase goes.
+// inbox is the destination of one rank's payload in one phase.
 type inbox struct {
 	dst    []byte
 	want   bool
@@ -61,7 +61,7 @@ func (o *op) reset() {
 	}
 	clear(o.segs)
 	o.reduce.reset()
-	if cap(o.scratch) > 4<<20 { // 16 MiB: a rare large operation must not be remembered
+	if cap(o.scratch) > 4<<20 { // 16 MiB: do not keep the memory of a rare large operation
 		o.scratch = nil
 	}
 	o.done, o.err, o.over = nil, nil, false
@@ -85,10 +85,11 @@ func (o *op) phase(kind Kind, dtype uint8, n int) *phase {
 	return ph
 }
 
-// seg adds one piece of payload; sends refer to runs of pieces.
+// seg adds one piece of payload. A send covers a range of pieces.
 func (o *op) seg(b []byte) { o.segs = append(o.segs, b) }
 
-// send queues the pieces added since first, unless nothing is to be said.
+// send queues the pieces added since first as one payload. An empty payload is skipped unless
+// evenEmpty is set.
 func (o *op) send(ph *phase, dst, first int, evenEmpty bool) {
 	s := send{dst: dst, lo: first, hi: len(o.segs)}
 	for _, b := range o.segs[first:] {
@@ -101,8 +102,8 @@ func (o *op) send(ph *phase, dst, first int, evenEmpty bool) {
 	ph.sends = append(ph.sends, s)
 }
 
-// expect says where the payload of rank r goes. An empty one is not waited for
-// unless evenEmpty is set.
+// expect sets the destination of rank r's payload. An empty payload is not waited for unless
+// evenEmpty is set.
 func (o *op) expect(ph *phase, r int, dst []byte, chunkBytes int, evenEmpty bool) {
 	if len(dst) == 0 && !evenEmpty {
 		return
@@ -133,12 +134,12 @@ func (o *op) gather(s send, dst []byte, at int) {
 
 func chunkCount(n, chunkBytes int) int { return max(1, (n+chunkBytes-1)/chunkBytes) }
 
-// chunkRange is where chunk i of an n byte payload lies.
+// chunkRange is the byte range of chunk i in a payload of n bytes.
 func chunkRange(n, chunkBytes, i int) (lo, hi int) {
 	return i * chunkBytes, min(n, (i+1)*chunkBytes)
 }
 
-// bitset remembers which chunks came; up to 64 need no allocation.
+// bitset records which chunks have arrived. Up to 64 bits need no allocation.
 type bitset struct {
 	first uint64
 	more  []uint64

@@ -2,7 +2,7 @@
 
 package collective
 
-// brokenOrder makes every reduction sum its parts from left to right, as a
-// simple all-reduce does: the bits then depend on how many ranks there are. It
-// is there for test/cluster, TestMutationIsCaught, and never ships.
+// brokenOrder makes every reduction sum its parts from left to right, as a simple all-reduce does.
+// The bits then depend on the number of ranks. TestMutationIsCaught of test/cluster uses it; it
+// never ships.
 const brokenOrder = true

@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// polled is a transport of one rank of two, whose messages come when it is polled.
+// polled is a transport of one rank of two that delivers messages only when it is polled.
 type polled struct {
 	off     bool
-	sent    chan bool // whether by who polls, before it takes
+	sent    chan bool // whether the polling goroutine sent it
 	in      [][]byte
 	receive func(int, []byte)
 	polling bool
@@ -32,7 +32,8 @@ func (p *polled) Poll() {
 	}
 }
 
-// Who holds a group and polls it sends and takes by itself: nobody else does for it.
+// TestPollDoesTheWork: a goroutine that holds and polls a group sends and receives by itself; no
+// other goroutine does.
 func TestPollDoesTheWork(t *testing.T) {
 	p := &polled{sent: make(chan bool, 8)}
 	g, err := NewGroup(Config{Rank: 0, Size: 2, Deadline: time.Hour, NoChecksum: true}, p)

@@ -2,10 +2,10 @@ package collective
 
 import "fmt"
 
-// Post sends a message beside the operations: at most once, in no order with them, and nobody
-// waits for it. What is posted takes its turn on the wire with what operations send, so who
-// posts much leaves gaps. The payload has at most Config.ChunkBytes. It may block for
-// back-pressure. An error means that it was not sent; the group is none the worse.
+// Post sends a message outside of the operations, at most once and in no order with them. No rank
+// waits for it. Posts share the wire with the operations, so many posts slow those down. The
+// payload has at most Config.ChunkBytes. Post may block for back-pressure. After an error the
+// message was not sent, and the group stays usable.
 func (g *Group) Post(dst int, payload []byte) error {
 	if dst < 0 || dst >= g.cfg.Size || dst == g.cfg.Rank || len(payload) > g.cfg.ChunkBytes {
 		return fmt.Errorf("%w: post of %d bytes to rank %d of %d, at most %d go to another", ErrArgument, len(payload), dst, g.cfg.Size, g.cfg.ChunkBytes)
@@ -26,7 +26,7 @@ func (g *Group) Post(dst int, payload []byte) error {
 	return g.t.Send(dst, msg)
 }
 
-// posted takes such a message; called with the lock held, left without.
+// posted delivers a posted message. The lock is held on entry, not on exit.
 func (g *Group) posted(src int, h Header, payload []byte) {
 	bad := g.st.foreign(src, h)
 	if bad != DropNone {

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestPost: a post arrives beside operations, of whom it is, and none of it is an operation's;
-// another epoch's does not, and a group without ears drops it.
+// TestPost: a post arrives with its source while operations run and is not mixed up with them. A
+// post of another epoch is dropped, as is a post to a group without OnPost.
 func TestPost(t *testing.T) {
 	wires := NewMemory(3)
 	type heard struct {
@@ -48,7 +48,7 @@ func TestPost(t *testing.T) {
 		t.Fatal(err)
 	}
 	for src, what := range map[int]string{0: "a", 2: string(bytes.Repeat([]byte("b"), 64))} {
-		for _, dst := range []int{1, 2 - src} { // nobody hears the second
+		for _, dst := range []int{1, 2 - src} { // nobody receives the second
 			if err := groups[src].Post(dst, []byte(what)); err != nil {
 				t.Fatal(err)
 			}

@@ -1,13 +1,13 @@
 package collective
 
-// queue is a first-in first-out list that reuses its memory.
+// queue is a FIFO that reuses its memory.
 type queue[T any] struct {
 	items []T
 	head  int
 }
 
 func (q *queue[T]) push(v T) {
-	if q.head > 32 && q.head*2 >= len(q.items) { // never empty but always moving: reuse the front
+	if q.head > 32 && q.head*2 >= len(q.items) { // a queue that never empties: reuse the front
 		n := copy(q.items, q.items[q.head:])
 		clear(q.items[n:])
 		q.items, q.head = q.items[:n], 0

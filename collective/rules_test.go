@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// pairOf is rank 0 of two, without goroutines; messages of rank 1 are made by hand.
+// pairOf is rank 0 of two, without goroutines. The test writes the messages of rank 1 itself.
 func pairOf(t *testing.T, cfg Config) *network {
 	t.Helper()
 	return newNetwork(t, 2, rand.New(rand.NewPCG(1, 1)), cfg)
 }
 
-// from builds a message of rank 1 for rank 0 and lets edit damage it.
+// from builds a message of rank 1 for rank 0 and lets edit corrupt it.
 func from(edit func(*Header), payload []byte) []byte {
 	h := Header{Kind: KindAllGather, DType: dtypeF32, Source: 1, Size: 2, Epoch: 7, Op: Op(0, 1), Chunks: 1, Length: uint32(len(payload))}
 	if edit != nil {
@@ -248,7 +248,7 @@ func TestPeerGone(t *testing.T) {
 	}
 }
 
-// brokenTransport cannot send.
+// brokenTransport fails every send.
 type brokenTransport struct{ Transport }
 
 func (brokenTransport) Broadcast([]byte) error { return errors.New("cable cut") }

@@ -8,15 +8,13 @@ import (
 	"time"
 )
 
-// state is the group as a pure machine. Inputs: start, message, landed, combined,
-// encoded, tick, fail. Outputs, taken by the shell: jobs (payloads to send),
-// replays (stashed messages whose operation has started), combines
-// (reductions to compute), dones, recycled buffers, notice.
+// state is the group as a pure state machine. Inputs: start, message, landed, combined, encoded,
+// sent, tick, fail. Outputs, taken by the shell: jobs (payloads to send), replays (stashed messages
+// whose operation has started), combines (reductions to compute), dones, recycled buffers, notice.
 //
-// Bytes are moved by the shell without the lock. Whoever holds a piece of an
-// operation for that (op.busy) gives it back through landed, encoded or
-// combined; until then the operation is not completed, not even as failed,
-// because done gives the caller's slices back.
+// The shell moves bytes without the lock. While it uses memory of an operation (op.busy), the
+// operation does not complete, not even as failed, because done returns the caller's slices. The
+// shell ends that use through landed, encoded or combined.
 type state struct {
 	cfg     Config
 	batches [256]microBatch
@@ -33,11 +31,11 @@ type state struct {
 	dones    queue[completion]
 	recycled queue[[]byte]
 	err      error // the failure, set once
-	notice   bool  // OnFail is to be told
+	notice   bool  // OnFail must be called
 
 	stats Stats
 	late  []time.Duration // by rank: see Group.Late
-	awake int64           // nanoseconds that this process was not paused, which the shell moves on
+	awake int64           // nanoseconds that this process was not paused; the shell advances it
 }
 
 type microBatch struct {
@@ -52,7 +50,7 @@ type stashed struct {
 	msg     []byte
 }
 
-// job is what is left to send of one payload.
+// job is the unsent rest of one payload.
 type job struct {
 	op    *op
 	phase int
@@ -65,7 +63,7 @@ type completion struct {
 	err  error
 }
 
-// landing is the permission to copy a payload to dst; landed gives it back.
+// landing permits the shell to copy a payload to dst. landed ends that.
 type landing struct {
 	op    *op
 	phase int
@@ -77,7 +75,7 @@ func newState(cfg Config) *state {
 	return &state{cfg: cfg, ops: map[OpID]*op{}, stash: map[OpID][]stashed{}, late: make([]time.Duration, cfg.Size)}
 }
 
-// newOp returns a blank operation to be described and then started.
+// newOp returns a blank operation. The caller describes it, then starts it.
 func (s *state) newOp(id OpID, done func(error)) *op {
 	var o *op
 	if n := len(s.free); n > 0 {
@@ -123,8 +121,8 @@ func (s *state) start(now int64, o *op) {
 	s.advance(o)
 }
 
-// refuse fails the group because of a bad call for o: the operation cannot take
-// part, so its peers could only wait.
+// refuse fails the group because of a bad call for o. This rank cannot take part in the operation,
+// so its peers would only wait.
 func (s *state) refuse(o *op, detail string) {
 	if s.err == nil {
 		s.fail(&OpError{Op: o.id, Err: ErrArgument, Detail: detail})
@@ -132,8 +130,8 @@ func (s *state) refuse(o *op, detail string) {
 	s.finish(o, s.err)
 }
 
-// message takes one message. If it returns a landing, the shell copies the
-// payload there and calls landed. keep: the state holds msg for later.
+// message handles one message. If ok, the shell copies the payload to the landing and calls landed.
+// keep: the state holds msg for later.
 func (s *state) message(src int, h Header, payload, msg []byte) (l landing, ok, keep bool) {
 	if d := s.foreign(src, h); d != DropNone {
 		s.drop(d)
@@ -146,7 +144,7 @@ func (s *state) message(src int, h Header, payload, msg []byte) (l landing, ok, 
 	return s.deliver(o, h, payload)
 }
 
-// foreign says whether a message is none of this group's business.
+// foreign returns why a message does not belong to this group, or DropNone.
 func (s *state) foreign(src int, h Header) Drop {
 	switch {
 	case s.err != nil:
@@ -163,7 +161,7 @@ func (s *state) foreign(src int, h Header) Drop {
 	return DropNone
 }
 
-// unstarted drops a message of a past operation and holds one of a coming one.
+// unstarted drops a message of a finished operation and stashes one of a future operation.
 func (s *state) unstarted(h Header, payload, msg []byte) (keep bool) {
 	if l := s.batches[h.Op.MicroBatch()]; l.started && h.Op.Sequence() <= l.last {
 		s.drop(DropStale)
@@ -184,7 +182,7 @@ func (s *state) unstarted(h Header, payload, msg []byte) (keep bool) {
 	return true
 }
 
-// deliver finds the place of a payload in its operation.
+// deliver finds the destination of a payload in its operation.
 func (s *state) deliver(o *op, h Header, payload []byte) (l landing, ok, keep bool) {
 	misfit := func(detail string) (landing, bool, bool) {
 		s.fail(&OpError{Op: h.Op, Kind: h.Kind, Ranks: []int{int(h.Source)}, Err: ErrProtocol, Detail: detail})
@@ -215,7 +213,7 @@ func (s *state) deliver(o *op, h Header, payload []byte) (l landing, ok, keep bo
 	return landing{op: o, phase: p, rank: int(h.Source), dst: in.dst[lo:hi]}, true, false
 }
 
-// landed: the payload of a landing has been copied.
+// landed ends a landing: the payload was copied.
 func (s *state) landed(l landing) {
 	o := l.op
 	o.busy--
@@ -266,7 +264,7 @@ func (s *state) advance(o *op) {
 	}
 }
 
-// combined: the reduction of o's current phase has been computed.
+// combined records that the reduction of o's current phase is complete.
 func (s *state) combined(o *op) {
 	o.busy--
 	if s.settle(o) {
@@ -276,7 +274,7 @@ func (s *state) combined(o *op) {
 	s.advance(o)
 }
 
-// nextJob lends the next chunk to send; encoded gives it back.
+// nextJob returns the next chunk to send and marks its operation busy until encoded.
 func (s *state) nextJob() (j job, ok bool) {
 	if j, ok = s.jobs.pop(); ok {
 		j.op.busy++
@@ -284,9 +282,9 @@ func (s *state) nextJob() (j job, ok bool) {
 	return j, ok
 }
 
-// encoded: chunk j has been copied into a message; the rest goes to the back of
-// the queue, so that a large payload does not hold up the others. last: there is
-// none, and sent follows.
+// encoded records that chunk j was copied into a message. Remaining chunks go to the end of the
+// queue, so that a large payload does not delay the others. last: this was the last chunk, and sent
+// follows.
 func (s *state) encoded(j job) (last bool) {
 	o := j.op
 	o.busy--
@@ -301,8 +299,8 @@ func (s *state) encoded(j job) (last bool) {
 	return true
 }
 
-// sent: the transport has taken the last chunk of one payload of operation id,
-// which may have failed meanwhile.
+// sent records that the transport accepted the last chunk of one payload of operation id. The
+// operation may have failed by then.
 func (s *state) sent(id OpID) {
 	o := s.ops[id]
 	if o == nil {
@@ -314,7 +312,8 @@ func (s *state) sent(id OpID) {
 	}
 }
 
-// settle ends an operation that failed while it was lent out.
+// settle completes a failed operation as soon as the shell uses none of its memory. over: it has
+// failed.
 func (s *state) settle(o *op) (over bool) {
 	if !o.over {
 		return false
@@ -325,7 +324,7 @@ func (s *state) settle(o *op) (over bool) {
 	return true
 }
 
-// tick fails the group if an operation is past its deadline, the earliest first.
+// tick fails the group if an operation is past its deadline. The earliest deadline counts.
 func (s *state) tick(now int64) {
 	var late *op
 	for _, o := range s.ops {

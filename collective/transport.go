@@ -2,19 +2,18 @@ package collective
 
 // Transport carries messages between the ranks of one group in one epoch.
 //
-// Delivery is at most once; loss is silent. Order per source is usual but not
-// needed. Broadcast and Send may be called concurrently and may block for
-// back-pressure; they do not keep msg after they return. An error means that
-// the message was certainly not sent; the group then fails.
+// Delivery is at most once, and loss is silent. Messages of one source usually arrive in order, but
+// need not. Broadcast and Send may be called concurrently, may block for back-pressure, and do not
+// keep msg. An error means that the message was certainly not sent; the group then fails.
 //
-// Receive is set once, by NewGroup. It is called from goroutines of the
-// transport, possibly several at once, or from that of who polls it ([Poller]). src is the rank that the transport
-// itself attests (a subject, a socket), not what the message says. msg belongs
-// to the receiver, who must not write to it (one buffer may serve several).
-// Messages that arrive before Receive is set are held, within a bound.
+// Receive is called once, by NewGroup. The function that it sets is called from goroutines of the
+// transport, possibly several at once, or from the goroutine that polls ([Poller]). src is the rank
+// that the transport itself attests (by subject or socket), not what the message claims. msg
+// belongs to the receiver, who must not write to it, since several may share the buffer. Messages
+// that arrive before Receive are held, up to a bound.
 //
-// Close stops delivery; it may be called from inside the receive function, so
-// it does not wait for it.
+// Close stops delivery. It may be called from the receive function, so it does not wait for that
+// function to return.
 type Transport interface {
 	Broadcast(msg []byte) error
 	Send(dst int, msg []byte) error
@@ -22,18 +21,18 @@ type Transport interface {
 	Close() error
 }
 
-// Recycler is implemented by transports that want the buffers they delivered
-// back. The group calls it once for each message, when it no longer reads it.
+// Recycler is implemented by transports that reuse delivered buffers. The group returns each
+// message once, when it no longer reads it.
 type Recycler interface{ Recycle(msg []byte) }
 
-// Notifier is implemented by transports that can tell of losses and dead
-// connections. The group fails with the first error it is told.
+// Notifier is implemented by transports that detect losses and dead connections. The group fails
+// with the first reported error.
 type Notifier interface{ OnError(func(error)) }
 
-// Poller is implemented by transports that can deliver on the goroutine of who waits for a
-// message. Polls says if all that is still to come will come so. Poll takes what has come; from
-// then on until Rest the transport may deliver on no other goroutine, so calls follow each other
-// within moments, or Rest does. One goroutine calls both.
+// Poller is implemented by transports that can deliver on the goroutine that waits for messages.
+// Polls reports whether all further messages can be delivered that way. Poll delivers what has
+// arrived. From the first Poll until Rest the transport may deliver on no other goroutine, so the
+// caller must soon call Poll again, or Rest. All calls come from one goroutine.
 type Poller interface {
 	Polls() bool
 	Poll()

@@ -10,8 +10,8 @@ import (
 // of two below hi-lo, which must be at least 2.
 func treeMid(lo, hi int) int { return lo + 1<<(bits.Len(uint(hi-lo-1))-1) }
 
-// isTiling reports whether nodes, in order, are the leaves of a pruned
-// canonical tree over [0,units). They come from another machine's placement.
+// isTiling reports whether nodes, in order, are the leaves of a pruned canonical tree over
+// [0,units). It checks input: the nodes come from another machine's placement.
 func isTiling(nodes []tensor.Span, units int) bool {
 	next := 0
 	var walk func(lo, hi int) bool
@@ -31,18 +31,18 @@ func isTiling(nodes []tensor.Span, units int) bool {
 
 const combineTile = 512
 
-// combiner is tensor.CombineTree with its scratch kept from sum to sum (it
-// lives in a reused operation) and the left operand accumulated in place: no
-// allocation, half the copies. The bits are compared in the tests.
+// combiner computes tensor.CombineTree without allocating: it keeps its scratch between sums, since
+// it is part of a reused operation, and accumulates the left operand in place. Tests compare the
+// bits.
 type combiner struct {
 	nodes []tensor.Span // in order, tiling the units
 	parts [][]float32
-	at    int
-	next  int                     // node that comes next
+	at    int                     // first element of the current tile
+	next  int                     // index of the next leaf
 	tmp   [4][combineTile]float32 // right operands: MaxUnits is 16, so the tree is 4 deep
 }
 
-// sum puts the whole tree into dst, which overlaps none of the parts.
+// sum writes the sum of the tree to dst, which overlaps none of the parts.
 func (c *combiner) sum(dst []float32, units int) {
 	if brokenOrder {
 		c.sumInRow(dst)
@@ -54,7 +54,7 @@ func (c *combiner) sum(dst []float32, units int) {
 	}
 }
 
-// sumInRow is the wrong order; see brokenOrder.
+// sumInRow sums in the wrong order; see brokenOrder.
 func (c *combiner) sumInRow(dst []float32) {
 	clear(dst)
 	for _, v := range c.parts {
@@ -77,7 +77,7 @@ func (c *combiner) node(dst []float32, lo, hi, depth int) {
 	tensor.Add(dst, v)
 }
 
-// leaf is the value of node [lo,hi) if a rank delivered it, else nil.
+// leaf is the value of node [lo,hi) if a rank contributed it, else nil.
 func (c *combiner) leaf(lo, hi, n int) []float32 {
 	if s := c.nodes[c.next]; s.Lo != lo || s.Hi != hi {
 		return nil

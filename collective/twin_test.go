@@ -8,10 +8,10 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// The dumb twins: what each collective means, as loops over all ranks.
+// The reference implementations: each collective as loops over all ranks.
 
-// program is one operation as all ranks see it, with the results that the twin
-// expects and room for those that come.
+// program is one operation as all ranks see it, with the expected results and room for the actual
+// ones.
 type program struct {
 	id    OpID
 	what  string

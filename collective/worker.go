@@ -1,90 +1,89 @@
 package collective
 
-// worker sends payloads, and does for start what must not hold up the caller:
-// replaying messages that came early, and reductions that were only waiting for
-// the start. A goroutine of its own, because a transport may block a sender
-// until the receivers have caught up. While somebody polls it leaves the work to that one.
+// worker sends payloads. It also replays messages that came early and computes reductions that were
+// complete at the start of their operation, so that start does not block. It has its own goroutine
+// because a transport may block a sender until the receivers have caught up. While a goroutine
+// polls, the worker leaves the work to it.
 func (g *Group) worker() {
 	defer close(g.ended)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for !g.closed {
-		if !g.held && g.more() {
-			g.piece()
+		if !g.polled && g.canWork() {
+			g.workOne()
 			continue
 		}
 		g.work.Wait()
 	}
 }
 
-// turns does all work that there is, but for what the worker has in hand. The lock is held on
-// entry and exit.
-func (g *Group) turns() {
-	for !g.closed && g.more() {
-		if !g.together() {
-			g.piece()
+// drain does all pending work except what the worker is doing. The lock is held on entry and exit.
+func (g *Group) drain() {
+	for !g.closed && g.canWork() {
+		if !g.sendParallel() {
+			g.workOne()
 		}
 	}
 }
 
-// together has the crew send a chunk to each of several ranks; false: there are not so many. The
-// lock is held on entry and exit.
-func (g *Group) together() bool {
+// sendParallel sends one chunk each to several ranks on the threads of Config.Crew. It returns false if
+// fewer than two chunks are pending. The lock is held on entry and exit.
+func (g *Group) sendParallel() bool {
 	n := min(len(g.st.jobs.all()), g.cfg.Size-1)
 	if g.cfg.Crew == nil || n < 2 {
 		return false
 	}
-	g.turned = true
+	g.working = true
 	for range n {
 		j, _ := g.st.nextJob()
-		g.lent = append(g.lent, j)
+		g.batch = append(g.batch, j)
 	}
 	for len(g.messages) < n {
 		g.messages = append(g.messages, nil)
 	}
 	g.mu.Unlock()
-	g.cfg.Crew(n, g.sendLent)
+	g.cfg.Crew(n, g.sendBatched)
 	g.mu.Lock()
-	clear(g.lent)
-	g.lent, g.turned = g.lent[:0], false
+	clear(g.batch)
+	g.batch, g.working = g.batch[:0], false
 	return true
 }
 
-// more says that there is work for who asks; the lock is held.
-func (g *Group) more() bool { return !g.turned && g.busy() }
+// canWork reports whether there is work that this goroutine may start. The lock is held.
+func (g *Group) canWork() bool { return !g.working && g.busy() }
 
-// piece does one piece of work; the lock is held on entry and exit.
-func (g *Group) piece() {
-	g.turned = true
-	g.turn()
+// workOne does one unit of work. The lock is held on entry and exit.
+func (g *Group) workOne() {
+	g.working = true
+	g.workUnlocking()
 	g.mu.Lock()
-	g.turned = false
+	g.working = false
 }
 
-// busy says that there is work; the lock is held.
+// busy reports whether there is work. The lock is held.
 func (g *Group) busy() bool {
 	return !g.st.jobs.empty() || !g.st.replays.empty() || !g.st.combines.empty()
 }
 
-// turn does one piece of work; the lock is held on entry, not on exit. Sends go
-// first: others wait for them.
-func (g *Group) turn() {
+// workUnlocking does one unit of work. The lock is held on entry, not on exit. Sends go first, because other
+// ranks wait for them.
+func (g *Group) workUnlocking() {
 	if j, ok := g.st.nextJob(); ok {
 		g.mu.Unlock()
 		g.sendChunk(j, &g.message)
 		return
 	}
 	if m, ok := g.st.replays.pop(); ok {
-		g.take(int(m.h.Source), m.h, m.payload, m.msg)
+		g.handle(int(m.h.Source), m.h, m.payload, m.msg)
 	}
 	g.combineAll()
-	g.leave()
+	g.unlock()
 }
 
-// sendChunk copies one chunk into a message, gives the operation back, so that it
-// can fail while the transport holds this rank up, and sends. An operation is done
-// when its messages are on their way and not before: who has nothing to wait for
-// would compute on the processor that they need, and all others wait for them.
+// sendChunk copies one chunk into a message and then sends it. It releases the operation before the
+// send, so that the operation can fail while the transport blocks. An operation completes only
+// after its messages are on their way: a rank with nothing to wait for would otherwise start
+// computing on the CPU that must send them, while all others wait.
 func (g *Group) sendChunk(j job, message *[]byte) {
 	s := j.op.phases[j.phase].sends[j.send]
 	lo, hi := chunkRange(s.size, g.cfg.ChunkBytes, j.chunk)
@@ -106,7 +105,7 @@ func (g *Group) sendChunk(j job, message *[]byte) {
 	last := g.st.encoded(j)
 	g.st.stats.MessagesSent++
 	g.st.stats.BytesSent += uint64(n)
-	g.leave()
+	g.unlock()
 
 	var err error
 	if s.dst == broadcastAddress {
@@ -121,6 +120,6 @@ func (g *Group) sendChunk(j job, message *[]byte) {
 	if last {
 		g.mu.Lock()
 		g.st.sent(id)
-		g.leave()
+		g.unlock()
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// taker is a transport that does what the test says with what it is given.
+// taker is a transport whose sends call a function of the test.
 type taker struct{ take func() error }
 
 func (t taker) Broadcast([]byte) error  { return t.take() }
@@ -14,8 +14,8 @@ func (t taker) Send(int, []byte) error  { return t.take() }
 func (taker) Receive(func(int, []byte)) {}
 func (taker) Close() error              { return nil }
 
-// A rank that gives and gets nothing is done when the transport has taken what it
-// gives: what it computes next must not keep the processor from the message.
+// TestDoneAfterSent: a rank that expects no data completes only when the transport has accepted its
+// message. Otherwise its next computation would keep the CPU from sending.
 func TestDoneAfterSent(t *testing.T) {
 	done, before := false, false
 	m, err := NewManual(Config{Rank: 0, Size: 2}, taker{func() error { before = done; return nil }})
@@ -30,7 +30,7 @@ func TestDoneAfterSent(t *testing.T) {
 	}
 }
 
-// A transport that holds a rank up does not hold up the failure of its group.
+// TestHeldSendFails: a group can fail while the transport blocks one of its sends.
 func TestHeldSendFails(t *testing.T) {
 	held, let := make(chan struct{}), make(chan struct{})
 	g, err := NewGroup(Config{Rank: 0, Size: 2, Deadline: time.Hour}, taker{func() error { close(held); <-let; return nil }})
