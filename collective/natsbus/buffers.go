@@ -2,13 +2,13 @@ package natsbus
 
 import "sync"
 
-// buffers keeps message buffers by size, powers of two.
+// buffers is a free list of message buffers by size class (powers of two).
 type buffers struct {
 	mu    sync.Mutex
 	class [25][][]byte
 }
 
-const keptBytes = 8 << 20 // of each class
+const keptBytes = 8 << 20 // per size class
 
 func (p *buffers) take(n int) []byte {
 	c := 6
@@ -26,7 +26,7 @@ func (p *buffers) take(n int) []byte {
 	return make([]byte, n, 1<<c)
 }
 
-// give takes a buffer back, whoever made it.
+// give puts a buffer into the free list. Its origin does not matter.
 func (p *buffers) give(b []byte) {
 	c := 6
 	for c+1 < len(p.class) && 2<<c <= cap(b) {

@@ -9,7 +9,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// startServers starts n servers that all know the first one.
+// startServers starts n servers that have the first one as seed.
 func startServers(t testing.TB, n int, edit func(int, *Config)) []*Server {
 	t.Helper()
 	servers, err := tryServers(t, n, edit)
@@ -19,8 +19,8 @@ func startServers(t testing.TB, n int, edit func(int, *Config)) []*Server {
 	return servers
 }
 
-// tryServers returns those that were started. No route is dropped because the machine
-// was too busy to answer a ping.
+// tryServers is startServers with an error. HungAfter is so long that a busy machine does not lose
+// a route.
 func tryServers(t testing.TB, n int, edit func(int, *Config)) (servers []*Server, err error) {
 	for i := range n {
 		cfg := Config{Name: fmt.Sprintf("node-%d", i), Secret: "s3", Log: quiet, HungAfter: patience}
@@ -87,7 +87,7 @@ func openGroups(t testing.TB, ts []*Transport, epoch uint32, cfg collective.Conf
 	return gs
 }
 
-// rankWork is what one rank contributes to, and expects from, checked operations.
+// rankWork holds what one rank contributes to checked operations, and the expected results.
 type rankWork struct {
 	rank, size, n int
 	nodes         [][]tensor.Span

@@ -14,7 +14,7 @@ import (
 var (
 	// ErrConfig: a setting is wrong; the message says which.
 	ErrConfig = errors.New("natsbus: bad configuration")
-	// ErrNotReady: not every rank was heard by, and heard, this one in time.
+	// ErrNotReady: the hello barrier did not complete in time with every rank.
 	ErrNotReady = errors.New("natsbus: ranks are missing")
 	// ErrClosed: the server or transport was closed.
 	ErrClosed = errors.New("natsbus: closed")
@@ -27,63 +27,58 @@ type Config struct {
 	// Name of this server: the node's id, unique in the cluster. One token of
 	// letters, digits, - and _.
 	Name string
-	// Cluster names the cluster (default "shoal"; letters, digits, - and _). Servers
-	// of another name are refused, and on an external NATS its subjects are apart
-	// from those of other clusters: tp.<Cluster>.>
+	// Cluster names the cluster (default "shoal"; letters, digits, - and _). Servers with another
+	// name are refused. On an external NATS it separates the subjects of several clusters:
+	// tp.<Cluster>.>
 	Cluster string
 
-	// Listen is the host:port for routes (default 127.0.0.1:0, port 0: any).
-	// Advertise is the host:port by which others reach it, if that differs.
+	// Listen is the host:port for routes (default 127.0.0.1:0; port 0: any free port). Advertise is
+	// the host:port at which other servers reach it, if that differs.
 	Listen    string
 	Advertise string
-	// Seeds are route addresses (host:port) of some other servers; the rest is
-	// learned from them. A server retries its seeds for ever.
+	// Seeds are route addresses (host:port) of some other servers, which gossip the rest. A server
+	// retries its seeds for ever.
 	Seeds []string
-	// ClientPort is where ranks of other processes log in, on the host of Listen; 0
-	// takes a free one.
+	// ClientPort is the port on the host of Listen where ranks of other processes log in; 0 takes a
+	// free one.
 	ClientPort int
 
-	// Secret must be equal on all servers. Without TLS it crosses the network as is.
+	// Secret must be equal on all servers. Without TLS it crosses the network in the clear.
 	Secret string
-	// Secrets are those that are accepted now, the one in use first, for a Secret that
-	// changes while servers run; it needs RouteTLS, which then guards the routes alone.
-	// nil: Secret.
+	// Secrets returns the secrets that are accepted now, the current one first, for a Secret that
+	// changes while servers run. It needs RouteTLS, which then protects the routes alone. nil: only
+	// Secret is accepted.
 	Secrets func() []string
-	// RouteTLS secures routes, both ends (set ClientAuth and ClientCAs as well
-	// as RootCAs: each server dials and is dialled). ClientTLS secures the client
-	// listener, where ranks of other processes hear this one's. nil: plain TCP, on
-	// which logins cannot be used twice and tensors can be read by whoever sees packets.
+	// RouteTLS secures both ends of routes: set ClientAuth, ClientCAs and RootCAs, since each
+	// server dials and is dialled. ClientTLS secures the client listener, where ranks of other
+	// processes subscribe. nil means plain TCP: logins cannot be replayed, but anyone who sees the
+	// packets can read the tensors.
 	RouteTLS  *tls.Config
 	ClientTLS *tls.Config
 
-	// HungAfter: a route whose peer answers no ping for this long is dropped
-	// (default 3 s; three pings). Pings queue behind data: with 1 s, routes of
-	// healthy peers were dropped, and messages with them, when a busy machine
-	// moved a few MB per peer. Deadlines and gossip tell of a hang sooner.
+	// HungAfter: a route whose peer answers no ping for this long is dropped (default 3 s; three
+	// pings). Pings queue after data: with 1 s, a busy machine that moved a few MB per peer dropped
+	// routes of healthy peers, and messages with them. Deadlines and gossip detect a hang sooner.
 	HungAfter time.Duration
 
-	// StoreDir turns JetStream on and keeps its files there. In a mesh, its
-	// servers must know of one another from the start: Seeds then lists the
-	// route addresses of all servers with a StoreDir, this one's own included
-	// (so Listen has a fixed port), two or more. StoreBytes bounds
-	// them (default 1 GiB), MemoryBytes its memory (default 64 MiB). SyncAlways
-	// makes every acknowledged write survive a power loss, at 3 to 10 times the
-	// latency.
+	// StoreDir turns JetStream on and is the directory of its files. The JetStream servers of a
+	// mesh must know one another from the start: Seeds lists the route addresses of all servers
+	// with a StoreDir, this one included (so Listen has a fixed port), two or more. StoreBytes
+	// bounds the files (default 1 GiB), MemoryBytes the memory (default 64 MiB). SyncAlways makes
+	// every acknowledged write survive a power loss, at 3 to 10 times the latency.
 	StoreDir    string
 	StoreBytes  int64
 	MemoryBytes int64
 	SyncAlways  bool
 
-	// Alone: no mesh, for a cluster that is this one process. JetStream then
-	// needs no other server.
+	// Alone turns routes off, for a cluster of one process. JetStream then needs no other server.
 	Alone bool
 
-	// URL of an external NATS (several: with commas between): nothing is embedded
-	// then. It must allow payloads of 16 MB; permissions are its operator's
-	// business.
+	// URL of an external NATS (several: comma-separated). No server is embedded then. The external
+	// one must allow payloads of 16 MB; its operator manages permissions.
 	URL string
 
-	// Log takes the server's messages (default: slog.Default).
+	// Log receives the server's log (default: slog.Default).
 	Log *slog.Logger
 }
 
@@ -106,7 +101,7 @@ func (c Config) ensureDefaults() Config {
 	return c
 }
 
-// Validate says what is wrong with a config, as Start would.
+// Validate reports what is wrong with a config, with the errors that Start returns.
 func (c Config) Validate() error {
 	c = c.ensureDefaults()
 	bad := func(format string, a ...any) error {
@@ -165,7 +160,7 @@ func splitAddress(s string) (host string, port int, err error) {
 	return host, port, nil
 }
 
-// isToken reports whether s can stand between the dots of a subject.
+// isToken reports whether s is valid as one token of a subject.
 func isToken(s string) bool {
 	const ok = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_"
 	return s != "" && len(s) <= 128 && strings.Trim(s, ok) == ""

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// checkExternal connects once, so that a wrong address or a NATS that would cut
-// off the first large tensor is told at the start, not by a failing step.
+// checkExternal connects once, so that a wrong address or a too small max_payload is reported at
+// the start and not by a failing step.
 func (s *Server) checkExternal() error {
 	nc, _, err := s.connect("check", nil)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// said is a connection on which the other side has said all that it will say.
+// said is a connection whose peer has sent everything that it will send.
 type said struct{ *bytes.Reader }
 
 func (said) Write(b []byte) (int, error)      { return len(b), nil }
@@ -21,10 +21,10 @@ func (said) SetDeadline(time.Time) error      { return nil }
 func (said) SetReadDeadline(time.Time) error  { return nil }
 func (said) SetWriteDeadline(time.Time) error { return nil }
 
-// header is that of a message, with the number of its subscription and its size.
+// header matches a message's header, with its subscription id and size.
 var header = regexp.MustCompile(`MSG [^ \n]* (\d{1,9}) (?:[^\n]* )?(\d{1,9})\r*\n`)
 
-// sent looks for a message in all that was said.
+// sent reports whether a message is part of what the peer sent.
 func sent(b []byte, sid int, msg []byte) bool {
 	for _, m := range header.FindAllSubmatchIndex(b, -1) {
 		s, _ := strconv.Atoi(string(b[m[2]:m[3]]))
@@ -36,8 +36,8 @@ func sent(b []byte, sid int, msg []byte) bool {
 	return false
 }
 
-// FuzzLink: whatever a server says, a link ends with an error, and a message that it
-// delivers is one that was sent, under the number that was said.
+// FuzzLink: for any bytes of a server, a link ends with an error and delivers only messages that
+// were sent, under their own subscription id.
 func FuzzLink(f *testing.F) {
 	const greeting = "INFO {\"max_payload\":100}\r\nPONG\r\n"
 	for _, s := range []string{"", "MSG a.b 0 3\r\nabc\r\n", "MSG a 1 reply 0\r\n\r\n", "MSG a 1 999999999\r\n", "MSG  1 \r\n",
@@ -50,7 +50,7 @@ func FuzzLink(f *testing.F) {
 		if err != nil {
 			return
 		}
-		l.hears(new(buffers), func(sid int, msg []byte) {
+		l.deliverTo(new(buffers), func(sid int, msg []byte) {
 			if !sent(b, sid, msg) {
 				t.Errorf("delivered %d bytes under %d that nobody sent", len(msg), sid)
 			}

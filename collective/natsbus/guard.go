@@ -9,20 +9,21 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 )
 
-// nats-server has no bound on connections that have not logged in (its MaxConn counts all clients,
-// this process's own included, and routes have none). It ends each after AuthTimeout. So a guard
-// looks while files are short, and ends the oldest of those that are too many.
+// nats-server does not bound connections that have not logged in: its MaxConn counts all clients,
+// this process's own included, and does not apply to routes. It ends each only after AuthTimeout.
+// So a guard watches while file descriptors are scarce, and ends the oldest such connections above
+// a limit.
 
 const (
 	guardEvery = 100 * time.Millisecond
-	guardHurry = 5 * time.Millisecond // while files are short
-	// loginLimit is how long a connection to one of the listeners may take to log in. A guard ends
-	// it earlier when there are many.
+	guardHurry = 5 * time.Millisecond // while file descriptors are scarce
+	// loginLimit is the time in which a connection to a listener must log in. The guard ends it
+	// earlier when there are too many.
 	loginLimit = 5 // seconds
 )
 
-// excess are the connections to end: all but the newest of those that have not logged in. since
-// says when each was first seen.
+// excess returns the connections to end: all but the newest most of those that have not logged in.
+// since holds when each was first seen.
 func excess(since map[netip.AddrPort]time.Time, most int) []netip.AddrPort {
 	if len(since) <= most {
 		return nil
@@ -35,7 +36,7 @@ func excess(since map[netip.AddrPort]time.Time, most int) []netip.AddrPort {
 	return all[:len(all)-most]
 }
 
-// loggedIn are the remote ends of clients and routes that the server has let in.
+// loggedIn returns the remote addresses of clients and routes that have logged in.
 func loggedIn(ns *server.Server) map[netip.AddrPort]bool {
 	in := map[netip.AddrPort]bool{}
 	note := func(ip string, port int) {
@@ -45,7 +46,7 @@ func loggedIn(ns *server.Server) map[netip.AddrPort]bool {
 	}
 	if z, err := ns.Connz(&server.ConnzOptions{Limit: 1 << 20}); err == nil {
 		for _, c := range z.Conns {
-			if c.Lang != "" { // every client of ours says it as it logs in
+			if c.Lang != "" { // every client of ours sends it with its login
 				note(c.IP, c.Port)
 			}
 		}
@@ -58,7 +59,7 @@ func loggedIn(ns *server.Server) map[netip.AddrPort]bool {
 	return in
 }
 
-// ports are those of the listeners.
+// ports returns the ports of the listeners.
 func ports(ns *server.Server) map[uint16]bool {
 	p := map[uint16]bool{}
 	if a, ok := ns.Addr().(*net.TCPAddr); ok {

@@ -14,19 +14,19 @@ import (
 	"github.com/shoal-llm/shoal/internal/sys/openfiles"
 )
 
-// watcher looks after the connections of one server. It opens all that it needs at its start,
-// since later there may be no file left.
+// watcher closes excess connections of one server. It opens its descriptors at the start, since
+// later none may be free.
 type watcher struct {
 	ns    *server.Server
-	files *os.File // the list of this process's files
+	files *os.File // /proc/self/fd
 	null  int
-	spare int // a file number that is ours
+	spare int // a descriptor reserved for end
 	most  int
 	since map[netip.AddrPort]time.Time
 }
 
-// guard ends connections that have not logged in, from when half of the files of this process are
-// open, until stop is closed.
+// guard runs until stop is closed. While half of this process's file descriptors are in use, it
+// ends excess connections that have not logged in.
 func guard(ns *server.Server, stop <-chan struct{}) (wait func(), err error) {
 	w, err := newWatcher(ns, openfiles.MaxStrangers())
 	if err != nil {
@@ -51,7 +51,7 @@ func guard(ns *server.Server, stop <-chan struct{}) (wait func(), err error) {
 			}
 			began := time.Now()
 			w.shed(began)
-			// Strangers come back at once. A twentieth of a thread is spent on them.
+			// Strangers reconnect at once. At most a twentieth of one thread is spent on them.
 			pause.Reset(max(guardHurry, 20*time.Since(began)))
 		}
 	})
@@ -82,7 +82,8 @@ func (w *watcher) close() {
 	}
 }
 
-// short reports whether half of the files are open: the kernel gives the lowest free number.
+// short reports whether half of the descriptors are in use. The kernel returns the lowest free
+// number.
 func (w *watcher) short() bool {
 	limit := openfiles.Limit()
 	fd, err := unix.FcntlInt(uintptr(w.null), unix.F_DUPFD_CLOEXEC, 0)
@@ -93,7 +94,7 @@ func (w *watcher) short() bool {
 	return limit > 0 && fd >= limit/2
 }
 
-// shed ends connections to the listeners that have not logged in and are too many.
+// shed ends excess connections to the listeners that have not logged in.
 func (w *watcher) shed(now time.Time) {
 	at, in := ports(w.ns), loggedIn(w.ns)
 	here := map[netip.AddrPort]int{}
@@ -102,7 +103,7 @@ func (w *watcher) shed(now time.Time) {
 		if err != nil || !at[addrPort(local).Port()] {
 			continue
 		}
-		if remote, err := unix.Getpeername(fd); err == nil { // else it is a listener
+		if remote, err := unix.Getpeername(fd); err == nil { // a listener has no peer
 			if a := addrPort(remote); !in[a] {
 				here[a] = fd
 			}
@@ -123,7 +124,7 @@ func (w *watcher) shed(now time.Time) {
 	}
 }
 
-// list are the numbers of the files of this process.
+// list returns the open file descriptors of this process.
 func (w *watcher) list() (out []int) {
 	if _, err := w.files.Seek(0, 0); err != nil {
 		return nil
@@ -140,8 +141,8 @@ func (w *watcher) list() (out []int) {
 	return out
 }
 
-// end shuts a connection down; the server closes it then. The number may mean another file by
-// now, so a second number is made for it first, and looked at.
+// end shuts a connection down, and the server then closes it. Meanwhile fd may have been reused for
+// another file, so end duplicates it first and checks the peer address of the duplicate.
 func (w *watcher) end(fd int, remote netip.AddrPort) {
 	if unix.Dup3(fd, w.spare, unix.O_CLOEXEC) != nil {
 		return

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// TestGuardEndsStrangers: of connections that do not log in the newest are left, on both
-// listeners together; clients and routes that have logged in stay.
+// TestGuardEndsStrangers: of the connections that have not logged in, only the newest stay, counted
+// over both listeners. Clients and routes that have logged in stay.
 func TestGuardEndsStrangers(t *testing.T) {
 	a, err := Start(Config{Name: "a", Secret: "s", Log: quiet})
 	if err != nil {
@@ -48,7 +48,7 @@ func TestGuardEndsStrangers(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		// The server's greeting, or the deadline of a route that has not said anything.
+		// The server's greeting, or the deadline of a route that has sent nothing.
 		_ = c.SetReadDeadline(time.Now().Add(patience))
 		if _, err := c.Read(make([]byte, 1)); err != nil {
 			t.Fatal(err)

@@ -7,83 +7,82 @@ import (
 	"github.com/shoal-llm/shoal/collective"
 )
 
-// The hello barrier. On NATS the first messages to a peer are lost until its
-// interest has spread, on either subject, and nothing tells when that is. So
-// every pair proves both subjects both ways before the first tensor: hellos go
-// out on them again and again until each side has heard the other on both and
-// has been told that it was heard. Then whatever is sent arrives.
+// The hello barrier. NATS drops the first messages to a peer until its subscription has spread, on
+// either subject, and does not report when it has. So every pair of ranks tests both subjects in
+// both directions before the first tensor. Each side repeats its hellos until it has heard the
+// other on both subjects and the other has confirmed the same. From then on messages arrive.
 //
-// Answers never stop: a rank that is ready still answers one that asks.
+// A rank that is ready keeps answering hellos that ask for it.
 
-// helloBytes is the payload: placement digest, then flags.
+// helloBytes is the size of the payload: placement digest, then flags.
 const helloBytes = 33
 
 const (
-	heardBroadcast = 1 << iota // I heard you on the broadcast subject
-	heardDirect                // ... on the direct one
-	ask                        // answer this
+	heardBroadcast = 1 << iota // the sender has received the peer's broadcast
+	heardDirect                // ... and its direct message
+	ask                        // the receiver must answer
 )
 
-// greeter is the barrier as a pure machine.
-type greeter struct {
-	rank   int
-	pairs  []pair // by rank
-	digest [32]byte
-	left   int
-	wrong  error // a peer of this epoch with another placement
-	notes  []string
+// barrier is the hello barrier as a pure state machine.
+type barrier struct {
+	rank    int
+	peers   []peerState // by rank
+	digest  [32]byte
+	left    int
+	wrong   error // names a peer of this epoch that has another placement
+	reasons []string
 }
 
-type pair struct {
-	heard byte // what I heard of the peer
-	acked byte // what it says it heard of me
+type peerState struct {
+	heard byte // what this rank has received of the peer
+	acked byte // what the peer confirmed to have received of this rank
 }
 
-func (p pair) complete() bool {
+func (p peerState) complete() bool {
 	const both = heardBroadcast | heardDirect
 	return p.heard == both && p.acked == both
 }
 
-// greeting is a hello to send; dst -1 is the broadcast subject.
-type greeting struct {
+// hello is a hello to send; dst -1 is the broadcast subject.
+type hello struct {
 	dst   int
 	flags byte
 }
 
-func newGreeter(rank, size int, digest [32]byte) *greeter {
-	return &greeter{rank: rank, pairs: make([]pair, size), digest: digest, left: size - 1, notes: make([]string, size)}
+func newBarrier(rank, size int, digest [32]byte) *barrier {
+	return &barrier{rank: rank, peers: make([]peerState, size), digest: digest, left: size - 1, reasons: make([]string, size)}
 }
 
-// tick is called again and again until ready.
-func (g *greeter) tick(out []greeting) []greeting {
+// tick returns the hellos of one round. It is called repeatedly until the barrier completes.
+func (g *barrier) tick(out []hello) []hello {
 	if g.left == 0 {
 		return out
 	}
-	out = append(out, greeting{dst: -1})
-	for r, p := range g.pairs {
+	out = append(out, hello{dst: -1})
+	for r, p := range g.peers {
 		if r != g.rank && !p.complete() {
-			out = append(out, greeting{r, p.heard | ask})
+			out = append(out, hello{r, p.heard | ask})
 		}
 	}
 	return out
 }
 
-// hello takes one from src, on the direct subject or the broadcast one.
-func (g *greeter) hello(src int, direct bool, payload []byte, out []greeting) []greeting {
+// received handles a hello of src, on the direct subject or the broadcast one.
+func (g *barrier) received(src int, direct bool, payload []byte, out []hello) []hello {
 	if len(payload) != helloBytes {
-		g.notes[src] = fmt.Sprintf("hello of %d bytes", len(payload))
+		g.reasons[src] = fmt.Sprintf("hello of %d bytes", len(payload))
 		return out
 	}
 	if [32]byte(payload) != g.digest {
 		if g.wrong == nil {
 			g.wrong = fmt.Errorf("rank %d has another placement for this epoch (digest %x, here %x)", src, payload[:4], g.digest[:4])
 		}
-		if !direct || payload[32]&ask != 0 { // the other side is to learn of it too
-			out = append(out, greeting{dst: src})
+		if !direct || payload[32]&ask != 0 { // so that the other side reports it too
+			out = append(out, hello{dst: src})
 		}
 		return out
 	}
-	p := &g.pairs[src]
+	p := &g.peers[src]
 	before := *p
 	flags := payload[32]
 	if direct {
@@ -95,38 +94,38 @@ func (g *greeter) hello(src int, direct bool, payload []byte, out []greeting) []
 	if !before.complete() && p.complete() {
 		g.left--
 	}
-	// Every first-seen hello and every question is answered. Only what is new
-	// asks back, so two ranks cannot keep each other busy.
+	// Every hello that is new or asks gets an answer. Only an answer to a new one asks back, so two
+	// ranks cannot keep each other busy.
 	fresh := p.heard != before.heard
 	if direct && !fresh && flags&ask == 0 {
 		return out
 	}
-	answer := greeting{src, p.heard}
+	answer := hello{src, p.heard}
 	if fresh && !p.complete() {
 		answer.flags |= ask
 	}
 	out = append(out, answer)
 	if direct && flags&ask != 0 && flags&heardBroadcast == 0 {
-		out = append(out, greeting{dst: -1})
+		out = append(out, hello{dst: -1})
 	}
 	return out
 }
 
-func (g *greeter) payload(b []byte, flags byte) {
+func (g *barrier) payload(b []byte, flags byte) {
 	copy(b, g.digest[:])
 	b[32] = flags
 }
 
-// missing says which ranks keep the barrier closed and why.
-func (g *greeter) missing() (ranks []int, why []string) {
-	for r, p := range g.pairs {
+// missing returns the ranks that the barrier still waits for, and why.
+func (g *barrier) missing() (ranks []int, why []string) {
+	for r, p := range g.peers {
 		if r == g.rank || p.complete() {
 			continue
 		}
 		ranks = append(ranks, r)
 		switch {
-		case g.notes[r] != "":
-			why = append(why, fmt.Sprintf("rank %d: %s", r, g.notes[r]))
+		case g.reasons[r] != "":
+			why = append(why, fmt.Sprintf("rank %d: %s", r, g.reasons[r]))
 		case p.heard == 0:
 			why = append(why, fmt.Sprintf("rank %d not heard", r))
 		default:
@@ -136,7 +135,7 @@ func (g *greeter) missing() (ranks []int, why []string) {
 	return ranks, why
 }
 
-// NotReadyError names the ranks that a barrier waited for in vain.
+// NotReadyError names the ranks that did not complete the barrier in time.
 type NotReadyError struct {
 	Ranks []int
 	Why   []string
@@ -149,12 +148,12 @@ func (e *NotReadyError) Error() string {
 
 func (e *NotReadyError) Unwrap() []error { return []error{ErrNotReady, e.Cause} }
 
-// Missing lists the ranks.
+// Missing lists these ranks.
 func (e *NotReadyError) Missing() []int { return slices.Clone(e.Ranks) }
 
 var _ error = (*NotReadyError)(nil)
 
-// isHello tells hellos from the group's own messages.
+// isHello distinguishes hellos from messages of the group.
 func isHello(msg []byte) bool {
 	return len(msg) >= collective.HeaderBytes && collective.Kind(msg[2]) == collective.KindHello
 }

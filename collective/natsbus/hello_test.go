@@ -7,10 +7,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestHelloTwin plays the barrier on a network where every path (source,
-// destination, subject) loses everything until it opens at some moment, as
-// interest does. A rank that calls itself ready must have only open paths, and
-// all get ready soon after the last path has opened.
+// TestHelloTwin runs the barrier on a simulated network. Every path (source, destination, subject)
+// drops everything until it opens at some moment, as a spreading subscription does. A rank that is
+// ready must have only open paths, and all ranks become ready soon after the last path has opened.
 func TestHelloTwin(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 8).Draw(t, "ranks")
@@ -24,9 +23,9 @@ func TestHelloTwin(t *testing.T) {
 			flags byte
 		}
 		opens := map[path]int{}
-		gs := make([]*greeter, n)
+		gs := make([]*barrier, n)
 		for i := range gs {
-			gs[i] = newGreeter(i, n, [32]byte{1})
+			gs[i] = newBarrier(i, n, [32]byte{1})
 			for j := range n {
 				opens[path{i, j, true}] = r.IntN(30)
 				opens[path{i, j, false}] = r.IntN(30)
@@ -34,7 +33,7 @@ func TestHelloTwin(t *testing.T) {
 		}
 		var wire []flight
 		sent := 0
-		emit := func(now, src int, out []greeting) {
+		emit := func(now, src int, out []hello) {
 			for _, g := range out {
 				for j := range n {
 					p := path{src, j, g.dst >= 0}
@@ -69,7 +68,7 @@ func TestHelloTwin(t *testing.T) {
 				wire = append(wire[:i], wire[i+1:]...)
 				body := make([]byte, helloBytes)
 				gs[f.src].payload(body, f.flags)
-				emit(now, f.dst, gs[f.dst].hello(f.src, f.direct, body, nil))
+				emit(now, f.dst, gs[f.dst].received(f.src, f.direct, body, nil))
 			}
 			for k := range gs {
 				ready(now, k)

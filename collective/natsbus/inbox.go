@@ -8,28 +8,28 @@ import (
 	"fmt"
 )
 
-// inbox takes apart what a server says, however much of it has come.
+// inbox parses what a server sends, in pieces of any size.
 type inbox struct {
 	pool    *buffers
 	deliver func(sid int, msg []byte)
 	ping    func()
 
-	buf  []byte // of which [at:end) is not taken apart
+	buf  []byte // buf[at:end) is not parsed yet
 	at   int
 	end  int
 	sid  int    // of msg
-	msg  []byte // a message that is under way, or nil
-	have int    // so much of it has come
+	msg  []byte // an incomplete message, or nil
+	have int    // bytes of msg received so far
 }
 
-// from reads until read fails, and may go on where it stopped.
+// from reads and parses until read fails. A later call continues at the same place.
 func (in *inbox) from(read func([]byte) (int, error)) (err error) {
 	for {
 		if e := in.lines(); e != nil || err != nil {
 			return cmp.Or(e, err)
 		}
 		var n int
-		if in.have < len(in.msg) { // past the buffer
+		if in.have < len(in.msg) { // directly into the message
 			n, err = read(in.msg[in.have:])
 			in.have += n
 			continue
@@ -43,7 +43,7 @@ func (in *inbox) from(read func([]byte) (int, error)) (err error) {
 	}
 }
 
-// lines takes what is whole.
+// lines parses what is complete.
 func (in *inbox) lines() error {
 	for {
 		n := copy(in.msg[in.have:], in.buf[in.at:in.end])

@@ -9,7 +9,7 @@ import (
 )
 
 // Join joins a group over this server: it subscribes, then waits until every pair of ranks has
-// heard each other.
+// received each other's hellos.
 func (s *Server) Join(ctx context.Context, group string, epoch uint32, rank int, incarnations []uint32) (collective.Transport, error) {
 	t, err := s.Transport(TransportConfig{Group: group, Epoch: epoch, Rank: rank, Size: len(incarnations), Incarnations: incarnations, Digest: digest(group, epoch, incarnations)})
 	if err != nil {

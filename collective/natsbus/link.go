@@ -19,32 +19,32 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// link is a NATS client for tensors, of the part of the protocol that they need.
-// nats.go serves everything else: it hands what is published to one goroutine and
-// what arrives to two, where this one writes and delivers by itself, and it makes
-// new buffers for every message. A broken link is never repaired.
+// link is a NATS client for tensors. It implements only the part of the protocol that they need.
+// nats.go serves all other traffic: it uses one goroutine to publish and two to deliver, and
+// allocates a buffer per message. A link publishes and delivers on the caller's goroutine and
+// reuses buffers. A broken link is never repaired.
 type link struct {
-	nc    net.Conn      // a line, once a poller has taken it over
-	in    *bufio.Reader // of the login
+	nc    net.Conn      // a pollConn once a poller has adopted it
+	in    *bufio.Reader // for the login only
 	max   int
 	inbox inbox
-	lost  func(error) // told once why the link ended, unless by Close
+	lost  func(error) // called once with the reason when the link breaks; not after Close
 
-	mu     sync.Mutex
-	buf    []byte
-	owed   atomic.Bool // a pong
-	closed atomic.Bool
+	mu      sync.Mutex
+	buf     []byte
+	pongDue atomic.Bool // a pong must be sent
+	closed  atomic.Bool
 }
 
 const (
-	linkTimeout = 5 * time.Second // of a dial and of the login
+	linkTimeout = 5 * time.Second // for the dial and for the login
 	linkBuffer  = 64 << 10
-	joinBelow   = 64 << 10 // messages below are copied behind their header
+	joinBelow   = 64 << 10 // smaller messages are copied after their header and sent in one write
 )
 
-// openLink logs in on nc with the token for the server's nonce. over secures it; the server
-// must ask for that, and must not without. It owns nc from here on. Nothing is delivered
-// before hears.
+// openLink logs in on nc with the token for the server's nonce. If over is set, the server must ask
+// for TLS; if not, it must not. openLink owns nc from here on. Nothing is delivered before
+// subscribeTo.
 func openLink(ctx context.Context, nc net.Conn, over *tls.Config, name string, token func(nonce string) string) (*link, error) {
 	stop := context.AfterFunc(ctx, func() { nc.Close() })
 	l := &link{nc: nc, in: bufio.NewReaderSize(nc, linkBuffer)}
@@ -83,7 +83,7 @@ func (l *link) login(over *tls.Config, name string, token func(string) string) e
 	switch {
 	case info.TLS && over == nil:
 		return fmt.Errorf("natsbus: the server asks for TLS: %w", nats.ErrSecureConnRequired)
-	case !info.TLS && over != nil: // or somebody between has taken that out
+	case !info.TLS && over != nil: // or an attacker in between has removed it
 		return fmt.Errorf("natsbus: the server does without TLS: %w", nats.ErrSecureConnWanted)
 	case info.TLS:
 		l.nc = tls.Client(l.nc, over)
@@ -100,14 +100,14 @@ func (l *link) login(over *tls.Config, name string, token func(string) string) e
 	return l.roundTrip()
 }
 
-// subscribe asks for a subject under a number.
+// subscribe subscribes to a subject with subscription id sid.
 func (l *link) subscribe(subject string, sid int) error {
 	_, err := fmt.Fprintf(l.nc, "SUB %s %d\r\n", subject, sid)
 	return err
 }
 
-// roundTrip returns when the server has done what was asked so far, and ends the
-// deadline of a login; before hears.
+// roundTrip returns when the server has processed everything sent so far, and clears the deadline
+// of the login. It must not be called after deliverTo.
 func (l *link) roundTrip() error {
 	if err := l.nc.SetDeadline(time.Now().Add(linkTimeout)); err != nil {
 		return err
@@ -126,7 +126,7 @@ func (l *link) roundTrip() error {
 		switch string(line) {
 		case "PONG":
 			return l.nc.SetDeadline(time.Time{})
-		case "PING": // right after CONNECT
+		case "PING": // servers send one right after CONNECT
 			if _, err := io.WriteString(l.nc, "PONG\r\n"); err != nil {
 				return err
 			}
@@ -134,7 +134,7 @@ func (l *link) roundTrip() error {
 	}
 }
 
-// line reads one, without its end; valid until the next read.
+// line reads one line, without its end. It is valid until the next read.
 func (l *link) line() ([]byte, error) {
 	b, err := l.in.ReadSlice('\n')
 	if err != nil {
@@ -143,7 +143,7 @@ func (l *link) line() ([]byte, error) {
 	return bytes.TrimRight(b, "\r\n"), nil
 }
 
-// refusal is what the server says against the client, as nats.go has it.
+// refusal converts an -ERR of the server to the errors of nats.go.
 func refusal(text string) error {
 	text = strings.Trim(text, "'")
 	switch low := strings.ToLower(text); {
@@ -155,7 +155,7 @@ func refusal(text string) error {
 	return errors.New("nats: " + text)
 }
 
-// Publish writes one message; it returns when the connection has taken all of it.
+// Publish writes one message. It returns when the connection has accepted all of it.
 func (l *link) Publish(subject string, msg []byte) error {
 	if len(msg) > l.max {
 		return nats.ErrMaxPayload
@@ -190,12 +190,12 @@ func (l *link) Publish(subject string, msg []byte) error {
 
 var crlf = []byte("\r\n")
 
-// pong answers pings. A write may wait for the server, which may wait for this client's
-// reader, so the reader never waits for a write: whoever holds the lock when a ping comes
-// answers it, and looks for one after it has let go.
+// pong answers pings. The reader never waits for a write: the write may wait for the server, and
+// the server for this reader. So the holder of the lock answers a ping that arrives meanwhile, and
+// checks for one after it has unlocked.
 func (l *link) pong() {
-	for l.owed.Load() && l.mu.TryLock() {
-		if l.owed.Swap(false) {
+	for l.pongDue.Load() && l.mu.TryLock() {
+		if l.pongDue.Swap(false) {
 			if _, err := io.WriteString(l.nc, "PONG\r\n"); err != nil {
 				l.end(err)
 			}
@@ -204,22 +204,22 @@ func (l *link) pong() {
 	}
 }
 
-// hears sets who gets messages, by the number of their subscription, in buffers of pool, and
-// who is told why the link ended. Then somebody has to read.
-func (l *link) hears(pool *buffers, deliver func(sid int, msg []byte), lost func(error)) {
+// deliverTo sets the functions that receive messages, with their subscription id and in buffers of
+// pool, and the reason of the link's end. The caller must then start the reading.
+func (l *link) deliverTo(pool *buffers, deliver func(sid int, msg []byte), lost func(error)) {
 	l.lost = lost
 	l.inbox = inbox{buf: make([]byte, linkBuffer), pool: pool, deliver: deliver, ping: func() {
-		l.owed.Store(true)
+		l.pongDue.Store(true)
 		l.pong()
 	}}
-	rest, _ := l.in.Peek(l.in.Buffered()) // what came right behind the login
+	rest, _ := l.in.Peek(l.in.Buffered()) // bytes received after the login
 	l.inbox.end = copy(l.inbox.buf, rest)
 }
 
-// read reads on a goroutine of its own.
+// read starts a goroutine that reads until the link ends.
 func (l *link) read() { go func() { l.end(l.inbox.from(l.nc.Read)) }() }
 
-// end closes the link and tells why, once.
+// end closes the link and reports the reason, once.
 func (l *link) end(err error) {
 	if l.closed.Swap(true) {
 		return
@@ -230,7 +230,7 @@ func (l *link) end(err error) {
 	}
 }
 
-// Close ends the link; it may be called twice and does not wait.
+// Close ends the link. It may be called more than once and does not wait.
 func (l *link) Close() {
 	if !l.closed.Swap(true) {
 		l.nc.Close()

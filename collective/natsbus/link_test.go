@@ -16,8 +16,8 @@ import (
 	"github.com/shoal-llm/shoal/collective"
 )
 
-// TestOneServerBetween: ranks hear one another at the speaker's server, also under
-// TLS, and where that cannot be over routes; mixed, too.
+// TestOneServerBetween: ranks receive one another at the sender's server, also under TLS; over
+// routes where that is impossible; and in mixtures of both.
 func TestOneServerBetween(t *testing.T) {
 	pki := authority(t)
 	for _, c := range []struct {
@@ -67,8 +67,8 @@ func TestOneServerBetween(t *testing.T) {
 	}
 }
 
-// TestEveryPingIsAnswered: also one that comes while the answer to the one before it is
-// being written, or a message, and nothing is published afterwards.
+// TestEveryPingIsAnswered: also a ping that arrives while the previous pong or a message is being
+// written and nothing is published afterwards.
 func TestEveryPingIsAnswered(t *testing.T) {
 	client, server := net.Pipe() // a write ends when all of it was read
 	defer server.Close()
@@ -101,13 +101,13 @@ func TestEveryPingIsAnswered(t *testing.T) {
 	hear("PING\r\n")
 	say("PONG\r\n")
 	l := <-opened
-	l.hears(new(buffers), func(int, []byte) {}, func(error) {})
+	l.deliverTo(new(buffers), func(int, []byte) {}, func(error) {})
 	l.read()
 	published := make(chan error, 1)
 	go func() { published <- l.Publish("s", nil) }()
-	hear("P") // and the rest is being written
+	hear("P") // while the rest is being written
 	say("PING\r\n")
-	say("+OK\r\n") // is read when what is before it has been taken
+	say("+OK\r\n") // read only after everything before it was processed
 	hear("UB s 0\r\n\r\nP")
 	say("PING\r\n")
 	say("+OK\r\n")
@@ -118,8 +118,8 @@ func TestEveryPingIsAnswered(t *testing.T) {
 	l.Close()
 }
 
-// TestLinkWantsItsTLS: a server that does without, where this side has it, may be somebody
-// between the two.
+// TestLinkWantsItsTLS: a link with TLS refuses a server without it, which may be an attacker in
+// between.
 func TestLinkWantsItsTLS(t *testing.T) {
 	client, server := net.Pipe()
 	defer server.Close()
@@ -130,8 +130,8 @@ func TestLinkWantsItsTLS(t *testing.T) {
 	}
 }
 
-// TestTickets: only who knows the secret hears tensors, and of those only what is
-// said to the rank that the ticket names, in its group and epoch.
+// TestTickets: only a holder of the secret can subscribe to tensors, and only to those for the
+// rank, group and epoch that the ticket names.
 func TestTickets(t *testing.T) {
 	s := startServers(t, 1, nil)[0]
 	tr := open(t, s, TransportConfig{Group: "g", Epoch: 4, Rank: 0, Size: 3})
@@ -183,7 +183,7 @@ func TestTickets(t *testing.T) {
 		t.Fatal(err)
 	}
 	told := make(chan error, 1)
-	l.hears(&tr.pool, func(int, []byte) {}, func(err error) { told <- err })
+	l.deliverTo(&tr.pool, func(int, []byte) {}, func(err error) { told <- err })
 	l.read()
 	if err := l.Publish("tp.shoal.g.4.b.0", nil); err != nil {
 		t.Fatal(err)
@@ -226,7 +226,7 @@ func TestLinkReads(t *testing.T) {
 		{big + "\r\n", "", "buffer full"},
 	} {
 		ours, theirs := net.Pipe()
-		heard, ponged := make(chan struct{}), make(chan struct{}) // before the server goes: a closed pipe takes no deadline and no pong
+		heard, ponged := make(chan struct{}), make(chan struct{}) // wait for both before the server ends: a closed pipe accepts no deadline and no pong
 		go func() {
 			defer theirs.Close()
 			in := []byte("INFO {\"max_payload\":100}\r\n")
@@ -241,7 +241,7 @@ func TestLinkReads(t *testing.T) {
 				}
 				n += k
 			}
-			go func() { // takes the pong
+			go func() { // reads the pong
 				_, _ = io.ReadFull(theirs, buf[:len("PONG\r\n")])
 				close(ponged)
 			}()
@@ -259,7 +259,7 @@ func TestLinkReads(t *testing.T) {
 		close(heard)
 		got := ""
 		told := make(chan error, 1)
-		l.hears(new(buffers), func(sid int, msg []byte) { got += fmt.Sprintf("%d %s|", sid, msg) }, func(err error) { told <- err })
+		l.deliverTo(new(buffers), func(sid int, msg []byte) { got += fmt.Sprintf("%d %s|", sid, msg) }, func(err error) { told <- err })
 		l.read()
 		if err := <-told; err == nil || !strings.Contains(err.Error(), c.err) {
 			t.Errorf("%.40q: %v, want %s", c.in, err, c.err)

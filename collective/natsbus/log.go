@@ -12,13 +12,13 @@ import (
 	"github.com/shoal-llm/shoal/internal/lograte"
 )
 
-// serverLog turns the server's log into slog records. Notices of a NATS server
-// are start-up chatter: they become debug records.
+// serverLog converts the server's log to slog records. Its notices are start-up details, so they
+// become debug records.
 type serverLog struct {
 	log    *slog.Logger
-	rate   *lograte.Limiter        // anybody can connect
-	fatal  *atomic.Pointer[string] // why the server gave up, if it did
-	broken *atomic.Pointer[string] // why JetStream writes no more, if so
+	rate   *lograte.Limiter        // strangers can connect and cause lines
+	fatal  *atomic.Pointer[string] // why the server gave up, or nil
+	broken *atomic.Pointer[string] // why JetStream stopped writing, or nil
 }
 
 func (l serverLog) write(level slog.Level, format string, v []any) {
@@ -33,11 +33,11 @@ func (l serverLog) Noticef(format string, v ...any) { l.write(slog.LevelDebug, f
 func (l serverLog) Warnf(format string, v ...any) {
 	switch {
 	case strings.HasPrefix(format, "Maximum payloads over"):
-		return // on purpose: a chunk of a tensor is one message
+		return // intended: a chunk of a tensor is one message
 	case strings.Contains(format, "DO NOT USE IN PRODUCTION"):
-		return // said of certificates not checked by host name: security checks them against the cluster key
+		return // about certificates not checked by host name: security checks them against the cluster key
 	}
-	l.write(slog.LevelDebug, format, v) // of strangers, elections and snapshots: the store reports what lasts
+	l.write(slog.LevelDebug, format, v) // about strangers, elections and snapshots: the store reports what persists
 }
 
 func (l serverLog) Fatalf(format string, v ...any) {
@@ -54,11 +54,11 @@ func (l serverLog) Errorf(format string, v ...any) {
 	l.write(levelOf(format), format, v)
 }
 
-// ofConnection finds the number that the server puts before what it says of one connection.
+// ofConnection matches the prefix of lines about one connection.
 var ofConnection = regexp.MustCompile(` - [crglm]id:\d+ - `)
 
-// levelOf is the level of an error. Those of one connection, and of routes to peers that are
-// gone, are for debugging: strangers cause them as well, and other packages report lost peers.
+// levelOf is the level of an error. Errors of single connections and of routes to lost peers are
+// for debugging: strangers cause them too, and other packages report lost peers.
 func levelOf(format string) slog.Level {
 	if ofConnection.MatchString(format) || strings.HasPrefix(format, "Error trying to connect to route") {
 		return slog.LevelDebug

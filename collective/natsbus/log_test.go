@@ -16,7 +16,7 @@ func (l *lineCounter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// TestStrangersAreLoggedSeldom: logins that fail are a few debug lines, not one line each.
+// TestStrangersAreLoggedSeldom: failed logins produce a few debug lines, not one line each.
 func TestStrangersAreLoggedSeldom(t *testing.T) {
 	var out lineCounter
 	s, err := Start(Config{Name: "a", Secret: "s3", Log: slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug}))})
@@ -33,7 +33,7 @@ func TestStrangersAreLoggedSeldom(t *testing.T) {
 		}
 		_ = c.SetDeadline(time.Now().Add(patience))
 		fmt.Fprintf(c, "CONNECT {\"auth_token\":\"guess\",\"verbose\":false}\r\nPING\r\n")
-		for buf := make([]byte, 4096); ; { // until it is turned away
+		for buf := make([]byte, 4096); ; { // until it is refused
 			if _, err := c.Read(buf); err != nil {
 				break
 			}
@@ -45,8 +45,7 @@ func TestStrangersAreLoggedSeldom(t *testing.T) {
 	}
 }
 
-// TestLevelOf: what the server says of one connection is for debugging, what it says of
-// itself is a warning.
+// TestLevelOf: errors of one connection are debug records, errors of the server are warnings.
 func TestLevelOf(t *testing.T) {
 	for format, want := range map[string]slog.Level{
 		"127.0.0.1:40000 - rid:5 - TLS route handshake error: %v":    slog.LevelDebug,

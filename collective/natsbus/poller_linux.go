@@ -12,36 +12,36 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// poller reads connections on the goroutine of who waits for what they say, as long as that
-// polls, and on one of its own, which sleeps until something comes, while nobody does. For a
-// message that arrives for a goroutine that sleeps, Go wakes a thread, and that one often another:
-// tens of microseconds each, on processors that sleep, where a layer waits twice. And no thread
-// wakes beside the one that polls: of connections that Go's own poller knows it would.
+// poller reads the connections of a transport. While a goroutine polls for messages, the poller
+// reads on that goroutine; otherwise on its own, which sleeps until data arrives. Waking a sleeping
+// goroutine costs Go a thread wake-up, often two: tens of microseconds each on idle CPUs, twice a
+// layer. The connections are not registered with Go's netpoller, because it would wake a thread
+// even while a goroutine polls.
 type poller struct {
-	set  int      // an epoll of the connections
-	bell *os.File // an epoll of set, for one event, unless somebody polls; Go's poller knows it
+	set  int      // epoll of the connections
+	wake *os.File // epoll of set, one-shot and disabled while a goroutine polls; registered with Go's netpoller
 	raw  syscall.RawConn
 
-	reads sync.Mutex // held by who reads
-	lines []*line
-	added atomic.Int32 // lines
-	over  bool         // all is closed
+	reads  sync.Mutex // held while reading
+	conns  []*pollConn
+	added  atomic.Int32 // len(conns)
+	closed bool         // the poller and its connections are closed
 
 	mu      sync.Mutex
-	polling atomic.Bool // changes with mu held
+	polling atomic.Bool // written with mu held
 }
 
-// line is the connection of a link.
-type line struct {
-	net.Conn // closed; for addresses
+// pollConn is the connection of a link that a poller reads.
+type pollConn struct {
+	net.Conn // already closed; used for its addresses
 	link     *link
 	mu       sync.Mutex
 	fd       int  // -1: closed
-	kept     bool // by a poller, which closes it
-	empty    bool // the last read took all that there was
+	adopted  bool // the poller reads it and will close it
+	empty    bool // the last read returned less than the buffer holds
 }
 
-// errLater says that nothing more has come.
+// errLater is returned when no more data has arrived.
 var errLater = errors.New("natsbus: nothing more has come")
 
 func newPoller() (*poller, error) {
@@ -49,52 +49,52 @@ func newPoller() (*poller, error) {
 	if err != nil {
 		return nil, err
 	}
-	bell, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	wake, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err == nil {
-		err = errors.Join(unix.SetNonblock(bell, true), unix.EpollCtl(bell, unix.EPOLL_CTL_ADD, set, &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT}))
+		err = errors.Join(unix.SetNonblock(wake, true), unix.EpollCtl(wake, unix.EPOLL_CTL_ADD, set, &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT}))
 		if err != nil {
-			_ = unix.Close(bell)
+			_ = unix.Close(wake)
 		}
 	}
 	if err != nil {
 		_ = unix.Close(set)
 		return nil, err
 	}
-	p := &poller{set: set, bell: os.NewFile(uintptr(bell), "epoll")}
-	if p.raw, err = p.bell.SyscallConn(); err != nil { // never of an open file
-		return nil, errors.Join(err, p.bell.Close(), unix.Close(set))
+	p := &poller{set: set, wake: os.NewFile(uintptr(wake), "epoll")}
+	if p.raw, err = p.wake.SyscallConn(); err != nil { // cannot happen with an open file
+		return nil, errors.Join(err, p.wake.Close(), unix.Close(set))
 	}
-	go p.listen()
+	go p.readIdle()
 	return p, nil
 }
 
-// adopt takes the connection of a link that nobody else knows from Go's poller, if it is a plain
-// one: add is to follow.
+// adopt takes the connection of a new link away from Go's netpoller, if it is plain TCP. The caller
+// must then call add.
 func (p *poller) adopt(l *link) error {
 	tcp, ok := l.nc.(*net.TCPConn)
 	if !ok {
 		return nil
 	}
 	fd, err := detach(tcp)
-	l.nc = &line{Conn: tcp, link: l, fd: fd}
+	l.nc = &pollConn{Conn: tcp, link: l, fd: fd}
 	return err
 }
 
-// add takes over the reading of a link that it has adopted; false: it has not.
+// add starts reading an adopted link. It returns false if adopt left the link to Go's netpoller.
 func (p *poller) add(l *link) bool {
-	n, ok := l.nc.(*line)
+	n, ok := l.nc.(*pollConn)
 	if !ok {
 		return false
 	}
 	p.reads.Lock()
 	defer p.reads.Unlock()
-	if p.over || !n.keep() {
+	if p.closed || !n.adopt() {
 		_ = n.Close()
 		return true
 	}
-	p.lines = append(p.lines, n)
+	p.conns = append(p.conns, n)
 	p.added.Add(1)
-	err := unix.EpollCtl(p.set, unix.EPOLL_CTL_ADD, n.fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(len(p.lines) - 1)})
+	err := unix.EpollCtl(p.set, unix.EPOLL_CTL_ADD, n.fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(len(p.conns) - 1)})
 	if err == nil {
 		err = l.inbox.lines()
 	}
@@ -104,10 +104,10 @@ func (p *poller) add(l *link) bool {
 	return true
 }
 
-// count is how many connections it reads.
+// count is the number of connections that the poller reads.
 func (p *poller) count() int { return int(p.added.Load()) }
 
-// detach takes a connection from Go's poller. It is closed there also after an error.
+// detach takes a connection away from Go's netpoller. The original is closed even after an error.
 func detach(c *net.TCPConn) (int, error) {
 	defer c.Close()
 	raw, err := c.SyscallConn()
@@ -123,77 +123,77 @@ func detach(c *net.TCPConn) (int, error) {
 	return fd, err
 }
 
-// poll takes what has come.
+// poll reads what has arrived.
 func (p *poller) poll() {
 	if !p.polling.Load() {
-		p.ring(true)
+		p.setPolling(true)
 	}
 	if p.reads.TryLock() {
-		p.take()
+		p.readReady()
 		p.reads.Unlock()
 	}
 }
 
-// rest leaves the reading to the poller's goroutine.
+// rest hands the reading over to the poller's goroutine.
 func (p *poller) rest() {
 	if p.polling.Load() {
-		p.ring(false)
+		p.setPolling(false)
 	}
 }
 
-// ring says whether somebody polls from now on.
-func (p *poller) ring(polls bool) {
+// setPolling records whether a goroutine polls from now on.
+func (p *poller) setPolling(polls bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.polling.Store(polls)
-	p.arm()
+	p.rearm()
 }
 
-// arm has the bell ring once at what comes, and what has come, unless somebody polls; the lock is
-// held.
-func (p *poller) arm() {
+// rearm makes the wake descriptor report the next or pending data once, or nothing while a
+// goroutine polls. The lock is held.
+func (p *poller) rearm() {
 	e := unix.EpollEvent{Events: unix.EPOLLONESHOT}
 	if !p.polling.Load() {
 		e.Events |= unix.EPOLLIN
 	}
-	_ = p.raw.Control(func(bell uintptr) { _ = unix.EpollCtl(int(bell), unix.EPOLL_CTL_MOD, p.set, &e) }) // fails once it is closed
+	_ = p.raw.Control(func(wake uintptr) { _ = unix.EpollCtl(int(wake), unix.EPOLL_CTL_MOD, p.set, &e) }) // fails once it is closed
 }
 
-// take reads what there is; the lock of reads is held.
-func (p *poller) take() {
+// readReady reads what has arrived. reads is held.
+func (p *poller) readReady() {
 	var ready [16]unix.EpollEvent
-	if p.over {
+	if p.closed {
 		return
 	}
 	n, _ := unix.EpollWait(p.set, ready[:], 0)
 	for _, e := range ready[:max(n, 0)] {
-		l := p.lines[e.Fd]
-		if err := l.link.inbox.from(l.now); !errors.Is(err, errLater) {
+		l := p.conns[e.Fd]
+		if err := l.link.inbox.from(l.readNow); !errors.Is(err, errLater) {
 			_ = unix.EpollCtl(p.set, unix.EPOLL_CTL_DEL, l.fd, nil)
 			l.link.end(err)
 		}
 	}
 }
 
-// listen reads while nobody polls.
-func (p *poller) listen() {
-	rings := func(bell uintptr) bool {
+// readIdle reads while no goroutine polls.
+func (p *poller) readIdle() {
+	readable := func(wake uintptr) bool {
 		var e [1]unix.EpollEvent
-		n, err := unix.EpollWait(int(bell), e[:], 0)
+		n, err := unix.EpollWait(int(wake), e[:], 0)
 		return n > 0 || err != nil && err != unix.EINTR
 	}
-	for p.raw.Read(rings) == nil { // until it is closed
+	for p.raw.Read(readable) == nil { // until wake is closed
 		p.reads.Lock()
-		p.take()
+		p.readReady()
 		p.reads.Unlock()
 		p.mu.Lock()
-		p.arm()
+		p.rearm()
 		p.mu.Unlock()
 	}
 	p.reads.Lock()
 	defer p.reads.Unlock()
-	p.over = true
-	for _, l := range p.lines {
+	p.closed = true
+	for _, l := range p.conns {
 		l.mu.Lock()
 		l.free()
 		l.mu.Unlock()
@@ -201,11 +201,11 @@ func (p *poller) listen() {
 	_ = unix.Close(p.set)
 }
 
-// close ends the reading; it does not wait.
-func (p *poller) close() { _ = p.bell.Close() }
+// close ends the reading. It does not wait.
+func (p *poller) close() { _ = p.wake.Close() }
 
-// now is Read of what has come.
-func (l *line) now(b []byte) (int, error) {
+// readNow reads what has arrived, without blocking.
+func (l *pollConn) readNow(b []byte) (int, error) {
 	if l.empty {
 		l.empty = false
 		return 0, errLater
@@ -226,8 +226,8 @@ func (l *line) now(b []byte) (int, error) {
 	}
 }
 
-// Write sends a pong. A server whose buffers are full has not taken thousands of them.
-func (l *line) Write(b []byte) (int, error) {
+// Write sends a pong. A full socket buffer would need thousands of unread pongs.
+func (l *pollConn) Write(b []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.fd < 0 {
@@ -240,27 +240,27 @@ func (l *line) Write(b []byte) (int, error) {
 	}
 }
 
-// keep says that a poller will close the connection, unless it is closed.
-func (l *line) keep() bool {
+// adopt marks the connection as the poller's to close. It returns false if it is closed already.
+func (l *pollConn) adopt() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.kept = l.fd >= 0
-	return l.kept
+	l.adopted = l.fd >= 0
+	return l.adopted
 }
 
-// Close ends the connection, which a poller may be reading.
-func (l *line) Close() error {
+// Close ends the connection. A poller may be reading it.
+func (l *pollConn) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.fd >= 0 && l.kept {
+	if l.fd >= 0 && l.adopted {
 		return unix.Shutdown(l.fd, unix.SHUT_RDWR)
 	}
 	l.free()
 	return nil
 }
 
-// free closes the connection; the lock is held.
-func (l *line) free() {
+// free closes the descriptor. The lock is held.
+func (l *pollConn) free() {
 	if l.fd >= 0 {
 		_ = unix.Close(l.fd)
 		l.fd = -1

@@ -2,7 +2,7 @@
 
 package natsbus
 
-// poller is Linux' alone; elsewhere each connection has a goroutine that reads it.
+// poller exists on Linux only. Elsewhere a goroutine reads each connection.
 type poller struct{}
 
 func newPoller() (*poller, error) { return new(poller), nil }

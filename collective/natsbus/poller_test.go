@@ -13,8 +13,8 @@ import (
 	"github.com/shoal-llm/shoal/collective"
 )
 
-// Messages come on the goroutine that polls, also those larger than what is read at once; and by
-// themselves before the first poll and after the last.
+// TestPollDelivers: messages arrive on the polling goroutine, also those larger than one read.
+// Before the first poll and after the last they arrive without it.
 func TestPollDelivers(t *testing.T) {
 	ts := openTransports(t, startServers(t, 3, nil), 1)
 	got := make(chan []byte, 16)
@@ -72,15 +72,15 @@ func TestPollDelivers(t *testing.T) {
 	}
 	send(1, large)
 	time.Sleep(10 * time.Millisecond)
-	ts[0].Rest() // it has come, and wakes the reader now
+	ts[0].Rest() // the message has arrived; this wakes the reader
 	await(large, asleep)
 	send(2, small)
 	await(small, asleep)
 	ts[0].Rest()
 }
 
-// A message is written to all when its publisher goes on, though every processor of Go's computes:
-// what comes next may.
+// TestPublishedIsWritten: when Publish returns, the message has been written to all ranks, even if
+// every P of the Go scheduler is busy.
 func TestPublishedIsWritten(t *testing.T) {
 	ts := openTransports(t, startServers(t, 4, nil), 1)
 	got := 0
@@ -116,8 +116,8 @@ func TestPublishedIsWritten(t *testing.T) {
 	}
 }
 
-// A connection that is lost is told of, to who polls and to nobody; and a transport that is closed
-// can be polled.
+// TestPollLoses: a lost connection is reported, whether or not a goroutine polls. A closed
+// transport may be polled.
 func TestPollLoses(t *testing.T) {
 	for _, polls := range []bool{false, true} {
 		servers := startServers(t, 2, nil)
@@ -127,7 +127,7 @@ func TestPollLoses(t *testing.T) {
 		if polls {
 			ts[0].Poll()
 		}
-		ts[1].peers[0].link.Close() // its half of nothing that rank 0 hears
+		ts[1].peers[0].link.Close() // the connection over which rank 1 receives; rank 0 receives nothing over it
 		servers[1].Shutdown()
 		for end := time.Now().Add(patience); len(told) == 0 && time.Now().Before(end); time.Sleep(time.Millisecond) {
 			if polls {
@@ -147,7 +147,7 @@ func TestPollLoses(t *testing.T) {
 		ts[0].Rest()
 		for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
 			ts[0].poller.reads.Lock()
-			over := ts[0].poller.over
+			over := ts[0].poller.closed
 			ts[0].poller.reads.Unlock()
 			if over {
 				break
@@ -160,7 +160,7 @@ func TestPollLoses(t *testing.T) {
 	}
 }
 
-// What comes in pieces is taken apart as what comes at once.
+// TestInboxPieces: a stream that arrives in pieces parses like one that arrives at once.
 func TestInboxPieces(t *testing.T) {
 	in := "MSG a 1 3\r\nabc\r\nPING\r\n+OK\r\nMSG a 2 0\r\n\r\nMSG a.b 3 reply 1\r\nx\r\n"
 	var got bytes.Buffer

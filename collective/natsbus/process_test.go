@@ -19,11 +19,11 @@ import (
 )
 
 // A rank process is this test binary with the variable below:
-// rank,size,seed,mode[,op,values,rounds]. It prints "route ADDR", "ready", then
-// lines of its mode, and ends when its standard input does.
+// rank,size,seed,mode[,op,values,rounds]. It prints "route ADDR", "ready", then lines of its mode,
+// and ends when its standard input closes.
 const rankProcessVar = "SHOAL_NATSBUS_RANK"
 
-// processDeadline is long enough for a rank that is starved on a busy machine.
+// processDeadline suffices for a rank that is starved on a busy machine.
 const processDeadline = 10 * time.Second
 
 func rankProcess() int {
@@ -57,7 +57,7 @@ func runRank(arg []string) error {
 		return err
 	}
 	deadline := processDeadline
-	if mode == "notice" { // a lost connection fails the group, whatever the deadline
+	if mode == "notice" { // a lost connection must fail the group before the deadline
 		deadline = 2 * patience
 	}
 	g, err := collective.NewGroup(collective.Config{Rank: rank, Size: size, Epoch: 1, Deadline: deadline}, tr)
@@ -80,7 +80,7 @@ func runRank(arg []string) error {
 		}
 		if err != nil {
 			fmt.Printf("failed %v %v %v\n", errors.Is(err, collective.ErrPeerTimeout), errors.Is(err, collective.ErrPeerGone), collective.Blamed(err))
-			io.Copy(io.Discard, os.Stdin) // a rank that leaves at once would look dead to the slower ones
+			io.Copy(io.Discard, os.Stdin) // a rank that exits early would look dead to slower ones
 			return nil
 		}
 	}
@@ -102,7 +102,7 @@ func benchRank(g *collective.Group, op string, values, rounds int) error {
 	}
 	slices.Sort(took)
 	fmt.Printf("took %d %d\n", took[rounds/2].Nanoseconds(), took[rounds*99/100].Nanoseconds())
-	// Nobody leaves before the last word has gone round.
+	// No rank exits before all have received the last message.
 	done := make(chan error, 1)
 	g.Barrier(collective.Op(0, 1<<40), func(err error) { done <- err })
 	<-done
@@ -194,9 +194,8 @@ func (c *child) expect(t testing.TB, word string) string {
 	}
 }
 
-// TestProcesses: four real processes reduce and gather; one is killed or
-// stopped; the others get a typed error that names it and exit. A notice comes long
-// before the deadline would.
+// TestProcesses: four processes reduce and gather, and one is killed or stopped. The others get a
+// typed error that names it, long before the deadline, and exit.
 func TestProcesses(t *testing.T) {
 	for _, c := range []struct {
 		name, mode string
@@ -220,8 +219,8 @@ func TestProcesses(t *testing.T) {
 					continue
 				}
 				got := r.expect(t, "failed")
-				// With a deadline only, a rank that was ahead blames those that
-				// wait for the dead one as well.
+				// If only the deadline detects it, a rank that was ahead also blames the ranks that
+				// wait for the dead one.
 				if got != c.want && !(c.want == "true false [2]" && strings.HasPrefix(got, "true false") && strings.Contains(got, "2")) {
 					t.Errorf("rank %d failed with %q, want %q", i, got, c.want)
 				}
@@ -242,9 +241,9 @@ func TestProcesses(t *testing.T) {
 	}
 }
 
-// BenchmarkProcesses: latency of operations run back to back by N processes on
-// the cores of one machine, so in effect CPU time per operation; median and p99
-// at rank 0. Compare with the tables of raw NATS in the decisions folder.
+// BenchmarkProcesses measures operations run back to back by N processes on the cores of one
+// machine, so in effect CPU time per operation: median and p99 at rank 0. Compare with the tables
+// of raw NATS in the decisions folder.
 func BenchmarkProcesses(b *testing.B) {
 	for _, n := range []int{2, 4} {
 		for _, op := range []string{"gather", "reduce"} {

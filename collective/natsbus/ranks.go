@@ -7,8 +7,8 @@ import (
 	"github.com/shoal-llm/shoal/collective"
 )
 
-// Ranks forms a group of one rank on each of the servers, which may be one and the same, to
-// measure with. stop ends what there is of it, also after an error.
+// Ranks forms a group for measurements, one rank on each of the servers, which need not be
+// different ones. stop closes whatever was opened, also after an error.
 func Ranks(ctx context.Context, servers []*Server, group string) (groups []*collective.Group, stop func(), err error) {
 	transports := make([]*Transport, 0, len(servers))
 	stop = func() {

@@ -35,8 +35,8 @@ func TestGossip(t *testing.T) {
 	}
 }
 
-// Servers hear of one another by the addresses that they listen at, not by those that their
-// connections come from, which on loopback are 127.0.0.1.
+// TestGossipOfListeners: servers gossip their listen addresses, not the source addresses of their
+// connections, which on loopback are 127.0.0.1.
 func TestGossipOfListeners(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("all of 127.0.0.0/8 is this machine on Linux")
@@ -59,7 +59,7 @@ func TestWrongSecretStaysOut(t *testing.T) {
 	}
 }
 
-// authority makes TLS configs that trust one another only.
+// authority makes TLS configs that trust only one another.
 func authority(t *testing.T) *tls.Config {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -106,7 +106,7 @@ func TestTLS(t *testing.T) {
 	if p := servers[2].Peers(); len(p) != 0 {
 		t.Errorf("a server of another authority joined: %v", p)
 	}
-	// A route may still be added while clients use TLS.
+	// A route can be added while clients use TLS.
 	if err := servers[0].AddRoute("127.0.0.1:9"); err != nil {
 		t.Error(err)
 	}
@@ -115,7 +115,7 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// external starts a NATS that belongs to nobody, and processes that use it.
+// external starts an external NATS and processes that use it.
 func external(t *testing.T, names ...string) (servers []*Server) {
 	t.Helper()
 	ns, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true, MaxPayload: maxPayload})
@@ -162,8 +162,8 @@ func TestExternalServer(t *testing.T) {
 	}
 }
 
-// startStores starts three servers with stores, on ports that are free, as an operator
-// would assign them. Another test may take a port before its server does.
+// startStores starts three servers with stores, on fixed free ports, as an operator would assign
+// them. It retries if another test takes a port first.
 func startStores(t *testing.T) []*Server {
 	t.Helper()
 	for again := 0; ; again++ {
@@ -177,7 +177,7 @@ func startStores(t *testing.T) []*Server {
 			addrs = append(addrs, l.Addr().String())
 			free = append(free, l)
 		}
-		for _, l := range free { // all at once: three different ports
+		for _, l := range free { // keep all open until three different ports are known
 			l.Close()
 		}
 		servers, err := tryServers(t, 3, func(i int, c *Config) { c.StoreDir, c.Listen, c.Seeds = t.TempDir(), addrs[i], addrs })
@@ -193,8 +193,8 @@ func startStores(t *testing.T) []*Server {
 	}
 }
 
-// asked repeats a request until it is answered: what comes before a leader was elected
-// is lost, and nobody says so.
+// asked repeats a request until it is answered: requests are silently lost until a leader is
+// elected.
 func asked(t *testing.T, what string, ask func(context.Context) error) {
 	t.Helper()
 	var last error
@@ -211,7 +211,7 @@ func asked(t *testing.T, what string, ask func(context.Context) error) {
 	})
 }
 
-// TestJetStream: three of the servers keep streams; AddRoute meanwhile does no harm.
+// TestJetStream: three of the servers keep streams, and an AddRoute does not disturb them.
 func TestJetStream(t *testing.T) {
 	servers := startStores(t)
 	nc, err := servers[1].Connect("jobs")

@@ -14,7 +14,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/lograte"
 )
 
-// startLimit bounds the time that the listeners may take to come up.
+// startLimit bounds the time in which the listeners must come up.
 const startLimit = 10 * time.Second
 
 // Server is this process's part of the bus.
@@ -23,13 +23,13 @@ type Server struct {
 	users  *users
 	ns     *server.Server // nil: external NATS
 	stop   chan struct{}  // of the guard
-	wait   func()         // until it has ended
+	wait   func()         // until the guard has ended
 	fatal  atomic.Pointer[string]
 	broken atomic.Pointer[string] // see Broken
 
 	mu     sync.Mutex
 	seeds  []string
-	conns  map[*nats.Conn]struct{} // open, or closed since subscriptions were counted last
+	conns  map[*nats.Conn]struct{} // open, or closed since the last sweep
 	closed bool
 }
 
@@ -48,8 +48,8 @@ func Start(cfg Config) (*Server, error) {
 		return s, nil
 	}
 	s.users = newUsers(cfg.Cluster, cfg.secrets, nil)
-	if cfg.StoreDir == "" { // the servers of a store have no ranks
-		s.users.addr = s.heardAt
+	if cfg.StoreDir == "" { // servers of a store have no ranks
+		s.users.addr = s.announcedAddr
 	}
 	ns, err := server.NewServer(s.options(s.seeds))
 	if err != nil {
@@ -79,8 +79,8 @@ func Start(cfg Config) (*Server, error) {
 // Name is the server's name, the node's id.
 func (s *Server) Name() string { return s.cfg.Name }
 
-// RouteAddr is where other servers connect (a seed for them); empty with an
-// external NATS. A wildcard host is returned as it is: use Config.Advertise.
+// RouteAddr is where other servers connect (a seed for them); empty with an external NATS. A
+// wildcard host is returned unchanged: use Config.Advertise.
 func (s *Server) RouteAddr() string {
 	if s.ns == nil || s.cfg.Alone {
 		return ""
@@ -92,7 +92,7 @@ func (s *Server) RouteAddr() string {
 	return addr.String()
 }
 
-// Addr is the client listener, where ranks of other processes hear those of this one.
+// Addr is the client listener, where ranks of other processes subscribe to this process's ranks.
 func (s *Server) Addr() net.Addr {
 	if s.ns == nil {
 		return nil
@@ -100,9 +100,9 @@ func (s *Server) Addr() net.Addr {
 	return s.ns.Addr()
 }
 
-// heardAt is the address that other processes can connect to in order to hear this
-// one; empty: they cannot, and routes carry what it says.
-func (s *Server) heardAt() string {
+// announcedAddr is the address at which other processes can subscribe to this one's messages. It is
+// empty if they cannot; routes then carry the messages.
+func (s *Server) announcedAddr() string {
 	if s.ns == nil || s.cfg.Alone || s.cfg.Advertise != "" {
 		return ""
 	}
@@ -113,7 +113,7 @@ func (s *Server) heardAt() string {
 	return addr.String()
 }
 
-// AddRoute connects to one more server, at host:port, and keeps trying.
+// AddRoute connects to one more server, at host:port, and retries for ever.
 func (s *Server) AddRoute(addr string) error {
 	if s.ns == nil || s.cfg.Alone {
 		return fmt.Errorf("%w: AddRoute(%q) without a mesh (URL or Alone is set)", ErrConfig, addr)
@@ -150,7 +150,7 @@ func (s *Server) Peers() []string {
 	return slices.Compact(names)
 }
 
-// routes maps the names of connected servers to the ids of their lives.
+// routes maps the names of connected servers to the ids of their incarnations.
 func routes(ns *server.Server) map[string]string {
 	z, err := ns.Routez(nil)
 	if err != nil {
@@ -163,16 +163,15 @@ func routes(ns *server.Server) map[string]string {
 	return m
 }
 
-// Connect opens a connection for anything but tensors (jobs, control, JetStream).
-// It reconnects for ever and buffers nothing meanwhile: a publish during an
-// outage fails instead of arriving late or never.
+// Connect opens a connection for everything except tensors (jobs, control, JetStream). It
+// reconnects for ever and buffers nothing: during an outage a publish fails at once.
 func (s *Server) Connect(role string, opts ...nats.Option) (*nats.Conn, error) {
 	all := append([]nats.Option{nats.MaxReconnects(-1), nats.ReconnectBufSize(-1), nats.ReconnectWait(100 * time.Millisecond)}, opts...)
 	nc, _, err := s.connect(role, controlPermissions(), all...)
 	return nc, err
 }
 
-// connect opens a connection; forget ends its login.
+// connect opens a connection. forget revokes its login.
 func (s *Server) connect(role string, p *server.Permissions, opts ...nats.Option) (nc *nats.Conn, forget func(), err error) {
 	return s.connectAs(role, &server.User{Permissions: p}, opts...)
 }
@@ -203,7 +202,7 @@ func (s *Server) connectAs(role string, as *server.User, opts ...nats.Option) (n
 	return nc, forget, nil
 }
 
-// to says where connections go, when it is not this process.
+// to returns where connections go, for error texts, if that is an external NATS.
 func (s *Server) to() string {
 	if s.ns != nil {
 		return ""
@@ -211,7 +210,7 @@ func (s *Server) to() string {
 	return " to " + redacted(s.cfg.URL)
 }
 
-// sweep drops connections that were closed; the lock is held.
+// sweep removes closed connections. The lock is held.
 func (s *Server) sweep() {
 	for nc := range s.conns {
 		if nc.IsClosed() {
@@ -220,9 +219,9 @@ func (s *Server) sweep() {
 	}
 }
 
-// Subscriptions counts, for checks that nothing is left behind: with an embedded
-// server all that it knows, of its own connections and of its routes; with an
-// external NATS those of this process's connections.
+// Subscriptions counts subscriptions, for tests that look for leaks. With an embedded server it
+// counts those of its connections and routes; with an external NATS, those of this process's
+// connections.
 func (s *Server) Subscriptions() int {
 	if s.ns != nil {
 		return int(s.ns.NumSubscriptions())
@@ -237,7 +236,7 @@ func (s *Server) Subscriptions() int {
 	return n
 }
 
-// Shutdown stops the server and everything that is connected to it, and waits.
+// Shutdown stops the server and everything connected to it, and waits.
 func (s *Server) Shutdown() {
 	s.mu.Lock()
 	if s.closed {

@@ -10,16 +10,16 @@ import (
 
 const (
 	maxPayload = 16 << 20
-	// maxPending is what a server holds for one slow connection. Below it,
-	// producers are stalled, which is the back-pressure that we want.
+	// maxPending is the limit of unsent bytes for one slow connection. Below it the server stalls
+	// producers, which is the intended back-pressure.
 	maxPending   = 512 << 20
 	pingsPerHang = 3
-	// clientSilence is for how long a client may take nothing and answer no ping.
+	// clientSilence is how long a client may read nothing and answer no ping.
 	clientSilence = time.Minute
 )
 
-// options are the server's settings, the same for the start and for a reload
-// with more routes (a reload refuses most other differences).
+// options are the server's settings. A start and a reload with more routes use the same ones, since
+// a reload refuses most other differences.
 func (s *Server) options(seeds []string) *server.Options {
 	c := s.cfg
 	host, port, _ := splitAddress(c.Listen)
@@ -30,11 +30,11 @@ func (s *Server) options(seeds []string) *server.Options {
 	if clients == 0 {
 		clients = server.RANDOM_PORT
 	}
-	// Without an address, servers tell one another the one that its connections come from,
-	// which need not be the one that it listens at.
+	// Without an advertised address, servers gossip the source address of its connections, which
+	// may differ from the address it listens at.
 	advertise := c.Advertise
 	if ip := net.ParseIP(host); advertise == "" && ip != nil && !ip.IsUnspecified() {
-		advertise = net.JoinHostPort(host, "0") // the port it has
+		advertise = net.JoinHostPort(host, "0") // the actual port
 	}
 	o := &server.Options{
 		ServerName: c.Name,
@@ -46,12 +46,11 @@ func (s *Server) options(seeds []string) *server.Options {
 		NoSigs:                     true,
 		MaxPayload:                 maxPayload,
 		MaxPending:                 maxPending,
-		// true would skip deliveries above 75% of MaxPending, without a word.
+		// true would silently skip deliveries above 75% of MaxPending.
 		NoFastProducerStall: false,
-		// A client that takes nothing for long is starved, not hung (routes and
-		// deadlines tell of that), and what it misses would fail its group. One of a
-		// frozen process that all has been written to is told by pings alone: its
-		// goroutines, descriptor and subscriptions would stay for 6 minutes.
+		// A client that reads nothing for long is starved, not hung: routes and deadlines detect
+		// hangs, and a missed message would fail its group. Only pings detect a frozen process that
+		// owes no reads: its goroutines, descriptor and subscriptions would stay for 6 minutes.
 		WriteDeadline: clientSilence,
 		PingInterval:  clientSilence / pingsPerHang, MaxPingsOut: pingsPerHang - 1,
 		TLSConfig:   c.ClientTLS,
@@ -60,20 +59,20 @@ func (s *Server) options(seeds []string) *server.Options {
 		Cluster: server.ClusterOpts{
 			Name: c.Cluster, Host: host, Port: port, Advertise: advertise,
 			TLSConfig: c.RouteTLS, TLSTimeout: loginLimit, AuthTimeout: loginLimit,
-			// One route per pair: a pool is spread by account and we have one.
+			// One route per pair: a pool is spread over accounts, and there is only one.
 			PoolSize:    -1,
 			Compression: server.CompressionOpts{Mode: server.CompressionOff},
-			// Without pings a stopped peer is not noticed in 14 s.
+			// Without pings a stopped peer goes unnoticed for 14 s.
 			PingInterval: c.HungAfter / pingsPerHang, MaxPingsOut: pingsPerHang,
 			WriteDeadline: c.HungAfter,
-			// A peer learned by gossip is tried again for a while; seeds for ever.
+			// An address learned by gossip is retried for a while, seeds for ever.
 			ConnectRetries: 30,
 		},
-		// A dead peer is retried every second: say so now and then, not each time.
+		// A dead peer is retried every second. Log only every sixtieth error.
 		ConnectErrorReports: 60, ReconnectErrorReports: 60,
 	}
-	// Both ends of TLS prove that they hold the key, which may change while they are
-	// connected; a password of the server could not.
+	// TLS proves that both ends hold the key, even if the key changes while they are connected. A
+	// server password cannot change.
 	password := c.Secret != "" && c.RouteTLS == nil
 	if password && !c.Alone {
 		o.Cluster.Username, o.Cluster.Password = "route", c.Secret

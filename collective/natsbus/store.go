@@ -12,8 +12,8 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// storePeer is the id of a server among the members of a store: a hash of its name, since
-// the name of one that is away for long may be known to nobody.
+// storePeer is the id of a server among the members of a store: a hash of its name. A server that
+// is away for long may be known to the others by that id alone.
 func storePeer(name string) string {
 	const digits = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 	sum := sha256.Sum256([]byte(name))
@@ -23,8 +23,8 @@ func storePeer(name string) string {
 	return string(sum[:8])
 }
 
-// StoreMembers counts the servers of a store as JetStream does, this one included, and
-// lists those that are none of names. The store works while more than half of them do.
+// StoreMembers counts the servers of a store as JetStream does, this one included, and lists
+// members that are not in names. The store works while more than half of its members do.
 func (s *Server) StoreMembers(names []string) (count int, others []string, err error) {
 	if s.ns == nil || s.cfg.StoreDir == "" {
 		return 0, nil, fmt.Errorf("%w: this server has no store", ErrConfig)
@@ -48,9 +48,9 @@ func (s *Server) StoreMembers(names []string) (count int, others []string, err e
 	return 1 + len(info.Meta.Replicas), others, nil
 }
 
-// RetainStoreMembers takes every server out of a store that is none of names: it does not
-// count any more, and another one gets its copies when there is one. Most of the members
-// must be up. A server that was removed is let in again under its name after five minutes.
+// RetainStoreMembers removes every server that is not in names from a store. It no longer counts,
+// and another server gets its copies once there is one. A majority of the members must be up. A
+// removed server may return under its name after five minutes.
 func (s *Server) RetainStoreMembers(ctx context.Context, names []string) error {
 	_, others, err := s.StoreMembers(names)
 	if err == nil && len(others) == 0 {
@@ -62,7 +62,7 @@ func (s *Server) RetainStoreMembers(ctx context.Context, names []string) error {
 	}
 	defer forget()
 	defer nc.Close()
-	for { // what is asked before the servers have elected who answers is lost
+	for { // requests are lost until the servers have elected a leader
 		_, others, err := s.StoreMembers(names)
 		if err == nil && len(others) == 0 {
 			return nil

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// subjects names the places of one rank of one group in one epoch.
+// subjects builds the subjects of one rank of one group in one epoch.
 type subjects struct {
 	prefix string // tp.<cluster>.<group>.<epoch>
 	rank   int
@@ -22,7 +22,7 @@ func (s subjects) direct(dst, src int) string {
 	return s.prefix + ".p." + strconv.Itoa(dst) + "." + strconv.Itoa(src)
 }
 
-// call is where rank src says to rank dst at which address it can be heard.
+// call is the subject on which rank src announces its address to rank dst.
 func (s subjects) call(dst, src int) string {
 	return s.prefix + ".a." + strconv.Itoa(dst) + "." + strconv.Itoa(src)
 }
@@ -30,7 +30,8 @@ func (s subjects) allCalls() string      { return s.prefix + ".a." + s.me + ".*"
 func (s subjects) allBroadcasts() string { return s.prefix + ".b.*" }
 func (s subjects) allMine() string       { return s.prefix + ".p." + s.me + ".*" }
 
-// source is the rank that a subject speaks for, its last token; -1 if none below size.
+// source is the rank that a subject names as its source, its last token; -1 if it is not a rank
+// below size.
 func source(subject string, size int) int {
 	src, err := strconv.Atoi(subject[strings.LastIndexByte(subject, '.')+1:])
 	if err != nil || src < 0 || src >= size {
@@ -39,8 +40,7 @@ func source(subject string, size int) int {
 	return src
 }
 
-// from lists the subjects on which rank src speaks to this one; the index is the
-// number of the subscription.
+// from lists the subjects on which rank src sends to this one. The index is the subscription id.
 func (s subjects) from(src int) []string {
 	return []string{hearBroadcast: s.broadcast(src), hearDirect: s.direct(s.rank, src)}
 }

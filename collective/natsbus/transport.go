@@ -16,18 +16,17 @@ import (
 	"github.com/shoal-llm/shoal/collective"
 )
 
-// TransportConfig says whose messages a transport carries. Everything but Rank
-// must be the same on all ranks.
+// TransportConfig says which rank of which group a transport serves. Everything but Rank must be
+// the same on all ranks.
 type TransportConfig struct {
 	Group        string // one token; with the epoch, unique in the cluster
 	Epoch        uint32
 	Rank, Size   int
 	Incarnations []uint32 // as in collective.Config; nil: all zero
-	Digest       [32]byte // hash of the placement; hellos with another one are refused
+	Digest       [32]byte // hash of the placement; hellos with another digest are refused
 
-	// PendingBytes bounds what has arrived and is not yet taken (default 1 GiB,
-	// 4 x WindowBytes). Beyond it the group fails instead of losing messages
-	// unseen.
+	// PendingBytes bounds the bytes that have arrived and were not yet delivered (default 1 GiB, 4
+	// x WindowBytes). Above it the group fails; otherwise messages would be lost silently.
 	PendingBytes int
 }
 
@@ -50,25 +49,25 @@ func (c TransportConfig) validate() error {
 	return nil
 }
 
-// Transport is collective.Transport over one connection that speaks, to this
-// process's own server, and one that listens at the server of each other rank
-// (call.go says how they find one another), so that a message crosses one server.
-// Where that cannot be, at an external NATS, one connection listens for all. No
-// connection does both: with one, a large Publish holds the client's
-// lock while it waits for the server to read, the client's reader wants that
-// lock to answer a ping, and the server may be waiting for that reader: a circle
-// through two nodes that only a write deadline breaks.
+// Transport is a collective.Transport. One connection publishes to this process's own server, and
+// one subscribes at the server of each other rank (see announce.go), so a message crosses one server.
+// With an external NATS one connection subscribes for all.
 //
-// A lost connection is never repaired: what was lost with it is unknown, so the
-// group fails and the next epoch opens another one.
+// No connection does both. On a shared connection a large Publish holds the client's lock while it
+// waits for the server to read. The client's reader needs that lock to answer a ping, and the
+// server may be waiting for that reader: a deadlock across two nodes that only a write deadline
+// breaks.
+//
+// A lost connection is never repaired: which messages were lost with it is unknown. The group
+// fails, and the next epoch opens a new transport.
 type Transport struct {
 	cfg    TransportConfig
 	names  subjects
 	server *Server
-	to     []string   // direct subjects by rank
-	out    speaker    // publishes only
-	lines  []speaker  // to the own server, by rank to which they publish; nil: out does
-	in     *nats.Conn // subscribes only
+	to     []string    // direct subjects by rank
+	out    publisher   // publishes only
+	outs   []publisher // to the own server, by destination rank; nil: out serves all
+	in     *nats.Conn  // subscribes only
 	forget []func()
 	pool   buffers
 	poller *poller // reads the links to other servers
@@ -79,19 +78,19 @@ type Transport struct {
 	receive atomic.Pointer[func(int, []byte)]
 
 	mu      sync.Mutex
-	greeter *greeter
+	barrier *barrier
 	peers   []peer // by rank
-	refused uint64 // hellos that were not for this life of the group
+	refused uint64 // hellos that were not for this incarnation of the group
 	changed chan struct{}
-	early   []early // before Receive
+	early   []early // messages before Receive
 	held    int
 	onError func(error)
 	err     error
 	closed  bool
 }
 
-// speaker is a connection that publishes: a link, or nats.go's.
-type speaker interface {
+// publisher is a connection that publishes: a link or a nats.Conn.
+type publisher interface {
 	Publish(subject string, msg []byte) error
 	Close()
 }
@@ -108,8 +107,8 @@ var (
 	_ collective.Poller    = (*Transport)(nil)
 )
 
-// Transport opens the data connection of one rank in one group and epoch. The
-// group made on it may be created before or after Ready.
+// Transport opens the data connections of one rank in one group and epoch. The group on it may be
+// created before or after Ready.
 func (s *Server) Transport(cfg TransportConfig) (*Transport, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
@@ -121,7 +120,7 @@ func (s *Server) Transport(cfg TransportConfig) (*Transport, error) {
 	cfg.PendingBytes = cmp.Or(cfg.PendingBytes, 1<<30)
 	t := &Transport{
 		cfg: cfg, names: newSubjects(s.cfg.Cluster, cfg.Group, cfg.Epoch, cfg.Rank), server: s,
-		greeter: newGreeter(cfg.Rank, cfg.Size, cfg.Digest), peers: make([]peer, cfg.Size),
+		barrier: newBarrier(cfg.Rank, cfg.Size, cfg.Digest), peers: make([]peer, cfg.Size),
 		changed: make(chan struct{}, 1),
 	}
 	var err error
@@ -149,7 +148,7 @@ func (t *Transport) connect() error {
 		}
 		t.out = out
 	} else {
-		if err := t.speak(role); err != nil {
+		if err := t.openPublishers(role); err != nil {
 			return err
 		}
 	}
@@ -176,16 +175,16 @@ func (t *Transport) connect() error {
 	return nil
 }
 
-// speak opens connections to the own server that publish only: one for broadcasts, and one for
-// what is sent to each other rank, since a server reads a connection on one goroutine.
-func (t *Transport) speak(role string) error {
+// openPublishers opens connections to the own server that only publish: one for broadcasts and one
+// for each other rank, since a server reads each connection on one goroutine.
+func (t *Transport) openPublishers(role string) error {
 	open := func(role string) (*link, error) {
 		l, forget, err := t.server.pipe(t.dialing, role, speakPermissions(t.names))
 		if err != nil {
 			return nil, err
 		}
 		t.forget = append(t.forget, forget)
-		l.hears(&t.pool, func(int, []byte) {}, func(err error) { t.fail(fmt.Errorf("%w: connection: %w", ErrLost, err)) })
+		l.deliverTo(&t.pool, func(int, []byte) {}, func(err error) { t.fail(fmt.Errorf("%w: connection: %w", ErrLost, err)) })
 		l.read()
 		return l, nil
 	}
@@ -193,8 +192,8 @@ func (t *Transport) speak(role string) error {
 	if err != nil {
 		return err
 	}
-	t.out, t.lines = out, make([]speaker, t.cfg.Size)
-	for r := range t.lines {
+	t.out, t.outs = out, make([]publisher, t.cfg.Size)
+	for r := range t.outs {
 		if r == t.cfg.Rank {
 			continue
 		}
@@ -202,14 +201,13 @@ func (t *Transport) speak(role string) error {
 		if err != nil {
 			return err
 		}
-		t.lines[r] = l
+		t.outs[r] = l
 	}
 	return nil
 }
 
-// listen subscribes at the own server. One subscription per source: own broadcasts
-// never come back, and a large message from one peer is copied beside those of the
-// others.
+// listen subscribes at the own server, with one subscription per source. Own broadcasts never come
+// back, and large messages of different peers are copied in parallel.
 func (t *Transport) listen(subjects ...string) error {
 	for _, subject := range subjects {
 		sub, err := t.in.Subscribe(subject, t.arrive)
@@ -223,7 +221,7 @@ func (t *Transport) listen(subjects ...string) error {
 	return nil
 }
 
-// open makes a connection by nats.go; its loss fails the group.
+// open connects with nats.go. The loss of the connection fails the group.
 func (t *Transport) open(role string, p *server.Permissions) (*nats.Conn, error) {
 	nc, forget, err := t.server.connect(role, p,
 		nats.NoEcho(), nats.NoReconnect(), nats.ReconnectBufSize(-1),
@@ -250,22 +248,22 @@ func (t *Transport) Broadcast(msg []byte) error {
 	return t.publish(t.out, t.names.broadcast(t.cfg.Rank), msg)
 }
 
-// Send sends to one; sends to different ranks may be under way at once.
+// Send sends to one rank. Sends to different ranks run in parallel.
 func (t *Transport) Send(dst int, msg []byte) error {
 	out := t.out
-	if t.lines != nil && dst != t.cfg.Rank {
-		out = t.lines[dst]
+	if t.outs != nil && dst != t.cfg.Rank {
+		out = t.outs[dst]
 	}
 	return t.publish(out, t.to[dst], msg)
 }
 
-func (t *Transport) publish(out speaker, subject string, msg []byte) error {
+func (t *Transport) publish(out publisher, subject string, msg []byte) error {
 	if err := out.Publish(subject, msg); err != nil {
 		return fmt.Errorf("natsbus: publish %d bytes on %s: %w", len(msg), subject, err)
 	}
 	if t.server.ns != nil {
-		// For the server's writers: what comes next may compute on this processor. Twice, since of
-		// 61 turns one is of who yielded last.
+		// Let the server's writers run before the caller's next computation occupies this CPU.
+		// Twice, because in one of 61 schedules Go first runs the goroutine that yielded last.
 		runtime.Gosched()
 		runtime.Gosched()
 	}
@@ -279,19 +277,19 @@ func (t *Transport) arrive(m *nats.Msg) {
 		return
 	}
 	if !isHello(m.Data) {
-		t.take(src, m.Data)
+		t.deliver(src, m.Data)
 		return
 	}
 	switch m.Subject[len(t.names.prefix)+1] {
 	case 'a':
-		t.called(src, m.Data)
+		t.announced(src, m.Data)
 	default:
 		t.hello(src, m.Subject[len(t.names.prefix)+1] == 'p', m.Data)
 	}
 }
 
-// take passes on a tensor, or holds it for the group to come.
-func (t *Transport) take(src int, msg []byte) {
+// deliver passes a tensor to the group, or holds it until Receive.
+func (t *Transport) deliver(src int, msg []byte) {
 	if f := t.receive.Load(); f != nil {
 		(*f)(src, msg)
 		return
@@ -313,7 +311,7 @@ func (t *Transport) take(src int, msg []byte) {
 	}
 }
 
-// Receive delivers what has arrived so far, then everything as it comes.
+// Receive delivers the messages held so far, then all others as they arrive.
 func (t *Transport) Receive(f func(src int, msg []byte)) {
 	t.mu.Lock()
 	held := t.early
@@ -325,8 +323,8 @@ func (t *Transport) Receive(f func(src int, msg []byte)) {
 	}
 }
 
-// OnError sets who is told of lost messages and connections, and tells at once
-// if it has happened already.
+// OnError sets the function that receives a lost message or connection. It calls it at once if the
+// transport has failed already.
 func (t *Transport) OnError(f func(error)) {
 	t.mu.Lock()
 	t.onError = f
@@ -352,7 +350,7 @@ func (t *Transport) fail(err error) {
 	}
 }
 
-// Close ends the connection; it does not wait for callbacks.
+// Close closes the connections. It does not wait for callbacks.
 func (t *Transport) Close() error {
 	t.mu.Lock()
 	if t.closed {
@@ -368,7 +366,7 @@ func (t *Transport) Close() error {
 	if t.out != nil {
 		t.out.Close()
 	}
-	for _, l := range t.lines {
+	for _, l := range t.outs {
 		if l != nil {
 			l.Close()
 		}
@@ -388,8 +386,8 @@ func (t *Transport) Close() error {
 	return nil
 }
 
-// Polls implements collective.Poller. Routes, an external NATS and connections with TLS are read by
-// goroutines.
+// Polls implements collective.Poller. It is false for routes, an external NATS and connections with
+// TLS, which goroutines read.
 func (t *Transport) Polls() bool { return t.poller.count() == t.cfg.Size-1 }
 
 // Poll implements collective.Poller.
@@ -398,7 +396,7 @@ func (t *Transport) Poll() { t.poller.poll() }
 // Rest implements collective.Poller.
 func (t *Transport) Rest() { t.poller.rest() }
 
-// Recycle takes back the buffer of a message.
+// Recycle returns the buffer of a message.
 func (t *Transport) Recycle(msg []byte) { t.pool.give(msg) }
 
 func (t *Transport) wake() {
@@ -416,26 +414,27 @@ func (t *Transport) hello(src int, direct bool, msg []byte) {
 		t.mu.Unlock()
 		return
 	}
-	var out []greeting
+	var out []hello
 	if t.admits(src, h, bad) {
-		out = t.greeter.hello(src, direct, payload, nil)
+		out = t.barrier.received(src, direct, payload, nil)
 	}
-	over := t.greeter.left == 0 || t.greeter.wrong != nil
+	over := t.barrier.left == 0 || t.barrier.wrong != nil
 	t.mu.Unlock()
 	if over {
 		t.wake()
 	}
-	t.greet(out)
+	t.sendHellos(out)
 }
 
-// admits says whether a hello is of a rank of this life of the group; the lock is held.
+// admits reports whether a hello belongs to a rank of this incarnation of the group. The lock is
+// held.
 func (t *Transport) admits(src int, h collective.Header, bad collective.Drop) bool {
 	switch {
 	case bad != collective.DropNone || int(h.Source) != src || h.Epoch != t.cfg.Epoch:
 	case int(h.Size) != t.cfg.Size:
-		t.greeter.notes[src] = fmt.Sprintf("counts %d ranks, here %d", h.Size, t.cfg.Size)
+		t.barrier.reasons[src] = fmt.Sprintf("counts %d ranks, here %d", h.Size, t.cfg.Size)
 	case h.Incarnation != t.cfg.Incarnations[src]:
-		t.greeter.notes[src] = fmt.Sprintf("incarnation %d, expected %d", h.Incarnation, t.cfg.Incarnations[src])
+		t.barrier.reasons[src] = fmt.Sprintf("incarnation %d, expected %d", h.Incarnation, t.cfg.Incarnations[src])
 	default:
 		return true
 	}
@@ -443,11 +442,11 @@ func (t *Transport) admits(src int, h collective.Header, bad collective.Drop) bo
 	return false
 }
 
-// helloMessage is a hello with these flags; more follows them.
+// helloMessage is a hello with these flags, followed by more.
 func (t *Transport) helloMessage(flags byte, more string) []byte {
 	n := helloBytes + len(more)
 	msg := make([]byte, collective.MessageBytes(n, true))
-	t.greeter.payload(msg[collective.HeaderBytes:], flags)
+	t.barrier.payload(msg[collective.HeaderBytes:], flags)
 	copy(msg[collective.HeaderBytes+helloBytes:], more)
 	collective.PutMessage(msg, collective.Header{
 		Kind: collective.KindHello, Source: uint16(t.cfg.Rank), Size: uint16(t.cfg.Size), Epoch: t.cfg.Epoch,
@@ -456,7 +455,7 @@ func (t *Transport) helloMessage(flags byte, more string) []byte {
 	return msg
 }
 
-func (t *Transport) greet(out []greeting) {
+func (t *Transport) sendHellos(out []hello) {
 	for _, g := range out {
 		msg := t.helloMessage(g.flags, "")
 		var err error
@@ -477,17 +476,17 @@ const (
 	helloMost  = 200 * time.Millisecond
 )
 
-// Ready returns when this rank and every other one hear each other on both
-// subjects, so that nothing sent from now on is lost for want of interest. The
-// error (NotReadyError) names the ranks that are missing when ctx ends.
+// Ready returns when this rank and every other one receive each other on both subjects. Nothing
+// sent from then on is lost for want of a subscription. The error (NotReadyError) names the ranks
+// that are missing when ctx ends.
 func (t *Transport) Ready(ctx context.Context) error {
 	wait := helloFirst
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
 		t.mu.Lock()
-		left, wrong, err, closed := t.greeter.left, t.greeter.wrong, t.err, t.closed
-		ranks, why := t.greeter.missing()
+		left, wrong, err, closed := t.barrier.left, t.barrier.wrong, t.err, t.closed
+		ranks, why := t.barrier.missing()
 		t.mu.Unlock()
 		switch {
 		case closed:
@@ -505,10 +504,10 @@ func (t *Transport) Ready(ctx context.Context) error {
 		case <-t.changed:
 		case <-timer.C:
 			t.mu.Lock()
-			out := t.greeter.tick(nil)
+			out := t.barrier.tick(nil)
 			t.mu.Unlock()
-			t.call(ranks)
-			t.greet(out)
+			t.announce(ranks)
+			t.sendHellos(out)
 			timer.Reset(wait)
 			wait = min(2*wait, helloMost)
 		}

@@ -15,7 +15,7 @@ import (
 	"github.com/shoal-llm/shoal/collective"
 )
 
-// TestSettings: the settings whose defaults lose messages or never start.
+// TestSettings checks the settings whose defaults lose messages or never start.
 func TestSettings(t *testing.T) {
 	s := &Server{cfg: Config{Name: "n"}.ensureDefaults(), users: newUsers("shoal", func() []string { return []string{""} }, nil)}
 	o := s.options([]string{"127.0.0.1:1"})
@@ -42,8 +42,8 @@ func TestSettings(t *testing.T) {
 	}
 }
 
-// patience bounds every wait for what must come. JetStream alone takes 4 to 9 s to
-// elect its first leader, and the machine may be shared; a wait ends as soon as it can.
+// patience bounds every wait. JetStream alone takes 4 to 9 s to elect its first leader, and the
+// machine may be shared.
 const patience = 2 * time.Minute
 
 // waitFor polls until ok or the limit.
@@ -71,8 +71,8 @@ func open(t *testing.T, s *Server, cfg TransportConfig) *Transport {
 	return tr
 }
 
-// TestSlowConsumerSurfaces: what NATS drops at the receiver fails the group. A link
-// drops nothing there: it reads no further, and the sender waits.
+// TestSlowConsumerSurfaces: messages that NATS drops at the receiver fail the group. A link never
+// drops: it stops reading, and the sender waits.
 func TestSlowConsumerSurfaces(t *testing.T) {
 	s := external(t, "a")[0]
 	a := open(t, s, TransportConfig{Group: "g", Rank: 0, Size: 2})
@@ -98,8 +98,8 @@ func TestSlowConsumerSurfaces(t *testing.T) {
 	close(release)
 }
 
-// TestEarlyMessagesAreHeldWithinBounds: a peer that is ready first may send
-// before this rank has made its group.
+// TestEarlyMessagesAreHeldWithinBounds: a peer that is ready first may send before this rank has
+// created its group.
 func TestEarlyMessagesAreHeldWithinBounds(t *testing.T) {
 	s := lone(t)
 	a := open(t, s, TransportConfig{Group: "g", Rank: 0, Size: 2})
@@ -128,8 +128,8 @@ func TestEarlyMessagesAreHeldWithinBounds(t *testing.T) {
 	}
 }
 
-// TestPermissions: a rank cannot speak for another, hear another's messages, or
-// touch tensors from a control connection; nobody else can log in.
+// TestPermissions: a rank cannot publish as another or receive another's messages, a control
+// connection cannot access tensors, and strangers cannot log in.
 func TestPermissions(t *testing.T) {
 	s := lone(t)
 	tr := open(t, s, TransportConfig{Group: "g", Epoch: 4, Rank: 1, Size: 3})
@@ -172,8 +172,7 @@ func TestPermissions(t *testing.T) {
 	}
 }
 
-// TestControlDoesNotBuffer: during an outage a publish fails, so that nothing
-// arrives late.
+// TestControlDoesNotBuffer: during an outage a publish fails at once and nothing arrives late.
 func TestControlDoesNotBuffer(t *testing.T) {
 	s := lone(t)
 	nc, err := s.Connect("control")
@@ -193,15 +192,15 @@ func TestControlDoesNotBuffer(t *testing.T) {
 		t.Errorf("the group's error after its server is gone: %v", err)
 	}
 	waitFor(t, "a publish that fails", func() bool { return nc.Publish("x", nil) != nil })
-	// The group is told by whichever of its two connections ends first.
+	// The connection that ends first fails the group.
 	waitFor(t, "a broadcast that fails", func() bool { return tr.Broadcast([]byte("x")) != nil })
 	if _, err := s.Connect("late"); !errors.Is(err, ErrClosed) {
 		t.Error(err)
 	}
 }
 
-// TestHelloCoversTheStart: servers that do not know each other yet lose
-// everything; after Ready the very first message arrives.
+// TestHelloCoversTheStart: servers that do not know each other yet lose all messages. After Ready
+// the very first message arrives.
 func TestHelloCoversTheStart(t *testing.T) {
 	servers := startServers(t, 3, func(i int, c *Config) { c.Seeds = nil })
 	ts := make([]*Transport, 3)
@@ -223,7 +222,7 @@ func TestHelloCoversTheStart(t *testing.T) {
 			defer cancel()
 			err := tr.Ready(ctx)
 			if err == nil {
-				tr.Broadcast(make([]byte, 100)) // at once
+				tr.Broadcast(make([]byte, 100)) // immediately after Ready
 				tr.Send((r+1)%3, make([]byte, 100))
 			}
 			errs <- err

@@ -14,16 +14,16 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 )
 
-// users are the logins of one embedded server: one per connection that this
-// process opens, a random token that never leaves it, with permissions for
-// exactly what the connection is for; and one for each rank of another process,
-// a ticket that only holders of the mesh's secret can write, to hear what this
-// process says to that rank. A ticket answers one nonce of one listener: whoever takes
-// the port of a dead process, where there is no TLS, gets nothing to use elsewhere. Tokens, not user names: a reload
-// (AddRoute) closes clients whose user name is not in the server's own list.
+// users are the logins of one embedded server. Each connection that this process opens has one: a
+// random token that never leaves the process, with exactly the permissions that the connection
+// needs. Ranks of other processes use a ticket, to subscribe to what this process sends to them.
+// Only holders of the mesh's secret can write tickets. A ticket answers one nonce of one listener,
+// so without TLS a process that takes over the port of a dead one learns nothing reusable. Logins
+// are tokens rather than user names because a reload (AddRoute) closes clients whose user name is
+// not in the server's own list.
 type users struct {
 	cluster string
-	secrets func() []string // accepted, the one in use first
+	secrets func() []string // accepted secrets, the current one first
 	addr    func() string   // of the listener; nil: no tickets
 
 	mu      sync.Mutex
@@ -36,8 +36,8 @@ func newUsers(cluster string, secrets func() []string, addr func() string) *user
 
 const ticketWord = "hear"
 
-// ticket is the login of one rank at another's server, which listens at addr and has
-// greeted with nonce: hear.<group>.<epoch>.<rank>.<HMAC-SHA256 with the mesh's secret, hex>.
+// ticket is the login of one rank at another's server, which listens at addr and has sent nonce:
+// hear.<group>.<epoch>.<rank>.<HMAC-SHA256 with the mesh's secret, hex>.
 func (u *users) ticket(group string, epoch uint32, rank int, nonce, addr string) string {
 	return u.sign(u.secrets()[0], group, epoch, rank, nonce, addr)
 }
@@ -49,7 +49,7 @@ func (u *users) sign(secret, group string, epoch uint32, rank int, nonce, addr s
 	return what + "." + hex.EncodeToString(mac.Sum(nil))
 }
 
-// admit returns what the bearer of a ticket for a nonce may do, or nil.
+// admit returns the permissions that a ticket for a nonce grants, or nil.
 func (u *users) admit(ticket, nonce string) *server.Permissions {
 	part := strings.Split(ticket, ".")
 	if u.addr == nil || nonce == "" || len(part) != 5 || part[0] != ticketWord || !isToken(part[1]) {
@@ -71,7 +71,7 @@ func (u *users) admit(ticket, nonce string) *server.Permissions {
 	return hearPermissions(newSubjects(u.cluster, part[1], uint32(epoch), int(rank)))
 }
 
-// mint makes a login; drop ends it.
+// mint creates a login; drop revokes it.
 func (u *users) mint(as *server.User) (token string) {
 	var secret [24]byte
 	rand.Read(secret[:])
@@ -88,8 +88,8 @@ func (u *users) drop(token string) {
 	u.mu.Unlock()
 }
 
-// Check is called by the server for each client that connects, and for all of
-// them at a reload. A map lookup is no oracle here: guessing needs 192 bits.
+// Check is called by the server for each client that connects, and for all clients at a reload. The
+// timing of the map lookup is no useful oracle: a token has 192 random bits.
 func (u *users) Check(c server.ClientAuthentication) bool {
 	u.mu.Lock()
 	as := u.byToken[c.GetOpts().Token]
@@ -105,7 +105,7 @@ func (u *users) Check(c server.ClientAuthentication) bool {
 	return true
 }
 
-// controlPermissions: everything but the tensors.
+// controlPermissions allow everything except tensors.
 func controlPermissions() *server.Permissions {
 	return &server.Permissions{
 		Publish:   &server.SubjectPermission{Deny: []string{"tp.>"}},
@@ -113,7 +113,7 @@ func controlPermissions() *server.Permissions {
 	}
 }
 
-// speakPermissions: speak as this rank in one group and epoch, hear nothing.
+// speakPermissions allow only publishing, as this rank in one group and epoch.
 func speakPermissions(s subjects) *server.Permissions {
 	return &server.Permissions{
 		Publish:   &server.SubjectPermission{Allow: []string{s.broadcast(s.rank), s.prefix + ".p.*." + s.me, s.prefix + ".a.*." + s.me}},
@@ -121,7 +121,7 @@ func speakPermissions(s subjects) *server.Permissions {
 	}
 }
 
-// hearPermissions: hear what is for this rank in one group and epoch, say nothing.
+// hearPermissions allow only subscribing to messages for this rank in one group and epoch.
 func hearPermissions(s subjects) *server.Permissions {
 	return &server.Permissions{
 		Publish:   &server.SubjectPermission{Deny: []string{">"}},

@@ -7,12 +7,12 @@ import (
 	"github.com/shoal-llm/shoal/internal/wire/wiretest"
 )
 
-// TestWire records what ranks say to each other before the first tensor: subjects, hellos,
-// calls, and the logins at one another's servers.
+// TestWire records what ranks exchange before the first tensor: subjects, hellos, addresses, and
+// the logins at one another's servers.
 func TestWire(t *testing.T) {
 	n := newSubjects("shoal", "g1", 7, 2)
 	d := digest("g1", 7, []uint32{11, 12, 13, 14})
-	r := &Transport{cfg: TransportConfig{Group: "g1", Epoch: 7, Rank: 2, Size: 4, Incarnations: []uint32{11, 12, 13, 14}}, greeter: newGreeter(2, 4, d)}
+	r := &Transport{cfg: TransportConfig{Group: "g1", Epoch: 7, Rank: 2, Size: 4, Incarnations: []uint32{11, 12, 13, 14}}, barrier: newBarrier(2, 4, d)}
 	u := newUsers("shoal", func() []string { return []string{"secret"} }, func() string { return "127.0.0.1:1" })
 	wiretest.Check(t,
 		wiretest.Form{Name: "subjects", Text: fmt.Sprintln(n.broadcast(2), n.direct(1, 2), n.call(1, 2), n.allBroadcasts(), n.allMine(), n.allCalls(), hearBroadcast, hearDirect)},

@@ -7,15 +7,14 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 )
 
-// broken tells that a line of the server's log says that JetStream writes no more: it
-// keeps the first error of a write (a full disk) for as long as it runs, and has no other
-// sign of it.
+// broken reports whether a log line means that JetStream has stopped writing. JetStream keeps its
+// first write error (a full disk) for the rest of its life and shows no other sign of it.
 func broken(format string) bool {
 	return strings.Contains(strings.ToLower(format), "critical write error") || strings.Contains(format, "failed to store a msg") ||
 		strings.Contains(format, "out of resources") || strings.Contains(format, "resources, will be DISABLED") || strings.Contains(format, "permission denied while writing")
 }
 
-// Broken says why JetStream writes no more, which only Mend changes; empty: it writes.
+// Broken returns why JetStream has stopped writing, or "". Only Mend clears it.
 func (s *Server) Broken() string {
 	if why := s.broken.Load(); why != nil {
 		return *why
@@ -23,9 +22,9 @@ func (s *Server) Broken() string {
 	return ""
 }
 
-// Mend starts JetStream again over what is on disk, in the same server: connections and
-// routes stay, requests meanwhile have no answer. Everything that was acknowledged is
-// there. Before there is space it makes things no better.
+// Mend restarts JetStream over its files, in the same server. Connections and routes stay; requests
+// get no answer meanwhile. All acknowledged messages are kept. While the disk is still full it does
+// not help.
 func (s *Server) Mend() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -35,7 +34,7 @@ func (s *Server) Mend() error {
 	if err := s.ns.ShutdownJetStream(); err != nil {
 		return fmt.Errorf("natsbus: stop JetStream of %s: %w", s.cfg.Name, err)
 	}
-	s.broken.Store(nil) // what it says from here on is of the new one
+	s.broken.Store(nil) // later errors are of the new JetStream
 	o := s.options(s.seeds)
 	if err := s.ns.EnableJetStream(&server.JetStreamConfig{StoreDir: o.StoreDir, SyncAlways: o.SyncAlways, MaxMemory: o.JetStreamMaxMemory, MaxStore: o.JetStreamMaxStore, Strict: true}); err != nil {
 		why := err.Error()

@@ -13,38 +13,37 @@ import (
 	"github.com/shoal-llm/shoal/internal/sys/openfiles"
 )
 
-// How ranks find one another. With embedded servers each rank tells each other
-// one, over the mesh of routes, the address of its process's server, until the
-// hello barrier is through. Who is told connects there and subscribes to what that
-// rank says. What it says then crosses one server, where a route would take it
-// across two, with six more goroutines. Routes stay for all else, and as the way
-// for a rank whose server cannot be reached like this.
+// How ranks find one another. With embedded servers each rank sends the address of its process's
+// server to every other rank over the mesh of routes, until the hello barrier completes. The
+// receiver connects to that server and subscribes to what the rank publishes. Its messages then
+// cross one server. A route would take them across two, with six more goroutines. Routes carry all
+// other traffic, and tensors of ranks whose server cannot be reached directly.
 
-// peer is the way on which another rank is heard.
+// peer is the connection over which this rank receives from another rank.
 type peer struct {
-	known bool  // it has said where it is heard
-	link  *link // nil: not yet, or over a route
+	known bool  // it has announced its address
+	link  *link // nil: not connected yet, or received over a route
 }
 
-// call tells each of the ranks where this one is heard, and asks for the same.
-func (t *Transport) call(ranks []int) {
+// announce sends this rank's address to each of the ranks and asks for theirs.
+func (t *Transport) announce(ranks []int) {
 	if t.server.ns == nil {
 		return
 	}
 	for _, r := range ranks {
-		t.say(r, ask)
+		t.sendAddr(r, ask)
 	}
 }
 
-func (t *Transport) say(dst int, flags byte) {
-	if err := t.out.Publish(t.names.call(dst, t.cfg.Rank), t.helloMessage(flags, t.server.heardAt())); err != nil {
+func (t *Transport) sendAddr(dst int, flags byte) {
+	if err := t.out.Publish(t.names.call(dst, t.cfg.Rank), t.helloMessage(flags, t.server.announcedAddr())); err != nil {
 		t.fail(fmt.Errorf("%w: call: %w", ErrLost, err))
 	}
 }
 
-// called takes such a message. Ranks of another life of the group are refused; with
-// another placement the barrier will say so, to both.
-func (t *Transport) called(src int, msg []byte) {
+// announced handles the address of rank src. Addresses from another incarnation of the group are
+// ignored. If the placement differs, the hello barrier reports that to both sides.
+func (t *Transport) announced(src int, msg []byte) {
 	h, payload, bad := collective.ParseMessage(msg, true)
 	t.mu.Lock()
 	fits := !t.closed && t.admits(src, h, bad) && len(payload) >= helloBytes
@@ -57,21 +56,21 @@ func (t *Transport) called(src int, msg []byte) {
 		return
 	}
 	if fresh {
-		go t.hear(src, string(payload[helloBytes:]))
+		go t.connectTo(src, string(payload[helloBytes:]))
 	}
 	if payload[helloBytes-1]&ask != 0 {
-		t.say(src, 0)
+		t.sendAddr(src, 0)
 	}
 }
 
-// hear opens the way on which rank src is heard from now on.
-func (t *Transport) hear(src int, addr string) {
+// connectTo opens the connection over which rank src is received from now on.
+func (t *Transport) connectTo(src int, addr string) {
 	var l *link
 	err := errors.New("it gives no address")
 	if addr != "" {
 		l, err = t.reach(t.dialing, src, addr)
 	}
-	if err != nil { // over a route then
+	if err != nil { // fall back to a route
 		t.server.cfg.Log.Debug("a rank is heard over a route", "rank", src, "server", addr, "why", err)
 		if err := t.listen(t.names.from(src)...); err != nil {
 			t.fail(fmt.Errorf("%w: rank %d: %w", ErrLost, src, err))
@@ -88,23 +87,23 @@ func (t *Transport) hear(src int, addr string) {
 		l.Close()
 		return
 	}
-	l.hears(&t.pool, func(sid int, msg []byte) {
+	l.deliverTo(&t.pool, func(sid int, msg []byte) {
 		if isHello(msg) {
 			t.hello(src, sid == hearDirect, msg)
 			return
 		}
-		t.take(src, msg)
+		t.deliver(src, msg)
 	}, func(err error) {
 		t.fail(&collective.OpError{Ranks: []int{src}, Err: collective.ErrPeerGone, Cause: fmt.Errorf("%w: connection to its server: %w", ErrLost, err)})
 	})
 	if !t.poller.add(l) {
 		l.read()
 	}
-	// It need not wait for its next round of hellos, nor this rank for its own.
+	// Send a hello now, so that neither side waits for its next round of hellos.
 	t.mu.Lock()
-	heard := t.greeter.pairs[src].heard
+	heard := t.barrier.peers[src].heard
 	t.mu.Unlock()
-	t.greet([]greeting{{src, heard | ask}})
+	t.sendHellos([]hello{{src, heard | ask}})
 }
 
 // pipe connects to the embedded server without a socket.
@@ -129,8 +128,8 @@ func (s *Server) pipe(ctx context.Context, role string, p *server.Permissions) (
 	return l, forget, nil
 }
 
-// reach connects to the client listener of another rank's server, to hear what
-// that rank says: one server between the two, and no route.
+// reach connects to the client listener of another rank's server and subscribes to what that rank
+// publishes. Messages then cross one server and no route.
 func (t *Transport) reach(ctx context.Context, src int, addr string) (*link, error) {
 	ctx, cancel := context.WithTimeout(ctx, linkTimeout)
 	defer cancel()
@@ -163,8 +162,8 @@ func (t *Transport) reach(ctx context.Context, src int, addr string) (*link, err
 	return l, nil
 }
 
-// dialTLS is how connections to the client listener of another server are secured, as
-// those to this one's are.
+// dialTLS is the TLS config for connections to another server's client listener. They are secured
+// like those to this server's own.
 func (s *Server) dialTLS(addr string) *tls.Config {
 	if s.cfg.ClientTLS == nil {
 		return nil
