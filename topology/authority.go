@@ -14,49 +14,49 @@ import (
 type Node struct {
 	ID          string
 	Incarnation uint64
-	Share       float64 // asked for; zero: none was
-	Speed       float64 // as the node has measured it, in units of a share; zero: it has not
-	Read        float64 // bytes a second that its threads read, as it has measured; zero: it has not
-	Syncs       Syncs   // likewise
+	Share       float64 // requested share; zero: none requested
+	Speed       float64 // measured by the node, in units of a share; zero: not measured
+	Read        float64 // bytes a second that its threads read, measured; zero: not measured
+	Syncs       Syncs   // measured; zero: not measured
 	Products    Products
 	Threads     Threads
-	Distance    float64 // seconds from the coordinator's process to the node's, one way; zero: not known
+	Distance    float64 // one-way latency from the coordinator's process in seconds; zero: unknown
 	KVBudget    int64   // bytes
 	ModelHash   string
-	Epoch       uint32 // the newest epoch the node has seen
-	Wire        uint32 // wire version that it and the coordinator speak; zero: the coordinator's
+	Epoch       uint32 // the newest epoch that the node has seen
+	Wire        uint32 // wire version spoken with the coordinator; zero: the coordinator's own
 }
 
-// AuthorityPhase is where the authority stands with the current epoch.
+// AuthorityPhase is the state of the current epoch.
 type AuthorityPhase string
 
 const (
 	Gathering AuthorityPhase = "gathering" // too few nodes
-	Recording AuthorityPhase = "recording" // the placement is being written down
+	Recording AuthorityPhase = "recording" // the placement is being written to the store
 	Loading   AuthorityPhase = "loading"   // sockets read their slices
 	Joining   AuthorityPhase = "joining"   // sockets form the group
 	Serving   AuthorityPhase = "serving"
-	Over      AuthorityPhase = "over" // another coordinator has taken over
+	Over      AuthorityPhase = "over" // another coordinator has the lease
 )
 
-// Effects tell the shell what to do. They are to be carried out in order.
+// Effects tell the shell what to do, in this order.
 type (
 	// Effect is one of the types below.
 	Effect interface{ effect() }
-	// Withdraw: no step may start until the next Serve; comes before a new Load.
+	// Withdraw: no step may start until the next Serve. It precedes a new Load.
 	Withdraw struct {
 		Reason string
 		Kind   string // one of Kinds
-		Node   string // whose doing it is; "": of none, or nobody knows
-		Grown  bool   // nothing went wrong: nodes joined and are to have a share
+		Node   string // the node that caused it; "": no single node, or unknown
+		Grown  bool   // no failure: new nodes get a share
 	}
-	// Record: write the placement down, under the lease; nobody is told of it
-	// before Recorded. Only the newest one matters.
+	// Record: write the placement to the store under the lease. Nodes may not learn of it before
+	// Recorded. Only the newest Record counts.
 	Record struct {
 		Placement Placement
 		Nodes     []Node
 	}
-	// LoadSlices: ask every node of the placement to load, in rank order.
+	// LoadSlices: make every node of the placement load its slice, in rank order.
 	LoadSlices struct {
 		Placement Placement
 		Nodes     []Node
@@ -66,12 +66,12 @@ type (
 		Epoch uint32
 		Nodes []Node
 	}
-	// Serve: the placement works; steps may start.
+	// Serve: the placement is ready; steps may start.
 	Serve struct {
 		Placement Placement
 		Nodes     []Node
 	}
-	// RetireNode: tell a node that is not part of the newest epoch to free what it holds.
+	// RetireNode: make a node outside of the newest epoch free what it holds.
 	RetireNode struct {
 		Node  Node
 		Epoch uint32
@@ -81,10 +81,10 @@ type (
 // Kinds of reasons for which a serving placement is withdrawn.
 const (
 	KindLost      = "node_lost"
-	KindRestarted = "node_restarted" // a node is a new process
+	KindRestarted = "node_restarted" // a new process runs under the node's id
 	KindDrained   = "node_drained"
 	KindFenced    = "node_fenced"
-	KindRefused   = "node_refused" // a node turned out to be of a build that cannot take part
+	KindRefused   = "node_refused" // a node's build turned out to be incompatible
 	KindJoined    = "node_joined"
 	KindStep      = "step_failed"
 	KindDeposed   = "lease_lost"
@@ -105,72 +105,71 @@ func (RetireNode) effect() {}
 // AuthorityConfig are the rules of an Authority.
 type AuthorityConfig struct {
 	Shape Shape
-	// Mapping of all placements; empty: chosen from what the nodes have measured, and
-	// WeightBytes, the size of one weight.
+	// Mapping of all placements. Empty: chosen from the nodes' measurements and WeightBytes, the
+	// bytes of one weight.
 	Mapping     Mapping
 	WeightBytes float64
-	// Nodes is how many nodes the first placement waits for; zero: whoever is
-	// there once Settle has passed without a change. One that comes after another
-	// coordinator waits so for patience times Settle: the rest may be lost for good.
+	// Nodes is how many nodes the first placement waits for. Zero: it takes the nodes that are up
+	// once Settle has passed without a change. A coordinator that succeeds another one waits at
+	// most successorWait times Settle: a node may be lost for good.
 	Nodes  int
 	Settle time.Duration
-	// Backoff is the pause before a failed placement is tried again; it doubles
-	// up to 32 times itself.
+	// Backoff is the pause before a failed placement is tried again. It doubles up to 32 times
+	// itself.
 	Backoff time.Duration
-	// Quarantine is how long a node is first left out that others do not hear; it
-	// doubles up to 32 times itself. Default 5 s.
+	// Quarantine is how long a node that others cannot reach is first left out. It doubles up to 32
+	// times itself. Default 5 s.
 	Quarantine time.Duration
-	// Pause is how long a node is first left out that held up the others. Default 10 s.
+	// Pause is how long a straggler is first left out. Default 10 s.
 	Pause time.Duration
-	// Shares are the operator's word on nodes, whatever they say themselves.
+	// Shares are the operator's shares by node. They override the nodes' own.
 	Shares map[string]float64
 	// MaxNodes bounds the sockets of a placement.
 	MaxNodes  int
 	ModelHash string
-	// After is the newest epoch that was ever written down: the first one is
-	// higher. What nodes tell of theirs counts too, for coordinators without a
-	// store.
+	// After is the newest epoch ever written to the store. The first epoch is higher. Epochs that
+	// nodes report count too, for coordinators without a store.
 	After uint32
-	// Leased: epochs are written down under a lease. A node that is past ours then
-	// follows another coordinator, and is none of this one's business.
+	// Leased: epochs are written under a lease. A node with a newer epoch than ours then follows
+	// another coordinator and is left alone.
 	Leased bool
 	// Drained are nodes that an earlier coordinator drained, by incarnation.
 	Drained map[string]uint64
 }
 
-const patience = 5
+const successorWait = 5
 
-// Authority decides which nodes make up which epoch: the one pure state machine
-// that numbers placements. Time comes in by Tick; answers of nodes by Answered.
+// Authority decides which nodes form which epoch. It is the only state machine that numbers
+// placements, and it is pure: time arrives by Tick, answers of nodes by Answered.
 type Authority struct {
-	cfg         AuthorityConfig
-	now         time.Duration
-	phase       AuthorityPhase
-	epoch       uint32 // of the newest placement
-	told        uint32 // newest epoch that was written down, and told to nodes
-	seen        uint32 // newest epoch that a node has told of: the next one is higher
-	place       Placement
-	part        []Node // nodes of the current placement, rank order
-	nodes       map[string]Node
-	refused     map[string]refusal    // nodes that are up and cannot take part
-	waiting     map[string]bool       // nodes that have not answered in this phase
-	drained     map[string]uint64     // incarnation of nodes that are to take no part
-	unreachable [][2]string           // pairs that do not hear each other, as far as answered in this phase
-	quarantined map[string]quarantine // nodes that others did not hear
-	mappings    map[int]Mapping       // what was chosen, by number of nodes
-	capped      map[string]string     // nodes of the placement that have less than they say
-	fenced      map[string]Fence      // nodes that held up the others, and those that came back
-	blamed      map[string]blame      // nodes that broken epochs are blamed on
-	excused     time.Duration         // until then failures of one node alone are blamed on nobody
-	probeAt     time.Duration         // when fenced nodes may be asked again
-	changed     time.Duration         // last change of membership
-	retryAt     time.Duration
-	tries       int
-	served      bool
-	reason      string
+	cfg          AuthorityConfig
+	now          time.Duration
+	phase        AuthorityPhase
+	epoch        uint32 // of the newest placement
+	announced    uint32 // newest epoch that was written to the store and sent to nodes
+	reported     uint32 // newest epoch that a node has reported; the next one is higher
+	place        Placement
+	members      []Node // nodes of the current placement, in rank order
+	nodes        map[string]Node
+	refused      map[string]refusal    // nodes that are up and cannot take part
+	waiting      map[string]bool       // nodes that have not answered in this phase
+	drained      map[string]uint64     // incarnations of the drained nodes
+	unreachable  [][2]string           // pairs that cannot reach each other, as reported in this phase
+	quarantined  map[string]quarantine // nodes that others could not reach
+	mappings     map[int]Mapping       // chosen mappings, by number of nodes
+	capped       map[string]string     // nodes of the placement with a smaller share than they claim
+	fenced       map[string]Fence      // stragglers that are left out or have come back
+	blamed       map[string]blame      // nodes that caused broken epochs
+	noBlameUntil time.Duration         // until then no node is blamed for failing alone
+	probeAt      time.Duration         // when fenced nodes may be probed again
+	changed      time.Duration         // last change of membership
+	retryAt      time.Duration
+	tries        int
+	served       bool
+	reason       string
 }
 
-// NewAuthority starts with no nodes.
+// NewAuthority returns an authority without nodes.
 func NewAuthority(cfg AuthorityConfig) *Authority {
 	cfg.MaxNodes = cmp.Or(cfg.MaxNodes, 64)
 	cfg.Quarantine = cmp.Or(cfg.Quarantine, 5*time.Second)
@@ -179,19 +178,19 @@ func NewAuthority(cfg AuthorityConfig) *Authority {
 	if drained == nil {
 		drained = map[string]uint64{}
 	}
-	return &Authority{cfg: cfg, phase: Gathering, seen: cfg.After, nodes: map[string]Node{}, refused: map[string]refusal{}, drained: drained, quarantined: map[string]quarantine{}, fenced: map[string]Fence{}, blamed: map[string]blame{}, mappings: map[int]Mapping{}, reason: "no node has joined yet"}
+	return &Authority{cfg: cfg, phase: Gathering, reported: cfg.After, nodes: map[string]Node{}, refused: map[string]refusal{}, drained: drained, quarantined: map[string]quarantine{}, fenced: map[string]Fence{}, blamed: map[string]blame{}, mappings: map[int]Mapping{}, reason: "no node has joined yet"}
 }
 
-// Phase says where the authority stands, and in a few words why.
+// Phase returns the phase and a short reason.
 func (a *Authority) Phase() (AuthorityPhase, string) { return a.phase, a.reason }
 
 // Epoch is the number of the newest placement.
 func (a *Authority) Epoch() uint32 { return a.epoch }
 
-// Placement is the newest placement and its nodes in rank order.
-func (a *Authority) Placement() (Placement, []Node) { return a.place, a.part }
+// Placement returns the newest placement and its nodes in rank order.
+func (a *Authority) Placement() (Placement, []Node) { return a.place, a.members }
 
-// Refused lists nodes that are up but cannot take part, and why.
+// Refused lists nodes that are up but cannot take part, with the reason.
 func (a *Authority) Refused() map[string]string {
 	out := map[string]string{}
 	for id, r := range a.refused {
@@ -205,7 +204,7 @@ type refusal struct {
 	why         string
 }
 
-// Refuse tells of a node that is there and cannot take part.
+// Refuse reports a node that is up but cannot take part.
 func (a *Authority) Refuse(id string, incarnation uint64, why string) []Effect {
 	if a.phase == Over {
 		return nil
@@ -217,7 +216,7 @@ func (a *Authority) Refuse(id string, incarnation uint64, why string) []Effect {
 	}
 	out := a.drop(id, kind, reason)
 	if a.phase == Gathering && len(a.ready()) == 0 {
-		return append(out, a.start()...) // says it
+		return append(out, a.start()...) // updates the reason
 	}
 	return out
 }
@@ -227,8 +226,8 @@ func (a *Authority) Known() []Node {
 	return slices.SortedFunc(maps.Values(a.nodes), func(x, y Node) int { return strings.Compare(x.ID, y.ID) })
 }
 
-// Up tells of a node that is there. A known id with another incarnation is a
-// new process: what the old one held is gone.
+// Up reports a node that is up. A known id with another incarnation is a new process: what the old
+// one held is lost.
 func (a *Authority) Up(n Node) []Effect {
 	if a.phase == Over {
 		return nil
@@ -239,7 +238,7 @@ func (a *Authority) Up(n Node) []Effect {
 	}
 	old, known := a.nodes[n.ID]
 	a.nodes[n.ID] = n
-	a.seen = max(a.seen, n.Epoch)
+	a.reported = max(a.reported, n.Epoch)
 	if known && old.Incarnation == n.Incarnation {
 		return nil
 	}
@@ -250,18 +249,18 @@ func (a *Authority) Up(n Node) []Effect {
 		delete(a.fenced, n.ID)
 	}
 	a.changed = a.now
-	out := a.replan(KindRestarted, n.ID, fmt.Sprintf("node %s joined", n.ID), a.takesPart(n.ID))
+	out := a.replan(KindRestarted, n.ID, fmt.Sprintf("node %s joined", n.ID), a.isMember(n.ID))
 	if a.phase == Serving {
-		// It comes back from an epoch that went on without it, and may be a spare
-		// for long: what it still holds must go, also if an earlier coordinator
-		// counted further than this one has come.
-		out = append(out, RetireNode{Node: n, Epoch: a.past()})
+		// The node returns from an epoch that has continued without it and may be a spare for long.
+		// It must free what it still holds, even if an earlier coordinator had reached a higher
+		// epoch than this one.
+		out = append(out, RetireNode{Node: n, Epoch: a.retireUpTo()})
 	}
 	return out
 }
 
-// Down tells that a process is gone. If it is not the one that is known by this
-// id, that has no effect: numbers of processes have no order.
+// Down reports that a process is gone. It has no effect unless that process is the known one of
+// this id. Incarnations are not ordered.
 func (a *Authority) Down(id string, incarnation uint64) []Effect {
 	if r, ok := a.refused[id]; ok && r.incarnation == incarnation {
 		delete(a.refused, id)
@@ -272,7 +271,7 @@ func (a *Authority) Down(id string, incarnation uint64) []Effect {
 	return a.drop(id, KindLost, fmt.Sprintf("node %s is gone", id))
 }
 
-// drop forgets the process that is known by this id.
+// drop removes the process known by this id.
 func (a *Authority) drop(id, kind, reason string) []Effect {
 	if _, ok := a.nodes[id]; !ok || a.phase == Over {
 		return nil
@@ -280,18 +279,17 @@ func (a *Authority) drop(id, kind, reason string) []Effect {
 	delete(a.nodes, id)
 	a.changed = a.now
 	if a.phase == Gathering && len(a.ready()) == 0 {
-		return a.start() // says that nobody is here
+		return a.start() // updates the reason
 	}
-	if !a.takesPart(id) {
+	if !a.isMember(id) {
 		return nil
 	}
 	return a.replan(kind, id, reason, true)
 }
 
-// Drain takes a node that is up out of the placement: its sequences and shares
-// move to the others, while it still runs, and it is told when it holds nothing
-// any more. It takes no part again until another process has its name. last: it
-// is the last one, so there is nobody to move to; then nothing changes.
+// Drain removes a node that is up from the placement. Its sequences and shares move to the others
+// while it still runs, and it gets RetireNode when it holds nothing any more. It takes no part
+// until another process has its id. last: it is the last node, so nothing changes.
 func (a *Authority) Drain(id string, incarnation uint64) (out []Effect, last bool) {
 	n, ok := a.nodes[id]
 	if !ok || n.Incarnation != incarnation || a.phase == Over {
@@ -301,13 +299,14 @@ func (a *Authority) Drain(id string, incarnation uint64) (out []Effect, last boo
 		return nil, true
 	}
 	a.drained[id] = incarnation
-	if a.takesPart(id) {
+	if a.isMember(id) {
 		return a.replan(KindDrained, id, fmt.Sprintf("node %s drains", id), true), false
 	}
-	return []Effect{RetireNode{Node: n, Epoch: a.past()}}, false
+	return []Effect{RetireNode{Node: n, Epoch: a.retireUpTo()}}, false
 }
 
-// Undrain lets a drained node take part again, after Settle. false: it is not drained.
+// Undrain lets a drained node take part again, after Settle. It returns false if the node is not
+// drained.
 func (a *Authority) Undrain(id string) bool {
 	n, ok := a.nodes[id]
 	if !ok || a.drained[id] != n.Incarnation || a.phase == Over {
@@ -318,37 +317,37 @@ func (a *Authority) Undrain(id string) bool {
 	return true
 }
 
-// past is the epoch up to which a node that takes no part is to forget.
-func (a *Authority) past() uint32 {
+// retireUpTo is the epoch up to which a node outside of the placement must forget.
+func (a *Authority) retireUpTo() uint32 {
 	if a.cfg.Leased {
-		return max(a.told, a.cfg.After)
+		return max(a.announced, a.cfg.After)
 	}
-	return max(a.told, a.seen)
+	return max(a.announced, a.reported)
 }
 
-// Drained lists the nodes that take no part since they were drained.
+// Drained lists the drained nodes by incarnation.
 func (a *Authority) Drained() map[string]uint64 { return a.drained }
 
-// ready are the nodes that may take part, by id. A slow node is better than none.
+// ready returns the nodes that may take part, by id. If all are fenced, it includes slow ones.
 func (a *Authority) ready() []Node {
-	all := slices.DeleteFunc(a.Known(), a.out)
+	all := slices.DeleteFunc(a.Known(), a.isOut)
 	if r := slices.DeleteFunc(slices.Clone(all), a.isFenced); len(r) > 0 {
 		return r
 	}
 	return slices.DeleteFunc(all, func(n Node) bool { return a.fenced[n.ID].Hung })
 }
 
-// out tells that a node is up and is to take no part.
-func (a *Authority) out(n Node) bool { return a.drained[n.ID] == n.Incarnation || a.isQuarantined(n) }
+// isOut reports whether a node is up but must not take part.
+func (a *Authority) isOut(n Node) bool { return a.drained[n.ID] == n.Incarnation || a.isQuarantined(n) }
 
-// Answered tells how a node answered LoadSlices or FormGroup of an epoch. An
-// error of a node that is still up is tried again after a pause.
+// Answered reports a node's answer to LoadSlices or FormGroup of an epoch. After an error of a node
+// that is up, a new epoch is tried after a pause.
 func (a *Authority) Answered(epoch uint32, id string, err error) []Effect {
 	if epoch != a.epoch || !a.waiting[id] {
 		return nil
 	}
 	var cut *Unreachable
-	if a.phase == Joining && errors.As(err, &cut) && len(cut.Nodes) > 0 { // who else is shows when all have answered
+	if a.phase == Joining && errors.As(err, &cut) && len(cut.Nodes) > 0 { // decided when all nodes have answered
 		for _, other := range cut.Nodes {
 			a.unreachable = append(a.unreachable, [2]string{id, other})
 		}
@@ -357,8 +356,8 @@ func (a *Authority) Answered(epoch uint32, id string, err error) []Effect {
 	if err != nil {
 		a.tries++
 		reason := fmt.Sprintf("%s at node %s: %v", a.phase, id, err)
-		if errors.Is(err, ErrWeights) && a.served { // others may have good files
-			if n, ok := a.nodes[id]; ok && a.spares(n) {
+		if errors.Is(err, ErrWeights) && a.served { // other nodes may have intact files
+			if n, ok := a.nodes[id]; ok && a.canSpare(n) {
 				if out := a.fence(n, Fence{Reason: err.Error()}); out != nil {
 					return out
 				}
@@ -373,21 +372,21 @@ func (a *Authority) Answered(epoch uint32, id string, err error) []Effect {
 	}
 	if a.phase == Loading {
 		a.enter(Joining)
-		return []Effect{FormGroup{Epoch: a.epoch, Nodes: a.part}}
+		return []Effect{FormGroup{Epoch: a.epoch, Nodes: a.members}}
 	}
 	if len(a.unreachable) > 0 {
 		a.tries++
 		a.leaveOut()
 		return a.fail()
 	}
-	for _, n := range a.part {
+	for _, n := range a.members {
 		delete(a.quarantined, n.ID)
 	}
 	a.phase, a.reason, a.tries, a.served = Serving, "", 0, true
-	return []Effect{Serve{Placement: a.place, Nodes: a.part}}
+	return []Effect{Serve{Placement: a.place, Nodes: a.members}}
 }
 
-// Broken tells that a step of an epoch failed: the epoch is over.
+// Broken reports that a step of an epoch failed. That ends the epoch.
 func (a *Authority) Broken(epoch uint32, reason string) []Effect {
 	if epoch != a.epoch || a.phase != Serving {
 		return nil
@@ -396,7 +395,7 @@ func (a *Authority) Broken(epoch uint32, reason string) []Effect {
 	return append([]Effect{Withdraw{Kind: KindStep, Reason: reason}}, a.start()...)
 }
 
-// Tick moves the clock, which never goes back.
+// Tick advances the clock, which never goes back.
 func (a *Authority) Tick(now time.Duration) []Effect {
 	a.now = max(a.now, now)
 	var out []Effect
@@ -413,15 +412,15 @@ func (a *Authority) Tick(now time.Duration) []Effect {
 	return out
 }
 
-// grew reports that nodes wait to take part in a serving placement.
-func (a *Authority) grew() bool { return len(a.part) < min(len(a.ready()), a.cfg.MaxNodes) }
+// grew reports whether nodes wait for a place in a serving placement.
+func (a *Authority) grew() bool { return len(a.members) < min(len(a.ready()), a.cfg.MaxNodes) }
 
-func (a *Authority) takesPart(id string) bool {
-	return a.phase != Gathering && slices.ContainsFunc(a.part, func(n Node) bool { return n.ID == id })
+func (a *Authority) isMember(id string) bool {
+	return a.phase != Gathering && slices.ContainsFunc(a.members, func(n Node) bool { return n.ID == id })
 }
 
-// replan reacts to a change of membership. A serving placement that still
-// stands is left alone until Settle has passed.
+// replan reacts to a change of membership. A serving placement that still works stays until Settle
+// has passed.
 func (a *Authority) replan(kind, node, reason string, broken bool) []Effect {
 	if a.phase == Serving && !broken {
 		return nil
@@ -442,9 +441,9 @@ func (a *Authority) fail() []Effect {
 
 // start opens a new epoch if there are enough nodes.
 func (a *Authority) start() []Effect {
-	a.phase, a.waiting = Gathering, nil // answers to what is given up here must not count
+	a.phase, a.waiting = Gathering, nil // answers to the abandoned epoch must not count
 	want := max(1, a.cfg.Nodes)
-	if a.served || a.cfg.After > 0 && a.now-a.changed >= patience*a.cfg.Settle {
+	if a.served || a.cfg.After > 0 && a.now-a.changed >= successorWait*a.cfg.Settle {
 		want = 1
 	}
 	if n := len(a.ready()); n < want {
@@ -463,35 +462,35 @@ func (a *Authority) start() []Effect {
 	for i, n := range part {
 		members[i] = Member{ID: n.ID, Share: shares[i]}
 	}
-	a.epoch = max(a.epoch, a.seen) + 1
-	p, err := Place(a.epoch, a.mapping(part), a.cfg.Shape, members)
+	a.epoch = max(a.epoch, a.reported) + 1
+	p, err := Place(a.epoch, a.nextMapping(part), a.cfg.Shape, members)
 	if err != nil {
 		a.tries++
 		a.reason = err.Error()
 		return a.fail()
 	}
-	a.place, a.part, a.phase = p, part, Recording
+	a.place, a.members, a.phase = p, part, Recording
 	return []Effect{Record{Placement: p, Nodes: part}}
 }
 
-// Recorded tells that the placement of an epoch is written down under the lease:
-// now nodes may hear of it.
+// Recorded reports that the placement of an epoch is in the store under the lease. Nodes may now
+// learn of it.
 func (a *Authority) Recorded(epoch uint32) []Effect {
 	if epoch != a.epoch || a.phase != Recording {
 		return nil
 	}
-	a.told = epoch
+	a.announced = epoch
 	a.enter(Loading)
-	out := []Effect{LoadSlices{Placement: a.place, Nodes: a.part}}
+	out := []Effect{LoadSlices{Placement: a.place, Nodes: a.members}}
 	for _, n := range a.Known() {
-		if !slices.ContainsFunc(a.part, func(m Node) bool { return m.ID == n.ID }) {
+		if !slices.ContainsFunc(a.members, func(m Node) bool { return m.ID == n.ID }) {
 			out = append(out, RetireNode{Node: n, Epoch: a.epoch})
 		}
 	}
 	return out
 }
 
-// Depose ends this authority: another coordinator has the lease. Nothing follows.
+// Depose ends this authority because another coordinator has the lease. No more effects follow.
 func (a *Authority) Depose(reason string) []Effect {
 	serving := a.phase == Serving
 	a.phase, a.reason, a.waiting = Over, reason, nil
@@ -501,13 +500,13 @@ func (a *Authority) Depose(reason string) []Effect {
 	return nil
 }
 
-// choose keeps the ranks of nodes that took part before, so that the least
-// moves; newcomers follow by id.
+// choose keeps the ranks of nodes that took part before, so that few slices move. New nodes follow
+// by id.
 func (a *Authority) choose() []Node {
 	var part []Node
 	ready := a.ready()
 	seen := map[string]bool{}
-	for _, old := range a.part {
+	for _, old := range a.members {
 		if i := slices.IndexFunc(ready, func(n Node) bool { return n.ID == old.ID }); i >= 0 {
 			part = append(part, ready[i])
 			seen[old.ID] = true
@@ -524,7 +523,7 @@ func (a *Authority) choose() []Node {
 func (a *Authority) enter(p AuthorityPhase) {
 	a.phase, a.unreachable = p, nil
 	a.waiting = map[string]bool{}
-	for _, n := range a.part {
+	for _, n := range a.members {
 		a.waiting[n.ID] = true
 	}
 }

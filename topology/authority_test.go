@@ -16,7 +16,7 @@ func testAuthority(nodes int) *Authority {
 
 func node(id string, inc uint64) Node { return Node{ID: id, Incarnation: inc, ModelHash: "m"} }
 
-// recorded lets the store write down what the effects ask for.
+// recorded plays a store that writes every placement at once.
 func recorded(a *Authority, effects []Effect) []Effect {
 	var out []Effect
 	for _, e := range effects {
@@ -80,8 +80,7 @@ func TestAuthorityReplacesALostNode(t *testing.T) {
 	}
 }
 
-// A node that was given up may come back with everything that it held, and find
-// no place any more.
+// A node that was given up may return with everything that it held, and find no place any more.
 func TestAuthorityRetiresAReturnedSpare(t *testing.T) {
 	a := testAuthority(2)
 	a.cfg.MaxNodes = 2
@@ -97,8 +96,8 @@ func TestAuthorityRetiresAReturnedSpare(t *testing.T) {
 	}
 }
 
-// A placement that was given up while its nodes were loading must not come to
-// serve, without a group, when the last of them answers.
+// An abandoned placement must not start to serve, without a group, when the last of its nodes
+// answers the load.
 func TestAuthorityDropsAnswersToWhatItGaveUp(t *testing.T) {
 	a := testAuthority(2)
 	a.Up(node("a", 1))
@@ -115,8 +114,8 @@ func TestAuthorityDropsAnswersToWhatItGaveUp(t *testing.T) {
 	}
 }
 
-// What a node saw under an earlier coordinator raises the next epoch; the one
-// that serves keeps its number, or nobody could end it.
+// An epoch that a node saw under an earlier coordinator raises the next epoch. The epoch that
+// serves keeps its number, or nobody could end it.
 func TestAuthorityGoesOnAfterTheNewestEpochSeen(t *testing.T) {
 	a := testAuthority(1)
 	a.Up(node("a", 1))
@@ -145,7 +144,7 @@ func TestAuthorityIgnoresTheStale(t *testing.T) {
 	answerAll(t, a)
 	for name, got := range map[string][]Effect{
 		"an old incarnation's death": a.Down("a", 6),
-		// The clock was set back before this process began, or numbers are drawn.
+		// The clock was set back before this process began, or incarnations are random.
 		"that of one with a higher number": a.Down("a", 8),
 		"a step of another epoch":          a.Broken(99, "x"),
 		"an answer of another epoch":       a.Answered(99, "a", errors.New("x")),
@@ -160,8 +159,8 @@ func TestAuthorityIgnoresTheStale(t *testing.T) {
 	}
 }
 
-// A process under a known name that may not take part ends the old one's share,
-// whatever their numbers are.
+// A process under a known id that may not take part ends the old one's share, whatever their
+// incarnations are.
 func TestAnotherModelUnderTheSameName(t *testing.T) {
 	for _, incarnation := range []uint64{6, 8} {
 		a := testAuthority(1)
@@ -188,8 +187,8 @@ func TestAuthorityRetriesAFailedLoad(t *testing.T) {
 	answerAll(t, a)
 }
 
-// Nobody is told of a placement before it is written down, and after another
-// coordinator has the lease nothing is told at all.
+// No node learns of a placement before it is in the store, and after another coordinator has the
+// lease no node learns anything.
 func TestAuthorityTellsWhatIsWritten(t *testing.T) {
 	a := testAuthority(1)
 	got := a.Up(node("a", 1))
@@ -217,8 +216,8 @@ func TestAuthorityTellsWhatIsWritten(t *testing.T) {
 	}
 }
 
-// A drained node is told when the others have its work, and takes no part until
-// another process has its name. The last node cannot be drained.
+// A drained node is retired when the others have its work. It takes no part until another process
+// has its id. The last node cannot be drained.
 func TestAuthorityDrains(t *testing.T) {
 	a := testAuthority(2)
 	a.Up(node("a", 1))
@@ -250,8 +249,8 @@ func TestAuthorityDrains(t *testing.T) {
 	}
 }
 
-// Whatever happens, epochs only grow, a step is only possible between Serve and
-// Withdraw, and with a quiet world every node that is up ends up serving.
+// In any history epochs only grow, and steps are only possible between Serve and Withdraw. When
+// events cease, every node that is up serves.
 func TestAuthorityAlwaysSettles(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		a := testAuthority(rapid.IntRange(0, 4).Draw(t, "want"))
@@ -274,7 +273,7 @@ func TestAuthorityAlwaysSettles(t *testing.T) {
 						t.Fatalf("load of epoch %d while serving=%v, written down is %d", e.Placement.Epoch, serving, written)
 					}
 				case RetireNode:
-					if !serving && e.Epoch > written && e.Epoch > a.seen {
+					if !serving && e.Epoch > written && e.Epoch > a.reported {
 						t.Fatalf("epoch %d is told before it is written down", e.Epoch)
 					}
 				}
@@ -332,26 +331,26 @@ func TestAuthorityAlwaysSettles(t *testing.T) {
 	})
 }
 
-// TestSuccessorWaitsForAWhile: a coordinator that follows another one waits for all
-// nodes, but not for ever: its predecessor may have gone on without one that is lost.
+// TestSuccessorWaitsForAWhile: a coordinator that succeeds another one waits for all nodes, but not
+// for ever: a node may be lost for good.
 func TestSuccessorWaitsForAWhile(t *testing.T) {
 	for after, want := range map[uint32]AuthorityPhase{0: Gathering, 7: Loading} {
 		a := NewAuthority(AuthorityConfig{Shape: testShape(), Mapping: Gather, Nodes: 3, Settle: time.Second, Backoff: time.Millisecond, ModelHash: "m", After: after})
 		recorded(a, a.Tick(time.Minute))
 		recorded(a, a.Up(node("a", 1)))
-		recorded(a, a.Tick(time.Minute+patience*time.Second-1))
+		recorded(a, a.Tick(time.Minute+successorWait*time.Second-1))
 		if p, why := a.Phase(); p != Gathering {
 			t.Fatalf("after epoch %d it does not wait: %s %s", after, p, why)
 		}
-		recorded(a, a.Tick(time.Minute+patience*time.Second))
+		recorded(a, a.Tick(time.Minute+successorWait*time.Second))
 		if p, why := a.Phase(); p != want {
 			t.Errorf("after epoch %d with one node of three: %s (%s), want %s", after, p, why, want)
 		}
 	}
 }
 
-// TestRefused: a node that cannot be worked with takes no part while it is there, also
-// where it had one under that name, and the reason is told as long as nobody serves.
+// TestRefused: a refused node takes no part while it is up, even if an older process of its id did,
+// and the reason is shown until a placement serves.
 func TestRefused(t *testing.T) {
 	a := testAuthority(1)
 	if got := a.Refuse("b", 1, "it is another build"); len(got) > 0 {

@@ -6,32 +6,32 @@ import (
 	"time"
 )
 
-// A node that answers pings can still break every epoch that it takes part in: it does not
-// follow the plan, it always fails its load, a message between it and another never arrives.
-// Epochs are blamed on nodes here, and a node with several in a row is fenced.
+// A node that answers pings can still break every epoch: it does not follow the plan, its load
+// always fails, or a message between it and another node never arrives. This file counts the broken
+// epochs of each node, and fences a node after several in a row.
 const (
-	blameLimit  = 3               // epochs in a row, for a process that has not been fenced for it
-	blameWindow = 2 * time.Minute // from one to the next of a row
+	blameLimit  = 3               // epochs in a row, for a process that was not fenced for it before
+	blameWindow = 2 * time.Minute // the longest time between two epochs of a row
 )
 
-// Failure is how one rank failed a step.
+// Failure is one rank's report of a failed step.
 type Failure struct {
 	Rank  int
-	Named []int // ranks that it waited for in vain; nil: none
-	Alone bool  // it failed by itself: no other rank is involved
+	Named []int // ranks whose data did not arrive; nil: none
+	Alone bool  // it failed by itself, without waiting for another rank
 }
 
-// blame counts the epochs in a row that broke because of one process.
+// blame counts consecutive epochs that broke because of one process.
 type blame struct {
 	incarnation uint64
 	epochs      int
-	alone       bool          // it failed by itself, the newest time
-	at          time.Duration // the newest
+	alone       bool          // in the newest of them it failed alone
+	at          time.Duration // when the newest one broke
 }
 
-// Suspect is the rank that a failed step is blamed on; alone: it failed by itself. -1: nobody,
-// because all ranks failed alike or none says why. Of ranks with the same number of votes it is
-// the highest, as for ranks that do not hear each other.
+// Suspect returns the rank to blame for a failed step, and whether it failed alone. It returns -1
+// if all ranks failed alike or none gives a reason. Of ranks with equal votes the highest is
+// blamed, as in leaveOut.
 func Suspect(ranks int, failed []Failure) (rank int, alone bool) {
 	votes, alones := make([]int, ranks), 0
 	for _, f := range failed {
@@ -45,7 +45,7 @@ func Suspect(ranks int, failed []Failure) (rank int, alone bool) {
 		}
 	}
 	switch {
-	case alones == 1 && ranks > 1: // the others wait for it, whatever they name
+	case alones == 1 && ranks > 1: // the others wait for this one, whichever rank they name
 		i := slices.IndexFunc(failed, func(f Failure) bool { return f.Alone })
 		return failed[i].Rank, true
 	case alones > 0:
@@ -60,23 +60,23 @@ func Suspect(ranks int, failed []Failure) (rank int, alone bool) {
 	return rank, false
 }
 
-// Blame counts an epoch that broke because of a node, or a load that it failed. The third time in
-// a row the node is fenced; a process that was fenced for it before is fenced at once.
+// Blame counts an epoch that broke because of a node, or whose load the node failed. After the
+// third in a row the node is fenced. A process that was fenced for it before is fenced at once.
 //
-// alone: the node failed by itself. The cause can be a request as well. If another node fails
-// alone while one is left out for that, the fault has moved with the request: the node is
-// forgiven, and for a while no node is blamed for such failures.
+// alone: the node failed by itself. A request can cause that, too. If another node fails alone
+// while one is fenced for it, the fault has moved with the request: the fenced node is forgiven,
+// and for a while no node is blamed for failing alone.
 func (a *Authority) Blame(epoch uint32, id, fault string, alone bool) []Effect {
 	n, ok := a.nodes[id]
-	if !ok || epoch != a.epoch || a.phase == Gathering || !a.takesPart(id) {
+	if !ok || epoch != a.epoch || a.phase == Gathering || !a.isMember(id) {
 		return nil
 	}
 	if alone {
-		if a.now < a.excused {
+		if a.now < a.noBlameUntil {
 			return nil
 		}
 		if a.forgive(id) {
-			a.excused = a.now + blameWindow
+			a.noBlameUntil = a.now + blameWindow
 			return nil
 		}
 	}
@@ -86,20 +86,20 @@ func (a *Authority) Blame(epoch uint32, id, fault string, alone bool) []Effect {
 	}
 	b.epochs, b.alone, b.at = b.epochs+1, alone, a.now
 	a.blamed[id] = b
-	if b.epochs < blameLimit && !a.broke(n) || !a.spares(n) {
+	if b.epochs < blameLimit && !a.broke(n) || !a.canSpare(n) {
 		return nil
 	}
 	return a.fence(n, Fence{Broke: true, Reason: fmt.Sprintf("%d epochs in a row broke because of it, the last one: %s", b.epochs, fault)})
 }
 
-// broke reports whether a process has been fenced for broken epochs.
+// broke reports whether a process was fenced for broken epochs.
 func (a *Authority) broke(n Node) bool {
 	f, ok := a.fenced[n.ID]
 	return ok && f.Incarnation == n.Incarnation && f.Broke
 }
 
-// forgive lets nodes take part again that are left out because they failed alone, unless it is the
-// node that failed now. false: there is none.
+// forgive readmits nodes that are fenced for failing alone, except failed, which failed now. It
+// returns false if there is none.
 func (a *Authority) forgive(failed string) (any bool) {
 	for _, n := range a.Known() {
 		if n.ID != failed && a.isFenced(n) && a.broke(n) && a.blamed[n.ID].alone {

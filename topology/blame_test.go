@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// TestSuspect: who a failed step is blamed on.
+// TestSuspect: which rank a failed step is blamed on.
 func TestSuspect(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -31,7 +31,7 @@ func TestSuspect(t *testing.T) {
 	}
 }
 
-// serving is an authority whose epoch of these nodes serves.
+// serving returns an authority with a serving epoch of these nodes.
 func serving(t *testing.T, ids ...string) *Authority {
 	t.Helper()
 	a := testAuthority(len(ids))
@@ -45,7 +45,7 @@ func serving(t *testing.T, ids ...string) *Authority {
 	return a
 }
 
-// breaks is an epoch that breaks and is blamed on a node; the next one serves.
+// breaks breaks an epoch and blames it on a node; the next epoch serves.
 func breaks(t *testing.T, a *Authority, id string, alone bool) (fenced bool) {
 	t.Helper()
 	epoch := a.Epoch()
@@ -56,7 +56,7 @@ func breaks(t *testing.T, a *Authority, id string, alone bool) (fenced bool) {
 	return fenced
 }
 
-// TestBlameFences: a node that breaks three epochs in a row is left out, the others serve, and it
+// TestBlameFences: a node that breaks three epochs in a row is fenced while the others serve, and
 // comes back later for one more try.
 func TestBlameFences(t *testing.T) {
 	a := serving(t, "a", "b", "c")
@@ -90,7 +90,7 @@ func TestBlameFences(t *testing.T) {
 	}
 }
 
-// TestBlameNeedsARow: faults that lie far apart, or of different nodes, fence nobody.
+// TestBlameNeedsARow: faults that are far apart, or of different nodes, fence nobody.
 func TestBlameNeedsARow(t *testing.T) {
 	a := serving(t, "a", "b", "c")
 	for i := range 6 {
@@ -110,8 +110,8 @@ func TestBlameNeedsARow(t *testing.T) {
 	}
 }
 
-// TestFaultOfARequest: a request that makes its owner fail moves to the next owner, and does not
-// take one node after the other out.
+// TestFaultOfARequest: a request that makes its owner fail moves to the next owner. It must not
+// fence one node after the other.
 func TestFaultOfARequest(t *testing.T) {
 	a := serving(t, "a", "b", "c")
 	for range 3 {
@@ -130,7 +130,7 @@ func TestFaultOfARequest(t *testing.T) {
 	}
 	b := serving(t, "a", "b", "c")
 	for range 3 {
-		breaks(t, b, "a", false) // the others waited for it: no request moves
+		breaks(t, b, "a", false) // the others waited for it, so no request has moved
 	}
 	breaks(t, b, "b", true)
 	if len(b.Fenced()) != 1 {
@@ -138,8 +138,8 @@ func TestFaultOfARequest(t *testing.T) {
 	}
 }
 
-// TestRefusedWhileServing: a node that turns out to be of a build that cannot take part is
-// refused by name, and the others serve.
+// TestRefusedWhileServing: a node whose build turns out to be incompatible is refused by name while
+// the others serve.
 func TestRefusedWhileServing(t *testing.T) {
 	a := serving(t, "a", "b", "c")
 	out := recorded(a, a.Refuse("b", 1, "it does not understand field 16"))

@@ -2,9 +2,8 @@ package topology
 
 import "fmt"
 
-// Check verifies that a placement which came over the wire fits a model: every
-// axis is tiled in rank order, in whole grains. Nothing may be allocated from a
-// placement's numbers before it.
+// Check verifies that a placement from the wire fits a model: every axis is tiled in rank order, in
+// whole grains. Call it before allocating anything by the placement's numbers.
 func (p Placement) Check(s Shape) error {
 	axes := []struct {
 		name  string

@@ -6,9 +6,8 @@ import (
 	"time"
 )
 
-// TestDrainedOutlivesItsCoordinator: the record carries the drained nodes, with
-// the next write at the latest, to whoever takes over; its authority leaves them
-// out until another process has the name.
+// TestDrainedOutlivesItsCoordinator: the next write of the record carries the drained nodes to the
+// next coordinator. Its authority leaves them out until another process has the id.
 func TestDrainedOutlivesItsCoordinator(t *testing.T) {
 	var store Claim
 	revision := uint64(0)
@@ -78,7 +77,7 @@ func TestDrainedOutlivesItsCoordinator(t *testing.T) {
 	}
 }
 
-// TestUndrain: a drained node comes back when it is told to, after a quiet moment.
+// TestUndrain: an undrained node comes back after Settle.
 func TestUndrain(t *testing.T) {
 	a := NewAuthority(AuthorityConfig{Shape: testShape(), Mapping: Gather, Nodes: 2, Settle: time.Second, Backoff: time.Second, ModelHash: "m"})
 	a.Up(node("a", 1))

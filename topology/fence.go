@@ -6,38 +6,39 @@ import (
 	"time"
 )
 
-// Fence is a node that is up and left out, because it held up the others or cannot read its weights.
+// Fence describes a node that is up but left out: it is a straggler, breaks epochs, or cannot read
+// its weights.
 type Fence struct {
 	Incarnation uint64
 	Reason      string
-	Until       time.Duration // not before then does it come back, on the authority's clock
+	Until       time.Duration // earliest return, on the authority's clock
 	Times       int           // how often this process was fenced
-	Slow        int           // of them, because it was slow
-	Hung        bool          // it hung, rather than being slow: nothing is asked of it before it moves
-	Broke       bool          // it broke epochs, by the last fault that it was fenced for
+	Slow        int           // of Times: because it was slow
+	Hung        bool          // it hangs; it is not used before it answers a probe
+	Broke       bool          // the last reason was that it broke epochs
 	over        bool
 }
 
-// A node comes back after a pause (AuthorityConfig.Pause), which doubles each time up
-// to so many times itself. One that was slow has half the share then, and half again
+// fencePauses limits the pause. A node returns after AuthorityConfig.Pause, which doubles each time
+// up to fencePauses times itself. A node that was slow returns with half its share, and half again
 // each time.
 const fencePauses = 60
 
-// Probe asks the shell whether a fenced node works again; Works is the answer, when
-// it does. It is asked again after a pause.
+// Probe asks the shell to check whether a fenced node works again. If it does, the answer is Works.
+// The probe is repeated after a pause.
 type Probe struct{ Node Node }
 
 func (Probe) effect() {}
 
-// ErrWeights is the answer to LoadSlices of a node whose weight files were changed or cut
+// ErrWeights is the answer to LoadSlices of a node whose weight files were changed or truncated
 // after it opened them.
 var ErrWeights = errors.New("weights of this node cannot be used")
 
-// Fence leaves a node out for a while. Nothing happens when it is the last one, or
+// Fence leaves a node out for a while. It has no effect on the last node, or if the id belongs to
 // another process by now.
 func (a *Authority) Fence(id string, incarnation uint64, reason string, hung bool) []Effect {
 	n, ok := a.nodes[id]
-	if !ok || n.Incarnation != incarnation || !a.spares(n) {
+	if !ok || n.Incarnation != incarnation || !a.canSpare(n) {
 		return nil
 	}
 	f := Fence{Reason: reason, Hung: hung}
@@ -47,7 +48,7 @@ func (a *Authority) Fence(id string, incarnation uint64, reason string, hung boo
 	return a.fence(n, f)
 }
 
-// fence leaves a node out, for longer each time.
+// fence leaves a node out, longer each time.
 func (a *Authority) fence(n Node, f Fence) []Effect {
 	id, reason := n.ID, f.Reason
 	f.Incarnation, f.Times = n.Incarnation, 1
@@ -56,14 +57,14 @@ func (a *Authority) fence(n Node, f Fence) []Effect {
 	}
 	f.Until = a.now + min(a.cfg.Pause<<min(f.Times-1, 10), fencePauses*a.cfg.Pause)
 	a.fenced[id] = f
-	if !a.takesPart(id) {
+	if !a.isMember(id) {
 		return nil
 	}
 	return a.replan(KindFenced, id, fmt.Sprintf("node %s is fenced: %s", id, reason), true)
 }
 
-// spares reports whether a node that is up can be left out.
-func (a *Authority) spares(n Node) bool {
+// canSpare reports whether a node that is up can be left out.
+func (a *Authority) canSpare(n Node) bool {
 	if a.phase == Over || a.isFenced(n) {
 		return false
 	}
@@ -71,7 +72,7 @@ func (a *Authority) spares(n Node) bool {
 	return len(r) != 1 || r[0].ID != n.ID
 }
 
-// Works tells that a fenced node answered its probe: it is to take part again.
+// Works reports that a fenced node answered its probe, so it takes part again.
 func (a *Authority) Works(id string, incarnation uint64) {
 	if f, ok := a.fenced[id]; ok && f.Incarnation == incarnation && a.now >= f.Until {
 		f.over, f.Hung = true, false
@@ -80,7 +81,7 @@ func (a *Authority) Works(id string, incarnation uint64) {
 	}
 }
 
-// Fenced lists the nodes that are left out now, by id.
+// Fenced lists the nodes that are fenced now, by id.
 func (a *Authority) Fenced() map[string]Fence {
 	out := map[string]Fence{}
 	for id, f := range a.fenced {
@@ -96,7 +97,7 @@ func (a *Authority) isFenced(n Node) bool {
 	return ok && f.Incarnation == n.Incarnation && !f.over
 }
 
-// slowed is what is left of a share: half for each time that its node was fenced.
+// slowed halves a share for each time that its node was fenced as slow.
 func (a *Authority) slowed(n Node, share float64) float64 {
 	if f, ok := a.fenced[n.ID]; ok && f.Incarnation == n.Incarnation && f.Slow > 0 {
 		for range min(f.Slow, 6) {
@@ -106,7 +107,7 @@ func (a *Authority) slowed(n Node, share float64) float64 {
 	return share
 }
 
-// probes asks after fenced nodes whose time is over, ten times a pause.
+// probes returns probes of fenced nodes whose pause is over, ten times a pause.
 func (a *Authority) probes() []Effect {
 	var out []Effect
 	for _, n := range a.Known() {

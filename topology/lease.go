@@ -5,49 +5,48 @@ import (
 	"time"
 )
 
-// Claim is what the store holds of who coordinates and what was decided last:
-// one record, which changes by compare-and-swap on its revision alone. So the
-// right to decide and the decision cannot part: whoever writes a placement
-// proves with the same write that nobody has taken the lease from it.
+// Claim is the store's record of who coordinates and of the last decision. It is one record that
+// changes only by compare-and-swap on its revision. So the right to decide and the decision cannot
+// diverge: the write of a placement also proves that no other process has taken the lease.
 type Claim struct {
-	Term        uint64 `json:"term"` // grows with each holder
+	Term        uint64 `json:"term"` // grows with each new holder
 	Holder      string `json:"holder"`
 	Incarnation uint64 `json:"incarnation"` // of its process
 	API         string `json:"api,omitempty"`
 	Beat        uint64 `json:"beat"` // grows with each write of a holder
-	// Placement is the newest one that anybody may have been told of, with the
-	// incarnations of its nodes in rank order.
+	// Placement is the newest one that any node may know, with the incarnations of its nodes in
+	// rank order.
 	Placement    Placement `json:"placement"`
 	Incarnations []uint64  `json:"incarnations,omitempty"`
-	// Drained are the nodes that are to take no part, with their incarnation.
+	// Drained are the nodes that must take no part, with their incarnations.
 	Drained map[string]uint64 `json:"drained,omitempty"`
 }
 
-// Effects of a Lease, to be carried out in order. At most one read or write is
-// under way; each is answered by exactly one of Saw, Wrote, Refused and Unsure.
+// Effects of a Lease, in order. At most one read or write is in flight. Each is answered by exactly
+// one of Saw, Wrote, Refused and Unsure.
 type (
 	// LeaseEffect is one of the types below.
 	LeaseEffect interface{ leaseEffect() }
 	// ReadClaim: read the record. Answer: Saw or Unsure.
 	ReadClaim struct{}
-	// WriteClaim: replace the record if its revision is After (0: there is none).
-	// Answer: Wrote, Refused if the revision is another, Unsure after silence.
+	// WriteClaim: replace the record if its revision is After (0: there is no record). Answer:
+	// Wrote; Refused if the revision differs; Unsure after a timeout.
 	WriteClaim struct {
 		Claim Claim
 		After uint64
 	}
-	// Elected: this process coordinates, and goes on from the placement in Claim.
+	// Elected: this process coordinates and continues with the placement in Claim.
 	Elected struct {
 		Claim    Claim
 		Revision uint64
 	}
-	// Recorded: nodes may be told of the placement of an epoch. It is in the store,
-	// or owed to it: the store takes nothing (Waive), and the write is still tried.
+	// Recorded: nodes may learn of the placement of an epoch. It is in the store. If Owed, the
+	// store accepts no writes (Waive) and the write is still retried.
 	Recorded struct {
 		Epoch uint32
 		Owed  bool
 	}
-	// Deposed: another holder has the lease. Nothing follows.
+	// Deposed: another holder has the lease. No more effects follow.
 	Deposed struct{ By Claim }
 )
 
@@ -61,195 +60,195 @@ type LeaseConfig struct {
 	Holder      string
 	Incarnation uint64
 	API         string
-	// TTL is how long the record must stand still before another process may
-	// claim it; Hint is the same once the holder is known to be gone. Renew is how
-	// often a holder writes and a candidate reads.
+	// TTL is how long the record must stay unchanged before another process may claim it. Hint
+	// replaces TTL once the holder is known to be gone. Renew is the interval in which a holder
+	// writes and a candidate reads.
 	TTL, Hint, Renew time.Duration
-	// Heir: a record of this Holder with another incarnation is of a process that
-	// is known to be dead (its data directory's lock is ours): no wait.
+	// Heir: this process succeeds the record's holder without waiting, if the record names this
+	// Holder with another incarnation. That process is known to be dead, because we hold the lock
+	// of its data directory.
 	Heir bool
-	// Sole: no other process can be alive that writes this store.
+	// Sole: no other live process can write this store.
 	Sole bool
-	// Waive is for how long a Sole holder waits for a store that takes nothing before
-	// it goes on without. Epochs then rest on what nodes report; nobody else can be
-	// elected meanwhile. 0: it waits for ever.
+	// Waive is how long a Sole holder waits for a store that accepts no writes before it continues
+	// without it. Epochs then rest on the nodes' reports, and no other process can be elected
+	// meanwhile. 0: it waits for ever.
 	Waive time.Duration
-	// Found: write the first record when there is none.
+	// Found: create the first record if there is none.
 	Found bool
 }
 
-// Lease says who coordinates: the pure half of it. Safety rests on the compare-
-// and-swap alone; clocks only decide how soon somebody tries.
+// Lease decides who coordinates; this is the pure half. Safety rests on the compare-and-swap alone.
+// Clocks only decide how soon a process tries.
 type Lease struct {
 	cfg LeaseConfig
 	now time.Duration
 
-	revision uint64        // of the record as last seen or written
-	claim    Claim         // that record
-	quiet    time.Duration // since when the record has stood still while it could be read
-	watched  bool          // quiet counts
-	gone     uint64        // incarnation of a holder that is known to be gone
+	revision       uint64        // of the record as last read or written
+	claim          Claim         // that record
+	unchangedSince time.Duration // when the record was first read with this revision
+	unchangedKnown bool          // unchangedSince is valid
+	gone           uint64        // incarnation of a holder that is known to be dead or unreachable
 
-	busy    bool          // a read or write is under way
-	sent    time.Duration // of the first write since the last one that was done; -1: there is none
-	silent  time.Duration // the same, once it is known that it was not answered
-	tried   *Claim        // the write whose fate is not known yet
-	beat    uint64        // of the last try
-	again   time.Duration // no read or write before
-	holding bool
-	over    bool
-	want    *Claim // placement to record, of the newest epoch
-	told    uint32 // newest epoch that Recorded was said of
-	drained map[string]uint64
+	busy          bool          // a read or write is in flight
+	writingSince  time.Duration // of the oldest write that is not done; -1: none
+	timedOutSince time.Duration // the same, once that write has timed out
+	pending       *Claim        // the write whose outcome is unknown
+	beat          uint64        // of the last attempt
+	retryAt       time.Duration // no read or write before this time
+	holding       bool
+	over          bool
+	want          *Claim // the newest placement to write
+	announced     uint32 // newest epoch for which Recorded was returned
+	drained       map[string]uint64
 }
 
-// NewLease knows nothing yet; Tick starts it.
-func NewLease(cfg LeaseConfig) *Lease { return &Lease{cfg: cfg, sent: -1, silent: -1} }
+// NewLease returns a lease without knowledge of the record. Tick starts it.
+func NewLease(cfg LeaseConfig) *Lease { return &Lease{cfg: cfg, writingSince: -1, timedOutSince: -1} }
 
-// Holding tells that this process coordinates as far as it knows.
+// Holding reports whether this process coordinates as far as it knows.
 func (l *Lease) Holding() bool { return l.holding && !l.over }
 
-// Claim is the record as this process last saw or wrote it, with its revision.
+// Claim returns the record as this process last read or wrote it, with its revision.
 func (l *Lease) Claim() (Claim, uint64) { return l.claim, l.revision }
 
-// Tick moves the clock, which never goes back.
+// Tick advances the clock, which never goes back.
 func (l *Lease) Tick(now time.Duration) []LeaseEffect {
 	l.now = max(l.now, now)
 	return append(l.waive(), l.next()...)
 }
 
-// waive lets a holder go on whose placement the store does not take.
+// waive returns Recorded for a placement that the store does not accept.
 func (l *Lease) waive() []LeaseEffect {
-	if !l.Owing() || l.want.Placement.Epoch <= l.told {
+	if !l.Owing() || l.want.Placement.Epoch <= l.announced {
 		return nil
 	}
-	l.told = l.want.Placement.Epoch
-	return []LeaseEffect{Recorded{Epoch: l.told, Owed: true}}
+	l.announced = l.want.Placement.Epoch
+	return []LeaseEffect{Recorded{Epoch: l.announced, Owed: true}}
 }
 
-// Owing tells that the newest placement is not in the store and that the store takes
-// nothing: if this process ends now, its successor does not know of it.
+// Owing reports whether the newest placement is missing in the store because the store accepts no
+// writes. If this process ends now, its successor does not know that placement.
 func (l *Lease) Owing() bool {
-	return l.Holding() && l.cfg.Sole && l.cfg.Waive > 0 && l.want != nil && l.silent >= 0 && l.now-l.silent >= l.cfg.Waive
+	return l.Holding() && l.cfg.Sole && l.cfg.Waive > 0 && l.want != nil && l.timedOutSince >= 0 && l.now-l.timedOutSince >= l.cfg.Waive
 }
 
-// Moved tells that the record was carried to another store by this process, its
-// holder, and has a revision there. Nobody else may have had that store before.
+// Moved reports that this process, the holder, has copied the record to another store, with its
+// revision there. No other process may have used that store before.
 func (l *Lease) Moved(revision uint64) { l.revision, l.cfg.Sole = revision, false }
 
-// Gone tells that the process of a holder is known to be dead or unreachable.
+// Gone reports that a holder's process is known to be dead or unreachable.
 func (l *Lease) Gone(incarnation uint64) { l.gone = incarnation }
 
-// Record asks to write a placement down. One that was not written yet is
-// dropped: only the newest counts.
+// Record requests the write of a placement. It replaces an earlier one that was not written yet.
 func (l *Lease) Record(p Placement, incarnations []uint64) []LeaseEffect {
 	if !l.Holding() {
 		return nil
 	}
 	l.want = &Claim{Placement: p, Incarnations: incarnations}
-	l.again = l.now
+	l.retryAt = l.now
 	return append(l.waive(), l.next()...)
 }
 
-// Drained says which nodes are to take no part, for whoever comes after: the next
-// write, which is due now, carries it. The map is not changed any more.
+// Drained sets the nodes that must take no part, for later coordinators too. It requests a write at
+// once; every later write carries them. The map must not change afterwards.
 func (l *Lease) Drained(nodes map[string]uint64) []LeaseEffect {
 	if !l.Holding() {
 		return nil
 	}
-	l.drained, l.again = nodes, l.now
+	l.drained, l.retryAt = nodes, l.now
 	return l.next()
 }
 
-// Saw answers ReadClaim; revision 0: there is no record.
+// Saw answers ReadClaim. Revision 0: there is no record.
 func (l *Lease) Saw(c Claim, revision uint64) []LeaseEffect {
 	l.busy = false
-	if l.tried == nil || l.tried.Beat == c.Beat { // else it can be read, and takes nothing
-		l.sent, l.silent = -1, -1
+	if l.pending == nil || l.pending.Beat == c.Beat { // otherwise the store can be read but accepts no writes
+		l.writingSince, l.timedOutSince = -1, -1
 	}
-	if l.over || revision < l.revision { // an old copy says nothing
+	if l.over || revision < l.revision { // ignore an old copy
 		return nil
 	}
-	if revision != l.revision || !l.watched {
-		l.quiet, l.watched = l.now, true
+	if revision != l.revision || !l.unchangedKnown {
+		l.unchangedSince, l.unchangedKnown = l.now, true
 	}
 	mine := revision > 0 && c.Holder == l.cfg.Holder && c.Incarnation == l.cfg.Incarnation
 	if l.holding && !mine {
 		l.over, l.claim, l.revision = true, c, revision
 		return []LeaseEffect{Deposed{By: c}}
 	}
-	if t := l.tried; mine && t != nil && t.Beat == c.Beat {
-		return l.Wrote(revision) // the answer was lost, the write was not
+	if t := l.pending; mine && t != nil && t.Beat == c.Beat {
+		return l.Wrote(revision) // the answer was lost, but not the write
 	}
-	// The write that was tried is not there. Should it still arrive, it finds
-	// another revision, or is found by a later read: as ours.
-	l.claim, l.revision, l.tried = c, revision, nil
-	return append(l.took(mine), l.next()...)
+	// The attempted write is not there. If it arrives later, it finds another revision or a later
+	// read finds it as ours.
+	l.claim, l.revision, l.pending = c, revision, nil
+	return append(l.applied(mine), l.next()...)
 }
 
-// Wrote answers WriteClaim: it is there, under a revision.
+// Wrote answers WriteClaim: the record is written and has this revision.
 func (l *Lease) Wrote(revision uint64) []LeaseEffect {
-	l.busy, l.sent, l.silent = false, -1, -1
-	if l.over || l.tried == nil {
+	l.busy, l.writingSince, l.timedOutSince = false, -1, -1
+	if l.over || l.pending == nil {
 		return nil
 	}
-	l.claim, l.revision, l.tried, l.quiet = *l.tried, revision, nil, l.now
-	return append(l.took(true), l.next()...)
+	l.claim, l.revision, l.pending, l.unchangedSince = *l.pending, revision, nil, l.now
+	return append(l.applied(true), l.next()...)
 }
 
-// took says what follows from the record as it is now.
-func (l *Lease) took(mine bool) (out []LeaseEffect) {
+// applied returns the consequences of the record as it is now.
+func (l *Lease) applied(mine bool) (out []LeaseEffect) {
 	if !mine {
 		return nil
 	}
 	e := l.claim.Placement.Epoch
 	if !l.holding {
-		l.holding, l.told, l.drained = true, e, l.claim.Drained
+		l.holding, l.announced, l.drained = true, e, l.claim.Drained
 		out = append(out, Elected{Claim: l.claim, Revision: l.revision})
 	}
 	if l.want != nil && l.want.Placement.Epoch <= e {
 		l.want = nil
 	}
-	if e > l.told {
-		l.told = e
+	if e > l.announced {
+		l.announced = e
 		out = append(out, Recorded{Epoch: e})
 	}
 	return out
 }
 
-// Refused answers WriteClaim: the record has another revision, so the write is
-// not there and never will be. Who has written it shows when it is read.
+// Refused answers WriteClaim: the record has another revision, so this write will never take
+// effect. A read shows who has written.
 func (l *Lease) Refused() []LeaseEffect {
-	l.busy, l.sent, l.silent = false, -1, -1
+	l.busy, l.writingSince, l.timedOutSince = false, -1, -1
 	if l.over {
 		return nil
 	}
-	l.tried = nil
+	l.pending = nil
 	return l.read()
 }
 
-// Unsure answers either: nobody knows, so the record is to be read.
+// Unsure answers a read or write without a known outcome, so the record must be read again.
 func (l *Lease) Unsure() []LeaseEffect {
-	l.busy, l.watched = false, false // time in which the record cannot be read does not count
-	l.silent = l.sent
-	l.again = l.now + l.cfg.Renew/2
+	l.busy, l.unchangedKnown = false, false // time without successful reads does not count
+	l.timedOutSince = l.writingSince
+	l.retryAt = l.now + l.cfg.Renew/2
 	return nil
 }
 
 func (l *Lease) read() []LeaseEffect {
-	l.busy, l.again = true, l.now+l.cfg.Renew
+	l.busy, l.retryAt = true, l.now+l.cfg.Renew
 	return []LeaseEffect{ReadClaim{}}
 }
 
 func (l *Lease) write(c Claim) []LeaseEffect {
-	l.beat = max(l.beat, c.Beat) + 1 // no two tries are alike: a late one is not taken for another
+	l.beat = max(l.beat, c.Beat) + 1 // every attempt is unique, so a late one is not mistaken for another
 	c.Beat = l.beat
 	if l.holding {
 		c.Drained = l.drained
 	}
-	l.busy, l.tried, l.again = true, &c, l.now+l.cfg.Renew
-	if l.sent < 0 {
-		l.sent = l.now
+	l.busy, l.pending, l.retryAt = true, &c, l.now+l.cfg.Renew
+	if l.writingSince < 0 {
+		l.writingSince = l.now
 	}
 	return []LeaseEffect{WriteClaim{Claim: c, After: l.revision}}
 }
@@ -259,36 +258,36 @@ func (l *Lease) next() []LeaseEffect {
 	switch {
 	case l.over || l.busy:
 		return nil
-	case l.tried != nil && l.now >= l.again: // its fate decides the rest
+	case l.pending != nil && l.now >= l.retryAt: // its outcome decides the rest
 		return l.read()
-	case l.tried != nil:
+	case l.pending != nil:
 		return nil
 	case l.holding && l.want != nil:
 		c := l.claim
 		c.Placement, c.Incarnations = l.want.Placement, l.want.Incarnations
 		return l.write(c)
-	case l.holding && l.now >= l.again:
+	case l.holding && l.now >= l.retryAt:
 		c := l.claim
 		return l.write(c)
 	case l.holding:
 		return nil
-	case l.watched && l.free():
+	case l.unchangedKnown && l.free():
 		c := l.claim
 		c.Term++
 		c.Holder, c.Incarnation, c.API = l.cfg.Holder, l.cfg.Incarnation, l.cfg.API
 		return l.write(c)
-	case l.now >= l.again:
+	case l.now >= l.retryAt:
 		return l.read()
 	}
 	return nil
 }
 
-// free tells that the record may be claimed: nobody renews it.
+// free reports whether the record may be claimed because no process renews it.
 func (l *Lease) free() bool {
 	if l.revision == 0 {
 		return l.cfg.Found
 	}
-	still := l.now - l.quiet
+	still := l.now - l.unchangedSince
 	switch {
 	case l.cfg.Sole, l.cfg.Heir && l.claim.Holder == l.cfg.Holder:
 		return true
@@ -298,14 +297,14 @@ func (l *Lease) free() bool {
 	return still >= l.cfg.TTL
 }
 
-// Waits says in a few words why a candidate does not coordinate.
+// Waits returns a short reason why a candidate does not coordinate.
 func (l *Lease) Waits() string {
 	switch {
 	case l.over:
 		return "the lease was lost"
 	case l.holding:
 		return ""
-	case !l.watched:
+	case !l.unchangedKnown:
 		return "the store does not answer"
 	case l.revision == 0:
 		return "nobody has founded the store yet"

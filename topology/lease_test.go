@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// leaseWorld is a store with one record, some candidates, and nodes that follow
-// whoever names the higher epoch. The network to the store loses requests,
-// answers, and delays writes until long after their sender has given them up.
+// leaseWorld is a store with one record, some candidates, and nodes that follow the highest epoch.
+// The network to the store loses requests and answers, and delays writes until long after their
+// sender has given them up.
 type leaseWorld struct {
 	r        *rand.Rand
-	blind    bool // a mutant: the store compares nothing
+	blind    bool // a mutant: the store does not compare revisions
 	now      time.Duration
 	claim    Claim
 	revision uint64
@@ -25,7 +25,7 @@ type leaseWorld struct {
 		term  uint64
 	}
 	terms  map[uint64]string // term -> process
-	epochs map[uint32]string // epoch -> process that told nodes of it
+	epochs map[uint32]string // epoch -> process that sent it to nodes
 	loads  []load
 	log    []string
 	wrong  string
@@ -44,7 +44,7 @@ type rival struct {
 	life      uint64
 	lease     *Lease
 	authority *Authority
-	asked     []LeaseEffect // reads and writes under way
+	asked     []LeaseEffect // reads and writes in flight
 	frozen    bool
 	over      bool
 	term      uint64
@@ -213,7 +213,7 @@ func (w *leaseWorld) step() {
 			}
 		}
 	case k == 19:
-		v.lease.Gone(1 + w.r.Uint64N(w.lives)) // true or not
+		v.lease.Gone(1 + w.r.Uint64N(w.lives)) // may be wrong
 		if v.authority != nil && !v.frozen {
 			w.direct(v, v.authority.Broken(v.authority.Epoch(), "a step failed"))
 		}
@@ -228,11 +228,11 @@ func runLease(seed uint64, blind bool) *leaseWorld {
 	for i := 0; i < 1500 && w.wrong == ""; i++ {
 		w.step()
 	}
-	// The network mends and everybody wakes; who was deposed is started again.
+	// The network heals and all processes run; deposed ones are restarted.
 	w.say("quiet from here")
 	for i, v := range w.rivals {
 		v.frozen = false
-		if v.authority != nil { // answers that it missed end as calls without one
+		if v.authority != nil { // lost answers end as calls without one
 			for n := range w.nodes {
 				w.direct(v, v.authority.Answered(v.authority.Epoch(), fmt.Sprint("n", n), context.DeadlineExceeded))
 			}
@@ -283,9 +283,9 @@ func runLease(seed uint64, blind bool) *leaseWorld {
 	return w
 }
 
-// TestLease: whatever the network to the store and the processes do, a term and
-// an epoch have one holder, no node follows an older coordinator after a newer
-// one, and in the end one of them serves.
+// TestLease: whatever the network to the store and the processes do, a term and an epoch have one
+// holder, no node follows an older coordinator after a newer one, and in the end one coordinator
+// serves.
 func TestLease(t *testing.T) {
 	seeds := uint64(400)
 	if !testing.Short() {
@@ -304,8 +304,7 @@ func TestLease(t *testing.T) {
 	}
 }
 
-// TestLeaseWithoutCompareIsCaught: the checker goes red for a store that takes
-// every write.
+// TestLeaseWithoutCompareIsCaught: the checker fails for a store that accepts every write.
 func TestLeaseWithoutCompareIsCaught(t *testing.T) {
 	caught := map[string]int{}
 	for seed := range uint64(50) {

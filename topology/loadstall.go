@@ -2,27 +2,26 @@ package topology
 
 import "time"
 
-// LoadProgress is how far a node is with its load.
+// LoadProgress is a node's progress in a load.
 type LoadProgress struct {
-	Done   bool   // it has loaded, or has answered that it cannot
-	Silent bool   // it did not say how far it is
-	Moved  uint64 // a sum of what it has done; it grows with every piece
+	Done   bool   // it has loaded, or has answered with an error
+	Silent bool   // it did not report its progress
+	Moved  uint64 // grows with every piece of work done
 }
 
-// LoadStall finds the nodes that hang while they load. A load may last for as long
-// as it moves. Nobody waits for another there, so each is judged by itself, but for
-// one thing: when none moves, what they share is at fault (a file server, this
-// machine), and leaving one out would help nobody. When that is over, all have the
-// whole deadline again: one of them is the first to move.
+// LoadStall finds the nodes that hang in a load. A load may take any time as long as it makes
+// progress. Nodes load independently, so each is judged by itself. The exception: when no node
+// moves, a shared resource is at fault (a file server, this machine), and leaving one node out
+// would help nobody. When one moves again, all get the whole deadline again.
 type LoadStall struct {
-	Deadline time.Duration // a node that has not moved for this long hangs, if others move or are done
-	All      time.Duration // when nobody has moved for this long, the load is over
+	Deadline time.Duration // a node without progress for this long hangs, if others move or are done
+	All      time.Duration // if no node moves for this long, the load is abandoned
 	marks    []mark
-	last     time.Duration // when somebody moved, or was done
+	last     time.Duration // when a node last moved or was done
 }
 
-// Look takes what all ranks said at a moment of one load. It returns those that
-// hang, and whether the whole load is to be given up.
+// Look takes the reports of all ranks at one moment of a load. It returns the ranks that hang, and
+// whether to abandon the load.
 func (s *LoadStall) Look(now time.Duration, ranks []LoadProgress) (hung []int, over bool) {
 	if len(s.marks) != len(ranks) {
 		s.marks, s.last = make([]mark, len(ranks)), now
@@ -40,7 +39,7 @@ func (s *LoadStall) Look(now time.Duration, ranks []LoadProgress) (hung []int, o
 			*m, s.last = mark{p.Moved, now}, now
 		}
 	}
-	stands := now-s.last > s.Deadline/2 // all of them
+	stands := now-s.last > s.Deadline/2 // no node moves
 	for i, p := range ranks {
 		m := &s.marks[i]
 		if stands {

@@ -7,24 +7,24 @@ import (
 	"time"
 )
 
-// lossy is a tensor-parallel group over TCP connections that lose packets: what is
-// lost comes after the sender's timeout, and holds up what follows on its connection.
+// lossy is a tensor-parallel group over TCP connections that lose packets. A lost packet arrives
+// after the sender's timeout and delays what follows on its connection.
 type lossy struct {
 	r    *rand.Rand
 	n    int
 	ops  int           // exchanges a step
-	work time.Duration // of each rank before each exchange
+	work time.Duration // compute of each rank before each exchange
 	trip time.Duration // one way
-	slow []float64     // how many times longer a rank works
+	slow []float64     // slowdown of each rank
 	loss func(from, to int) float64
-	free [][]time.Duration // when a connection has delivered all before
+	free [][]time.Duration // when a connection has delivered everything sent before
 	now  time.Duration
 }
 
-// tcpTimeout is the least after which Linux sends again what nobody acknowledged.
+// tcpTimeout is the minimum time after which Linux retransmits.
 const tcpTimeout = 200 * time.Millisecond
 
-// head is the coordinator, which asks for steps over connections of the same network.
+// head is the coordinator, which requests steps over connections of the same network.
 const head = -1
 
 func (l *lossy) carried(from, to int) time.Duration {
@@ -35,7 +35,7 @@ func (l *lossy) carried(from, to int) time.Duration {
 	return d
 }
 
-// step is one step: how long it took, and how long each rank waited for each other alone.
+// step runs one step. It returns its time and how long each rank waited for each other alone.
 func (l *lossy) step() (time.Duration, [][]time.Duration) {
 	late, ready := make([][]time.Duration, l.n), make([]time.Duration, l.n)
 	if l.free == nil {
@@ -87,8 +87,8 @@ func (l *lossy) step() (time.Duration, [][]time.Duration) {
 	return took, late
 }
 
-// TestPaceSeen: steps of three nodes over a network that lost two packets in a
-// hundred, as they were measured: each was named or excused by what it waited itself.
+// TestPaceSeen: measured steps of three nodes over a network that lost two packets in a hundred.
+// Each rank was blamed or excused by its own waits.
 func TestPaceSeen(t *testing.T) {
 	us := func(n int) time.Duration { return time.Duration(n) * time.Microsecond }
 	for _, x := range []struct {
@@ -116,8 +116,8 @@ func TestPaceSeen(t *testing.T) {
 	}
 }
 
-// TestPaceLossy: a network that loses two packets in a hundred of everybody makes
-// nobody a straggler in hours; whoever is slow besides is found.
+// TestPaceLossy: a network that loses two packets in a hundred on every connection makes no node a
+// straggler in hours. A node that is also slow is found.
 func TestPaceLossy(t *testing.T) {
 	ids := strings.Fields("a b c d e f g h")
 	uniform := func(int, int) float64 { return 0.02 }

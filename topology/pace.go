@@ -7,51 +7,50 @@ import (
 	"time"
 )
 
-// Pace finds stragglers: nodes that take part and answer, and for which the
-// others wait most of the time (a throttled processor, a failing disk, a machine
-// that swaps). One slow step says nothing; it takes several, over seconds.
+// Pace finds stragglers: nodes that take part and answer, but keep the others waiting most of the
+// time (a throttled CPU, a failing disk, a machine that swaps). One slow step is not enough; it
+// takes several, over seconds.
 type Pace struct {
 	nodes map[string]*pace
-	clock time.Duration // spent in steps
+	clock time.Duration // time spent in steps
 }
 
 type pace struct {
-	wall   float64       // seconds of steps without what it alone had to do, the older the less
-	late   float64       // of wall, seconds that the others waited for it alone
-	slow   time.Duration // when it began to be slow, on the clock; -1: it is not
-	misses int           // steps since then of which it cost more than half
+	wall   float64       // seconds of steps without the node's own extra work, decaying with age
+	late   float64       // seconds of wall that the others waited for this node alone
+	slow   time.Duration // when it became slow, on the clock; -1: it is not
+	misses int           // steps since then in which it cost more than half
 }
 
-// Remark is what Pace has to say about a node.
+// Remark is a verdict of Pace about a node.
 type Remark struct {
 	ID    string
-	Ratio float64 // of the time, the others wait for it
-	Fence bool    // it is to be left out; else it is only named
+	Ratio float64 // part of the time that the others wait for it
+	Fence bool    // fence it; otherwise only name it
 	Over  bool    // it keeps up again
 }
 
-// The rules: a node is named when the others have waited for it more than half of
-// the time for two seconds of steps, and is to be left out after eight seconds and
-// eight misses. Less than two milliseconds, or a sixth, of a step is no straggling.
+// The rules. A node is named when the others have waited for it more than half of the time for two
+// seconds of steps. It is fenced after eight seconds and eight misses. A delay below two
+// milliseconds, or below a sixth of a step, does not count.
 const (
-	paceHalf   = 2 * time.Second // after which a step counts half
+	paceHalf   = 2 * time.Second // half-life of a step's weight
 	paceSlow   = 0.5
 	paceFine   = 0.35
 	paceName   = 2 * time.Second
 	paceFence  = 8 * time.Second
 	paceMisses = 8
 	paceFloor  = 2 * time.Millisecond
-	paceLeast  = 6 // part of a step
+	paceLeast  = 6 // at least 1/paceLeast of a step
 )
 
-// Reset forgets the rates: another placement serves.
+// Reset clears the rates, for another placement.
 func (p *Pace) Reset() { *p = Pace{} }
 
-// Step takes the times of one step: late[i][j] is how long rank i waited for rank
-// j alone. What counts is the median of what the others say, so that no single
-// rank can blame another. own is what each has computed that others need not have, as the
-// attention of a long sequence: who has more of it than the others keeps them waiting by
-// design, so that is taken from the step, and the node is judged by the rest.
+// Step records the times of one step. late[i][j] is how long rank i waited for rank j alone. The
+// median over the reporters counts, so that no single rank can blame another. own[j] is rank j's
+// compute that other ranks need not have, such as the attention of a long sequence. A rank with
+// more of it keeps the others waiting by design, so the excess is subtracted from the step.
 func (p *Pace) Step(wall time.Duration, ids []string, late [][]time.Duration, own []time.Duration) []Remark {
 	if wall <= 0 || len(ids) < 2 || len(late) != len(ids) {
 		return nil
@@ -98,8 +97,8 @@ func (p *Pace) Step(wall time.Duration, ids []string, late [][]time.Duration, ow
 	return out
 }
 
-// Ratio is the part of the time that the others wait for a node, 0 to 1, without what it alone
-// had to do.
+// Ratio is the part of the time, 0 to 1, that the others wait for a node, without the node's own
+// extra work.
 func (p *Pace) Ratio(id string) float64 {
 	if n := p.nodes[id]; n != nil {
 		return n.ratio()
@@ -114,7 +113,8 @@ func (n *pace) ratio() float64 {
 	return min(1, n.late/n.wall)
 }
 
-// moreThanOthers is what rank j has of its own beyond the median of the others, of two the less.
+// moreThanOthers is by how much rank j's own work exceeds the median of the others' (the lower one
+// of an even number).
 func moreThanOthers(j int, own []time.Duration) time.Duration {
 	if j >= len(own) || len(own) < 2 {
 		return 0
@@ -123,10 +123,10 @@ func moreThanOthers(j int, own []time.Duration) time.Duration {
 	return max(0, own[j]-others[(len(others)-1)/2])
 }
 
-// cost is what rank j kept the others waiting by itself: the median of what they
-// waited for it alone; of two, the less; less what it has waited for others. Who
-// computes slowly waits for nobody. Whom a message reaches late, because the network
-// lost it, keeps the others waiting for as long as it has waited: nobody's fault.
+// cost is how long rank j kept the others waiting by itself: the median of their waits for it alone
+// (the lower one of an even number), minus its own waits. A slow rank does not wait itself. A rank
+// whose incoming message was lost in the network waits as long as the others wait for it, and is
+// not to blame.
 func (p *Pace) cost(j int, late [][]time.Duration) time.Duration {
 	var said []time.Duration
 	for i := range late {

@@ -1,5 +1,5 @@
-// Package topology says who owns what: pure functions from members and a
-// model's shape to a placement. It knows no clock, network or machine.
+// Package topology decides which node owns what: pure functions from members and a model's shape to
+// a placement. It has no clock and no I/O.
 package topology
 
 import (
@@ -9,18 +9,17 @@ import (
 	"strings"
 )
 
-// Mapping names a way to schedule the operators of a layer over the sockets.
-// It changes where work happens and what crosses the wire, never a bit of the
-// result (DESIGN.md, "Canonical arithmetic").
+// Mapping names a schedule of a layer's operators over the sockets. It changes where work happens
+// and what is sent, never the bits of the result (DESIGN.md, "Canonical arithmetic").
 type Mapping string
 
 const (
-	// Gather cuts every matrix by output rows and all-gathers what follows:
-	// five synchronisations a layer, the least memory.
+	// Gather cuts every matrix by output rows and all-gathers the results: five synchronisations a
+	// layer and the least memory.
 	Gather Mapping = "gather"
-	// Reduce replicates the attention weights, lets each sequence's owner
-	// project its own rows (DP attention), and cuts the FFN by units with one
-	// all-reduce: two synchronisations a layer in decode.
+	// Reduce replicates the attention weights, lets each sequence's owner project its own rows (DP
+	// attention), and cuts the FFN by units with one all-reduce: two synchronisations a layer in
+	// decode.
 	Reduce Mapping = "reduce"
 )
 
@@ -40,22 +39,22 @@ func ParseMapping(s string) (Mapping, error) {
 	return "", fmt.Errorf("topology: unknown mapping %q: known are %s", s, strings.Join(names, ", "))
 }
 
-// Shape is what placement needs to know of a model.
+// Shape holds the model's dimensions that placement needs.
 type Shape struct {
 	Hidden, Heads, KVHeads, HeadDim, FFN, Vocab int
 	// Layers, for the planner.
 	Layers int
-	// Latent is of latent attention (MLA): the rows of the joint projection down to
-	// the latents of queries and cache. KVHeads then counts equal runs of query heads,
-	// the grain in which sockets divide them. 0: keys and values have heads of their own.
+	// Latent is the number of rows of the joint down-projection to the latents of queries and
+	// cache, for latent attention (MLA). KVHeads then counts equal runs of query heads, the grain
+	// in which sockets divide them. 0: the model has KV heads.
 	Latent int
-	// FFNUnits is the number of units of the FFN axis as a contraction axis.
+	// FFNUnits is the number of units of the FFN axis in a contraction.
 	FFNUnits int
 	// FFNUnitStart gives the first element of unit u; FFNUnitStart(FFNUnits) is FFN.
 	FFNUnitStart func(u int) int
-	// Sparse is the part of the layers that have experts instead of that FFN, and
-	// ActiveFFN their inner width, summed over the experts that one row goes to. For
-	// the planner: experts are cut where the FFN is, see Slice.Part.
+	// Sparse is the fraction of layers with experts instead of that FFN. ActiveFFN is the inner
+	// width of the experts of one row, summed. Only the planner uses them: experts are cut like the
+	// FFN, see Slice.Part.
 	Sparse    float64
 	ActiveFFN int
 }
@@ -67,19 +66,19 @@ func (s *Shape) keyRows() int {
 	return s.KVHeads * s.HeadDim
 }
 
-// Member is one socket that may take part.
+// Member is a socket that may take part.
 type Member struct {
 	ID string
 	// Share is the relative speed of the socket; zero means 1.
 	Share float64
 }
 
-// Range is the half-open run [Lo, Hi) of an axis.
+// Range is the half-open range [Lo, Hi) of an axis.
 type Range struct{ Lo, Hi int }
 
 func (r Range) Len() int { return r.Hi - r.Lo }
 
-// Intersect is the common part of two ranges (empty when there is none).
+// Intersect is the common part of two ranges, empty if there is none.
 func (r Range) Intersect(o Range) Range {
 	lo, hi := max(r.Lo, o.Lo), min(r.Hi, o.Hi)
 	if hi < lo {
@@ -88,29 +87,28 @@ func (r Range) Intersect(o Range) Range {
 	return Range{lo, hi}
 }
 
-// Slice is what one socket owns. Row ranges are of output rows.
+// Slice is what one socket owns. Ranges of rows are ranges of output rows.
 type Slice struct {
 	ID   string
 	Rank int
-	// KVHeads are the heads whose prompt K,V this socket keeps during prefill; of
-	// latent attention the runs of query heads whose attention it computes then.
+	// KVHeads are the heads whose prompt K,V this socket keeps during prefill. With latent
+	// attention they are the runs of query heads whose attention it computes.
 	KVHeads Range
-	// Q, K, V are the rows of the projections that this socket computes for
-	// decode rows (Gather; with Reduce every socket holds all rows). Of latent
-	// attention, Q are the rows of its own heads, K and V the same rows of the joint
-	// projection down.
+	// Q, K, V are the rows of the projections that this socket computes for decode rows (Gather;
+	// with Reduce every socket holds all rows). With latent attention Q are the rows of its own
+	// heads, and K and V are the same rows of the joint down-projection.
 	Q, K, V Range
 	// Out and Down are rows of the hidden axis (Gather only).
 	Out, Down Range
-	// FFNUnits are units of the FFN axis; FFN the same run in elements.
+	// FFNUnits are units of the FFN axis. FFN is the same range in elements.
 	FFNUnits, FFN Range
 	// Vocab are rows of the output head.
 	Vocab Range
 }
 
-// Part cuts another axis of width elements as the FFN axis is cut, in grains of
-// RowGrain: from the same part of the way, FFNUnits out of units, to the same part.
-// Experts are narrower than a dense FFN, often by more than it has units.
+// Part cuts another axis of width elements in the proportions of the FFN axis, in grains of
+// RowGrain. units is the number of FFN units. Experts are narrower than a dense FFN and often have
+// fewer grains than it has units.
 func (s Slice) Part(units, width int) Range {
 	at := func(u int) int { return min(ceilDiv(width, RowGrain)*u/units*RowGrain, width) }
 	return Range{at(s.FFNUnits.Lo), at(s.FFNUnits.Hi)}
@@ -126,12 +124,12 @@ type Placement struct {
 // RowGrain is the grain of output rows: the rows of one kernel panel.
 const RowGrain = 16
 
-// ErrNoMembers is returned when there is nobody to place on.
+// ErrNoMembers is returned for an empty list of members.
 var ErrNoMembers = errors.New("topology: no members to place the model on")
 
-// Place cuts a model over the members, in the order given. Shares must be
-// finite and not negative; a member whose share rounds to nothing of an axis
-// owns an empty range of it and still takes part in every collective.
+// Place cuts a model over the members, in the order given. Shares must be finite and not negative.
+// A member whose share of an axis rounds to zero owns an empty range of it and still takes part in
+// every collective.
 func Place(epoch uint32, mapping Mapping, s Shape, members []Member) (Placement, error) {
 	if len(members) == 0 {
 		return Placement{}, ErrNoMembers
@@ -151,12 +149,12 @@ func Place(epoch uint32, mapping Mapping, s Shape, members []Member) (Placement,
 	hidden := Cut(ceilDiv(s.Hidden, RowGrain), shares)
 	units := Cut(s.FFNUnits, shares)
 	vocab := Cut(ceilDiv(s.Vocab, RowGrain), shares)
-	// Projection rows follow the heads while every socket has one: then prefill
-	// needs no exchange before attention. With more sockets than KV heads they
-	// are cut by rows alone, so that all sockets share the decode work.
+	// Projection rows follow the heads while every socket has one, so prefill needs no exchange
+	// before attention. With more sockets than KV heads they are cut by rows alone, so that all
+	// sockets share the decode work.
 	var q, k []Range
 	switch {
-	case s.Latent > 0: // what follows the query rows is done head by head
+	case s.Latent > 0: // the steps after the query rows are done per head
 		q = scale(kv, group*s.HeadDim, s.Heads*s.HeadDim)
 		k = scale(Cut(ceilDiv(s.Latent, RowGrain), shares), RowGrain, s.Latent)
 	case len(members) <= s.KVHeads:
@@ -180,8 +178,8 @@ func Place(epoch uint32, mapping Mapping, s Shape, members []Member) (Placement,
 	return p, nil
 }
 
-// Cut divides total things into one contiguous run a share, in order, each
-// within one of its exact proportion (largest remainders, ties to the first).
+// Cut divides total things into one contiguous run per share, in order. Each run is within one of
+// its exact proportion (largest remainders, ties to the first).
 func Cut(total int, shares []float64) []Range {
 	sum := 0.0
 	for _, s := range shares {

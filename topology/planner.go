@@ -5,25 +5,24 @@ import (
 	"slices"
 )
 
-// Costs are what the planner weighs a mapping by.
+// Costs are the planner's estimates of a cluster.
 type Costs struct {
 	// Sync is the time of one small collective among the sockets, in seconds.
 	Sync float64
-	// Bandwidth is the speed at which one socket reads weights, in bytes a second.
+	// Bandwidth is the rate at which one socket reads weights, in bytes a second.
 	Bandwidth float64
-	// WeightBytes is the size of one weight.
+	// WeightBytes is the bytes of one weight.
 	WeightBytes float64
-	// Products are those of the slowest socket, which all wait for.
+	// Products are the rates of the slowest socket, for which all others wait.
 	Products Products
 }
 
-// Syncs are what small collectives took a node at its start, in seconds: among two and among
-// four ranks of its own process, so without the way between processes, which is its Distance.
-// Zero: it has not measured them.
+// Syncs are the times of small collectives that a node measured at its start, in seconds: among two
+// and among four ranks of its own process. The latency between processes is extra (Node.Distance).
+// Zero: not measured.
 type Syncs struct{ Two, Four float64 }
 
-// of is the estimate for so many sockets: on the line through both, and never below the
-// first.
+// of estimates the time for a number of sockets by the line through both points, never below Two.
 func (s Syncs) of(sockets int) float64 {
 	return max(s.Two, s.Two+(s.Four-s.Two)/2*float64(sockets-2))
 }
@@ -32,15 +31,15 @@ func (s Syncs) valid() bool { return positive(s.Two) && positive(s.Four) }
 
 func positive(x float64) bool { return x > 0 && !math.IsInf(x, 1) }
 
-// What sockets are taken for that have measured nothing: the guesses come from processes
-// that shared two cores (docs/benchmarks.md, Nodes).
+// Defaults for sockets without measurements. They come from processes that shared two cores
+// (docs/benchmarks.md, Nodes).
 const (
 	guessedRead = 8e9   // bytes a second
 	guessedSync = 80e-6 // seconds a socket
 )
 
-// MeasuredCosts are those of nodes that form one placement: medians of what they measured,
-// and guesses where none did.
+// MeasuredCosts returns the costs of the nodes of one placement: medians of their measurements, and
+// defaults where there are none.
 func MeasuredCosts(nodes []Node, weightBytes float64) Costs {
 	c := Costs{Sync: guessedSync * float64(len(nodes)), Bandwidth: guessedRead, WeightBytes: weightBytes}
 	var reads, syncs []float64
@@ -66,14 +65,15 @@ func MeasuredCosts(nodes []Node, weightBytes float64) Costs {
 	return c
 }
 
-// median is the lower one of an even number.
+// median returns the lower median of an even number of values. It sorts x.
 func median(x []float64) float64 {
 	slices.Sort(x)
 	return x[(len(x)-1)/2]
 }
 
-// DecodeSeconds estimates one layer of a decode step of few rows, the mean of those
-// with experts and those without: the synchronisations of the mapping and the weights that the slowest socket reads.
+// DecodeSeconds estimates one layer of a decode step of few rows, as the mean over layers with and
+// without experts: the synchronisations of the mapping, and the weights that the slowest socket
+// reads.
 func DecodeSeconds(m Mapping, s Shape, sockets int, c Costs) float64 {
 	attention := float64(s.attentionWeights()) * c.WeightBytes / c.Bandwidth
 	ffn := 3 * float64(s.Hidden) * s.width() * c.WeightBytes / c.Bandwidth
@@ -87,9 +87,9 @@ func DecodeSeconds(m Mapping, s Shape, sockets int, c Costs) float64 {
 	return 5*c.Sync + (attention+ffn)/n
 }
 
-// attentionWeights are the elements of a layer's projections. Of latent attention
-// those behind the latents are not in the shape; the heads' own are taken as wide as
-// the hidden state, which is within a factor of two of published models.
+// attentionWeights is the number of elements of a layer's projections. With latent attention the
+// up-projections are not in the shape. They are taken as wide as the hidden state, which is within
+// a factor of two of published models.
 func (s *Shape) attentionWeights() int {
 	if s.Latent > 0 {
 		return s.Hidden * (s.Latent + 2*s.Heads*s.HeadDim)
@@ -97,8 +97,8 @@ func (s *Shape) attentionWeights() int {
 	return s.Hidden * (2*s.Heads + 2*s.KVHeads) * s.HeadDim
 }
 
-// Choose names the mapping with the lower estimate. The bits are the same with
-// either; Reduce replicates the attention weights.
+// Choose returns the mapping with the lower estimate. The bits are the same with either. Reduce
+// replicates the attention weights.
 func Choose(s Shape, sockets int, c Costs) Mapping {
 	if DecodeSeconds(Reduce, s, sockets, c) < DecodeSeconds(Gather, s, sockets, c) {
 		return Reduce
@@ -106,10 +106,10 @@ func Choose(s Shape, sockets int, c Costs) Mapping {
 	return Gather
 }
 
-// mapping is that of the next placement, over part. It is chosen from what the nodes
-// measured when a cluster begins, or grows to a number of nodes for the first time; after a
-// loss it stays, so that the nodes that are left read the least anew.
-func (a *Authority) mapping(part []Node) Mapping {
+// nextMapping returns the mapping of the next placement, over members. It is chosen by measurements
+// when a cluster begins or reaches a number of nodes for the first time. After a loss it stays, so
+// that the remaining nodes reload the least.
+func (a *Authority) nextMapping(part []Node) Mapping {
 	if a.cfg.Mapping != "" {
 		return a.cfg.Mapping
 	}

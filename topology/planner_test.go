@@ -30,8 +30,8 @@ func TestPlannerWeighsSynchronisationAgainstWeights(t *testing.T) {
 	}
 }
 
-// Nodes that have measured nothing: synchronisations cost more than a small model's
-// attention weights, and less than a large one's.
+// Nodes without measurements: synchronisations cost more than a small model's attention weights,
+// and less than a large one's.
 func TestPlannerUnmeasured(t *testing.T) {
 	small := Shape{Hidden: 1024, Heads: 16, KVHeads: 8, HeadDim: 64, FFN: 2816}
 	large := Shape{Hidden: 8192, Heads: 64, KVHeads: 8, HeadDim: 128, FFN: 28672}
@@ -48,8 +48,8 @@ func TestPlannerUnmeasured(t *testing.T) {
 	}
 }
 
-// Measured with both mappings, tokens/s (docs/benchmarks.md, Nodes; issue 21): the planner
-// takes the faster one wherever its own figures lie between what such machines give.
+// Measured with both mappings, tokens/s (docs/benchmarks.md, Nodes; issue 21): the planner takes
+// the faster one for all costs in the range that such machines measure.
 func TestPlannerRecorded(t *testing.T) {
 	bench160m := Shape{Hidden: 1024, Heads: 16, KVHeads: 8, HeadDim: 64, FFN: 2816}
 	llama1b := Shape{Hidden: 2048, Heads: 32, KVHeads: 8, HeadDim: 64, FFN: 8192}
@@ -58,7 +58,7 @@ func TestPlannerRecorded(t *testing.T) {
 		name           string
 		shape          Shape
 		nodes          int
-		read           [2]float64 // bytes a second of a node, least and most
+		read           [2]float64 // bytes a second of a node: least and most
 		sync           [2]float64 // seconds
 		gather, reduce float64
 	}{
@@ -83,7 +83,7 @@ func TestPlannerRecorded(t *testing.T) {
 			}
 		}
 	}
-	const q8 = 34.0 / 32 // with reduce 1.5 times as fast in Q4_0, gather was taken for Q8_0
+	const q8 = 34.0 / 32 // with reduce 1.5 times as fast in Q4_0, the planner took gather for Q8_0
 	there := Node{Read: 60e9, Syncs: Syncs{60e-6, 60e-6}}
 	if guess, got := Choose(llama1b, 2, MeasuredCosts(make([]Node, 2), q8)), Choose(llama1b, 2, MeasuredCosts([]Node{there, there}, q8)); guess != Gather || got != Reduce {
 		t.Errorf("1B in Q8_0, 2 nodes of 32 cores: %s by guess, %s by measure", guess, got)
@@ -118,7 +118,7 @@ func TestMeasuredCosts(t *testing.T) {
 	}
 }
 
-// chooser is an authority that chooses; its nodes are of one kind.
+// chooser is an authority that chooses mappings; its nodes are alike.
 type chooser struct {
 	*testing.T
 	a   *Authority
@@ -158,9 +158,9 @@ func (c *chooser) wants(nodes int, m Mapping, when string) {
 	}
 }
 
-// A mapping is chosen when nodes come, by what they measured, and stays when one is lost.
-// When it comes back the number of nodes has its old mapping, whatever it measures now: the
-// others may have the weights of that in their caches.
+// A mapping is chosen by measurements when nodes come, and stays when one is lost. When that number
+// of nodes is reached again, the old mapping returns whatever the measurements are: the nodes may
+// have its weights in their caches.
 func TestMappingOfPlacements(t *testing.T) {
 	shape := testShape()
 	shape.Hidden, shape.FFN = 4096, 4096

@@ -7,15 +7,15 @@ import (
 	"time"
 )
 
-// Unreachable is the answer to FormGroup of a node that is up, but that cannot reach
-// some of the others, or they cannot reach it.
+// Unreachable is the answer to FormGroup of a node that is up, but could not exchange messages with
+// some of the others.
 type Unreachable struct{ Nodes []string }
 
 func (u *Unreachable) Error() string {
 	return fmt.Sprintf("it and %s do not hear each other", strings.Join(u.Nodes, ", "))
 }
 
-// quarantine is the time that a node is left out for.
+// quarantine is how long a node is left out.
 type quarantine struct {
 	incarnation uint64
 	until, wait time.Duration
@@ -26,7 +26,7 @@ func (a *Authority) isQuarantined(n Node) bool {
 	return ok && x.incarnation == n.Incarnation && a.now < x.until
 }
 
-// Quarantined lists the nodes that take no part because others do not hear them.
+// Quarantined lists the nodes that are left out because others cannot reach them.
 func (a *Authority) Quarantined() (ids []string) {
 	for _, n := range a.Known() {
 		if a.isQuarantined(n) {
@@ -36,8 +36,8 @@ func (a *Authority) Quarantined() (ids []string) {
 	return ids
 }
 
-// leaveOut takes nodes out until those that are left hear each other: who is in
-// most of the pairs first, and of equals the one of the highest rank.
+// leaveOut quarantines nodes until all remaining nodes reach each other. The node in most pairs
+// goes first; of equals, the one with the highest rank.
 func (a *Authority) leaveOut() {
 	for pairs := a.unreachable; len(pairs) > 0; {
 		count := map[string]int{}
@@ -45,14 +45,14 @@ func (a *Authority) leaveOut() {
 			count[p[0]]++
 			count[p[1]]++
 		}
-		worst := a.part[0]
-		for _, n := range a.part {
+		worst := a.members[0]
+		for _, n := range a.members {
 			if count[n.ID] > 0 && count[n.ID] >= count[worst.ID] {
 				worst = n
 			}
 		}
 		if count[worst.ID] == 0 {
-			return // they name nobody of ours
+			return // the pairs name none of our nodes
 		}
 		pairs = slices.DeleteFunc(pairs, func(p [2]string) bool { return p[0] == worst.ID || p[1] == worst.ID })
 		x := a.quarantined[worst.ID]

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// TestUnreachableNodesAreLeftOut: when some nodes do not hear each other, the others
-// serve without as few of them as will do; they are tried again, ever less often.
+// TestUnreachableNodesAreLeftOut: when some nodes cannot reach each other, the others serve without
+// as few of them as possible. The left-out nodes are retried at growing intervals.
 func TestUnreachableNodesAreLeftOut(t *testing.T) {
 	ids := func(nodes []Node) (out []string) {
 		for _, n := range nodes {
@@ -71,7 +71,7 @@ func TestUnreachableNodesAreLeftOut(t *testing.T) {
 		for now := time.Duration(0); now <= 3*time.Second; now += 100 * time.Millisecond {
 			run(a.Tick(now))
 		}
-		if len(x.pairs) > 0 && a.cfg.Nodes == 4 && served == 0 { // the first placement waits for all: let it have served once
+		if len(x.pairs) > 0 && a.cfg.Nodes == 4 && served == 0 { // the first placement waits for all nodes, so pretend that one has served
 			a.served = true
 			for now := 3 * time.Second; now <= 6*time.Second; now += 100 * time.Millisecond {
 				run(a.Tick(now))
@@ -94,7 +94,8 @@ func TestUnreachableNodesAreLeftOut(t *testing.T) {
 		if len(part) != 4 || a.Quarantined() != nil {
 			t.Errorf("%s: when it is over %v serve", x.what, ids(part))
 		}
-		// Another process of the name is not left out, and a timeout is not a reason to.
+		// Another process of the id is not left out, and a timeout is no reason to leave a node
+		// out.
 		run(a.Broken(a.Epoch(), "a step failed"))
 		if len(part) != 4 {
 			t.Errorf("%s: after a broken step %v serve", x.what, ids(part))
@@ -106,9 +107,9 @@ func TestUnreachableNodesAreLeftOut(t *testing.T) {
 	}
 }
 
-// TestNodesPastUsAreLeftAlone: under a lease, a node that is past our epochs follows
-// another coordinator; one that has lost the lease and does not know it must not
-// tell it to forget what it serves.
+// TestNodesPastUsAreLeftAlone: under a lease, a node with a newer epoch follows another
+// coordinator. A coordinator that has lost the lease without knowing must not make that node forget
+// what it serves.
 func TestNodesPastUsAreLeftAlone(t *testing.T) {
 	for _, leased := range []bool{true, false} {
 		a := NewAuthority(AuthorityConfig{Shape: testShape(), Mapping: Gather, Nodes: 1, Settle: time.Second, Backoff: time.Second, ModelHash: "m", Leased: leased})

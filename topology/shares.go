@@ -6,17 +6,17 @@ import (
 	"slices"
 )
 
-// shareSlack is how many times what is known a node may say about itself: what it
-// measured, which a busy machine halves, and what the others have.
+// shareSlack is the factor by which a node's claim may exceed its measured speed (a busy machine
+// can halve a measurement) and the other nodes' shares.
 const shareSlack = 2
 
-// shares are what nodes are to have: what the operator said of a node, else what it says
-// of itself, within bounds. A number that somebody mistyped, or made up, does not bring
-// most of the model to one node. Only proportions matter.
+// shares returns the nodes' shares: the operator's value, otherwise the node's own claim within
+// bounds. The bounds keep a mistyped or false claim from moving most of the model to one node. Only
+// proportions matter.
 func (a *Authority) shares(part []Node) []float64 {
 	known := make([]float64, len(part))
 	for i, n := range part {
-		known[i] = said(n)
+		known[i] = claimed(n)
 		if s, ok := a.cfg.Shares[n.ID]; ok {
 			known[i] = s
 		}
@@ -37,8 +37,8 @@ func (a *Authority) shares(part []Node) []float64 {
 	return out
 }
 
-// said is what a node claims, not far beyond what it measured. 0 is nothing said.
-func said(n Node) float64 {
+// claimed is a node's claim, limited by its measured speed. 0: it claims nothing.
+func claimed(n Node) float64 {
 	valid := func(x float64) bool { return x > 0 && !math.IsInf(x, 1) }
 	share := n.Share
 	if !valid(share) {
@@ -52,5 +52,5 @@ func said(n Node) float64 {
 	return share
 }
 
-// Capped lists the nodes of the placement that have less than they say, and why.
+// Capped lists the nodes of the placement with a smaller share than they claim, and why.
 func (a *Authority) Capped() map[string]string { return a.capped }

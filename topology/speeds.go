@@ -5,19 +5,18 @@ import (
 	"slices"
 )
 
-// ChunkRows are the numbers of prompt tokens in a step that are chosen among.
+// ChunkRows are the possible numbers of prompt tokens in a step.
 var ChunkRows = [...]int{128, 256, 512}
 
-// Products are multiply-adds a second of products with ChunkRows rows at once. Zero: they were
-// not measured.
+// Products are multiply-adds a second of matrix products with ChunkRows rows. Zero: not measured.
 type Products [len(ChunkRows)]float64
 
 func (p *Products) valid() bool {
 	return !slices.ContainsFunc(p[:], func(rate float64) bool { return !positive(rate) })
 }
 
-// Speeds are what so many compute threads gave a node, while the other nodes of its machine
-// did the same.
+// Speeds are a node's measurements with the given numbers of compute threads, while the other nodes
+// of its machine measured too.
 type Speeds struct {
 	Threads
 	Read     float64  `json:"read"` // bytes a second
@@ -25,18 +24,18 @@ type Speeds struct {
 	Products Products `json:"products"`
 }
 
-// Valid says that they can have been measured.
+// Valid reports whether the values are plausible measurements.
 func (s *Speeds) Valid() bool {
 	return s.Threads.Valid() && positive(s.Read) && s.Syncs.valid() && s.Products.valid()
 }
 
-// usualChunk is that of sockets that have measured nothing.
+// usualChunk is the chunk of sockets without measurements.
 const usualChunk = 256
 
-// ChooseChunk is the number of prompt tokens of one sequence in a step, at most so many, of those
-// with which a prompt takes no more than 2 % longer than with the best: the largest whose step is
-// short, or else the smallest, since rows that decode wait for the whole step. The bits are the
-// same with any.
+// ChooseChunk returns the number of prompt tokens of one sequence in a step, at most most.
+// Candidates are those that prolong a prompt by at most 2 % over the best. It takes the largest one
+// with a short step, otherwise the smallest, since decode rows wait for the whole step. The bits
+// are the same with any.
 func ChooseChunk(m Mapping, s Shape, sockets int, c Costs, most int) int {
 	if most <= ChunkRows[0] || c.Products[0] == 0 {
 		return min(usualChunk, most)
@@ -56,17 +55,16 @@ func ChooseChunk(m Mapping, s Shape, sockets int, c Costs, most int) int {
 	return chunk
 }
 
-// shortSeconds is a step that nobody minds waiting for: what products alone say of larger chunks
-// is less than they give, since each step reads all weights, and threads sleep between two.
+// shortSeconds is the longest step that counts as short. Larger chunks gain more than the products
+// alone predict: each step reads all weights, and threads sleep between steps.
 const shortSeconds = 0.25
 
-// stepSeconds is what a step takes besides: its messages, and until the next one is planned
+// stepSeconds is the fixed overhead of a step: its messages and the planning of the next
 // (docs/benchmarks.md, Nodes).
 const stepSeconds = 0.7e-3
 
-// promptSeconds estimates one token of a prompt in one layer, read so many at a time:
-// arithmetic, which is cut over the sockets, and its part of what a step takes however many
-// rows it has.
+// promptSeconds estimates one token of a prompt in one layer, for a chunk size: arithmetic, which
+// is divided over the sockets, and the token's part of the fixed cost of a step.
 func promptSeconds(m Mapping, s Shape, sockets int, c Costs, chunk int) float64 {
 	step := stepSeconds / float64(max(1, s.Layers))
 	if sockets > 1 {
@@ -79,7 +77,7 @@ func promptSeconds(m Mapping, s Shape, sockets int, c Costs, chunk int) float64 
 	return s.Weights()/float64(sockets)/c.Products[chunk] + step/float64(ChunkRows[chunk])
 }
 
-// Weights are the elements of a layer that a row is multiplied by, on average.
+// Weights is the number of elements of a layer that a row is multiplied by, on average.
 func (s *Shape) Weights() float64 {
 	return float64(s.attentionWeights()) + 3*float64(s.Hidden)*s.width()
 }

@@ -2,20 +2,20 @@ package topology
 
 import "time"
 
-// Progress is how far a node is with the step in flight.
+// Progress is a node's progress in the step in flight.
 type Progress struct {
 	Done     bool   // it has answered the step
-	Silent   bool   // it did not say how far it is
+	Silent   bool   // it did not report its progress
 	Busy     bool   // it computes; false: it waits for others
-	Finished uint64 // pieces of the step that it has finished; all nodes have the same pieces
+	Finished uint64 // pieces of the step that it has finished; all nodes have the same number of pieces
 }
 
-// waits: it could go on if others did.
+// waits reports whether the node only waits for others.
 func (p Progress) waits() bool { return p.Done || !p.Silent && !p.Busy }
 
-// Stall finds the nodes that hold up a step: those that have made no progress for
-// Deadline while all others wait. Gossip does not see them: a process whose
-// executor or actor hangs answers its probes.
+// Stall finds the nodes that hold up a step: those without progress for Deadline while all others
+// wait. Gossip cannot see them, since a process with a hanging executor or actor still answers its
+// probes.
 type Stall struct {
 	Deadline time.Duration
 	marks    []mark
@@ -26,9 +26,9 @@ type mark struct {
 	since    time.Duration
 }
 
-// Look takes what all ranks said at a moment of one step, and returns the ranks
-// that hold it up. The time counts from when somebody waits: until then all may
-// stand still for what they share, and one of them is the first to go on.
+// Look takes the reports of all ranks at one moment of a step and returns the ranks that hold it
+// up. The time counts from when another node waits. Until then all may be stuck on a shared
+// resource.
 func (s *Stall) Look(now time.Duration, ranks []Progress) []int {
 	if len(s.marks) != len(ranks) {
 		s.marks = make([]mark, len(ranks))
@@ -54,7 +54,7 @@ func (s *Stall) Look(now time.Duration, ranks []Progress) []int {
 		}
 	}
 	if waiting+len(out) < len(ranks) {
-		return nil // somebody works
+		return nil // a node works
 	}
 	return out
 }

@@ -1,34 +1,33 @@
 package topology
 
-// Standing is what a node says when it is asked how far it is. What it means for a
-// step or a load is decided here, for the coordinator and for package sim alike.
+// Standing is a node's report of its progress. Its meaning for a step or a load is decided here,
+// for the coordinator and for package sim.
 type Standing struct {
 	Epoch    uint32
-	Step     uint64 // the newest one that it has begun
+	Step     uint64 // the newest step that it has begun
 	Loading  bool
 	Stepping bool
-	Busy     bool   // its executor has something in hand
-	Finished uint64 // jobs of its executor: in a step since its beginning, else since ever
-	Loaded   uint64 // bytes read or fetched
+	Busy     bool   // its executor runs a job
+	Finished uint64 // jobs of its executor: in a step since its beginning, otherwise in total
+	Loaded   uint64 // bytes read or downloaded
 }
 
-// InStep is its progress in a step; nil: it did not say. A node that has left the
-// step behind is done with it, be it with an error.
+// InStep is the node's progress in a step. nil means that it did not answer. A node that has left
+// the step is done with it, even if by an error.
 func (s *Standing) InStep(epoch uint32, step uint64) Progress {
 	switch {
 	case s == nil:
 		return Progress{Silent: true}
 	case s.Epoch != epoch || s.Step == step && !s.Stepping:
 		return Progress{Done: true}
-	case s.Step != step: // it has not begun
+	case s.Step != step: // not begun
 		return Progress{Busy: s.Busy}
 	}
 	return Progress{Busy: s.Busy, Finished: s.Finished}
 }
 
-// InLoad is its progress in the load of an epoch; nil: it did not say. What a node
-// does before the load is in its executor's hands counts as well, since the load
-// comes behind it.
+// InLoad is the node's progress in the load of an epoch. nil means that it did not answer. Jobs
+// that its executor runs before the load count as progress, since the load waits for them.
 func (s *Standing) InLoad(epoch uint32) LoadProgress {
 	if s == nil {
 		return LoadProgress{Silent: true}

@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-// TestStall: a verdict needs a node without progress, and all others waiting.
+// TestStall: a verdict needs a node without progress while all others wait.
 func TestStall(t *testing.T) {
 	busy := func(n uint64) Progress { return Progress{Busy: true, Finished: n} }
 	waits := func(n uint64) Progress { return Progress{Finished: n} }
 	for _, x := range []struct {
 		what  string
-		looks [][]Progress // a second apart; the deadline is two
+		looks [][]Progress // a second apart; the deadline is two seconds
 		want  []int
 	}{
 		{"a hung executor", [][]Progress{{busy(3), waits(3)}, {busy(3), waits(3)}, {busy(3), waits(3)}}, []int{0}},
@@ -41,14 +41,14 @@ func TestStall(t *testing.T) {
 	}
 }
 
-// TestLoadStall: a load lasts for as long as it moves; who does not move hangs, if
+// TestLoadStall: a load may continue as long as it moves. A node that does not move hangs if
 // another one works.
 func TestLoadStall(t *testing.T) {
 	at := func(n uint64) LoadProgress { return LoadProgress{Moved: n} }
 	done, silent := LoadProgress{Done: true}, LoadProgress{Silent: true}
 	for _, x := range []struct {
 		what  string
-		looks [][]LoadProgress // a second apart; a node has two, all have five
+		looks [][]LoadProgress // a second apart; a node has two seconds, all together five
 		want  []int
 		over  bool
 	}{
@@ -77,7 +77,7 @@ func TestLoadStall(t *testing.T) {
 	}
 }
 
-// paced runs steps: cost is what a rank keeps each other waiting in a step.
+// paced runs steps; cost is how long a rank keeps the others waiting in a step.
 func paced(p *Pace, steps int, wall time.Duration, ids []string, cost func(step, rank int) time.Duration) (out []Remark, fencedAfter time.Duration) {
 	for s := range steps {
 		late := make([][]time.Duration, len(ids))
@@ -99,8 +99,8 @@ func paced(p *Pace, steps int, wall time.Duration, ids []string, cost func(step,
 	return out, fencedAfter
 }
 
-// TestPaceOfOwners: who has more of its own to compute than others keeps them waiting and is no
-// straggler, unless they wait for it in the rest, too.
+// TestPaceOfOwners: a node with more work of its own keeps the others waiting without being a
+// straggler, unless they also wait for it in the rest of the step.
 func TestPaceOfOwners(t *testing.T) {
 	ms := func(n ...int) (out []time.Duration) {
 		for _, d := range n {
@@ -110,8 +110,8 @@ func TestPaceOfOwners(t *testing.T) {
 	}
 	for _, c := range []struct {
 		what  string
-		own   []time.Duration // of a step of 100 ms
-		waits int             // of the others, for the first
+		own   []time.Duration // in a step of 100 ms
+		waits int             // the others wait for the first rank
 		fence bool
 	}{
 		{"a long sequence", ms(70, 0, 0, 0), 70, false},
@@ -160,7 +160,7 @@ func TestPace(t *testing.T) {
 	if r := p.Ratio("c"); r < 0.7 || r > 0.9 {
 		t.Errorf("its ratio is %v", r)
 	}
-	// A short pause, however long its step, is none.
+	// A short pause does not count, however long its step is.
 	p.Reset()
 	if got, _ := paced(&p, 200, wall, ids, func(s, rank int) time.Duration {
 		if rank == 1 && s%40 < 8 {
@@ -170,13 +170,13 @@ func TestPace(t *testing.T) {
 	}); slices.ContainsFunc(got, func(r Remark) bool { return r.Fence }) {
 		t.Errorf("a node that is slow a fifth of the time: %+v", got)
 	}
-	// Everybody is late now and then.
+	// Every node is late now and then.
 	p.Reset()
 	r := rand.New(rand.NewPCG(1, 2))
 	if got, _ := paced(&p, 2000, wall, ids, func(_, rank int) time.Duration { return time.Duration(r.Int64N(int64(wall))) / 2 }); got != nil {
 		t.Errorf("noise: %+v", got)
 	}
-	// One rank that blames another is not believed.
+	// A single rank's blame does not count.
 	p.Reset()
 	for range 300 {
 		late := [][]time.Duration{{0, 90 * time.Millisecond, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}
@@ -184,8 +184,8 @@ func TestPace(t *testing.T) {
 			t.Fatalf("the word of one rank: %+v", got)
 		}
 	}
-	// Of two ranks each waits for the other's messages alone: a slow network is neither's
-	// fault, and a node that is slow besides shows.
+	// Each of two ranks waits only for the other's messages. A slow network is neither's fault, but
+	// a node that is also slow is found.
 	for _, c := range []struct {
 		slow  time.Duration
 		fence bool
@@ -200,7 +200,7 @@ func TestPace(t *testing.T) {
 			t.Errorf("two ranks over a slow network, one of them %v slower: %+v", c.slow, all[:min(len(all), 3)])
 		}
 	}
-	// Steps of a hair's breadth.
+	// Very short steps.
 	p.Reset()
 	if got, _ := paced(&p, 20000, time.Millisecond, ids, func(_, rank int) time.Duration { return time.Duration(900*rank/3) * time.Microsecond }); got != nil {
 		t.Errorf("steps of a millisecond: %+v", got)
@@ -218,8 +218,8 @@ func TestPace(t *testing.T) {
 	}
 }
 
-// TestFence: out at once, back after a pause and a probe, with a smaller share if
-// it was slow; the pause doubles; a new process starts afresh; the last node stays.
+// TestFence: a fenced node is out at once and back after a pause and a probe, with a smaller share
+// if it was slow. The pause doubles, a new process starts afresh, and the last node stays.
 func TestFence(t *testing.T) {
 	a := testAuthority(3)
 	for _, id := range []string{"a", "b", "c"} {
@@ -248,7 +248,7 @@ func TestFence(t *testing.T) {
 		if a.Fence("b", 1, "again", false) != nil || len(a.Fenced()) != 1 {
 			t.Fatal("fenced twice")
 		}
-		a.Down("b", 1) // gossip loses it and finds it: it stays out
+		a.Down("b", 1) // gossip loses and finds it: it stays out
 		a.Up(node("b", 1))
 		until := a.Fenced()["b"].Until
 		if want := now + a.cfg.Pause<<(times-1); until != want {
@@ -277,13 +277,13 @@ func TestFence(t *testing.T) {
 		t.Logf("%s -> %s", whole, part())
 	}
 	sizes := map[string]int{}
-	for i, n := range a.part {
+	for i, n := range a.members {
 		sizes[n.ID] = a.place.Slices[i].FFN.Len()
 	}
 	if sizes["b"]*2 > sizes["a"] {
 		t.Errorf("twice too slow, but its share is %v", sizes)
 	}
-	// Whoever is left keeps serving, though it is slow; unless it hangs.
+	// The remaining node keeps serving although it is slow, unless it hangs.
 	a.Fence("b", 1, "slow", false)
 	a.Down("c", 1)
 	if _, nodes := a.Placement(); len(nodes) != 1 || nodes[0].ID != "a" {
@@ -296,7 +296,7 @@ func TestFence(t *testing.T) {
 	if _, nodes := a.Placement(); len(nodes) != 1 || nodes[0].ID != "b" {
 		t.Fatalf("a slow node is better than none: %v", nodes)
 	}
-	a.Fence("b", 1, "hangs", true) // the last one: it stays
+	a.Fence("b", 1, "hangs", true) // the last node stays
 	b := testAuthority(2)
 	b.Up(node("a", 1))
 	b.Up(node("b", 1))
@@ -319,8 +319,7 @@ func TestFence(t *testing.T) {
 	}
 }
 
-// TestLastNodeDiesLoading: the reason is that nobody is here, not what the load of
-// a node that is gone said.
+// TestLastNodeDiesLoading: the reason is that no node is left, not the load error of the lost node.
 func TestLastNodeDiesLoading(t *testing.T) {
 	a := testAuthority(1)
 	recorded(a, a.Up(node("a", 1)))

@@ -1,17 +1,17 @@
 package topology
 
-// Threads are the compute threads of a node. Prompts are read by all of them; a step that decodes
-// may be faster with fewer, as products of a small model end before the last thread has begun, and
-// threads that wait for work hold processors that messages need. Which number serves best is found
-// while steps run (actors/batcher): the most, halved so often.
+// Threads are the compute threads of a node. Prompts use all of them. A decode step may be faster
+// with fewer: products of a small model end before the last thread has started, and waiting threads
+// occupy CPUs that messages need. The batcher tries while steps run how often halving Most helps
+// (actors/batcher).
 type Threads struct {
 	Most   int `json:"threads"`
-	Fewest int `json:"fewest"` // of a step
+	Fewest int `json:"fewest"` // in a decode step
 }
 
-// ThreadsOf are those of each of so many nodes of one machine: an even part of the processors, and
-// no fewer than a quarter of it. Of four processors or more a node leaves one to messages: a step
-// that waits for a message behind threads that wait for work has waited for all nodes.
+// ThreadsOf returns the threads of each of several nodes on one machine: an equal part of the
+// processors, and no fewer than a quarter of it. Of four processors or more a node leaves one to
+// messages: if a message waits for a CPU, the step waits on all nodes.
 func ThreadsOf(processors, nodes int) Threads {
 	even, least := max(1, processors/max(1, nodes)), 1
 	if nodes <= 1 {
@@ -24,10 +24,11 @@ func ThreadsOf(processors, nodes int) Threads {
 	return t
 }
 
-// Valid says that a node may have them.
+// Valid reports whether a node may have them.
 func (t Threads) Valid() bool { return t.Fewest >= 1 && t.Fewest <= t.Most }
 
-// Halvings is how often there may be half as many; never, of a node that does not say.
+// Halvings is how often the number of threads may be halved; 0 for a node that does not report
+// Fewest.
 func (t Threads) Halvings() (n int) {
 	for half := (t.Most + 1) / 2; t.Fewest > 0 && half >= t.Fewest && half < t.Most; n++ {
 		t.Most, half = half, (half+1)/2
@@ -35,7 +36,7 @@ func (t Threads) Halvings() (n int) {
 	return n
 }
 
-// Halved is how many there are after so many halvings, or as many as there may be.
+// Halved is the number of threads after times halvings, or after as many as allowed.
 func (t Threads) Halved(times int) int {
 	for range min(times, t.Halvings()) {
 		t.Most = (t.Most + 1) / 2

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// TestLeaseWaive: a store that takes nothing stops only who must share it. What is owed
-// is written when it takes something again, and said once.
+// TestLeaseWaive: a store that accepts no writes stops only a holder that shares it. The owed
+// placement is written when the store accepts writes again, and Recorded is returned once.
 func TestLeaseWaive(t *testing.T) {
 	for _, sole := range []bool{true, false} {
 		var told []string
@@ -28,14 +28,14 @@ func TestLeaseWaive(t *testing.T) {
 				}
 			}
 		}
-		until := func(end time.Duration) { // a write on a full disk has no answer for three seconds; reads have
+		until := func(end time.Duration) { // a write on a full disk times out after three seconds; reads are answered
 			for ; now < end; now += 100 * time.Millisecond {
 				take(l.Tick(now))
 				for len(asked) > 0 {
 					e := asked[0]
 					w, writes := e.(WriteClaim)
 					if writes && full {
-						if now < l.sent+3*time.Second {
+						if now < l.writingSince+3*time.Second {
 							break
 						}
 						asked = asked[1:]
@@ -57,7 +57,7 @@ func TestLeaseWaive(t *testing.T) {
 		take(l.Record(Placement{Epoch: 1}, nil))
 		until(12 * time.Second)
 		full = true
-		until(14 * time.Second) // it is not known yet
+		until(14 * time.Second) // not known yet
 		take(l.Record(Placement{Epoch: 2}, nil))
 		until(20 * time.Second)
 		take(l.Record(Placement{Epoch: 3}, nil)) // now it is

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// A node whose weight files changed is left out while others have good ones, and comes back.
+// A node whose weight files changed is left out while others have intact ones, and comes back.
 func TestNodeWithChangedWeightsIsLeftOut(t *testing.T) {
 	a := testAuthority(3)
 	for _, id := range []string{"a", "b", "c"} {
@@ -40,7 +40,7 @@ func TestNodeWithChangedWeightsIsLeftOut(t *testing.T) {
 		t.Errorf("its files are good again: a placement of %s", names())
 	}
 
-	// When all have the same bad file, the last one is asked again and again.
+	// When all nodes have the same damaged file, the last one is retried for ever.
 	recorded(a, a.Broken(a.Epoch(), "a step failed"))
 	for len(names()) > 1 {
 		_, nodes := a.Placement()
@@ -58,7 +58,7 @@ func TestNodeWithChangedWeightsIsLeftOut(t *testing.T) {
 	}
 }
 
-// At the first start all nodes are waited for, as ever.
+// The first start waits for all nodes.
 func TestChangedWeightsBeforeServing(t *testing.T) {
 	a := testAuthority(2)
 	a.Up(node("a", 1))
