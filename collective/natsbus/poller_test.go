@@ -140,7 +140,7 @@ func TestPollLoses(t *testing.T) {
 				t.Errorf("polls %v: %v, want that rank 1 is gone", polls, err)
 			}
 		default:
-			t.Errorf("polls %v: nobody was told", polls)
+			t.Errorf("polls %v: the loss was not reported", polls)
 		}
 		ts[0].Close()
 		ts[0].Poll()
