@@ -1,12 +1,11 @@
-// Package attempt lets code that reads what somebody wrote give up from any depth: a grammar,
-// a tokenizer's files. It panics with a [Failure] where that cannot be, and whoever began
-// gets the error.
+// Package attempt lets a parser fail from any depth without passing an error up. [Must] panics with
+// a [Failure], and [At], at the outer end, returns it as an error.
 package attempt
 
-// Failure is the panic of a part that cannot go on.
+// Failure is the panic of a parser that cannot continue.
 type Failure struct{ Err error }
 
-// At is what f makes, or the error of the failure that ended it. Other panics go on.
+// At returns the result of f, or the error of the Failure that ended it. It passes other panics on.
 func At[T any](f func() T) (v T, err error) {
 	defer func() {
 		switch p := recover().(type) {
@@ -20,7 +19,7 @@ func At[T any](f func() T) (v T, err error) {
 	return f(), nil
 }
 
-// Must is v, as part of an attempt.
+// Must returns v, or panics with a Failure if err is not nil.
 func Must[T any](v T, err error) T {
 	if err != nil {
 		panic(Failure{err})

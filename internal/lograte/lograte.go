@@ -1,5 +1,5 @@
-// Package lograte bounds how many lines of one kind a log takes: whoever can send to a
-// listener can make it complain, as fast as he likes.
+// Package lograte limits the log lines of one kind: whoever can reach a listener can make it log
+// errors at any rate.
 package lograte
 
 import (
@@ -12,11 +12,11 @@ import (
 const (
 	burst    = 10               // lines of a kind in a window
 	window   = 10 * time.Second // of a kind, from its first line on
-	maxKinds = 256              // the others are one kind
+	maxKinds = 256              // all further kinds share one limit
 )
 
-// Limiter counts the lines of each kind. The zero Limiter is ready; its methods may be
-// called from any goroutine.
+// Limiter limits the lines of each kind. The zero Limiter is ready, and its methods may be called
+// concurrently.
 type Limiter struct {
 	mu    sync.Mutex
 	kinds map[string]*kind
@@ -27,8 +27,8 @@ type kind struct {
 	lines int // in this window
 }
 
-// Allow tells whether a line of a kind may be written now, how many of that kind were
-// left out since the last one that was, and whether it is the last of its window.
+// Allow reports whether a line of a kind may be written now, how many of that kind were suppressed
+// since the last written one, and whether it is the last of its window.
 func (l *Limiter) Allow(of string, now time.Time) (ok bool, leftOut int, last bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -54,7 +54,7 @@ func (l *Limiter) Allow(of string, now time.Time) (ok bool, leftOut int, last bo
 	return k.lines <= burst, leftOut, k.lines == burst
 }
 
-// Attrs are those of a line that Allow let through.
+// Attrs are the log attributes for a line that Allow admitted.
 func Attrs(leftOut int, last bool) (out []any) {
 	if leftOut > 0 {
 		out = append(out, "left_out", leftOut)
@@ -65,7 +65,7 @@ func Attrs(leftOut int, last bool) (out []any) {
 	return out
 }
 
-// Kind is a line without what differs between lines of a kind: numbers, and what is quoted.
+// Kind reduces a line to its kind: it drops numbers and quoted text.
 func Kind(line string) string {
 	var b strings.Builder
 	quoted := false

@@ -1,5 +1,5 @@
-// Package parrot writes tiny Llama checkpoints that say a fixed text whatever they are
-// asked. End-to-end tests of parsers, stop strings and grammars use them.
+// Package parrot writes tiny Llama checkpoints that answer every prompt with a fixed text.
+// End-to-end tests of parsers, stop strings and grammars use them.
 package parrot
 
 import (
@@ -15,28 +15,28 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/model/modeltest"
 )
 
-// Script is what a checkpoint says, and how its tokens are cut.
+// Script is the text of a checkpoint and its division into tokens.
 type Script struct {
-	// Text is said from its start, then End unless Loop is set. Each token of the text
-	// occurs once in it, so the token before decides the next one.
+	// Text is generated from its start; End follows unless Loop is set. Each token of the text
+	// occurs once, so every token determines the next.
 	Text string
-	// Template is the chat template; Template, the package's own, when empty.
+	// Template is the chat template. Empty: the package's Template.
 	Template string
-	// Special are further added special tokens. Each may occur once in Text.
+	// Special are additional special tokens. Each may occur once in Text.
 	Special []string
 	// Bytes lets tokens end inside a UTF-8 character.
 	Bytes bool
-	// Loop starts the text again instead of ending.
+	// Loop restarts the text instead of ending it.
 	Loop bool
 }
 
-// Begin and End are the special tokens of every parrot: turns of the template.
+// Begin and End are the special tokens of every parrot. They delimit the turns of the template.
 const (
 	Begin = "<|im_start|>"
 	End   = "<|im_end|>"
 )
 
-// Template shows tools as Qwen's does and opens the assistant's turn.
+// Template renders tools as Qwen's does and opens the assistant's turn.
 const Template = "{% if tools %}<|im_start|>system\n{% for t in tools %}{{ t | tojson }}\n{% endfor %}" +
 	"Calls look like <tool_call>...</tool_call><|im_end|>\n{% endif %}" +
 	"{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] or '' }}<|im_end|>\n{% endfor %}" +
@@ -44,11 +44,10 @@ const Template = "{% if tools %}<|im_start|>system\n{% for t in tools %}{{ t | t
 
 const width = 64 // of a head, and of the FFN
 
-// Write makes dir and a checkpoint in it. The model has one layer whose attention and
-// FFN are zero. The embedding of token i is the unit vector i, and lm_head maps it to
-// the token that follows i in the script. Prompts are encoded byte by byte, because
-// there are no merges, and script tokens have two bytes or more: the last token of any
-// prompt leads to the start of the script.
+// Write creates dir and a checkpoint in it. The model has one layer, whose attention and FFN are
+// zero. The embedding of token i is the unit vector i, and lm_head maps it to the token that
+// follows i in the script. Without merges, prompts are encoded byte by byte, while script tokens
+// have two bytes or more: so the last token of any prompt leads to the start of the script.
 func Write(dir string, s Script) error {
 	v, line, err := s.vocabulary()
 	if err != nil {
@@ -95,7 +94,7 @@ func Write(dir string, s Script) error {
 	return os.WriteFile(filepath.Join(dir, "model.safetensors"), weights(next, hidden), 0o644)
 }
 
-// weights is the safetensors file. next[i] is the token after token i.
+// weights builds the safetensors file. next[i] is the token after token i.
 func weights(next []int, hidden int) []byte {
 	header, data := map[string]any{"__metadata__": map[string]string{"format": "pt"}}, []byte{}
 	add := func(name string, shape []int, value func(row, column int) float32) {
@@ -133,13 +132,13 @@ func weights(next []int, hidden int) []byte {
 	return modeltest.File(header, data)
 }
 
-// vocabulary is 256 bytes, then the tokens of the script, then the special tokens.
+// vocabulary holds 256 bytes, then the tokens of the script, then the special tokens.
 type vocabulary struct {
-	ids     map[string]int // by what a token adds to a text
+	ids     map[string]int // by a token's text
 	special []string
 }
 
-// vocabulary cuts the script into tokens; line are their ids in order.
+// vocabulary cuts the script into tokens. line holds their ids in order.
 func (s Script) vocabulary() (v *vocabulary, line []int, err error) {
 	v = &vocabulary{ids: map[string]int{}, special: append([]string{Begin, End}, s.Special...)}
 	for b := range 256 {
@@ -182,7 +181,7 @@ func (s Script) vocabulary() (v *vocabulary, line []int, err error) {
 	return v, line, nil
 }
 
-// cut makes tokens of two bytes or more, each new to the vocabulary, of a text.
+// cut cuts a text into tokens of two bytes or more, each new to the vocabulary.
 func (v *vocabulary) cut(text string, bytes bool) (pieces []string, err error) {
 	for text != "" {
 		n, ok := 0, false
@@ -205,7 +204,7 @@ func (v *vocabulary) cut(text string, bytes bool) (pieces []string, err error) {
 	return pieces, nil
 }
 
-// file is tokenizer.json: byte-level BPE without merges.
+// file builds tokenizer.json: byte-level BPE without merges.
 func (v *vocabulary) file() any {
 	special := map[string]bool{}
 	added := []any{}

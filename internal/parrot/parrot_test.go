@@ -7,7 +7,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 )
 
-// The checkpoint loads, and the tokens of its script decode to the text.
+// TestWrite: the checkpoint loads, and the tokens of its script decode to the text.
 func TestWrite(t *testing.T) {
 	for _, s := range []Script{
 		{Text: "hello there, \U0001F41F ok"},

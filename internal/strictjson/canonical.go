@@ -6,9 +6,9 @@ import (
 	"fmt"
 )
 
-// Canonical is one spelling for all documents that are equal as JSON: without white space,
-// with names in order, and with one spelling of each string and of each number. Of members
-// with one name the last one counts.
+// Canonical returns the same bytes for all documents that are equal as JSON: without white space,
+// with sorted names, and with one spelling of each string and number. Of members with the same name
+// the last one counts.
 func Canonical(doc []byte) ([]byte, error) {
 	d := json.NewDecoder(bytes.NewReader(doc))
 	d.UseNumber()
@@ -16,7 +16,7 @@ func Canonical(doc []byte) ([]byte, error) {
 	if err := d.Decode(&v); err != nil {
 		return nil, fmt.Errorf("strictjson: %w", err)
 	}
-	out, err := json.Marshal(canonicalNumbers(v)) // it sorts names
+	out, err := json.Marshal(canonicalNumbers(v)) // sorts names
 	if err != nil {
 		return nil, fmt.Errorf("strictjson: %w", err)
 	}

@@ -8,24 +8,24 @@ import (
 	"unicode/utf8"
 )
 
-// Limits bound what decoding a document may take. A limit of 0 is not checked.
+// Limits bound the cost of decoding a document. A limit of 0 is not checked.
 type Limits struct {
 	Depth   int // of nested objects and arrays
 	Members int // of the outermost object or array
-	Names   int // of all objects that are open at one place; 0: names are not compared
+	Names   int // of all objects that are open at the same time; 0: names are not compared
 }
 
-// Fault is what is wrong with a document. At is the place, such as messages[0].content; it
-// is empty for the whole document.
+// Fault is an error in a document. At is the place, such as messages[0].content, or empty for the
+// whole document.
 type Fault struct {
 	At, Message string
 }
 
 func (f *Fault) Error() string { return f.Message }
 
-// Check compares a document with limits, and refuses an object that has two members of one
-// name. It takes no memory but for the names of open objects. It accepts some malformed
-// documents, which the decoder refuses.
+// Check compares a document with limits and refuses objects with two members of the same name. It
+// allocates only for the names of open objects. It accepts some malformed documents, which the
+// decoder refuses.
 func Check(doc []byte, l Limits) *Fault {
 	c := checker{doc: doc, limits: l}
 	for i := 0; i < len(doc); i++ {
@@ -56,7 +56,7 @@ func Check(doc []byte, l Limits) *Fault {
 	return nil
 }
 
-// stringEnd is the index after the string that begins at i, or -1.
+// stringEnd is the index after the string that starts at i, or -1.
 func stringEnd(doc []byte, i int) int {
 	for i++; i < len(doc); i++ {
 		switch doc[i] {
@@ -74,16 +74,16 @@ type checker struct {
 	limits Limits
 	levels []level
 	names  int  // of all levels
-	name   bool // the next string is the name of a member
+	name   bool // the next string is a member's name
 }
 
 // level is an open object or array.
 type level struct {
 	object bool
 	index  int                 // of the element or member
-	member string              // the newest name
-	few    []string            // names, while they are few
-	many   map[string]struct{} // names, when they are not
+	member string              // the newest member's name
+	few    []string            // names, up to fewNames
+	many   map[string]struct{} // names, above fewNames
 }
 
 const fewNames = 16
@@ -123,7 +123,7 @@ func (c *checker) comma() *Fault {
 	return nil
 }
 
-// text takes a string: the name of a member, or a value.
+// text handles a string: a member's name or a value.
 func (c *checker) text(quoted []byte) *Fault {
 	n := len(c.levels)
 	if !c.name || n == 0 || c.limits.Names == 0 {
@@ -133,7 +133,7 @@ func (c *checker) text(quoted []byte) *Fault {
 	l := &c.levels[n-1]
 	name, ok := unquote(quoted)
 	if !ok {
-		return nil // the decoder says what is wrong
+		return nil // the decoder reports the error
 	}
 	before := place(c.levels[:n-1])
 	l.member = name
@@ -151,7 +151,7 @@ func (c *checker) text(quoted []byte) *Fault {
 	return nil
 }
 
-// add is false when the object has the name.
+// add returns false if the object already has the name.
 func (l *level) add(name string) bool {
 	if l.many != nil {
 		before := len(l.many)
@@ -173,7 +173,7 @@ func (l *level) add(name string) bool {
 	return true
 }
 
-// unquote is the text of a JSON string; false: it is malformed.
+// unquote decodes a JSON string. It returns false if it is malformed.
 func unquote(quoted []byte) (string, bool) {
 	inner := quoted[1 : len(quoted)-1]
 	if bytes.IndexByte(inner, '\\') < 0 && utf8.Valid(inner) {
@@ -183,7 +183,7 @@ func unquote(quoted []byte) (string, bool) {
 	return s, json.Unmarshal(quoted, &s) == nil
 }
 
-// place spells the way through open levels, at most placeBytes of it.
+// place is the path of the open levels, at most placeBytes long.
 func place(levels []level) string {
 	var b []byte
 	for i := range levels {

@@ -5,8 +5,8 @@ import (
 	"strconv"
 )
 
-// Int reads a JSON number whose value is an integer of 64 bits: 5, 5.0, 50e-1. The value is
-// exact, also beyond 2^53.
+// Int parses a JSON number whose value is a 64-bit integer: 5, 5.0, 50e-1. The value is exact, even
+// above 2^53.
 func Int(number []byte) (int64, bool) {
 	if x, err := strconv.ParseInt(string(number), 10, 64); err == nil && number[0] != '+' {
 		return x, true
@@ -28,14 +28,15 @@ func Int(number []byte) (int64, bool) {
 }
 
 // decimal is the value of a JSON number: digits times ten to the exponent. The digits have no
-// zero at either end; those of zero are "0".
+// leading or trailing zeros, except that zero is "0".
 type decimal struct {
 	negative bool
 	digits   []byte
 	exponent int64
 }
 
-// parseDecimal is false for what is not a JSON number, and for exponents beyond 15 digits.
+// parseDecimal returns false for anything but a JSON number, and for exponents of more than 15
+// digits.
 func parseDecimal(number []byte) (d decimal, ok bool) {
 	rest := number
 	rest, d.negative = bytes.CutPrefix(rest, []byte{'-'})
@@ -72,8 +73,8 @@ func parseDecimal(number []byte) (d decimal, ok bool) {
 	return d, true
 }
 
-// canonicalNumber is one spelling for all spellings of a value. A number whose exponent is
-// absurd keeps its own.
+// canonicalNumber returns one spelling for all spellings of a value. A number with an absurd
+// exponent keeps its own.
 func canonicalNumber(number string) []byte {
 	d, ok := parseDecimal([]byte(number))
 	if !ok {

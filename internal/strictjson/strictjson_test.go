@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Bodies of one column are one request; bodies of two rows are two.
+// Bodies in one row are the same request; bodies in two rows are not.
 func TestCanonical(t *testing.T) {
 	classes := [][]string{
 		{`{"prompt":"Once upon a time","max_tokens":40}`, `{"prompt": "Once upon a time", "max_tokens": 40}`, "{\n\t\"max_tokens\" : 40.0 ,\r\n \"prompt\":\"Once\\u0020upon a time\"}\n",
@@ -114,7 +114,7 @@ type outer struct {
 	None int             `json:"-"`
 }
 
-// Where names match exactly, this decoder and that of encoding/json agree.
+// For exact names this decoder and encoding/json agree.
 func TestUnmarshalAgrees(t *testing.T) {
 	for _, doc := range []string{
 		`{}`, ` null `, `{"n":5,"text":"a","any":{"b":[1,null]},"map":{"x":1},"list":[{"n":1},null,{"text":null}],"raw": {"a" :1},"yes":true,"f":1.5,"tiny":-3}`,
@@ -151,7 +151,7 @@ func TestUnmarshalIsExact(t *testing.T) {
 	}
 }
 
-// Check says what decoding and comparing all names would.
+// Check agrees with decoding the document and comparing all names.
 func FuzzCheck(f *testing.F) {
 	for _, s := range []string{`{"a":1,"a":2}`, `{"a":{"b":[{"c":1,"\u0063":1}]}}`, `[{"a":1},{"a":1}]`, `{"\ud800":1,"\ufffd":2}`, `}{"a"`} {
 		f.Add([]byte(s))
@@ -174,7 +174,7 @@ func FuzzCheck(f *testing.F) {
 	})
 }
 
-// hasTwice is the plain twin of Check.
+// hasTwice is the reference implementation of Check.
 func hasTwice(t *testing.T, doc []byte) bool {
 	d := json.NewDecoder(strings.NewReader(string(doc)))
 	var walk func() bool

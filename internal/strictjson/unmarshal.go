@@ -17,9 +17,9 @@ var (
 	readerType = reflect.TypeFor[json.Unmarshaler]()
 )
 
-// Unmarshal decodes a document into v, a pointer, as encoding/json does, with exact names and
-// with integers in any spelling. After a fault the rest of the document is decoded
-// nevertheless. Of members with one name the last one counts: see Check.
+// Unmarshal decodes a document into v, a pointer, like encoding/json, but with exact names and
+// integers in any spelling. After a fault it still decodes the rest of the document. Of members
+// with the same name the last one counts: see Check.
 func Unmarshal(doc []byte, v any) error {
 	if !json.Valid(doc) {
 		return syntax(doc)
@@ -32,7 +32,7 @@ func Unmarshal(doc []byte, v any) error {
 	return nil
 }
 
-// syntax says where a document stops being JSON.
+// syntax reports where a document stops being JSON.
 func syntax(doc []byte) *Fault {
 	var raw json.RawMessage
 	err := json.Unmarshal(doc, &raw)
@@ -126,7 +126,7 @@ func (d *decoder) plain(at, want string, doc []byte, v reflect.Value) {
 	}
 }
 
-// members are those of an object; false: the document is something else.
+// members returns the members of an object, and false if the document is not an object.
 func (d *decoder) members(at string, doc []byte) (m map[string]json.RawMessage, ok bool) {
 	if json.Unmarshal(doc, &m) != nil {
 		d.fail(at, "an object")

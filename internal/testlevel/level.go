@@ -1,10 +1,10 @@
-// Package testlevel says how many of the long tests run.
+// Package testlevel decides which long tests run.
 //
 // The environment variable SHOAL_E2E sets the level:
 //
 //	(unset)  what `go test ./...` runs: every property, on a covering subset of the sweeps
 //	long     also the long stories and the whole sweeps, on any machine
-//	full     also what needs a machine of its own: strict time limits, whole products
+//	full     also tests that need an idle machine: strict time limits, whole products
 package testlevel
 
 import (
@@ -17,10 +17,10 @@ const variable = "SHOAL_E2E"
 // Long reports whether the long stories and whole sweeps run.
 func Long() bool { return os.Getenv(variable) == "long" || Full() }
 
-// Full reports whether tests may assume a machine of their own.
+// Full reports whether tests may assume an otherwise idle machine.
 func Full() bool { return os.Getenv(variable) == "full" }
 
-// NeedLong skips a test that only runs at the level long or full.
+// NeedLong skips a test that runs only at level long or full.
 func NeedLong(t testing.TB) {
 	t.Helper()
 	if !Long() {
@@ -28,7 +28,7 @@ func NeedLong(t testing.TB) {
 	}
 }
 
-// NeedFull skips a test that needs a machine of its own.
+// NeedFull skips a test that needs an otherwise idle machine.
 func NeedFull(t testing.TB) {
 	t.Helper()
 	if !Full() {

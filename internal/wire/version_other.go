@@ -2,7 +2,7 @@
 
 package wire
 
-// Version of no build, for test/cluster, TestOtherWireVersion. It never ships.
+// Version of a build that does not exist, for TestOtherWireVersion of test/cluster. It never ships.
 const (
 	Version    = 9
 	MinVersion = 9

@@ -17,10 +17,9 @@ import (
 
 var raceEnabled bool // see race_test.go
 
-// TestResidentMemoryFollowsCompression: prompts that are compressed one after another
-// hold as many bytes of the process as the ledger says, never more than the budget
-// and what is stated here; a prompt that does not fit is refused; released, all of it
-// goes back to the system.
+// TestResidentMemoryFollowsCompression: prompts that are compressed one after another take as many
+// bytes of the process as the ledger counts, never more than the budget and the overhead below. A
+// prompt that does not fit is refused. After the release all memory returns to the system.
 func TestResidentMemoryFollowsCompression(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("reads /proc")
@@ -78,7 +77,7 @@ func TestResidentMemoryFollowsCompression(t *testing.T) {
 	}
 }
 
-// resident is what the process has in memory, its own garbage returned.
+// resident is the process's resident memory after garbage collection.
 func resident(t *testing.T) int64 {
 	t.Helper()
 	debug.FreeOSMemory()

@@ -11,11 +11,11 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// Fill makes sequences as if prompts of tokens tokens, with random keys and values,
-// had been read under a policy ("": full): long contexts can be measured without
-// reading them first. A policy that is calibrated by queries gets those of a short random prompt;
-// read is the part of the first sequence's slots that they read, each alone, under a policy that
-// chooses slots, else 0. Several sockets take turns in owning one.
+// Fill creates sequences as if prompts with random keys and values had been read under a policy
+// ("": full), tokens tokens each. So long contexts can be measured without reading them. A policy
+// that is calibrated by queries gets those of a short random prompt. read is the fraction of the
+// first sequence's slots that these queries read, one query at a time, under a policy that selects
+// slots; otherwise 0. Several sockets own the sequences in turn.
 func (a *Socket) Fill(ctx context.Context, seqs []uint64, tokens int, policy string) (read float64, err error) {
 	p, err := kvcache.Parse(policy)
 	if err != nil {
@@ -25,14 +25,14 @@ func (a *Socket) Fill(ctx context.Context, seqs []uint64, tokens int, policy str
 		if len(a.ranks) > 1 {
 			return 0, fmt.Errorf("alone: %s is calibrated by queries, which no socket of several has whole", p.Spec())
 		}
-		random := Prompt{Seq: lender, Policy: watching(p.Needs).Spec(), Tokens: make([]uint32, min(p.Needs.Window, tokens)), Chunk: 1, Open: true}
+		random := Prompt{Seq: calibrationSeq, Policy: watching(p.Needs).Spec(), Tokens: make([]uint32, min(p.Needs.Window, tokens)), Chunk: 1, Open: true}
 		for i := range random.Tokens {
 			random.Tokens[i] = uint32(7 + 31*i%1009)
 		}
 		if _, _, _, err := a.Prefill(ctx, random); err != nil {
 			return 0, err
 		}
-		defer func() { err = errors.Join(err, a.Release(ctx, []uint64{lender})) }()
+		defer func() { err = errors.Join(err, a.Release(ctx, []uint64{calibrationSeq})) }()
 	}
 	of := make([][]uint64, len(a.ranks))
 	for i, id := range seqs {
@@ -55,7 +55,7 @@ func (a *Socket) Fill(ctx context.Context, seqs []uint64, tokens int, policy str
 	return read, nil
 }
 
-// fillOn makes those of one socket, in turn, and says how many there are.
+// fillOn creates the sequences that one socket owns, and returns their number.
 func (a *Socket) fillOn(ctx context.Context, owner int, seqs []uint64, tokens int, p *kvcache.Policy) (made int, read float64, err error) {
 	err = a.between(ctx, owner, func(c *socket.Caches) error {
 		if most := c.Config().MaxPositions; tokens < 1 || tokens >= most {
@@ -69,7 +69,7 @@ func (a *Socket) fillOn(ctx context.Context, owner int, seqs []uint64, tokens in
 		var queries *kvcache.Observation
 		if p.Needs.Queries {
 			var err error
-			if part, queries, err = c.Prompt(lender); err != nil {
+			if part, queries, err = c.Prompt(calibrationSeq); err != nil {
 				return err
 			}
 		}
@@ -93,10 +93,10 @@ func (a *Socket) fillOn(ctx context.Context, owner int, seqs []uint64, tokens in
 	return made, read, err
 }
 
-// lender is the sequence whose queries calibrate others.
-const lender = 1 << 63
+// calibrationSeq is the sequence whose queries calibrate others.
+const calibrationSeq = 1 << 63
 
-// readBy is the part of a cache's slots that the queries read, on average.
+// readBy is the fraction of a cache's slots that the queries read, on average.
 func readBy(c *socket.Caches, own, part *kvcache.Store, queries *kvcache.Observation) float64 {
 	g, scale := own.Geometry(), c.Config().AttentionScale()
 	read := make([]int, g.Layers*g.KVHeads)
@@ -153,7 +153,7 @@ func fill(c *socket.Caches, templates [][]byte, tokens int, p *kvcache.Policy, q
 	return c.Compress(prompt, seen, p)
 }
 
-// noiseBlocks are cache blocks of random keys and values, each with others.
+// noiseBlocks are cache blocks of random keys and values, all different.
 func noiseBlocks(l tensor.KVLayout) [][]byte {
 	blocks := make([][]byte, 64)
 	row := make([]float32, l.KDim+l.VDim)

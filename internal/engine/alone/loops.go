@@ -10,20 +10,19 @@ import (
 	"github.com/shoal-llm/shoal/internal/proto"
 )
 
-// Prompt is read by Prefill.
+// Prompt is the input of Prefill.
 type Prompt struct {
 	Seq    uint64
 	Policy string
 	Tokens []uint32
-	Chunk  int      // tokens a step
-	Open   bool     // it stays a prompt, which is not handed over
-	Blocks int      // of the text's first blocks that an earlier prompt saved: it begins with them
-	Save   bool     // its full blocks are there for other prompts with the same text, until forget
-	Drop   []uint64 // sequences that are released with the first step
+	Chunk  int      // tokens per step
+	Open   bool     // it stays a prompt: no hand-over
+	Blocks int      // number of the text's first blocks to reuse, which an earlier prompt saved
+	Save   bool     // save its full blocks for later prompts with the same text, until forget
+	Drop   []uint64 // sequences to release in the first step
 }
 
-// Prefill reads a prompt and returns the token that follows, greedy, and what all of its
-// steps took together.
+// Prefill reads a prompt. It returns the next token, greedy, and the total of all of its steps.
 func (a *Socket) Prefill(ctx context.Context, p Prompt) (first int32, took time.Duration, sum socket.Stages, err error) {
 	from := p.Blocks * tensor.BlockSlots
 	req := &proto.StepRequest{Open: []*proto.Open{{Seq: p.Seq, Policy: p.Policy, Sampling: greedy(), PromptTokens: uint32(len(p.Tokens)),
@@ -54,7 +53,8 @@ func (a *Socket) Prefill(ctx context.Context, p Prompt) (first int32, took time.
 	}
 }
 
-// blocks are the numbers of a text's blocks [lo, hi) in the prefix cache, which has one text at a time.
+// blocks are the numbers of a text's blocks [lo, hi) in the prefix cache, which holds one text at a
+// time.
 func blocks(lo, hi int) (ids []uint64) {
 	for i := lo; i < hi; i++ {
 		ids = append(ids, uint64(1+i))
@@ -62,18 +62,17 @@ func blocks(lo, hi int) (ids []uint64) {
 	return ids
 }
 
-// forget has the next step drop the blocks that prompts saved.
+// forget makes the next step drop the blocks that prompts saved.
 func (a *Socket) forget() { a.evict, a.saved = append(a.evict, blocks(0, a.saved)...), 0 }
 
-// Row is a sequence in decode: the token that comes next, and its place.
+// Row is a sequence in decode: its next token and that token's position.
 type Row struct {
 	Seq   uint64
 	At    int
 	Token int32
 }
 
-// Decode takes every row one token further: Token and At are those of the token that
-// follows, greedy.
+// Decode advances every row by one token, greedy, and updates Token and At.
 func (a *Socket) Decode(ctx context.Context, rows []*Row) (*proto.StepReply, time.Duration, socket.Stages, error) {
 	req := &proto.StepRequest{DeadlineMillis: 60000}
 	of := make(map[uint64]*Row, len(rows))

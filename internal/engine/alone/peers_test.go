@@ -12,8 +12,8 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// TestPeersDrawAlike: caches that were filled, each on the socket that owns it, give the tokens
-// that one socket draws, under either mapping.
+// TestPeersDrawAlike: filled caches, each on its owner, give the tokens that one socket draws,
+// under either mapping.
 func TestPeersDrawAlike(t *testing.T) {
 	for _, of := range []string{"llama", "deepseek_v3"} {
 		ck, err := model.Open(filepath.Join("../model/testdata", of))

@@ -1,5 +1,5 @@
-// Package alone is one socket that holds a whole model, or several that share it, without a
-// cluster and without a batcher: what measurements and evaluations of a single process drive.
+// Package alone runs one socket that holds a whole model, or several that share it, without a
+// cluster and a batcher. Measurements and evaluations of a single process use it.
 package alone
 
 import (
@@ -25,51 +25,51 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// Config is what a socket without a cluster is given.
+// Config configures a socket without a cluster.
 type Config struct {
 	Checkpoint *model.Checkpoint
 	Pool       *tensor.Pool
 	Weights    tensor.DType     // type of the matrices
 	KV         tensor.DType     // type of the cache
-	KVBudget   int64            // bytes of KV cache, of each socket
-	StepTokens int              // most rows of a step
+	KVBudget   int64            // bytes of KV cache per socket
+	StepTokens int              // maximum of rows in a step
 	System     *System          // nil: one of its own
-	Scratch    *tier.Scratch    // takes rows of caches that are filled; nil: they stay in memory
+	Scratch    *tier.Scratch    // stores spilled rows of filled caches; nil: they stay in memory
 	Peers      []Peer           // sockets that share the model evenly; nil: one, with Pool
 	Mapping    topology.Mapping // default: gather
 }
 
-// Peer is one of several sockets: who computes for it, and how it reaches the others.
+// Peer is one of several sockets: its compute threads, and its connection to the others.
 type Peer struct {
 	Pool    *tensor.Pool
 	Connect func(ctx context.Context, group string, epoch uint32, rank int, incarnations []uint32) (collective.Transport, error)
 }
 
-// System is what sockets run in, one or several.
+// System is an actor system for one or several sockets.
 type System struct{ actors *actor.ActorSystem }
 
-// NewSystem starts one; Close stops it.
+// NewSystem starts a system; Close stops it.
 func NewSystem() *System {
 	quiet := slog.New(slog.DiscardHandler)
 	return &System{actor.NewActorSystem(actor.WithLoggerFactory(func(*actor.ActorSystem) *slog.Logger { return quiet }))}
 }
 
-// Close ends the system, after its sockets.
+// Close stops the system. Close its sockets first.
 func (s *System) Close() { s.actors.Shutdown() }
 
-// Socket takes the commands that a node's socket takes from the coordinator, and passes them to
-// all where it is several. One goroutine uses it at a time.
+// Socket accepts the commands that a node's socket gets from the coordinator, and forwards them to
+// every socket if there are several. One goroutine uses it at a time.
 type Socket struct {
-	Load time.Duration // what loading took
+	Load time.Duration // duration of the load
 
 	sys   *actor.ActorSystem
 	own   *System // nil: Config.System
 	ranks []rank
 	step  uint64
-	opens []*proto.Open  // of caches that are there: the next step carries them
+	opens []*proto.Open  // sequences whose caches exist; the next step opens them
 	rows  map[uint64]int // tokens of each sequence's last decode rows
 	saved int            // blocks of a text in the prefix cache
-	evict []uint64       // of these, dropped with the next step
+	evict []uint64       // blocks to drop in the next step
 }
 
 type rank struct {
@@ -77,8 +77,8 @@ type rank struct {
 	stopped chan struct{}
 }
 
-// patience bounds every answer; loading a large model takes the longest.
-const patience = 10 * time.Minute
+// replyTimeout bounds every reply; loading a large model takes the longest.
+const replyTimeout = 10 * time.Minute
 
 // New loads the model and waits until it is ready.
 func New(ctx context.Context, c Config) (_ *Socket, err error) {
@@ -127,7 +127,7 @@ func New(ctx context.Context, c Config) (_ *Socket, err error) {
 	return a, err
 }
 
-// Close ends the sockets and frees what they hold; the checkpoint and the pools are the caller's.
+// Close ends the sockets and frees their memory. The checkpoint and the pools belong to the caller.
 func (a *Socket) Close() {
 	for _, r := range a.ranks {
 		socket.Stop(a.sys.Root, r.pid, r.stopped)
@@ -137,9 +137,9 @@ func (a *Socket) Close() {
 	}
 }
 
-// Step carries a step out and says how long it took, and where the first socket spent it. It
-// numbers the request, opens the sequences whose caches were made since the last, and accepts
-// all rows. The reply has what all sockets sampled, and the most cache that one holds.
+// Step runs a step. It returns the reply, its duration, and where the first socket spent the time.
+// It numbers the request, opens the sequences whose caches were created since the last step, and
+// accepts all rows. The reply has the samples of all sockets, and the largest cache size of any.
 func (a *Socket) Step(ctx context.Context, req *proto.StepRequest) (*proto.StepReply, time.Duration, socket.Stages, error) {
 	a.step++
 	req.Epoch, req.Step = 1, a.step
@@ -173,7 +173,7 @@ func (a *Socket) Step(ctx context.Context, req *proto.StepRequest) (*proto.StepR
 	return replies[0], took, stages, nil
 }
 
-// Release drops sequences.
+// Release releases sequences.
 func (a *Socket) Release(ctx context.Context, seqs []uint64) error {
 	a.opens = slices.DeleteFunc(a.opens, func(o *proto.Open) bool { return slices.Contains(seqs, o.Seq) })
 	_, err := each(ctx, a, func(_ int, pid *actor.PID, reply func(*proto.ReleaseReply, error)) {
@@ -182,7 +182,7 @@ func (a *Socket) Release(ctx context.Context, seqs []uint64) error {
 	return err
 }
 
-// between has one socket do a job between steps.
+// between runs a job on one socket between steps.
 func (a *Socket) between(ctx context.Context, rank int, do func(*socket.Caches) error) error {
 	_, err := ask(ctx, func(reply func(struct{}, error)) {
 		a.sys.Root.Send(a.ranks[rank].pid, &socket.Between{Epoch: 1, Do: do, Reply: func(err error) { reply(struct{}{}, err) }})
@@ -190,8 +190,8 @@ func (a *Socket) between(ctx context.Context, rank int, do func(*socket.Caches) 
 	return err
 }
 
-// resume has the next step open a sequence whose cache its owner made, greedy,
-// of which `tail` more tokens of the prompt follow.
+// resume makes the next step open a sequence whose cache its owner has created, greedy. tail more
+// tokens of the prompt follow.
 func (a *Socket) resume(seq uint64, owner int, p *kvcache.Policy, tokens []uint32, tail int) {
 	a.opens = append(a.opens, &proto.Open{Seq: seq, Owner: uint32(owner), Policy: p.Spec(), Sampling: greedy(), PromptTokens: uint32(len(tokens)), TailTokens: uint32(tail), Resume: tokens})
 }
@@ -202,7 +202,7 @@ func greedy() *proto.Sampling {
 	return socket.SamplingMessage(&p)
 }
 
-// each sends a command to every socket and waits for all replies, which are in their order.
+// each sends a command to every socket and waits for all replies, in the order of the sockets.
 func each[T any](ctx context.Context, a *Socket, send func(rank int, pid *actor.PID, reply func(T, error))) ([]T, error) {
 	return ask(ctx, func(reply func([]T, error)) {
 		var mu sync.Mutex
@@ -229,7 +229,7 @@ func ask[T any](ctx context.Context, send func(reply func(T, error))) (T, error)
 	}
 	c := make(chan answer, 1)
 	send(func(v T, err error) { c <- answer{v, err} })
-	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("alone: no answer in %v", patience))
+	ctx, cancel := context.WithTimeoutCause(ctx, replyTimeout, fmt.Errorf("alone: no answer in %v", replyTimeout))
 	defer cancel()
 	select {
 	case a := <-c:

@@ -9,8 +9,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/proto"
 )
 
-// TestExpertsRead: a step says whose weights it read: of one token what it chose, of many
-// no more than there are, and fewer than they chose together.
+// TestExpertsRead: a step reports how many experts it read: for one token the chosen ones; for many
+// tokens no more than there are, and fewer than the sum of their choices.
 func TestExpertsRead(t *testing.T) {
 	ck, err := model.Open(filepath.Join("../model/testdata", "mixtral"))
 	if err != nil {

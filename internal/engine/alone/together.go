@@ -13,18 +13,17 @@ import (
 	"github.com/shoal-llm/shoal/internal/proto"
 )
 
-// Together reads a prompt, chunk tokens a step, and makes a sequence seq of it under
-// the policy full, and for each of policies a sequence seq+1+i that keeps what that
-// policy chooses. It returns the first token of each, greedy, that of full in front; from
-// then on they are decoded like any others.
+// Together reads a prompt, chunk tokens a step, and turns it into a sequence seq under the policy
+// full. For policy i it also creates a sequence seq+1+i with what that policy keeps. It returns the
+// first token of each, greedy, full first. From then on they are decoded like any others.
 //
-// It is for measuring accuracy: reading a long prompt costs far more than choosing
-// from it and decoding an answer. So the prompt is read once, with everything observed
-// that any of the policies looks at. Of latent attention a window is counted as it
-// comes; there the prompt is read for each window. Policies under which the prompt's tail
-// does not attend to everything have it read up to there, and the tail as they do. All readings
-// but the first begin with its blocks, as far as nothing is observed before their end, and policies
-// with the same clusters find them once.
+// It is for measuring accuracy: reading a long prompt costs far more than choosing from it and
+// decoding an answer. So the prompt is read once, with all observations that any of the policies
+// needs. Exceptions: latent attention counts an observation window as it arrives, so there the
+// prompt is read once per window. Policies under which the prompt's tail does not attend to
+// everything have it read up to the tail, and the tail under each policy. Every reading after the
+// first reuses its blocks, up to where observations begin. Policies with the same clusters compute
+// them once.
 func (a *Socket) Together(ctx context.Context, seq uint64, prompt []int32, policies []string, chunk int) (first []int32, err error) {
 	defer a.forget()
 	tokens := make([]uint32, len(prompt))
@@ -36,7 +35,7 @@ func (a *Socket) Together(ctx context.Context, seq uint64, prompt []int32, polic
 	if err := a.between(ctx, 0, func(c *socket.Caches) error { g = c.Geometry(); return nil }); err != nil {
 		return nil, err
 	}
-	bases, of := []kvcache.Needs{{}}, make([]int, len(all)) // what is observed in one prefill each; each policy's
+	bases, of := []kvcache.Needs{{}}, make([]int, len(all)) // what each prefill observes; each policy's prefill
 	parts := map[observedPart][]int{}
 	for i, spec := range policies {
 		if all[i], err = kvcache.Parse(spec); err != nil {
@@ -116,7 +115,7 @@ func (a *Socket) Together(ctx context.Context, seq uint64, prompt []int32, polic
 
 const none = -1
 
-// reading is how a prompt is read of which n is observed: it begins with what is saved of the text.
+// reading is a prompt whose reading observes n. It reuses saved blocks of the text.
 func (a *Socket) reading(seq uint64, n kvcache.Needs, tokens []uint32, chunk int) Prompt {
 	p := Prompt{Seq: seq, Policy: watching(n).Spec(), Tokens: tokens, Chunk: chunk, Open: true, Save: true}
 	if !n.PromptAttention {
@@ -125,14 +124,14 @@ func (a *Socket) reading(seq uint64, n kvcache.Needs, tokens []uint32, chunk int
 	return p
 }
 
-// observedPart is a part of a prompt, and what is observed of it.
+// observedPart is a part of a prompt, and what its reading observes.
 type observedPart struct {
 	needs   kvcache.Needs
 	context int
 }
 
-// tails reads a part of a prompt, makes the sequences of the policies in list of it, and has each
-// read the rest as it attends: first is what comes then.
+// tails reads a part of a prompt and creates the sequences of the policies in list from it. Each
+// then reads the rest under its policy; first receives the next tokens.
 func (a *Socket) tails(ctx context.Context, seq uint64, tokens []uint32, part observedPart, all []*kvcache.Policy, list []int, chunk int, first []int32) error {
 	if _, _, _, err := a.Prefill(ctx, a.reading(seq, part.needs, tokens[:part.context], chunk)); err != nil {
 		return err
@@ -191,12 +190,12 @@ func (a *Socket) tails(ctx context.Context, seq uint64, tokens []uint32, part ob
 	return nil
 }
 
-// watching is the policy full that observes what others need.
+// watching is the policy full, observing what other policies need.
 func watching(n kvcache.Needs) *kvcache.Policy {
 	return kvcache.Compose("watching", fmt.Sprintf("watching:%d,%t,%t,%t", n.Window, n.PromptAttention, n.Queries, n.Labels), kvcache.Parts{Needs: n})
 }
 
-// parse is kvcache.Parse, and takes a watching too.
+// parse is kvcache.Parse, and also accepts a watching.
 func parse(spec string) (*kvcache.Policy, error) {
 	rest, ok := strings.CutPrefix(spec, "watching:")
 	if !ok {

@@ -1,6 +1,6 @@
-// Package arithmetic makes a fingerprint of how this process computes: what the kernels in
-// use give for fixed numbers, and what every architecture and cache policy gives for a
-// fixed prompt. Processes of one fingerprint give the same bits.
+// Package arithmetic makes a fingerprint of this process's arithmetic: the results of the kernels
+// in use for fixed numbers, and those of every architecture and cache policy for a fixed prompt.
+// Processes with the same fingerprint produce the same bits.
 package arithmetic
 
 import (
@@ -20,11 +20,11 @@ import (
 	"github.com/shoal-llm/shoal/internal/proto"
 )
 
-// Fingerprint is the version of the canonical arithmetic and a hash, "1-5f0c6a1b22d3": the
-// same on every machine that computes by the rules. It is made once in a process, in tens
-// of milliseconds of one thread.
+// Fingerprint is the version of the canonical arithmetic and a hash, "1-5f0c6a1b22d3". It is the
+// same on every machine that follows the rules. A process computes it once, in tens of milliseconds
+// on one thread.
 var Fingerprint = sync.OnceValues(func() (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), selfTestTimeout)
 	defer cancel()
 	cases, err := selfTest(ctx)
 	if err != nil {
@@ -37,7 +37,7 @@ var Fingerprint = sync.OnceValues(func() (string, error) {
 	return fmt.Sprintf("%d-%x", tensor.Arithmetic, h.Sum(nil)[:6]), nil
 })
 
-// result is the hash of what one case of the self-test gives.
+// result is the hash of one case's output in the self-test.
 type result struct {
 	name string
 	sum  []byte
@@ -66,16 +66,16 @@ func selfTest(ctx context.Context) ([]result, error) {
 	return out, nil
 }
 
-// patience is for machines that are starved, and without vectors.
-const patience = 2 * time.Minute
+// selfTestTimeout suffices for starved machines and machines without vector units.
+const selfTestTimeout = 2 * time.Minute
 
-// policies are all that there are, each with so little room that it evicts or chooses.
+// policies lists every policy, each with so few slots that it evicts or selects.
 var policies = []string{
 	"full", "streaming:sink=2,recent=9", "snapkv:topk=12,obs=4,pool=3", "snapstream:sink=2,recent=5,topk=6,obs=4,pool=3,positions=cache",
 	"sage:sink=2,recent=4,topk=6", "h2o:recent=6,topk=6,step=1", "tova:size=14", "knorm:sink=2,recent=5,topk=6", "quest:page=16,budget=32,skip=1", "shadowkv:chunk=4,budget=8,outliers=1,local=2", "squeezed:clusters=0.25,levels=2,sparsity=0.5,tail=2,obs=4",
 }
 
-// types are those of weights and of caches, dealt out to the architectures.
+// types are pairs of weight type and cache type, assigned to the architectures.
 var types = [...][2]tensor.DType{{tensor.BF16, tensor.BF16}, {tensor.F32, tensor.F32}, {tensor.Q8_0, tensor.Int8}, {tensor.Q4_0, tensor.BF16}, {tensor.IQ4_NL, tensor.F32}, {tensor.F16, tensor.BF16}}
 
 const (
@@ -83,7 +83,7 @@ const (
 	decodeSteps  = 3
 )
 
-// typesOf deals them out by name, so that a new architecture changes nothing of the others.
+// typesOf assigns types by a hash of the name, so that a new architecture changes no other.
 func typesOf(architecture string) (weights, kv tensor.DType) {
 	n := fnv.New32a()
 	n.Write([]byte(architecture))
@@ -91,7 +91,7 @@ func typesOf(architecture string) (weights, kv tensor.DType) {
 	return t[0], t[1]
 }
 
-// answers reads a prompt with a model, once for each policy, and draws some tokens.
+// answers reads a prompt with a model, once per policy, and samples some tokens.
 func answers(ctx context.Context, out []result, name string, c alone.Config) ([]result, error) {
 	a, err := alone.New(ctx, c)
 	if err != nil {
@@ -99,7 +99,7 @@ func answers(ctx context.Context, out []result, name string, c alone.Config) ([]
 	}
 	defer a.Close()
 	vocab := uint32(c.Checkpoint.Config.Vocab)
-	req := &proto.StepRequest{DeadlineMillis: uint32(patience.Milliseconds())}
+	req := &proto.StepRequest{DeadlineMillis: uint32(selfTestTimeout.Milliseconds())}
 	for i, policy := range policies {
 		seq := uint64(i + 1)
 		req.Open = append(req.Open, &proto.Open{Seq: seq, Policy: policy, PromptTokens: promptTokens,

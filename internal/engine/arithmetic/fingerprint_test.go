@@ -14,13 +14,13 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// recorded is what each case of the self-test gave when it was written, on every machine.
+// recorded holds the result of each case of the self-test when it was recorded, on every machine.
 const recorded = "testdata/recorded.txt"
 
 var record = flag.Bool("record", false, "write "+recorded)
 
-// TestRecorded: if a line moves, a bit of answers moved: raise tensor.Arithmetic, and record
-// anew with -record. A case that the record lacks is new, and no failure.
+// TestRecorded: a changed line means that some answer's bits changed. Raise tensor.Arithmetic and
+// record again with -record. A case that the record lacks is new, and no failure.
 func TestRecorded(t *testing.T) {
 	cases, err := selfTest(t.Context())
 	if err != nil {
@@ -59,7 +59,8 @@ func TestRecorded(t *testing.T) {
 	}
 }
 
-// TestSameOnEverySetOfKernels: in a process of its own each, which picks them at its start.
+// TestSameOnEverySetOfKernels runs a process per set of kernels, since a process selects its
+// kernels at the start.
 func TestSameOnEverySetOfKernels(t *testing.T) {
 	got, err := Fingerprint()
 	if err != nil {
@@ -78,7 +79,7 @@ func TestSameOnEverySetOfKernels(t *testing.T) {
 	}
 }
 
-// TestEverythingIsAsked: a new policy, architecture or type takes part in the self-test.
+// TestEverythingIsAsked: every policy, architecture and type takes part in the self-test.
 func TestEverythingIsAsked(t *testing.T) {
 	for _, usage := range kvcache.Usage() {
 		name, _, _ := strings.Cut(usage, ":")

@@ -7,18 +7,17 @@ import (
 
 // Kinds of failure, for errors.Is.
 var (
-	ErrFormat      = errors.New("gguf: malformed file")     // bytes that are not what the format says
-	ErrUnsupported = errors.New("gguf: unsupported file")   // well formed, but not read here
-	ErrValue       = errors.New("gguf: unusable metadata")  // a value of another type, or out of range
+	ErrFormat      = errors.New("gguf: malformed file")     // it violates the format
+	ErrUnsupported = errors.New("gguf: unsupported file")   // well formed, but not supported
+	ErrValue       = errors.New("gguf: unusable metadata")  // a value of the wrong type, or out of range
 	ErrNotThere    = errors.New("gguf: no such file")       // neither a file nor a folder with one
-	ErrSeveral     = errors.New("gguf: several files")      // a folder with more than one
+	ErrSeveral     = errors.New("gguf: several files")      // a folder with several models
 	ErrPart        = errors.New("gguf: missing part")       // of a model that is split into files
-	errTruncated   = errors.New("truncated")                // within parsing
-	errLong        = errors.New("header longer than bound") // within parsing
+	errTruncated   = errors.New("truncated")                // while parsing
+	errLong        = errors.New("header longer than bound") // while parsing
 )
 
-// Error is a failure in a file, at a metadata key or a tensor of it (either may
-// be empty).
+// Error is an error in a file, perhaps at a metadata key or a tensor (either may be empty).
 type Error struct {
 	Path   string
 	Key    string
@@ -43,7 +42,7 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Kind }
 
-// clip keeps a name from a hostile file from filling a log line.
+// clip keeps a hostile file's names from flooding a log line.
 func clip(s string) string {
 	const most = 120
 	if len(s) <= most {

@@ -8,11 +8,10 @@ import (
 	"strings"
 )
 
-// Find returns the file that path means: path itself when it names a .gguf file, or
-// the only model in the folder path; of a split model, the first part. It ignores projectors
-// and importance matrices in the folder of a model. A folder without
-// a .gguf file, or a path that is neither, gives ErrNotThere; a folder with several models,
-// ErrSeveral; a folder whose only model lacks a part, ErrPart.
+// Find returns the model file for path: path itself if it names a .gguf file, or the only model in
+// the folder path (the first part if it is split). In a folder it ignores projectors and importance
+// matrices. Errors: ErrNotThere for a folder without a .gguf file and for a path that is neither;
+// ErrSeveral for a folder with several models; ErrPart if the only model lacks a part.
 func Find(path string) (string, error) {
 	st, err := os.Stat(path)
 	if err != nil {
@@ -28,7 +27,7 @@ func Find(path string) (string, error) {
 	if err != nil {
 		return "", notThere(path, err)
 	}
-	var firsts []string // of each model, in order of name
+	var firsts []string // the first file of each model, in order of name
 	for _, e := range entries {
 		if !strings.EqualFold(filepath.Ext(e.Name()), ".gguf") {
 			continue
@@ -52,7 +51,7 @@ func Find(path string) (string, error) {
 	return firsts[0], missingPart(firsts[0])
 }
 
-// missingPart is an error when a part of a split model is not there.
+// missingPart returns an error if a part of a split model is missing.
 func missingPart(first string) error {
 	parts := Parts(first)
 	for i, p := range parts {
@@ -63,8 +62,8 @@ func missingPart(first string) error {
 	return nil
 }
 
-// notModel recognises what belongs to a model and is none: by the name that llama.cpp's
-// tools give, else by its metadata.
+// notModel recognises files that accompany a model, by the names that llama.cpp's tools give them
+// or by their metadata.
 func notModel(path string) bool {
 	name := strings.ToLower(filepath.Base(path))
 	if strings.Contains(name, "mmproj") || strings.Contains(name, "imatrix") {
@@ -72,7 +71,7 @@ func notModel(path string) bool {
 	}
 	f, err := Open(path)
 	if err != nil {
-		return false // it may be the model, and its error is the one to tell
+		return false // it may be the model, and then its error must be reported
 	}
 	defer f.Close()
 	arch, _ := f.Text("general.architecture", "")

@@ -16,7 +16,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/model/modeltest"
 )
 
-// small has a value of each kind and three tensors.
+// small returns a file with a value of each kind and three tensors.
 func small() *modeltest.GGUF {
 	g := &modeltest.GGUF{}
 	g.Set("text", "héllo")
@@ -145,8 +145,8 @@ func (r raw) tensor(name string, typ uint32, offset uint64, dims ...uint64) raw 
 	return r.u32(typ).u64(offset)
 }
 
-// Whatever a file says, parsing ends in an error that says what and where,
-// without a panic and without memory that the file's size does not account for.
+// TestHostile: for any file, parsing ends in an error that names the fault and its place, without a
+// panic and without memory out of proportion to the file.
 func TestHostile(t *testing.T) {
 	const str, array, u8, boolean = 8, 9, 0, 7
 	for _, test := range []struct {

@@ -2,7 +2,7 @@ package gguf
 
 import "fmt"
 
-// Keys lists the metadata in the order of the file.
+// Keys lists the metadata keys in the order of the file.
 func (f *File) Keys() []string { return f.keys }
 
 func (f *File) Value(key string) (Value, bool) {
@@ -10,8 +10,8 @@ func (f *File) Value(key string) (Value, bool) {
 	return v, ok
 }
 
-// Text is the string of a key, or def when the key is absent. Another type is
-// an ErrValue, as in the methods below.
+// Text returns the string of a key, or def if the key is absent. A value of another type is an
+// ErrValue, also in the methods below.
 func (f *File) Text(key, def string) (string, error) {
 	v, ok := f.meta[key]
 	if !ok {
@@ -24,7 +24,7 @@ func (f *File) Text(key, def string) (string, error) {
 	return s, nil
 }
 
-// Flag is the bool of a key, or def.
+// Flag returns the bool of a key, or def.
 func (f *File) Flag(key string, def bool) (bool, error) {
 	v, ok := f.meta[key]
 	if !ok {
@@ -37,7 +37,7 @@ func (f *File) Flag(key string, def bool) (bool, error) {
 	return b, nil
 }
 
-// Whole is the integer of a key within [lo, hi], or def.
+// Whole returns the integer of a key, which must be within [lo, hi], or def.
 func (f *File) Whole(key string, def, lo, hi int64) (int64, error) {
 	v, ok := f.meta[key]
 	if !ok {
@@ -50,7 +50,7 @@ func (f *File) Whole(key string, def, lo, hi int64) (int64, error) {
 	return n, nil
 }
 
-// Texts are the strings of an array; nil when the key is absent.
+// Texts returns the strings of an array; nil if the key is absent.
 func (f *File) Texts(key string) ([]string, error) {
 	v, ok := f.meta[key]
 	if !ok {
@@ -63,7 +63,7 @@ func (f *File) Texts(key string) ([]string, error) {
 	return s, nil
 }
 
-// Wholes are the integers of an array; nil when the key is absent.
+// Wholes returns the integers of an array; nil if the key is absent.
 func (f *File) Wholes(key string) ([]int64, error) {
 	v, ok := f.meta[key]
 	if !ok {
@@ -76,7 +76,7 @@ func (f *File) Wholes(key string) ([]int64, error) {
 	return n, nil
 }
 
-// Float32s are the numbers of an array; nil when the key is absent.
+// Float32s returns the numbers of an array; nil if the key is absent.
 func (f *File) Float32s(key string) ([]float32, error) {
 	v, ok := f.meta[key]
 	if !ok {

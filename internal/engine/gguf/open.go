@@ -9,8 +9,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/sys/mmap"
 )
 
-// Open maps a file and parses its header. The caller closes it; nothing that
-// points into it may be touched afterwards. (Copies, such as strings, may.)
+// Open maps a file and parses its header. After Close nothing that points into the file may be
+// used. (Copies, such as strings, may.)
 func Open(path string) (*File, error) {
 	file, st, err := modelfile.Open(path)
 	if errors.Is(err, modelfile.ErrNotRegular) {
@@ -41,7 +41,7 @@ func Open(path string) (*File, error) {
 	return f, nil
 }
 
-// Mapping is what the tensors of an open file point into.
+// Mapping is the mapping that the tensors of an open file point into.
 func (f *File) Mapping() *modelfile.Mapping { return f.mapping }
 
 func (f *File) Close() error {

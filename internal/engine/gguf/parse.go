@@ -28,12 +28,12 @@ type File struct {
 type Tensor struct {
 	Name  string
 	Type  Type
-	Shape []int  // outermost first: rows, columns (the file has it the other way)
+	Shape []int  // outermost dimension first: rows, columns (the file has the reverse order)
 	Data  []byte // its blocks, row by row, in the mapping
 }
 
-// Parse reads a whole file that is in memory, and keeps pointing into it.
-// Errors are *Error without a path.
+// Parse reads a whole file in memory. The result points into data. Errors are *Error without a
+// path.
 func Parse(data []byte) (*File, error) {
 	f, err := attempt.At(func() *File { return parse(data) })
 	var e *Error
@@ -104,7 +104,7 @@ func (f *File) readMeta(r *reader, n int) {
 	}
 }
 
-// readAlignment: general.alignment, 32 by default; a power of two.
+// readAlignment reads general.alignment: a power of two, 32 by default.
 func (f *File) readAlignment() {
 	const key, most = "general.alignment", 1 << 16
 	f.Alignment = 32
@@ -117,7 +117,7 @@ func (f *File) readAlignment() {
 	}
 }
 
-// readTable reads the tensors and where they begin.
+// readTable reads the tensor table and the tensors' offsets.
 func (f *File) readTable(r *reader, n int) (begins []uint64) {
 	seen := map[string]bool{}
 	for i := range n {
@@ -139,7 +139,7 @@ func (f *File) readTable(r *reader, n int) (begins []uint64) {
 	return begins
 }
 
-// read reads type and shape, and returns where the data begins.
+// read reads type and shape, and returns the offset of the data.
 func (t *Tensor) read(r *reader) (begin uint64) {
 	rank := r.u32()
 	if rank < 1 || rank > maxRank {
@@ -161,7 +161,7 @@ func (t *Tensor) read(r *reader) (begin uint64) {
 	return begin
 }
 
-// size multiplies the shape out.
+// size is the number of bytes of the data.
 func (t *Tensor) size() (uint64, error) {
 	cols := t.Shape[len(t.Shape)-1]
 	if block := t.Type.Block(); cols%block != 0 {
@@ -178,8 +178,8 @@ func (t *Tensor) size() (uint64, error) {
 	return total, nil
 }
 
-// place gives every tensor its data: in order of offset, each at the first
-// aligned byte behind the one before, so that no byte belongs to two.
+// place assigns every tensor its data. In order of offset each must start at the first aligned byte
+// after the one before, so that no byte belongs to two tensors.
 func (f *File) place(data []byte, begins []uint64) {
 	order := make([]int, len(begins))
 	for i := range order {
@@ -220,7 +220,7 @@ func (f *File) place(data []byte, begins []uint64) {
 	}
 }
 
-// align is the first multiple of a at or above n; n is far below 2^63.
+// align rounds n up to a multiple of a. n is far below 2^63.
 func align(n, a uint64) uint64 { return (n + a - 1) / a * a }
 
 func inTensor(name string, err error) error {

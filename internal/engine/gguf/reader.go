@@ -8,7 +8,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/attempt"
 )
 
-// Bounds of a header: several times what the largest published files hold.
+// Bounds of a header: several times the largest published files.
 const (
 	maxHeaderBytes = 1 << 28
 	maxKeys        = 1 << 14
@@ -19,7 +19,7 @@ const (
 	maxRank        = 4       // ggml's
 )
 
-// reader walks the header. It copies only names.
+// reader parses the header. It copies only names.
 type reader struct {
 	data    []byte // the header, cut at maxHeaderBytes
 	clipped bool   // the file is longer than data
@@ -38,7 +38,7 @@ func (r *reader) take(n uint64) []byte {
 	return b
 }
 
-// wrong ends the reading of a header.
+// wrong ends the parsing of a header.
 func wrong(format string, args ...any) attempt.Failure {
 	return attempt.Failure{Err: fmt.Errorf(format, args...)}
 }
@@ -46,7 +46,7 @@ func wrong(format string, args ...any) attempt.Failure {
 func (r *reader) u32() uint32 { return binary.LittleEndian.Uint32(r.take(4)) }
 func (r *reader) u64() uint64 { return binary.LittleEndian.Uint64(r.take(8)) }
 
-// bytes reads a string in place.
+// bytes reads a string without copying it.
 func (r *reader) bytes(most uint64) []byte {
 	at := r.at
 	n := r.u64()
@@ -69,7 +69,7 @@ func (r *reader) name() string {
 	return string(b)
 }
 
-// value checks a value to its end and keeps where it lies.
+// value checks a whole value and keeps a reference to it.
 func (r *reader) value() Value {
 	k := r.u32()
 	v := Value{Kind: Kind(k)}

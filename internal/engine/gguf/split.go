@@ -12,9 +12,9 @@ const maxParts = 1 << 10
 
 var partName = regexp.MustCompile(`^(.+)-(\d{5})-of-(\d{5})\.gguf$`)
 
-// Parts lists the files that path is split into, by llama-gguf-split's naming
-// (NAME-00001-of-00003.gguf), in order; path alone when its name is no part's.
-// The first part holds the metadata.
+// Parts lists the files of a model that llama-gguf-split has split (NAME-00001-of-00003.gguf), in
+// order. It returns path alone if its name is not that of a part. The first part holds the
+// metadata.
 func Parts(path string) []string {
 	m := partName.FindStringSubmatch(filepath.Base(path))
 	if m == nil {
@@ -31,8 +31,8 @@ func Parts(path string) []string {
 	return out
 }
 
-// OpenParts opens all files of Parts(path), the first first, and checks that
-// they are what their names say.
+// OpenParts opens all files of Parts(path), starting with the first, and checks that they are the
+// parts that their names claim.
 func OpenParts(path string) (files []*File, err error) {
 	paths := Parts(path)
 	if err := missingPart(path); err != nil {

@@ -37,11 +37,11 @@ func (k Kind) String() string {
 	return fmt.Sprintf("kind(%d)", uint32(k))
 }
 
-// Type is how the elements of a tensor are encoded, by ggml's number.
+// Type is the encoding of a tensor's elements, by ggml's number.
 type Type uint32
 
-// The types whose layout is known here. Elements of a row are stored in blocks;
-// model dequantises them.
+// The types with a known layout. Rows are stored in blocks of elements, which package model
+// dequantises.
 const (
 	F32  Type = 0
 	F16  Type = 1
@@ -69,7 +69,7 @@ var layouts = map[Type]layout{
 	Q2_K: {"Q2_K", 256, 84}, Q3_K: {"Q3_K", 256, 110}, Q4_K: {"Q4_K", 256, 144}, Q5_K: {"Q5_K", 256, 176}, Q6_K: {"Q6_K", 256, 210},
 }
 
-// unread are types that only have a name here, for the error.
+// unread are unsupported types, with their names for the error.
 var unread = map[Type]string{
 	9: "Q8_1", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 20: "IQ4_NL", 21: "IQ3_S", 22: "IQ2_S", 23: "IQ4_XS",
 	24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4",
@@ -77,10 +77,10 @@ var unread = map[Type]string{
 
 func (t Type) Known() bool { _, ok := layouts[t]; return ok }
 
-// Block is the number of elements that are stored together.
+// Block is the number of elements of a block.
 func (t Type) Block() int { return layouts[t].block }
 
-// BlockBytes is the size of one such block.
+// BlockBytes is the size of a block in bytes.
 func (t Type) BlockBytes() int { return layouts[t].bytes }
 
 func (t Type) String() string {

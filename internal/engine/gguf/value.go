@@ -6,8 +6,7 @@ import (
 	"math"
 )
 
-// Value is a metadata value. It points into the file; what its methods return
-// is a copy.
+// Value is a metadata value. It points into the file; its methods return copies.
 type Value struct {
 	Kind Kind
 	Elem Kind // of an array
@@ -29,9 +28,9 @@ func (v Value) Flag() (value, ok bool) {
 	return v.raw[0] == 1, true
 }
 
-// Whole is the value of an integer of any width, or of an array of at least
-// one integer that are all the same (what writers make of a setting that could
-// differ by layer). false: another type, different elements, beyond int64.
+// Whole returns the value of an integer of any width. It also accepts a non-empty array of equal
+// integers, which some writers use for settings that may differ by layer. false: another type,
+// different elements, or a value beyond int64.
 func (v Value) Whole() (int64, bool) {
 	if v.Kind != Array {
 		return whole(v.Kind, v.raw)
@@ -48,7 +47,7 @@ func (v Value) Whole() (int64, bool) {
 	return first, ok
 }
 
-// Number is the value of a float or an integer.
+// Number returns the value of a float or an integer.
 func (v Value) Number() (float64, bool) {
 	switch v.Kind {
 	case Float32:
@@ -65,7 +64,7 @@ func (v Value) Texts() ([]string, bool) {
 	if v.Kind != Array || v.Elem != String {
 		return nil, false
 	}
-	out, at := make([]string, v.N), 0 // every element takes 8 bytes of the file at least
+	out, at := make([]string, v.N), 0 // every element takes at least 8 bytes of the file
 	for i := range out {
 		n := int(binary.LittleEndian.Uint64(v.raw[at:]))
 		at += 8
@@ -128,7 +127,7 @@ func whole(k Kind, raw []byte) (int64, bool) {
 	return 0, false
 }
 
-// String shows the value for messages, clipped.
+// String formats the value for messages, shortened.
 func (v Value) String() string {
 	switch {
 	case v.Kind == String:

@@ -15,9 +15,9 @@ import (
 	"github.com/shoal-llm/shoal/internal/sys/flock"
 )
 
-// The digests of large files are kept in the user's cache folder, so that a process that
-// starts again, or another one of the same machine, need not read the files to know them.
-// An entry is a file; its name is its key, and it ends with a checksum.
+// The digests of large files are cached in the user's cache folder, so that later processes of this
+// machine need not read the files again. An entry is a file. Its name is the key, and it ends with
+// a checksum.
 const (
 	digestMagic  = "shoal digests 1\n"
 	digestSuffix = ".digests"
@@ -27,9 +27,9 @@ const (
 	maxEntries   = 256             // older ones are removed
 )
 
-// Digests returns the size bytes that are kept under key, or else what compute returns, and
-// keeps that if keep then returns true. One process of a machine computes, others wait for
-// it. Without a folder that can be written every process computes.
+// Digests returns the size bytes cached under key. If there are none it returns the result of
+// compute and caches it if keep then returns true. One process of a machine computes while others
+// wait for it. Without a writable folder every process computes.
 func Digests(ctx context.Context, key [sha256.Size]byte, size int, keep func() bool, compute func() ([]byte, error)) ([]byte, error) {
 	dir, err := digestDir()
 	if err != nil {
@@ -46,7 +46,7 @@ func Digests(ctx context.Context, key [sha256.Size]byte, size int, keep func() b
 		return nil, err
 	}
 	defer unlock()
-	if kept() { // by the process that had the lock
+	if kept() { // the process that had the lock has cached it
 		return data, nil
 	}
 	data, err = compute()
@@ -56,14 +56,14 @@ func Digests(ctx context.Context, key [sha256.Size]byte, size int, keep func() b
 	return data, err
 }
 
-// lockUnless takes the lock at path, or waits for the process that has it until done returns
-// true. Where there are no locks it returns at once.
+// lockUnless takes the lock at path, or waits for its holder until done returns true. On systems
+// without locks it returns at once.
 func lockUnless(ctx context.Context, path string, done func() bool) (unlock func(), err error) {
 	for began := time.Now(); ; {
 		lock, err := flock.Open(path, flock.Own)
 		if err == nil {
 			return func() {
-				_ = os.Remove(path) // a process that waits opens a new one
+				_ = os.Remove(path) // a waiting process creates a new one
 				lock.Close()
 			}, nil
 		}
@@ -108,7 +108,7 @@ func digestSum(key [sha256.Size]byte, data []byte) [sha256.Size]byte {
 	return sha256.Sum256(slices.Concat([]byte(digestMagic), key[:], data))
 }
 
-// writeDigests does not report errors: the cache only saves time.
+// writeDigests ignores errors, because the cache only saves time.
 func writeDigests(dir, path string, key [sha256.Size]byte, data []byte) {
 	prune(dir)
 	f, err := os.CreateTemp(dir, "writing-*")
@@ -123,7 +123,7 @@ func writeDigests(dir, path string, key [sha256.Size]byte, data []byte) {
 	}
 }
 
-// prune removes the oldest files beyond maxEntries.
+// prune removes the oldest files above maxEntries.
 func prune(dir string) {
 	entries, err := os.ReadDir(dir)
 	if err != nil || len(entries) < maxEntries {

@@ -6,13 +6,13 @@ import (
 	"strings"
 )
 
-// pythonWords are the numbers that Python's json module writes and JSON does not have, each with
-// a JSON number that no Go type holds: decoding it fails, whatever the reader wants.
+// pythonWords are the non-JSON numbers that Python's json module writes. Each is replaced by a JSON
+// number that no Go type can hold, so decoding it always fails.
 var pythonWords = []struct{ word, number string }{{"NaN", "1e99999"}, {"Infinity", "2e99999"}, {"-Infinity", "-2e99999"}}
 
-// JSON returns data with numbers out of range for the bare words NaN, Infinity and -Infinity,
-// so that encoding/json accepts the file. A reader that uses such a value gets an error, see
-// Words; other readers never see it. Without such words the result is data itself.
+// JSON replaces the bare words NaN, Infinity and -Infinity in data by numbers out of range, so that
+// encoding/json accepts the file. Only a reader that uses such a value gets an error; see Words.
+// Without such words it returns data itself.
 func JSON(data []byte) []byte {
 	if !bytes.Contains(data, []byte("NaN")) && !bytes.Contains(data, []byte("Infinity")) {
 		return data
@@ -40,15 +40,14 @@ func JSON(data []byte) []byte {
 	return append(out, data[copied:]...)
 }
 
-// isValue tells whether data[from:to] stands where JSON has a value, not a name or part of
-// another word.
+// isValue reports whether data[from:to] is a JSON value, not a name or part of another word.
 func isValue(data []byte, from, to int) bool {
 	return (from == 0 || strings.IndexByte(":,[ \t\r\n", data[from-1]) >= 0) &&
 		(to == len(data) || strings.IndexByte(",]} \t\r\n", data[to]) >= 0) &&
 		!bytes.HasPrefix(bytes.TrimLeft(data[to:], " \t\r\n"), []byte(":"))
 }
 
-// Words returns a text, as of an error, with Python's words for the numbers that JSON writes.
+// Words converts the numbers that JSON wrote back to Python's words, in an error text.
 func Words(text string) string {
 	for i := len(pythonWords) - 1; i >= 0; i-- { // -Infinity before Infinity
 		text = strings.ReplaceAll(text, pythonWords[i].number, pythonWords[i].word)

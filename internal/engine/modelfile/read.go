@@ -1,5 +1,5 @@
-// Package modelfile reads the files of a checkpoint: regular files only, within a bound, and
-// JSON as Python writes it.
+// Package modelfile reads the files of a checkpoint: regular files only, up to a bound, and JSON as
+// Python writes it.
 package modelfile
 
 import (
@@ -11,7 +11,7 @@ import (
 )
 
 var (
-	// ErrNotRegular reports a FIFO, a device, a socket or a folder in place of a file.
+	// ErrNotRegular reports a FIFO, a device, a socket or a folder instead of a file.
 	ErrNotRegular = errors.New("not a regular file")
 	// ErrTooLarge reports a file above the caller's bound.
 	ErrTooLarge = errors.New("too large")

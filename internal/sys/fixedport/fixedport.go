@@ -1,6 +1,5 @@
-// Package fixedport finds ports for listeners that come back: a process writes its port
-// down, others keep it, and a later life of the process listens there again. Such a port
-// must not be one that the system hands out in between.
+// Package fixedport finds ports for listeners that a process reopens after a restart. The process
+// stores its port and others remember it, so the system must not assign it to anything in between.
 package fixedport
 
 import (
@@ -13,13 +12,13 @@ import (
 )
 
 const (
-	lowest = 10000 // below lie those of well-known services
-	few    = 1000  // ports to choose from; with fewer, somebody soon has the same
+	lowest = 10000 // well-known services use lower ports
+	few    = 1000  // the least number of ports to choose from; with fewer, two processes soon choose the same
 	tries  = 100
 )
 
-// Listen takes a TCP port of host that is free now, and that is not among those that the
-// system gives to outgoing connections and to listeners that ask for any.
+// Listen opens a free TCP port of host outside of the ephemeral range, from which the system serves
+// outgoing connections and listeners on port 0.
 func Listen(host string) (l net.Listener, err error) {
 	first, end := outside(ephemeral())
 	for range tries {
@@ -33,8 +32,8 @@ func Listen(host string) (l net.Listener, err error) {
 	return nil, fmt.Errorf("no port of %s between %d and %d can be listened at: %w", host, first, end-1, err)
 }
 
-// outside are the ports from first up to end, which leave out those from low to high:
-// the ones below, else those above, else, where nearly all are handed out, a usual choice.
+// outside returns ports [first, end) outside of the ephemeral range low to high: the ports below
+// it, otherwise those above it, otherwise a usual choice.
 func outside(low, high int) (first, end int) {
 	switch {
 	case low >= lowest+few:
@@ -45,8 +44,8 @@ func outside(low, high int) (first, end int) {
 	return lowest, 32768
 }
 
-// ephemeral are the ports that this system hands out, from low to high. Where it does not
-// say: 32768 and up, with which Linux begins; macOS and Windows begin at 49152.
+// ephemeral returns the system's ephemeral range, low to high. If it is unknown: 32768 and up, as
+// on Linux; macOS and Windows start at 49152.
 func ephemeral() (low, high int) {
 	b, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")
 	if err == nil {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestListen: no port is among those that the system hands out.
+// TestListen: no port is in the ephemeral range.
 func TestListen(t *testing.T) {
 	low, high := ephemeral()
 	if first, end := outside(low, high); first <= high && low < end {

@@ -1,5 +1,5 @@
-// Package flock locks files between processes. The kernel ends a lock with the
-// process that holds it, however that dies.
+// Package flock locks files between processes. The kernel releases a lock when its process ends,
+// however it ends.
 package flock
 
 import (
@@ -7,19 +7,19 @@ import (
 	"os"
 )
 
-// ErrHeld: another process, or another lock of this one, is in the way.
+// ErrHeld: another process, or another lock of this process, holds the file.
 var ErrHeld = errors.New("flock: held by another")
 
-// Kind is what a lock lets others do, and whether it waits for them.
+// Kind is the kind of a lock.
 type Kind uint8
 
 const (
-	Share Kind = iota // with other Shares; waits
-	Own               // alone; waits for nobody: ErrHeld
+	Share Kind = iota // shared with other Shares; waits
+	Own               // exclusive; does not wait: ErrHeld
 )
 
-// Open locks the file at path, which it makes when it is not there, until the file is
-// closed. With ErrHeld the file is open too, for what its holder wrote; close it.
+// Open locks the file at path until it is closed, and creates it if it is missing. With ErrHeld it
+// returns the file open too, to read what its holder wrote; the caller closes it.
 func Open(path string, k Kind) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 // ErrFault reports that a mapped byte could not be read: its file was truncated, or its disk failed.
 var ErrFault = errors.New("mmap: a mapped file was truncated, or cannot be read")
 
-// Guard calls f and returns ErrFault if f reads a mapped byte that is not there. Without Guard
-// such a read ends the process. It covers the calling goroutine, not those that f starts.
+// Guard calls f and returns ErrFault if f reads a mapped byte that is missing. Without Guard such a
+// read ends the process. It covers only the calling goroutine, not those that f starts.
 func Guard(f func()) (err error) {
 	before := debug.SetPanicOnFault(true)
 	defer func() {

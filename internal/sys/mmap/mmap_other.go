@@ -7,8 +7,7 @@ import (
 	"os"
 )
 
-// File reads the file where nothing maps it. The caller has checked that it
-// holds size bytes.
+// File reads the file on systems without mmap. The caller has checked that it has size bytes.
 func File(f *os.File, size int) (data []byte, unmap func() error, err error) {
 	data = make([]byte, size)
 	if _, err := io.ReadFull(io.NewSectionReader(f, 0, int64(size)), data); err != nil {

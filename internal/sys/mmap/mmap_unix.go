@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// File maps size bytes of f, read only. The caller has checked that the file
-// holds that many. unmap ends the mapping; no byte of it may be touched then.
+// File maps size bytes of f, read only. The caller has checked that it has that many. After unmap
+// no byte of data may be touched.
 func File(f *os.File, size int) (data []byte, unmap func() error, err error) {
 	data, err = unix.Mmap(int(f.Fd()), 0, size, unix.PROT_READ, unix.MAP_SHARED)
 	if err != nil {

@@ -2,12 +2,11 @@
 
 package openfiles
 
-// Count is the number of files that this process may open, and the number that are open; 0: not
-// known.
+// Count returns the limit of open files of this process and the number that are open; 0: unknown.
 func Count() (limit, open int) { return 0, 0 }
 
-// Limit is the number of files that this process may open; 0: not known.
+// Limit returns the limit of open files of this process; 0: unknown.
 func Limit() int { return 0 }
 
-// Exhausted reports whether an error says that no more files can be opened.
+// Exhausted reports whether an error means that no more files can be opened.
 func Exhausted(error) bool { return false }

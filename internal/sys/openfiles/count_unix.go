@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Count is the number of files that this process may open, and the number that are open; 0: not
-// known. Go raises the soft limit to the hard one at the start of a process.
+// Count returns the limit of open files of this process and the number that are open; 0: unknown.
+// At start Go raises the soft limit to the hard one.
 func Count() (limit, open int) {
 	limit = Limit()
 	if limit == 0 {
@@ -24,7 +24,7 @@ func Count() (limit, open int) {
 	return limit, len(list)
 }
 
-// Limit is the number of files that this process may open; 0: not known.
+// Limit returns the limit of open files of this process; 0: unknown.
 func Limit() int {
 	var r unix.Rlimit
 	if unix.Getrlimit(unix.RLIMIT_NOFILE, &r) != nil || uint64(r.Cur) > 1<<30 {
@@ -33,7 +33,7 @@ func Limit() int {
 	return int(r.Cur)
 }
 
-// Exhausted reports whether an error says that no more files can be opened.
+// Exhausted reports whether an error means that no more files can be opened.
 func Exhausted(err error) bool {
 	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
 }

@@ -6,10 +6,10 @@ import (
 	"sync"
 )
 
-// dials keeps files for connections that this process opens to others: a new epoch needs some.
+// dials reserves files for outgoing connections, which a new epoch needs.
 var dials = sync.OnceValue(func() *Reserve { return newReserve(16, 16) })
 
-// Dial connects like net.Dialer, with a reserved file when the process has no other left.
+// Dial connects like net.Dialer. If the process has no free file left, it uses a reserved one.
 func Dial(ctx context.Context, network, address string) (net.Conn, error) {
 	r := dials()
 	r.Fill()
@@ -21,5 +21,5 @@ func Dial(ctx context.Context, network, address string) (net.Conn, error) {
 	}
 }
 
-// Refill takes back the files that Dial has used, as far as there are files.
+// Refill reopens the reserved files that Dial has used, as far as files are free.
 func Refill() { dials().Fill() }

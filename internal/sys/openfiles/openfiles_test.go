@@ -13,7 +13,7 @@ func TestMaxStrangers(t *testing.T) {
 	}
 }
 
-// closed is a connection that says whether it was closed.
+// closed is a connection that records whether it was closed.
 type closed struct {
 	net.Conn
 	is bool
@@ -21,7 +21,7 @@ type closed struct {
 
 func (c *closed) Close() error { c.is = true; return nil }
 
-// TestStrangers: the oldest connection makes room, unless it was trusted or closed.
+// TestStrangers: the oldest connection is closed, unless it was trusted or closed before.
 func TestStrangers(t *testing.T) {
 	s := NewStrangers(2)
 	var conns []*closed
@@ -55,7 +55,7 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
-// TestReserve: what is lent comes back, and a closed reserve holds nothing.
+// TestReserve: lent files are reopened, and a closed reserve holds none.
 func TestReserve(t *testing.T) {
 	r := &Reserve{want: 3}
 	r.Fill()

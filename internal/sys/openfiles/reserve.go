@@ -5,15 +5,16 @@ import (
 	"sync"
 )
 
-// Reserve holds files open that serve for nothing. Its owner gives one up when it needs a
-// connection and the process has no other file left.
+// Reserve holds idle open files. Its owner closes one when it needs a connection and the process
+// has no free file left.
 type Reserve struct {
 	want int
 	mu   sync.Mutex
 	held []*os.File
 }
 
-// NewReserve is for the connections of a listener: an eighth of all files, 64 at most. Close it.
+// NewReserve returns a reserve for a listener: an eighth of all files, at most 64. The caller
+// closes it.
 func NewReserve() *Reserve { return newReserve(8, 64) }
 
 func newReserve(part, most int) *Reserve {
@@ -22,7 +23,8 @@ func newReserve(part, most int) *Reserve {
 	return r
 }
 
-// Lend closes one of the files: the next connection can have its place. false: none is left.
+// Lend closes one of the files, which frees its place for a connection. It returns false if none is
+// left.
 func (r *Reserve) Lend() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -35,8 +37,8 @@ func (r *Reserve) Lend() bool {
 	return true
 }
 
-// Fill takes back what was lent, as far as there are files. Call it after a connection was
-// accepted, and after one was closed.
+// Fill reopens lent files, as far as files are free. Call it after accepting and after closing a
+// connection.
 func (r *Reserve) Fill() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -49,7 +51,7 @@ func (r *Reserve) Fill() {
 	}
 }
 
-// Close gives all files back.
+// Close closes all files.
 func (r *Reserve) Close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

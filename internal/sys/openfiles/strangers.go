@@ -1,8 +1,8 @@
-// Package openfiles divides the files that a process may open, so that connections of strangers
-// do not take those of everything else. Every open connection is a file.
+// Package openfiles divides the open files of a process, so that unauthenticated connections cannot
+// use up all of them. Every connection is an open file.
 //
-// A listener holds at most MaxStrangers connections that have not proved who they are
-// (Strangers). A Reserve keeps some files for the listener of the API.
+// A listener holds at most MaxStrangers unauthenticated connections (Strangers). A Reserve keeps
+// some files for the listener of the API.
 package openfiles
 
 import (
@@ -10,15 +10,16 @@ import (
 	"sync"
 )
 
-// strangersPart is the part of all files that the strangers of one listener may take.
+// strangersPart: the unauthenticated connections of one listener may use 1/strangersPart of all
+// files.
 const (
 	strangersPart = 16
 	fewStrangers  = 4
 	manyStrangers = 1024
 )
 
-// MaxStrangers is how many connections a listener may hold that have not proved who they are: a
-// sixteenth of the files, from 4 to 1024.
+// MaxStrangers is how many unauthenticated connections a listener may hold: a sixteenth of the
+// files, from 4 to 1024.
 func MaxStrangers() int { return strangersOf(Limit()) }
 
 func strangersOf(limit int) int {
@@ -28,16 +29,15 @@ func strangersOf(limit int) int {
 	return max(fewStrangers, min(limit/strangersPart, manyStrangers))
 }
 
-// Strangers are the connections of a listener that have not proved who they are. When one more
-// comes than there may be, the oldest is closed: a peer proves itself within moments, and a
-// connection that idles is the oldest soon.
+// Strangers are the unauthenticated connections of a listener. Above the limit the oldest is
+// closed: a legitimate peer authenticates within moments, so the oldest is an idle one.
 type Strangers struct {
 	most  int
 	mu    sync.Mutex
 	byAge []*Stranger // the oldest first
 }
 
-// NewStrangers holds at most that many connections.
+// NewStrangers returns a set of at most most connections.
 func NewStrangers(most int) *Strangers { return &Strangers{most: most} }
 
 // Stranger is a connection that counts until it is closed or trusted.
@@ -62,7 +62,7 @@ func (s *Strangers) Admit(c net.Conn) *Stranger {
 	return in
 }
 
-// Trust ends the count of a connection whose peer has proved who it is.
+// Trust stops counting a connection whose peer has authenticated.
 func (c *Stranger) Trust() {
 	c.of.mu.Lock()
 	defer c.of.mu.Unlock()

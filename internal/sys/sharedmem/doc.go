@@ -1,8 +1,8 @@
-// Package sharedmem is memory that processes of one machine hold once for all of them: parts
-// that are named by a hash of what they hold, filled by whoever needs one first, and given back
-// to the system when nobody has them any more. Its file has no name: with the last process that
-// has it open it is gone, however they ended. What a process holds, and what it fills, it says by
-// locks, which end with it too.
+// Package sharedmem is memory that the processes of one machine share. It consists of parts, which
+// are named by a hash of their contents. The first process that needs a part fills it. A part that
+// no process holds is returned to the system. The backing file has no name, so it disappears with
+// the last process that has it open. Locks record which process holds or fills a part, and they end
+// with the process.
 package sharedmem
 
 import (
@@ -10,14 +10,14 @@ import (
 	"errors"
 )
 
-// Key names what a part holds.
+// Key is the hash of a part's contents.
 type Key = [sha256.Size]byte
 
 var (
-	// ErrUnsupported: this system has no such memory, or none in huge pages.
+	// ErrUnsupported: this system has no such memory, or not in huge pages.
 	ErrUnsupported = errors.New("sharedmem: not on this system")
-	// ErrFull: no part more has a place.
+	// ErrFull: there is no room for another part.
 	ErrFull = errors.New("sharedmem: full")
-	// ErrForeign: the file is none of Create's, or what it says cannot be.
+	// ErrForeign: the file was not made by Create, or its directory is invalid.
 	ErrForeign = errors.New("sharedmem: not a file of parts")
 )

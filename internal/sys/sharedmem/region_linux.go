@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The file begins with a directory: a header and an entry for each part there ever was. A part
-// has its place for good; while nobody holds it no memory stands behind it.
+// The file starts with a directory: a header and an entry for each part ever used. A part keeps its
+// place for good. While no process holds it, no memory backs it.
 const (
 	magic      = 0x31747261506c6f68 // "holPart1"
 	regionSize = 1 << 38            // of addresses, not of memory
@@ -24,14 +24,14 @@ const (
 	directory  = 256 << 10
 	entrySize  = int(unsafe.Sizeof(entry{}))
 	maxParts   = directory/entrySize - 1
-	look       = 2 * time.Millisecond // of who waits for another process to fill a part
+	look       = 2 * time.Millisecond // the polling interval while another process fills a part
 )
 
-// header is the first entry's place.
+// header occupies the place of the first entry.
 type header struct {
 	magic uint64
 	parts uint64 // entries that follow
-	next  uint64 // where the next part goes
+	next  uint64 // place of the next part
 	_     [40]byte
 }
 
@@ -42,24 +42,23 @@ type entry struct {
 	_     [12]byte
 }
 
-// States of a part. One that is being filled by nobody is torn.
+// States of a part. A part in state filling whose filler is gone is incomplete.
 const (
 	empty uint32 = iota
 	filling
 	filled
 )
 
-// Bytes of the file that are locked, not written: far behind all parts, so that nobody sees a
-// lock in the way of anything else.
+// Offsets of single-byte locks. They are far beyond all parts and never written.
 const (
-	lockDirectory = 1 << 60 // alone: who looks a part up
-	lockHolders   = 2 << 60 // + number: shared by who holds it, alone by who empties it
-	lockFillers   = 3 << 60 // + number: alone, by who fills it
+	lockDirectory = 1 << 60 // exclusive: the process that looks a part up
+	lockHolders   = 2 << 60 // + number: shared by holders, exclusive while emptying the part
+	lockFillers   = 3 << 60 // + number: exclusive, the filler
 )
 
-// Create makes a file for parts, to be handed to the processes that share them. It has no
-// memory yet. ErrUnsupported where parts could not lie in huge pages: weights would be read a
-// fifth slower, which is more than sharing gains where one process reads alone.
+// Create makes a file for parts, without memory yet, to hand to the processes that share it. It
+// returns ErrUnsupported if the parts cannot be in huge pages. Without those, weights are read a
+// fifth slower, which costs more than sharing gains for a single process.
 func Create() (*os.File, error) {
 	fd, err := unix.MemfdCreate("shoal-shared", unix.MFD_CLOEXEC)
 	if err != nil {
@@ -69,7 +68,7 @@ func Create() (*os.File, error) {
 	err = prepare(fd)
 	if err == nil {
 		var r *Region
-		if r, err = Open(f); err == nil { // as those will to whom it is given, with limits like this process's
+		if r, err = Open(f); err == nil { // as the processes that receive it will, under the same limits
 			err = r.Close()
 		}
 	}
@@ -81,7 +80,7 @@ func Create() (*os.File, error) {
 
 func prepare(fd int) error {
 	var most unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_FSIZE, &most); err != nil || most.Cur < regionSize { // else a signal would tell
+	if err := unix.Getrlimit(unix.RLIMIT_FSIZE, &most); err != nil || most.Cur < regionSize { // a write beyond the limit would end in a signal
 		return errors.Join(ErrUnsupported, err, errors.New("the size of files is limited"))
 	}
 	if err := unix.Ftruncate(fd, 2*hugeSize); err != nil {
@@ -93,7 +92,7 @@ func prepare(fd int) error {
 	}
 	defer func() { _ = m.free() }()
 	probe := m.bytes
-	probe[0] = 1 // there must be something
+	probe[0] = 1 // collapse needs a page that exists
 	if err := collapse(probe[:hugeSize]); err != nil {
 		return fmt.Errorf("%w: no huge pages: %w", ErrUnsupported, err)
 	}
@@ -108,7 +107,7 @@ func prepare(fd int) error {
 	return nil
 }
 
-// mapping is a file in memory, at a huge page's place: those lie in a file as they do in memory.
+// mapping is a mapped file, aligned to huge pages, as huge pages of a file require.
 type mapping struct {
 	bytes []byte
 	whole unsafe.Pointer
@@ -130,8 +129,8 @@ func mapFile(fd, size int) (m mapping, err error) {
 
 func (m *mapping) free() error { return unix.MunmapPtr(m.whole, m.size) }
 
-// collapse makes huge pages of what lies in b, or makes the huge pages of the file this
-// process's too. Another process that does the same at once may be in the way for a moment.
+// collapse converts the memory of b to huge pages, or maps the file's huge pages into this process.
+// Another process that does the same can make it fail for a moment, so it retries.
 func collapse(b []byte) error {
 	var err error
 	for try := range 20 {
@@ -150,11 +149,11 @@ func collapse(b []byte) error {
 // Region is a process's view of the parts.
 type Region struct {
 	file *os.File
-	all  []byte // m's
+	all  []byte // the bytes of m
 	m    mapping
 
 	mu   sync.Mutex
-	held map[Key]*held // by this process
+	held map[Key]*held // parts that this process holds
 }
 
 type held struct {
@@ -163,10 +162,10 @@ type held struct {
 	mine   bool // this process fills it
 }
 
-// Open maps the parts of a file of Create's that was handed to this process; the file remains
-// the caller's.
+// Open maps the parts of a file that Create made and this process received. The caller keeps the
+// file.
 func Open(f *os.File) (*Region, error) {
-	own, err := os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", f.Fd()), os.O_RDWR, 0) // with locks of its own
+	own, err := os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", f.Fd()), os.O_RDWR, 0) // a new open file description, with locks of its own
 	if err != nil {
 		return nil, errors.Join(ErrUnsupported, err)
 	}
@@ -184,7 +183,7 @@ func Open(f *os.File) (*Region, error) {
 	return r, nil
 }
 
-// Close lets go of everything; no part may be used afterwards. Twice is safe.
+// Close releases everything; no part may be used afterwards. It may be called twice.
 func (r *Region) Close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -199,7 +198,7 @@ func (r *Region) header() *header { return (*header)(unsafe.Pointer(&r.all[0])) 
 
 func (r *Region) entry(i int) *entry { return (*entry)(unsafe.Pointer(&r.all[(i+1)*entrySize])) }
 
-// lock locks or unlocks one byte of the file; wait says whether to wait for who is in the way.
+// lock locks or unlocks one byte of the file. wait: wait for conflicting locks.
 func (r *Region) lock(kind int16, at int64, wait bool) error {
 	cmd := unix.F_OFD_SETLK
 	if wait {
@@ -213,12 +212,12 @@ func (r *Region) lock(kind int16, at int64, wait bool) error {
 	}
 }
 
-// unlock cannot fail while the file is open, and with the file the lock goes.
+// unlock cannot fail while the file is open. Closing the file releases the lock too.
 func (r *Region) unlock(at int64) { _ = r.lock(unix.F_UNLCK, at, false) }
 
 func inTheWay(err error) bool { return errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) }
 
-// find is the number of the part under a key, of n bytes, which gets a place if it has none.
+// find returns the number of the part with a key and n bytes. A new part gets a place.
 func (r *Region) find(key Key, n int) (int, error) {
 	if err := r.lock(unix.F_WRLCK, lockDirectory, true); err != nil {
 		return 0, err
@@ -248,7 +247,7 @@ func (r *Region) find(key Key, n int) (int, error) {
 	return int(h.parts) - 1, nil
 }
 
-// Part is one part, as this process has it.
+// Part is a process's reference to one part.
 type Part struct {
 	r      *Region
 	key    Key
@@ -257,9 +256,9 @@ type Part struct {
 	closed atomic.Bool
 }
 
-// Take returns the part under key, of n bytes, which is the caller's until Close. If Filled says
-// so it holds what it is to hold, and is not to be written; else it is zero, and the caller's to
-// fill: others wait until Done. Take waits while another process fills it.
+// Take returns the part of n bytes under key, for the caller until Close. If Filled, it has its
+// contents and must not be written. Otherwise it is zero and the caller must fill it, then call
+// Done; others wait until then. Take waits while another process fills it.
 func (r *Region) Take(ctx context.Context, key Key, n int) (*Part, error) {
 	if n <= 0 || n > regionSize {
 		return nil, fmt.Errorf("%w: a part of %d bytes", ErrFull, n)
@@ -279,7 +278,7 @@ func (r *Region) Take(ctx context.Context, key Key, n int) (*Part, error) {
 	}
 }
 
-// take is Take; nil: another fills it.
+// take is Take without waiting. It returns nil while another process fills the part.
 func (r *Region) take(key Key, n int) (*Part, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -310,10 +309,10 @@ func (r *Region) take(key Key, n int) (*Part, error) {
 		case err != nil:
 			return nil, errors.Join(err, r.drop(key))
 		}
-		if p.filled = e.state.Load() == filled; p.filled { // just now
+		if p.filled = e.state.Load() == filled; p.filled { // filled in the meantime
 			r.unlock(lockFillers + int64(h.number))
 		} else {
-			if e.state.Swap(filling) == filling { // who began it is gone
+			if e.state.Swap(filling) == filling { // its filler has died
 				if err := r.punch(e); err != nil {
 					return nil, errors.Join(err, r.drop(key))
 				}
@@ -325,8 +324,8 @@ func (r *Region) take(key Key, n int) (*Part, error) {
 	return p, nil
 }
 
-// drop lets go of a part that no reference of this process is left of, and empties it if no
-// other process has it; the lock is held.
+// drop releases a part without references in this process, and frees its memory if no other process
+// holds it. The lock is held.
 func (r *Region) drop(key Key) error {
 	h := r.held[key]
 	if h == nil || h.refs > 0 {
@@ -337,7 +336,7 @@ func (r *Region) drop(key Key) error {
 	if h.mine {
 		r.unlock(lockFillers + int64(h.number))
 	}
-	r.unlock(at) // of several who let go at once the last one can lock it alone
+	r.unlock(at) // if several release it at once, the last one gets the exclusive lock
 	err := r.lock(unix.F_WRLCK, at, false)
 	if inTheWay(err) {
 		return nil
@@ -351,19 +350,19 @@ func (r *Region) drop(key Key) error {
 	return err
 }
 
-// punch gives a part's memory back; it is zero then.
+// punch frees a part's memory; the part is zero afterwards.
 func (r *Region) punch(e *entry) error {
 	n := int64(e.n+pageSize-1) &^ (pageSize - 1)
 	return unix.Fallocate(int(r.file.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, int64(e.at), n)
 }
 
-// Bytes are the part's.
+// Bytes returns the part's memory.
 func (p *Part) Bytes() []byte { return p.bytes }
 
-// Filled says that somebody has filled it.
+// Filled reports whether the part has its contents.
 func (p *Part) Filled() bool { return p.filled }
 
-// Done tells that who took it has filled it.
+// Done reports that the caller has filled the part.
 func (p *Part) Done() {
 	r := p.r
 	r.mu.Lock()
@@ -377,8 +376,8 @@ func (p *Part) Done() {
 	r.unlock(lockFillers + int64(h.number))
 }
 
-// Close gives the part back; twice is safe. One that was to be filled and is not is begun anew
-// by whoever wants it.
+// Close releases the part; it may be called twice. If its filler closes it without Done, the next
+// process that takes it starts anew.
 func (p *Part) Close() error {
 	if p.closed.Swap(true) {
 		return nil
@@ -394,8 +393,8 @@ func (p *Part) Close() error {
 	return r.drop(p.key)
 }
 
-// Huge asks for huge pages under all parts of this process, and says how many stretches of that
-// size they have, and how many lie in such pages now.
+// Huge requests huge pages for all parts of this process. It returns the number of huge-page-sized
+// pieces in huge pages, and the number of all such pieces.
 func (r *Region) Huge() (huge, all int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 // Region is a process's view of the parts.
 type Region struct{}
 
-// Part is one part, as this process has it.
+// Part is a process's reference to one part.
 type Part struct{}
 
 func Create() (*os.File, error)       { return nil, ErrUnsupported }

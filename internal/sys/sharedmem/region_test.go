@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// regions are views of one file, as those of as many processes.
+// regions opens one file several times, as several processes would.
 func regions(t *testing.T, n int) (*os.File, []*Region) {
 	t.Helper()
 	f, err := Create()
@@ -58,7 +58,8 @@ func memory(t *testing.T, f *os.File) int64 {
 	return st.Sys().(*syscall.Stat_t).Blocks * 512
 }
 
-// What one process fills others have, without memory of their own, until the last one lets go.
+// A part that one process filled is shared without further memory, until the last process releases
+// it.
 func TestPartsAreShared(t *testing.T) {
 	f, r := regions(t, 3)
 	least := memory(t, f)
@@ -88,7 +89,7 @@ func TestPartsAreShared(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got := memory(t, f); got > least+2<<20 { // a huge page holds the directory
+	if got := memory(t, f); got > least+2<<20 { // a huge page of the directory
 		t.Errorf("%d bytes of memory, %d before, when nobody has parts", got, least)
 	}
 	for _, x := range take(t, r[2], 1, 5<<20, false).Bytes() {
@@ -98,7 +99,7 @@ func TestPartsAreShared(t *testing.T) {
 	}
 }
 
-// A part that somebody fills is waited for; one that was left half full is begun anew.
+// Take waits for a part that another process fills, and restarts one that was left half full.
 func TestPartsAreWaitedFor(t *testing.T) {
 	_, r := regions(t, 2)
 	for _, c := range []struct {
@@ -131,7 +132,7 @@ func TestPartsAreWaitedFor(t *testing.T) {
 	}
 }
 
-// What the directory says is not believed, and what has no place is refused.
+// An invalid directory is refused, and so is a part without room.
 func TestForeignParts(t *testing.T) {
 	f, r := regions(t, 1)
 	p := take(t, r[0], 1, 100, false)
@@ -178,7 +179,7 @@ func TestForeignParts(t *testing.T) {
 	}
 }
 
-// Processes that take, fill, leave and give back parts at random always have what the key says.
+// Processes that take, fill, abandon and release parts at random always see the right contents.
 func TestPartsAtRandom(t *testing.T) {
 	_, r := regions(t, 4)
 	var all sync.WaitGroup
