@@ -2,8 +2,8 @@ package sampler
 
 import "math"
 
-// edit remembers a logit as it was, so that raw logprobs can be computed after
-// the choice without a copy of the vocabulary.
+// edit records the original value of a logit, so that raw logprobs can be computed after the choice
+// without a copy of the vocabulary.
 type edit struct {
 	token int32
 	logit float32
@@ -39,9 +39,9 @@ func (s *Scratch) adjust(logits []float32, p *Params, h *History) {
 	}
 }
 
-// penalise: repetition as in CTRL (Keskar et al., 2019, section 4.1) in Hugging
-// Face's form, then OpenAI's frequency and presence penalties. The explicit
-// conversions forbid fused multiply-add.
+// penalise applies the repetition penalty of CTRL (Keskar et al., 2019, section 4.1) in Hugging
+// Face's form, then OpenAI's frequency and presence penalties. The explicit conversions prevent
+// fused multiply-add.
 func penalise(l float32, p *Params, outputs int32) float32 {
 	if p.repeats() {
 		if l > 0 {
@@ -57,7 +57,7 @@ func penalise(l float32, p *Params, outputs int32) float32 {
 	return l
 }
 
-// edit returns the place of a token's logit; tokens outside the vocabulary have none.
+// edit returns a pointer to a token's logit; false for tokens outside the vocabulary.
 func (s *Scratch) edit(logits []float32, token int32) (*float32, bool) {
 	if token < 0 || int(token) >= len(logits) {
 		return nil, false

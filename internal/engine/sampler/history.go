@@ -2,11 +2,10 @@ package sampler
 
 import "slices"
 
-// History counts the tokens of one sequence for the penalties and MinTokens, and has its
-// output for the bad words.
-// The zero value is empty and ready. It is not safe for concurrent use.
+// History counts the tokens of one sequence for the penalties and MinTokens, and holds its output
+// for the bad words. The zero value is empty and ready. It is not safe for concurrent use.
 type History struct {
-	index   map[int32]int32 // token -> place in seen
+	index   map[int32]int32 // token -> index in seen
 	seen    []seenToken     // in order of first appearance
 	outputs []int32         // the generated tokens
 }
@@ -25,15 +24,15 @@ func (h *History) Add(prompt []int32) {
 
 // AddOutput counts one generated token.
 func (h *History) AddOutput(token int32) {
-	i := h.place(token) // first: it may move seen
+	i := h.place(token) // before indexing: place may reallocate seen
 	h.seen[i].outputs++
 	h.outputs = append(h.outputs, token)
 }
 
-// Distinct is the number of different tokens.
+// Distinct is the number of distinct tokens.
 func (h *History) Distinct() int { return len(h.seen) }
 
-// Undo takes the newest generated token back; distinct is what Distinct was before it.
+// Undo removes the newest generated token. distinct is the value of Distinct before it was added.
 func (h *History) Undo(token int32, distinct int) {
 	i := h.index[token]
 	h.seen[i].outputs--
@@ -44,7 +43,7 @@ func (h *History) Undo(token int32, distinct int) {
 	}
 }
 
-// Outputs is the number of generated tokens. A nil History has none.
+// Outputs is the number of generated tokens; 0 for a nil History.
 func (h *History) Outputs() int {
 	if h == nil {
 		return 0
@@ -52,13 +51,13 @@ func (h *History) Outputs() int {
 	return len(h.outputs)
 }
 
-// endsWith reports that the newest generated tokens are these.
+// endsWith reports whether the newest generated tokens are these.
 func (h *History) endsWith(tokens []int32) bool {
 	n := h.Outputs() - len(tokens)
 	return len(tokens) == 0 || n >= 0 && slices.Equal(h.outputs[n:], tokens)
 }
 
-// UndoPrompt takes the newest token back, one of the prompt.
+// UndoPrompt removes the newest token, which must be one of the prompt.
 func (h *History) UndoPrompt(token int32, distinct int) {
 	if int(h.index[token]) >= distinct {
 		delete(h.index, token)

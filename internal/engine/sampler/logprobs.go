@@ -5,10 +5,9 @@ import (
 	"slices"
 )
 
-// Logprobs scores a given token under the unmodified logits and lists the k
-// most likely tokens; used for chosen tokens and for prompt tokens alike.
-// Impossible tokens (-Inf or NaN logits) score -Inf and are left out of Top.
-// Logits are only read.
+// Logprobs scores a given token under the unmodified logits and lists the k most likely tokens. It
+// serves chosen tokens and prompt tokens. Impossible tokens (-Inf or NaN logits) score -Inf and are
+// not in Top. The logits are only read.
 func Logprobs(logits []float32, token int32, k int, s *Scratch) Result {
 	if s == nil {
 		s = new(Scratch)
@@ -34,7 +33,7 @@ func Logprobs(logits []float32, token int32, k int, s *Scratch) Result {
 	return r
 }
 
-// normaliser is log-softmax: logprob = (logit - top) - logSum.
+// normaliser computes log-softmax: logprob = (logit - top) - logSum.
 type normaliser struct {
 	top    float32
 	logSum float64 // log sum exp(logit - top), summed in token order

@@ -2,9 +2,9 @@ package sampler
 
 import "math"
 
-// exp and log are ours because those of package math are assembly on some
-// architectures and may differ in the last bit. Every product that is added to
-// something is converted explicitly, which forbids a fused multiply-add.
+// exp and log are implemented here because those of package math are assembly on some architectures
+// and may differ in the last bit. Every product that is added to something is converted explicitly,
+// which prevents fused multiply-add.
 
 // expTable[j] = 2^(j/32), correctly rounded.
 var expTable = [32]float64{

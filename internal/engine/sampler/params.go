@@ -1,10 +1,9 @@
 // Package sampler turns the logits of one position into one token.
 //
-// Sample is a pure function of its arguments: random numbers are drawn from a
-// counter (seed, position), probabilities are integers, so that their sums do
-// not depend on the order of addition, and exp and log are this package's own.
-// The same request therefore yields the same tokens on any machine, in any
-// batch, and again after a node was lost.
+// Sample is a pure function of its arguments. Random numbers come from a counter (seed, position).
+// Probabilities are integers, so their sums do not depend on the order of addition. exp and log are
+// this package's own. So the same request yields the same tokens on any machine, in any batch, and
+// after the loss of a node.
 package sampler
 
 import (
@@ -16,14 +15,14 @@ import (
 	"github.com/shoal-llm/shoal/internal/text/grammar"
 )
 
-// Bias is added to the logit of one token before anything else.
+// Bias is added to the logit of one token before all other changes.
 type Bias struct {
 	Token int32
 	Value float32 // [-100, 100], as OpenAI's logit_bias
 }
 
-// Params is what a request says about sampling. Start from Default: the zero
-// value means temperature 0, and TopP 0 keeps only the most likely token.
+// Params are the sampling parameters of a request. Start from Default: in the zero value
+// Temperature is 0, and TopP 0 keeps only the most likely token.
 type Params struct {
 	Temperature       float32 // 0: greedy, lowest token id on a tie
 	TopP              float32 // [0, 1]; 1: off; 0: the most likely token only
@@ -34,19 +33,19 @@ type Params struct {
 	TopK              int     // 0 or -1: off
 	Seed              uint64
 	LogitBias         []Bias    // sorted by token, no duplicates
-	Allowed           []uint64  // a bit for each token that may be drawn, 64 ids a word; nil: any
-	BadWords          [][]int32 // the last token of each is held back while the output ends with the others (vLLM)
+	Allowed           []uint64  // one bit per token that may be drawn, 64 ids a word; nil: any
+	BadWords          [][]int32 // the last token of each is banned while the output ends with the others (vLLM)
 	Logprobs          int       // -1: none; 0: of the chosen token; k: also the k most likely
-	MinTokens         int       // output tokens before any of Stop may be chosen
-	Stop              []int32   // ids held back until MinTokens
+	MinTokens         int       // the number of output tokens before which no token of Stop may be chosen
+	Stop              []int32   // ids banned until MinTokens
 
-	// Grammar is what the output must fit; nil: anything. The caller of Sample keeps the
-	// state and says what it allows.
+	// Grammar constrains the output; nil: anything. The caller of Sample keeps the grammar's state
+	// and passes the allowed tokens.
 	Grammar *grammar.Spec
 
-	// Trace are the tokens of the output, one after the other, in place of those that are
-	// drawn (vLLM's trace replay): a model of random weights then decodes a real text. The
-	// cost is that of drawing. With it there is no grammar, and there are no log-probabilities.
+	// Trace are output tokens to use, in order, instead of the sampled ones (vLLM's trace replay).
+	// So a model with random weights decodes a real text at the cost of sampling. It excludes a
+	// grammar and log-probabilities.
 	Trace []int32
 }
 
@@ -55,18 +54,18 @@ func Default() Params {
 	return Params{Temperature: 1, TopP: 1, RepetitionPenalty: 1, Logprobs: -1}
 }
 
-// Greedy reports that argmax of the unmodified logits decides and no logprobs
-// are wanted: the cluster may reduce (maximum, index) instead of gathering logits.
+// Greedy reports whether the argmax of the unmodified logits decides and no logprobs are wanted.
+// The cluster may then reduce (maximum, index) instead of gathering logits.
 func (p *Params) Greedy() bool {
 	return p.argmax() && p.Logprobs < 0 && !p.edits() && p.Allowed == nil && p.Grammar == nil
 }
 
-// argmax reports that the most likely token is chosen whatever the draw is.
+// argmax reports whether the most likely token is chosen for every random number.
 func (p *Params) argmax() bool {
 	return p.Temperature == 0 || p.TopK == 1 || p.TopP == 0
 }
 
-// edits reports that logits are changed before sampling.
+// edits reports whether logits are changed before sampling.
 func (p *Params) edits() bool {
 	return len(p.LogitBias) > 0 || len(p.BadWords) > 0 || p.penalises() || (p.MinTokens > 0 && len(p.Stop) > 0)
 }
@@ -75,15 +74,17 @@ func (p *Params) penalises() bool {
 	return p.repeats() || p.PresencePenalty != 0 || p.FrequencyPenalty != 0
 }
 
-// repeats treats an unset (0) penalty as off, so that it can never divide by zero.
+// repeats reports whether the repetition penalty is on. 0 (unset) means off, so nothing is divided
+// by zero.
 func (p *Params) repeats() bool { return p.RepetitionPenalty != 1 && p.RepetitionPenalty > 0 }
 
-// ParamError names the request parameter (OpenAI's spelling) that was wrong.
+// ParamError names the wrong request parameter, in OpenAI's spelling.
 type ParamError struct{ Param, Message string }
 
 func (e *ParamError) Error() string { return "sampler: " + e.Param + " " + e.Message }
 
-// Validate checks every range, given the size of the model's vocabulary. Errors are *ParamError.
+// Validate checks every range, given the size of the model's vocabulary. Its errors are
+// *ParamError.
 func (p *Params) Validate(vocab int) error {
 	ranges := []struct {
 		name      string

@@ -2,9 +2,9 @@ package sampler
 
 import "math/bits"
 
-// philox is Philox 4x32-10: ten rounds that turn a counter into four random
-// words. There is no state to carry, so a replayed position draws the same
-// number. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
+// philox is Philox 4x32-10: ten rounds that turn a counter into four random words. It has no state,
+// so a replayed position draws the same number. Salmon et al., "Parallel random numbers: as easy as
+// 1, 2, 3", SC 2011.
 func philox(counter [4]uint32, key [2]uint32) [4]uint32 {
 	const m0, m1 = 0xD2511F53, 0xCD9E8D57
 	const w0, w1 = 0x9E3779B9, 0xBB67AE85

@@ -7,10 +7,10 @@ import (
 )
 
 var (
-	// ErrNoCandidate: every logit of the model is NaN or -Inf, so the checkpoint or a kernel
-	// is broken.
+	// ErrNoCandidate: every logit of the model is NaN or -Inf, so the checkpoint or a kernel is
+	// broken.
 	ErrNoCandidate = errors.New("sampler: no token can be chosen: every logit of the model is NaN or -Inf; the checkpoint may be damaged")
-	// ErrBanned: the model has candidates, and the settings of the request ban them all.
+	// ErrBanned: the settings of the request ban every candidate of the model.
 	ErrBanned = errors.New("sampler: no token is left to choose: allowed_token_ids, bad_words, min_tokens, logit_bias and the grammar of this request ban every token at this place")
 )
 
@@ -20,10 +20,10 @@ type TokenLogprob struct {
 	Logprob float32
 }
 
-// Result of one position. Logprob and Top are set when Params.Logprobs >= 0 and
-// come from the raw logits: the model's own distribution, before bias,
-// penalties and temperature (vLLM's raw_logprobs). Top is sorted by (logprob
-// descending, token ascending), leaves out impossible tokens, and belongs to the caller.
+// Result is the result for one position. Logprob and Top are set when Params.Logprobs >= 0 and come
+// from the raw logits: the model's own distribution, before bias, penalties and temperature (vLLM's
+// raw_logprobs). Top is sorted by (logprob descending, token ascending), excludes impossible
+// tokens, and belongs to the caller.
 type Result struct {
 	Token   int32
 	Logprob float32
@@ -31,36 +31,34 @@ type Result struct {
 	Err     error // ErrNoCandidate or ErrBanned; Token is then 0 and must not be used
 }
 
-// Scratch is memory that calls of Sample reuse. The zero value is ready; one
-// goroutine at a time.
+// Scratch is memory that calls of Sample reuse. The zero value is ready. It is not safe for
+// concurrent use.
 type Scratch struct {
 	keys  []uint64
 	items []weighted
-	bins  []uint8 // of each logit; empty if the items are all candidates there are
+	bins  []uint8 // bin of each logit; empty if items holds all candidates
 	sums  [unweighed + 1]uint64
 	undo  []edit
 
-	allowed []float32 // logits of the tokens that may be drawn, the others -Inf
+	allowed []float32 // logits of the allowed tokens, -Inf for the others
 }
 
 // Sample chooses the token of one position; logits: [vocabulary].
 //
 // Order: allowed tokens; bad words; logit bias; repetition penalty; frequency and presence penalty;
-// MinTokens; temperature; min_p; top_k; top_p (over what the two before left,
-// as vLLM does); then the inverse of the cumulative distribution over tokens
-// sorted by (probability descending, token ascending). A prefix of that order
-// survives each cut, so at least one token always does.
+// MinTokens; temperature; min_p; top_k; top_p (over what the two before it left, as in vLLM). Then
+// it inverts the cumulative distribution over tokens sorted by (probability descending, token
+// ascending). Each cut keeps a prefix of that order, so at least one token remains.
 //
-// h may be nil when no penalty, no MinTokens and no bad word ask for it. s may be nil.
-// Logits are changed in place during the call and restored before it returns.
-// Without Top, Sample does not allocate once s has grown.
+// h may be nil without penalties, MinTokens and bad words. s may be nil. Logits are changed during
+// the call and restored before it returns. Without Top, Sample does not allocate once s has grown.
 func Sample(logits []float32, p *Params, position int, h *History, s *Scratch) Result {
 	return SampleAmong(logits, p, position, h, nil, s)
 }
 
-// SampleAmong is Sample where only some tokens may be drawn: those whose bits are set, 64
-// ids a word; nil: all. MinTokens gives way when nothing but an end is allowed. Logprobs
-// are of the model's own distribution, as ever.
+// SampleAmong is Sample restricted to the tokens whose bits are set, 64 ids a word; nil: all. If
+// only tokens of Stop are allowed, MinTokens is ignored. Logprobs are still those of the model's
+// own distribution.
 func SampleAmong(logits []float32, p *Params, position int, h *History, allowed []uint64, s *Scratch) Result {
 	if s == nil {
 		s = new(Scratch)
@@ -89,7 +87,7 @@ func SampleAmong(logits []float32, p *Params, position int, h *History, allowed 
 	return Logprobs(logits, token, p.Logprobs, s)
 }
 
-// unchosen says why no token was chosen, by the logits as the model gave them.
+// unchosen returns the reason why no token was chosen, given the model's logits.
 func unchosen(logits []float32) error {
 	if argMax(logits) < 0 {
 		return ErrNoCandidate
@@ -97,7 +95,7 @@ func unchosen(logits []float32) error {
 	return ErrBanned
 }
 
-// among copies the logits of tokens that both sets allow, of which one may be nil: any.
+// among copies the logits of the tokens that both sets allow. Either set may be nil: any token.
 func (s *Scratch) among(logits []float32, allowed, also []uint64) []float32 {
 	if allowed == nil {
 		allowed, also = also, nil
@@ -144,7 +142,7 @@ func (s *Scratch) choose(logits []float32, p *Params, position int) int32 {
 		total = s.spread(logits, &w)
 	}
 	if p.TopP < 1 {
-		// The smallest set that reaches top_p: passing need-1 is reaching need.
+		// The smallest set that reaches top_p: exceeding need-1 means reaching need.
 		need := max(uint64(math.Ceil(float64(p.TopP)*float64(total))), 1)
 		if len(s.bins) > 0 {
 			last, _ := s.passes(min(need, total) - 1)
@@ -165,8 +163,7 @@ func (s *Scratch) choose(logits []float32, p *Params, position int) int32 {
 	return keyToken(s.items[prefix(s.items, target-above)-1].key)
 }
 
-// best makes the k best candidates the items, in no order, and returns the sum of
-// their weights.
+// best puts the k best candidates into items, unordered, and returns the sum of their weights.
 func (s *Scratch) best(logits []float32, k int, w *weigher) (total uint64) {
 	s.keys, s.items, s.bins = topKeys(s.keys, logits, k), s.items[:0], s.bins[:0]
 	for _, key := range s.keys {
@@ -178,9 +175,8 @@ func (s *Scratch) best(logits []float32, k int, w *weigher) (total uint64) {
 	return total
 }
 
-// spread puts all candidates into bins by their logits, and returns the sum of their
-// weights. Which bin a draw falls into then follows from the bins' sums, and few
-// candidates are ever listed or ordered.
+// spread puts all candidates into bins by their logits, and returns the sum of their weights. The
+// sums of the bins determine the bin of a draw, so only few candidates are ever listed or ordered.
 func (s *Scratch) spread(logits []float32, w *weigher) (total uint64) {
 	if cap(s.bins) < len(logits) {
 		s.bins = make([]uint8, len(logits))
@@ -195,8 +191,8 @@ func (s *Scratch) spread(logits []float32, w *weigher) (total uint64) {
 	return total
 }
 
-// passes finds the bin in which the weights of better ones and its own pass target,
-// and the sum of the better ones.
+// passes returns the bin at which the cumulative weight exceeds target, and the sum of the better
+// bins.
 func (s *Scratch) passes(target uint64) (bin int, above uint64) {
 	for above+s.sums[bin] <= target {
 		above += s.sums[bin]
@@ -205,7 +201,7 @@ func (s *Scratch) passes(target uint64) (bin int, above uint64) {
 	return bin, above
 }
 
-// gather makes the candidates of some bins the items.
+// gather puts the candidates of some bins into items.
 func (s *Scratch) gather(logits []float32, w *weigher, first, last int) {
 	s.items = s.items[:0]
 	for i, bin := range s.bins {
@@ -218,9 +214,9 @@ func (s *Scratch) gather(logits []float32, w *weigher, first, last int) {
 	}
 }
 
-// weigher gives candidates that temperature and min_p leave exp((logit-max)/temperature)
-// in fixed point. The best candidate weighs 2^44 (less if the vocabulary is beyond half
-// a million, so that sums fit 64 bits); what weighs less than 1 can never be drawn.
+// weigher computes exp((logit-max)/temperature) in fixed point for the candidates that pass
+// temperature and min_p. The best candidate weighs 2^44, or less if the vocabulary exceeds half a
+// million, so that sums fit 64 bits. A candidate that weighs less than 1 can never be drawn.
 type weigher struct {
 	top               float32
 	temp, minP, scale float64
@@ -229,10 +225,10 @@ type weigher struct {
 const (
 	lightest    = -31 // e^-31 < 2^-44
 	binsPerUnit = 8   // of (logit-max)/temperature
-	unweighed   = 255 // the bin of what weighs nothing
+	unweighed   = 255 // the bin of candidates without weight
 )
 
-// weight is also the bin: a lower one for a greater logit.
+// weight returns the weight and the bin. A greater logit has a lower bin.
 func (w *weigher) weight(l float32) (x uint64, bin uint8) {
 	if l == w.top { // also where both are +Inf
 		return uint64(w.scale), 0
@@ -248,7 +244,7 @@ func (w *weigher) weight(l float32) (x uint64, bin uint8) {
 	return uint64(float64(e * w.scale)), uint8(z * -binsPerUnit)
 }
 
-// argMax returns the lowest index of the greatest candidate, -1 without one.
+// argMax returns the lowest index of the greatest candidate, or -1 if there is none.
 func argMax(logits []float32) int32 {
 	best, at := float32(math.Inf(-1)), int32(-1)
 	for i, l := range logits {

@@ -52,7 +52,7 @@ func TestExpLog(t *testing.T) {
 	}
 }
 
-// The bits of these must never change: stored outputs are replayed against them.
+// These bits must never change: stored outputs are replayed against them.
 func TestFrozen(t *testing.T) {
 	logits := make([]float32, 1000)
 	for i := range logits {
@@ -114,7 +114,7 @@ func TestEdges(t *testing.T) {
 	}
 }
 
-// Beside a grammar: what both allow.
+// With a grammar: only the tokens that both allow.
 func TestAllowedTwice(t *testing.T) {
 	for _, c := range []struct {
 		grammar, request []uint64
@@ -157,8 +157,8 @@ func TestPenaltiesAndMinTokens(t *testing.T) {
 	}
 }
 
-// A bad word is refused where the output ends with its beginning, and not where the prompt
-// does; a token that was taken back begins nothing.
+// A bad word is banned where the output ends with its beginning, but not where only the prompt
+// does. A token that was undone does not count.
 func TestBadWords(t *testing.T) {
 	var h History
 	h.Add([]int32{1, 2})
@@ -255,7 +255,7 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// The sampled frequencies fit softmax((logit)/T) restricted by top_k and top_p.
+// The sampled frequencies fit softmax(logit/T) restricted by top_k and top_p.
 func TestChiSquare(t *testing.T) {
 	logits := []float32{2, 1.5, 1, 0.5, 0, 0, -0.5, -1, -3, nan}
 	for _, c := range []struct {
@@ -341,7 +341,7 @@ func BenchmarkSample(b *testing.B) {
 	}
 }
 
-// A draw that reaches the sum of a bin exactly belongs to the next one.
+// A draw equal to the sum of a bin belongs to the next one.
 func TestPasses(t *testing.T) {
 	s := Scratch{sums: [unweighed + 1]uint64{1: 3, 4: 2}}
 	for target, want := range []struct {
@@ -354,7 +354,7 @@ func TestPasses(t *testing.T) {
 	}
 }
 
-// A socket does not check again what a coordinator sends: a NaN is as good as off.
+// A socket does not validate the coordinator's parameters again: NaN counts as off.
 func TestSampleWithoutNumbers(t *testing.T) {
 	nan := float32(math.NaN())
 	for seed := range uint64(20) {
@@ -367,7 +367,7 @@ func TestSampleWithoutNumbers(t *testing.T) {
 	}
 }
 
-// Only allowed tokens are drawn, whatever is asked besides; logprobs stay the model's.
+// Only allowed tokens are drawn, for all other settings. Logprobs stay the model's.
 func TestSampleAmong(t *testing.T) {
 	logits := make([]float32, 130)
 	for i := range logits {
@@ -379,7 +379,7 @@ func TestSampleAmong(t *testing.T) {
 	var s Scratch
 	for i, p := range []Params{
 		{Logprobs: -1}, {Temperature: 1, TopP: 1, Logprobs: -1}, {Temperature: 1, TopP: 0.2, TopK: 2, Logprobs: 2},
-		{Temperature: 1, TopP: 1, MinTokens: 5, Stop: []int32{7, 9, 129}, Logprobs: -1}, // it gives way
+		{Temperature: 1, TopP: 1, MinTokens: 5, Stop: []int32{7, 9, 129}, Logprobs: -1}, // MinTokens is ignored here
 	} {
 		for pos := range 50 {
 			r := SampleAmong(logits, &p, pos, nil, allowed, &s)

@@ -2,8 +2,8 @@ package sampler
 
 import "math"
 
-// A key orders candidates as the package promises: by logit descending, then by
-// token ascending, is by key descending. Keys of one position are distinct.
+// makeKey returns a key that orders candidates: by logit descending, then by token ascending, is by
+// key descending. The keys of one position are distinct.
 func makeKey(logit float32, token int) uint64 {
 	if logit == 0 {
 		logit = 0 // -0 and +0 are a tie
@@ -27,12 +27,12 @@ func keyLogit(key uint64) float32 {
 	return math.Float32frombits(^b)
 }
 
-// candidate reports that a logit can be chosen at all: neither NaN nor -Inf.
+// candidate reports whether a logit can be chosen: it is neither NaN nor -Inf.
 func candidate(l float32) bool { return l >= -math.MaxFloat32 }
 
-// topKeys returns the keys of the k best candidates (fewer if there are fewer),
-// in no order. It reads logits once and keeps a short buffer that is cut back
-// to k when full, so the vocabulary is never sorted. buf is reused.
+// topKeys returns the keys of the k best candidates (fewer if there are fewer), unordered. It reads
+// the logits once and keeps a short buffer that it cuts to k when full, so the vocabulary is never
+// sorted. buf is reused.
 func topKeys(buf []uint64, logits []float32, k int) []uint64 {
 	k = min(k, len(logits))
 	limit, floor := 2*k+256, uint64(0)
@@ -96,15 +96,13 @@ func cutKeys(keys []uint64, k int) []uint64 {
 	return keys[:k]
 }
 
-// weighted is a candidate with its unnormalised probability in fixed point.
-// Integer sums are the same in any order: that is what lets selection replace
-// sorting without changing a single draw.
+// weighted is a candidate with its unnormalised probability in fixed point. Integer sums are the
+// same in any order, so selection can replace sorting without changing any draw.
 type weighted struct{ key, weight uint64 }
 
-// prefix moves to the front the smallest set of best candidates whose weights
-// sum to more than target, and returns its size; the last of the set is the
-// candidate at which the cumulative weight passes target. The total must be
-// greater than target. Expected time is linear.
+// prefix moves the smallest set of best candidates whose weights sum to more than target to the
+// front, and returns its size. The last of them is the candidate at which the cumulative weight
+// exceeds target. The total must exceed target. Expected time is linear.
 func prefix(items []weighted, target uint64) int {
 	lo, hi, above := 0, len(items), uint64(0) // above: weight of items[:lo]
 	for hi-lo > 1 {

@@ -9,8 +9,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// twin is Sample written as the text books do: copy, full sort, loops. It shares
-// the random bits, the fixed-point weights and nothing else.
+// twin is the reference implementation of Sample: copy, full sort, loops. It shares only the random
+// bits and the fixed-point weights.
 func twin(logits []float32, p *Params, position int, prompt, output []int32) Result {
 	type cand struct {
 		id    int32
@@ -191,7 +191,7 @@ func drawLogits(t *rapid.T) []float32 {
 }
 
 func drawParams(t *rapid.T, n int) (*Params, []int32, []int32) {
-	token := rapid.Int32Range(0, int32(n)) // n itself lies outside
+	token := rapid.Int32Range(0, int32(n)) // n itself is out of range
 	p := Default()
 	p.Seed = rapid.Uint64().Draw(t, "seed")
 	p.Temperature = rapid.SampledFrom([]float32{0, 1e-30, 0.01, 0.7, 1, 1.5, 100}).Draw(t, "temperature")
@@ -212,7 +212,7 @@ func drawParams(t *rapid.T, n int) (*Params, []int32, []int32) {
 		for _, id := range ids {
 			p.LogitBias = append(p.LogitBias, Bias{id, rapid.SampledFrom([]float32{-100, -1, 0.5, 100}).Draw(t, "value")})
 		}
-		for range rapid.IntRange(0, 3).Draw(t, "bad words") { // behind what was said, or not
+		for range rapid.IntRange(0, 3).Draw(t, "bad words") { // after the newest output, or not
 			said := output[len(output)-rapid.IntRange(0, len(output)).Draw(t, "said"):]
 			p.BadWords = append(p.BadWords, append(slices.Clone(said), token.Draw(t, "bad")))
 		}
@@ -224,7 +224,7 @@ func drawParams(t *rapid.T, n int) (*Params, []int32, []int32) {
 }
 
 func TestSampleAgainstTwin(t *testing.T) {
-	var s Scratch // shared on purpose: what a call leaves behind must not matter
+	var s Scratch // shared on purpose: the state left by a call must not matter
 	rapid.Check(t, func(t *rapid.T) {
 		logits := drawLogits(t)
 		p, prompt, output := drawParams(t, len(logits))
@@ -263,7 +263,7 @@ func TestLogprobsAgainstTwin(t *testing.T) {
 		logits := drawLogits(t)
 		p := Default()
 		p.Logprobs = rapid.SampledFrom([]int{0, 1, 5, 20, 700, 5000}).Draw(t, "k")
-		p.LogitBias = []Bias{{0, 3}} // raw logprobs do not see it
+		p.LogitBias = []Bias{{0, 3}} // raw logprobs ignore it
 		got := Sample(logits, &p, 7, nil, &s)
 		if got.Err != nil {
 			return

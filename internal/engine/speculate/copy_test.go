@@ -6,19 +6,19 @@ import (
 	"testing"
 )
 
-// TestCopies: a text that says an earlier part again with changes is drafted from that part:
-// behind each change as soon as a token is the same again, and with what took the place of
-// what comes again, without a wrong draft. Without following it takes more than twice the steps.
+// TestCopies: a text that repeats an earlier part with changes is drafted from that part. Drafts
+// resume after each change as soon as one token is equal again, and repeat a known replacement
+// without a wrong draft. Without following it would take more than twice the steps.
 func TestCopies(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	source := noise(2000, 5000, 3)
-	var edited, said []int32 // said: with nothing but a new name
+	var edited, said []int32 // said: changed only in a name
 	for i := range source {
 		if i%23 == 5 {
 			source[i] = 7001 // a name
 		}
 		if i%97 == 50 {
-			source[i] = 7002 // which is gone
+			source[i] = 7002 // removed in the copy
 		}
 	}
 	for i, token := range source {
@@ -69,16 +69,16 @@ func TestCopies(t *testing.T) {
 	}
 }
 
-// TestCopiesOfAnything: whatever is said, a copy's draft is of tokens that were said before,
-// no more than are asked for, also when the oldest are gone.
+// TestCopiesOfAnything: for any text, a copy's draft contains only tokens of the text and is no
+// longer than requested, also when the oldest tokens are gone.
 func TestCopiesOfAnything(t *testing.T) {
 	for seed := range uint64(60) {
 		r := rand.New(rand.NewPCG(seed, 9))
 		text, drafts := NewText(), 0
-		text.ring = newRing(256) // forgets
+		text.ring = newRing(256) // drops old tokens
 		all := noise(1500, 3+int(seed)%40, seed)
 		for i := 100; i < len(all); i++ {
-			if i%200 < 150 { // says again, with changes
+			if i%200 < 150 { // repeats with changes
 				if back := 40 + int(seed); r.IntN(9) > 0 {
 					all[i] = all[i-back]
 				}

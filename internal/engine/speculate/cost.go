@@ -2,34 +2,34 @@ package speculate
 
 import "slices"
 
-// Cost learns how long a step takes without drafts and what each draft adds: for every number
-// of sequences a line through the last steps' times, newer ones counting more. It knows nothing
-// of weights, contexts and nodes, and therefore all of them, as they are now. The zero value is
-// ready.
+// Cost learns how long a step takes without drafts, and what each draft adds. For every number of
+// sequences it fits a line through the times of recent steps, newer ones weighted more. It needs no
+// model of weights, contexts and nodes, since their present cost is in the measurements. The zero
+// value is ready.
 type Cost struct {
-	of   [33]line // by sequences in a step; the last: of more
-	each float64  // what a draft adds, where the steps of so many sequences do not say
+	lines [33]line // by the number of sequences in a step; the last one is for all larger numbers
+	each  float64  // microseconds that a draft adds, where steps with that number of sequences give no estimate
 }
 
-// line are sums over steps: their number, drafts, times and products.
+// line holds sums over steps: their number, drafts, times and products.
 type line struct{ w, d, t, dd, dt float64 }
 
 const (
-	costDecay  = 0.98      // what a step counts after the next one
-	firstGuess = 0.1       // of a step of one row, what another costs before one was tried
-	guessSteps = 1         // how many steps with and without one draft a guess is worth
-	costForget = 1.0 / 256 // of what was learned, what a step without drafts takes back
+	costDecay  = 0.98      // factor of a step's weight with each later step
+	firstGuess = 0.1       // assumed cost of a second row in a step, of a step with one row
+	guessSteps = 1         // weight of that assumption, in steps with and without a draft
+	costForget = 1.0 / 256 // how far a step without drafts moves the estimate back to the assumption
 )
 
-func (c *Cost) at(sequences int) *line { return &c.of[min(sequences, len(c.of)-1)] }
+func (c *Cost) at(sequences int) *line { return &c.lines[min(sequences, len(c.lines)-1)] }
 
-// Add notes a step of decode rows alone: of so many sequences, with so many drafts.
+// Add records a step that has only decode rows, with its numbers of sequences and drafts.
 func (c *Cost) Add(sequences, drafts int, micros float64) {
 	l := c.at(sequences)
 	n := float64(drafts)
 	if l.w > 0 {
 		base, each := c.line(sequences)
-		micros = min(micros, 2*max(l.t/l.w, base+n*each)) // the machine did something else
+		micros = min(micros, 2*max(l.t/l.w, base+n*each)) // limit an outlier: the machine was busy with something else
 	}
 	for _, x := range []struct {
 		sum *float64
@@ -42,11 +42,12 @@ func (c *Cost) Add(sequences, drafts int, micros float64) {
 		c.each = first
 	}
 	if _, c.each = c.line(sequences); drafts == 0 {
-		c.each += costForget * (first - c.each) // so that it is tried again
+		c.each += costForget * (first - c.each) // so that drafts are tried again
 	}
 }
 
-// Step is what a step of so many sequences without drafts takes, in microseconds; 0: there was none.
+// Step is the time of a step with that many sequences and no drafts, in microseconds; 0: none was
+// recorded.
 func (c *Cost) Step(sequences int) float64 {
 	if c.at(sequences).w == 0 {
 		return 0
@@ -55,12 +56,12 @@ func (c *Cost) Step(sequences int) float64 {
 	return base
 }
 
-// first is what a draft is believed to cost before any was tried.
+// first is the assumed cost of a draft, in microseconds, before any was tried.
 func (l *line) first(sequences int) float64 {
 	return firstGuess * l.t / l.w / (1 + firstGuess*(float64(sequences-1)+l.d/l.w))
 }
 
-// line is the time of a step of so many sequences without drafts, and what each adds.
+// line is the time of a step with that many sequences and no drafts, and what each draft adds.
 func (c *Cost) line(sequences int) (base, each float64) {
 	l := c.at(sequences)
 	if l.w == 0 {
@@ -76,22 +77,22 @@ func (c *Cost) line(sequences int) (base, each float64) {
 	return base, each
 }
 
-// Worth says whether drafts could gain anything that are right with probability p: with a full
-// batch a row costs as much as its share of a step, and then looking for drafts is time lost.
+// Worth reports whether drafts that are right with probability p can gain anything. With a full
+// batch a row costs as much as its share of a step, and looking for drafts wastes time.
 func (c *Cost) Worth(sequences int, p float32) bool {
 	base, each := c.line(sequences)
 	return each*float64(sequences) < fullBatch*base*float64(p)
 }
 
-// fullBatch is what a draft may cost, of what it is expected to gain.
+// fullBatch is the maximum cost of a draft, as a fraction of its expected gain.
 const fullBatch = 0.8
 
-// worth is by how much drafts must be expected to speed a step up before any is tried: what
-// they cost that the line does not see.
-const worth = 1.05
+// minSpeedup is the minimum expected speed-up of a step before drafts are tried. It covers costs that
+// the line does not show.
+const minSpeedup = 1.05
 
-// Choose says how many drafts of each sequence to try, at most left in all, so that tokens
-// per time are the most; probabilities are those of Trust, which fall along a draft.
+// Choose returns how many drafts of each sequence to try, at most left in total, to maximise tokens
+// per time. probabilities are those of Trust, which fall along a draft.
 func (c *Cost) Choose(probabilities [][]float32, sequences, left int) []int {
 	type draft struct {
 		p   float32
@@ -114,7 +115,7 @@ func (c *Cost) Choose(probabilities [][]float32, sequences, left int) []int {
 	})
 	base, each := c.line(sequences)
 	tokens := float64(sequences)
-	best, most := 0, worth*tokens/base
+	best, most := 0, minSpeedup*tokens/base
 	for i, d := range all[:min(left, len(all))] {
 		tokens += float64(d.p)
 		if rate := tokens / (base + each*float64(i+1)); rate > most {

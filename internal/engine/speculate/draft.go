@@ -1,10 +1,10 @@
 package speculate
 
-// Draft is a guess at what comes next.
+// Draft is a guess at the next tokens.
 type Draft struct {
 	Tokens  []int32
-	Share   []float32 // of the places that agreed so far, how many go on with the token
-	Matched int       // tokens before, that were the same at the places it is taken from
+	Share   []float32 // fraction of the places still in agreement that continue with the token
+	Matched int       // length of the match before the draft, in tokens
 	Source  Source
 	from    uint64 // the newest of the places
 }
@@ -13,13 +13,13 @@ type Source uint8
 
 const (
 	Own        Source = iota // the sequence itself
-	Others                   // outputs of others
-	Copy                     // the sequence itself, of which it is a changed copy
-	SmallModel               // a model guesses
+	Others                   // outputs of other sequences
+	Copy                     // the sequence itself, which repeats a part with changes
+	SmallModel               // a small model
 	sources
 )
 
-// Guessed is the draft of a small model, which says how likely each token is after those
+// Guessed is the draft of a small model. odds are the probabilities of each token given those
 // before it.
 func Guessed(tokens []int32, odds []float32) Draft {
 	d := Draft{Tokens: tokens, Share: make([]float32, len(tokens)), Matched: 1, Source: SmallModel}
@@ -36,23 +36,23 @@ func Guessed(tokens []int32, odds []float32) Draft {
 	return d
 }
 
-// visits bounds how many places of a chain are looked at, so a guess takes microseconds.
+// visits bounds the visited places of a chain, so a draft takes microseconds.
 const visits = 32
 
-// place is where a match ends in a ring.
+// place is the end of a match in a ring.
 type place struct {
 	pos     uint64
 	matched int
 }
 
-// drafter is memory that guesses reuse.
+// drafter is memory that drafts reuse.
 type drafter struct{ places []place }
 
-// Long is how many tokens a match has at least where only the first of the chains is looked at.
+// Long is the least length of a match that is looked for in the first chain only.
 const Long = 7
 
-// looked are the chains that may find matches of at least so many tokens.
-func (r *ring) looked(least int) []chain {
+// chainsFor returns the chains that may find matches of at least that many tokens.
+func (r *ring) chainsFor(least int) []chain {
 	if least >= Long {
 		return r.chains[:1]
 	}
@@ -61,7 +61,7 @@ func (r *ring) looked(least int) []chain {
 
 // lookup is prompt lookup: what followed the newest place with the same last n-gram.
 func (d *drafter) lookup(r *ring, least, most int) (out Draft) {
-	for i := range r.looked(least) {
+	for i := range r.chainsFor(least) {
 		r.places(i, r, 1+visits, func(pos uint64, matched int) bool {
 			out.Matched = matched
 			for p := pos; p < r.n && len(out.Tokens) < most; p++ {
@@ -76,15 +76,15 @@ func (d *drafter) lookup(r *ring, least, most int) (out Draft) {
 	return out
 }
 
-// leastShare ends a draft: a token that fewer of the places go on with is not guessed.
+// leastShare ends a draft: a token with a smaller share of the places is not drafted.
 const leastShare = 0.1
 
-// suffix is suffix decoding: of the places where the longest suffix of text was met, the
-// token that most go on with, then of these the next, as long as enough agree and no further
-// than the match is long.
+// suffix is suffix decoding. Among the places where the longest suffix of text occurs, it takes the
+// token that most of them continue with, then among these the next. It continues while enough
+// places agree, and no further than the match is long.
 func (d *drafter) suffix(r, text *ring, least, most int) (out Draft) {
 	d.places = d.places[:0]
-	for i := range r.looked(least) {
+	for i := range r.chainsFor(least) {
 		r.places(i, text, visits, func(pos uint64, matched int) bool {
 			if matched > out.Matched {
 				d.places, out.Matched, out.from = d.places[:0], matched, pos
@@ -121,8 +121,8 @@ func (d *drafter) suffix(r, text *ring, least, most int) (out Draft) {
 	return out
 }
 
-// favourite is the token that most places go on with, the newest one's on a tie; voters go
-// on at all. A run of a text ends with a negative token.
+// favourite is the token that most places continue with; on a tie, that of the newest one. voters
+// counts the places that continue. A negative token ends each text in a ring.
 func (r *ring) favourite(places []place) (token int32, votes, voters int) {
 	token = -1
 	for i, p := range places {
@@ -143,7 +143,7 @@ func (r *ring) favourite(places []place) (token int32, votes, voters int) {
 	return token, votes, voters
 }
 
-// score is how many tokens of a draft its shares expect to be right.
+// score is the expected number of right tokens, by the shares.
 func (d *Draft) score() (sum float32) {
 	for _, s := range d.Share {
 		sum += s

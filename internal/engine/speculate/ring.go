@@ -2,47 +2,47 @@ package speculate
 
 import "math/bits"
 
-// ring holds the newest tokens of a text, and finds earlier places where the last few tokens
-// were the same: hash chains over short and long n-grams, as compressors of the LZ77 family
-// have. Adding a token and finding the newest place take constant time, and what follows the
-// longest match of a suffix, which a suffix tree would say, is among the places on a chain.
+// ring holds the newest tokens of a text and finds earlier places with the same last tokens: hash
+// chains over short and long n-grams, as in compressors of the LZ77 family. Adding a token and
+// finding the newest place take constant time. The places on a chain include the longest match of a
+// suffix, which a suffix tree would find.
 type ring struct {
-	most   int     // tokens that are kept; a power of two
+	most   int     // capacity limit in tokens; a power of two
 	tokens []int32 // of position p at p&mask
-	n      uint64  // tokens so far: the next one's position
+	n      uint64  // tokens so far, which is the next position
 	chains [len(grams)]chain
 }
 
-// grams are the lengths of the n-grams, the long one first: few places share it.
+// grams are the lengths of the n-grams. The long one comes first, since few places share it.
 var grams = [2]int{Long, 2}
 
 type chain struct {
-	head []uint32 // of a hash: the newest position after it, its low 32 bits
-	back []uint32 // of position p at p&mask: how far back the one before is; 0: none
+	head []uint32 // by hash: the newest position after such an n-gram, low 32 bits
+	back []uint32 // of position p at p&mask: distance to the previous one; 0: none
 }
 
 const leastRing = 256
 
 func newRing(most int) *ring { return &ring{most: most} }
 
-// room is the size of a ring for so many tokens.
+// room is the size of a ring for a number of tokens.
 func room(tokens, most int) int {
 	return min(most, max(leastRing, 1<<bits.Len(uint(max(1, tokens)-1))))
 }
 
-// ringBytes is what a ring of that size takes.
+// ringBytes is the memory of a ring of that size.
 func ringBytes(size int) int64 { return int64(size) * int64(4+8*len(grams)) }
 
 func (r *ring) bytes() int64 { return ringBytes(len(r.tokens)) }
 
 func (r *ring) mask() uint64 { return uint64(len(r.tokens) - 1) }
 
-// oldest is the first position that is kept.
+// oldest is the first position that is still held.
 func (r *ring) oldest() uint64 { return r.n - min(r.n, uint64(len(r.tokens))) }
 
 func (r *ring) at(pos uint64) int32 { return r.tokens[pos&r.mask()] }
 
-// grow makes room for so many tokens, at most r.most; what is there is entered anew.
+// grow makes room for a number of tokens, at most r.most, and reinserts the present ones.
 func (r *ring) grow(tokens int) {
 	want := room(tokens, r.most)
 	if want <= len(r.tokens) {
@@ -76,7 +76,7 @@ func (r *ring) put(token int32) {
 	}
 }
 
-// hash is that of the n-gram of from that ends before pos, in r's chain i.
+// hash is the hash of the n-gram of from that ends before pos, in r's chain i.
 func (r *ring) hash(i int, pos uint64, from *ring) uint64 {
 	h := uint64(grams[i])
 	for p := pos - uint64(grams[i]); p < pos; p++ {
@@ -91,9 +91,9 @@ func mix(a, b uint64) uint64 {
 	return x ^ x>>29
 }
 
-// places calls found for positions whose n-gram of chain i is that at the end of text, the
-// newest first, until it returns false or so many were visited. matched is how many tokens
-// before are the same, at most longest.
+// places calls found for positions whose n-gram of chain i equals that at the end of text, newest
+// first, until it returns false or visits places were visited. matched is the number of equal
+// tokens before, at most longest.
 func (r *ring) places(i int, text *ring, visits int, found func(pos uint64, matched int) bool) {
 	gram := uint64(grams[i])
 	if text.n-text.oldest() < gram || len(r.tokens) == 0 {
@@ -126,10 +126,10 @@ func (r *ring) places(i int, text *ring, visits int, found func(pos uint64, matc
 	}
 }
 
-// longest bounds how far a match is followed back.
+// longest bounds the length of a match.
 const longest = 64
 
-// matched is how many tokens before pos are those at the end of text.
+// matched is the number of tokens before pos that equal those at the end of text.
 func (r *ring) matched(pos uint64, text *ring) int {
 	most := min(longest, pos-r.oldest(), text.n-text.oldest())
 	for m := range most {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// noise is a text of few words, so that n-grams come again.
+// noise is a text of few distinct words, so that n-grams repeat.
 func noise(n, words int, seed uint64) []int32 {
 	r := rand.New(rand.NewPCG(seed, 3))
 	text := make([]int32, n)
@@ -24,8 +24,8 @@ func textOf(tokens []int32) *Text {
 	return t
 }
 
-// naive is suffix decoding by comparing everything with everything: of the places where the
-// longest suffix of text ends in body, the favourite continuation, and of these the next.
+// naive is suffix decoding by exhaustive comparison: among the places where the longest suffix of
+// text ends in body, the favourite continuation, and among these the next.
 func naive(body, text []int32, most int) (tokens []int32, share []float32, matched int) {
 	var places []int
 	for end := range body {
@@ -74,14 +74,14 @@ func naive(body, text []int32, most int) (tokens []int32, share []float32, match
 	return tokens, share, matched
 }
 
-// TestSuffixIsTheNaiveOne: hash chains find what comparing everything finds, while the
-// places of the shortest n-gram are no more than are looked at.
+// TestSuffixIsTheNaiveOne: hash chains find what exhaustive comparison finds, as long as the
+// shortest n-gram has no more places than are visited.
 func TestSuffixIsTheNaiveOne(t *testing.T) {
 	found := 0
 	for seed := range uint64(300) {
 		words := 6 + int(seed%40)
 		text := noise(20+int(seed), words, seed)
-		text = append(text, text[len(text)/3:len(text)/3+int(seed%14)]...) // says again what it said
+		text = append(text, text[len(text)/3:len(text)/3+int(seed%14)]...) // repeats an earlier part
 		ends := 0
 		for i := 2; i <= len(text); i++ {
 			if slices.Equal(text[i-2:i], text[len(text)-2:]) {
@@ -110,8 +110,8 @@ func TestSuffixIsTheNaiveOne(t *testing.T) {
 	}
 }
 
-// TestTextGoesOn: an index that grew with its text, a token at a time, drafts like one that
-// read it at once, also when the oldest tokens are gone.
+// TestTextGoesOn: an index that grew with its text, a token at a time, drafts like one built at
+// once, also when the oldest tokens are gone.
 func TestTextGoesOn(t *testing.T) {
 	period := noise(700, 50, 1)
 	token := func(i int) int32 { return period[i%len(period)] }
@@ -142,8 +142,8 @@ func TestTextGoesOn(t *testing.T) {
 	}
 }
 
-// TestRecent: what one owner said drafts nothing for another, memory stays under its bound,
-// and runs do not go over into one another.
+// TestRecent: one owner's text drafts nothing for another, memory stays within its bound, and
+// matches do not cross outputs.
 func TestRecent(t *testing.T) {
 	r := NewRecent(40 * ringBytes(leastRing))
 	say := func(owner string, tokens ...int32) { r.Add(owner, len(tokens), func(i int) int32 { return tokens[i] }) }
@@ -169,11 +169,11 @@ func TestRecent(t *testing.T) {
 	}
 }
 
-// TestCost: what drafts cost is learned, and none is tried that does not pay.
+// TestCost: the cost of drafts is learned, and drafts that do not pay are not tried.
 func TestCost(t *testing.T) {
 	likely := [][]float32{{0.9, 0.8, 0.7, 0.6, 0.5, 0.4}, {0.3, 0.1}}
 	for _, c := range []struct {
-		each float64 // of a step
+		each float64 // cost of a draft, of a step
 		want []int
 	}{{0.01, []int{6, 2}}, {0.12, []int{6, 1}}, {0.3, []int{3, 0}}, {0.6, []int{0, 0}}} {
 		var cost Cost
@@ -196,7 +196,7 @@ func TestCost(t *testing.T) {
 	}
 }
 
-// TestTrust: what is never right is not believed after a while, and what always is, is.
+// TestTrust: a source that is always wrong loses its rate, and one that is always right gains it.
 func TestTrust(t *testing.T) {
 	trust, d := NewTrust(), Draft{Tokens: []int32{1, 2, 3}, Share: []float32{1, 1, 1}, Matched: 3}
 	for range 40 {
@@ -220,8 +220,8 @@ func TestTrust(t *testing.T) {
 	}
 }
 
-// TestCostOfManySizes: steps of other sizes say nothing of how long one takes, but what a row
-// costs where none was tried yet; and what cost too much is tried again.
+// TestCostOfManySizes: steps of other sizes do not affect the estimate of a step's time, but they
+// do estimate the cost of a row where none was tried. A size that was too expensive is tried again.
 func TestCostOfManySizes(t *testing.T) {
 	var cost Cost
 	step := func(sequences, drafts int) { cost.Add(sequences, drafts, 1000+800*float64(sequences+drafts-1)) }

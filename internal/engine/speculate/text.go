@@ -1,30 +1,30 @@
 package speculate
 
-// TextTokens is how many of a sequence's newest tokens are indexed at most.
+// TextTokens is the maximum number of a sequence's newest tokens in the index.
 const TextTokens = 1 << 16
 
-// Text is an index of one sequence. The zero value is not ready: NewText.
+// Text is an index of one sequence. Make it with NewText.
 type Text struct {
 	ring *ring
-	seen int // tokens of the sequence that were added, or passed over
+	seen int // tokens of the sequence that were added or skipped
 	d    drafter
 	copy copying
 }
 
-// NewText is the index of a sequence that has so many tokens.
+// NewText returns an empty index.
 func NewText() *Text { return &Text{ring: newRing(TextTokens)} }
 
 func (t *Text) Bytes() int64 { return t.ring.bytes() }
 
-// Grown is what the index will take with so many tokens of the sequence.
+// Grown is the memory of the index at a number of tokens of the sequence.
 func (t *Text) Grown(tokens int) int64 {
 	return max(t.Bytes(), ringBytes(room(tokens, TextTokens)))
 }
 
-// Catch adds tokens of the sequence up to the n-th, no more than most of them at once; token
-// gives each. It says whether all are there.
+// Catch adds tokens of the sequence up to the n-th, at most most of them; token returns each. It
+// reports whether all are added.
 func (t *Text) Catch(n, most int, token func(pos int) int32) bool {
-	t.seen = max(t.seen, n-TextTokens) // older ones would be forgotten at once
+	t.seen = max(t.seen, n-TextTokens) // older ones would be dropped at once
 	t.ring.grow(min(n, TextTokens))
 	for end := min(n, t.seen+most); t.seen < end; t.seen++ {
 		t.ring.put(token(t.seen))
@@ -33,12 +33,12 @@ func (t *Text) Catch(n, most int, token func(pos int) int32) bool {
 	return t.seen == n
 }
 
-// Lookup guesses at most so many tokens after a match of at least so many, of which 0 and Long
-// are told apart.
+// Lookup drafts at most most tokens after a match of at least least tokens. It distinguishes only
+// matches below and from Long.
 func (t *Text) Lookup(least, most int) Draft { return t.d.lookup(t.ring, least, most) }
 
-// Suffix guesses likewise, from the sequence itself or from recent outputs of others, which
-// may be nil.
+// Suffix drafts likewise, from the sequence itself or from recent outputs of others; recent may be
+// nil.
 func (t *Text) Suffix(recent *Recent, owner string, least, most int) Draft {
 	own := t.d.suffix(t.ring, t.ring, least, most)
 	t.copy.begin(own.from, own.Matched)
@@ -53,12 +53,12 @@ func (t *Text) Suffix(recent *Recent, owner string, least, most int) Draft {
 	return own
 }
 
-// Copied guesses that the sequence goes on with the text that it is a changed copy of.
+// Copied drafts the continuation of the text that the sequence repeats with changes.
 func (t *Text) Copied(most int) Draft { return t.copy.draft(t.ring, most) }
 
-// Recent are the newest outputs of many sequences, apart for each owner: what one has said
-// guesses nothing for another. It holds at most so many bytes; the owner that has not added
-// for longest goes first.
+// Recent holds the newest outputs of many sequences, separately for each owner: one owner's text
+// never drafts for another. Its memory is bounded; the owner that has not added anything for
+// longest is dropped first.
 type Recent struct {
 	most  int64
 	bytes int64
@@ -68,18 +68,18 @@ type Recent struct {
 
 type owned struct {
 	*ring
-	turn uint64 // when it was added to last
+	turn uint64 // of the last addition
 }
 
-// RecentTokens is how many of one owner are kept at most.
+// RecentTokens is the maximum number of tokens kept per owner.
 const RecentTokens = 1 << 18
 
-// NewRecent holds at most so many bytes.
+// NewRecent returns an empty Recent of at most most bytes.
 func NewRecent(most int64) *Recent { return &Recent{most: most, rings: map[string]*owned{}} }
 
 func (r *Recent) Bytes() int64 { return r.bytes }
 
-// Add takes an output that has ended; token gives each of its n tokens.
+// Add adds a finished output; token returns each of its n tokens.
 func (r *Recent) Add(owner string, n int, token func(i int) int32) {
 	if n < 2 {
 		return

@@ -17,7 +17,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// A file is a header and the heads one after the other:
+// A file is a header followed by the heads:
 //
 //	magic [8]  form [32]  key [32]  at, lo, hi, bytes of a head: uint32  sha256 of each head [hi-lo][32]
 const (
@@ -26,19 +26,19 @@ const (
 	maxHeads = 1 << 12
 )
 
-// ErrDamaged: a file is not what its name says, or its bytes are not those that were written.
+// ErrDamaged: a file does not match its name, or its bytes differ from those written.
 var ErrDamaged = errors.New("tier: damaged")
 
-// Form says how rows lie in a block, and how many bytes those of one KV head take.
+// Form identifies the layout of rows in a block, and the bytes of one KV head.
 type Form struct {
 	Hash      [32]byte // see kvcache.Form
 	HeadBytes int
 }
 
-// name is what a file's name says.
+// name is the parsed name of a file.
 type name struct {
 	key   Key
-	at    int // which block of its text
+	at    int // number of the block in its text
 	heads tensor.Span
 }
 
@@ -46,7 +46,7 @@ func (n name) String() string {
 	return fmt.Sprintf("%s-%d-%d-%d", hex.EncodeToString(n.key[:]), n.at, n.heads.Lo, n.heads.Hi)
 }
 
-// parseName reads a name; only what String gives is one.
+// parseName parses the result of String and nothing else.
 func parseName(text string) (n name, err error) {
 	parts := strings.Split(text, "-")
 	if len(parts) != 4 || len(parts[0]) != 2*len(n.key) {
@@ -83,9 +83,9 @@ func (n name) size(f Form) int64 {
 	return int64(fixed) + int64(n.heads.Len())*int64(sha256.Size+f.HeadBytes)
 }
 
-// Write keeps block `at` of a text, which follows that of the key before: rows are those of
-// the heads, HeadBytes each. What is there already is left. Trouble is logged, and the block
-// is not kept.
+// Write stores block at of a text, which follows the block of key before. rows holds the heads,
+// HeadBytes each. A block that exists is left alone. After an error, which is logged, the block is
+// not stored.
 func (s *Store) Write(k, before Key, at int, heads tensor.Span, form Form, rows []byte) {
 	n := name{k, at, heads}
 	if heads.Len() < 1 || heads.Len() > maxHeads || len(rows) != heads.Len()*form.HeadBytes || n.size(form) > s.limit {
@@ -106,7 +106,7 @@ func (s *Store) Write(k, before Key, at int, heads tensor.Span, form Form, rows 
 	s.add(&file{name: n, dir: s.dir, size: n.size(form)}, before, true)
 	s.mu.Unlock()
 	now := time.Now()
-	_ = os.Chtimes(filepath.Join(s.dir, lockName), now, now) // a folder that is used is not deserted
+	_ = os.Chtimes(filepath.Join(s.dir, lockName), now, now) // mark the folder as used, see deserted
 }
 
 func (s *Store) write(n name, form Form, rows []byte) (err error) {
@@ -130,15 +130,15 @@ func (s *Store) write(n name, form Form, rows []byte) (err error) {
 	if _, err := f.Write(rows); err != nil {
 		return err
 	}
-	// No sync: after a power cut the hashes tell what is missing.
+	// No sync: after a power loss the hashes detect missing bytes.
 	if err := f.Close(); err != nil {
 		return err
 	}
 	return os.Rename(f.Name(), filepath.Join(s.dir, n.String()))
 }
 
-// Read fills rows with those of the heads of a block, from as many files as it takes. false:
-// they are not there, or not whole; then rows hold nothing of use.
+// Read fills rows with the given heads of a block, from one or more files. It returns false if they
+// are missing or damaged; rows are then undefined.
 func (s *Store) Read(k Key, at int, heads tensor.Span, form Form, rows []byte) bool {
 	s.mu.Lock()
 	list := s.covering(k, at, heads)
@@ -157,7 +157,7 @@ func (s *Store) Read(k Key, at int, heads tensor.Span, form Form, rows []byte) b
 	}
 	now := time.Now()
 	for _, f := range list {
-		_ = os.Chtimes(f.path(), now, now) // what was used last, for the next process
+		_ = os.Chtimes(f.path(), now, now) // the time of last use, for the next process
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -168,10 +168,10 @@ func (s *Store) Read(k Key, at int, heads tensor.Span, form Form, rows []byte) b
 	return true
 }
 
-// bad drops a file that could not be read; one of our own that is damaged is removed.
+// bad drops a file that could not be read, and removes it if it is damaged and our own.
 func (s *Store) bad(f *file, err error) {
 	s.mu.Lock()
-	own := f.at != none
+	own := f.heapIndex != none
 	s.forget(f)
 	s.mu.Unlock()
 	switch {
@@ -206,7 +206,7 @@ func (f *file) read(heads tensor.Span, form Form, rows []byte) error {
 	return decode(r, f.name, heads, form, rows)
 }
 
-// decode reads some heads of a file of n.size(form) bytes, checked by their hashes.
+// decode reads some heads of a file of n.size(form) bytes and checks their hashes.
 func decode(r io.ReaderAt, n name, heads tensor.Span, form Form, rows []byte) error {
 	head := make([]byte, fixed+n.heads.Len()*sha256.Size)
 	if _, err := r.ReadAt(head, 0); err != nil {

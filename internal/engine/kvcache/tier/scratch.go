@@ -15,12 +15,11 @@ import (
 	"github.com/shoal-llm/shoal/internal/lograte"
 )
 
-// Scratch is a folder for rows of sequences that run, which memory has no room for. Its files have
-// no name once they are open: they are gone with the process that made them, and nobody finds
-// them again. Methods may be called from any goroutine.
+// Scratch is a folder for rows of running sequences that do not fit in memory. Its files are
+// unlinked while open, so they disappear with their process. Methods may be called concurrently.
 //
-// Reads are those of a few goroutines, each into memory of its own: so who waits for a page can
-// stop waiting for a disk that hangs, and nothing is written into memory that is another's by then.
+// A few goroutines do the reads, each into memory of its own. So a caller can stop waiting for a
+// hung disk, and a late read never writes into memory that has been reused.
 type Scratch struct {
 	create func() (Medium, error)
 	limit  int64
@@ -31,21 +30,21 @@ type Scratch struct {
 	wrote  atomic.Uint64
 	failed atomic.Uint64
 	began  time.Time
-	rests  atomic.Int64 // nanoseconds since began until which the disk is left alone
+	rests  atomic.Int64 // nanoseconds since began until which the disk is not used
 
 	jobs chan *readJob
 	quit chan struct{}
 	once sync.Once
 }
 
-// Medium is a file of its own.
+// Medium is an open scratch file.
 type Medium interface {
 	io.ReaderAt
 	io.WriterAt
 	io.Closer
 }
 
-// ready is a Medium that has some bytes without waiting; false: it has not, or does not know.
+// ready is a Medium that can return bytes without waiting. false: it cannot, or does not know.
 type ready interface {
 	ReadReady(b []byte, at int64) bool
 }
@@ -56,19 +55,19 @@ var ErrScratch = errors.New("tier: scratch files")
 const (
 	scratchPrefix  = "shoal-kv-"
 	scratchReaders = 16
-	// pagesAJob is how many pages a goroutine reads one after another.
+	// pagesAJob is the number of pages that a goroutine reads in one job.
 	pagesAJob = 8
 )
 
-// Bounds of waiting: what takes longer than ScratchPatience has failed, and the disk is left alone
-// for ScratchRest.
+// A request that takes longer than ScratchPatience has failed, and the disk is then not used for
+// ScratchRest.
 const (
 	ScratchPatience = 2 * time.Second
 	ScratchRest     = 5 * time.Second
 )
 
-// OpenScratch takes a folder for files of at most limit bytes together, and removes what others
-// that died in the act have left there.
+// OpenScratch opens a folder for files of at most limit bytes in total. It removes files that other
+// processes left when they died.
 func OpenScratch(dir string, limit int64, log *slog.Logger) (*Scratch, error) {
 	if limit < 1 {
 		return nil, fmt.Errorf("tier: --kv-disk-size %d: want a number of bytes", limit)
@@ -81,7 +80,7 @@ func OpenScratch(dir string, limit int64, log *slog.Logger) (*Scratch, error) {
 		return nil, fmt.Errorf("tier: --kv-disk: %w", err)
 	}
 	for _, name := range left {
-		_ = os.Remove(name) // another process's, which has no need of the name, or in use where names cannot go
+		_ = os.Remove(name) // of another process, which does not need the name, or in use on systems that cannot unlink open files
 	}
 	create := func() (Medium, error) {
 		f, err := os.CreateTemp(dir, scratchPrefix)
@@ -90,7 +89,7 @@ func OpenScratch(dir string, limit int64, log *slog.Logger) (*Scratch, error) {
 		}
 		var m Medium = diskFile{f}
 		if os.Remove(f.Name()) != nil {
-			m = removed{f} // where an open file keeps its name
+			m = removed{f} // systems that cannot unlink open files
 		}
 		return m, nil
 	}
@@ -104,42 +103,42 @@ func OpenScratch(dir string, limit int64, log *slog.Logger) (*Scratch, error) {
 	return NewScratch(create, limit, log), nil
 }
 
-// removed is a file whose name goes when it is closed.
+// removed is a file that is removed when it is closed.
 type removed struct{ *os.File }
 
 func (f removed) Close() error { return errors.Join(f.File.Close(), os.Remove(f.Name())) }
 
-// NewScratch is OpenScratch of files that create makes.
+// NewScratch is OpenScratch for files made by create.
 func NewScratch(create func() (Medium, error), limit int64, log *slog.Logger) *Scratch {
 	s := &Scratch{began: time.Now(), create: create, limit: limit, log: log, jobs: make(chan *readJob), quit: make(chan struct{})}
 	for range scratchReaders {
-		go s.readAll() // ends with Close, unless the disk hangs
+		go s.readAll() // ends after Close, unless the disk hangs
 	}
 	return s
 }
 
-// Limit is the most bytes of all files.
+// Limit is the maximum total size of the files in bytes.
 func (s *Scratch) Limit() int64 { return s.limit }
 
-// ScratchStats are bytes in use now and at most; pages read, bytes written and failures since the
-// start.
+// ScratchStats are the used bytes and their limit, and counts since the start: pages read, bytes
+// written, failures.
 type ScratchStats struct {
 	Used, Limit         int64
 	Read, Wrote, Failed uint64
 }
 
-// Stats reads the figures.
+// Stats returns the counters.
 func (s *Scratch) Stats() ScratchStats {
 	return ScratchStats{Used: s.used.Load(), Limit: s.limit, Read: s.read.Load(), Wrote: s.wrote.Load(), Failed: s.failed.Load()}
 }
 
-// Close ends the goroutines. Files that are open stay readable to nobody.
+// Close ends the goroutines. Open files cannot be read afterwards.
 func (s *Scratch) Close() { s.once.Do(func() { close(s.quit) }) }
 
-// Resting says whether the disk is left alone, since it failed a moment ago.
+// Resting reports whether the disk is not used because it failed a moment ago.
 func (s *Scratch) Resting() bool { return int64(time.Since(s.began)) < s.rests.Load() }
 
-// fail notes a failure of the disk.
+// fail records a failure of the disk.
 func (s *Scratch) fail(err error) error {
 	s.failed.Add(1)
 	s.rests.Store(int64(time.Since(s.began) + ScratchRest))
@@ -149,16 +148,16 @@ func (s *Scratch) fail(err error) error {
 	return fmt.Errorf("%w: %w", ErrScratch, err)
 }
 
-// Pages is one file.
+// Pages is one scratch file.
 type Pages struct {
 	s     *Scratch
 	m     Medium
 	size  int64
-	users sync.WaitGroup // reads that may go on after their caller has gone
+	users sync.WaitGroup // reads that may outlive their caller
 	once  sync.Once
 }
 
-// Create makes a file of `size` bytes, which count from now on.
+// Create makes a file of size bytes, which count as used from now on.
 func (s *Scratch) Create(size int64) (*Pages, error) {
 	if s.Resting() {
 		return nil, fmt.Errorf("%w: the disk is left alone, it failed a moment ago", ErrScratch)
@@ -175,7 +174,7 @@ func (s *Scratch) Create(size int64) (*Pages, error) {
 	return &Pages{s: s, m: m, size: size}, nil
 }
 
-// Write puts bytes at an offset. It waits for the disk.
+// Write writes bytes at an offset. It waits for the disk.
 func (p *Pages) Write(b []byte, at int64) error {
 	if at < 0 || at > p.size-int64(len(b)) {
 		return fmt.Errorf("%w: bytes [%d,%d) of a file of %d", ErrScratch, at, at+int64(len(b)), p.size)
@@ -187,7 +186,7 @@ func (p *Pages) Write(b []byte, at int64) error {
 	return nil
 }
 
-// Close gives the file up, once reads that hang are over.
+// Close closes the file after its hanging reads have ended.
 func (p *Pages) Close() {
 	p.once.Do(func() {
 		go func() {
@@ -200,7 +199,7 @@ func (p *Pages) Close() {
 	})
 }
 
-// readJob is some pages that one goroutine reads.
+// readJob is a set of pages for one goroutine to read.
 type readJob struct {
 	p     *Pages
 	first int
@@ -211,7 +210,7 @@ type readJob struct {
 	done  chan<- *readJob
 }
 
-// Read gives the `size` bytes at each offset to got, as kvcache.PageFile has it, or fails within
+// Read passes the size bytes at each offset to got, as kvcache.PageFile specifies, or fails within
 // ScratchPatience.
 func (p *Pages) Read(at []int64, size int, got func(i int, page []byte) error) error {
 	if p.s.Resting() {
@@ -267,9 +266,9 @@ func (p *Pages) Read(at []int64, size int, got func(i int, page []byte) error) e
 	return failed
 }
 
-// readReady gives the pages that the system has in memory to got, on the spot: handing a page of a
-// few kilobytes to another thread and back takes longer than reading it. What is left is at the
-// offsets wait, which are those at `of`.
+// readReady passes the pages in the page cache to got directly, since handing a page of a few
+// kilobytes to another thread takes longer than reading it. It returns the offsets of the remaining
+// pages, and their indices in at.
 func (p *Pages) readReady(at []int64, size int, got func(i int, page []byte) error) (wait []int64, of []int, err error) {
 	m, ok := p.m.(ready)
 	j := jobPool.Get().(*readJob)
@@ -288,10 +287,10 @@ func (p *Pages) readReady(at []int64, size int, got func(i int, page []byte) err
 	return wait, of, nil
 }
 
-// jobPool has jobs whose callers have seen their end.
+// jobPool holds jobs whose callers have received them back.
 var jobPool = sync.Pool{New: func() any { return new(readJob) }}
 
-// readAll is one of the goroutines.
+// readAll is the loop of one reading goroutine.
 func (s *Scratch) readAll() {
 	for {
 		select {
@@ -303,7 +302,7 @@ func (s *Scratch) readAll() {
 	}
 }
 
-// read reads a job's pages: those that lie one behind the other at once.
+// read reads a job's pages. Adjacent pages take one read.
 func (j *readJob) read() {
 	defer j.p.users.Done()
 	j.bytes = slices.Grow(j.bytes[:0], len(j.at)*j.size)[:len(j.at)*j.size]
@@ -320,7 +319,7 @@ func (j *readJob) read() {
 	j.done <- j
 }
 
-// private makes a folder that nobody but its owner has rights on.
+// private creates a folder that only its owner can access.
 func private(dir, flag string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("tier: %s: %w", flag, err)

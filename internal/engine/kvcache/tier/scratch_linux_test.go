@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// A disk that has no room although the limit has refuses the write, and has its room again when
-// the file is closed.
+// A disk that is full below the limit refuses the write, and has room again when the file is
+// closed.
 func TestScratchDiskFull(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "kv")
 	if err := private(dir, "test"); err != nil {

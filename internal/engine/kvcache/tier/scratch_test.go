@@ -31,7 +31,7 @@ func numbers(n int) []byte {
 	return b
 }
 
-// settles waits for what Close leaves to a goroutine.
+// settles waits for the goroutine that Close starts.
 func settles(t *testing.T, s *Scratch) {
 	t.Helper()
 	for until := time.Now().Add(10 * time.Second); s.Stats().Used > 0; time.Sleep(time.Millisecond) {
@@ -41,7 +41,7 @@ func settles(t *testing.T, s *Scratch) {
 	}
 }
 
-// Pages come back as they were written, to several at once; files have no names, and count until
+// Pages return as written, also to concurrent readers. Files have no names, and count as used until
 // they are closed.
 func TestScratch(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "kv")
@@ -75,7 +75,7 @@ func TestScratch(t *testing.T) {
 		wg.Go(func() {
 			var at []int64
 			for i := range 50 {
-				at = append(at, int64((i*i*37+k)%120)*4096) // some one behind the other, some again
+				at = append(at, int64((i*i*37+k)%120)*4096) // some adjacent, some repeated
 			}
 			seen := map[int]bool{}
 			err := p.Read(at, 4096, func(i int, page []byte) error {
@@ -141,8 +141,8 @@ func (f *faulty) Close() error {
 	return nil
 }
 
-// A disk that fails or hangs fails in time, is then left alone, and nothing is read into memory
-// that its reader has given up.
+// A disk that fails or hangs fails in time and then rests. A read never writes into memory that its
+// caller has given up.
 func TestScratchFails(t *testing.T) {
 	for _, hangs := range []bool{false, true} {
 		var closed atomic.Int32
@@ -187,7 +187,7 @@ func TestScratchFails(t *testing.T) {
 	}
 }
 
-// half has every second page without waiting.
+// half can read every second page without waiting.
 type half struct {
 	*faulty
 	spot int
@@ -201,7 +201,7 @@ func (h *half) ReadReady(b []byte, at int64) bool {
 	return copy(b, h.bytes[at:]) == len(b)
 }
 
-// Pages that are there at once and pages that are waited for all come where they belong.
+// Pages that are ready and pages that are waited for all arrive at their places.
 func TestScratchReady(t *testing.T) {
 	var closed atomic.Int32
 	h := &half{faulty: &faulty{bytes: numbers(1 << 18), closed: &closed}}

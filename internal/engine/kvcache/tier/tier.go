@@ -1,12 +1,12 @@
-// Package tier keeps blocks of the prefix cache in files, so that what was read once is
-// found after memory needed the room, after a crash, and after a restart.
+// Package tier stores blocks of the prefix cache in files, so that they survive eviction from
+// memory, a crash, and a restart.
 //
-//	DIR/0, DIR/1, ...     a folder a process that writes, under its lock
+//	DIR/0, DIR/1, ...     one folder per writing process, which holds its lock
 //	DIR/0/KEY-AT-LO-HI    block AT of a text: the rows of KV heads [LO, HI), every layer
 //
-// Every process reads all folders, so what sockets of another number of nodes on this
-// machine have written is found as well. A file is written under another name first and
-// never changed; each head in it has a hash of its own, which is checked when it is read.
+// Every process reads all folders, so it finds blocks of other processes on this machine, also with
+// another number of nodes. A file is written under a temporary name, then renamed, and never
+// changed. Each head has its own hash, which is checked on reading.
 package tier
 
 import (
@@ -27,11 +27,12 @@ import (
 	"github.com/shoal-llm/shoal/internal/sys/flock"
 )
 
-// Key names a block by all that its rows depend on: see batcher, whose hash chain it is.
+// Key identifies a block by everything that its rows depend on; the batcher makes it, by a hash
+// chain.
 type Key [32]byte
 
-// Store is one process's folder, and what it reads of the others'. Its methods may be
-// called from any goroutine; Read, Write, Rescan and Forget wait for the disk, the others do not.
+// Store is one process's folder, and the other folders that it reads. Its methods may be called
+// concurrently. Read, Write, Rescan and Forget wait for the disk, the others do not.
 type Store struct {
 	dir   string // of this process
 	root  string
@@ -41,37 +42,38 @@ type Store struct {
 	lock  *os.File
 
 	disk   sync.Mutex // one write, removal or scan at a time
-	mu     sync.Mutex // of what follows; never held over the disk
+	mu     sync.Mutex // guards the fields below; never held during disk access
 	files  map[Key][]*file
-	worth  worth // files of our own
-	bytes  int64 // of these
+	heap   evictionHeap // files of our own
+	bytes  int64        // total size of our own files
 	clock  int64
 	number uint64
 	stats  Stats
 }
 
-// Stats are figures since the start, but Bytes and Blocks, which are now in this process's folder.
+// Stats are counts since the start, except Bytes and Blocks: the present contents of this process's
+// folder.
 type Stats struct {
 	Bytes, Limit                                 int64
 	Blocks                                       int
-	Written, Read, Dropped, Damaged, Failed, Out uint64 // blocks; Out: removed for others
+	Written, Read, Dropped, Damaged, Failed, Out uint64 // blocks; Out: evicted for others
 }
 
-// file is a block, or the part of it that one socket held.
+// file is a block, or the part of it that one socket holds.
 type file struct {
-	name   name
-	dir    string
-	size   int64
-	uses   int64
-	value  int64
-	number uint64 // of its last use
-	at     int    // in worth; none: another process's
+	name      name
+	dir       string
+	size      int64
+	uses      int64
+	value     int64
+	number    uint64 // sequence number of its last use
+	heapIndex int    // index in Store.heap; none: another process's file
 }
 
 const none = -1
 
-// Open takes a free folder under root for this process, and lists what is there. limit is
-// the most bytes that this process keeps.
+// Open locks a free folder under root for this process and lists its files. limit bounds the bytes
+// that this process stores.
 func Open(root string, limit int64, log *slog.Logger) (*Store, error) {
 	if limit < 1 {
 		return nil, fmt.Errorf("tier: --prefix-disk-size %d: want a number of bytes", limit)
@@ -94,7 +96,7 @@ const (
 	deserted = time.Hour
 )
 
-// take finds a folder that no process holds.
+// take locks a folder that no process holds.
 func (s *Store) take() error {
 	for i := range folders {
 		dir := filepath.Join(s.root, strconv.Itoa(i))
@@ -115,19 +117,19 @@ func (s *Store) take() error {
 	return fmt.Errorf("tier: --prefix-disk %s: %d processes use it", s.root, folders)
 }
 
-// Close gives the folder to the next process; what is in it stays.
+// Close releases the folder for the next process. Its files stay.
 func (s *Store) Close() error { return s.lock.Close() }
 
-// Stats reads the figures.
+// Stats returns the counters.
 func (s *Store) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := s.stats
-	st.Bytes, st.Limit, st.Blocks = s.bytes, s.limit, len(s.worth)
+	st.Bytes, st.Limit, st.Blocks = s.bytes, s.limit, len(s.heap)
 	return st
 }
 
-// Drop counts a block that was not written, since others waited for the disk already.
+// Drop counts a block that was not written because the disk already had a backlog.
 func (s *Store) Drop() {
 	s.mu.Lock()
 	s.stats.Dropped++
@@ -135,8 +137,8 @@ func (s *Store) Drop() {
 	s.warn("the disk is slower than prompts are read: blocks are not kept in files")
 }
 
-// Has is how many of the first keys, blocks of a text from number at on, are there with all
-// of the heads.
+// Has returns how many of the first keys are stored with all of the heads. The keys are consecutive
+// blocks of a text, from number at.
 func (s *Store) Has(keys []Key, at int, heads tensor.Span) (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -146,7 +148,7 @@ func (s *Store) Has(keys []Key, at int, heads tensor.Span) (n int) {
 	return n
 }
 
-// covering are files that together have the heads, in their order; nil: some are missing.
+// covering returns files that together hold the heads, in order; nil: some are missing.
 func (s *Store) covering(k Key, at int, heads tensor.Span) (list []*file) {
 	for next := heads.Lo; next < heads.Hi; {
 		var best *file
@@ -163,47 +165,48 @@ func (s *Store) covering(k Key, at int, heads tensor.Span) (list []*file) {
 	return list
 }
 
-// own says whether this process's folder has the block.
+// own reports whether this process's folder has the block.
 func (s *Store) own(n name) bool {
 	for _, f := range s.files[n.key] {
-		if f.at != none && f.name == n {
+		if f.heapIndex != none && f.name == n {
 			return true
 		}
 	}
 	return false
 }
 
-// Lacks says whether Write of the block would write anything.
+// Lacks reports whether Write would store the block.
 func (s *Store) Lacks(k Key, at int, heads tensor.Span) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return !s.own(name{k, at, heads})
 }
 
-// use notes that a file was used: what is worth least goes first, by how often it was used,
-// above the worth of what has gone; then the end of a text before its beginning.
+// use records a use of a file. Eviction is GreedyDual: the lowest value goes first, which is the
+// number of uses plus the value of the last evicted file. Of equals, the end of a text goes before
+// its beginning.
 func (s *Store) use(f *file) {
 	s.number++
 	f.uses++
 	f.value, f.number = s.clock+f.uses, s.number
-	if f.at != none {
-		heap.Fix(&s.worth, f.at)
+	if f.heapIndex != none {
+		heap.Fix(&s.heap, f.heapIndex)
 	}
 }
 
-// add takes up a file, worth no more than the block before it in its text, without which it is
-// of no use.
+// add registers a file. Its value is at most that of the block before it, without which it is
+// useless.
 func (s *Store) add(f *file, before Key, own bool) {
 	s.number++
-	f.at, f.uses, f.value, f.number = none, 1, s.clock+1, s.number
+	f.heapIndex, f.uses, f.value, f.number = none, 1, s.clock+1, s.number
 	for _, o := range s.files[before] {
-		if o.at != none {
+		if o.heapIndex != none {
 			f.value = min(f.value, o.value)
 		}
 	}
 	s.files[f.name.key] = append(s.files[f.name.key], f)
 	if own {
-		heap.Push(&s.worth, f)
+		heap.Push(&s.heap, f)
 		s.bytes += f.size
 	}
 }
@@ -213,14 +216,14 @@ func (s *Store) forget(f *file) {
 	if s.files[f.name.key] = list; len(list) == 0 {
 		delete(s.files, f.name.key)
 	}
-	if f.at != none {
-		heap.Remove(&s.worth, f.at)
+	if f.heapIndex != none {
+		heap.Remove(&s.heap, f.heapIndex)
 		s.bytes -= f.size
 	}
 }
 
-// Rescan lists the folders again: those of other processes for what they have written, and
-// with the first call our own. Folders that nobody has held for an hour go.
+// Rescan lists the folders again: those of other processes for new files, and on the first call our
+// own. It removes folders that no process has held for an hour.
 func (s *Store) Rescan() {
 	s.disk.Lock()
 	defer s.disk.Unlock()
@@ -233,7 +236,7 @@ func (s *Store) Rescan() {
 	first := s.number == 0
 	for _, list := range s.files {
 		for _, f := range slices.Clone(list) {
-			if f.at == none {
+			if f.heapIndex == none {
 				s.forget(f)
 			}
 		}
@@ -255,7 +258,7 @@ func (s *Store) Rescan() {
 	}
 }
 
-// list takes up the files of a folder, the longest unused first.
+// list registers the files of a folder, least recently used first.
 func (s *Store) list(dir string, own bool) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -274,7 +277,7 @@ func (s *Store) list(dir string, own bool) {
 		case gone != nil: // removed meanwhile
 		case err == nil && info.Mode().IsRegular():
 			all = append(all, found{file{name: n, dir: dir, size: info.Size()}, info.ModTime()})
-		case own && e.Name() != lockName && info.Mode().IsRegular(): // was being written when its process ended
+		case own && e.Name() != lockName && info.Mode().IsRegular(): // its process ended while writing it
 			_ = os.Remove(filepath.Join(dir, e.Name()))
 		}
 	}
@@ -286,7 +289,8 @@ func (s *Store) list(dir string, own bool) {
 	}
 }
 
-// removeDeserted removes a folder that nobody has held for so long; false: it is read.
+// removeDeserted removes a folder that no process has held for that long. false: the folder is
+// still read.
 func (s *Store) removeDeserted(dir string, long time.Duration) bool {
 	at := filepath.Join(dir, lockName)
 	if st, err := os.Stat(at); err == nil && time.Since(st.ModTime()) < long {
@@ -305,13 +309,13 @@ func (s *Store) removeDeserted(dir string, long time.Duration) bool {
 	return true
 }
 
-// Forget removes every file of this process's folder and of those that no process holds, and
-// knows no other's until the next Rescan.
+// Forget removes the files of this process's folder and of folders that no process holds. It drops
+// other processes' files from the index until the next Rescan.
 func (s *Store) Forget() {
 	s.disk.Lock()
 	defer s.disk.Unlock()
 	s.mu.Lock()
-	all := slices.Clone(s.worth)
+	all := slices.Clone(s.heap)
 	for _, list := range s.files {
 		for _, f := range slices.Clone(list) {
 			s.forget(f)
@@ -332,7 +336,7 @@ func (s *Store) Forget() {
 	}
 }
 
-// isFolder says whether it can be the folder of a process.
+// isFolder reports whether it can be the folder of a process.
 func isFolder(e fs.DirEntry) bool {
 	_, err := strconv.ParseUint(e.Name(), 10, 16)
 	return err == nil && e.IsDir()
@@ -344,12 +348,12 @@ func (s *Store) remove(f *file) {
 	}
 }
 
-// makeRoom removes files of the least worth until so many bytes more fit.
+// makeRoom removes the files with the lowest value until size more bytes fit.
 func (s *Store) makeRoom(size int64) {
 	s.mu.Lock()
 	var gone []*file
-	for s.bytes+size > s.limit && len(s.worth) > 0 {
-		f := s.worth[0]
+	for s.bytes+size > s.limit && len(s.heap) > 0 {
+		f := s.heap[0]
 		s.clock = max(s.clock, f.value)
 		s.forget(f)
 		s.stats.Out++
@@ -363,7 +367,7 @@ func (s *Store) makeRoom(size int64) {
 
 func (f *file) path() string { return filepath.Join(f.dir, f.name.String()) }
 
-// fail notes trouble with the disk: never more than a line of a log.
+// fail records a disk error. It only logs it.
 func (s *Store) fail(what, path string, err error) {
 	s.mu.Lock()
 	s.stats.Failed++
@@ -373,15 +377,15 @@ func (s *Store) fail(what, path string, err error) {
 
 func (s *Store) warn(text string, args ...any) {
 	if ok, left, _ := s.lines.Allow(text, time.Now()); ok {
-		s.log.Warn(text, append(args, "like_it_left_out", left)...)
+		s.log.Warn(text, append(args, "left_out", left)...)
 	}
 }
 
-// worth orders our own files, the first to go first.
-type worth []*file
+// evictionHeap is a heap of our own files; the first is evicted first.
+type evictionHeap []*file
 
-func (w worth) Len() int { return len(w) }
-func (w worth) Less(i, j int) bool {
+func (w evictionHeap) Len() int { return len(w) }
+func (w evictionHeap) Less(i, j int) bool {
 	a, b := w[i], w[j]
 	switch {
 	case a.value != b.value:
@@ -391,12 +395,12 @@ func (w worth) Less(i, j int) bool {
 	}
 	return a.number < b.number
 }
-func (w worth) Swap(i, j int) { w[i], w[j] = w[j], w[i]; w[i].at, w[j].at = i, j }
-func (w *worth) Push(x any)   { f := x.(*file); f.at = len(*w); *w = append(*w, f) }
-func (w *worth) Pop() any {
+func (w evictionHeap) Swap(i, j int) { w[i], w[j] = w[j], w[i]; w[i].heapIndex, w[j].heapIndex = i, j }
+func (w *evictionHeap) Push(x any)   { f := x.(*file); f.heapIndex = len(*w); *w = append(*w, f) }
+func (w *evictionHeap) Pop() any {
 	last := len(*w) - 1
 	f := (*w)[last]
 	(*w)[last], *w = nil, (*w)[:last]
-	f.at = none
+	f.heapIndex = none
 	return f
 }

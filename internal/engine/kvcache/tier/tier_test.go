@@ -26,7 +26,7 @@ func open(t *testing.T, dir string, limit int64) *Store {
 	return s
 }
 
-// rows are those of heads of a block, which any process computes alike.
+// rows are the rows of heads of a block, which any process computes alike.
 func rows(k Key, at int, heads tensor.Span) (out []byte) {
 	for h := heads.Lo; h < heads.Hi; h++ {
 		rng := rand.New(rand.NewPCG(uint64(k[0])<<8|uint64(at), uint64(h)))
@@ -38,12 +38,12 @@ func rows(k Key, at int, heads tensor.Span) (out []byte) {
 }
 
 func put(s *Store, k Key, at int, heads tensor.Span) {
-	before := k // of the texts here
+	before := k // the previous key in these texts
 	before[2]--
 	s.Write(k, before, at, heads, form, rows(k, at, heads))
 }
 
-// finds reads a block and compares it; what comes back is never another's.
+// finds reads a block and compares it. A result is never another block's.
 func finds(t *testing.T, s *Store, k Key, at int, heads tensor.Span) bool {
 	t.Helper()
 	got := make([]byte, heads.Len()*form.HeadBytes)
@@ -56,8 +56,9 @@ func finds(t *testing.T, s *Store, k Key, at int, heads tensor.Span) bool {
 	return true
 }
 
-// A process finds what it and others have written: after it ended, from other folders, and
-// where other processes have cut the heads elsewhere; two never write into one folder.
+// A process finds blocks that it and others have written: after its end, from other folders, and
+// where other processes have divided the heads differently. Two processes never write into one
+// folder.
 func TestProcesses(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "made")
 	a, b := open(t, dir, 1<<20), open(t, dir, 1<<20)
@@ -76,7 +77,7 @@ func TestProcesses(t *testing.T) {
 			t.Errorf("%s: %v, %v; want %v", path, st.Mode().Perm(), err, want)
 		}
 	}
-	a.Close() // as if killed: nothing is done at the end
+	a.Close() // as if killed: no cleanup
 	c := open(t, dir, 1<<20)
 	if c.dir != a.dir {
 		t.Errorf("the next process took %s, not %s", c.dir, a.dir)
@@ -125,8 +126,7 @@ func TestProcesses(t *testing.T) {
 	}
 }
 
-// The folder stays below its limit; what was used most often stays, and of a text its
-// beginning.
+// The folder stays below its limit. The most used files stay, and of a text its beginning.
 func TestLimit(t *testing.T) {
 	one := name{heads: tensor.Span{Lo: 0, Hi: 2}}.size(form)
 	dir := t.TempDir()
@@ -138,7 +138,7 @@ func TestLimit(t *testing.T) {
 	for at := range 4 {
 		put(s, Key{1, byte(at)}, at, heads)
 	}
-	for text := range 20 { // each comes once, and the first again in between
+	for text := range 20 { // each is used once, and the first again in between
 		for i := range 12 {
 			at := i % 4
 			if !finds(t, s, Key{1, byte(at)}, at, heads) {
@@ -171,7 +171,7 @@ func TestLimit(t *testing.T) {
 	}
 }
 
-// What is not whole is a miss and goes; a disk that fails is one too. Nothing else is read.
+// A damaged file is a miss and is removed. A disk that fails is a miss, too.
 func TestDamage(t *testing.T) {
 	heads := tensor.Span{Lo: 0, Hi: 2}
 	k := Key{9}
@@ -233,7 +233,7 @@ func removeMake(path string) error {
 	return os.Mkdir(path, 0o700)
 }
 
-// FuzzFile: bytes that were not written as they are give no rows.
+// FuzzFile: bytes that differ from those written give no rows.
 func FuzzFile(f *testing.F) {
 	n := name{Key{1, 2}, 3, tensor.Span{Lo: 1, Hi: 3}}
 	s, err := Open(filepath.Join(f.TempDir(), "d"), 1<<20, slog.New(slog.DiscardHandler))
