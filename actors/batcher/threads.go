@@ -9,7 +9,7 @@ import (
 // How many compute threads serve a decode step best depends on the model, its rows and what they
 // look back on, the nodes and what else their machines do. The bits are the same with any number,
 // so it is found by trying: all nodes halve their threads for some steps, and those of a kind go
-// on as was fastest. Steps with prompts have all threads (docs/decisions/threads-of-a-step.md).
+// on as was fastest. Steps with prompts have all threads (docs/decisions/threads.md).
 const (
 	mostHalvings = 4
 	TrialRounds  = 8    // in which each number has its turn

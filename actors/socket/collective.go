@@ -15,7 +15,7 @@ import (
 // collectiveActor is a socket's part in the exchanges of one epoch, and its child: it
 // forms the group of the ranks, begins the operations that stages ask for, one a
 // micro-batch at a time, and closes the group when it is stopped, or when it panics.
-// What arrives from other ranks does not pass through it (docs/decisions/collective-actor.md).
+// What arrives from other ranks does not pass through it (docs/decisions/actors-and-rpc.md).
 type collectiveActor struct {
 	patience time.Duration // for the group to form
 	form     func(ctx context.Context) (*collective.Group, error)

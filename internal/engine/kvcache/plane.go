@@ -8,7 +8,7 @@ import (
 
 // A table keeps planes: lists of blocks of one size from the arena. A block of rows holds
 // keys, values and their scales side by side, as the kernels read them (see
-// docs/decisions/cache-planes.md); what only some policies have lies in blocks of its own.
+// docs/decisions/cache-layout.md); what only some policies have lies in blocks of its own.
 const (
 	rowsPlane  = iota // keys, values and scales of tensor.BlockSlots slots
 	halfPlane         // rotate_half of the keys, see Policy.AtCachePositions

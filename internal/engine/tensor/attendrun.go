@@ -6,7 +6,7 @@ import "unsafe"
 // of so many blocks, counted in the list of blocks that is read: each run is a softmax of
 // its own, from its own start, and the runs are folded in their order. So threads can
 // share one long sequence, and a sequence of one run has the bits of one chain
-// (docs/decisions/attention-runs.md).
+// (docs/decisions/canonical-arithmetic.md).
 const (
 	RunBlocks = 16
 	RunSlots  = RunBlocks * BlockSlots
