@@ -77,7 +77,7 @@ bench: ## benchmarks: PKG=./internal/engine/tensor BENCH=MatMul COUNT=10 | tee n
 	go test -run '^$$' -bench '$(BENCH)' -benchmem -count $(COUNT) $(PKG)
 
 .PHONY: bench-readme
-bench-readme: build ## the README's table of speeds (5 minutes, alone)
+bench-readme: build ## docs/benchmarks.md's table of the bundled model over nodes (5 minutes, alone)
 	bash internal/bench/readme
 
 .PHONY: bench-issue3

@@ -21,8 +21,6 @@ var notRun = map[string]map[string]string{
 	"docs/accuracy.md": {
 		"shoal eval ruler        ":            "minutes to hours each; tests of eval run all of these on a few tasks",
 		"shoal eval ruler --together -l 4096": "an hour",
-		"shoal eval ruler -l 4096 -n 48":      "hours, and a GPU",
-		"shoal eval ruler -n 100 -l 4096":     "an hour, and PyTorch",
 		"train/accuracy.sh shoal":             "an hour, and PyTorch",
 		"shoal eval ruler -m models/dace":     "an hour, and PyTorch",
 	},
