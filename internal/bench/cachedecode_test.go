@@ -126,7 +126,7 @@ func runCacheDecode(ctx context.Context, o Options) (out []cacheWay, err error) 
 	return out, nil
 }
 
-// BenchmarkCacheDecode prints the table of docs/caches.md.
+// BenchmarkCacheDecode prints the step times that docs/caches.md quotes.
 func BenchmarkCacheDecode(b *testing.B) {
 	fmt.Println(ThisMachine())
 	for _, o := range []Options{{Model: "fry", Batch: 4, Context: 512}, {Model: "bench160m", Batch: 8, Context: 1024}} {
