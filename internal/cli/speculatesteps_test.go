@@ -82,7 +82,7 @@ func replayed(t *testing.T, text bench.SpeculateText, batch int, each float64) (
 
 // edits are files of the tree and what becomes of them, by ways to change a file.
 func edits(t *testing.T, m *material) (all []bench.SpeculateText) {
-	files := []string{"../../collective/state.go", "../text/grammar/object.go", "../engine/sampler/sample.go", "../../docs/models.md"}
+	files := []string{"../../collective/state.go", "../text/grammar/object.go", "../engine/sampler/sample.go", "../../docs/adding-a-model.md"}
 	word := regexp.MustCompile(`\b[A-Za-z]{3,}\b`)
 	ways := map[string]func(r *rand.Rand, lines []string) []string{
 		"a tenth of the lines": func(r *rand.Rand, lines []string) []string {

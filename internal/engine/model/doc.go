@@ -8,6 +8,6 @@
 // its bytes are handed out. Errors name the file, the tensor or field, and the
 // value.
 //
-// A new architecture is one file beside llama.go; docs/models.md walks through
+// A new architecture is one file beside llama.go; docs/adding-a-model.md walks through
 // it.
 package model
