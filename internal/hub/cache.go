@@ -1,0 +1,184 @@
+package hub
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+)
+
+// The cache of huggingface_hub has one folder models--ORG--NAME for each repository:
+//
+//	blobs/DIGEST                   the content of a file, and DIGEST.incomplete while it is fetched
+//	snapshots/COMMIT/path/of/file  relative symbolic links to blobs
+//	refs/REVISION                  the commit that a branch or a tag had
+//
+// .locks/models--ORG--NAME/DIGEST.lock in the cache's own folder is locked by the process
+// that fetches the blob.
+const (
+	repoPrefix  = "models--"
+	blobsDir    = "blobs"
+	snapshotDir = "snapshots"
+	refsDir     = "refs"
+	locksDir    = ".locks"
+	incomplete  = ".incomplete"
+)
+
+// repoFolder is the name of a repository's folder in the cache.
+func repoFolder(repo string) string { return repoPrefix + strings.ReplaceAll(repo, "/", "--") }
+
+// repoOfFolder is ORG/NAME of such a folder; "": it is none.
+func repoOfFolder(folder string) string {
+	id, ok := strings.CutPrefix(folder, repoPrefix)
+	if id = strings.Replace(id, "--", "/", 1); !ok || checkRepo(id) != nil {
+		return ""
+	}
+	return id
+}
+
+// repoCache is one repository in the cache.
+type repoCache struct {
+	cache, repo string
+}
+
+func (c repoCache) dir() string                   { return filepath.Join(c.cache, repoFolder(c.repo)) }
+func (c repoCache) blob(d string) string          { return filepath.Join(c.dir(), blobsDir, d) }
+func (c repoCache) snapshot(commit string) string { return filepath.Join(c.dir(), snapshotDir, commit) }
+func (c repoCache) ref(revision string) string {
+	return filepath.Join(c.dir(), refsDir, filepath.FromSlash(revision))
+}
+func (c repoCache) lock(d string) string {
+	return filepath.Join(c.cache, locksDir, repoFolder(c.repo), d+".lock")
+}
+
+// commit is what a revision was when it was last fetched; "": it was not.
+func (c repoCache) commit(revision string) (string, error) {
+	if commitHash.MatchString(revision) {
+		return revision, nil
+	}
+	f, err := os.Open(c.ref(revision))
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	} else if err != nil {
+		return "", onDisk(err)
+	}
+	defer f.Close()
+	text, err := readAtMost(f, 1<<10)
+	commit := strings.TrimSpace(string(text))
+	if err != nil || !commitHash.MatchString(commit) {
+		return "", fmt.Errorf("%w: %s holds no commit: remove it and pull the model again", ErrDamaged, c.ref(revision))
+	}
+	return commit, nil
+}
+
+// setCommit records what a revision is.
+func (c repoCache) setCommit(revision, commit string) error {
+	if revision == commit {
+		return nil
+	}
+	return writeFile(c.ref(revision), []byte(commit))
+}
+
+// link gives a blob its name in a snapshot. Where the file system has no symbolic links
+// the blob moves there, as huggingface_hub does.
+func (c repoCache) link(commit, name, digest string) error {
+	at := filepath.Join(c.snapshot(commit), filepath.FromSlash(name))
+	if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
+		return onDisk(err)
+	}
+	to, err := filepath.Rel(filepath.Dir(at), c.blob(digest))
+	if err != nil {
+		return err
+	}
+	if old, err := os.Readlink(at); err == nil && old == to {
+		return nil
+	}
+	return replaceLink(to, c.blob(digest), at)
+}
+
+// replaceLink makes at a symbolic link to to, in one step. Without symbolic links blob moves
+// to at; "": it must stay where it is.
+func replaceLink(to, blob, at string) error {
+	tmp := fmt.Sprintf("%s.%d.new", at, os.Getpid())
+	os.Remove(tmp)
+	if err := os.Symlink(to, tmp); err != nil {
+		if blob == "" {
+			return onDisk(err)
+		}
+		return onDisk(os.Rename(blob, at))
+	}
+	if err := os.Rename(tmp, at); err != nil {
+		os.Remove(tmp)
+		return onDisk(err)
+	}
+	return nil
+}
+
+// files lists a snapshot as a hub would list the repository. Links whose blob is not there
+// are left out.
+func (c repoCache) files(commit string) ([]File, error) {
+	dir := c.snapshot(commit)
+	var out []File
+	err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		st, err := os.Stat(p)
+		if err != nil || !st.Mode().IsRegular() {
+			return nil //nolint:nilerr // a link to nothing is a file that is not here
+		}
+		rel, err := filepath.Rel(dir, p)
+		if err != nil {
+			return err
+		}
+		f := File{Name: filepath.ToSlash(rel), Size: st.Size()}
+		if to, err := os.Readlink(p); err == nil {
+			f.Digest = digestOf(filepath.Base(to))
+		}
+		if out = append(out, f); len(out) > maxFiles {
+			return fmt.Errorf("%w: %s has more than %d files", ErrUnsupported, dir, maxFiles)
+		}
+		return nil
+	})
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return out, onDisk(err)
+}
+
+// writeFile writes a small file in one step.
+func writeFile(at string, text []byte) error {
+	if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
+		return onDisk(err)
+	}
+	tmp, err := os.CreateTemp(filepath.Dir(at), ".new-*")
+	if err != nil {
+		return onDisk(err)
+	}
+	_, err = tmp.Write(text)
+	if err := errors.Join(err, tmp.Chmod(0o644), tmp.Close()); err != nil {
+		os.Remove(tmp.Name())
+		return onDisk(err)
+	}
+	if err := os.Rename(tmp.Name(), at); err != nil {
+		os.Remove(tmp.Name())
+		return onDisk(err)
+	}
+	return nil
+}
+
+// onDisk adds to an error of the file system what to do about it.
+func onDisk(err error) error {
+	switch {
+	case err == nil || errors.Is(err, ErrSpace) || errors.Is(err, ErrPermission):
+		return err
+	case errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT):
+		return fmt.Errorf("%w: %w; free some, or set HF_HUB_CACHE and SHOAL_MODELS to folders on a larger disk", ErrSpace, err)
+	case errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS):
+		return fmt.Errorf("%w: %w; give this user the folder, or set HF_HUB_CACHE and SHOAL_MODELS to folders that it may write", ErrPermission, err)
+	}
+	return err
+}

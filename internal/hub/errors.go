@@ -1,0 +1,68 @@
+package hub
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+)
+
+// What is wrong with a model, a hub or this machine. Errors wrap one of these, and their
+// text says what to do.
+var (
+	ErrNotFound    = errors.New("hub: not found")                // no such repository, revision or file
+	ErrGated       = errors.New("hub: access is not granted")    // the licence is not accepted, or the token is wrong
+	ErrOffline     = errors.New("hub: offline")                  // HF_HUB_OFFLINE is set and the model is not here
+	ErrNotHere     = errors.New("hub: not on this machine")      // a model that was not pulled
+	ErrIncomplete  = errors.New("hub: incomplete repository")    // a file is missing that another one names
+	ErrChoose      = errors.New("hub: several models")           // a repository has several GGUF files
+	ErrUnsupported = errors.New("hub: no usable weights")        // neither safetensors nor GGUF
+	ErrSpace       = errors.New("hub: not enough disk space")    //
+	ErrPermission  = errors.New("hub: no permission")            // to write the cache
+	ErrDamaged     = errors.New("hub: wrong content")            // the hash does not match, twice
+	ErrUnreachable = errors.New("hub: no answer")                // connection, time-out, certificate, 5xx
+	ErrProtocol    = errors.New("hub: unexpected answer")        // what was answered is no hub's answer
+	ErrBusy        = errors.New("hub: another process is stuck") // it holds the lock and fetches nothing
+)
+
+// Limits of what a server may answer.
+const (
+	maxListing   = 32 << 20 // bytes of a repository's list of files
+	maxFiles     = 50_000   // files of a repository
+	maxFileBytes = 4 << 40  // of one file
+	maxManifest  = 4 << 20  // bytes of a manifest, a token or an error
+)
+
+var errTooLong = errors.New("more bytes than the limit")
+
+// readAtMost reads all of r, and refuses more than limit bytes.
+func readAtMost(r io.Reader, limit int64) ([]byte, error) {
+	b, err := io.ReadAll(io.LimitReader(r, limit+1))
+	if err == nil && int64(len(b)) > limit {
+		err = fmt.Errorf("%w of %d", errTooLong, limit)
+	}
+	return b, err
+}
+
+// listed writes names for an error, at most n of them.
+func listed(names []string, n int) string {
+	var more string
+	if len(names) > n {
+		more = fmt.Sprintf("\n  and %d more", len(names)-n)
+		names = names[:n]
+	}
+	return "\n  " + strings.Join(names, "\n  ") + more
+}
+
+// Bytes writes a size for people.
+func Bytes(n int64) string {
+	switch {
+	case n >= 1<<30:
+		return fmt.Sprintf("%.2f GiB", float64(n)/(1<<30))
+	case n >= 1<<20:
+		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
+	case n >= 1<<10:
+		return fmt.Sprintf("%.1f KiB", float64(n)/(1<<10))
+	}
+	return fmt.Sprintf("%d B", n)
+}

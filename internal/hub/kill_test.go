@@ -1,0 +1,121 @@
+package hub
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/shoal-llm/shoal/internal/hub/hubtest"
+	"github.com/shoal-llm/shoal/internal/testlevel"
+)
+
+// child is what a process that is killed runs: a pull from the hub of its parent.
+func child() bool {
+	text := os.Getenv("HUB_TEST_PULL")
+	if text == "" {
+		return false
+	}
+	s, err := FromEnv(os.Getenv, "")
+	if err == nil {
+		var r Ref
+		if r, err = Parse(text); err == nil {
+			st := Open(s)
+			st.chunk = chunk
+			_, err = st.Pull(context.Background(), r, nil)
+		}
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	return true
+}
+
+// TestKilledPulls kills a process that pulls at random moments, and pulls again: what has a
+// final name is right at every moment, and in the end everything is.
+func TestKilledPulls(t *testing.T) {
+	kills := 5
+	if testlevel.Long() {
+		kills = 50
+	}
+	repo := weights(map[string][]byte{
+		"model-00001-of-00002.safetensors": content(1, 3<<20), "model-00002-of-00002.safetensors": content(2, 2<<20),
+		indexFile: []byte(`{"weight_map":{"a":"model-00001-of-00002.safetensors","b":"model-00002-of-00002.safetensors"}}`),
+	})
+	h := start(t, map[string]*hubtest.Repo{"org/one": repo})
+	h.CDNFault = func(*http.Request, int) hubtest.Fault { return hubtest.Fault{Rate: 2 << 20} }
+	s := at(t, h)
+	cache := repoCache{s.s.Cache, "org/one"}
+	pull := func() *exec.Cmd {
+		cmd := exec.Command(os.Args[0])
+		cmd.Env = append(os.Environ(), "HUB_TEST_PULL=org/one", "HF_ENDPOINT="+h.URL, "HF_HUB_CACHE="+s.s.Cache)
+		cmd.Stderr = &bytes.Buffer{}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		return cmd
+	}
+	var killed, resumed int
+	var most int64
+	for killed < kills {
+		if blobs, _ := filepath.Glob(filepath.Join(cache.dir(), blobsDir, "*")); len(blobs) > 0 && rand.N(12) == 0 { // from the start again, now and then
+			os.RemoveAll(cache.dir())
+		}
+		cmd := pull()
+		ended := make(chan error, 1)
+		go func() { ended <- cmd.Wait() }()
+		select {
+		case err := <-ended:
+			if err != nil {
+				t.Fatalf("a pull that nobody killed: %v: %s", err, cmd.Stderr)
+			}
+			os.RemoveAll(cache.dir()) // it was too fast
+		case <-time.After(time.Duration(20+rand.N(400)) * time.Millisecond):
+			if err := cmd.Process.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			<-ended
+			killed++
+		}
+		blobs, _ := filepath.Glob(filepath.Join(cache.dir(), blobsDir, "*"))
+		for _, b := range blobs {
+			if name := filepath.Base(b); !strings.HasSuffix(name, incomplete) {
+				if err := CheckFile(b, Digest(name), nil); err != nil {
+					t.Errorf("after kill %d: %v", killed, err)
+				}
+			} else if st, err := os.Stat(b); err == nil && st.Size() > 0 {
+				resumed++
+				most = max(most, st.Size())
+			}
+		}
+		if m, err := s.Find(parsed(t, "org/one")); err == nil {
+			same(t, m, repo, "config.json", "tokenizer.json", indexFile, "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
+		}
+	}
+	h.Lock()
+	h.CDNFault = nil
+	h.Unlock()
+	if cmd := pull(); cmd.Wait() != nil {
+		t.Fatalf("the last pull: %s", cmd.Stderr)
+	}
+	m, err := s.Find(parsed(t, "org/one"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	same(t, m, repo, "config.json", "tokenizer.json", indexFile, "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
+	if left, _ := filepath.Glob(filepath.Join(cache.dir(), blobsDir, "*"+incomplete)); len(left) > 0 {
+		t.Errorf("left behind: %q", left)
+	}
+	t.Logf("%d kills left %d parts, the largest of %d bytes", killed, resumed, most)
+	if testlevel.Long() && resumed == 0 {
+		t.Error("no kill left a part to continue")
+	}
+}

@@ -1,0 +1,31 @@
+package hub
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// checkSpace compares what a pull writes below dir with what is free there.
+func checkSpace(dir string, need int64, what string) error {
+	return spaceError(dir, need, what, freeSpace)
+}
+
+func spaceError(dir string, need int64, what string, free func(string) (int64, bool)) error {
+	at := dir
+	for { // the folder itself may not be there yet
+		if _, err := os.Stat(at); err == nil {
+			break
+		}
+		up := filepath.Dir(at)
+		if up == at {
+			return nil
+		}
+		at = up
+	}
+	if have, ok := free(at); ok && have < need {
+		return fmt.Errorf("%w: %s needs %s more, and %s has %s free: free %s, or set HF_HUB_CACHE and SHOAL_MODELS to folders on a larger disk",
+			ErrSpace, what, Bytes(need), dir, Bytes(have), Bytes(need-have))
+	}
+	return nil
+}
