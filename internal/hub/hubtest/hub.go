@@ -164,6 +164,10 @@ func (h *Hub) serveAPI(w http.ResponseWriter, r *http.Request, rest string) {
 		fmt.Fprint(w, `{"branches":[{"name":"main"}],"tags":[{"name":"v1"}]}`)
 		return
 	}
+	if len(parts) == 4 && parts[2] == "tree" { // what Python's snapshot_download asks for
+		h.tree(w, r, parts[0]+"/"+parts[1], parts[3])
+		return
+	}
 	if len(parts) != 4 || parts[2] != "revision" {
 		fail(w, http.StatusNotFound, "")
 		return
@@ -197,6 +201,23 @@ func (h *Hub) serveAPI(w http.ResponseWriter, r *http.Request, rest string) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(map[string]any{"id": id, "sha": repo.Commit(), "siblings": siblings, "private": false, "gated": false})
+}
+
+func (h *Hub) tree(w http.ResponseWriter, r *http.Request, id, revision string) {
+	repo := h.repo(w, r, id, revision, false)
+	if repo == nil {
+		return
+	}
+	var out []map[string]any
+	for _, name := range slices.Sorted(maps.Keys(repo.Files)) {
+		b := repo.Files[name]
+		f := map[string]any{"type": "file", "path": name, "size": len(b), "oid": GitBlob(b)}
+		if repo.LFS[name] {
+			f["lfs"] = map[string]any{"oid": SHA256(b), "size": len(b), "pointerSize": 134}
+		}
+		out = append(out, f)
+	}
+	_ = json.NewEncoder(w).Encode(out)
 }
 
 func (h *Hub) search(w http.ResponseWriter, q string) {
