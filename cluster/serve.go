@@ -16,6 +16,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/speculate"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/hub/layout"
 	"github.com/shoal-llm/shoal/internal/server/api"
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 	"github.com/shoal-llm/shoal/internal/text/toolcall"
@@ -98,7 +99,7 @@ const (
 
 func (c *ServeConfig) ensureDefaults(m *model.Config) {
 	if len(c.Names) == 0 {
-		c.Names = []string{model.NameOf(c.Model)}
+		c.Names = []string{layout.NameOf(c.Model)}
 	}
 	weights, kv := tensor.F32, tensor.F32
 	switch m.DType {

@@ -14,6 +14,7 @@ import (
 	"github.com/shoal-llm/shoal/client"
 	"github.com/shoal-llm/shoal/cluster"
 	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/hub/layout"
 )
 
 // startFlags are of commands that start a cluster for themselves when they need one.
@@ -22,11 +23,11 @@ type startFlags struct {
 	Nodes int    `default:"1" help:"Where MODEL is started: node processes."`
 }
 
-// named is the checkpoint that a word names: a path, or a model that comes with the
-// program. "": it names none.
+// named is the checkpoint on disk that a word names: a path, a model that comes with the
+// program, or one that was pulled. "": it names none.
 func named(word string) string {
 	if isCheckpoint(word) {
-		if at, err := model.Locate(word); err == nil {
+		if at, err := layout.Locate(word); err == nil {
 			word = at // as the server that serves it names it
 		}
 		if abs, err := filepath.Abs(word); err == nil {
@@ -37,7 +38,7 @@ func named(word string) string {
 	if filepath.Base(word) == word && word != "." && word != ".." {
 		return findBundled(filepath.Join("models", word))
 	}
-	return ""
+	return pulled(word)
 }
 
 // begin finds who answers for a checkpoint: the server of f, if it serves that one, or
@@ -47,14 +48,14 @@ func (s *startFlags) begin(e *env, f serverFlags, checkpoint string) (_ *client.
 	if checkpoint == "" {
 		return waiting(c, e.stderr), func() {}, nil
 	}
-	other, ok := serves(e.ctx, c, checkpoint)
+	other, ok := serves(e, c, checkpoint)
 	if ok {
 		return waiting(c, e.stderr), func() {}, nil
 	}
 	if other == "" {
 		other = "nothing"
 	}
-	fmt.Fprintf(e.stderr, "%s serves %s; %s is started for this command, on %s\n", c.URL(), other, filepath.Base(checkpoint), counted(s.Nodes, "node"))
+	fmt.Fprintf(e.stderr, "%s serves %s; %s is started for this command, on %s\n", c.URL(), other, layout.NameOf(checkpoint), counted(s.Nodes, "node"))
 	up, err := s.up(checkpoint)
 	if err != nil {
 		return nil, nil, err
@@ -99,8 +100,8 @@ func (s *startFlags) up(checkpoint string) (*upCmd, error) {
 
 // serves tells whether the server serves a checkpoint, and else which one it serves; "":
 // nobody answers.
-func serves(ctx context.Context, c *client.Client, checkpoint string) (other string, yes bool) {
-	models, err := modelsOf(ctx, c)
+func serves(e *env, c *client.Client, checkpoint string) (other string, yes bool) {
+	models, err := modelsOf(e.ctx, c)
 	switch {
 	case err != nil:
 		return "", false
@@ -109,7 +110,7 @@ func serves(ctx context.Context, c *client.Client, checkpoint string) (other str
 	}
 	root := checkpoint
 	if model.IsLoRA(checkpoint) { // a server names the folder of the merged weights
-		if dir, err := merged(checkpoint); err == nil {
+		if dir, err := merged(e, checkpoint); err == nil {
 			root = dir
 		}
 	}
@@ -158,9 +159,4 @@ func (l *local) serve(ctx context.Context) (addr string, end func(), err error) 
 			l.log.Error("the API did not stop cleanly", "error", err)
 		}
 	}, nil
-}
-
-// errNoModel says what a word that should name a model may be.
-func errNoModel(word string) error {
-	return fmt.Errorf("there is no model %q: name a folder that holds config.json, a .gguf file, or fry, which comes with the program", word)
 }

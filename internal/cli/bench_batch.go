@@ -56,7 +56,7 @@ func (c *benchBatchCmd) Run(e *env) error {
 	} else if c.Filled {
 		return fmt.Errorf("--filled: --model must be a shape: %s", shapeNames())
 	}
-	dir, err := modelFlag{Model: c.Model}.dir()
+	dir, err := modelFlag{Model: c.Model}.dir(e)
 	if err != nil {
 		return err
 	}

@@ -34,13 +34,13 @@ type benchClusterCmd struct {
 
 func (c *benchClusterCmd) Run(e *env) error {
 	dir := c.Model
-	if !exists(dir) {
+	if !exists(dir) && !canPull(dir) {
 		if _, err := shapeOf(dir); err != nil {
 			return err
 		}
 		dir = model.RandomPrefix + dir
 	}
-	dir, err := modelFlag{Model: dir}.dir()
+	dir, err := modelFlag{Model: dir}.dir(e)
 	if err != nil {
 		return fmt.Errorf("--model: %w", err)
 	}

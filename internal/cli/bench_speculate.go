@@ -77,7 +77,7 @@ func (c *benchSpeculateCmd) measure(e *env, name string, nodes int) (map[string]
 	if threads == 0 {
 		threads = topology.ThreadsOf(runtime.GOMAXPROCS(0), nodes).Most
 	}
-	material, err := newMaterial(name)
+	material, err := newMaterial(e, name)
 	if err != nil {
 		return nil, err
 	}

@@ -53,11 +53,18 @@ type turn struct {
 func (c *chatCmd) Run(e *env) error {
 	checkpoint := ""
 	if c.Model != "" {
-		if checkpoint = named(c.Model); checkpoint == "" && !servesName(e.ctx, c.client(), c.Model) {
-			return errNoModel(c.Model)
-		}
-		if checkpoint == "" {
+		checkpoint = named(c.Model)
+		switch {
+		case checkpoint != "":
+		case servesName(e.ctx, c.client(), c.Model):
 			c.served = c.Model
+		case !canPull(c.Model):
+			return errNoModel(c.Model)
+		default:
+			var err error
+			if checkpoint, err = findFiles(e, c.Model); err != nil {
+				return err
+			}
 		}
 	}
 	cl, end, err := c.begin(e, c.serverFlags, checkpoint)

@@ -37,6 +37,8 @@ type commands struct {
 	Undrain     undrainCmd     `cmd:"" group:"machines" help:"Let a drained node take a share again."`
 	Store       storeCmd       `cmd:"" group:"machines" help:"Say and change who keeps copies of the store of jobs and placement."`
 
+	Pull     pullCmd     `cmd:"" group:"models" help:"Fetch a model from a hub, a registry or a URL."`
+	Models   modelsCmd   `cmd:"" group:"models" help:"List the models on this machine and what they need, or remove one."`
 	Verify   verifyCmd   `cmd:"" group:"models" help:"Check a checkpoint and say what it costs per node."`
 	Plan     planCmd     `cmd:"" group:"models" help:"Say from a config alone what fits: weights, caches, largest batch."`
 	Tokenize tokenizeCmd `cmd:"" group:"models" help:"Show the tokens of a text."`

@@ -50,7 +50,7 @@ func (c *coordinatorCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
-	serve, err := c.config()
+	serve, err := c.config(e)
 	if err != nil {
 		return err
 	}

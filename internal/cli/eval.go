@@ -52,7 +52,7 @@ func (t *evalTarget) open(e *env) (_ *asked, err error) {
 	if t.Timeout <= 0 {
 		return nil, fmt.Errorf("--timeout %v: want a time, as in 10m", t.Timeout)
 	}
-	dir, err := t.dir()
+	dir, err := t.dir(e)
 	if err != nil {
 		return nil, err
 	}
@@ -157,7 +157,7 @@ func (c *evalRulerCmd) Run(e *env) error {
 		}
 	}
 	if c.Write != "" {
-		return c.write(corpus, &cfg)
+		return c.write(e, corpus, &cfg)
 	}
 	path := ""
 	if c.Out != "" {
@@ -209,7 +209,7 @@ func (c *evalRulerCmd) together(e *env, corpus *eval.Corpus, store *eval.Store, 
 	if c.Server != "" {
 		return nil, errors.New("--together and --prompts run the model in this process: leave --server out")
 	}
-	dir, err := c.dir()
+	dir, err := c.dir(e)
 	if err != nil {
 		return nil, err
 	}
@@ -228,8 +228,8 @@ func (c *evalRulerCmd) together(e *env, corpus *eval.Corpus, store *eval.Store, 
 }
 
 // write makes the prompts and asks nothing.
-func (c *evalRulerCmd) write(corpus *eval.Corpus, cfg *eval.Config) error {
-	dir, err := c.dir()
+func (c *evalRulerCmd) write(e *env, corpus *eval.Corpus, cfg *eval.Config) error {
+	dir, err := c.dir(e)
 	if err != nil {
 		return err
 	}

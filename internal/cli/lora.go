@@ -7,12 +7,13 @@ import (
 	"io"
 	"maps"
 	"os"
-	"path"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/modelfile"
+	"github.com/shoal-llm/shoal/internal/hub/layout"
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 )
 
@@ -41,8 +42,8 @@ func templatesOf(base, adapter string) (map[string]string, error) {
 
 // merged is the folder of a LoRA adapter merged into its base: made once, in the user's
 // cache, under a name of what both hold, so that every process of a machine comes to one.
-func merged(adapter string) (string, error) {
-	base, err := baseOf(adapter)
+func merged(e *env, adapter string) (string, error) {
+	base, err := baseOf(e, adapter)
 	if err != nil {
 		return "", err
 	}
@@ -54,7 +55,7 @@ func merged(adapter string) (string, error) {
 	if err != nil {
 		cache = os.TempDir()
 	}
-	at, name := filepath.Join(cache, "shoal", "merged", key), path.Base(model.NameOf(adapter))
+	at, name := filepath.Join(cache, "shoal", "merged", key), mergedName(adapter)
 	if dir := filepath.Join(at, name); exists(filepath.Join(dir, "config.json")) {
 		return dir, nil
 	}
@@ -78,19 +79,35 @@ func merged(adapter string) (string, error) {
 	return filepath.Join(at, name), nil
 }
 
+// mergedName is the name of the merged folder. It makes the model be called as the adapter is.
+func mergedName(adapter string) string {
+	name := layout.NameOf(adapter)
+	if strings.Contains(name, "/") {
+		return layout.RepoFolder(name)
+	}
+	return name
+}
+
 // baseOf finds the folder that an adapter says it belongs to, from its own folder on.
-func baseOf(adapter string) (string, error) {
+func baseOf(e *env, adapter string) (string, error) {
 	base, err := model.BaseOfLoRA(adapter)
 	if err != nil {
 		return "", err
 	}
 	for _, dir := range []string{filepath.Join(adapter, base), base} {
-		if found, err := model.Locate(dir); err == nil {
+		if found, err := layout.Locate(dir); err == nil {
 			dir = found
 		}
 		if base != "" && exists(filepath.Join(dir, "config.json")) {
 			return dir, nil
 		}
+	}
+	if _, ok := fetchable(base); ok {
+		at, err := findFiles(e, base)
+		if err != nil {
+			return "", fmt.Errorf("%s is a LoRA adapter of %s: %w", adapter, base, err)
+		}
+		return at, nil
 	}
 	return "", fmt.Errorf("%s is a LoRA adapter of %q, which is no folder here: let base_model_name_or_path in its adapter_config.json name the folder of its base", adapter, base)
 }

@@ -18,7 +18,7 @@ const (
 
 // modelFlag names a checkpoint folder; without it the bundled model is served.
 type modelFlag struct {
-	Model   string `short:"m" type:"path" placeholder:"PATH" help:"Checkpoint: a Hugging Face folder, a .gguf file, or a LoRA adapter whose base lies here (default: the bundled model)."`
+	Model   string `short:"m" placeholder:"MODEL" help:"Model: a folder, a .gguf file, a LoRA adapter, or org/name of a hub, which is pulled if need be (shoal pull --help has all forms; default: the bundled model)."`
 	SwiftKV string `name:"swiftkv" type:"path" placeholder:"DIR" help:"A SwiftKV adapter of the checkpoint: prompts leave after its first layers. Another model, with a hash of its own."`
 }
 
@@ -30,27 +30,20 @@ func adapterNote(dir string) string {
 	return "adapter_config.json: a LoRA adapter lies beside a whole model, and is not applied: put it in a folder of its own to have it"
 }
 
-// dir finds the checkpoint: the flag, or the bundled one above the working
-// directory or the executable, there or in share/shoal, or where the sources were built from.
-// A LoRA adapter is merged into its base first.
-func (f modelFlag) dir() (string, error) {
-	dir := f.Model
-	if dir == "" {
-		if dir = findBundled(bundled); dir == "" {
-			return "", fmt.Errorf("the bundled model %s was not found above the working directory or the program: name a checkpoint with --model DIR", bundled)
+// dir finds the model of the flag, or the bundled one.
+func (f modelFlag) dir(e *env) (string, error) {
+	word := f.Model
+	if word == "" {
+		if word = findBundled(bundled); word == "" {
+			return "", fmt.Errorf("the bundled model %s was not found above the working directory or the program: name a model with --model", bundled)
 		}
 	}
-	dir, err := model.Locate(dir)
-	if err != nil {
-		return "", err
-	}
-	if model.IsLoRA(dir) {
-		return merged(dir)
-	}
-	return dir, nil
+	return findModel(e, word)
 }
 
-// findBundled finds a checkpoint that came with the program, as models/fry; "": it is not here.
+// findBundled finds a checkpoint that came with the program above the working directory or the
+// executable, there or in share/shoal, or where the sources were built from.
+// name is as models/fry; "": it is not here.
 func findBundled(name string) string {
 	var starts []string
 	if wd, err := os.Getwd(); err == nil {

@@ -47,8 +47,8 @@ it fetches what it needs from processes that have it, and keeps that in
 }
 
 // here is the checkpoint on this machine; empty: it comes over the bus.
-func (c *nodeCmd) here() (string, error) {
-	dir, err := c.dir()
+func (c *nodeCmd) here(e *env) (string, error) {
+	dir, err := c.dir(e)
 	if err == nil && !strings.HasPrefix(filepath.Base(dir), model.RandomPrefix) {
 		_, err = os.Stat(dir)
 	}
@@ -68,7 +68,7 @@ func (c *nodeCmd) Run(e *env) error {
 	if !isTerminal(e.stdin) { // a node has nothing to read again, and nothing to end for
 		signal.Ignore(syscall.SIGHUP)
 	}
-	dir, err := c.here()
+	dir, err := c.here(e)
 	if err != nil {
 		return err
 	}

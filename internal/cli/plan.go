@@ -9,6 +9,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/modelfile"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/hub"
 	"github.com/shoal-llm/shoal/topology"
 )
 
@@ -36,7 +37,7 @@ power of two, as static graphs need it. What the prefill of a prompt holds is no
 }
 
 func (c *planCmd) Run(e *env) error {
-	m, err := c.shape()
+	m, err := c.shape(e)
 	if err != nil {
 		return err
 	}
@@ -80,14 +81,19 @@ func batchText(b bench.PlanBatch) string {
 }
 
 // shape reads a folder's config, or finds the named model.
-func (c *planCmd) shape() (bench.PlanModel, error) {
-	dir := c.Model
-	if at := named(dir); at != "" { // fry, which comes with the program
-		dir = at
+func (c *planCmd) shape(e *env) (bench.PlanModel, error) {
+	dir, err := onDisk(c.Model)
+	if r, ok := fetchable(c.Model); dir == "" && err == nil && ok {
+		var s *hub.Store
+		if s, err = openStore(); err == nil {
+			defer s.Close()
+			dir, err = s.Config(e.ctx, r)
+		}
+	} else if dir == "" {
+		dir = c.Model
 	}
-	dir, err := model.Locate(dir)
 	if err == nil && model.IsLoRA(dir) { // merging changes no sizes
-		dir, err = baseOf(dir)
+		dir, err = baseOf(e, dir)
 	}
 	if err != nil {
 		return bench.PlanModel{}, fmt.Errorf("--model: %w", err)

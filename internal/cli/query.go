@@ -11,6 +11,7 @@ import (
 // query is what the arguments of `shoal run` mean: a model, a text, or both.
 type query struct {
 	checkpoint string   // path of the model; "": the server's
+	pull       string   // the model is not on this machine, and has to be pulled first
 	served     string   // name under which the server serves the model; "": its default
 	text       []string // nil: standard input
 }
@@ -35,10 +36,10 @@ func likeModel(word string) bool {
 }
 
 // understand finds the model among the arguments of `shoal run`. The first argument is the
-// model when it names a checkpoint, or a model of the server. It is an error when it can
+// model when it names a checkpoint, a model of the server, or one that can be pulled. It is an error when it can
 // only be meant as a model and names none: a path, a .gguf file, a name as registries have
 // them, or a single word before more text. All else is text.
-func understand(words []string, checkpoint func(string) string, served func(string) bool) (query, error) {
+func understand(words []string, checkpoint func(string) string, served, pull func(string) bool) (query, error) {
 	if len(words) == 0 || words[0] == "-" {
 		return query{text: typed(words)}, nil
 	}
@@ -49,6 +50,9 @@ func understand(words []string, checkpoint func(string) string, served func(stri
 	if len(rest) > 0 && oneWord.MatchString(first) || likeModel(first) || isPath(first, len(rest) > 0) {
 		if served(first) {
 			return query{served: first, text: typed(rest)}, nil
+		}
+		if pull(first) {
+			return query{pull: first, text: typed(rest)}, nil
 		}
 		return query{}, notText(first, rest)
 	}

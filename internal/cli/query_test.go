@@ -45,6 +45,10 @@ func TestUnderstand(t *testing.T) {
 		{[]string{"Hello,", "world"}, query{text: []string{"Hello,", "world"}}, ""},
 		{[]string{"two words", "more"}, query{text: []string{"two words", "more"}}, ""},
 
+		{[]string{"Qwen/Qwen3-0.6B"}, query{pull: "Qwen/Qwen3-0.6B"}, ""},
+		{[]string{"Qwen/Qwen3-0.6B", "What is Go?"}, query{pull: "Qwen/Qwen3-0.6B", text: []string{"What is Go?"}}, ""},
+		{[]string{"ollama://qwen3:0.6b", "-"}, query{pull: "ollama://qwen3:0.6b"}, ""},
+		{[]string{"Is it either/or, or both?"}, query{text: []string{"Is it either/or, or both?"}}, ""},
 		{[]string{"llama3.2", "What is Go?"}, query{}, `no model "llama3.2" ... quote the text: shoal run "llama3.2 What is Go?"`},
 		{[]string{"What", "is", "Go?"}, query{}, `no model "What" ... shoal run "What is Go?"`},
 		{[]string{"./models/nope", "What is Go?"}, query{}, `no model "./models/nope"`},
@@ -55,7 +59,6 @@ func TestUnderstand(t *testing.T) {
 		{[]string{"nope.GGUF"}, query{}, `no model "nope.GGUF"`},
 		{[]string{"my model.gguf"}, query{}, `no model "my model.gguf"`},
 		{[]string{"./models/nope"}, query{}, `no model ... echo "./models/nope" | shoal run`},
-		{[]string{"Qwen/Qwen3-0.6B"}, query{}, `no model "Qwen/Qwen3-0.6B"`},
 		{[]string{"llama3"}, query{}, `no model "llama3"`},
 		{[]string{"llama3.2:1b"}, query{}, `no model "llama3.2:1b"`},
 		{[]string{"deepseek-r1"}, query{}, `no model "deepseek-r1"`},
@@ -65,9 +68,9 @@ func TestUnderstand(t *testing.T) {
 		{[]string{"Mistral"}, query{}, `no model "Mistral"`},
 		{[]string{"lama"}, query{}, `no model "lama"`},
 	} {
-		got, err := understand(c.words, checkpoint, served)
+		got, err := understand(c.words, checkpoint, served, canPull)
 		if c.fails == "" {
-			if err != nil || got.checkpoint != c.want.checkpoint || got.served != c.want.served || !slices.Equal(got.text, c.want.text) || (got.text == nil) != (c.want.text == nil) {
+			if err != nil || got.checkpoint != c.want.checkpoint || got.served != c.want.served || got.pull != c.want.pull || !slices.Equal(got.text, c.want.text) || (got.text == nil) != (c.want.text == nil) {
 				t.Errorf("%q: %+v, %v; want %+v", c.words, got, err, c.want)
 			}
 			continue

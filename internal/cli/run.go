@@ -9,11 +9,12 @@ import (
 
 	"github.com/shoal-llm/shoal/client"
 	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/hub/layout"
 )
 
 // isCheckpoint tells whether a text is the path of one.
 func isCheckpoint(text string) bool {
-	if at, err := model.Locate(text); err == nil {
+	if at, err := layout.Locate(text); err == nil {
 		text = at
 	}
 	return text != "" && len(text) < 4096 && (exists(filepath.Join(text, "config.json")) || model.IsLoRA(text) || strings.EqualFold(filepath.Ext(text), ".gguf") && exists(text))
@@ -52,7 +53,7 @@ type runCmd struct {
 	serverFlags
 	sampleFlags
 	startFlags
-	Model  *string  `arg:"" optional:"" help:"A checkpoint, a model that comes with the program, or a name that the server serves; or the first word of the text."`
+	Model  *string  `arg:"" optional:"" help:"A path, org/name of a hub, a model that comes with the program, or a name that the server serves; or the first word of the text."`
 	Text   []string `arg:"" optional:"" help:"Question for the model (default, and with -: standard input)."`
 	System string   `help:"System message."`
 	Raw    bool     `help:"Continue the text without the chat template of the model."`
@@ -65,6 +66,7 @@ model's chat template; with --raw, or where the model has no template, it is con
 
   shoal run "What is a goroutine?"             the model that 127.0.0.1:8080 serves
   shoal run fry "What is a goroutine?"         a model by name or path
+  shoal run Qwen/Qwen3-0.6B "And a channel?"   a model of a hub, which is pulled first
   shoal run ~/models/Llama-3.2-1B-Instruct     no text, at a terminal: as shoal chat
   shoal run --raw "func add(a, b int) int {"
   shoal run --temperature 0.8 --seed 7 < notes.txt
@@ -87,9 +89,14 @@ func (c *runCmd) Run(e *env) error {
 	if c.Raw && c.System != "" {
 		return errors.New("--raw continues the text alone: leave --system out")
 	}
-	ask, err := understand(c.words(), named, func(name string) bool { return servesName(e.ctx, c.client(), name) })
+	ask, err := understand(c.words(), named, func(name string) bool { return servesName(e.ctx, c.client(), name) }, canPull)
 	if err != nil {
 		return err
+	}
+	if ask.pull != "" {
+		if ask.checkpoint, err = findFiles(e, ask.pull); err != nil {
+			return err
+		}
 	}
 	if (ask.checkpoint != "" || ask.served != "") && ask.text == nil && !c.Raw && isTerminal(e.stdin) {
 		return (&chatCmd{serverFlags: c.serverFlags, sampleFlags: c.sampleFlags, startFlags: c.startFlags, System: c.System, Model: *c.Model}).Run(e)

@@ -76,8 +76,8 @@ func (f *serveFlags) warn(dir string, log *slog.Logger) {
 	}
 }
 
-func (f *serveFlags) config() (cluster.ServeConfig, error) {
-	dir, err := f.dir()
+func (f *serveFlags) config(e *env) (cluster.ServeConfig, error) {
+	dir, err := f.dir(e)
 	return cluster.ServeConfig{Model: dir, SwiftKV: f.SwiftKV, Names: f.ModelName, Weights: f.Quant, KV: f.KVType, Shares: f.Shares, Mapping: f.Mapping, Policy: f.Policy,
 		MaxContext: f.MaxContext, StepTokens: f.StepTokens, Chunk: f.Chunk, MaxSequences: f.MaxSequences, Replicas: f.Replicas, PrefixCache: f.PrefixCache, Speculate: f.Speculate, SpeculateRecent: f.SpeculateRecent, DecodeSteps: f.DecodeSteps, Queue: f.Queue,
 		StepDeadline: f.StepDeadline, LoadDeadline: f.LoadDeadline, SyncDeadline: f.SyncDeadline}, err

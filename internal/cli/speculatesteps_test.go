@@ -138,7 +138,7 @@ func edits(t *testing.T, m *material) (all []bench.SpeculateText) {
 // edited in other ways, without a model: what it gains where a row costs little, as over nodes
 // and of large weights, and that it loses nothing where rows cost much.
 func TestDraftsOfTexts(t *testing.T) {
-	m, err := newMaterial("llama-3.2-1b")
+	m, err := newMaterial(quietly(t), "llama-3.2-1b")
 	if err != nil {
 		t.Fatal(err)
 	}

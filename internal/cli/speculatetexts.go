@@ -34,14 +34,14 @@ const (
 	shortTokens    = 192 // of one that a shape reads
 )
 
-func newMaterial(name string) (m *material, err error) {
+func newMaterial(e *env, name string) (m *material, err error) {
 	m = &material{corpus: eval.OwnCorpus(), random: slices.Contains(model.Shapes(), name)}
 	from := ""
 	if m.random {
 		m.dir = model.RandomPrefix + name
-		from, err = modelFlag{}.dir()
+		from, err = modelFlag{}.dir(e)
 	} else {
-		m.dir, err = modelFlag{Model: name}.dir()
+		m.dir, err = modelFlag{Model: name}.dir(e)
 		from = m.dir
 	}
 	if err != nil {

@@ -24,7 +24,7 @@ func (c *tokenizeCmd) Help() string {
 }
 
 func (c *tokenizeCmd) Run(e *env) error {
-	dir, err := c.dir()
+	dir, err := c.dir(e)
 	if err != nil {
 		return err
 	}

@@ -168,7 +168,7 @@ func (c *upCmd) prepare(e *env) (serve cluster.ServeConfig, err error) {
 		return serve, err
 	}
 	c.settle()
-	if serve, err = c.config(); err != nil {
+	if serve, err = c.config(e); err != nil {
 		return serve, err
 	}
 	serve.Logger = c.logger(e.stderr)

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"io"
 
@@ -10,19 +11,22 @@ import (
 	"github.com/shoal-llm/shoal/actors/socket"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/hub"
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 	"github.com/shoal-llm/shoal/topology"
 )
 
 type verifyCmd struct {
-	Model   string `arg:"" optional:"" type:"path" help:"Checkpoint folder or .gguf file (default: the bundled model)."`
+	Model   string `arg:"" optional:"" help:"Model on this machine: a folder, a .gguf file, or a name as shoal models has it (default: the bundled model)."`
 	SwiftKV string `name:"swiftkv" type:"path" placeholder:"DIR" help:"A SwiftKV adapter of the checkpoint."`
 	Nodes   []int  `default:"1,2,4,8,16" help:"Node counts to show the cost for."`
 	JSON    bool   `name:"json" help:"Print the report as JSON."`
 }
 
 func (c *verifyCmd) Help() string {
-	return `Reads config, tokenizer and every weight. Exit status 1 when something is wrong.
+	return `Reads config, tokenizer and every weight. Of a model that was pulled it first reads every byte,
+and compares the SHA-256 or the git blob id of each file with the one of the hub. Exit status 1
+when something is wrong.
 
   shoal verify
   shoal verify ~/models/Llama-3.2-1B --nodes 2,3
@@ -35,7 +39,15 @@ func (c *verifyCmd) Run(e *env) error {
 			return fmt.Errorf("--nodes %d: want 1 to 256 of each", n)
 		}
 	}
-	dir, err := modelFlag{Model: c.Model}.dir()
+	at, err := c.files(e)
+	if err != nil {
+		return err
+	}
+	checked, err := checkHashes(e, at, !c.JSON)
+	if err != nil {
+		return err
+	}
+	dir, err := findModel(e, at)
 	if err != nil {
 		return err
 	}
@@ -58,12 +70,15 @@ func (c *verifyCmd) Run(e *env) error {
 				return err
 			}
 		}
-		if err := printJSON(e.stdout, map[string]any{"report": report, "weights_per_node_bytes": perNode, "mapping": mappings, "ok": report.Err() == nil && tokErr == nil}); err != nil {
+		if err := printJSON(e.stdout, map[string]any{"report": report, "weights_per_node_bytes": perNode, "mapping": mappings, "hashes": checked, "ok": report.Err() == nil && tokErr == nil}); err != nil {
 			return err
 		}
 	} else {
 		if err := c.print(e, report, tokErr == nil); err != nil {
 			return err
+		}
+		if checked.Files > 0 {
+			fmt.Fprintf(e.stdout, "    %s, %s: every byte is as the hub recorded it\n", counted(checked.Files, "file"), bytesText(checked.Bytes))
 		}
 		if tokErr == nil {
 			for _, warning := range tok.Warnings() {
@@ -75,6 +90,58 @@ func (c *verifyCmd) Run(e *env) error {
 		return err
 	}
 	return tokErr
+}
+
+// files finds the model on this machine; it fetches nothing.
+func (c *verifyCmd) files(e *env) (string, error) {
+	if r, ok := fetchable(c.Model); ok {
+		if at, err := onDisk(c.Model); at != "" || err != nil {
+			return at, err
+		}
+		s, err := openStore()
+		if err != nil {
+			return "", err
+		}
+		defer s.Close()
+		m, err := s.Find(r)
+		return m.Path, err
+	}
+	if c.Model == "" {
+		return modelFlag{}.dir(e)
+	}
+	return findFiles(e, c.Model)
+}
+
+// hashed counts what checkHashes has read.
+type hashed struct {
+	Files int   `json:"files"`
+	Bytes int64 `json:"bytes"`
+}
+
+// checkHashes reads every byte of the files whose hashes are recorded. The error names all
+// files that differ.
+func checkHashes(e *env, at string, show bool) (out hashed, err error) {
+	files, err := hub.RecordedAt(at)
+	if err != nil || len(files) == 0 {
+		return out, err
+	}
+	var total int64
+	for _, f := range files {
+		total += f.Size
+	}
+	bar := newBar(e, "hashes", show)
+	defer bar.end()
+	for _, f := range files {
+		if e.ctx.Err() != nil {
+			return out, e.ctx.Err()
+		}
+		err = errors.Join(err, hub.CheckFile(f.Path, f.Digest, func(n int64) {
+			out.Bytes += n
+			bar.set(out.Bytes, total)
+		}))
+		out.Files++
+	}
+	return out, err
 }
 
 // nodeWeights is the most memory that the weights take on one of n nodes of equal

@@ -8,31 +8,21 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+
+	"github.com/shoal-llm/shoal/internal/engine/modelfile"
+	"github.com/shoal-llm/shoal/internal/hub/layout"
 )
 
-// The cache of huggingface_hub has one folder models--ORG--NAME for each repository:
-//
-//	blobs/DIGEST                   the content of a file, and DIGEST.incomplete while it is fetched
-//	snapshots/COMMIT/path/of/file  relative symbolic links to blobs
-//	refs/REVISION                  the commit that a branch or a tag had
-//
 // .locks/models--ORG--NAME/DIGEST.lock in the cache's own folder is locked by the process
-// that fetches the blob.
+// that fetches the blob; DIGEST.incomplete holds its first bytes meanwhile.
 const (
-	repoPrefix  = "models--"
-	blobsDir    = "blobs"
-	snapshotDir = "snapshots"
-	refsDir     = "refs"
-	locksDir    = ".locks"
-	incomplete  = ".incomplete"
+	locksDir   = ".locks"
+	incomplete = ".incomplete"
 )
-
-// repoFolder is the name of a repository's folder in the cache.
-func repoFolder(repo string) string { return repoPrefix + strings.ReplaceAll(repo, "/", "--") }
 
 // repoOfFolder is ORG/NAME of such a folder; "": it is none.
 func repoOfFolder(folder string) string {
-	id, ok := strings.CutPrefix(folder, repoPrefix)
+	id, ok := strings.CutPrefix(folder, layout.RepoPrefix)
 	if id = strings.Replace(id, "--", "/", 1); !ok || checkRepo(id) != nil {
 		return ""
 	}
@@ -44,14 +34,16 @@ type repoCache struct {
 	cache, repo string
 }
 
-func (c repoCache) dir() string                   { return filepath.Join(c.cache, repoFolder(c.repo)) }
-func (c repoCache) blob(d string) string          { return filepath.Join(c.dir(), blobsDir, d) }
-func (c repoCache) snapshot(commit string) string { return filepath.Join(c.dir(), snapshotDir, commit) }
+func (c repoCache) dir() string          { return filepath.Join(c.cache, layout.RepoFolder(c.repo)) }
+func (c repoCache) blob(d string) string { return filepath.Join(c.dir(), layout.Blobs, d) }
+func (c repoCache) snapshot(commit string) string {
+	return filepath.Join(c.dir(), layout.Snapshots, commit)
+}
 func (c repoCache) ref(revision string) string {
-	return filepath.Join(c.dir(), refsDir, filepath.FromSlash(revision))
+	return filepath.Join(c.dir(), layout.Refs, filepath.FromSlash(revision))
 }
 func (c repoCache) lock(d string) string {
-	return filepath.Join(c.cache, locksDir, repoFolder(c.repo), d+".lock")
+	return filepath.Join(c.cache, locksDir, layout.RepoFolder(c.repo), d+".lock")
 }
 
 // commit is what a revision was when it was last fetched; "": it was not.
@@ -59,16 +51,14 @@ func (c repoCache) commit(revision string) (string, error) {
 	if commitHash.MatchString(revision) {
 		return revision, nil
 	}
-	f, err := os.Open(c.ref(revision))
+	text, err := modelfile.Read(c.ref(revision), 1<<10)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil
-	} else if err != nil {
-		return "", onDisk(err)
 	}
-	defer f.Close()
-	text, err := readAtMost(f, 1<<10)
 	commit := strings.TrimSpace(string(text))
-	if err != nil || !commitHash.MatchString(commit) {
+	if errors.Is(err, fs.ErrPermission) {
+		return "", onDisk(err)
+	} else if err != nil || !commitHash.MatchString(commit) {
 		return "", fmt.Errorf("%w: %s holds no commit: remove it and pull the model again", ErrDamaged, c.ref(revision))
 	}
 	return commit, nil

@@ -2,7 +2,6 @@ package hub
 
 import (
 	"crypto/sha256"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -10,6 +9,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/shoal-llm/shoal/internal/engine/modelfile"
+	"github.com/shoal-llm/shoal/internal/hub/layout"
 )
 
 // Find returns a model that is on disk, complete. It sends no request. ErrNotHere: it
@@ -27,7 +29,7 @@ func (s *Store) Find(r Ref) (Model, error) {
 	if err != nil {
 		return Model{}, fmt.Errorf("%w: %w", ErrNotFound, err)
 	}
-	return Model{Ref: r, Name: NameOf(r.Path), Path: r.Path, Bytes: st.Size(), Files: 1}, nil
+	return Model{Ref: r, Name: layout.NameOf(r.Path), Path: r.Path, Bytes: st.Size(), Files: 1}, nil
 }
 
 func notHere(r Ref) error {
@@ -83,19 +85,14 @@ func inSnapshot(r Ref, dir string, files []File) (Model, error) {
 
 // readIndex lists the files that model.safetensors.index.json names.
 func readIndex(path string) ([]string, error) {
-	f, err := os.Open(path)
+	text, err := modelfile.Read(path, maxIndexBytes)
 	if err != nil {
 		return nil, onDisk(err)
-	}
-	defer f.Close()
-	text, err := readAtMost(f, maxIndexBytes)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %s: %w", ErrProtocol, path, err)
 	}
 	var index struct {
 		WeightMap map[string]string `json:"weight_map"`
 	}
-	if err := json.Unmarshal(text, &index); err != nil {
+	if err := modelfile.Unmarshal(text, &index); err != nil {
 		return nil, fmt.Errorf("%w: %s is no index of weights: %w", ErrProtocol, path, err)
 	}
 	names := map[string]bool{}

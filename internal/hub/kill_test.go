@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/internal/hub/hubtest"
+	"github.com/shoal-llm/shoal/internal/hub/layout"
 	"github.com/shoal-llm/shoal/internal/testlevel"
 )
 
@@ -23,7 +24,7 @@ func child() bool {
 	if text == "" {
 		return false
 	}
-	s, err := FromEnv(os.Getenv, "")
+	s, err := FromEnv(os.Getenv, filepath.Dir(os.Getenv("HF_HUB_CACHE")))
 	if err == nil {
 		var r Ref
 		if r, err = Parse(text); err == nil {
@@ -66,7 +67,7 @@ func TestKilledPulls(t *testing.T) {
 	var killed, resumed int
 	var most int64
 	for killed < kills {
-		if blobs, _ := filepath.Glob(filepath.Join(cache.dir(), blobsDir, "*")); len(blobs) > 0 && rand.N(12) == 0 { // from the start again, now and then
+		if blobs, _ := filepath.Glob(filepath.Join(cache.dir(), layout.Blobs, "*")); len(blobs) > 0 && rand.N(12) == 0 { // from the start again, now and then
 			os.RemoveAll(cache.dir())
 		}
 		cmd := pull()
@@ -85,7 +86,7 @@ func TestKilledPulls(t *testing.T) {
 			<-ended
 			killed++
 		}
-		blobs, _ := filepath.Glob(filepath.Join(cache.dir(), blobsDir, "*"))
+		blobs, _ := filepath.Glob(filepath.Join(cache.dir(), layout.Blobs, "*"))
 		for _, b := range blobs {
 			if name := filepath.Base(b); !strings.HasSuffix(name, incomplete) {
 				if err := CheckFile(b, Digest(name), nil); err != nil {
@@ -111,7 +112,7 @@ func TestKilledPulls(t *testing.T) {
 		t.Fatal(err)
 	}
 	same(t, m, repo, "config.json", "tokenizer.json", indexFile, "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
-	if left, _ := filepath.Glob(filepath.Join(cache.dir(), blobsDir, "*"+incomplete)); len(left) > 0 {
+	if left, _ := filepath.Glob(filepath.Join(cache.dir(), layout.Blobs, "*"+incomplete)); len(left) > 0 {
 		t.Errorf("left behind: %q", left)
 	}
 	t.Logf("%d kills left %d parts, the largest of %d bytes", killed, resumed, most)

@@ -9,6 +9,8 @@ import (
 	"regexp"
 	"strings"
 	"unicode"
+
+	"github.com/shoal-llm/shoal/internal/hub/layout"
 )
 
 // Kind tells where a reference points.
@@ -118,8 +120,8 @@ func parse(text string) (Ref, error) {
 		return parseHub(rest)
 	case many && hostAndPort.MatchString(first) && (strings.Contains(first, ":") || strings.Contains(rest, "/")):
 		return parseRegistry(text)
-	case !many && strings.HasPrefix(text, repoPrefix):
-		return parseHub(strings.Replace(strings.TrimPrefix(text, repoPrefix), "--", "/", 1))
+	case !many && strings.HasPrefix(text, layout.RepoPrefix):
+		return parseHub(strings.Replace(strings.TrimPrefix(text, layout.RepoPrefix), "--", "/", 1))
 	case !many:
 		return Ref{}, fmt.Errorf("no file or bundled model has this name, and org/ is missing for one of the hub; Ollama's would be ollama://%s", text)
 	case strings.Count(strings.TrimRight(untilSelector(text), "/"), "/") > 1:

@@ -14,6 +14,9 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+
+	"github.com/shoal-llm/shoal/internal/engine/modelfile"
+	"github.com/shoal-llm/shoal/internal/hub/layout"
 )
 
 // registry speaks the part of the OCI distribution protocol that a pull needs: manifests,
@@ -199,13 +202,16 @@ func (g *registry) explain(r Ref, err error) error {
 
 // registryDir is the folder of a model of a registry:
 //
-//	OWN/registry/HOST/NAMESPACE/NAME/TAG/{manifest.json, template, params.json, NAME:TAG.gguf}
+//	OWN/registry/HOST/NAMESPACE/NAME/TAG/{reference, manifest.json, template, params.json, NAME:TAG.gguf}
 //
 // The .gguf file is a symbolic link to OWN/blobs/sha256-..., or to Ollama's blob.
 func (s *Store) registryDir(r Ref) string {
 	clean := strings.NewReplacer(":", "-", "[", "", "]", "")
 	return filepath.Join(s.s.Own, "registry", clean.Replace(r.Host), filepath.FromSlash(r.Repo), clean.Replace(r.Tag))
 }
+
+// referenceFile holds the reference of a model of a registry or a URL, in its folder.
+const referenceFile = "reference"
 
 // registryFile is the name of the .gguf file of a model, and thereby the name of the model.
 func registryFile(r Ref) string {
@@ -241,7 +247,7 @@ func (s *Store) pullRegistry(ctx context.Context, r Ref, t *tracker) (Model, err
 	var blobs []*blob
 	at := map[string]string{} // where the content of a digest is
 	for digest, l := range layers {
-		own := filepath.Join(s.s.Own, blobsDir, blobFile(digest))
+		own := filepath.Join(s.s.Own, layout.Blobs, blobFile(digest))
 		if there, err := s.inOllama(l, t); err != nil {
 			return Model{}, err
 		} else if at[digest] = there; there != "" {
@@ -279,13 +285,16 @@ func (s *Store) pullRegistry(ctx context.Context, r Ref, t *tracker) (Model, err
 	if err := writeFile(filepath.Join(dir, "manifest.json"), text); err != nil {
 		return Model{}, err
 	}
+	if err := writeFile(filepath.Join(dir, referenceFile), []byte(r.String()+"\n")); err != nil {
+		return Model{}, err
+	}
 	return s.findRegistry(r)
 }
 
 // inOllama is the path of a blob in Ollama's store, when it is there with the right
 // content; "": it is not.
 func (s *Store) inOllama(l layer, t *tracker) (string, error) {
-	at := filepath.Join(s.s.Ollama, blobsDir, blobFile(l.Digest))
+	at := filepath.Join(s.s.Ollama, layout.Blobs, blobFile(l.Digest))
 	st, err := os.Stat(at)
 	if err != nil || st.Size() != l.Size {
 		return "", nil //nolint:nilerr // no store of Ollama, or another file: the blob is fetched
@@ -301,11 +310,11 @@ func (s *Store) inOllama(l layer, t *tracker) (string, error) {
 // findRegistry finds a model that was pulled, or that Ollama has pulled.
 func (s *Store) findRegistry(r Ref) (Model, error) {
 	dir := s.registryDir(r)
-	text, err := os.ReadFile(filepath.Join(dir, "manifest.json"))
+	text, err := modelfile.Read(filepath.Join(dir, "manifest.json"), maxManifest)
 	path := filepath.Join(dir, registryFile(r))
 	if err != nil {
 		dir = s.s.Ollama
-		if text, err = os.ReadFile(filepath.Join(dir, "manifests", r.Host, filepath.FromSlash(r.Repo), r.Tag)); err != nil || len(text) > maxManifest {
+		if text, err = modelfile.Read(filepath.Join(dir, "manifests", r.Host, filepath.FromSlash(r.Repo), r.Tag), maxManifest); err != nil {
 			return Model{}, notHere(r)
 		}
 		path = ""
@@ -320,7 +329,7 @@ func (s *Store) findRegistry(r Ref) (Model, error) {
 	}
 	if path == "" { // give Ollama's blob a name that says what it is
 		path = filepath.Join(s.registryDir(r), registryFile(r))
-		blob := filepath.Join(s.s.Ollama, blobsDir, blobFile(weights.Digest))
+		blob := filepath.Join(s.s.Ollama, layout.Blobs, blobFile(weights.Digest))
 		if st, err := os.Stat(blob); err != nil || st.Size() != weights.Size {
 			return Model{}, notHere(r)
 		}
@@ -336,5 +345,5 @@ func (s *Store) findRegistry(r Ref) (Model, error) {
 	if st, err := os.Stat(path); err != nil || st.Size() != weights.Size {
 		return Model{}, notHere(r)
 	}
-	return Model{Ref: r, Name: NameOf(path), Path: path, Bytes: weights.Size, Files: 1}, nil
+	return Model{Ref: r, Name: layout.NameOf(path), Path: path, Bytes: weights.Size, Files: 1}, nil
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/shoal-llm/shoal/internal/hub/hubtest"
+	"github.com/shoal-llm/shoal/internal/hub/layout"
 )
 
 func startRegistry(t *testing.T) *hubtest.Registry {
@@ -46,7 +47,7 @@ func TestPullFromRegistry(t *testing.T) {
 	if got, err := os.ReadFile(m.Path); err != nil || !bytes.Equal(got, b) {
 		t.Errorf("%s has %d bytes, %v", m.Path, len(got), err)
 	}
-	if m.Name != "tiny:0.1b" || NameOf(m.Path) != m.Name || m.Bytes != int64(len(b)) {
+	if m.Name != "tiny:0.1b" || layout.NameOf(m.Path) != m.Name || m.Bytes != int64(len(b)) {
 		t.Errorf("the model is %+v", m)
 	}
 	for name, want := range map[string]string{"template": "{{ .Prompt }}", "params.json": `{"stop":["x"]}`} {

@@ -1,13 +1,17 @@
 package hub
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"net/url"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/shoal-llm/shoal/internal/engine/modelfile"
 )
 
 // Settings say where models come from and where they are kept. FromEnv fills them from
@@ -78,7 +82,18 @@ func FromEnv(getenv func(string) string, home string) (Settings, error) {
 			*to = time.Duration(n) * time.Second
 		}
 	}
+	for name, at := range map[string]string{"HF_HUB_CACHE": s.Cache, "SHOAL_MODELS": s.Own} {
+		if home == "" && !filepath.IsAbs(at) {
+			return s, fmt.Errorf("this user has no home folder to keep models in: set %s to a folder", name)
+		}
+	}
 	var err error
+	if s.Cache, err = filepath.Abs(s.Cache); err != nil {
+		return s, err
+	}
+	if s.Own, err = filepath.Abs(s.Own); err != nil {
+		return s, err
+	}
 	s.Token, err = token(first("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"), folder(filepath.Join(hfHome, "token"), "HF_TOKEN_PATH"))
 	if isTrue(first("HF_HUB_DISABLE_IMPLICIT_TOKEN")) {
 		s.Token, err = "", nil
@@ -90,16 +105,11 @@ func FromEnv(getenv func(string) string, home string) (Settings, error) {
 // login` writes.
 func token(own, file string) (string, error) {
 	if own == "" {
-		f, err := os.Open(file)
-		if os.IsNotExist(err) {
+		text, err := modelfile.Read(file, maxTokenBytes)
+		if errors.Is(err, fs.ErrNotExist) {
 			return "", nil
 		} else if err != nil {
 			return "", fmt.Errorf("the hub's token: %w", err)
-		}
-		defer f.Close()
-		text, err := readAtMost(f, maxTokenBytes)
-		if err != nil {
-			return "", fmt.Errorf("the hub's token in %s: %w", file, err)
 		}
 		own, _, _ = strings.Cut(strings.TrimSpace(string(text)), "\n")
 		own = strings.TrimSpace(own)

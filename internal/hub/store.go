@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 )
@@ -69,66 +70,98 @@ func (s *Store) Get(ctx context.Context, r Ref, fetching func(), show func(Progr
 	return s.Pull(ctx, r, show)
 }
 
+// Config returns the folder with config.json of a repository of the hub. It fetches that
+// file alone when the model is not here.
+func (s *Store) Config(ctx context.Context, r Ref) (string, error) {
+	if m, err := s.Find(r); err == nil || r.Kind != Hub {
+		return m.Path, err
+	}
+	if s.s.Offline {
+		return "", fmt.Errorf("%w: HF_HUB_OFFLINE is set, so the config of %s is not fetched", ErrOffline, r)
+	}
+	p, err := s.repository(ctx, r, newTracker(r.String()))
+	if err != nil {
+		return "", err
+	}
+	files := p.named("config.json")
+	if len(files) == 0 {
+		return "", fmt.Errorf("%w: %s has no config.json", ErrNotFound, r)
+	}
+	return p.cache.snapshot(p.commit), p.get(ctx, files)
+}
+
 func (s *Store) pullHub(ctx context.Context, r Ref, t *tracker) (Model, error) {
-	h := &hubAPI{s.c, s.s.Endpoint, s.s.Token}
-	l, err := h.list(ctx, r)
+	p, err := s.repository(ctx, r, t)
 	if err != nil {
 		return Model{}, err
 	}
-	cache := repoCache{s.s.Cache, r.Repo}
-	f := newFetcher(s, t)
-	get := func(files []File) error {
-		if err := h.complement(ctx, r, l.commit, files); err != nil {
-			return err
-		}
-		blobs := make([]*blob, len(files))
-		for i, file := range files {
-			if blobs[i], err = h.blob(cache, l.commit, r, file); err != nil {
-				return err
-			}
-		}
-		return f.all(ctx, cache.dir(), r.String(), blobs, func(i int) error {
-			return cache.link(l.commit, files[i].Name, filepath.Base(blobs[i].path))
-		})
-	}
-	c, err := choose(r, l.files)
+	c, err := choose(r, p.files)
 	if err != nil {
 		return Model{}, err
 	}
 	files := c.files
 	if c.index != "" {
-		var first []File
-		for _, file := range files {
-			if file.Name == c.index {
-				first = append(first, file)
-			}
-		}
-		if err := get(first); err != nil {
+		if err := p.get(ctx, p.named(c.index)); err != nil {
 			return Model{}, err
 		}
-		names, err := readIndex(filepath.Join(cache.snapshot(l.commit), c.index))
+		names, err := readIndex(filepath.Join(p.cache.snapshot(p.commit), c.index))
 		if err != nil {
 			return Model{}, err
 		}
-		more, err := shards(r, names, l.files)
+		more, err := shards(r, names, p.files)
 		if err != nil {
 			return Model{}, err
 		}
-		rest := append(more, files...)
-		files = rest[:0]
-		for _, file := range rest {
-			if file.Name != c.index {
-				files = append(files, file)
-			}
-		}
+		files = append(slices.DeleteFunc(files, func(f File) bool { return f.Name == c.index }), more...)
 	}
-	if err := get(files); err != nil {
+	if err := p.get(ctx, files); err != nil {
 		return Model{}, err
 	}
-	if err := cache.setCommit(r.revision(), l.commit); err != nil {
+	if err := p.cache.setCommit(r.revision(), p.commit); err != nil {
 		return Model{}, err
 	}
 	return s.findHub(r)
+}
+
+// repository is a repository of the hub at one commit, and its place in the cache.
+type repository struct {
+	listing
+	h     *hubAPI
+	r     Ref
+	cache repoCache
+	f     *fetcher
+}
+
+func (s *Store) repository(ctx context.Context, r Ref, t *tracker) (*repository, error) {
+	h := &hubAPI{s.c, s.s.Endpoint, s.s.Token}
+	l, err := h.list(ctx, r)
+	return &repository{l, h, r, repoCache{s.s.Cache, r.Repo}, newFetcher(s, t)}, err
+}
+
+// named is the file of that name; nil: there is none.
+func (p *repository) named(name string) (out []File) {
+	for _, f := range p.files {
+		if f.Name == name {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+// get fetches files and links them into the snapshot.
+func (p *repository) get(ctx context.Context, files []File) (err error) {
+	if err := p.h.complement(ctx, p.r, p.commit, files); err != nil {
+		return err
+	}
+	blobs := make([]*blob, len(files))
+	for i, f := range files {
+		if blobs[i], err = p.h.blob(p.cache, p.commit, p.r, f); err != nil {
+			return err
+		}
+	}
+	return p.f.all(ctx, p.cache.dir(), p.r.String(), blobs, func(i int) error {
+		return p.cache.link(p.commit, files[i].Name, filepath.Base(blobs[i].path))
+	})
 }
 
 // blob is a file of the hub in the cache. A file whose hash is not known is named after

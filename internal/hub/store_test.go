@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/shoal-llm/shoal/internal/hub/hubtest"
+	"github.com/shoal-llm/shoal/internal/hub/layout"
 )
 
 func TestMain(m *testing.M) {
@@ -141,8 +142,8 @@ func TestPull(t *testing.T) {
 		t.Fatal(err)
 	}
 	same(t, m, repo, "config.json", "tokenizer.json", "model.safetensors", "additional_chat_templates/tools.jinja")
-	if m.Name != "org/one" || NameOf(m.Path) != "org/one" {
-		t.Errorf("the name is %q, of the path %q", m.Name, NameOf(m.Path))
+	if m.Name != "org/one" || layout.NameOf(m.Path) != "org/one" {
+		t.Errorf("the name is %q, of the path %q", m.Name, layout.NameOf(m.Path))
 	}
 	if l := h.Leaked(); len(l) > 0 {
 		t.Errorf("the token went to the CDN: %q", l)
@@ -347,7 +348,7 @@ func TestPullUnderFaults(t *testing.T) {
 			if l := h.Leaked(); len(l) > 0 {
 				t.Errorf("the token went to the CDN: %q", l)
 			}
-			if left, _ := filepath.Glob(filepath.Join(repoCache{s.s.Cache, "org/one"}.dir(), blobsDir, "*"+incomplete)); len(left) > 0 {
+			if left, _ := filepath.Glob(filepath.Join(repoCache{s.s.Cache, "org/one"}.dir(), layout.Blobs, "*"+incomplete)); len(left) > 0 {
 				t.Errorf("left behind: %q", left)
 			}
 			if n := requests(h, "CDN"); name == "range ignored" && n > window+1 {

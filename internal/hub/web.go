@@ -10,6 +10,8 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
+
+	"github.com/shoal-llm/shoal/internal/hub/layout"
 )
 
 // sumSuffix marks the file that holds the SHA-256 of a file from a URL, for CheckFile later.
@@ -77,6 +79,9 @@ func (s *Store) pullURL(ctx context.Context, r Ref, t *tracker) (Model, error) {
 		if b.sum == "" {
 			return nil // it was here
 		}
+		if err := writeFile(filepath.Join(filepath.Dir(at), referenceFile), []byte(r.URL+"\n")); err != nil {
+			return err
+		}
 		return writeFile(at+sumSuffix, []byte(b.sum+"\n"))
 	})
 	if err != nil {
@@ -107,5 +112,5 @@ func (s *Store) findURL(r Ref) (Model, error) {
 	if err != nil || !st.Mode().IsRegular() {
 		return Model{}, notHere(r)
 	}
-	return Model{Ref: r, Name: NameOf(at), Path: at, Bytes: st.Size(), Files: 1}, nil
+	return Model{Ref: r, Name: layout.NameOf(at), Path: at, Bytes: st.Size(), Files: 1}, nil
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/engine/modelfile"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/hub/layout"
 	"github.com/shoal-llm/shoal/internal/sys/mmap"
 )
 
@@ -100,9 +101,9 @@ func Open(dir string) (*Checkpoint, error) {
 }
 
 func openAt(c *Checkpoint) (*Checkpoint, error) {
-	dir, err := Locate(filepath.Clean(c.Dir))
+	dir, err := layout.Locate(filepath.Clean(c.Dir))
 	if err != nil {
-		return nil, err
+		return nil, &Error{File: c.Dir, Kind: ErrNoCheckpoint, Detail: err.Error()}
 	}
 	c.Dir, c.at = dir, map[string]place{}
 	fault := mmap.Guard(func() { err = c.open() })

@@ -9,6 +9,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/model/modeltest"
+	"github.com/shoal-llm/shoal/internal/hub/layout"
 )
 
 // A repository of the Hugging Face cache is found and named however it is given.
@@ -26,14 +27,14 @@ func TestHubCache(t *testing.T) {
 	const name = "the org/fry.v2/big"
 	for path, want := range map[string]string{
 		repo: name, repo + "/": name, repo + "/.": name, snapshot: name, snapshot + "/": name,
-		filepath.Join(top, "link"): name, filepath.Join(top, "link", "snapshots", "abc"): name, filepath.Join(top, "mine"): "mine",
+		filepath.Join(top, "link"): name, filepath.Join(top, "link", "snapshots", "abc"): name, filepath.Join(top, "mine"): name,
 	} {
-		dir, err := model.Locate(path)
+		dir, err := layout.Locate(path)
 		if err != nil {
 			t.Errorf("%s: %v", path, err)
 			continue
 		}
-		if a, b := model.NameOf(path), model.NameOf(dir); a != want || b != want {
+		if a, b := layout.NameOf(path), layout.NameOf(dir); a != want || b != want {
 			t.Errorf("%s is called %q, its files in %s %q; want %q", path, a, dir, b, want)
 		}
 		if c := open(t, path); c.Dir != filepath.Clean(dir) {
@@ -41,8 +42,8 @@ func TestHubCache(t *testing.T) {
 		}
 	}
 	t.Chdir(repo)
-	for path, want := range map[string]string{".": name, "snapshots/abc": name, "./snapshots/abc/": name, "snapshots/abc/m.Q4_K.gguf": "m.Q4_K", "random:x": "random:x"} {
-		if got := model.NameOf(path); got != want {
+	for path, want := range map[string]string{".": name, "snapshots/abc": name, "./snapshots/abc/": name, "snapshots/abc/m.Q4_K.gguf": name, "random:x": "random:x"} {
+		if got := layout.NameOf(path); got != want {
 			t.Errorf("%s is called %q, want %q", path, got, want)
 		}
 	}
@@ -53,23 +54,13 @@ func TestHubCache(t *testing.T) {
 		}
 	}
 	put(t, filepath.Join(repo, "refs", "main"), []byte("gone"))
-	refuse("names the snapshot gone, which is not in")
+	refuse(`names the snapshot "gone", which is not in`)
 	put(t, filepath.Join(repo, "refs", "main"), []byte("../../../etc"))
-	refuse("names the snapshot ../../../etc")
+	refuse(`names the snapshot "../../../etc"`)
 	check(t, os.Remove(filepath.Join(repo, "refs", "main")))
 	refuse("holds abc, old and there is no refs/main")
 	check(t, os.Remove(filepath.Join(repo, "snapshots", "old")))
 	open(t, repo)
 	check(t, os.RemoveAll(snapshot))
 	refuse("holds no snapshot")
-}
-
-func TestNameOf(t *testing.T) {
-	for path, want := range map[string]string{
-		"models/fry": "fry", "models/fry/": "fry", "a/b.gguf": "b", "a/b.GGUF": "b", "a/snapshots/v1": "v1", "x.y": "x.y",
-	} {
-		if got := model.NameOf(path); got != want {
-			t.Errorf("%s is called %q, want %q", path, got, want)
-		}
-	}
 }

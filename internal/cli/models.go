@@ -1,0 +1,198 @@
+package cli
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/shoal-llm/shoal/cluster"
+	"github.com/shoal-llm/shoal/internal/bench"
+	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/hub"
+	"github.com/shoal-llm/shoal/internal/machine"
+	"github.com/shoal-llm/shoal/topology"
+)
+
+type modelsCmd struct {
+	List modelsListCmd `cmd:"" default:"withargs" help:"List the models on this machine and what each needs here (default)."`
+	Rm   modelsRmCmd   `cmd:"" aliases:"remove" help:"Remove models from this machine."`
+}
+
+func (c *modelsCmd) Help() string {
+	return `Lists the models that shoal pull, Python's huggingface_hub or Ollama left on this machine. For
+each type of weights it shows the memory of a node, without caches, and the tokens per second of
+one short sequence that the planner expects from what this machine measured.
+
+  shoal models
+  shoal models --nodes 4
+  shoal models rm Qwen/Qwen3-0.6B`
+}
+
+type modelsListCmd struct {
+	Nodes int  `short:"n" default:"1" help:"Node processes on this machine that the figures are for, 1 to 64."`
+	JSON  bool `name:"json" help:"Print the list as JSON."`
+}
+
+// listedModel is a model on disk. Needs is by the type of the weights in memory.
+type listedModel struct {
+	Name    string      `json:"name"`
+	Ref     string      `json:"reference"`
+	Format  string      `json:"format"`
+	Stored  string      `json:"stored,omitempty"`
+	Bytes   int64       `json:"bytes"`
+	Path    string      `json:"path"`
+	Problem string      `json:"problem,omitempty"`
+	Needs   []modelNeed `json:"needs,omitempty"`
+}
+
+// modelNeed is what a model needs with its weights in one type.
+type modelNeed struct {
+	Quant     string  `json:"quant"`
+	NodeBytes int64   `json:"node_bytes"`   // memory of one node, without caches
+	Rate      float64 `json:"tokens_per_s"` // expected
+}
+
+// quants are the types that the list compares.
+var quants = []tensor.DType{tensor.BF16, tensor.Q8_0, tensor.Q4_0}
+
+func (c *modelsListCmd) Run(e *env) error {
+	if c.Nodes < 1 || c.Nodes > 64 {
+		return fmt.Errorf("--nodes %d: want 1 to 64", c.Nodes)
+	}
+	s, err := openStore()
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	list, err := s.List()
+	if err != nil {
+		return err
+	}
+	out := make([]listedModel, len(list))
+	configs := make([]*model.Config, len(list))
+	var largest *model.Config
+	for i, m := range list {
+		out[i] = listedModel{Name: m.Name, Ref: m.Ref.String(), Format: m.Format, Bytes: m.Bytes, Path: m.Path, Problem: m.Problem}
+		if m.Problem != "" || m.Format == "adapter" {
+			continue
+		}
+		config, stored, err := model.ReadConfig(m.Path)
+		if err != nil {
+			out[i].Problem = plainError(err)
+			continue
+		}
+		out[i].Stored, configs[i] = stored, &config
+		if largest == nil || config.Hidden*config.Layers > largest.Hidden*largest.Layers {
+			largest = &config
+		}
+	}
+	if largest != nil {
+		measured := c.measured(e, largest)
+		for i, config := range configs {
+			if config != nil {
+				out[i].Needs = c.needs(out[i].Name, config, measured)
+			}
+		}
+	}
+	if c.JSON {
+		return printJSON(e.stdout, out)
+	}
+	printModels(e.stdout, out, s.Settings(), c.Nodes)
+	return nil
+}
+
+// measured is what this machine gives to nodes, by whether weights are quantized. It is
+// measured once, and kept.
+func (c *modelsListCmd) measured(e *env, config *model.Config) map[bool][]topology.Node {
+	out := map[bool][]topology.Node{}
+	for _, dt := range []tensor.DType{tensor.BF16, tensor.Q8_0} {
+		speeds := machine.MeasureSpeeds(e.ctx, machine.SpeedsConfig{Dir: (&nodeFlags{}).weightsCache(), Nodes: c.Nodes, Sockets: c.Nodes, Model: config, Weights: dt, Build: cluster.Build(), Logger: slog.New(slog.DiscardHandler)}, nil)
+		nodes := make([]topology.Node, c.Nodes)
+		for i := range nodes {
+			nodes[i].Read, nodes[i].Syncs, nodes[i].Products = speeds.Read, speeds.Syncs, speeds.Products
+		}
+		out[tensor.Quantised(dt)] = nodes
+	}
+	return out
+}
+
+// needs are the memory and the speed of a model; nil where the planner cannot cut it.
+func (c *modelsListCmd) needs(name string, config *model.Config, measured map[bool][]topology.Node) (out []modelNeed) {
+	for _, dt := range quants {
+		p, err := bench.RunPlan(bench.PlanModelOf(name, config), bench.PlanOptions{Sockets: c.Nodes, Weights: dt, KV: tensor.BF16,
+			Mapping: topology.Gather, Rows: 512, Contexts: []int{min(4096, config.MaxPositions)}, Ratio: 4})
+		if err != nil {
+			return nil
+		}
+		out = append(out, modelNeed{dt.String(), p.WeightBytes + p.EmbeddingBytes + p.WorkspaceBytes, bench.ExpectedRate(config, measured[tensor.Quantised(dt)], dt)})
+	}
+	return out
+}
+
+func printModels(w io.Writer, list []listedModel, s hub.Settings, nodes int) {
+	if len(list) == 0 {
+		fmt.Fprintf(w, "no models in %s or %s; fetch one: shoal pull Qwen/Qwen3-0.6B\n", s.Cache, s.Own)
+		return
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprint(t, "MODEL\tFORMAT\tTYPE\tSIZE")
+	for _, q := range quants {
+		fmt.Fprintf(t, "\t%s", strings.ToUpper(q.String()))
+	}
+	fmt.Fprintln(t, "\tPATH")
+	for _, m := range list {
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s", m.Ref, cmp.Or(m.Format, "-"), cmp.Or(m.Stored, "-"), bytesText(m.Bytes))
+		for i := range quants {
+			if i < len(m.Needs) {
+				fmt.Fprintf(t, "\t%s, %.3g/s", bytesText(m.Needs[i].NodeBytes), m.Needs[i].Rate)
+			} else {
+				fmt.Fprint(t, "\t-")
+			}
+		}
+		fmt.Fprintf(t, "\t%s\n", m.Path)
+	}
+	t.Flush()
+	for _, m := range list {
+		if m.Problem != "" {
+			fmt.Fprintf(w, "%s: %s\n", m.Ref, m.Problem)
+		}
+	}
+	fmt.Fprintf(w, "\nBF16, Q8_0, Q4_0 (--quant): memory per node without caches, and expected tokens per second, on %s of this machine.\n", counted(nodes, "node"))
+}
+
+type modelsRmCmd struct {
+	Model []string `arg:"" help:"Models as the list names them; org/name removes all of its revisions and files."`
+}
+
+func (c *modelsRmCmd) Run(e *env) error {
+	var refs []hub.Ref
+	for _, word := range c.Model {
+		r, err := hub.Parse(word)
+		if err == nil && r.Kind == hub.Local {
+			err = errors.New("a path is yours to remove; name the model as 'shoal models' does")
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", word, err)
+		}
+		refs = append(refs, r)
+	}
+	s, err := openStore()
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	for _, r := range slices.Compact(refs) {
+		freed, err := s.Remove(r)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(e.stdout, "%s is removed: %s are free\n", r, bytesText(freed))
+	}
+	return nil
+}

@@ -1,0 +1,142 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/shoal-llm/shoal/internal/hub"
+)
+
+type pullCmd struct {
+	Model []string `arg:"" help:"Models, as org/name or ollama://name."`
+	JSON  bool     `name:"json" help:"Print name, path, bytes and files of each as JSON."`
+}
+
+func (c *pullCmd) Help() string {
+	return `Fetches models and prints where they are. A pull that was stopped continues where it was.
+
+` + strings.TrimPrefix(hub.Forms, "a model is one of\n") + `
+
+  shoal pull Qwen/Qwen3-0.6B
+  shoal pull bartowski/Llama-3.2-1B-Instruct-GGUF:Q4_K_M
+  shoal pull ollama://qwen3:0.6b
+
+Files of a hub are kept where Python's huggingface_hub keeps them, and both use them. Variables:
+HF_ENDPOINT, HF_TOKEN, HF_HOME, HF_HUB_CACHE, HF_HUB_OFFLINE, HTTPS_PROXY, SHOAL_MODELS. See
+docs/pull.md.`
+}
+
+// pulledModel is a line of the answer in JSON.
+type pulledModel struct {
+	Name  string `json:"name"`
+	Path  string `json:"path"`
+	Bytes int64  `json:"bytes"`
+	Files int    `json:"files"`
+}
+
+func (c *pullCmd) Run(e *env) error {
+	var refs []hub.Ref
+	for _, word := range c.Model {
+		if at, err := onDisk(word); err != nil || at != "" {
+			return errors.Join(fmt.Errorf("%s is on this machine, so there is nothing to pull", word), err)
+		}
+		r, err := hub.Parse(word)
+		if err != nil {
+			return err
+		}
+		refs = append(refs, r)
+	}
+	s, err := openStore()
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	out := []pulledModel{}
+	for _, r := range refs {
+		p := newPullProgress(e)
+		m, err := s.Pull(e.ctx, r, p.show)
+		p.end()
+		if err != nil {
+			return err
+		}
+		out = append(out, pulledModel{m.Name, m.Path, m.Bytes, m.Files})
+		if !c.JSON {
+			fmt.Fprintf(e.stdout, "%s, %s, is in %s\n", m.Name, bytesText(m.Bytes), m.Path)
+		}
+	}
+	if c.JSON {
+		return printJSON(e.stdout, out)
+	}
+	return nil
+}
+
+// pullProgress shows a pull: a bar on a terminal, else a line every few seconds. A pull that
+// takes less than half a second shows nothing.
+type pullProgress struct {
+	e            *env
+	began, shown time.Time
+	open         bool // a bar stands on the terminal
+}
+
+func newPullProgress(e *env) *pullProgress {
+	now := time.Now()
+	return &pullProgress{e: e, began: now, shown: now}
+}
+
+func (p *pullProgress) show(g hub.Progress) {
+	now := time.Now()
+	switch {
+	case isTerminal(p.e.stderr):
+		if p.open || now.Sub(p.began) >= barAfter {
+			p.open = true
+			showStatus(p.e.stderr, pullBar(g))
+		}
+	case now.Sub(p.shown) >= lineEvery:
+		p.shown = now
+		fmt.Fprintln(p.e.stderr, "pulling "+g.Model+": "+pullText(g))
+	}
+}
+
+func (p *pullProgress) end() {
+	if p.open {
+		showStatus(p.e.stderr, "")
+		p.open = false
+	}
+}
+
+// pullBar is one line of at most 100 columns.
+func pullBar(g hub.Progress) string {
+	const width = 24
+	full := 0
+	if g.Total > 0 {
+		full = int(width * min(g.Done, g.Total) / g.Total)
+	}
+	name := g.Model
+	if r := []rune(name); len(r) > 30 {
+		name = "..." + string(r[len(r)-27:])
+	}
+	return fmt.Sprintf("%s [%s%s] %s", name, strings.Repeat("=", full), strings.Repeat(" ", width-full), pullText(g))
+}
+
+// pullText is how far a pull is, in words.
+func pullText(g hub.Progress) string {
+	if g.Total == 0 {
+		if g.Waiting != "" {
+			return g.Waiting
+		}
+		return "asking for the list of files"
+	}
+	text := fmt.Sprintf("%d%% of %s", 100*min(g.Done, g.Total)/g.Total, bytesText(g.Total))
+	switch {
+	case g.Waiting != "":
+		text += ", " + g.Waiting
+	case g.Rate > 0:
+		text += fmt.Sprintf(", %s/s", bytesText(int64(g.Rate)))
+		if g.Left > 0 {
+			text += fmt.Sprintf(", %s left", g.Left)
+		}
+	}
+	return text
+}

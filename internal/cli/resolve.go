@@ -1,0 +1,107 @@
+package cli
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/hub"
+	"github.com/shoal-llm/shoal/internal/hub/layout"
+)
+
+// findModel returns the folder or the .gguf file of the model that a word names, in this order:
+// a path, a model that comes with the program, a model on disk that was pulled, and a model that
+// is pulled now. A LoRA adapter is merged into its base first.
+func findModel(e *env, word string) (string, error) {
+	at, err := findFiles(e, word)
+	if err == nil && model.IsLoRA(at) {
+		return merged(e, at)
+	}
+	return at, err
+}
+
+// findFiles is findModel, without merging.
+func findFiles(e *env, word string) (string, error) {
+	if strings.HasPrefix(filepath.Base(word), model.RandomPrefix) {
+		return word, nil
+	}
+	if at, err := onDisk(word); at != "" || err != nil {
+		return at, err
+	}
+	r, err := hub.Parse(word)
+	if err != nil {
+		return "", err
+	}
+	if r.Kind == hub.Local {
+		return kong.ExpandPath(r.Path), nil // its reader says what is missing there
+	}
+	s, err := openStore()
+	if err != nil {
+		return "", err
+	}
+	defer s.Close()
+	p := newPullProgress(e)
+	defer p.end()
+	m, err := s.Get(e.ctx, r, nil, p.show)
+	return m.Path, err
+}
+
+// onDisk finds a path, or else a model that comes with the program; "": word is neither.
+func onDisk(word string) (string, error) {
+	if path := filepath.Clean(kong.ExpandPath(word)); exists(path) {
+		return layout.Locate(path)
+	}
+	if filepath.Base(word) == word && word != "." && word != ".." {
+		return findBundled(filepath.Join("models", word)), nil
+	}
+	return "", nil
+}
+
+// openStore opens the models of this user.
+func openStore() (*hub.Store, error) {
+	home, _ := os.UserHomeDir() // the settings say what is missing without one
+	s, err := hub.FromEnv(os.Getenv, home)
+	if err != nil {
+		return nil, err
+	}
+	return hub.Open(s), nil
+}
+
+// pulled is the path of a model of a hub, a registry or a URL that is on disk; "": it is not.
+func pulled(word string) string {
+	r, ok := fetchable(word)
+	if !ok {
+		return ""
+	}
+	s, err := openStore()
+	if err != nil {
+		return ""
+	}
+	defer s.Close()
+	m, err := s.Find(r)
+	if err != nil {
+		return ""
+	}
+	return m.Path
+}
+
+// fetchable tells whether a word names a model that could be pulled.
+func fetchable(word string) (hub.Ref, bool) {
+	r, err := hub.Parse(word)
+	return r, err == nil && r.Kind != hub.Local
+}
+
+// errNoModel says what a word that should name a model may be.
+func errNoModel(word string) error {
+	return fmt.Errorf("there is no model %q: name a folder that holds config.json, a .gguf file, org/name of a hub (see 'shoal pull --help'), or fry, which comes with the program", word)
+}
+
+// canPull tells whether a word can only be meant as a model of a hub, a registry or a URL.
+func canPull(word string) bool {
+	_, ok := fetchable(word)
+	return ok
+}

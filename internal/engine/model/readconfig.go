@@ -1,0 +1,66 @@
+package model
+
+import (
+	"errors"
+
+	"github.com/shoal-llm/shoal/internal/engine/gguf"
+	"github.com/shoal-llm/shoal/internal/engine/modelfile"
+	"github.com/shoal-llm/shoal/internal/sys/mmap"
+)
+
+// ReadConfig reads what a folder or a .gguf file says about itself, and no weights. stored
+// is the type of most weights as the files name it, such as bf16 or Q4_K.
+func ReadConfig(path string) (c Config, stored string, err error) {
+	file, ok, err := isGGUF(path)
+	if err != nil {
+		return c, "", err
+	}
+	if ok {
+		if mmap.Guard(func() { c, stored, err = readGGUF(file) }) != nil {
+			err = &Error{File: file, Kind: ErrChanged, Detail: "was truncated while it was read"}
+		}
+		return c, stored, err
+	}
+	text, err := readSmall(join(path, configFile), maxConfigBytes)
+	if err != nil {
+		return c, "", err
+	}
+	generation, err := readSmall(join(path, generationFile), maxConfigBytes)
+	if err != nil && !errors.Is(err, ErrMissing) {
+		return c, "", err
+	}
+	if c, err = ParseConfig(path, text, generation); err != nil {
+		return c, "", err
+	}
+	var said struct {
+		Quantization struct {
+			Method string `json:"quant_method"`
+		} `json:"quantization_config"`
+	}
+	if stored = c.DType.String(); modelfile.Unmarshal(text, &said) == nil && said.Quantization.Method != "" {
+		stored = said.Quantization.Method
+	}
+	return c, stored, nil
+}
+
+func readGGUF(path string) (c Config, stored string, err error) {
+	parts, err := gguf.OpenParts(path)
+	if err != nil {
+		return c, "", fromGGUF(path, err)
+	}
+	var all []gguf.Tensor
+	bytes := map[string]int{}
+	for _, f := range parts {
+		defer f.Close()
+		all = append(all, f.Tensors...)
+		for _, t := range f.Tensors {
+			if name := t.Type.String(); len(t.Shape) > 1 {
+				if bytes[name] += len(t.Data); bytes[name] > bytes[stored] {
+					stored = name
+				}
+			}
+		}
+	}
+	c, err = configGGUF(parts[0], all)
+	return c, stored, err
+}
