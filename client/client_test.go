@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/client"
-	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/client/wire"
 )
 
 // answering is a client of a server that gives one answer after the other, the last again
@@ -144,7 +144,7 @@ func TestResult(t *testing.T) {
 func TestFollowEvents(t *testing.T) {
 	cut := false
 	c, _ := answering(t, say(200, "", "data: {\"id\":1}\n\ndata: {\"id\":2}\n\n"))
-	var got []api.ClusterEvent
+	var got []wire.ClusterEvent
 	for e, err := range c.FollowEvents(t.Context(), 9) {
 		if err != nil {
 			cut = errors.Is(err, client.ErrCut)

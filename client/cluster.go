@@ -9,12 +9,12 @@ import (
 	"net/http"
 	"net/url"
 
-	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/client/wire"
 )
 
 // Cluster is the state of the cluster now.
-func (c *Client) Cluster(ctx context.Context) (*api.ClusterState, error) {
-	return get[api.ClusterState](ctx, c, http.MethodGet, "/v1/cluster", nil, nil)
+func (c *Client) Cluster(ctx context.Context) (*wire.ClusterState, error) {
+	return get[wire.ClusterState](ctx, c, http.MethodGet, "/v1/cluster", nil, nil)
 }
 
 // ErrNotReady is a server that answers and does not serve: it gathers nodes, loads, drains, or
@@ -47,9 +47,9 @@ func notReady(err error) error {
 
 // Events lists what happened to the cluster, or changed, after a revision; 0: all that is kept.
 // They come in the order of their newest change.
-func (c *Client) Events(ctx context.Context, from uint64) ([]api.ClusterEvent, error) {
+func (c *Client) Events(ctx context.Context, from uint64) ([]wire.ClusterEvent, error) {
 	list, err := get[struct {
-		Data []api.ClusterEvent `json:"data"`
+		Data []wire.ClusterEvent `json:"data"`
 	}](ctx, c, http.MethodGet, fmt.Sprintf("/v1/events?from=%d", from), nil, nil)
 	if err != nil {
 		return nil, err
@@ -59,10 +59,10 @@ func (c *Client) Events(ctx context.Context, from uint64) ([]api.ClusterEvent, e
 
 // FollowEvents gives events as they come or change, until the context ends or the server
 // does: then an error is the last.
-func (c *Client) FollowEvents(ctx context.Context, from uint64) iter.Seq2[api.ClusterEvent, error] {
-	return func(yield func(api.ClusterEvent, error) bool) {
+func (c *Client) FollowEvents(ctx context.Context, from uint64) iter.Seq2[wire.ClusterEvent, error] {
+	return func(yield func(wire.ClusterEvent, error) bool) {
 		err := c.follow(ctx, fmt.Sprintf("/v1/events?from=%d", from), func(data []byte) error {
-			var v api.ClusterEvent
+			var v wire.ClusterEvent
 			if err := json.Unmarshal(data, &v); err != nil {
 				return fmt.Errorf("client: an event is not JSON: %w", err)
 			}
@@ -72,7 +72,7 @@ func (c *Client) FollowEvents(ctx context.Context, from uint64) iter.Seq2[api.Cl
 			return nil
 		})
 		if !errors.Is(err, errEnough) {
-			yield(api.ClusterEvent{}, err)
+			yield(wire.ClusterEvent{}, err)
 		}
 	}
 }

@@ -12,22 +12,22 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/client/wire"
 )
 
 // Submit makes a job of a request: the body of /v1/completions or /v1/chat/completions. It
 // returns once the job is on disk. A second one with the same key gives the same job, so it
 // is sent again where no answer came; key "" is one that nobody else has.
-func (c *Client) Submit(ctx context.Context, key string, body any) (*api.Job, error) {
+func (c *Client) Submit(ctx context.Context, key string, body any) (*wire.Job, error) {
 	if key == "" {
 		key = rand.Text()
 	}
-	return get[api.Job](ctx, c, http.MethodPost, "/v1/jobs", http.Header{"Idempotency-Key": {key}}, body)
+	return get[wire.Job](ctx, c, http.MethodPost, "/v1/jobs", http.Header{"Idempotency-Key": {key}}, body)
 }
 
 // Job is how far a job is, with its result once that is there.
-func (c *Client) Job(ctx context.Context, id string) (*api.Job, error) {
-	return get[api.Job](ctx, c, http.MethodGet, "/v1/jobs/"+url.PathEscape(id), nil, nil)
+func (c *Client) Job(ctx context.Context, id string) (*wire.Job, error) {
+	return get[wire.Job](ctx, c, http.MethodGet, "/v1/jobs/"+url.PathEscape(id), nil, nil)
 }
 
 // Page chooses jobs of the list; zero fields choose nothing.
@@ -39,7 +39,7 @@ type Page struct {
 }
 
 // Jobs lists jobs, the newest first.
-func (c *Client) Jobs(ctx context.Context, p Page) (*api.JobList, error) {
+func (c *Client) Jobs(ctx context.Context, p Page) (*wire.JobList, error) {
 	q := url.Values{}
 	for name, value := range map[string]string{"state": p.State, "batch_id": p.Batch, "after": p.After} {
 		if value != "" {
@@ -49,27 +49,27 @@ func (c *Client) Jobs(ctx context.Context, p Page) (*api.JobList, error) {
 	if p.Limit > 0 {
 		q.Set("limit", strconv.Itoa(p.Limit))
 	}
-	return get[api.JobList](ctx, c, http.MethodGet, "/v1/jobs?"+q.Encode(), nil, nil)
+	return get[wire.JobList](ctx, c, http.MethodGet, "/v1/jobs?"+q.Encode(), nil, nil)
 }
 
 // Cancel ends a job; one that has ended stays as it is.
-func (c *Client) Cancel(ctx context.Context, id string) (*api.Job, error) {
-	return get[api.Job](ctx, c, http.MethodDelete, "/v1/jobs/"+url.PathEscape(id), nil, nil)
+func (c *Client) Cancel(ctx context.Context, id string) (*wire.Job, error) {
+	return get[wire.Job](ctx, c, http.MethodDelete, "/v1/jobs/"+url.PathEscape(id), nil, nil)
 }
 
 // Watch gives the events of a job from an index on, as they come, and ends with the job. A
 // stream that breaks is taken up again after the last event, also at a coordinator that was
 // started anew: none is missed and none comes twice. An error is the last.
-func (c *Client) Watch(ctx context.Context, id string, from int) iter.Seq2[api.JobEvent, error] {
-	return func(yield func(api.JobEvent, error) bool) {
+func (c *Client) Watch(ctx context.Context, id string, from int) iter.Seq2[wire.JobEvent, error] {
+	return func(yield func(wire.JobEvent, error) bool) {
 		for {
 			err := c.follow(ctx, fmt.Sprintf("/v1/jobs/%s/events?from=%d", url.PathEscape(id), from), func(data []byte) error {
 				if string(data) == "[DONE]" {
 					return errEnough
 				}
 				var e struct {
-					api.JobEvent
-					Error *api.JobError
+					wire.JobEvent
+					Error *wire.JobError
 				}
 				if err := json.Unmarshal(data, &e); err != nil {
 					return fmt.Errorf("client: an event of job %s is not JSON: %w", id, err)
@@ -90,7 +90,7 @@ func (c *Client) Watch(ctx context.Context, id string, from int) iter.Seq2[api.J
 			case errors.Is(err, errEnough):
 				return
 			case !errors.Is(err, ErrCut) || c.Patience == 0:
-				yield(api.JobEvent{}, err)
+				yield(wire.JobEvent{}, err)
 				return
 			}
 			select {
@@ -102,7 +102,7 @@ func (c *Client) Watch(ctx context.Context, id string, from int) iter.Seq2[api.J
 }
 
 // Failed is a job that ended without a result.
-type Failed struct{ Job *api.Job }
+type Failed struct{ Job *wire.Job }
 
 func (e *Failed) Error() string {
 	text := fmt.Sprintf("job %s is %s", e.Job.ID, e.Job.State)

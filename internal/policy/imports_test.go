@@ -22,8 +22,9 @@ wires:    collective/natsbus internal/gossip internal/rpc internal/supervise
 layer:    actors/layer
 rooms:    actors/socket actors/batcher
 rigs:     internal/machine internal/engine/alone internal/engine/arithmetic + internal/engine/arithmetic:internal/engine/alone
-api:      internal/server/api
+wire:     client/wire
 client:   client
+api:      internal/server/api
 journals: internal/jobs/journal
 files:    internal/jobs/door internal/jobs/files + internal/jobs/files:internal/jobs/door
 jobs:     internal/jobs

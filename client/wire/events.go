@@ -1,4 +1,4 @@
-package api
+package wire
 
 import "time"
 
@@ -43,17 +43,6 @@ type Cost struct {
 	Replayed         uint64 `json:"replayed_tokens"`
 	RestoredCaches   uint64 `json:"restored_caches"`
 	RestoredReplicas uint64 `json:"restored_replicas"`
-}
-
-// SequenceState is a sequence that holds memory: no id, and nothing of its text.
-type SequenceState struct {
-	Node    string `json:"node"`  // its owner
-	State   string `json:"state"` // prefill, decoding, ending
-	Prompt  int    `json:"prompt_tokens"`
-	Output  int    `json:"output_tokens"`
-	KVBytes int64  `json:"kv_bytes"`      // that the ledger books for it, but for a copy
-	KVFull  int64  `json:"kv_bytes_full"` // what a full cache of its tokens would take on its owner
-	Replica string `json:"replica,omitempty"`
 }
 
 // Sample is the state of the cluster at one moment: an entry of GET /v1/cluster/history.
