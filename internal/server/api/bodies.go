@@ -74,11 +74,11 @@ func (s *Server) readBody(w http.ResponseWriter, r *http.Request) ([]byte, *apiE
 	return body, nil
 }
 
-// posted is what a body means, by the route's decode; false: the client has the error.
-func posted[T any](s *Server, w http.ResponseWriter, r *http.Request, decode func(context.Context, []byte) T) (v T, ok bool) {
+// decodeBody reads a body and decodes it by decode; false: the client has the error.
+func decodeBody[T any](s *Server, w http.ResponseWriter, r *http.Request, decode func(context.Context, []byte) (T, *apiError)) (v T, ok bool) {
 	body, e := s.readBody(w, r)
 	if e == nil {
-		v, e = decoded(func() T { return decode(r.Context(), body) })
+		v, e = decode(r.Context(), body)
 	}
 	if e != nil {
 		s.writeError(w, e, false)
@@ -86,19 +86,19 @@ func posted[T any](s *Server, w http.ResponseWriter, r *http.Request, decode fun
 	return v, e == nil
 }
 
-// generates answers a route by what its decode makes of the body.
-func (s *Server) generates(decode func(context.Context, []byte) *generation) http.HandlerFunc {
+// generateHandler answers a route with the generation that decode makes of the body.
+func (s *Server) generateHandler(decode func(context.Context, []byte) (*generation, *apiError)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		if g, ok := posted(s, w, r, decode); ok {
+		if g, ok := decodeBody(s, w, r, decode); ok {
 			s.generate(w, r, g)
 		}
 	}
 }
 
-// tells answers a route with what its decode makes of the body.
-func tells[T any](s *Server, decode func(context.Context, []byte) T) http.HandlerFunc {
+// jsonHandler answers a route with what decode makes of the body, as JSON.
+func jsonHandler[T any](s *Server, decode func(context.Context, []byte) (T, *apiError)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		if v, ok := posted(s, w, r, decode); ok {
+		if v, ok := decodeBody(s, w, r, decode); ok {
 			s.writeJSON(w, http.StatusOK, v)
 		}
 	}

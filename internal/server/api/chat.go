@@ -11,12 +11,16 @@ import (
 )
 
 // decodeChat turns the body of POST /v1/chat/completions into a generation.
-func (s *Server) decodeChat(ctx context.Context, body []byte) *generation {
-	return s.chatOf(ctx, given(parseFields(body)))
+func (s *Server) decodeChat(ctx context.Context, body []byte) (*generation, *apiError) {
+	f, e := parseFields(body)
+	if e != nil {
+		return nil, e
+	}
+	return s.chatOf(ctx, f)
 }
 
 // chatOf turns the members of a chat into a generation.
-func (s *Server) chatOf(ctx context.Context, f *fields) *generation {
+func (s *Server) chatOf(ctx context.Context, f *fields) (*generation, *apiError) {
 	f.chat = true
 	g := &generation{params: s.parseParams(f), promptLogprobs: -1}
 	s.parseMasks(ctx, f, &g.params)
@@ -37,20 +41,26 @@ func (s *Server) chatOf(ctx context.Context, f *fields) *generation {
 	if g.maxTokens == 0 {
 		f.fail(invalid("max_tokens", "'max_tokens' must be at least 1."))
 	}
-	give(f.err)
-	give(s.checkModel(&g.params))
-	g.tools = s.parseTools(f)
+	f.fail(s.checkModel(&g.params))
+	tools, e := s.parseTools(f)
+	f.fail(e)
 	c := s.parseConversation(f)
-	g.ignored = append(given(s.ignored(f)), c.left...)
+	ignored := s.ignored(f)
+	if f.err != nil {
+		return nil, f.err
+	}
+	g.tools, g.ignored = tools, append(ignored, c.left...)
 	g.continues = c.ContinueFinal
-	s.converse(ctx, g, c)
+	if e := s.converse(ctx, g, c); e != nil {
+		return nil, e
+	}
 	object := "chat.completion"
 	if g.stream {
 		object += ".chunk"
 	}
 	g.head = s.newHead("chatcmpl-", object, g.model)
 	g.shape = chatShape{s, g}
-	return g
+	return g, nil
 }
 
 // talk is what a chat's prompt is made of, in whichever protocol it came.
@@ -63,17 +73,24 @@ type talk struct {
 
 // converse turns a conversation into the prompt of g, and what g's tools and thoughts ask
 // for into its grammar.
-func (s *Server) converse(ctx context.Context, g *generation, c talk) {
-	s.checkUncalled(g.tools)
+func (s *Server) converse(ctx context.Context, g *generation, c talk) *apiError {
+	if e := s.checkUncalled(g.tools); e != nil {
+		return e
+	}
 	g.tools = g.tools.callable()
-	ids, turn := s.chatPrompt(tokenizer.WithSearches(ctx), c, g.tools)
-	s.constrainTools(g, turn)
+	ids, turn, e := s.chatPrompt(tokenizer.WithSearches(ctx), c, g.tools)
+	if e != nil {
+		return e
+	}
+	if e := s.constrainTools(g, turn); e != nil {
+		return e
+	}
 	ids = g.cut(ids, s.cfg.MaxModelLen)
 	g.prompts = []prompt{{ids: ids}}
-	give(s.fit(ids, &g.params, -1, "messages"))
+	return s.fit(ids, &g.params, -1, "messages")
 }
 
-// parseConversation reads the messages of a chat and how they are to be rendered.
+// parseConversation reads the messages of a chat and how to render them. Errors are left in f.
 func (s *Server) parseConversation(f *fields) (c talk) {
 	f.boolean("continue_final_message", &c.ContinueFinal)
 	c.AddGenerationPrompt = !c.ContinueFinal
@@ -107,9 +124,12 @@ func (s *Server) parseConversation(f *fields) (c talk) {
 		or(&effort, r.Effort)
 	}
 	s.effort(&c.Conversation, effort)
-	give(f.err)
+	if f.err != nil {
+		return c
+	}
 	r := turnReader{lim: s.cfg.Limits}
 	c.Messages, c.left = r.messages(f.get("messages"), c.ContinueFinal), r.left
+	f.fail(r.err)
 	return c
 }
 
@@ -137,9 +157,9 @@ func (c *Conversation) think(yes bool) {
 
 // chatPrompt renders and encodes a conversation. turn is the end of the text, in which the
 // answer goes on.
-func (s *Server) chatPrompt(ctx context.Context, c talk, tools *toolset) (ids []int32, turn string) {
+func (s *Server) chatPrompt(ctx context.Context, c talk, tools *toolset) (ids []int32, turn string, e *apiError) {
 	if s.tmpl == nil {
-		panic(refusal(invalidCode("messages", "no_chat_template", "This model has no chat template; use /v1/completions.")))
+		return nil, "", invalidCode("messages", "no_chat_template", "This model has no chat template; use /v1/completions.")
 	}
 	s.showTools(&c.Conversation, tools)
 	segments, turn, err := s.render(c.Conversation)
@@ -148,12 +168,13 @@ func (s *Server) chatPrompt(ctx context.Context, c talk, tools *toolset) (ids []
 		segments, turn, err = s.render(c.Conversation)
 	}
 	if errors.Is(err, jinja.ErrInternal) {
-		panic(refusal(&apiError{status: http.StatusInternalServerError, typ: typeServer, code: "chat_template_error", message: err.Error()}))
+		return nil, "", &apiError{status: http.StatusInternalServerError, typ: typeServer, code: "chat_template_error", message: err.Error()}
 	}
 	if err != nil {
-		panic(refusal(invalidCode("messages", "chat_template_error", "The model's chat template refuses these messages: %v.", err)))
+		return nil, "", invalidCode("messages", "chat_template_error", "The model's chat template refuses these messages: %v.", err)
 	}
-	return given(s.encode(ctx, segments, c.special, "messages")), turn
+	ids, e = s.encode(ctx, segments, c.special, "messages")
+	return ids, turn, e
 }
 
 // merged has no system messages but at the beginning, and no two turns of one role in a

@@ -124,7 +124,7 @@ func TestChatLogprobs(t *testing.T) {
 func TestNoTemplateNoChat(t *testing.T) {
 	s := newServer(t, &fakeEngine{})
 	s.tmpl = nil
-	if _, e := decoded(func() any { return s.decodeChat(t.Context(), []byte(`{"messages":[{"role":"user","content":"x"}]}`)) }); e == nil || !strings.Contains(e.message, "chat template") {
+	if _, e := s.decodeChat(t.Context(), []byte(`{"messages":[{"role":"user","content":"x"}]}`)); e == nil || !strings.Contains(e.message, "chat template") {
 		t.Error(e)
 	}
 }

@@ -4,12 +4,15 @@ import "encoding/json"
 
 // messages reads the messages of a chat.
 func (c *turnReader) messages(v json.RawMessage, continues bool) []Message {
-	list := messageList(v, c.lim)
+	list, e := messageList(v, c.lim)
+	c.fail(e)
 	last := newest(rolesOf(list), continues)
-	out := make([]Message, len(list))
+	out := make([]Message, 0, len(list))
 	for i, raw := range list {
 		c.now = i == last
-		out[i] = c.message(i, raw)
+		if out = append(out, c.message(i, raw)); c.err != nil {
+			return nil
+		}
 	}
 	return out
 }
@@ -18,15 +21,19 @@ func (c *turnReader) message(i int, raw json.RawMessage) Message {
 	at := "messages[" + itoa(i) + "]"
 	msg, e := parseFields(raw)
 	if e != nil {
-		panic(refusal(invalid(at, "'%s' must be an object.", at)))
+		c.fail(invalid(at, "'%s' must be an object.", at))
+		return Message{}
 	}
 	str := func(name string) (text string) {
 		if v := msg.get(name); v != nil && unmarshal(v, &text) != nil {
-			panic(refusal(invalid(at+"."+name, "'%s.%s' must be a string.", at, name)))
+			c.fail(invalid(at+"."+name, "'%s.%s' must be a string.", at, name))
 		}
 		return text
 	}
 	out := Message{Role: str("role"), Name: str("name")}
+	if c.err != nil {
+		return out
+	}
 	switch out.Role {
 	case "system", "user", "assistant":
 	case "developer": // OpenAI's newer name; templates know the older one
@@ -35,21 +42,22 @@ func (c *turnReader) message(i int, raw json.RawMessage) Message {
 		out.CallID = str("tool_call_id")
 	case "function": // what came before tools
 		if c.legacy == "" {
-			panic(refusal(invalidCode(at+".role", "unsupported_parameter", "'%s.role' is %q, and no message before it has a 'function_call'. Use 'tool'.", at, out.Role)))
+			c.fail(invalidCode(at+".role", "unsupported_parameter", "'%s.role' is %q, and no message before it has a 'function_call'. Use 'tool'.", at, out.Role))
 		}
 		out.Role, out.CallID = "tool", c.legacy
 	default:
-		panic(refusal(invalid(at+".role", "'%s.role' must be system, developer, user, assistant or tool, got %q.", at, out.Role)))
+		c.fail(invalid(at+".role", "'%s.role' must be system, developer, user, assistant or tool, got %q.", at, out.Role))
 	}
 	content, calls := msg.get("content"), msg.get("tool_calls")
 	if out.Role == "assistant" {
-		out.Calls = decodeCalls(at+".tool_calls", calls, c.lim)
+		out.Calls, e = decodeCalls(at+".tool_calls", calls, c.lim)
+		c.fail(e)
 		if v := msg.get("function_call"); out.Calls == nil && v != nil {
 			out.Calls = c.legacyCall(at, i, v)
 		}
 		c.thoughts = &[]string{}
 	} else if calls != nil && !emptyValue(calls) {
-		panic(refusal(invalid(at+".tool_calls", "'%s.tool_calls' belong to the assistant.", at)))
+		c.fail(invalid(at+".tool_calls", "'%s.tool_calls' belong to the assistant.", at))
 	}
 	out.Content = c.text(at+".content", content)
 	if out.Role == "assistant" {

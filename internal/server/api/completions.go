@@ -11,7 +11,7 @@ import (
 )
 
 func (s *Server) handleCompletions(w http.ResponseWriter, r *http.Request) {
-	g, ok := posted(s, w, r, s.decodeCompletions)
+	g, ok := decodeBody(s, w, r, s.decodeCompletions)
 	if !ok {
 		return
 	}
@@ -26,12 +26,16 @@ func (s *Server) handleCompletions(w http.ResponseWriter, r *http.Request) {
 const defaultMaxTokens = 16
 
 // decodeCompletions turns the body of POST /v1/completions into a generation.
-func (s *Server) decodeCompletions(ctx context.Context, body []byte) *generation {
-	return s.completionOf(ctx, given(parseFields(body)))
+func (s *Server) decodeCompletions(ctx context.Context, body []byte) (*generation, *apiError) {
+	f, e := parseFields(body)
+	if e != nil {
+		return nil, e
+	}
+	return s.completionOf(ctx, f)
 }
 
 // completionOf turns the members of a completion into a generation.
-func (s *Server) completionOf(ctx context.Context, f *fields) *generation {
+func (s *Server) completionOf(ctx context.Context, f *fields) (*generation, *apiError) {
 	g := &generation{params: s.parseParams(f), promptLogprobs: -1, continues: true}
 	s.parseMasks(ctx, f, &g.params)
 	f.fail(g.checkMasks())
@@ -53,12 +57,17 @@ func (s *Server) completionOf(ctx context.Context, f *fields) *generation {
 			g.n, g.keep = g.keep, 0
 		}
 	}
-	give(f.err)
-	give(s.checkModel(&g.params))
-	g.prompts = s.decodePrompts(ctx, f.get("prompt"), g.specialTokens)
-	g.ignored = given(s.ignored(f))
+	f.fail(s.checkModel(&g.params))
+	if f.err == nil {
+		var e *apiError
+		g.prompts, e = s.decodePrompts(ctx, f.get("prompt"), g.specialTokens)
+		f.fail(e)
+	}
+	if g.ignored = s.ignored(f); f.err != nil {
+		return nil, f.err
+	}
 	if n := len(g.prompts) * g.n; n > s.cfg.Limits.Choices {
-		panic(refusal(invalid("n", "%d prompts with 'n' or 'best_of' %d are %d choices; at most %d are allowed.", len(g.prompts), g.n, n, s.cfg.Limits.Choices)))
+		return nil, invalid("n", "%d prompts with 'n' or 'best_of' %d are %d choices; at most %d are allowed.", len(g.prompts), g.n, n, s.cfg.Limits.Choices)
 	}
 	for i := range g.prompts {
 		if p := &g.prompts[i]; len(g.cut(p.ids, s.cfg.MaxModelLen)) < len(p.ids) {
@@ -71,60 +80,66 @@ func (s *Server) completionOf(ctx context.Context, f *fields) *generation {
 			longest = p.ids
 		}
 	}
-	give(s.fit(longest, &g.params, defaultMaxTokens, "prompt"))
+	if e := s.fit(longest, &g.params, defaultMaxTokens, "prompt"); e != nil {
+		return nil, e
+	}
 	g.head = s.newHead("cmpl-", "text_completion", g.model)
 	g.shape = completionShape{s, g}
-	return g
+	return g, nil
 }
 
 // decodePrompts reads a string, a list of strings, token ids, or a list of
 // lists of token ids.
-func (s *Server) decodePrompts(ctx context.Context, v json.RawMessage, special *bool) []prompt {
+func (s *Server) decodePrompts(ctx context.Context, v json.RawMessage, special *bool) ([]prompt, *apiError) {
 	addSpecial := special == nil || *special
 	ctx = tokenizer.WithSearches(ctx)
-	lim := s.cfg.Limits
 	if v == nil {
-		panic(refusal(invalidCode("prompt", "missing_required_parameter", "'prompt' is required.")))
+		return nil, invalidCode("prompt", "missing_required_parameter", "'prompt' is required.")
 	}
-	text := func(raw json.RawMessage) (p prompt) {
+	text := func(raw json.RawMessage) (p prompt, e *apiError) {
 		if unmarshal(raw, &p.text) != nil || isNull(raw) {
-			panic(refusal(invalid("prompt", "'prompt' must be a string, a list of strings, a list of token ids, or a list of lists of token ids.")))
+			return p, invalid("prompt", "'prompt' must be a string, a list of strings, a list of token ids, or a list of lists of token ids.")
 		}
-		p.ids = given(s.encode(ctx, []Segment{{Text: p.text}}, addSpecial, "prompt"))
-		if len(p.ids) == 0 {
-			panic(refusal(invalid("prompt", "'prompt' must not be empty: it holds no tokens.")))
+		p.ids, e = s.encode(ctx, []Segment{{Text: p.text}}, addSpecial, "prompt")
+		if e == nil && len(p.ids) == 0 {
+			e = invalid("prompt", "'prompt' must not be empty: it holds no tokens.")
 		}
-		return p
+		return p, e
 	}
-	list := func(raw json.RawMessage) prompt {
-		ids, problem := parseIDs(raw, s.vocab, len(raw)) // fit says what is too long, as of a text
+	list := func(raw json.RawMessage) (prompt, *apiError) {
+		ids, problem := parseIDs(raw, s.vocab, len(raw)) // fit refuses a list that is too long, like a text
 		if problem == "" && len(ids) == 0 {
 			problem = "must not be empty"
 		}
 		if problem != "" {
-			panic(refusal(invalid("prompt", "'prompt' %s.", problem)))
+			return prompt{}, invalid("prompt", "'prompt' %s.", problem)
 		}
-		return prompt{ids: ids}
+		return prompt{ids: ids}, nil
 	}
+	one := func(p prompt, e *apiError) ([]prompt, *apiError) { return []prompt{p}, e }
 	if v[0] != '[' {
-		return []prompt{text(v)}
+		return one(text(v))
 	}
 	i := 1
 	for i < len(v)-1 && v[i] <= ' ' {
 		i++
 	}
-	one := text
+	each := text
 	switch {
 	case v[i] == ']':
-		panic(refusal(invalid("prompt", "'prompt' must not be an empty list.")))
+		return nil, invalid("prompt", "'prompt' must not be an empty list.")
 	case v[i] == '[':
-		one = list
+		each = list
 	case isNumber(v[i:]):
-		return []prompt{list(v)}
+		return one(list(v))
 	}
 	var out []prompt
-	elements("prompt", "prompts", v, lim.Prompts, func(_ int, raw json.RawMessage) { out = append(out, one(raw)) })
-	return out
+	e := elements("prompt", "prompts", v, s.cfg.Limits.Prompts, func(_ int, raw json.RawMessage) *apiError {
+		p, e := each(raw)
+		out = append(out, p)
+		return e
+	})
+	return out, e
 }
 
 // answerEcho returns the prompts alone (echo with max_tokens 0). The metrics count them as those

@@ -15,6 +15,15 @@ type turnReader struct {
 
 	thoughts *[]string // of the assistant's message that is read; nil: it is another's
 	legacy   string    // id of the newest function_call
+
+	err *apiError // the first one; what is read after it does not count
+}
+
+// fail notes the first error.
+func (c *turnReader) fail(e *apiError) {
+	if c.err == nil {
+		c.err = e
+	}
 }
 
 // leave names what is left out. The names go into a header, so their number is bounded.
@@ -56,19 +65,21 @@ func rolesOf(list []json.RawMessage) []string {
 }
 
 // messageList reads a list whose elements are decoded one by one.
-func messageList(v json.RawMessage, lim Limits) []json.RawMessage {
+func messageList(v json.RawMessage, lim Limits) (list []json.RawMessage, e *apiError) {
 	if v == nil {
-		panic(refusal(invalidCode("messages", "missing_required_parameter", "'messages' is required.")))
+		return nil, invalidCode("messages", "missing_required_parameter", "'messages' is required.")
 	}
 	if v[0] != '[' {
-		panic(refusal(invalid("messages", "'messages' must be a list of messages.")))
+		return nil, invalid("messages", "'messages' must be a list of messages.")
 	}
-	var list []json.RawMessage
-	elements("messages", "messages", v, lim.Messages, func(_ int, raw json.RawMessage) { list = append(list, raw) })
-	if len(list) == 0 {
-		panic(refusal(invalid("messages", "'messages' must not be empty.")))
+	e = elements("messages", "messages", v, lim.Messages, func(_ int, raw json.RawMessage) *apiError {
+		list = append(list, raw)
+		return nil
+	})
+	if e == nil && len(list) == 0 {
+		e = invalid("messages", "'messages' must not be empty.")
 	}
-	return list
+	return list, e
 }
 
 // text reads content: a string, or a list of parts whose texts are joined by newlines (vLLM's
@@ -85,14 +96,16 @@ func (c *turnReader) text(at string, v json.RawMessage) string {
 		return text
 	case '[':
 	default:
-		panic(refusal(invalid(at, "'%s' must be a string or a list of text parts.", at)))
+		c.fail(invalid(at, "'%s' must be a string or a list of text parts.", at))
+		return ""
 	}
 	var texts []string
-	elements(at, "parts", v, c.lim.Parts, func(i int, raw json.RawMessage) {
+	c.fail(elements(at, "parts", v, c.lim.Parts, func(i int, raw json.RawMessage) *apiError {
 		if text, ok := c.part(at+"["+itoa(i)+"]", raw); ok {
 			texts = append(texts, text)
 		}
-	})
+		return c.err
+	}))
 	return strings.Join(texts, "\n")
 }
 
@@ -106,7 +119,8 @@ func stringOf(v json.RawMessage) (text string) {
 func (c *turnReader) part(at string, raw json.RawMessage) (text string, ok bool) {
 	var p map[string]json.RawMessage
 	if raw[0] != '{' || unmarshal(raw, &p) != nil {
-		panic(refusal(invalid(at, "'%s' must be an object with 'type' and 'text'.", at)))
+		c.fail(invalid(at, "'%s' must be an object with 'type' and 'text'.", at))
+		return "", false
 	}
 	kind := stringOf(p["type"])
 	switch kind {
@@ -115,9 +129,11 @@ func (c *turnReader) part(at string, raw json.RawMessage) (text string, ok bool)
 		switch {
 		case kind == "" && isNull(v):
 		case isNull(v) && c.now:
-			panic(refusal(invalid(at+".text", "'%s.text' is required.", at)))
+			c.fail(invalid(at+".text", "'%s.text' is required.", at))
+			return "", false
 		case !isNull(v) && v[0] != '"':
-			panic(refusal(invalid(at+".text", "'%s.text' must be a string.", at)))
+			c.fail(invalid(at+".text", "'%s.text' must be a string.", at))
+			return "", false
 		default:
 			return stringOf(v), true
 		}
@@ -127,6 +143,7 @@ func (c *turnReader) part(at string, raw json.RawMessage) (text string, ok bool)
 		if c.thoughts != nil {
 			inner := turnReader{lim: c.lim}
 			*c.thoughts = append(*c.thoughts, orDefault(inner.text(at+".thinking", p["thinking"]), stringOf(p["text"])))
+			c.fail(inner.err)
 			return "", false
 		}
 	case "document":
@@ -144,7 +161,8 @@ func (c *turnReader) part(at string, raw json.RawMessage) (text string, ok bool)
 	}
 	what := namedKind(kind)
 	if c.now {
-		panic(refusal(invalidCode(at+".type", "unsupported_parameter", "'%s.type' is %.40q: only text is supported. Send the message without %s.", at, kind, orDefault(what, "it"))))
+		c.fail(invalidCode(at+".type", "unsupported_parameter", "'%s.type' is %.40q: only text is supported. Send the message without %s.", at, kind, orDefault(what, "it")))
+		return "", false
 	}
 	c.leave(at)
 	if what == "" {

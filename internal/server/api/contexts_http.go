@@ -17,7 +17,7 @@ func (s *Server) handleMakeContext(w http.ResponseWriter, r *http.Request) {
 	body, e := s.readBody(w, r)
 	if e == nil {
 		var x *fixedContext
-		if x, e = decoded(func() *fixedContext { return s.decodeContext(r.Context(), body, sc.who().Name) }); e == nil {
+		if x, e = s.decodeContext(r.Context(), body, sc.who().Name); e == nil {
 			sc.settle()
 			if e = sc.who().mayAsk(time.Now()); e == nil {
 				e = s.makeContext(r.Context(), x)
@@ -33,8 +33,11 @@ func (s *Server) handleMakeContext(w http.ResponseWriter, r *http.Request) {
 }
 
 // decodeContext reads a body: a name, a policy, and a prompt or messages.
-func (s *Server) decodeContext(ctx context.Context, body []byte, tenant string) *fixedContext {
-	f := given(parseFields(body))
+func (s *Server) decodeContext(ctx context.Context, body []byte, tenant string) (*fixedContext, *apiError) {
+	f, e := parseFields(body)
+	if e != nil {
+		return nil, e
+	}
 	x := &fixedContext{Object: "context", Policy: "squeezed", Created: time.Now().Unix(), Status: "reading", tenant: tenant}
 	f.str("name", &x.Name, 64)
 	f.str("kv_policy", &x.Policy, s.cfg.Limits.PolicyBytes)
@@ -46,24 +49,33 @@ func (s *Server) decodeContext(ctx context.Context, body []byte, tenant string) 
 	p := params{maxTokens: 1}
 	f.boolean("automatic", &x.Automatic)
 	f.str("model", &p.model, 512)
-	give(f.err)
 	if !contextName.MatchString(x.Name) || x.Name == anyContext || x.Name == noContextAsked {
-		panic(refusal(invalid("name", "'name' must be 1 to 64 letters, digits, dots, dashes or underscores, and neither %q nor %q.", anyContext, noContextAsked)))
+		f.fail(invalid("name", "'name' must be 1 to 64 letters, digits, dots, dashes or underscores, and neither %q nor %q.", anyContext, noContextAsked))
 	}
-	give(s.checkModel(&p))
+	f.fail(s.checkModel(&p))
+	if f.err != nil {
+		return nil, f.err
+	}
 	if f.has("messages") {
 		f.raw["add_generation_prompt"] = json.RawMessage("false")
-		x.ids, _ = s.chatPrompt(tokenizer.WithSearches(ctx), s.parseConversation(f), nil)
-	} else {
-		prompts := s.decodePrompts(ctx, f.get("prompt"), special)
-		if len(prompts) != 1 {
-			panic(refusal(invalid("prompt", "A context is one prompt, not %d.", len(prompts))))
+		c := s.parseConversation(f)
+		if f.err != nil {
+			return nil, f.err
 		}
-		x.ids = prompts[0].ids
+		x.ids, _, e = s.chatPrompt(tokenizer.WithSearches(ctx), c, nil)
+	} else {
+		var prompts []prompt
+		if prompts, e = s.decodePrompts(ctx, f.get("prompt"), special); e == nil && len(prompts) != 1 {
+			e = invalid("prompt", "A context is one prompt, not %d.", len(prompts))
+		} else if e == nil {
+			x.ids = prompts[0].ids
+		}
+	}
+	if e != nil {
+		return nil, e
 	}
 	x.Tokens = len(x.ids)
-	give(s.fit(x.ids, &p, 1, "prompt"))
-	return x
+	return x, s.fit(x.ids, &p, 1, "prompt")
 }
 
 // makeContext has a context read, and puts it into the store if there is one.

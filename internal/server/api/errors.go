@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/shoal-llm/shoal/internal/attempt"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 )
 
@@ -146,30 +145,6 @@ func invalidCode(param, code, format string, args ...any) *apiError {
 	e := invalid(param, format, args...)
 	e.code = code
 	return e
-}
-
-// refusal ends the reading of a request whose parts are read one within the other: [decoded]
-// gives its error to who began.
-func refusal(e *apiError) attempt.Failure { return attempt.Failure{Err: e} }
-
-// give is refusal, if there is an error; given is the value, if there is none.
-func give(e *apiError) {
-	if e != nil {
-		panic(refusal(e))
-	}
-}
-
-func given[T any](v T, e *apiError) T {
-	give(e)
-	return v
-}
-
-func decoded[T any](f func() T) (v T, e *apiError) {
-	v, err := attempt.At(f)
-	if err != nil {
-		e = asAPIError(err)
-	}
-	return v, e
 }
 
 // asAPIError maps what the engine (or a context) says to what a client reads.

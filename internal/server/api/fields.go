@@ -76,12 +76,6 @@ func (f *fields) fail(e *apiError) {
 	f.err = e
 }
 
-// attempt reads a member whose parts may give up.
-func (f *fields) attempt(read func()) {
-	_, e := decoded(func() any { read(); return nil })
-	f.fail(e)
-}
-
 // get returns the member, or nil when it is absent or null.
 func (f *fields) get(name string) json.RawMessage {
 	f.read[name] = true
@@ -203,23 +197,26 @@ func (f *fields) str(name string, dst *string, maxBytes int) bool {
 	return true
 }
 
-// elements calls each for the elements of a JSON array at a place of the request, of which
-// there may be at most limit, so that a small body cannot ask for a large slice.
-func elements(at, what string, v json.RawMessage, limit int, each func(i int, e json.RawMessage)) {
+// elements calls each for the elements of a JSON array at a place of the request, until an
+// error. There may be at most limit, so that a small body cannot ask for a large slice.
+func elements(at, what string, v json.RawMessage, limit int, each func(i int, e json.RawMessage) *apiError) *apiError {
 	dec := json.NewDecoder(bytes.NewReader(v))
-	if _, e := dec.Token(); e != nil {
-		panic(refusal(invalid("", "malformed array")))
+	if _, err := dec.Token(); err != nil {
+		return invalid("", "malformed array")
 	}
 	for i := 0; dec.More(); i++ {
 		if i >= limit {
-			panic(refusal(invalid(at, "'%s' holds more than %d %s.", at, limit, what)))
+			return invalid(at, "'%s' holds more than %d %s.", at, limit, what)
 		}
-		var e json.RawMessage
-		if dec.Decode(&e) != nil {
-			panic(refusal(invalid("", "malformed array")))
+		var raw json.RawMessage
+		if dec.Decode(&raw) != nil {
+			return invalid("", "malformed array")
 		}
-		each(i, e)
+		if e := each(i, raw); e != nil {
+			return e
+		}
 	}
+	return nil
 }
 
 // parseIDs reads "[1,2,3]" into token ids below vocab. v is valid JSON.

@@ -38,39 +38,47 @@ func (s *Server) parseMasks(ctx context.Context, f *fields, p *params) {
 		return
 	}
 	ctx, tokens := tokenizer.WithSearches(ctx), 0
-	word := func(_ int, e json.RawMessage) {
+	word := func(_ int, raw json.RawMessage) *apiError {
 		var word string
-		if unmarshal(e, &word) != nil || isNull(e) {
-			panic(refusal(invalid("bad_words", "'bad_words' must hold strings.")))
+		if unmarshal(raw, &word) != nil || isNull(raw) {
+			return invalid("bad_words", "'bad_words' must hold strings.")
 		}
 		if solid := strings.TrimLeft(word, " \t\r\n"); solid != "" {
 			word = solid
 		}
 		if word == "" || len(word) > lim.StopBytes {
-			panic(refusal(invalid("bad_words", "each of 'bad_words' must have 1 to %d bytes, not counting white space before a word.", lim.StopBytes)))
+			return invalid("bad_words", "each of 'bad_words' must have 1 to %d bytes, not counting white space before a word.", lim.StopBytes)
+		}
+		list, e := s.spellings(ctx, word)
+		if e != nil {
+			return e
 		}
 		var before []int32
-		for _, ids := range s.spellings(ctx, word) {
+		for _, ids := range list {
 			if len(ids) == 0 || slices.Equal(ids, before) {
 				continue
 			}
 			if tokens += len(ids); tokens > badWordTokens {
-				panic(refusal(invalid("bad_words", "'bad_words' come to more than %d tokens.", badWordTokens)))
+				return invalid("bad_words", "'bad_words' come to more than %d tokens.", badWordTokens)
 			}
 			p.sampling.BadWords, before = append(p.sampling.BadWords, ids), ids
 		}
+		return nil
 	}
-	f.attempt(func() { elements("bad_words", "strings", v, lim.BadWords, word) })
+	f.fail(elements("bad_words", "strings", v, lim.BadWords, word))
 }
 
 // spellings are the tokens of a bad word where a text begins with it, and within a text: after a
 // space, or, if the word is itself white space, after a letter.
-func (s *Server) spellings(ctx context.Context, word string) (list [][]int32) {
-	tokens := func(text string) []int32 {
-		return given(s.encode(ctx, []Segment{{Text: text}}, false, "bad_words"))
+func (s *Server) spellings(ctx context.Context, word string) (list [][]int32, e *apiError) {
+	tokens := func(text string) (ids []int32) {
+		if e == nil {
+			ids, e = s.encode(ctx, []Segment{{Text: text}}, false, "bad_words")
+		}
+		return ids
 	}
 	if strings.Trim(word, " \t\r\n") != "" {
-		return [][]int32{tokens(word), tokens(" " + word)}
+		return [][]int32{tokens(word), tokens(" " + word)}, e
 	}
 	const letter = "x"
 	list = append(list, tokens(word))
@@ -78,7 +86,7 @@ func (s *Server) spellings(ctx context.Context, word string) (list [][]int32) {
 	if n := len(first); len(both) > n && slices.Equal(both[:n], first) {
 		list = append(list, both[n:])
 	}
-	return list
+	return list, e
 }
 
 // checkMasks refuses settings that leave no token to draw, as far as they show it by

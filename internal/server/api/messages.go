@@ -12,16 +12,21 @@ import (
 // of one from there; answers, streams and errors are put into Anthropic's words.
 
 // countTokens is what a request would read.
-func (s *Server) countTokens(ctx context.Context, body []byte) map[string]int {
-	f := given(parseFields(body))
+func (s *Server) countTokens(ctx context.Context, body []byte) (map[string]int, *apiError) {
+	f, e := parseFields(body)
+	if e != nil {
+		return nil, e
+	}
 	p := params{}
 	f.str("model", &p.model, 512)
-	give(f.err)
-	give(s.checkModel(&p))
+	f.fail(s.checkModel(&p))
 	c := s.messagesTalk(f)
 	tools, _ := messagesTools(f)
-	ids, _ := s.chatPrompt(tokenizer.WithSearches(ctx), c, tools.callable())
-	return map[string]int{"input_tokens": len(ids)}
+	if f.err != nil {
+		return nil, f.err
+	}
+	ids, _, e := s.chatPrompt(tokenizer.WithSearches(ctx), c, tools.callable())
+	return map[string]int{"input_tokens": len(ids)}, e
 }
 
 // messagesWords are the parameters that Messages has, in the words of a chat.
@@ -29,13 +34,15 @@ var messagesWords = map[string]string{"model": "model", "stream": "stream", "tem
 	"stop_sequences": "stop", "output_format": "response_format", "kv_policy": "kv_policy", "seed": "seed", "min_p": "min_p", "cache_salt": "cache_salt"}
 
 // decodeMessagesBody turns the body of POST /v1/messages into a generation.
-func (s *Server) decodeMessagesBody(ctx context.Context, body []byte) *generation {
-	f := given(parseFields(body))
+func (s *Server) decodeMessagesBody(ctx context.Context, body []byte) (*generation, *apiError) {
+	f, e := parseFields(body)
+	if e != nil {
+		return nil, e
+	}
 	most := 0
 	if !f.most("max_tokens", &most) && f.err == nil {
-		panic(refusal(invalidCode("max_tokens", "missing_required_parameter", "'max_tokens' is required.")))
-	}
-	if most == 0 {
+		f.fail(invalidCode("max_tokens", "missing_required_parameter", "'max_tokens' is required."))
+	} else if most == 0 {
 		f.fail(invalid("max_tokens", "'max_tokens' must be at least 1, or -1 for as many as there is room for."))
 	}
 	words := f.as(messagesWords)
@@ -43,7 +50,7 @@ func (s *Server) decodeMessagesBody(ctx context.Context, body []byte) *generatio
 	if v := f.get("output_config"); v != nil {
 		o, e := parseFields(v)
 		if e != nil {
-			panic(refusal(invalid("output_config", "'output_config' must be an object.")))
+			return nil, invalid("output_config", "'output_config' must be an object.")
 		}
 		if format := o.get("format"); format != nil {
 			words.raw["response_format"], words.spelled["response_format"] = format, "output_config.format"
@@ -51,37 +58,48 @@ func (s *Server) decodeMessagesBody(ctx context.Context, body []byte) *generatio
 	}
 	g := &generation{params: s.parseParams(words), promptLogprobs: -1, stopsInAnswer: true, frames: func() framer { return &messageFramer{} }}
 	f.fail(words.err)
-	give(f.err)
-	give(s.checkModel(&g.params))
+	f.fail(s.checkModel(&g.params))
 	c := s.messagesTalk(f)
 	tools, servers := messagesTools(f)
 	g.tools = tools
 	f.read["metadata"], f.read["service_tier"] = true, true // they change nothing of an answer
-	g.ignored = append(given(s.ignored(f)), append(given(s.notServed(servers)), c.left...)...)
+	g.ignored = append(s.ignored(f), append(servers, c.left...)...)
+	if s.checkServerTools(f, servers); f.err != nil {
+		return nil, f.err
+	}
 	g.maxTokens = most
-	s.converse(ctx, g, c)
+	if e := s.converse(ctx, g, c); e != nil {
+		return nil, e
+	}
 	g.head = s.newHead("msg_", "message", g.model)
-	return g
+	return g, nil
 }
 
-// messagesTalk reads the conversation of Messages.
+// messagesTalk reads the conversation of Messages. Errors are left in f.
 func (s *Server) messagesTalk(f *fields) (c talk) {
+	if f.err != nil {
+		return c
+	}
 	c.AddGenerationPrompt, c.merge = true, true
 	r := turnReader{lim: s.cfg.Limits}
 	if system := r.system(f.get("system")); system != "" {
 		c.Messages = append(c.Messages, Message{Role: "system", Content: system})
 	}
-	list := messageList(f.get("messages"), s.cfg.Limits)
+	list, e := messageList(f.get("messages"), s.cfg.Limits)
+	r.fail(e)
 	last := newest(rolesOf(list), true)
 	for i, raw := range list {
-		c.Messages = append(c.Messages, r.turnsOf("messages["+itoa(i)+"]", raw, i == last)...)
+		if r.err == nil {
+			c.Messages = append(c.Messages, r.turnsOf("messages["+itoa(i)+"]", raw, i == last)...)
+		}
 	}
+	f.fail(r.err)
 	c.left = r.left
 	var thinking struct {
 		Type string `json:"type"`
 	}
 	if v := f.get("thinking"); v != nil && unmarshal(v, &thinking) != nil {
-		panic(refusal(invalid("thinking", "'thinking' must be {\"type\": \"enabled\", \"budget_tokens\": N} or {\"type\": \"disabled\"}.")))
+		f.fail(invalid("thinking", "'thinking' must be {\"type\": \"enabled\", \"budget_tokens\": N} or {\"type\": \"disabled\"}."))
 	}
 	if s.thinks {
 		c.think(thinking.Type == "enabled" || thinking.Type == "adaptive")
@@ -97,11 +115,12 @@ func (c *turnReader) system(v json.RawMessage) string {
 		return c.text("system", v)
 	}
 	var texts []string
-	elements("system", "blocks", v, c.lim.Parts, func(i int, raw json.RawMessage) {
+	c.fail(elements("system", "blocks", v, c.lim.Parts, func(i int, raw json.RawMessage) *apiError {
 		if text, ok := c.part("system["+itoa(i)+"]", raw); ok && !strings.HasPrefix(text, "x-anthropic-") {
 			texts = append(texts, text)
 		}
-	})
+		return c.err
+	}))
 	return strings.Join(texts, "\n")
 }
 
@@ -114,10 +133,12 @@ func (c *turnReader) turnsOf(at string, raw json.RawMessage, now bool) []Message
 		Content json.RawMessage `json:"content"`
 	}
 	if raw[0] != '{' || unmarshal(raw, &m) != nil {
-		panic(refusal(invalid(at, "'%s' must be an object with 'role' and 'content'.", at)))
+		c.fail(invalid(at, "'%s' must be an object with 'role' and 'content'.", at))
+		return nil
 	}
 	if m.Role != "user" && m.Role != "assistant" && m.Role != "system" {
-		panic(refusal(invalid(at+".role", "'%s.role' must be user or assistant, got %.40q.", at, m.Role)))
+		c.fail(invalid(at+".role", "'%s.role' must be user or assistant, got %.40q.", at, m.Role))
+		return nil
 	}
 	if isNull(m.Content) || m.Content[0] != '[' {
 		return []Message{{Role: m.Role, Content: c.text(at+".content", m.Content)}}
@@ -125,7 +146,7 @@ func (c *turnReader) turnsOf(at string, raw json.RawMessage, now bool) []Message
 	var turns []Message
 	var texts, thoughts []string
 	var calls []ToolCall
-	elements(at+".content", "blocks", m.Content, c.lim.Parts, func(i int, raw json.RawMessage) {
+	c.fail(elements(at+".content", "blocks", m.Content, c.lim.Parts, func(i int, raw json.RawMessage) *apiError {
 		here := at + ".content[" + itoa(i) + "]"
 		var b struct {
 			Type     string          `json:"type"`
@@ -138,7 +159,7 @@ func (c *turnReader) turnsOf(at string, raw json.RawMessage, now bool) []Message
 			Failed   bool            `json:"is_error"`
 		}
 		if err := unmarshal(raw, &b); err != nil && knownBlocks[b.Type] { // others may have members of any form
-			panic(refusal(invalid(here, "'%s' must be a content block, an object with a 'type'.", here)))
+			return invalid(here, "'%s' must be a content block, an object with a 'type'.", here)
 		}
 		switch {
 		case b.Type == "thinking" && m.Role == "assistant":
@@ -162,7 +183,8 @@ func (c *turnReader) turnsOf(at string, raw json.RawMessage, now bool) []Message
 				texts = append(texts, text)
 			}
 		}
-	})
+		return c.err
+	}))
 	if len(texts) == 0 && len(calls) == 0 && len(turns) > 0 {
 		return turns
 	}
@@ -176,10 +198,13 @@ func (c *turnReader) turnsOf(at string, raw json.RawMessage, now bool) []Message
 // knownBlocks are the blocks whose members are read by their names.
 var knownBlocks = map[string]bool{"thinking": true, "tool_use": true, "tool_result": true}
 
-// messagesTools reads the tools of Messages, and returns the places of those that a server runs:
+// messagesTools reads the tools of Messages (errors are left in f), and returns the places of those that a server runs:
 // the model may call a tool and need not, so they are left out.
 func messagesTools(f *fields) (t *toolset, servers []string) {
-	t = toolsOf(f.get("tools"), func(t *toolset, at string, raw json.RawMessage) {
+	if f.err != nil {
+		return nil, nil
+	}
+	t, e := toolsOf(f.get("tools"), func(t *toolset, at string, raw json.RawMessage) *apiError {
 		var x struct {
 			Type string `json:"type"`
 			tool
@@ -188,20 +213,25 @@ func messagesTools(f *fields) (t *toolset, servers []string) {
 		err := unmarshal(raw, &x)
 		if raw[0] == '{' && x.Type != "" && x.Type != "custom" { // whose members may be of any form
 			servers = append(servers, at)
-			return
+			return nil
 		}
 		if raw[0] != '{' || err != nil || x.Name == "" {
-			panic(refusal(invalid(at, "'%s' must be {\"name\", \"description\", \"input_schema\"}.", at)))
+			return invalid(at, "'%s' must be {\"name\", \"description\", \"input_schema\"}.", at)
 		}
 		x.Parameters = x.Schema
-		t.add(at, x.tool)
+		return t.add(at, x.tool)
 	})
+	if f.fail(e); e != nil {
+		return nil, nil
+	}
 	if t != nil {
 		t.show()
 	}
 	choice := f.get("tool_choice")
 	if choice == nil {
-		return t.choose("", ""), servers
+		t, e = t.choose("", "")
+		f.fail(e)
+		return t, servers
 	}
 	var c struct {
 		Type   string `json:"type"`
@@ -213,10 +243,13 @@ func messagesTools(f *fields) (t *toolset, servers []string) {
 		how, known = map[string]string{"auto": "auto", "none": "none", "any": "required", "tool": "function"}[c.Type]
 	}
 	if !known {
-		panic(refusal(invalid("tool_choice", "'tool_choice' must be an object whose 'type' is auto, any, tool or none.")))
+		f.fail(invalid("tool_choice", "'tool_choice' must be an object whose 'type' is auto, any, tool or none."))
+		return nil, nil
 	}
 	if t != nil {
 		t.single = c.Single
 	}
-	return t.choose(how, c.Name), servers
+	t, e = t.choose(how, c.Name)
+	f.fail(e)
+	return t, servers
 }

@@ -15,7 +15,7 @@ import (
 
 func (s *Server) handleOllama(w http.ResponseWriter, r *http.Request) {
 	shape := ollamaShape{chat: r.URL.Path == "/api/chat"}
-	g, ok := posted(s, w, r, func(ctx context.Context, body []byte) *generation {
+	g, ok := decodeBody(s, w, r, func(ctx context.Context, body []byte) (*generation, *apiError) {
 		shape.began = time.Now()
 		return s.decodeOllama(ctx, body, &shape)
 	})
@@ -32,8 +32,11 @@ func (s *Server) handleOllama(w http.ResponseWriter, r *http.Request) {
 
 // decodeOllama turns the body of POST /api/chat or /api/generate into a generation; nil: it
 // asks for nothing.
-func (s *Server) decodeOllama(ctx context.Context, body []byte, shape *ollamaShape) *generation {
-	f := given(parseFields(body))
+func (s *Server) decodeOllama(ctx context.Context, body []byte, shape *ollamaShape) (*generation, *apiError) {
+	f, e := parseFields(body)
+	if e != nil {
+		return nil, e
+	}
 	stream, raw := true, false
 	f.str("model", &shape.model, 512)
 	f.boolean("stream", &stream)
@@ -43,17 +46,22 @@ func (s *Server) decodeOllama(ctx context.Context, body []byte, shape *ollamaSha
 	}
 	for _, name := range [...]string{"images", "suffix", "template"} {
 		if v := f.get(name); v != nil && !emptyValue(v) {
-			panic(refusal(invalidCode(name, "unsupported_parameter", "'%s' is not supported.", name)))
+			f.fail(invalidCode(name, "unsupported_parameter", "'%s' is not supported.", name))
 		}
 	}
-	give(f.err)
 	if shape.model == "" {
-		panic(refusal(invalidCode("model", "missing_required_parameter", "'model' is required.")))
+		f.fail(invalidCode("model", "missing_required_parameter", "'model' is required."))
+	}
+	if f.err != nil {
+		return nil, f.err
 	}
 	shape.model = s.ollamaName(shape.model)
 	req := &fields{raw: map[string]json.RawMessage{"model": mustJSON(shape.model), "stream": mustJSON(stream)}, read: map[string]bool{}, spelled: map[string]string{},
 		stops: manyStops, hottest: math.MaxFloat32}
-	ignored := ollamaOptions(f.get("options"), req)
+	ignored, e := ollamaOptions(f.get("options"), req)
+	if e != nil {
+		return nil, e
+	}
 	if v := f.get("think"); v != nil && s.thinks {
 		req.raw["enable_thinking"] = mustJSON(string(v) != "false")
 	}
@@ -66,43 +74,47 @@ func (s *Server) decodeOllama(ctx context.Context, body []byte, shape *ollamaSha
 	}
 	var g *generation
 	if shape.chat {
-		g = s.ollamaChat(ctx, f, req)
+		g, e = s.ollamaChat(ctx, f, req)
 	} else {
-		g = s.ollamaCompletion(ctx, f, req, raw)
+		g, e = s.ollamaCompletion(ctx, f, req, raw)
 	}
-	if g == nil {
-		return nil
+	if g == nil || e != nil {
+		return nil, e
 	}
-	g.ignored = append(g.ignored, given(s.ignored(f))...)
+	g.ignored = append(g.ignored, s.ignored(f)...)
 	g.ignored = append(g.ignored, ignored...)
+	if f.err != nil {
+		return nil, f.err
+	}
 	g.frames, g.lines = func() framer { return &ollamaFramer{ollamaShape: *shape} }, true
-	return g
+	return g, nil
 }
 
 // ollamaChat answers the messages of a request; nil: there are none.
-func (s *Server) ollamaChat(ctx context.Context, f, req *fields) *generation {
-	list, left := ollamaMessages(f.get("messages"), s.cfg.Limits)
-	if list == nil {
-		return nil
+func (s *Server) ollamaChat(ctx context.Context, f, req *fields) (*generation, *apiError) {
+	list, left, e := ollamaMessages(f.get("messages"), s.cfg.Limits)
+	if list == nil || e != nil {
+		return nil, e
 	}
 	req.raw["messages"] = mustJSON(list)
 	if v := f.get("tools"); v != nil {
 		req.raw["tools"] = v
 	}
-	g := s.chatOf(ctx, req)
-	g.ignored = append(g.ignored, left...)
-	return g
+	g, e := s.chatOf(ctx, req)
+	if e == nil {
+		g.ignored = append(g.ignored, left...)
+	}
+	return g, e
 }
 
 // ollamaCompletion answers the prompt of a request, which is a chat of one message unless it is
 // raw; nil: there is none.
-func (s *Server) ollamaCompletion(ctx context.Context, f, req *fields, raw bool) *generation {
+func (s *Server) ollamaCompletion(ctx context.Context, f, req *fields, raw bool) (*generation, *apiError) {
 	var text, system string
 	f.str("prompt", &text, int(s.cfg.Limits.BodyBytes))
 	f.str("system", &system, int(s.cfg.Limits.BodyBytes))
-	give(f.err)
-	if text == "" {
-		return nil
+	if text == "" || f.err != nil {
+		return nil, f.err
 	}
 	if raw || s.tmpl == nil {
 		req.raw["prompt"] = mustJSON(system + text)

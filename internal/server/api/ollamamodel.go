@@ -127,20 +127,18 @@ func (s *Server) handleOllamaVersion(w http.ResponseWriter, _ *http.Request) {
 	}{ollamaVersion})
 }
 
-// ollamaNamed reads which model a body is about: "model", or the older "name".
-func (s *Server) ollamaNamed(f *fields) string {
+// checkOllamaModel reads the name of the model, "model" or the older "name". Errors are left in f.
+func (s *Server) checkOllamaModel(f *fields) {
 	var p params
 	var name string
 	f.str("model", &p.model, 512)
 	f.str("name", &name, 512)
-	give(f.err)
 	or(&p.model, name)
 	if p.model == "" {
-		panic(refusal(invalidCode("model", "missing_required_parameter", "'model' is required.")))
+		f.fail(invalidCode("model", "missing_required_parameter", "'model' is required."))
 	}
 	p.model = s.ollamaName(p.model)
-	give(s.checkModel(&p))
-	return p.model
+	f.fail(s.checkModel(&p))
 }
 
 // ollamaName takes Ollama's default tag off a name that is served without it.
@@ -152,12 +150,18 @@ func (s *Server) ollamaName(name string) string {
 }
 
 // showModel answers /api/show.
-func (s *Server) showModel(_ context.Context, body []byte) ollamaShown {
-	f, verbose := given(parseFields(body)), false
+func (s *Server) showModel(_ context.Context, body []byte) (*ollamaShown, *apiError) {
+	f, e := parseFields(body)
+	if e != nil {
+		return nil, e
+	}
+	verbose := false
 	f.boolean("verbose", &verbose) // Ollama then adds the vocabulary, which /tokenizer_info names here
-	s.ollamaNamed(f)
+	if s.checkOllamaModel(f); f.err != nil {
+		return nil, f.err
+	}
 	c := &s.cfg.Card
-	out := ollamaShown{Details: s.ollamaDetails(), Modified: s.modified(), Capabilities: []string{"completion"}, Info: map[string]any{
+	out := &ollamaShown{Details: s.ollamaDetails(), Modified: s.modified(), Capabilities: []string{"completion"}, Info: map[string]any{
 		"general.architecture": c.Architecture, "general.basename": s.cfg.Models[0], "general.parameter_count": c.Parameters,
 		c.Architecture + ".context_length": s.cfg.MaxModelLen, c.Architecture + ".vocab_size": s.vocab,
 	}}
@@ -187,16 +191,20 @@ func (s *Server) showModel(_ context.Context, body []byte) ollamaShown {
 		set = append(set, fmt.Sprintf("top_k %d", k))
 	}
 	out.Parameters = strings.Join(set, "\n")
-	return out
+	return out, nil
 }
 
 // handleOllamaPull answers that a served model is here; no other one can be fetched.
 func (s *Server) handleOllamaPull(w http.ResponseWriter, r *http.Request) {
-	stream, ok := posted(s, w, r, func(_ context.Context, body []byte) bool {
-		f, stream := given(parseFields(body)), true
+	stream, ok := decodeBody(s, w, r, func(_ context.Context, body []byte) (bool, *apiError) {
+		f, e := parseFields(body)
+		if e != nil {
+			return false, e
+		}
+		stream := true
 		f.boolean("stream", &stream)
-		s.ollamaNamed(f)
-		return stream
+		s.checkOllamaModel(f)
+		return stream, f.err
 	})
 	switch {
 	case !ok:

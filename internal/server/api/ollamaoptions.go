@@ -21,13 +21,13 @@ var ollamaNumbers = map[string]struct {
 
 // ollamaOptions puts the "options" of a request into OpenAI's words, and returns those without
 // effect.
-func ollamaOptions(v json.RawMessage, into *fields) (ignored []string) {
+func ollamaOptions(v json.RawMessage, into *fields) (ignored []string, e *apiError) {
 	if v == nil {
-		return nil
+		return nil, nil
 	}
 	o, e := parseFields(v)
 	if e != nil {
-		panic(refusal(invalid("options", "'options' must be an object.")))
+		return nil, invalid("options", "'options' must be an object.")
 	}
 	if v := o.get("stop"); v != nil {
 		into.raw["stop"], into.spelled["stop"] = v, "options.stop"
@@ -39,7 +39,7 @@ func ollamaOptions(v json.RawMessage, into *fields) (ignored []string) {
 		}
 		text, ok := inBounds(v, n.lo, n.hi, n.whole)
 		if !ok {
-			panic(refusal(invalid("options."+name, "'options.%s' must be a number.", name)))
+			return nil, invalid("options."+name, "'options.%s' must be a number.", name)
 		}
 		switch {
 		case name == "seed" && text[0] == '-': // random
@@ -55,7 +55,7 @@ func ollamaOptions(v json.RawMessage, into *fields) (ignored []string) {
 		ignored = append(ignored, "options."+name)
 	}
 	slices.Sort(ignored)
-	return ignored
+	return ignored, nil
 }
 
 // inBounds is the JSON of a number moved into bounds, and cut to a whole one.

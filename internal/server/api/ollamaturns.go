@@ -7,11 +7,14 @@ import (
 
 // ollamaMessages are the turns in OpenAI's words, and the places of what was left out; nil: there
 // are none.
-func ollamaMessages(v json.RawMessage, lim Limits) (list []any, left []string) {
+func ollamaMessages(v json.RawMessage, lim Limits) (list []any, left []string, e *apiError) {
 	if v == nil || emptyValue(v) {
-		return nil, nil
+		return nil, nil, nil
 	}
-	turns := messageList(v, lim)
+	turns, e := messageList(v, lim)
+	if e != nil {
+		return nil, nil, e
+	}
 	last := newest(rolesOf(turns), false)
 	r := turnReader{lim: lim}
 	var open openCalls
@@ -33,11 +36,11 @@ func ollamaMessages(v json.RawMessage, lim Limits) (list []any, left []string) {
 			} `json:"tool_calls"`
 		}
 		if raw[0] != '{' || unmarshal(raw, &m) != nil {
-			panic(refusal(invalid(at, "'%s' must be an object with 'role' and 'content'.", at)))
+			return nil, nil, invalid(at, "'%s' must be an object with 'role' and 'content'.", at)
 		}
 		if !isNull(m.Images) && !emptyValue(m.Images) {
 			if i == last {
-				panic(refusal(invalidCode(at+".images", "unsupported_parameter", "'%s.images' is not supported: only text is. Send the message without images.", at)))
+				return nil, nil, invalidCode(at+".images", "unsupported_parameter", "'%s.images' is not supported: only text is. Send the message without images.", at)
 			}
 			r.leave(at + ".images")
 			m.Content = mustJSON(joinLines(r.text(at+".content", m.Content), leftOut("an image")))
@@ -74,7 +77,7 @@ func ollamaMessages(v json.RawMessage, lim Limits) (list []any, left []string) {
 		}
 		list = append(list, turn)
 	}
-	return list, r.left
+	return list, r.left, r.err
 }
 
 type openCall struct{ id, name string }

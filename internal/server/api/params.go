@@ -192,26 +192,24 @@ func (s *Server) parseStop(f *fields) []string {
 	}
 	lim.Stops = cmp.Or(f.stops, lim.Stops)
 	var stops []string
-	add := func(_ int, e json.RawMessage) {
+	add := func(_ int, raw json.RawMessage) *apiError {
 		var x string
-		if unmarshal(e, &x) != nil || isNull(e) {
-			panic(refusal(invalid("stop", "'stop' must be a string or a list of up to %d strings.", lim.Stops)))
-		}
-		if x == "" { // it stops nothing
-			return
+		if unmarshal(raw, &x) != nil || isNull(raw) {
+			return invalid("stop", "'stop' must be a string or a list of up to %d strings.", lim.Stops)
 		}
 		if len(x) > lim.StopBytes {
-			panic(refusal(invalid("stop", "a 'stop' string is longer than %d bytes.", lim.StopBytes)))
+			return invalid("stop", "a 'stop' string is longer than %d bytes.", lim.StopBytes)
 		}
-		stops = append(stops, x)
+		if x != "" { // an empty string stops nothing
+			stops = append(stops, x)
+		}
+		return nil
 	}
-	f.attempt(func() {
-		if v[0] != '[' {
-			add(0, v)
-		} else {
-			elements("stop", "strings", v, lim.Stops, add)
-		}
-	})
+	if v[0] != '[' {
+		f.fail(add(0, v))
+	} else {
+		f.fail(elements("stop", "strings", v, lim.Stops, add))
+	}
 	return stops
 }
 

@@ -61,20 +61,19 @@ func refuse(f *fields) {
 }
 
 // ignored names the parameters that have no effect, which a strict server refuses.
-func (s *Server) ignored(f *fields) ([]string, *apiError) {
+func (s *Server) ignored(f *fields) []string {
 	names := f.unread()
 	if len(names) > 0 && s.cfg.Strict {
-		return nil, invalidCode(names[0], "unsupported_parameter", "'%s' is not known here, and this server refuses what it does not know.", names[0])
+		f.fail(invalidCode(names[0], "unsupported_parameter", "'%s' is not known here, and this server refuses what it does not know.", names[0]))
 	}
-	return names, nil
+	return names
 }
 
-// notServed names the tools that a server would run, which a strict server refuses.
-func (s *Server) notServed(places []string) ([]string, *apiError) {
+// checkServerTools refuses tools that a server would run, where the server is strict.
+func (s *Server) checkServerTools(f *fields, places []string) {
 	if len(places) > 0 && s.cfg.Strict {
-		return nil, invalidCode(places[0], "unsupported_parameter", "'%s' is of a kind that servers run themselves, which this one does not.", places[0])
+		f.fail(invalidCode(places[0], "unsupported_parameter", "'%s' is of a kind that servers run themselves, which this one does not.", places[0]))
 	}
-	return places, nil
 }
 
 // unused: functions that must not be called change nothing.

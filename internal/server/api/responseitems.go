@@ -55,22 +55,21 @@ type outItem struct {
 var knownItems = map[string]bool{"message": true, "reasoning": true, "item_reference": true, "function_call": true, "function_call_output": true, "custom_tool_call": true, "custom_tool_call_output": true}
 
 // decodeItems reads the input of a request: a string is what the user says.
-func decodeItems(v json.RawMessage, lim Limits) []inItem {
+func decodeItems(v json.RawMessage, lim Limits) (out []inItem, e *apiError) {
 	if v == nil {
-		return nil
+		return nil, nil
 	}
 	if v[0] == '"' {
-		return []inItem{{Type: "message", Role: "user", Content: v, at: "input", raw: mustJSON(map[string]any{"type": "message", "role": "user", "content": v})}}
+		return []inItem{{Type: "message", Role: "user", Content: v, at: "input", raw: mustJSON(map[string]any{"type": "message", "role": "user", "content": v})}}, nil
 	}
 	if v[0] != '[' {
-		panic(refusal(invalid("input", "'input' must be a string or a list of items.")))
+		return nil, invalid("input", "'input' must be a string or a list of items.")
 	}
-	var out []inItem
-	elements("input", "items", v, lim.Messages, func(i int, raw json.RawMessage) {
+	e = elements("input", "items", v, lim.Messages, func(i int, raw json.RawMessage) *apiError {
 		x := inItem{at: "input[" + itoa(i) + "]", raw: raw}
 		// An item of another kind may have members of any form.
 		if err := unmarshal(raw, &x); raw[0] != '{' || err != nil && (x.Type == "" || knownItems[x.Type]) {
-			panic(refusal(invalid(x.at, "'%s' must be an item, an object with a 'type'.", x.at)))
+			return invalid(x.at, "'%s' must be an item, an object with a 'type'.", x.at)
 		}
 		if x.Type == "" {
 			if x.Type = "message"; x.Role == "" && x.ID != "" {
@@ -78,14 +77,15 @@ func decodeItems(v json.RawMessage, lim Limits) []inItem {
 			}
 		}
 		out = append(out, x)
+		return nil
 	})
-	return out
+	return out, e
 }
 
 // turnsOfItems are the turns of a chat that items make: what one answer of the model holds
 // is one turn. The places of items and parts that were left out are of the last own items: the
 // others are of earlier responses.
-func (s *Server) turnsOfItems(ctx context.Context, instructions string, items []inItem, own int) ([]Message, []string) {
+func (s *Server) turnsOfItems(ctx context.Context, instructions string, items []inItem, own int) ([]Message, []string, *apiError) {
 	t := itemTurns{turnReader: turnReader{lim: s.cfg.Limits}, gone: map[string]bool{}}
 	if instructions != "" {
 		t.out = append(t.out, Message{Role: "system", Content: instructions})
@@ -93,7 +93,11 @@ func (s *Server) turnsOfItems(ctx context.Context, instructions string, items []
 	roles := make([]string, len(items))
 	for i, x := range items {
 		if x.Type == "item_reference" {
-			items[i] = given(s.reference(ctx, x))
+			found, e := s.reference(ctx, x)
+			if e != nil {
+				return nil, nil, e
+			}
+			items[i] = found
 		}
 		roles[i] = items[i].Role
 	}
@@ -103,16 +107,18 @@ func (s *Server) turnsOfItems(ctx context.Context, instructions string, items []
 			t.left = nil
 		}
 		t.now = i == last
-		t.add(x)
+		if t.add(x); t.err != nil {
+			return nil, nil, t.err
+		}
 	}
 	t.flush()
 	if len(t.out) == 0 && len(t.left) > 0 {
-		panic(refusal(invalidCode(t.left[0]+".type", "unsupported_parameter", "'input' has no item that can be read: '%s.type' is not supported.", t.left[0])))
+		return nil, nil, invalidCode(t.left[0]+".type", "unsupported_parameter", "'input' has no item that can be read: '%s.type' is not supported.", t.left[0])
 	}
 	if len(t.out) == 0 {
-		panic(refusal(invalidCode("input", "missing_required_parameter", "'input' is required: a string or a list of items.")))
+		return nil, nil, invalidCode("input", "missing_required_parameter", "'input' is required: a string or a list of items.")
 	}
-	return t.out, t.left
+	return t.out, t.left, nil
 }
 
 type itemTurns struct {
@@ -164,7 +170,8 @@ func (t *itemTurns) add(x inItem) {
 			role = "system"
 		case "user":
 		default:
-			panic(refusal(invalid(x.at+".role", "'%s.role' must be user, assistant, system or developer, got %.40q.", x.at, x.Role)))
+			t.fail(invalid(x.at+".role", "'%s.role' must be user, assistant, system or developer, got %.40q.", x.at, x.Role))
+			return
 		}
 		t.flush()
 		if n := len(t.out) - 1; role == "system" && n >= 0 && n == len(t.out)-1 && t.out[n].Role == "system" {
@@ -174,10 +181,13 @@ func (t *itemTurns) add(x inItem) {
 		t.out = append(t.out, Message{Role: role, Content: text})
 	case "reasoning":
 		m := t.answer(len(t.calls) > 0 || t.turn != nil && t.turn.Content != "")
-		m.Thought += x.thought(t.lim)
+		text, e := x.thought(t.lim)
+		t.fail(e)
+		m.Thought += text
 	case "function_call":
 		if x.Name == "" {
-			panic(refusal(invalid(x.at+".name", "'%s.name' is required.", x.at)))
+			t.fail(invalid(x.at+".name", "'%s.name' is required.", x.at))
+			return
 		}
 		args := stringOf(x.Arguments)
 		if !isNull(x.Arguments) && x.Arguments[0] == '{' {
@@ -202,21 +212,21 @@ func (t *itemTurns) add(x inItem) {
 }
 
 // thought is what a reasoning item says.
-func (x inItem) thought(lim Limits) string {
+func (x inItem) thought(lim Limits) (string, *apiError) {
 	r := turnReader{lim: lim}
-	if text := r.text(x.at+".content", x.Content); text != "" {
-		return text
+	if text := r.text(x.at+".content", x.Content); text != "" || r.err != nil {
+		return text, r.err
 	}
 	if text, ok := strings.CutPrefix(x.Encrypted, sealedThought); ok {
 		if b, err := base64.StdEncoding.DecodeString(text); err == nil {
-			return string(b)
+			return string(b), nil
 		}
 	}
 	var parts []string
 	for _, p := range x.Summary {
 		parts = append(parts, p.Text)
 	}
-	return strings.Join(parts, "\n")
+	return strings.Join(parts, "\n"), nil
 }
 
 // sealedThought begins the encrypted_content of our own: the thought in base64, so that a

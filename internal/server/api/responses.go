@@ -13,7 +13,7 @@ import (
 // there; what is generated becomes items again, in one machine for streams and wholes.
 
 func (s *Server) handleResponses(w http.ResponseWriter, r *http.Request) {
-	g, ok := posted(s, w, r, s.decodeResponses)
+	g, ok := decodeBody(s, w, r, s.decodeResponses)
 	if !ok {
 		return
 	}
@@ -44,9 +44,12 @@ func (s *Server) handleResponses(w http.ResponseWriter, r *http.Request) {
 }
 
 // inputTokens counts what a request would read.
-func (s *Server) inputTokens(ctx context.Context, body []byte) any {
-	g := s.decodeResponses(ctx, body)
-	return map[string]any{"object": "response.input_tokens", "input_tokens": len(g.prompts[0].ids)}
+func (s *Server) inputTokens(ctx context.Context, body []byte) (any, *apiError) {
+	g, e := s.decodeResponses(ctx, body)
+	if e != nil {
+		return nil, e
+	}
+	return map[string]any{"object": "response.input_tokens", "input_tokens": len(g.prompts[0].ids)}, nil
 }
 
 // responseRequest is what Responses has beyond a chat.
@@ -141,28 +144,41 @@ func init() {
 }
 
 // decodeResponses turns the body of POST /v1/responses into a generation.
-func (s *Server) decodeResponses(ctx context.Context, body []byte) *generation {
-	f := given(parseFields(body))
+func (s *Server) decodeResponses(ctx context.Context, body []byte) (*generation, *apiError) {
+	f, e := parseFields(body)
+	if e != nil {
+		return nil, e
+	}
 	g := s.parseResponse(f)
 	q := g.response
 	q.body, q.holder = body, HolderOf(ctx)
-	g.ignored = given(s.ignored(f))
-	g.ignored = append(g.ignored, given(s.notServed(q.ignored))...)
-	give(s.mayStore(q))
+	g.ignored = append(s.ignored(f), q.ignored...)
+	s.checkServerTools(f, q.ignored)
+	f.fail(s.mayStore(q))
+	if f.err != nil {
+		return nil, f.err
+	}
 	items := q.input
 	if q.previous != "" {
-		before := s.history(ctx, q.previous)
+		before, e := s.history(ctx, q.previous)
+		if e != nil {
+			return nil, e
+		}
 		items = append(before, items...)
 	}
-	q.talk.Messages, q.talk.left = s.turnsOfItems(ctx, q.instruct, items, len(q.input))
+	if q.talk.Messages, q.talk.left, e = s.turnsOfItems(ctx, q.instruct, items, len(q.input)); e != nil {
+		return nil, e
+	}
 	g.ignored = append(g.ignored, q.talk.left...)
 	g.head = s.newHead("resp_", "response", g.model)
 	q.echo.ID, q.echo.CreatedAt, q.echo.Model = g.head.ID, g.head.Created, g.model
-	s.converse(tokenizer.WithSearches(ctx), g, q.talk)
-	return g
+	if e := s.converse(tokenizer.WithSearches(ctx), g, q.talk); e != nil {
+		return nil, e
+	}
+	return g, nil
 }
 
-// parseResponse reads the body without what is stored elsewhere.
+// parseResponse reads the body without what is stored elsewhere. Errors are left in f.
 func (s *Server) parseResponse(f *fields) *generation {
 	q := &responseRequest{free: map[string]bool{}, spaces: map[string]spaced{}, echo: responseObject{Object: "response", Status: "in_progress", Output: []outItem{}, ServiceTier: "default",
 		Truncation: "disabled", Parallel: true, Metadata: json.RawMessage("{}"), ToolChoice: json.RawMessage(`"auto"`), Tools: []any{}, Reasoning: json.RawMessage(`{"effort":null,"summary":null}`),
@@ -233,13 +249,16 @@ func (s *Server) parseResponse(f *fields) *generation {
 	}
 	q.talk.AddGenerationPrompt, q.talk.merge = true, true
 	s.reasoning(f, q)
-	give(f.err)
 	e.Background, e.Temperature, e.TopP = q.background, g.sampling.Temperature, g.sampling.TopP
 	e.PresencePenalty, e.FrequencyPenalty = g.sampling.PresencePenalty, g.sampling.FrequencyPenalty
-	give(s.checkModel(&g.params))
-	q.parseTools(f)
+	f.fail(s.checkModel(&g.params))
+	if q.parseTools(f); f.err != nil {
+		return g
+	}
 	g.tools = q.tools
-	q.input = decodeItems(f.get("input"), s.cfg.Limits)
+	input, failed := decodeItems(f.get("input"), s.cfg.Limits)
+	f.fail(failed)
+	q.input = input
 	return g
 }
 
@@ -251,7 +270,8 @@ func (q *responseRequest) text(f, words *fields) {
 	}
 	t, e := parseFields(v)
 	if e != nil {
-		panic(refusal(invalid("text", "'text' must be an object.")))
+		f.fail(invalid("text", "'text' must be an object."))
+		return
 	}
 	t.str("verbosity", &q.echo.Text.Verbosity, 32)
 	format := t.get("format")
@@ -267,7 +287,8 @@ func (q *responseRequest) text(f, words *fields) {
 		Strict      bool            `json:"strict"`
 	}
 	if unmarshal(format, &x) != nil {
-		panic(refusal(invalid("text.format", "'text.format' must be an object with a 'type'.")))
+		f.fail(invalid("text.format", "'text.format' must be an object with a 'type'."))
+		return
 	}
 	q.echo.Text.Format = format
 	if x.Type == "json_schema" {

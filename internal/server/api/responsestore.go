@@ -86,13 +86,16 @@ func (s *Server) keep(r *run, done responseObject) bool {
 const maxTurns = 1000
 
 // history are the items of a response and of those before it, the oldest first.
-func (s *Server) history(ctx context.Context, id string) []inItem {
+func (s *Server) history(ctx context.Context, id string) ([]inItem, *apiError) {
 	var turns [][]inItem
 	size := int64(0)
 	for n := 0; id != ""; n++ {
-		k := s.earlier(ctx, id)
+		k, e := s.earlier(ctx, id)
+		if e != nil {
+			return nil, e
+		}
 		if size += int64(len(k.Body) + len(k.Result)); size > s.cfg.Limits.BodyBytes || n == maxTurns {
-			panic(refusal(invalidCode("previous_response_id", "context_length_exceeded", "The responses before this one are more than %d, or than %d bytes.", maxTurns, s.cfg.Limits.BodyBytes)))
+			return nil, invalidCode("previous_response_id", "context_length_exceeded", "The responses before this one are more than %d, or than %d bytes.", maxTurns, s.cfg.Limits.BodyBytes)
 		}
 		var body struct {
 			Input    json.RawMessage `json:"input"`
@@ -102,35 +105,43 @@ func (s *Server) history(ctx context.Context, id string) []inItem {
 			Output json.RawMessage `json:"output"`
 		}
 		if unmarshal(k.Body, &body) != nil || unmarshal(k.Result, &result) != nil {
-			panic(refusal(asAPIError(fmt.Errorf("api: the response %s does not decode", id))))
+			return nil, asAPIError(fmt.Errorf("api: the response %s does not decode", id))
 		}
 		if isNull(body.Input) {
 			body.Input = nil
 		}
-		turns = append(turns, append(decodeItems(body.Input, s.cfg.Limits), decodeItems(result.Output, s.cfg.Limits)...))
+		input, e := decodeItems(body.Input, s.cfg.Limits)
+		if e != nil {
+			return nil, e
+		}
+		output, e := decodeItems(result.Output, s.cfg.Limits)
+		if e != nil {
+			return nil, e
+		}
+		turns = append(turns, append(input, output...))
 		id = body.Previous
 	}
 	slices.Reverse(turns)
-	return slices.Concat(turns...)
+	return slices.Concat(turns...), nil
 }
 
 // earlier is a response that another goes on from.
-func (s *Server) earlier(ctx context.Context, id string) KeptResponse {
+func (s *Server) earlier(ctx context.Context, id string) (k KeptResponse, e *apiError) {
 	const param = "previous_response_id"
 	store := s.kept()
 	if store == nil {
-		panic(refusal(unavailable("jobs_unavailable", "Responses are not stored here; send the whole conversation as 'input'.", time.Minute)))
+		return k, unavailable("jobs_unavailable", "Responses are not stored here; send the whole conversation as 'input'.", time.Minute)
 	}
 	k, ok, err := store.KeptResponse(ctx, id)
 	switch {
 	case err != nil:
-		panic(refusal(asAPIError(err)))
+		return k, asAPIError(err)
 	case !ok:
-		panic(refusal(invalidCode(param, "previous_response_not_found", "Previous response with id '%.80s' not found.", id)))
+		return k, invalidCode(param, "previous_response_not_found", "Previous response with id '%.80s' not found.", id)
 	case k.Result == nil:
-		panic(refusal(invalidCode(param, "previous_response_not_completed", "The previous response '%s' is %s; it has no output to go on from.", id, k.Status)))
+		return k, invalidCode(param, "previous_response_not_completed", "The previous response '%s' is %s; it has no output to go on from.", id, k.Status)
 	}
-	return k
+	return k, nil
 }
 
 // reference finds an item of an earlier response: the id of the one is in that of the other.
@@ -170,9 +181,9 @@ func (s *Server) ShowResponse(k KeptResponse) (any, error) {
 	if e != nil {
 		return nil, e
 	}
-	g, e := decoded(func() *generation { return s.parseResponse(f) })
-	if e != nil {
-		return nil, e
+	g := s.parseResponse(f)
+	if f.err != nil {
+		return nil, f.err
 	}
 	out := g.response.echo
 	out.ID, out.CreatedAt, out.Model, out.Status, out.Store = k.ID, k.Created, g.model, k.Status, true
@@ -189,7 +200,7 @@ func (s *Server) ResponseInput(k KeptResponse) ([]json.RawMessage, error) {
 	if e != nil {
 		return nil, e
 	}
-	items, e := decoded(func() []inItem { return decodeItems(f.get("input"), s.cfg.Limits) })
+	items, e := decodeItems(f.get("input"), s.cfg.Limits)
 	if e != nil {
 		return nil, e
 	}

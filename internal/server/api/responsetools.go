@@ -20,10 +20,13 @@ func flatName(namespace, name string) string {
 	return namespace + "__" + name
 }
 
-// parseTools reads the tools of Responses. Those that a server would run are left out, and
+// parseTools reads the tools of Responses; errors are left in f. Those that a server would run are left out, and
 // named as ignored: a model that may call them need not.
 func (q *responseRequest) parseTools(f *fields) {
-	t := toolsOf(f.get("tools"), func(t *toolset, at string, raw json.RawMessage) {
+	if f.err != nil {
+		return
+	}
+	t, e := toolsOf(f.get("tools"), func(t *toolset, at string, raw json.RawMessage) *apiError {
 		var x struct {
 			Type  string          `json:"type"`
 			Name  string          `json:"name"`
@@ -31,19 +34,21 @@ func (q *responseRequest) parseTools(f *fields) {
 		}
 		err := unmarshal(raw, &x)
 		if x.Type != "namespace" || raw[0] != '{' {
-			q.parseTool(t, at, "", raw)
-			return
+			return q.parseTool(t, at, "", raw)
 		}
 		if err != nil || x.Name == "" || isNull(x.Tools) || x.Tools[0] != '[' {
-			panic(refusal(invalid(at, "'%s' must be {\"type\": \"namespace\", \"name\", \"tools\": [...]}.", at)))
+			return invalid(at, "'%s' must be {\"type\": \"namespace\", \"name\", \"tools\": [...]}.", at)
 		}
 		q.echo.Tools = append(q.echo.Tools, raw)
-		elements(at+".tools", "functions", x.Tools, maxTools, func(i int, raw json.RawMessage) {
-			q.parseTool(t, at+".tools["+itoa(i)+"]", x.Name, raw)
+		return elements(at+".tools", "functions", x.Tools, maxTools, func(i int, raw json.RawMessage) *apiError {
+			return q.parseTool(t, at+".tools["+itoa(i)+"]", x.Name, raw)
 		})
 	})
+	f.fail(e)
 	f.boolean("parallel_tool_calls", &q.echo.Parallel)
-	give(f.err)
+	if f.err != nil {
+		return
+	}
 	if t != nil {
 		t.show()
 		t.single = !q.echo.Parallel
@@ -52,8 +57,8 @@ func (q *responseRequest) parseTools(f *fields) {
 	if v := f.get("tool_choice"); v != nil {
 		q.echo.ToolChoice = v
 		if unmarshal(v, &how) != nil {
-			how, name = t.allowed(v)
-			if how == "" { // what a choice among allowed tools is when it does not say
+			how, name, e = t.allowed(v)
+			if f.fail(e); e == nil && how == "" { // what a choice among allowed tools is when it does not say
 				var said map[string]json.RawMessage
 				_ = unmarshal(v, &said) // allowed read it
 				said["mode"] = json.RawMessage(`"auto"`)
@@ -61,11 +66,14 @@ func (q *responseRequest) parseTools(f *fields) {
 			}
 		}
 	}
-	q.tools = t.choose(how, name)
+	if f.err == nil {
+		q.tools, e = t.choose(how, name)
+		f.fail(e)
+	}
 }
 
 // parseTool reads a tool, of a namespace if that is not empty.
-func (q *responseRequest) parseTool(t *toolset, at, namespace string, raw json.RawMessage) {
+func (q *responseRequest) parseTool(t *toolset, at, namespace string, raw json.RawMessage) *apiError {
 	var x struct {
 		Type string `json:"type"`
 		tool
@@ -76,10 +84,10 @@ func (q *responseRequest) parseTool(t *toolset, at, namespace string, raw json.R
 	}
 	err := unmarshal(raw, &x)
 	if known := x.Type == "function" || x.Type == "custom"; raw[0] != '{' || err != nil && (known || x.Type == "") {
-		panic(refusal(invalid(at, "'%s' must be {\"type\": \"function\", \"name\", \"description\", \"parameters\"}.", at)))
+		return invalid(at, "'%s' must be {\"type\": \"function\", \"name\", \"description\", \"parameters\"}.", at)
 	} else if !known {
 		q.ignored = append(q.ignored, at)
-		return
+		return nil
 	}
 	shown := x.tool
 	if shown.Name = flatName(namespace, x.Name); namespace != "" {
@@ -104,11 +112,11 @@ func (q *responseRequest) parseTool(t *toolset, at, namespace string, raw json.R
 			Strict      bool            `json:"strict"`
 		}{x.Type, x.Name, orNil(x.Description), x.Parameters, x.Strict})
 	}
-	t.add(at, shown)
+	return t.add(at, shown)
 }
 
 // allowed reads a tool_choice that is an object.
-func (t *toolset) allowed(v json.RawMessage) (how, name string) {
+func (t *toolset) allowed(v json.RawMessage) (how, name string, e *apiError) {
 	type named struct {
 		Type      string `json:"type"`
 		Name      string `json:"name"`
@@ -122,16 +130,16 @@ func (t *toolset) allowed(v json.RawMessage) (how, name string) {
 	_ = unmarshal(v, &c) // what is no such object has no type
 	switch c.Type {
 	case "function", "custom":
-		return "function", flatName(c.Namespace, c.Name)
+		return "function", flatName(c.Namespace, c.Name), nil
 	case "allowed_tools":
 		if t == nil {
-			return c.Mode, ""
+			return c.Mode, "", nil
 		}
 		keep := map[string]bool{}
 		for _, x := range c.Tools {
 			name := flatName(x.Namespace, x.Name)
 			if _, ok := t.known[name]; !ok && name != "" {
-				panic(refusal(invalid("tool_choice.tools", "'tool_choice' names %.60q, which is not among 'tools'.", name)))
+				return "", "", invalid("tool_choice.tools", "'tool_choice' names %.60q, which is not among 'tools'.", name)
 			}
 			keep[name] = true
 		}
@@ -144,7 +152,7 @@ func (t *toolset) allowed(v json.RawMessage) (how, name string) {
 			}
 		}
 		t.list = list
-		return c.Mode, ""
+		return c.Mode, "", nil
 	}
-	panic(refusal(invalid("tool_choice", "'tool_choice' must be none, auto, required, {\"type\": \"function\", \"name\": ...} or {\"type\": \"allowed_tools\", ...}.")))
+	return "", "", invalid("tool_choice", "'tool_choice' must be none, auto, required, {\"type\": \"function\", \"name\": ...} or {\"type\": \"allowed_tools\", ...}.")
 }

@@ -45,7 +45,7 @@ func (s *Server) NewTask(ctx context.Context, endpoint string, body []byte, o Ta
 	if e := s.cfg.Limits.checkShape(body, false); e != nil {
 		return nil, e
 	}
-	var decode func(context.Context, []byte) *generation
+	var decode func(context.Context, []byte) (*generation, *apiError)
 	prefix, object := "cmpl-", "text_completion"
 	switch endpoint {
 	case EndpointCompletions:
@@ -59,7 +59,7 @@ func (s *Server) NewTask(ctx context.Context, endpoint string, body []byte, o Ta
 	default:
 		return nil, invalid("endpoint", "'endpoint' is %.60q; known are %s, %s and %s.", endpoint, EndpointCompletions, EndpointChat, EndpointResponses)
 	}
-	g, e := decoded(func() *generation { return decode(ctx, body) })
+	g, e := decode(ctx, body)
 	if e != nil {
 		return nil, e
 	}

@@ -15,8 +15,11 @@ type tokenized struct {
 }
 
 // tokenize takes {"prompt"} or {"messages"} and returns token ids.
-func (s *Server) tokenize(ctx context.Context, body []byte) *tokenized {
-	f := given(parseFields(body))
+func (s *Server) tokenize(ctx context.Context, body []byte) (*tokenized, *apiError) {
+	f, e := parseFields(body)
+	if e != nil {
+		return nil, e
+	}
 	var p params
 	special, strs := true, false
 	f.str("model", &p.model, 512)
@@ -30,18 +33,29 @@ func (s *Server) tokenize(ctx context.Context, body []byte) *tokenized {
 			f.boolean("add_special", &special)
 		}
 	}
-	give(f.err)
 	if hasText == hasMessages {
-		panic(refusal(invalid("prompt", "Send either 'prompt' or 'messages'.")))
+		f.fail(invalid("prompt", "Send either 'prompt' or 'messages'."))
 	}
-	give(s.checkModel(&p))
+	f.fail(s.checkModel(&p))
+	if f.err != nil {
+		return nil, f.err
+	}
 	var ids []int32
 	if hasMessages {
-		tools := s.parseTools(f)
+		tools, e := s.parseTools(f)
+		f.fail(e)
 		c := s.parseConversation(f)
-		ids, _ = s.chatPrompt(ctx, c, tools.callable())
+		if f.err != nil {
+			return nil, f.err
+		}
+		ids, _, e = s.chatPrompt(ctx, c, tools.callable())
+		f.fail(e)
 	} else {
-		ids = given(s.encode(ctx, []Segment{{Text: text}}, special, "prompt"))
+		ids, e = s.encode(ctx, []Segment{{Text: text}}, special, "prompt")
+		f.fail(e)
+	}
+	if f.err != nil {
+		return nil, f.err
 	}
 	out := &tokenized{Count: len(ids), MaxModelLen: s.cfg.MaxModelLen, Tokens: ids}
 	if ids == nil {
@@ -53,21 +67,26 @@ func (s *Server) tokenize(ctx context.Context, body []byte) *tokenized {
 			out.TokenStrs[i] = s.tok.Token(id)
 		}
 	}
-	return out
+	return out, nil
 }
 
 // detokenize takes {"tokens"} and returns {"prompt"}.
-func (s *Server) detokenize(_ context.Context, body []byte) map[string]string {
-	f := given(parseFields(body))
+func (s *Server) detokenize(_ context.Context, body []byte) (map[string]string, *apiError) {
+	f, e := parseFields(body)
+	if e != nil {
+		return nil, e
+	}
 	var p params
 	f.str("model", &p.model, 512)
 	ids, problem := parseIDs(f.get("tokens"), s.vocab, s.cfg.Limits.DetokenizeToken)
-	give(f.err)
 	if problem != "" {
-		panic(refusal(invalid("tokens", "'tokens' %s.", problem)))
+		f.fail(invalid("tokens", "'tokens' %s.", problem))
 	}
-	give(s.checkModel(&p))
-	return map[string]string{"prompt": s.tok.Decode(ids, false)}
+	f.fail(s.checkModel(&p))
+	if f.err != nil {
+		return nil, f.err
+	}
+	return map[string]string{"prompt": s.tok.Decode(ids, false)}, nil
 }
 
 // tokenizerInfo is the tokenizer's configuration with the fields that clients

@@ -12,7 +12,7 @@ import (
 // constrainTools has the grammar of an answer enforce calls that must be made, and those
 // of strict functions; thoughts may come before what a grammar asks for. turn is the end
 // of the prompt, in which the answer goes on.
-func (s *Server) constrainTools(g *generation, turn string) {
+func (s *Server) constrainTools(g *generation, turn string) (e *apiError) {
 	g.thinking = s.dialect(g.tools).thinking(turn)
 	t, spec := g.tools, &g.sampling.Grammar
 	if t != nil {
@@ -20,20 +20,23 @@ func (s *Server) constrainTools(g *generation, turn string) {
 		tags := strict && *spec == nil && s.family == toolcall.Hermes
 		for i, x := range t.list {
 			if (t.forced && (t.only == "" || t.only == x.Name)) || tags || x.Strict {
-				t.list[i].schema = s.arguments(i, x, &g.noted)
+				if t.list[i].schema, e = s.arguments(i, x, &g.noted); e != nil {
+					return e
+				}
 			}
 		}
 	}
 	switch {
 	case t != nil && t.forced:
 		if *spec != nil && !g.formatted {
-			panic(refusal(invalid("tool_choice", "'tool_choice' asks for a call, and another parameter for another structure; give one.")))
+			return invalid("tool_choice", "'tool_choice' asks for a call, and another parameter for another structure; give one.")
 		}
-		made := s.callGrammar(t)
-		*spec = made
+		*spec, e = s.callGrammar(t)
 	case t != nil && *spec == nil && s.family == toolcall.Hermes:
-		made := s.strictTags(t)
-		*spec = made
+		*spec, e = s.strictTags(t)
+	}
+	if e != nil {
+		return e
 	}
 	if *spec != nil && g.thinking.on {
 		after := **spec
@@ -43,27 +46,31 @@ func (s *Server) constrainTools(g *generation, turn string) {
 		}
 		*spec = &after
 	}
+	return nil
 }
 
 // checkUncalled refuses schemas of strict functions that cannot be enforced, though nothing may
 // be called: whether a request's tools are valid does not depend on its tool_choice.
-func (s *Server) checkUncalled(t *toolset) {
+func (s *Server) checkUncalled(t *toolset) *apiError {
 	if t == nil || !t.off {
-		return
+		return nil
 	}
 	for i, x := range t.list {
 		if x.Strict {
-			s.arguments(i, x, nil)
+			if _, e := s.arguments(i, x, nil); e != nil {
+				return e
+			}
 		}
 	}
+	return nil
 }
 
 // arguments is the schema of a function's arguments. Of one that is not strict, the parts
 // that cannot be enforced have no effect: noted gets their places.
-func (s *Server) arguments(i int, x tool, noted *[]string) string {
+func (s *Server) arguments(i int, x tool, noted *[]string) (schema string, e *apiError) {
 	const anything = `{"type":"object"}`
 	if x.Parameters == nil || emptyValue(x.Parameters) {
-		return anything
+		return anything, nil
 	}
 	spec := &grammar.Spec{Kind: grammar.KindJSONSchema, Text: objectSchema(string(x.Parameters))}
 	at := "tools[" + itoa(i) + "].function.parameters"
@@ -71,20 +78,19 @@ func (s *Server) arguments(i int, x tool, noted *[]string) string {
 		text, removed, err := s.grammars.Relax(*spec)
 		if err != nil {
 			*noted = append(*noted, headerName(at))
-			return anything
+			return anything, nil
 		}
 		for _, part := range removed {
 			*noted = append(*noted, headerName(at+part))
 		}
 		spec.Text = objectSchema(text)
 	}
-	e := s.checkGrammar(at, spec, noted)
+	e = s.checkGrammar(at, spec, noted)
 	if e != nil && !x.Strict {
 		*noted = append(*noted, headerName(at))
-		return anything
+		return anything, nil
 	}
-	give(e)
-	return spec.Text
+	return spec.Text, e
 }
 
 // objectSchema holds a schema without a type to objects.
@@ -104,7 +110,7 @@ func objectSchema(text string) string {
 
 // callGrammar is an answer of calls alone, as the model's family writes them where that is
 // text, else as JSON.
-func (s *Server) callGrammar(t *toolset) *grammar.Spec {
+func (s *Server) callGrammar(t *toolset) (*grammar.Spec, *apiError) {
 	hermes := s.family == toolcall.Hermes
 	var calls []string
 	for _, x := range t.list {
@@ -126,12 +132,11 @@ func (s *Server) callGrammar(t *toolset) *grammar.Spec {
 		start = `call | "[" call (", " call)* "]"`
 	}
 	spec := &grammar.Spec{Kind: grammar.KindLark, Text: "start: " + start + "\ncall: " + strings.Join(calls, "\n  | ")}
-	give(s.checkGrammar("tools", spec, nil))
-	return spec
+	return spec, s.checkGrammar("tools", spec, nil)
 }
 
 // strictTags holds calls in free text to their schemas, if any function is strict.
-func (s *Server) strictTags(t *toolset) *grammar.Spec {
+func (s *Server) strictTags(t *toolset) (*grammar.Spec, *apiError) {
 	strict := false
 	type structure struct {
 		Begin  string          `json:"begin"`
@@ -148,9 +153,8 @@ func (s *Server) strictTags(t *toolset) *grammar.Spec {
 		body.Structures = append(body.Structures, structure{"<tool_call>\n{\"name\": " + string(mustJSON(x.Name)) + ", \"arguments\": ", json.RawMessage(x.schema), "}\n</tool_call>"})
 	}
 	if !strict {
-		return nil
+		return nil, nil
 	}
 	spec := &grammar.Spec{Kind: grammar.KindTags, Text: string(mustJSON(body))}
-	give(s.checkGrammar("tools", spec, nil))
-	return spec
+	return spec, s.checkGrammar("tools", spec, nil)
 }

@@ -34,24 +34,29 @@ const (
 )
 
 // parseTools reads tools, tool_choice and parallel_tool_calls; nil: nothing may be called.
-func (s *Server) parseTools(f *fields) *toolset {
+func (s *Server) parseTools(f *fields) (*toolset, *apiError) {
 	raw, parallel := f.get("tools"), true
 	choice := f.get("tool_choice")
 	f.boolean("parallel_tool_calls", &parallel)
-	give(f.err)
-	t := toolsOf(raw, func(t *toolset, at string, raw json.RawMessage) {
+	if f.err != nil {
+		return nil, f.err
+	}
+	t, e := toolsOf(raw, func(t *toolset, at string, raw json.RawMessage) *apiError {
 		var x struct {
 			Type     string `json:"type"`
 			Function *tool  `json:"function"`
 		}
 		if unmarshal(raw, &x) != nil || x.Function == nil {
-			panic(refusal(invalid(at, "'%s' must be {\"type\": \"function\", \"function\": {\"name\", \"description\", \"parameters\"}}.", at)))
+			return invalid(at, "'%s' must be {\"type\": \"function\", \"function\": {\"name\", \"description\", \"parameters\"}}.", at)
 		}
 		if x.Type != "function" && x.Type != "" {
-			panic(refusal(invalidCode(at+".type", "unsupported_parameter", "'%s.type' is %.40q: only functions can be called.", at, x.Type)))
+			return invalidCode(at+".type", "unsupported_parameter", "'%s.type' is %.40q: only functions can be called.", at, x.Type)
 		}
-		t.add(at+".function", *x.Function)
+		return t.add(at+".function", *x.Function)
 	})
+	if e != nil {
+		return nil, e
+	}
 	if t != nil {
 		t.raw, t.single = raw, !parallel
 	}
@@ -72,16 +77,15 @@ func (s *Server) parseTools(f *fields) *toolset {
 }
 
 // toolsOf reads a list of tools; nil: there is none.
-func toolsOf(v json.RawMessage, each func(t *toolset, at string, raw json.RawMessage)) *toolset {
+func toolsOf(v json.RawMessage, each func(t *toolset, at string, raw json.RawMessage) *apiError) (*toolset, *apiError) {
 	if v == nil || emptyValue(v) {
-		return nil
+		return nil, nil
 	}
 	if v[0] != '[' {
-		panic(refusal(invalid("tools", "'tools' must be a list.")))
+		return nil, invalid("tools", "'tools' must be a list.")
 	}
 	t := &toolset{known: map[string]toolcall.Tool{}}
-	elements("tools", "functions", v, maxTools, func(i int, raw json.RawMessage) { each(t, "tools["+itoa(i)+"]", raw) })
-	return t
+	return t, elements("tools", "functions", v, maxTools, func(i int, raw json.RawMessage) *apiError { return each(t, "tools["+itoa(i)+"]", raw) })
 }
 
 // callable are the functions that may be called, nil if none may.
@@ -93,12 +97,12 @@ func (t *toolset) callable() *toolset {
 }
 
 // choose applies a tool_choice: auto, none, required (any), or function with a name.
-func (t *toolset) choose(how, name string) *toolset {
+func (t *toolset) choose(how, name string) (*toolset, *apiError) {
 	if t == nil || len(t.list) == 0 {
 		if how != "" && how != "none" && how != "auto" {
-			panic(refusal(invalid("tool_choice", "'tool_choice' needs 'tools'.")))
+			return nil, invalid("tool_choice", "'tool_choice' needs 'tools'.")
 		}
-		return nil
+		return nil, nil
 	}
 	switch how {
 	case "", "auto":
@@ -108,30 +112,30 @@ func (t *toolset) choose(how, name string) *toolset {
 		t.forced = true
 	case "function":
 		if _, ok := t.known[name]; !ok {
-			panic(refusal(invalid("tool_choice", "'tool_choice' names %.60q, which is not among 'tools'.", name)))
+			return nil, invalid("tool_choice", "'tool_choice' names %.60q, which is not among 'tools'.", name)
 		}
 		t.forced, t.single, t.only = true, true, name
 	default:
-		panic(refusal(invalid("tool_choice", "'tool_choice' must be none, auto, required, or {\"type\": \"function\", \"function\": {\"name\": ...}}.")))
+		return nil, invalid("tool_choice", "'tool_choice' must be none, auto, required, or {\"type\": \"function\", \"function\": {\"name\": ...}}.")
 	}
-	return t
+	return t, nil
 }
 
 // add takes a function, whose place in the request is at.
-func (t *toolset) add(at string, x tool) {
+func (t *toolset) add(at string, x tool) *apiError {
 	name := x.Name
 	if name == "" || len(name) > maxToolName || strings.ContainsFunc(name, func(r rune) bool {
 		return !(r == '_' || r == '-' || r == '.' || r == ':' || r == '/' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z')
 	}) {
-		panic(refusal(invalid(at+".name", "'%s.name' must be 1 to %d letters, digits, or one of _-.:/.", at, maxToolName)))
+		return invalid(at+".name", "'%s.name' must be 1 to %d letters, digits, or one of _-.:/.", at, maxToolName)
 	}
 	if _, twice := t.known[name]; twice {
-		panic(refusal(invalid(at+".name", "'tools' name %q twice.", name)))
+		return invalid(at+".name", "'tools' name %q twice.", name)
 	}
 	if isNull(x.Parameters) {
 		x.Parameters = nil
 	} else if x.Parameters[0] != '{' {
-		panic(refusal(invalid(at+".parameters", "'%s.parameters' must be a JSON schema, an object.", at)))
+		return invalid(at+".parameters", "'%s.parameters' must be a JSON schema, an object.", at)
 	}
 	known := toolcall.Tool{}
 	if x.Parameters != nil {
@@ -139,6 +143,7 @@ func (t *toolset) add(at string, x tool) {
 	}
 	t.known[name] = known
 	t.list = append(t.list, x)
+	return nil
 }
 
 // show writes the tools as templates know them, where they did not come so.

@@ -136,19 +136,19 @@ func hashed(text string, n int) string {
 }
 
 // decodeCalls checks the tool_calls of an assistant's message; nil: none.
-func decodeCalls(at string, v json.RawMessage, lim Limits) json.RawMessage {
+func decodeCalls(at string, v json.RawMessage, lim Limits) (json.RawMessage, *apiError) {
 	if isNull(v) || emptyValue(v) {
-		return nil
+		return nil, nil
 	}
 	if v[0] != '[' {
-		panic(refusal(invalid(at, "'%s' must be a list.", at)))
+		return nil, invalid(at, "'%s' must be a list.", at)
 	}
-	elements(at, "calls", v, lim.Parts, func(i int, raw json.RawMessage) {
+	return v, elements(at, "calls", v, lim.Parts, func(i int, raw json.RawMessage) *apiError {
 		here := at + "[" + itoa(i) + "]"
 		var c sentCall
 		if raw[0] != '{' || unmarshal(raw, &c) != nil || c.Function.Name == "" {
-			panic(refusal(invalid(here, "'%s' must be {\"id\", \"type\": \"function\", \"function\": {\"name\", \"arguments\"}}.", here)))
+			return invalid(here, "'%s' must be {\"id\", \"type\": \"function\", \"function\": {\"name\", \"arguments\"}}.", here)
 		}
+		return nil
 	})
-	return v
 }
