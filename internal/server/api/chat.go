@@ -59,7 +59,9 @@ func (s *Server) chatOf(ctx context.Context, f *fields) (*generation, *apiError)
 		object += ".chunk"
 	}
 	g.head = s.newHead("chatcmpl-", object, g.model)
-	g.shape = chatShape{s, g}
+	g.newEncoder = func(r *run, out *Stream) encoder {
+		return newOpenAIEncoder(r, out, func(d delta) any { return s.chatChunk(g, d) }, func(choices []delta, u usage) any { return s.chatBody(g, choices, u) })
+	}
 	return g, nil
 }
 
@@ -196,12 +198,6 @@ func merged(list []Message) (out []Message) {
 	return out
 }
 
-// chatShape writes chat.completion objects.
-type chatShape struct {
-	s *Server
-	g *generation
-}
-
 type chatDelta struct {
 	Role      string      `json:"role,omitempty"`
 	Content   *string     `json:"content,omitempty"`
@@ -217,7 +213,8 @@ type chatChunkChoice struct {
 	StopReason   any           `json:"stop_reason,omitempty"`
 }
 
-func (c chatShape) chunk(d delta) chunkBody {
+// chatChunk is a choice of a chat.completion.chunk.
+func (s *Server) chatChunk(g *generation, d delta) chatChunkChoice {
 	out := chatChunkChoice{Index: d.index, FinishReason: orNil(d.finish), StopReason: d.reason}
 	if d.first {
 		out.Delta.Role = "assistant"
@@ -230,9 +227,9 @@ func (c chatShape) chunk(d delta) chunkBody {
 		out.Delta.ToolCalls = append(out.Delta.ToolCalls, CallDelta{c.index, c.toolCall()})
 	}
 	if len(d.tokens) > 0 {
-		out.Logprobs = c.s.chatLogprobs(c.g, d.tokens)
+		out.Logprobs = s.chatLogprobs(g, d.tokens)
 	}
-	return chunkBody{head: c.g.head, Choices: []any{out}}
+	return out
 }
 
 type chatMessage struct {
@@ -257,13 +254,14 @@ type chatCompletion struct {
 	Usage   usage        `json:"usage"`
 }
 
-func (c chatShape) whole(choices []delta, u usage) any {
+// chatBody is a chat.completion.
+func (s *Server) chatBody(g *generation, choices []delta, u usage) any {
 	body := struct {
 		head
 		Choices []chatChoice `json:"choices"`
 		Usage   usage        `json:"usage"`
 		Figures *figures     `json:"metrics,omitempty"`
-	}{head: c.g.head, Usage: u, Figures: u.figures}
+	}{head: g.head, Usage: u, Figures: u.figures}
 	for _, d := range choices {
 		m := chatMessage{Role: "assistant", Content: &d.text, Reasoning: d.thought}
 		for _, c := range d.calls {
@@ -272,7 +270,7 @@ func (c chatShape) whole(choices []delta, u usage) any {
 		if len(d.calls) > 0 && d.text == "" {
 			m.Content = nil
 		}
-		body.Choices = append(body.Choices, chatChoice{d.index, m, c.s.chatLogprobs(c.g, d.tokens), d.finish, d.reason})
+		body.Choices = append(body.Choices, chatChoice{d.index, m, s.chatLogprobs(g, d.tokens), d.finish, d.reason})
 	}
 	return body
 }

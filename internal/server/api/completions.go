@@ -84,7 +84,9 @@ func (s *Server) completionOf(ctx context.Context, f *fields) (*generation, *api
 		return nil, e
 	}
 	g.head = s.newHead("cmpl-", "text_completion", g.model)
-	g.shape = completionShape{s, g}
+	g.newEncoder = func(r *run, out *Stream) encoder {
+		return newOpenAIEncoder(r, out, func(d delta) any { return s.completionChoice(g, d) }, func(choices []delta, u usage) any { return s.completionBody(g, choices, u) })
+	}
 	return g, nil
 }
 
@@ -145,53 +147,26 @@ func (s *Server) decodePrompts(ctx context.Context, v json.RawMessage, special *
 // answerEcho returns the prompts alone (echo with max_tokens 0). The metrics count them as those
 // of any answer, but for a first token: there is none.
 func (s *Server) answerEcho(w http.ResponseWriter, g *generation) {
-	var whole []delta
-	var u usage
-	r := &run{generation: g, server: s, began: time.Now()}
-	for i, p := range g.prompts {
-		text := p.text
-		if text == "" {
-			text = s.tok.Decode(p.ids, !g.keepSpecial)
+	g.eachUsage = false
+	r := &run{generation: g, server: s, began: time.Now(), promptOnly: true}
+	var out *Stream
+	if g.stream {
+		out = NewStream(w, s.cfg.Limits.WriteTimeout)
+	}
+	enc := g.newEncoder(r, out)
+	for i := range len(g.prompts) * g.n {
+		p := g.prompts[i/g.n]
+		if p.text == "" {
+			p.text = s.tok.Decode(p.ids, !g.keepSpecial)
 		}
-		u.PromptTokens += len(p.ids)
-		for k := range g.n {
-			whole = append(whole, delta{index: i*g.n + k, text: text, first: true, finish: FinishLength})
-			r.choices = append(r.choices, &choice{finish: FinishLength})
-			r.tallied(Event{}, len(r.choices)-1, 0, true)
-		}
+		r.choices = append(r.choices, &choice{finish: FinishLength})
+		r.tallied(Event{}, i, 0, true)
+		enc.delta(delta{index: i, text: p.text, first: true, finish: FinishLength})
 	}
 	r.count()
-	u.TotalTokens = u.PromptTokens
-	if !g.stream {
-		s.writeJSON(w, http.StatusOK, g.shape.whole(whole, u))
-		return
+	if enc.end(); !g.stream {
+		s.writeJSON(w, http.StatusOK, enc.body())
 	}
-	out := newSSE(w, s.cfg.Limits.WriteTimeout)
-	chunks := make([]chunkBody, 0, len(whole)+1)
-	for _, d := range whole {
-		c := g.shape.chunk(d)
-		if g.includeUsage {
-			c.Usage = nullUsage
-		}
-		chunks = append(chunks, c)
-	}
-	if g.includeUsage {
-		last := chunkBody{head: g.head, Choices: []any{}}
-		last.Usage, _ = json.Marshal(u)
-		chunks = append(chunks, last)
-	}
-	for _, c := range chunks {
-		if out.data(c); out.err != nil {
-			return
-		}
-	}
-	out.done()
-}
-
-// completionShape writes text_completion objects.
-type completionShape struct {
-	s *Server
-	g *generation
 }
 
 type completionChoice struct {
@@ -202,16 +177,12 @@ type completionChoice struct {
 	StopReason   any                 `json:"stop_reason,omitempty"`
 }
 
-func (c completionShape) choice(d delta) completionChoice {
+func (s *Server) completionChoice(g *generation, d delta) completionChoice {
 	out := completionChoice{Index: d.index, Text: d.text, FinishReason: orNil(d.finish), StopReason: d.reason}
 	if len(d.tokens) > 0 || d.first {
-		out.Logprobs = c.s.completionLogprobs(c.g, d.tokens)
+		out.Logprobs = s.completionLogprobs(g, d.tokens)
 	}
 	return out
-}
-
-func (c completionShape) chunk(d delta) chunkBody {
-	return chunkBody{head: c.g.head, Choices: []any{c.choice(d)}}
 }
 
 type completionBody struct {
@@ -220,16 +191,17 @@ type completionBody struct {
 	Usage   usage              `json:"usage"`
 }
 
-func (c completionShape) whole(choices []delta, u usage) any {
+// completionBody is a text_completion.
+func (s *Server) completionBody(g *generation, choices []delta, u usage) any {
 	body := struct {
 		head
 		Choices []completionChoice `json:"choices"`
 		Usage   usage              `json:"usage"`
 		Figures *figures           `json:"metrics,omitempty"`
-	}{head: c.g.head, Usage: u, Figures: u.figures}
+	}{head: g.head, Usage: u, Figures: u.figures}
 	for _, d := range choices {
 		d.first = true
-		body.Choices = append(body.Choices, c.choice(d))
+		body.Choices = append(body.Choices, s.completionChoice(g, d))
 	}
 	return body
 }

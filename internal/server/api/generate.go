@@ -27,23 +27,29 @@ type generation struct {
 	echo           bool
 	promptLogprobs int // -1: none
 	discard        bool
-	shape          shape
-	tools          *toolset // of a chat; nil: none
-	thinking       thinking // of a chat
+	newEncoder     func(r *run, out *Stream) encoder
+	resume         func(r *run, out *Stream, after int) resumable // nil: the events have no numbers
+	tools          *toolset                                       // of a chat; nil: none
+	thinking       thinking                                       // of a chat
 	response       *responseRequest
-	frames         func() framer // of a protocol that is not OpenAI's chunks; nil: it is
-	lines          bool          // a stream is a JSON object a line, not server-sent events
-	stopsInAnswer  bool          // stop strings are searched in what follows the thought
+	stopsInAnswer  bool // stop strings are searched in what follows the thought
 }
 
-// framer puts deltas into another protocol's words: the events of a stream, and the whole
-// that they add up to. Where nobody reads the stream, out is nil.
-type framer interface {
-	delta(out *sse, r *run, d delta)
-	alive(out *sse, r *run) // nothing was sent for a while
-	end(out *sse, r *run)
-	failed(out *sse, r *run, e *apiError)
-	whole(r *run) any // after the end
+// encoder writes an answer in the words of one protocol: as the events of a stream, or as one
+// body. For a body the stream is nil. It belongs to one goroutine.
+type encoder interface {
+	delta(d delta)    // what an event of the engine adds to a choice
+	keepAlive()       // nothing was sent for a while
+	end()             // all choices have ended
+	fail(e *apiError) // the answer ends here
+	body() any        // the whole answer, after end
+}
+
+// resumable is an encoder whose events have numbers, so that a client can take up a stream.
+type resumable interface {
+	encoder
+	// endAs ends the stream with the state in which a response is kept.
+	endAs(k KeptResponse)
 }
 
 // head is the same on a response and on all chunks of a stream.
@@ -53,12 +59,6 @@ type head struct {
 	Created           int64  `json:"created"`
 	Model             string `json:"model"`
 	SystemFingerprint string `json:"system_fingerprint,omitempty"`
-}
-
-// shape puts deltas into the words of one endpoint.
-type shape interface {
-	chunk(d delta) chunkBody
-	whole(choices []delta, u usage) any
 }
 
 // usage counts tokens: of each prompt once, of all choices together.

@@ -56,7 +56,7 @@ func (s *Server) decodeMessagesBody(ctx context.Context, body []byte) (*generati
 			words.raw["response_format"], words.spelled["response_format"] = format, "output_config.format"
 		}
 	}
-	g := &generation{params: s.parseParams(words), promptLogprobs: -1, stopsInAnswer: true, frames: func() framer { return &messageFramer{} }}
+	g := &generation{params: s.parseParams(words), promptLogprobs: -1, stopsInAnswer: true, newEncoder: func(r *run, out *Stream) encoder { return &messageEncoder{r: r, out: newSSE(out)} }}
 	f.fail(words.err)
 	f.fail(s.checkModel(&g.params))
 	c := s.messagesTalk(f)

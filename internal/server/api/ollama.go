@@ -37,9 +37,9 @@ func (s *Server) decodeOllama(ctx context.Context, body []byte, shape *ollamaSha
 	if e != nil {
 		return nil, e
 	}
-	stream, raw := true, false
+	streaming, raw := true, false
 	f.str("model", &shape.model, 512)
-	f.boolean("stream", &stream)
+	f.boolean("stream", &streaming)
 	f.boolean("raw", &raw)
 	for _, name := range [...]string{"keep_alive", "context", "truncate", "shift"} { // they change nothing of an answer
 		f.read[name] = true
@@ -56,7 +56,7 @@ func (s *Server) decodeOllama(ctx context.Context, body []byte, shape *ollamaSha
 		return nil, f.err
 	}
 	shape.model = s.ollamaName(shape.model)
-	req := &fields{raw: map[string]json.RawMessage{"model": mustJSON(shape.model), "stream": mustJSON(stream)}, read: map[string]bool{}, spelled: map[string]string{},
+	req := &fields{raw: map[string]json.RawMessage{"model": mustJSON(shape.model), "stream": mustJSON(streaming)}, read: map[string]bool{}, spelled: map[string]string{},
 		stops: manyStops, hottest: math.MaxFloat32}
 	ignored, e := ollamaOptions(f.get("options"), req)
 	if e != nil {
@@ -86,7 +86,9 @@ func (s *Server) decodeOllama(ctx context.Context, body []byte, shape *ollamaSha
 	if f.err != nil {
 		return nil, f.err
 	}
-	g.frames, g.lines = func() framer { return &ollamaFramer{ollamaShape: *shape} }, true
+	g.newEncoder = func(r *run, out *Stream) encoder {
+		return &ollamaEncoder{ollamaShape: *shape, r: r, out: newNDJSON(out)}
+	}
 	return g, nil
 }
 
@@ -186,16 +188,18 @@ func (o ollamaShape) line(text, thought string, calls []ollamaCall) *ollamaLine 
 	return l
 }
 
-// ollamaFramer makes one answer: the lines of its stream, and the whole of it.
-type ollamaFramer struct {
+// ollamaEncoder makes one answer, as the lines of a stream or as one body.
+type ollamaEncoder struct {
 	ollamaShape
+	r             *run
+	out           ndjson
 	text, thought strings.Builder
 	calls         []ollamaCall
 	first         time.Time // when something was there to show
 	last          delta
 }
 
-func (o *ollamaFramer) delta(out *sse, _ *run, d delta) {
+func (o *ollamaEncoder) delta(d delta) {
 	if o.first.IsZero() {
 		o.first = time.Now()
 	}
@@ -213,14 +217,14 @@ func (o *ollamaFramer) delta(out *sse, _ *run, d delta) {
 		}
 	}
 	if d.text != "" || d.thought != "" {
-		out.line(o.line(d.text, d.thought, nil))
+		o.out.line(o.line(d.text, d.thought, nil))
 	}
 }
 
-// alive is a delta without text: Ollama's clients add it to what they have.
-func (o *ollamaFramer) alive(out *sse, _ *run) { out.line(o.line("", "", nil)) }
+// keepAlive sends a delta without text: Ollama's clients add it to what they have.
+func (o *ollamaEncoder) keepAlive() { o.out.line(o.line("", "", nil)) }
 
-func (o *ollamaFramer) end(out *sse, r *run) {
+func (o *ollamaEncoder) end() {
 	for i := range o.calls {
 		if f := &o.calls[i].Function; len(f.Arguments) == 0 {
 			f.Arguments = json.RawMessage("{}")
@@ -229,21 +233,21 @@ func (o *ollamaFramer) end(out *sse, r *run) {
 		}
 	}
 	if len(o.calls) > 0 {
-		out.line(o.line("", "", o.calls))
+		o.out.line(o.line("", "", o.calls))
 	}
-	out.line(o.ends(o.line("", "", nil), r))
+	o.out.line(o.ends(o.line("", "", nil)))
 }
 
-func (o *ollamaFramer) whole(r *run) any {
-	return o.ends(o.line(o.text.String(), o.thought.String(), o.calls), r)
+func (o *ollamaEncoder) body() any {
+	return o.ends(o.line(o.text.String(), o.thought.String(), o.calls))
 }
 
-func (o *ollamaFramer) failed(out *sse, _ *run, e *apiError) { out.line(ollamaError(e)) }
+func (o *ollamaEncoder) fail(e *apiError) { o.out.line(ollamaError(e)) }
 
 // ends completes the last object. A stop string ends a sequence before the engine has its
 // timings: then they are those of what was shown.
-func (o *ollamaFramer) ends(l *ollamaLine, r *run) *ollamaLine {
-	now, u := time.Now(), r.usage()
+func (o *ollamaEncoder) ends(l *ollamaLine) *ollamaLine {
+	now, u := time.Now(), o.r.usage()
 	t := &ollamaTimes{Total: now.Sub(o.began), PromptCount: u.PromptTokens, Count: u.CompletionTokens, PromptTime: o.first.Sub(o.began), Time: now.Sub(o.first)}
 	if x := o.last.timings; x != nil {
 		t.PromptTime, t.Time = x.Prefill, x.Decode

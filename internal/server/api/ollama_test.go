@@ -8,7 +8,7 @@ import (
 )
 
 // lines of a stream, each a JSON object.
-func ndjson(t *testing.T, raw string) (out []M) {
+func readLines(t *testing.T, raw string) (out []M) {
 	t.Helper()
 	for line := range strings.Lines(raw) {
 		var m M
@@ -43,7 +43,7 @@ func TestOllama(t *testing.T) {
 			if a.status != 200 {
 				t.Fatal(a.raw)
 			}
-			objects, kind := ndjson(t, a.raw), "application/x-ndjson"
+			objects, kind := readLines(t, a.raw), "application/x-ndjson"
 			if c.lines == 0 {
 				c.lines, kind = 1, "application/json"
 			}
@@ -96,7 +96,7 @@ func TestOllama(t *testing.T) {
 		return []Event{{Token: tokHello}, {Token: NoToken, Finish: FinishError, Err: ErrFailed{Code: "x", Message: "broken"}}}
 	}
 	a = ask(t, "POST", url+"/api/chat", "", `{"model":"fake/model","messages":[{"role":"user","content":"x"}]}`)
-	if o := ndjson(t, a.raw); len(o) != 2 || !strings.Contains(o[1]["error"].(string), "broken") {
+	if o := readLines(t, a.raw); len(o) != 2 || !strings.Contains(o[1]["error"].(string), "broken") {
 		t.Errorf("a stream that fails: %s", a.raw)
 	}
 }
@@ -119,7 +119,7 @@ func TestOllamaTools(t *testing.T) {
 			t.Errorf("the template saw %+v", seen)
 		}
 		text, thought, calls := "", "", []any{}
-		for _, o := range ndjson(t, a.raw) {
+		for _, o := range readLines(t, a.raw) {
 			m := o["message"].(M)
 			text += m["content"].(string)
 			if s, ok := m["thinking"].(string); ok {

@@ -69,7 +69,7 @@ func TestOllamaModels(t *testing.T) {
 		}
 	}
 	a := requestAs(t, "POST", url+"/api/pull", `{"model":"fake/model:latest"}`, nil)
-	if lines := ndjson(t, a.raw); a.header.Get("Content-Type") != "application/x-ndjson" || len(lines) != 2 || lines[1]["status"] != "success" {
+	if lines := readLines(t, a.raw); a.header.Get("Content-Type") != "application/x-ndjson" || len(lines) != 2 || lines[1]["status"] != "success" {
 		t.Error(a.raw)
 	}
 	if a := requestAs(t, "POST", url+"/api/pull", `{"name":"alias","stream":false}`, nil); a.raw != "{\"status\":\"success\"}\n" {

@@ -19,7 +19,7 @@ func (f *flushes) Flush() { f.n++ }
 // their own.
 func TestTokensOfOneStep(t *testing.T) {
 	w := &flushes{ResponseRecorder: httptest.NewRecorder()}
-	out := newSSE(w, time.Minute)
+	out := newSSE(NewStream(w, time.Minute))
 	out.data(1)
 	if out.data(2); w.n != 2 {
 		t.Errorf("%d packets of two events", w.n)

@@ -5,20 +5,20 @@ import (
 	"time"
 )
 
-// reader watches how long the writes of a stream wait for its client. tell hears when
-// one has waited for after, and when it has ended.
-type reader struct {
-	after time.Duration
-	tell  func(unread bool)
+// slowReader watches how long the writes of a stream wait for its client. It calls notify when
+// one has waited for after, and when that write has ended.
+type slowReader struct {
+	after  time.Duration
+	notify func(unread bool)
 
-	mu      sync.Mutex
-	timer   *time.Timer
-	writing bool
-	told    bool
+	mu       sync.Mutex
+	timer    *time.Timer
+	writing  bool
+	notified bool
 }
 
-// begin and end stand around a write; a nil reader does nothing.
-func (r *reader) begin() {
+// begin and end stand around a write; a nil slowReader does nothing.
+func (r *slowReader) begin() {
 	if r == nil {
 		return
 	}
@@ -32,7 +32,7 @@ func (r *reader) begin() {
 	r.timer.Reset(r.after)
 }
 
-func (r *reader) end() {
+func (r *slowReader) end() {
 	if r == nil {
 		return
 	}
@@ -40,22 +40,23 @@ func (r *reader) end() {
 	defer r.mu.Unlock()
 	r.writing = false
 	r.timer.Stop()
-	if r.told {
-		r.told = false
-		r.tell(false)
+	if r.notified {
+		r.notified = false
+		r.notify(false)
 	}
 }
 
-func (r *reader) late() {
+func (r *slowReader) late() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.writing && !r.told {
-		r.told = true
-		r.tell(true)
+	if r.writing && !r.notified {
+		r.notified = true
+		r.notify(true)
 	}
 }
 
-// unread tells the engine of every sequence of the run that is not at its end.
+// unread tells the engine that the client does not read (yes) or reads again, for every sequence
+// that has not ended.
 func (r *run) unread(yes bool) {
 	for i, c := range r.choices {
 		if c.finish == "" || !yes {

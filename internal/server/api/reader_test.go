@@ -41,7 +41,7 @@ func TestUnreadStreamIsTold(t *testing.T) {
 // A write that ends in time tells nothing, also when the timer of it is late.
 func TestReaderTellsOnlyOfAWriteUnderWay(t *testing.T) {
 	var told []bool
-	r := &reader{after: time.Hour, tell: func(yes bool) { told = append(told, yes) }}
+	r := &slowReader{after: time.Hour, notify: func(yes bool) { told = append(told, yes) }}
 	r.begin()
 	r.end()
 	r.late()

@@ -185,7 +185,13 @@ func (s *Server) parseResponse(f *fields) *generation {
 		Text: responseText{Format: json.RawMessage(`{"type":"text"}`)}}}
 	words := f.as(responsesWords)
 	q.text(f, words)
-	g := &generation{params: s.parseParams(words), promptLogprobs: -1, response: q, frames: func() framer { return &responseFramer{after: -1} }}
+	g := &generation{params: s.parseParams(words), promptLogprobs: -1, response: q,
+		newEncoder: func(r *run, out *Stream) encoder { return &responseEncoder{r: r, out: newSSE(out), after: -1} },
+		resume: func(r *run, out *Stream, after int) resumable {
+			e := &responseEncoder{r: r, out: newSSE(out), after: after}
+			e.begin()
+			return e
+		}}
 	f.fail(words.err)
 	for _, name := range [...]string{"conversation", "prompt"} {
 		if v := f.get(name); v != nil && !emptyValue(v) {

@@ -260,7 +260,7 @@ func (s *Server) panicked(w *response, r *http.Request, sc *scope, p any) {
 		w.Header().Del("Content-Length")
 		s.writeError(w, e, sc.accepted)
 	case strings.HasPrefix(w.Header().Get("Content-Type"), "text/event-stream"):
-		out := newSSE(w, s.cfg.Limits.WriteTimeout)
+		out := newSSE(NewStream(w, s.cfg.Limits.WriteTimeout))
 		out.started = true
 		out.data(e)
 	default:

@@ -206,7 +206,7 @@ func TestPanics(t *testing.T) {
 	add("/early", func(http.ResponseWriter, *http.Request) { panic("secret detail") })
 	add("/accepted", func(_ http.ResponseWriter, r *http.Request) { scopeOf(r).accepted = true; panic("secret detail") })
 	add("/streaming", func(w http.ResponseWriter, _ *http.Request) {
-		out := newSSE(w, s.cfg.Limits.WriteTimeout)
+		out := newSSE(NewStream(w, s.cfg.Limits.WriteTimeout))
 		out.data(M{})
 		panic("secret detail")
 	})

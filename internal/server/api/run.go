@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -22,17 +21,17 @@ import (
 // the goroutines: close cancels and waits for them.
 type run struct {
 	*generation
-	server  *Server
-	framer  framer // nil: OpenAI's chunks
-	choices []*choice
-	cancel  []context.CancelFunc
-	open    int // choices without a finish
-	queue   queue
-	readers sync.WaitGroup
-	began   time.Time
-	failure string // what became of unfinished choices: abort, error
-	tally   tally
-	span    *tracing.Request
+	server     *Server
+	choices    []*choice
+	cancel     []context.CancelFunc
+	open       int // choices without a finish
+	queue      queue
+	readers    sync.WaitGroup
+	began      time.Time
+	promptOnly bool   // the prompts are the answer: the engine has no work
+	failure    string // what became of unfinished choices: abort, error
+	tally      tally
+	span       *tracing.Request
 }
 
 // arrival is an event of one choice; closed says that none follows.
@@ -42,25 +41,25 @@ type arrival struct {
 	closed bool
 }
 
-// queue is an unbounded list with a bell; what bounds it is max_tokens.
+// queue is a list that notifies its reader; max_tokens bounds it.
 type queue struct {
-	mu    sync.Mutex
-	items []arrival
-	bell  chan struct{}
+	mu     sync.Mutex
+	items  []arrival
+	notify chan struct{}
 }
 
-func (q *queue) put(a arrival) {
+func (q *queue) enqueue(a arrival) {
 	q.mu.Lock()
 	q.items = append(q.items, a)
 	q.mu.Unlock()
 	select {
-	case q.bell <- struct{}{}:
+	case q.notify <- struct{}{}:
 	default:
 	}
 }
 
-// take returns all that has arrived.
-func (q *queue) take(into []arrival) []arrival {
+// dequeue returns all that has arrived.
+func (q *queue) dequeue(into []arrival) []arrival {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	into = append(into[:0], q.items...)
@@ -71,8 +70,7 @@ func (q *queue) take(into []arrival) []arrival {
 
 // start submits every choice of every prompt. If one is refused, none stays.
 func (s *Server) start(ctx context.Context, r *http.Request, g *generation) (*run, error) {
-	run := &run{generation: g, server: s, queue: queue{bell: make(chan struct{}, 1)}, began: time.Now(), failure: "abort", span: scopeOf(r).span}
-	run.frame()
+	run := &run{generation: g, server: s, queue: queue{notify: make(chan struct{}, 1)}, began: time.Now(), failure: "abort", span: scopeOf(r).span}
 	for i, p := range g.prompts {
 		for k := range g.n {
 			index := i*g.n + k
@@ -94,12 +92,6 @@ func (s *Server) start(ctx context.Context, r *http.Request, g *generation) (*ru
 		}
 	}
 	return run, nil
-}
-
-func (r *run) frame() {
-	if r.frames != nil {
-		r.framer = r.frames()
-	}
 }
 
 func (g *generation) sequenceID(index int) string { return g.head.ID + "-" + strconv.Itoa(index) }
@@ -151,12 +143,12 @@ func (r *run) read(ctx context.Context, index, promptTokens int, events <-chan E
 		select {
 		case ev, ok := <-events:
 			if !ok || n > limit {
-				r.queue.put(arrival{choice: index, closed: true})
+				r.queue.enqueue(arrival{choice: index, closed: true})
 				return
 			}
 			timer.Event(&ev)
 			r.trace(&told, ev)
-			r.queue.put(arrival{choice: index, event: ev})
+			r.queue.enqueue(arrival{choice: index, event: ev})
 		case <-ctx.Done():
 			return
 		}
@@ -189,11 +181,11 @@ func (r *run) wait(ctx context.Context, into []arrival, idle time.Duration) ([]a
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		if into = r.queue.take(into); len(into) > 0 {
+		if into = r.queue.dequeue(into); len(into) > 0 {
 			return into, nil
 		}
 		select {
-		case <-r.queue.bell:
+		case <-r.queue.notify:
 		case <-ctx.Done():
 		case <-timer.C:
 			return nil, errIdle
@@ -288,10 +280,10 @@ func (r *run) usage() usage {
 			u.Completion.Rejected += d.Drafted - d.Accepted
 			u.Completion.Steps += d.Rows
 		}
-		if len(r.choices) == 1 {
+		if len(r.choices) == 1 && !r.promptOnly {
 			u.figures = r.draftMetrics(&c.drafts)
 		}
-		if f := r.server.cfg.CacheBytes; f != nil {
+		if f := r.server.cfg.CacheBytes; f != nil && !r.promptOnly {
 			bytes, full := f(r.policy, len(r.prompts[i/r.n].ids), c.tokens)
 			u.KVBytes, u.KVBytesFull = u.KVBytes+bytes, u.KVBytesFull+full
 		}
@@ -311,7 +303,8 @@ func (r *run) close() {
 
 // collect answers with one body.
 func (s *Server) collect(ctx context.Context, w http.ResponseWriter, run *run) {
-	whole, err := run.all(ctx)
+	enc := run.newEncoder(run, nil)
+	err := run.play(ctx, enc, nil, time.Hour)
 	switch {
 	case errors.Is(err, context.Canceled): // nobody is there to read
 		s.log.Info("api: client left", "id", run.head.ID)
@@ -320,54 +313,50 @@ func (s *Server) collect(ctx context.Context, w http.ResponseWriter, run *run) {
 		s.log.Warn("api: request failed", "id", run.head.ID, "err", err)
 		s.writeError(w, asAPIError(err), true)
 	default:
-		s.writeJSON(w, http.StatusOK, run.whole(whole))
+		s.writeJSON(w, http.StatusOK, enc.body())
 	}
 }
 
-// whole is the body of an answer.
-func (r *run) whole(choices []delta) any {
-	if r.framer == nil {
-		return r.shape.whole(r.best(choices), r.usage())
-	}
-	r.framer.end(nil, r)
-	return r.framer.whole(r)
-}
-
-// all waits for the end of every choice and returns each as one delta.
-func (r *run) all(ctx context.Context) ([]delta, error) {
-	whole, texts := make([]delta, len(r.choices)), make([]strings.Builder, len(r.choices))
+// play passes the deltas of every choice to an encoder until all have ended. out is the
+// encoder's stream; idle is how long it may be silent.
+func (r *run) play(ctx context.Context, enc encoder, out *Stream, idle time.Duration) error {
 	var batch []arrival
 	for r.open > 0 {
 		var err error
-		if batch, err = r.wait(ctx, batch, time.Hour); errors.Is(err, errIdle) {
+		batch, err = r.wait(ctx, batch, idle)
+		if errors.Is(err, errIdle) {
+			enc.keepAlive()
+			if err := out.failure(); err != nil {
+				return err
+			}
 			continue
-		} else if err != nil {
-			return nil, err
 		}
-		for _, a := range batch {
-			d, show, err := r.accept(a)
-			if err != nil {
-				return nil, err
-			}
-			if r.framer != nil {
-				if show {
-					r.framer.delta(nil, r, d)
-				}
-				continue
-			}
-			t := &whole[a.choice]
-			texts[a.choice].WriteString(d.text)
-			t.add(d)
-			if d.finish != "" {
-				t.finish, t.reason = d.finish, d.reason
-			}
+		if err != nil {
+			return err
+		}
+		out.hold()
+		err = r.encode(enc, out, batch)
+		if out.release(); err != nil {
+			return err
 		}
 	}
-	for i := range whole {
-		whole[i].index, whole[i].text = i, texts[i].String()
-	}
-	return whole, nil
+	enc.end()
+	return out.failure()
 }
 
-// nullUsage is sent on the chunks before the one with the usage.
-var nullUsage = json.RawMessage("null")
+// encode passes on what has arrived.
+func (r *run) encode(enc encoder, out *Stream, batch []arrival) error {
+	for _, a := range batch {
+		d, show, err := r.accept(a)
+		if err != nil {
+			return err
+		}
+		if !show {
+			continue
+		}
+		if enc.delta(d); out.failure() != nil {
+			return out.failure()
+		}
+	}
+	return nil
+}

@@ -8,107 +8,134 @@ import (
 	"time"
 )
 
-// sse writes server-sent events, each flushed unless more are at hand, and each under its own
-// write deadline: a reader that takes longer for one chunk is cut off, however long the stream as
-// a whole may be.
-type sse struct {
-	w       http.ResponseWriter
-	rc      *http.ResponseController
-	timeout time.Duration
-	started bool
-	reader  *reader // nil: nobody asks
-	lines   bool    // JSON objects, one a line, instead of events
-	held    bool    // what is written waits for release
-	waits   bool    // something does
-	err     error   // the first; nothing is written after it
+// Stream writes an answer piece by piece. It flushes each piece unless more are at hand, and
+// gives each its own write deadline: a client that takes longer to read one is cut off, however
+// long the whole stream lasts. A nil stream writes nothing: nobody reads it.
+type Stream struct {
+	w           http.ResponseWriter
+	rc          *http.ResponseController
+	timeout     time.Duration
+	contentType string
+	started     bool
+	watch       *slowReader // nil: nobody needs to know
+	held        bool        // pieces wait for release
+	waits       bool        // at least one does
+	err         error       // the first; nothing is written after it
 }
 
-func newSSE(w http.ResponseWriter, timeout time.Duration) *sse {
-	return &sse{w: w, rc: http.NewResponseController(w), timeout: timeout}
+func NewStream(w http.ResponseWriter, timeout time.Duration) *Stream {
+	return &Stream{w: w, rc: http.NewResponseController(w), timeout: timeout}
 }
+
+// errWrite means that the client reads no more.
+type errWrite struct{ error }
 
 // failure is the first error, if any.
-func (e *sse) failure() error {
-	if e == nil || e.err == nil {
+func (s *Stream) failure() error {
+	if s == nil || s.err == nil {
 		return nil
 	}
-	return errWrite{e.err}
+	return errWrite{s.err}
 }
 
-func (e *sse) data(v any) { e.event("", v) }
+// value sends v between two texts. Its JSON ends with the only newline that it holds.
+func (s *Stream) value(before string, v any, after string) {
+	if s == nil {
+		return
+	}
+	body, err := marshal(v)
+	if err != nil && s.err == nil {
+		s.err = err
+	}
+	s.send(before + string(body) + after)
+}
 
-func (e *sse) event(id string, v any) {
+func (s *Stream) send(text string) {
+	if s == nil || s.err != nil {
+		return
+	}
+	if !s.started {
+		s.started = true
+		h := s.w.Header()
+		h.Set("Content-Type", s.contentType)
+		h.Set("Cache-Control", "no-cache")
+		h.Set("X-Accel-Buffering", "no") // nginx must not collect chunks
+		s.w.WriteHeader(http.StatusOK)
+	}
+	s.timed(func() error {
+		_, err := io.WriteString(s.w, text)
+		if s.waits = s.held; err == nil && !s.held {
+			err = s.rc.Flush()
+		}
+		return err
+	})
+}
+
+// hold keeps pieces until release: several tokens of one step make one packet.
+func (s *Stream) hold() {
+	if s != nil {
+		s.held = true
+	}
+}
+
+// release flushes what hold has kept.
+func (s *Stream) release() {
+	if s == nil {
+		return
+	}
+	if s.held = false; s.waits && s.err == nil {
+		s.waits = false
+		s.timed(s.rc.Flush)
+	}
+}
+
+func (s *Stream) timed(write func() error) {
+	_ = s.rc.SetWriteDeadline(time.Now().Add(s.timeout)) // unsupported only by test recorders
+	s.watch.begin()
+	defer s.watch.end()
+	s.err = write()
+}
+
+// sse writes a stream as server-sent events.
+type sse struct{ *Stream }
+
+func newSSE(s *Stream) sse {
+	if s != nil {
+		s.contentType = "text/event-stream; charset=utf-8"
+	}
+	return sse{s}
+}
+
+func (e sse) data(v any) { e.event("", v) }
+
+// event sends v with an id, which clients send back to take up a stream; "" sends none.
+func (e sse) event(id string, v any) {
 	if id != "" {
 		id = "id: " + id + "\n"
 	}
 	e.value(id+"data: ", v, "\n")
 }
 
-// named is an event with a type; without anybody who reads, it is none.
-func (e *sse) named(event string, v any) { e.value("event: "+event+"\ndata: ", v, "\n") }
+// named sends v as an event of a type.
+func (e sse) named(event string, v any) { e.value("event: "+event+"\ndata: ", v, "\n") }
 
-// line is an object of a stream of lines; without anybody who reads, it is none.
-func (e *sse) line(v any) { e.value("", v, "") }
+// comment keeps proxies and client timeouts quiet; clients ignore it.
+func (e sse) comment(text string) { e.send(": " + text + "\n\n") }
 
-// value is sent between what stands before and after it; its JSON ends with the only newline
-// that it holds.
-func (e *sse) value(before string, v any, after string) {
-	if e == nil {
-		return
+// done ends a stream of OpenAI's.
+func (e sse) done() { e.send("data: [DONE]\n\n") }
+
+// ndjson writes a stream as JSON objects, one a line.
+type ndjson struct{ *Stream }
+
+func newNDJSON(s *Stream) ndjson {
+	if s != nil {
+		s.contentType = "application/x-ndjson"
 	}
-	body, err := marshal(v)
-	if err != nil && e.err == nil {
-		e.err = err
-	}
-	e.send(before + string(body) + after)
+	return ndjson{s}
 }
 
-// comment keeps proxies and client timeouts quiet; clients ignore it. A stream of lines has none.
-func (e *sse) comment(text string) { e.send(": " + text + "\n\n") }
-
-func (e *sse) done() { e.send("data: [DONE]\n\n") }
-
-func (e *sse) send(text string) {
-	if e.err != nil {
-		return
-	}
-	if !e.started {
-		e.started = true
-		h := e.w.Header()
-		h.Set("Content-Type", "text/event-stream; charset=utf-8")
-		if e.lines {
-			h.Set("Content-Type", "application/x-ndjson")
-		}
-		h.Set("Cache-Control", "no-cache")
-		h.Set("X-Accel-Buffering", "no") // nginx must not collect chunks
-		e.w.WriteHeader(http.StatusOK)
-	}
-	e.timed(func() error {
-		_, err := io.WriteString(e.w, text)
-		if e.waits = e.held; err == nil && !e.held {
-			err = e.rc.Flush()
-		}
-		return err
-	})
-}
-
-// hold begins events that are sent together: several tokens of one step are one packet.
-func (e *sse) hold() { e.held = true }
-
-// release sends them.
-func (e *sse) release() {
-	if e.held = false; e.waits && e.err == nil {
-		e.waits = false
-		e.timed(e.rc.Flush)
-	}
-}
-
-func (e *sse) timed(write func() error) {
-	_ = e.rc.SetWriteDeadline(time.Now().Add(e.timeout)) // unsupported only by test recorders
-	e.reader.begin()
-	defer e.reader.end()
-	e.err = write()
-}
+func (n ndjson) line(v any) { n.value("", v, "") }
 
 // marshal is json.Marshal that leaves <, > and & as they are.
 func marshal(v any) ([]byte, error) {

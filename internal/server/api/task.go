@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -122,74 +123,60 @@ type TaskDelta struct {
 // the events it has accepted, so every replay of a log yields the same. It
 // belongs to one goroutine.
 type Replay struct {
-	run   *run
-	texts []strings.Builder
-	whole []delta
-	out   *sse // of a response whose events somebody reads
-}
-
-// Stream has the events of a response written to out, those after a number; call it before
-// the first Accept.
-func (r *Replay) Stream(out *EventStream, after int) error {
-	f, ok := r.run.framer.(*responseFramer)
-	if !ok {
-		return fmt.Errorf("api: a task of this endpoint has no events")
-	}
-	r.out, f.after = out.out, after
-	f.begin(r.out, r.run)
-	return r.out.failure()
-}
-
-// End writes the last event of a response: how it is kept.
-func (r *Replay) End(k KeptResponse) error {
-	f := r.run.framer.(*responseFramer)
-	if k.Result == nil {
-		f.close(r.out, r.run, "incomplete")
-		v := r.run.response.echo
-		v.Status, v.Output = k.Status, append(v.Output, f.items...)
-		if k.Status == "failed" {
-			v.Error = &responseError{k.Code, k.Message}
-		}
-		f.event(r.out, "response."+k.Status, map[string]any{"response": v})
-	} else {
-		f.event(r.out, "response."+f.finish(r.out, r.run), map[string]any{"response": k.Result})
-	}
-	return r.out.failure()
+	run    *run
+	enc    encoder
+	events resumable // enc, where a client reads the events of a response
+	out    *Stream
 }
 
 // Replay starts from nothing.
 func (t *Task) Replay() *Replay {
 	r := &Replay{run: &run{generation: t.gen, server: t.server}}
-	r.run.frame()
 	for i := range t.Choices() {
 		r.run.choices = append(r.run.choices, t.server.newChoice(t.gen, i))
 	}
-	r.texts, r.whole = make([]strings.Builder, t.Choices()), make([]delta, t.Choices())
+	r.enc = t.gen.newEncoder(r.run, nil)
 	return r
+}
+
+// Stream writes the events of a response to out, those after a number. Call it before the
+// first Accept.
+func (r *Replay) Stream(out *EventStream, after int) error {
+	if r.run.resume == nil {
+		return errors.New("api: the events of this endpoint have no numbers; only those of responses have")
+	}
+	r.out = out.out.Stream
+	r.events = r.run.resume(r.run, r.out, after)
+	r.enc = r.events
+	return r.out.failure()
+}
+
+// End writes the last event of a response, after Stream: how it is kept.
+func (r *Replay) End(k KeptResponse) error {
+	if r.events == nil {
+		return errors.New("api: End without Stream")
+	}
+	r.events.endAs(k)
+	return r.out.failure()
 }
 
 // Accept applies an event of a choice. An error means that the choice failed.
 func (r *Replay) Accept(choice int, e Event) (TaskDelta, error) {
-	if choice < 0 || choice >= len(r.whole) {
-		return TaskDelta{}, fmt.Errorf("api: an event of choice %d, there are %d", choice, len(r.whole))
+	if choice < 0 || choice >= len(r.run.choices) {
+		return TaskDelta{}, fmt.Errorf("api: an event of choice %d, there are %d", choice, len(r.run.choices))
 	}
-	before := r.run.choices[choice].tokens
+	c := r.run.choices[choice]
+	before := c.tokens
 	d, show, err := r.run.apply(arrival{choice: choice, event: e})
 	if err != nil {
 		return TaskDelta{}, err
 	}
-	if r.run.framer != nil && show {
-		if r.run.framer.delta(r.out, r.run, d); r.out.failure() != nil {
+	if show {
+		if r.enc.delta(d); r.out.failure() != nil {
 			return TaskDelta{}, r.out.failure()
 		}
 	}
-	w := &r.whole[choice]
-	r.texts[choice].WriteString(d.text)
-	w.add(d)
-	if d.finish != "" {
-		w.finish, w.reason = d.finish, d.reason
-	}
-	return TaskDelta{Text: d.text, Finish: r.run.choices[choice].finish, Emitted: r.run.choices[choice].tokens > before}, nil
+	return TaskDelta{Text: d.text, Finish: c.finish, Emitted: c.tokens > before}, nil
 }
 
 // Begin starts an attempt: the events accepted before it come from a log, those after it from
@@ -217,13 +204,13 @@ func (r *Replay) Tokens(choice int) int { return r.run.choices[choice].tokens }
 
 // Result is the body of the response, once every choice is done.
 func (r *Replay) Result() (json.RawMessage, error) {
-	for i := range r.whole {
+	for i := range r.run.choices {
 		if !r.Done(i) {
 			return nil, fmt.Errorf("api: choice %d of a task is not done", i)
 		}
-		r.whole[i].index, r.whole[i].text = i, r.texts[i].String()
 	}
-	b, err := marshal(r.run.whole(r.whole))
+	r.enc.end()
+	b, err := marshal(r.enc.body())
 	if err != nil {
 		return nil, err
 	}
@@ -277,11 +264,11 @@ func ErrorStatus(err error) (status int, body json.RawMessage) {
 }
 
 // EventStream writes server-sent events, each under the server's write deadline.
-type EventStream struct{ out *sse }
+type EventStream struct{ out sse }
 
 // NewEventStream begins with the first event or comment.
 func (s *Server) NewEventStream(w http.ResponseWriter) *EventStream {
-	return &EventStream{newSSE(w, s.cfg.Limits.WriteTimeout)}
+	return &EventStream{newSSE(NewStream(w, s.cfg.Limits.WriteTimeout))}
 }
 
 // Data sends v as one event with an id, which a browser's EventSource sends back

@@ -56,8 +56,10 @@ type message struct {
 	Usage        messageUsage `json:"usage"`
 }
 
-// messageFramer makes one message: the events of its stream, and the whole of it.
-type messageFramer struct {
+// messageEncoder makes one message, as the events of a stream or as one body.
+type messageEncoder struct {
+	r      *run
+	out    sse
 	begun  bool
 	blocks []block
 	open   bool // the last of them
@@ -65,12 +67,12 @@ type messageFramer struct {
 	last   delta
 }
 
-func (m *messageFramer) message(r *run, content []block) message {
-	return message{ID: r.head.ID, Type: "message", Role: "assistant", Model: r.head.Model, Content: content, Usage: asMessageUsage(r.usage())}
+func (m *messageEncoder) message(content []block) message {
+	return message{ID: m.r.head.ID, Type: "message", Role: "assistant", Model: m.r.head.Model, Content: content, Usage: asMessageUsage(m.r.usage())}
 }
 
-func (m *messageFramer) whole(r *run) any {
-	out := m.message(r, m.blocks)
+func (m *messageEncoder) body() any {
+	out := m.message(m.blocks)
 	if len(m.blocks) == 0 {
 		out.Content = []block{{Type: "text", Text: new(string)}}
 	}
@@ -94,38 +96,38 @@ func stopReason(d delta) (reason, sequence *string) {
 }
 
 // begin sends the first event.
-func (m *messageFramer) begin(out *sse, r *run) {
+func (m *messageEncoder) begin() {
 	if m.begun {
 		return
 	}
 	m.begun = true
-	msg := m.message(r, []block{})
+	msg := m.message([]block{})
 	msg.Usage.Output = 0
-	out.named("message_start", map[string]any{"type": "message_start", "message": msg})
+	m.out.named("message_start", map[string]any{"type": "message_start", "message": msg})
 }
 
-// alive is Anthropic's ping, which like theirs follows the first event.
-func (m *messageFramer) alive(out *sse, r *run) {
-	m.begin(out, r)
-	out.named("ping", map[string]any{"type": "ping"})
+// keepAlive sends Anthropic's ping, which like theirs follows the first event.
+func (m *messageEncoder) keepAlive() {
+	m.begin()
+	m.out.named("ping", map[string]any{"type": "ping"})
 }
 
-func (m *messageFramer) delta(out *sse, r *run, d delta) {
-	m.begin(out, r)
+func (m *messageEncoder) delta(d delta) {
+	m.begin()
 	if d.thought != "" {
-		m.piece(out, block{Type: "thinking", Thinking: new(string), Signature: new(string)}, d.thought, map[string]string{"type": "thinking_delta", "thinking": d.thought})
+		m.piece(block{Type: "thinking", Thinking: new(string), Signature: new(string)}, d.thought, map[string]string{"type": "thinking_delta", "thinking": d.thought})
 	}
 	text := func(s string) {
-		m.piece(out, block{Type: "text", Text: new(string)}, s, map[string]string{"type": "text_delta", "text": s})
+		m.piece(block{Type: "text", Text: new(string)}, s, map[string]string{"type": "text_delta", "text": s})
 	}
 	d.inOrder(text, func(c madeCall) {
 		b, args := block{Type: "tool_use"}, string(c.arguments)
 		if c.name != "" {
-			m.close(out)
+			m.close()
 			input := json.RawMessage("{}")
 			b.ID, b.Name, b.Input = c.id, c.name, &input
 		}
-		m.piece(out, b, args, map[string]string{"type": "input_json_delta", "partial_json": args})
+		m.piece(b, args, map[string]string{"type": "input_json_delta", "partial_json": args})
 	})
 	if d.finish != "" {
 		m.last = d
@@ -133,22 +135,22 @@ func (m *messageFramer) delta(out *sse, r *run, d delta) {
 }
 
 // piece adds to the block that is open, or opens one.
-func (m *messageFramer) piece(out *sse, b block, text string, d map[string]string) {
+func (m *messageEncoder) piece(b block, text string, d map[string]string) {
 	n := len(m.blocks) - 1
 	if !m.open || m.blocks[n].Type != b.Type {
-		m.close(out)
+		m.close()
 		m.open, m.blocks, m.text = true, append(m.blocks, b), nil
 		n++
-		out.named("content_block_start", map[string]any{"type": "content_block_start", "index": n, "content_block": b})
+		m.out.named("content_block_start", map[string]any{"type": "content_block_start", "index": n, "content_block": b})
 	}
 	m.text = append(m.text, text...)
 	if text != "" {
-		out.named("content_block_delta", map[string]any{"type": "content_block_delta", "index": n, "delta": d})
+		m.out.named("content_block_delta", map[string]any{"type": "content_block_delta", "index": n, "delta": d})
 	}
 }
 
 // close ends the block that is open.
-func (m *messageFramer) close(out *sse) {
+func (m *messageEncoder) close() {
 	if !m.open {
 		return
 	}
@@ -158,7 +160,7 @@ func (m *messageFramer) close(out *sse) {
 	switch b.Type {
 	case "thinking":
 		b.Thinking = &text
-		out.named("content_block_delta", map[string]any{"type": "content_block_delta", "index": n, "delta": map[string]string{"type": "signature_delta", "signature": ""}})
+		m.out.named("content_block_delta", map[string]any{"type": "content_block_delta", "index": n, "delta": map[string]string{"type": "signature_delta", "signature": ""}})
 	case "text":
 		b.Text = &text
 	default:
@@ -168,16 +170,16 @@ func (m *messageFramer) close(out *sse) {
 			*b = block{Type: "text", Text: &text}
 		}
 	}
-	out.named("content_block_stop", map[string]any{"type": "content_block_stop", "index": n})
+	m.out.named("content_block_stop", map[string]any{"type": "content_block_stop", "index": n})
 }
 
-func (m *messageFramer) end(out *sse, r *run) {
-	m.close(out)
+func (m *messageEncoder) end() {
+	m.close()
 	reason, sequence := stopReason(m.last)
-	out.named("message_delta", map[string]any{"type": "message_delta", "delta": map[string]any{"stop_reason": reason, "stop_sequence": sequence}, "usage": asMessageUsage(r.usage())})
-	out.named("message_stop", map[string]any{"type": "message_stop"})
+	m.out.named("message_delta", map[string]any{"type": "message_delta", "delta": map[string]any{"stop_reason": reason, "stop_sequence": sequence}, "usage": asMessageUsage(m.r.usage())})
+	m.out.named("message_stop", map[string]any{"type": "message_stop"})
 }
 
-func (m *messageFramer) failed(out *sse, _ *run, e *apiError) {
-	out.named("error", messageError(e))
+func (m *messageEncoder) fail(e *apiError) {
+	m.out.named("error", messageError(e))
 }
