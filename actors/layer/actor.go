@@ -46,7 +46,7 @@ type advanced struct {
 type pass struct {
 	layer    *Actor
 	run      *Run
-	schedule []*Stage
+	schedule *Schedule
 	at       int // the exchange that is under way; -1: none yet
 	sent     time.Time
 	compute  func() // the executor's
@@ -106,27 +106,26 @@ func (a *Actor) newPass() *pass {
 		a.root.Send(a.self, &p.advanced)
 	}
 	p.compute = p.next
-	p.begin = func() { p.schedule[p.at].start(p.run.Batch, p.run.Group, p.arrived) }
+	p.begin = func() { p.schedule.exchanges[p.at].start(p.run.Batch, p.run.Group, p.arrived) }
 	return p
 }
 
 // next unpacks what arrived, computes up to the next exchange, and starts that: there is one
 // hand-off a synchronisation. At the end of the schedule the batch goes to the next layer.
 func (p *pass) next() {
-	began, b, from := time.Now(), p.run.Batch, p.at+1
+	began, b, s := time.Now(), p.run.Batch, p.schedule
 	if p.at >= 0 {
-		p.schedule[p.at].unpack(b)
+		s.exchanges[p.at].unpack(b)
 	}
-	for p.at = from; p.at < len(p.schedule) && !p.schedule[p.at].Exchange(); p.at++ {
-	}
-	b.Backend.Run(p.layer.Weights, p.schedule[from:p.at])
-	if p.layer.Weights.Kind().Input && p.at == len(p.schedule) {
+	p.at++
+	b.Backend.Run(p.layer.Weights, s.runs[p.at])
+	if p.layer.Weights.Kind().Input && p.at == len(s.exchanges) {
 		b.leave()
 	}
 	p.sent = time.Now()
 	b.Compute += p.sent.Sub(began)
 	switch a := p.layer; {
-	case p.at < len(p.schedule):
+	case p.at < len(s.exchanges):
 		a.Term.Await(b, p.run.Group, p.begin)
 	case a.Next != nil:
 		a.root.Send(a.Next, p.run)

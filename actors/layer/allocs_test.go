@@ -43,7 +43,7 @@ func TestDecodeAllocatesNothing(t *testing.T) {
 			if sequences == 0 {
 				sequences, pool, start = 1, many, 2*tensor.RunSlots+9
 			}
-			b := NewBatch(d, sequences, layout, pool)
+			b := newBatch(d, sequences, layout, pool)
 			var segments []Segment
 			for i := range sequences {
 				segments = append(segments, Segment{Seq: uint64(i), Cache: OwnedCache{filled(t, arena, d, layout, start), 0.2, nil}, N: 1, Start: start})

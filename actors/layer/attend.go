@@ -88,9 +88,9 @@ func (w *Weights) attend(index int, b *Processor) {
 	a := &b.attention
 	a.w, a.index = w, index
 	a.entries, a.prompts, a.puts, a.reads = a.entries[:0], a.prompts[:0], a.puts[:0], a.reads[:0]
-	for i := range b.Segments {
-		s := &b.Segments[i]
-		h := b.heads(s, b.Rank)
+	for i := range b.batch.Segments {
+		s := &b.batch.Segments[i]
+		h := b.batch.heads(s, b.batch.Rank)
 		for head := h.Lo; head < h.Hi; head++ {
 			t := attendTask{s, head, 0, s.N}
 			if !s.Prefill {
@@ -111,7 +111,7 @@ func (w *Weights) attend(index int, b *Processor) {
 		b.Pool.Run(n, a.read)
 		began := time.Now()
 		b.Pool.Run(len(a.entries)+len(a.prompts), a.observe)
-		b.Observed += time.Since(began)
+		b.batch.Observed += time.Since(began)
 	}
 }
 
@@ -172,7 +172,7 @@ func (a *attention) rotateKeys(t attendTask) {
 // rotate norms and rotates some heads of the task's rows of QKV.
 func (a *attention) rotate(t attendTask, first, heads int, norm []float32) {
 	b, d := a.b, a.b.Dims
-	ld, half, hd := b.qkvWidth(), d.HeadDim/2, d.HeadDim
+	ld, half, hd := b.Dims.qkvWidth(), d.HeadDim/2, d.HeadDim
 	for row := t.s.First + t.first; row < t.s.First+t.first+t.n; row++ {
 		cos, sin := b.Cos[a.w.Rope][row*half:(row+1)*half], b.Sin[a.w.Rope][row*half:(row+1)*half]
 		for h := first; h < first+heads; h++ {
@@ -187,10 +187,10 @@ func (a *attention) rotate(t attendTask, first, heads int, norm []float32) {
 func (a *attention) put(t attendTask) {
 	b := a.b
 	if a.w.Later {
-		a.putRows(a.index, t, b.KV[b.kvColumn(a.index-a.swiftKV.First):], b.kvWidth())
+		a.putRows(a.index, t, b.KV[b.batch.kvColumn(a.index-a.swiftKV.First):], b.batch.kvWidth())
 		return
 	}
-	a.putRows(a.index, t, b.QKV[b.Dims.qCols():], b.qkvWidth())
+	a.putRows(a.index, t, b.QKV[b.Dims.qCols():], b.Dims.qkvWidth())
 }
 
 // after is a block that the task behind a decode task will read, if that is known before its
@@ -229,7 +229,7 @@ func (a *attention) decode(t attendTask, after []byte) {
 func (a *attention) rows(t attendTask) (q, out []float32) {
 	d, row := a.b.Dims, t.s.First+t.first
 	at := t.head * d.group() * d.HeadDim
-	return a.b.QKV[row*a.b.qkvWidth()+at:], a.b.Attn[row*d.qCols()+at:]
+	return a.b.QKV[row*a.b.Dims.qkvWidth()+at:], a.b.Attn[row*d.qCols()+at:]
 }
 
 // prefill is attention of a block of prompt rows, whose queries are not rotated yet.
@@ -239,7 +239,7 @@ func (a *attention) prefill(t attendTask) {
 	sc := scratch.Get().(*tensor.AttnScratch)
 	defer scratch.Put(sc)
 	q, out := a.rows(t)
-	tensor.AttendCausal(out, d.qCols(), q, a.b.qkvWidth(), t.n, t.s.Start+t.first, a.w.Window, d.group(), d.scale(), a.b.Layout, t.s.Cache.Blocks(a.index, t.head), sc)
+	tensor.AttendCausal(out, d.qCols(), q, a.b.Dims.qkvWidth(), t.n, t.s.Start+t.first, a.w.Window, d.group(), d.scale(), a.b.Layout, t.s.Cache.Blocks(a.index, t.head), sc)
 	a.attended(t)
 }
 
@@ -253,7 +253,7 @@ func (a *attention) attended(t attendTask) {
 // attend is attention of decode rows, behind which the block after is prefetched.
 func (a *attention) attend(t attendTask, causal bool, after []byte) {
 	defer a.attended(t)
-	d, ld, pos := a.b.Dims, a.b.qkvWidth(), t.s.Start+t.first
+	d, ld, pos := a.b.Dims, a.b.Dims.qkvWidth(), t.s.Start+t.first
 	width, g, scale := d.group()*d.HeadDim, d.group(), d.scale()
 	sc := scratch.Get().(*tensor.AttnScratch)
 	defer scratch.Put(sc)
@@ -278,5 +278,5 @@ func (a *attention) show(t attendTask) {
 		return
 	}
 	q, _ := a.rows(t)
-	t.s.Cache.Observe(a.index, t.head, t.s.Start+t.first, t.n, q, a.b.qkvWidth())
+	t.s.Cache.Observe(a.index, t.head, t.s.Start+t.first, t.n, q, a.b.Dims.qkvWidth())
 }

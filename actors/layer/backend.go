@@ -7,9 +7,9 @@ import "github.com/shoal-llm/shoal/topology"
 // stage, a run of them and an exchange are one call each, and none is made a row or a token.
 // Calls come one at a time, from the socket's executor.
 type Backend interface {
-	// Begin makes room for the step that the batch describes, and turns its positions into
-	// rotations.
-	Begin(rotations []*Rotation)
+	// Begin makes room for the step that b describes, and turns its positions into rotations.
+	// The calls that follow are of this step; what b says of it may change with Leave alone.
+	Begin(b *Batch, rotations []*Rotation)
 	// Leave makes rows, which the batch describes no longer, those of the step one after the
 	// other: their residual stream, rotations, and of decode rows what waits for later layers.
 	Leave(rows []topology.Range)
@@ -17,8 +17,8 @@ type Backend interface {
 	// If the embedding's file was changed by then (model.Tensor.Unchanged), the rows may be
 	// wrong and are filled again, checked: that fails when their bytes are not the model's.
 	Embed(e *Ends, row int, tokens []uint32, checked bool) error
-	// Run computes stages of a layer, none of them an exchange, one after another.
-	Run(l Layer, stages []*Stage)
+	// Run computes operations of a layer, one after another.
+	Run(l Layer, ops []Op)
 	// Pack is the values of tiles, row after row, in to or where there is room; Unpack puts
 	// packed values where tiles are.
 	Pack(to []float32, tiles []Tile) []float32

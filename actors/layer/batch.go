@@ -70,11 +70,11 @@ type Batch struct {
 	decode   int       // rows that are decode rows; the rest are prefill rows
 	maxRows  int
 
-	step      conditions              // of any layer of this step
-	schedules map[conditions][]*Stage // that were needed so far
-	lists     [kinds][2][]*Stage      // of this step: by kind of layer; not the last layer, the last
-	caches    int                     // of SwiftKV's later layers
-	stays     []topology.Range        // leave: rows, as they were
+	step      conditions               // of any layer of this step
+	schedules map[conditions]*Schedule // that were needed so far
+	lists     [kinds][2]*Schedule      // of this step: by kind of layer; not the last layer, the last
+	caches    int                      // of SwiftKV's later layers
+	stays     []topology.Range         // leave: rows, as they were
 
 	rows     []topology.Range // prompt rows that each rank owns, see rowRanges
 	nodes    [][]tensor.Span  // tree nodes of every rank
@@ -94,15 +94,12 @@ type Batch struct {
 	own           own
 }
 
-// newBatch is one for at most maxRows rows, without a backend.
-func newBatch(d Dims, maxRows int) *Batch {
-	b := &Batch{Dims: d, maxRows: maxRows, schedules: map[conditions][]*Stage{}}
+// NewBatch describes steps of at most maxRows rows, which backend computes.
+func NewBatch(d Dims, maxRows int, backend Backend) *Batch {
+	b := &Batch{Dims: d, maxRows: maxRows, Backend: backend, schedules: map[conditions]*Schedule{}}
 	b.addTile = func(t Tile) { b.tiles = append(b.tiles, t) }
 	return b
 }
-
-// MaxRows is the number of rows the batch has room for.
-func (b *Batch) MaxRows() int { return b.maxRows }
 
 // Reset prepares the batch for a step. Segments are put in canonical order and
 // given their rows; rotations, of which there are Dims.Ropes, are those of every position.
@@ -127,13 +124,13 @@ func (b *Batch) Reset(p topology.Placement, rank int, segments []Segment, rotati
 			b.decode = b.T
 		}
 	}
-	if b.T > b.MaxRows() {
-		return fmt.Errorf("layer: step has %d rows, this socket was set up for %d", b.T, b.MaxRows())
+	if b.T > b.maxRows {
+		return fmt.Errorf("layer: step has %d rows, this socket was set up for %d", b.T, b.maxRows)
 	}
 	b.rows = b.rowRanges()
 	b.classify()
 	b.ClearTimes()
-	b.Backend.Begin(rotations)
+	b.Backend.Begin(b, rotations)
 	return nil
 }
 

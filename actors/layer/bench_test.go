@@ -30,7 +30,7 @@ func BenchmarkStep(b *testing.B) {
 	layout := tensor.KVLayout{Type: tensor.BF16, KDim: d.HeadDim, VDim: d.HeadDim}
 	w := randomWeights(b, d, tensor.Q8_0)
 	defer w.Close()
-	batch := NewBatch(d, 1, layout, pool)
+	batch := newBatch(d, 1, layout, pool)
 	store := filled(b, arena, d, layout, 20)
 	defer store.Release()
 	segments := []Segment{{Seq: 1, Cache: OwnedCache{store, 0.2, nil}, N: 1, Start: 20}}

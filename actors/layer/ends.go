@@ -45,7 +45,7 @@ func (b *Processor) Logits(e *Ends, rows []LogitRow, out []float32, vocab int, b
 	if e.Head == nil {
 		return
 	}
-	mine := b.Place.Slices[b.Rank].Vocab
+	mine := b.batch.Place.Slices[b.batch.Rank].Vocab
 	b.Pool.MatMul(out[mine.Lo:], vocab, e.Head, b.final, h, len(rows))
 	parts := max(1, min(b.Pool.Threads()/max(1, len(rows)), mine.Len()/leastLogits))
 	if need := len(rows) * parts; cap(b.bests) < need {

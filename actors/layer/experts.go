@@ -37,23 +37,12 @@ func (e *Experts) weights() []closer {
 	return all
 }
 
-// The stages that experts have in place of gateUp, exchangeFFN and projectDown.
-var (
-	// expertsUp: router, then gate and up of this rank's columns of every chosen expert,
-	// w*SiLU(gate)*up; the same of the shared experts, without a weight.
-	expertsUp = compute("experts-up", FFN, func(w *Weights, b *Processor) { w.Experts.up(b) })
-
-	// exchangeExperts: activations of experts, whole to everybody.
-	exchangeExperts = allGather("exchange-experts", func(b *Batch, rank int, yield func(Tile)) {
-		d := &b.Dims.MoE
-		yield(Tile{ExpertGate, topology.Range{Lo: 0, Hi: b.T * d.PerToken}, b.expertColumns(rank)})
-		yield(Tile{SharedGate, b.all(), b.sharedColumns(rank)})
-	})
-
-	// expertsDown: this rank's rows of Y = shared + the sum over a token's experts, in
-	// their order.
-	expertsDown = compute("experts-down", FFN, func(w *Weights, b *Processor) { w.Experts.down(b) })
-)
+// exchangeExperts gives the activations of experts, whole, to every rank, in place of exchangeFFN.
+var exchangeExperts = allGather("exchange-experts", func(b *Batch, rank int, yield func(Tile)) {
+	d := &b.Dims.MoE
+	yield(Tile{ExpertGate, topology.Range{Lo: 0, Hi: b.T * d.PerToken}, b.expertColumns(rank)})
+	yield(Tile{SharedGate, b.all(), b.sharedColumns(rank)})
+})
 
 // mixture is the state of a batch within a layer with experts. A pair is a token
 // and an expert that it chose; pairs lie in the order of their experts, and within
@@ -111,7 +100,7 @@ func (b *Processor) initMixture(maxRows int) {
 		}
 	}
 	m.activate = func(r0, r1, p0, p1 int) {
-		lo := b.expertColumns(b.Rank).Lo
+		lo := b.batch.expertColumns(b.batch.Rank).Lo
 		for p := p0; p < p1; p++ {
 			gate := m.gate[p*d.FFN+lo+r0 : p*d.FFN+lo+r1]
 			tensor.SiLUMul(gate, gate, m.up[p*d.FFN+lo+r0:p*d.FFN+lo+r1])
@@ -122,14 +111,14 @@ func (b *Processor) initMixture(maxRows int) {
 		}
 	}
 	m.activateShared = func(r0, r1, t0, t1 int) {
-		lo := b.sharedColumns(b.Rank).Lo
+		lo := b.batch.sharedColumns(b.batch.Rank).Lo
 		for t := t0; t < t1; t++ {
 			gate := m.sharedGate[t*d.Shared+lo+r0 : t*d.Shared+lo+r1]
 			tensor.SiLUMul(gate, gate, m.sharedUp[t*d.Shared+lo+r0:t*d.Shared+lo+r1])
 		}
 	}
 	m.combine = func(t int) {
-		own := b.Place.Slices[b.Rank].Down
+		own := b.batch.Place.Slices[b.batch.Rank].Down
 		y := b.Y[t*h+own.Lo : t*h+own.Hi]
 		for j := range k {
 			answer := m.x[int(m.pair[t*k+j])*h+own.Lo:][:len(y)]
@@ -156,7 +145,7 @@ func (b *Batch) part(rank, width int) topology.Range {
 func (m *mixture) reads() bool { return quantizes(m.experts.Gate) }
 
 func (b *Processor) answers() bool {
-	return len(b.Place.Slices) == 1 && quantizes(b.mix.experts.Down)
+	return len(b.batch.Place.Slices) == 1 && quantizes(b.mix.experts.Down)
 }
 
 // quantizes says whether the matrices of a bank multiply quantized blocks.
@@ -169,17 +158,17 @@ func quantizes(of *tensor.Bank) bool {
 func (b *Processor) routeAll(e *Experts) {
 	m, d := &b.mix, &b.Dims.MoE
 	m.experts = e
-	b.Pool.MatMul(m.scores, d.Experts, e.Router, b.Norm, b.Dims.Hidden, b.T)
-	b.each(b.T, m.route)
+	b.Pool.MatMul(m.scores, d.Experts, e.Router, b.Norm, b.Dims.Hidden, b.batch.T)
+	b.each(b.batch.T, m.route)
 	clear(m.first)
-	chosen := m.chosen[:b.T*d.PerToken]
+	chosen := m.chosen[:b.batch.T*d.PerToken]
 	for _, e := range chosen {
 		m.first[e]++
 	}
 	at := int32(0)
 	for e, n := range m.first {
 		if m.first[e], at = at, at+n; n > 0 {
-			b.ExpertsRead++
+			b.batch.ExpertsRead++
 		}
 	}
 	for i, e := range chosen { // in the order of tokens; first[e] becomes the end of e's run
@@ -189,7 +178,7 @@ func (b *Processor) routeAll(e *Experts) {
 	}
 	copy(m.first[1:], m.first) // the ends are the beginnings of the next
 	m.first[0] = 0
-	b.each(b.T, m.pack)
+	b.each(b.batch.T, m.pack)
 }
 
 // runs yields every chosen expert and its pairs [lo, hi).
@@ -216,33 +205,33 @@ func (m *mixture) multiply(pool *tensor.Pool, x []float32, cols int, quantized b
 func (e *Experts) up(b *Processor) {
 	m, d, h := &b.mix, &b.Dims.MoE, b.Dims.Hidden
 	b.routeAll(e)
-	if own := b.expertColumns(b.Rank); own.Len() > 0 {
+	if own := b.batch.expertColumns(b.batch.Rank); own.Len() > 0 {
 		m.runs(func(expert, lo, hi int) {
 			at := lo*d.FFN + own.Lo
 			m.groups = append(m.groups, tensor.Group{Y: m.gate[at:], LdY: d.FFN, W: e.Gate.At(expert), T0: lo, T1: hi, Then: m.activate},
 				tensor.Group{Y: m.up[at:], LdY: d.FFN, W: e.Up.At(expert), T0: lo, T1: hi})
 		})
 		if b.answers() {
-			m.mid = growF(m.mid, b.T*d.PerToken*quantizedFloats(d.FFN))
+			m.mid = growF(m.mid, b.batch.T*d.PerToken*quantizedFloats(d.FFN))
 		}
 		m.multiply(b.Pool, m.x, h, m.reads())
 	}
-	if own := b.sharedColumns(b.Rank); own.Len() > 0 {
+	if own := b.batch.sharedColumns(b.batch.Rank); own.Len() > 0 {
 		b.products = append(b.products, tensor.Product{Y: m.sharedGate[own.Lo:], LdY: d.Shared, W: e.SharedGate, R1: own.Len(), Then: m.activateShared},
 			tensor.Product{Y: m.sharedUp[own.Lo:], LdY: d.Shared, W: e.SharedUp, R1: own.Len()})
-		b.Pool.MatMulMany(b.products, b.Norm, h, b.T)
+		b.Pool.MatMulMany(b.products, b.Norm, h, b.batch.T)
 		b.products = b.products[:0]
 	}
 }
 
 func (e *Experts) down(b *Processor) {
 	m, d, h := &b.mix, &b.Dims.MoE, b.Dims.Hidden
-	own := b.Place.Slices[b.Rank].Down
+	own := b.batch.Place.Slices[b.batch.Rank].Down
 	if own.Len() == 0 {
 		return
 	}
 	if d.Shared > 0 {
-		b.Pool.MatMul(b.Y[own.Lo:], h, e.SharedDown, m.sharedGate, d.Shared, b.T)
+		b.Pool.MatMul(b.Y[own.Lo:], h, e.SharedDown, m.sharedGate, d.Shared, b.batch.T)
 	}
 	m.runs(func(expert, lo, hi int) {
 		m.groups = append(m.groups, tensor.Group{Y: m.x[lo*h+own.Lo:], LdY: h, W: e.Down.At(expert), T0: lo, T1: hi})
@@ -252,5 +241,5 @@ func (e *Experts) down(b *Processor) {
 	} else {
 		m.multiply(b.Pool, m.gate, d.FFN, false)
 	}
-	b.each(b.T, m.combine)
+	b.each(b.batch.T, m.combine)
 }

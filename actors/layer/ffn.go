@@ -9,15 +9,6 @@ import (
 // The feed-forward network, its norm and its residual sum.
 
 var (
-	// normFFN: Norm = RMSNorm(X), all rows.
-	normFFN = compute("norm-ffn", FFN, func(w *Weights, b *Processor) { b.norm(w.FFNNorm) })
-
-	// addNormFFN: X += Y, or with a norm behind attention X += RMSNorm(Y), then normFFN.
-	addNormFFN = compute("add-norm-ffn", FFN, func(w *Weights, b *Processor) { b.addNorm(w, b.all(), b.addNormRow) })
-
-	// gateUp: gate and up of this rank's columns, act(gate)*up, quantized if the step is.
-	gateUp = compute("gate-up", FFN, (*Weights).gateUp)
-
 	// exchangeFFN: activations, whole to everybody.
 	exchangeFFN = allGather("exchange-ffn", func(b *Batch, rank int, yield func(Tile)) {
 		cols := b.Place.Slices[rank].FFN
@@ -26,25 +17,6 @@ var (
 			return
 		}
 		yield(Tile{Gate, b.all(), cols})
-	})
-
-	// projectDown: Y = Wdown . Gate, this rank's output rows of all tokens.
-	projectDown = compute("project-down", FFN, func(w *Weights, b *Processor) {
-		switch y := b.Y[b.Place.Slices[b.Rank].Down.Lo:]; {
-		case w.Down == nil:
-		case b.step.quantized:
-			b.multiplyQuantized(y, w.Down, b.Dims.FFN, b.all())
-		default:
-			b.Pool.MatMul(y, b.Dims.Hidden, w.Down, b.Gate, b.Dims.gateWidth(), b.T)
-		}
-	})
-
-	// projectUnits: the tree nodes of Wdown . Gate over this rank's units, all tokens.
-	projectUnits = compute("project-units", FFN, func(w *Weights, b *Processor) {
-		b.partial = b.partialBuffers(b.Rank)
-		if w.Down != nil {
-			b.Pool.MatMulPartial(b.partial, w.Down, b.Gate[b.Place.Slices[b.Rank].FFN.Lo:], b.Dims.gateWidth(), b.T)
-		}
 	})
 
 	// exchangeDown: columns of Y, whole rows to everybody.
@@ -72,34 +44,24 @@ var (
 	scatterPrompt = sum("scatter-prompt", func(b *Batch, g Group, done func(error)) {
 		b.scatter(g, b.decode, func(rank int) int { return b.rows[rank].Len() }, done)
 	})
-
-	// addFFN: X += Y + bias, or with a norm behind the FFN X += RMSNorm(Y + bias), all rows.
-	addFFN = compute("add-ffn", FFN, func(w *Weights, b *Processor) { w.addFFN(b, b.all()) })
-
-	// addOwnedFFN: the same, rows that this rank owns.
-	addOwnedFFN = compute("add-owned-ffn", FFN, func(w *Weights, b *Processor) {
-		for _, r := range b.owned(b.Rank) {
-			w.addFFN(b, r)
-		}
-	})
 )
 
 func (w *Weights) gateUp(b *Processor) {
 	if w.Gate == nil {
 		return
 	}
-	ld, me := b.Dims.gateWidth(), b.Place.Slices[b.Rank].FFN
+	ld, me := b.Dims.gateWidth(), b.batch.Place.Slices[b.batch.Rank].FFN
 	b.ffn = w
 	b.products = append(b.products, tensor.Product{Y: b.Gate[me.Lo:], LdY: ld, W: w.Gate, R1: me.Len()},
 		tensor.Product{Y: b.Up[me.Lo:], LdY: ld, W: w.Up, R1: me.Len()})
-	alone := b.T*me.Len() < aloneActivations
+	alone := b.batch.T*me.Len() < aloneActivations
 	if !alone {
 		b.products[0].Then = b.activate
 	}
-	b.multiplyNorm(b.all())
+	b.multiplyNorm(b.batch.all())
 	b.products = b.products[:0]
 	if alone {
-		b.activateTile(0, me.Len(), 0, b.T)
+		b.activateTile(0, me.Len(), 0, b.batch.T)
 	}
 }
 
@@ -109,7 +71,7 @@ const aloneActivations = 4096
 
 // activateTile goes on with rows of gate and up, of some tokens.
 func (b *Processor) activateTile(r0, r1, t0, t1 int) {
-	w, ld, me := b.ffn, b.Dims.gateWidth(), b.Place.Slices[b.Rank].FFN
+	w, ld, me := b.ffn, b.Dims.gateWidth(), b.batch.Place.Slices[b.batch.Rank].FFN
 	c := topology.Range{Lo: me.Lo + r0, Hi: me.Lo + r1}
 	addBias(b.Gate[t0*ld:], ld, t1-t0, w.GateBias, c)
 	addBias(b.Up[t0*ld:], ld, t1-t0, w.UpBias, c)
@@ -118,6 +80,29 @@ func (b *Processor) activateTile(r0, r1, t0, t1 int) {
 		w.Activation.Mul(gate, gate, b.Up[t*ld+c.Lo:t*ld+c.Hi])
 	}
 	b.quantize(b.Gate, ld, b.Dims.FFN, topology.Range{Lo: t0, Hi: t1}, c)
+}
+
+func (w *Weights) projectDown(b *Processor) {
+	switch y := b.Y[b.batch.Place.Slices[b.batch.Rank].Down.Lo:]; {
+	case w.Down == nil:
+	case b.batch.step.quantized:
+		b.multiplyQuantized(y, w.Down, b.Dims.FFN, b.batch.all())
+	default:
+		b.Pool.MatMul(y, b.Dims.Hidden, w.Down, b.Gate, b.Dims.gateWidth(), b.batch.T)
+	}
+}
+
+func (w *Weights) projectUnits(b *Processor) {
+	b.partial = b.partialBuffers(b.batch.Rank)
+	if w.Down != nil {
+		b.Pool.MatMulPartial(b.partial, w.Down, b.Gate[b.batch.Place.Slices[b.batch.Rank].FFN.Lo:], b.Dims.gateWidth(), b.batch.T)
+	}
+}
+
+func (w *Weights) addOwnedFFN(b *Processor) {
+	for _, r := range b.batch.owned(b.batch.Rank) {
+		w.addFFN(b, r)
+	}
 }
 
 func (w *Weights) addFFN(b *Processor, rows topology.Range) {
@@ -138,10 +123,10 @@ func (b *Batch) allNodes(units int) [][]tensor.Span {
 }
 
 func (b *Processor) partialBuffers(rank int) [][]float32 {
-	nodes := b.allNodes(tensor.Units(b.Dims.FFN))[rank]
+	nodes := b.batch.allNodes(tensor.Units(b.Dims.FFN))[rank]
 	b.partial = grow(b.partial, len(nodes))
 	for i := range b.partial {
-		b.partial[i] = growF(b.partial[i], b.T*b.Dims.Hidden)
+		b.partial[i] = growF(b.partial[i], b.batch.T*b.Dims.Hidden)
 	}
 	return b.partial
 }

@@ -29,24 +29,8 @@ func (l *Latent) matrices() []*tensor.Weight {
 	return append(append([]*tensor.Weight{l.Down, l.QUp}, l.KUp...), l.VUp...)
 }
 
-// The stages that latent attention has in place of projectQKV, exchangeQKV and attend.
+// The exchanges that latent attention has in place of exchangeQKV.
 var (
-	// projectLatents: the latents of queries and cache, and the shared key: this rank's
-	// rows of the matrix, all tokens.
-	projectLatents = compute("project-latents", Projections, func(w *Weights, b *Processor) {
-		if l := w.Latent; l.Down != nil {
-			b.Pool.MatMul(b.latent.down[b.Place.Slices[b.Rank].K.Lo:], b.Dims.downCols(), l.Down, b.Norm, b.Dims.Hidden, b.T)
-		}
-	})
-
-	// projectOwnLatents: the same with the whole matrix, for the tokens that this rank owns.
-	projectOwnLatents = compute("project-own-latents", Projections, func(w *Weights, b *Processor) {
-		d := b.Dims
-		for _, t := range b.owned(b.Rank) {
-			b.Pool.MatMul(b.latent.down[t.Lo*d.downCols():], d.downCols(), w.Latent.Down, b.Norm[t.Lo*d.Hidden:], d.Hidden, t.Len())
-		}
-	})
-
 	// exchangeLatents: columns of latents, whole rows to everybody.
 	exchangeLatents = allGather("exchange-latents", func(b *Batch, rank int, yield func(Tile)) {
 		yield(Tile{Latents, b.all(), b.Place.Slices[rank].K})
@@ -57,24 +41,15 @@ var (
 		yield(Tile{Latents, b.rows[rank], topology.Range{Lo: 0, Hi: b.Dims.downCols()}})
 	})
 
-	// projectHeads: queries of heads from their latents, absorbed and rotated.
-	projectHeads = compute("project-heads", Projections, func(w *Weights, b *Processor) { w.Latent.projectHeads(b) })
-
 	// exchangeQueries: absorbed queries of the heads of `from` for the attention of `to`.
 	exchangeQueries = allToAll("exchange-queries", func(b *Batch, from, to int, yield func(Tile)) {
 		b.headTiles(QKV, b.Dims.row(), from, to, yield)
 	})
 
-	// attendLatents: cache write, attention of this rank's heads over latents.
-	attendLatents = compute("attend-latents", Attention, func(w *Weights, b *Processor) { w.Latent.attend(w.Index, b) })
-
 	// exchangeMeans: means of latents that `from` found for the heads of `to`.
 	exchangeMeans = allToAll("exchange-means", func(b *Batch, from, to int, yield func(Tile)) {
 		b.headTiles(LatentMeans, b.Dims.Latent.Rank, to, from, yield)
 	})
-
-	// projectValues: values of heads from their means of latents.
-	projectValues = compute("project-values", Projections, func(w *Weights, b *Processor) { w.Latent.projectValues(b) })
 )
 
 // latentBatch are the activations of latent attention. Batch.QKV has the absorbed
@@ -131,10 +106,23 @@ func (b *Batch) latentParts() (parts [2]latentPart, first int) {
 		{topology.Range{Lo: b.decode, Hi: b.T}, me}}, 0
 }
 
+func (l *Latent) projectDown(b *Processor) {
+	if l.Down != nil {
+		b.Pool.MatMul(b.latent.down[b.batch.Place.Slices[b.batch.Rank].K.Lo:], b.Dims.downCols(), l.Down, b.Norm, b.Dims.Hidden, b.batch.T)
+	}
+}
+
+func (l *Latent) projectOwnDown(b *Processor) {
+	d := b.Dims
+	for _, t := range b.batch.owned(b.batch.Rank) {
+		b.Pool.MatMul(b.latent.down[t.Lo*d.downCols():], d.downCols(), l.Down, b.Norm[t.Lo*d.Hidden:], d.Hidden, t.Len())
+	}
+}
+
 func (l *Latent) projectHeads(b *Processor) {
 	d, a := b.Dims, &b.latent
 	a.w = l
-	parts, first := b.latentParts()
+	parts, first := b.batch.latentParts()
 	for _, p := range parts {
 		if p.rows.Len() == 0 || p.units.Len() == 0 {
 			continue
@@ -149,7 +137,7 @@ func (l *Latent) projectHeads(b *Processor) {
 		own := panelRows(heads.Lo*d.HeadDim, heads.Hi*d.HeadDim, l.QUp.Rows)
 		b.Pool.MatMulRows(a.heads[p.rows.Lo*d.qCols()+first*d.HeadDim:], d.qCols(), l.QUp, own.Lo, own.Hi, x[p.rows.Lo*ldx:], ldx, p.rows.Len())
 		at := first + heads.Lo
-		b.Pool.MatMulHeads(b.QKV[p.rows.Lo*b.qkvWidth()+at*d.row():], b.qkvWidth(), d.row(), l.KUp[heads.Lo:heads.Hi],
+		b.Pool.MatMulHeads(b.QKV[p.rows.Lo*b.Dims.qkvWidth()+at*d.row():], b.Dims.qkvWidth(), d.row(), l.KUp[heads.Lo:heads.Hi],
 			a.heads[p.rows.Lo*d.qCols()+at*d.HeadDim:], d.qCols(), d.HeadDim, p.rows.Len())
 		b.each(p.rows.Len(), a.turn)
 	}
@@ -157,7 +145,7 @@ func (l *Latent) projectHeads(b *Processor) {
 
 func (l *Latent) projectValues(b *Processor) {
 	d := b.Dims
-	parts, first := b.latentParts()
+	parts, first := b.batch.latentParts()
 	for _, p := range parts {
 		if p.rows.Len() == 0 || p.units.Len() == 0 {
 			continue
@@ -222,7 +210,7 @@ func (a *latentAttention) init(b *Processor) {
 	a.begin = func(i int) {
 		r := a.long.rows[i]
 		query, part, out := a.rows(r.task)
-		r.begin(b, a.index, 0, part, query[:b.qkvWidth()], a.heads(r.task), out)
+		r.begin(b, a.index, 0, part, query[:b.Dims.qkvWidth()], a.heads(r.task), out)
 	}
 	a.read = func(i int) {
 		if i < len(a.long.pieces) {
@@ -257,12 +245,12 @@ func (a *latentAttention) plan(round int) (more bool) {
 	a.writes, a.reads, a.watches = a.writes[:0], a.reads[:0], a.watches[:0]
 	a.long.reset()
 	defer a.share()
-	for i := range b.Segments {
-		s := &b.Segments[i]
+	for i := range b.batch.Segments {
+		s := &b.batch.Segments[i]
 		if s.Cache == nil || round >= s.N {
 			continue
 		}
-		units := b.heads(s, b.Rank)
+		units := b.batch.heads(s, b.batch.Rank)
 		if !s.Prefill {
 			first, n := 0, s.N
 			if together, _ := s.Cache.Together(a.index, s.Start, s.N); !together {
@@ -327,7 +315,7 @@ func (a *latentAttention) rows(t attendTask) (query, part, out []float32) {
 	if t.s.Prefill {
 		head *= d.group()
 	}
-	query = a.b.QKV[row*a.b.qkvWidth():]
+	query = a.b.QKV[row*a.b.Dims.qkvWidth():]
 	return query, query[head*d.row():], a.b.latent.out[row*d.Heads*d.Latent.Rank+head*d.Latent.Rank:]
 }
 
@@ -338,7 +326,7 @@ func (a *latentAttention) attend(t attendTask) {
 	b, d := a.b, a.b.Dims
 	sc := scratch.Get().(*tensor.AttnScratch)
 	defer scratch.Put(sc)
-	ldq, ldo, scale, pos := b.qkvWidth(), d.Heads*d.Latent.Rank, d.scale(), t.s.Start+t.first
+	ldq, ldo, scale, pos := b.Dims.qkvWidth(), d.Heads*d.Latent.Rank, d.scale(), t.s.Start+t.first
 	q, part, out := a.rows(t)
 	if t.s.Prefill {
 		tensor.AttendCausal(out, ldo, part, ldq, t.n, pos, 0, d.group(), scale, b.Layout, t.s.Cache.Blocks(a.index, 0), sc)
@@ -359,6 +347,6 @@ func (a *latentAttention) attend(t attendTask) {
 
 // show lets the policy see the queries: of a prompt unit by unit, in decode all heads.
 func (a *latentAttention) show(t attendTask) {
-	ld, d := a.b.qkvWidth(), a.b.Dims
+	ld, d := a.b.Dims.qkvWidth(), a.b.Dims
 	t.s.Cache.Observe(a.index, t.head, t.s.Start+t.first, t.n, a.b.QKV[(t.s.First+t.first)*ld+t.head*d.group()*d.row():], ld)
 }

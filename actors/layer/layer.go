@@ -88,7 +88,7 @@ func (w *Weights) Bytes() int64 {
 // norm: Norm = RMSNorm(X).
 func (b *Processor) norm(weight []float32) {
 	b.normWeight = weight
-	b.each(b.T, b.normRow)
+	b.each(b.batch.T, b.normRow)
 }
 
 // addResidual is X += Y, or X += RMSNorm(Y, norm), for some rows.

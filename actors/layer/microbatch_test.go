@@ -144,7 +144,7 @@ func (s *sockets) step(number uint8, seed, prompt int, dt tensor.DType) []*Batch
 		if prompt > 0 {
 			segments = append(segments, Segment{Seq: 100, N: prompt, Prefill: true, Cache: open(tensor.Span{Lo: me.KVHeads.Lo, Hi: me.KVHeads.Hi}, 0, prompt)})
 		}
-		b := NewBatch(s.d, 64, layout, s.pool)
+		b := newBatch(s.d, 64, layout, s.pool)
 		b.Type, b.MicroBatch = dt, number
 		turn := &Rotation{inv: make([]float64, s.d.HeadDim/2)}
 		for i := range turn.inv {

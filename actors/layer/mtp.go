@@ -38,11 +38,11 @@ func (b *Processor) States(e *Ends, rows topology.Range) []float32 {
 
 func (b *Processor) Join(m *MTP, states []float32) {
 	h := b.Dims.Hidden
-	b.pairs = growF(b.pairs, 2*b.T*h)
-	for t := range b.T {
+	b.pairs = growF(b.pairs, 2*b.batch.T*h)
+	for t := range b.batch.T {
 		pair := b.pairs[2*t*h:][:2*h]
 		tensor.RMSNorm(pair[:h], b.X[t*h:(t+1)*h], m.Embed, b.Dims.NormEps)
 		tensor.RMSNorm(pair[h:], states[t*h:(t+1)*h], m.Hidden, b.Dims.NormEps)
 	}
-	b.Pool.MatMul(b.X, h, m.Project, b.pairs, 2*h, b.T)
+	b.Pool.MatMul(b.X, h, m.Project, b.pairs, 2*h, b.batch.T)
 }

@@ -9,9 +9,11 @@ import (
 // Processor is the backend that computes on the processor: the activations that flow through
 // the layers, in memory. Its buffers are reused by every step of the micro-batch.
 type Processor struct {
-	*Batch
-	Layout tensor.KVLayout
-	Pool   *tensor.Pool
+	Dims    Dims
+	maxRows int
+	batch   *Batch // the step in hand, since Begin
+	Layout  tensor.KVLayout
+	Pool    *tensor.Pool
 
 	X    []float32   // (T, Hidden) residual stream, replicated
 	Norm []float32   // (T, Hidden)
@@ -44,20 +46,14 @@ type Processor struct {
 	activate                         func(r0, r1, t0, t1 int)
 }
 
-// NewBatch is a micro-batch on the processor, for at most maxRows rows.
-func NewBatch(d Dims, maxRows int, layout tensor.KVLayout, pool *tensor.Pool) *Batch {
-	return newProcessor(newBatch(d, maxRows), layout, pool).Batch
-}
-
-func newProcessor(batch *Batch, layout tensor.KVLayout, pool *tensor.Pool) *Processor {
-	d, maxRows := batch.Dims, batch.maxRows
+// NewProcessor makes the activations of a micro-batch of at most maxRows rows.
+func NewProcessor(d Dims, maxRows int, layout tensor.KVLayout, pool *tensor.Pool) *Processor {
 	b := &Processor{
-		Batch: batch, Layout: layout, Pool: pool,
+		Dims: d, maxRows: maxRows, Layout: layout, Pool: pool,
 		X: make([]float32, maxRows*d.Hidden), Norm: make([]float32, maxRows*d.Hidden), Y: make([]float32, maxRows*d.Hidden),
-		QKV: make([]float32, maxRows*batch.qkvWidth()), Attn: make([]float32, maxRows*d.attnCols()),
+		QKV: make([]float32, maxRows*d.qkvWidth()), Attn: make([]float32, maxRows*d.attnCols()),
 		Gate: make([]float32, maxRows*d.gateWidth()), Up: make([]float32, maxRows*d.gateWidth()),
 	}
-	batch.Backend = b
 	for range max(1, d.Ropes) {
 		b.Cos, b.Sin = append(b.Cos, make([]float32, maxRows*d.ropeHalf())), append(b.Sin, make([]float32, maxRows*d.ropeHalf()))
 	}
@@ -83,9 +79,11 @@ func newProcessor(batch *Batch, layout tensor.KVLayout, pool *tensor.Pool) *Proc
 	return b
 }
 
-func (b *Processor) Begin(rotations []*Rotation) {
+// Begin implements Backend.
+func (b *Processor) Begin(batch *Batch, rotations []*Rotation) {
+	b.batch = batch
 	half := b.Dims.ropeHalf()
-	for _, s := range b.Segments {
+	for _, s := range b.batch.Segments {
 		for i := range s.N {
 			r := s.First + i
 			for j, turn := range rotations {
@@ -93,25 +91,25 @@ func (b *Processor) Begin(rotations []*Rotation) {
 			}
 		}
 	}
-	if b.step.quantized {
+	if b.batch.step.quantized {
 		b.roomQuantized()
 	}
 }
 
-// Run implements Backend. It counts the time of stages, with a look at the clock for each
+// Run implements Backend. It counts the time of operations, with a look at the clock for each
 // part.
-func (b *Processor) Run(l Layer, stages []*Stage) {
-	w, began, before := l.(*Weights), time.Now(), b.Spent[Projections]+b.Spent[Attention]
-	for i, s := range stages {
-		s.compute(w, b)
-		if i+1 == len(stages) || stages[i+1].Part != s.Part {
+func (b *Processor) Run(l Layer, ops []Op) {
+	w, began, before := l.(*Weights), time.Now(), b.batch.Spent[Projections]+b.batch.Spent[Attention]
+	for i, op := range ops {
+		operations[op](w, b)
+		if i+1 == len(ops) || ops[i+1].Part() != op.Part() {
 			ended := time.Now()
-			b.Spent[s.Part] += ended.Sub(began)
+			b.batch.Spent[op.Part()] += ended.Sub(began)
 			began = ended
 		}
 	}
-	if took := b.Spent[Projections] + b.Spent[Attention] - before; took > 0 {
-		b.own.add(took)
+	if took := b.batch.Spent[Projections] + b.batch.Spent[Attention] - before; took > 0 {
+		b.batch.own.add(took)
 	}
 }
 
@@ -120,9 +118,9 @@ func (b *Processor) Run(l Layer, stages []*Stage) {
 func (b *Processor) matrix(of Activation) (m []float32, ld int) {
 	switch d := &b.Dims; of {
 	case QKV:
-		return b.QKV, b.qkvWidth()
+		return b.QKV, b.Dims.qkvWidth()
 	case LaterKV:
-		return b.KV, b.kvWidth()
+		return b.KV, b.batch.kvWidth()
 	case Attended:
 		return b.Attn, d.attnCols()
 	case Gate:
@@ -170,4 +168,4 @@ func (b *Processor) Unpack(from []float32, tiles []Tile) {
 
 func (b *Processor) Nodes() [][]float32 { return b.partial }
 
-func (b *Processor) Total() []float32 { return b.Y[:b.T*b.Dims.Hidden] }
+func (b *Processor) Total() []float32 { return b.Y[:b.batch.T*b.Dims.Hidden] }

@@ -8,24 +8,11 @@ import (
 // Attention's projections, its norm and its residual sum.
 
 var (
-	// normAttention: Norm = RMSNorm(X), all rows.
-	normAttention = compute("norm-attention", Projections, func(w *Weights, b *Processor) { b.norm(w.AttnNorm) })
-
-	// projectQKV: QKV[t] = Wqkv . Norm[t], this rank's rows of the matrices, all tokens.
-	projectQKV = compute("project-qkv", Projections, (*Weights).projectQKV)
-
-	// projectOwnQKV: the same with whole matrices, for the decode rows that this rank owns,
-	// and of all prompt rows what its heads need.
-	projectOwnQKV = compute("project-own-qkv", Projections, (*Weights).projectOwnQKV)
-
 	// exchangeQKV: columns that `from` computed and the attention of `to` needs.
 	exchangeQKV = exchangeParts("exchange-qkv", 3)
 
 	// exchangeQ: the same of queries alone.
 	exchangeQ = exchangeParts("exchange-q", 1)
-
-	// attend: rotation, cache write, attention of this rank's heads into Attn.
-	attend = compute("attend", Attention, func(w *Weights, b *Processor) { w.attend(w.Index, b) })
 
 	// exchangeAttention: attention outputs, whole to everybody.
 	exchangeAttention = allGather("exchange-attention", func(b *Batch, rank int, yield func(Tile)) {
@@ -50,26 +37,6 @@ var (
 		}
 	})
 
-	// projectOut: Y = Wo . Attn, this rank's output rows of all tokens.
-	projectOut = compute("project-out", Projections, func(w *Weights, b *Processor) {
-		if w.O != nil {
-			me := b.Place.Slices[b.Rank].Out
-			b.multiplyAttention(b.Y[me.Lo:], w.O, b.all())
-			addBias(b.Y, b.Dims.Hidden, b.T, w.OBias, me)
-		}
-	})
-
-	// projectOwnOut: the same with the whole matrix, for the tokens that this rank owns.
-	projectOwnOut = compute("project-own-out", Projections, func(w *Weights, b *Processor) {
-		h := b.Dims.Hidden
-		for _, t := range b.owned(b.Rank) {
-			if t.Len() > 0 {
-				b.multiplyAttention(b.Y[t.Lo*h:], w.O, t)
-				addBias(b.Y[t.Lo*h:], h, t.Len(), w.OBias, topology.Range{Lo: 0, Hi: h})
-			}
-		}
-	})
-
 	// exchangeOut: columns of Y, whole rows to everybody.
 	exchangeOut = allGather("exchange-out", func(b *Batch, rank int, yield func(Tile)) {
 		yield(Tile{Sum, b.all(), b.Place.Slices[rank].Out})
@@ -80,10 +47,6 @@ var (
 		b.ownedTiles(to, Sum, b.Place.Slices[from].Out, yield)
 	})
 
-	// addOwnedAttention: X += Y, or with a norm behind attention X += RMSNorm(Y), rows that this
-	// rank owns.
-	addOwnedAttention = compute("add-owned-attention", Projections, func(w *Weights, b *Processor) { b.addOwned(w.PostAttnNorm) })
-
 	// exchangeResidual: rows of X that a rank owns, to everybody.
 	exchangeResidual = allGather("exchange-residual", func(b *Batch, rank int, yield func(Tile)) {
 		b.ownedTiles(rank, Residual, topology.Range{Lo: 0, Hi: b.Dims.Hidden}, yield)
@@ -91,7 +54,7 @@ var (
 )
 
 // exchangeParts exchanges the first so many of queries, keys and values.
-func exchangeParts(name string, parts int) *Stage {
+func exchangeParts(name string, parts int) *Exchange {
 	return allToAll(name, func(b *Batch, from, to int, yield func(Tile)) {
 		have := b.ownParts(from)
 		for i := range b.Segments {
@@ -105,27 +68,45 @@ func exchangeParts(name string, parts int) *Stage {
 }
 
 func (w *Weights) projectQKV(b *Processor) {
-	me, cols := b.Place.Slices[b.Rank], b.ownParts(b.Rank)
-	b.project(w.Q, within(w.QBias, me.Q), b.all(), topology.Range{Lo: 0, Hi: me.Q.Len()}, cols[0].Lo)
-	b.project(w.K, within(w.KBias, me.K), b.all(), topology.Range{Lo: 0, Hi: me.K.Len()}, cols[1].Lo)
-	b.project(w.V, within(w.VBias, me.V), b.all(), topology.Range{Lo: 0, Hi: me.V.Len()}, cols[2].Lo)
-	b.projectAll(b.all())
+	me, cols := b.batch.Place.Slices[b.batch.Rank], b.batch.ownParts(b.batch.Rank)
+	b.project(w.Q, within(w.QBias, me.Q), b.batch.all(), topology.Range{Lo: 0, Hi: me.Q.Len()}, cols[0].Lo)
+	b.project(w.K, within(w.KBias, me.K), b.batch.all(), topology.Range{Lo: 0, Hi: me.K.Len()}, cols[1].Lo)
+	b.project(w.V, within(w.VBias, me.V), b.batch.all(), topology.Range{Lo: 0, Hi: me.V.Len()}, cols[2].Lo)
+	b.projectAll(b.batch.all())
 }
 
 func (w *Weights) projectOwnQKV(b *Processor) {
 	d := b.Dims
 	q, k, v := 0, d.qCols(), d.qCols()+d.kCols()
-	own, prompts := b.decodeRows(b.Rank), topology.Range{Lo: b.decode, Hi: b.T}
+	own, prompts := b.batch.decodeRows(b.batch.Rank), topology.Range{Lo: b.batch.decode, Hi: b.batch.T}
 	b.project(w.Q, w.QBias, own, topology.Range{Lo: 0, Hi: d.qCols()}, q)
 	b.project(w.K, w.KBias, own, topology.Range{Lo: 0, Hi: d.kCols()}, k)
 	b.project(w.V, w.VBias, own, topology.Range{Lo: 0, Hi: d.kCols()}, v)
 	b.projectAll(own)
-	h := b.headParts(b.Place.Slices[b.Rank].KVHeads)
+	h := b.batch.headParts(b.batch.Place.Slices[b.batch.Rank].KVHeads)
 	rows := func(r topology.Range, base, limit int) topology.Range { return panelRows(r.Lo-base, r.Hi-base, limit) }
 	b.project(w.Q, w.QBias, prompts, rows(h[0], q, d.qCols()), q)
 	b.project(w.K, w.KBias, prompts, rows(h[1], k, d.kCols()), k)
 	b.project(w.V, w.VBias, prompts, rows(h[2], v, d.kCols()), v)
 	b.projectAll(prompts)
+}
+
+func (w *Weights) projectOut(b *Processor) {
+	if w.O != nil {
+		me := b.batch.Place.Slices[b.batch.Rank].Out
+		b.multiplyAttention(b.Y[me.Lo:], w.O, b.batch.all())
+		addBias(b.Y, b.Dims.Hidden, b.batch.T, w.OBias, me)
+	}
+}
+
+func (w *Weights) projectOwnOut(b *Processor) {
+	h := b.Dims.Hidden
+	for _, t := range b.batch.owned(b.batch.Rank) {
+		if t.Len() > 0 {
+			b.multiplyAttention(b.Y[t.Lo*h:], w.O, t)
+			addBias(b.Y[t.Lo*h:], h, t.Len(), w.OBias, topology.Range{Lo: 0, Hi: h})
+		}
+	}
 }
 
 // within is the part of a whole bias that belongs to rows r.
@@ -151,7 +132,7 @@ func (b *Processor) project(m *tensor.Weight, bias []float32, t, out topology.Ra
 	if m == nil || t.Len() == 0 || out.Len() == 0 {
 		return
 	}
-	ld := b.qkvWidth()
+	ld := b.Dims.qkvWidth()
 	b.products = append(b.products, tensor.Product{Y: b.QKV[t.Lo*ld+col:], LdY: ld, W: m, R0: out.Lo, R1: out.Hi})
 	b.biases = append(b.biases, bias)
 }
@@ -170,7 +151,7 @@ func (b *Processor) projectAll(t topology.Range) {
 // multiplyNorm multiplies what was queued by the norms of rows t.
 func (b *Processor) multiplyNorm(t topology.Range) {
 	h := b.Dims.Hidden
-	if b.step.owned {
+	if b.batch.step.owned {
 		ld := quantizedFloats(h)
 		b.Pool.MatMulQuantized(b.products, floatBytes(b.quantized.norm[t.Lo*ld:]), 4*ld, t.Len())
 		return
@@ -181,7 +162,7 @@ func (b *Processor) multiplyNorm(t topology.Range) {
 // multiplyAttention multiplies the attention outputs of rows t by w into y.
 func (b *Processor) multiplyAttention(y []float32, w *tensor.Weight, t topology.Range) {
 	ld := b.Dims.attnCols()
-	if b.step.quantized {
+	if b.batch.step.quantized {
 		b.multiplyQuantized(y, w, ld, t)
 		return
 	}
@@ -204,11 +185,11 @@ func (b *Batch) attentionCols(h topology.Range) topology.Range {
 }
 
 // qkvWidth is the distance between rows of QKV.
-func (b *Batch) qkvWidth() int {
-	if d := b.Dims; d.Latent.Rank > 0 {
+func (d Dims) qkvWidth() int {
+	if d.Latent.Rank > 0 {
 		return d.Heads * d.row()
 	}
-	return stride(b.Dims.qCols() + 2*b.Dims.kCols())
+	return stride(d.qCols() + 2*d.kCols())
 }
 
 // qkvParts are the column ranges of QKV that hold the given query rows, key

@@ -27,25 +27,10 @@ import (
 // below, another synchronisation costs more than the bytes.
 const quantizedRows = 32
 
-var (
-	// normOwnedAttention: RMSNorm of the rows that this rank owns, quantized.
-	normOwnedAttention = compute("norm-owned-attention", Projections, func(w *Weights, b *Processor) { b.normQuantized(w.AttnNorm, b.owned(b.Rank)) })
-
-	// addNormOwnedFFN: addOwnedAttention, then RMSNorm of the same rows, quantized.
-	addNormOwnedFFN = compute("add-norm-owned-ffn", FFN, func(w *Weights, b *Processor) {
-		for _, r := range b.owned(b.Rank) {
-			b.addNorm(w, r, b.quantized.addRow)
-		}
-	})
-
-	// normAllFFN: the same of all rows.
-	normAllFFN = compute("norm-all-ffn", FFN, func(w *Weights, b *Processor) { b.normQuantized(w.FFNNorm, [2]topology.Range{b.all()}) })
-
-	// exchangeNorm: the quantized norms of each rank's rows, whole to everybody.
-	exchangeNorm = allGather("exchange-norm", func(b *Batch, rank int, yield func(Tile)) {
-		b.ownedTiles(rank, QuantizedNorm, topology.Range{Lo: 0, Hi: quantizedFloats(b.Dims.Hidden)}, yield)
-	})
-)
+// exchangeNorm: the quantized norms of each rank's rows, whole to everybody.
+var exchangeNorm = allGather("exchange-norm", func(b *Batch, rank int, yield func(Tile)) {
+	b.ownedTiles(rank, QuantizedNorm, topology.Range{Lo: 0, Hi: quantizedFloats(b.Dims.Hidden)}, yield)
+})
 
 // quantized are the quantized activations of such a step.
 type quantized struct {
@@ -77,7 +62,7 @@ func (b *Batch) quantizable() (activations, owned bool) {
 }
 
 func (b *Processor) roomQuantized() {
-	d, q, rows := &b.Dims, &b.quantized, b.MaxRows()
+	d, q, rows := &b.Dims, &b.quantized, b.maxRows
 	q.norm, q.mid = growF(q.norm, rows*quantizedFloats(d.Hidden)), growF(q.mid, rows*quantizedFloats(max(d.attnCols(), d.FFN)))
 	if q.row != nil {
 		return
@@ -86,7 +71,7 @@ func (b *Processor) roomQuantized() {
 	q.row = func(t int) {
 		t += b.firstRow
 		b.normRow(t)
-		tensor.Quantize(floatBytes(q.norm[t*ld:]), 4*ld, b.Type, b.Norm[t*h:], h, h, 1)
+		tensor.Quantize(floatBytes(q.norm[t*ld:]), 4*ld, b.batch.Type, b.Norm[t*h:], h, h, 1)
 	}
 	q.addRow = func(t int) {
 		b.residualRow(t)
@@ -120,9 +105,16 @@ func (b *Processor) normQuantized(weight []float32, rows [2]topology.Range) {
 	}
 }
 
+// addNormOwned is addNorm of the rows that this rank owns, quantized.
+func (b *Processor) addNormOwned(w *Weights) {
+	for _, r := range b.batch.owned(b.batch.Rank) {
+		b.addNorm(w, r, b.quantized.addRow)
+	}
+}
+
 // addOwned is addResidual for the own rows.
 func (b *Processor) addOwned(norm []float32) {
-	for _, r := range b.owned(b.Rank) {
+	for _, r := range b.batch.owned(b.batch.Rank) {
 		b.addResidual(norm, r)
 	}
 }
@@ -130,9 +122,9 @@ func (b *Processor) addOwned(norm []float32) {
 // quantize quantizes rows t, columns c of m, of which a row has width, to the blocks of the same
 // place, if the step is quantized.
 func (b *Processor) quantize(m []float32, ldm, width int, t, c topology.Range) {
-	if b.step.quantized {
+	if b.batch.step.quantized {
 		ld := quantizedFloats(width)
-		tensor.Quantize(floatBytes(b.quantized.mid[t.Lo*ld+quantizedFloats(c.Lo):]), 4*ld, b.Type, m[t.Lo*ldm+c.Lo:], ldm, c.Len(), t.Len())
+		tensor.Quantize(floatBytes(b.quantized.mid[t.Lo*ld+quantizedFloats(c.Lo):]), 4*ld, b.batch.Type, m[t.Lo*ldm+c.Lo:], ldm, c.Len(), t.Len())
 	}
 }
 

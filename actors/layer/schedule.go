@@ -1,6 +1,10 @@
 package layer
 
-import "github.com/shoal-llm/shoal/topology"
+import (
+	"slices"
+
+	"github.com/shoal-llm/shoal/topology"
+)
 
 // A schedule lists the stages of one layer for one step. It is a pure function of what
 // every rank knows, so all ranks run the same collectives in the same order. The two
@@ -26,8 +30,8 @@ type conditions struct {
 	last   bool // no layer follows
 }
 
-func (c conditions) schedule() []*Stage {
-	var stages []*Stage
+func (c conditions) schedule() []Stage {
+	var stages []Stage
 	switch {
 	case c.input:
 		stages = c.swiftKV()
@@ -39,37 +43,35 @@ func (c conditions) schedule() []*Stage {
 	if !c.alone {
 		return stages
 	}
-	for i, s := range stages {
-		if s.Exchange() {
-			stages[i] = nil
-		}
-	}
-	return list(stages...)
+	return slices.DeleteFunc(stages, func(s Stage) bool {
+		_, exchange := s.(*Exchange)
+		return exchange
+	})
 }
 
 // gather cuts every matrix by rows and gathers what each gives.
-func (c conditions) gather() []*Stage {
+func (c conditions) gather() []Stage {
 	return list(
-		either(c.owned, normOwnedAttention, normAttention),
+		either(c.owned, OpNormOwnedAttention, OpNormAttention),
 		exchangeNorm.when(c.owned),
-		either(c.latent, projectLatents, projectQKV),
+		either(c.latent, OpProjectLatents, OpProjectQKV),
 		exchangeLatents.when(c.latent),
-		projectHeads.when(c.latent),
+		OpProjectHeads.when(c.latent),
 		either(c.latent, exchangeQueries, either(c.later, exchangeQ, exchangeQKV)).when(!c.local),
-		either(c.latent, attendLatents, attend),
+		either(c.latent, OpAttendLatents, OpAttend),
 		exchangeMeans.when(c.latent && !c.local),
-		projectValues.when(c.latent),
+		OpProjectValues.when(c.latent),
 		exchangeAttention,
-		projectOut,
+		OpProjectOut,
 		either(c.owned, exchangeOutRows, exchangeOut),
 
-		either(c.owned, addNormOwnedFFN, addNormFFN),
+		either(c.owned, OpAddNormOwnedFFN, OpAddNormFFN),
 		exchangeNorm.when(c.owned),
-		either(c.sparse, expertsUp, gateUp),
+		either(c.sparse, OpExpertsUp, OpGateUp),
 		either(c.sparse, exchangeExperts, exchangeFFN),
-		either(c.sparse, expertsDown, projectDown),
+		either(c.sparse, OpExpertsDown, OpProjectDown),
 		either(c.owned, exchangeDownRows, exchangeDown),
-		either(c.owned, addOwnedFFN, addFFN),
+		either(c.owned, OpAddOwnedFFN, OpAddFFN),
 		exchangeResidual.when(c.owned && c.last), // for the head
 	)
 }
@@ -79,7 +81,7 @@ func (c conditions) gather() []*Stage {
 // or exchangeNorm gives them to all: so their sum goes to their owner alone, but for the
 // last layer's, which all ranks read. One sequence over n ranks then takes n-1 messages
 // where the all-reduce takes n(n-1).
-func (c conditions) reduce() []*Stage {
+func (c conditions) reduce() []Stage {
 	var (
 		apart   = c.owned && c.prefill             // rows stay with their owners for the whole step
 		gives   = !c.owned || c.last && !c.prefill // owners give the residual stream to all before the FFN
@@ -87,29 +89,29 @@ func (c conditions) reduce() []*Stage {
 		toAll   = !apart && (c.prefill || c.last)
 	)
 	return list(
-		either(c.owned, normOwnedAttention, normAttention),
+		either(c.owned, OpNormOwnedAttention, OpNormAttention),
 		exchangeNorm.when(apart),
-		either(c.latent, projectOwnLatents, projectOwnQKV),
+		either(c.latent, OpProjectOwnLatents, OpProjectOwnQKV),
 		exchangeLatentRows.when(c.latent && c.prefill),
-		projectHeads.when(c.latent),
-		either(c.latent, attendLatents, attend),
-		projectValues.when(c.latent),
+		OpProjectHeads.when(c.latent),
+		either(c.latent, OpAttendLatents, OpAttend),
+		OpProjectValues.when(c.latent),
 		exchangeHeads.when(c.prefill),
-		projectOwnOut,
-		addOwnedAttention.when(gives),
+		OpProjectOwnOut,
+		OpAddOwnedAttention.when(gives),
 		exchangeResidual.when(gives),
 
-		either(gives, either(c.owned, normAllFFN, normFFN), addNormOwnedFFN),
+		either(gives, either(c.owned, OpNormAllFFN, OpNormFFN), OpAddNormOwnedFFN),
 		exchangeNorm.when(!gives),
-		either(c.sparse, expertsUp, gateUp),
+		either(c.sparse, OpExpertsUp, OpGateUp),
 		exchangeExperts.when(c.sparse),
-		expertsDown.when(c.sparse),
+		OpExpertsDown.when(c.sparse),
 		exchangeDown.when(c.sparse),
-		projectUnits.when(!c.sparse),
+		OpProjectUnits.when(!c.sparse),
 		scatterDown.when(!c.sparse && scatter),
 		scatterPrompt.when(!c.sparse && apart),
 		reduceDown.when(!c.sparse && toAll),
-		either(c.sparse || toAll, addFFN, addOwnedFFN),
+		either(c.sparse || toAll, OpAddFFN, OpAddOwnedFFN),
 		exchangeResidual.when(apart && c.last), // for the head
 	)
 }
@@ -118,7 +120,7 @@ func (c conditions) reduce() []*Stage {
 const kinds = 8
 
 // scheduleOf is the schedule of this step for a layer of a kind, the last one or not.
-func (b *Batch) scheduleOf(k Kind, last bool) []*Stage {
+func (b *Batch) scheduleOf(k Kind, last bool) *Schedule {
 	of := &b.lists[index(k.Sparse)|2*index(k.Later)|4*index(k.Input)][index(last)]
 	if *of == nil {
 		c := b.step
@@ -132,7 +134,7 @@ func (b *Batch) scheduleOf(k Kind, last bool) []*Stage {
 		}
 		*of = b.schedules[c]
 		if *of == nil {
-			*of = c.schedule()
+			*of = scheduled(c.schedule())
 			b.schedules[c] = *of
 		}
 	}
@@ -152,10 +154,10 @@ func (b *Batch) classify() {
 	c.local, c.leaving = b.projectionsLocal(0, 1, 2), b.leaving()
 	c.quantized, c.owned = b.quantizable()
 	if b.step != c {
-		b.step, b.lists = c, [kinds][2][]*Stage{}
+		b.step, b.lists = c, [kinds][2]*Schedule{}
 	}
 }
 
 // Through carries the batch through a layer of a model that is alone, where nothing is
 // exchanged.
-func (b *Batch) Through(l Layer) { b.Backend.Run(l, b.scheduleOf(l.Kind(), false)) }
+func (b *Batch) Through(l Layer) { b.Backend.Run(l, b.scheduleOf(l.Kind(), false).runs[0]) }

@@ -8,16 +8,6 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-func exchanges(stages []*Stage) int {
-	n := 0
-	for _, s := range stages {
-		if s.Exchange() {
-			n++
-		}
-	}
-	return n
-}
-
 // The number of synchronisations of a layer is what a mapping is chosen by. Activations
 // that are quantized before they travel take more: those of the norms, and one for decode
 // rows beside prompts; but none where a step only decodes.
@@ -46,14 +36,13 @@ func TestScheduleSynchronises(t *testing.T) {
 		{with(r, owned), 2}, {with(r, owned, last), 2},
 	} {
 		stages := x.c.schedule()
-		if got := exchanges(stages); got != x.want {
+		s := scheduled(stages)
+		if got := len(s.exchanges); got != x.want {
 			t.Errorf("%+v: %d synchronisations (%v), want %d", x.c, got, stages, x.want)
 		}
 		var parts []Part
-		for _, s := range stages {
-			if !s.Exchange() {
-				parts = append(parts, s.Part)
-			}
+		for _, op := range slices.Concat(s.runs...) {
+			parts = append(parts, op.Part())
 		}
 		if !slices.Contains(parts, Attention) || parts[0] != Projections || parts[len(parts)-1] != FFN {
 			t.Errorf("%v does not begin with the projections and end with the residual of the FFN", stages)
@@ -97,7 +86,7 @@ func TestQuantizable(t *testing.T) {
 				want = c.reduce
 			}
 			for rank := range c.ranks {
-				b := NewBatch(c.d, 64, tensor.KVLayout{Type: tensor.F32, KDim: c.d.HeadDim, VDim: c.d.HeadDim}, nil)
+				b := newBatch(c.d, 64, tensor.KVLayout{Type: tensor.F32, KDim: c.d.HeadDim, VDim: c.d.HeadDim}, nil)
 				b.Type = c.dt
 				segments := []Segment{{Seq: 1, N: 1, Owner: 0}}
 				if c.n > 0 {
@@ -120,10 +109,10 @@ func TestScheduleScattersDecode(t *testing.T) {
 	for _, c := range []struct{ prefill, owned, last, want bool }{{false, false, false, true}, {false, false, true, false}, {true, false, false, false}, {true, false, true, false},
 		{false, true, false, true}, {false, true, true, false}} {
 		s := conditions{mapping: topology.Reduce, prefill: c.prefill, decode: true, owned: c.owned, quantized: c.owned, last: c.last}.schedule()
-		if got := slices.Contains(s, scatterDown); got != c.want || slices.Contains(s, reduceDown) == c.want {
+		if got := slices.Contains(s, Stage(scatterDown)); got != c.want || slices.Contains(s, Stage(reduceDown)) == c.want {
 			t.Errorf("%+v: %v", c, s)
 		}
-		if gives := slices.Contains(s, exchangeResidual); gives == (c.owned && !c.last) {
+		if gives := slices.Contains(s, Stage(exchangeResidual)); gives == (c.owned && !c.last) {
 			t.Errorf("%+v: %v", c, s)
 		}
 	}
@@ -138,7 +127,7 @@ func TestBatchOrdersRows(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := NewBatch(d, 16, tensor.KVLayout{Type: tensor.F32, KDim: 8, VDim: 8}, nil)
+	b := newBatch(d, 16, tensor.KVLayout{Type: tensor.F32, KDim: 8, VDim: 8}, nil)
 	segs := []Segment{{Seq: 1, N: 4, Prefill: true}, {Seq: 2, N: 1, Owner: 2}, {Seq: 3, N: 1, Owner: 0}, {Seq: 4, N: 1, Owner: 2}, {Seq: 5, N: 3, Prefill: true}}
 	if err := b.Reset(p, 0, segs); err != nil {
 		t.Fatal(err)

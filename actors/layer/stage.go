@@ -2,44 +2,29 @@ package layer
 
 import "github.com/shoal-llm/shoal/collective"
 
-// Stage is one thing that a layer does in a step: a computation, which runs on the
-// socket's executor, or an exchange with the other ranks. Each is a value beside what it
-// computes or moves; schedule.go says in which order a layer goes through them.
-type Stage struct {
-	Name string
-	Part Part // whose time a computation is
+// Stage is one entry of a layer's schedule: a computation ([Op]), which the backend runs on the
+// socket's executor, or an exchange with the other ranks ([Exchange]).
+type Stage interface {
+	String() string
+	when(applies bool) Stage // the stage itself, or nil
+}
 
-	compute func(w *Weights, b *Processor)
-
-	// An exchange packs and begins; done is called once, from another goroutine or at
-	// once. After a success unpack puts what arrived where the next stage reads it.
+// Exchange is a collective of a layer. Start packs what this rank gives and begins the operation;
+// done is called once, from another goroutine or at once. After a success unpack puts what
+// arrived where the next stage reads it.
+type Exchange struct {
+	name   string
 	start  func(b *Batch, g Group, done func(error))
 	unpack func(b *Batch)
 }
 
-// Part is what the time of a stage is counted as.
-type Part uint8
+func (x *Exchange) String() string { return x.name }
 
-// The parts of a step within its layers.
-const (
-	Projections Part = iota // of queries, keys, values and attention outputs, and their norm
-	Attention               // rotation, cache writes, attention
-	FFN                     // norm, feed-forward network or experts, residual
-	Parts                   // how many there are
-)
-
-func (s *Stage) String() string { return s.Name }
-
-// Exchange reports whether the stage is a collective.
-func (s *Stage) Exchange() bool { return s.start != nil }
-
-func compute(name string, part Part, f func(w *Weights, b *Processor)) *Stage {
-	return &Stage{Name: name, Part: part, compute: f}
-}
+func (x *Exchange) when(applies bool) Stage { return when(x, applies) }
 
 // allGather: every rank gives its tiles to all others.
-func allGather(name string, tiles gatherTiles) *Stage {
-	return &Stage{Name: name, unpack: func(b *Batch) { b.unpackGather(tiles) },
+func allGather(name string, tiles gatherTiles) *Exchange {
+	return &Exchange{name: name, unpack: func(b *Batch) { b.unpackGather(tiles) },
 		start: func(b *Batch, g Group, done func(error)) {
 			b.packGather(tiles)
 			g.AllGather(collective.OpID(b.NextOp()), b.out[b.Rank], b.in, done)
@@ -47,8 +32,8 @@ func allGather(name string, tiles gatherTiles) *Stage {
 }
 
 // allToAll: every pair of ranks exchanges tiles of its own.
-func allToAll(name string, tiles pairTiles) *Stage {
-	return &Stage{Name: name, unpack: func(b *Batch) { b.unpackPairs(tiles) },
+func allToAll(name string, tiles pairTiles) *Exchange {
+	return &Exchange{name: name, unpack: func(b *Batch) { b.unpackPairs(tiles) },
 		start: func(b *Batch, g Group, done func(error)) {
 			b.packPairs(tiles)
 			g.AllToAll(collective.OpID(b.NextOp()), b.send, b.recv, done)
@@ -56,19 +41,18 @@ func allToAll(name string, tiles pairTiles) *Stage {
 }
 
 // sum: a reduction, which leaves its result where it is read.
-func sum(name string, start func(b *Batch, g Group, done func(error))) *Stage {
-	return &Stage{Name: name, unpack: func(*Batch) {}, start: start}
+func sum(name string, start func(b *Batch, g Group, done func(error))) *Exchange {
+	return &Exchange{name: name, unpack: func(*Batch) {}, start: start}
 }
 
-// when is the stage itself, or no stage.
-func (s *Stage) when(applies bool) *Stage {
+func when(s Stage, applies bool) Stage {
 	if applies {
 		return s
 	}
 	return nil
 }
 
-func either(which bool, yes, no *Stage) *Stage {
+func either(which bool, yes, no Stage) Stage {
 	if which {
 		return yes
 	}
@@ -76,12 +60,34 @@ func either(which bool, yes, no *Stage) *Stage {
 }
 
 // list leaves out the stages that do not apply.
-func list(stages ...*Stage) []*Stage {
-	var out []*Stage
+func list(stages ...Stage) []Stage {
+	var out []Stage
 	for _, s := range stages {
 		if s != nil {
 			out = append(out, s)
 		}
 	}
 	return out
+}
+
+// Schedule is the stages of a layer in a step, as runs of operations with an exchange between
+// two of them.
+type Schedule struct {
+	runs      [][]Op // one more than exchanges; a run may be empty
+	exchanges []*Exchange
+}
+
+// scheduled cuts stages at their exchanges.
+func scheduled(stages []Stage) *Schedule {
+	s := &Schedule{runs: make([][]Op, 1)}
+	for _, stage := range stages {
+		switch x := stage.(type) {
+		case Op:
+			last := len(s.runs) - 1
+			s.runs[last] = append(s.runs[last], x)
+		case *Exchange:
+			s.exchanges, s.runs = append(s.exchanges, x), append(s.runs, nil)
+		}
+	}
+	return s
 }

@@ -25,43 +25,6 @@ type KV struct {
 }
 
 var (
-	// normInput: Norm = RMSNorm(X, norm_swiftkv), all rows.
-	normInput = compute("norm-input", Projections, func(w *Weights, b *Processor) { b.norm(w.SwiftKV.Norm) })
-
-	// normOwnedInput: the same of the rows that this rank owns, quantized.
-	normOwnedInput = compute("norm-owned-input", Projections, func(w *Weights, b *Processor) { b.normQuantized(w.SwiftKV.Norm, b.owned(b.Rank)) })
-
-	// projectKV: keys and values of every later cache, this rank's rows of the matrices, all
-	// tokens.
-	projectKV = compute("project-kv", Projections, func(w *Weights, b *Processor) {
-		b.roomKV()
-		me, cols := b.Place.Slices[b.Rank], b.ownParts(b.Rank)
-		for i := range w.SwiftKV.Caches {
-			c := &w.SwiftKV.Caches[i]
-			b.queueKV(i, c.K, within(c.KBias, me.K), b.all(), topology.Range{Lo: 0, Hi: me.K.Len()}, b.kvCols(cols[1]).Lo)
-			b.queueKV(i, c.V, within(c.VBias, me.V), b.all(), topology.Range{Lo: 0, Hi: me.V.Len()}, b.kvCols(cols[2]).Lo)
-			b.projectAll(b.all())
-		}
-	})
-
-	// projectOwnKV: the same with whole matrices, for the decode rows that this rank owns, and
-	// of all prompt rows what its heads need.
-	projectOwnKV = compute("project-own-kv", Projections, func(w *Weights, b *Processor) {
-		b.roomKV()
-		n := b.Dims.kCols()
-		h := b.headParts(b.Place.Slices[b.Rank].KVHeads)
-		heads := panelRows(h[1].Lo-b.Dims.qCols(), h[1].Hi-b.Dims.qCols(), n)
-		for _, part := range [...]struct{ rows, out topology.Range }{
-			{b.decodeRows(b.Rank), topology.Range{Lo: 0, Hi: n}}, {topology.Range{Lo: b.decode, Hi: b.T}, heads}} {
-			for i := range w.SwiftKV.Caches {
-				c := &w.SwiftKV.Caches[i]
-				b.queueKV(i, c.K, c.KBias, part.rows, part.out, 0)
-				b.queueKV(i, c.V, c.VBias, part.rows, part.out, n)
-				b.projectAll(part.rows)
-			}
-		}
-	})
-
 	// exchangeKV: columns of keys and values that `from` computed and the attention of `to`
 	// needs.
 	exchangeKV = allToAll("exchange-kv", func(b *Batch, from, to int, yield func(Tile)) {
@@ -78,10 +41,6 @@ var (
 		}
 	})
 
-	// putKV: the keys of this rank's heads are rotated; those of prompts go into the caches
-	// with their values. Decode rows wait for their layer, whose policy may look on.
-	putKV = compute("put-kv", Attention, func(w *Weights, b *Processor) { b.attention.putKV(w.SwiftKV) })
-
 	// exchangeStaying: rows of X that stay, from their owners to everybody.
 	exchangeStaying = allGather("exchange-staying", func(b *Batch, rank int, yield func(Tile)) {
 		whole := topology.Range{Lo: 0, Hi: b.Dims.Hidden}
@@ -95,14 +54,14 @@ var (
 )
 
 // swiftKV is the schedule of the pass ahead of the later layers.
-func (c conditions) swiftKV() []*Stage {
+func (c conditions) swiftKV() []Stage {
 	own := c.mapping == topology.Reduce && !c.alone
 	return list(
-		either(c.owned, normOwnedInput, normInput),
+		either(c.owned, OpNormOwnedInput, OpNormInput),
 		exchangeNorm.when(c.owned && c.prefill), // else each rank projects only what it owns
-		either(own, projectOwnKV, projectKV),
+		either(own, OpProjectOwnKV, OpProjectKV),
 		exchangeKV.when(!own && !c.local),
-		putKV,
+		OpPutKV,
 		exchangeStaying.when(c.owned && c.leaving),
 	)
 }
@@ -150,13 +109,13 @@ func (b *Processor) Leave(rows []topology.Range) {
 		}
 		to += r.Len()
 	}
-	if b.step.quantized {
+	if b.batch.step.quantized {
 		b.roomQuantized()
 	}
 }
 
 // roomKV makes room for the keys and values of a step.
-func (b *Processor) roomKV() { b.KV = growF(b.KV, b.T*b.kvWidth()) }
+func (b *Processor) roomKV() { b.KV = growF(b.KV, b.batch.T*b.batch.kvWidth()) }
 
 func (b *Batch) kvWidth() int           { return stride(b.caches * 2 * b.Dims.kCols()) }
 func (b *Batch) kvColumn(cache int) int { return cache * 2 * b.Dims.kCols() }
@@ -172,8 +131,8 @@ func (b *Processor) queueKV(cache int, m *tensor.Weight, bias []float32, t, out 
 	if m == nil || t.Len() == 0 || out.Len() == 0 {
 		return
 	}
-	ld := b.kvWidth()
-	b.products = append(b.products, tensor.Product{Y: b.KV[t.Lo*ld+b.kvColumn(cache)+col:], LdY: ld, W: m, R0: out.Lo, R1: out.Hi})
+	ld := b.batch.kvWidth()
+	b.products = append(b.products, tensor.Product{Y: b.KV[t.Lo*ld+b.batch.kvColumn(cache)+col:], LdY: ld, W: m, R0: out.Lo, R1: out.Hi})
 	b.biases = append(b.biases, bias)
 }
 
@@ -186,9 +145,9 @@ type kvTask struct {
 func (a *attention) putKV(w *SwiftKV) {
 	b := a.b
 	a.swiftKV, a.kv = w, a.kv[:0]
-	for i := range b.Segments {
-		s := &b.Segments[i]
-		h := b.heads(s, b.Rank)
+	for i := range b.batch.Segments {
+		s := &b.batch.Segments[i]
+		h := b.batch.heads(s, b.batch.Rank)
 		for c := range w.Caches {
 			for head := h.Lo; head < h.Hi; head++ {
 				a.kv = append(a.kv, kvTask{s, c, head})
@@ -200,15 +159,15 @@ func (a *attention) putKV(w *SwiftKV) {
 
 func (a *attention) initKV(b *Processor) {
 	a.rotateKV = func(i int) {
-		t, d, ld := a.kv[i], b.Dims, b.kvWidth()
+		t, d, ld := a.kv[i], b.Dims, b.batch.kvWidth()
 		half, hd := d.HeadDim/2, d.HeadDim
 		for row := t.s.First; row < t.s.First+t.s.N; row++ {
-			k := b.KV[row*ld+b.kvColumn(t.cache)+t.head*hd:][:hd]
+			k := b.KV[row*ld+b.batch.kvColumn(t.cache)+t.head*hd:][:hd]
 			headNorm(k, a.swiftKV.Caches[t.cache].KNorm, d.NormEps)
 			tensor.RopeRotateHalf(k, b.Cos[0][row*half:(row+1)*half], b.Sin[0][row*half:(row+1)*half])
 		}
 		if t.s.Prefill {
-			a.putRows(a.swiftKV.First+t.cache, attendTask{t.s, t.head, 0, t.s.N}, b.KV[b.kvColumn(t.cache):], ld)
+			a.putRows(a.swiftKV.First+t.cache, attendTask{t.s, t.head, 0, t.s.N}, b.KV[b.batch.kvColumn(t.cache):], ld)
 		}
 	}
 }
@@ -218,4 +177,31 @@ func (a *attention) putRows(cache int, t attendTask, kv []float32, ld int) {
 	d := a.b.Dims
 	k := (t.s.First+t.first)*ld + t.head*d.HeadDim
 	t.s.Cache.WriteRun(cache, t.head, t.s.Start+t.first, t.n, kv[k:], ld, kv[k+d.kCols():], ld)
+}
+
+func (w *Weights) projectKV(b *Processor) {
+	b.roomKV()
+	me, cols := b.batch.Place.Slices[b.batch.Rank], b.batch.ownParts(b.batch.Rank)
+	for i := range w.SwiftKV.Caches {
+		c := &w.SwiftKV.Caches[i]
+		b.queueKV(i, c.K, within(c.KBias, me.K), b.batch.all(), topology.Range{Lo: 0, Hi: me.K.Len()}, b.batch.kvCols(cols[1]).Lo)
+		b.queueKV(i, c.V, within(c.VBias, me.V), b.batch.all(), topology.Range{Lo: 0, Hi: me.V.Len()}, b.batch.kvCols(cols[2]).Lo)
+		b.projectAll(b.batch.all())
+	}
+}
+
+func (w *Weights) projectOwnKV(b *Processor) {
+	b.roomKV()
+	n := b.Dims.kCols()
+	h := b.batch.headParts(b.batch.Place.Slices[b.batch.Rank].KVHeads)
+	heads := panelRows(h[1].Lo-b.Dims.qCols(), h[1].Hi-b.Dims.qCols(), n)
+	for _, part := range [...]struct{ rows, out topology.Range }{
+		{b.batch.decodeRows(b.batch.Rank), topology.Range{Lo: 0, Hi: n}}, {topology.Range{Lo: b.batch.decode, Hi: b.batch.T}, heads}} {
+		for i := range w.SwiftKV.Caches {
+			c := &w.SwiftKV.Caches[i]
+			b.queueKV(i, c.K, c.KBias, part.rows, part.out, 0)
+			b.queueKV(i, c.V, c.VBias, part.rows, part.out, n)
+			b.projectAll(part.rows)
+		}
+	}
 }

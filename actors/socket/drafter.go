@@ -99,7 +99,7 @@ func loadDrafter(ctx context.Context, cfg *Config, dt, kv tensor.DType) (_ *draf
 		g.close()
 		return nil, l.err
 	}
-	g.batch = layer.NewBatch(layer.DimsOf(&c), draftRows, g.geometry.Layout, cfg.Pool)
+	g.batch = layer.NewBatch(layer.DimsOf(&c), draftRows, layer.NewProcessor(layer.DimsOf(&c), draftRows, g.geometry.Layout, cfg.Pool))
 	g.batch.Type = dt
 	return g, nil
 }

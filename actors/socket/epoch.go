@@ -57,7 +57,7 @@ func newEpoch(ck *model.Checkpoint, p topology.Placement, rank int, w *Slices, d
 func (e *epoch) microBatch(batch int) *microBatch {
 	if e.micro[batch] == nil {
 		c := &e.config
-		b := layer.NewBatch(layer.DimsOf(c), e.maxRows, e.geometry.Layout, e.pool)
+		b := layer.NewBatch(layer.DimsOf(c), e.maxRows, layer.NewProcessor(layer.DimsOf(c), e.maxRows, e.geometry.Layout, e.pool))
 		b.Type, b.MicroBatch = e.dt, uint8(batch)
 		e.micro[batch] = &microBatch{batch: b, head: head{ends: &e.weights.Ends, pool: e.pool, vocab: c.Vocab}}
 	}

@@ -97,7 +97,7 @@ func runCacheDecode(ctx context.Context, o Options) (out []cacheWay, err error) 
 			out[i].CacheMB += float64(s.bytes()) / 1e6
 		}
 	}
-	m := &decoder{w: w, place: place, batch: layer.NewBatch(layer.DimsOf(c), o.Batch, l, pool), rope: rope, logits: make([]float32, o.Batch*c.Vocab), vocab: c.Vocab}
+	m := &decoder{w: w, place: place, batch: layer.NewBatch(layer.DimsOf(c), o.Batch, layer.NewProcessor(layer.DimsOf(c), o.Batch, l, pool)), rope: rope, logits: make([]float32, o.Batch*c.Vocab), vocab: c.Vocab}
 	for row := range o.Batch {
 		m.rows = append(m.rows, layer.LogitRow{Row: row})
 	}

@@ -1,0 +1,8 @@
+package layer
+
+import "github.com/shoal-llm/shoal/internal/engine/tensor"
+
+// newBatch is a micro-batch on the processor.
+func newBatch(d Dims, maxRows int, layout tensor.KVLayout, pool *tensor.Pool) *Batch {
+	return NewBatch(d, maxRows, NewProcessor(d, maxRows, layout, pool))
+}

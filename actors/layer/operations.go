@@ -1,0 +1,40 @@
+package layer
+
+import "github.com/shoal-llm/shoal/topology"
+
+// operations are the processor's way to compute each operation.
+var operations = [Ops]func(w *Weights, b *Processor){
+	OpNormAttention:      func(w *Weights, b *Processor) { b.norm(w.AttnNorm) },
+	OpNormOwnedAttention: func(w *Weights, b *Processor) { b.normQuantized(w.AttnNorm, b.batch.owned(b.batch.Rank)) },
+	OpProjectQKV:         (*Weights).projectQKV,
+	OpProjectOwnQKV:      (*Weights).projectOwnQKV,
+	OpAttend:             func(w *Weights, b *Processor) { w.attend(w.Index, b) },
+	OpProjectOut:         (*Weights).projectOut,
+	OpProjectOwnOut:      (*Weights).projectOwnOut,
+	OpAddOwnedAttention:  func(w *Weights, b *Processor) { b.addOwned(w.PostAttnNorm) },
+
+	OpNormFFN:         func(w *Weights, b *Processor) { b.norm(w.FFNNorm) },
+	OpNormAllFFN:      func(w *Weights, b *Processor) { b.normQuantized(w.FFNNorm, [2]topology.Range{b.batch.all()}) },
+	OpAddNormFFN:      func(w *Weights, b *Processor) { b.addNorm(w, b.batch.all(), b.addNormRow) },
+	OpAddNormOwnedFFN: func(w *Weights, b *Processor) { b.addNormOwned(w) },
+	OpGateUp:          (*Weights).gateUp,
+	OpProjectDown:     (*Weights).projectDown,
+	OpProjectUnits:    (*Weights).projectUnits,
+	OpAddFFN:          func(w *Weights, b *Processor) { w.addFFN(b, b.batch.all()) },
+	OpAddOwnedFFN:     (*Weights).addOwnedFFN,
+
+	OpExpertsUp:   func(w *Weights, b *Processor) { w.Experts.up(b) },
+	OpExpertsDown: func(w *Weights, b *Processor) { w.Experts.down(b) },
+
+	OpProjectLatents:    func(w *Weights, b *Processor) { w.Latent.projectDown(b) },
+	OpProjectOwnLatents: func(w *Weights, b *Processor) { w.Latent.projectOwnDown(b) },
+	OpProjectHeads:      func(w *Weights, b *Processor) { w.Latent.projectHeads(b) },
+	OpAttendLatents:     func(w *Weights, b *Processor) { w.Latent.attend(w.Index, b) },
+	OpProjectValues:     func(w *Weights, b *Processor) { w.Latent.projectValues(b) },
+
+	OpNormInput:      func(w *Weights, b *Processor) { b.norm(w.SwiftKV.Norm) },
+	OpNormOwnedInput: func(w *Weights, b *Processor) { b.normQuantized(w.SwiftKV.Norm, b.batch.owned(b.batch.Rank)) },
+	OpProjectKV:      (*Weights).projectKV,
+	OpProjectOwnKV:   (*Weights).projectOwnKV,
+	OpPutKV:          func(w *Weights, b *Processor) { b.attention.putKV(w.SwiftKV) },
+}

@@ -1,0 +1,102 @@
+package layer
+
+// Op is a computation of a layer: a schedule names it, and each backend has a table with its way
+// to compute it. "This rank's" rows and columns are those of its topology.Slice.
+type Op uint8
+
+// The computations of a layer. X is the residual stream, Y what attention or the FFN adds to it.
+const (
+	// Attention: norm, projections, residual sum.
+	OpNormAttention      Op = iota // Norm = RMSNorm(X), all rows
+	OpNormOwnedAttention           // RMSNorm of the rows that this rank owns, quantized
+	OpProjectQKV                   // QKV = Wqkv . Norm, this rank's rows of the matrices, all tokens
+	OpProjectOwnQKV                // QKV with whole matrices: the decode rows of this rank, and of all prompt rows its heads
+	OpAttend                       // rotation, cache write and attention of this rank's heads into Attn
+	OpProjectOut                   // Y = Wo . Attn, this rank's output rows, all tokens
+	OpProjectOwnOut                // Y with the whole matrix, the tokens that this rank owns
+	OpAddOwnedAttention            // X += Y, or with a norm after attention X += RMSNorm(Y), the rows that this rank owns
+
+	// Feed-forward network: norm, products, residual sum.
+	OpNormFFN         // Norm = RMSNorm(X), all rows
+	OpNormAllFFN      // the same, quantized
+	OpAddNormFFN      // X += Y, or with a norm after attention X += RMSNorm(Y); then OpNormFFN
+	OpAddNormOwnedFFN // OpAddOwnedAttention, then RMSNorm of the same rows, quantized
+	OpGateUp          // act(gate)*up of this rank's columns, quantized if the step is
+	OpProjectDown     // Y = Wdown . Gate, this rank's output rows, all tokens
+	OpProjectUnits    // the tree nodes of Wdown . Gate over this rank's units, all tokens
+	OpAddFFN          // X += Y + bias, or with a norm after the FFN X += RMSNorm(Y + bias), all rows
+	OpAddOwnedFFN     // the same, the rows that this rank owns
+
+	// Experts: in place of OpGateUp and OpProjectDown.
+	OpExpertsUp   // router, then weight*SiLU(gate)*up of this rank's columns of every chosen expert; shared experts without a weight
+	OpExpertsDown // this rank's rows of Y: the shared experts, then a token's experts in their order
+
+	// Latent attention: in place of the projections of queries, keys and values, and OpAttend.
+	OpProjectLatents    // latents of queries and cache and the shared key, this rank's rows of the matrix, all tokens
+	OpProjectOwnLatents // the same with the whole matrix, the tokens that this rank owns
+	OpProjectHeads      // queries of heads from their latents, absorbed and rotated
+	OpAttendLatents     // cache write, attention of this rank's heads over latents
+	OpProjectValues     // values of heads from their means of latents
+
+	// SwiftKV's pass ahead of the later layers.
+	OpNormInput      // Norm = RMSNorm(X, SwiftKV.Norm), all rows
+	OpNormOwnedInput // the same of the rows that this rank owns, quantized
+	OpProjectKV      // keys and values of every later cache, this rank's rows of the matrices, all tokens
+	OpProjectOwnKV   // the same with whole matrices: the decode rows of this rank, and of all prompt rows its heads
+	OpPutKV          // the keys of this rank's heads rotated; those of prompts written to the caches with their values
+
+	Ops // number of operations
+)
+
+// Part is what the time of an operation is counted as.
+type Part uint8
+
+// The parts of a step within its layers.
+const (
+	Projections Part = iota // of queries, keys, values and attention outputs, and their norm
+	Attention               // rotation, cache writes, attention
+	FFN                     // norm, feed-forward network or experts, residual
+	Parts                   // number of parts
+)
+
+var ops = [Ops]struct {
+	name string
+	part Part
+}{
+	OpNormAttention:      {"norm-attention", Projections},
+	OpNormOwnedAttention: {"norm-owned-attention", Projections},
+	OpProjectQKV:         {"project-qkv", Projections},
+	OpProjectOwnQKV:      {"project-own-qkv", Projections},
+	OpAttend:             {"attend", Attention},
+	OpProjectOut:         {"project-out", Projections},
+	OpProjectOwnOut:      {"project-own-out", Projections},
+	OpAddOwnedAttention:  {"add-owned-attention", Projections},
+	OpNormFFN:            {"norm-ffn", FFN},
+	OpNormAllFFN:         {"norm-all-ffn", FFN},
+	OpAddNormFFN:         {"add-norm-ffn", FFN},
+	OpAddNormOwnedFFN:    {"add-norm-owned-ffn", FFN},
+	OpGateUp:             {"gate-up", FFN},
+	OpProjectDown:        {"project-down", FFN},
+	OpProjectUnits:       {"project-units", FFN},
+	OpAddFFN:             {"add-ffn", FFN},
+	OpAddOwnedFFN:        {"add-owned-ffn", FFN},
+	OpExpertsUp:          {"experts-up", FFN},
+	OpExpertsDown:        {"experts-down", FFN},
+	OpProjectLatents:     {"project-latents", Projections},
+	OpProjectOwnLatents:  {"project-own-latents", Projections},
+	OpProjectHeads:       {"project-heads", Projections},
+	OpAttendLatents:      {"attend-latents", Attention},
+	OpProjectValues:      {"project-values", Projections},
+	OpNormInput:          {"norm-input", Projections},
+	OpNormOwnedInput:     {"norm-owned-input", Projections},
+	OpProjectKV:          {"project-kv", Projections},
+	OpProjectOwnKV:       {"project-own-kv", Projections},
+	OpPutKV:              {"put-kv", Attention},
+}
+
+func (o Op) String() string { return ops[o].name }
+
+// Part is what the time of the operation is counted as.
+func (o Op) Part() Part { return ops[o].part }
+
+func (o Op) when(applies bool) Stage { return when(o, applies) }
