@@ -310,7 +310,7 @@ func (c *Coordinator) take(ctx context.Context, incarnation uint64, cfg *Coordin
 		return placementLog{}, err
 	}
 	claims := make(chan topology.Claim, 1)
-	election := c.store.Elect(cfg.ID, incarnation, cfg.API, store.Told{
+	election := c.store.Elect(cfg.ID, incarnation, cfg.API, store.Callbacks{
 		Elected:  func(l topology.Claim) { claims <- l },
 		Recorded: func(epoch uint32) { c.tell(&placementRecorded{epoch}) },
 		Deposed:  c.depose,

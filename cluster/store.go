@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/shoal-llm/shoal/internal/jobs/door"
+	"github.com/shoal-llm/shoal/internal/jobs/routes"
 	"github.com/shoal-llm/shoal/internal/security"
 	"github.com/shoal-llm/shoal/internal/server/api"
 	"github.com/shoal-llm/shoal/internal/store"
@@ -19,7 +19,7 @@ import (
 // coordinator and takes up the jobs in its data directory. Without one, the
 // routes say so. It is called once, before the API serves.
 func (c *Coordinator) ServeJobs(a *api.Server) error {
-	mount, err := door.NewMount(a, c.noJobs)
+	mount, err := routes.NewMount(a, c.noJobs)
 	if err != nil || c.store == nil {
 		return err
 	}

@@ -12,24 +12,24 @@ import (
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
 )
 
-// StoreBytes bounds what jobs and batches take on disk, without files.
+// StoreBytes is the disk limit of the log of jobs and batches, without files.
 const StoreBytes = 1 << 30
 
-// Dir is a data directory under this process's lease:
+// Dir is a data directory that this process has leased:
 //
 //	lock         the lease
-//	last.json    the newest message that was acknowledged, a moment ago
-//	jetstream/   the journals, of a server that the caller starts; others, when
-//	             they are replicated
+//	last.json    the last acknowledged message, written once a second
+//	jetstream/   the journals, written by the JetStream server that the caller
+//	             starts, or by another one if the journals are replicated
 type Dir struct {
 	path string
 	lock *lock
-	stop chan struct{} // of the goroutine that remembers; nil: there is none
+	stop chan struct{} // stops the goroutine that writes last.json; nil: it does not run
 	wg   sync.WaitGroup
 }
 
-// OpenDir makes the directory or opens it, and takes the lease: ErrLocked while
-// another process has it.
+// OpenDir creates or opens the directory and takes its lease. It returns ErrLocked while another
+// process has the lease.
 func OpenDir(path string) (*Dir, error) {
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return nil, fmt.Errorf("jobs: data directory: %w", err)
@@ -44,17 +44,17 @@ func OpenDir(path string) (*Dir, error) {
 // mark is the content of last.json.
 type mark struct {
 	Last uint64 `json:"last"`
-	Jobs int    `json:"jobs"` // of the log then
-	// Gone is how many jobs were found to be lost without a trace, and when.
+	Jobs int    `json:"jobs"` // number of jobs in the log at that time
+	// Gone is the number of jobs that were lost without a trace. GoneAt is the time of the
+	// discovery.
 	Gone   int   `json:"gone,omitempty"`
 	GoneAt int64 `json:"gone_at,omitempty"` // Unix milliseconds
 }
 
-// Attach compares a store with what this directory remembers of it, and
-// remembers it from now on. The journals show what is missing among their
-// records; a log that has lost its end, whole jobs with it, shows only here. It
-// is written once a second, so the very last messages are not covered. name says
-// which log it is, "" for the one in this directory.
+// Attach compares a store with the last.json of this directory and then keeps that file current.
+// Journals reveal records missing in their middle. A log that has lost its tail, including whole
+// jobs, is detected only here. The file is written once a second, so it misses the newest messages.
+// name selects the log; "" is the one in this directory.
 func (d *Dir) Attach(s *Store, name string) {
 	path := filepath.Join(d.path, "last"+name+".json")
 	b, err := os.ReadFile(path)
@@ -74,7 +74,7 @@ func (d *Dir) Attach(s *Store, name string) {
 	go d.remember(s, path, m, d.stop)
 }
 
-// Detach lets go of the store.
+// Detach stops updating last.json for the store.
 func (d *Dir) Detach() {
 	if d.stop != nil {
 		close(d.stop)
@@ -109,9 +109,9 @@ func (d *Dir) remember(s *Store, path string, m mark, stop <-chan struct{}) {
 	}
 }
 
-// missing counts the jobs that a log had when it was last looked at, and that left no trace. It
-// counts only where damage shows that the names cannot be known: a job that was dropped just
-// before a crash is not lost.
+// missing counts the jobs that last.json knew and of which no record is left. It counts only if
+// damage was found whose journal names are unknown, because a job that was dropped just before a
+// crash is not lost.
 func (s *Store) missing(m *mark) {
 	if s.Now()-m.GoneAt > s.cfg.Keep.Milliseconds() {
 		m.Gone = 0
@@ -128,7 +128,7 @@ func (s *Store) missing(m *mark) {
 	s.gone.Store(int64(m.Gone))
 }
 
-// accepted is how many jobs there are, ended ones included.
+// accepted returns the number of jobs, including those that have ended.
 func (s *Store) accepted() (n int) {
 	for _, k := range s.States() {
 		n += k
@@ -136,13 +136,13 @@ func (s *Store) accepted() (n int) {
 	return n
 }
 
-// Close ends the lease. The store must not be used any more.
+// Close releases the lease. The store must not be used afterwards.
 func (d *Dir) Close() {
 	d.Detach()
 	d.lock.release()
 }
 
-// note records damage that belongs to no job.
+// note logs and records damage that belongs to no job.
 func (s *Store) note(text string) {
 	s.cfg.Logger.Error("jobs: damaged store", "error", text)
 	s.mu.Lock()
@@ -150,7 +150,7 @@ func (s *Store) note(text string) {
 	s.notes = append(s.notes, text)
 }
 
-// Count is how many jobs have not ended, and how many there are.
+// Count returns the number of unfinished jobs and of all jobs.
 func (s *Store) Count() (unfinished, total int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -171,7 +171,7 @@ func (s *Store) States() map[Phase]int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, j := range s.jobs {
-		if v := j.view(); v.state.Phase != "" {
+		if v := j.snapshot(); v.state.Phase != "" {
 			out[v.state.Phase]++
 		}
 	}

@@ -8,28 +8,27 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/shoal-llm/shoal/internal/jobs/door"
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
+	"github.com/shoal-llm/shoal/internal/jobs/routes"
 	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
-// events answers GET /v1/jobs/{id}/events?from=N: the events of the job from
-// index N (default: after Last-Event-ID, else 0), as they come, then job.end and
-// [DONE]. Every event was written before it is sent, so the indices are 0, 1, 2,
-// ... whatever crashes, and each index has the same content for ever.
+// events answers GET /v1/jobs/{id}/events?from=N. It streams the job's events from index N
+// (default: the one after Last-Event-ID, else 0) as they arrive, then job.end and [DONE]. An event
+// is sent only after it was written, so an index has the same content after any crash.
 func (v *Service) events(w http.ResponseWriter, r *http.Request, j *job) {
 	from, err := fromIndex(r)
 	var task *api.Task
 	if err == nil {
 		var spec Spec
 		if spec, err = v.store.spec(r.Context(), j.id); err != nil {
-			err = door.Unreadable("The request of the job", err)
+			err = routes.Unreadable("The request of the job", err)
 		} else {
-			task, err = v.task(r.Context(), j.id, j.view().state.Accepted, spec)
+			task, err = v.task(r.Context(), j.id, j.snapshot().state.Accepted, spec)
 		}
 	}
-	if err == nil && from > j.view().state.Events {
-		err = api.Problem{Status: http.StatusBadRequest, Param: "from", Message: fmt.Sprintf("'from' is %d, the job has %d events so far.", from, j.view().state.Events)}
+	if err == nil && from > j.snapshot().state.Events {
+		err = api.Problem{Status: http.StatusBadRequest, Param: "from", Message: fmt.Sprintf("'from' is %d, the job has %d events so far.", from, j.snapshot().state.Events)}
 	}
 	if err != nil {
 		v.api.WriteError(w, err)
@@ -37,7 +36,7 @@ func (v *Service) events(w http.ResponseWriter, r *http.Request, j *job) {
 	}
 	f := &follower{check: journal.Journal{Name: j.id}, replay: task.Replay(), from: from, out: v.api.NewEventStream(w)}
 	f.take = f.send
-	v.follow(r.Context(), j, f, func(now view) error {
+	v.follow(r.Context(), j, f, func(now snapshot) error {
 		if err := f.out.Data("", api.JobEnd{Object: "job.end", State: string(now.state.Phase), Events: now.state.Events, Error: v.show(now).Error}); err != nil {
 			return err
 		}
@@ -45,17 +44,17 @@ func (v *Service) events(w http.ResponseWriter, r *http.Request, j *job) {
 	})
 }
 
-// follow sends the events of a job as they come, then its end.
-func (v *Service) follow(ctx context.Context, j *job, f *follower, end func(view) error) {
+// follow sends the events of a job as they arrive, then its end.
+func (v *Service) follow(ctx context.Context, j *job, f *follower, end func(snapshot) error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(v.ctx, cancel)()
 	for {
-		now := j.view() // before the read: what comes after it rings changed
+		now := j.snapshot() // taken before the read: a later record closes its changed channel
 		if err := f.read(ctx, v.store); err != nil {
 			if !errors.Is(err, errGoneClient) && ctx.Err() == nil {
 				v.cfg.Logger.Warn("jobs: an event stream broke", "job", j.id, "error", err)
-				_, body := api.ErrorStatus(door.Unreadable("The rest of the job's events", err))
+				_, body := api.ErrorStatus(routes.Unreadable("The rest of the job's events", err))
 				_ = f.out.Data("", body)
 			}
 			return
@@ -96,8 +95,8 @@ func fromIndex(r *http.Request) (int, error) {
 	return n + add, nil
 }
 
-// follower reads a job's journal as it grows and sends the events from an index
-// on. Text needs what came before, so it begins at the beginning.
+// follower reads a growing journal and sends the events from a given index on. It starts reading at
+// the first event, because the text of an event depends on the earlier ones.
 type follower struct {
 	check  journal.Journal
 	replay *api.Replay

@@ -6,24 +6,23 @@ import (
 	"math"
 	"time"
 
-	"github.com/shoal-llm/shoal/internal/jobs/door"
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
+	"github.com/shoal-llm/shoal/internal/jobs/routes"
 )
 
-// followPause is between two tries to read a log.
+// followPause is the pause between two attempts to read the log.
 const followPause = time.Second
 
-// Follow takes up what somebody else writes to a log that several processes can
-// reach, until ctx ends. A coordinator that has lost its lease and does not know
-// it yet may still accept a job: it is in the log, so it is accepted, and whoever
-// reads the log runs it.
+// Follow applies what other processes write to a shared log, until ctx ends. A coordinator that has
+// lost its lease without noticing may still accept a job. That job is in the log, so it counts as
+// accepted and the current leader runs it.
 func (s *Store) Follow(ctx context.Context) {
 	s.followed.Store(true)
 	defer s.followed.Store(false)
-	after := s.scanned // not the newest known: this process may have written since
+	after := s.scanned // start at the last scanned message: other processes may have written before this process's newest one
 	for ctx.Err() == nil {
 		err := s.log.Follow(ctx, after, func(name string, seq uint64) {
-			s.heard(ctx, name, seq)
+			s.refresh(ctx, name, seq)
 			after = max(after, seq)
 		})
 		if ctx.Err() != nil {
@@ -39,47 +38,47 @@ func (s *Store) Follow(ctx context.Context) {
 	}
 }
 
-// Ask reads a journal that is not known, if others may write to the log: what one of them
-// has accepted is there before the log is followed that far, and who follows hears nothing for
-// seconds when the server dies from which it reads. The error says that the log gave no answer.
-func (s *Store) Ask(ctx context.Context, name string) error {
+// Lookup reads an unknown journal from a log that other processes may write to. Follow may lag:
+// after the server that it reads from dies, it receives nothing for seconds. An error means that
+// the log gave no answer.
+func (s *Store) Lookup(ctx context.Context, name string) error {
 	if !s.followed.Load() || !journal.IsName(name) {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(journal.Hurried(ctx, door.AcceptLimit), door.AcceptLimit)
+	ctx, cancel := context.WithTimeout(journal.WithAnswerTimeout(ctx, routes.AcceptLimit), routes.AcceptLimit)
 	defer cancel()
-	s.heard(ctx, name, math.MaxUint64)
+	s.refresh(ctx, name, math.MaxUint64)
 	if s.job(name) != nil {
-		s.cfg.Logger.Info("jobs: one that another process has accepted was asked for before it was heard of", "job", name)
+		s.cfg.Logger.Info("jobs: found a job of another process by lookup", "job", name)
 	}
 	return ctx.Err()
 }
 
-// heard reads what a journal has beyond what is known, if anything: mostly it
-// is this process's own record.
-func (s *Store) heard(ctx context.Context, name string, seq uint64) {
+// refresh reads the records of a journal that this process does not know yet. Usually there are
+// none, because the message is this process's own.
+func (s *Store) refresh(ctx context.Context, name string, seq uint64) {
 	if name == anchorName {
 		return
 	}
-	if b := s.cfg.Beside; b != nil && b.Owns(name) {
-		b.Heard(name, func(w *journal.Writer, apply func(*journal.Record, uint64) error) {
+	if b := s.cfg.Peer; b != nil && b.Owns(name) {
+		b.Refresh(name, func(w *journal.Writer, apply func(*journal.Record, uint64) error) {
 			for {
 				w.Lock()
 				_, err := s.catchUp(ctx, w, seq, apply)
 				w.Unlock()
-				if !again(ctx, err) {
+				if !pauseBeforeRetry(ctx, err) {
 					return
 				}
 			}
 		})
 		return
 	}
-	j, read := s.hear(ctx, name, seq)
+	j, read := s.refreshJob(ctx, name, seq)
 	if !read {
-		s.forget(j) // nothing is there, unless it is known
+		s.forget(j) // the journal is empty: drop the entry that was made for it
 		return
 	}
-	switch p := j.view().state.Phase; {
+	switch p := j.snapshot().state.Phase; {
 	case p == "":
 		s.forget(j)
 	case p.Final():
@@ -90,9 +89,9 @@ func (s *Store) heard(ctx context.Context, name string, seq uint64) {
 	}
 }
 
-// hear has the entry of a job read its journal, a new one if there is none; false: there was
-// nothing new.
-func (s *Store) hear(ctx context.Context, name string, seq uint64) (j *job, read bool) {
+// refreshJob reads the journal of a job and creates the job's entry if needed. read is false if
+// there was nothing new.
+func (s *Store) refreshJob(ctx context.Context, name string, seq uint64) (j *job, read bool) {
 	for {
 		s.mu.Lock()
 		if j = s.jobs[name]; j == nil {
@@ -101,26 +100,27 @@ func (s *Store) hear(ctx context.Context, name string, seq uint64) (j *job, read
 		}
 		s.mu.Unlock()
 		j.journal.Lock()
-		// A request that was given up while this waited for it has taken the entry away.
+		// Another request may have given up the entry while this one waited for the lock.
 		gone, err := j.gone, error(nil)
 		if !gone {
 			read, err = s.catchUp(ctx, j.journal, seq, j.apply)
 		}
 		j.journal.Unlock()
-		if !gone && !again(ctx, err) {
+		if !gone && !pauseBeforeRetry(ctx, err) {
 			return j, read
 		}
 	}
 }
 
-// catchUp reads a journal, whose lock is held, up to a message; false: it was known.
+// catchUp reads a journal up to message seq. The journal's lock must be held. It returns false if
+// the message was already known.
 func (s *Store) catchUp(ctx context.Context, w *journal.Writer, seq uint64, apply func(*journal.Record, uint64) error) (bool, error) {
 	if seq <= w.Last() {
 		return false, nil
 	}
 	err := w.Read(ctx, s.log, func(r *journal.Record) error { return apply(r, w.Last()) })
 	if err != nil && ctx.Err() == nil {
-		s.cfg.Logger.Warn("jobs: what another process wrote cannot be read", "journal", w.Name, "error", err)
+		s.cfg.Logger.Warn("jobs: cannot read records of another process", "journal", w.Name, "error", err)
 	}
 	s.mu.Lock()
 	s.last = max(s.last, w.Last())
@@ -128,8 +128,9 @@ func (s *Store) catchUp(ctx context.Context, w *journal.Writer, seq uint64, appl
 	return true, err
 }
 
-// again waits before a log that did not answer is read once more: a journal is heard of once.
-func again(ctx context.Context, err error) bool {
+// pauseBeforeRetry waits before a failed read is repeated. Follow reports each message only once,
+// so the read must not be skipped.
+func pauseBeforeRetry(ctx context.Context, err error) bool {
 	if err == nil || errors.Is(err, journal.ErrDamaged) {
 		return false
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
 )
 
-// A coordinator that has lost its lease, and does not know it yet, accepts and
-// cancels jobs: whoever follows the log has them all.
+// A coordinator that has lost its lease without noticing accepts and cancels jobs. Processes that
+// follow the log receive all of it.
 func TestFollowTakesUpWhatOthersWrite(t *testing.T) {
 	l := journal.NewMemoryLog()
 	old, err := NewStore(t.Context(), l, StoreConfig{Logger: quiet})
@@ -41,7 +41,7 @@ func TestFollowTakesUpWhatOthersWrite(t *testing.T) {
 		t.Fatal(err)
 	}
 	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(time.Millisecond) {
-		j, gone := next.job(late.id), next.job(before.id).view().state.Phase
+		j, gone := next.job(late.id), next.job(before.id).snapshot().state.Phase
 		waiting, total := next.Count()
 		if j != nil && gone == Cancelled && waiting == 2 && total == 3 && next.job(mine.id) != nil {
 			break
@@ -58,8 +58,8 @@ func TestFollowTakesUpWhatOthersWrite(t *testing.T) {
 	<-done
 }
 
-// unfollowed is a log that cannot be followed, as when the server has died from which it is, and that
-// can be read or not.
+// unfollowed is a log whose Follow fails, as when its server has died. Its reads can be made to
+// fail too.
 type unfollowed struct {
 	journal.Log
 	dumb atomic.Bool
@@ -78,8 +78,8 @@ func (l *unfollowed) Read(ctx context.Context, name string, after uint64, each f
 	return l.Log.Read(ctx, name, after, each)
 }
 
-// What another process has accepted is found before it is heard of, and is run; what nobody has
-// is not; and a log that gives no answer is not taken for one without the job.
+// A job that another process has accepted is found by Lookup before Follow reports it, and it runs.
+// An unknown job is not found. A log that does not answer is an error, not a missing job.
 func TestAskedBeforeHeard(t *testing.T) {
 	l := &unfollowed{Log: journal.NewMemoryLog()}
 	old, err := NewStore(t.Context(), l.Log, StoreConfig{Logger: quiet})
@@ -95,7 +95,7 @@ func TestAskedBeforeHeard(t *testing.T) {
 		t.Fatal(err)
 	}
 	v := &Service{store: next}
-	if j, err := v.asked(t.Context(), late.id); j != nil || err != nil {
+	if j, err := v.lookup(t.Context(), late.id); j != nil || err != nil {
 		t.Errorf("a log of one process was read: %v, %v", j, err)
 	}
 	ctx, stop := context.WithCancel(t.Context())
@@ -106,7 +106,7 @@ func TestAskedBeforeHeard(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	for _, none := range []string{"job-none", "anchor", "", "*", ">", "a.b", "job ä"} {
-		if j, err := v.asked(t.Context(), none); j != nil || err != nil {
+		if j, err := v.lookup(t.Context(), none); j != nil || err != nil {
 			t.Errorf("job %q: %v, %v", none, j, err)
 		}
 	}
@@ -116,11 +116,11 @@ func TestAskedBeforeHeard(t *testing.T) {
 	hurried, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
 	l.dumb.Store(true)
-	if j, err := v.asked(hurried, late.id); j != nil || err == nil {
+	if j, err := v.lookup(hurried, late.id); j != nil || err == nil {
 		t.Errorf("of a log without an answer: %v, %v", j, err)
 	}
 	l.dumb.Store(false)
-	if j, err := v.asked(t.Context(), late.id); j == nil || err != nil {
+	if j, err := v.lookup(t.Context(), late.id); j == nil || err != nil {
 		t.Errorf("a job that is there: %v, %v", j, err)
 	}
 	if waiting, total := next.Count(); waiting != 1 || total != 1 {
@@ -128,8 +128,8 @@ func TestAskedBeforeHeard(t *testing.T) {
 	}
 }
 
-// lostAnswers is a log whose answers to the first append get lost: the message is there, and
-// nobody who waits for the answer is told, or finds it, until ctx ends.
+// lostAnswers is a log that loses the answer to its first append: the message is stored, but the
+// writer neither gets an answer nor finds the message until ctx ends.
 type lostAnswers struct {
 	journal.Log
 	once   sync.Once
@@ -153,9 +153,8 @@ func (l *lostAnswers) Read(ctx context.Context, name string, after uint64, each 
 	return l.Log.Read(ctx, name, after, each)
 }
 
-// A client's request is given up while its job is being written, and the job is there all the
-// same: it is heard of just then. Whoever asks again has the job that is run, not another
-// one of the same records.
+// A client's request is given up while its job is being written, and Follow reports the stored job
+// at that moment. A repeated request gets the running job, not a second one over the same records.
 func TestGivenUpAndThere(t *testing.T) {
 	for range 50 {
 		l := &lostAnswers{Log: journal.NewMemoryLog(), stored: make(chan uint64, 1)}
@@ -167,11 +166,11 @@ func TestGivenUpAndThere(t *testing.T) {
 		ctx, giveUp := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		wg.Go(func() {
-			_, _, _ = s.Accept(ctx, spec) // it may find its job, when that has been heard of first
+			_, _, _ = s.Accept(ctx, spec) // may succeed if Follow reported the job first
 		})
 		seq := <-l.stored
-		wg.Go(func() { s.heard(t.Context(), ID(spec.Key), seq) })
-		time.Sleep(100 * time.Microsecond) // until it waits for the journal, mostly
+		wg.Go(func() { s.refresh(t.Context(), ID(spec.Key), seq) })
+		time.Sleep(100 * time.Microsecond) // usually enough for it to wait for the journal
 		giveUp()
 		wg.Wait()
 		v, existed, err := s.Accept(t.Context(), spec)
@@ -190,7 +189,7 @@ func TestGivenUpAndThere(t *testing.T) {
 	}
 }
 
-// unread is a log of which some reads fail, as while its leader is elected.
+// unread is a log some of whose reads fail, as during a leader election.
 type unread struct {
 	journal.Log
 	fails atomic.Int32
@@ -203,7 +202,7 @@ func (l *unread) Read(ctx context.Context, name string, after uint64, each func(
 	return l.Log.Read(ctx, name, after, each)
 }
 
-// A journal is heard of once: when it cannot be read just then, it is read later.
+// Follow reports a journal once. A read that fails then is repeated later.
 func TestHeardAndNotRead(t *testing.T) {
 	l := &unread{Log: journal.NewMemoryLog()}
 	other, err := NewStore(t.Context(), l.Log, StoreConfig{Logger: quiet})
@@ -219,13 +218,13 @@ func TestHeardAndNotRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.fails.Store(1)
-	s.heard(t.Context(), v.id, v.first)
-	if j := s.job(v.id); j == nil || j.view().state.Phase != Queued {
+	s.refresh(t.Context(), v.id, v.first)
+	if j := s.job(v.id); j == nil || j.snapshot().state.Phase != Queued {
 		t.Error("a job that another process accepted is not known, and nobody will hear of it again")
 	}
 }
 
-// journal.Copy keeps every journal whole, whatever was in the place before.
+// journal.Copy replaces the destination with exact copies of the journals.
 func TestCopy(t *testing.T) {
 	from, to := journal.NewMemoryLog(), journal.NewMemoryLog()
 	a, err := NewStore(t.Context(), from, StoreConfig{Logger: quiet})
@@ -254,7 +253,7 @@ func TestCopy(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, id := range ids {
-		want, got := a.job(id).view().state, b.job(id).view()
+		want, got := a.job(id).snapshot().state, b.job(id).snapshot()
 		if got.state != want || got.damage != "" {
 			t.Errorf("job %d is %+v (%s), was %+v", i, got.state, got.damage, want)
 		}

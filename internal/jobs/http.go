@@ -12,19 +12,19 @@ import (
 	"strings"
 	"time"
 
-	"github.com/shoal-llm/shoal/internal/jobs/door"
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
+	"github.com/shoal-llm/shoal/internal/jobs/routes"
 	"github.com/shoal-llm/shoal/internal/server/api"
 	"github.com/shoal-llm/shoal/internal/strictjson"
 )
 
-// Routes are the paths that it answers.
-func (v *Service) Routes() door.Routes {
-	return door.Routes{
-		"POST /v1/jobs":     door.Answer(v.api, v.postJob),
-		"GET /v1/jobs":      door.Answer(v.api, v.listJobs),
-		"GET /v1/jobs/*":    door.Answer(v.api, v.getJob),
-		"DELETE /v1/jobs/*": door.Answer(v.api, v.deleteJob),
+// Routes returns the handlers of the job routes.
+func (v *Service) Routes() routes.Handlers {
+	return routes.Handlers{
+		"POST /v1/jobs":     routes.Answer(v.api, v.postJob),
+		"GET /v1/jobs":      routes.Answer(v.api, v.listJobs),
+		"GET /v1/jobs/*":    routes.Answer(v.api, v.getJob),
+		"DELETE /v1/jobs/*": routes.Answer(v.api, v.deleteJob),
 
 		"GET /v1/responses/*":    v.getResponse,
 		"POST /v1/responses/*":   v.cancelResponse,
@@ -32,7 +32,7 @@ func (v *Service) Routes() door.Routes {
 	}
 }
 
-func (v *Service) show(j view) api.Job {
+func (v *Service) show(j snapshot) api.Job {
 	s := j.state
 	out := api.Job{ID: j.id, Object: "job", State: string(s.Phase), Endpoint: j.head.Endpoint, CreatedAt: s.Accepted / 1000,
 		StartedAt: s.Started / 1000, EndedAt: s.Ended / 1000, Attempt: s.Attempt, Failures: s.Failures, NextAttempt: s.NotBefore / 1000,
@@ -54,7 +54,7 @@ func (v *Service) postJob(w http.ResponseWriter, r *http.Request) (any, error) {
 		spec, err = parseJob(body)
 	}
 	if err == nil {
-		spec.Key, err = door.Key(r)
+		spec.Key, err = routes.Key(r)
 	}
 	if err != nil {
 		return nil, err
@@ -77,35 +77,35 @@ func (v *Service) postJob(w http.ResponseWriter, r *http.Request) (any, error) {
 	return nil, nil
 }
 
-// accept checks a request as its endpoint would and makes it a job; charge, when set,
-// may refuse the task.
-func (v *Service) accept(ctx context.Context, id string, spec Spec, charge func(*api.Task) error) (view, bool, error) {
+// accept validates a request as its endpoint would and creates its job. charge may refuse the task;
+// it may be nil.
+func (v *Service) accept(ctx context.Context, id string, spec Spec, charge func(*api.Task) error) (snapshot, bool, error) {
 	spec.Seed, spec.Drawn, spec.Fingerprint = rand.Uint64()>>1, true, v.api.Fingerprint()
-	if v.store.job(id) == nil { // else it was checked
+	if v.store.job(id) == nil { // an existing job was validated before
 		task, err := v.task(ctx, id, v.store.Now(), spec)
 		if err == nil && charge != nil {
 			err = charge(task)
 		}
 		if err != nil {
-			return view{}, false, err
+			return snapshot{}, false, err
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, door.AcceptLimit)
+	ctx, cancel := context.WithTimeout(ctx, routes.AcceptLimit)
 	defer cancel()
 	j, existed, err := v.store.accept(ctx, id, spec)
 	return j, existed, problemOf(err)
 }
 
-// problemOf words the store's errors for clients.
+// problemOf turns an error of the store into an error for clients.
 func problemOf(err error) error {
 	if errors.Is(err, ErrTooMany) {
-		return door.Refused(err, http.StatusTooManyRequests, "too_many_jobs", 10*time.Second)
+		return routes.Refused(err, http.StatusTooManyRequests, "too_many_jobs", 10*time.Second)
 	}
-	return door.Problem(err)
+	return routes.Problem(err)
 }
 
-// parseJob reads {"endpoint", "body"}, or the body of a completion itself, whose
-// endpoint shows by "messages" or "prompt" unless it is named.
+// parseJob parses {"endpoint", "body"}, or the bare body of a completion. If a bare body names no
+// endpoint, "messages" or "prompt" determines it.
 func parseJob(body []byte) (Spec, error) {
 	var f struct {
 		Endpoint string          `json:"endpoint"`
@@ -136,8 +136,8 @@ func parseJob(body []byte) (Spec, error) {
 }
 
 func (v *Service) getJob(w http.ResponseWriter, r *http.Request) (any, error) {
-	id, rest := door.PathID(r, "/v1/jobs/")
-	j, err := v.asked(r.Context(), id)
+	id, rest := routes.PathID(r, "/v1/jobs/")
+	j, err := v.lookup(r.Context(), id)
 	switch {
 	case err != nil:
 		return nil, err
@@ -145,30 +145,30 @@ func (v *Service) getJob(w http.ResponseWriter, r *http.Request) (any, error) {
 		v.events(w, r, j)
 		return nil, nil
 	case rest != "" && rest != "events":
-		return nil, door.NoSuchURL(r)
+		return nil, routes.NoSuchURL(r)
 	case j == nil:
-		return nil, door.NotFound("job", id)
+		return nil, routes.NotFound("job", id)
 	}
-	return v.whole(r.Context(), j.view())
+	return v.withResult(r.Context(), j.snapshot())
 }
 
-// asked is the job of an id, nil if there is none that who asks may see.
-func (v *Service) asked(ctx context.Context, id string) (*job, error) {
+// lookup returns the job with this id, or nil if there is none that the request's API key may see.
+func (v *Service) lookup(ctx context.Context, id string) (*job, error) {
 	j := v.store.job(id)
 	if j == nil {
-		if err := v.store.Ask(ctx, id); err != nil {
-			return nil, door.Unreadable("The job", err)
+		if err := v.store.Lookup(ctx, id); err != nil {
+			return nil, routes.Unreadable("The job", err)
 		}
 		j = v.store.job(id)
 	}
-	if j == nil || !api.Sees(ctx, j.view().head.Holder) {
+	if j == nil || !api.Sees(ctx, j.snapshot().head.Holder) {
 		return nil, nil
 	}
 	return j, nil
 }
 
-// whole is a job with its result, as a client sees it.
-func (v *Service) whole(ctx context.Context, j view) (any, error) {
+// withResult returns the JSON of a job including its result.
+func (v *Service) withResult(ctx context.Context, j snapshot) (any, error) {
 	out := v.show(j)
 	if j.state.Phase != Completed {
 		return out, nil
@@ -176,21 +176,21 @@ func (v *Service) whole(ctx context.Context, j view) (any, error) {
 	result, err := v.store.result(ctx, j)
 	if err != nil {
 		v.cfg.Logger.Error("jobs: a result cannot be read", "job", j.id, "error", err)
-		return out, door.Unreadable("The result of the job", err)
+		return out, routes.Unreadable("The result of the job", err)
 	}
 	out.Result = result
 	return out, nil
 }
 
-// Accept checks a request as its endpoint would and makes it a job of this id; one that
-// is there already with the same request stays.
+// Accept validates a request as its endpoint would and creates a job with this id. An existing job
+// with the same request stays.
 func (v *Service) Accept(ctx context.Context, id string, spec Spec) error {
 	_, _, err := v.accept(ctx, id, spec, nil)
 	return err
 }
 
-// Outcome is how far a job is, and for one that is dead what its client got: an error,
-// or the answer of its endpoint where Body is not nil.
+// Outcome is the phase of a job. For a dead job it also has the error, or the endpoint's response
+// if Body is not nil.
 type Outcome struct {
 	Phase         Phase
 	Code, Message string
@@ -198,22 +198,22 @@ type Outcome struct {
 	Body          json.RawMessage
 }
 
-// Outcome of a job; false: there is none of that id.
+// Outcome returns the outcome of a job; ok is false if there is no such job.
 func (v *Service) Outcome(id string) (o Outcome, ok bool) {
 	j := v.store.job(id)
 	if j == nil {
 		return o, false
 	}
-	w := j.view()
+	w := j.snapshot()
 	return Outcome{w.state.Phase, w.state.Code, w.state.Message, w.status, w.body}, true
 }
 
-// Result of a job that is completed.
+// Result returns the result of a completed job.
 func (v *Service) Result(ctx context.Context, id string) (json.RawMessage, error) {
-	return v.store.result(ctx, v.store.job(id).view())
+	return v.store.result(ctx, v.store.job(id).snapshot())
 }
 
-// Cancel ends a job that has not ended; one that there is not has.
+// Cancel cancels a job that has not ended. A missing job is no error.
 func (v *Service) Cancel(ctx context.Context, id string) error {
 	if j := v.store.job(id); j != nil {
 		return v.stopJob(ctx, j)
@@ -221,21 +221,20 @@ func (v *Service) Cancel(ctx context.Context, id string) error {
 	return nil
 }
 
-// Store is where the jobs are.
+// Store returns the job store.
 func (v *Service) Store() *Store { return v.store }
 
-// deleteJob cancels a job; one that has ended stays as it is, unless ?purge=true
-// asks to forget it.
+// deleteJob cancels a job. A job that has ended stays, unless ?purge=true asks to delete it.
 func (v *Service) deleteJob(_ http.ResponseWriter, r *http.Request) (any, error) {
-	id, rest := door.PathID(r, "/v1/jobs/")
-	j, err := v.asked(r.Context(), id)
+	id, rest := routes.PathID(r, "/v1/jobs/")
+	j, err := v.lookup(r.Context(), id)
 	if err != nil {
 		return nil, err
 	}
 	if rest != "" || j == nil {
-		return nil, door.NotFound("job", id)
+		return nil, routes.NotFound("job", id)
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), door.AcceptLimit)
+	ctx, cancel := context.WithTimeout(r.Context(), routes.AcceptLimit)
 	defer cancel()
 	if err := v.stopJob(ctx, j); err != nil {
 		return nil, problemOf(err)
@@ -243,14 +242,14 @@ func (v *Service) deleteJob(_ http.ResponseWriter, r *http.Request) (any, error)
 	if r.URL.Query().Get("purge") == "true" {
 		return map[string]any{"id": id, "object": "job", "deleted": true}, problemOf(v.store.drop(ctx, id))
 	}
-	return v.show(j.view()), nil
+	return v.show(j.snapshot()), nil
 }
 
-// stopJob cancels a job that has not ended: first in the journal, then its
-// attempt, which cannot commit any more.
+// stopJob cancels a job that has not ended. It writes the record first and then stops the attempt,
+// which can no longer commit.
 func (v *Service) stopJob(ctx context.Context, j *job) error {
 	for {
-		if j.view().state.Phase.Final() {
+		if j.snapshot().state.Phase.Final() {
 			return nil
 		}
 		err := v.write(ctx, j, journal.Record{Kind: KindCancel, At: v.store.Now()}, nil)
@@ -268,10 +267,10 @@ func (v *Service) stopJob(ctx context.Context, j *job) error {
 	}
 }
 
-// listJobs answers GET /v1/jobs?state=&batch_id=&after=&limit=: the newest first.
+// listJobs answers GET /v1/jobs?state=&batch_id=&after=&limit=, newest first.
 func (v *Service) listJobs(_ http.ResponseWriter, r *http.Request) (any, error) {
 	q := r.URL.Query()
-	limit, err := door.Limit(r, 20, 1000)
+	limit, err := routes.Limit(r, 20, 1000)
 	state, batch := Phase(q.Get("state")), q.Get("batch_id")
 	if err == nil && state != "" && !slices.Contains(Phases, state) {
 		err = api.Problem{Status: http.StatusBadRequest, Param: "state", Message: fmt.Sprintf("'state' is %.40q; known are queued, running, completed, dead, cancelled.", string(state))}
@@ -283,13 +282,13 @@ func (v *Service) listJobs(_ http.ResponseWriter, r *http.Request) (any, error) 
 	for _, p := range Phases {
 		out.Counts[string(p)] = 0
 	}
-	all := slices.DeleteFunc(v.store.list(), func(j view) bool { return !api.Sees(r.Context(), j.head.Holder) })
+	all := slices.DeleteFunc(v.store.list(), func(j snapshot) bool { return !api.Sees(r.Context(), j.head.Holder) })
 	for _, j := range all {
 		out.Counts[string(j.state.Phase)]++
 	}
 	slices.Reverse(all)
-	page, more := door.Page(all, q.Get("after"), limit, func(j view) string { return j.id },
-		func(j view) bool {
+	page, more := routes.Page(all, q.Get("after"), limit, func(j snapshot) string { return j.id },
+		func(j snapshot) bool {
 			return (state == "" || j.state.Phase == state) && (batch == "" || j.head.Batch == batch)
 		})
 	out.HasMore = more

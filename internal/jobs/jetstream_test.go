@@ -13,7 +13,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
 )
 
-// jet opens the log in a folder, as the coordinator does; close ends the server.
+// jet opens the log in a folder as the coordinator does; close stops the server.
 func jet(t *testing.T, dir string, maxBytes int64) (l journal.Log, close func()) {
 	t.Helper()
 	s, err := natsbus.Start(natsbus.Config{Name: "jobs", Cluster: "jobs", Alone: true, StoreDir: dir, SyncAlways: true, Log: quiet})
@@ -93,8 +93,8 @@ func TestAFullLogRefuses(t *testing.T) {
 	}
 }
 
-// TestDamageOnDiskHasAName flips a bit in, or cuts, the files of the log while
-// nobody has them open: no job may be lost or changed without a word.
+// TestDamageOnDiskHasAName flips bits in the files of the log, or truncates them, while no server
+// runs. No job may be lost or changed without a report.
 func TestDamageOnDiskHasAName(t *testing.T) {
 	const jobs = 6
 	dir := t.TempDir()
@@ -143,7 +143,7 @@ func TestDamageOnDiskHasAName(t *testing.T) {
 			if err := os.WriteFile(filepath.Join(copied, rel), damage(), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			// What JetStream derives from the blocks must not hide them.
+			// JetStream's index must not hide the damage in the blocks.
 			l, _ := jet(t, filepath.Join(copied, "jetstream"), 1<<20)
 			s := store(t, l)
 			d, err := OpenDir(copied)

@@ -13,35 +13,35 @@ import (
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
 )
 
-// job is what is kept in memory of a job; body, tokens and result stay on disk.
+// job is the in-memory state of a job. Body, tokens and result stay on disk.
 type job struct {
 	id      string
 	journal *journal.Writer
-	gone    bool // guarded by the journal's lock: never accepted, not in the store any more
+	gone    bool // guarded by the journal's lock: never accepted, and removed from the store
 
-	mu       sync.Mutex
-	state    State
-	head     Spec    // without Body
-	prompt   string  // its beginning
-	silent   bool    // it asks for the prompt alone: no token is part of the answer
-	answer   []int32 // its first tokens, of the first choice
-	done     committed
-	status   int             // Dead: the HTTP status a client would have got
-	body     json.RawMessage // Dead: its body
-	first    uint64          // number of its first message: the order of acceptance
-	damage   string          // what is wrong with its records; nothing is appended then
-	changed  chan struct{}   // closed and replaced at every change
-	attempts context.CancelFunc
-	running  bool      // an attempt of this process is under way
-	pause    time.Time // before which this process starts no attempt; monotonic, so that no clock that is set back makes it longer
+	mu         sync.Mutex
+	state      State
+	head       Spec    // without Body
+	prompt     string  // its first characters
+	promptOnly bool    // max_tokens is 0: the response has no generated token
+	answer     []int32 // first tokens of the first choice
+	done       committed
+	status     int             // Dead: HTTP status for the client
+	body       json.RawMessage // Dead: response body for the client
+	first      uint64          // number of its first message; defines the order of acceptance
+	damage     string          // what is wrong with its records; if set, nothing is appended
+	changed    chan struct{}   // closed and replaced at every change
+	attempts   context.CancelFunc
+	running    bool      // this process is running an attempt
+	pause      time.Time // no attempt starts earlier; monotonic, so setting the clock back does not prolong it
 }
 
 func newJob(id string) *job {
 	return &job{id: id, journal: journal.NewWriter(id), changed: make(chan struct{})}
 }
 
-// view is a copy of what clients may see.
-type view struct {
+// snapshot is a copy of the fields that clients may see.
+type snapshot struct {
 	id      string
 	state   State
 	head    Spec
@@ -55,13 +55,13 @@ type view struct {
 	changed <-chan struct{}
 }
 
-func (j *job) view() view {
+func (j *job) snapshot() snapshot {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return view{j.id, j.state, j.head, j.prompt, j.answer, j.done, j.status, j.body, j.first, j.damage, j.changed}
+	return snapshot{j.id, j.state, j.head, j.prompt, j.answer, j.done, j.status, j.body, j.first, j.damage, j.changed}
 }
 
-// apply folds a record into the state; it may be of this process or read back.
+// apply folds a record into the state. The record may come from this process or from the log.
 func (j *job) apply(r *journal.Record, seq uint64) error {
 	n, err := NoteOf(r)
 	if err != nil {
@@ -81,11 +81,11 @@ func (j *job) apply(r *journal.Record, seq uint64) error {
 		}
 		j.first = seq
 		j.prompt = promptPreview(s.Endpoint, s.Body)
-		j.silent = emitsNothing(s.Body)
+		j.promptOnly = emitsNothing(s.Body)
 		s.Body = nil
 		j.head = s
 	case KindTokens:
-		if !j.silent {
+		if !j.promptOnly {
 			j.answer = answerBegins(j.answer, r)
 		}
 	case KindDone:
@@ -93,8 +93,8 @@ func (j *job) apply(r *journal.Record, seq uint64) error {
 			return fmt.Errorf("%w: the commit does not decode: %v", journal.ErrDamaged, err)
 		}
 	case KindDead:
-		var e ending
-		_ = json.Unmarshal(r.Payload, &e) // note has decoded it
+		var e endRecord
+		_ = json.Unmarshal(r.Payload, &e) // NoteOf has validated the payload
 		j.status, j.body = e.Status, e.Body
 	}
 	j.state = next
@@ -103,7 +103,7 @@ func (j *job) apply(r *journal.Record, seq uint64) error {
 	return nil
 }
 
-// markDamaged marks a job whose records are damaged: it cannot go on, and says so.
+// markDamaged ends a job whose records are damaged, with an explanation.
 func (j *job) markDamaged(why string, now int64) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -116,9 +116,8 @@ func (j *job) markDamaged(why string, now int64) {
 	j.changed = make(chan struct{})
 }
 
-// append writes a record and folds it in. The state is asked before, so that a
-// record that cannot follow is never written; journal.ErrConflict and the errors
-// of State.Apply mean that whoever writes must look at the state again.
+// append writes a record and folds it in. The state is checked first, so an invalid record is never
+// written. On journal.ErrConflict or an error of State.Apply the caller must read the state again.
 func (s *Store) append(ctx context.Context, j *job, r journal.Record) error {
 	return s.Write(ctx, j.journal, r, func() error {
 		if j.gone {
@@ -141,8 +140,8 @@ func (s *Store) append(ctx context.Context, j *job, r journal.Record) error {
 	}, j.apply)
 }
 
-// read calls each for the records of a job from the first, which it verifies
-// anew: what is on disk may have changed since.
+// read calls each for every record of a job, from the first. It verifies each record again, because
+// the disk may have changed.
 func (s *Store) read(ctx context.Context, id string, each func(*journal.Record) error) error {
 	check := journal.Journal{Name: id}
 	return s.log.Read(ctx, id, 0, func(seq uint64, data []byte) error {
@@ -175,8 +174,8 @@ func (s *Store) spec(ctx context.Context, id string) (Spec, error) {
 	return spec, err
 }
 
-// result reads what was committed and checks it.
-func (s *Store) result(ctx context.Context, v view) (json.RawMessage, error) {
+// result reads the committed result and verifies it.
+func (s *Store) result(ctx context.Context, v snapshot) (json.RawMessage, error) {
 	var out []byte
 	err := s.read(ctx, v.id, func(r *journal.Record) error {
 		if r.Kind == KindPart && r.Attempt == v.state.Attempt {
@@ -188,10 +187,10 @@ func (s *Store) result(ctx context.Context, v view) (json.RawMessage, error) {
 		return nil, err
 	}
 	if extra := len(out) - v.done.Bytes; extra > 0 {
-		out = out[extra:] // pieces of a try whose commit did not follow stand before
+		out = out[extra:] // skip the parts of an earlier attempt that did not commit
 	}
 	if sum := sha256.Sum256(out); len(out) != v.done.Bytes || string(sum[:]) != string(v.done.Sum) {
-		return nil, fmt.Errorf("%w: the result of %s has %d bytes that hash to %x, committed were %d with %.12x", journal.ErrDamaged, v.id, len(out), sum[:6], v.done.Bytes, v.done.Sum)
+		return nil, fmt.Errorf("%w: the result of %s has %d bytes with hash %x, but %d bytes with hash %.12x were committed", journal.ErrDamaged, v.id, len(out), sum[:6], v.done.Bytes, v.done.Sum)
 	}
 	return out, nil
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/sys/flock"
 )
 
-// ErrLocked: another process has the data directory.
+// ErrLocked: another process uses the data directory.
 var ErrLocked = errors.New("jobs: data directory in use")
 
 // lock is the lease on a data directory.

@@ -15,8 +15,8 @@ const (
 	previewTokens = 32  // of an answer
 )
 
-// promptPreview is the beginning of what a request to an endpoint asks: its prompt, or its newest
-// message of a user. It is "" where that is no text (token ids), or the body has another form.
+// promptPreview returns the start of a request's prompt, or of its newest user message. It is "" if
+// that is not text (token ids) or the body has another form.
 func promptPreview(endpoint string, body json.RawMessage) string {
 	var b struct {
 		Prompt   json.RawMessage `json:"prompt"`
@@ -30,7 +30,7 @@ func promptPreview(endpoint string, body json.RawMessage) string {
 	return begin(textOf(fields[endpoint]))
 }
 
-// emitsNothing tells whether a request wants no token of an answer: max_tokens is 0.
+// emitsNothing reports whether the response has no generated token: max_tokens is 0.
 func emitsNothing(body json.RawMessage) bool {
 	var b struct {
 		MaxTokens *int64 `json:"max_tokens"`
@@ -39,8 +39,8 @@ func emitsNothing(body json.RawMessage) bool {
 	return b.MaxTokens != nil && *b.MaxTokens == 0
 }
 
-// textOf is the text of a prompt, of the first of several, of content in parts, or of the newest
-// message of a user.
+// textOf returns the text of a prompt, of the first of several prompts, of content parts, or of the
+// newest user message.
 func textOf(raw json.RawMessage) string {
 	var text string
 	if strictjson.Unmarshal(raw, &text) == nil {
@@ -73,7 +73,7 @@ func textOf(raw json.RawMessage) string {
 	return newest
 }
 
-// begin cuts a text to previewRunes, in one line.
+// begin returns the first previewRunes characters of a text, as one line.
 func begin(text string) string {
 	var b strings.Builder
 	n, space := 0, false
@@ -96,14 +96,14 @@ func begin(text string) string {
 	return b.String()
 }
 
-// answerBegins adds the tokens of a record to the first ones of a job's first choice. A token that
-// ended the answer has no text in it.
+// answerBegins adds a record's tokens to the first tokens of a job's first choice. A token that
+// ended the answer has no text.
 func answerBegins(ids []int32, r *journal.Record) []int32 {
 	if len(ids) >= previewTokens {
 		return ids
 	}
 	_, events, err := DecodeTokens(r.Payload)
-	if err != nil { // reading the job reports the damage
+	if err != nil { // reading the job will report the damage
 		return ids
 	}
 	for _, e := range events {

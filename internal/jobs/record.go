@@ -9,22 +9,22 @@ import (
 	"github.com/shoal-llm/shoal/internal/strictjson"
 )
 
-// Spec is a job as it was asked for.
+// Spec is the request that created a job.
 type Spec struct {
 	Endpoint    string          `json:"endpoint"`
 	Body        json.RawMessage `json:"body"`
 	Key         string          `json:"key,omitempty"`   // Idempotency-Key
-	Seed        uint64          `json:"seed"`            // for a body without one
+	Seed        uint64          `json:"seed"`            // for a body without a seed
 	Drawn       bool            `json:"drawn,omitempty"` // Seed also replaces -1; false in records of older builds
 	Fingerprint string          `json:"fingerprint,omitempty"`
 	Batch       string          `json:"batch,omitempty"`
 	Line        int             `json:"line,omitempty"`   // of the batch, from 0
-	Holder      string          `json:"holder,omitempty"` // the name of the API key that it belongs to; "": operators
+	Holder      string          `json:"holder,omitempty"` // name of the API key that owns the job; "": operators
 }
 
-// same compares two requests: the endpoint, and the body as JSON (strictjson.Canonical). The
-// bytes of a body are not compared. A store keeps a body as json.Marshal spells it, without
-// white space and with <, > and & escaped.
+// same compares two requests: the endpoint, and the body as canonical JSON (strictjson.Canonical).
+// It does not compare the bytes of the bodies, because the store keeps a body in the form of
+// json.Marshal: without white space and with <, > and & escaped.
 func (s *Spec) same(other *Spec) bool {
 	if s.Endpoint != other.Endpoint {
 		return false
@@ -37,13 +37,13 @@ func (s *Spec) same(other *Spec) bool {
 	return bytes.Equal(a, b)
 }
 
-// ending is the payload of Retry and Dead.
-type ending struct {
+// endRecord is the payload of Retry and Dead.
+type endRecord struct {
 	Code      string          `json:"code,omitempty"`
 	Message   string          `json:"message,omitempty"`
 	NotBefore int64           `json:"not_before,omitempty"`
 	Forgiven  bool            `json:"forgiven,omitempty"`
-	Status    int             `json:"status,omitempty"` // Dead: what a client would have got
+	Status    int             `json:"status,omitempty"` // Dead: HTTP status for the client
 	Body      json.RawMessage `json:"body,omitempty"`
 }
 
@@ -56,16 +56,15 @@ type committed struct {
 	} `json:"usage"`
 }
 
-// NewRecord is the record of a note. Without a payload Retry and Dead say what the
-// note says.
+// NewRecord builds the record of a note. Without a payload, Retry and Dead get one from the note.
 func NewRecord(n Note, payload []byte) journal.Record {
 	if payload == nil && (n.Kind == KindRetry || n.Kind == KindDead) {
-		payload, _ = json.Marshal(ending{Code: n.Code, Message: n.Message, NotBefore: n.NotBefore, Forgiven: n.Forgiven})
+		payload, _ = json.Marshal(endRecord{Code: n.Code, Message: n.Message, NotBefore: n.NotBefore, Forgiven: n.Forgiven})
 	}
 	return journal.Record{Kind: n.Kind, Attempt: n.Attempt, At: n.At, Payload: payload}
 }
 
-// NoteOf is what State needs of a record.
+// NoteOf returns the part of a record that State needs.
 func NoteOf(r *journal.Record) (Note, error) {
 	n := Note{Kind: r.Kind, Attempt: r.Attempt, At: r.At}
 	switch r.Kind {
@@ -74,7 +73,7 @@ func NoteOf(r *journal.Record) (Note, error) {
 		n.First, n.Count, err = tokensHead(r.Payload)
 		return n, err
 	case KindRetry, KindDead:
-		var e ending
+		var e endRecord
 		if err := json.Unmarshal(r.Payload, &e); err != nil {
 			return n, fmt.Errorf("%w: the ending does not decode: %v", journal.ErrDamaged, err)
 		}

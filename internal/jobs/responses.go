@@ -9,15 +9,15 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/shoal-llm/shoal/internal/jobs/door"
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
+	"github.com/shoal-llm/shoal/internal/jobs/routes"
 	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
-// Responses that are kept are jobs whose ids are theirs: one of the background is run, one
-// that was answered at once is written down when it is done.
+// Stored responses are jobs with the response's id. A background response runs as a job. A
+// foreground one is written as a finished job.
 
-// KeepResponse writes down a response that is done.
+// KeepResponse stores a completed response.
 func (v *Service) KeepResponse(ctx context.Context, k api.KeptResponse, seed uint64) error {
 	if len(k.Body) > v.cfg.MaxBody {
 		return fmt.Errorf("jobs: the request has %d bytes, a job may have %d", len(k.Body), v.cfg.MaxBody)
@@ -26,12 +26,12 @@ func (v *Service) KeepResponse(ctx context.Context, k api.KeptResponse, seed uin
 	if err != nil {
 		return err
 	}
-	st := j.view().state
-	n, _ := st.Begin(v.store.Now(), v.cfg.Rules) // it was accepted just now
+	st := j.snapshot().state
+	n, _ := st.Begin(v.store.Now(), v.cfg.Rules) // cannot fail: the job was accepted just now
 	if err = v.write(ctx, j, journal.Record{Kind: KindStart, Attempt: n.Attempt, At: n.At}, nil); err == nil {
 		err = v.commit(ctx, j, n.Attempt, k.Result)
 	}
-	if err != nil { // it is run again, to the same end
+	if err != nil { // the job runs again, with the same result
 		v.store.activate(j)
 	}
 	j.mu.Lock()
@@ -40,7 +40,7 @@ func (v *Service) KeepResponse(ctx context.Context, k api.KeptResponse, seed uin
 	return err
 }
 
-// hold makes a job that this process runs already.
+// hold creates a job that this process is already running.
 func (s *Store) hold(ctx context.Context, id string, at int64, spec Spec) (*job, error) {
 	payload, err := json.Marshal(spec)
 	if err != nil {
@@ -69,7 +69,7 @@ func (v *Service) BeginResponse(r *http.Request, id string, body []byte) (k api.
 	if len(body) > v.cfg.MaxBody {
 		return k, false, api.Problem{Status: http.StatusRequestEntityTooLarge, Code: "request_too_large", Message: fmt.Sprintf("A response of the background may have %d bytes, this one has %d.", v.cfg.MaxBody, len(body))}
 	}
-	key, err := door.Key(r)
+	key, err := routes.Key(r)
 	if err != nil {
 		return k, false, err
 	}
@@ -93,42 +93,42 @@ func (v *Service) KeptResponse(ctx context.Context, id string) (k api.KeptRespon
 	if j == nil {
 		return k, false, err
 	}
-	k, err = v.kept(ctx, j.view())
+	k, err = v.kept(ctx, j.snapshot())
 	return k, true, err
 }
 
 func (v *Service) response(ctx context.Context, id string) (*job, error) {
-	j, err := v.asked(ctx, id)
+	j, err := v.lookup(ctx, id)
 	if j == nil || j.head.Endpoint != api.EndpointResponses {
 		return nil, err
 	}
 	return j, nil
 }
 
-func (v *Service) kept(ctx context.Context, now view) (k api.KeptResponse, err error) {
+func (v *Service) kept(ctx context.Context, now snapshot) (k api.KeptResponse, err error) {
 	spec, err := v.store.spec(ctx, now.id)
 	if err != nil {
-		return k, door.Unreadable("The response", err)
+		return k, routes.Unreadable("The response", err)
 	}
 	k = api.KeptResponse{ID: now.id, Created: now.state.Accepted / 1000, Body: spec.Body, Code: now.state.Code, Message: now.state.Message,
 		Status: map[Phase]string{Queued: "queued", Running: "in_progress", Completed: "completed", Dead: "failed", Cancelled: "cancelled"}[now.state.Phase]}
 	if now.state.Phase == Completed {
 		if k.Result, err = v.store.result(ctx, now); err != nil {
-			return k, door.Unreadable("The response", err)
+			return k, routes.Unreadable("The response", err)
 		}
 	}
 	return k, nil
 }
 
-// getResponse answers GET /v1/responses/{id}, with ?stream=true&starting_after=N its
-// events, and GET /v1/responses/{id}/input_items.
+// getResponse answers GET /v1/responses/{id}, its event stream (?stream=true&starting_after=N), and
+// GET /v1/responses/{id}/input_items.
 func (v *Service) getResponse(w http.ResponseWriter, r *http.Request) {
-	id, rest := door.PathID(r, "/v1/responses/")
+	id, rest := routes.PathID(r, "/v1/responses/")
 	k, ok, err := v.KeptResponse(r.Context(), id)
 	q := r.URL.Query()
 	switch {
 	case rest != "" && rest != "input_items":
-		err = door.NoSuchURL(r)
+		err = routes.NoSuchURL(r)
 	case err == nil && !ok:
 		err = noResponse(id)
 	}
@@ -153,7 +153,7 @@ func (v *Service) getResponse(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// present is response where there must be one.
+// present is like response, but a missing response is an error.
 func (v *Service) present(ctx context.Context, id string) (*job, error) {
 	j, err := v.response(ctx, id)
 	if j == nil && err == nil {
@@ -177,7 +177,7 @@ func (v *Service) show1(w http.ResponseWriter, k api.KeptResponse) {
 
 func (v *Service) inputItems(w http.ResponseWriter, r *http.Request, k api.KeptResponse) {
 	items, err := v.api.ResponseInput(k)
-	limit, e := door.Limit(r, 20, 100)
+	limit, e := routes.Limit(r, 20, 100)
 	if err == nil {
 		err = e
 	}
@@ -192,10 +192,10 @@ func (v *Service) inputItems(w http.ResponseWriter, r *http.Request, k api.KeptR
 		var x struct {
 			ID string `json:"id"`
 		}
-		_ = json.Unmarshal(raw, &x) // written by ResponseInput
+		_ = json.Unmarshal(raw, &x) // ResponseInput wrote it
 		return x.ID
 	}
-	page, more := door.Page(items, r.URL.Query().Get("after"), limit, id, func(json.RawMessage) bool { return true })
+	page, more := routes.Page(items, r.URL.Query().Get("after"), limit, id, func(json.RawMessage) bool { return true })
 	out := map[string]any{"object": "list", "data": page, "has_more": more, "first_id": nil, "last_id": nil}
 	if n := len(page); n > 0 {
 		out["first_id"], out["last_id"] = id(page[0]), id(page[n-1])
@@ -203,21 +203,21 @@ func (v *Service) inputItems(w http.ResponseWriter, r *http.Request, k api.KeptR
 	v.api.WriteJSON(w, http.StatusOK, out)
 }
 
-// cancelResponse answers POST /v1/responses/{id}/cancel; one that has ended stays as it is.
+// cancelResponse answers POST /v1/responses/{id}/cancel. A response that has ended stays unchanged.
 func (v *Service) cancelResponse(w http.ResponseWriter, r *http.Request) {
-	id, rest := door.PathID(r, "/v1/responses/")
+	id, rest := routes.PathID(r, "/v1/responses/")
 	j, err := v.present(r.Context(), id)
 	switch {
 	case rest != "cancel":
-		err = door.NoSuchURL(r)
+		err = routes.NoSuchURL(r)
 	case err == nil:
-		ctx, cancel := context.WithTimeout(r.Context(), door.AcceptLimit)
+		ctx, cancel := context.WithTimeout(r.Context(), routes.AcceptLimit)
 		defer cancel()
 		err = problemOf(v.stopJob(ctx, j))
 	}
 	var k api.KeptResponse
 	if err == nil {
-		k, err = v.kept(r.Context(), j.view())
+		k, err = v.kept(r.Context(), j.snapshot())
 	}
 	if err != nil {
 		v.api.WriteError(w, err)
@@ -227,7 +227,7 @@ func (v *Service) cancelResponse(w http.ResponseWriter, r *http.Request) {
 }
 
 func (v *Service) deleteResponse(w http.ResponseWriter, r *http.Request) {
-	id, rest := door.PathID(r, "/v1/responses/")
+	id, rest := routes.PathID(r, "/v1/responses/")
 	j, err := v.present(r.Context(), id)
 	if err == nil && rest != "" {
 		err = noResponse(id)
@@ -236,7 +236,7 @@ func (v *Service) deleteResponse(w http.ResponseWriter, r *http.Request) {
 		v.api.WriteError(w, err)
 		return
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), door.AcceptLimit)
+	ctx, cancel := context.WithTimeout(r.Context(), routes.AcceptLimit)
 	defer cancel()
 	if err = v.stopJob(ctx, j); err == nil {
 		err = v.store.drop(ctx, id)
@@ -248,17 +248,17 @@ func (v *Service) deleteResponse(w http.ResponseWriter, r *http.Request) {
 	v.api.WriteJSON(w, http.StatusOK, map[string]any{"id": id, "object": "response", "deleted": true})
 }
 
-// FollowResponse answers with the events of a response after a number, as they come. They
-// follow from the journal, so each number has the same content for ever.
+// FollowResponse streams the events of a response after a number, as they arrive. Events are
+// derived from the journal, so a number always has the same content.
 func (v *Service) FollowResponse(w http.ResponseWriter, r *http.Request, id string, after int) {
 	var spec Spec
 	var task *api.Task
 	j, err := v.present(r.Context(), id)
 	if err == nil {
 		if spec, err = v.store.spec(r.Context(), id); err != nil {
-			err = door.Unreadable("The request of the response", err)
+			err = routes.Unreadable("The request of the response", err)
 		} else {
-			task, err = v.task(r.Context(), id, j.view().state.Accepted, spec)
+			task, err = v.task(r.Context(), id, j.snapshot().state.Accepted, spec)
 		}
 	}
 	if err != nil {
@@ -269,7 +269,7 @@ func (v *Service) FollowResponse(w http.ResponseWriter, r *http.Request, id stri
 	if f.replay.Stream(f.out, after) != nil {
 		return
 	}
-	v.follow(r.Context(), j, f, func(now view) error {
+	v.follow(r.Context(), j, f, func(now snapshot) error {
 		k, err := v.kept(r.Context(), now)
 		if err != nil {
 			_, body := api.ErrorStatus(err)

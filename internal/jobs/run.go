@@ -16,20 +16,20 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
-// errStop: the attempt must end without another word in the journal; the state
-// says who goes on.
+// errStop: the attempt must end without writing a record. The state determines which process
+// continues.
 var errStop = errors.New("jobs: attempt ends")
 
-// attempt runs a job once: from where its log ends, to its result, its failure
-// or the end of this process.
+// attempt runs a job from the end of its log until its result, its failure or the end of this
+// process.
 func (v *Service) attempt(ctx context.Context, j *job) {
-	l := &life{Service: v, job: j}
+	l := &attemptRun{Service: v, job: j}
 	err := l.try(ctx)
 	begun := l.attempt
-	if j.view().state.Phase == Cancelled {
+	if j.snapshot().state.Phase == Cancelled {
 		l.abandon("abort")
 	}
-	if err != nil { // whatever the journal says, not at once again
+	if err != nil { // back off, whatever the journal says
 		j.mu.Lock()
 		j.pause = time.Now().Add(v.cfg.Rules.Backoff)
 		j.mu.Unlock()
@@ -51,12 +51,12 @@ func (v *Service) attempt(ctx context.Context, j *job) {
 	default:
 		fail = failureOf(err)
 	}
-	st := j.view().state
+	st := j.snapshot().state
 	n, ok := st.Fail(begun, v.store.Now(), *fail, v.cfg.Rules)
 	if !ok {
 		return
 	}
-	e := ending{Code: n.Code, Message: n.Message, NotBefore: n.NotBefore, Forgiven: n.Forgiven}
+	e := endRecord{Code: n.Code, Message: n.Message, NotBefore: n.NotBefore, Forgiven: n.Forgiven}
 	if n.Kind == KindDead {
 		e.Status, e.Body = f.status, f.body
 		if e.Status == 0 {
@@ -67,15 +67,14 @@ func (v *Service) attempt(ctx context.Context, j *job) {
 	defer cancel()
 	v.cfg.Logger.Info("jobs: attempt failed", "job", j.id, "attempt", n.Attempt, "code", e.Code, "error", e.Message, "dead", n.Kind == KindDead)
 	if err := v.write(last, j, journal.Record{Kind: n.Kind, Attempt: n.Attempt, At: n.At}, e); err != nil {
-		// The next attempt finds the job running and takes it over.
+		// The next attempt finds the job running and takes over.
 		v.cfg.Logger.Warn("jobs: the end of an attempt was not written", "job", j.id, "error", err)
 	} else if n.Kind == KindDead {
 		l.abandon("error")
 	}
 }
 
-// failed is a failure on its way up, with what a client of the endpoint itself
-// would have been answered.
+// failed is a failure with the response that the endpoint itself would have sent.
 type failed struct {
 	Failure
 	status int
@@ -110,7 +109,7 @@ func failureOf(err error) *Failure {
 	return f
 }
 
-// write appends a record with a JSON payload, and accounts for its end.
+// write appends a record with a JSON payload. Final records also end the job in the store.
 func (v *Service) write(ctx context.Context, j *job, r journal.Record, payload any) error {
 	if payload != nil {
 		b, err := json.Marshal(payload)
@@ -125,29 +124,29 @@ func (v *Service) write(ctx context.Context, j *job, r journal.Record, payload a
 	return v.store.append(ctx, j, r)
 }
 
-// life is one attempt under way.
-type life struct {
+// attemptRun is one running attempt.
+type attemptRun struct {
 	*Service
 	job      *job
-	attempt  uint32 // 0: none has begun
+	attempt  uint32 // 0: not started
 	task     *api.Task
 	replay   *api.Replay
-	progress []Progress // by choice
+	progress []Progress // per choice
 	next     int        // index of the next event
 
-	submitted bool // the engine has taken a choice of it
+	submitted bool // the engine has accepted a choice
 }
 
-// try runs one attempt, if the state allows one.
-func (l *life) try(ctx context.Context) error {
-	st := l.job.view().state
+// try runs one attempt, if the state allows it.
+func (l *attemptRun) try(ctx context.Context) error {
+	st := l.job.snapshot().state
 	n, ok := st.Begin(l.store.Now(), l.cfg.Rules)
 	if !ok {
 		return errStop
 	}
 	if n.Kind == KindDead {
 		return l.write(ctx, l.job, journal.Record{Kind: KindDead, Attempt: n.Attempt, At: n.At},
-			ending{Code: n.Code, Message: n.Message, Status: http.StatusInternalServerError})
+			endRecord{Code: n.Code, Message: n.Message, Status: http.StatusInternalServerError})
 	}
 	if err := l.write(ctx, l.job, journal.Record{Kind: KindStart, Attempt: n.Attempt, At: n.At}, nil); err != nil {
 		return err
@@ -162,20 +161,20 @@ func (l *life) try(ctx context.Context) error {
 	return l.commit(ctx)
 }
 
-// abandon counts the choices that a job ends without.
-func (l *life) abandon(reason string) {
+// abandon counts the unfinished choices of a job in the metrics.
+func (l *attemptRun) abandon(reason string) {
 	if l.submitted {
 		l.replay.Abandon(reason)
 	}
 }
 
-// task makes the job's request anew.
+// task builds the engine task of a job's request.
 func (v *Service) task(ctx context.Context, id string, accepted int64, spec Spec) (*api.Task, error) {
 	return v.api.NewTask(ctx, spec.Endpoint, spec.Body, api.TaskOptions{ID: strings.ReplaceAll(id, "-", ""), Created: accepted / 1000, Seed: spec.Seed, Drawn: spec.Drawn})
 }
 
-// resume reads the request and the events of earlier attempts.
-func (l *life) resume(ctx context.Context) error {
+// resume restores the request and the events of earlier attempts.
+func (l *attemptRun) resume(ctx context.Context) error {
 	spec, err := l.store.spec(ctx, l.job.id)
 	if err != nil {
 		return err
@@ -184,7 +183,7 @@ func (l *life) resume(ctx context.Context) error {
 		return failed{Failure: Failure{Code: "model_changed", Permanent: true,
 			Message: fmt.Sprintf("The job was accepted for %s, this coordinator serves %s.", spec.Fingerprint, now)}, status: http.StatusConflict}
 	}
-	if l.task, err = l.Service.task(ctx, l.job.id, l.job.view().state.Accepted, spec); err != nil {
+	if l.task, err = l.Service.task(ctx, l.job.id, l.job.snapshot().state.Accepted, spec); err != nil {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -205,19 +204,19 @@ func (l *life) resume(ctx context.Context) error {
 			if _, err := l.replay.Accept(e.Choice, e.Event); err != nil {
 				return fmt.Errorf("%w: event %d of %s: %v", journal.ErrDamaged, l.next, l.job.id, err)
 			}
-			l.took(e)
+			l.apply(e)
 		}
 		return nil
 	})
 }
 
-func (l *life) took(e Logged) {
+func (l *attemptRun) apply(e Logged) {
 	l.progress[e.Choice].Take(e.Event)
 	l.next++
 }
 
-// generate runs every choice that is not done and logs its events.
-func (l *life) generate(ctx context.Context) error {
+// generate runs every unfinished choice and logs its events.
+func (l *attemptRun) generate(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var readers sync.WaitGroup
 	defer readers.Wait()
@@ -266,7 +265,7 @@ func (l *life) generate(ctx context.Context) error {
 	return nil
 }
 
-// arrival is an event of a choice; closed: none follows.
+// arrival is an event of a choice. closed means that the choice has no further event.
 type arrival struct {
 	Logged
 	closed bool
@@ -295,8 +294,8 @@ func forward(ctx context.Context, choice int, events <-chan api.Event, timer *ap
 	}
 }
 
-// gather waits for an event and takes what comes soon after it.
-func (l *life) gather(ctx context.Context, arrivals <-chan arrival) ([]arrival, error) {
+// gather waits for an event and collects those that follow within Linger.
+func (l *attemptRun) gather(ctx context.Context, arrivals <-chan arrival) ([]arrival, error) {
 	var out []arrival
 	select {
 	case a := <-arrivals:
@@ -319,14 +318,13 @@ func (l *life) gather(ctx context.Context, arrivals <-chan arrival) ([]arrival, 
 	return out, nil
 }
 
-// log accepts a batch of events and writes them; it returns the choices that
-// are done. What came before a failure is written as well: it need not be
-// computed again.
-func (l *life) log(ctx context.Context, batch []arrival) (ended []int, err error) {
+// log applies a batch of events, writes them, and returns the choices that are done. Events before
+// a failure are written too, so they need not be computed again.
+func (l *attemptRun) log(ctx context.Context, batch []arrival) (ended []int, err error) {
 	var events []Logged
 	for _, a := range batch {
 		if l.replay.Done(a.Choice) {
-			continue // the engine's last words after a stop string
+			continue // the engine still sends events after a stop string
 		}
 		if a.closed {
 			err = errors.New("jobs: the engine closed the stream without a finish reason")
@@ -355,16 +353,16 @@ func (l *life) log(ctx context.Context, batch []arrival) (ended []int, err error
 	}
 	l.replay.Count()
 	for _, e := range events {
-		l.took(e)
+		l.apply(e)
 	}
 	return ended, err
 }
 
-// partBytes is the size of a piece of a result.
+// partBytes is the maximum size of a Part record.
 const partBytes = 4 << 20
 
 // commit writes the result of the job.
-func (l *life) commit(ctx context.Context) error {
+func (l *attemptRun) commit(ctx context.Context) error {
 	result, err := l.replay.Result()
 	if err != nil {
 		return err
@@ -372,7 +370,7 @@ func (l *life) commit(ctx context.Context) error {
 	return l.Service.commit(ctx, l.job, l.attempt, result)
 }
 
-// commit writes a result: the pieces, then Done, which alone makes it true.
+// commit writes a result in parts, then Done. Only Done makes the result valid.
 func (v *Service) commit(ctx context.Context, j *job, attempt uint32, result []byte) error {
 	for at := 0; at < len(result); at += partBytes {
 		part := result[at:min(at+partBytes, len(result))]

@@ -10,19 +10,18 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
-// Config of a Service. Zero fields take their defaults.
+// Config configures a Service. Zero fields take their defaults.
 type Config struct {
 	Rules Rules
-	// Parallel is how many jobs run at once. Default 32.
+	// Parallel is the maximum number of running jobs. Default 32.
 	Parallel int
-	// Linger is how long events are gathered before they are written; clients of
-	// a job see its tokens that much later, and the disk syncs that much less
-	// often. Default 5 ms.
+	// Linger is how long events are collected before they are written. It delays a job's tokens by
+	// that time and saves disk syncs. Default 5 ms.
 	Linger time.Duration
-	// MaxBody bounds the request of a job in bytes. Default 8 MiB.
+	// MaxBody is the maximum size of a job's request in bytes. Default 8 MiB.
 	MaxBody int
-	// Durability is told to clients: "single" is one copy on one disk,
-	// "replicated" several on as many machines, with how many are in step now.
+	// Durability is reported to clients: "single" is one copy on one disk. "replicated" is a copy
+	// on each of several machines, with the number of replicas currently in sync.
 	Durability func() (kind string, replicas int)
 	Logger     *slog.Logger
 }
@@ -40,7 +39,7 @@ func (c *Config) defaults() {
 	}
 }
 
-// Service runs the jobs of a store on an engine and answers for them over HTTP.
+// Service runs the jobs of a store on an engine and serves their HTTP routes.
 type Service struct {
 	cfg    Config
 	store  *Store
@@ -53,13 +52,13 @@ type Service struct {
 	slots  chan struct{}
 }
 
-// Start takes up what the store holds and runs it until Stop.
+// Start runs the jobs of the store until Stop.
 func Start(s *Store, e api.Engine, a *api.Server, cfg Config) *Service {
 	cfg.defaults()
 	v := &Service{cfg: cfg, store: s, engine: e, api: a, slots: make(chan struct{}, cfg.Parallel)}
 	v.ctx, v.cancel = context.WithCancel(context.Background())
 	v.wg.Add(3)
-	go func() { // jobs and their streams go on in the next process; they hold up no drain
+	go func() { // jobs and their streams continue in the next process, so a drain does not wait for them
 		defer v.wg.Done()
 		select {
 		case <-a.Stopping():
@@ -73,8 +72,7 @@ func Start(s *Store, e api.Engine, a *api.Server, cfg Config) *Service {
 	return v
 }
 
-// Stop ends the attempts that run, noting that they were interrupted, and waits.
-// The store stays open.
+// Stop interrupts the running attempts, records that, and waits for them. The store stays open.
 func (v *Service) Stop() {
 	v.api.KeepResponses(nil)
 	v.cancel()
@@ -82,12 +80,12 @@ func (v *Service) Stop() {
 }
 
 const (
-	dispatchEvery = 100 * time.Millisecond // for jobs whose pause ends
+	dispatchEvery = 100 * time.Millisecond // also wakes jobs whose pause ends
 	sweepEvery    = 5 * time.Second
-	stopGrace     = 2 * time.Second // to note an interruption
+	stopGrace     = 2 * time.Second // for writing the record of an interruption
 )
 
-// dispatch starts attempts while there are slots.
+// dispatch starts attempts while slots are free.
 func (v *Service) dispatch() {
 	defer v.wg.Done()
 	t := time.NewTicker(dispatchEvery)
@@ -103,8 +101,8 @@ func (v *Service) dispatch() {
 	}
 }
 
-// startDue starts what is due, oldest first. While the engine is not ready, jobs
-// wait without using up an attempt.
+// startDue starts the jobs that are due, oldest first. While the engine is not ready, jobs wait
+// without using up an attempt.
 func (v *Service) startDue() {
 	free := cap(v.slots) - len(v.slots)
 	if free == 0 {

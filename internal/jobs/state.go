@@ -20,22 +20,22 @@ import (
 //	            └------- Cancel --------------------------> Cancelled
 type Phase string
 
-// Phases, as the API spells them.
+// Phases, with the names of the API.
 const (
 	Queued    Phase = "queued"
 	Running   Phase = "running"
 	Completed Phase = "completed"
-	Dead      Phase = "dead" // failed for good: the dead-letter list
+	Dead      Phase = "dead" // failed permanently; the dead-letter list
 	Cancelled Phase = "cancelled"
 )
 
-// Phases are all of them, in the order of a job's life.
+// Phases lists all phases in the order of a job's life.
 var Phases = []Phase{Queued, Running, Completed, Dead, Cancelled}
 
-// Final tells whether nothing can happen to a job any more.
+// Final reports whether the job has ended.
 func (p Phase) Final() bool { return p == Completed || p == Dead || p == Cancelled }
 
-// Kinds of a job's records.
+// Kinds of the records of a job.
 const (
 	KindAccept journal.Kind = 1 // the request; the job exists
 	KindStart  journal.Kind = 2 // an attempt begins
@@ -44,10 +44,10 @@ const (
 	KindDone   journal.Kind = 5 // the result is committed
 	KindDead   journal.Kind = 6
 	KindCancel journal.Kind = 7
-	KindPart   journal.Kind = 8 // a piece of the result, before Done
+	KindPart   journal.Kind = 8 // part of the result, before Done
 )
 
-// Note is what the life of a job depends on in one record.
+// Note is the part of a record that State depends on.
 type Note struct {
 	Kind    journal.Kind
 	Attempt uint32
@@ -55,36 +55,36 @@ type Note struct {
 
 	First, Count int    // Tokens: index of the first event, number of events
 	NotBefore    int64  // Retry: Unix milliseconds
-	Forgiven     bool   // Retry: nobody's fault, does not count
+	Forgiven     bool   // Retry: not the job's fault; does not count
 	Code         string // Retry, Dead
 	Message      string
 }
 
-// Errors of Apply. A record that gives one is never written.
+// Errors of Apply. A record that causes one is never written.
 var (
-	// ErrFinal: the job has ended; whoever still works on it must stop.
+	// ErrFinal: the job has ended; the attempt must stop.
 	ErrFinal = errors.New("jobs: the job has ended")
-	// ErrFenced: another attempt has begun; this one must stop.
+	// ErrFenced: another attempt has started; this one must stop.
 	ErrFenced = errors.New("jobs: another attempt has begun")
-	// ErrOrder: a record that cannot follow the ones before it.
+	// ErrOrder: the record cannot follow the existing ones.
 	ErrOrder = errors.New("jobs: record out of order")
 )
 
-// State is the fold of a job's records. It is pure: every process that reads the
-// same records comes to the same state.
+// State is the fold of a job's records. It is pure: every process that reads the same records
+// computes the same state.
 type State struct {
 	Phase     Phase
-	Attempt   uint32 // the newest one; 0: none yet
-	Events    int    // logged
+	Attempt   uint32 // number of the newest attempt; 0: none
+	Events    int    // number of logged events
 	Failures  int    // failed attempts since the last new token
-	Takeovers int    // attempts that ended with their process, since the last new token
+	Takeovers int    // attempts whose process died, since the last new token
 	NotBefore int64  // Queued: Unix milliseconds
 
 	Accepted, Started, Ended int64 // Unix milliseconds; 0: not yet
 	Code, Message            string
 }
 
-// Apply takes one record. After an error the state is as before.
+// Apply folds one record into the state. An error leaves the state unchanged.
 func (s *State) Apply(n Note) error {
 	if n.Kind == KindAccept {
 		if s.Phase != "" {
@@ -104,7 +104,7 @@ func (s *State) Apply(n Note) error {
 		s.end(Cancelled, n)
 		return nil
 	case n.Attempt != s.Attempt:
-		return fmt.Errorf("%w: attempt %d writes, %d is the newest", ErrFenced, n.Attempt, s.Attempt)
+		return fmt.Errorf("%w: attempt %d is superseded by %d", ErrFenced, n.Attempt, s.Attempt)
 	case n.Kind == KindDead:
 		s.end(Dead, n)
 		return nil
@@ -152,18 +152,18 @@ func (s *State) end(p Phase, n Note) {
 }
 
 type Rules struct {
-	// MaxFailures is how many attempts in a row may fail without a new token;
-	// then the job is dead. Default 5.
+	// MaxFailures is the number of consecutive failed attempts without a new token after which the
+	// job is dead. Default 5.
 	MaxFailures int
-	// MaxTakeovers is the same for attempts that ended with their process: a job
-	// that kills whoever runs it must not do so for ever. Default 20.
+	// MaxTakeovers is the same limit for attempts whose process died: a job that crashes its
+	// process must not do so forever. Default 20.
 	MaxTakeovers int
-	// Backoff after the first failure; it doubles, up to MaxBackoff. Defaults
-	// 500 ms and 30 s.
+	// Backoff is the pause after the first failure. It doubles up to MaxBackoff. Defaults 500 ms
+	// and 30 s.
 	Backoff, MaxBackoff time.Duration
 }
 
-// Defaults fills in what is zero.
+// Defaults sets zero fields to their defaults.
 func (r *Rules) Defaults() {
 	r.MaxFailures = cmp.Or(r.MaxFailures, 5)
 	r.MaxTakeovers = cmp.Or(r.MaxTakeovers, 20)
@@ -171,12 +171,12 @@ func (r *Rules) Defaults() {
 	r.MaxBackoff = cmp.Or(r.MaxBackoff, 30*time.Second)
 }
 
-// Begin is the record with which a process that runs none of the job's attempts
-// takes the job up: Start, or Dead. ok is false when it must not, or not yet.
+// Begin returns the record with which a process takes up a job that it is not running: Start or
+// Dead. ok is false if the job must not start, or not yet.
 func (s *State) Begin(now int64, r Rules) (n Note, ok bool) {
 	switch {
 	case s.Phase != Queued && s.Phase != Running, now < s.NotBefore && s.NotBefore-now <= r.MaxBackoff.Milliseconds():
-		// A pause that is longer than any was written before the clock was set back.
+		// A longer pause means that the clock was set back after it was written.
 		return Note{}, false
 	case s.Phase == Running && s.Takeovers >= r.MaxTakeovers:
 		return Note{Kind: KindDead, Attempt: s.Attempt, At: now, Code: "crash_loop",
@@ -185,15 +185,15 @@ func (s *State) Begin(now int64, r Rules) (n Note, ok bool) {
 	return Note{Kind: KindStart, Attempt: s.Attempt + 1, At: now}, true
 }
 
-// Failure is how an attempt ended badly.
+// Failure describes a failed attempt.
 type Failure struct {
 	Code, Message string
-	Permanent     bool // trying again cannot help
-	Forgiven      bool // the cluster was away, or the server stops: does not count
+	Permanent     bool // retrying cannot help
+	Forgiven      bool // does not count: there was no cluster, or the server stops
 }
 
-// Fail is the record with which an attempt that failed ends: Retry or Dead. ok is false
-// when it is not the one that runs, and has nothing to say.
+// Fail returns the record of a failed attempt: Retry or Dead. ok is false if this attempt is not
+// the running one; it must then write nothing.
 func (s *State) Fail(attempt uint32, now int64, f Failure, r Rules) (n Note, ok bool) {
 	if s.Phase != Running || s.Attempt != attempt {
 		return Note{}, false

@@ -7,28 +7,28 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
-// permanent codes of the engine: trying again cannot help.
+// permanent lists the engine codes for which a retry cannot help.
 var permanent = map[string]bool{"invalid_request": true, "context_length_exceeded": true, "sampling_failed": true, "replay_diverged": true}
 
-// away are codes that say that there was no cluster.
+// away lists the engine codes that mean that no cluster was available.
 var away = map[string]bool{"no_cluster": true, "draining": true}
 
-// EngineFailure is what it means for an attempt that the engine gave a code.
+// EngineFailure classifies an engine error by its code.
 func EngineFailure(code, message string) Failure {
 	return Failure{Code: code, Message: message, Permanent: permanent[code], Forgiven: away[code]}
 }
 
-// Superseded: an append was refused because somebody else goes on with the job, or it
-// has ended. The attempt ends without another word in the journal.
+// Superseded reports whether an append was refused because the job has ended or another process
+// continues it. The attempt then ends without writing a record.
 func Superseded(err error) bool {
 	return errors.Is(err, ErrFinal) || errors.Is(err, ErrFenced) || errors.Is(err, journal.ErrConflict)
 }
 
-// Progress is how far the events of one choice go. An attempt starts from that of the
-// log, whoever wrote it.
+// Progress is how far the events of one choice have got. An attempt continues from the progress in
+// the log, whichever process wrote it.
 type Progress struct {
 	Emitted []int32
-	Scored  bool // prompt logprobs are among them
+	Scored  bool // Emitted includes the prompt's log-probabilities
 }
 
 func (c *Progress) Take(e api.Event) {

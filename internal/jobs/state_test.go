@@ -108,14 +108,14 @@ func TestAJobThatKillsItsCoordinatorDies(t *testing.T) {
 	t.Fatal("it never dies")
 }
 
-// world is a log that several processes write to, some of which should be dead:
-// the lease is left out on purpose, so that the journals alone must hold.
+// world is a log that several processes write to, although some have lost the lease. It has no
+// lease on purpose: the journals alone must keep jobs consistent.
 type world struct {
 	log      *journal.MemoryLog
 	stores   []*Store
 	accepted map[string]bool
 	now      time.Time
-	next     int // fault of the next append: 0 none, 1 not written, 2 written but not told
+	next     int // fault of the next append: 0 none, 1 not written, 2 written but reported as failed
 	cancel   context.CancelFunc
 }
 
@@ -135,7 +135,7 @@ func (w *world) boot(t *rapid.T) *Store {
 	return s
 }
 
-// once is a context that a fault ends, as a process ends in the middle of a write.
+// once returns a context that a fault cancels, like a process that dies during a write.
 func (w *world) once() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	w.cancel = cancel
@@ -151,7 +151,7 @@ func (w *world) fault(_ string, _ []byte, done bool) error {
 	return nil
 }
 
-// token is what the engine gives at an index, whoever asks.
+// tokenAt is the token of the engine at an index; it depends on nothing else.
 func tokenAt(id string, i int) int32 {
 	sum := sha256.Sum256([]byte(fmt.Sprint(id, i)))
 	return int32(sum[0])
@@ -159,13 +159,13 @@ func tokenAt(id string, i int) int32 {
 
 const tokensOfAJob = 6
 
-// move does the next thing of a job in one process, as an attempt would.
+// move performs the next action of a job in one process, as an attempt would.
 func (w *world) move(t *rapid.T, s *Store, id string, own map[string]uint32) {
 	j := s.job(id)
 	if j == nil {
 		return
 	}
-	st := j.view().state
+	st := j.snapshot().state
 	ctx := w.once()
 	if st.Phase != Running || own[id] != st.Attempt {
 		rules := Rules{MaxTakeovers: 1 << 30, MaxFailures: 1 << 30}
@@ -192,8 +192,8 @@ func (w *world) move(t *rapid.T, s *Store, id string, own map[string]uint32) {
 	}
 }
 
-// TestNothingAcceptedIsLostAndCommitsAreSingle lets processes die between any two
-// steps, and write on after they should be dead.
+// TestNothingAcceptedIsLostAndCommitsAreSingle lets processes die between any two actions, and lets
+// dead ones write later.
 func TestNothingAcceptedIsLostAndCommitsAreSingle(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := &world{log: journal.NewMemoryLog(), accepted: map[string]bool{}, now: time.UnixMilli(1000)}
@@ -221,7 +221,7 @@ func TestNothingAcceptedIsLostAndCommitsAreSingle(t *testing.T) {
 					_ = s.end(w.once(), j, journal.Record{Kind: KindCancel, At: s.Now()})
 				}
 			case 4:
-				if j := s.job(ID(key)); j != nil && owns[at][j.id] == j.view().state.Attempt && j.view().state.Phase == Running {
+				if j := s.job(ID(key)); j != nil && owns[at][j.id] == j.snapshot().state.Attempt && j.snapshot().state.Phase == Running {
 					_ = s.append(w.once(), j, journal.Record{Kind: KindRetry, Attempt: owns[at][j.id], At: s.Now(), Payload: []byte(`{"code":"x"}`)})
 				}
 			default:
@@ -233,9 +233,9 @@ func TestNothingAcceptedIsLostAndCommitsAreSingle(t *testing.T) {
 		own := map[string]uint32{}
 		for range 200 {
 			w.now = w.now.Add(time.Second)
-			for _, key := range keys { // in order: what is drawn must not depend on a map
+			for _, key := range keys { // in a fixed order: the draws must not depend on map iteration
 				id := ID(key)
-				if w.accepted[id] && !last.job(id).view().state.Phase.Final() {
+				if w.accepted[id] && !last.job(id).snapshot().state.Phase.Final() {
 					w.move(t, last, id, own)
 				}
 			}
@@ -244,7 +244,7 @@ func TestNothingAcceptedIsLostAndCommitsAreSingle(t *testing.T) {
 	})
 }
 
-// check reads the log as it is.
+// check verifies the content of the log.
 func (w *world) check(t *rapid.T, s *Store) {
 	done, tokens := map[string]int{}, map[string]int{}
 	check := map[string]*journal.Journal{}
@@ -280,7 +280,7 @@ func (w *world) check(t *rapid.T, s *Store) {
 		t.Fatal(err)
 	}
 	for id := range w.accepted {
-		v := s.job(id).view()
+		v := s.job(id).snapshot()
 		if done[id] != 1 {
 			t.Fatalf("%s ended %d times (%s)", id, done[id], v.state.Phase)
 		}

@@ -15,27 +15,28 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/shoal-llm/shoal/internal/jobs/door"
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
+	"github.com/shoal-llm/shoal/internal/jobs/routes"
 )
 
-// StoreConfig bounds a store. Zero fields take their defaults.
+// StoreConfig configures a store. Zero fields take their defaults.
 type StoreConfig struct {
-	// MaxOpen is how many jobs may wait or run; more are refused. Default 100,000.
+	// MaxOpen is the maximum number of waiting and running jobs. Further jobs are refused. Default
+	// 100,000.
 	MaxOpen int
-	// Keep and KeepJobs bound the jobs that have ended: by age (default 72 h) and
-	// number (default 20,000, the oldest go first).
+	// Keep and KeepJobs limit the ended jobs by age (default 72 h) and number (default 20,000). The
+	// oldest are dropped first.
 	Keep     time.Duration
 	KeepJobs int
-	// FullAt is the part of the log's limit at which new jobs are refused, so that
-	// those there are can end. Default 0.9.
+	// FullAt is the fraction of the log's size limit above which new jobs are refused, so that
+	// existing jobs can finish. Default 0.9.
 	FullAt float64
-	// Salvage is what is known of damage that was taken out of the log before it was opened.
+	// Salvage describes damage that was removed from the log before it was opened.
 	Salvage Salvage
-	// Beside keeps other journals in the same log: batches.
-	Beside Beside
+	// Peer keeps other journals in the same log, for example batches. It may be nil.
+	Peer   PeerStore
 	Logger *slog.Logger
-	Now    func() time.Time // default: the machine's clock
+	Now    func() time.Time // default: the system clock
 }
 
 func (c *StoreConfig) defaults() {
@@ -51,57 +52,57 @@ func (c *StoreConfig) defaults() {
 	}
 }
 
-// KeepEnded is how long a job that has ended is kept.
+// KeepEnded is the default retention of ended jobs.
 const KeepEnded = 72 * time.Hour
 
-// Salvage is what was lost to damage of the log's files.
+// Salvage describes what damaged log files have lost.
 type Salvage struct {
-	Lost    []string // journals of which no record is left
-	New     []string // of these, those that were found now
-	Touched []string // journals that lost a record and have others
-	Notes   []string // damage that belongs to no journal
+	Lost    []string // journals without any record left
+	New     []string // the subset of Lost that was found at this start
+	Touched []string // journals that lost some of their records
+	Notes   []string // damage that belongs to no known journal
 }
 
-var ErrTooMany = errors.New("jobs: too many jobs wait")
+var ErrTooMany = errors.New("jobs: too many unfinished jobs")
 
-// Beside keeps journals of its own in the log of a Store.
-type Beside interface {
-	// Owns tells whether a journal of that name is one of them.
+// PeerStore keeps its own journals in the log of a Store.
+type PeerStore interface {
+	// Owns reports whether the journal with this name belongs to the peer.
 	Owns(name string) bool
-	// Load takes one message while NewStore reads the log, in the order of the log.
+	// Load receives one message while NewStore reads the log, in log order.
 	Load(name string, seq uint64, data []byte)
-	// Heard has the journal read, as another process has written to it.
-	Heard(name string, read func(w *journal.Writer, apply func(*journal.Record, uint64) error))
-	// Holds tells whether a job that has ended must stay.
-	Holds(s *Spec) bool
+	// Refresh reads a journal to which another process has written.
+	Refresh(name string, read func(w *journal.Writer, apply func(*journal.Record, uint64) error))
+	// Retains reports whether an ended job must be kept.
+	Retains(s *Spec) bool
 	// Sweep drops the journals that ended before a time in Unix milliseconds.
 	Sweep(before int64, drop func(*journal.Writer) error) error
 }
 
-// Store is the jobs of a journal.Log. All methods may be called concurrently.
+// Store holds the jobs of a journal.Log. All methods may be called concurrently.
 type Store struct {
 	cfg StoreConfig
 	log journal.Log
 
 	mu      sync.Mutex
 	jobs    map[string]*job
-	active  []entry  // jobs that have not ended, by first
+	active  []entry  // jobs that have not ended, ordered by first
 	pending int      // jobs whose acceptance is being written
 	notes   []string // damage that belongs to no job
-	trouble string   // why the last write failed; "": it did not
+	trouble string   // error of the last write; "": it succeeded
 	usage   journal.Usage
 	last    uint64 // number of the newest message, which is never dropped
 	scanned uint64 // number of the newest message that NewStore read
-	anchor  uint64 // number of the newest message of the anchor's journal
+	anchor  uint64 // number of the newest message of the anchor journal
 	wake    chan struct{}
 
-	followed atomic.Bool  // others may write to the log
-	cut      atomic.Bool  // the log has lost its end
-	gone     atomic.Int64 // jobs that are lost without a trace
+	followed atomic.Bool  // other processes may write to the log
+	cut      atomic.Bool  // the log has lost its tail
+	gone     atomic.Int64 // number of jobs that are lost without a trace
 }
 
-// NewStore reads the log. Damage does not stop it: the jobs concerned are dead
-// and say why; Damage lists the rest.
+// NewStore reads the log. Damage does not stop it: the affected jobs become dead with an
+// explanation, and Damage lists the rest.
 func NewStore(ctx context.Context, l journal.Log, cfg StoreConfig) (*Store, error) {
 	cfg.defaults()
 	s := &Store{cfg: cfg, log: l, jobs: map[string]*job{}, wake: make(chan struct{}, 1)}
@@ -111,7 +112,7 @@ func NewStore(ctx context.Context, l journal.Log, cfg StoreConfig) (*Store, erro
 			s.anchor = seq
 			return nil
 		}
-		if b := cfg.Beside; b != nil && b.Owns(name) {
+		if b := cfg.Peer; b != nil && b.Owns(name) {
 			b.Load(name, seq, data)
 		} else {
 			s.load(name, seq, data)
@@ -134,8 +135,8 @@ func NewStore(ctx context.Context, l journal.Log, cfg StoreConfig) (*Store, erro
 	return s, nil
 }
 
-// salvaged notes what salvage knows and the journals do not show: a job that is lost without a
-// trace is counted by Lost; one that lost its newest record goes on from the record before.
+// salvaged applies what Salvage knows and the journals do not show. Jobs lost without a trace are
+// counted by Lost. A job that lost its newest record continues from the previous one.
 func (s *Store) salvaged() {
 	for _, text := range s.cfg.Salvage.Notes {
 		s.note(text)
@@ -152,12 +153,12 @@ func (s *Store) salvaged() {
 	}
 }
 
-// isJob says that a journal of that name is a job's: others are batches'.
+// isJob reports whether a journal name belongs to a job rather than to a batch.
 func isJob(name string) bool {
 	return strings.HasPrefix(name, "job-") || strings.HasPrefix(name, "resp_")
 }
 
-// load takes one message of a job in the order of the log.
+// load receives one message of a job, in log order.
 func (s *Store) load(name string, seq uint64, data []byte) {
 	j := s.jobs[name]
 	if j == nil {
@@ -181,8 +182,8 @@ func (s *Store) load(name string, seq uint64, data []byte) {
 	}
 }
 
-// failed notes why the log could not be written; what was refused by the rules
-// of a journal is no trouble of the log.
+// failed records why the log could not be written. Refusals by a journal's rules are not failures
+// of the log.
 func (s *Store) failed(err error) error {
 	if Superseded(err) {
 		return err
@@ -206,9 +207,9 @@ func (s *Store) works(seq uint64) {
 	s.last = max(s.last, seq)
 }
 
-// Write appends a record to a journal of the log and folds it in. check is asked first,
-// so that a record that cannot follow is never written; apply takes the record, and
-// those of other processes that are found before it.
+// Write appends a record to a journal of the log and applies it. check runs first, so an invalid
+// record is never written. apply receives the record, and before it any records that other
+// processes have appended.
 func (s *Store) Write(ctx context.Context, w *journal.Writer, r journal.Record, check func() error, apply func(*journal.Record, uint64) error) error {
 	w.Lock()
 	defer w.Unlock()
@@ -229,23 +230,22 @@ func (s *Store) Write(ctx context.Context, w *journal.Writer, r journal.Record, 
 	return apply(&r, seq)
 }
 
-// Trouble is why the last write failed, "" when it did not.
+// Trouble returns the error of the last write, or "".
 func (s *Store) Trouble() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.trouble
 }
 
-// Damage lists what is wrong with the log besides damaged jobs, which say so
-// themselves.
+// Damage lists damage of the log, except that of damaged jobs, which report it themselves.
 func (s *Store) Damage() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.notes)
 }
 
-// Lost is how many jobs are lost since their records were damaged, whether there is something
-// left of them or not, and how many more things are wrong with the log.
+// Lost returns the number of jobs lost to damage, whether or not any of their records remain, and
+// the number of other damages of the log.
 func (s *Store) Lost() (dead, other int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -262,24 +262,25 @@ func (s *Store) Lost() (dead, other int) {
 	return dead + int(s.gone.Load()), len(s.notes)
 }
 
-// Last is the number of the newest acknowledged message.
+// Last returns the number of the newest acknowledged message.
 func (s *Store) Last() uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.last
 }
 
-// ID of a job follows from the idempotency key, so that the log itself refuses a
-// second job with the key; without a key it is random.
+// ID derives a job id from the idempotency key, so that the log itself refuses a second job with
+// the key. Without a key it is random.
 func ID(key string) string {
 	if key == "" {
-		return "job-" + door.NewID()
+		return "job-" + routes.NewID()
 	}
 	sum := sha256.Sum256([]byte("shoal job\x00" + key))
 	return "job-" + hex.EncodeToString(sum[:16])
 }
 
-// id of the job of a request: a key is one of the API key that sent it.
+// id returns the id of the job that a request creates. An Idempotency-Key is scoped to the API key
+// that sent it.
 func (s *Spec) id() string {
 	if s.Key != "" && s.Holder != "" {
 		return ID(s.Holder + "\x00" + s.Key)
@@ -287,13 +288,13 @@ func (s *Spec) id() string {
 	return ID(s.Key)
 }
 
-// Accept makes a job. When it returns without an error, the job is on disk.
-// existed: there was one with the key and the same request already.
-func (s *Store) Accept(ctx context.Context, spec Spec) (v view, existed bool, err error) {
+// Accept creates a job. After a nil error the job is on disk. existed reports whether a job with
+// the same key and request was already there.
+func (s *Store) Accept(ctx context.Context, spec Spec) (v snapshot, existed bool, err error) {
 	return s.accept(ctx, spec.id(), spec)
 }
 
-func (s *Store) accept(ctx context.Context, id string, spec Spec) (v view, existed bool, err error) {
+func (s *Store) accept(ctx context.Context, id string, spec Spec) (v snapshot, existed bool, err error) {
 	payload, err := json.Marshal(spec)
 	if err != nil {
 		return v, false, fmt.Errorf("jobs: %w", err)
@@ -315,14 +316,14 @@ func (s *Store) accept(ctx context.Context, id string, spec Spec) (v view, exist
 		s.pending--
 		s.mu.Unlock()
 	}()
-	again := func() (view, bool, error) {
+	again := func() (snapshot, bool, error) {
 		stored, err := s.spec(ctx, id)
 		if err == nil && !stored.same(&spec) {
 			err = journal.ErrMismatch
 		}
-		return j.view(), true, err
+		return j.snapshot(), true, err
 	}
-	if j.view().state.Phase != "" {
+	if j.snapshot().state.Phase != "" {
 		return again()
 	}
 	err = s.append(ctx, j, journal.Record{Kind: KindAccept, At: s.Now(), Payload: payload})
@@ -330,11 +331,11 @@ func (s *Store) accept(ctx context.Context, id string, spec Spec) (v view, exist
 	case err == nil:
 		s.activate(j)
 		s.Wake()
-		return j.view(), false, nil
-	case errors.Is(err, errGone): // it was given up between our look and our write
+		return j.snapshot(), false, nil
+	case errors.Is(err, errGone): // another request gave up the entry after it was looked up
 		return s.accept(ctx, id, spec)
-	case j.view().state.Phase != "": // a request with the same key was faster, or one whose answer was lost
-		if !j.view().state.Phase.Final() {
+	case j.snapshot().state.Phase != "": // a concurrent request with the same key won, or an earlier one whose answer was lost
+		if !j.snapshot().state.Phase.Final() {
 			s.activate(j)
 		}
 		return again()
@@ -343,10 +344,10 @@ func (s *Store) accept(ctx context.Context, id string, spec Spec) (v view, exist
 	return v, false, err
 }
 
-// errGone: the entry of a job was given up by whoever made it.
+// errGone: the request that created the entry gave it up.
 var errGone = errors.New("jobs: entry given up")
 
-// room: may one more job come? s.mu is held.
+// room returns an error if no further job may be accepted. s.mu must be held.
 func (s *Store) room() error {
 	if n := len(s.active) + s.pending; n >= s.cfg.MaxOpen {
 		return fmt.Errorf("%w: %d of at most %d", ErrTooMany, n, s.cfg.MaxOpen)
@@ -357,22 +358,22 @@ func (s *Store) room() error {
 	return nil
 }
 
-// forget undoes the entry of a job that was not accepted, unless it is after all.
+// forget removes the entry of a job, unless the job was accepted after all.
 func (s *Store) forget(j *job) {
 	j.journal.Lock()
 	defer j.journal.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.jobs[j.id] == j && j.view().state.Phase == "" {
+	if s.jobs[j.id] == j && j.snapshot().state.Phase == "" {
 		j.gone = true
 		delete(s.jobs, j.id)
 	}
 }
 
-// Now is the time that records are written with, in Unix milliseconds.
+// Now returns the time for new records, in Unix milliseconds.
 func (s *Store) Now() int64 { return s.cfg.Now().UnixMilli() }
 
-// Wake tells whoever runs jobs that there may be something to do.
+// Wake signals the job runner that a job may be due.
 func (s *Store) Wake() {
 	select {
 	case s.wake <- struct{}{}:
@@ -383,23 +384,23 @@ func (s *Store) Wake() {
 func (s *Store) job(id string) *job {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if j := s.jobs[id]; j != nil && j.view().state.Phase != "" {
+	if j := s.jobs[id]; j != nil && j.snapshot().state.Phase != "" {
 		return j
 	}
 	return nil
 }
 
-// list are copies of all jobs in the order of acceptance.
-func (s *Store) list() []view {
+// list returns snapshots of all jobs in the order of acceptance.
+func (s *Store) list() []snapshot {
 	s.mu.Lock()
-	out := make([]view, 0, len(s.jobs))
+	out := make([]snapshot, 0, len(s.jobs))
 	for _, j := range s.jobs {
-		if v := j.view(); v.state.Phase != "" {
+		if v := j.snapshot(); v.state.Phase != "" {
 			out = append(out, v)
 		}
 	}
 	s.mu.Unlock()
-	slices.SortFunc(out, func(a, b view) int { return cmp.Compare(a.first, b.first) })
+	slices.SortFunc(out, func(a, b snapshot) int { return cmp.Compare(a.first, b.first) })
 	return out
 }
 
@@ -412,9 +413,9 @@ func (s *Store) end(ctx context.Context, j *job, r journal.Record) error {
 	return nil
 }
 
-// anchorName is a journal of messages that only stand for "the log reaches to
-// here" when the journal of the newest message is dropped: so the newest message
-// is always there, and a log that has lost its end shows (Dir.Attach).
+// anchorName is a journal whose messages only mark the end of the log. One is written before the
+// journal with the newest message is dropped. So the newest message always exists, and Dir.Attach
+// detects a log that has lost its tail.
 const anchorName = "anchor"
 
 func (s *Store) dropJournal(ctx context.Context, j *journal.Writer) error {
@@ -435,7 +436,7 @@ func (s *Store) dropJournal(ctx context.Context, j *journal.Writer) error {
 	return s.log.Drop(ctx, j.Name)
 }
 
-// drop forgets a job that has ended.
+// drop deletes a job that has ended.
 func (s *Store) drop(ctx context.Context, id string) error {
 	j := s.job(id)
 	if j == nil {
@@ -450,12 +451,12 @@ func (s *Store) drop(ctx context.Context, id string) error {
 	return nil
 }
 
-// sweep applies the bounds on ended jobs and measures the log.
+// sweep enforces the limits on ended jobs and measures the log.
 func (s *Store) sweep(ctx context.Context) error {
-	ended := slices.DeleteFunc(s.list(), func(v view) bool {
-		return !v.state.Phase.Final() || s.cfg.Beside != nil && s.cfg.Beside.Holds(&v.head)
+	ended := slices.DeleteFunc(s.list(), func(v snapshot) bool {
+		return !v.state.Phase.Final() || s.cfg.Peer != nil && s.cfg.Peer.Retains(&v.head)
 	})
-	slices.SortFunc(ended, func(a, b view) int { return cmp.Compare(a.state.Ended, b.state.Ended) })
+	slices.SortFunc(ended, func(a, b snapshot) int { return cmp.Compare(a.state.Ended, b.state.Ended) })
 	limit := s.Now() - s.cfg.Keep.Milliseconds()
 	extra := len(ended) - s.cfg.KeepJobs
 	for i, v := range ended {
@@ -466,8 +467,8 @@ func (s *Store) sweep(ctx context.Context) error {
 			return err
 		}
 	}
-	if s.cfg.Beside != nil {
-		if err := s.cfg.Beside.Sweep(limit, func(w *journal.Writer) error { return s.dropJournal(ctx, w) }); err != nil {
+	if s.cfg.Peer != nil {
+		if err := s.cfg.Peer.Sweep(limit, func(w *journal.Writer) error { return s.dropJournal(ctx, w) }); err != nil {
 			return err
 		}
 	}
@@ -481,9 +482,9 @@ func (s *Store) sweep(ctx context.Context) error {
 	return nil
 }
 
-// activate puts a job among those that wait or run.
+// activate adds a job to the unfinished ones.
 func (s *Store) activate(j *job) {
-	first := j.view().first
+	first := j.snapshot().first
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	at, there := slices.BinarySearchFunc(s.active, first, byFirst)
@@ -493,7 +494,7 @@ func (s *Store) activate(j *job) {
 }
 
 func (s *Store) deactivate(j *job) {
-	first := j.view().first
+	first := j.snapshot().first
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if at, there := slices.BinarySearchFunc(s.active, first, byFirst); there {
@@ -509,8 +510,8 @@ type entry struct {
 
 func byFirst(e entry, first uint64) int { return cmp.Compare(e.first, first) }
 
-// unfinished calls each for the jobs that wait or run, in the order of
-// acceptance, until it returns false.
+// unfinished calls each for every unfinished job, in the order of acceptance, until it returns
+// false.
 func (s *Store) unfinished(each func(*job) bool) {
 	s.mu.Lock()
 	all := slices.Clone(s.active)

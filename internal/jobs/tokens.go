@@ -10,16 +10,16 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
-// Logged is one event of the engine in the log of a job. Its index is its place
-// among all events of the job, whatever their choice.
+// Logged is one engine event in the log of a job. Its index is its position among the events of all
+// choices of the job.
 type Logged struct {
 	Choice int
 	Event  api.Event // Token, Logprob, Top, PromptLogprobs, Finish
 }
 
-// The payload of a Tokens record: index of the first event, number of events,
-// then each: flags, choice, [token], [logprob, top], [prompt logprobs]; integers
-// as varints, floats as their bits, so that they return exactly.
+// Payload of a Tokens record: index of the first event, number of events, then for each event:
+// flags, choice, [token], [logprob, top], [prompt logprobs]. Integers are varints. Floats are
+// stored as bits, so they are restored exactly.
 const (
 	hasToken = 1 << iota
 	hasLogprob
@@ -30,7 +30,7 @@ const (
 
 const maxEvents = 1 << 16 // of one record
 
-// EncodeTokens makes the payload of a Tokens record.
+// EncodeTokens encodes the payload of a Tokens record.
 func EncodeTokens(first int, events []Logged) []byte {
 	b := binary.AppendUvarint(nil, uint64(first))
 	b = binary.AppendUvarint(b, uint64(len(events)))
@@ -80,7 +80,7 @@ func appendLogprob(b []byte, v float32, top []sampler.TokenLogprob) []byte {
 	return b
 }
 
-// tokensHead reads only where the events stand.
+// tokensHead decodes only the index of the first event and the number of events.
 func tokensHead(b []byte) (first, count int, err error) {
 	r := reader{b: b}
 	first, count = r.int(math.MaxInt32), r.int(maxEvents)
@@ -90,7 +90,7 @@ func tokensHead(b []byte) (first, count int, err error) {
 	return first, count, nil
 }
 
-// DecodeTokens reads it back.
+// DecodeTokens decodes the payload of a Tokens record.
 func DecodeTokens(b []byte) (first int, events []Logged, err error) {
 	r := reader{b: b}
 	first = r.int(math.MaxInt32)
@@ -105,7 +105,7 @@ func DecodeTokens(b []byte) (first int, events []Logged, err error) {
 			e.Event.Logprob, e.Event.Top = r.logprob()
 		}
 		if flags&hasPrompt != 0 {
-			count := r.int(len(r.b) / 5) // each takes at least five bytes
+			count := r.int(len(r.b) / 5) // an entry has at least five bytes
 			e.Event.PromptLogprobs = make([]api.PromptLogprob, count)
 			for k := range e.Event.PromptLogprobs {
 				p := &e.Event.PromptLogprobs[k]
@@ -130,7 +130,7 @@ func DecodeTokens(b []byte) (first int, events []Logged, err error) {
 	return first, events, nil
 }
 
-// reader takes values off b; bad says that one was not there or out of range.
+// reader decodes values from b. bad is set when a value is missing or out of range.
 type reader struct {
 	b   []byte
 	bad bool

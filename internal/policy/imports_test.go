@@ -26,7 +26,7 @@ wire:     client/wire
 client:   client
 api:      internal/server/api
 journals: internal/jobs/journal
-files:    internal/jobs/door internal/jobs/files + internal/jobs/files:internal/jobs/door
+files:    internal/jobs/routes internal/jobs/files + internal/jobs/files:internal/jobs/routes
 jobs:     internal/jobs
 batches:  internal/jobs/batches
 weights:  internal/weights

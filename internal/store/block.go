@@ -15,7 +15,7 @@ import (
 // v2.15.2, server/filestore.go, writeMsgRecordLocked):
 //
 //	0   4  length of the record; bit 31: it has headers
-//	4   8  sequence; bit 63: erased, bit 62: it says that a message was deleted
+//	4   8  sequence; bit 63: erased, bit 62: records a deletion
 //	12  8  time, Unix nanoseconds
 //	20  2  length of the subject
 //	22  n  subject
@@ -23,7 +23,7 @@ import (
 //	+   m  message
 //	+   8  HighwayHash-64 of bytes 4 to 20, subject, headers, message
 //
-// Little endian. The key of the hash is the SHA-256 of "STREAM-N". Lengths are not hashed.
+// Little endian. The hash key is the SHA-256 of "STREAM-N". Lengths are not hashed.
 const (
 	blockHead   = 22
 	blockSum    = 8
@@ -35,11 +35,11 @@ const (
 	seqFlags    = seqErased | seqDeleted
 )
 
-// block is the content of a message block. It is pure: bytes in, pieces out.
+// block is the content of a message block. It is pure: it maps bytes to pieces.
 type block struct {
 	data     []byte
 	hash     *highwayhash.Digest64
-	subjects string // prefix of subjects that are journals; "": messages of another kind
+	subjects string // subject prefix of journals; "": the messages are not journal records
 	budget   int    // bytes that the search for records may still hash
 }
 
@@ -52,10 +52,10 @@ func newBlock(stream string, index int, subjects string, data []byte) (*block, e
 	return &block{data: data, hash: h, subjects: subjects, budget: 64 * max(len(data), 1<<20)}, nil
 }
 
-// blockRecord is one record; its slices are parts of the block.
+// blockRecord is one record; its slices alias the block.
 type blockRecord struct {
 	length  int
-	seq     uint64 // with its flags
+	seq     uint64 // including flags
 	time    uint64
 	subject []byte
 	headers []byte
@@ -64,7 +64,7 @@ type blockRecord struct {
 
 func (r *blockRecord) number() uint64 { return r.seq &^ seqFlags }
 
-// plain says that the record is a message that is there.
+// plain reports whether the record is a message that is not deleted.
 func (r *blockRecord) plain() bool { return r.seq&seqFlags == 0 }
 
 func (b *block) sum(r *blockRecord) []byte {
@@ -73,12 +73,12 @@ func (b *block) sum(r *blockRecord) []byte {
 	binary.LittleEndian.PutUint64(head[8:], r.time)
 	b.hash.Reset()
 	for _, part := range [...][]byte{head[:], r.subject, r.headers, r.message} {
-		_, _ = b.hash.Write(part) // it cannot fail
+		_, _ = b.hash.Write(part) // never fails
 	}
 	return b.hash.Sum(nil)
 }
 
-// encode writes a record with a checksum that fits.
+// encode encodes a record with a valid checksum.
 func (b *block) encode(r *blockRecord) []byte {
 	n := emptyRecord + len(r.subject) + len(r.message)
 	if len(r.headers) > 0 {
@@ -100,8 +100,8 @@ func (b *block) encode(r *blockRecord) []byte {
 	return append(append(out, r.message...), b.sum(r)...)
 }
 
-// parse reads a record that begins at a place and ends before another one, by the lengths in
-// it. false: the lengths do not fit, or the checksum does not.
+// parse decodes the record at at whose bytes end at end. ok is false if its lengths or its checksum
+// do not match.
 func (b *block) parse(at, end int, headers bool) (r blockRecord, ok bool) {
 	d := b.data[at:end]
 	if len(d) < emptyRecord {
@@ -127,7 +127,7 @@ func (b *block) parse(at, end int, headers bool) (r blockRecord, ok bool) {
 	return r, bytes.Equal(b.sum(&r), d[len(d)-blockSum:])
 }
 
-// length is that of the record at a place, by its head; 0: it cannot be one.
+// length returns the length that the record head at at declares; 0 if it is implausible.
 func (b *block) length(at int) (n int, headers bool) {
 	if len(b.data)-at < emptyRecord {
 		return 0, false
@@ -139,7 +139,7 @@ func (b *block) length(at int) (n int, headers bool) {
 	return n, x&withHeaders != 0
 }
 
-// record reads the one at a place; false: it is damaged.
+// record decodes the record at at; ok is false if it is damaged.
 func (b *block) record(at int) (r blockRecord, ok bool) {
 	n, headers := b.length(at)
 	if n == 0 {
@@ -151,8 +151,8 @@ func (b *block) record(at int) (r blockRecord, ok bool) {
 	return r, b.sound(&r)
 }
 
-// sound finds damage in lengths that does not change the checksum: a message of a journal
-// begins with the mark of a record.
+// sound detects damaged lengths that leave the checksum valid: a journal message must start with
+// the record magic.
 func (b *block) sound(r *blockRecord) bool {
 	if b.subjects == "" || !r.plain() {
 		return true
@@ -161,7 +161,7 @@ func (b *block) sound(r *blockRecord) bool {
 	return ok && journal.IsName(string(name)) && (bytes.HasPrefix(r.message, []byte(journal.Magic)) || bytes.Equal(r.message, name))
 }
 
-// resync finds the next record after a place; the end of the block if there is none.
+// resync returns the position of the next valid record after at, or the end of the block.
 func (b *block) resync(at int) int {
 	for at++; at+emptyRecord <= len(b.data) && b.budget > 0; at++ {
 		n, headers := b.length(at)
@@ -176,7 +176,7 @@ func (b *block) resync(at int) int {
 	return len(b.data)
 }
 
-// split ends damaged bytes before the next record that begins in them and is damaged, too.
+// split shortens a damaged range to end before the next damaged record in it.
 func (b *block) split(at, end int) int {
 	if b.subjects == "" {
 		return end
@@ -195,35 +195,35 @@ func (b *block) split(at, end int) int {
 	return end
 }
 
-// pieceState is what a scan found.
+// pieceState is the result of the scan for one piece.
 type pieceState uint8
 
 const (
-	pieceWhole  pieceState = iota
-	pieceMended            // lengths, sequence or subject were damaged, and follow from the rest
+	pieceWhole    pieceState = iota
+	pieceRepaired            // damaged lengths, sequence or subject, restored from the rest
 	pieceLost
-	pieceTorn // the end of a block that was being written and was never acknowledged
+	pieceTorn // incomplete end of a block that was being written; never acknowledged
 )
 
-// piece is a stretch of a block: a record, or bytes that hold none.
+// piece is a range of a block: one record, or bytes without a valid record.
 type piece struct {
 	at, end int
 	state   pieceState
-	record  blockRecord // but of pieceLost and pieceTorn
-	instead []byte      // of pieceMended and pieceLost: what takes its place
-	names   []lostName  // of pieceLost: journals that had records there
+	record  blockRecord // unset for pieceLost and pieceTorn
+	instead []byte      // pieceRepaired and pieceLost: replacement bytes
+	names   []lostName  // pieceLost: journals of the lost records
 }
 
-// lostName is the journal of a record that is lost, and the number of its message. The message
-// is nil, or may be whole: then it proves the name.
+// lostName is the journal and sequence number of a lost record. If message is not nil, it may be
+// intact and then proves the name.
 type lostName struct {
 	name    string
 	seq     uint64
 	message []byte
 }
 
-// scan takes a block apart. last: it is the newest block of its stream. before is the number
-// of the newest message of earlier blocks.
+// scan splits a block into pieces. last marks the newest block of its stream. before is the newest
+// sequence number of the earlier blocks.
 func (b *block) scan(before uint64, last bool) (pieces []piece, newest uint64) {
 	newest = before
 	take := func(p piece) {
@@ -239,7 +239,7 @@ func (b *block) scan(before uint64, last bool) (pieces []piece, newest uint64) {
 			continue
 		}
 		end := b.split(at, b.resync(at))
-		next := uint64(0) // number of the message after the gap; 0: none in this block
+		next := uint64(0) // sequence number after the gap; 0: none in this block
 		for p := end; p < len(b.data); {
 			r, ok := b.record(p)
 			if !ok {
@@ -251,14 +251,14 @@ func (b *block) scan(before uint64, last bool) (pieces []piece, newest uint64) {
 			}
 			p += r.length
 		}
-		p := b.mend(at, end, newest, next)
+		p := b.repair(at, end, newest, next)
 		if p.state == pieceLost && last && end == len(b.data) && b.cut(at) {
 			p = piece{at: at, end: end, state: pieceTorn}
 		}
 		if p.state == pieceLost {
 			p.names = b.lost(at, end)
-			// A record that says "erased" keeps the number from being given twice. Where there
-			// is no room for a message, the bytes were of a deletion.
+			// A record marked "erased" keeps the number from being reused. A gap too small for a
+			// message held a deletion.
 			if number := b.number(at, newest, next); end-at > emptyRecord && (next == 0 || number < next) {
 				p.instead = b.encode(&blockRecord{seq: number | seqErased})
 				newest = max(newest, number)
@@ -270,12 +270,13 @@ func (b *block) scan(before uint64, last bool) (pieces []piece, newest uint64) {
 	return pieces, newest
 }
 
-// cut says that the record at a place is longer than the block.
+// cut reports whether the record at at extends beyond the block.
 func (b *block) cut(at int) bool {
 	return len(b.data)-at < emptyRecord || int(binary.LittleEndian.Uint32(b.data[at:])&^uint32(withHeaders)) > len(b.data)-at
 }
 
-// number is that of the message at a place, by its head where that fits between two others.
+// number returns the sequence number of the message at at: the one in its head if it fits between
+// its neighbours, else a guess.
 func (b *block) number(at int, before, next uint64) uint64 {
 	if len(b.data)-at >= emptyRecord {
 		if n := binary.LittleEndian.Uint64(b.data[at+4:]); n > before && (n < next || next == 0 && n-before < 1<<20) {

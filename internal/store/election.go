@@ -11,32 +11,32 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// register is the one record of the lease in a store.
+// register stores the single lease record.
 type register interface {
-	// read returns the record and its revision, 0 when there is none.
+	// read returns the record and its revision, or revision 0 if there is none.
 	read(ctx context.Context) (topology.Claim, uint64, error)
-	// write replaces the record of a revision; errMoved when it has another one.
-	// After any other error it may be there or not.
+	// write replaces the record if its revision equals after, else it returns errMoved. After any
+	// other error the record may or may not be stored.
 	write(ctx context.Context, c topology.Claim, after uint64) (revision uint64, err error)
 }
 
 var errMoved = errors.New("store: the record of the lease has changed")
 
-// Timings of the lease. A coordinator that died is seldom waited for so long:
-// gossip tells of its death, and then hintAfter counts.
+// Timings of the lease. Takeovers rarely wait for LeaseTTL: once gossip reports that the holder
+// died, hintAfter applies.
 const (
 	LeaseTTL      = 8 * time.Second
 	hintAfter     = 1500 * time.Millisecond
 	leaseRenew    = time.Second
 	electionTick  = 100 * time.Millisecond
 	electionLimit = 3 * time.Second // of one read or write
-	// waiveAfter is how long the only process that can write a store waits for it
-	// before it places nodes without: plain requests need no disk.
+	// waiveAfter is how long the only process that can write a store waits for the disk. It then
+	// places nodes without recording that, because plain requests need no disk.
 	waiveAfter = 2 * time.Second
 )
 
-// Election is the shell around topology.Lease: one goroutine that asks the register
-// and tells what follows.
+// Election runs topology.Lease: one goroutine accesses the register and reports the resulting
+// events.
 type Election struct {
 	log    *slog.Logger
 	began  time.Time
@@ -44,29 +44,29 @@ type Election struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
-	told Told
+	callbacks Callbacks
 
-	mu    sync.Mutex // guards the rest; never held while the register is asked
+	mu    sync.Mutex // guards the fields below; never held during a register access
 	lease *topology.Lease
 	reg   register
-	hold  bool // the register is being changed
-	busy  bool // it is being asked
+	hold  bool // the lease is moving to another register
+	busy  bool // a register access is under way
 	asks  []topology.LeaseEffect
 	wake  chan struct{}
 }
 
-// Told are the functions that an election calls. None may wait for it.
-type Told struct {
+// Callbacks are called by an election. They must not wait for it.
+type Callbacks struct {
 	Elected  func(topology.Claim)
 	Recorded func(epoch uint32)
 	Deposed  func(by topology.Claim)
 }
 
-// Elect begins to ask for the lease, in the register that OpenLease has opened. holder is
-// the process's name, api where clients reach it.
-func (s *Store) Elect(holder string, incarnation uint64, api string, told Told) *Election {
+// Elect starts to compete for the lease in the register that OpenLease opened. holder is the name
+// of the process, api its address for clients.
+func (s *Store) Elect(holder string, incarnation uint64, api string, callbacks Callbacks) *Election {
 	sole := s.alone != nil
-	s.election = &Election{log: s.log, began: time.Now(), told: told, reg: s.lease, wake: make(chan struct{}, 1),
+	s.election = &Election{log: s.log, began: time.Now(), callbacks: callbacks, reg: s.lease, wake: make(chan struct{}, 1),
 		lease: topology.NewLease(topology.LeaseConfig{Holder: holder, Incarnation: incarnation, API: api, Sole: sole, Found: sole, Heir: true,
 			TTL: LeaseTTL, Hint: hintAfter, Renew: leaseRenew, Waive: waiveAfter})}
 	s.election.run()
@@ -79,8 +79,8 @@ func (s *Election) run() {
 		t := time.NewTicker(electionTick)
 		defer t.Stop()
 		for {
-			s.take(func(l *topology.Lease) []topology.LeaseEffect { return l.Tick(time.Since(s.began)) })
-			for s.ask() {
+			s.advance(func(l *topology.Lease) []topology.LeaseEffect { return l.Tick(time.Since(s.began)) })
+			for s.access() {
 			}
 			select {
 			case <-s.ctx.Done():
@@ -92,15 +92,15 @@ func (s *Election) run() {
 	})
 }
 
-// Close ends the election. The lease is left as it is: the next holder waits for it,
-// or knows that this process is gone.
+// Close stops the election without releasing the lease. The next holder waits for its expiry, or
+// learns through gossip that this process has ended.
 func (s *Election) Close() {
 	s.cancel()
 	s.wg.Wait()
 }
 
-// take lets the lease take a step and tells what follows.
-func (s *Election) take(step func(*topology.Lease) []topology.LeaseEffect) {
+// advance runs one step of the lease and carries out its effects.
+func (s *Election) advance(step func(*topology.Lease) []topology.LeaseEffect) {
 	s.mu.Lock()
 	effects := step(s.lease)
 	var tell []func()
@@ -109,16 +109,16 @@ func (s *Election) take(step func(*topology.Lease) []topology.LeaseEffect) {
 		case topology.ReadClaim, topology.WriteClaim:
 			s.asks = append(s.asks, e)
 		case topology.Elected:
-			tell = append(tell, func() { s.told.Elected(e.Claim) })
+			tell = append(tell, func() { s.callbacks.Elected(e.Claim) })
 		case topology.Recorded:
 			tell = append(tell, func() {
 				if e.Owed {
-					s.log.Warn("the placement is not written down: the store takes nothing, and this process alone may write it; its successor will go by what nodes report", "epoch", e.Epoch)
+					s.log.Warn("the placement was not recorded because the store accepts no writes; a successor will rely on what nodes report", "epoch", e.Epoch)
 				}
-				s.told.Recorded(e.Epoch)
+				s.callbacks.Recorded(e.Epoch)
 			})
 		case topology.Deposed:
-			tell = append(tell, func() { s.told.Deposed(e.By) })
+			tell = append(tell, func() { s.callbacks.Deposed(e.By) })
 		}
 	}
 	s.mu.Unlock()
@@ -127,8 +127,8 @@ func (s *Election) take(step func(*topology.Lease) []topology.LeaseEffect) {
 	}
 }
 
-// ask carries out one read or write; false: there is none to do.
-func (s *Election) ask() bool {
+// access performs one pending read or write; false: there was none.
+func (s *Election) access() bool {
 	s.mu.Lock()
 	if len(s.asks) == 0 || s.hold || s.ctx.Err() != nil {
 		s.mu.Unlock()
@@ -153,7 +153,7 @@ func (s *Election) ask() bool {
 	} else {
 		c, revision, err = reg.read(ctx)
 	}
-	s.take(func(l *topology.Lease) []topology.LeaseEffect {
+	s.advance(func(l *topology.Lease) []topology.LeaseEffect {
 		switch {
 		case errors.Is(err, errMoved):
 			return l.Refused()
@@ -170,20 +170,19 @@ func (s *Election) ask() bool {
 	return true
 }
 
-// Record asks to write a placement down.
+// Record requests that a placement be recorded.
 func (s *Election) Record(p topology.Placement, incarnations []uint64) {
-	s.take(func(l *topology.Lease) []topology.LeaseEffect { return l.Record(p, incarnations) })
-	s.kick()
+	s.advance(func(l *topology.Lease) []topology.LeaseEffect { return l.Record(p, incarnations) })
+	s.signal()
 }
 
-// Drain asks to write down which nodes are drained.
+// Drain requests that the set of drained nodes be recorded.
 func (s *Election) Drain(nodes map[string]uint64) {
-	s.take(func(l *topology.Lease) []topology.LeaseEffect { return l.Drained(nodes) })
-	s.kick()
+	s.advance(func(l *topology.Lease) []topology.LeaseEffect { return l.Drained(nodes) })
+	s.signal()
 }
 
-// move carries the record to a register that nobody has written yet. When it
-// returns an error the old one is in use as before.
+// move copies the record to an unused register. After an error the old register stays in use.
 func (s *Election) move(ctx context.Context, to register) error {
 	s.mu.Lock()
 	s.hold = true
@@ -192,7 +191,7 @@ func (s *Election) move(ctx context.Context, to register) error {
 		s.mu.Lock()
 		s.hold = false
 		s.mu.Unlock()
-		s.kick()
+		s.signal()
 	}()
 	t := time.NewTicker(5 * time.Millisecond)
 	defer t.Stop()
@@ -214,7 +213,7 @@ func (s *Election) move(ctx context.Context, to register) error {
 		return errors.New("store: the lease was lost before it was moved")
 	}
 	revision, err := to.write(ctx, c, 0)
-	if err != nil { // it may be there all the same
+	if err != nil { // it may be stored anyway
 		got, at, rerr := to.read(ctx)
 		if rerr != nil || at == 0 || got.Holder != c.Holder || got.Incarnation != c.Incarnation {
 			return fmt.Errorf("store: the lease was not moved: %w", errors.Join(err, rerr))
@@ -228,29 +227,29 @@ func (s *Election) move(ctx context.Context, to register) error {
 	return nil
 }
 
-// Gone tells that a process is dead or cannot be reached.
+// Gone reports that a process is dead or unreachable.
 func (s *Election) Gone(incarnation uint64) {
 	s.mu.Lock()
 	s.lease.Gone(incarnation)
 	s.mu.Unlock()
-	s.kick()
+	s.signal()
 }
 
-func (s *Election) kick() {
+func (s *Election) signal() {
 	select {
 	case s.wake <- struct{}{}:
 	default:
 	}
 }
 
-// owing tells that the store does not have the newest placement, and takes nothing.
-func (s *Election) owing() bool {
+// pending reports whether the store cannot be written and lacks the newest placement.
+func (s *Election) pending() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.lease.Owing()
 }
 
-// Claim is the record as this process knows it, and why it does not coordinate.
+// Claim returns the record as last read, whether this process holds the lease, and if not, why.
 func (s *Election) Claim() (c topology.Claim, holding bool, waits string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 
 const eventsKey = "events"
 
-// Events is what KeepEvents wrote last, by whichever coordinator; nil: nothing.
+// Events returns the log that any coordinator last wrote with KeepEvents; nil: none.
 func (s *Store) Events(ctx context.Context) ([]byte, error) {
 	e, err := s.election.bucket().Get(ctx, eventsKey)
 	if errors.Is(err, jetstream.ErrKeyNotFound) {
@@ -22,8 +22,8 @@ func (s *Store) Events(ctx context.Context) ([]byte, error) {
 	return e.Value(), nil
 }
 
-// KeepEvents writes the event log beside the lease. It is for people to read: nothing rests
-// on it, so it is written over without asking what is there.
+// KeepEvents stores the event log next to the lease. The log is informational only, so the write is
+// unconditional.
 func (s *Store) KeepEvents(ctx context.Context, log []byte) error {
 	if _, err := s.election.bucket().Put(ctx, eventsKey, log); err != nil {
 		return fmt.Errorf("store: write the event log: %w", err)
@@ -31,18 +31,18 @@ func (s *Store) KeepEvents(ctx context.Context, log []byte) error {
 	return nil
 }
 
-// moveEvents copies the event log to another register, before the lease moves there.
+// moveEvents copies the event log to another register before the lease moves there.
 func (s *Store) moveEvents(ctx context.Context, to register) {
 	log, err := s.Events(ctx)
 	if b, ok := to.(*bucketRegister); ok && err == nil && log != nil {
 		_, err = b.kv.Put(ctx, eventsKey, log)
 	}
 	if err != nil {
-		s.log.Warn("the event log was not replicated; it is when the next event is written", "error", err)
+		s.log.Warn("the event log was not copied to the replicated store; the next event will copy it", "error", err)
 	}
 }
 
-// bucket is the one that holds the lease now.
+// bucket returns the bucket that currently holds the lease.
 func (s *Election) bucket() jetstream.KeyValue {
 	s.mu.Lock()
 	defer s.mu.Unlock()

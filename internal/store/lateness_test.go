@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// TestLateness: an obstacle of a start is logged once, and only when it lasts.
+// TestLateness: an obstacle at start is logged once, and only if it lasts.
 func TestLateness(t *testing.T) {
 	var l lateness
 	now := time.Unix(1000, 0)

@@ -16,19 +16,19 @@ import (
 	"github.com/shoal-llm/shoal/internal/rpc"
 )
 
-// Who keeps copies of the store is the operator's choice alone, as with etcd's members: a
-// process that offers to is not asked before it is named, and none takes the place of
-// another by itself (docs/decisions/standby.md).
+// The operator alone decides which processes keep copies of the store, as with etcd's members. A
+// process that offers to keep one is not used before it is named. No process replaces another
+// automatically (docs/decisions/standby.md).
 
 var (
-	// ErrNoMember: the process is not here, offers to keep no replica, or keeps none.
+	// ErrNoMember: the process is not connected, does not offer to keep a replica, or keeps none.
 	ErrNoMember = errors.New("store: no such process")
-	// ErrMembers: the members cannot be changed so.
-	ErrMembers = errors.New("store: the members of the store cannot be changed so")
+	// ErrMembers: this change of the members is not possible.
+	ErrMembers = errors.New("store: this change of the store's members is not possible")
 )
 
-// Members is who keeps replicas of a coordinator's store: it forms the replicated store,
-// and changes its members when the operator says so.
+// Members manages the processes that keep replicas of a coordinator's store. It forms the
+// replicated store and changes its members on the operator's command.
 type Members struct {
 	store  *Store
 	gossip *gossip.Node
@@ -37,18 +37,18 @@ type Members struct {
 	ctx    context.Context
 	names  *names
 
-	op     sync.Mutex        // one change at a time; guards what follows
-	tended bool              // the plan stands in the store
-	told   map[uint64]uint32 // by incarnation: the revision of the plan that a process knows
+	op     sync.Mutex        // held during one change; guards the fields below
+	tended bool              // the plan is recorded in the store
+	sent   map[uint64]uint32 // by incarnation: the newest plan revision that the process has received
 }
 
-// NewMembers works until ctx ends. named are the processes that are to keep replicas, once
-// two of them are here; Add names more.
+// NewMembers works until ctx ends. named lists the processes that keep replicas once two of them
+// are connected. Add names further ones.
 func NewMembers(ctx context.Context, s *Store, g *gossip.Node, r *rpc.System, named []string) *Members {
-	return &Members{store: s, gossip: g, rpc: r, log: s.log, ctx: ctx, names: newNames(named), told: map[uint64]uint32{}}
+	return &Members{store: s, gossip: g, rpc: r, log: s.log, ctx: ctx, names: newNames(named), sent: map[uint64]uint32{}}
 }
 
-// names are the processes that may be asked to found a replicated store.
+// names holds the processes that may be asked to found a replicated store.
 type names struct {
 	mu      sync.Mutex
 	names   map[string]bool
@@ -69,8 +69,8 @@ func (n *names) has(name string) bool {
 	return n.names[name]
 }
 
-// none tells that no process is named.
-func (n *names) none() bool {
+// empty reports whether no process is named.
+func (n *names) empty() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return len(n.names) == 0
@@ -84,10 +84,10 @@ func (n *names) set(name string, is bool) {
 		delete(n.names, name)
 	}
 	n.mu.Unlock()
-	n.kick()
+	n.wake()
 }
 
-func (n *names) kick() {
+func (n *names) wake() {
 	select {
 	case n.changed <- struct{}{}:
 	default:
@@ -103,17 +103,17 @@ func (n *names) String() string {
 	return strings.Join(slices.Sorted(maps.Keys(n.names)), ", ")
 }
 
-// opLimit bounds one change of the members, the start of a server on a slow disk included.
+// opLimit is the deadline of one membership change, including the start of a server on a slow disk.
 const opLimit = 30 * time.Second
 
-// Add names a process that is to keep a copy of the store. While there is one copy,
-// that begins when two are named; later it takes a free place at once.
+// Add names a process that shall keep a copy of the store. A single-copy store becomes replicated
+// once two are named. A replicated store gives the process a free place at once.
 func (g *Members) Add(ctx context.Context, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, opLimit)
 	defer cancel()
 	m, ok := g.offers(name)
 	if !ok {
-		return fmt.Errorf("%w: %q is not here, or has no --data-dir", ErrNoMember, name)
+		return fmt.Errorf("%w: %q is not connected, or has no --data-dir", ErrNoMember, name)
 	}
 	g.op.Lock()
 	defer g.op.Unlock()
@@ -130,14 +130,14 @@ func (g *Members) Add(ctx context.Context, name string) error {
 	}
 	next := p.next()
 	next.Members = append(next.Members, member{name, m.Meta.Store, fmt.Sprintf("%s-%d", name, next.Revision)})
-	if err := g.tell(ctx, m, next); err != nil { // it refuses if it keeps another one
+	if err := g.send(ctx, m, next); err != nil { // fails if the process keeps another store
 		return err
 	}
 	return g.change(ctx, next)
 }
 
-// Remove takes a process out of the store, be it here or lost for good. Another one
-// may have its place then.
+// Remove removes a member, whether it is running or permanently lost. A replacement can then be
+// added.
 func (g *Members) Remove(ctx context.Context, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, opLimit)
 	defer cancel()
@@ -158,14 +158,14 @@ func (g *Members) Remove(ctx context.Context, name string) error {
 	case name == p.Self:
 		return fmt.Errorf("%w: %s coordinates; let a standby take over first", ErrMembers, name)
 	case len(p.Members) < wanted:
-		return fmt.Errorf("%w: two are left; add another one first", ErrMembers)
+		return fmt.Errorf("%w: only two members are left; add another one first", ErrMembers)
 	}
 	next := p.next()
 	gone := next.Members[at]
 	next.Members = slices.Delete(next.Members, at, at+1)
 	for _, m := range next.Members {
 		if m.Name != p.Self && !slices.Contains(bus.Peers(), m.server()) {
-			return fmt.Errorf("%w: %s is away as well, and without it nothing can be written", ErrMembers, m.Name)
+			return fmt.Errorf("%w: %s is down too, and the store has no majority without it", ErrMembers, m.Name)
 		}
 	}
 	next.Removed = append(next.Removed, gone)
@@ -173,7 +173,7 @@ func (g *Members) Remove(ctx context.Context, name string) error {
 	return g.change(ctx, next)
 }
 
-// change writes a plan into the store, which is what counts, and carries it out.
+// change records a plan in the store, which makes it valid, and then carries it out.
 func (g *Members) change(ctx context.Context, next *plan) error {
 	if err := g.store.lease.record(ctx, next); err != nil {
 		return err
@@ -181,21 +181,21 @@ func (g *Members) change(ctx context.Context, next *plan) error {
 	if err := g.store.replica.keep(ctx, next); err != nil {
 		return err
 	}
-	g.log.Info("the members of the store change", "members", next.servers(), "revision", next.Revision)
+	g.log.Info("changing the members of the store", "members", next.servers(), "revision", next.Revision)
 	_, bus := g.store.replica.now()
 	err := bus.RetainStoreMembers(ctx, next.servers())
-	g.names.kick() // the others are told; who is away hears of it later
+	g.names.wake() // notify the others; absent ones are notified when they return
 	return err
 }
 
-// tend brings the servers of the store in line with the plan, and tells it to everybody
-// whom it concerns and who has not heard of it.
+// tend makes the store's servers match the plan and sends the plan to every member that does not
+// have it yet.
 func (g *Members) tend() error {
 	ctx, cancel := context.WithTimeout(g.ctx, opLimit)
 	defer cancel()
 	p, bus := g.store.replica.now()
 	if !g.tended {
-		if err := g.store.lease.record(ctx, p); err != nil { // founded just now, or by an earlier build
+		if err := g.store.lease.record(ctx, p); err != nil { // just founded, or founded by an earlier build
 			return err
 		}
 		g.tended = true
@@ -203,30 +203,30 @@ func (g *Members) tend() error {
 	errs := bus.RetainStoreMembers(ctx, p.servers())
 	for _, m := range g.gossip.Members() {
 		concerned := func(x member) bool { return x.Route == m.Meta.Store && x.Name != p.Self }
-		if g.told[m.Meta.Incarnation] >= p.Revision || !slices.ContainsFunc(p.Members, concerned) && !slices.ContainsFunc(p.Removed, concerned) {
+		if g.sent[m.Meta.Incarnation] >= p.Revision || !slices.ContainsFunc(p.Members, concerned) && !slices.ContainsFunc(p.Removed, concerned) {
 			continue
 		}
-		if err := g.tell(ctx, m, p); err != nil {
+		if err := g.send(ctx, m, p); err != nil {
 			errs = errors.Join(errs, err)
 			continue
 		}
-		g.told[m.Meta.Incarnation] = p.Revision
+		g.sent[m.Meta.Incarnation] = p.Revision
 	}
 	return errs
 }
 
-// tell asks a process to keep a copy, or tells it who keeps them now.
-func (g *Members) tell(ctx context.Context, m gossip.Member, p *plan) error {
+// send sends a plan to a process: to keep a copy, or to learn the current members.
+func (g *Members) send(ctx context.Context, m gossip.Member, p *plan) error {
 	ctx, cancel := context.WithTimeout(ctx, keepLimit)
 	defer cancel()
 	err := g.rpc.Call(ctx, g.rpc.PID(m.Meta.RPC, actorName), uint32(proto.Kind_KIND_STORE), p.request(), new(proto.Empty), rpc.Idempotent(5*time.Second))
 	if err != nil {
-		return fmt.Errorf("store: %s does not follow the members of the store: %w", m.Name, err)
+		return fmt.Errorf("store: %s did not accept the new members of the store: %w", m.Name, err)
 	}
 	return nil
 }
 
-// offers finds a process that could keep a copy.
+// offers returns the process with this name if it could keep a copy.
 func (g *Members) offers(name string) (gossip.Member, bool) {
 	for _, m := range g.gossip.Members() {
 		if m.Name == name && m.Meta.Store != "" && name != g.store.replica.name {

@@ -10,22 +10,21 @@ import (
 	"github.com/shoal-llm/shoal/internal/proto"
 )
 
-// plan is a replicated store: who keeps it. It stands in the store, and each of them
-// writes it down to find the others. The operator changes it, one member at a time
-// (members.go).
+// plan lists the members of a replicated store. It is recorded in the store. Each member also keeps
+// it on disk, to find the others. The operator changes one member at a time (members.go).
 type plan struct {
 	ID       string   `json:"id"`
 	Revision uint32   `json:"revision,omitempty"` // grows with each change
-	Self     string   `json:"self,omitempty"`     // this process's member
+	Self     string   `json:"self,omitempty"`     // the member that is this process
 	Members  []member `json:"members"`
-	// Removed are those that were taken out last: they are told, should they come back.
+	// Removed lists the members removed last. They are notified if they return.
 	Removed []member `json:"removed,omitempty"`
 }
 
 type member struct {
 	Name   string `json:"name"`             // of the process
 	Route  string `json:"route"`            // host:port
-	Server string `json:"server,omitempty"` // the name of its server; empty: Name
+	Server string `json:"server,omitempty"` // name of its NATS server; empty: Name
 }
 
 func (m member) server() string { return cmp.Or(m.Server, m.Name) }
@@ -37,7 +36,7 @@ func (p *plan) servers() (out []string) {
 	return out
 }
 
-// member finds one by the name of its process; -1: it is none.
+// member returns the index of the member with this process name, or -1.
 func (p *plan) member(name string) int {
 	return slices.IndexFunc(p.Members, func(m member) bool { return m.Name == name })
 }
@@ -49,12 +48,12 @@ func (p *plan) routes() (out []string) {
 	return out
 }
 
-// next is a copy to change.
+// next returns a copy with the next revision, for changing.
 func (p *plan) next() *plan {
 	return &plan{ID: p.ID, Revision: p.Revision + 1, Self: p.Self, Members: slices.Clone(p.Members), Removed: slices.Clone(p.Removed)}
 }
 
-// at is the member whose routes listen there; empty: none.
+// at returns the name of the member whose route is route, or "".
 func (p *plan) at(route string) string {
 	for _, m := range p.Members {
 		if m.Route == route {
@@ -64,7 +63,7 @@ func (p *plan) at(route string) string {
 	return ""
 }
 
-// request asks another process to keep a copy.
+// request returns the message that asks another process to keep a copy.
 func (p *plan) request() *proto.StoreMembers {
 	r := &proto.StoreMembers{Store: p.ID, Revision: p.Revision}
 	for _, m := range p.Members {
@@ -73,7 +72,7 @@ func (p *plan) request() *proto.StoreMembers {
 	return r
 }
 
-// majority tells that enough members are up, beside this one.
+// majority reports whether this member and those in up form a majority.
 func (p *plan) majority(up []string) bool {
 	n := 0
 	for _, m := range p.Members {
@@ -84,7 +83,7 @@ func (p *plan) majority(up []string) bool {
 	return n > len(p.Members)/2
 }
 
-// lacks says which replicas of a store are not there.
+// lacks describes which replicas are missing.
 func (p *plan) lacks(bus *natsbus.Server) string {
 	up := bus.Peers()
 	var here, away []string

@@ -9,15 +9,14 @@ import (
 )
 
 const (
-	// portLimit bounds the wait for the port of a copy of the store: that of a process
-	// which is just ending, or an interface that comes up after a boot.
+	// portLimit limits the wait for the port of a replica: an ending process may still use it, or
+	// the interface may not be up yet after boot.
 	portLimit = time.Minute
 	portTry   = 200 * time.Millisecond
 	portSay   = 10 * time.Second
 )
 
-// awaitPort waits until a listener can be had at the address under which the other members
-// of a store know this process.
+// awaitPort waits until it can listen on the address at which the other members know this process.
 func awaitPort(ctx context.Context, at string, log *slog.Logger) error {
 	ctx, cancel := context.WithTimeout(ctx, portLimit)
 	defer cancel()
@@ -29,7 +28,7 @@ func awaitPort(ctx context.Context, at string, log *slog.Logger) error {
 			return l.Close()
 		}
 		if time.Since(said) > portSay {
-			log.Warn("waiting for the port of this process's copy of the store, at which the other members know it", "address", at, "error", err, "for", portLimit, "what to do", todo)
+			log.Warn("waiting for the port of this process's copy of the store", "address", at, "error", err, "for", portLimit, "what to do", todo)
 			said = time.Now()
 		}
 		select {

@@ -17,23 +17,24 @@ import (
 const (
 	bucket     = "SHOAL"
 	claimKey   = "coordinator"
-	membersKey = "members" // of a replicated store
+	membersKey = "members" // in a replicated store
 )
 
-// bucketRegister is a register in a JetStream key-value bucket. Reads are
-// answered by the leader of its stream, not by the nearest copy, which may lag.
+// bucketRegister is a register in a JetStream key-value bucket. The stream leader answers its
+// reads, because the nearest replica may lag.
 type bucketRegister struct {
 	js jetstream.JetStream
 	kv jetstream.KeyValue
 }
 
-// openRegister makes or opens the bucket.
+// openRegister creates or opens the bucket.
 func openRegister(ctx context.Context, nc *nats.Conn, replicas int) (*bucketRegister, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return nil, fmt.Errorf("store: JetStream: %w", err)
 	}
-	// A bucket is a stream of this name; made by hand, for reads that do not lag.
+	// A bucket is a stream of this name. It is created directly, so that direct reads from replicas
+	// are disabled.
 	_, err = js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
 		Name: "KV_" + bucket, Subjects: []string{"$KV." + bucket + ".>"}, Description: "placement, epoch and lease of Shoal",
 		Storage: jetstream.FileStorage, Retention: jetstream.LimitsPolicy, Discard: jetstream.DiscardNew, MaxMsgsPerSubject: 1,
@@ -68,7 +69,7 @@ func (b *bucketRegister) write(ctx context.Context, c topology.Claim, after uint
 	if err != nil {
 		return 0, fmt.Errorf("store: %w", err)
 	}
-	revision, err := b.kv.Update(ctx, claimKey, data, after) // 0: the key is not there yet
+	revision, err := b.kv.Update(ctx, claimKey, data, after) // after 0: the key must not exist
 	var api *jetstream.APIError
 	if errors.As(err, &api) && (api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence || api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant) {
 		return 0, fmt.Errorf("%w: %v", errMoved, err)
@@ -79,7 +80,7 @@ func (b *bucketRegister) write(ctx context.Context, c topology.Claim, after uint
 	return revision, nil
 }
 
-// members is the plan of the store as it stands in it, and its revision there; nil: none does yet.
+// members returns the recorded plan and its bucket revision; nil: none is recorded.
 func (b *bucketRegister) members(ctx context.Context) (*plan, uint64, error) {
 	e, err := b.kv.Get(ctx, membersKey)
 	if errors.Is(err, jetstream.ErrKeyNotFound) {
@@ -95,8 +96,8 @@ func (b *bucketRegister) members(ctx context.Context) (*plan, uint64, error) {
 	return p, e.Revision(), nil
 }
 
-// record writes a plan down, which follows the one that stands there. What is asked while
-// the store elects its leader is lost, so it is asked again, and looked whether it is there.
+// record stores a plan that follows the recorded one. Requests during a leader election are lost,
+// so it retries and checks whether the plan is stored.
 func (b *bucketRegister) record(ctx context.Context, p *plan) error {
 	data, err := json.Marshal(p)
 	if err != nil {
@@ -113,7 +114,7 @@ func (b *bucketRegister) record(ctx context.Context, p *plan) error {
 			case was != nil && was.Revision == p.Revision && slices.Equal(was.Members, p.Members):
 				return nil
 			case was != nil && was.Revision >= p.Revision:
-				return fmt.Errorf("%w: they have changed meanwhile, look again", ErrMembers)
+				return fmt.Errorf("%w: another change came first; check the members and retry", ErrMembers)
 			}
 			if _, err := b.kv.Update(ctx, membersKey, data, revision); err != nil {
 				return fmt.Errorf("store: write the members of the store: %w", err)
@@ -131,9 +132,9 @@ func (b *bucketRegister) record(ctx context.Context, p *plan) error {
 	}
 }
 
-// copies counts those of the stream that has the fewest in step: the store outlives the
-// loss of a replica when all of them do. nats.go does not tell which are pending: they
-// follow, and have no vote yet.
+// copies returns the number of up-to-date replicas of the stream that has the fewest. It uses the
+// JetStream API directly, because nats.go does not show which replicas are still pending and have
+// no vote.
 func (b *bucketRegister) copies(ctx context.Context) (least int, err error) {
 	var list struct {
 		Error   *jetstream.APIError `json:"error"`

@@ -24,42 +24,41 @@ import (
 	"github.com/shoal-llm/shoal/internal/sys/fixedport"
 )
 
-// wanted is how many processes keep a replica of the store: it goes on
-// while two of them are up.
+// wanted is the number of replicas of a store. It works while two of them are up.
 const wanted = 3
 
-// storeBytes is what one replica may take on disk: jobs, files, and the lease.
+// storeBytes is the disk limit of one replica: jobs, files and the lease.
 const storeBytes = jobs.StoreBytes + files.Bytes + (256 << 20)
 
-// replica is a process's part in the replicated store: a NATS server with
-// JetStream in a mesh of its own, apart from that of the tensors, since a
-// collective must not wait for a disk. It begins when the coordinator asks for it, and
-// goes on by itself after a restart.
+// replica is this process's replica of the store: a NATS server with JetStream. Its mesh is
+// separate from that of the tensors, because a collective must not wait for a disk. It starts on
+// the coordinator's request, and by itself after a restart.
 type replica struct {
 	dir  string
 	name string
 	key  security.Key
 	role security.Role
 	log  *slog.Logger
-	addr string // its place in a replicated store, taken or offered
+	addr string // address in the replicated store, used or offered
 
-	asked  sync.WaitGroup
-	mender *mender
-	change sync.Mutex // one at a time
+	asked     sync.WaitGroup
+	restarter *restarter
+	change    sync.Mutex // serialises changes
 
 	mu   sync.Mutex
 	plan *plan
 	bus  *natsbus.Server
-	held net.Listener // keeps the offered address free for the server; nil: it is needed no more
+	held net.Listener // reserves the offered address for the server; nil: no longer needed
 }
 
-// openReplica starts what a data directory says, whose lock the caller has. at is host:port,
-// with port 0 for any that stays this process's own: the other members write it down.
+// openReplica starts the replica that a data directory describes. The caller holds the directory's
+// lock. at is host:port. Port 0 chooses a port that this process then keeps, because the other
+// members record it.
 func openReplica(ctx context.Context, dir, name, at string, role security.Role, key security.Key, log *slog.Logger) (_ *replica, err error) {
 	r := &replica{dir: dir, name: name, key: key, role: role, log: log}
 	defer func() {
 		if err == nil {
-			r.mender = startMender(dir, func() *natsbus.Server { _, bus := r.now(); return bus }, log)
+			r.restarter = startRestarter(dir, func() *natsbus.Server { _, bus := r.now(); return bus }, log)
 		}
 	}()
 	b, err := os.ReadFile(r.path())
@@ -73,7 +72,7 @@ func openReplica(ctx context.Context, dir, name, at string, role security.Role, 
 	case !errors.Is(err, os.ErrNotExist):
 		return nil, fmt.Errorf("store: %w", err)
 	}
-	// A port that is free now, and stays so until the server takes it.
+	// Reserve a free port until the server listens on it.
 	if host, port, _ := net.SplitHostPort(at); port == "0" {
 		r.held, err = fixedport.Listen(host)
 	} else {
@@ -86,20 +85,20 @@ func openReplica(ctx context.Context, dir, name, at string, role security.Role, 
 	return r, nil
 }
 
-// free lets the offered address go.
+// free releases the reserved address.
 func (r *replica) free() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.held != nil {
-		_ = r.held.Close() // nobody has accepted from it
+		_ = r.held.Close() // it has accepted no connection
 		r.held = nil
 	}
 }
 
 func (r *replica) path() string { return filepath.Join(r.dir, "store.json") }
 
-// keep takes part in a store from now on, or learns who does now. Twice is once, and
-// what is older than what is known says nothing.
+// keep joins a store, or applies its new member list. Repeated and outdated requests have no
+// effect.
 func (r *replica) keep(ctx context.Context, p *plan) error {
 	r.change.Lock()
 	defer r.change.Unlock()
@@ -121,14 +120,14 @@ func (r *replica) keep(ctx context.Context, p *plan) error {
 	return nil
 }
 
-// follow takes a newer plan of the same store. Who is not in it puts its copy aside.
+// follow applies a newer plan of the same store. A removed member moves its copy aside.
 func (r *replica) follow(old, p *plan, bus *natsbus.Server) error {
 	if p.Revision <= old.Revision {
 		return nil
 	}
 	if p.Self == "" {
 		bus.Shutdown()
-		r.log.Error("this process keeps no copy of the store any more: it was removed. To keep one again, start it again", "store", old.ID)
+		r.log.Error("this process was removed from the store and keeps no copy any more; restart it to offer one again", "store", old.ID)
 		aside := filepath.Join(r.dir, fmt.Sprintf("removed-%s-%d", p.ID, p.Revision))
 		return errors.Join(os.MkdirAll(aside, 0o700), os.Rename(r.path(), filepath.Join(aside, "store.json")), os.Rename(r.storeDir(old), filepath.Join(aside, "store")))
 	}
@@ -185,7 +184,7 @@ func (r *replica) start(ctx context.Context, p *plan) error {
 	return nil
 }
 
-// now is the store that is kept and its server; nil: there is none yet.
+// now returns the plan and server of this replica, or nil, nil before it has joined a store.
 func (r *replica) now() (*plan, *natsbus.Server) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -194,17 +193,17 @@ func (r *replica) now() (*plan, *natsbus.Server) {
 
 func (r *replica) close() {
 	r.asked.Wait()
-	r.mender.close()
+	r.restarter.close()
 	r.free()
 	if _, bus := r.now(); bus != nil {
 		bus.Shutdown()
 	}
 }
 
-// actorName is the actor of a process that offers to keep a copy.
+// actorName is the actor of a process that offers to keep a replica.
 const actorName = "store"
 
-// serve answers the coordinator that forms a store.
+// serve handles requests of the coordinator that forms a store.
 func (r *replica) serve(sys *rpc.System) error {
 	mux := rpc.NewMux(sys)
 	rpc.Handle(mux, uint32(proto.Kind_KIND_STORE), func(c *rpc.Ctx, m *proto.StoreMembers) {
@@ -217,7 +216,7 @@ func (r *replica) serve(sys *rpc.System) error {
 			c.Fail(fmt.Errorf("store: %s has jobs of its own in %s; give it an empty --data-dir", r.name, r.dir))
 			return
 		}
-		r.asked.Go(func() { // starting a server takes a while
+		r.asked.Go(func() { // in a goroutine: starting a server takes a while
 			ctx, cancel := context.WithTimeout(context.Background(), keepLimit)
 			defer cancel()
 			if err := r.keep(ctx, p); err != nil {

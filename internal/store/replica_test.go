@@ -15,8 +15,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/sys/fixedport"
 )
 
-// TestReplicaHoldsItsAddress: what a process offers to the store is not taken by
-// somebody else before the store is formed, and is free when it has left.
+// TestReplicaHoldsItsAddress: the offered address is reserved until the store is formed, and free
+// once the process has left.
 func TestReplicaHoldsItsAddress(t *testing.T) {
 	r, err := openReplica(t.Context(), t.TempDir(), "a", "127.0.0.1:0", security.RoleNode, security.Key{}, slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -34,7 +34,7 @@ func TestReplicaHoldsItsAddress(t *testing.T) {
 	l.Close()
 }
 
-// said is what a logger wrote, and a signal whenever it does.
+// said records log output and signals each write.
 type said struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -57,8 +57,8 @@ func (s *said) String() string {
 	return s.b.String()
 }
 
-// TestReplicaWaitsForItsPort: somebody else has the port that the other members know when a
-// process comes back. It says so and waits; when it gives up it says what to do.
+// TestReplicaWaitsForItsPort: another process uses the port when a member returns. The member logs
+// that and waits. After the deadline its error says what to do.
 func TestReplicaWaitsForItsPort(t *testing.T) {
 	taken, err := fixedport.Listen("127.0.0.1")
 	if err != nil {
@@ -91,7 +91,7 @@ func TestReplicaWaitsForItsPort(t *testing.T) {
 
 	log.to = make(chan struct{}, 1)
 	go func() {
-		<-log.to // it waits
+		<-log.to // it is waiting
 		taken.Close()
 	}()
 	r, err := open(t.Context())

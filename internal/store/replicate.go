@@ -24,9 +24,8 @@ const (
 	moveLimit = 10 * time.Minute
 )
 
-// Run watches for the processes that the operator has named to keep copies and,
-// when two of them are here, moves the store of one copy into a replicated one. From then
-// on it tends that one.
+// Run waits until two of the named processes are connected, then moves the single-copy store into a
+// replicated one. From then on it maintains that one.
 func (g *Members) Run() {
 	t := time.NewTicker(formEvery)
 	defer t.Stop()
@@ -47,17 +46,17 @@ func (g *Members) Run() {
 	}
 }
 
-// startPatience is how long the processes that keep copies may take to come, before the log
-// says that they are missing.
+// startPatience is how long the replica processes may take to connect before the log reports them
+// as missing.
 const startPatience = 20 * time.Second
 
-// lateness tells when an obstacle belongs in the log: once, after it has lasted.
+// lateness decides when to log an obstacle: once, after it has lasted for a while.
 type lateness struct {
 	since  time.Time // when the obstacles began; zero: there is none
 	logged string
 }
 
-// log tells whether to log an obstacle now; "": there is none.
+// log reports whether to log the obstacle why now; "" means that there is none.
 func (l *lateness) log(why string, now time.Time) bool {
 	if why == "" {
 		*l = lateness{}
@@ -73,7 +72,7 @@ func (l *lateness) log(why string, now time.Time) bool {
 	return true
 }
 
-// formOrTend returns what hinders it; "": nothing, or no process was named to keep copies.
+// formOrTend returns the current obstacle, or "" if there is none or no process was named.
 func (g *Members) formOrTend() string {
 	if g.store.alone == nil {
 		if err := g.tend(); err != nil && g.ctx.Err() == nil {
@@ -82,7 +81,7 @@ func (g *Members) formOrTend() string {
 		return ""
 	}
 	p, err := g.propose()
-	if err != nil && g.names.none() {
+	if err != nil && g.names.empty() {
 		return ""
 	}
 	if err != nil {
@@ -94,11 +93,10 @@ func (g *Members) formOrTend() string {
 	return ""
 }
 
-// propose picks the replicas among the processes that were named: this process, then
-// standbys, then nodes.
+// propose chooses the members among the named processes: this process, then standbys, then nodes.
 func (g *Members) propose() (*plan, error) {
 	if p, _ := g.store.replica.now(); p != nil {
-		return p, nil // begun before
+		return p, nil // already started earlier
 	}
 	var others []gossip.Member
 	for _, m := range g.gossip.Members() {
@@ -107,7 +105,7 @@ func (g *Members) propose() (*plan, error) {
 		}
 	}
 	if len(others) < wanted-1 {
-		return nil, fmt.Errorf("copies go to two further processes that the operator names (--store-nodes, or shoal store add) and that have a --data-dir; named: %s; here: %d", g.names, len(others))
+		return nil, fmt.Errorf("the store needs two more processes that are named (--store-nodes or shoal store add) and have a --data-dir; named: %s; connected: %d", g.names, len(others))
 	}
 	standby := func(m gossip.Member) int {
 		if m.Meta.Role == string(security.RoleCoordinator) {
@@ -131,9 +129,8 @@ func (g *Members) propose() (*plan, error) {
 	return p, nil
 }
 
-// replicate forms the store of a plan and moves what there is into it. The move
-// is done when the record of the lease is there: until then the old store counts,
-// from then on the new one.
+// replicate forms the store of a plan and moves the existing data into it. The lease record moves
+// last. Until it is written the old store is authoritative, afterwards the new one.
 func (g *Members) replicate(p *plan) error {
 	ctx, cancel := context.WithTimeout(g.ctx, moveLimit)
 	defer cancel()
@@ -148,9 +145,9 @@ func (g *Members) replicate(p *plan) error {
 		}
 		m, ok := byRoute[x.Route]
 		if !ok {
-			return fmt.Errorf("store: %s, who was to keep a copy at %s, is not here", x.Name, x.Route)
+			return fmt.Errorf("store: %s, which shall keep a copy at %s, is not connected", x.Name, x.Route)
 		}
-		if err := g.tell(ctx, m, p); err != nil {
+		if err := g.send(ctx, m, p); err != nil {
 			return err
 		}
 	}
@@ -194,10 +191,10 @@ func (g *Members) replicate(p *plan) error {
 	s.alone, s.lease, s.nc, s.kind = nil, lease, nc, "replicated"
 	s.mu.Unlock()
 	if err := s.retireSingle(p); err != nil {
-		g.log.Warn("the old store could not be put aside", "error", err)
+		g.log.Warn("the old store could not be moved aside", "error", err)
 	}
 	if err := s.takeFiles(files, true); err != nil {
-		g.log.Warn("the files could not be put aside", "error", err)
+		g.log.Warn("the files could not be moved aside", "error", err)
 	}
 	if err := s.use(to, files); err != nil {
 		s.front.Mount.Refuse("The job store cannot be read: "+err.Error()+".", time.Minute)
@@ -210,7 +207,7 @@ func (g *Members) replicate(p *plan) error {
 
 // move copies the files, the log, and then the lease.
 func (g *Members) move(ctx context.Context, to journal.Log, shared *files.Shared, lease register) (int, error) {
-	if err := shared.Clear(ctx); err != nil { // of an earlier try
+	if err := shared.Clear(ctx); err != nil { // left by an earlier attempt
 		return 0, err
 	}
 	if err := g.store.takeFiles(shared, false); err != nil {
@@ -228,7 +225,7 @@ func (g *Members) move(ctx context.Context, to journal.Log, shared *files.Shared
 	return n, g.store.election.move(ctx, lease)
 }
 
-// retireSingle puts the store of one copy aside: it must never be read again.
+// retireSingle moves the single-copy store aside, because it must never be read again.
 func (s *Store) retireSingle(p *plan) error {
 	if err := os.Rename(s.singleDir(), filepath.Join(s.path, "jetstream-before-"+p.ID)); err != nil {
 		return fmt.Errorf("store: %w", err)

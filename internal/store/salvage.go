@@ -19,29 +19,28 @@ import (
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
 )
 
-// After a crash JetStream reads its message blocks from the beginning and cuts each off at the
-// first record that is damaged, so that one flipped bit loses all that follow. salvage looks
-// first: it takes the damaged bytes out of a block and keeps them in a file, so that JetStream
-// reads the rest. It is for a store of one copy. A replica that lost records gets them from
-// the others.
+// After a crash JetStream truncates each message block at its first damaged record, so one flipped
+// bit loses all later records of the block. salvage runs before that. It removes the damaged bytes
+// from a block and saves them in a file, so that JetStream can read the rest. It applies to
+// single-copy stores; a replica gets lost records from the others.
 
-// damagedDir holds what was taken out, below the data directory.
+// damagedDir holds the removed bytes, inside the data directory.
 const damagedDir = "damaged"
 
-// damaged describes a stretch of bytes that was taken out of a block. The bytes are in a file
-// of the same name that ends with .bin.
+// damaged describes a range of bytes that was removed from a block. The file with the same name and
+// suffix .bin has the bytes.
 type damaged struct {
 	At      time.Time `json:"at"`
 	Stream  string    `json:"stream"`
 	Block   int       `json:"block"`
 	Offset  int       `json:"offset"`
 	Bytes   int       `json:"bytes"`
-	Mended  bool      `json:"mended"`            // the record is whole again
-	Lost    []string  `json:"lost,omitempty"`    // journals of which nothing is left
-	Touched []string  `json:"touched,omitempty"` // journals that lost a record
+	Mended  bool      `json:"mended"`            // the record was restored
+	Lost    []string  `json:"lost,omitempty"`    // journals without any record left
+	Touched []string  `json:"touched,omitempty"` // journals that lost some of their records
 }
 
-// blockFile is a block in which something is damaged.
+// blockFile is a block with damage.
 type blockFile struct {
 	path   string
 	stream string
@@ -67,7 +66,7 @@ func salvage(dir, store string, log *slog.Logger) (jobs.Salvage, error) {
 	return report(filepath.Join(dir, damagedDir), fresh, log)
 }
 
-// subjectsOf is the prefix of the subjects of a stream of journals.
+// subjectsOf returns the subject prefix of a stream of journals, or "".
 func subjectsOf(stream string) string {
 	return map[string]string{journal.JobStream: journal.JobSubjects, journal.FileStream: journal.FileSubjects}[stream]
 }
@@ -90,7 +89,7 @@ func salvageStream(aside, path string, log *slog.Logger) ([]damaged, error) {
 			return nil, err
 		}
 		f.pieces, newest = b.scan(newest, i == len(files)-1)
-		if slices.ContainsFunc(f.pieces, func(p piece) bool { return p.state == pieceMended || p.state == pieceLost }) {
+		if slices.ContainsFunc(f.pieces, func(p piece) bool { return p.state == pieceRepaired || p.state == pieceLost }) {
 			bad = append(bad, f)
 		}
 	}
@@ -108,7 +107,7 @@ func salvageStream(aside, path string, log *slog.Logger) ([]damaged, error) {
 			err = f.rewrite()
 		}
 		if err != nil {
-			return nil, fmt.Errorf("store: %s is damaged, and what is damaged cannot be kept in %s: %w. Nothing was changed; make room there and start again", f.path, aside, err)
+			return nil, fmt.Errorf("store: %s is damaged, and the damaged bytes cannot be saved in %s: %w. Nothing was changed; free space there and restart", f.path, aside, err)
 		}
 		for _, d := range found {
 			log.Error("a record of the store is damaged on disk", "stream", d.Stream, "block", d.Block, "offset", d.Offset, "bytes", d.Bytes, "mended", d.Mended, "lost", d.Lost, "kept in", filepath.Join(aside, d.name()+".bin"))
@@ -118,7 +117,7 @@ func salvageStream(aside, path string, log *slog.Logger) ([]damaged, error) {
 	return out, nil
 }
 
-// blockFiles are the numbers of the blocks in a folder, in order.
+// blockFiles returns the numbers of the blocks in a folder, in order.
 func blockFiles(dir string) (out []int, err error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, os.ErrNotExist) {
@@ -138,14 +137,14 @@ func blockFiles(dir string) (out []int, err error) {
 	return out, nil
 }
 
-// leftover is what a stream still has: journals, and numbers of messages that were deleted.
+// leftover is the rest of a stream: its journals, and the numbers of deleted messages.
 type leftover struct {
 	journals map[string]bool
 	deleted  map[uint64]bool
 }
 
-// owner is the journal of a lost record. Its subject may be damaged: then the message, if that
-// is whole, proves which other journal it is of.
+// owner returns the journal of a lost record. If its subject is damaged, an intact message proves
+// which journal it belongs to.
 func (l *leftover) owner(n lostName) string {
 	if l.journals[n.name] || n.message == nil || len(n.message)*len(l.journals) > 1<<30 {
 		return n.name
@@ -158,7 +157,7 @@ func (l *leftover) owner(n lostName) string {
 	return n.name
 }
 
-// journalsLeft reads a stream again, as salvage will leave it.
+// journalsLeft reads a stream as it will be after salvage.
 func journalsLeft(path string, files []int) (leftover, error) {
 	stream := filepath.Base(path)
 	out := leftover{journals: map[string]bool{}, deleted: map[uint64]bool{}}
@@ -206,20 +205,20 @@ func (d *damaged) name() string {
 	return fmt.Sprintf("%s-%d-%d-%s", d.Stream, d.Block, d.Offset, d.At.UTC().Format("20060102T150405.000"))
 }
 
-// setAside keeps the damaged bytes of a block in files.
+// setAside saves the damaged bytes of a block in files.
 func (f *blockFile) setAside(dir string, left leftover) (out []damaged, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("store: %w", err)
 	}
 	for _, p := range f.pieces {
-		if p.state != pieceMended && p.state != pieceLost {
+		if p.state != pieceRepaired && p.state != pieceLost {
 			continue
 		}
-		d := damaged{At: time.Now(), Stream: f.stream, Block: f.index, Offset: p.at, Bytes: p.end - p.at, Mended: p.state == pieceMended}
+		d := damaged{At: time.Now(), Stream: f.stream, Block: f.index, Offset: p.at, Bytes: p.end - p.at, Mended: p.state == pieceRepaired}
 		for _, n := range p.names {
 			name := left.owner(n)
 			switch {
-			case left.deleted[n.seq]: // it was dropped before
+			case left.deleted[n.seq]: // dropped before
 			case left.journals[name]:
 				d.Touched = append(d.Touched, name)
 			default:
@@ -239,15 +238,15 @@ func (f *blockFile) setAside(dir string, left leftover) (out []damaged, err erro
 	return out, nil
 }
 
-// rewrite replaces a block by what is good in it. The index of the stream, which describes the
-// old block, goes first: JetStream makes it anew from the blocks.
+// rewrite replaces a block by its valid parts. It first removes the index of the stream, which
+// describes the old block. JetStream rebuilds it.
 func (f *blockFile) rewrite() error {
 	var out bytes.Buffer
 	for _, p := range f.pieces {
 		switch p.state {
 		case pieceWhole:
 			out.Write(f.data[p.at:p.end])
-		case pieceMended, pieceLost:
+		case pieceRepaired, pieceLost:
 			out.Write(p.instead)
 		}
 	}
@@ -257,8 +256,8 @@ func (f *blockFile) rewrite() error {
 	return journal.WriteWhole(f.path, out.Bytes())
 }
 
-// report is what the jobs must know: what was found now, and what earlier starts found, for as
-// long as jobs that have ended are kept.
+// report returns the damage that the job store must know: what was found now, and what earlier
+// starts found within the retention of ended jobs.
 func report(dir string, fresh []damaged, log *slog.Logger) (out jobs.Salvage, err error) {
 	files, err := filepath.Glob(filepath.Join(dir, "*.json"))
 	if err != nil {

@@ -36,11 +36,12 @@ func openJobs(t *testing.T, dir string) (l journal.Log, close func()) {
 	return l, func() { _ = l.Close(); s.Shutdown() }
 }
 
-// written is a journal that a log was given: the bytes of its records.
+// written maps each journal to the records that were written.
 type written map[string][][]byte
 
-// killed makes a data directory as kill -9 leaves it, a copy of the files of a server that
-// runs; or as a clean end does. It has jobs of one record and of several, one that was dropped, and an anchor.
+// killed returns a data directory as kill -9 leaves it (a copy of the files of a running server),
+// or after a clean stop. It has jobs with one and with several records, a dropped one, and an
+// anchor.
 func killed(t *testing.T, clean bool) (dir string, all written) {
 	t.Helper()
 	live := t.TempDir()
@@ -100,9 +101,8 @@ func theBlock(t *testing.T, dir string) (path string, data []byte) {
 	return found[0], data
 }
 
-// TestEveryBitOfABlock flips a bit of each byte of a block in turn, and in the full form every
-// bit. All records but the one that was hit
-// are found, none is made up, and the block that is written in its place is whole.
+// TestEveryBitOfABlock flips one bit of each byte of a block, or every bit in the full form. All
+// other records are found, none is invented, and the rewritten block is valid.
 func TestEveryBitOfABlock(t *testing.T) {
 	dir, all := killed(t, false)
 	_, data := theBlock(t, dir)
@@ -137,7 +137,7 @@ func TestEveryBitOfABlock(t *testing.T) {
 				case pieceWhole:
 					whole.Write(d[p.at:p.end])
 					continue
-				case pieceMended:
+				case pieceRepaired:
 					if was := data[clean[hit].at:clean[hit].end]; !bytes.Equal(p.instead, was) && !sameMessage(p, clean[hit]) {
 						t.Fatalf("byte %d bit %d: mended to %q, was %q", i, bit, p.instead, was)
 					}
@@ -163,19 +163,19 @@ func TestEveryBitOfABlock(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("%d journals, %d bytes: %d records mended, %d lost, %d torn", len(all), len(data), count[pieceMended], count[pieceLost], count[pieceTorn])
-	if count[pieceTorn] > 0 || count[pieceLost] == 0 || count[pieceMended] == 0 {
+	t.Logf("%d journals, %d bytes: %d records mended, %d lost, %d torn", len(all), len(data), count[pieceRepaired], count[pieceLost], count[pieceTorn])
+	if count[pieceTorn] > 0 || count[pieceLost] == 0 || count[pieceRepaired] == 0 {
 		t.Error(count)
 	}
 }
 
-// sameMessage: the time of a message is the one thing that nothing proves.
+// sameMessage ignores the time, the only field that no checksum verifies.
 func sameMessage(a, b piece) bool {
 	return a.record.seq == b.record.seq && bytes.Equal(a.record.subject, b.record.subject) && bytes.Equal(a.record.message, b.record.message)
 }
 
-// TestSalvage damages the files of a store that was killed and opens it with the real server:
-// what was not hit is there, bit by bit, and the number of lost jobs is true.
+// TestSalvage damages the files of a killed store and opens it with the real server. Undamaged
+// records are identical, and the number of lost jobs is correct.
 func TestSalvage(t *testing.T) {
 	t.Run("killed", func(t *testing.T) { testSalvage(t, false) })
 	t.Run("ended", func(t *testing.T) { testSalvage(t, true) })
@@ -246,7 +246,7 @@ func testSalvage(t *testing.T, clean bool) {
 			case !strings.HasPrefix(name, "500") && name != "all is zero":
 				most = 1
 			}
-			for range 2 { // what was found is known after a restart, too
+			for range 2 { // the result is the same after a restart
 				known, err := salvage(at, filepath.Join(at, "jetstream"), quiet)
 				if err != nil {
 					t.Fatal(err)
@@ -268,7 +268,7 @@ func testSalvage(t *testing.T, clean bool) {
 			if kept == 0 {
 				t.Error("nothing was set aside")
 			}
-			l, end := openJobs(t, at) // it goes on
+			l, end := openJobs(t, at) // the store accepts writes
 			defer end()
 			w := journal.NewWriter("job-after")
 			if _, err := w.Append(t.Context(), l, &journal.Record{Kind: jobs.KindAccept, Payload: []byte(`{}`)}, nil); err != nil {
@@ -278,8 +278,8 @@ func testSalvage(t *testing.T, clean bool) {
 	}
 }
 
-// holds compares what a store has with what was written. It returns the number of lost jobs,
-// after a comparison with the number that clients get.
+// holds compares the content of a store with what was written. It returns the number of lost jobs
+// after comparing it with the number that clients get.
 func holds(t *testing.T, dir string, all written, known jobs.Salvage) (lost int) {
 	t.Helper()
 	l, end := openJobs(t, dir)
@@ -302,7 +302,7 @@ func holds(t *testing.T, dir string, all written, known jobs.Salvage) (lost int)
 		t.Errorf("%d records of a job that was dropped are there again", got)
 	}
 	lines := batches.NewStore(quiet)
-	s, err := jobs.NewStore(t.Context(), l, jobs.StoreConfig{Logger: quiet, Beside: lines, Salvage: known})
+	s, err := jobs.NewStore(t.Context(), l, jobs.StoreConfig{Logger: quiet, Peer: lines, Salvage: known})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -320,8 +320,7 @@ func read(t *testing.T, l journal.Log, name string) (n int) {
 	return n
 }
 
-// Any bytes are taken apart into pieces that cover them, and what is written in their place is
-// whole.
+// FuzzBlock: any bytes split into pieces that cover them, and the rewritten block is valid.
 func FuzzBlock(f *testing.F) {
 	b, err := newBlock(journal.JobStream, 1, journal.JobSubjects, nil)
 	if err != nil {
@@ -366,7 +365,7 @@ func FuzzBlock(f *testing.F) {
 	})
 }
 
-// TestSalvageOfManyBlocks damages the ends and the whole of blocks, of which a stream has several.
+// TestSalvageOfManyBlocks damages the ends of blocks and whole blocks of a stream with several.
 func TestSalvageOfManyBlocks(t *testing.T) {
 	live, dead := t.TempDir(), t.TempDir()
 	l, end := openJobs(t, live)

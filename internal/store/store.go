@@ -1,9 +1,9 @@
-// Package store keeps what must outlive a process: placement and lease, jobs, batches and
-// files, in one copy on this disk, or in replicas that several processes keep.
+// Package store keeps the state that outlives a process: placement and lease, jobs, batches
+// and files. There is one copy on this disk, or replicas on several processes.
 //
-//	Store     a data directory, and the store in it
-//	Members   who keeps replicas of it, and how it came to have them
-//	Election  the lease that says who coordinates
+//	Store     a data directory and the store in it
+//	Members   the processes that keep replicas, and changes of them
+//	Election  the lease that decides which process coordinates
 package store
 
 import (
@@ -25,60 +25,59 @@ import (
 	"github.com/shoal-llm/shoal/collective/natsbus"
 	"github.com/shoal-llm/shoal/internal/jobs"
 	"github.com/shoal-llm/shoal/internal/jobs/batches"
-	"github.com/shoal-llm/shoal/internal/jobs/door"
 	"github.com/shoal-llm/shoal/internal/jobs/files"
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
+	"github.com/shoal-llm/shoal/internal/jobs/routes"
 	"github.com/shoal-llm/shoal/internal/rpc"
 	"github.com/shoal-llm/shoal/internal/security"
 	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
 const (
-	// jobsOpenLimit bounds reading the store at the start.
+	// jobsOpenLimit is the deadline for reading the store at start.
 	jobsOpenLimit = 10 * time.Minute
-	// quorumWait bounds the wait for a store that must be there.
+	// quorumWait is the deadline for reaching a store that must exist.
 	quorumWait = 60 * time.Second
-	quorumAsk  = 2 * time.Second // the first request; each further one has longer
+	quorumAsk  = 2 * time.Second // of the first request; each further one has longer
 	quorumMost = 16 * time.Second
 	quorumTry  = 500 * time.Millisecond
 )
 
-// Store is a process's data directory and the store in it: placement and
-// lease, jobs, batches and files. The store is a JetStream of this process alone,
-// with the files beside it, or a replicated one that this process keeps a copy of
-// (replica), with the files in it.
+// Store is a process's data directory and the store in it: placement and lease, jobs, batches and
+// files. A single-copy store is a JetStream server of this process with a folder of files. A
+// replicated one is this process's replica, which also holds the files.
 type Store struct {
 	path    string
 	log     *slog.Logger
 	dir     *jobs.Dir
-	folder  *files.Folder // files while there is one copy of them
+	folder  *files.Folder // the files of a single-copy store
 	replica *replica
 
-	alone    *natsbus.Server // the store of one copy; nil: it is replicated
+	alone    *natsbus.Server // server of a single-copy store; nil: it is replicated
 	lease    *bucketRegister
-	election *Election  // nil: not begun
-	nc       *nats.Conn // of the lease
+	election *Election  // nil: not started
+	nc       *nats.Conn // to the server with the lease
 
-	mender *mender // of the store of one copy; nil: there never was one
-	// salvaged is what damage took from the store of one copy.
+	restarter *restarter // of a single-copy store; nil if there never was one
+	// salvaged describes what the single-copy store has lost to damage.
 	salvaged jobs.Salvage
 	front    Front
 
-	mu            sync.Mutex // guards what follows: it is changed when the store is replicated
-	kind          string     // single, replicated
+	mu            sync.Mutex // guards the fields below, which change when the store becomes replicated
+	kind          string     // "single" or "replicated"
 	store         *jobs.Store
 	batches       *batches.Store
-	shared        *files.Shared // nil: files are on this disk alone
+	shared        *files.Shared // nil: the files are on this disk only
 	service       *jobs.Service
 	lines         *batches.Service
-	stopFollowing context.CancelFunc // ends following the log
+	stopFollowing context.CancelFunc // stops following the log
 	wg            sync.WaitGroup
 	inStep        atomic.Int32
-	behind        atomic.Pointer[time.Time] // since when fewer than a majority are; nil: they are
+	behind        atomic.Pointer[time.Time] // since when fewer than a majority are in sync; nil: a majority is
 }
 
-// Open takes the lock of a data directory. name is the process's, at the host:port where it
-// offers to keep a replica. It may have to wait for that address, until ctx ends.
+// Open locks a data directory. name is the name of the process, at the host:port at which it offers
+// to keep a replica. Open may wait for that address until ctx ends.
 func Open(ctx context.Context, dir, name, at string, key security.Key, role security.Role, log *slog.Logger) (_ *Store, err error) {
 	s := &Store{path: dir, log: log, kind: "single"}
 	s.inStep.Store(1)
@@ -95,10 +94,10 @@ func Open(ctx context.Context, dir, name, at string, key security.Key, role secu
 	return s, nil
 }
 
-// Addr is where this process keeps a replica, or offers to.
+// Addr returns the address at which this process keeps a replica, or offers to.
 func (s *Store) Addr() string { return s.replica.addr }
 
-// Replicated tells that this process keeps a replica.
+// Replicated reports whether this process keeps a replica.
 func (s *Store) Replicated() bool {
 	p, _ := s.replica.now()
 	return p != nil
@@ -107,11 +106,11 @@ func (s *Store) Replicated() bool {
 // Offer lets a coordinator ask this process to keep a replica.
 func (s *Store) Offer(sys *rpc.System) error { return s.replica.serve(sys) }
 
-// singleDir is where the store lies while there is one copy of it.
+// singleDir is the directory of a single-copy store.
 func (s *Store) singleDir() string { return filepath.Join(s.path, "jetstream") }
 
-// OpenLease opens the register of the store that this directory belongs to. waits is told
-// what it waits for.
+// OpenLease opens the register of this directory's store. It calls waits with what it is waiting
+// for.
 func (s *Store) OpenLease(ctx context.Context, waits func(why string)) error {
 	p, _ := s.replica.now()
 	if p != nil {
@@ -119,8 +118,8 @@ func (s *Store) OpenLease(ctx context.Context, waits func(why string)) error {
 		if _, there := os.Stat(s.singleDir()); err != nil || there != nil {
 			return err
 		}
-		// It was being formed when this process ended. The record decides whether
-		// the copy was whole.
+		// The process ended while it formed the store. The lease record exists only if the copy was
+		// complete.
 		if _, revision, err := s.lease.read(ctx); err != nil || revision > 0 {
 			return errors.Join(err, s.retireSingle(p))
 		}
@@ -138,7 +137,7 @@ func (s *Store) OpenLease(ctx context.Context, waits func(why string)) error {
 	if err != nil {
 		return err
 	}
-	s.mender = startMender(s.path, func() *natsbus.Server {
+	s.restarter = startRestarter(s.path, func() *natsbus.Server {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return s.alone
@@ -150,8 +149,8 @@ func (s *Store) OpenLease(ctx context.Context, waits func(why string)) error {
 	return err
 }
 
-// openWithin opens the register of a store, asking again until ctx ends: a request before
-// there is a leader is lost, and a slow disk may need longer than one is given.
+// openWithin opens the register of a store and retries until ctx ends. Requests before a leader is
+// elected are lost, and a slow disk may need longer than one attempt.
 func openWithin(ctx context.Context, nc *nats.Conn, replicas int, waits func(error)) (*bucketRegister, error) {
 	for limit := quorumAsk; ; limit = min(2*limit, quorumMost) {
 		try, cancel := context.WithTimeout(ctx, limit)
@@ -162,7 +161,7 @@ func openWithin(ctx context.Context, nc *nats.Conn, replicas int, waits func(err
 			return r, nil
 		}
 		if replicas == 1 && !late {
-			return nil, err // no leader to wait for
+			return nil, err // a single copy elects no leader
 		}
 		waits(err)
 		select {
@@ -184,7 +183,7 @@ func (s *Store) openReplicated(ctx context.Context, waits func(why string)) erro
 	s.kind = "replicated"
 	s.mu.Unlock()
 	var p *plan
-	for { // as record does
+	for { // retry as record does
 		try, cancel := context.WithTimeout(ctx, electionLimit)
 		p, _, err = r.members(try)
 		cancel()
@@ -199,11 +198,11 @@ func (s *Store) openReplicated(ctx context.Context, waits func(why string)) erro
 	if err != nil || p == nil {
 		return err
 	}
-	p.Self = p.at(s.replica.addr) // others may have changed the members while this process was away
+	p.Self = p.at(s.replica.addr) // the members may have changed while this process was down
 	return s.replica.keep(ctx, p)
 }
 
-// Quiet is how long a store may take to open before it is said what it waits for.
+// Quiet is how long a store may take to open before the log says what it waits for.
 const Quiet = 3 * time.Second
 
 func (s *Store) replicated(ctx context.Context, waits func(why string)) (*bucketRegister, *nats.Conn, error) {
@@ -229,7 +228,7 @@ func (s *Store) replicated(ctx context.Context, waits func(why string)) (*bucket
 	return r, nc, nil
 }
 
-// OpenJobs reads the jobs; CloseJobs ends them.
+// OpenJobs reads the jobs. CloseJobs closes them.
 func (s *Store) OpenJobs() error {
 	bus, replicas := s.alone, 1
 	if bus == nil {
@@ -286,8 +285,8 @@ func (s *Store) openFiles() (*files.Shared, error) {
 	return f, nil
 }
 
-// takeFiles brings the files that lie on this disk alone into the replicated
-// store; with away they leave their place, and must not count any more.
+// takeFiles copies the files of this disk into the replicated store. If away is set, they leave the
+// disk and no longer count.
 func (s *Store) takeFiles(to *files.Shared, away bool) error {
 	ctx, cancel := context.WithTimeout(context.Background(), moveLimit)
 	defer cancel()
@@ -298,14 +297,14 @@ func (s *Store) takeFiles(to *files.Shared, away bool) error {
 	return err
 }
 
-// use reads a log and follows it when others can write it. shared: nil when the files
-// are on this disk alone.
+// use reads a log, and follows it if other processes can write it. shared is nil if the files are
+// on this disk only.
 func (s *Store) use(l journal.Log, shared *files.Shared) error {
 	ctx, cancel := context.WithTimeout(context.Background(), jobsOpenLimit)
 	defer cancel()
 	began := time.Now()
 	lines := batches.NewStore(s.log)
-	store, err := jobs.NewStore(ctx, l, jobs.StoreConfig{Logger: s.log, Beside: lines, Salvage: s.salvaged})
+	store, err := jobs.NewStore(ctx, l, jobs.StoreConfig{Logger: s.log, Peer: lines, Salvage: s.salvaged})
 	if err != nil {
 		if shared != nil {
 			err = errors.Join(err, shared.Close())
@@ -336,14 +335,14 @@ func (s *Store) use(l journal.Log, shared *files.Shared) error {
 }
 
 const (
-	// countEvery is how often the copies are counted.
+	// countEvery is the interval for counting the replicas.
 	countEvery = 2 * time.Second
-	// behindMost is how long a majority may be out of step, as while the store elects
-	// its leader, before that is told as trouble.
+	// behindMost is how long a majority may be out of sync, as during a leader election, before
+	// this is reported as trouble.
 	behindMost = 15 * time.Second
 )
 
-// count keeps the number of copies that are in step, and says when it changes.
+// count updates the number of replicas in sync, and logs changes.
 func (s *Store) count(ctx context.Context) {
 	t := time.NewTicker(countEvery)
 	defer t.Stop()
@@ -353,7 +352,7 @@ func (s *Store) count(ctx context.Context) {
 		cancel()
 		p, bus := s.replica.now()
 		if members, others, merr := bus.StoreMembers(p.servers()); err != nil || merr != nil {
-			n = 0 // nobody knows: fewer than two answer
+			n = 0 // unknown: fewer than two answer
 		} else {
 			n = min(n, members-len(others))
 		}
@@ -377,21 +376,21 @@ func (s *Store) count(ctx context.Context) {
 	}
 }
 
-// Durability is what clients are told.
+// Durability returns the durability that clients see.
 func (s *Store) Durability() (string, int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.kind, int(s.inStep.Load())
 }
 
-// Close ends what is open, the service first.
+// Close stops the services and then closes the store.
 func (s *Store) Close() {
 	s.CloseJobs()
 	if s.nc != nil {
 		s.nc.Close()
 	}
-	if s.mender != nil {
-		s.mender.close()
+	if s.restarter != nil {
+		s.restarter.close()
 	}
 	if s.alone != nil {
 		s.alone.Shutdown()
@@ -425,15 +424,15 @@ func (s *Store) CloseJobs() {
 	}
 }
 
-// Front is what the jobs of a store are served with.
+// Front has the services that expose the jobs of a store.
 type Front struct {
 	Engine   api.Engine
 	API      *api.Server
-	Mount    *door.Mount
-	Parallel int // jobs at once
+	Mount    *routes.Mount
+	Parallel int // number of jobs that run at once
 }
 
-// Serve runs what the store holds and mounts its routes, now and after a move.
+// Serve runs the jobs of the store and mounts its routes, now and after it becomes replicated.
 func (s *Store) Serve(f Front) error {
 	if err := f.API.Registerer().Register(jobStates{s}); err != nil {
 		return err
@@ -443,7 +442,7 @@ func (s *Store) Serve(f Front) error {
 	return nil
 }
 
-// startJobs runs what the store holds.
+// startJobs runs the jobs of the store.
 func (s *Store) startJobs() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -459,7 +458,7 @@ func (s *Store) startJobs() {
 	f.Mount.Serve(0, s.service.Routes(), s.lines.Routes(), served.Routes())
 }
 
-// State is the store as /v1/cluster shows it.
+// State returns the store's part of /v1/cluster.
 func (s *Store) State() *api.StoreState {
 	kind, n := s.Durability()
 	claim, _, _ := s.election.Claim()
@@ -479,7 +478,7 @@ func (s *Store) State() *api.StoreState {
 	return out
 }
 
-// Lacks says which replicas the store waits for; empty: it works.
+// Lacks names the replicas that the store waits for; "" if it works.
 func (s *Store) Lacks() string {
 	if kind, _ := s.Durability(); kind == "replicated" {
 		if p, bus := s.replica.now(); !p.majority(bus.Peers()) {
@@ -489,8 +488,8 @@ func (s *Store) Lacks() string {
 	return ""
 }
 
-// Trouble says what is wrong with the store while the cluster serves; empty: nothing.
-// It needs no key to be read, and names no path.
+// Trouble describes what is wrong with a store that serves; "" if nothing is. Reading it requires
+// no key, so it contains no path.
 func (s *Store) Trouble() string {
 	s.mu.Lock()
 	bus, store := s.alone, s.store
@@ -508,7 +507,7 @@ func (s *Store) Trouble() string {
 	if bus != nil && bus.Broken() != "" {
 		why = append(why, "the disk of the job store takes nothing: it is full or failing")
 	}
-	if s.election != nil && s.election.owing() {
+	if s.election != nil && s.election.pending() {
 		why = append(why, "the newest placement is not written down: a coordinator that is started now goes by what nodes report")
 	}
 	if store != nil {
@@ -519,7 +518,7 @@ func (s *Store) Trouble() string {
 	return strings.Join(why, "; ")
 }
 
-// jobStates reads the numbers of jobs at each scrape.
+// jobStates collects the numbers of jobs at each scrape.
 type jobStates struct{ *Store }
 
 var jobsDesc = prometheus.NewDesc("shoal_jobs", "Durable jobs that are kept, by state.", []string{"state"}, nil)

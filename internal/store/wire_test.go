@@ -8,7 +8,7 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// TestWire records what coordinators leave to each other in the store: the lease with the
+// TestWire records the encodings that coordinators exchange through the store: the lease with the
 // placement, and the members.
 func TestWire(t *testing.T) {
 	form := func(name string, v any) wiretest.Form {

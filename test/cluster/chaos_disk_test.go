@@ -178,7 +178,7 @@ func TestDiskFullServes(t *testing.T) {
 	if stall > recoverLimit {
 		t.Errorf("a stream was silent for %v", stall)
 	}
-	if a := p.call("GET", "/health", nil); a.status != 200 || !strings.Contains(string(a.body), "degraded") || !strings.Contains(string(a.body), "not written down") {
+	if a := p.call("GET", "/health", nil); a.status != 200 || !strings.Contains(string(a.body), "degraded") || !strings.Contains(string(a.body), "was not recorded") {
 		t.Errorf("/health on a full disk says %d %s", a.status, a.body)
 	}
 	again, _ := sys.open(reqs).wait(t)

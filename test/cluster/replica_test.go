@@ -103,7 +103,7 @@ func TestStoreMembersAreNamed(t *testing.T) {
 	for _, method := range []string{"POST", "DELETE"} {
 		k.at[0].want(403, method, "/v1/store/members/n0", "{}")
 	}
-	if out, code := k.store("add", "n7"); code != 1 || !strings.Contains(out, "is not here, or has no --data-dir") {
+	if out, code := k.store("add", "n7"); code != 1 || !strings.Contains(out, "is not connected, or has no --data-dir") {
 		t.Errorf("status %d: %s", code, out)
 	}
 	for _, name := range []string{"n2", "n0"} {
@@ -162,7 +162,7 @@ func TestStoreMemberIsReplaced(t *testing.T) {
 	k.check(0, "after", work, want, after)
 
 	k.begin(0, 1)
-	k.nodes[0].line(t, k.nodes[0].err, regexp.MustCompile("keeps no copy of the store any more"), patience)
+	k.nodes[0].line(t, k.nodes[0].err, regexp.MustCompile("was removed from the store and keeps no copy any more"), patience)
 	k.runs[0].kill(t)
 	k.begin(1, 1)
 	k.start(0, false)

@@ -7,8 +7,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
-// TestHolders: jobs and stored responses are there for the key that made them and for an
-// operator's, also after a restart; to another key they are not, whatever it asks.
+// TestHolders: jobs and stored responses are visible to the key that created them and to operator
+// keys, also after a restart. Every route hides them from other keys.
 func TestHolders(t *testing.T) {
 	log, dir := journal.NewMemoryLog(), t.TempDir()
 	keys := []api.Key{{Name: "ann", Secret: "a"}, {Name: "bob", Secret: "b"}, {Name: "root", Secret: "r", Role: api.RoleOperator}}

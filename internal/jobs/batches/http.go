@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"net/http"
 
-	"github.com/shoal-llm/shoal/internal/jobs/door"
 	"github.com/shoal-llm/shoal/internal/jobs/files"
+	"github.com/shoal-llm/shoal/internal/jobs/routes"
 	"github.com/shoal-llm/shoal/internal/server/api"
 	"github.com/shoal-llm/shoal/internal/strictjson"
 )
 
-// batchView is a batch as OpenAI's clients see it.
+// batchView is the JSON of a batch, as OpenAI's clients expect it.
 type batchView struct {
 	ID          string            `json:"id"`
 	Object      string            `json:"object"`
@@ -104,7 +104,7 @@ func (v *Service) postBatch(w http.ResponseWriter, r *http.Request) (any, error)
 		return bad("", "The request body does not describe a batch. %v", err)
 	}
 	spec := spec{Input: asked.Input, Endpoint: asked.Endpoint, Window: asked.Window, Metadata: asked.Metadata, Holder: api.HolderOf(r.Context())}
-	if spec.Key, err = door.Key(r); err != nil {
+	if spec.Key, err = routes.Key(r); err != nil {
 		return nil, err
 	}
 	size := 0
@@ -126,7 +126,7 @@ func (v *Service) postBatch(w http.ResponseWriter, r *http.Request) (any, error)
 	case len(spec.Metadata) > 16 || size > 512:
 		return bad("metadata", "'metadata' may hold 16 pairs of up to 512 bytes.")
 	case ferr != nil && !errors.Is(ferr, files.ErrNone):
-		return nil, door.Unreadable("The input file", ferr)
+		return nil, routes.Unreadable("The input file", ferr)
 	case ferr != nil || !api.Sees(r.Context(), f.Holder):
 		return bad("input_file_id", "There is no file %.80q; upload it with POST /v1/files and purpose \"batch\".", spec.Input)
 	case f.Purpose != "batch":
@@ -134,11 +134,11 @@ func (v *Service) postBatch(w http.ResponseWriter, r *http.Request) (any, error)
 	case open >= maxOpenBatch:
 		return nil, api.Problem{Status: http.StatusTooManyRequests, Code: "too_many_batches", Message: fmt.Sprintf("%d batches are under way, as many as may be.", open)}
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), door.AcceptLimit)
+	ctx, cancel := context.WithTimeout(r.Context(), routes.AcceptLimit)
 	defer cancel()
 	b, existed, err := v.store.create(ctx, spec)
 	if err != nil {
-		return nil, door.Problem(err)
+		return nil, routes.Problem(err)
 	}
 	if existed {
 		w.Header().Set("Idempotency-Replayed", "true")
@@ -147,10 +147,10 @@ func (v *Service) postBatch(w http.ResponseWriter, r *http.Request) (any, error)
 }
 
 func (v *Service) getBatch(_ http.ResponseWriter, r *http.Request) (any, error) {
-	id, rest := door.PathID(r, "/v1/batches/")
-	b, err := v.asked(r.Context(), id)
+	id, rest := routes.PathID(r, "/v1/batches/")
+	b, err := v.lookup(r.Context(), id)
 	if err == nil && rest != "" {
-		err = door.NotFound("batch", id)
+		err = routes.NotFound("batch", id)
 	}
 	if err != nil {
 		return nil, err
@@ -158,22 +158,23 @@ func (v *Service) getBatch(_ http.ResponseWriter, r *http.Request) (any, error) 
 	return v.show(b), nil
 }
 
-// asked is the batch of an id. One that the key of the request may not see is not there.
-func (v *Service) asked(ctx context.Context, id string) (*batch, error) {
+// lookup returns the batch with this id. Batches that the request's API key may not see count as
+// missing.
+func (v *Service) lookup(ctx context.Context, id string) (*batch, error) {
 	b := v.store.get(id)
 	if b == nil {
-		if err := v.store.jobs.Ask(ctx, id); err != nil {
-			return nil, door.Unreadable("The batch", err)
+		if err := v.store.jobs.Lookup(ctx, id); err != nil {
+			return nil, routes.Unreadable("The batch", err)
 		}
 		b = v.store.get(id)
 	}
 	if b == nil || !b.visible(ctx) {
-		return nil, door.NotFound("batch", id)
+		return nil, routes.NotFound("batch", id)
 	}
 	return b, nil
 }
 
-// visible says whether the key of a request may see a batch.
+// visible reports whether the request's API key may see the batch.
 func (b *batch) visible(ctx context.Context) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -182,24 +183,24 @@ func (b *batch) visible(ctx context.Context) bool {
 
 // cancelBatch answers POST /v1/batches/{id}/cancel.
 func (v *Service) cancelBatch(_ http.ResponseWriter, r *http.Request) (any, error) {
-	id, rest := door.PathID(r, "/v1/batches/")
-	b, err := v.asked(r.Context(), id)
+	id, rest := routes.PathID(r, "/v1/batches/")
+	b, err := v.lookup(r.Context(), id)
 	switch {
 	case rest != "cancel":
-		return nil, door.NoSuchURL(r)
+		return nil, routes.NoSuchURL(r)
 	case err != nil:
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), door.AcceptLimit)
+	ctx, cancel := context.WithTimeout(r.Context(), routes.AcceptLimit)
 	defer cancel()
 	if err := v.store.stop(ctx, b, false); err != nil {
-		return nil, door.Problem(err)
+		return nil, routes.Problem(err)
 	}
 	return v.show(b), nil
 }
 
 func (v *Service) listBatches(_ http.ResponseWriter, r *http.Request) (any, error) {
-	limit, err := door.Limit(r, 20, 1000)
+	limit, err := routes.Limit(r, 20, 1000)
 	if err != nil {
 		return nil, err
 	}
@@ -210,7 +211,7 @@ func (v *Service) listBatches(_ http.ResponseWriter, r *http.Request) (any, erro
 		Last    *string     `json:"last_id"`
 		HasMore bool        `json:"has_more"`
 	}{Object: "list", Data: []batchView{}}
-	page, more := door.Page(v.store.list(), r.URL.Query().Get("after"), limit, func(b *batch) string { return b.id }, func(b *batch) bool { return b.visible(r.Context()) })
+	page, more := routes.Page(v.store.list(), r.URL.Query().Get("after"), limit, func(b *batch) string { return b.id }, func(b *batch) bool { return b.visible(r.Context()) })
 	out.HasMore = more
 	for _, b := range page {
 		out.Data = append(out.Data, v.show(b))

@@ -8,8 +8,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
 )
 
-// A request that is sent again with its Idempotency-Key gives what the first one made, in
-// whichever spelling of JSON, at once and after a restart. Another request is a 409.
+// Repeating a request with its Idempotency-Key returns the first result, for any equivalent JSON,
+// immediately and after a restart. A different request gets 409.
 func TestIdempotencyKeySpellings(t *testing.T) {
 	type bodies struct {
 		path        string
@@ -17,7 +17,7 @@ func TestIdempotencyKeySpellings(t *testing.T) {
 		accepted    int
 	}
 	table := []bodies{
-		{"/v1/jobs", []string{ // the first is that of docs/jobs.md
+		{"/v1/jobs", []string{ // the first body is the one in docs/jobs.md
 			`{"prompt": "Once upon a time", "max_tokens": 400}`, `{"prompt":"Once upon a time","max_tokens":400}`, "{\n  \"prompt\": \"Once upon a time\",\n  \"max_tokens\": 400\n}\n",
 			`{"max_tokens": 400, "prompt": "Once upon a time"}`, `{"prompt":"\u004fnce upon a time","max_tokens":4.0e2}`,
 		}, []string{`{"prompt": "Once upon a time", "max_tokens": 401}`, `{"prompt": "Once  upon a time", "max_tokens": 400}`, `{"prompt": "Once upon a time"}`}, 202},
@@ -62,7 +62,7 @@ func TestIdempotencyKeySpellings(t *testing.T) {
 	}
 }
 
-// A batch that is sent again in another spelling of JSON is the same one.
+// A batch request repeated as equivalent JSON returns the same batch.
 func TestIdempotencyKeyOfBatches(t *testing.T) {
 	log, dir := journal.NewMemoryLog(), t.TempDir()
 	h := open(t, log, dir, &engine{}, config{})

@@ -9,7 +9,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
 )
 
-// A byte order mark begins the files of some editors. It is no part of the first line.
+// A byte order mark, which some editors write, is not part of the first line.
 func TestByteOrderMark(t *testing.T) {
 	h := open(t, journal.NewMemoryLog(), t.TempDir(), &engine{}, config{})
 	create := func(text string) map[string]any {
@@ -29,11 +29,10 @@ func TestByteOrderMark(t *testing.T) {
 	}
 }
 
-// goWords are names that encoding/json puts into its errors.
+// goWords matches names that encoding/json puts into its errors.
 var goWords = regexp.MustCompile(`Go |struct|inputLine|unmarshal|RawMessage|map\[string\]|json: `)
 
-// Names of members match exactly at every depth, a doubled one is an error, and no error
-// shows how the server is written.
+// Member names match exactly at every depth, duplicates are errors, and no error reveals Go types.
 func TestNamesOfLines(t *testing.T) {
 	h := open(t, journal.NewMemoryLog(), t.TempDir(), &engine{}, config{})
 	line := func(members string) string {
@@ -73,9 +72,9 @@ func TestNamesOfLines(t *testing.T) {
 	}
 }
 
-// A seed of -1 is drawn for each job, and kept: the job gives the same answer after a restart.
+// A seed of -1 is drawn once per job and stored: the job gives the same answer after a restart.
 func TestSeedIsDrawn(t *testing.T) {
-	// Token ids tell answers apart whose bytes are no valid text.
+	// Compare token ids, because bytes that are not valid UTF-8 look alike as text.
 	log, dir := journal.NewMemoryLog(), t.TempDir()
 	h := open(t, log, dir, &engine{}, config{})
 	answer := func(id string) string { return canon(h.until(id, "completed")["result"].(map[string]any)["choices"]) }

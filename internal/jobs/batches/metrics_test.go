@@ -28,11 +28,11 @@ func (h *house) metric(name string) (value float64) {
 	return value
 }
 
-// TestWorkOfJobsIsCounted: tokens of jobs, batches and responses in the background are in the
-// same counters as those of plain requests, once each, however many attempts they took.
+// TestWorkOfJobsIsCounted: tokens of jobs, batches and background responses count once in the same
+// counters as those of plain requests, for any number of attempts.
 func TestWorkOfJobsIsCounted(t *testing.T) {
 	e := &engine{}
-	fails := 2 // of the job with n 2, after tokens that are kept
+	fails := 2 // fail the n=2 job after some of its tokens were stored
 	e.fail = func(r *api.Request, i int) error {
 		e.mu.Lock()
 		defer e.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
 )
 
-// responseEvents reads the stream of a response to its end or its break.
+// responseEvents reads the stream of a response until it ends or breaks.
 func (h *house) responseEvents(method, path, body string) (out []string, last map[string]any) {
 	h.t.Helper()
 	resp := h.open(method, path, body)
@@ -43,8 +43,7 @@ func (h *house) untilResponse(id, status string) map[string]any {
 	}
 }
 
-// A response that was answered at once, and one of the background, are there after a
-// restart, and others go on from them.
+// Foreground and background responses survive a restart, and later responses can continue them.
 func TestResponsesAreKept(t *testing.T) {
 	log, dir := journal.NewMemoryLog(), t.TempDir()
 	h := open(t, log, dir, &engine{}, config{})
@@ -102,8 +101,8 @@ func TestResponsesAreKept(t *testing.T) {
 	h.want(404, "POST", "/v1/responses/"+next["id"].(string)+"/compact", "{}")
 }
 
-// The events of a response of the background are the same whenever they are read, on both
-// sides of a restart in its middle, and from any number on.
+// The events of a background response are the same at every read, before and after a restart in its
+// middle, from any starting number.
 func TestResponsesBackgroundStream(t *testing.T) {
 	log, dir := journal.NewMemoryLog(), t.TempDir()
 	e := &engine{hold: 20}

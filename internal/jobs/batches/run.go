@@ -14,14 +14,14 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/internal/jobs"
-	"github.com/shoal-llm/shoal/internal/jobs/door"
 	"github.com/shoal-llm/shoal/internal/jobs/files"
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
+	"github.com/shoal-llm/shoal/internal/jobs/routes"
 	"github.com/shoal-llm/shoal/internal/server/api"
 	"github.com/shoal-llm/shoal/internal/strictjson"
 )
 
-// Limits of a batch, OpenAI's.
+// Limits of a batch. They equal OpenAI's.
 const (
 	maxLines     = 50_000
 	maxOpenBatch = 100
@@ -31,16 +31,16 @@ const (
 	every        = 100 * time.Millisecond
 )
 
-// feeder turns the lines of a batch into jobs, a window of them at a time.
-// Everything in it follows from the input file and the jobs, so that a restarted
-// coordinator makes it anew; lines that are jobs already are found, not made.
+// feeder turns the lines of a batch into jobs, at most Window lines at a time. All of its state is
+// derived from the input file and the existing jobs, so a restarted coordinator rebuilds it. Lines
+// that already have a job are skipped.
 type feeder struct {
 	file    *os.File
 	lines   []lineAt
-	next    int           // the first line that is no job yet
-	low     int           // all lines below are settled
-	settled counts        // of those below low
-	refused map[int]error // lines that could not become jobs
+	next    int           // first line without a job
+	low     int           // every line below this one is settled
+	settled counts        // counts of the lines below low
+	refused map[int]error // lines that could not become jobs, with the reason
 }
 
 type lineAt struct{ at, bytes int64 }
@@ -58,28 +58,29 @@ func (f *feeder) line(i int) (l inputLine, err error) {
 	if _, err := f.file.ReadAt(b, f.lines[i].at); err != nil {
 		return l, fmt.Errorf("jobs: line %d: %w", i+1, err)
 	}
-	_ = strictjson.Unmarshal(b, &l) // scan has found no fault, or an older build took the line
+	_ = strictjson.Unmarshal(b, &l) // scan has checked the line, or an older build accepted it
 	return l, nil
 }
 
-// byteOrderMark begins files of some editors and spreadsheets.
+// byteOrderMark is the UTF-8 BOM that some editors and spreadsheets write at the start of a file.
 var byteOrderMark = []byte("\xef\xbb\xbf")
 
 func lineJob(batch string, line int) string {
 	return fmt.Sprintf("job-%s-%d", batch[len(prefix):], line)
 }
 
-// Config of a Service. Zero fields take their defaults.
+// Config configures a Service. Zero fields take their defaults.
 type Config struct {
-	// Window is how many lines of one batch are jobs at the same time. Default 256.
+	// Window is the maximum number of lines of one batch that are jobs at the same time. Default
+	// 256.
 	Window int
-	// MaxBody bounds the request of a line in bytes. Default 8 MiB.
+	// MaxBody is the maximum size of a line's request in bytes. Default 8 MiB.
 	MaxBody int
-	// Durability is told to clients, as jobs.Config has it.
+	// Durability is reported to clients, see jobs.Config.
 	Durability func() (kind string, replicas int)
 }
 
-// Service runs the batches of a store as jobs and answers for them over HTTP.
+// Service runs the batches of a store as jobs and serves their HTTP routes.
 type Service struct {
 	store      *Store
 	jobs       *jobs.Service
@@ -91,8 +92,7 @@ type Service struct {
 	done       chan struct{}
 }
 
-// Start takes up the batches that the store has read and runs them until Stop, or until
-// the API stops.
+// Start runs the batches that the store has read, until Stop is called or the API stops.
 func Start(s *Store, j *jobs.Service, f files.Store, a *api.Server, cfg Config) *Service {
 	s.jobs = j.Store()
 	cfg.Window, cfg.MaxBody = cmp.Or(cfg.Window, 256), cmp.Or(cfg.MaxBody, 8<<20)
@@ -106,23 +106,23 @@ func Start(s *Store, j *jobs.Service, f files.Store, a *api.Server, cfg Config) 
 	return v
 }
 
-// Stop waits until no batch moves; it comes before the jobs are stopped.
+// Stop returns once no batch advances any more. Call it before stopping the jobs.
 func (v *Service) Stop() {
 	v.cancel()
 	<-v.done
 }
 
-// Routes are the paths that it answers.
-func (v *Service) Routes() door.Routes {
-	return door.Routes{
-		"POST /v1/batches":   door.Answer(v.api, v.postBatch),
-		"GET /v1/batches":    door.Answer(v.api, v.listBatches),
-		"GET /v1/batches/*":  door.Answer(v.api, v.getBatch),
-		"POST /v1/batches/*": door.Answer(v.api, v.cancelBatch),
+// Routes returns the handlers of the batch routes.
+func (v *Service) Routes() routes.Handlers {
+	return routes.Handlers{
+		"POST /v1/batches":   routes.Answer(v.api, v.postBatch),
+		"GET /v1/batches":    routes.Answer(v.api, v.listBatches),
+		"GET /v1/batches/*":  routes.Answer(v.api, v.getBatch),
+		"POST /v1/batches/*": routes.Answer(v.api, v.cancelBatch),
 	}
 }
 
-// run moves every batch on.
+// run advances every batch at each tick.
 func (v *Service) run(ctx context.Context) {
 	defer close(v.done)
 	defer v.cancel()
@@ -147,7 +147,7 @@ func (v *Service) run(ctx context.Context) {
 				continue
 			}
 			if err := v.move(ctx, b, st); err != nil && ctx.Err() == nil {
-				v.store.log.Warn("jobs: a batch cannot go on for now", "batch", b.id, "error", err)
+				v.store.log.Warn("jobs: batch stalled, retrying", "batch", b.id, "error", err)
 			}
 		}
 		if ctx.Err() != nil {
@@ -170,7 +170,7 @@ func (v *Service) move(ctx context.Context, b *batch, st State) error {
 			return err
 		}
 		if len(issues) > 0 {
-			return v.store.append(ctx, b, KindDone, ending{Phase: Failed, Issues: issues})
+			return v.store.append(ctx, b, KindDone, endRecord{Phase: Failed, Issues: issues})
 		}
 		b.feed = f
 	}
@@ -204,13 +204,13 @@ func (v *Service) move(ctx context.Context, b *batch, st State) error {
 	return v.finalize(ctx, b, st)
 }
 
-// known tells whether a line is a job already.
+// known reports whether a line already has a job.
 func (v *Service) known(b *batch, line int) bool {
 	_, ok := v.jobs.Outcome(lineJob(b.id, line))
 	return ok
 }
 
-// feed makes jobs of the next lines while the window has room.
+// feed creates jobs for the next lines while the window has room.
 func (v *Service) feed(ctx context.Context, b *batch) error {
 	f := b.feed
 	for ; f.next < len(f.lines) && f.next-f.low < v.cfg.Window; f.next++ {
@@ -226,14 +226,14 @@ func (v *Service) feed(ctx context.Context, b *batch) error {
 			continue
 		}
 		if status, _ := api.ErrorStatus(err); status != http.StatusBadRequest && status != http.StatusNotFound && status != http.StatusRequestEntityTooLarge {
-			return err // the store: later
+			return err // the store failed: the next tick tries again
 		}
 		f.refused[f.next] = err
 	}
 	return nil
 }
 
-// count moves low up and updates what clients see.
+// count advances low and updates the counts that clients see.
 func (v *Service) count(b *batch) {
 	f := b.feed
 	settle := func(i int, c *counts) bool {
@@ -265,8 +265,8 @@ func (v *Service) count(b *batch) {
 	b.mu.Unlock()
 }
 
-// openInput reads the input file; issues say why the batch fails. Lines are checked once, when
-// the batch is validated: a batch that an older build took is not failed by a newer rule.
+// openInput reads the input file. The returned issues say why the batch fails. Lines are checked
+// once, at validation, so a newer rule never fails a batch that an older build accepted.
 func (v *Service) openInput(ctx context.Context, b *batch, st State) (*feeder, []issue, error) {
 	file, _, err := v.files.Open(ctx, b.spec.Input)
 	if errors.Is(err, files.ErrNone) || errors.Is(err, journal.ErrDamaged) {
@@ -286,13 +286,14 @@ func (v *Service) openInput(ctx context.Context, b *batch, st State) (*feeder, [
 	return f, issues, err
 }
 
-// lineShape bounds a line, in which the request is one level down.
+// lineShape returns the JSON limits of a line. The request is nested one level deeper than in a
+// plain HTTP body.
 func (v *Service) lineShape() strictjson.Limits {
 	l := v.api.Limits()
 	return strictjson.Limits{Depth: l.JSONDepth + 1, Names: l.JSONNames}
 }
 
-// scan finds the lines and what is wrong with them.
+// scan indexes the lines and reports every invalid one as an issue.
 func (f *feeder) scan(endpoint string, maxBody int, shape strictjson.Limits) (issues []issue, err error) {
 	bad := func(line int, code, param, format string, a ...any) {
 		if len(issues) < maxIssues {
@@ -359,7 +360,8 @@ func (f *feeder) scan(endpoint string, maxBody int, shape strictjson.Limits) (is
 
 var errLongLine = errors.New("jobs: line too long")
 
-// readLine returns a line with its end, at most limit bytes of it.
+// readLine returns the next line including its line break. Lines longer than limit bytes are an
+// error.
 func readLine(r *bufio.Reader, limit int) ([]byte, error) {
 	var out []byte
 	for {
@@ -388,10 +390,10 @@ type outResponse struct {
 	Body      json.RawMessage `json:"body"`
 }
 
-// finalize writes the files and ends the batch. The files' ids follow from the
-// batch, so that doing it again after a crash replaces them.
+// finalize writes the output and error files and ends the batch. File ids are derived from the
+// batch id, so repeating this after a crash replaces the files.
 func (v *Service) finalize(ctx context.Context, b *batch, st State) error {
-	end := ending{Phase: st.Outcome(), Counts: counts{Total: len(b.feed.lines), Completed: b.feed.settled.Completed}.whole()}
+	end := endRecord{Phase: st.Outcome(), Counts: counts{Total: len(b.feed.lines), Completed: b.feed.settled.Completed}.withRestFailed()}
 	tail := b.id[len(prefix):]
 	for _, x := range []struct {
 		good bool
@@ -400,7 +402,7 @@ func (v *Service) finalize(ctx context.Context, b *batch, st State) error {
 	}{{true, "output", &end.Output}, {false, "error", &end.Errors}} {
 		pr, pw := io.Pipe()
 		count := make(chan int, 1)
-		go func() { // ends when the pipe's other end is closed
+		go func() { // ends when the reading side of the pipe is closed
 			n, err := v.writeLines(ctx, b, st, pw, x.good)
 			_ = pw.CloseWithError(err)
 			count <- n
@@ -424,8 +426,8 @@ func (v *Service) finalize(ctx context.Context, b *batch, st State) error {
 	return nil
 }
 
-// writeLines writes the lines that went well, or the others, in the order of
-// the input.
+// writeLines writes the results of the successful lines (good) or of the failed ones, in input
+// order.
 func (v *Service) writeLines(ctx context.Context, b *batch, st State, w io.Writer, good bool) (n int, err error) {
 	out := bufio.NewWriterSize(w, 1<<16)
 	enc := json.NewEncoder(out)
@@ -451,7 +453,7 @@ func (v *Service) writeLines(ctx context.Context, b *batch, st State, w io.Write
 	return n, out.Flush()
 }
 
-// outcome is what became of a line.
+// outcome returns the output line of line i and whether it succeeded.
 func (v *Service) outcome(ctx context.Context, b *batch, st State, i int) (line outLine, good bool, err error) {
 	id := lineJob(b.id, i)
 	line.ID = "batch_req_" + id[len("job-"):]
@@ -477,9 +479,9 @@ func (v *Service) outcome(ctx context.Context, b *batch, st State, i int) (line 
 			line.Error = &api.JobError{Code: j.Code, Message: j.Message}
 		}
 	default:
-		line.Error = &api.JobError{Code: "batch_cancelled", Message: "The batch was cancelled before this request ended."}
+		line.Error = &api.JobError{Code: "batch_cancelled", Message: "The batch was cancelled before this request finished."}
 		if st.Expired {
-			line.Error = &api.JobError{Code: "batch_expired", Message: "The batch's window was over before this request ended."}
+			line.Error = &api.JobError{Code: "batch_expired", Message: "The batch's completion window ended before this request finished."}
 		}
 	}
 	return line, false, nil

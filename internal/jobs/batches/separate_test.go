@@ -12,9 +12,9 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
-// Files, batches and the jobs of their lines are there for the key that made them and for an
-// operator's. Another key finds none of them, whichever route it asks. Only an
-// operator finds records without an owner, which older builds kept.
+// Files, batches and their jobs are visible to the key that created them and to operator keys.
+// Every route hides them from other keys. Only operator keys see the records without an owner that
+// older builds wrote.
 func TestFilesAndBatchesAreSeparate(t *testing.T) {
 	for name, kept := range map[string]func(*testing.T) files.Store{
 		"folder": func(t *testing.T) files.Store {
@@ -53,7 +53,7 @@ func filesAndBatchesAreSeparate(t *testing.T, kept files.Store) {
 		}
 	}
 
-	h := openWith(t, log, kept, &engine{}, config{}) // without keys nothing has an owner
+	h := openWith(t, log, kept, &engine{}, config{}) // without API keys, records have no owner
 	nobodys := h.upload(input)
 	oldBatch := h.want(200, "POST", "/v1/batches", ask(nobodys), "Idempotency-Key", "k")["id"].(string)
 	oldOut := finish(h, oldBatch)["output_file_id"].(string)
@@ -79,7 +79,7 @@ func filesAndBatchesAreSeparate(t *testing.T, kept files.Store) {
 		}
 		for _, c := range []struct {
 			file, out, batch string
-			may              string // the secrets of keys that see them
+			may              string // names of the keys that may see the objects
 		}{{annsIn, annsOut, annsBatch, "ar"}, {nobodys, oldOut, oldBatch, "r"}} {
 			for _, secret := range []string{"a", "b", "r"} {
 				may := strings.Contains(c.may, secret)

@@ -22,25 +22,24 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/jobs"
 	"github.com/shoal-llm/shoal/internal/jobs/batches"
-	"github.com/shoal-llm/shoal/internal/jobs/door"
 	"github.com/shoal-llm/shoal/internal/jobs/files"
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
+	"github.com/shoal-llm/shoal/internal/jobs/routes"
 	"github.com/shoal-llm/shoal/internal/server/api"
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 )
 
-// engine gives tokens that follow from the prompt, and goes on after those that
-// were emitted before.
+// engine generates tokens that depend only on the prompt, and continues after already emitted ones.
 type engine struct {
 	mu      sync.Mutex
 	pause   time.Duration
-	fail    func(r *api.Request, index int) error // asked before each token
-	hold    int                                   // a request stops before its token of this index (0: none does) until the hold is lifted
-	most    int                                   // only so many requests begin (0: all) until the hold is lifted
+	fail    func(r *api.Request, index int) error // called before each token
+	hold    int                                   // requests block before the token with this index until the hold is lifted; 0: never
+	most    int                                   // maximum number of requests that start until the hold is lifted; 0: no maximum
 	begun   int
 	away    bool
-	resumed int              // tokens that were not computed again
-	now     func() time.Time // the machine's clock; nil: the real one
+	resumed int              // number of tokens that were not recomputed
+	now     func() time.Time // clock of the services; nil: the system clock
 }
 
 func (e *engine) Cluster() api.ClusterState { return api.ClusterState{} }
@@ -113,14 +112,14 @@ func (e *engine) Submit(ctx context.Context, r *api.Request) (<-chan api.Event, 
 
 var tok = sync.OnceValues(func() (*tokenizer.Tokenizer, error) { return tokenizer.Load("../../../models/fry") })
 
-// config is that of all three services.
+// config configures all three services.
 type config struct {
 	jobs.Config
 	Window  int
 	Silence time.Duration
 }
 
-// house is the services over a log, with their HTTP door.
+// house is the three services over one log, with their HTTP server.
 type house struct {
 	t    *testing.T
 	stop func()
@@ -161,7 +160,7 @@ func openWith(t *testing.T, l journal.Log, kept files.Store, e *engine, cfg conf
 		t.Fatal(err)
 	}
 	lines := batches.NewStore(quiet)
-	store, err := jobs.NewStore(t.Context(), l, jobs.StoreConfig{Logger: quiet, Beside: lines, Now: e.now})
+	store, err := jobs.NewStore(t.Context(), l, jobs.StoreConfig{Logger: quiet, Peer: lines, Now: e.now})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -169,7 +168,7 @@ func openWith(t *testing.T, l journal.Log, kept files.Store, e *engine, cfg conf
 	if cfg.Rules.Backoff == 0 {
 		cfg.Rules.Backoff = 10 * time.Millisecond
 	}
-	m, err := door.NewMount(a, "closed")
+	m, err := routes.NewMount(a, "closed")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -224,10 +223,10 @@ func (h *house) want(status int, method, path, body string, header ...string) ma
 	return out
 }
 
-// patience bounds every wait for what must come, on a machine however busy.
+// patience is the deadline of every wait; it allows for a heavily loaded machine.
 const patience = 2 * time.Minute
 
-// until waits for a state of a job.
+// until waits until a job has the given state.
 func (h *house) until(id, state string) map[string]any {
 	h.t.Helper()
 	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
@@ -241,8 +240,8 @@ func (h *house) until(id, state string) map[string]any {
 	}
 }
 
-// events reads a stream from an index to its end or its break, checking that
-// the indices have no gap.
+// events reads a stream from an index until it ends or breaks, and checks that the indices have no
+// gap.
 func (h *house) events(id string, from int) (texts []string, end map[string]any) {
 	h.t.Helper()
 	resp, err := h.http.Client().Get(fmt.Sprintf("%s/v1/jobs/%s/events?from=%d", h.http.URL, id, from))
@@ -313,8 +312,8 @@ func TestAJobGivesWhatTheEndpointGives(t *testing.T) {
 	}
 }
 
-// TestNoTokenWithoutAnAnswer: max_tokens 0 echoes the prompt; the token that the engine must
-// generate for it is in no event and in no preview, also after a restart.
+// TestNoTokenWithoutAnAnswer: max_tokens 0 echoes the prompt. The token that the engine has to
+// generate appears in no event and no preview, also after a restart.
 func TestNoTokenWithoutAnAnswer(t *testing.T) {
 	log, dir := journal.NewMemoryLog(), t.TempDir()
 	h := open(t, log, dir, &engine{}, config{})
@@ -406,8 +405,8 @@ func TestFailuresAreRetriedThenDead(t *testing.T) {
 	}
 }
 
-// The machine's clock is set back by hours after every failure: what waits for its
-// next attempt does not wait for the clock.
+// The system clock is set back by hours after every failure. Retries do not wait for the clock to
+// catch up.
 func TestClockSetBackWhileAJobWaits(t *testing.T) {
 	var fails, behind atomic.Int64
 	e := &engine{now: func() time.Time { return time.Now().Round(0).Add(-time.Duration(behind.Load())) }}
@@ -430,7 +429,7 @@ func TestClockSetBackWhileAJobWaits(t *testing.T) {
 			}
 			if n := fails.Load(); n > seen {
 				seen = n
-				time.Sleep(10 * time.Millisecond) // in the pause that follows
+				time.Sleep(10 * time.Millisecond) // during the pause before the retry
 				behind.Add(int64(3 * time.Hour))
 			}
 		}
@@ -487,7 +486,7 @@ func TestCancelAndPurge(t *testing.T) {
 	a := h.want(202, "POST", "/v1/jobs", `{"prompt":"a","max_tokens":4000}`)["id"].(string)
 	b := h.want(202, "POST", "/v1/jobs", `{"prompt":"b","max_tokens":2}`)["id"].(string)
 	h.until(a, "running")
-	for range 2 { // twice is once
+	for range 2 { // a second cancel has no effect
 		if j := h.want(200, "DELETE", "/v1/jobs/"+a, ""); j["state"] != "cancelled" {
 			t.Fatalf("%v", j)
 		}
@@ -571,7 +570,7 @@ func batchLines(n int) string {
 
 func TestBatchAcrossARestart(t *testing.T) {
 	l, dir, e := journal.NewMemoryLog(), t.TempDir(), &engine{pause: 3 * time.Millisecond}
-	e.most = 10 // the rest waits until the batch was looked at
+	e.most = 10 // the other lines wait until the batch was inspected
 	h := open(t, l, dir, e, config{Window: 8, Config: jobs.Config{Parallel: 4}})
 	in := h.upload(batchLines(30) + "\n" + `{"custom_id":"bad","method":"POST","url":"/v1/completions","body":{"prompt":"x","temperature":-1}}`)
 	ask := `{"input_file_id":"` + in + `","endpoint":"/v1/completions","completion_window":"24h","metadata":{"a":"b"}}`
@@ -631,7 +630,7 @@ func TestBatchesThatFailOrAreCancelled(t *testing.T) {
 	}
 }
 
-// TestBatchTakenOver: another process with another disk ends the batch.
+// TestBatchTakenOver: a process with another data directory completes the batch.
 func TestBatchTakenOver(t *testing.T) {
 	l, fl := journal.NewMemoryLog(), journal.NewMemoryLog()
 	h := openWith(t, l, sharedFiles(t, fl), &engine{away: true}, config{Window: 4})

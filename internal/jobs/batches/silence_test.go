@@ -11,13 +11,13 @@ import (
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
 )
 
-// silent is a log that stops to answer: each question lasts as long as it may, as one
-// lasts that a log of JetStream asks of nobody.
+// silent is a log that stops answering: every call blocks until its deadline, as with an
+// unreachable JetStream.
 type silent struct {
 	*journal.MemoryLog
 	t     *testing.T
 	mute  atomic.Bool
-	first atomic.Int32 // questions that are answered all the same
+	first atomic.Int32 // number of calls that are still answered
 	asked atomic.Int32
 }
 
@@ -26,7 +26,7 @@ func (l *silent) ask(ctx context.Context) error {
 		return nil
 	}
 	l.asked.Add(1)
-	limit := journal.Silence(ctx, time.Hour)
+	limit := journal.AnswerTimeout(ctx, time.Hour)
 	if limit == time.Hour {
 		l.t.Error("a client waits for longer than its time")
 		l.mute.Store(false)
@@ -59,8 +59,8 @@ func (l *silent) Journals(ctx context.Context) ([]string, error) {
 	return l.MemoryLog.Journals(ctx)
 }
 
-// TestClientsDoNotWaitForASilentStore: whoever runs jobs asks a store that does not
-// answer for minutes, a client gets an error that says so.
+// TestClientsDoNotWaitForASilentStore: the job runner waits minutes for a store that does not
+// answer, but a client soon gets an error that names the cause.
 func TestClientsDoNotWaitForASilentStore(t *testing.T) {
 	l, fl := &silent{MemoryLog: journal.NewMemoryLog(), t: t}, &silent{MemoryLog: journal.NewMemoryLog(), t: t}
 	h := openWith(t, l, sharedFiles(t, fl), &engine{}, config{Silence: time.Millisecond})
@@ -88,7 +88,7 @@ func TestClientsDoNotWaitForASilentStore(t *testing.T) {
 		}
 	}
 	l.asked.Store(0)
-	l.first.Store(1) // the request is read, the events are not
+	l.first.Store(1) // reading the request succeeds, reading the events does not
 	resp, err := h.http.Client().Get(h.http.URL + "/v1/jobs/" + job + "/events")
 	if err != nil {
 		t.Fatal(err)

@@ -7,13 +7,13 @@ import (
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
 )
 
-// Phase of a batch, as OpenAI spells them:
+// Phase of a batch, with OpenAI's names:
 //
 //	validating -> in_progress -> finalizing -> completed
 //	   │              ├-> cancelling ------> cancelled
 //	   └-> failed     └-> (past its window) -> expired
 //
-// "finalizing" is not written: it is in_progress with every line settled.
+// "finalizing" has no record: it is in_progress with every line settled.
 type Phase string
 
 const (
@@ -27,25 +27,25 @@ const (
 	Cancelled  Phase = "cancelled"
 )
 
-// Final tells whether nothing can happen to a batch any more.
+// Final reports whether the batch has ended.
 func (p Phase) Final() bool {
 	return p == Failed || p == Completed || p == Expired || p == Cancelled
 }
 
-// Kinds of a batch's records.
+// Kinds of the records of a batch.
 const (
 	KindCreated   journal.Kind = 16
 	KindValidated journal.Kind = 17
-	KindStopping  journal.Kind = 18 // cancel was asked for
+	KindStopping  journal.Kind = 18 // a client cancelled the batch
 	KindDone      journal.Kind = 19 // final: completed, failed, expired, cancelled
 )
 
-// Note is what the life of a batch depends on in one record.
+// Note is the part of a record that State depends on.
 type Note struct {
 	Kind    journal.Kind
 	At      int64 // Unix milliseconds
-	Total   int   // Validated: lines
-	Expired bool  // Stopping: the window is over, nobody asked
+	Total   int   // Validated: number of lines
+	Expired bool  // Stopping: the completion window ended; no client cancelled
 	Phase   Phase // BatchDone
 }
 
@@ -53,19 +53,19 @@ type Note struct {
 type State struct {
 	Phase   Phase
 	Total   int
-	Stopped bool // no more lines begin
+	Stopped bool // no further line becomes a job
 	Expired bool
 
 	Created, Begun, Stopping, Ended int64 // Unix milliseconds; 0: not yet
 }
 
-// Apply takes one record. After an error the state is as before.
+// Apply folds one record into the state. An error leaves the state unchanged.
 func (s *State) Apply(n Note) error {
 	switch {
 	case n.Kind == KindCreated && s.Phase == "":
 		*s = State{Phase: Validating, Created: n.At}
 	case s.Phase == "" || n.Kind == KindCreated:
-		return fmt.Errorf("%w: kind %d in a batch that is %q", jobs.ErrOrder, n.Kind, s.Phase)
+		return fmt.Errorf("%w: kind %d in batch state %q", jobs.ErrOrder, n.Kind, s.Phase)
 	case s.Phase.Final():
 		return fmt.Errorf("%w: the batch is %s", jobs.ErrFinal, s.Phase)
 	case n.Kind == KindValidated && s.Phase == Validating:
@@ -78,12 +78,12 @@ func (s *State) Apply(n Note) error {
 	case n.Kind == KindDone && n.Phase.Final():
 		s.Phase, s.Ended = n.Phase, n.At
 	default:
-		return fmt.Errorf("%w: kind %d in a batch that is %s", jobs.ErrOrder, n.Kind, s.Phase)
+		return fmt.Errorf("%w: kind %d in batch state %s", jobs.ErrOrder, n.Kind, s.Phase)
 	}
 	return nil
 }
 
-// Outcome is the phase that a batch ends in once its lines are settled.
+// Outcome returns the final phase of a batch whose lines are all settled.
 func (s *State) Outcome() Phase {
 	switch {
 	case s.Expired:

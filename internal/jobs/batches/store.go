@@ -14,26 +14,27 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/internal/jobs"
-	"github.com/shoal-llm/shoal/internal/jobs/door"
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
+	"github.com/shoal-llm/shoal/internal/jobs/routes"
 )
 
 const prefix = "batch_"
 
-// spec is a batch as it was asked for, the payload of its first record.
+// spec is the request that created a batch. It is the payload of the first record.
 type spec struct {
 	Input    string            `json:"input_file_id"`
 	Endpoint string            `json:"endpoint"`
 	Window   string            `json:"completion_window"`
 	Metadata map[string]string `json:"metadata,omitempty"`
 	Key      string            `json:"key,omitempty"`
-	Holder   string            `json:"holder,omitempty"` // the name of the API key that it belongs to; "": operators
+	Holder   string            `json:"holder,omitempty"` // name of the API key that owns the batch; "": operators
 }
 
-// id of the batch of a request. An Idempotency-Key is one of the API key that sent it.
+// id returns the id of the batch that a request creates. An Idempotency-Key is scoped to the API
+// key that sent it.
 func (s *spec) id() string {
 	if s.Key == "" {
-		return prefix + door.NewID()
+		return prefix + routes.NewID()
 	}
 	key := s.Key
 	if s.Holder != "" {
@@ -42,8 +43,8 @@ func (s *spec) id() string {
 	return prefix + jobs.ID("batch\x00" + key)[len("job-"):]
 }
 
-// ending is the payload of BatchDone.
-type ending struct {
+// endRecord is the payload of KindDone.
+type endRecord struct {
 	Phase  Phase   `json:"phase"`
 	Output string  `json:"output_file_id,omitempty"`
 	Errors string  `json:"error_file_id,omitempty"`
@@ -57,14 +58,14 @@ type counts struct {
 	Failed    int `json:"failed"`
 }
 
-// whole counts every line that is not completed as failed: the error file has it. That
-// includes lines that never began, as the batch was cancelled or its window was over.
-func (c counts) whole() counts {
+// withRestFailed counts every line that did not complete as failed, because the error file lists
+// it. This includes lines that never became jobs because the batch was cancelled or expired.
+func (c counts) withRestFailed() counts {
 	c.Failed = c.Total - c.Completed
 	return c
 }
 
-// issue is why a batch failed before it began.
+// issue is one reason why validation failed a batch.
 type issue struct {
 	Code    string `json:"code"`
 	Message string `json:"message"`
@@ -72,37 +73,37 @@ type issue struct {
 	Param   string `json:"param,omitempty"`
 }
 
-// batch is what is kept in memory of a batch.
+// batch is the in-memory state of a batch.
 type batch struct {
 	id      string
 	journal *journal.Writer
 
 	mu     sync.Mutex
 	spec   spec
-	raw    string // the first payload
+	raw    string // payload of the first record
 	state  State
-	end    ending
+	end    endRecord
 	counts counts
-	ready  bool // every line is settled; the files are being written
+	ready  bool // every line is settled and the files are being written
 	first  uint64
 	damage string
 
-	feed *feeder // of the goroutine that runs batches
+	feed *feeder // owned by the goroutine of Service.run
 }
 
 func newBatch(name string) *batch { return &batch{id: name, journal: journal.NewWriter(name)} }
 
-// Store is the batches in the log of a store of jobs: give it to the store's config,
-// then to Start. All methods may be called concurrently.
+// Store holds the batches in the log of a job store. Pass it to jobs.StoreConfig, then to Start.
+// All methods may be called concurrently.
 type Store struct {
 	log  *slog.Logger
-	jobs *jobs.Store // from Start on
+	jobs *jobs.Store // set by Start
 
 	mu      sync.Mutex
 	batches map[string]*batch
 }
 
-// NewStore is empty until the store of jobs reads the log.
+// NewStore returns an empty store. The job store fills it while it reads the log.
 func NewStore(log *slog.Logger) *Store { return &Store{log: log, batches: map[string]*batch{}} }
 
 func (s *Store) Owns(name string) bool { return strings.HasPrefix(name, prefix) }
@@ -115,7 +116,7 @@ type note struct {
 func (b *batch) apply(r *journal.Record, seq uint64) error {
 	n := Note{Kind: r.Kind, At: r.At}
 	var spec spec
-	var end ending
+	var end endRecord
 	var p note
 	var err error
 	switch r.Kind {
@@ -145,8 +146,8 @@ func (b *batch) apply(r *journal.Record, seq uint64) error {
 		b.counts.Total = n.Total
 	case KindDone:
 		b.end, b.counts = end, end.Counts
-		if end.Issues == nil { // older builds left out lines that a cancelled batch did not run
-			b.counts = b.counts.whole()
+		if end.Issues == nil { // older builds did not list the lines that a cancelled batch never ran
+			b.counts = b.counts.withRestFailed()
 		}
 	}
 	return nil
@@ -175,14 +176,14 @@ func (s *Store) Load(name string, seq uint64, data []byte) {
 	}
 }
 
-// appendBatch writes a record of a batch.
+// append writes a record of a batch.
 func (s *Store) append(ctx context.Context, b *batch, kind journal.Kind, payload any) error {
 	text, err := json.Marshal(payload)
 	if err != nil {
 		return fmt.Errorf("jobs: %w", err)
 	}
 	n := Note{Kind: kind, At: s.jobs.Now()}
-	if e, ok := payload.(ending); ok {
+	if e, ok := payload.(endRecord); ok {
 		n.Phase = e.Phase
 	}
 	return s.jobs.Write(ctx, b.journal, journal.Record{Kind: kind, At: n.At, Payload: text}, func() error {
@@ -196,7 +197,7 @@ func (s *Store) append(ctx context.Context, b *batch, kind journal.Kind, payload
 	}, b.apply)
 }
 
-func (s *Store) Heard(name string, read func(*journal.Writer, func(*journal.Record, uint64) error)) {
+func (s *Store) Refresh(name string, read func(*journal.Writer, func(*journal.Record, uint64) error)) {
 	b := s.get(name)
 	if b == nil {
 		b = newBatch(name)
@@ -212,8 +213,8 @@ func (s *Store) Heard(name string, read func(*journal.Writer, func(*journal.Reco
 	}
 }
 
-// Holds implements jobs.Beside: jobs of a batch stay until the batch has its files.
-func (s *Store) Holds(j *jobs.Spec) bool { return j.Batch != "" && s.open(j.Batch) }
+// Retains implements jobs.PeerStore: jobs of an open batch are kept until its files are written.
+func (s *Store) Retains(j *jobs.Spec) bool { return j.Batch != "" && s.open(j.Batch) }
 
 func (s *Store) Sweep(before int64, drop func(*journal.Writer) error) error {
 	for _, b := range s.list() {
@@ -233,7 +234,7 @@ func (s *Store) Sweep(before int64, drop func(*journal.Writer) error) error {
 	return nil
 }
 
-// create makes a batch, or finds the one of the same key and request, which existed.
+// create makes a batch. existed is true if a batch with the same key and request was already there.
 func (s *Store) create(ctx context.Context, spec spec) (b *batch, existed bool, err error) {
 	id := spec.id()
 	text, err := json.Marshal(spec)
@@ -270,14 +271,14 @@ func (s *Store) get(id string) *batch {
 	return s.batches[id]
 }
 
-// list is all batches, the newest first.
+// list returns all batches, newest first.
 func (s *Store) list() []*batch {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.SortedFunc(maps.Values(s.batches), func(a, b *batch) int { return cmp.Compare(b.first, a.first) })
 }
 
-// open tells whether a batch has not ended.
+// open reports whether a batch exists and has not ended.
 func (s *Store) open(id string) bool {
 	b := s.get(id)
 	if b == nil {
@@ -288,7 +289,7 @@ func (s *Store) open(id string) bool {
 	return !b.state.Phase.Final()
 }
 
-// Uses names the batch that still reads a file, "" when there is none.
+// Uses returns the id of a running batch that reads the file, or "".
 func (s *Store) Uses(file string) string {
 	for _, b := range s.list() {
 		b.mu.Lock()
@@ -301,7 +302,7 @@ func (s *Store) Uses(file string) string {
 	return ""
 }
 
-// stop lets no more lines begin. Twice is once.
+// stop keeps further lines from becoming jobs. Repeated calls have no effect.
 func (s *Store) stop(ctx context.Context, b *batch, expired bool) error {
 	err := s.append(ctx, b, KindStopping, note{Expired: expired})
 	if errors.Is(err, jobs.ErrOrder) || errors.Is(err, jobs.ErrFinal) {

@@ -9,13 +9,13 @@ import (
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
 )
 
-// A coordinator that has lost its lease makes a batch: whoever follows the log has it.
+// A coordinator that has lost its lease creates a batch. Processes that follow the log receive it.
 func TestBatchesOfOthersAreHeardOf(t *testing.T) {
 	l := journal.NewMemoryLog()
 	open := func() *Store {
 		s := NewStore(quiet)
 		var err error
-		if s.jobs, err = jobs.NewStore(t.Context(), l, jobs.StoreConfig{Logger: quiet, Beside: s}); err != nil {
+		if s.jobs, err = jobs.NewStore(t.Context(), l, jobs.StoreConfig{Logger: quiet, Peer: s}); err != nil {
 			t.Fatal(err)
 		}
 		return s
@@ -33,7 +33,7 @@ func TestBatchesOfOthersAreHeardOf(t *testing.T) {
 			t.Fatal("the batch is not heard of")
 		}
 	}
-	if next.Uses("f") != b.id || !next.Holds(&jobs.Spec{Batch: b.id}) {
+	if next.Uses("f") != b.id || !next.Retains(&jobs.Spec{Batch: b.id}) {
 		t.Error("the batch is there, and its file or its jobs are not held")
 	}
 	stop()

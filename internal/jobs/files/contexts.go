@@ -13,11 +13,11 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
-// forContexts is the purpose of files that the routes of files do not show: what is in them
-// belongs to a key.
+// forContexts is the purpose of files that hold contexts. The file routes hide them, because a
+// context belongs to one API key.
 const forContexts = "context"
 
-// Contexts keeps fixed contexts as files of a store.
+// Contexts stores fixed contexts as files.
 type Contexts struct{ Store Store }
 
 var _ api.ContextStore = Contexts{}
@@ -39,8 +39,8 @@ func (c Contexts) KeepContext(ctx context.Context, k api.KeptContext) error {
 	return nil
 }
 
-// KeptContexts implements api.ContextStore. The error tells of those that cannot be read beside
-// those that can.
+// KeptContexts implements api.ContextStore. It returns the readable contexts even if the error
+// reports unreadable ones.
 func (c Contexts) KeptContexts(ctx context.Context) (all []api.KeptContext, err error) {
 	list, err := c.Store.List(ctx)
 	for _, f := range list {
@@ -67,7 +67,7 @@ func (c Contexts) read(ctx context.Context, id string) (k api.KeptContext, err e
 		return k, fmt.Errorf("%w: %v", journal.ErrDamaged, err)
 	}
 	if contextFile(k.Tenant, k.Name) != id {
-		return k, fmt.Errorf("%w: it is another's", journal.ErrDamaged)
+		return k, fmt.Errorf("%w: it belongs to another key", journal.ErrDamaged)
 	}
 	return k, nil
 }

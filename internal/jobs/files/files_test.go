@@ -49,7 +49,7 @@ func fileStream(t *testing.T) journal.FileLog {
 	return l
 }
 
-// bytesOf reads a file, "" and an error when it cannot be had.
+// bytesOf returns the content of a file.
 func bytesOf(t *testing.T, f Store, id string) (string, error) {
 	t.Helper()
 	r, x, err := f.Open(t.Context(), id)
@@ -64,7 +64,7 @@ func bytesOf(t *testing.T, f Store, id string) (string, error) {
 	return string(b), err
 }
 
-// TestStoresAgree runs one story on every store of files.
+// TestStoresAgree runs the same scenario on every implementation of Store.
 func TestStoresAgree(t *testing.T) {
 	for name, make := range map[string]func(*testing.T) Store{
 		"folder": func(t *testing.T) Store {
@@ -96,8 +96,8 @@ func TestStoresAgree(t *testing.T) {
 			put("file-a", long)
 			put("file-b", "")
 			put("file-c", "one")
-			put("file-c", "one") // again
-			put("file-c", "two") // in its place
+			put("file-c", "one") // same content
+			put("file-c", "two") // replaced
 			is("file-a", long)
 			is("file-b", "")
 			is("file-c", "two")
@@ -119,8 +119,8 @@ func TestStoresAgree(t *testing.T) {
 	}
 }
 
-// TestUploadsShareTheRoom: what is being written counts, so that uploads that come at
-// once do not take more together than files may.
+// TestUploadsShareTheRoom: unfinished uploads count, so that concurrent uploads together stay
+// within the limit.
 func TestUploadsShareTheRoom(t *testing.T) {
 	f, err := OpenFolder(t.TempDir())
 	if err != nil {
@@ -138,7 +138,7 @@ func TestUploadsShareTheRoom(t *testing.T) {
 		_, err := f.Put(t.Context(), input("file-a"), pr)
 		done <- err
 	}()
-	for _, n := range []int{60, 1} { // the second is read when the first has been written
+	for _, n := range []int{60, 1} { // the second is read after the first was written
 		if _, err := pw.Write(make([]byte, n)); err != nil {
 			t.Fatal(err)
 		}
@@ -172,7 +172,7 @@ func randomText(n int) string {
 	return string(b)
 }
 
-// flipping is a log that reads with a flipped bit.
+// flipping is a log whose reads return a flipped bit.
 type flipping struct {
 	*journal.MemoryLog
 	on bool
@@ -188,7 +188,7 @@ func (l *flipping) Read(ctx context.Context, name string, after uint64, each fun
 	})
 }
 
-// TestSharedFilesOutliveTheirFolder: what one process took, another one has.
+// TestSharedFilesOutliveTheirFolder: files written by one process can be read by another.
 func TestSharedFilesOutliveTheirFolder(t *testing.T) {
 	l, ctx, long := &flipping{MemoryLog: journal.NewMemoryLog()}, t.Context(), randomText(chunkBytes+1)
 	a := sharedFiles(t, l)
@@ -199,7 +199,7 @@ func TestSharedFilesOutliveTheirFolder(t *testing.T) {
 	if got, err := bytesOf(t, b, "file-a"); err != nil || got != long {
 		t.Errorf("%d bytes, want %d, %v", len(got), len(long), err)
 	}
-	// A damaged copy is fetched again; damage in the log has a name.
+	// A damaged local copy is fetched again. Damage in the log is an error.
 	data := filepath.Join(b.local.dir, "file-a.data")
 	if err := os.WriteFile(data, []byte("x"), 0o600); err != nil {
 		t.Fatal(err)
@@ -216,7 +216,7 @@ func TestSharedFilesOutliveTheirFolder(t *testing.T) {
 	}
 }
 
-// inBetween is a log at which somebody is faster than an append.
+// inBetween is a log in which another process writes just before an append.
 type inBetween struct {
 	*journal.MemoryLog
 	before func()
@@ -230,7 +230,7 @@ func (l *inBetween) Append(ctx context.Context, name string, after uint64, data 
 	return l.MemoryLog.Append(ctx, name, after, data)
 }
 
-// TestHalfAFileIsAbandoned: its writer hears of it, or has ended it first.
+// TestHalfAFileIsAbandoned: its writer gets a conflict, or has completed the file before.
 func TestHalfAFileIsAbandoned(t *testing.T) {
 	ctx := t.Context()
 	for name, ends := range map[string]bool{"the writer is late": false, "the writer is faster": true} {
@@ -275,7 +275,7 @@ func TestHalfAFileIsAbandoned(t *testing.T) {
 	}
 }
 
-// breaking is a log whose second append is not answered.
+// breaking is a log that does not answer its second append.
 type breaking struct {
 	*journal.MemoryLog
 	appends int
@@ -291,11 +291,11 @@ func (l *breaking) Append(ctx context.Context, name string, after uint64, data [
 	return l.MemoryLog.Append(ctx, name, after, data)
 }
 
-// TestUploadThatTheLogDoesNotTake: a client who leaves while his file goes to the log, or
-// whose time for a silent log is over, leaves none of it there.
+// TestUploadThatTheLogDoesNotTake: if the client disconnects or the log times out during an upload,
+// no part of the file stays in the log.
 func TestUploadThatTheLogDoesNotTake(t *testing.T) {
 	for want, limit := range map[error]time.Duration{context.Canceled: time.Hour, context.DeadlineExceeded: 100 * time.Millisecond} {
-		ctx, cancel := context.WithCancel(journal.Hurried(t.Context(), limit))
+		ctx, cancel := context.WithCancel(journal.WithAnswerTimeout(t.Context(), limit))
 		l := &breaking{MemoryLog: journal.NewMemoryLog(), then: func() {}}
 		if want == context.Canceled {
 			l.then = cancel
@@ -311,7 +311,7 @@ func TestUploadThatTheLogDoesNotTake(t *testing.T) {
 	}
 }
 
-// TestTakeFiles: files of a folder move into the log, damaged ones stay.
+// TestTakeFiles: files of a folder move into the log; damaged ones stay in the folder.
 func TestTakeFiles(t *testing.T) {
 	ctx := t.Context()
 	from, err := OpenFolder(t.TempDir())
@@ -331,7 +331,7 @@ func TestTakeFiles(t *testing.T) {
 	var written journal.Usage
 	for _, step := range []struct {
 		away bool
-		left int // files in the folder
+		left int // files left in the folder
 	}{{false, 3}, {true, 1}, {true, 1}} {
 		damage, err := to.Take(ctx, from, step.away)
 		if err != nil || !errors.Is(damage, journal.ErrDamaged) {

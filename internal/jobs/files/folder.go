@@ -21,7 +21,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
 )
 
-// File is an uploaded or written file, as clients see it.
+// File describes an uploaded or generated file. Clients see it as JSON.
 type File struct {
 	ID        string `json:"id"`
 	Object    string `json:"object"`
@@ -31,16 +31,16 @@ type File struct {
 	Purpose   string `json:"purpose"` // batch, batch_output, context
 	Status    string `json:"status"`
 	SHA256    string `json:"sha256"`
-	Holder    string `json:"holder,omitempty"` // the name of the API key that it belongs to; "": operators
+	Holder    string `json:"holder,omitempty"` // name of the API key that owns the file; "": operators
 }
 
-// described is the file of a description with the hash and the size of its content.
+// described returns x with the hash and the size of its content filled in.
 func (x File) described(bytes int64, h hash.Hash) File {
 	x.Object, x.Status, x.Bytes, x.SHA256 = "file", "processed", bytes, hex.EncodeToString(h.Sum(nil))
 	return x
 }
 
-// Bytes bounds what files take on disk.
+// Bytes is the default disk limit of all files.
 const Bytes = 4 << 30
 
 // Limits of files.
@@ -50,40 +50,40 @@ const (
 )
 
 var (
-	// ErrSize: a file is larger than one may be, or all together would be.
+	// ErrSize: a file exceeds the limit of one file, or the files together exceed the total.
 	ErrSize = errors.New("jobs: file too large")
 	ErrNone = errors.New("jobs: no such file")
 )
 
-// Store keeps the files of batches. All methods may be called concurrently;
-// ErrNone: there is no file of that id.
+// Store keeps the files of batches. All methods may be called concurrently. They return ErrNone if
+// no file has the id.
 type Store interface {
-	// Put keeps what r holds under the id of x, in place of a file of that id. Of x it reads
-	// id, name, purpose, owner and time; the rest follows from the content. When it returns
-	// without an error, the file is safe.
+	// Put stores the content of r under x.ID and replaces a file with that id. It reads id, name,
+	// purpose, owner and time from x; the rest is computed from the content. After a nil error the
+	// file is durable.
 	Put(ctx context.Context, x File, r io.Reader) (File, error)
 	Get(ctx context.Context, id string) (File, error)
-	// List is all files, the newest first.
+	// List returns all files, newest first.
 	List(ctx context.Context) ([]File, error)
-	// Open gives the content after checking all of it against the hash that was
-	// noted when it was written.
+	// Open returns the content after verifying it against the hash that was recorded when it was
+	// written.
 	Open(ctx context.Context, id string) (*os.File, File, error)
 	Delete(ctx context.Context, id string) error
 }
 
-// Folder keeps files in a folder: ID.data, then ID.json, each made whole under
-// another name first, synced and renamed, so that a file is there or is not.
+// Folder stores files in a directory, as ID.data and then ID.json. Each is written under a
+// temporary name, synced and renamed, so a file exists completely or not at all.
 type Folder struct {
 	dir string
 
 	mu      sync.Mutex
 	all     map[string]File
-	total   int64 // their bytes
-	writing int   // files that are being written
-	written int64 // their bytes so far
+	total   int64 // bytes of the stored files
+	writing int   // number of files being written
+	written int64 // bytes of those so far
 }
 
-// OpenFolder makes or reads a folder; what was not finished is removed.
+// OpenFolder creates or reads a folder and removes unfinished files.
 func OpenFolder(dir string) (*Folder, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("jobs: %w", err)
@@ -101,7 +101,7 @@ func OpenFolder(dir string) (*Folder, error) {
 		b, err := os.ReadFile(filepath.Join(dir, e.Name()))
 		var x File
 		if err != nil || json.Unmarshal(b, &x) != nil || x.ID != id {
-			return nil, fmt.Errorf("%w: %s does not describe a file; remove it to go on without", journal.ErrDamaged, filepath.Join(dir, e.Name()))
+			return nil, fmt.Errorf("%w: %s does not describe a file; delete it to start without that file", journal.ErrDamaged, filepath.Join(dir, e.Name()))
 		}
 		f.all[id], f.total = x, f.total+x.Bytes
 	}
@@ -161,8 +161,8 @@ func (f *Folder) Put(_ context.Context, x File, r io.Reader) (_ File, err error)
 	return x, nil
 }
 
-// claim is the room of a file that is being written: uploads that come at once share
-// what is left.
+// claim is the space reserved for a file that is being written. Concurrent uploads share the
+// remaining space.
 type claim struct {
 	files *Folder
 	bytes int64
@@ -178,12 +178,12 @@ func (f *Folder) claim() (*claim, error) {
 	return &claim{files: f}, nil
 }
 
-// full is told with mu held.
+// full returns the error of a full folder. f.mu must be held.
 func (f *Folder) full(count int) error {
-	return fmt.Errorf("%w: %d files, of at most %d, hold %d of %d bytes; delete some", ErrSize, count, maxFiles, f.total+f.written, int64(Bytes))
+	return fmt.Errorf("%w: %d of at most %d files use %d of %d bytes; delete some", ErrSize, count, maxFiles, f.total+f.written, int64(Bytes))
 }
 
-// Write takes room for bytes that are about to be written.
+// Write reserves space for bytes before they are written.
 func (c *claim) Write(p []byte) (int, error) {
 	f, n := c.files, int64(len(p))
 	f.mu.Lock()
@@ -238,7 +238,7 @@ func (f *Folder) Open(ctx context.Context, id string) (*os.File, File, error) {
 	h := sha256.New()
 	n, err := io.Copy(h, file)
 	if want, _ := hex.DecodeString(x.SHA256); err == nil && (n != x.Bytes || !bytes.Equal(h.Sum(nil), want)) {
-		err = fmt.Errorf("%w: file %s has %d bytes with another SHA-256 than the %d that were written", journal.ErrDamaged, id, n, x.Bytes)
+		err = fmt.Errorf("%w: file %s: the %d bytes do not match the SHA-256 of the %d bytes that were written", journal.ErrDamaged, id, n, x.Bytes)
 	}
 	if err == nil {
 		_, err = file.Seek(0, io.SeekStart)
@@ -250,7 +250,7 @@ func (f *Folder) Open(ctx context.Context, id string) (*os.File, File, error) {
 	return file, x, nil
 }
 
-// Delete implements Store; the description goes first.
+// Delete implements Store. It removes the description first.
 func (f *Folder) Delete(_ context.Context, id string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

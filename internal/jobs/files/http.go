@@ -15,12 +15,12 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/shoal-llm/shoal/internal/jobs/door"
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
+	"github.com/shoal-llm/shoal/internal/jobs/routes"
 	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
-// Service answers for the files of a store over HTTP.
+// Service serves the files of a store over HTTP.
 type Service struct {
 	store Store
 	api   *api.Server
@@ -28,23 +28,23 @@ type Service struct {
 	inUse func(id string) string
 }
 
-// Serve answers for the files of s. inUse names the batch that still reads a file, ""
-// when there is none.
+// Serve returns the service of the files of s. inUse returns the batch that still reads a file, or
+// "".
 func Serve(s Store, a *api.Server, log *slog.Logger, inUse func(id string) string) *Service {
 	return &Service{store: s, api: a, log: log, inUse: inUse}
 }
 
-// Routes are the paths that it answers.
-func (v *Service) Routes() door.Routes {
-	return door.Routes{
-		"POST /v1/files":     door.Answer(v.api, v.postFile),
-		"GET /v1/files":      door.Answer(v.api, v.listFiles),
-		"GET /v1/files/*":    door.Answer(v.api, v.getFile),
-		"DELETE /v1/files/*": door.Answer(v.api, v.deleteFile),
+// Routes returns the handlers of the file routes.
+func (v *Service) Routes() routes.Handlers {
+	return routes.Handlers{
+		"POST /v1/files":     routes.Answer(v.api, v.postFile),
+		"GET /v1/files":      routes.Answer(v.api, v.listFiles),
+		"GET /v1/files/*":    routes.Answer(v.api, v.getFile),
+		"DELETE /v1/files/*": routes.Answer(v.api, v.deleteFile),
 	}
 }
 
-// postFile takes multipart/form-data with a file and a purpose, as OpenAI's.
+// postFile takes multipart/form-data with a file and a purpose, as in OpenAI's API.
 func (v *Service) postFile(w http.ResponseWriter, r *http.Request) (any, error) {
 	if t, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); t != "multipart/form-data" {
 		return nil, api.Problem{Status: http.StatusUnsupportedMediaType, Code: "unsupported_media_type", Message: "Send the file as multipart/form-data with the parts 'file' and 'purpose'."}
@@ -90,7 +90,7 @@ func (v *Service) postFile(w http.ResponseWriter, r *http.Request) (any, error) 
 			if len(name) > 255 || !utf8.ValidString(name) {
 				return nil, api.Problem{Status: http.StatusBadRequest, Param: "file", Message: "The file's name must be UTF-8 of at most 255 bytes."}
 			}
-			if f, err = v.store.Put(r.Context(), File{ID: "file-" + door.NewID(), Filename: name, Purpose: "batch", CreatedAt: time.Now().Unix(), Holder: api.HolderOf(r.Context())}, sentBy{p}); err != nil {
+			if f, err = v.store.Put(r.Context(), File{ID: "file-" + routes.NewID(), Filename: name, Purpose: "batch", CreatedAt: time.Now().Unix(), Holder: api.HolderOf(r.Context())}, sentBy{p}); err != nil {
 				return nil, fileProblem(err)
 			}
 			have = true
@@ -106,7 +106,7 @@ func (v *Service) postFile(w http.ResponseWriter, r *http.Request) (any, error) 
 	return shown(f), nil
 }
 
-// sentBy marks what keeps a part from being read as the sender's, not the store's.
+// sentBy marks read errors as caused by the client's upload rather than by the store.
 type sentBy struct{ r io.Reader }
 
 type sendError struct{ error }
@@ -136,49 +136,50 @@ func fileProblem(err error) error {
 	case errors.As(err, &sent):
 		return api.Problem{Status: http.StatusBadRequest, Message: "The multipart body cannot be read: " + sent.Error() + "."}
 	}
-	return door.Problem(err)
+	return routes.Problem(err)
 }
 
-// shown is a file as clients see it: whose it is stays here.
+// shown returns f without its owner, which clients must not see.
 func shown(f File) File {
 	f.Holder = ""
 	return f
 }
 
-// visible says whether the key of a request may see a file.
+// visible reports whether the request's API key may see the file.
 func visible(ctx context.Context, f File) bool {
 	return f.Purpose != forContexts && api.Sees(ctx, f.Holder)
 }
 
-// asked is the file of an id. One that the key of the request may not see is not there.
-func (v *Service) asked(ctx context.Context, id string) (File, error) {
+// lookup returns the file with this id. Files that the request's API key may not see count as
+// missing.
+func (v *Service) lookup(ctx context.Context, id string) (File, error) {
 	f, err := v.store.Get(ctx, id)
 	switch {
 	case errors.Is(err, ErrNone), err == nil && !visible(ctx, f):
-		return f, door.NotFound("file", id)
+		return f, routes.NotFound("file", id)
 	case err != nil:
-		return f, door.Unreadable("The file", err)
+		return f, routes.Unreadable("The file", err)
 	}
 	return f, nil
 }
 
 func (v *Service) listFiles(_ http.ResponseWriter, r *http.Request) (any, error) {
 	q := r.URL.Query()
-	limit, err := door.Limit(r, maxFiles, 10000)
+	limit, err := routes.Limit(r, maxFiles, 10000)
 	if err != nil {
 		return nil, err
 	}
 	files, err := v.store.List(r.Context())
 	files = slices.DeleteFunc(files, func(f File) bool { return !visible(r.Context(), f) })
 	if err != nil {
-		return nil, door.Unreadable("The list of files", err)
+		return nil, routes.Unreadable("The list of files", err)
 	}
 	out := struct {
 		Object  string `json:"object"`
 		Data    []File `json:"data"`
 		HasMore bool   `json:"has_more"`
 	}{Object: "list"}
-	out.Data, out.HasMore = door.Page(files, q.Get("after"), limit, func(f File) string { return f.ID },
+	out.Data, out.HasMore = routes.Page(files, q.Get("after"), limit, func(f File) string { return f.ID },
 		func(f File) bool { return q.Get("purpose") == "" || f.Purpose == q.Get("purpose") })
 	for i, f := range out.Data {
 		out.Data[i] = shown(f)
@@ -187,8 +188,8 @@ func (v *Service) listFiles(_ http.ResponseWriter, r *http.Request) (any, error)
 }
 
 func (v *Service) getFile(w http.ResponseWriter, r *http.Request) (any, error) {
-	id, rest := door.PathID(r, "/v1/files/")
-	f, err := v.asked(r.Context(), id)
+	id, rest := routes.PathID(r, "/v1/files/")
+	f, err := v.lookup(r.Context(), id)
 	switch {
 	case err != nil:
 		return nil, err
@@ -197,20 +198,20 @@ func (v *Service) getFile(w http.ResponseWriter, r *http.Request) (any, error) {
 	case rest == "content":
 		return nil, v.content(r.Context(), w, id)
 	}
-	return nil, door.NoSuchURL(r)
+	return nil, routes.NoSuchURL(r)
 }
 
-// content sends a file; the error is of what came before its first byte.
+// content sends a file. An error means that no byte was sent.
 func (v *Service) content(ctx context.Context, w http.ResponseWriter, id string) error {
 	file, f, err := v.store.Open(ctx, id)
 	switch {
 	case errors.Is(err, ErrNone):
-		return door.NotFound("file", id)
+		return routes.NotFound("file", id)
 	case errors.Is(err, journal.ErrDamaged), errors.Is(err, os.ErrNotExist):
 		v.log.Error("jobs: a file cannot be read", "file", id, "error", err)
 		return api.Problem{Status: http.StatusInternalServerError, Code: "file_damaged", Message: "The file cannot be read: " + err.Error() + "."}
 	case err != nil:
-		return door.Unreadable("The file", err)
+		return routes.Unreadable("The file", err)
 	}
 	defer file.Close()
 	w.Header().Set("Content-Type", "application/jsonl")
@@ -222,23 +223,23 @@ func (v *Service) content(ctx context.Context, w http.ResponseWriter, id string)
 		if n > 0 {
 			_ = rc.SetWriteDeadline(time.Now().Add(limit))
 			if _, err := w.Write(buf[:n]); err != nil {
-				return nil // the client left
+				return nil // the client disconnected
 			}
 		}
 		if err == io.EOF {
 			return nil
 		}
 		if err != nil {
-			panic(http.ErrAbortHandler) // cut it, rather than let half a file look whole
+			panic(http.ErrAbortHandler) // abort the connection, so that a truncated file does not look complete
 		}
 	}
 }
 
 func (v *Service) deleteFile(_ http.ResponseWriter, r *http.Request) (any, error) {
-	id, rest := door.PathID(r, "/v1/files/")
-	_, err := v.asked(r.Context(), id)
+	id, rest := routes.PathID(r, "/v1/files/")
+	_, err := v.lookup(r.Context(), id)
 	if err == nil && rest != "" {
-		err = door.NotFound("file", id)
+		err = routes.NotFound("file", id)
 	}
 	if err != nil {
 		return nil, err

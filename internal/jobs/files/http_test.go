@@ -12,15 +12,14 @@ import (
 	"testing"
 	"testing/iotest"
 
-	"github.com/shoal-llm/shoal/internal/jobs/door"
+	"github.com/shoal-llm/shoal/internal/jobs/routes"
 	"github.com/shoal-llm/shoal/internal/server/api"
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 )
 
 type noEngine struct{ api.Engine }
 
-// TestUploadThatIsNone: a body that is no multipart body is its sender's fault, and
-// leaves nothing behind.
+// TestUploadThatIsNone: an invalid multipart body gets a client error and leaves no file.
 func TestUploadThatIsNone(t *testing.T) {
 	f, err := OpenFolder(t.TempDir())
 	if err != nil {
@@ -34,7 +33,7 @@ func TestUploadThatIsNone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := door.NewMount(a, "closed")
+	m, err := routes.NewMount(a, "closed")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +61,7 @@ func TestUploadThatIsNone(t *testing.T) {
 		}
 	}
 	const full = head + "--x\r\nContent-Disposition: form-data; name=\"purpose\"\r\n\r\nbatch\r\n"
-	for _, begun := range []string{head[:len(head)-2], full} { // in the middle of the file, and after it
+	for _, begun := range []string{head[:len(head)-2], full} { // cut inside the file, and after it
 		for want, err := range map[int]error{408: os.ErrDeadlineExceeded, 400: io.ErrClosedPipe} {
 			if w := post(io.MultiReader(strings.NewReader(begun), iotest.ErrReader(err))); w.Code != want {
 				t.Errorf("%v after %d bytes: %d %s, want %d", err, len(begun), w.Code, w.Body, want)
@@ -80,8 +79,8 @@ func TestUploadThatIsNone(t *testing.T) {
 	}
 }
 
-// Contexts lie among the files, come back as they were, and are in no answer about files; damage
-// of one is told, and the others are there.
+// Contexts are stored as files and read back unchanged, but no file route shows them. A damaged one
+// is reported and the others stay readable.
 func TestContextsAreNoFiles(t *testing.T) {
 	f, err := OpenFolder(t.TempDir())
 	if err != nil {

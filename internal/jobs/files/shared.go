@@ -13,32 +13,31 @@ import (
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
 )
 
-// Kinds of a file's records.
+// Kinds of the records of a file.
 const (
-	KindChunk journal.Kind = 24 // a piece of the content
-	KindFile  journal.Kind = 25 // its description, after the last piece: the file is there
+	KindChunk journal.Kind = 24 // part of the content
+	KindFile  journal.Kind = 25 // the description, after the last chunk; it completes the file
 )
 
 const (
 	chunkBytes = 1 << 20
-	// abandonLimit bounds taking back half a file.
+	// abandonLimit is the deadline for removing an incomplete file.
 	abandonLimit = 5 * time.Second
-	// fileLimit bounds writing one file to the log, and fetching it from there.
+	// fileLimit is the deadline for writing one file to the log or reading it back.
 	fileLimit = 5 * time.Minute
 )
 
-// Shared keeps files in a log that several processes have copies of, so that
-// whoever takes over has them: a file is a journal of chunks, and its description
-// comes last. A folder of this process's own holds copies of what passed through
-// it; the log alone says which files there are.
+// Shared stores files in a log that several processes replicate, so that the next leader has them.
+// A file is a journal of chunks that ends with its description. A local folder caches the files
+// that passed through this process. Only the log decides which files exist.
 type Shared struct {
 	log   journal.FileLog
 	local *Folder
 }
 
-// OpenShared opens the files of a log with a folder for copies. Copies of
-// files that the log does not know any more are removed, and so are files of
-// which the log has half: their writer died, or hears of it.
+// OpenShared opens the files of a log, with a folder for local copies. It removes copies of files
+// that are gone from the log, and incomplete files in the log: their writer has died, or gets a
+// conflict at its next write.
 func OpenShared(ctx context.Context, l journal.FileLog, dir string) (*Shared, error) {
 	local, err := OpenFolder(dir)
 	if err != nil {
@@ -71,8 +70,8 @@ func OpenShared(ctx context.Context, l journal.FileLog, dir string) (*Shared, er
 	return f, nil
 }
 
-// abandon removes half a file. Should somebody write it still, either he ends it
-// first and it stays, or his next record finds another one in its place.
+// abandon removes an incomplete file. If another process is still writing it, either that process
+// completes it first and it stays, or its next append fails with a conflict.
 func (f *Shared) abandon(ctx context.Context, id string) error {
 	seq, data, err := f.log.Last(ctx, id)
 	if err != nil || data == nil {
@@ -91,23 +90,23 @@ func (f *Shared) abandon(ctx context.Context, id string) error {
 	return f.log.Drop(ctx, id)
 }
 
-// patient gives up on one write after a while, so that it is looked for and
-// written again: what is sent while the log's leader is elected is lost.
-type patient struct{ journal.FileLog }
+// timeoutLog limits each append to chunkLimit, so that the writer then checks the log and retries.
+// A message that is sent during a leader election is lost.
+type timeoutLog struct{ journal.FileLog }
 
 const chunkLimit = 10 * time.Second
 
-func (l patient) Append(ctx context.Context, name string, after uint64, data []byte) (uint64, error) {
+func (l timeoutLog) Append(ctx context.Context, name string, after uint64, data []byte) (uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, chunkLimit)
 	defer cancel()
 	return l.FileLog.Append(ctx, name, after, data)
 }
 
-// fileID is what may be the name of a journal: ids come from clients.
+// fileID matches ids that are valid journal names. Ids come from clients.
 var fileID = regexp.MustCompile(`^[A-Za-z0-9_-]{1,128}$`)
 
-// Put implements Store. A file that is there with the same content stays:
-// a process that was taken for dead may write what its successor has written.
+// Put implements Store. A complete file with the same content stays: a process that was wrongly
+// declared dead may write the same file as its successor.
 func (f *Shared) Put(ctx context.Context, x File, r io.Reader) (_ File, err error) {
 	id := x.ID
 	ids, err := f.log.Journals(ctx)
@@ -123,15 +122,15 @@ func (f *Shared) Put(ctx context.Context, x File, r io.Reader) (_ File, err erro
 	if x, err = f.publish(ctx, x); err != nil {
 		err = errors.Join(err, f.local.Delete(ctx, id))
 	}
-	if err != nil && !errors.Is(err, journal.ErrConflict) { // else another process's records are there
+	if err != nil && !errors.Is(err, journal.ErrConflict) { // on a conflict the records belong to another process
 		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), abandonLimit)
 		defer cancel()
-		_ = f.abandon(last, id) // what the log does not take now, OpenShared does
+		_ = f.abandon(last, id) // if this fails, the next OpenShared removes the file
 	}
 	return x, err
 }
 
-// publish writes a file of the folder to the log.
+// publish writes a file from the folder to the log.
 func (f *Shared) publish(ctx context.Context, x File) (_ File, err error) {
 	ctx, cancel := context.WithTimeout(ctx, fileLimit)
 	defer cancel()
@@ -139,7 +138,7 @@ func (f *Shared) publish(ctx context.Context, x File) (_ File, err error) {
 	switch {
 	case err == nil && old.SHA256 == x.SHA256:
 		return old, nil
-	case err == nil || errors.Is(err, ErrNone): // another content, or half a file
+	case err == nil || errors.Is(err, ErrNone): // other content, or an incomplete file
 		err = f.log.Drop(ctx, x.ID)
 	}
 	if err != nil {
@@ -152,10 +151,10 @@ func (f *Shared) publish(ctx context.Context, x File) (_ File, err error) {
 	defer file.Close()
 	j := journal.NewWriter(x.ID)
 	add := func(kind journal.Kind, payload []byte) error {
-		ctx, cancel := context.WithTimeout(ctx, journal.Silence(ctx, fileLimit))
+		ctx, cancel := context.WithTimeout(ctx, journal.AnswerTimeout(ctx, fileLimit))
 		defer cancel()
 		r := journal.Record{Kind: kind, At: x.CreatedAt * 1000, Payload: payload}
-		_, err := j.Append(ctx, patient{f.log}, &r, func(*journal.Record) error {
+		_, err := j.Append(ctx, timeoutLog{f.log}, &r, func(*journal.Record) error {
 			return fmt.Errorf("%w: another process writes the file %s", journal.ErrConflict, x.ID)
 		})
 		return err
@@ -195,7 +194,7 @@ func (f *Shared) Get(ctx context.Context, id string) (x File, err error) {
 	if err != nil {
 		return x, err
 	}
-	if r.Kind != KindFile { // it is being written, or its writer died
+	if r.Kind != KindFile { // still being written, or its writer died
 		return x, none
 	}
 	if err := json.Unmarshal(r.Payload, &x); err != nil || x.ID != id {
@@ -222,7 +221,8 @@ func (f *Shared) List(ctx context.Context) (out []File, err error) {
 	return newestFirst(out), nil
 }
 
-// Open implements Store: from the folder, else from the log by way of it.
+// Open implements Store. It reads from the folder, and first fetches the file from the log if the
+// folder lacks it.
 func (f *Shared) Open(ctx context.Context, id string) (*os.File, File, error) {
 	x, err := f.Get(ctx, id)
 	if err != nil {
@@ -245,7 +245,7 @@ func (f *Shared) fetch(ctx context.Context, x File) error {
 	ctx, cancel := context.WithTimeout(ctx, fileLimit)
 	defer cancel()
 	pr, pw := io.Pipe()
-	go func() { // ends when the pipe's other end is closed
+	go func() { // ends when the reading side of the pipe is closed
 		j := journal.NewWriter(x.ID)
 		err := f.log.Read(ctx, x.ID, 0, func(seq uint64, data []byte) error {
 			r, err := j.Verify(seq, data)
@@ -259,7 +259,7 @@ func (f *Shared) fetch(ctx context.Context, x File) error {
 	got, err := f.local.Put(ctx, x, pr)
 	_ = pr.CloseWithError(errors.New("jobs: the file cannot be written"))
 	if err == nil && got.SHA256 != x.SHA256 {
-		err = errors.Join(fmt.Errorf("%w: file %s has %d bytes with another SHA-256 than the %d that were written", journal.ErrDamaged, x.ID, got.Bytes, x.Bytes),
+		err = errors.Join(fmt.Errorf("%w: file %s: the %d bytes do not match the SHA-256 of the %d bytes that were written", journal.ErrDamaged, x.ID, got.Bytes, x.Bytes),
 			f.local.Delete(ctx, x.ID))
 	}
 	return err
@@ -278,12 +278,12 @@ func (f *Shared) Delete(ctx context.Context, id string) error {
 	return nil
 }
 
-// Clear forgets every file of the log.
+// Clear removes every file from the log.
 func (f *Shared) Clear(ctx context.Context) error { return f.log.Clear(ctx) }
 
-// Take copies the files of a folder into the log, those that are there already
-// left out; with away they then leave the folder. Damaged ones stay where they
-// are; damage says which.
+// Take copies the files of a folder into the log, except those that are already there. If away is
+// set, it then deletes them from the folder. Damaged files stay in the folder and are listed in
+// damage.
 func (f *Shared) Take(ctx context.Context, from *Folder, away bool) (damage, err error) {
 	files, err := from.List(ctx)
 	if err != nil {

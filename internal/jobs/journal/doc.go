@@ -1,9 +1,10 @@
-// Package journal is how jobs, batches and files are kept: as records of journals in
-// a log that several processes may write.
+// Package journal stores jobs, batches and files as records of journals, in a log that
+// several processes may write to.
 //
-// Each record is appended under the number of the last one (compare-and-swap per
-// journal) and carries a hash of itself and of the one before it (record.go): two
-// writers cannot both win, and damage has a name. How a record gets to the end of a
-// journal is decided in state.go, which is pure; writer.go does it. The log is a
-// JetStream stream with file storage and sync always (jetstream.go), or memory.
+// A record is appended only if the journal's last message has the expected number
+// (compare-and-swap per journal). It carries its own hash and that of its predecessor
+// (record.go). So of two concurrent writers one fails, and damage is detected.
+// state.go decides, in pure code, how a record gets to the end of a journal; writer.go
+// carries it out. The log is a JetStream stream with file storage and a sync per write
+// (jetstream.go), or memory.
 package journal

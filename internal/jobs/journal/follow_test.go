@@ -12,8 +12,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/sys/fixedport"
 )
 
-// TestFollowOutlivesItsServer: of the three servers of a log the one dies from which it is followed.
-// What comes after is heard of within seconds.
+// TestFollowOutlivesItsServer: the server that Follow reads from, one of three, dies. Later
+// messages arrive within seconds.
 func TestFollowOutlivesItsServer(t *testing.T) {
 	if testing.Short() {
 		t.Skip("forms a replicated log")
@@ -41,7 +41,7 @@ func TestFollowOutlivesItsServer(t *testing.T) {
 			}
 			return from != ""
 		})
-		if from == "node-0" { // the place is drawn, and this one is needed
+		if from == "node-0" { // placement is random, and this server must survive
 			stop()
 			<-done
 			eventually(t, "the end of a follower", func() bool {
@@ -73,7 +73,7 @@ func TestFollowOutlivesItsServer(t *testing.T) {
 	}
 }
 
-// three are the servers of a replicated log, by name.
+// three starts the servers of a replicated log and returns them by name.
 func three(t *testing.T) map[string]*natsbus.Server {
 	t.Helper()
 	var addrs []string

@@ -13,11 +13,11 @@ import (
 
 const (
 	codeMaxBytes  = 10077 // the stream has reached MaxBytes
-	codeNoStorage = 10047 // the account has
+	codeNoStorage = 10047 // the account has reached its storage limit
 	maxMessage    = maxPayload + recordHead + 64 + 512
 )
 
-// Streams of journals, and the prefix of their subjects; the name of a journal follows.
+// Streams of journals and their subject prefixes. A journal's name follows the prefix.
 const (
 	JobStream    = "SHOAL_JOBS"
 	JobSubjects  = "shoal.jobs."
@@ -25,29 +25,28 @@ const (
 	FileSubjects = "shoal.files."
 )
 
-// jetLog is a Log over a JetStream stream: one subject for each journal, whose
-// last sequence is what an Append expects.
+// jetLog is a Log over a JetStream stream. Each journal is one subject, and Append expects the last
+// sequence number of that subject.
 type jetLog struct {
 	nc     *nats.Conn
 	js     jetstream.JetStream
 	stream jetstream.Stream
 	name   string
-	prefix string // of subjects; a journal's name follows
+	prefix string // subject prefix; the journal's name follows
 	limit  int64
 	copies int
 }
 
-// OpenJetStream makes or opens the stream of jobs on the server behind nc, which
-// must sync every write before it acknowledges it. It takes nc over. A full
-// stream refuses new messages: it never discards old ones. With more than one
-// replica, reads are answered by their leader: the nearest copy may lag, and a
-// writer would not find what it has just written.
+// OpenJetStream creates or opens the stream of jobs on the server of nc, and takes ownership of nc.
+// The server must sync every write before it acknowledges it. A full stream refuses new messages
+// and never discards old ones. With more than one replica, the leader answers reads: the nearest
+// replica may lag and miss this process's own writes.
 func OpenJetStream(ctx context.Context, nc *nats.Conn, maxBytes int64, replicas int) (Log, error) {
 	return openStream(ctx, nc, JobStream, JobSubjects, "durable jobs and batches of Shoal", maxBytes, replicas)
 }
 
-// OpenFileStream is OpenJetStream for the files beside the jobs, in a stream of
-// their own, so that nobody who reads the jobs reads them.
+// OpenFileStream is OpenJetStream for files. They have their own stream, so that reading the jobs
+// does not read the files.
 func OpenFileStream(ctx context.Context, nc *nats.Conn, maxBytes int64, replicas int) (FileLog, error) {
 	return openStream(ctx, nc, FileStream, FileSubjects, "files of the batches of Shoal", maxBytes, replicas)
 }
@@ -63,7 +62,7 @@ func openStream(ctx context.Context, nc *nats.Conn, name, prefix, about string, 
 		MaxBytes: maxBytes, MaxMsgSize: maxMessage, AllowDirect: replicas == 1, Replicas: replicas,
 	}
 	var stream jetstream.Stream
-	err = again(ctx, func(ctx context.Context) (err error) {
+	err = retry(ctx, func(ctx context.Context) (err error) {
 		stream, err = js.CreateOrUpdateStream(ctx, cfg)
 		return err
 	})
@@ -74,7 +73,7 @@ func openStream(ctx context.Context, nc *nats.Conn, name, prefix, about string, 
 }
 
 func (l *jetLog) info(ctx context.Context) (info *jetstream.StreamInfo, err error) {
-	err = l.again(ctx, func(ctx context.Context) (err error) {
+	err = l.retry(ctx, func(ctx context.Context) (err error) {
 		info, err = l.stream.Info(ctx)
 		return err
 	})
@@ -82,7 +81,7 @@ func (l *jetLog) info(ctx context.Context) (info *jetstream.StreamInfo, err erro
 }
 
 func (l *jetLog) consumer(ctx context.Context, cfg jetstream.OrderedConsumerConfig) (c jetstream.Consumer, err error) {
-	err = l.again(ctx, func(ctx context.Context) (err error) {
+	err = l.retry(ctx, func(ctx context.Context) (err error) {
 		c, err = l.stream.OrderedConsumer(ctx, cfg)
 		return err
 	})
@@ -101,24 +100,24 @@ func (l *jetLog) Append(ctx context.Context, journal string, after uint64, data 
 		case jetstream.JSErrCodeStreamWrongLastSequence:
 			return 0, fmt.Errorf("%w: %v", ErrConflict, err)
 		case jetstream.JSErrCodeStreamWrongLastSequenceConstant:
-			// The leader has an append to the journal under way, this writer's own whose
-			// answer is missing, as a rule. It says nothing of what is there.
+			// The leader is processing another append to this journal, usually this writer's own
+			// whose answer is missing. The error does not say what the journal holds.
 			return 0, fmt.Errorf("jobs: append to %s: another append is under way: %w", journal, err)
 		case codeMaxBytes, codeNoStorage:
 			return 0, fmt.Errorf("%w: %v", ErrFull, err)
 		}
 	}
-	return 0, fmt.Errorf("jobs: append to %s: %w", journal, l.silence(err))
+	return 0, fmt.Errorf("jobs: append to %s: %w", journal, l.noAnswer(err))
 }
 
-func (l *jetLog) again(ctx context.Context, ask func(context.Context) error) error {
-	return l.silence(again(ctx, ask))
+func (l *jetLog) retry(ctx context.Context, ask func(context.Context) error) error {
+	return l.noAnswer(retry(ctx, ask))
 }
 
-// silence notes of which log an answer is missing.
-func (l *jetLog) silence(err error) error {
+// noAnswer adds the number of replicas of the log to the error of a missing answer.
+func (l *jetLog) noAnswer(err error) error {
 	if err != nil && unanswered(err) {
-		return &silent{l.copies, err}
+		return &noAnswerError{l.copies, err}
 	}
 	return err
 }
@@ -126,7 +125,7 @@ func (l *jetLog) silence(err error) error {
 func (l *jetLog) Read(ctx context.Context, journal string, after uint64, each func(uint64, []byte) error) error {
 	for {
 		var m *jetstream.RawStreamMsg
-		err := l.again(ctx, func(ctx context.Context) (err error) {
+		err := l.retry(ctx, func(ctx context.Context) (err error) {
 			m, err = l.stream.GetMsg(ctx, after+1, jetstream.WithGetMsgSubject(l.prefix+journal))
 			return err
 		})
@@ -143,7 +142,7 @@ func (l *jetLog) Read(ctx context.Context, journal string, after uint64, each fu
 	}
 }
 
-// scanPause is how long a Scan waits for a message that should be there.
+// scanPause is how long Scan waits for a message that should exist.
 const scanPause = 3 * time.Second
 
 func (l *jetLog) Scan(ctx context.Context, each func(string, uint64, []byte) error) error {
@@ -164,7 +163,7 @@ func (l *jetLog) Scan(ctx context.Context, each func(string, uint64, []byte) err
 	}
 	defer it.Stop()
 	pauses, patience := 0, 1
-	if info.Config.Replicas > 1 { // the copy that is read may have to catch up first
+	if info.Config.Replicas > 1 { // the replica that is read may have to catch up first
 		patience = 10
 	}
 	for {
@@ -173,7 +172,7 @@ func (l *jetLog) Scan(ctx context.Context, each func(string, uint64, []byte) err
 			if pauses++; pauses < patience {
 				continue
 			}
-			return nil // the rest cannot be read; the journals tell what is missing
+			return nil // the rest is unreadable; journals detect their missing records
 		}
 		if err != nil {
 			return fmt.Errorf("jobs: scan: %w", err)
@@ -185,15 +184,15 @@ func (l *jetLog) Scan(ctx context.Context, each func(string, uint64, []byte) err
 		if err := each(strings.TrimPrefix(m.Subject(), l.prefix), meta.Sequence.Stream, m.Data()); err != nil {
 			return err
 		}
-		// A damaged message stays pending; a copy that lags knows of fewer.
+		// A damaged message stays pending. A lagging replica reports fewer pending messages.
 		if meta.Sequence.Stream >= info.State.LastSeq || meta.NumPending == 0 && info.Config.Replicas == 1 {
 			return ctx.Err()
 		}
 	}
 }
 
-// followBeat is how often the server from which a Follow reads says that it is there. It may be
-// that of the process whose place this one takes; after two that are missing it is another one.
+// followBeat is the heartbeat interval of the server that Follow reads from. Two missing heartbeats
+// make it choose another server. That server may belong to the process that this one replaces.
 const followBeat = time.Second
 
 func (l *jetLog) Follow(ctx context.Context, after uint64, each func(string, uint64)) error {
@@ -225,7 +224,7 @@ func (l *jetLog) Follow(ctx context.Context, after uint64, each func(string, uin
 }
 
 func (l *jetLog) Last(ctx context.Context, journal string) (seq uint64, data []byte, err error) {
-	err = l.again(ctx, func(ctx context.Context) error {
+	err = l.retry(ctx, func(ctx context.Context) error {
 		m, err := l.stream.GetLastMsgForSubject(ctx, l.prefix+journal)
 		if err == nil {
 			seq, data = m.Sequence, m.Data
@@ -243,7 +242,7 @@ func (l *jetLog) Last(ctx context.Context, journal string) (seq uint64, data []b
 
 func (l *jetLog) Journals(ctx context.Context) (out []string, err error) {
 	var info *jetstream.StreamInfo
-	err = l.again(ctx, func(ctx context.Context) (err error) {
+	err = l.retry(ctx, func(ctx context.Context) (err error) {
 		info, err = l.stream.Info(ctx, jetstream.WithSubjectFilter(l.prefix+">"))
 		return err
 	})
@@ -257,7 +256,7 @@ func (l *jetLog) Journals(ctx context.Context) (out []string, err error) {
 }
 
 func (l *jetLog) Drop(ctx context.Context, journal string) error {
-	err := l.again(ctx, func(ctx context.Context) error {
+	err := l.retry(ctx, func(ctx context.Context) error {
 		return l.stream.Purge(ctx, jetstream.WithPurgeSubject(l.prefix+journal))
 	})
 	if err != nil {
@@ -267,7 +266,7 @@ func (l *jetLog) Drop(ctx context.Context, journal string) error {
 }
 
 func (l *jetLog) Clear(ctx context.Context) error {
-	if err := l.again(ctx, func(ctx context.Context) error { return l.stream.Purge(ctx) }); err != nil {
+	if err := l.retry(ctx, func(ctx context.Context) error { return l.stream.Purge(ctx) }); err != nil {
 		return fmt.Errorf("jobs: clear: %w", err)
 	}
 	return nil

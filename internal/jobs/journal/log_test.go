@@ -12,7 +12,7 @@ import (
 	"github.com/shoal-llm/shoal/collective/natsbus"
 )
 
-// jet opens the log in a folder, as the coordinator does; close ends the server.
+// jet opens the log in a folder as the coordinator does; close stops the server.
 func jet(t *testing.T, dir string, maxBytes int64) (l Log, close func()) {
 	t.Helper()
 	s, err := natsbus.Start(natsbus.Config{Name: "jobs", Cluster: "jobs", Alone: true, StoreDir: dir, SyncAlways: true, Log: quiet})
@@ -38,7 +38,7 @@ func jet(t *testing.T, dir string, maxBytes int64) (l Log, close func()) {
 	return l, close
 }
 
-// TestLogsAgree runs the same story on the log in memory and on JetStream.
+// TestLogsAgree runs the same scenario on the in-memory log and on JetStream.
 func TestLogsAgree(t *testing.T) {
 	for name, make := range map[string]func(*testing.T) Log{
 		"memory":    func(*testing.T) Log { return NewMemoryLog() },
@@ -90,10 +90,10 @@ func TestLogsAgree(t *testing.T) {
 	}
 }
 
-// A server without a leader says 503; that is no answer. What else it says is.
+// A server without a leader answers 503, which is retried. Other errors are returned.
 func TestAgainAsksWhileThereIsNoLeader(t *testing.T) {
 	asked := 0
-	err := again(t.Context(), func(context.Context) error {
+	err := retry(t.Context(), func(context.Context) error {
 		if asked++; asked < 3 {
 			return fmt.Errorf("read: %w", &jetstream.APIError{Code: 503, ErrorCode: 10008})
 		}
@@ -102,7 +102,7 @@ func TestAgainAsksWhileThereIsNoLeader(t *testing.T) {
 	if err != nil || asked != 3 {
 		t.Errorf("asked %d times, %v", asked, err)
 	}
-	if err := again(t.Context(), func(context.Context) error { asked++; return jetstream.ErrMsgNotFound }); !errors.Is(err, jetstream.ErrMsgNotFound) || asked != 4 {
+	if err := retry(t.Context(), func(context.Context) error { asked++; return jetstream.ErrMsgNotFound }); !errors.Is(err, jetstream.ErrMsgNotFound) || asked != 4 {
 		t.Errorf("asked %d times, %v", asked, err)
 	}
 }

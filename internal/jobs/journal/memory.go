@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// MemoryLog is a Log that is lost with the process; its faults are for tests.
+// MemoryLog is a Log in memory. Tests can inject faults.
 type MemoryLog struct {
 	mu       sync.Mutex
 	messages []memoryMessage
@@ -25,8 +25,8 @@ type memoryMessage struct {
 
 func NewMemoryLog() *MemoryLog { return &MemoryLog{} }
 
-// SetFault has f asked before (done false) and after (done true) each Append; an error
-// is returned to the caller, after it with the message kept.
+// SetFault makes each Append call f before (done false) and after (done true) it stores the
+// message. The caller gets the error of f. An error after the append leaves the message stored.
 func (l *MemoryLog) SetFault(f func(journal string, data []byte, done bool) error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

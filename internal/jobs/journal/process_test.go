@@ -14,7 +14,7 @@ import (
 
 const patience = time.Minute
 
-// until asks again until there is no error.
+// until repeats ask until it succeeds.
 func until(t *testing.T, what string, ask func(context.Context) error) {
 	t.Helper()
 	for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
@@ -30,9 +30,9 @@ func until(t *testing.T, what string, ask func(context.Context) error) {
 	}
 }
 
-// TestInProcess: a leader without its majority has an append under way. Nobody else has
-// written, so that the next one to the journal is told so is no conflict, on which a writer
-// would give up.
+// TestInProcess: a leader without a majority is still processing an append. No other process has
+// written, so the refusal of the next append is not a conflict, which would make the writer give
+// up.
 func TestInProcess(t *testing.T) {
 	var addrs []string
 	for range 3 {
@@ -80,7 +80,7 @@ func TestInProcess(t *testing.T) {
 		}
 		return err
 	})
-	l = open(leader) // the others are not there to ask for it
+	l = open(leader) // the other servers are down and cannot answer
 	for name, s := range servers {
 		if name != leader {
 			s.Shutdown()

@@ -8,7 +8,7 @@ import (
 	"fmt"
 )
 
-// Kind of a record. The numbers are on disk: 1 to 15 belong to jobs, 16 to 23 to
+// Kind of a record. The numbers are part of the disk format: 1 to 15 belong to jobs, 16 to 23 to
 // batches, 24 to 31 to files.
 type Kind uint8
 
@@ -25,40 +25,39 @@ type Kind uint8
 //	60  n  payload
 //	+   32 SHA-256 of the journal's name and all of the above
 //
-// Little endian. The hash is our own because the store's checksums have missed
-// damage before; with the name in it a record cannot stand in another journal,
-// and with the chain none can go missing from the middle unseen.
+// Little endian. Records have their own hash because the store's checksums have missed
+// damage. The journal's name in the hash keeps a record from appearing in another
+// journal. The hash chain detects records missing from the middle.
 type Record struct {
 	Kind    Kind
-	Attempt uint32 // of a job; 0 in other journals
+	Attempt uint32 // attempt of a job; 0 in other journals
 	At      int64  // Unix milliseconds
 	Payload []byte
 
-	Number    uint32 // in its journal, from 0
+	Number    uint32 // number in its journal, from 0
 	prev, sum [sha256.Size]byte
 }
 
 const (
-	// Magic begins every record.
+	// Magic starts every record.
 	Magic      = "SHJ1"
 	recordHead = 60
-	// maxPayload leaves room in a message of 16 MiB.
+	// maxPayload leaves room for the header in a message of 16 MiB.
 	maxPayload = 12 << 20
 )
 
 var (
-	// ErrDamaged: a record is not what was written.
+	// ErrDamaged: a record differs from what was written.
 	ErrDamaged = errors.New("jobs: record damaged")
-	// ErrConflict: somebody else has written to the journal.
+	// ErrConflict: another process has written to the journal.
 	ErrConflict = errors.New("jobs: the journal has moved on")
-	// ErrFull: the log refuses to grow.
+	// ErrFull: the log has reached its size limit.
 	ErrFull = errors.New("jobs: the job store is full")
-	// ErrMismatch: the idempotency key belongs to a journal that began with another
-	// request.
+	// ErrMismatch: the idempotency key was used with another request.
 	ErrMismatch = errors.New("jobs: the idempotency key was used with another request")
 )
 
-// Encode fills in sum and returns the bytes.
+// Encode sets the hash and returns the encoded record.
 func (r *Record) Encode(journal string) []byte {
 	b := make([]byte, recordHead, recordHead+len(r.Payload)+sha256.Size)
 	copy(b, Magic)
@@ -81,12 +80,12 @@ func sumOf(journal string, b []byte) [sha256.Size]byte {
 	return [sha256.Size]byte(h.Sum(nil))
 }
 
-// Fits says that a record has the length that it says: a check that costs nothing.
+// Fits reports whether the length field matches the data. It is a check without hashing.
 func Fits(b []byte) bool {
 	return len(b) >= recordHead+sha256.Size && uint64(binary.LittleEndian.Uint32(b[24:])) == uint64(len(b)-recordHead-sha256.Size)
 }
 
-// Decode checks length and hash before it believes anything.
+// Decode decodes a record after verifying its length and hash.
 func Decode(journal string, b []byte) (Record, error) {
 	bad := func(format string, a ...any) (Record, error) {
 		return Record{}, fmt.Errorf("%w: %s", ErrDamaged, fmt.Sprintf(format, a...))

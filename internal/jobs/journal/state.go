@@ -8,38 +8,37 @@ import (
 	"time"
 )
 
-// Journal is where one journal stands, as far as one process knows:
-// it numbers and chains the records, and decides how one gets to the end of the log.
-// It is pure; the shell is writer.go.
+// Journal is one process's knowledge of a journal. It numbers and chains the records and decides
+// how a record reaches the end of the log. It is pure; Writer carries out its decisions.
 type Journal struct {
 	Name   string
 	number uint32 // of the next record
-	last   uint64 // number of the last message in the log
+	last   uint64 // sequence number of the last message in the log
 	prev   [sha256.Size]byte
-	doubt  bool // an append was given up; the log may hold what we do not know
+	doubt  bool // an append was abandoned; the log may hold an unknown record
 }
 
-// Last is the number of the last known message of the journal.
+// Last returns the number of the last known message of the journal.
 func (j *Journal) Last() uint64 { return j.last }
 
-// Doubt tells that an append was given up: the journal is to be read (CatchUp)
-// before anything is written.
+// Doubt reports whether an append was abandoned. The journal must then be read (CatchUp) before the
+// next write.
 func (j *Journal) Doubt() bool { return j.doubt }
 
-// Message is one message of a journal as it was read.
+// Message is a message as read from the log.
 type Message struct {
 	Seq  uint64
 	Data []byte
 }
 
-// Verify takes a message that was read as the next record.
+// Verify decodes a message as the next record of the journal.
 func (j *Journal) Verify(seq uint64, data []byte) (Record, error) {
 	r, err := Decode(j.Name, data)
 	switch {
 	case err != nil:
 		return r, fmt.Errorf("record %d of %s (message %d): %w", j.number, j.Name, seq, err)
 	case r.Number != j.number:
-		return r, fmt.Errorf("record %d of %s (message %d): %w: record %d stands in its place, those between are gone", j.number, j.Name, seq, ErrDamaged, r.Number)
+		return r, fmt.Errorf("record %d of %s (message %d): %w: found record %d, the records between are missing", j.number, j.Name, seq, ErrDamaged, r.Number)
 	case r.prev != j.prev:
 		return r, fmt.Errorf("record %d of %s (message %d): %w: it does not follow the record before it", j.number, j.Name, seq, ErrDamaged)
 	}
@@ -51,7 +50,7 @@ func (j *Journal) took(r *Record, seq uint64) {
 	j.number, j.prev, j.last = r.Number+1, r.sum, seq
 }
 
-// CatchUp takes what the log has beyond what is known. foreign takes each record.
+// CatchUp applies messages beyond the known ones. It calls foreign for each record.
 func (j *Journal) CatchUp(read []Message, foreign func(*Record) error) error {
 	for _, m := range read {
 		r, err := j.Verify(m.Seq, m.Data)
@@ -66,15 +65,15 @@ func (j *Journal) CatchUp(read []Message, foreign func(*Record) error) error {
 	return nil
 }
 
-// Move is what a Writing asks its shell to do next.
+// Move is the next action that a Writing asks of its caller.
 type Move uint8
 
-// Moves. After each the shell says what came of it.
+// Moves. After each one the caller reports the result.
 const (
-	MoveAppend Move = iota // append Data after Last of the journal; then Appended
-	MoveRead               // read what the journal has after Last; then Found
-	MovePause              // wait for Pause, or end; then Waited
-	MoveEnd                // it is over: Seq, or Err
+	MoveAppend Move = iota // append Data after the journal's Last, then call Appended
+	MoveRead               // read the messages after the journal's Last, then call Found
+	MovePause              // wait for Pause or the end, then call Waited
+	MoveEnd                // done: see Seq or Err
 )
 
 const (
@@ -82,26 +81,25 @@ const (
 	maxPause   = 2 * time.Second
 )
 
-// Writing is one record on its way to the end of a journal. The same bytes are
-// repeated until they are known to be there, or the shell ends it: an
-// acknowledgement may be lost, so after an error the journal is read to see whether
-// the record made it.
+// Writing is one record on its way to the end of a journal. An acknowledgement may be lost, so
+// after an error the journal is read to see whether it holds the record. The same bytes are retried
+// until then, or until the caller gives up.
 type Writing struct {
 	Data  []byte
 	Pause time.Duration
-	Seq   uint64 // of the message, when it is there
+	Seq   uint64 // sequence number of the stored message
 	Err   error
 
 	journal *Journal
 	record  *Record
-	refused error // what came of the newest append
+	refused error // error of the newest append
 }
 
-// Write begins to write r as the next record.
+// Write starts writing r as the next record.
 func (j *Journal) Write(r *Record) (*Writing, Move) {
 	w := &Writing{journal: j, record: r, Pause: firstPause / 2}
 	if len(r.Payload) > maxPayload {
-		w.Err = fmt.Errorf("jobs: a record of %d bytes for %s, at most %d fit", len(r.Payload), j.Name, maxPayload)
+		w.Err = fmt.Errorf("jobs: a record of %d bytes for %s exceeds the limit of %d", len(r.Payload), j.Name, maxPayload)
 		return w, MoveEnd
 	}
 	r.Number, r.prev = j.number, j.prev
@@ -116,12 +114,12 @@ func (w *Writing) there(seq uint64) Move {
 	return MoveEnd
 }
 
-// Appended takes the answer to an append.
+// Appended reports the result of an append.
 func (w *Writing) Appended(seq uint64, err error) Move {
 	switch {
 	case err == nil:
 		return w.there(seq)
-	case errors.Is(err, ErrFull): // it was refused for certain
+	case errors.Is(err, ErrFull): // certainly not stored
 		w.Err = err
 		return MoveEnd
 	}
@@ -129,8 +127,7 @@ func (w *Writing) Appended(seq uint64, err error) Move {
 	return MoveRead
 }
 
-// Found takes what was read. foreign takes records of somebody else that were found
-// instead.
+// Found reports the messages that were read. It calls foreign for records of other processes.
 func (w *Writing) Found(read []Message, err error, foreign func(*Record) error) Move {
 	switch {
 	case err == nil && len(read) > 0 && bytes.Equal(read[0].Data, w.Data):
@@ -145,8 +142,8 @@ func (w *Writing) Found(read []Message, err error, foreign func(*Record) error) 
 	return MovePause
 }
 
-// Waited goes on after a pause; ended: nobody wants the record any more. It may be
-// there all the same, which is why the journal is in doubt then.
+// Waited continues after a pause. ended means that the caller gives up. The record may be stored
+// anyway, so the journal is then in doubt.
 func (w *Writing) Waited(ended bool) Move {
 	if ended {
 		w.Err = w.refused

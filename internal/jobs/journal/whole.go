@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 )
 
-// WriteWhole replaces a file so that it is whole or as before after a crash.
+// WriteWhole replaces a file atomically: after a crash it has the old or the new content.
 func WriteWhole(path string, b []byte) error {
 	tmp, err := os.CreateTemp(filepath.Dir(path), "*.tmp")
 	if err != nil {

@@ -6,17 +6,17 @@ import (
 	"time"
 )
 
-// Writer is the shell of a Journal: one append at a time, under its lock.
+// Writer performs the I/O of a Journal, one append at a time under its lock.
 type Writer struct {
 	sync.Mutex // guards the rest
 	Journal
 }
 
-// NewWriter begins at the beginning of a journal.
+// NewWriter returns a Writer that knows no record of the journal yet.
 func NewWriter(name string) *Writer { return &Writer{Journal: Journal{Name: name}} }
 
-// Append writes r as the next record, as Writing says, until ctx ends. The lock is
-// held. foreign takes records of somebody else that were found instead.
+// Append writes r as the next record (see Writing), until ctx ends. The lock must be held. It calls
+// foreign for records of other processes that it finds.
 func (j *Writer) Append(ctx context.Context, l Log, r *Record, foreign func(*Record) error) (uint64, error) {
 	w, move := j.Write(r)
 	for {
@@ -40,7 +40,7 @@ func (j *Writer) Append(ctx context.Context, l Log, r *Record, foreign func(*Rec
 	}
 }
 
-// beyond reads what the log has after what is known.
+// beyond reads the messages after the last known one.
 func (j *Writer) beyond(ctx context.Context, l Log) (read []Message, err error) {
 	err = l.Read(ctx, j.Name, j.last, func(seq uint64, data []byte) error {
 		read = append(read, Message{seq, data})
@@ -49,7 +49,7 @@ func (j *Writer) beyond(ctx context.Context, l Log) (read []Message, err error) 
 	return read, err
 }
 
-// Read catches up with what the log has beyond what is known. The lock is held.
+// Read applies the messages after the last known one. The lock must be held.
 func (j *Writer) Read(ctx context.Context, l Log, foreign func(*Record) error) error {
 	read, err := j.beyond(ctx, l)
 	if err != nil {

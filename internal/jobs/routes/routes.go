@@ -1,6 +1,6 @@
-// Package door is what the routes of jobs, files and batches share: how they come and
-// go in an API, how ids and pages are asked for, and how errors of the store are worded.
-package door
+// Package routes has what the HTTP routes of jobs, files and batches share: mounting them in an API
+// server, parsing ids and pages, and wording the errors of the store.
+package routes
 
 import (
 	"crypto/rand"
@@ -18,18 +18,18 @@ import (
 
 // Limits of requests.
 const (
-	AcceptLimit = 5 * time.Second // a disk that takes longer is no place for a job
-	maxKey      = 255             // bytes of an Idempotency-Key
+	AcceptLimit = 5 * time.Second // a disk that takes longer must not accept jobs
+	maxKey      = 255             // maximum bytes of an Idempotency-Key
 )
 
-// NewID is 128 random bits.
+// NewID returns 128 random bits in hexadecimal.
 func NewID() string {
 	var b [16]byte
 	_, _ = rand.Read(b[:]) // never fails
 	return strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(b[:]))
 }
 
-// Key is the Idempotency-Key of a request, "" where it has none.
+// Key returns the Idempotency-Key of a request, "" if it has none.
 func Key(r *http.Request) (string, error) {
 	key := r.Header.Get("Idempotency-Key")
 	if len(key) > maxKey {
@@ -38,15 +38,14 @@ func Key(r *http.Request) (string, error) {
 	return key, nil
 }
 
-// PathID gives the id and the rest of a path below prefix.
+// PathID splits the path after prefix into the id and the rest.
 func PathID(r *http.Request, prefix string) (id, rest string) {
 	id, rest, _ = strings.Cut(strings.TrimPrefix(r.URL.Path, prefix), "/")
 	return id, rest
 }
 
-// Page is the part of a list that a request asks for with after and limit: at most
-// limit of those that follow the one of the id after and that match. more: the list
-// goes on.
+// Page returns the part of a list that the query parameters after and limit select: at most limit
+// matching items that follow the item with id after. more reports whether further items match.
 func Page[T any](all []T, after string, limit int, id func(T) string, matches func(T) bool) (page []T, more bool) {
 	page = []T{}
 	seen := after == ""
@@ -64,7 +63,7 @@ func Page[T any](all []T, after string, limit int, id func(T) string, matches fu
 	return page, false
 }
 
-// Limit reads the parameter limit, 1 to most.
+// Limit parses the query parameter limit, from 1 to most.
 func Limit(r *http.Request, otherwise, most int) (int, error) {
 	s := r.URL.Query().Get("limit")
 	if s == "" {
@@ -77,22 +76,22 @@ func Limit(r *http.Request, otherwise, most int) (int, error) {
 	return n, nil
 }
 
-// NotFound says that there is no such job, file or batch.
+// NotFound is the 404 of a missing job, file or batch.
 func NotFound(what, id string) error {
 	return api.Problem{Status: http.StatusNotFound, Code: what + "_not_found", Message: fmt.Sprintf("There is no %s %.80q here; ended ones are kept for a time only.", what, id)}
 }
 
-// NoSuchURL says that the path means nothing.
+// NoSuchURL is the 404 of an unknown path.
 func NoSuchURL(r *http.Request) error {
 	return api.Problem{Status: http.StatusNotFound, Code: "unknown_url", Message: fmt.Sprintf("There is no %s %s here.", r.Method, r.URL.Path)}
 }
 
-// Refused says that nothing was accepted, and why.
+// Refused is the error of a request of which nothing was accepted. The message contains the cause.
 func Refused(err error, status int, code string, after time.Duration) error {
 	return api.Problem{Status: status, Code: code, Message: "Nothing was accepted: " + journal.Reason(err) + ".", RetryAfter: after}
 }
 
-// Problem words the store's errors for clients.
+// Problem turns an error of the store into an error for clients.
 func Problem(err error) error {
 	switch {
 	case err == nil:
@@ -108,8 +107,8 @@ func Problem(err error) error {
 	return Refused(err, http.StatusServiceUnavailable, "store_unavailable", 5*time.Second)
 }
 
-// Unreadable words what kept something from being read: damage stays, a store that does
-// not answer may come back.
+// Unreadable turns a read error into an error for clients. Damage is permanent; a store that does
+// not answer may recover.
 func Unreadable(what string, err error) error {
 	p := api.Problem{Status: http.StatusServiceUnavailable, Code: "store_unavailable", RetryAfter: 5 * time.Second,
 		Message: what + " cannot be read: " + journal.Reason(err) + "."}

@@ -8,20 +8,20 @@ import (
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
 )
 
-// mend rebuilds the record that was between two places, if what is damaged follows from the
-// rest: its lengths, its number, its time, its headers, its checksum, or one bit of its
-// subject. A record of a journal has a SHA-256 of its own, which proves the rest.
-func (b *block) mend(at, end int, before, next uint64) piece {
+// repair restores the damaged record between at and end if the damage can be derived from the rest:
+// its lengths, number, time, headers or checksum, or one bit of its subject. A journal record
+// contains its own SHA-256, which verifies the rest.
+func (b *block) repair(at, end int, before, next uint64) piece {
 	p := piece{at: at, end: end, state: pieceLost}
-	for _, headers := range [...]bool{false, true} { // the length of the whole
+	for _, headers := range [...]bool{false, true} { // derived from the piece's length
 		if r, ok := b.parse(at, end, headers); ok && b.sound(&r) {
-			p.state, p.record, p.instead = pieceMended, r, b.encode(&r)
+			p.state, p.record, p.instead = pieceRepaired, r, b.encode(&r)
 			return p
 		}
 	}
 	d := b.data[at:end]
 	if len(d) == emptyRecord {
-		return b.mendEmpty(p)
+		return b.repairEmpty(p)
 	}
 	if b.subjects == "" || len(d) < emptyRecord {
 		return p
@@ -46,22 +46,21 @@ func (b *block) mend(at, end int, before, next uint64) piece {
 			continue
 		}
 		r.subject, r.seq = []byte(b.subjects+name), binary.LittleEndian.Uint64(d[4:])
-		if !b.mendHead(&r, d[len(d)-blockSum:]) {
+		if !b.repairHead(&r, d[len(d)-blockSum:]) {
 			r.seq = b.number(at, before, next)
 		}
 		if r.seq&seqFlags != 0 || r.seq <= before || next != 0 && r.seq >= next {
-			return p // there is no number for it
+			return p // no sequence number fits
 		}
 		p.instead = b.encode(&r)
 		r.length = len(p.instead)
-		p.state, p.record = pieceMended, r
+		p.state, p.record = pieceRepaired, r
 		return p
 	}
 }
 
-// mendHead finds the number and the time to which a checksum belongs, of which one bit may be
-// wrong; false: there are none.
-func (b *block) mendHead(r *blockRecord, sum []byte) bool {
+// repairHead finds the number and time that match a checksum in which at most one bit is wrong.
+func (b *block) repairHead(r *blockRecord, sum []byte) bool {
 	if bytes.Equal(b.sum(r), sum) {
 		return true
 	}
@@ -77,9 +76,9 @@ func (b *block) mendHead(r *blockRecord, sum []byte) bool {
 	return false
 }
 
-// mendEmpty finds the bit that is wrong in a record of a deletion. Without that record the
-// messages of a journal that was dropped would be there again.
-func (b *block) mendEmpty(p piece) piece {
+// repairEmpty finds the flipped bit in the record of a deletion. Without that record, the messages of
+// a dropped journal would reappear.
+func (b *block) repairEmpty(p piece) piece {
 	d := b.data[p.at:p.end]
 	for i := range d {
 		for bit := range 8 {
@@ -87,7 +86,7 @@ func (b *block) mendEmpty(p piece) piece {
 			r, ok := b.parse(p.at, p.end, false)
 			d[i] ^= 1 << bit
 			if ok && !r.plain() {
-				p.state, p.record, p.instead = pieceMended, r, b.encode(&r)
+				p.state, p.record, p.instead = pieceRepaired, r, b.encode(&r)
 				return p
 			}
 		}
@@ -95,11 +94,11 @@ func (b *block) mendEmpty(p piece) piece {
 	return p
 }
 
-// mendMost bounds the messages for which names are tried.
-const mendMost = 1 << 20
+// maxNameTries is the maximum number of messages for which journal names are tried.
+const maxNameTries = 1 << 20
 
-// nameOf is the journal that a message proves to belong to: that of the subject, or of one
-// that differs in one bit.
+// nameOf returns the journal that a message provably belongs to: the one in its subject, or one
+// that differs from it in one bit.
 func (b *block) nameOf(subject, message []byte) (string, bool) {
 	if len(subject) <= len(b.subjects) || len(subject) > len(b.subjects)+128 {
 		return "", false
@@ -115,7 +114,7 @@ func (b *block) nameOf(subject, message []byte) (string, bool) {
 	if fits() {
 		return string(name), true
 	}
-	if len(message) > mendMost {
+	if len(message) > maxNameTries {
 		return "", false
 	}
 	for i := range name {
@@ -130,10 +129,10 @@ func (b *block) nameOf(subject, message []byte) (string, bool) {
 	return "", false
 }
 
-// afterName follows the subject of a message: its headers, or its record.
+// afterName matches a journal name followed by headers or a record.
 var afterName = regexp.MustCompile(`(?s-m)^([A-Za-z0-9_-]{1,128})(?:....NATS/1\.0|` + journal.Magic + `)`)
 
-// lost names the journals whose records were between two places, as far as that can be read.
+// lost returns the journals whose records were between at and end, as far as they can be read.
 func (b *block) lost(at, end int) (names []lostName) {
 	if b.subjects == "" {
 		return nil
@@ -153,7 +152,7 @@ func (b *block) lost(at, end int) (names []lostName) {
 	if m := bytes.Index(d, []byte(journal.Magic)); len(names) == 1 && m > 0 {
 		names[0].message = d[m:max(m, len(d)-blockSum)]
 	}
-	if len(names) == 0 && len(d) > emptyRecord { // the subject by its length, if it may be one
+	if len(names) == 0 && len(d) > emptyRecord { // the subject as its length field says, if that is plausible
 		n := min(int(binary.LittleEndian.Uint16(d[20:])), len(d)-emptyRecord)
 		if name, ok := bytes.CutPrefix(d[blockHead:blockHead+n], []byte(b.subjects)); ok && journal.IsName(string(name)) {
 			names = append(names, lostName{name: string(name), seq: binary.LittleEndian.Uint64(d[4:])})

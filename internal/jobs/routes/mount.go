@@ -1,4 +1,4 @@
-package door
+package routes
 
 import (
 	"cmp"
@@ -12,11 +12,11 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
-// Routes answer, by method and path.
-type Routes map[string]http.HandlerFunc
+// Handlers maps "METHOD /path" to its handler.
+type Handlers map[string]http.HandlerFunc
 
-// Answer is a handler that answers with what f returns, as JSON; nothing where both are
-// nil, as f has answered itself.
+// Answer returns a handler that writes the result of f as JSON. If f returns nil and nil, it has
+// written the response itself.
 func Answer(a *api.Server, f func(http.ResponseWriter, *http.Request) (any, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		switch out, err := f(w, r); {
@@ -28,16 +28,16 @@ func Answer(a *api.Server, f func(http.ResponseWriter, *http.Request) (any, erro
 	}
 }
 
-// Mount is the door of jobs, files and batches in an API: their routes are there from
-// the start, and answered by whichever services have them. While there is none they
-// say why.
+// Mount holds the routes of jobs, files and batches in an API server. The routes exist from the
+// start and are forwarded to the current services. While there are none, they answer 503 with the
+// reason.
 type Mount struct {
 	api *api.Server
 	at  atomic.Pointer[mounted]
 }
 
 type mounted struct {
-	table  Routes
+	table  Handlers
 	reason string
 	after  time.Duration
 }
@@ -49,7 +49,7 @@ var methods = map[string][]string{
 	"/v1/batches": {"POST", "GET"}, "/v1/batches/*": {"GET", "POST"},
 }
 
-// NewMount adds the routes to an API, before it serves.
+// NewMount adds the routes to an API. Call it before the API serves.
 func NewMount(a *api.Server, reason string) (*Mount, error) {
 	m := &Mount{api: a}
 	m.Refuse(reason, time.Minute)
@@ -72,24 +72,24 @@ func NewMount(a *api.Server, reason string) (*Mount, error) {
 	return m, nil
 }
 
-// Serve gives the routes to services. silence is how long a request waits for one
-// answer of the store before it gets an error (0: 15 s; electing the leader of a
-// replicated one takes 4 to 9).
-func (m *Mount) Serve(silence time.Duration, services ...Routes) {
+// Serve forwards the routes to these services. timeout is how long a request waits for one answer
+// of the store before it fails. 0 means 15 s; electing the leader of a replicated store takes 4 to
+// 9 s.
+func (m *Mount) Serve(silence time.Duration, services ...Handlers) {
 	silence = cmp.Or(silence, 15*time.Second)
-	all := Routes{}
+	all := Handlers{}
 	for _, table := range services {
 		maps.Copy(all, table)
 	}
 	for at, handle := range all {
 		all[at] = func(w http.ResponseWriter, r *http.Request) {
-			handle(w, r.WithContext(journal.Hurried(r.Context(), silence)))
+			handle(w, r.WithContext(journal.WithAnswerTimeout(r.Context(), silence)))
 		}
 	}
 	m.at.Store(&mounted{table: all})
 }
 
-// Refuse answers every route with 503 and a reason.
+// Refuse makes every route answer 503 with a reason.
 func (m *Mount) Refuse(reason string, after time.Duration) {
 	m.at.Store(&mounted{reason: reason, after: after})
 }
