@@ -15,48 +15,47 @@ import (
 // Profile is a set of timings.
 type Profile uint8
 
-// Profiles, with the time from kill -9 to Failed on an idle machine.
+// Profiles, with the time from kill -9 to the Failed event on an idle machine.
 const (
-	// LAN: about 3 s, and patient with busy machines. The default.
+	// LAN: about 3 s, tolerates loaded machines. The default.
 	LAN Profile = iota
-	// Local: about 1 s; for processes of one machine.
+	// Local: about 1 s, for processes on one machine.
 	Local
 )
 
-// Config says who this member is.
+// Config has the identity, the addresses and the timings of a member.
 type Config struct {
-	// Name is unique in the cluster; a node keeps it across restarts.
+	// Name is unique in the cluster and survives restarts.
 	Name string
-	// Bind is host:port for UDP and TCP; port 0 takes a free one.
+	// Bind is the host:port for UDP and TCP; port 0 chooses a free one.
 	Bind string
-	// Advertise is the IP:port others reach this member at. Default: Bind,
-	// which must then name one interface. No port or port 0 means Bind's.
+	// Advertise is the IP:port at which others reach this member. Default: Bind, which must then
+	// name one interface. No port or port 0 means that of Bind.
 	Advertise string
-	// Keys are of 32 bytes each (security.Key.Gossip): the first is used, all are
-	// accepted; see SetKeys. Without one, traffic is plain and Bind must be a
-	// loopback address.
+	// Keys has keys of 32 bytes each (security.Key.Gossip). The first encrypts, all decrypt; see
+	// SetKeys. Without keys, traffic is unencrypted and Bind must be a loopback address.
 	Keys [][]byte
-	// Label keeps clusters apart that share a network; members of other labels
-	// are not heard. At most 255 bytes.
+	// Label separates clusters that share a network: messages with another label are ignored. At
+	// most 255 bytes.
 	Label string
-	// Meta is announced to all; see UpdateMeta.
+	// Meta is announced to all members; see UpdateMeta.
 	Meta Meta
-	// Profile of timings. Default LAN.
+	// Profile selects the timings. Default LAN.
 	Profile Profile
-	// Logger; default slog.Default.
+	// Logger receives the log. Default slog.Default.
 	Logger *slog.Logger
-	// OnEvent is told of every change of other members, one at a time and in
-	// order, from a goroutine of its own; it may block and may call the Node,
-	// except Leave and Close, which wait for it. nil: nobody is told.
+	// OnEvent is called for every change of other members, one at a time and in order, from its own
+	// goroutine. It may block and may call the Node, except Leave and Close, which wait for it. It
+	// may be nil.
 	OnEvent func(Event)
 }
 
 var (
 	// ErrKeySize is returned for a key that is not AES-256.
 	ErrKeySize = errors.New("gossip: the key must have 32 bytes")
-	// ErrWrongKey: a seed answered, but cannot read us, or we cannot read it.
+	// ErrWrongKey: a seed answered, but one side cannot decrypt the other's messages.
 	ErrWrongKey = errors.New("gossip: the seed has another cluster key or name")
-	// ErrJoin: no seed could be reached, or not enough members met.
+	// ErrJoin: no seed was reachable, or too few members were found.
 	ErrJoin = errors.New("gossip: could not join")
 	// ErrClosed: this Node has left or was closed; start a new one.
 	ErrClosed = errors.New("gossip: closed")
@@ -72,7 +71,7 @@ func (c *Config) memberlist() (*memberlist.Config, error) {
 		}
 	}
 	if len(c.Label) > 255 {
-		return nil, fmt.Errorf("gossip: label of %d bytes, at most 255", len(c.Label))
+		return nil, fmt.Errorf("gossip: label of %d bytes exceeds the limit of 255", len(c.Label))
 	}
 	if err := security.CheckBind(c.Bind, c.Keys != nil); err != nil {
 		return nil, fmt.Errorf("gossip: %w", err)
@@ -101,7 +100,7 @@ func (c *Config) memberlist() (*memberlist.Config, error) {
 			m.AdvertisePort = p
 		}
 	} else if ip := net.ParseIP(m.BindAddr); ip == nil || ip.IsUnspecified() {
-		return nil, fmt.Errorf("gossip: %s is not one IP address, and others need to be told one: bind to the address of this machine that they reach (or set Advertise)", c.Bind)
+		return nil, fmt.Errorf("gossip: %s is not one IP address, but members need one: bind to an address of this machine that they can reach (or set Advertise)", c.Bind)
 	}
 	if c.Keys != nil {
 		if m.Keyring, err = memberlist.NewKeyring(c.Keys, c.Keys[0]); err != nil {
@@ -109,27 +108,27 @@ func (c *Config) memberlist() (*memberlist.Config, error) {
 		}
 	}
 	m.GossipVerifyIncoming, m.GossipVerifyOutgoing = true, true
-	m.EnableCompression = false // messages are small, and nobody should unpack a stranger's
+	m.EnableCompression = false // messages are small, and decompressing untrusted data is a risk
 	m.RequireNodeNames = false
 	return m, c.Profile.apply(m)
 }
 
-// apply sets the timings. Measured with 16 processes on 2 cores: Local detects
-// in 1.0 to 1.4 s, LAN in 2.5 to 3.6 s, also under load; memberlist's own
-// settings need 6 to 12 s. Half of Local's would detect in 0.5 s and raise
-// false alarms. push/pull every few seconds repairs what parallel joins miss.
+// apply sets the timings. Measured with 16 processes on 2 cores: Local detects failures
+// in 1.0 to 1.4 s and LAN in 2.5 to 3.6 s, also under load. memberlist's own settings
+// need 6 to 12 s. Half of Local's would detect in 0.5 s, with false alarms. A push/pull
+// every few seconds repairs what concurrent joins miss.
 //
-// Who asked others to probe for it hears from them after two ProbeTimeouts, and
-// counts an answer that is not there after one ProbeInterval as a sign of its own
-// slowness (Node.Health). So two of the former end well before the latter: else
-// one frozen member makes every other one doubt itself, and detection takes as
-// many times longer.
+// A member that asked others for an indirect probe gets their negative answers after
+// two ProbeTimeouts. It counts an answer missing after one ProbeInterval as a sign of
+// its own slowness (Node.Health). So two ProbeTimeouts must end well before a
+// ProbeInterval. Otherwise one frozen member makes all others doubt themselves, which
+// slows detection several times.
 func (p Profile) apply(m *memberlist.Config) error {
 	m.SuspicionMult, m.SuspicionMaxTimeoutMult = 3, 3
 	m.GossipInterval = 50 * time.Millisecond
 	m.TCPTimeout = 2 * time.Second
-	// A process that takes a dead one's name at another address need not wait until
-	// the dead one is forgotten (GossipToTheDeadTime).
+	// A process that reuses a dead member's name at another address need not wait until the dead
+	// one is forgotten (GossipToTheDeadTime).
 	m.DeadNodeReclaimTime = time.Second
 	switch p {
 	case Local:

@@ -11,8 +11,7 @@ import (
 	mrand "math/rand/v2"
 )
 
-// TestGarbageIsLoggedSeldom: whoever sends garbage does not fill the disk with what is
-// said about it.
+// TestGarbageIsLoggedSeldom: a sender of invalid packets cannot fill the disk with log lines.
 func TestGarbageIsLoggedSeldom(t *testing.T) {
 	var out lineCounter
 	n, err := Start(Config{Name: "a", Bind: "127.0.0.1:0", Keys: [][]byte{key.Gossip()}, Profile: Local,
@@ -32,7 +31,7 @@ func TestGarbageIsLoggedSeldom(t *testing.T) {
 		_, _ = rand.Read(b)
 		_, _ = c.Write(b)
 		if i%100 == 0 {
-			time.Sleep(time.Millisecond) // not all at once: the kernel would drop them
+			time.Sleep(time.Millisecond) // spread them, or the kernel would drop some
 		}
 	}
 	for end := time.Now().Add(10 * time.Second); out.n.Load() < 10 && time.Now().Before(end); {

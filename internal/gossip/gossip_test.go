@@ -21,7 +21,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/security"
 )
 
-// patience bounds every wait for what must come, on a machine however busy.
+// patience is the deadline of every wait; it allows for a heavily loaded machine.
 const patience = time.Minute
 
 const childEnv = "SHOAL_GOSSIP_TEST_CHILD" // "name seed incarnation"
@@ -57,7 +57,7 @@ func child(spec string) error {
 	return n.Leave()
 }
 
-// One key for the tests and their children.
+// key is shared by the tests and their child processes.
 var key = func() security.Key {
 	k, err := security.ParseKey(os.Getenv("SHOAL_GOSSIP_TEST_KEY"))
 	if err != nil {
@@ -125,8 +125,8 @@ func start(t *testing.T, name string, change ...func(*Config)) *recorder {
 	return r
 }
 
-// expect waits for the next event, false alarms aside: on a busy machine memberlist may
-// hold a member for dead that lives, and take it back.
+// expect waits for the next event and skips false alarms: on a loaded machine memberlist may report
+// a live member as failed and then take it back.
 func (r *recorder) expect(t *testing.T, kind Kind, name string) Event {
 	t.Helper()
 	begun := time.Now()
@@ -147,7 +147,7 @@ func (r *recorder) expect(t *testing.T, kind Kind, name string) Event {
 	}
 }
 
-// alarm says that an event may be a false alarm or its end.
+// alarm reports whether the event may belong to a false alarm.
 func alarm(e Event) bool { return e.Kind == Failed || e.Kind == Join && e.Again }
 
 func (r *recorder) quiet(t *testing.T, d time.Duration) {
@@ -197,7 +197,7 @@ func TestJoinUpdateLeave(t *testing.T) {
 	if err := errors.Join(b.Leave(), b.Leave(), b.Close()); err != nil {
 		t.Error(err)
 	}
-	// The drain may be told as an update first or be merged into the leave.
+	// The draining state may be reported as an update first, or only with the leave.
 	e := <-a.events
 	for e.Kind == Update && e.Member.Meta.State == Draining || alarm(e) {
 		e = <-a.events
@@ -232,7 +232,7 @@ func TestParallelJoinsConverge(t *testing.T) {
 	wg.Wait()
 	t.Logf("%d members met in %v", n, time.Since(begun))
 	for _, r := range nodes {
-		for end := time.Now().Add(patience); len(r.Members()) != n; time.Sleep(time.Millisecond) { // a false alarm passes
+		for end := time.Now().Add(patience); len(r.Members()) != n; time.Sleep(time.Millisecond) { // waits out false alarms
 			if time.Now().After(end) {
 				t.Fatalf("%d members, want %d", len(r.Members()), n)
 			}
@@ -261,8 +261,8 @@ func TestSeedThatStartsLater(t *testing.T) {
 	}
 }
 
-// A process that was killed is Failed; one that restarts under the same name
-// and address before anyone noticed is Failed and Join.
+// A killed process is Failed. One that restarts with the same name and address before the failure
+// was noticed causes Failed and Join.
 func TestKillAndRestart(t *testing.T) {
 	a := start(t, "a")
 	p := spawn(t, "b", a.Address(), "127.0.0.1:0", 1)
@@ -274,7 +274,7 @@ func TestKillAndRestart(t *testing.T) {
 		t.Errorf("%+v", e)
 	}
 	e := a.expect(t, Join, "b")
-	for e.Again { // the first one, after a false alarm
+	for e.Again { // skip false alarms
 		e = a.expect(t, Join, "b")
 	}
 	if e.Member.Meta.Incarnation != 2 {
@@ -282,8 +282,8 @@ func TestKillAndRestart(t *testing.T) {
 	}
 }
 
-// A frozen process is Failed and, thawed, refutes it: the same incarnation
-// joins again and is marked.
+// A frozen process is Failed. When it resumes it refutes that: the same incarnation joins again,
+// with Again set.
 func TestFrozenMemberRefutes(t *testing.T) {
 	a := start(t, "a")
 	p := spawn(t, "b", a.Address(), "127.0.0.1:0", 1)
@@ -317,7 +317,7 @@ func TestWrongKeyAndLabel(t *testing.T) {
 			b := start(t, "b", change)
 			begun := time.Now()
 			within := time.Second
-			if name == "another key" { // that is told at once
+			if name == "another key" { // reported immediately
 				within = patience
 			}
 			err := b.Join(deadline(t, within), []string{a.Address()}, 2)
@@ -369,9 +369,9 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// TestProfiles: two ProbeTimeouts after a probe begins, those who were asked to help say that
-// they heard nothing either; that must be in time, with slack for a busy machine.
-// And a name is free again long before its dead owner is forgotten.
+// TestProfiles: members asked for an indirect probe answer negatively two ProbeTimeouts after it
+// begins. That must be in time, with slack for a loaded machine. A name must also be free again
+// long before its dead owner is forgotten.
 func TestProfiles(t *testing.T) {
 	for _, p := range []Profile{LAN, Local} {
 		m := memberlist.DefaultLANConfig()
@@ -387,8 +387,7 @@ func TestProfiles(t *testing.T) {
 	}
 }
 
-// A consumer that stands still delays events; it neither blocks memberlist nor
-// costs memory.
+// A blocked consumer delays events, but it neither blocks memberlist nor uses memory.
 func TestSlowConsumer(t *testing.T) {
 	release := make(chan struct{})
 	var mu sync.Mutex
@@ -441,7 +440,7 @@ func TestSlowConsumer(t *testing.T) {
 	}
 }
 
-// A member's round trip is measured by pings, and nobody's is 0.
+// Pings measure a member's round trip; for an unknown member it is 0.
 func TestRoundTrip(t *testing.T) {
 	a, b := start(t, "a"), start(t, "b")
 	if err := b.Join(t.Context(), []string{a.Address()}, 2); err != nil {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// What memberlist writes is for debugging.
+// memberlist's log lines become debug lines.
 func TestLogLevels(t *testing.T) {
 	for _, c := range []struct {
 		level slog.Level

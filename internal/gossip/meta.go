@@ -6,24 +6,24 @@ import (
 	"fmt"
 )
 
-// MetaLimit is what memberlist carries for each member, in bytes.
+// MetaLimit is memberlist's limit for the metadata of a member, in bytes.
 const MetaLimit = 512
 
 var (
-	// ErrMetaTooLarge is returned for a Meta that does not fit into MetaLimit.
+	// ErrMetaTooLarge is returned for a Meta whose encoding exceeds MetaLimit.
 	ErrMetaTooLarge = errors.New("gossip: metadata too large")
 	// ErrBadMeta is returned for bytes that are not an encoded Meta.
 	ErrBadMeta = errors.New("gossip: not the metadata of a shoal member")
 )
 
-// State is what a member says about itself.
+// State is the state that a member announces.
 type State uint8
 
 // States of a member.
 const (
-	Joining  State = iota // started, not ready for work
+	Joining  State = iota // accepts work
 	Ready                 // takes work
-	Draining              // finishes what it has and will leave
+	Draining              // completes its work and will leave
 )
 
 var stateNames = [...]string{"joining", "ready", "draining"}
@@ -35,36 +35,35 @@ func (s State) String() string {
 	return fmt.Sprintf("state(%d)", uint8(s))
 }
 
-// Meta is what every member tells all others about itself.
+// Meta is the metadata that a member announces to all others.
 type Meta struct {
 	Role        string // "node", "coordinator"
 	State       State
-	Incarnation uint64 // of the process; a restart under the same name has another
+	Incarnation uint64 // of the process; changes with each restart
 	RPC         string // host:port of package rpc
-	Route       string // host:port of the bus's routes
-	PID         uint32 // operating system's
+	Route       string // host:port of the NATS routes
+	PID         uint32 // process id of the operating system
 	Load        uint8  // percent of the memory budget in use
-	Build       string // for people to read
-	Store       string // host:port of routes of its place in a replicated store; empty: it keeps none
-	Arithmetic  string // fingerprint of how it computes; empty: it does not say
-	// WireMin and WireMax are the wire versions of package rpc that it reads; 0: it does
-	// not say.
+	Build       string // for display
+	Store       string // host:port of the routes of its replica of the store; empty: it offers none
+	Arithmetic  string // fingerprint of the arithmetic; empty: unknown
+	// WireMin and WireMax are the wire versions of package rpc that it reads; 0: unknown.
 	WireMin, WireMax uint16
-	Leads            bool // of a coordinator: it coordinates
+	Leads            bool // this coordinator holds the lease
 }
 
 const metaFormat = 1
 
-// Encode is: format 1, state, load, incarnation and PID big-endian, then role,
-// RPC, route, build, store and arithmetic, each one byte of length and the bytes, then the
-// wire versions and a byte that is 1 for Leads.
+// Encode writes format 1, state, load, incarnation and PID in big-endian order. Then follow role,
+// RPC, route, build, store and arithmetic, each as a length byte and the bytes, then the wire
+// versions, and a byte that is 1 if Leads is set.
 func (m Meta) Encode() ([]byte, error) {
 	b := []byte{metaFormat, byte(m.State), m.Load}
 	b = binary.BigEndian.AppendUint64(b, m.Incarnation)
 	b = binary.BigEndian.AppendUint32(b, m.PID)
 	for _, s := range []string{m.Role, m.RPC, m.Route, m.Build, m.Store, m.Arithmetic} {
 		if len(s) > 255 {
-			return nil, fmt.Errorf("%w: a field of %d bytes, at most 255: %.40q", ErrMetaTooLarge, len(s), s)
+			return nil, fmt.Errorf("%w: a field of %d bytes exceeds the limit of 255: %.40q", ErrMetaTooLarge, len(s), s)
 		}
 		b = append(append(b, byte(len(s))), s...)
 	}
@@ -75,13 +74,13 @@ func (m Meta) Encode() ([]byte, error) {
 	}
 	b = append(b, leads)
 	if len(b) > MetaLimit {
-		return nil, fmt.Errorf("%w: %d bytes, at most %d; shorten build or addresses", ErrMetaTooLarge, len(b), MetaLimit)
+		return nil, fmt.Errorf("%w: %d bytes exceed the limit of %d; shorten build or addresses", ErrMetaTooLarge, len(b), MetaLimit)
 	}
 	return b, nil
 }
 
-// DecodeMeta reads what Encode wrote. Bytes after the known fields are left
-// for newer builds.
+// DecodeMeta decodes the result of Encode. It ignores bytes after the known fields, which newer
+// builds may add.
 func DecodeMeta(b []byte) (Meta, error) {
 	const fixed = 3 + 8 + 4
 	if len(b) < fixed || len(b) > MetaLimit {
@@ -107,7 +106,7 @@ func DecodeMeta(b []byte) (Meta, error) {
 			return Meta{}, fmt.Errorf("%w: cut off", ErrBadMeta)
 		}
 	}
-	// Absent in the first builds.
+	// These fields are missing in the first builds.
 	if text(&m.Store) && text(&m.Arithmetic) && len(b) >= 5 {
 		m.WireMin, m.WireMax, m.Leads = binary.BigEndian.Uint16(b), binary.BigEndian.Uint16(b[2:]), b[4] == 1
 	}

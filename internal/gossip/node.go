@@ -21,13 +21,12 @@ import (
 )
 
 const (
-	updateTimeout = time.Second     // for an update to be passed on to one other member
-	leaveTimeout  = 2 * time.Second // for the farewell
+	updateTimeout = time.Second     // for sending an update to one other member
+	leaveTimeout  = 2 * time.Second // for announcing the leave
 	localFarewell = 300 * time.Millisecond
 )
 
-// Node is this process as a member. Its methods may be called from any
-// goroutine.
+// Node is this process as a member of the cluster. Its methods may be called from any goroutine.
 type Node struct {
 	cfg  Config
 	log  *slog.Logger
@@ -41,11 +40,11 @@ type Node struct {
 	mu     sync.Mutex // guards meta, which memberlist reads from its goroutines
 	meta   []byte
 	now    Meta
-	update sync.Mutex // one UpdateMeta, Leave or Close at a time
+	update sync.Mutex // serialises UpdateMeta, Leave and Close
 	closed bool
 }
 
-// Start listens and is a cluster of one, until Join.
+// Start listens and forms a cluster of one member, until Join.
 func Start(cfg Config) (*Node, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
@@ -81,16 +80,14 @@ func Start(cfg Config) (*Node, error) {
 	return n, nil
 }
 
-// Address is where other members find this one: the seed to give them.
+// Address returns the address of this member, to be used as a seed by others.
 func (n *Node) Address() string { return n.at }
 
-// SetKeys replaces the keys of Config.Keys, at least one: the first is used from now on,
-// messages under any of them are read, and under others not. Members that change keys
-// one after the other must first accept the new one everywhere, then use it, and only
-// then drop the old one.
+// SetKeys replaces Config.Keys by at least one key. The first encrypts, all decrypt. To rotate a
+// key, every member must first accept the new one, then use it, and only then drop the old one.
 func (n *Node) SetKeys(keys [][]byte) error {
 	if n.ring == nil || len(keys) == 0 {
-		return fmt.Errorf("%w: keys cannot be added to a member without any, nor all be taken away", ErrKeySize)
+		return fmt.Errorf("%w: a member started without keys cannot get any, and one started with keys needs at least one", ErrKeySize)
 	}
 	for _, k := range keys {
 		if err := n.ring.AddKey(k); err != nil {
@@ -110,29 +107,28 @@ func (n *Node) SetKeys(keys [][]byte) error {
 	return nil
 }
 
-// Name is this member's.
+// Name returns this member's name.
 func (n *Node) Name() string { return n.cfg.Name }
 
-// Health is memberlist's own doubt: 0 is well, higher numbers mean that this
-// process is too starved to judge others.
+// Health returns memberlist's health score: 0 is healthy. Higher numbers mean that this process is
+// too slow to judge others.
 func (n *Node) Health() int { return n.list.GetHealthScore() }
 
-// Members lists the members that are not held for dead, this one included, by
-// name.
+// Members returns the members that are not considered dead, including this one, sorted by name.
 func (n *Node) Members() []Member {
 	out := append(n.q.members(), Member{Name: n.cfg.Name, Address: n.at, Meta: n.Meta()})
 	slices.SortFunc(out, func(a, b Member) int { return strings.Compare(a.Name, b.Name) })
 	return out
 }
 
-// RoundTrip is the shortest of a few pings of a member; 0: it answered none.
+// RoundTrip returns the shortest of a few pings of a member, or 0 if it answered none.
 func (n *Node) RoundTrip(m Member) (least time.Duration) {
 	at, err := net.ResolveUDPAddr("udp", m.Address)
 	if err != nil {
 		return 0
 	}
 	for range pings {
-		began := time.Now() // memberlist's own figure may be below zero
+		began := time.Now() // memberlist's own value may be negative
 		if _, err := n.list.Ping(m.Name, at); err == nil {
 			if took := time.Since(began); least == 0 || took < least {
 				least = took
@@ -144,13 +140,13 @@ func (n *Node) RoundTrip(m Member) (least time.Duration) {
 
 const pings = 4
 
-// joinQuiet is how long Join tries before it says what it waits for.
+// joinQuiet is how long Join tries before it logs what it waits for.
 const joinQuiet = 3 * time.Second
 
-// Join meets the cluster through any of the seeds (host:port) and waits until
-// at least want members are known, this one included. It tries again until ctx
-// ends: seeds may start later, and members that join one seed at the same time
-// may miss each other at first. Its own address among the seeds does no harm.
+// Join joins the cluster through any of the seeds (host:port) and waits until at least want members
+// are known, including this one. It retries until ctx ends, since seeds may start later, and
+// members that join a seed at the same time may miss each other at first. The seeds may include its
+// own address.
 func (n *Node) Join(ctx context.Context, seeds []string, want int) error {
 	if len(seeds) == 0 && want > 1 {
 		return fmt.Errorf("%w: no seeds given; name at least one member's gossip address", ErrJoin)
@@ -167,7 +163,7 @@ func (n *Node) Join(ctx context.Context, seeds []string, want int) error {
 		}
 		if !said && time.Since(began) > joinQuiet && last != nil {
 			said = true
-			n.log.Warn("nobody lets this process in yet; it goes on asking", "join", strings.Join(seeds, ", "), "error", last)
+			n.log.Warn("joining the cluster fails, retrying", "join", strings.Join(seeds, ", "), "error", last)
 		}
 		if !joined || n.q.count()+1 < want {
 			met, err := n.list.Join(ask)
@@ -179,7 +175,7 @@ func (n *Node) Join(ctx context.Context, seeds []string, want int) error {
 			return nil
 		}
 		if errors.Is(last, ErrWrongKey) && !joined {
-			return last // waiting will not change a key
+			return last // a wrong key stays wrong
 		}
 		select {
 		case <-time.After(pause + rand.N(pause)):
@@ -195,15 +191,14 @@ func (n *Node) Join(ctx context.Context, seeds []string, want int) error {
 	}
 }
 
-// Rejoin asks the seeds once for their view of the cluster, and gives them this
-// member's: a seed that restarted knows nobody, while this member may still hold
-// it for alive, so that waiting for members would not do.
+// Rejoin exchanges views with the seeds once. A restarted seed knows no members, while this member
+// may still consider it alive, so waiting for a known number of members would not reconnect them.
 func (n *Node) Rejoin(ctx context.Context, seeds []string) error {
 	if n.stopped() {
 		return ErrClosed
 	}
 	done := make(chan error, 1)
-	go func() { // ends by memberlist's own TCP timeout
+	go func() { // ends with memberlist's own TCP timeout
 		met, err := n.list.Join(seeds)
 		if met > 0 {
 			err = nil
@@ -237,19 +232,19 @@ func explain(err error) error {
 	text := err.Error()
 	for _, sign := range []string{"decrypt", "encrypt", "label"} {
 		if strings.Contains(text, sign) {
-			return fmt.Errorf("%w; give every process the same --cluster-key and --cluster (%s)", ErrWrongKey, flat(text))
+			return fmt.Errorf("%w; give every process the same --cluster-key and --cluster (%s)", ErrWrongKey, singleLine(text))
 		}
 	}
 	if strings.Contains(text, "EOF") {
-		return fmt.Errorf("%s; it hung up, as a member does that has another --cluster name", flat(text))
+		return fmt.Errorf("%s; the member closed the connection, perhaps because it has another --cluster name", singleLine(text))
 	}
-	return errors.New(flat(text))
+	return errors.New(singleLine(text))
 }
 
-func flat(s string) string { return strings.Join(strings.Fields(s), " ") }
+func singleLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 
-// UpdateMeta announces a new Meta. It returns once another member has been
-// told, or after a second: the news spreads by itself later.
+// UpdateMeta announces a new Meta. It returns when another member has it, or after a second. It
+// then spreads in the background.
 func (n *Node) UpdateMeta(m Meta) error {
 	b, err := m.Encode()
 	if err != nil {
@@ -269,19 +264,19 @@ func (n *Node) announce(m Meta, b []byte) {
 	n.meta, n.now = b, m
 	n.mu.Unlock()
 	if err := n.list.UpdateNode(updateTimeout); err != nil {
-		n.log.Debug("an update spreads slowly", "error", err)
+		n.log.Debug("spreading an update takes long", "error", err)
 	}
 }
 
-// Meta is what is announced now.
+// Meta returns the currently announced metadata.
 func (n *Node) Meta() Meta {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.now
 }
 
-// Leave announces that this member drains, says farewell and closes. Others
-// get a Leave event. A member that leaves does not come back: start a new Node.
+// Leave announces that this member drains, leaves and closes. Others get a Leave event. A member
+// cannot return after leaving: start a new Node.
 func (n *Node) Leave() error {
 	n.update.Lock()
 	defer n.update.Unlock()
@@ -290,31 +285,31 @@ func (n *Node) Leave() error {
 	}
 	if m := n.Meta(); m.State != Draining {
 		m.State = Draining
-		if b, err := m.Encode(); err == nil { // no larger than the one before
+		if b, err := m.Encode(); err == nil { // never larger than the previous one
 			n.announce(m, b)
 		}
 	}
 	limit := leaveTimeout
 	if n.cfg.Profile == Local {
-		// Where all members leave at once, as when a local cluster ends, the last
-		// ones have nobody to hear them. Six rounds of gossip are enough otherwise.
+		// If all members leave at once, as when a local cluster stops, the last ones have no member
+		// left to acknowledge. Otherwise six rounds of gossip suffice.
 		limit = localFarewell
 	}
 	err := n.list.Leave(limit)
-	return errors.Join(err, n.shut())
+	return errors.Join(err, n.shutdown())
 }
 
-// Close stops without a farewell: others will find that this member failed.
+// Close stops without announcing it: others will report this member as Failed.
 func (n *Node) Close() error {
 	n.update.Lock()
 	defer n.update.Unlock()
 	if n.closed {
 		return nil
 	}
-	return n.shut()
+	return n.shutdown()
 }
 
-func (n *Node) shut() error {
+func (n *Node) shutdown() error {
 	n.closed = true
 	err := n.list.Shutdown()
 	close(n.stop)
@@ -345,7 +340,7 @@ func (n *Node) report() {
 	}
 }
 
-// delegate is the part of memberlist.Delegate that is used: the metadata.
+// delegate implements the part of memberlist.Delegate that is used: the metadata.
 type delegate struct{ n *Node }
 
 func (d delegate) NodeMeta(limit int) []byte {
@@ -358,9 +353,9 @@ func (delegate) GetBroadcasts(_, _ int) [][]byte { return nil }
 func (delegate) LocalState(bool) []byte          { return nil }
 func (delegate) MergeRemoteState([]byte, bool)   {}
 
-// logWriter makes debug lines of what memberlist logs: it complains of strangers and of slow
-// probes, and this package reports who comes and goes. Anybody can send datagrams, so the
-// lines of a kind are limited.
+// logWriter turns memberlist's log into debug lines. memberlist reports unknown senders and slow
+// probes, while this package reports joins and leaves. Since anybody can send datagrams, lines of a
+// kind are rate limited.
 type logWriter struct {
 	log  *slog.Logger
 	rate lograte.Limiter

@@ -10,20 +10,20 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
-// queue stands between memberlist's callbacks, which run under its locks and
-// must neither block nor call it back, and the goroutine that reports. It keeps
-// the latest observation of each member, so it is bounded by their number and
-// loses only what has been overtaken: a restart in between still shows, because
+// queue connects memberlist's callbacks with the reporting goroutine. The callbacks run
+// under memberlist's locks and must neither block nor call it back. The queue keeps the
+// latest observation per member, so its size is bounded by the number of members and
+// it loses only outdated observations. A restart in between is still detected, because
 // the view compares incarnations.
 //
-// It also keeps who is alive, since what memberlist.Members returns is written
-// to by memberlist while the caller reads it.
+// It also keeps the live members, since memberlist writes to the result of
+// memberlist.Members while the caller reads it.
 type queue struct {
 	mu      sync.Mutex
 	alive   map[string]Member
 	latest  map[string]seen
 	order   []string
-	wake    chan struct{} // holds one
+	wake    chan struct{} // capacity 1
 	self    string
 	refused func(name string, err error)
 }
@@ -80,23 +80,23 @@ func (q *queue) take() []seen {
 	return out
 }
 
-// NotifyJoin, NotifyUpdate and NotifyLeave implement memberlist.EventDelegate.
-func (q *queue) NotifyJoin(n *memberlist.Node) { q.note(n, true) }
+// NotifyJoin implements memberlist.EventDelegate.
+func (q *queue) NotifyJoin(n *memberlist.Node) { q.record(n, true) }
 
-func (q *queue) NotifyUpdate(n *memberlist.Node) { q.note(n, true) }
+func (q *queue) NotifyUpdate(n *memberlist.Node) { q.record(n, true) }
 
-// NotifyLeave implements memberlist.EventDelegate. n.State is always "alive"
-// here, whatever happened.
-func (q *queue) NotifyLeave(n *memberlist.Node) { q.note(n, false) }
+// NotifyLeave implements memberlist.EventDelegate. n.State is always "alive" here, whatever the
+// cause.
+func (q *queue) NotifyLeave(n *memberlist.Node) { q.record(n, false) }
 
-func (q *queue) note(n *memberlist.Node, alive bool) {
-	if m, err := memberOf(n); err == nil { // NotifyAlive has refused others
+func (q *queue) record(n *memberlist.Node, alive bool) {
+	if m, err := memberOf(n); err == nil { // NotifyAlive has refused undecodable members
 		q.put(seen{member: m, alive: alive})
 	}
 }
 
-// NotifyAlive implements memberlist.AliveDelegate: who has the key but speaks
-// another format is no member.
+// NotifyAlive implements memberlist.AliveDelegate. It refuses members with the right key but
+// another metadata format.
 func (q *queue) NotifyAlive(n *memberlist.Node) error {
 	_, err := memberOf(n)
 	if err != nil {

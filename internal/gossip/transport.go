@@ -12,9 +12,9 @@ import (
 	"github.com/shoal-llm/shoal/internal/sys/openfiles"
 )
 
-// transport is memberlist's own with a bound on its connections. Every connection is a
-// stranger's until its first message has been decrypted, and ends soon afterwards; memberlist
-// gives it TCPTimeout.
+// transport is memberlist's own transport with a limit on its connections. A connection counts as
+// unauthenticated until its first message is decrypted, and closes soon after. memberlist's limit
+// for that is TCPTimeout.
 type transport struct {
 	*memberlist.NetTransport
 	strangers *openfiles.Strangers
@@ -26,10 +26,10 @@ type transport struct {
 
 var _ memberlist.NodeAwareTransport = (*transport)(nil)
 
-// freePorts is how often a free port is tried, since TCP and UDP must both have it.
+// freePorts is the number of attempts to find a port that is free for both TCP and UDP.
 const freePorts = 10
 
-// listen opens the listeners that a config names, and writes a port that was free into it.
+// listen opens the configured listeners. If the port is 0, it stores the chosen port in c.
 func listen(c *memberlist.Config) (*transport, error) {
 	nc := &memberlist.NetTransportConfig{BindAddrs: []string{c.BindAddr}, BindPort: c.BindPort, Logger: c.Logger}
 	inner, err := memberlist.NewNetTransport(nc)

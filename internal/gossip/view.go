@@ -4,17 +4,17 @@ package gossip
 type Kind uint8
 
 const (
-	Join   Kind = iota // a member came
+	Join   Kind = iota // a member joined
 	Update             // it changed its Meta
-	Leave              // it went after announcing that it drains
-	Failed             // it went without a word, or restarted under its name
+	Leave              // it left after announcing that it drains
+	Failed             // it disappeared, or restarted under its name
 )
 
 func (k Kind) String() string { return [...]string{"join", "update", "leave", "failed"}[k] }
 
 type Member struct {
 	Name    string
-	Address string // host:port of gossip
+	Address string // host:port for gossip
 	Meta    Meta
 }
 
@@ -22,21 +22,20 @@ type Member struct {
 type Event struct {
 	Kind   Kind
 	Member Member
-	// Again marks the Join of a process, in the same incarnation, that had been
-	// reported as failed: it was frozen or cut off and may still act on what it
-	// knew then.
+	// Again marks the Join of an incarnation that was reported as failed before. It was frozen or
+	// partitioned, and may still act on outdated knowledge.
 	Again bool
 }
 
-// seen is the latest that memberlist said about a name.
+// seen is memberlist's latest report about a name.
 type seen struct {
 	member Member
 	alive  bool
 }
 
-// view is what has been reported so far, and decides what to report next.
-// Observations may have been merged on their way here; the events are always a
-// story that makes sense: Join, Updates, then Leave or Failed, and so on.
+// view holds what has been reported so far and decides what to report next. Observations may have
+// been merged on the way. The events are always consistent: Join, Updates, then Leave or Failed,
+// and so on.
 type view struct {
 	alive map[string]Member
 	lost  map[string]uint64 // incarnation last reported as failed
@@ -44,7 +43,7 @@ type view struct {
 
 const maxLost = 4096
 
-// observe returns the events that take the reported state to o.
+// observe returns the events that change the reported state to o.
 func (v *view) observe(o seen) []Event {
 	if v.alive == nil {
 		v.alive, v.lost = map[string]Member{}, map[string]uint64{}
@@ -55,8 +54,8 @@ func (v *view) observe(o seen) []Event {
 	case !o.alive && !known:
 		return nil
 	case !o.alive:
-		// memberlist reports the same state for a leave and a failure, so what
-		// the member said last decides.
+		// memberlist reports leaves and failures alike, so the member's last announced state
+		// decides.
 		return []Event{v.remove(old, o.member.Meta.Incarnation == old.Meta.Incarnation && o.member.Meta.State == Draining)}
 	case !known:
 		return []Event{v.add(o.member)}

@@ -36,8 +36,8 @@ func TestViewTellsAStory(t *testing.T) {
 	}
 }
 
-// Whatever is observed, each name alternates between Join and Leave or Failed,
-// and the end agrees with the last observation.
+// For any observations, each name alternates between Join and Leave or Failed, and the final state
+// matches the last observation.
 func TestViewAlternates(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var v view
@@ -78,7 +78,7 @@ func TestMetaRoundTrip(t *testing.T) {
 		if got, err := DecodeMeta(append(b, "from a newer build"...)); err != nil || got != m {
 			t.Fatalf("%+v, %v, want %+v", got, err, m)
 		}
-		first := m // as builds wrote it that said nothing of their arithmetic
+		first := m // as encoded by builds without the arithmetic field
 		first.Arithmetic, first.WireMin, first.WireMax, first.Leads = "", 0, 0, false
 		if got, err := DecodeMeta(b[:len(b)-5-1-len(m.Arithmetic)]); err != nil || got != first {
 			t.Fatalf("%+v, %v, want %+v", got, err, first)
@@ -113,7 +113,7 @@ func FuzzDecodeMeta(f *testing.F) {
 		}
 		again, err := m.Encode()
 		if errors.Is(err, ErrMetaTooLarge) && len(data) > MetaLimit-7 {
-			return // what the first builds did not write takes seven bytes
+			return // the fields that the first builds lack have seven bytes
 		}
 		if err != nil {
 			t.Fatal(err)

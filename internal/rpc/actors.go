@@ -10,13 +10,12 @@ import (
 	"github.com/shoal-llm/shoal/internal/proto"
 )
 
-// replies is the name that answers are sent to; no actor has it.
+// replies is the actor name that replies are addressed to. No actor has it.
 const replies = "rpc.replies"
 
-// box is the door of one actor's mailbox. Proto.Actor's bounded mailbox makes
-// the sender spin when it is full, which would let one slow actor stall a
-// peer's whole connection; here the mailbox takes what comes and the door
-// refuses, so that the caller learns it.
+// box bounds one actor's mailbox. Proto.Actor's own bounded mailbox makes the sender spin when it
+// is full, so one slow actor could stall a peer's whole connection. Here the mailbox is unbounded,
+// and messages beyond the limit are refused with an error to the caller.
 type box struct {
 	pid     *actor.PID
 	waiting atomic.Int64
@@ -31,9 +30,8 @@ func (b *box) reserve() bool {
 	return false
 }
 
-// Spawn starts an actor that peers reach under name. It receives
-// *proto.Envelope messages (see Mux) besides Proto.Actor's own. Mailboxes are
-// bounded by Config.MailboxLimit. Supervision is as props say.
+// Spawn starts an actor that peers reach under name. It receives *proto.Envelope messages (see Mux)
+// besides Proto.Actor's own. Config.MailboxLimit bounds its mailbox. props decide the supervision.
 func (s *System) Spawn(name string, props *actor.Props) (*actor.PID, error) {
 	if name == "" || name == replies || len(name) > maxName {
 		return nil, fmt.Errorf("rpc: actor name %q: it must have 1 to %d bytes and not be %q", name, maxName, replies)
@@ -50,7 +48,7 @@ func (s *System) Spawn(name string, props *actor.Props) (*actor.PID, error) {
 	b.pid = actor.NewPID(s.address, name)
 	pid, err := s.actors.Root.SpawnNamed(props.Clone(
 		actor.WithMailbox(actor.Unbounded()),
-		actor.WithReceiverMiddleware(s.door(name, b)),
+		actor.WithReceiverMiddleware(s.release(name, b)),
 	), name)
 	if err != nil {
 		s.boxes.CompareAndDelete(name, b)
@@ -59,9 +57,9 @@ func (s *System) Spawn(name string, props *actor.Props) (*actor.PID, error) {
 	return pid, nil
 }
 
-// door counts envelopes out of the mailbox, before the actor sees them (a
-// panic would skip anything after), and closes when the actor stops.
-func (s *System) door(name string, b *box) actor.ReceiverMiddleware {
+// release is the middleware that uncounts each envelope before the actor handles it, since a panic
+// would skip any code after. It also removes the box when the actor stops.
+func (s *System) release(name string, b *box) actor.ReceiverMiddleware {
 	return func(next actor.ReceiverFunc) actor.ReceiverFunc {
 		return func(c actor.ReceiverContext, m *actor.MessageEnvelope) {
 			switch m.Message.(type) {
@@ -75,9 +73,9 @@ func (s *System) door(name string, b *box) actor.ReceiverMiddleware {
 	}
 }
 
-// deliver hands an envelope that has passed checkEnvelope to a local actor. A
-// refused request is answered, so that the caller need not wait for its
-// deadline; a refused one-way message is dropped and counted.
+// deliver passes an envelope that checkEnvelope has accepted to a local actor. A refused request
+// gets an error reply, so that its caller does not wait for the deadline. A refused one-way message
+// is dropped and counted.
 func (s *System) deliver(name string, e *proto.Envelope, sender *actor.PID) {
 	if name == replies {
 		if !s.calls.complete(s.cfg.Incarnation, e) {
@@ -87,7 +85,7 @@ func (s *System) deliver(name string, e *proto.Envelope, sender *actor.PID) {
 	}
 	if err := s.post(name, e, sender); err != nil {
 		s.drops.refused.Add(1)
-		_ = s.answer(sender, e, nil, err) // the caller's deadline is left to it
+		_ = s.answer(sender, e, nil, err) // on failure, the caller's deadline applies
 	}
 }
 
@@ -101,13 +99,13 @@ func (s *System) post(name string, e *proto.Envelope, sender *actor.PID) error {
 	}
 	b := v.(*box)
 	if !b.reserve() {
-		return fmt.Errorf("%w: %d messages wait for %s at %s", ErrBusy, b.limit, name, s.cfg.ID)
+		return fmt.Errorf("%w: %d messages are queued for %s at %s", ErrBusy, b.limit, name, s.cfg.ID)
 	}
 	s.actors.Root.Send(b.pid, &actor.MessageEnvelope{Message: e, Sender: sender})
 	return nil
 }
 
-// stopActors stops what Spawn started, within a bounded time.
+// stopActors stops the spawned actors, within a bounded time.
 func (s *System) stopActors() {
 	var futures []*actor.Future
 	s.boxes.Range(func(_, v any) bool {
@@ -117,22 +115,21 @@ func (s *System) stopActors() {
 	deadline := time.Now().Add(3 * time.Second)
 	for _, f := range futures {
 		if time.Now().After(deadline) {
-			return // an actor that blocks in a handler; its goroutine is its own
+			return // an actor blocks in a handler and keeps its goroutine
 		}
-		_ = f.Wait() // a timeout shows at the deadline above
+		_ = f.Wait() // the deadline above covers a timeout
 	}
 }
 
-// drops counts messages that went nowhere.
+// drops counts discarded messages and connections.
 type drops struct{ refused, late, hostile, handshakes atomic.Uint64 }
 
-// Stats counts what was dropped since Start.
+// Stats counts what was discarded since Start.
 type Stats struct {
-	Refused uint64 // messages for absent or full actors, or for another incarnation
-	Late    uint64 // replies that no call waited for
-	Hostile uint64 // messages that no honest peer sends
-	// Handshakes counts connections that were refused: no TLS, another key, a
-	// role that is not allowed.
+	Refused uint64 // for missing or busy actors, or for another incarnation
+	Late    uint64 // replies without a waiting call
+	Hostile uint64 // messages that a correct peer never sends
+	// Handshakes counts refused connections: no TLS, another key, or a role that is not allowed.
 	Handshakes uint64
 }
 

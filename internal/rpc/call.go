@@ -21,11 +21,10 @@ type options struct {
 
 type Option func(*options)
 
-// Idempotent says that the receiver may act on this request more than once to
-// the same effect. The call is then repeated, with the same request number and
-// growing pauses, until the context ends: when the peer cannot be reached or is
-// lost, when its queue is full, and when an attempt had no reply within
-// attempt (0: 2 s).
+// Idempotent declares that the receiver may process this request more than once with the same
+// effect. The call is then retried, with the same request number and growing pauses, until the
+// context ends. It retries if the peer is unreachable or lost, if its queue is full, and if an
+// attempt gets no reply within attempt (0: 2 s).
 func Idempotent(attempt time.Duration) Option {
 	return func(o *options) {
 		o.idempotent = true
@@ -34,13 +33,13 @@ func Idempotent(attempt time.Duration) Option {
 	}
 }
 
-// Call sends payload to an actor, waits for the answer and decodes it into
-// reply (nil: the answer's payload is ignored). It ends with the context, or
-// after Config.CallTimeout if that has no deadline.
+// Call sends payload to an actor, waits for the reply and decodes it into reply
+// (nil: the reply's payload is ignored). It ends with the context, or after
+// Config.CallTimeout if the context has no deadline.
 //
 // Errors: ErrUnreachable (nothing was sent), ErrPeerLost and ErrTimeout (the
 // peer may have acted), ErrBusy, ErrVersion, ErrTooLarge, ErrClosed, or a
-// *RemoteError with what the handler said.
+// *RemoteError with the error of the handler.
 func (s *System) Call(ctx context.Context, to *actor.PID, kind uint32, payload, reply pb.Message, opts ...Option) error {
 	var o options
 	for _, f := range opts {
@@ -60,7 +59,7 @@ func (s *System) Call(ctx context.Context, to *actor.PID, kind uint32, payload, 
 		return err
 	}
 	request := s.requests.Add(1)
-	if request == 0 { // means "no reply wanted"
+	if request == 0 { // 0 means that no reply is wanted
 		request = s.requests.Add(1)
 	}
 	pause := 5 * time.Millisecond
@@ -89,7 +88,7 @@ func (s *System) attempt(ctx context.Context, to *actor.PID, m *message, request
 		ctx, cancel = context.WithTimeout(ctx, o.attempt)
 		defer cancel()
 	}
-	l, err := s.meet(ctx, to.Address)
+	l, err := s.connectTo(ctx, to.Address)
 	if err != nil {
 		return nil, err
 	}
@@ -98,7 +97,7 @@ func (s *System) attempt(ctx context.Context, to *actor.PID, m *message, request
 	}
 	w := s.calls.add(request, l.peer)
 	defer s.calls.remove(request)
-	// The peer may have been lost between meet and add, unseen by both.
+	// The peer may have been lost between connectTo and add, unseen by both.
 	if to.Address != s.address && s.peers.get(to.Address) != l {
 		return nil, fmt.Errorf("%w: the connection to %s broke before the message was sent", ErrUnreachable, to.Address)
 	}
@@ -124,14 +123,14 @@ func (s *System) attempt(ctx context.Context, to *actor.PID, m *message, request
 	}
 }
 
-// Send sends payload and waits for nothing but the first handshake with that
-// address. nil means that the message was queued, not that it arrived.
+// Send sends payload without a reply. It waits only for the first handshake with that address. A
+// nil error means that the message was queued, not that it arrived.
 func (s *System) Send(ctx context.Context, to *actor.PID, kind uint32, payload pb.Message) error {
 	m, err := encode(kind, payload)
 	if err != nil {
 		return err
 	}
-	l, err := s.meet(ctx, to.Address)
+	l, err := s.connectTo(ctx, to.Address)
 	if err != nil {
 		return err
 	}
@@ -141,19 +140,19 @@ func (s *System) Send(ctx context.Context, to *actor.PID, kind uint32, payload p
 	return s.transmit(to, s.envelope(l.peer.Version, kind, 0, m.body, l.peer.Incarnation))
 }
 
-// meet returns the acquaintance with an address, with a handshake the first time.
-func (s *System) meet(ctx context.Context, address string) (*link, error) {
+// connectTo returns the link to an address. The first call performs the handshake.
+func (s *System) connectTo(ctx context.Context, address string) (*link, error) {
 	if address == s.address {
 		return &link{peer: s.self()}, nil
 	}
-	l, err := s.peers.meet(ctx, address, s.Hello)
+	l, err := s.peers.connect(ctx, address, s.Hello)
 	switch {
 	case err == nil:
 		return l, nil
 	case s.ctx.Err() != nil:
 		return nil, ErrClosed
 	case expired(err) && !errors.Is(err, ErrUnreachable):
-		return nil, fmt.Errorf("%w: %s did not greet in time: %w", ErrUnreachable, address, err)
+		return nil, fmt.Errorf("%w: %s did not complete the handshake in time: %w", ErrUnreachable, address, err)
 	}
 	return nil, err
 }
@@ -162,7 +161,7 @@ func (s *System) self() Peer {
 	return Peer{Address: s.address, ID: s.cfg.ID, Role: s.cfg.Role, Incarnation: s.cfg.Incarnation, Version: Version, Build: s.cfg.Build}
 }
 
-// envelope carries a payload in a version that the receiver reads.
+// envelope wraps a payload in a wire version that the receiver reads.
 func (s *System) envelope(version, kind uint32, request uint64, body []byte, to uint64) *proto.Envelope {
 	return &proto.Envelope{
 		Version: version, Kind: kind, Request: request,
@@ -170,14 +169,14 @@ func (s *System) envelope(version, kind uint32, request uint64, body []byte, to 
 	}
 }
 
-// transmit puts an envelope on its way. It is not touched afterwards.
+// transmit sends an envelope, which the caller must not change afterwards.
 func (s *System) transmit(to *actor.PID, e *proto.Envelope) error {
 	sender := actor.NewPID(s.address, replies)
 	if to.Address == s.address {
 		if s.ctx.Err() != nil {
 			return ErrClosed
 		}
-		s.deliver(to.Id, e, sender) // may answer, hence not under the gate
+		s.deliver(to.Id, e, sender) // may send a reply, so it must not run under the gate
 		return nil
 	}
 	s.gate.RLock()
@@ -187,19 +186,19 @@ func (s *System) transmit(to *actor.PID, e *proto.Envelope) error {
 	}
 	o, _ := s.outboxes.LoadOrStore(to.Address, &outbox{})
 	if !o.(*outbox).reserve(int64(pb.Size(e)), s.cfg.QueueMessages, s.cfg.QueueBytes) {
-		return fmt.Errorf("%w: too much waits for %s already", ErrBusy, to.Address)
+		return fmt.Errorf("%w: the send queue to %s is full", ErrBusy, to.Address)
 	}
 	s.actors.Root.RequestWithCustomSender(to, e, sender)
 	return nil
 }
 
-// answer replies to a request; to a one-way message it does nothing.
+// answer replies to a request. For a one-way message it does nothing.
 func (s *System) answer(to *actor.PID, request *proto.Envelope, payload []byte, failure error) error {
 	if request.Request == 0 || to == nil {
 		return nil
 	}
-	// A request is answered in its own version. One that no build of this age reads is refused
-	// in the nearest that this build writes.
+	// Reply in the version of the request. If this build cannot write that version, use the nearest
+	// one.
 	version := min(max(request.Version, MinVersion), Version)
 	e := s.envelope(version, request.Kind, request.Request, payload, request.Incarnation)
 	if failure != nil {
@@ -212,7 +211,7 @@ func (s *System) answer(to *actor.PID, request *proto.Envelope, payload []byte, 
 type message struct {
 	kind  uint32
 	body  []byte
-	needs uint32 // wire version of its newest field; 0: any
+	needs uint32 // wire version that introduced its newest field; 0: any
 	field protoreflect.FullName
 }
 
@@ -232,10 +231,10 @@ func encode(kind uint32, m pb.Message) (*message, error) {
 	return e, nil
 }
 
-// fits refuses to send an older peer what it would drop without a word.
+// fits returns an error if an older peer would silently drop a field of the message.
 func (m *message) fits(p *Peer) error {
 	if m.needs > p.Version {
-		return fmt.Errorf("%w: %s (build %.96s) speaks version %d, and %s came with version %d", ErrVersion, p.ID, p.Build, p.Version, m.field, m.needs)
+		return fmt.Errorf("%w: %s (build %.96s) has wire version %d, but %s needs version %d", ErrVersion, p.ID, p.Build, p.Version, m.field, m.needs)
 	}
 	return nil
 }

@@ -28,7 +28,7 @@ func TestCall(t *testing.T) {
 	}
 	slices.Sort(times)
 	t.Logf("call: median %v, p99 %v", times[150], times[297])
-	if times[0] > 40*time.Millisecond { // on a busy machine only the quickest says what a call costs
+	if times[0] > 40*time.Millisecond { // on a loaded machine only the fastest call shows the real cost
 		t.Errorf("no call took less than %v: each waits for a timer", times[0])
 	}
 
@@ -60,7 +60,7 @@ func TestCall(t *testing.T) {
 	}
 }
 
-// A peer that reads nothing fills its outbox and no more.
+// A peer that does not read fills its outbox up to the bound.
 func TestFrozenPeerIsBounded(t *testing.T) {
 	if !isolate(t) {
 		return

@@ -8,8 +8,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/proto"
 )
 
-// checkEnvelope refuses what no honest peer sends. sender is the node id of
-// the certificate that the connection came with, "" without TLS.
+// checkEnvelope rejects envelopes that no correct peer sends. sender is the node id of the
+// connection's certificate, "" without TLS.
 func checkEnvelope(e *proto.Envelope, sender string) error {
 	switch {
 	case e.Version < MinVersion || e.Version > Version:
@@ -19,11 +19,11 @@ func checkEnvelope(e *proto.Envelope, sender string) error {
 	case len(e.Payload) > MaxPayload:
 		return tooLarge(len(e.Payload))
 	case len(e.Error) > maxErrText:
-		return fmt.Errorf("%w: error text of %d bytes, at most %d", ErrTooLarge, len(e.Error), maxErrText)
+		return fmt.Errorf("%w: error text of %d bytes exceeds the limit of %d", ErrTooLarge, len(e.Error), maxErrText)
 	case !idPattern.MatchString(e.From):
-		return fmt.Errorf("%w: the sender names no node id", ErrIdentity)
+		return fmt.Errorf("%w: the sender's node id is missing", ErrIdentity)
 	case sender != "" && e.From != sender:
-		return fmt.Errorf("%w: it claims to be %s and its certificate says %s", ErrIdentity, e.From, sender)
+		return fmt.Errorf("%w: it claims to be %s but its certificate is for %s", ErrIdentity, e.From, sender)
 	}
 	return nil
 }
@@ -41,11 +41,11 @@ func versionError(low, high uint32, build string) error {
 }
 
 func tooLarge(n int) error {
-	return fmt.Errorf("%w: %d bytes, at most %d; bulk data belongs on the collective transport", ErrTooLarge, n, MaxPayload)
+	return fmt.Errorf("%w: %d bytes exceed the limit of %d; send bulk data over the collective transport", ErrTooLarge, n, MaxPayload)
 }
 
-// errText makes an error fit to travel: valid UTF-8 (protobuf refuses other
-// strings, and the sending side would drop the message) and bounded.
+// errText makes an error text fit for sending: bounded, and valid UTF-8. protobuf refuses other
+// strings, and the sender would drop the message.
 func errText(err error) string {
 	text := strings.ToValidUTF8(err.Error(), "?")
 	if text == "" {

@@ -16,9 +16,9 @@ import (
 	"github.com/shoal-llm/shoal/internal/security"
 )
 
-// Limits of the wire, the same in every process.
+// Limits of the wire format, equal in every process.
 const (
-	// MaxPayload is the limit of one payload in bytes, checked by both sides.
+	// MaxPayload is the maximum size of one payload in bytes, checked by both sides.
 	MaxPayload = 1_000_000
 	// FirstKind is the first kind that applications may use.
 	FirstKind = 16
@@ -27,57 +27,55 @@ const (
 	maxErrText  = 4096
 	maxName     = 256
 	maxAddress  = 256
-	writerBatch = 64       // messages in one gRPC message: 64 * MaxPayload stays under maxMessage
-	maxMessage  = 64 << 20 // gRPC message
+	writerBatch = 64       // messages per gRPC message: 64 * MaxPayload is below maxMessage
+	maxMessage  = 64 << 20 // maximum bytes of a gRPC message
 )
 
-// Config says who this process is and where it listens.
+// Config has the identity, the addresses and the limits of a System.
 type Config struct {
 	// ID is the node id: 1 to 64 letters, digits, '.', '_', '-'. With TLS it
 	// must be the id in the certificate.
 	ID string
-	// Role is told to peers in the handshake.
+	// Role is sent to peers in the handshake.
 	Role string
-	// Incarnation tells this run of the process from others under the same ID or
-	// address. Default: a NewIncarnation.
+	// Incarnation distinguishes this run of the process from others with the same ID or address.
+	// Default: a NewIncarnation.
 	Incarnation uint64
-	// Build is told to peers, for people to read.
+	// Build is sent to peers, for display.
 	Build string
-	// Bind is host:port to listen on; port 0 takes a free one. Without TLS it
-	// must be a loopback address.
+	// Bind is the host:port to listen on; port 0 chooses a free one. Without TLS it must be a
+	// loopback address.
 	Bind string
-	// Advertise is the host:port that peers dial. Default: Bind with the real
-	// port, which only works when Bind names one interface. Port 0 or none
-	// means Bind's.
+	// Advertise is the host:port that peers dial. Default: Bind with the actual port, which
+	// requires that Bind names one interface. Port 0 or no port means that of Bind.
 	Advertise string
 	// ServerTLS and ClientTLS are both set (see security.Key.TLS) or both nil.
 	ServerTLS, ClientTLS *tls.Config
-	// Logger takes what this package and Proto.Actor have to say. Default: slog.Default.
+	// Logger receives the log of this package and of Proto.Actor. Default: slog.Default.
 	Logger *slog.Logger
-	// CallTimeout bounds a Call whose context has no deadline. Default 10 s.
+	// CallTimeout is the deadline of a Call whose context has none. Default 10 s.
 	CallTimeout time.Duration
-	// ConnectTimeout bounds one attempt to connect and greet. Default 2 s.
+	// ConnectTimeout is the deadline of one attempt to connect and shake hands. Default 2 s.
 	ConnectTimeout time.Duration
-	// ProbeTimeout bounds the ping-back that decides whether a peer whose
-	// connection broke is dead. A dead process on a live machine refuses at
-	// once; this is for dead machines and frozen processes. Default 500 ms.
+	// ProbeTimeout is the deadline of the ping that decides whether a peer with a broken connection
+	// is dead. A dead process on a running machine refuses immediately, so the timeout is for dead
+	// machines and frozen processes. Default 500 ms.
 	ProbeTimeout time.Duration
-	// MailboxLimit is how many envelopes may wait in one actor's mailbox before
-	// further ones are refused with ErrBusy. Default 4096.
+	// MailboxLimit is the maximum number of envelopes in one actor's mailbox. Further ones are
+	// refused with ErrBusy. Default 4096.
 	MailboxLimit int
-	// QueueBytes and QueueMessages bound what may wait for one peer's
-	// connection before Send and Call fail with ErrBusy. Defaults 32 MB, 8192.
+	// QueueBytes and QueueMessages limit the queue of one peer's connection. Beyond them Send and
+	// Call fail with ErrBusy. Defaults 32 MB and 8192.
 	QueueBytes, QueueMessages int64
 }
 
 var idPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
 
-// NewIncarnation draws the number of a process, never 0. It tells processes
-// apart and nothing else: no clock orders the lives of a name, since a clock may
-// be set back between two of them.
+// NewIncarnation returns a random number that identifies one run of a process, never 0.
+// Incarnations have no order: they contain no clock, which might be set back between two runs.
 func NewIncarnation() (n uint64) {
 	var b [8]byte
-	for uint32(n) == 0 { // collectives compare the low half
+	for uint32(n) == 0 { // collectives compare the low 32 bits
 		_, _ = rand.Read(b[:]) // never fails
 		n = binary.NativeEndian.Uint64(b[:])
 	}
@@ -104,10 +102,10 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("rpc: node id %q must be 1 to %d letters, digits, '.', '_' or '-', beginning with a letter or digit", c.ID, maxID)
 	}
 	if len(c.Role) > maxID {
-		return fmt.Errorf("rpc: role of %d bytes, at most %d", len(c.Role), maxID)
+		return fmt.Errorf("rpc: role of %d bytes exceeds the limit of %d", len(c.Role), maxID)
 	}
 	if (c.ServerTLS == nil) != (c.ClientTLS == nil) {
-		return errors.New("rpc: TLS for one direction only; set ServerTLS and ClientTLS, or neither")
+		return errors.New("rpc: TLS is set for one direction only; set both ServerTLS and ClientTLS, or neither")
 	}
 	if c.CallTimeout < 0 || c.ConnectTimeout < 0 || c.ProbeTimeout < 0 || c.MailboxLimit < 0 || c.QueueBytes < 0 || c.QueueMessages < 0 {
 		return errors.New("rpc: limits and timeouts must not be negative")
@@ -119,12 +117,12 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("rpc: %w", err)
 	}
 	if len(c.Advertise) > maxAddress {
-		return fmt.Errorf("rpc: advertised address of %d bytes, at most %d", len(c.Advertise), maxAddress)
+		return fmt.Errorf("rpc: advertised address of %d bytes exceeds the limit of %d", len(c.Advertise), maxAddress)
 	}
 	return nil
 }
 
-// advertised is the address peers dial, given the port that Bind came to have.
+// advertised returns the address that peers dial, given the port that Bind got.
 func (c *Config) advertised(port int) (string, error) {
 	host, _, err := security.HostPort(c.Bind)
 	if err != nil {
@@ -141,7 +139,7 @@ func (c *Config) advertised(port int) (string, error) {
 		return net.JoinHostPort(h, strconv.Itoa(port)), nil
 	}
 	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
-		return "", fmt.Errorf("rpc: %s listens on every interface, and peers need to be told one address: bind to the one of this machine that they reach (or set Advertise)", c.Bind)
+		return "", fmt.Errorf("rpc: %s listens on every interface, but peers need one address: bind to an address of this machine that they can reach (or set Advertise)", c.Bind)
 	}
 	return net.JoinHostPort(host, strconv.Itoa(port)), nil
 }

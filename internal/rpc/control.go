@@ -14,8 +14,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/security"
 )
 
-// The control service answers on the same port and with the same certificates
-// as Proto.Actor, but shares no state with its endpoints.
+// The control service uses the same port and certificates as Proto.Actor, but shares no state with
+// its endpoints.
 const (
 	helloMethod = "/shoal.Control/Hello"
 	watchMethod = "/shoal.Control/Watch"
@@ -23,11 +23,11 @@ const (
 	kindHello = 1
 )
 
-// Hello greets the process at address over a connection of its own and tells
-// who it is. Call and Send do so by themselves before the first message.
+// Hello performs a handshake with the process at address over a separate connection
+// and returns its identity. Call and Send do so before their first message.
 //
-// Errors: ErrUnreachable, ErrVersion, ErrIdentity, or those of package
-// security (another key, no key, a role that is not allowed).
+// Errors: ErrUnreachable, ErrVersion, ErrIdentity, or those of package security
+// (another key, no key, a role that is not allowed).
 func (s *System) Hello(ctx context.Context, address string) (Peer, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.ConnectTimeout)
 	defer cancel()
@@ -37,7 +37,7 @@ func (s *System) Hello(ctx context.Context, address string) (Peer, error) {
 		return Peer{}, err
 	}
 	defer cc.Close()
-	return s.greet(ctx, cc, address)
+	return s.handshake(ctx, cc, address)
 }
 
 func (s *System) connect(address string) (*grpc.ClientConn, error) {
@@ -54,7 +54,7 @@ func (s *System) connect(address string) (*grpc.ClientConn, error) {
 	return cc, nil
 }
 
-func (s *System) greet(ctx context.Context, cc *grpc.ClientConn, address string) (Peer, error) {
+func (s *System) handshake(ctx context.Context, cc *grpc.ClientConn, address string) (Peer, error) {
 	var answer proto.Envelope
 	var from peer.Peer
 	if err := cc.Invoke(ctx, helloMethod, s.hello(), &answer, grpc.Peer(&from)); err != nil {
@@ -64,7 +64,7 @@ func (s *System) greet(ctx context.Context, cc *grpc.ClientConn, address string)
 	if err != nil {
 		return Peer{}, err
 	}
-	p, err := meetHello(&answer, id)
+	p, err := checkHello(&answer, id)
 	p.Address = address
 	return p, err
 }
@@ -75,15 +75,15 @@ func (s *System) hello() *proto.Envelope {
 		Incarnation: s.cfg.Incarnation, Build: s.cfg.Build,
 	})
 	e := s.envelope(Version, kindHello, 1, body, 0)
-	if err != nil { // a role or build that is not UTF-8
+	if err != nil { // role or build is not valid UTF-8
 		e.Error = errText(err)
 	}
 	return e
 }
 
-// meetHello judges a hello from either side. The envelope's own version is not
-// looked at: what it says must be readable between any two builds.
-func meetHello(e *proto.Envelope, certificate string) (Peer, error) {
+// checkHello validates a hello from either side. It ignores the version of the envelope, because
+// the hello must be readable between any two builds.
+func checkHello(e *proto.Envelope, certificate string) (Peer, error) {
 	if e.Error != "" {
 		return Peer{}, &RemoteError{Peer: e.From, Text: e.Error}
 	}
@@ -104,12 +104,12 @@ func meetHello(e *proto.Envelope, certificate string) (Peer, error) {
 		return Peer{}, fmt.Errorf("%w: hello without a usable node id", ErrIdentity)
 	}
 	if certificate != "" && certificate != h.Id {
-		return Peer{}, fmt.Errorf("%w: it claims to be %s and its certificate says %s", ErrIdentity, h.Id, certificate)
+		return Peer{}, fmt.Errorf("%w: it claims to be %s but its certificate is for %s", ErrIdentity, h.Id, certificate)
 	}
 	return Peer{ID: h.Id, Role: h.Role, Incarnation: h.Incarnation, Version: min(h.MaxVersion, Version), Build: h.Build}, nil
 }
 
-// serveControl serves Hello and Watch and refuses methods unknown to us.
+// serveControl serves Hello and Watch and refuses other methods.
 func (s *System) serveControl(_ any, stream grpc.ServerStream) error {
 	method, _ := grpc.MethodFromServerStream(stream)
 	if method != helloMethod && method != watchMethod {
@@ -124,13 +124,13 @@ func (s *System) serveControl(_ any, stream grpc.ServerStream) error {
 		return status.Error(codes.Unauthenticated, err.Error())
 	}
 	answer := s.hello()
-	if _, err := meetHello(&e, id); err != nil {
+	if _, err := checkHello(&e, id); err != nil {
 		answer.Payload, answer.Error = nil, errText(err)
 	}
 	if err := stream.SendMsg(answer); err != nil || answer.Error != "" || method == helloMethod {
 		return err
 	}
-	// A watch is nothing but a stream that stays open while we live.
+	// A watch is a stream that stays open while this process runs.
 	select {
 	case <-stream.Context().Done():
 		return nil

@@ -14,7 +14,7 @@ import (
 	"github.com/asynkron/protoactor-go/remote"
 )
 
-// downs spawns a local actor that collects PeerDown.
+// downs spawns a local actor that collects PeerDown messages.
 func downs(t *testing.T, s *System) (*actor.PID, <-chan *PeerDown) {
 	t.Helper()
 	ch := make(chan *PeerDown, 16)
@@ -35,7 +35,7 @@ func watching(t *testing.T, s *System, address string) <-chan *PeerDown {
 	defer s.watches.mu.Unlock()
 	for w := range s.watches.by[address] {
 		select {
-		case <-w.met:
+		case <-w.answered:
 		case <-time.After(patience):
 			t.Fatal("the watch has not met its peer")
 		}
@@ -71,7 +71,7 @@ func TestKillIsNoticed(t *testing.T) {
 		_, err := say(s, ctx, p.address, kindSilent, "")
 		failed <- err
 	}()
-	for { // hello and the one that gets no answer
+	for { // the hello, and the call without a reply
 		if n, err := say(s, ctx, p.address, kindCount, ""); err != nil {
 			t.Fatal(err)
 		} else if n == "2" {
@@ -106,7 +106,7 @@ func TestRestartOnTheSamePort(t *testing.T) {
 	ch := watching(t, s, p.address)
 	p.kill()
 	expect(t, ch)
-	// Calls made while nobody listens are answered by the successor.
+	// The successor answers calls made while no process listens.
 	answered := make(chan error, 1)
 	ctx := deadline(t, patience)
 	go func() {
@@ -126,7 +126,7 @@ func TestRestartOnTheSamePort(t *testing.T) {
 	mustSay(t, s, next.address, "new calls")
 }
 
-// A watch that learns of the loss only after the successor listens says so.
+// A watch that detects the loss only after the successor listens reports it.
 func TestRestartIsReported(t *testing.T) {
 	if !isolate(t) {
 		return
@@ -159,8 +159,8 @@ func TestFalseAlarm(t *testing.T) {
 	})
 	for range 5 {
 		s.PeerGone(p.address)
-		// Proto.Actor's old stream used to end the new endpoint here, and with
-		// it the first request.
+		// Proto.Actor's old stream used to end the new endpoint here, and the first request with
+		// it.
 		mustSay(t, s, p.address, "still here")
 	}
 	for begun := time.Now(); ended.Load() < 5 && time.Since(begun) < patience; {
@@ -193,7 +193,7 @@ func TestFrozenPeer(t *testing.T) {
 	mustSay(t, s, p.address, "hello")
 	ch := watching(t, s, p.address)
 	p.freeze(t)
-	s.PeerGone(p.address) // as gossip would say
+	s.PeerGone(p.address) // like gossip
 	expect(t, ch)
 	p.cmd.Process.Signal(syscall.SIGCONT)
 	got, err := say(s, deadline(t, patience), p.address, kindEcho, "thawed", Idempotent(0))
@@ -214,8 +214,8 @@ func TestNeverThere(t *testing.T) {
 	expect(t, ch)
 }
 
-// A process that died between what it said and the watch on it is reported as
-// itself, and its successor at that address is left alone.
+// A process dies between the handshake and the start of the watch. The watch reports that process,
+// and its successor at the address is not affected.
 func TestWatchOfThePredecessor(t *testing.T) {
 	if !isolate(t) {
 		return
@@ -231,7 +231,7 @@ func TestWatchOfThePredecessor(t *testing.T) {
 	}
 }
 
-// Both sides call each other and one is closed in the middle of it.
+// Two systems call each other while one of them closes.
 func TestCloseUnderLoad(t *testing.T) {
 	if !isolate(t) {
 		return

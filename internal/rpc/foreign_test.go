@@ -10,8 +10,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/proto"
 )
 
-// TestUnknownFieldIsRefused: a handler never sees a message that its build does not fully know,
-// and the sender learns which field it was.
+// TestUnknownFieldIsRefused: a handler never receives a message with unknown fields, and the error
+// names the field.
 func TestUnknownFieldIsRefused(t *testing.T) {
 	if !isolate(t) {
 		return
@@ -28,7 +28,7 @@ func TestUnknownFieldIsRefused(t *testing.T) {
 	}
 	mustSay(t, s, p.address, "a message that it knows")
 
-	// The same of an answer.
+	// The same for a reply.
 	body, err := encode(kindEcho, m)
 	if err != nil {
 		t.Fatal(err)
@@ -36,8 +36,8 @@ func TestUnknownFieldIsRefused(t *testing.T) {
 	wantErr(t, decodeReply(&proto.Envelope{Payload: body.body, From: "far", Version: Version}, reply), ErrNotUnderstood)
 }
 
-// TestOlderPeer: a peer of the oldest version gets envelopes in that version, answers in it, and
-// is sent no field that came later.
+// TestOlderPeer: a peer with the oldest version receives envelopes in that version, replies in it,
+// and never receives a field that was added later.
 func TestOlderPeer(t *testing.T) {
 	if !isolate(t) {
 		return
@@ -52,7 +52,7 @@ func TestOlderPeer(t *testing.T) {
 	s.peers.mu.Unlock()
 	err := s.Call(deadline(t, patience), s.PID(p.address, "echo"), kindEcho, &proto.StepRequest{Passes: 2}, nil)
 	wantErr(t, err, ErrVersion)
-	if !Foreign(err) || !strings.Contains(err.Error(), "shoal.StepRequest.passes came with version 6") {
+	if !Foreign(err) || !strings.Contains(err.Error(), "shoal.StepRequest.passes needs version 6") {
 		t.Errorf("error %q", err)
 	}
 	wantErr(t, s.Send(deadline(t, patience), s.PID(p.address, "echo"), kindEcho, &proto.StepRequest{Halvings: 1}), ErrVersion)

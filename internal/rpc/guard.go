@@ -18,19 +18,18 @@ import (
 
 const receiveMethod = "/remote.Remoting/Receive"
 
-// refuseUnary stands in front of Remoting.ListProcesses and
-// GetProcessDiagnostics, which panic: any client that can connect could end
-// the process with them.
+// refuseUnary blocks Remoting.ListProcesses and GetProcessDiagnostics. They panic, so any client
+// that can connect could crash the process.
 func refuseUnary(_ context.Context, _ any, info *grpc.UnaryServerInfo, _ grpc.UnaryHandler) (any, error) {
 	return nil, status.Errorf(codes.Unimplemented, "rpc: %s is not served here", info.FullMethod)
 }
 
-// incoming lets in the streams we serve and survives what happens in them.
+// incoming accepts the streams that this package serves, and recovers from panics in them.
 func (s *System) incoming(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			s.drops.hostile.Add(1)
-			s.log.Error("a stream handler panicked; the stream is ended", "method", info.FullMethod, "panic", p, "stack", string(debug.Stack()))
+			s.log.Error("a stream handler panicked; the stream was closed", "method", info.FullMethod, "panic", p, "stack", string(debug.Stack()))
 			err = status.Error(codes.Internal, "rpc: stream handler panicked")
 		}
 	}()
@@ -44,18 +43,17 @@ func (s *System) incoming(srv any, stream grpc.ServerStream, info *grpc.StreamSe
 	return next(srv, stream)
 }
 
-// guard reads a peer's stream before Proto.Actor does. It delivers our
-// envelopes itself and lets through only the connect request and well-formed
-// watches, because Proto.Actor trusts what it reads: indices into tables, type
-// names (an unknown one is a nil dereference), system messages (Stop ends any
-// actor), and addresses (a message for elsewhere is forwarded there).
+// guard reads a peer's stream before Proto.Actor does. It delivers our envelopes itself and passes
+// on only the connect request and well-formed watches. Proto.Actor trusts its input: table indices,
+// type names (an unknown one is a nil dereference), system messages (Stop ends any actor), and
+// addresses (messages for other addresses are forwarded).
 type guard struct {
 	grpc.ServerStream
 	s  *System
-	id string // of the peer's certificate
+	id string // node id of the peer's certificate
 }
 
-// RecvMsg returns once there is something for Proto.Actor to read.
+// RecvMsg returns when it has something for Proto.Actor to read.
 func (g *guard) RecvMsg(m any) error {
 	in, ok := m.(*remote.RemoteMessage)
 	if !ok {
@@ -74,8 +72,8 @@ func (g *guard) RecvMsg(m any) error {
 	}
 }
 
-// sift delivers the envelopes of a message and removes them and everything
-// unfit; it reports whether Proto.Actor should read the rest.
+// sift delivers the envelopes of a message and removes them and everything invalid. It reports
+// whether Proto.Actor must read the rest.
 func (s *System) sift(in *remote.RemoteMessage, id string) bool {
 	switch m := in.MessageType.(type) {
 	case *remote.RemoteMessage_ConnectRequest:
@@ -88,7 +86,7 @@ func (s *System) sift(in *remote.RemoteMessage, id string) bool {
 			pass, err := s.siftOne(b, e, id)
 			if err != nil {
 				if n := s.drops.hostile.Add(1); seldom(n) {
-					s.log.Warn("dropped a message that no peer of ours sends", "certificate", id, "error", err, "dropped_so_far", n)
+					s.log.Warn("dropped an invalid message from a peer", "certificate", id, "error", err, "dropped_so_far", n)
 				}
 			}
 			if pass {

@@ -17,7 +17,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/proto"
 )
 
-// stranger is a gRPC client that keeps to no rules.
+// stranger returns a gRPC client that may send anything.
 func stranger(t *testing.T, address string) *grpc.ClientConn {
 	t.Helper()
 	cc, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -51,8 +51,8 @@ func marshal(t testing.TB, m pb.Message) []byte {
 	return b
 }
 
-// hostileBatches are messages of which each once ended a process, ended an
-// actor, or went somewhere it should not.
+// hostileBatches has messages that once ended a process, ended an actor, or reached a wrong
+// destination.
 func hostileBatches(t testing.TB) map[string]*remote.RemoteMessage {
 	echo := []*actor.PID{{Address: "x", Id: "echo"}}
 	one := func(typ string, data []byte) *remote.RemoteMessage {
@@ -111,12 +111,12 @@ func TestHostileClient(t *testing.T) {
 		if err := st.Send(m); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
-		// The stream goes on: a good message after the bad one is served.
+		// The stream continues: a valid message after the bad one is served.
 		good := &proto.Envelope{Version: Version, Kind: kindEcho, From: "stranger"}
 		st.Send(batch([]string{envelopeType}, []*actor.PID{{Id: "echo"}}, nil, &remote.MessageEnvelope{MessageData: marshal(t, good)}))
 		st.CloseSend()
 		var err error
-		for err == nil { // a connect request is answered first
+		for err == nil { // the connect request is answered first
 			_, err = st.Recv()
 		}
 		if !errors.Is(err, io.EOF) {
@@ -167,7 +167,7 @@ func TestVersionHandshake(t *testing.T) {
 		}
 		return out.Error
 	}
-	if got := future(Version+1, Version+2); got != fmt.Sprintf("rpc: wire versions do not meet: the peer (build v9) speaks versions %d to %d, this process %d to %d; upgrade the older of the two", Version+1, Version+2, MinVersion, Version) {
+	if got := future(Version+1, Version+2); got != fmt.Sprintf("rpc: no common wire version: the peer (build v9) speaks versions %d to %d, this process %d to %d; upgrade the older of the two", Version+1, Version+2, MinVersion, Version) {
 		t.Errorf("error %q", got)
 	}
 	if got := future(Version, Version+6); got != "" {
@@ -178,12 +178,12 @@ func TestVersionHandshake(t *testing.T) {
 	}
 }
 
-// A server that speaks only a newer version refuses us in words.
+// A server that supports only newer versions refuses with a readable error.
 func TestNewerServer(t *testing.T) {
-	_, err := meetHello(&proto.Envelope{Version: Version + 3, Kind: kindHello, From: "new", Error: errText(versionError(Version+2, Version+3, ""))}, "")
+	_, err := checkHello(&proto.Envelope{Version: Version + 3, Kind: kindHello, From: "new", Error: errText(versionError(Version+2, Version+3, ""))}, "")
 	wantErr(t, err, ErrVersion)
 	body := marshal(t, &proto.Hello{MinVersion: Version + 1, MaxVersion: Version + 3, Id: "new"})
-	_, err = meetHello(&proto.Envelope{Version: Version + 3, Kind: kindHello, From: "new", Payload: body}, "")
+	_, err = checkHello(&proto.Envelope{Version: Version + 3, Kind: kindHello, From: "new", Payload: body}, "")
 	wantErr(t, err, ErrVersion)
 }
 
@@ -207,7 +207,7 @@ func FuzzSift(f *testing.F) {
 		if pb.Unmarshal(data, &m) != nil {
 			return
 		}
-		s.sift(&m, "x") // with a certificate: nothing from another node passes
+		s.sift(&m, "x") // with a certificate, nothing from another node passes
 		s.sift(&m, "")
 	})
 }
@@ -228,7 +228,7 @@ func FuzzEnvelope(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		// Answers go to this very process, so nothing is dialled.
+		// Replies go to this process, so nothing is dialled.
 		back := actor.NewPID(s.Address(), replies)
 		for _, name := range []string{"echo", "nobody", replies} {
 			if err := s.accept(name, data, back, ""); err != nil {
@@ -241,7 +241,7 @@ func FuzzEnvelope(f *testing.F) {
 		}
 		var e proto.Envelope
 		if pb.Unmarshal(data, &e) == nil {
-			if p, err := meetHello(&e, ""); err == nil && !idPattern.MatchString(p.ID) {
+			if p, err := checkHello(&e, ""); err == nil && !idPattern.MatchString(p.ID) {
 				t.Errorf("met %+v", p)
 			}
 		}

@@ -11,10 +11,9 @@ const isolatedEnv = "SHOAL_RPC_TEST_ISOLATED"
 
 var raceEnabled bool
 
-// isolate runs the test that calls it in a process of its own when the race
-// detector is on: a second System in one process, even after the first was
-// closed, sets grpc's global logger while goroutines of grpc's may be reading
-// it (see the package comment). It reports whether the caller should go on.
+// isolate runs the calling test in its own process if the race detector is on. A second System in
+// one process, even after the first was closed, sets grpc's global logger while grpc's goroutines
+// may read it (see the package comment). It reports whether the caller should continue.
 func isolate(t testing.TB) bool {
 	t.Helper()
 	if !raceEnabled || os.Getenv(isolatedEnv) != "" {

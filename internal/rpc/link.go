@@ -16,16 +16,15 @@ import (
 
 // outgoing wraps the stream that Proto.Actor's endpoint opens to a peer.
 //
-//   - Connecting: the endpoint would try five times with two seconds of sleep
-//     each, and hear nothing meanwhile. Here grpc redials quickly for ConnectTimeout,
-//     and failure is not returned (that would mean sleep) but dressed as a
-//     stream that breaks at once, see broken.
-//   - Ending: when an endpoint has been told to stop, its old stream's error
-//     would be published again and end the new endpoint to the same address.
-//     A stream that we closed ends silently. Conversely, an end by the peer's
-//     choice is not an error to Proto.Actor, and it would go on writing into
-//     nothing; here it is one.
-//   - Sending: what has been written is taken off the peer's outbox.
+//   - Connecting: the endpoint would try five times, sleep two seconds after each, and
+//     process no messages meanwhile. Here grpc redials quickly for ConnectTimeout. A
+//     failure is not returned, which would cause the sleep, but appears as a stream
+//     that breaks immediately (see broken).
+//   - Ending: after an endpoint was told to stop, the error of its old stream would
+//     be published again and end the new endpoint to the same address. A stream that
+//     we closed therefore ends without an error. Conversely, Proto.Actor does not treat
+//     an end by the peer as an error and would keep writing; here it is an error.
+//   - Sending: sent messages are released from the peer's outbox.
 func (s *System) outgoing(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	address := cc.Target()
 	dial := s.dial(address)
@@ -42,7 +41,7 @@ func (s *System) outgoing(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.C
 	if err != nil {
 		end()
 		if s.ctx.Err() != nil {
-			cc.Close() // nobody may be left to stop the endpoint
+			cc.Close() // possibly no goroutine is left to stop the endpoint
 		}
 		return &broken{ctx: ctx, s: s, dial: dial, why: fmt.Errorf("%w: %s: %w", ErrUnreachable, address, err)}, nil
 	}
@@ -102,9 +101,9 @@ func ours(b *remote.MessageBatch) (n, bytes int64) {
 	return n, bytes
 }
 
-// broken is a stream to a peer that could not be reached. To the endpoint it
-// looks like one that was accepted and then lost, which is the case it handles
-// without sleeping: it publishes EndpointTerminatedEvent and stops.
+// broken is the stream to an unreachable peer. To the endpoint it looks like a stream that was
+// accepted and then lost, which the endpoint handles without sleeping: it publishes
+// EndpointTerminatedEvent and stops.
 type broken struct {
 	ctx      context.Context
 	s        *System
@@ -130,8 +129,8 @@ func (b *broken) RecvMsg(m any) error {
 		m.(*remote.RemoteMessage).MessageType = &remote.RemoteMessage_ConnectResponse{ConnectResponse: &remote.ConnectResponse{}}
 		return nil
 	}
-	// The loss must be published after the endpoint has published that it is
-	// connected, or that event would make a new endpoint, and so on for ever.
+	// Publish the loss only after the endpoint has published that it is connected. Otherwise that
+	// event would create a new endpoint, which would fail again, and so on.
 	b.dial.settled(b.s.ctx)
 	if b.closed.Load() || b.s.ctx.Err() != nil {
 		return io.EOF
@@ -139,8 +138,8 @@ func (b *broken) RecvMsg(m any) error {
 	return b.why
 }
 
-// dialState follows one address's latest connection attempt to the moment when
-// its EndpointConnectedEvent has been handled.
+// dialState tracks the latest connection attempt to an address until its EndpointConnectedEvent has
+// been handled.
 type dialState struct {
 	mu   sync.Mutex
 	done chan struct{}

@@ -10,28 +10,28 @@ import (
 	"github.com/shoal-llm/shoal/internal/proto"
 )
 
-// Mux sends envelopes to the handler of their kind. Handlers are registered
-// before the actor starts; afterwards a Mux only reads and may be shared.
+// Mux dispatches envelopes to the handler of their kind. Register handlers before the actor starts;
+// afterwards a Mux is read-only and may be shared.
 type Mux struct {
 	sys      *System
 	handlers map[uint32]handler
 }
 
 type handler struct {
-	decode func(*Ctx) error // decodes the payload and calls the function
+	decode func(*Ctx) error // decodes the payload and calls the handler
 }
 
-// NewMux makes a Mux whose handlers answer through s.
+// NewMux returns a Mux whose handlers reply through s.
 func NewMux(s *System) *Mux { return &Mux{sys: s, handlers: map[uint32]handler{}} }
 
 // Handle registers h for a kind whose payload is a T. A payload with unknown fields is refused with
 // ErrNotUnderstood, unless it is a report (package proto). Handle panics if the kind is
-// below FirstKind or taken: both are mistakes in the program.
+// below FirstKind or already registered; both are programming errors.
 //
-// A handler runs in its actor and must not block. It answers by Reply or Fail,
-// now or later and from any goroutine; a request that nobody answers ends at
-// the caller's deadline. If h panics, the caller is told and the actor's
-// supervisor decides.
+// A handler runs in its actor and must not block. It answers with Reply or Fail,
+// immediately or later, from any goroutine. A request without an answer ends at the
+// caller's deadline. If h panics, the caller gets an error and the actor's supervisor
+// decides how to continue.
 func Handle[T any, M interface {
 	*T
 	pb.Message
@@ -55,8 +55,7 @@ func Handle[T any, M interface {
 	}}
 }
 
-// Receive handles the actor's current message if it is an envelope and reports
-// whether it was one.
+// Receive handles the actor's current message and reports whether it was an envelope.
 func (m *Mux) Receive(a actor.Context) bool {
 	e, ok := a.Message().(*proto.Envelope)
 	if !ok {
@@ -80,8 +79,8 @@ func (m *Mux) Receive(a actor.Context) bool {
 	return true
 }
 
-// understood refuses a payload with fields that this build does not know. It would do something
-// else than the sender means.
+// understood returns an error if the payload has fields unknown to this build: handling it without
+// them could do something that the sender does not want.
 func understood(m pb.Message, e *proto.Envelope) error {
 	if err := proto.Unknown(m); err != nil {
 		return fmt.Errorf("%w: %w (this build reads wire versions %d to %d, %s wrote version %d)", ErrNotUnderstood, err, MinVersion, Version, e.From, e.Version)
@@ -89,9 +88,9 @@ func understood(m pb.Message, e *proto.Envelope) error {
 	return nil
 }
 
-// Ctx is one received message on its way through a handler.
+// Ctx is one received message and its reply.
 type Ctx struct {
-	// Actor is the receiving actor's context, for the duration of the handler only.
+	// Actor is the context of the receiving actor. It is valid only during the handler.
 	Actor    actor.Context
 	sys      *System
 	envelope *proto.Envelope
@@ -99,8 +98,7 @@ type Ctx struct {
 	answered atomic.Bool
 }
 
-// Reply answers the call. Only the first answer counts; to a one-way message
-// it does nothing.
+// Reply answers the call. Only the first answer counts. For a one-way message it does nothing.
 func (c *Ctx) Reply(m pb.Message) error {
 	e, err := encode(c.envelope.Kind, m)
 	if err != nil {
@@ -113,13 +111,12 @@ func (c *Ctx) Reply(m pb.Message) error {
 	return c.sys.answer(c.sender, c.envelope, e.body, nil)
 }
 
-// Fail answers the call with an error, of which the text travels (see
-// RemoteError).
+// Fail answers the call with an error, sent as text (see RemoteError).
 func (c *Ctx) Fail(err error) {
 	if !c.answered.CompareAndSwap(false, true) {
 		return
 	}
 	if sent := c.sys.answer(c.sender, c.envelope, nil, err); sent != nil && c.sys.ctx.Err() == nil {
-		c.sys.log.Warn("an answer could not be sent", "to", c.envelope.From, "error", sent, "answer", err)
+		c.sys.log.Warn("sending a reply failed", "to", c.envelope.From, "error", sent, "answer", err)
 	}
 }

@@ -7,24 +7,24 @@ import (
 	"sync/atomic"
 )
 
-// Peer is who answered the handshake at an address.
+// Peer is the process that completed the handshake at an address.
 type Peer struct {
 	Address     string
 	ID          string
 	Role        string
 	Incarnation uint64
-	Version     uint32 // newest wire version that both speak
+	Version     uint32 // newest wire version that both sides support
 	Build       string
 }
 
-// link is an acquaintance that lasts until the connection is lost.
+// link is a known peer, until the connection to it is lost.
 type link struct{ peer Peer }
 
-// outbox counts what waits for one address's connection. Proto.Actor's own
-// queue grows without bound, so the bound is kept where messages enter it.
+// outbox counts the queued messages of one address's connection. Proto.Actor's own queue is
+// unbounded, so the bound is enforced where messages enter it.
 type outbox struct{ messages, bytes atomic.Int64 }
 
-// reserve takes room for one message of n bytes.
+// reserve reserves space for one message of n bytes.
 func (o *outbox) reserve(n, maxMessages, maxBytes int64) bool {
 	if o.messages.Add(1) <= maxMessages {
 		if o.bytes.Add(n) <= maxBytes {
@@ -41,15 +41,14 @@ func (o *outbox) release(messages, bytes int64) {
 	o.bytes.Add(-bytes)
 }
 
-// peers holds the links by address. Concurrent first contacts share one
-// handshake.
+// peers holds the links by address. Concurrent first contacts share one handshake.
 type peers struct {
 	mu    sync.Mutex
 	links map[string]*link
-	going map[string]*greeting
+	inProgress map[string]*handshake
 }
 
-type greeting struct {
+type handshake struct {
 	done chan struct{}
 	link *link
 	err  error
@@ -61,37 +60,37 @@ func (p *peers) get(address string) *link {
 	return p.links[address]
 }
 
-// drop forgets a link; the next message greets again.
+// drop removes a link. The next message performs a new handshake.
 func (p *peers) drop(address string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.links, address)
 }
 
-// meet returns the link to address, greeting if there is none.
-func (p *peers) meet(ctx context.Context, address string, greet func(context.Context, string) (Peer, error)) (*link, error) {
+// connect returns the link to address and performs the handshake if there is none.
+func (p *peers) connect(ctx context.Context, address string, shake func(context.Context, string) (Peer, error)) (*link, error) {
 	for {
 		p.mu.Lock()
 		if l := p.links[address]; l != nil {
 			p.mu.Unlock()
 			return l, nil
 		}
-		g, going := p.going[address]
+		g, going := p.inProgress[address]
 		if !going {
-			g = &greeting{done: make(chan struct{})}
-			if p.going == nil {
-				p.going, p.links = map[string]*greeting{}, map[string]*link{}
+			g = &handshake{done: make(chan struct{})}
+			if p.inProgress == nil {
+				p.inProgress, p.links = map[string]*handshake{}, map[string]*link{}
 			}
-			p.going[address] = g
+			p.inProgress[address] = g
 		}
 		p.mu.Unlock()
 		if !going {
-			p.greet(ctx, address, g, greet)
+			p.handshake(ctx, address, g, shake)
 			return g.link, g.err
 		}
 		select {
 		case <-g.done:
-			// The one who greeted may have had less patience than this caller.
+			// The caller that performed the handshake may have had an earlier deadline.
 			if g.err == nil || !expired(g.err) || ctx.Err() != nil {
 				return g.link, g.err
 			}
@@ -101,11 +100,11 @@ func (p *peers) meet(ctx context.Context, address string, greet func(context.Con
 	}
 }
 
-func (p *peers) greet(ctx context.Context, address string, g *greeting, greet func(context.Context, string) (Peer, error)) {
-	peer, err := greet(ctx, address)
+func (p *peers) handshake(ctx context.Context, address string, g *handshake, shake func(context.Context, string) (Peer, error)) {
+	peer, err := shake(ctx, address)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.going, address)
+	delete(p.inProgress, address)
 	if err != nil {
 		g.err = err
 	} else {

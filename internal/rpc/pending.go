@@ -6,7 +6,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/proto"
 )
 
-// result ends one attempt of a call.
+// result is the outcome of one attempt of a call.
 type result struct {
 	reply *proto.Envelope
 	err   error
@@ -18,11 +18,10 @@ type pending struct {
 	calls map[uint64]*waiter
 }
 
-// waiter is one attempt: it accepts a reply of that peer, in that incarnation,
-// and no other.
+// waiter is one attempt. It accepts only a reply from that peer and incarnation.
 type waiter struct {
 	peer Peer
-	done chan result // holds one; the first result wins
+	done chan result // capacity 1; the first result wins
 }
 
 func (p *pending) add(request uint64, peer Peer) *waiter {
@@ -42,10 +41,10 @@ func (p *pending) remove(request uint64) {
 	delete(p.calls, request)
 }
 
-// complete hands a reply to its call and reports whether one took it. A reply
-// to an earlier incarnation of this process can carry the request number of a
-// living call (numbers are counted from a random start, but a start is no
-// proof), and so can the late reply of a peer that has restarted since.
+// complete passes a reply to its call and reports whether there was one. Two kinds of reply can
+// carry the request number of an unrelated call: one to an earlier incarnation of this process
+// (numbers start at random, which does not exclude it), and a late one from a peer that has
+// restarted.
 func (p *pending) complete(incarnation uint64, e *proto.Envelope) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -56,7 +55,7 @@ func (p *pending) complete(incarnation uint64, e *proto.Envelope) bool {
 	return w.finish(result{reply: e})
 }
 
-// fail ends every call to an address.
+// fail ends every call to an address with err.
 func (p *pending) fail(address string, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

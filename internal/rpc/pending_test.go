@@ -61,7 +61,7 @@ func TestPendingFailsByAddress(t *testing.T) {
 	}
 }
 
-// A reply that comes after its caller gave up must not reach the next call.
+// A reply after its caller gave up must not reach the next call.
 func TestLateReplyIsDropped(t *testing.T) {
 	if !isolate(t) {
 		return
@@ -75,20 +75,20 @@ func TestLateReplyIsDropped(t *testing.T) {
 	if err != nil || got != "4000" {
 		t.Fatalf("got %q, %v", got, err)
 	}
-	if n := s.Stats().Late; n != 1 { // a second before the reply to the second call
+	if n := s.Stats().Late; n != 1 { // arrives one second before the reply to the second call
 		t.Errorf("%d late replies counted, want 1", n)
 	}
 }
 
-// A process that comes back under its old address must not see the replies to
-// its earlier incarnation, nor act on requests that were for it.
+// A process that returns under its old address must neither see replies to its earlier incarnation
+// nor handle requests addressed to it.
 func TestMeantForAnEarlierIncarnation(t *testing.T) {
 	if !isolate(t) {
 		return
 	}
 	p := spawn(t, "127.0.0.1:0", "far", 2)
 	s := system(t)
-	l, err := s.meet(deadline(t, patience), p.address)
+	l, err := s.connectTo(deadline(t, patience), p.address)
 	if err != nil || l.peer.Incarnation != 2 {
 		t.Fatalf("%+v, %v", l, err)
 	}

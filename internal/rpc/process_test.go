@@ -23,17 +23,17 @@ import (
 	"github.com/shoal-llm/shoal/internal/sys/fixedport"
 )
 
-// Tests talk to real processes: the test binary runs itself with childEnv set.
+// Tests use real processes: the test binary runs itself with childEnv set.
 const (
 	childEnv = "SHOAL_RPC_TEST_CHILD" // "address id incarnation" of the child
 	keyEnv   = "SHOAL_RPC_TEST_KEY"
 	roleEnv  = "SHOAL_RPC_TEST_ROLE"
 
 	kindEcho    = FirstKind + iota - 3 // 16
-	kindSilent                         // 17: never answers
+	kindSilent                         // 17: never replies
 	kindPanic                          // 18
-	kindSlow                           // 19: answers after the milliseconds in the payload
-	kindCount                          // 20: answers how many requests came
+	kindSlow                           // 19: replies after the number of milliseconds in the payload
+	kindCount                          // 20: replies with the number of requests received
 	kindMissing = 99
 )
 
@@ -103,8 +103,8 @@ func spawnEcho(s *System) error {
 	return err
 }
 
-// patience bounds every wait for what must come, and every attempt to reach a process
-// that lives, on a machine however busy.
+// patience is the deadline of every wait and of every attempt to reach a live process. It allows
+// for a heavily loaded machine.
 const patience = time.Minute
 
 func quiet() *slog.Logger {
@@ -125,8 +125,8 @@ func (p *process) kill() {
 	p.cmd.Wait()
 }
 
-// freeze returns when every thread has stopped: a signal takes its time, and
-// meanwhile the process still answers.
+// freeze stops the process and returns when every thread has stopped. The signal takes time, during
+// which the process still answers.
 func (p *process) freeze(t *testing.T) {
 	t.Helper()
 	p.cmd.Process.Signal(syscall.SIGSTOP)

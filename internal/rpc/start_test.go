@@ -55,8 +55,8 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// What Proto.Actor leaves after Close is data without goroutines, once the
-// throttle of its dead letters has slept out its second.
+// After Close, Proto.Actor leaves data but no goroutines, once the throttle of its dead letters has
+// finished its one-second sleep.
 func TestCloseLeavesNothing(t *testing.T) {
 	if !isolate(t) {
 		return
@@ -70,7 +70,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 	mustSay(t, s, p.address, "hello")
 	mustSay(t, s, s.Address(), "to myself")
 	watching(t, s, p.address)
-	// An endpoint that cannot connect is the one that used to sleep on.
+	// An endpoint that cannot connect used to keep sleeping after Close.
 	s.Actors().Root.Send(actor.NewPID(freePort(t), "echo"), &proto.Envelope{})
 	if err := errors.Join(s.Close(), s.Close()); err != nil {
 		t.Error(err)
@@ -102,7 +102,7 @@ func TestFullMailbox(t *testing.T) {
 	if _, err := s.Spawn("echo", actor.PropsFromFunc(func(c actor.Context) { m.Receive(c) })); err != nil {
 		t.Fatal(err)
 	}
-	for i := range 5 { // one in the handler, four waiting
+	for i := range 5 { // one in the handler, four queued
 		if err := s.Send(deadline(t, patience), s.PID(s.Address(), "echo"), kindEcho, wrapperspb.String("x")); err != nil {
 			t.Fatal(err)
 		}

@@ -20,8 +20,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/security"
 )
 
-// System is one process's end of the control network: an actor system that
-// others reach at Address. Its methods may be called from any goroutine.
+// System is this process's endpoint of the control network: an actor system that peers reach at
+// Address. Its methods may be called from any goroutine.
 type System struct {
 	cfg     Config
 	address string
@@ -30,7 +30,7 @@ type System struct {
 	remote  *remote.Remote
 	events  *eventstream.Subscription
 
-	ctx    context.Context // ends with Close
+	ctx    context.Context // ends at Close
 	cancel context.CancelFunc
 	wg     sync.WaitGroup // goroutines that this System started
 	gate   sync.RWMutex   // read: sending; write: closing
@@ -46,8 +46,7 @@ type System struct {
 	drops    drops
 }
 
-// Start listens and serves. It fails with ErrAddressTaken if another process
-// has the address.
+// Start listens and serves. It returns ErrAddressTaken if another process uses the address.
 func Start(cfg Config) (*System, error) {
 	cfg.ensureDefaults()
 	if err := cfg.Validate(); err != nil {
@@ -60,9 +59,8 @@ func Start(cfg Config) (*System, error) {
 	if err != nil {
 		return nil, err
 	}
-	// A free port is chosen before Proto.Actor binds it, because the address
-	// that it tells peers must be known first; another process can snatch the
-	// port in between, hence the tries.
+	// A free port is chosen before Proto.Actor binds it, because the advertised address must be
+	// known first. Another process may take the port in between, hence the retries.
 	for try := 0; ; try++ {
 		s, err := start(cfg)
 		if err == nil || port != 0 || try == 4 || !errors.Is(err, ErrAddressTaken) {
@@ -100,14 +98,14 @@ func start(cfg Config) (*System, error) {
 func newSystem(cfg Config, restore *restorer) *System {
 	s := &System{cfg: cfg, log: cfg.Logger.With("component", "rpc")}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
-	s.requests.Store(rand.Uint64() >> 1) // not from 1: replies to an earlier run should not even look right
+	s.requests.Store(rand.Uint64() >> 1) // random start, so that replies to an earlier run do not match
 	s.actors = actor.NewActorSystem(actor.WithLoggerFactory(func(*actor.ActorSystem) *slog.Logger {
 		return slog.New(demote{cfg.Logger.Handler(), restore}).With("component", "proto.actor")
 	}))
 	return s
 }
 
-// probe finds out whether the address can be had, and which port 0 would be.
+// probe checks whether the address is free, and chooses the port if it is 0.
 func probe(bind string) (host string, port int, err error) {
 	host, _, err = security.HostPort(bind)
 	if err != nil {
@@ -124,7 +122,7 @@ func probe(bind string) (host string, port int, err error) {
 	return host, port, l.Close()
 }
 
-// startRemote turns Proto.Actor's panics into errors.
+// startRemote converts Proto.Actor's panics into errors.
 func startRemote(r *remote.Remote) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -135,21 +133,20 @@ func startRemote(r *remote.Remote) (err error) {
 	return nil
 }
 
-// Address is host:port at which peers reach this System.
+// Address returns the host:port at which peers reach this System.
 func (s *System) Address() string { return s.address }
 
-// Actors is the actor system, for local actors, timers and event streams. Do
-// not send to remote PIDs through it: only Call and Send keep the promises of
-// this package, and peers drop other messages.
+// Actors returns the actor system, for local actors, timers and event streams. Do not send to
+// remote PIDs through it: only Call and Send give this package's guarantees, and peers drop other
+// messages.
 func (s *System) Actors() *actor.ActorSystem { return s.actors }
 
-// PID names the actor that was spawned under name at a peer's address.
+// PID returns the PID of the actor with this name at a peer's address.
 func (s *System) PID(address, name string) *actor.PID { return actor.NewPID(address, name) }
 
-// PeerGone tells the System that another source (gossip, a dropped route)
-// holds a peer for gone. Calls to it fail with ErrPeerLost, its connection is
-// dropped, and watches ping it back before they report it, so a false alarm
-// costs a reconnect and no more.
+// PeerGone reports that another source (gossip, a dropped route) considers a peer dead. Calls to it
+// fail with ErrPeerLost and its connection is dropped. Watches ping it before they report it, so a
+// false alarm costs only a reconnect.
 func (s *System) PeerGone(address string) {
 	s.gate.RLock()
 	defer s.gate.RUnlock()
@@ -159,7 +156,7 @@ func (s *System) PeerGone(address string) {
 	s.actors.EventStream.Publish(&remote.EndpointTerminatedEvent{Address: address})
 }
 
-// onEvent runs in whatever goroutine publishes, so it must not block.
+// onEvent runs in the publishing goroutine, so it must not block.
 func (s *System) onEvent(event any) {
 	switch e := event.(type) {
 	case *remote.EndpointTerminatedEvent:
@@ -172,9 +169,8 @@ func (s *System) onEvent(event any) {
 	}
 }
 
-// Close stops actors, connections and goroutines of the System and returns
-// when they have ended. Calls in progress fail with ErrClosed. Closing twice
-// is safe.
+// Close stops the actors, connections and goroutines of the System and waits for them. Calls in
+// progress fail with ErrClosed. Closing twice is safe.
 func (s *System) Close() error {
 	s.gate.Lock()
 	if s.closed {
@@ -188,11 +184,11 @@ func (s *System) Close() error {
 	s.calls.fail("", ErrClosed)
 	s.stopActors()
 	s.wg.Wait()
-	// Remote.Shutdown(true) tears down maps that its own goroutines still use.
-	// Stopping the supervisor of the endpoints, which waits for them, and then
-	// only the server, leaves nothing running and races with nothing.
+	// Remote.Shutdown(true) deletes maps that its goroutines still use. Stopping the supervisor of
+	// the endpoints first, which waits for them, and then only the server, avoids both leaks and
+	// races.
 	if err := s.actors.Root.StopFuture(s.actors.NewLocalPID("EndpointSupervisor")).Wait(); err != nil {
-		s.log.Warn("a connection to a peer did not end", "error", err)
+		s.log.Warn("a connection to a peer did not close", "error", err)
 	}
 	stopped := make(chan struct{})
 	go func() {
@@ -203,11 +199,11 @@ func (s *System) Close() error {
 	case <-stopped:
 		return nil
 	case <-time.After(5 * time.Second):
-		return errors.New("rpc: close: some connections did not end within 5 s")
+		return errors.New("rpc: close: some connections did not close within 5 s")
 	}
 }
 
-// begin registers work of this System, unless it is closed.
+// begin registers a goroutine of this System, unless the System is closed.
 func (s *System) begin() bool {
 	s.gate.RLock()
 	defer s.gate.RUnlock()

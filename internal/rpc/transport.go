@@ -25,16 +25,15 @@ import (
 	"github.com/shoal-llm/shoal/internal/sys/openfiles"
 )
 
-// A silent connection is asked for a sign of life after keepaliveTime (10 s is
-// the least that grpc-go allows a client) and given up keepaliveTimeout later.
+// An idle connection is pinged after keepaliveTime (10 s is the minimum for grpc-go clients) and
+// closed keepaliveTimeout later.
 const (
 	keepaliveTime    = 10 * time.Second
 	keepaliveTimeout = 3 * time.Second
-	keepaliveMinimum = 5 * time.Second // servers hang up on clients that ask more often
-	maxStreams       = 256             // of one connection
-	// window is how much may be under way on a stream and on a connection. Fixed: to
-	// find its own, grpc pings back for every message that comes, which doubled the
-	// packets of a step.
+	keepaliveMinimum = 5 * time.Second // servers disconnect clients that ping more often
+	maxStreams       = 256             // per connection
+	// window is the flow-control window of a stream and of a connection. It is fixed because grpc's
+	// estimator pings for every received message, which doubled the packets of a step.
 	window = 4 << 20
 )
 
@@ -42,7 +41,7 @@ func (s *System) remoteOptions(address string) []remote.ConfigOption {
 	return []remote.ConfigOption{
 		remote.WithAdvertisedHost(address),
 		remote.WithEndpointWriterBatchSize(writerBatch),
-		remote.WithEndpointWriterQueueSize(1024), // initial size; the default is 16 MB a peer
+		remote.WithEndpointWriterQueueSize(1024), // initial size; the default uses 16 MB per peer
 		remote.WithServerOptions(s.serverOptions()...),
 		remote.WithDialOptions(append(s.dialOptions(), grpc.WithChainStreamInterceptor(s.outgoing))...),
 	}
@@ -81,7 +80,7 @@ func (s *System) dialOptions() []grpc.DialOption {
 		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
 			return openfiles.Dial(ctx, "tcp", address)
 		}),
-		grpc.WithNoProxy(), // HTTPS_PROXY is for the web, not for the machine next door
+		grpc.WithNoProxy(), // do not dial cluster peers through HTTPS_PROXY
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepaliveTime, Timeout: keepaliveTimeout, PermitWithoutStream: true}),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: 25 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 500 * time.Millisecond},
@@ -91,8 +90,8 @@ func (s *System) dialOptions() []grpc.DialOption {
 	}
 }
 
-// boundedCreds bounds the connections that have not proved who they are: by a certificate, or
-// without TLS by the beginning of a request. grpc ends those that take longer than ConnectTimeout.
+// boundedCreds limits the number of unauthenticated connections. A certificate authenticates one;
+// without TLS, the start of a request does. grpc closes those that take longer than ConnectTimeout.
 type boundedCreds struct {
 	credentials.TransportCredentials
 	strangers *openfiles.Strangers
@@ -103,9 +102,9 @@ func (c boundedCreds) ServerHandshake(conn net.Conn) (net.Conn, credentials.Auth
 	secured, info, err := c.TransportCredentials.ServerHandshake(stranger)
 	switch {
 	case err != nil:
-		stranger.Trust() // grpc closes it below
+		stranger.Trust() // on an error grpc closes the connection
 	case secured == net.Conn(stranger):
-		return &untried{Stranger: stranger}, info, nil
+		return &unauthenticated{Stranger: stranger}, info, nil
 	default:
 		stranger.Trust()
 	}
@@ -116,13 +115,13 @@ func (c boundedCreds) Clone() credentials.TransportCredentials {
 	return boundedCreds{c.TransportCredentials.Clone(), c.strangers}
 }
 
-// untried is a connection without TLS. It counts as a stranger's until something is read.
-type untried struct {
+// unauthenticated is a connection without TLS. It counts as unauthenticated until data arrives.
+type unauthenticated struct {
 	*openfiles.Stranger
 	once sync.Once
 }
 
-func (u *untried) Read(b []byte) (int, error) {
+func (u *unauthenticated) Read(b []byte) (int, error) {
 	n, err := u.Stranger.Read(b)
 	if n > 0 {
 		u.once.Do(u.Trust)
@@ -130,7 +129,7 @@ func (u *untried) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// loudCreds logs why a handshake failed, which grpc does not.
+// loudCreds logs the reason of a failed handshake, which grpc does not.
 type loudCreds struct {
 	credentials.TransportCredentials
 	s *System
@@ -151,7 +150,7 @@ func (c loudCreds) Clone() credentials.TransportCredentials {
 	return loudCreds{c.TransportCredentials.Clone(), c.s}
 }
 
-// certified is the node id in the certificate of a stream's peer, "" without TLS.
+// certified returns the node id in the certificate of a stream's peer, "" without TLS.
 func certified(ctx context.Context) (string, error) {
 	p, ok := peer.FromContext(ctx)
 	if !ok {
@@ -172,8 +171,8 @@ func certifiedID(info credentials.AuthInfo) (string, error) {
 	return id.ID, nil
 }
 
-// checkOwnCertificate finds a mismatch of id and certificate at start, where
-// it is easy to understand, instead of at every peer.
+// checkOwnCertificate detects a mismatch between id and certificate at start, where the error is
+// easier to understand than at every peer.
 func (c *Config) checkOwnCertificate() error {
 	if c.ServerTLS == nil || c.ServerTLS.GetCertificate == nil {
 		return nil
@@ -191,12 +190,12 @@ func (c *Config) checkOwnCertificate() error {
 		return fmt.Errorf("%w: own certificate: %w", ErrIdentity, err)
 	}
 	if id.ID != c.ID {
-		return fmt.Errorf("%w: the configuration says %s, the certificate %s", ErrIdentity, c.ID, id)
+		return fmt.Errorf("%w: the configured id is %s, but the certificate is for %s", ErrIdentity, c.ID, id)
 	}
 	return nil
 }
 
-// explain turns an error of grpc into one of ours.
+// explain converts an error of grpc into one of this package.
 func (s *System) explain(address string, err error) error {
 	st, ok := status.FromError(err)
 	if !ok {
@@ -206,13 +205,13 @@ func (s *System) explain(address string, err error) error {
 	case codes.Canceled:
 		return context.Canceled
 	case codes.Unimplemented:
-		return fmt.Errorf("%w: %s is not a shoal process of this age: %s", ErrVersion, address, st.Message())
+		return fmt.Errorf("%w: %s is not a compatible shoal process: %s", ErrVersion, address, st.Message())
 	}
 	if why := security.Explain(errors.New(st.Message())); security.Distrust(why) {
 		return fmt.Errorf("rpc: %s: %w", address, why)
 	}
 	if s.cfg.ClientTLS == nil && strings.Contains(st.Message(), "server preface") {
-		return fmt.Errorf("rpc: %s: %w: this process has no cluster key and the peer hung up, so it probably has one; give both the same %s (%s)",
+		return fmt.Errorf("rpc: %s: %w: this process has no cluster key and the peer closed the connection, so the peer probably has one; give both the same %s (%s)",
 			address, security.ErrPlaintext, security.EnvKey, st.Message())
 	}
 	if st.Code() == codes.DeadlineExceeded {

@@ -2,7 +2,8 @@ package rpc
 
 import "github.com/shoal-llm/shoal/internal/wire"
 
-// Version and MinVersion are the wire versions that this build reads (package wire).
+// Version and MinVersion are the newest and oldest wire version that this build reads (package
+// wire).
 const (
 	Version    = wire.Version
 	MinVersion = wire.MinVersion

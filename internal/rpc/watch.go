@@ -14,23 +14,23 @@ import (
 	"github.com/shoal-llm/shoal/internal/proto"
 )
 
-// PeerDown is sent to the actor that watches an address, once a Watch.
+// PeerDown is sent to the actor that watches an address, once per Watch.
 type PeerDown struct {
-	Peer   Peer   // whom the watch was about, or who answered first
-	Reason string // for people
-	// Restarted: the address answers, but as another incarnation.
+	Peer   Peer   // the watched process, or the first one that answered
+	Reason string // for display
+	// Restarted: the address answers with another incarnation.
 	Restarted bool
 }
 
-// Watch sends one *PeerDown to the local actor when peer, a process by its Address
-// and Incarnation (0: whoever answers there first), dies, freezes, restarts, or
-// cannot be reached within 3 ConnectTimeouts. A dead process is noticed by the
-// kernel closing its connection (about a millisecond); a dead machine or a frozen
-// process by keepalive (13 s) unless PeerGone says so earlier.
+// Watch sends one *PeerDown to the local actor when a peer dies, freezes, restarts, or
+// cannot be reached within three times ConnectTimeout. peer is identified by Address and
+// Incarnation (0: the first process that answers there). The kernel closes the connection
+// of a dead process within about a millisecond. Keepalive detects a dead machine or
+// a frozen process after 13 s, unless PeerGone reports it earlier.
 //
-// Before it reports, the watch pings the address back over a new connection:
-// while the same incarnation still answers, the alarm was false and the watch
-// goes on. stop ends the watch without a report; it may be called at any time.
+// Before it reports, the watch pings the address over a new connection. If the same
+// incarnation answers, the alarm was false and the watch continues. stop ends the
+// watch without a report and may be called at any time.
 func (s *System) Watch(peer Peer, to *actor.PID) (stop func(), err error) {
 	if !s.begin() {
 		return nil, ErrClosed
@@ -52,7 +52,7 @@ func (s *System) Watch(peer Peer, to *actor.PID) (stop func(), err error) {
 	return cancel, nil
 }
 
-// observe returns when the peer is down, or nil when ctx ends.
+// observe returns when the peer is down, or returns nil when ctx ends.
 func (s *System) observe(ctx context.Context, known Peer, w *watch) *PeerDown {
 	address := known.Address
 	begun := time.Now()
@@ -63,7 +63,7 @@ func (s *System) observe(ctx context.Context, known Peer, w *watch) *PeerDown {
 			return nil
 		case known.Incarnation != 0 && p.Incarnation != 0 && p.Incarnation != known.Incarnation:
 			return &PeerDown{Peer: known, Restarted: true, Reason: fmt.Sprintf("restarted as incarnation %d", p.Incarnation)}
-		case !w.hasMet():
+		case !w.hasAnswered():
 			if time.Since(begun) > 3*s.cfg.ConnectTimeout {
 				return &PeerDown{Peer: known, Reason: "never answered: " + cause.Error()}
 			}
@@ -82,14 +82,14 @@ func (s *System) observe(ctx context.Context, known Peer, w *watch) *PeerDown {
 			return &PeerDown{Peer: known, Restarted: true, Reason: fmt.Sprintf("restarted as incarnation %d", p.Incarnation)}
 		}
 		s.log.Debug("false alarm about a peer", "address", address, "id", p.ID, "cause", cause)
-		pause(ctx, 10*time.Millisecond) // a peer that flaps must not make this loop spin
+		pause(ctx, 10*time.Millisecond) // limits the rate of this loop if a peer flaps
 	}
 }
 
-var errReported = errors.New("it was reported gone")
+var errReported = errors.New("another source reported it dead")
 
-// stayWith holds a watch stream open until it breaks or an alarm comes. The
-// first answer fills known; a later different one is returned at once.
+// stayWith holds a watch stream open until it breaks or an alarm arrives. The first answer fills
+// known. A later answer from another process is returned immediately.
 func (s *System) stayWith(ctx context.Context, address string, known *Peer, w *watch) (Peer, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -98,7 +98,7 @@ func (s *System) stayWith(ctx context.Context, address string, known *Peer, w *w
 		return Peer{}, err
 	}
 	defer cc.Close()
-	patience := time.AfterFunc(s.patience(w), cancel)
+	patience := time.AfterFunc(s.timeout(w), cancel)
 	defer patience.Stop()
 	stream, err := cc.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, watchMethod)
 	if err != nil {
@@ -111,12 +111,12 @@ func (s *System) stayWith(ctx context.Context, address string, known *Peer, w *w
 	if err := stream.RecvMsg(&e); err != nil {
 		return Peer{}, s.explain(address, err)
 	}
-	p, err := meetHello(&e, "")
+	p, err := checkHello(&e, "")
 	p.Address = address
 	if err != nil {
 		return Peer{}, err
 	}
-	if !w.meet(known, p) {
+	if !w.confirm(known, p) {
 		return p, nil
 	}
 	patience.Stop()
@@ -134,10 +134,10 @@ func (s *System) stayWith(ctx context.Context, address string, known *Peer, w *w
 	}
 }
 
-// patience is shorter with a peer that has answered before: one that froze
-// between a false alarm and the reconnect should not get ConnectTimeout.
-func (s *System) patience(w *watch) time.Duration {
-	if w.hasMet() {
+// timeout returns ProbeTimeout for a peer that has answered before: if it froze between a false
+// alarm and the reconnect, ConnectTimeout would delay the report.
+func (s *System) timeout(w *watch) time.Duration {
+	if w.hasAnswered() {
 		return s.cfg.ProbeTimeout
 	}
 	return s.cfg.ConnectTimeout
@@ -150,36 +150,36 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// watches holds the watches by address, to be alarmed.
+// watches holds the watches by address, to wake them.
 type watches struct {
 	mu sync.Mutex
 	by map[string]map[*watch]struct{}
 }
 
 type watch struct {
-	alarm chan struct{} // holds one
-	met   chan struct{} // closed when the peer has answered for the first time
+	alarm chan struct{} // capacity 1
+	answered   chan struct{} // closed at the peer's first answer
 }
 
-func newWatch() *watch { return &watch{alarm: make(chan struct{}, 1), met: make(chan struct{})} }
+func newWatch() *watch { return &watch{alarm: make(chan struct{}, 1), answered: make(chan struct{})} }
 
-// meet is told who answered, and whether it is whom the watch is about.
-func (w *watch) meet(known *Peer, p Peer) bool {
+// confirm records which process answered and reports whether it is the watched one.
+func (w *watch) confirm(known *Peer, p Peer) bool {
 	if known.Incarnation == 0 {
 		*known = p
 	}
 	if p.Incarnation != known.Incarnation {
 		return false
 	}
-	if !w.hasMet() {
-		close(w.met)
+	if !w.hasAnswered() {
+		close(w.answered)
 	}
 	return true
 }
 
-func (w *watch) hasMet() bool {
+func (w *watch) hasAnswered() bool {
 	select {
-	case <-w.met:
+	case <-w.answered:
 		return true
 	default:
 		return false

@@ -9,13 +9,12 @@ import (
 	"strings"
 )
 
-// ErrOpenBind is returned for an address that would let strangers in.
+// ErrOpenBind is returned for an address that would expose the process without a secret.
 var ErrOpenBind = errors.New("security: refusing to listen beyond this machine without a secret")
 
-// CheckBind refuses a cluster address that others can reach while there is no
-// cluster key: gossip, control and bus would obey anybody who connects.
-// addr is host:port; a host that is not an IP address and not "localhost"
-// counts as reachable, since what it resolves to can change.
+// CheckBind refuses a cluster address that other machines can reach if there is no cluster key:
+// gossip, control and bus would then obey any client. addr is host:port. Host names except
+// "localhost" count as reachable, since their resolution can change.
 func CheckBind(addr string, haveKey bool) error {
 	local, err := Loopback(addr)
 	if err != nil || local || haveKey {
@@ -35,8 +34,7 @@ func CheckAPIBind(addr string, haveAPIKey bool) error {
 		"set one with --api-key or SHOAL_API_KEY, or listen on 127.0.0.1", ErrOpenBind, addr)
 }
 
-// Loopback reports that host:port can be reached from this machine alone, where nobody
-// but its administrator sees packets.
+// Loopback reports whether host:port is reachable from this machine only.
 func Loopback(addr string) (bool, error) {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -52,7 +50,7 @@ func Loopback(addr string) (bool, error) {
 	return ip.Unmap().IsLoopback(), nil
 }
 
-// HostPort cuts an address into its host and its port, a number.
+// HostPort splits an address into its host and its numeric port.
 func HostPort(addr string) (host string, port int, err error) {
 	host, p, err := net.SplitHostPort(addr)
 	if err != nil {

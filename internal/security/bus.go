@@ -2,9 +2,9 @@ package security
 
 import "crypto/tls"
 
-// BusTLS is the TLS of a NATS mesh: every server dials and is dialled, so one
-// configuration carries both halves. VerifyConnection, which checks the peer's
-// certificate against the cluster key, is the same on both sides.
+// BusTLS returns the TLS configurations of a NATS mesh. Every server dials and accepts connections,
+// so one configuration has both sides. VerifyConnection, which checks the peer's certificate
+// against the cluster key, is the same for both.
 func (k Key) BusTLS(id Identity) (routes, clients *tls.Config, err error) {
 	server, client, err := k.TLS(id, RoleNode, RoleCoordinator)
 	if err != nil {
@@ -12,11 +12,11 @@ func (k Key) BusTLS(id Identity) (routes, clients *tls.Config, err error) {
 	}
 	routes = server.Clone()
 	routes.GetClientCertificate = client.GetClientCertificate
-	routes.InsecureSkipVerify = true // of host names only, see Key.TLS
+	routes.InsecureSkipVerify = true // skips host names only, see Key.TLS
 	return routes, server.Clone(), nil
 }
 
-// BusPasswords are those of a role under every key that is accepted.
+// BusPasswords returns a function that lists the passwords of a role under every accepted key.
 func (k Key) BusPasswords(role Role) func() []string {
 	return func() (out []string) {
 		for _, k := range k.Keys() {

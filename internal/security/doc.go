@@ -1,13 +1,12 @@
-// Package security turns one shared secret, the cluster key, into everything
-// that keeps strangers out of a cluster: the gossip key, a certificate
-// authority, short-lived certificates that name role and node, and passwords
-// for the bus.
+// Package security derives all credentials of a cluster from one shared secret, the
+// cluster key: the gossip key, a certificate authority, short-lived certificates with
+// role and node id, and passwords for the bus.
 //
-// A cluster has one secret because a secret per node has to be handed out by
-// somebody, and a cluster that its owner starts with one command has nobody.
-// The price: whoever holds the key can become any node. Roles in certificates
-// therefore guard against mistakes (a client that dials a node's port, a node
-// of another cluster), not against a thief of the key.
+// A cluster has one secret because secrets per node would need somebody to distribute
+// them, and a cluster can be started with one command. The price is that a holder of
+// the key can impersonate any node. Roles in certificates therefore protect against
+// mistakes (a client that dials a node's port, a node of another cluster), not against
+// a stolen key.
 //
-// Nothing here prints the key except Key.Text.
+// Only Key.Text prints the key.
 package security

@@ -8,16 +8,16 @@ import (
 )
 
 var (
-	// ErrPlaintext: one side speaks TLS and the other does not.
+	// ErrPlaintext: only one of the two sides uses TLS.
 	ErrPlaintext = errors.New("security: the peer does not speak TLS")
-	// ErrRefused: the peer looked at our certificate and hung up.
+	// ErrRefused: the peer rejected our certificate and closed the connection.
 	ErrRefused = errors.New("security: the peer refused our certificate")
 )
 
 var sentinels = []error{ErrWrongKey, ErrExpired, ErrRole, ErrIdentity, ErrPlaintext, ErrRefused}
 
-// Distrust reports whether err says that the peers do not trust each other, which
-// trying again does not change.
+// Distrust reports whether err means that the peers do not trust each other. Retrying does not
+// help.
 func Distrust(err error) bool {
 	for _, known := range sentinels {
 		if errors.Is(err, known) {
@@ -27,9 +27,9 @@ func Distrust(err error) bool {
 	return false
 }
 
-// Explain turns an error of a TLS handshake, or of the first read after it
-// (in TLS 1.3 a client learns only there that the server refused it), into one
-// that says what to do. Other errors come back as they are.
+// Explain turns an error of a TLS handshake into one that says what to do. It also handles the
+// first read after it, where a TLS 1.3 client learns that the server refused it. Other errors are
+// returned unchanged.
 func Explain(err error) error {
 	if err == nil {
 		return nil
@@ -39,7 +39,7 @@ func Explain(err error) error {
 	}
 	var record tls.RecordHeaderError
 	text := err.Error()
-	for _, known := range sentinels { // libraries between us and tls keep only the text
+	for _, known := range sentinels { // libraries in between keep only the text
 		if _, rest, ok := strings.Cut(text, known.Error()); ok {
 			return fmt.Errorf("%w%s", known, strings.TrimRight(rest, `"`))
 		}

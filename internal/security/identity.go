@@ -10,18 +10,18 @@ import (
 	"slices"
 )
 
-// Role says what a process may be asked and may ask.
+// Role determines which requests a process may send and receive.
 type Role string
 
 const (
 	RoleNode        Role = "node"        // owns weights and caches
 	RoleCoordinator Role = "coordinator" // API, batcher, placement
-	RoleClient      Role = "client"      // command line tools that look and ask
+	RoleClient      Role = "client"      // command line tools that only query
 )
 
 func Roles() []Role { return []Role{RoleNode, RoleCoordinator, RoleClient} }
 
-// Identity is what a certificate vouches for: shoal://<role>/<id>.
+// Identity is the subject of a certificate: shoal://<role>/<id>.
 type Identity struct {
 	Role Role
 	ID   string
@@ -45,15 +45,15 @@ func (i Identity) Validate() error {
 	return nil
 }
 
-// URI is the form that stands in the certificate.
+// URI returns the form used in certificates.
 func (i Identity) URI() *url.URL {
 	return &url.URL{Scheme: scheme, Host: string(i.Role), Path: "/" + i.ID}
 }
 
 func (i Identity) String() string { return i.URI().String() }
 
-// PeerIdentity is whom the certificate of an established connection names. The
-// connection must come from configurations of Key.TLS, which have verified it.
+// PeerIdentity returns the identity in the peer certificate of an established connection. The
+// connection must use a configuration of Key.TLS, which has verified it.
 func PeerIdentity(s *tls.ConnectionState) (Identity, error) {
 	if len(s.PeerCertificates) == 0 {
 		return Identity{}, fmt.Errorf("%w: the peer sent none", ErrIdentity)

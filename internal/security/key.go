@@ -26,26 +26,27 @@ const (
 var (
 	// ErrKeyFormat is returned for text that is not a cluster key.
 	ErrKeyFormat = errors.New("security: not a cluster key")
-	// ErrNoKey is returned where a key is needed and none was given.
+	// ErrNoKey is returned if a required key is missing.
 	ErrNoKey = errors.New("security: no cluster key")
 )
 
-// Key is the secret that all processes of one cluster share. The zero Key is
-// no key. One of a file follows the file (Reload), and accepts several. Printing a Key in any way shows a placeholder; only Text reveals it.
+// Key is the secret that all processes of a cluster share. The zero Key is no key. A Key from a
+// file follows the file (Reload) and may accept several keys. Printing a Key shows a placeholder;
+// only Text reveals it.
 type Key struct {
 	secret [KeySize]byte
 	set    bool
-	ring   *ring // of a key file, which may change; nil: this key alone
+	ring   *keyRing // the keys of a file, which may change; nil: only this key
 }
 
-// NewKey draws a key from the system's random source.
+// NewKey returns a key from the system's random source.
 func NewKey() Key {
 	k := Key{set: true}
 	rand.Read(k.secret[:]) // never fails: crypto/rand aborts the process instead
 	return k
 }
 
-// ParseKey reads what Key.Text wrote. Surrounding white space is ignored.
+// ParseKey parses the result of Key.Text, ignoring surrounding white space.
 func ParseKey(text string) (Key, error) {
 	text = strings.TrimSpace(text)
 	if text == "" {
@@ -69,9 +70,9 @@ func ParseKey(text string) (Key, error) {
 	return k, nil
 }
 
-// Text is the key itself as one line of text: "shoal1-" and 48 characters of
-// unpadded URL-safe base64 (32 bytes of secret, 4 of checksum). It is the one
-// way to see the secret, meant for 'shoal keygen' and nothing else.
+// Text returns the key as one line: "shoal1-" and 48 characters of unpadded URL-safe base64 (32
+// bytes of secret, 4 of checksum). It is the only function that reveals the secret; use it for
+// 'shoal keygen' only.
 func (k Key) Text() string {
 	k = k.current()
 	sum := checksum(k.secret[:])
@@ -87,8 +88,8 @@ func (k Key) Equal(o Key) bool {
 	return k.set == o.set && subtle.ConstantTimeCompare(k.secret[:], o.secret[:]) == 1
 }
 
-// Fingerprint names the key without giving it away: the same on every holder,
-// safe in logs and status pages, and the way to see that two differ.
+// Fingerprint identifies the key without revealing it. It is the same in every process and safe in
+// logs, so it shows whether two keys differ.
 func (k Key) Fingerprint() string {
 	if !k.set {
 		return "none"
@@ -96,17 +97,17 @@ func (k Key) Fingerprint() string {
 	return hex.EncodeToString(k.derive("fingerprint", 4))
 }
 
-// Gossip is the AES-256 key of memberlist.
+// Gossip returns memberlist's AES-256 key.
 func (k Key) Gossip() []byte { return k.derive("gossip aes-256", 32) }
 
-// BusPassword is the password of a role on NATS. Roles get different ones, so
-// that each can have its own permissions.
+// BusPassword returns the NATS password of a role. Roles have different passwords so that they can
+// have different permissions.
 func (k Key) BusPassword(role Role) string {
 	return hex.EncodeToString(k.derive("bus password of "+string(role), 32))
 }
 
-// OperatorToken proves to a coordinator that who asks it for a change of its store holds
-// the key, without showing that. Of no key it is "none".
+// OperatorToken proves to a coordinator that a client holds the key, without revealing it. For no
+// key it is "none".
 func (k Key) OperatorToken() string {
 	if !k.set {
 		return "none"
@@ -114,8 +115,8 @@ func (k Key) OperatorToken() string {
 	return hex.EncodeToString(k.derive("operator token", 32))
 }
 
-// derive is HKDF-SHA256 with the purpose as info: secrets of different
-// purposes tell nothing about each other or about the key.
+// derive is HKDF-SHA256 with the purpose as info. Derived secrets reveal nothing about each other
+// or about the key.
 func (k Key) derive(purpose string, n int) []byte {
 	if !k.set {
 		panic("security: a secret was derived from the zero Key")
@@ -123,7 +124,7 @@ func (k Key) derive(purpose string, n int) []byte {
 	k = k.current()
 	out, err := hkdf.Key(sha256.New, k.secret[:], nil, infoContext+purpose, n)
 	if err != nil {
-		panic("security: hkdf: " + err.Error()) // only for n beyond 255 hashes
+		panic("security: hkdf: " + err.Error()) // only if n exceeds 255 hashes
 	}
 	return out
 }
@@ -134,8 +135,7 @@ func checksum(secret []byte) (sum [checkSize]byte) {
 	return sum
 }
 
-// String, GoString, Format, LogValue and MarshalText hide the secret from fmt,
-// slog and encoders.
+// String, GoString, Format, LogValue and MarshalText hide the secret from fmt, slog and encoders.
 func (k Key) String() string { return redacted }
 
 // GoString hides the secret from %#v.

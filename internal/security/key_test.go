@@ -25,7 +25,7 @@ func TestKeyText(t *testing.T) {
 	if k.Equal(NewKey()) || k.Equal(Key{}) || !(Key{}).Equal(Key{}) {
 		t.Error("Equal")
 	}
-	for i := range text { // any single wrong character is noticed
+	for i := range text { // every wrong character is detected
 		bad := []byte(text)
 		bad[i] ^= 1
 		if _, err := ParseKey(string(bad)); !errors.Is(err, ErrKeyFormat) {
@@ -52,7 +52,7 @@ func FuzzParseKey(f *testing.F) {
 	})
 }
 
-// Whoever prints a key, or something that holds one, shows nothing.
+// Printing a key, or a value that contains one, reveals nothing.
 func TestKeyIsNeverShown(t *testing.T) {
 	k := NewKey()
 	holder := struct {
@@ -99,7 +99,7 @@ func TestDerivedSecretsDiffer(t *testing.T) {
 	if !bytes.Equal(k.Gossip(), same.Gossip()) || len(k.Gossip()) != 32 || k.BusPassword(RoleNode) != same.BusPassword(RoleNode) {
 		t.Error("not a function of the key")
 	}
-	// A known answer: a change here would split running clusters.
+	// A fixed expectation: a change here would split running clusters.
 	fixed := Key{set: true}
 	if got := fixed.Fingerprint(); got != knownFingerprint {
 		t.Errorf("fingerprint of the zero secret is %s, was %s", got, knownFingerprint)

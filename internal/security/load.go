@@ -11,8 +11,8 @@ const EnvKey = "SHOAL_CLUSTER_KEY"
 
 const maxKeyFile = 4096
 
-// LoadKey finds the cluster key: in file when that is not empty, else in
-// SHOAL_CLUSTER_KEY, else nowhere (the zero Key and no error).
+// LoadKey reads the cluster key from file, if not empty, else from SHOAL_CLUSTER_KEY. If both are
+// empty it returns the zero Key and no error.
 func LoadKey(file string) (Key, error) {
 	if file != "" {
 		return ReadKeyFile(file)
@@ -28,8 +28,8 @@ func LoadKey(file string) (Key, error) {
 	return k, nil
 }
 
-// ReadKeyFile reads keys, one a line, from a regular file that only its owner can read. The
-// first is used, all are accepted; Reload reads the file again.
+// ReadKeyFile reads keys, one per line, from a regular file that only its owner can read. The first
+// is used, all are accepted. Reload reads the file again.
 func ReadKeyFile(path string) (Key, error) {
 	f, err := OpenPrivate(path)
 	if err != nil {
@@ -51,8 +51,8 @@ func readKeys(r io.Reader) ([]Key, error) {
 	return parseKeys(string(text))
 }
 
-// KeyPipe is a pipe with the keys of k in it, to be inherited by a child: neither its
-// arguments nor its environment tell them. The caller closes it.
+// KeyPipe returns a pipe that contains the keys of k, for a child to inherit. So neither the
+// child's arguments nor its environment reveal them. The caller closes the pipe.
 func KeyPipe(k Key) (*os.File, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -60,7 +60,7 @@ func KeyPipe(k Key) (*os.File, error) {
 	}
 	for _, x := range k.Keys() {
 		if err == nil {
-			_, err = w.WriteString(x.Text() + "\n") // less than any pipe holds
+			_, err = w.WriteString(x.Text() + "\n") // fits the buffer of any pipe
 		}
 	}
 	if cerr := w.Close(); err == nil {
@@ -73,7 +73,7 @@ func KeyPipe(k Key) (*os.File, error) {
 	return r, nil
 }
 
-// ReadKeyPipe reads a key from an inherited descriptor, and closes it.
+// ReadKeyPipe reads a key from an inherited descriptor and closes it.
 func ReadKeyPipe(fd int) (Key, error) {
 	f := os.NewFile(uintptr(fd), "key")
 	if f == nil {
@@ -87,7 +87,7 @@ func ReadKeyPipe(fd int) (Key, error) {
 	return onRing("", keys), nil
 }
 
-// WriteKeyFile writes k to a new file of mode 0600; it does not overwrite.
+// WriteKeyFile writes k to a new file with mode 0600. It never overwrites.
 func WriteKeyFile(path string, k Key) error {
 	if k.IsZero() {
 		return ErrNoKey

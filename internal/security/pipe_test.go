@@ -7,14 +7,14 @@ import (
 	"testing"
 )
 
-// TestKeyPipe: what goes into the pipe comes out of its descriptor, once.
+// TestKeyPipe: the descriptor returns the written key, once.
 func TestKeyPipe(t *testing.T) {
 	k := NewKey()
 	r, err := KeyPipe(k)
 	if err != nil {
 		t.Fatal(err)
 	}
-	fd, err := syscall.Dup(int(r.Fd())) // as a child has it
+	fd, err := syscall.Dup(int(r.Fd())) // as a child inherits it
 	r.Close()
 	if err != nil {
 		t.Fatal(err)
@@ -22,7 +22,7 @@ func TestKeyPipe(t *testing.T) {
 	if got, err := ReadKeyPipe(fd); err != nil || !got.Equal(k) {
 		t.Errorf("read back: %v", err)
 	}
-	// Reading it again would fail of an open one too: the pipe is empty.
+	// A second read would also fail on an open descriptor, because the pipe is empty.
 	if err := syscall.Fstat(fd, new(syscall.Stat_t)); err != syscall.EBADF {
 		t.Errorf("the descriptor is still open: %v", err)
 	}

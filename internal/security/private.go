@@ -6,10 +6,10 @@ import (
 	"runtime"
 )
 
-// OpenPrivate opens a file of secrets. It must be a regular file that only its owner can read.
-// Windows has no such modes: there the mode is not checked.
+// OpenPrivate opens a file with secrets. It must be a regular file that only its owner can read.
+// The mode is not checked on Windows.
 func OpenPrivate(path string) (*os.File, error) {
-	// Opening a FIFO would wait for its writer, so the kind of file is checked first.
+	// Opening a FIFO would wait for a writer, so check the file type first.
 	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
 		return nil, fmt.Errorf("%s is not a regular file", path)
 	}

@@ -8,21 +8,21 @@ import (
 	"sync"
 )
 
-// maxKeys are the keys of a cluster that changes them: the old one and the new one, and
-// room for a mistake.
+// maxKeys is the maximum number of keys during a rotation: the old one, the new one, and room for a
+// mistake.
 const maxKeys = 4
 
-// ring is what the copies of a Key from a file share: the keys of the file as it was
-// read last. The first is used, all are accepted.
-type ring struct {
+// keyRing is shared by the copies of a Key from a file. It holds the keys as last read. The first is
+// used, all are accepted.
+type keyRing struct {
 	path string
 
 	mu      sync.Mutex
-	keys    []Key // without a ring
+	keys    []Key // each without a ring
 	watches []func(keys []Key)
 }
 
-// parseKeys reads one key a line. Empty lines are skipped.
+// parseKeys parses one key per line and skips empty lines.
 func parseKeys(text string) ([]Key, error) {
 	var keys []Key
 	for line := range strings.Lines(text) {
@@ -34,7 +34,7 @@ func parseKeys(text string) ([]Key, error) {
 			return nil, fmt.Errorf("key %d: %w", len(keys)+1, err)
 		}
 		if slices.ContainsFunc(keys, k.Equal) {
-			return nil, fmt.Errorf("%w: key %d stands there twice", ErrKeyFormat, len(keys)+1)
+			return nil, fmt.Errorf("%w: key %d is a duplicate", ErrKeyFormat, len(keys)+1)
 		}
 		keys = append(keys, k)
 	}
@@ -48,14 +48,14 @@ func parseKeys(text string) ([]Key, error) {
 	return keys, nil
 }
 
-// onRing is a Key that follows the file at path, which holds keys now.
+// onRing returns a Key that follows the file at path, whose current keys are keys.
 func onRing(path string, keys []Key) Key {
 	k := keys[0]
-	k.ring = &ring{path: path, keys: keys}
+	k.ring = &keyRing{path: path, keys: keys}
 	return k
 }
 
-// Keys are those that are accepted, the one in use first.
+// Keys returns the accepted keys, the one in use first.
 func (k Key) Keys() []Key {
 	switch {
 	case k.ring != nil:
@@ -68,7 +68,7 @@ func (k Key) Keys() []Key {
 	return nil
 }
 
-// current is the key in use, without its ring.
+// current returns the key in use, without its ring.
 func (k Key) current() Key {
 	if k.ring == nil {
 		return k
@@ -78,7 +78,7 @@ func (k Key) current() Key {
 	return k.ring.keys[0]
 }
 
-// Fingerprints names the keys that are accepted, the one in use first.
+// Fingerprints returns the fingerprints of the accepted keys, the one in use first.
 func (k Key) Fingerprints() (out []string) {
 	for _, x := range k.Keys() {
 		out = append(out, x.Fingerprint())
@@ -86,11 +86,10 @@ func (k Key) Fingerprints() (out []string) {
 	return out
 }
 
-// ErrNoFile is returned for a key that cannot be read again: it came without a file.
-var ErrNoFile = errors.New("security: the cluster key came from no file")
+// ErrNoFile is returned by Reload for a key that came without a file.
+var ErrNoFile = errors.New("security: the cluster key was not read from a file")
 
-// Reload reads the file of the key again, and tells whoever watches. After an error the
-// keys are those of before.
+// Reload reads the key file again and notifies the watchers. An error leaves the keys unchanged.
 func (k Key) Reload() error {
 	if k.ring == nil || k.ring.path == "" {
 		return ErrNoFile
@@ -110,7 +109,7 @@ func (k Key) Reload() error {
 	return nil
 }
 
-// Watch has f called with the keys whenever they were read again. f must not block.
+// Watch registers f to be called with the keys after each reload. f must not block.
 func (k Key) Watch(f func(keys []Key)) {
 	if k.ring == nil {
 		return

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestKeyFileOfSeveral: the first key is used, all are accepted, and what cannot be read
-// changes nothing.
+// TestKeyFileOfSeveral: the first key is used, all are accepted, and an unreadable file changes
+// nothing.
 func TestKeyFileOfSeveral(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "key")
 	write := func(lines ...string) {
@@ -65,7 +65,8 @@ func TestKeyFileOfSeveral(t *testing.T) {
 			t.Fatal(err)
 		}
 		check("reloaded", r.keys...)
-		// A process that knows one key takes what this one shows only if it is that one.
+		// A process with a single key accepts this one's certificate only if it was made from that
+		// key.
 		if err := lets(a); (err == nil) != r.oldIn {
 			t.Errorf("keys %v: the old one alone: %v", prints(r.keys...), err)
 		}

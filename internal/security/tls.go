@@ -15,29 +15,29 @@ import (
 	"time"
 )
 
-// Certificates live a day, are renewed in memory after half of it, and begin
-// earlier than now so that clocks which differ by an hour or so still agree.
+// Certificates are valid for a day and renewed in memory after half of it. They start in the past,
+// to tolerate clocks that differ by about an hour.
 const (
 	certLife = 24 * time.Hour
 	certSkew = 2 * time.Hour
 )
 
 var (
-	// ErrWrongKey: the peer's certificate was signed by another cluster key.
+	// ErrWrongKey: the peer's certificate was made from another cluster key.
 	ErrWrongKey = errors.New("security: the peer belongs to another cluster: its certificate was made from another cluster key")
 	// ErrExpired: the peer's certificate is not valid at this machine's time.
 	ErrExpired = errors.New("security: the peer's certificate is not valid now")
-	// ErrRole: the peer is of this cluster but has no business here.
+	// ErrRole: the peer belongs to the cluster, but its role is not allowed here.
 	ErrRole = errors.New("security: role not allowed here")
 )
 
-// TLS makes the two halves of mutual TLS 1.3 for a process of this cluster.
-// Each side proves by certificate that it holds the key and names its
-// identity; hosts and addresses are not looked at, since nodes move. A peer
-// whose role is not among allowed (default: every role) is refused.
+// TLS returns the two sides of mutual TLS 1.3 for a process of this cluster. The
+// certificate of a side proves that it holds the key, and names its identity. Host names
+// are not verified, since nodes move. A peer is refused if its role is not among
+// allowed (default: every role).
 //
-// The certificate is issued here, from the key, and renewed by itself for as
-// long as the configurations are in use; nothing is written to disk.
+// The certificate is derived from the key in memory and renewed while the
+// configurations are in use. Nothing is written to disk.
 func (k Key) TLS(id Identity, allowed ...Role) (server, client *tls.Config, err error) {
 	if k.IsZero() {
 		return nil, nil, ErrNoKey
@@ -55,9 +55,9 @@ func (k Key) TLS(id Identity, allowed ...Role) (server, client *tls.Config, err 
 	return iss.configs(allowed)
 }
 
-// authority is the certificate authority of a cluster. Key, serial number and
-// dates follow from the cluster key alone, and Ed25519 signs without
-// randomness: every process makes the same certificate, bit for bit.
+// authority is the certificate authority of a cluster. Key, serial number and dates are derived
+// from the cluster key, and Ed25519 signatures are deterministic. So every process creates the same
+// CA certificate, bit for bit.
 type authority struct {
 	cert *x509.Certificate
 	key  ed25519.PrivateKey
@@ -112,26 +112,26 @@ func (a *authority) issue(id Identity, from, until time.Time) (*tls.Certificate,
 	return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}, nil
 }
 
-// issuer keeps a fresh certificate of one identity.
+// issuer keeps a valid certificate of one identity.
 type issuer struct {
 	key Key
 	id  Identity
 	now func() time.Time
 
 	mu      sync.Mutex
-	keys    []Key        // as they were when cas was made
-	cas     []*authority // of each
+	keys    []Key        // the keys that cas were made from
+	cas     []*authority // one per key
 	current *tls.Certificate
 }
 
-// authorities are those of the keys that are accepted now, the one in use first.
+// authorities returns those of the accepted keys, the one in use first.
 func (i *issuer) authorities() ([]*authority, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return i.follow()
 }
 
-// follow brings the authorities up with the key; the lock is held.
+// follow updates the authorities after a key change. i.mu must be held.
 func (i *issuer) follow() ([]*authority, error) {
 	keys := i.key.Keys()
 	if slices.EqualFunc(keys, i.keys, Key.Equal) {
@@ -171,8 +171,8 @@ func (i *issuer) certificate() (*tls.Certificate, error) {
 }
 
 func (i *issuer) configs(allowed []Role) (server, client *tls.Config, err error) {
-	// Both sides verify in verify, for the same words in the same errors: the
-	// standard verification insists on host names for servers.
+	// Both sides use verify, so that their errors are worded alike. The standard verification
+	// requires host names of servers.
 	server = &tls.Config{
 		MinVersion:             tls.VersionTLS13,
 		GetCertificate:         func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return i.certificate() },
@@ -184,7 +184,7 @@ func (i *issuer) configs(allowed []Role) (server, client *tls.Config, err error)
 	client = &tls.Config{
 		MinVersion:             tls.VersionTLS13,
 		GetClientCertificate:   func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return i.certificate() },
-		InsecureSkipVerify:     true, // of the host name; verify checks the rest
+		InsecureSkipVerify:     true, // skips host names only; verify checks the rest
 		SessionTicketsDisabled: true,
 		VerifyConnection:       func(s tls.ConnectionState) error { return i.verify(&s, allowed) },
 		Time:                   i.now,
@@ -214,7 +214,7 @@ func (i *issuer) verify(s *tls.ConnectionState, allowed []Role) error {
 	switch {
 	case err == nil:
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
-		return fmt.Errorf("%w: valid from %s to %s, here it is %s; compare the clocks of both machines", ErrExpired,
+		return fmt.Errorf("%w: valid from %s to %s, but the time here is %s; compare the clocks of both machines", ErrExpired,
 			leaf.NotBefore.UTC().Format(time.RFC3339), leaf.NotAfter.UTC().Format(time.RFC3339), i.now().UTC().Format(time.RFC3339))
 	default:
 		return fmt.Errorf("%w; give every process the same %s (issuer %q, ours %q)", ErrWrongKey, EnvKey,

@@ -18,7 +18,8 @@ import (
 
 const knownFingerprint = "62fca7e2"
 
-// shake connects two sides over loopback and returns what each of them saw.
+// shake connects a server and a client over loopback and returns the errors of both and the
+// client's identity.
 func shake(t *testing.T, server, client *tls.Config) (atServer, atClient error, peer Identity) { //nolint:revive,staticcheck // two sides, then who came
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -37,7 +38,7 @@ func shake(t *testing.T, server, client *tls.Config) (atServer, atClient error, 
 		}
 		defer raw.Close()
 		raw.SetDeadline(deadline)
-		if server == nil { // a server without TLS answers in its own tongue
+		if server == nil { // a server without TLS sends plain text
 			io.WriteString(raw, "HTTP/1.1 400 Bad Request\r\n\r\n")
 			_, err := io.ReadFull(raw, make([]byte, 1))
 			result <- err
@@ -133,7 +134,7 @@ func TestStrangersAreRefused(t *testing.T) {
 	}
 }
 
-// issued is a client configuration with a certificate of given dates.
+// issued returns a client configuration whose certificate has the given dates.
 func issued(t *testing.T, k Key, id string, from, until time.Duration) *tls.Config {
 	t.Helper()
 	ca, err := k.authority()
@@ -147,7 +148,7 @@ func issued(t *testing.T, k Key, id string, from, until time.Duration) *tls.Conf
 	return &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{*cert}}
 }
 
-// A process that runs for weeks shows a certificate of today.
+// A process that runs for weeks presents a current certificate.
 func TestCertificateIsRenewed(t *testing.T) {
 	now := time.Now()
 	i := &issuer{key: NewKey(), id: Identity{RoleNode, "n"}, now: func() time.Time { return now }}
@@ -164,7 +165,7 @@ func TestCertificateIsRenewed(t *testing.T) {
 	if second == first || !second.Leaf.NotAfter.After(now.Add(certLife-time.Minute)) {
 		t.Error("not renewed")
 	}
-	now = now.Add(-30 * time.Hour) // the clock was set back beyond the certificate's beginning
+	now = now.Add(-30 * time.Hour) // the clock was set back to before the certificate's start
 	if third, _ := i.certificate(); third.Leaf.NotBefore.After(now) {
 		t.Error("not valid after the clock was set back")
 	}
@@ -185,7 +186,7 @@ func TestAuthorityFollowsFromTheKey(t *testing.T) {
 	}
 }
 
-// Certificates that the right authority signed but nobody of ours would make.
+// Certificates with valid signatures but identities that Shoal never issues.
 func TestStrangeIdentities(t *testing.T) {
 	ca, err := NewKey().authority()
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package supervise runs the node processes of a local cluster and ends them with it.
+// Package supervise runs the node processes of a local cluster and stops them when it ends.
 package supervise
 
 import (
@@ -21,13 +21,12 @@ import (
 	"github.com/shoal-llm/shoal/internal/security"
 )
 
-// Children are the node processes of a local cluster: this same program, run
-// again with other arguments. Each holds the read end of a pipe and ends when
-// the parent is gone, however the parent died. Another one has the cluster's key in it:
-// who did not come from here does not get it.
+// Children are the node processes of a local cluster: this program, started with other arguments.
+// Each has the read end of a pipe and exits when the parent ends in any way. Another pipe holds the
+// cluster key, so that only children receive it.
 type Children struct {
-	// KeyFile, when set, is where the key stands: the processes read it there, and again
-	// on SIGHUP.
+	// KeyFile is the file with the cluster key, if any. The processes read it, and read it again on
+	// SIGHUP.
 	KeyFile string
 
 	key  security.Key
@@ -50,19 +49,20 @@ type child struct {
 type Child struct {
 	ID     string
 	Args   []string
-	Env    []string   // more than this process's, without its settings
-	Files  []*os.File // its descriptors from 3 on
+	Env    []string   // added to this process's environment, from which settings are removed
+	Files  []*os.File // the child's descriptors from 3 on
 	Stderr io.Writer
-	Log    string          // file that Stderr writes; "": none
-	Exited func(err error) // told when it ends by itself
+	Log    string          // file that Stderr writes to; "": none
+	Exited func(err error) // called when the process ends unrequested
 }
 
-// New prepares a set of processes of one cluster; log takes their last words.
+// New returns an empty set of processes of one cluster. log receives the last lines of a failed
+// process.
 func New(key security.Key, log *slog.Logger) *Children {
 	return &Children{key: key, log: log}
 }
 
-// Start runs one more process.
+// Start starts another process.
 func (c *Children) Start(x Child) error {
 	id := x.ID
 	self, err := os.Executable()
@@ -75,7 +75,7 @@ func (c *Children) Start(x Child) error {
 		if err != nil {
 			return err
 		}
-		defer key.Close() // the process has its own
+		defer key.Close() // the child has its own copy
 		files, args = append(files, key), append(slices.Clip(x.Args), "--cluster-key-fd", strconv.Itoa(3+len(x.Files)))
 	}
 	k := &child{id: id, cmd: exec.Command(self, args...)}
@@ -109,8 +109,8 @@ func (c *Children) Start(x Child) error {
 	return nil
 }
 
-// ending is what the log says of a process that ended by itself: how, where its log is, and
-// the line that tells why. A process that was killed has had no time to write one.
+// ending returns the log attributes of a process that ended unrequested: how it ended, the path of
+// its log, and its last line. A killed process had no time to write one.
 func ending(id string, pid int, err error, file, tail string) []any {
 	attrs := []any{"id", id, "pid", pid, "how", howEnded(err)}
 	if file == "" {
@@ -127,7 +127,7 @@ func ending(id string, pid int, err error, file, tail string) []any {
 	return attrs
 }
 
-// howEnded names the way in which a process ended.
+// howEnded describes how a process ended.
 func howEnded(err error) string {
 	if err == nil {
 		return "exit status 0"
@@ -135,8 +135,8 @@ func howEnded(err error) string {
 	return err.Error()
 }
 
-// lastWords is the line of a log that tells why its process ended: of a panic the first one,
-// else the last one, cut to 300 bytes.
+// lastWords returns the line of a log that explains why its process ended: the first line of a
+// panic, else the last line, cut to 300 bytes.
 func lastWords(tail string) string {
 	last := ""
 	for line := range strings.Lines(tail) {
@@ -151,9 +151,8 @@ func lastWords(tail string) string {
 	return strings.ToValidUTF8(last[:min(len(last), 300)], "")
 }
 
-// childEnv leaves out the settings of this program: args say everything that a
-// child needs, and what was meant for the parent (a cluster key, a list of shares)
-// would be taken for its own.
+// childEnv removes this program's settings from an environment. The arguments have everything that
+// a child needs. It would mistake settings of the parent (cluster key, list of shares) for its own.
 func childEnv(env []string) []string {
 	return slices.DeleteFunc(env, func(v string) bool {
 		name, _, _ := strings.Cut(v, "=")
@@ -161,7 +160,7 @@ func childEnv(env []string) []string {
 	})
 }
 
-// PIDs lists the processes by id.
+// PIDs returns the process ids by node id.
 func (c *Children) PIDs() map[string]int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -172,17 +171,16 @@ func (c *Children) PIDs() map[string]int {
 	return out
 }
 
-// Signal passes a signal on to every process.
+// Signal sends a signal to every process.
 func (c *Children) Signal(s os.Signal) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, k := range c.list {
-		_ = k.cmd.Process.Signal(s) // one that has ended needs none
+		_ = k.cmd.Process.Signal(s) // fails only for an ended process
 	}
 }
 
-// Drain asks every process to end in its own time, and waits for that, at most for
-// limit. Stop must follow.
+// Drain asks every process to drain and exit, and waits for at most limit. Call Stop afterwards.
 func (c *Children) Drain(limit time.Duration) {
 	c.mu.Lock()
 	c.stop = true
@@ -198,7 +196,7 @@ func (c *Children) Drain(limit time.Duration) {
 	}
 }
 
-// Stop asks every process to end, and after grace makes it.
+// Stop asks every process to exit, and kills those left after grace.
 func (c *Children) Stop(grace time.Duration) {
 	c.mu.Lock()
 	c.stop = true
@@ -222,18 +220,18 @@ func (c *Children) Stop(grace time.Duration) {
 	<-done
 }
 
-// WithParent gives a context that ends when the parent's pipe on standard
-// input closes: what a child of Children runs under.
+// WithParent returns a context that ends when standard input, the parent's pipe, closes. A child of
+// Children runs under it.
 func WithParent(ctx context.Context, stdin io.Reader) context.Context {
 	ctx, cancel := context.WithCancelCause(ctx)
-	go func() { // ends with the process at the latest: a read of a pipe has no deadline
+	go func() { // ends with the process at the latest, since a pipe read has no deadline
 		_, _ = io.Copy(io.Discard, bufio.NewReader(stdin))
-		cancel(errors.New("supervise: the parent process is gone"))
+		cancel(errors.New("supervise: the parent process has ended"))
 	}()
 	return ctx
 }
 
-// lastLines keeps the end of what a process wrote.
+// lastLines keeps the end of a process's output.
 type lastLines struct {
 	mu  sync.Mutex
 	buf []byte
@@ -257,7 +255,7 @@ func (l *lastLines) String() string {
 	return string(l.buf)
 }
 
-// Alive is the number of processes that run.
+// Alive returns the number of running processes.
 func (c *Children) Alive() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -4,5 +4,5 @@ package supervise
 
 import "syscall"
 
-// ownGroup keeps Ctrl-C from a child: it reaches the parent alone, which drains.
+// ownGroup keeps Ctrl-C from a child. Only the parent receives it and drains.
 func ownGroup() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }

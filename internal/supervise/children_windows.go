@@ -2,7 +2,7 @@ package supervise
 
 import "syscall"
 
-// ownGroup keeps Ctrl-C from a child: it reaches the parent alone, which drains.
+// ownGroup keeps Ctrl-C from a child. Only the parent receives it and drains.
 func ownGroup() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{CreationFlags: syscall.CREATE_NEW_PROCESS_GROUP}
 }

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestEnding: a process that ended makes one short line, with the reason where there is one.
+// TestEnding: an ended process gives one short log line, with the reason if known.
 func TestEnding(t *testing.T) {
 	killed := exec.Command("sh", "-c", "kill -9 $$").Run()
 	failed := exec.Command("sh", "-c", "exit 1").Run()

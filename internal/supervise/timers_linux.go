@@ -7,14 +7,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// timerSlack is how late a timer of a child may fire. The Go runtime has a thread
-// that looks after the others; whenever its process wakes from a wait, this thread
-// looks every 20 us for a millisecond. Where processes share cores and wait for one
-// another several hundred times a second, that was half of all context switches.
+// timerSlack is the timer slack of a child. The Go runtime has a monitor thread. Whenever its
+// process wakes, this thread polls every 20 us for a millisecond. If processes share cores and wait
+// for each other several hundred times a second, that causes half of all context switches.
 const timerSlack = 2 * time.Millisecond
 
-// coarseTimers calls start on a thread with this slack: a process that it starts
-// inherits it, and keeps it.
+// coarseTimers calls start on a thread with this slack. A process started there inherits it.
 func coarseTimers(start func() error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestChildrenHaveCoarseTimers: a child, and nobody else.
+// TestChildrenHaveCoarseTimers: only children have the slack.
 func TestChildrenHaveCoarseTimers(t *testing.T) {
 	slack := func(start func(*exec.Cmd) error) string {
 		cmd := exec.Command("cat", "/proc/self/timerslack_ns")

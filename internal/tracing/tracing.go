@@ -1,7 +1,7 @@
-// Package tracing tells an OpenTelemetry collector where the time of requests goes: queue,
-// prefill and decode of each sequence, under the span of its HTTP request, and a step of the
-// cluster now and then, with what each node computed and waited for. A nil Tracer is off: all
-// methods return at once.
+// Package tracing exports the timing of requests to an OpenTelemetry collector: queue, prefill and
+// decode of each sequence, as children of the span of its HTTP request. Once in a while it also
+// exports a step of the cluster, with each node's compute and wait time. A nil Tracer is off: all
+// methods return immediately.
 package tracing
 
 import (
@@ -28,22 +28,22 @@ import (
 	"github.com/shoal-llm/shoal/internal/lograte"
 )
 
-// Tracer makes the spans of one process. Its methods may be called concurrently.
+// Tracer creates the spans of one process. Its methods may be called concurrently.
 type Tracer struct {
 	provider  *sdk.TracerProvider
 	tracer    trace.Tracer
 	stepEvery time.Duration
 
 	mu        sync.Mutex
-	sequences map[string]trace.SpanContext // that run, by the engine's name of them
+	sequences map[string]trace.SpanContext // running sequences, by their engine ids
 	lastStep  time.Time
 }
 
-// stepEvery is how often a step is told: a step takes milliseconds, and one span for each
-// token of each request would cost more than it says.
+// stepEvery is the minimum interval between exported steps. A step takes milliseconds, so a span
+// per step would cost more than it is worth.
 const stepEvery = time.Second
 
-// Wanted tells whether the standard variables of OpenTelemetry ask for traces.
+// Wanted reports whether OpenTelemetry's standard variables enable traces.
 func Wanted() bool {
 	if strings.EqualFold(os.Getenv("OTEL_SDK_DISABLED"), "true") || os.Getenv("OTEL_TRACES_EXPORTER") == "none" {
 		return false
@@ -51,15 +51,15 @@ func Wanted() bool {
 	return os.Getenv("OTEL_EXPORTER_OTLP_ENDPOINT") != "" || os.Getenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") != ""
 }
 
-// Start sends traces over OTLP (protobuf over HTTP) to endpoint, as http://127.0.0.1:4318;
-// empty: where the standard variables OTEL_EXPORTER_OTLP_... say, which also name headers,
-// certificates, the service and the sampler.
+// Start sends traces over OTLP (protobuf over HTTP) to endpoint, for example http://127.0.0.1:4318.
+// If endpoint is empty, the standard variables OTEL_EXPORTER_OTLP_... name it. These variables also
+// set headers, certificates, the service and the sampler.
 func Start(ctx context.Context, endpoint, version string, log *slog.Logger) (*Tracer, error) {
 	var opts []otlptracehttp.Option
 	if endpoint != "" {
 		u, err := url.Parse(endpoint)
 		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-			return nil, fmt.Errorf("tracing: %q is no collector's address: want http://HOST:PORT or https://HOST:PORT", endpoint)
+			return nil, fmt.Errorf("tracing: %q is not a collector address: want http://HOST:PORT or https://HOST:PORT", endpoint)
 		}
 		if strings.Trim(u.Path, "/") == "" {
 			u.Path = "/v1/traces"
@@ -73,7 +73,7 @@ func Start(ctx context.Context, endpoint, version string, log *slog.Logger) (*Tr
 	var few lograte.Limiter
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
 		if ok, leftOut, last := few.Allow("otel", time.Now()); ok {
-			log.Warn("traces are not delivered", append([]any{"error", err}, lograte.Attrs(leftOut, last)...)...)
+			log.Warn("sending traces failed", append([]any{"error", err}, lograte.Attrs(leftOut, last)...)...)
 		}
 	}))
 	about, err := resource.New(ctx, resource.WithTelemetrySDK(), resource.WithHost(),
@@ -88,7 +88,7 @@ func newTracer(p *sdk.TracerProvider, every time.Duration) *Tracer {
 	return &Tracer{provider: p, tracer: p.Tracer("shoal"), stepEvery: every, sequences: map[string]trace.SpanContext{}}
 }
 
-// Close sends what is left, as long as ctx allows.
+// Close sends the remaining spans, until ctx ends.
 func (t *Tracer) Close(ctx context.Context) error {
 	if t == nil {
 		return nil
@@ -106,7 +106,7 @@ type Request struct {
 	ctx    context.Context //nolint:containedctx // it carries the span to its children, and ends nothing
 }
 
-// Request begins the span of a request, below that of the client's traceparent, if it sent one.
+// Request starts the span of a request, as a child of the client's traceparent if there is one.
 func (t *Tracer) Request(r *http.Request, route, id string) *Request {
 	if t == nil {
 		return nil
@@ -128,7 +128,7 @@ func (r *Request) End(status int) {
 	r.span.End()
 }
 
-// Begins has steps name the sequence's trace from now on, until Sequence or Forget.
+// Begins adds the sequence's trace to the exported steps until Sequence or Forget.
 func (r *Request) Begins(id string) {
 	if r == nil {
 		return
@@ -138,7 +138,7 @@ func (r *Request) Begins(id string) {
 	r.tracer.sequences[id] = r.span.SpanContext()
 }
 
-// Forget is the end of a sequence that has no timings.
+// Forget ends a sequence that has no timings.
 func (r *Request) Forget(id string) {
 	if r == nil {
 		return
@@ -148,23 +148,23 @@ func (r *Request) Forget(id string) {
 	delete(r.tracer.sequences, id)
 }
 
-// Sequence is what became of one sequence of a request.
+// Sequence has the timings of one sequence of a request.
 type Sequence struct {
 	ID                     string
 	Began                  time.Time
 	Queue, Prefill, Decode time.Duration
 	Prompt, Cached, Output int // tokens
 	Finish                 string
-	Steps                  Steps // of the cluster while it decoded
+	Steps                  Steps // steps of the cluster during its decode
 }
 
 type Steps struct {
 	Steps         uint64
-	Compute, Wait time.Duration // of the slowest node of each; Wait is for exchanges
+	Compute, Wait time.Duration // sums over steps of the slowest node's times; Wait is time in exchanges
 	WireBytes     uint64
 }
 
-// Sequence tells the phases of a sequence that has ended.
+// Sequence exports the phases of a sequence that has ended.
 func (r *Request) Sequence(s Sequence) {
 	if r == nil {
 		return
@@ -190,18 +190,18 @@ type Step struct {
 	Began     time.Time
 	Took      time.Duration
 	Rows      int
-	Sequences []string // the engine's names
+	Sequences []string // the engine's ids
 	Nodes     []Node
 }
 
-// Node is one node's part of a step.
+// Node has one node's times in a step.
 type Node struct {
 	ID            string
-	Compute, Wait time.Duration // Wait is for exchanges with the others
+	Compute, Wait time.Duration // Wait is the time in exchanges with other nodes
 	WireBytes     uint64
 }
 
-// StepDue tells whether a step is to be told now.
+// StepDue reports whether the next step must be exported.
 func (t *Tracer) StepDue(now time.Time) bool {
 	if t == nil {
 		return false
@@ -215,7 +215,7 @@ func (t *Tracer) StepDue(now time.Time) bool {
 	return true
 }
 
-// Step tells of a step, in a trace of its own, with links to the requests that are in it.
+// Step exports a step, in a separate trace with links to its requests.
 func (t *Tracer) Step(s Step) {
 	if t == nil {
 		return

@@ -21,8 +21,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var quiet = slog.New(slog.DiscardHandler)
 
-// TestPhases: the phases of a sequence follow one another below the span of its request, which
-// is below the client's; a step names the requests in it, and is told once in a while.
+// TestPhases: the phases of a sequence are consecutive children of the span of its request, which
+// is a child of the client's span. An occasional step is exported, with links to its requests.
 func TestPhases(t *testing.T) {
 	out := tracetest.NewInMemoryExporter()
 	tr := newTracer(sdk.NewTracerProvider(sdk.WithSyncer(out)), time.Hour)
@@ -77,7 +77,7 @@ func TestPhases(t *testing.T) {
 	}
 }
 
-// TestCollector: spans go out over OTLP, where the flag or the standard variables say.
+// TestCollector: spans are sent over OTLP to the address of the flag or of the standard variables.
 func TestCollector(t *testing.T) {
 	for i := range 2 {
 		got := tracingtest.New(t)
@@ -115,7 +115,7 @@ func TestCollector(t *testing.T) {
 	}
 }
 
-// BenchmarkOff is what a request costs without a collector.
+// BenchmarkOff measures the cost per request without a collector.
 func BenchmarkOff(b *testing.B) {
 	var t *Tracer
 	hr := httptest.NewRequest(http.MethodPost, "/x", nil)

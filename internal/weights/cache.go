@@ -18,19 +18,17 @@ import (
 	"github.com/shoal-llm/shoal/internal/proto"
 )
 
-// Cache is a checkpoint that comes over the bus, as much of it as is wanted. Its
-// files have their full size and lie in a folder named by the hash of their list;
-// what was not fetched is a hole. A chunk is read and hashed before its first use
-// in this process, whether it was fetched just now or by an earlier one: so a torn,
-// damaged or missing chunk is one that is fetched again, and there is no other
-// record of what is there.
+// Cache is a partial copy of a checkpoint, fetched over the bus. Its files have their full size,
+// with holes where nothing was fetched, in a folder named by the hash of the file list. This
+// process hashes every chunk before its first use, whoever fetched it. So a torn, damaged or
+// missing chunk is simply fetched again, and no other record of the present chunks exists.
 type Cache struct {
 	dir     string
 	list    *proto.WeightsReply
 	lock    *os.File // the claim on dir
 	ask     Ask
 	log     *slog.Logger
-	fetched atomic.Int64 // bytes, from others
+	fetched atomic.Int64 // bytes received from other processes
 	flights chan struct{}
 
 	mu    sync.Mutex
@@ -42,19 +40,19 @@ type cachedFile struct {
 	file   *os.File
 	hashes []byte
 	mu     sync.Mutex
-	good   map[int64]bool // chunks that were verified
+	good   map[int64]bool // verified chunks
 }
 
 const requestsAtOnce = 3
 
-// ErrDamaged: what a process sent is not what its hash says.
-var ErrDamaged = errors.New("weights: bytes do not have their hash")
+// ErrDamaged: received data does not match its hash.
+var ErrDamaged = errors.New("weights: data does not match its hash")
 
-// Open finds out what the cluster serves, and brings what is needed to open
-// it: config, tokenizer, the headers of the weights.
+// Open asks the cluster for its checkpoint and fetches what is needed to open it: config,
+// tokenizer, and the headers of the weights.
 func Open(ctx context.Context, ask Ask, cache string, limit int64, log *slog.Logger) (*model.Checkpoint, *Cache, error) {
 	if cache == "" {
-		return nil, nil, errors.New("weights: a node without a checkpoint needs a folder for what it fetches: --weights-cache DIR")
+		return nil, nil, errors.New("weights: a node without a checkpoint needs a folder for the fetched weights: --weights-cache DIR")
 	}
 	m := &Cache{log: log, ask: ask, flights: make(chan struct{}, requestsAtOnce), files: map[string]*cachedFile{}}
 	folder := filepath.Join(cache, "bus")
@@ -78,7 +76,7 @@ func Open(ctx context.Context, ask Ask, cache string, limit int64, log *slog.Log
 		size += f.Size
 	}
 	if err := evict(folder, list.List, size, limit, log); err != nil {
-		log.Warn("old weights from the bus were not removed", "error", err)
+		log.Warn("removing old weights failed", "error", err)
 	}
 	if err := os.MkdirAll(m.dir, 0o700); err != nil {
 		return nil, nil, errors.Join(fmt.Errorf("weights: %w", err), m.Close())
@@ -114,7 +112,7 @@ func (m *Cache) open(ctx context.Context) (*model.Checkpoint, error) {
 	return model.OpenPartial(ctx, filepath.Join(m.dir, gguf), m.list.ModelHash, m)
 }
 
-// checkList bounds everything that a list says before it is used.
+// checkList bounds all values of a list before they are used.
 func checkList(r *proto.WeightsReply) error {
 	bad := func(format string, args ...any) error {
 		return fmt.Errorf("%w: the list of files: %s", ErrDamaged, fmt.Sprintf(format, args...))
@@ -144,7 +142,7 @@ func checkList(r *proto.WeightsReply) error {
 	return nil
 }
 
-// Fetched is how many bytes came from others.
+// Fetched returns the number of bytes received from other processes.
 func (m *Cache) Fetched() int64 { return m.fetched.Load() }
 
 func (m *Cache) Fetch(ctx context.Context, name string, spans []model.Span) error {
@@ -154,7 +152,7 @@ func (m *Cache) Fetch(ctx context.Context, name string, spans []model.Span) erro
 	if f == nil {
 		return fmt.Errorf("weights: %q is not in the list", name)
 	}
-	if err := m.learn(ctx, f); err != nil {
+	if err := m.fetchHashes(ctx, f); err != nil {
 		return err
 	}
 	missing, err := f.missing(spans)
@@ -174,7 +172,7 @@ func (m *Cache) Fetch(ctx context.Context, name string, spans []model.Span) erro
 		}
 		wg.Go(func() {
 			defer func() { <-m.flights }()
-			if err := m.bring(ctx, f, part); err != nil {
+			if err := m.fetchChunks(ctx, f, part); err != nil {
 				cancel(err)
 			}
 		})
@@ -183,18 +181,18 @@ func (m *Cache) Fetch(ctx context.Context, name string, spans []model.Span) erro
 	return context.Cause(ctx)
 }
 
-// learn asks for the hashes of a file's chunks.
-func (m *Cache) learn(ctx context.Context, f *cachedFile) error {
+// fetchHashes fetches the hashes of a file's chunks.
+func (m *Cache) fetchHashes(ctx context.Context, f *cachedFile) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	want := int(chunkCount(f.Size)) * sha256.Size
 	if len(f.hashes) == want {
 		return nil
 	}
-	return m.turns(func(turn int) error { return m.learnFrom(ctx, turn, f, want) })
+	return m.turns(func(turn int) error { return m.fetchHashesFrom(ctx, turn, f, want) })
 }
 
-func (m *Cache) learnFrom(ctx context.Context, turn int, f *cachedFile, want int) error {
+func (m *Cache) fetchHashesFrom(ctx context.Context, turn int, f *cachedFile, want int) error {
 	var all []byte
 	from := ""
 	for len(all) < want {
@@ -215,21 +213,21 @@ func (m *Cache) learnFrom(ctx context.Context, turn int, f *cachedFile, want int
 	return nil
 }
 
-// sourceTurns is how many sources are tried when what they send is damaged.
+// sourceTurns is the number of sources to try if they send damaged data.
 const sourceTurns = 3
 
-// turns calls f with the turns of one question, until its answer is not damaged.
+// turns calls f with turn 0, 1, ... until its result is not damaged.
 func (m *Cache) turns(f func(turn int) error) (err error) {
 	for turn := range sourceTurns {
 		if err = f(turn); !errors.Is(err, ErrDamaged) {
 			return err
 		}
-		m.log.Warn("what was fetched is damaged", "error", err, "tries", turn+1, "of", sourceTurns)
+		m.log.Warn("fetched weights are damaged", "error", err, "tries", turn+1, "of", sourceTurns)
 	}
 	return err
 }
 
-// try asks until use takes the answer.
+// try sends a request until use accepts the reply.
 func (m *Cache) try(ctx context.Context, q *proto.WeightsRequest, use func(*proto.WeightsReply) error) error {
 	return m.turns(func(turn int) error {
 		r, from, err := m.ask(ctx, turn, q)
@@ -243,8 +241,7 @@ func (m *Cache) try(ctx context.Context, q *proto.WeightsRequest, use func(*prot
 	})
 }
 
-// missing are the chunks of the spans that are not on this disk, or not as they
-// should be.
+// missing returns the chunks of the spans that are absent from this disk or damaged.
 func (f *cachedFile) missing(spans []model.Span) (out []uint32, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -277,8 +274,8 @@ func (f *cachedFile) fits(c int64, b []byte) bool {
 	return bytes.Equal(h[:], f.hashes[c*sha256.Size:(c+1)*sha256.Size])
 }
 
-// bring fetches chunks, checks each, and writes them to their place.
-func (m *Cache) bring(ctx context.Context, f *cachedFile, chunks []uint32) error {
+// fetchChunks fetches chunks, verifies each, and writes them to their place.
+func (m *Cache) fetchChunks(ctx context.Context, f *cachedFile, chunks []uint32) error {
 	return m.try(ctx, &proto.WeightsRequest{List: m.list.List, File: f.Name, Chunks: chunks}, func(r *proto.WeightsReply) error {
 		return m.take(f, chunks, r.Data)
 	})
@@ -302,7 +299,7 @@ func (m *Cache) take(f *cachedFile, chunks []uint32, data []byte) error {
 	return nil
 }
 
-// Close closes the files and lets go of the folder.
+// Close closes the files and releases the folder.
 func (m *Cache) Close() error {
 	var err error
 	for _, f := range m.files {

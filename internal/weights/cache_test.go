@@ -21,7 +21,7 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// shelf is a server without a network, and a way to open caches of it.
+// shelf returns a server without a network and a function that opens caches of it.
 func shelf(t *testing.T, dir, adapter string) (*server, func(cache string, ask func(*proto.WeightsRequest) (*proto.WeightsReply, error)) (*model.Checkpoint, *Cache, error)) {
 	t.Helper()
 	ck, err := model.OpenSwiftKV(dir, adapter)
@@ -64,9 +64,8 @@ func shelf(t *testing.T, dir, adapter string) (*server, func(cache string, ask f
 	}
 }
 
-// TestCache loads the slices of every rank from a cache: the same bits as from
-// the checkpoint, for few of its bytes; then again from what is on disk, of which
-// somebody has damaged a chunk.
+// TestCache loads the slices of every rank from a cache. They are identical to the checkpoint's,
+// with a fraction of its bytes fetched. It then loads them again from disk, with one chunk damaged.
 func TestCache(t *testing.T) {
 	const dir = "../../models/fry"
 	l, open := shelf(t, dir, "")
@@ -159,7 +158,7 @@ func rowsOf(w *tensor.Weight) []byte {
 	return w.Packed()
 }
 
-// TestCacheOfAdapter: what a SwiftKV adapter adds comes with the checkpoint.
+// TestCacheOfAdapter: a SwiftKV adapter is fetched with the checkpoint.
 func TestCacheOfAdapter(t *testing.T) {
 	l, open := shelf(t, "../../models/fry", "../../models/fry-swiftkv")
 	ck, _, err := open(t.TempDir(), l.answer)
@@ -183,8 +182,8 @@ func TestCacheOfAdapter(t *testing.T) {
 	}
 }
 
-// TestCacheRefuses: nothing that a reply says is believed without its hash, and
-// nothing is sized by it before it is bounded.
+// TestCacheRefuses: no content is used without verifying its hash, and no size before it is
+// bounded.
 func TestCacheRefuses(t *testing.T) {
 	l, open := shelf(t, "../engine/model/testdata/llama", "")
 	for _, x := range []struct {
@@ -279,9 +278,9 @@ func sized(r *proto.WeightsReply, size, head int64) {
 	r.List = listHash(r)
 }
 
-// A load that a newer epoch cancels gives back its places among the requests under
-// way; else some such loads later nothing could be fetched any more.
-// A server gives no byte of a file that changed under it, and gives them again when they are back.
+// A load that a newer epoch cancels releases its slots for concurrent requests; otherwise later
+// loads could not fetch anything. A server sends no byte of a file that has changed, and resumes
+// when the original content is back.
 func TestServerOfChangedFile(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.CopyFS(dir, os.DirFS("../../models/fry")); err != nil {
@@ -306,7 +305,7 @@ func TestServerOfChangedFile(t *testing.T) {
 			if err != nil || !reply.Pending {
 				return reply, err
 			}
-			l.wg.Wait() // for the list
+			l.wg.Wait() // wait for the list
 		}
 	}
 	first, err := ask(&proto.WeightsRequest{})
@@ -337,7 +336,7 @@ func TestServerOfChangedFile(t *testing.T) {
 	if r, err := ask(chunk); err != nil || !bytes.Equal(r.Data, whole[9*chunkBytes:10*chunkBytes]) {
 		t.Error(err)
 	}
-	// Another file under the name, though of the same bytes, is not what is mapped.
+	// Another file with the same name and bytes is not the mapped one.
 	if err := os.WriteFile(path+".new", whole, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -360,7 +359,7 @@ func TestCacheCancelled(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	for i := range int64(64) { // what was asked already may still arrive
+	for i := range int64(64) { // requests under way may still arrive
 		if err := m.Fetch(ctx, "model.safetensors", []model.Span{{From: 1<<20 + i*chunkBytes, To: 1<<20 + (i+1)*chunkBytes}}); err != nil && !errors.Is(err, context.Canceled) {
 			t.Fatalf("a cancelled fetch: %v", err)
 		}

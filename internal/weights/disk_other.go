@@ -4,5 +4,5 @@ package weights
 
 import "io/fs"
 
-// onDisk is the size of a file, where holes cannot be told.
+// onDisk returns the size of a file, because holes cannot be detected here.
 func onDisk(info fs.FileInfo) int64 { return info.Size() }

@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// onDisk is what a file takes on the disk; holes take nothing.
+// onDisk returns the disk usage of a file without its holes.
 func onDisk(info fs.FileInfo) int64 {
 	if s, ok := info.Sys().(*syscall.Stat_t); ok {
 		return s.Blocks * 512

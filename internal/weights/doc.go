@@ -1,5 +1,4 @@
-// Package weights brings a checkpoint to nodes that have none: a server gives it away
-// piece by piece, a Cache fetches the pieces that a node wants and keeps them on its
-// disk, where folders that nobody uses are evicted. A piece is believed by its hash
-// alone, so it matters to nobody who sent it.
+// Package weights transfers a checkpoint to nodes that have none. A server sends it chunk by chunk.
+// A Cache fetches the chunks that a node needs and keeps them on disk. Unused cache folders are
+// evicted. Every chunk is verified by its hash, so its sender need not be trusted.
 package weights

@@ -15,28 +15,26 @@ import (
 	"github.com/shoal-llm/shoal/internal/sys/flock"
 )
 
-// lockSuffix is a claim on a folder of fetched weights: nobody removes it while one
-// is held. It is a file beside the folder, so that it outlives what it guards.
+// lockSuffix names the lock file of a cache folder. A folder is not evicted while its lock is held.
+// The file is outside the folder, so that it survives the folder's removal.
 const lockSuffix = ".lock"
 
-// claim says that this process uses a folder, from now until the file is
-// closed.
+// claim locks a folder for this process until the returned file is closed.
 func claim(dir string) (*os.File, error) {
 	f, err := flock.Open(dir+lockSuffix, flock.Share)
 	if err != nil {
 		return nil, fmt.Errorf("weights: %w", err)
 	}
 	now := time.Now()
-	if err := os.Chtimes(f.Name(), now, now); err != nil { // when it was last used
+	if err := os.Chtimes(f.Name(), now, now); err != nil { // records the last use
 		f.Close()
 		return nil, fmt.Errorf("weights: %w", err)
 	}
 	return f, nil
 }
 
-// evict removes folders of fetched weights that no process uses, those
-// that were not used for longest first, until they and want bytes more fit limit.
-// keep is the one that is about to grow.
+// evict removes cache folders that no process uses, least recently used first, until the rest plus
+// want bytes fit limit. It never removes keep, the folder that is about to grow.
 func evict(folder, keep string, want, limit int64, log *slog.Logger) error {
 	entries, err := os.ReadDir(folder)
 	if err != nil {
@@ -45,7 +43,7 @@ func evict(folder, keep string, want, limit int64, log *slog.Logger) error {
 	type old struct {
 		name  string
 		bytes int64
-		used  time.Time // zero: nobody ever said so
+		used  time.Time // zero: never recorded
 	}
 	var all []old
 	sum := want
@@ -72,7 +70,7 @@ func evict(folder, keep string, want, limit int64, log *slog.Logger) error {
 		lock, err := flock.Open(dir+lockSuffix, flock.Own)
 		if errors.Is(err, flock.ErrHeld) {
 			lock.Close()
-			continue // somebody uses it
+			continue // in use
 		}
 		if err != nil {
 			return fmt.Errorf("weights: %w", err)
@@ -82,13 +80,13 @@ func evict(folder, keep string, want, limit int64, log *slog.Logger) error {
 		if err != nil {
 			return fmt.Errorf("weights: %w", err)
 		}
-		log.Info("weights from the bus were removed", "folder", dir, "bytes", x.bytes, "limit", limit)
+		log.Info("removed cached weights", "folder", dir, "bytes", x.bytes, "limit", limit)
 		sum -= x.bytes
 	}
 	return nil
 }
 
-// diskBytes is what a folder takes on the disk.
+// diskBytes returns the disk usage of a folder.
 func diskBytes(dir string) (sum int64, err error) {
 	err = filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
 		if err != nil || e.IsDir() {

@@ -16,13 +16,13 @@ import (
 	"github.com/shoal-llm/shoal/internal/proto"
 )
 
-// TestEvict: what nobody uses goes, the oldest first, and no more than must.
+// TestEvict: unused folders are removed, oldest first, and no more than necessary.
 func TestEvict(t *testing.T) {
 	const mib = 1 << 20
 	for _, x := range []struct {
 		what  string
 		limit int64
-		want  string // what is left
+		want  string // remaining folders
 	}{
 		{"all fit", 100 * mib, "keep new old unsaid used"},
 		{"one too many", 33 * mib, "keep new old used"},
@@ -30,7 +30,7 @@ func TestEvict(t *testing.T) {
 		{"nothing fits", 0, "keep used"},
 	} {
 		folder := t.TempDir()
-		for i, name := range []string{"used", "old", "new", "keep", "unsaid"} { // 8 MiB each, a hole besides
+		for i, name := range []string{"used", "old", "new", "keep", "unsaid"} { // 8 MiB each, plus a hole
 			dir := filepath.Join(folder, name)
 			if err := os.Mkdir(dir, 0o700); err != nil {
 				t.Fatal(err)
@@ -77,8 +77,8 @@ func TestEvict(t *testing.T) {
 	}
 }
 
-// TestCacheAsksOthers: one source sends damage; what it sent is asked of another
-// one. When all do, the load fails and names one.
+// TestCacheAsksOthers: chunks that one source sent damaged are fetched from another one. If all
+// sources send damage, the load fails and names one.
 func TestCacheAsksOthers(t *testing.T) {
 	l, open := shelf(t, "../../models/fry", "")
 	_, m, err := open(t.TempDir(), l.answer)
@@ -104,7 +104,7 @@ func TestCacheAsksOthers(t *testing.T) {
 		return m.Fetch(context.Background(), "model.safetensors", []model.Span{{From: from, To: to}})
 	}
 	before := m.fetched.Load()
-	m.files["model.safetensors"].hashes = nil // so that they are asked for again
+	m.files["model.safetensors"].hashes = nil // so that they are fetched again
 	if err := fetch(4<<20, 12<<20); err != nil || m.fetched.Load()-before < 8<<20 {
 		t.Errorf("with one good source: %v, %d bytes", err, m.fetched.Load()-before)
 	}

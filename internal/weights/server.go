@@ -22,27 +22,27 @@ import (
 	"github.com/shoal-llm/shoal/internal/rpc"
 )
 
-// The checkpoint travels in chunks; each has a hash, and the hashes have one. A
-// reply holds as many chunks or hashes as an envelope can carry.
+// A checkpoint is sent in chunks. Each chunk has a hash, and the list of hashes has one. A reply
+// holds at most what fits an envelope.
 const (
 	chunkBytes     = 64 << 10
 	chunksPerReply = 15
 	hashesPerReply = 24 << 10
 	actorName      = "weights"
-	serverReads    = 4          // requests that are read at once; further ones are told to wait
-	maxFiles       = 1<<12 + 64 // as many as a checkpoint may have, and its small ones
+	serverReads    = 4          // concurrent disk reads; further requests get a busy reply
+	maxFiles       = 1<<12 + 64 // the maximum of a checkpoint, plus its small files
 	maxSmallFile   = 256 << 20
 	maxBytes       = 1 << 45
 )
 
-// ErrNone: a process has no checkpoint that it could give.
+// ErrNone: a process has no checkpoint to send.
 var ErrNone = errors.New("weights: no checkpoint to give")
 
-// errStale: a file is in another state than when its hashes were made.
+// errStale: a file has changed since its hashes were computed.
 var errStale = errors.New("was changed while the model is in use: put the old file back, or restart all nodes to serve the new one")
 
-// server gives a whole checkpoint to nodes that have none, piece by piece. The
-// list with the hashes is made when somebody first asks: it takes reading it all.
+// server sends a checkpoint to nodes that have none, in chunks. It computes the list of hashes at
+// the first request, because that reads the whole checkpoint.
 type server struct {
 	ck      *model.Checkpoint
 	ctx     context.Context
@@ -52,18 +52,18 @@ type server struct {
 	mu     sync.Mutex
 	making bool
 	err    error
-	list   *proto.WeightsReply // nil until it is made
+	list   *proto.WeightsReply // nil until computed
 	files  map[string]*servedFile
 }
 
 type servedFile struct {
 	path   string
-	stamp  modelfile.Stamp // when its hashes were made
+	stamp  modelfile.Stamp // at the time of hashing
 	size   int64
 	hashes []byte
 }
 
-// open opens the file if it is still the one whose hashes were made.
+// open opens the file and checks that it has not changed since it was hashed.
 func (f *servedFile) open() (*os.File, error) {
 	file, st, err := modelfile.Open(f.path)
 	if err != nil {
@@ -75,7 +75,8 @@ func (f *servedFile) open() (*os.File, error) {
 	return file, nil
 }
 
-// Serve answers on sys until ctx ends; wait for the returned function then.
+// Serve answers requests on sys until ctx ends. Then call the returned function to wait for the
+// requests under way.
 func Serve(ctx context.Context, sys *rpc.System, ck *model.Checkpoint) (wait func(), err error) {
 	s := &server{ck: ck, ctx: ctx, readers: make(chan struct{}, serverReads)}
 	mux := rpc.NewMux(sys)
@@ -113,7 +114,7 @@ func (s *server) answer(m *proto.WeightsRequest) (*proto.WeightsReply, error) {
 	}
 	list, files, err := s.list, s.files, s.err
 	if !errors.Is(err, ErrNone) {
-		s.err = nil // the next question tries again
+		s.err = nil // the next request retries
 	}
 	s.mu.Unlock()
 	if err != nil {
@@ -137,7 +138,7 @@ func (s *server) answer(m *proto.WeightsRequest) (*proto.WeightsReply, error) {
 	if errors.Is(err, errStale) {
 		s.mu.Lock()
 		if s.list == list {
-			s.list = nil // made anew when somebody asks: the bytes may be the same
+			s.list = nil // recomputed at the next request: the bytes may be unchanged
 		}
 		s.mu.Unlock()
 	}
@@ -165,12 +166,12 @@ func (f *servedFile) read(chunks []uint32) ([]byte, error) {
 	return out, nil
 }
 
-// chunkLen is the length of a chunk of a file of size bytes; 0: there is none.
+// chunkLen returns the length of a chunk of a file of size bytes; 0 if there is no such chunk.
 func chunkLen(size, chunk int64) int64 { return max(0, min(chunkBytes, size-chunk*chunkBytes)) }
 
 func chunkCount(size int64) int64 { return (size + chunkBytes - 1) / chunkBytes }
 
-// make reads the whole checkpoint once.
+// make reads and hashes the whole checkpoint.
 func (s *server) make() {
 	defer s.wg.Done()
 	list, files, err := s.hash()
@@ -184,7 +185,7 @@ func (s *server) make() {
 
 func (s *server) hash() (*proto.WeightsReply, map[string]*servedFile, error) {
 	if s.ck.Random() {
-		return nil, nil, fmt.Errorf("%w: random weights are not in files; give the node the same --model", ErrNone)
+		return nil, nil, fmt.Errorf("%w: random weights have no files; give the node the same --model", ErrNone)
 	}
 	list, files := &proto.WeightsReply{ModelHash: s.ck.Hash()}, map[string]*servedFile{}
 	mark, err := s.ck.Recheck(s.ctx)
@@ -211,7 +212,7 @@ func (s *server) hash() (*proto.WeightsReply, map[string]*servedFile, error) {
 		head := f.size
 		if at := slices.Index(weights, path); at >= 0 {
 			head = s.ck.Head(path, f.size)
-			if f.stamp != mark[at] { // of another file, too, that has its name now
+			if f.stamp != mark[at] { // also detects another file with the same name
 				return nil, nil, fmt.Errorf("weights: %s is not the file that this process opened: restart it to serve the new one", path)
 			}
 		}
@@ -225,7 +226,7 @@ func (s *server) hash() (*proto.WeightsReply, map[string]*servedFile, error) {
 	return list, files, nil
 }
 
-// smallFiles are what lies beside the weights: config, tokenizer, templates.
+// smallFiles returns the files next to the weights: config, tokenizer, templates.
 func smallFiles(dir string) (out []string, err error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -266,11 +267,11 @@ func (s *server) hashFile(path string) (*servedFile, []byte, error) {
 	return f, digest[:], nil
 }
 
-// listHash names a list by its content.
+// listHash identifies a list by its content.
 func listHash(r *proto.WeightsReply) string {
 	b, err := pb.MarshalOptions{Deterministic: true}.Marshal(&proto.WeightsReply{ModelHash: r.ModelHash, Files: r.Files})
 	if err != nil {
-		panic(err) // plain fields
+		panic(err) // cannot fail for plain fields
 	}
 	h := sha256.Sum256(b)
 	return hex.EncodeToString(h[:])

@@ -10,22 +10,22 @@ import (
 	"github.com/shoal-llm/shoal/internal/rpc"
 )
 
-// Ask asks one who has the checkpoint, another one first with each turn, for those who
-// sent damage; from is who answered.
+// Ask sends a request to a process that has the checkpoint. Each turn starts with another process,
+// for retries after damaged replies. from names the process that replied.
 type Ask func(ctx context.Context, turn int, r *proto.WeightsRequest) (reply *proto.WeightsReply, from string, err error)
 
 const (
 	askLimit = 10 * time.Second
 	askPause = 300 * time.Millisecond
-	// sourceLimit is how long nobody may be there to ask.
+	// sourceLimit is how long to wait while no source is available.
 	sourceLimit = 2 * time.Minute
 )
 
-// From asks the weight servers at the addresses that servers gives. Those that are busy,
-// or still make their list, are asked again.
+// From returns an Ask for the weight servers at the addresses that servers returns. It retries
+// servers that are busy or still computing their list.
 func From(sys *rpc.System, servers func() []string) Ask {
 	return func(ctx context.Context, turn int, r *proto.WeightsRequest) (*proto.WeightsReply, string, error) {
-		ctx, cancel := context.WithTimeoutCause(ctx, sourceLimit, errors.New("weights: nobody gave the checkpoint"))
+		ctx, cancel := context.WithTimeoutCause(ctx, sourceLimit, errors.New("weights: no process sent the checkpoint"))
 		defer cancel()
 		var last error
 		for {
@@ -43,14 +43,14 @@ func From(sys *rpc.System, servers func() []string) Ask {
 					return nil, at, last
 				}
 				if last == nil {
-					last = errors.New("weights: the list of its files is being made")
+					last = errors.New("weights: the list of files is still being computed")
 					break
 				}
 			}
 			select {
 			case <-time.After(askPause):
 			case <-ctx.Done():
-				return nil, "", fmt.Errorf("%w (the last answer: %v)", context.Cause(ctx), last)
+				return nil, "", fmt.Errorf("%w (last answer: %v)", context.Cause(ctx), last)
 			}
 		}
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/wire/wiretest"
 )
 
-// TestWire records how a checkpoint is cut for the bus, and how its list of files is named.
+// TestWire records the chunk sizes of a checkpoint and the name of its file list.
 func TestWire(t *testing.T) {
 	list := &proto.WeightsReply{ModelHash: "model", Files: []*proto.WeightsFile{{Name: "config.json", Size: 7, Head: 7, Digest: []byte("digest")}}}
 	wiretest.Check(t, wiretest.Form{Name: "actor", Text: actorName},

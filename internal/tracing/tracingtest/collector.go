@@ -1,4 +1,4 @@
-// Package tracingtest is a collector of traces for tests.
+// Package tracingtest has a trace collector for tests.
 package tracingtest
 
 import (
@@ -10,17 +10,17 @@ import (
 	"testing"
 )
 
-// Collector keeps what is sent to it over OTLP.
+// Collector records what it receives over OTLP.
 type Collector struct {
 	URL string
 
 	mu      sync.Mutex
 	bodies  []string
-	Headers []http.Header // read them once nothing is sent any more
+	Headers []http.Header // read them only after the last export
 	Paths   []string
 }
 
-// New is a collector until the test ends.
+// New starts a collector that runs until the test ends.
 func New(t testing.TB) *Collector {
 	c := new(Collector)
 	srv := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -37,14 +37,14 @@ func New(t testing.TB) *Collector {
 	return c
 }
 
-// Text is all that was sent so far.
+// Text returns everything received so far.
 func (c *Collector) Text() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return strings.Join(c.bodies, "\n")
 }
 
-// Want says how often each text is to be in what was sent.
+// Want checks how often each text occurs in what was received.
 func (c *Collector) Want(t testing.TB, counts map[string]int) {
 	t.Helper()
 	for want, n := range counts {
