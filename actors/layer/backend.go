@@ -5,7 +5,8 @@ import "github.com/shoal-llm/shoal/topology"
 // Backend is where the activations of a micro-batch lie and its stages are computed. The
 // processor is one (Processor). What crosses the wire passes host memory, named as tiles; a
 // stage, a run of them and an exchange are one call each, and none is made a row or a token.
-// Calls come one at a time, from the socket's executor.
+// Calls come one at a time, from the socket's executor. Weights are those that the backend's
+// [Device] holds.
 type Backend interface {
 	// Begin makes room for the step that b describes, and turns its positions into rotations.
 	// The calls that follow are of this step; what b says of it may change with Leave alone.
@@ -16,7 +17,7 @@ type Backend interface {
 	// Embed fills the residual stream of the rows from row on with the embeddings of tokens.
 	// If the embedding's file was changed by then (model.Tensor.Unchanged), the rows may be
 	// wrong and are filled again, checked: that fails when their bytes are not the model's.
-	Embed(e *Ends, row int, tokens []uint32, checked bool) error
+	Embed(e Held, row int, tokens []uint32, checked bool) error
 	// Run computes operations of a layer, one after another.
 	Run(l Layer, ops []Op)
 	// Pack is the values of tiles, row after row, in to or where there is room; Unpack puts
@@ -30,19 +31,18 @@ type Backend interface {
 	// Logits computes this rank's columns of the logits of rows, out (len(rows), vocab), and
 	// of those with Best the index of the largest among these columns, and, where odds are
 	// asked for (else nil), its softmax among them.
-	Logits(e *Ends, rows []LogitRow, out []float32, vocab int, bests []int, odds []float32)
+	Logits(e Held, rows []LogitRow, out []float32, vocab int, bests []int, odds []float32)
 	// States are what the head reads of rows, (rows, Hidden). Join makes a residual stream of
 	// embeddings what the layer of multi-token prediction reads, beside the states before them.
-	States(e *Ends, rows topology.Range) []float32
-	Join(m *MTP, states []float32)
+	States(e Held, rows topology.Range) []float32
+	Join(m Held, states []float32)
 }
 
 // Layer is the weights of a layer, or of the pass ahead of some, as a backend holds them: those
 // of the processor are [Weights].
 type Layer interface {
+	Held
 	Kind() Kind
-	Bytes() int64
-	Close()
 }
 
 // Kind is what schedules tell apart of a layer.

@@ -14,8 +14,22 @@ type Ends struct {
 	LogitCap       float32        // Config.LogitCap
 }
 
-func (b *Processor) Embed(e *Ends, row int, tokens []uint32, checked bool) (err error) {
-	h := b.Dims.Hidden
+// Bytes is the memory of the weights, Close frees it.
+func (e *Ends) Bytes() int64 {
+	if e.Head == nil {
+		return 0
+	}
+	return e.Head.Bytes()
+}
+
+func (e *Ends) Close() {
+	if e.Head != nil {
+		e.Head.Close()
+	}
+}
+
+func (b *Processor) Embed(ends Held, row int, tokens []uint32, checked bool) (err error) {
+	e, h := ends.(*Ends), b.Dims.Hidden
 	for i, t := range tokens {
 		x := b.X[(row+i)*h:][:h]
 		if !checked {
@@ -36,8 +50,8 @@ type LogitRow struct {
 	Best bool // only the largest matters
 }
 
-func (b *Processor) Logits(e *Ends, rows []LogitRow, out []float32, vocab int, bests []int, odds []float32) {
-	h := b.Dims.Hidden
+func (b *Processor) Logits(ends Held, rows []LogitRow, out []float32, vocab int, bests []int, odds []float32) {
+	e, h := ends.(*Ends), b.Dims.Hidden
 	b.final = growF(b.final, len(rows)*h)
 	for i, r := range rows {
 		tensor.RMSNorm(b.final[i*h:(i+1)*h], b.X[r.Row*h:(r.Row+1)*h], e.FinalNorm, b.Dims.NormEps)

@@ -15,20 +15,20 @@ type MTP struct {
 
 // Bytes is the memory of the weights, Close frees it.
 func (m *MTP) Bytes() int64 {
-	if m == nil {
+	if m.Project == nil {
 		return 0
 	}
 	return m.Project.Bytes()
 }
 
 func (m *MTP) Close() {
-	if m != nil && m.Project != nil {
+	if m.Project != nil {
 		m.Project.Close()
 	}
 }
 
-func (b *Processor) States(e *Ends, rows topology.Range) []float32 {
-	h := b.Dims.Hidden
+func (b *Processor) States(ends Held, rows topology.Range) []float32 {
+	e, h := ends.(*Ends), b.Dims.Hidden
 	out := make([]float32, rows.Len()*h)
 	for i := range rows.Len() {
 		tensor.RMSNorm(out[i*h:(i+1)*h], b.X[(rows.Lo+i)*h:][:h], e.FinalNorm, b.Dims.NormEps)
@@ -36,8 +36,8 @@ func (b *Processor) States(e *Ends, rows topology.Range) []float32 {
 	return out
 }
 
-func (b *Processor) Join(m *MTP, states []float32) {
-	h := b.Dims.Hidden
+func (b *Processor) Join(weights Held, states []float32) {
+	m, h := weights.(*MTP), b.Dims.Hidden
 	b.pairs = growF(b.pairs, 2*b.batch.T*h)
 	for t := range b.batch.T {
 		pair := b.pairs[2*t*h:][:2*h]

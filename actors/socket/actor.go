@@ -26,6 +26,7 @@ import (
 type Config struct {
 	Checkpoint *model.Checkpoint
 	Pool       *tensor.Pool
+	Device     layer.Device     // holds weights and caches and computes; nil: a layer.Host on Pool
 	Threads    topology.Threads // of the pool, as many as a step asks for; zero: all in every step
 	OnThreads  func(int)        // told how many from now on, before they compute, unless nil
 	KVBudget   int64            // bytes of KV cache on this socket
@@ -54,6 +55,16 @@ type Config struct {
 	// Stopped, when set, is closed when the socket has ended: only then may its
 	// checkpoint and its pool be closed, see Stop.
 	Stopped chan struct{}
+}
+
+// device is the one that the socket computes with.
+func (c *Config) device() layer.Device { return deviceOr(c.Device, c.Pool) }
+
+func deviceOr(d layer.Device, pool *tensor.Pool) layer.Device {
+	if d == nil {
+		return layer.Host{Pool: pool}
+	}
+	return d
 }
 
 // use has so many of the pool's threads work from now on.
@@ -189,7 +200,7 @@ func (a *Actor) Receive(c actor.Context) {
 	case *actor.Started:
 		a.machine = NewMachine()
 		a.exec = layer.NewExecutor()
-		a.caches = &caches{arena: kvcache.NewArena(a.Config.KVBudget), seqs: map[uint64]*sequence{}, blocks: map[uint64]*kvcache.Segment{}, coming: map[uint64]*coming{}, named: map[uint64]offer{}}
+		a.caches = &caches{arena: a.Config.device().Arena(a.Config.KVBudget), seqs: map[uint64]*sequence{}, blocks: map[uint64]*kvcache.Segment{}, coming: map[uint64]*coming{}, named: map[uint64]offer{}}
 		a.files = newFiles(a.Config.PrefixDisk, a.exec, a.caches)
 		a.caches.files = a.files
 		a.answers = newAnswers(a.exec, a.caches)
@@ -296,13 +307,13 @@ func build(ctx context.Context, cfg Config, read *progress, held *caches, p topo
 		return nil, err
 	}
 	cfg.use(0)
-	w, err := LoadSlices(ctx, cfg.Checkpoint, p, rank, dt, cfg.Pool, cfg.WeightsCache, cfg.Shared, func(done, total int64) {
+	w, err := LoadSlices(ctx, cfg.Checkpoint, p, rank, dt, LoadOptions{Pool: cfg.Pool, Device: cfg.device(), Cache: cfg.WeightsCache, Shared: cfg.Shared, Progress: func(done, total int64) {
 		read.done.Store(done)
 		read.total.Store(total)
 		if cfg.OnProgress != nil {
 			cfg.OnProgress(done, total)
 		}
-	})
+	}})
 	if err != nil {
 		return nil, unusable(err)
 	}
@@ -316,9 +327,7 @@ func build(ctx context.Context, cfg Config, read *progress, held *caches, p topo
 			return nil, unusable(err)
 		}
 	}
-	e := newEpoch(cfg.Checkpoint, p, rank, w, dt, kv, held, cfg.Pool, int(r.MaxStepTokens))
-	e.parse, e.grammars = cfg.ParsePolicy, cfg.Grammars
-	return e, nil
+	return newEpoch(&cfg, p, rank, w, dt, kv, held, int(r.MaxStepTokens)), nil
 }
 
 // unusable marks the error of a file that changed: other nodes may have good ones.

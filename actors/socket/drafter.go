@@ -25,8 +25,9 @@ type Draft struct {
 
 // drafter is the small model, loaded. The executor's.
 type drafter struct {
+	device   layer.Device
 	weights  *Slices
-	mtp      *layer.MTP // nil: a model of its own
+	mtp      layer.Held // of multi-token prediction; nil: a model of its own
 	config   model.Config
 	place    topology.Placement // of one rank
 	geometry kvcache.Geometry
@@ -66,7 +67,7 @@ func loadDrafter(ctx context.Context, cfg *Config, dt, kv tensor.DType) (_ *draf
 			return nil, err
 		}
 	}
-	l := loader{ctx: ctx, ck: d.Checkpoint, dt: dt, pool: cfg.Pool, source: d.Checkpoint.Hash()}
+	l := loader{ctx: ctx, ck: d.Checkpoint, dt: dt, pool: cfg.Pool, device: cfg.device(), source: d.Checkpoint.Hash()}
 	one := c
 	if d.MTP {
 		one.Layers, one.MoE.Dense = 1, nil
@@ -75,20 +76,15 @@ func loadDrafter(ctx context.Context, cfg *Config, dt, kv tensor.DType) (_ *draf
 	if err != nil {
 		return nil, err
 	}
-	g := &drafter{config: c, place: place, geometry: GeometryOf(&one, kv), scale: c.AttentionScale(), ropes: layer.RotationsOf(&c),
-		arena: kvcache.NewArena(d.KVBudget), logits: make([]float32, draftMost*c.Vocab), bests: make([]int, draftMost), odds: make([]float32, draftMost), least: leastOdds}
+	g := &drafter{device: cfg.device(), config: c, place: place, geometry: GeometryOf(&one, kv), scale: c.AttentionScale(), ropes: layer.RotationsOf(&c),
+		arena: cfg.device().Arena(d.KVBudget), logits: make([]float32, draftMost*c.Vocab), bests: make([]int, draftMost), odds: make([]float32, draftMost), least: leastOdds}
+	var ends *layer.Ends
 	if d.MTP {
-		g.weights, g.mtp = l.mtp(&c, place, cfg.Checkpoint)
+		g.weights, ends, g.mtp = l.mtp(&c, place, cfg.Checkpoint)
+		l.embedding(g.weights, ends, cfg.Checkpoint)
 	} else {
-		g.weights = l.slices(&c, place, 0)
-	}
-	if l.err == nil {
-		from := loader{ctx: ctx, ck: d.Checkpoint}
-		if d.MTP {
-			from.ck = cfg.Checkpoint
-		}
-		g.weights.Embedding, l.err = from.tensor(model.Embedding)
-		g.weights.EmbeddingScale = c.EmbeddingScale(g.weights.Embedding.DType)
+		g.weights, ends = l.slices(&c, place, 0)
+		l.embedding(g.weights, ends, d.Checkpoint)
 	}
 	for i, ck := range sources {
 		if l.err == nil {
@@ -99,20 +95,29 @@ func loadDrafter(ctx context.Context, cfg *Config, dt, kv tensor.DType) (_ *draf
 		g.close()
 		return nil, l.err
 	}
-	g.batch = layer.NewBatch(layer.DimsOf(&c), draftRows, layer.NewProcessor(layer.DimsOf(&c), draftRows, g.geometry.Layout, cfg.Pool))
+	g.batch = newBatch(cfg.device(), &c, draftRows, g.geometry.Layout)
 	g.batch.Type = dt
 	return g, nil
 }
 
 // mtp reads the layer of multi-token prediction; the head is the model's, whole.
-func (l *loader) mtp(c *model.Config, p topology.Placement, base *model.Checkpoint) (*Slices, *layer.MTP) {
+func (l *loader) mtp(c *model.Config, p topology.Placement, base *model.Checkpoint) (*Slices, *layer.Ends, layer.Held) {
 	t, me := c.MTP(), cutOf(c, p.Mapping, p.Slices[0])
-	s := &Slices{Layers: []layer.Layer{l.layer(c, &t.Layer, me)}}
+	ends := &layer.Ends{LogitCap: c.LogitCap}
+	s := &Slices{Layers: []layer.Layer{l.hold(l.layer(c, &t.Layer, me))}, Ends: ends}
 	m := &layer.MTP{Embed: l.norm(t.EmbedNorm, &t.Layer), Hidden: l.norm(t.HiddenNorm, &t.Layer), Project: l.matrix(t.Project, 2*c.Hidden, upTo(c.Hidden))}
-	s.FinalNorm, s.LogitCap = l.norm(t.FinalNorm, &t.Layer), c.LogitCap
+	ends.FinalNorm = l.norm(t.FinalNorm, &t.Layer)
 	l.ck = base
-	s.Head = l.matrix(model.Linear{Weight: c.HeadName()}, c.Hidden, me.vocab)
-	return s, m
+	ends.Head = l.matrix(model.Linear{Weight: c.HeadName()}, c.Hidden, me.vocab)
+	if l.err != nil {
+		return s, ends, m
+	}
+	held, err := l.device.MTP(m)
+	if err != nil {
+		l.err = err
+		return s, ends, &layer.MTP{}
+	}
+	return s, ends, held
 }
 
 // close frees what it holds, when no sequence is left.
@@ -122,7 +127,9 @@ func (g *drafter) close() {
 	}
 	g.arena.Close()
 	g.weights.Close()
-	g.mtp.Close()
+	if g.mtp != nil {
+		g.mtp.Close()
+	}
 }
 
 // Bytes is the memory of the weights.
@@ -130,7 +137,11 @@ func (g *drafter) Bytes() int64 {
 	if g == nil {
 		return 0
 	}
-	return g.weights.Bytes() + g.mtp.Bytes()
+	n := g.weights.Bytes()
+	if g.mtp != nil {
+		n += g.mtp.Bytes()
+	}
+	return n
 }
 
 func (d *drafted) release() {
@@ -213,7 +224,7 @@ func (e *epoch) guesses(s *step) {
 				}
 				q.draft.tokens = append(q.draft.tokens, next)
 			}
-			q.draft.hidden = append(q.draft.hidden, b.Backend.States(&e.weights.Ends, topology.Range{Lo: at, Hi: at + len(rows)})...)
+			q.draft.hidden = append(q.draft.hidden, b.Backend.States(e.weights.Ends, topology.Range{Lo: at, Hi: at + len(rows)})...)
 			q.draft.trim(g.config.Hidden)
 		}
 		if c.Draft > 0 && last.HasToken && len(wishes) < draftMost {
@@ -315,7 +326,7 @@ func (g *drafter) pass(live []wish, states []float32) []float32 {
 	for i := range live {
 		w := &live[i]
 		segments[i] = layer.Segment{Seq: uint64(i), N: len(w.rows), Start: w.of.cache.Tokens() + w.of.cache.Staged() - len(w.rows), Prefill: true,
-			Cache: layer.PromptCache{Store: w.of.cache, Scale: g.scale}}
+			Cache: g.device.Prompt(w.of.cache, nil, g.scale)}
 	}
 	if g.batch.Reset(g.place, 0, segments, g.ropes...) != nil {
 		return nil // there are never more rows than draftRows
@@ -327,7 +338,7 @@ func (g *drafter) pass(live []wish, states []float32) []float32 {
 		for j, t := range live[i].rows {
 			tokens[j] = uint32(t)
 		}
-		_ = b.Backend.Embed(&g.weights.Ends, segments[i].First, tokens, false) // of wrong bytes, guesses are worse and still verified
+		_ = b.Backend.Embed(g.weights.Ends, segments[i].First, tokens, false) // of wrong bytes, guesses are worse and still verified
 		logits = append(logits, layer.LogitRow{Row: segments[i].First + segments[i].N - 1, Best: true})
 	}
 	if g.mtp != nil {
@@ -337,7 +348,7 @@ func (g *drafter) pass(live []wish, states []float32) []float32 {
 		b.Through(l)
 	}
 	vocab := g.config.Vocab
-	b.Backend.Logits(&g.weights.Ends, logits, g.logits, vocab, g.bests, g.odds)
+	b.Backend.Logits(g.weights.Ends, logits, g.logits, vocab, g.bests, g.odds)
 	var next []float32
 	for i := range live {
 		row := logits[i].Row

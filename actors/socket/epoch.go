@@ -21,6 +21,7 @@ type epoch struct {
 	rank     int
 	config   model.Config
 	weights  *Slices
+	device   layer.Device
 	geometry kvcache.Geometry
 	form     tier.Form // of blocks in files
 	scale    float32   // of attention scores
@@ -43,11 +44,12 @@ type microBatch struct {
 	rows  replicas // of the tokens of a step; its buffers are used again
 }
 
-func newEpoch(ck *model.Checkpoint, p topology.Placement, rank int, w *Slices, dt, kv tensor.DType, held *caches, pool *tensor.Pool, maxRows int) *epoch {
-	c := ck.Config
+func newEpoch(cfg *Config, p topology.Placement, rank int, w *Slices, dt, kv tensor.DType, held *caches, maxRows int) *epoch {
+	c := cfg.Checkpoint.Config
 	e := &epoch{
-		caches: held, place: p, rank: rank, config: c, weights: w, pool: pool, maxRows: maxRows, dt: dt,
+		caches: held, place: p, rank: rank, config: c, weights: w, device: cfg.device(), pool: cfg.Pool, maxRows: maxRows, dt: dt,
 		geometry: GeometryOf(&c, kv), scale: c.AttentionScale(), ropes: layer.RotationsOf(&c),
+		parse: cfg.ParsePolicy, grammars: cfg.Grammars,
 	}
 	e.microBatch(0)
 	return e
@@ -57,11 +59,16 @@ func newEpoch(ck *model.Checkpoint, p topology.Placement, rank int, w *Slices, d
 func (e *epoch) microBatch(batch int) *microBatch {
 	if e.micro[batch] == nil {
 		c := &e.config
-		b := layer.NewBatch(layer.DimsOf(c), e.maxRows, layer.NewProcessor(layer.DimsOf(c), e.maxRows, e.geometry.Layout, e.pool))
+		b := newBatch(e.device, c, e.maxRows, e.geometry.Layout)
 		b.Type, b.MicroBatch = e.dt, uint8(batch)
-		e.micro[batch] = &microBatch{batch: b, head: head{ends: &e.weights.Ends, pool: e.pool, vocab: c.Vocab}}
+		e.micro[batch] = &microBatch{batch: b, head: head{ends: e.weights.Ends, pool: e.pool, vocab: c.Vocab}}
 	}
 	return e.micro[batch]
+}
+
+func newBatch(on layer.Device, c *model.Config, maxRows int, cache tensor.KVLayout) *layer.Batch {
+	d := layer.DimsOf(c)
+	return layer.NewBatch(d, maxRows, on.Backend(d, maxRows, cache))
 }
 
 // close frees the epoch, and the caches that no later one can use.
@@ -136,9 +143,9 @@ func (e *epoch) segment(c *Run) layer.Segment {
 	seg := layer.Segment{Seq: c.Seq, N: len(c.Tokens), Start: c.Start, Prefill: c.Prefill, Owner: c.Owner}
 	switch {
 	case c.Prefill && q.part != nil:
-		seg.Cache = layer.PromptCache{Store: q.part, Seen: q.seen, Scale: e.scale}
+		seg.Cache = e.device.Prompt(q.part, q.seen, e.scale)
 	case !c.Prefill && q.owner == e.rank:
-		seg.Cache = layer.OwnedCache{Store: q.own, Scale: e.scale, Rope: e.ropes[0].At}
+		seg.Cache = e.device.Owned(q.own, e.scale, e.ropes[0].At)
 	}
 	return seg
 }
@@ -182,7 +189,7 @@ func (e *epoch) embed(s *step) error {
 	lookUp := func(checked bool) (err error) {
 		for i := 0; i < len(s.work.Runs) && err == nil; i++ {
 			c := &s.work.Runs[i]
-			err = b.Backend.Embed(&e.weights.Ends, first[c.Seq], c.Tokens, checked)
+			err = b.Backend.Embed(e.weights.Ends, first[c.Seq], c.Tokens, checked)
 		}
 		return err
 	}

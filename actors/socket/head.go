@@ -39,7 +39,7 @@ func (w wanted) greedy() bool { return w.sample && w.seq.params.Greedy() }
 // sockets, logits (or for greedy rows only the best one) sent to the owner of
 // the sequence, which samples.
 type head struct {
-	ends  *layer.Ends
+	ends  layer.Held
 	pool  *tensor.Pool // samples
 	vocab int
 

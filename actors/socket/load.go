@@ -12,8 +12,9 @@ import (
 
 // Slices are the weights of one socket: its part of every matrix.
 type Slices struct {
-	Layers []layer.Layer // and SwiftKV's pass where it comes
-	layer.Ends
+	Layers    []layer.Layer // and SwiftKV's pass where it comes
+	Ends      layer.Held
+	Embedding model.Tensor // as it lies in its file
 }
 
 // Bytes is the memory the matrices take.
@@ -22,43 +23,41 @@ func (s *Slices) Bytes() int64 {
 	for _, l := range s.Layers {
 		n += l.Bytes()
 	}
-	if s.Head != nil {
-		n += s.Head.Bytes()
-	}
-	return n
+	return n + s.Ends.Bytes()
 }
 
 func (s *Slices) Close() {
 	for _, l := range s.Layers {
 		l.Close()
 	}
-	if s.Head != nil {
-		s.Head.Close()
-	}
+	s.Ends.Close()
+}
+
+// LoadOptions are what a load of slices works with.
+type LoadOptions struct {
+	Pool     *tensor.Pool            // packs rows
+	Device   layer.Device            // holds the weights; nil: a layer.Host
+	Cache    *WeightsCache           // of quantised matrices; nil: none
+	Shared   *sharedmem.Region       // has what other nodes of this machine load as well; nil: none
+	Progress func(done, total int64) // called often and from any goroutine with the bytes done and to do, in the type of the slices; or nil
 }
 
 // LoadSlices reads a socket's slices from the checkpoint and converts them.
-// shared (may be nil) has what other nodes of this machine load as well.
-// progress (may be nil) is told the bytes done and to do, in the type of the
-// slices, from any goroutine and often. A cancelled ctx ends it between matrices.
-func LoadSlices(ctx context.Context, ck *model.Checkpoint, p topology.Placement, rank int, dt tensor.DType, pool *tensor.Pool,
-	cache *WeightsCache, shared *sharedmem.Region, progress func(done, total int64)) (_ *Slices, err error) {
+// A cancelled ctx ends it between matrices.
+func LoadSlices(ctx context.Context, ck *model.Checkpoint, p topology.Placement, rank int, dt tensor.DType, o LoadOptions) (_ *Slices, err error) {
 	mark, err := ck.Recheck(ctx)
 	if err != nil {
 		return nil, err
 	}
-	l := loader{ctx: ctx, ck: ck, dt: dt, pool: pool, cache: cache, shared: shared, source: ck.Hash(), mark: mark, progress: progress, total: SliceBytes(&ck.Config, p, rank, dt)}
-	s := l.slices(&ck.Config, p, rank)
-	if err = l.err; err == nil {
-		s.Embedding, err = l.tensor(model.Embedding)
-		s.EmbeddingScale = ck.Config.EmbeddingScale(s.Embedding.DType)
+	l := loader{ctx: ctx, ck: ck, dt: dt, pool: o.Pool, device: deviceOr(o.Device, o.Pool), cache: o.Cache, shared: o.Shared, source: ck.Hash(), mark: mark, progress: o.Progress, total: SliceBytes(&ck.Config, p, rank, dt)}
+	s, ends := l.slices(&ck.Config, p, rank)
+	l.embedding(s, ends, ck)
+	if l.err == nil {
+		l.err = ck.Since(mark)
 	}
-	if err == nil {
-		err = ck.Since(mark)
-	}
-	if err != nil {
+	if l.err != nil {
 		s.Close()
-		return nil, err
+		return nil, l.err
 	}
 	return s, nil
 }
@@ -99,21 +98,52 @@ func cutOf(c *model.Config, m topology.Mapping, s topology.Slice) cut {
 
 func upTo(n int) topology.Range { return topology.Range{Lo: 0, Hi: n} }
 
-// slices reads them all, or with measure only counts their bytes. After an error
-// (l.err) it is incomplete.
-func (l *loader) slices(c *model.Config, p topology.Placement, rank int) *Slices {
-	s, me := &Slices{}, cutOf(c, p.Mapping, p.Slices[rank])
+// slices reads them all but the embedding, or with measure only counts their bytes. After an
+// error (l.err) they are incomplete. The ends are not the device's yet.
+func (l *loader) slices(c *model.Config, p topology.Placement, rank int) (*Slices, *layer.Ends) {
+	ends := &layer.Ends{LogitCap: c.LogitCap}
+	s, me := &Slices{Ends: ends}, cutOf(c, p.Mapping, p.Slices[rank])
 	for i := 0; i < c.Layers && l.err == nil; i++ {
 		n := c.Layer(i)
 		if n.KVSource != nil && n.KVSource.Layer == i {
-			s.Layers = append(s.Layers, &layer.Weights{SwiftKV: l.swiftKV(c, i, me)})
+			s.Layers = append(s.Layers, l.hold(&layer.Weights{SwiftKV: l.swiftKV(c, i, me)}))
 		}
-		s.Layers = append(s.Layers, l.layer(c, &n, me))
+		s.Layers = append(s.Layers, l.hold(l.layer(c, &n, me)))
 	}
 	last := c.Layer(c.Layers - 1)
-	s.LogitCap = c.LogitCap
-	s.Head, s.FinalNorm = l.matrix(model.Linear{Weight: c.HeadName()}, c.Hidden, me.vocab), l.norm(model.FinalNorm, &last)
-	return s
+	ends.Head, ends.FinalNorm = l.matrix(model.Linear{Weight: c.HeadName()}, c.Hidden, me.vocab), l.norm(model.FinalNorm, &last)
+	return s, ends
+}
+
+// hold gives a layer to the device. After an error, and with measure, it stays as it is.
+func (l *loader) hold(w *layer.Weights) layer.Layer {
+	if l.measure || l.err != nil {
+		return w
+	}
+	held, err := l.device.Layer(w)
+	if err != nil {
+		l.err = err
+		return &layer.Weights{}
+	}
+	return held
+}
+
+// embedding completes the ends with a checkpoint's embedding and gives them to the device.
+func (l *loader) embedding(s *Slices, ends *layer.Ends, of *model.Checkpoint) {
+	if l.err != nil {
+		return
+	}
+	from := loader{ctx: l.ctx, ck: of}
+	if s.Embedding, l.err = from.tensor(model.Embedding); l.err != nil {
+		return
+	}
+	ends.Embedding, ends.EmbeddingScale = s.Embedding, of.Config.EmbeddingScale(s.Embedding.DType)
+	held, err := l.device.Ends(ends)
+	if err != nil {
+		s.Ends, l.err = &layer.Ends{}, err
+		return
+	}
+	s.Ends = held
 }
 
 func (l *loader) layer(c *model.Config, n *model.LayerSpec, me cut) *layer.Weights {

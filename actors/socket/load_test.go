@@ -30,13 +30,13 @@ func TestSliceBytes(t *testing.T) {
 				t.Run(fmt.Sprint(mapping, rank, dt), func(t *testing.T) {
 					want := SliceBytes(&ck.Config, place, rank, dt)
 					var most atomic.Int64
-					s, err := LoadSlices(context.Background(), ck, place, rank, dt, pool, nil, nil, func(done, total int64) {
+					s, err := LoadSlices(context.Background(), ck, place, rank, dt, LoadOptions{Pool: pool, Progress: func(done, total int64) {
 						if total != want || done > total {
 							t.Errorf("%d of %d bytes, want %d", done, total, want)
 						}
 						for at := most.Load(); done > at && !most.CompareAndSwap(at, done); at = most.Load() {
 						}
-					})
+					}})
 					if err != nil {
 						t.Fatal(err)
 					}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync/atomic"
 
+	"github.com/shoal-llm/shoal/actors/layer"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/sys/sharedmem"
@@ -22,6 +23,8 @@ type loader struct {
 	dt   tensor.DType
 	pool *tensor.Pool
 	err  error
+
+	device layer.Device // holds what was packed
 
 	measure  bool // count into total, allocate and read nothing
 	total    int64

@@ -130,7 +130,7 @@ func TestRowsOfSeveralTokens(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		w, err := LoadSlices(t.Context(), ck, place, 0, tensor.F32, pool, nil, nil, nil)
+		w, err := LoadSlices(t.Context(), ck, place, 0, tensor.F32, LoadOptions{Pool: pool})
 		if err != nil {
 			t.Fatal(err)
 		}

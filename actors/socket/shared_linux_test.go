@@ -53,7 +53,7 @@ func TestSlicesAreShared(t *testing.T) {
 					defer pool.Close()
 					var err error
 					if regions[rank], err = sharedmem.Open(f); err == nil {
-						slices[rank], err = LoadSlices(t.Context(), ck, place, rank, dt, pool, nil, regions[rank], nil)
+						slices[rank], err = LoadSlices(t.Context(), ck, place, rank, dt, LoadOptions{Pool: pool, Shared: regions[rank]})
 					}
 					if err != nil {
 						t.Error(err)
@@ -67,7 +67,7 @@ func TestSlicesAreShared(t *testing.T) {
 			var attention int64
 			pool := tensor.NewPool(2)
 			for rank := range nodes {
-				alone, err := LoadSlices(t.Context(), ck, place, rank, dt, pool, nil, nil, nil)
+				alone, err := LoadSlices(t.Context(), ck, place, rank, dt, LoadOptions{Pool: pool})
 				if err != nil {
 					t.Fatal(err)
 				}

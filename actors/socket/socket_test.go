@@ -16,6 +16,7 @@ import (
 
 	"github.com/asynkron/protoactor-go/actor"
 
+	"github.com/shoal-llm/shoal/actors/layer"
 	"github.com/shoal-llm/shoal/collective"
 	"github.com/shoal-llm/shoal/internal/engine/gguf"
 	"github.com/shoal-llm/shoal/internal/engine/model"
@@ -63,6 +64,7 @@ type rigConfig struct {
 	threads int // default 1
 	passes  int // of steps that only decode, on one socket; default 1
 	wrap    func(rank int, inner collective.Transport) collective.Transport
+	device  func(*tensor.Pool) layer.Device // default: layer.Host
 }
 
 func newRig(t *testing.T, c rigConfig) *rig {
@@ -81,7 +83,11 @@ func newRig(t *testing.T, c rigConfig) *rig {
 		c.budget = 1 << 30
 	}
 	for range c.sockets {
-		cfg := Config{Checkpoint: ck, Pool: pool, KVBudget: c.budget, Logger: quiet,
+		var device layer.Device
+		if c.device != nil {
+			device = c.device(pool)
+		}
+		cfg := Config{Checkpoint: ck, Device: device, Pool: pool, KVBudget: c.budget, Logger: quiet,
 			Connect: func(_ context.Context, _ string, epoch uint32, rank int, _ []uint32) (collective.Transport, error) {
 				if r.c.wrap != nil {
 					return r.c.wrap(rank, r.wires[epoch][rank]), nil

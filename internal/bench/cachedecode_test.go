@@ -56,7 +56,7 @@ func runCacheDecode(ctx context.Context, o Options) (out []cacheWay, err error) 
 	if err != nil {
 		return nil, err
 	}
-	w, err := socket.LoadSlices(ctx, ck, place, 0, o.Weights, pool, nil, nil, nil)
+	w, err := socket.LoadSlices(ctx, ck, place, 0, o.Weights, socket.LoadOptions{Pool: pool})
 	if err != nil {
 		return nil, err
 	}
@@ -174,7 +174,7 @@ func (m *decoder) step(streams []stream, pos int) (time.Duration, error) {
 	for _, w := range m.w.Layers {
 		b.Through(w)
 	}
-	b.Backend.Logits(&m.w.Ends, m.rows, m.logits, m.vocab, nil, nil)
+	b.Backend.Logits(m.w.Ends, m.rows, m.logits, m.vocab, nil, nil)
 	for _, s := range streams {
 		s.end()
 	}

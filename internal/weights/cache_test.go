@@ -85,7 +85,7 @@ func TestCache(t *testing.T) {
 	}
 	slices := func(ck *model.Checkpoint, rank int) []byte {
 		t.Helper()
-		s, err := socket.LoadSlices(context.Background(), ck, place, rank, tensor.F32, pool, nil, nil, nil)
+		s, err := socket.LoadSlices(context.Background(), ck, place, rank, tensor.F32, socket.LoadOptions{Pool: pool})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -97,7 +97,7 @@ func TestCache(t *testing.T) {
 				h.Write(rowsOf(m))
 			}
 		}
-		h.Write(rowsOf(s.Head))
+		h.Write(rowsOf(s.Ends.(*layer.Ends).Head))
 		h.Write(s.Embedding.Data)
 		return h.Sum(nil)
 	}

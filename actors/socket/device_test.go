@@ -1,0 +1,108 @@
+package socket
+
+import (
+	"bytes"
+	"fmt"
+	"sync/atomic"
+	"testing"
+
+	"github.com/shoal-llm/shoal/actors/layer"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/topology"
+)
+
+// boxed is a device whose handles only its own backend can open: a socket that looked into
+// weights, or gave them to another backend, would panic.
+type boxed struct {
+	layer.Host
+	open, runs *atomic.Int64 // handles that are not closed, calls of Run
+}
+
+type (
+	box struct {
+		layer.Held
+		of boxed
+	}
+	boxedLayer struct {
+		layer.Layer
+		of boxed
+	}
+	boxedBackend struct {
+		*layer.Processor
+		of boxed
+	}
+)
+
+func newBoxed(p *tensor.Pool) boxed {
+	return boxed{layer.Host{Pool: p}, new(atomic.Int64), new(atomic.Int64)}
+}
+
+func (d boxed) Backend(dims layer.Dims, maxRows int, cache tensor.KVLayout) layer.Backend {
+	return boxedBackend{layer.NewProcessor(dims, maxRows, cache, d.Pool), d}
+}
+
+func (d boxed) Layer(w *layer.Weights) (layer.Layer, error) {
+	d.open.Add(1)
+	return boxedLayer{w, d}, nil
+}
+
+func (d boxed) Ends(e *layer.Ends) (layer.Held, error) {
+	d.open.Add(1)
+	return box{e, d}, nil
+}
+
+func (d boxed) MTP(m *layer.MTP) (layer.Held, error) {
+	d.open.Add(1)
+	return box{m, d}, nil
+}
+
+func (b box) Close() {
+	b.of.open.Add(-1)
+	b.Held.Close()
+}
+
+func (l boxedLayer) Close() {
+	l.of.open.Add(-1)
+	l.Layer.Close()
+}
+
+func (b boxedBackend) Run(l layer.Layer, ops []layer.Op) {
+	b.of.runs.Add(1)
+	b.Processor.Run(l.(boxedLayer).Layer, ops)
+}
+
+func (b boxedBackend) Embed(e layer.Held, row int, tokens []uint32, checked bool) error {
+	return b.Processor.Embed(e.(box).Held, row, tokens, checked)
+}
+
+func (b boxedBackend) Logits(e layer.Held, rows []layer.LogitRow, out []float32, vocab int, bests []int, odds []float32) {
+	b.Processor.Logits(e.(box).Held, rows, out, vocab, bests, odds)
+}
+
+// TestDevice: a socket computes with the device that it is given, looks into none of its weights
+// and closes them all.
+func TestDevice(t *testing.T) {
+	for _, m := range topology.Mappings {
+		for _, sockets := range []int{1, 3} {
+			t.Run(fmt.Sprint(m, sockets), func(t *testing.T) {
+				want, got := mixed("full"), mixed("full")
+				newRig(t, rigConfig{dir: goldenDir, sockets: sockets, mapping: m}).generate(200, want...)
+				var devices []boxed
+				t.Run("boxed", func(t *testing.T) {
+					newRig(t, rigConfig{dir: goldenDir, sockets: sockets, mapping: m, device: func(p *tensor.Pool) layer.Device {
+						devices = append(devices, newBoxed(p))
+						return devices[len(devices)-1]
+					}}).generate(200, got...)
+				})
+				if !bytes.Equal(bits(t, got), bits(t, want)) {
+					t.Error("answers differ from those of the host")
+				}
+				for rank, d := range devices {
+					if d.runs.Load() == 0 || d.open.Load() != 0 {
+						t.Errorf("rank %d: %d runs, %d handles were not closed", rank, d.runs.Load(), d.open.Load())
+					}
+				}
+			})
+		}
+	}
+}
