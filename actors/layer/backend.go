@@ -28,14 +28,45 @@ type Backend interface {
 	// their sum over all ranks is read, (T, Hidden): activation Sum.
 	Nodes() [][]float32
 	Total() []float32
-	// Logits computes this rank's columns of the logits of rows, out (len(rows), vocab), and
-	// of those with Best the index of the largest among these columns, and, where odds are
-	// asked for (else nil), its softmax among them.
-	Logits(e Held, rows []LogitRow, out []float32, vocab int, bests []int, odds []float32)
-	// States are what the head reads of rows, (rows, Hidden). Join makes a residual stream of
-	// embeddings what the layer of multi-token prediction reads, beside the states before them.
-	States(e Held, rows topology.Range) []float32
-	Join(m Held, states []float32)
+	// Logits computes this rank's columns of the logits of at most LogitRows rows. The best token
+	// of a row comes to the host, or the whole row where that is asked for.
+	Logits(e Held, rows []LogitRow)
+	// Keep appends the residual stream of rows to states of this device; with the ends e, not nil,
+	// what the head reads of it, its norm.
+	Keep(to States, e Held, rows []int)
+	// Join makes a residual stream of embeddings what the layer of multi-token prediction reads.
+	// The states of the tokens before them lie in runs, in the order of the rows.
+	Join(m Held, states []StateRun)
+}
+
+// States are rows of (Hidden) numbers that a device keeps between steps.
+type States interface {
+	Len() int
+	Drop(n int) // forgets the oldest n rows
+}
+
+// StateRun is N rows of states from First on.
+type StateRun struct {
+	Of       States
+	First, N int
+}
+
+// LogitRows bounds the rows whose logits are in memory at once: prompt log-probabilities ask for
+// every row of a chunk, and a row of a large vocabulary is half a megabyte.
+const LogitRows = 64
+
+// LogitRow is a row of a step whose logits are requested, and what was computed of it.
+type LogitRow struct {
+	Row   int
+	Whole bool // the logits themselves are asked for, not the best
+	Odds  bool // the odds of the best are asked for, too
+
+	Best  int     // the best of this rank's columns, counted from the first of them
+	Logit float32 // its logit
+	Share float32 // its softmax among these columns
+	// Logits of a whole row, (Vocab), in host memory of the backend until its next Logits. This
+	// rank's columns are computed; the others are the caller's to fill.
+	Logits []float32
 }
 
 // Layer is the weights of a layer, or of the pass ahead of some, as a backend holds them: those

@@ -19,6 +19,8 @@ type Device interface {
 	Layer(w *Weights) (Layer, error)
 	Ends(e *Ends) (Held, error)
 	MTP(m *MTP) (Held, error)
+	// States makes room for rows of hidden numbers that stay on the device; at first there are none.
+	States(hidden int) States
 	// Arena makes the memory of caches. Prompt and Owned are what layers see of a cache in it.
 	Arena(budget int64) *kvcache.Arena
 	Prompt(s *kvcache.Store, seen *kvcache.Observation, scale float32) Cache
@@ -44,6 +46,8 @@ func (Host) Layer(w *Weights) (Layer, error) { return w, nil }
 func (Host) Ends(e *Ends) (Held, error) { return e, nil }
 
 func (Host) MTP(m *MTP) (Held, error) { return m, nil }
+
+func (Host) States(hidden int) States { return &HostStates{Hidden: hidden} }
 
 func (Host) Arena(budget int64) *kvcache.Arena { return kvcache.NewArena(budget) }
 

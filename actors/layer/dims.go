@@ -13,6 +13,7 @@ type Dims struct {
 	MoE                                  model.MoE // of the layers with experts
 	Scale                                float32   // of attention scores; 0: 1/sqrt(HeadDim)
 	Ropes                                int       // rotations of a position that layers choose from; 0 counts as 1
+	Vocab                                int       // columns of logits
 
 	// Latent attention: KVHeads counts units of query heads, HeadDim is of queries.
 	Latent    model.Latent
@@ -22,7 +23,7 @@ type Dims struct {
 // DimsOf are the sizes of a model's layers.
 func DimsOf(c *model.Config) Dims {
 	d := Dims{Hidden: c.Hidden, Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim, FFN: c.FFN, NormEps: c.NormEps, MoE: c.MoE,
-		Scale: c.AttentionScale(), Ropes: len(c.Rotations())}
+		Scale: c.AttentionScale(), Ropes: len(c.Rotations()), Vocab: c.Vocab}
 	if c.Latent.Rank > 0 {
 		d.KVHeads, d.Latent, d.LatentEps = c.HeadUnits(), c.Latent, model.LatentNormEps
 	}

@@ -44,23 +44,24 @@ func (b *Processor) Embed(ends Held, row int, tokens []uint32, checked bool) (er
 	return nil
 }
 
-// LogitRow is a row of a step whose logits are requested.
-type LogitRow struct {
-	Row  int
-	Best bool // only the largest matters
-}
-
-func (b *Processor) Logits(ends Held, rows []LogitRow, out []float32, vocab int, bests []int, odds []float32) {
-	e, h := ends.(*Ends), b.Dims.Hidden
+func (b *Processor) Logits(ends Held, rows []LogitRow) {
+	e, h, vocab := ends.(*Ends), b.Dims.Hidden, b.Dims.Vocab
+	if b.logits == nil {
+		b.logits = make([]float32, LogitRows*vocab)
+	}
 	b.final = growF(b.final, len(rows)*h)
-	for i, r := range rows {
+	for i := range rows {
+		r := &rows[i]
 		tensor.RMSNorm(b.final[i*h:(i+1)*h], b.X[r.Row*h:(r.Row+1)*h], e.FinalNorm, b.Dims.NormEps)
+		if r.Whole {
+			r.Logits = b.logits[i*vocab : (i+1)*vocab]
+		}
 	}
 	if e.Head == nil {
 		return
 	}
 	mine := b.batch.Place.Slices[b.batch.Rank].Vocab
-	b.Pool.MatMul(out[mine.Lo:], vocab, e.Head, b.final, h, len(rows))
+	b.Pool.MatMul(b.logits[mine.Lo:], vocab, e.Head, b.final, h, len(rows))
 	parts := max(1, min(b.Pool.Threads()/max(1, len(rows)), mine.Len()/leastLogits))
 	if need := len(rows) * parts; cap(b.bests) < need {
 		b.bests = make([]int, need)
@@ -69,22 +70,23 @@ func (b *Processor) Logits(ends Held, rows []LogitRow, out []float32, vocab int,
 	b.Pool.Run(len(b.bests), func(i int) {
 		row, part := i/parts, i%parts
 		lo, hi := mine.Len()*part/parts, mine.Len()*(part+1)/parts
-		logits := out[row*vocab+mine.Lo+lo : row*vocab+mine.Lo+hi]
+		logits := b.logits[row*vocab+mine.Lo+lo : row*vocab+mine.Lo+hi]
 		if e.LogitCap > 0 {
 			tensor.SoftCap(logits, e.LogitCap)
 		}
-		if rows[row].Best {
+		if !rows[row].Whole {
 			b.bests[i] = lo + tensor.ArgMax(logits)
 		}
 	})
-	for i, r := range rows {
-		if !r.Best {
+	for i := range rows {
+		r := &rows[i]
+		if r.Whole {
 			continue
 		}
-		logits := out[i*vocab+mine.Lo : i*vocab+mine.Hi]
-		bests[i] = bestOf(logits, b.bests[i*parts:(i+1)*parts])
-		if odds != nil {
-			odds[i] = oddsOf(logits, bests[i])
+		logits := b.logits[i*vocab+mine.Lo : i*vocab+mine.Hi]
+		r.Best = bestOf(logits, b.bests[i*parts:(i+1)*parts])
+		if r.Logit = logits[r.Best]; r.Odds {
+			r.Share = oddsOf(logits, r.Best)
 		}
 	}
 }

@@ -1,8 +1,9 @@
 package layer
 
 import (
+	"slices"
+
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
-	"github.com/shoal-llm/shoal/topology"
 )
 
 // MTP is what stands ahead of the layer of multi-token prediction (DeepSeek-V3, arXiv
@@ -27,22 +28,40 @@ func (m *MTP) Close() {
 	}
 }
 
-func (b *Processor) States(ends Held, rows topology.Range) []float32 {
-	e, h := ends.(*Ends), b.Dims.Hidden
-	out := make([]float32, rows.Len()*h)
-	for i := range rows.Len() {
-		tensor.RMSNorm(out[i*h:(i+1)*h], b.X[(rows.Lo+i)*h:][:h], e.FinalNorm, b.Dims.NormEps)
-	}
-	return out
+// HostStates are states in host memory.
+type HostStates struct {
+	Hidden int
+	Rows   []float32
 }
 
-func (b *Processor) Join(weights Held, states []float32) {
-	m, h := weights.(*MTP), b.Dims.Hidden
+func (s *HostStates) Len() int { return len(s.Rows) / s.Hidden }
+
+func (s *HostStates) Drop(n int) { s.Rows = slices.Delete(s.Rows, 0, n*s.Hidden) }
+
+// Keep implements Backend.
+func (b *Processor) Keep(to States, ends Held, rows []int) {
+	s, h := to.(*HostStates), b.Dims.Hidden
+	for _, r := range rows {
+		at := len(s.Rows)
+		s.Rows = append(s.Rows, b.X[r*h:(r+1)*h]...)
+		if ends != nil {
+			tensor.RMSNorm(s.Rows[at:], b.X[r*h:(r+1)*h], ends.(*Ends).FinalNorm, b.Dims.NormEps)
+		}
+	}
+}
+
+// Join implements Backend.
+func (b *Processor) Join(weights Held, states []StateRun) {
+	m, h, t := weights.(*MTP), b.Dims.Hidden, 0
 	b.pairs = growF(b.pairs, 2*b.batch.T*h)
-	for t := range b.batch.T {
-		pair := b.pairs[2*t*h:][:2*h]
-		tensor.RMSNorm(pair[:h], b.X[t*h:(t+1)*h], m.Embed, b.Dims.NormEps)
-		tensor.RMSNorm(pair[h:], states[t*h:(t+1)*h], m.Hidden, b.Dims.NormEps)
+	for _, run := range states {
+		from := run.Of.(*HostStates).Rows[run.First*h:]
+		for i := range run.N {
+			pair := b.pairs[2*t*h:][:2*h]
+			tensor.RMSNorm(pair[:h], b.X[t*h:(t+1)*h], m.Embed, b.Dims.NormEps)
+			tensor.RMSNorm(pair[h:], from[i*h:(i+1)*h], m.Hidden, b.Dims.NormEps)
+			t++
+		}
 	}
 	b.Pool.MatMul(b.X, h, m.Project, b.pairs, 2*h, b.batch.T)
 }

@@ -30,6 +30,7 @@ type Processor struct {
 	biases          [][]float32
 	partial         [][]float32 // projectUnits: this rank's tree nodes of the down projection
 	final           []float32   // of Logits: norms
+	logits          []float32   // of Logits: (LogitRows, Vocab)
 	bests           []int       // of Logits: of each part of a row
 	pairs           []float32   // of Join: (T, 2*Hidden)
 	attention       attention

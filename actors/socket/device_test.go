@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/shoal-llm/shoal/actors/layer"
+	"github.com/shoal-llm/shoal/internal/engine/sampler"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/topology"
 )
@@ -15,7 +16,7 @@ import (
 // weights, or gave them to another backend, would panic.
 type boxed struct {
 	layer.Host
-	open, runs *atomic.Int64 // handles that are not closed, calls of Run
+	open, runs, whole *atomic.Int64 // handles that are not closed, calls of Run, whole rows of logits
 }
 
 type (
@@ -34,7 +35,7 @@ type (
 )
 
 func newBoxed(p *tensor.Pool) boxed {
-	return boxed{layer.Host{Pool: p}, new(atomic.Int64), new(atomic.Int64)}
+	return boxed{layer.Host{Pool: p}, new(atomic.Int64), new(atomic.Int64), new(atomic.Int64)}
 }
 
 func (d boxed) Backend(dims layer.Dims, maxRows int, cache tensor.KVLayout) layer.Backend {
@@ -75,8 +76,13 @@ func (b boxedBackend) Embed(e layer.Held, row int, tokens []uint32, checked bool
 	return b.Processor.Embed(e.(box).Held, row, tokens, checked)
 }
 
-func (b boxedBackend) Logits(e layer.Held, rows []layer.LogitRow, out []float32, vocab int, bests []int, odds []float32) {
-	b.Processor.Logits(e.(box).Held, rows, out, vocab, bests, odds)
+func (b boxedBackend) Logits(e layer.Held, rows []layer.LogitRow) {
+	b.Processor.Logits(e.(box).Held, rows)
+	for _, r := range rows {
+		if r.Whole {
+			b.of.whole.Add(1)
+		}
+	}
 }
 
 // TestDevice: a socket computes with the device that it is given, looks into none of its weights
@@ -103,6 +109,27 @@ func TestDevice(t *testing.T) {
 					}
 				}
 			})
+		}
+	}
+}
+
+// TestWholeRows: whole rows of logits come to the host for requests that read them, and only then.
+func TestWholeRows(t *testing.T) {
+	for _, c := range []struct {
+		temperature float32
+		logprobs    int
+		whole       bool
+	}{{0, -1, false}, {0, 2, true}, {0.8, -1, true}} {
+		var d boxed
+		r := newRig(t, rigConfig{dir: goldenDir, sockets: 1, mapping: topology.Gather, device: func(p *tensor.Pool) layer.Device {
+			d = newBoxed(p)
+			return d
+		}})
+		q := &request{prompt: []int32{5, 6, 7}, max: 4, params: sampler.Default()}
+		q.params.Temperature, q.params.Logprobs = c.temperature, c.logprobs
+		r.generate(64, q)
+		if got := d.whole.Load() > 0; got != c.whole || len(q.scores) == 0 {
+			t.Errorf("%+v: %d whole rows, %d answers", c, d.whole.Load(), len(q.scores))
 		}
 	}
 }

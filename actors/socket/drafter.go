@@ -35,25 +35,33 @@ type drafter struct {
 	ropes    []*layer.Rotation
 	batch    *layer.Batch
 	arena    *kvcache.Arena
-	logits   []float32 // (draftMost, Vocab)
-	bests    []int
-	odds     []float32
-	least    float32 // leastOdds
+	rows     []layer.LogitRow // of a pass
+	states   layer.States     // of a pass, with MTP: what its last rows give the next one
+	least    float32          // leastOdds
 }
 
 const (
-	draftRows = 256 // rows of a pass, of all sequences together
-	draftTail = 64  // newest rows that are kept for MTP: what it reads of a prompt, or after a rest
-	leastOdds = 0.3 // nothing is guessed behind a guess that is less likely
-	draftMost = 64  // sequences of a pass
+	draftRows = 256             // rows of a pass, of all sequences together
+	draftTail = 64              // newest rows that are kept for MTP: what it reads of a prompt, or after a rest
+	leastOdds = 0.3             // nothing is guessed behind a guess that is less likely
+	draftMost = layer.LogitRows // sequences of a pass
 )
 
 type drafted struct {
 	mtp    bool
-	tokens []int32   // of the sequence; for MTP, of the rows that wait
-	hidden []float32 // of those, what the model's head read
-	have   []int32   // tokens in the cache
+	tokens []int32      // of the sequence; for MTP, of the rows that wait
+	hidden layer.States // of those, what the model's head read; nil without MTP
+	have   []int32      // tokens in the cache
 	cache  *kvcache.Store
+}
+
+// sequence is what the drafter knows of a new one.
+func (g *drafter) sequence() *drafted {
+	d := &drafted{mtp: g.mtp != nil}
+	if d.mtp {
+		d.hidden = g.device.States(g.config.Hidden)
+	}
+	return d
 }
 
 // loadDrafter reads it whole.
@@ -77,7 +85,7 @@ func loadDrafter(ctx context.Context, cfg *Config, dt, kv tensor.DType) (_ *draf
 		return nil, err
 	}
 	g := &drafter{device: cfg.device(), config: c, place: place, geometry: GeometryOf(&one, kv), scale: c.AttentionScale(), ropes: layer.RotationsOf(&c),
-		arena: cfg.device().Arena(d.KVBudget), logits: make([]float32, draftMost*c.Vocab), bests: make([]int, draftMost), odds: make([]float32, draftMost), least: leastOdds}
+		arena: cfg.device().Arena(d.KVBudget), states: cfg.device().States(c.Hidden), least: leastOdds}
 	var ends *layer.Ends
 	if d.MTP {
 		g.weights, ends, g.mtp = l.mtp(&c, place, cfg.Checkpoint)
@@ -146,8 +154,16 @@ func (g *drafter) Bytes() int64 {
 
 func (d *drafted) release() {
 	if d != nil {
-		d.tokens, d.hidden = nil, nil
+		d.tokens = nil
+		d.forget()
 		d.restart()
+	}
+}
+
+// forget drops the states of rows that wait.
+func (d *drafted) forget() {
+	if d.hidden != nil {
+		d.hidden.Drop(d.hidden.Len())
 	}
 }
 
@@ -195,6 +211,7 @@ func (e *epoch) guesses(s *step) {
 		first[seg.Seq] = seg.First
 	}
 	var wishes []wish
+	var states []int
 	for i := range s.work.Runs {
 		c := &s.work.Runs[i]
 		q, drawn := e.seqs[c.Seq], s.results.bySeq[c.Seq]
@@ -224,8 +241,12 @@ func (e *epoch) guesses(s *step) {
 				}
 				q.draft.tokens = append(q.draft.tokens, next)
 			}
-			q.draft.hidden = append(q.draft.hidden, b.Backend.States(e.weights.Ends, topology.Range{Lo: at, Hi: at + len(rows)})...)
-			q.draft.trim(g.config.Hidden)
+			states = states[:0]
+			for i := range rows {
+				states = append(states, at+i)
+			}
+			b.Backend.Keep(q.draft.hidden, e.weights.Ends, states)
+			q.draft.trim()
 		}
 		if c.Draft > 0 && last.HasToken && len(wishes) < draftMost {
 			w := wish{of: q.draft, n: min(c.Draft, speculate.Most), out: drawn}
@@ -239,10 +260,11 @@ func (e *epoch) guesses(s *step) {
 }
 
 // trim forgets the oldest of too many rows that wait, and then what lies before them too.
-func (d *drafted) trim(hidden int) {
+func (d *drafted) trim() {
 	if n := len(d.tokens) - draftTail; n > 0 {
 		d.restart()
-		d.tokens, d.hidden = slices.Delete(d.tokens, 0, n), slices.Delete(d.hidden, 0, n*hidden)
+		d.tokens = slices.Delete(d.tokens, 0, n)
+		d.hidden.Drop(n)
 	}
 }
 
@@ -278,20 +300,20 @@ func (g *drafter) guess(wishes []wish) {
 	if len(live) == 0 {
 		return
 	}
-	var states []float32
-	h := g.config.Hidden
+	var states []layer.StateRun
 	for _, w := range live {
 		if g.mtp != nil {
-			states = append(states, w.of.hidden[:len(w.rows)*h]...)
+			states = append(states, layer.StateRun{Of: w.of.hidden, N: len(w.rows)})
 		}
 	}
-	hidden := g.pass(live, states)
+	g.pass(live, states)
 	for i := range live {
 		d := live[i].of
 		d.cache.Commit(len(live[i].rows))
 		d.have = append(d.have, live[i].rows...)
 		if g.mtp != nil {
-			d.tokens, d.hidden = d.tokens[:0], d.hidden[:0]
+			d.tokens = d.tokens[:0]
+			d.forget()
 		}
 	}
 	began := live
@@ -305,14 +327,14 @@ func (g *drafter) guess(wishes []wish) {
 			}
 			w.rows = []int32{int32(w.out.Drafts[deep-1])}
 			if g.mtp != nil {
-				states = append(states, hidden[i*h:(i+1)*h]...)
+				states = append(states, layer.StateRun{Of: g.states, First: i, N: 1})
 			}
 			next = append(next, w)
 		}
 		if live = next; len(live) == 0 {
 			break
 		}
-		hidden = g.pass(live, states)
+		g.pass(live, states)
 	}
 	for _, w := range began {
 		w.of.cache.Rollback()
@@ -320,8 +342,8 @@ func (g *drafter) guess(wishes []wish) {
 }
 
 // pass carries the rows of sequences through the small model, adds to each the likeliest next
-// token, and returns of MTP what it would read next. states are those before its rows.
-func (g *drafter) pass(live []wish, states []float32) []float32 {
+// token, and with MTP keeps in g.states what it would read next. states are those before its rows.
+func (g *drafter) pass(live []wish, states []layer.StateRun) {
 	segments := make([]layer.Segment, len(live))
 	for i := range live {
 		w := &live[i]
@@ -329,17 +351,18 @@ func (g *drafter) pass(live []wish, states []float32) []float32 {
 			Cache: g.device.Prompt(w.of.cache, nil, g.scale)}
 	}
 	if g.batch.Reset(g.place, 0, segments, g.ropes...) != nil {
-		return nil // there are never more rows than draftRows
+		return // there are never more rows than draftRows
 	}
-	h, b := g.config.Hidden, g.batch
-	logits := make([]layer.LogitRow, 0, len(live))
+	b, last := g.batch, make([]int, len(live))
+	g.rows = g.rows[:0]
 	for i := range live {
 		tokens := make([]uint32, len(live[i].rows))
 		for j, t := range live[i].rows {
 			tokens[j] = uint32(t)
 		}
 		_ = b.Backend.Embed(g.weights.Ends, segments[i].First, tokens, false) // of wrong bytes, guesses are worse and still verified
-		logits = append(logits, layer.LogitRow{Row: segments[i].First + segments[i].N - 1, Best: true})
+		last[i] = segments[i].First + segments[i].N - 1
+		g.rows = append(g.rows, layer.LogitRow{Row: last[i], Odds: true})
 	}
 	if g.mtp != nil {
 		b.Backend.Join(g.mtp, states)
@@ -347,20 +370,17 @@ func (g *drafter) pass(live []wish, states []float32) []float32 {
 	for _, l := range g.weights.Layers {
 		b.Through(l)
 	}
-	vocab := g.config.Vocab
-	b.Backend.Logits(g.weights.Ends, logits, g.logits, vocab, g.bests, g.odds)
-	var next []float32
+	b.Backend.Logits(g.weights.Ends, g.rows)
+	if g.mtp != nil {
+		g.states.Drop(g.states.Len())
+		b.Backend.Keep(g.states, nil, last)
+	}
 	for i := range live {
-		row := logits[i].Row
-		if g.mtp != nil {
-			next = append(next, b.Backend.Pack(nil, []layer.Tile{{Of: layer.Residual, Rows: topology.Range{Lo: row, Hi: row + 1}, Cols: upTo(h)}})...)
-		}
 		if live[i].n == 0 {
 			continue
 		}
 		out := live[i].out
-		out.Drafts = append(out.Drafts, uint32(g.bests[i]))
-		out.Odds = append(out.Odds, g.odds[i])
+		out.Drafts = append(out.Drafts, uint32(g.rows[i].Best))
+		out.Odds = append(out.Odds, g.rows[i].Share)
 	}
-	return next
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	engine "github.com/shoal-llm/shoal/actors/layer"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/proto"
@@ -55,11 +56,13 @@ func TestMTPGoldens(t *testing.T) {
 			var wishes []wish
 			for i, item := range golden.Items {
 				if piece == 0 {
-					seqs[i] = &drafted{mtp: true}
+					seqs[i] = g.sequence()
 				}
 				d, n := seqs[i], len(item.Tokens)
 				lo, hi := n*piece/pieces, n*(piece+1)/pieces
-				d.tokens, d.hidden = append(d.tokens, item.Tokens[lo:hi]...), append(d.hidden, item.Hidden[lo*h:hi*h]...)
+				d.tokens = append(d.tokens, item.Tokens[lo:hi]...)
+				states := d.hidden.(*engine.HostStates)
+				states.Rows = append(states.Rows, item.Hidden[lo*h:hi*h]...)
 				if hi == lo && piece < pieces-1 {
 					continue
 				}
@@ -96,7 +99,7 @@ func TestMTPGoldens(t *testing.T) {
 		t.Errorf("%d bytes are left", g.arena.Used())
 	}
 	// Without memory there are no guesses, and no error.
-	d := &drafted{mtp: true, tokens: golden.Items[0].Tokens, hidden: golden.Items[0].Hidden}
+	d := &drafted{mtp: true, tokens: golden.Items[0].Tokens, hidden: &engine.HostStates{Hidden: h, Rows: golden.Items[0].Hidden}}
 	small, err := loadDrafter(t.Context(), &Config{Checkpoint: ck, Pool: pool, Draft: &Draft{Checkpoint: layer, MTP: true, KVBudget: 100}}, tensor.BF16, tensor.BF16)
 	if err != nil {
 		t.Fatal(err)

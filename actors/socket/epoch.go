@@ -61,7 +61,7 @@ func (e *epoch) microBatch(batch int) *microBatch {
 		c := &e.config
 		b := newBatch(e.device, c, e.maxRows, e.geometry.Layout)
 		b.Type, b.MicroBatch = e.dt, uint8(batch)
-		e.micro[batch] = &microBatch{batch: b, head: head{ends: e.weights.Ends, pool: e.pool, vocab: c.Vocab}}
+		e.micro[batch] = &microBatch{batch: b, head: head{ends: e.weights.Ends, pool: e.pool}}
 	}
 	return e.micro[batch]
 }

@@ -15,11 +15,6 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// headRows bounds the rows whose logits are in memory at once: prompt
-// log-probabilities ask for every row of a chunk, and a row of a large
-// vocabulary is half a megabyte.
-const headRows = 64
-
 // wanted is one row of the step whose logits are requested.
 type wanted struct {
 	row      int
@@ -39,19 +34,16 @@ func (w wanted) greedy() bool { return w.sample && w.seq.params.Greedy() }
 // sockets, logits (or for greedy rows only the best one) sent to the owner of
 // the sequence, which samples.
 type head struct {
-	ends  layer.Held
-	pool  *tensor.Pool // samples
-	vocab int
+	ends layer.Held
+	pool *tensor.Pool // samples
 
-	rows   []layer.LogitRow
-	logits []float32 // (headRows, Vocab)
-	bests  []int     // of greedy rows: the token of this rank's largest logit, counted from its first
-	send   [][]byte
-	recv   [][]byte
-	at     []int // (rows, ranks): where in recv the parts of a row begin
-	drawn  []sampler.Result
-	runs   []int     // rows that a task begins with
-	draw   sync.Pool // of *sampler.Scratch, one a thread
+	rows  []layer.LogitRow
+	send  [][]byte
+	recv  [][]byte
+	at    []int // (rows, ranks): where in recv the parts of a row begin
+	drawn []sampler.Result
+	runs  []int     // rows that a task begins with
+	draw  sync.Pool // of *sampler.Scratch, one a thread
 }
 
 // errWrongDraft marks a row behind the first token that is not what was drawn: there is
@@ -62,14 +54,11 @@ var errWrongDraft = errors.New("socket: behind a wrong draft")
 const bestBytes = 8
 
 func (h *head) compute(b *layer.Batch, rows []wanted) {
-	if h.logits == nil {
-		h.logits, h.bests = make([]float32, headRows*h.vocab), make([]int, headRows)
-	}
 	h.rows = h.rows[:0]
 	for _, w := range rows {
-		h.rows = append(h.rows, layer.LogitRow{Row: w.row, Best: w.greedy()})
+		h.rows = append(h.rows, layer.LogitRow{Row: w.row, Whole: !w.greedy()})
 	}
-	b.Backend.Logits(h.ends, h.rows, h.logits, h.vocab, h.bests, nil)
+	b.Backend.Logits(h.ends, h.rows)
 }
 
 // exchange sends this rank's part of every row to the row's owner.
@@ -110,13 +99,12 @@ func (h *head) appendPart(out []byte, i int, w wanted, vocab topology.Range) []b
 	if vocab.Len() == 0 {
 		return out
 	}
-	part := h.logits[i*h.vocab+vocab.Lo : i*h.vocab+vocab.Hi]
+	r := &h.rows[i]
 	if w.greedy() {
-		best := h.bests[i]
-		out = binary.LittleEndian.AppendUint32(out, math.Float32bits(part[best]))
-		return binary.LittleEndian.AppendUint32(out, uint32(vocab.Lo+best))
+		out = binary.LittleEndian.AppendUint32(out, math.Float32bits(r.Logit))
+		return binary.LittleEndian.AppendUint32(out, uint32(vocab.Lo+r.Best))
 	}
-	for _, v := range part {
+	for _, v := range r.Logits[vocab.Lo:vocab.Hi] {
 		out = binary.LittleEndian.AppendUint32(out, math.Float32bits(v))
 	}
 	return out
@@ -185,7 +173,7 @@ func (h *head) result(b *layer.Batch, i int, w wanted) sampler.Result {
 	if w.greedy() {
 		return h.best(b, i, at)
 	}
-	logits := h.logits[i*h.vocab : (i+1)*h.vocab]
+	logits := h.rows[i].Logits
 	for r, s := range b.Place.Slices {
 		if r == b.Rank {
 			continue
@@ -226,8 +214,7 @@ func (h *head) best(b *layer.Batch, i int, at []int) sampler.Result {
 		var v float32
 		var t int
 		if r == b.Rank {
-			t = s.Vocab.Lo + h.bests[i]
-			v = h.logits[i*h.vocab+t]
+			t, v = s.Vocab.Lo+h.rows[i].Best, h.rows[i].Logit
 		} else {
 			v = math.Float32frombits(binary.LittleEndian.Uint32(h.recv[r][at[r]:]))
 			t = int(binary.LittleEndian.Uint32(h.recv[r][at[r]+4:]))

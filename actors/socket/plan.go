@@ -3,6 +3,7 @@ package socket
 import (
 	"time"
 
+	"github.com/shoal-llm/shoal/actors/layer"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
@@ -21,8 +22,8 @@ func (e *epoch) plan(s *step) []stage {
 	stages := append(e.copies(s), stage{}) // copies, then all layers
 	alone := len(e.place.Slices) == 1
 	b, h := s.micro.batch, &s.micro.head
-	for lo := 0; lo < len(s.wanted); lo += headRows {
-		rows := s.wanted[lo:min(lo+headRows, len(s.wanted))]
+	for lo := 0; lo < len(s.wanted); lo += layer.LogitRows {
+		rows := s.wanted[lo:min(lo+layer.LogitRows, len(s.wanted))]
 		stages = append(stages, stage{job: func(done func(error)) {
 			began := time.Now()
 			h.compute(b, rows)
@@ -100,8 +101,8 @@ func (e *epoch) move(s *step, q *sequence, lo, hi, all int) (stages []stage) {
 	}
 	h := q.moves
 	for piece := lo; piece < min(hi, all-1); piece++ {
-		if layer, heads, moved := e.geometry.Moved(piece); moved && heads.Len() > 0 {
-			stages = append(stages, h.exchange(layer, topology.Range{Lo: heads.Lo, Hi: heads.Hi})...)
+		if of, heads, moved := e.geometry.Moved(piece); moved && heads.Len() > 0 {
+			stages = append(stages, h.exchange(of, topology.Range{Lo: heads.Lo, Hi: heads.Hi})...)
 		}
 		stages = append(stages, stage{job: func(done func(error)) {
 			began := time.Now()
@@ -134,8 +135,8 @@ func (e *epoch) handOver(s *step) (stages []stage) {
 }
 
 // exchange are the stages that move heads of one layer.
-func (h *handover) exchange(layer int, heads topology.Range) []stage {
-	return []stage{{job: func(done func(error)) { h.heads = heads; h.start(layer, done) }}, {job: func(done func(error)) { done(h.finish(layer)) }}}
+func (h *handover) exchange(of int, heads topology.Range) []stage {
+	return []stage{{job: func(done func(error)) { h.heads = heads; h.start(of, done) }}, {job: func(done func(error)) { done(h.finish(of)) }}}
 }
 
 // timed puts clocks around stages of a hand-over: choosing, sending and keeping the rows. With end it ends behind them.

@@ -282,7 +282,7 @@ func (e *epoch) newSequence(o *proto.Open) (*sequence, error) {
 		s.history = new(sampler.History)
 		s.must = newConstraint(&e.beside, e.grammars, s.params.Grammar)
 		if e.drafter != nil {
-			s.draft = &drafted{mtp: e.drafter.mtp != nil}
+			s.draft = e.drafter.sequence()
 		}
 	}
 	return s, nil

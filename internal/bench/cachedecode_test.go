@@ -97,9 +97,9 @@ func runCacheDecode(ctx context.Context, o Options) (out []cacheWay, err error) 
 			out[i].CacheMB += float64(s.bytes()) / 1e6
 		}
 	}
-	m := &decoder{w: w, place: place, batch: layer.NewBatch(layer.DimsOf(c), o.Batch, layer.NewProcessor(layer.DimsOf(c), o.Batch, l, pool)), rope: rope, logits: make([]float32, o.Batch*c.Vocab), vocab: c.Vocab}
+	m := &decoder{w: w, place: place, batch: layer.NewBatch(layer.DimsOf(c), o.Batch, layer.NewProcessor(layer.DimsOf(c), o.Batch, l, pool)), rope: rope}
 	for row := range o.Batch {
-		m.rows = append(m.rows, layer.LogitRow{Row: row})
+		m.rows = append(m.rows, layer.LogitRow{Row: row, Whole: true})
 	}
 	for step := range o.Tokens + warmSteps {
 		for i := range ways {
@@ -146,13 +146,11 @@ func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1e3 }
 
 // decoder is a model alone, without actors: its layers and head.
 type decoder struct {
-	w      *socket.Slices
-	place  topology.Placement
-	batch  *layer.Batch
-	rope   *layer.Rotation
-	rows   []layer.LogitRow // all
-	logits []float32
-	vocab  int
+	w     *socket.Slices
+	place topology.Placement
+	batch *layer.Batch
+	rope  *layer.Rotation
+	rows  []layer.LogitRow // all
 }
 
 func (m *decoder) step(streams []stream, pos int) (time.Duration, error) {
@@ -174,7 +172,7 @@ func (m *decoder) step(streams []stream, pos int) (time.Duration, error) {
 	for _, w := range m.w.Layers {
 		b.Through(w)
 	}
-	b.Backend.Logits(m.w.Ends, m.rows, m.logits, m.vocab, nil, nil)
+	b.Backend.Logits(m.w.Ends, m.rows)
 	for _, s := range streams {
 		s.end()
 	}
