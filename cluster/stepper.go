@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/actors/batcher"
-	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/proto"
@@ -51,7 +51,7 @@ func StepRequest(p *batcher.Plan, deadline time.Duration) *proto.StepRequest {
 		r.Index = append(r.Index, &proto.Index{Seq: x.Seq, From: uint32(x.From), Pieces: uint32(x.Pieces)})
 	}
 	for _, o := range p.Open {
-		open := &proto.Open{Seq: o.Seq, Owner: uint32(o.Owner), Policy: o.Policy.Spec(), Sampling: socket.SamplingMessage(o.Sampling),
+		open := &proto.Open{Seq: o.Seq, Owner: uint32(o.Owner), Policy: o.Policy.Spec(), Sampling: plan.EncodeSampling(o.Sampling),
 			PromptTokens: uint32(o.Read), SampledBefore: uint32(o.Sampled), TailTokens: uint32(o.Tail), Fork: o.Fork, ReserveTokens: uint32(o.Reserve), Replica: uint32(o.Replica + 1), Shared: o.Shared}
 		for _, t := range o.Prefix {
 			open.Prefix = append(open.Prefix, uint32(t))

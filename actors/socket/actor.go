@@ -434,9 +434,9 @@ func (a *Actor) begin(c actor.Context, m *Step) {
 	s := &step{work: w, reply: m.Reply, observe: m.Stages}
 	e := a.epoch
 	s.jobsBefore, _ = a.exec.Progress()
-	a.steps[w.Batch] = s
+	a.steps[w.MicroBatch] = s
 	s.stages = []stage{{job: func(done func(error)) {
-		a.Config.use(w.Halvings)
+		a.Config.use(w.ThreadShift)
 		s.wireBefore, s.before = e.group.wireBytes(), e.pool.Spent()
 		s.lateBefore = e.group.lateness()
 		began := time.Now()
@@ -506,7 +506,7 @@ func (a *Actor) run(c actor.Context, s *step) {
 // advance moves a step to its next stage, or ends it.
 func (a *Actor) advance(c actor.Context, s *step, err error) {
 	w := s.work
-	if a.steps[w.Batch] != s {
+	if a.steps[w.MicroBatch] != s {
 		return // of an epoch that is gone
 	}
 	if err == nil {
@@ -520,7 +520,7 @@ func (a *Actor) advance(c actor.Context, s *step, err error) {
 			return
 		}
 	}
-	a.steps[w.Batch] = nil
+	a.steps[w.MicroBatch] = nil
 	if stale := a.machine.End(w, err == nil); stale != nil || err != nil {
 		err = errors.Join(err, stale)
 		a.Config.Logger.Warn("step failed", "epoch", w.Epoch, "step", w.Step, "error", err)

@@ -103,5 +103,5 @@ func (c *Caches) Spill(own *kvcache.Store) error {
 func (c *Caches) Keep(seq uint64, own *kvcache.Store) {
 	c.e.release([]Effect{{Do: DoRelease, Seq: seq}})
 	c.e.seqs[seq] = &sequence{id: seq, replica: none, own: own}
-	c.made[seq] = &Kept{Prompt: own.Prompt(), Tokens: own.Tokens(), Policy: own.Policy().Spec()}
+	c.made[seq] = &Kept{Prompt: own.Prompt(), Tokens: own.Tokens(), Policy: own.Policy()}
 }

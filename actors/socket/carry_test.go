@@ -8,6 +8,7 @@ import (
 
 	"github.com/asynkron/protoactor-go/actor"
 
+	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/proto"
 	"github.com/shoal-llm/shoal/topology"
@@ -121,7 +122,7 @@ func moveAndFinish(t *testing.T, r *rig, reqs []*request, before int, heard bool
 	first := &proto.StepRequest{}
 	for i, q := range reqs {
 		q.id = uint64(i + 1)
-		first.Open = append(first.Open, &proto.Open{Seq: q.id, Owner: uint32(q.owner), Policy: q.policy, Sampling: SamplingMessage(&q.params), PromptTokens: uint32(len(q.prompt))})
+		first.Open = append(first.Open, &proto.Open{Seq: q.id, Owner: uint32(q.owner), Policy: q.policy, Sampling: plan.EncodeSampling(&q.params), PromptTokens: uint32(len(q.prompt))})
 		c := &proto.Chunk{Seq: q.id, Prefill: true, Last: true, Sample: true}
 		for _, p := range q.prompt {
 			c.Tokens = append(c.Tokens, uint32(p))
@@ -173,7 +174,7 @@ func moveAndFinish(t *testing.T, r *rig, reqs []*request, before int, heard bool
 		if at[0] < 0 {
 			t.Fatalf("sequence %d is nowhere", q.id)
 		}
-		o := &proto.Open{Seq: q.id, Owner: uint32(at[0]), Replica: uint32(at[1] + 1), Policy: q.policy, Sampling: SamplingMessage(&q.params), PromptTokens: uint32(len(q.prompt))}
+		o := &proto.Open{Seq: q.id, Owner: uint32(at[0]), Replica: uint32(at[1] + 1), Policy: q.policy, Sampling: plan.EncodeSampling(&q.params), PromptTokens: uint32(len(q.prompt))}
 		for i := range q.at {
 			if i < len(q.prompt) {
 				o.Resume = append(o.Resume, uint32(q.prompt[i]))

@@ -155,7 +155,7 @@ func (c *constraint) allowed() ([]uint64, error) {
 
 // warm works out what a step will ask for once its tokens are known, while the layers run.
 // What it finds stays with the grammar; whoever asks meanwhile waits for it there.
-func (c *constraint) warm(tokens []uint32) {
+func (c *constraint) warm(tokens []int32) {
 	if c == nil || c.newest == (grammar.State{}) {
 		return
 	}

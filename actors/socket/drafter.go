@@ -237,7 +237,7 @@ func (e *epoch) guesses(s *step) {
 			for j := range rows {
 				next := int32(last.Token)
 				if j+1 < len(rows) {
-					next = int32(rows[j+1])
+					next = rows[j+1]
 				}
 				q.draft.tokens = append(q.draft.tokens, next)
 			}

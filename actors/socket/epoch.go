@@ -33,7 +33,6 @@ type epoch struct {
 	ropes    []*layer.Rotation // the first is that of layers without a window
 	pool     *tensor.Pool
 	await    func(*layer.Batch, layer.Listener, func()) // begins an exchange
-	parse    func(spec string) (*kvcache.Policy, error)
 	grammars func() (*grammar.Engine, error)
 }
 
@@ -42,6 +41,7 @@ type microBatch struct {
 	batch *layer.Batch
 	head  head
 	rows  replicas // of the tokens of a step; its buffers are used again
+	ids   []uint32 // tokens of one run, as the embedding takes them
 }
 
 func newEpoch(cfg *Config, p topology.Placement, rank int, w *Slices, dt, kv tensor.DType, held *caches, maxRows int) *epoch {
@@ -49,7 +49,7 @@ func newEpoch(cfg *Config, p topology.Placement, rank int, w *Slices, dt, kv ten
 	e := &epoch{
 		caches: held, place: p, rank: rank, config: c, weights: w, device: cfg.device(), pool: cfg.Pool, maxRows: maxRows, dt: dt,
 		geometry: GeometryOf(&c, kv), scale: c.AttentionScale(), ropes: layer.RotationsOf(&c),
-		parse: cfg.ParsePolicy, grammars: cfg.Grammars,
+		grammars: cfg.Grammars,
 	}
 	e.microBatch(0)
 	return e
@@ -116,7 +116,7 @@ func (e *epoch) begin(s *step) error {
 	if err := e.do(s.work.First); err != nil {
 		return err
 	}
-	s.micro = e.microBatch(s.work.Batch)
+	s.micro = e.microBatch(s.work.MicroBatch)
 	if len(s.work.Runs) == 0 {
 		s.micro.batch.ClearTimes()
 		return nil
@@ -182,14 +182,19 @@ func (e *epoch) embed(s *step) error {
 		c := &s.work.Runs[w.Run]
 		out := wanted{row: last[c.Seq] + w.Row, seq: e.seqs[c.Seq], position: w.Position, sample: w.Sample, score: w.Score, top: w.Top, token: none}
 		if w.Sample && !c.Prefill {
-			out.token, out.draft, drawn[w.Run] = int32(c.Tokens[w.Row]), w.Row > 0, true
+			out.token, out.draft, drawn[w.Run] = c.Tokens[w.Row], w.Row > 0, true
 		}
 		s.wanted = append(s.wanted, out)
 	}
 	lookUp := func(checked bool) (err error) {
 		for i := 0; i < len(s.work.Runs) && err == nil; i++ {
 			c := &s.work.Runs[i]
-			err = b.Backend.Embed(e.weights.Ends, first[c.Seq], c.Tokens, checked)
+			ids := s.micro.ids[:0]
+			for _, t := range c.Tokens {
+				ids = append(ids, uint32(t))
+			}
+			s.micro.ids = ids
+			err = b.Backend.Embed(e.weights.Ends, first[c.Seq], ids, checked)
 		}
 		return err
 	}
@@ -211,9 +216,9 @@ func (e *epoch) embed(s *step) error {
 			switch {
 			case q.owner != e.rank || drawn[i]:
 			case c.Prefill:
-				q.note(int32(t), c.Start+j)
+				q.note(t, c.Start+j)
 			default:
-				q.feed(int32(t), c.Start+j)
+				q.feed(t, c.Start+j)
 			}
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/shoal-llm/shoal/actors/layer"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/tier"
+	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/proto"
 )
@@ -80,13 +81,13 @@ func (f *files) read(do func()) bool {
 	}
 }
 
-// keep offers blocks to the disk; the executor's. keys are as in proto.Chunk.
-func (f *files) keep(from int, blocks []uint64, keys []byte) {
-	if f == nil || len(keys) != sha256.Size*(len(blocks)+1) {
+// keep offers blocks to the disk; the executor calls it. keys are as in plan.Run.
+func (f *files) keep(from int, blocks []uint64, keys []plan.Key) {
+	if f == nil || len(keys) != len(blocks)+1 {
 		return
 	}
 	for i, id := range blocks {
-		f.offer(offer{id: id, at: from + i, before: keyAt(keys, i), key: keyAt(keys, i+1), form: f.form})
+		f.offer(offer{id: id, at: from + i, before: tier.Key(keys[i]), key: tier.Key(keys[i+1]), form: f.form})
 	}
 }
 

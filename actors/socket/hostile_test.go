@@ -22,6 +22,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/tier"
 	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/proto"
@@ -90,8 +91,8 @@ func (v *victims) session(deadline time.Duration) []pb.Message {
 	}
 	s := append(epoch(1),
 		&proto.StepRequest{Epoch: 1, Step: 1, Open: []*proto.Open{
-			{Seq: 1, Owner: 0, Policy: "snapstream:sink=4,recent=12,topk=16,obs=8", Sampling: SamplingMessage(&drawn), PromptTokens: 80},
-			{Seq: 2, Owner: 1, Policy: "full", Sampling: SamplingMessage(&best), PromptTokens: 20},
+			{Seq: 1, Owner: 0, Policy: "snapstream:sink=4,recent=12,topk=16,obs=8", Sampling: plan.EncodeSampling(&drawn), PromptTokens: 80},
+			{Seq: 2, Owner: 1, Policy: "full", Sampling: plan.EncodeSampling(&best), PromptTokens: 20},
 		}, Chunks: []*proto.Chunk{
 			{Seq: 1, Tokens: tokens(70), Prefill: true, WantPromptLogprobs: true, PromptLogprobs: 2, Next: 5, Save: []uint64{5}, Keys: make([]byte, 64)},
 			{Seq: 2, Tokens: tokens(20), Prefill: true, Last: true, Sample: true},
@@ -109,8 +110,8 @@ func (v *victims) session(deadline time.Duration) []pb.Message {
 	s = append(s, epoch(2)...)
 	return append(s,
 		&proto.StepRequest{Epoch: 2, Step: 1, Open: []*proto.Open{
-			{Seq: 1, Owner: 0, Policy: "snapstream:sink=4,recent=12,topk=16,obs=8", Sampling: SamplingMessage(&drawn), PromptTokens: 80, Resume: tokens(81)},
-			{Seq: 2, Owner: 1, Replica: 1, Policy: "full", Sampling: SamplingMessage(&best), PromptTokens: 20, Resume: tokens(22)},
+			{Seq: 1, Owner: 0, Policy: "snapstream:sink=4,recent=12,topk=16,obs=8", Sampling: plan.EncodeSampling(&drawn), PromptTokens: 80, Resume: tokens(81)},
+			{Seq: 2, Owner: 1, Replica: 1, Policy: "full", Sampling: plan.EncodeSampling(&best), PromptTokens: 20, Resume: tokens(22)},
 		}, Chunks: []*proto.Chunk{decode(1, 81, 0), decode(2, 22, 0)}},
 		&proto.StepRequest{Epoch: 2, Step: 2, DropReplica: []uint64{2}, Release: []uint64{1}, Chunks: []*proto.Chunk{decode(2, 23, 1)}},
 		&proto.StepRequest{Epoch: 2, Step: 3, Chunks: []*proto.Chunk{decode(2, 24, 1)}},
@@ -211,19 +212,19 @@ func TestSessionIsTaken(t *testing.T) {
 
 // TestForksAreRefused: nothing begins with a cache that its own would not be.
 func TestForksAreRefused(t *testing.T) {
-	q := Sequence{Owner: 1, Policy: "squeezed", Prompt: 100, Whole: true}
-	o := &proto.Open{Seq: 2, Fork: 1}
+	q := Sequence{Owner: 1, Policy: parsed(t, "squeezed"), Prompt: 100, HandedOver: true}
+	o := &plan.Open{Seq: 2, Fork: 1}
 	if err := checkFork(o, &q, &q); err != nil {
 		t.Error(err)
 	}
-	for name, change := range map[string]func(from *Sequence, o *proto.Open){
-		"another policy": func(f *Sequence, _ *proto.Open) { f.Policy = "squeezed:sparsity=0.8" },
-		"another owner":  func(f *Sequence, _ *proto.Open) { f.Owner = 0 },
-		"another length": func(f *Sequence, _ *proto.Open) { f.Prompt = 99 },
-		"in prefill":     func(f *Sequence, _ *proto.Open) { f.Whole = false },
-		"itself":         func(_ *Sequence, o *proto.Open) { o.Fork = 2 },
+	for name, change := range map[string]func(from *Sequence, o *plan.Open){
+		"another policy": func(f *Sequence, _ *plan.Open) { f.Policy = parsed(t, "squeezed:sparsity=0.8") },
+		"another owner":  func(f *Sequence, _ *plan.Open) { f.Owner = 0 },
+		"another length": func(f *Sequence, _ *plan.Open) { f.Prompt = 99 },
+		"in prefill":     func(f *Sequence, _ *plan.Open) { f.HandedOver = false },
+		"itself":         func(_ *Sequence, o *plan.Open) { o.Fork = 2 },
 	} {
-		from, o := q, &proto.Open{Seq: 2, Fork: 1}
+		from, o := q, &plan.Open{Seq: 2, Fork: 1}
 		if change(&from, o); checkFork(o, &q, &from) == nil {
 			t.Errorf("a fork of one that is %s is taken", name)
 		}
@@ -235,43 +236,52 @@ func TestForksAreRefused(t *testing.T) {
 
 // TestIndexIsRefused: pieces of an index come in order, each once, of a prompt that was read so far.
 func TestIndexIsRefused(t *testing.T) {
-	m := Machine{limits: Limits{Layers: 2, Layout: tensor.KVLayout{Type: tensor.F32, KDim: 8, VDim: 8}, Parse: kvcache.Parse}}
-	q := Sequence{Policy: "squeezed", Prompt: 400, Read: 300, Indexed: 5}
-	if err := m.checkIndex(&proto.StepRequest{Step: 7}, &proto.Index{Seq: 2, From: 5, Pieces: 67}, &Sequence{Policy: q.Policy, Prompt: q.Prompt, Read: q.Read, Indexed: 5}); err != nil {
+	m := Machine{limits: Limits{Layers: 2, Layout: tensor.KVLayout{Type: tensor.F32, KDim: 8, VDim: 8}}}
+	q := Sequence{Policy: parsed(t, "squeezed"), Prompt: 400, Read: 300, Indexed: 5}
+	if err := m.checkIndex(&plan.Plan{Step: 7}, &plan.Index{Seq: 2, From: 5, Pieces: 67}, &Sequence{Policy: q.Policy, Prompt: q.Prompt, Read: q.Read, Indexed: 5}); err != nil {
 		t.Error(err)
 	}
-	if err := m.checkIndex(&proto.StepRequest{Step: 7}, &proto.Index{Seq: 2, From: 72, Pieces: 9}, &Sequence{Policy: q.Policy, Prompt: q.Prompt, Read: q.Prompt, Indexed: 72}); err != nil {
+	if err := m.checkIndex(&plan.Plan{Step: 7}, &plan.Index{Seq: 2, From: 72, Pieces: 9}, &Sequence{Policy: q.Policy, Prompt: q.Prompt, Read: q.Prompt, Indexed: 72}); err != nil {
 		t.Error(err)
 	}
-	for name, change := range map[string]func(q *Sequence, x *proto.Index){
-		"no row left":      func(q *Sequence, x *proto.Index) { q.Read, q.Indexed, x.From = 399, 72, 72 },
-		"more than moves":  func(q *Sequence, x *proto.Index) { q.Read, q.Indexed, x.From, x.Pieces = 400, 72, 72, 10 },
-		"both kinds":       func(q *Sequence, x *proto.Index) { q.Read, x.Pieces = 400, 68 },
-		"no piece":         func(_ *Sequence, x *proto.Index) { x.Pieces = 0 },
-		"a piece twice":    func(_ *Sequence, x *proto.Index) { x.From = 4 },
-		"too many":         func(_ *Sequence, x *proto.Index) { x.Pieces = 68 },
-		"as many as wraps": func(_ *Sequence, x *proto.Index) { x.Pieces = math.MaxUint32 },
-		"unread":           func(q *Sequence, _ *proto.Index) { q.Read = 299 },
-		"another policy":   func(q *Sequence, _ *proto.Index) { q.Policy = "full" },
-		"handed over":      func(q *Sequence, _ *proto.Index) { q.Whole = true },
-		"rows beside":      func(q *Sequence, _ *proto.Index) { q.named = 7 },
-		"another step":     func(q *Sequence, _ *proto.Index) { q.flight = 6 },
+	for name, change := range map[string]func(q *Sequence, x *plan.Index){
+		"no row left":      func(q *Sequence, x *plan.Index) { q.Read, q.Indexed, x.From = 399, 72, 72 },
+		"more than moves":  func(q *Sequence, x *plan.Index) { q.Read, q.Indexed, x.From, x.Pieces = 400, 72, 72, 10 },
+		"both kinds":       func(q *Sequence, x *plan.Index) { q.Read, x.Pieces = 400, 68 },
+		"no piece":         func(_ *Sequence, x *plan.Index) { x.Pieces = 0 },
+		"a piece twice":    func(_ *Sequence, x *plan.Index) { x.From = 4 },
+		"too many":         func(_ *Sequence, x *plan.Index) { x.Pieces = 68 },
+		"as many as wraps": func(_ *Sequence, x *plan.Index) { x.Pieces = math.MaxUint32 },
+		"unread":           func(q *Sequence, _ *plan.Index) { q.Read = 299 },
+		"another policy":   func(q *Sequence, _ *plan.Index) { q.Policy = kvcache.Full() },
+		"handed over":      func(q *Sequence, _ *plan.Index) { q.HandedOver = true },
+		"rows beside":      func(q *Sequence, _ *plan.Index) { q.lastStep = 7 },
+		"another step":     func(q *Sequence, _ *plan.Index) { q.inFlight = 6 },
 	} {
-		q, x := q, &proto.Index{Seq: 2, From: 5, Pieces: 1}
-		if change(&q, x); m.checkIndex(&proto.StepRequest{Step: 7}, x, &q) == nil {
+		q, x := q, &plan.Index{Seq: 2, From: 5, Pieces: 1}
+		if change(&q, x); m.checkIndex(&plan.Plan{Step: 7}, x, &q) == nil {
 			t.Errorf("%s: is taken", name)
 		}
 	}
-	if m.checkIndex(&proto.StepRequest{}, &proto.Index{Pieces: 1}, nil) == nil {
+	if m.checkIndex(&plan.Plan{}, &plan.Index{Pieces: 1}, nil) == nil {
 		t.Error("an index of nothing is taken")
 	}
+}
+
+func parsed(t *testing.T, spec string) *kvcache.Policy {
+	t.Helper()
+	p, err := kvcache.Parse(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
 }
 
 // TestStepsAreRefused: what no single number shows, and what would do no harm but is no
 // plan either.
 func TestStepsAreRefused(t *testing.T) {
 	v, params := newVictims(t, goldenDir), greedy(0)
-	sampling := SamplingMessage(&params)
+	sampling := plan.EncodeSampling(&params)
 	for want, change := range map[string]func(first, second *proto.StepRequest){
 		"top_p":                 func(s, _ *proto.StepRequest) { s.Open[0].Sampling.TopP = float32(math.NaN()) },
 		"bias names token":      func(s, _ *proto.StepRequest) { s.Open[0].Sampling.LogitBias[1].Token = 1 << 20 },
@@ -283,7 +293,7 @@ func TestStepsAreRefused(t *testing.T) {
 		"not there yet":         func(s, _ *proto.StepRequest) { s.Open[0].Replica = 2 },
 		"-1 log-prob":           func(s, _ *proto.StepRequest) { s.Chunks[0].PromptLogprobs = -1 },
 		"does not decode it":    func(_, s *proto.StepRequest) { s.Chunks = s.Chunks[1:] },
-		"last=true, but 0 of 0": func(_, s *proto.StepRequest) { s.Chunks[0].Last = true },
+		"last=true, which is f": func(_, s *proto.StepRequest) { s.Chunks[0].Last = true },
 		"names sequence 2 tw":   func(_, s *proto.StepRequest) { s.Chunks = append(s.Chunks, s.Chunks[0]) },
 		"has room for 65536": func(s, _ *proto.StepRequest) {
 			c := s.Chunks[0]

@@ -117,7 +117,7 @@ func (s *story) run(line string) string {
 	case "job":
 		return s.say(nil, s.m.Job(s.epoch))
 	case "jobdone":
-		return s.say(s.m.JobDone(s.epoch, map[uint64]*Kept{uint64(num("seq", 0)): {Prompt: num("tokens", 0), Tokens: num("tokens", 0), Policy: "full"}}), nil)
+		return s.say(s.m.JobDone(s.epoch, map[uint64]*Kept{uint64(num("seq", 0)): {Prompt: num("tokens", 0), Tokens: num("tokens", 0), Policy: kvcache.Full()}}), nil)
 	case "retire":
 		effects, left := s.m.Retire(s.epoch)
 		return fmt.Sprintf("left %v\n", left) + s.say(effects, nil)

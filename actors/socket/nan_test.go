@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/shoal-llm/shoal/actors/layer"
+	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/proto"
@@ -48,7 +49,7 @@ func TestWeightsThatAreNoNumbers(t *testing.T) {
 				p.Temperature, p.Logprobs, p.RepetitionPenalty, p.TopP = 1, 3, 1.2, 0.5
 			}
 			seq := uint64(i + 1)
-			step.Open = append(step.Open, &proto.Open{Seq: seq, Owner: uint32(i % 2), Policy: policy, Sampling: SamplingMessage(&p), PromptTokens: 48})
+			step.Open = append(step.Open, &proto.Open{Seq: seq, Owner: uint32(i % 2), Policy: policy, Sampling: plan.EncodeSampling(&p), PromptTokens: 48})
 			step.Chunks = append(step.Chunks, &proto.Chunk{Seq: seq, Tokens: make([]uint32, 48), Prefill: true, Last: true, Sample: true, WantPromptLogprobs: true, PromptLogprobs: 2})
 		}
 		for n := range 3 {

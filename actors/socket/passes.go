@@ -56,13 +56,13 @@ func (e *epoch) tell(s *step, done func(error)) {
 
 // drawn is what a sequence goes on with. Who had nothing to draw from ends with the step, and has any
 // token until then.
-func drawn(q *sequence) uint32 { return uint32(max(0, q.next)) }
+func drawn(q *sequence) int32 { return max(0, q.next) }
 
 // next fills the batch with the runs of the next pass.
 func (e *epoch) next(s *step) error {
 	at := make([]int, len(s.told))
 	var bad error
-	s.work.Again(func(c *Run) uint32 {
+	s.work.Again(func(c *Run) int32 {
 		if c.Owner == e.rank {
 			return drawn(e.seqs[c.Seq])
 		}
@@ -71,7 +71,7 @@ func (e *epoch) next(s *step) error {
 			bad = fmt.Errorf("socket: rank %d has drawn token %v for sequence %d, vocabulary is %d", c.Owner, t, c.Seq, e.config.Vocab)
 			return 0
 		}
-		return uint32(t)
+		return int32(t)
 	})
 	if bad != nil {
 		return bad

@@ -4,10 +4,9 @@ import (
 	"fmt"
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
-	"github.com/shoal-llm/shoal/internal/proto"
-	"github.com/shoal-llm/shoal/internal/text/grammar"
 	"github.com/shoal-llm/shoal/topology"
 )
 
@@ -204,28 +203,30 @@ func (e *epoch) do(effects []Effect) error {
 }
 
 // open begins a sequence.
-func (e *epoch) open(o *proto.Open) error {
-	s, err := e.newSequence(o)
-	if err != nil {
-		return err
-	}
+func (e *epoch) open(o *plan.Open) error {
+	s := e.newSequence(o)
 	e.seqs[o.Seq] = s
 	if heads := e.promptHeads(s.owner); heads.Len() > 0 && len(o.Resume) == 0 {
 		s.part = kvcache.NewPrefill(e.arena, e.geometry, heads)
 		if err := e.attach(s, o.Shared); err != nil {
 			return err
 		}
-		s.seen, err = kvcache.NewObservation(e.arena, e.geometry, tensorSpan(e.place.Slices[e.rank].KVHeads), s.policy.Needs, s.prompt)
-		if n := len(o.Shared); err == nil && n > 0 && s.policy.Needs.PromptAttention {
-			err = s.seen.Continue(e.blocks[o.Shared[n-1]])
+		var err error
+		if s.seen, err = kvcache.NewObservation(e.arena, e.geometry, tensorSpan(e.place.Slices[e.rank].KVHeads), s.policy.Needs, s.prompt); err != nil {
+			return err
+		}
+		if n := len(o.Shared); n > 0 && s.policy.Needs.PromptAttention {
+			if err := s.seen.Continue(e.blocks[o.Shared[n-1]]); err != nil {
+				return err
+			}
 		}
 	}
 	if s.owner == e.rank {
 		for i, t := range o.Prefix {
-			s.note(int32(t), i)
+			s.note(t, i)
 		}
 	}
-	return err
+	return nil
 }
 
 // attach begins a prompt with blocks of the prefix cache.
@@ -270,14 +271,10 @@ func (e *epoch) save(s *sequence, c *Run) error {
 }
 
 // newSequence is what every socket notes of a sequence.
-func (e *epoch) newSequence(o *proto.Open) (*sequence, error) {
-	policy, err := e.parse(o.Policy)
-	if err != nil {
-		return nil, err
-	}
-	s := &sequence{id: o.Seq, owner: int(o.Owner), replica: int(o.Replica) - 1, prompt: int(o.PromptTokens), policy: policy}
-	s.fresh = s.prompt + int(o.TailTokens) - int(o.SampledBefore)
-	s.params = samplingOf(o.Sampling) // all ranks: what a row sends to its owner depends on it
+func (e *epoch) newSequence(o *plan.Open) *sequence {
+	s := &sequence{id: o.Seq, owner: o.Owner, replica: o.Replica, prompt: o.Read, policy: o.Policy}
+	s.fresh = s.prompt + o.Tail - o.Sampled
+	s.params = *o.Sampling // on all ranks, since what a row sends to its owner depends on it
 	if s.owner == e.rank {
 		s.history = new(sampler.History)
 		s.must = newConstraint(&e.beside, e.grammars, s.params.Grammar)
@@ -285,15 +282,12 @@ func (e *epoch) newSequence(o *proto.Open) (*sequence, error) {
 			s.draft = e.drafter.sequence()
 		}
 	}
-	return s, nil
+	return s
 }
 
 // resume goes on with the cache that was kept here, as the owner's or as a replica.
-func (e *epoch) resume(o *proto.Open) error {
-	s, err := e.newSequence(o)
-	if err != nil {
-		return err
-	}
+func (e *epoch) resume(o *plan.Open) error {
+	s := e.newSequence(o)
 	kept := e.seqs[o.Seq]
 	kept.draft.release()
 	store := kept.own
@@ -303,7 +297,7 @@ func (e *epoch) resume(o *proto.Open) error {
 	if s.owner == e.rank {
 		s.own = store
 		for i, t := range o.Resume {
-			s.note(int32(t), i)
+			s.note(t, i)
 		}
 	} else {
 		s.copy = store
@@ -313,18 +307,16 @@ func (e *epoch) resume(o *proto.Open) error {
 }
 
 // fork begins a sequence with the cache of another.
-func (e *epoch) fork(o *proto.Open) error {
-	s, err := e.newSequence(o)
-	if err != nil {
-		return err
-	}
+func (e *epoch) fork(o *plan.Open) error {
+	s := e.newSequence(o)
 	e.seqs[o.Seq] = s
 	if s.owner != e.rank {
 		return nil
 	}
 	for i, t := range o.Resume {
-		s.note(int32(t), i)
+		s.note(t, i)
 	}
+	var err error
 	s.own, err = e.seqs[o.Fork].own.Fork()
 	return err
 }
@@ -350,56 +342,6 @@ func (q *sequence) reserve(tokens int) error {
 		}
 	}
 	return nil
-}
-
-// samplingOf turns the wire form into parameters.
-func samplingOf(m *proto.Sampling) sampler.Params {
-	p := sampler.Params{
-		Temperature: m.GetTemperature(), TopP: m.GetTopP(), MinP: m.GetMinP(), TopK: int(m.GetTopK()),
-		RepetitionPenalty: m.GetRepetitionPenalty(), PresencePenalty: m.GetPresencePenalty(), FrequencyPenalty: m.GetFrequencyPenalty(),
-		Seed: m.GetSeed(), Logprobs: int(m.GetLogprobs()), MinTokens: int(m.GetMinTokens()),
-	}
-	for _, b := range m.GetLogitBias() {
-		p.LogitBias = append(p.LogitBias, sampler.Bias{Token: int32(b.Token), Value: b.Value})
-	}
-	p.Allowed = m.GetAllowed()
-	for _, w := range m.GetBadWords() {
-		p.BadWords = append(p.BadWords, ids[int32](w.GetTokens()))
-	}
-	p.Stop, p.Trace = ids[int32](m.GetStop()), ids[int32](m.GetTrace())
-	if g := m.GetGrammar(); g != nil {
-		p.Grammar = &grammar.Spec{Kind: g.Kind, Text: g.Text, Whitespace: g.Whitespace, Compact: g.Compact, AnyOrder: g.AnyOrder, Open: g.Open, Thought: g.Thought}
-	}
-	return p
-}
-
-// ids are tokens as memory has them, or as the wire does.
-func ids[To, From int32 | uint32](tokens []From) (out []To) {
-	for _, t := range tokens {
-		out = append(out, To(t))
-	}
-	return out
-}
-
-// SamplingMessage is the wire form of sampling parameters.
-func SamplingMessage(p *sampler.Params) *proto.Sampling {
-	m := &proto.Sampling{
-		Temperature: p.Temperature, TopP: p.TopP, MinP: p.MinP, TopK: int32(p.TopK),
-		RepetitionPenalty: p.RepetitionPenalty, PresencePenalty: p.PresencePenalty, FrequencyPenalty: p.FrequencyPenalty,
-		Seed: p.Seed, Logprobs: int32(p.Logprobs), MinTokens: int32(p.MinTokens),
-	}
-	for _, b := range p.LogitBias {
-		m.LogitBias = append(m.LogitBias, &proto.Bias{Token: uint32(b.Token), Value: b.Value})
-	}
-	m.Allowed = p.Allowed
-	for _, w := range p.BadWords {
-		m.BadWords = append(m.BadWords, &proto.Word{Tokens: ids[uint32](w)})
-	}
-	m.Stop, m.Trace = ids[uint32](p.Stop), ids[uint32](p.Trace)
-	if g := p.Grammar; g != nil {
-		m.Grammar = &proto.Grammar{Kind: g.Kind, Text: g.Text, Whitespace: g.Whitespace, Compact: g.Compact, AnyOrder: g.AnyOrder, Open: g.Open, Thought: g.Thought}
-	}
-	return m
 }
 
 // rope gives the rotations of keys of so many tokens.

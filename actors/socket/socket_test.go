@@ -21,6 +21,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/gguf"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/model/modeltest"
+	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/proto"
@@ -234,7 +235,7 @@ func (r *rig) generate(chunk int, reqs ...*request) {
 				r.seq++
 				q.id = r.seq
 				s.Open = append(s.Open, &proto.Open{Seq: q.id, Owner: uint32(q.owner % len(r.pids)), Policy: q.policy,
-					Sampling: SamplingMessage(&q.params), PromptTokens: uint32(len(q.prompt))})
+					Sampling: plan.EncodeSampling(&q.params), PromptTokens: uint32(len(q.prompt))})
 			}
 			c := &proto.Chunk{Seq: q.id, Start: uint32(q.at)}
 			if q.at < len(q.prompt) {

@@ -1,36 +1,65 @@
 package socket
 
 import (
-	"crypto/sha256"
 	"fmt"
 	"slices"
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/speculate"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
-	"github.com/shoal-llm/shoal/internal/proto"
 )
 
-// maxScores bounds the log-probabilities of a step: at some 13 bytes each, what an
-// answer has room for.
+// maxScores bounds the log-probabilities of a step. Each takes some 13 bytes of the
+// reply, which has room for this number.
 const maxScores = 1 << 16
 
-// check looks at a whole plan, and changes nothing that counts. What passes can be
-// carried out. It returns the sequences that the plan opens; those that go on are Whole.
-func (m *Machine) check(r *proto.StepRequest) (opened map[uint64]*Sequence, err error) {
-	if err := m.checkKept(r.Keep); err != nil {
+// check examines a whole plan and changes nothing that counts. A socket can run
+// every plan that passes. It returns the sequences that the plan opens; those that
+// resume or fork are HandedOver.
+func (m *Machine) check(p *plan.Plan) (opened map[uint64]*Sequence, err error) {
+	if err := m.checkKeep(p.Keep); err != nil {
 		return nil, err
 	}
-	left := len(m.seqs)
-	var released map[uint64]bool
-	for _, ids := range [...][]uint64{r.Release, r.DropReplica} {
+	for _, ids := range [...][]uint64{p.Release, p.DropReplica} {
 		for _, id := range ids {
-			if q := m.seqs[id]; q != nil && q.flight != 0 {
-				return nil, fmt.Errorf("socket: sequence %d is in step %d, which is in flight", id, q.flight)
+			if q := m.seqs[id]; q != nil && q.inFlight != 0 {
+				return nil, fmt.Errorf("socket: sequence %d is in step %d, which is in flight", id, q.inFlight)
 			}
 		}
 	}
-	for _, id := range r.Release {
+	opened, at, err := m.checkOpens(p)
+	if err != nil {
+		return nil, err
+	}
+	if err := m.checkRuns(p, at); err != nil {
+		return nil, err
+	}
+	for i := range p.Index {
+		if err := m.checkIndex(p, &p.Index[i], at(p.Index[i].Seq)); err != nil {
+			return nil, err
+		}
+	}
+	if rows := len(p.Decode) + len(p.Chunks); rows+len(p.Index) == 0 || rows == 0 && p.Passes > 1 {
+		return nil, fmt.Errorf("socket: step %d has no rows", p.Step)
+	}
+	for _, f := range p.Spill {
+		switch q := at(f.Seq); {
+		case q == nil || !q.HandedOver:
+			return nil, fmt.Errorf("socket: sequence %d has no cache to move to a file", f.Seq)
+		case f.Blocks == 0 || f.Blocks > q.Read/tensor.BlockSlots:
+			return nil, fmt.Errorf("socket: sequence %d: %d blocks must move to a file, the cache has %d full blocks", f.Seq, f.Blocks, q.Read/tensor.BlockSlots)
+		}
+	}
+	return opened, m.checkCopies(p, at)
+}
+
+// checkOpens checks the sequences that a plan opens. at is the sequence with an ID after
+// the releases and opens of the plan, or nil.
+func (m *Machine) checkOpens(p *plan.Plan) (opened map[uint64]*Sequence, at func(uint64) *Sequence, err error) {
+	left := len(m.seqs)
+	var released map[uint64]bool
+	for _, id := range p.Release {
 		if released == nil {
 			released = map[uint64]bool{}
 		}
@@ -39,30 +68,7 @@ func (m *Machine) check(r *proto.StepRequest) (opened map[uint64]*Sequence, err 
 		}
 		released[id] = true
 	}
-	for _, o := range r.Open {
-		switch {
-		case opened[o.Seq] != nil || m.seqs[o.Seq] != nil && !released[o.Seq]:
-			return nil, fmt.Errorf("socket: sequence %d is open already", o.Seq)
-		case left+len(opened) >= m.limits.Rows:
-			return nil, fmt.Errorf("socket: sequence %d: %d are open, as many as a step has rows", o.Seq, left+len(opened))
-		}
-		q, err := m.checkOpen(o, released[o.Seq])
-		if err == nil && o.Fork != 0 {
-			from := opened[o.Fork]
-			if from == nil && !released[o.Fork] {
-				from = m.seqs[o.Fork]
-			}
-			err = checkFork(o, q, from)
-		}
-		if err != nil {
-			return nil, err
-		}
-		if opened == nil {
-			opened = map[uint64]*Sequence{}
-		}
-		opened[o.Seq] = q
-	}
-	at := func(id uint64) *Sequence {
+	at = func(id uint64) *Sequence {
 		if q := opened[id]; q != nil {
 			return q
 		}
@@ -71,264 +77,403 @@ func (m *Machine) check(r *proto.StepRequest) (opened map[uint64]*Sequence, err 
 		}
 		return m.seqs[id]
 	}
-	scores := 0
-	for _, c := range r.Chunks {
-		q := at(c.Seq)
-		if err := m.checkChunk(r, c, q); err != nil {
-			return nil, err
+	for i := range p.Open {
+		o := &p.Open[i]
+		switch {
+		case at(o.Seq) != nil:
+			return nil, nil, fmt.Errorf("socket: sequence %d is open already", o.Seq)
+		case left+len(opened) >= m.limits.Rows:
+			return nil, nil, fmt.Errorf("socket: sequence %d: %d are open, as many as a step has rows", o.Seq, left+len(opened))
 		}
-		if err := m.checkPasses(r, c, q); err != nil {
-			return nil, err
+		q, err := m.checkOpen(o, released[o.Seq])
+		if err == nil && o.Fork != 0 {
+			err = checkFork(o, q, at(o.Fork))
 		}
-		if scores += scoresOf(c, q) * max(1, int(r.Passes)); scores > maxScores {
-			return nil, fmt.Errorf("socket: step %d asks for %d log-probabilities, an answer has room for %d", r.Step, scores, maxScores)
+		if err != nil {
+			return nil, nil, err
 		}
+		if opened == nil {
+			opened = map[uint64]*Sequence{}
+		}
+		opened[o.Seq] = q
 	}
-	for _, x := range r.Index {
-		if err := m.checkIndex(r, x, at(x.Seq)); err != nil {
-			return nil, err
-		}
-	}
-	if len(r.Chunks)+len(r.Index) == 0 || len(r.Chunks) == 0 && r.Passes > 1 {
-		return nil, fmt.Errorf("socket: step %d has no rows", r.Step)
-	}
-	for _, f := range r.Spill {
-		if q := at(f.Seq); q == nil || !q.Whole || f.Blocks == 0 || int64(f.Blocks) > int64(q.Read/tensor.BlockSlots) {
-			return nil, fmt.Errorf("socket: %d blocks of sequence %d are to lie in a file, of which there are not as many here", f.Blocks, f.Seq)
-		}
-	}
-	return opened, m.checkCopies(r, at)
+	return opened, at, nil
 }
 
-func (m *Machine) checkOpen(o *proto.Open, released bool) (*Sequence, error) {
+func (m *Machine) checkOpen(o *plan.Open, released bool) (*Sequence, error) {
 	l := &m.limits
 	switch {
-	case int(o.Owner) >= l.Ranks || int(o.PromptTokens) > l.Positions || o.PromptTokens == 0:
-		return nil, fmt.Errorf("socket: sequence %d: owner %d of %d, %d prompt tokens, context %d", o.Seq, o.Owner, l.Ranks, o.PromptTokens, l.Positions)
-	case int(o.TailTokens) > l.Positions-int(o.PromptTokens) || o.TailTokens > 0 && o.SampledBefore > 0:
-		return nil, fmt.Errorf("socket: sequence %d: a prompt of %d and %d tokens, %d of them sampled, context %d", o.Seq, o.PromptTokens, o.TailTokens, o.SampledBefore, l.Positions)
-	case o.SampledBefore > o.PromptTokens:
-		return nil, fmt.Errorf("socket: sequence %d: %d of %d prompt tokens were sampled", o.Seq, o.SampledBefore, o.PromptTokens)
+	case o.Owner >= l.Ranks:
+		return nil, fmt.Errorf("socket: sequence %d: owner %d of %d ranks", o.Seq, o.Owner, l.Ranks)
+	case o.Read == 0 || o.Read > l.Positions:
+		return nil, fmt.Errorf("socket: sequence %d: %d prompt tokens, the context holds 1 to %d", o.Seq, o.Read, l.Positions)
+	case o.Tail > l.Positions-o.Read:
+		return nil, fmt.Errorf("socket: sequence %d: a prompt of %d and %d tokens, the context holds %d", o.Seq, o.Read, o.Tail, l.Positions)
+	case o.Tail > 0 && o.Sampled > 0:
+		return nil, fmt.Errorf("socket: sequence %d: %d prompt tokens follow %d sampled ones", o.Seq, o.Tail, o.Sampled)
+	case o.Sampled > o.Read:
+		return nil, fmt.Errorf("socket: sequence %d: %d of %d prompt tokens were sampled", o.Seq, o.Sampled, o.Read)
 	}
-	params := samplingOf(o.Sampling)
-	if err := params.Validate(l.Vocab); err != nil {
+	if err := o.Sampling.Validate(l.Vocab); err != nil {
 		return nil, fmt.Errorf("socket: sequence %d: %w", o.Seq, err)
 	}
-	policy, err := l.Parse(o.Policy)
-	if err != nil {
-		return nil, fmt.Errorf("socket: sequence %d: %w", o.Seq, err)
-	}
-	q := &Sequence{Owner: int(o.Owner), Replica: none, Prompt: int(o.PromptTokens), Policy: policy.Spec(), Logprobs: params.Logprobs, Read: len(o.Prefix), single: l.Across && policy.Scored()}
-	n := len(o.Resume)
-	if err := m.checkShared(o, policy); err != nil {
+	if err := m.checkShared(o); err != nil {
 		return nil, err
 	}
-	if n == 0 {
-		if o.Replica != 0 {
-			return nil, fmt.Errorf("socket: sequence %d: a replica on %d of a cache that is not there yet", o.Seq, int(o.Replica)-1)
-		}
+	q := &Sequence{Owner: o.Owner, Replica: none, Prompt: o.Read, Policy: o.Policy, Logprobs: o.Sampling.Logprobs, Read: len(o.Prefix), oneToken: l.Across && o.Policy.Scored()}
+	switch {
+	case len(o.Resume) == 0 && o.Replica != none:
+		return nil, fmt.Errorf("socket: sequence %d: a replica on %d of a cache that is not there yet", o.Seq, o.Replica)
+	case len(o.Resume) == 0:
 		return q, nil
 	}
-	q.Replica, q.Read, q.Whole, q.Replicated = int(o.Replica)-1, n, true, o.Replica != 0
-	if o.Fork != 0 {
-		if !policy.Forks() || n != q.Prompt || o.Replica != 0 || len(o.Shared) > 0 {
-			return nil, fmt.Errorf("socket: sequence %d begins with another's cache: %d of %d tokens under %s, replica on %d", o.Seq, n, q.Prompt, q.Policy, q.Replica)
-		}
-		return q, m.checkTokens(o.Seq, o.Resume)
-	}
-	if n < q.Prompt || n > l.Positions || q.Replica == q.Owner || q.Replica >= l.Ranks {
-		return nil, fmt.Errorf("socket: sequence %d resumes with %d tokens after a prompt of %d, owner %d, replica on %d", o.Seq, n, q.Prompt, q.Owner, q.Replica)
-	}
+	q.Replica, q.Read, q.HandedOver, q.Replicated = o.Replica, len(o.Resume), true, o.Replica != none
 	if err := m.checkTokens(o.Seq, o.Resume); err != nil {
 		return nil, err
 	}
-	if q.Owner != l.Rank && q.Replica != l.Rank {
-		return q, nil
+	if o.Fork != 0 {
+		return q, checkForked(o)
 	}
-	k := m.kept[o.Seq]
-	switch {
-	case k == nil || released:
-		return nil, fmt.Errorf("socket: sequence %d resumes, but nothing of it was kept here", o.Seq)
-	case k.Policy != q.Policy || k.Prompt != q.Prompt || k.Layout != l.Layout:
-		return nil, fmt.Errorf("socket: sequence %d resumes under %s with a prompt of %d in %v; kept under %s with %d in %v",
-			o.Seq, q.Policy, q.Prompt, l.Layout.Type, k.Policy, k.Prompt, k.Layout.Type)
-	case n < k.Tokens || n > k.Tokens+k.Staged:
-		return nil, fmt.Errorf("socket: sequence %d resumes with %d tokens; %d are kept, and %d of the last step", o.Seq, n, k.Tokens, k.Staged)
-	}
-	return q, nil
+	return q, m.checkResume(o, q, released)
 }
 
-// checkFork: the cache that a sequence begins with is whole, on the same owner, and laid out as its own would be.
-func checkFork(o *proto.Open, q, from *Sequence) error {
-	if from == nil || !from.Whole || from.Owner != q.Owner || from.Policy != q.Policy || from.Prompt != q.Prompt || o.Fork == o.Seq {
-		return fmt.Errorf("socket: sequence %d cannot begin with the cache of sequence %d: %+v", o.Seq, o.Fork, from)
+// checkForked checks the sequence that starts with the cache of another one.
+func checkForked(o *plan.Open) error {
+	fails := func(why string) error {
+		return fmt.Errorf("socket: sequence %d begins with another's cache of %d tokens: %s", o.Seq, len(o.Resume), why)
+	}
+	switch {
+	case !o.Policy.Forks():
+		return fails(fmt.Sprintf("policy %s cannot fork", o.Policy.Spec()))
+	case len(o.Resume) != o.Read:
+		return fails(fmt.Sprintf("its prompt has %d", o.Read))
+	case o.Replica != none:
+		return fails("a fork has no replica")
+	case len(o.Shared) > 0:
+		return fails("it also begins with blocks of the prefix cache")
 	}
 	return nil
 }
 
-// checkShared: a prompt begins with the first blocks of a text, in order, as far as its
-// policy allows.
-func (m *Machine) checkShared(o *proto.Open, p *kvcache.Policy) error {
+// checkResume checks a sequence that goes on with a cache from an earlier epoch.
+func (m *Machine) checkResume(o *plan.Open, q *Sequence, released bool) error {
+	n, l := len(o.Resume), &m.limits
+	switch {
+	case n < q.Prompt || n > l.Positions:
+		return fmt.Errorf("socket: sequence %d resumes with %d tokens after a prompt of %d, the context holds %d", o.Seq, n, q.Prompt, l.Positions)
+	case q.Replica == q.Owner || q.Replica >= l.Ranks:
+		return fmt.Errorf("socket: sequence %d resumes with a replica on %d of %d ranks, owner %d", o.Seq, q.Replica, l.Ranks, q.Owner)
+	case q.Owner != l.Rank && q.Replica != l.Rank:
+		return nil
+	}
+	k := m.kept[o.Seq]
+	switch {
+	case k == nil || released:
+		return fmt.Errorf("socket: sequence %d resumes, but nothing of it was kept here", o.Seq)
+	case k.Policy.Spec() != q.Policy.Spec() || k.Prompt != q.Prompt || k.Layout != l.Layout:
+		return fmt.Errorf("socket: sequence %d resumes under %s with a prompt of %d in %v; kept under %s with %d in %v",
+			o.Seq, q.Policy.Spec(), q.Prompt, l.Layout.Type, k.Policy.Spec(), k.Prompt, k.Layout.Type)
+	case n < k.Tokens || n > k.Tokens+k.Staged:
+		return fmt.Errorf("socket: sequence %d resumes with %d tokens; %d are kept, and %d of the last step", o.Seq, n, k.Tokens, k.Staged)
+	}
+	return nil
+}
+
+// checkFork checks the cache that a fork begins with: it is complete, on the same owner,
+// and laid out as the fork's own cache would be.
+func checkFork(o *plan.Open, q, from *Sequence) error {
+	fails := func(why string, args ...any) error {
+		return fmt.Errorf("socket: sequence %d cannot begin with the cache of sequence %d: %s", o.Seq, o.Fork, fmt.Sprintf(why, args...))
+	}
+	switch {
+	case o.Fork == o.Seq:
+		return fails("it is the same sequence")
+	case from == nil:
+		return fails("that sequence is not open")
+	case !from.HandedOver:
+		return fails("its prompt is not complete")
+	case from.Owner != q.Owner:
+		return fails("it is on rank %d, not %d", from.Owner, q.Owner)
+	case from.Prompt != q.Prompt:
+		return fails("its prompt has %d tokens, not %d", from.Prompt, q.Prompt)
+	case from.Policy.Spec() != q.Policy.Spec():
+		return fails("its policy is %s, not %s", from.Policy.Spec(), q.Policy.Spec())
+	}
+	return nil
+}
+
+// checkShared checks the blocks of the prefix cache that a prompt begins with: the first
+// blocks of a text, in order, as far as the policy allows.
+func (m *Machine) checkShared(o *plan.Open) error {
 	n := len(o.Prefix)
-	if n != len(o.Shared)*tensor.BlockSlots || n > p.Warm(int(o.PromptTokens)) || n > 0 && len(o.Resume) > 0 {
-		return fmt.Errorf("socket: sequence %d: %d shared blocks for %d of %d prompt tokens under %s", o.Seq, len(o.Shared), n, o.PromptTokens, o.Policy)
+	switch {
+	case n != len(o.Shared)*tensor.BlockSlots:
+		return fmt.Errorf("socket: sequence %d: %d shared blocks for %d tokens; a block has %d", o.Seq, len(o.Shared), n, tensor.BlockSlots)
+	case n > o.Policy.Warm(o.Read):
+		return fmt.Errorf("socket: sequence %d: %d shared blocks for %d of %d prompt tokens; %s takes at most %d tokens from the prefix cache",
+			o.Seq, len(o.Shared), n, o.Read, o.Policy.Spec(), o.Policy.Warm(o.Read))
+	case n > 0 && len(o.Resume) > 0:
+		return fmt.Errorf("socket: sequence %d resumes with a cache, and begins with %d shared blocks", o.Seq, len(o.Shared))
 	}
 	for i, id := range o.Shared {
 		if at, here := m.blocks[id]; !here || at != i {
 			return fmt.Errorf("socket: sequence %d: block %d is not a block %d of a text here", o.Seq, id, i)
 		}
-		if last := i == len(o.Shared)-1; last && p.Needs.PromptAttention && !m.sums[id] {
-			return fmt.Errorf("socket: sequence %d: block %d has no sums of attention, which %s goes on from", o.Seq, id, o.Policy)
+		if last := i == len(o.Shared)-1; last && o.Policy.Needs.PromptAttention && !m.sums[id] {
+			return fmt.Errorf("socket: sequence %d: block %d has no attention sums, which %s needs", o.Seq, id, o.Policy.Spec())
 		}
 	}
 	return m.checkTokens(o.Seq, o.Prefix)
 }
 
-// checkKept: all of a sequence lies on this socket, and the blocks are full.
-func (m *Machine) checkKept(keep []*proto.Keep) error {
+// checkKeep checks blocks that go to the prefix cache when their sequence ends: this
+// socket has the whole sequence, and the blocks are full.
+func (m *Machine) checkKeep(keep []plan.Keep) error {
 	for _, k := range keep {
 		q := m.seqs[k.Seq]
 		if q == nil {
 			continue // it was released before
 		}
-		p, err := m.limits.Parse(q.Policy)
-		if n := int(k.SaveFrom) + len(k.Save); err != nil || m.limits.Ranks != 1 || !q.Whole || q.flight != 0 || !p.RebuildsByPrefill() || int(k.SaveFrom) > q.Read || n > q.Read/tensor.BlockSlots || badKeys(k.Keys, len(k.Save)) {
-			return fmt.Errorf("socket: sequence %d: blocks [%d,%d) of %d tokens under %s on %d sockets are to be kept", k.Seq, k.SaveFrom, n, q.Read, q.Policy, m.limits.Ranks)
+		fails := func(why string, args ...any) error {
+			return fmt.Errorf("socket: sequence %d cannot leave blocks [%d,%d) to the prefix cache: %s", k.Seq, k.From, k.From+len(k.Blocks), fmt.Sprintf(why, args...))
 		}
-		for i, id := range k.Save {
+		switch {
+		case m.limits.Ranks != 1:
+			return fails("its rows are on one of %d sockets", m.limits.Ranks)
+		case !q.HandedOver:
+			return fails("its prompt is not complete")
+		case q.inFlight != 0:
+			return fails("step %d, which is in flight, has rows of it", q.inFlight)
+		case !q.Policy.RebuildsByPrefill():
+			return fails("under %s its rows are not those of prefill", q.Policy.Spec())
+		case k.From > q.Read || k.From+len(k.Blocks) > q.Read/tensor.BlockSlots:
+			return fails("%d tokens fill %d blocks", q.Read, q.Read/tensor.BlockSlots)
+		}
+		for i, id := range k.Blocks {
 			if _, here := m.blocks[id]; here {
-				return fmt.Errorf("socket: sequence %d: block %d is there already, and not number %d of it", k.Seq, id, int(k.SaveFrom)+i)
+				return fails("block %d exists already, and is not its block %d", id, k.From+i)
 			}
 		}
 	}
 	return nil
 }
 
-// badKeys: there are none, or one more than blocks.
-func badKeys(keys []byte, blocks int) bool {
-	return len(keys) > 0 && len(keys) != sha256.Size*(blocks+1)
-}
-
-// checkSaved: what a chunk leaves to the prefix cache is complete with it.
-func (m *Machine) checkSaved(c *proto.Chunk, q *Sequence) error {
-	if n := int(c.SaveFrom) + len(c.Save); len(c.Save) > 0 && (!c.Prefill || int(c.SaveFrom) > m.limits.Positions || n > (int(c.Start)+len(c.Tokens))/tensor.BlockSlots || badKeys(c.Keys, len(c.Save))) {
-		return fmt.Errorf("socket: sequence %d: blocks [%d,%d) of a prompt of which %d tokens are read are to be kept", c.Seq, c.SaveFrom, n, int(c.Start)+len(c.Tokens))
+// checkSave checks the blocks that a run leaves to the prefix cache: the run completes them.
+func (m *Machine) checkSave(c *plan.Run, q *Sequence) error {
+	end, n := c.Start+len(c.Tokens), len(c.Save)
+	switch {
+	case n > 0 && !c.Prefill:
+		return fmt.Errorf("socket: sequence %d: a decode row saves %d blocks of a prompt", c.Seq, n)
+	case n > 0 && (c.SaveFrom > m.limits.Positions || c.SaveFrom+n > end/tensor.BlockSlots):
+		return fmt.Errorf("socket: sequence %d saves blocks [%d,%d) of its prompt, but %d tokens fill %d blocks", c.Seq, c.SaveFrom, c.SaveFrom+n, end, end/tensor.BlockSlots)
 	}
 	for i, id := range c.Save {
-		if at, here := m.blocks[id]; here && at != int(c.SaveFrom)+i {
-			return fmt.Errorf("socket: sequence %d: block %d is block %d of a text, not %d", c.Seq, id, at, int(c.SaveFrom)+i)
+		if at, here := m.blocks[id]; here && at != c.SaveFrom+i {
+			return fmt.Errorf("socket: sequence %d: block %d is block %d of a text, not %d", c.Seq, id, at, c.SaveFrom+i)
 		}
 	}
-	if !c.Sums {
-		return nil
-	}
-	p, err := m.limits.Parse(q.Policy)
-	if n := len(c.Save); err != nil || !p.Needs.PromptAttention || n == 0 || (int(c.SaveFrom)+n)*tensor.BlockSlots != int(c.Start)+len(c.Tokens) {
-		return fmt.Errorf("socket: sequence %d: sums under %s at the end of %d tokens are to be kept beside block %d", c.Seq, q.Policy, int(c.Start)+len(c.Tokens), int(c.SaveFrom)+n-1)
+	switch {
+	case !c.Sums:
+	case !q.Policy.Needs.PromptAttention:
+		return fmt.Errorf("socket: sequence %d saves attention sums, which %s does not use", c.Seq, q.Policy.Spec())
+	case n == 0:
+		return fmt.Errorf("socket: sequence %d saves attention sums, but no block to keep them with", c.Seq)
+	case (c.SaveFrom+n)*tensor.BlockSlots != end:
+		return fmt.Errorf("socket: sequence %d saves attention sums at the end of %d tokens, which is not the end of its block %d", c.Seq, end, c.SaveFrom+n-1)
 	}
 	return nil
 }
 
-func (m *Machine) checkChunk(r *proto.StepRequest, c *proto.Chunk, q *Sequence) error {
-	l, n, start := &m.limits, len(c.Tokens), int(c.Start)
-	if q == nil {
-		return fmt.Errorf("socket: step %d names sequence %d, which is not open", r.Step, c.Seq)
+// checkRuns checks the rows of a step, and the number of log-probabilities that they ask for.
+func (m *Machine) checkRuns(p *plan.Plan, at func(uint64) *Sequence) error {
+	scores := 0
+	for _, list := range [...][]plan.Run{p.Decode, p.Chunks} {
+		for i := range list {
+			c := &list[i]
+			q := at(c.Seq)
+			if err := m.checkRun(p, c, q); err != nil {
+				return err
+			}
+			if p.Passes > 1 {
+				if err := m.checkPasses(p, c, q); err != nil {
+					return err
+				}
+			}
+			if scores += scoresOf(c, q) * p.PassCount(); scores > maxScores {
+				return fmt.Errorf("socket: step %d asks for %d log-probabilities, an answer has room for %d", p.Step, scores, maxScores)
+			}
+		}
 	}
-	tokens := q.Read + int(c.Accepted)
+	return nil
+}
+
+func (m *Machine) checkRun(p *plan.Plan, c *plan.Run, q *Sequence) error {
+	l, n := &m.limits, len(c.Tokens)
 	switch {
-	case q.named == r.Step:
-		return fmt.Errorf("socket: step %d names sequence %d twice", r.Step, c.Seq)
-	case q.flight != 0:
-		return fmt.Errorf("socket: sequence %d is in step %d, which is in flight", c.Seq, q.flight)
-	case n == 0 || start+n > l.Positions:
-		return fmt.Errorf("socket: sequence %d: %d tokens from position %d, context is %d", c.Seq, n, start, l.Positions)
-	case c.Prefill && (start != q.Read || start+n > q.Prompt || c.Last && start+n != q.Prompt || c.Accepted != 0):
-		return fmt.Errorf("socket: sequence %d: prompt chunk [%d,%d) last=%v, but %d of %d are read", c.Seq, start, start+n, c.Last, q.Read, q.Prompt)
-	case !c.Prefill && (!q.Whole || c.Last || start != tokens || int(c.Accepted) > q.Staged):
-		return fmt.Errorf("socket: sequence %d: decode of %d at position %d last=%v, but %d of %d of the last rows follow %d tokens, prompt of %d", c.Seq, n, start, c.Last, c.Accepted, q.Staged, q.Read, q.Prompt)
-	case !c.Prefill && n > 1 && q.single:
-		return fmt.Errorf("socket: sequence %d: %d tokens in a row under %s, whose scores change between them; layers that share a cache would differ: decode one a step", c.Seq, n, q.Policy)
+	case q == nil:
+		return fmt.Errorf("socket: step %d names sequence %d, which is not open", p.Step, c.Seq)
+	case q.lastStep == p.Step:
+		return fmt.Errorf("socket: step %d names sequence %d twice", p.Step, c.Seq)
+	case q.inFlight != 0:
+		return fmt.Errorf("socket: sequence %d is in step %d, which is in flight", c.Seq, q.inFlight)
+	case n == 0 || c.Start+n > l.Positions:
+		return fmt.Errorf("socket: sequence %d: %d tokens from position %d, context is %d", c.Seq, n, c.Start, l.Positions)
 	case c.Draft > speculate.Most:
-		return fmt.Errorf("socket: sequence %d: %d tokens are to be guessed, %d is the most", c.Seq, c.Draft, speculate.Most)
-	case c.WantPromptLogprobs && (c.PromptLogprobs < 0 || int(c.PromptLogprobs) > l.Vocab || int(c.Next) > l.Vocab):
-		return fmt.Errorf("socket: sequence %d: %d log-probabilities of prompt tokens, the next is %d; vocabulary is %d", c.Seq, c.PromptLogprobs, int(c.Next)-1, l.Vocab)
+		return fmt.Errorf("socket: sequence %d: a draft of %d tokens, at most %d are possible", c.Seq, c.Draft, speculate.Most)
+	case c.PromptLogprobs > l.Vocab || c.PromptLogprobs >= 0 && (c.Next < none || int(c.Next) >= l.Vocab):
+		return fmt.Errorf("socket: sequence %d: %d log-probabilities of prompt tokens, the next is %d; vocabulary is %d", c.Seq, c.PromptLogprobs, c.Next, l.Vocab)
 	}
-	q.named = r.Step
-	if err := m.checkSaved(c, q); err != nil {
+	check := m.checkDecode
+	if c.Prefill {
+		check = m.checkPrefill
+	}
+	if err := check(c, q); err != nil {
+		return err
+	}
+	q.lastStep = p.Step
+	if err := m.checkSave(c, q); err != nil {
 		return err
 	}
 	return m.checkTokens(c.Seq, c.Tokens)
 }
 
-// checkPasses: what a row draws is its next token, and there is nothing else to do.
-func (m *Machine) checkPasses(r *proto.StepRequest, c *proto.Chunk, q *Sequence) error {
-	if n := int(r.Passes); n > 1 && (n > 1+speculate.Most || len(r.Index)+len(r.Copy) > 0 || c.Prefill || !c.Sample || len(c.Tokens) != 1 || c.Draft > 0 || q.single || int(c.Start)+n > m.limits.Positions) {
-		return fmt.Errorf("socket: step %d has %d passes, %d pieces of indexes and %d copies; sequence %d has a run of %d from position %d, prefill=%v sample=%v draft=%d; context is %d",
-			r.Step, n, len(r.Index), len(r.Copy), c.Seq, len(c.Tokens), c.Start, c.Prefill, c.Sample, c.Draft, m.limits.Positions)
+// checkPrefill checks that a chunk follows what was read, and that only the last one ends the prompt.
+func (m *Machine) checkPrefill(c *plan.Run, q *Sequence) error {
+	end := c.Start + len(c.Tokens)
+	switch {
+	case c.Start != q.Read || end > q.Prompt:
+		return fmt.Errorf("socket: sequence %d: prompt chunk [%d,%d), but %d of %d tokens are read", c.Seq, c.Start, end, q.Read, q.Prompt)
+	case c.Last && end != q.Prompt:
+		return fmt.Errorf("socket: sequence %d: the last prompt chunk ends at %d of %d tokens", c.Seq, end, q.Prompt)
+	case c.Accepted != 0:
+		return fmt.Errorf("socket: sequence %d: a prompt chunk accepts %d sampled tokens", c.Seq, c.Accepted)
 	}
 	return nil
 }
 
-// checkIndex: the pieces follow those that were done, and what they look at has been read.
-func (m *Machine) checkIndex(r *proto.StepRequest, x *proto.Index, q *Sequence) error {
-	if q == nil || q.named == r.Step || q.flight != 0 || q.Whole {
-		return fmt.Errorf("socket: step %d indexes sequence %d, which is not a prompt without rows in it", r.Step, x.Seq)
+// checkDecode checks that a row follows the tokens that count.
+func (m *Machine) checkDecode(c *plan.Run, q *Sequence) error {
+	switch {
+	case !q.HandedOver:
+		return fmt.Errorf("socket: sequence %d decodes at position %d, but %d of %d prompt tokens are read", c.Seq, c.Start, q.Read, q.Prompt)
+	case c.Last:
+		return fmt.Errorf("socket: sequence %d: a decode row at position %d has last=true, which is for prompts", c.Seq, c.Start)
+	case c.Accepted > q.Staged:
+		return fmt.Errorf("socket: sequence %d accepts %d tokens of its last step, which had %d", c.Seq, c.Accepted, q.Staged)
+	case c.Start != q.Read+c.Accepted:
+		return fmt.Errorf("socket: sequence %d decodes at position %d, but %d tokens count and %d more are accepted", c.Seq, c.Start, q.Read, c.Accepted)
+	case len(c.Tokens) > 1 && q.oneToken:
+		return fmt.Errorf("socket: sequence %d: %d tokens in one step under %s, whose scores change between them; layers that share a cache would differ: decode one token a step",
+			c.Seq, len(c.Tokens), q.Policy.Spec())
 	}
-	p, err := m.limits.Parse(q.Policy)
-	if err != nil {
-		return fmt.Errorf("socket: sequence %d: %w", x.Seq, err)
+	return nil
+}
+
+// checkPasses checks a row of a step with several passes: the token that it samples is its
+// next token, and the step does nothing else.
+func (m *Machine) checkPasses(p *plan.Plan, c *plan.Run, q *Sequence) error {
+	fails := func(why string, args ...any) error {
+		return fmt.Errorf("socket: step %d has %d passes, but %s", p.Step, p.Passes, fmt.Sprintf(why, args...))
 	}
-	c := kvcache.ClusteringOf(kvcache.Geometry{Layers: m.limits.Layers, Layout: m.limits.Layout}, q.Prompt, p)
+	switch {
+	case p.Passes > 1+speculate.Most:
+		return fails("at most %d are possible", 1+speculate.Most)
+	case len(p.Index) > 0:
+		return fails("it also computes %d indexes", len(p.Index))
+	case len(p.Copy) > 0:
+		return fails("it also makes %d replicas", len(p.Copy))
+	case c.Prefill:
+		return fails("sequence %d has a prompt chunk", c.Seq)
+	case !c.Sample:
+		return fails("sequence %d samples nothing", c.Seq)
+	case len(c.Tokens) != 1:
+		return fails("sequence %d has %d tokens in a row", c.Seq, len(c.Tokens))
+	case c.Draft > 0:
+		return fails("sequence %d wants a draft of %d tokens", c.Seq, c.Draft)
+	case q.oneToken:
+		return fails("sequence %d decodes one token a step under %s", c.Seq, q.Policy.Spec())
+	case c.Start+p.Passes > m.limits.Positions:
+		return fails("sequence %d is at position %d, context is %d", c.Seq, c.Start, m.limits.Positions)
+	}
+	return nil
+}
+
+// checkIndex checks pieces of a prompt's clustering: they follow the pieces that are done,
+// and the tokens that they need are read.
+func (m *Machine) checkIndex(p *plan.Plan, x *plan.Index, q *Sequence) error {
+	switch {
+	case q == nil:
+		return fmt.Errorf("socket: step %d indexes sequence %d, which is not open", p.Step, x.Seq)
+	case q.lastStep == p.Step:
+		return fmt.Errorf("socket: step %d indexes sequence %d, and names it twice", p.Step, x.Seq)
+	case q.inFlight != 0:
+		return fmt.Errorf("socket: sequence %d is in step %d, which is in flight", x.Seq, q.inFlight)
+	case q.HandedOver:
+		return fmt.Errorf("socket: step %d indexes sequence %d, whose prompt is complete", p.Step, x.Seq)
+	}
+	c := kvcache.ClusteringOf(kvcache.Geometry{Layers: m.limits.Layers, Layout: m.limits.Layout}, q.Prompt, q.Policy)
 	most, read := c.Before, c.After
 	if q.Indexed >= c.Before {
 		most, read = c.Pieces, q.Prompt
 	}
-	if x.Pieces == 0 || int(x.From) != q.Indexed || int(x.Pieces) > most-q.Indexed || q.Read < read {
-		return fmt.Errorf("socket: sequence %d: pieces [%d,%d+%d) of its index after %d of %d, with %d tokens read of the %d that they need", x.Seq, x.From, x.From, x.Pieces, q.Indexed, most, q.Read, read)
+	switch {
+	case x.From != q.Indexed:
+		return fmt.Errorf("socket: sequence %d: its index goes on from piece %d, but %d are done", x.Seq, x.From, q.Indexed)
+	case x.Pieces == 0 || x.Pieces > most-q.Indexed:
+		return fmt.Errorf("socket: sequence %d: %d pieces of its index after the first %d, this part ends with piece %d", x.Seq, x.Pieces, x.From, most)
+	case q.Read < read:
+		return fmt.Errorf("socket: sequence %d: its index needs %d tokens, %d are read", x.Seq, read, q.Read)
 	}
-	q.named, q.before, q.pieces = r.Step, c.Before, c.Pieces
+	q.lastStep, q.piecesBefore, q.pieces = p.Step, c.Before, c.Pieces
 	return nil
 }
 
-// checkCopies: the step must decode the sequence too, or the replica's tokens would not
-// be those of its owner.
-func (m *Machine) checkCopies(r *proto.StepRequest, at func(uint64) *Sequence) error {
-	for i, c := range r.Copy {
+// checkCopies checks new replicas. The step must decode the sequence too: otherwise the
+// replica would not have the tokens of its owner.
+func (m *Machine) checkCopies(p *plan.Plan, at func(uint64) *Sequence) error {
+	for i, c := range p.Copy {
 		q := at(c.Seq)
 		switch {
-		case q == nil || q.Replica != none && !dropped(r, c.Seq) || !q.Whole || slices.ContainsFunc(r.Copy[:i], func(o *proto.Copy) bool { return o.Seq == c.Seq }):
-			return fmt.Errorf("socket: sequence %d cannot be copied", c.Seq)
-		case int(c.Replica) >= m.limits.Ranks || int(c.Replica) == q.Owner:
+		case q == nil:
+			return fmt.Errorf("socket: sequence %d cannot be copied: it is not open", c.Seq)
+		case !q.HandedOver:
+			return fmt.Errorf("socket: sequence %d cannot be copied: its prompt is not complete", c.Seq)
+		case q.Replica != none && !dropsReplica(p, c.Seq):
+			return fmt.Errorf("socket: sequence %d cannot be copied: it has a replica on %d", c.Seq, q.Replica)
+		case slices.ContainsFunc(p.Copy[:i], func(o plan.Copy) bool { return o.Seq == c.Seq }):
+			return fmt.Errorf("socket: step %d copies sequence %d twice", p.Step, c.Seq)
+		case c.Replica >= m.limits.Ranks || c.Replica == q.Owner:
 			return fmt.Errorf("socket: sequence %d: a replica on %d of %d, owner %d", c.Seq, c.Replica, m.limits.Ranks, q.Owner)
-		case q.named != r.Step:
-			return fmt.Errorf("socket: step %d copies sequence %d and does not decode it", r.Step, c.Seq)
+		case q.lastStep != p.Step:
+			return fmt.Errorf("socket: step %d copies sequence %d and does not decode it", p.Step, c.Seq)
 		}
 	}
 	return nil
 }
 
-// dropped says that a plan drops the replica of a sequence before it opens any.
-func dropped(r *proto.StepRequest, seq uint64) bool {
-	return slices.Contains(r.DropReplica, seq) && !slices.ContainsFunc(r.Open, func(o *proto.Open) bool { return o.Seq == seq })
+// dropsReplica says whether a plan drops the replica of a sequence that it does not open.
+func dropsReplica(p *plan.Plan, seq uint64) bool {
+	return slices.Contains(p.DropReplica, seq) && !slices.ContainsFunc(p.Open, func(o plan.Open) bool { return o.Seq == seq })
 }
 
-// scoresOf is how many log-probabilities a chunk asks for.
-func scoresOf(c *proto.Chunk, q *Sequence) (n int) {
-	if c.WantPromptLogprobs {
-		n = len(c.Tokens) * (1 + int(c.PromptLogprobs))
+// scoresOf is the number of log-probabilities that a run asks for.
+func scoresOf(c *plan.Run, q *Sequence) (n int) {
+	if c.PromptLogprobs >= 0 {
+		n = len(c.Tokens) * (1 + c.PromptLogprobs)
 	}
-	if c.Sample && c.Prefill {
-		n += 1 + max(0, q.Logprobs)
-	} else if c.Sample {
-		n += len(c.Tokens) * (1 + max(0, q.Logprobs))
+	switch rows := 1 + max(0, q.Logprobs); {
+	case c.Sample && c.Prefill:
+		n += rows
+	case c.Sample:
+		n += len(c.Tokens) * rows
 	}
 	return n
 }
 
-func (m *Machine) checkTokens(seq uint64, tokens []uint32) error {
+func (m *Machine) checkTokens(seq uint64, tokens []int32) error {
 	for _, t := range tokens {
-		if int(t) >= m.limits.Vocab {
-			return fmt.Errorf("socket: sequence %d: token %d, vocabulary is %d", seq, t, m.limits.Vocab)
+		if t < 0 || int(t) >= m.limits.Vocab {
+			return fmt.Errorf("socket: sequence %d: token %d, vocabulary is %d", seq, uint32(t), m.limits.Vocab)
 		}
 	}
 	return nil

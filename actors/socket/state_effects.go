@@ -3,7 +3,7 @@ package socket
 import (
 	"fmt"
 
-	"github.com/shoal-llm/shoal/internal/proto"
+	"github.com/shoal-llm/shoal/internal/engine/plan"
 )
 
 // Do is what a socket does with its stores of one sequence.
@@ -38,8 +38,8 @@ type Effect struct {
 	Tokens int
 	Rank   int
 	Block  uint64
-	Keys   []byte      // of Keep, as in proto.Chunk: before the block, and its own
-	Open   *proto.Open // of Open, Fork and Resume
+	Keys   []plan.Key // of Keep: the key of the block before, and the block's own
+	Open   *plan.Open // of Open, Fork and Resume
 }
 
 func (e Effect) String() string {
@@ -60,22 +60,10 @@ func (e Effect) String() string {
 	return fmt.Sprintf("%v %d: %d tokens", e.Do, e.Seq, e.Tokens)
 }
 
-// Run is a run of tokens of one sequence in a step.
+// Run is a run of a plan, with what this socket knows of its sequence.
 type Run struct {
-	Seq     uint64
-	Owner   int // rank
-	Replica int // rank that the rows of decode go to as well, none
-	Start   int // position of the first token
-	Tokens  []uint32
-	Prefill bool
-	Last    bool // of the prompt: the cache is handed to the owner
-	Draft   int  // how many tokens of what follows the newest one are to be guessed
-
-	// Save are numbers of blocks of the prompt, from the SaveFrom-th on, for the prefix cache.
-	SaveFrom int
-	Save     []uint64
-	Keys     []byte // as in proto.Chunk
-	Sums     bool   // they are kept beside the last of Save
+	plan.Run
+	Replica int // rank that also gets the rows of decode, or none
 }
 
 // Wanted is a row of a step whose logits are requested.
@@ -94,36 +82,25 @@ type Copy struct {
 	Rows   int // that the step will add
 }
 
-// Work is what one step is on this socket: First, then the copies, the layers, the
-// head for the wanted rows, the decoded rows to their replicas, and the hand-over of
-// prompts that are complete. Every rank derives the same collectives from it.
+// Work is what one plan means on this socket. The socket carries out First, then the
+// copies, the layers, the head for the wanted rows, the transfer of decoded rows to
+// replicas, and the hand-over of complete prompts. Every rank derives the same
+// collectives from it.
 type Work struct {
-	Epoch  uint32
-	Step   uint64
-	Batch  int // micro-batch
+	*plan.Plan
 	First  []Effect
 	Copies []Copy
-	Runs   []Run
+	Runs   []Run // those of Decode, then those of Chunks
 	Wanted []Wanted
-	Index  []Index
-	Passes int // over the runs, of which each has one token: see Again
-	// Halvings of the threads that compute.
-	Halvings int
 }
 
-// Again makes the runs those of the next pass: each has the token that it drew.
-func (w *Work) Again(drawn func(*Run) uint32) {
+// Again makes the runs those of the next pass: each has the token that it sampled.
+func (w *Work) Again(sampled func(*Run) int32) {
 	for i := range w.Runs {
 		r := &w.Runs[i]
-		r.Start, r.Tokens = r.Start+1, []uint32{drawn(r)}
+		r.Start, r.Tokens = r.Start+1, []int32{sampled(r)}
 	}
 	for i := range w.Wanted {
 		w.Wanted[i].Position++
 	}
-}
-
-// Index are pieces of a prompt's clustering: From were done.
-type Index struct {
-	Seq          uint64
-	From, Pieces int
 }

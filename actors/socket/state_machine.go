@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/proto"
 )
@@ -48,29 +49,29 @@ type Limits struct {
 // none is the rank of a replica that is not there.
 const none = -1
 
-// Sequence is what a socket knows of one, the same on every rank.
+// Sequence is what the machine knows of a sequence, the same on every rank.
 type Sequence struct {
-	Owner      int // rank
-	Replica    int // rank, or none
-	Prompt     int // tokens that prefill reads
-	Policy     string
-	Logprobs   int    // beside each sampled token
-	Indexed    int    // pieces of its clustering that were done
-	before     int    // of these come before the hand-over
-	pieces     int    // of all
-	Read       int    // tokens that count: of the prompt, then of the cache
-	Staged     int    // of the last decode rows: the next plan says how many of them count
-	Whole      bool   // the hand-over is done
-	Replicated bool   // the replica is complete
-	single     bool   // decodes one token a step
-	flight     uint64 // step in flight with rows of it, or 0
-	named      uint64 // last step that named it
+	Owner        int // rank
+	Replica      int // rank, or none
+	Prompt       int // tokens that prefill reads
+	Policy       *kvcache.Policy
+	Logprobs     int    // reported for each sampled token, besides its own
+	Indexed      int    // pieces of its clustering that are done
+	piecesBefore int    // pieces before the hand-over
+	pieces       int    // all pieces
+	Read         int    // tokens that count: of the prompt, then of the cache
+	Staged       int    // tokens of the last decode rows: the next plan says how many of them count
+	HandedOver   bool   // the owner has the whole cache
+	Replicated   bool   // the replica is complete
+	oneToken     bool   // it decodes one token a step
+	inFlight     uint64 // step in flight with rows of it, or 0
+	lastStep     uint64 // last step that named it
 }
 
 // Kept is a cache that outlived its epoch on this socket.
 type Kept struct {
 	Prompt, Tokens, Staged int
-	Policy                 string
+	Policy                 *kvcache.Policy
 	Layout                 tensor.KVLayout
 	Replica                bool
 }
@@ -109,7 +110,7 @@ func (m *Machine) Stop() []Effect {
 func (m *Machine) leave(keep bool) (effects []Effect) {
 	for _, id := range slices.Sorted(maps.Keys(m.seqs)) {
 		q := m.seqs[id]
-		own := q.Owner == m.limits.Rank && q.Whole
+		own := q.Owner == m.limits.Rank && q.HandedOver
 		if !keep || !own && !(q.Replica == m.limits.Rank && q.Replicated) {
 			effects = append(effects, Effect{Do: DoRelease, Seq: id})
 			continue
@@ -144,22 +145,26 @@ func (m *Machine) Release(r *proto.ReleaseRequest) ([]Effect, error) {
 	if err := m.between("release", r.Epoch); err != nil {
 		return nil, err
 	}
-	if err := m.checkKept(r.Keep); err != nil {
+	keep, err := plan.DecodeKeep(r.Keep)
+	if err != nil {
 		return nil, err
 	}
-	return m.evict(m.release(m.keep(nil, r.Keep), r.Seqs), r.Evict), nil
+	if err := m.checkKeep(keep); err != nil {
+		return nil, err
+	}
+	return m.evict(m.release(m.keep(nil, keep), r.Seqs), r.Evict), nil
 }
 
 // keep leaves blocks of sequences that end to the prefix cache; of one that is gone it was
 // done before.
-func (m *Machine) keep(effects []Effect, keep []*proto.Keep) []Effect {
+func (m *Machine) keep(effects []Effect, keep []plan.Keep) []Effect {
 	for _, k := range keep {
-		for i, id := range k.Save {
+		for i, id := range k.Blocks {
 			if id != 0 && m.seqs[k.Seq] != nil {
-				m.blocks[id] = int(k.SaveFrom) + i
+				m.blocks[id] = k.From + i
 				f := Effect{Do: DoKeep, Seq: k.Seq, Tokens: m.blocks[id], Block: id}
 				if len(k.Keys) > 0 {
-					f.Keys = k.Keys[i*sha256.Size : (i+2)*sha256.Size]
+					f.Keys = k.Keys[i : i+2]
 				}
 				effects = append(effects, f)
 			}
@@ -179,7 +184,7 @@ func (m *Machine) Restore(r *proto.PrefixRequest) error {
 	if n := len(r.Blocks); len(r.Keys) != sha256.Size*(n+1) || int(r.From) > m.limits.Positions || (int(r.From)+n)*tensor.BlockSlots > m.limits.Positions {
 		return fmt.Errorf("socket: blocks [%d,%d) of a text with %d bytes of keys are to be read; context is %d", r.From, int(r.From)+n, len(r.Keys), m.limits.Positions)
 	}
-	if q := m.seqs[r.Seq]; r.Seq != 0 && (q == nil || !q.Whole || q.Owner != int(r.Owner)) {
+	if q := m.seqs[r.Seq]; r.Seq != 0 && (q == nil || !q.HandedOver || q.Owner != int(r.Owner)) {
 		return fmt.Errorf("socket: blocks of sequence %d are to come from rank %d, which has no cache of it", r.Seq, r.Owner)
 	}
 	for i, id := range r.Blocks {

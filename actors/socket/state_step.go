@@ -3,6 +3,7 @@ package socket
 import (
 	"fmt"
 
+	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/proto"
 )
 
@@ -20,54 +21,60 @@ func (m *Machine) Plan(r *proto.StepRequest) (*Work, error) {
 	if err := m.Begin(r.Epoch, r.Step, batch); err != nil {
 		return nil, err
 	}
-	opened, err := m.check(r)
+	p, err := plan.Decode(r, m.limits.Parse)
+	var opened map[uint64]*Sequence
+	if err == nil {
+		opened, err = m.check(p)
+	}
 	if err != nil {
 		m.Phase = Failed
 		return nil, err
 	}
-	n := len(r.Chunks)
-	w := &Work{Epoch: r.Epoch, Step: r.Step, Batch: batch, Passes: max(1, int(r.Passes)), Halvings: int(r.Halvings), First: make([]Effect, 0, 2*n), Runs: make([]Run, 0, n), Wanted: make([]Wanted, 0, n)}
-	m.commit(w, r)
-	w.First = m.release(m.keep(w.First, r.Keep), r.Release)
-	for _, id := range r.DropReplica {
+	n := len(p.Decode) + len(p.Chunks)
+	w := &Work{Plan: p, First: make([]Effect, 0, 2*n), Runs: make([]Run, 0, n), Wanted: make([]Wanted, 0, n)}
+	m.commit(w)
+	w.First = m.release(m.keep(w.First, p.Keep), p.Release)
+	for _, id := range p.DropReplica {
 		if q := m.seqs[id]; q != nil && q.Replica != none {
 			q.Replica, q.Replicated = none, false
 			w.First = append(w.First, Effect{Do: DoDropReplica, Seq: id})
 		}
 	}
-	w.First = m.dropSums(m.evict(w.First, r.Evict), r.DropSums)
-	m.open(w, r, opened)
-	for _, c := range r.Copy {
+	w.First = m.dropSums(m.evict(w.First, p.Evict), p.DropSums)
+	m.open(w, opened)
+	for _, c := range p.Copy {
 		q := m.seqs[c.Seq]
-		q.Replica = int(c.Replica)
+		q.Replica = c.Replica
 		w.First = append(w.First, Effect{Do: DoReplicate, Seq: c.Seq, Rank: q.Replica, Tokens: q.Read})
 		w.Copies = append(w.Copies, Copy{Seq: c.Seq, Tokens: q.Read})
 	}
-	for _, c := range r.Chunks {
-		m.run(w, c)
+	for _, list := range [...][]plan.Run{p.Decode, p.Chunks} {
+		for i := range list {
+			m.run(w, &list[i])
+		}
 	}
-	for _, x := range r.Index {
+	for _, x := range p.Index {
 		q := m.seqs[x.Seq]
-		q.flight = w.Step
-		if int(x.From) == q.before && q.Owner == m.limits.Rank {
+		q.inFlight = w.Step
+		if x.From == q.piecesBefore && q.Owner == m.limits.Rank {
 			w.First = append(w.First, Effect{Do: DoOpenCache, Seq: x.Seq, Tokens: q.Prompt})
 		}
-		m.flights[w.Batch] = append(m.flights[w.Batch], x.Seq)
-		w.Index = append(w.Index, Index{Seq: x.Seq, From: int(x.From), Pieces: int(x.Pieces)})
+		m.flights[w.MicroBatch] = append(m.flights[w.MicroBatch], x.Seq)
 	}
-	for _, f := range r.Spill {
+	for _, f := range p.Spill {
 		if m.seqs[f.Seq].Owner == m.limits.Rank {
-			w.First = append(w.First, Effect{Do: DoSpill, Seq: f.Seq, Tokens: int(f.Blocks)})
+			w.First = append(w.First, Effect{Do: DoSpill, Seq: f.Seq, Tokens: f.Blocks})
 		}
 	}
 	return w, nil
 }
 
 // commit makes what the plan accepts of each sequence's last rows count.
-func (m *Machine) commit(w *Work, r *proto.StepRequest) {
-	for _, c := range r.Chunks {
-		if q := m.seqs[c.Seq]; q != nil && !c.Prefill && q.Staged > 0 {
-			q.Read, q.Staged = q.Read+int(c.Accepted), 0
+func (m *Machine) commit(w *Work) {
+	for i := range w.Decode {
+		c := &w.Decode[i]
+		if q := m.seqs[c.Seq]; q != nil && q.Staged > 0 {
+			q.Read, q.Staged = q.Read+c.Accepted, 0
 			if q.Owner == m.limits.Rank || q.Replica == m.limits.Rank {
 				w.First = append(w.First, Effect{Do: DoCommit, Seq: c.Seq, Tokens: q.Read})
 			}
@@ -76,11 +83,12 @@ func (m *Machine) commit(w *Work, r *proto.StepRequest) {
 }
 
 // open begins the sequences of a plan: first those that go on, which needs no memory.
-func (m *Machine) open(w *Work, r *proto.StepRequest, opened map[uint64]*Sequence) {
+func (m *Machine) open(w *Work, opened map[uint64]*Sequence) {
 	for _, resume := range [...]bool{true, false} {
-		for _, o := range r.Open {
+		for i := range w.Open {
+			o := &w.Open[i]
 			q := opened[o.Seq]
-			if resume != (q.Whole && o.Fork == 0) {
+			if resume != (q.HandedOver && o.Fork == 0) {
 				continue
 			}
 			do := Effect{Do: DoOpen, Seq: o.Seq, Open: o}
@@ -100,18 +108,18 @@ func (m *Machine) open(w *Work, r *proto.StepRequest, opened map[uint64]*Sequenc
 }
 
 // run takes up one run of tokens, and what it will need.
-func (m *Machine) run(w *Work, c *proto.Chunk) {
-	q, n, start := m.seqs[c.Seq], len(c.Tokens), int(c.Start)
-	q.flight = w.Step
-	m.flights[w.Batch] = append(m.flights[w.Batch], c.Seq)
-	if c.WantPromptLogprobs {
+func (m *Machine) run(w *Work, c *plan.Run) {
+	q, n, start := m.seqs[c.Seq], len(c.Tokens), c.Start
+	q.inFlight = w.Step
+	m.flights[w.MicroBatch] = append(m.flights[w.MicroBatch], c.Seq)
+	if c.PromptLogprobs >= 0 {
 		for i := range c.Tokens {
 			token := c.Next
 			if i < n-1 {
-				token = c.Tokens[i+1] + 1
+				token = c.Tokens[i+1]
 			}
-			if token != 0 {
-				w.Wanted = append(w.Wanted, Wanted{Run: len(w.Runs), Row: i, Position: start + i + 1, Score: int32(token - 1), Top: int(c.PromptLogprobs)})
+			if token != plan.None {
+				w.Wanted = append(w.Wanted, Wanted{Run: len(w.Runs), Row: i, Position: start + i + 1, Score: token, Top: c.PromptLogprobs})
 			}
 		}
 	}
@@ -124,10 +132,10 @@ func (m *Machine) run(w *Work, c *proto.Chunk) {
 			w.Wanted = append(w.Wanted, Wanted{Run: len(w.Runs), Row: i, Position: start + i + 1, Sample: true})
 		}
 	}
-	w.Runs = append(w.Runs, Run{Seq: c.Seq, Owner: q.Owner, Replica: q.Replica, Start: start, Tokens: c.Tokens, Prefill: c.Prefill, Last: c.Last, Draft: int(c.Draft),
-		SaveFrom: int(c.SaveFrom), Save: c.Save, Keys: c.Keys, Sums: c.Sums})
+	c.Owner = q.Owner
+	w.Runs = append(w.Runs, Run{Run: *c, Replica: q.Replica})
 	for i, id := range c.Save {
-		m.blocks[id] = int(c.SaveFrom) + i
+		m.blocks[id] = c.SaveFrom + i
 		m.sums[id] = m.sums[id] || c.Sums && i == len(c.Save)-1
 	}
 	if c.Prefill {
@@ -137,7 +145,7 @@ func (m *Machine) run(w *Work, c *proto.Chunk) {
 		}
 		return
 	}
-	q.Staged = n + w.Passes - 1
+	q.Staged = n + w.PassCount() - 1
 	if q.Owner == m.limits.Rank || q.Replica == m.limits.Rank {
 		w.First = append(w.First, Effect{Do: DoReserveCache, Seq: c.Seq, Tokens: start + q.Staged})
 	}
@@ -151,22 +159,22 @@ func (m *Machine) run(w *Work, c *proto.Chunk) {
 // End closes a step: its prompts are read so far, and what it has handed over or copied
 // is whole. After one that failed the epoch is over for this socket.
 func (m *Machine) End(w *Work, ok bool) error {
-	if err := m.State.End(w.Epoch, w.Batch, ok); err != nil || !ok {
+	if err := m.State.End(w.Epoch, w.MicroBatch, ok); err != nil || !ok {
 		return err
 	}
-	for _, id := range m.flights[w.Batch] {
-		m.seqs[id].flight = 0
+	for _, id := range m.flights[w.MicroBatch] {
+		m.seqs[id].inFlight = 0
 	}
-	m.flights[w.Batch] = m.flights[w.Batch][:0]
+	m.flights[w.MicroBatch] = m.flights[w.MicroBatch][:0]
 	for _, r := range w.Runs {
 		if q := m.seqs[r.Seq]; r.Prefill {
-			q.Read, q.Whole = q.Read+len(r.Tokens), r.Last
+			q.Read, q.HandedOver = q.Read+len(r.Tokens), r.Last
 		}
 	}
 	for _, x := range w.Index {
 		q := m.seqs[x.Seq]
 		q.Indexed += x.Pieces
-		q.Whole = q.Indexed == q.pieces
+		q.HandedOver = q.Indexed == q.pieces
 	}
 	for _, k := range w.Copies {
 		m.seqs[k.Seq].Replicated = true

@@ -9,6 +9,7 @@ import (
 	pb "google.golang.org/protobuf/proto"
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/proto"
 	"github.com/shoal-llm/shoal/topology"
@@ -180,7 +181,7 @@ func (f *flow) next(r *rig, chunk int) *proto.StepRequest {
 		if q.id == 0 {
 			r.seq++
 			q.id = r.seq
-			s.Open = append(s.Open, &proto.Open{Seq: q.id, Owner: uint32(q.owner % len(r.pids)), Policy: q.policy, Sampling: SamplingMessage(&q.params), PromptTokens: uint32(len(q.prompt))})
+			s.Open = append(s.Open, &proto.Open{Seq: q.id, Owner: uint32(q.owner % len(r.pids)), Policy: q.policy, Sampling: plan.EncodeSampling(&q.params), PromptTokens: uint32(len(q.prompt))})
 		}
 		c := &proto.Chunk{Seq: q.id, Start: uint32(q.at)}
 		if end := min(q.at+chunk, len(q.prompt)); q.at < end {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/shoal-llm/shoal/collective"
 	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/proto"
 	"github.com/shoal-llm/shoal/topology"
@@ -43,7 +44,7 @@ func TestStopInTheMidst(t *testing.T) {
 			}}
 		pid := sys.Root.Spawn(actor.PropsFromProducer(func() actor.Actor { return &Actor{Config: cfg} }))
 		p := greedy(0)
-		step := &proto.StepRequest{Epoch: 1, Step: 1, Open: []*proto.Open{{Seq: 1, Policy: "full", Sampling: SamplingMessage(&p), PromptTokens: 400}},
+		step := &proto.StepRequest{Epoch: 1, Step: 1, Open: []*proto.Open{{Seq: 1, Policy: "full", Sampling: plan.EncodeSampling(&p), PromptTokens: 400}},
 			Chunks: []*proto.Chunk{{Seq: 1, Prefill: true, Last: true, Sample: true, Tokens: make([]uint32, 400)}}}
 		// Each command follows the answer to the one before; a stopped socket gives none.
 		sys.Root.Send(pid, &Load{Request: &proto.LoadRequest{Placement: PlacementMessage(place, []uint64{0}), ModelHash: ck.Hash(),

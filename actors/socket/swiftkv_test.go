@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/plan"
+	"github.com/shoal-llm/shoal/internal/engine/sampler"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/proto"
 	"github.com/shoal-llm/shoal/topology"
@@ -94,7 +96,7 @@ func TestRowsLeave(t *testing.T) {
 		}
 		e := epoch{caches: &caches{seqs: map[uint64]*sequence{1: {prompt: 200, policy: p}}}}
 		e.config.SwiftKV.Layers, e.config.SwiftKV.Group = 2, 1
-		w := &Work{Runs: []Run{{Seq: 1, Prefill: true, Start: c.start, Tokens: make([]uint32, c.n)}}}
+		w := &Work{Runs: []Run{{Run: plan.Run{Seq: 1, Prefill: true, Start: c.start, Tokens: make([]int32, c.n)}}}}
 		if c.sample {
 			w.Wanted = append(w.Wanted, Wanted{Row: c.n - 1, Sample: true})
 		}
@@ -129,13 +131,13 @@ func TestSharedCacheIsCountedOnce(t *testing.T) {
 func TestScoredStepsOfOneToken(t *testing.T) {
 	for policy, refused := range map[string]bool{"h2o:recent=20,topk=20,step=1": true, "streaming:sink=4,recent=28": false} {
 		m := NewMachine()
-		m.limits = Limits{Ranks: 1, Vocab: 10, Positions: 100, Rows: 8, Parse: kvcache.Parse, Across: true}
-		q, err := m.checkOpen(&proto.Open{Seq: 1, PromptTokens: 4, Policy: policy, Sampling: &proto.Sampling{TopP: 1, RepetitionPenalty: 1}}, false)
+		m.limits = Limits{Ranks: 1, Vocab: 10, Positions: 100, Rows: 8, Across: true}
+		q, err := m.checkOpen(&plan.Open{Seq: 1, Read: 4, Policy: parsed(t, policy), Sampling: &sampler.Params{TopP: 1, RepetitionPenalty: 1}, Replica: none}, false)
 		if err != nil {
 			t.Fatal(err)
 		}
-		q.Read, q.Whole = 4, true
-		err = m.checkChunk(&proto.StepRequest{Step: 1}, &proto.Chunk{Seq: 1, Start: 4, Tokens: []uint32{1, 2}}, q)
+		q.Read, q.HandedOver = 4, true
+		err = m.checkRun(&plan.Plan{Step: 1}, &plan.Run{Seq: 1, Start: 4, Tokens: []int32{1, 2}, PromptLogprobs: none}, q)
 		if (err != nil) != refused {
 			t.Errorf("%s: %v", policy, err)
 		}

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/proto"
 	"github.com/shoal-llm/shoal/topology"
 )
@@ -24,7 +25,7 @@ func TestStepCutByANewEpoch(t *testing.T) {
 		p := greedy(0)
 		for seq := range 3 {
 			prompt := make([]uint32, 64)
-			s.Open = append(s.Open, &proto.Open{Seq: uint64(1000*i + seq + 1), Owner: uint32(seq), Policy: "full", Sampling: SamplingMessage(&p), PromptTokens: 64})
+			s.Open = append(s.Open, &proto.Open{Seq: uint64(1000*i + seq + 1), Owner: uint32(seq), Policy: "full", Sampling: plan.EncodeSampling(&p), PromptTokens: 64})
 			s.Chunks = append(s.Chunks, &proto.Chunk{Seq: uint64(1000*i + seq + 1), Prefill: true, Last: true, Sample: true, Tokens: prompt})
 		}
 		answers := make(chan error, len(r.pids))

@@ -9,6 +9,7 @@ import (
 	"github.com/shoal-llm/shoal/actors/batcher"
 	"github.com/shoal-llm/shoal/cluster"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/proto"
 )
@@ -94,7 +95,7 @@ func (n *node) bring(r *proto.PrefixRequest, reply func(any, error)) {
 				}
 				if r.Seq != 0 {
 					n.w.cover[BlockBrought]++
-					n.write(e, r.Blocks[i], r.Keys, i)
+					n.write(e, r.Blocks[i], []plan.Key{plan.Key(r.Keys[i*sha256.Size:]), plan.Key(r.Keys[(i+1)*sha256.Size:])}, 0)
 				} else {
 					n.w.cover[BlockRead]++
 				}

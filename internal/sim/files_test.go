@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"time"
 
+	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/topology"
 )
 
@@ -16,14 +17,14 @@ type file struct {
 	cells [heads][]cell
 }
 
-// write keeps a block in a file, behind what runs; keys are as in proto.Chunk, i of the block.
+// write keeps a block in a file, behind what runs; keys are as in plan.Run, i of the block.
 // Nobody learns whether it came so far.
-func (n *node) write(e *epoch, id uint64, keys []byte, i int) {
+func (n *node) write(e *epoch, id uint64, keys []plan.Key, i int) {
 	b := n.blocks[id]
-	if !n.w.cfg.files || e == nil || b == nil || len(keys) < (i+2)*sha256.Size {
+	if !n.w.cfg.files || e == nil || b == nil || len(keys) < i+2 {
 		return
 	}
-	name, f := string(keys[(i+1)*sha256.Size:(i+2)*sha256.Size]), &file{at: b.at, heads: e.heads(), cells: b.cells}
+	name, f := string(keys[i+1][:]), &file{at: b.at, heads: e.heads(), cells: b.cells}
 	n.w.after(n.process, n.w.between(0, 20*time.Millisecond), func() {
 		if n.w.files[n.slot] == nil {
 			n.w.files[n.slot] = map[string]*file{}

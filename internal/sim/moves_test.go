@@ -55,7 +55,7 @@ func (n *node) copies(s *step) (all []cells) {
 	for _, k := range s.Copies {
 		q := n.seqs[k.Seq]
 		slots := q.policy.Slots(q.prompt(), k.Tokens)
-		all = append(all, cells{from: int(q.open.Owner), to: q.replica, n: heads * (1 + slots), pack: func(b []byte) []byte {
+		all = append(all, cells{from: q.open.Owner, to: q.replica, n: heads * (1 + slots), pack: func(b []byte) []byte {
 			for h := range heads {
 				b = appendCell(b, cell{pos: int32(len(q.own.slots[h]))}) // it grows as slots are written
 				for i := range slots {
@@ -134,7 +134,7 @@ func (n *node) handed(s *step) (all []cells) {
 		slots := q.policy.Slots(q.prompt(), q.prompt())
 		for rank, slice := range s.epoch.place.Slices {
 			for h := slice.KVHeads.Lo; h < slice.KVHeads.Hi; h++ {
-				all = append(all, cells{from: rank, to: int(q.open.Owner), n: slots, pack: func(b []byte) []byte {
+				all = append(all, cells{from: rank, to: q.open.Owner, n: slots, pack: func(b []byte) []byte {
 					for _, c := range keep(q.policy, h, q.part[h]) {
 						b = appendCell(b, c)
 					}

@@ -140,7 +140,7 @@ func (n *node) prepare(s *step, done func(error)) {
 		q := n.seqs[c.Seq]
 		first[i] = len(s.rows)
 		for j, t := range c.Tokens {
-			s.rows = append(s.rows, row{run: c, seq: q, token: int32(t), pos: c.Start + j})
+			s.rows = append(s.rows, row{run: c, seq: q, token: t, pos: c.Start + j})
 		}
 		if c.Prefill {
 			hook = OnPrefill
@@ -172,13 +172,13 @@ func (n *node) tell(s *step, done func(error)) {
 // told begins the next pass with it.
 func (n *node) told(s *step, done func(error)) {
 	at := make([]int, len(s.epoch.peers))
-	s.Again(func(c *socket.Run) uint32 {
+	s.Again(func(c *socket.Run) int32 {
 		if c.Owner == s.epoch.rank {
 			drawn := s.out[c.Seq].Drawn
-			return drawn[len(drawn)-1].Token
+			return int32(drawn[len(drawn)-1].Token)
 		}
 		at[c.Owner]++
-		return uint32(sumAt(s.recv[c.Owner], at[c.Owner]-1))
+		return int32(sumAt(s.recv[c.Owner], at[c.Owner]-1))
 	})
 	s.rows, s.wanted = nil, nil
 	done(nil)

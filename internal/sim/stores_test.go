@@ -5,8 +5,8 @@ import (
 
 	"github.com/shoal-llm/shoal/actors/socket"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
-	"github.com/shoal-llm/shoal/internal/proto"
 	"github.com/shoal-llm/shoal/topology"
 )
 
@@ -29,7 +29,7 @@ func (m *memory) resize(holds *int64, to int64) error {
 
 // sequence is what a socket holds of one, as socket.Machine says.
 type sequence struct {
-	open    *proto.Open
+	open    *plan.Open
 	policy  *kvcache.Policy
 	replica int // rank; -1: none
 
@@ -113,7 +113,7 @@ type cache struct {
 	undo   [][heads][]cell // what it was before each row of the last step
 }
 
-func (q *sequence) prompt() int { return int(q.open.PromptTokens) }
+func (q *sequence) prompt() int { return q.open.Read }
 
 func (q *sequence) release(m *memory) {
 	_ = m.resize(&q.partBytes, 0)
@@ -141,9 +141,9 @@ func (q *sequence) undoes(n, staged int) int64 {
 }
 
 // note records tokens in the history of the owner.
-func (q *sequence) note(tokens []uint32, from int) {
+func (q *sequence) note(tokens []int32, from int) {
 	for i, t := range tokens {
-		q.seen.add(int32(t), from+i >= int(q.open.PromptTokens-q.open.SampledBefore))
+		q.seen.add(t, from+i >= q.open.Read-q.open.Sampled)
 	}
 }
 
@@ -256,11 +256,7 @@ func (n *node) do(e *epoch, effects []socket.Effect) error {
 
 // open begins a sequence, with the cache that was kept of it if it goes on here.
 func (n *node) open(e *epoch, kept *sequence, f socket.Effect) error {
-	policy, err := kvcache.Parse(f.Open.Policy)
-	if err != nil {
-		return err
-	}
-	q := &sequence{open: f.Open, policy: policy, replica: int(f.Open.Replica) - 1}
+	q := &sequence{open: f.Open, policy: f.Open.Policy, replica: f.Open.Replica}
 	n.seqs[f.Seq] = q
 	if f.Do == socket.DoOpen {
 		for _, id := range f.Open.Shared {
@@ -287,7 +283,7 @@ func (n *node) open(e *epoch, kept *sequence, f socket.Effect) error {
 	}
 	n.w.cover[Resumed]++
 	q.shared = kept.shared
-	if int(f.Open.Owner) == e.rank {
+	if f.Open.Owner == e.rank {
 		q.own = c
 		q.note(f.Open.Resume, 0)
 	} else {

@@ -19,6 +19,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/tier"
 	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/proto"
@@ -199,7 +200,7 @@ func (a *Socket) resume(seq uint64, owner int, p *kvcache.Policy, tokens []uint3
 func greedy() *proto.Sampling {
 	p := sampler.Default()
 	p.Temperature = 0
-	return socket.SamplingMessage(&p)
+	return plan.EncodeSampling(&p)
 }
 
 // each sends a command to every socket and waits for all replies, in the order of the sockets.

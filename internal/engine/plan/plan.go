@@ -1,0 +1,150 @@
+// Package plan holds one step of the model as a value, from the scheduler to the
+// executor: the batcher makes a Plan, Encode and Decode carry it to the sockets, and
+// every socket checks and runs what it reads. The decision is in docs/decisions/plan.md.
+//
+// A new field needs three places: internal/proto/shoal.proto, the type in this file with
+// its two lines in wire.go, and the code that acts on it. TestRoundTrip fails for a field
+// that Encode or Decode forgets.
+package plan
+
+import (
+	"crypto/sha256"
+
+	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/sampler"
+)
+
+// None is the rank of a replica, or the token, that does not exist.
+const None = -1
+
+// Plan is one step of the model over a batch. A socket acts on the fields in this order:
+// Keep, Release, DropReplica, Evict, DropSums, Open, Copy, and then it runs the rows.
+// A socket ignores releases of sequences and blocks that it does not know.
+type Plan struct {
+	Epoch       uint32
+	Step        uint64 // 1, 2, 3, ... across epochs
+	MicroBatch  int    // steps of different micro-batches may be in flight together, with different sequences
+	Release     []uint64
+	DropReplica []uint64 // sequences that lose their replica
+	Keep        []Keep   // blocks of sequences in Release that the prefix cache takes over
+	Evict       []uint64 // blocks of the prefix cache that are dropped
+	DropSums    []uint64 // blocks of the prefix cache that stay, without their attention sums
+	Open        []Open
+	Copy        []Copy
+	Spill       []Spill
+	Decode      []Run // rows of sequences that decode
+	Chunks      []Run // of prompts
+	Index       []Index
+	Passes      int // over the rows of Decode: each pass reads the token that the pass before sampled; 0 means 1
+	ThreadShift int // each node computes with its thread count shifted right by this number
+}
+
+// Tokens is the number of rows of the step, or of one of its passes.
+func (p *Plan) Tokens() int {
+	n := 0
+	for _, r := range p.Decode {
+		n += len(r.Tokens)
+	}
+	for _, r := range p.Chunks {
+		n += len(r.Tokens)
+	}
+	return n
+}
+
+// PassCount is the number of passes of the model, at least 1.
+func (p *Plan) PassCount() int { return max(1, p.Passes) }
+
+// Open introduces a sequence to the sockets, in the step of its first chunk. A request
+// gets a new Seq each time it is admitted.
+type Open struct {
+	Seq      uint64
+	ID       string // of the request, for traces; it does not cross the wire
+	Owner    int    // rank
+	Policy   *kvcache.Policy
+	Sampling *sampler.Params
+	Read     int // tokens that prefill reads; later ones come as decode rows
+	Sampled  int // the number of tokens at the end of Read that were output already (rebuild)
+	Tail     int // the number of prompt tokens that come as decode rows
+	Reserve  int // tokens that the owner's ledger covers at first: Read, or one more
+
+	// Resume holds the tokens of a cache that outlived its epoch. The owner has that
+	// cache, and the socket Replica (None: no socket) has a copy. Decode continues with
+	// it. nil: the sequence starts from its first token.
+	Resume  []int32
+	Replica int
+	// Fork is the sequence whose cache this one starts with, up to Read; Resume has its
+	// tokens. 0: none.
+	Fork uint64
+
+	// Shared lists the blocks of the prefix cache that the prompt starts with, and Prefix
+	// their tokens. Read counts them, and the first chunk follows them.
+	Shared []uint64
+	Prefix []int32
+}
+
+// Keep moves blocks of a sequence that has ended to the prefix cache, from block number
+// From on. A block with ID 0 is in the cache already. It comes before the release.
+type Keep struct {
+	Seq    uint64
+	From   int
+	Blocks []uint64
+	Keys   []Key // as in Run
+}
+
+// Key names a block by everything that its rows depend on: the model, the sharing
+// group, and all tokens up to its end.
+type Key [sha256.Size]byte
+
+// Run is a run of tokens of one sequence in one step.
+//
+// In decode the first token is known and the others may be drafts. All of them enter the
+// cache from Start on. After each one the next token is sampled, until a sampled token
+// differs from the next in Tokens. A later plan says how many of them count (Accepted).
+type Run struct {
+	Seq    uint64
+	Owner  int // rank; it does not cross the wire, since Open says it
+	Start  int // position of the first token
+	Tokens []int32
+	Sample bool // prefill: after the last row; decode: after each row, false for known prompt tokens
+
+	// Decode only.
+	Accepted int // the number of tokens of the sequence's last run that count; Start follows them
+	Draft    int // the most tokens that a draft model guesses after the newest token
+
+	// Prefill only.
+	Prefill bool
+	Last    bool // the prompt ends here: its cache goes to the owner, now or with pieces of Index
+	// PromptLogprobs: None, or k >= 0: score the tokens at (Start, Start+len(Tokens)], and
+	// report the k best tokens for each. Next is the token after the run, None at the end.
+	PromptLogprobs int
+	Next           int32
+	// Save lists blocks of the prompt that the prefix cache keeps after the step, from
+	// block number SaveFrom on. A block that the cache has replaces the sequence's own.
+	SaveFrom int
+	Save     []uint64
+	Keys     []Key // for files: of the block before Save, then of each in Save; nil without files
+	Sums     bool  // keep attention sums with the last block of Save, where the run ends
+}
+
+// Copy makes a replica: before the rows run, the owner sends the whole cache of a
+// sequence to another socket. Each later step sends the new rows.
+type Copy struct {
+	Seq     uint64
+	Owner   int // rank; it does not cross the wire
+	Replica int // rank
+}
+
+// Spill moves the rows of the first blocks of a cache to a file of its owner.
+type Spill struct {
+	Seq    uint64
+	Owner  int // rank; it does not cross the wire
+	Blocks int
+}
+
+// Index computes pieces of a prompt's clustering (kvcache.Clustering): Pieces of them,
+// after the first From, which earlier steps did.
+type Index struct {
+	Seq    uint64
+	From   int
+	Pieces int
+}
