@@ -22,6 +22,7 @@ import (
 	"github.com/shoal-llm/shoal/actors/socket"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/speculate"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/proto"
@@ -138,9 +139,9 @@ func (c *core) placed(g *Group) {
 		p.Chunk = topology.ChooseChunk(g.Placement.Mapping, a.Shape, len(g.Nodes), topology.MeasuredCosts(g.Nodes, a.WeightBytes), c.serve.StepTokens)
 	}
 	for _, n := range g.Nodes {
-		p.Halvings = max(p.Halvings, n.Threads.Halvings())
+		p.MaxThreadShift = max(p.MaxThreadShift, n.Threads.Halvings())
 	}
-	p.OnePass, p.Halvings = c.adapt(g, p.Halvings)
+	p.OnePass, p.MaxThreadShift = c.adapt(g, p.MaxThreadShift)
 	c.chunk.Store(int64(p.Chunk))
 	for i, s := range g.Placement.Slices {
 		if have, least := g.Nodes[i].KVBudget, kvcache.ResidentBytes(c.geometry, 1, 1, c.policy); have < least {
@@ -184,7 +185,7 @@ func (c *core) blame(g *Group, rank int, fault error, alone bool) {
 }
 
 // StartStep implements batcher.Stepper.
-func (c *core) StartStep(p *batcher.Plan, done func(batcher.StepDone, error)) {
+func (c *core) StartStep(p *plan.Plan, done func(batcher.StepDone, error)) {
 	c.steps.Go(func() {
 		d, err := c.stepper.run(c.ctx, p)
 		for rank, used := range d.Used {
@@ -195,12 +196,12 @@ func (c *core) StartStep(p *batcher.Plan, done func(batcher.StepDone, error)) {
 }
 
 // Release implements batcher.Stepper.
-func (c *core) Release(epoch uint32, keep []batcher.Keep, seqs, blocks []uint64) {
+func (c *core) Release(epoch uint32, keep []plan.Keep, seqs, blocks []uint64) {
 	g := c.director.serving.Load()
 	if g == nil || g.Placement.Epoch != epoch {
 		return
 	}
-	r := ReleaseRequest(epoch, keep, seqs, blocks)
+	r := plan.EncodeRelease(epoch, keep, seqs, blocks)
 	for i, h := range g.Handles {
 		c.steps.Go(func() {
 			ctx, cancel := context.WithTimeout(c.ctx, retireTimeout)

@@ -20,80 +20,18 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-func keeps(all []batcher.Keep) (out []*proto.Keep) {
-	for _, k := range all {
-		out = append(out, &proto.Keep{Seq: k.Seq, SaveFrom: uint32(k.From), Save: k.Blocks, Keys: keysOf(k.Keys)})
-	}
-	return out
-}
-
-func keysOf(keys []batcher.Key) (out []byte) {
-	for _, k := range keys {
-		out = append(out, k[:]...)
-	}
-	return out
-}
-
-// PrefixRequest is what disks are asked in the form that crosses the wire.
+// PrefixRequest is the wire form of a request to the disks of the sockets.
 func PrefixRequest(epoch uint32, d batcher.Disk) *proto.PrefixRequest {
-	return &proto.PrefixRequest{Epoch: epoch, From: uint32(d.From), Keys: append(d.Before[:], keysOf(d.Keys)...), Blocks: d.Blocks, Step: d.Step, Millis: uint32(d.Millis), Seq: d.Seq, Owner: uint32(d.Owner)}
-}
-
-// ReleaseRequest is what happens between steps in the form that crosses the wire.
-func ReleaseRequest(epoch uint32, keep []batcher.Keep, seqs, blocks []uint64) *proto.ReleaseRequest {
-	return &proto.ReleaseRequest{Epoch: epoch, Seqs: seqs, Evict: blocks, Keep: keeps(keep)}
-}
-
-// StepRequest is a plan in the form that crosses the wire.
-func StepRequest(p *batcher.Plan, deadline time.Duration) *proto.StepRequest {
-	r := &proto.StepRequest{Epoch: p.Epoch, Step: p.Step, Release: p.Release, DropReplica: p.DropReplica, Evict: p.Evict, DropSums: p.DropSums, Keep: keeps(p.Keep), Passes: uint32(p.Passes), Halvings: uint32(p.Halvings), DeadlineMillis: uint32(deadline.Milliseconds())}
-	for _, x := range p.Index {
-		r.Index = append(r.Index, &proto.Index{Seq: x.Seq, From: uint32(x.From), Pieces: uint32(x.Pieces)})
-	}
-	for _, o := range p.Open {
-		open := &proto.Open{Seq: o.Seq, Owner: uint32(o.Owner), Policy: o.Policy.Spec(), Sampling: plan.EncodeSampling(o.Sampling),
-			PromptTokens: uint32(o.Read), SampledBefore: uint32(o.Sampled), TailTokens: uint32(o.Tail), Fork: o.Fork, ReserveTokens: uint32(o.Reserve), Replica: uint32(o.Replica + 1), Shared: o.Shared}
-		for _, t := range o.Prefix {
-			open.Prefix = append(open.Prefix, uint32(t))
-		}
-		for _, t := range o.Resume {
-			open.Resume = append(open.Resume, uint32(t))
-		}
-		r.Open = append(r.Open, open)
-	}
-	for _, k := range p.Copy {
-		r.Copy = append(r.Copy, &proto.Copy{Seq: k.Seq, Replica: uint32(k.Replica)})
-	}
-	for _, f := range p.Spill {
-		r.Spill = append(r.Spill, &proto.Spill{Seq: f.Seq, Blocks: uint32(f.Blocks)})
-	}
-	for _, d := range p.Decode {
-		m := &proto.Chunk{Seq: d.Seq, Start: uint32(d.Position), Accepted: uint32(d.Accepted), Sample: !d.Given, Draft: uint32(d.Draft)}
-		for _, t := range d.Tokens {
-			m.Tokens = append(m.Tokens, uint32(t))
-		}
-		r.Chunks = append(r.Chunks, m)
-	}
-	for _, c := range p.Chunks {
-		m := &proto.Chunk{Seq: c.Seq, Start: uint32(c.Start), Prefill: true, Last: c.Last, Sample: c.Sample, Next: uint32(c.Next + 1), SaveFrom: uint32(c.SaveFrom), Save: c.Save, Keys: keysOf(c.Keys), Sums: c.Sums}
-		if c.PromptLogprobs >= 0 {
-			m.WantPromptLogprobs, m.PromptLogprobs = true, int32(c.PromptLogprobs)
-		}
-		for _, t := range c.Tokens {
-			m.Tokens = append(m.Tokens, uint32(t))
-		}
-		r.Chunks = append(r.Chunks, m)
-	}
-	return r
+	return &proto.PrefixRequest{Epoch: epoch, From: uint32(d.From), Keys: plan.EncodeKeys(d.Before[:], d.Keys), Blocks: d.Blocks, Step: d.Step, Millis: uint32(d.Millis), Seq: d.Seq, Owner: uint32(d.Owner)}
 }
 
 // StepDone gathers what the sockets of a step answered.
-func StepDone(p *batcher.Plan, replies []*proto.StepReply) batcher.StepDone {
+func StepDone(p *plan.Plan, replies []*proto.StepReply) batcher.StepDone {
 	d := batcher.StepDone{Epoch: p.Epoch, Step: p.Step}
 	for rank, r := range replies {
 		d.Used, d.Lost = append(d.Used, r.KvUsedBytes), append(d.Lost, r.Lost...)
 		for _, f := range r.Spilled {
-			d.Spilled = append(d.Spilled, batcher.Spill{Seq: f.Seq, Owner: rank, Blocks: int(f.Blocks)})
+			d.Spilled = append(d.Spilled, plan.Spill{Seq: f.Seq, Owner: rank, Blocks: int(f.Blocks)})
 		}
 		for _, s := range r.Sampled {
 			out := batcher.Result{Seq: s.Seq, Odds: s.Odds}
@@ -165,13 +103,13 @@ type StepTotals struct {
 	Rows    uint64        `json:"rows"`       // tokens, of steps that failed as well
 	Threads tensor.Spent  `json:"threads_ns"` // of the node that Compute is of
 
-	Clustering time.Duration `json:"clustering_ns"` // of prompts, of the slowest node
-	Halvings   uint64        `json:"halvings"`      // of the compute threads, of each step
+	Clustering  time.Duration `json:"clustering_ns"` // of prompts, of the slowest node
+	ThreadShift uint64        `json:"halvings"`      // sum over the steps, see plan.Plan
 }
 
 // Sub is what happened since o was taken.
 func (t StepTotals) Sub(o StepTotals) StepTotals {
-	return StepTotals{t.Steps - o.Steps, t.Wall - o.Wall, t.Compute - o.Compute, t.Wait - o.Wait, t.Wire - o.Wire, t.Rows - o.Rows, t.Threads.Sub(o.Threads), t.Clustering - o.Clustering, t.Halvings - o.Halvings}
+	return StepTotals{t.Steps - o.Steps, t.Wall - o.Wall, t.Compute - o.Compute, t.Wait - o.Wait, t.Wire - o.Wire, t.Rows - o.Rows, t.Threads.Sub(o.Threads), t.Clustering - o.Clustering, t.ThreadShift - o.ThreadShift}
 }
 
 // StepTotals says where the time of the steps went so far.
@@ -208,18 +146,18 @@ func (f *figures) broken() time.Time {
 
 // note notes a plan that is done, each of whose passes counts as a step. One that fails is
 // kept for broken: its epoch is about to end.
-func (f *figures) note(began time.Time, took time.Duration, p *batcher.Plan, replies []*proto.StepReply) {
+func (f *figures) note(began time.Time, took time.Duration, p *plan.Plan, replies []*proto.StepReply) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.flight.Equal(began) {
 		f.flight = time.Time{}
 	}
-	passes := max(1, p.Passes)
+	passes := p.PassCount()
 	f.steps++
 	f.last = time.Now()
 	f.step += (took/time.Duration(passes) - f.step) / 8
 	f.total.Steps += uint64(passes)
-	f.total.Halvings += uint64(passes * p.Halvings)
+	f.total.ThreadShift += uint64(passes * p.ThreadShift)
 	f.total.Wall += took
 	var slowest *proto.StepReply
 	clustering := uint32(0)
@@ -250,7 +188,7 @@ func threadsOf(m *proto.ThreadTime) tensor.Spent {
 
 // run carries one plan out. It returns within the deadline. An error names the
 // nodes that failed; those that do not even answer a ping are reported as suspects.
-func (s *stepper) run(ctx context.Context, p *batcher.Plan) (batcher.StepDone, error) {
+func (s *stepper) run(ctx context.Context, p *plan.Plan) (batcher.StepDone, error) {
 	g := s.director.serving.Load()
 	if g == nil || g.Placement.Epoch != p.Epoch {
 		return batcher.StepDone{}, fmt.Errorf("%w: epoch %d is over", ErrNoPlacement, p.Epoch)
@@ -258,9 +196,9 @@ func (s *stepper) run(ctx context.Context, p *batcher.Plan) (batcher.StepDone, e
 	ctx, cancel := context.WithTimeoutCause(ctx, s.deadline, fmt.Errorf("cluster: step %d was not done in %v", p.Step, s.deadline))
 	defer cancel()
 	began := time.Now()
-	s.figures.begin(began, p.Tokens()*max(1, p.Passes))
+	s.figures.begin(began, p.Tokens()*p.PassCount())
 	ctx, hung := s.watch(ctx, g, p)
-	replies, errs := g.step(ctx, StepRequest(p, s.deadline))
+	replies, errs := g.step(ctx, plan.Encode(p, s.deadline))
 	hung()
 	if err := s.failed(g, errs); err != nil {
 		return batcher.StepDone{}, err

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/shoal-llm/shoal/actors/batcher"
+	"github.com/shoal-llm/shoal/internal/engine/plan"
 )
 
 // TestBrokenStep: a step that a lost node breaks counts whether it fails before its
@@ -20,12 +20,12 @@ func TestBrokenStep(t *testing.T) {
 		t.Errorf("counted again: %v", got)
 	}
 	f.begin(at, 1)
-	f.note(at, time.Second, &batcher.Plan{}, nil)
+	f.note(at, time.Second, &plan.Plan{}, nil)
 	if got := f.broken(); !got.IsZero() {
 		t.Errorf("done before: %v", got)
 	}
 	f.begin(at.Add(time.Second), 1) // of the next epoch, while the old one's is still coming back
-	f.note(at, time.Second, &batcher.Plan{}, nil)
+	f.note(at, time.Second, &plan.Plan{}, nil)
 	if got := f.broken(); !got.Equal(at.Add(time.Second)) {
 		t.Errorf("an older step ended it: %v", got)
 	}

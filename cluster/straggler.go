@@ -6,8 +6,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/shoal-llm/shoal/actors/batcher"
 	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/proto"
 	"github.com/shoal-llm/shoal/topology"
 )
@@ -18,7 +18,7 @@ const stepStalls = 6
 // watch looks how far the nodes are with a step that takes long. A node that makes
 // no progress while all others wait for it is fenced, and the step ends; the
 // verdict falls within the stall deadline. stop ends the watch.
-func (s *stepper) watch(ctx context.Context, g *Group, p *batcher.Plan) (_ context.Context, stop func()) {
+func (s *stepper) watch(ctx context.Context, g *Group, p *plan.Plan) (_ context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	if len(g.Handles) == 1 {
 		return ctx, func() { cancel(nil) }
@@ -53,7 +53,7 @@ func (s *stepper) watch(ctx context.Context, g *Group, p *batcher.Plan) (_ conte
 }
 
 // progress asks all nodes at once how far they are.
-func (s *stepper) progress(ctx context.Context, g *Group, p *batcher.Plan, limit time.Duration) []topology.Progress {
+func (s *stepper) progress(ctx context.Context, g *Group, p *plan.Plan, limit time.Duration) []topology.Progress {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	return fromAll(g.Handles, func(_ int, h Handle) topology.Progress { return standing(h.Status(ctx)).InStep(p.Epoch, p.Step) })

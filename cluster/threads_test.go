@@ -19,7 +19,7 @@ func TestThreadsOfSteps(t *testing.T) {
 	for i := range want {
 		want[i] = ask(alone, i)
 	}
-	if n := alone.StepTotals().Halvings; n != 0 {
+	if n := alone.StepTotals().ThreadShift; n != 0 {
 		t.Errorf("%d halvings of one thread", n)
 	}
 	for _, sockets := range []int{1, 3} {
@@ -44,8 +44,8 @@ func TestThreadsOfSteps(t *testing.T) {
 					}
 				}
 				s := e.Cluster()
-				if s.TryingThreads || e.StepTotals().Halvings < 10 {
-					t.Errorf("no number of threads is chosen after %d halvings", e.StepTotals().Halvings)
+				if s.TryingThreads || e.StepTotals().ThreadShift < 10 {
+					t.Errorf("no number of threads is chosen after %d halvings", e.StepTotals().ThreadShift)
 				}
 				for _, n := range s.Nodes {
 					if n.Threads != 4 && n.Threads != 2 && n.Threads != 1 {

@@ -3,7 +3,7 @@ package cluster
 import (
 	"time"
 
-	"github.com/shoal-llm/shoal/actors/batcher"
+	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/proto"
 	"github.com/shoal-llm/shoal/internal/tracing"
 )
@@ -16,7 +16,7 @@ const maxNames = 4096
 type sequenceNames map[uint64]string
 
 // learn takes what a plan opens and releases.
-func (n *sequenceNames) learn(p *batcher.Plan) {
+func (n *sequenceNames) learn(p *plan.Plan) {
 	if *n == nil || len(*n) > maxNames {
 		*n = sequenceNames{}
 	}
@@ -29,7 +29,7 @@ func (n *sequenceNames) learn(p *batcher.Plan) {
 }
 
 // trace tells of a step now and then.
-func (s *stepper) trace(g *Group, p *batcher.Plan, began time.Time, took time.Duration, replies []*proto.StepReply) {
+func (s *stepper) trace(g *Group, p *plan.Plan, began time.Time, took time.Duration, replies []*proto.StepReply) {
 	s.names.learn(p)
 	if !s.tracer.StepDue(began) {
 		return

@@ -5,7 +5,7 @@ import (
 	"log/slog"
 	"testing"
 
-	"github.com/shoal-llm/shoal/actors/batcher"
+	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/tracing"
 	"github.com/shoal-llm/shoal/internal/tracing/tracingtest"
 )
@@ -30,13 +30,13 @@ func TestStepsAreTraced(t *testing.T) {
 // TestSequenceNames: sequences are known by the requests that opened them, and not for ever.
 func TestSequenceNames(t *testing.T) {
 	var n sequenceNames
-	n.learn(&batcher.Plan{Open: []batcher.Open{{Seq: 1, ID: "a"}, {Seq: 2, ID: "b"}}})
-	n.learn(&batcher.Plan{Release: []uint64{1}, Open: []batcher.Open{{Seq: 3, ID: "a"}}})
+	n.learn(&plan.Plan{Open: []plan.Open{{Seq: 1, ID: "a"}, {Seq: 2, ID: "b"}}})
+	n.learn(&plan.Plan{Release: []uint64{1}, Open: []plan.Open{{Seq: 3, ID: "a"}}})
 	if len(n) != 2 || n[2] != "b" || n[3] != "a" {
 		t.Errorf("%v", n)
 	}
 	for seq := range uint64(3 * maxNames) {
-		n.learn(&batcher.Plan{Open: []batcher.Open{{Seq: 10 + seq, ID: "x"}}})
+		n.learn(&plan.Plan{Open: []plan.Open{{Seq: 10 + seq, ID: "x"}}})
 	}
 	if len(n) > maxNames+1 {
 		t.Errorf("%d are known", len(n))

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/asynkron/protoactor-go/actor"
+
+	"github.com/shoal-llm/shoal/internal/engine/plan"
 )
 
 var (
@@ -27,10 +29,10 @@ type Stepper interface {
 	// before StartStep returns: with an error, or with a result for every row that
 	// wants one, and the measured cache bytes by rank (nil: not measured). The plan
 	// is read-only for both sides.
-	StartStep(p *Plan, done func(d StepDone, err error))
+	StartStep(p *plan.Plan, done func(d StepDone, err error))
 	// Release does, on all sockets of the epoch, what Effects says of Keep, Release and Evict.
 	// It may be lost, or come after the next step has begun: that step repeats it.
-	Release(epoch uint32, keep []Keep, seqs, blocks []uint64)
+	Release(epoch uint32, keep []plan.Keep, seqs, blocks []uint64)
 	// Disk asks the disks of all sockets of the epoch. done is called exactly once, from any
 	// goroutine, within about d.Millis.
 	Disk(epoch uint32, d Disk, done func(blocks int))

@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -33,7 +34,7 @@ type fakeStepper struct {
 	specs   map[string]*Spec
 	at      *cluster
 	wg      sync.WaitGroup
-	fail    func(p *Plan) (err error, hang bool)
+	fail    func(p *plan.Plan) (err error, hang bool)
 }
 
 var oneSocket = []Socket{{ID: "n1", Budget: 64 * block, Heads: tensor.Span{Lo: 0, Hi: 4}}}
@@ -50,7 +51,7 @@ func (f *fakeStepper) place(epoch uint32) {
 
 func (f *fakeStepper) Disk(_ uint32, _ Disk, done func(int)) { done(0) }
 
-func (f *fakeStepper) StartStep(p *Plan, done func(StepDone, error)) {
+func (f *fakeStepper) StartStep(p *plan.Plan, done func(StepDone, error)) {
 	f.wg.Go(func() {
 		f.mu.Lock()
 		defer f.mu.Unlock()
@@ -70,7 +71,7 @@ func (f *fakeStepper) StartStep(p *Plan, done func(StepDone, error)) {
 	})
 }
 
-func (f *fakeStepper) Release(epoch uint32, _ []Keep, seqs, _ []uint64) {
+func (f *fakeStepper) Release(epoch uint32, _ []plan.Keep, seqs, _ []uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if epoch == f.at.epoch {
@@ -138,7 +139,7 @@ func TestActorServes(t *testing.T) {
 	defer done()
 	f, b := start(t, Config{MaxRunning: 6, TokenBudget: 40, Chunk: 16}, Options{Tick: 5 * time.Millisecond})
 	steps := 0
-	f.fail = func(*Plan) (error, bool) { // every 17th step fails
+	f.fail = func(*plan.Plan) (error, bool) { // every 17th step fails
 		if steps++; steps%17 == 0 {
 			return errStep, false
 		}
@@ -200,7 +201,7 @@ func TestActorStepDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, b := start(t, Config{StepMillis: 30_000}, Options{})
 		steps := 0
-		f.fail = func(*Plan) (error, bool) { steps++; return nil, steps == 4 }
+		f.fail = func(*plan.Plan) (error, bool) { steps++; return nil, steps == 4 }
 		f.place(1)
 		begin := time.Now()
 		s, _, err := f.submit(t.Context(), "a", 10, 8)

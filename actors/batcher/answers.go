@@ -3,6 +3,7 @@ package batcher
 import (
 	"slices"
 
+	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -25,7 +26,7 @@ func (s *State) keep(r *request) (held bool) {
 }
 
 func (s *State) keepHere(r *request) {
-	k := Keep{Seq: r.seq, From: len(r.pins)}
+	k := plan.Keep{Seq: r.seq, From: len(r.pins)}
 	var parent *textBlock
 	if k.From > 0 {
 		parent = r.pins[k.From-1]

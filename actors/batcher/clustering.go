@@ -1,6 +1,9 @@
 package batcher
 
-import "github.com/shoal-llm/shoal/internal/engine/kvcache"
+import (
+	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/plan"
+)
 
 // A policy that clusters a prompt has work at its end for seconds. All of it is done in pieces, a
 // few a step, beside the rows of others: what follows from tokens that were read before the last
@@ -24,7 +27,7 @@ func (s *State) indexes(r *request) bool {
 }
 
 // read gives a prompt its part of the step, and returns how many rows that is.
-func (s *State) read(p *Plan, r *request, left int) int {
+func (s *State) read(p *plan.Plan, r *request, left int) int {
 	if s.indexes(r) {
 		return 0
 	}
@@ -33,7 +36,7 @@ func (s *State) read(p *Plan, r *request, left int) int {
 
 // cluster adds the pieces of the first prompt in order that has any, as many as the other rows
 // can wait for; others wait for their turn.
-func (s *State) cluster(p *Plan, rows map[uint64]*request) {
+func (s *State) cluster(p *plan.Plan, rows map[uint64]*request) {
 	for _, r := range s.running {
 		if r.phase != prefill || !s.indexes(r) {
 			continue
@@ -49,7 +52,7 @@ func (s *State) cluster(p *Plan, rows map[uint64]*request) {
 		if p.Tokens() == 0 {
 			most = piecesAlone
 		}
-		p.Index = append(p.Index, Index{Seq: r.seq, From: r.indexed, Pieces: x.Within(r.indexed, most/int64(heads))})
+		p.Index = append(p.Index, plan.Index{Seq: r.seq, From: r.indexed, Pieces: x.Within(r.indexed, most/int64(heads))})
 		rows[r.seq] = r
 	}
 }

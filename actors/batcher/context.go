@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/plan"
 )
 
 // Fixed contexts: a sequence that begins like one whose cache is there, under a policy that lays a
@@ -47,7 +48,7 @@ func (s *State) forkNeeds(r *request) int64 {
 }
 
 // fork admits a request as a fork of v, if there is room on its owner.
-func (s *State) fork(p *Plan, r, v *request) bool {
+func (s *State) fork(p *plan.Plan, r, v *request) bool {
 	read, need := r.toRead(), make([]int64, len(s.ledger.sockets))
 	if need[v.owner] = s.forkNeeds(r); !s.makeFree(v.owner, need[v.owner]) {
 		return false

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
@@ -18,7 +19,7 @@ func TestContextsYield(t *testing.T) {
 	sockets := []Socket{{ID: "n", Budget: kvcache.HandoverBytes(geometry, 4, 200, squeezed) + alone, Heads: tensor.Span{Lo: 0, Hi: 4}}}
 	at := newCluster(t, 1, sockets)
 	defer func() { at.close() }()
-	var flight *Plan // that began with what the last input waited for
+	var flight *plan.Plan // that began with what the last input waited for
 	run := func(in Input, until func() bool) {
 		e := s.Step(in)
 		if e.Start == nil {

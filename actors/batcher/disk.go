@@ -3,6 +3,7 @@ package batcher
 import (
 	"slices"
 
+	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -15,14 +16,14 @@ import (
 // ended. A DiskDone answers it.
 type Disk struct {
 	Number uint64
-	Seq    uint64   // whose rows, of all heads, its owner has; 0: they are on disks
-	Owner  int      // rank
-	From   int      // number of the first block in its text
-	Before Key      // of the block before it
-	Keys   []Key    // of the blocks
-	Blocks []uint64 // what they are called from now on; none: only say how many of them are there
-	Step   uint64   // a socket that has begun a later step does nothing
-	Millis int64    // nobody waits for longer
+	Seq    uint64     // whose rows, of all heads, its owner has; 0: they are on disks
+	Owner  int        // rank
+	From   int        // number of the first block in its text
+	Before plan.Key   // of the block before it
+	Keys   []plan.Key // of the blocks
+	Blocks []uint64   // what they are called from now on; none: only say how many of them are there
+	Step   uint64     // a socket that has begun a later step does nothing
+	Millis int64      // nobody waits for longer
 }
 
 // DiskDone answers a Disk: how many of the first blocks every socket has.
@@ -47,7 +48,7 @@ type fetch struct {
 	until  int64
 	seq    uint64 // of an answer, see answers.go; 0: from disks
 	from   int    // block of the text
-	keys   []Key
+	keys   []plan.Key
 	there  int          // blocks that all disks have
 	chain  []*textBlock // what memory has of the text, held meanwhile
 	fresh  []*textBlock // what comes; none: the disks are asked what they have

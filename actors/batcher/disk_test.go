@@ -6,13 +6,14 @@ import (
 	"testing"
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
 // disks are those of a cluster's sockets: the texts of the blocks that were saved, by their
 // keys, and what was asked and not answered.
 type disks struct {
-	texts  map[Key][]int32
+	texts  map[plan.Key][]int32
 	asked  []Disk
 	late   []Disk          // of these, those that sockets may hear of behind the next step
 	coming map[uint64]bool // blocks that were asked for and not evicted since
@@ -20,7 +21,7 @@ type disks struct {
 }
 
 // wrote notes what a plan has written; some of it the disk was too slow for.
-func (k *disks) wrote(at *cluster, rng *rand.Rand, keys []Key, blocks []uint64) {
+func (k *disks) wrote(at *cluster, rng *rand.Rand, keys []plan.Key, blocks []uint64) {
 	for i, id := range blocks {
 		if text := at.texts[id]; text != nil && len(keys) > 0 && rng.IntN(20) > 0 {
 			k.texts[keys[i+1]] = slices.Clone(text)
@@ -52,7 +53,7 @@ func (k *disks) hear(step uint64) {
 }
 
 // begin has sockets begin a step.
-func (k *disks) begin(p *Plan) {
+func (k *disks) begin(p *plan.Plan) {
 	k.evict(p.Evict)
 	k.hear(p.Step)
 }
@@ -162,9 +163,9 @@ func TestGivenUpAsAsked(t *testing.T) {
 	out := newClient(t)
 	at := newCluster(t, 1, []Socket{{ID: "n", Budget: 20 * block, Heads: tensor.Span{Lo: 0, Hi: 4}}})
 	defer at.close()
-	disk := &disks{texts: map[Key][]int32{}}
+	disk := &disks{texts: map[plan.Key][]int32{}}
 	disk.forget()
-	var flight *Plan
+	var flight *plan.Plan
 	dropped := 0
 	step := func(in Input) {
 		e := s.Step(in)

@@ -39,7 +39,7 @@ func (s *State) stepDone(d StepDone) {
 		if r.seq != row.Seq { // it was lost
 			continue
 		}
-		if row.Given {
+		if !row.Sample {
 			n := len(row.Tokens)
 			read += n
 			s.totals.Recomputed += uint64(max(0, min(r.reached, r.cached+n)-r.cached))
@@ -47,7 +47,7 @@ func (s *State) stepDone(d StepDone) {
 			r.reached = max(r.reached, r.cached)
 			continue
 		}
-		s.decoded(r, row, f.plan.passes(), results[r.seq])
+		s.decoded(r, row, f.plan.PassCount(), results[r.seq])
 	}
 	for _, x := range f.plan.Index {
 		r := f.rows[x.Seq]
@@ -77,7 +77,7 @@ func (s *State) stepDone(d StepDone) {
 			s.handedOver(r)
 		}
 	}
-	s.rate.add(f.plan.Tokens()*f.plan.passes(), read+len(s.out.Emits))
+	s.rate.add(f.plan.Tokens()*f.plan.PassCount(), read+len(s.out.Emits))
 }
 
 // handedOver begins to decode.
@@ -95,7 +95,7 @@ func (s *State) handedOver(r *request) {
 // missing names a row whose result did not come.
 func (s *State) missing(results map[uint64]*Result) string {
 	for _, d := range s.flight.plan.Decode {
-		if d.Given {
+		if !d.Sample {
 			continue
 		}
 		if r := results[d.Seq]; r == nil || len(r.Samples) == 0 {

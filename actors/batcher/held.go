@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/plan"
 )
 
 // Held is the cache of a sequence that decoded when its epoch ended, as a socket
@@ -116,10 +117,10 @@ type resumption struct {
 
 // reopen tells the sockets which of the caches that they hold go on. A plan that nobody has rows
 // for is not sent, and leaves that to the next.
-func (s *State) reopen(p *Plan) {
+func (s *State) reopen(p *plan.Plan) {
 	for _, q := range s.resumed {
 		if r := q.r; r.phase == decoding && r.seq == q.seq && !r.ended {
-			p.Open = append(p.Open, Open{Seq: r.seq, ID: r.ID, Owner: r.owner, Policy: r.Policy, Sampling: r.Sampling,
+			p.Open = append(p.Open, plan.Open{Seq: r.seq, ID: r.ID, Owner: r.owner, Policy: r.Policy, Sampling: r.Sampling,
 				Read: r.read, Sampled: max(0, r.read-len(r.Prompt)), Tail: max(0, len(r.Prompt)-r.read), Reserve: r.cached + 1, Resume: r.tokens(0, r.cached), Replica: r.replica})
 		}
 	}

@@ -2,6 +2,7 @@ package batcher
 
 import (
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 	"github.com/shoal-llm/shoal/internal/engine/speculate"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
@@ -67,11 +68,11 @@ type Unread struct {
 type StepDone struct {
 	Epoch   uint32
 	Step    uint64
-	Results []Result // one for each row that wants sampling or prompt logprobs
-	Used    []int64  // measured cache bytes by rank after the step; nil: not measured
-	Micros  int64    // from the plan to the results; 0: not measured
-	Spilled []Spill  // caches whose owners have given up the memory of their first blocks
-	Lost    []uint64 // sequences whose files have failed: what was drawn of them does not count
+	Results []Result     // one for each row that wants sampling or prompt logprobs
+	Used    []int64      // measured cache bytes by rank after the step; nil: not measured
+	Micros  int64        // from the plan to the results; 0: not measured
+	Spilled []plan.Spill // caches whose owners have given up the memory of their first blocks
+	Lost    []uint64     // sequences whose files have failed: what was drawn of them does not count
 }
 
 // Result is what one sequence got from a step.
@@ -114,8 +115,8 @@ type Placed struct {
 	Held    []Held
 	Disk    bool // all keep blocks of the prefix cache in files
 	Chunk   int  // takes the place of Config.Chunk; 0: what there is stays
-	// Halvings is how often compute threads may be halved for a step.
-	Halvings int
+	// MaxThreadShift is the largest plan.ThreadShift that the nodes can use.
+	MaxThreadShift int
 	// OnePass: some sockets are of a build that runs one pass of the model for a plan.
 	OnePass bool
 }

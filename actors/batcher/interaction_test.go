@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 )
 
@@ -68,7 +69,7 @@ func firstDifference(got, want string) string {
 type story struct {
 	t      *testing.T
 	state  *State
-	flight *Plan
+	flight *plan.Plan
 	ids    map[uint64]string // of the requests of each sequence
 	now    int64
 }
@@ -213,9 +214,9 @@ func (s *story) done(a arguments) string {
 		return &d.Results[len(d.Results)-1]
 	}
 	for _, row := range p.Decode {
-		r := result(row.Seq, row.Position+1)
+		r := result(row.Seq, row.Start+1)
 		for i := 1; i < len(row.Tokens) && r.Samples[i-1].Token == row.Tokens[i]; i++ {
-			r.Samples = append(r.Samples, drawn(row.Seq, row.Position+1+i))
+			r.Samples = append(r.Samples, drawn(row.Seq, row.Start+1+i))
 		}
 	}
 	for _, c := range p.Chunks {
@@ -315,7 +316,7 @@ func (s *story) describe(e Effects) string {
 			if n := len(d.Tokens) - 1; n > 0 {
 				more = fmt.Sprintf(", %d drafts", n)
 			}
-			say("  decode %d (%s) position %d, %d accepted%s", d.Seq, s.ids[d.Seq], d.Position, d.Accepted, more)
+			say("  decode %d (%s) position %d, %d accepted%s", d.Seq, s.ids[d.Seq], d.Start, d.Accepted, more)
 		}
 		for _, c := range p.Chunks {
 			say("  chunk %d (%s) [%d,%d) last=%v sample=%v logprobs=%d", c.Seq, s.ids[c.Seq], c.Start, c.Start+len(c.Tokens), c.Last, c.Sample, c.PromptLogprobs)

@@ -55,7 +55,7 @@ func TestDecodeSteps(t *testing.T) {
 				out.take(e)
 				checkLedger(t, s)
 				d := at.run(e.Start, out.specs)
-				d.Micros = c.micros * int64(e.Start.passes())
+				d.Micros = c.micros * int64(e.Start.PassCount())
 				e = s.Step(d)
 			}
 			out.take(e)

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 
+	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -14,14 +15,10 @@ import (
 // found, kept and evicted is decided here alone: every socket holds the same blocks, and the
 // ledger knows their bytes. See docs/decisions/prefix-cache.md.
 
-// Key names a block by all that its rows depend on: the chain of the blocks before it, from
-// a root for the model and who may share, and its tokens.
-type Key [sha256.Size]byte
-
 // textBlock is a block of a text that every socket holds, each the rows of its heads.
 type textBlock struct {
 	id      uint64
-	key     Key
+	key     plan.Key
 	parent  *textBlock
 	tokens  int     // of the text, up to its end
 	after   int     // cached blocks that follow it
@@ -40,14 +37,14 @@ type textBlock struct {
 
 // prefixes are the blocks that can be found.
 type prefixes struct {
-	root     Key
-	blocks   map[Key]*textBlock
+	root     plan.Key
+	blocks   map[plan.Key]*textBlock
 	leaves   leaves
 	clock    int64 // value of the last block that was evicted
 	touches  uint64
-	evicted  []uint64 // the next plan says so
-	told     int      // of these, so many were said without a step
-	kept     []Keep   // and of sequences that have ended
+	evicted  []uint64    // the next plan says so
+	told     int         // of these, so many were said without a step
+	kept     []plan.Keep // and of sequences that have ended
 	keptTold int
 	unsummed []uint64     // the next plan drops their sums
 	behind   []*textBlock // sums of conversations that have later ones: the first to go
@@ -65,14 +62,14 @@ type PrefixTotals struct {
 }
 
 func newPrefixes(identity string) prefixes {
-	return prefixes{root: sha256.Sum256([]byte("shoal prefix 1\x00" + identity)), blocks: map[Key]*textBlock{}}
+	return prefixes{root: sha256.Sum256([]byte("shoal prefix 1\x00" + identity)), blocks: map[plan.Key]*textBlock{}}
 }
 
 // clear forgets all blocks: the sockets of an epoch that is over have dropped them.
-func (c *prefixes) clear() { *c = prefixes{root: c.root, blocks: map[Key]*textBlock{}} }
+func (c *prefixes) clear() { *c = prefixes{root: c.root, blocks: map[plan.Key]*textBlock{}} }
 
 // keyOf is the key of a block of the request's tokens, which must be there.
-func (s *State) keyOf(r *request, at int) Key {
+func (s *State) keyOf(r *request, at int) plan.Key {
 	for len(r.keys) <= at {
 		h := sha256.New()
 		if n := len(r.keys); n > 0 {
@@ -87,7 +84,7 @@ func (s *State) keyOf(r *request, at int) Key {
 			binary.LittleEndian.PutUint32(tokens[4*i:], uint32(r.token(len(r.keys)*tensor.BlockSlots+i)))
 		}
 		h.Write(tokens[:])
-		r.keys = append(r.keys, Key(h.Sum(nil)))
+		r.keys = append(r.keys, plan.Key(h.Sum(nil)))
 	}
 	return r.keys[at]
 }
@@ -166,7 +163,7 @@ func (c *prefixes) use(b *textBlock) {
 // save shares the full blocks that a chunk completes, or takes those that another prompt
 // has completed in place of the request's own. A request that cannot share a block shares
 // none behind it.
-func (s *State) save(c *Chunk, r *request) {
+func (s *State) save(c *plan.Run, r *request) {
 	c.SaveFrom = len(r.pins)
 	for at := len(r.pins); r.saves && (at+1)*tensor.BlockSlots <= c.Start+len(c.Tokens); at++ {
 		var parent *textBlock
@@ -200,12 +197,12 @@ func (s *State) save(c *Chunk, r *request) {
 }
 
 // named are the keys by which disks keep blocks of a text, after that of the block before them.
-func (s *State) named(r *request, from, blocks int) (keys []Key) {
+func (s *State) named(r *request, from, blocks int) (keys []plan.Key) {
 	if !s.disk {
 		return nil
 	}
 	if from == 0 {
-		keys = append(keys, Key{})
+		keys = append(keys, plan.Key{})
 	}
 	for at := max(0, from-1); at < from+blocks; at++ {
 		keys = append(keys, s.keyOf(r, at))
@@ -214,14 +211,14 @@ func (s *State) named(r *request, from, blocks int) (keys []Key) {
 }
 
 // shareNew gives a block of the request's own to the cache, behind its parent.
-func (s *State) shareNew(r *request, name Key, parent *textBlock) *textBlock {
+func (s *State) shareNew(r *request, name plan.Key, parent *textBlock) *textBlock {
 	b := s.newBlock(name, parent)
 	s.ledger.took(r, 1)
 	return b
 }
 
 // newBlock is a block that the cache has, behind its parent; its rows are about to come.
-func (s *State) newBlock(name Key, parent *textBlock) *textBlock {
+func (s *State) newBlock(name plan.Key, parent *textBlock) *textBlock {
 	s.blockIDs++
 	b := &textBlock{id: s.blockIDs, key: name, parent: parent, tokens: tensor.BlockSlots, cached: true, pins: make([]int32, len(s.ledger.sockets)), at: none}
 	s.prefix.blocks[name] = b
@@ -246,7 +243,7 @@ func (s *State) hasWindows() bool {
 }
 
 // saved: the step that wrote a chunk's blocks is done.
-func (s *State) saved(c *Chunk, r *request) {
+func (s *State) saved(c *plan.Run, r *request) {
 	s.ledger.took(r, r.twice)
 	r.twice = 0
 	for i := range c.Save {

@@ -8,12 +8,13 @@ import (
 	"testing"
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
 // holds is what the stores of all sequences must have on each socket when a step is done and
 // before the next is planned, to the byte: their own, and shared blocks once.
-func holds(s *State, at *cluster, p *Plan) []int64 {
+func holds(s *State, at *cluster, p *plan.Plan) []int64 {
 	bytes := make([]int64, len(s.ledger.sockets))
 	for _, r := range holders(s) {
 		cached := r.cached
@@ -22,7 +23,7 @@ func holds(s *State, at *cluster, p *Plan) []int64 {
 		}
 		for _, d := range p.Decode { // its row was written, though it had ended
 			if d.Seq == r.seq {
-				cached = max(cached, d.Position+1)
+				cached = max(cached, d.Start+1)
 			}
 		}
 		for i := range bytes {
@@ -56,13 +57,13 @@ func TestPrefixLedger(t *testing.T) {
 	out := newClient(t)
 	var at *cluster
 	defer func() { at.close() }()
-	var flight *Plan
+	var flight *plan.Plan
 	epoch, n, warm, evicted, spread, kept, summed, unsummed := uint32(0), 0, 0, 0, 0, 0, 0, 0
 	h2o, err := kvcache.Parse("h2o:recent=20,topk=20")
 	if err != nil {
 		t.Fatal(err)
 	}
-	disk := &disks{texts: map[Key][]int32{}}
+	disk := &disks{texts: map[plan.Key][]int32{}}
 	step := func(in Input) {
 		e := s.Step(in)
 		out.take(e)

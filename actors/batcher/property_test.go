@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 	"github.com/shoal-llm/shoal/internal/engine/speculate"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
@@ -116,7 +117,7 @@ func everythingEnds(t *testing.T) {
 				at.close()
 			}
 		}()
-		var flight *Plan
+		var flight *plan.Plan
 		var step func(in Input) Effects
 		chunk := s.cfg.Chunk
 		epoch, now := uint32(0), int64(0)
@@ -157,7 +158,7 @@ func everythingEnds(t *testing.T) {
 				if n := flight.Tokens(); n == 0 && len(flight.Index) == 0 || n > s.cfg.TokenBudget {
 					r.Fatalf("a step of %d tokens, the budget is %d", n, s.cfg.TokenBudget)
 				}
-				if n := flight.passes(); n > s.cfg.DecodeSteps {
+				if n := flight.PassCount(); n > s.cfg.DecodeSteps {
 					r.Fatalf("%d passes in a step, %d are allowed", n, s.cfg.DecodeSteps)
 				}
 				for _, c := range flight.Chunks {
@@ -182,7 +183,7 @@ func everythingEnds(t *testing.T) {
 			if of > 0 {
 				chunk = of
 			}
-			step(Placed{Epoch: epoch, Sockets: sockets, Held: held, Chunk: of, Halvings: int(epoch) % 3})
+			step(Placed{Epoch: epoch, Sockets: sockets, Held: held, Chunk: of, MaxThreadShift: int(epoch) % 3})
 		}
 		n := 0
 		for range rapid.IntRange(5, 120).Draw(r, "actions") {
@@ -274,7 +275,7 @@ func TestFirstComeFirstServed(t *testing.T) {
 			sockets = append(sockets, Socket{ID: fmt.Sprint(i), Budget: a.Budget(), Heads: at.spans[i]})
 		}
 		var want []string
-		var flight *Plan
+		var flight *plan.Plan
 		step := func(in Input) {
 			e := s.Step(in)
 			out.take(e)

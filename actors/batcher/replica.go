@@ -1,15 +1,9 @@
 package batcher
 
+import "github.com/shoal-llm/shoal/internal/engine/plan"
+
 // none is the rank of a replica that is not there.
 const none = -1
-
-// Copy makes a replica: before its rows run, the step sends the whole cache of a
-// sequence from its owner to another socket. Afterwards every step sends the new rows.
-type Copy struct {
-	Seq     uint64
-	Owner   int // rank
-	Replica int // rank
-}
 
 // copiesAStep bounds what copying adds to one step.
 const copiesAStep = 2
@@ -19,7 +13,7 @@ const copiesAStep = 2
 // Policies that score slots in decode have none: every step changes all scores,
 // and sending those costs more than the rebuild that it saves. Nor has one whose rows lie in a
 // file: all of them would have to be read.
-func (s *State) replicate(p *Plan) {
+func (s *State) replicate(p *plan.Plan) {
 	if s.cfg.Replicas == 0 || len(s.ledger.sockets) < 2 {
 		return
 	}
@@ -40,7 +34,7 @@ func (s *State) replicate(p *Plan) {
 			continue
 		}
 		s.ledger.addReplica(r, replica)
-		p.Copy = append(p.Copy, Copy{Seq: r.seq, Owner: r.owner, Replica: replica})
+		p.Copy = append(p.Copy, plan.Copy{Seq: r.seq, Owner: r.owner, Replica: replica})
 	}
 }
 

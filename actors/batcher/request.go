@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 )
 
@@ -44,7 +45,7 @@ type request struct {
 	spoke   int64   // when its newest token came
 	guesses guesses
 
-	keys    []Key        // of its full blocks, as far as they were asked for
+	keys    []plan.Key   // of its full blocks, as far as they were asked for
 	pins    []*textBlock // shared blocks at its beginning whose rows it holds: in prefill on every socket, then on the owner
 	saves   bool         // its next blocks are shared too
 	twice   int          // blocks of the step in flight that it writes and others have

@@ -1,6 +1,9 @@
 package batcher
 
-import "github.com/shoal-llm/shoal/internal/engine/tensor"
+import (
+	"github.com/shoal-llm/shoal/internal/engine/plan"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+)
 
 // schedule cuts the next step: memory for the decode rows first, then decode
 // rows, then chunks of prompts that are being read, then new admissions, until
@@ -8,7 +11,7 @@ import "github.com/shoal-llm/shoal/internal/engine/tensor"
 func (s *State) schedule() {
 	s.growAll()
 	s.makeRoom()
-	p := &Plan{Epoch: s.epoch, Step: s.steps + 1}
+	p := &plan.Plan{Epoch: s.epoch, Step: s.steps + 1}
 	s.reopen(p)
 	rows := map[uint64]*request{}
 	for _, r := range s.running {
@@ -64,8 +67,8 @@ func (s *State) schedule() {
 }
 
 // row is the next decode row of a request.
-func (r *request) row() Decode {
-	return Decode{Seq: r.seq, Owner: r.owner, Accepted: r.staged, Position: r.cached, Tokens: r.tokens(r.cached, r.cached+1), Given: r.cached+1 < len(r.Prompt)}
+func (r *request) row() plan.Run {
+	return plan.Run{Seq: r.seq, Owner: r.owner, Accepted: r.staged, Start: r.cached, Tokens: r.tokens(r.cached, r.cached+1), Sample: r.cached+1 >= len(r.Prompt), PromptLogprobs: plan.None, Next: plan.None}
 }
 
 // growAll books the bytes that the next decode rows need, the first in order
@@ -168,7 +171,7 @@ func (s *State) makeRoom() {
 // at its peak, or one that shares its text with others (see next). Nobody overtakes for being
 // smaller: the first waits until it fits. Requests that
 // this placement can never take stand aside.
-func (s *State) admit(p *Plan) *request {
+func (s *State) admit(p *plan.Plan) *request {
 	if s.full() {
 		return nil
 	}
@@ -216,8 +219,8 @@ func (s *State) admit(p *Plan) *request {
 }
 
 // opens is the Open of a request that is being admitted.
-func (s *State) opens(r *request) Open {
-	return Open{Seq: r.seq, ID: r.ID, Owner: r.owner, Policy: r.Policy, Sampling: r.Sampling,
+func (s *State) opens(r *request) plan.Open {
+	return plan.Open{Seq: r.seq, ID: r.ID, Owner: r.owner, Policy: r.Policy, Sampling: r.Sampling,
 		Read: r.read, Sampled: max(0, r.read-len(r.Prompt)), Tail: max(0, len(r.Prompt)-r.read), Reserve: r.read + 1, Replica: none}
 }
 
@@ -283,7 +286,7 @@ func (s *State) eligible(r *request) bool {
 }
 
 // chunk adds the next tokens of a prompt to the plan and returns how many.
-func (s *State) chunk(p *Plan, r *request, left int) int {
+func (s *State) chunk(p *plan.Plan, r *request, left int) int {
 	end := min(r.read, r.cached+min(left, s.cfg.Chunk))
 	x := s.clustering(r)
 	if r.cached < x.After {
@@ -292,7 +295,7 @@ func (s *State) chunk(p *Plan, r *request, left int) int {
 	if at := r.sumsAt(); at > 0 {
 		end = min(end, at)
 	}
-	c := Chunk{Seq: r.seq, Owner: r.owner, Start: r.cached, Tokens: r.tokens(r.cached, end), Last: end == r.read && x.Pieces == 0, PromptLogprobs: -1, Next: -1}
+	c := plan.Run{Seq: r.seq, Owner: r.owner, Start: r.cached, Tokens: r.tokens(r.cached, end), Prefill: true, Last: end == r.read && x.Pieces == 0, PromptLogprobs: plan.None, Next: plan.None}
 	c.Sample = end == r.read && r.limit > 0 && end >= len(r.Prompt)
 	if r.PromptLogprobs >= 0 && min(end, len(r.Prompt)-1) > r.scored {
 		c.PromptLogprobs = r.PromptLogprobs

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
@@ -59,7 +60,7 @@ type cluster struct {
 type fataler interface{ Fatalf(string, ...any) }
 
 type sequence struct {
-	open    Open
+	open    plan.Open
 	parts   []*kvcache.Store
 	seen    []*kvcache.Observation // of policies that sum attention
 	own     *kvcache.Store
@@ -143,7 +144,7 @@ func (c *cluster) inherit(epoch uint32, sockets []Socket, from []int) (*cluster,
 }
 
 // resume opens a held sequence where it stood.
-func (c *cluster) resume(o Open, requests map[string]*Spec) {
+func (c *cluster) resume(o plan.Open, requests map[string]*Spec) {
 	q := c.seqs[o.Seq]
 	if q == nil || !q.held || q.open.ID != o.ID {
 		c.t.Fatalf("%s: resumes sequence %d, which nobody holds", o.ID, o.Seq)
@@ -177,7 +178,7 @@ func (c *cluster) resume(o Open, requests map[string]*Spec) {
 }
 
 // settle commits what a plan accepts of what the step before wrote.
-func (c *cluster) settle(p *Plan) {
+func (c *cluster) settle(p *plan.Plan) {
 	for _, d := range p.Decode {
 		q := c.seqs[d.Seq]
 		if q == nil || q.held {
@@ -227,7 +228,7 @@ func (c *cluster) evict(blocks []uint64) {
 }
 
 // keep leaves blocks of sequences that end; of one that is gone it was done before.
-func (c *cluster) keep(keep []Keep) {
+func (c *cluster) keep(keep []plan.Keep) {
 	for _, k := range keep {
 		q := c.seqs[k.Seq]
 		if q == nil {
@@ -275,7 +276,7 @@ func (c *cluster) attach(q *sequence, requests map[string]*Spec) {
 }
 
 // save keeps the blocks of a prompt that a chunk completes.
-func (c *cluster) save(q *sequence, k *Chunk, requests map[string]*Spec) {
+func (c *cluster) save(q *sequence, k *plan.Run, requests map[string]*Spec) {
 	for i, id := range k.Save {
 		at := k.SaveFrom + i
 		if have := c.blocks[id]; have != nil {
@@ -333,7 +334,7 @@ func (c *cluster) must(err error, what string, args ...any) {
 }
 
 // run does a step the way sockets do: release, open, reserve everything, then compute.
-func (c *cluster) run(p *Plan, requests map[string]*Spec) StepDone {
+func (c *cluster) run(p *plan.Plan, requests map[string]*Spec) StepDone {
 	if p.Epoch != c.epoch {
 		c.t.Fatalf("step of epoch %d, the cluster is in %d", p.Epoch, c.epoch)
 	}
@@ -383,9 +384,9 @@ func (c *cluster) run(p *Plan, requests map[string]*Spec) StepDone {
 	}
 	for _, d := range p.Decode {
 		q := c.seqs[d.Seq]
-		c.must(q.own.Reserve(d.Position+len(d.Tokens)+p.passes()-1), "decode row of %d at %d", len(d.Tokens), d.Position)
+		c.must(q.own.Reserve(d.Start+len(d.Tokens)+p.PassCount()-1), "decode row of %d at %d", len(d.Tokens), d.Start)
 		if q.copy != nil {
-			c.must(q.copy.Reserve(d.Position+len(d.Tokens)+p.passes()-1), "copied row at %d", d.Position)
+			c.must(q.copy.Reserve(d.Start+len(d.Tokens)+p.PassCount()-1), "copied row at %d", d.Start)
 		}
 	}
 	for _, k := range p.Chunks {
@@ -406,50 +407,50 @@ func (c *cluster) run(p *Plan, requests map[string]*Spec) StepDone {
 			c.openCache(q, q.open.Owner)
 		}
 	}
-	if p.Halvings < 0 || p.Halvings > 2 || p.Halvings > 0 && len(p.Chunks)+len(p.Index) > 0 {
-		c.t.Fatalf("step %d: threads are halved %d times with %d chunks", p.Step, p.Halvings, len(p.Chunks))
+	if p.ThreadShift < 0 || p.ThreadShift > 2 || p.ThreadShift > 0 && len(p.Chunks)+len(p.Index) > 0 {
+		c.t.Fatalf("step %d: threads are halved %d times with %d chunks", p.Step, p.ThreadShift, len(p.Chunks))
 	}
 	done := StepDone{Epoch: p.Epoch, Step: p.Step}
 	for _, d := range p.Decode {
 		q := c.seqs[d.Seq]
 		n := len(d.Tokens)
-		if end := d.Position + n; d.Given != (d.Position+1 < q.prompt) || d.Given && end >= q.prompt {
-			c.t.Fatalf("%s: rows [%d,%d) of a prompt of %d are given: %v", q.open.ID, d.Position, end, q.prompt, d.Given)
+		if end := d.Start + n; !d.Sample != (d.Start+1 < q.prompt) || !d.Sample && end >= q.prompt {
+			c.t.Fatalf("%s: rows [%d,%d) of a prompt of %d are given: %v", q.open.ID, d.Start, end, q.prompt, !d.Sample)
 		}
-		if p.passes() > 1 && (n > 1 || d.Given || d.Draft > 0 || len(p.Chunks)+len(p.Index)+len(p.Open)+len(p.Copy)+len(p.Spill) > 0) {
+		if p.PassCount() > 1 && (n > 1 || !d.Sample || d.Draft > 0 || len(p.Chunks)+len(p.Index)+len(p.Open)+len(p.Copy)+len(p.Spill) > 0) {
 			c.t.Fatalf("%s: %d passes of a step that has more to do: %+v", q.open.ID, p.Passes, p)
 		}
-		if left := q.prompt + requests[q.open.ID].MaxTokens - 1 - d.Position; p.passes() > max(1, left) {
+		if left := q.prompt + requests[q.open.ID].MaxTokens - 1 - d.Start; p.PassCount() > max(1, left) {
 			c.t.Fatalf("%s: %d passes, %d tokens are left", q.open.ID, p.Passes, left)
 		}
-		put(q.own, d.Position, n)
+		put(q.own, d.Start, n)
 		if q.copy != nil {
 			for i := range n {
-				c.must(q.copy.ImportToken(d.Position+i, q.own.ExportToken(nil, d.Position+i)), "row of a copy")
+				c.must(q.copy.ImportToken(d.Start+i, q.own.ExportToken(nil, d.Start+i)), "row of a copy")
 			}
 		}
-		if d.Given {
-			q.feed(c, requests, d.Position, d.Tokens)
+		if !d.Sample {
+			q.feed(c, requests, d.Start, d.Tokens)
 			continue
 		}
-		q.feed(c, requests, d.Position, d.Tokens[:1])
-		r := q.result(d.Seq, d.Position+1)
+		q.feed(c, requests, d.Start, d.Tokens[:1])
+		r := q.result(d.Seq, d.Start+1)
 		for i := 1; i < n && d.Tokens[i] == r.Samples[i-1].Token; i++ {
-			q.feed(c, requests, d.Position+i, d.Tokens[i:i+1])
-			r.Samples = append(r.Samples, q.result(d.Seq, d.Position+i+1).Samples[0])
+			q.feed(c, requests, d.Start+i, d.Tokens[i:i+1])
+			r.Samples = append(r.Samples, q.result(d.Seq, d.Start+i+1).Samples[0])
 			c.accepted++
 		}
-		for i := 1; i < p.passes(); i++ {
-			put(q.own, d.Position+i, 1)
+		for i := 1; i < p.PassCount(); i++ {
+			put(q.own, d.Start+i, 1)
 			if q.copy != nil {
-				c.must(q.copy.ImportToken(d.Position+i, q.own.ExportToken(nil, d.Position+i)), "row of a copy")
+				c.must(q.copy.ImportToken(d.Start+i, q.own.ExportToken(nil, d.Start+i)), "row of a copy")
 			}
-			q.feed(c, requests, d.Position+i, []int32{r.Samples[i-1].Token})
-			r.Samples = append(r.Samples, q.result(d.Seq, d.Position+i+1).Samples[0])
+			q.feed(c, requests, d.Start+i, []int32{r.Samples[i-1].Token})
+			r.Samples = append(r.Samples, q.result(d.Seq, d.Start+i+1).Samples[0])
 			c.passes++
 		}
 		for i := range d.Draft { // a small model, which is right three times of four
-			token := modelToken(q.open.ID, d.Position+len(r.Samples)+1+i-len(requests[q.open.ID].Prompt))
+			token := modelToken(q.open.ID, d.Start+len(r.Samples)+1+i-len(requests[q.open.ID].Prompt))
 			if strings.Contains(q.open.ID, "noise") || token%4 == 0 {
 				token++
 			}

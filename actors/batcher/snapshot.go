@@ -25,10 +25,10 @@ type Snapshot struct {
 	Prefix          PrefixTotals
 	PrefixBlocks    int // of tensor.BlockSlots tokens that can be found
 	Speculated      Speculated
-	Halvings        int  // of the compute threads, in the newest step
-	Trying          bool // which number of threads is best for steps like that
-	// Trials are microseconds of a pass of each plan by which that is chosen, by halvings; nil for
-	// steps that do not decode alone.
+	ThreadShift     int  // of the newest step, see plan.Plan
+	Trying          bool // the best shift for steps like that is not known yet
+	// Trials are the microseconds of a pass of each plan that the choice rests on, by thread
+	// shift; nil for steps that do more than decode.
 	Trials [][]float64
 }
 
@@ -85,7 +85,7 @@ func (s *State) Snapshot() Snapshot {
 		v.InFlight, v.BatchRows, v.BatchSequences = true, f.plan.Tokens(), len(f.rows)
 	}
 	v.Speculated = s.speculation.totals
-	v.Halvings = s.threads.last
+	v.ThreadShift = s.threads.last
 	if k := s.threads.kind; k != nil {
 		v.Trying = !k.chosen()
 		for _, took := range k.took {

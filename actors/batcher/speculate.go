@@ -3,6 +3,7 @@ package batcher
 import (
 	"slices"
 
+	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/speculate"
 )
 
@@ -152,7 +153,7 @@ func (s *State) guess(r *request, most, sequences int) (d speculate.Draft) {
 }
 
 // wish asks the owner of a row to guess what follows it.
-func (s *State) wish(r *request, d *Decode, sequences int) {
+func (s *State) wish(r *request, d *plan.Run, sequences int) {
 	mode, width := s.mode(r)
 	g := &r.guesses
 	if mode != speculate.Model {
@@ -219,7 +220,7 @@ func (g *guesses) looked(gained bool) {
 // draft gives decode rows drafts, at most left in all, in memory that nobody else needs:
 // first tokens that are known because an earlier admission emitted them, then guesses, as
 // many as are worth their time.
-func (s *State) draft(p *Plan, rows map[uint64]*request, left int) {
+func (s *State) draft(p *plan.Plan, rows map[uint64]*request, left int) {
 	var probabilities [][]float32
 	var at []int // of p.Decode
 	scores := draftScores
@@ -228,7 +229,7 @@ func (s *State) draft(p *Plan, rows map[uint64]*request, left int) {
 		d := &p.Decode[i]
 		r := rows[d.Seq]
 		r.guesses.draft = speculate.Draft{}
-		if d.Given {
+		if !d.Sample {
 			n := s.extend(r, min(tailRows-1, len(r.Prompt)-1-r.cached-1, left))
 			d.Tokens = append(d.Tokens, r.tokens(r.cached+1, r.cached+1+n)...)
 			left -= n
@@ -320,7 +321,7 @@ func (s *State) extend(r *request, n int) int {
 
 // decoded takes what a decode row has given in so many passes: the token after each of its own, up to the
 // first that is not what the row has next.
-func (s *State) decoded(r *request, d *Decode, passes int, result *Result) {
+func (s *State) decoded(r *request, d *plan.Run, passes int, result *Result) {
 	g, right, samples := &r.guesses, min(passes, len(result.Samples))-1, result.Samples
 	for right < min(len(d.Tokens), len(samples))-1 && samples[right].Err == nil && d.Tokens[right+1] == samples[right].Token {
 		right++
@@ -357,12 +358,12 @@ func (s *State) decoded(r *request, d *Decode, passes int, result *Result) {
 }
 
 // timed learns what a step has cost.
-func (s *State) timed(p *Plan, micros int64) {
-	given := func(d Decode) bool { return d.Given }
+func (s *State) timed(p *plan.Plan, micros int64) {
+	given := func(d plan.Run) bool { return !d.Sample }
 	if micros <= 0 || len(p.Chunks)+len(p.Open)+len(p.Copy) > 0 || len(p.Decode) == 0 || slices.ContainsFunc(p.Decode, given) {
 		return
 	}
-	pass := float64(micros) / float64(p.passes())
+	pass := float64(micros) / float64(p.PassCount())
 	if s.threads.halved(p, pass) {
 		s.speculation.cost.Add(len(p.Decode), p.Tokens()-len(p.Decode), pass)
 	}

@@ -1,6 +1,9 @@
 package batcher
 
-import "github.com/shoal-llm/shoal/internal/engine/kvcache"
+import (
+	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/plan"
+)
 
 // Spill has an owner move the rows of the first Blocks blocks of a sequence to a file, behind what
 // runs; StepDone says when memory has been given up. Sequences of policies that read few of their
@@ -8,12 +11,6 @@ import "github.com/shoal-llm/shoal/internal/engine/kvcache"
 // short, the largest first, and as long as the disk has room. Nothing waits for a disk but the
 // memory that it would make free: a sequence that it does not take stays where it is, and one
 // whose file is lost is preempted and read again, to stay in memory.
-type Spill struct {
-	Seq    uint64
-	Owner  int // rank
-	Blocks int
-}
-
 // inFile is what a request has in a file, or will have.
 type inFile struct {
 	blocks int
@@ -26,7 +23,7 @@ type inFile struct {
 const memoryShort = 8
 
 // spill orders what is to be moved.
-func (s *State) spill(p *Plan) {
+func (s *State) spill(p *plan.Plan) {
 	waits := false
 	if r := s.head(); r != nil && !s.full() {
 		read, tokens := r.asks()
@@ -53,7 +50,7 @@ func (s *State) spill(p *Plan) {
 			r.hold[rank] += before
 			a.reserved += before
 			a.files += r.file.bytes
-			p.Spill = append(p.Spill, Spill{Seq: r.seq, Owner: rank, Blocks: r.file.blocks})
+			p.Spill = append(p.Spill, plan.Spill{Seq: r.seq, Owner: rank, Blocks: r.file.blocks})
 		}
 	}
 }
@@ -63,7 +60,7 @@ func (s *State) blocksToSpill(r *request) int {
 	return kvcache.Spillable(s.ledger.g, r.read, r.cached-r.staged, r.Policy)
 }
 
-func (s *State) spillable(r *request, p *Plan) bool {
+func (s *State) spillable(r *request, p *plan.Plan) bool {
 	if r.phase != decoding || r.ended || r.rests() || r.shares != nil || r.inMemory || r.file.blocks > 0 {
 		return false
 	}
@@ -77,7 +74,7 @@ func (s *State) spillable(r *request, p *Plan) bool {
 }
 
 // spilled books what sockets have moved since the last step.
-func (s *State) spilled(list []Spill) {
+func (s *State) spilled(list []plan.Spill) {
 	for _, f := range list {
 		for _, r := range s.running {
 			if r.seq == f.Seq && r.phase == decoding && r.owner == f.Owner && !r.file.done {

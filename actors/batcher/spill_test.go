@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -17,7 +18,7 @@ func (noFile) Read([]int64, int, func(int, []byte) error) error { return errors.
 func (noFile) Close()                                           {}
 
 // spill takes orders, carries them out some steps later, and loses some of the files.
-func (c *cluster) spill(p *Plan, done *StepDone) {
+func (c *cluster) spill(p *plan.Plan, done *StepDone) {
 	for _, f := range p.Spill {
 		q := c.seqs[f.Seq]
 		if q == nil || q.own == nil || !q.own.Sealed() || q.owner != f.Owner || q.ordered > 0 || f.Blocks*64 > q.own.Tokens() {
@@ -33,10 +34,10 @@ func (c *cluster) spill(p *Plan, done *StepDone) {
 		if q.ordered > 0 && q.own.Spilled() == 0 && (p.Step+seq)%3 == 0 {
 			buf := make([]byte, kvcache.FileBytes(geometry, q.ordered, q.open.Policy))
 			c.must(q.own.Spill(noFile{}, q.ordered, kvcache.PageSums(nil, geometry, q.open.Policy, buf)), "%d blocks to a file", q.ordered)
-			done.Spilled = append(done.Spilled, Spill{Seq: seq, Owner: q.owner, Blocks: q.ordered})
+			done.Spilled = append(done.Spilled, plan.Spill{Seq: seq, Owner: q.owner, Blocks: q.ordered})
 			c.spills++
 		}
-		if q.own.Spilled() > 0 && (p.Step+seq)%17 == 0 && slices.ContainsFunc(p.Decode, func(d Decode) bool { return d.Seq == seq }) {
+		if q.own.Spilled() > 0 && (p.Step+seq)%17 == 0 && slices.ContainsFunc(p.Decode, func(d plan.Run) bool { return d.Seq == seq }) {
 			done.Lost = append(done.Lost, seq)
 			c.lost++
 		}
@@ -123,7 +124,7 @@ func TestSpilledHasNoReplica(t *testing.T) {
 		if r.file = (inFile{}); ordered {
 			r.file.blocks = 6
 		}
-		var p Plan
+		var p plan.Plan
 		if s.replicate(&p); len(p.Copy) == 1 == ordered {
 			t.Errorf("ordered to a file %v, and copies: %+v", ordered, p.Copy)
 		}

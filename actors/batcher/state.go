@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/speculate"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
@@ -55,7 +56,7 @@ type State struct {
 }
 
 type flight struct {
-	plan    *Plan
+	plan    *plan.Plan
 	started int64
 	rows    map[uint64]*request // sequences of the plan's rows
 }
@@ -149,8 +150,8 @@ func (s *State) place(p Placed) {
 		s.cfg.Chunk = min(p.Chunk, s.cfg.TokenBudget)
 		s.cfg.Geometry.Chunk, s.ledger.g.Chunk = s.cfg.Chunk, s.cfg.Chunk
 	}
-	if n := min(p.Halvings, mostHalvings); n != s.threads.halvings || len(p.Sockets) != len(s.ledger.sockets) {
-		s.threads = threads{halvings: n, rounds: s.cfg.TrialRounds}
+	if n := min(p.MaxThreadShift, maxThreadShift); n != s.threads.most || len(p.Sockets) != len(s.ledger.sockets) {
+		s.threads = threads{most: n, rounds: s.cfg.TrialRounds}
 	}
 	s.epoch, s.placed, s.unplaced, s.disk, s.onePass = p.Epoch, true, "", p.Disk && !s.cfg.NoPrefixCache, p.OnePass
 	s.ledger.sockets = make([]account, len(p.Sockets))

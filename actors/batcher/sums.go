@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -28,7 +29,7 @@ func (r *request) awaitsSums(v *request) int {
 }
 
 // saveSums keeps the sums of a chunk that ends where it should, if all sockets have room.
-func (s *State) saveSums(c *Chunk, r *request) {
+func (s *State) saveSums(c *plan.Run, r *request) {
 	end := c.Start + len(c.Tokens)
 	if !r.saves || r.sumsAt() != end || len(r.pins)*tensor.BlockSlots != end {
 		return

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"math/bits"
 	"slices"
+
+	"github.com/shoal-llm/shoal/internal/engine/plan"
 )
 
 // How many compute threads serve a decode step best depends on the model, its rows and what they
@@ -11,36 +13,36 @@ import (
 // so it is found by trying: all nodes halve their threads for some steps, and those of a kind go
 // on as was fastest. Steps with prompts have all threads (docs/decisions/threads.md).
 const (
-	mostHalvings = 4
-	TrialRounds  = 8    // in which each number has its turn
-	trialPlans   = 3    // of a turn that count: not the first, in which threads wake or park,
-	trialWakes   = 5e3  // nor what begins so soon, in microseconds: not all have found processors; and
-	trialMicros  = 16e3 // so long a turn
-	trialMost    = 128  // plans of a turn, counted or not
-	trialAgain   = 1024 // plans, and
-	trialLater   = 16e6 // microseconds of them, until there are trials again
-	trialSlow    = 1.3  // of the best's time, at best: not tried in the rounds after the second
-	trialBetter  = 0.97 // of its time, or it stays
+	maxThreadShift = 4
+	TrialRounds    = 8    // in which each number has its turn
+	trialPlans     = 3    // of a turn that count: not the first, in which threads wake or park,
+	trialWakes     = 5e3  // nor what begins so soon, in microseconds: not all have found processors; and
+	trialMicros    = 16e3 // so long a turn
+	trialMost      = 128  // plans of a turn, counted or not
+	trialAgain     = 1024 // plans, and
+	trialLater     = 16e6 // microseconds of them, until there are trials again
+	trialSlow      = 1.3  // of the best's time, at best: not tried in the rounds after the second
+	trialBetter    = 0.97 // of its time, or it stays
 )
 
 type threads struct {
-	halvings int              // there may be so many
-	rounds   int              // of trials; 0: TrialRounds
-	kinds    map[kindOf]*kind // of steps
-	last     int              // halvings of the plan before,
-	since    float64          // and microseconds since their number changed
-	kind     *kind            // of the plan in flight; nil: it does not decode alone
-	counts   bool             // and what that takes
+	most   int              // the largest shift that may be tried
+	rounds int              // of trials; 0: TrialRounds
+	kinds  map[kindOf]*kind // of steps
+	last   int              // halvings of the plan before,
+	since  float64          // and microseconds since their number changed
+	kind   *kind            // of the plan in flight; nil: it does not decode alone
+	counts bool             // and what that takes
 }
 
 // kindOf are steps of about as many rows, by powers of two, that look back on about as much in the
 // mean: on less than 1024 positions, 4096, and so on.
 type kindOf struct{ rows, back int }
 
-func kindOfPlan(p *Plan) kindOf {
+func kindOfPlan(p *plan.Plan) kindOf {
 	sum := 0
 	for i := range p.Decode {
-		sum += p.Decode[i].Position
+		sum += p.Decode[i].Start
 	}
 	return kindOf{bits.Len(uint(len(p.Decode))), (bits.Len(uint(sum/len(p.Decode)/1024)) + 1) / 2}
 }
@@ -59,7 +61,7 @@ type kind struct {
 func (t *threads) of(o kindOf) *kind {
 	k := t.kinds[o]
 	if k == nil {
-		k = &kind{took: make([][]float64, t.halvings+1), most: cmp.Or(t.rounds, TrialRounds) * (t.halvings + 1)}
+		k = &kind{took: make([][]float64, t.most+1), most: cmp.Or(t.rounds, TrialRounds) * (t.most + 1)}
 		if near := t.near(o); near != nil {
 			k.best = near.best
 		}
@@ -84,25 +86,25 @@ func (t *threads) near(o kindOf) *kind {
 }
 
 // halve says how many threads a plan is done with.
-func (s *State) halve(p *Plan) {
+func (s *State) halve(p *plan.Plan) {
 	t := &s.threads
 	t.kind, t.counts = nil, false
-	if t.halvings > 0 && len(p.Decode) > 0 && len(p.Chunks)+len(p.Index) == 0 {
+	if t.most > 0 && len(p.Decode) > 0 && len(p.Chunks)+len(p.Index) == 0 {
 		t.kind = t.of(kindOfPlan(p))
-		p.Halvings = t.kind.best
-		if p.plain() {
-			p.Halvings = t.kind.next()
-			t.counts = p.Halvings == t.last && t.since >= trialWakes
+		p.ThreadShift = t.kind.best
+		if comparable(p) {
+			p.ThreadShift = t.kind.next()
+			t.counts = p.ThreadShift == t.last && t.since >= trialWakes
 		}
 	}
-	if p.Halvings != t.last {
-		t.last, t.since = p.Halvings, 0
+	if p.ThreadShift != t.last {
+		t.last, t.since = p.ThreadShift, 0
 	}
 }
 
-// plain says that what a plan takes can be compared with others of its kind.
-func (p *Plan) plain() bool {
-	return len(p.Open)+len(p.Copy)+len(p.Spill) == 0 && !slices.ContainsFunc(p.Decode, func(d Decode) bool { return d.Given || len(d.Tokens) > 1 })
+// comparable says that the time of a plan can be compared with others of its kind.
+func comparable(p *plan.Plan) bool {
+	return len(p.Open)+len(p.Copy)+len(p.Spill) == 0 && !slices.ContainsFunc(p.Decode, func(d plan.Run) bool { return !d.Sample || len(d.Tokens) > 1 })
 }
 
 func (k *kind) chosen() bool { return k.turns >= k.most }
@@ -182,11 +184,11 @@ func ChooseThreads(took [][]float64, best int) int {
 
 // halved learns from the time of the plan in flight, and says whether it was done as plans like it
 // are.
-func (t *threads) halved(p *Plan, micros float64) bool {
-	usual := t.kind == nil || p.Halvings == t.kind.best
-	t.since += micros * float64(p.passes())
+func (t *threads) halved(p *plan.Plan, micros float64) bool {
+	usual := t.kind == nil || p.ThreadShift == t.kind.best
+	t.since += micros * float64(p.PassCount())
 	if t.kind != nil {
-		t.kind.spent += micros * float64(p.passes())
+		t.kind.spent += micros * float64(p.PassCount())
 		if t.counts {
 			t.kind.measured(micros)
 		}

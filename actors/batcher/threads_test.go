@@ -4,6 +4,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/shoal-llm/shoal/internal/engine/plan"
 )
 
 // disturbed is how long threads are slow that wake, in microseconds: longer than a step of a small model takes.
@@ -11,29 +13,29 @@ const disturbed = 5000
 
 // tried runs so many plans of decode rows, steps of milliseconds, and says how often each number of
 // threads was in use, and what it all took beside the fastest.
-func tried(r *rand.Rand, s *State, plans, rows, position int, pass func(halvings int) float64) (use []int, share float64) {
-	use = make([]int, s.threads.halvings+1)
+func tried(r *rand.Rand, s *State, plans, rows, position int, pass func(shift int) float64) (use []int, share float64) {
+	use = make([]int, s.threads.most+1)
 	best, sum := pass(0), 0.0
 	for i := range use {
 		best = min(best, pass(i))
 	}
 	before, since := s.threads.last, 0.0
 	for range plans {
-		p := &Plan{Decode: slices.Repeat([]Decode{{Position: position, Tokens: []int32{1}}}, rows)}
+		p := &plan.Plan{Decode: slices.Repeat([]plan.Run{{Start: position, Tokens: []int32{1}, Sample: true}}, rows)}
 		s.halve(p)
-		if p.Halvings != before {
-			before, since = p.Halvings, 0
+		if p.ThreadShift != before {
+			before, since = p.ThreadShift, 0
 		}
-		t := pass(p.Halvings) * (0.95 + 0.1*r.Float64())
+		t := pass(p.ThreadShift) * (0.95 + 0.1*r.Float64())
 		if r.IntN(10) == 0 {
 			t *= 3 // somebody took a processor
 		}
 		if since < disturbed {
-			t *= 1 + 1/float64(uint(1)<<p.Halvings) // the more, the longer
+			t *= 1 + 1/float64(uint(1)<<p.ThreadShift) // the more, the longer
 		}
 		s.threads.halved(p, t)
-		use[p.Halvings]++
-		sum, since = sum+pass(p.Halvings), since+t
+		use[p.ThreadShift]++
+		sum, since = sum+pass(p.ThreadShift), since+t
 	}
 	return use, sum / (best * float64(plans))
 }
@@ -55,7 +57,7 @@ func TestThreads(t *testing.T) {
 		{"alike: any", []float64{1000, 990, 980}, -1},
 		{"one number", []float64{1000}, 0},
 	} {
-		s := &State{threads: threads{halvings: len(c.us) - 1}}
+		s := &State{threads: threads{most: len(c.us) - 1}}
 		tried(r, s, trials, 1, 0, curve(c.us...))
 		plans := max(5000, int(3*trialLater/c.us[0])) // there are rounds more
 		use, share := tried(r, s, plans, 1, 0, curve(c.us...))
@@ -69,13 +71,13 @@ func TestThreads(t *testing.T) {
 func TestThreadsOfGrowing(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for want, us := range [][]float64{{1000, 1080, 1080}, {1080, 1000, 1080}, {1080, 1080, 1000}} {
-		s, calls := &State{threads: threads{halvings: 2}}, 0.0
+		s, calls := &State{threads: threads{most: 2}}, 0.0
 		tried(r, s, trials, 1, 0, func(h int) float64 {
 			calls++
 			return us[h] * (1 + calls/500) // half as much again in the trials
 		})
 		if k := s.threads.of(kindOf{1, 0}); k.best != want {
-			t.Errorf("%v: %d halvings, by %.0f", us, k.best, k.took)
+			t.Errorf("%v: a shift of %d, by %.0f", us, k.best, k.took)
 		}
 	}
 }
@@ -83,7 +85,7 @@ func TestThreadsOfGrowing(t *testing.T) {
 // Threads that fill the processors are the fastest in most steps, and far slower in the others.
 func TestThreadsOfUneven(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
-	s := &State{threads: threads{halvings: 2}}
+	s := &State{threads: threads{most: 2}}
 	tried(r, s, 300, 1, 0, func(h int) float64 {
 		if h == 0 && r.IntN(5) < 2 {
 			return 30000
@@ -91,7 +93,7 @@ func TestThreadsOfUneven(t *testing.T) {
 		return []float64{10000, 12000, 16000}[h]
 	})
 	if k := s.threads.of(kindOf{1, 0}); k.best != 1 || !k.chosen() {
-		t.Errorf("%d halvings, chosen: %v, by %.0f", k.best, k.chosen(), k.took)
+		t.Errorf("a shift of %d, chosen: %v, by %.0f", k.best, k.chosen(), k.took)
 	}
 }
 
@@ -117,15 +119,15 @@ const trials = TrialRounds * 3 * trialMost
 // Kinds of steps are apart, begin with what was best for others like them, and follow a machine that changes.
 func TestThreadsFollow(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
-	s := &State{threads: threads{halvings: 2}}
+	s := &State{threads: threads{most: 2}}
 	few, many := kindOf{1, 0}, kindOf{5, 0}
 	tried(r, s, trials, 1, 0, curve(3000, 1500, 1000))
 	if k := s.threads.of(many); k.best != 2 {
-		t.Errorf("16 rows begin with %d halvings", k.best)
+		t.Errorf("16 rows begin with a shift of %d", k.best)
 	}
 	tried(r, s, trials, 16, 0, curve(1000, 1500, 3000))
 	if one, many := s.threads.of(few).best, s.threads.of(many).best; one != 2 || many != 0 {
-		t.Errorf("%d halvings for one row, %d for 16", one, many)
+		t.Errorf("a shift of %d for one row, %d for 16", one, many)
 	}
 	tried(r, s, 5400+400, 16, 0, curve(3000, 1500, 1000)) // tried again
 	if use, _ := tried(r, s, 100, 16, 0, curve(3000, 1500, 1000)); use[2] < 80 {
@@ -141,7 +143,7 @@ func TestThreadsFollow(t *testing.T) {
 // Steps that look back on much are others than those that do not.
 func TestThreadsKinds(t *testing.T) {
 	at := func(rows, position int) kindOf {
-		return kindOfPlan(&Plan{Decode: slices.Repeat([]Decode{{Position: position}}, rows)})
+		return kindOfPlan(&plan.Plan{Decode: slices.Repeat([]plan.Run{{Start: position, Sample: true}}, rows)})
 	}
 	for _, c := range []struct {
 		a, b kindOf
@@ -160,11 +162,11 @@ func TestThreadsKinds(t *testing.T) {
 		}
 	}
 	r := rand.New(rand.NewPCG(1, 2))
-	s := &State{threads: threads{halvings: 2}}
+	s := &State{threads: threads{most: 2}}
 	tried(r, s, trials, 1, 100, curve(3000, 1500, 1000))
 	tried(r, s, trials, 1, 5000, curve(1500, 1000, 3000))
 	if short, long, longer, more := s.threads.of(at(1, 100)).best, s.threads.of(at(1, 5000)).best, s.threads.of(at(1, 20000)).best, s.threads.of(at(2, 100)).best; short != 2 || long != 1 || longer != 1 || more != 2 {
-		t.Errorf("%d halvings where one row looks back on little, %d on much, %d on more, %d of two rows", short, long, longer, more)
+		t.Errorf("a shift of %d where one row looks back on little, %d on much, %d on more, %d of two rows", short, long, longer, more)
 	}
 }
 
@@ -172,12 +174,12 @@ func TestThreadsKinds(t *testing.T) {
 // plans, and not much longer if none of them counts.
 func TestThreadsTrials(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
-	s := &State{threads: threads{halvings: 2}}
+	s := &State{threads: threads{most: 2}}
 	const turn, same = 1 + trialPlans, trialPlans // of plans that take long; after a turn of the same number
 	if use, _ := tried(r, s, 7*turn+3*same, 1, 0, curve(100000, 115000, 300000)); use[1] != 3*turn+same || use[2] != turn+same {
 		t.Errorf("trials: %v", use)
 	}
-	s = &State{threads: threads{halvings: 2}}
+	s = &State{threads: threads{most: 2}}
 	for range TrialRounds * 3 * trialMost * 2 { // two kinds, plan by plan: where they differ nothing settles
 		for _, rows := range []int{1, 16} {
 			tried(r, s, 1, rows, 0, curve(100, 90, 80))
@@ -191,29 +193,29 @@ func TestThreadsTrials(t *testing.T) {
 // What is no plain decoding tells nothing, and prompts have all threads.
 func TestThreadsOfOthers(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
-	one := []Decode{{Tokens: []int32{1}}}
-	s := &State{threads: threads{halvings: 2}}
+	one := []plan.Run{{Tokens: []int32{1}, Sample: true}}
+	s := &State{threads: threads{most: 2}}
 	tried(r, s, trials, 1, 0, curve(3000, 1500, 1000))
 	for name, c := range map[string]struct {
-		p    Plan
+		p    plan.Plan
 		want int
 	}{
-		"prompt":  {Plan{Chunks: []Chunk{{}}}, 0},
-		"mixed":   {Plan{Decode: one, Chunks: []Chunk{{}}}, 0},
-		"index":   {Plan{Decode: one, Index: []Index{{}}}, 0},
-		"drafts":  {Plan{Decode: []Decode{{Tokens: []int32{1, 2}}}}, 2},
-		"given":   {Plan{Decode: []Decode{{Tokens: []int32{1}, Given: true}}}, 2},
-		"opening": {Plan{Decode: one, Open: []Open{{}}}, 2},
+		"prompt":  {plan.Plan{Chunks: []plan.Run{{}}}, 0},
+		"mixed":   {plan.Plan{Decode: one, Chunks: []plan.Run{{}}}, 0},
+		"index":   {plan.Plan{Decode: one, Index: []plan.Index{{}}}, 0},
+		"drafts":  {plan.Plan{Decode: []plan.Run{{Tokens: []int32{1, 2}, Sample: true}}}, 2},
+		"given":   {plan.Plan{Decode: []plan.Run{{Tokens: []int32{1}}}}, 2},
+		"opening": {plan.Plan{Decode: one, Open: []plan.Open{{}}}, 2},
 	} {
 		s.threads.last = c.want
-		if s.halve(&c.p); c.p.Halvings != c.want || s.threads.counts {
-			t.Errorf("%s: %d halvings, counts: %v", name, c.p.Halvings, s.threads.counts)
+		if s.halve(&c.p); c.p.ThreadShift != c.want || s.threads.counts {
+			t.Errorf("%s: a shift of %d, counts: %v", name, c.p.ThreadShift, s.threads.counts)
 		}
 	}
 	s.threads.last = 2
-	p := Plan{Decode: one}
-	if s.halve(&p); p.Halvings != 2 || !s.threads.counts {
-		t.Errorf("decoding: %d halvings, counts: %v", p.Halvings, s.threads.counts)
+	p := plan.Plan{Decode: one}
+	if s.halve(&p); p.ThreadShift != 2 || !s.threads.counts {
+		t.Errorf("decoding: a shift of %d, counts: %v", p.ThreadShift, s.threads.counts)
 	}
 	s.threads.last = 0
 	if s.halve(&p); s.threads.counts {

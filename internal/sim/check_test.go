@@ -7,6 +7,7 @@ import (
 
 	"github.com/shoal-llm/shoal/actors/batcher"
 	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/topology"
 )
 
@@ -62,7 +63,7 @@ func (k *checker) serves(c *coordinator, number uint32) {
 }
 
 // starts: a step is of the epoch that was placed last, and the ledger holds.
-func (k *checker) starts(c *coordinator, p *batcher.Plan) {
+func (k *checker) starts(c *coordinator, p *plan.Plan) {
 	if p.Epoch != c.placed {
 		k.fail("I7: step %d of epoch %d starts, epoch %d was placed", p.Step, p.Epoch, c.placed)
 	}
@@ -73,7 +74,7 @@ func (k *checker) starts(c *coordinator, p *batcher.Plan) {
 		}
 	}
 	for _, d := range p.Decode {
-		if t := c.tickets[c.ids[d.Seq]]; t != nil && d.Position-len(t.k.spec.Prompt)+1 < t.got {
+		if t := c.tickets[c.ids[d.Seq]]; t != nil && d.Start-len(t.k.spec.Prompt)+1 < t.got {
 			k.w.cover[Replayed]++
 		}
 	}
@@ -91,7 +92,7 @@ func (k *checker) ledger(c *coordinator) {
 }
 
 // stale says whether the answer of a step comes too late to matter.
-func (k *checker) stale(c *coordinator, p *batcher.Plan) bool {
+func (k *checker) stale(c *coordinator, p *plan.Plan) bool {
 	s := c.batcher.Snapshot()
 	late := !s.Placed || !s.InFlight || s.Epoch != p.Epoch || s.Step != p.Step
 	if late {
@@ -101,7 +102,7 @@ func (k *checker) stale(c *coordinator, p *batcher.Plan) bool {
 }
 
 // without checks that a stale answer had no effect.
-func (k *checker) without(p *batcher.Plan, e *batcher.Effects) {
+func (k *checker) without(p *plan.Plan, e *batcher.Effects) {
 	if e.Faults != nil || e.Emits != nil || e.Scores != nil || e.Finishes != nil || e.Broken != nil || e.Release != nil || e.Start != nil {
 		k.fail("I4: the answer of step %d.%d, which is over, had an effect: %+v", p.Epoch, p.Step, *e)
 	}

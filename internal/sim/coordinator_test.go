@@ -8,6 +8,7 @@ import (
 
 	"github.com/shoal-llm/shoal/actors/batcher"
 	"github.com/shoal-llm/shoal/cluster"
+	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/proto"
 	"github.com/shoal-llm/shoal/topology"
@@ -232,7 +233,7 @@ func (c *coordinator) join(e topology.FormGroup) {
 
 func (c *coordinator) serve(e topology.Serve) {
 	g := &serving{place: e.Placement, nodes: e.Nodes}
-	p := batcher.Placed{Epoch: e.Placement.Epoch, Disk: c.w.cfg.files, Halvings: len(e.Placement.Slices) % 3}
+	p := batcher.Placed{Epoch: e.Placement.Epoch, Disk: c.w.cfg.files, MaxThreadShift: len(e.Placement.Slices) % 3}
 	for i, s := range e.Placement.Slices {
 		g.hosts = append(g.hosts, c.hosts[e.Nodes[i].ID].node)
 		p.Sockets = append(p.Sockets, batcher.Socket{ID: s.ID, Budget: e.Nodes[i].KVBudget, Heads: tensor.Span{Lo: s.KVHeads.Lo, Hi: s.KVHeads.Hi}})
@@ -341,7 +342,7 @@ func (c *coordinator) carryOut(e batcher.Effects) {
 		c.post(func() { c.direct(c.authority.Broken(b.Epoch, b.Reason)) })
 	}
 	if len(e.Release)+len(e.Evict) > 0 {
-		c.release(cluster.ReleaseRequest(c.placed, e.Keep, e.Release, e.Evict))
+		c.release(plan.EncodeRelease(c.placed, e.Keep, e.Release, e.Evict))
 	}
 	for _, d := range e.Disk {
 		c.bring(d)
@@ -364,7 +365,7 @@ func (c *coordinator) release(r *proto.ReleaseRequest) {
 
 // start is core.StartStep and stepper.run: all sockets are asked, all answers
 // awaited; those that failed are probed.
-func (c *coordinator) start(p *batcher.Plan) {
+func (c *coordinator) start(p *plan.Plan) {
 	c.w.watch.starts(c, p)
 	c.stepped = c.w.now
 	p = c.mutate(p)
@@ -378,7 +379,7 @@ func (c *coordinator) start(p *batcher.Plan) {
 	}
 	f := &flight{c: c, g: g, p: p, replies: make([]*proto.StepReply, len(g.hosts)), errs: make([]error, len(g.hosts)), left: len(g.hosts), began: c.w.now,
 		rule: topology.Stall{Deadline: c.w.cfg.stall * 5 / 8}}
-	request := cluster.StepRequest(p, c.w.cfg.step)
+	request := plan.Encode(p, c.w.cfg.step)
 	for rank, h := range g.hosts {
 		c.w.ask(c.process, h.process, c.w.cfg.step, func(reply func(any, error)) {
 			h.take(func() { h.begin(request, reply) })
@@ -389,7 +390,7 @@ func (c *coordinator) start(p *batcher.Plan) {
 	}
 }
 
-func (c *coordinator) gathered(g *serving, p *batcher.Plan, began time.Duration, replies []*proto.StepReply, errs []error) {
+func (c *coordinator) gathered(g *serving, p *plan.Plan, began time.Duration, replies []*proto.StepReply, errs []error) {
 	var failed []string
 	probes := 1
 	finish := func() {
@@ -424,7 +425,7 @@ func (c *coordinator) gathered(g *serving, p *batcher.Plan, began time.Duration,
 }
 
 // ended brings the answers of a step to the batcher.
-func (c *coordinator) ended(p *batcher.Plan, replies []*proto.StepReply, err error) {
+func (c *coordinator) ended(p *plan.Plan, replies []*proto.StepReply, err error) {
 	c.carryOut(c.batcher.Step(batcher.Tick{Now: c.millis()}))
 	if c.dead {
 		return
@@ -447,7 +448,7 @@ func (c *coordinator) ended(p *batcher.Plan, replies []*proto.StepReply, err err
 // ready is core.Ready or recovering: whether requests are taken.
 func (c *coordinator) ready() bool { return c.serving != nil || c.recovering }
 
-func describe(p *batcher.Plan) string {
+func describe(p *plan.Plan) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d.%d:", p.Epoch, p.Step)
 	if len(p.Release) > 0 {
@@ -466,7 +467,7 @@ func describe(p *batcher.Plan) string {
 		}
 	}
 	for _, d := range p.Decode {
-		fmt.Fprintf(&b, " decode %d[%d]=%d", d.Seq, d.Position, d.Tokens)
+		fmt.Fprintf(&b, " decode %d[%d]=%d", d.Seq, d.Start, d.Tokens)
 	}
 	for _, k := range p.Chunks {
 		fmt.Fprintf(&b, " read %d[%d,%d)", k.Seq, k.Start, k.Start+len(k.Tokens))

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/actors/batcher"
+	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/jobs"
 	"github.com/shoal-llm/shoal/topology"
 )
@@ -100,7 +101,7 @@ func (c *coordinator) loosen(in batcher.Input) batcher.Input {
 }
 
 // mutate is SkipReplay: rows that replay token i carry token i+1.
-func (c *coordinator) mutate(p *batcher.Plan) *batcher.Plan {
+func (c *coordinator) mutate(p *plan.Plan) *plan.Plan {
 	if c.w.opt.Bug != SkipReplay {
 		return p
 	}
@@ -109,7 +110,7 @@ func (c *coordinator) mutate(p *batcher.Plan) *batcher.Plan {
 	for i := range m.Decode {
 		d := &m.Decode[i]
 		if t := c.tickets[c.ids[d.Seq]]; t != nil {
-			d.Tokens = []int32{t.skipped(d.Position, d.Tokens[0])}
+			d.Tokens = []int32{t.skipped(d.Start, d.Tokens[0])}
 		}
 	}
 	for i := range m.Chunks {
@@ -153,7 +154,7 @@ func (c *coordinator) guess(id string, position int) (drafts []int32) {
 }
 
 // overlook is AcceptsOneMore.
-func (c *coordinator) overlook(p *batcher.Plan, d *batcher.StepDone) {
+func (c *coordinator) overlook(p *plan.Plan, d *batcher.StepDone) {
 	if c.w.opt.Bug != AcceptsOneMore {
 		return
 	}

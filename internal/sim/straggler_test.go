@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/shoal-llm/shoal/actors/batcher"
 	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/proto"
 	"github.com/shoal-llm/shoal/topology"
 )
@@ -18,7 +18,7 @@ import (
 type flight struct {
 	c       *coordinator
 	g       *serving
-	p       *batcher.Plan
+	p       *plan.Plan
 	replies []*proto.StepReply
 	errs    []error
 	left    int
