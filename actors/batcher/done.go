@@ -3,8 +3,11 @@ package batcher
 import (
 	"errors"
 	"fmt"
+	"slices"
 
+	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
+	"github.com/shoal-llm/shoal/internal/engine/speculate"
 )
 
 // stepDone takes the results of the step in flight: caches have grown, tokens go
@@ -78,6 +81,21 @@ func (s *State) stepDone(d StepDone) {
 		}
 	}
 	s.rate.add(f.plan.Tokens()*f.plan.PassCount(), read+len(s.out.Emits))
+}
+
+// timed gives the microseconds of a step to the modules that learn from them. Steps that do
+// more than decode are not comparable.
+func (s *State) timed(p *plan.Plan, micros int64) {
+	known := func(row plan.Run) bool { return !row.Sample }
+	if micros <= 0 || len(p.Chunks)+len(p.Open)+len(p.Copy) > 0 || len(p.Decode) == 0 || slices.ContainsFunc(p.Decode, known) {
+		return
+	}
+	pass := float64(micros) / float64(p.PassCount())
+	if s.threads.done(p, pass) {
+		s.speculation.cost.Add(len(p.Decode), p.Tokens()-len(p.Decode), pass)
+	}
+	start := speculate.NewTrust()
+	s.speculation.trust.Drift(&start, forgetTrust/16)
 }
 
 // handedOver begins to decode.

@@ -11,7 +11,7 @@ import (
 func (s *State) schedule() {
 	s.growAll()
 	s.makeRoom()
-	p := &plan.Plan{Epoch: s.epoch, Step: s.steps + 1}
+	p := &plan.Plan{Epoch: s.epoch, Step: s.steps + 1, Decode: make([]plan.Run, 0, len(s.running))}
 	s.reopen(p)
 	rows := map[uint64]*request{}
 	for _, r := range s.running {
@@ -53,7 +53,7 @@ func (s *State) schedule() {
 	s.replicate(p)
 	s.spill(p)
 	s.repeat(p, rows)
-	s.halve(p)
+	s.threads.plan(p)
 	s.steps++
 	s.resumed = nil
 	p.DropReplica, s.noReplica = s.noReplica, nil

@@ -1,8 +1,6 @@
 package batcher
 
 import (
-	"slices"
-
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/speculate"
 )
@@ -355,18 +353,4 @@ func (s *State) decoded(r *request, d *plan.Run, passes int, result *Result) {
 		s.out.Emits[first+i].More = len(s.out.Emits) - first - 1 - i
 	}
 	g.model, g.at = speculate.Guessed(result.Drafts[:min(len(result.Drafts), speculate.Most)], result.Odds), r.cached
-}
-
-// timed learns what a step has cost.
-func (s *State) timed(p *plan.Plan, micros int64) {
-	given := func(d plan.Run) bool { return !d.Sample }
-	if micros <= 0 || len(p.Chunks)+len(p.Open)+len(p.Copy) > 0 || len(p.Decode) == 0 || slices.ContainsFunc(p.Decode, given) {
-		return
-	}
-	pass := float64(micros) / float64(p.PassCount())
-	if s.threads.halved(p, pass) {
-		s.speculation.cost.Add(len(p.Decode), p.Tokens()-len(p.Decode), pass)
-	}
-	start := speculate.NewTrust()
-	s.speculation.trust.Drift(&start, forgetTrust/16)
 }

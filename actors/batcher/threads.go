@@ -8,35 +8,45 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 )
 
-// How many compute threads serve a decode step best depends on the model, its rows and what they
-// look back on, the nodes and what else their machines do. The bits are the same with any number,
-// so it is found by trying: all nodes halve their threads for some steps, and those of a kind go
-// on as was fastest. Steps with prompts have all threads (docs/decisions/threads.md).
+// The best number of compute threads for a decode step depends on the model, the rows and the
+// length of their caches, the nodes, and the other work of their machines. The bits are the same
+// with any number. So this module measures: for some steps all nodes halve their threads (see
+// plan.ThreadShift), and later steps of the same kind use the fastest number. Steps with prompts
+// use all threads (docs/decisions/threads.md).
 const (
 	maxThreadShift = 4
-	TrialRounds    = 8    // in which each number has its turn
-	trialPlans     = 3    // of a turn that count: not the first, in which threads wake or park,
-	trialWakes     = 5e3  // nor what begins so soon, in microseconds: not all have found processors; and
-	trialMicros    = 16e3 // so long a turn
-	trialMost      = 128  // plans of a turn, counted or not
-	trialAgain     = 1024 // plans, and
-	trialLater     = 16e6 // microseconds of them, until there are trials again
-	trialSlow      = 1.3  // of the best's time, at best: not tried in the rounds after the second
-	trialBetter    = 0.97 // of its time, or it stays
+	TrialRounds    = 8 // rounds in which each shift has one turn
+
+	// A turn ends when this many of its plans were measured, over at least trialMicros.
+	trialPlans  = 3
+	trialMicros = 16e3 // microseconds
+	trialMost   = 128  // plans of a turn, measured or not
+
+	// Plans that begin less than this after a change of the shift are not measured: threads
+	// still wake or park. Microseconds.
+	trialWakes = 5e3
+
+	// The trials begin again after this many plans that took at least this long together.
+	trialAgain = 1024
+	trialLater = 16e6 // microseconds
+
+	trialSlow   = 1.3  // after two rounds, a shift whose best time is this many times the best's is skipped
+	trialBetter = 0.97 // a shift replaces the best one only below this share of its time
 )
 
+// threads is the module that chooses the number of compute threads of each step.
 type threads struct {
 	most   int              // the largest shift that may be tried
 	rounds int              // of trials; 0: TrialRounds
 	kinds  map[kindOf]*kind // of steps
-	last   int              // halvings of the plan before,
-	since  float64          // and microseconds since their number changed
-	kind   *kind            // of the plan in flight; nil: it does not decode alone
-	counts bool             // and what that takes
+	last   int              // shift of the plan before
+	since  float64          // microseconds since the shift changed
+	kind   *kind            // of the plan in flight; nil: it does more than decode
+	counts bool             // the time of the plan in flight is measured
 }
 
-// kindOf are steps of about as many rows, by powers of two, that look back on about as much in the
-// mean: on less than 1024 positions, 4096, and so on.
+// kindOf names a kind of steps by the number of rows, in powers of two, and by the mean position
+// of the rows, in powers of four from 1024 on.
 type kindOf struct{ rows, back int }
 
 func kindOfPlan(p *plan.Plan) kindOf {
@@ -47,15 +57,15 @@ func kindOfPlan(p *plan.Plan) kindOf {
 	return kindOf{bits.Len(uint(len(p.Decode))), (bits.Len(uint(sum/len(p.Decode)/1024)) + 1) / 2}
 }
 
-// kind is what is known of steps of a kind.
+// kind holds the measurements of one kind of steps.
 type kind struct {
-	took  [][]float64 // microseconds of a pass of each plan that counts, by halvings
-	best  int         // halvings
-	turns int         // of the trials,
-	most  int         // of so many
-	turn  []float64   // what counts of the one in hand
-	plans int         // of that, or since the trials,
-	spent float64     // microseconds of those
+	took  [][]float64 // microseconds of a pass of each measured plan, by shift
+	best  int         // shift
+	turns int         // turns of the trials that are over
+	most  int         // turns in all
+	turn  []float64   // the measurements of the present turn
+	plans int         // plans of the present turn, or since the trials
+	spent float64     // microseconds of those plans
 }
 
 func (t *threads) of(o kindOf) *kind {
@@ -73,7 +83,7 @@ func (t *threads) of(o kindOf) *kind {
 	return k
 }
 
-// near is the kind that looks back on less, or has fewer rows, if there is one.
+// near is a kind with shorter caches or fewer rows that has measurements, or nil.
 func (t *threads) near(o kindOf) *kind {
 	for ; o.rows > 0; o.rows-- {
 		for back := o.back; back >= 0; back-- {
@@ -85,9 +95,8 @@ func (t *threads) near(o kindOf) *kind {
 	return nil
 }
 
-// halve says how many threads a plan is done with.
-func (s *State) halve(p *plan.Plan) {
-	t := &s.threads
+// plan chooses the threads for a plan.
+func (t *threads) plan(p *plan.Plan) {
 	t.kind, t.counts = nil, false
 	if t.most > 0 && len(p.Decode) > 0 && len(p.Chunks)+len(p.Index) == 0 {
 		t.kind = t.of(kindOfPlan(p))
@@ -109,7 +118,7 @@ func comparable(p *plan.Plan) bool {
 
 func (k *kind) chosen() bool { return k.turns >= k.most }
 
-// next is what the next plan tries, or what is best.
+// next is the shift that the next plan tries, or the best one.
 func (k *kind) next() int {
 	k.plans++
 	switch {
@@ -128,8 +137,8 @@ func (k *kind) next() int {
 	return k.best
 }
 
-// at is whose turn it is: each second round goes backwards, since steps become slower as
-// sequences grow.
+// at is the shift that has the present turn. Each second round goes backwards, because steps
+// become slower as sequences grow.
 func (k *kind) at() int {
 	at := k.turns % len(k.took)
 	if k.turns/len(k.took)%2 == 1 {
@@ -138,10 +147,10 @@ func (k *kind) at() int {
 	return at
 }
 
-// timeOf is what three of four plans take no longer than; 0: there were none. Where threads fill the
-// processors every third step may take as long as three, of which a lower part than that knows
-// nothing, and a higher one knows every step in which somebody else took a processor. The mean of
-// the two about it, since of eight turns, there and back, those are of a pair.
+// timeOf is about the third quartile of the times, 0 without any. Where the threads use all
+// processors, every third step can take three times as long. A lower quantile would not see those
+// steps, and a higher one would see every step in which another process took a processor. It is
+// the mean of two neighbours, because a turn and its turn of the way back form a pair.
 func timeOf(took []float64) float64 {
 	t := slices.Sorted(slices.Values(took))
 	if len(t) == 0 {
@@ -151,7 +160,7 @@ func timeOf(took []float64) float64 {
 	return (t[max(0, at-1)] + t[at]) / 2
 }
 
-// measured takes what a pass of a plan took that tries a number.
+// measured records the microseconds of a pass of the present turn.
 func (k *kind) measured(micros float64) {
 	if k.chosen() {
 		return
@@ -162,7 +171,7 @@ func (k *kind) measured(micros float64) {
 	}
 }
 
-// turned ends a turn and says what is best so far.
+// turned ends a turn and chooses the best shift so far.
 func (k *kind) turned() {
 	at := k.at()
 	k.took[at] = append(k.took[at], k.turn...)
@@ -170,8 +179,8 @@ func (k *kind) turned() {
 	k.best = ChooseThreads(k.took, k.best)
 }
 
-// ChooseThreads is the number of halvings that serves best, by what passes took with each; best is
-// in use so far, and no other one takes its place that is about as fast.
+// ChooseThreads is the best shift by the times of passes with each shift. It stays with best, the
+// one in use, unless another is clearly faster.
 func ChooseThreads(took [][]float64, best int) int {
 	now := timeOf(took[best])
 	for i := range took {
@@ -182,9 +191,9 @@ func ChooseThreads(took [][]float64, best int) int {
 	return best
 }
 
-// halved learns from the time of the plan in flight, and says whether it was done as plans like it
-// are.
-func (t *threads) halved(p *plan.Plan, micros float64) bool {
+// done learns from the microseconds of a pass of the plan in flight. It says whether the
+// plan had the threads that plans like it usually have.
+func (t *threads) done(p *plan.Plan, micros float64) bool {
 	usual := t.kind == nil || p.ThreadShift == t.kind.best
 	t.since += micros * float64(p.PassCount())
 	if t.kind != nil {

@@ -22,7 +22,7 @@ func tried(r *rand.Rand, s *State, plans, rows, position int, pass func(shift in
 	before, since := s.threads.last, 0.0
 	for range plans {
 		p := &plan.Plan{Decode: slices.Repeat([]plan.Run{{Start: position, Tokens: []int32{1}, Sample: true}}, rows)}
-		s.halve(p)
+		s.threads.plan(p)
 		if p.ThreadShift != before {
 			before, since = p.ThreadShift, 0
 		}
@@ -33,7 +33,7 @@ func tried(r *rand.Rand, s *State, plans, rows, position int, pass func(shift in
 		if since < disturbed {
 			t *= 1 + 1/float64(uint(1)<<p.ThreadShift) // the more, the longer
 		}
-		s.threads.halved(p, t)
+		s.threads.done(p, t)
 		use[p.ThreadShift]++
 		sum, since = sum+pass(p.ThreadShift), since+t
 	}
@@ -208,17 +208,17 @@ func TestThreadsOfOthers(t *testing.T) {
 		"opening": {plan.Plan{Decode: one, Open: []plan.Open{{}}}, 2},
 	} {
 		s.threads.last = c.want
-		if s.halve(&c.p); c.p.ThreadShift != c.want || s.threads.counts {
+		if s.threads.plan(&c.p); c.p.ThreadShift != c.want || s.threads.counts {
 			t.Errorf("%s: a shift of %d, counts: %v", name, c.p.ThreadShift, s.threads.counts)
 		}
 	}
 	s.threads.last = 2
 	p := plan.Plan{Decode: one}
-	if s.halve(&p); p.ThreadShift != 2 || !s.threads.counts {
+	if s.threads.plan(&p); p.ThreadShift != 2 || !s.threads.counts {
 		t.Errorf("decoding: a shift of %d, counts: %v", p.ThreadShift, s.threads.counts)
 	}
 	s.threads.last = 0
-	if s.halve(&p); s.threads.counts {
+	if s.threads.plan(&p); s.threads.counts {
 		t.Error("the first plan after others counts")
 	}
 }
