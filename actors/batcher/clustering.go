@@ -3,56 +3,67 @@ package batcher
 import (
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
+	"github.com/shoal-llm/shoal/internal/engine/sampler"
 )
 
-// A policy that clusters a prompt has work at its end for seconds. All of it is done in pieces, a
-// few a step, beside the rows of others: what follows from tokens that were read before the last
-// chunk before that, and the hand-over behind it.
+// clusters is the module for policies that cluster a prompt (kvcache.Clustering). That work
+// takes seconds at the end of a long prompt. So it is done in pieces, a few in each step,
+// beside the rows of other sequences: some before the last chunk, from the tokens that were
+// read by then, and the others with the hand-over.
+type clusters struct{ s *State }
 
-// Multiplications of a step's pieces on one socket: beside the rows of others, and alone.
+// clustered is how far the clustering of one request is.
+type clustered struct {
+	done   int             // pieces
+	sample *sampler.Result // of the prompt's last row, until the hand-over
+}
+
+// Limits of the multiplications of a step's pieces on one socket.
 const (
-	piecesBeside = 1 << 29
-	piecesAlone  = 1 << 34
+	piecesBeside = 1 << 29 // in a step with rows of other sequences
+	piecesAlone  = 1 << 34 // in a step without rows
 )
 
-// clustering is what a prompt's policy does in pieces.
-func (s *State) clustering(r *request) kvcache.Clustering {
-	return kvcache.ClusteringOf(s.cfg.Geometry, r.read, r.Policy)
+// of is the clustering of a request's prompt.
+func (m *clusters) of(r *request) kvcache.Clustering {
+	return kvcache.ClusteringOf(m.s.cfg.Geometry, r.read, r.Policy)
 }
 
-// indexes says that a prompt's next step is pieces rather than a chunk.
-func (s *State) indexes(r *request) bool {
-	x := s.clustering(r)
-	return r.indexed < x.Before && r.cached >= x.After || r.indexed < x.Pieces && r.cached == r.read
+// due says that a prompt's next step is pieces, not a chunk.
+func (m *clusters) due(r *request) bool {
+	x := m.of(r)
+	return r.clustered.done < x.Before && r.cached >= x.After || r.clustered.done < x.Pieces && r.cached == r.read
 }
 
-// read gives a prompt its part of the step, and returns how many rows that is.
-func (s *State) read(p *plan.Plan, r *request, left int) int {
-	if s.indexes(r) {
-		return 0
-	}
-	return s.chunk(p, r, left)
-}
-
-// cluster adds the pieces of the first prompt in order that has any, as many as the other rows
-// can wait for; others wait for their turn.
-func (s *State) cluster(p *plan.Plan, rows map[uint64]*request) {
-	for _, r := range s.running {
-		if r.phase != prefill || !s.indexes(r) {
+// plan adds pieces of the first prompt in order that has any, as many as fit beside the other
+// rows. Other prompts wait.
+func (m *clusters) plan(p *plan.Plan, rows map[uint64]*request) {
+	for _, r := range m.s.running {
+		if r.phase != prefill || !m.due(r) {
 			continue
 		}
 		if len(p.Index) > 0 {
 			delete(rows, r.seq)
 			continue
 		}
-		x, heads, most := s.clustering(r), 1, int64(piecesBeside)
-		for _, k := range s.ledger.sockets {
-			heads = max(heads, s.cfg.Geometry.PromptHeads(k.Heads.Len(), true))
+		x, heads, most := m.of(r), 1, int64(piecesBeside)
+		for _, k := range m.s.ledger.sockets {
+			heads = max(heads, m.s.cfg.Geometry.PromptHeads(k.Heads.Len(), true))
 		}
 		if p.Tokens() == 0 {
 			most = piecesAlone
 		}
-		p.Index = append(p.Index, plan.Index{Seq: r.seq, From: r.indexed, Pieces: x.Within(r.indexed, most/int64(heads))})
+		p.Index = append(p.Index, plan.Index{Seq: r.seq, From: r.clustered.done, Pieces: x.Within(r.clustered.done, most/int64(heads))})
 		rows[r.seq] = r
+	}
+}
+
+// done records the pieces of a step, and hands complete prompts over.
+func (m *clusters) done(p *plan.Plan, rows map[uint64]*request) {
+	for _, x := range p.Index {
+		r := rows[x.Seq]
+		if r.clustered.done = x.From + x.Pieces; r.clustered.done == m.of(r).Pieces {
+			m.s.handedOver(r)
+		}
 	}
 }

@@ -8,10 +8,12 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 )
 
-// Fixed contexts: a sequence that begins like one whose cache is there, under a policy that lays a
-// prompt out once, begins as a fork of that cache on its owner. What both hold is booked once.
+// contexts is the module of fixed contexts. Under a policy that lays a prompt out once, a
+// request whose prompt begins like that of a running sequence starts as a fork of that
+// sequence's cache, on the same owner. The ledger counts the bytes that both hold once.
+type contexts struct{ s *State }
 
-// contextShare is what the caches of a context hold together, on one socket.
+// contextShare is the memory that the caches of one context share on a socket.
 type contextShare struct {
 	bytes int64
 	users int
@@ -24,60 +26,60 @@ func (c *contextShare) size() int64 {
 	return c.bytes
 }
 
-// forksOf says whether a request may begin as a fork of v, once v's prompt is in its cache.
-func (s *State) forksOf(r, v *request, read int) bool {
-	return r.Policy.Forks() && !r.NoCache && r.limit > 0 && s.cfg.Geometry.Windows == nil && read < len(r.Prompt)+len(r.out) && // else no row would be left
+// matches says whether a request can begin as a fork of v, once v's prompt is in its cache.
+func (x *contexts) matches(r, v *request, read int) bool {
+	return r.Policy.Forks() && !r.NoCache && r.limit > 0 && x.s.cfg.Geometry.Windows == nil && read < len(r.Prompt)+len(r.out) && // else no row would be left
 		v.read == read && !v.ended && v.Policy.Spec() == r.Policy.Spec() && v.Salt == r.Salt && !v.NoCache && r.canOwn(v.owner) &&
 		slices.Equal(v.Prompt[:read], r.Prompt[:read])
 }
 
-// source is a sequence that a request may begin as a fork of.
-func (s *State) source(r *request, read int) *request {
-	for _, v := range s.running {
-		if v.phase == decoding && v.cached >= read && s.forksOf(r, v, read) {
+// source is a sequence that a request can begin as a fork of, or nil.
+func (x *contexts) source(r *request, read int) *request {
+	for _, v := range x.s.running {
+		if v.phase == decoding && v.cached >= read && x.matches(r, v, read) {
 			return v
 		}
 	}
 	return nil
 }
 
-// forkNeeds are the bytes of a request that begins as a fork.
-func (s *State) forkNeeds(r *request) int64 {
+// bytes is the memory that a request needs if it begins as a fork.
+func (x *contexts) bytes(r *request) int64 {
 	read, tokens := r.asks()
-	return kvcache.ResidentBytes(s.cfg.Geometry, read, tokens, r.Policy) - kvcache.ForkBytes(s.cfg.Geometry, read, r.Policy)
+	return kvcache.ResidentBytes(x.s.cfg.Geometry, read, tokens, r.Policy) - kvcache.ForkBytes(x.s.cfg.Geometry, read, r.Policy)
 }
 
-// fork admits a request as a fork of v, if there is room on its owner.
-func (s *State) fork(p *plan.Plan, r, v *request) bool {
-	read, need := r.toRead(), make([]int64, len(s.ledger.sockets))
-	if need[v.owner] = s.forkNeeds(r); !s.makeFree(v.owner, need[v.owner]) {
+// admit admits a request as a fork of v, if there is room on its owner.
+func (x *contexts) admit(p *plan.Plan, r, v *request) bool {
+	read, need := r.toRead(), make([]int64, len(x.s.ledger.sockets))
+	if need[v.owner] = x.bytes(r); !x.s.makeFree(v.owner, need[v.owner]) {
 		return false
 	}
 	if v.shares == nil {
-		shared := kvcache.ForkBytes(s.cfg.Geometry, read, r.Policy)
+		shared := kvcache.ForkBytes(x.s.cfg.Geometry, read, r.Policy)
 		v.shares = &contextShare{bytes: shared, users: 1}
 		v.hold[v.owner] -= shared
 	}
 	v.shares.users++
-	s.waiting.remove(r)
-	s.ledger.admit(r, v.owner, need)
-	s.sequences++
-	r.phase, r.seq, r.read, r.cached, r.staged, r.replica, r.shares = decoding, s.sequences, read, read, 0, none, v.shares
-	s.begun(r, read)
-	s.running.insert(r)
-	open := s.opens(r)
+	x.s.waiting.remove(r)
+	x.s.ledger.admit(r, v.owner, need)
+	x.s.sequences++
+	r.phase, r.seq, r.read, r.cached, r.staged, r.replica, r.shares = decoding, x.s.sequences, read, read, 0, none, v.shares
+	x.s.begun(r, read)
+	x.s.running.insert(r)
+	open := x.s.opens(r)
 	open.Resume, open.Fork, open.Replica = r.tokens(0, read), v.seq, none
 	p.Open = append(p.Open, open)
 	return true
 }
 
-// behindAll is a rank above that of every request.
+// behindAll is a rank after that of every other request.
 const behindAll = math.MaxInt64 / 2
 
-// last puts a request that holds its cache for others behind all that run: it is the first to
-// give memory up.
-func (s *State) last(r *request) {
-	s.running.remove(r)
+// hold moves a request that keeps its cache for others to the end of the order: it is the
+// first to be preempted.
+func (x *contexts) hold(r *request) {
+	x.s.running.remove(r)
 	r.rank = behindAll + int64(r.number)
-	s.running.insert(r)
+	x.s.running.insert(r)
 }

@@ -52,12 +52,7 @@ func (s *State) stepDone(d StepDone) {
 		}
 		s.decoded(r, row, f.plan.PassCount(), results[r.seq])
 	}
-	for _, x := range f.plan.Index {
-		r := f.rows[x.Seq]
-		if r.indexed = x.From + x.Pieces; r.indexed == s.clustering(r).Pieces {
-			s.handedOver(r)
-		}
-	}
+	s.clusters.done(f.plan, f.rows)
 	for i := range f.plan.Chunks {
 		c := &f.plan.Chunks[i]
 		r := f.rows[c.Seq]
@@ -74,7 +69,7 @@ func (s *State) stepDone(d StepDone) {
 			s.scored(r, results[r.seq])
 		}
 		if c.Sample {
-			r.sample = &results[r.seq].Samples[0]
+			r.clustered.sample = &results[r.seq].Samples[0]
 		}
 		if c.Last {
 			s.handedOver(r)
@@ -102,12 +97,12 @@ func (s *State) timed(p *plan.Plan, micros int64) {
 func (s *State) handedOver(r *request) {
 	r.phase = decoding
 	s.ledger.handedOver(r)
-	if r.sample != nil {
-		s.sampled(r, *r.sample)
+	if r.clustered.sample != nil {
+		s.sampled(r, *r.clustered.sample)
 	} else if !r.ended && r.limit == 0 {
 		s.finish(r, ReasonLength, "", "")
 	}
-	r.sample = nil
+	r.clustered.sample = nil
 }
 
 // missing names a row whose result did not come.
@@ -168,7 +163,7 @@ func (s *State) sampled(r *request, sample sampler.Result) {
 	s.out.Emits = append(s.out.Emits, Emit{ID: r.ID, Index: index, Cached: r.warm, Result: sample})
 	switch reason, over := r.finished(s.cfg.EOS); {
 	case over && r.Hold:
-		s.last(r)
+		s.contexts.hold(r)
 	case over:
 		s.finish(r, reason, "", "")
 	}

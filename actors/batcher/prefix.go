@@ -123,7 +123,7 @@ func (s *State) awaits(r *request) (seq uint64) {
 	read := r.toRead()
 	n := s.sharable(r, read)
 	for _, v := range s.running {
-		if v.phase == prefill && (r.awaited == 0 || r.awaited == v.seq) && s.forksOf(r, v, read) {
+		if v.phase == prefill && (r.awaited == 0 || r.awaited == v.seq) && s.contexts.matches(r, v, read) {
 			return v.seq
 		}
 		if r.Policy.Needs.PromptAttention {

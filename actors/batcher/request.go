@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/shoal-llm/shoal/internal/engine/plan"
-	"github.com/shoal-llm/shoal/internal/engine/sampler"
 )
 
 // phase of a request: waiting -> prefill -> decoding, and back to waiting when
@@ -55,10 +54,8 @@ type request struct {
 	awaited uint64       // sequence whose blocks it has waited for
 	warm    int          // tokens of the prompt that its first admission found
 
-	indexed int             // pieces of its prompt's clustering that were done
-	sample  *sampler.Result // of its prompt's last row, until the hand-over
-
-	shares *contextShare // what its cache and others hold together; nil: it shares no context
+	clustered clustered
+	shares    *contextShare // memory that its cache shares with others of the same context, or nil
 
 	able      []bool // owners that can take it to its end, by rank
 	unfit     string // why the present placement cannot take it at all; "": it can
@@ -135,7 +132,7 @@ func (r *request) finished(eos []int32) (string, bool) {
 // restart forgets the admission and keeps the tokens.
 func (r *request) restart() {
 	r.phase, r.seq, r.owner, r.read, r.cached, r.staged, r.hold, r.replica, r.kept = waiting, 0, 0, 0, 0, 0, nil, none, kept{}
-	r.pins, r.sums, r.saves, r.twice, r.asked, r.shares, r.indexed, r.sample = nil, nil, false, 0, false, nil, 0, nil
+	r.pins, r.sums, r.saves, r.twice, r.asked, r.shares, r.clustered = nil, nil, false, 0, false, nil, clustered{}
 	r.file = inFile{}
 }
 

@@ -23,7 +23,7 @@ func (s *State) schedule() {
 	left := s.cfg.TokenBudget - len(p.Decode)
 	for _, r := range s.running {
 		if r.phase == prefill && left > 0 {
-			left -= s.read(p, r, left)
+			left -= s.chunk(p, r, left)
 			rows[r.seq] = r
 		}
 	}
@@ -37,9 +37,9 @@ func (s *State) schedule() {
 			p.Decode, left = append(p.Decode, r.row()), left-1
 			continue
 		}
-		left -= s.read(p, r, left)
+		left -= s.chunk(p, r, left)
 	}
-	s.cluster(p, rows)
+	s.clusters.plan(p, rows)
 	if len(rows) == 0 {
 		s.out.Evict = s.prefix.evicted[s.prefix.told:]
 		s.prefix.told = len(s.prefix.evicted)
@@ -141,9 +141,9 @@ func (s *State) makeRoom() {
 	}
 	read, tokens := r.asks()
 	for {
-		source := s.source(r, read)
+		source := s.contexts.source(r, read)
 		_, _, why := s.ledger.choose(r.Policy, read, tokens, 0, r.canOwn)
-		if (why == "" || source != nil && s.forkNeeds(r) <= s.ledger.sockets[source.owner].room()) && !s.full() {
+		if (why == "" || source != nil && s.contexts.bytes(r) <= s.ledger.sockets[source.owner].room()) && !s.full() {
 			return
 		}
 		if why != "" && s.giveUp(true) {
@@ -182,7 +182,7 @@ func (s *State) admit(p *plan.Plan) *request {
 		return nil
 	}
 	read, tokens := r.asks()
-	if v := s.source(r, read); v != nil && s.fork(p, r, v) {
+	if v := s.contexts.source(r, read); v != nil && s.contexts.admit(p, r, v) {
 		return r
 	}
 	chain := s.find(r, read)
@@ -285,10 +285,14 @@ func (s *State) eligible(r *request) bool {
 	return r.unfit == "" && !r.unread && !s.fetching(r) && !s.comes(r)
 }
 
-// chunk adds the next tokens of a prompt to the plan and returns how many.
+// chunk adds the next tokens of a prompt to the plan and returns how many. It adds none while
+// pieces of the prompt's clustering are due.
 func (s *State) chunk(p *plan.Plan, r *request, left int) int {
+	if s.clusters.due(r) {
+		return 0
+	}
 	end := min(r.read, r.cached+min(left, s.cfg.Chunk))
-	x := s.clustering(r)
+	x := s.clusters.of(r)
 	if r.cached < x.After {
 		end = min(end, x.After)
 	}

@@ -47,6 +47,8 @@ type State struct {
 
 	speculation speculation
 	threads     threads
+	contexts    contexts
+	clusters    clusters
 
 	submitted, sequences, steps uint64 // counters
 	rate                        rate
@@ -68,8 +70,10 @@ func New(cfg Config) (*State, error) {
 		return nil, err
 	}
 	cfg.Geometry.Chunk = cfg.Chunk
-	return &State{cfg: cfg, requests: map[string]*request{}, unplaced: "the cluster has not started", ledger: ledger{g: cfg.Geometry}, prefix: newPrefixes(cfg.Identity),
-		speculation: speculation{recent: speculate.NewRecent(cfg.SpeculateBytes), trust: speculate.NewTrust()}}, nil
+	s := &State{cfg: cfg, requests: map[string]*request{}, unplaced: "the cluster has not started", ledger: ledger{g: cfg.Geometry}, prefix: newPrefixes(cfg.Identity),
+		speculation: speculation{recent: speculate.NewRecent(cfg.SpeculateBytes), trust: speculate.NewTrust()}}
+	s.contexts.s, s.clusters.s = s, s
+	return s, nil
 }
 
 // Step takes one input and returns what must happen, in the order that Effects
