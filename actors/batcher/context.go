@@ -64,7 +64,7 @@ func (x *contexts) admit(p *plan.Plan, r, v *request) bool {
 	x.s.waiting.remove(r)
 	x.s.ledger.admit(r, v.owner, need)
 	x.s.sequences++
-	r.phase, r.seq, r.read, r.cached, r.staged, r.replica, r.shares = decoding, x.s.sequences, read, read, 0, none, v.shares
+	r.phase, r.seq, r.read, r.cached, r.staged, r.resides.replica, r.shares = decoding, x.s.sequences, read, read, 0, none, v.shares
 	x.s.begun(r, read)
 	x.s.running.insert(r)
 	open := x.s.opens(r)

@@ -34,8 +34,7 @@ func (s *State) stepDone(d StepDone) {
 		}
 	}
 	s.timed(f.plan, d.Micros)
-	s.spilled(d.Spilled)
-	s.lost(d.Lost)
+	s.residency.done(&d)
 	for i := range f.plan.Decode {
 		row := &f.plan.Decode[i]
 		r := f.rows[row.Seq]

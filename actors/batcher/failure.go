@@ -39,7 +39,7 @@ func (s *State) suspend(reason string) {
 		}
 	}
 	s.running = nil
-	s.released, s.drop, s.noReplica, s.resumed = nil, nil, nil, nil
+	s.released, s.drop, s.residency.dropped, s.resumed = nil, nil, nil, nil
 	s.ledger.sockets = nil
 	s.prefix.clear()
 	s.fetches, s.answered = nil, nil

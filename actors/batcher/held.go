@@ -91,13 +91,13 @@ func (s *State) adopt(held []Held) {
 			r.outage.restored(1, 0)
 		}
 		s.waiting.remove(r)
-		r.phase, r.seq, r.read, r.cached, r.replica = decoding, k.seq, k.read, k.cached, none
+		r.phase, r.seq, r.read, r.cached, r.resides.replica = decoding, k.seq, k.read, k.cached, none
 		need := make([]int64, len(s.ledger.sockets))
 		need[own] = bytes
 		s.ledger.admit(r, own, need)
 		if spilled > 0 {
-			r.file = inFile{blocks: spilled, done: true, bytes: kvcache.FileBytes(s.cfg.Geometry, spilled, r.Policy)}
-			s.ledger.sockets[own].files += r.file.bytes
+			r.resides.file = inFile{blocks: spilled, done: true, bytes: kvcache.FileBytes(s.cfg.Geometry, spilled, r.Policy)}
+			s.ledger.sockets[own].files += r.resides.file.bytes
 		}
 		if spilled == 0 && copied != none && s.cfg.Replicas > 0 && bytes <= s.ledger.sockets[copied].free() {
 			s.ledger.addReplica(r, copied)
@@ -121,7 +121,7 @@ func (s *State) reopen(p *plan.Plan) {
 	for _, q := range s.resumed {
 		if r := q.r; r.phase == decoding && r.seq == q.seq && !r.ended {
 			p.Open = append(p.Open, plan.Open{Seq: r.seq, ID: r.ID, Owner: r.owner, Policy: r.Policy, Sampling: r.Sampling,
-				Read: r.read, Sampled: max(0, r.read-len(r.Prompt)), Tail: max(0, len(r.Prompt)-r.read), Reserve: r.cached + 1, Resume: r.tokens(0, r.cached), Replica: r.replica})
+				Read: r.read, Sampled: max(0, r.read-len(r.Prompt)), Tail: max(0, len(r.Prompt)-r.read), Reserve: r.cached + 1, Resume: r.tokens(0, r.cached), Replica: r.resides.replica})
 		}
 	}
 }

@@ -190,16 +190,16 @@ func (l *ledger) growth(r *request, tokens int) int64 {
 func (l *ledger) grow(r *request, bytes int64) {
 	r.hold[r.owner] += bytes
 	l.sockets[r.owner].reserved += bytes
-	if r.replica != none {
-		r.hold[r.replica] += bytes
-		l.sockets[r.replica].reserved += bytes
-		l.sockets[r.replica].replicas += bytes
+	if r.resides.replica != none {
+		r.hold[r.resides.replica] += bytes
+		l.sockets[r.resides.replica].reserved += bytes
+		l.sockets[r.resides.replica].replicas += bytes
 	}
 }
 
 // release gives back all that a request holds.
 func (l *ledger) release(r *request) {
-	if r.replica != none {
+	if r.resides.replica != none {
 		l.removeReplica(r)
 	}
 	for i, bytes := range r.hold {
@@ -211,8 +211,8 @@ func (l *ledger) release(r *request) {
 		}
 	}
 	r.pins = nil
-	l.sockets[r.owner].files -= r.file.bytes
-	r.file = inFile{}
+	l.sockets[r.owner].files -= r.resides.file.bytes
+	r.resides.file = inFile{}
 	l.sockets[r.owner].sequences--
 	r.hold = nil
 	if c := r.shares; c != nil {

@@ -33,7 +33,7 @@ func holds(s *State, at *cluster, p *plan.Plan) []int64 {
 				bytes[i] += kvcache.PrefillBytes(geometry, a.heads(), r.cached, r.Policy) + kvcache.StatisticsBytes(geometry, a.heads(), r.read, r.Policy) - int64(len(r.pins))*a.core
 			case i == r.owner:
 				bytes[i] += kvcache.ResidentBytes(geometry, r.read, cached, r.Policy) - int64(len(r.pins))*a.core
-			case i == r.replica:
+			case i == r.resides.replica:
 				bytes[i] += kvcache.ResidentBytes(geometry, r.read, cached, r.Policy)
 			}
 		}

@@ -2,75 +2,106 @@ package batcher
 
 import "github.com/shoal-llm/shoal/internal/engine/plan"
 
-// none is the rank of a replica that is not there.
-const none = -1
+// none is the rank of a replica that does not exist.
+const none = plan.None
 
-// copiesAStep bounds what copying adds to one step.
+// residency is the module for rows of decoding sequences that lie elsewhere than in their
+// owner's memory: replicas on another socket (this file), and files (spill.go). Replicas use
+// only memory that sequences and the prefix cache leave.
+type residency struct {
+	s       *State
+	dropped []uint64 // sequences whose replica the next plan drops
+}
+
+// resides says where else the cache of a request lies.
+type resides struct {
+	replica  int    // rank, or none
+	file     inFile // of the owner
+	inMemory bool   // a file of it was lost: it stays in memory
+}
+
+// plan makes replicas, moves rows to files, and passes on which replicas are dropped.
+func (v *residency) plan(p *plan.Plan) {
+	if v.s.cfg.Replicas > 0 {
+		v.planReplicas(p)
+	}
+	v.planFiles(p)
+	p.DropReplica, v.dropped = v.dropped, nil
+}
+
+// done takes what the sockets moved to files in a step, and the sequences whose files failed.
+func (v *residency) done(d *StepDone) {
+	v.moved(d.Spilled)
+	v.lost(d.Lost)
+}
+
+// copiesAStep bounds the new replicas of one step.
 const copiesAStep = 2
 
-// replicate gives sequences that decode a replica on the socket with the most
-// bytes free, in what memory is left when everybody else has been served.
-// Policies that score slots in decode have none: every step changes all scores,
-// and sending those costs more than the rebuild that it saves. Nor has one whose rows lie in a
-// file: all of them would have to be read.
-func (s *State) replicate(p *plan.Plan) {
-	if s.cfg.Replicas == 0 || len(s.ledger.sockets) < 2 {
+// planReplicas gives sequences that decode a replica, on the socket with the most free bytes.
+// Some have none. Under a policy that scores slots in decode, every step changes all scores,
+// and sending them costs more than the rebuild that a replica saves. A cache with rows in a
+// file would have to be read back. A cache that others share lies on its owner alone.
+func (v *residency) planReplicas(p *plan.Plan) {
+	if len(v.s.ledger.sockets) < 2 {
 		return
 	}
-	for _, r := range s.running {
+	for _, r := range v.s.running {
 		if len(p.Copy) == copiesAStep {
 			return
 		}
-		if r.phase != decoding || r.ended || r.rests() || r.shares != nil || r.replica != none || r.Policy.Scored() || r.file.blocks > 0 {
+		if r.phase != decoding || r.ended || r.rests() || r.shares != nil || r.resides.replica != none || r.Policy.Scored() || r.resides.file.blocks > 0 {
 			continue
 		}
 		replica := none
-		for i := range s.ledger.sockets {
-			if room := s.ledger.sockets[i].room(); i != r.owner && room >= s.ledger.owned(r) && (replica == none || room > s.ledger.sockets[replica].room()) {
+		for i := range v.s.ledger.sockets {
+			if room := v.s.ledger.sockets[i].room(); i != r.owner && room >= v.s.ledger.owned(r) && (replica == none || room > v.s.ledger.sockets[replica].room()) {
 				replica = i
 			}
 		}
-		if replica == none || !s.makeFree(replica, s.ledger.owned(r)) {
+		if replica == none || !v.s.makeFree(replica, v.s.ledger.owned(r)) {
 			continue
 		}
-		s.ledger.addReplica(r, replica)
+		v.s.ledger.addReplica(r, replica)
 		p.Copy = append(p.Copy, plan.Copy{Seq: r.seq, Owner: r.owner, Replica: replica})
 	}
 }
 
-// evictReplica drops the replica of the last in order that has one on a socket: they use
-// only what sequences leave. False: there is none.
-func (s *State) evictReplica(rank int) bool {
-	for i := len(s.running) - 1; i >= 0; i-- {
-		if r := s.running[i]; r.replica == rank && r.phase == decoding {
-			s.dropReplica(r)
+// evict frees memory on a socket: it drops the replica of the last sequence in order that has
+// one there. It returns false when there is none.
+func (v *residency) evict(rank int) bool {
+	for i := len(v.s.running) - 1; i >= 0; i-- {
+		if r := v.s.running[i]; r.resides.replica == rank && r.phase == decoding {
+			v.drop(r)
 			return true
 		}
 	}
 	return false
 }
 
-func (s *State) dropReplica(r *request) {
-	s.ledger.removeReplica(r)
-	s.noReplica = append(s.noReplica, r.seq)
+// drop gives up the replica of a request.
+func (v *residency) drop(r *request) {
+	v.s.ledger.removeReplica(r)
+	v.dropped = append(v.dropped, r.seq)
 }
 
-// owned is what the cache of a sequence that decodes takes, blocks that it shares included.
+// owned is the bytes of the cache of a decoding sequence, with the blocks that it shares.
 func (l *ledger) owned(r *request) int64 { return r.hold[r.owner] + l.sharedBytes(r) }
 
-// addReplica books a replica: as many bytes as the cache takes; it shares none.
+// addReplica books the bytes of a replica. A replica shares no blocks.
 func (l *ledger) addReplica(r *request, replica int) {
 	bytes := l.owned(r)
-	r.replica = replica
+	r.resides.replica = replica
 	r.hold[replica] += bytes
 	l.sockets[replica].reserved += bytes
 	l.sockets[replica].replicas += bytes
 }
 
+// removeReplica gives the bytes of a replica back.
 func (l *ledger) removeReplica(r *request) {
-	a := &l.sockets[r.replica]
-	a.reserved -= r.hold[r.replica]
-	a.replicas -= r.hold[r.replica]
-	r.hold[r.replica] = 0
-	r.replica = none
+	a := &l.sockets[r.resides.replica]
+	a.reserved -= r.hold[r.resides.replica]
+	a.replicas -= r.hold[r.resides.replica]
+	r.hold[r.resides.replica] = 0
+	r.resides.replica = none
 }

@@ -37,8 +37,7 @@ type request struct {
 	staged  int     // of these, those of the last step: the sockets have not committed them
 	hold    []int64 // ledger bytes by rank
 	reached int     // most tokens that any admission's cache had
-	replica int     // rank with a replica of the cache, or none
-	file    inFile  // what lies in a file of the owner, or will
+	resides resides // where else its cache lies
 	kept    kept    // of the admission that the end of an epoch cut off
 	outage  *Outage // that cut it off, until it has a new token; nil: none
 	spoke   int64   // when its newest token came
@@ -60,7 +59,6 @@ type request struct {
 	able      []bool // owners that can take it to its end, by rank
 	unfit     string // why the present placement cannot take it at all; "": it can
 	unserved  int64  // since when nothing can take it, -1: something can
-	inMemory  bool   // a file of it was lost: it stays in memory
 	failures  int    // steps that failed under it since its last new token
 	preempted int
 	started   int64
@@ -131,9 +129,9 @@ func (r *request) finished(eos []int32) (string, bool) {
 
 // restart forgets the admission and keeps the tokens.
 func (r *request) restart() {
-	r.phase, r.seq, r.owner, r.read, r.cached, r.staged, r.hold, r.replica, r.kept = waiting, 0, 0, 0, 0, 0, nil, none, kept{}
+	r.phase, r.seq, r.owner, r.read, r.cached, r.staged, r.hold, r.kept = waiting, 0, 0, 0, 0, 0, nil, kept{}
 	r.pins, r.sums, r.saves, r.twice, r.asked, r.shares, r.clustered = nil, nil, false, 0, false, nil, clustered{}
-	r.file = inFile{}
+	r.resides = resides{replica: none, inMemory: r.resides.inMemory}
 }
 
 // queue is a list of requests in order.

@@ -50,13 +50,11 @@ func (s *State) schedule() {
 		return
 	}
 	s.draft(p, rows, left)
-	s.replicate(p)
-	s.spill(p)
+	s.residency.plan(p)
 	s.repeat(p, rows)
 	s.threads.plan(p)
 	s.steps++
 	s.resumed = nil
-	p.DropReplica, s.noReplica = s.noReplica, nil
 	p.Evict, s.prefix.evicted, s.prefix.told = s.prefix.evicted, nil, 0
 	p.DropSums, s.prefix.unsummed = s.prefix.unsummed, nil
 	p.Keep, s.prefix.kept, s.prefix.keptTold = s.prefix.kept, nil, 0
@@ -81,15 +79,15 @@ func (s *State) growAll() {
 		}
 		bytes := s.ledger.growth(r, 1)
 		for r.phase == decoding && !s.makeFree(r.owner, bytes) {
-			if !s.giveUpFetch() && !s.evictReplica(r.owner) {
+			if !s.giveUpFetch() && !s.residency.evict(r.owner) {
 				s.preempt(s.victim(r.owner))
 			}
 		}
 		if r.phase != decoding {
 			continue
 		}
-		if r.replica != none && !s.makeFree(r.replica, bytes) {
-			s.dropReplica(r)
+		if r.resides.replica != none && !s.makeFree(r.resides.replica, bytes) {
+			s.residency.drop(r)
 		}
 		s.ledger.grow(r, bytes)
 	}
@@ -201,7 +199,7 @@ func (s *State) admit(p *plan.Plan) *request {
 	s.waiting.remove(r)
 	s.ledger.admit(r, owner, need)
 	s.sequences++
-	r.phase, r.seq, r.read, r.cached, r.staged, r.replica = prefill, s.sequences, read, len(chain)*tensor.BlockSlots, 0, none
+	r.phase, r.seq, r.read, r.cached, r.staged, r.resides.replica = prefill, s.sequences, read, len(chain)*tensor.BlockSlots, 0, none
 	r.pins, r.saves = chain, !s.cfg.NoPrefixCache && !r.NoCache
 	if n := len(chain); n > 0 && chain[n-1].summed {
 		r.sums = chain[n-1]

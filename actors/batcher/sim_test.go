@@ -724,7 +724,7 @@ func checkLedger(t fataler, s *State) {
 		files := int64(0)
 		for _, r := range s.running {
 			if r.owner == i {
-				files += r.file.bytes
+				files += r.resides.file.bytes
 			}
 		}
 		if a.files != files {

@@ -99,8 +99,8 @@ func (s *State) Snapshot() Snapshot {
 	names := [...]string{waiting: "waiting", prefill: "prefill", decoding: "decoding"}
 	for _, r := range s.running {
 		state := RequestState{ID: r.ID, State: names[r.phase], Owner: s.ledger.sockets[r.owner].ID, Prompt: len(r.Prompt), Output: len(r.out), Cached: r.cached, Preempted: r.preempted}
-		if r.replica != none {
-			state.Replica, state.Copied = s.ledger.sockets[r.replica].ID, r.hold[r.replica]
+		if r.resides.replica != none {
+			state.Replica, state.Copied = s.ledger.sockets[r.resides.replica].ID, r.hold[r.resides.replica]
 		}
 		for i, bytes := range r.hold {
 			state.Bytes += bytes

@@ -309,7 +309,7 @@ func (s *State) extend(r *request, n int) int {
 	for ; n > 0; n /= 2 {
 		bytes := s.ledger.growth(r, 1+n)
 		if bytes <= s.ledger.sockets[r.owner].room() && s.makeFree(r.owner, bytes) &&
-			(r.replica == none || bytes <= s.ledger.sockets[r.replica].room() && s.makeFree(r.replica, bytes)) {
+			(r.resides.replica == none || bytes <= s.ledger.sockets[r.resides.replica].room() && s.makeFree(r.resides.replica, bytes)) {
 			s.ledger.grow(r, bytes)
 			return n
 		}

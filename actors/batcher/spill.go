@@ -5,63 +5,65 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 )
 
-// Spill has an owner move the rows of the first Blocks blocks of a sequence to a file, behind what
-// runs; StepDone says when memory has been given up. Sequences of policies that read few of their
-// rows go on with them there, with the same bits, and slower: so they are spilled when memory is
-// short, the largest first, and as long as the disk has room. Nothing waits for a disk but the
-// memory that it would make free: a sequence that it does not take stays where it is, and one
-// whose file is lost is preempted and read again, to stay in memory.
-// inFile is what a request has in a file, or will have.
+// Rows in files. A policy that reads few rows in each step can have most of a cache in a file of
+// its owner: the bits are the same, and the steps are slower. When memory is short the largest
+// such cache on a socket goes to its file, as long as the disk has room. No step waits for that:
+// the owner writes while steps run, and reports when the memory is free (StepDone.Spilled). A
+// cache whose file fails is read again from the tokens, and then stays in memory.
+
+// inFile is the part of a cache that lies in a file, or will.
 type inFile struct {
 	blocks int
-	done   bool // memory has been given up
+	done   bool // its memory is free
 	bytes  int64
-	before int64 // booked in memory until then: what it takes more than it makes free, when others hold its rows too
+	before int64 // extra memory until then, where others hold its rows too
 }
 
-// memoryShort is the part of the budget that should be free before anybody asks.
+// memoryShort: memory is short when less than the budget divided by this is free.
 const memoryShort = 8
 
-// spill orders what is to be moved.
-func (s *State) spill(p *plan.Plan) {
+// planFiles asks each owner that is short of memory to move one cache to a file.
+func (v *residency) planFiles(p *plan.Plan) {
 	waits := false
-	if r := s.head(); r != nil && !s.full() {
+	if r := v.s.head(); r != nil && !v.s.full() {
 		read, tokens := r.asks()
-		_, _, why := s.ledger.choose(r.Policy, read, tokens, 0, r.canOwn)
+		_, _, why := v.s.ledger.choose(r.Policy, read, tokens, 0, r.canOwn)
 		waits = why != ""
 	}
-	for rank := range s.ledger.sockets {
-		a := &s.ledger.sockets[rank]
+	for rank := range v.s.ledger.sockets {
+		a := &v.s.ledger.sockets[rank]
 		if a.Scratch == 0 || !waits && a.room() >= a.Budget/memoryShort {
 			continue
 		}
 		var largest *request
-		for _, r := range s.running {
-			if r.owner == rank && s.spillable(r, p) && (largest == nil || s.ledger.owned(r) > s.ledger.owned(largest)) {
+		for _, r := range v.s.running {
+			if r.owner == rank && v.canMove(r, p) && (largest == nil || v.s.ledger.owned(r) > v.s.ledger.owned(largest)) {
 				largest = r
 			}
 		}
 		if largest == nil {
 			continue
 		}
-		r, blocks := largest, s.blocksToSpill(largest)
-		if before := max(0, s.ledger.spillChange(r, blocks)); s.makeFree(rank, before) {
-			r.file = inFile{blocks: blocks, bytes: kvcache.FileBytes(s.ledger.g, blocks, r.Policy), before: before}
+		r, blocks := largest, v.fileBlocks(largest)
+		if before := max(0, v.s.ledger.spillChange(r, blocks)); v.s.makeFree(rank, before) {
+			r.resides.file = inFile{blocks: blocks, bytes: kvcache.FileBytes(v.s.ledger.g, blocks, r.Policy), before: before}
 			r.hold[rank] += before
 			a.reserved += before
-			a.files += r.file.bytes
-			p.Spill = append(p.Spill, plan.Spill{Seq: r.seq, Owner: rank, Blocks: r.file.blocks})
+			a.files += r.resides.file.bytes
+			p.Spill = append(p.Spill, plan.Spill{Seq: r.seq, Owner: rank, Blocks: r.resides.file.blocks})
 		}
 	}
 }
 
-// blocksToSpill is how many blocks of a sequence, of tokens that count, can lie in a file.
-func (s *State) blocksToSpill(r *request) int {
-	return kvcache.Spillable(s.ledger.g, r.read, r.cached-r.staged, r.Policy)
+// fileBlocks is the number of blocks of a sequence that can lie in a file. Only tokens that
+// count are in them.
+func (v *residency) fileBlocks(r *request) int {
+	return kvcache.Spillable(v.s.ledger.g, r.read, r.cached-r.staged, r.Policy)
 }
 
-func (s *State) spillable(r *request, p *plan.Plan) bool {
-	if r.phase != decoding || r.ended || r.rests() || r.shares != nil || r.inMemory || r.file.blocks > 0 {
+// canMove says whether a cache can go to a file in this step.
+func (v *residency) canMove(r *request, p *plan.Plan) bool {
+	if r.phase != decoding || r.ended || r.rests() || r.shares != nil || r.resides.inMemory || r.resides.file.blocks > 0 {
 		return false
 	}
 	for _, k := range p.Copy {
@@ -69,63 +71,63 @@ func (s *State) spillable(r *request, p *plan.Plan) bool {
 			return false
 		}
 	}
-	blocks, a := s.blocksToSpill(r), &s.ledger.sockets[r.owner]
-	return blocks > 0 && a.files+kvcache.FileBytes(s.ledger.g, blocks, r.Policy) <= a.Scratch
+	blocks, a := v.fileBlocks(r), &v.s.ledger.sockets[r.owner]
+	return blocks > 0 && a.files+kvcache.FileBytes(v.s.ledger.g, blocks, r.Policy) <= a.Scratch
 }
 
-// spilled books what sockets have moved since the last step.
-func (s *State) spilled(list []plan.Spill) {
+// moved books the caches that sockets moved to files since the last step.
+func (v *residency) moved(list []plan.Spill) {
 	for _, f := range list {
-		for _, r := range s.running {
-			if r.seq == f.Seq && r.phase == decoding && r.owner == f.Owner && !r.file.done {
-				s.ledger.spilled(r, f.Blocks)
-				s.totals.Spilled++
+		for _, r := range v.s.running {
+			if r.seq == f.Seq && r.phase == decoding && r.owner == f.Owner && !r.resides.file.done {
+				v.s.ledger.spilled(r, f.Blocks)
+				v.s.totals.Spilled++
 			}
 		}
 	}
 }
 
-// lost takes sequences back whose files have failed: what the step drew of them does not count.
-func (s *State) lost(seqs []uint64) {
+// lost preempts sequences whose files failed. The tokens that the step sampled for them do not count.
+func (v *residency) lost(seqs []uint64) {
 	for _, seq := range seqs {
-		for _, r := range append(queue(nil), s.running...) {
+		for _, r := range append(queue(nil), v.s.running...) {
 			if r.seq == seq && !r.ended {
-				s.preempt(r)
-				r.inMemory = true
-				s.totals.Lost++
+				v.s.preempt(r)
+				r.resides.inMemory = true
+				v.s.totals.Lost++
 			}
 		}
 	}
 }
 
-// spilled books that the owner gave up the rows of so many blocks. Blocks that it shared with the
-// prefix cache are among them.
+// spilled books that the owner freed the rows of the first blocks of a cache. It gives up the
+// blocks of the prefix cache that it shared.
 func (l *ledger) spilled(r *request, blocks int) {
 	a := &l.sockets[r.owner]
-	change := l.spillChange(r, blocks) - r.file.before
+	change := l.spillChange(r, blocks) - r.resides.file.before
 	for _, b := range r.pins {
 		l.unpin(b, r.owner)
 	}
 	r.pins = nil
-	a.files -= r.file.bytes
-	r.file = inFile{blocks: blocks, done: true, bytes: kvcache.FileBytes(l.g, blocks, r.Policy)}
-	a.files += r.file.bytes
+	a.files -= r.resides.file.bytes
+	r.resides.file = inFile{blocks: blocks, done: true, bytes: kvcache.FileBytes(l.g, blocks, r.Policy)}
+	a.files += r.resides.file.bytes
 	r.hold[r.owner] += change
 	a.reserved += change
 	a.freed -= min(0, change)
 }
 
-// spillChange is what the bytes that only this sequence holds on its owner change by: it gives up
-// the blocks of the prefix cache that it shares.
+// spillChange is the change of the bytes that only this sequence holds on its owner, which no
+// longer shares blocks of the prefix cache.
 func (l *ledger) spillChange(r *request, blocks int) int64 {
 	return l.sharedBytes(r) + kvcache.SpilledBytes(l.g, r.read, r.cached, 1, blocks, r.Policy) - kvcache.StepBytes(l.g, r.read, r.cached, 1, r.Policy)
 }
 
-// stepBytes is kvcache.StepBytes of the owner's cache, wherever its rows lie.
+// stepBytes is kvcache.StepBytes of the owner's cache, with or without rows in a file.
 func (l *ledger) stepBytes(r *request, tokens, staged int) int64 {
 	blocks := 0
-	if r.file.done {
-		blocks = r.file.blocks
+	if r.resides.file.done {
+		blocks = r.resides.file.blocks
 	}
-	return kvcache.SpilledBytes(l.g, r.read, tokens, staged, blocks, r.Policy) + r.file.before
+	return kvcache.SpilledBytes(l.g, r.read, tokens, staged, blocks, r.Policy) + r.resides.file.before
 }

@@ -121,11 +121,11 @@ func TestSpilledHasNoReplica(t *testing.T) {
 	s.cfg.Replicas = 1
 	for _, ordered := range []bool{true, false} {
 		r := s.running[0]
-		if r.file = (inFile{}); ordered {
-			r.file.blocks = 6
+		if r.resides.file = (inFile{}); ordered {
+			r.resides.file.blocks = 6
 		}
 		var p plan.Plan
-		if s.replicate(&p); len(p.Copy) == 1 == ordered {
+		if s.residency.planReplicas(&p); len(p.Copy) == 1 == ordered {
 			t.Errorf("ordered to a file %v, and copies: %+v", ordered, p.Copy)
 		}
 	}

@@ -26,10 +26,9 @@ type State struct {
 	ledger   ledger
 	draining bool
 
-	flight    *flight  // the step in flight
-	drop      []uint64 // sequences that the sockets must release; schedule passes them on
-	released  []uint64 // passed on without a step, so perhaps not heard: the next step repeats them
-	noReplica []uint64 // sequences whose replica the next plan drops
+	flight   *flight  // the step in flight
+	drop     []uint64 // sequences that the sockets must release; schedule passes them on
+	released []uint64 // passed on without a step, so perhaps not heard: the next step repeats them
 
 	resumed []resumption // sequences that the next plan opens where they stood
 
@@ -49,6 +48,7 @@ type State struct {
 	threads     threads
 	contexts    contexts
 	clusters    clusters
+	residency   residency
 
 	submitted, sequences, steps uint64 // counters
 	rate                        rate
@@ -72,7 +72,7 @@ func New(cfg Config) (*State, error) {
 	cfg.Geometry.Chunk = cfg.Chunk
 	s := &State{cfg: cfg, requests: map[string]*request{}, unplaced: "the cluster has not started", ledger: ledger{g: cfg.Geometry}, prefix: newPrefixes(cfg.Identity),
 		speculation: speculation{recent: speculate.NewRecent(cfg.SpeculateBytes), trust: speculate.NewTrust()}}
-	s.contexts.s, s.clusters.s = s, s
+	s.contexts.s, s.clusters.s, s.residency.s = s, s, s
 	return s, nil
 }
 

@@ -9,7 +9,7 @@ const maxPriority = 1000
 
 // submit refuses a request with a reason, or lets it wait.
 func (s *State) submit(spec Spec) {
-	r := &request{Spec: spec, replica: none, started: -1, first: -1, unserved: -1}
+	r := &request{Spec: spec, resides: resides{replica: none}, started: -1, first: -1, unserved: -1}
 	r.out = slices.Clone(spec.Emitted)
 	r.limit = min(spec.MaxTokens, s.cfg.ContextLimit-len(spec.Prompt))
 	r.rank = spec.Arrival + int64(spec.Priority)*s.cfg.PriorityMillis
