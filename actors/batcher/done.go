@@ -7,7 +7,6 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
-	"github.com/shoal-llm/shoal/internal/engine/speculate"
 )
 
 // stepDone takes the results of the step in flight: caches have grown, tokens go
@@ -85,11 +84,34 @@ func (s *State) timed(p *plan.Plan, micros int64) {
 		return
 	}
 	pass := float64(micros) / float64(p.PassCount())
-	if s.threads.done(p, pass) {
-		s.speculation.cost.Add(len(p.Decode), p.Tokens()-len(p.Decode), pass)
+	s.drafts.timed(p, pass, s.threads.done(p, pass))
+}
+
+// decoded takes the results of a decode row over all passes: the token after each of its own,
+// up to the first that differs from the next token of the row.
+func (s *State) decoded(r *request, row *plan.Run, passes int, result *Result) {
+	right, samples := min(passes, len(result.Samples))-1, result.Samples
+	for right < min(len(row.Tokens), len(samples))-1 && samples[right].Err == nil && row.Tokens[right+1] == samples[right].Token {
+		right++
 	}
-	start := speculate.NewTrust()
-	s.speculation.trust.Drift(&start, forgetTrust/16)
+	s.drafts.done(r, right)
+	r.staged = 0
+	first := len(s.out.Emits)
+	for i := 0; i <= right && !r.ended; i++ {
+		if r.cached < r.reached {
+			s.totals.Replayed++
+			if r.outage != nil {
+				r.outage.Replayed++
+			}
+		}
+		r.cached, r.staged = r.cached+1, r.staged+1
+		r.reached = max(r.reached, r.cached)
+		s.sampled(r, samples[i])
+	}
+	for i := range s.out.Emits[first:] {
+		s.out.Emits[first+i].More = len(s.out.Emits) - first - 1 - i
+	}
+	r.drafted.model.set(result, r.cached)
 }
 
 // handedOver begins to decode.

@@ -13,7 +13,7 @@ func (s *State) repeat(p *plan.Plan, rows map[uint64]*request) {
 	if s.cfg.DecodeSteps < 2 || s.onePass || len(p.Chunks)+len(p.Index)+len(p.Open)+len(p.Copy)+len(p.Spill) > 0 {
 		return
 	}
-	one := s.speculation.cost.Step(len(p.Decode))
+	one := s.drafts.cost.Step(len(p.Decode))
 	if one == 0 {
 		return
 	}
@@ -29,7 +29,7 @@ func (s *State) repeat(p *plan.Plan, rows map[uint64]*request) {
 	}
 	n = min(n, draftScores/scores)
 	for i := range p.Decode {
-		n = min(n, 1+s.extend(rows[p.Decode[i].Seq], n-1))
+		n = min(n, 1+s.reserve(rows[p.Decode[i].Seq], n-1))
 	}
 	if n > 1 {
 		p.Passes = n

@@ -41,7 +41,7 @@ type request struct {
 	kept    kept    // of the admission that the end of an epoch cut off
 	outage  *Outage // that cut it off, until it has a new token; nil: none
 	spoke   int64   // when its newest token came
-	guesses guesses
+	drafted drafted
 
 	keys    []plan.Key   // of its full blocks, as far as they were asked for
 	pins    []*textBlock // shared blocks at its beginning whose rows it holds: in prefill on every socket, then on the owner

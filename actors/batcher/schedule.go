@@ -49,7 +49,7 @@ func (s *State) schedule() {
 		s.released = append(s.released, s.out.Release...)
 		return
 	}
-	s.draft(p, rows, left)
+	s.drafts.plan(p, rows, left)
 	s.residency.plan(p)
 	s.repeat(p, rows)
 	s.threads.plan(p)
@@ -91,6 +91,20 @@ func (s *State) growAll() {
 		}
 		s.ledger.grow(r, bytes)
 	}
+}
+
+// reserve books memory for n more tokens in the next row of a request, or for a half of them
+// and so on, as far as that memory is free. It returns their number.
+func (s *State) reserve(r *request, n int) int {
+	for ; n > 0; n /= 2 {
+		bytes := s.ledger.growth(r, 1+n)
+		if bytes <= s.ledger.sockets[r.owner].room() && s.makeFree(r.owner, bytes) &&
+			(r.resides.replica == none || bytes <= s.ledger.sockets[r.resides.replica].room() && s.makeFree(r.resides.replica, bytes)) {
+			s.ledger.grow(r, bytes)
+			return n
+		}
+	}
+	return 0
 }
 
 // victim is the last in order that holds bytes on a socket.
@@ -307,6 +321,6 @@ func (s *State) chunk(p *plan.Plan, r *request, left int) int {
 	}
 	s.save(&c, r)
 	p.Chunks = append(p.Chunks, c)
-	s.index(r)
+	s.drafts.index(r)
 	return len(c.Tokens)
 }

@@ -84,7 +84,7 @@ func (s *State) Snapshot() Snapshot {
 	if f := s.flight; f != nil {
 		v.InFlight, v.BatchRows, v.BatchSequences = true, f.plan.Tokens(), len(f.rows)
 	}
-	v.Speculated = s.speculation.totals
+	v.Speculated = s.drafts.totals
 	v.ThreadShift = s.threads.last
 	if k := s.threads.kind; k != nil {
 		v.Trying = !k.chosen()
@@ -92,7 +92,7 @@ func (s *State) Snapshot() Snapshot {
 			v.Trials = append(v.Trials, slices.Clone(took))
 		}
 	}
-	v.Speculated.Texts, v.Speculated.Recent = s.speculation.bytes, s.speculation.recent.Bytes()
+	v.Speculated.Texts, v.Speculated.Recent = s.drafts.bytes, s.drafts.recent.Bytes()
 	for _, a := range s.ledger.sockets {
 		v.Sockets = append(v.Sockets, SocketState{ID: a.ID, Budget: a.Budget, Reserved: a.reserved + a.shared - a.evictable, Used: a.used, Freed: a.freed, Replicas: a.replicas, Shared: a.shared - a.evictable, Evictable: a.evictable, Sequences: a.sequences, Files: a.files, Scratch: a.Scratch})
 	}

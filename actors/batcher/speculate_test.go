@@ -32,8 +32,8 @@ func TestDraftersSaveSteps(t *testing.T) {
 				steps := 0
 				for ; e.Start != nil; steps++ {
 					out.take(e)
-					if s.speculation.bytes > s.cfg.SpeculateBytes {
-						t.Fatalf("indexes take %d bytes of %d", s.speculation.bytes, s.cfg.SpeculateBytes)
+					if s.drafts.bytes > s.cfg.SpeculateBytes {
+						t.Fatalf("indexes take %d bytes of %d", s.drafts.bytes, s.cfg.SpeculateBytes)
 					}
 					checkLedger(t, s)
 					d := at.run(e.Start, out.specs)
@@ -66,8 +66,8 @@ func TestDraftersSaveSteps(t *testing.T) {
 				if total := s.Snapshot().Speculated; f.Accepted != total.Accepted || int(f.Accepted) != at.accepted || f.Drafted != total.Drafted || tokens-steps != at.accepted {
 					t.Errorf("%+v of the request, %+v of all, %d were right in %d steps", f, total, at.accepted, steps)
 				}
-				if s.speculation.bytes != 0 {
-					t.Errorf("%d bytes of indexes are left", s.speculation.bytes)
+				if s.drafts.bytes != 0 {
+					t.Errorf("%d bytes of indexes are left", s.drafts.bytes)
 				}
 			})
 		}
@@ -105,9 +105,9 @@ func TestDraftsNeverCost(t *testing.T) {
 			}
 			took += guess * (float64(deep) + 0.1*float64(asked))
 			if len(e.Start.Chunks) == 0 {
-				micros += took + look*float64(s.speculation.totals.Looks-looks)
+				micros += took + look*float64(s.drafts.totals.Looks-looks)
 			}
-			looks = s.speculation.totals.Looks
+			looks = s.drafts.totals.Looks
 			d.Micros = int64(took * (0.8 + 0.5*jitter.Float64())) // other programs run too
 			if jitter.IntN(40) == 0 {
 				d.Micros *= 6

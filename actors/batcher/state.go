@@ -44,11 +44,11 @@ type State struct {
 	diskAfter   int64      // not to be waited for before
 	spreadAfter int64      // no answers are spread before
 
-	speculation speculation
-	threads     threads
-	contexts    contexts
-	clusters    clusters
-	residency   residency
+	drafts    drafts
+	threads   threads
+	contexts  contexts
+	clusters  clusters
+	residency residency
 
 	submitted, sequences, steps uint64 // counters
 	rate                        rate
@@ -71,8 +71,8 @@ func New(cfg Config) (*State, error) {
 	}
 	cfg.Geometry.Chunk = cfg.Chunk
 	s := &State{cfg: cfg, requests: map[string]*request{}, unplaced: "the cluster has not started", ledger: ledger{g: cfg.Geometry}, prefix: newPrefixes(cfg.Identity),
-		speculation: speculation{recent: speculate.NewRecent(cfg.SpeculateBytes), trust: speculate.NewTrust()}}
-	s.contexts.s, s.clusters.s, s.residency.s = s, s, s
+		drafts: drafts{recent: speculate.NewRecent(cfg.SpeculateBytes), trust: speculate.NewTrust()}}
+	s.contexts.s, s.clusters.s, s.residency.s, s.drafts.s = s, s, s, s
 	return s, nil
 }
 
@@ -194,7 +194,7 @@ func checkPlacement(sockets []Socket, heads int) string {
 func (s *State) finish(r *request, reason, code, message string) {
 	delete(s.requests, r.ID)
 	r.ended = true
-	s.forget(r)
+	s.drafts.finish(r)
 	r.outage.over(reason == ReasonError)
 	r.outage = nil
 	if r.phase == waiting {
@@ -202,7 +202,7 @@ func (s *State) finish(r *request, reason, code, message string) {
 	}
 	s.out.Finishes = append(s.out.Finishes, Finish{
 		ID: r.ID, Reason: reason, Code: code, Message: message, Prompt: len(r.Prompt), Output: len(r.out),
-		Arrived: r.Arrival, Started: r.started, FirstToken: r.first, Ended: s.now, Preempted: r.preempted, Speculated: r.guesses.counted, Verified: r.guesses.steps,
+		Arrived: r.Arrival, Started: r.started, FirstToken: r.first, Ended: s.now, Preempted: r.preempted, Speculated: r.drafted.counted, Verified: r.drafted.rows,
 	})
 }
 

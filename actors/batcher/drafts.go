@@ -1,0 +1,301 @@
+package batcher
+
+import (
+	"github.com/shoal-llm/shoal/internal/engine/plan"
+	"github.com/shoal-llm/shoal/internal/engine/speculate"
+)
+
+// drafts is the module for speculative decoding. A decode row takes drafts of the tokens that
+// may follow its own, the owner samples the token after each, and those that agree are emitted
+// in one step. The next plan rolls the others back. Package speculate makes drafts from text;
+// where nodes have a draft model, the owner of a row makes them (drafts_model.go).
+type drafts struct {
+	s      *State
+	recent *speculate.Recent
+	bytes  int64           // of the indexes of all requests
+	trust  speculate.Trust // that a new request starts with
+	cost   speculate.Cost
+	totals Speculated
+}
+
+// drafted is what the module knows of one request.
+type drafted struct {
+	text    *speculate.Text
+	bytes   int64 // of text
+	trust   speculate.Trust
+	draft   speculate.Draft // of the step in flight; Tokens are those that are in its row
+	counted Speculated
+	rows    []Verified // of the rows with drafts, in order
+	backoff backoff    // of drafts from text
+	model   modelDraft
+}
+
+// backoff skips steps after drafts that gained nothing, each time twice as many.
+type backoff struct {
+	misses int // in a row, as 2^n - 1
+	wait   int // steps to skip
+}
+
+const (
+	catchUp     = 4096     // tokens of one request that a step indexes at most
+	learnOwn    = 1.0 / 8  // weight of an outcome for its request
+	learnAll    = 1.0 / 64 // weight of an outcome for later requests
+	forgetTrust = 1.0 / 256
+	mostSkipped = 31 // steps without a lookup of short matches, at most
+
+	// tailRows is the most tokens of a prompt's tail that a step takes of one sequence.
+	tailRows = 64
+	// draftScores bounds the log-probabilities that drafts add to the reply of a step, which
+	// has room for twice as many (socket.maxScores).
+	draftScores = 1 << 15
+)
+
+// Speculated counts drafts.
+type Speculated struct {
+	Looks    uint64                 // lookups of drafts, also after short matches
+	Rows     uint64                 // decode rows with drafts
+	Drafted  uint64                 // tokens
+	Accepted uint64                 // of Drafted
+	At       [speculate.Most]uint64 // accepted as the first, second, ... of a row
+	Texts    int64                  // bytes of indexes now
+	Recent   int64                  // bytes of recent outputs now
+}
+
+func (c *Speculated) count(drafted, accepted int) {
+	c.Rows++
+	c.Drafted += uint64(drafted)
+	c.Accepted += uint64(accepted)
+	for i := range accepted {
+		c.At[i]++
+	}
+}
+
+// Verified counts the drafts of one row.
+type Verified struct{ Drafted, Accepted uint8 }
+
+// mode is how drafts for a request are made, and how many tokens each has; 0: as many as gain.
+func (d *drafts) mode(r *request) (speculate.Mode, int) {
+	if r.Speculate != "" {
+		return r.Speculate.Split()
+	}
+	return d.s.cfg.Speculate.Split()
+}
+
+// index adds the newest tokens of a request to its index, if there is memory for that. It
+// returns false when some are missing.
+func (d *drafts) index(r *request) bool {
+	if mode, _ := d.mode(r); mode == speculate.Off || r.limit < 2 {
+		return false
+	}
+	g := &r.drafted
+	if g.text == nil {
+		g.text, g.trust = speculate.NewText(), d.trust
+	}
+	n := len(r.Prompt) + len(r.out)
+	if more := g.text.Grown(n) - g.bytes; more > 0 {
+		if d.bytes+more > d.s.cfg.SpeculateBytes {
+			return false
+		}
+		g.bytes += more
+		d.bytes += more
+	}
+	return g.text.Catch(n, catchUp, r.token)
+}
+
+// sharing names the group of requests whose recent outputs a request uses.
+func (d *drafts) sharing(r *request) string {
+	if d.s.cfg.SpeculateRecent == "shared" {
+		return ""
+	}
+	return r.Tenant
+}
+
+// finish frees the index of a request that ends, and keeps its output for others.
+func (d *drafts) finish(r *request) {
+	if mode, _ := d.mode(r); (mode == speculate.Suffix || mode == speculate.Model) && d.s.cfg.SpeculateRecent != "off" {
+		d.recent.Add(d.sharing(r), len(r.out), func(i int) int32 { return r.out[i] })
+	}
+	d.bytes -= r.drafted.bytes
+	r.drafted.text, r.drafted.bytes = nil, 0
+}
+
+// fromText is a draft for a request of at most this many tokens. It searches only where a
+// draft could gain in a step of this many sequences. After short matches that gained nothing
+// it waits longer each time, so text without repetition costs almost nothing.
+func (d *drafts) fromText(r *request, most, sequences int) (draft speculate.Draft) {
+	if !d.index(r) {
+		return draft
+	}
+	g, least := &r.drafted, speculate.Long
+	mode, width := d.mode(r)
+	if g.backoff.wait--; g.backoff.wait < 0 || width > 0 {
+		least = 0
+	}
+	if width == 0 && !d.cost.Worth(sequences, g.trust.Best(least)) {
+		g.trust.Drift(&d.trust, forgetTrust)
+		return draft
+	}
+	if least == 0 {
+		d.totals.Looks++
+		g.counted.Looks++
+	}
+	if mode == speculate.Lookup {
+		return g.text.Lookup(least, most)
+	}
+	draft = g.text.Suffix(d.recent, d.sharing(r), least, most)
+	if c := g.text.Copied(most); g.trust.Gain(&c) >= g.trust.Gain(&draft) && len(c.Tokens) > 0 {
+		return c
+	}
+	return draft
+}
+
+// searched adjusts the backoff of drafts from text.
+func (g *drafted) searched(gained bool) {
+	switch b := &g.backoff; {
+	case gained:
+		*b = backoff{}
+	case b.wait < 0:
+		b.misses = min(2*b.misses+1, mostSkipped)
+		b.wait = b.misses
+	}
+}
+
+// gained records whether the draft of a step was worth its rows.
+func (g *drafted) gained(yes bool) {
+	if g.draft.Source == speculate.SmallModel {
+		g.model.gained(yes)
+		return
+	}
+	g.searched(yes)
+}
+
+// room is what a step has left for further tokens of its decode rows.
+type room struct {
+	s      *State
+	tokens int // rows
+	scores int // log-probabilities in the reply
+}
+
+// scoresOf is how many log-probabilities the reply has for each sampled token.
+func scoresOf(r *request) int { return 1 + max(0, r.Sampling.Logprobs) }
+
+// take appends the first of these tokens to a row, as many as there is room and memory for,
+// and returns their number.
+func (m *room) take(r *request, row *plan.Run, tokens []int32) int {
+	n := m.s.reserve(r, min(len(tokens), m.tokens))
+	row.Tokens = append(row.Tokens, tokens[:n]...)
+	m.tokens -= n
+	if row.Sample {
+		m.scores -= n * scoresOf(r)
+	}
+	return n
+}
+
+// plan gives decode rows more tokens, at most left in all, in memory that nobody else needs:
+// first tokens that are known, then drafts, as many as are worth their time.
+func (d *drafts) plan(p *plan.Plan, rows map[uint64]*request, left int) {
+	m := room{s: d.s, tokens: left, scores: draftScores}
+	draft := len(p.Chunks) == 0 && (d.s.cfg.Guess != nil || len(p.Decode) <= d.s.cfg.SpeculateRows)
+	var open []*plan.Run // with drafts that compete for the rows of the step
+	for i := range p.Decode {
+		row := &p.Decode[i]
+		r := rows[row.Seq]
+		r.drafted.draft = speculate.Draft{}
+		next := r.cached + 1
+		if !row.Sample {
+			m.take(r, row, r.tokens(next, min(len(r.Prompt)-1, r.cached+tailRows)))
+			continue
+		}
+		if d.s.cfg.Geometry.Single(r.Policy) {
+			continue
+		}
+		most := min(speculate.Most, r.final()-next, m.scores/scoresOf(r))
+		if known := len(r.Prompt) + len(r.out) - next; known > 0 { // an earlier admission emitted them
+			m.take(r, row, r.tokens(next, next+max(0, min(most, known))))
+			continue
+		}
+		if draft && most > 0 && m.tokens > 0 && d.offer(&m, r, row, most, len(p.Decode)) {
+			open = append(open, row)
+		}
+	}
+	if len(open) > 0 {
+		d.choose(&m, rows, open, len(p.Decode))
+	}
+}
+
+// offer finds a draft for a row. It returns true when the step must still choose its length.
+func (d *drafts) offer(m *room, r *request, row *plan.Run, most, sequences int) bool {
+	g := &r.drafted
+	if d.s.cfg.Guess != nil {
+		g.draft.Tokens = d.s.cfg.Guess(r.ID, r.cached+1)
+		n := m.take(r, row, g.draft.Tokens[:min(most, len(g.draft.Tokens))])
+		g.draft.Tokens, g.draft.Share = g.draft.Tokens[:n], make([]float32, n)
+		if n > 0 {
+			return false
+		}
+	}
+	mode, width := d.mode(r)
+	var text speculate.Draft
+	if mode != speculate.Model || width == 0 {
+		text = d.fromText(r, most, sequences)
+	}
+	if mode == speculate.Model {
+		row.Draft = d.request(r, width, sequences)
+	}
+	g.draft = g.model.better(&g.trust, text, r.cached, most)
+	switch {
+	case len(g.draft.Tokens) == 0:
+		g.searched(false)
+		return false
+	case width > 0:
+		n := m.take(r, row, g.draft.Tokens[:min(width, len(g.draft.Tokens))])
+		g.draft.Tokens = g.draft.Tokens[:n]
+		return false
+	}
+	return true
+}
+
+// choose divides the rows that are left among drafts, by what each is likely to gain.
+func (d *drafts) choose(m *room, rows map[uint64]*request, open []*plan.Run, sequences int) {
+	probabilities := make([][]float32, len(open))
+	for k, row := range open {
+		g := &rows[row.Seq].drafted
+		probabilities[k] = g.trust.Probabilities(nil, &g.draft)
+	}
+	for k, n := range d.cost.Choose(probabilities, sequences, m.tokens) {
+		r := rows[open[k].Seq]
+		g := &r.drafted
+		if n == 0 {
+			g.trust.Drift(&d.trust, forgetTrust)
+			g.gained(false)
+		}
+		n = m.take(r, open[k], g.draft.Tokens[:max(0, min(n, m.scores/scoresOf(r)))])
+		g.draft.Tokens = g.draft.Tokens[:n]
+	}
+}
+
+// done learns from a row: how many tokens of its draft agreed with the sampled ones.
+func (d *drafts) done(r *request, accepted int) {
+	g := &r.drafted
+	if n := len(g.draft.Tokens); n > 0 {
+		g.trust.Learn(&g.draft, n, accepted, learnOwn)
+		d.trust.Learn(&g.draft, n, accepted, learnAll)
+		g.counted.count(n, accepted)
+		g.rows = append(g.rows, Verified{uint8(n), uint8(accepted)})
+		g.gained(accepted > 0)
+		if g.draft.Source == speculate.SmallModel {
+			g.model.width = min(accepted+1, mostModelDraft)
+		}
+		d.totals.count(n, accepted)
+	}
+	g.draft = speculate.Draft{}
+}
+
+// timed learns the microseconds of a pass. usual: the pass had the usual number of threads.
+func (d *drafts) timed(p *plan.Plan, micros float64, usual bool) {
+	if usual {
+		d.cost.Add(len(p.Decode), p.Tokens()-len(p.Decode), micros)
+	}
+	start := speculate.NewTrust()
+	d.trust.Drift(&start, forgetTrust/16)
+}
