@@ -10,27 +10,25 @@ import (
 )
 
 var (
-	// ErrBudget means that an allocation would have taken the arena past its
-	// budget. Nothing was allocated.
+	// ErrBudget means that an allocation would have exceeded the arena's budget. Nothing was
+	// allocated.
 	ErrBudget = errors.New("kvcache: budget exceeded")
-	// ErrMemory means that the operating system gave no memory although the
-	// budget had room. Nothing was allocated.
+	// ErrMemory means that the operating system refused memory within the budget. Nothing was
+	// allocated.
 	ErrMemory = errors.New("kvcache: out of memory")
 )
 
-// Arena is the cache memory of one socket: blocks cut from slabs that are
-// mapped outside the Go heap, under one byte ledger.
+// Arena is the cache memory of one socket: blocks cut from slabs that are mapped outside the Go
+// heap, under one byte ledger.
 //
-// The ledger counts the bytes of the blocks that are out, plus what Charge
-// adds for tables that live beside them; it never passes the budget. A free
-// block is always reused before a new slab is mapped, and a slab whose blocks
-// are all free is unmapped at once, so the resident memory of the arena stays
-// below the largest ledger figure since (on Linux plus less than a huge page, 2 MiB,
-// per block size), and falls when sequences end. Blocks of different sizes come from
-// different slabs. A block may have several holders (Retain): it is counted once, and comes
-// back when the last releases it.
+// The ledger counts the bytes of the blocks in use and what Charge adds for tables beside them. It
+// never exceeds the budget. A free block is reused before a new slab is mapped, and a slab whose
+// blocks are all free is unmapped at once. So the resident memory of the arena stays below the
+// largest ledger value since (on Linux plus less than a huge page, 2 MiB, per block size), and
+// falls when sequences end. Blocks of different sizes come from different slabs. A block may have
+// several holders (Retain): it counts once, and is freed when the last one releases it.
 //
-// One owner allocates and frees; every method may be called from any goroutine.
+// One owner allocates and frees. All methods may be called concurrently.
 type Arena struct {
 	budget int64
 	used   atomic.Int64
@@ -45,32 +43,32 @@ type Arena struct {
 	closed   bool
 }
 
-// Stats are figures of one moment, each in bytes unless it says otherwise.
+// Stats is a snapshot. Values are bytes unless noted.
 type Stats struct {
-	Budget    int64 // the ledger never passes it
-	Used      int64 // blocks that are out, and charged tables: each once
-	Shared    int64 // of Used, blocks that several hold
-	Evictable int64 // of Used, blocks that only segments hold, and sums: what releasing these would free
+	Budget    int64 // limit of Used
+	Used      int64 // blocks in use and charged tables, each counted once
+	Shared    int64 // part of Used: blocks with several holders
+	Evictable int64 // part of Used: blocks that only segments hold, and sums; releasing the segments frees them
 	Peak      int64 // the largest Used so far
-	Mapped    int64 // address space of all slabs; pages not yet touched are not resident
-	Returned  int64 // address space given back to the system since the start
-	Blocks    int   // blocks that are out
-	Slabs     int   // slabs mapped
+	Mapped    int64 // address space of all slabs; untouched pages are not resident
+	Returned  int64 // address space returned to the system since the start
+	Blocks    int   // blocks in use
+	Slabs     int   // mapped slabs
 }
 
-// NewArena makes an arena that hands out at most budget bytes. It maps no
-// memory before the first Alloc. A budget below zero counts as zero.
+// NewArena returns an arena with a budget in bytes. It maps no memory before the first Alloc. A
+// negative budget counts as zero.
 func NewArena(budget int64) *Arena {
 	return &Arena{budget: max(budget, 0)}
 }
 
-// Budget is the number of bytes that Used never passes.
+// Budget is the limit of Used in bytes.
 func (a *Arena) Budget() int64 { return a.budget }
 
-// Used is the number of bytes that are out now.
+// Used is the number of bytes in use.
 func (a *Arena) Used() int64 { return a.used.Load() }
 
-// Stats reads all figures. Used and Peak may belong to slightly different moments.
+// Stats returns all figures. Used and Peak may be from slightly different moments.
 func (a *Arena) Stats() Stats {
 	s := Stats{Budget: a.budget, Used: a.used.Load(), Peak: a.peak.Load(), Mapped: a.mapped.Load(), Returned: a.given.Load()}
 	a.mu.Lock()
@@ -91,9 +89,8 @@ func (a *Arena) Stats() Stats {
 	return s
 }
 
-// Alloc hands out n zeroed blocks of size bytes each, all or none. The blocks
-// start on 64-byte boundaries. It returns ErrBudget or ErrMemory, wrapped with
-// the figures.
+// Alloc returns n zeroed blocks of size bytes each, all or none. Blocks are 64-byte aligned. Errors
+// wrap ErrBudget or ErrMemory and contain the figures.
 func (a *Arena) Alloc(size, n int) ([][]byte, error) {
 	if size <= 0 || size%blockAlign != 0 || n < 0 {
 		return nil, fmt.Errorf("kvcache: cannot allocate %d blocks of %d bytes: the size must be a positive multiple of %d", n, size, blockAlign)
@@ -136,7 +133,7 @@ func (a *Arena) take(size, n int) ([][]byte, error) {
 	return blocks, nil
 }
 
-// Retain makes the caller a holder of blocks that others hold, and returns a list of its own.
+// Retain makes the caller a further holder of blocks, and returns its own list of them.
 func (a *Arena) Retain(blocks [][]byte) [][]byte {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -148,16 +145,16 @@ func (a *Arena) Retain(blocks [][]byte) [][]byte {
 	return slices.Clone(blocks)
 }
 
-// IsShared says whether a block has several holders.
+// IsShared reports whether a block has several holders.
 func (a *Arena) IsShared(b []byte) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.class(len(b)).holders(b) > 1
 }
 
-// Release gives up blocks that Alloc handed out or Retain took. When nobody else holds one
-// its contents are gone and its memory may be unmapped: touching it afterwards is a fault.
-// A block that the arena does not know, or that is free already, is a panic.
+// Release releases blocks from Alloc or Retain. When the last holder releases a block, its contents
+// are lost and its memory may be unmapped, so a later access faults. Release panics for a block
+// that is unknown or already free.
 func (a *Arena) Release(blocks [][]byte) {
 	if len(blocks) == 0 {
 		return
@@ -174,7 +171,7 @@ func (a *Arena) Release(blocks [][]byte) {
 	}
 }
 
-// put gives up blocks, and says how many holders the last of them still has.
+// put releases blocks, and returns how many holders the last of them still has.
 func (a *Arena) put(c *class, blocks [][]byte) (left int32) {
 	for _, b := range blocks {
 		var shrunk int64
@@ -185,8 +182,8 @@ func (a *Arena) put(c *class, blocks [][]byte) (left int32) {
 	return left
 }
 
-// Charge books bytes that lie elsewhere but belong to the cache (slot tables),
-// so that the budget covers them. Uncharge gives them back.
+// Charge adds memory outside the arena that belongs to the cache (slot tables) to the ledger, so
+// that the budget covers it. Uncharge removes it.
 func (a *Arena) Charge(bytes int64) error {
 	for {
 		used := a.used.Load()
@@ -201,11 +198,10 @@ func (a *Arena) Charge(bytes int64) error {
 	}
 }
 
-// Uncharge gives back bytes that Charge booked.
+// Uncharge removes bytes that Charge added.
 func (a *Arena) Uncharge(bytes int64) { a.used.Add(-bytes) }
 
-// Close unmaps everything. Blocks that are still out become invalid. A second
-// Close does nothing.
+// Close unmaps all memory. Blocks still in use become invalid. It may be called twice.
 func (a *Arena) Close() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()

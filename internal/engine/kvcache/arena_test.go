@@ -43,7 +43,7 @@ func TestArenaLedger(t *testing.T) {
 	mustBudget(t, err)
 }
 
-// Against a dumb twin: no block is out twice, blocks come zeroed, figures agree.
+// Compared with a reference: no block is allocated twice, blocks are zeroed, figures agree.
 func TestArenaProperties(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		budget := rapid.Int64Range(0, 64<<20).Draw(r, "budget")
@@ -136,12 +136,12 @@ func TestArenaConcurrent(t *testing.T) {
 	}
 }
 
-// Freed bytes are real: the resident set of the process rises and falls with the ledger.
+// The process's resident memory rises and falls with the ledger.
 func TestResidentMemoryFalls(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("reads /proc/self/status")
 	}
-	// The rest of the process moves too; what the arena does, it does every time.
+	// The rest of the process also allocates; what the arena does, it does every time.
 	var why string
 	for range 4 {
 		debug.FreeOSMemory()
@@ -198,8 +198,7 @@ func rss(t *testing.T) int64 {
 	return 0
 }
 
-// Attention reads blocks in the order of a table; the processor runs ahead where that is
-// the order of memory.
+// Attention reads blocks in table order. Adjacent blocks let the CPU prefetch.
 func TestBlocksComeInOrder(t *testing.T) {
 	a := NewArena(1 << 20)
 	defer a.Close()

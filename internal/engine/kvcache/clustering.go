@@ -2,24 +2,28 @@ package kvcache
 
 import "github.com/shoal-llm/shoal/internal/engine/tensor"
 
-// Clustering is the work at the end of a prompt in pieces between which others run, of which all
-// sockets have the same number. The first, once After tokens have been read, are a quarter of a round of
-// k-means each, for all heads of a layer that a socket has; with two levels those of the coarse centroids
-// come behind all others. What is left of them when the prompt has been read is done with the hand-over,
-// with the same result. That has pieces too, see Index: rows of a quarter of a layer's heads go to the
-// owner (Moved), who makes their index; then, with two levels, what of each layer the coarse threshold
-// leaves; then the thresholds.
+// Clustering describes the clustering of a prompt as pieces of work between the steps of other
+// sequences. All sockets have the same number of pieces.
+//
+// The first Before pieces can run once After tokens have been read. Each is a quarter of a round of
+// k-means, for all heads of a layer on a socket. With two levels, the pieces of the coarse
+// centroids follow those of the fine ones. The hand-over does whatever is left of them when the
+// prompt has been read, with the same result.
+//
+// The pieces of the hand-over follow, see Index. Each moves the rows of a quarter of a layer's
+// heads to the owner (Moved), which indexes them. With two levels, a piece per layer then prunes
+// fine centroids by the coarse threshold. The last piece sets the thresholds.
 type Clustering struct {
 	After  int // tokens that must have been read
-	Pieces int // 0: there is nothing to cluster
+	Pieces int // 0: nothing to cluster
 	Before int // pieces before the hand-over
-	Fine   int // of these, before those of the coarse centroids
+	Fine   int // part of Before: pieces of the fine centroids
 
-	Clusters           [3]int // what the clusters of given keys depend on: where it is the same, they are
-	Work, Coarse, Move int64  // multiplications of a piece and head, or as much time
+	Clusters           [3]int // the parameters of the clusters: equal keys and parameters give equal clusters
+	Work, Coarse, Move int64  // multiplications per head in one piece of each kind, or equivalent time
 }
 
-// ClusteringOf is that of a prompt part of so many tokens.
+// ClusteringOf returns the clustering of a prompt part of that many tokens.
 func ClusteringOf(g Geometry, prompt int, p *Policy) Clustering {
 	if p.Arranger == nil {
 		return Clustering{}
@@ -46,17 +50,18 @@ func (c clusters) clustering(g Geometry, prompt int) (x Clustering) {
 	return x
 }
 
-// Moved is what a piece of the hand-over moves: heads of a layer, perhaps none; false: nothing of any.
+// Moved returns what a piece of the hand-over moves: heads of a layer, perhaps none. ok is false
+// for pieces that move nothing.
 func (g Geometry) Moved(piece int) (layer int, heads tensor.Span, ok bool) {
 	i := piece % quarters
 	return piece / quarters, tensor.Span{Lo: i * g.KVHeads / quarters, Hi: (i + 1) * g.KVHeads / quarters}, piece < g.Layers*quarters
 }
 
-// movedAs is how many multiplications an element take as long as moving it and adding it to a mean.
+// movedAs is the cost of moving an element and adding it to a mean, in multiplications.
 const movedAs = 16
 
-// Within is how many pieces of one kind, after those done, have no more than most multiplications a
-// head; one at least.
+// Within returns how many pieces of one kind, after the first done pieces, take at most most
+// multiplications a head; at least one.
 func (x Clustering) Within(done int, most int64) int {
 	work, left := x.Work, x.Fine-done
 	if left <= 0 {
@@ -69,13 +74,13 @@ func (x Clustering) Within(done int, most int64) int {
 }
 
 const (
-	rounds   = kMeansRounds + 1 // of k-means at most
+	rounds   = kMeansRounds + 1 // of k-means, at most
 	quarters = 4
-	turns    = rounds * quarters // pieces of a layer
+	turns    = rounds * quarters // pieces per layer
 )
 
-// Cluster does a piece, whose number is that of those before it, for the heads that from has of
-// the prompt. run is that of Store.SealOn.
+// Cluster does one piece, by number, for the heads of the prompt that from holds. run is as in
+// Store.SealOn.
 func (o *Observation) Cluster(from *Store, p *Policy, piece int, run func(n int, f func(i int))) {
 	if o != nil && o.labels != nil {
 		p.Arranger.piece(o, from, p, piece, run)
@@ -87,7 +92,7 @@ func (c clusters) piece(o *Observation, from *Store, p *Policy, piece int, run f
 	n := c.arranged(o.prompt)
 	if o.g.Rule(layer, p).Arranger != nil && o.at[layer] >= 0 {
 		heads, fine := o.labelHeads(), segment < c.parts(n)
-		for i := turn * heads / quarters; i < (turn+1)*heads/quarters; i++ { // head by head, of each all rounds
+		for i := turn * heads / quarters; i < (turn+1)*heads/quarters; i++ { // all rounds of one head before the next head
 			head := i / rounds
 			labels := o.labels[(o.at[layer]*heads+head)*o.prompt:][:n]
 			if i%rounds == 0 {
@@ -118,8 +123,8 @@ func (c clusters) piece(o *Observation, from *Store, p *Policy, piece int, run f
 	}
 }
 
-// labelHeads is how many heads of a layer have labels, and labelHead the number of one of them:
-// in latent attention units share a head.
+// labelHeads is the number of heads of a layer with labels; labelHead is the index of a head among
+// them. In latent attention all units share one head.
 func (o *Observation) labelHeads() int {
 	if o.g.Units > 0 {
 		return 1
@@ -134,7 +139,7 @@ func (o *Observation) labelHead(i int) int {
 	return o.heads.Lo + i
 }
 
-// Label gives a head the clusters that were found.
+// Label copies the clusters found so far to a head's statistics.
 func (o *Observation) Label(s *Statistics) {
 	if o == nil || o.labels == nil || o.at[s.Layer] < 0 {
 		return

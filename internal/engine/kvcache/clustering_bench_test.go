@@ -8,9 +8,9 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// The longest steps of a prompt's clustering and its hand-over, a layer of the 1B shape (8 heads of 64):
-// go test ./internal/engine/kvcache -run none -bench LongestStep. Before the coarse centroids had pieces, all of theirs
-// were in the step of the hand-over.
+// BenchmarkLongestStep measures the longest steps of a prompt's clustering and hand-over, for a
+// layer of the 1B shape (8 heads of 64): go test ./internal/engine/kvcache -run none -bench
+// LongestStep.
 func BenchmarkLongestStep(b *testing.B) {
 	for _, tokens := range []int{32768, 131072} {
 		b.Run(strconv.Itoa(tokens), func(b *testing.B) { longestStep(b, tokens) })

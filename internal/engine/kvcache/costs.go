@@ -4,29 +4,29 @@ import "github.com/shoal-llm/shoal/internal/engine/tensor"
 
 // Geometry is the shape of a model's cache.
 type Geometry struct {
-	Layers  int  // layers with a cache of their own
-	Across  bool // other layers read these too (AcrossKV)
+	Layers  int  // layers with their own cache
+	Across  bool // other layers read these caches too (AcrossKV)
 	KVHeads int  // per layer
 	Group   int  // query heads that share a KV head; 0 counts as 1
 	Layout  tensor.KVLayout
 
-	// Windows has the sliding window of each layer in tokens, 0 for one that attends to
-	// everything; nil: all do. See window.go.
+	// Windows is the sliding window of each layer in tokens; 0: the layer attends to all tokens;
+	// nil: all layers do. See window.go.
 	Windows []int
 
-	// Chunk is how many prompt tokens a step reads at most, 0: any number. While a
-	// prompt is read, a layer with a window holds these and its ring.
+	// Chunk is the maximum number of prompt tokens in a step; 0: unlimited. During prefill a layer
+	// with a window holds a chunk and its ring.
 	Chunk int
 
-	// Units is for latent attention, where all query heads share the one KV head
-	// and sockets divide the query heads: the number of equal runs of heads that a
-	// socket may own. A socket that reads any of them keeps the whole row of every
-	// prompt token, and so does the owner of the sequence. 0: sockets divide KV heads.
+	// Units is for latent attention, where all query heads share one KV head and sockets divide the
+	// query heads. It is the number of equal runs of heads that a socket may own. A socket that
+	// computes any of them keeps the whole row of every prompt token, and so does the owner of the
+	// sequence. 0: sockets divide KV heads.
 	Units int
 }
 
-// PromptHeads is how many KV heads' rows of a prompt a socket keeps that reads
-// `cut` of what the sockets divide, KV heads or units.
+// PromptHeads is the number of KV heads whose prompt rows a socket keeps if it computes cut of the
+// KV heads or units.
 func (g Geometry) PromptHeads(cut int, owner bool) int {
 	switch {
 	case g.Units == 0:
@@ -37,7 +37,7 @@ func (g Geometry) PromptHeads(cut int, owner bool) int {
 	return 0
 }
 
-// Cut is how many things the sockets divide in prefill: KV heads, or units.
+// Cut is the number of KV heads or units that the sockets divide in prefill.
 func (g Geometry) Cut() int {
 	if g.Units > 0 {
 		return g.Units
@@ -45,21 +45,21 @@ func (g Geometry) Cut() int {
 	return g.KVHeads
 }
 
-// Single says that a sequence decodes one token a step: in a step of several a policy that goes
-// by scores chooses by what the first of the layers that share a cache attended to, between
-// the tokens, which the others cannot follow.
+// Single reports whether a sequence must decode one token a step. With several tokens, a scored
+// policy evicts between them by the attention of the first of the layers that share a cache. The
+// other layers cannot follow that.
 func (g Geometry) Single(p *Policy) bool { return g.Across && p.Scored() }
 
 func (g Geometry) group() int { return max(g.Group, 1) }
 
-// TokenBytes is what one token takes in a full cache, without the rounding to blocks.
+// TokenBytes is the size of one token in a full cache, not rounded to blocks.
 func (g Geometry) TokenBytes() int64 {
 	return int64(g.Layers) * int64(g.KVHeads) * int64(g.Layout.BlockBytes()) / tensor.BlockSlots
 }
 
-// PrefillBytes is the most that a socket holds for a sequence of which `tokens` prompt
-// tokens were read, when the socket has `heads` KV heads of every layer. Prefill
-// attends to the whole prompt under every policy, but for layers with a window.
+// PrefillBytes is the maximum that a socket holds for a sequence after reading tokens prompt
+// tokens, with heads KV heads of every layer. Prefill attends to the whole prompt under every
+// policy, except in layers with a window.
 func PrefillBytes(g Geometry, heads, tokens int, p *Policy) int64 {
 	blocks := int64(0)
 	for _, r := range g.rules(p) {
@@ -68,9 +68,9 @@ func PrefillBytes(g Geometry, heads, tokens int, p *Policy) int64 {
 	return blockBytes(g, blocks*int64(heads))
 }
 
-// promptBlocks are those of one head of a layer under rule r, at most, while a prompt is
-// read: of a layer with a window, what a step reads and the ring before it, neither of
-// which need begin with a block.
+// promptBlocks is the maximum number of blocks of one head of a layer under rule r during prefill.
+// A layer with a window holds the tokens of a step and its ring, neither of which need start at a
+// block boundary.
 func (g Geometry) promptBlocks(r rule, tokens int) int64 {
 	all := blocksOf(tokens)
 	if r.window > 0 && g.Chunk > 0 {
@@ -79,16 +79,15 @@ func (g Geometry) promptBlocks(r rule, tokens int) int64 {
 	return all
 }
 
-// ResidentBytes is what the owner holds for a sequence once `tokens` tokens are
-// in its cache (or reserved by the step that is running), `prompt` of which were
-// there at the end of prefill. All KV heads of all layers, slot tables and the
-// rows that Rollback would need included.
+// ResidentBytes is what the owner holds for a sequence with tokens tokens in its cache (or reserved
+// by the running step), prompt of them at the end of prefill: all KV heads of all layers, slot
+// tables, and the rows that Rollback would need.
 func ResidentBytes(g Geometry, prompt, tokens int, p *Policy) int64 {
 	return StepBytes(g, prompt, tokens, 1, p)
 }
 
-// StepBytes is ResidentBytes while a step runs that takes the cache to `tokens` tokens with
-// `staged` of its own: with what it takes to roll back any of them.
+// StepBytes is ResidentBytes during a step that takes the cache to tokens tokens with staged new
+// ones, including what is needed to roll them back.
 func StepBytes(g Geometry, prompt, tokens, staged int, p *Policy) int64 {
 	var bytes int64
 	undo := false
@@ -110,16 +109,15 @@ func StepBytes(g Geometry, prompt, tokens, staged int, p *Policy) int64 {
 	return bytes
 }
 
-// HandoverBytes is the peak on the owner while a prompt of `prompt` tokens is
-// handed over, when `heads` of the KV heads were read on the owner itself. Under a policy
-// that keeps every token their blocks are adopted; otherwise, and in layers with a window,
-// the kept rows are copied beside them.
+// HandoverBytes is the peak on the owner during the hand-over of a prompt when the owner itself
+// read heads of the KV heads. A policy that keeps every token adopts their blocks. Otherwise, and
+// in layers with a window, the kept rows are copied.
 func HandoverBytes(g Geometry, heads, prompt int, p *Policy) int64 {
 	bytes := ResidentBytes(g, prompt, prompt, p)
 	for _, r := range g.rules(p) {
 		bytes += r.layers * int64(g.KVHeads) * queryBytes(g, r.Policy, prompt)
 		switch gone := r.factored(g, prompt); {
-		case gone > 0: // the rows, and of adopted heads those that stay twice
+		case gone > 0: // the rows, and a second copy of those that stay of adopted heads
 			bytes += r.layers*r.keyBytes(g, prompt) + blockBytes(g, r.layers*int64(heads)*(blocksOf(prompt)-int64(gone)))
 		case !r.Adopts(g, prompt) || !p.Adopts(g, prompt):
 			bytes += blockBytes(g, r.layers*int64(heads)*g.promptBlocks(r, prompt))
@@ -128,7 +126,7 @@ func HandoverBytes(g Geometry, heads, prompt int, p *Policy) int64 {
 	return bytes
 }
 
-// queryBytes are those of the queries that an owner gets with the rows of one head.
+// queryBytes is the size of the queries that an owner receives with the rows of one head.
 func queryBytes(g Geometry, p *Policy, prompt int) int64 {
 	if !p.Needs.Queries {
 		return 0
@@ -136,9 +134,8 @@ func queryBytes(g Geometry, p *Policy, prompt int) int64 {
 	return 4 * int64(min(p.Needs.Window, prompt)) * int64(g.group()*g.Layout.KDim)
 }
 
-// ReadBytes is what attention of one token reads of the cache of a sequence with `tokens`
-// tokens, `prompt` of which were there at the end of prefill: rows, and of an index the pages
-// in use.
+// ReadBytes is what the attention of one token reads from the cache of a sequence with tokens
+// tokens, prompt of them at the end of prefill: rows, and the pages in use of an index.
 func ReadBytes(g Geometry, prompt, tokens int, p *Policy) int64 {
 	var bytes int64
 	for _, r := range g.rules(p) {
@@ -157,12 +154,12 @@ func ReadBytes(g Geometry, prompt, tokens int, p *Policy) int64 {
 	return bytes
 }
 
-// overwrites says whether some token up to `tokens` has taken the slot of another.
+// overwrites reports whether some token up to tokens takes the slot of another.
 func overwrites(p *Policy, prompt, tokens int) bool {
 	return tokens-prompt > p.Slots(prompt, tokens)-p.Slots(prompt, prompt)
 }
 
-// tableBytes is what the slot table of one block takes beside it.
+// tableBytes is the size of the slot table of one block.
 func tableBytes(p *Policy) int64 {
 	if p.KeepsAll() {
 		return 0
@@ -179,7 +176,8 @@ func tableBytes(p *Policy) int64 {
 
 func blocksOf(slots int) int64 { return int64(slots+tensor.BlockSlots-1) / tensor.BlockSlots }
 
-// undoBlocks hold one row per head of each staged token, in blocks of BlockSlots rows.
+// undoBlocks is the number of blocks that hold one row per head for each staged token, BlockSlots
+// rows a block.
 func undoBlocks(heads int64, staged int) int64 {
 	return (heads*int64(staged) + tensor.BlockSlots - 1) / tensor.BlockSlots
 }

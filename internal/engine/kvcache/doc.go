@@ -1,13 +1,12 @@
-// Package kvcache keeps the keys and values that attention reads.
+// Package kvcache holds the keys and values that attention reads.
 //
-// An [Arena] is the memory of one socket: blocks of [tensor.BlockSlots] slots of
-// one KV head of one layer, under one byte ledger. A [Store] is one sequence on
-// one socket: for every layer and KV head a list of blocks and the true position
-// of the token in each slot. A [Policy] says which slots a sequence keeps at the
-// end of prefill, which slot the next token takes, and which slots a query
-// reads. What a sequence will cost is known before it is admitted:
-// [PrefillBytes], [ResidentBytes] and [HandoverBytes] are exact to the byte. Blocks are
-// counted by reference: a [Segment] is a run of them that several stores read.
+// An [Arena] is the memory of one socket: blocks of [tensor.BlockSlots] slots of one KV head of one
+// layer, under one byte ledger. A [Store] is one sequence on one socket: for every layer and KV
+// head a list of blocks and the true position of the token in each slot. A [Policy] decides which
+// slots a sequence keeps at the end of prefill, which slot the next token takes, and which slots a
+// query reads. The cost of a sequence is known before it is admitted: [PrefillBytes],
+// [ResidentBytes] and [HandoverBytes] are exact to the byte. Blocks are reference-counted: a
+// [Segment] is a run of them that several stores read.
 //
 // The life of a sequence:
 //
@@ -25,8 +24,8 @@
 //	decode, on the owner:
 //	    per step:  o.Reserve(o.Tokens()+1); o.Write(...) ...; o.Commit(1)
 //
-// A step is repeated by writing its tokens again: until Commit that undoes what it wrote.
-// [Store.Rollback] returns to the last Commit, also when a ring slot was overwritten
-// meanwhile. A step may have several tokens and commit fewer: the bits are those of one
-// token a step ([Store.Together]).
+// A step is repeated by writing its tokens again, which undoes what it wrote before.
+// [Store.Rollback] returns to the last Commit, even if a ring slot was overwritten meanwhile. A
+// step may have several tokens and commit only some: the bits are those of one token a step
+// ([Store.Together]).
 package kvcache

@@ -21,18 +21,17 @@ type naiveRow struct {
 	k, v []float32
 }
 
-// naiveCache is one head: rows in the order of the text, without holes.
+// naiveCache is one head: rows in text order, without holes.
 type naiveCache struct{ rows []naiveRow }
 
-// shiftAndAppend is StreamingLLM as published: what lies behind the evicted row
-// moves up by one, and the new row goes to the end.
+// shiftAndAppend is StreamingLLM as published: rows after the evicted one move up, and the new row
+// is appended.
 func (c *naiveCache) shiftAndAppend(evict int, r naiveRow) {
 	copy(c.rows[evict:], c.rows[evict+1:])
 	c.rows[len(c.rows)-1] = r
 }
 
-// gatherAndAppend is H2O as published: the rows that a mask keeps are gathered
-// into a new cache.
+// gatherAndAppend is H2O as published: the rows kept by a mask are gathered into a new cache.
 func (c *naiveCache) gatherAndAppend(keep func(pos int) bool, r naiveRow) {
 	var rows []naiveRow
 	for _, old := range c.rows {
@@ -43,8 +42,8 @@ func (c *naiveCache) gatherAndAppend(keep func(pos int) bool, r naiveRow) {
 	c.rows = append(rows, r)
 }
 
-// attend is attention of a query that was not rotated, over a copy of the whole
-// cache: keys rotated at their rank in the cache (relative) or in the text.
+// attend computes the attention of an unrotated query over a copy of the whole cache, with keys
+// rotated at their rank in the cache (relative) or in the text.
 func (c *naiveCache) attend(l tensor.KVLayout, q []float32, g int, scale float32, relative bool) []float32 {
 	n := len(c.rows)
 	blocks := make([][]byte, (n+tensor.BlockSlots-1)/tensor.BlockSlots)
@@ -83,7 +82,7 @@ func rotated(k []float32, pos int) []float32 {
 	return out
 }
 
-// history is one sequence with its twins, one per head.
+// history is one sequence with its reference caches, one per head.
 type history struct {
 	g      Geometry
 	store  *Store
@@ -129,7 +128,7 @@ func (h *history) vector(n int) []float32 {
 	return v
 }
 
-// write makes up the tokens [from, to) and writes them, m at a time per head.
+// write generates the tokens [from, to) and writes them, m at a time per head.
 func (h *history) write(s *Store, from, to int) {
 	l := h.g.Layout
 	for head := range h.rows {
@@ -143,7 +142,7 @@ func (h *history) write(s *Store, from, to int) {
 	}
 }
 
-// decode takes the sequence m tokens further in place, and the twins naively.
+// decode advances the sequence by m tokens in place, and the reference caches naively.
 func (h *history) decode(m int) error {
 	before := make([][]int32, len(h.naive))
 	for head := range h.naive {
@@ -173,7 +172,7 @@ func (h *history) twin(head int, before []int32, from, m int) {
 	}
 	for pos := from; pos < from+m; pos++ {
 		r := h.rows[head][pos]
-		if s, ok := streamOf(h.policy); ok { // decides for itself what goes
+		if s, ok := streamOf(h.policy); ok { // the sink and ring determine what is evicted
 			if len(c.rows) < s.Sink+s.Recent {
 				c.rows = append(c.rows, r)
 			} else {
@@ -181,7 +180,7 @@ func (h *history) twin(head int, before []int32, from, m int) {
 			}
 			continue
 		}
-		if h.policy.KeepsAll() || slices.Contains(now, int32(pos)) { // else a later one of the run took its slot
+		if h.policy.KeepsAll() || slices.Contains(now, int32(pos)) { // otherwise a later token of the run took its slot
 			c.gatherAndAppend(func(p int) bool { return !gone[p] }, r)
 		}
 	}
@@ -192,8 +191,8 @@ func streamOf(p *Policy) (Ring, bool) {
 	return s, ok && p.Compressor == nil
 }
 
-// compare attends in place and naively. The tolerance is that of float32 sums in
-// another order, and of rotations that add up.
+// compare compares in-place with naive attention. The tolerance covers float32 sums in another
+// order, and rotations that add up.
 func (h *history) compare() error {
 	l, pos := h.g.Layout, h.store.Tokens()+h.store.staged-1
 	relative := h.policy.cachePositions
@@ -220,7 +219,7 @@ func (h *history) compare() error {
 	return nil
 }
 
-// checkIndex compares what was re-indexed step by step with an index from nothing.
+// checkIndex compares the incrementally updated index with one built from scratch.
 func checkIndex(s *Store, head, tokens int) error {
 	t := s.table(0, head)
 	have := slices.Clone(t.offsets)
@@ -240,16 +239,16 @@ func checkIndex(s *Store, head, tokens int) error {
 	return nil
 }
 
-// Theorem 1 of EQUIP, on a thousand random histories of every policy: one token
-// or several at once, repeated and rolled back on the way.
+// Theorem 1 of EQUIP, on a thousand random histories of every policy: one token or several at once,
+// with repeated and rolled back steps.
 func TestInPlaceEqualsNaive(t *testing.T) {
-	histories := 10 // of each of rapid's hundred checks
+	histories := 10 // in each of rapid's hundred checks
 	if testing.Short() {
 		histories = 1
 	}
 	forEach(t, func(t *testing.T, p *Policy) {
 		if p.Selector != nil {
-			return // has a twin of its own
+			return // has a reference of its own
 		}
 		t.Parallel()
 		a := NewArena(1 << 26)
@@ -263,7 +262,7 @@ func TestInPlaceEqualsNaive(t *testing.T) {
 					r.Fatal(err)
 				}
 				for range steps {
-					if h.r.IntN(4) == 0 { // a step that fails leaves no trace
+					if h.r.IntN(4) == 0 { // a failed step leaves no trace
 						from := h.store.Tokens()
 						if err := h.store.Reserve(from + m); err != nil {
 							r.Fatal(err)
@@ -297,8 +296,8 @@ func observeRandom(h *history) {
 	}
 }
 
-// A text twenty times longer than the cache: the ring wraps twenty times, and
-// every token's attention equals the twin's.
+// A text twenty times longer than the cache: the ring wraps twenty times, and every token's
+// attention equals the reference's.
 func TestLongDecodeEqualsNaive(t *testing.T) {
 	for _, p := range []*Policy{Streaming(4, 60), Streaming(4, 60).AtCachePositions(false),
 		Streaming(4, 60).AtCachePositions(true), h2o.of(30, 34, 1).AtCachePositions(false)} {

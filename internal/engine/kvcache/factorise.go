@@ -6,7 +6,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// factorise makes the factors of a prompt whose rows are complete, and gives the rows up.
+// factorise computes the factors of a prompt whose rows are complete, and frees the rows.
 func (s *Store) factorise(run func(n int, f func(i int)), rope Rope) {
 	var layers []int
 	for i := 0; i < len(s.tables); i += s.heads.Len() {
@@ -33,11 +33,11 @@ func (s *Store) factorise(run func(n int, f func(i int)), rope Rope) {
 			s.arena.Release(rows[:f.blocks])
 		}
 		clear(rows[:f.blocks])
-		t.gone = f.blocks
+		t.freed = f.blocks
 	}
 }
 
-// factoriseLayer makes the factors of a layer's heads.
+// factoriseLayer computes the factors of a layer's heads.
 func (s *Store) factoriseLayer(heads []table, rope Rope) {
 	scratch := scratches.Get().(*tensor.AttnScratch)
 	defer scratches.Put(scratch)
@@ -54,7 +54,7 @@ func (s *Store) factoriseLayer(heads []table, rope Rope) {
 				tile[tensor.Tile(wide, e, i)] = x
 			}
 		}
-		for r := 0; r < wide; r += 8 { // the upper half
+		for r := 0; r < wide; r += 8 { // the upper triangle
 			tensor.MulAdd(gram[r*wide:], wide, tile, wide, r, 8, keys, wide, n, r, wide, scratch)
 		}
 	}
@@ -98,7 +98,7 @@ func (s *Store) factoriseLayer(heads []table, rope Rope) {
 	}
 }
 
-// saveExact copies the outliers among the rows that are given up.
+// saveExact copies the outliers out of the rows before these are freed.
 func (t *table) saveExact(l tensor.KVLayout, outliers []uint64) {
 	chunk := t.rule.Selector.Page()
 	each := tensor.BlockSlots / chunk
@@ -118,7 +118,7 @@ func (f *factors) page(l tensor.KVLayout, chunk, i int) []byte {
 	return f.pages[i/each][i%each*size:][:size]
 }
 
-// plainKeys are those of n tokens of a block before their rotation, [n][heads*KDim].
+// plainKeys computes the keys of n tokens of a block before rotation, [n][heads*KDim].
 func (s *Store) plainKeys(keys []float32, heads []table, block, n int, rope Rope) {
 	d := s.g.Layout.KDim
 	back := make([]float32, d/2)

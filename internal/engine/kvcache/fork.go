@@ -7,12 +7,12 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// Forks says that a sequence whose prompt part was read may begin with the cache of another with
-// the same part: what is laid out and indexed of it never changes.
+// Forks reports whether a sequence may start with the cache of another sequence that has the same
+// prompt part. The rows and the index of that part never change.
 func (p *Policy) Forks() bool { return p.Arranger != nil }
 
-// Fork makes a store that begins as s was when it was sealed: its prompt's full blocks and their
-// index are held by both and counted once, the rest is copied. Errors wrap ErrBudget.
+// Fork returns a store in the state of s at its Seal. Both hold the prompt's full blocks and their
+// index, which count once; the rest is copied. Errors wrap ErrBudget.
 func (s *Store) Fork() (*Store, error) {
 	if !s.sealed || !s.policy.Forks() || len(s.g.Windows) > 0 {
 		return nil, errors.New("kvcache: only a whole cache of clusters can be forked")
@@ -51,8 +51,7 @@ func (s *Store) Fork() (*Store, error) {
 	return f, nil
 }
 
-// ForkBytes are those of the ResidentBytes of a sequence with a prompt part of so many tokens that
-// all forks of it share.
+// ForkBytes is the part of ResidentBytes that all forks of a prompt part of that many tokens share.
 func ForkBytes(g Geometry, prompt int, p *Policy) int64 {
 	planes := g.planesOf(p)
 	table := int64(prompt/tensor.BlockSlots)*int64(planes[rowsPlane].size) + int64(planes[indexPlane].room(prompt))*int64(planes[indexPlane].size)

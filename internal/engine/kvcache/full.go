@@ -1,6 +1,6 @@
 package kvcache
 
-// full keeps every token, in the slot of its position, and reads them all.
+// full keeps every token in the slot of its position, and reads all of them.
 var full = methodFull.of()
 
 var methodFull = method{name: "full", parts: func([]int) Parts { return Parts{} }}

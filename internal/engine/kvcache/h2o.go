@@ -1,16 +1,16 @@
 package kvcache
 
-// h2o keeps heavy hitters: the newest tokens, and the topk others that received most
-// attention, summed over all queries so far (H2O, arXiv 2306.14048).
+// h2o keeps heavy hitters: the newest tokens, and the topk others that received most attention,
+// summed over all queries so far (H2O, arXiv 2306.14048).
 //
-// step=0: one cut at the end of prefill; decode then turns the ring of the recent tokens
-// and leaves the heavy hitters alone (slots [ring | top-K]). step=1: the original, which
-// goes on counting in decode: each new token takes the slot of the token outside the recent
-// window that has the least attention so far.
+// step=0 cuts once, at the end of prefill. Decode then overwrites the ring of the recent tokens and
+// leaves the heavy hitters alone (slots [ring | top-K]). step=1 is the original, which keeps
+// counting in decode: each new token takes the slot of the token with the least attention so far
+// outside of the recent window.
 var h2o = method{"h2o", []param{size("recent", 512, 1), size("topk", 512, 0), flag("step")}, func(v []int) Parts {
 	p := Parts{Recent: v[0], TopK: v[1], Compressor: received{}, Needs: Needs{PromptAttention: true}, Eviction: Ring{0, v[0]}}
 	if v[2] == 1 {
-		p.Eviction = heavyHitters{lowest{recent: v[0], size: v[0] + v[1]}}
+		p.Eviction = heavyHitters{lowestScore{recent: v[0], size: v[0] + v[1]}}
 	}
 	return p
 }}
@@ -21,7 +21,7 @@ type received struct{}
 func (received) Score(s *Statistics) []float32 { return s.Attention }
 
 // heavyHitters evicts the token with the least attention so far.
-type heavyHitters struct{ lowest }
+type heavyHitters struct{ lowestScore }
 
 // Observe implements Scored: attention accumulates.
 func (heavyHitters) Observe(h *Head, attention []float32) {
@@ -30,14 +30,14 @@ func (heavyHitters) Observe(h *Head, attention []float32) {
 	}
 }
 
-// lowest evicts the token with the lowest score among those older than the last recent-1;
-// the oldest of equals goes.
-type lowest struct{ recent, size int }
+// lowestScore evicts the token with the lowest score among those older than the last recent-1. Of
+// equals, the oldest is evicted.
+type lowestScore struct{ recent, size int }
 
-func (l lowest) Slots(tokens int) int { return min(tokens, l.size) }
+func (l lowestScore) Slots(tokens int) int { return min(tokens, l.size) }
 
-// Slot implements Eviction: the next free one, or that of the lowest.
-func (l lowest) Slot(h *Head, pos int) int {
+// Slot implements Eviction: the next free slot, or that of the evicted token.
+func (l lowestScore) Slot(h *Head, pos int) int {
 	if pos < l.size {
 		return pos
 	}

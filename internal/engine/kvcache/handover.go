@@ -13,11 +13,11 @@ import (
 // ErrRows means that rows from another socket do not fit the store.
 var ErrRows = errors.New("kvcache: bad rows")
 
-// Open prepares an empty store for a sequence with `prompt` tokens at the end of
-// prefill and `tokens` in its cache (the same, unless a sequence moves between
-// owners while it decodes). It gets every block that the rows need, all or
-// nothing. The heads in adopted will come from a prefill store on the same arena
-// by Adopt and need none; it must be empty unless the policy is an identity.
+// Open prepares an empty store for a sequence with prompt tokens at the end of prefill and tokens
+// in its cache. These are equal unless a sequence moves between owners while it decodes. It
+// allocates every block that the rows need, all or nothing. The adopted heads will come from a
+// prefill store on the same arena by Adopt and need none. They must be empty unless the policy
+// keeps every token.
 func (s *Store) Open(prompt, tokens int, adopted tensor.Span) error {
 	switch {
 	case s.sealed || s.pending > 0:
@@ -32,14 +32,14 @@ func (s *Store) Open(prompt, tokens int, adopted tensor.Span) error {
 	})
 }
 
-// adopts says whether the blocks of a table's prompt are taken as they are: not those of layers with a
-// window, or of whole layers beside others that give their rows up, so that such a store shares nothing.
+// adopts reports whether a table takes over the prompt's blocks without a copy. It does not in
+// layers with a window. Under a policy that factorises its keys, layers that keep all rows do not
+// either, so that such a store shares nothing.
 func (s *Store) adopts(t *table, prompt int) bool {
 	return t.rule.KeepsAll() && (s.policy.Adopts(s.g, prompt) || !t.rule.Adopts(s.g, prompt))
 }
 
-// OpenMoved is Open for what another owner's store of the same sequence has, layer by layer, as
-// ExportLayer gives it.
+// OpenMoved is Open for a sequence that another owner exports layer by layer with ExportLayer.
 func (s *Store) OpenMoved(prompt, tokens int) error {
 	if s.sealed || s.pending > 0 || prompt < 1 || tokens < prompt {
 		return fmt.Errorf("kvcache: OpenMoved of a store that is in use, or with a prompt of %d and %d tokens", prompt, tokens)
@@ -60,7 +60,7 @@ func (s *Store) open(prompt, tokens int, moved bool, adopted func(*table) bool) 
 	if err != nil {
 		s.dropFactors()
 		for i := range s.tables {
-			s.tables[i].planes[rowsPlane].blocks, s.tables[i].gone = nil, 0
+			s.tables[i].planes[rowsPlane].blocks, s.tables[i].freed = nil, 0
 		}
 		s.prompt = 0
 		return fmt.Errorf("opening a sequence of %d prompt tokens: %w", prompt, err)
@@ -73,9 +73,9 @@ func (s *Store) open(prompt, tokens int, moved bool, adopted func(*table) bool) 
 	return nil
 }
 
-// Adopt takes the blocks of one KV head, all layers, of a prefill store on the same arena,
-// without a copy: both stores hold them until one is released or writes. from must hold
-// exactly the prompt. Layers with a window are left to Keep.
+// Adopt takes over the blocks of one KV head, all layers, from a prefill store on the same arena
+// without a copy. Both stores hold them until one is released or writes. from must hold exactly the
+// prompt. Layers with a window are left to Keep.
 func (s *Store) Adopt(from *Store, head int) error {
 	switch {
 	case !s.policy.KeepsAll():
@@ -112,8 +112,7 @@ func (s *Store) Adopt(from *Store, head int) error {
 	return nil
 }
 
-// Keep copies the kept rows of one head of one layer from a prefill store of the
-// same socket.
+// Keep copies the kept rows of one head of one layer from a prefill store of the same socket.
 func (s *Store) Keep(from *Store, layer, head int, kept Kept) error {
 	to, own := s.table(layer, head), from.table(layer, head)
 	if s.pending != s.prompt || s.sealed {
@@ -126,20 +125,20 @@ func (s *Store) Keep(from *Store, layer, head int, kept Kept) error {
 		if pos < 0 || pos >= int32(own.n) {
 			return fmt.Errorf("kvcache: kept position %d of a prompt of %d", pos, own.n)
 		}
-		if next := slot + 4; next < len(kept.Positions) { // of an Arranger they lie anywhere
+		if next := slot + 4; next < len(kept.Positions) { // an Arranger keeps rows in any order
 			if pos := kept.Positions[next]; pos >= 0 && pos < int32(own.n) {
 				s.g.Layout.Fetch(own.rows()[pos/tensor.BlockSlots], int(pos)%tensor.BlockSlots)
 			}
 		}
 		s.g.Layout.CopySlot(to.rows()[slot/tensor.BlockSlots], slot%tensor.BlockSlots, own.rows()[pos/tensor.BlockSlots], int(pos)%tensor.BlockSlots)
-		s.turnHalf(to, slot)
+		s.updateHalf(to, slot)
 		s.fill(to, slot, pos, scoreOf(kept, slot))
 	}
 	return nil
 }
 
-// RowBytes is the size of one row of a layer under rule p as Export writes it: position (int32), score
-// (float32, only under Scored policies and those of clusters, see table.note), key and value, little
+// RowBytes is the size of one row of a layer under rule p as Export writes it: position (int32),
+// number (float32, only under scored policies and Arrangers, see Arranger), key and value, little
 // endian.
 func RowBytes(g Geometry, p *Policy) int {
 	if p.numbered() {
@@ -148,9 +147,8 @@ func RowBytes(g Geometry, p *Policy) int {
 	return 4 + g.Layout.RowBytes()
 }
 
-// Export appends to dst, for each entry of kept (a whole answer of Keep or a run
-// of its slots), the row of that prompt position: s is a prefill store and p the
-// rule of the layer.
+// Export appends the rows of the prompt positions in kept to dst. kept is a whole result of
+// Policy.Keep or a run of its slots. s is a prefill store, p the rule of the layer.
 func (s *Store) Export(dst []byte, p *Policy, layer, head int, kept Kept) []byte {
 	t, size := s.table(layer, head), RowBytes(s.g, p)
 	for i, pos := range kept.Positions {
@@ -161,8 +159,8 @@ func (s *Store) Export(dst []byte, p *Policy, layer, head int, kept Kept) []byte
 	return dst
 }
 
-// ExportSlots appends the rows of slots [lo, hi) of the owner's store, to move or
-// copy the sequence to another owner.
+// ExportSlots appends the rows of slots [lo, hi) of the owner's store, to move or copy the sequence
+// to another owner.
 func (s *Store) ExportSlots(dst []byte, layer, head, lo, hi int) []byte {
 	t := s.table(layer, head)
 	size, note := RowBytes(s.g, t.rule), func(int) float32 { return 0 }
@@ -191,9 +189,9 @@ func (s *Store) exportRow(dst []byte, p *Policy, t *table, slot, pos int, score 
 	s.g.Layout.ExportRow(dst, t.rows()[slot/tensor.BlockSlots], slot%tensor.BlockSlots)
 }
 
-// Import puts rows (a whole number of them, as Export wrote them) into the slots
-// from first on. Every row is checked before any is used; errors wrap ErrRows.
-// Importing the same rows again gives the same state.
+// Import writes rows (a whole number of them, as from Export) into the slots from first on. It
+// checks all rows before it writes any. Errors wrap ErrRows. Importing the same rows again gives
+// the same state.
 func (s *Store) Import(layer, head, first int, rows []byte) error {
 	if layer < 0 || layer >= s.g.Layers || head < s.heads.Lo || head >= s.heads.Hi {
 		return fmt.Errorf("%w: layer %d, head %d of %d layers and heads [%d,%d)", ErrRows, layer, head, s.g.Layers, s.heads.Lo, s.heads.Hi)
@@ -206,7 +204,7 @@ func (s *Store) Import(layer, head, first int, rows []byte) error {
 		return fmt.Errorf("%w: the store is not open", ErrRows)
 	case len(rows)%size != 0:
 		return fmt.Errorf("%w: %d bytes are not whole rows of %d", ErrRows, len(rows), size)
-	case first < t.gone*tensor.BlockSlots || first > slots || n > slots-first || int(blocksOf(first+n)) > len(t.rows()):
+	case first < t.freed*tensor.BlockSlots || first > slots || n > slots-first || int(blocksOf(first+n)) > len(t.rows()):
 		return fmt.Errorf("%w: slots [%d,%d) of a store with %d", ErrRows, first, first+n, slots)
 	}
 	for i := range n {
@@ -224,7 +222,7 @@ func (s *Store) Import(layer, head, first int, rows []byte) error {
 			row = row[4:]
 		}
 		s.g.Layout.ImportRow(t.rows()[slot/tensor.BlockSlots], slot%tensor.BlockSlots, row)
-		s.turnHalf(t, slot)
+		s.updateHalf(t, slot)
 		s.fill(t, slot, pos, score)
 	}
 	return nil
@@ -244,8 +242,8 @@ func (s *Store) fill(t *table, slot int, pos int32, score float32) {
 	t.filled[slot/64] |= 1 << (slot % 64)
 }
 
-// Seal ends the hand-over: every slot of every head must have been filled. Tokens
-// may then be written, the first at position Tokens.
+// Seal ends the hand-over. Every slot of every head must have been filled. Afterwards tokens may be
+// written, the first at position Tokens.
 func (s *Store) Seal() error {
 	return s.SealOn(func(n int, f func(i int)) {
 		for i := range n {
@@ -254,8 +252,8 @@ func (s *Store) Seal() error {
 	}, nil)
 }
 
-// SealOn is Seal whose work for the heads, the indexes of what came in, is done by run: f of
-// each of n, in any order, at once if it likes. rope gives the rotations of keys; nil: they have none.
+// SealOn is Seal with parallel index building. run calls f with each of 0 to n-1, in any order and
+// possibly concurrently. rope returns the rotations of keys; nil: keys are not rotated.
 func (s *Store) SealOn(run func(n int, f func(i int)), rope Rope) error {
 	if s.sealed || s.pending == 0 {
 		return errors.New("kvcache: Seal of a store that is not open")
@@ -286,8 +284,8 @@ func (s *Store) SealOn(run func(n int, f func(i int)), rope Rope) error {
 	for i := range s.tables {
 		s.tables[i].queries = nil
 	}
-	s.arena.Uncharge(s.seen)
-	s.seen = 0
+	s.arena.Uncharge(s.queryCharge)
+	s.queryCharge = 0
 	s.tokens, s.pending, s.sealed = s.pending, 0, true
 	return nil
 }
@@ -295,7 +293,7 @@ func (s *Store) SealOn(run func(n int, f func(i int)), rope Rope) error {
 // QueryBytes is the size of what ExportQueries appends for one head of a layer under rule p.
 func QueryBytes(g Geometry, p *Policy, prompt int) int { return int(queryBytes(g, p, prompt)) }
 
-// ExportQueries appends what rule p of the layer lets the owner have of an observation.
+// ExportQueries appends the queries of an observation that rule p of the layer sends to the owner.
 func ExportQueries(dst []byte, p *Policy, s *Statistics) []byte {
 	if p.Needs.Queries {
 		for _, x := range s.Queries[len(s.Queries)-min(p.Needs.Window, s.Prompt)*s.Group*s.Layout.KDim:] {
@@ -305,8 +303,8 @@ func ExportQueries(dst []byte, p *Policy, s *Statistics) []byte {
 	return dst
 }
 
-// ImportQueries gives the store, before Seal, what ExportQueries wrote for a head; scale is that
-// of their products with keys. They are charged until then. Errors wrap ErrRows and ErrBudget.
+// ImportQueries stores, before Seal, what ExportQueries wrote for a head. scale is the factor of
+// their products with keys. The queries are charged until Seal. Errors wrap ErrRows and ErrBudget.
 func (s *Store) ImportQueries(layer, head int, scale float32, in []byte) error {
 	t := s.table(layer, head)
 	if want := QueryBytes(s.g, t.rule, s.prompt); len(in) != want || s.pending == 0 {
@@ -319,7 +317,7 @@ func (s *Store) ImportQueries(layer, head int, scale float32, in []byte) error {
 		if err := s.arena.Charge(int64(len(in))); err != nil {
 			return fmt.Errorf("queries of layer %d, head %d: %w", layer, head, err)
 		}
-		s.seen += int64(len(in))
+		s.queryCharge += int64(len(in))
 	}
 	t.queries, t.scale = make([]float32, len(in)/4), scale
 	for i := range t.queries {

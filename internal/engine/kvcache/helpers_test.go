@@ -8,7 +8,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// policies is the table that every policy joins: it inherits all the tests below.
+// policies is the table of all policies. Every policy in it runs all the tests below.
 var policies = []*Policy{
 	Full(),
 	Streaming(4, 60),
@@ -40,7 +40,7 @@ var small = Geometry{Layers: 2, KVHeads: 3, Layout: tensor.KVLayout{Type: tensor
 
 var windowed = Geometry{Layers: 2, KVHeads: 3, Layout: small.Layout, Windows: []int{40, 0}}
 
-// row is the key and value of a token: bf16 holds them exactly.
+// row is the key and value of a token; bf16 represents them exactly.
 func row(g Geometry, layer, head, pos int) (k, v []float32) {
 	k, v = make([]float32, g.Layout.KDim), make([]float32, g.Layout.VDim)
 	for i := range k {
@@ -69,7 +69,7 @@ func writeHead(s *Store, layer, head, from, to int) {
 	s.WriteRun(layer, head, from, to-from, k, s.g.Layout.KDim, v, s.g.Layout.VDim)
 }
 
-// step takes a store by n tokens, every row checked to be there.
+// step advances a store by n tokens and checks that every row is there.
 func step(t testing.TB, s *Store, n int) {
 	t.Helper()
 	from := s.Tokens()
@@ -80,7 +80,7 @@ func step(t testing.TB, s *Store, n int) {
 	s.Commit(n)
 }
 
-// dump is everything that attention and the policy can see of a store.
+// dump formats everything that attention and the policy can see of a store.
 func dump(s *Store) string {
 	out := fmt.Appendf(nil, "%d tokens, %d bytes;", s.Tokens(), s.Bytes())
 	for layer := range s.g.Layers {
@@ -100,7 +100,7 @@ func dump(s *Store) string {
 	return string(out)
 }
 
-// indexOf is what an index says to a query: a score of each page.
+// indexOf is what an index returns for a query: a score per page.
 func indexOf(s *Store, layer, head int) []float32 {
 	t := s.table(layer, head)
 	if t.rule.Selector == nil || t.n == 0 {
@@ -168,7 +168,7 @@ func read(t testing.TB, a *Arena, g Geometry, heads tensor.Span, prompt, chunk i
 	return s
 }
 
-// observed are queries of a prompt.
+// observed returns queries of a prompt.
 func observed(prompt int, g Geometry) []float32 {
 	q := make([]float32, prompt*g.group()*g.Layout.KDim)
 	for i := range q {
@@ -186,8 +186,8 @@ func statistics(s *Store, layer, head int) *Statistics {
 	return e
 }
 
-// handOver takes a prompt from the sockets that read it (stores; owner is one of
-// them) to the owner. It returns the owner's peak bytes.
+// handOver hands a prompt from the sockets that read it (stores, one of them the owner) over to the
+// owner. It returns the owner's peak bytes.
 func handOver(p *Policy, stores []*Store, owner int) (*Store, int64, error) {
 	own := stores[owner]
 	o := NewStore(own.arena, own.g, p)
@@ -223,7 +223,7 @@ func handOver(p *Policy, stores []*Store, owner int) (*Store, int64, error) {
 					}
 					continue
 				}
-				for at := 0; at < len(kept.Positions); at += 50 { // messages are bounded: rows go in runs
+				for at := 0; at < len(kept.Positions); at += 50 { // messages are bounded, so rows go in runs
 					end := min(at+50, len(kept.Positions))
 					run := Kept{Positions: kept.Positions[at:end]}
 					if kept.Scores != nil {

@@ -10,7 +10,7 @@ import (
 
 var negInf, notANumber = float32(math.Inf(-1)), float32(math.NaN())
 
-// ordered is x as a key: keys are in the order of the numbers.
+// ordered maps x to a key. Keys are in the order of the numbers.
 func ordered(x float32) uint32 {
 	bits := math.Float32bits(x)
 	if bits>>31 != 0 {
@@ -27,11 +27,12 @@ func number(key uint32) float32 {
 	return math.Float32frombits(^key)
 }
 
-// highest marks the k highest of x, at least one, with a bit each; the earlier of equals wins. What is not a
-// number is not chosen.
+// highest sets the bits of the k highest elements of x, k at least one. Of equals the earlier one
+// is chosen. NaN is never chosen.
 func highest(x []float32, k int, chosen []uint64, s *tensor.AttnScratch) {
 	keys, places := s.Chosen(len(x), len(x))
-	// The k-th highest of the largest of groups is no higher than what is sought: few are as high.
+	// The k-th highest of the group maxima is no higher than the k-th highest element, and few
+	// elements are as high.
 	least, m := negInf, 1<<(bits.Len(uint(len(x)/k))/2)
 	tops := s.Tops(x, m)
 	if len(tops) < k {
@@ -79,7 +80,7 @@ func highest(x []float32, k int, chosen []uint64, s *tensor.AttnScratch) {
 	}
 }
 
-// listed are the places of the bits of mask, in order.
+// listed returns the positions of the bits of mask, in order.
 func listed(mask []uint64, places []int32) []int32 {
 	places = places[:0]
 	for i, word := range mask {
@@ -90,8 +91,8 @@ func listed(mask []uint64, places []int32) []int32 {
 	return places
 }
 
-// kth is the k-th highest key, and how many of those that equal it are among the k highest:
-// the keys lie in at most 256 equal parts of their range, then in those of the part that decides.
+// kth returns the k-th highest key, and how many keys equal to it are among the k highest. It
+// counts the keys in at most 256 equal parts of their range, then divides the part that decides.
 func kth(keys []uint32, k int) (key uint32, ties int) {
 	lo := slices.Min(keys)
 	for span := slices.Max(keys) - lo; ; {

@@ -7,13 +7,14 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// kMeansRounds is how often centres move at most.
+// kMeansRounds is the maximum number of rounds in which centres move.
 const kMeansRounds = 8
 
-// kMeans puts n vectors of d elements into c clusters by cosine, and gives the cluster of each;
-// some may be empty. The vectors are scaled to length 1. Everything has one order: the centres begin as the vectors
-// at j*n/c, a vector goes to the first of the nearest centres, and sums are chains in the order
-// of the vectors. A centre that nothing is nearest to stays.
+// kMeans assigns n vectors of d elements to c clusters by cosine and returns the cluster of each.
+// Some clusters may be empty. It scales the vectors to length 1. The result does not depend on any
+// order: the centres start as the vectors at j*n/c, a vector goes to the first of the nearest
+// centres, and sums are chains in the order of the vectors. A centre without vectors stays where it
+// is.
 func kMeans(x []float32, d, c int) []int32 {
 	m := newMeans(x, d, c)
 	for !m.done {
@@ -28,7 +29,7 @@ func inTurn(n int, f func(i int)) {
 	}
 }
 
-// means is k-means between two rounds.
+// means is the state of k-means between two rounds.
 type means struct {
 	x, centres     []float32 // [n][d], [c][d]
 	d, c, round    int
@@ -54,8 +55,8 @@ func newMeans(x []float32, d, c int) *means {
 	return m
 }
 
-// next does a round. The vectors look for their centres by run: f of each of n, in any order,
-// at once if it likes.
+// next does a round. The vectors find their centres by run, which calls f with each of 0 to n-1 in
+// any order, possibly concurrently.
 func (m *means) next(run func(n int, f func(i int))) {
 	const each, together = 512, 32
 	c, d, n := m.c, m.d, len(m.labels)
@@ -99,8 +100,8 @@ func (m *means) next(run func(n int, f func(i int))) {
 	}
 }
 
-// unit scales a vector to length 1; one without a length becomes 0. The squares are exact in
-// float64, so that fusing them changes nothing.
+// unit scales a vector to length 1; a zero vector stays 0. The squares are exact in float64, so
+// fusing them changes nothing.
 func unit(x []float32) {
 	square := 0.0
 	for _, v := range x {

@@ -1,8 +1,8 @@
 package kvcache
 
-// knorm keeps the prompt tokens whose keys are shortest: they receive most attention (A Simple
-// and Effective L2 Norm-Based Strategy for KV Cache Compression, arXiv 2406.11430), the first
-// ones and the newest ones whole. It reads nothing but keys.
+// knorm keeps the prompt tokens with the shortest keys, which receive most attention, and the first
+// and newest tokens (A Simple and Effective L2 Norm-Based Strategy for KV Cache Compression, arXiv
+// 2406.11430). It reads only keys.
 var knorm = compressor("knorm", shortKeys{}, 4, 64, 956)
 
 type shortKeys struct{}

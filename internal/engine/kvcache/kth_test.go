@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// The k-th highest key and its ties are those of the sorted keys, whatever their range.
+// kth finds the k-th highest of the sorted keys and its ties, for any range of keys.
 func TestKthIsOfTheSortedKeys(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 2000 {

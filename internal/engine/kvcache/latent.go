@@ -2,12 +2,11 @@ package kvcache
 
 import "github.com/shoal-llm/shoal/internal/engine/tensor"
 
-// Latent attention (DeepSeek-V2, arXiv 2405.04434) keeps one row a token for all query
-// heads, so a policy has one answer for all of them: what it looks at is summed over
-// all query heads. The heads of a prompt are divided over the sockets by units, and
-// the sum has one order: within a unit, per token of the cache, one chain over the
-// queries and the unit's heads ([tensor.AttentionMass]); over the units the canonical
-// tree ([tensor.CombineTree]). So sockets may own any units (SnapStream, arXiv
+// Latent attention (DeepSeek-V2, arXiv 2405.04434) keeps one row per token for all query heads, so
+// a policy decides once for all of them, by statistics summed over all query heads. Sockets divide
+// the heads of a prompt by units, and the sum has one order. Within a unit it is, per token of the
+// cache, one chain over the queries and the unit's heads ([tensor.AttentionMass]). Over the units
+// it is the canonical tree ([tensor.CombineTree]). So sockets may own any units (SnapStream, arXiv
 // 2511.03092, section 4.2: scores are all-reduced).
 
 // count is Observe for one unit of latent attention: q[i*ldq:] is [Group/Units][KDim].
@@ -21,8 +20,8 @@ func (o *Observation) count(layer, unit, pos, n int, q []float32, ldq int, scale
 	}
 }
 
-// PartFloats is the size of what [Observation.Parts] gives for one tree node of one
-// layer: what the sockets sum up before the owner may ask the policy.
+// PartFloats is the size of one result of [Observation.Parts]: what the sockets sum for a layer
+// before the owner asks the policy.
 func PartFloats(g Geometry, p *Policy, prompt int) int {
 	n, floats := p.Needs, 0
 	switch {
@@ -37,8 +36,8 @@ func PartFloats(g Geometry, p *Policy, prompt int) int {
 	return floats
 }
 
-// Parts puts the sum over the units of each of this socket's tree nodes (as
-// tensor.Subtrees gives them) into parts, PartFloats each: votes, then attention.
+// Parts writes the sum over the units of each of this socket's tree nodes (from tensor.Subtrees)
+// into parts, PartFloats each: votes, then attention.
 func (o *Observation) Parts(layer int, nodes []tensor.Span, parts [][]float32) {
 	for i, node := range nodes {
 		at := 0
@@ -59,10 +58,10 @@ func (o *Observation) Parts(layer int, nodes []tensor.Span, parts [][]float32) {
 	}
 }
 
-// scatter puts the queries of a node's units at their places among those of all, [window][Group][KDim],
-// and returns how many those are.
+// scatter copies the queries of a node's units to their places among those of all units,
+// [window][Group][KDim], and returns the number of elements of all.
 func (o *Observation) scatter(part []float32, layer int, node tensor.Span) int {
-	width, all := o.g.observed()*o.g.Layout.KDim, o.g.group()*o.g.Layout.KDim
+	width, all := o.g.queryHeads()*o.g.Layout.KDim, o.g.group()*o.g.Layout.KDim
 	for u := node.Lo; u < node.Hi; u++ {
 		for i, from := 0, o.window(layer, u); i*width < len(from); i++ {
 			copy(part[i*all+u*width:][:width], from[i*width:])
@@ -71,8 +70,8 @@ func (o *Observation) scatter(part []float32, layer int, node tensor.Span) int {
 	return (o.prompt - o.first) * all
 }
 
-// StatisticsOfSum is what a compressor may read of a layer of latent attention: the prompt's
-// rows in from, and the sum of all sockets' Parts (nil when p needs none).
+// StatisticsOfSum returns the statistics of a layer of latent attention: the prompt's rows in from,
+// and the sum of all sockets' Parts (nil if p needs none).
 func StatisticsOfSum(from *Store, layer int, p *Policy, scale float32, sum []float32) *Statistics {
 	e, n := StatisticsOf(from, layer, 0), p.Needs
 	e.Scale = scale
@@ -88,8 +87,8 @@ func StatisticsOfSum(from *Store, layer int, p *Policy, scale float32, sum []flo
 	return e
 }
 
-// Weigh observes the attention that the newest token's query, q (group, KDim), pays to each
-// slot: of latent attention over all its heads, in the order of the units and their tree.
+// Weigh records the attention that the newest token's query, q (group, KDim), pays to each slot. In
+// latent attention it sums over all heads, in the order of the units and their tree.
 func (s *Store) Weigh(layer, head int, q []float32, scale float32, rope Rope, scratch *tensor.AttnScratch) {
 	n, blocks := s.Len(layer, head), s.ReadBlocks(layer, head, rope, scratch)
 	units := make([][]float32, max(1, s.g.Units))
@@ -105,7 +104,7 @@ func (s *Store) Weigh(layer, head int, q []float32, scale float32, rope Rope, sc
 	s.Observe(layer, head, units[0])
 }
 
-// leaves are the units of a tree, each a node of its own.
+// leaves are the leaf nodes of a tree with n units.
 func leaves(n int) []tensor.Span {
 	out := make([]tensor.Span, n)
 	for i := range out {

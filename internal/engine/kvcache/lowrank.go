@@ -6,29 +6,29 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// ShadowKV as published (arXiv 2410.21465, algorithms 1 and 2): at the end of prefill the keys of
-// all heads of a layer, side by side and without their rotations, are projected on the `rank`
-// directions that say most about them. A token then has `rank` coefficients in place of its keys;
-// a step rebuilds those of the chunks that it chooses, and rotates them. Exact stay the outliers
-// of the prompt, the rows behind the last whole block of chunks with a landmark, and whatever is
-// generated. Landmarks are those of the exact keys.
+// ShadowKV as published (arXiv 2410.21465, algorithms 1 and 2). At the end of prefill the keys of
+// all heads of a layer, concatenated and before rotation, are projected on their rank leading
+// directions. A token then has rank coefficients instead of its keys. A step rebuilds and rotates
+// the keys of the chunks that it chooses. Exact keys remain for the outliers of the prompt, the
+// rows after the last whole block of chunks with a landmark, and generated tokens. Landmarks are
+// computed from the exact keys.
 //
-// Factors are made once, of rows that any cut of the prompt gives alike; a replica gets them with
-// the rows, and a lost cache is read again.
+// Factors are computed once, from rows that do not depend on the cut of the prompt. A replica gets
+// them with the rows. A lost cache is read again.
 
-// factors are what one head has of the rows that were given up: the first blocks of its prompt.
+// factors replace the freed rows of one head: the first blocks of its prompt.
 type factors struct {
 	blocks int
-	coeffs [][]byte // [blocks][BlockSlots][rank], of all heads of the layer; the first head's
+	coeffs [][]byte // [blocks][BlockSlots][rank], for all heads of the layer; in the first head
 	basis  []byte   // [rank][KDim] float32
-	values [][]byte // [blocks], page by page; empty: a file has them
-	exact  []int32  // chunks with their keys, in order
-	pages  [][]byte // of these
-	rest   [][]byte // for the rows that stay, where they are another store's until Seal
-	given  bool     // by another owner
+	values [][]byte // [blocks], page by page; empty when a file has them
+	exact  []int32  // chunks with exact keys, ascending
+	pages  [][]byte // the rows of these chunks
+	rest   [][]byte // space for the rows that stay, while they belong to another store until Seal
+	given  bool     // received from another owner
 }
 
-// factored is how many blocks of a prompt have factors in place of keys.
+// factored is the number of blocks of a prompt whose keys become factors.
 func (p *Policy) factored(g Geometry, prompt int) int {
 	if p.Factors.Rank == 0 || g.Fits(p) != nil {
 		return 0
@@ -36,7 +36,7 @@ func (p *Policy) factored(g Geometry, prompt int) int {
 	return p.Factors.Marked(prompt) * p.Selector.Page() / tensor.BlockSlots
 }
 
-// Fits says why a policy is none for caches of this shape: an error that wraps ErrPolicy.
+// Fits returns an error that wraps ErrPolicy if a policy is not possible for caches of this shape.
 func (g Geometry) Fits(p *Policy) error {
 	switch rank := p.Factors.Rank; {
 	case rank == 0:
@@ -49,7 +49,7 @@ func (g Geometry) Fits(p *Policy) error {
 	return nil
 }
 
-// coeffType is that of coefficients, and its size.
+// coeffType is the type of coefficients, and its size.
 func coeffType(l tensor.KVLayout) (tensor.DType, int) {
 	if l.Type == tensor.F32 {
 		return tensor.F32, 4
@@ -57,7 +57,7 @@ func coeffType(l tensor.KVLayout) (tensor.DType, int) {
 	return tensor.BF16, 2
 }
 
-// factorSizes are the bytes of the blocks of factors.
+// factorSizes are the sizes of the blocks of factors in bytes.
 func (p *Policy) factorSizes(l tensor.KVLayout) (coeffs, basis, values int) {
 	_, size := coeffType(l)
 	return tensor.BlockSlots * p.Factors.Rank * size, 4 * p.Factors.Rank * l.KDim, l.ValueBytes(tensor.BlockSlots)
@@ -65,7 +65,7 @@ func (p *Policy) factorSizes(l tensor.KVLayout) (coeffs, basis, values int) {
 
 func (p *Policy) exactBlocks() int { return int(blocksOf(p.Factors.Exact * p.Selector.Page())) }
 
-// factorBytes are those of the factors of a layer, of all its heads.
+// factorBytes is the size of the factors of a layer, all heads.
 func (r rule) factorBytes(g Geometry, prompt int) int64 {
 	blocks := r.factored(g, prompt)
 	if blocks == 0 {
@@ -75,12 +75,13 @@ func (r rule) factorBytes(g Geometry, prompt int) int64 {
 	return int64(blocks)*int64(coeffs) + int64(g.KVHeads)*(int64(basis)+int64(blocks)*int64(values)+blockBytes(g, int64(r.exactBlocks()))+4*int64(r.Factors.Exact))
 }
 
-// keyBytes are those of the rows of a layer that its factors stand for.
+// keyBytes is the size of a layer's rows that its factors replace.
 func (r rule) keyBytes(g Geometry, prompt int) int64 {
 	return blockBytes(g, int64(g.KVHeads)*int64(r.factored(g, prompt)))
 }
 
-// rebuiltBytes is what a step reads of the factors of a head beyond the keys that it rebuilds.
+// rebuiltBytes is what a step reads of a head's factors beyond the size of the keys that it
+// rebuilds.
 func (r rule) rebuiltBytes(g Geometry, prompt int) int {
 	if r.factored(g, prompt) == 0 {
 		return 0
@@ -89,13 +90,14 @@ func (r rule) rebuiltBytes(g Geometry, prompt int) int {
 	return basis + r.Factors.Pages*r.Selector.Page()*(coeffs-g.Layout.BlockBytes()+values)/tensor.BlockSlots
 }
 
-// Adopts says that the owner of a sequence goes on with the blocks of its prompt as they were read.
+// Adopts reports whether the owner of a sequence continues with the blocks of its prompt as they
+// were read.
 func (p *Policy) Adopts(g Geometry, prompt int) bool {
 	return p.KeepsAll() && p.factored(g, prompt) == 0
 }
 
-// openFactors gets the memory of factors, all or nothing: rest are the tables that need room for
-// the rows that stay.
+// openFactors allocates the memory of factors, all or nothing. rest reports whether a table needs
+// space for the rows that stay.
 func (s *Store) openFactors(given bool, rest func(*table) bool) error {
 	for i := range s.tables {
 		t := &s.tables[i]
@@ -125,8 +127,8 @@ func (s *Store) openFactors(given bool, rest func(*table) bool) error {
 			f.coeffs = get(coeffs, blocks)
 		}
 		switch {
-		case given: // there is nothing to give up
-			t.planes[rowsPlane].blocks, t.gone = make([][]byte, blocks), blocks
+		case given: // there are no rows to free
+			t.planes[rowsPlane].blocks, t.freed = make([][]byte, blocks), blocks
 		case rest(t):
 			f.rest = get(s.g.Layout.BlockBytes(), int(blocksOf(s.prompt))-blocks)
 		}
@@ -153,7 +155,7 @@ func (s *Store) dropFactors() {
 	}
 }
 
-// bytes are those that factors hold.
+// bytes is the memory that factors hold.
 func (f *factors) bytes() int64 {
 	if f == nil {
 		return 0

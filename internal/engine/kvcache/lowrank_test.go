@@ -12,7 +12,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// turns are rotations as models have them.
+// rotations are rotations as models have them.
 func rotations(d int) Rope {
 	return func(n int) (cos, sin []float32) {
 		for i := range d / 2 {
@@ -23,7 +23,8 @@ func rotations(d int) Rope {
 	}
 }
 
-// eigenvalues of a symmetric matrix, the largest first, and their vectors as columns: cyclic Jacobi.
+// eigen returns the eigenvalues of a symmetric matrix, the largest first, and their vectors as
+// columns: cyclic Jacobi.
 func eigen(a [][]float64) (values []float64, vectors [][]float64) {
 	n := len(a)
 	v := make([][]float64, n)
@@ -77,9 +78,9 @@ func eigen(a [][]float64) (values []float64, vectors [][]float64) {
 	return values, vectors
 }
 
-// TestLowRankEqualsNaive: a step reads the chunks that it reads with exact keys; values, outliers and whatever follows
-// the prompt's chunks are exact, and the other keys are those of the truncated SVD of the keys
-// before their rotation, by the paper's plain form in float64.
+// TestLowRankEqualsNaive: a step reads the same chunks as with exact keys. Values, outliers and
+// everything after the prompt's chunks are exact. The other keys are those of the truncated SVD of
+// the unrotated keys, by the paper's plain form in float64.
 func TestLowRankEqualsNaive(t *testing.T) {
 	for i, l := range []tensor.KVLayout{{Type: tensor.F32, KDim: 16, VDim: 8}, {Type: tensor.BF16, KDim: 16, VDim: 24}, {Type: tensor.Int8, KDim: 24, VDim: 16}} {
 		for _, chunk := range []int{4, 8, 16, 64} {
@@ -97,7 +98,7 @@ func TestLowRankEqualsNaive(t *testing.T) {
 				a := NewArena(1 << 30)
 				defer a.Close()
 				rope, r := rotations(l.KDim), rand.New(rand.NewPCG(uint64(chunk), uint64(i)))
-				plain := make([][][]float64, g.Layers) // keys before their rotation
+				plain := make([][][]float64, g.Layers) // keys before rotation
 				mix := make([]float64, wide*wide)
 				for j := range mix {
 					mix[j] = r.NormFloat64()
@@ -107,7 +108,7 @@ func TestLowRankEqualsNaive(t *testing.T) {
 						for pos := from; pos < from+n; pos++ {
 							row := make([]float64, wide)
 							for c := range wide {
-								x := r.NormFloat64() * math.Pow(0.8, float64(c)) // what directions matter falls fast
+								x := r.NormFloat64() * math.Pow(0.8, float64(c)) // the spectrum falls fast
 								for e := range row {
 									row[e] += x * mix[c*wide+e]
 								}
@@ -212,7 +213,7 @@ func TestLowRankEqualsNaive(t *testing.T) {
 							if slices.Equal(k, wk) {
 								continue
 							}
-							pos := slices.IndexFunc(plain[layer][:prompt], func(row []float64) bool { // whose key it is
+							pos := slices.IndexFunc(plain[layer][:prompt], func(row []float64) bool { // the position of this key
 								return near(row[h*l.KDim:][:l.KDim], wk, rope, l, slices.IndexFunc(plain[layer], func(o []float64) bool { return &o[0] == &row[0] }))
 							})
 							if pos < 0 || pos >= prompt-chunk {
@@ -251,7 +252,7 @@ func TestLowRankEqualsNaive(t *testing.T) {
 	}
 }
 
-// near says whether a stored key is that of a row at a position.
+// near reports whether a stored key is the key of a row at a position.
 func near(row []float64, stored []float32, rope Rope, l tensor.KVLayout, pos int) bool {
 	k := make([]float32, len(row))
 	for i, x := range row {
@@ -271,7 +272,7 @@ func near(row []float64, stored []float32, rope Rope, l tensor.KVLayout, pos int
 	return true
 }
 
-// Directions are found whatever the spectrum is, in nearly the least number of multiplications.
+// Directions are found for any spectrum, with nearly the least number of multiplications.
 func TestLeading(t *testing.T) {
 	const n = 64
 	for _, c := range []struct {
@@ -340,7 +341,7 @@ func TestLeading(t *testing.T) {
 	}
 }
 
-// Models whose keys factors do not make smaller are refused, with what to do.
+// Models whose keys do not become smaller as factors are refused, with what to do.
 func TestLowRankIsRefused(t *testing.T) {
 	plain, latent := Geometry{Layers: 1, KVHeads: 2, Layout: tensor.KVLayout{Type: tensor.BF16, KDim: 64, VDim: 64}}, Geometry{Layers: 1, KVHeads: 1, Units: 2, Layout: tensor.KVLayout{Type: tensor.BF16, KDim: 96, VDim: 64, Latent: true}}
 	for _, c := range []struct {
@@ -383,7 +384,7 @@ func BenchmarkLeading(b *testing.B) {
 	}
 }
 
-// BenchmarkFactorise makes the factors of one layer of 32,768 tokens on one thread.
+// BenchmarkFactorise computes the factors of one layer of 32,768 tokens on one thread.
 func BenchmarkFactorise(b *testing.B) {
 	for _, d := range []int{64, 128} {
 		b.Run(fmt.Sprintf("8x%d", d), func(b *testing.B) {

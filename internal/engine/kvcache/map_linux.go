@@ -8,8 +8,8 @@ import (
 
 const hugePage = 2 << 20
 
-// mapMemory maps zeroed memory, in huge pages where there is room for one: caches are
-// read from end to end in every step, as weights are.
+// mapMemory maps zeroed memory, in huge pages if it is large enough: every step reads caches from
+// end to end, like weights.
 func mapMemory(bytes int) ([]byte, error) {
 	slack := 0
 	if bytes >= hugePage {
@@ -22,7 +22,7 @@ func mapMemory(bytes int) ([]byte, error) {
 	if slack == 0 {
 		return unsafe.Slice((*byte)(all), bytes), nil
 	}
-	// What lies before and behind the aligned part goes back at once.
+	// Unmap what precedes and follows the aligned part.
 	before := int(-uintptr(all) & (hugePage - 1))
 	mem := unsafe.Slice((*byte)(unsafe.Add(all, before)), bytes)
 	if before > 0 {
@@ -31,7 +31,7 @@ func mapMemory(bytes int) ([]byte, error) {
 	if behind := slack - before; behind > 0 && err == nil {
 		err = unix.MunmapPtr(unsafe.Add(all, before+bytes), uintptr(behind))
 	}
-	_ = unix.Madvise(mem, unix.MADV_HUGEPAGE) // advice: a kernel without huge pages answers EINVAL
+	_ = unix.Madvise(mem, unix.MADV_HUGEPAGE) // advice only: a kernel without huge pages returns EINVAL
 	return mem, err
 }
 

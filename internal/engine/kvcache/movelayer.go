@@ -21,8 +21,9 @@ func LayerBytes(g Geometry, layer, prompt, tokens int, p *Policy) int {
 	return bytes + g.KVHeads*rows*RowBytes(g, r.Policy)
 }
 
-// ExportLayer appends all that the owner's store has of one layer for its first `tokens` tokens, to
-// move or copy the sequence to another owner: of each head its rows, or its factors and the rows behind.
+// ExportLayer appends the contents of one layer of the owner's store for its first tokens tokens,
+// to move or copy the sequence to another owner: for each head its rows, or its factors and the
+// rows after them.
 func (s *Store) ExportLayer(dst []byte, layer, tokens int) []byte {
 	for head := s.heads.Lo; head < s.heads.Hi; head++ {
 		t := s.table(layer, head)
@@ -43,7 +44,7 @@ func (s *Store) ExportLayer(dst []byte, layer, tokens int) []byte {
 	return dst
 }
 
-// firstRow is the first slot whose row a head has.
+// firstRow is the first slot of which a head has the row.
 func (t *table) firstRow() int {
 	if t.factors == nil {
 		return 0
@@ -56,13 +57,14 @@ func (f *factors) pieces() [][]byte {
 	return append(append(append(slices.Clone(f.coeffs), f.basis), f.values...), f.pages...)
 }
 
-// factorPieces is that memory, and that of the landmarks.
+// factorPieces is that memory and the landmarks' memory.
 func (t *table) factorPieces() [][]byte {
 	index := &t.planes[indexPlane]
 	return append(t.factors.pieces(), index.blocks[:index.room(t.firstRow())]...)
 }
 
-// ImportLayer puts what ExportLayer gave into a store that OpenMoved prepared. Errors wrap ErrRows.
+// ImportLayer reads the result of ExportLayer into a store that OpenMoved prepared. Errors wrap
+// ErrRows.
 func (s *Store) ImportLayer(layer int, in []byte) error {
 	if layer < 0 || layer >= s.g.Layers || s.pending == 0 {
 		return fmt.Errorf("%w: layer %d of %d of a store with %d tokens to come", ErrRows, layer, s.g.Layers, s.pending)

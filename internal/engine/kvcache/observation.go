@@ -6,36 +6,37 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// Statistics are what a compressor may read, of one head of one layer.
+// Statistics are the inputs of a compressor for one head of one layer.
 type Statistics struct {
 	Layer, Head int
 	Prompt      int // tokens in the prompt
 
-	// Queries are those of the observation window, [window][group][KDim] after
-	// RoPE; window = min(Needs.Window, Prompt). Scale multiplies a score.
+	// Queries are the queries of the observation window, [window][group][KDim] after RoPE, with
+	// window = min(Needs.Window, Prompt). Scale is the factor of a score.
 	Queries []float32
 	Group   int
 	Scale   float32
-	// Votes, of latent attention instead of Queries: what the window's queries pay to
+	// Votes replace Queries in latent attention: the attention that the window's queries pay to
 	// each prompt token, summed over them and all query heads, [Prompt].
 	Votes []float32
-	// Attention received by each prompt token, [Prompt]; nil unless asked for.
+	// Attention is the attention received by each prompt token, [Prompt]; nil unless requested.
 	Attention []float32
-	// votes are windowVotes of `voted` queries, when Vote was called.
+	// votes are windowVotes of the last voted queries, after Vote.
 	votes []float32
 	voted int
 
-	// labels are the clusters of the first tokens, of so many segments, that were found before.
+	// labels are the clusters of the first tokens that were found before, for the first labelled
+	// segments.
 	labels   []int32
 	labelled int
 
-	// Layout and Blocks give the keys of the prompt: slot = position.
+	// Layout and Blocks give access to the prompt's keys: slot = position.
 	Layout tensor.KVLayout
 	Blocks [][]byte
 }
 
-// EachKey gives every key of the prompt in turn, [KDim] after RoPE, as it is stored. The slice
-// is valid during the call.
+// EachKey calls f with every key of the prompt in order, [KDim] after RoPE, as stored. The slice is
+// valid during the call.
 func (s *Statistics) EachKey(f func(pos int, key []float32)) {
 	k, v := make([]float32, s.Layout.KDim), make([]float32, s.Layout.VDim)
 	for pos := range s.Prompt {
@@ -44,39 +45,38 @@ func (s *Statistics) EachKey(f func(pos int, key []float32)) {
 	}
 }
 
-// Observation gathers on one socket, while a prompt is read, what compressors read when
-// the prompt is complete: the queries of the observation window and the attention that
-// prompt tokens receive, for the KV heads of that socket. Different (layer, head) pairs may be fed concurrently.
+// Observation collects attention statistics on one socket while it reads a prompt: the queries of
+// the observation window and the attention that prompt tokens receive, for the socket's KV heads.
+// Compressors read them at the end. Different (layer, head) pairs may be fed concurrently.
 //
-// In latent attention the sockets divide the query heads of the one KV head, so what
-// is gathered of a unit of them is a part of a sum (see [Observation.Parts]). Queries
-// of a unit are as wide as the row, so they are not kept: their votes are counted
-// as they come.
+// In latent attention the sockets divide the query heads of the one KV head, so the statistics of a
+// unit are a part of a sum (see [Observation.Parts]). Queries of a unit are as wide as the row, so
+// only their votes are kept, counted as they arrive.
 type Observation struct {
 	arena  *Arena
 	g      Geometry
 	heads  tensor.Span
 	prompt int
-	at     []int // of each layer among those without a window; -1: it has one
+	at     []int // index of each layer among those without a window; -1: the layer has one
 	first  int   // position of the first query of the window
 	charge int64
 
-	queries   []float32 // (layer, head or unit, window, its query heads, KDim), after RoPE; of latent attention only if they are asked for
-	votes     []float32 // (layer, unit, prompt) what the window pays to each token; of latent attention
+	queries   []float32 // (layer, head or unit, window, its query heads, KDim), after RoPE; for latent attention only on request
+	votes     []float32 // (layer, unit, prompt): attention of the window to each token; latent attention only
 	attention []float32 // (layer, head or unit, prompt)
 	labels    []int32   // (layer, head, prompt), see Clustering
-	labelled  int       // segments whose labels are there
-	means     *means    // of the head in hand
+	labelled  int       // segments with complete labels
+	means     *means    // of the head in progress
 }
 
-// StatisticsBytes is what an Observation for policy p takes on a socket with `heads` KV
-// heads (or units) of every layer, for a prompt of `prompt` tokens.
+// StatisticsBytes is the size of an Observation for policy p on a socket with heads KV heads (or
+// units) of every layer, for a prompt of prompt tokens.
 func StatisticsBytes(g Geometry, heads, prompt int, p *Policy) int64 {
 	return statisticsBytes(g, heads, prompt, p.Needs)
 }
 
 func statisticsBytes(g Geometry, heads, prompt int, n Needs) int64 {
-	floats := min(n.Window, prompt) * g.observed() * g.Layout.KDim
+	floats := min(n.Window, prompt) * g.queryHeads() * g.Layout.KDim
 	if g.Units > 0 && !n.Queries {
 		if floats = 0; n.Window > 0 {
 			floats = prompt
@@ -91,7 +91,7 @@ func statisticsBytes(g Geometry, heads, prompt int, n Needs) int64 {
 	return 4 * int64(floats) * int64(g.unwindowed()) * int64(heads)
 }
 
-// NewObservation charges the arena; nil without an error when nothing is needed. Errors
+// NewObservation charges the arena. It returns nil without an error if nothing is needed. Errors
 // wrap ErrBudget.
 func NewObservation(a *Arena, g Geometry, heads tensor.Span, n Needs, prompt int) (*Observation, error) {
 	bytes := statisticsBytes(g, heads.Hi-heads.Lo, prompt, n)
@@ -114,7 +114,7 @@ func NewObservation(a *Arena, g Geometry, heads tensor.Span, n Needs, prompt int
 	o := &Observation{arena: a, g: g, heads: heads, prompt: prompt, at: at, first: prompt - window, charge: bytes}
 	switch {
 	case g.Units == 0 || n.Queries:
-		o.queries = make([]float32, tables*window*g.observed()*g.Layout.KDim)
+		o.queries = make([]float32, tables*window*g.queryHeads()*g.Layout.KDim)
 	case window > 0:
 		o.votes = make([]float32, tables*prompt)
 	}
@@ -127,26 +127,26 @@ func NewObservation(a *Arena, g Geometry, heads tensor.Span, n Needs, prompt int
 	return o, nil
 }
 
-// observed is how many query heads a KV head, or a unit, has.
-func (g Geometry) observed() int { return g.group() / max(1, g.Units) }
+// queryHeads is the number of query heads of a KV head, or of a unit.
+func (g Geometry) queryHeads() int { return g.group() / max(1, g.Units) }
 
 func (o *Observation) index(layer, head int) int {
 	return o.at[layer]*(o.heads.Hi-o.heads.Lo) + head - o.heads.Lo
 }
 
 func (o *Observation) window(layer, head int) []float32 {
-	n := (o.prompt - o.first) * o.g.observed() * o.g.Layout.KDim
+	n := (o.prompt - o.first) * o.g.queryHeads() * o.g.Layout.KDim
 	return o.queries[o.index(layer, head)*n:][:n]
 }
 
-// Observe notes the queries of n tokens from position pos on, whose keys are in
-// blocks already: q[i*ldq:] is [Group][KDim] of token i.
+// Observe records the queries of n tokens from position pos on. Their keys are in blocks already.
+// q[i*ldq:] is [Group][KDim] of token i.
 func (o *Observation) Observe(layer, head, pos, n int, q []float32, ldq int, scale float32, blocks [][]byte, s *tensor.AttnScratch) {
 	if o.at[layer] < 0 {
 		return
 	}
 	if o.queries != nil {
-		width := o.g.observed() * o.g.Layout.KDim
+		width := o.g.queryHeads() * o.g.Layout.KDim
 		w := o.window(layer, head)
 		for i := max(0, o.first-pos); i < n; i++ {
 			copy(w[(pos+i-o.first)*width:][:width], q[i*ldq:])
@@ -161,7 +161,7 @@ func (o *Observation) Observe(layer, head, pos, n int, q []float32, ldq int, sca
 	}
 }
 
-// Statistics is what a compressor may read of one head of the prompt in from.
+// Statistics returns the inputs of a compressor for one head of the prompt in from.
 func (o *Observation) Statistics(from *Store, layer, head int, scale float32) *Statistics {
 	e := StatisticsOf(from, layer, head)
 	if o == nil || o.at[layer] < 0 {
@@ -175,16 +175,16 @@ func (o *Observation) Statistics(from *Store, layer, head int, scale float32) *S
 	return e
 }
 
-// Borrow takes the window's queries of another observation of the same heads, for measurements on
-// prompts that nobody has read.
+// Borrow copies the window's queries of another observation of the same heads, for measurements on
+// synthetic prompts.
 func (o *Observation) Borrow(from *Observation) { copy(o.queries, from.queries) }
 
-// StatisticsOf is what a compressor may read that needs no observation.
+// StatisticsOf returns the statistics that need no observation.
 func StatisticsOf(s *Store, layer, head int) *Statistics {
 	return &Statistics{Layer: layer, Head: head, Prompt: s.Tokens(), Group: s.g.group(), Layout: s.g.Layout, Blocks: s.Blocks(layer, head)}
 }
 
-// Release gives the bytes back; a second one, or one of nil, does nothing.
+// Release returns the bytes to the arena. It may be called twice, or on nil.
 func (o *Observation) Release() {
 	if o == nil {
 		return

@@ -10,23 +10,23 @@ import (
 	"strings"
 )
 
-// ErrPolicy means that the text does not name a policy; the message lists those there are.
+// ErrPolicy means that a text is not a policy. The message lists the known ones.
 var ErrPolicy = errors.New("kvcache: bad cache policy")
 
-// maxSlots bounds every size in a spec: more slots than any context has.
+// maxSlots bounds every size in a spec. It exceeds every context.
 const maxSlots = 1 << 24
 
 // registered are the methods that Parse knows.
 var registered = []method{methodFull, streaming, snapKV, snapStream, sage, h2o, tova, knorm, quest, shadowKV, squeezed}
 
-// method is a policy with its parameters open.
+// method is a policy with open parameters.
 type method struct {
 	name   string
 	params []param // in the order of the spec
 	parts  func(values []int) Parts
 }
 
-// param is a number of a spec.
+// param is a parameter of a spec.
 type param struct {
 	key                string
 	value, least, most int // value: the default
@@ -79,22 +79,22 @@ func odd(key string, value int) param {
 	return param{key: key, value: value, least: 1, most: 255, odd: true}
 }
 
-// share is one of a whole, in thousandths.
+// share is a fraction, in thousandths.
 func share(key string, value, least, most int) param {
 	return param{key: key, value: value, least: least, most: most, thousandths: true}
 }
 
 func flag(key string) param { return param{key: key, most: 1} }
 
-// compressor is a method of nothing but a compressor that reads nothing but keys; the values
-// are defaults. Generated tokens are all kept.
+// compressor returns a method that consists of a compressor which reads only keys. The values are
+// defaults. Generated tokens are all kept.
 func compressor(name string, c Compressor, sink, recent, topK int) method {
 	return method{name, []param{size("sink", sink, 0), size("recent", recent, 1), size("topk", topK, 0)}, func(v []int) Parts {
 		return Parts{Sink: v[0], Recent: v[1], TopK: v[2], Compressor: c}
 	}}
 }
 
-// of is the policy with these values of its parameters.
+// of is the policy with these parameter values.
 func (m method) of(values ...int) *Policy { return Compose(m.name, m.spec(values), m.parts(values)) }
 
 func (m method) spec(values []int) string {
@@ -124,9 +124,9 @@ func Usage() []string {
 	return u
 }
 
-// Parse reads "name" or "name:key=value,key=value". A parameter that is not given has the
-// default of Usage. Every policy that evicts also takes positions=cache and, with it,
-// half=1 (see Policy.AtCachePositions). The empty text is "full". Errors wrap ErrPolicy.
+// Parse parses "name" or "name:key=value,key=value". Missing parameters have the defaults of Usage.
+// Every policy that evicts also accepts positions=cache and, with it, half=1 (see
+// Policy.AtCachePositions). The empty text is "full". Errors wrap ErrPolicy.
 func Parse(spec string) (*Policy, error) {
 	name, rest, given := strings.Cut(spec, ":")
 	if spec == "" {

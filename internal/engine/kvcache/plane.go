@@ -6,9 +6,9 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// A table keeps planes: lists of blocks of one size from the arena. A block of rows holds
-// keys, values and their scales side by side, as the kernels read them (see
-// docs/decisions/cache-layout.md); what only some policies have lies in blocks of its own.
+// A table has planes: lists of equal-sized blocks from the arena. A block of rows holds keys,
+// values and their scales as the kernels read them (see docs/decisions/cache-layout.md). Data that
+// only some policies need has blocks of its own.
 const (
 	rowsPlane  = iota // keys, values and scales of tensor.BlockSlots slots
 	halfPlane         // rotate_half of the keys, see Policy.AtCachePositions
@@ -16,14 +16,14 @@ const (
 	planes
 )
 
-// plane is one of them.
+// plane is one plane of a table.
 type plane struct {
 	size   int // bytes of a block; 0: the table has no such plane
-	slots  int // that a block covers
+	slots  int // slots that a block covers
 	blocks [][]byte
 }
 
-// room is the number of blocks for so many slots.
+// room is the number of blocks for a number of slots.
 func (p *plane) room(slots int) int {
 	if p.size == 0 {
 		return 0
@@ -31,7 +31,7 @@ func (p *plane) room(slots int) int {
 	return (slots + p.slots - 1) / p.slots
 }
 
-// extendIndex brings the index of a table's slots [from, to) up to their rows.
+// extendIndex updates the index of a table's slots [from, to) from their rows.
 func (s *Store) extendIndex(t *table, from, to int) {
 	if t.rule.Selector != nil {
 		scratch := scratches.Get().(*tensor.AttnScratch)
@@ -41,7 +41,7 @@ func (s *Store) extendIndex(t *table, from, to int) {
 	}
 }
 
-// reindex is extendIndex of slots that the index may know with other rows.
+// reindex is extendIndex for slots whose rows may have changed since they were indexed.
 func (s *Store) reindex(t *table, from, to int) {
 	if t.rule.Selector != nil {
 		if from < t.indexed {
@@ -53,7 +53,7 @@ func (s *Store) reindex(t *table, from, to int) {
 
 var scratches = sync.Pool{New: func() any { return new(tensor.AttnScratch) }}
 
-// planesOf are the planes of a table under rule p, all empty.
+// planesOf returns the planes of a table under rule p, all empty.
 func (g Geometry) planesOf(p *Policy) (all [planes]plane) {
 	all[rowsPlane] = plane{size: g.Layout.BlockBytes(), slots: tensor.BlockSlots}
 	if p.half {

@@ -7,162 +7,162 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// Policy is the rule by which a sequence keeps, writes and reads its slots: at most one
-// [Compressor], one [Eviction] and one [Selector], and their parameters. It is a pure
-// value: the same arguments give the same answer on every socket, or a rebuilt sequence
-// would not give the same bits. [Parse] makes one of its text.
+// Policy decides which slots a sequence keeps, writes and reads: at most one [Compressor], one
+// [Eviction] and one [Selector], and their parameters. It is a pure value. The same arguments must
+// give the same result on every socket; otherwise a rebuilt sequence would have other bits. [Parse]
+// makes one from a text.
 type Policy struct {
 	Parts
 	name, spec string
-	runs       Runner // the eviction, where it goes by positions alone
-	scored     Scored // the eviction, where it goes by scores
+	runs       Runner // the eviction, if it depends on positions alone
+	scored     Scored // the eviction, if it depends on scores
 
 	cachePositions bool // see AtCachePositions
 	half           bool
 }
 
-// Parts are what a policy is made of. Without any it keeps and reads every token.
+// Parts are the parts of a policy. Without any it keeps and reads every token.
 type Parts struct {
-	// Sink and Recent are the first and the newest prompt tokens that stay whatever their
-	// scores are, TopK how many of the others do.
+	// Sink and Recent are the numbers of first and newest prompt tokens that stay whatever their
+	// scores are. TopK is the number of others that stay.
 	Sink, Recent, TopK int
-	// Compressor chooses prompt tokens at the end of prefill; nil: all stay, or those that
-	// the eviction would have left.
+	// Compressor chooses prompt tokens at the end of prefill. nil: all stay, or those that the
+	// eviction would have left.
 	Compressor Compressor
-	// Needs is what the compressor reads beyond the keys.
+	// Needs are the compressor's inputs beyond the keys.
 	Needs Needs
-	// Eviction names the slots of generated tokens; nil: each gets one of its own.
+	// Eviction assigns slots to generated tokens; nil: each gets its own.
 	Eviction Eviction
-	// Selector chooses what a query reads; nil: everything that is kept.
+	// Selector chooses what a query reads; nil: every kept token.
 	Selector Selector
-	// Factors are what a selector of pages leaves of the keys of a prompt.
+	// Factors replace a prompt's keys under a selector of pages.
 	Factors Factors
 	// Skip is the number of first layers that keep and read everything.
 	Skip int
-	// Arranger orders the prompt's tokens, all of which stay; nil: they lie in the order of the
-	// text.
+	// Arranger reorders the prompt's tokens, all of which stay; nil: they stay in text order.
 	Arranger Arranger
-	// Tail is how many of a prompt's last tokens attend as generated ones do; see Context.
+	// Tail is the number of a prompt's last tokens that attend like generated ones; see Context.
 	Tail int
 }
 
-// Arranger says where the tokens of a prompt lie, once, at the end of prefill, and makes the index
-// of them when the owner has all heads.
+// Arranger decides once, at the end of prefill, where the tokens of a prompt are stored, and
+// indexes them when the owner has all heads.
 type Arranger interface {
-	// Arrange keeps every token; scores are numbers that come with the rows, see note.
+	// Arrange keeps every token. Its scores are numbers that travel with the rows, see note.
 	Arrange(s *Statistics) Kept
-	// arranged is how many of a context's first tokens it moves.
+	// arranged is the number of a context's first tokens that it moves.
 	arranged(context int) int
-	// clustering is the part of its work that can be done before the end, and piece does some of it.
+	// clustering describes the part of its work that can be done before the end of prefill; piece
+	// does one piece.
 	clustering(g Geometry, prompt int) Clustering
 	piece(o *Observation, from *Store, p *Policy, piece int, run func(n int, f func(i int)))
-	// note takes the number that came with a row, and notes gives that of each slot for a cache that moves.
+	// note receives the number that came with a row. notes returns the number of each slot, for a
+	// cache that moves.
 	note(t *table, s *Store, slot int, number float32)
 	notes(t *table, s *Store) func(slot int) float32
-	// finish makes a piece of the owner's index, see Clustering.
+	// finish does one piece of the owner's index, see Clustering.
 	finish(s *Store, piece int, run func(n int, f func(i int))) error
 }
 
 // Compressor scores the prompt's tokens once, at the end of prefill; see Parts.
 type Compressor interface {
-	// Score is a number a prompt token, [Prompt]: the highest stay.
+	// Score returns a number per prompt token, [Prompt]. The highest stay.
 	Score(s *Statistics) []float32
 }
 
-// Eviction names the slot of the next token.
+// Eviction assigns the slot of the next token.
 type Eviction interface {
-	// Slots is the number of slots that `tokens` tokens take, never less for more of them.
+	// Slots is the number of slots that tokens tokens take. It never falls as tokens grow.
 	Slots(tokens int) int
-	// Slot is the slot of the token at position pos, below Slots(pos+1). What it held is
-	// evicted; that happens only when Slots does not grow with the token. Positions come in
+	// Slot is the slot of the token at position pos, below Slots(pos+1). The token in it is
+	// evicted; that happens only when Slots does not grow with the new token. Positions come in
 	// order, without gaps.
 	Slot(h *Head, pos int) int
 }
 
-// Runner is an eviction that goes by positions alone: the tokens from pos on, m at most,
-// take n successive slots from slot on, as Slot would have it one by one. n is at least 1.
+// Runner is an eviction that depends on positions alone. The tokens from pos on, at most m, take n
+// successive slots from slot on, as Slot would assign them. n is at least 1.
 type Runner interface {
 	Eviction
 	Run(pos, m int) (slot, n int)
 }
 
-// Scored is an eviction that goes by the scores of slots, which begin as those of the
-// compressor: after each generated token it updates h.Scores from the attention that the
-// token's query paid to each slot, summed over the query heads of the group. A token that
-// comes into a slot has score 0.
+// Scored is an eviction by the scores of slots, which start as those of the compressor. After each
+// generated token it updates h.Scores from the attention of the token's query to each slot, summed
+// over the query heads of the group. A new token has score 0.
 type Scored interface {
 	Eviction
 	Observe(h *Head, attention []float32)
 }
 
-// Selector chooses what a query reads: it is a pageSelector or a slotSelector. It has an index beside the rows of each
-// head, a pure function of the keys as they are stored, so that every socket finds the same.
+// Selector chooses what a query reads. It is a pageSelector or a slotSelector. It has an index for
+// each head, a pure function of the stored keys, so every socket computes the same.
 type Selector interface {
-	// Page is the number of slots of a page; it divides tensor.BlockSlots.
+	// Page is the number of slots of a page. It divides tensor.BlockSlots.
 	Page() int
-	// Reads is how many of so many slots a query reads, at most where the choice has a budget.
+	// Reads is how many of a number of slots a query reads, at most if the choice has a budget.
 	Reads(slots int) int
 	// Index is the size of a block of the index, and the number of slots that it covers.
 	Index(l tensor.KVLayout) (bytes, slots int)
-	// Update makes an index that is right for the slots [0, from) right for [0, to). From the
-	// start of a page on it looks at nothing but the rows.
+	// Update extends a valid index of slots [0, from) to [0, to). From the start of a page on it
+	// depends on the rows alone.
 	Update(l tensor.KVLayout, index, blocks [][]byte, from, to int, s *tensor.AttnScratch)
 }
 
-// pageSelector is a Selector that chooses whole pages.
+// pageSelector is a Selector of whole pages.
 type pageSelector interface {
 	Selector
-	// Select gives the pages of the slots [0, n) that the queries q read together, in order
-	// of position; nil: all. They lie in the scratch, and the newest is among them.
+	// Select returns the pages of the slots [0, n) that the queries q read together, by position;
+	// nil: all. The slice is in the scratch. The newest page is always included.
 	Select(l tensor.KVLayout, index [][]byte, n int, q Queries, s *tensor.AttnScratch) []int32
 }
 
-// slotSelector is a Selector that chooses single slots.
+// slotSelector is a Selector of single slots.
 type slotSelector interface {
 	Selector
-	// SelectSlots is Select by a bit a slot; nil: all.
+	// SelectSlots is Select with one bit per slot; nil: all.
 	SelectSlots(l tensor.KVLayout, index [][]byte, n int, q Queries, s *tensor.AttnScratch) []uint64
 }
 
-// Queries are those of one token for one KV head.
+// Queries are the queries of one token for one KV head.
 type Queries struct {
 	Rows  []float32 // [Heads][KDim] after RoPE
 	Heads int
-	Scale float32 // of a product with a key
+	Scale float32 // factor of a product with a key
 }
 
-// Factors say that the keys of a prompt's pages become factors of low rank, see lowrank.go.
+// Factors configure low-rank factors for the keys of a prompt's pages, see lowrank.go.
 type Factors struct {
 	Rank  int // 0: keys are exact
-	Exact int // pages that keep their keys, at most
-	Pages int // others that a query chooses
-	// Marked is how many pages of so many slots a query chooses from, the first; 0: it reads all.
+	Exact int // maximum number of pages that keep their keys
+	Pages int // number of other pages that a query chooses
+	// Marked is the number of first pages from which a query chooses; 0: it reads all.
 	Marked func(slots int) int
-	// Choose gives a bit to each of the first n pages whose keys stay.
+	// Choose sets the bits of the first n pages whose keys stay exact.
 	Choose func(l tensor.KVLayout, index [][]byte, n int, s *tensor.AttnScratch) []uint64
 }
 
-// Needs is what a compressor reads beyond the keys.
+// Needs are a compressor's inputs beyond the keys.
 type Needs struct {
-	// Window is the length of the observation window: the queries of the last Window
-	// prompt tokens. 0: none.
+	// Window is the length of the observation window: the queries of the last Window prompt tokens.
+	// 0: none.
 	Window int
-	// PromptAttention is the attention that each prompt token received, summed over all
-	// queries of the prompt.
+	// PromptAttention is the attention that each prompt token received, summed over all queries of
+	// the prompt.
 	PromptAttention bool
-	// Queries says that the window's queries themselves go to the owner, not their votes.
+	// Queries: the window's queries themselves go to the owner, not their votes.
 	Queries bool
-	// Labels says that the arranger's work may be done before the end of prefill, see Clustering.
+	// Labels: the arranger's work may start before the end of prefill, see Clustering.
 	Labels bool
 }
 
 // Kept is what a head of a layer keeps of a prompt.
 type Kept struct {
-	Positions []int32   // [slots] the prompt position that goes into each slot
-	Scores    []float32 // [slots] the first scores under a Scored eviction, or an Arranger's numbers; else nil
+	Positions []int32   // [slots] the prompt position stored in each slot
+	Scores    []float32 // [slots] initial scores of a Scored eviction, or an Arranger's numbers; otherwise nil
 }
 
-// Head is one head of one layer as an eviction sees it. Only Observe changes Scores.
+// Head is one head of one layer, as an eviction sees it. Only Observe changes Scores.
 type Head struct {
 	Layer, Index int       // Index: the KV head in the model
 	Prompt       int       // tokens at the end of prefill
@@ -170,7 +170,7 @@ type Head struct {
 	Scores       []float32 // [slots], under a Scored eviction
 }
 
-// Compose makes a policy of its parts; spec is what names it.
+// Compose makes a policy of its parts. spec identifies it.
 func Compose(name, spec string, parts Parts) *Policy {
 	p := &Policy{Parts: parts, name: name, spec: spec}
 	p.runs, _ = parts.Eviction.(Runner)
@@ -181,35 +181,37 @@ func Compose(name, spec string, parts Parts) *Policy {
 // Name is the word before the colon: "full", "streaming".
 func (p *Policy) Name() string { return p.name }
 
-// Spec is the canonical form with all parameters; Parse(Spec()) is the same policy.
+// Spec is the canonical form with all parameters. Parse(Spec()) is the same policy.
 func (p *Policy) Spec() string { return p.spec }
 
-// KeepsAll says that every token stays in the slot of its position: then the prefill
-// blocks become the resident blocks.
+// KeepsAll reports whether every token stays in the slot of its position. Then the prefill blocks
+// become the resident blocks.
 func (p *Policy) KeepsAll() bool { return !p.evicts() && p.Arranger == nil }
 
 func (p *Policy) evicts() bool { return p.Compressor != nil || p.Eviction != nil }
 
-// Context is how many tokens of a prompt prefill reads; the others attend as generated ones do.
+// Context is the number of a prompt's tokens that prefill reads. The others attend like generated
+// ones.
 func (p *Policy) Context(prompt int) int {
 	if p.Arranger != nil && p.Arranger.arranged(prompt) > 0 {
-		return prompt - p.Tail // of which some may be too few to be clustered
+		return prompt - p.Tail // some of these may be too few to cluster
 	}
 	return prompt
 }
 
-// RebuildsByPrefill says that a lost cache is rebuilt by prefill of the prompt and of what
-// was generated, whose rows are those that decode wrote. Under other policies generated
-// tokens attended to less than prefill attends to, so a cache is rebuilt by prefill of the
-// prompt and a replay of the output through decode rows.
+// RebuildsByPrefill reports whether a lost cache can be rebuilt by prefill of the prompt and the
+// output, because decode wrote the same rows. Under other policies generated tokens attended to
+// less than prefill does. Their caches are rebuilt by prefill of the prompt and a replay of the
+// output through decode rows.
 func (p *Policy) RebuildsByPrefill() bool { return p.KeepsAll() && p.Selector == nil }
 
-// Warm is how many of the first tokens of a prompt may come from a cache of its rows with the
-// same answer: the rest is read, at least one token for the logits and the queries that the
-// compressor observes. Where it sums over all queries, the sums have to come too ([Segment.KeepSums]).
+// Warm is the number of first prompt tokens whose rows may come from a prefix cache. The rest must
+// be read: at least one token for the logits, and the queries that the compressor observes. If it
+// sums over all queries, the sums must come from the cache too ([Segment.KeepSums]).
 func (p *Policy) Warm(prompt int) int { return max(0, prompt-max(1, p.Needs.Window)) }
 
-// Unseen is how many of the first tokens may leave when their keys and values are there (SwiftKV).
+// Unseen is the number of first tokens that may leave a step once their keys and values exist
+// (SwiftKV).
 func (p *Policy) Unseen(prompt int) int {
 	if p.Needs.PromptAttention {
 		return 0
@@ -217,12 +219,12 @@ func (p *Policy) Unseen(prompt int) int {
 	return p.Warm(prompt)
 }
 
-// firstSums is where the sums of a long prompt are kept first.
+// firstSums is the first place in a long prompt where sums are kept.
 const firstSums = 1024
 
-// SumsAt is the next place, behind the first from tokens of a prompt, where its sums are worth
-// keeping, 0: there is none: at powers of two, where others may have left the text, and at the end
-// of the last block that another prompt can begin with. All together are shorter than three prompts.
+// SumsAt is the next place, after the first from tokens of a prompt, where its sums are worth
+// keeping; 0: none. The places are powers of two, where other texts may diverge, and the end of the
+// last block that another prompt can reuse. Together they are shorter than three prompts.
 func (p *Policy) SumsAt(prompt, from int) int {
 	last := p.Warm(prompt) / tensor.BlockSlots * tensor.BlockSlots
 	if !p.Needs.PromptAttention || last <= from {
@@ -231,14 +233,14 @@ func (p *Policy) SumsAt(prompt, from int) int {
 	return min(last, max(firstSums, 1<<bits.Len(uint(from))))
 }
 
-// Scored says that slots carry scores, which attention changes in decode: such a cache
-// cannot be followed by a replica, which sees rows and no queries.
+// Scored reports whether slots have scores that attention changes in decode. A replica cannot
+// follow such a cache, since it sees rows but no queries.
 func (p *Policy) Scored() bool { return p.scored != nil }
 
-// numbered says that rows carry a number when a cache moves.
+// numbered reports whether rows carry a number when a cache moves.
 func (p *Policy) numbered() bool { return p.Scored() || p.Arranger != nil }
 
-// Layer is what a layer that sees everything goes by.
+// Layer is the policy of a layer without a window.
 func (p *Policy) Layer(layer int) *Policy {
 	if layer < p.Skip {
 		return full
@@ -246,9 +248,9 @@ func (p *Policy) Layer(layer int) *Policy {
 	return p
 }
 
-// Slots is the number of slots per layer and head that a sequence spans once `tokens`
-// tokens were read or generated, `prompt` of which were there at the end of prefill;
-// tokens >= prompt. It never falls as tokens grow.
+// Slots is the number of slots per layer and head that a sequence spans once tokens tokens were
+// read or generated, prompt of them at the end of prefill; tokens >= prompt. It never falls as
+// tokens grow.
 func (p *Policy) Slots(prompt, tokens int) int {
 	switch {
 	case p.Eviction == nil && p.Compressor == nil:
@@ -258,19 +260,18 @@ func (p *Policy) Slots(prompt, tokens int) int {
 	case p.scored != nil:
 		return p.Eviction.Slots(tokens)
 	}
-	return p.Eviction.Slots(tokens) + p.apart(prompt)
+	return p.Eviction.Slots(tokens) + p.afterRing(prompt)
 }
 
-// apart is the number of chosen prompt tokens that lie behind the slots of a ring.
-func (p *Policy) apart(prompt int) int { return min(max(prompt-p.Sink-p.Recent, 0), p.TopK) }
+// afterRing is the number of chosen prompt tokens that are stored after the slots of a ring.
+func (p *Policy) afterRing(prompt int) int { return min(max(prompt-p.Sink-p.Recent, 0), p.TopK) }
 
-// Keep says at the end of prefill which of the prompt's tokens one head of one layer
-// keeps: Positions has length Slots(prompt, prompt). Behind an eviction that goes by
-// positions the slots are
+// Keep decides at the end of prefill which prompt tokens one head of one layer keeps. Positions has
+// length Slots(prompt, prompt). With an eviction by positions the slots are
 //
-//	| as the eviction has them | chosen |
+//	| as the eviction assigns them | chosen |
 //
-// and otherwise the first, the chosen and the newest tokens in the order of the text.
+// and otherwise the first, the chosen and the newest tokens in text order.
 func (p *Policy) Keep(s *Statistics) Kept {
 	n := s.Prompt
 	if p.Arranger != nil {
@@ -284,7 +285,7 @@ func (p *Policy) Keep(s *Statistics) Kept {
 		for pos := max(p.Sink, n-p.Recent); pos < n; pos++ {
 			kept[p.Eviction.Slot(nil, pos)] = int32(pos)
 		}
-		if k := p.apart(n); k > 0 {
+		if k := p.afterRing(n); k > 0 {
 			kept = slices.Concat(kept, topK(p.Compressor.Score(s), p.Sink, n-p.Recent, k))
 		}
 		return Kept{Positions: kept}

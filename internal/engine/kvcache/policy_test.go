@@ -21,8 +21,8 @@ func forEach(t *testing.T, f func(t *testing.T, p *Policy)) {
 	}
 }
 
-// forEachShape is forEach, and some policies of each kind on a model whose first layer
-// sees a window.
+// forEachShape is forEach, and also runs some policies of each kind on a model whose first layer
+// has a window.
 func forEachShape(t *testing.T, f func(t *testing.T, p *Policy, g Geometry)) {
 	forEach(t, func(t *testing.T, p *Policy) { f(t, p, small) })
 	for _, i := range []int{0, 5, 13, 16} {
@@ -43,7 +43,7 @@ func drawSockets(r *rapid.T, g Geometry) []tensor.Span {
 	return spans
 }
 
-// What the stores hold is what the cost functions said, at every step, on any cut.
+// The stores hold what the cost functions predict, at every step, for any cut.
 func TestCostsAreExact(t *testing.T) {
 	forEachShape(t, func(t *testing.T, p *Policy, small Geometry) {
 		rapid.Check(t, func(r *rapid.T) {
@@ -97,7 +97,7 @@ func TestCostsAreExact(t *testing.T) {
 	})
 }
 
-// The cut over sockets, the owner and the chunks leave no trace in the cache.
+// The cut over sockets, the owner and the chunks do not change the cache.
 func TestSameCacheOnAnyCut(t *testing.T) {
 	forEachShape(t, func(t *testing.T, p *Policy, small Geometry) {
 		rapid.Check(t, func(r *rapid.T) {
@@ -163,7 +163,7 @@ func ownedOf(t testing.TB, a *Arena, g Geometry, p *Policy, prompt int) *Store {
 	return o
 }
 
-// A step may be repeated, in part or whole, or rolled back, or committed in part.
+// A step may be repeated in part or whole, rolled back, or committed in part.
 func TestStepsAreIdempotent(t *testing.T) {
 	forEachShape(t, func(t *testing.T, p *Policy, small Geometry) {
 		rapid.Check(t, func(r *rapid.T) {
@@ -209,7 +209,7 @@ func TestStepsAreIdempotent(t *testing.T) {
 	})
 }
 
-// A sequence that decodes may move to another owner.
+// A decoding sequence may move to another owner.
 func TestMove(t *testing.T) {
 	forEachShape(t, func(t *testing.T, p *Policy, small Geometry) {
 		rapid.Check(t, func(r *rapid.T) {
@@ -230,7 +230,7 @@ func TestMove(t *testing.T) {
 				if err := to.ImportLayer(layer, rows[1:]); !errors.Is(err, ErrRows) {
 					r.Fatalf("a layer without its first byte: %v", err)
 				}
-				for range 2 { // a repeated message changes nothing
+				for range 2 { // a repeated message has no effect
 					if err := to.ImportLayer(layer, rows); err != nil {
 						r.Fatal(err)
 					}
@@ -263,7 +263,7 @@ func TestReserveIsAllOrNothing(t *testing.T) {
 			step(t, s, 1)
 		}
 		full := whole.Used()
-		tight := NewArena(1 << 30) // what a hand-over needs may be more than what 12 steps do
+		tight := NewArena(1 << 30) // a hand-over may need more than 12 steps do
 		defer tight.Close()
 		s = ownedOf(t, tight, small, p, 60)
 		others := min(tight.Budget()-tight.Used(), tight.Budget()-full+1)
@@ -286,8 +286,7 @@ func TestReserveIsAllOrNothing(t *testing.T) {
 	})
 }
 
-// A token that takes over a slot does not inherit its score, and a roll-back
-// gives the score back.
+// A token that takes over a slot does not inherit its score, and a rollback restores the score.
 func TestScoresFollowTokens(t *testing.T) {
 	a := NewArena(1 << 30)
 	defer a.Close()
@@ -317,7 +316,7 @@ func TestScoresFollowTokens(t *testing.T) {
 	}
 }
 
-// The hand-over refuses what does not fit together.
+// The hand-over refuses inconsistent input.
 func TestHandOverIsChecked(t *testing.T) {
 	a, b := NewArena(1<<30), NewArena(1<<30)
 	defer a.Close()
@@ -355,7 +354,7 @@ func TestHandOverIsChecked(t *testing.T) {
 	refuse("rows past the end", s.Import(0, 2, 69, rows(68, 70)))
 	refuse("half a row", s.Import(0, 2, 0, rows(0, 1)[1:]))
 	for layer := range small.Layers {
-		for range 2 { // a repeated message changes nothing
+		for range 2 { // a repeated message has no effect
 			if err := s.Import(layer, 2, 0, rows(0, 69)); err != nil {
 				t.Fatal(err)
 			}
@@ -454,7 +453,7 @@ func FuzzImport(f *testing.F) {
 	})
 }
 
-// Different heads of one store may be written at once (run with -race).
+// Different heads of one store may be written concurrently (run with -race).
 func TestHeadsAreWrittenConcurrently(t *testing.T) {
 	forEach(t, func(t *testing.T, p *Policy) {
 		a := NewArena(1 << 30)
@@ -484,8 +483,8 @@ func TestHeadsAreWrittenConcurrently(t *testing.T) {
 	})
 }
 
-// Blocks of one head may be written at once where Apart says so (run with -race), in any order,
-// and of any step that is taken back.
+// Blocks of one head may be written concurrently if Apart allows it (run with -race), in any order,
+// also in a step that is rolled back.
 func TestBlocksAreWrittenConcurrently(t *testing.T) {
 	a := NewArena(1 << 30)
 	defer a.Close()
@@ -534,8 +533,8 @@ func TestBlocksAreWrittenConcurrently(t *testing.T) {
 	}
 }
 
-// A replica that is fed the rows of each step is the owner's store, whichever part of a
-// step is committed.
+// A replica that gets the rows of each step equals the owner's store, whatever part of a step is
+// committed.
 func TestReplicaFollows(t *testing.T) {
 	forEachShape(t, func(t *testing.T, p *Policy, small Geometry) {
 		if p.Scored() {

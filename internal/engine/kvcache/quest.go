@@ -2,16 +2,15 @@ package kvcache
 
 import "github.com/shoal-llm/shoal/internal/engine/tensor"
 
-// quest keeps every token and reads few: of each page of `page` tokens the smallest and the
-// largest element of its keys in each channel lie in an index, which bounds what a query can
-// score there, and each decode step reads the pages with the highest bounds, `budget` tokens
-// in all (Quest, arXiv 2406.10774). The first and the newest page are always among them; the
-// earlier page wins a tie. Prefill reads everything, and so do the first `skip` layers (the
-// paper: 2).
+// quest keeps every token and reads few (Quest, arXiv 2406.10774). For each page of page tokens an
+// index holds the smallest and the largest element of its keys in each channel, which bounds a
+// query's score there. Each decode step reads the pages with the highest bounds, budget tokens in
+// all. The first and the newest page are always included; the earlier page wins a tie. Prefill
+// reads everything, and so do the first skip layers (the paper: 2).
 //
-// Bounds are of the keys as they are stored: after RoPE, rounded to the type of the cache.
-// The paper chooses for each query head; here all query heads of a KV head read the same
-// pages, those with the highest bound of any of them.
+// Bounds are those of the stored keys: after RoPE, rounded to the type of the cache. The paper
+// chooses for each query head. Here all query heads of a KV head read the same pages, those with
+// the highest bound of any of them.
 var quest = method{"quest", []param{{key: "page", value: 16, least: 16, most: 64, doubles: true}, size("budget", 1024, 32), {key: "skip", most: 1024}}, func(v []int) Parts {
 	return Parts{Selector: pageBounds{page: v[0], pages: max(2, v[1]/v[0])}, Skip: v[2]}
 }}
@@ -19,7 +18,7 @@ var quest = method{"quest", []param{{key: "page", value: 16, least: 16, most: 64
 // pageBounds selects pages by tensor.KVLayout.Bound.
 type pageBounds struct {
 	page  int // slots
-	pages int // that a query reads, at least 2
+	pages int // number of pages that a query reads, at least 2
 }
 
 func (b pageBounds) Page() int { return b.page }

@@ -11,7 +11,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// chosen is a stable sort by score, the first and the last in front.
+// The chosen pages are those of a stable sort by score, plus the first and the last.
 func TestChosenPages(t *testing.T) {
 	scratch := new(tensor.AttnScratch)
 	rapid.Check(t, func(r *rapid.T) {
@@ -53,8 +53,8 @@ func TestChosenPages(t *testing.T) {
 	})
 }
 
-// questNaive is the attention of one query group to the tokens that Quest reads, by the
-// paper's algorithm over rows in float64, and how near the choice was.
+// questNaive returns the positions that Quest reads for one query group, by the paper's algorithm
+// over rows in float64, unless the choice is too close to call.
 func questNaive(t *testing.T, s *Store, p pageBounds, layer, head, n int, q []float32, g int) (positions []int) {
 	l := s.g.Layout
 	pages := (n + p.page - 1) / p.page
@@ -105,7 +105,7 @@ func questNaive(t *testing.T, s *Store, p pageBounds, layer, head, n int, q []fl
 	return positions
 }
 
-// What a step reads is the chosen pages and the whole index, of layers that choose.
+// A step reads the chosen pages and the whole index, in layers with a selector.
 func TestReadBytes(t *testing.T) {
 	g := Geometry{Layers: 3, KVHeads: 2, Group: 4, Layout: tensor.KVLayout{Type: tensor.BF16, KDim: 64, VDim: 64}}
 	row := int64(g.Layout.RowBytes())
@@ -117,7 +117,7 @@ func TestReadBytes(t *testing.T) {
 		"quest:page=32,budget=512,skip=1":                        full/3 + 2*2*(512*row+157*2*64*2),
 		"quest:page=16,budget=5008":                              full,                                                  // everything is read, and no index
 		"shadowkv:chunk=8,budget=256,outliers=48,local=4":        3 * 2 * ((256+384+39)*row + 625*(64*2+4+1)),           // a landmark, its cosine, and an eighth of a line
-		"shadowkv:budget=256,keys=lowrank,rank=64":               3 * 2 * ((256+384+39)*row + 625*(64*2+4+1) + 64*64*4), // and the basis: so many coefficients take what keys do
+		"shadowkv:budget=256,keys=lowrank,rank=64":               3 * 2 * ((256+384+39)*row + 625*(64*2+4+1) + 64*64*4), // and the basis; the coefficients are as large as the keys
 		"shadowkv:chunk=16,budget=256,outliers=4,local=4,int8=1": 3 * 2 * ((256+64+79)*row + 313*(64+8+4+1)),
 	} {
 		p, err := Parse(spec)
@@ -134,8 +134,8 @@ func TestReadBytes(t *testing.T) {
 	}
 }
 
-// A view holds the tokens that the paper's plain form chooses, in order, after any history
-// of steps; and everything, without a copy, while the context is within the budget.
+// A view holds the tokens that the paper's plain form chooses, in order, after any history of
+// steps. While the context is within the budget it holds everything, without a copy.
 func TestQuestEqualsNaive(t *testing.T) {
 	g := Geometry{Layers: 2, KVHeads: 2, Group: 3, Layout: tensor.KVLayout{Type: tensor.F32, KDim: 8, VDim: 8}}
 	for _, p := range []*Policy{quest.of(16, 64, 0), quest.of(16, 35, 1), quest.of(32, 128, 0), quest.of(64, 128, 0)} {

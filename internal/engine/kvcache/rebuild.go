@@ -11,7 +11,7 @@ func (s *Store) viewFactored(t *table, pages []int32, n int, rope Rope, scratch 
 	f, chunk, l := t.factors, t.rule.Selector.Page(), s.g.Layout
 	rebuild := rebuilding{f: f, coeffs: s.table(t.Layer, s.heads.Lo).factors.coeffs, rank: t.rule.Factors.Rank, chunk: chunk, l: l, rope: rope, scratch: scratch}
 	if t.fetched != nil {
-		s.bring(t, f.absent(t.fetched, pages, tensor.BlockSlots/chunk))
+		s.fetchPages(t, f.absent(t.fetched, pages, tensor.BlockSlots/chunk))
 	}
 	next, size := 0, l.ValueBytes(chunk)
 	blocks, slots, mask := s.viewPages(t, pages, n, scratch, func(block []byte, first int, i int) {
@@ -22,7 +22,7 @@ func (s *Store) viewFactored(t *table, pages []int32, n int, rope Rope, scratch 
 		slot := int(pages[i]) * chunk
 		if values := t.values(slot, next, size); values != nil {
 			l.LoadValues(block, first, chunk, values)
-		} else { // lost; what the step gives is thrown away
+		} else { // lost; the result of the step is discarded
 			clear(block)
 		}
 		next++
@@ -32,7 +32,8 @@ func (s *Store) viewFactored(t *table, pages []int32, n int, rope Rope, scratch 
 	return blocks, slots, mask
 }
 
-// values are those of the page at a slot, the at-th that a file may have; nil: they are lost.
+// values returns the values of the page at a slot, the at-th that a file may have; nil: they are
+// lost.
 func (t *table) values(slot, at, size int) []byte {
 	switch {
 	case t.fetched == nil:
@@ -45,7 +46,7 @@ func (t *table) values(slot, at, size int) []byte {
 	return nil
 }
 
-// absent are the pages of a choice whose values a file has.
+// absent returns the chosen pages whose values are in a file.
 func (f *factors) absent(in *fetched, pages []int32, each int) []int32 {
 	in.want = in.want[:0]
 	for _, page := range pages {
@@ -59,7 +60,7 @@ func (f *factors) absent(in *fetched, pages []int32, each int) []int32 {
 	return in.want
 }
 
-// rebuilding makes keys of coefficients, those of several chunks at once.
+// rebuilding rebuilds keys from coefficients, several chunks at once.
 type rebuilding struct {
 	f       *factors
 	coeffs  [][]byte
@@ -72,11 +73,11 @@ type rebuilding struct {
 	chunks  [togetherRebuilt]rebuilt
 }
 
-// togetherRebuilt is how many chunks are rebuilt at once: of 8 tokens, the coefficients stay in the
-// first-level cache.
+// togetherRebuilt is how many chunks are rebuilt at once. With 8 tokens each, their coefficients
+// stay in the L1 cache.
 const togetherRebuilt = 6
 
-// rebuilt is a chunk from a slot of the cache on, and where its keys go.
+// rebuilt is a chunk from a slot of the cache on, and the destination of its keys.
 type rebuilt struct {
 	block       []byte
 	first, slot int

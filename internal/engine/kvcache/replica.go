@@ -6,24 +6,21 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// A replica is a second Store of a sequence, on another socket: opened with the
-// rows of ExportSlots, and then fed every row that decode writes. Its policy makes
-// the same choices, since they depend on positions alone; so policies whose
-// scores change in decode have no replicas.
+// A replica is a second Store of a sequence on another socket. It is opened with the rows of
+// ExportSlots, then gets every row that decode writes. Its policy makes the same choices, since
+// they depend on positions alone. Policies whose scores change in decode have no replicas.
 
-// Sealed says that the store is complete: tokens may be written.
+// Sealed reports whether the store is complete, so that tokens may be written.
 func (s *Store) Sealed() bool { return s.sealed }
 
-// Staged is the number of tokens that were reserved beyond Tokens: those of the
-// running step.
+// Staged is the number of reserved tokens beyond Tokens: those of the running step.
 func (s *Store) Staged() int { return s.staged }
 
-// TokenBytes is the size of what one token adds to the replica of a sequence: a
-// row of every head of every layer.
+// TokenBytes is the size of one token's update of a replica: a row of every head of every layer.
 func TokenBytes(g Geometry) int { return g.Layers * g.KVHeads * g.Layout.RowBytes() }
 
-// ExportToken appends the rows of the token at pos, which the running step wrote:
-// head by head, layer by layer, TokenBytes in all.
+// ExportToken appends the rows of the token at pos, which the running step wrote: TokenBytes in
+// all, in the order of layers, then heads.
 func (s *Store) ExportToken(dst []byte, pos int) []byte {
 	s.checkStaged(pos)
 	l, size := s.g.Layout, s.g.Layout.RowBytes()
@@ -54,8 +51,8 @@ func (s *Store) ExportToken(dst []byte, pos int) []byte {
 	return dst
 }
 
-// ImportToken is Write of a token's rows, as ExportToken of another store of the
-// same sequence gave them. Errors wrap ErrRows.
+// ImportToken is Write of a token's rows from ExportToken of another store of the same sequence.
+// Errors wrap ErrRows.
 func (s *Store) ImportToken(pos int, rows []byte) error {
 	if len(rows) != len(s.tables)*s.g.Layout.RowBytes() {
 		return fmt.Errorf("%w: a token has %d bytes, not %d", ErrRows, len(s.tables)*s.g.Layout.RowBytes(), len(rows))
@@ -71,7 +68,7 @@ func (s *Store) ImportToken(pos int, rows []byte) error {
 			slot = s.stage(t, i*s.undo.per+pos-s.tokens, pos)
 		}
 		s.g.Layout.ImportRow(t.rows()[slot/tensor.BlockSlots], slot%tensor.BlockSlots, rows[i*size:])
-		s.turnHalf(t, slot)
+		s.updateHalf(t, slot)
 		s.reindex(t, slot, slot+1)
 		t.n = max(t.n, slot+1)
 	}

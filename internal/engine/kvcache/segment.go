@@ -7,22 +7,21 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// Segment is one block of a text: the rows of tensor.BlockSlots tokens from a multiple of
-// that on, of some KV heads of every layer, as they are while the text is read. Several
-// stores read them and none writes. A prompt is a chain of segments and what follows them.
+// Segment is one block of a text: the rows of tensor.BlockSlots tokens, from a multiple of that, of
+// some KV heads of every layer, as prefill writes them. Several stores read them and none writes. A
+// prompt is a chain of segments and the tokens after them.
 type Segment struct {
 	arena  *Arena
 	g      Geometry
 	heads  tensor.Span
 	at     int       // position of the first token, in blocks
 	blocks [][]byte  // [layer][head]
-	sums   []float32 // [layer that sees everything][head][tokens up to its end]; nil: none, see KeepSums
+	sums   []float32 // [layer without a window][head][tokens up to its end]; nil: none, see KeepSums
 }
 
-// Share makes a segment of a full block of a prompt that is being read, of tokens that the
-// running step writes too: call it before Commit, which frees what layers with a window do
-// not need. Release it when nobody is to attach it any more. A store of an owner can be
-// shared from as well when all its heads keep every token.
+// Share makes a segment of a full block of a prompt that is being read, including tokens of the
+// running step. Call it before Commit, which frees what layers with a window do not need. The
+// caller releases it. It also works on an owner's store if all its heads keep every token.
 func (s *Store) Share(block int) (*Segment, error) {
 	if !s.sealed || block < 0 || (block+1)*tensor.BlockSlots > s.tokens+s.staged {
 		return nil, fmt.Errorf("kvcache: block %d of a store with %d tokens cannot be shared", block, s.tokens+s.staged)
@@ -30,7 +29,7 @@ func (s *Store) Share(block int) (*Segment, error) {
 	own := make([][]byte, len(s.tables))
 	for i := range s.tables {
 		t := &s.tables[i]
-		if !t.rule.KeepsAll() || block < t.gone {
+		if !t.rule.KeepsAll() || block < t.freed {
 			return nil, fmt.Errorf("kvcache: block %d of layer %d cannot be shared: it is not kept in place", block, t.Layer)
 		}
 		own[i] = t.rows()[block]
@@ -41,7 +40,7 @@ func (s *Store) Share(block int) (*Segment, error) {
 	return g, nil
 }
 
-// register counts a segment among those whose end would free memory.
+// register adds a segment to those that count as evictable.
 func (a *Arena) register(g *Segment) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -54,8 +53,7 @@ func (a *Arena) register(g *Segment) {
 // Heads are the KV heads whose rows it holds.
 func (g *Segment) Heads() tensor.Span { return g.heads }
 
-// Release gives the segment up; stores that attached it keep its rows. A second one does
-// nothing.
+// Release releases the segment; stores that attached it keep its rows. It may be called twice.
 func (g *Segment) Release() {
 	g.DropSums()
 	g.arena.mu.Lock()
@@ -65,9 +63,9 @@ func (g *Segment) Release() {
 	g.blocks = nil
 }
 
-// Attach begins the store of a prompt that is being read with the tokens of the first
-// segments of its text, of the same arena, shape and heads. It takes no memory. Of layers
-// with a window it holds what a later token sees.
+// Attach starts the store of a prompt with the tokens of the first segments of its text, of the
+// same arena, shape and heads. It allocates nothing. In layers with a window it holds only what
+// later tokens see.
 func (s *Store) Attach(chain []*Segment) error {
 	if s.tokens+s.staged > 0 || !s.sealed || s.evicts() {
 		return errors.New("kvcache: segments are attached to an empty prefill store only")
@@ -81,21 +79,21 @@ func (s *Store) Attach(chain []*Segment) error {
 	for i := range s.tables {
 		t := &s.tables[i]
 		if t.ring > 0 {
-			t.gone = max(0, (s.tokens-t.ring)/tensor.BlockSlots)
+			t.freed = max(0, (s.tokens-t.ring)/tensor.BlockSlots)
 		}
 		rows := make([][]byte, len(chain))
 		for j, g := range chain {
 			rows[j] = g.blocks[i]
 		}
-		copy(rows[t.gone:], s.arena.Retain(rows[t.gone:]))
-		clear(rows[:t.gone])
+		copy(rows[t.freed:], s.arena.Retain(rows[t.freed:]))
+		clear(rows[:t.freed])
 		t.planes[rowsPlane].blocks, t.n = rows, s.tokens
 	}
 	return nil
 }
 
-// Adopts gives up the store's own rows of one of its blocks and holds those of a segment of the same
-// text in their place: the same bits, once. Like Share it comes before Commit.
+// Adopts replaces the store's own rows of a block by those of a segment of the same text, which has
+// the same bits, and so stores them once. Like Share it must precede Commit.
 func (s *Store) Adopts(g *Segment, block int) error {
 	if err := s.fits(g, block); err != nil {
 		return err
@@ -104,7 +102,7 @@ func (s *Store) Adopts(g *Segment, block int) error {
 		return fmt.Errorf("kvcache: block %d of a store with %d tokens cannot be replaced", g.at, s.tokens+s.staged)
 	}
 	for i := range s.tables {
-		if t := &s.tables[i]; g.at >= t.gone {
+		if t := &s.tables[i]; g.at >= t.freed {
 			held := s.arena.Retain(g.blocks[i : i+1])
 			s.arena.Release(t.rows()[g.at : g.at+1])
 			t.rows()[g.at] = held[0]
@@ -114,7 +112,7 @@ func (s *Store) Adopts(g *Segment, block int) error {
 	return nil
 }
 
-// fits says whether a segment may be the block `at` of a store.
+// fits returns an error if a segment cannot be block at of a store.
 func (s *Store) fits(g *Segment, at int) error {
 	switch {
 	case g.blocks == nil:
@@ -127,8 +125,8 @@ func (s *Store) fits(g *Segment, at int) error {
 	return nil
 }
 
-// SegmentBytes is what a segment takes on a socket with `heads` KV heads of every layer: of
-// layers that see everything, and of layers with a window.
+// SegmentBytes is the size of a segment on a socket with heads KV heads of every layer: in layers
+// without a window, and in layers with one.
 func SegmentBytes(g Geometry, heads int) (whole, windows int64) {
 	plain := int64(g.unwindowed()) * int64(heads)
 	return blockBytes(g, plain), blockBytes(g, int64(g.Layers)*int64(heads)-plain)
@@ -138,7 +136,7 @@ func SegmentBytes(g Geometry, heads int) (whole, windows int64) {
 func (s *Store) Shared() int64 {
 	bytes := int64(0)
 	for i := range s.tables {
-		for _, b := range s.tables[i].rows()[s.tables[i].gone:] {
+		for _, b := range s.tables[i].rows()[s.tables[i].freed:] {
 			if s.arena.IsShared(b) {
 				bytes += int64(len(b))
 			}
@@ -147,9 +145,8 @@ func (s *Store) Shared() int64 {
 	return bytes
 }
 
-// unshare copies the blocks that the next token will be written into and that others hold
-// too: all or none. Only the block of the next position can be one, in heads that keep
-// every token.
+// unshare copies the blocks that the next token will be written to and that others hold too: all or
+// none. In heads that keep every token that can only be the block of the next position.
 func (s *Store) unshare() error {
 	at := s.tokens / tensor.BlockSlots
 	if !s.shares || s.tokens%tensor.BlockSlots == 0 {
@@ -174,13 +171,13 @@ func (s *Store) unshare() error {
 	return nil
 }
 
-// blockID is a block as a key.
+// blockID is a block as a map key.
 type blockID struct {
 	at   *byte
 	size int
 }
 
-// cached are the blocks that segments hold, and how many of them hold each.
+// cached counts for each block how many segments hold it.
 func (a *Arena) cached() map[blockID]int32 {
 	count := map[blockID]int32{}
 	for g := range a.segments {

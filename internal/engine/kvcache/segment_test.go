@@ -8,7 +8,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// chainOf are segments of the first n blocks of a text, made while it is read as a prompt.
+// chainOf returns segments of the first n blocks of a text, made while it is read as a prompt.
 func chainOf(t testing.TB, a *Arena, g Geometry, heads tensor.Span, prompt, n int) (chain []*Segment, source *Store) {
 	t.Helper()
 	source = NewPrefill(a, g, heads)
@@ -31,9 +31,9 @@ func chainOf(t testing.TB, a *Arena, g Geometry, heads tensor.Span, prompt, n in
 	return chain, source
 }
 
-// Several stores read the segments of a text and go on behind them, each by itself: none
-// sees another's tokens, failed steps leave no trace, and the arena's exclusive, shared and
-// evictable bytes are exact. Layers with a window hold what they would have held.
+// Several stores read the segments of a text and continue after them independently: none sees
+// another's tokens, failed steps leave no trace, and the arena's exclusive, shared and evictable
+// bytes are exact. Layers with a window hold what they would have held.
 func TestSegments(t *testing.T) {
 	for name, g := range map[string]Geometry{"plain": small, "windows": windowed} {
 		t.Run(name, func(t *testing.T) {
@@ -110,7 +110,7 @@ func TestSegments(t *testing.T) {
 	}
 }
 
-// A store that has read what a segment holds already gives its own rows up for them.
+// A store that has read the contents of a segment frees its own rows for them.
 func TestSegmentsAreAdopted(t *testing.T) {
 	a := NewArena(1 << 30)
 	defer a.Close()
@@ -136,7 +136,7 @@ func TestSegmentsAreAdopted(t *testing.T) {
 	}
 }
 
-// A step that cannot copy what it shares takes nothing.
+// A step that cannot copy its shared blocks allocates nothing.
 func TestSharedCopyIsAllOrNothing(t *testing.T) {
 	a := NewArena(PrefillBytes(small, 3, 70, Full()) + blockBytes(small, 5))
 	defer a.Close()
@@ -159,7 +159,7 @@ func TestSharedCopyIsAllOrNothing(t *testing.T) {
 		t.Fatalf("%d bytes after a refused copy, %d before", a.Used(), used)
 	}
 	part.Release()
-	step(t, s, 1) // nobody shares it any more
+	step(t, s, 1) // no longer shared
 	checkRows(t, s)
 }
 

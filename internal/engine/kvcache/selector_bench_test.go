@@ -8,9 +8,9 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// What a decode step of a head of the 1B shape does under a selector, its rows and its index from memory:
-// go test ./internal/engine/kvcache -run none -bench Selector. The threads work on heads of their own; times are the least of a head,
-// of 24 heads on average.
+// BenchmarkSelector measures a decode step of one head of the 1B shape under a selector, with its
+// rows and index in memory: go test ./internal/engine/kvcache -run none -bench Selector. Each
+// thread works on its own heads. Times are the least per head, averaged over 24 heads.
 func BenchmarkSelector(b *testing.B) {
 	const tokens, heads, group, width = 32768, 24, 4, 64
 	g := Geometry{Layers: 1, KVHeads: heads, Group: group, Layout: tensor.KVLayout{Type: tensor.BF16, KDim: width, VDim: width}}

@@ -7,20 +7,20 @@ import (
 )
 
 // shadowKV keeps every token and reads few (ShadowKV, arXiv 2410.21465, algorithms 1 and 2, by
-// default with exact keys; see lowrank.go): of each chunk of `chunk` tokens the mean of its keys is a landmark, and a
-// step reads the chunks whose landmarks it attends to most, `budget` tokens in all. Beside
-// them it reads, always, the `outliers` chunks whose landmarks say least about their keys, those
-// with the lowest cosine between a key and the mean, which have no landmark, and the newest
-// `local` chunks with whatever follows them. Prefill reads everything.
+// default with exact keys; see lowrank.go). The landmark of a chunk of chunk tokens is the mean of
+// its keys. A step reads the chunks whose landmarks it attends to most, budget tokens in all. It
+// also always reads the outliers: the outliers chunks whose landmarks represent their keys worst,
+// by the lowest cosine between a key and the mean. They have no landmark. And it reads the newest
+// local chunks and the tokens after them. Prefill reads everything.
 //
-// A step's attention to a landmark is the softmax over all of them, of each query head; a
-// chunk's is the largest of the query heads that share its KV head. The earlier chunk wins a
-// tie, among outliers too. The paper chooses the outliers of the prompt and never indexes what
-// is generated; here a chunk has a landmark as soon as `local` whole ones follow it, whoever wrote it,
-// and the outliers are those of all chunks that have one. So a choice is a pure function of the
-// keys, whatever was written, undone or handed over.
+// A step's attention to the landmarks is a softmax over all of them, for each query head. The score
+// of a chunk is the largest over the query heads that share its KV head. The earlier chunk wins a
+// tie, among outliers too. The paper chooses the outliers of the prompt and never indexes generated
+// tokens. Here a chunk gets a landmark as soon as local whole chunks follow it, and the outliers
+// are those of all chunks with a landmark. So a choice is a pure function of the keys, whatever was
+// written, undone or handed over before.
 //
-// Landmarks are float32 where the cache is, otherwise bfloat16, and with int8=1 a byte an
+// Landmarks are float32 if the cache is, otherwise bfloat16. With int8=1 they take one byte per
 // element and a scale: half of the index, and of what a step reads of it.
 var shadowKV = method{"shadowkv", []param{{key: "chunk", value: 8, least: 2, most: 64, doubles: true}, size("budget", 256, 2), {key: "outliers", value: 48, most: 1 << 16}, {key: "local", value: 4, least: 1, most: 1 << 16}, flag("int8"), {key: "skip", most: 1024},
 	{key: "keys", words: []string{"exact", "lowrank"}, most: 1}, {key: "rank", value: 128, least: 8, most: 4096, eights: true}}, func(v []int) Parts {
@@ -31,13 +31,13 @@ var shadowKV = method{"shadowkv", []param{{key: "chunk", value: 8, least: 2, mos
 // landmarks selects chunks by tensor.KVLayout.Landmark.
 type landmarks struct {
 	chunk    int // slots
-	chunks   int // that a query chooses
+	chunks   int // chunks that a query chooses
 	outliers int // chunks
 	local    int // chunks
 	int8     bool
 }
 
-// marked is how many chunks of so many slots a query chooses from; 0: it reads all.
+// marked is the number of chunks from which a query chooses; 0: it reads all.
 func (m landmarks) marked(slots int) int {
 	if n := slots/m.chunk - m.local; n > m.chunks+m.outliers {
 		return n
@@ -64,9 +64,9 @@ func (m landmarks) Index(l tensor.KVLayout) (bytes, slots int) {
 	return l.LandmarkBytes(m.kind(l)), tensor.BlockSlots * m.chunk
 }
 
-// Update implements Selector: a chunk has a landmark when it is whole. The outliers among those
-// that the newest token chooses from are noted in the index, which has a bit for each and their
-// number in the first block.
+// Update implements Selector: a whole chunk gets a landmark. The index also has a bit for each
+// outlier among the chunks from which the newest token chooses, and their number in the first
+// block.
 func (m landmarks) Update(l tensor.KVLayout, index, blocks [][]byte, from, to int, s *tensor.AttnScratch) {
 	row := s.Row((1 + m.chunk) * l.KDim)
 	for c := from / m.chunk; c < to/m.chunk; c++ {
@@ -122,7 +122,7 @@ func (m landmarks) Select(l tensor.KVLayout, index [][]byte, n int, q Queries, s
 	return places
 }
 
-// fixed gives a bit to each of the outliers among the first n chunks.
+// fixed returns a bit for each outlier among the first n chunks.
 func (m landmarks) fixed(l tensor.KVLayout, index [][]byte, n int, s *tensor.AttnScratch) []uint64 {
 	if l.LandmarkWords(m.kind(l), index[0])[1] != uint64(n) { // of a token before the newest
 		return m.choose(l, index, n, s)
@@ -134,7 +134,7 @@ func (m landmarks) fixed(l tensor.KVLayout, index [][]byte, n int, s *tensor.Att
 	return fixed
 }
 
-// choose is fixed by the cosines.
+// choose computes fixed from the cosines.
 func (m landmarks) choose(l tensor.KVLayout, index [][]byte, n int, s *tensor.AttnScratch) []uint64 {
 	fixed := s.Mask(n)
 	clear(fixed)

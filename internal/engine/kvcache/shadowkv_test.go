@@ -23,7 +23,7 @@ func noise(g Geometry, layer, head, pos int) (k, v []float32) {
 	return row[:g.Layout.KDim], row[g.Layout.KDim:]
 }
 
-// writeNoise is write of such rows.
+// writeNoise writes such rows.
 func writeNoise(s *Store, from, to int) {
 	for layer := range s.g.Layers {
 		for head := s.heads.Lo; head < s.heads.Hi; head++ {
@@ -35,8 +35,8 @@ func writeNoise(s *Store, from, to int) {
 	}
 }
 
-// shadowNaive are the tokens that a step of ShadowKV reads, by the paper's algorithms over rows
-// in float64; none where the choice is so near that float32 may decide otherwise.
+// shadowNaive returns the tokens that a step of ShadowKV reads, by the paper's algorithms over rows
+// in float64; none if the choice is so close that float32 may decide otherwise.
 func shadowNaive(s *Store, m landmarks, layer, head, n int, q []float32, g int, scale float64) (positions []int) {
 	l := s.g.Layout
 	k, v := make([]float32, l.KDim), make([]float32, l.VDim)
@@ -111,14 +111,14 @@ type fataler interface {
 	Fatalf(format string, args ...any)
 }
 
-// A view has the tokens that the paper's plain form reads, after any history of steps, and
-// everything while the context is within the budget.
+// A view has the tokens that the paper's plain form reads, after any history of steps. While the
+// context is within the budget it has everything.
 func TestShadowKVEqualsNaive(t *testing.T) {
 	g := Geometry{Layers: 2, KVHeads: 2, Group: 3, Layout: tensor.KVLayout{Type: tensor.F32, KDim: 8, VDim: 8}}
 	for _, p := range []*Policy{shadowKV.of(8, 40, 5, 4, 0, 0, 0, 128), shadowKV.of(4, 16, 0, 1, 0, 1, 0, 128), shadowKV.of(16, 32, 2, 2, 0, 0, 0, 128)} {
 		t.Run(p.Spec(), func(t *testing.T) {
 			m, chosen := p.Selector.(landmarks), 0
-			check := func(r fataler, length int, steps [][2]int, q []float32) { // tokens of a step, and how many count
+			check := func(r fataler, length int, steps [][2]int, q []float32) { // steps: tokens of a step, and how many are committed
 				a := NewArena(1 << 30)
 				defer a.Close()
 				prompt := NewPrefill(a, g, tensor.Span{Lo: 0, Hi: 2})
@@ -158,7 +158,7 @@ func TestShadowKVEqualsNaive(t *testing.T) {
 					chosen++
 					k, v, read := make([]float32, 8), make([]float32, 8), 0
 					for i := range n {
-						if mask != nil && mask[i/64]>>(i%64)&1 == 0 { // pages of panels are copied
+						if mask != nil && mask[i/64]>>(i%64)&1 == 0 { // pages of whole panels are copied
 							continue
 						}
 						if read == len(want) {
@@ -188,7 +188,7 @@ func TestShadowKVEqualsNaive(t *testing.T) {
 				check(r, length, steps, q)
 			})
 			chosen = 0
-			for seed := range uint64(10) { // long enough to choose, whatever was drawn before
+			for seed := range uint64(10) { // long enough to choose, for any random numbers before
 				r, q := rand.New(rand.NewPCG(1, seed)), make([]float32, 3*8)
 				for i := range q {
 					q[i] = r.Float32()*8 - 4

@@ -9,25 +9,25 @@ import (
 )
 
 const (
-	slabTarget = 4 << 20 // a slab is the grain in which memory returns to the system
+	slabTarget = 4 << 20 // slab size: the grain in which memory returns to the system
 	blockAlign = 64
 	pageBytes  = 4096
 )
 
-// slab is one mapping, cut into blocks of one size. The lowest free block is taken
-// first, so that blocks taken together lie one behind the other, as attention reads them.
+// slab is one mapping, cut into blocks of one size. The lowest free block is allocated first, so
+// blocks allocated together are adjacent, as attention reads them.
 type slab struct {
 	mem   []byte
 	base  uintptr
 	used  []uint64 // a bit per block
 	low   int      // no word of used below it has a clear bit
-	next  int      // first block that was never out: still zero
-	count int      // blocks out
-	more  []int32  // holders of a block beside the first; nil: no block ever had any
+	next  int      // first block that was never used: still zero
+	count int      // blocks in use
+	more  []int32  // further holders of a block; nil: no block ever had any
 }
 
-// class holds the slabs of one block size. Allocation fills the slab at the
-// lowest address that has room, so that the others can drain and be unmapped.
+// class holds the slabs of one block size. It allocates from the lowest slab with room, so that the
+// others can drain and be unmapped.
 type class struct {
 	size    int
 	out     int
@@ -41,7 +41,7 @@ func (c *class) slabBytes() int {
 	return (c.blocksPerSlab()*c.size + pageBytes - 1) / pageBytes * pageBytes
 }
 
-// take returns a zeroed block and the bytes that were mapped to get it.
+// take returns a zeroed block, and the number of bytes mapped for it.
 func (c *class) take() ([]byte, int64, error) {
 	var grown int64
 	if len(c.partial) == 0 {
@@ -74,7 +74,7 @@ func (c *class) take() ([]byte, int64, error) {
 	return b, grown, nil
 }
 
-// find is the place of a block that is out.
+// find returns the slab and index of a block in use.
 func (c *class) find(b []byte) (s *slab, at, i int) {
 	addr := address(b)
 	at, ok := slices.BinarySearchFunc(c.slabs, addr, byBase)
@@ -92,7 +92,7 @@ func (c *class) find(b []byte) (s *slab, at, i int) {
 	return s, at, i
 }
 
-// hold counts one more holder of a block, and says how many there were.
+// hold adds a holder of a block, and returns the previous number.
 func (c *class) hold(b []byte) int32 {
 	s, _, i := c.find(b)
 	if s.more == nil {
@@ -102,7 +102,7 @@ func (c *class) hold(b []byte) int32 {
 	return s.more[i]
 }
 
-// holders of a block.
+// holders is the number of holders of a block.
 func (c *class) holders(b []byte) int32 {
 	if s, _, i := c.find(b); s.more != nil {
 		return 1 + s.more[i]
@@ -110,8 +110,8 @@ func (c *class) holders(b []byte) int32 {
 	return 1
 }
 
-// put counts one holder less. When it was the last it takes the block back, and returns
-// the bytes that were unmapped thereby; left is the number of holders that remain.
+// put removes a holder. With the last one it frees the block, and returns the number of bytes
+// unmapped. left is the number of remaining holders.
 func (c *class) put(b []byte) (left int32, unmapped int64) {
 	s, at, i := c.find(b)
 	if s.more != nil && s.more[i] > 0 {

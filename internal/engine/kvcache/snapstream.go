@@ -1,19 +1,19 @@
 package kvcache
 
-// snapStream keeps, in this order of slots, the first sink tokens, a ring of the newest
-// ones, and the topk prompt tokens between them that the last obs queries attend to most
-// (SnapStream, arXiv 2511.03092, section 3):
+// snapStream keeps, in this order of slots, the first sink tokens, a ring of the newest tokens, and
+// the topk prompt tokens between them that the last obs queries attend to most (SnapStream, arXiv
+// 2511.03092, section 3):
 //
 //	| sink | ring of recent | top-K |
 //
-// Prefill makes the ring by listing 3 and picks the top-K by listing 6; decode writes one
-// row in place by listing 5. Positions are the original ones.
+// Prefill fills the ring by listing 3 and selects the top-K by listing 6. Decode writes one row in
+// place by listing 5. Positions are the original ones.
 //
 //	case 1, L <  sink+recent: no token is evicted, the top-K section is empty
 //	case 2, L >= sink+recent: valid_topk = min(L-sink-recent, topk) of it are kept
 //
-// Where the paper masks the rest of a static top-K section, ours is as long as valid_topk:
-// no slot is there that no token fills.
+// The paper masks the unused rest of a static top-K section. Here the section is as long as
+// valid_topk, so no slot is empty.
 var snapStream = method{"snapstream",
 	[]param{size("sink", 4, 0), size("recent", 1020, 1), size("topk", 1024, 0), size("obs", 64, 1), odd("pool", 7)},
 	func(v []int) Parts {

@@ -10,48 +10,48 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// A sequence whose policy chooses pages (Quest, ShadowKV) reads few of its rows in a step. The
-// others can lie in a file: Spill gives up the blocks of rows [0, n) of its heads, of which a file
-// then has every page, keys and values of a page and head adjacent. What stays in memory is the
-// index, the rows behind, and of each head the pages that the last step chose: the next reads
-// from the file what its own choice has beyond them. Attention gets blocks in which the chosen
-// pages stand where they stood, so that no bit depends on where a page lies. Of keys that are
-// factors the file has the values (as ShadowKV was published), and factors stay.
+// A sequence whose policy selects pages (Quest, ShadowKV) reads few of its rows in a step. The
+// others can be in a file. Spill frees the blocks of rows [0, n) of its heads; the file has every
+// page of them, keys and values of a page and head adjacent. In memory remain the index, the later
+// rows, and for each head the pages that the last step selected. The next step reads only pages
+// from the file that its selection adds. Attention gets blocks with the selected pages at their
+// usual places, so no bit depends on where a page is stored. If keys are factors, the file has the
+// values (as ShadowKV was published), and the factors stay in memory.
 
-// PageFile holds the pages of one store. Read may be called by several goroutines at once.
+// PageFile holds the pages of one store. Read may be called concurrently.
 type PageFile interface {
-	// Read gives the `size` bytes at each offset to got, in any order, one at a time, before it
-	// returns. What got is given is the caller's until it returns.
+	// Read passes the size bytes at each offset to got, in any order but one call at a time, before
+	// it returns. got may use the page until it returns.
 	Read(at []int64, size int, got func(i int, page []byte) error) error
 	Close()
 }
 
-// ErrPages means that pages of a store could not be read from their file, or are not what was
-// written. The store is of no use any more.
+// ErrPages means that pages of a store could not be read from their file, or are corrupted. The
+// store is then unusable.
 var ErrPages = errors.New("kvcache: pages are lost")
 
-// spilled is what a store has in a file.
+// spilled is the part of a store that is in a file.
 type spilled struct {
 	file    PageFile
-	blocks  int // of every head that chooses pages
+	blocks  int // number of blocks of every head that selects pages
 	lost    atomic.Pointer[error]
-	charged int64 // of tables
+	charged int64 // bytes of tables
 }
 
-// fetched are the pages of one head that the file has: those of the newest choice are in memory.
+// fetched describes the pages of one head that are in the file. Those of the newest selection are
+// also in memory.
 type fetched struct {
-	from   int64    // of the file
-	sums   []uint32 // of each page
-	pages  []int32  // that are in memory, in order
-	places []int32  // of each in blocks
-	taken  []uint64 // a bit a place
-	want   []int32  // of the running choice, under factors
+	from   int64    // offset in the file
+	sums   []uint32 // checksum of each page
+	pages  []int32  // pages in memory, ascending
+	places []int32  // place of each in blocks
+	taken  []uint64 // one bit per place
+	want   []int32  // pages of the running selection, under factors
 	spare  [2][]int32
 	blocks [][]byte
 }
 
-// pager is the policy's selector of pages, if rows that it does not choose can lie elsewhere;
-// nil: it has none.
+// pager is the policy's selector of pages, if unselected rows can be in a file; otherwise nil.
 func (p *Policy) pager() pageSelector {
 	c, ok := p.Selector.(pageSelector)
 	if !ok || !p.KeepsAll() || p.half {
@@ -60,28 +60,28 @@ func (p *Policy) pager() pageSelector {
 	return c
 }
 
-// givenUp are the bytes of n slots that a file has.
-func (p *Policy) givenUp(l tensor.KVLayout, n int) int {
+// spilledSize is the number of bytes of n slots that move to a file.
+func (p *Policy) spilledSize(l tensor.KVLayout, n int) int {
 	if p.Factors.Rank > 0 {
 		return l.ValueBytes(n)
 	}
 	return l.PageBytes(n)
 }
 
-// pagesKept is how many pages a query chooses at most.
+// pagesKept is the maximum number of pages that a query selects.
 func pagesKept(c pageSelector) int { return (c.Reads(1<<30) + c.Page() - 1) / c.Page() }
 
-// keptBytes are those of the pages in memory of one head, and of the tables beside them.
+// keptBytes are the sizes of one head's pages in memory, and of its tables.
 func keptBytes(g Geometry, p *Policy, blocks int) (rows, tables int64) {
 	c, each := p.pager(), int64(16)
 	if p.Factors.Rank > 0 {
 		each = 20
 	}
-	return blocksOf(pagesKept(c)*c.Page()) * int64(p.givenUp(g.Layout, tensor.BlockSlots)), each*int64(pagesKept(c)) + 8*((int64(pagesKept(c))+63)/64) + 4*int64(blocks*tensor.BlockSlots/c.Page())
+	return blocksOf(pagesKept(c)*c.Page()) * int64(p.spilledSize(g.Layout, tensor.BlockSlots)), each*int64(pagesKept(c)) + 8*((int64(pagesKept(c))+63)/64) + 4*int64(blocks*tensor.BlockSlots/c.Page())
 }
 
-// Spillable is how many blocks of a sequence with `tokens` tokens that count are to lie in a file; 0:
-// none can, or too few for memory to gain by it.
+// Spillable is the number of blocks that a sequence with tokens countable tokens should move to a
+// file; 0: none can, or memory would gain too little.
 func Spillable(g Geometry, prompt, tokens int, p *Policy) int {
 	blocks, whole := pageable(g, prompt, tokens, p), StepBytes(g, prompt, tokens, 1, p)
 	if whole-SpilledBytes(g, prompt, tokens, 1, blocks, p) < whole/4 {
@@ -90,8 +90,8 @@ func Spillable(g Geometry, prompt, tokens int, p *Policy) int {
 	return blocks
 }
 
-// pageable is how many blocks can lie in a file: none before every step chooses among pages. It
-// never falls as tokens come, so what was ordered can be done later.
+// pageable is the number of blocks that can be in a file. It is 0 until every step selects among
+// pages. It never falls as tokens grow, so a spill that was planned can still be done later.
 func pageable(g Geometry, prompt, tokens int, p *Policy) (blocks int) {
 	for _, r := range g.rules(p) {
 		if c := r.pager(); c != nil && r.window == 0 {
@@ -107,30 +107,30 @@ func pageable(g Geometry, prompt, tokens int, p *Policy) (blocks int) {
 	return blocks
 }
 
-// SpilledBytes is StepBytes when the first blocks of the sequence lie in a file.
+// SpilledBytes is StepBytes when the first blocks of the sequence are in a file.
 func SpilledBytes(g Geometry, prompt, tokens, staged, blocks int, p *Policy) int64 {
 	bytes := StepBytes(g, prompt, tokens, staged, p)
 	for _, r := range g.rules(p) {
 		if c := r.pager(); c != nil && r.window == 0 && blocks > 0 {
 			rows, tables := keptBytes(g, r.Policy, blocks)
-			bytes += r.layers * int64(g.KVHeads) * (rows + tables - int64(blocks)*int64(r.givenUp(g.Layout, tensor.BlockSlots)))
+			bytes += r.layers * int64(g.KVHeads) * (rows + tables - int64(blocks)*int64(r.spilledSize(g.Layout, tensor.BlockSlots)))
 		}
 	}
 	return bytes
 }
 
-// FileBytes is what so many blocks take in a file.
+// FileBytes is the size of a number of blocks in a file.
 func FileBytes(g Geometry, blocks int, p *Policy) int64 {
 	bytes := int64(0)
 	for _, r := range g.rules(p) {
 		if r.pager() != nil && r.window == 0 {
-			bytes += r.layers * int64(g.KVHeads) * int64(blocks) * int64(r.givenUp(g.Layout, tensor.BlockSlots))
+			bytes += r.layers * int64(g.KVHeads) * int64(blocks) * int64(r.spilledSize(g.Layout, tensor.BlockSlots))
 		}
 	}
 	return bytes
 }
 
-// pager of a table, nil: its rows stay.
+// pager is the selector of pages of a table; nil: its rows stay in memory.
 func (t *table) pager() pageSelector {
 	if t.window > 0 || t.rule.Factors.Rank > 0 && t.factors == nil {
 		return nil
@@ -138,7 +138,7 @@ func (t *table) pager() pageSelector {
 	return t.rule.pager()
 }
 
-// Spilled is how many blocks lie in a file.
+// Spilled is the number of blocks in a file.
 func (s *Store) Spilled() int {
 	if s.spilled == nil {
 		return 0
@@ -146,8 +146,8 @@ func (s *Store) Spilled() int {
 	return s.spilled.blocks
 }
 
-// CopyPages fills dst with what the file of the first `blocks` blocks has from offset `at` on, in
-// whole pages, and says how much it was: 0 at the end. dst has room for a block.
+// CopyPages fills dst with the contents of a file of the first blocks blocks from offset at on, in
+// whole pages, and returns their length; 0 at the end. dst has room for a block.
 func (s *Store) CopyPages(dst []byte, at int64, blocks int) int {
 	n, skip := 0, at
 	if blocks > pageable(s.g, s.prompt, s.tokens, s.policy) {
@@ -159,7 +159,7 @@ func (s *Store) CopyPages(dst []byte, at int64, blocks int) int {
 		if c == nil {
 			continue
 		}
-		size := int64(t.rule.givenUp(s.g.Layout, tensor.BlockSlots))
+		size := int64(t.rule.spilledSize(s.g.Layout, tensor.BlockSlots))
 		if skip >= int64(blocks)*size {
 			skip -= int64(blocks) * size
 			continue
@@ -182,11 +182,11 @@ func (s *Store) CopyPages(dst []byte, at int64, blocks int) int {
 	return n
 }
 
-// PageSums are the checksums of pages as CopyPages gave them, of a policy's page size.
+// PageSums appends the checksums of pages from CopyPages, in the policy's page size.
 func PageSums(sums []uint32, g Geometry, p *Policy, pages []byte) []uint32 {
 	for _, r := range g.rules(p) {
 		if c := r.pager(); c != nil {
-			for page := range slices.Chunk(pages, r.givenUp(g.Layout, c.Page())) {
+			for page := range slices.Chunk(pages, r.spilledSize(g.Layout, c.Page())) {
 				sums = append(sums, crc32.Checksum(page, castagnoli))
 			}
 			break
@@ -197,8 +197,8 @@ func PageSums(sums []uint32, g Geometry, p *Policy, pages []byte) []uint32 {
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Spill gives up the rows of the first `blocks` blocks, all pages of which the file has, as
-// CopyPages gave them, with the checksums of PageSums. The store closes the file.
+// Spill frees the rows of the first blocks blocks. The file has all their pages, from CopyPages,
+// with the checksums of PageSums. The store closes the file.
 func (s *Store) Spill(file PageFile, blocks int, sums []uint32) error {
 	if want := pageable(s.g, s.prompt, s.tokens, s.policy); s.spilled != nil || !s.sealed || blocks < 1 || blocks > want || s.policy.Factors.Rank > 0 && blocks < want {
 		return fmt.Errorf("kvcache: %d blocks of a store with %d tokens, %d of them in a file already, cannot lie in a file: %d can", blocks, s.tokens, s.Spilled(), want)
@@ -212,19 +212,19 @@ func (s *Store) Spill(file PageFile, blocks int, sums []uint32) error {
 			continue
 		}
 		n := blocks * tensor.BlockSlots / c.Page()
-		size := t.rule.givenUp(s.g.Layout, tensor.BlockSlots)
+		size := t.rule.spilledSize(s.g.Layout, tensor.BlockSlots)
 		bytes := int64(blocks * size)
-		if int64(len(sums)/n)*bytes != all-from { // of the first head, so that nothing was given up yet
+		if int64(len(sums)/n)*bytes != all-from { // at the first head nothing was freed yet
 			return fmt.Errorf("kvcache: checksums of %d pages for %d bytes of them", len(sums), all-from)
 		}
 		rows, tables := keptBytes(s.g, t.rule, blocks)
-		if f := t.factors; f != nil { // far more than what is taken next
+		if f := t.factors; f != nil { // frees far more than the next allocation takes
 			s.arena.Release(f.values)
 			f.values = nil
 		} else {
-			s.arena.Release(t.rows()[t.gone:blocks])
-			clear(t.rows()[t.gone:blocks])
-			t.gone = blocks
+			s.arena.Release(t.rows()[t.freed:blocks])
+			clear(t.rows()[t.freed:blocks])
+			t.freed = blocks
 		}
 		kept, err := s.arena.Alloc(size, int(rows)/size)
 		if err == nil {
@@ -243,7 +243,7 @@ func (s *Store) Spill(file PageFile, blocks int, sums []uint32) error {
 	return nil
 }
 
-// Lost says why pages are lost; nil: none is.
+// Lost returns the error that lost pages; nil: none is lost.
 func (s *Store) Lost() error {
 	if s.spilled != nil {
 		if err := s.spilled.lost.Load(); err != nil {
@@ -255,7 +255,7 @@ func (s *Store) Lost() error {
 
 func (s *Store) fail(in *spilled, err error) { in.lost.CompareAndSwap(nil, &err) }
 
-// drop closes the file and gives back what Spill took.
+// dropSpilled closes the file and frees what Spill allocated.
 func (s *Store) dropSpilled() {
 	if s.spilled == nil {
 		return
@@ -270,13 +270,13 @@ func (s *Store) dropSpilled() {
 	s.spilled = nil
 }
 
-// bring gets pages of a head, in order, from the file that are not in memory.
-func (s *Store) bring(t *table, pages []int32) {
+// fetchPages reads the pages of a head, ascending, that are not in memory from the file.
+func (s *Store) fetchPages(t *table, pages []int32) {
 	f := t.fetched
 	if f == nil || s.spilled.lost.Load() != nil {
 		return
 	}
-	size := t.rule.givenUp(s.g.Layout, t.rule.Selector.Page())
+	size := t.rule.spilledSize(s.g.Layout, t.rule.Selector.Page())
 	next, places := append(f.spare[0][:0], pages...), f.spare[1][:0]
 	var absent []int
 	at := 0
@@ -326,27 +326,27 @@ func (f *fetched) page(i, size int) []byte {
 	return f.blocks[int(f.places[i])/each][int(f.places[i])%each*size:][:size]
 }
 
-// viewSpilled is View of the chosen pages of a head of which the first blocks lie in a file.
+// viewSpilled is View of the selected pages of a head whose first blocks are in a file.
 func (s *Store) viewSpilled(t *table, pages []int32, n int, scratch *tensor.AttnScratch) ([][]byte, int, []uint64) {
 	c, l := t.pager(), s.g.Layout
-	in, _ := slices.BinarySearch(pages, int32(t.gone*tensor.BlockSlots/c.Page()))
-	s.bring(t, pages[:in])
+	in, _ := slices.BinarySearch(pages, int32(t.freed*tensor.BlockSlots/c.Page()))
+	s.fetchPages(t, pages[:in])
 	size := l.PageBytes(c.Page())
 	return s.viewPages(t, pages, n, scratch, func(block []byte, first, i int) {
 		if len(t.fetched.pages) == in {
 			l.LoadPage(block, first, c.Page(), t.fetched.page(i, size))
-		} else { // lost; what the step gives is thrown away
+		} else { // lost; the result of the step is discarded
 			clear(block)
 		}
 	})
 }
 
-// viewPages is View of the chosen pages of a head that has given up the rows of the first blocks: load puts
-// the i-th, which is one of those, into the slots of a block from `first` on.
+// viewPages is View of the selected pages of a head whose first blocks are freed. load writes the
+// i-th selected page, if it is one of those, into the slots of a block from first on.
 func (s *Store) viewPages(t *table, pages []int32, n int, scratch *tensor.AttnScratch, load func(block []byte, first, i int)) ([][]byte, int, []uint64) {
 	c, l := t.rule.Selector.(pageSelector), s.g.Layout
 	each := tensor.BlockSlots / c.Page()
-	in, _ := slices.BinarySearch(pages, int32(t.gone*each))
+	in, _ := slices.BinarySearch(pages, int32(t.freed*each))
 	if c.Page() >= panelSlots {
 		blocks := scratch.Blocks((len(pages)+each-1)/each, l.BlockBytes())
 		for i, page := range pages {

@@ -13,7 +13,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// pagesInMemory is a file that is none.
+// pagesInMemory is a PageFile in memory.
 type pagesInMemory struct {
 	bytes  []byte
 	reads  int
@@ -36,7 +36,7 @@ func (f *pagesInMemory) Read(at []int64, size int, got func(i int, page []byte) 
 
 func (f *pagesInMemory) Close() { f.closed++ }
 
-// spill moves what it can of a store to a file, through a buffer of a few blocks.
+// spill moves as much of a store as possible to a file, through a buffer of a few blocks.
 func spill(t interface{ Fatal(...any) }, s *Store) *pagesInMemory {
 	f, blocks, buf := &pagesInMemory{}, Spillable(s.g, s.prompt, s.tokens, s.policy), make([]byte, 3*s.g.Layout.BlockBytes()+5)
 	for {
@@ -82,7 +82,7 @@ func spillCases() (all []spillCase) {
 				continue
 			case l.Latent:
 				g.KVHeads, g.Units = 1, 2
-			case p.Factors.Rank > 0: // values are worth a file
+			case p.Factors.Rank > 0: // make the values large enough to spill
 				g.Layout.VDim *= 2
 			}
 			if (i+j)%3 == 0 {
@@ -94,8 +94,8 @@ func spillCases() (all []spillCase) {
 	return all
 }
 
-// A sequence whose pages lie in a file attends to the same bits as one in memory, whatever is
-// written, rolled back and spilled when; and takes what SpilledBytes says.
+// A sequence with pages in a file attends to the same bits as one in memory, for any writes,
+// rollbacks and times of the spill, and takes SpilledBytes.
 func TestSpilledIsInMemory(t *testing.T) {
 	exact := spillCases()
 	at := slices.IndexFunc(exact, func(c spillCase) bool { return c.p.Factors.Rank > 0 })
@@ -170,8 +170,8 @@ func TestSpilledIsInMemory(t *testing.T) {
 	}
 }
 
-// What the last step chose is not read again, and pages that are not what was written, or cannot
-// be read, are lost, which is told once and breaks nothing else.
+// Pages of the last selection are not read again. Pages that are corrupted or cannot be read are
+// lost; that is reported once and affects nothing else.
 func TestSpilledPagesAreChecked(t *testing.T) {
 	g := Geometry{Layers: 1, KVHeads: 1, Group: 1, Layout: tensor.KVLayout{Type: tensor.BF16, KDim: 16, VDim: 16}}
 	q := make([]float32, 16)
@@ -179,7 +179,7 @@ func TestSpilledPagesAreChecked(t *testing.T) {
 		q[i] = float32(i%3) - 1
 	}
 	for i, fault := range []string{"", "bytes", "read", "", "bytes", "read"} {
-		p := shadowKV.of(8, 40, 5, 4, 0, 0, i/3, 8) // keys are exact, or factors
+		p := shadowKV.of(8, 40, 5, 4, 0, 0, i/3, 8) // exact keys, or factors
 		a := NewArena(1 << 30)
 		s := ownedOf(t, a, g, p, 900)
 		f := spill(t, s)
@@ -208,7 +208,7 @@ func TestSpilledPagesAreChecked(t *testing.T) {
 	}
 }
 
-// Only sequences lie in a file of which memory then has far less.
+// Only sequences that need far less memory afterwards are spilled.
 func TestSpillable(t *testing.T) {
 	g := Geometry{Layers: 2, KVHeads: 2, Group: 2, Layout: tensor.KVLayout{Type: tensor.BF16, KDim: 64, VDim: 64}}
 	for spec, want := range map[string]int{"full": 0, "squeezed": 0, "snapkv": 0, "shadowkv:budget=256": 512, "quest:budget=1024": 512, "shadowkv:budget=20000": 0, "shadowkv:budget=256,keys=lowrank,rank=64": 511, "quest:budget=1024,skip=2": 0} {
@@ -227,7 +227,7 @@ func TestSpillable(t *testing.T) {
 	}
 }
 
-// What was ordered can be done some tokens later, though nobody would order it then.
+// A planned spill can be done some tokens later, even if it would not be planned then.
 func TestSpillLater(t *testing.T) {
 	g := Geometry{Layers: 1, KVHeads: 1, Layout: tensor.KVLayout{Type: tensor.BF16, KDim: 8, VDim: 8}}
 	p, err := Parse("quest:page=16,budget=32")

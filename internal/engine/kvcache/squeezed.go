@@ -3,22 +3,21 @@ package kvcache
 import "github.com/shoal-llm/shoal/internal/engine/tensor"
 
 // squeezed keeps every token and reads few (Squeezed Attention, arXiv 2411.09688). At the end of
-// prefill the keys of the context but for its last `obs` tokens are clustered, per KV head, and
-// lie cluster behind cluster. A step compares its queries with the centroids, and attends exactly
-// to the keys of clusters whose estimated share of the softmax (equation 1) is above one
-// threshold, and to all tokens behind them. The threshold is the same in all layers and heads:
-// that by which the last obs queries of the context, averaged, leave `sparsity` of the keys
-// unread (appendix C).
+// prefill the keys of the context, except its last obs tokens, are clustered per KV head and stored
+// cluster by cluster. A step compares its queries with the centroids. It attends exactly to the
+// keys of clusters whose estimated share of the softmax (equation 1) exceeds a threshold, and to
+// all later tokens. The threshold is the same in all layers and heads. It is set so that the last
+// obs queries of the context, averaged, leave sparsity of the keys unread (appendix C).
 //
-// The last `tail` tokens of a prompt are the user's input: they are read as what is generated is,
-// each choosing for itself, so that no cut of the prompt changes a bit. (The paper averages the
-// choices of an input's tokens.) With levels=2 a fifth as many centroids of centroids are
-// compared first: half of the keys, by their threshold, are ruled out (equations 2 and 3).
+// The last tail tokens of a prompt are the user's input. They are read like generated tokens, each
+// with its own selection, so that no cut of the prompt changes a bit. (The paper averages the
+// selections of an input's tokens.) With levels=2, a fifth as many centroids of centroids are
+// compared first, and rule out half of the keys by their own threshold (equations 2 and 3).
 //
-// All query heads of a KV head read what any of them chooses, so thresholds are set on the
-// largest share of a group: then it is `sparsity` of the bytes that stay unread. Contexts
-// longer than `segment` are clustered in equal parts of about that, which makes the time of
-// clustering linear; the choice is made among all clusters.
+// All query heads of a KV head read what any of them selects, so thresholds are set on the largest
+// share of a group: sparsity is then the fraction of bytes that stay unread. Contexts longer than
+// segment are clustered in equal parts of about that size, so the time of clustering is linear. A
+// step selects among all clusters.
 var squeezed = method{"squeezed", []param{share("clusters", 50, 5, 500), {key: "levels", value: 1, least: 1, most: 2}, share("sparsity", 900, 0, 999),
 	size("tail", 64, 1), size("obs", 100, 2), size("segment", 8192, 64)}, func(v []int) Parts {
 	c := clusters{share: v[0], sparsity: v[2], tail: v[3], obs: v[4], segment: v[5]}
@@ -34,11 +33,11 @@ type clusters struct {
 	tail, obs, segment      int // tokens
 }
 
-// few is the least number of keys that are clustered.
-func (c clusters) few() int { return (999+c.lowest())/c.lowest() + c.tail }
+// minKeys is the least number of keys that are clustered.
+func (c clusters) minKeys() int { return (999+c.minShare())/c.minShare() + c.tail }
 
-// lowest is the share of the smaller number of centroids.
-func (c clusters) lowest() int {
+// minShare is the share of the smaller number of centroids.
+func (c clusters) minShare() int {
 	if c.coarse > 0 {
 		return c.coarse
 	}
@@ -47,16 +46,16 @@ func (c clusters) lowest() int {
 
 // arranged implements Arranger: the first keys of a context are clustered.
 func (c clusters) arranged(context int) int {
-	if n := context - c.obs; n >= c.few() {
+	if n := context - c.obs; n >= c.minKeys() {
 		return n
 	}
 	return 0
 }
 
-// Page implements Selector: tokens are chosen one by one.
+// Page implements Selector: tokens are selected one by one.
 func (c clusters) Page() int { return 1 }
 
-// Reads implements Selector, as far as the threshold does what it was set for.
+// Reads implements Selector. It is an estimate: the threshold may select more or fewer.
 func (c clusters) Reads(slots int) int {
 	behind := min(slots, c.obs+c.tail)
 	return behind + (slots-behind)*(1000-c.sparsity)/1000
@@ -65,13 +64,13 @@ func (c clusters) Reads(slots int) int {
 // kind is the type of the centroids.
 func (c clusters) kind(l tensor.KVLayout) tensor.DType { return landmarks{}.kind(l) }
 
-// Index implements Selector: centroids, the coarse ones first, of each the logarithm of the keys
-// that it stands for, and where what it stands for begins.
+// Index implements Selector: centroids, the coarse ones first. Each has the logarithm of the number
+// of keys that it represents, and the place where these start.
 func (c clusters) Index(l tensor.KVLayout) (bytes, slots int) {
 	return l.LandmarkBytes(c.kind(l)) + placeBytes*tensor.BlockSlots, 1000 * tensor.BlockSlots / (c.share + c.coarse)
 }
 
-// Update implements Selector: what comes after the prompt is not indexed.
+// Update implements Selector: tokens after the prompt are not indexed.
 func (clusters) Update(tensor.KVLayout, [][]byte, [][]byte, int, int, *tensor.AttnScratch) {}
 
 // SelectSlots implements slotSelector.

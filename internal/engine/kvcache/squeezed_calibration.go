@@ -8,8 +8,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// Index makes a piece of the owner's index before Seal, which makes all that are left: the piece-th
-// of the hand-over of [Clustering], of layers whose rows have come.
+// Index does a piece of the owner's index before Seal, which does all remaining ones: piece number
+// piece of the hand-over of [Clustering], for layers whose rows have arrived.
 func (s *Store) Index(piece int, run func(n int, f func(i int))) error {
 	if s.sealed || s.pending == 0 || piece != s.indexed || s.policy.Arranger == nil {
 		return fmt.Errorf("kvcache: piece %d of an index after %d, of a store that is open: %v", piece, s.indexed, s.pending > 0)
@@ -56,18 +56,18 @@ func (c clusters) finish(s *Store, piece int, run func(n int, f func(i int))) er
 	return nil
 }
 
-// note implements Arranger. The number of a cluster's first key is its coarse cluster,
-// counted from 1, and lies in the index until Seal; behind the clusters, when the cache was moved,
-// even slots carry one threshold and odd ones the other.
+// note implements Arranger. The number of a cluster's first key is its coarse cluster, counted from
+// 1, which is in the index until Seal. After the clusters, in a cache that was moved, even slots
+// carry one threshold and odd slots the other.
 func (c clusters) note(t *table, s *Store, slot int, number float32) {
 	keys := c.arranged(s.prompt)
 	switch {
 	case slot >= keys:
 		t.bounds[slot%2] = number
-	case number > 0 && t.noted < c.most(0, keys):
+	case number > 0 && t.groupsReceived < c.most(0, keys):
 		x := c.index(s.g.Layout, t.planes[indexPlane].blocks)
-		x.setPlace(t.noted, uint32(slot), uint32(number)-1)
-		t.noted++
+		x.setPlace(t.groupsReceived, uint32(slot), uint32(number)-1)
+		t.groupsReceived++
 	}
 }
 
@@ -92,10 +92,10 @@ func (c clusters) notes(t *table, s *Store) func(slot int) float32 {
 	}
 }
 
-// coarseOf are the coarse clusters of the clusters that begin at begins, as they came.
+// coarseOf returns the coarse clusters of the clusters that start at begins, as received.
 func (t *table) coarseOf(c clusters, x squeezedIndex, begins []int) ([]int32, error) {
-	came := make(map[int]int32, t.noted)
-	for k := range t.noted {
+	came := make(map[int]int32, t.groupsReceived)
+	for k := range t.groupsReceived {
 		came[x.begin(k)] = int32(x.keys(k))
 	}
 	groups, most := make([]int32, len(begins)), int32(c.groups(len(begins)))
@@ -109,26 +109,26 @@ func (t *table) coarseOf(c clusters, x squeezedIndex, begins []int) ([]int32, er
 	return groups, nil
 }
 
-// calibration finds the thresholds of all heads.
+// calibration computes the thresholds of all heads.
 type calibration struct {
 	clusters
 	g      Geometry
 	window int
 	tables []*table
 	heads  []headShares // of each table
-	bound  float32      // of coarse centroids
+	bound  float32      // threshold of the coarse centroids
 }
 
-// headShares are the centroids of one head, and what the calibrating queries give them.
+// headShares are the centroids of one head, and their shares by the calibrating queries.
 type headShares struct {
 	x            squeezedIndex
 	queries      []float32
 	scale        float32
-	coarse, fine []float32 // the largest mean share of a query head
-	sizes        []int     // keys of each centroid, the coarse ones first
+	coarse, fine []float32 // the largest mean share over the query heads
+	sizes        []int     // number of keys of each centroid, the coarse ones first
 }
 
-// build fills the index of a head but for its thresholds.
+// build fills the index of a head except for its thresholds.
 func (h *headShares) build(k *calibration, t *table, keys int) error {
 	begins, err := runsOf(t.Positions, keys)
 	if err != nil {
@@ -168,7 +168,7 @@ func (h *headShares) build(k *calibration, t *table, keys int) error {
 	case t.queries == nil: // of a cache that was moved
 		h.x.set(fineBound, t.bounds[0])
 		h.x.set(coarseBound, t.bounds[1])
-	case coarse > 0: // see prune
+	case coarse > 0: // prune fills fine
 		h.coarse, h.fine = h.shares(k, []int32{0, int32(coarse)}), make([]float32, fine)
 	default:
 		h.fine = h.shares(k, []int32{0, int32(fine)})
@@ -176,7 +176,7 @@ func (h *headShares) build(k *calibration, t *table, keys int) error {
 	return nil
 }
 
-// group puts the coarse centroids: order is that of the fine ones behind them.
+// group stores the coarse centroids. order is the order of the fine ones after them.
 func (h *headShares) group(k *calibration, means []float32, groups []int32, size func(i int) int) (coarse int, order []int32) {
 	d, fine := k.g.Layout.KDim, len(means)/k.g.Layout.KDim
 	if groups == nil {
@@ -209,8 +209,8 @@ func (h *headShares) group(k *calibration, means []float32, groups []int32, size
 	return coarse, order
 }
 
-// shares are what the calibrating queries give the centroids in runs: the mean of each query head,
-// of these the largest, times the queries.
+// shares are the shares of the centroids in runs by the calibrating queries: the mean over the
+// queries of each query head, the largest over the heads, times the number of queries.
 func (h *headShares) shares(k *calibration, runs []int32) []float32 {
 	s := scratches.Get().(*tensor.AttnScratch)
 	defer scratches.Put(s)
@@ -239,7 +239,7 @@ func (h *headShares) shares(k *calibration, runs []int32) []float32 {
 	return best
 }
 
-// thresholds sets those of all heads.
+// thresholds sets the thresholds of all heads.
 func (k *calibration) thresholds() {
 	fine := k.quantile(k.sparsity, func(h *headShares) (int, []float32) { return len(h.sizes) - len(h.fine), h.fine })
 	window := tensor.Log(float32(k.window))
@@ -250,7 +250,8 @@ func (k *calibration) thresholds() {
 	}
 }
 
-// quantile is that of the shares that `of` gives of each head, and the first centroid that has one.
+// quantile is the quantile of the shares that of returns for each head, with the index of the first
+// centroid that has one.
 func (k *calibration) quantile(thousandths int, of func(h *headShares) (first int, shares []float32)) float32 {
 	var all []weighted
 	for i := range k.heads {
@@ -260,8 +261,8 @@ func (k *calibration) quantile(thousandths int, of func(h *headShares) (first in
 	return quantile(all, thousandths)
 }
 
-// prune makes the shares of fine centroids those of equation 3: of centroids whose coarse one is
-// at most the threshold they are 0.
+// prune computes the shares of fine centroids by equation 3. They are 0 if the share of the coarse
+// centroid is at most the threshold.
 func (h *headShares) prune(k *calibration, bound float32) {
 	coarse, keys := len(h.coarse), make([]uint32, len(h.coarse))
 	for i, share := range h.coarse {
@@ -277,7 +278,7 @@ func (h *headShares) prune(k *calibration, bound float32) {
 	}
 }
 
-// weighted is a share of so many keys.
+// weighted is the share of a number of keys.
 type weighted struct {
 	share float32
 	keys  int
@@ -291,7 +292,7 @@ func (h *headShares) weighted(all []weighted, first int, shares []float32) []wei
 	return all
 }
 
-// quantile is the lowest share that is not below those of so many thousandths of the keys.
+// quantile is the lowest share that is not below those of that many thousandths of the keys.
 func quantile(all []weighted, thousandths int) float32 {
 	slices.SortFunc(all, func(a, b weighted) int {
 		switch x, y := ordered(a.share), ordered(b.share); {

@@ -6,10 +6,10 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// Arrange implements Arranger: clusters one behind the other, of each the tokens in order. The
-// cluster that begins with the latest token comes first, so a new one begins where a position is
-// lower than that before it. With two levels the score of a cluster's first token is its coarse
-// cluster, counted from 1.
+// Arrange implements Arranger: cluster after cluster, and in each the tokens in text order.
+// Clusters are sorted by their first token, the latest first. So a new cluster starts where a
+// position is lower than the one before it. With two levels the score of a cluster's first token is
+// its coarse cluster, counted from 1.
 func (c clusters) Arrange(s *Statistics) (kept Kept) {
 	n := c.arranged(s.Prompt)
 	if n > 0 {
@@ -30,7 +30,7 @@ func (c clusters) Arrange(s *Statistics) (kept Kept) {
 	return kept
 }
 
-// labels are the clusters of the first n tokens, those that were not found before found now.
+// labels returns the clusters of the first n tokens. It computes those that were not found before.
 func (c clusters) labels(s *Statistics, n int) []int32 {
 	if s.labelled == c.parts(n) {
 		return s.labels[:n]
@@ -46,7 +46,7 @@ func (c clusters) labels(s *Statistics, n int) []int32 {
 	return labels
 }
 
-// label notes the clusters of a segment behind those of the segments before it.
+// label numbers the clusters of a segment after those of the segments before it.
 func (c clusters) label(labels []int32, n, segment int, found []int32) {
 	first := int32(0)
 	for i := range segment {
@@ -58,10 +58,10 @@ func (c clusters) label(labels []int32, n, segment int, found []int32) {
 	}
 }
 
-// membersOf are the tokens of each cluster, in order, that with the latest first token in front.
-// Labels are numbers of clusters, or what regroup made of them.
+// membersOf returns the tokens of each cluster, ascending. The cluster with the latest first token
+// comes first. Labels are cluster numbers, or the results of regroup.
 func membersOf(labels []int32) (members [][]int32) {
-	of := make([]int32, len(labels)) // of each label the cluster, counted from 1
+	of := make([]int32, len(labels)) // label -> cluster, counted from 1
 	for pos, label := range labels {
 		if label < 0 {
 			label = int32(pos)
@@ -91,8 +91,8 @@ func (c clusters) grouped(s *Statistics, members [][]int32) []int32 {
 	return groups
 }
 
-// regroup notes the coarse clusters among the labels: a cluster's first token has -1 less its
-// coarse cluster, others the place of the first.
+// regroup encodes the coarse clusters in the labels: a cluster's first token gets -1 minus its
+// coarse cluster, the others get the position of the first.
 func regroup(labels []int32, members [][]int32, groups []int32) {
 	for i, m := range members {
 		for _, pos := range m {
@@ -102,7 +102,7 @@ func regroup(labels []int32, members [][]int32, groups []int32) {
 	}
 }
 
-// groups is how many coarse centroids so many clusters have.
+// groups is the number of coarse centroids for a number of clusters.
 func (c clusters) groups(fine int) int { return min(fine, max(1, fine*c.coarse/c.share)) }
 
 // centroids are the means of the keys of each cluster.
@@ -124,14 +124,14 @@ func (c clusters) centroids(s *Statistics, members [][]int32) []float32 {
 	return means
 }
 
-// parts is how many segments n clustered keys have, and part which keys are in one of them.
+// parts is the number of segments of n clustered keys. part is the range of one of them.
 func (c clusters) parts(n int) int            { return max(1, (n+c.segment/2)/c.segment) }
 func (c clusters) part(n, i int) (lo, hi int) { return i * n / c.parts(n), (i + 1) * n / c.parts(n) }
 
-// most is how many centroids a segment has.
+// most is the maximum number of centroids of a segment.
 func (c clusters) most(lo, hi int) int { return max(1, (hi-lo)*c.share/1000) }
 
-// keys are those of the positions [lo, hi) of one head, as they are stored.
+// keys returns the stored keys of positions [lo, hi) of one head.
 func (c clusters) keys(s *Statistics, lo, hi int) []float32 {
 	d := s.Layout.KDim
 	keys, v := make([]float32, (hi-lo)*d), make([]float32, s.Layout.VDim)

@@ -19,8 +19,8 @@ func (c clusters) index(l tensor.KVLayout, blocks [][]byte) squeezedIndex {
 	return squeezedIndex{l, c.kind(l), blocks}
 }
 
-// The words of the first block: the numbers of centroids, coarse and fine, of clustered keys, and
-// the logarithms of the thresholds.
+// The words of the first block: the numbers of coarse centroids, fine centroids and clustered keys,
+// and the logarithms of the thresholds.
 const (
 	coarseWord = iota
 	fineWord
@@ -36,17 +36,17 @@ func (x squeezedIndex) logs(block int) []float32 {
 	return x.l.LandmarkNumbers(x.kind, x.blocks[block])
 }
 
-// placeBytes are two numbers.
+// placeBytes is the size of two numbers.
 const placeBytes = 8
 
 func (x squeezedIndex) place(i int) []byte {
 	return x.blocks[i/tensor.BlockSlots][x.l.LandmarkBytes(x.kind)+i%tensor.BlockSlots*placeBytes:]
 }
 
-// begin is where what centroid i stands for begins: a slot, or of a coarse one a fine centroid.
+// begin is the start of what centroid i represents: a slot, or for a coarse centroid a fine one.
 func (x squeezedIndex) begin(i int) int { return int(binary.LittleEndian.Uint32(x.place(i))) }
 
-// keys is how many keys centroid i stands for.
+// keys is the number of keys that centroid i represents.
 func (x squeezedIndex) keys(i int) int { return int(binary.LittleEndian.Uint32(x.place(i)[4:])) }
 
 func (x squeezedIndex) setPlace(i int, begin, keys uint32) {
@@ -54,7 +54,7 @@ func (x squeezedIndex) setPlace(i int, begin, keys uint32) {
 	binary.LittleEndian.PutUint32(x.place(i)[4:], keys)
 }
 
-// end is the fine centroid behind those of coarse centroid i.
+// end is the fine centroid after those of coarse centroid i.
 func (x squeezedIndex) end(i, coarse, fine int) int {
 	if i+1 < coarse {
 		return x.begin(i + 1)
@@ -62,14 +62,14 @@ func (x squeezedIndex) end(i, coarse, fine int) int {
 	return coarse + fine
 }
 
-// put makes centroid i stand for n keys from `begin` on.
+// put sets centroid i, which represents n keys from begin on.
 func (x squeezedIndex) put(i int, key []float32, n, begin int) {
 	x.l.SetLandmark(x.kind, x.blocks[i/tensor.BlockSlots], i%tensor.BlockSlots, key)
 	x.logs(i / tensor.BlockSlots)[i%tensor.BlockSlots] = tensor.Log(float32(n))
 	x.setPlace(i, uint32(begin), uint32(n))
 }
 
-// survivors are the runs of fine centroids whose coarse one any query head chooses.
+// survivors are the runs of fine centroids whose coarse centroid is selected by any query head.
 func (x squeezedIndex) survivors(coarse, fine int, q Queries, bound float32, s *tensor.AttnScratch) []int32 {
 	keys, runs := s.Chosen(coarse, 2*coarse)
 	clear(keys)
@@ -87,7 +87,7 @@ func (x squeezedIndex) survivors(coarse, fine int, q Queries, bound float32, s *
 	return x.expand(keys, coarse, fine, runs)
 }
 
-// expand lists the runs of fine centroids of the coarse ones that have a key above 0.
+// expand lists the runs of fine centroids of the coarse ones with a key above 0.
 func (x squeezedIndex) expand(keys []uint32, coarse, fine int, runs []int32) []int32 {
 	runs = runs[:0]
 	for i, chosen := range keys {
@@ -104,15 +104,15 @@ func (x squeezedIndex) expand(keys []uint32, coarse, fine int, runs []int32) []i
 	return runs
 }
 
-// score are the logits of the queries to the centroids in runs, [Heads][n].
+// score computes the logits of the queries with the centroids in runs, [Heads][n].
 func (x squeezedIndex) score(runs []int32, q Queries, s *tensor.AttnScratch) (scores []float32, n int) {
 	scores, n = s.ScoreLandmarkRuns(x.l, x.kind, x.blocks, runs, q.Rows, q.Heads)
 	tensor.Scale(scores, q.Scale)
 	return scores, n
 }
 
-// weigh is the logarithm of the denominator of equations 1 to 3: of one query head's logits, each
-// as often as its centroid has keys.
+// weigh is the logarithm of the denominator of equations 1 to 3: the sum over one query head's
+// logits, each weighted by the number of its centroid's keys.
 func (x squeezedIndex) weigh(runs []int32, row []float32, s *tensor.AttnScratch) float32 {
 	z := s.Row(len(row))
 	copy(z, row)
@@ -144,8 +144,8 @@ func markSpan(mask []uint64, lo, hi int) {
 	}
 }
 
-// runsOf is where the clusters of the first n slots begin. Their positions must be [0, n), each
-// once, and slots behind them hold the token of their place.
+// runsOf returns where the clusters of the first n slots start. Their positions must be a
+// permutation of [0, n). Later slots hold the tokens of their own positions.
 func runsOf(positions []int32, n int) (begins []int, err error) {
 	seen := make([]uint64, (n+63)/64)
 	for slot, pos := range positions[:n] {

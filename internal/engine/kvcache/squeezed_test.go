@@ -66,7 +66,7 @@ func cosinesNaive(x [][]float64, c int) []int {
 	}
 }
 
-// naiveClusters are those of one head, in float64.
+// naiveClusters are the clusters of one head, in float64.
 type naiveClusters struct {
 	members, coarse [][]int // tokens of a cluster; clusters of a coarse one
 	means, tops     [][]float64
@@ -79,7 +79,7 @@ func (h *naiveClusters) sizes(of [][]int) (n []int) {
 	return n
 }
 
-// tokens of each coarse cluster.
+// keys is the number of tokens of each coarse cluster.
 func (h *naiveClusters) keys() (n []int) {
 	for _, m := range h.coarse {
 		sum := 0
@@ -129,7 +129,7 @@ func naiveCluster(c clusters, keys [][]float64) (h naiveClusters) {
 	return h
 }
 
-// shares are equation 1 for one query; in says which centroids count.
+// sharesNaive is equation 1 for one query; in selects the centroids that count.
 func sharesNaive(means [][]float64, sizes []int, q []float32, scale float64, in func(i int) bool) []float64 {
 	out, sum := make([]float64, len(means)), 0.0
 	for i, m := range means {
@@ -142,12 +142,12 @@ func sharesNaive(means [][]float64, sizes []int, q []float32, scale float64, in 
 		}
 	}
 	for i := range out {
-		out[i] /= max(sum, math.SmallestNonzeroFloat64) // no centroid counts: 0
+		out[i] /= max(sum, math.SmallestNonzeroFloat64) // 0 if no centroid counts
 	}
 	return out
 }
 
-// largest is the mean over queries, and of the query heads the largest.
+// largest is the mean over queries, and then the largest over the query heads.
 func largest(means [][]float64, sizes []int, queries []float32, g, d int, scale float64, in func(i int) bool) []float64 {
 	best := make([]float64, len(means))
 	n := len(queries) / (g * d)
@@ -181,9 +181,8 @@ func quantileNaive(shares [][]float64, sizes [][]int, thousandths int) float64 {
 	return all[(len(all)*thousandths+999)/1000-1]
 }
 
-// What a step attends to is what the paper's plain form chooses, in each head whatever clusters
-// its keys make, and all behind them; any number of tokens written and undone in between changes
-// nothing.
+// A step attends to what the paper's plain form selects, in each head by its own clusters, and to
+// everything after them. Tokens that are written and undone in between change nothing.
 func TestSqueezedEqualsNaive(t *testing.T) {
 	g := Geometry{Layers: 2, KVHeads: 2, Group: 3, Layout: tensor.KVLayout{Type: tensor.F32, KDim: 8, VDim: 8}}
 	for _, p := range []*Policy{squeezed.of(100, 1, 800, 8, 5, 1000), squeezed.of(200, 2, 700, 3, 9, 1000), squeezed.of(250, 2, 500, 1, 4, 64), squeezed.of(50, 1, 0, 8, 5, 100)} {
@@ -313,7 +312,7 @@ func TestSqueezedEqualsNaive(t *testing.T) {
 	}
 }
 
-// A prompt's tail comes as decode rows when there is enough before it to be clustered.
+// A prompt's tail becomes decode rows if enough tokens before it can be clustered.
 func TestContext(t *testing.T) {
 	p, err := Parse("squeezed:clusters=0.05,tail=64,obs=100")
 	if err != nil {
@@ -341,8 +340,8 @@ func TestSqueezedRefusesRows(t *testing.T) {
 	}
 }
 
-// A copy takes the bytes of the cache from its first moment on, and no more: the queries that a
-// hand-over brings do not come again.
+// A copy takes the bytes of the cache from the start, and no more: the queries of the hand-over are
+// not sent again.
 func TestCopyTakesNoQueries(t *testing.T) {
 	for _, p := range policies {
 		if p.Arranger == nil {
@@ -368,8 +367,8 @@ func TestCopyTakesNoQueries(t *testing.T) {
 	}
 }
 
-// A fork is the cache that its prompt gives anew, for the bytes of what is not shared; either lives
-// on when the other is released.
+// A fork equals the cache that its prompt gives, at the cost of what is not shared. Each of the two
+// survives the release of the other.
 func TestFork(t *testing.T) {
 	for _, p := range policies {
 		if !p.Forks() {
@@ -407,8 +406,8 @@ func TestFork(t *testing.T) {
 	}
 }
 
-// What is clustered in pieces, some of them or all, by any number of tasks, is what is clustered
-// at the end of a prompt.
+// Clustering in pieces, some or all of them, by any number of tasks, gives the clusters of
+// clustering at the end of a prompt.
 func TestClusteringInPieces(t *testing.T) {
 	p, err := Parse("squeezed:clusters=0.1,levels=2,sparsity=0.6,tail=4,obs=8,segment=64")
 	if err != nil {
@@ -469,7 +468,7 @@ func TestClusteringInPieces(t *testing.T) {
 				t.Errorf("%d pieces: head %v lies otherwise", pieces, at)
 			}
 		}
-		if pieces == x.Before { // what was found is what is used
+		if pieces == x.Before { // the found labels are used
 			labels := o.Statistics(prompt, 0, 0, 1).labels
 			first := slices.IndexFunc(labels[1:], func(l int32) bool { return l < 0 && l != labels[0] }) + 1
 			labels[0], labels[first] = labels[first], labels[0]
@@ -489,8 +488,8 @@ func TestClusteringInPieces(t *testing.T) {
 	}
 }
 
-// Coarse clusters come with the rows, whole and one for each cluster, or the cache is refused; what
-// Seal groups by them is what they say.
+// Coarse clusters arrive with the rows, complete and one for each cluster, or the cache is refused.
+// Seal groups by them.
 func TestCoarseClustersComeWithRows(t *testing.T) {
 	p := squeezed.of(400, 2, 700, 8, 3, 100)
 	for name, change := range map[string]func(row []byte){
@@ -534,8 +533,8 @@ func TestCoarseClustersComeWithRows(t *testing.T) {
 	}
 }
 
-// The owner's index is the same whenever its pieces are made, behind the rows that they look at;
-// others are refused.
+// The owner's index is the same whenever its pieces are done, after the rows that they need. Others
+// are refused.
 func TestIndexInPieces(t *testing.T) {
 	for _, spec := range []string{"squeezed:clusters=0.1,sparsity=0.6,tail=4,obs=8,segment=64", "squeezed:clusters=0.1,levels=2,sparsity=0.6,tail=4,obs=8,segment=64"} {
 		for _, g := range []Geometry{small, {Layers: 3, KVHeads: 6, Group: 2, Layout: small.Layout, Windows: []int{0, 40, 0}}} {

@@ -6,10 +6,9 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// Reserve gets every block that a step needs to take the sequence to upTo tokens:
-// all or nothing. Afterwards Write of the positions [Tokens, upTo) cannot fail.
-// Reserving less than was reserved already does nothing. Errors are ErrBudget and
-// ErrMemory.
+// Reserve allocates every block that a step needs to take the sequence to upTo tokens, all or
+// nothing. Afterwards Write of the positions [Tokens, upTo) cannot fail. Reserving less than before
+// has no effect. Errors are ErrBudget and ErrMemory.
 func (s *Store) Reserve(upTo int) error {
 	if !s.sealed {
 		return fmt.Errorf("kvcache: reserve before the hand-over is complete (Open, fill, Seal)")
@@ -40,10 +39,9 @@ func (s *Store) Reserve(upTo int) error {
 	return nil
 }
 
-// overwrites says whether in some table a token up to `tokens` has taken the slot of
-// another.
+// overwrites reports whether in some table a token up to tokens takes the slot of another.
 func (s *Store) overwrites(tokens int) bool {
-	for i := 0; i < len(s.tables); i += s.heads.Len() { // a layer's heads go by one rule
+	for i := 0; i < len(s.tables); i += s.heads.Len() { // all heads of a layer have one rule
 		if overwrites(s.tables[i].rule, s.prompt, tokens) {
 			return true
 		}
@@ -51,7 +49,7 @@ func (s *Store) overwrites(tokens int) bool {
 	return false
 }
 
-// evicts says whether some table does not keep every token.
+// evicts reports whether some table does not keep every token.
 func (s *Store) evicts() bool {
 	for i := 0; i < len(s.tables); i += s.heads.Len() {
 		if !s.tables[i].rule.KeepsAll() {
@@ -61,8 +59,8 @@ func (s *Store) evicts() bool {
 	return false
 }
 
-// grow gives the tables room for tokens, but those rows that will be adopted, and the undo
-// log its blocks.
+// grow allocates space for tokens in the tables, except for rows that will be adopted, and for the
+// undo log.
 func (s *Store) grow(tokens, undo int, adopted func(*table) bool) error {
 	var need, sizes [planes]int
 	need[rowsPlane], sizes[rowsPlane] = max(0, undo-len(s.undo.blocks)), s.g.Layout.BlockBytes()
@@ -141,17 +139,17 @@ func resize[T any](x []T, n int) []T {
 	return append(x, make([]T, n-len(x))...)
 }
 
-// Write puts the key (KDim) and value (VDim) of the token at position pos, which
-// must be reserved and not committed, into the slot that the policy names.
-// Writing it again before Commit undoes what the step wrote from pos on.
+// Write stores the key (KDim) and value (VDim) of the token at position pos in the slot that the
+// policy assigns. pos must be reserved and not committed. Writing it again before Commit undoes
+// what the step wrote from pos on.
 func (s *Store) Write(layer, head, pos int, k, v []float32) {
 	s.WriteRun(layer, head, pos, 1, k, len(k), v, len(v))
 }
 
-// WriteRun evicts and inserts m tokens at once, in place (EQUIP, appendix D.5):
-// Write for the positions from pos on, key and value of the i-th at k[i*ldk:] and
-// v[i*ldv:]. Tokens of a step never take each other's slots as long as the policy
-// has others, so any number of them may be committed.
+// WriteRun evicts and inserts m tokens at once, in place (EQUIP, appendix D.5). It is Write for the
+// positions from pos on, with key and value of the i-th at k[i*ldk:] and v[i*ldv:]. Tokens of a
+// step never take each other's slots while the policy has others, so any number of them may be
+// committed.
 func (s *Store) WriteRun(layer, head, pos, m int, k []float32, ldk int, v []float32, ldv int) {
 	i := s.index(layer, head)
 	if pos < s.tokens || m < 0 || m > s.tokens+s.staged-pos {
@@ -171,7 +169,7 @@ func (s *Store) WriteRun(layer, head, pos, m int, k []float32, ldk int, v []floa
 		}
 		s.g.Layout.PutRun(t.rows()[slot/tensor.BlockSlots], slot%tensor.BlockSlots, n, k[j*ldk:], ldk, v[j*ldv:], ldv, old, at)
 		for i := range n {
-			s.turnHalf(t, slot+i)
+			s.updateHalf(t, slot+i)
 		}
 		s.reindex(t, slot, slot+n)
 		if t.n < slot+n {
@@ -181,9 +179,9 @@ func (s *Store) WriteRun(layer, head, pos, m int, k []float32, ldk int, v []floa
 	}
 }
 
-// Apart says whether n tokens from pos on, which are reserved, may be written to a head by
-// several threads: by calls of WriteRun that share no block of rows. If so it has made ready
-// for that, and all of them are to be written.
+// Apart reports whether several threads may write n reserved tokens from pos on to a head, by calls
+// of WriteRun that share no block of rows. If so, it has prepared the head for that, and all n
+// tokens must be written.
 func (s *Store) Apart(layer, head, pos, n int) bool {
 	t := s.table(layer, head)
 	if !t.rule.KeepsAll() || t.rule.Selector != nil || pos < s.tokens || pos+n > s.tokens+s.staged {
@@ -193,13 +191,13 @@ func (s *Store) Apart(layer, head, pos, n int) bool {
 	return true
 }
 
-// Expect says that steps of up to `tokens` tokens will follow, as in speculative
-// decoding: the undo rows that they need are kept from one to the next, beyond what
-// ResidentBytes counts, which is for steps of one token.
-func (s *Store) Expect(tokens int) { s.run = max(tokens, 1) }
+// Expect announces steps of up to tokens tokens, as in speculative decoding. The undo rows that
+// they need are then kept between steps, beyond what ResidentBytes counts, which is for steps of
+// one token.
+func (s *Store) Expect(tokens int) { s.expected = max(tokens, 1) }
 
-// Commit makes the first n tokens of the running step durable and forgets the
-// others. n = 0 is Rollback.
+// Commit makes the first n tokens of the running step durable and discards the others. n = 0 is
+// Rollback.
 func (s *Store) Commit(n int) {
 	if n < 0 || n > s.staged {
 		panic(fmt.Sprintf("kvcache: commit of %d tokens, %d are reserved", n, s.staged))
@@ -224,13 +222,13 @@ func (s *Store) Commit(n int) {
 	s.trimTo(s.tokens)
 }
 
-// Rollback returns to the state of the last Commit: rows that the step overwrote
-// are put back, and what only the step needed is freed.
+// Rollback returns to the state of the last Commit: overwritten rows are restored, and what only
+// the step needed is freed.
 func (s *Store) Rollback() { s.Commit(0) }
 
-// Observe records the attention that the query of the newest written token paid to each
-// slot, summed over the query heads of the group, for Scored policies. It takes effect at
-// Commit, or when the next token of the step is written. The slice is copied.
+// Observe records the attention of the newest written token's query to each slot, summed over the
+// query heads of the group, for Scored policies. It takes effect at Commit, or when the next token
+// of the step is written. The slice is copied.
 func (s *Store) Observe(layer, head int, attention []float32) {
 	t := s.table(layer, head)
 	if !t.rule.Scored() {
@@ -239,7 +237,7 @@ func (s *Store) Observe(layer, head int, attention []float32) {
 	t.attention = append(t.attention[:0], attention...)
 }
 
-// scoreBytes is what keepScores keeps in a step of several tokens.
+// scoreBytes is the size of what keepScores stores in a step of several tokens.
 func (s *Store) scoreBytes(staged int) (bytes int64) {
 	if staged < 2 {
 		return 0
@@ -252,11 +250,11 @@ func (s *Store) scoreBytes(staged int) (bytes int64) {
 	return bytes
 }
 
-// Together says how the n tokens of a step from pos on may be attended to in a layer. Where a
-// policy evicts one of them may take a slot that another still reads: each is written, viewed
-// and observed before the next. Otherwise all may be written first (together); and where a
-// view holds nothing else than the slots of the last view but for the newest ones, one view
-// does for all (causal): the i-th token reads all but its last n-1-i slots.
+// Together reports how the n tokens of a step from pos on may attend in a layer. If a policy
+// evicts, a token may take a slot that another one still reads. Then each must be written, viewed
+// and observed before the next. Otherwise all may be written first (together). If the views differ
+// only in the newest slots, one view serves all tokens (causal): the i-th one reads all but its
+// last n-1-i slots.
 func (s *Store) Together(layer, pos, n int) (together, causal bool) {
 	t := s.table(layer, s.heads.Lo)
 	switch {
@@ -270,13 +268,12 @@ func (s *Store) Together(layer, pos, n int) (together, causal bool) {
 	return true, t.rule.Selector == nil
 }
 
-// trimTo frees the blocks that so many tokens do not need, so that the figures of
-// ResidentBytes stay exact after a roll-back, and those of a prompt that lie behind a
-// layer's window and its ring.
+// trimTo frees the blocks that tokens tokens do not need, so that ResidentBytes stays exact after a
+// rollback. It also frees blocks of a prompt that have left a layer's window and ring.
 func (s *Store) trimTo(tokens int) {
 	undo := 0
 	if s.overwrites(tokens) {
-		undo = int(undoBlocks(int64(len(s.tables)), max(s.run, tokens-s.tokens)))
+		undo = int(undoBlocks(int64(len(s.tables)), max(s.expected, tokens-s.tokens)))
 	}
 	if undo < len(s.undo.blocks) {
 		s.arena.Release(s.undo.blocks[undo:])
@@ -284,10 +281,10 @@ func (s *Store) trimTo(tokens int) {
 	}
 	for i := range s.tables {
 		t := &s.tables[i]
-		if behind := (s.tokens - t.ring) / tensor.BlockSlots; t.ring > 0 && behind > t.gone {
-			s.arena.Release(t.rows()[t.gone:behind])
-			clear(t.rows()[t.gone:behind])
-			t.gone = behind
+		if behind := (s.tokens - t.ring) / tensor.BlockSlots; t.ring > 0 && behind > t.freed {
+			s.arena.Release(t.rows()[t.freed:behind])
+			clear(t.rows()[t.freed:behind])
+			t.freed = behind
 		}
 		slots := t.rule.Slots(s.prompt, tokens)
 		for j := range t.planes {

@@ -8,61 +8,60 @@ import (
 
 // Store is one sequence on one socket: KV heads [Lo, Hi) of every layer.
 //
-// One goroutine at a time calls Reserve, Commit, Rollback and the hand-over; Write,
-// Blocks, Len and Positions of different (layer, head) pairs may run concurrently
-// between them, Blocks and Fetch also beside a Write or View of the same pair.
+// One goroutine at a time calls Reserve, Commit, Rollback and the hand-over. Between them, Write,
+// Blocks, Len and Positions of different (layer, head) pairs may run concurrently; Blocks and Fetch
+// also during a Write or View of the same pair.
 type Store struct {
-	arena   *Arena
-	g       Geometry
-	policy  *Policy
-	heads   tensor.Span
-	tables  []table // [layer][head]
-	prompt  int     // tokens at the end of prefill: what Open was told
-	tokens  int     // committed
-	staged  int     // reserved beyond them
-	sealed  bool    // tokens may be written
-	pending int     // tokens that Open announced, until Seal
-	undo    undo
-	run     int      // tokens of a step for which undo rows are kept
-	charge  int64    // bytes of slot tables booked in the arena
-	seen    int64    // and of observed queries, until Seal
-	shares  bool     // blocks may be shared with other stores: the next write looks
-	spilled *spilled // what lies in a file; nil: nothing
+	arena       *Arena
+	g           Geometry
+	policy      *Policy
+	heads       tensor.Span
+	tables      []table // [layer][head]
+	prompt      int     // tokens at the end of prefill, from Open
+	tokens      int     // committed
+	staged      int     // reserved beyond the committed ones
+	sealed      bool    // tokens may be written
+	pending     int     // tokens announced by Open, until Seal
+	undo        undo
+	expected    int      // tokens of a step for which undo rows are kept
+	charge      int64    // bytes of slot tables charged to the arena
+	queryCharge int64    // bytes of imported queries charged to the arena, until Seal
+	shares      bool     // blocks may be shared with other stores: the next write must check
+	spilled     *spilled // the part in a file; nil: none
 
-	indexed     int // pieces of the index that were made before Seal
+	indexed     int // pieces of the index done before Seal
 	calibration *calibration
 }
 
 // table is one head of one layer.
 type table struct {
 	Head
-	rule      *Policy // Geometry.Rule; Full while a prompt is being read
-	window    int     // of the layer; 0: it sees everything
-	planes    [planes]plane
-	offsets   []int32     // [slots], see Policy.AtCachePositions
-	n         int         // slots in use: the highest that was written, + 1
-	indexed   int         // of these, the index has so many
-	attention []float32   // of the newest token of the running step, for Scored evictions
-	before    [][]float32 // scores before each token of a step of several
-	filled    []uint64    // a bit per slot that came in between Open and Seal
-	order     [][]byte    // of windowView
-	queries   []float32   // of the observation window, between Open and Seal
-	scale     float32     // of their products with keys
-	bounds    [2]float32  // thresholds of a cache of clusters that was moved
-	noted     int         // coarse clusters that came with rows, see note
-	ring      int         // slots of the layer's window, while a prompt is read
-	gone      int         // blocks that were freed: behind it, or since a file has them
-	fetched   *fetched    // pages of those that a file has
-	factors   *factors    // of the keys of those; nil: it has none
+	rule           *Policy // Geometry.Rule; Full during prefill
+	window         int     // window of the layer; 0: none
+	planes         [planes]plane
+	offsets        []int32     // [slots], see Policy.AtCachePositions
+	n              int         // slots in use: the highest written one + 1
+	indexed        int         // slots in the index
+	attention      []float32   // attention of the newest token of the running step, for Scored evictions
+	before         [][]float32 // scores before each token of a step with several
+	filled         []uint64    // one bit per slot that arrived between Open and Seal
+	order          [][]byte    // memory of windowView
+	queries        []float32   // queries of the observation window, between Open and Seal
+	scale          float32     // factor of their products with keys
+	bounds         [2]float32  // thresholds of a moved cache of clusters
+	groupsReceived int         // coarse clusters that arrived with rows, see note
+	ring           int         // slots of the layer's window during prefill
+	freed          int         // freed blocks: outside of the window, or in a file
+	fetched        *fetched    // pages of those blocks, if they are in a file
+	factors        *factors    // factors of the keys of those blocks; nil: none
 }
 
-// rows are the blocks of keys and values.
+// rows returns the blocks of keys and values.
 func (t *table) rows() [][]byte { return t.planes[rowsPlane].blocks }
 
-// NewPrefill makes the store of a prompt that is being read, for KV heads
-// [heads.Lo, heads.Hi) of every layer. It keeps every token: policies act at the
-// end of prefill. Only layers with a window free what lies behind it, step by step.
-// It holds no memory before Reserve.
+// NewPrefill returns the store of a prompt during prefill, for KV heads [heads.Lo, heads.Hi) of
+// every layer. It keeps every token, since policies act at the end of prefill. Only layers with a
+// window free old blocks, step by step. It holds no memory before Reserve.
 func NewPrefill(a *Arena, g Geometry, heads tensor.Span) *Store {
 	plain := g
 	plain.Windows = nil
@@ -76,8 +75,8 @@ func NewPrefill(a *Arena, g Geometry, heads tensor.Span) *Store {
 	return s
 }
 
-// NewStore makes the store of the sequence's owner: all KV heads, under policy p.
-// Open it, fill it, and Seal it before tokens are written.
+// NewStore returns the store of the sequence's owner: all KV heads, under policy p. Open it, fill
+// it, and Seal it before tokens are written.
 func NewStore(a *Arena, g Geometry, p *Policy) *Store {
 	return newStore(a, g, tensor.Span{Lo: 0, Hi: g.KVHeads}, p)
 }
@@ -86,7 +85,7 @@ func newStore(a *Arena, g Geometry, heads tensor.Span, p *Policy) *Store {
 	if heads.Lo < 0 || heads.Hi > g.KVHeads || heads.Lo > heads.Hi {
 		panic(fmt.Sprintf("kvcache: heads [%d,%d) of a model with %d", heads.Lo, heads.Hi, g.KVHeads))
 	}
-	s := &Store{arena: a, g: g, policy: p, heads: heads, run: 1}
+	s := &Store{arena: a, g: g, policy: p, heads: heads, expected: 1}
 	s.tables = make([]table, g.Layers*heads.Len())
 	for i := range s.tables {
 		t := &s.tables[i]
@@ -101,40 +100,40 @@ func newStore(a *Arena, g Geometry, heads tensor.Span, p *Policy) *Store {
 	return s
 }
 
-// Heads are the KV heads that the store holds, of every layer.
+// Heads are the KV heads of every layer that the store holds.
 func (s *Store) Heads() tensor.Span { return s.heads }
 
 // Geometry is the shape of the model's cache.
 func (s *Store) Geometry() Geometry { return s.g }
 
-// Policy is the rule of the store; Full while a prompt is being read.
+// Policy is the policy of the store; Full during prefill.
 func (s *Store) Policy() *Policy { return s.policy }
 
-// Rule is what one layer of the store goes by.
+// Rule is the policy of one layer of the store.
 func (s *Store) Rule(layer int) *Policy { return s.table(layer, s.heads.Lo).rule }
 
-// Layout is how the blocks hold a row.
+// Layout is the layout of a row in a block.
 func (s *Store) Layout() tensor.KVLayout { return s.g.Layout }
 
-// Tokens is the number of committed tokens, evicted ones included: the position
-// of the next.
+// Tokens is the number of committed tokens, evicted ones included. It is the position of the next
+// token.
 func (s *Store) Tokens() int { return s.tokens }
 
-// Prompt is the number of tokens that were there at the end of prefill.
+// Prompt is the number of tokens at the end of prefill.
 func (s *Store) Prompt() int { return s.prompt }
 
-// Bytes is what the store holds of its arena: planes, slot tables and undo rows. Blocks
-// that it shares with others count whole, see Shared.
+// Bytes is the memory that the store holds in its arena: planes, slot tables and undo rows. Shared
+// blocks count whole, see Shared.
 func (s *Store) Bytes() int64 {
-	bytes := blockBytes(s.g, int64(len(s.undo.blocks))) + s.charge + s.seen + s.undo.charge
+	bytes := blockBytes(s.g, int64(len(s.undo.blocks))) + s.charge + s.queryCharge + s.undo.charge
 	for i := range s.tables {
 		t := &s.tables[i]
 		for _, p := range t.planes {
 			bytes += int64(p.size) * int64(len(p.blocks))
 		}
-		bytes += t.factors.bytes() - blockBytes(s.g, int64(t.gone))
+		bytes += t.factors.bytes() - blockBytes(s.g, int64(t.freed))
 		if t.fetched != nil {
-			bytes += int64(len(t.fetched.blocks) * t.rule.givenUp(s.g.Layout, tensor.BlockSlots))
+			bytes += int64(len(t.fetched.blocks) * t.rule.spilledSize(s.g.Layout, tensor.BlockSlots))
 		}
 	}
 	if s.spilled != nil {
@@ -143,14 +142,13 @@ func (s *Store) Bytes() int64 {
 	return bytes
 }
 
-// Blocks are the blocks of a head, in slot order: slot i lies in block
-// i/tensor.BlockSlots. The slice belongs to the store; blocks that a prompt's window has
-// left behind are nil.
+// Blocks returns the blocks of a head in slot order: slot i is in block i/tensor.BlockSlots. The
+// slice belongs to the store. Blocks that a prompt's window has left are nil.
 func (s *Store) Blocks(layer, head int) [][]byte { return s.table(layer, head).rows() }
 
-// Read is how many blocks a View of a head has at most, about: those of the pages that its
-// selector chooses, however they lie. It may be asked while the head is written: it counts the
-// last block as full.
+// Read estimates the maximum number of blocks in a View of a head: those of the pages that its
+// selector chooses, wherever they are. It may be called while the head is written, since it counts
+// the last block as full.
 func (s *Store) Read(layer, head int) int {
 	t := s.table(layer, head)
 	all := len(t.rows())
@@ -166,8 +164,8 @@ func (s *Store) Read(layer, head int) int {
 	return min(n, all)
 }
 
-// Fetch prefetches what Write of the token at pos will touch, where the policy can say so
-// before.
+// Fetch prefetches the memory that Write of the token at pos will touch, if the policy can name it
+// in advance.
 func (s *Store) Fetch(layer, head, pos int) {
 	t, slot := s.table(layer, head), pos
 	if !t.rule.KeepsAll() {
@@ -181,13 +179,13 @@ func (s *Store) Fetch(layer, head, pos int) {
 	}
 }
 
-// Len is the number of slots to attend to, those written in the running step included.
+// Len is the number of slots to attend to, including those written in the running step.
 func (s *Store) Len(layer, head int) int { return s.table(layer, head).n }
 
-// Head shows a head as its policy sees it. Positions belong to the store.
+// Head returns a head as its policy sees it. Positions belong to the store.
 func (s *Store) Head(layer, head int) *Head { return &s.table(layer, head).Head }
 
-// Position is the true position of the token in a slot, -1 when the slot is empty.
+// Position is the true position of the token in a slot; -1: the slot is empty.
 func (s *Store) Position(layer, head, slot int) int {
 	t := s.table(layer, head)
 	switch {
@@ -199,11 +197,11 @@ func (s *Store) Position(layer, head, slot int) int {
 	return int(t.Positions[slot])
 }
 
-// View is what the query of the token at pos ([group][KDim], after RoPE) attends to: the
-// blocks in the order in which they are read, the number of their slots, and which of these
-// it reads (nil: all). Tokens behind pos may be there already where [Store.Together] says
-// so. scale multiplies a product with a key. The blocks are valid until the next View of the
-// head, or use of the scratch.
+// View returns what the query of the token at pos ([group][KDim], after RoPE) attends to: the
+// blocks in reading order, the number of their slots, and which of these it reads (nil: all).
+// Tokens after pos may be there already if [Store.Together] allows it. scale is the factor of a
+// product with a key. The blocks are valid until the next View of the head, or the next use of the
+// scratch.
 func (s *Store) View(layer, head, pos int, q []float32, scale float32, rope Rope, scratch *tensor.AttnScratch) ([][]byte, int, []uint64) {
 	t := s.table(layer, head)
 	if t.window > 0 {
@@ -235,26 +233,25 @@ func (s *Store) View(layer, head, pos int, q []float32, scale float32, rope Rope
 	return s.ReadBlocks(layer, head, rope, scratch), n, nil
 }
 
-// panelSlots are the slots whose keys lie in one piece. Larger pages are copied and then read as
-// whole blocks; of smaller ones a copy would take as long as reading them where they are.
+// panelSlots is the number of slots whose keys are contiguous. Larger pages are copied and read as
+// whole blocks. For smaller ones a copy would take as long as reading them in place.
 const panelSlots = 16
 
-// Release gives everything back. The store is empty afterwards, and a second
-// Release does nothing.
+// Release frees everything. The store is empty afterwards. Release may be called twice.
 func (s *Store) Release() {
 	s.dropSpilled()
 	s.dropFactors()
 	for i := range s.tables {
 		t := &s.tables[i]
-		s.arena.Release(t.rows()[t.gone:])
+		s.arena.Release(t.rows()[t.freed:])
 		for _, p := range t.planes[1:] {
 			s.arena.Release(p.blocks)
 		}
 		*t = table{Head: Head{Layer: t.Layer, Index: t.Index}, rule: t.rule, window: t.window, ring: t.ring, planes: s.g.planesOf(t.rule)}
 	}
 	s.arena.Release(s.undo.blocks)
-	s.arena.Uncharge(s.charge + s.seen + s.undo.charge)
-	s.undo, s.charge, s.seen = undo{}, 0, 0
+	s.arena.Uncharge(s.charge + s.queryCharge + s.undo.charge)
+	s.undo, s.charge, s.queryCharge = undo{}, 0, 0
 	s.tokens, s.staged, s.prompt, s.pending, s.sealed, s.shares, s.indexed, s.calibration = 0, 0, 0, 0, false, false, 0, nil
 }
 

@@ -1,10 +1,10 @@
 package kvcache
 
-// Ring is StreamingLLM (arXiv 2309.17453) with the ring buffer of SnapStream (arXiv
-// 2511.03092), section 3.2.1: slots [sink | ring], a token keeps its original position
-// (its key is never rotated again), and the newest overwrites the oldest in place.
+// Ring is StreamingLLM (arXiv 2309.17453) with the ring buffer of SnapStream (arXiv 2511.03092),
+// section 3.2.1: slots [sink | ring]. A token keeps its original position (its key is never rotated
+// again), and the newest overwrites the oldest in place.
 type Ring struct {
-	Sink   int // tokens kept for ever from the start, >= 0
+	Sink   int // first tokens that are always kept, >= 0
 	Recent int // size of the ring, >= 1
 }
 
@@ -27,7 +27,7 @@ func (r Ring) Run(pos, m int) (slot, n int) {
 	return slot, min(m, r.Sink+r.Recent-slot)
 }
 
-// Streaming keeps the first sink tokens and the newest `recent` ones.
+// Streaming keeps the first sink tokens and the newest recent ones.
 func Streaming(sink, recent int) *Policy { return streaming.of(sink, recent) }
 
 var streaming = method{"streaming", []param{size("sink", 4, 0), size("recent", 1020, 1)}, func(v []int) Parts {

@@ -55,8 +55,8 @@ func TestStreamingKeepsWhatTheNaiveCacheKeeps(t *testing.T) {
 	})
 }
 
-// Figure 4 of SnapStream: sink 1, recent 4, last token 26: the ring holds
-// [25 26 23 24] and token 27 takes the place of 23.
+// Figure 4 of SnapStream: sink 1, recent 4, last token 26. The ring holds [25 26 23 24] and token
+// 27 replaces 23.
 func TestStreamingFigure4(t *testing.T) {
 	s := Streaming(1, 4)
 	if got := s.Keep(&Statistics{Prompt: 27}).Positions; !slices.Equal(got, []int32{0, 25, 26, 23, 24}) {

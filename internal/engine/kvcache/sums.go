@@ -7,18 +7,18 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// SumsBytes is what the sums beside a segment take on a socket with `heads` KV heads (or units)
-// of every layer, at the end of a text of so many tokens.
+// SumsBytes is the size of the sums beside a segment on a socket with heads KV heads (or units) of
+// every layer, at the end of a text of that many tokens.
 func SumsBytes(g Geometry, heads, tokens int) int64 {
 	return statisticsBytes(g, heads, tokens, Needs{PromptAttention: true})
 }
 
-// KeepSums lays the attention that the tokens of a text have received, up to the end of the
-// segment and from the queries up to there, beside it. o has seen these queries and no later ones.
-// Errors wrap ErrBudget.
+// KeepSums stores the attention sums of a text with the segment: what its tokens up to the
+// segment's end received from the queries up to there. o has observed exactly these queries. Errors
+// wrap ErrBudget.
 func (g *Segment) KeepSums(o *Observation) error {
 	if o == nil {
-		return nil // no layer sees everything
+		return nil // every layer has a window
 	}
 	n := (g.at + 1) * tensor.BlockSlots
 	if o.attention == nil || n > o.prompt || g.sums != nil {
@@ -35,7 +35,7 @@ func (g *Segment) KeepSums(o *Observation) error {
 	return nil
 }
 
-// Continue puts the sums beside a segment in the place of the queries up to its end.
+// Continue starts an observation with a segment's sums instead of the queries up to its end.
 func (o *Observation) Continue(g *Segment) error {
 	if o == nil {
 		return nil
@@ -50,13 +50,13 @@ func (o *Observation) Continue(g *Segment) error {
 	return nil
 }
 
-// DropSums gives the sums up; without any it does nothing.
+// DropSums frees the sums, if there are any.
 func (g *Segment) DropSums() {
 	g.arena.Uncharge(4 * int64(len(g.sums)))
 	g.setSums(nil)
 }
 
-// setSums changes what Arena.Stats looks at.
+// setSums sets the sums under the lock of Arena.Stats.
 func (g *Segment) setSums(sums []float32) {
 	g.arena.mu.Lock()
 	g.sums = sums

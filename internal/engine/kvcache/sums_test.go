@@ -9,8 +9,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// A prompt that goes on from the sums beside a block has those of one that was read whole, to the
-// bit, in whatever chunks either was; the sums are counted to the byte, and end with their block.
+// A prompt that continues from a segment's sums has the bits of one that was read whole, for any
+// chunks. The sums are counted to the byte, and freed with their segment.
 func TestSumsGoOn(t *testing.T) {
 	latent := small
 	latent.KVHeads, latent.Group, latent.Units = 1, 4, 2
@@ -28,11 +28,11 @@ func TestSumsGoOn(t *testing.T) {
 				prompt := at + rapid.IntRange(1, 90).Draw(r, "more")
 				chain, s := chainOf(t, a, g, heads, prompt, blocks)
 				defer s.Release()
-				if g.Windows != nil { // the rows of windows are gone; nobody observes there
+				if g.Windows != nil { // layers with a window have freed their rows and are not observed
 					s = read(t, a, small, heads, prompt, 64)
 				}
 				q := observed(prompt, g)
-				width := g.observed() * g.Layout.KDim
+				width := g.queryHeads() * g.Layout.KDim
 				observe := func(o *Observation, from, to int) {
 					for from < to {
 						n := min(to-from, rapid.IntRange(1, 70).Draw(r, "chunk"))
@@ -84,8 +84,8 @@ func TestSumsGoOn(t *testing.T) {
 	}
 }
 
-// Sums are kept at powers of two and at the end of what another prompt can begin with, and take
-// less than those of three whole prompts.
+// Sums are kept at powers of two and at the end of what another prompt can reuse, and take less
+// than those of three whole prompts.
 func TestSumsAt(t *testing.T) {
 	p := h2o.of(30, 30, 1)
 	for prompt := range 20_000 {

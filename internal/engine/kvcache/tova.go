@@ -1,15 +1,15 @@
 package kvcache
 
-// tova keeps `size` tokens; at every step the one that the newest query attends to least
-// goes, whatever its age (TOVA, arXiv 2401.06104). Each KV head decides for itself, on the
-// attention of its group; the paper averages all heads of a layer.
+// tova keeps size tokens. Every step evicts the token that the newest query attends to least,
+// whatever its age (TOVA, arXiv 2401.06104). Each KV head decides by the attention of its group;
+// the paper averages all heads of a layer.
 var tova = method{"tova", []param{size("size", 1024, 2)}, func(v []int) Parts {
-	return Parts{Recent: 1, TopK: v[0] - 1, Compressor: votes{1, 1}, Needs: Needs{Window: 1}, Eviction: leastAttended{lowest{recent: 1, size: v[0]}}}
+	return Parts{Recent: 1, TopK: v[0] - 1, Compressor: votes{1, 1}, Needs: Needs{Window: 1}, Eviction: leastAttended{lowestScore{recent: 1, size: v[0]}}}
 }}
 
-// leastAttended evicts the token that the newest query attends to least; the newest token
-// itself stays.
-type leastAttended struct{ lowest }
+// leastAttended evicts the token that the newest query attends to least, but not the newest token
+// itself.
+type leastAttended struct{ lowestScore }
 
 // Observe implements Scored: only the newest query counts.
 func (leastAttended) Observe(h *Head, attention []float32) { copy(h.Scores, attention) }

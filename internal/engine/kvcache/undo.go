@@ -6,14 +6,13 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// undo is the log of one running step of a policy that overwrites slots. Entry
-// h*per+i is the i-th token of the step in table h; its old row lies in row
-// e%BlockSlots of block e/BlockSlots, which are in row form (tensor.KVLayout.SaveRow).
-// So a run of tokens is saved in one piece. Entries are independent: heads may be
-// written concurrently.
+// undo is the log of one running step of a policy that overwrites slots. Entry h*per+i is the i-th
+// token of the step in table h. Its old row is row e%BlockSlots of block e/BlockSlots, in row form
+// (tensor.KVLayout.SaveRow), so a run of tokens is saved in one copy. Entries are independent:
+// heads may be written concurrently.
 //
-// It costs one row per head, and buys that a failed step leaves no trace: a
-// store can be copied elsewhere, or drop rejected tokens, without a rebuild.
+// It costs one row per head. In return a failed step leaves no trace, and a store can be copied
+// elsewhere or drop rejected tokens without a rebuild.
 type undo struct {
 	blocks  [][]byte
 	per     int // tokens of the step
@@ -22,19 +21,19 @@ type undo struct {
 }
 
 type undoEntry struct {
-	slot  int32 // + 1; 0: nothing was written yet
-	old   int32 // position that was evicted, -1: the slot was empty
-	n     int32 // slots in use before
+	slot  int32 // + 1; 0: nothing written yet
+	old   int32 // evicted position; -1: the slot was empty
+	n     int32 // previous number of slots in use
 	score float32
 	off   int32 // offset of the evicted token
 }
 
-// extend makes room for per tokens of each head; a step that has begun keeps what it saved.
+// extend makes room for per tokens of each head. A running step keeps what it has saved.
 func (s *Store) extend(per int) {
 	u, was := &s.undo, s.undo.per
 	u.per = per
 	u.entries = append(u.entries, make([]undoEntry, per*len(s.tables)-len(u.entries))...)
-	for h := len(s.tables) - 1; h > 0 && was > 0; h-- { // from the end: no entry lands on one that waits
+	for h := len(s.tables) - 1; h > 0 && was > 0; h-- { // from the end, so that no entry overwrites an unmoved one
 		for i := was - 1; i >= 0; i-- {
 			from, to := h*was+i, h*per+i
 			e := u.entries[from]
@@ -56,7 +55,7 @@ func (u *undo) row(entry int) ([]byte, int) {
 	return u.blocks[entry/tensor.BlockSlots], entry % tensor.BlockSlots
 }
 
-// stage returns the slot of the token at pos, and saves what the slot held.
+// stage returns the slot of the token at pos, and saves its old contents.
 func (s *Store) stage(t *table, entry, pos int) int {
 	if t.Scores != nil {
 		s.keepScores(t, pos-s.tokens)
@@ -78,13 +77,13 @@ func (s *Store) stage(t *table, entry, pos int) int {
 	return slot
 }
 
-// keepScores readies the scores for the i-th token of a step: what the token before it paid
-// counts, and in a step of several the scores as they are now are kept.
+// keepScores prepares the scores for the i-th token of a step: it adds the attention of the token
+// before, and saves the present scores in a step of several tokens.
 func (s *Store) keepScores(t *table, i int) {
 	if s.staged == 1 {
 		return
 	}
-	if i > 0 && len(t.before) == 0 { // the first came when one token was reserved
+	if i > 0 && len(t.before) == 0 { // the first token was written when only one was reserved
 		e := s.undo.entries[s.index(t.Layer, t.Index)*s.undo.per]
 		first := slices.Clone(t.Scores)
 		first[e.slot-1] = e.score
@@ -97,9 +96,9 @@ func (s *Store) keepScores(t *table, i int) {
 	t.before = append(t.before[:i], slices.Clone(t.Scores))
 }
 
-// stageRun is stage of as many of the m tokens from pos on as take successive slots of
-// one block and have successive rows in one block of the log. It saves nothing: the rows
-// go where it says, unless that is nil.
+// stageRun is stage for as many of the m tokens from pos on as take successive slots of one block
+// and successive rows in one block of the log. It does not save the rows: the caller copies them to
+// old, unless that is nil.
 func (s *Store) stageRun(t *table, first, pos, m int) (slot, n int, old []byte, at int) {
 	n = min(m, tensor.BlockSlots-first%tensor.BlockSlots)
 	if t.rule.runs == nil || n < 2 || t.offsets != nil {
@@ -139,14 +138,13 @@ func (s *Store) rollback(n int) {
 	}
 }
 
-// rewind undoes what the step wrote into a table that evicts, from its n-th token on, newest
-// first.
+// rewind undoes the step's writes to an evicting table, from its n-th token on, newest first.
 func (s *Store) rewind(t *table, n int) {
 	base := s.index(t.Layer, t.Index) * s.undo.per
 	for j := s.undo.per - 1; j >= n; j-- {
 		if s.undo.entries[base+j].slot > 0 {
 			s.putBack(t, base+j)
-			t.attention = t.attention[:0] // of that token, or one behind it
+			t.attention = t.attention[:0] // of that token, or a later one
 		}
 	}
 	if n < len(t.before) {
@@ -162,7 +160,7 @@ func (s *Store) putBack(t *table, entry int) {
 	if e.old >= 0 {
 		rows, at := s.undo.row(entry)
 		s.g.Layout.LoadRow(t.rows()[slot/tensor.BlockSlots], slot%tensor.BlockSlots, rows, at)
-		s.turnHalf(t, slot)
+		s.updateHalf(t, slot)
 	}
 	t.Positions[slot] = e.old
 	if e.old >= 0 && t.offsets != nil {

@@ -6,8 +6,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// votes scores a token by equations 1 and 2 of SnapStream: the attention that the last obs
-// queries pay to it, pooled over its neighbours. Needs.Window must be obs.
+// votes scores a token by equations 1 and 2 of SnapStream: the attention that the last obs queries
+// pay to it, pooled over its neighbours. Needs.Window must be obs.
 type votes struct {
 	obs  int // queries
 	pool int // width of the average pooling, odd; 1: none
@@ -15,13 +15,12 @@ type votes struct {
 
 func (v votes) Score(s *Statistics) []float32 { return pooled(windowVotes(s, v.obs), v.pool) }
 
-// windowVotes are equation 1 of SnapStream (SnapKV, arXiv 2404.14469): the
-// attention that each prompt token receives from the last `window` queries,
-// summed over them and over the query heads of the group. The rows of the
-// softmax run over all tokens that a query sees, as when the layer was computed;
-// no window x prompt matrix exists at any time.
+// windowVotes is equation 1 of SnapStream (SnapKV, arXiv 2404.14469): the attention that each
+// prompt token receives from the last window queries, summed over them and over the query heads of
+// the group. The softmax runs over all tokens that a query sees, as in the layer itself. No window
+// x prompt matrix is stored.
 //
-// window is the policy's Needs.Window: latent attention has counted its votes already.
+// window is the policy's Needs.Window. Latent attention has counted its votes already.
 func windowVotes(s *Statistics, window int) []float32 {
 	if s.Votes != nil {
 		return slices.Clone(s.Votes)
@@ -37,17 +36,16 @@ func windowVotes(s *Statistics, window int) []float32 {
 	return votes
 }
 
-// Vote computes the attention of an observation window ahead of Keep, which then only
-// chooses: so that what each costs can be told apart.
+// Vote computes the attention of an observation window before Keep, which then only chooses. So the
+// cost of each can be measured.
 func (s *Statistics) Vote(window int) {
 	if window > 0 {
 		s.votes, s.voted = windowVotes(s, window), min(window, s.Prompt)
 	}
 }
 
-// pooled is the average pooling of equation 2: stride 1, zero padding, an odd
-// kernel; the padding counts as in PyTorch's avg_pool1d. Sums run from the left,
-// so the bits do not depend on anything but the votes.
+// pooled is the average pooling of equation 2: stride 1, zero padding, an odd kernel. The padding
+// counts as in PyTorch's avg_pool1d. Sums run from the left, so the bits depend on the votes alone.
 func pooled(votes []float32, kernel int) []float32 {
 	if kernel <= 1 {
 		return votes
@@ -63,8 +61,8 @@ func pooled(votes []float32, kernel int) []float32 {
 	return out
 }
 
-// topK are the positions of the k largest votes in [lo, hi), ascending; the
-// earlier token wins a tie.
+// topK returns the positions of the k largest votes in [lo, hi), ascending. The earlier token wins
+// a tie.
 func topK(votes []float32, lo, hi, k int) []int32 {
 	k = max(0, min(k, hi-lo))
 	order := make([]int32, 0, max(0, hi-lo))

@@ -4,21 +4,20 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// A layer whose attention sees only the newest tokens (sliding-window attention, Mistral
-// 7B, arXiv 2310.06825, section 2) has a window in Geometry.Windows: position i sees
-// i-window+1 to i. It belongs to the model, not to the request: such a layer keeps its
-// window whole under every policy, and the policy acts on the layers that see everything.
+// A layer with sliding-window attention (Mistral 7B, arXiv 2310.06825, section 2) has a window in
+// Geometry.Windows: position i sees i-window+1 to i. The window belongs to the model, not to the
+// request. Such a layer keeps its whole window under every policy, and the policy applies to the
+// other layers.
 //
-// The slots are a ring of whole blocks, one more than the window fills: position p lies
-// in slot p mod the ring, in place, and no row ever moves. So a window begins and ends
-// in the blocks in which it lay while the prompt was read, and attention walks them
-// in the same order: prefill and decode give the same bits, and a policy that keeps every
-// token still is rebuilt by prefill.
+// The slots are a ring of whole blocks, one more than the window fills. Position p is in slot p mod
+// the ring, and rows never move. So a window starts and ends in the same blocks as in prefill, and
+// attention reads them in the same order. Prefill and decode give the same bits, and a cache whose
+// policy keeps every token can still be rebuilt by prefill.
 
 // windowRing is the number of slots: whole blocks around any window.
 func windowRing(window int) int { return int(blocksOf(window-1)+1) * tensor.BlockSlots }
 
-// window of a layer, 0: it sees everything.
+// window is the window of a layer; 0: none.
 func (g Geometry) window(layer int) int {
 	if layer < len(g.Windows) {
 		return g.Windows[layer]
@@ -26,7 +25,7 @@ func (g Geometry) window(layer int) int {
 	return 0
 }
 
-// unwindowed is the number of layers that see everything.
+// unwindowed is the number of layers without a window.
 func (g Geometry) unwindowed() int {
 	n := g.Layers
 	for layer := range g.Layers {
@@ -37,8 +36,8 @@ func (g Geometry) unwindowed() int {
 	return n
 }
 
-// Rule is what layer goes by in a sequence under policy p: the ring of its window, if the
-// model gives it one.
+// Rule is the policy of a layer in a sequence under policy p: the ring of its window, if it has
+// one.
 func (g Geometry) Rule(layer int, p *Policy) *Policy {
 	if w := g.window(layer); w > 0 {
 		ring := Ring{Recent: windowRing(w)}
@@ -47,7 +46,7 @@ func (g Geometry) Rule(layer int, p *Policy) *Policy {
 	return p.Layer(layer)
 }
 
-// rule of some layers of a model.
+// rule is the policy of some layers of a model.
 type rule struct {
 	*Policy
 	window int
@@ -73,10 +72,10 @@ next:
 	return rules
 }
 
-// windowView are the blocks that hold the window up to position newest, in the order of
-// their positions, the number of their slots, and the slots of the window. The list begins
-// where a run of the text does (tensor.RunBlocks), with nil for the blocks before the
-// window, so that the runs are those of the prompt. It fills order and mask.
+// windowView returns the blocks that hold the window up to position newest, in the order of their
+// positions, the number of their slots, and the slots of the window. The list starts at a run of
+// the text (tensor.RunBlocks), with nil for the blocks before the window, so that runs are those of
+// prefill. It fills order and mask.
 func windowView(window int, blocks, order [][]byte, newest int, mask []uint64) ([][]byte, int, []uint64) {
 	const size = tensor.BlockSlots
 	oldest := max(0, newest-window+1)

@@ -8,9 +8,9 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// While a prompt is read, a layer with a window holds its ring and the chunk, whatever
-// the length of the prompt and however steps fail; attention gives the bits of a cache
-// that keeps everything, and the owner gets the same rows at the end.
+// During prefill a layer with a window holds its ring and the chunk, for any length of the prompt
+// and any failed steps. Attention gives the bits of a cache that keeps everything, and the owner
+// gets the same rows at the end.
 func TestWindowPrefill(t *testing.T) {
 	const chunk, prompt = 96, 1500
 	for _, size := range []int{1, 40, 64, 65, 200} {

@@ -7,9 +7,9 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// In decode a windowed layer gives the bits of attention over the whole cache with the
-// tokens before the window masked, and shows exactly the window, oldest first; it holds
-// no more blocks than that takes.
+// In decode a layer with a window gives the bits of attention over the whole cache with the earlier
+// tokens masked. It shows exactly the window, oldest first, and holds no more blocks than that
+// takes.
 func TestWindowIsAMask(t *testing.T) {
 	l := tensor.KVLayout{Type: tensor.F32, KDim: 16, VDim: 8}
 	const longest = tensor.RunSlots - 20 + 140
@@ -64,8 +64,8 @@ func TestWindowIsAMask(t *testing.T) {
 	}
 }
 
-// A model of which five layers of six see 1024 tokens takes a sixth of the cache of a
-// long context, and one policy on top acts on the sixth layer alone.
+// A model in which five of six layers see 1024 tokens takes a sixth of the cache for a long
+// context, and a policy applies to the sixth layer alone.
 func TestWindowBytes(t *testing.T) {
 	l := tensor.KVLayout{Type: tensor.BF16, KDim: 256, VDim: 256}
 	g := Geometry{Layers: 6, KVHeads: 4, Layout: l, Windows: []int{1024, 1024, 1024, 1024, 1024, 0}}
@@ -74,7 +74,7 @@ func TestWindowBytes(t *testing.T) {
 	const tokens = 131072
 	row := int64(l.BlockBytes()) / tensor.BlockSlots * int64(g.KVHeads)
 	full := ResidentBytes(g, tokens, tokens, Full())
-	table := int64(4 * g.KVHeads) // of a slot in a ring
+	table := int64(4 * g.KVHeads) // per slot of a ring
 	if want := tokens*row + 5*(1024+tensor.BlockSlots)*(row+table); full != want {
 		t.Errorf("%d bytes, want %d", full, want)
 	}

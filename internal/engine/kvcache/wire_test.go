@@ -10,8 +10,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/wire/wiretest"
 )
 
-// TestWire records the bytes that caches are in when they go from one socket to another: the
-// rows of a hand-over, whole layers, and the rows of a decoded token.
+// TestWire records the bytes in which caches move between sockets: the rows of a hand-over, whole
+// layers, and the rows of a decoded token.
 func TestWire(t *testing.T) {
 	var layers, tokens, queries strings.Builder
 	for _, kv := range []tensor.DType{tensor.F32, tensor.BF16, tensor.Int8} {

@@ -8,11 +8,11 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// HeadBytes is what one KV head of a segment takes as bytes: its block of every layer.
+// HeadBytes is the size of one KV head of a segment: its block of every layer.
 func HeadBytes(g Geometry) int { return g.Layers * g.Layout.BlockBytes() }
 
-// Bytes copies the segment's rows: [head][layer] blocks as they lie in memory, HeadBytes a
-// head. dst has room for all of them.
+// Bytes copies the segment's rows to dst: [head][layer] blocks as in memory, HeadBytes a head. dst
+// has room for all of them.
 func (g *Segment) Bytes(dst []byte) {
 	heads, size := g.heads.Len(), g.g.Layout.BlockBytes()
 	for head := range heads {
@@ -22,8 +22,8 @@ func (g *Segment) Bytes(dst []byte) {
 	}
 }
 
-// NewSegment makes block `at` of a text from what Bytes gave on a socket with the same heads.
-// It takes memory: errors wrap ErrBudget and ErrMemory.
+// NewSegment makes block at of a text from the result of Bytes on a socket with the same heads. It
+// allocates: errors wrap ErrBudget and ErrMemory.
 func NewSegment(a *Arena, g Geometry, heads tensor.Span, at int, rows []byte) (*Segment, error) {
 	if heads.Lo < 0 || heads.Hi > g.KVHeads || heads.Len() < 1 || len(rows) != heads.Len()*HeadBytes(g) {
 		return nil, fmt.Errorf("%w: %d bytes for heads [%d,%d) of %d layers", ErrRows, len(rows), heads.Lo, heads.Hi, g.Layers)
@@ -43,9 +43,9 @@ func NewSegment(a *Arena, g Geometry, heads tensor.Span, at int, rows []byte) (*
 	return s, nil
 }
 
-// Form names how rows lie in a block: two processes whose forms are equal can read each
-// other's Bytes. It is a hash of the shape and of blocks that were written row by row, so
-// that no build takes rows for its own that another layout wrote.
+// Form identifies the layout of rows in a block. Processes with equal forms can read each other's
+// Bytes. It is a hash of the shape and of sample blocks, so that no build misreads the rows of
+// another layout.
 func Form(g Geometry) [sha256.Size]byte {
 	h := sha256.New()
 	fmt.Fprintf(h, "%d layers, %+v, windows %v\x00", g.Layers, g.Layout, g.Windows)

@@ -8,8 +8,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// A segment made of another's bytes holds its rows, on an arena of its own and on the same
-// heads alone; a prompt that goes on behind it reads what one behind the first reads.
+// A segment made from another's bytes holds its rows, on another arena but only for the same heads.
+// A prompt that continues after it reads the same as one after the original.
 func TestSegmentBytes(t *testing.T) {
 	for name, g := range map[string]Geometry{"plain": small, "windows": windowed} {
 		t.Run(name, func(t *testing.T) {

@@ -6,12 +6,12 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// powers is how often leading multiplies by the matrix: what is then left of the keys is within a
-// hundredth of the least that any `rank` directions leave.
+// powers is the number of multiplications by the matrix. Afterwards the residual of the keys is
+// within a hundredth of the minimum for rank directions.
 const powers = 10
 
-// leading is an orthonormal basis, [rank][n], of nearly those directions that matter most to a
-// symmetric matrix without negative eigenvalues: subspace iteration from a fixed start.
+// leading returns an orthonormal basis, [rank][n], close to the leading eigenvectors of a positive
+// semidefinite matrix: subspace iteration from a fixed start.
 func leading(matrix []float32, n, rank int, s *tensor.AttnScratch) []float32 {
 	q, next, tile := make([]float32, rank*n), make([]float32, rank*n), make([]float32, tensor.TileFloats(rank, n))
 	wide := make([]float64, rank*n)
@@ -39,8 +39,8 @@ func leading(matrix []float32, n, rank int, s *tensor.AttnScratch) []float32 {
 	return q
 }
 
-// orthonormal makes rows of n elements orthonormal, one after another (Gram-Schmidt); one that is
-// nothing new is zero afterwards.
+// orthonormal orthonormalises rows of n elements one after another (Gram-Schmidt). A row that
+// depends on the earlier ones becomes zero.
 func orthonormal(rows []float64, n int) {
 	for len(rows) > 0 {
 		row := rows[:n]
@@ -61,7 +61,7 @@ func orthonormal(rows []float64, n int) {
 	}
 }
 
-// dot is four chains, added in pairs.
+// dot sums in four chains, which are added in pairs.
 func dot(a, b []float64) float64 {
 	var s [4]float64
 	b = b[:len(a)]
