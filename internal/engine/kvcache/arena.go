@@ -21,7 +21,7 @@ var (
 // Arena is the cache memory of one socket: blocks cut from slabs that are mapped outside the Go
 // heap, under one byte ledger.
 //
-// The ledger counts the bytes of the blocks in use and what Charge adds for tables beside them. It
+// The ledger counts the bytes of the blocks in use and what Charge adds for slot tables. It
 // never exceeds the budget. A free block is reused before a new slab is mapped, and a slab whose
 // blocks are all free is unmapped at once. So the resident memory of the arena stays below the
 // largest ledger value since (on Linux plus less than a huge page, 2 MiB, per block size), and

@@ -201,7 +201,7 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // with the checksums of PageSums. The store closes the file.
 func (s *Store) Spill(file PageFile, blocks int, sums []uint32) error {
 	if want := pageable(s.g, s.prompt, s.tokens, s.policy); s.spilled != nil || !s.sealed || blocks < 1 || blocks > want || s.policy.Factors.Rank > 0 && blocks < want {
-		return fmt.Errorf("kvcache: %d blocks of a store with %d tokens, %d of them in a file already, cannot lie in a file: %d can", blocks, s.tokens, s.Spilled(), want)
+		return fmt.Errorf("kvcache: %d blocks of a store with %d tokens, %d of them in a file already, cannot be spilled: %d can", blocks, s.tokens, s.Spilled(), want)
 	}
 	in := spilled{file: file, blocks: blocks}
 	from, all := int64(0), FileBytes(s.g, blocks, s.policy)

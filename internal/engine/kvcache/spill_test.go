@@ -166,7 +166,7 @@ func TestSpilledIsInMemory(t *testing.T) {
 		}
 	})
 	if spills[false] < 1 || spills[true] < 1 {
-		t.Errorf("only so many sequences were spilled, of keys as factors or not: %v", spills)
+		t.Errorf("sequences spilled with factors and with exact keys: %v", spills)
 	}
 }
 
@@ -217,7 +217,7 @@ func TestSpillable(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := Spillable(g, 32768, 32770, p); got != want {
-			t.Errorf("%s: %d blocks can lie in a file, want %d", spec, got, want)
+			t.Errorf("%s: %d blocks can be spilled, want %d", spec, got, want)
 		}
 	}
 	p, _ := Parse("shadowkv:budget=256,int8=1")

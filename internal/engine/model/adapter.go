@@ -10,17 +10,17 @@ import (
 	"strings"
 )
 
-// A SwiftKV adapter is a folder with what distillation changed of an ordinary checkpoint:
-// norm_swiftkv and the later layers' projections, under the names of Snowflake's layout, and
-// of which checkpoint. train/swiftkv.py writes one.
+// A SwiftKV adapter is a folder with the tensors of a checkpoint that distillation changed:
+// norm_swiftkv and the later layers' projections, under the names of Snowflake's layout. It also
+// names its checkpoint. train/swiftkv.py writes one.
 const (
 	adapterFile    = "swiftkv.json"
 	adapterWeights = "swiftkv.safetensors"
 	maxAdapterFile = 1 << 20
 )
 
-// OpenSwiftKV is Open of a checkpoint and, unless adapter is empty, of a SwiftKV adapter of
-// it, which is refused with a reason when it is of another.
+// OpenSwiftKV opens a checkpoint and, unless adapter is empty, its SwiftKV adapter. An adapter of
+// another checkpoint is refused with a reason.
 func OpenSwiftKV(dir, adapter string) (*Checkpoint, error) {
 	if adapter == "" {
 		return Open(dir)
@@ -31,7 +31,7 @@ func OpenSwiftKV(dir, adapter string) (*Checkpoint, error) {
 	return openAt(&Checkpoint{Dir: dir, adapter: adapter})
 }
 
-// adapt adds an adapter to what was mapped.
+// adapt adds an adapter to the mapped tensors.
 func (c *Checkpoint) adapt(dir string) error {
 	path := join(dir, adapterFile)
 	text, err := readSmall(path, maxAdapterFile)
@@ -61,7 +61,7 @@ func (c *Checkpoint) adapt(dir string) error {
 	if f.err != nil {
 		return f.err
 	}
-	if c.fetch == nil { // else the hash of the whole was compared
+	if c.fetch == nil { // otherwise the hash of the whole was compared
 		if err := c.check(); err != nil {
 			return err
 		}
@@ -81,8 +81,8 @@ func (c *Checkpoint) adapt(dir string) error {
 	return c.mapShard(join(dir, adapterWeights))
 }
 
-// base identifies a checkpoint without its config, so that a script can: names, types, shapes
-// and samples of its tensors, in order of name.
+// base identifies a checkpoint without its config, so that a script can compute it: names, types,
+// shapes and samples of its tensors, sorted by name.
 func (c *Checkpoint) base() string {
 	specs := c.Config.Tensors()
 	slices.SortFunc(specs, func(a, b Spec) int { return strings.Compare(a.Name, b.Name) })
@@ -96,11 +96,11 @@ func (c *Checkpoint) base() string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// hasAdapter says that a folder of a partial checkpoint holds an adapter beside it.
+// hasAdapter reports whether a folder of a partial checkpoint also holds an adapter.
 func hasAdapter(dir string) bool {
 	_, err := os.Stat(join(dir, adapterFile))
 	return err == nil
 }
 
-// Beside lists small files that belong to the checkpoint and lie in another folder.
+// Beside lists small files of the checkpoint that are in another folder.
 func (c *Checkpoint) Beside() []string { return slices.Clone(c.beside) }

@@ -15,8 +15,8 @@ const (
 	adapter = "../../../models/fry-swiftkv"
 )
 
-// TestBundledAdapters: they go with the bundled model, each makes another model of it, and
-// what they leave as it was they do not hold.
+// TestBundledAdapters: the adapters belong to the bundled model, each makes another model of it,
+// and none holds unchanged tensors.
 func TestBundledAdapters(t *testing.T) {
 	hashes := map[string]bool{open(t, fry).Hash(): true}
 	for dir, want := range map[string]struct{ caches, tensors int }{adapter: {8, 13}, adapter + "-across": {6, 9}} {
@@ -47,8 +47,8 @@ func TestBundledAdapters(t *testing.T) {
 	}
 }
 
-// TestAdapterRefused: an adapter of another checkpoint, or of a kind that cannot take one, or
-// one that is damaged, is refused with a reason.
+// TestAdapterRefused: an adapter of another checkpoint, for a kind that cannot take one, or
+// damaged, is refused with a reason.
 func TestAdapterRefused(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(adapter, "swiftkv.json"))
 	check(t, err)

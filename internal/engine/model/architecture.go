@@ -5,27 +5,27 @@ import (
 	"slices"
 )
 
-// architecture is what one family of checkpoints adds to the shared sizes. It
-// fits in one file, which registers it.
+// architecture is what one family of checkpoints adds to the shared sizes. Each has one file, which
+// registers it.
 type architecture struct {
 	Name string // as in config.json's "architectures"
 
-	// defaults are sizes that published checkpoints leave to the family's configuration
-	// class; nil: none.
+	// defaults are sizes that published checkpoints leave to the family's configuration class; nil:
+	// none.
 	defaults map[string]string
 
-	// read takes the rest of config.json into c, and refuses by f.fail what the
-	// family could say but nothing here computes.
+	// read reads the rest of config.json into c. It refuses by f.fail every setting of the family
+	// that is not implemented.
 	read func(f *fields, c *Config)
 
-	// layer is one layer in full.
+	// layer returns the spec of one layer.
 	layer func(c *Config, i int) LayerSpec
 
-	// extra says whether a tensor that is not in the list may be there, because
-	// ignoring it changes nothing.
+	// extra reports whether a tensor outside of the list may be present, because ignoring it
+	// changes nothing.
 	extra func(name string) bool
 
-	// beyond is extra for what depends on the config; nil: nothing more.
+	// beyond is like extra, but may depend on the config; nil: no further tensors.
 	beyond func(c *Config, name string) bool
 }
 
@@ -43,7 +43,7 @@ func lookup(name string) (architecture, bool) {
 	return a, ok
 }
 
-// Architectures lists the names that Open understands, sorted.
+// Architectures lists the supported names, sorted.
 func Architectures() []string {
 	return slices.Sorted(maps.Keys(registry))
 }

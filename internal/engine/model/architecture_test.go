@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// A new architecture is one entry: here Llama's sizes with biases on query,
-// key and value alone and a key of its own.
+// A new architecture is one entry: here Llama's sizes with biases on query, key and value alone,
+// and a config key of its own.
 func TestRegisterArchitecture(t *testing.T) {
 	const name = "TestForCausalLM"
 	register(architecture{

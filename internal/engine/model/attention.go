@@ -6,10 +6,9 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// What attention takes from the config: its rotations, its scale, and the shape of a row
-// that it keeps.
+// Attention's parameters from the config: rotations, scale, and the shape of a cached row.
 
-// Rotations are the angles per position that layers choose from, see RopeOf.
+// Rotations are the angles per position from which layers choose, see RopeOf.
 func (c *Config) Rotations() [][]float64 {
 	if c.LocalRope.Theta == 0 {
 		return [][]float64{c.InvFreq()}
@@ -17,7 +16,7 @@ func (c *Config) Rotations() [][]float64 {
 	return [][]float64{c.InvFreq(), c.LocalRope.InvFreq(c.HeadDim)}
 }
 
-// RopeOf says which of Rotations a layer uses.
+// RopeOf is the index in Rotations that a layer uses.
 func (c *Config) RopeOf(layer int) int {
 	if c.LocalRope.Theta != 0 && c.Window(layer) > 0 {
 		return 1
@@ -25,8 +24,8 @@ func (c *Config) RopeOf(layer int) int {
 	return 0
 }
 
-// AttentionScale multiplies attention scores: 1/sqrt(HeadDim), or of QueryScale
-// where the family says so.
+// AttentionScale is the factor of attention scores: 1/sqrt(HeadDim), or 1/sqrt(QueryScale) in
+// families that have it.
 func (c *Config) AttentionScale() float32 {
 	if c.Latent.Rank > 0 {
 		return c.latentScale()
@@ -37,9 +36,9 @@ func (c *Config) AttentionScale() float32 {
 	return float32(1 / math.Sqrt(float64(c.HeadDim)))
 }
 
-// EmbeddingScale multiplies an embedding that is stored as dt. transformers rounds the
-// root to the type of the weights: sqrt(2560) becomes 50.5 in bf16. What is
-// quantised comes from such weights.
+// EmbeddingScale is the factor of an embedding that is stored as dt. transformers rounds the root
+// to the type of the weights: sqrt(2560) becomes 50.5 in bf16. Quantised weights are converted from
+// such weights.
 func (c *Config) EmbeddingScale(dt tensor.DType) float32 {
 	if !c.ScaledEmbedding {
 		return 1
@@ -54,10 +53,9 @@ func (c *Config) EmbeddingScale(dt tensor.DType) float32 {
 	return tensor.Round(dt, root)
 }
 
-// CacheRow is what attention keeps of a token in a layer: the number of KV heads,
-// and the width of a key and of a value. Of latent attention it is one head, with
-// the latent and the rotated key as its key, and the latent, which is the key's first
-// elements and stored once, as its value.
+// CacheRow is the shape of a cached token in a layer: the number of KV heads, and the width of a
+// key and of a value. Latent attention has one head. Its key is the latent and the rotated key. Its
+// value is the latent, which is the key's first elements and stored once.
 func (c *Config) CacheRow() (heads, key, value int) {
 	if c.Latent.Rank > 0 {
 		return 1, c.Latent.Rank + c.Latent.Rope, c.Latent.Rank
@@ -65,7 +63,7 @@ func (c *Config) CacheRow() (heads, key, value int) {
 	return c.KVHeads, c.HeadDim, c.HeadDim
 }
 
-// CacheLayout is how a cache of a type holds CacheRow.
+// CacheLayout is the layout of a cache with CacheRow and a type.
 func (c *Config) CacheLayout(kv tensor.DType) tensor.KVLayout {
 	_, key, value := c.CacheRow()
 	return tensor.KVLayout{Type: kv, KDim: key, VDim: value, Latent: c.Latent.Rank > 0}
@@ -79,7 +77,7 @@ func (c *Config) RopeDim() int {
 	return c.HeadDim
 }
 
-// ValueDim is the width of a head's value, as the output projection reads it.
+// ValueDim is the width of a head's value in the output projection.
 func (c *Config) ValueDim() int {
 	if c.Latent.Rank > 0 {
 		return c.Latent.Value
@@ -87,12 +85,12 @@ func (c *Config) ValueDim() int {
 	return c.HeadDim
 }
 
-// maxHeadUnits is the number of runs of query heads that sockets divide in prefill of
-// latent attention, as of units in every other contraction.
+// maxHeadUnits is the maximum number of runs of query heads that sockets divide in prefill of
+// latent attention, as for units in every other contraction.
 const maxHeadUnits = 16
 
-// HeadUnits is the number of equal runs of query heads that a socket may own in
-// latent attention, 0 without it: the most that divide the heads, up to 16.
+// HeadUnits is the number of equal runs of query heads that sockets divide in latent attention: the
+// largest divisor of the number of heads up to 16. 0: no latent attention.
 func (c *Config) HeadUnits() int {
 	if c.Latent.Rank == 0 {
 		return 0

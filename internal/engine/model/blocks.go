@@ -7,31 +7,28 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// Block formats of GGUF, dequantised as ggml defines them (ggml-quants.c,
-// dequantize_row_*): products and sums in float32, each rounded. The
-// conversions keep a compiler from fusing them, so that every machine reads
-// the same weights.
+// Block formats of GGUF, dequantised as ggml defines them (ggml-quants.c, dequantize_row_*):
+// products and sums in float32, each rounded. The conversions prevent fused multiply-add, so every
+// machine reads the same weights.
 
-// maxBlock is the most elements of a block.
+// maxBlock is the largest number of elements in a block.
 const maxBlock = 256
 
-// dequant turns one block into numbers.
+// dequant dequantises one block.
 var dequant = map[gguf.Type]func(y *[maxBlock]float32, b []byte){
 	gguf.Q4_0: dequantQ4_0, gguf.Q4_1: dequantQ4_1, gguf.Q5_0: dequantQ5_0, gguf.Q5_1: dequantQ5_1, gguf.Q8_0: dequantQ8_0,
 	gguf.Q2_K: dequantQ2K, gguf.Q3_K: dequantQ3K, gguf.Q4_K: dequantQ4K, gguf.Q5_K: dequantQ5K, gguf.Q6_K: dequantQ6K,
 }
 
-// blockScales are where a block's float16 scales lie: a block is finite when
-// they are.
+// blockScales are the offsets of a block's float16 scales. A block is finite if they are.
 var blockScales = map[gguf.Type][]int{
 	gguf.Q4_0: {0}, gguf.Q4_1: {0, 2}, gguf.Q5_0: {0}, gguf.Q5_1: {0, 2}, gguf.Q8_0: {0},
 	gguf.Q2_K: {80, 82}, gguf.Q3_K: {108}, gguf.Q4_K: {0, 2}, gguf.Q5_K: {0, 2}, gguf.Q6_K: {208},
 }
 
-// heldAs is the type that loses little of a stored one, for whoever asks for
-// none. All blocks are held as Q8_0: that is exact for Q8_0, within 1/254 of a
-// block's largest element for the others (half of a step of Q4_0 is 1/16), and
-// a file of several types, as most are, needs no more than one.
+// heldAs is the type in which a stored type is held by default. All block formats are held as Q8_0.
+// That is exact for Q8_0, and within 1/254 of a block's largest element for the others (half a step
+// of Q4_0 is 1/16). So a file of several types, as most are, needs only one type in memory.
 func heldAs(t gguf.Type) tensor.DType {
 	switch t {
 	case gguf.F32:
@@ -93,7 +90,7 @@ func dequantQ5_1(y *[maxBlock]float32, b []byte) {
 	}
 }
 
-// fifth puts bit i of high above four bits.
+// fifth adds bit i of high as fifth bit to four bits.
 func fifth(low byte, high uint32, i int) byte { return low | byte(high>>i&1)<<4 }
 
 func dequantQ8_0(y *[maxBlock]float32, b []byte) {

@@ -48,14 +48,14 @@ func TestDequantGoldens(t *testing.T) {
 	}
 }
 
-// Rows of a projection that lie in pairs come out in halves.
+// Rows of a projection that are stored in pairs are returned in halves.
 func TestPairedRows(t *testing.T) {
 	const dim, heads, cols = 8, 3, 2
 	data := make([]byte, 4*heads*dim*cols)
 	at := 0
 	for h := range heads {
 		for i := range dim / 2 {
-			for half := range 2 { // as stored: i and i+dim/2 beside each other
+			for half := range 2 { // as stored: i and i+dim/2 adjacent
 				for c := range cols {
 					v := math.Float32bits(float32(((h*2+half)*dim/2+i)*cols + c))
 					data[at], data[at+1], data[at+2], data[at+3] = byte(v), byte(v>>8), byte(v>>16), byte(v>>24)

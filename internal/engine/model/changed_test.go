@@ -18,8 +18,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/model/modeltest"
 )
 
-// write1 changes one byte of a file in place, at a fraction of its size, and puts its time of
-// modification back.
+// write1 changes one byte of a file in place, at a fraction of its size, and restores its
+// modification time.
 func write1(t testing.TB, path string, at float64) {
 	t.Helper()
 	st, err := os.Stat(path)
@@ -53,7 +53,7 @@ func TestHashSeesEveryByte(t *testing.T) {
 	}
 }
 
-// Whatever the format, all bytes of the weights are covered, and the last one of the file counts.
+// In every format all bytes of the weights count, up to the last one of the file.
 func TestHashOfEveryFormat(t *testing.T) {
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	converted := func(from string) string {
@@ -86,14 +86,14 @@ func TestHashOfEveryFormat(t *testing.T) {
 	}
 }
 
-// The digests are computed once, by one process of several, and kept; a file of another stamp
-// is read again, also when its time of modification was put back.
+// The digests are computed once, by one of several processes, and cached. A file with another stamp
+// is read again, even if its modification time was restored.
 func TestHashIsKept(t *testing.T) {
 	cache := t.TempDir()
 	t.Setenv("XDG_CACHE_HOME", cache)
 	dir := write(t, modeltest.Small(), 1)
 	path := filepath.Join(dir, "model.safetensors")
-	time.Sleep(100 * time.Millisecond) // a file that was written just now is not trusted
+	time.Sleep(100 * time.Millisecond) // a file that was just written is not trusted
 	read := func(n int) (hash string, bytes int64) {
 		before := model.Summed()
 		var wg sync.WaitGroup
@@ -150,7 +150,7 @@ func TestHashIsKept(t *testing.T) {
 	if back, _ := read(1); back != first {
 		t.Errorf("the bytes are back, hash %s, want %s", back, first)
 	}
-	t.Setenv("XDG_CACHE_HOME", path) // no folder can be made below a file
+	t.Setenv("XDG_CACHE_HOME", path) // no folder can be created below a file
 	if again, bytes := read(1); again != first || bytes != once {
 		t.Errorf("without a cache: read %d bytes, hash %s", bytes, again)
 	}
@@ -162,7 +162,7 @@ func openPath(t testing.TB) (*model.Checkpoint, string) {
 	return open(t, dir), filepath.Join(dir, "model.safetensors")
 }
 
-// Recheck and Since around a read tell every change.
+// Recheck and Since around a read detect every change.
 func TestRecheck(t *testing.T) {
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	ctx := context.Background()
@@ -205,7 +205,8 @@ func TestRecheck(t *testing.T) {
 	}
 }
 
-// Rows that are read in every step are of the model, or an error: whatever becomes of the file.
+// Rows that are read in every step belong to the model or give an error, whatever happens to the
+// file.
 func TestCheckedRow(t *testing.T) {
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	c, path := openPath(t)
@@ -227,7 +228,7 @@ func TestCheckedRow(t *testing.T) {
 		}
 	}
 
-	// Same bytes: rows are right at once, and taken for it after a Recheck.
+	// Same bytes: rows are right at once, and trusted again after a Recheck.
 	check(t, os.Chtimes(path, time.Now(), time.Unix(1, 0)))
 	if e.Unchanged(e.State()) {
 		t.Error("a new time is not seen")
@@ -242,7 +243,7 @@ func TestCheckedRow(t *testing.T) {
 	}
 	wait(true)
 
-	// Cut: no fault ends the process.
+	// Truncated: no fault ends the process.
 	check(t, os.Truncate(path, 500))
 	e.Row(got, e.Rows()-1, 0, e.Cols())
 	if e.Unchanged(e.State()) {
@@ -255,7 +256,7 @@ func TestCheckedRow(t *testing.T) {
 		t.Errorf("Verify of a cut file: %v", err)
 	}
 
-	// Back: rows are right again.
+	// Restored: rows are right again.
 	check(t, os.WriteFile(path, whole, 0))
 	check(t, e.CheckedRow(got, 7, 0, e.Cols()))
 	if !slices.Equal(got, want) {

@@ -29,33 +29,33 @@ const (
 	indexFile      = "model.safetensors.index.json"
 )
 
-// Bounds of a checkpoint in several files.
+// Limits of a checkpoint in several files.
 const (
 	maxIndexBytes = 64 << 20
 	maxShards     = 1 << 12
 )
 
-// Checkpoint is an open model folder: its config and its tensors, mapped read
-// only. All methods but Close may be called concurrently.
+// Checkpoint is an open model folder: its config and its tensors, mapped read only. All methods
+// except Close may be called concurrently.
 type Checkpoint struct {
 	Dir    string
 	Config Config
 
 	files   []string
-	sources []*weightFile // of files
+	sources []*weightFile // by index in files
 	close   []func() error
 	at      map[string]place
 	hash    string
-	needed  []Spec // what hash is of
+	needed  []Spec // the tensors that hash covers
 
-	life      context.Context // until Close
+	life      context.Context // ends with Close
 	end       context.CancelFunc
-	recheck   sync.Mutex // held while files are read again; guards what follows
-	refused   error      // what was wrong with the files
-	refusedAt Mark       // in this state
+	recheck   sync.Mutex // held while files are reread; guards the fields below
+	refused   error      // the error of the files in state refusedAt
+	refusedAt Mark       // see refused
 
-	// OnRecheck, when not nil, learns what became of a file that changed: nil when it holds the
-	// same bytes. It is set before the checkpoint is used.
+	// OnRecheck, if not nil, is called with the result for a file that changed: nil if it holds the
+	// same bytes. Set it before using the checkpoint.
 	OnRecheck func(file string, err error)
 
 	gguf   bool // from a GGUF file
@@ -63,36 +63,34 @@ type Checkpoint struct {
 	closed atomic.Bool
 
 	adapter string   // folder of a SwiftKV adapter; empty: none
-	beside  []string // its description
+	beside  []string // files of the adapter
 
-	heads    map[string]int64 // by file: bytes before the tensors; all, unless known
-	fetch    Fetcher          // of a partial checkpoint
-	fetching context.Context  // while it is opened
+	heads    map[string]int64 // by file: bytes before the tensors; missing: the whole file
+	fetch    Fetcher          // for a partial checkpoint
+	fetching context.Context  // set while it is being opened
 
-	random    map[string]Spec // of a made-up checkpoint, instead of files
+	random    map[string]Spec // tensors of a random checkpoint, instead of files
 	noiseOnce sync.Once
 	noise     []float32
 }
 
-// place is a tensor and the file it lies in.
+// place is a tensor and its file.
 type place struct {
 	path   string
-	offset int64  // of the bytes in the file; 0: not known
-	stored string // type as the file names it
-	weight bool   // of a type that can be a weight
+	offset int64  // offset in the file; 0: unknown
+	stored string // type as named in the file
+	weight bool   // the type is possible for a weight
 	Tensor
 }
 
-// Open reads a Hugging Face folder, a .gguf file, or a folder with one such file.
-// It reads the folder's config, maps its weights and checks every tensor
-// that the architecture needs (there, of the right shape, of a type that can
-// be a weight, within its file) before any of them is handed out. The error
-// lists all that is wrong, not only the first. Weight files are
-// model.safetensors, or those that model.safetensors.index.json names.
+// Open reads a Hugging Face folder, a .gguf file, or a folder with one such file. It reads the
+// folder's config, maps its weights and checks every tensor that the architecture needs: its
+// presence, shape, type and extent in the file. The error lists all problems, not only the first.
+// Weight files are model.safetensors, or those in model.safetensors.index.json.
 //
-// Opening reads the weights once, for Hash, unless an earlier Open left their digests in the
-// user's cache folder.
-// Instead of a folder, "random:SHAPE" names a shape with random weights, see Random.
+// Open reads all weights once, for Hash, unless an earlier Open has cached their digests in the
+// user's cache folder. "random:SHAPE" instead of a folder names a shape with random weights, see
+// Random.
 func Open(dir string) (*Checkpoint, error) {
 	if name, ok := randomShape(dir); ok {
 		return Random(name)
@@ -199,7 +197,7 @@ func (c *Checkpoint) mapWeights() error {
 	return c.checkIndex(where)
 }
 
-// mapParts opens the files of a checkpoint in parts whose index is missing, by their names:
+// mapParts opens the files of a checkpoint without an index by their names:
 // model-00001-of-00002.safetensors and so on.
 func (c *Checkpoint) mapParts() error {
 	found, err := filepath.Glob(filepath.Join(escapeGlob(c.Dir), "model-[0-9][0-9][0-9][0-9][0-9]-of-[0-9][0-9][0-9][0-9][0-9].safetensors"))
@@ -221,10 +219,10 @@ func (c *Checkpoint) mapParts() error {
 	return nil
 }
 
-// escapeGlob makes a pattern that matches dir itself.
+// escapeGlob returns a pattern that matches dir literally.
 func escapeGlob(dir string) string {
 	if runtime.GOOS == "windows" {
-		return dir // patterns have no escapes there
+		return dir // patterns have no escapes on Windows
 	}
 	return globMeta.ReplaceAllString(dir, `\$0`)
 }
@@ -259,7 +257,7 @@ func (c *Checkpoint) mapShard(path string) error {
 	return nil
 }
 
-// checkIndex wants every tensor in the file that the index says.
+// checkIndex checks that every tensor is in the file that the index names.
 func (c *Checkpoint) checkIndex(where map[string]string) error {
 	var names []string
 	for name, file := range where {
@@ -282,7 +280,7 @@ func (c *Checkpoint) checkIndex(where map[string]string) error {
 	return bad.in(c.Dir)
 }
 
-// check compares the tensors with the architecture's table.
+// check compares the tensors with the architecture's list.
 func (c *Checkpoint) check() error {
 	var bad Problems
 	arch, _ := lookup(c.Config.Architecture)
@@ -318,8 +316,8 @@ func (c *Checkpoint) check() error {
 	return bad.in(c.Dir)
 }
 
-// asked is the config with no more layers than it takes to name more tensors than the
-// files hold: a few bytes of config can ask for a quarter of a million.
+// asked is the config with only enough layers to name more tensors than the files hold: a few bytes
+// of config can ask for a quarter of a million.
 func (c *Checkpoint) asked() Config {
 	few, names := c.Config, 0
 	for i := 0; i < c.Config.Layers && names <= len(c.at); i++ {
@@ -331,7 +329,7 @@ func (c *Checkpoint) asked() Config {
 	return few
 }
 
-// in returns the problems as an error, or nil when there is none.
+// in returns the problems as an error, or nil if there are none.
 func (p *Problems) in(dir string) error {
 	if len(p.List) == 0 {
 		return nil
@@ -343,8 +341,7 @@ func (p *Problems) in(dir string) error {
 // names lists all tensors of the files, sorted.
 func (c *Checkpoint) names() []string { return slices.Sorted(maps.Keys(c.at)) }
 
-// Extra lists the tensors that the files hold and the architecture does not
-// need, sorted.
+// Extra lists the tensors of the files that the architecture does not need, sorted.
 func (c *Checkpoint) Extra() []string {
 	needed := map[string]bool{}
 	for _, s := range c.Config.Tensors() {
@@ -353,8 +350,8 @@ func (c *Checkpoint) Extra() []string {
 	return slices.DeleteFunc(c.names(), func(n string) bool { return needed[n] })
 }
 
-// Tensor returns a tensor by its name in the files. A tied head has none: ask
-// for the embedding. Data points into the mapping and is gone after Close.
+// Tensor returns a tensor by its name in the files. A tied head has none: use the embedding. Data
+// points into the mapping and is invalid after Close.
 func (c *Checkpoint) Tensor(name string) (Tensor, error) {
 	if c.closed.Load() {
 		return Tensor{}, ErrClosed
@@ -372,7 +369,7 @@ func (c *Checkpoint) Tensor(name string) (Tensor, error) {
 	return p.Tensor, nil
 }
 
-// must is Tensor for what check has seen.
+// must is Tensor for names that check has verified.
 func (c *Checkpoint) must(name string) Tensor {
 	t, err := c.Tensor(name)
 	if err != nil {
@@ -381,11 +378,10 @@ func (c *Checkpoint) must(name string) Tensor {
 	return t
 }
 
-// Files lists the weight files, in the order in which they were opened.
+// Files lists the weight files in the order in which they were opened.
 func (c *Checkpoint) Files() []string { return slices.Clone(c.files) }
 
-// Close unmaps the files. No Data of a Tensor may be touched afterwards.
-// Closing twice is safe.
+// Close unmaps the files. Afterwards no Data of a Tensor may be used. Close may be called twice.
 func (c *Checkpoint) Close() error {
 	if c.closed.Swap(true) {
 		return nil
@@ -402,10 +398,9 @@ func (c *Checkpoint) Close() error {
 	return errors.Join(errs...)
 }
 
-// parseIndex reads weight_map: the files in order of name, and the file of
-// each tensor. A file must be a plain name in the folder: an index from
-// elsewhere must not make this process read other paths. (Symbolic links are
-// followed; the local user made those, as the Hugging Face cache does.)
+// parseIndex parses weight_map: the sorted files, and the file of each tensor. A file must be a
+// plain name in the folder, so that a foreign index cannot make this process read other paths.
+// (Symbolic links are followed; the local user made those, as the Hugging Face cache does.)
 func parseIndex(data []byte) (files []string, where map[string]string, err error) {
 	var index struct {
 		WeightMap map[string]string `json:"weight_map"`
@@ -436,7 +431,7 @@ func parseIndex(data []byte) (files []string, where map[string]string, err error
 	return files, index.WeightMap, nil
 }
 
-// otherWeights says what lies there instead of safetensors.
+// otherWeights names what the folder holds instead of safetensors.
 func otherWeights(dir string) string {
 	for _, pattern := range []string{"*.safetensors", "*.bin", "*.gguf", "*.pth", "*.pt"} {
 		got, _ := filepath.Glob(filepath.Join(escapeGlob(dir), pattern))
@@ -459,7 +454,7 @@ func join(dir, name string) string { return filepath.Join(dir, name) }
 
 var weightType = map[string]tensor.DType{"F32": tensor.F32, "BF16": tensor.BF16, "F16": tensor.F16}
 
-// described names what says how the model is: config.json, or the GGUF file.
+// described names the source of the model's description: config.json, or the GGUF file.
 func (c *Checkpoint) described() string {
 	if c.gguf {
 		return "its metadata"

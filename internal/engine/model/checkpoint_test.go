@@ -38,7 +38,7 @@ func write(t testing.TB, s modeltest.Shape, seed uint64) string {
 	return dir
 }
 
-// Parts are found by their names when the index is missing, in a folder of any name.
+// Parts are found by their names if the index is missing, in a folder of any name.
 func TestPartsWithoutIndex(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), `odd [*]\ name`)
 	check(t, os.Rename(write(t, modeltest.Small(), 1), dir))
@@ -75,8 +75,7 @@ func TestOpenBundled(t *testing.T) {
 	}
 }
 
-// Every value that was written comes back, whatever the shape, the type and
-// the number of files.
+// Every written value is read back, for every shape, type and number of files.
 func TestRoundTrip(t *testing.T) {
 	for name, shape := range modeltest.Shapes() {
 		t.Run(name, func(t *testing.T) {
@@ -123,8 +122,7 @@ func TestOptionalTensors(t *testing.T) {
 	}
 }
 
-// One model split differently is the same model; other weights, or another
-// config, are not.
+// A model that is split differently is the same model; other weights or another config are not.
 func TestHash(t *testing.T) {
 	s := modeltest.Odd()
 	hash := func(s modeltest.Shape, seed uint64) string { return open(t, write(t, s, seed)).Hash() }
@@ -151,7 +149,7 @@ func TestConfigWithoutDType(t *testing.T) {
 	}
 }
 
-// All that is wrong is said at once, with file and tensor.
+// All problems are reported together, with file and tensor.
 func TestOpenListsProblems(t *testing.T) {
 	dir := write(t, modeltest.Odd(), 1)
 	edit(t, filepath.Join(dir, "config.json"), `"intermediate_size": 352`, `"intermediate_size": 360`)
@@ -190,7 +188,7 @@ func TestOpenListsProblems(t *testing.T) {
 	}
 }
 
-// A tied checkpoint may carry its head, and what old exports left.
+// A tied checkpoint may hold its head, and leftovers of old exports.
 func TestExtraTensorsTolerated(t *testing.T) {
 	dir := write(t, modeltest.Small(), 1)
 	c := open(t, dir)

@@ -8,8 +8,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// Bounds of what a config may ask for: several times the largest published
-// model, and small enough that no product of them overflows.
+// Limits of a config: several times the largest published model, and small enough that no product
+// of them overflows.
 const (
 	maxHidden    = 1 << 17
 	maxLayers    = 1 << 10
@@ -20,8 +20,8 @@ const (
 	maxPositions = 1 << 27
 )
 
-// Config describes a decoder: its architecture by Hugging Face's name, and the
-// sizes that every architecture here shares.
+// Config describes a decoder: its architecture by Hugging Face's name, and the sizes that all
+// architectures share.
 type Config struct {
 	Architecture string // e.g. "LlamaForCausalLM"
 
@@ -31,7 +31,7 @@ type Config struct {
 	KVHeads      int // key and value heads; divides Heads
 	HeadDim      int // may differ from Hidden/Heads
 	FFN          int // inner width of the feed-forward network
-	Vocab        int // rows of the embedding, ids at or above the tokenizer's size included
+	Vocab        int // rows of the embedding, including ids that the tokenizer does not use
 	MaxPositions int // longest sequence, in tokens
 
 	NormEps float32 // of RMSNorm
@@ -39,43 +39,42 @@ type Config struct {
 	QKVBias bool    // of the query, key and value projections
 	OutBias bool    // of the attention's output projection
 	MLPBias bool    // of gate, up and down
-	QKNorm  bool    // RMSNorm of every query and key head before its rotation
+	QKNorm  bool    // RMSNorm of every query and key head before rotation
 	Rope    Rope
-	MoE     MoE    `json:",omitzero"` // experts in place of some layers' feed-forward networks
-	Latent  Latent `json:",omitzero"` // latent attention; then HeadDim is of queries, and KVHeads 1
+	MoE     MoE    `json:",omitzero"` // experts instead of some layers' feed-forward networks
+	Latent  Latent `json:",omitzero"` // latent attention; HeadDim is then the width of queries, and KVHeads is 1
 
 	SwiftKV SwiftKV `json:",omitzero"` // where later layers take their keys and values from
 
-	// Windows has the sliding window of each layer, 0 for one that attends to
-	// everything; nil: all do. See Window.
+	// Windows is the sliding window of each layer; 0: the layer attends to everything; nil: all
+	// layers do. See Window.
 	Windows   []int `json:",omitempty"`
-	LocalRope Rope  `json:",omitzero"` // of the layers with a window; zero: as Rope
+	LocalRope Rope  `json:",omitzero"` // of the layers with a window; zero: like Rope
 
 	Activation      tensor.Activation `json:",omitempty"` // of the FFN's gate
 	NormsAddOne     bool              `json:",omitempty"` // norms multiply by 1 + weight
 	ScaledEmbedding bool              `json:",omitempty"` // see EmbeddingScale
-	TrainedAs       tensor.DType      `json:",omitempty"` // what EmbeddingScale is rounded to; 0: the type that is stored
+	TrainedAs       tensor.DType      `json:",omitempty"` // the type to which EmbeddingScale is rounded; 0: the stored type
 	QueryScale      float64           `json:",omitempty"` // see AttentionScale
 	LogitCap        float32           `json:",omitempty"` // c: logits are c tanh(logits/c); 0: none
 
 	BOS []int32 // first token of a sequence; empty: none
-	EOS []int32 // tokens that end an answer: generation_config.json's, then config.json's others
+	EOS []int32 // tokens that end an answer: those of generation_config.json, then further ones of config.json
 
-	FP8Block [2]int `json:",omitzero"` // rows and columns of a block of FP8 weights that share a scale; 0: none are FP8
+	FP8Block [2]int `json:",omitzero"` // rows and columns of an FP8 block with one scale; 0: no FP8
 
-	// DType is what the config says the weights are stored as; when it says
-	// nothing, Open takes the embedding's. Tensors may differ one by one.
+	// DType is the weights' type according to the config; without one, Open takes that of the
+	// embedding. Tensors may have other types.
 	DType tensor.DType
 
-	// Warnings say what of the files was not used, for the user to see.
+	// Warnings name parts of the files that are not used, for the user.
 	Warnings []error `json:"-"`
 }
 
-// ParseConfig reads config.json and generation_config.json (nil when there is
-// none). dir only names the files in errors. Both the form of transformers 4
-// (rope_theta, rope_scaling, torch_dtype) and of 5 (rope_parameters, dtype)
-// are understood. A setting that changes the arithmetic and is not implemented
-// is refused, never ignored.
+// ParseConfig parses config.json and generation_config.json (nil if there is none). dir only names
+// the files in errors. It accepts the forms of transformers 4 (rope_theta, rope_scaling,
+// torch_dtype) and 5 (rope_parameters, dtype). A setting that changes the arithmetic and is not
+// implemented is refused, never ignored.
 func ParseConfig(dir string, config, generation []byte) (Config, error) {
 	f, err := parseFields(join(dir, configFile), config)
 	if err != nil {
@@ -117,8 +116,7 @@ func ParseConfig(dir string, config, generation []byte) (Config, error) {
 	return c, nil
 }
 
-// architecture is the name in "architectures", or the one that goes with "model_type" when
-// there is none.
+// architecture is the name in "architectures"; without one, that of "model_type".
 func (f *fields) architecture() string {
 	var names []string
 	f.get("architectures", &names, "a list of names")
@@ -136,7 +134,7 @@ func (f *fields) architecture() string {
 	return names[0]
 }
 
-// architectureOf has the decoder of each model_type that transformers knows by that name.
+// architectureOf maps each model_type of transformers to its decoder.
 var architectureOf = map[string]string{
 	"deepseek_v2": "DeepseekV2ForCausalLM", "deepseek_v3": "DeepseekV3ForCausalLM",
 	"gemma3": "Gemma3ForConditionalGeneration", "gemma3_text": "Gemma3ForCausalLM",
@@ -145,8 +143,7 @@ var architectureOf = map[string]string{
 	"qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM",
 }
 
-// readShape reads the sizes, under the names that Llama gave them and its
-// successors kept.
+// readShape reads the sizes, under the names of Llama that its successors kept.
 func readShape(f *fields, c *Config) {
 	c.Hidden = f.Size("hidden_size", 0, maxHidden)
 	c.Layers = f.Size("num_hidden_layers", 0, maxLayers)
@@ -162,7 +159,7 @@ func readShape(f *fields, c *Config) {
 	switch {
 	case c.Heads%c.KVHeads != 0:
 		f.fail("num_key_value_heads", ErrFormat, "%d does not divide the %d attention heads", c.KVHeads, c.Heads)
-	case f.has("kv_lora_rank"): // latent attention says the widths of its heads one by one
+	case f.has("kv_lora_rank"): // latent attention has separate widths
 	case !f.has("head_dim") && c.Hidden%c.Heads != 0:
 		f.fail("num_attention_heads", ErrFormat, "%d does not divide the hidden size %d, and there is no head_dim", c.Heads, c.Hidden)
 	default:
@@ -191,9 +188,8 @@ func readDType(f *fields, c *Config) {
 	}
 }
 
-// readGeneration puts the end tokens of generation_config.json first: there
-// chat models name the end of a turn, where config.json may only name the end
-// of a document. Both end an answer.
+// readGeneration puts the end tokens of generation_config.json first. There chat models name the
+// end of a turn; config.json may name only the end of a document. Both end an answer.
 func readGeneration(dir string, data []byte, c *Config) error {
 	g, err := parseFields(join(dir, generationFile), data)
 	if err != nil {

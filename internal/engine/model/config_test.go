@@ -16,7 +16,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// base is a config of every field that matters; tests change one at a time.
+// base is a config with every relevant field; tests change one at a time.
 func base() map[string]any {
 	return map[string]any{
 		"architectures": []string{"LlamaForCausalLM"}, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -218,7 +218,7 @@ func TestConfigIgnoresTokensOutsideTheVocabulary(t *testing.T) {
 	}
 }
 
-// Without architectures, model_type says what the model is.
+// Without architectures, model_type determines the model.
 func TestModelTypes(t *testing.T) {
 	for kind, name := range architectureOf {
 		if _, ok := lookup(name); !ok && nested[name] == "" {
@@ -234,7 +234,7 @@ func TestModelTypes(t *testing.T) {
 	}
 }
 
-// Both forms that transformers wrote of one model describe it alike.
+// Both forms that transformers wrote for one model give the same description.
 func TestConfigOfTwoGenerations(t *testing.T) {
 	var got [2]Config
 	for i, name := range []string{"config.json", "config.v5.json"} {
@@ -252,8 +252,8 @@ func TestConfigOfTwoGenerations(t *testing.T) {
 	}
 }
 
-// The context of a YaRN model is its factor times the trained length, whatever
-// max_position_embeddings says that is shorter.
+// The context of a YaRN model is its factor times the trained length, even if
+// max_position_embeddings is shorter.
 func TestYarnLengthensTheContext(t *testing.T) {
 	for _, c := range []struct {
 		positions int
@@ -303,7 +303,7 @@ func TestInvFreqGoldens(t *testing.T) {
 	}
 }
 
-// The same formulas by math.Pow and the textbook.
+// The same formulas with math.Pow.
 func TestInvFreqTwin(t *testing.T) {
 	for _, theta := range []float64{2, 10000, 500000, 1e6, 1e12} {
 		for _, dim := range []int{2, 8, 24, 64, 128, 4096} {

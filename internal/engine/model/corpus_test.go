@@ -18,19 +18,18 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/model/modeltest"
 )
 
-// The hostile corpus: every architecture's smallest files, each number, name and list of
-// them replaced by what a stranger may have put there, one at a time. Opening one ends in
-// a model that reads to its end or in an error that names the file, without a panic and
-// without memory that only the file's numbers ask for.
+// The hostile corpus: every architecture's smallest files, with each number, name and list replaced
+// by hostile values, one at a time. Opening one ends in a model that can be read completely, or in
+// an error that names the file, without a panic and without memory out of proportion to the file.
 
-// skipped thins the corpus out in everyday runs, where every eighth case is tried, each
-// architecture's others; SHOAL_CORPUS=all tries them all (a minute).
+// skipped thins out the corpus in everyday runs to every eighth case, different ones per
+// architecture. SHOAL_CORPUS=all runs all of them (a minute).
 func skipped(cases *int) bool {
 	*cases++
 	return *cases%8 != 0 && os.Getenv("SHOAL_CORPUS") != "all"
 }
 
-// damaged opens a file or folder that somebody has changed.
+// damaged opens a file or folder that was damaged.
 func damaged(t *testing.T, path string) error {
 	t.Helper()
 	var before, after runtime.MemStats
@@ -51,7 +50,7 @@ func damaged(t *testing.T, path string) error {
 	return nil
 }
 
-// readAll reads the ends of every tensor, and all that is derived from the config.
+// readAll reads the ends of every tensor, and everything derived from the config.
 func readAll(t testing.TB, c *model.Checkpoint) {
 	t.Helper()
 	for _, s := range c.Config.Tensors() {
@@ -83,7 +82,7 @@ func tinyFolder(t testing.TB, architecture string) string {
 	return dir
 }
 
-// All architectures have a tiny checkpoint, and it is in order, in both formats.
+// Every architecture has a valid tiny checkpoint in both formats.
 func TestTinies(t *testing.T) {
 	for _, name := range model.Architectures() {
 		hub := open(t, tinyFolder(t, name))
@@ -120,7 +119,7 @@ func TestCorpusGGUF(t *testing.T) {
 					g := clone(whole)
 					g.Unset(key)
 					g.Set(key, v)
-					_ = try(g) // some are as good as what was there
+					_ = try(g) // some replacements are equivalent
 				}
 				g := clone(whole)
 				g.Set(key, uint32(1))
@@ -138,7 +137,7 @@ func TestCorpusGGUF(t *testing.T) {
 					f(g, &g.Table[i])
 					if err := try(g); err == nil {
 						t.Errorf("%s with %s is accepted", e.Name, what)
-					} else if !strings.Contains(err.Error(), "tensor") && e.Name != "token_embd.weight" { // whose rows are the vocabulary, which metadata may contradict
+					} else if !strings.Contains(err.Error(), "tensor") && e.Name != "token_embd.weight" { // its rows are the vocabulary, which metadata may contradict
 						t.Errorf("%s with %s: no tensor is named: %v", e.Name, what, err)
 					}
 				}
@@ -184,7 +183,7 @@ func elements(shape []int) int {
 	return n
 }
 
-// raw is a value of JSON as it is written.
+// raw is literal JSON.
 type raw = json.RawMessage
 
 func TestCorpusFolder(t *testing.T) {

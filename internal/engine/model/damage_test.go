@@ -10,7 +10,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// keysOf lists the metadata in order.
+// keysOf lists the metadata keys in order.
 func keysOf(g *modeltest.GGUF) []string {
 	var keys []string
 	for _, k := range g.Meta {
@@ -19,10 +19,10 @@ func keysOf(g *modeltest.GGUF) []string {
 	return keys
 }
 
-// cut takes the last n bytes of the data away.
+// cut removes the last n bytes of the data.
 func cut(g *modeltest.GGUF, n int) {
 	left := max(0, len(g.Data)-n)
-	g.Data = g.Data[:left:left] // what is added does not write into a clone's
+	g.Data = g.Data[:left:left] // appending must not write into a clone's data
 }
 
 // clone copies all but the data, which both share.
@@ -35,14 +35,14 @@ func clone(g *modeltest.GGUF) *modeltest.GGUF {
 	return &c
 }
 
-// header is the file up to its data, which has size bytes.
+// header is the file up to its data, and the size of the data.
 func header(g *modeltest.GGUF) (head []byte, size int) {
 	all := g.Bytes()
 	return all[:len(all)-len(g.Data)], len(g.Data)
 }
 
-// splitGGUF deals the tensors to n files in runs, as llama-gguf-split does: the
-// first has all metadata.
+// splitGGUF distributes the tensors over n files in runs, like llama-gguf-split: the first has all
+// metadata.
 func splitGGUF(g *modeltest.GGUF, n int) []*modeltest.GGUF {
 	parts := make([]*modeltest.GGUF, n)
 	for i := range parts {

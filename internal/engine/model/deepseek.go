@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// DeepSeek V2 and V3 (arXiv 2405.04434, 2412.19437), and R1: multi-head latent
-// attention, and in most layers a mixture of experts (moe.go). Around attention all
-// is as in llama.go. Attention, as published:
+// DeepSeek V2 and V3 (arXiv 2405.04434, 2412.19437), and R1: multi-head latent attention, and in
+// most layers a mixture of experts (moe.go). Everything else is as in llama.go. Attention, as
+// published:
 //
 //	cq      = RMSNorm(QDown h)                            (query rank); V2-Lite: cq = h, QUp is Q
 //	q_i     = [QUp_i cq | RoPE(QUp'_i cq)]                (nope + rope) of each head
@@ -19,15 +19,15 @@ import (
 //	v_i     = VUp_i c                                     (value)
 //	x      += O [attention(q_i, k_i, v_i)]                (heads*value)
 //
-// and as it is computed here, absorbed (section 2.1.2 there), in prefill as in decode
+// It is computed here in absorbed form (section 2.1.2 there), in prefill and decode
 // (docs/decisions/latent-attention.md). Only [c | kr] is cached:
 //
 //	q_i . k_i   = [KUp_i^T qn_i | qr_i] . [c | kr]
 //	sum p v_i   = VUp_i (sum p c)
 //
-// RoPE rotates pairs of neighbours here. The rows that make them are read in the
-// order evens, odds, of queries and of the shared key alike, which leaves every
-// product as it is and turns pairs of neighbours into pairs of halves.
+// RoPE rotates pairs of neighbours here. Their rows are read in the order evens, odds, for queries
+// and the shared key. That leaves every product unchanged and turns pairs of neighbours into pairs
+// of halves.
 func init() {
 	for _, name := range []string{"DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM"} {
 		register(architecture{
@@ -40,28 +40,28 @@ func init() {
 	}
 }
 
-// Latent is multi-head latent attention (MLA; DeepSeek-V2, arXiv 2405.04434, section
-// 2.1): keys and values of all heads are projections of one latent per token, and
-// one rotated key is shared by all heads. See deepseek.go. All sizes in elements.
+// Latent is multi-head latent attention (MLA; DeepSeek-V2, arXiv 2405.04434, section 2.1): keys and
+// values of all heads are projections of one latent per token, and all heads share one rotated key.
+// See deepseek.go. All sizes are in elements.
 type Latent struct {
-	Rank      int // of the latent of keys and values; 0: the model has no latent attention
-	QueryRank int `json:",omitempty"` // of the latent of queries; 0: queries are projected at once
-	Nope      int // of a head's query and key, the part without position
-	Rope      int // and the rotated part
-	Value     int // of a head's value
+	Rank      int // of the latent of keys and values; 0: no latent attention
+	QueryRank int `json:",omitempty"` // of the latent of queries; 0: queries are projected directly
+	Nope      int // unrotated part of a head's query and key
+	Rope      int // rotated part
+	Value     int // width of a head's value
 }
 
-// LatentSpec are the tensors of a layer's latent attention.
+// LatentSpec names the tensors of a layer's latent attention.
 type LatentSpec struct {
 	QDown  Linear // (query rank, hidden)
 	QNorm  string // (query rank)
-	QUp    Linear // (heads*(nope+rope), query rank); without a latent of queries (.., hidden)
+	QUp    Linear // (heads*(nope+rope), query rank); without a query latent (.., hidden)
 	KVDown Linear // (rank + rope, hidden)
 	KVNorm string // (rank)
 	KVUp   Linear // (heads*(nope+value), rank)
 }
 
-// LatentNormEps is that of QNorm and KVNorm, whatever the model's other norms have.
+// LatentNormEps is the epsilon of QNorm and KVNorm, independent of the other norms.
 const LatentNormEps = 1e-6
 
 func deepseekLayer(c *Config, i int) LayerSpec {
@@ -122,10 +122,10 @@ func readDeepseek(f *fields, c *Config) {
 	readDeepseekExperts(f, c, c.Architecture == "DeepseekV3ForCausalLM")
 }
 
-// readDeepseekExperts: V2 weighs experts by a softmax over all and may choose within
-// the groups of the largest single scores; V3 by sigmoids of their own, with a
-// correction bias, within the groups of the largest two. Either has shared experts and
-// plain first layers. n_routed_experts null or 0: every layer is plain.
+// readDeepseekExperts reads the router's settings. V2 scores experts by a softmax over all, and may
+// choose within the groups with the largest single scores. V3 scores by sigmoids with a correction
+// bias, within the groups with the largest two scores. Both have shared experts and dense first
+// layers. n_routed_experts null or 0: every layer is dense.
 func readDeepseekExperts(f *fields, c *Config, v3 bool) {
 	defaults := struct{ experts, shared, width, first int }{64, 2, 1407, 0}
 	if v3 {
@@ -171,8 +171,8 @@ func readDeepseekExperts(f *fields, c *Config, v3 bool) {
 	checkMoE(f, c, "n_routed_experts", "num_experts_per_tok", "n_group", "topk_group")
 }
 
-// latentScale multiplies attention scores: 1/sqrt(HeadDim), with YaRN times the square
-// of its mscale.
+// latentScale is the factor of attention scores: 1/sqrt(HeadDim), with YaRN times the square of its
+// mscale.
 func (c *Config) latentScale() float32 {
 	scale := 1 / math.Sqrt(float64(c.HeadDim))
 	if c.Rope.Type == "yarn" && c.Rope.MScaleAll != 0 {
@@ -182,8 +182,8 @@ func (c *Config) latentScale() float32 {
 	return float32(scale)
 }
 
-// deepseekBeyond allows the layers behind the last, which predict further tokens
-// (V3, section 2.2) and change none of the next one.
+// deepseekBeyond allows the layers after the last, which predict further tokens (V3, section 2.2)
+// and do not change the next one.
 func deepseekBeyond(c *Config, name string) bool {
 	rest, ok := strings.CutPrefix(name, "model.layers.")
 	if !ok {
@@ -194,5 +194,5 @@ func deepseekBeyond(c *Config, name string) bool {
 	return err == nil && i >= c.Layers && i < c.Layers+maxExtraLayers
 }
 
-// maxExtraLayers bounds the layers of multi-token prediction; one was published.
+// maxExtraLayers bounds the layers of multi-token prediction. Published models have one.
 const maxExtraLayers = 8

@@ -24,7 +24,7 @@ func deepseekConfig(t *testing.T, name string, c change) (Config, error) {
 	return ParseConfig("d", marshal(t, raw), nil)
 }
 
-// What a token costs and how heads are cut follows from the config.
+// The size of a cached token and the division of heads follow from the config.
 func TestLatentSizes(t *testing.T) {
 	c, err := deepseekConfig(t, "deepseek_v3", change{"num_attention_heads": 128, "hidden_size": 7168, "kv_lora_rank": 512, "qk_rope_head_dim": 64,
 		"qk_nope_head_dim": 128, "v_head_dim": 128, "q_lora_rank": 1536, "num_key_value_heads": 128, "num_hidden_layers": 61})
@@ -35,7 +35,7 @@ func TestLatentSizes(t *testing.T) {
 	if l := c.CacheLayout(tensor.BF16); heads != 1 || key != 576 || value != 512 || l.RowBytes() != 2*576 || c.HeadUnits() != 16 || c.HeadDim != 192 {
 		t.Errorf("%d heads of %d and %d, %d bytes a row, %d units", heads, key, value, l.RowBytes(), c.HeadUnits())
 	}
-	// 192^-0.5 times the square of 0.1 ln 40 + 1, as the reference has it.
+	// 192^-0.5 times the square of 0.1 ln 40 + 1, as in the reference.
 	if got := float64(c.AttentionScale()); math.Abs(got-1.8738542/math.Sqrt(192)) > 1e-7 || c.Rope.Amplitude != 1 {
 		t.Errorf("scale %g, amplitude %g", got, c.Rope.Amplitude)
 	}
@@ -80,7 +80,7 @@ func TestDeepseekConfigs(t *testing.T) {
 	}
 }
 
-// Layers behind the last predict further tokens: they may be there, others not.
+// Layers after the last predict further tokens: they may be present, others may not.
 func TestDeepseekBeyond(t *testing.T) {
 	c := Config{Layers: 61}
 	for name, want := range map[string]bool{"model.layers.61.eh_proj.weight": true, "model.layers.60.eh_proj.weight": false, "model.layers.700.x": false, "model.layersx": false, "lm_head.bias": false} {

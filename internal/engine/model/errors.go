@@ -8,20 +8,19 @@ import (
 
 // Kinds of failure, for errors.Is.
 var (
-	ErrFormat       = errors.New("model: malformed checkpoint")       // bytes that are not what the format says
-	ErrUnsupported  = errors.New("model: unsupported model")          // well formed, but nothing here computes it
-	ErrChanged      = errors.New("model: file changed")               // after it was opened, or meanwhile
-	ErrMissing      = errors.New("model: incomplete checkpoint")      // a file or a tensor is not there
+	ErrFormat       = errors.New("model: malformed checkpoint")       // bytes that violate the format
+	ErrUnsupported  = errors.New("model: unsupported model")          // well formed, but not implemented
+	ErrChanged      = errors.New("model: file changed")               // after or while it was opened
+	ErrMissing      = errors.New("model: incomplete checkpoint")      // a file or a tensor is missing
 	ErrMismatch     = errors.New("model: config and tensors differ")  // shapes or names contradict config.json
 	ErrClosed       = errors.New("model: checkpoint is closed")       // Tensor after Close
-	ErrOutOfRange   = errors.New("model: value out of range")         // a number no real model has
+	ErrOutOfRange   = errors.New("model: value out of range")         // a number that no real model has
 	ErrNotFinite    = errors.New("model: weight is not finite")       // NaN or Inf, found by Verify
 	ErrUnknownArch  = errors.New("model: unknown architecture")       // also matches ErrUnsupported
 	ErrNoCheckpoint = errors.New("model: no checkpoint in directory") // also matches ErrMissing
 )
 
-// Error is a failure at a place: a file, and a tensor of it or a field of it
-// (either may be empty).
+// Error is an error at a place: a file, and a tensor or a field in it (either may be empty).
 type Error struct {
 	File   string // path as opened
 	Tensor string
@@ -46,7 +45,7 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// Is lets the two narrower kinds match the wider ones.
+// Is makes the two narrower kinds match the wider ones.
 func (e *Error) Is(target error) bool {
 	switch {
 	case target == e.Kind:
@@ -59,10 +58,10 @@ func (e *Error) Is(target error) bool {
 	return false
 }
 
-// maxProblems is how many findings an error prints before it only counts.
+// maxProblems is the number of findings that an error prints; it only counts the rest.
 const maxProblems = 10
 
-// Problems is every way in which one checkpoint fails its checks.
+// Problems are all failed checks of one checkpoint.
 type Problems struct {
 	Dir  string
 	List []error
@@ -86,7 +85,7 @@ func (p *Problems) Error() string {
 
 func (p *Problems) Unwrap() []error { return p.List }
 
-// clip keeps a name from a hostile file from filling a log line.
+// clip keeps a hostile file's names from flooding a log line.
 func clip(s string) string {
 	const most = 120
 	if len(s) <= most {

@@ -2,7 +2,7 @@ package model
 
 import "context"
 
-// ReadFP8 reads all of one FP8 tensor of a safetensors file's bytes.
+// ReadFP8 reads all elements of one FP8 tensor from a safetensors file's bytes.
 func ReadFP8(file []byte, name string, block [2]int) ([]float32, error) {
 	n := uint64(0)
 	for i := range 8 {
@@ -13,7 +13,7 @@ func ReadFP8(file []byte, name string, block [2]int) ([]float32, error) {
 		return nil, err
 	}
 	if block[0] < 1 || block[1] < 1 || block[0] > maxFP8Block || block[1] > maxFP8Block {
-		return nil, ErrOutOfRange // as readQuantised has it
+		return nil, ErrOutOfRange // as in readQuantised
 	}
 	c := &Checkpoint{at: map[string]place{}, Config: Config{FP8Block: block}}
 	for _, e := range entries {
@@ -32,7 +32,7 @@ func ReadFP8(file []byte, name string, block [2]int) ([]float32, error) {
 	return all, nil
 }
 
-// LlamaLayer names all that a layer can have.
+// LlamaLayer names all tensors that a layer can have.
 func LlamaLayer(i int) LayerSpec {
 	return llamaLayer(&Config{QKVBias: true, OutBias: true, MLPBias: true, QKNorm: true}, i)
 }
@@ -47,7 +47,7 @@ func Verify(dir string) (*Report, error) {
 	return c.Verify(context.Background(), nil)
 }
 
-// PieceBytes is how many bytes Hash covers.
+// PieceBytes is the number of bytes that Hash covers.
 func (c *Checkpoint) PieceBytes() (n int64) {
 	for _, p := range c.pieces() {
 		n += int64(p.n)
@@ -55,5 +55,5 @@ func (c *Checkpoint) PieceBytes() (n int64) {
 	return n
 }
 
-// Summed is how many bytes of weights were read for digests.
+// Summed is the number of bytes of weights that were read for digests.
 func Summed() int64 { return summed.Load() }

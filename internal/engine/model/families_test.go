@@ -51,7 +51,7 @@ func TestFamilies(t *testing.T) {
 				c.Tied && c.HeadDim == 256 && c.AttentionScale() == 1./16 && c.LogitCap == 0
 		}},
 		{"Gemma3", change{"sliding_window": 100000, "sliding_window_pattern": 2, "query_pre_attn_scalar": 4, "final_logit_softcapping": 30}, func(c *Config) bool {
-			return c.Window(0) == 100000 && c.RopeOf(0) == 1 && c.RopeOf(1) == 0 && c.AttentionScale() == 0.5 && c.LogitCap == 30 // the rotation stays, though the window hides nothing
+			return c.Window(0) == 100000 && c.RopeOf(0) == 1 && c.RopeOf(1) == 0 && c.AttentionScale() == 0.5 && c.LogitCap == 30 // the rotation stays, although the window has no effect
 		}},
 		{"Gemma3", change{"rope_theta": remove, "rope_parameters": map[string]any{"full_attention": map[string]any{"rope_type": "linear", "factor": 8, "rope_theta": 5e5}, "sliding_attention": map[string]any{"rope_theta": 3e4, "rope_type": "default"}}}, func(c *Config) bool {
 			return c.Rope.Theta == 5e5 && c.Rope.Factor == 8 && c.LocalRope.Theta == 3e4 && c.LocalRope.Type == ""
@@ -115,8 +115,7 @@ func TestFamilies(t *testing.T) {
 	}
 }
 
-// Folders of the other families' reference models open, with the frequencies
-// that transformers computes.
+// Folders of the other families' reference models open, with the frequencies of transformers.
 func TestFamilyCheckpoints(t *testing.T) {
 	for name, arch := range map[string]string{"qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "mistral": "MistralForCausalLM", "mixtral": "MixtralForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM",
 		"gemma3": "Gemma3ForCausalLM", "mistral_window": "MistralForCausalLM", "qwen2_window": "Qwen2ForCausalLM",
@@ -128,7 +127,7 @@ func TestFamilyCheckpoints(t *testing.T) {
 			continue
 		}
 		var golden struct {
-			InvFreq any `json:"inv_freq"` // a list; or one for each rotation by name
+			InvFreq any `json:"inv_freq"` // a list, or one per rotation by name
 		}
 		readJSON(t, filepath.Join(dir, "goldens.json"), &golden)
 		want := [][]any{}
@@ -171,8 +170,8 @@ func TestFamilyCheckpoints(t *testing.T) {
 	}
 }
 
-// A family is told by name, not by what its tensors look like: the wrong name
-// leaves tensors over or finds none.
+// The name determines the family, not the tensors: with a wrong name, tensors are left over or
+// missing.
 func TestWrongFamily(t *testing.T) {
 	for from, to := range map[string]string{"qwen2": "LlamaForCausalLM", "qwen3": "MistralForCausalLM", "mistral": "Qwen3ForCausalLM", "mixtral": "Qwen3MoeForCausalLM", "qwen3_moe": "Qwen3ForCausalLM", "deepseek_v2": "LlamaForCausalLM", "deepseek_v3": "LlamaForCausalLM", "phi3": "LlamaForCausalLM"} {
 		c := Checkpoint{Dir: filepath.Join("testdata", from), at: map[string]place{}}
@@ -202,8 +201,8 @@ func marshal(t *testing.T, v any) []byte {
 	return data
 }
 
-// transformers multiplies the embedding by a root that is rounded to the type of the
-// weights: 55.4256 is 55.5 in bf16.
+// transformers multiplies the embedding by a root that is rounded to the type of the weights:
+// 55.4256 is 55.5 in bf16.
 func TestEmbeddingScale(t *testing.T) {
 	c := Config{Hidden: 3072, ScaledEmbedding: true}
 	for dt, want := range map[tensor.DType]float32{tensor.F32: 55.425625, tensor.F16: 55.4375, tensor.BF16: 55.5, tensor.Q8_0: 55.5} {

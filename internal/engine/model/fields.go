@@ -11,9 +11,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/modelfile"
 )
 
-// fields reads one JSON object by exact key and keeps the first complaint, so
-// that a parser reads like the list of fields it is. A key that is absent or
-// null takes the default.
+// fields reads one JSON object by exact keys and keeps the first error, so that a parser reads like
+// a list of its fields. A missing or null key takes the default.
 type fields struct {
 	file   string
 	prefix string // "rope_scaling." inside that object
@@ -21,8 +20,7 @@ type fields struct {
 	err    error
 }
 
-// maxConfigBytes bounds config.json; label tables make real ones reach a few
-// hundred kilobytes.
+// maxConfigBytes bounds config.json. Label tables make real ones a few hundred kilobytes long.
 const maxConfigBytes = 16 << 20
 
 func parseFields(file string, data []byte) (*fields, error) {
@@ -50,13 +48,13 @@ func (f *fields) has(key string) bool {
 	return ok && !bytes.Equal(v, []byte("null"))
 }
 
-// given says whether key is there at all, if only as null.
+// given reports whether key is present, even as null.
 func (f *fields) given(key string) bool {
 	_, ok := f.raw[key]
 	return ok
 }
 
-// get decodes key into dst and says whether it was there.
+// get decodes key into dst and reports whether it was present.
 func (f *fields) get(key string, dst any, want string) bool {
 	if !f.has(key) {
 		return false
@@ -68,7 +66,7 @@ func (f *fields) get(key string, dst any, want string) bool {
 	return true
 }
 
-// Size reads a count in [1, most]. Without a default (def 0) it must be there.
+// Size reads a count in [1, most]. Without a default (def 0) it is required.
 func (f *fields) Size(key string, def, most int) int {
 	var v int64
 	if !f.get(key, &v, "a whole number") {
@@ -84,7 +82,7 @@ func (f *fields) Size(key string, def, most int) int {
 	return int(v)
 }
 
-// Index is Size that may be 0, and always has a default.
+// Index is Size that may be 0 and always has a default.
 func (f *fields) Index(key string, def, most int) int {
 	var v int64
 	if !f.get(key, &v, "a whole number") {
@@ -97,7 +95,7 @@ func (f *fields) Index(key string, def, most int) int {
 	return int(v)
 }
 
-// Number reads a finite number in [lo, hi]; without it, def.
+// Number reads a finite number in [lo, hi]; def if it is missing.
 func (f *fields) Number(key string, def, lo, hi float64) float64 {
 	v := def
 	if !f.get(key, &v, "a number") {
@@ -135,8 +133,7 @@ func (f *fields) Text(key, def string) string {
 	return v
 }
 
-// OneOf reads a word of a fixed set, written without or with a prefix such as
-// "torch.".
+// OneOf reads a word of a fixed set, with or without a prefix such as "torch.".
 func (f *fields) OneOf(key, def string, known ...string) string {
 	v := f.Text(key, def)
 	if slices.Contains(known, v) {
@@ -146,10 +143,10 @@ func (f *fields) OneOf(key, def string, known ...string) string {
 	return def
 }
 
-// sameActivation maps the names that transformers has for one function to the usual one.
+// sameActivation maps transformers' aliases of one function to the usual name.
 var sameActivation = map[string]string{"swish": "silu", "gelu_new": "gelu_pytorch_tanh", "gelu_fast": "gelu_pytorch_tanh"}
 
-// activation refuses any function but want, which is also the default.
+// activation refuses any function except want, which is also the default.
 func (f *fields) activation(key, want string) {
 	if sameActivation[f.Text(key, want)] != want {
 		f.OneOf(key, want, want)
@@ -165,7 +162,7 @@ func (f *fields) Object(key string) *fields {
 	return in
 }
 
-// Layers reads a list of layers, each below the count; without it, none.
+// Layers reads a list of layers, each below the count; nil if it is missing.
 func (f *fields) Layers(key string, layers int) []int {
 	var list []int64
 	if !f.get(key, &list, "a list of layers") {
@@ -182,7 +179,7 @@ func (f *fields) Layers(key string, layers int) []int {
 	return out
 }
 
-// take keeps the first complaint of a nested object.
+// take keeps the first error of a nested object.
 func (f *fields) take(in *fields) {
 	if f.err == nil {
 		f.err = in.err
@@ -192,8 +189,8 @@ func (f *fields) take(in *fields) {
 // maxTokenIDs bounds the lists of bos and eos tokens.
 const maxTokenIDs = 256
 
-// Tokens reads a token id or a list of them. Ids outside the vocabulary can end or begin
-// nothing: they are left out with a warning.
+// Tokens reads a token id or a list of them. Ids outside the vocabulary have no effect: they are
+// dropped with a warning.
 func (f *fields) Tokens(key string, c *Config) []int32 {
 	if !f.has(key) {
 		return nil

@@ -9,17 +9,16 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// FP8 as DeepSeek V3 is published (arXiv 2412.19437, section 3.3.2): a matrix of
-// float8_e4m3fn (sign, 4 bits of exponent with bias 7, 3 of mantissa; no infinity,
-// NaN is all ones) and, for every block of weight_block_size elements, a float32
-// in NAME_scale_inv that multiplies them:
+// FP8 as in the published DeepSeek V3 (arXiv 2412.19437, section 3.3.2): a matrix of float8_e4m3fn
+// (sign, 4 bits of exponent with bias 7, 3 of mantissa; no infinity, NaN is all ones). For every
+// block of weight_block_size elements, NAME_scale_inv holds a float32 factor:
 //
 //	w[r][c] = float32(e4m3(r, c) * scale_inv[r/rows][c/columns])
 //
-// Blocks at the edges are cut short. The weights are read exactly so; activations
-// are not rounded to FP8, which the trained kernels do for speed.
+// Blocks at the edges are smaller. The weights are read exactly like this. Activations are not
+// rounded to FP8, which the trained kernels do for speed.
 
-// fp8Stored is the safetensors type, fp8Suffix what the name of the scales adds.
+// fp8Stored is the safetensors type, and fp8Suffix the suffix of the scales' name.
 const (
 	fp8Stored = "F8_E4M3"
 	fp8Suffix = "_scale_inv"
@@ -28,8 +27,8 @@ const (
 type fp8Scales struct {
 	data       []byte      // float32 (ceil(matrix rows/rows), width)
 	rows, cols int         // of a block
-	width      int         // blocks side by side
-	home       *weightFile // of data
+	width      int         // number of blocks in a row
+	home       *weightFile // the file of data
 }
 
 // e4m3 is the value of every byte.
@@ -64,8 +63,7 @@ func (s *fp8Scales) row(dst []float32, data []byte, r, cols, lo, hi int) {
 	}
 }
 
-// takeScales gives every FP8 tensor its scales, which are no tensors of their own
-// from then on.
+// takeScales attaches the scales to every FP8 tensor and removes them from the list of tensors.
 func (c *Checkpoint) takeScales() error {
 	var bad Problems
 	for _, name := range c.names() {
@@ -86,7 +84,7 @@ func (c *Checkpoint) takeScales() error {
 	return bad.in(c.Dir)
 }
 
-// pairScales checks that s holds the scales of the matrix p, or says what is wrong.
+// pairScales returns the scales s of the matrix p, or what is wrong with them.
 func pairScales(p, s place, found bool, block [2]int) (*fp8Scales, string) {
 	if len(p.Shape) != 2 {
 		return nil, fmt.Sprintf("is %s of shape %v; only matrices are stored so", p.stored, p.Shape)
@@ -107,7 +105,7 @@ func (s *fp8Scales) notFinite() int64 {
 	return bad
 }
 
-// readQuantised understands FP8 in blocks and refuses every other method.
+// readQuantised accepts FP8 in blocks and refuses every other method.
 func readQuantised(f *fields, c *Config) {
 	for _, key := range []string{"quantization_config", "compression_config"} {
 		q := f.Object(key)
@@ -120,7 +118,7 @@ func readQuantised(f *fields, c *Config) {
 			return
 		}
 		q.OneOf("fmt", "e4m3", "e4m3", "float8_e4m3fn")
-		q.OneOf("activation_scheme", "dynamic", "dynamic") // static ones bring scales of their own
+		q.OneOf("activation_scheme", "dynamic", "dynamic") // static ones have their own scales
 		var block []int64
 		q.get("weight_block_size", &block, "a list of two sizes")
 		switch {

@@ -14,8 +14,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/model/modeltest"
 )
 
-// fp8 is a small checkpoint with blocks that do not divide its matrices, and its
-// plain twin.
+// fp8 is a small checkpoint with blocks that do not divide its matrices, and the same weights in
+// F32.
 func fp8(t testing.TB) (quantised, plain string) {
 	t.Helper()
 	c, err := model.Open(write(t, modeltest.Odd(), 3))
@@ -72,7 +72,7 @@ func TestFP8(t *testing.T) {
 	}
 }
 
-// What a file may get wrong about its scales ends in an error that names the tensor.
+// Every error in a file's scales is reported with the tensor.
 func TestHostileFP8(t *testing.T) {
 	const name = "model.layers.1.self_attn.k_proj.weight" // (72, 120) in blocks of (48, 80)
 	config := func(key string, v any) func(testing.TB, string) {
@@ -150,8 +150,8 @@ func TestHostileFP8(t *testing.T) {
 	}
 }
 
-// FuzzFP8: whatever shapes a file claims, opening it ends in an error or in weights
-// that can all be read.
+// FuzzFP8: for any shapes in a file, opening it ends in an error or in weights that can all be
+// read.
 func FuzzFP8(f *testing.F) {
 	f.Add(int64(3), int64(40), int64(2), int64(2), 2, 32, uint8(0x7f))
 	f.Add(int64(256), int64(64), int64(2), int64(1), 128, 128, uint8(8))

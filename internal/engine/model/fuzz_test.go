@@ -12,14 +12,14 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/model/modeltest"
 )
 
-// The fuzzers of whole checkpoints begin from tiny ones of every architecture. Of a file
-// only its header is an input: the data behind it, as long as the header's first form
-// said, is zeros. So what is changed is always what decides.
+// The fuzzers of whole checkpoints start from tiny ones of every architecture. Only the header of a
+// file is an input. Its data is zeros, as long as the original header said, so that mutations
+// always hit the header.
 
-// maxFuzzedData bounds the data behind a fuzzed header.
+// maxFuzzedData bounds the data after a fuzzed header.
 const maxFuzzedData = 1 << 20
 
-// tried opens what a fuzzer made and reads it to its end.
+// tried opens a fuzzer's file and reads it completely.
 func tried(t *testing.T, path string) {
 	c, err := model.Open(path)
 	if err != nil {
@@ -35,8 +35,7 @@ func tried(t *testing.T, path string) {
 	}
 }
 
-// FuzzGGUFHeader: whatever a header says, opening the file ends in a model that reads or
-// an error.
+// FuzzGGUFHeader: for any header, opening the file ends in a readable model or an error.
 func FuzzGGUFHeader(f *testing.F) {
 	for _, name := range ggufs() {
 		hub := open(f, tinyFolder(f, name))
@@ -55,8 +54,8 @@ func FuzzGGUFHeader(f *testing.F) {
 	})
 }
 
-// fitting is the type where every matrix has rows of whole blocks of it, else F32 for all:
-// Convert knows only names.
+// fitting is the type if all rows of every matrix are whole blocks of it, otherwise F32. It goes by
+// name, since Convert knows only names.
 func fitting(c *model.Checkpoint, typ gguf.Type) func(string) gguf.Type {
 	return func(name string) gguf.Type {
 		for _, narrow := range []string{"attn_output", "ffn_down", "attn_q_b", "attn_kv_b"} { // rows narrower than hidden
@@ -71,7 +70,7 @@ func fitting(c *model.Checkpoint, typ gguf.Type) func(string) gguf.Type {
 	}
 }
 
-// FuzzOpenGGUF: whole files, data and all, of every type of tensor.
+// FuzzOpenGGUF: whole files, including data, with every type of tensor.
 func FuzzOpenGGUF(f *testing.F) {
 	shape := modeltest.Small()
 	shape.Hidden, shape.Layers, shape.Heads, shape.KVHeads, shape.HeadDim, shape.FFN, shape.Vocab = 256, 1, 1, 1, 8, 8, 4

@@ -8,7 +8,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// Gemma 3, text (Gemma Team, arXiv 2503.19786). Against llama.go:
+// Gemma 3, text (Gemma Team, arXiv 2503.19786). Differences from llama.go:
 //
 //	x = embedding[token] * sqrt(hidden)                   rounded as the embedding is stored
 //	for each layer:
@@ -20,9 +20,9 @@ import (
 //	    x += RMSNorm(Down (GELU(Gate h) * Up h), PostMLPNorm)
 //	logits = Embedding RMSNorm(x, Norm)                   optionally capped: c tanh(logits/c)
 //
-// Every norm multiplies by 1 + its weight. Five of six layers (of every
-// sliding_window_pattern, or as layer_types says) attend to a sliding window, with
-// rotary positions of their own base; the sixth attends to everything.
+// Every norm multiplies by 1 + its weight. Five of six layers (by sliding_window_pattern or
+// layer_types) attend to a sliding window, with another base of their rotary positions. The sixth
+// attends to everything.
 func init() {
 	register(architecture{
 		Name: gemma3,

@@ -11,8 +11,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// isGGUF says which GGUF file the path means, if it means one: a .gguf file,
-// or a folder without config.json that holds exactly one.
+// isGGUF returns the GGUF file that the path means, if any: a .gguf file, or a folder without
+// config.json that holds exactly one.
 func isGGUF(path string) (file string, ok bool, err error) {
 	st, err := os.Stat(path)
 	if err != nil {
@@ -30,8 +30,8 @@ func isGGUF(path string) (file string, ok bool, err error) {
 	return file, err == nil, nil
 }
 
-// openGGUF reads config and tensors from a file, or the parts of one. Tensors get the names that
-// they have in a Hugging Face folder.
+// openGGUF reads config and tensors from a file, or from its parts. Tensors get their Hugging Face
+// names.
 func (c *Checkpoint) openGGUF(path string) error {
 	parts, err := gguf.OpenParts(path)
 	if err != nil {
@@ -86,8 +86,8 @@ func (c *Checkpoint) openGGUF(path string) error {
 	return c.identify(c.Config.Tensors())
 }
 
-// takeRopeFactors: rope_freqs.weight divides the rotary frequencies (what the
-// converter makes of Llama 3's rope_scaling).
+// takeRopeFactors reads rope_freqs.weight, which divides the rotary frequencies. The converter
+// writes it for Llama 3's rope_scaling.
 func (c *Checkpoint) takeRopeFactors(path string) error {
 	const name = "rope_freqs.weight"
 	p, ok := c.at[name]
@@ -103,7 +103,7 @@ func (c *Checkpoint) takeRopeFactors(path string) error {
 	case p.DType != tensor.F32 || len(p.Shape) != 1 || p.Shape[0] != n:
 		return fail(ErrMismatch, "is %s of shape %v; %d frequencies want F32 [%d]", p.stored, p.Shape, n, n)
 	case c.Config.Rope.Type != "":
-		return fail(ErrUnsupported, "stands beside rope.scaling.type %q", c.Config.Rope.Type)
+		return fail(ErrUnsupported, "conflicts with rope.scaling.type %q", c.Config.Rope.Type)
 	}
 	factors := make([]float32, n)
 	p.Row(factors, 0, 0, n)
@@ -117,7 +117,7 @@ func (c *Checkpoint) takeRopeFactors(path string) error {
 	return nil
 }
 
-// commonType is the type that most of the matrices' bytes would be held in.
+// commonType is the type in which most bytes of the matrices would be held.
 func (c *Checkpoint) commonType() tensor.DType {
 	var bytes [math.MaxUint8]int64
 	best := c.must(c.Config.Tensors()[0].Name).DType
@@ -131,7 +131,7 @@ func (c *Checkpoint) commonType() tensor.DType {
 	return best
 }
 
-// fromGGUF says in this package's words what package gguf found.
+// fromGGUF converts an error of package gguf to one of this package.
 func fromGGUF(path string, err error) error {
 	e := &Error{File: path, Kind: ErrFormat, Detail: detail(err)}
 	if g, ok := errors.AsType[*gguf.Error](err); ok {

@@ -15,7 +15,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// convert writes the checkpoint as a .gguf file and opens that.
+// convert writes the checkpoint as a .gguf file and opens it.
 func convert(t testing.TB, c *model.Checkpoint, typ func(string) gguf.Type) *model.Checkpoint {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "m.gguf")
@@ -25,8 +25,8 @@ func convert(t testing.TB, c *model.Checkpoint, typ func(string) gguf.Type) *mod
 
 func always(typ gguf.Type) func(string) gguf.Type { return func(string) gguf.Type { return typ } }
 
-// A GGUF file of the same weights is the same model: its config, its rotary
-// frequencies and every element of every tensor.
+// A GGUF file of the same weights is the same model: config, rotary frequencies and every element
+// of every tensor.
 func TestGGUFIsTheSameModel(t *testing.T) {
 	dirs := map[string]string{}
 	for _, name := range []string{"llama", "qwen2", "qwen3", "mistral", "mistral_window", "mixtral", "qwen3_moe", "gemma3", "phi3", "deepseek_v3"} {
@@ -83,7 +83,7 @@ func TestGGUFIsTheSameModel(t *testing.T) {
 	}
 }
 
-// equalTensors allows a difference of so many steps of the range of a row.
+// equalTensors allows a difference of a number of steps of a row's range.
 func equalTensors(t *testing.T, a, b *model.Checkpoint, name string, steps float64) {
 	t.Helper()
 	x, err := a.Tensor(name)
@@ -96,7 +96,7 @@ func equalTensors(t *testing.T, a, b *model.Checkpoint, name string, steps float
 	}
 	p, q := make([]float32, x.Cols()), make([]float32, x.Cols())
 	stride := 1
-	if x.Rows() > 128 { // every row of the projections of heads
+	if x.Rows() > 128 { // check every row of the heads' projections
 		stride = 7
 	}
 	for r := 0; r < x.Rows(); r += stride {
@@ -114,8 +114,8 @@ func equalTensors(t *testing.T, a, b *model.Checkpoint, name string, steps float
 	}
 }
 
-// Files of DeepSeek from before 2025 hold the latent's projections whole, and say the widths
-// of the heads behind them; from before V3, nothing of how experts are scored.
+// DeepSeek files from before 2025 hold the latent's projections unsplit and give the widths of the
+// heads. Files from before V3 do not say how experts are scored.
 func TestGGUFOlderDeepseek(t *testing.T) {
 	for _, name := range []string{"deepseek_v2", "deepseek_v3"} {
 		dir := t.TempDir()
@@ -173,7 +173,7 @@ func TestGGUFOlderDeepseek(t *testing.T) {
 	}
 }
 
-// Norms of Gemma carry their 1 in a GGUF file.
+// Norms of Gemma include their 1 in a GGUF file.
 func TestGGUFNorms(t *testing.T) {
 	hub := open(t, "testdata/gemma3")
 	got := convert(t, hub, always(gguf.F32))
@@ -194,8 +194,7 @@ func TestGGUFNorms(t *testing.T) {
 	}
 }
 
-// Quantised files hold about the weights that they were made of, and are held
-// in the type that fits them.
+// Quantised files approximate their original weights, and are held in the type that fits.
 func TestGGUFTypes(t *testing.T) {
 	shape := modeltest.Small()
 	shape.Hidden, shape.FFN, shape.Layers, shape.Vocab = 256, 256, 1, 64
@@ -226,7 +225,7 @@ func TestGGUFTypes(t *testing.T) {
 	}
 }
 
-// The halves of the latent's projections may be of two types, and count as what they are.
+// The halves of the latent's projections may have two types, and each counts with its own.
 func TestGGUFHalvesOfTwoTypes(t *testing.T) {
 	hub := open(t, "testdata/deepseek_v3")
 	got := convert(t, hub, func(name string) gguf.Type {
@@ -298,8 +297,8 @@ func TestGGUFPaths(t *testing.T) {
 	}
 }
 
-// What a well-formed file says and nothing here computes is refused, with the
-// name of the key or tensor.
+// Settings of a well-formed file that are not implemented are refused, with the name of the key or
+// tensor.
 func TestGGUFRefused(t *testing.T) {
 	hub := open(t, write(t, modeltest.Small(), 1))
 	f32 := make([]byte, 4*16)
@@ -378,7 +377,7 @@ func TestGGUFRefused(t *testing.T) {
 	}
 }
 
-// Metadata alone, on a file of one tensor.
+// Metadata alone, in a file of one tensor.
 func TestGGUFMetadata(t *testing.T) {
 	for _, test := range []struct {
 		name string
@@ -431,7 +430,7 @@ func TestGGUFMetadata(t *testing.T) {
 	}
 }
 
-// A model in parts is the model in one file.
+// A model in parts equals the model in one file.
 func TestGGUFSplit(t *testing.T) {
 	hub := open(t, "testdata/qwen2")
 	whole := convert(t, hub, always(gguf.F32))

@@ -11,9 +11,9 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/gguf"
 )
 
-// configGGUF reads the config from metadata. It writes down what a config.json
-// would say and has ParseConfig read that, so that both formats have the same
-// bounds and refusals; errors name the metadata key.
+// configGGUF reads the config from metadata. It writes an equivalent config.json and parses it with
+// ParseConfig, so that both formats have the same limits and refusals. Errors name the metadata
+// key.
 func configGGUF(f *gguf.File, tensors []gguf.Tensor) (Config, error) {
 	m := &metadata{f: f, tensors: tensors, config: map[string]any{}, from: map[string]string{}, read: map[string]bool{}}
 	c, err := attempt.At(m.parse)
@@ -36,8 +36,8 @@ type metadata struct {
 	tensors []gguf.Tensor     // of all parts
 	arch    string            // "llama"
 	config  map[string]any    // config.json
-	from    map[string]string // its fields: the key that each came from
-	read    map[string]bool   // keys below arch that have been understood
+	from    map[string]string // the key from which each of its fields came
+	read    map[string]bool   // handled keys below arch
 }
 
 func (m *metadata) parse() Config {
@@ -72,7 +72,7 @@ func (m *metadata) parse() Config {
 
 func (m *metadata) set(field, key string, v any) { m.config[field], m.from[field] = v, key }
 
-// take moves a number to a field of config.json, if it is there.
+// take copies a number to a field of config.json, if it is present.
 func (m *metadata) take(key, field string) {
 	key = m.arch + "." + key
 	m.read[key] = true
@@ -107,7 +107,7 @@ func (m *metadata) sizes() {
 	} {
 		m.take(p[0], p[1])
 		if _, ok := m.config[p[1]]; !ok {
-			m.from[p[1]] = m.arch + "." + p[0] // for the complaint that it is missing
+			m.from[p[1]] = m.arch + "." + p[0] // names the key if it is missing
 		}
 	}
 	for _, key := range []string{"attention.layer_norm_rms_epsilon", "context_length"} {
@@ -115,7 +115,7 @@ func (m *metadata) sizes() {
 			panic(attempt.Failure{Err: &Error{Field: m.arch + "." + key, Kind: ErrMissing, Detail: "missing"}})
 		}
 	}
-	if _, ok := m.config["head_dim"]; !ok { // llama.cpp takes hidden/heads, whatever the family
+	if _, ok := m.config["head_dim"]; !ok { // llama.cpp uses hidden/heads in every family
 		h, _ := m.config["hidden_size"].(int64)
 		n, _ := m.config["num_attention_heads"].(int64)
 		if n > 0 && h > 0 && h%n == 0 {
@@ -138,7 +138,7 @@ func (m *metadata) rope() {
 		def = "linear"
 	}
 	kind := attempt.Must(m.f.Text(key, def))
-	if _, ok := m.f.Value(m.arch + ".rope.scale_linear"); ok { // its name before there were others
+	if _, ok := m.f.Value(m.arch + ".rope.scale_linear"); ok { // an older name
 		factor, kind = "rope.scale_linear", "linear"
 	}
 	m.read[key], m.read[m.arch+"."+factor] = true, true
@@ -163,7 +163,7 @@ func (m *metadata) rope() {
 	}
 }
 
-// number is a setting that need not be there.
+// number reads an optional setting.
 func (m *metadata) number(name string, def float64) float64 {
 	key := m.arch + "." + name
 	m.read[key] = true
@@ -178,7 +178,7 @@ func (m *metadata) number(name string, def float64) float64 {
 	return n
 }
 
-// window takes the sliding window, 0 when there is none.
+// window reads the sliding window; 0: none.
 func (m *metadata) window() int64 {
 	key := m.arch + ".attention.sliding_window"
 	m.read[key] = true
@@ -189,12 +189,11 @@ func (m *metadata) window() int64 {
 	return n
 }
 
-// endings are control tokens that end an answer in the families read here,
-// whatever the metadata calls them: as generation_config.json of their folders
-// has it.
+// endings are control tokens that end an answer in the supported families, whatever the metadata
+// says, as in generation_config.json of their folders.
 var endings = []string{"<|eot_id|>", "<|im_end|>", "<|end_of_text|>", "<|endoftext|>", "<|eom_id|>", "<|end|>", "<end_of_turn>", "<eos>"}
 
-// tokens reads which tokens begin and end a text.
+// tokens reads the tokens that begin and end a text.
 func (m *metadata) tokens() {
 	const prefix = "tokenizer.ggml."
 	var eos []int64
@@ -222,13 +221,12 @@ func (m *metadata) tokens() {
 	}
 }
 
-// refuse looks at every other setting of the architecture: one that is not
-// known may change the arithmetic.
+// refuse checks every other setting of the architecture: an unknown one may change the arithmetic.
 func (m *metadata) refuse() {
 	for _, key := range []string{"vocab_size", "attention.value_length", "rope.dimension_count"} { // see consistent
 		m.read[m.arch+"."+key] = true
 	}
-	for _, key := range []string{"tensor_data_layout", "rope.scaling.original_context_length", "rope.scaling.finetuned"} { // say where the model comes from
+	for _, key := range []string{"tensor_data_layout", "rope.scaling.original_context_length", "rope.scaling.finetuned"} { // informational
 		m.read[m.arch+"."+key] = true
 	}
 	neutral := map[string]float64{"expert_count": 0, "expert_used_count": 0, "expert_shared_count": 0, "expert_weights_scale": 1, "expert_gating_func": 1, "expert_group_count": 1, "nextn_predict_layers": 0, "expert_group_used_count": 1, "rope.scaling.factor": 1, "rope.scaling.attn_factor": 1, "logit_scale": 1, "attention.clamp_kqv": 0, "attention.max_alibi_bias": 0}
@@ -250,7 +248,7 @@ func (m *metadata) refuse() {
 	}
 }
 
-// consistent checks what metadata says twice.
+// consistent checks values that metadata contains twice.
 func (m *metadata) consistent(c *Config) {
 	twice := map[string]int{"vocab_size": c.Vocab, "attention.value_length": c.HeadDim, "rope.dimension_count": c.HeadDim}
 	if c.Latent.Rank > 0 {

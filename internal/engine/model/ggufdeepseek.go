@@ -9,10 +9,9 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// DeepSeek V2 and V3 in GGUF, architecture deepseek2. Sigmoids as scores make a V3.
-// Files since 2025 say that their attention is one head of latents (key_length,
-// value_length), give the widths of the heads behind it (key_length_mla,
-// value_length_mla), and hold KVUp cut in two (see joinKVUp).
+// DeepSeek V2 and V3 in GGUF, architecture deepseek2. Sigmoid scores identify a V3. Files since
+// 2025 describe attention as one head of latents (key_length, value_length), give the widths of the
+// real heads (key_length_mla, value_length_mla), and hold KVUp split in two (see joinKVUp).
 var deepseekGGUF = map[string]string{
 	"attn_q_a": "self_attn.q_a_proj", "attn_q_a_norm": "self_attn.q_a_layernorm", "attn_q_b": "self_attn.q_b_proj",
 	"attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa", "attn_kv_a_norm": "self_attn.kv_a_layernorm", "attn_kv_b": "self_attn.kv_b_proj",
@@ -22,15 +21,15 @@ var deepseekGGUF = map[string]string{
 
 func (m *metadata) deepseek() {
 	m.need("attention.kv_lora_rank", "kv_lora_rank")
-	m.set("q_lora_rank", "attention.q_lora_rank", nil) // unless it is there
+	m.set("q_lora_rank", "attention.q_lora_rank", nil) // overwritten by the next line if present
 	m.take("attention.q_lora_rank", "q_lora_rank")
 	m.heads()
-	m.config["num_key_value_heads"] = m.config["num_attention_heads"] // one latent for all, whatever the file calls that
+	m.config["num_key_value_heads"] = m.config["num_attention_heads"] // one latent for all heads, whatever the file calls it
 	delete(m.config, "head_dim")
 	m.deepseekExperts()
 }
 
-// heads takes the widths of a head: rotated, plain, and of its value.
+// heads reads the widths of a head: rotated part, unrotated part, and value.
 func (m *metadata) heads() {
 	size := map[string]int64{}
 	for _, name := range []string{"rope.dimension_count", "attention.key_length", "attention.value_length", "attention.key_length_mla", "attention.value_length_mla"} {
@@ -67,7 +66,7 @@ func (m *metadata) deepseekExperts() {
 	m.read[m.arch+".expert_weights_norm"] = true
 	m.set("norm_topk_prob", m.arch+".expert_weights_norm", norm)
 	const softmax, sigmoid = 1, 2
-	score := m.number("expert_gating_func", softmax) // files from before V3 have none
+	score := m.number("expert_gating_func", softmax) // missing in files from before V3
 	groups := m.number("expert_group_count", 1)
 	m.take("expert_group_used_count", "topk_group")
 	if _, ok := m.config["topk_group"]; !ok {
@@ -85,8 +84,8 @@ func (m *metadata) deepseekExperts() {
 	}
 }
 
-// yarn: the converter writes a tenth of mscale_all_dim, and nothing of mscale, which
-// llama.cpp takes to be the same.
+// yarn reads YaRN's settings. The converter writes a tenth of mscale_all_dim and omits mscale,
+// which llama.cpp takes to be equal.
 func (m *metadata) yarn(key string, factor float64) {
 	original := m.arch + ".rope.scaling.original_context_length"
 	n := attempt.Must(m.f.Whole(original, 0, 0, maxPositions))
@@ -101,15 +100,15 @@ func (m *metadata) yarn(key string, factor float64) {
 		}
 	}
 	if log, ok := scaling["mscale_all_dim"].(float64); ok {
-		all := math.Round(log*1e7) / 1e6 // a float32 of a tenth
+		all := math.Round(log*1e7) / 1e6 // a float32 of one tenth
 		scaling["mscale"], scaling["mscale_all_dim"] = all, all
 	}
 	m.set("rope_scaling", key, scaling)
 }
 
-// joinKVUp puts KVUp together where the file holds it cut in two, by head: the rows of
-// keys transposed, attn_k_b (heads, rank, nope), as absorbed attention multiplies by them,
-// and those of values, attn_v_b (heads, value, rank).
+// joinKVUp joins KVUp where the file holds it split, by head: the rows of keys transposed, attn_k_b
+// (heads, rank, nope), as absorbed attention uses them, and those of values, attn_v_b (heads,
+// value, rank).
 func joinKVUp(c *Checkpoint) error {
 	l := c.Config.Latent
 	for i := range c.Config.Layers {
@@ -150,14 +149,14 @@ func joinKVUp(c *Checkpoint) error {
 	return nil
 }
 
-// flat makes one matrix of a stack of them.
+// flat makes one matrix of a stack of matrices.
 func flat(t Tensor) Tensor {
 	t.Shape = []int{t.Shape[0] * t.Shape[1], t.Shape[2]}
 	return t
 }
 
-// fillKVUp makes rows of KVUp. Those of a head's keys come from one transposition, which
-// is kept until its last row: loaders read heads row by row, several heads at once.
+// fillKVUp returns rows of KVUp. The rows of a head's keys come from one transposition, which is
+// cached until its last row, since loaders read heads row by row, several heads at once.
 func fillKVUp(k, v Tensor, l Latent) func(dst []float32, r, lo int) {
 	const kept = 64
 	var (

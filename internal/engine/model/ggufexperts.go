@@ -9,8 +9,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/gguf"
 )
 
-// mixture reads how many experts a model has, under the names that Mixtral and Qwen
-// gave the numbers. false: none.
+// mixture reads the number of experts, under the field names of Mixtral and Qwen. It returns false
+// if there are none.
 func (m *metadata) mixture() bool {
 	n := attempt.Must(m.f.Whole(m.arch+".expert_count", 0, 0, maxExperts))
 	if n == 0 {
@@ -22,7 +22,7 @@ func (m *metadata) mixture() bool {
 	return true
 }
 
-// need is take for what must be there.
+// need is take for a required key.
 func (m *metadata) need(key, field string) {
 	if _, ok := m.f.Value(m.arch + "." + key); !ok {
 		panic(attempt.Failure{Err: &Error{Field: m.arch + "." + key, Kind: ErrMissing, Detail: "missing"}})
@@ -30,8 +30,8 @@ func (m *metadata) need(key, field string) {
 	m.take(key, field)
 }
 
-// qwen3moe: llama.cpp always divides the weights of Mixtral's and Qwen3's experts by
-// their sum and has no key for it; which layers are dense shows in their tensors.
+// qwen3moe reads a Qwen3 with experts. llama.cpp always divides the weights of Mixtral's and
+// Qwen3's experts by their sum and has no key for it. The tensors show which layers are dense.
 func (m *metadata) qwen3moe() {
 	if !m.mixture() {
 		panic(attempt.Failure{Err: &Error{Field: m.arch + ".expert_count", Kind: ErrMissing, Detail: "missing"}})
@@ -48,7 +48,7 @@ func (m *metadata) qwen3moe() {
 	m.qwenWindow()
 }
 
-// blockName takes "blk.7.ffn_gate.weight" apart.
+// blockName splits names like "blk.7.ffn_gate.weight".
 func blockName(name string) (layer int, part string, ok bool) {
 	rest, inside := strings.CutPrefix(name, "blk.")
 	number, part, cut := strings.Cut(rest, ".")
@@ -56,9 +56,9 @@ func blockName(name string) (layer int, part string, ok bool) {
 	return layer, part, inside && cut && err == nil && layer >= 0 && layer < maxLayers
 }
 
-// takeExperts puts the matrices of a layer's experts, which a GGUF file stacks in
-// one tensor (experts, rows, columns), under their names in a Hugging Face folder;
-// the router likewise. It says whether t was one of them.
+// takeExperts registers the matrices of a layer's experts under their Hugging Face names; a GGUF
+// file stacks them in one tensor (experts, rows, columns). It does the same for the router. It
+// reports whether t was one of them.
 func (c *Checkpoint) takeExperts(t gguf.Tensor, p place) (bool, error) {
 	layer, part, ok := blockName(t.Name)
 	if !ok || layer >= c.Config.Layers || !c.Config.Sparse(layer) {
@@ -89,7 +89,7 @@ func (c *Checkpoint) takeExperts(t gguf.Tensor, p place) (bool, error) {
 	return true, nil
 }
 
-// add takes a tensor of a GGUF file in.
+// add registers a tensor of a GGUF file.
 func (c *Checkpoint) add(p place) error {
 	if old, ok := c.at[p.Name]; ok {
 		return &Error{File: p.path, Tensor: p.Name, Kind: ErrFormat, Detail: fmt.Sprintf("is a second %s", old.Name)}

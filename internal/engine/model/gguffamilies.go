@@ -7,14 +7,14 @@ import (
 	"strings"
 )
 
-// familyGGUF is what llama.cpp's converter makes of one family: one row of the table.
+// familyGGUF describes how llama.cpp's converter writes one family.
 type familyGGUF struct {
 	hub    string                  // the architecture in config.json; read may choose a relative
-	read   func(*metadata)         // settings beyond sizes and rotation
-	finish func(*Config)           // what differs once config.json has been read; nil: nothing
-	names  map[string]string       // parts of a block that are named otherwise than partsGGUF has it
-	paired bool                    // query and key rows lie in pairs of neighbours, which llama.cpp rotates for this family
-	join   func(*Checkpoint) error // puts tensors together that the file holds in pieces; nil: none
+	read   func(*metadata)         // reads settings beyond sizes and rotation
+	finish func(*Config)           // adjusts the config after config.json was parsed; nil: nothing
+	names  map[string]string       // parts of a block whose names differ from partsGGUF
+	paired bool                    // query and key rows are pairs of neighbours, as llama.cpp rotates them in this family
+	join   func(*Checkpoint) error // joins tensors that the file holds in pieces; nil: none
 }
 
 var familiesGGUF = map[string]familyGGUF{
@@ -31,15 +31,15 @@ func knownGGUF() string {
 	return strings.Join(slices.Sorted(maps.Keys(familiesGGUF)), ", ")
 }
 
-// partsGGUF are the names of a block's tensors in a Hugging Face folder.
+// partsGGUF maps a block's tensors to their Hugging Face names.
 var partsGGUF = map[string]string{
 	"attn_norm": "input_layernorm", "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj",
 	"attn_output": "self_attn.o_proj", "attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm",
 	"ffn_norm": "post_attention_layernorm", "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
 }
 
-// hubName is the name of a GGUF tensor in a Hugging Face folder; names that no
-// model of the family has stay as they are, for check to refuse.
+// hubName is the Hugging Face name of a GGUF tensor. Unknown names stay unchanged, for check to
+// refuse.
 func (f familyGGUF) hubName(name string) string {
 	switch name {
 	case "token_embd.weight":
@@ -76,10 +76,10 @@ func (m *metadata) llama() {
 	}
 }
 
-// phi3: a window is every layer's.
+// phi3: a window applies to all layers.
 func (m *metadata) phi3() { m.window() }
 
-// qwenWindow: a window of a Qwen model is every layer's.
+// qwenWindow: a window of a Qwen model applies to all layers.
 func (m *metadata) qwenWindow() {
 	if m.window() > 0 {
 		key := m.arch + ".attention.sliding_window"

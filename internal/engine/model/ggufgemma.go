@@ -7,17 +7,16 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// Gemma 3 in GGUF. The converter adds the 1 to the weights of norms, so that they
-// multiply as they are. Five layers of six have the window, unless a pattern is given;
-// the rotation of those is llama.cpp's constant, unless a base is given. Scores are
-// scaled by the width of a head, but in the 27B model, known by its 62 layers, by
-// hidden/heads; a file may say otherwise by attention.scale.
+// Gemma 3 in GGUF. The converter adds the 1 to the weights of norms. Five of six layers have the
+// window, unless a pattern is given. Their rotation has llama.cpp's constant base, unless one is
+// given. Scores are scaled by the width of a head. The 27B model, known by its 62 layers, uses
+// hidden/heads instead. attention.scale overrides both.
 var gemmaGGUF = map[string]string{
 	"ffn_norm": "pre_feedforward_layernorm", "post_attention_norm": "post_attention_layernorm", "post_ffw_norm": "post_feedforward_layernorm",
 }
 
-// finishGemma3: what a file stores says nothing of what the model was trained in, and all
-// that Google published is bf16. (llama.cpp does not round the embedding's scale.)
+// finishGemma3 sets what a file does not hold. The stored type does not show the trained one, and
+// all models that Google published are bf16. (llama.cpp does not round the embedding's scale.)
 func finishGemma3(c *Config) { c.NormsAddOne, c.TrainedAs = false, tensor.BF16 }
 
 func (m *metadata) gemma3() {

@@ -11,13 +11,13 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// Hash identifies the model: the parsed config, every byte of every needed
-// tensor with its name, type and shape, and the version of the arithmetic
-// (tensor.Arithmetic). Nodes of one version that open copies of one checkpoint agree,
-// however the tensors are split into files; one different byte makes another model.
+// Hash identifies the model: the parsed config, every byte of every needed tensor with its name,
+// type and shape, and the version of the arithmetic (tensor.Arithmetic). Nodes of one version agree
+// on copies of one checkpoint, however the tensors are split into files. One different byte gives
+// another hash.
 func (c *Checkpoint) Hash() string { return c.hash }
 
-// identity is Hash of what the files hold, and the digests that it is made of.
+// identity computes Hash from the files, and returns the digests that it is made of.
 func (c *Checkpoint) identity(ctx context.Context) (hash string, sums []byte, err error) {
 	pieces := c.pieces()
 	if sums, err = c.digests(ctx, pieces); err != nil {
@@ -37,8 +37,8 @@ func (c *Checkpoint) identity(ctx context.Context) (hash string, sums []byte, er
 	return hex.EncodeToString(h.Sum(nil)), sums, nil
 }
 
-// sampleTensor adds all bytes of a small tensor, of another some. A SwiftKV adapter names its
-// base by samples, as train/swiftkv.py writes them; Hash does not use them.
+// sampleTensor hashes all bytes of a small tensor, and samples of a larger one. A SwiftKV adapter
+// identifies its base by these samples, as train/swiftkv.py writes them. Hash does not use them.
 func sampleTensor(h hash.Hash, t Tensor) {
 	const whole, stretch, stretches = 16 << 10, 64, 4
 	for _, part := range t.stored() {
@@ -53,8 +53,7 @@ func sampleTensor(h hash.Hash, t Tensor) {
 	}
 }
 
-// startHash begins with the config: the same bytes under another config are
-// another model.
+// startHash starts with the config: the same bytes under another config are another model.
 func (c *Checkpoint) startHash(label string) hash.Hash {
 	config, err := json.Marshal(c.Config)
 	if err != nil {

@@ -95,8 +95,8 @@ func TestHeaderTensorCount(t *testing.T) {
 
 func itoa(i int) string { b, _ := json.Marshal(i); return string(b) }
 
-// What the scanner accepts, encoding/json reads as the same tensors, and they
-// tile the data section. (Short seeds: minimising a long one takes minutes.)
+// encoding/json reads every header that the scanner accepts as the same tensors, and they tile the
+// data section. (Short seeds: minimising a long one takes minutes.)
 func FuzzHeader(f *testing.F) {
 	f.Add([]byte(`{"__metadata__":{"format":"pt"},"b":{"dtype":"BF16","shape":[2,3],"data_offsets":[4,16]},"a":{"data_offsets":[0,4],"shape":[],"dtype":"F32"}}`), int64(16))
 	f.Add([]byte(`{"\u00e9\n":{"dtype":"I64","shape":[0,9],"data_offsets":[0,0]}} `), int64(0))

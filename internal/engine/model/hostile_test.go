@@ -23,9 +23,8 @@ func length(n uint64, rest string) []byte {
 	return append(binary.LittleEndian.AppendUint64(nil, n), rest...)
 }
 
-// Whatever lies in a folder, opening it ends in an error that says what and
-// where, without a panic and without memory that the files' real size does not
-// account for.
+// For any folder, opening it ends in an error that names the fault and its place, without a panic
+// and without memory out of proportion to the files.
 func TestHostileFiles(t *testing.T) {
 	replace := func(name string, data []byte) func(testing.TB, string) {
 		return func(t testing.TB, dir string) { put(t, filepath.Join(dir, name), data) }

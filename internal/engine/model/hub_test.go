@@ -12,7 +12,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/hub/layout"
 )
 
-// A repository of the Hugging Face cache is found and named however it is given.
+// A repository of the Hugging Face cache is found and named for every form of its path.
 func TestHubCache(t *testing.T) {
 	top := t.TempDir()
 	repo := filepath.Join(top, "models--the org--fry.v2--big")

@@ -1,9 +1,9 @@
 package model
 
-// The k-quants: blocks of 256 in sub-blocks of 16 or 32, whose scales (and
-// minima) are small integers times one (two) float16.
+// The k-quants: blocks of 256 in sub-blocks of 16 or 32. Their scales (and minima) are small
+// integers times one (two) float16.
 
-// sub writes n elements y = d*q - m, each product and difference rounded.
+// sub writes n elements y = d*q - m, with each product and difference rounded.
 func sub(y []float32, d, m float32, q func(i int) int) {
 	for i := range y {
 		y[i] = float32(d*float32(q(i))) - m

@@ -35,8 +35,8 @@ func readLlama(f *fields, c *Config) {
 	f.activation("hidden_act", "silu")
 }
 
-// llamaLayer is also that of the families that vary Llama by biases, windows and experts
-// alone, and what the others begin with.
+// llamaLayer also serves families that vary Llama only by biases, windows and experts. The other
+// families start from it.
 func llamaLayer(c *Config, i int) LayerSpec {
 	p := fmt.Sprintf("model.layers.%d.", i)
 	l := LayerSpec{
@@ -61,10 +61,9 @@ func llamaLayer(c *Config, i int) LayerSpec {
 	return l
 }
 
-// llamaExtra allows what older exports carry along: the rotary frequencies
-// (computed here), a second copy of a tied head, and anything outside the
-// decoder. A further tensor inside it (a bias, a norm, a layer too many) means
-// that the config describes another model.
+// llamaExtra allows tensors of older exports: the rotary frequencies (computed here), a second copy
+// of a tied head, and anything outside the decoder. Any other tensor inside it (a bias, a norm, an
+// extra layer) means that the config describes another model.
 func llamaExtra(name string) bool {
 	return strings.HasSuffix(name, ".rotary_emb.inv_freq") || name == Head ||
 		!strings.HasPrefix(name, "model.") && !strings.HasPrefix(name, "lm_head.")

@@ -16,17 +16,17 @@ import (
 	"github.com/shoal-llm/shoal/internal/sys/mmap"
 )
 
-// A LoRA adapter (arXiv:2106.09685) is a folder as PEFT writes one: of some matrices W
-// [out, in] of a checkpoint it has A [r, in] and B [out, r], and the model is the one with
-// W + (alpha/r) B A instead. It is merged once, into a checkpoint like any other, so that
-// nothing that serves knows of it, and its answers are as fast and as equal as any.
+// A LoRA adapter (arXiv:2106.09685) is a folder in PEFT's format. For some matrices W [out, in] of
+// a checkpoint it has A [r, in] and B [out, r], and the model uses W + (alpha/r) B A. It is merged
+// once, into an ordinary checkpoint, so serving needs no special case and answers are as fast and
+// reproducible as any.
 const (
 	loraConfig  = "adapter_config.json"
 	loraWeights = "adapter_model.safetensors"
 	maxRankLoRA = 1 << 12
 )
 
-// loraPair are the two factors of one matrix.
+// loraPair holds the two factors of one matrix.
 type loraPair struct{ a, b *entry }
 
 // lora is an open adapter.
@@ -37,14 +37,14 @@ type lora struct {
 	pairs map[string]loraPair // by the name of the matrix in its base
 }
 
-// IsLoRA says that a folder holds a LoRA adapter and no model.
+// IsLoRA reports whether a folder holds a LoRA adapter and no model.
 func IsLoRA(dir string) bool {
 	_, adapter := os.Stat(join(dir, loraConfig))
 	_, whole := os.Stat(join(dir, configFile))
 	return adapter == nil && whole != nil
 }
 
-// BaseOfLoRA is what a LoRA adapter says it is an adapter of: a folder or a name.
+// BaseOfLoRA returns the base that a LoRA adapter names: a folder or a model name.
 func BaseOfLoRA(dir string) (string, error) {
 	f, err := readLoRAConfig(dir)
 	if err != nil {
@@ -63,9 +63,9 @@ func readLoRAConfig(dir string) (*fields, error) {
 	return parseFields(path, text)
 }
 
-// MergeLoRA writes the weights of base with the adapter merged to the folder out, which
-// must exist: model.safetensors alone. A merged row is summed in double precision and
-// rounded once to the type that W is stored in.
+// MergeLoRA writes the weights of base with the adapter merged to the existing folder out:
+// model.safetensors alone. A merged row is summed in double precision and rounded once to W's
+// stored type.
 func MergeLoRA(base, adapter, out string) (err error) {
 	ck, err := Open(base)
 	if err != nil {
@@ -115,7 +115,7 @@ func MergeLoRA(base, adapter, out string) (err error) {
 	return errors.Join(err, ck.Since(mark))
 }
 
-// openLoRA reads an adapter and refuses what would change the sum.
+// openLoRA reads an adapter and refuses settings that would change the sum.
 func openLoRA(dir string) (*lora, error) {
 	f, err := readLoRAConfig(dir)
 	if err != nil {
@@ -214,7 +214,7 @@ func (l *lora) fits(known map[string]*entry) error {
 	return bad.in(l.path)
 }
 
-// write makes one file of all shards.
+// write writes one file with the tensors of all shards.
 func (l *lora) write(w io.Writer, shards []*shard) error {
 	type header struct {
 		DType  string   `json:"dtype"`
@@ -255,13 +255,13 @@ func (l *lora) write(w io.Writer, shards []*shard) error {
 	return nil
 }
 
-// tensor is what an entry of a type that can be a weight holds.
+// tensor returns the contents of an entry whose type is possible for a weight.
 func (s *shard) tensor(e *entry) Tensor {
 	return Tensor{Name: e.name, DType: weightType[e.stored], Shape: e.shape, Data: s.data[e.begin:e.end:e.end]}
 }
 
-// merge writes w + scale b a, row by row. Products of two float32 are exact in float64, so
-// that no machine's fused multiply-add rounds otherwise than another's two steps.
+// merge writes w + scale b a, row by row. Products of two float32 are exact in float64, so fused
+// multiply-add and separate operations give the same bits.
 func (l *lora) merge(to io.Writer, w, a, b Tensor) error {
 	rows, cols, rank := w.Rows(), w.Cols(), a.Rows()
 	factors := make([]float32, rank*cols)

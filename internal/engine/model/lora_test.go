@@ -28,8 +28,8 @@ func mergedFolder(t *testing.T, base, adapter string) *model.Checkpoint {
 	return open(t, dir)
 }
 
-// TestMergeLoRA: the bundled adapter merged is its base but for W + (alpha/r) B A, element by
-// element, summed the plain way.
+// TestMergeLoRA: the bundled adapter merged equals its base plus (alpha/r) B A, element by element,
+// summed in a plain loop.
 func TestMergeLoRA(t *testing.T) {
 	base, got := open(t, fry), mergedFolder(t, fry, fryTools)
 	if base.Hash() == got.Hash() {
@@ -70,7 +70,7 @@ func TestMergeLoRA(t *testing.T) {
 	}
 }
 
-// factorsOf reads A and B of every matrix with a reader of its own.
+// factorsOf reads A and B of every matrix with an independent reader.
 func factorsOf(t *testing.T, path string) map[string][2][][]float32 {
 	t.Helper()
 	data, err := os.ReadFile(path)
@@ -103,7 +103,7 @@ func factorsOf(t *testing.T, path string) map[string][2][][]float32 {
 	return out
 }
 
-// TestMergeLoRARefused: what would be another sum, or another model's, is refused by name.
+// TestMergeLoRARefused: an adapter with another sum, or of another model, is refused by name.
 func TestMergeLoRARefused(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(fryTools, "adapter_config.json"))
 	check(t, err)

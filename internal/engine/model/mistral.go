@@ -1,9 +1,8 @@
 package model
 
-// Mistral (Jiang et al., arXiv 2310.06825): the equations of llama.go without
-// any bias, and with a sliding window W in its first version: position i
-// attends to positions i-W+1 to i. Later versions (0.2 on, Nemo, Small,
-// Large) have no window; Nemo and Small set head_dim apart from hidden/heads.
+// Mistral (Jiang et al., arXiv 2310.06825): the equations of llama.go without biases. The first
+// version has a sliding window W: position i attends to positions i-W+1 to i. Later versions (0.2
+// on, Nemo, Small, Large) have no window. In Nemo and Small head_dim differs from hidden/heads.
 func init() {
 	register(architecture{
 		Name:  "MistralForCausalLM",
@@ -25,8 +24,7 @@ func readMistral(f *fields, c *Config) {
 	c.dropIdle()
 }
 
-// defaultPositions is what the family's configuration class takes when
-// config.json leaves max_position_embeddings out.
+// defaultPositions sets the family's default if config.json has no max_position_embeddings.
 func defaultPositions(f *fields, c *Config, def int) {
 	if !f.has("max_position_embeddings") {
 		c.MaxPositions = def

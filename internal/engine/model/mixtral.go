@@ -2,13 +2,13 @@ package model
 
 import "fmt"
 
-// Mixtral (Jiang et al., arXiv 2401.04088): Mistral's attention, and in every
-// layer the experts of moe.go, without a shared one:
+// Mixtral (Jiang et al., arXiv 2401.04088): Mistral's attention, and in every layer the experts of
+// moe.go, without a shared expert:
 //
 //	w = softmax of the PerToken largest of Router h
 //
-// which is the softmax over all experts, divided by the sum of those that were
-// chosen. w1 is the gate, w3 up, w2 down.
+// This is the softmax over all experts, divided by the sum over the chosen ones. w1 is the gate, w3
+// up, w2 down.
 func init() {
 	register(architecture{
 		Name:  "MixtralForCausalLM",
@@ -23,7 +23,7 @@ func readMixtral(f *fields, c *Config) {
 	defaultPositions(f, c, 131072)
 	readRope(f, c, 1e6)
 	f.activation("hidden_act", "silu")
-	if f.has("sliding_window") { // null, and missing, is none
+	if f.has("sliding_window") { // null or missing: none
 		readWindows(f, c, maxPositions, func(int) bool { return true })
 		c.dropIdle()
 	}

@@ -5,52 +5,52 @@ import (
 	"slices"
 )
 
-// MoE is the mixture of experts (Shazeer et al., arXiv 1701.06538) that takes the
-// place of the feed-forward network in some layers:
+// MoE is the mixture of experts (Shazeer et al., arXiv 1701.06538) that replaces the feed-forward
+// network in some layers:
 //
 //	s = Router h                                          (experts)
 //	chosen, w = Router.choose(s)                          PerToken experts, a weight each
 //	y = Shared(h) + sum over chosen e, ascending, of Down_e (w_e * SiLU(Gate_e h) * Up_e h)
 //
-// Shared is a feed-forward network that every token takes, without a weight.
+// Shared is a feed-forward network that every token passes through, without a weight.
 type MoE struct {
 	Experts  int // routed; 0: every layer is dense
-	PerToken int // experts that a token goes to
+	PerToken int // experts per token
 	FFN      int // inner width of one expert
 	Shared   int `json:",omitempty"` // inner width of all shared experts together; 0: none
 	Router   Router
-	Dense    []int `json:",omitempty"` // layers with a plain feed-forward network, ascending
+	Dense    []int `json:",omitempty"` // layers with a dense feed-forward network, ascending
 }
 
-// Router is how scores become experts and weights. In this order: Score; plus the
-// correction bias, for choosing alone; the best TopGroups groups; the best experts
-// within them; their weights, which are scores without the bias.
+// Router turns scores into experts and weights, in this order: Score; plus the correction bias, for
+// choosing alone; the best TopGroups groups; the best experts within them; their weights, which are
+// scores without the bias.
 type Router struct {
 	Score     Score
 	Normalise bool    // weights are divided by their sum
-	Scale     float32 // of the weights, after that; DeepSeek's routed_scaling_factor
+	Scale     float32 // factor of the weights, applied after that; DeepSeek's routed_scaling_factor
 	Bias      bool    // a correction bias by expert (DeepSeek V3, arXiv 2412.19437, section 2.1.2)
 
-	// Group-limited choice (DeepSeek V2, arXiv 2405.04434, section 2.1.3): experts
-	// lie in Groups runs, of which a token uses the best TopGroups. A group's score is
-	// the sum of its best GroupTop experts' (V2: 1, V3: 2). Groups 0: no such limit.
+	// Group-limited choice (DeepSeek V2, arXiv 2405.04434, section 2.1.3): experts form Groups
+	// runs, of which a token uses the best TopGroups. A group's score is the sum of its best
+	// GroupTop experts' scores (V2: 1, V3: 2). Groups 0: no such limit.
 	Groups, TopGroups, GroupTop int `json:",omitempty"`
 }
 
-// Score turns a router's outputs into scores.
+// Score is the function from a router's outputs to scores.
 type Score string
 
 const (
 	Softmax Score = "softmax" // over all experts
-	Sigmoid Score = "sigmoid" // of each by itself
+	Sigmoid Score = "sigmoid" // of each alone
 )
 
-// MoENames are the tensors of a layer with experts.
+// MoENames names the tensors of a layer with experts.
 type MoENames struct {
 	Router                           string // (experts, hidden)
 	Bias                             string // (experts): Router.Bias
-	expert                           string // up to the expert's number
-	gate, up, down                   string // behind it
+	expert                           string // prefix of the expert's number
+	gate, up, down                   string // suffixes after it
 	SharedGate, SharedUp, SharedDown string // (shared, hidden), (shared, hidden), (hidden, shared): MoE.Shared
 }
 
@@ -60,7 +60,7 @@ func (n *MoENames) Expert(e int) (gate, up, down string) {
 	return p + n.gate, p + n.up, p + n.down
 }
 
-// Sparse says whether layer i has experts in place of its feed-forward network.
+// Sparse reports whether layer i has experts instead of a dense feed-forward network.
 func (c *Config) Sparse(i int) bool { return c.MoE.Experts > 0 && !slices.Contains(c.MoE.Dense, i) }
 
 // SparseLayers is the number of layers with experts.
@@ -71,7 +71,7 @@ func (c *Config) SparseLayers() int {
 	return c.Layers - len(c.MoE.Dense)
 }
 
-// mlpExperts are the names that Qwen and DeepSeek gave them.
+// mlpExperts returns the names of Qwen and DeepSeek.
 func mlpExperts(mlp string) *MoENames {
 	return &MoENames{
 		Router: mlp + "gate.weight", Bias: mlp + "gate.e_score_correction_bias",
@@ -101,8 +101,8 @@ func (s *specs) experts(c *Config, n *MoENames) {
 	}
 }
 
-// checkMoE refuses what no router could choose from. experts, perToken and groups
-// are the fields that the family calls them by.
+// checkMoE refuses settings that no router can satisfy. experts, perToken, groups and topGroups are
+// the family's names of the fields.
 func checkMoE(f *fields, c *Config, experts, perToken, groups, topGroups string) {
 	if f.err != nil {
 		return
@@ -128,8 +128,8 @@ func checkMoE(f *fields, c *Config, experts, perToken, groups, topGroups string)
 	}
 }
 
-// denseLayers lists the layers that are dense: those named, and those whose number,
-// counted from 1, is no multiple of step.
+// denseLayers lists the dense layers: those in named, and those whose number, counted from 1, is
+// not a multiple of step.
 func denseLayers(layers, step int, named []int) []int {
 	var dense []int
 	for i := range layers {
@@ -140,7 +140,7 @@ func denseLayers(layers, step int, named []int) []int {
 	return dense
 }
 
-// Bounds of a mixture, several times the largest published.
+// Limits of a mixture, several times the largest published.
 const (
 	maxExperts  = 1 << 12
 	MaxGroups   = 64 // Router.Groups

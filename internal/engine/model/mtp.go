@@ -8,17 +8,17 @@ import (
 	"slices"
 )
 
-// Multi-token prediction (DeepSeek-V3, arXiv 2412.19437, section 2.2): a layer behind the last
-// one, of the same shape, that predicts one token further. Of position i, with h what the
-// model's head reads and e the embedding of token i+1, which the model has drawn:
+// Multi-token prediction (DeepSeek-V3, arXiv 2412.19437, section 2.2): a further layer of the same
+// shape that predicts one more token. For position i, with the head's input h and the embedding e
+// of the sampled token i+1:
 //
 //	x = Project [RMSNorm(e, EmbedNorm) | RMSNorm(h, HiddenNorm)]
 //	x = Layer(x), with a cache of its own
 //	logits of token i+2 = Head RMSNorm(x, FinalNorm)
 //
-// Embedding and head are the model's. Fed with its own x in place of h and its own token, it
-// predicts further ones, as vLLM and SGLang have it. Published checkpoints carry it under
-// the number of the layer after the last; others may have it in a folder of its own.
+// Embedding and head are the model's. Given its own x as h and its own token, it predicts further
+// tokens, as in vLLM and SGLang. Published checkpoints hold it under the number after the last
+// layer; others may have it in a separate folder.
 type MTP struct {
 	EmbedNorm, HiddenNorm string // (hidden)
 	Project               Linear // (hidden, 2*hidden)
@@ -26,10 +26,10 @@ type MTP struct {
 	FinalNorm             string // (hidden)
 }
 
-// mtpFile holds the layer where it is not in the model's own files.
+// mtpFile holds the layer if it is not in the model's own files.
 const mtpFile = "mtp.safetensors"
 
-// MTP are the tensors of the layer of multi-token prediction.
+// MTP names the tensors of the multi-token prediction layer.
 func (c *Config) MTP() MTP {
 	p := fmt.Sprintf("model.layers.%d.", c.Layers)
 	l := c.Layer(c.Layers)
@@ -37,15 +37,15 @@ func (c *Config) MTP() MTP {
 	return MTP{EmbedNorm: p + "enorm.weight", HiddenNorm: p + "hnorm.weight", Project: linear(p+"eh_proj", false), Layer: l, FinalNorm: p + "shared_head.norm.weight"}
 }
 
-// IsMTP says that a folder holds the layer of multi-token prediction of a model, and no model.
+// IsMTP reports whether a folder holds only the multi-token prediction layer of a model.
 func IsMTP(dir string) bool {
 	_, err := os.Stat(filepath.Join(dir, mtpFile))
 	return err == nil
 }
 
-// OpenMTP finds the layer of multi-token prediction of a checkpoint: in its own files, or with
-// dir in that folder. The tensors are those of the checkpoint that it returns, which is the
-// same or must be closed before it.
+// OpenMTP finds the multi-token prediction layer of a checkpoint: in its own files, or in folder
+// dir if that is given. The tensors belong to the returned checkpoint, which is c itself or must be
+// closed before c.
 func (c *Checkpoint) OpenMTP(dir string) (*Checkpoint, error) {
 	if c.Config.Latent.Rank == 0 || c.random != nil || c.gguf {
 		return nil, &Error{File: c.Dir, Kind: ErrUnsupported, Detail: "multi-token prediction is read for DeepSeek V3's layout in safetensors"}

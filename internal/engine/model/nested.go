@@ -5,13 +5,13 @@ import (
 	"strings"
 )
 
-// Checkpoints that also see have their decoder's config in text_config, and its tensors
-// beside those of the eye. Only the decoder is read: text in, text out.
+// Multimodal checkpoints have their decoder's config in text_config, and its tensors beside those
+// of the vision tower. Only the decoder is read: text in, text out.
 
 // nested maps the architecture of such a checkpoint to that of its decoder.
 var nested = map[string]string{"Gemma3ForConditionalGeneration": "Gemma3ForCausalLM"}
 
-// isNested says whether config.json is of that kind.
+// isNested reports whether config.json is of that kind.
 func isNested(config []byte) bool {
 	f, err := parseFields("", config)
 	if err != nil {
@@ -21,7 +21,7 @@ func isNested(config []byte) bool {
 	return ok
 }
 
-// decoder opens text_config. What concerns the whole checkpoint may stand around it.
+// decoder opens text_config. Settings of the whole checkpoint are outside of it.
 func (f *fields) decoder() (*fields, error) {
 	in := f.Object("text_config")
 	if f.err == nil && in == nil {
@@ -38,7 +38,7 @@ func (f *fields) decoder() (*fields, error) {
 	return in, nil
 }
 
-// assume fills in what is missing, as the family's configuration class does.
+// assume fills in missing keys, as the family's configuration class does.
 func (f *fields) assume(defaults map[string]string) {
 	for key, v := range defaults {
 		if !f.has(key) {
@@ -47,9 +47,9 @@ func (f *fields) assume(defaults map[string]string) {
 	}
 }
 
-// decoderName is the name of a tensor of such a checkpoint in one of its decoder alone,
-// in the spelling of transformers 4.51 and before (language_model.model.x) and of later
-// ones (model.language_model.x). false: the tensor is not the decoder's.
+// decoderName is the name of a tensor in a checkpoint of the decoder alone, from the spelling of
+// transformers up to 4.51 (language_model.model.x) or of later versions (model.language_model.x).
+// false: the tensor is not the decoder's.
 func decoderName(name string) (string, bool) {
 	for _, eye := range []string{"vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector."} {
 		if strings.HasPrefix(name, eye) {

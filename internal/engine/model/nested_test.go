@@ -13,7 +13,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/model/modeltest"
 )
 
-// seeing writes a checkpoint of a decoder as one of a model that also sees.
+// seeing writes a decoder's checkpoint as one of a multimodal model.
 func seeing(t testing.TB, from string, rename func(string) string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -100,7 +100,7 @@ func TestNested(t *testing.T) {
 			t.Errorf("%s: %v", text, err)
 		}
 	}
-	// A tensor more inside the decoder, and one that is there in both spellings.
+	// An extra tensor inside the decoder, and one that is present in both spellings.
 	dir := seeing(t, from, func(name string) string {
 		if strings.HasPrefix(name, "vision_tower") {
 			return "language_model.model.layers.0.self_attn.sinks"

@@ -9,19 +9,18 @@ import (
 	"github.com/shoal-llm/shoal/internal/sys/mmap"
 )
 
-// Span is the bytes [From, To) of a file.
+// Span is the byte range [From, To) of a file.
 type Span struct{ From, To int64 }
 
-// Fetcher brings bytes of a checkpoint's files to this machine: when Fetch returns
-// nil they are in the file, and are what they should be. It may be called
-// concurrently.
+// Fetcher downloads bytes of a checkpoint's files. When Fetch returns nil, they are in the file and
+// verified. It may be called concurrently.
 type Fetcher interface {
 	Fetch(ctx context.Context, file string, spans []Span) error
 }
 
-// OpenPartial opens a folder whose weight files have their size and their header,
-// and of the tensors only what f has brought. hash is the identity that Hash gives
-// for the whole of it. Whoever reads a tensor says so before, with Want.
+// OpenPartial opens a folder whose weight files have their full size and their header, but only the
+// tensors that f has downloaded. hash is the Hash of the complete checkpoint. Call Want before
+// reading a tensor.
 func OpenPartial(ctx context.Context, dir, hash string, f Fetcher) (*Checkpoint, error) {
 	c := &Checkpoint{Dir: filepath.Clean(dir), at: map[string]place{}, fetch: f, hash: hash, fetching: ctx}
 	var err error
@@ -35,8 +34,8 @@ func OpenPartial(ctx context.Context, dir, hash string, f Fetcher) (*Checkpoint,
 	return c, nil
 }
 
-// Want brings rows and columns [lo, hi) of a tensor to this machine. It returns at
-// once for a checkpoint that is all there.
+// Want downloads rows and columns [lo, hi) of a tensor. It returns at once for a complete
+// checkpoint.
 func (c *Checkpoint) Want(ctx context.Context, name string, rowLo, rowHi, colLo, colHi int) error {
 	p, ok := c.at[name]
 	if c.fetch == nil || !ok || p.offset == 0 || rowLo >= rowHi || colLo >= colHi {
@@ -62,8 +61,7 @@ func (c *Checkpoint) Want(ctx context.Context, name string, rowLo, rowHi, colLo,
 	return c.fetch.Fetch(ctx, filepath.Base(p.path), spans)
 }
 
-// wantSmall brings what is read outside of LoadSlices' matrices: vectors, and the
-// scales of FP8.
+// wantSmall downloads everything except matrices: vectors, and the scales of FP8.
 func (c *Checkpoint) wantSmall() error {
 	if c.fetch == nil {
 		return nil
@@ -83,8 +81,8 @@ func (c *Checkpoint) wantSmall() error {
 	return nil
 }
 
-// Head is how many bytes of a weight file, of size bytes, come before its tensors:
-// whoever has them can open it with OpenPartial. Of a GGUF file it is all of them.
+// Head is the number of bytes before the tensors in a weight file of size bytes. With them,
+// OpenPartial can open it. For a GGUF file it is the whole file.
 func (c *Checkpoint) Head(path string, size int64) int64 {
 	if head, ok := c.heads[path]; ok {
 		return head

@@ -2,14 +2,14 @@ package model
 
 import "fmt"
 
-// Phi-3 and Phi-4 (Microsoft, arXiv 2404.14219, 2412.08905): the equations of llama.go,
-// with what reads the same stored as one matrix:
+// Phi-3 and Phi-4 (Microsoft, arXiv 2404.14219, 2412.08905): the equations of llama.go, with
+// projections of the same input stored as one matrix:
 //
 //	[q | k | v] = QKV h                                   (heads*dim + 2 kv*dim)
 //	[g | u] = GateUp h                                    (ffn + ffn)
 //
-// sliding_window is every layer's. The long-context variants' two tables of rotary
-// factors (longrope), and heads that are rotated in part (Phi-4-mini), are refused.
+// sliding_window applies to all layers. The two tables of rotary factors of the long-context
+// variants (longrope), and partly rotated heads (Phi-4-mini), are refused.
 func init() {
 	register(architecture{
 		Name:     "Phi3ForCausalLM",
@@ -24,7 +24,7 @@ func readPhi3(f *fields, c *Config) {
 	c.Tied = f.Bool("tie_word_embeddings", false)
 	readRope(f, c, 10000)
 	f.activation("hidden_act", "silu")
-	if f.has("sliding_window") { // null, and missing, is none
+	if f.has("sliding_window") { // null or missing: none
 		readWindows(f, c, maxPositions, func(int) bool { return true })
 		c.dropIdle()
 	}

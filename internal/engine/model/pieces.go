@@ -15,24 +15,24 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/modelfile"
 )
 
-// Digests are of pieces of the tensors, not of files: so the same tensors in other files have
-// the same digests, and pieces are read in parallel.
+// Digests are computed for pieces of the tensors, not for files. So the same tensors in other files
+// have the same digests, and pieces can be read in parallel.
 const pieceBytes = 256 << 10
 
-// piece is a stretch of a file.
+// piece is a range of a file.
 type piece struct {
 	home *weightFile
 	off  int64
 	n    int
 }
 
-// region is a stretch of a mapping that belongs to a tensor.
+// region is a range of a mapping that belongs to a tensor.
 type region struct {
 	home *weightFile
 	data []byte
 }
 
-// regions are all bytes that a tensor is made of, scales included.
+// regions are all bytes of a tensor, scales included.
 func (t Tensor) regions() (out []region) {
 	for _, part := range t.stored() {
 		out = append(out, region{part.home, part.Data})
@@ -45,7 +45,7 @@ func (t Tensor) regions() (out []region) {
 
 func pieceCount(bytes int) int { return (bytes + pieceBytes - 1) / pieceBytes }
 
-// pieces are those of all needed tensors, in the order of needed.
+// pieces are the pieces of all needed tensors, in the order of needed.
 func (c *Checkpoint) pieces() (out []piece) {
 	for _, s := range c.needed {
 		for _, r := range c.at[s.Name].regions() {
@@ -57,8 +57,8 @@ func (c *Checkpoint) pieces() (out []piece) {
 	return out
 }
 
-// digests are the SHA-256 of each piece, one after the other. They are read from the user's
-// cache if an earlier process left them there for files of the same stamps.
+// digests are the SHA-256 of each piece, concatenated. They come from the user's cache if an
+// earlier process cached them for files with the same stamps.
 func (c *Checkpoint) digests(ctx context.Context, pieces []piece) ([]byte, error) {
 	key := sha256.New()
 	fmt.Fprintf(key, "shoal pieces 1, of %d bytes\n", pieceBytes)
@@ -90,11 +90,11 @@ func (c *Checkpoint) digests(ctx context.Context, pieces []piece) ([]byte, error
 	})
 }
 
-// summed counts the bytes that were hashed, for tests.
+// summed counts the hashed bytes, for tests.
 var summed atomic.Int64
 
-// sumPieces reads the pieces with as many threads as there are processors. It reads the files
-// and not their mappings, which would count as memory of this process.
+// sumPieces reads the pieces with one thread per CPU. It reads the files rather than their
+// mappings, which would count as memory of this process.
 func sumPieces(ctx context.Context, pieces []piece) ([]byte, error) {
 	out := make([]byte, len(pieces)*sha256.Size)
 	var next atomic.Int64

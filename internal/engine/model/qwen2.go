@@ -1,12 +1,11 @@
 package model
 
-// Qwen2 and Qwen2.5 (Yang et al., arXiv 2407.10671, 2412.15115): the equations
-// of llama.go, with biases on query, key and value and none elsewhere:
+// Qwen2 and Qwen2.5 (Yang et al., arXiv 2407.10671, 2412.15115): the equations of llama.go, with
+// biases on query, key and value only:
 //
 //	q, k, v = Q h + q0, K h + k0, V h + v0
 //
-// The layers from max_window_layers on may have a sliding window; published
-// models switch it off.
+// The layers from max_window_layers on may have a sliding window; published models switch it off.
 func init() {
 	register(architecture{
 		Name:  "Qwen2ForCausalLM",
@@ -21,7 +20,7 @@ func readQwen2(f *fields, c *Config) {
 	readQwen(f, c)
 }
 
-// readQwen reads what the dense Qwen models share.
+// readQwen reads the settings that the dense Qwen models share.
 func readQwen(f *fields, c *Config) {
 	c.Tied = f.Bool("tie_word_embeddings", false)
 	defaultPositions(f, c, 32768)

@@ -1,13 +1,13 @@
 package model
 
-// Qwen3, dense (Yang et al., arXiv 2505.09388): the equations of llama.go,
-// with every query head and key head normalised before its rotation:
+// Qwen3, dense (Yang et al., arXiv 2505.09388): the equations of llama.go, with every query head
+// and key head normalised before its rotation:
 //
 //	q_i = RoPE(RMSNorm(q_i, QNorm))                       (dim) of each query head
 //	k_j = RoPE(RMSNorm(k_j, KNorm))                       (dim) of each key head
 //
-// The heads' width does not follow from hidden/heads: head_dim is 128 where
-// config.json does not say. attention_bias puts a bias on all four projections.
+// The heads' width is independent of hidden/heads: head_dim defaults to 128. attention_bias puts a
+// bias on all four projections.
 func init() {
 	register(architecture{
 		Name:  "Qwen3ForCausalLM",

@@ -1,13 +1,13 @@
 package model
 
-// Qwen3 with experts (Yang et al., arXiv 2505.09388): the attention of qwen3.go;
-// in place of the feed-forward network the experts of moe.go, without a shared one:
+// Qwen3 with experts (Yang et al., arXiv 2505.09388): the attention of qwen3.go, and the experts of
+// moe.go without a shared expert:
 //
 //	p = softmax(Router h)                                 (experts)
 //	w = p of the PerToken largest, divided by their sum if norm_topk_prob
 //
-// The layers of mlp_only_layers, and with decoder_sparse_step s all but every
-// s-th, are dense with intermediate_size.
+// The layers in mlp_only_layers are dense with intermediate_size. With decoder_sparse_step s, so
+// are all except every s-th.
 func init() {
 	register(architecture{
 		Name:  "Qwen3MoeForCausalLM",
@@ -20,7 +20,7 @@ func init() {
 func readQwen3Moe(f *fields, c *Config) {
 	readQwen3(f, c)
 	if !f.has("head_dim") {
-		c.HeadDim = c.Hidden / max(1, c.Heads) // its configuration class, unlike the dense one's, says nothing
+		c.HeadDim = c.Hidden / max(1, c.Heads) // its configuration class, unlike the dense one's, has no default
 	}
 	experts := "num_experts"
 	if !f.has(experts) && f.has("num_local_experts") { // as transformers 5 may write it

@@ -12,13 +12,12 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// RandomPrefix in place of a folder names a shape with random weights:
-// Open("random:llama-3.2-1b"). Nothing is read or stored; a tensor's rows are
-// made when they are asked for. There is no tokenizer. For measuring.
+// RandomPrefix instead of a folder names a shape with random weights: Open("random:llama-3.2-1b").
+// Nothing is read or stored; a tensor's rows are generated on demand. There is no tokenizer. It is
+// for measurements.
 const RandomPrefix = "random:"
 
-// shapes are the geometries of public models, in the Llama architecture unless they
-// say otherwise.
+// shapes are the shapes of public models, in the Llama architecture unless they name another.
 var shapes = []struct {
 	name string
 	c    Config
@@ -43,8 +42,8 @@ var shapes = []struct {
 		QKNorm: true, MaxPositions: 40960, NormEps: 1e-6, Rope: Rope{Theta: 1e6}}},
 }
 
-// latentShape is DeepSeek-V2-Lite (arXiv 2405.04434, appendix B) with so many layers, ids,
-// plain inner width of the first layer, and experts.
+// latentShape is DeepSeek-V2-Lite (arXiv 2405.04434, appendix B) with the given layers, ids, inner
+// width of the dense first layer, and experts.
 func latentShape(layers, vocab, ffn, experts int) Config {
 	return Config{Architecture: "DeepseekV2ForCausalLM", Hidden: 2048, Layers: layers, Heads: 16, KVHeads: 1, HeadDim: 192, FFN: ffn, Vocab: vocab,
 		MaxPositions: 163840, NormEps: 1e-6, Latent: Latent{Rank: 512, Nope: 128, Rope: 64, Value: 128},
@@ -61,12 +60,12 @@ func Shapes() []string {
 	return names
 }
 
-// Random is a checkpoint of a public model's shape with random weights, the
-// same on every machine. Decoders of one kind share the code, so all dense shapes are
-// Llamas in name; qwen3-0.6b has its norms of queries and keys. moe-1b and mla-1b are
-// nobody's: experts, and latents, that a small machine holds. An unknown name lists the known ones.
-// NAME,swiftkv=0.5 is such a shape whose prompts leave ahead of that part of its layers,
-// NAME,swiftkv=0.5,group=2 one of which as many neighbours share a cache (SwiftKV).
+// Random returns a checkpoint of a public model's shape with random weights, the same on every
+// machine. Decoders of one kind share the code, so all dense shapes have Llama's architecture;
+// qwen3-0.6b also has norms of queries and keys. moe-1b and mla-1b are no public models: they have
+// experts, and latents, that fit on a small machine. The error for an unknown name lists the known
+// ones. With NAME,swiftkv=0.5, prompts leave after that part of the layers; with
+// NAME,swiftkv=0.5,group=2, also each group of 2 neighbours shares a cache (SwiftKV).
 func Random(name string) (*Checkpoint, error) {
 	shape, more, _ := strings.Cut(name, ",")
 	for _, s := range shapes {
@@ -85,7 +84,7 @@ func Random(name string) (*Checkpoint, error) {
 	return nil, fmt.Errorf("model: no shape %q; known are %s", name, strings.Join(Shapes(), ", "))
 }
 
-// made is a checkpoint of made-up weights.
+// made returns a checkpoint of random weights.
 func made(name string, config Config) *Checkpoint {
 	c := &Checkpoint{Dir: RandomPrefix + name, Config: config, random: map[string]Spec{}}
 	for _, spec := range c.Config.Tensors() {
@@ -96,13 +95,12 @@ func made(name string, config Config) *Checkpoint {
 	return c
 }
 
-// randomShape recognises the prefix, also after a command line has made an
-// absolute path of it.
+// randomShape recognises the prefix, even after a command line has made an absolute path of it.
 func randomShape(dir string) (string, bool) {
 	return strings.CutPrefix(filepath.Base(dir), RandomPrefix)
 }
 
-// makeNoise is what all random tensors are cut from: uniform with variance 1.
+// makeNoise is the source of all random tensors: uniform with variance 1.
 func makeNoise() []float32 {
 	n := make([]float32, 1<<16+1)
 	state := uint64(1)
@@ -113,8 +111,8 @@ func makeNoise() []float32 {
 	return n
 }
 
-// randomTensor makes one: vectors are ones, as fresh norms are; matrices have
-// variance 1/columns, so that activations keep their size.
+// randomTensor generates a tensor. Vectors are ones, like fresh norms. Matrices have variance
+// 1/columns, so that activations keep their scale.
 func (c *Checkpoint) randomTensor(s Spec) Tensor {
 	t := Tensor{Name: s.Name, DType: c.Config.DType, Shape: s.Shape}
 	if len(s.Shape) == 1 {
@@ -143,5 +141,5 @@ func (c *Checkpoint) randomTensor(s Spec) Tensor {
 	return t
 }
 
-// Random reports whether the weights are made up.
+// Random reports whether the weights are random.
 func (c *Checkpoint) Random() bool { return c.random != nil }

@@ -8,37 +8,35 @@ import (
 	"slices"
 )
 
-// Rope is the rotary position embedding (Su et al., RoFormer, arXiv
-// 2104.09864) and how it was stretched to longer contexts.
+// Rope is the rotary position embedding (Su et al., RoFormer, arXiv 2104.09864) and its extension
+// to longer contexts.
 type Rope struct {
 	Theta float64
 	Type  string // "" as trained; "linear" (Chen et al., arXiv 2306.15595); "llama3" (Llama 3.1); "yarn"; "divided"
 
-	Factor      float64 // linear, llama3, yarn: how many times longer
-	LowFreq     float64 // llama3: low_freq_factor; a wave longer than OriginalMax/LowFreq is stretched fully
-	HighFreq    float64 // llama3: high_freq_factor; a wave shorter than OriginalMax/HighFreq is kept
-	OriginalMax int     // llama3, yarn: the context before stretching, in tokens
+	Factor      float64 // linear, llama3, yarn: extension factor of the context
+	LowFreq     float64 // llama3: low_freq_factor; longer waves than OriginalMax/LowFreq are fully stretched
+	HighFreq    float64 // llama3: high_freq_factor; shorter waves than OriginalMax/HighFreq are kept
+	OriginalMax int     // llama3, yarn: the original context in tokens
 
-	Fast      float64 `json:",omitempty"` // yarn: beta_fast; pairs that turn more often in OriginalMax tokens are kept
-	Slow      float64 `json:",omitempty"` // yarn: beta_slow; pairs that turn less often are stretched fully
-	Exact     bool    `json:",omitempty"` // yarn: truncate false; the bounds between are not rounded to whole pairs
-	Amplitude float64 `json:",omitempty"` // yarn: multiplies cosine and sine; 0 counts as 1
+	Fast      float64 `json:",omitempty"` // yarn: beta_fast; pairs with more turns in OriginalMax tokens are kept
+	Slow      float64 `json:",omitempty"` // yarn: beta_slow; pairs with fewer turns are fully stretched
+	Exact     bool    `json:",omitempty"` // yarn: truncate false; the bounds of the ramp are not rounded to whole pairs
+	Amplitude float64 `json:",omitempty"` // yarn: factor of cosine and sine; 0 counts as 1
 	MScaleAll float64 `json:",omitempty"` // yarn: mscale_all_dim, see AttentionScale
 
-	Divisors []float64 `json:",omitempty"` // divided: of each pair's angle (dim/2), as GGUF writes llama3 down
+	Divisors []float64 `json:",omitempty"` // divided: divisor of each pair's angle (dim/2), GGUF's form of llama3
 }
 
-// InvFreq returns the angles per position, one for each of the RopeDim/2
-// pairs, in radians.
+// InvFreq returns the angles per position in radians, one for each of the RopeDim/2 pairs.
 func (c *Config) InvFreq() []float64 { return c.Rope.InvFreq(c.RopeDim()) }
 
-// InvFreq returns theta^(-2i/dim) for i < dim/2, scaled as Type says. dim is
-// the number of rotated dimensions of a head.
+// InvFreq returns theta^(-2i/dim) for i < dim/2, scaled by Type. dim is the number of rotated
+// elements of a head.
 //
-// The powers are rounded correctly from 200-bit arithmetic and the scaling
-// uses no operation that a compiler may fuse: machines of different
-// architectures must rotate by the same bits, which math.Pow does not promise.
-// PyTorch computes them in float32, with up to a few units of error there.
+// The powers are correctly rounded from 200-bit arithmetic, and the scaling uses no operation that
+// a compiler may fuse. Machines of different architectures must rotate by the same bits, which
+// math.Pow does not guarantee. PyTorch computes them in float32, with errors of a few units there.
 func (r Rope) InvFreq(dim int) []float64 {
 	freq := powers(r.Theta, dim/2)
 	switch r.Type {
@@ -60,8 +58,7 @@ func (r Rope) InvFreq(dim int) []float64 {
 	return freq
 }
 
-// llama3 keeps the fast waves, stretches the slow ones by Factor, and blends
-// linearly between.
+// llama3 keeps the fast waves, stretches the slow ones by Factor, and blends linearly in between.
 func (r Rope) llama3(f float64) float64 {
 	wave := 2 * math.Pi / f
 	long := float64(r.OriginalMax) / r.LowFreq
@@ -81,9 +78,8 @@ func powers(theta float64, n int) []float64 {
 	const bits = 200
 	num := func(x float64) *big.Float { return new(big.Float).SetPrec(bits).SetFloat64(x) }
 
-	// Newton on x^n = 1/theta. The float64 guess may differ in its last bit
-	// from machine to machine; three steps carry that difference below the
-	// 200th bit.
+	// Newton's method on x^n = 1/theta. The float64 guess may differ in its last bit between
+	// machines; three steps reduce that difference below the 200th bit.
 	target := num(1)
 	target.Quo(target, num(theta))
 	x := num(math.Pow(theta, -1/float64(n)))
@@ -117,8 +113,8 @@ func intPow(x *big.Float, n int) *big.Float {
 const maxTheta = 1e12
 
 // readRope reads c.Rope in the forms of transformers 4 (rope_theta and rope_scaling) and 5
-// (rope_parameters holds both), and lengthens the context as Rope.Context says. When a file
-// has both forms, they must mean the same.
+// (rope_parameters holds both), and extends the context by Rope.Context. If a file has both forms,
+// they must agree.
 func readRope(f *fields, c *Config, defaultTheta float64) {
 	r := Rope{Theta: f.Number("rope_theta", defaultTheta, 2, maxTheta)}
 	s, p := f.Object("rope_scaling"), f.Object("rope_parameters")
@@ -138,7 +134,7 @@ func readRope(f *fields, c *Config, defaultTheta float64) {
 	c.MaxPositions = f.lengthen(&c.Rope, c.MaxPositions)
 }
 
-// agree refuses a rope_scaling that differs from what was read from rope_parameters.
+// agree refuses a rope_scaling that differs from rope_parameters.
 func (f *fields) agree(scaling *fields, base Rope, c *Config) {
 	if scaling == nil || !f.has("rope_parameters") || f.err != nil {
 		return
@@ -158,9 +154,8 @@ func (f *fields) scaled(r Rope, in *fields, c *Config) Rope {
 	return r
 }
 
-// Context is the longest sequence that the embedding serves, for a model that was trained
-// with the given length. Only yarn changes it: other kinds go with configs whose
-// max_position_embeddings is the stretched length.
+// Context is the longest sequence that the embedding serves, for a model trained with the given
+// length. Only yarn changes it: with other types max_position_embeddings is the extended length.
 func (r Rope) Context(trained int) int {
 	if r.Type != "yarn" {
 		return trained
@@ -168,7 +163,7 @@ func (r Rope) Context(trained int) int {
 	return max(trained, int(min(r.Factor*float64(r.OriginalMax), math.MaxInt32)))
 }
 
-// lengthen is Context within the bound of all lengths.
+// lengthen is Context, up to the limit of all lengths.
 func (f *fields) lengthen(r *Rope, positions int) int {
 	n := r.Context(positions)
 	if n > maxPositions {
@@ -177,8 +172,7 @@ func (f *fields) lengthen(r *Rope, positions int) int {
 	return n
 }
 
-// scaling reads how a rotary embedding was stretched. original is the trained length where
-// the object names none.
+// scaling reads the extension of a rotary embedding. original is the default of the trained length.
 func (s *fields) scaling(r *Rope, original int) {
 	key := "rope_type"
 	if !s.has(key) {

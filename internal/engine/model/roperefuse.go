@@ -5,11 +5,11 @@ import (
 	"strings"
 )
 
-// refuseRotary refuses the keys of an object that change how heads are rotated and that no
-// family here implements, unless their values change nothing.
+// refuseRotary refuses keys of an object that change the rotation of heads and that no family here
+// implements, unless their values have no effect.
 func (f *fields) refuseRotary(c *Config, theta float64) {
 	width := c.HeadDim
-	if width == 0 { // latent attention rotates a part of its own
+	if width == 0 { // latent attention rotates a separate part
 		width = f.Size("qk_rope_head_dim", 64, maxHeadDim)
 	}
 	for _, key := range []string{"partial_rotary_factor", "rotary_pct", "rope_pct"} {
@@ -24,7 +24,7 @@ func (f *fields) refuseRotary(c *Config, theta float64) {
 	}
 	for _, key := range []string{"rotary_emb_base", "rotary_base", "rope_base", "rope_local_base_freq", "local_rope_theta", "global_rope_theta"} {
 		if key == "rope_local_base_freq" && c.Architecture == gemma3 && !strings.Contains(f.prefix, "rope_") {
-			continue // readGemma3 takes it from the config itself
+			continue // readGemma3 reads it from the config itself
 		}
 		if base := f.Number(key, theta, -1e300, 1e300); base != theta && base != 0 {
 			f.fail(key, ErrUnsupported, "%g: this family has one base of rotary positions, rope_theta %g", base, theta)
@@ -43,8 +43,8 @@ func (f *fields) refuseRotary(c *Config, theta float64) {
 	}
 }
 
-// refuseNoRope refuses layers without rotary positions. no_rope_layers has 1 for each layer
-// that rotates; without it, each layer whose number no_rope_layer_interval divides does not.
+// refuseNoRope refuses layers without rotary positions. no_rope_layers has 1 for each layer that
+// rotates. Without it, layers whose number is a multiple of no_rope_layer_interval do not rotate.
 func (f *fields) refuseNoRope(c *Config) {
 	var rotates []float64
 	f.get("no_rope_layers", &rotates, "a list with 0 or 1 for each layer")

@@ -16,8 +16,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/sys/mmap"
 )
 
-// Bounds of a safetensors header. The first is the format's own; the others
-// are several times what the largest published checkpoints hold.
+// Limits of a safetensors header. The first is the format's own; the others are several times the
+// largest published checkpoints.
 const (
 	maxHeaderBytes = 100_000_000
 	maxTensors     = 1 << 18
@@ -25,8 +25,8 @@ const (
 	maxRank        = 8
 )
 
-// storedBytes is the size of an element of each type whose shape is compared with its bytes.
-// Only F32, BF16, F16 and F8_E4M3 can be weights; a tensor that is not read may have any type.
+// storedBytes is the element size of each type whose shape is compared with its bytes. Only F32,
+// BF16, F16 and F8_E4M3 can be weights. Tensors that are not read may have any type.
 var storedBytes = map[string]int64{
 	"F32": 4, "BF16": 2, "F16": 2,
 	"F64": 8, "I64": 8, "U64": 8, "I32": 4, "U32": 4, "I16": 2, "U16": 2,
@@ -118,7 +118,7 @@ func readSmall(path string, limit int64) ([]byte, error) {
 	return data, nil
 }
 
-// unreadable turns an error of modelfile into one of this package.
+// unreadable converts an error of modelfile to one of this package.
 func unreadable(path string, err error) error {
 	if errors.Is(err, modelfile.ErrNotRegular) || errors.Is(err, modelfile.ErrTooLarge) {
 		if p, ok := errors.AsType[*fs.PathError](err); ok {
@@ -136,10 +136,9 @@ func notThere(path string, err error, more ...string) error {
 	return &Error{File: path, Kind: ErrMissing, Detail: err.Error() + strings.Join(more, "")}
 }
 
-// parseHeader reads the JSON text of a header and checks every tensor against
-// size, the bytes of the data section: shape times element size, where the type is known,
-// equal to the stretch it claims, and all stretches together exactly the
-// section, without hole or overlap.
+// parseHeader parses the JSON of a header and checks every tensor against size, the bytes of the
+// data section. Shape times element size, if the type is known, must equal the tensor's range. All
+// ranges together must tile the section.
 func parseHeader(header []byte, size int64) ([]entry, error) {
 	s := &scanner{data: header}
 	var entries []entry
@@ -250,7 +249,7 @@ func readShapeList(s *scanner) ([]int, error) {
 	return shape, err
 }
 
-// byteSize multiplies a shape out, and says whether the product fits.
+// byteSize multiplies a shape out, and reports whether the product fits.
 func byteSize(shape []int, each int64) (int64, bool) {
 	total := uint64(each)
 	for _, d := range shape {
@@ -263,7 +262,7 @@ func byteSize(shape []int, each int64) (int64, bool) {
 	return int64(total), true
 }
 
-// checkLayout wants the tensors to tile the data section.
+// checkLayout checks that the tensors tile the data section.
 func checkLayout(entries []entry, size int64) error {
 	order := slices.Clone(entries)
 	slices.SortFunc(order, func(a, b entry) int { return cmp.Or(cmp.Compare(a.begin, b.begin), cmp.Compare(a.end, b.end)) })

@@ -7,10 +7,9 @@ import (
 	"unicode/utf8"
 )
 
-// scanner reads the small part of JSON that a safetensors header is made of:
-// objects, arrays of whole numbers, and strings. Beside encoding/json it
-// bounds every name before allocating it, sees duplicate keys, and takes no
-// field that the format does not have.
+// scanner parses the subset of JSON in safetensors headers: objects, arrays of whole numbers, and
+// strings. Unlike encoding/json it bounds every name before allocating it, detects duplicate keys,
+// and refuses unknown fields.
 type scanner struct {
 	data []byte
 	at   int
@@ -31,8 +30,7 @@ func (s *scanner) space() {
 	}
 }
 
-// next returns the next byte that is not white space, without taking it; 0 at
-// the end.
+// next returns the next byte that is not white space without consuming it; 0 at the end.
 func (s *scanner) next() byte {
 	s.space()
 	if s.at == len(s.data) {
@@ -75,7 +73,7 @@ func (s *scanner) list(open, shut byte, each func() error) error {
 	}
 }
 
-// object calls field with every key, at its value.
+// object calls field with every key, positioned at its value.
 func (s *scanner) object(maxKey int, field func(key string) error) error {
 	return s.list('{', '}', func() error {
 		key, err := s.text(maxKey)
@@ -91,7 +89,7 @@ func (s *scanner) object(maxKey int, field func(key string) error) error {
 
 // text reads a string of at most most bytes, decoded.
 func (s *scanner) text(most int) (string, error) {
-	// An escape takes up to six bytes for each one it stands for.
+	// An escape takes up to six bytes for each byte of text.
 	quoted, err := s.quoted(6*most + 2)
 	if err != nil {
 		return "", err
@@ -106,7 +104,7 @@ func (s *scanner) text(most int) (string, error) {
 	return v, nil
 }
 
-// skipText passes over a string of any length.
+// skipText skips a string of any length.
 func (s *scanner) skipText() error {
 	quoted, err := s.quoted(len(s.data))
 	if err == nil && !json.Valid(quoted) {
@@ -115,8 +113,7 @@ func (s *scanner) skipText() error {
 	return err
 }
 
-// quoted returns a string as it is written, quotes included, at most most
-// bytes, without copying it.
+// quoted returns a string as written, quotes included, at most most bytes, without copying it.
 func (s *scanner) quoted(most int) ([]byte, error) {
 	if err := s.expect('"'); err != nil {
 		return nil, err
@@ -140,7 +137,7 @@ func (s *scanner) quoted(most int) ([]byte, error) {
 	return nil, s.errorf("ends inside a string")
 }
 
-// whole reads a whole number, 0 or greater, in plain digits.
+// whole reads a whole number, at least 0, in plain digits.
 func (s *scanner) whole() (int64, error) {
 	s.space()
 	begin, v := s.at, int64(0)

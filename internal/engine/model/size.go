@@ -2,8 +2,8 @@ package model
 
 import "os"
 
-// Size is the number of parameters, and the bytes of the checkpoint's files. A made-up
-// checkpoint has no files: its bytes are those that its tensors would take there.
+// Size is the number of parameters and the bytes of the checkpoint's files. For a random checkpoint
+// it is the bytes that its tensors would take in files.
 func (c *Checkpoint) Size() (parameters, bytes int64) {
 	for _, s := range c.Config.Tensors() {
 		n := int64(1)

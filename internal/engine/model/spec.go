@@ -2,28 +2,28 @@ package model
 
 import "github.com/shoal-llm/shoal/internal/engine/tensor"
 
-// LayerSpec is one layer as its forward pass reads it: which tensors there are, and what
-// is done with them. Nothing else steers a layer. A tensor without a name is not there.
+// LayerSpec specifies one layer: its tensors and what is done with them. Nothing else controls a
+// layer. A tensor without a name is absent.
 type LayerSpec struct {
 	AttnNorm     string      // (hidden): h = RMSNorm(x)
 	Q            Linear      // (heads*dim, hidden)
 	K, V         Linear      // (kv*dim, hidden); without a name the layer reads another's cache
-	KVSource     *KVSource   // what K and V multiply in place of h; nil: h
-	Cache        int         // the number of the cache that attention reads, see Config.CacheOf
-	Latent       *LatentSpec // in place of Q, K and V; nil: none
-	QNorm, KNorm string      // (dim): RMSNorm of every query and key head before its rotation
+	KVSource     *KVSource   // the input of K and V instead of h; nil: h
+	Cache        int         // number of the cache that attention reads, see Config.CacheOf
+	Latent       *LatentSpec // instead of Q, K and V; nil: none
+	QNorm, KNorm string      // (dim): RMSNorm of every query and key head before rotation
 	O            Linear      // (hidden, heads*value)
-	PostAttnNorm string      // (hidden), of what attention adds to x
+	PostAttnNorm string      // (hidden): norm of attention's contribution to x
 
 	Window int // position i attends to positions i-Window+1 to i; 0: to all before it
-	Rope   int // which of Config.Rotations
+	Rope   int // index in Config.Rotations
 
 	FFNNorm     string // (hidden): h = RMSNorm(x)
 	Gate, Up    Linear // (ffn, hidden)
 	Down        Linear // (hidden, ffn)
 	Activation  tensor.Activation
-	Experts     *MoENames // in place of Gate, Up and Down; nil: none
-	PostFFNNorm string    // (hidden), of what the FFN adds to x
+	Experts     *MoENames // instead of Gate, Up and Down; nil: none
+	PostFFNNorm string    // (hidden): norm of the FFN's contribution to x
 
 	NormsAddOne bool // norms multiply by 1 + weight
 }
@@ -38,17 +38,17 @@ type KVSource struct {
 type Linear struct {
 	Weight string // (rows, columns)
 	Bias   string // (rows)
-	// First is the first row where a stored matrix holds several projections, of Of rows
-	// in all; 0: this one alone.
+	// First is the first row of this projection if the stored matrix holds several, with Of rows in
+	// all; Of 0: this one alone.
 	First, Of int
 	// Pairs, unless zero: of every Pairs rows, those from Plain on are rotated as pairs of
 	// neighbours. See Row.
 	Pairs, Plain int
 }
 
-// Row is where row r is stored. Rows that are rotated as pairs of neighbours are read in
-// the order evens, odds, of queries and keys alike: that leaves every product as it is and
-// turns them into pairs of halves, which is what is rotated here.
+// Row is the stored position of row r. Rows that are rotated as pairs of neighbours are read in the
+// order evens, odds, for queries and keys. That leaves every product unchanged and turns them into
+// pairs of halves, which the rotation expects.
 func (l *Linear) Row(r int) int {
 	if l.Pairs > 0 {
 		if i, half := r%l.Pairs-l.Plain, (l.Pairs-l.Plain)/2; i >= 0 {
@@ -67,8 +67,8 @@ func linear(module string, bias bool) Linear {
 	return l
 }
 
-// Spec is a tensor that an architecture needs. A matrix is [rows, columns] and
-// maps columns to rows, y = W x; a vector is [n].
+// Spec is a tensor that an architecture needs. A matrix is [rows, columns] and maps columns to
+// rows, y = W x. A vector is [n].
 type Spec struct {
 	Name  string
 	Shape []int
@@ -84,7 +84,7 @@ func (s *specs) add(name string, shape ...int) {
 }
 
 func (s *specs) linear(l Linear, rows, cols int) {
-	if l.First == 0 { // the others of a stored matrix follow the first
+	if l.First == 0 { // the other projections of a stored matrix follow the first
 		s.add(l.Weight, max(rows, l.Of), cols)
 	}
 	s.add(l.Bias, rows)
@@ -129,8 +129,8 @@ func (c *Config) Layer(i int) LayerSpec {
 	return l
 }
 
-// Tensors lists what the architecture of c needs, in the order in which a
-// forward pass reads it.
+// Tensors lists the tensors that the architecture of c needs, in the order in which a forward pass
+// reads them.
 func (c *Config) Tensors() []Spec {
 	if _, ok := lookup(c.Architecture); !ok {
 		return nil

@@ -9,22 +9,22 @@ import (
 	"strings"
 )
 
-// SwiftKV (arXiv 2410.03960) rewires the later layers of a decoder. With x the input of the
-// first of them, layer L:
+// SwiftKV (arXiv 2410.03960) rewires the later layers of a decoder. With x the input of the first
+// of them, layer L:
 //
 //	s = RMSNorm(x, NormSwiftKV)                           one for all later layers (SingleInputKV)
 //	k, v = K s, V s                                       of the first of every Group layers, whose
 //	                                                      cache the others read (AcrossKV)
 //	q = Q RMSNorm(h, AttnNorm)                            of each layer, h its own input
 //
-// So a token whose output nobody reads has left its keys and values in every cache after
-// layer L-1, and goes no further.
+// So a token whose output is not needed has its keys and values in every cache after layer L-1, and
+// leaves the step there.
 type SwiftKV struct {
-	Layers int // L: so many first layers compute their keys and values themselves; 0: all do
-	Group  int // of the later layers, so many neighbours share a cache; 1: none
+	Layers int // L: the number of first layers with their own keys and values; 0: all
+	Group  int // number of neighbouring later layers that share a cache; 1: none share
 }
 
-// NormSwiftKV is the norm that the keys and values of all later layers are computed from.
+// NormSwiftKV is the norm from which the keys and values of all later layers are computed.
 const NormSwiftKV = "model.norm_swiftkv.weight" // (hidden)
 
 // CacheLayers is the number of layers with a cache of their own.
@@ -44,7 +44,7 @@ func (c *Config) CacheOf(layer int) int {
 	return s.Layers + (layer-s.Layers)/s.Group
 }
 
-// rewire changes where a later layer takes its queries, keys and values from.
+// rewire changes the source of a later layer's queries, keys and values.
 func (s *SwiftKV) rewire(l *LayerSpec, i int) {
 	if s.Layers == 0 || i < s.Layers {
 		return
@@ -59,7 +59,7 @@ func (s *SwiftKV) rewire(l *LayerSpec, i int) {
 	l.K, l.V = linear(p+"k_proj_swiftkv", l.K.Bias != ""), linear(p+"v_proj_swiftkv", l.V.Bias != "")
 }
 
-// rewirable says why no layer from L on can be rewired, or "".
+// rewirable returns why no layer from L on can be rewired, or "".
 func (c *Config) rewirable() string {
 	switch last := c.Layer(c.Layers - 1); {
 	case c.Latent.Rank > 0:
@@ -74,7 +74,7 @@ func (c *Config) rewirable() string {
 	return ""
 }
 
-// swiftKV is what follows the name of a shape: swiftkv=SHARE or swiftkv=SHARE,group=N.
+// swiftKV parses what follows the name of a shape: swiftkv=SHARE or swiftkv=SHARE,group=N.
 func (c *Config) swiftKV(text string) (SwiftKV, error) {
 	if text == "" {
 		return SwiftKV{}, nil
@@ -103,8 +103,8 @@ func readSwiftKV(f *fields, c *Config) {
 	}
 }
 
-// Snowflake's published layout. The queries, keys and values of the model that it was
-// distilled from are in the files too and are not read. "swiftkv": false is that model.
+// Snowflake's published layout. The files also hold the queries, keys and values of the base model,
+// which are not read. "swiftkv": false is the base model.
 func init() {
 	register(architecture{
 		Name: "LlamaSwiftKVForCausalLM",
@@ -122,7 +122,7 @@ func init() {
 	})
 }
 
-// rewired says that a tensor is a projection of the base which a later layer does not read.
+// rewired reports whether a tensor is a projection of the base that a later layer does not read.
 func (c *Config) rewired(name string) bool {
 	rest, ok := strings.CutPrefix(name, "model.layers.")
 	if !ok || c.SwiftKV.Layers == 0 {

@@ -12,25 +12,24 @@ import (
 	"github.com/shoal-llm/shoal/internal/sys/mmap"
 )
 
-// Tensor is a stored tensor: row-major, little endian, in the checkpoint's
-// mapping. It may be read concurrently until the checkpoint is closed.
+// Tensor is a stored tensor: row-major, little endian, in the checkpoint's mapping. It may be read
+// concurrently until the checkpoint is closed.
 type Tensor struct {
 	Name  string
-	DType tensor.DType // F32, BF16, F16; of quantised blocks, and FP8, the type that holds about what they do
+	DType tensor.DType // F32, BF16, F16; for quantised blocks and FP8, the type in which they are held by default
 	Shape []int
-	Data  []byte // at no particular alignment
+	Data  []byte // unaligned
 
-	blocks gguf.Type                      // the format of quantised blocks; 0 (which is F32) when DType says it
-	fill   func(dst []float32, r, lo int) // instead of Data: makes a row from column lo on
-	parts  []Tensor                       // beside fill: what is stored, see joinKVUp
+	blocks gguf.Type                      // format of quantised blocks; 0 (which is F32): see DType
+	fill   func(dst []float32, r, lo int) // instead of Data: generates a row from column lo on
+	parts  []Tensor                       // with fill: the stored tensors, see joinKVUp
 	scales *fp8Scales                     // of FP8
-	home   *weightFile                    // the file that Data is mapped from; nil: nothing that can change
-	sums   [][sha256.Size]byte            // of the pieces of Data, where rows are read after loading: see CheckedRow
-	paired int                            // rows (of a vector: elements) of each head lie in pairs (i, i+paired/2): see row
+	home   *weightFile                    // the file that Data is mapped from; nil: no file
+	sums   [][sha256.Size]byte            // digests of the pieces of Data, if rows are read after loading: see CheckedRow
+	paired int                            // rows (of a vector: elements) of each head are stored as pairs (i, i+paired/2): see row
 }
 
-// Stored names the format of Data: "f32", "bf16", "f16", or a block format
-// such as "q4_k".
+// Stored names the format of Data: "f32", "bf16", "f16", or a block format such as "q4_k".
 func (t Tensor) Stored() string {
 	if t.blocks != 0 {
 		return strings.ToLower(t.blocks.String())
@@ -52,8 +51,8 @@ func (t Tensor) stored() []Tensor {
 	return []Tensor{t}
 }
 
-// Rows and Cols are the shape of a matrix; a vector is one row. Dimensions
-// after the first count as columns.
+// Rows and Cols are the shape of a matrix; a vector is one row. Dimensions after the first count as
+// columns.
 func (t Tensor) Rows() int {
 	if len(t.Shape) < 2 {
 		return 1
@@ -80,7 +79,7 @@ func (t Tensor) Elements() int64 {
 	return int64(len(t.Data)) / size * n
 }
 
-// block is the number of elements that are stored together, and their bytes.
+// block is the number of elements of a block, and its bytes.
 func (t Tensor) block() (n, size int64) {
 	if t.blocks != 0 {
 		return int64(t.blocks.Block()), int64(t.blocks.BlockBytes())
@@ -91,9 +90,8 @@ func (t Tensor) block() (n, size int64) {
 	return 1, elementBytes(t.DType)
 }
 
-// row is where row r lies. llama.cpp rotates pairs of neighbours, and stores
-// the query and key projections of Llama so that these are the pairs (i,
-// i+dim/2) of each head.
+// row is the stored position of row r. llama.cpp rotates pairs of neighbours, and stores the query
+// and key projections of Llama so that these are the pairs (i, i+dim/2) of each head.
 func (t Tensor) row(r int) int {
 	if t.paired == 0 {
 		return r
@@ -102,10 +100,9 @@ func (t Tensor) row(r int) int {
 	return r - i + i%half*2 + i/half
 }
 
-// Row writes columns [lo, hi) of row r to dst[:hi-lo] as float32, exactly: all
-// types are subsets of float32, blocks by their definition. It panics when the
-// row or the columns are not there. When the file was truncated, it writes zeros:
-// Checkpoint.Since and Unchanged tell.
+// Row writes columns [lo, hi) of row r to dst[:hi-lo] as float32, exactly: all types are subsets of
+// float32, blocks by their definition. It panics if the row or the columns do not exist. If the
+// file was truncated, it writes zeros; Checkpoint.Since and Unchanged detect that.
 func (t Tensor) Row(dst []float32, r, lo, hi int) {
 	if mmap.Guard(func() { t.readRow(dst, r, lo, hi) }) != nil {
 		clear(dst[:hi-lo])
@@ -122,7 +119,7 @@ func (t Tensor) readRow(dst []float32, r, lo, hi int) {
 		return
 	}
 	dst = dst[:hi-lo]
-	if t.paired != 0 && len(t.Shape) == 1 { // a vector is in the order of the rows that it belongs to
+	if t.paired != 0 && len(t.Shape) == 1 { // a vector has the order of its rows
 		plain := t
 		plain.paired = 0
 		for i := range dst {
@@ -154,7 +151,7 @@ func (t Tensor) readRow(dst []float32, r, lo, hi int) {
 	}
 }
 
-// copyF32 takes two at a time.
+// copyF32 copies two elements at a time.
 func copyF32(dst []float32, src []byte) {
 	for len(dst) >= 2 && len(src) >= 8 {
 		w := binary.LittleEndian.Uint64(src)
@@ -167,7 +164,7 @@ func copyF32(dst []float32, src []byte) {
 	}
 }
 
-// widenBF16 takes four at a time: bfloat16 is the upper half of a float32.
+// widenBF16 widens four at a time: bfloat16 is the upper half of a float32.
 func widenBF16(dst []float32, src []byte) {
 	for len(dst) >= 4 && len(src) >= 8 {
 		w := binary.LittleEndian.Uint64(src)
@@ -182,9 +179,9 @@ func widenBF16(dst []float32, src []byte) {
 	}
 }
 
-// widenF16 moves the exponent from bias 15 to 127 by a product, which is exact
-// and takes subnormals along. Infinity and NaN come out above every number,
-// at 65536 and more, and get their exponent back; a NaN's payload stays.
+// widenF16 moves the exponent from bias 15 to 127 by a product, which is exact and handles
+// subnormals. Infinity and NaN become 65536 or more, above every number, and then get their
+// exponent back; a NaN's payload stays.
 func widenF16(h uint16) float32 {
 	b := math.Float32bits(math.Float32frombits(uint32(h&0x7fff)<<13) * 0x1p112)
 	if b >= 0x47800000 {

@@ -6,8 +6,8 @@ import (
 	"maps"
 )
 
-// tinies has one config of every architecture with all that is its own, as small as it can
-// be: what self-tests compute, and what broken files and fuzzers begin from.
+// tinies has one config of every architecture with all of its special settings, as small as
+// possible. Self-tests compute them, and tests of broken files and fuzzers start from them.
 var tinies = map[string]map[string]any{
 	"LlamaForCausalLM":        {"rope_scaling": map[string]any{"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 16}},
 	"LlamaSwiftKVForCausalLM": {"num_hidden_layers": 4, "num_key_value_layers": 1, "key_value_group_size": 2, "swiftkv": true},
@@ -31,7 +31,7 @@ func tinyLatent(own map[string]any) map[string]any {
 	return own
 }
 
-// TinyConfig is config.json of a model of an architecture, in bf16.
+// TinyConfig is config.json of a small model of an architecture, in bf16.
 func TinyConfig(architecture string) ([]byte, error) {
 	own, ok := tinies[architecture]
 	if !ok {
@@ -44,8 +44,8 @@ func TinyConfig(architecture string) ([]byte, error) {
 	return json.Marshal(c)
 }
 
-// Tiny is a checkpoint with the config of TinyConfig and random weights, the same on every
-// machine. Nothing is read.
+// Tiny is a checkpoint with the config of TinyConfig and random weights, the same on every machine.
+// It reads no files.
 func Tiny(architecture string) (*Checkpoint, error) {
 	text, err := TinyConfig(architecture)
 	if err != nil {

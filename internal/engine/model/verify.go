@@ -14,18 +14,18 @@ import (
 	"github.com/shoal-llm/shoal/internal/sys/mmap"
 )
 
-// Report is what Verify found in a checkpoint.
+// Report is the result of Verify.
 type Report struct {
 	Dir    string
 	Config Config
 	Hash   string // Checkpoint.Hash
-	Digest string // SHA-256 of the config and every byte of every needed tensor, however they are split into files
+	Digest string // SHA-256 of the config and every byte of every needed tensor, independent of the files' split
 
 	Parameters int64 // elements of the needed tensors
 	Bytes      int64 // their size as stored
 	Types      []TypeTotal
 	Tensors    []TensorReport // in the order of a forward pass
-	Extra      []string       // tensors in the files that are not needed
+	Extra      []string       // tensors of the files that are not needed
 
 	KVBytesF32, KVBytesBF16 int64 // cache of one token: key and value of every KV head of every layer
 }
@@ -44,13 +44,12 @@ type TensorReport struct {
 	Shape     []int
 	Bytes     int64
 	NotFinite int64 // NaN and infinite elements
-	Zero      bool  // a matrix without a single bit set: what an interrupted download leaves
+	Zero      bool  // an all-zero matrix, as an interrupted download leaves
 }
 
-// Verify reads every needed tensor once, in one goroutine. progress, when not
-// nil, is called from it every few megabytes with the bytes done and to do.
-// It stops early, with ctx's error, when ctx ends. The error is about what could not
-// be read; what was read and is wrong is in Report.Err.
+// Verify reads every needed tensor once, in one goroutine. It calls progress, if not nil, every few
+// megabytes with the bytes done and in total. It stops with ctx's error when ctx ends. The error is
+// about data that could not be read; Report.Err is about wrong data.
 func (c *Checkpoint) Verify(ctx context.Context, progress func(done, total int64)) (r *Report, err error) {
 	if c.closed.Load() {
 		return nil, ErrClosed
@@ -63,7 +62,7 @@ func (c *Checkpoint) Verify(ctx context.Context, progress func(done, total int64
 	if fault == nil && err != nil {
 		return nil, err
 	}
-	return r, c.Since(m) // a fault shows there, with the file
+	return r, c.Since(m) // reports a fault, with the file
 }
 
 func (c *Checkpoint) verify(ctx context.Context, progress func(done, total int64)) (*Report, error) {
@@ -178,10 +177,9 @@ func blocksNotFinite(data []byte, t gguf.Type) (bad int64, any bool) {
 	return bad, any
 }
 
-// countNotFinite counts the elements whose exponent is all ones, and says
-// whether any bit at all is set. It looks at eight bytes at once: adding the
-// exponent's lowest bit to the masked exponents carries into a lane's top bit
-// only from all ones, and never out of the lane.
+// countNotFinite counts the elements whose exponent is all ones, and reports whether any bit is
+// set. It handles eight bytes at once: adding the exponent's lowest bit to the masked exponents
+// carries into a lane's top bit only from all ones, and never out of the lane.
 func countNotFinite(data []byte, dt tensor.DType) (bad int64, any bool) {
 	var mask, one, top uint64
 	switch dt {

@@ -41,7 +41,7 @@ func TestVerifyDigest(t *testing.T) {
 	if first.Digest != again.Digest || first.Hash != again.Hash {
 		t.Error("the digest depends on how tensors are split into files")
 	}
-	// A byte in the middle of a large matrix is another model.
+	// One different byte in a large matrix makes another model.
 	c := open(t, dir)
 	w, err := c.Tensor(model.LlamaLayer(1).Gate.Weight)
 	check(t, err)
@@ -92,7 +92,7 @@ func TestVerifyFindsBadWeights(t *testing.T) {
 	}
 }
 
-// The scan of eight bytes at a time counts what a loop over elements counts.
+// The scan of eight bytes at a time counts like a loop over elements.
 func TestVerifyCountsLikeALoop(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for _, dt := range []tensor.DType{tensor.F32, tensor.BF16, tensor.F16} {
@@ -129,7 +129,7 @@ func TestVerifyCountsLikeALoop(t *testing.T) {
 	}
 }
 
-// damage changes the bytes of a tensor in its file, which nothing maps yet.
+// damage changes the bytes of a tensor in its file, which is not mapped yet.
 func damage(t testing.TB, path, name string, f func(data []byte)) {
 	t.Helper()
 	c, err := model.Open(filepath.Dir(path))

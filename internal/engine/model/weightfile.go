@@ -11,17 +11,17 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/modelfile"
 )
 
-// A checkpoint stays open while a node runs, and its files may change meanwhile: by a download
-// in place, an edit, or a copy over them. Hash is of the bytes at the time of Open. A reader
-// of weights calls Recheck before and Since after: what it read between them is of that model.
-// CheckedRow is for rows that are read in every step.
+// A checkpoint stays open while a node runs, and its files may change: by a download in place, an
+// edit, or a copy over them. Hash covers the bytes at the time of Open. A reader of weights calls
+// Recheck before and Since after: what it read in between belongs to that model. CheckedRow is for
+// rows that are read in every step.
 
 // weightFile is an open file of weights.
 type weightFile struct {
 	*modelfile.Mapping
 	of    *Checkpoint
-	no    int                             // in of.sources
-	known atomic.Pointer[modelfile.Stamp] // a state whose bytes are those of Hash; nil: not checked, see OpenPartial
+	no    int                             // index in of.sources
+	known atomic.Pointer[modelfile.Stamp] // a state whose bytes Hash covers; nil: not checked, see OpenPartial
 }
 
 func (c *Checkpoint) addFile(m *modelfile.Mapping, done func() error) *weightFile {
@@ -39,7 +39,7 @@ func (f *weightFile) changed(how string) error {
 	return &Error{File: f.Path, Kind: ErrChanged, Detail: how + " while the model is in use: put the old file back, or restart all nodes to serve the new one"}
 }
 
-// in reports that the file is in a state; nil stands for each.
+// in reports whether the file is in a state; nil matches every state.
 func (f *weightFile) in(known *modelfile.Stamp) bool {
 	if known == nil {
 		return true
@@ -63,13 +63,13 @@ func (c *Checkpoint) stamps() (Mark, error) {
 	return out, nil
 }
 
-// identify sets Hash from the bytes of the needed tensors. A file that changed since its
-// header was read is an error.
+// identify sets Hash from the bytes of the needed tensors. It fails if a file changed since its
+// header was read.
 func (c *Checkpoint) identify(needed []Spec) error {
 	c.needed = needed
 	c.life, c.end = context.WithCancel(context.Background())
 	if c.fetch != nil {
-		return nil // Hash was given, and each piece is checked when it is fetched
+		return nil // Hash was given, and each piece is checked when it is downloaded
 	}
 	opened := make(Mark, len(c.sources))
 	for i, f := range c.sources {
@@ -94,7 +94,7 @@ func (c *Checkpoint) accept(m Mark) {
 	}
 }
 
-// keepSums gives the embedding its digests: its rows are read in every step.
+// keepSums keeps the digests of the embedding, whose rows are read in every step.
 func (c *Checkpoint) keepSums(sums []byte) {
 	at := 0
 	for _, s := range c.needed {
@@ -112,9 +112,9 @@ func (c *Checkpoint) keepSums(sums []byte) {
 	}
 }
 
-// Recheck returns nil when the files hold the bytes that Hash stands for, with a mark of their
-// state. Where a file's size, times or inode differ from the last time, the files are read
-// again. The error names the file.
+// Recheck returns nil if the files hold the bytes of Hash, with a mark of their state. If a file's
+// size, times or inode differ from the last time, it reads the files again. The error names the
+// file.
 func (c *Checkpoint) Recheck(ctx context.Context) (Mark, error) {
 	c.recheck.Lock()
 	defer c.recheck.Unlock()
@@ -159,15 +159,15 @@ func (c *Checkpoint) recheckLocked(ctx context.Context) (Mark, error) {
 	return now, nil
 }
 
-// Since returns an error that names a file when one changed after the mark was taken: what was
-// read meanwhile may be of neither state.
+// Since returns an error that names a file if one changed after the mark was taken. What was read
+// meanwhile may belong to neither state.
 func (c *Checkpoint) Since(m Mark) error {
 	now, err := c.stamps()
 	if err != nil {
 		return err
 	}
 	if c.fetch != nil {
-		return nil // its files change as more is fetched
+		return nil // its files change with every download
 	}
 	for i, f := range c.sources {
 		if now[i] != m[i] {
@@ -203,7 +203,7 @@ func (c *Checkpoint) recheckSoon() {
 // State is a state of a tensor's file in which its bytes are those of the model.
 type State struct{ known *modelfile.Stamp }
 
-// State is taken before rows are read, and given to Unchanged after that.
+// State returns the state before rows are read, for Unchanged afterwards.
 func (t Tensor) State() State {
 	if t.home == nil {
 		return State{}
@@ -211,12 +211,12 @@ func (t Tensor) State() State {
 	return State{t.home.known.Load()}
 }
 
-// Unchanged reports that the tensor's file is still in a state: rows that were read meanwhile
-// are those of the model.
+// Unchanged reports whether the tensor's file is still in that state. Rows that were read meanwhile
+// are then the model's.
 func (t Tensor) Unchanged(s State) bool { return t.home == nil || t.home.in(s.known) }
 
-// CheckedRow is Row for a tensor whose file is in another state: it compares the digests of
-// the pieces that the row lies in. The error names the file.
+// CheckedRow is Row for a tensor whose file is in another state. It compares the digests of the
+// pieces that the row is in. The error names the file.
 func (t Tensor) CheckedRow(dst []float32, r, lo, hi int) error {
 	t.home.of.recheckSoon()
 	bytes := len(t.Data) / t.Rows()

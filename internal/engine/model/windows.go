@@ -2,10 +2,10 @@ package model
 
 import "slices"
 
-// readWindows says which layers attend to a sliding window: those that layer_types
-// names, else those that slides picks.
+// readWindows reads which layers have a sliding window: those named by layer_types, otherwise those
+// chosen by slides.
 func readWindows(f *fields, c *Config, def int, slides func(layer int) bool) {
-	var kinds []string // one a layer
+	var kinds []string // one per layer
 	if f.get("layer_types", &kinds, "a list of names") {
 		if len(kinds) != c.Layers {
 			f.fail("layer_types", ErrFormat, "%d entries for %d layers", len(kinds), c.Layers)
@@ -30,15 +30,15 @@ func readWindows(f *fields, c *Config, def int, slides func(layer int) bool) {
 	}
 }
 
-// dropIdle forgets windows that hide nothing, being as long as the context.
+// dropIdle removes windows without effect, which are as long as the context.
 func (c *Config) dropIdle() {
 	if c.Windows != nil && slices.Max(c.Windows) >= c.MaxPositions {
 		c.Windows = nil
 	}
 }
 
-// Window is the sliding window of a layer in tokens, the newest included: position i
-// attends to positions i-Window+1 to i. 0: to all of them.
+// Window is the sliding window of a layer in tokens, the newest included: position i attends to
+// positions i-Window+1 to i. 0: to all positions.
 func (c *Config) Window(layer int) int {
 	if c.Windows == nil {
 		return 0

@@ -9,8 +9,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/wire/wiretest"
 )
 
-// TestWire records what checkpoints are identified by. Nodes and coordinator compare it, so
-// builds that compute it differently refuse each other whatever they serve.
+// TestWire records the identities of checkpoints. Nodes and coordinator compare them, so builds
+// that compute them differently refuse each other.
 func TestWire(t *testing.T) {
 	var out strings.Builder
 	for _, name := range []string{"llama", "gemma3", "mixtral", "deepseek_v2", "phi3"} {

@@ -6,13 +6,12 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// YaRN (Peng et al., arXiv 2309.00071, section 3): pairs that turn often within the
-// trained context keep their frequency, those that turn seldom are stretched, and a
-// linear ramp over the pairs lies between. What is rotated is also scaled, as the
-// reference implementation does it.
+// YaRN (Peng et al., arXiv 2309.00071, section 3): pairs with many turns in the trained context
+// keep their frequency, those with few turns are stretched, and a linear ramp over the pairs blends
+// in between. Rotated elements are also scaled, as in the reference implementation.
 
-// yarn reads its parameters, with the reference's defaults. original is the trained length
-// where the object names none.
+// yarn reads the parameters, with the reference's defaults. original is the default of the trained
+// length.
 func (f *fields) yarn(r *Rope, original int) {
 	r.Type = "yarn"
 	r.Factor = f.Required("factor", 1, 1e6)
@@ -40,7 +39,7 @@ func yarnScale(factor, m float64) float64 {
 // yarn blends the frequencies of all pairs (equation 17 with the ramp over pairs).
 func (r Rope) yarn(freq []float64) {
 	dim := float64(2 * len(freq))
-	// pair is the one, as a number between pairs, that turns so often in OriginalMax tokens.
+	// pair is the fractional pair with that many turns in OriginalMax tokens.
 	pair := func(turns float64) float64 {
 		return float64(dim*ln(float64(r.OriginalMax)/float64(turns*2*math.Pi))) / float64(2*ln(r.Theta))
 	}
@@ -58,5 +57,5 @@ func (r Rope) yarn(freq []float64) {
 	}
 }
 
-// ln has the same bits on every architecture, which math.Log does not promise.
+// ln has the same bits on every architecture, which math.Log does not guarantee.
 func ln(x float64) float64 { return float64(tensor.Log(float32(x))) }

@@ -9,14 +9,14 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/model"
 )
 
-// family is what the converter does for one architecture.
+// family describes the converter's output for one architecture.
 type family struct {
 	arch   string
-	pairs  bool              // rows of queries and keys lie in pairs of neighbours
-	names  *strings.Replacer // of a block's tensors, before those of all
+	pairs  bool              // rows of queries and keys are pairs of neighbours
+	names  *strings.Replacer // of a block's tensors, applied before the common ones
 	keys   func(g *GGUF, m *model.Config)
-	shift  bool // norms carry their 1
-	halves bool // KVUp is cut in two
+	shift  bool // the norms' weights include the 1
+	halves bool // KVUp is split in two
 }
 
 var families = map[string]family{
@@ -32,12 +32,10 @@ var families = map[string]family{
 	"DeepseekV3ForCausalLM": {arch: "deepseek2", names: deepseekNames, keys: deepseekKeys, halves: true},
 }
 
-// Convert writes a checkpoint as llama.cpp's converter does: its names of
-// metadata and tensors, Llama's query and key rows reordered to pairs of
-// neighbours, llama3 scaling as a tensor of factors, experts stacked, the latent's
-// projections cut in two. typ chooses the type of
-// each matrix by its GGUF name; vectors are F32. The tokenizer is left out: see
-// Vocabulary.
+// Convert writes a checkpoint like llama.cpp's converter: its names of metadata and tensors,
+// Llama's query and key rows reordered to pairs of neighbours, llama3 scaling as a tensor of
+// factors, experts stacked, the latent's projections split in two. typ chooses the type of each
+// matrix by its GGUF name; vectors are F32. The tokenizer is left out: see Vocabulary.
 func Convert(c *model.Checkpoint, typ func(name string) gguf.Type) *GGUF {
 	g, m := &GGUF{}, c.Config
 	f := families[m.Architecture]
@@ -51,7 +49,7 @@ func Convert(c *model.Checkpoint, typ func(name string) gguf.Type) *GGUF {
 		{"attention.head_count", m.Heads}, {"attention.head_count_kv", m.KVHeads}, {"attention.key_length", m.HeadDim},
 		{"attention.value_length", m.HeadDim}, {"rope.dimension_count", m.HeadDim}, {"vocab_size", m.Vocab}} {
 		if kv.n == m.Hidden/m.Heads && m.HeadDim == kv.n && strings.HasPrefix(kv.key, "attention.") && kv.key != "attention.head_count" && kv.key != "attention.head_count_kv" {
-			continue // the converter writes a head's width only where it does not follow
+			continue // the converter writes a head's width only if it does not follow from others
 		}
 		if f.halves && (strings.HasSuffix(kv.key, "_length") && strings.HasPrefix(kv.key, "attention.") || kv.key == "rope.dimension_count") {
 			continue // see deepseekKeys
@@ -139,7 +137,7 @@ func permute(v []float32, heads, dim, width int) []float32 {
 	return out
 }
 
-// factors is what the converter makes of rope_scaling "llama3".
+// factors is the converter's result for rope_scaling "llama3".
 func factors(m model.Config) []float32 {
 	r, out := m.Rope, make([]float32, m.HeadDim/2)
 	for i := range out {
@@ -179,8 +177,7 @@ func ggufName(f family, name string) string {
 	return ggufParts.Replace(name)
 }
 
-// expertNames maps the tensors of layers with experts to those that hold them in a
-// GGUF file.
+// expertNames maps the tensors of layers with experts to the GGUF tensors that hold them.
 func expertNames(c *model.Config) map[string]string {
 	names := map[string]string{}
 	for i := range c.Layers {

@@ -39,7 +39,7 @@ func gemmaKeys(g *GGUF, m *model.Config) {
 			pattern = i + 1
 		}
 	}
-	g.Set(p+"attention.sliding_window_pattern", pattern) // newer files; without it, 6
+	g.Set(p+"attention.sliding_window_pattern", pattern) // newer files; default 6
 	if m.LogitCap != 0 {
 		g.Set(p+"final_logit_softcapping", m.LogitCap)
 	}
@@ -88,7 +88,7 @@ func deepseekKeys(g *GGUF, m *model.Config) {
 	}
 }
 
-// addHalves writes KVUp (heads*(nope+value), rank) in two: of each head the rows of keys,
+// addHalves writes KVUp (heads*(nope+value), rank) in two: for each head the rows of keys,
 // transposed, and those of values.
 func addHalves(g *GGUF, name string, m *model.Config, all []float32, kind gguf.Type) {
 	l := m.Latent
@@ -110,8 +110,8 @@ func addHalves(g *GGUF, name string, m *model.Config, all []float32, kind gguf.T
 	g.Add(name+"v_b.weight", kind, []int{m.Heads, l.Value, l.Rank}, Quantise(kind, v))
 }
 
-// SameMScale copies a folder of DeepSeek with mscale set to mscale_all_dim, as all
-// published models have them: a GGUF file holds only one.
+// SameMScale copies a DeepSeek folder with mscale set to mscale_all_dim, as in all published
+// models: a GGUF file holds only one of them.
 func SameMScale(from, to string) error {
 	for _, name := range []string{"config.json", "model.safetensors"} {
 		data, err := os.ReadFile(filepath.Join(from, name))

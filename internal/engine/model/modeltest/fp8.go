@@ -12,9 +12,9 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/model"
 )
 
-// FP8 writes the checkpoint twice: to quantised with every matrix of a layer but
-// the routers' in FP8, a float32 scale for every rows x cols block, as DeepSeek
-// publishes; to plain in F32 with the numbers that this stands for.
+// FP8 writes the checkpoint twice. In quantised, every matrix of a layer except the routers' is in
+// FP8 with a float32 scale for every rows x cols block, as DeepSeek publishes it. In plain, the
+// same numbers are in F32.
 func FP8(c *model.Checkpoint, rows, cols int, quantised, plain string) error {
 	var q, p []byte
 	qh, ph := map[string]any{}, map[string]any{}
@@ -72,8 +72,8 @@ func FP8(c *model.Checkpoint, rows, cols int, quantised, plain string) error {
 	return nil
 }
 
-// roundFP8 rounds v to FP8, in place too: each block's largest element to 448, the
-// largest number of the format.
+// roundFP8 rounds v to FP8, also in place. Each block's largest element becomes 448, the largest
+// number of the format.
 func roundFP8(v []float32, height, width, rows, cols int) (bytes []byte, scales []float32, shape []int) {
 	shape = []int{(height + rows - 1) / rows, (width + cols - 1) / cols}
 	bytes, scales = make([]byte, len(v)), make([]float32, shape[0]*shape[1])
@@ -92,7 +92,7 @@ func roundFP8(v []float32, height, width, rows, cols int) (bytes []byte, scales 
 	return bytes, scales, shape
 }
 
-// fp8Values is float8_e4m3fn by its definition; the first 127 ascend.
+// fp8Values is float8_e4m3fn by its definition. The first 127 ascend.
 var fp8Values = func() (v [256]float64) {
 	for b := range v {
 		sign, exp, man := 1-2*float64(b>>7), b>>3&15, float64(b&7)

@@ -9,25 +9,25 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/gguf"
 )
 
-// GGUF builds a file of metadata and tensors. It checks nothing, so that tests
-// can make broken files too.
+// GGUF builds a file of metadata and tensors. It checks nothing, so that tests can make invalid
+// files too.
 type GGUF struct {
 	Version   uint32 // 0: 3
 	Alignment int    // of the tensors; 0: 32. Write general.alignment with Set
 
-	// For damaging:
+	// Fields that tests may damage:
 	Table []Entry // of the tensors
 	Meta  []Key
 	Data  []byte
 }
 
-// Key is one of the metadata, with the bytes of its kind and value.
+// Key is one metadata key, with the bytes of its kind and value.
 type Key struct {
 	Name  string
 	Value []byte
 }
 
-// Entry is a line of the table of tensors.
+// Entry is an entry of the tensor table.
 type Entry struct {
 	Name   string
 	Type   gguf.Type
@@ -41,12 +41,12 @@ func (g *GGUF) Set(key string, v any) {
 	g.Meta = append(g.Meta, Key{key, appendValue(nil, v)})
 }
 
-// Unset takes a key out again.
+// Unset removes a metadata key.
 func (g *GGUF) Unset(key string) {
 	g.Meta = slices.DeleteFunc(g.Meta, func(k Key) bool { return k.Name == key })
 }
 
-// Add appends a tensor of the shape (rows, columns) and its blocks.
+// Add appends a tensor of shape (rows, columns) and its blocks.
 func (g *GGUF) Add(name string, typ gguf.Type, shape []int, data []byte) {
 	align := max(g.Alignment, 32)
 	if g.Alignment != 0 {

@@ -1,5 +1,5 @@
-// Package modeltest makes small random checkpoints for tests: Hugging Face
-// Llama folders without a tokenizer, of any shape that the reader accepts.
+// Package modeltest makes small random checkpoints for tests: Hugging Face Llama folders without a
+// tokenizer, of any shape that package model accepts.
 package modeltest
 
 import (
@@ -16,28 +16,27 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// Shape is what Write makes. Zero fields take Small's values; HeadDim 0 means
+// Shape is the shape of a checkpoint. Zero fields take Small's values. HeadDim 0 means
 // Hidden/Heads, and is then left out of config.json.
 type Shape struct {
 	Hidden, Layers, Heads, KVHeads, HeadDim, FFN, Vocab, MaxPositions int
 
-	Experts       int  // above 0: a Mixtral of so many, 2 a token, without biases
-	Untied        bool // an lm_head of its own
+	Experts       int  // above 0: a Mixtral with that many experts, 2 per token, without biases
+	Untied        bool // with a separate lm_head
 	AttentionBias bool // on all four projections, as transformers does
 	MLPBias       bool
 	DType         tensor.DType // F32 (zero value) or BF16; F16 too
-	Mixed         bool         // norms and biases in F32 whatever DType says
-	Files         int          // safetensors files; above 1 there is an index
+	Mixed         bool         // norms and biases in F32 whatever DType is
+	Files         int          // number of safetensors files; above 1 there is an index
 	Rope          model.Rope   // Theta 0: 10000
 }
 
-// Small is a quick tied model: 2 layers, 4 heads of 16 sharing 2 KV heads.
+// Small is a small tied model: 2 layers, 4 heads of 16 sharing 2 KV heads.
 func Small() Shape {
 	return Shape{Hidden: 64, Layers: 2, Heads: 4, KVHeads: 2, FFN: 128, Vocab: 256, MaxPositions: 512, DType: tensor.BF16}
 }
 
-// Odd has no size that is a power of two or a multiple of the others: it finds
-// code that assumes so.
+// Odd has no size that is a power of two or a multiple of another: it finds code that assumes that.
 func Odd() Shape {
 	return Shape{Hidden: 120, Layers: 3, Heads: 9, KVHeads: 3, HeadDim: 24, FFN: 352, Vocab: 331, MaxPositions: 640,
 		Untied: true, AttentionBias: true, MLPBias: true, DType: tensor.F32, Files: 3}
@@ -75,9 +74,8 @@ func (s Shape) filled() Shape {
 	return s
 }
 
-// Write makes dir and a checkpoint in it. The same shape and seed give the
-// same bytes; a tensor's values depend on seed, name and shape alone. Token 0
-// begins a sequence, token 1 ends one.
+// Write creates dir and a checkpoint in it. The same shape and seed give the same bytes; a tensor's
+// values depend on seed, name and shape alone. Token 0 begins a sequence, token 1 ends one.
 func Write(dir string, s Shape, seed uint64) error {
 	s = s.filled()
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -126,8 +124,8 @@ func (s Shape) config() []byte {
 	return append(data, '\n')
 }
 
-// writeWeights deals the tensors to the files in turn, so that a layer's
-// tensors lie in different files.
+// writeWeights distributes the tensors over the files in turn, so that a layer's tensors are in
+// different files.
 func (s Shape) writeWeights(dir string, specs []model.Spec, seed uint64) error {
 	if s.Files == 1 {
 		return s.WriteFile(filepath.Join(dir, "model.safetensors"), specs, seed)
@@ -152,7 +150,7 @@ func (s Shape) writeWeights(dir string, specs []model.Spec, seed uint64) error {
 	return os.WriteFile(filepath.Join(dir, "model.safetensors.index.json"), append(index, '\n'), 0o644)
 }
 
-// WriteFile writes tensors of those specs, as Values makes them, in s.DType.
+// WriteFile writes tensors of those specs, with the elements of Values, in s.DType.
 func (s Shape) WriteFile(path string, specs []model.Spec, seed uint64) error {
 	header := map[string]any{"__metadata__": map[string]string{"format": "pt"}}
 	var data []byte
@@ -170,8 +168,8 @@ func (s Shape) WriteFile(path string, specs []model.Spec, seed uint64) error {
 	return os.WriteFile(path, File(header, data), 0o644)
 }
 
-// File is a safetensors file of a header, given as a value to marshal, and its
-// data section. It checks nothing, so that tests can make broken files too.
+// File is a safetensors file with a header, which is marshalled, and a data section. It checks
+// nothing, so that tests can make invalid files too.
 func File(header any, data []byte) []byte {
 	text, err := json.Marshal(header)
 	if err != nil {
@@ -184,9 +182,8 @@ func File(header any, data []byte) []byte {
 	return append(append(out, text...), data...)
 }
 
-// Values draws the elements of one tensor: matrices from a normal distribution
-// that keeps the scale of their input (the embedding: 1), vectors near 1 for
-// norms and near 0 for biases.
+// Values draws the elements of one tensor: matrices from a normal distribution that keeps the scale
+// of their input (the embedding: 1), vectors near 1 for norms and near 0 for biases.
 func Values(spec model.Spec, seed uint64) []float32 {
 	h := fnv.New64a()
 	fmt.Fprintf(h, "%s %v", spec.Name, spec.Shape)
@@ -215,9 +212,8 @@ func elements(shape []int) int {
 	return n
 }
 
-// appendElement rounds to nearest even for BF16 and, for F16, toward zero in
-// the normal range (smaller magnitudes become zero): any value of the type
-// will do here.
+// appendElement rounds to nearest even for BF16 and, for F16, toward zero in the normal range
+// (smaller magnitudes become zero). Any value of the type is acceptable here.
 func appendElement(data []byte, dt tensor.DType, v float32) []byte {
 	b := math.Float32bits(v)
 	switch dt {
@@ -235,7 +231,7 @@ func appendElement(data []byte, dt tensor.DType, v float32) []byte {
 	panic(fmt.Sprintf("modeltest: no weights of type %v", dt))
 }
 
-// Parts takes a safetensors file of this package apart.
+// Parts splits a safetensors file of this package.
 func Parts(file []byte) (header map[string]any, data []byte) {
 	n := 8 + binary.LittleEndian.Uint64(file)
 	if err := json.Unmarshal(file[8:n], &header); err != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// Quantise rounds whole blocks of v to a GGUF type: as ggml's reference does for
-// the types of 32, plainly (range of each sub-block, no search) for k-quants.
+// Quantise rounds whole blocks of v to a GGUF type: like ggml's reference for the types of 32, and
+// simply (range of each sub-block, no search) for k-quants.
 func Quantise(typ gguf.Type, v []float32) []byte {
 	var out []byte
 	switch typ {
@@ -30,8 +30,7 @@ func Quantise(typ gguf.Type, v []float32) []byte {
 	return out
 }
 
-// appendHalf rounds a scale to the nearest float16; scales of tests stay below
-// its largest.
+// appendHalf rounds a scale to the nearest float16. Scales in tests stay below its largest value.
 func appendHalf(b []byte, v float32) []byte {
 	a, sign := math.Abs(float64(v)), uint16(math.Float32bits(v)>>16)&0x8000
 	e := max(math.Ilogb(a), -14)
@@ -42,7 +41,7 @@ func appendHalf(b []byte, v float32) []byte {
 	return binary.LittleEndian.AppendUint16(b, sign|(uint16(e+14)<<10+steps))
 }
 
-// asHalf is what a reader gets back for v.
+// asHalf is v after a round trip through float16.
 func asHalf(v float32) float32 {
 	h := binary.LittleEndian.Uint16(appendHalf(nil, v))
 	sign := float64(1)
@@ -78,7 +77,7 @@ func q8(b []byte, v []float32) []byte {
 }
 
 func q4(b []byte, v []float32) []byte {
-	var top float32 // of largest magnitude, with its sign
+	var top float32 // the element of largest magnitude, with its sign
 	for _, x := range v {
 		if math.Abs(float64(x)) > math.Abs(float64(top)) {
 			top = x
@@ -93,8 +92,8 @@ func q4(b []byte, v []float32) []byte {
 	return b
 }
 
-// ranges are the scales and minima of the 8 sub-blocks of Q4_K and Q5_K, in 6
-// bits, packed as 12 bytes.
+// ranges are the scales and minima of the 8 sub-blocks of Q4_K and Q5_K, in 6 bits, packed as 12
+// bytes.
 func ranges(v []float32, levels float32) (d, dmin float32, s, m [8]int, packed [12]byte) {
 	var scale, low [8]float32
 	for j := range 8 {
