@@ -6,8 +6,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/proto"
 )
 
-// adapt limits the plans of a group to what its oldest node understands, so that a new build can
-// be rolled out node by node.
+// adapt limits the plans of a group to what its oldest node supports, so that a new build can be
+// rolled out node by node.
 func (c *core) adapt(g *Group, halvings int) (onePass bool, most int) {
 	var old []string
 	passes, _ := proto.Needs(&proto.StepRequest{Passes: 2})
@@ -27,7 +27,7 @@ func (c *core) adapt(g *Group, halvings int) (onePass bool, most int) {
 		}
 	}
 	if onePass {
-		c.serve.Logger.Warn("nodes of older builds take part: each plan has one decode step and all threads until they are replaced", "nodes", old)
+		c.serve.Logger.Warn("nodes with older builds are present: until they are replaced, each plan has one decode step and uses all threads", "nodes", old)
 	}
 	return onePass, most
 }

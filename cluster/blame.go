@@ -9,8 +9,8 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// failure is how a rank failed a step, by what it answered. A rank that did not answer says
-// nothing.
+// failure classifies how a rank failed a step, from its reply. A rank without a reply adds no
+// information.
 func failure(rank int, err error) topology.Failure {
 	f := topology.Failure{Rank: rank}
 	var collectives bool
@@ -18,13 +18,13 @@ func failure(rank int, err error) topology.Failure {
 		return f
 	}
 	answer, ok := errors.AsType[*rpc.RemoteError](err)
-	f.Alone = ok && alone(answer)
+	f.Alone = ok && ownFault(answer)
 	return f
 }
 
-// alone reports whether a node has answered with a fault of its own, rather than with the state
-// of an epoch, of a call, or of its links to others.
-func alone(answer *rpc.RemoteError) bool {
+// ownFault reports whether a node replied with a fault of its own, rather than with the state of an
+// epoch, of a call, or of its connections to others.
+func ownFault(answer *rpc.RemoteError) bool {
 	for _, e := range []error{socket.ErrRetired, socket.ErrStaleEpoch, socket.ErrWrongPhase, rpc.ErrBusy, rpc.ErrStale, rpc.ErrNoActor, rpc.ErrClosed} {
 		if answer.Is(e) {
 			return false

@@ -17,11 +17,12 @@ import (
 	"github.com/shoal-llm/shoal/internal/security"
 )
 
-// ErrBuild: this process speaks or computes otherwise than the cluster that it was to join.
+// ErrBuild: this process differs in wire version or arithmetic from the cluster that it wants to
+// join.
 var ErrBuild = errors.New("cluster: another build")
 
-// Build names what this process was built from, for people: version, revision, build tags,
-// Go's version. Two builds may work together if they speak and compute alike.
+// Build describes what this process was built from, for display: version, revision, build tags, Go
+// version. Two different builds may work together if their wire versions and arithmetic match.
 var Build = sync.OnceValue(func() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
@@ -33,12 +34,12 @@ var Build = sync.OnceValue(func() string {
 	return buildText(info)
 })
 
-// version and commit of a release; its linker sets them (deploy/release).
+// version and commit of a release, set by the linker (deploy/release).
 var version, commit string
 
 func buildText(info *debug.BuildInfo) string {
 	var words []string
-	if v := info.Main.Version; v != "" && v != "(devel)" && !strings.HasPrefix(v, "v0.0.0-") { // which only repeats the revision
+	if v := info.Main.Version; v != "" && v != "(devel)" && !strings.HasPrefix(v, "v0.0.0-") { // a pseudo-version only repeats the revision
 		words = append(words, v)
 	}
 	set := map[string]string{}
@@ -62,18 +63,18 @@ func buildText(info *debug.BuildInfo) string {
 	return text[:min(len(text), maxBuild)]
 }
 
-const maxBuild = 96 // in the join message, which has 512 bytes for all
+const maxBuild = 96 // the join message has 512 bytes in total
 
-// introduce fills in what the others compare before they work with this process.
+// introduce sets the fields that other processes compare before they cooperate with this one.
 func introduce(m *gossip.Meta) (err error) {
 	m.Build, m.WireMin, m.WireMax = Build(), rpc.MinVersion, rpc.Version
 	m.Arithmetic, err = arithmetic.Fingerprint()
 	return err
 }
 
-// unlike says why processes with these join messages cannot work together, each named by
-// what comes before its build; empty: they can.
-func unlike(one string, a *gossip.Meta, other string, b *gossip.Meta) string {
+// incompatible returns why processes with these join messages cannot work together, or "" if they
+// can. one and other name the processes in the result.
+func incompatible(one string, a *gossip.Meta, other string, b *gossip.Meta) string {
 	switch {
 	case a.WireMax < b.WireMin || b.WireMax < a.WireMin:
 		return fmt.Sprintf("%s (build %s) speaks %s, %s (build %s) speaks %s", one, a.Build, wireText(a), other, b.Build, wireText(b))
@@ -102,20 +103,20 @@ func arithmeticText(m *gossip.Meta) string {
 
 const sameBuild = "run the same build of Shoal everywhere (`shoal version` tells them apart)"
 
-// unlikeCoordinators are the coordinators that are there and that this process cannot work
-// with, by incarnation, each with the reason; like tells that there is another one.
-func (b *bus) unlikeCoordinators(ctx context.Context, self string) (why map[uint64]string, like bool) {
+// incompatibleCoordinators returns the running coordinators that this process cannot work with, by
+// incarnation, with the reason. like reports whether there is a compatible one.
+func (b *bus) incompatibleCoordinators(ctx context.Context, self string) (why map[uint64]string, like bool) {
 	mine := b.gossip.Meta()
 	for _, m := range b.gossip.Members() {
 		if m.Meta.Role != string(security.RoleCoordinator) || m.Name == b.gossip.Name() {
 			continue
 		}
-		text := unlike(self, &mine, fmt.Sprintf("the coordinator %q", m.Name), &m.Meta)
+		text := incompatible(self, &mine, fmt.Sprintf("the coordinator %q", m.Name), &m.Meta)
 		if text == "" {
 			like = true
 			continue
 		}
-		// One that has died may be a member for some seconds yet.
+		// A dead coordinator may remain a member for some seconds.
 		if _, err := b.rpc.Hello(ctx, m.Meta.RPC); errors.Is(err, rpc.ErrUnreachable) || ctx.Err() != nil {
 			continue
 		}
@@ -127,9 +128,9 @@ func (b *bus) unlikeCoordinators(ctx context.Context, self string) (why map[uint
 	return why, like
 }
 
-// checkBuild is an error when there are coordinators, and none that this process can work with.
+// checkBuild returns an error if there are coordinators but none is compatible.
 func (b *bus) checkBuild(ctx context.Context, self string) error {
-	why, like := b.unlikeCoordinators(ctx, self)
+	why, like := b.incompatibleCoordinators(ctx, self)
 	if like {
 		return nil
 	}
@@ -139,18 +140,18 @@ func (b *bus) checkBuild(ctx context.Context, self string) error {
 	return nil
 }
 
-// complaints says again, from time to time, which coordinators this process cannot work with.
-type complaints struct{ said map[uint64]time.Time }
+// buildWarnings logs incompatible coordinators, each at most once per complainEvery.
+type buildWarnings struct{ logged map[uint64]time.Time }
 
 const complainEvery = time.Minute
 
-func (c *complaints) say(log *slog.Logger, what string, why map[uint64]string) {
-	if c.said == nil || len(why) == 0 {
-		c.said = map[uint64]time.Time{}
+func (c *buildWarnings) log(log *slog.Logger, what string, why map[uint64]string) {
+	if c.logged == nil || len(why) == 0 {
+		c.logged = map[uint64]time.Time{}
 	}
 	for incarnation, text := range why {
-		if last, ok := c.said[incarnation]; !ok || time.Since(last) > complainEvery {
-			c.said[incarnation] = time.Now()
+		if last, ok := c.logged[incarnation]; !ok || time.Since(last) > complainEvery {
+			c.logged[incarnation] = time.Now()
 			log.Error(what, "reason", text, "do", sameBuild)
 		}
 	}

@@ -25,7 +25,7 @@ func TestUnlike(t *testing.T) {
 		{"a build that says nothing", false, []string{"does not tell"}, gossip.Meta{}},
 		{"one that says its wire alone", false, []string{"arithmetic that it does not tell"}, gossip.Meta{WireMin: 2, WireMax: 2}},
 	} {
-		for _, why := range []string{unlike("a", &mine, "b", &c.m), unlike("b", &c.m, "a", &mine)} {
+		for _, why := range []string{incompatible("a", &mine, "b", &c.m), incompatible("b", &c.m, "a", &mine)} {
 			if (why == "") != c.like {
 				t.Errorf("%s: %q", c.is, why)
 			}
@@ -37,7 +37,7 @@ func TestUnlike(t *testing.T) {
 		}
 	}
 	var none gossip.Meta
-	if unlike("a", &none, "b", &none) == "" {
+	if incompatible("a", &none, "b", &none) == "" {
 		t.Error("two that say nothing were let together")
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 )
 
-// chatTemplate is the checkpoint's, or nil when it has none: then only
-// completions work, and the API says so.
+// chatTemplate returns the checkpoint's chat template, or nil if it has none. The API then serves
+// completions only and reports that.
 func chatTemplate(dir, file string) (api.ChatTemplate, error) {
 	t, err := tokenizer.LoadChatTemplateFrom(dir, file)
 	if errors.Is(err, tokenizer.ErrNoChatTemplate) {

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestWrongFlagsTouchNothing: a coordinator that cannot serve says so before it takes a
-// lease or writes a store.
+// TestWrongFlagsTouchNothing: a coordinator with invalid settings fails before it takes a lease or
+// writes a store.
 func TestWrongFlagsTouchNothing(t *testing.T) {
 	data := filepath.Join(t.TempDir(), "data")
 	c, err := StartCoordinator(t.Context(), CoordinatorConfig{DataDir: data, Insecure: true, Serve: ServeConfig{Model: goldenDir, Policy: "lru", Logger: slog.New(slog.DiscardHandler)}})
@@ -25,8 +25,7 @@ func TestWrongFlagsTouchNothing(t *testing.T) {
 	}
 }
 
-// TestNodeConfig: what a node is told of its coordinator must be an address, and what it
-// may use a number of something.
+// TestNodeConfig: --join must be an address, and limits must be valid numbers.
 func TestNodeConfig(t *testing.T) {
 	for join, good := range map[string]bool{"10.0.0.2:7070": true, "[::1]:7070": true, "host:7070": true, "host": false, "http://host": false, "host:70700": false, "host:-1": false, "": false} {
 		c := NodeConfig{Join: []string{join}, Insecure: true}

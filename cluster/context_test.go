@@ -10,10 +10,10 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
-// TestContexts: a text that was read once and is held is what many requests begin with: the
-// answers are those of requests that read it themselves, to the bit, on any number of sockets and
-// at once; its rows are booked once; it is read again when memory was short or the placement
-// changed; and when it is given up those that go on with it are not disturbed.
+// TestContexts: many requests may start with a text that was read once and is held. Their answers
+// equal, bit for bit, those of requests that read the text themselves, on any number of sockets,
+// concurrently too. Its rows are counted once. It is read again after memory was short or the
+// placement changed. Releasing it does not affect running requests.
 func TestContexts(t *testing.T) {
 	const policy, length = "squeezed:clusters=0.2,levels=2,sparsity=0.6,tail=12,obs=16", 203
 	ask := func(e api.Engine, id string, question int, policy string) replied {

@@ -22,58 +22,55 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// CoordinatorConfig is the process with the API, the batcher and the placement
-// authority.
+// CoordinatorConfig configures the process with the API, the batcher and the placement authority.
 type CoordinatorConfig struct {
-	// ID names the process in the cluster. Default "coordinator".
+	// ID is the name of the process in the cluster. Default "coordinator".
 	ID string
-	// Bind is host:port of gossip, which nodes join; the other listeners take
-	// Ports on the same host. Default 127.0.0.1:0.
+	// Bind is the host:port for gossip, which nodes join. The other listeners use Ports on the same
+	// host. Default 127.0.0.1:0.
 	Bind  string
 	Ports Ports
-	// Cluster is the name of the cluster: processes of another name are not let
-	// in. Letters, digits, - and _. Default "shoal".
+	// Cluster is the name of the cluster. Processes with another name are refused. Letters, digits,
+	// - and _. Default "shoal".
 	Cluster string
-	// Join are gossip addresses of the cluster, for a coordinator that is not its
-	// first process.
+	// Join has gossip addresses of the cluster, for a coordinator that is not its first process.
 	Join []string
-	// API is where clients reach this coordinator; others are told.
+	// API is the address of this coordinator for clients. It is announced to other coordinators.
 	API string
-	// Standby: wait while another coordinator has the lease, and take over when it
-	// is gone. Needs DataDir and Join.
+	// Standby: wait while another coordinator has the lease, and take over once it is gone.
+	// Requires DataDir and Join.
 	Standby bool
-	// Waits is told why this process does not coordinate yet, whenever that changes: a
-	// standby, or one whose store lacks replicas. alone: nor does anybody else, for longer
-	// than a takeover takes.
+	// Waits is called whenever the reason changes why this process does not coordinate yet: it is a
+	// standby, or its store lacks replicas. alone is set if no other process has coordinated for
+	// longer than a takeover takes.
 	Waits func(why string, alone bool)
-	// Nodes is how many nodes the first placement waits for; 0: whoever is there
-	// after a quiet moment.
+	// Nodes is the number of nodes that the first placement waits for. 0: it uses the nodes present
+	// after a quiet period.
 	Nodes int
 	Serve ServeConfig
-	// Key authenticates every process to every other one, and encrypts what leaves the
-	// machine.
+	// Key authenticates all processes to each other and encrypts traffic between machines.
 	Key security.Key
-	// Insecure: start without a Key. Whoever can connect is let in, so only loopback
-	// addresses may be bound.
+	// Insecure: start without a Key. Any client can then connect, so only loopback addresses may be
+	// bound.
 	Insecure bool
 	NATS     string
-	// DataDir is where jobs, batches and files live; one running coordinator may
-	// have it. Empty: no jobs.
+	// DataDir is the directory of jobs, batches and files, used by one running coordinator at a
+	// time. Empty: no jobs.
 	DataDir string
-	// StoreNodes are the processes that are to keep copies of the store, once two of them
-	// are here; store.Members.Add names more.
+	// StoreNodes are the processes that keep copies of the store once two of them are connected.
+	// store.Members.Add names further ones.
 	StoreNodes []string
-	// DataOptional: when DataDir is in use or cannot be written, serve without
-	// jobs (a default directory that nobody asked for).
+	// DataOptional: serve without jobs if DataDir is in use or not writable. It is for a default
+	// directory that the user did not choose.
 	DataOptional bool
 }
 
-// Coordinator serves a model on node processes. It implements api.Engine.
+// Coordinator serves a model with node processes. It implements api.Engine.
 type Coordinator struct {
 	*core
 	bus      *bus
 	discover *discoverer
-	store    *store.Store   // nil: there is none
+	store    *store.Store   // nil: no data directory
 	members  *store.Members // of the store
 	noJobs   string         // why there are no jobs
 	key      security.Key
@@ -82,21 +79,20 @@ type Coordinator struct {
 	up       atomic.Pointer[core]
 	election atomic.Pointer[store.Election]
 
-	ctx    context.Context // of what runs beside the core
-	cancel context.CancelFunc
-	wg     sync.WaitGroup
-	given  func()                    // waits for what the weight server is giving
-	silent atomic.Pointer[time.Time] // when another coordinator was last found to be gone
-	lost   chan struct{}             // closed when the lease is lost
-	why    error                     // why, then
+	ctx         context.Context // for everything except the core
+	cancel      context.CancelFunc
+	wg          sync.WaitGroup
+	waitWeights func()                    // waits for the weight server's requests
+	lastGone    atomic.Pointer[time.Time] // time of the last report that another coordinator is gone
+	lost        chan struct{}             // closed when the lease is lost
+	why         error                     // then the reason
 }
 
-// ErrLostLease: another coordinator has taken over; this one has stopped.
+// ErrLostLease: another coordinator has taken over and this one has stopped.
 var ErrLostLease = errors.New("cluster: another coordinator has taken over")
 
-// StartCoordinator brings the coordinator up. It does not wait for nodes: Ready
-// tells when the model answers. A standby waits for the lease first, as long as
-// ctx allows.
+// StartCoordinator starts the coordinator. It does not wait for nodes; Ready reports when the model
+// can answer. A standby first waits for the lease, until ctx ends.
 func StartCoordinator(ctx context.Context, cfg CoordinatorConfig) (_ *Coordinator, err error) {
 	orDefault(&cfg.ID, "coordinator")
 	orDefault(&cfg.Bind, "127.0.0.1:0")
@@ -130,7 +126,7 @@ func StartCoordinator(ctx context.Context, cfg CoordinatorConfig) (_ *Coordinato
 	}()
 	cfg.Serve.ensureDefaults(&ck.Config)
 	c.log = cfg.Serve.Logger
-	if err = cfg.Serve.Validate(&ck.Config); err != nil { // before others hear of it
+	if err = cfg.Serve.Validate(&ck.Config); err != nil { // before the other processes see this one
 		return nil, err
 	}
 	if err = c.openStore(ctx, &cfg); err != nil {
@@ -138,12 +134,12 @@ func StartCoordinator(ctx context.Context, cfg CoordinatorConfig) (_ *Coordinato
 	}
 	var events atomic.Pointer[discoverer]
 	meta := gossip.Meta{Incarnation: rpc.NewIncarnation(), State: gossip.Ready, Leads: true}
-	if c.store != nil { // it may have to wait for the lease
+	if c.store != nil { // may wait for the lease
 		meta.Store, meta.Leads = c.store.Addr(), false
 	}
 	c.bus, err = openBus(security.RoleCoordinator, cfg.Cluster, cfg.ID, cfg.Bind, cfg.Ports, cfg.NATS, cfg.Key, cfg.Serve.Logger, meta, func(e gossip.Event) {
-		c.rival(e)
-		if d := events.Load(); d != nil { // earlier ones are found by comparison
+		c.coordinatorGone(e)
+		if d := events.Load(); d != nil { // the periodic comparison finds earlier ones
 			d.event(e)
 		}
 	})
@@ -153,7 +149,7 @@ func StartCoordinator(ctx context.Context, cfg CoordinatorConfig) (_ *Coordinato
 	if c.store != nil {
 		c.members = store.NewMembers(c.ctx, c.store, c.bus.gossip, c.bus.rpc, cfg.StoreNodes)
 	}
-	if c.given, err = weights.Serve(c.ctx, c.bus.rpc, ck); err != nil {
+	if c.waitWeights, err = weights.Serve(c.ctx, c.bus.rpc, ck); err != nil {
 		return nil, err
 	}
 	if err = c.join(ctx, &cfg); err != nil {
@@ -161,12 +157,12 @@ func StartCoordinator(ctx context.Context, cfg CoordinatorConfig) (_ *Coordinato
 	}
 	var l placementLog
 	if c.store != nil {
-		if l, err = c.take(ctx, meta.Incarnation, &cfg); err != nil {
+		if l, err = c.acquireLease(ctx, meta.Incarnation, &cfg); err != nil {
 			return nil, err
 		}
-		c.wg.Go(func() { // the others need not have heard of it
+		c.wg.Go(func() { // other processes need not know this yet
 			if err := c.bus.lead(); err != nil && c.ctx.Err() == nil {
-				c.log.Warn("that this process coordinates is not told", "error", err)
+				c.log.Warn("announcing that this process coordinates failed", "error", err)
 			}
 		})
 		if err = c.store.OpenJobs(); err != nil {
@@ -177,10 +173,10 @@ func StartCoordinator(ctx context.Context, cfg CoordinatorConfig) (_ *Coordinato
 		return nil, err
 	}
 	c.trouble = c.storeTrouble
-	c.recount(l, &cfg)
+	c.restoreEvents(l, &cfg)
 	c.up.Store(c.core)
 	select {
-	case <-c.lost: // between the lease and now
+	case <-c.lost: // lost between the acquisition and now
 		c.root.Send(c.dpid, &leaseLost{c.why.Error()})
 	default:
 	}
@@ -189,26 +185,26 @@ func StartCoordinator(ctx context.Context, cfg CoordinatorConfig) (_ *Coordinato
 	return c, nil
 }
 
-// recount goes on with the event log of the coordinator before, and with writing it down.
-func (c *Coordinator) recount(l placementLog, cfg *CoordinatorConfig) {
+// restoreEvents continues the event log of the previous coordinator and starts to persist it.
+func (c *Coordinator) restoreEvents(l placementLog, cfg *CoordinatorConfig) {
 	first := api.ClusterEvent{At: time.Now(), Kind: api.EventStarted, Epoch: l.after, Reason: cfg.ID}
 	if c.store != nil {
 		first.Reason = fmt.Sprintf("%s, term %d", cfg.ID, l.term)
-		if c.events.recall(c.ctx, c.store.Events, c.log); cfg.Standby {
+		if c.events.restore(c.ctx, c.store.Events, c.log); cfg.Standby {
 			first.Kind, first.Cost = api.EventTakeover, &api.Cost{Open: true}
-			if at := c.silent.Load(); at != nil {
+			if at := c.lastGone.Load(); at != nil {
 				first.At = *at
 			}
 		}
-		c.wg.Go(func() { c.events.keep(c.ctx, c.store.KeepEvents, c.log) })
+		c.wg.Go(func() { c.events.persist(c.ctx, c.store.KeepEvents, c.log) })
 	}
 	c.events.change(func(e *eventLog, _ time.Time) bool { e.add(first); return true })
 }
 
-// openStore comes first: a coordinator that cannot have its data directory must
-// not meet the nodes.
+// openStore opens the data directory. It runs before join, because a coordinator without its data
+// directory must not contact nodes.
 func (c *Coordinator) openStore(ctx context.Context, cfg *CoordinatorConfig) (err error) {
-	c.noJobs = "Jobs, batches and files need a place to live: start the coordinator with --data-dir DIR."
+	c.noJobs = "Jobs, batches and files need a data directory: start the coordinator with --data-dir DIR."
 	if cfg.DataDir == "" {
 		return nil
 	}
@@ -218,14 +214,14 @@ func (c *Coordinator) openStore(ctx context.Context, cfg *CoordinatorConfig) (er
 	}
 	c.store, err = store.Open(ctx, cfg.DataDir, cfg.ID, cfg.Ports.at(host, storePort), cfg.Key, security.RoleCoordinator, c.log)
 	if err != nil && cfg.DataOptional {
-		c.noJobs = "Jobs, batches and files are off: " + err.Error() + ". Give this one a --data-dir DIR of its own."
+		c.noJobs = "Jobs, batches and files are off: " + err.Error() + ". Give this coordinator its own --data-dir DIR."
 		c.log.Warn("serving without jobs", "error", err)
 		return nil
 	}
 	return err
 }
 
-// join meets the cluster; the first coordinator has nobody to meet.
+// join joins the cluster. The first coordinator has no process to join.
 func (c *Coordinator) join(ctx context.Context, cfg *CoordinatorConfig) error {
 	if c.store != nil {
 		if err := c.store.Offer(c.bus.rpc); err != nil {
@@ -243,26 +239,26 @@ func (c *Coordinator) join(ctx context.Context, cfg *CoordinatorConfig) error {
 		if !cfg.Standby {
 			return err
 		}
-		c.log.Debug("nobody answers yet", "join", cfg.Join, "error", err)
+		c.log.Debug("no answer yet", "join", cfg.Join, "error", err)
 		select {
-		case <-time.After(knockEvery):
+		case <-time.After(rejoinInterval):
 		case <-ctx.Done():
 			return fmt.Errorf("cluster: cannot join %v: %w", cfg.Join, err)
 		}
 	}
 }
 
-// rival tells the election of coordinators that are gone.
-func (c *Coordinator) rival(e gossip.Event) {
+// coordinatorGone reports coordinators that are gone to the election.
+func (c *Coordinator) coordinatorGone(e gossip.Event) {
 	if e.Member.Meta.Role != string(security.RoleCoordinator) || e.Kind != gossip.Failed && e.Kind != gossip.Leave {
 		return
 	}
 	now := time.Now()
-	c.silent.Store(&now)
-	c.wg.Go(func() { // gossip must not wait
+	c.lastGone.Store(&now)
+	c.wg.Go(func() { // gossip callbacks must not block
 		t := time.NewTicker(waitsTick)
 		defer t.Stop()
-		for { // the election may not be there yet
+		for { // the election may not exist yet
 			if s := c.election.Load(); s != nil {
 				s.Gone(e.Member.Meta.Incarnation)
 				return
@@ -279,26 +275,26 @@ func (c *Coordinator) rival(e gossip.Event) {
 const thisCoordinator = "this coordinator"
 
 const (
-	// rivalWait is how long a coordinator that is no standby waits for the lease of
-	// another one to run out.
+	// rivalWait is how long a coordinator without --standby waits for another one's lease to
+	// expire.
 	rivalWait = store.LeaseTTL + 10*time.Second
 	waitsTick = 200 * time.Millisecond
 )
 
-// take waits for the lease.
-func (c *Coordinator) take(ctx context.Context, incarnation uint64, cfg *CoordinatorConfig) (placementLog, error) {
-	v := &vigil{standby: cfg.Standby, log: c.log, led: c.bus.led, tell: cfg.Waits}
+// acquireLease waits for the lease.
+func (c *Coordinator) acquireLease(ctx context.Context, incarnation uint64, cfg *CoordinatorConfig) (placementLog, error) {
+	v := &standbyWait{standby: cfg.Standby, log: c.log, othersLead: c.bus.othersLead, notify: cfg.Waits}
 	v.start()
 	defer v.stop()
 	t := time.NewTicker(waitsTick)
 	defer t.Stop()
-	var unlike complaints
-	look := func() { // nodes of another's kind would be of no use after a takeover
-		why, _ := c.bus.unlikeCoordinators(ctx, thisCoordinator)
-		unlike.say(c.log, "this coordinator stands by one of another build, whose nodes it could not take over", why)
+	var unlike buildWarnings
+	look := func() { // incompatible nodes would be useless after a takeover
+		why, _ := c.bus.incompatibleCoordinators(ctx, thisCoordinator)
+		unlike.log(c.log, "this coordinator stands by one of another build, whose nodes it could not take over", why)
 	}
 	for cfg.Standby && !c.store.Replicated() {
-		v.say(fmt.Sprintf("the coordinator has not asked this process to keep a copy of the store yet: name it there, with --store-nodes %s,... or shoal store add %s; that takes three processes with a --data-dir", cfg.ID, cfg.ID))
+		v.setReason(fmt.Sprintf("the coordinator has not asked this process to keep a copy of the store yet: name it there, with --store-nodes %s,... or shoal store add %s; that takes three processes with a --data-dir", cfg.ID, cfg.ID))
 		select {
 		case <-t.C:
 			look()
@@ -306,14 +302,14 @@ func (c *Coordinator) take(ctx context.Context, incarnation uint64, cfg *Coordin
 			return placementLog{}, ctx.Err()
 		}
 	}
-	if err := c.store.OpenLease(ctx, v.say); err != nil {
+	if err := c.store.OpenLease(ctx, v.setReason); err != nil {
 		return placementLog{}, err
 	}
 	claims := make(chan topology.Claim, 1)
 	election := c.store.Elect(cfg.ID, incarnation, cfg.API, store.Callbacks{
 		Elected:  func(l topology.Claim) { claims <- l },
-		Recorded: func(epoch uint32) { c.tell(&placementRecorded{epoch}) },
-		Deposed:  c.depose,
+		Recorded: func(epoch uint32) { c.tellDirector(&placementRecorded{epoch}) },
+		Deposed:  c.stepDown,
 	})
 	c.election.Store(election)
 	began := time.Now()
@@ -330,21 +326,21 @@ func (c *Coordinator) take(ctx context.Context, incarnation uint64, cfg *Coordin
 		}
 		claim, _, why := election.Claim()
 		if cfg.Standby || time.Since(began) > store.Quiet {
-			v.say(why)
+			v.setReason(why)
 		}
 		if !cfg.Standby && time.Since(began) > rivalWait {
-			return placementLog{}, fmt.Errorf("cluster: %s (its API: %s); to wait in its shadow start this one with --standby --join HOST:PORT", why, claim.API)
+			return placementLog{}, fmt.Errorf("cluster: %s (its API: %s); to run this one as a standby start it with --standby --join HOST:PORT", why, claim.API)
 		}
 	}
 }
 
-// depose stops this coordinator: whatever it decides from now on could not be
-// written down, and nodes follow another one.
-func (c *Coordinator) depose(by topology.Claim) {
-	c.why = fmt.Errorf("%w: %s has the lease since term %d (its API: %s); this process was silent for too long and has changed nothing since", ErrLostLease, by.Holder, by.Term, by.API)
+// stepDown stops this coordinator. It can no longer record decisions, and the nodes follow another
+// one.
+func (c *Coordinator) stepDown(by topology.Claim) {
+	c.why = fmt.Errorf("%w: %s has the lease since term %d (its API: %s); this process failed to renew it in time and has changed nothing since", ErrLostLease, by.Holder, by.Term, by.API)
 	c.log.Error("stepping down", "reason", c.why)
 	close(c.lost)
-	c.tell(&leaseLost{c.why.Error()})
+	c.tellDirector(&leaseLost{c.why.Error()})
 	if k := c.up.Load(); k != nil {
 		c.wg.Go(func() {
 			ctx, cancel := context.WithTimeout(c.ctx, 5*time.Second)
@@ -354,10 +350,10 @@ func (c *Coordinator) depose(by topology.Claim) {
 	}
 }
 
-// Lost is closed when another coordinator has taken over; LostReason says which.
+// Lost is closed when another coordinator has taken over. LostReason names it.
 func (c *Coordinator) Lost() <-chan struct{} { return c.lost }
 
-// LostReason is an error that wraps ErrLostLease, once Lost is closed.
+// LostReason returns an error that wraps ErrLostLease once Lost is closed.
 func (c *Coordinator) LostReason() error {
 	select {
 	case <-c.lost:
@@ -378,28 +374,27 @@ func (c *Coordinator) Cluster() api.ClusterState {
 	return s
 }
 
-// tell sends the director a message, once there is one.
-func (c *Coordinator) tell(m any) {
+// tellDirector sends a message to the director, if it exists.
+func (c *Coordinator) tellDirector(m any) {
 	if k := c.up.Load(); k != nil {
 		k.root.Send(k.dpid, m)
 	}
 }
 
-// groupName is of this coordinator's life alone: on a NATS that others use too,
-// nobody else speaks on its subjects, an earlier coordinator of these nodes
-// included.
+// groupName returns a random name. On a NATS that other programs use too, no other process uses its
+// subjects, not even an earlier coordinator of these nodes.
 func groupName() string { return "g" + strings.ToLower(rand.Text()[:12]) }
 
-// GossipAddress is what nodes join.
+// GossipAddress returns the address that nodes join.
 func (c *Coordinator) GossipAddress() string { return c.bus.gossip.Address() }
 
-// Close ends the coordinator; nodes stay up and wait for another one.
+// Close stops the coordinator. Nodes stay up and wait for another one.
 func (c *Coordinator) Close() {
 	c.cancel()
 	if c.discover != nil {
 		c.discover.close()
 	}
-	if c.store != nil { // before the core: what is interrupted is noted as such
+	if c.store != nil { // before the core, so that jobs record the interruption
 		c.store.CloseJobs()
 	}
 	if e := c.election.Load(); e != nil {
@@ -409,8 +404,8 @@ func (c *Coordinator) Close() {
 		c.core.close()
 	}
 	c.wg.Wait()
-	if c.given != nil {
-		c.given()
+	if c.waitWeights != nil {
+		c.waitWeights()
 	}
 	if c.store != nil {
 		c.store.Close()
@@ -423,5 +418,6 @@ func (c *Coordinator) Close() {
 	}
 }
 
-// Chunk is the most prompt tokens of one sequence in one step of the newest placement.
+// Chunk returns the maximum number of prompt tokens of one sequence per step in the newest
+// placement.
 func (c *Coordinator) Chunk() int { return int(c.chunk.Load()) }

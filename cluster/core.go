@@ -1,8 +1,8 @@
-// Package cluster wires everything: it is the only package that knows everyone.
+// Package cluster wires all parts together. It is the only package that imports all of them.
 //
 //	api -> core -> batcher -> stepper -> sockets (here or in node processes)
 //	                 ^                      |
-//	                 '---- director <-------' placement, epochs, who is there
+//	                 '---- director <-------' placement, epochs, members
 package cluster
 
 import (
@@ -29,7 +29,7 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// core is the coordinator's part that does not care where the sockets are.
+// core is the part of the coordinator that is independent of where the sockets run.
 type core struct {
 	checkpoint *model.Checkpoint
 	serve      ServeConfig
@@ -40,40 +40,40 @@ type core struct {
 	stepper    *stepper
 	policy     *kvcache.Policy
 	geometry   kvcache.Geometry
-	recoveries atomic.Uint64 // placements withdrawn because something went wrong
+	recoveries atomic.Uint64 // placements withdrawn because of a fault
 	most       atomic.Int64  // cache bytes of the largest placement that served
-	chunk      atomic.Int64  // most prompt tokens of one sequence in a step of the newest placement
+	chunk      atomic.Int64  // maximum prompt tokens of one sequence per step in the newest placement
 	recovery   *recovery
 	events     *events
-	trouble    func() string             // what is wrong besides steps; empty: nothing
-	withdrawn  atomic.Pointer[time.Time] // since when none serves; nil: one does, or none ever has
+	trouble    func() string             // faults other than of steps; "": none
+	withdrawn  atomic.Pointer[time.Time] // since when no placement serves; nil: one serves, or none ever did
 
 	steps  sync.WaitGroup // steps and releases in flight
 	ctx    context.Context
 	cancel context.CancelFunc
 
 	mu     sync.Mutex
-	status map[string]*proto.SocketStatus // by node, polled
+	status map[string]*proto.SocketStatus // by node, from the last poll
 }
 
-// statusEvery is how often nodes are asked for their figures; loadingEvery while
-// nothing serves, for progress bars.
+// statusEvery is the interval at which nodes report their figures. loadingEvery is the interval
+// while no placement serves, for progress bars.
 const (
 	statusEvery  = time.Second
 	loadingEvery = statusEvery / 5
 )
 
-// placementLog is where placements are written down before nodes are told of them.
+// placementLog records placements before nodes learn of them.
 type placementLog struct {
 	term  uint64 // of the lease
-	after uint32 // the newest epoch that is in it
-	// drained are the nodes that it says are drained; drain writes others down.
+	after uint32 // newest epoch in the log
+	// drained has the recorded drained nodes; drain records a new set.
 	drained map[string]uint64
 	drain   func(nodes map[string]uint64)
 	record  func(p topology.Placement, incarnations []uint64)
 }
 
-// newCore takes a config that is valid.
+// newCore builds a core from a valid config.
 func newCore(root *actor.RootContext, ck *model.Checkpoint, s ServeConfig, nodes int, group string, l placementLog) (*core, error) {
 	policy, err := kvcache.Parse(s.Policy)
 	if err != nil {
@@ -124,10 +124,10 @@ func newCore(root *actor.RootContext, ck *model.Checkpoint, s ServeConfig, nodes
 	return c, nil
 }
 
-// settle is the quiet time after which newcomers are given a share.
+// settle is the quiet period after which new nodes get a share.
 const settle = 2 * time.Second
 
-// placed and unplaced are called from the director.
+// placed is called by the director when a placement serves.
 func (c *core) placed(g *Group) {
 	if since := c.withdrawn.Swap(nil); since != nil {
 		c.recovery.served(*since, time.Now())
@@ -145,7 +145,7 @@ func (c *core) placed(g *Group) {
 	c.chunk.Store(int64(p.Chunk))
 	for i, s := range g.Placement.Slices {
 		if have, least := g.Nodes[i].KVBudget, kvcache.ResidentBytes(c.geometry, 1, 1, c.policy); have < least {
-			c.serve.Logger.Warn("no request fits the caches of this node: start it with more --kv-memory", "node", s.ID, "bytes", have, "shortest_request", least)
+			c.serve.Logger.Warn("no request fits the cache memory of this node: restart it with a larger --kv-memory", "node", s.ID, "bytes", have, "shortest_request", least)
 		}
 		p.Sockets = append(p.Sockets, batcher.Socket{ID: s.ID, Budget: g.Nodes[i].KVBudget, Heads: tensor.Span{Lo: s.KVHeads.Lo, Hi: s.KVHeads.Hi}, Scratch: g.Scratch[i]})
 	}
@@ -173,13 +173,13 @@ func (c *core) suspect(g *Group, rank int) {
 	c.root.Send(c.dpid, &nodeDown{id: n.ID, incarnation: n.Incarnation})
 }
 
-// fence asks that a node be left out: it holds up the others.
+// fence requests that a node be left out because it delays the others.
 func (c *core) fence(g *Group, rank int, reason string, hung bool) {
 	n := g.Nodes[rank]
 	c.root.Send(c.dpid, &nodeFence{id: n.ID, incarnation: n.Incarnation, reason: reason, hung: hung})
 }
 
-// blame reports the node because of which an epoch breaks.
+// blame reports the node that caused the end of an epoch.
 func (c *core) blame(g *Group, rank int, fault error, alone bool) {
 	c.root.Send(c.dpid, &nodeBlamed{epoch: g.Placement.Epoch, id: g.Nodes[rank].ID, fault: fault.Error(), alone: alone})
 }
@@ -208,7 +208,7 @@ func (c *core) Release(epoch uint32, keep []plan.Keep, seqs, blocks []uint64) {
 			defer cancel()
 			reply, err := h.Release(ctx, r)
 			if err != nil {
-				c.serve.Logger.Debug("release was not heard; the next step says it again", "error", err)
+				c.serve.Logger.Debug("a release was lost; the next step repeats it", "error", err)
 				return
 			}
 			c.noteUsed(g.Nodes[i].ID, reply.KvUsedBytes)
@@ -231,7 +231,8 @@ func (c *core) Disk(epoch uint32, d batcher.Disk, done func(int)) {
 	})
 }
 
-// askDisks asks all nodes of a group at once: how many of the first blocks every one has.
+// askDisks asks all nodes of a group concurrently and returns how many of the first blocks all of
+// them have.
 func (c *core) askDisks(ctx context.Context, g *Group, r *proto.PrefixRequest) int {
 	answers := make([]int, len(g.Handles))
 	var wg sync.WaitGroup
@@ -240,10 +241,10 @@ func (c *core) askDisks(ctx context.Context, g *Group, r *proto.PrefixRequest) i
 			reply, err := h.Prefix(ctx, r)
 			switch {
 			case err != nil && r.Seq != 0:
-				c.serve.Logger.Debug("an answer is not kept for the next turn", "node", g.Nodes[i].ID, "error", err)
+				c.serve.Logger.Debug("an answer was not stored for the next turn", "node", g.Nodes[i].ID, "error", err)
 				return
 			case err != nil:
-				c.serve.Logger.Warn("the disk of the prefix cache gave no answer; what it has is read again", "node", g.Nodes[i].ID, "error", err)
+				c.serve.Logger.Warn("the disk of the prefix cache did not answer; its blocks are computed again", "node", g.Nodes[i].ID, "error", err)
 				return
 			}
 			answers[i] = int(reply.Blocks)
@@ -253,7 +254,7 @@ func (c *core) askDisks(ctx context.Context, g *Group, r *proto.PrefixRequest) i
 	return slices.Min(answers)
 }
 
-// ResetPrefixCache empties the prefix cache, on disks too.
+// ResetPrefixCache empties the prefix cache, including the disks.
 func (c *core) ResetPrefixCache(ctx context.Context) {
 	c.batcher.ResetPrefixCache()
 	ctx, cancel := context.WithTimeout(ctx, retireTimeout)
@@ -263,7 +264,7 @@ func (c *core) ResetPrefixCache(ctx context.Context) {
 	}
 }
 
-// noteUsed keeps the newest figure of a node's cache.
+// noteUsed records the newest cache size of a node.
 func (c *core) noteUsed(id string, bytes int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -274,7 +275,7 @@ func (c *core) noteUsed(id string, bytes int64) {
 	}
 }
 
-// nodeOf names the node of a rank while its epoch serves.
+// nodeOf returns the node of a rank, or "" if its epoch no longer serves.
 func (c *core) nodeOf(epoch uint32, rank int) string {
 	if g := c.director.serving.Load(); g != nil && g.Placement.Epoch == epoch && rank < len(g.Nodes) {
 		return g.Nodes[rank].ID
@@ -287,7 +288,7 @@ func (c *core) Broken(b batcher.Broken) {
 	c.root.Send(c.dpid, &epochBroken{epoch: b.Epoch, reason: b.Reason})
 }
 
-// view asks the director for a snapshot.
+// view requests a snapshot from the director.
 func (c *core) view(ctx context.Context) (directorView, error) {
 	m := &directorAsk{reply: make(chan directorView, 1)}
 	c.root.Send(c.dpid, m)
@@ -299,7 +300,7 @@ func (c *core) view(ctx context.Context) (directorView, error) {
 	}
 }
 
-// poll keeps the nodes' own figures fresh, and the recent past.
+// poll refreshes the figures of the nodes and the samples of the recent past.
 func (c *core) poll() {
 	defer c.steps.Done()
 	t := time.NewTicker(loadingEvery)
@@ -319,7 +320,7 @@ func (c *core) poll() {
 	}
 }
 
-// look takes down what outages have cost, and a sample once in statusEvery.
+// look records the cost of outages, and a sample once per statusEvery.
 func (c *core) look(sampled *time.Time) {
 	ctx, cancel := context.WithTimeout(c.ctx, statusEvery)
 	defer cancel()
@@ -333,7 +334,7 @@ func (c *core) look(sampled *time.Time) {
 	}
 }
 
-// askAll asks all nodes for their figures.
+// askAll requests the figures of all nodes.
 func (c *core) askAll() {
 	ctx, cancel := context.WithTimeout(c.ctx, statusEvery)
 	defer cancel()
@@ -357,7 +358,7 @@ func (c *core) askAll() {
 	wg.Wait()
 }
 
-// close ends the core: running requests finish with an error.
+// close stops the core. Running requests finish with an error.
 func (c *core) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
@@ -371,11 +372,11 @@ func (c *core) close() {
 	}
 }
 
-// Checkpoint is the model that is served.
+// Checkpoint returns the served model.
 func (c *core) Checkpoint() *model.Checkpoint { return c.checkpoint }
 
-// ServeConfig is what is served, defaults filled in.
+// ServeConfig returns the serving configuration with defaults filled in.
 func (c *core) ServeConfig() ServeConfig { return c.serve }
 
-// Logger is where the cluster logs.
+// Logger returns the logger of the cluster.
 func (c *core) Logger() *slog.Logger { return c.serve.Logger }

@@ -20,17 +20,17 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// Group is what the director keeps of a serving epoch for the stepper.
+// Group is a serving epoch as the stepper needs it.
 type Group struct {
 	Placement topology.Placement
 	Nodes     []topology.Node
-	Handles   []Handle        // rank order
-	Held      [][]*proto.Held // caches that each kept from earlier epochs
-	Disk      bool            // all keep blocks of the prefix cache in files
-	Scratch   []int64         // bytes of files for rows of sequences, rank order
+	Handles   []Handle        // in rank order
+	Held      [][]*proto.Held // caches that each node kept from earlier epochs
+	Disk      bool            // all nodes keep prefix cache blocks on disk
+	Scratch   []int64         // file bytes for rows of sequences, in rank order
 }
 
-// budget is the cache bytes of all nodes together.
+// budget returns the cache bytes of all nodes together.
 func (g *Group) budget() int64 {
 	var sum int64
 	for _, n := range g.Nodes {
@@ -39,23 +39,23 @@ func (g *Group) budget() int64 {
 	return sum
 }
 
-// directorConfig is what the director needs besides the rules of the authority.
+// directorConfig configures the director, except for the authority's rules.
 type directorConfig struct {
 	Authority topology.AuthorityConfig
 	Load      *proto.LoadRequest // template: model, types, step size
 	GroupName string
-	Deadline  time.Duration // of one collective
+	Deadline  time.Duration // deadline of one collective
 	LoadStall time.Duration // how long a node may make no progress in a load while others do
 	Logger    *slog.Logger
-	// Record asks to write a placement down under the lease; placementRecorded is
-	// the answer. nil: there is no store, and epochs rest on what nodes report.
+	// Record requests that a placement be recorded under the lease. placementRecorded is the reply.
+	// nil: there is no store, and epochs rely on what nodes report.
 	Record func(p topology.Placement, incarnations []uint64)
-	// Drained asks to write the drained nodes down; nil: there is no store.
+	// Drained requests that the drained nodes be recorded; nil: there is no store.
 	Drained func(nodes map[string]uint64)
-	// OnServe and OnWithdraw tell the batcher; they must not block.
+	// OnServe and OnWithdraw notify the batcher. They must not block.
 	OnServe    func(*Group)
 	OnWithdraw func(topology.Withdraw)
-	// OnEvent is told what happens to nodes besides: kinds as in api.ClusterEvent.
+	// OnEvent receives other events of nodes, with the kinds of api.ClusterEvent.
 	OnEvent func(kind, node, reason string)
 }
 
@@ -65,7 +65,7 @@ type (
 		node topology.Node
 		host host
 	}
-	// nodeRefused: a node is there that cannot be worked with.
+	// nodeRefused: a node is present that the coordinator cannot work with.
 	nodeRefused struct {
 		id, reason string
 		host       host
@@ -80,13 +80,13 @@ type (
 		err   error
 		reply *proto.LoadReply
 	}
-	// nodeForeign: a node of this incarnation and the coordinator do not understand each other.
+	// nodeForeign: a node of this incarnation and the coordinator have incompatible messages.
 	nodeForeign struct {
 		id          string
 		incarnation uint64
 		err         error
 	}
-	// nodeBlamed: an epoch breaks because of a node. alone: it failed by itself.
+	// nodeBlamed: a node has caused the end of an epoch. alone: the fault was its own.
 	nodeBlamed struct {
 		epoch uint32
 		id    string
@@ -97,19 +97,19 @@ type (
 		epoch  uint32
 		reason string
 	}
-	// nodeDrain: a node is to leave. leaves: by its own wish, also as the last one.
+	// nodeDrain: a node shall leave. leaves: at its own request, allowed even for the last node.
 	nodeDrain struct {
 		id          string
 		incarnation uint64
 		leaves      bool
-		reply       chan error // nil: nobody waits
+		reply       chan error // nil: no reply wanted
 	}
-	// nodeUndrain: a drained node is to take part again.
+	// nodeUndrain: a drained node shall take part again.
 	nodeUndrain struct {
 		id    string
 		reply chan error
 	}
-	// nodeFence: a node holds up the others. nodeWorks: it answers again.
+	// nodeFence: a node delays the others. nodeWorks: it responds again.
 	nodeFence struct {
 		id          string
 		incarnation uint64
@@ -130,7 +130,7 @@ type (
 // directorView is a snapshot for /v1/cluster.
 type directorView struct {
 	Phase       topology.AuthorityPhase
-	Loading     time.Duration // since the load that is under way began; 0: none is
+	Loading     time.Duration // duration of the running load; 0: none is running
 	Reason      string
 	Epoch       uint32
 	Placement   topology.Placement
@@ -144,40 +144,40 @@ type directorView struct {
 	Hosts       map[string]host
 }
 
-// host is what the director keeps of a node beside its place.
+// host is the director's record of a node, except for its place.
 type host struct {
-	handle      Handle // nil: it is refused unasked
+	handle      Handle // nil: refused without contacting it
 	incarnation uint64
 	pid         int
 	address     string
 	build       string
 	arithmetic  string
 	weights     int64         // bytes of its slices
-	held        []*proto.Held // caches of earlier epochs that it kept
-	scratch     int64         // bytes of files for rows of sequences
-	disk        bool          // it keeps blocks of the prefix cache in files
+	held        []*proto.Held // caches kept from earlier epochs
+	scratch     int64         // file bytes for rows of sequences
+	disk        bool          // it keeps prefix cache blocks on disk
 }
 
-// director is the actor shell around topology.Authority: it turns effects into
-// calls to nodes, and their answers into messages.
+// director is the actor around topology.Authority. It turns effects into calls to nodes, and their
+// replies into messages.
 type director struct {
-	cfg       directorConfig
-	authority *topology.Authority
-	hosts     map[string]host
-	met       sync.Map          // id -> incarnation, of nodes that are up or refused
-	fences    map[string]uint64 // by kind, since the start
-	began     time.Time
-	ctx       context.Context
-	cancel    context.CancelFunc
-	calls     sync.WaitGroup
-	endLoad   context.CancelCauseFunc // ends the calls of the newest load
-	loads     time.Time               // when the newest load began
-	serving   atomic.Pointer[Group]
-	served    bool // a placement has served since the start
+	cfg          directorConfig
+	authority    *topology.Authority
+	hosts        map[string]host
+	incarnations sync.Map          // id -> incarnation of nodes that are up or refused
+	fences       map[string]uint64 // by kind, since the start
+	began        time.Time
+	ctx          context.Context
+	cancel       context.CancelFunc
+	calls        sync.WaitGroup
+	endLoad      context.CancelCauseFunc // ends the calls of the newest load
+	loads        time.Time               // start of the newest load
+	serving      atomic.Pointer[Group]
+	served       bool // a placement has served since the start
 }
 
 const (
-	loadTimeout   = 15 * time.Minute // without progress of anybody
+	loadTimeout   = 15 * time.Minute // without progress of any node
 	loadLongest   = 24 * time.Hour
 	joinTimeout   = 20 * time.Second
 	retireTimeout = 5 * time.Second
@@ -213,11 +213,11 @@ func (d *director) Receive(c actor.Context) {
 		if was, ok := d.known(m.node.ID); !ok || was != m.node.Incarnation {
 			d.cfg.OnEvent(api.EventNodeUp, m.node.ID, "")
 		}
-		d.meet(m.node.ID, m.host)
+		d.register(m.node.ID, m.host)
 		d.run(c, d.authority.Up(m.node))
 		d.sayRefused(m.node.ID)
 	case *nodeRefused:
-		d.meet(m.id, m.host)
+		d.register(m.id, m.host)
 		d.run(c, d.authority.Refuse(m.id, m.host.incarnation, m.reason))
 		d.sayRefused(m.id)
 	case *nodeForeign:
@@ -230,14 +230,14 @@ func (d *director) Receive(c actor.Context) {
 		d.down(c, m.Peer.ID, m.Peer.Incarnation)
 	case *nodeAnswered:
 		if m.err != nil {
-			d.cfg.Logger.Warn("node did not follow", "node", m.id, "epoch", m.epoch, "error", m.err)
+			d.cfg.Logger.Warn("a node failed a call", "node", m.id, "epoch", m.epoch, "error", m.err)
 		}
-		if m.reply != nil && m.epoch == d.authority.Epoch() { // a late answer tells of caches as they were
+		if m.reply != nil && m.epoch == d.authority.Epoch() { // a late reply lists outdated caches
 			h := d.hosts[m.id]
 			h.weights, h.held, h.disk, h.scratch = m.reply.WeightBytes, m.reply.Held, m.reply.PrefixDisk, m.reply.ScratchBytes
 			d.hosts[m.id] = h
 		}
-		if answer, ok := errors.AsType[*rpc.RemoteError](m.err); ok && d.loadingOf(m.epoch) && alone(answer) {
+		if answer, ok := errors.AsType[*rpc.RemoteError](m.err); ok && d.loadingOf(m.epoch) && ownFault(answer) {
 			d.blame(c, &nodeBlamed{epoch: m.epoch, id: m.id, fault: m.err.Error(), alone: true})
 		}
 		d.run(c, d.authority.Answered(m.epoch, m.id, m.err))
@@ -250,7 +250,7 @@ func (d *director) Receive(c actor.Context) {
 	case *nodeFence:
 		d.fence(c, m)
 	case *nodeWorks:
-		d.cfg.Logger.Info("a fenced node works again", "node", m.id)
+		d.cfg.Logger.Info("a fenced node responds again", "node", m.id)
 		d.cfg.OnEvent(api.EventWorks, m.id, "")
 		d.authority.Works(m.id, m.incarnation)
 	case *placementRecorded:
@@ -272,10 +272,10 @@ func (d *director) Receive(c actor.Context) {
 	}
 }
 
-// meet notes who has a name now.
-func (d *director) meet(id string, h host) {
+// register records which process has a node name now.
+func (d *director) register(id string, h host) {
 	d.hosts[id] = h
-	d.met.Store(id, h.incarnation)
+	d.incarnations.Store(id, h.incarnation)
 }
 
 func (d *director) sayRefused(id string) {
@@ -285,10 +285,10 @@ func (d *director) sayRefused(id string) {
 	}
 }
 
-// errLastNode: there is nobody to move work to.
+// errLastNode: no other node can take over the work.
 var errLastNode = errors.New("cluster: it is the last node")
 
-// drain takes a node out while it runs.
+// drain removes a node from placements while it keeps running.
 func (d *director) drain(c actor.Context, m *nodeDrain) {
 	incarnation, up := d.known(m.id)
 	if m.incarnation == 0 {
@@ -301,16 +301,16 @@ func (d *director) drain(c actor.Context, m *nodeDrain) {
 		err = fmt.Errorf("cluster: there is no node %q", m.id)
 	case last && m.leaves:
 		d.down(c, m.id, m.incarnation)
-		h, epoch := d.hosts[m.id].handle, d.authority.Epoch() // it need not wait
+		h, epoch := d.hosts[m.id].handle, d.authority.Epoch() // asynchronous: no need to wait
 		d.call(retireTimeout, func(ctx context.Context) { _ = h.Retire(ctx, &proto.RetireRequest{Epoch: epoch}) })
 	case last:
-		err = fmt.Errorf("%w: %s has nobody to move its work to", errLastNode, m.id)
+		err = fmt.Errorf("%w: no other node can take over the work of %s", errLastNode, m.id)
 	default:
 		d.cfg.Logger.Info("draining", "node", m.id)
-		if d.cfg.Drained != nil { // before the placement that follows from it
+		if d.cfg.Drained != nil { // before the placement that results from it
 			d.cfg.Drained(maps.Clone(d.authority.Drained()))
 		}
-		d.happened(topology.KindDrained, m.id, "", effects)
+		d.report(topology.KindDrained, m.id, "", effects)
 		d.run(c, effects)
 	}
 	if m.reply != nil {
@@ -325,9 +325,9 @@ func (d *director) undrain(id string) error {
 		return fmt.Errorf("cluster: there is no node %q", id)
 	}
 	if !d.authority.Undrain(id) {
-		return fmt.Errorf("%w: %s takes part already, or waits to", errNotDrained, id)
+		return fmt.Errorf("%w: %s takes part or is waiting to", errNotDrained, id)
 	}
-	d.cfg.Logger.Info("drained no more", "node", id)
+	d.cfg.Logger.Info("node undrained", "node", id)
 	d.cfg.OnEvent(api.EventUndrained, id, "")
 	if d.cfg.Drained != nil {
 		d.cfg.Drained(maps.Clone(d.authority.Drained()))
@@ -335,15 +335,15 @@ func (d *director) undrain(id string) error {
 	return nil
 }
 
-// fence leaves a node out that holds up the others.
+// fence leaves out a node that delays the others.
 func (d *director) fence(c actor.Context, m *nodeFence) {
 	effects := d.authority.Fence(m.id, m.incarnation, m.reason, m.hung)
 	f, fenced := d.authority.Fenced()[m.id]
 	if fenced && effects == nil {
-		return // by another step already
+		return // another step has fenced it
 	}
 	if !fenced {
-		d.cfg.Logger.Warn("a node holds up the others, and cannot be left out", "node", m.id, "reason", m.reason)
+		d.cfg.Logger.Warn("a node delays the others but cannot be left out", "node", m.id, "reason", m.reason)
 		return
 	}
 	kind := "slow"
@@ -356,7 +356,7 @@ func (d *director) fence(c actor.Context, m *nodeFence) {
 func (d *director) fenced(c actor.Context, id, kind string, f topology.Fence, effects []topology.Effect) {
 	d.fences[kind]++
 	d.cfg.Logger.Warn("node fenced", "node", id, "reason", f.Reason, "times", f.Times)
-	d.happened(topology.KindFenced, id, f.Reason, effects)
+	d.report(topology.KindFenced, id, f.Reason, effects)
 	d.run(c, effects)
 }
 
@@ -367,8 +367,8 @@ func (d *director) blame(c actor.Context, m *nodeBlamed) {
 	}
 }
 
-// foreign refuses a node that does not understand this coordinator, or that it does not
-// understand. It stays refused until another process has its name.
+// foreign refuses a node with incompatible messages. It stays refused until another process has its
+// name.
 func (d *director) foreign(c actor.Context, m *nodeForeign) {
 	h, known := d.hosts[m.id]
 	if inc, up := d.known(m.id); !known || !up || inc != m.incarnation {
@@ -380,19 +380,19 @@ func (d *director) foreign(c actor.Context, m *nodeForeign) {
 	why := fmt.Sprintf("it (build %s) and the coordinator do not understand each other: %v; %s", h.build, m.err, sameBuild)
 	effects := d.authority.Refuse(m.id, m.incarnation, why)
 	d.cfg.Logger.Warn("node cannot take part", "node", m.id, "reason", why)
-	d.happened(topology.KindRefused, m.id, why, effects)
+	d.report(topology.KindRefused, m.id, why, effects)
 	d.run(c, effects)
-	epoch := d.authority.Epoch() // what it has loaded is of no use
+	epoch := d.authority.Epoch() // its loaded slices are useless
 	d.call(retireTimeout, func(ctx context.Context) { _ = h.handle.Retire(ctx, &proto.RetireRequest{Epoch: epoch}) })
 }
 
-// loadingOf reports whether the load of an epoch is under way.
+// loadingOf reports whether the load of an epoch is running.
 func (d *director) loadingOf(epoch uint32) bool {
 	phase, _ := d.authority.Phase()
 	return phase == topology.Loading && epoch == d.authority.Epoch()
 }
 
-// probe asks a fenced node whether its executor works.
+// probe checks whether the executor of a fenced node responds.
 func (d *director) probe(c actor.Context, n topology.Node) {
 	self, root, h := c.Self(), c.ActorSystem().Root, d.hosts[n.ID].handle
 	d.call(probeLimit, func(ctx context.Context) {
@@ -407,23 +407,23 @@ func (d *director) down(c actor.Context, id string, incarnation uint64) {
 	inc, ok := d.known(id)
 	effects := d.authority.Down(id, incarnation)
 	if ok && inc == incarnation {
-		d.met.Delete(id)
-		d.happened(topology.KindLost, id, "node "+id+" is gone", effects)
+		d.incarnations.Delete(id)
+		d.report(topology.KindLost, id, "node "+id+" is gone", effects)
 	}
 	d.run(c, effects)
 }
 
-// happened tells of what happened to a node, unless the end of its placement does.
-func (d *director) happened(kind, id, reason string, effects []topology.Effect) {
+// report emits an event of a node, unless the end of its placement emits one.
+func (d *director) report(kind, id, reason string, effects []topology.Effect) {
 	if !slices.ContainsFunc(effects, func(e topology.Effect) bool { _, ends := e.(topology.Withdraw); return ends }) {
 		d.cfg.OnEvent(kind, id, reason)
 	}
 }
 
-// known is the incarnation of a node that is up or refused. It may be called
-// from any goroutine.
+// known returns the incarnation of a node that is up or refused. It may be called from any
+// goroutine.
 func (d *director) known(id string) (uint64, bool) {
-	v, ok := d.met.Load(id)
+	v, ok := d.incarnations.Load(id)
 	if !ok {
 		return 0, false
 	}
@@ -451,7 +451,7 @@ func (d *director) run(c actor.Context, effects []topology.Effect) {
 			d.join(c, e)
 		case topology.Serve:
 			g := &Group{Placement: e.Placement, Nodes: e.Nodes}
-			var without []string // of those that read heads of prompts, so that blocks are whole
+			var without []string // among the nodes that read prompt heads, so that blocks are complete
 			for i, n := range e.Nodes {
 				h := d.hosts[n.ID]
 				g.Scratch = append(g.Scratch, h.scratch)
@@ -462,16 +462,16 @@ func (d *director) run(c actor.Context, effects []topology.Effect) {
 			}
 			if g.Disk && len(without) > 0 {
 				g.Disk = false
-				d.cfg.Logger.Warn("no prompt begins with blocks from disk: start every node with --prefix-disk", "without", without)
+				d.cfg.Logger.Warn("prompts do not use prefix blocks on disk: start every node with --prefix-disk", "without", without)
 			}
 			d.serving.Store(g)
 			level := slog.LevelInfo
-			if !d.served { // /ready tells of the first placement
+			if !d.served { // /ready reports the first placement
 				level, d.served = slog.LevelDebug, true
 			}
 			d.cfg.Logger.Log(context.Background(), level, "serving", "epoch", e.Placement.Epoch, "sockets", len(e.Nodes))
 			for id, why := range d.authority.Capped() {
-				d.cfg.Logger.Warn("a node has less of the work than it says: if that is wrong, tell the coordinator, with --shares", "node", id, "share", why)
+				d.cfg.Logger.Warn("a node gets less work than its own share: to override, set --shares on the coordinator", "node", id, "share", why)
 			}
 			d.cfg.OnServe(g)
 		case topology.Probe:
@@ -529,7 +529,7 @@ func (d *director) join(c actor.Context, e topology.FormGroup) {
 	}
 }
 
-// ask calls a node outside the actor and brings its answer back as a message.
+// ask calls a node outside the actor and sends its reply back as a message.
 func (d *director) ask(ctx context.Context, c actor.Context, limit time.Duration, epoch uint32, id string, f func(context.Context) (*proto.LoadReply, error)) {
 	self, root := c.Self(), c.ActorSystem().Root
 	d.callIn(ctx, limit, func(ctx context.Context) {
@@ -551,12 +551,12 @@ func (d *director) callIn(ctx context.Context, limit time.Duration, f func(conte
 	})
 }
 
-// ErrNoPlacement means that no epoch is serving.
+// ErrNoPlacement: no epoch is serving.
 var ErrNoPlacement = errors.New("cluster: no placement is serving")
 
-// step runs one planned step on every socket of its epoch and gathers the
-// answers. Errors have the node's name. It returns after all have answered, after one has
-// refused the plan as not understood, or when the context has ended.
+// step runs one planned step on every socket of its epoch and collects the replies. Errors contain
+// the node's name. It returns when all have replied, when one has refused the plan as incompatible,
+// or when the context ends.
 func (g *Group) step(ctx context.Context, r *proto.StepRequest) ([]*proto.StepReply, []error) {
 	errs := make([]error, len(g.Handles))
 	ctx, end := context.WithCancelCause(ctx)
@@ -564,7 +564,7 @@ func (g *Group) step(ctx context.Context, r *proto.StepRequest) ([]*proto.StepRe
 	replies := fromAll(g.Handles, func(i int, h Handle) *proto.StepReply {
 		reply, err := h.Step(ctx, r)
 		if err == nil && (reply.Epoch != r.Epoch || reply.Step != r.Step) {
-			err = fmt.Errorf("cluster: answer of epoch %d step %d to epoch %d step %d", reply.Epoch, reply.Step, r.Epoch, r.Step)
+			err = fmt.Errorf("cluster: reply for epoch %d step %d to epoch %d step %d", reply.Epoch, reply.Step, r.Epoch, r.Step)
 		}
 		if err != nil {
 			errs[i] = fmt.Errorf("node %s: %w", g.Nodes[i].ID, err)

@@ -16,14 +16,13 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// discoverer turns gossip into nodes of the director. Events make it quick, a
-// periodic comparison of gossip's members with what the director knows makes it
-// sure: a node that was fenced and answers again is found by the latter.
+// discoverer reports the nodes that gossip sees to the director. Gossip events make that fast. A
+// periodic comparison of gossip's members with the director's makes it reliable, for example for a
+// fenced node that responds again.
 type discoverer struct {
 	bus      *bus
 	director *actor.PID
-	// known tells the incarnation under which the director knows a node, refused
-	// ones included.
+	// known returns the incarnation under which the director knows a node, including refused ones.
 	known func(id string) (incarnation uint64, ok bool)
 	log   *slog.Logger
 
@@ -62,17 +61,17 @@ func (d *discoverer) compare() {
 			return
 		case <-t.C:
 			for _, m := range d.bus.gossip.Members() {
-				d.met(m)
+				d.discovered(m)
 			}
 		}
 	}
 }
 
-// event is told what gossip saw.
+// event handles a gossip event.
 func (d *discoverer) event(e gossip.Event) {
-	if e.Kind == gossip.Join && e.Member.Meta.State != gossip.Ready { // else it will be refused
-		if why := d.unlike(&e.Member); why != "" {
-			d.log.Warn("a process of another build came, which ends by itself", "name", e.Member.Name, "role", e.Member.Meta.Role, "reason", why)
+	if e.Kind == gossip.Join && e.Member.Meta.State != gossip.Ready { // with state Ready it would be refused later
+		if why := d.incompatible(&e.Member); why != "" {
+			d.log.Warn("a process with an incompatible build joined and will exit", "name", e.Member.Name, "role", e.Member.Meta.Role, "reason", why)
 		}
 	}
 	if e.Member.Meta.Role != string(security.RoleNode) {
@@ -84,7 +83,7 @@ func (d *discoverer) event(e gossip.Event) {
 			d.bus.rpc.Actors().Root.Send(d.director, &nodeDrain{id: e.Member.Name, incarnation: e.Member.Meta.Incarnation, leaves: true})
 			return
 		}
-		d.met(e.Member)
+		d.discovered(e.Member)
 	case gossip.Leave:
 		d.gone(e.Member)
 	case gossip.Failed:
@@ -92,18 +91,17 @@ func (d *discoverer) event(e gossip.Event) {
 	}
 }
 
-// confirm asks a node that gossip has lost whether it is there: on a busy
-// machine a node can miss its probes and live. One that is frozen does not
-// answer; a dead one refuses at once. The worse memberlist rates this process's
-// own timeliness, the longer the question may take: giving up nodes that are
-// only slow would make everything slower.
+// confirm checks whether a node that gossip has lost still responds: on an overloaded machine a
+// live node can miss its probes. A frozen node does not respond; a dead one refuses immediately.
+// The limit grows with memberlist's health score of this process, because giving up slow nodes
+// would make everything slower.
 func (d *discoverer) confirm(m gossip.Member) {
 	limit := probeLimit * time.Duration(1+d.bus.gossip.Health())
 	ctx, cancel := context.WithTimeout(d.ctx, limit)
 	defer cancel()
 	h := remoteHandle{sys: d.bus.rpc, pid: d.bus.rpc.PID(m.Meta.RPC, socketName)}
 	if _, err := h.Status(ctx); err == nil {
-		d.log.Debug("gossip lost a node that answers", "node", m.Name)
+		d.log.Debug("gossip lost a node that still responds", "node", m.Name)
 		return
 	}
 	d.bus.rpc.PeerGone(m.Meta.RPC)
@@ -114,36 +112,36 @@ func (d *discoverer) gone(m gossip.Member) {
 	d.bus.rpc.Actors().Root.Send(d.director, &nodeDown{id: m.Name, incarnation: m.Meta.Incarnation})
 }
 
-// met asks a node that the director does not know to describe itself.
-func (d *discoverer) met(m gossip.Member) {
+// discovered asks a node that the director does not know to describe itself.
+func (d *discoverer) discovered(m gossip.Member) {
 	if m.Meta.Role != string(security.RoleNode) || m.Meta.State != gossip.Ready {
 		return
 	}
 	if inc, ok := d.known(m.Name); ok && inc == m.Meta.Incarnation {
 		return
 	}
-	if why := d.unlike(&m); why != "" {
+	if why := d.incompatible(&m); why != "" {
 		d.bus.rpc.Actors().Root.Send(d.director, &nodeRefused{reason: why, host: hostOf(&m), id: m.Name})
 		return
 	}
 	d.ask(m, d.describe)
 }
 
-// unlike says why a process cannot work with this one; empty: it can.
-func (d *discoverer) unlike(m *gossip.Member) string {
+// incompatible returns why this process cannot work with another one, or "".
+func (d *discoverer) incompatible(m *gossip.Member) string {
 	mine := d.bus.gossip.Meta()
-	if why := unlike("it", &m.Meta, "the cluster", &mine); why != "" {
+	if why := incompatible("it", &m.Meta, "the cluster", &mine); why != "" {
 		return why + "; " + sameBuild
 	}
 	return ""
 }
 
-// hostOf is what the join message of a node tells.
+// hostOf returns the data in a node's join message.
 func hostOf(m *gossip.Member) host {
 	return host{incarnation: m.Meta.Incarnation, pid: int(m.Meta.PID), address: m.Meta.RPC, build: m.Meta.Build, arithmetic: m.Meta.Arithmetic}
 }
 
-// ask runs one question to a node, one at a time for each.
+// ask runs a question to a node in the background, one at a time per node.
 func (d *discoverer) ask(m gossip.Member, question func(gossip.Member)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -179,14 +177,14 @@ func (d *discoverer) describe(m gossip.Member) {
 		return
 	}
 	if desc.Id != m.Name || desc.Incarnation != m.Meta.Incarnation {
-		return // the process behind the address changed; gossip will tell
+		return // another process has the address now; gossip will report it
 	}
 	if _, err := d.bus.rpc.Watch(rpc.Peer{Address: m.Meta.RPC, ID: desc.Id, Incarnation: desc.Incarnation}, d.director); err != nil {
 		return
 	}
 	host := hostOf(&m)
 	var products topology.Products
-	copy(products[:], desc.Products) // fewer are none: the rest is zero
+	copy(products[:], desc.Products) // missing values stay zero
 	h.foreign = func(err error) {
 		d.bus.rpc.Actors().Root.Send(d.director, &nodeForeign{id: desc.Id, incarnation: desc.Incarnation, err: err})
 	}

@@ -9,12 +9,12 @@ import (
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 )
 
-// draftShare is the part of a node's cache memory that a small model's caches have.
+// draftShare: the caches of a draft model get one part in draftShare of a node's cache memory.
 const draftShare = 16
 
-// OpenDraft opens what guesses ahead of a checkpoint: a folder with a small model whose
-// tokens are the same, "mtp" for the checkpoint's own layer of multi-token prediction, or a
-// folder with such a layer; "" is none. Its caches take a part of the budget.
+// OpenDraft opens the draft model of a checkpoint: a folder with a small model with the same
+// tokenizer, "mtp" for the checkpoint's own multi-token prediction layer, or a folder with such a
+// layer; "" is none. Its caches are taken from the budget.
 func OpenDraft(dir string, ck *model.Checkpoint, budget *int64) (*socket.Draft, error) {
 	if dir == "" {
 		return nil, nil
@@ -41,7 +41,7 @@ func OpenDraft(dir string, ck *model.Checkpoint, budget *int64) (*socket.Draft, 
 	return d, nil
 }
 
-// sameTokens refuses a small model of other tokens: all of its guesses would be wrong.
+// sameTokens refuses a draft model with another tokenizer: its drafts would be wrong.
 func sameTokens(small, ck *model.Checkpoint) error {
 	a, err := tokenizer.Load(small.Dir)
 	if err != nil {
@@ -62,7 +62,7 @@ func sameTokens(small, ck *model.Checkpoint) error {
 	return nil
 }
 
-// closeDraft closes what is not the checkpoint's own.
+// closeDraft closes the draft model, unless it is part of the checkpoint.
 func closeDraft(d *socket.Draft, ck *model.Checkpoint) {
 	if d != nil && d.Checkpoint != ck {
 		d.Checkpoint.Close()

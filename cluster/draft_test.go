@@ -12,8 +12,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/testlevel"
 )
 
-// TestSmallModel: the model itself as the small one guesses what it will say, greedy, to the
-// last token, on any number of sockets; and whatever guesses, nothing changes.
+// TestSmallModel: if the draft model is the model itself, all greedy drafts are right up to the
+// last token, on any number of sockets. No draft model changes the output.
 func TestSmallModel(t *testing.T) {
 	const fry, dace = "../models/fry", "../models/dace"
 	list := append(speculated(6, "full"), speculated(3, "streaming:sink=4,recent=28")...)
@@ -22,7 +22,7 @@ func TestSmallModel(t *testing.T) {
 	for i := range 4 {
 		list = append(list, &api.Request{Prompt: text(i, 290), MaxTokens: 40, Sampling: p, IgnoreEOS: true, PromptLogprobs: -1})
 	}
-	same := func(i int) bool { return i%4 == 0 && i < 6 || i >= 9 } // greedy and full, like the small model
+	same := func(i int) bool { return i%4 == 0 && i < 6 || i >= 9 } // greedy and full, like the draft model
 	const tiny = "../internal/engine/model/testdata/deepseek_v3"
 	type smallModel struct {
 		model, small string
@@ -57,7 +57,7 @@ func TestSmallModel(t *testing.T) {
 				drafted, right = drafted+o.drafted, right+o.right
 			}
 			t.Logf("%s drafts %s, %d sockets, %s: %d of %d were right", c.small, c.model, c.sockets, mode, right, drafted)
-			if mode == "model:9" && (drafted < 30 || right < 30 && c.model != tiny) { // the tiny one's layer is random
+			if mode == "model:9" && (drafted < 30 || right < 30 && c.model != tiny) { // the tiny model's MTP layer is random
 				t.Errorf("%d of %d drafts were right: too few to test anything", right, drafted)
 			}
 		}
@@ -65,7 +65,8 @@ func TestSmallModel(t *testing.T) {
 	}
 }
 
-// TestDraftIsRefused: a small model of other tokens, and a folder that is none, with reasons.
+// TestDraftIsRefused: a draft model with another tokenizer and a folder without a model are refused
+// with reasons.
 func TestDraftIsRefused(t *testing.T) {
 	ck, err := model.Open("../models/fry")
 	if err != nil {

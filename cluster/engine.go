@@ -50,7 +50,7 @@ func (c *core) Submit(ctx context.Context, r *api.Request) (<-chan api.Event, er
 		return nil, c.refusal(err, r)
 	}
 	out := make(chan api.Event, 16)
-	p := &pump{request: r, eos: c.checkpoint.Config.EOS, out: out}
+	p := &eventAdapter{request: r, eos: c.checkpoint.Config.EOS, out: out}
 	if c.serve.Tracer != nil {
 		p.core = c
 	}
@@ -67,9 +67,9 @@ func (c *core) Submit(ctx context.Context, r *api.Request) (<-chan api.Event, er
 	return out, nil
 }
 
-// salt keeps requests apart in the prefix cache: those of different keys, unless the server
-// says that they may tell by the time an answer takes what others have asked, and those of
-// different salts.
+// salt separates requests in the prefix cache. Requests with different salts share no blocks. The
+// same holds for different API keys, unless the server allows one key to find out through response
+// times what another has sent.
 func (c *core) salt(r *api.Request) string {
 	tenant := r.Tenant
 	if c.serve.PrefixCache == PrefixShared {
@@ -81,8 +81,8 @@ func (c *core) salt(r *api.Request) string {
 // Unread implements api.Engine.
 func (c *core) Unread(id string, yes bool) { c.batcher.Unread(id, yes) }
 
-// CacheBytes is what the cache of a sequence takes on its owner at its end, and
-// what a full one would. The last token is never fed back, so it is not in it.
+// CacheBytes returns the final cache size of a sequence on its owner, and that of a full cache. The
+// last token is never fed back, so it is not included.
 func (c *core) CacheBytes(policy string, prompt, output int) (bytes, full int64) {
 	p := c.policy
 	if policy != "" {
@@ -94,7 +94,7 @@ func (c *core) CacheBytes(policy string, prompt, output int) (bytes, full int64)
 	return kvcache.ResidentBytes(c.geometry, prompt, tokens, p), kvcache.ResidentBytes(c.geometry, prompt, tokens, kvcache.Full())
 }
 
-// refusal turns the batcher's answer into the API's typed errors.
+// refusal converts an error of the batcher into the API's typed errors.
 func (c *core) refusal(err error, r *api.Request) error {
 	var no *batcher.Reject
 	if !errors.As(err, &no) {
@@ -118,20 +118,20 @@ func (c *core) refusal(err error, r *api.Request) error {
 	return api.ErrInvalid{Param: "prompt", Code: no.Code, Message: no.Message}
 }
 
-// pump turns the batcher's events into the API's: scores come with the first
-// token, and a token that ends the sequence comes with the reason.
-type pump struct {
+// eventAdapter converts the batcher's events into the API's. It attaches prompt scores to the first
+// token, and a token that ends the sequence to the finish event.
+type eventAdapter struct {
 	request *api.Request
 	eos     []int32
 	out     chan<- api.Event
 	scores  []api.PromptLogprob
 	held    *api.Event  // a stop token, until its Finish
-	core    *core       // while there is a tracer
-	since   *StepTotals // at the first token
+	core    *core       // set if tracing is on
+	since   *StepTotals // taken at the first token
 }
 
-// take handles one event; false: nothing more is to come.
-func (p *pump) take(ctx context.Context, e batcher.Event) bool {
+// take handles one event; false means that no event follows.
+func (p *eventAdapter) take(ctx context.Context, e batcher.Event) bool {
 	switch {
 	case e.Scores != nil:
 		if p.scores == nil {
@@ -159,11 +159,11 @@ func (p *pump) take(ctx context.Context, e batcher.Event) bool {
 	return false
 }
 
-func (p *pump) ends(token int32) bool {
+func (p *eventAdapter) ends(token int32) bool {
 	return slices.Contains(p.request.StopTokens, token) || !p.request.IgnoreEOS && slices.Contains(p.eos, token)
 }
 
-func (p *pump) last(f *batcher.Finish) api.Event {
+func (p *eventAdapter) last(f *batcher.Finish) api.Event {
 	out := api.Event{Token: api.NoToken, PromptLogprobs: p.scores}
 	if p.held != nil {
 		out = *p.held
@@ -199,7 +199,7 @@ func (p *pump) last(f *batcher.Finish) api.Event {
 	return out
 }
 
-func (p *pump) send(ctx context.Context, e api.Event) bool {
+func (p *eventAdapter) send(ctx context.Context, e api.Event) bool {
 	select {
 	case p.out <- e:
 		return true
@@ -208,9 +208,9 @@ func (p *pump) send(ctx context.Context, e api.Event) bool {
 	}
 }
 
-// Ready implements api.Engine: nil while a placement serves, and for recoverGrace
-// after it was withdrawn: requests are taken then, and wait. Later a client does
-// better elsewhere, or by asking again.
+// Ready implements api.Engine. It is nil while a placement serves, and for recoverGrace after a
+// withdrawal, when requests are accepted and wait. After that, clients should retry later or
+// elsewhere.
 func (c *core) Ready() error {
 	phase, err := c.serving()
 	if err == nil || c.most.Load() == 0 || phase == topology.Over {
@@ -233,13 +233,13 @@ func (c *core) Ready() error {
 }
 
 const (
-	// recoverGrace is how long new requests may wait for a recovery before they are
-	// refused: an ordinary one takes a second or two.
+	// recoverGrace is how long new requests may wait for a recovery before they are refused. A
+	// typical recovery takes one to two seconds.
 	recoverGrace = 10 * time.Second
 	recoverRetry = 2 * time.Second
 )
 
-// serving is nil while a placement serves.
+// serving returns nil while a placement serves, else the phase and the reason.
 func (c *core) serving() (topology.AuthorityPhase, error) {
 	if c.director.serving.Load() != nil {
 		return topology.Serving, nil
@@ -255,7 +255,7 @@ func (c *core) serving() (topology.AuthorityPhase, error) {
 	case topology.Gathering:
 		why = "gathering nodes: " + v.Reason
 	case topology.Recording:
-		why = "the placement is being written down"
+		why = "the placement is being recorded"
 	case topology.Over:
 		why = v.Reason
 	case topology.Loading:
@@ -264,7 +264,7 @@ func (c *core) serving() (topology.AuthorityPhase, error) {
 	return v.Phase, api.ErrNotReady{Reason: why, RetryAfter: time.Second}
 }
 
-// Health implements api.Engine: steps can finish.
+// Health implements api.Engine: nil if steps can complete.
 func (c *core) Health() error {
 	select {
 	case <-c.batcher.Done():
@@ -280,7 +280,7 @@ func (c *core) Health() error {
 	return nil
 }
 
-// shownSequences bounds what /v1/cluster lists.
+// shownSequences is the maximum number of sequences in /v1/cluster.
 const shownSequences = 512
 
 // Cluster implements api.Engine.

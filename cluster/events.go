@@ -15,18 +15,18 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// events is the shell around eventLog and samples: a lock, a clock, who waits for news, and
-// a copy in the store, so that the log outlives this process.
+// events wraps eventLog and samples with a lock, a clock, notification of waiters, and a copy in
+// the store that survives this process.
 type events struct {
 	mu      sync.Mutex
 	log     eventLog
 	samples samples
-	changed chan struct{} // closed with each change
+	changed chan struct{} // closed at each change
 }
 
 func newEvents() *events { return &events{changed: make(chan struct{})} }
 
-// change lets f change the log; false: it changed nothing.
+// change calls f to change the log. f returns false if it changed nothing.
 func (e *events) change(f func(l *eventLog, now time.Time) bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -58,29 +58,31 @@ func (e *events) sample(c *api.ClusterState) {
 	e.samples.add(c)
 }
 
-// after lists what is newer than a revision, and what tells of more.
+// after returns the events newer than a revision, and a channel that is closed at the next change.
 func (e *events) after(revision uint64) ([]api.ClusterEvent, <-chan struct{}) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.log.after(revision), e.changed
 }
 
-// Events are what happened to the cluster and has changed since a revision.
+// Events returns the events that occurred or changed after a revision.
 func (c *core) Events(revision uint64) []api.ClusterEvent {
 	list, _ := c.events.after(revision)
 	return list
 }
 
 const (
-	// keepEvery is how often a changed log is written to the store, which syncs its disk.
+	// keepEvery is the minimum interval for writing a changed log to the store, which syncs its
+	// disk.
 	keepEvery = time.Second
 	keepLimit = 5 * time.Second
-	// writtenEvents are those that outlive the process: a write carries them all.
+	// writtenEvents is the number of events that survive the process. Each write contains all of
+	// them.
 	writtenEvents = 128
 )
 
-// recall begins with the log that an earlier coordinator wrote down, if it can be read.
-func (e *events) recall(ctx context.Context, read func(context.Context) ([]byte, error), log *slog.Logger) {
+// restore starts with the log that an earlier coordinator persisted, if it is readable.
+func (e *events) restore(ctx context.Context, read func(context.Context) ([]byte, error), log *slog.Logger) {
 	ctx, cancel := context.WithTimeout(ctx, keepLimit)
 	defer cancel()
 	b, err := read(ctx)
@@ -89,19 +91,19 @@ func (e *events) recall(ctx context.Context, read func(context.Context) ([]byte,
 		err = json.Unmarshal(b, &list)
 	}
 	if err != nil {
-		log.Warn("the event log of before cannot be read; it begins anew", "error", err)
+		log.Warn("the previous event log is unreadable; starting a new one", "error", err)
 		return
 	}
 	e.change(func(l *eventLog, _ time.Time) bool { l.restore(list); return true })
 }
 
-// keep writes the log down when it has changed, until ctx ends.
-func (e *events) keep(ctx context.Context, write func(context.Context, []byte) error, log *slog.Logger) {
+// persist writes the log to the store after changes, until ctx ends.
+func (e *events) persist(ctx context.Context, write func(context.Context, []byte) error, log *slog.Logger) {
 	var kept uint64
 	for {
 		list, changed := e.after(0)
 		if n := len(list); n > 0 && list[n-1].Revision > kept {
-			b, err := json.Marshal(list[max(0, n-writtenEvents):]) // those that changed last
+			b, err := json.Marshal(list[max(0, n-writtenEvents):]) // the events that changed last
 			if err == nil {
 				ctx, cancel := context.WithTimeout(ctx, keepLimit)
 				err = write(ctx, b)
@@ -110,10 +112,10 @@ func (e *events) keep(ctx context.Context, write func(context.Context, []byte) e
 			if err == nil {
 				kept = list[n-1].Revision
 			} else if ctx.Err() == nil {
-				log.Debug("the event log is not written down", "error", err)
+				log.Debug("writing the event log failed", "error", err)
 			}
 		}
-		t := time.NewTimer(keepEvery) // others change meanwhile
+		t := time.NewTimer(keepEvery) // collect further changes before the next write
 		select {
 		case <-t.C:
 		case <-ctx.Done():
@@ -128,8 +130,8 @@ func (e *events) keep(ctx context.Context, write func(context.Context, []byte) e
 	}
 }
 
-// ServeEvents adds the routes of the event log and the recent past to an API server, before
-// it serves.
+// ServeEvents adds the routes of the event log and the recent past to an API server. Call it
+// before the server serves.
 //
 //	GET /v1/events?from=N            events that came or changed after revision N; as server-sent
 //	                                 events where the client accepts those
@@ -151,10 +153,10 @@ func (c *core) ServeEvents(a *api.Server) error {
 	}))
 }
 
-// number reads the parameter from, or else a header.
+// number returns the value of the query parameter from, or of a header if present.
 func number(r *http.Request, header string) (uint64, error) {
 	text := r.URL.Query().Get("from")
-	if last := r.Header.Get(header); header != "" && last != "" { // a browser that comes back keeps its URL
+	if last := r.Header.Get(header); header != "" && last != "" { // a reconnecting browser repeats the URL and adds the header
 		text = last
 	}
 	if text == "" {
@@ -187,7 +189,7 @@ func (e *events) serve(a *api.Server, w http.ResponseWriter, r *http.Request) {
 			}
 			from = list[i].Revision
 		}
-		if len(list) == 0 && out.Comment("keep-alive") != nil { // also tells the client that it is connected
+		if len(list) == 0 && out.Comment("keep-alive") != nil { // also shows the client that it is connected
 			return
 		}
 		t := time.NewTimer(a.KeepAlive())
@@ -199,7 +201,7 @@ func (e *events) serve(a *api.Server, w http.ResponseWriter, r *http.Request) {
 		}
 		t.Stop()
 		select {
-		case <-a.Stopping(): // the client comes back, here or to a successor
+		case <-a.Stopping(): // the client reconnects, here or to a successor
 			return
 		case <-r.Context().Done():
 			return

@@ -14,7 +14,7 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// tell is the log in short: kind, node, epoch, and the cost of an end.
+// tell formats the log: kind, node, epoch, and the cost of each placement end.
 func tell(l *eventLog) string {
 	var b strings.Builder
 	for _, e := range l.events {
@@ -34,12 +34,12 @@ func TestEventLog(t *testing.T) {
 	l.note(at, api.EventNodeUp, "a", "")
 	l.serves(at, 1, 3)
 	l.ended(at, topology.Withdraw{Kind: topology.KindStep, Reason: "node b: timeout"})
-	l.note(after(5), topology.KindLost, "b", "node b is gone") // why the step failed
+	l.note(after(5), topology.KindLost, "b", "node b is gone") // explains the failed step
 	before := l.revision
 	l.cost(batcher.Outage{Epoch: 1, Streams: 8, Waiting: 8})
 	l.serves(after(300), 2, 2)
 	l.cost(batcher.Outage{Epoch: 1, Streams: 8, Waiting: 2, SilentMillis: 320, Recomputed: 40, Replayed: 2})
-	l.note(after(350), topology.KindLost, "c", "node c is gone") // a spare: an event of its own
+	l.note(after(350), topology.KindLost, "c", "node c is gone") // of a spare node: a separate event
 	if got := l.after(before); len(got) != 2 || got[0].Kind != topology.KindLost || got[0].Node != "b" || got[1].Node != "c" {
 		t.Errorf("after revision %d: %+v", before, got)
 	}
@@ -47,7 +47,7 @@ func TestEventLog(t *testing.T) {
 	if l.cost(batcher.Outage{Epoch: 1, Streams: 8, Failed: 1, SilentMillis: 400, Recomputed: 60, Replayed: 2}) {
 		t.Error("what did not change is told as a change")
 	}
-	// The next end comes before anybody goes on: what waited counts in it.
+	// The next placement ends before any request has continued; the waiting requests count for it.
 	l.ended(after(900), topology.Withdraw{Kind: topology.KindFenced, Node: "a"})
 	l.serves(after(1000), 3, 1)
 	l.ended(after(1100), topology.Withdraw{Kind: topology.KindJoined})
@@ -62,13 +62,13 @@ node_joined @3 open=true next=0 stall=0 0/1 failed=0 silent=0 again=0
 	if got := tell(l); got != want {
 		t.Errorf("the log tells\n%swant\n%s", got, want)
 	}
-	// A successor goes on with what was written down, and closes what it cannot see the end of.
+	// A successor continues the persisted log and closes the costs that it cannot complete.
 	text, err := json.Marshal(l.after(0))
 	if err != nil {
 		t.Fatal(err)
 	}
 	e := newEvents()
-	e.recall(context.Background(), func(context.Context) ([]byte, error) { return text, nil }, slog.New(slog.DiscardHandler))
+	e.restore(context.Background(), func(context.Context) ([]byte, error) { return text, nil }, slog.New(slog.DiscardHandler))
 	e.change(func(l *eventLog, _ time.Time) bool {
 		l.add(api.ClusterEvent{At: after(5000), Kind: api.EventTakeover, Cost: &api.Cost{Open: true}})
 		l.serves(after(6500), 4, 2)
@@ -104,8 +104,8 @@ func TestEventLogIsBounded(t *testing.T) {
 	}
 }
 
-// TestEventsAreWrittenDown: one write carries what changed meanwhile, and a change after it
-// is written as well.
+// TestEventsAreWrittenDown: one write contains all changes since the last, and a later change is
+// written too.
 func TestEventsAreWrittenDown(t *testing.T) {
 	e := newEvents()
 	wrote := make(chan int, 10)
@@ -114,7 +114,7 @@ func TestEventsAreWrittenDown(t *testing.T) {
 	e.note(api.EventNodeUp, "a", "")
 	go func() {
 		defer close(done)
-		e.keep(ctx, func(_ context.Context, b []byte) error {
+		e.persist(ctx, func(_ context.Context, b []byte) error {
 			var list []api.ClusterEvent
 			err := json.Unmarshal(b, &list)
 			wrote <- len(list)

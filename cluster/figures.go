@@ -13,7 +13,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/rpc"
 )
 
-// respond answers a call with what the socket said.
+// respond sends the result of a call, or its error.
 func respond(c *rpc.Ctx, m pb.Message, err error) {
 	if err != nil {
 		c.Fail(err)
@@ -22,7 +22,7 @@ func respond(c *rpc.Ctx, m pb.Message, err error) {
 	_ = c.Reply(m)
 }
 
-// processFigures adds what only the process knows.
+// processFigures adds the figures of the process to those of its socket.
 func processFigures(s *proto.SocketStatus, bus *natsbus.Server) *proto.SocketStatus {
 	s.Subscriptions = uint32(bus.Subscriptions())
 	s.Goroutines = uint32(runtime.NumGoroutine())
@@ -33,8 +33,7 @@ func processFigures(s *proto.SocketStatus, bus *natsbus.Server) *proto.SocketSta
 	return s
 }
 
-// residentBytes is the memory of this process that is in RAM, 0 where the
-// system does not say (it is read from Linux's /proc).
+// residentBytes returns the resident memory of this process from Linux's /proc, 0 on other systems.
 func residentBytes() int64 {
 	b, err := os.ReadFile("/proc/self/statm")
 	if err != nil {

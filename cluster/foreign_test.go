@@ -16,7 +16,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/wire"
 )
 
-// older is a socket of a build before plans had several passes.
+// older is a socket of a build from before multi-pass plans.
 type older struct {
 	Handle
 	step func(r *proto.StepRequest) (*proto.StepRequest, error)
@@ -30,7 +30,7 @@ func (o older) Step(ctx context.Context, r *proto.StepRequest) (*proto.StepReply
 	return o.Handle.Step(ctx, r)
 }
 
-// withOlder is a cluster of three sockets, one of which treats its plans by step.
+// withOlder starts a cluster of three sockets. step modifies the plans of one of them.
 func withOlder(t *testing.T, speaks uint32, step func(r *proto.StepRequest) (*proto.StepRequest, error)) *Local {
 	t.Helper()
 	return startLocal(t, LocalConfig{Sockets: 3, Threads: 1,
@@ -58,11 +58,10 @@ func stateOf(c *Local, id string) string {
 	return "not there"
 }
 
-// TestOlderNodeIsServed: a node of an older version gets plans that it knows, and serves with the
-// others.
+// TestOlderNodeIsServed: a node with an older version gets plans that it supports, and takes part.
 func TestOlderNodeIsServed(t *testing.T) {
 	g := goldens(t)[6]
-	const version = 5 // before plans had several passes
+	const version = 5 // before multi-pass plans
 	var steps, newer atomic.Int64
 	c := withOlder(t, version, func(r *proto.StepRequest) (*proto.StepRequest, error) {
 		steps.Add(1)
@@ -79,8 +78,8 @@ func TestOlderNodeIsServed(t *testing.T) {
 	}
 }
 
-// TestSilentlyOlderNode: a node drops a field of its plans without a word, though it says the
-// same version. After three broken epochs it is left out by name, and the request has its tokens.
+// TestSilentlyOlderNode: a node silently drops a field of its plans although it reports the same
+// version. After three broken epochs it is left out by name, and the request completes.
 func TestSilentlyOlderNode(t *testing.T) {
 	g := goldens(t)[6]
 	c := withOlder(t, wire.Version, func(r *proto.StepRequest) (*proto.StepRequest, error) {
@@ -99,8 +98,8 @@ func TestSilentlyOlderNode(t *testing.T) {
 	}
 }
 
-// TestNodeThatRefuses: a node answers that it does not understand a plan. It is refused by name at
-// once, and comes back as another process.
+// TestNodeThatRefuses: a node replies that it does not understand a plan. It is refused by name
+// immediately, and accepted again as another process.
 func TestNodeThatRefuses(t *testing.T) {
 	g := goldens(t)[6]
 	var c *Local
@@ -111,7 +110,7 @@ func TestNodeThatRefuses(t *testing.T) {
 			return r, nil
 		}
 		err := &rpc.RemoteError{Peer: "socket-1", Text: fmt.Sprintf("%v: StepRequest has a field 15 that this build does not know", rpc.ErrNotUnderstood)}
-		c.root.Send(c.dpid, &nodeForeign{id: "socket-1", incarnation: incarnation, err: err}) // as remoteHandle does
+		c.root.Send(c.dpid, &nodeForeign{id: "socket-1", incarnation: incarnation, err: err}) // like remoteHandle
 		return nil, err
 	})
 	began := time.Now()

@@ -15,8 +15,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/model/modeltest"
 )
 
-// TestServesGGUF: a GGUF file of the same weights and tokenizer answers as its
-// Hugging Face folder does, text in and text out.
+// TestServesGGUF: a GGUF file with the same weights and tokenizer gives the same answers as its
+// Hugging Face folder.
 func TestServesGGUF(t *testing.T) {
 	ck, err := model.Open(goldenDir)
 	if err != nil {
@@ -37,7 +37,7 @@ func TestServesGGUF(t *testing.T) {
 	for i, dir := range []string{goldenDir, path} {
 		s := ServeConfig{Model: dir, Weights: "f32", KV: "f32"}
 		if i == 0 {
-			s.Names = []string{"Tiny-F32"} // what the file's name makes of itself
+			s.Names = []string{"Tiny-F32"} // the name derived from the file name
 		}
 		c := startLocal(t, LocalConfig{Sockets: 2, Threads: 1, Serve: s})
 		open, err := model.Open(dir)
@@ -77,8 +77,8 @@ func TestServesGGUF(t *testing.T) {
 	}
 }
 
-// A quantised file is held in eight bits unless the user says otherwise; its
-// name without the ending is the model's.
+// A quantised file is loaded as q8_0 by default. The model name is the file name without its
+// extension.
 func TestDefaultsOfQuantised(t *testing.T) {
 	ck, err := model.Open(goldenDir)
 	if err != nil {

@@ -22,8 +22,8 @@ import (
 
 const ticket = `{"type":"object","properties":{"title":{"type":"string","maxLength":24},"tags":{"type":"array","items":{"enum":["a","b","c"]},"minItems":1,"maxItems":3},"size":{"type":"integer","minimum":10,"maximum":99}},"required":["title","tags","size"],"additionalProperties":false}`
 
-// Under a grammar an answer fits it, ends where it may, and has the same bits on any
-// number of sockets, drawn or greedy, after an eviction or after it was preempted.
+// An answer under a grammar matches it and ends only where it may. It has the same bits on any
+// number of sockets, sampled or greedy, after an eviction and after a preemption.
 func TestGrammarSameOnAnyNumberOfSockets(t *testing.T) {
 	const dir = "../models/fry"
 	tok, err := tokenizer.Load(dir)
@@ -33,13 +33,13 @@ func TestGrammarSameOnAnyNumberOfSockets(t *testing.T) {
 	prompt := tok.Encode("A ticket as JSON: ", true)
 	var want [][]int32
 	for i, n := range []int{1, 3, 2} {
-		speculate := []string{"off", "lookup", "suffix"}[i] // drafts that do not fit are wrong as others are
+		speculate := []string{"off", "lookup", "suffix"}[i] // drafts that violate the grammar are rejected like other wrong drafts
 		c := startLocal(t, LocalConfig{Sockets: n, Threads: 1, Serve: ServeConfig{Model: dir, Speculate: speculate}})
 		var got [][]int32
 		for i, policy := range []string{"full", "full", "streaming:sink=4,recent=60"} {
 			p := sampler.Default()
 			p.Seed, p.Logprobs, p.Grammar = uint64(i), i, &grammar.Spec{Kind: grammar.KindJSONSchema, Text: ticket}
-			p.MinTokens, p.Stop = 200, c.checkpoint.Config.EOS // gives way: nothing but an end fits at the end
+			p.MinTokens, p.Stop = 200, c.checkpoint.Config.EOS // min_tokens is ignored where only an end is allowed
 			if i == 0 {
 				p.Temperature = 0
 			}
@@ -64,7 +64,7 @@ func TestGrammarSameOnAnyNumberOfSockets(t *testing.T) {
 	}
 }
 
-// The marks of thoughts may be control tokens of the checkpoint: a grammar knows them.
+// The marks of thoughts may be control tokens of the checkpoint; grammars can match them.
 func TestMarksOfThoughts(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"tokenizer.json", "tokenizer_config.json"} {
@@ -123,8 +123,8 @@ func generation(t testing.TB, e api.Engine, r *api.Request) (out []int32, finish
 	return out, finish
 }
 
-// BenchmarkSchemas: 64 requests at once that each have a schema of their own, and the same
-// without any, in turn: milliseconds of a step, and the median ratio of the pairs.
+// BenchmarkSchemas runs 64 concurrent requests with different schemas and, in turn, the same
+// without schemas. It reports milliseconds per step and the median ratio of the pairs.
 func BenchmarkSchemas(b *testing.B) {
 	const dir, requests, tokens = "../models/fry", 64, 128
 	tok, err := tokenizer.Load(dir)
@@ -141,7 +141,7 @@ func BenchmarkSchemas(b *testing.B) {
 		for i := range requests {
 			p := sampler.Default()
 			p.Seed = uint64(i)
-			if schemas { // of this round alone: no state is there from the last
+			if schemas { // new schemas each round, so that no state is reused
 				p.Grammar = &grammar.Spec{Kind: grammar.KindJSONSchema, Text: fmt.Sprintf(`{"type":"array","minItems":100,"items":{"type":"object","additionalProperties":false,
 					"properties":{"name_%d_%d":{"type":"string","maxLength":%d},"size":{"type":"integer","maximum":%d},"tags":{"type":"array","items":{"enum":["a%d","b","c"]}},"at":{"type":"string","format":"date-time"}},
 					"required":["name_%d_%d","size","tags","at"]}}`, round, i, 8+i, 100+i, i, round, i)}

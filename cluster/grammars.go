@@ -9,7 +9,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 )
 
-// grammars is the engine for a checkpoint's vocabulary, made when a request first needs it.
+// grammars returns a function that builds the grammar engine for a checkpoint's vocabulary at its
+// first call.
 func grammars(ck *model.Checkpoint) func() (*grammar.Engine, error) {
 	return sync.OnceValues(func() (*grammar.Engine, error) {
 		t, err := tokenizer.Load(ck.Dir)

@@ -8,8 +8,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/model"
 )
 
-// The fingerprint, under which prefixes are kept on disk and jobs are resumed, follows every
-// byte of the weights.
+// The fingerprint identifies prefixes on disk and resumable jobs. It depends on every byte of the
+// weights.
 func TestFingerprintFollowsWeights(t *testing.T) {
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	dir := t.TempDir()

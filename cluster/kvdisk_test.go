@@ -21,18 +21,18 @@ import (
 	"github.com/shoal-llm/shoal/actors/socket"
 )
 
-// disk stands for that of scratch files, with faults.
+// disk simulates the disk of scratch files, with faults.
 type disk struct {
 	mu     sync.Mutex
-	rate   int64        // bytes a second; 0: as fast as memory
-	reads  atomic.Int64 // left before they fail, where failing
+	rate   int64        // bytes per second; 0: unlimited
+	reads  atomic.Int64 // number of reads until they fail, if failing is set
 	writes atomic.Int64
-	flips  bool // reads give other bytes
+	flips  bool // reads return modified bytes
 }
 
 var errDisk = errors.New("test: the disk fails")
 
-// takes is how long bytes take, one after another.
+// takes waits for the time that n bytes take; transfers are sequential.
 func (d *disk) takes(n int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -79,8 +79,8 @@ func (f *onDisk) WriteAt(b []byte, at int64) (int, error) {
 
 func (f *onDisk) Close() error { return nil }
 
-// TestKVDisk: sequences that memory has no room for go on with their rows in files, with the bits
-// of those in memory; a disk that is slow, full, wrong or fails costs time and nothing else.
+// TestKVDisk: sequences that do not fit in memory continue with their rows in files and produce the
+// same bits. A slow, full, corrupting or failing disk only costs time.
 func TestKVDisk(t *testing.T) {
 	const length, sequences, policy = 700, 5, "shadowkv:chunk=8,budget=32,outliers=2,local=1,int8=1"
 	serve := ServeConfig{Model: goldenDir, KV: "bf16", PrefixCache: PrefixOff}
@@ -102,7 +102,7 @@ func TestKVDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	g := socket.GeometryOf(&ck.Config, tensor.BF16)
-	budget := 33 * kvcache.HandoverBytes(g, g.KVHeads, length+150, p) / 16 // two sequences to their ends
+	budget := 33 * kvcache.HandoverBytes(g, g.KVHeads, length+150, p) / 16 // enough for two complete sequences
 	const all = 1 << 40
 	for _, c := range []struct {
 		name    string

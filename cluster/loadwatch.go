@@ -12,11 +12,11 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// errNewer ends the calls of a load that nobody wants any more.
-var errNewer = errors.New("cluster: another placement follows")
+// errNewer cancels the calls of a load that a newer placement replaces.
+var errNewer = errors.New("cluster: replaced by another placement")
 
-// watchLoad looks how far the nodes are with a load, until ctx ends. A node that
-// hangs is fenced; when nobody moves for loadTimeout, the load fails.
+// watchLoad checks the nodes' progress in a load until ctx ends. A stalled node is fenced. If no
+// node progresses for loadTimeout, the load fails.
 func (d *director) watchLoad(ctx context.Context, c actor.Context, e topology.LoadSlices) {
 	self, root := c.Self(), c.ActorSystem().Root
 	handles := make([]Handle, len(e.Nodes))
@@ -51,14 +51,14 @@ func (d *director) watchLoad(ctx context.Context, c actor.Context, e topology.Lo
 	})
 }
 
-// loadings asks all nodes at once how far they are.
+// loadings requests the load progress of all nodes concurrently.
 func loadings(ctx context.Context, handles []Handle, epoch uint32, limit time.Duration) []topology.LoadProgress {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	return fromAll(handles, func(_ int, h Handle) topology.LoadProgress { return standing(h.Status(ctx)).InLoad(epoch) })
 }
 
-// fromAll asks all nodes at once, and waits for every answer.
+// fromAll calls ask for all nodes concurrently and waits for every result.
 func fromAll[T any](handles []Handle, ask func(rank int, h Handle) T) []T {
 	out := make([]T, len(handles))
 	var wg sync.WaitGroup

@@ -10,9 +10,9 @@ import (
 	"github.com/shoal-llm/shoal/internal/proto"
 )
 
-// TestHungLoad: of three sockets one leaves, and another one's executor hangs, so
-// that it never comes to its new slices, while its actor answers. It is named and
-// left out, and the third one serves alone, with the same tokens.
+// TestHungLoad: of three sockets one leaves. The executor of another one hangs, so that it never
+// loads its new slices although its actor responds. It is named and left out, and the third one
+// serves alone with the same tokens.
 func TestHungLoad(t *testing.T) {
 	const deadline = 4 * time.Second
 	g := goldens(t)[6]

@@ -22,31 +22,31 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// LocalConfig is a whole cluster in this process, for embedding and for one
-// machine: the same batcher, sockets and arithmetic, without a network.
+// LocalConfig configures a whole cluster in this process, for embedding and for one machine. It
+// uses the same batcher, sockets and arithmetic, without a network.
 type LocalConfig struct {
 	Serve ServeConfig
-	// Sockets to cut the model over. More than one is for tests; default 1.
+	// Sockets is the number of sockets that share the model. More than one is for tests. Default 1.
 	Sockets int
-	// Shares of the sockets; nil: even.
+	// Shares has the share of each socket; nil: equal.
 	Shares []float64
-	// KVBudget of each socket in bytes. Default 1 GiB.
+	// KVBudget is the cache memory of each socket in bytes. Default 1 GiB.
 	KVBudget int64
-	// PrefixDisk is the folder in which the sockets keep blocks of the prefix cache, each in at
-	// most PrefixDiskSize bytes; empty: none does.
+	// PrefixDisk is the folder for prefix cache blocks, with at most PrefixDiskSize bytes per
+	// socket. Empty: none are stored.
 	PrefixDisk     string
 	PrefixDiskSize int64
-	// KVDisk is a folder for rows of long sequences that memory has no room for, each socket's in
-	// at most KVDiskSize bytes; empty: they stay in memory.
+	// KVDisk is a folder for rows of long sequences that do not fit in memory, with at most
+	// KVDiskSize bytes per socket. Empty: they stay in memory.
 	KVDisk     string
 	KVDiskSize int64
-	scratch    *tier.Scratch // for tests: of all sockets, in its place
-	// Draft is a folder with a small model of the same tokenizer, or "mtp": see OpenDraft.
+	scratch    *tier.Scratch // for tests: replaces the files of all sockets
+	// Draft is a folder with a small model with the same tokenizer, or "mtp", see OpenDraft.
 	Draft string
-	// Threads compute; default: the processors of the machine.
+	// Threads is the number of compute threads. Default: the CPUs of the machine.
 	Threads int
-	fewest  int                              // for tests: of a step; 0: always all
-	wrap    func(id string, h Handle) Handle // for tests: what stands between coordinator and sockets
+	fewest  int                              // for tests: fewest threads of a step; 0: always all
+	wrap    func(id string, h Handle) Handle // for tests: wraps the handle of each socket
 	wire    func(id string) uint32           // for tests: wire version of a socket
 }
 
@@ -66,7 +66,7 @@ type localSocket struct {
 	scratch *tier.Scratch
 }
 
-// New starts an embedded cluster and waits until it serves, or ctx ends.
+// New starts an embedded cluster and waits until it serves or ctx ends.
 //
 //	c, err := cluster.New(ctx, cluster.LocalConfig{Serve: cluster.ServeConfig{Model: dir}})
 //	defer c.Close()
@@ -151,7 +151,7 @@ func New(ctx context.Context, cfg LocalConfig) (_ *Local, err error) {
 	return c, nil
 }
 
-// handle is how the coordinator sees a socket.
+// handle returns the handle of a socket, wrapped if a test asks for it.
 func (c *LocalConfig) handle(id string, h Handle) Handle {
 	if c.wrap != nil {
 		return c.wrap(id, h)
@@ -159,7 +159,7 @@ func (c *LocalConfig) handle(id string, h Handle) Handle {
 	return h
 }
 
-// Close ends the cluster; running requests finish with an error.
+// Close stops the cluster. Running requests finish with an error.
 func (c *Local) Close() {
 	if c.core != nil {
 		c.core.close()
@@ -181,7 +181,7 @@ func (c *Local) Close() {
 	}
 }
 
-// memoryHub hands out the in-process transports of each epoch.
+// memoryHub provides the in-process transports of each epoch.
 type memoryHub struct {
 	size   int
 	mu     sync.Mutex

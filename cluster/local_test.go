@@ -36,10 +36,10 @@ func goldens(t *testing.T) []golden {
 	return g.Items
 }
 
-// patience bounds every wait for what must come, on a machine however busy.
+// patience is the deadline of every wait; it allows for a heavily loaded machine.
 const patience = 2 * time.Minute
 
-// startLocal starts a cluster that takes no socket for hung because it was starved.
+// startLocal starts a cluster with long deadlines, so that a starved socket is not considered hung.
 func startLocal(t testing.TB, cfg LocalConfig) *Local {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -79,7 +79,7 @@ func generate(t testing.TB, e api.Engine, id string, prompt []int32, max int, ba
 	return out
 }
 
-// TestLocalServesGoldens: batcher, stepper and sockets together, in one process.
+// TestLocalServesGoldens runs batcher, stepper and sockets together in one process.
 func TestLocalServesGoldens(t *testing.T) {
 	for _, n := range []int{1, 3} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
@@ -106,7 +106,7 @@ func TestLocalServesGoldens(t *testing.T) {
 	}
 }
 
-// waitIdle checks that every byte of cache came back.
+// waitIdle waits until all cache memory is free.
 func waitIdle(t testing.TB, e api.Engine) {
 	t.Helper()
 	for end := time.Now().Add(patience); time.Now().Before(end); {
@@ -122,11 +122,11 @@ func waitIdle(t testing.TB, e api.Engine) {
 	t.Errorf("cache bytes after the last request: %+v", e.Cluster().Nodes)
 }
 
-// TestLocalPreemptsUnderPressure: a budget for about two sequences carries
-// eight; their tokens do not change. Bad words leave the output five tokens from its second
-// on, so one that forgot its output when it was read again would go on with another.
+// TestLocalPreemptsUnderPressure: eight sequences run with memory for about two, and their tokens
+// do not change. Bad words exclude five tokens from the second output token on, so a sequence that
+// lost its output when it was read again would continue differently.
 func TestLocalPreemptsUnderPressure(t *testing.T) {
-	const tokens = 96 // grow from one block to three
+	const tokens = 96 // caches grow from one block to three
 	g := goldens(t)[4]
 	left := []int32{g.Greedy[0], 11, 12, 13, 14}
 	var words [][]int32

@@ -8,8 +8,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 )
 
-// TestMTPOfDace: the bundled layer of multi-token prediction guesses what dace says next more
-// often than every fourth time, and nothing that dace says changes.
+// TestMTPOfDace: the bundled multi-token prediction layer drafts more than a quarter of dace's next
+// tokens correctly, and the output does not change.
 func TestMTPOfDace(t *testing.T) {
 	const dace = "../models/dace"
 	tok, err := tokenizer.Load(dace)

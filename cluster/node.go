@@ -32,68 +32,68 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// NodeConfig is one node process: one socket on one machine.
+// NodeConfig configures one node process: one socket on one machine.
 type NodeConfig struct {
-	// ID names the node in the cluster: letters, digits, - and _. Default: the
-	// host's name and the process id.
+	// ID is the name of the node in the cluster: letters, digits, - and _. Default: host name and
+	// process id.
 	ID string
-	// Bind is host:port of the gossip listener; port 0 takes a free one. The
-	// other listeners take Ports on the same host. Default 127.0.0.1:0.
+	// Bind is the host:port for gossip; port 0 chooses a free one. The other listeners use Ports on
+	// the same host. Default 127.0.0.1:0.
 	Bind  string
 	Ports Ports
-	// Join are gossip addresses of the coordinator or of any node. At least one.
+	// Join has gossip addresses of the coordinator or of any node, at least one.
 	Join []string
-	// Cluster is the name of the cluster: processes of another name are not let
-	// in. Letters, digits, - and _. Default "shoal".
+	// Cluster is the name of the cluster. Processes with another name are refused. Letters, digits,
+	// - and _. Default "shoal".
 	Cluster string
-	// Model is the checkpoint; it must be what the cluster serves. Empty: the node
-	// fetches what it needs from processes that have it, into WeightsCache.
+	// Model is the checkpoint, which must match the one that the cluster serves. Empty: the node
+	// fetches the parts that it needs from other processes into WeightsCache.
 	Model string
 	// SwiftKV is the folder of an adapter of Model; empty: none.
 	SwiftKV string
-	// Draft is a folder with a small model of the same tokenizer, or "mtp": see OpenDraft.
+	// Draft is a folder with a small model with the same tokenizer, or "mtp", see OpenDraft.
 	Draft string
-	// KVBudget is the memory of this node's caches in bytes. Default 1 GiB.
+	// KVBudget is the cache memory of this node in bytes. Default 1 GiB.
 	KVBudget int64
-	// WeightsCache is the folder that keeps quantised weights from one start to the
-	// next, in at most WeightsCacheSize bytes; empty: none is kept.
+	// WeightsCache is the folder that keeps quantised weights between starts, at most
+	// WeightsCacheSize bytes. Empty: none are kept.
 	WeightsCache     string
 	WeightsCacheSize int64
-	// PrefixDisk is the folder in which blocks of the prefix cache are kept, in at most
-	// PrefixDiskSize bytes; empty: none are. Processes of a machine may share it.
+	// PrefixDisk is the folder for prefix cache blocks, at most PrefixDiskSize bytes. Empty: none
+	// are stored. Processes on a machine may share it.
 	PrefixDisk     string
 	PrefixDiskSize int64
-	// KVDisk is a folder for rows of long sequences that memory has no room for, at most KVDiskSize
-	// bytes; empty: they stay in memory. Processes of a machine may share it.
+	// KVDisk is a folder for rows of long sequences that do not fit in memory, at most KVDiskSize
+	// bytes. Empty: they stay in memory. Processes on a machine may share it.
 	KVDisk     string
 	KVDiskSize int64
-	// Threads compute, in every step; default: the processors of the machine, or fewer.
+	// Threads is the number of compute threads in every step. Default: the CPUs of the machine, or
+	// fewer.
 	Threads int
-	// OnThreads, when set, is told how many threads compute from now on, before they do.
+	// OnThreads, if set, is called with the number of compute threads before they start.
 	OnThreads func(threads int)
-	// Shared, when set, is memory that nodes of this machine hold once. Close it after RunNode.
+	// Shared, if set, is memory that the nodes of this machine share. Close it after RunNode.
 	Shared *sharedmem.Region
-	// Speeds are what that many threads were measured to give; zero: the node measures.
+	// Speeds are measurements with that number of threads. Zero: the node measures.
 	Speeds topology.Speeds
-	// Share is the part of the work relative to other nodes, at most twice the measured
-	// speed, unless the coordinator was told one (ServeConfig.Shares); 0: that speed.
+	// Share is this node's part of the work relative to other nodes, at most twice the measured
+	// speed. 0: the measured speed. ServeConfig.Shares of the coordinator has precedence.
 	Share float64
-	// Key authenticates every process to every other one, and encrypts what leaves the
-	// machine.
+	// Key authenticates all processes to each other and encrypts traffic between machines.
 	Key security.Key
-	// Insecure: start without a Key. Whoever can connect is let in, so only loopback
-	// addresses may be bound.
+	// Insecure: start without a Key. Any client can then connect, so only loopback addresses may be
+	// bound.
 	Insecure bool
-	// Abrupt: leave without waiting until the others have its work, for a node
-	// whose cluster ends with it.
+	// Abrupt: leave without waiting until other nodes have the work, for a node that ends together
+	// with its cluster.
 	Abrupt bool
-	// DataDir is where the node keeps a copy of the coordinator's store, should it
-	// be asked to. Empty: it does not.
+	// DataDir is the directory for a replica of the coordinator's store, if this node becomes a
+	// member. Empty: it keeps none.
 	DataDir string
 	// NATS is the URL of an external NATS to use instead of the embedded mesh.
 	NATS string
-	// OnProgress, when set, is told how loading goes, in bytes of this node's
-	// weights; often, and from any goroutine.
+	// OnProgress, if set, is called with the load progress in bytes of this node's weights. It is
+	// called often and from any goroutine.
 	OnProgress func(done, total int64)
 	Logger     *slog.Logger
 }
@@ -113,7 +113,7 @@ func (c *NodeConfig) ensureDefaults() {
 	}
 }
 
-// Validate says what is wrong with a config, as RunNode would.
+// Validate checks a config as RunNode would.
 func (c *NodeConfig) Validate() error {
 	if len(c.Join) == 0 {
 		return errors.New("cluster: a node needs the address of its coordinator: --join HOST:PORT")
@@ -130,7 +130,7 @@ func (c *NodeConfig) Validate() error {
 	return checkBind(c.Bind, c.Key, c.Insecure)
 }
 
-// checkJoin refuses what cannot be the address of a process.
+// checkJoin rejects values that are not addresses of a process.
 func checkJoin(addrs []string) error {
 	for _, at := range addrs {
 		if _, _, err := security.HostPort(at); err != nil {
@@ -140,18 +140,18 @@ func checkJoin(addrs []string) error {
 	return nil
 }
 
-// defaultCluster is the name of a cluster that was given none.
+// defaultCluster is the default name of a cluster.
 const defaultCluster = "shoal"
 
-// checkBind refuses what would let strangers in, and addresses that others could
-// not be told.
+// checkBind rejects addresses that would expose the process, and those that other processes cannot
+// dial.
 func checkBind(addr string, key security.Key, insecure bool) error {
 	if err := security.CheckBind(addr, !key.IsZero()); err != nil {
 		return err
 	}
 	host, _, err := net.SplitHostPort(addr)
 	if ip := net.ParseIP(host); err == nil && host != "localhost" && (ip == nil || ip.IsUnspecified()) {
-		return fmt.Errorf("cluster: --bind %s: want an IP address of this machine that the others reach it by, not a name and not every interface: --bind 10.0.0.2:7070", addr)
+		return fmt.Errorf("cluster: --bind %s: want one IP address of this machine that the other processes can reach, for example --bind 10.0.0.2:7070", addr)
 	}
 	if key.IsZero() && !insecure {
 		return fmt.Errorf("%w: every user of this machine could join the cluster, and read its prompts. Make one with `shoal keygen -o key` and give it "+
@@ -160,7 +160,7 @@ func checkBind(addr string, key security.Key, insecure bool) error {
 	return nil
 }
 
-// token keeps what may stand in the name of a node.
+// token replaces the characters that a node name must not contain.
 func token(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' || r == '_' {
@@ -171,7 +171,7 @@ func token(s string) string {
 	return strings.Trim(s[:min(len(s), 40)], "-_")
 }
 
-// bus is what a process of the cluster listens with.
+// bus has the listeners and connections of a process of the cluster.
 type bus struct {
 	rpc    *rpc.System
 	nats   *natsbus.Server
@@ -179,8 +179,8 @@ type bus struct {
 	log    *slog.Logger
 }
 
-// openBus starts the three listeners of a process. onEvent is told who comes
-// and goes; it must not block.
+// openBus starts the three listeners of a process. It calls onEvent for changes of the members;
+// onEvent must not block.
 func openBus(role security.Role, name, id, bind string, ports Ports, url string, key security.Key, log *slog.Logger, meta gossip.Meta, onEvent func(gossip.Event)) (_ *bus, err error) {
 	host, _, err := net.SplitHostPort(bind)
 	if err != nil {
@@ -205,8 +205,8 @@ func openBus(role security.Role, name, id, bind string, ports Ports, url string,
 		if nc.RouteTLS, nc.ClientTLS, err = key.BusTLS(security.Identity{Role: role, ID: id}); err != nil {
 			return nil, err
 		}
-		// No packet of loopback is seen by others: tensors go in the clear there, at up to
-		// a quarter more tokens a second. Logins cannot be used twice.
+		// Packets on loopback are not visible to others, so tensors are sent unencrypted there,
+		// which gives up to 25 % more tokens per second. Logins cannot be replayed.
 		if local, err := security.Loopback(bind); err == nil && local {
 			nc.ClientTLS = nil
 		}
@@ -230,10 +230,10 @@ func openBus(role security.Role, name, id, bind string, ports Ports, url string,
 	}
 	key.Watch(func(keys []security.Key) {
 		if err := b.gossip.SetKeys(gossipKeys(keys)); err != nil {
-			log.Error("the cluster key was not changed in gossip", "error", err)
+			log.Error("changing the gossip keys failed", "error", err)
 			return
 		}
-		log.Info("cluster keys were read again", "in_use", keys[0].Fingerprint(), "accepted", len(keys))
+		log.Info("cluster keys reloaded", "in_use", keys[0].Fingerprint(), "accepted", len(keys))
 	})
 	return b, nil
 }
@@ -245,8 +245,8 @@ func gossipKeys(keys []security.Key) (out [][]byte) {
 	return out
 }
 
-// profile picks the timings of failure detection: processes of one machine can
-// be watched more closely than machines on a network.
+// profile selects the timings of failure detection. Processes on one machine can use shorter ones
+// than machines on a network.
 func profile(host string) gossip.Profile {
 	if ip := net.ParseIP(host); host == "localhost" || ip != nil && ip.IsLoopback() {
 		return gossip.Local
@@ -254,8 +254,8 @@ func profile(host string) gossip.Profile {
 	return gossip.LAN
 }
 
-// route connects the bus to a newly seen process; the mesh spreads by itself
-// from there, so one known peer is enough and a repeated one does nothing.
+// route connects the bus to a newly seen process. The mesh spreads by itself, so one known peer is
+// enough, and repeating one has no effect.
 func (b *bus) route(e gossip.Event) {
 	if e.Kind != gossip.Join || e.Member.Meta.Route == "" || e.Member.Name == b.nats.Name() {
 		return
@@ -267,8 +267,7 @@ func (b *bus) route(e gossip.Event) {
 	}
 }
 
-// sameBus says when the coordinator's tensors go another way than ours: over an
-// external NATS, or not.
+// sameBus returns an error if only one of this process and the coordinator uses an external NATS.
 func (b *bus) sameBus() error {
 	ours := b.nats.RouteAddr() == ""
 	for _, m := range b.gossip.Members() {
@@ -276,7 +275,7 @@ func (b *bus) sameBus() error {
 			continue
 		}
 		if ours {
-			return fmt.Errorf("cluster: this node was given --nats, the coordinator %s was not: give it to all processes or to none", m.Name)
+			return fmt.Errorf("cluster: this node has --nats but the coordinator %s has not: set it for all processes or for none", m.Name)
 		}
 		return fmt.Errorf("cluster: the coordinator %s uses an external NATS: give this node the same --nats URL", m.Name)
 	}
@@ -289,7 +288,7 @@ func (b *bus) setState(s gossip.State) error {
 	return b.gossip.UpdateMeta(m)
 }
 
-// lead tells the others that this process coordinates.
+// lead announces that this process coordinates.
 func (b *bus) lead() error {
 	m := b.gossip.Meta()
 	m.Leads = true
@@ -308,14 +307,14 @@ func (b *bus) close() {
 	}
 }
 
-// RunNode runs a node until ctx ends; then it leaves the cluster.
+// RunNode runs a node until ctx ends, and then leaves the cluster.
 func RunNode(ctx context.Context, cfg NodeConfig) error {
 	cfg.ensureDefaults()
 	if err := cfg.Validate(); err != nil {
 		return err
 	}
 	var ck *model.Checkpoint
-	var m *weights.Cache // nil: the checkpoint is all here
+	var m *weights.Cache // nil: the checkpoint is local
 	var err error
 	if cfg.Model != "" {
 		if ck, err = model.OpenSwiftKV(cfg.Model, cfg.SwiftKV); err != nil {
@@ -326,8 +325,8 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 	if ck != nil {
 		logRechecks(ck, cfg.Logger)
 	}
-	// Weights and caches lie outside the Go heap; what is left is small, so a
-	// generous garbage target costs little and keeps the collector away.
+	// Weights and caches are outside the Go heap. The rest is small, so a high GC target costs
+	// little memory and avoids collections.
 	debug.SetGCPercent(400)
 	incarnation := rpc.NewIncarnation()
 	meta := gossip.Meta{Incarnation: incarnation, State: gossip.Joining}
@@ -356,7 +355,7 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 		}
 		defer wait()
 	} else {
-		if err := b.meet(ctx, &cfg); err != nil {
+		if err := b.joinCluster(ctx, &cfg); err != nil {
 			return err
 		}
 		if ck, m, err = weights.Open(ctx, weights.From(b.rpc, b.weightServers), cfg.WeightsCache, cfg.WeightsCacheSize, cfg.Logger); err != nil {
@@ -369,7 +368,7 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 	}
 	defer closeDraft(draft, ck)
 	speeds := cfg.Speeds
-	if !speeds.Valid() { // it takes itself for the only node of its machine, and for one of two that serve
+	if !speeds.Valid() { // assumes that it is the only node on its machine and one of two in the cluster
 		speeds = machine.MeasureSpeeds(ctx, machine.SpeedsConfig{Dir: cfg.WeightsCache, Nodes: 1, Threads: cfg.Threads, Sockets: 2, Model: &ck.Config, Weights: ck.Config.DType, NATS: cfg.NATS, Build: Build(), Logger: cfg.Logger}, b.nats)
 	}
 	cfg.Threads = speeds.Threads.Most
@@ -378,7 +377,7 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 	}
 	pool, speed := tensor.NewPool(cfg.Threads), 0.0
 	defer pool.Close()
-	if cfg.Share == 0 || !cfg.Abrupt { // else the cluster that it ends with has said what it is to have
+	if cfg.Share == 0 || !cfg.Abrupt { // otherwise the parent process has set its share
 		speed = machine.ShareOf(speeds.Read)
 	}
 	n := &nodeActor{cache: m, retired: make(chan struct{}, 1), mux: rpc.NewMux(b.rpc), bus: b.nats, cfg: cfg, hash: ck.Hash(), incarnation: incarnation, speed: speed, speeds: speeds}
@@ -405,7 +404,7 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 	}
 	defer socket.Stop(b.rpc.Actors().Root, pid, n.socket.Stopped)
 	if m == nil {
-		if err := b.meet(ctx, &cfg); err != nil {
+		if err := b.joinCluster(ctx, &cfg); err != nil {
 			return err
 		}
 	}
@@ -413,7 +412,7 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 		return err
 	}
 	cfg.Logger.Info("node joined", "id", cfg.ID, "share", cfg.Share, "threads", speeds.Threads.Most, "read_bytes_per_second", int64(speeds.Read), "gossip", b.gossip.Address(), "control", b.rpc.Address(), "routes", b.nats.RouteAddr(), "tensors", b.nats.Addr(), "tls", !cfg.Key.IsZero())
-	if err := stayJoined(ctx, b, cfg.Join, &n.heard, cfg.Logger); err != nil {
+	if err := stayJoined(ctx, b, cfg.Join, &n.lastContact, cfg.Logger); err != nil {
 		return err
 	}
 	cfg.Logger.Info("node leaves", "id", cfg.ID, "reason", context.Cause(ctx))
@@ -425,19 +424,19 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 	return nil
 }
 
-// logRechecks logs what became of files that change while they are served.
+// logRechecks logs changes of files while they are served.
 func logRechecks(ck *model.Checkpoint, log *slog.Logger) {
 	ck.OnRecheck = func(file string, err error) {
 		if err != nil {
 			log.Error("model file changed", "file", file, "error", err)
 			return
 		}
-		log.Info("model file was written or removed, its bytes are the same", "file", file)
+		log.Info("model file was rewritten or removed, its content is unchanged", "file", file)
 	}
 }
 
-// meet joins the cluster.
-func (b *bus) meet(ctx context.Context, cfg *NodeConfig) error {
+// joinCluster joins the cluster and waits for a coordinator.
+func (b *bus) joinCluster(ctx context.Context, cfg *NodeConfig) error {
 	if err := b.gossip.Join(ctx, cfg.Join, 2); err != nil {
 		return fmt.Errorf("cluster: cannot join %s: %w", strings.Join(cfg.Join, ", "), err)
 	}
@@ -449,7 +448,7 @@ func (b *bus) meet(ctx context.Context, cfg *NodeConfig) error {
 
 const thisNode = "this node"
 
-// weightServers are the control addresses of the coordinator, then of nodes.
+// weightServers returns the control addresses of the coordinator and then of the nodes.
 func (b *bus) weightServers() (out []string) {
 	for _, m := range b.gossip.Members() {
 		if m.Meta.Role == string(security.RoleCoordinator) {
@@ -471,13 +470,13 @@ func closeWeights(ck *model.Checkpoint, m *weights.Cache) {
 }
 
 const (
-	// drainLimit is how long a node that leaves waits for its work to move.
+	// drainLimit is how long a leaving node waits for its work to move.
 	drainLimit = 20 * time.Second
 	drainLook  = 100 * time.Millisecond
 )
 
-// drain waits until the others have this node's work, while it still takes part,
-// or until nobody is there who could move it.
+// drain keeps taking part until other nodes have this node's work, or until no process is left to
+// move it.
 func (n *nodeActor) drain(b *bus) {
 	end := time.NewTimer(drainLimit)
 	defer end.Stop()
@@ -488,10 +487,10 @@ func (n *nodeActor) drain(b *bus) {
 		case <-n.retired:
 			return
 		case <-end.C:
-			n.cfg.Logger.Warn("leaving with work in hand", "waited", drainLimit)
+			n.cfg.Logger.Warn("leaving before the work has moved", "waited", drainLimit)
 			return
 		case <-look.C:
-			if uptime()-time.Duration(n.heard.Load()) > silence || !slices.ContainsFunc(b.gossip.Members(), func(m gossip.Member) bool {
+			if uptime()-time.Duration(n.lastContact.Load()) > contactTimeout || !slices.ContainsFunc(b.gossip.Members(), func(m gossip.Member) bool {
 				return m.Meta.Role == string(security.RoleCoordinator)
 			}) {
 				return
@@ -512,22 +511,21 @@ func openStore(ctx context.Context, cfg *NodeConfig) (*store.Store, error) {
 	return store.Open(ctx, cfg.DataDir, cfg.ID, cfg.Ports.at(host, storePort), cfg.Key, security.RoleNode, cfg.Logger)
 }
 
-// nodeActor turns envelopes into the socket's commands and answers them when
-// the socket does.
+// nodeActor turns envelopes into commands of the socket and sends its replies.
 type nodeActor struct {
-	cache       *weights.Cache // nil: the checkpoint is all here
+	cache       *weights.Cache // nil: the checkpoint is local
 	mux         *rpc.Mux
 	bus         *natsbus.Server
 	cfg         NodeConfig
 	socket      socket.Config
 	hash        string
 	incarnation uint64
-	speed       float64 // measured, in units of a share; 0: it has a share that needs none
+	speed       float64 // measured, in units of a share; 0: its share was configured
 	speeds      topology.Speeds
 	pid         *actor.PID
-	leaving     atomic.Bool   // it has said that it drains
-	retired     chan struct{} // filled when it was told, since then, that it holds nothing
-	heard       atomic.Int64  // when the coordinator last asked something, since the start of this process
+	leaving     atomic.Bool   // it has announced that it drains
+	retired     chan struct{} // receives a value when, after that, it was told that it has no work left
+	lastContact atomic.Int64  // uptime of this process at the last request of the coordinator
 }
 
 // Receive implements actor.Actor.
@@ -541,8 +539,8 @@ func (n *nodeActor) Receive(c actor.Context) {
 
 func (n *nodeActor) register() {
 	rpc.Handle(n.mux, uint32(proto.Kind_KIND_DESCRIBE), func(c *rpc.Ctx, _ *proto.Empty) {
-		n.hear()
-		// The newest epoch is what a restarted coordinator counts on from.
+		n.noteContact()
+		// A restarted coordinator continues after the newest epoch.
 		c.Actor.Send(n.pid, &socket.Status{Reply: func(s *proto.SocketStatus) {
 			respond(c, &proto.NodeDescription{Id: n.cfg.ID, Incarnation: n.incarnation, Pid: uint32(os.Getpid()), ModelHash: n.hash,
 				KvBudgetBytes: n.cfg.KVBudget, Share: n.cfg.Share, Speed: n.speed, Read: n.speeds.Read, SyncTwo: n.speeds.Syncs.Two, SyncFour: n.speeds.Syncs.Four, Products: n.speeds.Products[:], Threads: uint32(n.speeds.Threads.Most), FewestThreads: uint32(n.speeds.Threads.Fewest), Epoch: s.Epoch}, nil)
@@ -575,7 +573,7 @@ func (n *nodeActor) register() {
 		c.Actor.Send(n.pid, &socket.Prefix{Request: m, Reply: func(r *proto.PrefixReply, err error) { respond(c, r, err) }})
 	})
 	rpc.Handle(n.mux, uint32(proto.Kind_KIND_STATUS), func(c *rpc.Ctx, _ *proto.Empty) {
-		n.hear()
+		n.noteContact()
 		c.Actor.Send(n.pid, &socket.Status{Reply: func(s *proto.SocketStatus) {
 			if n.cache != nil {
 				s.FetchedBytes = n.cache.Fetched()

@@ -9,8 +9,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/proto"
 )
 
-// Handle is a socket somewhere, as the coordinator sees it. Every call ends by
-// its context; an error may mean that the socket acted all the same.
+// Handle is a socket as the coordinator sees it, in this or another process. Every call ends with
+// its context. After an error the socket may have acted anyway.
 type Handle interface {
 	Load(context.Context, *proto.LoadRequest) (*proto.LoadReply, error)
 	Join(context.Context, *proto.JoinRequest) (*proto.JoinReply, error)
@@ -32,7 +32,7 @@ type answer[T any] struct {
 	err   error
 }
 
-// ask sends the command that make builds around a reply function, and waits.
+// ask sends the command that contains a reply function, and waits for the reply.
 func ask[T any](ctx context.Context, h localHandle, command func(reply func(T, error)) any) (T, error) {
 	c := make(chan answer[T], 1)
 	h.root.Send(h.pid, command(func(r T, err error) { c <- answer[T]{r, err} }))

@@ -10,12 +10,12 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
-// ServeNodes adds the routes that manage nodes to an API server, before it serves.
+// ServeNodes adds the routes that manage nodes to an API server. Call it before the server serves.
 //
 //	POST /v1/nodes/{id}/drain   202: its work moves to the others; /v1/cluster
 //	                            shows it as draining, then drained
 //	POST /v1/nodes/{id}/undrain 202: it takes a share again
-//	POST /reset_prefix_cache    200: the prefix cache is emptied, but for what runs
+//	POST /reset_prefix_cache    200: the prefix cache is emptied, except for running requests
 func (c *Coordinator) ServeNodes(a *api.Server) error {
 	reset := a.Handle("POST", "/reset_prefix_cache", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c.ResetPrefixCache(r.Context())
@@ -29,7 +29,7 @@ func (c *Coordinator) ServeNodes(a *api.Server) error {
 		case "undrain":
 			do, state = c.Undrain, "joining"
 		default:
-			a.WriteError(w, api.Problem{Status: http.StatusNotFound, Code: "unknown_url", Message: "There are POST /v1/nodes/{id}/drain and undrain, and nothing else here."})
+			a.WriteError(w, api.Problem{Status: http.StatusNotFound, Code: "unknown_url", Message: "The only routes here are POST /v1/nodes/{id}/drain and /v1/nodes/{id}/undrain."})
 			return
 		}
 		if err := do(r.Context(), id); err != nil {
@@ -49,22 +49,22 @@ func (c *Coordinator) ServeNodes(a *api.Server) error {
 	})))
 }
 
-// Drain moves the work of a node to the others. It returns when that has begun;
-// Cluster tells when the node is drained. It takes no part again until another
-// process has its name.
+// Drain moves the work of a node to the others. It returns when that has started; Cluster shows
+// when the node is drained. The node takes no part again until Undrain, or until another process
+// has its name.
 func (c *core) Drain(ctx context.Context, id string) error {
 	m := &nodeDrain{id: id, reply: make(chan error, 1)}
-	return c.told(ctx, m, m.reply)
+	return c.request(ctx, m, m.reply)
 }
 
 // Undrain lets a drained node take part again.
 func (c *core) Undrain(ctx context.Context, id string) error {
 	m := &nodeUndrain{id: id, reply: make(chan error, 1)}
-	return c.told(ctx, m, m.reply)
+	return c.request(ctx, m, m.reply)
 }
 
-// told sends the director a message and waits for what it says.
-func (c *core) told(ctx context.Context, m any, reply <-chan error) error {
+// request sends the director a message and waits for its reply.
+func (c *core) request(ctx context.Context, m any, reply <-chan error) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	c.root.Send(c.dpid, m)

@@ -7,8 +7,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/parrot"
 )
 
-// Broken arguments in a history refuse no request, also under a template that reads them as an
-// object, and the model sees what could be read of them.
+// Invalid tool arguments in the history do not fail a request, even if the template reads them as
+// an object. The model sees what could be parsed.
 func TestParrotBrokenHistory(t *testing.T) {
 	type M = map[string]any
 	const template = "{% if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content or '' }}" +

@@ -9,7 +9,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/parrot"
 )
 
-// spoken is the text of an answer, and its calls as names with compact arguments.
+// spoken is the text of an answer, and its tool calls as names with compact arguments.
 type spoken struct{ text, calls string }
 
 func (s *spoken) call(t *testing.T, name, arguments string) {
@@ -22,7 +22,7 @@ func (s *spoken) call(t *testing.T, name, arguments string) {
 	s.calls += name + string(b)
 }
 
-// objectsOf are the objects of a stream, or the one object of a whole answer.
+// objectsOf returns the objects of a stream, or the single object of a non-streaming answer.
 func objectsOf(t *testing.T, text string) (list []map[string]any) {
 	t.Helper()
 	for line := range strings.Lines(text) {
@@ -50,7 +50,8 @@ func objects(v any) (list []map[string]any) {
 
 func word(v any) string { s, _ := v.(string); return s }
 
-// ofMessages reads an answer of /v1/messages; blocks says which kinds of content it has, in order.
+// ofMessages parses an answer of /v1/messages. blocks lists the kinds of its content blocks in
+// order.
 func ofMessages(t *testing.T, text string) (s spoken, blocks string) {
 	t.Helper()
 	var open map[string]any
@@ -78,7 +79,7 @@ func ofMessages(t *testing.T, text string) (s spoken, blocks string) {
 	return s, blocks
 }
 
-// ofResponses is the same of /v1/responses.
+// ofResponses does the same for /v1/responses.
 func ofResponses(t *testing.T, text string) (s spoken, blocks string) {
 	t.Helper()
 	list := objectsOf(t, text)
@@ -135,7 +136,7 @@ func ofChat(t *testing.T, h apiOf, more map[string]any, stream bool) (s spoken) 
 	return s
 }
 
-// Text and the end of a call may come in one delta: every API keeps their order.
+// One delta may contain text and the end of a call. Every API keeps their order.
 func TestParrotTextBesideCalls(t *testing.T) {
 	type M = map[string]any
 	const schema = `{"type":"object","properties":{"path":{"type":"string"}}}`

@@ -34,7 +34,7 @@ func edit(t *testing.T, dir, file string, change map[string]any) {
 	}
 }
 
-// A request is rendered, and its answer read, by the template that transformers would take.
+// Requests and answers use the template that transformers would choose.
 func TestParrotNamedTemplates(t *testing.T) {
 	type M = map[string]any
 	const plain = "{{ image_token }}{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n"

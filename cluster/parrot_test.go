@@ -11,11 +11,11 @@ import (
 	"github.com/shoal-llm/shoal/internal/parrot"
 )
 
-// apiOf asks an API without a network.
+// apiOf calls an API without a network.
 type apiOf struct{ http.Handler }
 
-// serveParrot is the API over a checkpoint that says a fixed text. edit, unless nil,
-// changes the folder before it is opened.
+// serveParrot returns the API of a checkpoint that always answers with a fixed text. edit may
+// change the folder before it is opened; it may be nil.
 func serveParrot(t *testing.T, s parrot.Script, edit func(dir string)) apiOf {
 	t.Helper()
 	dir := t.TempDir()
@@ -34,13 +34,13 @@ func serveParrot(t *testing.T, s parrot.Script, edit func(dir string)) apiOf {
 	return apiOf{server.Handler()}
 }
 
-// ask posts a body, or gets path when body is nil, and returns status and text.
+// ask posts body, or gets path if body is nil, and returns status and text.
 func (h apiOf) ask(path string, body any) (int, string) {
 	method, text := http.MethodGet, ""
 	if body != nil {
 		b, err := json.Marshal(body)
 		if err != nil {
-			panic(err) // a test's own literal
+			panic(err) // cannot fail for a test's own literal
 		}
 		method, text = http.MethodPost, string(b)
 	}
@@ -51,7 +51,7 @@ func (h apiOf) ask(path string, body any) (int, string) {
 	return w.Code, w.Body.String()
 }
 
-// A parrot says its text through the whole stack, whatever the prompt.
+// A parrot checkpoint returns its text through the whole stack for any prompt.
 func TestParrot(t *testing.T) {
 	const text = "Hello there, I say this always."
 	h := serveParrot(t, parrot.Script{Text: text}, nil)

@@ -7,14 +7,15 @@ import (
 	"github.com/shoal-llm/shoal/internal/parrot"
 )
 
-// thinkTemplates show thoughts in the history. The first leaves the thought to the model, the
-// second opens it, the third closes it too.
+// thinkTemplate returns a template that renders thoughts of the history and starts the answer with
+// begin.
 func thinkTemplate(begin string) string {
 	return "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.reasoning_content %}<think>\n{{ m.reasoning_content }}\n</think>\n\n{% endif %}{{ m.content or '' }}" +
 		"{% if not loop.last or add_generation_prompt %}<|im_end|>\n{% endif %}{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n" + begin + "{% endif %}"
 }
 
-// Tags of thoughts count as text and as control tokens, whoever opened the thought.
+// Thought tags are recognised as text and as control tokens, whether the template or the model
+// opens the thought.
 func TestParrotThoughts(t *testing.T) {
 	type M = map[string]any
 	plain, opens, closes := thinkTemplate(""), thinkTemplate("<think>\n"), thinkTemplate("<think>\n\n</think>\n\n")
@@ -26,7 +27,7 @@ func TestParrotThoughts(t *testing.T) {
 		script parrot.Script
 		more   M
 		want   said
-		whole  bool // a stream cannot know
+		whole  bool // only for non-streaming answers, since a stream cannot know it
 	}{
 		{"opened", parrot.Script{Text: "plan</think>\n\nhey", Template: opens}, nil, said{"hey", "plan", "", "stop", nil}, false},
 		{"repeated", parrot.Script{Text: "<think>\nplan</think>\n\nhey", Template: opens}, nil, said{"hey", "plan", "", "stop", nil}, false},

@@ -15,13 +15,14 @@ func putTool(schema string) []any {
 	return []any{map[string]any{"type": "function", "function": map[string]any{"name": "put", "parameters": json.RawMessage(schema)}}}
 }
 
-// said is what a chat's answer says: content, thought, calls as name and arguments, and why it ended.
+// said is the answer of a chat: content, thought, tool calls as name and arguments, and finish
+// reason.
 type said struct {
 	content, thought, calls, finish string
 	reason                          any
 }
 
-// askChat asks with the members of more, whole or as a stream, and checks that the arguments of
+// askChat sends a chat with the members of more, streaming or not. It checks that the arguments of
 // each call are JSON unless the answer was cut.
 func askChat(t *testing.T, h apiOf, more map[string]any, stream bool) said {
 	t.Helper()
@@ -84,7 +85,8 @@ func askChat(t *testing.T, h apiOf, more map[string]any, stream bool) said {
 	return out
 }
 
-// The server turns the text of a model into calls whose arguments are JSON, whole and as a stream.
+// The server parses model text into tool calls with JSON arguments, in whole answers and in
+// streams.
 func TestParrotCalls(t *testing.T) {
 	type M = map[string]any
 	const schema = `{"type":"object","properties":{"path":{"type":"string"},"n":{"type":"integer"}}}`
@@ -111,7 +113,7 @@ func TestParrotCalls(t *testing.T) {
 			}
 		}
 	}
-	// However max_tokens cuts the answer, no piece of a mark becomes content after a call.
+	// If max_tokens cuts the answer anywhere, no part of a mark becomes content after a call.
 	h := serveParrot(t, parrot.Script{Text: call}, nil)
 	for n := 1; ; n++ {
 		got := askChat(t, h, M{"tools": putTool(schema), "max_tokens": n}, n%2 == 0)
@@ -125,7 +127,7 @@ func TestParrotCalls(t *testing.T) {
 			break
 		}
 	}
-	// The other protocols say it in their words.
+	// The other protocols return the same.
 	h = serveParrot(t, parrot.Script{Text: call + "\nDONE now"}, nil)
 	_, text := h.ask("/v1/messages", M{"max_tokens": 100, "stop_sequences": []string{"DONE"}, "messages": []M{{"role": "user", "content": "x"}},
 		"tools": []M{{"name": "put", "input_schema": json.RawMessage(schema)}}})
@@ -137,7 +139,7 @@ func TestParrotCalls(t *testing.T) {
 	}
 }
 
-// A parameter of Qwen3-Coder's is text unless its schema, read by itself, says otherwise.
+// A Qwen3-Coder parameter is text unless its own schema requires another type.
 func TestParrotParameterTypes(t *testing.T) {
 	for value, cases := range map[string]map[string]string{
 		"1e5": {

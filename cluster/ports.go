@@ -6,16 +6,16 @@ import (
 	"strconv"
 )
 
-// Ports is the first of the four ports that a process listens at besides gossip; 0: any
-// that are free.
+// Ports is the first of the four ports that a process listens on in addition to gossip; 0: any free
+// ones.
 type Ports int
 
 // The listeners, in the order of their ports.
 const (
 	controlPort = iota // steps, calls
 	routesPort         // of the NATS mesh
-	tensorsPort        // where other ranks log in
-	storePort          // of the copies of the store, with a data directory
+	tensorsPort        // for logins of other ranks
+	storePort          // replicas of the store, with a data directory
 	portsOfAll
 )
 

@@ -15,8 +15,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
-// replied is what one request gave: tokens and log-probabilities to the bit, and how many
-// tokens of its prompt were found.
+// replied is the result of one request: tokens and exact log-probabilities, and the number of
+// prompt tokens found in the cache.
 type replied struct {
 	bits   string
 	cached int
@@ -54,7 +54,7 @@ func complete(t *testing.T, e api.Engine, r *api.Request) replied {
 	return a
 }
 
-// text is the beginning of one of several texts.
+// text returns the first n tokens of one of several texts.
 func text(number, n int) []int32 {
 	out := make([]int32, n)
 	for i := range out {
@@ -63,14 +63,14 @@ func text(number, n int) []int32 {
 	return out
 }
 
-// prefixPolicies are all policies.
+// prefixPolicies has one of every policy.
 var prefixPolicies = []string{"full", "streaming:sink=4,recent=60", "snapkv:topk=56,obs=8,pool=5", "snapstream:sink=4,recent=40,topk=40,obs=8,pool=7",
 	"sage:sink=4,recent=30,topk=50", "h2o:recent=40,topk=40", "h2o:recent=40,topk=40,step=1", "tova:size=80", "knorm:sink=4,recent=40,topk=40",
 	"streaming:sink=4,recent=60,positions=cache", "quest:page=16,budget=96", "shadowkv:chunk=8,budget=40,outliers=5,local=2", "shadowkv:chunk=4,budget=16,outliers=4,local=2,keys=lowrank,rank=16", "squeezed:clusters=0.2,levels=2,sparsity=0.6,tail=12,obs=16"}
 
-// TestWarmIsCold: a prompt that begins like one that was read before is read from where
-// they part, at the end of a block of 64 tokens, and the answer is the same to the bit:
-// under every policy, on any number of sockets, in any chunks.
+// TestWarmIsCold: a prompt that shares a prefix with an earlier one is computed only after the last
+// shared block of 64 tokens. The answer is the same, bit for bit, under every policy, on any number
+// of sockets, with any chunk size.
 func TestWarmIsCold(t *testing.T) {
 	policies := prefixPolicies
 	if testing.Short() {
@@ -79,7 +79,7 @@ func TestWarmIsCold(t *testing.T) {
 	warmIsCold(t, LocalConfig{Threads: 1, Serve: ServeConfig{Model: goldenDir, KV: "bf16"}}, policies)
 }
 
-// TestWarmIsColdFamilies: with windows, with latent attention.
+// TestWarmIsColdFamilies repeats that for models with windows and with latent attention.
 func TestWarmIsColdFamilies(t *testing.T) {
 	for _, name := range []string{"gemma3", "mistral_window", "deepseek_v2", "swiftkv"} {
 		t.Run(name, func(t *testing.T) {
@@ -95,7 +95,7 @@ func warmIsCold(t *testing.T, cfg LocalConfig, policies []string) {
 	cold.Sockets, cold.Serve.PrefixCache = 1, PrefixOff
 	alone := startLocal(t, cold)
 	want := map[string]replied{}
-	prompt := func(n, parts int) []int32 { // another text from a token on
+	prompt := func(n, parts int) []int32 { // differs from a given token on
 		p := text(1, n)
 		copy(p[min(parts, n):], text(2, n)[min(parts, n):])
 		return p
@@ -116,7 +116,7 @@ func warmIsCold(t *testing.T, cfg LocalConfig, policies []string) {
 			warm.Serve.Mapping, warm.Serve.Chunk, warm.Serve.StepTokens = mapping, chunk, 300
 			e := startLocal(t, warm)
 			complete(t, e, &api.Request{ID: "first", Prompt: text(1, 320)})
-			sums := map[string]bool{} // texts at whose end the sums of attention lie beside the rows
+			sums := map[string]bool{} // policies that store sums of attention with the rows at the end of a text
 			for _, policy := range policies {
 				found := 0
 				p, err := kvcache.Parse(policy)
@@ -157,7 +157,7 @@ func warmIsCold(t *testing.T, cfg LocalConfig, policies []string) {
 	}
 }
 
-// TestPrefixCacheIsKeptApart: by key, by salt, by request, and when it is off or empty.
+// TestPrefixCacheIsKeptApart: by key, by salt, by request, and if it is off or empty.
 func TestPrefixCacheIsKeptApart(t *testing.T) {
 	e := startLocal(t, LocalConfig{Sockets: 2, Threads: 1, Serve: ServeConfig{Model: goldenDir}})
 	shared := startLocal(t, LocalConfig{Sockets: 1, Threads: 1, Serve: ServeConfig{Model: goldenDir, PrefixCache: PrefixShared}})
@@ -192,7 +192,7 @@ func TestPrefixCacheIsKeptApart(t *testing.T) {
 	waitIdle(t, e)
 }
 
-// TestChoicesShareTheirPrompt: sequences of one prompt that come together read it once.
+// TestChoicesShareTheirPrompt: concurrent sequences with the same prompt compute it once.
 func TestChoicesShareTheirPrompt(t *testing.T) {
 	for _, sockets := range []int{1, 3, 4} {
 		e := startLocal(t, LocalConfig{Sockets: sockets, Threads: 1, Serve: ServeConfig{Model: goldenDir, Chunk: 64}})
@@ -220,9 +220,9 @@ func TestChoicesShareTheirPrompt(t *testing.T) {
 	}
 }
 
-// TestConversations: the next turn begins with the last answer too, under a policy whose decoded
-// rows are those of prefill; else that is read again. On several sockets each brings in its heads'
-// rows of it from the owner.
+// TestConversations: the next turn reuses the last answer too, under policies whose decoded rows
+// equal those of prefill; otherwise it is computed again. With several sockets, the owner sends
+// each its heads' rows.
 func TestConversations(t *testing.T) {
 	for _, c := range []struct {
 		sockets int
@@ -238,7 +238,7 @@ func TestConversations(t *testing.T) {
 		{2, "reduce", nil, "llama", "full", true},
 		{3, "gather", []float64{1, 5, 2}, "llama", "full", true},
 		{4, "reduce", nil, "llama", "full", true},
-		{5, "gather", nil, "llama", "full", true}, // one reads no heads
+		{5, "gather", nil, "llama", "full", true}, // one socket exchanges no heads
 		{3, "gather", nil, "deepseek_v2", "full", true},
 		{3, "gather", nil, "gemma3", "full", false},
 		{3, "gather", nil, "llama", "tova:size=80", false},
@@ -250,7 +250,7 @@ func TestConversations(t *testing.T) {
 			cold := startLocal(t, LocalConfig{Sockets: 1, Threads: 1, Serve: off})
 			serve.Mapping, serve.Replicas = c.mapping, min(1, c.sockets-1)
 			if c.sockets > 1 {
-				serve.DecodeSteps = 1 // the last tokens of an answer that have several passes of one step are not committed
+				serve.DecodeSteps = 1 // with several passes per step, the last tokens of an answer are not committed
 			}
 			warm := startLocal(t, LocalConfig{Sockets: c.sockets, Shares: c.shares, Threads: 1, Serve: serve})
 			said, before := text(4, 50), 0
@@ -266,7 +266,7 @@ func TestConversations(t *testing.T) {
 				if a.bits != b.bits {
 					t.Errorf("turn %d: another answer with %d of %d tokens from the cache", turn, a.cached, len(said))
 				}
-				before = max(before, prompt/64*64) // what was read
+				before = max(before, prompt/64*64) // tokens that were computed
 				want := before
 				if c.answers {
 					want = (prompt + 89) / 64 * 64 // the last token was never fed back

@@ -12,7 +12,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
-// blocksOnDisk waits until the sockets have written so many blocks each, and no more.
+// blocksOnDisk waits until every socket has written exactly this number of blocks.
 func blocksOnDisk(t *testing.T, e *Local, blocks int) {
 	t.Helper()
 	for end := time.Now().Add(patience); ; time.Sleep(2 * time.Millisecond) {
@@ -31,9 +31,9 @@ func blocksOnDisk(t *testing.T, e *Local, blocks int) {
 	}
 }
 
-// TestPrefixDisk: what one cluster has read another begins with, after a restart, on as many
-// sockets or on others, in any chunks: the answer is that of a cold one to the bit, under
-// every policy.
+// TestPrefixDisk: another cluster, after a restart, uses the prefix blocks that one has computed,
+// on the same or another number of sockets, with any chunk size. The answer equals that of a cold
+// start, bit for bit, under every policy.
 func TestPrefixDisk(t *testing.T) {
 	policies := prefixPolicies
 	if testing.Short() {
@@ -45,7 +45,7 @@ func TestPrefixDisk(t *testing.T) {
 		{{Sockets: 4}, {Sockets: 1}},
 		{{Sockets: 1}, {Sockets: 3, Shares: []float64{2, 1, 1}}},
 	})
-	for _, name := range []string{"gemma3", "deepseek_v2"} { // with windows, with latent attention
+	for _, name := range []string{"gemma3", "deepseek_v2"} { // models with windows and with latent attention
 		t.Run(name, func(t *testing.T) {
 			prefixDisk(t, ServeConfig{Model: filepath.Join("../internal/engine/model/testdata", name)}, policies[:1], [][2]LocalConfig{{{Sockets: 1}, {Sockets: 4}}, {{Sockets: 4}, {Sockets: 2}}})
 		})
@@ -85,15 +85,15 @@ func prefixDisk(t *testing.T, serve ServeConfig, policies []string, cuts [][2]Lo
 					id := fmt.Sprint(policy, n)
 					least := p.Warm(n) / tensor.BlockSlots * tensor.BlockSlots
 					if p.Needs.PromptAttention {
-						least = 0 // sums of attention lie in memory alone
+						least = 0 // sums of attention are kept in memory only
 					}
 					cached := -1
-					for try := 0; try < 3 && cached != least; try++ { // a disk is waited for no longer than to read the text takes
+					for try := 0; try < 3 && cached != least; try++ { // reading from disk is abandoned if computing the text would be faster
 						got := complete(t, e, &api.Request{ID: id, Prompt: text(1, n), Policy: policy})
 						if cached = got.cached; got.bits != want[id].bits {
 							t.Errorf("%s, %d tokens: another answer with %d from the disk", policy, n, cached)
 						}
-						e.batcher.ResetPrefixCache() // but not the disk
+						e.batcher.ResetPrefixCache() // the disk keeps its blocks
 					}
 					if cached != least {
 						t.Errorf("%s, %d tokens: %d from the disk, want %d", policy, n, cached, least)
@@ -105,14 +105,15 @@ func prefixDisk(t *testing.T, serve ServeConfig, policies []string, cuts [][2]Lo
 	}
 }
 
-// TestPrefixDiskFails: damaged files and disks that are gone are misses, and neither they nor
-// other tenants' texts are ever an answer. Emptying the cache empties the disk.
+// TestPrefixDiskFails: damaged files and failed disks are cache misses. Neither they nor other
+// tenants' texts affect an answer. Emptying the cache empties the disk.
 func TestPrefixDiskFails(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "d")
 	e := startLocal(t, LocalConfig{Sockets: 2, Threads: 1, Serve: ServeConfig{Model: goldenDir}, PrefixDisk: dir, PrefixDiskSize: 1 << 30})
 	want := complete(t, e, &api.Request{ID: "first", Prompt: text(1, 300)})
 	blocksOnDisk(t, e, 4)
-	// expect asks with nothing in memory, and waits until so many blocks lie on the disk.
+	// expect sends a request with an empty memory cache and waits until the disk has the given
+	// number of blocks.
 	expect := func(what, tenant string, cached, blocks int) {
 		t.Helper()
 		e.batcher.ResetPrefixCache()

@@ -10,7 +10,7 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// recovery counts what faults have cost, for /v1/cluster and /metrics.
+// recovery counts the cost of faults, for /v1/cluster and /metrics.
 type recovery struct {
 	mu         sync.Mutex
 	placements map[string]uint64
@@ -26,9 +26,8 @@ func newRecovery() *recovery {
 	return r
 }
 
-// withdrawn notes why a placement ended, and how long ago the step had begun that was in
-// flight, or had just failed, which bounds the time that noticing the fault took. began
-// is zero when there was none.
+// withdrawn records why a placement ended. began is the start of the step that was in flight or had
+// just failed. The time since then bounds how long detection took. It is zero if there was no step.
 func (r *recovery) withdrawn(w topology.Withdraw, began, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -38,14 +37,14 @@ func (r *recovery) withdrawn(w topology.Withdraw, began, now time.Time) {
 	}
 }
 
-// served notes that a placement serves again.
+// served records that a placement serves again.
 func (r *recovery) served(since, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.stall.Add(now.Sub(since))
 }
 
-// state is a copy, with what the batcher and the steps say.
+// state returns the counters, combined with those of the batcher and the steps.
 func (r *recovery) state(t batcher.Totals, copied uint64) *api.RecoveryState {
 	r.mu.Lock()
 	defer r.mu.Unlock()

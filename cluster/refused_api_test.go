@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestMistakesOfClientsAreNoFailures: settings that leave no token to draw are a 400 or an
-// invalid_request_error, not a failure of the server, and a prompt of one token is scored.
+// TestMistakesOfClientsAreNoFailures: settings that exclude every token get a 400 or an
+// invalid_request_error, not a server failure. A prompt of one token can be scored.
 func TestMistakesOfClientsAreNoFailures(t *testing.T) {
 	const dir = "../models/fry"
 	for _, sockets := range []int{1, 2} {
@@ -34,7 +34,7 @@ func TestMistakesOfClientsAreNoFailures(t *testing.T) {
 			}
 			return r.StatusCode, string(answer)
 		}
-		for _, more := range []string{ // 95 is x
+		for _, more := range []string{ // token 95 is x
 			`"allowed_token_ids":[95],"bad_words":["xx"]`,
 			`"allowed_token_ids":[95],"bad_words":["xx"],"temperature":0`,
 			`"allowed_token_ids":[95],"bad_words":["xx"],"logprobs":2,"n":2`,

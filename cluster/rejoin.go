@@ -7,41 +7,40 @@ import (
 )
 
 const (
-	// silence of the coordinator after which a node knocks again. The
-	// coordinator asks every node for its figures each statusEvery.
-	silence    = 3 * statusEvery
-	knockEvery = 500 * time.Millisecond
-	knockLimit = 2 * time.Second
+	// contactTimeout is how long the coordinator may be silent before a node rejoins. The
+	// coordinator normally requests figures from every node each statusEvery.
+	contactTimeout = 3 * statusEvery
+	rejoinInterval = 500 * time.Millisecond
+	rejoinLimit    = 2 * time.Second
 )
 
-// stayJoined returns when ctx ends. Until then it asks the seeds for the cluster
-// again whenever the coordinator has been silent: a coordinator that died comes
-// back at the same address as a new process that knows nobody, perhaps before
-// gossip has noticed that it was gone. The node keeps its weights meanwhile.
+// stayJoined returns when ctx ends. Until then it asks the seeds for the cluster again
+// whenever the coordinator has been silent. A coordinator that died may return at the same
+// address as a new process that knows no nodes, even before gossip has noticed its death. The
+// node keeps its weights meanwhile.
 //
-// A coordinator that the node cannot work with ends a node that has never had another one,
-// with an error. One that did has what its own kind needs, which may come back: it stays,
-// and says so.
-func stayJoined(ctx context.Context, b *bus, seeds []string, heard interface{ Load() int64 }, log *slog.Logger) error {
-	t := time.NewTicker(knockEvery)
+// If the only coordinators are incompatible, a node that never had a compatible one ends with an
+// error. A node that had one stays and logs that, because a compatible one may return.
+func stayJoined(ctx context.Context, b *bus, seeds []string, lastContact interface{ Load() int64 }, log *slog.Logger) error {
+	t := time.NewTicker(rejoinInterval)
 	defer t.Stop()
 	began, lost := time.Now(), false
-	var c complaints
+	var c buildWarnings
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-t.C:
 		}
-		if heard.Load() == 0 {
+		if lastContact.Load() == 0 {
 			if err := b.checkBuild(ctx, thisNode); err != nil {
 				return err
 			}
 		}
-		why, _ := b.unlikeCoordinators(ctx, thisNode)
-		c.say(log, "this node takes no part under a coordinator of another build, and waits for one of its own", why)
-		quiet := min(time.Since(began), uptime()-time.Duration(heard.Load()))
-		if quiet < silence {
+		why, _ := b.incompatibleCoordinators(ctx, thisNode)
+		c.log(log, "this node waits for a compatible coordinator; the present one has an incompatible build", why)
+		quiet := min(time.Since(began), uptime()-time.Duration(lastContact.Load()))
+		if quiet < contactTimeout {
 			if lost {
 				log.Info("the coordinator is back")
 			}
@@ -49,11 +48,11 @@ func stayJoined(ctx context.Context, b *bus, seeds []string, heard interface{ Lo
 			continue
 		}
 		if !lost {
-			log.Warn("the coordinator is silent; knocking until it answers", "join", seeds, "for", quiet.Round(time.Millisecond))
+			log.Warn("no contact with the coordinator; rejoining until it answers", "join", seeds, "for", quiet.Round(time.Millisecond))
 			lost = true
 		}
-		knock, cancel := context.WithTimeout(ctx, knockLimit)
-		err := b.gossip.Rejoin(knock, seeds)
+		rejoin, cancel := context.WithTimeout(ctx, rejoinLimit)
+		err := b.gossip.Rejoin(rejoin, seeds)
 		cancel()
 		if err != nil {
 			log.Debug("no answer yet", "join", seeds, "error", err)
@@ -63,7 +62,7 @@ func stayJoined(ctx context.Context, b *bus, seeds []string, heard interface{ Lo
 
 var started = time.Now()
 
-// uptime is a time that no setting of the clock moves.
+// uptime is the time since the start, unaffected by changes of the clock.
 func uptime() time.Duration { return time.Since(started) }
 
-func (n *nodeActor) hear() { n.heard.Store(int64(uptime())) }
+func (n *nodeActor) noteContact() { n.lastContact.Store(int64(uptime())) }

@@ -14,13 +14,13 @@ import (
 // socketName is the name of the socket actor in a node process.
 const socketName = "socket"
 
-// remoteHandle is a socket in another process. Step, Load and Join are fenced
-// by epoch and step at the socket, so a repeated delivery has no effect; they
-// are not retried all the same: a lost one breaks the epoch, which is rare and safe.
+// remoteHandle is a socket in another process. The socket fences Step, Load and Join by epoch and
+// step, so a duplicate has no effect. They are nevertheless not retried: a lost one breaks the
+// epoch, which is rare and safe.
 type remoteHandle struct {
 	sys     *rpc.System
 	pid     *actor.PID
-	foreign func(error) // told when the node and this process do not understand each other; nil: nobody is
+	foreign func(error) // called when the node and this process have incompatible messages; may be nil
 }
 
 func (h remoteHandle) call(ctx context.Context, kind proto.Kind, in, out pb.Message, opts ...rpc.Option) error {

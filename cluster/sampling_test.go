@@ -17,8 +17,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
-// TestSamplingIsCheckedBeforeItRuns: a program that embeds a cluster gets the error, not
-// the sockets, which would end the epoch over it.
+// TestSamplingIsCheckedBeforeItRuns: an embedding program gets an error for invalid sampling.
+// Otherwise the sockets would reject it and the epoch would end.
 func TestSamplingIsCheckedBeforeItRuns(t *testing.T) {
 	c := startLocal(t, LocalConfig{Sockets: 1, Threads: 1, Serve: ServeConfig{Model: goldenDir, Weights: "f32", KV: "f32"}})
 	p := sampler.Default()
@@ -29,8 +29,8 @@ func TestSamplingIsCheckedBeforeItRuns(t *testing.T) {
 	}
 }
 
-// TestSamplingDefaultsAreChecked: what generation_config.json says of sampling must be
-// possible, or every request without its own would fail.
+// TestSamplingDefaultsAreChecked: invalid sampling values in generation_config.json are an error at
+// start, because they would fail every request without its own.
 func TestSamplingDefaultsAreChecked(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"temperature": 0.6, "top_p": 0.95, "top_k": 20, "repetition_penalty": 1.05}`: "",

@@ -12,7 +12,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
-// sampling is what a checkpoint says of sampling; zero values say nothing.
+// sampling has the sampling settings of a checkpoint; zero values are unset.
 type sampling struct {
 	Sample                 *bool
 	Temperature            *float64
@@ -20,12 +20,12 @@ type sampling struct {
 	TopK                   int
 }
 
-// samplingDefaults reads the sampling of requests that name none: from generation_config.json
-// of a folder, or from the metadata of a GGUF file.
+// samplingDefaults reads the default sampling parameters from generation_config.json of a folder,
+// or from the metadata of a GGUF file.
 func samplingDefaults(path string, c *api.Config) error {
 	file, read := filepath.Join(path, "generation_config.json"), readGenerationConfig
 	if _, err := os.Stat(filepath.Join(path, "config.json")); err != nil {
-		if at, err := gguf.Find(path); err == nil { // a file, or the only one of a folder
+		if at, err := gguf.Find(path); err == nil { // a file, or the only one in a folder
 			file, read = at, readGGUFSampling
 		}
 	}
@@ -68,7 +68,7 @@ func readGenerationConfig(file string) (g sampling, err error) {
 		{"top_k", "an integer", &g.TopK}, {"repetition_penalty", "a number", &g.Repetition},
 	} {
 		if field.key == "temperature" && g.Sample != nil && !*g.Sample {
-			continue // 0, whatever it says
+			continue // temperature is 0 in any case
 		}
 		if v := raw[field.key]; v != nil && json.Unmarshal(v, field.to) != nil {
 			return g, fmt.Errorf("%s is %.80s: want %s", field.key, modelfile.Words(string(v)), field.want)
@@ -77,9 +77,9 @@ func readGenerationConfig(file string) (g sampling, err error) {
 	return g, nil
 }
 
-// readGGUFSampling reads general.sampling.* of a GGUF file. A file without them, as nearly all
-// are, gets the defaults of llama.cpp, which models in this format are published for: drawing at
-// temperature 1 from the whole vocabulary makes nonsense of small and of quantized models.
+// readGGUFSampling reads general.sampling.* of a GGUF file. Most files lack it and get the defaults
+// of llama.cpp, which models in this format are tuned for. Sampling at temperature 1 from the whole
+// vocabulary gives nonsense with small and with quantized models.
 func readGGUFSampling(file string) (g sampling, err error) {
 	f, err := gguf.Open(file)
 	if err != nil {

@@ -24,66 +24,68 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// ServeConfig says what a cluster serves and how it schedules.
+// ServeConfig configures what a cluster serves and how it schedules.
 type ServeConfig struct {
-	// Model is the checkpoint: a Hugging Face folder, or a GGUF file.
+	// Model is the checkpoint: a Hugging Face folder or a GGUF file.
 	Model string
 	// SwiftKV is the folder of a SwiftKV adapter of Model; empty: none.
 	SwiftKV string
-	// Names are the model names of the API. Default: the folder's or file's name.
+	// Names are the model names in the API. Default: the name of the folder or file.
 	Names []string
-	// Weights is the type that matrices are held in. Default: bf16 for
-	// checkpoints stored so, q8_0 for quantised GGUF files, else f32. It is part of what decides the bits.
+	// Weights is the type of the matrices in memory. Default: bf16 for checkpoints stored as bf16,
+	// q8_0 for quantised GGUF files, else f32. It affects the bits.
 	Weights string
-	// KV is the type of the cache: f32, bf16, or int8 with a scale per row of a head.
-	// Default bf16 where the weights are. It is part of what decides the bits.
+	// KV is the type of the cache: f32, bf16, or int8 with a scale per row of a head. Default: bf16
+	// if the weights are bf16. It affects the bits.
 	KV string
-	// Mapping is gather, reduce or auto (the planner chooses). Never changes a bit.
+	// Mapping is gather, reduce or auto (the planner chooses). It never changes a bit.
 	Mapping string
-	// Shares are those of nodes by name, in any unit; what a node says of itself counts
-	// only where its name is missing, and then within bounds.
+	// Shares has the shares of nodes by name, in any unit. A node without an entry uses its own
+	// value, within bounds.
 	Shares map[string]float64
 	// Policy is the cache policy of requests that name none. Default full.
 	Policy string
-	// MaxContext bounds prompt and completion together. Default: the model's.
+	// MaxContext is the maximum length of prompt and completion together. Default: the model's.
 	MaxContext int
 	// StepTokens is the token budget of one step. Default 512.
 	StepTokens int
-	// Chunk is the most prompt tokens of one sequence in one step; 0: the planner chooses. Never
-	// changes a bit.
+	// Chunk is the maximum number of prompt tokens of one sequence per step; 0: the planner
+	// chooses. It never changes a bit.
 	Chunk int
-	// MaxSequences bounds the sequences that hold memory at once; below StepTokens,
-	// so that prompts are read beside them. Default 64.
+	// MaxSequences is the maximum number of sequences that hold memory at once. It is below
+	// StepTokens, so that prompts can be read at the same time. Default 64.
 	MaxSequences int
-	// Replicas is how many copies of each decoding sequence's cache other nodes keep,
-	// 0 or 1, in memory under KVMemory that no sequence needs.
+	// Replicas is the number of copies that other nodes keep of the cache of each decoding
+	// sequence, 0 or 1. Copies use only memory within KVMemory that no sequence needs.
 	Replicas int
-	// PrefixCache says whether a prompt may begin with what another has read: on, among
-	// requests of one API key; shared, among all; off. Never changes a bit. Default on.
+	// PrefixCache selects the requests that may share cached prompt prefixes: on (those of one API
+	// key), shared (all) or off. It never changes a bit. Default on.
 	PrefixCache string
-	// Speculate is how drafts are made for requests that do not say: off, lookup, suffix.
-	// Default suffix. Never changes a bit.
+	// Speculate is the default draft method: off, lookup or suffix. It never changes a bit. Default
+	// suffix.
 	Speculate string
-	// SpeculateRecent says which recent outputs are drafted from as well: those of the same
-	// API key (key), of all (shared), none (off). Default key.
+	// SpeculateRecent selects the recent outputs that drafts may also use: those of the same API
+	// key (key), of all (shared), or none (off). Default key.
 	SpeculateRecent string
-	// DecodeSteps is how many tokens each sequence decodes for one plan at most, as far as that takes no
-	// longer than 50 ms, so that the way to the coordinator and back is paid once. Never changes a bit. Default 8.
+	// DecodeSteps is the maximum number of tokens that a sequence decodes per plan, as long as that
+	// takes at most 50 ms. It saves round trips to the coordinator. It never changes a bit. Default
+	// 8.
 	DecodeSteps int
-	// TrialRounds is how often each number of threads is tried for steps of a kind; 0: as the batcher has it.
+	// TrialRounds is how often each thread count is tried for steps of a kind; 0: the batcher's
+	// default.
 	TrialRounds int
-	// Tracer is told where the time of requests goes; nil: nobody is.
+	// Tracer exports the timing of requests; nil: off.
 	Tracer *tracing.Tracer
-	// Queue bounds the requests that wait; beyond it clients get 503. Default 1024.
+	// Queue is the maximum number of waiting requests. Further ones get 503. Default 1024.
 	Queue int
-	// StepDeadline is how long a node may make no progress in a step while the
-	// others wait for it, before it is left out. A whole step may take six times as
-	// long before the epoch is given up. Default 5 s.
+	// StepDeadline is how long a node may make no progress in a step while the others wait for it,
+	// before it is left out. A whole step may take six times as long before the epoch ends. Default
+	// 5 s.
 	StepDeadline time.Duration
-	// LoadDeadline is how long a node may make no progress in loading its weights
-	// while others do, before it is left out. Default 1 min.
+	// LoadDeadline is how long a node may make no progress in loading its weights while others do,
+	// before it is left out. Default 1 min.
 	LoadDeadline time.Duration
-	// SyncDeadline is how long one collective may take. Default 10 s.
+	// SyncDeadline is the deadline of one collective. Default 10 s.
 	SyncDeadline time.Duration
 	Logger       *slog.Logger
 
@@ -133,7 +135,7 @@ func orDefault[T comparable](v *T, d T) {
 	}
 }
 
-// Validate says what is wrong with a filled-in config.
+// Validate checks a config with defaults filled in.
 func (c *ServeConfig) Validate(m *model.Config) error {
 	if dt, err := tensor.ParseDType(c.Weights); err != nil || dt == tensor.Int8 {
 		return fmt.Errorf("cluster: --quant %q: known are f32, bf16, f16, q8_0, q4_0, iq4_nl", c.Weights)
@@ -163,7 +165,7 @@ func (c *ServeConfig) Validate(m *model.Config) error {
 	}
 	switch {
 	case c.MaxContext < 2 || c.MaxContext > m.MaxPositions:
-		return fmt.Errorf("cluster: --max-context %d: the model was made for 2 to %d tokens", c.MaxContext, m.MaxPositions)
+		return fmt.Errorf("cluster: --max-context %d: the model supports 2 to %d tokens", c.MaxContext, m.MaxPositions)
 	case c.StepTokens < 2 || c.StepTokens > 1<<16:
 		return fmt.Errorf("cluster: --step-tokens %d: want 2 to %d", c.StepTokens, 1<<16)
 	case c.Chunk < 0 || c.Chunk > c.StepTokens:
@@ -182,9 +184,9 @@ func (c *ServeConfig) Validate(m *model.Config) error {
 	return nil
 }
 
-// Check says what is wrong with the settings of a server, before anything of it starts: s for
-// its checkpoint, template and tool parser of a, and the memory of each node's caches in bytes.
-// It does not read weights. It returns s with the defaults filled in.
+// Check checks the settings of a server before any part of it starts: s for its checkpoint,
+// template and tool parser of a, and the cache memory per node in bytes. It reads no weights. It
+// returns s with the defaults filled in.
 func Check(s ServeConfig, a APIConfig, caches int64) (ServeConfig, error) {
 	ck, err := model.OpenSwiftKV(s.Model, s.SwiftKV)
 	if err != nil {
@@ -223,22 +225,22 @@ type Engine interface {
 	CacheBytes(policy string, prompt, output int) (bytes, full int64)
 }
 
-// APIConfig is what the HTTP side adds.
+// APIConfig has the settings of the HTTP API.
 type APIConfig struct {
 	Keys   []api.Key
 	Audit  *slog.Logger
 	TLS    *tls.Config
-	Strict bool // refuse parameters that are not known
-	// AllowOrigins are the origins whose web pages may use the API, besides its own.
+	Strict bool // refuse unknown parameters
+	// AllowOrigins are the additional origins whose web pages may use the API.
 	AllowOrigins []string
-	Template     string // a file with a chat template, instead of the checkpoint's
-	ToolParser   string // a toolcall.Family; "": by the template
+	Template     string // file with a chat template that replaces the checkpoint's
+	ToolParser   string // a toolcall.Family; "": derived from the template
 	Version      string
 	Logger       *slog.Logger
 }
 
-// NewAPI puts the OpenAI API in front of an engine: tokenizer, chat template
-// and sampling defaults come from the checkpoint.
+// NewAPI creates the HTTP API of an engine. Tokenizer, chat template and sampling defaults come
+// from the checkpoint.
 func NewAPI(e Engine, ck *model.Checkpoint, s ServeConfig, a APIConfig) (*api.Server, error) {
 	s.ensureDefaults(&ck.Config)
 	for _, w := range ck.Config.Warnings {
@@ -273,7 +275,7 @@ func NewAPI(e Engine, ck *model.Checkpoint, s ServeConfig, a APIConfig) (*api.Se
 	return api.New(cfg, e, api.FromTokenizer(tok), template)
 }
 
-// modelCard describes the checkpoint to clients that ask for its size and shape.
+// modelCard describes the checkpoint for clients that query its size and architecture.
 func modelCard(ck *model.Checkpoint, s *ServeConfig) api.ModelCard {
 	c := &ck.Config
 	card := api.ModelCard{Format: "safetensors", Quantization: strings.ToUpper(s.Weights), Digest: ck.Hash(),
@@ -292,17 +294,17 @@ func modelCard(ck *model.Checkpoint, s *ServeConfig) api.ModelCard {
 	return card
 }
 
-// fingerprint names what decides the bits of an answer besides the request.
+// fingerprint identifies everything except the request that determines the bits of an answer.
 func fingerprint(ck *model.Checkpoint, s *ServeConfig) string {
 	print := fmt.Sprintf("shoal-%.12s-%s-%s", ck.Hash(), s.Weights, s.KV)
-	if tensor.Arithmetic > 1 { // the first one was not named
+	if tensor.Arithmetic > 1 { // version 1 had no suffix
 		print += fmt.Sprintf("-a%d", tensor.Arithmetic)
 	}
 	return print
 }
 
-// Identify fills in what a server of this checkpoint would serve it with, and
-// returns the name and the system fingerprint that it would answer under.
+// Identify fills in the defaults for a checkpoint and returns the model name and the system
+// fingerprint of its answers.
 func Identify(ck *model.Checkpoint, s *ServeConfig) (name, print string) {
 	s.ensureDefaults(&ck.Config)
 	return s.Names[0], fingerprint(ck, s)

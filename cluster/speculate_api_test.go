@@ -18,13 +18,13 @@ import (
 	"github.com/shoal-llm/shoal/internal/testlevel"
 )
 
-// asked are requests to the API that differ in what stands between a draw and an answer:
-// several choices of a prompt, stop strings, penalties, biases, grammars, scored prompts.
+// asked returns API requests with everything that affects how drawn tokens become an answer:
+// several choices, stop strings, penalties, biases, grammars, scored prompts.
 func asked() (list []map[string]any) {
 	type M = map[string]any
 	const copied = "Say it again: the sum of two and two is four; the sum of two and two is four; the sum of two and"
 	var most []int
-	for i := range 4096 { // of models/fry's tokens, in each word of the mask
+	for i := range 4096 { // some tokens of models/fry in each word of the mask
 		if i < 300 || i%5 != 4 {
 			most = append(most, i)
 		}
@@ -59,8 +59,8 @@ var usageOf = regexp.MustCompile(`"prompt_tokens":(\d+),"completion_tokens":(\d+
 
 var unlikely = regexp.MustCompile(`"id":"[^"]*"|"created":[0-9]+|,"(?:completion|prompt)_tokens_details":\{[^}]*\}|,"metrics":\{"speculative_decoding":\{(?:[^{}]|\{[^}]*\})*\}\}`)
 
-// TestSpeculationOfAnswers: every byte that a client of the API sees is that of a server
-// without drafts, as a whole and as a stream.
+// TestSpeculationOfAnswers: clients receive the same bytes as from a server without drafts,
+// streaming or not.
 func TestSpeculationOfAnswers(t *testing.T) {
 	const dir = "../models/fry"
 	sizes := []int{3}
@@ -90,7 +90,7 @@ func TestSpeculationOfAnswers(t *testing.T) {
 				for k, v := range body {
 					send[k] = v
 				}
-				if stream && send["n"] == nil { // choices come as they are drawn
+				if stream && send["n"] == nil { // choices arrive in the order of drawing
 					send["stream"], send["stream_options"] = true, map[string]any{"include_usage": true}
 				}
 				wg.Go(func() {
@@ -129,7 +129,7 @@ func TestSpeculationOfAnswers(t *testing.T) {
 		}
 		for _, stream := range []bool{false, true} {
 			want := ask("off", stream)
-			for _, mode := range []string{"suffix", "suffix:6", "lookup:3"} { // at the batcher's judgement, and whatever they cost; the second finds the first one's outputs
+			for _, mode := range []string{"suffix", "suffix:6", "lookup:3"} { // adaptive and fixed draft lengths; the second run can draft from the first one's outputs
 				for i, got := range ask(mode, stream) {
 					if got != want[i] {
 						t.Errorf("%d sockets, %s, %v:\n%s\nwithout drafts\n%s", sockets, mode, list[i], got, want[i])

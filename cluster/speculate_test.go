@@ -17,8 +17,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/testlevel"
 )
 
-// speculated are requests that differ in all that a draw depends on. Prompts repeat
-// themselves, so that there is something to draft from.
+// speculated returns requests with everything that affects drawing. Prompts are repetitive, so that
+// drafts can be found.
 func speculated(prompts int, policy string) (list []*api.Request) {
 	for i := range prompts {
 		p := sampler.Default()
@@ -46,7 +46,7 @@ func speculated(prompts int, policy string) (list []*api.Request) {
 	return list
 }
 
-// outcome is all that a client sees of a request.
+// outcome is everything that a client sees of a request.
 type outcome struct {
 	events  string
 	tokens  []int32
@@ -82,7 +82,7 @@ func speak(t *testing.T, e api.Engine, name string, list []*api.Request) []outco
 	return out
 }
 
-// protocol is a cluster that answers with drafts and without.
+// protocol is a model and its settings, run with drafts and without.
 type protocol struct {
 	model    string
 	sockets  int
@@ -91,14 +91,14 @@ type protocol struct {
 	policies []string
 }
 
-// everyPolicy has one of each that there is, so small that slots are overwritten.
+// everyPolicy has one of each policy, small enough that slots are overwritten.
 var everyPolicy = []string{"full", "streaming:sink=4,recent=28", "snapkv:topk=40,obs=8", "snapstream:sink=4,recent=20,topk=24,obs=8", "sage:sink=4,recent=20,topk=24",
 	"h2o:recent=20,topk=20", "tova:size=40", "knorm:sink=4,recent=20,topk=20", "quest:page=16,budget=48", "shadowkv:chunk=8,budget=16,outliers=1,local=1", "squeezed:clusters=0.1,sparsity=0.6,tail=4,obs=8"}
 
-// TestSpeculationChangesNothing is the protocol of llama.cpp's issue 25618, where 57 of 75
-// requests changed with the number of drafts: here none may, in tokens, logprobs and ends,
-// with rows of 1 to 9 tokens, drafted at random right or wrong, and by both drafters.
-// SHOAL_E2E=full asks all 75 under every policy, on 1, 3 and 4 sockets (make speculation).
+// TestSpeculationChangesNothing follows the protocol of llama.cpp's issue 25618, where 57 of 75
+// requests changed with the number of drafts. Here no token, logprob or end may change. Rows have 1
+// to 9 tokens, with random right and wrong drafts and with both drafters. SHOAL_E2E=full runs all
+// 75 under every policy on 1, 3 and 4 sockets (make speculation).
 func TestSpeculationChangesNothing(t *testing.T) {
 	cases := []protocol{
 		{"llama", 1, "reduce", 0, []string{"full", "snapstream:sink=4,recent=20,topk=24,obs=8", "h2o:recent=20,topk=20,step=1"}},
@@ -126,7 +126,7 @@ func TestSpeculationChangesNothing(t *testing.T) {
 		t.Run(fmt.Sprint(c.model, "/", c.sockets, "/", c.mapping, "/", strings.Join(c.policies, " ")), func(t *testing.T) {
 			var width atomic.Int64
 			var mu sync.Mutex
-			known := map[string]outcome{} // what a request gives, by its number
+			known := map[string]outcome{} // results by request number
 			var list []*api.Request
 			for i, policy := range c.policies {
 				list = append(list, speculated(prompts/len(c.policies)+min(1, i), policy)...)
@@ -139,7 +139,7 @@ func TestSpeculationChangesNothing(t *testing.T) {
 				if _, err := fmt.Sscanf(filepath.Base(id), "%d", &i); err != nil || n < 1 {
 					return nil
 				}
-				right := (position*7 + i*5) % (n + 2) // of n
+				right := (position*7 + i*5) % (n + 2) // of n drafts
 				for k := range n {
 					at := position - len(list[i].Prompt) + k
 					if at >= len(known[filepath.Base(id)].tokens) {
@@ -190,7 +190,7 @@ func TestSpeculationChangesNothing(t *testing.T) {
 	}
 }
 
-// TestEveryPolicyIsSpeculated: a policy that is added joins the protocol.
+// TestEveryPolicyIsSpeculated: the protocol covers every policy.
 func TestEveryPolicyIsSpeculated(t *testing.T) {
 	for _, usage := range kvcache.Usage() {
 		name, _, _ := strings.Cut(usage, ":")

@@ -8,9 +8,9 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
-// TestRejectedDraftsLeaveNoPrefix: what an answer with drafts, most of them wrong, leaves to
-// the prefix cache is what a prompt of the same tokens would have: the next turn begins with
-// it, and says with every log-probability what it says where nothing was drafted or kept.
+// TestRejectedDraftsLeaveNoPrefix: after an answer with mostly wrong drafts, the prefix cache holds
+// the same as after a prompt of the same tokens. The next turn uses it and has the same
+// log-probabilities as without drafts and cache.
 func TestRejectedDraftsLeaveNoPrefix(t *testing.T) {
 	wrong := func(_ string, at int) []int32 {
 		drafts := make([]int32, at%8)

@@ -10,19 +10,19 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// keptEvents bounds the log: some days of a cluster that is well, hours of one that is not.
+// keptEvents is the size of the log: some days of a healthy cluster, hours of a troubled one.
 const keptEvents = 256
 
-// eventLog is the newest events of a cluster.
+// eventLog has the newest events of a cluster.
 type eventLog struct {
-	events   []api.ClusterEvent // oldest first; those with a cost are never written to, but replaced
-	id       uint64             // of the newest
+	events   []api.ClusterEvent // oldest first; events with a cost are replaced, never modified
+	id       uint64             // of the newest event
 	revision uint64
 	epoch    uint32
 }
 
-// restore goes on after the log of an earlier coordinator. What it had not seen the end of
-// stays as it was.
+// restore continues the log of an earlier coordinator. Costs that it had not completed stay as they
+// were.
 func (l *eventLog) restore(events []api.ClusterEvent) {
 	slices.SortFunc(events, func(a, b api.ClusterEvent) int { return cmp.Compare(a.ID, b.ID) })
 	l.events = slices.Clone(events[max(0, len(events)-keptEvents):])
@@ -47,10 +47,10 @@ func (l *eventLog) add(e api.ClusterEvent) {
 	l.events = append(l.events, e)
 }
 
-// note adds what happened to a node. The loss of a node of which only a failed step was
-// known is why that placement ended.
+// note adds an event of a node. If only a failed step was known so far, the loss of the node
+// becomes the reason why that placement ended.
 func (l *eventLog) note(at time.Time, kind, node, reason string) {
-	if e := l.ending(); e != nil && e.Kind == topology.KindStep && (kind == topology.KindLost || kind == topology.KindFenced || kind == topology.KindRefused) {
+	if e := l.openOutage(); e != nil && e.Kind == topology.KindStep && (kind == topology.KindLost || kind == topology.KindFenced || kind == topology.KindRefused) {
 		e.Kind, e.Node, e.Reason = kind, node, reason
 		l.touch(e)
 		return
@@ -58,27 +58,27 @@ func (l *eventLog) note(at time.Time, kind, node, reason string) {
 	l.add(api.ClusterEvent{At: at, Kind: kind, Node: node, Reason: reason})
 }
 
-// ended: a placement that served does no more.
+// ended records that a placement no longer serves.
 func (l *eventLog) ended(at time.Time, w topology.Withdraw) {
 	l.add(api.ClusterEvent{At: at, Kind: w.Kind, Node: w.Node, Reason: w.Reason, Cost: &api.Cost{Open: true}})
 }
 
-// serves: a placement serves.
+// serves records that a placement serves.
 func (l *eventLog) serves(at time.Time, epoch uint32, sockets int) {
 	l.epoch = max(l.epoch, epoch)
-	e := l.ending()
+	e := l.openOutage()
 	if e == nil {
 		l.add(api.ClusterEvent{At: at, Kind: api.EventServing, Epoch: epoch, Sockets: sockets})
 		return
 	}
 	c := *e.Cost
 	c.NextEpoch, c.StallMillis = epoch, at.Sub(e.At).Milliseconds()
-	c.Open = e.Kind != api.EventTakeover // which has cut off nothing that this coordinator knows
+	c.Open = e.Kind != api.EventTakeover // a takeover cut off no request that this coordinator knows
 	e.Cost, e.Sockets = &c, sockets
 	l.touch(e)
 }
 
-// cost brings the newest end of a placement up to date. true: something has changed.
+// cost updates the newest end of a placement and reports whether it changed.
 func (l *eventLog) cost(o batcher.Outage) bool {
 	at := slices.IndexFunc(l.events, func(e api.ClusterEvent) bool { return e.Cost != nil && e.Cost.Open && e.Epoch == o.Epoch })
 	if at < 0 {
@@ -98,7 +98,7 @@ func (l *eventLog) cost(o batcher.Outage) bool {
 	return true
 }
 
-// settle closes what another placement's end has taken over.
+// settle closes costs that a later outage has taken over.
 func (l *eventLog) settle(newest uint32) (changed bool) {
 	for i := range l.events {
 		if e := &l.events[i]; e.Cost != nil && e.Cost.Open && e.Epoch < newest {
@@ -110,8 +110,8 @@ func (l *eventLog) settle(newest uint32) (changed bool) {
 	return changed
 }
 
-// ending is the newest end of a placement, while none serves in its place.
-func (l *eventLog) ending() *api.ClusterEvent {
+// openOutage returns the newest end of a placement while no other one serves, else nil.
+func (l *eventLog) openOutage() *api.ClusterEvent {
 	for i := len(l.events) - 1; i >= 0; i-- {
 		if e := &l.events[i]; e.Cost != nil {
 			if e.Cost.Open && e.Cost.NextEpoch == 0 {
@@ -128,10 +128,9 @@ func (l *eventLog) touch(e *api.ClusterEvent) {
 	e.Revision = l.revision
 }
 
-// after lists events that are newer than a revision, or have changed since, in the order of
-// their revisions.
+// after returns the events that are newer than a revision or changed since, ordered by revision.
 func (l *eventLog) after(revision uint64) []api.ClusterEvent {
-	if revision > l.revision { // of a log that this one does not go on with
+	if revision > l.revision { // of a log that this one does not continue
 		revision = 0
 	}
 	out := slices.DeleteFunc(slices.Clone(l.events), func(e api.ClusterEvent) bool { return e.Revision <= revision })

@@ -2,13 +2,13 @@ package cluster
 
 import "github.com/shoal-llm/shoal/internal/server/api"
 
-// keptSamples are those of the last minutes, one each sampleEvery.
+// keptSamples covers the last minutes, one sample per sampleEvery.
 const keptSamples = 300
 
-// samples is a ring.
+// samples is a ring buffer.
 type samples struct {
 	ring []api.Sample
-	next uint64 // index of the one that comes
+	next uint64 // index of the next sample
 }
 
 func (s *samples) add(c *api.ClusterState) {
@@ -28,7 +28,7 @@ func (s *samples) add(c *api.ClusterState) {
 	s.next++
 }
 
-// from lists the samples of an index and those after it.
+// from returns the samples starting at an index.
 func (s *samples) from(index uint64) []api.Sample {
 	out := []api.Sample{}
 	if index > s.next { // of another coordinator

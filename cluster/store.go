@@ -15,9 +15,9 @@ import (
 	"github.com/shoal-llm/shoal/internal/store"
 )
 
-// ServeJobs adds the routes of jobs to an API server in front of this
-// coordinator and takes up the jobs in its data directory. Without one, the
-// routes say so. It is called once, before the API serves.
+// ServeJobs adds the routes of jobs to an API server of this coordinator and runs the jobs in its
+// data directory. Without a data directory, the routes return that as an error. Call it once,
+// before the API serves.
 func (c *Coordinator) ServeJobs(a *api.Server) error {
 	mount, err := routes.NewMount(a, c.noJobs)
 	if err != nil || c.store == nil {
@@ -30,8 +30,9 @@ func (c *Coordinator) ServeJobs(a *api.Server) error {
 	return nil
 }
 
-// Health implements api.Engine. Without a majority of its replicas the store takes no
-// placement: what runs goes on (storeTrouble tells), and what does not is told why.
+// Health implements api.Engine. A store without a majority of its replicas accepts no placement.
+// The running placement continues (see storeTrouble). Without one, the error names the missing
+// replicas.
 func (c *Coordinator) Health() error {
 	err := c.core.Health()
 	if why := c.storeLacks(); why != "" && !errors.As(err, new(api.ErrDegraded)) {
@@ -65,19 +66,19 @@ func (c *Coordinator) storeTrouble() string {
 // OperatorHeader carries security.Key.OperatorToken in requests that change the store.
 const OperatorHeader = "Shoal-Operator"
 
-// ServeStore adds the routes that say who keeps copies of the store, before an API server
-// serves. They are for holders of the cluster key: who names a replica decides where every
-// prompt of a job is written.
+// ServeStore adds the routes that change the members of the store. Call it before the API server
+// serves. They require the cluster key, because a member of the store receives every prompt of a
+// job.
 //
-//	POST   /v1/store/members/{id}   202: it is to keep one
-//	DELETE /v1/store/members/{id}   202: it keeps none any more
+//	POST   /v1/store/members/{id}   202: it becomes a member
+//	DELETE /v1/store/members/{id}   202: it is a member no longer
 func (c *Coordinator) ServeStore(a *api.Server) error {
 	serve := func(change func(context.Context, string) error) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			id := strings.TrimPrefix(r.URL.Path, "/v1/store/members/")
 			switch {
 			case !c.isOperator(r.Header.Get(OperatorHeader)):
-				a.WriteError(w, api.Problem{Status: http.StatusForbidden, Code: "not_the_operator", Message: "The members of the store are changed by who holds the cluster key: shoal store --cluster-key FILE."})
+				a.WriteError(w, api.Problem{Status: http.StatusForbidden, Code: "not_the_operator", Message: "Changing the members of the store requires the cluster key: shoal store --cluster-key FILE."})
 				return
 			case c.store == nil:
 				a.WriteError(w, api.Problem{Status: http.StatusConflict, Code: "no_store", Message: "This coordinator has no store: start it with --data-dir DIR."})
@@ -100,7 +101,7 @@ func (c *Coordinator) ServeStore(a *api.Server) error {
 	return errors.Join(a.Handle(http.MethodPost, "/v1/store/members/*", serve(c.members.Add)), a.Handle(http.MethodDelete, "/v1/store/members/*", serve(c.members.Remove)))
 }
 
-// isOperator takes the word of any key that the cluster accepts now.
+// isOperator accepts the token of any key that the cluster accepts now.
 func (c *Coordinator) isOperator(word string) bool {
 	keys := c.key.Keys()
 	if len(keys) == 0 {

@@ -12,12 +12,11 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// stepStalls is how many stalls a whole step may last.
+// stepStalls is the maximum duration of a step, in stall deadlines.
 const stepStalls = 6
 
-// watch looks how far the nodes are with a step that takes long. A node that makes
-// no progress while all others wait for it is fenced, and the step ends; the
-// verdict falls within the stall deadline. stop ends the watch.
+// watch checks the nodes' progress in a long step. A node that makes no progress while all others
+// wait for it is fenced, and the step ends, within the stall deadline. stop ends the watch.
 func (s *stepper) watch(ctx context.Context, g *Group, p *plan.Plan) (_ context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	if len(g.Handles) == 1 {
@@ -52,14 +51,14 @@ func (s *stepper) watch(ctx context.Context, g *Group, p *plan.Plan) (_ context.
 	}
 }
 
-// progress asks all nodes at once how far they are.
+// progress requests the step progress of all nodes concurrently.
 func (s *stepper) progress(ctx context.Context, g *Group, p *plan.Plan, limit time.Duration) []topology.Progress {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	return fromAll(g.Handles, func(_ int, h Handle) topology.Progress { return standing(h.Status(ctx)).InStep(p.Epoch, p.Step) })
 }
 
-// standing is what a node said of itself; nil: it did not answer.
+// standing returns what a node reported about itself; nil: it did not reply.
 func standing(st *proto.SocketStatus, err error) *topology.Standing {
 	if err != nil {
 		return nil
@@ -68,7 +67,7 @@ func standing(st *proto.SocketStatus, err error) *topology.Standing {
 		Busy: st.Busy, Finished: st.Progress, Loaded: uint64(st.LoadedBytes) + uint64(st.FetchedBytes)}
 }
 
-// keepPace notes who kept the others waiting.
+// keepPace records which nodes kept the others waiting.
 func (s *stepper) keepPace(g *Group, took time.Duration, replies []*proto.StepReply) {
 	ids, late, own := make([]string, len(replies)), make([][]time.Duration, len(replies)), make([]time.Duration, len(replies))
 	for i, r := range replies {
@@ -88,7 +87,7 @@ func (s *stepper) keepPace(g *Group, took time.Duration, replies []*proto.StepRe
 	for _, r := range remarks {
 		switch {
 		case r.Over:
-			s.log.Info("a straggler keeps up again", "node", r.ID)
+			s.log.Info("a straggler has recovered", "node", r.ID)
 			continue
 		case !r.Fence:
 			s.log.Warn("straggler", "node", r.ID, "others_wait", fmt.Sprintf("%.0f%%", 100*r.Ratio))

@@ -10,14 +10,14 @@ import (
 	"github.com/shoal-llm/shoal/internal/proto"
 )
 
-// TestHungExecutor: the executor of one socket of three hangs, its actor answers
-// as before. Within the step deadline it is left out, and the request goes on with
-// the same tokens. A wrong verdict would be one on a socket that works.
+// TestHungExecutor: the executor of one socket of three hangs while its actor responds. The socket
+// is left out within the step deadline, and the request continues with the same tokens. No other
+// socket may be blamed.
 func TestHungExecutor(t *testing.T) {
 	const deadline = 4 * time.Second
 	g := goldens(t)[6]
 	c := startLocal(t, LocalConfig{Sockets: 3, Threads: 1, Serve: ServeConfig{Model: goldenDir, Weights: "f32", KV: "f32", StepDeadline: deadline, SyncDeadline: 5 * time.Minute}})
-	// The reply of a release is called by the executor; this one does not return.
+	// The executor runs the reply of a release; this one does not return.
 	hung, free := make(chan struct{}), make(chan struct{})
 	hang := func() bool {
 		taken := make(chan bool, 1)
@@ -39,7 +39,7 @@ func TestHungExecutor(t *testing.T) {
 	done := make(chan []int32, 1)
 	go func() { done <- generate(t, c, "r", g.Prompt, len(g.Greedy)) }()
 	for c.Cluster().Epoch < 2 {
-		if time.Since(began) > patience { // the deadline of a collective would come later
+		if time.Since(began) > patience { // the collective's deadline would be later
 			t.Fatal("it is not left out")
 		}
 		time.Sleep(5 * time.Millisecond)
@@ -56,7 +56,7 @@ func TestHungExecutor(t *testing.T) {
 	if f := c.Cluster().Fences; f["hung"] != 1 || f["slow"] != 0 {
 		t.Errorf("fences: %v", f)
 	}
-	// While it hangs no probe lets it back.
+	// While it hangs, no probe readmits it.
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	v, err := c.view(ctx)

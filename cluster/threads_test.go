@@ -8,7 +8,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
-// Steps that decode try numbers of threads until one is chosen, and answers are the same meanwhile.
+// Decode steps try several thread counts until one is chosen. The answers do not change meanwhile.
 func TestThreadsOfSteps(t *testing.T) {
 	const tokens = 120
 	ask := func(e *Local, i int) replied {

@@ -8,8 +8,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
-// TestTokensOfSteps: events mark the tokens that came in one step. The rate of tokens and the
-// time of a step are above 0 after work, and 0 when the cluster has been idle for a moment.
+// TestTokensOfSteps: events mark the tokens of one step. The token rate and the step time are
+// positive after work, and 0 after a short idle time.
 func TestTokensOfSteps(t *testing.T) {
 	c := startLocal(t, LocalConfig{Sockets: 1, Threads: 1, Serve: ServeConfig{Model: "../models/fry"}})
 	p := sampler.Default()

@@ -8,14 +8,14 @@ import (
 	"github.com/shoal-llm/shoal/internal/tracing"
 )
 
-// maxNames bounds the sequences whose requests are known. One that a broken epoch has taken
-// away is not named in a plan any more.
+// maxNames is the maximum number of sequences whose requests are known. Plans never release
+// sequences that a broken epoch has removed.
 const maxNames = 4096
 
-// sequenceNames are the requests of the sequences of plans. Plans are carried out one at a time.
+// sequenceNames maps sequences of plans to their requests. Plans run one at a time.
 type sequenceNames map[uint64]string
 
-// learn takes what a plan opens and releases.
+// learn applies the opened and released sequences of a plan.
 func (n *sequenceNames) learn(p *plan.Plan) {
 	if *n == nil || len(*n) > maxNames {
 		*n = sequenceNames{}
@@ -28,7 +28,7 @@ func (n *sequenceNames) learn(p *plan.Plan) {
 	}
 }
 
-// trace tells of a step now and then.
+// trace exports a step once in a while.
 func (s *stepper) trace(g *Group, p *plan.Plan, began time.Time, took time.Duration, replies []*proto.StepReply) {
 	s.names.learn(p)
 	if !s.tracer.StepDue(began) {
@@ -47,7 +47,7 @@ func (s *stepper) trace(g *Group, p *plan.Plan, began time.Time, took time.Durat
 	s.tracer.Step(t)
 }
 
-// traced are the steps since an earlier count, as a trace tells them.
+// traced returns the steps since an earlier count, for a trace.
 func (c *core) traced(since StepTotals) tracing.Steps {
 	d := c.StepTotals().Sub(since)
 	return tracing.Steps{Steps: d.Steps, Compute: d.Compute, Wait: d.Wait, WireBytes: d.Wire}

@@ -8,8 +8,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
-// TestTraceReplay: the tokens of a trace take the place of those that are drawn, with drafts
-// and without, greedy and sampled, and what follows the trace is drawn again.
+// TestTraceReplay: the tokens of a trace replace the drawn ones, with and without drafts, greedy
+// and sampled. After the trace, tokens are drawn again.
 func TestTraceReplay(t *testing.T) {
 	e := startLocal(t, LocalConfig{Sockets: 3, Threads: 1, Serve: ServeConfig{Model: "../internal/engine/model/testdata/llama", Chunk: 20}})
 	var trace, prompt []int32

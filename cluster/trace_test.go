@@ -10,7 +10,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/tracing/tracingtest"
 )
 
-// TestStepsAreTraced: a cluster tells of a step, with the part of each node.
+// TestStepsAreTraced: a cluster exports a step with each node's part.
 func TestStepsAreTraced(t *testing.T) {
 	collector := tracingtest.New(t)
 	tr, err := tracing.Start(t.Context(), collector.URL, "1.2.3", slog.New(slog.DiscardHandler))
@@ -27,7 +27,7 @@ func TestStepsAreTraced(t *testing.T) {
 	collector.Want(t, map[string]int{"\x04step": 1, "node ": 2, "shoal.exchange_wait_seconds": 2, "shoal.rows": 1})
 }
 
-// TestSequenceNames: sequences are known by the requests that opened them, and not for ever.
+// TestSequenceNames maps sequences to their requests and forgets them.
 func TestSequenceNames(t *testing.T) {
 	var n sequenceNames
 	n.learn(&plan.Plan{Open: []plan.Open{{Seq: 1, ID: "a"}, {Seq: 2, ID: "b"}}})

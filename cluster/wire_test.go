@@ -14,8 +14,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/wire/wiretest"
 )
 
-// TestWire records how a plan becomes a message, since a field that gets another meaning looks
-// the same in the message's definition.
+// TestWire records the encoding of a plan, because a field whose meaning changes looks the same in
+// the message's definition.
 func TestWire(t *testing.T) {
 	params := sampler.Default()
 	params.Seed = 5

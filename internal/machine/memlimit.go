@@ -9,10 +9,9 @@ import (
 	"strings"
 )
 
-// MemoryLimit is how many bytes this process may use: the least of the machine's
-// memory and the limits of the control groups that it is in (version 1 or 2), as a
-// container has them. from says whose limit that is; 0 where the system does not
-// say (it is read from Linux's /proc and /sys).
+// MemoryLimit returns how many bytes this process may use: the minimum of the machine's memory and
+// the limits of its control groups (version 1 or 2), which containers use. from names the source of
+// the limit. The values come from Linux's /proc and /sys; bytes is 0 on other systems.
 func MemoryLimit() (bytes int64, from string) { return memoryLimit(os.DirFS("/")) }
 
 func memoryLimit(root fs.FS) (least int64, from string) {
@@ -44,11 +43,11 @@ func memoryLimit(root fs.FS) (least int64, from string) {
 		default:
 			continue
 		}
-		// A group is bounded by those above it as well. In a container the path may be
-		// the host's, of which only the container's own end is mounted, as the root.
+		// A group is also limited by its parents. In a container the path may be that of the host,
+		// while only the container's part is mounted, as the root.
 		for p := path.Clean("/" + f[2]); ; p = path.Dir(p) {
 			if text, err := fs.ReadFile(root, path.Join(at, p, file)); err == nil {
-				if n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err == nil { // else it is "max"
+				if n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err == nil { // otherwise it is "max"
 					take(n, "this container")
 				}
 			}

@@ -5,7 +5,7 @@ import (
 	"testing/fstest"
 )
 
-// TestMemoryLimit: what a container may use, however it is told.
+// TestMemoryLimit: the memory limit of a container, in every form in which the system reports it.
 func TestMemoryLimit(t *testing.T) {
 	const host = "MemTotal:       24000000 kB\nMemFree:  1 kB\n"
 	for name, x := range map[string]struct {

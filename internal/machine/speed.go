@@ -25,28 +25,29 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// SpeedsConfig says what of this machine is measured, and for what.
+// SpeedsConfig configures what is measured on this machine.
 type SpeedsConfig struct {
-	Dir     string // keeps what was measured, beside the weights' cache; empty: nothing does
-	Nodes   int    // that compute on this machine at once
-	Threads int    // of each, in every step; 0: its part of the processors, or fewer
-	Sockets int    // that serve together
+	Dir     string // folder for the results, next to the weights cache; empty: they are not kept
+	Nodes   int    // nodes that compute on this machine at the same time
+	Threads int    // per node, in every step; 0: its part of the CPUs, or fewer
+	Sockets int    // sockets that serve together
 	Model   *model.Config
 	Weights tensor.DType
-	NATS    string // as NodeConfig has it
-	Build   string // of this program: another build measures again
+	NATS    string // see NodeConfig
+	Build   string // version of this program: another build measures again
 	Logger  *slog.Logger
 }
 
-// MeasureSpeeds says how many compute threads each node of this machine is to have, and what they
-// give, over a server that is there or, nil, one of its own. What this build has measured on this
-// machine before is not measured again; what could not be measured is zero, and the planner guesses.
+// MeasureSpeeds returns the number of compute threads for each node of this machine, and their
+// measured speeds. It measures collectives over bus, or over a temporary server if bus is nil.
+// Earlier results of this build on this machine are reused. Failed measurements are zero, and the
+// planner then guesses.
 func MeasureSpeeds(ctx context.Context, c SpeedsConfig, bus *natsbus.Server) topology.Speeds {
 	threads := topology.Threads{Most: c.Threads, Fewest: c.Threads}
 	if c.Threads == 0 {
 		threads = topology.ThreadsOf(runtime.GOMAXPROCS(0), c.Nodes)
 	}
-	if tensor.Quantised(c.Weights) { // kernels are of two kinds
+	if tensor.Quantised(c.Weights) { // the two kinds of kernels
 		c.Weights = tensor.Q8_0
 	} else {
 		c.Weights = tensor.BF16
@@ -58,32 +59,32 @@ func MeasureSpeeds(ctx context.Context, c SpeedsConfig, bus *natsbus.Server) top
 	began := time.Now()
 	s, err := c.measure(ctx, bus, threads)
 	if err != nil {
-		c.Logger.Info("this machine could not be measured; the planner guesses what it does", "error", err)
+		c.Logger.Info("measuring this machine failed; the planner uses estimates", "error", err)
 		return s
 	}
 	c.Logger.Debug("measured this machine", "took", time.Since(began).Round(time.Millisecond), "kept", path, "threads", s.Threads.Most, "read_bytes_per_second", int64(s.Read))
 	if err := writeSpeeds(path, &s); err != nil {
-		c.Logger.Info("this machine is measured again at the next start", "error", err)
+		c.Logger.Info("saving the measurements failed; the next start measures again", "error", err)
 	}
 	return s
 }
 
-// path is where these figures of this machine and build lie; empty: nowhere.
+// path returns the file for the results of this machine and build; "": none.
 func (c *SpeedsConfig) path(threads topology.Threads) string {
 	if c.Dir == "" {
 		return ""
 	}
 	kernels, _ := tensor.Implementation()
-	cpu, _ := os.ReadFile("/proc/cpuinfo") // elsewhere than on Linux the build says the architecture
+	cpu, _ := os.ReadFile("/proc/cpuinfo") // on systems other than Linux the build names the architecture
 	_, cpu, _ = bytes.Cut(cpu, []byte("model name"))
 	cpu, _, _ = bytes.Cut(cpu, []byte("\n"))
-	shape := socket.ShapeOf(c.Model) // of whose size the products are
+	shape := socket.ShapeOf(c.Model) // determines the size of the products
 	shape.FFNUnitStart = nil
 	key := sha256.Sum256(fmt.Appendln(nil, shape, c.Sockets, string(cpu), runtime.GOMAXPROCS(0), runtime.GOARCH, kernels, c.Build, tensor.Arithmetic, c.Nodes, threads, c.Weights, c.NATS))
 	return filepath.Join(c.Dir, fmt.Sprintf("speeds-%x.json", key[:8]))
 }
 
-// readSpeeds gives nothing where there is no such file.
+// readSpeeds returns the zero value if the file does not exist.
 func readSpeeds(path string) (s topology.Speeds) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -114,8 +115,8 @@ func writeSpeeds(path string, s *topology.Speeds) error {
 	return os.Rename(part, path)
 }
 
-// measure lets as many pools as there are nodes work at once. Of more nodes than processors these
-// work, and give each node its part.
+// measure runs as many pools at once as there are nodes. If there are more nodes than CPUs, it runs
+// one pool per CPU and assigns each node its part.
 func (c *SpeedsConfig) measure(ctx context.Context, bus *natsbus.Server, threads topology.Threads) (s topology.Speeds, err error) {
 	if bus == nil {
 		if bus, err = natsbus.Start(natsbus.Config{Name: "measure", Log: slog.New(slog.DiscardHandler)}); err != nil {
@@ -135,14 +136,14 @@ func (c *SpeedsConfig) measure(ctx context.Context, bus *natsbus.Server, threads
 	if err := errors.Join(errs...); err != nil {
 		return s, err
 	}
-	for _, p := range pools { // so many wait for messages when a step decodes, or about
+	for _, p := range pools { // roughly the number of threads that wait for messages during a decode step
 		p.Use(threads.Halved(1))
 	}
 	s.Syncs, err = measuredSyncs(ctx, bus, pools)
 	return s, err
 }
 
-// together calls f(0), ..., f(n-1) at once.
+// together calls f(0), ..., f(n-1) concurrently.
 func together(n int, f func(i int)) {
 	var wg sync.WaitGroup
 	for i := range n {
@@ -151,10 +152,10 @@ func together(n int, f func(i int)) {
 	wg.Wait()
 }
 
-// speeds measures one pool: reads, since decode reads every weight once a token, and products of
-// the model's size: how long threads meet and wait is part of each. Those of each number of rows
-// take as long, so that other programs disturb them alike. part is
-// what the node has of that.
+// speeds measures one pool: reads, since decode reads every weight once per token, and products of
+// the model's size. Both include the synchronisation of the threads. The products of each row count
+// take equally long, so that other programs disturb them equally. part is the node's part of the
+// results.
 func (c *SpeedsConfig) speeds(pool *tensor.Pool, part float64) (s topology.Speeds, err error) {
 	rate, err := tensor.MeasureReadBandwidth(pool, speedBytes/c.Nodes, speedTime)
 	if err != nil {
@@ -186,8 +187,8 @@ func (c *SpeedsConfig) speeds(pool *tensor.Pool, part float64) (s topology.Speed
 	return s, nil
 }
 
-// products are matrices of the model's size on one node, as many as a model has or as do not fit most
-// caches: so many, rows and columns.
+// products returns the number and the size of matrices of the model's size on one node: as many as
+// the model has, or enough to exceed most caches.
 func (c *SpeedsConfig) products() (n, rows, cols int) {
 	shape := socket.ShapeOf(c.Model)
 	cols = shape.Hidden
@@ -195,7 +196,7 @@ func (c *SpeedsConfig) products() (n, rows, cols int) {
 	return max(1, min(productsLayer*shape.Layers, productsMost/c.Nodes/(rows*cols))), rows, cols
 }
 
-// matrices are so many of zeros; to be closed, also after an error.
+// matrices returns n zero matrices. Close them, also after an error.
 func (c *SpeedsConfig) matrices(n, rows, cols int) (all []*tensor.Weight, err error) {
 	zeros := make([]float32, cols)
 	for range n {
@@ -204,7 +205,7 @@ func (c *SpeedsConfig) matrices(n, rows, cols int) (all []*tensor.Weight, err er
 			return all, err
 		}
 		all = append(all, w)
-		for row := range rows { // memory that was never written is one page of zeros
+		for row := range rows { // never-written memory is a single page of zeros
 			w.SetRow(row, zeros)
 		}
 	}
@@ -219,10 +220,10 @@ func closeAll(weights []*tensor.Weight) (err error) {
 }
 
 const (
-	productRows    = 512     // multiplied in a measurement, so many at once
-	productWeights = 1 << 24 // at most, of one product
-	productsMost   = 1 << 26 // of all products of all nodes: more than fits most caches
-	productsLayer  = 9       // products have the weights of a layer
+	productRows    = 512     // rows multiplied at once in a measurement
+	productWeights = 1 << 24 // maximum, per product
+	productsMost   = 1 << 26 // of all products of all nodes: exceeds most caches
+	productsLayer  = 9       // products have the weights of one layer
 	productRounds  = 16
 	productTime    = time.Second / 2
 )
@@ -232,9 +233,9 @@ const (
 	speedTime  = 60 * time.Millisecond
 )
 
-// ShareOf is a node's share of the work when nobody asked for one: the rate at which it
-// reads, in units of 10 GB/s and rounded to quarters, so that noise does not cut equal
-// machines unevenly; --share uses the same unit loosely: only the proportions matter.
+// ShareOf returns the default share of a node: its read rate in units of 10 GB/s, rounded to
+// quarters so that noise does not divide equal machines unevenly. --share uses the same unit, but
+// only proportions matter.
 func ShareOf(read float64) float64 {
 	if read <= 0 {
 		return 1
@@ -242,11 +243,11 @@ func ShareOf(read float64) float64 {
 	return max(0.25, math.Round(read/shareUnit*4)/4)
 }
 
-const shareUnit = 10e9 // bytes a second
+const shareUnit = 10e9 // bytes per second
 
-// measuredSyncs are what the planner needs to know of this machine's collectives: ranks of
-// this process exchange what a decode step does over one server, beside the threads of their
-// nodes, which have just computed and wait for more.
+// measuredSyncs measures this machine's collectives for the planner. Ranks in this process exchange
+// the data of a decode step over one server. Meanwhile the threads of their nodes, which have just
+// computed, wait for more work.
 func measuredSyncs(ctx context.Context, s *natsbus.Server, pools []*tensor.Pool) (out topology.Syncs, err error) {
 	ctx, cancel := context.WithTimeout(ctx, syncLimit)
 	defer cancel()
@@ -254,7 +255,7 @@ func measuredSyncs(ctx context.Context, s *natsbus.Server, pools []*tensor.Pool)
 		out.Four, err = measuredSync(ctx, s, 4, pools)
 	}
 	if err != nil {
-		return topology.Syncs{}, fmt.Errorf("cluster: collectives could not be timed: %w", err)
+		return topology.Syncs{}, fmt.Errorf("cluster: timing collectives failed: %w", err)
 	}
 	return out, nil
 }
@@ -263,10 +264,10 @@ const (
 	syncLimit  = 3 * time.Second
 	syncWarm   = 8
 	syncRounds = 41
-	syncFloats = 256 // of one rank, a decode row's part
+	syncFloats = 256 // floats of one rank: its part of a decode row
 )
 
-// measuredSync is the median time of a small all-gather among so many ranks, in seconds.
+// measuredSync returns the median time of a small all-gather among a number of ranks, in seconds.
 func measuredSync(ctx context.Context, s *natsbus.Server, ranks int, pools []*tensor.Pool) (float64, error) {
 	servers := slices.Repeat([]*natsbus.Server{s}, ranks)
 	pools = pools[:min(ranks, len(pools))]

@@ -15,8 +15,8 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// A node measures its machine over its own server and leaves nothing there; what is kept of it is
-// not measured again, unless it is not what this machine gave.
+// A node measures its machine over its own server and leaves no subscription there. A stored result
+// is reused unless it belongs to another machine or build.
 func TestMeasuredSpeeds(t *testing.T) {
 	s, err := natsbus.Start(natsbus.Config{Name: "one", Log: slog.New(slog.DiscardHandler)})
 	if err != nil {

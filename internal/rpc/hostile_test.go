@@ -167,7 +167,7 @@ func TestVersionHandshake(t *testing.T) {
 		}
 		return out.Error
 	}
-	if got := future(Version+1, Version+2); got != fmt.Sprintf("rpc: no common wire version: the peer (build v9) speaks versions %d to %d, this process %d to %d; upgrade the older of the two", Version+1, Version+2, MinVersion, Version) {
+	if got := future(Version+1, Version+2); got != fmt.Sprintf("rpc: wire versions do not meet: the peer (build v9) speaks versions %d to %d, this process %d to %d; upgrade the older of the two", Version+1, Version+2, MinVersion, Version) {
 		t.Errorf("error %q", got)
 	}
 	if got := future(Version, Version+6); got != "" {

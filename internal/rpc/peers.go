@@ -43,8 +43,8 @@ func (o *outbox) release(messages, bytes int64) {
 
 // peers holds the links by address. Concurrent first contacts share one handshake.
 type peers struct {
-	mu    sync.Mutex
-	links map[string]*link
+	mu         sync.Mutex
+	links      map[string]*link
 	inProgress map[string]*handshake
 }
 

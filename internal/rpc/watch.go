@@ -157,8 +157,8 @@ type watches struct {
 }
 
 type watch struct {
-	alarm chan struct{} // capacity 1
-	answered   chan struct{} // closed at the peer's first answer
+	alarm    chan struct{} // capacity 1
+	answered chan struct{} // closed at the peer's first answer
 }
 
 func newWatch() *watch { return &watch{alarm: make(chan struct{}, 1), answered: make(chan struct{})} }

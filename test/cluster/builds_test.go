@@ -94,7 +94,7 @@ func TestOtherArithmetic(t *testing.T) {
 		t.Errorf("/ready: %d %s", a.status, a.body)
 	}
 	for _, n := range p.nodes {
-		n.line(t, n.err, regexp.MustCompile(`takes no part under a coordinator of another build, .*`+regexp.QuoteMeta(odd)), patience)
+		n.line(t, n.err, regexp.MustCompile(`the present one has an incompatible build.*`+regexp.QuoteMeta(odd)), patience)
 	}
 	p.coordinator.kill(t)
 	p.bin = built.shoal(t, "")
@@ -141,7 +141,7 @@ func TestOtherWireVersion(t *testing.T) {
 		text := p.stateText()
 		return strings.Contains(text, "n0 is refused: it (build dev go") && strings.Contains(text, ours+", the cluster (build dev tags=otherwire"), text
 	})
-	p.nodes[0].line(t, p.nodes[0].err, regexp.MustCompile("takes no part under a coordinator of another build"), patience)
+	p.nodes[0].line(t, p.nodes[0].err, regexp.MustCompile("the present one has an incompatible build"), patience)
 	time.Sleep(2 * time.Second)
 	select {
 	case <-p.nodes[0].done:

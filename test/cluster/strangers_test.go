@@ -96,7 +96,7 @@ func TestUpTakesAKey(t *testing.T) {
 	if n := c.node("further"); n.Share == 0 || n.Share > 0.7 {
 		t.Errorf("it says a million, and has %.0f%%", 100*n.Share)
 	}
-	if log := tail(c.head.err); !strings.Contains(log, "a node has less of the work than it says") {
+	if log := tail(c.head.err); !strings.Contains(log, "a node gets less work than its own share") {
 		t.Errorf("nobody is told: %s", log)
 	}
 }

@@ -243,7 +243,7 @@ func TestUpStandbyWithoutItsStore(t *testing.T) {
 	}
 	eventually(t, startLimit, "an answer without a store", func() (bool, string) {
 		a, err := ask("/health")
-		return err == nil && a.status == 503 && strings.Contains(string(a.body), "nobody coordinates meanwhile"), fmt.Sprint(err, a.status, string(a.body))
+		return err == nil && a.status == 503 && strings.Contains(string(a.body), "no coordinator is active"), fmt.Sprint(err, a.status, string(a.body))
 	})
 	for _, path := range []string{"/health", "/ready", "/v1/models"} {
 		a, err := ask(path) // of either of them
@@ -251,7 +251,7 @@ func TestUpStandbyWithoutItsStore(t *testing.T) {
 			t.Errorf("%s: %d %s, %v", path, a.status, a.body, err)
 		}
 	}
-	if _, stderr, code := command(t, patience, nil, "status", "--server", listen); code != 3 || !strings.Contains(stderr, "nobody coordinates meanwhile") {
+	if _, stderr, code := command(t, patience, nil, "status", "--server", listen); code != 3 || !strings.Contains(stderr, "no coordinator is active") {
 		t.Errorf("shoal status: status %d: %s", code, stderr)
 	}
 }

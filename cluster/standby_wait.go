@@ -9,12 +9,13 @@ import (
 	"github.com/shoal-llm/shoal/internal/store"
 )
 
-// vigil is a coordinator that does not coordinate yet: why, and whether anybody else does.
-type vigil struct {
-	standby bool
-	log     *slog.Logger
-	led     func() bool // another process coordinates
-	tell    func(why string, alone bool)
+// standbyWait is the state of a process that does not coordinate yet: the reason, and whether
+// another process coordinates.
+type standbyWait struct {
+	standby    bool
+	log        *slog.Logger
+	othersLead func() bool // reports whether another process coordinates
+	notify     func(why string, alone bool)
 
 	mu    sync.Mutex
 	why   string
@@ -22,39 +23,39 @@ type vigil struct {
 	ended sync.WaitGroup
 }
 
-// takeoverMost is how long nobody may coordinate, where somebody did, before that is told
-// as trouble: a takeover takes 6 to 15 s, and who connects meanwhile waits for it.
-const takeoverMost = 20 * time.Second
+// takeoverLimit is how long a coordinator may be missing before that is reported as trouble. A
+// takeover takes 6 to 15 s, and clients that connect meanwhile wait for it.
+const takeoverLimit = 20 * time.Second
 
-// logAfter is how long a standby must wait for one reason before the log has it: the reasons
-// of a start pass in a moment.
+// logAfter is how long a standby must wait for one reason before the reason is logged. Reasons at
+// start change quickly.
 const logAfter = 5 * time.Second
 
-func (v *vigil) start() {
+func (v *standbyWait) start() {
 	v.quit = make(chan struct{})
 	v.ended.Go(v.run)
 }
 
-func (v *vigil) say(why string) {
+func (v *standbyWait) setReason(why string) {
 	v.mu.Lock()
 	v.why = why
 	v.mu.Unlock()
 }
 
-func (v *vigil) stop() {
+func (v *standbyWait) stop() {
 	close(v.quit)
 	v.ended.Wait()
 }
 
-func (v *vigil) run() {
+func (v *standbyWait) run() {
 	t := time.NewTicker(waitsTick)
 	defer t.Stop()
 	limit, since := store.Quiet, time.Now()
 	said, wasAlone := "", false
 	logged, changed := "", time.Now()
 	for {
-		if v.led() {
-			limit, since = takeoverMost, time.Now()
+		if v.othersLead() {
+			limit, since = takeoverLimit, time.Now()
 		}
 		alone := time.Since(since) > limit
 		v.mu.Lock()
@@ -70,10 +71,10 @@ func (v *vigil) run() {
 		if why != "" && (why != said || alone != wasAlone) {
 			said, wasAlone = why, alone
 			if alone {
-				why += "; nobody coordinates meanwhile"
+				why += "; no coordinator is active"
 			}
-			if v.tell != nil {
-				v.tell(why, alone)
+			if v.notify != nil {
+				v.notify(why, alone)
 			}
 		}
 		select {
@@ -84,8 +85,8 @@ func (v *vigil) run() {
 	}
 }
 
-// led tells whether another process coordinates, as far as gossip knows.
-func (b *bus) led() bool {
+// othersLead reports whether another process coordinates, according to gossip.
+func (b *bus) othersLead() bool {
 	for _, m := range b.gossip.Members() {
 		if m.Meta.Role == string(security.RoleCoordinator) && m.Meta.Leads && m.Name != b.gossip.Name() {
 			return true
