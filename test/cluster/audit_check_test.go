@@ -7,7 +7,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
-// TestAuditCheck doctors what a cluster says of itself: each lie has to be told.
+// TestAuditCheck falsifies the state of a cluster: the audit must detect each falsification.
 func TestAuditCheck(t *testing.T) {
 	good := func() []api.ClusterState {
 		node := func(id string) api.NodeState {

@@ -11,8 +11,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
-// invariants are the promises that every run under faults is held to. A finding
-// begins with the name of the one that was broken.
+// invariants are checked in every run with faults. A finding starts with the name of the violated
+// one.
 var invariants = []struct{ name, what string }{
 	{"I1", "no accepted job is lost"},
 	{"I2", "streams have no gap and no repetition"},
@@ -26,8 +26,7 @@ var invariants = []struct{ name, what string }{
 	{"I10", "a result is committed once"},
 }
 
-// audit gathers what a run shows: how often each invariant was looked at, and what
-// broke it.
+// audit collects how often each invariant was checked in a run, and the violations.
 type audit struct {
 	mu      sync.Mutex
 	checked map[string]int
@@ -35,15 +34,15 @@ type audit struct {
 
 	epoch, term   uint64
 	members       map[uint64]string // epoch -> nodes of its placement
-	rows, wire    uint64            // of all coordinators
-	rowsAt, wired uint64            // of the present one, as seen last
+	rows, wire    uint64            // sums over all coordinators
+	rowsAt, wired uint64            // last values of the present coordinator
 }
 
 func newAudit() *audit {
 	return &audit{checked: map[string]int{}, broken: map[string][]string{}, members: map[uint64]string{}}
 }
 
-// look notes that an invariant was looked at n times, with these findings.
+// look records n checks of an invariant and their findings.
 func (a *audit) look(name string, n int, findings ...string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -54,10 +53,10 @@ func (a *audit) look(name string, n int, findings ...string) {
 	}
 }
 
-// sample takes one answer of /v1/cluster, in the order in which they came.
+// sample checks one answer of /v1/cluster. Answers must be passed in order.
 func (a *audit) sample(c api.ClusterState) {
 	if c.Epoch == 0 && len(c.Nodes) == 0 {
-		return // nobody answers, or nothing is placed yet
+		return // no answer, or nothing placed yet
 	}
 	var wrong []string
 	fault := func(format string, v ...any) { wrong = append(wrong, fmt.Sprintf(format, v...)) }
@@ -76,7 +75,7 @@ func (a *audit) sample(c api.ClusterState) {
 	}
 	a.rows, a.wire = a.rows+c.StepRows-a.rowsAt, a.wire+c.WireBytes-a.wired
 	a.rowsAt, a.wired = c.StepRows, c.WireBytes
-	// A coordinator that has opened no epoch yet shows none.
+	// A coordinator without an epoch shows 0.
 	if c.Epoch > 0 {
 		if c.Epoch < a.epoch {
 			fault("I7: epoch %d after epoch %d", c.Epoch, a.epoch)
@@ -101,7 +100,7 @@ func (a *audit) sample(c api.ClusterState) {
 	a.look("I7", 1)
 }
 
-// follow samples until the function that it returns is called.
+// follow samples until the returned function is called.
 func (a *audit) follow(look func() api.ClusterState) (stop func()) {
 	ended, over := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -119,13 +118,13 @@ func (a *audit) follow(look func() api.ClusterState) (stop func()) {
 	return func() { close(ended); <-over }
 }
 
-// returned checks that processes hold no more than before.
+// returned checks that processes hold no more resources than before.
 func (a *audit) returned(before, after api.ClusterState) {
 	a.look("I6", len(after.Nodes), kept(before, after)...)
 }
 
-// kept is what processes hold beyond what they held before: figures of nodes, and
-// of every node only what one held that had worked undisturbed.
+// kept returns the resources that processes hold beyond the earlier ones. It compares the figures
+// of nodes. For a new node it allows what one undisturbed node held.
 func kept(before, after api.ClusterState) (wrong []string) {
 	var goroutines, files, subscriptions int
 	for _, n := range before.Nodes {
@@ -144,7 +143,7 @@ func kept(before, after api.ClusterState) (wrong []string) {
 	return wrong
 }
 
-// names are the invariants that were broken.
+// names returns the violated invariants.
 func (a *audit) names() (out []string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -155,8 +154,8 @@ func (a *audit) names() (out []string) {
 	return out
 }
 
-// report says of each invariant how often it was looked at, and fails the test for
-// those that were broken, or of those wanted never looked at.
+// report logs how often each invariant was checked. It fails the test for violated ones, and for
+// wanted ones that were never checked.
 func (a *audit) report(t *testing.T, wanted ...string) {
 	t.Helper()
 	a.mu.Lock()

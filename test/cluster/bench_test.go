@@ -9,8 +9,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/bench"
 )
 
-// Prompts take many steps, in which sequences that were read first decode: what is measured begins
-// when the last one does, and all the others still do.
+// Reading the prompts takes many steps, during which the first sequences already decode. The
+// measurement starts with the last sequence, and all others still decode then.
 func TestBenchDecodesTogether(t *testing.T) {
 	t.Parallel()
 	out, errs, code := command(t, time.Minute, nil, "bench", "cluster", "-m", goldenModel, "-n", "2", "--batch", "6", "--context", "1500", "--tokens", "24", "--json")
@@ -23,7 +23,7 @@ func TestBenchDecodesTogether(t *testing.T) {
 	}
 }
 
-// Each number of threads is tried, and the one that is chosen is among them.
+// Every thread count is tried, and the chosen one is among them.
 func TestBenchTrials(t *testing.T) {
 	t.Parallel()
 	out, errs, code := command(t, time.Minute, []string{"GOMAXPROCS=4"}, "bench", "cluster", "-m", goldenModel, "-n", "2", "--trials", "16", "--json")

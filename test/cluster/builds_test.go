@@ -12,13 +12,13 @@ import (
 	"github.com/shoal-llm/shoal/internal/testlevel"
 )
 
-// Two builds that speak and compute alike may serve together; others are turned away, and
-// say why themselves. The binaries differ from the one under test by a tag: rolled changes
-// nothing, otherscale makes scores of attention 2 % larger, otherwire speaks a wire version
-// that no other build speaks.
+// Two builds with the same wire version and arithmetic may serve together. Others are refused, and
+// explain why. The binaries differ from the tested one by a build tag: rolled changes nothing,
+// otherscale makes attention scores 2 % larger, otherwire uses a wire version that no other build
+// has.
 
-// refusedBuild waits until a process has ended, and checks that it says what it is, what the
-// cluster is, and what to do.
+// refusedBuild waits until a process has exited, and checks that its error describes its build, the
+// cluster's build, and what to do.
 func refusedBuild(t *testing.T, p *process, words ...string) {
 	t.Helper()
 	code := p.end(t, startLimit)
@@ -33,7 +33,7 @@ func refusedBuild(t *testing.T, p *process, words ...string) {
 	}
 }
 
-// arithmeticOf is what `shoal version` says of a binary.
+// arithmeticOf returns the arithmetic that `shoal version` of a binary prints.
 func arithmeticOf(t *testing.T, tags string) string {
 	t.Helper()
 	p := spawn(t, built.shoal(t, tags), "version-"+tags, nil, "version")
@@ -41,20 +41,20 @@ func arithmeticOf(t *testing.T, tags string) string {
 	return m[1]
 }
 
-// TestOtherArithmetic: a node and a standby that compute otherwise do not get in while
-// streams run, whose bits stay; one of another build that computes alike serves with the
-// others; and nodes outlive a coordinator that computes otherwise.
+// TestOtherArithmetic: a node and a standby with other arithmetic are refused while streams run,
+// and the streams keep their bits. A node of another build with the same arithmetic serves with the
+// others. Nodes survive a coordinator with other arithmetic.
 func TestOtherArithmetic(t *testing.T) {
 	testlevel.NeedLong(t)
 	if testing.Short() {
 		t.Skip("builds other binaries")
 	}
-	beside(t)
+	parallel(t)
 	odd, ours := arithmeticOf(t, "otherscale"), arithmeticOf(t, "")
 	if same := arithmeticOf(t, "rolled"); odd == ours || same != ours {
 		t.Fatalf("arithmetic %s, of other scores %s, of another build %s", ours, odd, same)
 	}
-	p := newParts(t, t.TempDir(), 2)
+	p := newProcessCluster(t, t.TempDir(), 2)
 	p.start()
 	reqs := streaming(4, 400)
 	want, _ := p.undisturbed(t, reqs)
@@ -104,13 +104,13 @@ func TestOtherArithmetic(t *testing.T) {
 	same(t, "after a coordinator of another build", reqs, want, got)
 }
 
-// stateText is what `shoal status` prints.
-func (p *parts) stateText() string {
+// stateText returns the output of `shoal status`.
+func (p *processCluster) stateText() string {
 	out, _, _ := command(p.t, patience, nil, "status", "--server", p.base)
 	return out
 }
 
-// speaks is how this build names its wire versions.
+// speaks formats the wire versions of this build.
 func speaks() string {
 	if rpc.MinVersion < rpc.Version {
 		return fmt.Sprintf("speaks wire versions %d to %d", rpc.MinVersion, rpc.Version)
@@ -118,14 +118,14 @@ func speaks() string {
 	return fmt.Sprintf("speaks wire version %d", rpc.Version)
 }
 
-// TestOtherWireVersion: a node that speaks another wire version says which, and the cluster
-// goes on; one that has served under a coordinator waits when another one comes.
+// TestOtherWireVersion: a node with another wire version reports it and exits, and the cluster
+// continues. A node that has served waits if the next coordinator has another version.
 func TestOtherWireVersion(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds another binary")
 	}
-	beside(t)
-	p := newParts(t, t.TempDir(), 1)
+	parallel(t)
+	p := newProcessCluster(t, t.TempDir(), 1)
 	p.start()
 	other := built.shoal(t, "otherwire")
 	ours := speaks()

@@ -11,12 +11,12 @@ import (
 	"github.com/shoal-llm/shoal/internal/testlevel"
 )
 
-// TestWeightsOverTheBus runs three nodes of which one has no checkpoint: it
-// fetches what it needs, checked by content hash, and answers with the same bits.
-// Killed and started again it fetches nothing that lies on its disk.
+// TestWeightsOverTheBus runs three nodes, one of them without a checkpoint. That node fetches what
+// it needs, verified by content hash, and gives the same bits. After a restart it fetches nothing
+// that is on its disk.
 func TestWeightsOverTheBus(t *testing.T) {
 	testlevel.NeedLong(t)
-	beside(t)
+	parallel(t)
 	c, gossip := coordinate(t, config{args: []string{"--nodes", "3", "--mapping", "gather"}})
 	cache := t.TempDir()
 	start := func(model string) *process {
@@ -51,7 +51,7 @@ func TestWeightsOverTheBus(t *testing.T) {
 	}
 	got, _ = c.open(reqs).wait(t)
 	same(t, "started again", reqs, want, got)
-	// A node of the first hour dies: its slices come over the bus as well.
+	// An original node dies: its slices are fetched over the bus too.
 	a.kill(t)
 	c.waitNodes(2, recoverLimit)
 	got, _ = c.open(reqs).wait(t)

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// copyOfFry is a copy of the bundled model, and its weights.
+// copyOfFry returns a copy of the bundled model, and its weights.
 func copyOfFry(t *testing.T) (dir, weights string, bytes []byte) {
 	t.Helper()
 	dir = filepath.Join(t.TempDir(), "fry")
@@ -27,7 +27,7 @@ func copyOfFry(t *testing.T) (dir, weights string, bytes []byte) {
 	return dir, weights, bytes
 }
 
-// editTensor changes the first bytes of a tensor of a file in place.
+// editTensor changes the first bytes of a tensor in a file.
 func editTensor(t *testing.T, path, name string) {
 	t.Helper()
 	whole, err := os.ReadFile(path)
@@ -55,11 +55,11 @@ func editTensor(t *testing.T, path, name string) {
 	}
 }
 
-// TestModelFileChanges: a file that is cut, written over or edited under a running cluster ends
-// no process and changes no token. While its bytes are others, the error names it and says
-// what to do; when they are back, the cluster serves again.
+// TestModelFileChanges: truncating, overwriting or editing the model file of a running cluster ends
+// no process and changes no token. While the content differs, the error names the file and says
+// what to do. Once the content is restored, the cluster serves again.
 func TestModelFileChanges(t *testing.T) {
-	beside(t)
+	parallel(t)
 	dir, path, whole := copyOfFry(t)
 	c := up(t, 3, "--model", dir)
 	pids := c.children()
@@ -100,7 +100,7 @@ func TestModelFileChanges(t *testing.T) {
 		}
 	}
 
-	// A request that was accepted waits for the file.
+	// An accepted request waits until the file is back.
 	if err := os.Truncate(path, 1_000_000); err != nil {
 		t.Fatal(err)
 	}
@@ -122,8 +122,8 @@ func TestModelFileChanges(t *testing.T) {
 	}
 	c.waitReady()
 
-	// Weights in memory and rows of the embedding that did not change go on; a new placement
-	// needs the file.
+	// Weights in memory and unchanged rows of the embedding remain usable; a new placement requires
+	// the file.
 	editTensor(t, path, "model.layers.3.mlp.down_proj.weight")
 	check("edited, without a fault")
 	c.waitIdle(patience)
@@ -134,7 +134,7 @@ func TestModelFileChanges(t *testing.T) {
 	restore()
 	check("edited and back")
 
-	// Rows that did change are never read.
+	// Changed rows are never read.
 	editTensor(t, path, "model.embed_tokens.weight")
 	all := make([]int, 64)
 	for i := range all {
@@ -152,10 +152,10 @@ func TestModelFileChanges(t *testing.T) {
 	check("removed")
 }
 
-// TestNodeOfOtherWeights: one changed row of the weights is another model, and its node is
-// refused by both models' names.
+// TestNodeOfOtherWeights: a single changed row makes another model. Its node is refused with both
+// model hashes.
 func TestNodeOfOtherWeights(t *testing.T) {
-	beside(t)
+	parallel(t)
 	dir, path, _ := copyOfFry(t)
 	st, err := os.Stat(path)
 	if err != nil {

@@ -10,13 +10,13 @@ import (
 	"github.com/shoal-llm/shoal/internal/testlevel"
 )
 
-// architectures are killed under: those without long in every run, all by make chaos.
-// tiny ones are random models that the goldens of package model are of.
+// architectures are tested with faults: in every run those without long, all by make chaos. The
+// tiny ones are random models from the goldens of package model.
 var architectures = []struct {
 	name       string
 	tiny, long bool
 }{
-	{name: "dace"}, // MLA and experts, bundled
+	{name: "dace"}, // bundled, with MLA and experts
 	{name: "mistral_window", tiny: true},
 	{name: "swiftkv_across", tiny: true},
 	{name: "swiftkv", tiny: true, long: true},
@@ -30,7 +30,8 @@ var architectures = []struct {
 	{name: "deepseek_v3", tiny: true, long: true},
 }
 
-// folder is where the model lies; a tiny one gets the tokenizer of another, of as many ids.
+// folder returns the model folder. A tiny model gets the tokenizer of another model with the same
+// number of ids.
 func folder(t *testing.T, name string, tiny bool) string {
 	t.Helper()
 	if !tiny {
@@ -50,9 +51,9 @@ func folder(t *testing.T, name string, tiny bool) string {
 	return dir
 }
 
-// TestChaosArchitectures: kill -9 of a node (make chaos: and of a second one) under every
-// architecture, with prompts longer than its windows: each stream is that of the
-// undisturbed run, token for token and logprob for logprob.
+// TestChaosArchitectures kills one node (make chaos: then a second one) under every architecture,
+// with prompts longer than its windows. Each stream equals the undisturbed run, in every token and
+// logprob.
 func TestChaosArchitectures(t *testing.T) {
 	testlevel.NeedLong(t)
 	n := 6
@@ -66,7 +67,7 @@ func TestChaosArchitectures(t *testing.T) {
 			}
 			tokens := 40
 			if a.tiny {
-				tokens = 200 // its steps are quick
+				tokens = 200 // more tokens, because its steps are fast
 			}
 			c := up(t, 3, "--model", folder(t, a.name, a.tiny))
 			r := rand.New(rand.NewPCG(5, 6))
@@ -81,7 +82,7 @@ func TestChaosArchitectures(t *testing.T) {
 			want, stall := c.undisturbed(t, reqs)
 			t.Logf("undisturbed: longest silence %.2f s", stall.Seconds())
 			for i, id := range []string{"node-1", "node-0"} {
-				disturb(t, c, a.name+", kill -9 "+id, reqs, want, func() { c.signal(id, syscall.SIGKILL) })
+				surviveFault(t, c, a.name+", kill -9 "+id, reqs, want, func() { c.signal(id, syscall.SIGKILL) })
 				c.waitNodes(2-i, recoverLimit)
 				if s := c.state(); s.Recoveries < uint64(i+1) {
 					t.Errorf("%d recoveries after %d kills: nothing was disturbed", s.Recoveries, i+1)

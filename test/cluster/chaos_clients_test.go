@@ -10,13 +10,13 @@ import (
 	"github.com/shoal-llm/shoal/internal/testlevel"
 )
 
-// TestChaosAborts: half of the clients leave while a node dies, before, in and
-// after the recovery. The others get their text, and no byte stays behind.
+// TestChaosAborts: half of the clients disconnect while a node dies: before, during and after the
+// recovery. The others get their text, and no cache byte leaks.
 func TestChaosAborts(t *testing.T) {
 	if testing.Short() {
 		t.Skip("long")
 	}
-	beside(t)
+	parallel(t)
 	reqs := streaming(12, 60)
 	c := up(t, 3)
 	want, _ := c.undisturbed(t, reqs)
@@ -27,7 +27,7 @@ func TestChaosAborts(t *testing.T) {
 	for i, r := range leave {
 		go func() {
 			_, err := c.stream(ctx, r.path, r.body, func(n int, _ string) error {
-				if n == 5*(i+1) { // 5 to 30 of 60
+				if n == 5*(i+1) { // after 5 to 30 of 60 tokens
 					return context.Canceled
 				}
 				return nil
@@ -35,9 +35,9 @@ func TestChaosAborts(t *testing.T) {
 			left <- err
 		}()
 	}
-	disturb(t, c, "clients leave, kill -9 node-1", stay, want[:6], func() {
+	surviveFault(t, c, "clients leave, kill -9 node-1", stay, want[:6], func() {
 		c.signal("node-1", syscall.SIGKILL)
-		time.AfterFunc(200*time.Millisecond, goAway) // the rest leaves in the recovery
+		time.AfterFunc(200*time.Millisecond, goAway) // the rest disconnects during the recovery
 	})
 	for range leave {
 		if err := <-left; !errors.Is(err, context.Canceled) {
@@ -48,8 +48,8 @@ func TestChaosAborts(t *testing.T) {
 	c.waitIdle(patience)
 }
 
-// TestChaosFlapping: a node dies again and again, as soon as it is back or
-// sooner, while streams decode.
+// TestChaosFlapping: while streams decode, a node dies repeatedly, as soon as it is back or
+// earlier.
 func TestChaosFlapping(t *testing.T) {
 	testlevel.NeedFull(t)
 	reqs := streaming(8, 48)
@@ -69,7 +69,7 @@ func TestChaosFlapping(t *testing.T) {
 				c.waitNodes(3, recoverLimit)
 				continue
 			}
-			time.Sleep(time.Duration(i) * 700 * time.Millisecond) // it dies while it starts, or is taken in
+			time.Sleep(time.Duration(i) * 700 * time.Millisecond) // it dies while starting or joining
 		}
 		c.waitNodes(3, recoverLimit)
 	})

@@ -15,7 +15,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/testlevel"
 )
 
-// diskJobs are long enough to be met half way.
+// diskJobs returns jobs long enough to be interrupted.
 func diskJobs(n, tokens int) (reqs []request) {
 	r := rand.New(rand.NewPCG(21, 22))
 	for i := range n {
@@ -25,16 +25,15 @@ func diskJobs(n, tokens int) (reqs []request) {
 	return reqs
 }
 
-// TestChaosTornLog cuts the end off the journal of a killed coordinator, in the
-// midst of a record, as a disk does that had written half of it. The coordinator
-// comes up; no accepted job is lost, and what was torn off is computed again with
-// the same bits: every event that a client saw has its index and content still.
+// TestChaosTornLog truncates the journal of a killed coordinator inside a record, like a disk that
+// wrote half of it. The coordinator starts and no accepted job is lost. The lost part is computed
+// again with the same bits: every event that a client saw keeps its index and content.
 func TestChaosTornLog(t *testing.T) {
 	if testing.Short() {
 		t.Skip("long")
 	}
-	beside(t)
-	p := startParts(t, 2)
+	parallel(t)
+	p := startProcesses(t, 2)
 	reqs := diskJobs(4, 150)
 	want := p.send(t, reqs, len(reqs))
 	until := time.Now().Add(requestLimit)
@@ -46,7 +45,7 @@ func TestChaosTornLog(t *testing.T) {
 		}
 		jobs[i] = id
 	}
-	for i, id := range jobs { // all are accepted; the newest records are tokens
+	for i, id := range jobs { // all jobs are accepted; the newest records are tokens
 		if _, err := p.attach(id, 0, until, func(e jobEvent) bool {
 			seen[i] = append(seen[i], e.line)
 			return len(seen[i]) < 40
@@ -66,7 +65,7 @@ func TestChaosTornLog(t *testing.T) {
 	if err != nil || info.Size() < 1000 {
 		t.Fatalf("no journal to tear in %s: %v", p.data, err)
 	}
-	if err := os.Truncate(last, info.Size()-100); err != nil { // a record has at least 92 bytes and JetStream's own
+	if err := os.Truncate(last, info.Size()-100); err != nil { // a record has at least 92 bytes plus JetStream's header
 		t.Fatal(err)
 	}
 	p.startCoordinator()
@@ -86,14 +85,13 @@ func TestChaosTornLog(t *testing.T) {
 	t.Logf("%d bytes cut off %s; damage that was told: %q", 100, filepath.Base(last), list.Damage)
 }
 
-// TestChaosDiskFull fills the disk of the coordinator while jobs run: nothing is
-// acknowledged that is not written, what is there stays readable, and with space
-// again everything accepted ends.
+// TestChaosDiskFull fills the coordinator's disk while jobs run. Nothing unwritten is acknowledged,
+// stored jobs stay readable, and once there is space every accepted job completes.
 func TestChaosDiskFull(t *testing.T) {
 	testlevel.NeedFull(t)
-	beside(t)
+	parallel(t)
 	data := smallDisk(t, 24<<20)
-	p := startPartsAt(t, data, 2)
+	p := startProcessesAt(t, data, 2)
 	reqs := diskJobs(3, 200)
 	want := p.send(t, reqs, len(reqs))
 	until := time.Now().Add(requestLimit)
@@ -107,7 +105,7 @@ func TestChaosDiskFull(t *testing.T) {
 	}
 	ballast := fill(t, data)
 	acknowledged, refused := 0, answer{}
-	for i := range 40 { // what is open may have room for a few
+	for i := range 40 { // the open block may have room for a few
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		a, err := p.try(ctx, "POST", "/v1/jobs", map[string]any{"prompt": ids(rand.New(rand.NewPCG(1, uint64(i))), 2000), "max_tokens": 3, "ignore_eos": true})
 		cancel()
@@ -147,14 +145,14 @@ func TestChaosDiskFull(t *testing.T) {
 	}
 }
 
-// TestDiskFullServes: the disk of the jobs is full, and then a node dies. Plain requests
-// need no disk: they go on, on the nodes that are left. When there is space again jobs are
-// accepted and end, without a restart.
+// TestDiskFullServes: the disk of the jobs is full, and then a node dies. Plain requests need no
+// disk and continue on the remaining nodes. Once there is space, jobs are accepted and complete
+// without a restart.
 func TestDiskFullServes(t *testing.T) {
 	testlevel.NeedLong(t)
-	beside(t)
+	parallel(t)
 	data := smallDisk(t, 3<<20)
-	p := startPartsAt(t, data, 3)
+	p := startProcessesAt(t, data, 3)
 	reqs := streaming(2, 30)
 	sys := &system{httpClient: p.httpClient, t: t}
 	want, _ := sys.undisturbed(t, reqs)
@@ -167,7 +165,7 @@ func TestDiskFullServes(t *testing.T) {
 	if a := p.call("POST", "/v1/jobs", job); !strings.Contains(string(a.body), "full or failing") || strings.Contains(string(a.body), "three") {
 		t.Errorf("the store of one copy says %s", a.body)
 	}
-	// A node dies while nothing can be written down.
+	// A node dies while nothing can be recorded.
 	began := time.Now()
 	flow := sys.open(reqs)
 	flow.reach(t, 10)
@@ -202,7 +200,7 @@ func TestDiskFullServes(t *testing.T) {
 	})
 	p.startNode(1)
 	sys.waitNodes(3, recoverLimit)
-	// A coordinator that comes back goes on above what was decided meanwhile.
+	// A restarted coordinator continues above the epochs that were decided meanwhile.
 	before := sys.state().Epoch
 	p.coordinator.kill(t)
 	p.startCoordinator()
@@ -212,7 +210,7 @@ func TestDiskFullServes(t *testing.T) {
 	}
 }
 
-// fill leaves no room in a folder's disk; who removes the file that it returns gives it back.
+// fill fills the file system of a folder. Removing the returned file frees the space.
 func fill(t *testing.T, dir string) string {
 	t.Helper()
 	ballast := filepath.Join(dir, "ballast")
@@ -221,7 +219,7 @@ func fill(t *testing.T, dir string) string {
 		t.Fatal(err)
 	}
 	for block, written := make([]byte, 4096), 0; err == nil; written += len(block) {
-		if written > 64<<20 { // the disk of the machine, not that of the test
+		if written > 64<<20 { // this is the machine's disk, not the test's
 			t.Fatalf("%s is no small disk any more", dir)
 		}
 		_, err = f.Write(block)
@@ -231,12 +229,12 @@ func fill(t *testing.T, dir string) string {
 	return ballast
 }
 
-// TestTwoFullDisksOfThree: the disks of two of the three processes that keep the store are
-// full. Requests go on, jobs are refused with a reason and /health tells it; with space
-// again jobs are taken and end, without a restart, and nothing accepted is lost.
+// TestTwoFullDisksOfThree: the disks of two of the three store processes are full. Requests
+// continue, jobs are refused with a reason, and /health reports it. Once there is space, jobs run
+// and complete without a restart, and no accepted job is lost.
 func TestTwoFullDisksOfThree(t *testing.T) {
 	testlevel.NeedFull(t)
-	beside(t)
+	parallel(t)
 	disks := []string{smallDisk(t, 8<<20), smallDisk(t, 8<<20)}
 	k := newKept(t, "n0,n1", 3, disks...)
 	k.copies(0)

@@ -10,16 +10,16 @@ import (
 	"time"
 )
 
-// TestChaosTooFew loses more nodes than can be carried: first so many that a
-// prompt does not fit into the memory of the rest, then all, then the
-// coordinator as well. Jobs are accepted and kept all the time, requests get a
-// reason, and when the nodes are back everything ends as if nothing had been.
+// TestChaosTooFew loses more nodes than it can tolerate: first so many that a prompt does not fit
+// in the remaining memory, then all, then also the coordinator. Jobs are accepted and kept
+// throughout, and requests get a reason. When the nodes return, everything completes as in the
+// undisturbed run.
 func TestChaosTooFew(t *testing.T) {
 	if testing.Short() {
 		t.Skip("long")
 	}
-	beside(t)
-	p := startParts(t, 3, "--kv-memory", "6MiB")
+	parallel(t)
+	p := startProcesses(t, 3, "--kv-memory", "6MiB")
 	r := rand.New(rand.NewPCG(11, 12))
 	big := request{"a long prompt", "/v1/completions", map[string]any{"prompt": ids(r, 1000), "max_tokens": 30, "ignore_eos": true, "logprobs": 2, "temperature": 0, "kv_policy": policies[1]}}
 	small := request{"a short prompt", "/v1/completions", map[string]any{"prompt": ids(r, 30), "max_tokens": 30, "ignore_eos": true, "logprobs": 2, "temperature": 0.8, "seed": 3}}

@@ -12,10 +12,10 @@ import (
 	"github.com/shoal-llm/shoal/internal/testlevel"
 )
 
-// TestChaosSchedule draws faults of the network and of processes from SEED, often
-// two at once, while 16 streams decode, for SHOAL_CHAOS (default 90 s): first on
-// loopback addresses in the clear, then with a cluster key, where every byte may be
-// changed. Each round must end as the undisturbed run, and the cluster whole.
+// TestChaosSchedule injects random faults of the network and of processes, drawn from SEED, often
+// two at once, while 16 streams decode, for SHOAL_CHAOS (default 90 s). It runs first unencrypted
+// on loopback addresses, then with a cluster key, where every byte may be changed. Each round must
+// equal the undisturbed run and leave the cluster complete.
 func TestChaosSchedule(t *testing.T) {
 	testlevel.NeedFull(t)
 	seed, span := uint64(7), 90*time.Second
@@ -45,9 +45,9 @@ func schedule(t *testing.T, keyed bool, seed uint64, span time.Duration) {
 		epoch, at := x.look().Epoch, time.Now()
 		what := ""
 		for range 1 + r.IntN(2) {
-			what += x.fault(r, keyed) + "; "
+			what += x.injectRandom(r, keyed) + "; "
 		}
-		over := time.AfterFunc(time.Duration(500+r.IntN(6000))*time.Millisecond, x.mend)
+		over := time.AfterFunc(time.Duration(500+r.IntN(6000))*time.Millisecond, x.endFaults)
 		for time.Since(at) < 8*time.Second && f.ended.Load() < int64(len(reqs)) {
 			if x.look().Epoch > epoch {
 				found = append(found, time.Since(at))
@@ -57,7 +57,7 @@ func schedule(t *testing.T, keyed bool, seed uint64, span time.Duration) {
 		}
 		f.wg.Wait()
 		over.Stop()
-		x.mend()
+		x.endFaults()
 		stall := time.Duration(0)
 		for i, s := range f.got {
 			stall = max(stall, s.worst)
@@ -89,8 +89,8 @@ func schedule(t *testing.T, keyed bool, seed uint64, span time.Duration) {
 	t.Logf("%d tokens computed in all, %d a round undisturbed; %.1f MB of tensors", a.rows, before.StepRows, float64(a.wire)/1e6)
 }
 
-// fault begins one and says what it is.
-func (x *wired) fault(r *rand.Rand, keyed bool) string {
+// injectRandom injects a random fault and describes it.
+func (x *wired) injectRandom(r *rand.Rand, keyed bool) string {
 	i := r.IntN(len(x.nodes))
 	at, all := x.nodes[i:i+1], append([]*port{x.head}, x.nodes...)
 	other := x.nodes[(i+1+r.IntN(len(x.nodes)-1))%len(x.nodes)]
@@ -129,8 +129,8 @@ func (x *wired) fault(r *rand.Rand, keyed bool) string {
 	return fmt.Sprintf("n%d is killed", i)
 }
 
-// mend ends every fault but deaths.
-func (x *wired) mend() {
+// endFaults ends every fault except deaths.
+func (x *wired) endFaults() {
 	x.w.heal()
 	for _, p := range x.procs {
 		_ = p.cmd.Process.Signal(syscall.SIGCONT)

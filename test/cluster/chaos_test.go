@@ -11,35 +11,35 @@ import (
 	"github.com/shoal-llm/shoal/internal/testlevel"
 )
 
-// recoverLimit is the longest silence of a stream that a fault may cause, and the
-// longest way back to ready nodes: generous, for a machine that does other things as
-// well. SHOAL_E2E=full, on a machine of its own, allows stallLimit.
+// recoverLimit bounds the silence of a stream that a fault may cause, and the time until all nodes
+// are ready again. It allows for a machine that runs other programs. SHOAL_E2E=full, on a dedicated
+// machine, allows stallLimit.
 const (
 	recoverLimit = 3 * time.Minute
 	stallLimit   = time.Minute
 )
 
-// failed is how many steps of a cluster have failed. On a busy machine gossip may hold a
-// node for dead that lives, which ends an epoch as well; only that is no failure.
+// failed returns the number of failed steps of a cluster. On a loaded machine gossip may declare a
+// live node dead, which also ends an epoch. Only that is not counted.
 func failed(c api.ClusterState) uint64 {
-	if c.Recovery == nil || full() { // on a machine of its own nothing ends an epoch unasked
+	if c.Recovery == nil || full() { // on a dedicated machine no epoch ends without a fault
 		return c.Recoveries
 	}
 	return uint64(c.Recovery.Placements["step_failed"])
 }
 
-// disturb runs the streams, calls fault when about a third of the tokens are out,
-// and compares what arrived with the undisturbed run.
-func disturb(t *testing.T, c *system, what string, reqs []request, want []string, fault func()) {
+// surviveFault runs the streams, calls fault when about a third of the tokens have arrived, and
+// compares the result with the undisturbed run.
+func surviveFault(t *testing.T, c *system, what string, reqs []request, want []string, fault func()) {
 	t.Helper()
-	disturbAt(t, c, what, reqs, want, len(reqs)*reqs[0].body["max_tokens"].(int)/3, fault)
+	surviveFaultAt(t, c, what, reqs, want, len(reqs)*reqs[0].body["max_tokens"].(int)/3, fault)
 }
 
-// disturbAt is disturb when so many tokens are out.
-func disturbAt(t *testing.T, c *system, what string, reqs []request, want []string, tokens int, fault func()) {
+// surviveFaultAt is surviveFault after a given number of tokens.
+func surviveFaultAt(t *testing.T, c *system, what string, reqs []request, want []string, tokens int, fault func()) {
 	t.Helper()
 	f := c.open(reqs)
-	for again := 0; !f.reached(t, int64(tokens)); again++ { // on a busy machine some streams are sent when others have ended
+	for again := 0; !f.reached(t, int64(tokens)); again++ { // on a loaded machine some streams start after others have ended
 		if again == 5 {
 			t.Fatalf("%s: a stream ended before the fault, %d times: give it more tokens", what, again+1)
 		}
@@ -62,7 +62,7 @@ func disturbAt(t *testing.T, c *system, what string, reqs []request, want []stri
 	same(t, what, reqs, want, got)
 }
 
-// draftsRight is how many drafts were right so far.
+// draftsRight returns the number of accepted draft tokens.
 func draftsRight(c api.ClusterState) uint64 {
 	if c.Drafts == nil {
 		return 0
@@ -70,7 +70,7 @@ func draftsRight(c api.ClusterState) uint64 {
 	return c.Drafts.Accepted
 }
 
-// load are the streams that faults disturb.
+// load returns the streams that run during faults.
 func load() []request {
 	if testing.Short() {
 		return streaming(6, 18)
@@ -78,9 +78,9 @@ func load() []request {
 	return streaming(16, 32)
 }
 
-// TestChaosKill kills one node of four and then two at once, while 16 streams
-// decode. Each stream finishes with the tokens and logprobs of the undisturbed
-// run. SHOAL_E2E=full does it with each node as the first victim.
+// TestChaosKill kills one node of four and then two at once, while 16 streams decode. Each stream
+// has the tokens and logprobs of the undisturbed run. SHOAL_E2E=full uses each node as the first
+// victim.
 func TestChaosKill(t *testing.T) {
 	reqs := load()
 	orders := [][3]string{{"node-2", "node-0", "node-3"}}
@@ -96,9 +96,9 @@ func TestChaosKill(t *testing.T) {
 				want, stall = c.undisturbed(t, reqs)
 				t.Logf("undisturbed: longest silence %.2f s", stall.Seconds())
 			}
-			disturb(t, c, "kill -9 "+ids[0], reqs, want, func() { c.signal(ids[0], syscall.SIGKILL) })
+			surviveFault(t, c, "kill -9 "+ids[0], reqs, want, func() { c.signal(ids[0], syscall.SIGKILL) })
 			c.waitNodes(3, recoverLimit)
-			disturb(t, c, "kill -9 "+ids[1]+" and "+ids[2], reqs, want, func() {
+			surviveFault(t, c, "kill -9 "+ids[1]+" and "+ids[2], reqs, want, func() {
 				c.signal(ids[1], syscall.SIGKILL)
 				c.signal(ids[2], syscall.SIGKILL)
 			})
@@ -111,16 +111,16 @@ func TestChaosKill(t *testing.T) {
 	}
 }
 
-// TestChaosReplicas kills the owners of sequences of which another node keeps a
-// copy: they go on from it, and the survivors from their own caches, so that no
-// prompt is read again but for policies that score slots in decode.
+// TestChaosReplicas kills owners whose sequences have a replica on another node. They continue from
+// the replica, and the other sequences from their own caches. No prompt is read again, except under
+// policies that score slots in decode.
 func TestChaosReplicas(t *testing.T) {
 	reqs := load()
 	c := up(t, 4, "--replicas", "1")
 	want, _ := c.undisturbed(t, reqs)
 	copied := int64(0)
 	for i, id := range []string{"node-1", "node-3"} {
-		disturb(t, c, "with replicas, kill -9 "+id, reqs, want, func() {
+		surviveFault(t, c, "with replicas, kill -9 "+id, reqs, want, func() {
 			for _, n := range c.state().Nodes {
 				copied += n.KVReplicas
 			}
@@ -134,9 +134,9 @@ func TestChaosReplicas(t *testing.T) {
 	c.waitIdle(patience)
 }
 
-// TestChaosPrefill kills a node, and then two at once, while long prompts are
-// being read: with weights as they are stored, and quantised, when rows of prompts are
-// rounded before they travel and each rank keeps the residual stream of its own.
+// TestChaosPrefill kills one node, then two at once, while long prompts are read: with weights as
+// stored, and quantised. With quantised weights, prompt rows are rounded before they are sent, and
+// each rank keeps the residual stream of its own rows.
 func TestChaosPrefill(t *testing.T) {
 	t.Run("q8_0", func(t *testing.T) { chaosPrefill(t, "--quant", "q8_0") })
 	if full() {
@@ -149,7 +149,7 @@ func chaosPrefill(t *testing.T, flags ...string) {
 	var reqs []request
 	for _, r := range mixed(false) {
 		if p := r.body["prompt"].([]int); len(p) >= 100 && len(p) <= 500 {
-			r.body["cache"] = false // each time they are read
+			r.body["cache"] = false // read every time
 			reqs = append(reqs, r)
 		}
 	}
@@ -169,33 +169,33 @@ func chaosPrefill(t *testing.T, flags ...string) {
 	}
 }
 
-// TestChaosFreeze stops a node with SIGSTOP while streams decode: they finish on
-// the others. After SIGCONT it joins again, and nothing changes.
+// TestChaosFreeze stops a node with SIGSTOP while streams decode. They finish on the other nodes.
+// After SIGCONT it rejoins, and nothing changes.
 func TestChaosFreeze(t *testing.T) {
 	testlevel.NeedLong(t)
 	if testing.Short() {
 		t.Skip("long")
 	}
-	beside(t)
+	parallel(t)
 	reqs := load()
 	c := up(t, 4, "--sync-deadline", "5s", "--step-deadline", "10s")
 	want, _ := c.undisturbed(t, reqs)
 	pid := c.node("node-1").PID
-	disturb(t, c, "SIGSTOP node-1", reqs, want, func() {
+	surviveFault(t, c, "SIGSTOP node-1", reqs, want, func() {
 		before := c.state().Recoveries
 		c.signal("node-1", syscall.SIGSTOP)
 		began := time.Now()
 		eventually(t, recoverLimit, "the placement with a frozen node is withdrawn", func() (bool, string) { return c.state().Recoveries > before, "it serves" })
 		took := time.Since(began)
 		t.Logf("a frozen node was fenced after %.2f s", took.Seconds())
-		if full() && took > 3*time.Second { // on a machine of its own
+		if full() && took > 3*time.Second { // on a dedicated machine
 			t.Errorf("a frozen node was fenced after %v, want 3 s", took)
 		}
 	})
 	c.waitNodes(3, recoverLimit)
 	got, _ := c.open(reqs).wait(t)
 	same(t, "while it is frozen", reqs, want, got)
-	disturb(t, c, "SIGCONT node-1", reqs, want, func() {
+	surviveFault(t, c, "SIGCONT node-1", reqs, want, func() {
 		if err := syscall.Kill(pid, syscall.SIGCONT); err != nil {
 			t.Fatal(err)
 		}
@@ -203,8 +203,8 @@ func TestChaosFreeze(t *testing.T) {
 	c.waitNodes(4, recoverLimit)
 	got, _ = c.open(reqs).wait(t)
 	same(t, "after it came back", reqs, want, got)
-	// A pause shorter than every deadline costs time and nothing else.
-	disturb(t, c, "SIGSTOP node-2 for half a second", reqs, want, func() {
+	// A pause below all deadlines only costs time.
+	surviveFault(t, c, "SIGSTOP node-2 for half a second", reqs, want, func() {
 		c.signal("node-2", syscall.SIGSTOP)
 		pid := c.node("node-2").PID
 		time.Sleep(500 * time.Millisecond)
@@ -215,8 +215,7 @@ func TestChaosFreeze(t *testing.T) {
 	c.waitNodes(4, recoverLimit)
 }
 
-// busy keeps the streams running, again and again, until change returns; every
-// round is compared.
+// busy runs the streams repeatedly until change returns, and compares every round.
 func (s *system) busy(t *testing.T, what string, reqs []request, want []string, change func()) {
 	t.Helper()
 	stop, ended := make(chan struct{}), make(chan struct{})
@@ -227,7 +226,7 @@ func (s *system) busy(t *testing.T, what string, reqs []request, want []string, 
 		for more := true; more; rounds++ {
 			select {
 			case <-stop:
-				more = false // one more round, which sees the change
+				more = false // one more round, after the change
 			default:
 			}
 			got, stall := s.open(reqs).wait(t)
@@ -242,13 +241,13 @@ func (s *system) busy(t *testing.T, what string, reqs []request, want []string, 
 	t.Logf("%s: %d rounds, longest silence %.2f s, epoch %d to %d", what, rounds, worst.Seconds(), before.Epoch, s.state().Epoch)
 }
 
-// TestChaosJoin lets nodes join and leave in good order while streams decode.
+// TestChaosJoin lets nodes join and leave gracefully while streams decode.
 func TestChaosJoin(t *testing.T) {
 	testlevel.NeedLong(t)
 	if testing.Short() {
 		t.Skip("long")
 	}
-	beside(t)
+	parallel(t)
 	reqs := load()
 	c, gossip := coordinate(t, config{args: []string{"--nodes", "2"}})
 	join(t, "a", gossip, nil)
@@ -259,7 +258,7 @@ func TestChaosJoin(t *testing.T) {
 		join(t, "c", gossip, nil, "--share", "2")
 		c.waitNodes(3, recoverLimit)
 	})
-	disturb(t, c, "a node leaves", reqs, want, func() {
+	surviveFault(t, c, "a node leaves", reqs, want, func() {
 		if err := b.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 			t.Fatal(err)
 		}
@@ -278,7 +277,7 @@ func TestChaosJoin(t *testing.T) {
 			t.Errorf("shoal drain: status %d: %s%s", code, out, said)
 		}
 	})
-	eventually(t, patience, "a drained node without caches", func() (bool, string) { // what it has is asked for now and then
+	eventually(t, patience, "a drained node without caches", func() (bool, string) { // nodes are polled periodically
 		n := c.node("c")
 		return n.State == "drained" && n.Sequences == 0 && n.KVUsedBytes == 0, fmt.Sprintf("%+v", n)
 	})

@@ -11,7 +11,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/testlevel"
 )
 
-// wired is a cluster whose processes are plugged into a wire.
+// wired is a cluster whose processes communicate over a simulated wire.
 type wired struct {
 	*system
 	w      *wire
@@ -22,12 +22,11 @@ type wired struct {
 	procs  []*process
 }
 
-// newWired starts a coordinator and nodes n0, n1 and so on, and waits until they
-// serve.
+// newWired starts a coordinator and nodes n0, n1 and so on, and waits until they serve.
 func newWired(t *testing.T, keyed bool, nodes int, args ...string) *wired {
 	x := &wired{w: newWire(t, keyed), nodes: make([]*port, nodes), procs: make([]*process, nodes)}
 	if !keyed {
-		x.flags = []string{"--insecure"} // so that messages can be read
+		x.flags = []string{"--insecure"} // unencrypted, so that the wire can read messages
 	}
 	x.head = x.w.plug()
 	x.system, x.gossip = coordinate(t, config{at: x.head, args: slices.Concat([]string{"--nodes", fmt.Sprint(nodes)}, x.flags, args)})
@@ -45,7 +44,7 @@ func (x *wired) join(i int) {
 	x.procs[i] = spawnIn(x.t, at, built.shoal(x.t, ""), id, nil, append([]string{"node", "--id", id, "--join", x.gossip, "--threads", "1", "--bind", at.ip() + ":0"}, x.flags...)...)
 }
 
-// others are all ports but one.
+// others returns all ports except one.
 func (x *wired) others(than *port) (out []*port) {
 	for _, p := range append([]*port{x.head}, x.nodes...) {
 		if p != than {
@@ -57,16 +56,15 @@ func (x *wired) others(than *port) (out []*port) {
 
 func cut(r *rule) { r.cut = true }
 
-// TestChaosPartition takes one node of four off the network while 16 streams
-// decode: in both directions, then so that it hears and is not heard, then so
-// that only two nodes do not hear one another. Each time the streams end as if
-// nothing had been, and when the network is mended all four serve again.
+// TestChaosPartition isolates one node of four while 16 streams decode: in both directions, then
+// only for outgoing packets, then only between two nodes. Each time the streams equal the
+// undisturbed run, and all four nodes serve after the partition heals.
 func TestChaosPartition(t *testing.T) {
 	testlevel.NeedLong(t)
 	if testing.Short() {
 		t.Skip("long")
 	}
-	beside(t)
+	parallel(t)
 	reqs := streaming(16, 18)
 	x := newWired(t, false, 4, "--sync-deadline", "2s", "--step-deadline", "5s")
 	want, _ := x.undisturbed(t, reqs)
@@ -83,7 +81,7 @@ func TestChaosPartition(t *testing.T) {
 		faults = faults[:2]
 	}
 	for _, f := range faults {
-		disturb(t, x.system, f.what, reqs, want, f.do)
+		surviveFault(t, x.system, f.what, reqs, want, f.do)
 		x.waitNodes(3, recoverLimit)
 		x.w.heal()
 		began := time.Now()
@@ -95,11 +93,11 @@ func TestChaosPartition(t *testing.T) {
 	x.waitIdle(patience)
 }
 
-// routes matches what a node says of its place in the mesh: where routes lead, and
-// where other ranks hear its tensors.
+// routes matches the addresses of a node in the mesh: of its routes, and where other ranks connect
+// for its tensors.
 var routes = regexp.MustCompile(`node joined" .* routes=\S+:(\d+) tensors=\S+:(\d+)`)
 
-// tensors tells connections of the mesh from all others.
+// tensors returns a function that recognises connections of the mesh.
 func (x *wired) tensors() func(from, to uint16) bool {
 	mesh := map[uint16]bool{}
 	for _, p := range x.procs {
@@ -114,9 +112,9 @@ func (x *wired) tensors() func(from, to uint16) bool {
 	return func(from, to uint16) bool { return mesh[from] || mesh[to] }
 }
 
-// TestChaosWire changes bits of the tensors on their way, breaks connections, cuts
-// messages short (tensors and calls alike), delays every packet, and loses and repeats some. A changed message is dropped
-// and the epoch fails; the text stays that of the undisturbed run.
+// TestChaosWire changes bits of tensors in transit, breaks connections, truncates messages (tensors
+// and calls), delays every packet, and drops and repeats some. A changed message is dropped and its
+// epoch fails. The text equals the undisturbed run.
 func TestChaosWire(t *testing.T) {
 	testlevel.NeedLong(t)
 	testlevel.NeedLong(t)
@@ -132,7 +130,7 @@ func TestChaosWire(t *testing.T) {
 	if full() {
 		flips = 12
 	}
-	disturb(t, x.system, "flipped bits", reqs, want, func() {
+	surviveFault(t, x.system, "flipped bits", reqs, want, func() {
 		x.w.between(x.nodes, x.nodes, false, func(r *rule) { r.flip, r.most, r.only = 40, flips, mesh })
 		eventually(t, recoverLimit, "bits are flipped", func() (bool, string) {
 			_, _, n := x.w.sum()
@@ -144,12 +142,12 @@ func TestChaosWire(t *testing.T) {
 	}
 	x.w.heal()
 	x.waitNodes(3, recoverLimit)
-	disturb(t, x.system, "broken connections", reqs, want, func() {
+	surviveFault(t, x.system, "broken connections", reqs, want, func() {
 		x.w.between(x.nodes, x.nodes, false, func(r *rule) { r.reset, r.most, r.only = 40, 2, mesh })
 	})
 	x.w.heal()
 	x.waitNodes(3, recoverLimit)
-	disturb(t, x.system, "messages cut short", reqs, want, func() {
+	surviveFault(t, x.system, "messages cut short", reqs, want, func() {
 		x.w.between(append(x.nodes, x.head), append(x.nodes, x.head), false, func(r *rule) { r.short, r.most = 40, 3 })
 	})
 	x.w.heal()

@@ -9,12 +9,12 @@ import (
 	"github.com/shoal-llm/shoal/client"
 )
 
-// What a Go program does with a cluster by package client: a job is watched over the kill -9
-// of its coordinator, and no event is missed or comes twice; nodes are drained and take part
-// again, and each of it stands among the events.
+// A Go program uses package client: it follows a job over a kill -9 of the coordinator, without
+// missing or repeated events. It drains and undrains nodes, and each change appears among the
+// events.
 func TestClientPackage(t *testing.T) {
-	beside(t)
-	p := startParts(t, 2)
+	parallel(t)
+	p := startProcesses(t, 2)
 	c, ctx := client.New(p.base, ""), t.Context()
 	c.HTTP.Transport = p.http.Transport
 	body := map[string]any{"prompt": "// Package sort provides", "max_tokens": 300, "ignore_eos": true, "temperature": 0}

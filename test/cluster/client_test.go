@@ -15,10 +15,10 @@ import (
 	"time"
 )
 
-// requestLimit bounds every request of the tests, with the recoveries in it.
+// requestLimit is the deadline of every request of the tests, including recoveries.
 const requestLimit = 5 * time.Minute
 
-// httpClient sends requests as curl would, and reads streams as they come.
+// httpClient sends requests like curl, and reads streams as they arrive.
 type httpClient struct {
 	t    testing.TB
 	base string // http://host:port
@@ -65,7 +65,7 @@ func (c *httpClient) do(ctx context.Context, method, path string, body any) (*ht
 	return c.http.Do(r)
 }
 
-// try is one request and its whole answer.
+// try sends one request and reads the whole answer.
 func (c *httpClient) try(ctx context.Context, method, path string, body any) (answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestLimit)
 	defer cancel()
@@ -88,7 +88,7 @@ func (c *httpClient) call(method, path string, body any) answer {
 	return a
 }
 
-// want is call with the expected status.
+// want is call with a check of the status.
 func (c *httpClient) want(status int, method, path string, body any) answer {
 	c.t.Helper()
 	a := c.call(method, path, body)
@@ -105,23 +105,23 @@ func (c *httpClient) getJSON(path string, into any) {
 	}
 }
 
-// event is one data line of a stream, with the time since the one before.
+// event is one data line of a stream, with the time since the previous one.
 type event struct {
 	data string
 	gap  time.Duration
 }
 
-// stream is a response read to its end.
+// stream is a response that was read to its end.
 type stream struct {
 	events []event // without [DONE]
-	done   bool    // [DONE] came
+	done   bool    // [DONE] was received
 	worst  time.Duration
 }
 
 var errStatus = errors.New("status")
 
-// stream posts body and reads the events; each sees them as they come (nil:
-// nobody does) and ends the reading with an error.
+// stream posts body and reads the events. each receives them as they arrive (it may be nil) and
+// stops the reading by returning an error.
 func (c *httpClient) stream(ctx context.Context, path string, body any, each func(n int, data string) error) (stream, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestLimit)
 	defer cancel()
@@ -171,7 +171,7 @@ func (c *httpClient) stream(ctx context.Context, path string, body any, each fun
 	}
 }
 
-// text is the stream's events with what differs from run to run taken out.
+// text returns the stream's events without the parts that differ between runs.
 func (s stream) text() string {
 	var b strings.Builder
 	for _, e := range s.events {
@@ -183,16 +183,16 @@ func (s stream) text() string {
 
 var unlike = regexp.MustCompile(`"id":"(?:cmpl|chatcmpl)-[a-z0-9]+"|"created":[0-9]+`)
 
-// canonical takes the id and the time out of a response; every other byte stays.
+// canonical removes id and time from a response and leaves all other bytes.
 func canonical(body string) string {
 	return unlike.ReplaceAllString(drafts.ReplaceAllString(body, ""), `"":0`)
 }
 
-// drafts are what answers say of speculation and of the prefix cache: it follows the speed of
-// the machine, and what was asked before.
+// drafts matches what answers report about speculation and the prefix cache, which depends on the
+// speed of the machine and on earlier requests.
 var drafts = regexp.MustCompile(`,"(?:(?:completion|prompt)_tokens_details":\{[^}]*\}|metrics":\{"speculative_decoding":\{(?:[^{}]|\{[^}]*\})*\}\})`)
 
-// firstDifference shows where two texts part.
+// firstDifference shows where two texts start to differ.
 func firstDifference(a, b string) string {
 	i := 0
 	for i < len(a) && i < len(b) && a[i] == b[i] {

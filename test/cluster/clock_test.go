@@ -12,21 +12,20 @@ import (
 	"github.com/shoal-llm/shoal/internal/testlevel"
 )
 
-// TestClockJumps sets the wall clocks of a coordinator and its nodes hours ahead
-// and back, each in another direction, while streams and jobs run; kills a node and
-// starts it again under its name with an earlier clock; and stops the coordinator,
-// whose journal then ends in the future. Nothing is lost, each answer is that of the
-// undisturbed run, and nobody waits for a clock.
+// TestClockJumps sets the clocks of a coordinator and its nodes hours ahead and back, in different
+// directions, while streams and jobs run. It kills a node and restarts it under its name with an
+// earlier clock. It stops the coordinator, whose journal then ends in the future. Nothing is lost,
+// each answer equals the undisturbed run, and nothing waits for a clock.
 func TestClockJumps(t *testing.T) {
 	testlevel.NeedFull(t)
-	beside(t)
+	parallel(t)
 	c := clocks{t, t.TempDir()}
-	p := newParts(t, t.TempDir(), 2)
+	p := newProcessCluster(t, t.TempDir(), 2)
 	p.bin, p.env = built.skewed(t), c.env
-	p.headArgs, p.nodeArgs = []string{"--insecure"}, []string{"--insecure"} // certificates go by the clock
+	p.headArgs, p.nodeArgs = []string{"--insecure"}, []string{"--insecure"} // certificates depend on the clock
 	p.start()
 	reqs := streaming(16, 300)
-	var works []request // jobs, long enough to be interrupted
+	var works []request // jobs long enough to be interrupted
 	for _, r := range streaming(4, 150) {
 		delete(r.body, "stream")
 		delete(r.body, "stream_options")
@@ -78,7 +77,7 @@ func TestClockJumps(t *testing.T) {
 		p.getJSON("/v1/jobs/"+jobs[0], &j)
 		return j.Events > 0, j.State
 	})
-	if err := p.coordinator.cmd.Process.Signal(syscall.SIGTERM); err != nil { // notes them as interrupted
+	if err := p.coordinator.cmd.Process.Signal(syscall.SIGTERM); err != nil { // records them as interrupted
 		t.Fatal(err)
 	}
 	p.coordinator.end(t, patience)
@@ -88,13 +87,13 @@ func TestClockJumps(t *testing.T) {
 	p.sameResults(t, "the coordinator comes back with an earlier clock", works, results, jobs)
 }
 
-func (p *parts) cluster() (s api.ClusterState) {
+func (p *processCluster) cluster() (s api.ClusterState) {
 	p.getJSON("/v1/cluster", &s)
 	return s
 }
 
-// submitAll sends requests as jobs and returns their ids.
-func (p *parts) submitAll(t testing.TB, what string, reqs []request) (out []string) {
+// submitAll submits requests as jobs and returns their ids.
+func (p *processCluster) submitAll(t testing.TB, what string, reqs []request) (out []string) {
 	t.Helper()
 	for i, r := range reqs {
 		id, err := p.submit(fmt.Sprintf("%s-%d", what, i), r.body, time.Now().Add(patience))
@@ -106,8 +105,8 @@ func (p *parts) submitAll(t testing.TB, what string, reqs []request) (out []stri
 	return out
 }
 
-// sameResults reads jobs to their ends and compares their results.
-func (p *parts) sameResults(t testing.TB, what string, reqs []request, want, jobs []string) {
+// sameResults waits for the ends of jobs and compares their results.
+func (p *processCluster) sameResults(t testing.TB, what string, reqs []request, want, jobs []string) {
 	t.Helper()
 	got := make([]string, len(jobs))
 	for i, id := range jobs {

@@ -15,13 +15,13 @@ import (
 )
 
 // TestFixedContexts: many users ask about a text that was read once. Every token and
-// log-probability is that of a cluster of one node, on three and four, when the owner of the text
-// is killed with kill -9 under the answers, and when all processes are and others begin in their
-// place, with the store and the prefix disk of the first: the text is there without being made
-// again, and is read from the disk.
+// log-probability equals that of a single node: on three and four nodes, when the owner of the text
+// is killed during the answers, and when all processes are killed and others start with the store
+// and the prefix disk. The text is then available without being created again, and is read from
+// disk.
 func TestFixedContexts(t *testing.T) {
 	testlevel.NeedLong(t)
-	beside(t)
+	parallel(t)
 	const length, policy = 700, "squeezed:clusters=0.1,levels=2,sparsity=0.7,tail=16,obs=32,segment=256"
 	text, tokens := ids(rand.New(rand.NewPCG(4, 1)), length), 160
 	var reqs []request
@@ -41,7 +41,7 @@ func TestFixedContexts(t *testing.T) {
 			return err == nil && a.status == 200 && strings.Contains(string(a.body), `"status":"ready"`), fmt.Sprint(string(a.body), err)
 		})
 	}
-	// shared: a question about the text finds all of it in memory.
+	// shared checks that a question about the text finds all of it in memory.
 	shared := func(c *system, what string) {
 		t.Helper()
 		a := c.want(200, "POST", "/v1/completions", map[string]any{"prompt": reqs[0].body["prompt"], "context": "book", "max_tokens": 1})
@@ -76,7 +76,7 @@ func TestFixedContexts(t *testing.T) {
 	first.waitNodes(3, recoverLimit)
 	got, _ = first.open(reqs).wait(t)
 	same(t, "a node is lost while nobody asks", reqs, want, got)
-	disturb(t, first, "kill -9 of the owner", reqs, want, func() { first.signal(ownerOf(t, first.state()), syscall.SIGKILL) })
+	surviveFault(t, first, "kill -9 of the owner", reqs, want, func() { first.signal(ownerOf(t, first.state()), syscall.SIGKILL) })
 	first.waitNodes(2, recoverLimit)
 	ready(first, "after the kill")
 	got, _ = first.open(reqs).wait(t)
@@ -98,7 +98,7 @@ func TestFixedContexts(t *testing.T) {
 	second.want(404, "POST", "/v1/completions", map[string]any{"prompt": text[:5], "context": "book", "max_tokens": 1})
 }
 
-// ownerOf is the node that has all sequences.
+// ownerOf returns the node that has all sequences.
 func ownerOf(t *testing.T, s api.ClusterState) (id string) {
 	most := 0
 	for _, n := range s.Nodes {

@@ -6,8 +6,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/testlevel"
 )
 
-// TestSameBitsOnMixedMachines: nodes whose processors run different kernels
-// (SHOAL_CPU forces one) give the same bits, alone and in one cluster.
+// TestSameBitsOnMixedMachines: nodes with different kernels (forced by SHOAL_CPU) give the same
+// bits, alone and in one cluster.
 func TestSameBitsOnMixedMachines(t *testing.T) {
 	testlevel.NeedLong(t)
 	if testing.Short() {

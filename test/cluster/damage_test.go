@@ -11,17 +11,16 @@ import (
 	"time"
 )
 
-// TestFlippedBitAfterAKill: a coordinator dies by SIGKILL and a bit of its job store is wrong
-// afterwards. At most the one job that was hit is lost, no other job changes, and /health has
-// the number of lost jobs.
+// TestFlippedBitAfterAKill: a coordinator is killed and a bit of its job store is flipped. At most
+// the affected job is lost, no other job changes, and /health has the number of lost jobs.
 func TestFlippedBitAfterAKill(t *testing.T) {
-	p := startParts(t, 1)
+	p := startProcesses(t, 1)
 	const ended, pending = 10, 6
 	until := time.Now().Add(patience)
-	ids := map[string]string{} // what became of each job before
+	ids := map[string]string{} // earlier outcome of each job
 	for i := range ended + pending {
 		body := map[string]any{"prompt": fmt.Sprintf("The sea %d", i), "max_tokens": 4, "seed": i}
-		if i >= ended { // they wait for the others, and are not done when the coordinator dies
+		if i >= ended { // queued behind the others, and unfinished when the coordinator dies
 			body["max_tokens"], body["ignore_eos"], body["kv_policy"] = 4000, true, "full"
 		}
 		id, err := p.submit(fmt.Sprint("k", i), body, until)
@@ -38,7 +37,7 @@ func TestFlippedBitAfterAKill(t *testing.T) {
 			})
 		}
 	}
-	time.Sleep(1500 * time.Millisecond) // last.json is a second late
+	time.Sleep(1500 * time.Millisecond) // last.json lags by up to a second
 	p.coordinator.kill(t)
 	dead := p.data
 	blocks, _ := filepath.Glob(filepath.Join(dead, "jetstream", "jetstream", "*", "streams", "SHOAL_JOBS", "msgs", "*.blk"))
@@ -49,7 +48,7 @@ func TestFlippedBitAfterAKill(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	places := []int{2, 300, 998} // of 1000
+	places := []int{2, 300, 998} // in thousandths of the file
 	if full() {
 		places = append(places, 100, 301, 302, 303, 600)
 	}

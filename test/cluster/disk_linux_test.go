@@ -6,8 +6,7 @@ import (
 	"testing"
 )
 
-// smallDisk is a folder on a file system of its own, of so many bytes. It takes
-// root.
+// smallDisk returns a folder on a separate file system of the given size. It requires root.
 func smallDisk(t *testing.T, bytes int) string {
 	dir := t.TempDir()
 	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, fmt.Sprintf("size=%d", bytes)); err != nil {

@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// notRun are the boxes of README.md and docs whose commands TestDocs does not run, by page and
-// how they begin, and why.
+// notRun lists the boxes of README.md and docs whose commands TestDocs does not run, by page and
+// first words, with the reason.
 var notRun = map[string]map[string]string{
 	"docs/accuracy.md": {
 		"shoal eval ruler        ":            "minutes to hours each; tests of eval run all of these on a few tasks",
@@ -51,10 +51,10 @@ var notRun = map[string]map[string]string{
 
 var fence = regexp.MustCompile("(?ms)^```([a-z]*)\n(.*?)^```$")
 
-// box is one of a page.
+// box is a code block of a page.
 type box struct{ kind, text string }
 
-// boxes are those of a page that hold commands or Go programs.
+// boxes returns the code blocks of a page that contain commands or Go programs.
 func boxes(t *testing.T, page string) (out []box) {
 	text, err := os.ReadFile(filepath.Join("..", "..", page))
 	if err != nil {
@@ -69,15 +69,15 @@ func boxes(t *testing.T, page string) (out []box) {
 	return out
 }
 
-// TestDocs runs the boxes of README.md and docs as they stand, each page in a shell of its own,
-// at ports that are free: commands, and Go programs that are whole. A page that starts no
-// cluster is answered by one that all such pages share. What is shown and not run is text.
+// TestDocs runs the code blocks of README.md and docs as they are, each page in a separate shell,
+// on free ports: commands, and complete Go programs. Pages that start no cluster use a shared one.
+// Output that is shown is not compared.
 func TestDocs(t *testing.T) {
 	bash, err := exec.LookPath("bash")
 	if err != nil {
 		t.Skip("there is no bash here")
 	}
-	beside(t)
+	parallel(t)
 	pages, err := filepath.Glob("../../docs/*.md")
 	if err != nil || len(pages) < 15 {
 		t.Fatalf("%v: %v", pages, err)
@@ -91,10 +91,10 @@ func TestDocs(t *testing.T) {
 	})
 	for _, page := range append([]string{"../../README.md"}, pages...) {
 		page = strings.TrimPrefix(filepath.ToSlash(page), "../../")
-		if page == "docs/reference.md" { // --help's own examples, with paths of nobody's
+		if page == "docs/reference.md" { // examples from --help, with placeholder paths
 			continue
 		}
-		if !full() && (page == "README.md" || page == "docs/install.md") { // they build the program anew, each in its way
+		if !full() && (page == "README.md" || page == "docs/install.md") { // they build the program from scratch
 			continue
 		}
 		run, script, unused := 0, "", maps.Clone(notRun[page])
@@ -143,8 +143,8 @@ func TestDocs(t *testing.T) {
 	}
 }
 
-// runPage runs a page's commands in an empty folder with the bundled models in it; go is that
-// of the sources. What it leaves running is killed.
+// runPage runs the commands of a page in an empty folder with the bundled models; `go` runs in the
+// source tree. It kills the processes that the page leaves running.
 func runPage(t *testing.T, bash, api, script string) string {
 	t.Helper()
 	sources, err := filepath.Abs("../..")
@@ -172,7 +172,7 @@ go() {
 	}
 	cache, modules, _ := strings.Cut(strings.TrimSpace(string(caches)), "\n")
 	c.Env = append(cleanEnv(), "HOME="+dir, "GOCACHE="+cache, "GOMODCACHE="+modules, "SOURCES="+sources, "PATH="+bin+string(filepath.ListSeparator)+os.Getenv("PATH"), "XDG_STATE_HOME="+dir, "SHOAL_LISTEN="+api, "SHOAL_SERVER="+api)
-	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // with what it leaves in the background
+	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // to kill background processes too
 	c.Cancel = func() error { return syscall.Kill(-c.Process.Pid, syscall.SIGKILL) }
 	c.WaitDelay = 10 * time.Second
 	out, err := c.CombinedOutput()

@@ -11,8 +11,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
-// TestEndpoints drives every route of one server with raw requests, as curl
-// would send them, and then with openai-go.
+// TestEndpoints calls every route of a server with raw requests, like curl, and then with
+// openai-go.
 func TestEndpoints(t *testing.T) {
 	c := up(t, 2)
 	t.Run("probes", c.sub((*system).probes))
@@ -24,10 +24,10 @@ func TestEndpoints(t *testing.T) {
 	t.Run("refusals", c.sub((*system).refusals))
 	t.Run("openai-go", c.sub((*system).openaiGo))
 	t.Run("cluster", c.sub((*system).clusterState))
-	t.Run("metrics", c.sub((*system).metrics)) // counts what the others did
+	t.Run("metrics", c.sub((*system).metrics)) // counts the requests of the other subtests
 }
 
-// sub runs a method against the same cluster under a subtest's t.
+// sub runs a method against the same cluster in a subtest.
 func (s *system) sub(f func(*system)) func(*testing.T) {
 	return func(t *testing.T) {
 		client := *s.httpClient
@@ -46,7 +46,7 @@ func (s *system) probes() {
 	if s.getJSON("/version", &v); v.Version == "" {
 		s.t.Error("no version")
 	}
-	for path, want := range map[string]string{"/": "Ollama is running", "/web/index.html": "<html"} { // a browser gets the second at / as well
+	for path, want := range map[string]string{"/": "Ollama is running", "/web/index.html": "<html"} { // a browser gets the page at / instead
 		if b := s.want(200, "GET", path, nil).body; !strings.Contains(string(b), want) {
 			s.t.Errorf("%s is %.100s", path, b)
 		}
@@ -111,7 +111,7 @@ func (s *system) completions() {
 	if ch.FinishReason != "length" || len(ch.Logprobs.Tokens) != 8 || got.Usage.Completion != 8 || got.Usage.Prompt == 0 || strings.Join(ch.Logprobs.Tokens, "") != ch.Text {
 		s.t.Errorf("%+v", got)
 	}
-	// several prompts, texts and ids, each with n choices, in order
+	// several prompts, as texts and as ids, each with n choices, in order
 	body["prompt"], body["n"] = []string{"func add(", "func add("}, 2
 	if got := parseCompletion(s.t, s.want(200, "POST", "/v1/completions", body).body); len(got.Choices) != 4 || got.Choices[3].Text != ch.Text {
 		s.t.Errorf("%+v", got)
@@ -120,7 +120,7 @@ func (s *system) completions() {
 	if got := parseCompletion(s.t, s.want(200, "POST", "/v1/completions", body).body); len(got.Choices) != 2 || got.Choices[0].Text != got.Choices[1].Text {
 		s.t.Errorf("%+v", got)
 	}
-	// what lm-eval sends: the scores of a given text
+	// a request of lm-eval: score a given text
 	echo := map[string]any{"prompt": []int{100, 200, 300, 400}, "max_tokens": 1, "echo": true, "logprobs": 1, "seed": 1234, "temperature": 0}
 	ch = parseCompletion(s.t, s.want(200, "POST", "/v1/completions", echo).body).Choices[0]
 	if lp := ch.Logprobs; len(lp.Tokens) != 5 || lp.TokenLogprobs[0] != nil || lp.TokenLogprobs[1] == nil || *lp.TokenLogprobs[1] >= 0 || len(lp.TopLogprobs[2]) == 0 {
@@ -135,7 +135,7 @@ func (s *system) completions() {
 	}
 }
 
-// message is the part of a chat answer that the tests read.
+// message is the part of a chat answer that the tests use.
 type message struct {
 	Choices []struct {
 		FinishReason string `json:"finish_reason"`
@@ -164,7 +164,7 @@ func (s *system) chat() {
 		len(m.Choices[0].Logprobs.Content) == 0 || len(m.Choices[0].Logprobs.Content[0].Top) != 3 {
 		s.t.Errorf("%v: %s", err, a.body)
 	}
-	// The tokens of the messages are those of the template.
+	// The prompt tokens equal those of the rendered template.
 	var tok struct{ Count int }
 	if err := json.Unmarshal(s.want(200, "POST", "/tokenize", map[string]any{"messages": body["messages"]}).body, &tok); err != nil {
 		s.t.Error(err)

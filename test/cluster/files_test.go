@@ -11,8 +11,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/testlevel"
 )
 
-// TestChaosFiles: sequences whose rows lie in files while the owner of some is killed, and then
-// another is drained, say what they say in memory; what survivors have in files goes on from there.
+// TestChaosFiles: the rows of sequences are in files. The owner of some is killed, then another one
+// is drained. The sequences equal those in memory, and surviving nodes continue from their files.
 func TestChaosFiles(t *testing.T) {
 	testlevel.NeedLong(t)
 	r := rand.New(rand.NewPCG(11, 12))
@@ -67,7 +67,7 @@ func TestChaosFiles(t *testing.T) {
 			}
 			return s.Epoch > before.Epoch && s.Running > 0, fmt.Sprintf("epoch %d, %d running", s.Epoch, s.Running)
 		})
-		if reserved > 0 { // nobody can have read a prompt again yet
+		if reserved > 0 { // no prompt can have been read again yet
 			wentOn++
 		}
 		got, stall := f.wait(t)
@@ -87,7 +87,7 @@ func TestChaosFiles(t *testing.T) {
 		}
 		c.waitIdle(patience)
 	}
-	if wentOn == 0 || restored == 0 { // a file that was being written at that moment does not
+	if wentOn == 0 || restored == 0 { // except a file that was being written at that moment
 		t.Errorf("after both, %d caches went on, in files after %d faults", restored, wentOn)
 	}
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/testlevel"
 )
 
-// flood opens connections that say nothing to every address. Those that are closed are opened
-// again, or not. stop ends it.
+// flood opens idle connections to every address and, if again is set, reopens closed ones. stop
+// ends it.
 func flood(at []string, each int, again bool) (opened *atomic.Int64, stop func()) {
 	opened = new(atomic.Int64)
 	over := make(chan struct{})
@@ -57,7 +57,8 @@ func flood(at []string, each int, again bool) (opened *atomic.Int64, stop func()
 	}
 }
 
-// askFor asks the API by new connections for a while, and returns the longest time to an answer.
+// askFor sends requests to the API over new connections for a while, and returns the longest
+// response time.
 func askFor(t *testing.T, s *system, during time.Duration) (asked int, slowest time.Duration) {
 	t.Helper()
 	fresh := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}
@@ -87,9 +88,9 @@ func askFor(t *testing.T, s *system, during time.Duration) (asked int, slowest t
 	return asked, slowest
 }
 
-// TestStrangersLeaveFiles: processes that may open 128 files each are flooded with connections
-// that say nothing, on every port but the API's. The API answers new connections, running streams
-// have the tokens that they would have without, and a node that dies meanwhile is replaced.
+// TestStrangersLeaveFiles: processes limited to 128 open files are flooded with idle connections on
+// every port except the API's. The API accepts new connections, running streams keep their tokens,
+// and a node that dies meanwhile is replaced.
 func TestStrangersLeaveFiles(t *testing.T) {
 	testlevel.NeedLong(t)
 	s := start(t, config{nodes: 3, files: 128, args: []string{"--data-dir", t.TempDir()}})

@@ -20,7 +20,7 @@ import (
 	"time"
 )
 
-// certificate writes one for 127.0.0.1, signed by itself, with its key.
+// certificate writes a self-signed certificate for 127.0.0.1 and its key.
 func certificate(t *testing.T, name, certFile, keyFile string) *x509.Certificate {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -52,8 +52,8 @@ func write(t *testing.T, path, text string) {
 	}
 }
 
-// The API over TLS, with keys from a file and an audit log; SIGHUP reads certificate and
-// keys again, opens the log again, and ends nothing. What cannot be read changes nothing.
+// The API uses TLS, keys from a file and an audit log. SIGHUP reloads certificate and keys and
+// reopens the log without interrupting anything. Unreadable files change nothing.
 func TestHangupReadsKeysAndCertificateAgain(t *testing.T) {
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
@@ -130,7 +130,7 @@ func TestHangupReadsKeysAndCertificateAgain(t *testing.T) {
 		t.Errorf("after keys that are refused: %d", status)
 	}
 	keys("three")
-	if err := os.Chmod(at("keys"), 0o644); err != nil { // noticed without a signal
+	if err := os.Chmod(at("keys"), 0o644); err != nil { // detected without a signal
 		t.Fatal(err)
 	}
 	eventually("nothing is written of a file that others can read", func() bool {

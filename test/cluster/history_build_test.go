@@ -14,9 +14,9 @@ import (
 	"github.com/shoal-llm/shoal/internal/rpc"
 )
 
-// Builds of earlier revisions, from this repository's history.
+// Builds of earlier revisions from this repository's history.
 
-// git runs a command of git in the root of the repository.
+// git runs a git command in the root of the repository.
 func git(args ...string) (string, error) {
 	cmd := exec.Command("git", append([]string{"-c", "safe.directory=*"}, args...)...)
 	cmd.Dir = filepath.Join("..", "..")
@@ -26,10 +26,10 @@ func git(args ...string) (string, error) {
 
 var wireVersion = regexp.MustCompile(`\bVersion\s+=\s+(\d+)`)
 
-// wireFiles have held the wire version, the newest first.
+// wireFiles are the past and present paths of the wire version, newest first.
 var wireFiles = []string{"internal/wire/version.go", "cluster/rpc/version.go"}
 
-// wireOf is the wire version of a revision; 0: it has none that is known here.
+// wireOf returns the wire version of a revision; 0 if unknown.
 func wireOf(rev string) int {
 	for _, file := range wireFiles {
 		text, err := git("show", rev+":"+file)
@@ -41,8 +41,9 @@ func wireOf(rev string) int {
 	return 0
 }
 
-// releases are the newest revision of another wire version, and the oldest of the current one.
-// Both are empty in a checkout without history, the second also before its first commit.
+// releases returns the newest revision with another wire version and the oldest with the current
+// one. Both are empty in a checkout without history. The second is also empty before the first
+// commit with the version.
 func releases() (other, same string) {
 	revs, _ := git(append([]string{"log", "--first-parent", "--format=%H", "HEAD", "--"}, wireFiles...)...)
 	for rev := range strings.FieldsSeq(revs) {
@@ -65,7 +66,7 @@ func releases() (other, same string) {
 	return "", same
 }
 
-// release is cmd/shoal of a revision.
+// release builds cmd/shoal of a revision.
 func (b *binaries) release(t testing.TB, rev string) string {
 	t.Helper()
 	full, err := git("rev-parse", "--verify", rev+"^{commit}")
@@ -88,7 +89,7 @@ func (b *binaries) release(t testing.TB, rev string) string {
 		t.Fatalf("git archive %s: %v\n%s", rev, err, out)
 	}
 	began := time.Now()
-	// Without paths in the binaries, packages that have not changed since come from the cache.
+	// Without paths in the binaries, unchanged packages come from the build cache.
 	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags", fmt.Sprintf("-X github.com/shoal-llm/shoal/cluster.version=%s -X github.com/shoal-llm/shoal/cluster.commit=x", full[:12]), "-o", path, "./cmd/shoal")
 	cmd.Dir = source
 	if out, err := cmd.CombinedOutput(); err != nil {

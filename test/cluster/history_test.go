@@ -10,12 +10,12 @@ import (
 	"github.com/shoal-llm/shoal/internal/jobs"
 )
 
-// life is all that clients saw of one job, and what its journal says. One
-// goroutine at a time writes it.
-type life struct {
+// jobHistory has everything that clients saw of a job, and its journal. Only one goroutine at a
+// time writes it.
+type jobHistory struct {
 	name    string
-	want    string   // the canonical result of the undisturbed run
-	ids     []string // one of each acknowledgement of its key
+	want    string   // canonical result of the undisturbed run
+	ids     []string // the id of each acknowledgement of its key
 	visits  []visit  // streams of its events
 	looks   []look   // answers to GET /v1/jobs/{id}, in order
 	journal []entry  // its records on disk, in order
@@ -25,8 +25,8 @@ type life struct {
 type visit struct {
 	from   int
 	events []sight
-	end    string // state in job.end, "" when the stream broke before
-	count  int    // events in job.end
+	end    string // state in job.end; "" if the stream broke before
+	count  int    // event count in job.end
 }
 
 type sight struct {
@@ -44,15 +44,14 @@ type look struct {
 // entry is one record of a journal.
 type entry struct{ kind, attempt int }
 
-// ended tells whether nothing can happen to a job in this state.
+// ended reports whether a state is final.
 func ended(state string) bool { return state == "completed" || state == "dead" || state == "cancelled" }
 
-// check returns what contradicts the promises to a job, each by the name of its
-// invariant (audit_test.go), nothing if all is well:
-// it was accepted under one id, it is there whenever one asks, it never goes
-// back, its events have indices without gap, each with one content, and say what
-// the result says, and one result was committed: that of the undisturbed run.
-func (l *life) check() (wrong []string) {
+// check returns the violations of the guarantees for a job, each with its invariant's name
+// (audit_test.go). The job has one id, is present at every query, and its state never goes back.
+// Its events have consecutive indices, each with a single content, and match the result. Exactly
+// one result was committed, and it equals the undisturbed run's.
+func (l *jobHistory) check() (wrong []string) {
 	fault := func(format string, a ...any) { wrong = append(wrong, fmt.Sprintf(format, a...)+" ("+l.name+")") }
 	if len(l.ids) == 0 {
 		fault("I1: never acknowledged")
@@ -70,7 +69,7 @@ func (l *life) check() (wrong []string) {
 
 type faultFunc func(format string, a ...any)
 
-func (l *life) checkVisits(fault faultFunc) (events []jobEvent) {
+func (l *jobHistory) checkVisits(fault faultFunc) (events []jobEvent) {
 	ends := 0
 	for _, v := range l.visits {
 		next := v.from
@@ -105,7 +104,7 @@ func (l *life) checkVisits(fault faultFunc) (events []jobEvent) {
 	return events
 }
 
-func (l *life) checkLooks(events int, fault faultFunc) {
+func (l *jobHistory) checkLooks(events int, fault faultFunc) {
 	var last look
 	for _, k := range l.looks {
 		switch {
@@ -131,9 +130,9 @@ func (l *life) checkLooks(events int, fault faultFunc) {
 	}
 }
 
-// checkEvents compares what was streamed with the undisturbed result: text,
-// number of tokens, and scores.
-func (l *life) checkEvents(events []jobEvent, fault faultFunc) {
+// checkEvents compares the streamed events with the undisturbed result: text, number of tokens, and
+// scores.
+func (l *jobHistory) checkEvents(events []jobEvent, fault faultFunc) {
 	want := struct {
 		Choices []struct {
 			Text     string
@@ -176,10 +175,10 @@ func (l *life) checkEvents(events []jobEvent, fault faultFunc) {
 	}
 }
 
-// Kinds of records that the checker knows.
+// Kinds of records that the checker uses.
 const recordStart, recordDone = int(jobs.KindStart), int(jobs.KindDone)
 
-func (l *life) checkJournal(fault faultFunc) {
+func (l *jobHistory) checkJournal(fault faultFunc) {
 	done, attempt := 0, 0
 	for i, r := range l.journal {
 		if r.kind == recordStart {
@@ -200,8 +199,8 @@ func (l *life) checkJournal(fault faultFunc) {
 	}
 }
 
-// gaps are the silences of a job's streams, from one new event to the next.
-func (l *life) gaps() (out [][2]time.Time) {
+// gaps returns the silences of a job's streams, from one new event to the next.
+func (l *jobHistory) gaps() (out [][2]time.Time) {
 	next := 0
 	var last time.Time
 	for _, v := range l.visits {
@@ -218,9 +217,9 @@ func (l *life) gaps() (out [][2]time.Time) {
 	return out
 }
 
-// silences gives for each moment the longest silence of any job around it; jobs
-// that were silent around none of them do not count.
-func silences(lives []*life, moments []time.Time) (out []time.Duration) {
+// silences returns, for each moment, the longest silence of any job around it. Jobs without a
+// silence around a moment do not count.
+func silences(lives []*jobHistory, moments []time.Time) (out []time.Duration) {
 	for _, m := range moments {
 		worst := time.Duration(0)
 		for _, l := range lives {

@@ -14,8 +14,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/sys/fixedport"
 )
 
-// freePort is a port that was free a moment ago; a coordinator that is to come
-// back at its address needs a fixed one.
+// freePort returns a port that was free a moment ago. A restarted coordinator needs a fixed
+// address.
 func freePort(t testing.TB) string {
 	t.Helper()
 	l, err := fixedport.Listen("127.0.0.1")
@@ -26,9 +26,8 @@ func freePort(t testing.TB) string {
 	return l.Addr().String()
 }
 
-// parts is a cluster of separate processes, each of which can be killed and
-// started again.
-type parts struct {
+// processCluster is a cluster of separate processes that can be killed and restarted individually.
+type processCluster struct {
 	*httpClient
 	t              testing.TB
 	bin            string
@@ -37,12 +36,12 @@ type parts struct {
 	runs           int
 	coordinator    *process
 	nodes          []*process
-	headArgs       []string                   // more flags of the coordinator
-	nodeArgs       []string                   // and of each node
-	env            func(name string) []string // more environment of "coordinator", "n0", ...; nil: none
+	headArgs       []string                   // additional flags of the coordinator
+	nodeArgs       []string                   // additional flags of each node
+	env            func(name string) []string // additional environment of "coordinator", "n0", ...; may be nil
 }
 
-func (p *parts) environment(name string) []string {
+func (p *processCluster) environment(name string) []string {
 	if p.env == nil {
 		return nil
 	}
@@ -51,25 +50,25 @@ func (p *parts) environment(name string) []string {
 
 var listens = regexp.MustCompile(`API at http://`)
 
-func startParts(t testing.TB, nodes int, nodeArgs ...string) *parts {
-	return startPartsAt(t, t.TempDir(), nodes, nodeArgs...)
+func startProcesses(t testing.TB, nodes int, nodeArgs ...string) *processCluster {
+	return startProcessesAt(t, t.TempDir(), nodes, nodeArgs...)
 }
 
-// startPartsAt is startParts with a data directory.
-func startPartsAt(t testing.TB, data string, nodes int, nodeArgs ...string) *parts {
-	p := newParts(t, data, nodes)
+// startProcessesAt is startProcesses with a data directory.
+func startProcessesAt(t testing.TB, data string, nodes int, nodeArgs ...string) *processCluster {
+	p := newProcessCluster(t, data, nodes)
 	p.nodeArgs = nodeArgs
 	p.start()
 	return p
 }
 
-func newParts(t testing.TB, data string, nodes int) *parts {
-	p := &parts{t: t, bin: built.shoal(t, ""), gossip: freePort(t), listen: freePort(t), data: data, nodes: make([]*process, nodes)}
+func newProcessCluster(t testing.TB, data string, nodes int) *processCluster {
+	p := &processCluster{t: t, bin: built.shoal(t, ""), gossip: freePort(t), listen: freePort(t), data: data, nodes: make([]*process, nodes)}
 	p.httpClient = newHTTPClient(t, "http://"+p.listen, "")
 	return p
 }
 
-func (p *parts) start() {
+func (p *processCluster) start() {
 	p.t.Helper()
 	p.startCoordinator()
 	for i := range p.nodes {
@@ -78,21 +77,21 @@ func (p *parts) start() {
 	p.ready(startLimit)
 }
 
-func (p *parts) startCoordinator() {
+func (p *processCluster) startCoordinator() {
 	p.runs++
 	p.coordinator = spawn(p.t, p.bin, fmt.Sprintf("coordinator-%d", p.runs), p.environment("coordinator"), append([]string{"coordinator", "--bind", p.gossip, "--listen", p.listen,
 		"--data-dir", p.data, "--nodes", fmt.Sprint(len(p.nodes))}, p.headArgs...)...)
 	p.coordinator.line(p.t, p.coordinator.err, listens, startLimit)
 }
 
-func (p *parts) startNode(i int) {
+func (p *processCluster) startNode(i int) {
 	p.runs++
 	id := fmt.Sprintf("n%d", i)
 	p.nodes[i] = spawn(p.t, p.bin, fmt.Sprintf("node-%d-%d", i, p.runs), p.environment(id), append([]string{"node", "--join", p.gossip, "--id", id,
 		"--threads", "1"}, p.nodeArgs...)...)
 }
 
-func (p *parts) ready(limit time.Duration) {
+func (p *processCluster) ready(limit time.Duration) {
 	p.t.Helper()
 	eventually(p.t, limit, "a ready cluster", func() (bool, string) {
 		a, err := p.try(context.Background(), "GET", "/ready", nil)
@@ -112,8 +111,8 @@ type jobState struct {
 	Result  json.RawMessage `json:"result"`
 }
 
-// submit repeats until the job is acknowledged: the key makes it one job.
-func (p *parts) submit(key string, body any, until time.Time) (string, error) {
+// submit repeats until the job is acknowledged. The key ensures a single job.
+func (p *processCluster) submit(key string, body any, until time.Time) (string, error) {
 	text, err := json.Marshal(body)
 	if err != nil {
 		return "", err
@@ -142,7 +141,7 @@ func (p *parts) submit(key string, body any, until time.Time) (string, error) {
 	}
 }
 
-// jobEvent is a data line of a job's stream: job.event, or the job.end after it.
+// jobEvent is a data line of a job's stream: a job.event, or the final job.end.
 type jobEvent struct {
 	Object  string
 	Index   int
@@ -152,17 +151,17 @@ type jobEvent struct {
 	Logprob *float32
 	State   string
 	Events  int
-	line    string // as it was sent
+	line    string // as received
 }
 
-// attach reads the events of a job from an index on, until the stream breaks,
-// each says false, or the job's end was seen (over).
-func (p *parts) attach(id string, from int, until time.Time, each func(e jobEvent) bool) (over bool, err error) {
+// attach reads the events of a job from an index on, until the stream breaks, each returns false,
+// or the job has ended (over).
+func (p *processCluster) attach(id string, from int, until time.Time, each func(e jobEvent) bool) (over bool, err error) {
 	ctx, cancel := context.WithDeadline(context.Background(), until)
 	defer cancel()
 	resp, err := p.do(ctx, "GET", fmt.Sprintf("/v1/jobs/%s/events?from=%d", id, from), nil)
 	if err != nil {
-		return false, nil // nobody is there
+		return false, nil // no server is listening
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != 200 {
@@ -171,7 +170,7 @@ func (p *parts) attach(id string, from int, until time.Time, each func(e jobEven
 	for r := bufio.NewReader(resp.Body); ; {
 		line, err := r.ReadString('\n')
 		if err != nil {
-			return false, nil // it broke
+			return false, nil // the stream broke
 		}
 		data, ok := strings.CutPrefix(strings.TrimSuffix(line, "\n"), "data: ")
 		if !ok || data == "[DONE]" {
@@ -187,9 +186,9 @@ func (p *parts) attach(id string, from int, until time.Time, each func(e jobEven
 	}
 }
 
-// follow reads the events of a job to its end, attaching again whenever the
-// stream breaks, and returns them; a gap or a repetition is an error.
-func (p *parts) follow(id string, until time.Time) (events []string, breaks int, err error) {
+// follow reads the events of a job until its end, reconnecting after each break, and returns them.
+// A gap or a repetition is an error.
+func (p *processCluster) follow(id string, until time.Time) (events []string, breaks int, err error) {
 	for ; ; breaks++ {
 		if time.Now().After(until) {
 			return events, breaks, fmt.Errorf("%s did not end in time: %d events, %d breaks", id, len(events), breaks)

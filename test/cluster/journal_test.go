@@ -16,8 +16,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
 )
 
-// journals are the records in the data directory of a coordinator that has
-// ended, by job: what was committed, whatever any process said of it.
+// journals returns the records in the data directory of a stopped coordinator, by job.
 func journals(t testing.TB, dir string) map[string][]entry {
 	t.Helper()
 	ns, err := natsbus.Start(natsbus.Config{Name: "jobs", Cluster: "jobs", Alone: true, StoreDir: filepath.Join(dir, "jetstream"), StoreBytes: 2 << 30, SyncAlways: true})
@@ -39,7 +38,7 @@ func journals(t testing.TB, dir string) map[string][]entry {
 	defer log.Close()
 	out := map[string][]entry{}
 	err = log.Scan(ctx, func(name string, _ uint64, b []byte) error {
-		if len(b) > 16 && string(b[:4]) == "SHJ1" { // internal/jobs/record.go
+		if len(b) > 16 && string(b[:4]) == "SHJ1" { // see internal/jobs/journal/record.go
 			out[name] = append(out[name], entry{int(b[4]), int(binary.LittleEndian.Uint32(b[12:]))})
 		}
 		return nil
@@ -50,11 +49,11 @@ func journals(t testing.TB, dir string) map[string][]entry {
 	return out
 }
 
-// TestLostJobsShowInHealth: the journals of all jobs are overwritten while the coordinator
-// is down. It serves, and says on /health that jobs are lost.
+// TestLostJobsShowInHealth: the journals of all jobs are overwritten while the coordinator is down.
+// It serves afterwards, and /health reports that jobs are lost.
 func TestLostJobsShowInHealth(t *testing.T) {
-	beside(t)
-	p := startParts(t, 1)
+	parallel(t)
+	p := startProcesses(t, 1)
 	until := time.Now().Add(requestLimit)
 	for i, r := range diskJobs(3, 5) {
 		id, err := p.submit(fmt.Sprint("lost ", i), r.body, until)
@@ -68,7 +67,7 @@ func TestLostJobsShowInHealth(t *testing.T) {
 	if a := p.call("GET", "/health", nil); a.status != 200 || strings.Contains(string(a.body), "degraded") {
 		t.Fatalf("before: %d %s", a.status, a.body)
 	}
-	eventually(t, patience, "the end of the log is noted", func() (bool, string) { // once a second
+	eventually(t, patience, "the end of the log is noted", func() (bool, string) { // written once a second
 		_, err := os.Stat(filepath.Join(p.data, "last.json"))
 		return err == nil, fmt.Sprint(err)
 	})

@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// TestClusterKey runs coordinator and nodes as separate processes with a key
-// from shoal keygen: everything between them is then encrypted and
-// authenticated, and who has another key, or none, stays outside.
+// TestClusterKey runs coordinator and nodes as separate processes with a key from shoal keygen.
+// Their traffic is encrypted and authenticated, and processes with another key or without one are
+// refused.
 func TestClusterKey(t *testing.T) {
-	beside(t)
+	parallel(t)
 	dir := t.TempDir()
 	key, other := filepath.Join(dir, "key"), filepath.Join(dir, "other")
 	for _, path := range []string{key, other} {
@@ -36,7 +36,7 @@ func TestClusterKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	join(t, "a", gossip, nil, "--cluster-key", key)
-	b := join(t, "b", gossip, []string{"SHOAL_CLUSTER_KEY=" + strings.TrimSpace(string(text))}) // the other way to give it
+	b := join(t, "b", gossip, []string{"SHOAL_CLUSTER_KEY=" + strings.TrimSpace(string(text))}) // the key from the environment
 	c.waitReady()
 	if log := tail(b.err); !strings.Contains(log, "tls=true") {
 		t.Errorf("the node does not say that it uses TLS: %s", log)
@@ -77,7 +77,7 @@ func TestClusterKey(t *testing.T) {
 	}
 }
 
-// TestOpenBinds: nothing listens beyond this machine without a secret.
+// TestOpenBinds: without a secret, nothing listens on addresses that other machines can reach.
 func TestOpenBinds(t *testing.T) {
 	key := filepath.Join(t.TempDir(), "key")
 	if _, stderr, code := command(t, startLimit, nil, "keygen", "-o", key); code != 0 {

@@ -14,8 +14,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/testlevel"
 )
 
-// late is a coordinator of an epoch that is over, as one that was frozen is when it
-// wakes: its messages reach nodes that serve a newer one. It returns what broke.
+// late acts as a coordinator of an ended epoch, like one that wakes up after being frozen: its
+// messages reach nodes that serve a newer epoch. It returns the violations.
 func late(t *testing.T, c *system, old uint32, rounds int) (wrong []string) {
 	t.Helper()
 	server, client, err := clusterKey.TLS(security.Identity{Role: security.RoleCoordinator, ID: "late"})
@@ -37,7 +37,7 @@ func late(t *testing.T, c *system, old uint32, rounds int) (wrong []string) {
 		what    string
 		kind    proto.Kind
 		in, out pb.Message
-		refused bool // it is told; else it has no effect
+		refused bool // the call returns an error; otherwise it has no effect
 	}{
 		{"step", proto.Kind_KIND_STEP, step, new(proto.StepReply), true},
 		{"release", proto.Kind_KIND_RELEASE, &proto.ReleaseRequest{Epoch: old, Seqs: seqs}, new(proto.ReleaseReply), true},
@@ -59,8 +59,8 @@ func late(t *testing.T, c *system, old uint32, rounds int) (wrong []string) {
 	return wrong
 }
 
-// lateRun kills one node of three, so that an epoch is over, and lets a late
-// coordinator talk to the others while streams decode.
+// lateRun kills one node of three, which ends an epoch, and lets a late coordinator send messages
+// to the others while streams decode.
 func lateRun(t *testing.T, tags string, rounds int) *audit {
 	t.Helper()
 	a := newAudit()
@@ -73,7 +73,7 @@ func lateRun(t *testing.T, tags string, rounds int) *audit {
 	f.reach(t, 40)
 	before := c.state()
 	a.look("I4", 4*rounds, late(t, c, 1, rounds)...)
-	f.wg.Wait() // a node that took one fails at its next step
+	f.wg.Wait() // a node that accepted one fails at its next step
 	if after := c.state(); failed(after) != failed(before) || full() && after.Epoch != before.Epoch {
 		a.look("I4", 0, fmt.Sprintf("I4: messages of epoch 1 moved the cluster from epoch %d to %d", before.Epoch, after.Epoch))
 	}
@@ -86,24 +86,24 @@ func lateRun(t *testing.T, tags string, rounds int) *audit {
 	return a
 }
 
-// TestChaosLate: messages of an epoch that is over change nothing.
+// TestChaosLate: messages of an ended epoch change nothing.
 func TestChaosLate(t *testing.T) {
 	testlevel.NeedLong(t)
 	if testing.Short() {
 		t.Skip("long")
 	}
-	beside(t)
+	parallel(t)
 	lateRun(t, "", 5).report(t, "I3", "I4")
 }
 
-// TestFencingMutationIsCaught: the same run with nodes that compare no epochs
-// (-tags unfenced, actors/socket/fence_mutation.go) breaks I4.
+// TestFencingMutationIsCaught: the same run with nodes that do not compare epochs (-tags unfenced,
+// actors/socket/fence_mutation.go) violates I4.
 func TestFencingMutationIsCaught(t *testing.T) {
 	testlevel.NeedLong(t)
 	if testing.Short() {
 		t.Skip("builds another binary")
 	}
-	beside(t)
+	parallel(t)
 	a := lateRun(t, "unfenced", 1)
 	if len(a.broken["I4"]) == 0 {
 		t.Fatalf("nodes without a fence were not noticed: %v", a.broken)

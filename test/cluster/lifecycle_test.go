@@ -11,16 +11,16 @@ import (
 	"time"
 )
 
-// TestDisconnect: a client that leaves frees its cache bytes within a few steps,
-// streaming or not, while reading a prompt or decoding; others go on.
+// TestDisconnect: a disconnecting client frees its cache bytes within a few steps, streaming or
+// not, during prefill or decode. Other clients are not affected.
 func TestDisconnect(t *testing.T) {
-	beside(t)
+	parallel(t)
 	c := up(t, 2, "--chunk", "64")
 	long := mixed(false)[1].body["prompt"] // 2000 tokens
 	for _, x := range []struct {
 		what   string
 		stream bool
-		after  int // events before it leaves; 0: in prefill
+		after  int // number of events before it disconnects; 0: during prefill
 	}{{"a stream in decode", true, 3}, {"a stream in prefill", true, 0}, {"a plain request", false, 0}} {
 		ctx, leave := context.WithCancel(context.Background())
 		body := map[string]any{"prompt": long, "max_tokens": 3000, "ignore_eos": true, "stream": x.stream, "logprobs": 1}
@@ -72,7 +72,7 @@ func TestDisconnect(t *testing.T) {
 	}
 }
 
-// used is the sum of cache bytes in use.
+// used returns the sum of the cache bytes in use.
 func (s *system) used() (sum int64) {
 	s.t.Helper()
 	for _, n := range s.state().Nodes {
@@ -81,10 +81,10 @@ func (s *system) used() (sum int64) {
 	return sum
 }
 
-// TestDrain: Ctrl-C lets running requests finish, refuses new ones, and ends
-// with status 0 and no process left.
+// TestDrain: Ctrl-C lets running requests finish, refuses new ones, and exits with status 0 and
+// without leftover processes.
 func TestDrain(t *testing.T) {
-	beside(t)
+	parallel(t)
 	c := up(t, 3)
 	pids := c.children()
 	if len(pids) != 3 {
@@ -115,7 +115,7 @@ func TestDrain(t *testing.T) {
 	c.gone(pids)
 }
 
-// gone fails for processes that are still there.
+// gone fails the test for processes that still run.
 func (s *system) gone(pids []int) {
 	s.t.Helper()
 	eventually(s.t, patience, "the node processes end", func() (bool, string) {
@@ -129,18 +129,18 @@ func (s *system) gone(pids []int) {
 	})
 }
 
-// TestParentDies: nodes of `shoal up` do not outlive it, however it ends.
+// TestParentDies: nodes of `shoal up` end with it, however it ends.
 func TestParentDies(t *testing.T) {
-	beside(t)
+	parallel(t)
 	c := up(t, 2)
 	pids := c.children()
 	c.head.kill(t)
 	c.gone(pids)
 }
 
-// TestAllNodesDie: a local cluster without nodes ends and says why.
+// TestAllNodesDie: a local cluster without nodes exits with a reason.
 func TestAllNodesDie(t *testing.T) {
-	beside(t)
+	parallel(t)
 	c := up(t, 2)
 	for _, pid := range c.children() {
 		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
@@ -153,10 +153,10 @@ func TestAllNodesDie(t *testing.T) {
 	}
 }
 
-// TestEnvironment: settings of the parent's environment do not leak into the
-// nodes of `shoal up`, which gets them as flags.
+// TestEnvironment: `shoal up` passes settings to its nodes as flags; they do not inherit the
+// parent's environment settings.
 func TestEnvironment(t *testing.T) {
-	beside(t)
+	parallel(t)
 	key, _, _ := command(t, startLimit, nil, "keygen")
 	c := start(t, config{nodes: 2, env: []string{"SHOAL_CLUSTER_KEY=" + strings.TrimSpace(key), "SHOAL_KV_MEMORY=64MiB", "SHOAL_SHARE=1,3"}})
 	shares := ""

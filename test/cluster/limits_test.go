@@ -14,12 +14,12 @@ import (
 	"github.com/shoal-llm/shoal/internal/testlevel"
 )
 
-// headerLimit is how long a connection may take to send its headers: less than that the
-// idle ones live for sure.
+// headerLimit is how long a connection may take to send its headers; idle ones live at least that
+// long.
 const headerLimit = 10 * time.Second
 
-// A cluster whose processes may open 64 files answers while a hundred connections are
-// open that ask nothing: to the questions for its state, and to a request.
+// A cluster whose processes are limited to 64 open files answers status queries and requests while
+// a hundred idle connections are open.
 func TestFewFilesManyConnections(t *testing.T) {
 	s := start(t, config{nodes: 2, files: 64})
 	addr := strings.TrimPrefix(s.base, "http://")
@@ -50,14 +50,13 @@ func TestFewFilesManyConnections(t *testing.T) {
 	}
 }
 
-// The only place of a cluster has a stream whose client does not read. A request that
-// comes later is answered meanwhile; then the client reads, and gets every token that it
-// would have got.
+// The only slot of a cluster is held by a stream whose client does not read. A later request is
+// answered meanwhile. Then the client reads and gets the same tokens as without the interruption.
 func TestUnreadStreamGivesItsPlace(t *testing.T) {
 	testlevel.NeedLong(t)
-	beside(t)
+	parallel(t)
 	s := start(t, config{nodes: 2, args: []string{"--max-sequences", "1"}})
-	// Without drafts: with the answer below in mind the stream would end before it is held up.
+	// Without drafts: drafts from the earlier answer would end the stream before it blocks.
 	body := map[string]any{"prompt": "// Package sort provides", "max_tokens": 2000, "ignore_eos": true, "temperature": 0, "speculate": "off"}
 	want := s.complete(body)
 	addr := strings.TrimPrefix(s.base, "http://")
@@ -101,8 +100,8 @@ func TestUnreadStreamGivesItsPlace(t *testing.T) {
 	}
 }
 
-// TestManyUnreadStreams: 300 clients open streams of which they read nothing. A request that
-// comes then is answered while they are all still there.
+// TestManyUnreadStreams: 300 clients open streams without reading. A later request is answered
+// while they all exist.
 func TestManyUnreadStreams(t *testing.T) {
 	testlevel.NeedFull(t)
 	const clients = 300

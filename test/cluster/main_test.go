@@ -17,12 +17,12 @@ import (
 	"github.com/shoal-llm/shoal/internal/testlevel"
 )
 
-// binaries are built at most once a test binary each, into a folder of their
-// own, so that every process that runs one of them is known to be ours.
+// binaries are built at most once per test binary, into a separate folder, so that every process
+// running one is known to be ours.
 type binaries struct {
 	dir  string
 	mu   sync.Mutex
-	made map[string]string // by name
+	made map[string]string // paths by name
 }
 
 var built binaries
@@ -32,7 +32,7 @@ func TestMain(m *testing.M) { os.Exit(testMain(m)) }
 func testMain(m *testing.M) int {
 	dir, err := os.MkdirTemp("", "shoal-e2e-")
 	if err == nil {
-		dir, err = filepath.EvalSymlinks(dir) // as /proc/PID/exe spells it
+		dir, err = filepath.EvalSymlinks(dir) // as in /proc/PID/exe
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -50,7 +50,7 @@ func testMain(m *testing.M) int {
 	return code
 }
 
-// shoal is the path of cmd/shoal, built with the given build tags.
+// shoal returns the path of cmd/shoal, built with the given build tags.
 func (b *binaries) shoal(t testing.TB, tags string) string {
 	t.Helper()
 	if tags == "" {
@@ -59,7 +59,7 @@ func (b *binaries) shoal(t testing.TB, tags string) string {
 	return b.build(t, "shoal"+tags, "-tags", tags)
 }
 
-// build makes cmd/shoal with more arguments of `go build`, under a name of its own.
+// build builds cmd/shoal under a name, with additional arguments of `go build`.
 func (b *binaries) build(t testing.TB, name string, more ...string) string {
 	t.Helper()
 	b.mu.Lock()
@@ -69,7 +69,7 @@ func (b *binaries) build(t testing.TB, name string, more ...string) string {
 	}
 	path := filepath.Join(b.dir, name)
 	args := append([]string{"build", "-buildvcs=false", "-o", path}, more...)
-	if raceEnabled { // what the processes do is then watched as well
+	if raceEnabled { // then the processes are checked for races too
 		args = append(args, "-race")
 	}
 	began := time.Now()
@@ -81,13 +81,12 @@ func (b *binaries) build(t testing.TB, name string, more ...string) string {
 	return path
 }
 
-// running are the live processes (not zombies) of our binaries, with their
-// command lines.
+// running returns the live processes (not zombies) of our binaries, with their command lines.
 func (b *binaries) running() map[int]string {
 	found := map[int]string{}
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
-		return nil // no /proc: the cluster's own clean-up must do
+		return nil // without /proc, the cluster's own clean-up must suffice
 	}
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
@@ -104,28 +103,28 @@ func (b *binaries) running() map[int]string {
 	return found
 }
 
-// beside lets a test that mostly waits run beside others of its kind; what is measured on
-// a machine of its own (full) runs alone.
-func beside(t *testing.T) {
+// parallel lets a test that mostly waits run in parallel with others. In full mode, which measures
+// times on a dedicated machine, tests run alone.
+func parallel(t *testing.T) {
 	if !full() {
 		t.Parallel()
 	}
 }
 
-// waitTogether lets three of those run at once on two processors, if nobody said how many.
+// waitTogether raises the default of -test.parallel: three waiting tests on two CPUs.
 func waitTogether() {
 	const name = "test.parallel"
 	flag.Parse()
 	said := false
 	flag.Visit(func(f *flag.Flag) { said = said || f.Name == name })
 	if !said {
-		_ = flag.Set(name, strconv.Itoa(max(3, runtime.GOMAXPROCS(0)))) // a number it takes
+		_ = flag.Set(name, strconv.Itoa(max(3, runtime.GOMAXPROCS(0)))) // a valid number
 	}
 }
 
-// full tells that the long sweeps were asked for.
+// full reports whether the long sweeps were requested.
 func full() bool { return testlevel.Full() }
 
-// drafting is how every process drafts that does not say itself; "": as it does by default,
-// and streams that meet faults have none.
+// drafting is the draft mode of processes that set none. "": the default, except that streams with
+// faults have none.
 func drafting() string { return os.Getenv("SHOAL_SPECULATE") }

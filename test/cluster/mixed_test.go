@@ -11,15 +11,15 @@ import (
 )
 
 // Builds of earlier revisions in one cluster with this one, as during a rolling upgrade. CI tries
-// the build before this wire version, `make mixed` the others as well.
+// the build before this wire version, `make mixed` also the others.
 
-// onePass is a build of wire version 5 that drops StepRequest.passes without a word. A cluster
-// with it ended an epoch every ten seconds.
+// onePass is a build of wire version 5 that silently drops StepRequest.passes. With it, a cluster
+// ended an epoch every ten seconds.
 const onePass = "e03f502"
 
 func mixedInFull() bool { return os.Getenv("SHOAL_MIXED") != "" }
 
-// plain are requests whose steps are decode rows alone, which plans of several passes are for.
+// plain returns requests whose steps only decode, for plans of several passes.
 func plain(n, tokens int) (out []request) {
 	for i := range n {
 		out = append(out, request{fmt.Sprintf("plain %d", i), "/v1/completions", map[string]any{"prompt": fmt.Sprintf("The sea %d", i), "max_tokens": tokens, "stream": true, "logprobs": 1,
@@ -28,12 +28,13 @@ func plain(n, tokens int) (out []request) {
 	return out
 }
 
-// TestMixedBuilds: a build whose wire version is not read any more is refused and says why. Nodes
-// of one whose version is read serve with nodes of this build, under coordinators of both. No epoch ends, and the tokens are those of one build alone. Then
-// the rest is replaced while streams run.
+// TestMixedBuilds: a build with an unsupported wire version is refused with a reason. Nodes of a
+// supported older build serve with nodes of this build, under coordinators of both. No epoch ends,
+// and the tokens equal those of a single build. Then the old processes are replaced while streams
+// run.
 func TestMixedBuilds(t *testing.T) {
 	testlevel.NeedLong(t)
-	beside(t)
+	parallel(t)
 	other, same := releases()
 	if other == "" {
 		t.Skip("this checkout has no build of another wire version: clone the whole history")
@@ -57,10 +58,10 @@ func TestMixedBuilds(t *testing.T) {
 	}
 }
 
-// refusedRelease: a node of a build whose wire version is not read any more ends and says why, and
-// the cluster goes on.
+// refusedRelease: a node of a build with an unsupported wire version exits with a reason, and the
+// cluster continues.
 func refusedRelease(t *testing.T, old string) {
-	p := newParts(t, t.TempDir(), 2)
+	p := newProcessCluster(t, t.TempDir(), 2)
 	p.start()
 	reqs := append(plain(1, 200), streaming(3, 150)...)
 	want, _ := p.open(reqs).wait(t)
@@ -76,7 +77,7 @@ func refusedRelease(t *testing.T, old string) {
 
 func mixedBuilds(t *testing.T, old string, reqs []request, rev string) {
 	now := built.shoal(t, "")
-	p := newParts(t, t.TempDir(), 3)
+	p := newProcessCluster(t, t.TempDir(), 3)
 	p.start()
 	want, _ := p.open(reqs).wait(t)
 
@@ -120,8 +121,8 @@ func mixedBuilds(t *testing.T, old string, reqs []request, rev string) {
 	settled("new nodes under an old coordinator", p.cluster().Epoch)
 }
 
-// serving waits until that many nodes have a share.
-func (p *parts) serving(nodes int) {
+// serving waits until this number of nodes has a share.
+func (p *processCluster) serving(nodes int) {
 	p.t.Helper()
 	eventually(p.t, recoverLimit, fmt.Sprintf("%d nodes serve", nodes), func() (bool, string) {
 		n := 0

@@ -6,16 +6,15 @@ import (
 	"github.com/shoal-llm/shoal/internal/testlevel"
 )
 
-// TestMutationIsCaught shows that the same-bits comparison can fail: a binary
-// built with -tags mutation (collective/order_mutation.go) adds the parts of a
-// reduction from left to right instead of along the canonical tree. On one node
-// that changes nothing; on three the answers must differ.
+// TestMutationIsCaught shows that the same-bits comparison can fail. A binary with -tags mutation
+// (collective/order_mutation.go) sums the parts of a reduction from left to right instead of along
+// the canonical tree. On one node that changes nothing; on three the answers must differ.
 func TestMutationIsCaught(t *testing.T) {
 	testlevel.NeedLong(t)
 	if testing.Short() {
 		t.Skip("builds another binary")
 	}
-	beside(t)
+	parallel(t)
 	var reqs []request
 	answers := func(nodes int) []string {
 		c := start(t, config{nodes: nodes, tags: "mutation", args: []string{"--mapping", "reduce"}})

@@ -12,8 +12,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/testlevel"
 )
 
-// externalNATS is a NATS as an operator would run it, with a user and a password
-// (port 0: a free one).
+// externalNATS starts a NATS as an operator would, with user and password (port 0: any free one).
 func externalNATS(t testing.TB, port, payload int) *server.Server {
 	t.Helper()
 	if port == 0 {
@@ -40,13 +39,12 @@ func natsURL(ns *server.Server) string {
 	return strings.Replace(ns.ClientURL(), "nats://", "nats://shoal:pass@", 1)
 }
 
-// TestExternalNATS: two clusters of processes of the same name use one NATS
-// server, and give the answers of a cluster with its own mesh. The server is
-// restarted under their streams.
+// TestExternalNATS: two clusters with the same name share a NATS server and give the same answers
+// as with their own mesh. The server restarts while they stream.
 func TestExternalNATS(t *testing.T) {
 	testlevel.NeedLong(t)
 	testlevel.NeedLong(t)
-	beside(t)
+	parallel(t)
 	reqs := streaming(4, 150)
 	mesh := up(t, 2)
 	want, _ := mesh.undisturbed(t, reqs)
@@ -71,7 +69,7 @@ func TestExternalNATS(t *testing.T) {
 		c.waitReady()
 		flows[i] = c.open(reqs)
 	}
-	for i, f := range flows { // both at once: whoever hears the other's tensors fails or differs
+	for i, f := range flows { // both at once: receiving the other's tensors would fail or change the answer
 		got, _ := f.wait(t)
 		same(t, "over NATS", reqs, want, got)
 		s := both[i].state()
@@ -100,14 +98,14 @@ func TestExternalNATS(t *testing.T) {
 		same(t, "NATS restarted", reqs, want, got)
 		both[i].waitNodes(2, recoverLimit)
 	}
-	// The old epochs' subscriptions are gone with their groups.
+	// The subscriptions of old epochs are gone with their groups.
 	eventually(t, patience, "subscriptions as before", func() (bool, string) {
 		now := ns.NumSubscriptions()
 		return now == served, fmt.Sprintf("%d, before %d", now, served)
 	})
 }
 
-// groups are those that somebody listens to: tp.<cluster>.<group>.>
+// groups returns the groups with subscriptions: tp.<cluster>.<group>.>
 func groups(t testing.TB, ns *server.Server) map[string]int {
 	t.Helper()
 	z, err := ns.Subsz(&server.SubszOptions{Subscriptions: true, Limit: 1000})
@@ -123,7 +121,7 @@ func groups(t testing.TB, ns *server.Server) map[string]int {
 	return found
 }
 
-// TestNATSRefused: what cannot work is said at the start.
+// TestNATSRefused: unusable settings are reported at start.
 func TestNATSRefused(t *testing.T) {
 	small := externalNATS(t, 0, 1<<20)
 	gone := externalNATS(t, 0, 16<<20)

@@ -9,8 +9,7 @@ import (
 	"github.com/openai/openai-go/v3/option"
 )
 
-// openaiGo uses the official client, which is strict about the shape of streams
-// and errors.
+// openaiGo uses the official client, which validates the form of streams and errors.
 func (s *system) openaiGo() {
 	c := openai.NewClient(option.WithBaseURL(s.base+"/v1"), option.WithAPIKey("any"), option.WithRequestTimeout(requestLimit), option.WithHTTPClient(s.http))
 	ctx := context.Background()

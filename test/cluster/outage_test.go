@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// TestOutage loses every node while the coordinator lives: within a stated time
-// it says so everywhere, with a reason and a time to come back; jobs are kept;
-// and when nodes are back it serves, with the same bits.
+// TestOutage loses every node while the coordinator lives. Within a bounded time all routes report
+// it, with a reason and a retry time. Jobs are kept. When nodes are back, it serves with the same
+// bits.
 func TestOutage(t *testing.T) {
-	beside(t)
-	p := startParts(t, 2)
+	parallel(t)
+	p := startProcesses(t, 2)
 	r := request{"a request", "/v1/completions", map[string]any{"prompt": ids(rand.New(rand.NewPCG(31, 32)), 40), "max_tokens": 20, "ignore_eos": true, "logprobs": 1, "temperature": 0}}
 	want := p.send(t, []request{r}, 1)
 	until := time.Now().Add(requestLimit)
@@ -31,7 +31,7 @@ func TestOutage(t *testing.T) {
 		}
 		var a answer
 		eventually(t, patience, "an outage is told at "+x.path, func() (bool, string) {
-			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second) // within the grace it would wait
+			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second) // within the grace period it would wait
 			defer cancel()
 			var err error
 			if a, err = p.try(ctx, x.method, x.path, body); err != nil {

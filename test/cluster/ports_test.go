@@ -9,10 +9,10 @@ import (
 
 var listeners = regexp.MustCompile(`node joined" .*gossip=(\S+) control=(\S+) routes=(\S+) tensors=(\S+)`)
 
-// TestPorts: every port of a process can be chosen, and a node lives beside its
+// TestPorts: every port of a process can be chosen, and a node runs on the same machine as its
 // coordinator.
 func TestPorts(t *testing.T) {
-	beside(t)
+	parallel(t)
 	first := 10000 + rand.IntN(10000)
 	c, gossip := coordinate(t, config{args: []string{"--nodes", "1", "--ports", fmt.Sprint(first), "--data-dir", t.TempDir()}})
 	n := join(t, "beside", gossip, nil, "--bind", fmt.Sprintf("127.0.0.1:%d", first+10), "--ports", fmt.Sprint(first+11))

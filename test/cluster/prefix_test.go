@@ -14,8 +14,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/testlevel"
 )
 
-// alike are requests, under every policy, of prompts that begin as one text and part from it
-// at the end of a block of 64 tokens, inside one, or not at all; two choices of each.
+// alike returns requests under every policy whose prompts share a prefix. They diverge at the end
+// of a block of 64 tokens, inside one, or not at all. Each has two choices.
 func alike(tokens int) (reqs []request) {
 	text := ids(rand.New(rand.NewPCG(19, 6)), 500)
 	for i, policy := range append([]string{"full", "tova:size=48", "full", "knorm:sink=4,recent=20,topk=24"}, policies...) {
@@ -26,7 +26,7 @@ func alike(tokens int) (reqs []request) {
 		}
 		b := map[string]any{"prompt": prompt, "max_tokens": tokens, "stream": true, "logprobs": 5, "return_tokens_as_token_ids": true, "ignore_eos": true,
 			"skip_special_tokens": false, "kv_policy": policy, "temperature": 0.8, "seed": 7 + i, "stream_options": map[string]any{"include_usage": true}}
-		for k := range 2 { // what "n": 2 asks for, each with a stream of its own
+		for k := range 2 { // the two sequences of "n": 2, each with its own stream
 			b = maps.Clone(b)
 			b["seed"] = 7 + i + k
 			reqs = append(reqs, request{fmt.Sprintf("%d of %s", k, policy), "/v1/completions", b})
@@ -35,12 +35,12 @@ func alike(tokens int) (reqs []request) {
 	return reqs
 }
 
-// TestWarmPrefixes: prompts that begin like others are not read again, and every token and
-// log-probability is that of a cluster without the prefix cache: when they come together,
-// when they come later, after kill -9 of a node while they decode, and in little memory.
+// TestWarmPrefixes: prompts with a known prefix are not read again, and every token and
+// log-probability equals that of a cluster without the prefix cache: for concurrent requests, for
+// later ones, after a kill -9 of a node during decode, and with little memory.
 func TestWarmPrefixes(t *testing.T) {
 	testlevel.NeedLong(t)
-	beside(t)
+	parallel(t)
 	tokens := 24
 	reqs := alike(tokens)
 	cold := up(t, 1, "--prefix-cache", "off")
@@ -74,7 +74,7 @@ func TestWarmPrefixes(t *testing.T) {
 				t.Error("no byte of the prefix cache is told")
 			}
 			if nodes > 1 {
-				disturb(t, c, "kill -9 node-1", reqs, want, func() { c.signal("node-1", syscall.SIGKILL) })
+				surviveFault(t, c, "kill -9 node-1", reqs, want, func() { c.signal("node-1", syscall.SIGKILL) })
 				c.waitNodes(nodes-1, recoverLimit)
 				got, _ := c.open(reqs).wait(t)
 				same(t, "after the kill", reqs, want, got)
@@ -128,8 +128,8 @@ func TestWarmPrefixes(t *testing.T) {
 	})
 }
 
-// TestRecoveryFindsPrefixes: sequences that a dead node owned are read again, of a text that they
-// begin with the beginning once, and from files not at all.
+// TestRecoveryFindsPrefixes: sequences of a dead node are read again. A shared prefix is read once,
+// or not at all if it is in files.
 func TestRecoveryFindsPrefixes(t *testing.T) {
 	testlevel.NeedFull(t)
 	text := ids(rand.New(rand.NewPCG(19, 7)), 480)
@@ -151,12 +151,12 @@ func TestRecoveryFindsPrefixes(t *testing.T) {
 		s := up(t, 3, c.args...)
 		if want == nil {
 			want, _ = s.open(reqs).wait(t)
-		} else { // what is behind has been written by now
+		} else { // the earlier blocks have been written by now
 			got, _ := s.open(reqs).wait(t)
 			same(t, c.what, reqs, want, got)
 		}
 		before := s.state().Recovery.RecomputedTokens
-		disturb(t, s, "kill -9 node-1, "+c.what, reqs, want, func() { s.signal("node-1", syscall.SIGKILL) })
+		surviveFault(t, s, "kill -9 node-1, "+c.what, reqs, want, func() { s.signal("node-1", syscall.SIGKILL) })
 		recomputed[c.what] = s.state().Recovery.RecomputedTokens - before
 		t.Logf("%s: %d tokens were read again", c.what, recomputed[c.what])
 	}

@@ -7,17 +7,18 @@ import (
 	"time"
 )
 
-// TestProcessesOutliveThreads: what spawn started goes on when threads of this process
-// end, as those of a wire's ports do.
+// TestProcessesOutliveThreads: a spawned process survives the end of threads of this process, such
+// as those of a wire's ports.
 func TestProcessesOutliveThreads(t *testing.T) {
 	var all []*process
 	for range 4 {
 		all = append(all, spawn(t, "sleep", "sleep", nil, "600"))
-		// Whatever thread that was is now likely to be taken by one of these, and ends with it.
+		// The thread that spawned it is now likely to be reused by one of these goroutines, and
+		// ends with it.
 		var threads sync.WaitGroup
 		for range 8 {
 			threads.Go(func() {
-				runtime.LockOSThread() // and never unlocked
+				runtime.LockOSThread() // never unlocked
 				time.Sleep(time.Millisecond)
 			})
 		}

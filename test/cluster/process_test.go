@@ -20,31 +20,31 @@ import (
 	"github.com/shoal-llm/shoal/internal/security"
 )
 
-// process is one run of the binary. Its output goes to files in the test's
-// folder, the ends of which are shown when the test fails.
+// process is one run of the binary. Its output goes to files in the test's folder, whose ends are
+// shown if the test fails.
 type process struct {
 	name string
 	cmd  *exec.Cmd
-	out  string // file of standard output
-	err  string // file of standard error
+	out  string // path of standard output
+	err  string // path of standard error
 	done chan struct{}
 
 	once sync.Once
-	code error // of Wait, after done
+	code error // result of Wait, set before done is closed
 }
 
-// clusterKey is the key of the nodes and coordinators that tests start one by one.
+// clusterKey is the key of nodes and coordinators that tests start individually.
 var clusterKey = security.NewKey()
 
-// spawn starts the binary; the process is killed at the latest when the test
-// ends. env is added to an environment without SHOAL_ variables, but for the
-// cluster key of a process that is no whole cluster by itself.
+// spawn starts the binary. The process is killed at the end of the test at the latest. env is added
+// to an environment without SHOAL_ variables, except for the cluster key of a process that is not a
+// whole cluster by itself.
 func spawn(t testing.TB, bin, name string, env []string, args ...string) *process {
 	t.Helper()
 	return spawnIn(t, nil, bin, name, env, args...)
 }
 
-// spawnIn is spawn for a process that is plugged into a wire.
+// spawnIn is spawn for a process connected to a wire.
 func spawnIn(t testing.TB, at *port, bin, name string, env []string, args ...string) *process {
 	t.Helper()
 	dir := t.TempDir()
@@ -55,7 +55,7 @@ func spawnIn(t testing.TB, at *port, bin, name string, env []string, args ...str
 		p.cmd.Env = append(p.cmd.Env, security.EnvKey+"="+clusterKey.Text())
 	}
 	p.cmd.Env = append(p.cmd.Env, env...)
-	// The test binary may be killed: then this ends too, and its nodes with it.
+	// If the test binary is killed, this process and its nodes end too.
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	for _, f := range []struct {
 		path string
@@ -65,7 +65,7 @@ func spawnIn(t testing.TB, at *port, bin, name string, env []string, args ...str
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer file.Close() // the process has its own
+		defer file.Close() // the process has its own copy
 		f.to(file)
 	}
 	err := error(nil)
@@ -82,7 +82,7 @@ func spawnIn(t testing.TB, at *port, bin, name string, env []string, args ...str
 		close(p.done)
 	}()
 	t.Cleanup(func() {
-		if t.Failed() && full() { // what it was doing belongs to the end of its errors
+		if t.Failed() && full() { // SIGQUIT adds its goroutines to the end of standard error
 			_ = p.cmd.Process.Signal(syscall.SIGQUIT)
 			select {
 			case <-p.done:
@@ -98,9 +98,9 @@ func spawnIn(t testing.TB, at *port, bin, name string, env []string, args ...str
 	return p
 }
 
-// lasting runs functions on a thread that never ends. A process is killed (Pdeathsig)
-// when the thread that started it ends, not when all of this process does; and the
-// thread of any test may later become that of a wire's port, which ends with the wire.
+// lasting runs functions on a thread that never ends. Pdeathsig kills a process when the thread
+// that started it ends, not when this whole process does. The thread of a test may later be used by
+// a wire's port and end with the wire.
 var lasting = sync.OnceValue(func() chan<- func() {
 	calls := make(chan func())
 	go func() {
@@ -118,9 +118,8 @@ func onLastingThread(f func()) {
 	<-done
 }
 
-// cleanEnv is the environment without what would configure Shoal, but for SHOAL_SPECULATE:
-// every test may run with drafts, which then come from a stream's own text, so that a fault
-// meets it in the middle.
+// cleanEnv returns the environment without Shoal's settings, except SHOAL_SPECULATE: every test may
+// run with drafts. Drafts come from a stream's own text, so faults occur in the middle of it.
 func cleanEnv() []string {
 	var out []string
 	for _, v := range os.Environ() {
@@ -131,11 +130,11 @@ func cleanEnv() []string {
 	if mode := drafting(); mode != "" {
 		out = append(out, "SHOAL_SPECULATE="+mode, "SHOAL_SPECULATE_RECENT=off")
 	}
-	// The cache is where `up` keeps jobs unless it is told otherwise.
+	// `up` keeps jobs in the state directory by default.
 	return append(out, "GOTRACEBACK=all", "GORACE=halt_on_error=1", "XDG_CACHE_HOME="+filepath.Join(built.dir, "cache"), "XDG_STATE_HOME="+filepath.Join(built.dir, "state"))
 }
 
-// trouble is what no process may write, whatever happened to it.
+// trouble matches output that no process may ever write.
 var trouble = regexp.MustCompile(`(?m)^(WARNING: DATA RACE|panic: |fatal error: |unexpected fault address).*`)
 
 func checkLog(t testing.TB, name, path string) {
@@ -156,7 +155,7 @@ func tail(path string) string {
 		return err.Error() + "\n"
 	}
 	most := tailBytes
-	if full() { // a long run's fault may lie minutes back
+	if full() { // in a long run the cause may be minutes earlier
 		most *= 64
 	}
 	if len(b) > most {
@@ -176,7 +175,7 @@ func (p *process) line(t testing.TB, path string, re *regexp.Regexp, limit time.
 		ended := false
 		select {
 		case <-p.done:
-			ended = true // read once more what it said last
+			ended = true // read its last output once more
 		default:
 		}
 		b, err := os.ReadFile(path)
@@ -196,14 +195,14 @@ func (p *process) line(t testing.TB, path string, re *regexp.Regexp, limit time.
 	}
 }
 
-// end waits for the process and returns its exit code (-1: by a signal).
+// end waits for the process and returns its exit code (-1: killed by a signal).
 func (p *process) end(t testing.TB, limit time.Duration) int {
 	t.Helper()
 	select {
 	case <-p.done:
 		return p.cmd.ProcessState.ExitCode()
 	case <-time.After(limit):
-		_ = p.cmd.Process.Signal(syscall.SIGQUIT) // goroutines into the log
+		_ = p.cmd.Process.Signal(syscall.SIGQUIT) // writes its goroutines to the log
 		select {
 		case <-p.done:
 		case <-time.After(patience / 2):
@@ -229,7 +228,7 @@ func (p *process) kill(t testing.TB) {
 	})
 }
 
-// command runs the binary to its end and returns what it wrote.
+// command runs the binary to its end and returns its output.
 func command(t testing.TB, limit time.Duration, env []string, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), limit)

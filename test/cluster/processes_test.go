@@ -11,7 +11,7 @@ var (
 	apiLine    = regexp.MustCompile(`API at (http://\S+)/v1`)
 )
 
-// coordinate starts a coordinator of its own; nodes join it with join.
+// coordinate starts a separate coordinator, which nodes join with join.
 func coordinate(t testing.TB, c config) (s *system, gossip string) {
 	t.Helper()
 	s = &system{t: t, logs: t.TempDir()}

@@ -8,8 +8,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/testlevel"
 )
 
-// TestRecoveryFigures kills a node under streams, with and without replicas, and
-// reads in /v1/cluster and /metrics what that has cost.
+// TestRecoveryFigures kills a node during streams, with and without replicas, and checks the
+// recovery costs in /v1/cluster and /metrics.
 func TestRecoveryFigures(t *testing.T) {
 	testlevel.NeedLong(t)
 	testlevel.NeedLong(t)
@@ -20,7 +20,7 @@ func TestRecoveryFigures(t *testing.T) {
 		if want == nil {
 			want, _ = c.undisturbed(t, reqs)
 		}
-		disturb(t, c, "kill -9 with --replicas "+replicas, reqs, want, func() { c.signal("node-1", syscall.SIGKILL) })
+		surviveFault(t, c, "kill -9 with --replicas "+replicas, reqs, want, func() { c.signal("node-1", syscall.SIGKILL) })
 		c.waitNodes(2, recoverLimit)
 		r := c.state().Recovery
 		if r == nil {

@@ -8,14 +8,13 @@ import (
 	"github.com/shoal-llm/shoal/internal/testlevel"
 )
 
-// TestReleaseRaces: a request that begins in the moment in which another ends
-// finds the other's bytes free, whichever of the two messages is faster, and
-// nothing is left in the end.
+// TestReleaseRaces: a request that starts at the moment another one ends finds the other's bytes
+// free, whichever message arrives first. Nothing leaks.
 func TestReleaseRaces(t *testing.T) {
 	testlevel.NeedLong(t)
 	for _, n := range []int{1, 2} {
 		t.Run(fmt.Sprintf("n%d", n), func(t *testing.T) {
-			c := up(t, n, "--kv-memory", "3MiB") // one large request on a node, or a few small ones
+			c := up(t, n, "--kv-memory", "3MiB") // one large request per node, or a few small ones
 			epoch := c.state().Epoch
 			r := rand.New(rand.NewPCG(1, 1))
 			var reqs []request

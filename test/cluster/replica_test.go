@@ -16,15 +16,15 @@ import (
 	"github.com/shoal-llm/shoal/internal/testlevel"
 )
 
-// TestStoreReplicaLost: one of the three processes whose NATS servers keep the store is
-// killed with jobs in flight, and its copy is damaged before it comes back. The
-// jobs end as in the undisturbed run, and three copies are in step again.
+// TestStoreReplicaLost: one of the three processes that keep the store is killed during jobs, and
+// its copy is damaged before it returns. The jobs equal the undisturbed run, and three copies are
+// in sync again.
 func TestStoreReplicaLost(t *testing.T) {
 	testlevel.NeedLong(t)
 	if testing.Short() {
 		t.Skip("forms a replicated store, some ten seconds")
 	}
-	beside(t)
+	parallel(t)
 	k := newKept(t, "n0,n1", 2)
 	p, at, dirs, nodes, begin := k.pair, k.at[0], k.dataDirs, k.nodes, k.begin
 	p.copies(0)
@@ -39,7 +39,7 @@ func TestStoreReplicaLost(t *testing.T) {
 	p.begun(0, jobs)
 	nodes[1].kill(t)
 	p.check(0, "kept", reqs, want, jobs)
-	later := p.jobs(0, "meanwhile", reqs) // accepted by the two that are left
+	later := p.jobs(0, "meanwhile", reqs) // accepted by the remaining two
 	if n := damage(t, dirs[1]); n == 0 {
 		t.Fatal("no file of the copy was found to be damaged")
 	}
@@ -49,18 +49,18 @@ func TestStoreReplicaLost(t *testing.T) {
 	p.check(0, "kept", reqs, want, jobs)
 }
 
-// storeCluster is a coordinator and nodes that could keep copies of its store.
+// storeCluster is a coordinator and nodes that can keep copies of its store.
 type storeCluster struct {
 	*pair
 	dataDirs []string
 	nodes    []*process
 }
 
-// newKept has the data directories of its nodes on disks, as far as there are any.
+// newKept places the data directories of its nodes on the given disks, as far as there are any.
 func newKept(t *testing.T, members string, nodes int, disks ...string) *storeCluster {
 	k := &storeCluster{pair: &pair{t: t, members: members, dirs: [2]string{t.TempDir()}, gossip: [2]string{freePort(t)}}, nodes: make([]*process, nodes)}
-	at := &parts{t: t, httpClient: newHTTPClient(t, "http://"+freePort(t), "")}
-	k.at = [2]*parts{at, at}
+	at := &processCluster{t: t, httpClient: newHTTPClient(t, "http://"+freePort(t), "")}
+	k.at = [2]*processCluster{at, at}
 	k.start(0, false)
 	k.runs[0].line(t, k.runs[0].err, listens, startLimit)
 	for i := range nodes {
@@ -79,24 +79,24 @@ func (k *storeCluster) begin(i, run int) {
 	k.nodes[i] = spawn(k.t, built.shoal(k.t, ""), fmt.Sprintf("n%d-%d", i, run), nil, "node", "--join", k.gossip[0], "--id", fmt.Sprintf("n%d", i), "--threads", "1", "--data-dir", k.dataDirs[i])
 }
 
-// store runs `shoal store`, as who holds the cluster key.
+// store runs `shoal store` with the cluster key.
 func (k *storeCluster) store(args ...string) (out string, code int) {
 	k.t.Helper()
 	stdout, stderr, code := command(k.t, patience, []string{security.EnvKey + "=" + clusterKey.Text()}, append(append([]string{"store"}, args...), "--server", k.at[0].base)...)
 	return stdout + stderr, code
 }
 
-// TestStoreMembersAreNamed: nodes that offer to keep copies are not asked before the operator
-// names them, and nobody who does not hold the cluster key does that.
+// TestStoreMembersAreNamed: nodes that offer to keep copies are not used until the operator names
+// them, which requires the cluster key.
 func TestStoreMembersAreNamed(t *testing.T) {
 	testlevel.NeedLong(t)
 	if testing.Short() {
 		t.Skip("waits for what must not come")
 	}
-	beside(t)
+	parallel(t)
 	k := newKept(t, "", 3)
 	early := k.jobs(0, "early", []request{{"a job of the first store", "", map[string]any{"prompt": []int{100, 200}, "max_tokens": 5, "ignore_eos": true}}})
-	time.Sleep(8 * time.Second) // strangers were members after four
+	time.Sleep(8 * time.Second) // unnamed processes used to become members after four seconds
 	if s, _ := k.state(0); s.Store.Durability != "single" || len(s.Store.Members) > 0 {
 		t.Errorf("nobody was named, and the store is %+v", *s.Store)
 	}
@@ -127,15 +127,15 @@ func TestStoreMembersAreNamed(t *testing.T) {
 	}
 }
 
-// TestStoreMemberIsReplaced: a member is lost for good, with its disk. The operator removes it and
-// names another, which has all there was, and counts: with it the store outlives the loss
-// of the other first one. When the lost one comes back after all, it is told.
+// TestStoreMemberIsReplaced: a member and its disk are lost. The operator removes it and names
+// another one, which receives all data and counts for the majority: the store then survives the
+// loss of the other original member. If the lost member returns, it learns that it was removed.
 func TestStoreMemberIsReplaced(t *testing.T) {
 	testlevel.NeedLong(t)
 	if testing.Short() {
 		t.Skip("forms a replicated store, some ten seconds")
 	}
-	beside(t)
+	parallel(t)
 	k := newKept(t, "n0,n1", 3)
 	k.copies(0)
 	work := []request{{"a job", "/v1/completions", map[string]any{"prompt": []int{100, 200}, "max_tokens": 20, "ignore_eos": true, "temperature": 0}}}
@@ -173,14 +173,14 @@ func TestStoreMemberIsReplaced(t *testing.T) {
 	k.check(0, "after", work, want, after)
 }
 
-// TestStoreReplicasGone: both other replicas are gone. Who coordinates goes on with what runs and
-// says what it lacks; started again, it says so as well, within seconds.
+// TestStoreReplicasGone: both other replicas are gone. The coordinator continues its running work
+// and names what it lacks. After a restart it reports the same within seconds.
 func TestStoreReplicasGone(t *testing.T) {
 	testlevel.NeedLong(t)
 	if testing.Short() {
 		t.Skip("forms a replicated store, some ten seconds")
 	}
-	beside(t)
+	parallel(t)
 	const lacks = "the job store needs 2 of its 3 replicas; here: c0; away: n0, n1"
 	k := newKept(t, "n0,n1", 3)
 	k.copies(0)
@@ -206,7 +206,7 @@ func TestStoreReplicasGone(t *testing.T) {
 	k.serves(0, startLimit)
 }
 
-// TestStatusDoesNotWait: shoal status ends when nobody answers.
+// TestStatusDoesNotWait: shoal status exits if the server does not answer.
 func TestStatusDoesNotWait(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -218,8 +218,8 @@ func TestStatusDoesNotWait(t *testing.T) {
 	}
 }
 
-// damage overwrites the middle of every file of messages of a copy of the store, and
-// says how many there were.
+// damage overwrites the middle of every message file of a copy of the store, and returns their
+// number.
 func damage(t *testing.T, dir string) (n int) {
 	t.Helper()
 	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {

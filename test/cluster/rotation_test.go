@@ -13,13 +13,12 @@ import (
 	"github.com/shoal-llm/shoal/internal/testlevel"
 )
 
-// TestKeyRotation changes the key of a serving cluster, in the three rounds of
-// docs/machines.md: every process accepts the new one as well, then uses it, then
-// forgets the old one. No stream ends, no epoch ends; afterwards the old key lets
-// nobody in, and the new one does.
+// TestKeyRotation changes the key of a serving cluster in the three rounds of docs/machines.md:
+// every process accepts the new key too, then uses it, then drops the old one. No stream and no
+// epoch ends. Afterwards the old key is refused and the new one works.
 func TestKeyRotation(t *testing.T) {
 	testlevel.NeedLong(t)
-	beside(t)
+	parallel(t)
 	dir := t.TempDir()
 	before, after := security.NewKey(), security.NewKey()
 	write := func(name string, keys ...security.Key) string {
@@ -69,7 +68,7 @@ func TestKeyRotation(t *testing.T) {
 				})
 				time.Sleep(300 * time.Millisecond) // between machines it takes longer
 			}
-			time.Sleep(2 * time.Second) // several probes of gossip
+			time.Sleep(2 * time.Second) // several gossip probes
 		}
 	})
 	if s := c.state(); s.Epoch != epoch || len(s.Nodes) != 3 {
@@ -80,10 +79,10 @@ func TestKeyRotation(t *testing.T) {
 		t.Errorf("a node with the key of before: status %d: %s", code, stderr)
 	}
 	join(t, "d", gossip, nil, "--cluster-key", write("d", after))
-	c.waitNodes(4, recoverLimit) // every pair connects anew
+	c.waitNodes(4, recoverLimit) // every pair reconnects
 	got, _ := c.open(reqs).wait(t)
 	same(t, "with the new key", reqs, want, got)
-	// A file that cannot be read changes nothing.
+	// An unreadable file changes nothing.
 	if err := os.WriteFile(filepath.Join(dir, "a"), []byte("shoal1-nonsense\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -97,11 +96,11 @@ func TestKeyRotation(t *testing.T) {
 	same(t, "after a bad file", reqs, want, got)
 }
 
-// TestUpRotatesItsKey: `shoal up` with a key file gets another key in three rounds of
-// SIGHUP to it alone, while streams run.
+// TestUpRotatesItsKey: `shoal up` with a key file changes its key with three SIGHUPs to it alone,
+// while streams run.
 func TestUpRotatesItsKey(t *testing.T) {
 	testlevel.NeedLong(t)
-	beside(t)
+	parallel(t)
 	file, old := filepath.Join(t.TempDir(), "key"), filepath.Join(t.TempDir(), "old")
 	before, after := security.NewKey(), security.NewKey()
 	write := func(path string, keys ...security.Key) {
@@ -135,7 +134,7 @@ func TestUpRotatesItsKey(t *testing.T) {
 					return strings.Count(string(log), "cluster key file read") > round, tail(path)
 				})
 			}
-			time.Sleep(time.Second) // several probes of gossip
+			time.Sleep(time.Second) // several gossip probes
 		}
 	})
 	if s := c.state(); s.Epoch != epoch || len(s.Nodes) != 2 {

@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// shape is one way to run the same requests. None of it may show in an answer.
+// shape is one way to run the same requests, without effect on the answers.
 type shape struct {
 	nodes   int
 	mapping string
 	chunk   int
 	uneven  bool
-	width   int // requests at a time
+	width   int // concurrent requests
 }
 
 func (s shape) String() string {
@@ -36,8 +36,8 @@ func (s shape) args() []string {
 	return a
 }
 
-// shapes: by default each node count, mapping, chunk and share meets the others
-// in part; SHOAL_E2E=full is the whole product.
+// shapes returns the tested combinations of node count, mapping, chunk and share: some of them by
+// default, all with SHOAL_E2E=full.
 func shapes() []shape {
 	switch {
 	case full():
@@ -61,12 +61,12 @@ func shapes() []shape {
 	return []shape{
 		{2, "gather", 64, false, 16},
 		{3, "reduce", 64, true, 1},
-		{16, "gather", 512, true, 16}, // TestGoldens runs reduce on 16
+		{16, "gather", 512, true, 16}, // TestGoldens covers reduce on 16
 	}
 }
 
-// TestSameBits: the whole answer (text, every logprob, usage) of 20 mixed
-// requests depends on nothing but the request.
+// TestSameBits: the whole answer (text, every logprob, usage) of 20 mixed requests depends only on
+// the request.
 func TestSameBits(t *testing.T) {
 	one := shape{1, "reduce", 512, false, 1}
 	var reqs []request

@@ -8,17 +8,17 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// TestScripts runs testdata/script/*.txt: the command line as people type it.
-// SERVER is a running cluster of two nodes, MODEL the bundled checkpoint.
+// TestScripts runs testdata/script/*.txt, command lines as users type them. SERVER is a running
+// cluster of two nodes, MODEL the bundled checkpoint.
 func TestScripts(t *testing.T) {
-	beside(t)
+	parallel(t)
 	bin := filepath.Dir(built.shoal(t, ""))
 	c := up(t, 2)
 	model, err := filepath.Abs("../../models/fry")
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Run("script", func(t *testing.T) { // the scripts run in parallel, and end before the cluster
+	t.Run("script", func(t *testing.T) { // the scripts run in parallel and end before the cluster
 		testscript.Run(t, testscript.Params{
 			Dir: "testdata/script",
 			Setup: func(e *testscript.Env) error {

@@ -10,7 +10,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/sys/sharedmem"
 )
 
-// Nodes of one command have the weights in memory once that each of them reads whole.
+// The nodes of one command share the memory of weights that each of them reads completely.
 func TestNodesShareWeights(t *testing.T) {
 	t.Parallel()
 	f, err := sharedmem.Create()

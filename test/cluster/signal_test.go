@@ -10,11 +10,10 @@ import (
 	"testing"
 )
 
-// TestSecondSignal: while a drain waits for requests that cannot end, since the
-// nodes are frozen, a second signal ends `shoal up` at once, with its own status
-// and a word on what that means.
+// TestSecondSignal: a drain waits for requests that cannot end because the nodes are frozen. A
+// second signal then ends `shoal up` immediately, with a separate status and an explanation.
 func TestSecondSignal(t *testing.T) {
-	beside(t)
+	parallel(t)
 	c := up(t, 2)
 	pids := c.children()
 	signal := func(pid int, s syscall.Signal) {
@@ -43,8 +42,8 @@ func TestSecondSignal(t *testing.T) {
 	c.gone(pids)
 }
 
-// freeze stops a process, and returns when all of its threads stand still: one of them may
-// answer a request after the signal was sent.
+// freeze stops a process and returns when all of its threads have stopped. After the signal, one of
+// them may still answer a request.
 func freeze(t *testing.T, pid int) {
 	t.Helper()
 	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {

@@ -12,11 +12,11 @@ import (
 	"time"
 )
 
-// skewEnv names the file with the seconds by which the wall clock of a process is
-// wrong, which a test changes while the process runs.
+// skewEnv names the file with the offset in seconds of a process's clock. A test changes it while
+// the process runs.
 const skewEnv = "SHOAL_TEST_SKEW"
 
-// clocks are the wall clocks of processes that run a skewed binary.
+// clocks controls the clocks of processes that run a skewed binary.
 type clocks struct {
 	t   testing.TB
 	dir string
@@ -29,7 +29,7 @@ func (c clocks) env(name string) []string {
 	return []string{skewEnv + "=" + filepath.Join(c.dir, name)}
 }
 
-// set moves clocks, by process, to so much ahead of the machine's.
+// set sets the offset of each named process's clock.
 func (c clocks) set(ahead map[string]time.Duration) {
 	c.t.Helper()
 	for name, d := range ahead {
@@ -44,11 +44,9 @@ func (c clocks) set(ahead map[string]time.Duration) {
 	}
 }
 
-// skewed is cmd/shoal with wall clocks that a test moves: `go build -overlay` puts
-// changed files in the place of those that read the clock, so that the product has
-// no hook for this: the standard library's time.Now is another one, for this module,
-// for others and for the library itself (a cold build of everything: minutes).
-// Monotonic readings stay, as they do when a machine's clock is set.
+// skewed builds cmd/shoal with a clock that a test can move. `go build -overlay` replaces time.Now
+// of the standard library, for all packages, so the product needs no hook. A cold build takes
+// minutes. Monotonic readings are unchanged, as when a machine's clock is set.
 func (b *binaries) skewed(t testing.TB) string {
 	t.Helper()
 	overlay := map[string]string{}
@@ -72,7 +70,7 @@ func (b *binaries) skewed(t testing.TB) string {
 	return b.build(t, "shoal-skewed", "-overlay", list)
 }
 
-// skewFile maps the file that skewEnv names. The package time may import no more.
+// skewFile maps the file named by skewEnv. Package time may not import more than this.
 const skewFile = `
 import (
 	"syscall"

@@ -18,10 +18,9 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
-// TestSoak keeps 64 clients busy on four nodes for SHOAL_SOAK (make soak: two
-// minutes). No request fails but those that the clients cancel, no node ever
-// holds more than its budget, and afterwards goroutines, files, subscriptions
-// and bytes are back where they were.
+// TestSoak keeps 64 clients busy on four nodes for SHOAL_SOAK (make soak: two minutes). Only
+// requests cancelled by their clients fail, and no node exceeds its budget. Afterwards goroutines,
+// files, subscriptions and bytes are back at their initial values.
 func TestSoak(t *testing.T) {
 	if os.Getenv("SHOAL_SOAK") == "" {
 		t.Skip("make soak runs it, or SHOAL_SOAK=2m")
@@ -31,10 +30,10 @@ func TestSoak(t *testing.T) {
 		t.Fatalf("SHOAL_SOAK: %v", err)
 	}
 	const clients = 64
-	// A budget that the load does not fit into: requests must wait for bytes.
+	// The budget is smaller than the load, so requests must wait for memory.
 	const budget = 24 << 20
 	c := up(t, 4, "--kv-memory", strconv.Itoa(budget), "--max-sequences", "48", "--prefix-disk", filepath.Join(t.TempDir(), "disk"), "--prefix-disk-size", "32MiB")
-	c.send(t, mixed(c.chats())[2:14], 12) // buffers, connections and pools are there
+	c.send(t, mixed(c.chats())[2:14], 12) // creates the buffers, connections and pools
 	c.waitIdle(patience)
 	before := c.settled()
 
@@ -80,7 +79,7 @@ func TestSoak(t *testing.T) {
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
-	wg.Wait() // each request has its own limit
+	wg.Wait() // each request has its own deadline
 	close(failed)
 	for err := range failed {
 		t.Error(err)
@@ -113,8 +112,7 @@ func TestSoak(t *testing.T) {
 	})
 }
 
-// one sends a random request, at times leaving it half way, and returns how many
-// events came.
+// one sends a random request, sometimes cancels it halfway, and returns the number of events.
 func (s *system) one(r *rand.Rand) (int, error) {
 	ctx, leave := context.WithCancel(context.Background())
 	defer leave()
@@ -124,7 +122,7 @@ func (s *system) one(r *rand.Rand) (int, error) {
 	}
 	want := 1 + r.IntN(40)
 	text := ids(r, prompt)
-	if r.IntN(3) == 0 { // it begins as others do
+	if r.IntN(3) == 0 { // with a shared prefix
 		text = append(ids(rand.New(rand.NewPCG(19, uint64(r.IntN(12)))), 64+r.IntN(500)), text...)
 	}
 	body := map[string]any{"prompt": text, "max_tokens": want, "ignore_eos": true, "skip_special_tokens": false,
@@ -141,7 +139,7 @@ func (s *system) one(r *rand.Rand) (int, error) {
 	cancelAt := -1
 	if r.IntN(5) == 0 {
 		cancelAt = r.IntN(want)
-		if cancelAt == 0 { // before anything came
+		if cancelAt == 0 { // before the first event
 			timer := time.AfterFunc(time.Duration(r.IntN(200))*time.Millisecond, leave)
 			defer timer.Stop()
 		}
@@ -168,13 +166,13 @@ func (s *system) one(r *rand.Rand) (int, error) {
 	return len(st.events), err
 }
 
-// figures are what must not grow.
+// figures are the values that must not grow.
 type figures struct {
-	state            api.ClusterState // nodes, and the coordinator's subscriptions
+	state            api.ClusterState // has the nodes, and the coordinator's subscriptions
 	goroutines, open float64          // of the coordinator
 }
 
-// settled reads them; nodes report theirs once a second.
+// settled reads the figures. Nodes report theirs once a second.
 func (s *system) settled() figures {
 	s.t.Helper()
 	time.Sleep(2500 * time.Millisecond)
@@ -197,8 +195,7 @@ func metric(t testing.TB, text, name string) float64 {
 	return x
 }
 
-// above says what is more than it was. A few timers and idle connections come
-// and go by themselves.
+// above lists the figures that have grown. It tolerates a few timers and idle connections.
 func (f figures) above(before figures) string {
 	const slackGoroutines, slackFiles = 8, 4
 	var why []string

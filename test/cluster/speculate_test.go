@@ -9,13 +9,12 @@ import (
 	"github.com/shoal-llm/shoal/internal/testlevel"
 )
 
-// TestChaosSpeculation kills nodes while streams decode rows with drafts, from text and from a
-// small model (here the model itself): what was drafted
-// and not drawn leaves nothing behind, on owners, on replicas and in what is rebuilt. Tokens
-// and logprobs are those of a run without drafts.
+// TestChaosSpeculation kills nodes while streams decode with drafts, from text and from a draft
+// model (here the model itself). Rejected drafts leave nothing behind on owners, on replicas and in
+// rebuilt caches. Tokens and logprobs equal a run without drafts.
 func TestChaosSpeculation(t *testing.T) {
 	testlevel.NeedLong(t)
-	reqs := streaming(len(load()), 240) // drafts make them short
+	reqs := streaming(len(load()), 240) // drafts shorten the runs
 	fits := maps.Clone(reqs[0].body)
 	fits["structured_outputs"] = map[string]any{"regex": "([a-f]{3}[0-9]{2} ){120}"}
 	reqs = append(reqs, request{"a stream that fits a regular expression", reqs[0].path, fits})
@@ -36,17 +35,17 @@ func TestChaosSpeculation(t *testing.T) {
 	}
 	for i := range reqs {
 		reqs[i].body = maps.Clone(reqs[i].body)
-		// So many, whatever they cost: this machine may be busy.
+		// Fixed draft lengths, since adaptive ones depend on the load of the machine.
 		reqs[i].body["speculate"] = fmt.Sprintf("%s:%d", []string{"suffix", "lookup", "model"}[i/2%3], 1+(5*i+8)%9)
 	}
-	got, _ := c.open(reqs).wait(t) // the next run finds its outputs
+	got, _ := c.open(reqs).wait(t) // the next run drafts from its outputs
 	same(t, "with drafts", reqs, want, got)
 	for i, id := range []string{"node-1", "node-3"} {
 		before := c.state().Drafts
 		choices := make(chan []string, 1)
 		go func() { choices <- c.send(t, whole, 1) }()
-		// Some streams end after few steps: they say what they said before.
-		disturbAt(t, c, "with drafts, kill -9 "+id, reqs, want, 6*len(reqs), func() { c.signal(id, syscall.SIGKILL) })
+		// Some streams end after few steps, as before.
+		surviveFaultAt(t, c, "with drafts, kill -9 "+id, reqs, want, 6*len(reqs), func() { c.signal(id, syscall.SIGKILL) })
 		same(t, "with drafts, kill -9 "+id, whole, wantWhole, <-choices)
 		c.waitNodes(3-i, recoverLimit)
 		if after := c.state().Drafts; before == nil || after.Accepted == before.Accepted {

@@ -14,7 +14,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
-// upload sends the input of a batch and returns the file's id.
+// upload uploads the input of a batch and returns the file id.
 func (c *httpClient) upload(t testing.TB, text string) string {
 	t.Helper()
 	var b bytes.Buffer
@@ -37,7 +37,7 @@ func (c *httpClient) upload(t testing.TB, text string) string {
 	return f.ID
 }
 
-// fileOf reads a file's content.
+// fileOf returns the content of a file.
 func (c *httpClient) fileOf(t testing.TB, id string) string {
 	t.Helper()
 	a, err := c.try(context.Background(), "GET", "/v1/files/"+id+"/content", nil)
@@ -47,7 +47,7 @@ func (c *httpClient) fileOf(t testing.TB, id string) string {
 	return string(a.body)
 }
 
-// batchOf makes a batch of the requests and returns its id and its input's.
+// batchOf creates a batch of the requests and returns its id, its input's id and the input.
 func (p *pair) batchOf(i int, reqs []request) (batch, input, text string) {
 	p.t.Helper()
 	for n, r := range reqs {
@@ -63,8 +63,8 @@ func (p *pair) batchOf(i int, reqs []request) (batch, input, text string) {
 	return b.ID, input, text
 }
 
-// batchEnds waits for the end of a batch at a coordinator, who has its files:
-// the input as it was sent, and an output that is the undisturbed run's.
+// batchEnds waits until a coordinator has completed a batch. It compares the stored input with the
+// sent one, and the output with the undisturbed run.
 func (p *pair) batchEnds(i int, batch, input, text string, want []string) {
 	p.t.Helper()
 	var b struct {
@@ -100,7 +100,7 @@ func (p *pair) batchEnds(i int, batch, input, text string, want []string) {
 	}
 }
 
-// nodeAt is a node as a coordinator shows it.
+// nodeAt returns a node as a coordinator reports it.
 func (p *pair) nodeAt(i int, id string) (api.NodeState, bool) {
 	s, _ := p.state(i)
 	for _, n := range s.Nodes {
@@ -111,10 +111,10 @@ func (p *pair) nodeAt(i int, id string) (api.NodeState, bool) {
 	return api.NodeState{}, false
 }
 
-// staysDrained: the node is there, without a share.
+// staysDrained checks that the node is present without a share.
 func (p *pair) staysDrained(i int, id string) {
 	p.t.Helper()
-	eventually(p.t, startLimit, id+" is there", func() (bool, string) { // gossip, after the placement
+	eventually(p.t, startLimit, id+" is there", func() (bool, string) { // gossip sees it after the placement
 		n, ok := p.nodeAt(i, id)
 		return ok, fmt.Sprintf("%+v", n)
 	})

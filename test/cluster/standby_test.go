@@ -13,17 +13,17 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
-// pair is a cluster with two coordinators, of which one coordinates, and a
-// store of three copies: theirs and that of the first node.
+// pair is a cluster with an active and a standby coordinator, and a store with three copies: theirs
+// and the first node's.
 type pair struct {
 	t      testing.TB
 	dirs   [2]string
 	gossip [2]string
-	at     [2]*parts // clients of their APIs
+	at     [2]*processCluster // clients of their APIs
 	runs   [2]*process
 	spawns int
 
-	members string // those that are named at the start
+	members string // store members named at start
 }
 
 func (p *pair) start(i int, standby bool) {
@@ -35,16 +35,16 @@ func (p *pair) start(i int, standby bool) {
 	p.runs[i] = spawn(p.t, built.shoal(p.t, ""), fmt.Sprintf("c%d-%d", i, p.spawns), nil, args...)
 }
 
-// state is /v1/cluster of a coordinator; false while it does not coordinate.
+// state returns a coordinator's /v1/cluster; ok is false while it does not coordinate.
 func (p *pair) state(i int) (s api.ClusterState, ok bool) {
 	a, err := p.at[i].try(context.Background(), "GET", "/v1/cluster", nil)
 	return s, err == nil && a.status == 200 && json.Unmarshal(a.body, &s) == nil
 }
 
-// copies waits until a coordinator says that three copies are in step.
+// copies waits until a coordinator reports three copies in sync.
 func (p *pair) copies(i int) { p.replicas(i, 3) }
 
-// replicas waits until a coordinator's store has so many copies.
+// replicas waits until a coordinator's store has this number of copies.
 func (p *pair) replicas(i, want int) {
 	p.t.Helper()
 	eventually(p.t, startLimit, fmt.Sprint(want, " copies of the store"), func() (bool, string) {
@@ -61,7 +61,7 @@ func (p *pair) serves(i int, limit time.Duration) time.Duration {
 	p.t.Helper()
 	began := time.Now()
 	eventually(p.t, limit, fmt.Sprintf("c%d serves", i), func() (bool, string) {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second) // it may reach one that stops this moment
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second) // the coordinator may stop at this moment
 		defer cancel()
 		a, err := p.at[i].try(ctx, "GET", "/ready", nil)
 		if err != nil {
@@ -72,7 +72,7 @@ func (p *pair) serves(i int, limit time.Duration) time.Duration {
 	return time.Since(began)
 }
 
-// jobs submits the requests at a coordinator and returns their ids.
+// jobs submits the requests to a coordinator and returns the job ids.
 func (p *pair) jobs(i int, what string, reqs []request) (out []string) {
 	p.t.Helper()
 	for n, r := range reqs {
@@ -85,8 +85,8 @@ func (p *pair) jobs(i int, what string, reqs []request) (out []string) {
 	return out
 }
 
-// check reads the events of jobs to their ends at a coordinator and compares the
-// results with the undisturbed run.
+// check follows jobs at a coordinator until they end and compares the results with the undisturbed
+// run.
 func (p *pair) check(i int, what string, reqs []request, want, ids []string) {
 	p.t.Helper()
 	for n, id := range ids {
@@ -103,7 +103,7 @@ func (p *pair) check(i int, what string, reqs []request, want, ids []string) {
 	}
 }
 
-// begun waits until every job has events, reads the first of each and leaves.
+// begun waits until every job has events, reads the first of each and disconnects.
 func (p *pair) begun(i int, ids []string) (first []string) {
 	p.t.Helper()
 	eventually(p.t, startLimit, "events of every job", func() (bool, string) {
@@ -134,17 +134,17 @@ func (p *pair) begun(i int, ids []string) (first []string) {
 	return first
 }
 
-// TestStandby: a frozen coordinator and a killed one, each with jobs under way.
-// The other takes over, the jobs go on, and who was frozen changes nothing when
-// it wakes and says why it ends.
+// TestStandby: a coordinator is frozen, then one is killed, each with running jobs. The other one
+// takes over and the jobs continue. The frozen one changes nothing when it wakes, and exits with a
+// reason.
 func TestStandby(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes over twice, some ten seconds each")
 	}
-	beside(t)
+	parallel(t)
 	p := &pair{t: t, members: "c1,n0", dirs: [2]string{t.TempDir(), t.TempDir()}, gossip: [2]string{freePort(t), freePort(t)}}
 	for i := range p.at {
-		p.at[i] = &parts{t: t, httpClient: newHTTPClient(t, "http://"+freePort(t), "")}
+		p.at[i] = &processCluster{t: t, httpClient: newHTTPClient(t, "http://"+freePort(t), "")}
 	}
 	p.start(0, false)
 	p.runs[0].line(t, p.runs[0].err, listens, startLimit)
@@ -168,7 +168,7 @@ func TestStandby(t *testing.T) {
 		b := map[string]any{"prompt": ids(r, 20+30*i), "max_tokens": 250, "ignore_eos": true, "temperature": float64(i%2) * 0.8, "seed": i}
 		switch i {
 		case 1:
-			b["logprobs"], b["echo"] = 2, true // prompt scores are in the log as well
+			b["logprobs"], b["echo"] = 2, true // logs prompt scores too
 		case 2:
 			b["kv_policy"] = policies[1]
 		}
@@ -213,8 +213,8 @@ func TestStandby(t *testing.T) {
 		t.Errorf("a job from before the store was replicated is %s", j.State)
 	}
 
-	// Killed: c0, a standby now, takes over from c1.
-	p.replicas(1, 2) // before: c0's last copy counts no more
+	// Killed: c0, now the standby, takes over from c1.
+	p.replicas(1, 2) // before the restart, so that c0's old copy is not counted
 	p.start(0, true)
 	p.copies(1)
 	jobs = p.jobs(1, "killed", reqs)

@@ -10,10 +10,9 @@ import (
 	"github.com/shoal-llm/shoal/internal/testlevel"
 )
 
-// TestChaosStraggler gives one node of four a fifth of the time, by SIGSTOP and
-// SIGCONT, each stop too short for gossip to call it dead. It is named and then
-// fenced; the streams do not change; when the cycle ends it comes back with a
-// smaller share.
+// TestChaosStraggler slows one node of four to a fifth with SIGSTOP and SIGCONT. Each stop is too
+// short for gossip to declare it dead. The node is named and then fenced, and the streams do not
+// change. After that it returns with a smaller share.
 func TestChaosStraggler(t *testing.T) {
 	testlevel.NeedFull(t)
 	reqs := streaming(4, 200)
@@ -62,12 +61,12 @@ func TestChaosStraggler(t *testing.T) {
 	}
 }
 
-// TestChaosLongSequence: the owner of one long sequence has all of its attention to compute, for
-// which the others wait most of every step. It is healthy, so nobody names it or leaves it out.
+// TestChaosLongSequence: the owner of one long sequence computes all of its attention, for which
+// the others wait most of every step. It is healthy and must be neither named nor fenced.
 func TestChaosLongSequence(t *testing.T) {
 	testlevel.NeedFull(t)
 	c := up(t, 4)
-	began := c.state().Epoch // earlier clusters of this model have left a record
+	began := c.state().Epoch // earlier clusters with this model have left a record
 	_, stall := c.open([]request{{"a long sequence", "/v1/completions", map[string]any{"prompt": ids(rand.New(rand.NewPCG(7, 9)), 6000), "max_tokens": 1500,
 		"stream": true, "ignore_eos": true, "temperature": 0, "speculate": "off"}}}).wait(t)
 	s := c.state()

@@ -26,14 +26,14 @@ import (
 	"github.com/shoal-llm/shoal/internal/testlevel"
 )
 
-// TestUpIsClosed: `shoal up` that was given no key has one, and who did not get it from
-// there gets in at none of its listeners: not as a node, not in gossip, not to steps, not
-// to tensors as a client or as a server of the mesh.
+// TestUpIsClosed: `shoal up` without a given key generates one. A process without that key can use
+// none of its listeners: neither join as a node, nor use gossip, steps or tensors, as a client or
+// as a server of the mesh.
 func TestUpIsClosed(t *testing.T) {
 	testlevel.NeedLong(t)
-	beside(t)
+	parallel(t)
 	c := up(t, 2, "--data-dir", t.TempDir())
-	flow := c.open(streaming(4, 400)) // there is something to hear
+	flow := c.open(streaming(4, 400)) // generates traffic
 	for _, pid := range append(c.children(), c.head.cmd.Process.Pid) {
 		for _, file := range []string{"cmdline", "environ"} {
 			b, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", pid, file))
@@ -68,11 +68,11 @@ func TestUpIsClosed(t *testing.T) {
 	}
 }
 
-// TestUpTakesAKey: with a key that its owner chose, who has it gets in, by the words of
-// the ready line; that is also what shows that intrude would find a way in.
+// TestUpTakesAKey: a process with the key that the user chose can join as the ready line says. This
+// also shows that intrude would detect an open listener.
 func TestUpTakesAKey(t *testing.T) {
 	testlevel.NeedLong(t)
-	beside(t)
+	parallel(t)
 	file := filepath.Join(t.TempDir(), "key")
 	if err := security.WriteKeyFile(file, clusterKey); err != nil {
 		t.Fatal(err)
@@ -92,7 +92,7 @@ func TestUpTakesAKey(t *testing.T) {
 	line, _, _ = strings.Cut(line, "\n")
 	spawn(t, built.shoal(t, ""), "further", nil, append([]string{"node", "--id", "further", "--share", "1000000"}, strings.Fields(line)...)...)
 	c.waitNodes(2, startLimit)
-	// Whatever it says of itself, it has at most twice what the other one has.
+	// Its own claim gives it at most twice the share of the other node.
 	if n := c.node("further"); n.Share == 0 || n.Share > 0.7 {
 		t.Errorf("it says a million, and has %.0f%%", 100*n.Share)
 	}
@@ -101,7 +101,7 @@ func TestUpTakesAKey(t *testing.T) {
 	}
 }
 
-// TestKeyless: a process alone has no key unless it is given one, and then says so.
+// TestKeyless: a single process has no key unless it gets one, and reports that.
 func TestKeyless(t *testing.T) {
 	for _, args := range [][]string{{"node", "--join", "127.0.0.1:1"}, {"coordinator", "--bind", "127.0.0.1:0", "--listen", "127.0.0.1:0"}} {
 		_, stderr, code := command(t, patience, nil, args...)
@@ -117,7 +117,7 @@ func TestKeyless(t *testing.T) {
 	s.waitReady()
 }
 
-// joins is the address that nodes of `up` join.
+// joins returns the address that nodes of `up` join.
 func (s *system) joins(t *testing.T) string {
 	t.Helper()
 	for pid, line := range built.running() {
@@ -131,7 +131,7 @@ func (s *system) joins(t *testing.T) string {
 	return ""
 }
 
-// listeners are the TCP addresses at which processes of the cluster listen, but the API's.
+// listeners returns the TCP addresses of the cluster's processes, except the API's.
 func (s *system) listeners(t *testing.T) (out []string) {
 	t.Helper()
 	for _, pid := range append(s.children(), s.head.cmd.Process.Pid) {
@@ -167,8 +167,8 @@ func (s *system) listeners(t *testing.T) (out []string) {
 	return out
 }
 
-// intrude tries every listener by every protocol that is spoken there, as the packages of
-// this program speak it with a key (zero: without one), and says where it got in.
+// intrude tries every protocol on every listener, using this program's packages with a key (zero:
+// without one), and returns where it succeeded.
 func intrude(t *testing.T, s *system, key security.Key) (in []string) {
 	t.Helper()
 	quiet := slog.New(slog.DiscardHandler)
@@ -237,11 +237,11 @@ func intrude(t *testing.T, s *system, key security.Key) (in []string) {
 		})
 	}
 	wg.Wait()
-	wait := 2 * time.Second // refused seeds are tried each second
+	wait := 2 * time.Second // refused seeds are retried every second
 	if key.Equal(clusterKey) {
 		wait = patience
 	}
-	// A server of the mesh that lets another one in tells it who listens for what.
+	// A mesh server that accepts another one shares its subscriptions.
 	for end := time.Now().Add(wait); server.Subscriptions() == alone && time.Now().Before(end); {
 		time.Sleep(20 * time.Millisecond)
 	}
@@ -251,7 +251,7 @@ func intrude(t *testing.T, s *system, key security.Key) (in []string) {
 	return in
 }
 
-// overhear logs in at a NATS listener without a word of the key and subscribes to all.
+// overhear logs in to a NATS listener without the key and subscribes to everything.
 func overhear(at string) string {
 	if nc, err := nats.Connect("nats://"+at, nats.Timeout(time.Second), nats.Token("hear.g.1.0.")); err == nil {
 		nc.Close()

@@ -13,10 +13,9 @@ import (
 	"time"
 )
 
-// streaming is a workload of n streams with logprobs: greedy and seeded, with
-// the full cache and compressed ones, each of tokens tokens, without drafts unless
-// SHOAL_SPECULATE says how: from an undisturbed run in mind a stream would end before its
-// fault.
+// streaming returns n streams of tokens tokens with logprobs: greedy and seeded, with the full
+// cache and compressed ones. They have no drafts unless SHOAL_SPECULATE sets a mode, because drafts
+// from the undisturbed run would end a stream before its fault.
 func streaming(n, tokens int) []request {
 	r := rand.New(rand.NewPCG(3, 4))
 	var out []request
@@ -40,19 +39,19 @@ func streaming(n, tokens int) []request {
 	return out
 }
 
-// flow is a set of streams under way.
+// flow is a set of running streams.
 type flow struct {
 	c      *httpClient
 	reqs   []request
 	tokens atomic.Int64 // events so far, of all streams
 	ended  atomic.Int64
-	more   chan struct{} // filled when one of them grows
+	more   chan struct{} // receives a value when one of them grows
 	got    []stream
 	errs   []error
 	wg     sync.WaitGroup
 }
 
-// open starts all streams at once. Wait for them with wait.
+// open starts all streams at once. wait waits for them.
 func (c *httpClient) open(reqs []request) *flow {
 	f := &flow{c: c, reqs: reqs, got: make([]stream, len(reqs)), errs: make([]error, len(reqs)), more: make(chan struct{}, 1)}
 	count := func(n *atomic.Int64) {
@@ -76,7 +75,7 @@ func (c *httpClient) open(reqs []request) *flow {
 	return f
 }
 
-// undisturbed is what streams say without faults and without drafts.
+// undisturbed returns the texts of the streams without faults and drafts.
 func (c *httpClient) undisturbed(t testing.TB, reqs []request) (texts []string, stall time.Duration) {
 	t.Helper()
 	plain := slices.Clone(reqs)
@@ -87,8 +86,8 @@ func (c *httpClient) undisturbed(t testing.TB, reqs []request) (texts []string, 
 	return c.open(plain).wait(t)
 }
 
-// reach waits until the streams have given n events together, while all run, or with drafts,
-// which are not everywhere as good, at least half of them.
+// reach waits until the streams have n events in total while all of them run. With drafts, which
+// vary in quality, half of them suffice.
 func (f *flow) reach(t testing.TB, n int64) {
 	t.Helper()
 	if !f.reached(t, n) {
@@ -96,7 +95,7 @@ func (f *flow) reach(t testing.TB, n int64) {
 	}
 }
 
-// reached is reach that says whether it was so.
+// reached is reach with a result instead of a failure.
 func (f *flow) reached(t testing.TB, n int64) bool {
 	t.Helper()
 	for limit := time.After(requestLimit); ; {

@@ -15,23 +15,23 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
-// ordeal is how long jobs and kills go on: SHOAL_CHAOS (make chaos-jobs), or the
-// short form of every test run. The seed is SEED.
-type ordeal struct {
+// scenario is the length of a run with jobs and kills: SHOAL_CHAOS (make chaos-jobs), or a short
+// form. The seed is SEED.
+type scenario struct {
 	jobs, nodes int
 	span        time.Duration
 	long        bool
 	seed        uint64
 }
 
-func theOrdeal(t testing.TB) ordeal {
-	o := ordeal{jobs: 30, nodes: 3, span: 8 * time.Second, seed: 7}
+func theOrdeal(t testing.TB) scenario {
+	o := scenario{jobs: 30, nodes: 3, span: 8 * time.Second, seed: 7}
 	if v := os.Getenv("SHOAL_CHAOS"); v != "" {
 		span, err := time.ParseDuration(v)
 		if err != nil {
 			t.Fatalf("SHOAL_CHAOS: %v", err)
 		}
-		o = ordeal{jobs: max(30, int(1000*span/(5*time.Minute))), nodes: 4, span: span, long: true, seed: 7}
+		o = scenario{jobs: max(30, int(1000*span/(5*time.Minute))), nodes: 4, span: span, long: true, seed: 7}
 	}
 	if v := os.Getenv("SEED"); v != "" {
 		seed, err := strconv.ParseUint(v, 10, 64)
@@ -43,13 +43,13 @@ func theOrdeal(t testing.TB) ordeal {
 	return o
 }
 
-// workload is one job each: greedy and seeded, all with scores, under the full
-// cache and every kind of compression.
-func (o ordeal) workload(r *rand.Rand) (reqs []request) {
+// workload returns one request per job: greedy and seeded, all with scores, under the full cache
+// and every kind of compression.
+func (o scenario) workload(r *rand.Rand) (reqs []request) {
 	for i := range o.jobs {
 		b := map[string]any{"prompt": ids(r, 20+r.IntN(281)), "max_tokens": 8 + r.IntN(41), "ignore_eos": true, "logprobs": 2, "temperature": 0}
 		if !o.long {
-			b["max_tokens"] = 40 + r.IntN(60) // few jobs, which the two kills have to meet
+			b["max_tokens"] = 40 + r.IntN(60) // few jobs, which must overlap with the two kills
 		}
 		if i%2 == 1 {
 			b["temperature"], b["top_p"], b["seed"] = 0.9, 0.95, i
@@ -62,7 +62,7 @@ func (o ordeal) workload(r *rand.Rand) (reqs []request) {
 		if i%10 == 0 {
 			b["n"] = 2
 		}
-		if i%4 == 1 { // what they refuse depends on the output so far
+		if i%4 == 1 { // their rejections depend on the output so far
 			b["bad_words"], b["allowed_token_ids"] = []string{"e", "th", " a", "ing", "in g"}, firstIDs(300)
 		}
 		reqs = append(reqs, request{fmt.Sprintf("job %d (%s)", i, what), "/v1/completions", b})
@@ -70,17 +70,17 @@ func (o ordeal) workload(r *rand.Rand) (reqs []request) {
 	return reqs
 }
 
-// blow is one fault.
-type blow struct {
+// fault is one injected fault.
+type fault struct {
 	what     string
 	at       time.Time
-	detected time.Duration // until the cluster said so; 0: not known
+	detected time.Duration // until the cluster reported it; 0: unknown
 }
 
-// strike kills what the schedule says, waits a moment, and starts it again.
-func (p *parts) strike(r *rand.Rand, what int) blow {
+// injectFault kills the scheduled process, waits a moment, and restarts it.
+func (p *processCluster) injectFault(r *rand.Rand, what int) fault {
 	if what == 0 {
-		b := blow{what: "coordinator", at: time.Now()}
+		b := fault{what: "coordinator", at: time.Now()}
 		p.coordinator.kill(p.t)
 		time.Sleep(time.Duration(r.IntN(1200)) * time.Millisecond)
 		p.startCoordinator()
@@ -88,7 +88,7 @@ func (p *parts) strike(r *rand.Rand, what int) blow {
 	}
 	victims := r.Perm(len(p.nodes))[:what]
 	before := p.look()
-	b := blow{what: fmt.Sprintf("%d of %d nodes", what, len(p.nodes)), at: time.Now()}
+	b := fault{what: fmt.Sprintf("%d of %d nodes", what, len(p.nodes)), at: time.Now()}
 	was := false
 	for _, i := range victims {
 		p.nodes[i].kill(p.t)
@@ -109,7 +109,7 @@ func (p *parts) strike(r *rand.Rand, what int) blow {
 	return b
 }
 
-// look is /v1/cluster, empty while nobody answers.
+// look returns /v1/cluster, empty if there is no answer.
 func (h *httpClient) look() (c api.ClusterState) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
@@ -128,9 +128,9 @@ func stateOf(c api.ClusterState, id string) string {
 	return ""
 }
 
-// live is a client of one job: it submits it, some of them twice, follows its
-// events, some of them leaving and going back a little, and looks at it.
-func (p *parts) live(l *life, r *rand.Rand, body any, until time.Time) {
+// runClient is a client of one job. It submits the job, sometimes twice, follows its events,
+// sometimes with reconnects to an earlier index, and queries it.
+func (p *processCluster) runClient(l *jobHistory, r *rand.Rand, body any, until time.Time) {
 	key := "key of " + l.name
 	id, err := p.submit(key, body, until)
 	if err != nil {
@@ -183,8 +183,8 @@ func (p *parts) live(l *life, r *rand.Rand, body any, until time.Time) {
 	}
 }
 
-// lookAt is an answer to GET /v1/jobs/{id}, none while nobody answers.
-func (p *parts) lookAt(id string) []look {
+// lookAt returns an answer to GET /v1/jobs/{id}, none if there is no answer.
+func (p *processCluster) lookAt(id string) []look {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	a, err := p.try(ctx, "GET", "/v1/jobs/"+id, nil)
@@ -202,14 +202,14 @@ func (p *parts) lookAt(id string) []look {
 	return []look{{state: j.State, attempt: j.Attempt, events: j.Events, result: canonical(string(j.Result))}}
 }
 
-// TestJobsSurviveEverything kills coordinator and nodes with kill -9 while jobs
-// come and run, starts them again, and checks what clients saw and what is on
-// disk (life.check). make chaos-jobs is the long form: 1000 jobs, 5 minutes.
+// TestJobsSurviveEverything kills coordinator and nodes with kill -9 while jobs arrive and run,
+// restarts them, and checks what clients saw and what is on disk (jobHistory.check). make
+// chaos-jobs is the long form: 1000 jobs, 5 minutes.
 func TestJobsSurviveEverything(t *testing.T) {
-	beside(t)
+	parallel(t)
 	o := theOrdeal(t)
-	// Few at a time: what a kill of the coordinator takes is then rebuilt before the next.
-	p := newParts(t, t.TempDir(), o.nodes)
+	// Few at a time: the work that a coordinator's kill destroys is rebuilt before the next kill.
+	p := newProcessCluster(t, t.TempDir(), o.nodes)
 	p.headArgs = []string{"--max-sequences", "16"}
 	p.start()
 	r := rand.New(rand.NewPCG(o.seed, 7))
@@ -222,26 +222,26 @@ func TestJobsSurviveEverything(t *testing.T) {
 	t.Logf("seed %d: undisturbed run of %d requests in %.1f s", o.seed, len(reqs), undisturbed.Seconds())
 
 	began = time.Now()
-	until := began.Add(o.span + 4*undisturbed + 150*time.Second) // a slow machine has more time
+	until := began.Add(o.span + 4*undisturbed + 150*time.Second) // a slow machine gets more time
 	stop := a.follow(p.look)
-	lives := make([]*life, len(reqs))
+	lives := make([]*jobHistory, len(reqs))
 	var clients sync.WaitGroup
 	for i := range reqs {
-		lives[i] = &life{name: reqs[i].name, want: want[i]}
+		lives[i] = &jobHistory{name: reqs[i].name, want: want[i]}
 		own := rand.New(rand.NewPCG(o.seed, uint64(1000+i)))
 		clients.Add(1)
 		go func() {
 			defer clients.Done()
-			time.Sleep(time.Duration(i) * o.span / time.Duration(len(reqs))) // they come while it burns
-			p.live(lives[i], own, reqs[i].body, until)
+			time.Sleep(time.Duration(i) * o.span / time.Duration(len(reqs))) // jobs arrive while faults are injected
+			p.runClient(lives[i], own, reqs[i].body, until)
 		}()
 	}
-	var blows []blow
+	var blows []fault
 	if !o.long {
 		time.Sleep(o.span / 4)
-		blows = append(blows, p.strike(r, 1))
+		blows = append(blows, p.injectFault(r, 1))
 		time.Sleep(o.span / 4)
-		blows = append(blows, p.strike(r, 0))
+		blows = append(blows, p.injectFault(r, 0))
 	}
 	for o.long && time.Since(began) < o.span {
 		time.Sleep(time.Duration(1000+r.IntN(4000)) * time.Millisecond)
@@ -252,7 +252,7 @@ func TestJobsSurviveEverything(t *testing.T) {
 		case n == 9:
 			what = 2
 		}
-		blows = append(blows, p.strike(r, what))
+		blows = append(blows, p.injectFault(r, what))
 	}
 	clients.Wait()
 	took := time.Since(began)
@@ -290,7 +290,7 @@ func TestJobsSurviveEverything(t *testing.T) {
 		int64(a.rows)-int64(before.StepRows), before.StepRows, float64(a.wire)/1e6, float64(before.WireBytes)/1e6)
 }
 
-// calm waits until nothing runs and nodes have said so.
+// calm waits until nothing runs and the nodes have reported that.
 func (h *httpClient) calm(nodes int) (c api.ClusterState) {
 	h.t.Helper()
 	eventually(h.t, recoverLimit, "an idle cluster", func() (bool, string) {
@@ -304,10 +304,9 @@ func (h *httpClient) calm(nodes int) (c api.ClusterState) {
 	return c
 }
 
-// back is calm once no node holds more than before the faults, or once patience is over:
-// a node's figures are a second old, and a server keeps a connection whose end it did not
-// hear of, with its subscription, for a minute at most (docs/decisions/nats-mesh.md). A leak
-// does not go away.
+// back waits for calm and until no node holds more than before the faults, at most for patience.
+// Nodes' figures are a second old. A server keeps a connection whose end it did not see, with its
+// subscription, for at most a minute (docs/decisions/nats-mesh.md). A leak does not go away.
 func (h *httpClient) back(nodes int, before api.ClusterState) api.ClusterState {
 	h.t.Helper()
 	for began := time.Now(); ; time.Sleep(200 * time.Millisecond) {
@@ -319,8 +318,8 @@ func (h *httpClient) back(nodes int, before api.ClusterState) api.ClusterState {
 	}
 }
 
-// judge checks the lives and reports.
-func judge(t *testing.T, a *audit, lives []*life, blows []blow, took time.Duration) {
+// judge checks the histories and reports.
+func judge(t *testing.T, a *audit, lives []*jobHistory, blows []fault, took time.Duration) {
 	t.Helper()
 	attempts, breaks := 0, 0
 	for _, l := range lives {
@@ -349,7 +348,7 @@ func judge(t *testing.T, a *audit, lives []*life, blows []blow, took time.Durati
 	t.Logf("longest silence of a stream around a fault: %s", spread(silences(lives, moments)))
 }
 
-// spread is the median and the largest of durations.
+// spread formats the median and the maximum of durations.
 func spread(d []time.Duration) string {
 	if len(d) == 0 {
 		return "never"

@@ -14,31 +14,31 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
-// patience bounds every wait for what must come, on a machine however busy. A wait ends
-// as soon as the thing is there.
+// patience is the deadline of every wait, for a heavily loaded machine. A wait ends as soon as its
+// condition holds.
 const patience = 2 * time.Minute
 
-// startLimit bounds the way from a command to a ready cluster: sixteen
-// processes on a busy machine.
+// startLimit is the deadline from a command to a ready cluster: sixteen processes on a loaded
+// machine.
 const startLimit = 3 * time.Minute
 
 // system is a running cluster.
 type system struct {
 	*httpClient
 	t    testing.TB
-	head *process // up, or the coordinator
+	head *process // `shoal up`, or the coordinator
 	logs string   // folder of the nodes' logs
 }
 
-// config is how a cluster is started.
+// config configures how a cluster is started.
 type config struct {
 	nodes int
 	tags  string   // build tags of the binary
-	env   []string // more environment
-	args  []string // more flags of `shoal up`
+	env   []string // additional environment
+	args  []string // additional flags of `shoal up`
 	key   string   // API key that the client sends
-	at    *port    // where the coordinator is plugged in; nil: on the machine's network
-	files int      // that a process may open; 0: as the test
+	at    *port    // port of the coordinator; nil: the machine's network
+	files int      // open file limit of a process; 0: that of the test
 }
 
 var readyLine = regexp.MustCompile(`ready: .* API at (https?://\S+)/v1`)
@@ -59,15 +59,15 @@ func start(t testing.TB, c config) *system {
 		bin, args = "sh", append([]string{"-c", fmt.Sprintf("ulimit -n %d && exec \"$0\" \"$@\"", c.files), bin}, args...)
 	}
 	s.head = spawn(t, bin, "up", c.env, args...)
-	t.Cleanup(s.cleanup) // before the head is killed
+	t.Cleanup(s.cleanup) // runs before the head is killed
 	s.httpClient = newHTTPClient(t, s.head.line(t, s.head.out, readyLine, startLimit)[1], c.key)
 	t.Logf("%d nodes ready after %.1f s", c.nodes, time.Since(began).Seconds())
 	return s
 }
 
-// cleanup asks the cluster to end, kills what does not, and looks into the logs.
+// cleanup stops the cluster, kills what remains, and checks the logs.
 func (s *system) cleanup() {
-	for _, pid := range s.children() { // a frozen node cannot be asked
+	for _, pid := range s.children() { // a frozen node does not handle signals
 		_ = syscall.Kill(pid, syscall.SIGCONT)
 	}
 	pids := s.children()
@@ -94,7 +94,7 @@ func (s *system) cleanup() {
 	}
 }
 
-// alive are those of the processes that still run.
+// alive returns the processes that still run.
 func alive(pids []int) (out []int) {
 	running := built.running()
 	for _, pid := range pids {
@@ -105,7 +105,7 @@ func alive(pids []int) (out []int) {
 	return out
 }
 
-// children are the live processes whose parent is the head.
+// children returns the live child processes of the head.
 func (s *system) children() []int {
 	var out []int
 	for pid := range built.running() {
@@ -113,7 +113,7 @@ func (s *system) children() []int {
 		if err != nil {
 			continue
 		}
-		_, after, _ := strings.Cut(string(b), ") ") // the name may hold anything
+		_, after, _ := strings.Cut(string(b), ") ") // the name may contain anything
 		f := strings.Fields(after)
 		if len(f) > 1 && f[1] == strconv.Itoa(s.head.cmd.Process.Pid) {
 			out = append(out, pid)
@@ -122,7 +122,7 @@ func (s *system) children() []int {
 	return out
 }
 
-// state is /v1/cluster.
+// state returns /v1/cluster.
 func (s *system) state() api.ClusterState {
 	s.t.Helper()
 	var c api.ClusterState

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// toolStreams ask a model that calls functions for two calls each, which it streams.
+// toolStreams returns streams in which a model makes two function calls each.
 func toolStreams() (reqs []request, want []string) {
 	function := func(name, about string, properties string, required ...string) json.RawMessage {
 		need, _ := json.Marshal(required)
@@ -26,7 +26,7 @@ func toolStreams() (reqs []request, want []string) {
 			b["speculate"] = "off"
 		}
 		says := fmt.Sprintf(`get_weather({"city": %q}) send_message({"to": "Nora", "text": "yellow harbor %d"})`, city, i)
-		if i%3 == 0 { // keeps too few tokens to know what was asked; the bits are the same
+		if i%3 == 0 { // keeps too few tokens to remember the question; only the bits are compared
 			says, b["kv_policy"] = "", "snapstream:sink=4,recent=64,topk=128,obs=16,pool=7"
 		}
 		reqs = append(reqs, request{"calls of " + city, "/v1/chat/completions", b})
@@ -35,10 +35,10 @@ func toolStreams() (reqs []request, want []string) {
 	return reqs, want
 }
 
-// callIDs are drawn anew for each request.
+// callIDs matches call ids, which are random.
 var callIDs = regexp.MustCompile(`"id":"call_[a-z0-9]+"`)
 
-// called puts the calls of a stream's events together.
+// called joins the calls of a stream's events.
 func called(t *testing.T, text string) string {
 	t.Helper()
 	var calls []string
@@ -69,11 +69,11 @@ func called(t *testing.T, text string) string {
 	return strings.Join(calls, " ")
 }
 
-// TestToolCalls: the bundled adapter's model calls functions with what was asked; the calls
-// are streamed alike, byte by byte, by one node and by four, and while one of these dies by
-// kill -9, with drafts and without.
+// TestToolCalls: the bundled adapter's model calls functions with the requested arguments. The
+// streamed calls are identical, byte by byte, on one node, on four, and when one of four is killed,
+// with drafts and without.
 func TestToolCalls(t *testing.T) {
-	beside(t)
+	parallel(t)
 	reqs, wanted := toolStreams()
 	cache := []string{"XDG_CACHE_HOME=" + t.TempDir()}
 	adapter := []string{"--model", "../../models/fry-tools"}

@@ -18,7 +18,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/testlevel"
 )
 
-// coordinators are the pids of a cluster's coordinator processes, by id.
+// coordinators returns the pids of a cluster's coordinator processes, by id.
 func (s *system) coordinators(ids ...string) map[string]int {
 	out, running := map[string]int{}, built.running()
 	for _, pid := range s.children() {
@@ -32,12 +32,12 @@ func (s *system) coordinators(ids ...string) map[string]int {
 	return out
 }
 
-// upPair is a cluster of two nodes with a standby, whose store has its copies, and jobs
-// for it with the results of an undisturbed run.
+// upPair starts a cluster of two nodes with a standby and a replicated store. It returns jobs and
+// their undisturbed results.
 func upPair(t *testing.T) (c *system, p *pair, reqs []request, want []string) {
 	c = start(t, config{nodes: 2, args: []string{"--standby", "--data-dir", t.TempDir()}})
-	at := &parts{t: t, httpClient: c.httpClient}
-	p = &pair{t: t, at: [2]*parts{at, at}} // one address
+	at := &processCluster{t: t, httpClient: c.httpClient}
+	p = &pair{t: t, at: [2]*processCluster{at, at}} // both share one address
 	p.copies(0)
 	r := rand.New(rand.NewPCG(6, 6))
 	for i := range 3 {
@@ -47,14 +47,14 @@ func upPair(t *testing.T) (c *system, p *pair, reqs []request, want []string) {
 	return c, p, reqs, at.send(t, reqs, len(reqs))
 }
 
-// TestUpStandby: `shoal up --standby`, whose coordinator is killed with jobs under
-// way. At the same address they go on, under the other one or under the one that
-// was started in its place, whoever had the lease first, and both are there again.
+// TestUpStandby: a coordinator of `shoal up --standby` is killed with running jobs. They continue
+// at the same address, under the other coordinator or the restarted one, whichever gets the lease.
+// Afterwards both are present again.
 func TestUpStandby(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a takeover takes some ten seconds")
 	}
-	beside(t)
+	parallel(t)
 	c, p, reqs, want := upPair(t)
 	at := p.at[0]
 	jobs := p.jobs(0, "killed", reqs)
@@ -72,7 +72,7 @@ func TestUpStandby(t *testing.T) {
 	t.Logf("killed: served again after %.1f s", p.serves(0, recoverLimit).Seconds())
 	p.check(0, "killed", reqs, want, jobs)
 	t.Logf("all jobs ended %.1f s after the kill", time.Since(began).Seconds())
-	p.copies(0) // the dead one is back, and keeps its copy
+	p.copies(0) // the killed one is back with its copy
 	after, _ := p.state(0)
 	if after.Store.Term <= before.Store.Term || after.Epoch <= before.Epoch || len(after.Nodes) != 2 {
 		t.Errorf("after epoch %d of %+v comes epoch %d of %+v with %d nodes", before.Epoch, *before.Store, after.Epoch, *after.Store, len(after.Nodes))
@@ -80,7 +80,7 @@ func TestUpStandby(t *testing.T) {
 	if now := c.coordinators("coordinator", "standby"); len(now) != 2 || now[before.Store.Coordinator] == first {
 		t.Errorf("coordinators: %v, before %v", now, pids)
 	}
-	if err := c.head.cmd.Process.Signal(syscall.SIGHUP); err != nil { // it ends nothing
+	if err := c.head.cmd.Process.Signal(syscall.SIGHUP); err != nil { // SIGHUP ends nothing
 		t.Fatal(err)
 	}
 	if a, err := at.try(context.Background(), "POST", "/v1/completions", map[string]any{"prompt": "a", "max_tokens": 2}); err != nil || a.status != 200 {
@@ -96,10 +96,10 @@ func TestUpStandby(t *testing.T) {
 	c.gone(all)
 }
 
-// TestChaosFrozenCoordinator: the coordinator of `shoal up --standby` stands still with jobs and
-// a stream under way. At the same address the other one takes over. When the first goes
-// on it may have the address for a moment, so jobs and requests come in all the while:
-// what it answers is right, what it accepts is done, and it ends and follows.
+// TestChaosFrozenCoordinator: the coordinator of `shoal up --standby` is frozen with jobs and a
+// stream running. The other one takes over at the same address. When the first one resumes it may
+// have the address for a moment, so jobs and requests arrive throughout. Its answers are correct,
+// jobs that it accepts complete, and it steps down and becomes the standby.
 func TestChaosFrozenCoordinator(t *testing.T) {
 	testlevel.NeedFull(t)
 	c, p, reqs, want := upPair(t)
@@ -117,12 +117,12 @@ func TestChaosFrozenCoordinator(t *testing.T) {
 		t.Fatalf("coordinators: %v, of which %s coordinates", pids, old.Store.Coordinator)
 	}
 	freeze(t, first)
-	defer func() { _ = syscall.Kill(first, syscall.SIGCONT) }() // else it holds up the end of a failed test
+	defer func() { _ = syscall.Kill(first, syscall.SIGCONT) }() // otherwise it delays the end of a failed test
 
-	// Connections to the one that stands still stay where they are; new ones reach the other.
-	at := &parts{t: t, httpClient: newHTTPClient(t, c.base, "")}
+	// Connections to the frozen one stay there; new ones reach the other.
+	at := &processCluster{t: t, httpClient: newHTTPClient(t, c.base, "")}
 	at.http.Transport.(*http.Transport).DisableKeepAlives = true
-	p.at = [2]*parts{at, at}
+	p.at = [2]*processCluster{at, at}
 	t.Logf("frozen: served again after %.1f s", p.serves(0, recoverLimit).Seconds())
 	taken, _ := p.state(0)
 	if taken.Store.Term <= old.Store.Term || taken.Store.Coordinator == old.Store.Coordinator || taken.Epoch <= old.Epoch {
@@ -186,7 +186,7 @@ func TestChaosFrozenCoordinator(t *testing.T) {
 	cut.wg.Wait()
 	events := cut.got[0].events
 	if n := len(events); n > 0 && strings.HasPrefix(events[n-1].data, `{"error":`) {
-		events = events[:n-1] // it may say that it was cut
+		events = events[:n-1] // it may report that it was cut
 	}
 	for i, e := range events {
 		if w := whole.got[0].events; i >= len(w) || canonical(e.data) != canonical(w[i].data) {
@@ -196,28 +196,27 @@ func TestChaosFrozenCoordinator(t *testing.T) {
 	}
 	p.check(0, "frozen", reqs, want, jobs)
 	p.check(0, "woke", slices.Repeat(small, len(late)), slices.Repeat(right, len(late)), late)
-	p.copies(0) // the old one is back, and keeps its copy
+	p.copies(0) // the old one is back with its copy
 	after, _ := p.state(0)
 	if after.Store.Term != taken.Store.Term || after.Store.Coordinator != taken.Store.Coordinator || after.Epoch != taken.Epoch {
 		t.Errorf("when it woke the cluster changed from epoch %d, %+v to %d, %+v", taken.Epoch, *taken.Store, after.Epoch, *after.Store)
 	}
 }
 
-// TestUpStandbyWithoutItsStore: two of the three disks are lost, so that neither coordinator
-// of `shoal up --standby` can have the lease. At their one address they say so within
-// seconds.
+// TestUpStandbyWithoutItsStore: two of the three disks are lost, so that neither coordinator of
+// `shoal up --standby` can get the lease. Their address reports that within seconds.
 func TestUpStandbyWithoutItsStore(t *testing.T) {
 	testlevel.NeedLong(t)
 	testlevel.NeedLong(t)
 	if testing.Short() {
 		t.Skip("forms a replicated store, some ten seconds")
 	}
-	beside(t)
+	parallel(t)
 	dir, listen := t.TempDir(), freePort(t)
 	args := []string{"up", "--nodes", "2", "--threads", "1", "--standby", "--data-dir", dir, "--listen", listen}
 	first := spawn(t, built.shoal(t, ""), "up", nil, args...)
-	at := &parts{t: t, httpClient: newHTTPClient(t, "http://"+listen, "")}
-	p := &pair{t: t, at: [2]*parts{at, at}}
+	at := &processCluster{t: t, httpClient: newHTTPClient(t, "http://"+listen, "")}
+	p := &pair{t: t, at: [2]*processCluster{at, at}}
 	p.serves(0, startLimit)
 	p.copies(0)
 	first.kill(t)
@@ -246,7 +245,7 @@ func TestUpStandbyWithoutItsStore(t *testing.T) {
 		return err == nil && a.status == 503 && strings.Contains(string(a.body), "no coordinator is active"), fmt.Sprint(err, a.status, string(a.body))
 	})
 	for _, path := range []string{"/health", "/ready", "/v1/models"} {
-		a, err := ask(path) // of either of them
+		a, err := ask(path) // from either of them
 		if said := string(a.body); err != nil || a.status != 503 || !strings.Contains(said, "needs 2 of its 3 replicas; here: coordinator; away:") && !strings.Contains(said, "has not asked this process to keep a copy") {
 			t.Errorf("%s: %d %s, %v", path, a.status, a.body, err)
 		}

@@ -16,44 +16,43 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// wire is a network for the processes of one cluster. Each has a network
-// namespace with one interface, a TUN device whose other end the test holds: every
-// packet between two of them passes forward, which obeys the rules of the
-// directed pair. Nothing of it is on the machine's own network. It takes root.
+// wire is a simulated network for the processes of one cluster. Each process has a network
+// namespace with one interface, a TUN device whose other end the test holds. Every packet
+// between two processes passes through forward, which applies the rules of the directed
+// pair. The machine's own network is not used. It requires root.
 //
-// The addresses are in 127/8, so that a cluster needs no key and messages are
-// readable; keyed uses 10/8.
+// The addresses are in 127/8, so that a cluster needs no key and messages are readable;
+// keyed uses 10/8.
 type wire struct {
 	t     testing.TB
 	keyed bool
 
 	mu    sync.Mutex
 	ports []*port
-	rules map[[2]byte]*rule // by the last byte of the addresses, from and to
-	done  int               // flips, resets and cuts since it was healed
+	rules map[[2]byte]*rule // by the last byte of source and destination address
+	done  int               // flips, resets and cuts since the last heal
 	r     *rand.Rand
 }
 
-// rule is what happens to packets of one direction. Probabilities are one in n;
-// 0: never.
+// rule describes the faults of one direction. Probabilities are one in n; 0: never.
 type rule struct {
 	cut         bool
 	delay       time.Duration
 	loss, twice int
-	flip, reset int                        // changes a bit of a TCP payload, checksum and all; breaks the connection
-	short       int                        // ends the connection in the midst of a TCP payload, as if no more had been sent
-	most        int                        // flips, resets and cuts, of all pairs together; 0: any number
-	only        func(from, to uint16) bool // flips, resets and cuts of these TCP ports; nil: of all
+	flip, reset int                        // flip changes a bit of a TCP payload and corrects the checksum; reset breaks the connection
+	short       int                        // ends the connection inside a TCP payload, as if no more had been sent
+	most        int                        // maximum number of flips, resets and cuts of all pairs together; 0: unlimited
+	only        func(from, to uint16) bool // TCP ports with flips, resets and cuts; nil: all
 
-	seen, lost, flipped int // what happened
+	seen, lost, flipped int // counters
 }
 
-// port is where one process is plugged in.
+// port is the connection of one process to a wire.
 type port struct {
 	w    *wire
 	at   byte // last byte of its address
 	tun  *os.File
-	jobs chan func() // run on the thread that is in the namespace
+	jobs chan func() // run on the thread inside the namespace
 	out  chan parcel // to the process, in order
 }
 
@@ -64,13 +63,13 @@ type parcel struct {
 
 const wireMTU = 9000
 
-// newWire makes an empty network, or skips the test where that is not allowed.
+// newWire creates an empty network, or skips the test if that is not permitted.
 func newWire(t testing.TB, keyed bool) *wire {
 	w := &wire{t: t, keyed: keyed, rules: map[[2]byte]*rule{}, r: rand.New(rand.NewPCG(1, 1))}
 	if _, err := w.open(250); err != nil {
 		t.Skipf("NOT TESTED: faults of a network: a network namespace with a TUN device cannot be made here (%v); run as root", err)
 	}
-	w.ports = nil // that was to see whether it can be done
+	w.ports = nil // the first port only checked the permission
 	return w
 }
 
@@ -81,7 +80,7 @@ func (w *wire) address(at byte) [4]byte {
 	return [4]byte{127, 77, 0, at}
 }
 
-// plug adds a port. Processes that are spawned on it see nothing else.
+// plug adds a port. Processes spawned on it see no other network.
 func (w *wire) plug() *port {
 	w.t.Helper()
 	w.mu.Lock()
@@ -98,7 +97,7 @@ func (w *wire) open(at byte) (*port, error) {
 	p := &port{w: w, at: at, jobs: make(chan func()), out: make(chan parcel, 4096)}
 	made := make(chan error)
 	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 		err := p.enter()
 		made <- err
 		for f := range p.jobs {
@@ -122,14 +121,14 @@ func (w *wire) open(at byte) (*port, error) {
 	return p, nil
 }
 
-// in runs f on the thread that is in the port's namespace.
+// in runs f on the thread inside the port's namespace.
 func (p *port) in(f func()) {
 	done := make(chan struct{})
 	p.jobs <- func() { defer close(done); f() }
 	<-done
 }
 
-// ip is the port's address.
+// ip returns the port's address.
 func (p *port) ip() string { a := p.w.address(p.at); return net.IP(a[:]).String() }
 
 // dial connects from inside the namespace.
@@ -138,7 +137,7 @@ func (p *port) dial(ctx context.Context, network, addr string) (c net.Conn, err 
 	return c, err
 }
 
-// enter moves the thread into a namespace of its own and brings its interfaces up.
+// enter moves the thread into a new namespace and brings its interfaces up.
 func (p *port) enter() error {
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		return fmt.Errorf("unshare: %w", err)
@@ -182,7 +181,7 @@ func (p *port) enter() error {
 	up := func(r *unix.Ifreq) error { r.SetUint16(unix.IFF_UP | unix.IFF_RUNNING); return nil }
 	own := p.w.address(p.at)
 	set("lo", unix.SIOCSIFFLAGS, up)
-	set("lo", unix.SIOCSIFNETMASK, addr(255, 255, 255, 255)) // the rest of 127/8 is not here
+	set("lo", unix.SIOCSIFNETMASK, addr(255, 255, 255, 255)) // the rest of 127/8 is outside this interface
 	set(name, unix.SIOCSIFMTU, func(r *unix.Ifreq) error { r.SetUint32(wireMTU); return nil })
 	set(name, unix.SIOCSIFADDR, addr(own[:]...))
 	set(name, unix.SIOCSIFNETMASK, addr(255, 255, 255, 0))
@@ -198,7 +197,7 @@ func errno(err error) syscall.Errno {
 	return e
 }
 
-// receive takes what the process sends.
+// receive reads the packets that the process sends.
 func (p *port) receive() {
 	b := make([]byte, wireMTU+64)
 	for {
@@ -210,7 +209,7 @@ func (p *port) receive() {
 	}
 }
 
-// deliver hands over what others have sent.
+// deliver writes the packets that others have sent.
 func (p *port) deliver(stop chan struct{}) {
 	for {
 		select {
@@ -220,15 +219,15 @@ func (p *port) deliver(stop chan struct{}) {
 			if wait := time.Until(x.due); wait > 0 {
 				time.Sleep(wait)
 			}
-			_, _ = p.tun.Write(x.b) // what a full queue drops, TCP sends again
+			_, _ = p.tun.Write(x.b) // TCP repeats what a full queue drops
 		}
 	}
 }
 
-// forward decides what becomes of a packet.
+// forward applies the rules to a packet.
 func (w *wire) forward(from *port, b []byte) {
 	if len(b) < 20 || b[0]>>4 != 4 {
-		return // IPv6 asks for routers
+		return // IPv6 router solicitations
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -273,13 +272,12 @@ func (w *wire) forward(from *port, b []byte) {
 	for range copies {
 		select {
 		case to.out <- x:
-		default: // a switch drops what it cannot hold
+		default: // like a switch, drop what exceeds the queue
 		}
 	}
 }
 
-// between sets the rule of both directions of every pair of the two sets, or of
-// one direction only.
+// between changes the rules for every pair of the two sets, in both directions or in one.
 func (w *wire) between(a, b []*port, both bool, change func(*rule)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -310,7 +308,7 @@ func (w *wire) heal() {
 	w.rules, w.done = map[[2]byte]*rule{}, 0
 }
 
-// sum adds up what happened by the rules.
+// sum adds up the counters of all rules.
 func (w *wire) sum() (seen, lost, flipped int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -320,7 +318,7 @@ func (w *wire) sum() (seen, lost, flipped int) {
 	return seen, lost, flipped
 }
 
-// tcpAt is where the TCP header begins; 0: it is another protocol.
+// tcpAt returns the offset of the TCP header; 0: another protocol.
 func tcpAt(b []byte) int {
 	at := int(b[0]&15) * 4
 	if b[9] != unix.IPPROTO_TCP || len(b) < at+20 {
@@ -329,7 +327,7 @@ func tcpAt(b []byte) int {
 	return at
 }
 
-// tcpPayload is the data of a TCP packet.
+// tcpPayload returns the data of a TCP packet.
 func tcpPayload(b []byte) []byte {
 	at := tcpAt(b)
 	if at == 0 {
@@ -344,20 +342,20 @@ func tcpPorts(b []byte) (from, to uint16) {
 	return binary.BigEndian.Uint16(b[at:]), binary.BigEndian.Uint16(b[at+2:])
 }
 
-// resetTCP makes a packet say that the connection is no more.
+// resetTCP turns a packet into a reset.
 func resetTCP(b []byte) { b[tcpAt(b)+13] = 0x14 } // RST, ACK
 
 // endTCP makes a packet the last one of its direction.
 func endTCP(b []byte) { b[tcpAt(b)+13] = 0x19 } // FIN, PSH, ACK
 
-// sumTCP corrects the lengths and checksums of a packet that was changed.
+// sumTCP corrects the lengths and checksums of a changed packet.
 func sumTCP(b []byte) {
 	at := tcpAt(b)
 	binary.BigEndian.PutUint16(b[2:], uint16(len(b)))
 	b[10], b[11], b[at+16], b[at+17] = 0, 0, 0, 0
 	sum := func(parts ...[]byte) uint16 {
 		var s uint32
-		for _, p := range parts { // all but the last are even
+		for _, p := range parts { // all parts except the last have even length
 			for i := 0; i+1 < len(p); i += 2 {
 				s += uint32(p[i])<<8 | uint32(p[i+1])
 			}

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestWire: the network of the tests carries TCP and UDP, cuts one direction, and
-// changes bytes that the other end then gets.
+// TestWire: the simulated network carries TCP and UDP, cuts one direction, and changes bytes in
+// transit.
 func TestWire(t *testing.T) {
 	w := newWire(t, false)
 	a, b := w.plug(), w.plug()

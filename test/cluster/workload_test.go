@@ -15,10 +15,10 @@ type request struct {
 	body map[string]any
 }
 
-// vocabulary of the bundled model.
+// vocabulary is the vocabulary size of the bundled model.
 const vocabulary = 4096
 
-// ids are n pseudo-random ordinary tokens.
+// ids returns n pseudo-random ordinary tokens.
 func ids(r *rand.Rand, n int) []int {
 	out := make([]int, n)
 	for i := range out {
@@ -27,8 +27,8 @@ func ids(r *rand.Rand, n int) []int {
 	return out
 }
 
-// policies are small enough that the prompts and answers of these tests do not
-// fit: slots are chosen, and overwritten while decoding.
+// policies are small enough that the prompts and answers of these tests do not fit: slots are
+// selected, and overwritten during decode.
 var policies = []string{
 	"streaming:sink=4,recent=28",
 	"snapstream:sink=4,recent=20,topk=24,obs=16,pool=7",
@@ -40,9 +40,8 @@ var policies = []string{
 	"squeezed:clusters=0.2,levels=2,sparsity=0.6,tail=12,obs=16",
 }
 
-// mixed is the workload of the same-bits tests: 20 requests, prompts of 1 to
-// 2000 tokens, greedy and seeded, with penalties, bias, echo, cache policies and
-// chat.
+// mixed returns the workload of the same-bits tests: 20 requests with prompts of 1 to 2000 tokens,
+// greedy and seeded, with penalties, bias, echo, cache policies and chat.
 func mixed(chat bool) []request {
 	r := rand.New(rand.NewPCG(1, 2))
 	var out []request
@@ -61,7 +60,7 @@ func mixed(chat bool) []request {
 	const completions = "/v1/completions"
 	type m = map[string]any
 	greedy := func(n int) m { return m{"temperature": 0, "max_tokens": n} }
-	add(completions, 500, m{"temperature": 0, "max_tokens": 16, "kv_policy": policies[1]}) // the long ones first: they overlap with the rest
+	add(completions, 500, m{"temperature": 0, "max_tokens": 16, "kv_policy": policies[1]}) // the long ones first, to overlap with the rest
 	add(completions, 2000, greedy(6))
 	add(completions, 1, greedy(16))
 	add(completions, 2, m{"temperature": 1, "seed": 1, "max_tokens": 12})
@@ -94,7 +93,7 @@ func mixed(chat bool) []request {
 	return out
 }
 
-// firstIDs are the tokens 0 to n-1.
+// firstIDs returns the tokens 0 to n-1.
 func firstIDs(n int) (ids []int) {
 	for i := range n {
 		ids = append(ids, i)
@@ -102,14 +101,13 @@ func firstIDs(n int) (ids []int) {
 	return ids
 }
 
-// chats tells whether the server has a chat template.
+// chats reports whether the server has a chat template.
 func (c *httpClient) chats() bool {
 	c.t.Helper()
 	return c.call("POST", "/v1/chat/completions", `{"messages":[{"role":"user","content":"hi"}],"max_tokens":1}`).status == 200
 }
 
-// send runs the requests, at most width at a time, and returns the canonical
-// answers.
+// send runs the requests, at most width at a time, and returns the canonical answers.
 func (c *httpClient) send(t testing.TB, reqs []request, width int) []string {
 	t.Helper()
 	out, errs := make([]string, len(reqs)), make([]error, len(reqs))
@@ -137,7 +135,7 @@ func (c *httpClient) send(t testing.TB, reqs []request, width int) []string {
 	return out
 }
 
-// compare fails for every answer that differs and returns how many do.
+// compare fails the test for every differing answer and returns their number.
 func compare(report func(format string, args ...any), what string, reqs []request, want, got []string) int {
 	n := 0
 	for i := range reqs {
