@@ -34,7 +34,7 @@ weights:  internal/weights
 stores:   internal/store
 cluster:  cluster
 tools:    internal/cli internal/eval internal/bench + internal/cli:internal/eval internal/cli:internal/bench
-street:   cmd/shoal cmd/node cmd/coordinator deploy deploy/release
+street:   cmd/shoal cmd/node cmd/coordinator deploy deploy/release examples/embedding examples/jobs examples/policies
 tests:    internal/policy internal/sim test/cluster test/answers test/web
 `
 
