@@ -45,10 +45,10 @@ test: ## all tests, or those of PKG=./internal/engine/kvcache RUN=Snap
 	go test $(if $(RUN),-run '$(RUN)') $(PKG)
 
 .PHONY: check
-check: ## exactly what CI runs: generate, gofmt, vet, lint, policy, race, test
+check: ## exactly what CI runs: generate, gofmt, vet, lint, prose, policy, race, test
 	bash .ci/run
 
-.PHONY: generate gofmt vet lint policy
+.PHONY: generate gofmt vet lint prose vuln policy
 generate: ## write generated code again (needs protoc); CI fails if that changes a file
 	bash .ci/run generate
 gofmt: ## name the files that gofmt would change
@@ -57,6 +57,10 @@ vet: ## go vet, on this machine's architecture and on arm64
 	bash .ci/run vet
 lint: ## golangci-lint with .golangci.yml; the first time it is built (minutes)
 	bash .ci/run lint
+prose: ## the English of pages and comments, by Vale (.vale/); the first time it is built
+	bash .ci/run prose
+vuln: ## known vulnerabilities in the code that is called (asks a database)
+	bash .ci/run vuln
 policy: ## who may import whom, which files only decide
 	bash .ci/run policy
 
