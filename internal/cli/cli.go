@@ -159,7 +159,7 @@ func run(e env, args []string) (status int) {
 // plainError is the text of an error without the name of the package that begins it.
 func plainError(err error) string {
 	text := err.Error()
-	for _, name := range []string{"bench", "client", "cluster", "eval", "security", "topology"} {
+	for _, name := range []string{"bench", "client", "cluster", "eval", "hub", "security", "topology"} {
 		if rest, ok := strings.CutPrefix(text, name+": "); ok {
 			return rest
 		}

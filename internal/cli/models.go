@@ -150,7 +150,7 @@ func printModels(w io.Writer, list []listedModel, s hub.Settings, nodes int) {
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s", m.Ref, cmp.Or(m.Format, "-"), cmp.Or(m.Stored, "-"), bytesText(m.Bytes))
 		for i := range quants {
 			if i < len(m.Needs) {
-				fmt.Fprintf(t, "\t%s, %.3g/s", bytesText(m.Needs[i].NodeBytes), m.Needs[i].Rate)
+				fmt.Fprintf(t, "\t%s, %s/s", bytesText(m.Needs[i].NodeBytes), rateText(m.Needs[i].Rate))
 			} else {
 				fmt.Fprint(t, "\t-")
 			}
@@ -164,6 +164,14 @@ func printModels(w io.Writer, list []listedModel, s hub.Settings, nodes int) {
 		}
 	}
 	fmt.Fprintf(w, "\nBF16, Q8_0, Q4_0 (--quant): memory per node without caches, and expected tokens per second, on %s of this machine.\n", counted(nodes, "node"))
+}
+
+// rateText is a rate with two digits or all before the point.
+func rateText(x float64) string {
+	if x >= 10 {
+		return fmt.Sprintf("%.0f", x)
+	}
+	return fmt.Sprintf("%.1f", x)
 }
 
 type modelsRmCmd struct {
