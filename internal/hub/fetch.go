@@ -111,9 +111,13 @@ func (f *fetcher) hold(ctx context.Context, b *blob) (unlock func(), err error) 
 	moved := time.Now()
 	for {
 		l, err := lockFile(b.lock)
-		if err == nil {
+		switch {
+		case errors.Is(err, errors.ErrUnsupported): // no locks on this system: two pulls would fetch twice
+			return func() {}, nil
+		case err == nil:
 			return func() { l.Close() }, nil
-		} else if !errors.Is(err, flock.ErrHeld) {
+		}
+		if !errors.Is(err, flock.ErrHeld) {
 			return nil, onDisk(err)
 		}
 		var size int64

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strings"
 	"sync"
 
@@ -215,11 +216,14 @@ const referenceFile = "reference"
 
 // registryFile is the name of the .gguf file of a model, and thereby the name of the model.
 func registryFile(r Ref) string {
-	name := filepath.Base(filepath.FromSlash(r.Repo))
+	name, colon := filepath.Base(filepath.FromSlash(r.Repo)), ":"
+	if runtime.GOOS == "windows" {
+		colon = "-"
+	}
 	if tag, ok := strings.CutPrefix(r.Tag, "sha256:"); ok {
 		return name + "@" + tag[:12] + ".gguf"
 	}
-	return name + ":" + r.Tag + ".gguf"
+	return name + colon + r.Tag + ".gguf"
 }
 
 func blobFile(digest string) string { return strings.Replace(digest, ":", "-", 1) }
