@@ -117,27 +117,14 @@ func RunPlan(m PlanModel, o PlanOptions) (*Plan, error) {
 			return nil, fmt.Errorf("bench: --ratio %d: contexts of %s (at most %d tokens) are too short to keep one token of %d", o.Ratio, m.Name, c.MaxPositions, o.Ratio)
 		}
 	}
-	members := make([]topology.Member, o.Sockets)
-	for i := range members {
-		members[i] = topology.Member{ID: strconv.Itoa(i), Share: 1}
-	}
-	place, err := topology.Place(1, o.Mapping, socket.ShapeOf(c), members)
+	held, err := NodeBytes(m, o)
 	if err != nil {
-		return nil, fmt.Errorf("bench: %w", err)
+		return nil, err
 	}
 	g := socket.GeometryOf(c, o.KV)
 	p := &Plan{Model: m.Name, Parameters: m.Parameters, Sockets: o.Sockets, Memory: o.Memory, Mapping: string(o.Mapping),
-		WeightType: o.Weights.String(), KVType: o.KV.String(), TokenBytes: g.TokenBytes()}
-	for rank := range members {
-		p.WeightBytes = max(p.WeightBytes, socket.SliceBytes(c, place, rank, o.Weights))
-	}
-	stored := int64(2)
-	if c.DType == tensor.F32 {
-		stored = 4
-	}
-	p.EmbeddingBytes = int64(c.Vocab) * int64(c.Hidden) * stored
-	const logitRows = 64 // whose logits are in memory at once
-	p.WorkspaceBytes = 4 * (int64(o.Rows)*int64(m.row()) + logitRows*int64(c.Vocab))
+		WeightType: o.Weights.String(), KVType: o.KV.String(), TokenBytes: g.TokenBytes(),
+		WeightBytes: held.Weights, EmbeddingBytes: held.Embedding, WorkspaceBytes: held.Workspace}
 	p.CacheBytes = o.Memory - p.WeightBytes - p.EmbeddingBytes - p.WorkspaceBytes
 	for _, context := range o.Contexts {
 		if context < least || context > c.MaxPositions {
@@ -152,6 +139,39 @@ func RunPlan(m PlanModel, o PlanOptions) (*Plan, error) {
 			Full: p.batch(g, context, kvcache.Full()), SnapStream: p.batch(g, context, snap)})
 	}
 	return p, nil
+}
+
+// NodeMemory is what one socket holds besides its caches, in bytes.
+type NodeMemory struct {
+	Weights   int64 // of the socket with the most
+	Embedding int64 // mapped from the checkpoint; processes of one machine share it
+	Workspace int64 // activations and logits of a step
+}
+
+// NodeBytes computes what each socket of a cluster with even shares holds besides its caches.
+// It reads Sockets, Weights, Mapping and Rows of o.
+func NodeBytes(m PlanModel, o PlanOptions) (NodeMemory, error) {
+	c := &m.Config
+	members := make([]topology.Member, o.Sockets)
+	for i := range members {
+		members[i] = topology.Member{ID: strconv.Itoa(i), Share: 1}
+	}
+	place, err := topology.Place(1, o.Mapping, socket.ShapeOf(c), members)
+	if err != nil {
+		return NodeMemory{}, fmt.Errorf("bench: %w", err)
+	}
+	var h NodeMemory
+	for rank := range members {
+		h.Weights = max(h.Weights, socket.SliceBytes(c, place, rank, o.Weights))
+	}
+	stored := int64(2)
+	if c.DType == tensor.F32 {
+		stored = 4
+	}
+	h.Embedding = int64(c.Vocab) * int64(c.Hidden) * stored
+	const logitRows = 64 // whose logits are in memory at once
+	h.Workspace = 4 * (int64(o.Rows)*int64(m.row()) + logitRows*int64(c.Vocab))
+	return h, nil
 }
 
 func (p *Plan) batch(g kvcache.Geometry, context int, policy *kvcache.Policy) PlanBatch {

@@ -19,8 +19,8 @@ import (
 
 // startFlags are of commands that start a cluster for themselves when they need one.
 type startFlags struct {
-	Quant string `placeholder:"TYPE" help:"Where MODEL is started: type of its weights in memory, as for up."`
-	Nodes int    `default:"1" help:"Where MODEL is started: node processes."`
+	Quant quantType `placeholder:"TYPE" help:"Where MODEL is started: type of its weights in memory, as for up; auto chooses what fits."`
+	Nodes int       `default:"1" help:"Where MODEL is started: node processes."`
 }
 
 // named is the checkpoint on disk that a word names: a path, a model that comes with the
@@ -89,7 +89,7 @@ func (s *startFlags) up(checkpoint string) (*upCmd, error) {
 	}
 	args := []string{"up", "--model", checkpoint, "--nodes", fmt.Sprint(s.Nodes), "--listen", "127.0.0.1:0", "--log-level", "error"}
 	if s.Quant != "" {
-		args = append(args, "--quant", s.Quant)
+		args = append(args, "--quant", string(s.Quant))
 	}
 	if _, err := p.Parse(args); err != nil {
 		return nil, err

@@ -124,7 +124,7 @@ func (c *benchClusterCmd) memory(cfg *model.Config) (int64, error) {
 // benchCluster is the local cluster that a benchmark starts.
 func benchCluster(nodes, threads int, memory int64, model, weights, kv string) *upCmd {
 	up := &upCmd{Nodes: nodes, logFlags: logFlags{LogLevel: "warn"}, nodeFlags: nodeFlags{KVMemory: size(memory), Threads: threads}}
-	up.Listen, up.Model, up.Quant, up.KVType, up.StepTokens = "127.0.0.1:0", model, weights, kv, 512
+	up.Listen, up.Model, up.Quant, up.KVType, up.StepTokens = "127.0.0.1:0", model, quantType(weights), kv, 512
 	up.Speculate = "off" // random weights repeat themselves
 	return up
 }

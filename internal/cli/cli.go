@@ -53,7 +53,7 @@ type commands struct {
 const description = `Serve one large language model, cut across all your machines.
 
   shoal demo                                   see it work: four processes, one model
-  shoal up --nodes 4                           a cluster on this machine, API on 127.0.0.1:8080
+  shoal up                                     serve on this machine, API on 127.0.0.1:8080
   shoal chat                                   talk to it
   shoal run "What is a goroutine?"             or ask one question
   shoal chat MODEL                             the same without up: a folder or .gguf file, or fry

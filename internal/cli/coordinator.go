@@ -11,6 +11,7 @@ import (
 	"syscall"
 
 	"github.com/shoal-llm/shoal/cluster"
+	"github.com/shoal-llm/shoal/internal/machine"
 	"github.com/shoal-llm/shoal/internal/security"
 	"github.com/shoal-llm/shoal/internal/supervise"
 )
@@ -53,6 +54,12 @@ func (c *coordinatorCmd) Run(e *env) error {
 	serve, err := c.config(e)
 	if err != nil {
 		return err
+	}
+	if c.Quant == quantAuto { // else the memory of the nodes, which is unknown here, does not matter
+		limit, from := machine.MemoryLimit()
+		if err := c.settleWeights(e, &serve, room{local: 1, total: max(1, c.Nodes), limit: limit, from: from, caches: min(kvMemory, limit/2)}); err != nil {
+			return err
+		}
 	}
 	log := c.logger(e.stderr)
 	serve.Logger = log

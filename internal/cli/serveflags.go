@@ -46,7 +46,7 @@ func (s *size) UnmarshalText(text []byte) error {
 type serveFlags struct {
 	modelFlag
 	ModelName    []string           `placeholder:"NAME" help:"Names of the model in the API (default: the folder's name)."`
-	Quant        string             `default:"" placeholder:"TYPE" help:"Type of the weights in memory: f32, bf16, f16, q8_0, q4_0, iq4_nl (default: as stored). Part of what decides the bits."`
+	Quant        quantType          `default:"" placeholder:"TYPE" help:"Type of the weights in memory: f32, bf16, f16, q8_0, q4_0, iq4_nl; auto, or no value: the largest of bf16, q8_0 and q4_0 that fits in memory (default: as stored). Part of what decides the bits."`
 	KVType       string             `name:"kv-type" placeholder:"TYPE" help:"Type of the cache: f32, bf16, int8 (default: bf16 when the weights are)."`
 	Shares       map[string]float64 `mapsep:"," placeholder:"NODE=X,..." help:"Parts of the work of nodes by name, relative to each other. A node that is not named has its measured memory bandwidth in units of 10 GB/s, or the --share that it was given, at most twice what it measured and twice the median of the others."`
 	Mapping      string             `default:"auto" help:"How layers are scheduled over the nodes: gather, reduce, auto. Never changes a bit."`
@@ -78,7 +78,7 @@ func (f *serveFlags) warn(dir string, log *slog.Logger) {
 
 func (f *serveFlags) config(e *env) (cluster.ServeConfig, error) {
 	dir, err := f.dir(e)
-	return cluster.ServeConfig{Model: dir, SwiftKV: f.SwiftKV, Names: f.ModelName, Weights: f.Quant, KV: f.KVType, Shares: f.Shares, Mapping: f.Mapping, Policy: f.Policy,
+	return cluster.ServeConfig{Model: dir, SwiftKV: f.SwiftKV, Names: f.ModelName, Weights: string(f.Quant), KV: f.KVType, Shares: f.Shares, Mapping: f.Mapping, Policy: f.Policy,
 		MaxContext: f.MaxContext, StepTokens: f.StepTokens, Chunk: f.Chunk, MaxSequences: f.MaxSequences, Replicas: f.Replicas, PrefixCache: f.PrefixCache, Speculate: f.Speculate, SpeculateRecent: f.SpeculateRecent, DecodeSteps: f.DecodeSteps, Queue: f.Queue,
 		StepDeadline: f.StepDeadline, LoadDeadline: f.LoadDeadline, SyncDeadline: f.SyncDeadline}, err
 }

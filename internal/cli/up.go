@@ -14,6 +14,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"time"
 
 	"github.com/shoal-llm/shoal/cluster"
@@ -33,7 +34,7 @@ type upCmd struct {
 	listenFlags
 	clusterKeyFlag
 	logFlags
-	Nodes   int       `short:"n" default:"4" help:"Node processes, 1 to 64."`
+	Nodes   int       `short:"n" default:"0" help:"Node processes on this machine, 1 to 64 (default: one per NUMA node, which is one on most machines)."`
 	Share   []float64 `placeholder:"X" help:"Relative shares of the nodes (default: even)."`
 	DataDir string    `type:"path" placeholder:"DIR" help:"Where jobs, batches and files live; a restarted cluster goes on with them (default: shoal/jobs in the user's state directory, ~/.local/state on Linux, one folder per model)."`
 	Standby bool      `help:"Run the coordinator as a process of its own, with a second one that takes over when it dies. Three copies of the job store, in three processes."`
@@ -42,6 +43,7 @@ type upCmd struct {
 	speeds  topology.Speeds // of each node; zero: not measured
 	// processors of Go's in each node; 0: as many as compute threads.
 	processors int
+	cpus       [][]int // of each node; nil: any
 	// trialRounds are those of numbers of threads; 0: as many as choose well.
 	trialRounds int
 	LogDir      string `type:"path" placeholder:"DIR" help:"Write the log of each process to a file in this folder, with details (default: standard error has what the operator should know)."`
@@ -55,7 +57,8 @@ The processes share a key that is drawn at the start: no other one gets in. With
 --cluster-key FILE (from shoal keygen) who has that file can start further nodes, as the
 ready line says.
 
-  shoal up --nodes 4
+  shoal up
+  shoal up --quant --model ~/models/Llama-3.2-1B
   shoal up --nodes 3 --model ~/models/Llama-3.2-1B --kv-memory 4GiB --listen 127.0.0.1:9000`
 }
 
@@ -164,6 +167,11 @@ func (c *upCmd) check() error {
 // prepare checks all flags, before a port is opened or a process started, and returns what is
 // served.
 func (c *upCmd) prepare(e *env) (serve cluster.ServeConfig, err error) {
+	numa := numaNodes(os.DirFS("/"), allowedCPUs())
+	if c.Nodes == 0 {
+		c.Nodes = defaultNodes(numa, runtime.GOMAXPROCS(0))
+	}
+	c.cpus = placeNodes(c.Nodes, numa)
 	if err := c.check(); err != nil {
 		return serve, err
 	}
@@ -175,7 +183,16 @@ func (c *upCmd) prepare(e *env) (serve cluster.ServeConfig, err error) {
 	if err := c.takeKVBytes(c.Nodes, serve.Logger); err != nil {
 		return serve, err
 	}
+	if err := c.settleWeights(e, &serve, c.room()); err != nil {
+		return serve, err
+	}
 	return cluster.Check(serve, cluster.APIConfig{Template: c.ChatTemplate, ToolParser: c.ToolParser}, int64(c.KVMemory))
+}
+
+// room is the memory of this machine, or container, for the nodes of this command.
+func (c *upCmd) room() room {
+	limit, from := machine.MemoryLimit()
+	return room{local: c.Nodes, total: c.Nodes, limit: limit, from: from, caches: int64(c.KVMemory)}
 }
 
 // start brings coordinator and nodes up; it does not wait for the model. What its store
@@ -340,7 +357,11 @@ func (c *upCmd) child(l *local, i int, checkpoint string, join []string, dataDir
 		l.files = append(l.files, f)
 		out, file = f, f.Name()
 	}
-	return l.children.Start(supervise.Child{ID: id, Args: args, Files: files, Stderr: out, Log: file, Exited: func(error) {
+	var cpus []int
+	if c.cpus != nil {
+		cpus = c.cpus[i]
+	}
+	return l.children.Start(supervise.Child{ID: id, Args: args, CPUs: cpus, Files: files, Stderr: out, Log: file, Exited: func(error) {
 		if l.children.Alive() == 0 {
 			l.cancel(errors.New("every node process has ended"))
 		}

@@ -51,6 +51,7 @@ type Child struct {
 	Args   []string
 	Env    []string   // added to this process's environment, from which settings are removed
 	Files  []*os.File // the child's descriptors from 3 on
+	CPUs   []int      // the only CPUs that it may use; empty: those of this process
 	Stderr io.Writer
 	Log    string          // file that Stderr writes to; "": none
 	Exited func(err error) // called when the process ends unrequested
@@ -91,7 +92,7 @@ func (c *Children) Start(x Child) error {
 	if c.stop {
 		return errors.New("supervise: the local cluster is stopping")
 	}
-	if err := coarseTimers(k.cmd.Start); err != nil {
+	if err := coarseTimers(func() error { return onCPUs(x.CPUs, k.cmd.Start) }); err != nil {
 		return fmt.Errorf("supervise: %s did not start: %w", id, err)
 	}
 	c.list = append(c.list, k)

@@ -1,0 +1,173 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"sort"
+	"strings"
+
+	"github.com/shoal-llm/shoal/internal/bench"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+)
+
+// room is the memory that a cluster has for a model.
+type room struct {
+	local  int    // nodes on this machine
+	total  int    // nodes of the cluster, at least local
+	limit  int64  // bytes that all nodes of a machine may use; 0: unknown
+	from   string // whose limit that is
+	caches int64  // bytes of each node's caches
+}
+
+// marginPart is the part of a machine's memory that is left for the system, the runtime and
+// messages: one in this number.
+const marginPart = 16
+
+// needs is what the nodes of one machine hold, in bytes.
+type needs struct {
+	weights, workspace, caches int64 // of each node
+	embedding                  int64 // mapped once on a machine
+	margin                     int64 // of the machine
+	nodes                      int64 // of the machine
+}
+
+func (n needs) sum() int64 {
+	return n.nodes*(n.weights+n.workspace+n.caches) + n.embedding + n.margin
+}
+
+// text lists the parts that make up the sum.
+func (n needs) text() string {
+	of := ""
+	if n.nodes > 1 {
+		of = fmt.Sprintf("%d times ", n.nodes)
+	}
+	return fmt.Sprintf("%s = %s%s of weights, %s of activations and %s of caches, %s of embedding and a margin of %s",
+		bytesText(n.sum()), of, bytesText(n.weights), bytesText(n.workspace), bytesText(n.caches), bytesText(n.embedding), bytesText(n.margin))
+}
+
+// fit decides what of a model fits in a room. Its functions compute and touch nothing.
+type fit struct {
+	room
+	// held is what a node holds besides caches, in a cluster of a number of nodes. It fails where
+	// the model cannot be cut into that many parts.
+	held func(weights tensor.DType, nodes int) (bench.NodeMemory, error)
+	// cacheOf is the cache of one sequence with a context of a number of tokens.
+	cacheOf func(tokens int) int64
+	context int // the longest that may be asked for
+}
+
+// needs is what one machine with a number of nodes holds, in a cluster of total nodes.
+func (f *fit) needs(weights tensor.DType, local, total int) (needs, error) {
+	h, err := f.held(weights, total)
+	return needs{weights: h.Weights, workspace: h.Workspace, caches: f.caches, embedding: h.Embedding, margin: f.limit / marginPart, nodes: int64(local)}, err
+}
+
+// fits tells whether a type of weights fits.
+func (f *fit) fits(weights tensor.DType, local, total int) (bool, needs, error) {
+	n, err := f.needs(weights, local, total)
+	return err == nil && n.sum() <= f.limit, n, err
+}
+
+// smaller are the types that a checkpoint may be held in, the largest first: as stored, or
+// smaller.
+func smaller(stored tensor.DType) (out []tensor.DType) {
+	if !tensor.Quantised(stored) {
+		out = append(out, stored)
+		if stored == tensor.F32 {
+			out = append(out, tensor.BF16)
+		}
+	}
+	return append(out, tensor.Q8_0, tensor.Q4_0)
+}
+
+// choose is the largest type that fits, and a line that says why.
+func (f *fit) choose(stored tensor.DType) (tensor.DType, string, error) {
+	if f.limit == 0 {
+		return stored, fmt.Sprintf("--quant auto: %s, as stored: this system does not say how much memory there is", stored), nil
+	}
+	beyond := ""
+	for _, dt := range smaller(stored) {
+		ok, n, err := f.fits(dt, f.local, f.total)
+		if err != nil {
+			return dt, "", err
+		}
+		if ok {
+			return dt, fmt.Sprintf("--quant auto: %s, which takes %s, of the %s that %s may use%s", dt, n.text(), bytesText(f.limit), f.from, beyond), nil
+		}
+		beyond = fmt.Sprintf("; %s would take %s", dt, bytesText(n.sum()))
+	}
+	return 0, "", f.refusal(tensor.Q4_0)
+}
+
+// check refuses a type of weights that does not fit, and says what would.
+func (f *fit) check(weights tensor.DType) error {
+	if f.limit == 0 {
+		return nil
+	}
+	if ok, _, err := f.fits(weights, f.local, f.total); ok || err != nil {
+		return err
+	}
+	return f.refusal(weights)
+}
+
+// refusal says why a type of weights does not fit, and what would: a smaller type, a shorter
+// context, more machines.
+func (f *fit) refusal(weights tensor.DType) error {
+	n, err := f.needs(weights, f.local, f.total)
+	if err != nil {
+		return err
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "the model does not fit: with weights of type %s it takes %s, and %s may use %s. What would fit:", weights, n.text(), f.from, bytesText(f.limit))
+	options := 0
+	option := func(format string, args ...any) {
+		options++
+		fmt.Fprintf(&b, "\n  "+format, args...)
+	}
+	for _, dt := range smaller(weights) {
+		if dt == weights {
+			continue
+		}
+		if ok, less, err := f.fits(dt, f.local, f.total); err == nil && ok {
+			option("a smaller type of weights: --quant %s takes %s", dt, bytesText(less.sum()))
+			break
+		}
+	}
+	if tokens, caches := f.shorter(n); tokens > 0 {
+		option("a shorter context: --kv-memory %dMiB --max-context %d", caches>>20, tokens)
+	}
+	if machines, less := f.machines(weights); machines > 0 {
+		option("more nodes: %d machines like this one, with a node each that takes %s (shoal up --cluster NAME --expect %d)", machines, bytesText(less.sum()), machines)
+	}
+	if options == 0 {
+		option("nothing on machines of this size: give them more memory")
+	}
+	return errors.New(b.String())
+}
+
+// shorter is the longest context whose cache fits where the caches as asked for do not, and
+// the memory of that cache; 0: none.
+func (f *fit) shorter(n needs) (tokens int, caches int64) {
+	n.caches = 0
+	caches = (f.limit - n.sum()) / n.nodes &^ (1<<20 - 1)
+	return sort.Search(f.context, func(i int) bool { return f.cacheOf(i+1) > caches }), caches
+}
+
+// mostMachines is how many are tried.
+const mostMachines = 256
+
+// machines is the least number of machines with one node each that a type of weights fits on;
+// 0: none does.
+func (f *fit) machines(weights tensor.DType) (int, needs) {
+	for total := max(2, f.total-f.local+1); total <= mostMachines; total++ {
+		if total == f.total && f.local == 1 {
+			continue
+		}
+		if ok, n, err := f.fits(weights, 1, total); err != nil {
+			break // the model cannot be cut further
+		} else if ok {
+			return total, n
+		}
+	}
+	return 0, needs{}
+}

@@ -1,0 +1,171 @@
+package cli
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/shoal-llm/shoal/cluster"
+	"github.com/shoal-llm/shoal/internal/bench"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+)
+
+// toyFit is a room for a model of 16 GiB in bf16 that can be cut into 8 parts, with a cache of
+// 128 KiB a token.
+func toyFit(local, total int, limit, caches int64) *fit {
+	return &fit{room: room{local: local, total: total, limit: limit, from: "this container", caches: caches}, context: 131072,
+		held: func(dt tensor.DType, nodes int) (bench.NodeMemory, error) {
+			if nodes > 8 {
+				return bench.NodeMemory{}, errors.New("cannot be cut further")
+			}
+			bits := map[tensor.DType]int64{tensor.F32: 256, tensor.BF16: 128, tensor.F16: 128, tensor.Q8_0: 68, tensor.Q4_0: 36}[dt] // of 8 weights
+			return bench.NodeMemory{Weights: bits << 27 / int64(nodes), Embedding: 1 << 29, Workspace: 1 << 28}, nil
+		},
+		cacheOf: func(tokens int) int64 { return int64(tokens) << 17 }}
+}
+
+// TestFit: what is chosen for a memory, and what an error offers instead.
+func TestFit(t *testing.T) {
+	const gib = 1 << 30
+	for _, c := range []struct {
+		name                string
+		local, total        int
+		limit, caches       int64
+		stored, auto        tensor.DType // auto: what --quant auto chooses; F32: nothing
+		fits                bool         // as stored
+		says, offers, never []string     // in the line of auto, in the error of the stored type
+	}{
+		{name: "plenty", local: 1, total: 1, limit: 64 * gib, caches: gib, stored: tensor.BF16, auto: tensor.BF16, fits: true,
+			says: []string{"--quant auto: bf16, which takes 21.75 GiB = 16.00 GiB of weights, 256.0 MiB of activations and 1.00 GiB of caches, 512.0 MiB of embedding and a margin of 4.00 GiB, of the 64.00 GiB that this container may use"}},
+		{name: "f32 is halved first", local: 1, total: 1, limit: 32 * gib, caches: gib, stored: tensor.F32, auto: tensor.BF16,
+			says: []string{"bf16", "f32 would take 35.75 GiB"}, offers: []string{"--quant bf16 takes 19.75 GiB"}},
+		{name: "q8_0", local: 1, total: 1, limit: 16 * gib, caches: gib, stored: tensor.BF16, auto: tensor.Q8_0,
+			says:   []string{"q8_0", "bf16 would take 18.75 GiB"},
+			offers: []string{"takes 18.75 GiB = 16.00 GiB of weights", "--quant q8_0 takes 11.25 GiB", "2 machines like this one, with a node each that takes 10.75 GiB (shoal up --cluster NAME --expect 2)"}, never: []string{"--kv-memory"}},
+		{name: "4 bits", local: 1, total: 1, limit: 8 * gib, caches: gib, stored: tensor.BF16, auto: tensor.Q4_0,
+			says: []string{"q4_0", "; q8_0 would take"}, offers: []string{"--quant q4_0", "3 machines"}},
+		{name: "caches are the reason", local: 1, total: 1, limit: 20 * gib, caches: 8 * gib, stored: tensor.BF16, auto: tensor.Q8_0,
+			offers: []string{"--kv-memory 2048MiB --max-context 16384", "--quant q8_0", "2 machines"}},
+		{name: "several nodes share a machine", local: 4, total: 4, limit: 16 * gib, caches: gib, stored: tensor.BF16, auto: tensor.Q8_0,
+			offers: []string{"4 times 4.00 GiB of weights"}},
+		{name: "machines that are to come", local: 1, total: 4, limit: 8 * gib, caches: gib, stored: tensor.BF16, auto: tensor.BF16, fits: true},
+		{name: "not even with 4 bits", local: 1, total: 1, limit: 4 * gib, caches: gib, stored: tensor.BF16, offers: []string{"8 machines"}, never: []string{"--quant q"}},
+		{name: "nothing would do", local: 1, total: 1, limit: gib, caches: gib / 2, stored: tensor.BF16, offers: []string{"nothing on machines of this size"}, never: []string{"--quant q", "machines like"}},
+		{name: "unknown memory", local: 1, total: 1, limit: 0, caches: gib, stored: tensor.BF16, auto: tensor.BF16, fits: true, says: []string{"as stored"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := toyFit(c.local, c.total, c.limit, c.caches)
+			got, line, err := f.choose(c.stored)
+			if got != c.auto || (err != nil) != (c.auto == tensor.F32) {
+				t.Errorf("auto chooses %s (%q, %v), want %s", got, line, err, c.auto)
+			}
+			for _, s := range c.says {
+				if !strings.Contains(line, s) {
+					t.Errorf("the line %q lacks %q", line, s)
+				}
+			}
+			if strings.Contains(line, "\n") {
+				t.Errorf("%q is more than one line", line)
+			}
+			err = f.check(c.stored)
+			if (err == nil) != c.fits {
+				t.Fatalf("as stored: %v", err)
+			}
+			for _, s := range c.offers {
+				if !strings.Contains(err.Error(), s) {
+					t.Errorf("%v\nlacks %q", err, s)
+				}
+			}
+			for _, s := range c.never {
+				if strings.Contains(err.Error(), s) {
+					t.Errorf("%v\noffers %q", err, s)
+				}
+			}
+		})
+	}
+}
+
+// TestOffersFit: whatever an error offers fits by the same count.
+func TestOffersFit(t *testing.T) {
+	for limit := int64(1 << 30); limit < 40<<30; limit += 777 << 20 {
+		f := toyFit(1, 1, limit, 2<<30)
+		if machines, _ := f.machines(tensor.BF16); machines > 0 {
+			if ok, n, err := f.fits(tensor.BF16, 1, machines); !ok || err != nil {
+				t.Errorf("of %d: %d machines take %d: %v", limit, machines, n.sum(), err)
+			}
+			if ok, _, _ := f.fits(tensor.BF16, 1, machines-1); ok && machines > 2 {
+				t.Errorf("of %d: %d machines would do", limit, machines-1)
+			}
+		}
+		n, err := f.needs(tensor.BF16, 1, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if tokens, caches := f.shorter(n); tokens > 0 {
+			less := *f
+			less.caches = caches
+			if ok, _, _ := less.fits(tensor.BF16, 1, 1); !ok || f.cacheOf(tokens) > caches {
+				t.Errorf("of %d: a context of %d does not fit", limit, tokens)
+			}
+		}
+	}
+}
+
+// TestFitIsPlan: the numbers are those of shoal plan.
+func TestFitIsPlan(t *testing.T) {
+	m, err := bench.PlanShape(bench.PlanShapes()[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	serve := cluster.ServeConfig{KV: "bf16", Policy: "full", Mapping: "auto", StepTokens: 512, MaxContext: m.Config.MaxPositions}
+	f, err := fitOf(m, &serve, room{local: 1, total: 2, limit: 1 << 40, caches: 1 << 30})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dt := range smaller(tensor.BF16) {
+		p, err := bench.RunPlan(m, bench.PlanOptions{Sockets: 2, Memory: 1 << 40, Weights: dt, KV: tensor.BF16, Mapping: "gather", Rows: 512, Ratio: 4})
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, err := f.needs(dt, 1, 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n.weights+n.workspace+n.embedding != p.WeightBytes+p.WorkspaceBytes+p.EmbeddingBytes || f.cacheOf(p.Rows[0].Context) != p.Rows[0].Full.Bytes {
+			t.Errorf("%s: %+v, plan has %+v", dt, n, p)
+		}
+	}
+}
+
+// TestQuantWithoutAValue: --quant alone, auto, a type, and none, wherever it stands.
+func TestQuantWithoutAValue(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		want quantType
+	}{
+		{[]string{"up"}, ""},
+		{[]string{"up", "--quant"}, quantAuto},
+		{[]string{"up", "--quant", "--nodes", "2"}, quantAuto},
+		{[]string{"up", "--quant", "-n", "2"}, quantAuto},
+		{[]string{"up", "--quant=auto"}, quantAuto},
+		{[]string{"up", "--quant", "q8_0", "--nodes", "2"}, "q8_0"},
+		{[]string{"up", "--quant=iq4_nl"}, "iq4_nl"},
+		{[]string{"up", "--quant="}, ""},
+		{[]string{"coordinator", "--quant", "f16"}, "f16"},
+		{[]string{"coordinator", "--quant"}, quantAuto},
+	} {
+		got, err := parsed(t, c.args...)
+		if err != nil {
+			t.Errorf("%q: %v", c.args, err)
+			continue
+		}
+		if q := (map[bool]quantType{true: got.Up.Quant, false: got.Coordinator.Quant})[c.args[0] == "up"]; q != c.want {
+			t.Errorf("%q gives %q, want %q", c.args, q, c.want)
+		}
+	}
+	got, err := parsed(t, "run", "fry", "--quant", "--nodes", "2", "a text")
+	if err != nil || got.Run.Quant != quantAuto || !slices.Equal(got.Run.words(), []string{"fry", "a text"}) {
+		t.Errorf("run: %q of %q: %v", got.Run.Quant, got.Run.words(), err)
+	}
+}

@@ -1,0 +1,75 @@
+package cli
+
+import (
+	"fmt"
+
+	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/cluster"
+	"github.com/shoal-llm/shoal/internal/bench"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/topology"
+)
+
+// fitOf is what plan computes for a model, with the settings of a server.
+func fitOf(m bench.PlanModel, serve *cluster.ServeConfig, r room) (*fit, error) {
+	kv, err := tensor.ParseDType(serve.KV)
+	if err != nil {
+		return nil, err
+	}
+	policy, err := kvcache.Parse(serve.Policy)
+	if err != nil {
+		return nil, err
+	}
+	mapping, err := topology.ParseMapping(serve.Mapping)
+	if err != nil {
+		mapping = topology.Gather // needs least, and the planner chooses
+	}
+	geometry := socket.GeometryOf(&m.Config, kv)
+	return &fit{room: r, context: serve.MaxContext,
+		held: func(weights tensor.DType, nodes int) (bench.NodeMemory, error) {
+			return bench.NodeBytes(m, bench.PlanOptions{Sockets: nodes, Weights: weights, Mapping: mapping, Rows: serve.StepTokens})
+		},
+		cacheOf: func(tokens int) int64 { return kvcache.ResidentBytes(geometry, tokens, tokens, policy) },
+	}, nil
+}
+
+// settleWeights replaces --quant auto with the type that fits, and says so. A given type that
+// does not fit is an error that says what would.
+func (f *serveFlags) settleWeights(e *env, serve *cluster.ServeConfig, r room) error {
+	ck, err := model.OpenSwiftKV(serve.Model, serve.SwiftKV)
+	if err != nil {
+		return err
+	}
+	defer ck.Close()
+	filled := *serve
+	if f.Quant == quantAuto {
+		filled.Weights = ""
+	}
+	cluster.Identify(ck, &filled)
+	if err := filled.Validate(&ck.Config); err != nil {
+		return err
+	}
+	weights, err := tensor.ParseDType(filled.Weights)
+	if err != nil {
+		return err
+	}
+	fit, err := fitOf(bench.PlanModelOf(filled.Names[0], &ck.Config), &filled, r)
+	if err != nil {
+		return err
+	}
+	if f.Quant != quantAuto {
+		return fit.check(weights)
+	}
+	if ck.Config.DType == tensor.F16 { // served as f32 where nobody chooses
+		weights = tensor.F16
+	}
+	chosen, why, err := fit.choose(weights)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(e.stderr, why)
+	f.Quant, serve.Weights = quantType(chosen.String()), chosen.String()
+	return nil
+}
