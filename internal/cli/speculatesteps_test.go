@@ -61,7 +61,7 @@ func replayed(t *testing.T, text bench.SpeculateText, batch int, each float64) (
 			for _, x := range p.Decode {
 				r := batcher.Result{Seq: x.Seq}
 				for i := range x.Tokens {
-					r.Samples = append(r.Samples, drawn(x.Seq, x.Position+i))
+					r.Samples = append(r.Samples, drawn(x.Seq, x.Start+i))
 					if i+1 < len(x.Tokens) && x.Tokens[i+1] != r.Samples[i].Token {
 						break
 					}

@@ -27,6 +27,7 @@ wire:     client/wire
 client:   client
 api:      internal/server/api
 journals: internal/jobs/journal
+joins:    internal/join
 files:    internal/jobs/routes internal/jobs/files + internal/jobs/files:internal/jobs/routes
 jobs:     internal/jobs
 batches:  internal/jobs/batches

@@ -20,6 +20,7 @@ github.com/chromedp/chromedp:           tests
 github.com/dlclark/regexp2/v2:          internal/text/...
 github.com/go-analyze/charts:           internal/eval
 github.com/hashicorp/memberlist:        internal/gossip cluster/...
+github.com/hashicorp/mdns:              internal/join
 github.com/minio/highwayhash:           internal/store
 github.com/nats-io/nats-server/v2:      collective/natsbus cluster/... internal/store test/cluster
 github.com/nats-io/nats.go:             collective/natsbus cluster/... internal/store internal/jobs/journal
@@ -37,6 +38,7 @@ golang.org/x/sync:                      all
 golang.org/x/sys:                       all
 golang.org/x/term:                      internal/cli
 golang.org/x/text:                      internal/text/...
+golang.org/x/time:                      internal/join
 google.golang.org/grpc:                 internal/rpc internal/security
 google.golang.org/protobuf:             internal/proto actors/... cluster/... internal/rpc internal/weights internal/store internal/gossip
 pgregory.net/rapid:                     tests
