@@ -137,10 +137,10 @@ func (e *events) persist(ctx context.Context, write func(context.Context, []byte
 //	                                 events where the client accepts those
 //	GET /v1/cluster/history?from=N   samples from an index on, one a second
 func (c *core) ServeEvents(a *api.Server) error {
-	if err := a.Handle(http.MethodGet, "/v1/events", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { c.events.serve(a, w, r) })); err != nil {
+	if err := a.Handle(api.Route{Method: http.MethodGet, Path: "/v1/events", Handler: func(w http.ResponseWriter, r *http.Request) { c.events.serve(a, w, r) }}); err != nil {
 		return err
 	}
-	return a.Handle(http.MethodGet, "/v1/cluster/history", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return a.Handle(api.Route{Method: http.MethodGet, Path: "/v1/cluster/history", Handler: func(w http.ResponseWriter, r *http.Request) {
 		from, err := number(r, "")
 		if err != nil {
 			a.WriteError(w, err)
@@ -150,7 +150,7 @@ func (c *core) ServeEvents(a *api.Server) error {
 		list := c.events.samples.from(from)
 		c.events.mu.Unlock()
 		a.WriteJSON(w, http.StatusOK, map[string]any{"object": "list", "every_ms": statusEvery.Milliseconds(), "data": list})
-	}))
+	}})
 }
 
 // number returns the value of the query parameter from, or of a header if present.

@@ -10,7 +10,8 @@ import (
 // Such a time has lost its monotonic reading: differences of two jump when the
 // machine's clock is set, so no wait and no verdict may rest on one.
 var wallClock = map[string]string{
-	"internal/server/api/cluster.go":       "a time for clients",
+	"internal/server/api/models.go":        "a time for clients",
+	"internal/server/api/service.go":       "created, for clients",
 	"internal/server/api/contexts_http.go": "created, for clients",
 	"internal/server/api/server.go":        "created, for clients",
 	"internal/cli/standby.go":              "a deadline in the past",

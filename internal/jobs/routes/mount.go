@@ -42,31 +42,44 @@ type mounted struct {
 	after  time.Duration
 }
 
-var methods = map[string][]string{
-	"/v1/jobs": {"POST", "GET"}, "/v1/jobs/*": {"GET", "DELETE"},
-	"/v1/responses/*": {"GET", "POST", "DELETE"},
-	"/v1/files":       {"POST", "GET"}, "/v1/files/*": {"GET", "DELETE"},
-	"/v1/batches": {"POST", "GET"}, "/v1/batches/*": {"GET", "POST"},
+// routes are those of jobs, kept responses, files and batches.
+func routes() []api.Route {
+	const get, post, del = http.MethodGet, http.MethodPost, http.MethodDelete
+	return []api.Route{
+		{Method: post, Path: "/v1/jobs"},
+		{Method: get, Path: "/v1/jobs"},
+		{Method: get, Path: "/v1/jobs/*"},
+		{Method: del, Path: "/v1/jobs/*"},
+		{Method: get, Path: "/v1/responses/*"},
+		{Method: post, Path: "/v1/responses/*"},
+		{Method: del, Path: "/v1/responses/*"},
+		{Method: post, Path: "/v1/files", Uploads: true},
+		{Method: get, Path: "/v1/files"},
+		{Method: get, Path: "/v1/files/*"},
+		{Method: del, Path: "/v1/files/*"},
+		{Method: post, Path: "/v1/batches", Uncounted: true},
+		{Method: get, Path: "/v1/batches"},
+		{Method: get, Path: "/v1/batches/*"},
+		{Method: post, Path: "/v1/batches/*"},
+	}
 }
 
 // NewMount adds the routes to an API. Call it before the API serves.
 func NewMount(a *api.Server, reason string) (*Mount, error) {
 	m := &Mount{api: a}
 	m.Refuse(reason, time.Minute)
-	for path, list := range methods {
-		for _, method := range list {
-			at := method + " " + path
-			err := a.Handle(method, path, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				now := m.at.Load()
-				if h := now.table[at]; h != nil {
-					h(w, r)
-					return
-				}
-				a.WriteError(w, api.Problem{Status: http.StatusServiceUnavailable, Code: "jobs_unavailable", Message: now.reason, RetryAfter: now.after})
-			}))
-			if err != nil {
-				return nil, fmt.Errorf("jobs: %w", err)
+	for _, route := range routes() {
+		at := route.Method + " " + route.Path
+		route.Handler = func(w http.ResponseWriter, r *http.Request) {
+			now := m.at.Load()
+			if h := now.table[at]; h != nil {
+				h(w, r)
+				return
 			}
+			a.WriteError(w, api.Problem{Status: http.StatusServiceUnavailable, Code: "jobs_unavailable", Message: now.reason, RetryAfter: now.after})
+		}
+		if err := a.Handle(route); err != nil {
+			return nil, fmt.Errorf("jobs: %w", err)
 		}
 	}
 	return m, nil

@@ -13,9 +13,9 @@ import (
 // access writes one line a request at info, in the format of the log. What monitors ask
 // for all the time is at debug. Whoever can connect can be refused as often as he likes:
 // of those lines so many of a status are written in a while.
-func (s *Server) access(r *http.Request, sc *scope, known *route, status int, began time.Time) {
+func (s *HTTP) access(r *http.Request, sc *scope, known *Route, status int, began time.Time) {
 	level := slog.LevelInfo
-	if known != nil && known.brief && (status < 400 || status == http.StatusServiceUnavailable) { // not ready yet is an answer too
+	if known != nil && known.Brief && (status < 400 || status == http.StatusServiceUnavailable) { // not ready yet is an answer too
 		level = slog.LevelDebug
 	}
 	if !s.log.Enabled(r.Context(), level) {
@@ -23,11 +23,11 @@ func (s *Server) access(r *http.Request, sc *scope, known *route, status int, be
 	}
 	path := r.URL.Path
 	more := []any{"id", sc.id, "method", r.Method, "path", path[:min(len(path), 256)], "status", status, "seconds", time.Since(began).Seconds(), "client", r.RemoteAddr}
-	if sc.holder != nil && sc.holder.Name != "" {
-		more = append(more, "key", sc.holder.Name)
+	if sc.key != nil && sc.key.Name != "" {
+		more = append(more, "key", sc.key.Name)
 	}
-	if sc.tokens.TotalTokens > 0 {
-		more = append(more, "prompt_tokens", sc.tokens.PromptTokens, "completion_tokens", sc.tokens.CompletionTokens)
+	if sc.tokens.Total() > 0 {
+		more = append(more, "prompt_tokens", sc.tokens.Prompt, "completion_tokens", sc.tokens.Completion)
 	}
 	if status >= 400 {
 		ok, leftOut, last := s.refused.Allow(strconv.Itoa(status), time.Now())

@@ -35,13 +35,13 @@ func (a *audit) request(r *http.Request, sc *scope, status int, began time.Time)
 		return
 	}
 	name, role := "", ""
-	if sc.holder != nil {
-		name, role = sc.holder.Name, sc.holder.Role
+	if sc.key != nil {
+		name, role = sc.key.Name, sc.key.Role
 	}
 	more := []any{"id", sc.id, "key", name, "role", role, "client", r.RemoteAddr, "method", r.Method, "path", r.URL.Path, "status", status,
 		"seconds", time.Since(began).Seconds()}
-	if sc.tokens.TotalTokens > 0 {
-		more = append(more, "prompt_tokens", sc.tokens.PromptTokens, "completion_tokens", sc.tokens.CompletionTokens)
+	if sc.tokens.Total() > 0 {
+		more = append(more, "prompt_tokens", sc.tokens.Prompt, "completion_tokens", sc.tokens.Completion)
 	}
 	if missed > 0 {
 		more = append(more, "refusals_not_written", missed)

@@ -56,7 +56,7 @@ func (b *bodyBudget) give(key string, n int64) {
 
 // readBody reads a whole JSON body under the limits. Its memory is booked until the
 // request ends, or settle is called.
-func (s *Server) readBody(w http.ResponseWriter, r *http.Request) ([]byte, *apiError) {
+func (s *HTTP) readBody(w http.ResponseWriter, r *http.Request) ([]byte, *apiError) {
 	if t := r.Header.Get("Content-Type"); t != "" && mediaType(t) != "application/json" && fromBrowser(r) {
 		return nil, notJSON()
 	}
@@ -75,7 +75,7 @@ func (s *Server) readBody(w http.ResponseWriter, r *http.Request) ([]byte, *apiE
 }
 
 // decodeBody reads a body and decodes it by decode; false: the client has the error.
-func decodeBody[T any](s *Server, w http.ResponseWriter, r *http.Request, decode func(context.Context, []byte) (T, *apiError)) (v T, ok bool) {
+func decodeBody[T any](s *HTTP, w http.ResponseWriter, r *http.Request, decode func(context.Context, []byte) (T, *apiError)) (v T, ok bool) {
 	body, e := s.readBody(w, r)
 	if e == nil {
 		v, e = decode(r.Context(), body)
@@ -86,17 +86,8 @@ func decodeBody[T any](s *Server, w http.ResponseWriter, r *http.Request, decode
 	return v, e == nil
 }
 
-// generateHandler answers a route with the generation that decode makes of the body.
-func (s *Server) generateHandler(decode func(context.Context, []byte) (*generation, *apiError)) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		if g, ok := decodeBody(s, w, r, decode); ok {
-			s.generate(w, r, g)
-		}
-	}
-}
-
 // jsonHandler answers a route with what decode makes of the body, as JSON.
-func jsonHandler[T any](s *Server, decode func(context.Context, []byte) (T, *apiError)) http.HandlerFunc {
+func jsonHandler[T any](s *HTTP, decode func(context.Context, []byte) (T, *apiError)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if v, ok := decodeBody(s, w, r, decode); ok {
 			s.writeJSON(w, http.StatusOK, v)
@@ -111,7 +102,7 @@ func tooLarge(limit int64) *apiError {
 
 // readAll reads body into a buffer that doubles, and books what it has grown to.
 // length is what the client announced, -1 when it did not.
-func (s *Server) readAll(sc *scope, body io.Reader, length int64) ([]byte, *apiError) {
+func (s *HTTP) readAll(sc *scope, body io.Reader, length int64) ([]byte, *apiError) {
 	limit := s.cfg.Limits.BodyBytes
 	most := limit + 1 // one more byte tells that it is too large
 	if length >= 0 {
@@ -147,7 +138,7 @@ func (sc *scope) book(b *bodyBudget, size int64) *apiError {
 	if more <= 0 {
 		return nil
 	}
-	if e := b.take(sc.who().Name, more); e != nil {
+	if e := b.take(sc.principal().Name, more); e != nil {
 		return e
 	}
 	sc.budget, sc.booked = b, sc.booked+more
@@ -157,7 +148,7 @@ func (sc *scope) book(b *bodyBudget, size int64) *apiError {
 // settle gives back what the body took: it has been decoded.
 func (sc *scope) settle() {
 	if sc.budget != nil {
-		sc.budget.give(sc.who().Name, sc.booked)
+		sc.budget.give(sc.principal().Name, sc.booked)
 		sc.budget, sc.booked = nil, 0
 	}
 }
@@ -165,7 +156,7 @@ func (sc *scope) settle() {
 // drain reads away what a refused request still sends, so that its client, who reads
 // nothing before all is sent, finds the answer and not a broken connection. A client
 // that waits for a 100 (Continue) sends nothing.
-func (s *Server) drain(w http.ResponseWriter, r *http.Request) {
+func (s *HTTP) drain(w http.ResponseWriter, r *http.Request) {
 	if r.Header.Get("Expect") != "" {
 		return
 	}

@@ -123,8 +123,8 @@ func TestChatLogprobs(t *testing.T) {
 
 func TestNoTemplateNoChat(t *testing.T) {
 	s := newServer(t, &fakeEngine{})
-	s.tmpl = nil
-	if _, e := s.decodeChat(t.Context(), []byte(`{"messages":[{"role":"user","content":"x"}]}`)); e == nil || !strings.Contains(e.message, "chat template") {
+	s.service.tmpl = nil
+	if _, e := s.openai.decodeChat(t.Context(), []byte(`{"messages":[{"role":"user","content":"x"}]}`)); e == nil || !strings.Contains(e.message, "chat template") {
 		t.Error(e)
 	}
 }

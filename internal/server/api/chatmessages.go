@@ -34,20 +34,14 @@ func (c *turnReader) message(i int, raw json.RawMessage) Message {
 	if c.err != nil {
 		return out
 	}
-	switch out.Role {
-	case "system", "user", "assistant":
-	case "developer": // OpenAI's newer name; templates know the older one
-		out.Role = "system"
-	case "tool":
+	role := c.checkRole(at, out.Role)
+	switch {
+	case out.Role == "function":
+		out.CallID = c.legacy
+	case role == "tool":
 		out.CallID = str("tool_call_id")
-	case "function": // what came before tools
-		if c.legacy == "" {
-			c.fail(invalidCode(at+".role", "unsupported_parameter", "'%s.role' is %q, and no message before it has a 'function_call'. Use 'tool'.", at, out.Role))
-		}
-		out.Role, out.CallID = "tool", c.legacy
-	default:
-		c.fail(invalid(at+".role", "'%s.role' must be system, developer, user, assistant or tool, got %q.", at, out.Role))
 	}
+	out.Role = role
 	content, calls := msg.get("content"), msg.get("tool_calls")
 	if out.Role == "assistant" {
 		out.Calls, e = decodeCalls(at+".tool_calls", calls, c.lim)
@@ -57,7 +51,7 @@ func (c *turnReader) message(i int, raw json.RawMessage) Message {
 		}
 		c.thoughts = &[]string{}
 	} else if calls != nil && !emptyValue(calls) {
-		c.fail(invalid(at+".tool_calls", "'%s.tool_calls' belong to the assistant.", at))
+		c.fail(callsOfOthers(at))
 	}
 	out.Content = c.text(at+".content", content)
 	if out.Role == "assistant" {
@@ -72,6 +66,27 @@ func (c *turnReader) message(i int, raw json.RawMessage) Message {
 		}
 	}
 	return out
+}
+
+// checkRole is the role under which a template knows a message.
+func (c *turnReader) checkRole(at, role string) string {
+	switch role {
+	case "system", "user", "assistant", "tool":
+		return role
+	case "developer": // OpenAI's newer name; templates know the older one
+		return "system"
+	case "function": // what came before tools
+		if c.legacy == "" {
+			c.fail(invalidCode(at+".role", "unsupported_parameter", "'%s.role' is %q, and no message before it has a 'function_call'. Use 'tool'.", at, role))
+		}
+		return "tool"
+	}
+	c.fail(invalid(at+".role", "'%s.role' must be system, developer, user, assistant or tool, got %.40q.", at, role))
+	return role
+}
+
+func callsOfOthers(at string) *apiError {
+	return invalid(at+".tool_calls", "'%s.tool_calls' belong to the assistant.", at)
 }
 
 // thought is what the assistant thought before its answer, under any of the names in use.

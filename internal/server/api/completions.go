@@ -10,8 +10,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 )
 
-func (s *Server) handleCompletions(w http.ResponseWriter, r *http.Request) {
-	g, ok := decodeBody(s, w, r, s.decodeCompletions)
+func (s *openAI) handleCompletions(w http.ResponseWriter, r *http.Request) {
+	g, ok := decodeBody(s.http, w, r, s.decodeCompletions)
 	if !ok {
 		return
 	}
@@ -22,11 +22,8 @@ func (s *Server) handleCompletions(w http.ResponseWriter, r *http.Request) {
 	s.generate(w, r, g)
 }
 
-// defaultMaxTokens of completions is OpenAI's.
-const defaultMaxTokens = 16
-
 // decodeCompletions turns the body of POST /v1/completions into a generation.
-func (s *Server) decodeCompletions(ctx context.Context, body []byte) (*generation, *apiError) {
+func (s *openAI) decodeCompletions(ctx context.Context, body []byte) (*generation, *apiError) {
 	f, e := parseFields(body)
 	if e != nil {
 		return nil, e
@@ -35,10 +32,9 @@ func (s *Server) decodeCompletions(ctx context.Context, body []byte) (*generatio
 }
 
 // completionOf turns the members of a completion into a generation.
-func (s *Server) completionOf(ctx context.Context, f *fields) (*generation, *apiError) {
-	g := &generation{params: s.parseParams(f), promptLogprobs: -1, continues: true}
-	s.parseMasks(ctx, f, &g.params)
-	f.fail(g.checkMasks())
+func (s *openAI) completionOf(ctx context.Context, f *fields) (*generation, *apiError) {
+	g := s.newGeneration(ctx, f)
+	g.continues = true
 	f.boolean("echo", &g.echo)
 	if string(f.get("logprobs")) != "false" { // some clients send the chat form
 		var k int64
@@ -58,29 +54,16 @@ func (s *Server) completionOf(ctx context.Context, f *fields) (*generation, *api
 		}
 	}
 	f.fail(s.checkModel(&g.params))
+	var prompts []prompt
 	if f.err == nil {
 		var e *apiError
-		g.prompts, e = s.decodePrompts(ctx, f.get("prompt"), g.specialTokens)
+		prompts, e = s.decodePrompts(ctx, f.get("prompt"), g.specialTokens)
 		f.fail(e)
 	}
 	if g.ignored = s.ignored(f); f.err != nil {
 		return nil, f.err
 	}
-	if n := len(g.prompts) * g.n; n > s.cfg.Limits.Choices {
-		return nil, invalid("n", "%d prompts with 'n' or 'best_of' %d are %d choices; at most %d are allowed.", len(g.prompts), g.n, n, s.cfg.Limits.Choices)
-	}
-	for i := range g.prompts {
-		if p := &g.prompts[i]; len(g.cut(p.ids, s.cfg.MaxModelLen)) < len(p.ids) {
-			*p = prompt{ids: g.cut(p.ids, s.cfg.MaxModelLen)} // its text is what is left
-		}
-	}
-	longest := g.prompts[0].ids
-	for _, p := range g.prompts {
-		if len(p.ids) > len(longest) {
-			longest = p.ids
-		}
-	}
-	if e := s.fit(longest, &g.params, defaultMaxTokens, "prompt"); e != nil {
+	if e := s.setPrompts(g, prompts); e != nil {
 		return nil, e
 	}
 	g.head = s.newHead("cmpl-", "text_completion", g.model)
@@ -92,7 +75,7 @@ func (s *Server) completionOf(ctx context.Context, f *fields) (*generation, *api
 
 // decodePrompts reads a string, a list of strings, token ids, or a list of
 // lists of token ids.
-func (s *Server) decodePrompts(ctx context.Context, v json.RawMessage, special *bool) ([]prompt, *apiError) {
+func (s *openAI) decodePrompts(ctx context.Context, v json.RawMessage, special *bool) ([]prompt, *apiError) {
 	addSpecial := special == nil || *special
 	ctx = tokenizer.WithSearches(ctx)
 	if v == nil {
@@ -102,11 +85,7 @@ func (s *Server) decodePrompts(ctx context.Context, v json.RawMessage, special *
 		if unmarshal(raw, &p.text) != nil || isNull(raw) {
 			return p, invalid("prompt", "'prompt' must be a string, a list of strings, a list of token ids, or a list of lists of token ids.")
 		}
-		p.ids, e = s.encode(ctx, []Segment{{Text: p.text}}, addSpecial, "prompt")
-		if e == nil && len(p.ids) == 0 {
-			e = invalid("prompt", "'prompt' must not be empty: it holds no tokens.")
-		}
-		return p, e
+		return s.encodePrompt(ctx, p.text, addSpecial)
 	}
 	list := func(raw json.RawMessage) (prompt, *apiError) {
 		ids, problem := parseIDs(raw, s.vocab, len(raw)) // fit refuses a list that is too long, like a text
@@ -146,9 +125,9 @@ func (s *Server) decodePrompts(ctx context.Context, v json.RawMessage, special *
 
 // answerEcho returns the prompts alone (echo with max_tokens 0). The metrics count them as those
 // of any answer, but for a first token: there is none.
-func (s *Server) answerEcho(w http.ResponseWriter, g *generation) {
+func (s *openAI) answerEcho(w http.ResponseWriter, g *generation) {
 	g.eachUsage = false
-	r := &run{generation: g, server: s, began: time.Now(), promptOnly: true}
+	r := &run{generation: g, service: s.Service, began: time.Now(), promptOnly: true}
 	var out *Stream
 	if g.stream {
 		out = NewStream(w, s.cfg.Limits.WriteTimeout)
@@ -165,7 +144,7 @@ func (s *Server) answerEcho(w http.ResponseWriter, g *generation) {
 	}
 	r.count()
 	if enc.end(); !g.stream {
-		s.writeJSON(w, http.StatusOK, enc.body())
+		s.http.writeJSON(w, http.StatusOK, enc.body())
 	}
 }
 
@@ -177,7 +156,7 @@ type completionChoice struct {
 	StopReason   any                 `json:"stop_reason,omitempty"`
 }
 
-func (s *Server) completionChoice(g *generation, d delta) completionChoice {
+func (s *openAI) completionChoice(g *generation, d delta) completionChoice {
 	out := completionChoice{Index: d.index, Text: d.text, FinishReason: orNil(d.finish), StopReason: d.reason}
 	if len(d.tokens) > 0 || d.first {
 		out.Logprobs = s.completionLogprobs(g, d.tokens)
@@ -192,7 +171,7 @@ type completionBody struct {
 }
 
 // completionBody is a text_completion.
-func (s *Server) completionBody(g *generation, choices []delta, u usage) any {
+func (s *openAI) completionBody(g *generation, choices []delta, u usage) any {
 	body := struct {
 		head
 		Choices []completionChoice `json:"choices"`

@@ -17,7 +17,7 @@ type constraint struct {
 // parseGrammar reads every way to say what the output must fit: OpenAI's response_format,
 // vLLM's structured_outputs and guided_*, llama.cpp's grammar and json_schema. One of them
 // may be given. What cannot be enforced is refused here, before anything is generated.
-func (s *Server) parseGrammar(f *fields, noted *[]string) *grammar.Spec {
+func (s *Service) parseGrammar(f *fields, noted *[]string) *grammar.Spec {
 	var found []constraint
 	add := func(param, kind, text string) {
 		found = append(found, constraint{param, grammar.Spec{Kind: kind, Text: text}})
@@ -69,7 +69,7 @@ func (s *Server) parseGrammar(f *fields, noted *[]string) *grammar.Spec {
 
 // checkGrammar tells whether a grammar can be enforced. noted gets the places of what has no
 // effect in it; it may be nil.
-func (s *Server) checkGrammar(param string, spec *grammar.Spec, noted *[]string) *apiError {
+func (s *Service) checkGrammar(param string, spec *grammar.Spec, noted *[]string) *apiError {
 	if len(spec.Text)+len(spec.Whitespace) > s.cfg.Limits.GrammarBytes {
 		return invalid(param, "'%s' is longer than %d bytes.", param, s.cfg.Limits.GrammarBytes)
 	}
@@ -106,7 +106,7 @@ func schemaText(v json.RawMessage) string {
 	return string(v)
 }
 
-func (s *Server) responseFormat(f *fields, add func(param, kind, text string), schema func(param string, v json.RawMessage)) {
+func (s *Service) responseFormat(f *fields, add func(param, kind, text string), schema func(param string, v json.RawMessage)) {
 	const param = "response_format"
 	v := f.get(param)
 	if v == nil {
@@ -147,7 +147,7 @@ func (s *Server) responseFormat(f *fields, add func(param, kind, text string), s
 	}
 }
 
-func (s *Server) structuredOutputs(f *fields, found *[]constraint, add func(param, kind, text string), schema func(param string, v json.RawMessage)) {
+func (s *Service) structuredOutputs(f *fields, found *[]constraint, add func(param, kind, text string), schema func(param string, v json.RawMessage)) {
 	const param = "structured_outputs"
 	v := f.get(param)
 	if v == nil {

@@ -3,6 +3,8 @@ package api
 import (
 	"cmp"
 	"context"
+	"encoding/json"
+	"errors"
 	"net/http"
 	"regexp"
 	"slices"
@@ -121,7 +123,7 @@ const (
 
 // hold has the engine read a context, tells ready how that went, and keeps it until it is
 // dropped. When the engine gives up one that is in the store, it is read again.
-func (s *Server) hold(x *fixedContext, ready func(error)) {
+func (s *Service) hold(x *fixedContext, ready func(error)) {
 	defer s.contexts.drop(x)
 	for pause := holdPause; ; pause = min(2*pause, holdMost) {
 		err := s.holdOnce(x, func() {
@@ -141,14 +143,14 @@ func (s *Server) hold(x *fixedContext, ready func(error)) {
 		case <-time.After(pause):
 		case <-x.held.Done():
 			return
-		case <-s.stopping:
+		case <-s.http.Stopping():
 			return
 		}
 	}
 }
 
 // holdOnce returns when the engine has let go of a context.
-func (s *Server) holdOnce(x *fixedContext, ready func()) error {
+func (s *Service) holdOnce(x *fixedContext, ready func()) error {
 	p := sampler.Default()
 	p.Temperature = 0
 	events, err := s.engine.Submit(x.held, &Request{ID: "context-" + newID(), Prompt: x.ids, MaxTokens: 1, Sampling: p, IgnoreEOS: true, PromptLogprobs: -1,
@@ -169,7 +171,7 @@ func (s *Server) holdOnce(x *fixedContext, ready func()) error {
 
 // withContext puts a generation behind the context that it names. A completion's prompt follows
 // it; a chat must begin with it.
-func (s *Server) withContext(g *generation) *apiError {
+func (s *Service) withContext(g *generation) *apiError {
 	if g.context == noContextAsked || g.context == "" && (g.echo || g.promptLogprobs >= 0) {
 		return nil
 	}
@@ -180,7 +182,7 @@ func (s *Server) withContext(g *generation) *apiError {
 		for j := range all {
 			x := &all[j]
 			begins := len(p.ids) > x.Tokens && slices.Equal(p.ids[:x.Tokens], x.ids)
-			if x.Name == g.context && (begins || !g.isChat()) || begins && g.takes(x) && (found == nil || x.Tokens > found.Tokens) {
+			if x.Name == g.context && (begins || !g.rendered) || begins && g.takes(x) && (found == nil || x.Tokens > found.Tokens) {
 				found = x
 			}
 		}
@@ -196,7 +198,7 @@ func (s *Server) withContext(g *generation) *apiError {
 		case g.echo || g.promptLogprobs >= 0:
 			return invalid("echo", "What is behind a context is not echoed or scored.")
 		}
-		if g.context != anyContext && g.context != "" && !g.isChat() {
+		if g.context != anyContext && g.context != "" && !g.rendered {
 			if len(p.ids) == 0 {
 				return invalid("prompt", "'prompt' must not be empty behind a context.")
 			}
@@ -222,5 +224,46 @@ func (g *generation) takes(x *fixedContext) bool {
 	return false
 }
 
-// isChat says that the prompt was rendered from messages.
-func (g *generation) isChat() bool { return g.head.Object != "text_completion" }
+// makeContext has a context read, and puts it into the store if there is one.
+func (s *Service) makeContext(ctx context.Context, x *fixedContext) *apiError {
+	x.held, x.cancel = context.WithCancel(context.Background())
+	if e := s.contexts.add(x); e != nil {
+		x.cancel()
+		return e
+	}
+	read := make(chan error, 1)
+	go s.hold(x, func(err error) { // ends when the context is deleted, or the engine gives up one that is not in the store
+		select {
+		case read <- err:
+		default:
+		}
+	})
+	ctx, stop := context.WithTimeoutCause(ctx, s.cfg.Limits.RequestTimeout, errRequestTimeout)
+	defer stop()
+	var err error
+	select {
+	case err = <-read:
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	}
+	if err == nil {
+		err = s.keepContext(ctx, x)
+	}
+	if err == nil && s.contexts.shown(x).Durable && s.contexts.get(x.tenant, x.Name) != x { // given up meanwhile
+		err = errors.Join(s.forgetContext(ctx, x), ErrNotReady{Reason: "the context was given up"})
+	}
+	if err != nil {
+		s.contexts.drop(x)
+		return asAPIError(err)
+	}
+	return nil
+}
+
+func noContext(param, name string) *apiError {
+	return &apiError{status: http.StatusNotFound, typ: typeInvalid, param: param, code: "context_not_found", message: "There is no context " + quoted(name) + " here: make it with POST /v1/contexts."}
+}
+
+func quoted(name string) string {
+	b, _ := json.Marshal(name[:min(len(name), 64)])
+	return string(b)
+}

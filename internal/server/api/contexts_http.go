@@ -3,7 +3,6 @@ package api
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"net/http"
 	"strings"
 	"time"
@@ -12,28 +11,28 @@ import (
 )
 
 // handleMakeContext reads a context: the answer comes when it is ready.
-func (s *Server) handleMakeContext(w http.ResponseWriter, r *http.Request) {
+func (s *openAI) handleMakeContext(w http.ResponseWriter, r *http.Request) {
 	sc := scopeOf(r)
-	body, e := s.readBody(w, r)
+	body, e := s.http.readBody(w, r)
 	if e == nil {
 		var x *fixedContext
-		if x, e = s.decodeContext(r.Context(), body, sc.who().Name); e == nil {
+		if x, e = s.decodeContext(r.Context(), body, sc.principal().Name); e == nil {
 			sc.settle()
-			if e = sc.who().mayAsk(time.Now()); e == nil {
+			if e = sc.principal().checkTokens(time.Now()); e == nil {
 				e = s.makeContext(r.Context(), x)
 			}
 			if e == nil {
-				sc.who().spend(x.Tokens, time.Now())
-				s.writeJSON(w, http.StatusOK, s.contexts.shown(x))
+				sc.principal().charge(x.Tokens, time.Now())
+				s.http.writeJSON(w, http.StatusOK, s.contexts.shown(x))
 				return
 			}
 		}
 	}
-	s.writeError(w, e, false)
+	s.http.writeError(w, e, false)
 }
 
 // decodeContext reads a body: a name, a policy, and a prompt or messages.
-func (s *Server) decodeContext(ctx context.Context, body []byte, tenant string) (*fixedContext, *apiError) {
+func (s *openAI) decodeContext(ctx context.Context, body []byte, tenant string) (*fixedContext, *apiError) {
 	f, e := parseFields(body)
 	if e != nil {
 		return nil, e
@@ -78,72 +77,28 @@ func (s *Server) decodeContext(ctx context.Context, body []byte, tenant string) 
 	return x, s.fit(x.ids, &p, 1, "prompt")
 }
 
-// makeContext has a context read, and puts it into the store if there is one.
-func (s *Server) makeContext(ctx context.Context, x *fixedContext) *apiError {
-	x.held, x.cancel = context.WithCancel(context.Background())
-	if e := s.contexts.add(x); e != nil {
-		x.cancel()
-		return e
-	}
-	read := make(chan error, 1)
-	go s.hold(x, func(err error) { // ends when the context is deleted, or the engine gives up one that is not in the store
-		select {
-		case read <- err:
-		default:
-		}
-	})
-	ctx, stop := context.WithTimeoutCause(ctx, s.cfg.Limits.RequestTimeout, errRequestTimeout)
-	defer stop()
-	var err error
-	select {
-	case err = <-read:
-	case <-ctx.Done():
-		err = context.Cause(ctx)
-	}
-	if err == nil {
-		err = s.keepContext(ctx, x)
-	}
-	if err == nil && s.contexts.shown(x).Durable && s.contexts.get(x.tenant, x.Name) != x { // given up meanwhile
-		err = errors.Join(s.forgetContext(ctx, x), ErrNotReady{Reason: "the context was given up"})
-	}
-	if err != nil {
-		s.contexts.drop(x)
-		return asAPIError(err)
-	}
-	return nil
-}
-
-func (s *Server) handleContexts(w http.ResponseWriter, r *http.Request) {
-	list := s.contexts.of(scopeOf(r).who().Name)
+func (s *openAI) handleContexts(w http.ResponseWriter, r *http.Request) {
+	list := s.contexts.of(scopeOf(r).principal().Name)
 	if list == nil {
 		list = []fixedContext{}
 	}
-	s.writeJSON(w, http.StatusOK, map[string]any{"object": "list", "data": list})
+	s.http.writeJSON(w, http.StatusOK, map[string]any{"object": "list", "data": list})
 }
 
-func (s *Server) handleContext(w http.ResponseWriter, r *http.Request) {
-	name, tenant := strings.TrimPrefix(r.URL.Path, "/v1/contexts/"), scopeOf(r).who().Name
+func (s *openAI) handleContext(w http.ResponseWriter, r *http.Request) {
+	name, tenant := strings.TrimPrefix(r.URL.Path, "/v1/contexts/"), scopeOf(r).principal().Name
 	x := s.contexts.get(tenant, name)
 	switch {
 	case x == nil:
-		s.writeError(w, noContext("", name), false)
+		s.http.writeError(w, noContext("", name), false)
 	case r.Method == http.MethodDelete:
 		if err := s.forgetContext(r.Context(), x); err != nil {
-			s.writeError(w, asAPIError(err), false)
+			s.http.writeError(w, asAPIError(err), false)
 			return
 		}
 		s.contexts.drop(x)
-		s.writeJSON(w, http.StatusOK, map[string]any{"object": "context", "name": name, "deleted": true})
+		s.http.writeJSON(w, http.StatusOK, map[string]any{"object": "context", "name": name, "deleted": true})
 	default:
-		s.writeJSON(w, http.StatusOK, s.contexts.shown(x))
+		s.http.writeJSON(w, http.StatusOK, s.contexts.shown(x))
 	}
-}
-
-func noContext(param, name string) *apiError {
-	return &apiError{status: http.StatusNotFound, typ: typeInvalid, param: param, code: "context_not_found", message: "There is no context " + quoted(name) + " here: make it with POST /v1/contexts."}
-}
-
-func quoted(name string) string {
-	b, _ := json.Marshal(name[:min(len(name), 64)])
-	return string(b)
 }

@@ -131,8 +131,8 @@ func serveServer(t *testing.T, e *fakeEngine, change ...func(*Config)) (*Server,
 	h := httptest.NewServer(s.Handler())
 	t.Cleanup(func() {
 		h.Close()
-		for _, x := range slices.Collect(maps.Values(s.contexts.all)) {
-			s.contexts.drop(x)
+		for _, x := range slices.Collect(maps.Values(s.service.contexts.all)) {
+			s.service.contexts.drop(x)
 		}
 		e.live.Wait()
 	})

@@ -28,7 +28,7 @@ type KeptContext struct {
 }
 
 // KeepContexts has contexts kept from now on, and those of the store read; nil: no longer.
-func (s *Server) KeepContexts(store ContextStore) {
+func (s *Service) KeepContexts(store ContextStore) {
 	if store == nil {
 		s.contextStore.Store(nil)
 		return
@@ -62,7 +62,7 @@ func (s *Server) KeepContexts(store ContextStore) {
 const keepContextLimit = 30 * time.Second
 
 // keepContext puts a context that was read into the store; without one it lives as long as this process.
-func (s *Server) keepContext(ctx context.Context, x *fixedContext) error {
+func (s *Service) keepContext(ctx context.Context, x *fixedContext) error {
 	p := s.contextStore.Load()
 	if p == nil {
 		return nil
@@ -77,7 +77,7 @@ func (s *Server) keepContext(ctx context.Context, x *fixedContext) error {
 }
 
 // forgetContext takes a context out of the store.
-func (s *Server) forgetContext(ctx context.Context, x *fixedContext) error {
+func (s *Service) forgetContext(ctx context.Context, x *fixedContext) error {
 	if !s.contexts.shown(x).Durable {
 		return nil
 	}

@@ -22,27 +22,21 @@ func dialectOf(source string) dialect {
 }
 
 // dialect is that of answers to a request with these tools, or with none.
-func (s *Server) dialect(t *toolset) dialect {
+func (s *Service) dialect(t *toolset) dialect {
 	if t == nil {
 		return s.plain
 	}
 	return s.tooled
 }
 
-// readTemplate finds out how the model writes, and shows the template in /tokenizer_info.
-func (s *Server) readTemplate() error {
+// readTemplate finds out how the model writes.
+func (s *Service) readTemplate() error {
 	if t, ok := s.tmpl.(interface{ Source() string }); ok {
 		s.plain = dialectOf(t.Source())
 		s.tooled = s.plain
-		s.info["chat_template"] = orNil(t.Source())
 	}
 	if t, ok := s.tmpl.(interface{ ToolSource() string }); ok {
 		s.tooled = dialectOf(t.ToolSource())
-	}
-	if t, ok := s.tmpl.(interface{ Sources() map[string]string }); ok {
-		if all := t.Sources(); len(all) > 1 {
-			s.info["chat_templates"] = all
-		}
 	}
 	if name := toolcall.Family(s.cfg.ToolParser); name != "" {
 		if !slices.Contains(toolcall.Families, name) {

@@ -5,9 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"net/http"
-	"strconv"
 	"time"
 
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
@@ -198,37 +196,19 @@ func orDefault(s, d string) string {
 	return s
 }
 
-// writeError answers with e. accepted: the engine took the work, so a client
-// that retries would have it done twice.
-func (s *Server) writeError(w http.ResponseWriter, e *apiError, accepted bool) {
-	h := w.Header()
-	if e.retryAfter > 0 {
-		h.Set("Retry-After", strconv.Itoa(int(math.Ceil(e.retryAfter.Seconds()))))
-		h.Set("Retry-After-Ms", strconv.FormatInt(max(1, e.retryAfter.Milliseconds()), 10))
+func orNil(s string) *string {
+	if s == "" {
+		return nil
 	}
-	if accepted && !e.retryable {
-		h.Set("X-Should-Retry", "false")
-	}
-	if e.allow != "" {
-		h.Set("Allow", e.allow)
-	}
-	if r, ok := w.(*response); ok && r.words != nil {
-		s.writeJSON(w, e.status, r.words(e))
-		return
-	}
-	s.writeJSON(w, e.status, e)
+	return &s
 }
 
-// writeJSON sends v as the whole body, under the write deadline.
-func (s *Server) writeJSON(w http.ResponseWriter, status int, v any) {
-	body, err := marshal(v)
+// ErrorStatus is the status and the body a client would get for err.
+func ErrorStatus(err error) (status int, body json.RawMessage) {
+	e := asAPIError(err)
+	b, err := json.Marshal(e)
 	if err != nil {
-		s.log.Error("api: response does not encode", "err", err)
-		status, body = http.StatusInternalServerError, []byte(`{"error":{"message":"internal error","type":"server_error","param":null,"code":"internal"}}`)
+		return http.StatusInternalServerError, json.RawMessage(`{}`)
 	}
-	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
-	s.deadline(w)
-	w.WriteHeader(status)
-	_, _ = w.Write(body) // a failed write means the client is gone: net/http closes the connection
+	return e.status, b
 }

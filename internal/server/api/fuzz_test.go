@@ -20,11 +20,18 @@ func FuzzRequest(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	s := newServer(f, &fakeEngine{})
+	responses := func(ctx context.Context, body []byte) (*generation, *apiError) {
+		in, e := s.openai.decodeResponses(ctx, body)
+		if e != nil {
+			return nil, e
+		}
+		return in.generation, nil
+	}
 	f.Fuzz(func(t *testing.T, body []byte) {
 		if s.cfg.Limits.checkShape(body, true) != nil {
 			return
 		}
-		for _, decode := range []func(context.Context, []byte) (*generation, *apiError){s.decodeChat, s.decodeCompletions, s.decodeResponses, s.decodeMessagesBody} {
+		for _, decode := range []func(context.Context, []byte) (*generation, *apiError){s.openai.decodeChat, s.openai.decodeCompletions, responses, s.anthropic.decodeMessagesBody} {
 			g, e := decode(context.Background(), body)
 			if (g == nil) == (e == nil) {
 				t.Fatal("neither a request nor an error, or both")
@@ -40,25 +47,25 @@ func FuzzRequest(f *testing.F) {
 			}
 			checkBounds(t, s, g)
 		}
-		_, _ = s.tokenize(context.Background(), body)
-		_, _ = s.detokenize(context.Background(), body)
+		_, _ = s.openai.tokenize(context.Background(), body)
+		_, _ = s.openai.detokenize(context.Background(), body)
 	})
 }
 
 func checkBounds(t *testing.T, s *Server, g *generation) {
 	l := s.cfg.Limits
-	if err := g.sampling.Validate(s.vocab); err != nil {
+	if err := g.sampling.Validate(s.service.vocab); err != nil {
 		t.Fatal(err)
 	}
 	if n := len(g.prompts); n < 1 || n > l.Prompts || n*g.n > l.Choices || len(g.stop) > l.Stops || len(g.stopTokens) > l.StopTokens {
 		t.Fatalf("%d prompts, n %d, %d stops", n, g.n, len(g.stop))
 	}
 	for _, p := range g.prompts {
-		if len(p.ids) == 0 || len(p.ids)+g.maxTokens > s.cfg.MaxModelLen || g.maxTokens < 0 {
+		if len(p.ids) == 0 || len(p.ids)+g.maxTokens > s.service.cfg.MaxModelLen || g.maxTokens < 0 {
 			t.Fatalf("%d tokens and %d more", len(p.ids), g.maxTokens)
 		}
 		for _, id := range p.ids {
-			if id < 0 || int(id) >= s.vocab {
+			if id < 0 || int(id) >= s.service.vocab {
 				t.Fatalf("token %d", id)
 			}
 		}

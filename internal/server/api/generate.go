@@ -31,8 +31,9 @@ type generation struct {
 	resume         func(r *run, out *Stream, after int) resumable // nil: the events have no numbers
 	tools          *toolset                                       // of a chat; nil: none
 	thinking       thinking                                       // of a chat
-	response       *responseRequest
-	stopsInAnswer  bool // stop strings are searched in what follows the thought
+	keepsBody      bool                                           // the body is needed until the end
+	rendered       bool                                           // the prompt was rendered from messages
+	stopsInAnswer  bool                                           // stop strings are searched in what follows the thought
 }
 
 // encoder writes an answer in the words of one protocol: as the events of a stream, or as one
@@ -75,7 +76,7 @@ type usage struct {
 	// Completion is left out when nothing was drafted.
 	Completion *completionDetails `json:"completion_tokens_details,omitempty"`
 	// figures stand beside the usage, not in it.
-	figures *figures
+	figures *figures `json:"-"`
 }
 
 // promptDetails count prompt tokens that did not have to be read: of each prompt those of
@@ -93,30 +94,31 @@ type completionDetails struct {
 }
 
 // generate runs g and answers, as a stream or as a whole.
-func (s *Server) generate(w http.ResponseWriter, r *http.Request, g *generation) {
+func (s *Service) generate(w http.ResponseWriter, r *http.Request, g *generation) {
 	sc := scopeOf(r)
-	if g.response == nil || !g.response.echo.Store { // else the body is kept until the end
+	if !g.keepsBody {
 		sc.settle()
 	}
-	e := s.admit(w, sc.who(), g)
+	e := s.admit(w, sc.principal(), g)
 	if e == nil {
 		e = s.withContext(g)
 	}
 	if e != nil {
-		s.writeError(w, e, false)
+		s.http.writeError(w, e, false)
 		return
 	}
 	ctx, cancel := context.WithTimeoutCause(r.Context(), s.cfg.Limits.RequestTimeout, errRequestTimeout)
 	defer cancel()
 	run, err := s.start(ctx, r, g)
 	if err != nil {
-		s.writeError(w, asAPIError(err), false)
+		s.http.writeError(w, asAPIError(err), false)
 		return
 	}
 	defer func() {
 		run.close()
-		sc.tokens = run.usage()
-		sc.who().spend(sc.tokens.TotalTokens, time.Now())
+		u := run.usage()
+		sc.tokens = TokenCount{u.PromptTokens, u.CompletionTokens}
+		sc.principal().charge(u.TotalTokens, time.Now())
 	}()
 	sc.accepted = true
 	if g.stream {
@@ -135,8 +137,17 @@ func (g *generation) nameIgnored(w http.ResponseWriter) {
 }
 
 // admit applies what the key of a request allows, and says what of it has no effect.
-func (s *Server) admit(w http.ResponseWriter, h *holder, g *generation) *apiError {
+func (s *Service) admit(w http.ResponseWriter, key *principal, g *generation) *apiError {
 	g.nameIgnored(w)
-	g.priority, g.tenant = h.order(g.priority), h.Name
-	return h.mayAsk(time.Now())
+	g.priority, g.tenant = key.order(g.priority), key.Name
+	return key.checkTokens(time.Now())
+}
+
+// generateHandler answers a route with the generation that decode makes of the body.
+func (s *Service) generateHandler(decode func(context.Context, []byte) (*generation, *apiError)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if g, ok := decodeBody(s.http, w, r, decode); ok {
+			s.generate(w, r, g)
+		}
+	}
 }

@@ -63,8 +63,8 @@ func ParseKeys(text []byte) ([]Key, error) {
 	return file.Keys, err
 }
 
-// holder is a key with what its requests have taken.
-type holder struct {
+// principal is a key with what its requests have taken.
+type principal struct {
 	Key
 	sum [sha256.Size]byte
 	use *keyUse // the same after a reload
@@ -79,10 +79,10 @@ type keyUse struct {
 }
 
 // keyring holds the keys; an empty one lets everyone in.
-type keyring []*holder
+type keyring []*principal
 
-// anyone is who asks where there are no keys.
-var anyone = &holder{Key: Key{Role: RoleOperator}}
+// anonymous is whose request it is where there are no keys.
+var anonymous = &principal{Key: Key{Role: RoleOperator}}
 
 // newKeyring checks keys. Those of old that are there again keep what they have used.
 func newKeyring(keys []Key, old keyring) (keyring, error) {
@@ -91,7 +91,7 @@ func newKeyring(keys []Key, old keyring) (keyring, error) {
 	}
 	out, names, sums := make(keyring, 0, len(keys)), map[string]bool{}, map[[sha256.Size]byte]bool{}
 	for i, k := range keys {
-		h := &holder{Key: k, use: &keyUse{}}
+		h := &principal{Key: k, use: &keyUse{}}
 		bad := func(format string, args ...any) (keyring, error) {
 			return nil, fmt.Errorf("api: key %d of %d (%.40q): %s", i+1, len(keys), k.Name, fmt.Sprintf(format, args...))
 		}
@@ -135,9 +135,9 @@ func newKeyring(keys []Key, old keyring) (keyring, error) {
 
 // find returns the key of a request, in time that depends on no key; nil: it may not
 // pass.
-func (k keyring) find(r *http.Request) *holder {
+func (k keyring) find(r *http.Request) *principal {
 	if len(k) == 0 {
-		return anyone
+		return anonymous
 	}
 	key, sent := presentedKey(r)
 	sum := sha256.Sum256([]byte(key))
@@ -151,8 +151,8 @@ func (k keyring) find(r *http.Request) *holder {
 	return k[number]
 }
 
-// enter counts a request; who enters leaves. The error is a 429.
-func (h *holder) enter() *apiError {
+// acquire counts a request, which must be released. The error is a 429.
+func (h *principal) acquire() *apiError {
 	if h.use != nil && h.use.requests.Add(1) > int64(h.Requests) && h.Requests > 0 {
 		h.use.requests.Add(-1)
 		return limited(fmt.Sprintf("This API key has as many requests under way as it may have (%d).", h.Requests), time.Second)
@@ -160,14 +160,14 @@ func (h *holder) enter() *apiError {
 	return nil
 }
 
-func (h *holder) leave() {
+func (h *principal) release() {
 	if h.use != nil {
 		h.use.requests.Add(-1)
 	}
 }
 
-// spend takes tokens from the minute, which fills again evenly.
-func (h *holder) spend(tokens int, now time.Time) {
+// charge takes tokens from the minute, which fills again evenly.
+func (h *principal) charge(tokens int, now time.Time) {
 	if h.TokensPerMinute == 0 {
 		return
 	}
@@ -177,9 +177,9 @@ func (h *holder) spend(tokens int, now time.Time) {
 	h.use.left -= float64(tokens)
 }
 
-// mayAsk is nil while the minute has tokens left. An answer may take more than are left:
-// then it is the longer until the next one.
-func (h *holder) mayAsk(now time.Time) *apiError {
+// checkTokens is nil while the minute has tokens left. An answer may take more than are left:
+// then the next one waits longer.
+func (h *principal) checkTokens(now time.Time) *apiError {
 	if h.TokensPerMinute == 0 {
 		return nil
 	}
@@ -206,7 +206,7 @@ func (u *keyUse) refill(perMinute float64, now time.Time) {
 
 // order is the priority of a request that asks for one: users cannot ask to be sooner
 // than their key.
-func (h *holder) order(asked int) int {
+func (h *principal) order(asked int) int {
 	if h.Role != RoleOperator {
 		asked = max(asked, 0)
 	}
@@ -219,7 +219,7 @@ func limited(message string, after time.Duration) *apiError {
 
 // SetKeys replaces the keys, also while the server runs: requests under way go on, those
 // of keys that are there again still count. At least one is needed where there are some.
-func (s *Server) SetKeys(keys []Key) error {
+func (s *HTTP) SetKeys(keys []Key) error {
 	old := *s.keys.Load()
 	if len(old) > 0 && len(keys) == 0 {
 		return errors.New("api: no keys: it would let everyone in")
@@ -229,20 +229,6 @@ func (s *Server) SetKeys(keys []Key) error {
 		return err
 	}
 	s.keys.Store(&ring)
-	return nil
-}
-
-// Charge books the tokens that a task may take on the key of the request that brings it.
-func (s *Server) Charge(r *http.Request, t *Task) error {
-	h, now := scopeOf(r).who(), time.Now()
-	if e := h.mayAsk(now); e != nil {
-		return e
-	}
-	tokens := t.Choices() * t.MaxTokens()
-	for _, p := range t.gen.prompts {
-		tokens += len(p.ids)
-	}
-	h.spend(tokens, now)
 	return nil
 }
 
@@ -261,3 +247,6 @@ func presentedKey(r *http.Request) (string, bool) {
 	}
 	return strings.TrimSpace(key), true
 }
+
+// HasKeys tells whether requests need a key.
+func (s *HTTP) HasKeys() bool { return len(*s.keys.Load()) > 0 }

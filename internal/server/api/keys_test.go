@@ -48,22 +48,22 @@ func TestTokensPerMinute(t *testing.T) {
 		t.Fatal(err)
 	}
 	h, now := ring[0], time.Unix(1000, 0)
-	if e := h.mayAsk(now); e != nil {
+	if e := h.checkTokens(now); e != nil {
 		t.Fatal(e)
 	}
-	h.spend(90, now)
-	if e := h.mayAsk(now.Add(10 * time.Second)); e == nil || e.status != 429 || e.retryAfter < 20*time.Second || e.retryAfter > 22*time.Second {
+	h.charge(90, now)
+	if e := h.checkTokens(now.Add(10 * time.Second)); e == nil || e.status != 429 || e.retryAfter < 20*time.Second || e.retryAfter > 22*time.Second {
 		t.Errorf("20 tokens short: %+v", e)
 	}
-	if e := h.mayAsk(now.Add(32 * time.Second)); e != nil {
+	if e := h.checkTokens(now.Add(32 * time.Second)); e != nil {
 		t.Errorf("after the wait: %v", e)
 	}
 	again, err := newKeyring([]Key{{Name: "renamed", Secret: "s", TokensPerMinute: 60}}, ring)
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.spend(60, now.Add(32*time.Second))
-	if again[0].mayAsk(now.Add(32*time.Second)) == nil {
+	h.charge(60, now.Add(32*time.Second))
+	if again[0].checkTokens(now.Add(32*time.Second)) == nil {
 		t.Error("a reload gives the minute back")
 	}
 }
@@ -102,13 +102,11 @@ func TestKeysRolesAndAudit(t *testing.T) {
 		c.Audit = slog.New(slog.NewJSONHandler(log, nil))
 		c.Keys = []Key{{Name: "ann", Secret: "a", TokensPerMinute: 1, Priority: 5}, {Name: "op", Secret: "o", Role: RoleOperator}}
 	})
-	if err := s.Handle("POST", "/v1/nodes/*", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(202) })); err != nil {
+	if err := s.Handle(Route{Method: "POST", Path: "/v1/nodes/*", Operator: true, Handler: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(202) }}); err != nil {
 		t.Fatal(err)
 	}
-	for _, path := range []string{"/v1/batches", "/reset_prefix_cache"} {
-		if err := s.Handle("POST", path, http.NotFoundHandler()); err != nil {
-			t.Fatal(err)
-		}
+	if err := s.Handle(Route{Method: "POST", Path: "/v1/batches", Uncounted: true, Handler: http.NotFound}); err != nil {
+		t.Fatal(err)
 	}
 	srv := httptest.NewServer(s.Handler())
 	defer srv.Close()
@@ -122,8 +120,8 @@ func TestKeysRolesAndAudit(t *testing.T) {
 	a := ask(t, "POST", srv.URL+"/v1/completions", "a", body)
 	checkError(t, a, 429, "rate_limit_error", "", "rate_limit_exceeded")
 	checkError(t, ask(t, "POST", srv.URL+"/v1/nodes/n/drain", "a", ""), 403, "permission_error", "", "permission_denied")
-	checkError(t, ask(t, "POST", srv.URL+"/reset_prefix_cache", "a", ""), 403, "permission_error", "", "permission_denied")
-	if err := s.Handle("DELETE", "/v1/store/members/*", http.NotFoundHandler()); err != nil {
+	checkError(t, ask(t, "POST", srv.URL+"/v1/nodes/n/undrain", "a", ""), 403, "permission_error", "", "permission_denied")
+	if err := s.Handle(Route{Method: "DELETE", Path: "/v1/store/members/*", Operator: true, Handler: http.NotFound}); err != nil {
 		t.Fatal(err)
 	}
 	inner := httptest.NewServer(s.Handler())
@@ -160,7 +158,7 @@ func TestKeysRolesAndAudit(t *testing.T) {
 		}
 		got = append(got, strings.TrimSpace(r.Key+" "+r.Role+" "+r.Path+" "+itoa(r.Status)+" "+itoa(r.Prompt)))
 	}
-	want := []string{"ann user /v1/completions 200 2", "ann user /v1/completions 429 0", "ann user /v1/nodes/n/drain 403 0", "ann user /reset_prefix_cache 403 0", "ann user /v1/store/members/n 403 0", "ann user /v1/batches 403 0",
+	want := []string{"ann user /v1/completions 200 2", "ann user /v1/completions 429 0", "ann user /v1/nodes/n/drain 403 0", "ann user /v1/nodes/n/undrain 403 0", "ann user /v1/store/members/n 403 0", "ann user /v1/batches 403 0",
 		"op operator /v1/nodes/n/drain 202 0", "op operator /v1/completions 200 2", "/v1/completions 401 0", "ann user /v1/completions 200 2"}
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("written down:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
@@ -170,7 +168,7 @@ func TestKeysRolesAndAudit(t *testing.T) {
 // A task pays when it is brought, with all it may generate.
 func TestTasksAreCharged(t *testing.T) {
 	s := newServer(t, &fakeEngine{}, func(c *Config) { c.Keys = []Key{{Name: "ann", Secret: "a", TokensPerMinute: 60}} })
-	err := s.Handle("POST", "/v1/jobs", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	err := s.Handle(Route{Method: "POST", Path: "/v1/jobs", Handler: func(w http.ResponseWriter, r *http.Request) {
 		task, err := s.NewTask(t.Context(), EndpointCompletions, []byte(`{"prompt":"x","n":2,"max_tokens":50}`), TaskOptions{})
 		if err == nil {
 			err = s.Charge(r, task)
@@ -178,7 +176,7 @@ func TestTasksAreCharged(t *testing.T) {
 		if err != nil {
 			s.WriteError(w, err)
 		}
-	}))
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}

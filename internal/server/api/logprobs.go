@@ -24,7 +24,7 @@ func finite(x float32) float32 {
 
 // tokenText spells a token in logprobs. Tokens that are no whole runes read
 // "bytes:\xe2\x82", as OpenAI writes them, so that different ones differ.
-func (s *Server) tokenText(id int32, asID bool) string {
+func (s *openAI) tokenText(id int32, asID bool) string {
 	if asID {
 		return "token_id:" + strconv.Itoa(int(id))
 	}
@@ -40,7 +40,7 @@ func (s *Server) tokenText(id int32, asID bool) string {
 	return t.String()
 }
 
-func (s *Server) tokenBytes(id int32) []byte {
+func (s *openAI) tokenBytes(id int32) []byte {
 	if s.tok.IsSpecial(id) {
 		return []byte(s.tok.Token(id))
 	}
@@ -79,7 +79,7 @@ type chatToken struct {
 	Bytes   byteList `json:"bytes"`
 }
 
-func (s *Server) chatLogprobs(g *generation, tokens []tokenRecord) *chatLogprobs {
+func (s *openAI) chatLogprobs(g *generation, tokens []tokenRecord) *chatLogprobs {
 	if g.sampling.Logprobs < 0 {
 		return nil
 	}
@@ -106,7 +106,7 @@ type completionLogprobs struct {
 	TextOffset    []int        `json:"text_offset"`
 }
 
-func (s *Server) completionLogprobs(g *generation, tokens []tokenRecord) *completionLogprobs {
+func (s *openAI) completionLogprobs(g *generation, tokens []tokenRecord) *completionLogprobs {
 	if g.sampling.Logprobs < 0 {
 		return nil
 	}

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"encoding/json"
+	"net/http"
 	"strings"
 
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
@@ -11,8 +12,18 @@ import (
 // Anthropic's Messages API. A request is put into the words of a chat and takes the way
 // of one from there; answers, streams and errors are put into Anthropic's words.
 
+type anthropicAPI struct{ *Service }
+
+func (s *anthropicAPI) addRoutes(h *HTTP) error {
+	return h.HandleAll([]Route{
+		{Method: http.MethodPost, Path: "/v1/messages", Format: messageError, Handler: s.generateHandler(s.decodeMessagesBody)},
+		{Method: http.MethodPost, Path: "/v1/messages/count_tokens", Format: messageError, Handler: jsonHandler(h, s.countTokens)},
+		{Path: "/v1/messages/*", Format: messageError}, // unknown ones
+	})
+}
+
 // countTokens is what a request would read.
-func (s *Server) countTokens(ctx context.Context, body []byte) (map[string]int, *apiError) {
+func (s *anthropicAPI) countTokens(ctx context.Context, body []byte) (map[string]int, *apiError) {
 	f, e := parseFields(body)
 	if e != nil {
 		return nil, e
@@ -34,7 +45,7 @@ var messagesWords = map[string]string{"model": "model", "stream": "stream", "tem
 	"stop_sequences": "stop", "output_format": "response_format", "kv_policy": "kv_policy", "seed": "seed", "min_p": "min_p", "cache_salt": "cache_salt"}
 
 // decodeMessagesBody turns the body of POST /v1/messages into a generation.
-func (s *Server) decodeMessagesBody(ctx context.Context, body []byte) (*generation, *apiError) {
+func (s *anthropicAPI) decodeMessagesBody(ctx context.Context, body []byte) (*generation, *apiError) {
 	f, e := parseFields(body)
 	if e != nil {
 		return nil, e
@@ -76,7 +87,7 @@ func (s *Server) decodeMessagesBody(ctx context.Context, body []byte) (*generati
 }
 
 // messagesTalk reads the conversation of Messages. Errors are left in f.
-func (s *Server) messagesTalk(f *fields) (c talk) {
+func (s *anthropicAPI) messagesTalk(f *fields) (c talk) {
 	if f.err != nil {
 		return c
 	}

@@ -36,7 +36,7 @@ func (r *run) tallied(ev Event, choice, before int, ended bool) {
 
 // count moves the tally to the metrics.
 func (r *run) count() {
-	t, m := &r.tally, r.server.metrics
+	t, m := &r.tally, r.service.metrics
 	m.prompt.Add(float64(t.prompt))
 	m.generated.Add(float64(t.tokens))
 	for _, gap := range t.gaps {
@@ -59,7 +59,7 @@ func (r *run) forget() { r.tally = tally{seen: r.tally.seen} }
 func (r *run) unfinished(reason string) {
 	for _, c := range r.choices {
 		if c.finish == "" {
-			r.server.metrics.finish.WithLabelValues(reason).Inc()
+			r.service.metrics.finish.WithLabelValues(reason).Inc()
 		}
 	}
 }
@@ -78,7 +78,7 @@ type SequenceTimer struct {
 
 // timer of a sequence. resumed: an earlier attempt has yielded tokens of it.
 func (r *run) timer(resumed bool) *SequenceTimer {
-	return &SequenceTimer{m: r.server.metrics, began: r.began, first: true, resumed: resumed}
+	return &SequenceTimer{m: r.service.metrics, began: r.began, first: true, resumed: resumed}
 }
 
 // Event takes the next event, and notes in it the time of its token. Whether that counts is known

@@ -200,7 +200,7 @@ func TestTokensShareTheTimeOfTheirStep(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			s := newServer(t, &fakeEngine{})
 			began := time.Unix(1000, 0)
-			timer := &SequenceTimer{m: s.metrics, began: began, first: true, resumed: c.resumed}
+			timer := &SequenceTimer{m: s.service.metrics, began: began, first: true, resumed: c.resumed}
 			body := completion(M{"max_tokens": 30})
 			if c.stop != "" {
 				body["stop"] = c.stop

@@ -7,15 +7,40 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 )
 
 // Ollama's API, as far as its clients need it to chat: a request is put into the words of a
 // chat, or of a completion when it is raw, and takes the way of one from there; answers and
 // streams, a JSON object a line, are put into Ollama's words.
 
-func (s *Server) handleOllama(w http.ResponseWriter, r *http.Request) {
+type ollamaAPI struct {
+	*Service
+	card ModelCard
+}
+
+func (s *ollamaAPI) addRoutes(h *HTTP) error {
+	const get, post = http.MethodGet, http.MethodPost
+	routes := []Route{
+		{Method: post, Path: "/api/chat", Handler: s.handleOllama},
+		{Method: post, Path: "/api/generate", Handler: s.handleOllama},
+		{Method: get, Path: "/api/tags", Brief: true, Handler: s.handleOllamaTags},
+		{Method: get, Path: "/api/ps", Brief: true, Handler: s.handleOllamaRunning},
+		{Method: get, Path: "/api/version", Brief: true, Handler: s.handleOllamaVersion},
+		{Method: post, Path: "/api/show", Handler: jsonHandler(h, s.showModel)},
+		{Method: post, Path: "/api/pull", Handler: s.handleOllamaPull},
+		{Path: "/api/"}, {Path: "/api/*"}, // unknown ones
+	}
+	for i := range routes {
+		routes[i].Format = ollamaError
+	}
+	return h.HandleAll(routes)
+}
+
+func (s *ollamaAPI) handleOllama(w http.ResponseWriter, r *http.Request) {
 	shape := ollamaShape{chat: r.URL.Path == "/api/chat"}
-	g, ok := decodeBody(s, w, r, func(ctx context.Context, body []byte) (*generation, *apiError) {
+	g, ok := decodeBody(s.http, w, r, func(ctx context.Context, body []byte) (*generation, *apiError) {
 		shape.began = time.Now()
 		return s.decodeOllama(ctx, body, &shape)
 	})
@@ -24,7 +49,7 @@ func (s *Server) handleOllama(w http.ResponseWriter, r *http.Request) {
 	case g == nil: // nothing to answer: a client asks for the model to be loaded, and it is
 		out := shape.line("", "", nil)
 		out.Done, out.Reason = true, "load"
-		s.writeJSON(w, http.StatusOK, out)
+		s.http.writeJSON(w, http.StatusOK, out)
 	default:
 		s.generate(w, r, g)
 	}
@@ -32,7 +57,7 @@ func (s *Server) handleOllama(w http.ResponseWriter, r *http.Request) {
 
 // decodeOllama turns the body of POST /api/chat or /api/generate into a generation; nil: it
 // asks for nothing.
-func (s *Server) decodeOllama(ctx context.Context, body []byte, shape *ollamaShape) (*generation, *apiError) {
+func (s *ollamaAPI) decodeOllama(ctx context.Context, body []byte, shape *ollamaShape) (*generation, *apiError) {
 	f, e := parseFields(body)
 	if e != nil {
 		return nil, e
@@ -56,27 +81,24 @@ func (s *Server) decodeOllama(ctx context.Context, body []byte, shape *ollamaSha
 		return nil, f.err
 	}
 	shape.model = s.ollamaName(shape.model)
-	req := &fields{raw: map[string]json.RawMessage{"model": mustJSON(shape.model), "stream": mustJSON(streaming)}, read: map[string]bool{}, spelled: map[string]string{},
-		stops: manyStops, hottest: math.MaxFloat32}
-	ignored, e := ollamaOptions(f.get("options"), req)
+	in := &ollamaRequest{f: f, raw: raw || s.tmpl == nil && !shape.chat, params: &fields{raw: map[string]json.RawMessage{"model": mustJSON(shape.model), "stream": mustJSON(streaming)}, read: map[string]bool{}, spelled: map[string]string{},
+		stops: manyStops, hottest: math.MaxFloat32}}
+	ignored, e := ollamaOptions(f.get("options"), in.params)
 	if e != nil {
 		return nil, e
-	}
-	if v := f.get("think"); v != nil && s.thinks {
-		req.raw["enable_thinking"] = mustJSON(string(v) != "false")
 	}
 	switch v := f.get("format"); {
 	case v == nil || string(v) == `""`:
 	case string(v) == `"json"`:
-		req.raw["response_format"] = mustJSON(map[string]any{"type": "json_object"})
+		in.params.raw["response_format"] = mustJSON(map[string]any{"type": "json_object"})
 	default:
-		req.raw["response_format"] = mustJSON(map[string]any{"type": "json_schema", "json_schema": map[string]any{"name": "format", "schema": v}})
+		in.params.raw["response_format"] = mustJSON(map[string]any{"type": "json_schema", "json_schema": map[string]any{"name": "format", "schema": v}})
 	}
 	var g *generation
 	if shape.chat {
-		g, e = s.ollamaChat(ctx, f, req)
+		g, e = s.decodeMessages(ctx, in)
 	} else {
-		g, e = s.ollamaCompletion(ctx, f, req, raw)
+		g, e = s.decodePrompt(ctx, in)
 	}
 	if g == nil || e != nil {
 		return nil, e
@@ -92,45 +114,79 @@ func (s *Server) decodeOllama(ctx context.Context, body []byte, shape *ollamaSha
 	return g, nil
 }
 
-// ollamaChat answers the messages of a request; nil: there are none.
-func (s *Server) ollamaChat(ctx context.Context, f, req *fields) (*generation, *apiError) {
-	list, left, e := ollamaMessages(f.get("messages"), s.cfg.Limits)
+// ollamaRequest is a body of which the options were read.
+type ollamaRequest struct {
+	f      *fields // the body
+	params *fields // its parameters, under OpenAI's names
+	raw    bool    // the prompt goes to the model as it is
+}
+
+// decodeMessages answers the messages of a request; nil: there are none.
+func (s *ollamaAPI) decodeMessages(ctx context.Context, in *ollamaRequest) (*generation, *apiError) {
+	list, left, e := ollamaMessages(in.f.get("messages"), s.cfg.Limits)
 	if list == nil || e != nil {
 		return nil, e
 	}
-	req.raw["messages"] = mustJSON(list)
-	if v := f.get("tools"); v != nil {
-		req.raw["tools"] = v
+	if v := in.f.get("tools"); v != nil {
+		in.params.raw["tools"] = v
 	}
-	g, e := s.chatOf(ctx, req)
-	if e == nil {
-		g.ignored = append(g.ignored, left...)
-	}
-	return g, e
+	return s.newChat(ctx, in, list, left)
 }
 
-// ollamaCompletion answers the prompt of a request, which is a chat of one message unless it is
+// newChat answers messages.
+func (s *ollamaAPI) newChat(ctx context.Context, in *ollamaRequest, list []Message, left []string) (*generation, *apiError) {
+	p := in.params
+	p.chat = true
+	g := s.newGeneration(ctx, p)
+	p.fail(s.checkModel(&g.params))
+	tools, e := s.parseTools(p)
+	if p.fail(e); p.err != nil {
+		return nil, p.err
+	}
+	c := talk{left: left}
+	c.Messages, c.AddGenerationPrompt = list, true
+	if v := in.f.get("think"); v != nil && s.thinks {
+		c.think(string(v) != "false")
+	}
+	g.tools, g.ignored = tools, left
+	g.head = s.newHead("chatcmpl-", "chat.completion", g.model)
+	return g, s.converse(ctx, g, c)
+}
+
+// decodePrompt answers the prompt of a request, which is a chat of one message unless it is
 // raw; nil: there is none.
-func (s *Server) ollamaCompletion(ctx context.Context, f, req *fields, raw bool) (*generation, *apiError) {
+func (s *ollamaAPI) decodePrompt(ctx context.Context, in *ollamaRequest) (*generation, *apiError) {
+	f, p := in.f, in.params
 	var text, system string
 	f.str("prompt", &text, int(s.cfg.Limits.BodyBytes))
 	f.str("system", &system, int(s.cfg.Limits.BodyBytes))
 	if text == "" || f.err != nil {
 		return nil, f.err
 	}
-	if raw || s.tmpl == nil {
-		req.raw["prompt"] = mustJSON(system + text)
-		if req.raw["max_tokens"] == nil {
-			req.raw["max_tokens"] = json.RawMessage("-1")
+	if !in.raw {
+		list := []Message{{Role: "user", Content: text}}
+		if system != "" {
+			list = append([]Message{{Role: "system", Content: system}}, list...)
 		}
-		return s.completionOf(ctx, req)
+		return s.newChat(ctx, in, list, nil)
 	}
-	list := []any{map[string]any{"role": "user", "content": text}}
-	if system != "" {
-		list = append([]any{map[string]any{"role": "system", "content": system}}, list...)
+	if !s.thinks {
+		f.read["think"] = true // it changes nothing of an answer
 	}
-	req.raw["messages"] = mustJSON(list)
-	return s.chatOf(ctx, req)
+	if p.raw["max_tokens"] == nil {
+		p.raw["max_tokens"] = json.RawMessage("-1")
+	}
+	g := s.newGeneration(ctx, p)
+	g.continues = true
+	if p.fail(s.checkModel(&g.params)); p.err != nil {
+		return nil, p.err
+	}
+	one, e := s.encodePrompt(tokenizer.WithSearches(ctx), system+text, true)
+	if e != nil {
+		return nil, e
+	}
+	g.head = s.newHead("cmpl-", "text_completion", g.model)
+	return g, s.setPrompts(g, []prompt{one})
 }
 
 // ollamaError is an error in Ollama's words.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"slices"
 	"strings"
@@ -69,8 +68,8 @@ type ollamaStatus struct {
 	Status string `json:"status"`
 }
 
-func (s *Server) ollamaDetails() ollamaDetails {
-	c := &s.cfg.Card
+func (s *ollamaAPI) ollamaDetails() ollamaDetails {
+	c := &s.card
 	return ollamaDetails{Format: c.Format, Family: c.Architecture, Families: []string{c.Architecture}, ParameterSize: parameterSize(c.Parameters), Quantization: c.Quantization}
 }
 
@@ -91,44 +90,44 @@ func parameterSize(n int64) string {
 	return itoa(int(n))
 }
 
-func (s *Server) ollamaModel(name string) ollamaModel {
-	return ollamaModel{Name: name, Model: name, Size: s.cfg.Card.Bytes, Digest: orDefault(s.cfg.Card.Digest, s.cfg.SystemFingerprint), Details: s.ollamaDetails()}
+func (s *ollamaAPI) ollamaModel(name string) ollamaModel {
+	return ollamaModel{Name: name, Model: name, Size: s.card.Bytes, Digest: orDefault(s.card.Digest, s.cfg.SystemFingerprint), Details: s.ollamaDetails()}
 }
 
-func (s *Server) modified() time.Time {
-	if s.cfg.Card.Modified.IsZero() {
+func (s *ollamaAPI) modified() time.Time {
+	if s.card.Modified.IsZero() {
 		return s.started.UTC()
 	}
-	return s.cfg.Card.Modified.UTC()
+	return s.card.Modified.UTC()
 }
 
 // handleOllamaTags lists the models, as /v1/models does.
-func (s *Server) handleOllamaTags(w http.ResponseWriter, _ *http.Request) {
+func (s *ollamaAPI) handleOllamaTags(w http.ResponseWriter, _ *http.Request) {
 	var list ollamaModels
 	for _, name := range s.cfg.Models {
 		m, at := s.ollamaModel(name), s.modified()
 		m.Modified = &at
 		list.Models = append(list.Models, m)
 	}
-	s.writeJSON(w, http.StatusOK, list)
+	s.http.writeJSON(w, http.StatusOK, list)
 }
 
 // handleOllamaRunning lists what is loaded, which is the model under its first name.
-func (s *Server) handleOllamaRunning(w http.ResponseWriter, _ *http.Request) {
+func (s *ollamaAPI) handleOllamaRunning(w http.ResponseWriter, _ *http.Request) {
 	m := s.ollamaModel(s.cfg.Models[0])
 	never := s.started.UTC().AddDate(200, 0, 0) // it is not unloaded
 	m.Expires, m.VRAM, m.Context = &never, &m.Size, s.cfg.MaxModelLen
-	s.writeJSON(w, http.StatusOK, ollamaModels{[]ollamaModel{m}})
+	s.http.writeJSON(w, http.StatusOK, ollamaModels{[]ollamaModel{m}})
 }
 
-func (s *Server) handleOllamaVersion(w http.ResponseWriter, _ *http.Request) {
-	s.writeJSON(w, http.StatusOK, struct {
+func (s *ollamaAPI) handleOllamaVersion(w http.ResponseWriter, _ *http.Request) {
+	s.http.writeJSON(w, http.StatusOK, struct {
 		Version string `json:"version"`
 	}{ollamaVersion})
 }
 
 // checkOllamaModel reads the name of the model, "model" or the older "name". Errors are left in f.
-func (s *Server) checkOllamaModel(f *fields) {
+func (s *ollamaAPI) checkOllamaModel(f *fields) {
 	var p params
 	var name string
 	f.str("model", &p.model, 512)
@@ -142,7 +141,7 @@ func (s *Server) checkOllamaModel(f *fields) {
 }
 
 // ollamaName takes Ollama's default tag off a name that is served without it.
-func (s *Server) ollamaName(name string) string {
+func (s *ollamaAPI) ollamaName(name string) string {
 	if base, latest := strings.CutSuffix(name, ":latest"); latest && !slices.Contains(s.cfg.Models, name) {
 		return base
 	}
@@ -150,7 +149,7 @@ func (s *Server) ollamaName(name string) string {
 }
 
 // showModel answers /api/show.
-func (s *Server) showModel(_ context.Context, body []byte) (*ollamaShown, *apiError) {
+func (s *ollamaAPI) showModel(_ context.Context, body []byte) (*ollamaShown, *apiError) {
 	f, e := parseFields(body)
 	if e != nil {
 		return nil, e
@@ -160,7 +159,7 @@ func (s *Server) showModel(_ context.Context, body []byte) (*ollamaShown, *apiEr
 	if s.checkOllamaModel(f); f.err != nil {
 		return nil, f.err
 	}
-	c := &s.cfg.Card
+	c := &s.card
 	out := &ollamaShown{Details: s.ollamaDetails(), Modified: s.modified(), Capabilities: []string{"completion"}, Info: map[string]any{
 		"general.architecture": c.Architecture, "general.basename": s.cfg.Models[0], "general.parameter_count": c.Parameters,
 		c.Architecture + ".context_length": s.cfg.MaxModelLen, c.Architecture + ".vocab_size": s.vocab,
@@ -181,7 +180,7 @@ func (s *Server) showModel(_ context.Context, body []byte) (*ollamaShown, *apiEr
 		out.Capabilities = append(out.Capabilities, "thinking")
 	}
 	var set []string
-	if t := *s.cfg.DefaultTemperature; t != 1 {
+	if t := s.cfg.DefaultTemperature; t != 1 {
 		set = append(set, fmt.Sprintf("temperature %g", t))
 	}
 	if p := s.cfg.DefaultTopP; p != 1 {
@@ -195,8 +194,8 @@ func (s *Server) showModel(_ context.Context, body []byte) (*ollamaShown, *apiEr
 }
 
 // handleOllamaPull answers that a served model is here; no other one can be fetched.
-func (s *Server) handleOllamaPull(w http.ResponseWriter, r *http.Request) {
-	stream, ok := decodeBody(s, w, r, func(_ context.Context, body []byte) (bool, *apiError) {
+func (s *ollamaAPI) handleOllamaPull(w http.ResponseWriter, r *http.Request) {
+	stream, ok := decodeBody(s.http, w, r, func(_ context.Context, body []byte) (bool, *apiError) {
 		f, e := parseFields(body)
 		if e != nil {
 			return false, e
@@ -209,25 +208,13 @@ func (s *Server) handleOllamaPull(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case !ok:
 	case !stream:
-		s.writeJSON(w, http.StatusOK, ollamaStatus{"success"})
+		s.http.writeJSON(w, http.StatusOK, ollamaStatus{"success"})
 	default:
 		w.Header().Set("Content-Type", "application/x-ndjson")
-		s.deadline(w)
+		s.http.deadline(w)
 		enc := json.NewEncoder(w)
 		for _, status := range [...]string{"pulling manifest", "success"} {
 			_ = enc.Encode(ollamaStatus{status}) // a failed write means that the client is gone
 		}
 	}
-}
-
-// handleRoot is the page for browsers. Ollama's clients look here whether a server runs.
-func (s *Server) handleRoot(w http.ResponseWriter, r *http.Request) {
-	w.Header().Add("Vary", "Accept")
-	if strings.Contains(r.Header.Get("Accept"), "text/html") {
-		s.handlePage(w, r)
-		return
-	}
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	s.deadline(w)
-	_, _ = io.WriteString(w, "Ollama is running")
 }

@@ -5,9 +5,25 @@ import (
 	"slices"
 )
 
-// ollamaMessages are the turns in OpenAI's words, and the places of what was left out; nil: there
+type ollamaTurn struct {
+	Role     string          `json:"role"`
+	Content  json.RawMessage `json:"content"`
+	Thinking string          `json:"thinking"`
+	Images   json.RawMessage `json:"images"`
+	ToolName string          `json:"tool_name"`
+	CallID   string          `json:"tool_call_id"`
+	Calls    []struct {
+		ID       string `json:"id"`
+		Function struct {
+			Name      string          `json:"name"`
+			Arguments json.RawMessage `json:"arguments"`
+		} `json:"function"`
+	} `json:"tool_calls"`
+}
+
+// ollamaMessages are the messages of a chat, and the places of what was left out; nil: there
 // are none.
-func ollamaMessages(v json.RawMessage, lim Limits) (list []any, left []string, e *apiError) {
+func ollamaMessages(v json.RawMessage, lim Limits) ([]Message, []string, *apiError) {
 	if v == nil || emptyValue(v) {
 		return nil, nil, nil
 	}
@@ -16,68 +32,78 @@ func ollamaMessages(v json.RawMessage, lim Limits) (list []any, left []string, e
 		return nil, nil, e
 	}
 	last := newest(rolesOf(turns), false)
-	r := turnReader{lim: lim}
-	var open openCalls
+	r := ollamaReader{turnReader: turnReader{lim: lim}}
+	var list []Message
 	for i, raw := range turns {
-		at := "messages[" + itoa(i) + "]"
-		var m struct {
-			Role     string          `json:"role"`
-			Content  json.RawMessage `json:"content"`
-			Thinking string          `json:"thinking"`
-			Images   json.RawMessage `json:"images"`
-			ToolName string          `json:"tool_name"`
-			CallID   string          `json:"tool_call_id"`
-			Calls    []struct {
-				ID       string `json:"id"`
-				Function struct {
-					Name      string          `json:"name"`
-					Arguments json.RawMessage `json:"arguments"`
-				} `json:"function"`
-			} `json:"tool_calls"`
+		r.now = i == last
+		if list = append(list, r.message(i, raw)); r.err != nil {
+			return nil, nil, r.err
 		}
-		if raw[0] != '{' || unmarshal(raw, &m) != nil {
-			return nil, nil, invalid(at, "'%s' must be an object with 'role' and 'content'.", at)
-		}
-		if !isNull(m.Images) && !emptyValue(m.Images) {
-			if i == last {
-				return nil, nil, invalidCode(at+".images", "unsupported_parameter", "'%s.images' is not supported: only text is. Send the message without images.", at)
-			}
-			r.leave(at + ".images")
-			m.Content = mustJSON(joinLines(r.text(at+".content", m.Content), leftOut("an image")))
-		}
-		if isNull(m.Content) {
-			m.Content = json.RawMessage(`""`)
-		}
-		turn := map[string]any{"role": m.Role, "content": m.Content}
-		if m.Thinking != "" {
-			turn["reasoning_content"] = m.Thinking
-		}
-		if m.ToolName != "" {
-			turn["name"] = m.ToolName
-		}
-		if m.Role == "tool" {
-			turn["tool_call_id"] = open.answered(m.CallID, m.ToolName)
-		}
-		var calls []any
-		for k, c := range m.Calls {
-			args := "{}"
-			switch v := c.Function.Arguments; {
-			case isNull(v):
-			case v[0] == '"': // as OpenAI's clients write them
-				_ = unmarshal(v, &args) // a valid string decodes
-			default:
-				args = compactJSON(v)
-			}
-			id := orDefault(c.ID, "call-"+itoa(i)+"-"+itoa(k))
-			open = append(open, openCall{id, c.Function.Name})
-			calls = append(calls, map[string]any{"id": id, "type": "function", "function": map[string]any{"name": c.Function.Name, "arguments": args}})
-		}
-		if calls != nil {
-			turn["tool_calls"] = calls
-		}
-		list = append(list, turn)
 	}
-	return list, r.left, r.err
+	return list, r.left, nil
+}
+
+type ollamaReader struct {
+	turnReader
+	open openCalls
+}
+
+func (r *ollamaReader) message(i int, raw json.RawMessage) Message {
+	at := "messages[" + itoa(i) + "]"
+	var m ollamaTurn
+	if raw[0] != '{' || unmarshal(raw, &m) != nil {
+		r.fail(invalid(at, "'%s' must be an object with 'role' and 'content'.", at))
+		return Message{}
+	}
+	images := !isNull(m.Images) && !emptyValue(m.Images)
+	if images && r.now {
+		r.fail(invalidCode(at+".images", "unsupported_parameter", "'%s.images' is not supported: only text is. Send the message without images.", at))
+	}
+	out := Message{Role: r.checkRole(at, m.Role), Name: m.ToolName}
+	switch {
+	case out.Role == "tool":
+		out.CallID = r.open.answered(m.CallID, m.ToolName)
+	case out.Role == "assistant":
+		out.Calls = r.calls(at, i, &m)
+		r.thoughts = &[]string{}
+	case len(m.Calls) > 0:
+		r.fail(callsOfOthers(at))
+	}
+	out.Content = r.text(at+".content", m.Content)
+	if images {
+		r.leave(at + ".images")
+		out.Content = joinLines(out.Content, leftOut("an image"))
+	}
+	if out.Role == "assistant" {
+		out.Thought = orDefault(m.Thinking, joinLines(*r.thoughts...))
+		r.thoughts = nil
+	}
+	return out
+}
+
+// calls are those of a message in OpenAI's words, as templates know them.
+func (r *ollamaReader) calls(at string, i int, m *ollamaTurn) json.RawMessage {
+	var calls []any
+	for k, c := range m.Calls {
+		if c.Function.Name == "" {
+			r.fail(notACall(at + ".tool_calls[" + itoa(k) + "]"))
+		}
+		args := "{}"
+		switch v := c.Function.Arguments; {
+		case isNull(v):
+		case v[0] == '"': // as OpenAI's clients write them
+			_ = unmarshal(v, &args) // a valid string decodes
+		default:
+			args = compactJSON(v)
+		}
+		id := orDefault(c.ID, "call-"+itoa(i)+"-"+itoa(k))
+		r.open = append(r.open, openCall{id, c.Function.Name})
+		calls = append(calls, map[string]any{"id": id, "type": "function", "function": map[string]any{"name": c.Function.Name, "arguments": args}})
+	}
+	if calls == nil {
+		return nil
+	}
+	return mustJSON(calls)
 }
 
 type openCall struct{ id, name string }

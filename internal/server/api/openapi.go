@@ -13,8 +13,8 @@ import (
 // structs that answers are written from, and the tables of members below, which a test
 // holds against what the decoders read and refuse.
 
-func (s *Server) handleOpenAPI(w http.ResponseWriter, _ *http.Request) {
-	s.writeJSON(w, http.StatusOK, s.openAPI())
+func (s *admin) handleOpenAPI(w http.ResponseWriter, _ *http.Request) {
+	s.http.writeJSON(w, http.StatusOK, s.describe())
 }
 
 type object = map[string]any
@@ -39,7 +39,7 @@ var (
 )
 
 // shared are the members of both of OpenAI's completions.
-func (s *Server) shared() []member {
+func (s *Service) shared() []member {
 	l := &s.cfg.Limits
 	ids := list(l.StopTokens, whole(0, int64(s.vocab-1)))
 	return []member{
@@ -60,7 +60,7 @@ func (s *Server) shared() []member {
 	}
 }
 
-func (s *Server) chatMembers() []member {
+func (s *Service) chatMembers() []member {
 	l := &s.cfg.Limits
 	return append(s.shared(), member{"messages", list(l.Messages, free)}, member{"tools", list(maxTools, free)}, member{"tool_choice", either(oneOfWords("none", "auto", "required", "any"), free)},
 		member{"parallel_tool_calls", yesNo}, member{"logprobs", yesNo}, member{"top_logprobs", whole(0, int64(l.TopLogprobs))}, member{"add_generation_prompt", yesNo},
@@ -68,16 +68,16 @@ func (s *Server) chatMembers() []member {
 		member{"reasoning_effort", text(64)}, member{"reasoning", free})
 }
 
-func (s *Server) completionMembers() []member {
+func (s *openAI) completionMembers() []member {
 	l := &s.cfg.Limits
 	ids := object{"type": "array", "items": whole(0, int64(s.vocab-1))} // truncate_prompt_tokens takes any number
 	return append(s.shared(), member{"prompt", either(anyText, list(l.Prompts, anyText), ids, list(l.Prompts, ids))}, member{"echo", yesNo}, member{"logprobs", either(whole(0, int64(l.Logprobs)), yesNo)})
 }
 
 // of are those of the shared members that another protocol has, under its names.
-func (s *Server) of(words map[string]string) (out []member) {
+func of(shared []member, words map[string]string) (out []member) {
 	for from, to := range words {
-		for _, m := range s.shared() {
+		for _, m := range shared {
 			if m.name == to {
 				out = append(out, member{from, m.schema})
 			}
@@ -87,9 +87,9 @@ func (s *Server) of(words map[string]string) (out []member) {
 	return out
 }
 
-func (s *Server) messagesMembers() []member {
+func (s *anthropicAPI) messagesMembers() []member {
 	l := &s.cfg.Limits
-	words := s.of(messagesWords)
+	words := of(s.shared(), messagesWords)
 	for i := range words {
 		if words[i].name == "stop_sequences" {
 			words[i].schema = list(manyStops, text(l.StopBytes))
@@ -99,9 +99,9 @@ func (s *Server) messagesMembers() []member {
 		member{"tool_choice", free}, member{"thinking", free}, member{"output_config", free}, member{"metadata", object{}}, member{"service_tier", object{}})
 }
 
-func (s *Server) responsesMembers() []member {
+func (s *openAI) responsesMembers() []member {
 	l := &s.cfg.Limits
-	return append(s.of(responsesWords), member{"input", either(anyText, list(l.Messages, free))}, member{"instructions", anyText}, member{"previous_response_id", text(128)}, member{"store", yesNo}, member{"background", yesNo},
+	return append(of(s.shared(), responsesWords), member{"input", either(anyText, list(l.Messages, free))}, member{"instructions", anyText}, member{"previous_response_id", text(128)}, member{"store", yesNo}, member{"background", yesNo},
 		member{"tools", list(maxTools, free)}, member{"tool_choice", either(oneOfWords("none", "auto", "required", "any"), free)}, member{"parallel_tool_calls", yesNo}, member{"max_tool_calls", whole(0, 1<<31-1)},
 		member{"text", object{"type": "object", "properties": object{"format": free, "verbosity": text(32)}}}, member{"reasoning", free}, member{"include", list(1<<16, anyText)}, member{"top_logprobs", whole(0, int64(l.TopLogprobs))},
 		member{"max_output_tokens", whole(-1, 1<<31-1)}, member{"metadata", free}, member{"prompt_cache_key", text(512)}, member{"safety_identifier", text(512)},
@@ -123,12 +123,12 @@ type operation struct {
 	events   any // of a stream
 }
 
-func (s *Server) operations() map[string]operation {
+func operations(s *openAI, a *anthropicAPI) map[string]operation {
 	return map[string]operation{
 		"POST /v1/chat/completions": {about: "a chat, in the model's own template", members: s.chatMembers(), required: []string{"messages"}, answer: chatCompletion{}, events: chunkBody{}},
 		"POST /v1/completions":      {about: "text or token ids", members: s.completionMembers(), required: []string{"prompt"}, answer: completionBody{}, events: chunkBody{}},
-		"POST /v1/messages":         {about: "Anthropic's Messages", members: s.messagesMembers(), required: []string{"messages", "max_tokens"}, answer: message{}, events: object{}},
-		"POST /v1/messages/count_tokens": {about: "tokens of a message's prompt", members: pick(s.messagesMembers(), "model", "messages", "system", "tools", "tool_choice", "thinking"), required: []string{"messages"}, answer: struct {
+		"POST /v1/messages":         {about: "Anthropic's Messages", members: a.messagesMembers(), required: []string{"messages", "max_tokens"}, answer: message{}, events: object{}},
+		"POST /v1/messages/count_tokens": {about: "tokens of a message's prompt", members: pick(a.messagesMembers(), "model", "messages", "system", "tools", "tool_choice", "thinking"), required: []string{"messages"}, answer: struct {
 			Tokens int `json:"input_tokens"`
 		}{}},
 		"POST /v1/responses": {about: "OpenAI's Responses", members: s.responsesMembers(), answer: responseObject{}, events: object{}},
@@ -235,20 +235,23 @@ func pick(from []member, names ...string) (out []member) {
 	return out
 }
 
-func (s *Server) openAPI() object {
+func openAPI(version string, table []Route, s *openAI, a *anthropicAPI, _ *ollamaAPI) object {
 	t := typesOf{all: object{}}
-	known := s.operations()
+	known := operations(s, a)
 	failure := object{"description": "refused, or failed", "content": object{"application/json": object{"schema": t.ref(reflect.TypeFor[errorBody]())}}}
 	paths := object{}
 	// A pattern that ends in * answers for several paths.
-	var routes []route
-	for _, r := range s.routes {
-		r.path = strings.Replace(strings.Replace(r.path, "{$}", "", 1), "/*", "/{id}", 1)
+	var routes []Route
+	for _, r := range table {
+		if r.Handler == nil {
+			continue
+		}
+		r.Path = strings.Replace(strings.Replace(r.Path, "{$}", "", 1), "/*", "/{id}", 1)
 		said := len(routes)
 		for name := range known {
-			if path, ok := strings.CutPrefix(name, r.method+" "); ok && (path == r.path || strings.HasPrefix(path, r.path+"/") && strings.HasSuffix(r.path, "}")) {
+			if path, ok := strings.CutPrefix(name, r.Method+" "); ok && (path == r.Path || strings.HasPrefix(path, r.Path+"/") && strings.HasSuffix(r.Path, "}")) {
 				more := r
-				more.path = path
+				more.Path = path
 				routes = append(routes, more)
 			}
 		}
@@ -257,9 +260,9 @@ func (s *Server) openAPI() object {
 		}
 	}
 	for _, r := range routes {
-		path := r.path
-		o := known[r.method+" "+path]
-		op := object{"operationId": strings.Trim(strings.NewReplacer("/", "_", "{", "", "}", "", ".", "_").Replace(strings.ToLower(r.method)+path), "_")}
+		path := r.Path
+		o := known[r.Method+" "+path]
+		op := object{"operationId": strings.Trim(strings.NewReplacer("/", "_", "{", "", "}", "", ".", "_").Replace(strings.ToLower(r.Method)+path), "_")}
 		if o.about != "" {
 			op["summary"] = o.about
 		} else {
@@ -268,7 +271,7 @@ func (s *Server) openAPI() object {
 		if strings.Contains(path, "{id}") {
 			op["parameters"] = []object{{"name": "id", "in": "path", "required": true, "schema": anyText}}
 		}
-		if r.public {
+		if r.Public {
 			op["security"] = []object{}
 		}
 		if o.members != nil {
@@ -296,11 +299,11 @@ func (s *Server) openAPI() object {
 		if paths[path] == nil {
 			paths[path] = object{}
 		}
-		paths[path].(object)[strings.ToLower(r.method)] = op
+		paths[path].(object)[strings.ToLower(r.Method)] = op
 	}
 	return object{
 		"openapi":    "3.1.0",
-		"info":       object{"title": "Shoal", "version": s.cfg.Version, "description": "docs/api.md says what members mean. Members that are not known have no effect; the header X-Ignored-Parameters names them."},
+		"info":       object{"title": "Shoal", "version": version, "description": "docs/api.md says what members mean. Members that are not known have no effect; the header X-Ignored-Parameters names them."},
 		"paths":      paths,
 		"security":   []object{{"key": []string{}}},
 		"components": object{"schemas": t.all, "securitySchemes": object{"key": object{"type": "http", "scheme": "bearer"}}},

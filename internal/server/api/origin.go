@@ -24,7 +24,7 @@ func notJSON() *apiError {
 }
 
 // foreign says why a request is not to be answered.
-func (s *Server) foreign(r *http.Request) *apiError {
+func (s *HTTP) foreign(r *http.Request, route *Route) *apiError {
 	refuse := func(code, why string) *apiError {
 		return &apiError{status: http.StatusForbidden, typ: typePermission, code: code, message: why + " --allow-origin allows it, where that is meant."}
 	}
@@ -44,7 +44,7 @@ func (s *Server) foreign(r *http.Request) *apiError {
 			return refuse("origin_not_allowed", "Web pages of other origins may not use this API.")
 		}
 		switch t := mediaType(r.Header.Get("Content-Type")); {
-		case t == "text/plain", t == "application/x-www-form-urlencoded", strings.HasPrefix(t, "multipart/") && r.URL.Path != "/v1/files":
+		case t == "text/plain", t == "application/x-www-form-urlencoded", strings.HasPrefix(t, "multipart/") && (route == nil || !route.Uploads):
 			return notJSON()
 		}
 	}
@@ -52,12 +52,12 @@ func (s *Server) foreign(r *http.Request) *apiError {
 }
 
 // allows tells that the operator lets pages of an origin use the API.
-func (s *Server) allows(origin string) bool {
+func (s *HTTP) allows(origin string) bool {
 	return slices.ContainsFunc(s.cfg.AllowOrigins, func(o string) bool { return o == "*" || strings.EqualFold(o, origin) })
 }
 
 // ours tells that a Host names this server: an address, localhost, or an origin's host.
-func (s *Server) ours(host string) bool {
+func (s *HTTP) ours(host string) bool {
 	name := host
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		name = h
@@ -77,7 +77,7 @@ const exposed = "Idempotency-Replayed, Location, Retry-After, Retry-After-Ms, X-
 
 // cors lets a page of an allowed origin read the answer. It reports whether the request is a
 // preflight, which is answered with what it asks for: the operator trusts the origin already.
-func (s *Server) cors(h http.Header, r *http.Request) (preflight bool) {
+func (s *HTTP) cors(h http.Header, r *http.Request) (preflight bool) {
 	if len(s.cfg.AllowOrigins) > 0 {
 		h.Add("Vary", "Origin")
 	}

@@ -16,7 +16,7 @@ func TestForeignPages(t *testing.T) {
 	allowing := newServer(t, &fakeEngine{script: hello}, func(c *Config) { c.AllowOrigins = []string{"https://chat.example.com"} })
 	for _, s := range []*Server{open, keyed, allowing} {
 		for _, path := range []string{"/v1/nodes/*", "/v1/files"} {
-			if err := s.Handle("POST", path, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { started++ })); err != nil {
+			if err := s.Handle(Route{Method: "POST", Path: path, Uploads: path == "/v1/files", Handler: func(w http.ResponseWriter, _ *http.Request) { started++ }}); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"embed"
 	"encoding/hex"
+	"io"
 	"net/http"
 	"path"
 	"strings"
@@ -22,14 +23,14 @@ const pagePolicy = "default-src 'none'; script-src 'self'; style-src 'self'; con
 	"; require-trusted-types-for 'script'; trusted-types 'none'"
 
 // handlePage answers / and what is below /web/.
-func (s *Server) handlePage(w http.ResponseWriter, r *http.Request) {
+func (s *admin) handlePage(w http.ResponseWriter, r *http.Request) {
 	name := strings.TrimPrefix(r.URL.Path, "/")
 	if name == "" {
 		name = "web/index.html"
 	}
 	body, err := pageFiles.ReadFile(name)
 	if err != nil {
-		s.writeError(w, &apiError{status: http.StatusNotFound, typ: typeInvalid, code: "unknown_url", message: "The page has no such file."}, false)
+		s.http.writeError(w, &apiError{status: http.StatusNotFound, typ: typeInvalid, code: "unknown_url", message: "The page has no such file."}, false)
 		return
 	}
 	sum := sha256.Sum256(body)
@@ -39,7 +40,7 @@ func (s *Server) handlePage(w http.ResponseWriter, r *http.Request) {
 	h.Set("Referrer-Policy", "no-referrer")
 	h.Set("Cache-Control", "no-cache") // asked for each time, and sent when it has changed
 	h.Set("Etag", tag)
-	s.deadline(w)
+	s.http.deadline(w)
 	if r.Header.Get("If-None-Match") == tag {
 		w.WriteHeader(http.StatusNotModified)
 		return
@@ -59,4 +60,16 @@ func pageType(name string) string {
 		return "text/css; charset=utf-8"
 	}
 	return "text/plain; charset=utf-8"
+}
+
+// handleRoot is the page for browsers. Ollama's clients look here whether a server runs.
+func (s *admin) handleRoot(w http.ResponseWriter, r *http.Request) {
+	w.Header().Add("Vary", "Accept")
+	if strings.Contains(r.Header.Get("Accept"), "text/html") {
+		s.handlePage(w, r)
+		return
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	s.http.deadline(w)
+	_, _ = io.WriteString(w, "Ollama is running")
 }

@@ -62,11 +62,11 @@ func (p *params) cut(ids []int32, context int) []int32 {
 }
 
 // parseParams reads what chat and completions share. Errors are left in f.
-func (s *Server) parseParams(f *fields) params {
+func (s *Service) parseParams(f *fields) params {
 	c, lim := &s.cfg, &s.cfg.Limits
 	refuse(f)
 	p := params{n: 1, maxTokens: -1, sampling: sampler.Params{
-		Temperature: float32(*c.DefaultTemperature), TopP: float32(c.DefaultTopP), TopK: c.DefaultTopK,
+		Temperature: float32(c.DefaultTemperature), TopP: float32(c.DefaultTopP), TopK: c.DefaultTopK,
 		MinP: float32(c.DefaultMinP), RepetitionPenalty: float32(c.DefaultRepetitionPenalty), Logprobs: -1,
 	}}
 	f.str("model", &p.model, 512)
@@ -163,7 +163,7 @@ func (s *Server) parseParams(f *fields) params {
 	return p
 }
 
-func (s *Server) parseStreamOptions(f *fields, p *params) {
+func (s *Service) parseStreamOptions(f *fields, p *params) {
 	v := f.get("stream_options")
 	if v == nil {
 		return
@@ -185,7 +185,7 @@ func (s *Server) parseStreamOptions(f *fields, p *params) {
 	}
 }
 
-func (s *Server) parseStop(f *fields) []string {
+func (s *Service) parseStop(f *fields) []string {
 	v, lim := f.get("stop"), s.cfg.Limits
 	if v == nil {
 		return nil
@@ -213,7 +213,7 @@ func (s *Server) parseStop(f *fields) []string {
 	return stops
 }
 
-func (s *Server) parseStopTokens(f *fields) []int32 {
+func (s *Service) parseStopTokens(f *fields) []int32 {
 	v := f.get("stop_token_ids")
 	if v == nil {
 		return nil
@@ -225,7 +225,7 @@ func (s *Server) parseStopTokens(f *fields) []int32 {
 	return ids
 }
 
-func (s *Server) parseLogitBias(f *fields) []sampler.Bias {
+func (s *Service) parseLogitBias(f *fields) []sampler.Bias {
 	v, limit := f.get("logit_bias"), s.cfg.Limits.LogitBias
 	if v == nil {
 		return nil

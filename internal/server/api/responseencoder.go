@@ -8,7 +8,9 @@ import (
 // responseEncoder makes one response, as numbered events of a stream or as one body. Both
 // follow from the deltas alone, but for the time at the end.
 type responseEncoder struct {
+	s     *openAI
 	r     *run
+	q     *responseRequest
 	out   sse
 	after int // events up to this number are not written: a client has them
 	seq   int
@@ -37,7 +39,7 @@ func (m *responseEncoder) begin() {
 		return
 	}
 	m.begun = true
-	now := m.r.response.echo
+	now := m.q.echo
 	states := []string{"created", "in_progress"}
 	if now.Background {
 		now.Status = "queued"
@@ -71,10 +73,10 @@ func (m *responseEncoder) delta(d delta) {
 		if c.name == "" {
 			item = m.items[len(m.items)-1]
 		} else {
-			if m.r.response.free[c.name] {
+			if m.q.free[c.name] {
 				item.Type = "custom_tool_call"
 			}
-			if x, ok := m.r.response.spaces[c.name]; ok {
+			if x, ok := m.q.spaces[c.name]; ok {
 				item.Name, item.Namespace = x.name, x.namespace
 			}
 			m.close("completed")
@@ -87,10 +89,10 @@ func (m *responseEncoder) delta(d delta) {
 }
 
 func (m *responseEncoder) logprobs(d delta) []chatLogprob {
-	if !m.r.response.logprobs || len(d.tokens) == 0 {
+	if !m.q.logprobs || len(d.tokens) == 0 {
 		return nil
 	}
-	return m.r.server.chatLogprobs(m.r.generation, d.tokens).Content
+	return m.s.chatLogprobs(m.r.generation, d.tokens).Content
 }
 
 // ids of items follow from the response's.
@@ -179,7 +181,7 @@ func (m *responseEncoder) close(status string) {
 		v["content_index"], v["text"] = 0, text
 		if x.Type == "message" {
 			v["logprobs"] = part.Logprobs
-		} else if m.r.response.encrypted {
+		} else if m.q.encrypted {
 			x.Encrypted = sealedThought + base64.StdEncoding.EncodeToString(m.text)
 		}
 	}
@@ -205,14 +207,14 @@ func (m *responseEncoder) finish() (status string) {
 
 func (m *responseEncoder) end() {
 	status := m.finish()
-	m.final = m.r.response.echo
+	m.final = m.q.echo
 	m.final.Status, m.final.Output, m.final.CompletedAt = status, m.items, unixNow()
 	if status == "incomplete" {
 		m.final.Incomplete = &incomplete{"max_output_tokens"}
 	}
 	m.final.Usage = asResponseUsage(m.r)
 	if m.final.Store && !m.final.Background && m.out.failure() == nil {
-		m.final.Store = m.r.server.keep(m.r, m.final)
+		m.final.Store = m.s.keep(m.q, m.r.sampling.Seed, m.final)
 	}
 	m.event("response."+status, map[string]any{"response": m.final})
 }
@@ -224,7 +226,7 @@ func (m *responseEncoder) endAs(k KeptResponse) {
 		return
 	}
 	m.close("incomplete")
-	v := m.r.response.echo
+	v := m.q.echo
 	v.Status, v.Output = k.Status, append(v.Output, m.items...)
 	if k.Status == "failed" {
 		v.Error = &responseError{k.Code, k.Message}
@@ -248,7 +250,7 @@ func (m *responseEncoder) body() any { return m.final }
 
 func (m *responseEncoder) fail(e *apiError) {
 	m.begin()
-	v := m.r.response.echo
+	v := m.q.echo
 	v.Status, v.Output, v.Error, v.Store = "failed", append(v.Output, m.items...), &responseError{orDefault(e.code, typeServer), e.message}, false
 	m.event("response.failed", map[string]any{"response": v})
 }

@@ -85,7 +85,7 @@ func decodeItems(v json.RawMessage, lim Limits) (out []inItem, e *apiError) {
 // turnsOfItems are the turns of a chat that items make: what one answer of the model holds
 // is one turn. The places of items and parts that were left out are of the last own items: the
 // others are of earlier responses.
-func (s *Server) turnsOfItems(ctx context.Context, instructions string, items []inItem, own int) ([]Message, []string, *apiError) {
+func (s *openAI) turnsOfItems(ctx context.Context, instructions string, items []inItem, own int) ([]Message, []string, *apiError) {
 	t := itemTurns{turnReader: turnReader{lim: s.cfg.Limits}, gone: map[string]bool{}}
 	if instructions != "" {
 		t.out = append(t.out, Message{Role: "system", Content: instructions})

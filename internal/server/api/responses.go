@@ -12,20 +12,21 @@ import (
 // OpenAI's Responses API. Items become the turns of a chat and take the way of one from
 // there; what is generated becomes items again, in one machine for streams and wholes.
 
-func (s *Server) handleResponses(w http.ResponseWriter, r *http.Request) {
-	g, ok := decodeBody(s, w, r, s.decodeResponses)
+func (s *openAI) handleResponses(w http.ResponseWriter, r *http.Request) {
+	in, ok := decodeBody(s.http, w, r, s.decodeResponses)
 	if !ok {
 		return
 	}
-	if !g.response.background {
+	g := in.generation
+	if !in.q.background {
 		s.generate(w, r, g)
 		return
 	}
 	g.nameIgnored(w)
 	store := s.kept()
-	k, existed, err := store.BeginResponse(r, g.head.ID, g.response.body)
+	k, existed, err := store.BeginResponse(r, g.head.ID, in.q.body)
 	if err != nil {
-		s.WriteError(w, err)
+		s.http.WriteError(w, err)
 		return
 	}
 	if existed {
@@ -37,19 +38,25 @@ func (s *Server) handleResponses(w http.ResponseWriter, r *http.Request) {
 	}
 	out, err := s.ShowResponse(k)
 	if err != nil {
-		s.WriteError(w, err)
+		s.http.WriteError(w, err)
 		return
 	}
-	s.writeJSON(w, http.StatusOK, out)
+	s.http.writeJSON(w, http.StatusOK, out)
 }
 
 // inputTokens counts what a request would read.
-func (s *Server) inputTokens(ctx context.Context, body []byte) (any, *apiError) {
+func (s *openAI) inputTokens(ctx context.Context, body []byte) (any, *apiError) {
 	g, e := s.decodeResponses(ctx, body)
 	if e != nil {
 		return nil, e
 	}
 	return map[string]any{"object": "response.input_tokens", "input_tokens": len(g.prompts[0].ids)}, nil
+}
+
+// responseGeneration is a decoded request of Responses.
+type responseGeneration struct {
+	*generation
+	q *responseRequest
 }
 
 // responseRequest is what Responses has beyond a chat.
@@ -144,13 +151,12 @@ func init() {
 }
 
 // decodeResponses turns the body of POST /v1/responses into a generation.
-func (s *Server) decodeResponses(ctx context.Context, body []byte) (*generation, *apiError) {
+func (s *openAI) decodeResponses(ctx context.Context, body []byte) (*responseGeneration, *apiError) {
 	f, e := parseFields(body)
 	if e != nil {
 		return nil, e
 	}
-	g := s.parseResponse(f)
-	q := g.response
+	g, q := s.parseResponse(f)
 	q.body, q.holder = body, HolderOf(ctx)
 	g.ignored = append(s.ignored(f), q.ignored...)
 	s.checkServerTools(f, q.ignored)
@@ -175,20 +181,23 @@ func (s *Server) decodeResponses(ctx context.Context, body []byte) (*generation,
 	if e := s.converse(tokenizer.WithSearches(ctx), g, q.talk); e != nil {
 		return nil, e
 	}
-	return g, nil
+	g.keepsBody = q.echo.Store
+	return &responseGeneration{g, q}, nil
 }
 
 // parseResponse reads the body without what is stored elsewhere. Errors are left in f.
-func (s *Server) parseResponse(f *fields) *generation {
+func (s *openAI) parseResponse(f *fields) (*generation, *responseRequest) {
 	q := &responseRequest{free: map[string]bool{}, spaces: map[string]spaced{}, echo: responseObject{Object: "response", Status: "in_progress", Output: []outItem{}, ServiceTier: "default",
 		Truncation: "disabled", Parallel: true, Metadata: json.RawMessage("{}"), ToolChoice: json.RawMessage(`"auto"`), Tools: []any{}, Reasoning: json.RawMessage(`{"effort":null,"summary":null}`),
 		Text: responseText{Format: json.RawMessage(`{"type":"text"}`)}}}
 	words := f.as(responsesWords)
 	q.text(f, words)
-	g := &generation{params: s.parseParams(words), promptLogprobs: -1, response: q,
-		newEncoder: func(r *run, out *Stream) encoder { return &responseEncoder{r: r, out: newSSE(out), after: -1} },
+	g := &generation{params: s.parseParams(words), promptLogprobs: -1,
+		newEncoder: func(r *run, out *Stream) encoder {
+			return &responseEncoder{s: s, r: r, q: q, out: newSSE(out), after: -1}
+		},
 		resume: func(r *run, out *Stream, after int) resumable {
-			e := &responseEncoder{r: r, out: newSSE(out), after: after}
+			e := &responseEncoder{s: s, r: r, q: q, out: newSSE(out), after: after}
 			e.begin()
 			return e
 		}}
@@ -259,13 +268,13 @@ func (s *Server) parseResponse(f *fields) *generation {
 	e.PresencePenalty, e.FrequencyPenalty = g.sampling.PresencePenalty, g.sampling.FrequencyPenalty
 	f.fail(s.checkModel(&g.params))
 	if q.parseTools(f); f.err != nil {
-		return g
+		return g, q
 	}
 	g.tools = q.tools
 	input, failed := decodeItems(f.get("input"), s.cfg.Limits)
 	f.fail(failed)
 	q.input = input
-	return g
+	return g, q
 }
 
 // text reads what the answer is to be: response_format in other words.
@@ -319,7 +328,7 @@ func (q *responseRequest) include(f *fields) {
 }
 
 // reasoning reads how much the model is to think.
-func (s *Server) reasoning(f *fields, q *responseRequest) {
+func (s *openAI) reasoning(f *fields, q *responseRequest) {
 	v := f.get("reasoning")
 	if v == nil {
 		return

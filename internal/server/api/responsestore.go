@@ -24,19 +24,8 @@ type ResponseStore interface {
 	FollowResponse(w http.ResponseWriter, r *http.Request, id string, after int)
 }
 
-type KeptResponse struct {
-	ID      string
-	Created int64           // Unix seconds
-	Holder  string          // the name of the key that it belongs to; "": nobody's
-	Body    json.RawMessage // the request
-	Status  string          // queued, in_progress, completed, failed or cancelled
-	Result  json.RawMessage // the response, when it is completed or incomplete
-	Code    string          // of a failure
-	Message string
-}
-
 // KeepResponses has responses kept from now on; nil: no longer.
-func (s *Server) KeepResponses(store ResponseStore) {
+func (s *openAI) KeepResponses(store ResponseStore) {
 	if store == nil {
 		s.responses.Store(nil)
 		return
@@ -45,7 +34,7 @@ func (s *Server) KeepResponses(store ResponseStore) {
 }
 
 // kept is where responses are kept, nil when nowhere.
-func (s *Server) kept() ResponseStore {
+func (s *openAI) kept() ResponseStore {
 	if p := s.responses.Load(); p != nil {
 		return *p
 	}
@@ -55,7 +44,7 @@ func (s *Server) kept() ResponseStore {
 const keepLimit = 5 * time.Second
 
 // mayStore settles whether a response will be kept: by default where there is a place.
-func (s *Server) mayStore(q *responseRequest) *apiError {
+func (s *openAI) mayStore(q *responseRequest) *apiError {
 	here := s.kept() != nil
 	switch {
 	case q.background && q.store != nil && !*q.store:
@@ -68,14 +57,14 @@ func (s *Server) mayStore(q *responseRequest) *apiError {
 }
 
 // keep stores a response that is done; false: it could not be.
-func (s *Server) keep(r *run, done responseObject) bool {
+func (s *openAI) keep(q *responseRequest, seed uint64, done responseObject) bool {
 	store := s.kept()
 	if store == nil {
 		return false
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), keepLimit)
 	defer cancel()
-	err := store.KeepResponse(ctx, KeptResponse{ID: done.ID, Created: done.CreatedAt, Holder: r.response.holder, Body: r.response.body, Result: mustJSON(done)}, r.sampling.Seed)
+	err := store.KeepResponse(ctx, KeptResponse{ID: done.ID, Created: done.CreatedAt, Holder: q.holder, Body: q.body, Result: mustJSON(done)}, seed)
 	if err != nil {
 		s.log.Warn("api: a response is not stored", "id", done.ID, "err", err)
 	}
@@ -86,7 +75,7 @@ func (s *Server) keep(r *run, done responseObject) bool {
 const maxTurns = 1000
 
 // history are the items of a response and of those before it, the oldest first.
-func (s *Server) history(ctx context.Context, id string) ([]inItem, *apiError) {
+func (s *openAI) history(ctx context.Context, id string) ([]inItem, *apiError) {
 	var turns [][]inItem
 	size := int64(0)
 	for n := 0; id != ""; n++ {
@@ -126,7 +115,7 @@ func (s *Server) history(ctx context.Context, id string) ([]inItem, *apiError) {
 }
 
 // earlier is a response that another goes on from.
-func (s *Server) earlier(ctx context.Context, id string) (k KeptResponse, e *apiError) {
+func (s *openAI) earlier(ctx context.Context, id string) (k KeptResponse, e *apiError) {
 	const param = "previous_response_id"
 	store := s.kept()
 	if store == nil {
@@ -145,7 +134,7 @@ func (s *Server) earlier(ctx context.Context, id string) (k KeptResponse, e *api
 }
 
 // reference finds an item of an earlier response: the id of the one is in that of the other.
-func (s *Server) reference(ctx context.Context, x inItem) (inItem, *apiError) {
+func (s *openAI) reference(ctx context.Context, x inItem) (inItem, *apiError) {
 	missing := invalid(x.at+".id", "'%s' refers to the item %.80q, which is not stored here.", x.at, x.ID)
 	_, rest, _ := strings.Cut(x.ID, "_")
 	of, _, ok := strings.Cut(rest, "_")
@@ -173,7 +162,7 @@ func (s *Server) reference(ctx context.Context, x inItem) (inItem, *apiError) {
 }
 
 // ShowResponse is a kept response as clients see it.
-func (s *Server) ShowResponse(k KeptResponse) (any, error) {
+func (s *openAI) ShowResponse(k KeptResponse) (any, error) {
 	if k.Result != nil {
 		return k.Result, nil
 	}
@@ -181,11 +170,11 @@ func (s *Server) ShowResponse(k KeptResponse) (any, error) {
 	if e != nil {
 		return nil, e
 	}
-	g := s.parseResponse(f)
+	g, q := s.parseResponse(f)
 	if f.err != nil {
 		return nil, f.err
 	}
-	out := g.response.echo
+	out := q.echo
 	out.ID, out.CreatedAt, out.Model, out.Status, out.Store = k.ID, k.Created, g.model, k.Status, true
 	if k.Status == "failed" {
 		out.Error = &responseError{k.Code, k.Message}
@@ -195,7 +184,7 @@ func (s *Server) ShowResponse(k KeptResponse) (any, error) {
 
 // ResponseInput are the items that a kept response was asked with, in the form of those
 // that are generated: with an id, a status and annotations, and no member that is null.
-func (s *Server) ResponseInput(k KeptResponse) ([]json.RawMessage, error) {
+func (s *openAI) ResponseInput(k KeptResponse) ([]json.RawMessage, error) {
 	f, e := parseFields(k.Body)
 	if e != nil {
 		return nil, e

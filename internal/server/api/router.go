@@ -13,82 +13,78 @@ import (
 	"github.com/shoal-llm/shoal/internal/tracing"
 )
 
-// route is one entry of the only table of what this server answers. A path that
+// Route is one entry of the only table of what a server answers. A path that
 // ends in "/*" takes the rest of the path as one value.
-type route struct {
-	method, path string
-	public       bool // answers without a key
-	brief        bool // answers at once, also when there are too many connections
-	handle       http.HandlerFunc
+type Route struct {
+	Method, Path string
+	Public       bool // answers without a key
+	Brief        bool // answers at once, also when there are too many connections
+	Operator     bool // takes a key with the role operator
+	Uncounted    bool // does work that a limit on tokens does not count: keys with one are refused
+	Uploads      bool // takes multipart/form-data
+	BasicAuth    bool // asks a browser for a key as the password
+
+	// Format words the errors of the path; nil: OpenAI's. A route without a handler gives its
+	// format to the paths below it that no other route has.
+	Format  ErrorFormat
+	Handler http.HandlerFunc
 }
 
-func (s *Server) ownRoutes() []route {
-	const get, post = http.MethodGet, http.MethodPost
-	return []route{
-		{get, "/health", true, true, s.handleHealth},
-		{get, "/ready", true, true, s.handleReady},
-		{get, "/{$}", false, false, s.handleRoot},
-		{get, "/web/*", false, false, s.handlePage},
-		{get, "/openapi.json", false, false, s.handleOpenAPI},
-		{get, "/version", false, true, s.handleVersion},
-		{get, "/metrics", false, true, s.handleMetrics},
-		{get, "/v1/models", false, true, s.handleModels},
-		{get, "/v1/models/*", false, true, s.handleModel},
-		{get, "/v1/cluster", false, true, s.handleCluster},
-		{post, "/v1/chat/completions", false, false, s.generateHandler(s.decodeChat)},
-		{post, "/v1/completions", false, false, s.handleCompletions},
-		{post, "/v1/responses", false, false, s.handleResponses},
-		{post, "/v1/responses/input_tokens", false, false, jsonHandler(s, s.inputTokens)},
-		{post, "/v1/messages", false, false, s.generateHandler(s.decodeMessagesBody)},
-		{post, "/v1/messages/count_tokens", false, false, jsonHandler(s, s.countTokens)},
-		{post, "/api/chat", false, false, s.handleOllama},
-		{post, "/api/generate", false, false, s.handleOllama},
-		{get, "/api/tags", false, true, s.handleOllamaTags},
-		{get, "/api/ps", false, true, s.handleOllamaRunning},
-		{get, "/api/version", false, true, s.handleOllamaVersion},
-		{post, "/api/show", false, false, jsonHandler(s, s.showModel)},
-		{post, "/api/pull", false, false, s.handleOllamaPull},
-		{post, "/v1/contexts", false, false, s.handleMakeContext},
-		{get, "/v1/contexts", false, true, s.handleContexts},
-		{get, "/v1/contexts/*", false, true, s.handleContext},
-		{http.MethodDelete, "/v1/contexts/*", false, true, s.handleContext},
-		{post, "/tokenize", false, false, jsonHandler(s, s.tokenize)},
-		{post, "/detokenize", false, false, jsonHandler(s, s.detokenize)},
-		{get, "/tokenizer_info", false, false, s.handleTokenizerInfo},
-	}
-}
+// ErrorFormat is the body that a protocol has for an error.
+type ErrorFormat func(*apiError) any
 
-// Handle adds a route of another package, behind the same keys, limits of the
-// connection, log and panic guard. path may end in "/*". Call it before Handler.
-func (s *Server) Handle(method, path string, h http.Handler) error {
+// Handle adds a route. Call it before Handler.
+func (s *HTTP) Handle(route Route) error {
 	for _, r := range s.routes {
-		if r.method == method && r.path == path {
-			return fmt.Errorf("api: route %s %s is taken", method, path)
+		if r.Method == route.Method && r.Path == route.Path {
+			return fmt.Errorf("api: route %s %s is taken", r.Method, r.Path)
 		}
 	}
-	s.routes = append(s.routes, route{method, path, false, false, h.ServeHTTP})
+	s.routes = append(s.routes, route)
 	return nil
 }
 
-// find returns the handler, or the methods the path has when the method is not
-// among them. The longest pattern wins.
-func find(routes []route, method, path string) (h *route, allow []string) {
+// HandleAll adds routes.
+func (s *HTTP) HandleAll(routes []Route) error {
+	for _, r := range routes {
+		if err := s.Handle(r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Routes are those that were added.
+func (s *HTTP) Routes() []Route { return slices.Clone(s.routes) }
+
+// found is what a table has for a request.
+type found struct {
+	route  *Route      // nil: none takes the method
+	allow  []string    // methods of the path
+	format ErrorFormat // of the path
+}
+
+// find looks a request up. The longest pattern wins.
+func find(routes []Route, method, path string) (f found) {
 	best := -1
 	for i := range routes {
 		r := &routes[i]
-		n, ok := match(r.path, path)
+		n, ok := match(r.Path, path)
 		if !ok || n < best {
 			continue
 		}
 		if n > best {
-			best, h, allow = n, nil, nil
+			best, f = n, found{format: r.Format}
 		}
-		allow = append(allow, r.method)
-		if r.method == method || method == http.MethodHead && r.method == http.MethodGet {
-			h = r
+		if r.Handler == nil {
+			continue
+		}
+		f.allow = append(f.allow, r.Method)
+		if r.Method == method || method == http.MethodHead && r.Method == http.MethodGet {
+			f.route = r
 		}
 	}
-	return h, allow
+	return f
 }
 
 func match(pattern, path string) (length int, ok bool) {
@@ -103,10 +99,10 @@ func match(pattern, path string) (length int, ok bool) {
 
 // scope is what one request carries through its handlers.
 type scope struct {
-	id       string  // x-request-id
-	accepted bool    // the engine has taken work: a retry would do it twice
-	holder   *holder // who asks; nil: nobody who may
-	tokens   usage   // of the request's answer, so far
+	id       string     // x-request-id
+	accepted bool       // the engine has taken work: a retry would do it twice
+	key      *principal // nil: the request has no key that is known
+	tokens   TokenCount // of the request's answer, so far
 	span     *tracing.Request
 	booked   int64 // bytes of the body, in budget
 	budget   *bodyBudget
@@ -114,12 +110,18 @@ type scope struct {
 
 type scopeKey struct{}
 
-// who is the key of the request.
-func (sc *scope) who() *holder {
-	if sc.holder == nil {
-		return anyone
+// TokenCount is what a request used.
+type TokenCount struct{ Prompt, Completion int }
+
+// Total of both.
+func (t TokenCount) Total() int { return t.Prompt + t.Completion }
+
+// principal is whose request it is.
+func (sc *scope) principal() *principal {
+	if sc.key == nil {
+		return anonymous
 	}
-	return sc.holder
+	return sc.key
 }
 
 func scopeOf(r *http.Request) *scope {
@@ -131,18 +133,19 @@ func scopeOf(r *http.Request) *scope {
 
 // Handler answers all routes. Everything that is not in the table, and not
 // public, needs a key before it is even a 404.
-func (s *Server) Handler() http.Handler {
+func (s *HTTP) Handler() http.Handler {
 	routes := slices.Clone(s.routes)
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		began := time.Now()
 		sc := &scope{id: requestID(r)}
 		r = r.WithContext(context.WithValue(r.Context(), scopeKey{}, sc))
-		w := &response{ResponseWriter: rw, words: wordsOf(r.URL.Path)}
+		at := find(routes, r.Method, r.URL.Path)
+		route := at.route
+		w := &response{ResponseWriter: rw, format: at.format}
 		h := w.Header()
 		h.Set("X-Request-Id", sc.id)
 		h.Set("X-Content-Type-Options", "nosniff")
 		name := "other"
-		var route *route
 		body := r.Body != nil && r.Body != http.NoBody
 		defer func() {
 			sc.settle()
@@ -156,7 +159,7 @@ func (s *Server) Handler() http.Handler {
 				s.drain(w, r)
 			}
 			sc.span.End(w.code())
-			s.metrics.http(name, w.code())
+			s.cfg.Observe(name, w.code())
 			s.audit.request(r, sc, w.code(), began)
 			s.access(r, sc, route, w.code(), began)
 		}()
@@ -164,40 +167,38 @@ func (s *Server) Handler() http.Handler {
 		if body {                                                       // else net/http watches the connection already
 			r.Body = s.pace(w, r.Body)
 		}
-		var allow []string
-		route, allow = find(routes, r.Method, r.URL.Path)
 		if route != nil {
-			name = route.path
-			if !route.brief {
-				sc.span = s.cfg.Tracer.Request(r, route.path, sc.id)
+			name = route.Path
+			if !route.Brief {
+				sc.span = s.cfg.Tracer.Request(r, route.Path, sc.id)
 			}
 		}
-		sc.holder = s.keys.Load().find(r)
-		strange, preflight := s.foreign(r), s.cors(h, r)
+		sc.key = s.keys.Load().find(r)
+		strange, preflight := s.foreign(r, route), s.cors(h, r)
 		switch {
-		case brief(r) && !(route != nil && route.brief):
+		case brief(r) && !(route != nil && route.Brief):
 			h.Set("Connection", "close")
 			s.writeError(w, unavailable("overloaded", "The server has as many connections as it may have.", time.Second), false)
 		case preflight:
 			w.WriteHeader(http.StatusNoContent)
-		case strange != nil && (route == nil || !route.public):
+		case strange != nil && (route == nil || !route.Public):
 			s.writeError(w, strange, false)
-		case (route == nil || !route.public) && sc.holder == nil:
-			s.unauthorized(w, r)
-		case route != nil && sc.holder != nil && sc.holder.Role != RoleOperator && changesCluster(r):
+		case (route == nil || !route.Public) && sc.key == nil:
+			s.unauthorized(w, route)
+		case route != nil && route.Operator && sc.key != nil && sc.key.Role != RoleOperator:
 			s.writeError(w, forbidden("This API key may not change the cluster: that takes the role "+RoleOperator+"."), false)
-		case route != nil && route.method == http.MethodPost:
-			if e := s.mayPost(r, sc.holder); e != nil {
+		case route != nil && route.Method == http.MethodPost:
+			if e := s.admitPost(route, sc.key); e != nil {
 				s.writeError(w, e, false)
 				return
 			}
-			defer sc.holder.leave()
+			defer sc.key.release()
 			s.dispatch(w, r, route)
 		case route != nil:
 			s.dispatch(w, r, route)
-		case allow != nil:
+		case at.allow != nil:
 			s.writeError(w, &apiError{status: http.StatusMethodNotAllowed, typ: typeInvalid, code: "method_not_allowed",
-				message: fmt.Sprintf("%s takes %s, not %s.", r.URL.Path, strings.Join(allow, ", "), r.Method), allow: strings.Join(allow, ", ")}, false)
+				message: fmt.Sprintf("%s takes %s, not %s.", r.URL.Path, strings.Join(at.allow, ", "), r.Method), allow: strings.Join(at.allow, ", ")}, false)
 		default:
 			s.writeError(w, &apiError{status: http.StatusNotFound, typ: typeInvalid, code: "unknown_url",
 				message: fmt.Sprintf("There is no %s %s here.", r.Method, r.URL.Path)}, false)
@@ -205,40 +206,35 @@ func (s *Server) Handler() http.Handler {
 	})
 }
 
-// changesCluster tells what only operators may do.
-func changesCluster(r *http.Request) bool {
-	return r.Method != http.MethodGet && r.Method != http.MethodHead && (r.URL.Path == "/reset_prefix_cache" || strings.HasPrefix(r.URL.Path, "/v1/nodes/") || strings.HasPrefix(r.URL.Path, "/v1/store/"))
-}
-
 func forbidden(why string) *apiError {
 	return &apiError{status: http.StatusForbidden, typ: typePermission, code: "permission_denied", message: why}
 }
 
-// mayPost lets a request in, which then leaves, or says why not.
-func (s *Server) mayPost(r *http.Request, h *holder) *apiError {
+// admitPost counts a request of a key, which must then be released, or says why not.
+func (s *HTTP) admitPost(route *Route, key *principal) *apiError {
 	switch {
 	case s.draining.Load():
 		return asAPIError(errShutdown)
-	case h.TokensPerMinute > 0 && r.URL.Path == "/v1/batches":
+	case key.TokensPerMinute > 0 && route.Uncounted:
 		return forbidden("This API key has a limit on tokens, which a batch would pass: send its requests one by one, also as jobs.")
 	}
-	return h.enter()
+	return key.acquire()
 }
 
-func (s *Server) dispatch(w http.ResponseWriter, r *http.Request, route *route) {
+func (s *HTTP) dispatch(w http.ResponseWriter, r *http.Request, route *Route) {
 	if s.draining.Load() {
 		w.Header().Set("Connection", "close")
 	}
-	if !route.brief {
+	if !route.Brief {
 		s.working.Add(1)
 		defer s.working.Add(-1)
 	}
-	route.handle(w, r)
+	route.Handler(w, r)
 }
 
-func (s *Server) unauthorized(w http.ResponseWriter, r *http.Request) {
+func (s *HTTP) unauthorized(w http.ResponseWriter, route *Route) {
 	challenge := `Bearer realm="shoal"`
-	if r.Method == http.MethodGet && r.URL.Path == "/" {
+	if route != nil && route.BasicAuth {
 		challenge = `Basic realm="shoal: any user name, an API key as the password", charset="UTF-8"`
 	}
 	w.Header().Set("WWW-Authenticate", challenge)
@@ -248,7 +244,7 @@ func (s *Server) unauthorized(w http.ResponseWriter, r *http.Request) {
 
 // panicked answers for a handler that broke an invariant. Nothing of the panic
 // reaches the client but the request id.
-func (s *Server) panicked(w *response, r *http.Request, sc *scope, p any) {
+func (s *HTTP) panicked(w *response, r *http.Request, sc *scope, p any) {
 	if err, ok := p.(error); ok && errors.Is(err, http.ErrAbortHandler) {
 		panic(p)
 	}
@@ -268,21 +264,10 @@ func (s *Server) panicked(w *response, r *http.Request, sc *scope, p any) {
 	}
 }
 
-// wordsOf says how errors of a path are worded; nil: as OpenAI does.
-func wordsOf(path string) func(*apiError) any {
-	switch {
-	case strings.HasPrefix(path, "/v1/messages"):
-		return messageError
-	case strings.HasPrefix(path, "/api/"):
-		return ollamaError
-	}
-	return nil
-}
-
 // response remembers the status.
 type response struct {
-	words func(*apiError) any // of errors, where they are not OpenAI's
 	http.ResponseWriter
+	format ErrorFormat // of errors; nil: OpenAI's
 	status int
 }
 

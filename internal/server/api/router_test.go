@@ -30,21 +30,24 @@ func request(t *testing.T, method, url string, header ...string) answer {
 // and /ready; so does every path that is not there.
 func TestEveryRouteNeedsAKey(t *testing.T) {
 	s := newServer(t, &fakeEngine{script: hello}, func(c *Config) { c.Keys = OperatorKeys("key-one", "key-two") })
-	if err := s.Handle("POST", "/v1/jobs", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(204) })); err != nil {
+	if err := s.Handle(Route{Method: "POST", Path: "/v1/jobs", Handler: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(204) }}); err != nil {
 		t.Fatal(err)
 	}
 	srv := httptest.NewServer(s.Handler())
 	defer srv.Close()
 	public := map[string]bool{"/health": true, "/ready": true}
-	paths := []route{{method: "GET", path: "/nothing"}, {method: "POST", path: "/v1/health"}, {method: "GET", path: "/v1/models/../../version"}, {method: "DELETE", path: "/v1/models"}}
+	paths := []Route{{Method: "GET", Path: "/nothing"}, {Method: "POST", Path: "/v1/health"}, {Method: "GET", Path: "/v1/models/../../version"}, {Method: "DELETE", Path: "/v1/models"}, {Method: "GET", Path: "/api/nothing"}, {Method: "GET", Path: "/v1/messages/nothing"}}
 	seen := 0
-	for _, r := range append(paths, s.routes...) {
-		path := strings.NewReplacer("*", "x", "{$}", "").Replace(r.path)
+	for _, r := range append(paths, s.Routes()...) {
+		if r.Method == "" { // it only words errors
+			continue
+		}
+		path := strings.NewReplacer("*", "x", "{$}", "").Replace(r.Path)
 		for _, h := range [][]string{
 			{}, {"Authorization", "Bearer key-three"}, {"Authorization", "Bearer "}, {"Authorization", "key-one"}, {"Authorization", "Bearer key-on"},
 			{"Authorization", "Basic !!"}, {"Authorization", "Basic Og=="}, {"X-Api-Key", "key-three"}, {"X-Api-Key", "key-one", "Authorization", "Bearer key-three"},
 		} {
-			a := request(t, r.method, srv.URL+path, h...)
+			a := request(t, r.Method, srv.URL+path, h...)
 			if public[path] {
 				seen++
 				if a.status != 200 {
@@ -70,8 +73,8 @@ func TestEveryRouteNeedsAKey(t *testing.T) {
 			}
 		}
 		for _, h := range []string{"Bearer key-one", "bearer key-two", "Basic YW55OmtleS1vbmU="} {
-			if a := request(t, r.method, srv.URL+path, "Authorization", h); a.status == 401 {
-				t.Errorf("%s %s: refused with %q", r.method, path, h)
+			if a := request(t, r.Method, srv.URL+path, "Authorization", h); a.status == 401 {
+				t.Errorf("%s %s: refused with %q", r.Method, path, h)
 			}
 		}
 	}
@@ -147,15 +150,15 @@ func TestWrongPathsAndMethods(t *testing.T) {
 
 func TestAddedRoutes(t *testing.T) {
 	s := newServer(t, &fakeEngine{})
-	h := func(name string) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = w.Write([]byte(name + " " + r.URL.Path)) })
+	h := func(name string) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) { _, _ = w.Write([]byte(name + " " + r.URL.Path)) }
 	}
 	for _, r := range [][2]string{{"GET", "/v1/jobs"}, {"GET", "/v1/jobs/*"}, {"DELETE", "/v1/jobs/*"}, {"GET", "/v1/jobs/events/*"}} {
-		if err := s.Handle(r[0], r[1], h(r[0]+r[1])); err != nil {
+		if err := s.Handle(Route{Method: r[0], Path: r[1], Handler: h(r[0] + r[1])}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if s.Handle("GET", "/v1/jobs", h("")) == nil {
+	if s.Handle(Route{Method: "GET", Path: "/v1/jobs", Handler: h("")}) == nil {
 		t.Error("a route was taken over")
 	}
 	srv := httptest.NewServer(s.Handler())
@@ -199,7 +202,7 @@ func TestPanics(t *testing.T) {
 	var log bytes.Buffer
 	s := newServer(t, &fakeEngine{}, func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
 	add := func(path string, h http.HandlerFunc) {
-		if err := s.Handle("GET", path, h); err != nil {
+		if err := s.Handle(Route{Method: "GET", Path: path, Handler: h}); err != nil {
 			t.Fatal(err)
 		}
 	}

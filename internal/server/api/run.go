@@ -21,7 +21,7 @@ import (
 // the goroutines: close cancels and waits for them.
 type run struct {
 	*generation
-	server     *Server
+	service    *Service
 	choices    []*choice
 	cancel     []context.CancelFunc
 	open       int // choices without a finish
@@ -69,8 +69,8 @@ func (q *queue) dequeue(into []arrival) []arrival {
 }
 
 // start submits every choice of every prompt. If one is refused, none stays.
-func (s *Server) start(ctx context.Context, r *http.Request, g *generation) (*run, error) {
-	run := &run{generation: g, server: s, queue: queue{notify: make(chan struct{}, 1)}, began: time.Now(), failure: "abort", span: scopeOf(r).span}
+func (s *Service) start(ctx context.Context, r *http.Request, g *generation) (*run, error) {
+	run := &run{generation: g, service: s, queue: queue{notify: make(chan struct{}, 1)}, began: time.Now(), failure: "abort", span: scopeOf(r).span}
 	for i, p := range g.prompts {
 		for k := range g.n {
 			index := i*g.n + k
@@ -115,7 +115,7 @@ func (g *generation) request(index int) *Request {
 	return req
 }
 
-func (s *Server) newChoice(g *generation, index int) *choice {
+func (s *Service) newChoice(g *generation, index int) *choice {
 	text := s.tok.NewStream(!g.keepSpecial)
 	if g.continues {
 		text = continueText(s.tok, g.prompts[index/g.n].ids, !g.keepSpecial)
@@ -245,7 +245,7 @@ func (r *run) makeEcho(i int, first Event, after TextStream) (*echo, TextStream,
 	case len(scores) != len(p.ids):
 		return nil, after, fmt.Errorf("api: the engine sent logprobs of %d prompt tokens, not of %d", len(scores), len(p.ids))
 	}
-	e, text, runes := &echo{}, r.server.tok.NewStream(!r.keepSpecial), 0
+	e, text, runes := &echo{}, r.service.tok.NewStream(!r.keepSpecial), 0
 	var all strings.Builder
 	for k, id := range p.ids {
 		if scores != nil {
@@ -283,7 +283,7 @@ func (r *run) usage() usage {
 		if len(r.choices) == 1 && !r.promptOnly {
 			u.figures = r.draftMetrics(&c.drafts)
 		}
-		if f := r.server.cfg.CacheBytes; f != nil && !r.promptOnly {
+		if f := r.service.cfg.CacheBytes; f != nil && !r.promptOnly {
 			bytes, full := f(r.policy, len(r.prompts[i/r.n].ids), c.tokens)
 			u.KVBytes, u.KVBytesFull = u.KVBytes+bytes, u.KVBytesFull+full
 		}
@@ -302,7 +302,7 @@ func (r *run) close() {
 }
 
 // collect answers with one body.
-func (s *Server) collect(ctx context.Context, w http.ResponseWriter, run *run) {
+func (s *Service) collect(ctx context.Context, w http.ResponseWriter, run *run) {
 	enc := run.newEncoder(run, nil)
 	err := run.play(ctx, enc, nil, time.Hour)
 	switch {
@@ -311,9 +311,9 @@ func (s *Server) collect(ctx context.Context, w http.ResponseWriter, run *run) {
 	case err != nil:
 		run.failure = "error"
 		s.log.Warn("api: request failed", "id", run.head.ID, "err", err)
-		s.writeError(w, asAPIError(err), true)
+		s.http.writeError(w, asAPIError(err), true)
 	default:
-		s.writeJSON(w, http.StatusOK, enc.body())
+		s.http.writeJSON(w, http.StatusOK, enc.body())
 	}
 }
 
@@ -359,4 +359,14 @@ func (r *run) encode(enc encoder, out *Stream, batch []arrival) error {
 		}
 	}
 	return nil
+}
+
+// unread tells the engine that the client does not read (yes) or reads again, for every sequence
+// that has not ended.
+func (r *run) unread(yes bool) {
+	for i, c := range r.choices {
+		if c.finish == "" || !yes {
+			r.service.engine.Unread(r.sequenceID(i), yes)
+		}
+	}
 }

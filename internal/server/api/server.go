@@ -9,19 +9,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
-	"net"
 	"net/http"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/shoal-llm/shoal/internal/lograte"
-	"github.com/shoal-llm/shoal/internal/sys/openfiles"
-	"github.com/shoal-llm/shoal/internal/text/grammar"
-	"github.com/shoal-llm/shoal/internal/text/toolcall"
 	"github.com/shoal-llm/shoal/internal/tracing"
 )
 
@@ -119,36 +112,15 @@ func (c *Config) fill() error {
 	return nil
 }
 
-// Server is the HTTP front door of one engine.
+// Server answers the protocols of one engine over HTTP.
 type Server struct {
-	cfg      Config
-	engine   Engine
-	tok      Tokenizer
-	tmpl     ChatTemplate    // nil: no chat
-	grammars *grammar.Engine // which only says whether a grammar can be enforced: the owners have their own
-	family   toolcall.Family // how the model writes calls, in answers to requests with tools
-	plain    dialect         // of answers to requests without tools
-	tooled   dialect         // of answers to requests with tools
-	thinks   bool            // answers of either may begin with thoughts
-	vocab    int
-	longest  int // bytes of the longest token
-	log      *slog.Logger
-	keys     atomic.Pointer[keyring]
-	audit    *audit
-	refused  lograte.Limiter // lines of the access log
-	working  atomic.Int64    // requests that their handlers have, but for brief ones
-	bodies   *bodyBudget
-	routes   []route
-	metrics  *metrics
-	started  time.Time
-	info     map[string]any // /tokenizer_info
-	draining atomic.Bool
-
-	responses atomic.Pointer[ResponseStore] // nil: they are not kept
-	stopping  chan struct{}                 // closed when Serve begins to drain
-	contexts  contexts
-
-	contextStore atomic.Pointer[ContextStore] // nil: they live in this process
+	*HTTP
+	service   *Service
+	openai    *openAI
+	anthropic *anthropicAPI
+	limits    Limits
+	keepAlive time.Duration
+	registry  *prometheus.Registry
 }
 
 // New makes a server. tmpl may be nil for a model without a chat template.
@@ -159,163 +131,67 @@ func New(cfg Config, e Engine, tok Tokenizer, tmpl ChatTemplate) (*Server, error
 	if e == nil || tok == nil {
 		return nil, errors.New("api: New needs an engine and a tokenizer")
 	}
-	s := &Server{cfg: cfg, engine: e, tok: tok, tmpl: tmpl, vocab: cfg.VocabSize, log: cfg.Logger, started: time.Now(), stopping: make(chan struct{}), grammars: grammar.NewEngine(&grammar.Vocabulary{})}
-	or(&s.vocab, tok.VocabSize())
-	s.longest = 1
-	for id := range s.tok.VocabSize() {
-		s.longest = max(s.longest, len(tok.TokenBytes(int32(id))))
-	}
-	s.bodies = &bodyBudget{whole: cfg.Limits.BodiesBytes, perKey: cfg.Limits.KeyBodiesBytes, byKey: map[string]int64{}}
-	s.keys.Store(&keyring{})
-	err := s.SetKeys(cfg.Keys)
+	registry := prometheus.NewRegistry()
+	adm := newAdmin(e, cfg.Models[0], cfg.Version, cfg.Logger, registry)
+	h, err := NewHTTP(HTTPConfig{Keys: cfg.Keys, Audit: cfg.Audit, TLS: cfg.TLS, AllowOrigins: cfg.AllowOrigins, Limits: cfg.Limits,
+		Grace: cfg.Grace, Tracer: cfg.Tracer, Logger: cfg.Logger, Observe: adm.Observe})
 	if err != nil {
 		return nil, err
 	}
-	s.cfg.Keys = nil
-	s.audit = &audit{log: cfg.Audit}
-	if s.info, err = tokenizerInfo(cfg); err != nil {
+	info, err := tokenizerInfo(cfg.TokenizerConfig, cfg.MaxModelLen, tmpl)
+	if err != nil {
 		return nil, err
 	}
-	if err := s.readTemplate(); err != nil {
+	service, err := NewService(ServiceConfig{Models: cfg.Models, MaxModelLen: cfg.MaxModelLen, VocabSize: cfg.VocabSize, ToolParser: cfg.ToolParser,
+		EOSTokens: cfg.EOSTokens, DefaultTemperature: *cfg.DefaultTemperature, DefaultTopP: cfg.DefaultTopP, DefaultMinP: cfg.DefaultMinP,
+		DefaultRepetitionPenalty: cfg.DefaultRepetitionPenalty, DefaultTopK: cfg.DefaultTopK, CacheBytes: cfg.CacheBytes, Strict: cfg.Strict,
+		Limits: cfg.Limits, KeepAlive: cfg.KeepAlive, SystemFingerprint: cfg.SystemFingerprint, Logger: cfg.Logger, Registry: registry}, h, e, tok, tmpl)
+	if err != nil {
 		return nil, err
 	}
-	s.metrics = newMetrics(cfg.Models[0], cfg.MaxModelLen, e)
-	s.routes = s.ownRoutes()
-	return s, nil
+	s := &Server{HTTP: h, service: service, openai: &openAI{Service: service, root: cfg.ModelRoot, info: info}, limits: cfg.Limits, keepAlive: cfg.KeepAlive, registry: registry}
+	ollama := &ollamaAPI{Service: service, card: cfg.Card}
+	s.anthropic = &anthropicAPI{Service: service}
+	adm.describe = func() any { return openAPI(cfg.Version, h.Routes(), s.openai, s.anthropic, ollama) }
+	return s, errors.Join(adm.addRoutes(h), s.openai.addRoutes(h), s.anthropic.addRoutes(h), ollama.addRoutes(h))
 }
 
 // Registerer takes the metrics of other packages; they appear on /metrics.
-func (s *Server) Registerer() prometheus.Registerer { return s.metrics.registry }
+func (s *Server) Registerer() prometheus.Registerer { return s.registry }
 
-// Stopping is closed when Serve begins to drain: streams that a client can take
-// up again later should end now.
-func (s *Server) Stopping() <-chan struct{} { return s.stopping }
+// Limits are those in force, for routes of other packages.
+func (s *Server) Limits() Limits { return s.limits }
 
-// Serve answers on l until ctx ends. Then it refuses new work with 503, lets running
-// requests finish for Config.Grace, ends the rest with an error event, and
-// returns. It closes l. It must be called once.
-func (s *Server) Serve(ctx context.Context, l net.Listener) error {
-	base, kill := context.WithCancelCause(context.WithoutCancel(ctx))
-	defer kill(nil)
-	lim := s.cfg.Limits
-	files, open := openfiles.Count()
-	door := newConnections(l, connectionLimit(lim.Connections, files, open))
-	srv := &http.Server{
-		Handler:           s.Handler(),
-		BaseContext:       func(net.Listener) context.Context { return base },
-		ConnContext:       door.context,
-		ConnState:         door.state,
-		ReadHeaderTimeout: lim.ReadHeaderTimeout,
-		IdleTimeout:       lim.IdleTimeout,
-		MaxHeaderBytes:    lim.HeaderBytes,
-		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
-	}
-	failed := make(chan error, 1)
-	var at net.Listener = door
-	if s.cfg.TLS != nil {
-		at = tls.NewListener(door, s.cfg.TLS)
-	}
-	go func() { failed <- srv.Serve(at) }()
-	select {
-	case err := <-failed:
-		return fmt.Errorf("api: serve: %w", err)
-	case <-ctx.Done():
-	}
-	s.draining.Store(true)
-	close(s.stopping)
-	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.Grace)
-	defer cancel()
-	s.awaitWork(grace)
-	err := srv.Shutdown(grace)
-	if err != nil { // some requests still run: tell them, and give them a moment to say so
-		kill(errShutdown)
-		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
-		defer cancel()
-		err = srv.Shutdown(last)
-		_ = srv.Close()
-	}
-	if e := <-failed; err == nil && !errors.Is(e, http.ErrServerClosed) {
-		err = e
-	}
-	if err != nil {
-		return fmt.Errorf("api: drain: connections cut after %v: %w", s.cfg.Grace, err)
-	}
-	return nil
+// KeepAlive is how long a stream may be silent.
+func (s *Server) KeepAlive() time.Duration { return s.keepAlive }
+
+// Text is that of tokens that a model wrote: without control tokens and without the bytes of an
+// unfinished character at the end.
+func (s *Server) Text(ids []int32) string { return s.service.Text(ids) }
+
+// Fingerprint names what decides the bits besides a request (Config.SystemFingerprint).
+func (s *Server) Fingerprint() string { return s.service.cfg.SystemFingerprint }
+
+// NewTask makes a task of a body of an endpoint of OpenAI's.
+func (s *Server) NewTask(ctx context.Context, endpoint string, body []byte, o TaskOptions) (*Task, error) {
+	return s.openai.NewTask(ctx, endpoint, body, o)
 }
 
-// awaitWork returns when every request has its answer. Until then the server still
-// listens: new work gets a 503 that says why, not a refused connection.
-func (s *Server) awaitWork(ctx context.Context) {
-	t := time.NewTicker(10 * time.Millisecond)
-	defer t.Stop()
-	for s.working.Load() > 0 {
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-			return
-		}
-	}
-}
+// Charge takes the tokens that a task may use from the key of the request that brings it.
+func (s *Server) Charge(r *http.Request, t *Task) error { return t.Charge(r) }
 
-// encode turns text into tokens.
-func (s *Server) encode(ctx context.Context, segments []Segment, special bool, param string) ([]int32, *apiError) {
-	size := 0
-	for _, seg := range segments {
-		size += len(seg.Text)
-	}
-	// Far too long is seen without encoding it; 4 is slack for normalisation.
-	if least := size / s.longest / 4; least > s.cfg.Limits.PromptTokens {
-		return nil, invalidCode(param, "context_length_exceeded", "%s", ErrTooLong{Limit: s.cfg.MaxModelLen, Prompt: least, AtLeast: true}.Error())
-	}
-	ids, err := s.tok.Encode(ctx, segments, special)
-	if err != nil {
-		return nil, invalidCode(param, "not_encodable", "'%s' cannot be turned into tokens: %v.", param, err)
-	}
-	return ids, nil
-}
+// KeepContexts keeps contexts in a store from now on, and reads those of the store; nil: no longer.
+func (s *Server) KeepContexts(store ContextStore) { s.service.KeepContexts(store) }
 
-// checkModel resolves the model name of a request.
-func (s *Server) checkModel(p *params) *apiError {
-	if p.model == "" {
-		p.model = s.cfg.Models[0]
-		return nil
-	}
-	for _, m := range s.cfg.Models {
-		if m == p.model {
-			return nil
-		}
-	}
-	return &apiError{status: http.StatusNotFound, typ: typeInvalid, param: "model", code: "model_not_found",
-		message: fmt.Sprintf("The model `%s` does not exist; this server has `%s`.", p.model, s.cfg.Models[0])}
-}
+// KeepResponses keeps responses in a store from now on; nil: no longer.
+func (s *Server) KeepResponses(store ResponseStore) { s.openai.KeepResponses(store) }
 
-// fit checks the prompt against the context and settles max_tokens, which gives way to it;
-// def is its default, -1 for the rest of the context.
-func (s *Server) fit(ids []int32, p *params, def int, param string) *apiError {
-	limit, n := s.cfg.MaxModelLen, len(ids)
-	if n > s.cfg.Limits.PromptTokens && s.cfg.Limits.PromptTokens < limit {
-		limit = s.cfg.Limits.PromptTokens // a stricter limit reads the same to a client
-	}
-	want, asked := p.maxTokens, p.maxTokens
-	if want < 0 {
-		want = def
-	}
-	if want < 0 || asked == math.MaxInt32 {
-		want, asked = limit, 0
-	}
-	if n > limit || n == limit && want > 0 {
-		return invalidCode(param, "context_length_exceeded", "%s", ErrTooLong{Limit: limit, Prompt: n, Completion: max(asked, 0)}.Error())
-	}
-	if p.sampling.MinTokens > want {
-		return invalid("min_tokens", "'min_tokens' (%d) is more than the %d tokens that may be generated.", p.sampling.MinTokens, want)
-	}
-	p.maxTokens = min(want, limit-n)
-	p.sampling.MinTokens = min(p.sampling.MinTokens, p.maxTokens)
-	return nil
-}
+// ShowResponse is a kept response as clients see it.
+func (s *Server) ShowResponse(k KeptResponse) (any, error) { return s.openai.ShowResponse(k) }
 
-func (s *Server) newHead(prefix, object, model string) head {
-	return head{ID: prefix + newID(), Object: object, Created: time.Now().Unix(), Model: model, SystemFingerprint: s.cfg.SystemFingerprint}
+// ResponseInput are the items that a kept response was asked with.
+func (s *Server) ResponseInput(k KeptResponse) ([]json.RawMessage, error) {
+	return s.openai.ResponseInput(k)
 }
 
 func unixNow() *int64 {

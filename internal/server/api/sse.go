@@ -149,6 +149,6 @@ func marshal(v any) ([]byte, error) {
 }
 
 // deadline gives the writing of one body its time.
-func (s *Server) deadline(w http.ResponseWriter) {
+func (s *HTTP) deadline(w http.ResponseWriter) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(s.cfg.Limits.WriteTimeout))
 }

@@ -1,7 +1,6 @@
 package api
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,8 +15,8 @@ import (
 // It depends on the body, the options and the model only: the same body gives
 // the same Task in a later process.
 type Task struct {
-	server *Server
-	gen    *generation
+	service *Service
+	gen     *generation
 }
 
 // TaskOptions fix what a request leaves to the server.
@@ -30,54 +29,37 @@ type TaskOptions struct {
 	Drawn bool
 }
 
-// Endpoints that a Task can be of.
-const (
-	EndpointCompletions = "/v1/completions"
-	EndpointChat        = "/v1/chat/completions"
-	EndpointResponses   = "/v1/responses"
-)
+// KeptResponse is a response as a store keeps it.
+type KeptResponse struct {
+	ID      string
+	Created int64           // Unix seconds
+	Holder  string          // the name of the key that it belongs to; "": nobody's
+	Body    json.RawMessage // the request
+	Status  string          // queued, in_progress, completed, failed or cancelled
+	Result  json.RawMessage // the response, when it is completed or incomplete
+	Code    string          // of a failure
+	Message string
+}
 
-// NewTask decodes a body of an endpoint, as the endpoint itself would; the
-// error is what its client would get. "stream" has no effect.
-func (s *Server) NewTask(ctx context.Context, endpoint string, body []byte, o TaskOptions) (*Task, error) {
-	if int64(len(body)) > s.cfg.Limits.BodyBytes {
-		return nil, &apiError{status: http.StatusRequestEntityTooLarge, typ: typeInvalid, code: "request_too_large", message: "The request body is larger than this server accepts."}
-	}
-	if e := s.cfg.Limits.checkShape(body, false); e != nil {
-		return nil, e
-	}
-	var decode func(context.Context, []byte) (*generation, *apiError)
-	prefix, object := "cmpl-", "text_completion"
-	switch endpoint {
-	case EndpointCompletions:
-		decode = s.decodeCompletions
-	case EndpointChat:
-		prefix, object = "chatcmpl-", "chat.completion"
-		decode = s.decodeChat
-	case EndpointResponses:
-		prefix, object = "resp_", "response"
-		decode = s.decodeResponses
-	default:
-		return nil, invalid("endpoint", "'endpoint' is %.60q; known are %s, %s and %s.", endpoint, EndpointCompletions, EndpointChat, EndpointResponses)
-	}
-	g, e := decode(ctx, body)
-	if e != nil {
-		return nil, e
-	}
-	if g.discard && g.promptLogprobs < 0 {
-		return nil, invalid("max_tokens", "'max_tokens' 0 without 'logprobs' leaves nothing to compute; send it to %s.", endpoint)
-	}
-	if g.context != "" {
-		return nil, invalid("context", "A job has no 'context': it must give the same answer when the context is gone.")
-	}
+// newTask makes a task of a decoded body.
+func (s *Service) newTask(g *generation, body []byte, o TaskOptions) *Task {
 	g.sampling.Seed = o.seed(body)
 	g.stream, g.includeUsage, g.eachUsage = false, false, false
-	g.head.ID, g.head.Object, g.head.Created = prefix+strings.TrimPrefix(o.ID, prefix), object, o.Created
-	if q := g.response; q != nil {
-		q.background, q.echo.Background, q.echo.Store = true, true, true // a task is kept by whoever runs it
-		q.echo.ID, q.echo.CreatedAt = g.head.ID, g.head.Created
+	return &Task{s, g}
+}
+
+// Charge takes the tokens that the task may use from the key of the request that brings it.
+func (t *Task) Charge(r *http.Request) error {
+	key, now := scopeOf(r).principal(), time.Now()
+	if e := key.checkTokens(now); e != nil {
+		return e
 	}
-	return &Task{s, g}, nil
+	tokens := t.Choices() * t.MaxTokens()
+	for _, p := range t.gen.prompts {
+		tokens += len(p.ids)
+	}
+	key.charge(tokens, now)
+	return nil
 }
 
 // seed is that of a body.
@@ -103,7 +85,7 @@ func (t *Task) Ignored() []string { return t.gen.ignored }
 // Prompt, which is shared.
 func (t *Task) Request(choice int) *Request {
 	r := t.gen.request(choice)
-	if len(*t.server.keys.Load()) > 0 {
+	if t.service.http.HasKeys() {
 		r.Tenant = "task " + t.gen.head.ID // whose key it came by is not written down: it shares with nobody
 	}
 	return r
@@ -131,9 +113,9 @@ type Replay struct {
 
 // Replay starts from nothing.
 func (t *Task) Replay() *Replay {
-	r := &Replay{run: &run{generation: t.gen, server: t.server}}
+	r := &Replay{run: &run{generation: t.gen, service: t.service}}
 	for i := range t.Choices() {
-		r.run.choices = append(r.run.choices, t.server.newChoice(t.gen, i))
+		r.run.choices = append(r.run.choices, t.service.newChoice(t.gen, i))
 	}
 	r.enc = t.gen.newEncoder(r.run, nil)
 	return r
@@ -219,73 +201,10 @@ func (r *Replay) Result() (json.RawMessage, error) {
 
 // Text is that of tokens that a model wrote: without control tokens and without the bytes of an
 // unfinished character at the end.
-func (s *Server) Text(ids []int32) string {
+func (s *Service) Text(ids []int32) string {
 	stream, text := s.tok.NewStream(true), strings.Builder{}
 	for _, id := range ids {
 		text.WriteString(stream.Push(id))
 	}
 	return text.String()
-}
-
-// Fingerprint names what decides the bits besides a request (Config.SystemFingerprint).
-func (s *Server) Fingerprint() string { return s.cfg.SystemFingerprint }
-
-// Limits are those in force, for routes of other packages.
-func (s *Server) Limits() Limits { return s.cfg.Limits }
-
-// KeepAlive is how long a stream may be silent.
-func (s *Server) KeepAlive() time.Duration { return s.cfg.KeepAlive }
-
-// ReadJSON reads a JSON body under the server's limits.
-func (s *Server) ReadJSON(w http.ResponseWriter, r *http.Request) ([]byte, error) {
-	body, e := s.readBody(w, r)
-	if e != nil {
-		return nil, e
-	}
-	return body, nil
-}
-
-// WriteError answers with err as every route does.
-func (s *Server) WriteError(w http.ResponseWriter, err error) {
-	s.writeError(w, asAPIError(err), false)
-}
-
-// WriteJSON answers with v.
-func (s *Server) WriteJSON(w http.ResponseWriter, status int, v any) { s.writeJSON(w, status, v) }
-
-// ErrorStatus is the status and the body a client would get for err.
-func ErrorStatus(err error) (status int, body json.RawMessage) {
-	e := asAPIError(err)
-	b, err := json.Marshal(e)
-	if err != nil {
-		return http.StatusInternalServerError, json.RawMessage(`{}`)
-	}
-	return e.status, b
-}
-
-// EventStream writes server-sent events, each under the server's write deadline.
-type EventStream struct{ out sse }
-
-// NewEventStream begins with the first event or comment.
-func (s *Server) NewEventStream(w http.ResponseWriter) *EventStream {
-	return &EventStream{newSSE(NewStream(w, s.cfg.Limits.WriteTimeout))}
-}
-
-// Data sends v as one event with an id, which a browser's EventSource sends back
-// as Last-Event-ID; an empty id sends none.
-func (e *EventStream) Data(id string, v any) error {
-	e.out.event(id, v)
-	return e.out.failure()
-}
-
-// Comment keeps proxies quiet.
-func (e *EventStream) Comment(text string) error {
-	e.out.comment(text)
-	return e.out.failure()
-}
-
-// Done ends the stream.
-func (e *EventStream) Done() error {
-	e.out.done()
-	return e.out.failure()
 }

@@ -17,7 +17,7 @@ func (d dialect) thinking(turn string) thinking {
 }
 
 // render renders a conversation. turn is the end of the prompt, in which the answer goes on.
-func (s *Server) render(c Conversation) (prompt []Segment, turn string, err error) {
+func (s *Service) render(c Conversation) (prompt []Segment, turn string, err error) {
 	if t, ok := s.tmpl.(interface {
 		RenderTurn(c Conversation) ([]Segment, string, error)
 	}); ok {

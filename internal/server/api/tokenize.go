@@ -15,7 +15,7 @@ type tokenized struct {
 }
 
 // tokenize takes {"prompt"} or {"messages"} and returns token ids.
-func (s *Server) tokenize(ctx context.Context, body []byte) (*tokenized, *apiError) {
+func (s *openAI) tokenize(ctx context.Context, body []byte) (*tokenized, *apiError) {
 	f, e := parseFields(body)
 	if e != nil {
 		return nil, e
@@ -71,7 +71,7 @@ func (s *Server) tokenize(ctx context.Context, body []byte) (*tokenized, *apiErr
 }
 
 // detokenize takes {"tokens"} and returns {"prompt"}.
-func (s *Server) detokenize(_ context.Context, body []byte) (map[string]string, *apiError) {
+func (s *openAI) detokenize(_ context.Context, body []byte) (map[string]string, *apiError) {
 	f, e := parseFields(body)
 	if e != nil {
 		return nil, e
@@ -91,10 +91,10 @@ func (s *Server) detokenize(_ context.Context, body []byte) (map[string]string, 
 
 // tokenizerInfo is the tokenizer's configuration with the fields that clients
 // look for: bos_token, eos_token (strings or null) and chat_template.
-func tokenizerInfo(cfg Config) (map[string]any, error) {
+func tokenizerInfo(config json.RawMessage, context int, tmpl ChatTemplate) (map[string]any, error) {
 	info := map[string]any{}
-	if len(cfg.TokenizerConfig) > 0 {
-		if err := json.Unmarshal(cfg.TokenizerConfig, &info); err != nil {
+	if len(config) > 0 {
+		if err := json.Unmarshal(config, &info); err != nil {
 			return nil, fmt.Errorf("api: Config.TokenizerConfig is not a JSON object: %w", err)
 		}
 		if info == nil {
@@ -111,10 +111,18 @@ func tokenizerInfo(cfg Config) (map[string]any, error) {
 			info[k] = nil
 		}
 	}
-	info["max_model_len"] = cfg.MaxModelLen
+	info["max_model_len"] = context
+	if t, ok := tmpl.(interface{ Source() string }); ok {
+		info["chat_template"] = orNil(t.Source())
+	}
+	if t, ok := tmpl.(interface{ Sources() map[string]string }); ok {
+		if all := t.Sources(); len(all) > 1 {
+			info["chat_templates"] = all
+		}
+	}
 	return info, nil
 }
 
-func (s *Server) handleTokenizerInfo(w http.ResponseWriter, _ *http.Request) {
-	s.writeJSON(w, http.StatusOK, s.info)
+func (s *openAI) handleTokenizerInfo(w http.ResponseWriter, _ *http.Request) {
+	s.http.writeJSON(w, http.StatusOK, s.info)
 }

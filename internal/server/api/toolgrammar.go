@@ -12,7 +12,7 @@ import (
 // constrainTools has the grammar of an answer enforce calls that must be made, and those
 // of strict functions; thoughts may come before what a grammar asks for. turn is the end
 // of the prompt, in which the answer goes on.
-func (s *Server) constrainTools(g *generation, turn string) (e *apiError) {
+func (s *Service) constrainTools(g *generation, turn string) (e *apiError) {
 	g.thinking = s.dialect(g.tools).thinking(turn)
 	t, spec := g.tools, &g.sampling.Grammar
 	if t != nil {
@@ -51,7 +51,7 @@ func (s *Server) constrainTools(g *generation, turn string) (e *apiError) {
 
 // checkUncalled refuses schemas of strict functions that cannot be enforced, though nothing may
 // be called: whether a request's tools are valid does not depend on its tool_choice.
-func (s *Server) checkUncalled(t *toolset) *apiError {
+func (s *Service) checkUncalled(t *toolset) *apiError {
 	if t == nil || !t.off {
 		return nil
 	}
@@ -67,7 +67,7 @@ func (s *Server) checkUncalled(t *toolset) *apiError {
 
 // arguments is the schema of a function's arguments. Of one that is not strict, the parts
 // that cannot be enforced have no effect: noted gets their places.
-func (s *Server) arguments(i int, x tool, noted *[]string) (schema string, e *apiError) {
+func (s *Service) arguments(i int, x tool, noted *[]string) (schema string, e *apiError) {
 	const anything = `{"type":"object"}`
 	if x.Parameters == nil || emptyValue(x.Parameters) {
 		return anything, nil
@@ -110,7 +110,7 @@ func objectSchema(text string) string {
 
 // callGrammar is an answer of calls alone, as the model's family writes them where that is
 // text, else as JSON.
-func (s *Server) callGrammar(t *toolset) (*grammar.Spec, *apiError) {
+func (s *Service) callGrammar(t *toolset) (*grammar.Spec, *apiError) {
 	hermes := s.family == toolcall.Hermes
 	var calls []string
 	for _, x := range t.list {
@@ -136,7 +136,7 @@ func (s *Server) callGrammar(t *toolset) (*grammar.Spec, *apiError) {
 }
 
 // strictTags holds calls in free text to their schemas, if any function is strict.
-func (s *Server) strictTags(t *toolset) (*grammar.Spec, *apiError) {
+func (s *Service) strictTags(t *toolset) (*grammar.Spec, *apiError) {
 	strict := false
 	type structure struct {
 		Begin  string          `json:"begin"`

@@ -55,7 +55,7 @@ type parts struct {
 	single bool
 }
 
-func (s *Server) newParts(g *generation, index int) *parts {
+func (s *Service) newParts(g *generation, index int) *parts {
 	if g.tools == nil && !g.thinking.on {
 		return nil
 	}

@@ -34,7 +34,7 @@ const (
 )
 
 // parseTools reads tools, tool_choice and parallel_tool_calls; nil: nothing may be called.
-func (s *Server) parseTools(f *fields) (*toolset, *apiError) {
+func (s *Service) parseTools(f *fields) (*toolset, *apiError) {
 	raw, parallel := f.get("tools"), true
 	choice := f.get("tool_choice")
 	f.boolean("parallel_tool_calls", &parallel)

@@ -11,7 +11,7 @@ import (
 
 // showTools gives the template the tools, or, where it knows none, tells the model of them
 // in words, and of calls and results in turns that it knows.
-func (s *Server) showTools(c *Conversation, t *toolset) {
+func (s *Service) showTools(c *Conversation, t *toolset) {
 	family := s.dialect(t).family
 	for i := range c.Messages {
 		c.Messages[i].Calls = repairedCalls(c.Messages[i].Calls)
@@ -147,8 +147,12 @@ func decodeCalls(at string, v json.RawMessage, lim Limits) (json.RawMessage, *ap
 		here := at + "[" + itoa(i) + "]"
 		var c sentCall
 		if raw[0] != '{' || unmarshal(raw, &c) != nil || c.Function.Name == "" {
-			return invalid(here, "'%s' must be {\"id\", \"type\": \"function\", \"function\": {\"name\", \"arguments\"}}.", here)
+			return notACall(here)
 		}
 		return nil
 	})
+}
+
+func notACall(at string) *apiError {
+	return invalid(at, "'%s' must be {\"id\", \"type\": \"function\", \"function\": {\"name\", \"arguments\"}}.", at)
 }

@@ -61,7 +61,7 @@ func refuse(f *fields) {
 }
 
 // ignored names the parameters that have no effect, which a strict server refuses.
-func (s *Server) ignored(f *fields) []string {
+func (s *Service) ignored(f *fields) []string {
 	names := f.unread()
 	if len(names) > 0 && s.cfg.Strict {
 		f.fail(invalidCode(names[0], "unsupported_parameter", "'%s' is not known here, and this server refuses what it does not know.", names[0]))
@@ -70,7 +70,7 @@ func (s *Server) ignored(f *fields) []string {
 }
 
 // checkServerTools refuses tools that a server would run, where the server is strict.
-func (s *Server) checkServerTools(f *fields, places []string) {
+func (s *Service) checkServerTools(f *fields, places []string) {
 	if len(places) > 0 && s.cfg.Strict {
 		f.fail(invalidCode(places[0], "unsupported_parameter", "'%s' is of a kind that servers run themselves, which this one does not.", places[0]))
 	}

@@ -14,7 +14,7 @@ import (
 const badWordTokens = 4096
 
 // parseMasks reads what keeps tokens from being drawn, as vLLM has it.
-func (s *Server) parseMasks(ctx context.Context, f *fields, p *params) {
+func (s *Service) parseMasks(ctx context.Context, f *fields, p *params) {
 	if v := f.get("allowed_token_ids"); v != nil {
 		ids, problem := parseIDs(v, s.vocab, s.vocab)
 		if problem == "" && len(ids) == 0 {
@@ -70,7 +70,7 @@ func (s *Server) parseMasks(ctx context.Context, f *fields, p *params) {
 
 // spellings are the tokens of a bad word where a text begins with it, and within a text: after a
 // space, or, if the word is itself white space, after a letter.
-func (s *Server) spellings(ctx context.Context, word string) (list [][]int32, e *apiError) {
+func (s *Service) spellings(ctx context.Context, word string) (list [][]int32, e *apiError) {
 	tokens := func(text string) (ids []int32) {
 		if e == nil {
 			ids, e = s.encode(ctx, []Segment{{Text: text}}, false, "bad_words")

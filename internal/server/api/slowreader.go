@@ -54,13 +54,3 @@ func (r *slowReader) late() {
 		r.notify(true)
 	}
 }
-
-// unread tells the engine that the client does not read (yes) or reads again, for every sequence
-// that has not ended.
-func (r *run) unread(yes bool) {
-	for i, c := range r.choices {
-		if c.finish == "" || !yes {
-			r.server.engine.Unread(r.sequenceID(i), yes)
-		}
-	}
-}

@@ -30,7 +30,7 @@ type pacedBody struct {
 
 // pace puts a body under the limits. Until the first read, the deadline is for
 // net/http, which reads away what a handler leaves.
-func (s *Server) pace(w http.ResponseWriter, body io.ReadCloser) io.ReadCloser {
+func (s *HTTP) pace(w http.ResponseWriter, body io.ReadCloser) io.ReadCloser {
 	l := s.cfg.Limits
 	b := &pacedBody{ReadCloser: body, deadline: http.NewResponseController(w).SetReadDeadline, now: time.Now, limit: l.ReadTimeout, bytes: l.ReadBytes, left: l.ReadTimeout}
 	b.wait()

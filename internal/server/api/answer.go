@@ -11,7 +11,7 @@ import (
 // Headers wait for the first token (or the first keep-alive), so that a request
 // that fails before it still gets a proper status. After that a failure is an
 // error event, and the stream ends there.
-func (s *Server) stream(ctx context.Context, w http.ResponseWriter, run *run) {
+func (s *Service) stream(ctx context.Context, w http.ResponseWriter, run *run) {
 	out := NewStream(w, s.cfg.Limits.WriteTimeout)
 	out.watch = &slowReader{after: s.cfg.Limits.UnreadAfter, notify: run.unread}
 	enc := run.newEncoder(run, out)
@@ -26,7 +26,7 @@ func (s *Server) stream(ctx context.Context, w http.ResponseWriter, run *run) {
 		}
 	case !out.started:
 		run.failure = "error"
-		s.writeError(w, asAPIError(err), true)
+		s.http.writeError(w, asAPIError(err), true)
 	default:
 		run.failure = "error"
 		s.log.Warn("api: stream failed", "id", run.head.ID, "err", err)
