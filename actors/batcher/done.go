@@ -62,7 +62,9 @@ func (s *State) stepDone(d StepDone) {
 		}
 		r.cached += len(c.Tokens)
 		r.reached = max(r.reached, r.cached)
-		s.saved(c, r)
+		if s.prefix != nil {
+			s.prefix.done(c, r)
+		}
 		if c.PromptLogprobs >= 0 {
 			s.scored(r, results[r.seq])
 		}

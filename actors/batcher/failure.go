@@ -39,12 +39,10 @@ func (s *State) suspend(reason string) {
 		}
 	}
 	s.running = nil
-	s.released, s.drop, s.residency.dropped, s.resumed = nil, nil, nil, nil
+	s.release, s.residency.dropped, s.resumed = outbox[uint64]{}, nil, nil
 	s.ledger.sockets = nil
-	s.prefix.clear()
-	s.fetches, s.answered = nil, nil
-	for _, r := range s.waiting {
-		r.asked = false
+	if s.prefix != nil {
+		s.prefix.clear()
 	}
 }
 

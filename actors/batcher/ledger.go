@@ -159,17 +159,7 @@ func (l *ledger) admit(r *request, owner int, need []int64) {
 // handedOver books the end of prefill: only the owner keeps bytes, and blocks if its policy
 // keeps every token.
 func (l *ledger) handedOver(r *request) {
-	for _, b := range r.pins {
-		for i := range l.sockets {
-			if i != r.owner || !r.Policy.Adopts(l.g, r.read) {
-				l.unpin(b, i)
-				l.sockets[i].freed += l.sockets[i].core
-			}
-		}
-	}
-	if !r.Policy.Adopts(l.g, r.read) {
-		r.pins = nil
-	}
+	l.handBlocksOver(r)
 	for i := range l.sockets {
 		keep := int64(0)
 		if i == r.owner {
@@ -204,13 +194,8 @@ func (l *ledger) release(r *request) {
 	}
 	for i, bytes := range r.hold {
 		l.sockets[i].reserved -= bytes
-		for _, b := range r.pins {
-			if r.phase == prefill || i == r.owner {
-				l.unpin(b, i)
-			}
-		}
 	}
-	r.pins = nil
+	l.releaseBlocks(r)
 	l.sockets[r.owner].files -= r.resides.file.bytes
 	r.resides.file = inFile{}
 	l.sockets[r.owner].sequences--

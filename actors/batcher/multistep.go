@@ -2,15 +2,17 @@ package batcher
 
 import "github.com/shoal-llm/shoal/internal/engine/plan"
 
-// Multi-step decoding: where a step has nothing but decode rows, sockets go on with what they have
-// drawn, several passes of the model for one plan. What lies between two steps, results on their
-// way here and a plan on its way there, is then paid once for all of them; the bits are those of a
-// step for each (docs/decisions/multi-step.md).
+// multiStep is the module that asks for several passes of the model in one plan. Where a step has
+// nothing but decode rows, the sockets go on with the tokens that they sampled. The time between
+// two steps, for results and the next plan, is then spent once for all passes. The bits are those
+// of single steps (docs/decisions/multi-step.md).
+type multiStep struct{ s *State }
 
-// repeat has a plan of decode rows do as many passes as take no longer than such a step may, as
-// every row has tokens left to draw, and as there is memory for that nobody else needs.
-func (s *State) repeat(p *plan.Plan, rows map[uint64]*request) {
-	if s.cfg.DecodeSteps < 2 || s.onePass || len(p.Chunks)+len(p.Index)+len(p.Open)+len(p.Copy)+len(p.Spill) > 0 {
+// plan sets the passes of a plan of decode rows: as many as the time limit of such a step allows,
+// as every row has tokens left, and as there is memory that nobody else needs.
+func (m *multiStep) plan(p *plan.Plan, rows map[uint64]*request) {
+	s := m.s
+	if len(p.Chunks)+len(p.Index)+len(p.Open)+len(p.Copy)+len(p.Spill) > 0 {
 		return
 	}
 	one := s.drafts.cost.Step(len(p.Decode))

@@ -1,7 +1,6 @@
 package batcher
 
 import (
-	"container/heap"
 	"crypto/sha256"
 	"encoding/binary"
 
@@ -9,89 +8,179 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// The prefix cache. While a prompt is read, each socket holds its own heads' rows of it in
-// blocks of tensor.BlockSlots tokens. The full ones are shared by all prompts that begin
-// with the same tokens, and stay when nobody uses them, in memory that is free. What is
-// found, kept and evicted is decided here alone: every socket holds the same blocks, and the
-// ledger knows their bytes. See docs/decisions/prefix-cache.md.
+// prefixCache is the module that lets prompts share what they begin with. While a prompt is
+// read, each socket holds its heads' rows of it in blocks of tensor.BlockSlots tokens. Prompts
+// that begin with the same tokens share the full blocks. Blocks without a user stay in memory
+// that is free. This module alone decides what is found, kept and evicted, so that every socket
+// holds the same blocks, and the ledger knows their bytes. See docs/decisions/prefix-cache.md.
+//
+// Further files: prefixdisk.go (blocks in files), prefixoutput.go (blocks of generated tokens),
+// prefixsums.go (attention sums with blocks), prefixorder.go (the order of admissions).
+type prefixCache struct {
+	s      *State
+	totals PrefixTotals
+	root   plan.Key // of all chains of blocks
+	lastID uint64   // of blocks
 
-// textBlock is a block of a text that every socket holds, each the rows of its heads.
+	blocks   map[plan.Key]*textBlock // those that can be found
+	leaves   leaves
+	clock    int64 // value of the last block that was evicted
+	touches  uint64
+	evicted  outbox[uint64]
+	kept     outbox[plan.Keep] // blocks of sequences that have ended
+	unsummed []uint64          // the next plan drops their sums
+	behind   []*textBlock      // their sums are of less use than later sums of the same conversation
+	empty    bool              // evict all blocks when no step is in flight
+
+	disk        bool // all sockets keep blocks in files
+	fetches     []*fetch
+	asks        uint64     // number of the newest Disk effect
+	answered    []DiskDone // since the last step
+	diskAfter   int64      // the disks are not asked before this time
+	spreadAfter int64      // generated blocks are not spread before this time
+}
+
+// cachedPrefix is the module's state of one request.
+type cachedPrefix struct {
+	keys       []plan.Key   // of its full blocks, as far as they were needed
+	blocks     []*textBlock // shared blocks at its beginning that it holds: in prefill on every socket, then on the owner
+	saves      bool         // it shares its next blocks
+	duplicates int          // blocks that it writes in the step in flight, and that the cache has
+	sums       *textBlock   // the last block with attention sums of its prompt
+	asked      bool         // the disks were asked for its blocks
+	passed     int          // times that a later request was admitted first because the cache has its text
+}
+
+// restart forgets the admission.
+func (p *cachedPrefix) restart() {
+	p.blocks, p.sums, p.saves, p.duplicates, p.asked = nil, nil, false, 0, false
+}
+
+// textBlock is a block of a text. Every socket holds the rows of its heads.
 type textBlock struct {
 	id      uint64
 	key     plan.Key
 	parent  *textBlock
-	tokens  int     // of the text, up to its end
-	after   int     // cached blocks that follow it
+	tokens  int     // of the text, up to the end of the block
+	after   int     // the number of cached blocks that follow it directly
 	cached  bool    // it can be found
 	ready   bool    // the step that writes it is done
-	sums    bool    // sums of attention lie beside it,
-	summed  bool    // and the step that wrote them is done
-	behind  bool    // in prefixes.behind
-	step    uint64  // the last whose plan names it: that plan cannot evict it
-	pins    []int32 // by rank: sequences that hold its rows
+	sums    bool    // attention sums lie with it
+	summed  bool    // the step that writes the sums is done
+	behind  bool    // it is in prefixCache.behind
+	step    uint64  // the last step whose plan names it: that plan cannot evict it
+	pins    []int32 // by rank: the number of sequences that hold its rows
 	uses    int64
-	value   int64 // see prefixes.use
+	value   int64 // see prefixCache.use
 	touched uint64
-	at      int // in leaves; none: it is not there
+	at      int // index in leaves, or none
 }
 
-// prefixes are the blocks that can be found.
-type prefixes struct {
-	root     plan.Key
-	blocks   map[plan.Key]*textBlock
-	leaves   leaves
-	clock    int64 // value of the last block that was evicted
-	touches  uint64
-	evicted  []uint64    // the next plan says so
-	told     int         // of these, so many were said without a step
-	kept     []plan.Keep // and of sequences that have ended
-	keptTold int
-	unsummed []uint64     // the next plan drops their sums
-	behind   []*textBlock // sums of conversations that have later ones: the first to go
-	empty    bool         // all blocks are to be evicted when no step is in flight
-}
-
-// PrefixTotals are tokens since the start.
+// PrefixTotals count tokens since the start.
 type PrefixTotals struct {
 	Queries  uint64 // of prompts that were looked up, at their first admission
-	Hits     uint64 // of these, those that were found
-	Evicted  uint64 // tokens in blocks that were evicted
-	Restored uint64 // tokens in blocks that came from disks
-	Late     uint64 // times that disks were too slow to be waited for
-	Answers  uint64 // tokens in blocks that answers filled and that stayed
+	Hits     uint64 // of Queries, those that were found
+	Evicted  uint64 // in blocks that were evicted
+	Restored uint64 // in blocks that came from disks
+	Late     uint64 // times that a disk was too slow
+	Answers  uint64 // in blocks of generated tokens that stayed
 }
 
-func newPrefixes(identity string) prefixes {
-	return prefixes{root: sha256.Sum256([]byte("shoal prefix 1\x00" + identity)), blocks: map[plan.Key]*textBlock{}}
+func newPrefixCache(s *State) *prefixCache {
+	return &prefixCache{s: s, root: sha256.Sum256([]byte("shoal prefix 1\x00" + s.cfg.Identity)), blocks: map[plan.Key]*textBlock{}}
 }
 
-// clear forgets all blocks: the sockets of an epoch that is over have dropped them.
-func (c *prefixes) clear() { *c = prefixes{root: c.root, blocks: map[plan.Key]*textBlock{}} }
+// clear forgets all blocks and fetches, because the epoch of the sockets that had them is over.
+func (c *prefixCache) clear() {
+	*c = prefixCache{s: c.s, totals: c.totals, root: c.root, lastID: c.lastID, blocks: map[plan.Key]*textBlock{}, disk: c.disk, asks: c.asks, diskAfter: c.diskAfter, spreadAfter: c.spreadAfter}
+	for _, r := range c.s.waiting {
+		r.prefix.asked = false
+	}
+}
+
+// between does the cache's part of the pause between two steps.
+func (c *prefixCache) between() {
+	if c.empty {
+		c.reset()
+	}
+	c.restoreAll()
+}
+
+// fit finds the owner of a request, with the blocks that the request can begin with. It gives up
+// fetches for it, and begins without blocks if these leave no room.
+func (c *prefixCache) fit(r *request, read int) (chain []*textBlock, owner int, need []int64) {
+	chain = c.find(r, read)
+	owner, need = c.fitChain(r, chain)
+	for owner == none && c.giveUp(true) {
+		owner, need = c.fitChain(r, chain)
+	}
+	if owner == none && len(chain) > 0 {
+		chain = nil
+		owner, need = c.s.fit(r, 0)
+	}
+	return chain, owner, need
+}
+
+// fitChain finds the owner of a request that begins with a chain of blocks, and pins the chain.
+func (c *prefixCache) fitChain(r *request, chain []*textBlock) (owner int, need []int64) {
+	named := make([]uint64, len(chain))
+	for k, b := range chain {
+		c.pinAll(b, 1)
+		named[k], b.step = b.step, c.s.steps+1
+	}
+	if owner, need = c.s.fit(r, len(chain)); owner != none {
+		return owner, need
+	}
+	for k, b := range chain {
+		c.pinAll(b, -1)
+		b.step = named[k]
+	}
+	return none, nil
+}
+
+// admit gives a request the chain of blocks that it begins with.
+func (c *prefixCache) admit(r *request, open *plan.Open, chain []*textBlock) {
+	r.prefix.blocks, r.prefix.saves = chain, !r.NoCache
+	if n := len(chain); n > 0 && chain[n-1].summed {
+		r.prefix.sums = chain[n-1]
+	}
+	open.Prefix = r.tokens(0, r.cached)
+	for _, b := range chain {
+		c.use(b)
+		open.Shared = append(open.Shared, b.id)
+	}
+}
+
+// plan adds to a plan what the sockets must drop and keep.
+func (c *prefixCache) plan(p *plan.Plan) {
+	p.Evict, p.Keep = c.evicted.take(), c.kept.take()
+	p.DropSums, c.unsummed = c.unsummed, nil
+}
 
 // keyOf is the key of a block of the request's tokens, which must be there.
-func (s *State) keyOf(r *request, at int) plan.Key {
-	for len(r.keys) <= at {
+func (c *prefixCache) keyOf(r *request, at int) plan.Key {
+	for len(r.prefix.keys) <= at {
 		h := sha256.New()
-		if n := len(r.keys); n > 0 {
-			h.Write(r.keys[n-1][:])
+		if n := len(r.prefix.keys); n > 0 {
+			h.Write(r.prefix.keys[n-1][:])
 		} else {
 			salt := sha256.Sum256([]byte(r.Salt))
-			h.Write(s.prefix.root[:])
+			h.Write(c.root[:])
 			h.Write(salt[:])
 		}
 		var tokens [4 * tensor.BlockSlots]byte
 		for i := range tensor.BlockSlots {
-			binary.LittleEndian.PutUint32(tokens[4*i:], uint32(r.token(len(r.keys)*tensor.BlockSlots+i)))
+			binary.LittleEndian.PutUint32(tokens[4*i:], uint32(r.token(len(r.prefix.keys)*tensor.BlockSlots+i)))
 		}
 		h.Write(tokens[:])
-		r.keys = append(r.keys, plan.Key(h.Sum(nil)))
+		r.prefix.keys = append(r.prefix.keys, plan.Key(h.Sum(nil)))
 	}
-	return r.keys[at]
+	return r.prefix.keys[at]
 }
 
 // sharable is how many blocks of what is to be read may come from the cache.
-func (s *State) sharable(r *request, read int) int {
-	if s.cfg.NoPrefixCache || r.NoCache {
+func (c *prefixCache) sharable(r *request, read int) int {
+	if r.NoCache {
 		return 0
 	}
 	n := r.Policy.Warm(read)
@@ -102,9 +191,9 @@ func (s *State) sharable(r *request, read int) int {
 }
 
 // find is the chain of cached blocks that a request may begin with.
-func (s *State) find(r *request, read int) (chain []*textBlock) {
-	for n := s.sharable(r, read); len(chain) < n; {
-		b := s.prefix.blocks[s.keyOf(r, len(chain))]
+func (c *prefixCache) find(r *request, read int) (chain []*textBlock) {
+	for n := c.sharable(r, read); len(chain) < n; {
+		b := c.blocks[c.keyOf(r, len(chain))]
 		if b == nil || !b.ready {
 			break
 		}
@@ -116,313 +205,121 @@ func (s *State) find(r *request, read int) (chain []*textBlock) {
 	return chain
 }
 
-// awaits is the sequence that is about to read the next block which a waiting request lacks, or
-// the context that it could begin as a fork of: then the request does better to wait for that. It
-// waits so for one other at most.
-func (s *State) awaits(r *request) (seq uint64) {
-	read := r.toRead()
-	n := s.sharable(r, read)
-	for _, v := range s.running {
-		if v.phase == prefill && (r.awaited == 0 || r.awaited == v.seq) && s.contexts.matches(r, v, read) {
-			return v.seq
+// follows says whether the sequence v is about to read the next block that a waiting request
+// lacks, or to keep the sums that it needs.
+func (c *prefixCache) follows(r, v *request, read int) bool {
+	n := c.sharable(r, read)
+	if r.Policy.Needs.PromptAttention {
+		end := r.awaitsSums(v)
+		if end <= 0 || end > n*tensor.BlockSlots {
+			return false
 		}
-		if r.Policy.Needs.PromptAttention {
-			if end := r.awaitsSums(v); end > 0 && end <= n*tensor.BlockSlots {
-				at := end/tensor.BlockSlots - 1
-				next := s.keyOf(v, at)
-				if b := s.prefix.blocks[next]; next == s.keyOf(r, at) && (b == nil || !b.summed) && len(s.find(r, read)) <= at {
-					return v.seq
-				}
-			}
-			continue
-		}
-		at := v.cached / tensor.BlockSlots // what it has read, of it all blocks are shared
-		if at >= n || len(v.pins) < at || v.phase != prefill || v.ended || !v.saves || v.read/tensor.BlockSlots <= at || r.awaited != 0 && r.awaited != v.seq {
-			continue
-		}
-		next := s.keyOf(v, at)
-		if b := s.prefix.blocks[next]; next == s.keyOf(r, at) && (b == nil || !b.ready) {
-			return v.seq
-		}
+		at := end/tensor.BlockSlots - 1
+		next := c.keyOf(v, at)
+		b := c.blocks[next]
+		return next == c.keyOf(r, at) && (b == nil || !b.summed) && len(c.find(r, read)) <= at
 	}
-	return 0
-}
-
-// use notes that a block was used: its value is how often, above that of the last block
-// which was evicted, so that what was popular once goes in the end (GreedyDual-Size with
-// frequency; all blocks have one size and take about as long to read).
-func (c *prefixes) use(b *textBlock) {
-	c.touches++
-	b.uses++
-	b.value, b.touched = c.clock+b.uses, c.touches
-	if b.at != none {
-		heap.Fix(&c.leaves, b.at)
+	at := v.cached / tensor.BlockSlots // all full blocks of what v has read are shared
+	if at >= n || len(v.prefix.blocks) < at || v.phase != prefill || v.ended || !v.prefix.saves || v.read/tensor.BlockSlots <= at {
+		return false
 	}
+	next := c.keyOf(v, at)
+	b := c.blocks[next]
+	return next == c.keyOf(r, at) && (b == nil || !b.ready)
 }
 
 // save shares the full blocks that a chunk completes, or takes those that another prompt
 // has completed in place of the request's own. A request that cannot share a block shares
 // none behind it.
-func (s *State) save(c *plan.Run, r *request) {
-	c.SaveFrom = len(r.pins)
-	for at := len(r.pins); r.saves && (at+1)*tensor.BlockSlots <= c.Start+len(c.Tokens); at++ {
+func (c *prefixCache) save(run *plan.Run, r *request) {
+	run.SaveFrom = len(r.prefix.blocks)
+	for at := len(r.prefix.blocks); r.prefix.saves && (at+1)*tensor.BlockSlots <= run.Start+len(run.Tokens); at++ {
 		var parent *textBlock
 		if at > 0 {
-			parent = r.pins[at-1]
+			parent = r.prefix.blocks[at-1]
 		}
 		if parent != nil && !parent.cached {
-			r.saves = false // evicted meanwhile
+			r.prefix.saves = false // evicted meanwhile
 			return
 		}
-		name := s.keyOf(r, at)
-		b := s.prefix.blocks[name]
+		name := c.keyOf(r, at)
+		b := c.blocks[name]
 		if b != nil {
-			r.twice++ // until the step is done it has rows of its own as well
+			r.prefix.duplicates++ // until the step is done it has rows of its own as well
 		} else {
-			if !s.hasWindows() || parent != nil && !parent.cached {
-				r.saves = false
+			if !c.reserveWindow() || parent != nil && !parent.cached {
+				r.prefix.saves = false
 				return
 			}
-			b = s.shareNew(r, name, parent)
+			b = c.shareNew(r, name, parent)
 		}
-		s.prefix.use(b)
-		b.step = s.steps + 1
-		s.ledger.share(r, b)
-		c.Save = append(c.Save, b.id)
+		c.use(b)
+		b.step = c.s.steps + 1
+		c.s.ledger.share(r, b)
+		run.Save = append(run.Save, b.id)
 	}
-	if len(c.Save) > 0 {
-		c.Keys = s.named(r, c.SaveFrom, len(c.Save))
+	if len(run.Save) > 0 {
+		run.Keys = c.diskKeys(r, run.SaveFrom, len(run.Save))
 	}
-	s.saveSums(c, r)
+	c.saveSums(run, r)
 }
 
 // named are the keys by which disks keep blocks of a text, after that of the block before them.
-func (s *State) named(r *request, from, blocks int) (keys []plan.Key) {
-	if !s.disk {
+func (c *prefixCache) diskKeys(r *request, from, blocks int) (keys []plan.Key) {
+	if !c.disk {
 		return nil
 	}
 	if from == 0 {
 		keys = append(keys, plan.Key{})
 	}
 	for at := max(0, from-1); at < from+blocks; at++ {
-		keys = append(keys, s.keyOf(r, at))
+		keys = append(keys, c.keyOf(r, at))
 	}
 	return keys
 }
 
 // shareNew gives a block of the request's own to the cache, behind its parent.
-func (s *State) shareNew(r *request, name plan.Key, parent *textBlock) *textBlock {
-	b := s.newBlock(name, parent)
-	s.ledger.took(r, 1)
+func (c *prefixCache) shareNew(r *request, name plan.Key, parent *textBlock) *textBlock {
+	b := c.newBlock(name, parent)
+	c.s.ledger.took(r, 1)
 	return b
 }
 
 // newBlock is a block that the cache has, behind its parent; its rows are about to come.
-func (s *State) newBlock(name plan.Key, parent *textBlock) *textBlock {
-	s.blockIDs++
-	b := &textBlock{id: s.blockIDs, key: name, parent: parent, tokens: tensor.BlockSlots, cached: true, pins: make([]int32, len(s.ledger.sockets)), at: none}
-	s.prefix.blocks[name] = b
+func (c *prefixCache) newBlock(name plan.Key, parent *textBlock) *textBlock {
+	c.lastID++
+	b := &textBlock{id: c.lastID, key: name, parent: parent, tokens: tensor.BlockSlots, cached: true, pins: make([]int32, len(c.s.ledger.sockets)), at: none}
+	c.blocks[name] = b
 	if parent != nil {
 		b.tokens += parent.tokens
 		parent.after++
-		s.prefix.settle(parent)
+		c.settle(parent)
 	}
-	s.ledger.cache(b)
+	c.s.ledger.cache(b)
 	return b
 }
 
 // hasWindows makes room for one block's rows of layers with a window, which a prompt that
 // is read would have freed.
-func (s *State) hasWindows() bool {
-	for i := range s.ledger.sockets {
-		if !s.makeFree(i, s.ledger.sockets[i].window) {
+func (c *prefixCache) reserveWindow() bool {
+	for i := range c.s.ledger.sockets {
+		if !c.s.makeFree(i, c.s.ledger.sockets[i].window) {
 			return false
 		}
 	}
 	return true
 }
 
-// saved: the step that wrote a chunk's blocks is done.
-func (s *State) saved(c *plan.Run, r *request) {
-	s.ledger.took(r, r.twice)
-	r.twice = 0
-	for i := range c.Save {
-		b := r.pins[c.SaveFrom+i]
+// done marks the blocks that a run wrote: its step is over.
+func (c *prefixCache) done(run *plan.Run, r *request) {
+	c.s.ledger.took(r, r.prefix.duplicates)
+	r.prefix.duplicates = 0
+	for i := range run.Save {
+		b := r.prefix.blocks[run.SaveFrom+i]
 		b.ready = true
-		s.prefix.settle(b)
+		c.settle(b)
 	}
-	if c.Sums {
-		s.savedSums(r)
+	if run.Sums {
+		c.savedSums(r)
 	}
-}
-
-// settle puts a block among the leaves, or takes it from there.
-func (c *prefixes) settle(b *textBlock) {
-	leaf := b.cached && b.ready && b.after == 0
-	switch {
-	case leaf && b.at == none:
-		heap.Push(&c.leaves, b)
-	case !leaf && b.at != none:
-		heap.Remove(&c.leaves, b.at)
-	}
-}
-
-// makeFree evicts until so many bytes are free on a socket. Nothing behind a block is of
-// use without it, so the last of a text goes first.
-func (s *State) makeFree(rank int, bytes int64) bool {
-	for s.ledger.sockets[rank].free() < bytes {
-		if !s.evict(rank) {
-			return false
-		}
-	}
-	return true
-}
-
-// evict drops the block of least value whose end frees bytes on a socket, or the sums beside it. False: none does.
-func (s *State) evict(rank int) bool {
-	if s.evictSums(rank) {
-		return true
-	}
-	var passed []*textBlock
-	var gone *textBlock
-	for gone == nil && len(s.prefix.leaves) > 0 {
-		b := heap.Pop(&s.prefix.leaves).(*textBlock)
-		if b.step == s.steps+1 || s.ledger.gain(b, rank) == 0 {
-			passed = append(passed, b)
-			continue
-		}
-		gone = b
-	}
-	for _, b := range passed {
-		heap.Push(&s.prefix.leaves, b)
-	}
-	switch {
-	case gone == nil:
-		return false
-	case gone.sums: // they would go with it; the rows may be of use to others still
-		heap.Push(&s.prefix.leaves, gone)
-		s.dropSums(gone)
-		return true
-	}
-	s.prefix.clock = max(s.prefix.clock, gone.value)
-	s.drops(gone)
-	return true
-}
-
-// drops makes a leaf unfindable. Sequences that hold its rows keep them.
-func (s *State) drops(b *textBlock) {
-	s.ledger.uncache(b)
-	delete(s.prefix.blocks, b.key)
-	b.cached = false
-	s.prefix.settle(b)
-	s.prefix.evicted = append(s.prefix.evicted, b.id)
-	s.prefixTotals.Evicted += tensor.BlockSlots
-	if p := b.parent; p != nil {
-		p.after--
-		s.prefix.settle(p)
-	}
-	b.parent = nil
-}
-
-// reset empties the cache.
-func (s *State) reset() {
-	s.prefix.empty, s.prefix.behind = false, nil
-	for s.giveUpFetch() {
-	}
-	for len(s.prefix.leaves) > 0 {
-		s.drops(heap.Pop(&s.prefix.leaves).(*textBlock))
-	}
-}
-
-// leaves are blocks that may be evicted, the least valuable first, the longest unused of
-// equals.
-type leaves []*textBlock
-
-func (l leaves) Len() int { return len(l) }
-func (l leaves) Less(i, j int) bool {
-	if l[i].value != l[j].value {
-		return l[i].value < l[j].value
-	}
-	return l[i].touched < l[j].touched
-}
-func (l leaves) Swap(i, j int) { l[i], l[j] = l[j], l[i]; l[i].at, l[j].at = i, j }
-func (l *leaves) Push(x any)   { b := x.(*textBlock); b.at = len(*l); *l = append(*l, b) }
-func (l *leaves) Pop() any {
-	last := len(*l) - 1
-	b := (*l)[last]
-	(*l)[last], *l = nil, (*l)[:last]
-	b.at = none
-	return b
-}
-
-// The ledger's part: bytes of blocks are booked once, as long as the cache or a sequence
-// has them. A sequence holds what is its own besides.
-
-// share makes a request a holder of a block on every socket.
-func (l *ledger) share(r *request, b *textBlock) {
-	for i := range l.sockets {
-		l.pin(b, i)
-	}
-	r.pins = append(r.pins, b)
-}
-
-// took gives back what so many blocks of the request's own took, which the cache has now.
-func (l *ledger) took(r *request, blocks int) {
-	for i := range l.sockets {
-		bytes := int64(blocks) * l.sockets[i].core
-		r.hold[i] -= bytes
-		l.sockets[i].reserved -= bytes
-	}
-}
-
-func (l *ledger) pin(b *textBlock, rank int) {
-	if b.pins[rank] == 0 && b.cached {
-		l.sockets[rank].evictable -= l.sockets[rank].core
-	}
-	b.pins[rank]++
-}
-
-func (l *ledger) unpin(b *textBlock, rank int) {
-	a := &l.sockets[rank]
-	if b.pins[rank]--; b.pins[rank] > 0 {
-		return
-	}
-	if b.cached {
-		a.evictable += a.core
-	} else {
-		a.shared -= a.core
-	}
-}
-
-// cache books a new block.
-func (l *ledger) cache(b *textBlock) {
-	for i := range l.sockets {
-		a := &l.sockets[i]
-		a.shared += a.core + a.window
-		a.evictable += a.core + a.window
-	}
-}
-
-// uncache gives back what the end of a block frees.
-func (l *ledger) uncache(b *textBlock) {
-	for i := range l.sockets {
-		bytes := l.gain(b, i)
-		l.sockets[i].shared -= bytes
-		l.sockets[i].evictable -= bytes
-	}
-	b.sums, b.summed = false, false
-}
-
-// gain is what the end of a cached block frees on a socket.
-func (l *ledger) gain(b *textBlock, rank int) int64 {
-	bytes := l.sockets[rank].window + l.sumsBytes(b, rank)
-	if b.pins[rank] == 0 {
-		bytes += l.sockets[rank].core
-	}
-	return bytes
-}
-
-// sharedBytes is what a request's owner holds of blocks beyond r.hold.
-func (l *ledger) sharedBytes(r *request) int64 {
-	return int64(len(r.pins)) * l.sockets[r.owner].core
 }

@@ -30,9 +30,9 @@ func holds(s *State, at *cluster, p *plan.Plan) []int64 {
 			a := &s.ledger.sockets[i]
 			switch {
 			case r.phase == prefill:
-				bytes[i] += kvcache.PrefillBytes(geometry, a.heads(), r.cached, r.Policy) + kvcache.StatisticsBytes(geometry, a.heads(), r.read, r.Policy) - int64(len(r.pins))*a.core
+				bytes[i] += kvcache.PrefillBytes(geometry, a.heads(), r.cached, r.Policy) + kvcache.StatisticsBytes(geometry, a.heads(), r.read, r.Policy) - int64(len(r.prefix.blocks))*a.core
 			case i == r.owner:
-				bytes[i] += kvcache.ResidentBytes(geometry, r.read, cached, r.Policy) - int64(len(r.pins))*a.core
+				bytes[i] += kvcache.ResidentBytes(geometry, r.read, cached, r.Policy) - int64(len(r.prefix.blocks))*a.core
 			case i == r.resides.replica:
 				bytes[i] += kvcache.ResidentBytes(geometry, r.read, cached, r.Policy)
 			}
@@ -155,7 +155,7 @@ func TestPrefixLedger(t *testing.T) {
 			}
 			done, warm = done+1, max(warm, at.warm)
 			pass := int64(1)
-			switch slow := s.now < s.diskAfter; {
+			switch slow := s.now < s.prefix.diskAfter; {
 			case slow && rng.IntN(4) == 0:
 				pass = 40_000 // it is asked again
 			case !slow && rng.IntN(100) == 0:
@@ -165,10 +165,10 @@ func TestPrefixLedger(t *testing.T) {
 		}
 	}
 	t.Logf("sums were kept %d times, gone on from on %d sockets, dropped %d times", kept, summed, unsummed)
-	if total := s.prefixTotals; warm == 0 || kept == 0 || summed == 0 || unsummed == 0 || evicted == 0 || total.Hits == 0 || total.Restored == 0 || total.Late == 0 || total.Answers == 0 || spread == 0 {
+	if total := s.prefix.totals; warm == 0 || kept == 0 || summed == 0 || unsummed == 0 || evicted == 0 || total.Hits == 0 || total.Restored == 0 || total.Late == 0 || total.Answers == 0 || spread == 0 {
 		t.Errorf("%d tokens found, %d blocks evicted, %+v: nothing was tried", warm, evicted, total)
 	}
-	t.Logf("%d requests, %+v, %d blocks evicted, %d came from disks and owners, %d answers were to be spread", n, s.prefixTotals, evicted, disk.came, spread)
+	t.Logf("%d requests, %+v, %d blocks evicted, %d came from disks and owners, %d answers were to be spread", n, s.prefix.totals, evicted, disk.came, spread)
 }
 
 // Until a step is done, who reads what the cache has by now holds rows of its own beside

@@ -256,7 +256,7 @@ func everythingEnds(t *testing.T) {
 		for _, d := range disk.asked {
 			step(DiskDone{Number: d.Number})
 		}
-		at.release(s.released) // the last ones may not have been heard
+		at.release(s.release.items) // the last ones may not have been heard
 		if len(at.seqs) > 0 {
 			r.Fatalf("%d caches were never released", len(at.seqs))
 		}

@@ -3,8 +3,6 @@ package batcher
 import (
 	"cmp"
 	"slices"
-
-	"github.com/shoal-llm/shoal/internal/engine/plan"
 )
 
 // phase of a request: waiting -> prefill -> decoding, and back to waiting when
@@ -43,15 +41,9 @@ type request struct {
 	spoke   int64   // when its newest token came
 	drafted drafted
 
-	keys    []plan.Key   // of its full blocks, as far as they were asked for
-	pins    []*textBlock // shared blocks at its beginning whose rows it holds: in prefill on every socket, then on the owner
-	saves   bool         // its next blocks are shared too
-	twice   int          // blocks of the step in flight that it writes and others have
-	sums    *textBlock   // the last beside which sums of its prompt lie
-	asked   bool         // the disks have been asked what they have of it
-	passed  int          // times that a later one was admitted, since the prefix cache has its text
-	awaited uint64       // sequence whose blocks it has waited for
-	warm    int          // tokens of the prompt that its first admission found
+	prefix  cachedPrefix
+	awaited uint64 // sequence that it waited for, see State.awaits
+	warm    int    // tokens of the prompt that a cache had at its first admission
 
 	clustered clustered
 	shares    *contextShare // memory that its cache shares with others of the same context, or nil
@@ -130,7 +122,8 @@ func (r *request) finished(eos []int32) (string, bool) {
 // restart forgets the admission and keeps the tokens.
 func (r *request) restart() {
 	r.phase, r.seq, r.owner, r.read, r.cached, r.staged, r.hold, r.kept = waiting, 0, 0, 0, 0, 0, nil, kept{}
-	r.pins, r.sums, r.saves, r.twice, r.asked, r.shares, r.clustered = nil, nil, false, 0, false, nil, clustered{}
+	r.prefix.restart()
+	r.shares, r.clustered = nil, clustered{}
 	r.resides = resides{replica: none, inMemory: r.resides.inMemory}
 }
 

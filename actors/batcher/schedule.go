@@ -41,25 +41,24 @@ func (s *State) schedule() {
 	}
 	s.clusters.plan(p, rows)
 	if len(rows) == 0 {
-		s.out.Evict = s.prefix.evicted[s.prefix.told:]
-		s.prefix.told = len(s.prefix.evicted)
-		s.out.Keep = s.prefix.kept[s.prefix.keptTold:]
-		s.prefix.keptTold = len(s.prefix.kept)
-		s.out.Release, s.drop = s.drop, nil
-		s.released = append(s.released, s.out.Release...)
+		s.out.Release = s.release.unsent()
+		if s.prefix != nil {
+			s.out.Evict, s.out.Keep = s.prefix.evicted.unsent(), s.prefix.kept.unsent()
+		}
 		return
 	}
 	s.drafts.plan(p, rows, left)
 	s.residency.plan(p)
-	s.repeat(p, rows)
+	if s.cfg.DecodeSteps > 1 && !s.onePass {
+		s.multiStep.plan(p, rows)
+	}
 	s.threads.plan(p)
 	s.steps++
 	s.resumed = nil
-	p.Evict, s.prefix.evicted, s.prefix.told = s.prefix.evicted, nil, 0
-	p.DropSums, s.prefix.unsummed = s.prefix.unsummed, nil
-	p.Keep, s.prefix.kept, s.prefix.keptTold = s.prefix.kept, nil, 0
-	p.Release = append(s.released, s.drop...)
-	s.released, s.drop = nil, nil
+	p.Release = s.release.take()
+	if s.prefix != nil {
+		s.prefix.plan(p)
+	}
 	s.flight = &flight{plan: p, started: s.now, rows: rows}
 	s.out.Start = p
 }
@@ -79,7 +78,7 @@ func (s *State) growAll() {
 		}
 		bytes := s.ledger.growth(r, 1)
 		for r.phase == decoding && !s.makeFree(r.owner, bytes) {
-			if !s.giveUpFetch() && !s.residency.evict(r.owner) {
+			if (s.prefix == nil || !s.prefix.giveUpFetch()) && !s.residency.evict(r.owner) {
 				s.preempt(s.victim(r.owner))
 			}
 		}
@@ -110,7 +109,7 @@ func (s *State) reserve(r *request, n int) int {
 // victim is the last in order that holds bytes on a socket.
 func (s *State) victim(rank int) *request {
 	for i := len(s.running) - 1; i >= 0; i-- {
-		if r := s.running[i]; r.hold[rank] > 0 || len(r.pins) > 0 && (r.phase == prefill || r.owner == rank) {
+		if r := s.running[i]; r.hold[rank] > 0 || r.blocksOn(rank) > 0 {
 			return r
 		}
 	}
@@ -119,7 +118,7 @@ func (s *State) victim(rank int) *request {
 
 func (s *State) preempt(r *request) {
 	s.ledger.release(r)
-	s.drop = append(s.drop, r.seq)
+	s.release.add(r.seq)
 	s.running.remove(r)
 	r.restart()
 	r.preempted++
@@ -158,7 +157,7 @@ func (s *State) makeRoom() {
 		if (why == "" || source != nil && s.contexts.bytes(r) <= s.ledger.sockets[source.owner].room()) && !s.full() {
 			return
 		}
-		if why != "" && s.giveUp(true) {
+		if why != "" && s.prefix != nil && s.prefix.giveUp(true) {
 			continue
 		}
 		yields := func(v *request) bool {
@@ -179,17 +178,20 @@ func (s *State) makeRoom() {
 	}
 }
 
-// admit takes the first in order that waits into the plan, if it fits everywhere
-// at its peak, or one that shares its text with others (see next). Nobody overtakes for being
-// smaller: the first waits until it fits. Requests that
-// this placement can never take stand aside.
+// admit takes the first request in order that waits into the plan, if it fits everywhere at its
+// peak. Nobody overtakes it for being smaller; only requests that share a text with the prefix
+// cache may go first (prefixCache.next). Requests that this placement can never take stand aside.
 func (s *State) admit(p *plan.Plan) *request {
 	if s.full() {
 		return nil
 	}
-	for len(s.running)+s.fetchesOf(true) >= s.cfg.TokenBudget-1 && s.giveUp(true) { // a socket holds no more
+	if s.prefix != nil {
+		s.prefix.limit()
 	}
-	r := s.next()
+	r := s.head()
+	if s.prefix != nil {
+		r = s.prefix.next(r)
+	}
 	if r == nil {
 		return nil
 	}
@@ -197,32 +199,28 @@ func (s *State) admit(p *plan.Plan) *request {
 	if v := s.contexts.source(r, read); v != nil && s.contexts.admit(p, r, v) {
 		return r
 	}
-	chain := s.find(r, read)
-	owner, need := s.fit(r, chain)
-	for owner == none && s.giveUp(true) {
-		owner, need = s.fit(r, chain)
-	}
-	if owner == none && len(chain) > 0 {
-		chain = nil // what it would begin with may have to go
-		owner, need = s.fit(r, nil)
+	var chain []*textBlock // of the prefix cache that the prompt begins with
+	var owner int
+	var need []int64
+	if s.prefix == nil {
+		owner, need = s.fit(r, 0)
+	} else {
+		chain, owner, need = s.prefix.fit(r, read)
 	}
 	if owner == none {
 		return nil
 	}
-	s.pass(r)
+	if s.prefix != nil {
+		s.prefix.passOver(r)
+	}
 	s.waiting.remove(r)
 	s.ledger.admit(r, owner, need)
 	s.sequences++
 	r.phase, r.seq, r.read, r.cached, r.staged, r.resides.replica = prefill, s.sequences, read, len(chain)*tensor.BlockSlots, 0, none
-	r.pins, r.saves = chain, !s.cfg.NoPrefixCache && !r.NoCache
-	if n := len(chain); n > 0 && chain[n-1].summed {
-		r.sums = chain[n-1]
-	}
 	open := s.opens(r)
-	open.Reserve, open.Prefix = tokens, r.tokens(0, r.cached)
-	for _, b := range chain {
-		s.prefix.use(b)
-		open.Shared = append(open.Shared, b.id)
+	open.Reserve = tokens
+	if s.prefix != nil {
+		s.prefix.admit(r, &open, chain)
 	}
 	s.begun(r, r.cached)
 	s.running.insert(r)
@@ -236,48 +234,45 @@ func (s *State) opens(r *request) plan.Open {
 		Read: r.read, Sampled: max(0, r.read-len(r.Prompt)), Tail: max(0, len(r.Prompt)-r.read), Reserve: r.read + 1, Replica: none}
 }
 
-// begun counts a first admission, and what of its prompt was found.
+// begun counts a first admission, with the tokens of the prompt that a cache had.
 func (s *State) begun(r *request, found int) {
 	if r.started >= 0 {
 		return
 	}
 	r.started, r.warm = s.now, min(found, len(r.Prompt))
-	if !s.cfg.NoPrefixCache && !r.NoCache {
-		s.prefixTotals.Queries += uint64(len(r.Prompt))
-		s.prefixTotals.Hits += uint64(r.warm)
+	if s.prefix != nil && !r.NoCache {
+		s.prefix.totals.Queries += uint64(len(r.Prompt))
+		s.prefix.totals.Hits += uint64(r.warm)
 	}
 }
 
-// fit finds the owner of a request that begins with a chain of shared blocks, which it then
-// holds, and evicts what must go for it. none: it does not fit.
-func (s *State) fit(r *request, chain []*textBlock) (owner int, need []int64) {
-	named := make([]uint64, len(chain))
-	for k, b := range chain {
-		for i := range s.ledger.sockets {
-			s.ledger.pin(b, i)
-		}
-		named[k], b.step = b.step, s.steps+1
-	}
+// fit finds the owner of a request that begins with this number of shared blocks, and makes
+// memory free for it. The owner is none when the request does not fit.
+func (s *State) fit(r *request, shared int) (owner int, need []int64) {
 	read, tokens := r.asks()
-	owner, need, why := s.ledger.choose(r.Policy, read, tokens, len(chain), r.canOwn)
+	owner, need, why := s.ledger.choose(r.Policy, read, tokens, shared, r.canOwn)
 	fits := why == ""
 	for i := range need {
 		fits = fits && s.makeFree(i, need[i])
 	}
-	if fits {
-		return owner, need
+	if !fits {
+		return none, nil
 	}
-	for k, b := range chain {
-		for i := range s.ledger.sockets {
-			s.ledger.unpin(b, i)
-		}
-		b.step = named[k]
-	}
-	return none, nil
+	return owner, need
 }
 
-// head is the first in order that waits for a place. Who does not take its tokens
-// waits for its reader; whose text another is reading at the moment waits for that.
+// makeFree evicts from the prefix cache until this number of bytes is free on a socket.
+func (s *State) makeFree(rank int, bytes int64) bool {
+	for s.ledger.sockets[rank].free() < bytes {
+		if s.prefix == nil || !s.prefix.evict(rank) {
+			return false
+		}
+	}
+	return true
+}
+
+// head is the first request in order that waits for a place. It skips requests whose client
+// does not read, and requests whose text another sequence is reading at the moment.
 func (s *State) head() *request {
 	for _, r := range s.waiting {
 		if !s.eligible(r) {
@@ -292,9 +287,25 @@ func (s *State) head() *request {
 	return nil
 }
 
-// eligible says whether a request waits for nothing but a place, and who reads its text.
+// eligible says whether a request waits only for a place, or for a sequence that reads its text.
 func (s *State) eligible(r *request) bool {
-	return r.unfit == "" && !r.unread && !s.fetching(r) && !s.comes(r)
+	return r.unfit == "" && !r.unread && (s.prefix == nil || !s.prefix.delays(r))
+}
+
+// awaits is the sequence in prefill that a waiting request does better to wait for: it is about
+// to read the next block that the request lacks, or it is the context that the request can begin
+// as a fork of. A request waits for one such sequence at most.
+func (s *State) awaits(r *request) (seq uint64) {
+	read := r.toRead()
+	for _, v := range s.running {
+		if r.awaited != 0 && r.awaited != v.seq {
+			continue
+		}
+		if v.phase == prefill && s.contexts.matches(r, v, read) || s.prefix != nil && s.prefix.follows(r, v, read) {
+			return v.seq
+		}
+	}
+	return 0
 }
 
 // chunk adds the next tokens of a prompt to the plan and returns how many. It adds none while
@@ -308,8 +319,8 @@ func (s *State) chunk(p *plan.Plan, r *request, left int) int {
 	if r.cached < x.After {
 		end = min(end, x.After)
 	}
-	if at := r.sumsAt(); at > 0 {
-		end = min(end, at)
+	if s.prefix != nil {
+		end = s.prefix.cut(r, end)
 	}
 	c := plan.Run{Seq: r.seq, Owner: r.owner, Start: r.cached, Tokens: r.tokens(r.cached, end), Prefill: true, Last: end == r.read && x.Pieces == 0, PromptLogprobs: plan.None, Next: plan.None}
 	c.Sample = end == r.read && r.limit > 0 && end >= len(r.Prompt)
@@ -319,7 +330,9 @@ func (s *State) chunk(p *plan.Plan, r *request, left int) int {
 			c.Next = r.Prompt[end]
 		}
 	}
-	s.save(&c, r)
+	if s.prefix != nil {
+		s.prefix.save(&c, r)
+	}
 	p.Chunks = append(p.Chunks, c)
 	s.drafts.index(r)
 	return len(c.Tokens)

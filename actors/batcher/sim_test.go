@@ -708,7 +708,7 @@ func checkLedger(t fataler, s *State) {
 			if bytes < 0 {
 				t.Fatalf("%s holds %d bytes on socket %d", r.ID, bytes, i)
 			}
-			for _, b := range r.pins {
+			for _, b := range r.prefix.blocks {
 				if r.phase == prefill || r.owner == i {
 					held[i][b]++
 				}
@@ -737,7 +737,7 @@ func checkLedger(t fataler, s *State) {
 			}
 			shared += a.core
 		}
-		for _, b := range s.prefix.blocks {
+		for _, b := range s.textBlocks() {
 			if held[i][b] == 0 {
 				shared, evictable = shared+a.core, evictable+a.core
 				if b.pins[i] != 0 {
@@ -754,7 +754,7 @@ func checkLedger(t fataler, s *State) {
 			t.Fatalf("socket %s: %d reserved, %d shared, %d evictable of %d; requests hold %d, blocks %d, %d", a.ID, a.reserved, a.shared, a.evictable, a.Budget, sums[i], shared, evictable)
 		}
 	}
-	for _, b := range s.prefix.blocks {
+	for _, b := range s.textBlocks() {
 		if before := b.parent; before != nil && b.tokens != before.tokens+tensor.BlockSlots || before == nil && b.tokens != tensor.BlockSlots {
 			t.Fatalf("block %d ends at token %d", b.id, b.tokens)
 		}
@@ -767,7 +767,7 @@ func checkLedger(t fataler, s *State) {
 // holders are the requests that hold memory: those that run, and those whose answers are spread.
 func holders(s *State) []*request {
 	all := slices.Clone(s.running)
-	for _, f := range s.fetches {
+	for _, f := range s.fetches() {
 		if f.seq != 0 {
 			all = append(all, f.r)
 		}

@@ -76,8 +76,10 @@ type SocketState struct {
 
 // Snapshot describes the present.
 func (s *State) Snapshot() Snapshot {
-	v := Snapshot{Epoch: s.epoch, Placed: s.placed, Unplaced: s.unplaced, Draining: s.draining, Step: s.steps, TokensPerSecond: s.rate.current, Totals: s.totals,
-		Prefix: s.prefixTotals, PrefixBlocks: len(s.prefix.blocks)}
+	v := Snapshot{Epoch: s.epoch, Placed: s.placed, Unplaced: s.unplaced, Draining: s.draining, Step: s.steps, TokensPerSecond: s.rate.current, Totals: s.totals}
+	if s.prefix != nil {
+		v.Prefix, v.PrefixBlocks = s.prefix.totals, len(s.prefix.blocks)
+	}
 	if s.outage != nil {
 		v.Outage = *s.outage
 	}
@@ -104,9 +106,7 @@ func (s *State) Snapshot() Snapshot {
 		}
 		for i, bytes := range r.hold {
 			state.Bytes += bytes
-			if r.phase == prefill || i == r.owner {
-				state.Bytes += int64(len(r.pins)) * s.ledger.sockets[i].core
-			}
+			state.Bytes += int64(r.blocksOn(i)) * s.ledger.sockets[i].core
 		}
 		switch {
 		case r.ended:
@@ -134,7 +134,7 @@ func (s *State) why(r *request, ahead int, head *request) string {
 		return "its client does not take the tokens that it has"
 	case s.awaits(r) != 0:
 		return "another request reads the same text"
-	case s.fetching(r) || s.comes(r):
+	case s.prefix != nil && s.prefix.delays(r):
 		return "its beginning is on its way"
 	case r != head:
 		return fmt.Sprintf("%d ahead in the queue", ahead)

@@ -67,7 +67,9 @@ func TestSpill(t *testing.T) {
 	}{{"no disk", 0, 0, false}, {"room for one", 2*file - 1, 1, false}, {"room for all", 10 * file, 2, false}, {"with the prefix cache", 10 * file, 2, true}} {
 		t.Run(c.name, func(t *testing.T) {
 			s := testState(t, func(c *Config) { c.TokenBudget, c.Chunk = 500, 450 })
-			s.cfg.NoPrefixCache = !c.cache
+			if !c.cache {
+				s.prefix = nil
+			}
 			out := newClient(t)
 			sockets := []Socket{{ID: "n1", Budget: 2*whole + whole/2, Heads: tensor.Span{Hi: geometry.KVHeads}, Scratch: c.scratch}}
 			at := newCluster(t, 1, sockets)

@@ -10,8 +10,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// State is the batcher: who waits, who runs, what each holds, and the step in
-// flight. It is not safe for concurrent use.
+// State is the scheduler: the requests that wait and run, the memory that each holds, and the
+// step in flight. It is not safe for concurrent use.
 type State struct {
 	cfg Config
 	now int64 // of the last Tick
@@ -21,39 +21,29 @@ type State struct {
 	running  queue // in prefill and decode, in order; they hold memory
 
 	epoch    uint32 // the newest that was placed
-	placed   bool   // it still works
-	unplaced string // why it does not
+	placed   bool   // its placement still works
+	unplaced string // the reason when it does not
+	onePass  bool   // the sockets run the model once for a plan
 	ledger   ledger
 	draining bool
 
-	flight   *flight  // the step in flight
-	drop     []uint64 // sequences that the sockets must release; schedule passes them on
-	released []uint64 // passed on without a step, so perhaps not heard: the next step repeats them
+	flight  *flight        // the step in flight
+	release outbox[uint64] // sequences that the sockets must release
+	resumed []resumption   // sequences that the next plan opens with their caches
 
-	resumed []resumption // sequences that the next plan opens where they stood
-
-	prefix       prefixes
-	prefixTotals PrefixTotals
-	blockIDs     uint64
-
-	disk        bool // all sockets keep blocks in files
-	onePass     bool // of the model for a plan
-	fetches     []*fetch
-	asks        uint64
-	answered    []DiskDone // since the last step
-	diskAfter   int64      // not to be waited for before
-	spreadAfter int64      // no answers are spread before
-
+	// Modules. Each has its own state, and hooks that the scheduler calls: admit, plan, done, evict.
+	prefix    *prefixCache // nil: Config.NoPrefixCache
 	drafts    drafts
 	threads   threads
 	contexts  contexts
 	clusters  clusters
 	residency residency
+	multiStep multiStep
 
 	submitted, sequences, steps uint64 // counters
 	rate                        rate
 	totals                      Totals
-	outage                      *Outage // the newest; nil: there was none
+	outage                      *Outage // the newest, or nil
 	out                         Effects
 }
 
@@ -70,9 +60,12 @@ func New(cfg Config) (*State, error) {
 		return nil, err
 	}
 	cfg.Geometry.Chunk = cfg.Chunk
-	s := &State{cfg: cfg, requests: map[string]*request{}, unplaced: "the cluster has not started", ledger: ledger{g: cfg.Geometry}, prefix: newPrefixes(cfg.Identity),
+	s := &State{cfg: cfg, requests: map[string]*request{}, unplaced: "the cluster has not started", ledger: ledger{g: cfg.Geometry},
 		drafts: drafts{recent: speculate.NewRecent(cfg.SpeculateBytes), trust: speculate.NewTrust()}}
-	s.contexts.s, s.clusters.s, s.residency.s, s.drafts.s = s, s, s, s
+	if !cfg.NoPrefixCache {
+		s.prefix = newPrefixCache(s)
+	}
+	s.contexts.s, s.clusters.s, s.residency.s, s.drafts.s, s.multiStep.s = s, s, s, s, s
 	return s, nil
 }
 
@@ -111,24 +104,28 @@ func (s *State) Step(in Input) Effects {
 			}
 		}
 	case ResetPrefixCache:
-		s.prefix.empty = true
+		if s.prefix != nil {
+			s.prefix.empty = true
+		}
 	case DiskDone:
-		s.answered = append(s.answered, in)
+		if s.prefix != nil {
+			s.prefix.answered = append(s.prefix.answered, in)
+		}
 	default:
 		panic(fmt.Sprintf("batcher: unknown input %T", in))
 	}
-	if s.placed && s.flight == nil {
-		s.endFetches()
+	between := s.placed && s.flight == nil
+	if s.prefix != nil && between {
+		s.prefix.endFetches()
 	}
-	if s.placed {
-		s.lookAll()
+	if s.prefix != nil && s.placed {
+		s.prefix.lookAll()
 	}
-	if s.placed && s.flight == nil {
+	if between {
 		s.reap()
-		if s.prefix.empty {
-			s.reset()
+		if s.prefix != nil {
+			s.prefix.between()
 		}
-		s.restoreAll()
 		s.schedule()
 	}
 	for i := range s.out.Disk {
@@ -157,7 +154,10 @@ func (s *State) place(p Placed) {
 	if n := min(p.MaxThreadShift, maxThreadShift); n != s.threads.most || len(p.Sockets) != len(s.ledger.sockets) {
 		s.threads = threads{most: n, rounds: s.cfg.TrialRounds}
 	}
-	s.epoch, s.placed, s.unplaced, s.disk, s.onePass = p.Epoch, true, "", p.Disk && !s.cfg.NoPrefixCache, p.OnePass
+	s.epoch, s.placed, s.unplaced, s.onePass = p.Epoch, true, "", p.OnePass
+	if s.prefix != nil {
+		s.prefix.disk = p.Disk
+	}
 	s.ledger.sockets = make([]account, len(p.Sockets))
 	for i, socket := range p.Sockets {
 		a := account{Socket: socket, used: -1}
@@ -211,9 +211,9 @@ func (s *State) reap() {
 	kept := s.running[:0]
 	for _, r := range s.running {
 		if r.ended {
-			if !s.keep(r) {
+			if s.prefix == nil || !s.prefix.keepOutput(r) {
 				s.ledger.release(r)
-				s.drop = append(s.drop, r.seq)
+				s.release.add(r.seq)
 			}
 			continue
 		}

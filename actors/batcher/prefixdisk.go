@@ -55,89 +55,89 @@ type fetch struct {
 }
 
 // restoreAll has sockets read what their disks have, between steps.
-func (s *State) restoreAll() {
-	for _, f := range slices.Clone(s.fetches) {
+func (c *prefixCache) restoreAll() {
+	for _, f := range slices.Clone(c.fetches) {
 		if f.there > 0 && len(f.fresh) == 0 {
-			s.restore(f)
+			c.restore(f)
 		}
 	}
 }
 
 // lookAll asks the disks what they have of prompts that are about to be admitted.
-func (s *State) lookAll() {
-	if !s.disk {
+func (c *prefixCache) lookAll() {
+	if !c.disk {
 		return
 	}
-	for _, r := range s.waiting {
-		if s.fetchesOf(false) >= maxFetches || s.full() || s.now < s.diskAfter {
+	for _, r := range c.s.waiting {
+		if c.fetchesOf(false) >= maxFetches || c.s.full() || c.s.now < c.diskAfter {
 			return
 		}
-		if r.unfit != "" || r.unread || r.asked || r.Policy.Needs.PromptAttention || s.awaits(r) != 0 || s.comes(r) {
+		if r.unfit != "" || r.unread || r.prefix.asked || r.Policy.Needs.PromptAttention || c.s.awaits(r) != 0 || c.comes(r) {
 			continue
 		}
 		read, tokens := r.asks()
-		if _, _, why := s.ledger.choose(r.Policy, read, tokens, 0, r.canOwn); why != "" {
+		if _, _, why := c.s.ledger.choose(r.Policy, read, tokens, 0, r.canOwn); why != "" {
 			return
 		}
-		r.asked = true
-		n, at := s.sharable(r, read), len(s.find(r, read))
+		r.prefix.asked = true
+		n, at := c.sharable(r, read), len(c.find(r, read))
 		if at >= n {
 			continue
 		}
 		f := &fetch{r: r, from: at}
 		for ; at < n; at++ {
-			f.keys = append(f.keys, s.keyOf(r, at))
+			f.keys = append(f.keys, c.keyOf(r, at))
 		}
-		s.fetches = append(s.fetches, f)
-		s.ask(f, lookMillis)
+		c.fetches = append(c.fetches, f)
+		c.ask(f, lookMillis)
 	}
 }
 
-func (s *State) ask(f *fetch, millis int64) {
-	s.asks++
-	f.number, f.until = s.asks, s.now+millis
+func (c *prefixCache) ask(f *fetch, millis int64) {
+	c.asks++
+	f.number, f.until = c.asks, c.s.now+millis
 	d := Disk{Number: f.number, Seq: f.seq, Owner: f.r.owner, From: f.from, Keys: f.keys, Millis: millis}
 	if f.from > 0 {
-		d.Before = s.keyOf(f.r, f.from-1)
+		d.Before = c.keyOf(f.r, f.from-1)
 	}
 	for _, b := range f.fresh {
 		d.Blocks = append(d.Blocks, b.id)
 	}
-	s.out.Disk = append(s.out.Disk, d)
+	c.s.out.Disk = append(c.s.out.Disk, d)
 }
 
 // restore books the memory of blocks and asks for them.
-func (s *State) restore(f *fetch) {
-	chain := s.find(f.r, f.r.toRead())
+func (c *prefixCache) restore(f *fetch) {
+	chain := c.find(f.r, f.r.toRead())
 	last := f.from + f.there
 	if f.r.phase != waiting || f.r.ended || len(chain) < f.from || len(chain) >= last {
-		s.endFetch(f, 0)
+		c.endFetch(f, 0)
 		return
 	}
 	f.keys, f.from = f.keys[len(chain)-f.from:f.there], len(chain)
-	if s.book(f, chain); len(f.fresh) == 0 {
-		s.endFetch(f, 0)
+	if c.book(f, chain); len(f.fresh) == 0 {
+		c.endFetch(f, 0)
 		return
 	}
-	s.ask(f, s.patience(len(f.fresh)))
+	c.ask(f, c.patience(len(f.fresh)))
 }
 
 // book takes the memory of blocks that follow a chain, as far as there is some; until the fetch
 // ends, nothing of all that is evicted: the chain has blocks behind it then.
-func (s *State) book(f *fetch, chain []*textBlock) {
+func (c *prefixCache) book(f *fetch, chain []*textBlock) {
 	f.chain = chain
 	named := make([]uint64, len(chain))
 	var parent *textBlock
 	for i, b := range chain {
-		s.pinAll(b, 1)
-		named[i], b.step, parent = b.step, s.steps+1, b
+		c.pinAll(b, 1)
+		named[i], b.step, parent = b.step, c.s.steps+1, b
 	}
 	for _, name := range f.keys {
-		if s.prefix.blocks[name] != nil || !s.hasRoom() {
+		if c.blocks[name] != nil || !c.reserveBlock() {
 			break
 		}
-		b := s.newBlock(name, parent)
-		s.pinAll(b, 1)
+		b := c.newBlock(name, parent)
+		c.pinAll(b, 1)
 		f.fresh, parent = append(f.fresh, b), b
 	}
 	for i, b := range chain {
@@ -147,61 +147,61 @@ func (s *State) book(f *fetch, chain []*textBlock) {
 }
 
 // patience is how long blocks are waited for: for less time than they take to read.
-func (s *State) patience(blocks int) int64 {
-	millis := s.cfg.DiskMillis
-	if s.rate.perSecond > 0 {
-		millis = min(millis, max(fetchMillis, int64(blocks*tensor.BlockSlots)*1000/s.rate.perSecond))
+func (c *prefixCache) patience(blocks int) int64 {
+	millis := c.s.cfg.DiskMillis
+	if c.s.rate.perSecond > 0 {
+		millis = min(millis, max(fetchMillis, int64(blocks*tensor.BlockSlots)*1000/c.s.rate.perSecond))
 	}
 	return millis
 }
 
 // hasRoom makes room for a block on every socket.
-func (s *State) hasRoom() bool {
-	for i := range s.ledger.sockets {
-		if a := &s.ledger.sockets[i]; !s.makeFree(i, a.core+a.window) {
+func (c *prefixCache) reserveBlock() bool {
+	for i := range c.s.ledger.sockets {
+		if a := &c.s.ledger.sockets[i]; !c.s.makeFree(i, a.core+a.window) {
 			return false
 		}
 	}
 	return true
 }
 
-func (s *State) pinAll(b *textBlock, by int) {
-	for i := range s.ledger.sockets {
+func (c *prefixCache) pinAll(b *textBlock, by int) {
+	for i := range c.s.ledger.sockets {
 		if by > 0 {
-			s.ledger.pin(b, i)
+			c.s.ledger.pin(b, i)
 		} else {
-			s.ledger.unpin(b, i)
+			c.s.ledger.unpin(b, i)
 		}
 	}
 }
 
 // endFetches takes what was answered since the last step, and ends what takes too long. It
 // comes between steps, when what is given back can be freed.
-func (s *State) endFetches() {
-	for _, d := range s.answered {
-		s.diskDone(d)
+func (c *prefixCache) endFetches() {
+	for _, d := range c.answered {
+		c.answer(d)
 	}
-	s.answered = nil
-	for _, f := range slices.Clone(s.fetches) {
-		switch late := f.number != 0 && s.now >= f.until; {
+	c.answered = nil
+	for _, f := range slices.Clone(c.fetches) {
+		switch late := f.number != 0 && c.s.now >= f.until; {
 		case late && f.seq != 0:
-			s.endFetch(f, 0)
-			s.spreadAfter = s.now + slowMillis
+			c.endFetch(f, 0)
+			c.spreadAfter = c.s.now + slowMillis
 		case late:
-			s.endFetch(f, 0)
-			s.diskAfter = s.now + slowMillis
-			s.prefixTotals.Late++
+			c.endFetch(f, 0)
+			c.diskAfter = c.s.now + slowMillis
+			c.totals.Late++
 		}
 	}
 }
 
 // diskDone takes an answer; one that comes too late has no effect.
-func (s *State) diskDone(d DiskDone) {
-	for _, f := range s.fetches {
+func (c *prefixCache) answer(d DiskDone) {
+	for _, f := range c.fetches {
 		switch {
 		case f.number != d.Number || f.number == 0:
 		case len(f.fresh) > 0 || d.Blocks <= 0:
-			s.endFetch(f, min(d.Blocks, len(f.fresh)))
+			c.endFetch(f, min(d.Blocks, len(f.fresh)))
 			return
 		default:
 			f.number, f.there = 0, min(d.Blocks, len(f.keys))
@@ -213,63 +213,72 @@ func (s *State) diskDone(d DiskDone) {
 // dropped, but for those that another prompt has written meanwhile, or writes in the next step.
 // What has not been asked yet is not asked: a socket may hear of it behind the step that drops
 // the blocks, and would keep them.
-func (s *State) endFetch(f *fetch, came int) {
-	s.out.Disk = slices.DeleteFunc(s.out.Disk, func(d Disk) bool { return d.Number == f.number })
+func (c *prefixCache) endFetch(f *fetch, came int) {
+	c.s.out.Disk = slices.DeleteFunc(c.s.out.Disk, func(d Disk) bool { return d.Number == f.number })
 	for _, b := range f.chain {
-		s.pinAll(b, -1)
+		c.pinAll(b, -1)
 	}
 	for i, b := range f.fresh {
-		s.pinAll(b, -1)
+		c.pinAll(b, -1)
 		if i < came {
 			b.ready = true
-			s.prefix.use(b)
+			c.use(b)
 			if f.seq != 0 {
-				s.prefixTotals.Answers += tensor.BlockSlots
+				c.totals.Answers += tensor.BlockSlots
 			} else {
-				s.prefixTotals.Restored += tensor.BlockSlots
+				c.totals.Restored += tensor.BlockSlots
 			}
 		}
 	}
 	for _, b := range slices.Backward(f.fresh) {
-		if written := b.step == s.steps+1; !b.ready && b.after == 0 && !written {
-			s.drops(b)
+		if written := b.step == c.s.steps+1; !b.ready && b.after == 0 && !written {
+			c.drop(b)
 		}
-		s.prefix.settle(b)
+		c.settle(b)
 	}
 	if f.seq != 0 {
-		s.ledger.release(f.r)
-		s.drop = append(s.drop, f.seq)
+		c.s.ledger.release(f.r)
+		c.s.release.add(f.seq)
 	}
-	s.fetches = slices.DeleteFunc(s.fetches, func(o *fetch) bool { return o == f })
+	c.fetches = slices.DeleteFunc(c.fetches, func(o *fetch) bool { return o == f })
 }
 
 // fetching says whether the request waits for the disks.
-func (s *State) fetching(r *request) bool {
-	return slices.ContainsFunc(s.fetches, func(f *fetch) bool { return f.r == r })
+func (c *prefixCache) fetching(r *request) bool {
+	return slices.ContainsFunc(c.fetches, func(f *fetch) bool { return f.r == r })
 }
 
 // comes says whether the next block that a request lacks is on its way for another.
-func (s *State) comes(r *request) bool {
-	if len(s.fetches) == 0 || r.Policy.Needs.PromptAttention {
+func (c *prefixCache) comes(r *request) bool {
+	if len(c.fetches) == 0 || r.Policy.Needs.PromptAttention {
 		return false
 	}
 	read := r.toRead()
-	at := len(s.find(r, read))
-	if at >= s.sharable(r, read) {
+	at := len(c.find(r, read))
+	if at >= c.sharable(r, read) {
 		return false
 	}
-	b := s.prefix.blocks[s.keyOf(r, at)]
-	return b != nil && slices.ContainsFunc(s.fetches, func(f *fetch) bool { return slices.Contains(f.fresh, b) })
+	b := c.blocks[c.keyOf(r, at)]
+	return b != nil && slices.ContainsFunc(c.fetches, func(f *fetch) bool { return slices.Contains(f.fresh, b) })
+}
+
+// delays says whether blocks that a request begins with are on their way.
+func (c *prefixCache) delays(r *request) bool { return c.fetching(r) || c.comes(r) }
+
+// limit gives up fetches of ended sequences while a socket would hold too many sequences.
+func (c *prefixCache) limit() {
+	for len(c.s.running)+c.fetchesOf(true) >= c.s.cfg.TokenBudget-1 && c.giveUp(true) {
+	}
 }
 
 // giveUpFetch frees what the last of the fetches has booked, those for which nobody waits
 // first; false: there is none.
-func (s *State) giveUpFetch() bool { return s.giveUp(true) || s.giveUp(false) }
+func (c *prefixCache) giveUpFetch() bool { return c.giveUp(true) || c.giveUp(false) }
 
-func (s *State) giveUp(answer bool) bool {
-	for _, f := range slices.Backward(s.fetches) {
+func (c *prefixCache) giveUp(answer bool) bool {
+	for _, f := range slices.Backward(c.fetches) {
 		if len(f.fresh) > 0 && (f.seq != 0) == answer {
-			s.endFetch(f, 0)
+			c.endFetch(f, 0)
 			return true
 		}
 	}
@@ -277,8 +286,8 @@ func (s *State) giveUp(answer bool) bool {
 }
 
 // fetchesOf counts those of answers, or the others.
-func (s *State) fetchesOf(answers bool) (n int) {
-	for _, f := range s.fetches {
+func (c *prefixCache) fetchesOf(answers bool) (n int) {
+	for _, f := range c.fetches {
 		if (f.seq != 0) == answers {
 			n++
 		}

@@ -14,73 +14,73 @@ import (
 // filled: beside the steps, in memory that nobody else needs.
 
 // keep leaves what a sequence was told to the cache. held: it has its memory until endFetch.
-func (s *State) keep(r *request) (held bool) {
+func (c *prefixCache) keepOutput(r *request) (held bool) {
 	switch {
-	case r.phase != decoding || s.cfg.NoPrefixCache || r.NoCache || s.cfg.Geometry.Windows != nil || !r.Policy.RebuildsByPrefill():
+	case r.phase != decoding || r.NoCache || c.s.cfg.Geometry.Windows != nil || !r.Policy.RebuildsByPrefill():
 		return false
-	case len(s.ledger.sockets) > 1:
-		return s.spread(r)
+	case len(c.s.ledger.sockets) > 1:
+		return c.spread(r)
 	}
-	s.keepHere(r)
+	c.keepHere(r)
 	return false
 }
 
-func (s *State) keepHere(r *request) {
-	k := plan.Keep{Seq: r.seq, From: len(r.pins)}
+func (c *prefixCache) keepHere(r *request) {
+	k := plan.Keep{Seq: r.seq, From: len(r.prefix.blocks)}
 	var parent *textBlock
 	if k.From > 0 {
-		parent = r.pins[k.From-1]
+		parent = r.prefix.blocks[k.From-1]
 	}
 	for at := k.From; (at+1)*tensor.BlockSlots <= r.cached-r.staged && (parent == nil || parent.cached); at++ {
-		name, id := s.keyOf(r, at), uint64(0)
-		b := s.prefix.blocks[name]
+		name, id := c.keyOf(r, at), uint64(0)
+		b := c.blocks[name]
 		if b == nil {
-			b = s.shareNew(r, name, parent)
+			b = c.shareNew(r, name, parent)
 			id, b.ready = b.id, true
-			s.prefix.settle(b)
-			s.prefixTotals.Answers += tensor.BlockSlots
+			c.settle(b)
+			c.totals.Answers += tensor.BlockSlots
 		}
-		s.prefix.use(b)
+		c.use(b)
 		k.Blocks, parent = append(k.Blocks, id), b
 	}
 	if len(k.Blocks) > 0 {
-		k.Keys = s.named(r, k.From, len(k.Blocks))
-		s.prefix.kept = append(s.prefix.kept, k)
+		k.Keys = c.diskKeys(r, k.From, len(k.Blocks))
+		c.kept.add(k)
 	}
 }
 
 // spread has all sockets bring in the blocks that an answer has filled, if the cache still has
 // those of its prompt. Who asks for the text meanwhile waits for them (see comes).
-func (s *State) spread(r *request) bool {
-	chain, to := slices.Clone(r.pins), (r.cached-r.staged)/tensor.BlockSlots
-	if n := len(chain); n < len(r.Prompt)/tensor.BlockSlots || n > 0 && !chain[n-1].cached || s.now < s.spreadAfter || s.fetchesOf(true) >= maxFetches {
+func (c *prefixCache) spread(r *request) bool {
+	chain, to := slices.Clone(r.prefix.blocks), (r.cached-r.staged)/tensor.BlockSlots
+	if n := len(chain); n < len(r.Prompt)/tensor.BlockSlots || n > 0 && !chain[n-1].cached || c.s.now < c.spreadAfter || c.fetchesOf(true) >= maxFetches {
 		return false
 	}
-	for ; len(chain) < to; chain = append(chain, s.prefix.blocks[s.keyOf(r, len(chain))]) { // others have said the same
-		if b := s.prefix.blocks[s.keyOf(r, len(chain))]; b == nil || !b.ready {
+	for ; len(chain) < to; chain = append(chain, c.blocks[c.keyOf(r, len(chain))]) { // others have said the same
+		if b := c.blocks[c.keyOf(r, len(chain))]; b == nil || !b.ready {
 			break
 		}
 	}
 	f := &fetch{r: r, seq: r.seq, from: len(chain)}
 	for at := f.from; at < to; at++ {
-		f.keys = append(f.keys, s.keyOf(r, at))
+		f.keys = append(f.keys, c.keyOf(r, at))
 	}
 	if len(f.keys) == 0 {
 		return false
 	}
-	if s.book(f, chain); len(f.fresh) == 0 {
+	if c.book(f, chain); len(f.fresh) == 0 {
 		for _, b := range chain {
-			s.pinAll(b, -1)
+			c.pinAll(b, -1)
 		}
 		return false
 	}
-	s.fetches = append(s.fetches, f)
+	c.fetches = append(c.fetches, f)
 	blocks := 0 // they come one after the other
-	for _, o := range s.fetches {
+	for _, o := range c.fetches {
 		if o.seq != 0 {
 			blocks += len(o.fresh)
 		}
 	}
-	s.ask(f, s.patience(blocks))
+	c.ask(f, c.patience(blocks))
 	return true
 }

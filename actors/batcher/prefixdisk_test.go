@@ -126,10 +126,25 @@ func (k *disks) arrives(at *cluster, id uint64, number int, text []int32) bool {
 	return true
 }
 
+// textBlocks are the blocks of the prefix cache, fetches its fetches; none without the cache.
+func (s *State) textBlocks() map[plan.Key]*textBlock {
+	if s.prefix == nil {
+		return nil
+	}
+	return s.prefix.blocks
+}
+
+func (s *State) fetches() []*fetch {
+	if s.prefix == nil {
+		return nil
+	}
+	return s.prefix.fetches
+}
+
 // pinned are the blocks that requests wait for or that their waiting holds, and how often.
 func (s *State) pinned() map[*textBlock]int32 {
 	held := map[*textBlock]int32{}
-	for _, f := range s.fetches {
+	for _, f := range s.fetches() {
 		for _, b := range slices.Concat(f.chain, f.fresh) {
 			held[b]++
 		}
@@ -148,7 +163,7 @@ func (k *disks) absent(s *State, at *cluster, rank int) (booked, alone int64) {
 			alone += a.core
 		}
 	}
-	for _, b := range s.prefix.blocks { // a prompt writes it, and has it among its own
+	for _, b := range s.textBlocks() { // a prompt writes it, and has it among its own
 		if !b.ready && at.blocks[b.id] == nil && s.pinned()[b] == 0 {
 			booked += a.core + a.window
 		}
@@ -202,7 +217,7 @@ func TestGivenUpAsAsked(t *testing.T) {
 	}
 	a := &request{Spec: Spec{Prompt: prompt("a", 140)}}
 	for i := range 2 {
-		disk.texts[s.keyOf(a, i)] = a.Prompt[:(i+1)*tensor.BlockSlots]
+		disk.texts[s.prefix.keyOf(a, i)] = a.Prompt[:(i+1)*tensor.BlockSlots]
 	}
 	submit("a", 140, 2)
 	step(DiskDone{Number: disk.asked[0].Number, Blocks: 2})

@@ -12,23 +12,22 @@ const (
 
 // overdue says whether nobody may go before the request any more.
 func (r *request) overdue() bool {
-	return r.passed >= maxPassed && (!r.Accepted || r.passed >= maxPassedJobs)
+	return r.prefix.passed >= maxPassed && (!r.Accepted || r.prefix.passed >= maxPassedJobs)
 }
 
 // next is who is admitted now, and passes those between.
-func (s *State) next() *request {
-	first := s.head()
-	if first == nil || first.overdue() || len(s.prefix.blocks) == 0 || !s.wouldEvict(first) {
+func (c *prefixCache) next(first *request) *request {
+	if first == nil || first.overdue() || len(c.blocks) == 0 || !c.wouldEvict(first) {
 		return first
 	}
-	best, most, looked := first, len(s.find(first, first.toRead())), 0
-	for _, r := range s.waiting {
-		if r == first || !s.alike(first, r) {
+	best, most, looked := first, len(c.find(first, first.toRead())), 0
+	for _, r := range c.s.waiting {
+		if r == first || !c.alike(first, r) {
 			continue
 		}
 		read, tokens := r.asks()
-		if n := len(s.find(r, read)); n > most {
-			if _, _, why := s.ledger.choose(r.Policy, read, tokens, 0, r.canOwn); why == "" { // who does not fit holds nobody up
+		if n := len(c.find(r, read)); n > most {
+			if _, _, why := c.s.ledger.choose(r.Policy, read, tokens, 0, r.canOwn); why == "" { // who does not fit holds nobody up
 				best, most = r, n
 			}
 		}
@@ -40,36 +39,36 @@ func (s *State) next() *request {
 }
 
 // alike says whether a request may go before the first in order, or is passed with it.
-func (s *State) alike(first, r *request) bool {
-	return inOrder(first, r) < 0 && r.Priority == first.Priority && r.Accepted == first.Accepted && s.eligible(r) && s.awaits(r) == 0
+func (c *prefixCache) alike(first, r *request) bool {
+	return inOrder(first, r) < 0 && r.Priority == first.Priority && r.Accepted == first.Accepted && c.s.eligible(r) && c.s.awaits(r) == 0
 }
 
 // pass notes that r was admitted.
-func (s *State) pass(r *request) {
-	first := s.head()
+func (c *prefixCache) passOver(r *request) {
+	first := c.s.head()
 	if first == nil || inOrder(r, first) < 0 {
 		return
 	}
-	first.passed++
-	for _, v := range s.waiting {
+	first.prefix.passed++
+	for _, v := range c.s.waiting {
 		if inOrder(v, r) >= 0 {
 			return
 		}
-		if s.alike(first, v) {
-			v.passed++
+		if c.alike(first, v) {
+			v.prefix.passed++
 		}
 	}
 }
 
 // wouldEvict says whether a request's admission takes memory from the prefix cache.
-func (s *State) wouldEvict(r *request) bool {
+func (c *prefixCache) wouldEvict(r *request) bool {
 	read, tokens := r.asks()
-	_, need, why := s.ledger.choose(r.Policy, read, tokens, len(s.find(r, read)), r.canOwn)
+	_, need, why := c.s.ledger.choose(r.Policy, read, tokens, len(c.find(r, read)), r.canOwn)
 	if why != "" {
 		return false
 	}
 	for i := range need {
-		if need[i] > s.ledger.sockets[i].free() {
+		if need[i] > c.s.ledger.sockets[i].free() {
 			return true
 		}
 	}

@@ -50,7 +50,7 @@ func (s *State) adopt(held []Held) {
 	for i := range held {
 		h := &held[i]
 		if len(found[h.Seq]) == 0 {
-			s.drop = append(s.drop, h.Seq) // unless somebody takes it
+			s.release.add(h.Seq) // unless a request resumes with it
 		}
 		found[h.Seq] = append(found[h.Seq], h)
 	}
@@ -105,7 +105,7 @@ func (s *State) adopt(held []Held) {
 		s.running.insert(r)
 		s.resumed = append(s.resumed, resumption{r, r.seq})
 	}
-	s.drop = slices.DeleteFunc(s.drop, func(seq uint64) bool { return taken[seq] })
+	s.release.items = slices.DeleteFunc(s.release.items, func(seq uint64) bool { return taken[seq] })
 }
 
 // resumption is a request whose Open the next plan carries, while it still runs

@@ -14,60 +14,68 @@ import (
 
 // sumsAt is where the next chunk of a prompt has to end so that its sums can be kept; 0: anywhere.
 func (r *request) sumsAt() int {
-	if !r.saves || r.phase != prefill {
+	if !r.prefix.saves || r.phase != prefill {
 		return 0
 	}
 	return r.Policy.SumsAt(r.read, r.cached)
 }
 
+// cut ends a chunk where the attention sums of its prompt can be kept.
+func (c *prefixCache) cut(r *request, end int) int {
+	if at := r.sumsAt(); at > 0 {
+		return min(end, at)
+	}
+	return end
+}
+
 // awaitsSums is where the sums of v will be kept next, if the request may wait for that.
 func (r *request) awaitsSums(v *request) int {
-	if v.ended || len(v.pins) < v.cached/tensor.BlockSlots || r.awaited != 0 && r.awaited != v.seq {
+	if v.ended || len(v.prefix.blocks) < v.cached/tensor.BlockSlots {
 		return 0
 	}
 	return v.sumsAt()
 }
 
 // saveSums keeps the sums of a chunk that ends where it should, if all sockets have room.
-func (s *State) saveSums(c *plan.Run, r *request) {
-	end := c.Start + len(c.Tokens)
-	if !r.saves || r.sumsAt() != end || len(r.pins)*tensor.BlockSlots != end {
+func (c *prefixCache) saveSums(run *plan.Run, r *request) {
+	end := run.Start + len(run.Tokens)
+	if !r.prefix.saves || r.sumsAt() != end || len(r.prefix.blocks)*tensor.BlockSlots != end {
 		return
 	}
-	b := r.pins[len(r.pins)-1]
+	b := r.prefix.blocks[len(r.prefix.blocks)-1]
 	if b.sums || !b.cached {
 		return
 	}
 	b.sums = true
-	for i := range s.ledger.sockets {
-		if bytes := s.ledger.sumsBytes(b, i); !s.makeFree(i, bytes) {
+	for i := range c.s.ledger.sockets {
+		if bytes := c.s.ledger.sumsBytes(b, i); !c.s.makeFree(i, bytes) {
 			b.sums = false
 			return
 		}
 	}
-	s.ledger.moveSums(b, 1)
-	c.Sums = true
+	c.s.ledger.moveSums(b, 1)
+	run.Sums = true
 }
 
 // savedSums: the step that keeps them is done. Those that a conversation had before are of less use now, unless
 // they are where texts are likely to part.
-func (s *State) savedSums(r *request) {
-	b := r.pins[len(r.pins)-1]
+func (c *prefixCache) savedSums(r *request) {
+	b := r.prefix.blocks[len(r.prefix.blocks)-1]
 	b.summed = true
-	if old := r.sums; old != nil && !old.behind && old.tokens&(old.tokens-1) != 0 {
+	if old := r.prefix.sums; old != nil && !old.behind && old.tokens&(old.tokens-1) != 0 {
 		old.behind = true
-		s.prefix.behind = append(s.prefix.behind, old)
+		c.behind = append(c.behind, old)
 	}
-	r.sums = b
+	r.prefix.sums = b
 }
 
 // evictSums drops sums that are behind others and free bytes on a socket; false: there are none.
-func (s *State) evictSums(rank int) bool {
-	s.prefix.behind = slices.DeleteFunc(s.prefix.behind, func(b *textBlock) bool { return !b.summed })
-	for i, b := range s.prefix.behind {
-		if b.step != s.steps+1 && s.ledger.sumsBytes(b, rank) > 0 {
-			s.prefix.behind = slices.Delete(s.prefix.behind, i, i+1)
-			s.dropSums(b)
+func (c *prefixCache) evictSums(rank int) bool {
+	c.behind = slices.DeleteFunc(c.behind, func(b *textBlock) bool { return !b.summed })
+	for i, b := range c.behind {
+		if b.step != c.s.steps+1 && c.s.ledger.sumsBytes(b, rank) > 0 {
+			c.behind = slices.Delete(c.behind, i, i+1)
+			c.dropSums(b)
 			return true
 		}
 	}
@@ -75,10 +83,10 @@ func (s *State) evictSums(rank int) bool {
 }
 
 // dropSums drops those beside a block that stays.
-func (s *State) dropSums(b *textBlock) {
-	s.ledger.moveSums(b, -1)
+func (c *prefixCache) dropSums(b *textBlock) {
+	c.s.ledger.moveSums(b, -1)
 	b.sums, b.summed = false, false
-	s.prefix.unsummed = append(s.prefix.unsummed, b.id)
+	c.unsummed = append(c.unsummed, b.id)
 }
 
 // sumsBytes are those of the sums beside a block.

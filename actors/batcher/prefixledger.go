@@ -1,0 +1,110 @@
+package batcher
+
+// The ledger books the bytes of a block once, as long as the prefix cache or a sequence has it.
+// A sequence's own bytes are booked besides.
+
+// blocksOn is the number of shared blocks that a request holds on a socket.
+func (r *request) blocksOn(rank int) int {
+	if r.phase == prefill || r.owner == rank {
+		return len(r.prefix.blocks)
+	}
+	return 0
+}
+
+// handBlocksOver books the end of prefill: other sockets than the owner no longer hold the shared
+// blocks, and the owner only if its cache takes them over.
+func (l *ledger) handBlocksOver(r *request) {
+	adopts := r.Policy.Adopts(l.g, r.read)
+	for _, b := range r.prefix.blocks {
+		for i := range l.sockets {
+			if i != r.owner || !adopts {
+				l.unpin(b, i)
+				l.sockets[i].freed += l.sockets[i].core
+			}
+		}
+	}
+	if !adopts {
+		r.prefix.blocks = nil
+	}
+}
+
+// releaseBlocks books that a request holds no shared blocks any more.
+func (l *ledger) releaseBlocks(r *request) {
+	for i := range l.sockets {
+		if r.blocksOn(i) > 0 {
+			for _, b := range r.prefix.blocks {
+				l.unpin(b, i)
+			}
+		}
+	}
+	r.prefix.blocks = nil
+}
+
+// share makes a request a holder of a block on every socket.
+func (l *ledger) share(r *request, b *textBlock) {
+	for i := range l.sockets {
+		l.pin(b, i)
+	}
+	r.prefix.blocks = append(r.prefix.blocks, b)
+}
+
+// took gives back what so many blocks of the request's own took, which the cache has now.
+func (l *ledger) took(r *request, blocks int) {
+	for i := range l.sockets {
+		bytes := int64(blocks) * l.sockets[i].core
+		r.hold[i] -= bytes
+		l.sockets[i].reserved -= bytes
+	}
+}
+
+func (l *ledger) pin(b *textBlock, rank int) {
+	if b.pins[rank] == 0 && b.cached {
+		l.sockets[rank].evictable -= l.sockets[rank].core
+	}
+	b.pins[rank]++
+}
+
+func (l *ledger) unpin(b *textBlock, rank int) {
+	a := &l.sockets[rank]
+	if b.pins[rank]--; b.pins[rank] > 0 {
+		return
+	}
+	if b.cached {
+		a.evictable += a.core
+	} else {
+		a.shared -= a.core
+	}
+}
+
+// cache books a new block.
+func (l *ledger) cache(b *textBlock) {
+	for i := range l.sockets {
+		a := &l.sockets[i]
+		a.shared += a.core + a.window
+		a.evictable += a.core + a.window
+	}
+}
+
+// uncache gives back what the end of a block frees.
+func (l *ledger) uncache(b *textBlock) {
+	for i := range l.sockets {
+		bytes := l.gain(b, i)
+		l.sockets[i].shared -= bytes
+		l.sockets[i].evictable -= bytes
+	}
+	b.sums, b.summed = false, false
+}
+
+// gain is what the end of a cached block frees on a socket.
+func (l *ledger) gain(b *textBlock, rank int) int64 {
+	bytes := l.sockets[rank].window + l.sumsBytes(b, rank)
+	if b.pins[rank] == 0 {
+		bytes += l.sockets[rank].core
+	}
+	return bytes
+}
+
+// sharedBytes is what a request's owner holds of blocks beyond r.hold.
+func (l *ledger) sharedBytes(r *request) int64 {
+	return int64(len(r.prefix.blocks)) * l.sockets[r.owner].core
+}
