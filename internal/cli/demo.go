@@ -42,6 +42,9 @@ const (
 type question struct{ text, context string }
 
 func (c *demoCmd) Run(e *env) error {
+	if c.Nodes < 1 { // up takes 0 as its default
+		return fmt.Errorf("--nodes %d: want 1 to 64", c.Nodes)
+	}
 	up := upCmd{noJobs: true, serveFlags: c.serveFlags, nodeFlags: c.nodeFlags, Nodes: c.Nodes, logFlags: logFlags{LogLevel: "error"}}
 	up.Listen = "127.0.0.1:0"
 	calls := c.Model == "" && c.Prompt == ""

@@ -12,7 +12,7 @@ import (
 
 // TestExamples builds the programs of examples/ and runs each: alone, or with a server.
 func TestExamples(t *testing.T) {
-	beside(t)
+	parallel(t)
 	bin := t.TempDir()
 	sources := filepath.Join("..", "..")
 	build := exec.Command("go", "build", "-o", bin+string(filepath.Separator), "./examples/...")

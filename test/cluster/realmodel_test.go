@@ -63,7 +63,7 @@ func realModel(t *testing.T) []byte {
 // one to three nodes, which give the same answers.
 func TestRealModel(t *testing.T) {
 	b := realModel(t)
-	beside(t)
+	parallel(t)
 	h := hubtest.Start()
 	t.Cleanup(h.Close)
 	const name = "test/SmolLM2-135M-Instruct-GGUF"
