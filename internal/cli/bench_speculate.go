@@ -52,6 +52,11 @@ func (c *benchSpeculateCmd) Run(e *env) error {
 	if err := checkThreads(c.Threads); err != nil {
 		return err
 	}
+	draft, err := findDraft(e, c.Draft)
+	if err != nil {
+		return err
+	}
+	c.Draft = draft
 	if len(c.Model) == 0 {
 		c.Model = []string{""}
 	}

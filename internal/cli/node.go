@@ -72,6 +72,9 @@ func (c *nodeCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
+	if c.Draft, err = findDraft(e, c.Draft); err != nil {
+		return err
+	}
 	key, err := c.key()
 	if err != nil {
 		return err

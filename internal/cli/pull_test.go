@@ -212,3 +212,16 @@ func TestPullBar(t *testing.T) {
 		}
 	}
 }
+
+func TestFindDraft(t *testing.T) {
+	ownCaches(t)
+	hubOf(t, "../../models/fry")
+	for word, want := range map[string]string{"": "", "mtp": "mtp", "org/fry": "org/fry", "fry": "fry"} {
+		if at, err := findDraft(quietly(t), word); err != nil || want == "" && at != "" || want != "" && layout.NameOf(at) != want {
+			t.Errorf("%q is %s, %v; want %s", word, at, err, want)
+		}
+	}
+	if _, err := findDraft(quietly(t), "org/none"); err == nil || !strings.HasPrefix(err.Error(), "--draft: ") {
+		t.Errorf("%v", err)
+	}
+}

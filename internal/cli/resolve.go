@@ -46,8 +46,20 @@ func findFiles(e *env, word string) (string, error) {
 	defer s.Close()
 	p := newPullProgress(e)
 	defer p.end()
-	m, err := s.Get(e.ctx, r, nil, p.show)
+	m, err := s.Get(e.ctx, r, p.show)
 	return m.Path, err
+}
+
+// findDraft is findModel for --draft, which may also be mtp, the model's own layer.
+func findDraft(e *env, word string) (string, error) {
+	if word == "" || word == "mtp" {
+		return word, nil
+	}
+	at, err := findModel(e, word)
+	if err != nil {
+		return "", fmt.Errorf("--draft: %w", err)
+	}
+	return at, nil
 }
 
 // onDisk finds a path, or else a model that comes with the program; "": word is neither.

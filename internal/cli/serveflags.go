@@ -151,7 +151,7 @@ func (f *listenFlags) scheme() string {
 // nodeFlags say what each node may use.
 type nodeFlags struct {
 	KVMemory size   `name:"kv-memory" help:"Memory of the caches, per node (default: 1GiB, or less: half of what this machine or container may use, shared by the nodes of this command)."`
-	Draft    string `placeholder:"DIR|mtp" help:"Guess what comes next with a small model of the same tokenizer (a folder), or with the model's own layer of multi-token prediction (mtp, or a folder with mtp.safetensors). Every node has it whole, and a sixteenth of --kv-memory for its caches. Never changes a bit."`
+	Draft    string `placeholder:"MODEL|mtp" help:"Guess what comes next with a small model of the same tokenizer (a folder, or org/name of a hub), or with the model's own layer of multi-token prediction (mtp, or a folder with mtp.safetensors). Every node has it whole, and a sixteenth of --kv-memory for its caches. Never changes a bit."`
 	Threads  int    `help:"Compute threads per node, in every step (default: the processors, which up and demo share out; steps that decode have as many of them as proves fastest)."`
 
 	WeightsCache     string `placeholder:"DIR|off" help:"Keep quantised weights in this folder, so that the next start is quick (default: shoal/weights in the user's cache directory)."`

@@ -179,6 +179,9 @@ func (c *upCmd) prepare(e *env) (serve cluster.ServeConfig, err error) {
 	if serve, err = c.config(e); err != nil {
 		return serve, err
 	}
+	if c.Draft, err = findDraft(e, c.Draft); err != nil {
+		return serve, err
+	}
 	serve.Logger = c.logger(e.stderr)
 	if err := c.takeKVBytes(c.Nodes, serve.Logger); err != nil {
 		return serve, err

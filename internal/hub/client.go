@@ -61,7 +61,7 @@ func checkRedirect(req *http.Request, via []*http.Request) error {
 	case len(via) >= maxRedirects:
 		return fmt.Errorf("%w: more than %d redirects", ErrProtocol, maxRedirects)
 	case req.URL.Scheme != "http" && req.URL.Scheme != "https":
-		return fmt.Errorf("%w: a redirect to %s:", ErrProtocol, req.URL.Scheme)
+		return fmt.Errorf("%w: a redirect to the scheme %s", ErrProtocol, req.URL.Scheme)
 	case via[0].URL.Scheme == "https" && req.URL.Scheme == "http":
 		return fmt.Errorf("%w: a redirect from https to http, to %s", ErrProtocol, req.URL.Host)
 	}
@@ -205,7 +205,7 @@ func pause(base time.Duration, n int, asked time.Duration) time.Duration {
 }
 
 // retry calls try until it succeeds, fails for good, or has failed tries times without
-// progress. wait is told why it pauses, and "" after.
+// progress. It calls wait with the reason before a pause, and with "" after it.
 func (c *client) retry(ctx context.Context, tries int, wait func(string), try func() (moved bool, err error)) error {
 	for failed := 0; ; {
 		moved, err := try()

@@ -49,8 +49,8 @@ func (d Digest) kind() string {
 	return "SHA-256"
 }
 
-// CheckFile reads every byte of a file and compares its hash; add, if not nil, is told of
-// bytes read.
+// CheckFile reads every byte of a file and compares its hash. It calls add, if not nil, with
+// the number of bytes of each read.
 func CheckFile(path string, want Digest, add func(int64)) error {
 	f, err := os.Open(path)
 	if err != nil {

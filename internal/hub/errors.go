@@ -7,17 +7,16 @@ import (
 	"strings"
 )
 
-// What is wrong with a model, a hub or this machine. Errors wrap one of these, and their
-// text says what to do.
+// Kinds of failure, for errors.Is. The text of an error says what to do.
 var (
-	ErrNotFound    = errors.New("hub: not found")                // no such repository, revision or file
-	ErrGated       = errors.New("hub: access is not granted")    // the licence is not accepted, or the token is wrong
-	ErrOffline     = errors.New("hub: offline")                  // HF_HUB_OFFLINE is set and the model is not here
-	ErrNotHere     = errors.New("hub: not on this machine")      // a model that was not pulled
-	ErrIncomplete  = errors.New("hub: incomplete repository")    // a file is missing that another one names
-	ErrChoose      = errors.New("hub: several models")           // a repository has several GGUF files
-	ErrUnsupported = errors.New("hub: no usable weights")        // neither safetensors nor GGUF
-	ErrSpace       = errors.New("hub: not enough disk space")    //
+	ErrNotFound    = errors.New("hub: not found")             // no such repository, revision or file
+	ErrGated       = errors.New("hub: access is not granted") // the licence is not accepted, or the token is wrong
+	ErrOffline     = errors.New("hub: offline")               // HF_HUB_OFFLINE is set and the model is not here
+	ErrNotHere     = errors.New("hub: not on this machine")   // a model that was not pulled
+	ErrIncomplete  = errors.New("hub: incomplete repository") // a file is missing that another one names
+	ErrChoose      = errors.New("hub: several models")        // a repository has several GGUF files
+	ErrUnsupported = errors.New("hub: no usable weights")     // neither safetensors nor GGUF
+	ErrSpace       = errors.New("hub: not enough disk space")
 	ErrPermission  = errors.New("hub: no permission")            // to write the cache
 	ErrDamaged     = errors.New("hub: wrong content")            // the hash does not match, twice
 	ErrUnreachable = errors.New("hub: no answer")                // connection, time-out, certificate, 5xx

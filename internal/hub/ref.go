@@ -208,7 +208,7 @@ func checkRepo(id string) error {
 	}
 	for _, s := range []string{owner, name} {
 		if len(s) > maxSegment || !hubSegment.MatchString(s) || strings.Contains(s, "--") || strings.Contains(s, "..") {
-			return fmt.Errorf("%q: an owner or a name has at most %d letters, digits, - _ or ., without -- and ..", s, maxSegment)
+			return fmt.Errorf("%q: an owner or a name has at most %d of letters, digits, hyphen, underscore and dot, without -- and without two dots in a row", s, maxSegment)
 		}
 	}
 	return nil
@@ -245,7 +245,7 @@ func parseRegistry(text string) (Ref, error) {
 		text, r.Tag = name, digest
 	} else if name, tag, ok := strings.Cut(text, ":"); ok {
 		if !ociSegment.MatchString(tag) || strings.Contains(tag, "..") {
-			return Ref{}, fmt.Errorf("tag %q: want at most 128 letters, digits, - _ or .", tag)
+			return Ref{}, fmt.Errorf("tag %q: want at most 128 of letters, digits, hyphen, underscore and dot", tag)
 		}
 		text, r.Tag = name, tag
 	}
@@ -254,7 +254,7 @@ func parseRegistry(text string) (Ref, error) {
 	}
 	for s := range strings.SplitSeq(text, "/") {
 		if !ociSegment.MatchString(s) || strings.Contains(s, "..") || strings.Contains(s, "--") {
-			return Ref{}, fmt.Errorf("%q is no name of a registry: want letters, digits, - _ or ., without -- and ..", s)
+			return Ref{}, fmt.Errorf("%q is no name of a registry: want letters, digits, hyphen, underscore and dot, without -- and without two dots in a row", s)
 		}
 	}
 	if strings.Count(text, "/") > 3 {

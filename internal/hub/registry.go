@@ -301,12 +301,12 @@ func (s *Store) inOllama(l layer, t *tracker) (string, error) {
 	at := filepath.Join(s.s.Ollama, layout.Blobs, blobFile(l.Digest))
 	st, err := os.Stat(at)
 	if err != nil || st.Size() != l.Size {
-		return "", nil //nolint:nilerr // no store of Ollama, or another file: the blob is fetched
+		return "", nil // no store of Ollama, or another file: the blob is fetched
 	}
 	t.wait(at, "checking "+at)
 	defer t.wait(at, "")
 	if err := CheckFile(at, digestOf(l.Digest), nil); err != nil {
-		return "", nil //nolint:nilerr // unreadable or damaged: the blob is fetched
+		return "", nil // unreadable or damaged: the blob is fetched
 	}
 	return at, nil
 }

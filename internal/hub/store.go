@@ -44,7 +44,7 @@ func (s *Store) Pull(ctx context.Context, r Ref, show func(Progress)) (Model, er
 	case r.Kind == Local:
 		return Model{}, fmt.Errorf("%w: %s is a path on this machine, where there is nothing to pull", ErrRef, r)
 	case s.s.Offline:
-		return Model{}, fmt.Errorf("%w: HF_HUB_OFFLINE is set, so %s is not fetched: unset it, or name a model that is here", ErrOffline, r)
+		return Model{}, fmt.Errorf("%w: HF_HUB_OFFLINE is set, so %s is not fetched: unset it and run 'shoal pull %s', or name a model that is here", ErrOffline, r, r)
 	}
 	t := newTracker(r.String())
 	stop := t.report(show, showEvery)
@@ -58,14 +58,11 @@ func (s *Store) Pull(ctx context.Context, r Ref, show func(Progress)) (Model, er
 	return s.pullURL(ctx, r, t)
 }
 
-// Get is Find, and Pull when the model is not here. fetching is called before a pull.
-func (s *Store) Get(ctx context.Context, r Ref, fetching func(), show func(Progress)) (Model, error) {
+// Get is Find, and Pull when the model is not here.
+func (s *Store) Get(ctx context.Context, r Ref, show func(Progress)) (Model, error) {
 	m, err := s.Find(r)
 	if !errors.Is(err, ErrNotHere) {
 		return m, err
-	}
-	if !s.s.Offline && fetching != nil {
-		fetching()
 	}
 	return s.Pull(ctx, r, show)
 }

@@ -264,7 +264,7 @@ func TestPullChoosesFiles(t *testing.T) {
 			t.Errorf("%s: %v; want %v with %q", text, err, want.err, want.text)
 		}
 	}
-	// What was pulled in part is not found.
+	// A model that was pulled in part is not found.
 	if _, err := s.Find(parsed(t, "org/half")); !errors.Is(err, ErrNotHere) {
 		t.Errorf("a half model is found: %v", err)
 	}
@@ -380,7 +380,7 @@ func part(t *testing.T, s *Store, h *hubtest.Hub, b []byte) {
 	}
 }
 
-// TestPullRefuses lists what ends a pull, and what its user is told to do.
+// TestPullRefuses lists the reasons that end a pull, and the advice in each error.
 func TestPullRefuses(t *testing.T) {
 	always := func(f hubtest.Fault) func(*http.Request, int) hubtest.Fault {
 		return func(*http.Request, int) hubtest.Fault { return f }

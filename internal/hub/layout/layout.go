@@ -92,12 +92,7 @@ func Locate(path string) (string, error) {
 	if blob := filepath.Base(path); filepath.Base(filepath.Dir(path)) == Blobs && hexDigits.MatchString(blob) {
 		return ofBlob(filepath.Join(filepath.Dir(filepath.Dir(path)), Snapshots), blob, path)
 	}
-	abs, err := filepath.Abs(path)
-	if err == nil {
-		abs, err = filepath.EvalSymlinks(abs)
-	}
-	_, whole := os.Stat(filepath.Join(path, "config.json"))
-	if err != nil || whole == nil || !strings.HasPrefix(filepath.Base(abs), RepoPrefix) {
+	if !isRepo(path) {
 		return path, nil
 	}
 	snapshots := filepath.Join(path, Snapshots)
@@ -131,6 +126,18 @@ func Locate(path string) (string, error) {
 		return "", fmt.Errorf("%w: %s holds %s and there is no refs/main: name one of them", ErrSnapshot, snapshots, what)
 	}
 	return filepath.Join(snapshots, entries[0].Name()), nil
+}
+
+// isRepo tells whether a path is, or links to, a repository's folder that is no model itself.
+func isRepo(path string) bool {
+	if _, err := os.Stat(filepath.Join(path, "config.json")); err == nil {
+		return false
+	}
+	abs, err := filepath.Abs(path)
+	if err == nil {
+		abs, err = filepath.EvalSymlinks(abs)
+	}
+	return err == nil && strings.HasPrefix(filepath.Base(abs), RepoPrefix)
 }
 
 // ofBlob finds the file of a snapshot that is a link to a blob; otherwise is the answer
