@@ -52,7 +52,9 @@ func TestKilledPulls(t *testing.T) {
 		indexFile: []byte(`{"weight_map":{"a":"model-00001-of-00002.safetensors","b":"model-00002-of-00002.safetensors"}}`),
 	})
 	h := start(t, map[string]*hubtest.Repo{"org/one": repo})
+	h.Lock()
 	h.CDNFault = func(*http.Request, int) hubtest.Fault { return hubtest.Fault{Rate: 2 << 20} }
+	h.Unlock()
 	s := at(t, h)
 	cache := repoCache{s.s.Cache, "org/one"}
 	pull := func() *exec.Cmd {

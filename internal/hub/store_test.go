@@ -81,6 +81,8 @@ func start(t *testing.T, repos map[string]*hubtest.Repo) *hubtest.Hub {
 	t.Helper()
 	h := hubtest.Start()
 	t.Cleanup(h.Close)
+	h.Lock()
+	defer h.Unlock()
 	h.Repos = repos
 	return h
 }

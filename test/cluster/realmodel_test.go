@@ -67,6 +67,7 @@ func TestRealModel(t *testing.T) {
 	h := hubtest.Start()
 	t.Cleanup(h.Close)
 	const name = "test/SmolLM2-135M-Instruct-GGUF"
+	h.Lock()
 	h.Repos[name] = &hubtest.Repo{Files: map[string][]byte{realFile: b, "README.md": []byte("a model")}, LFS: map[string]bool{realFile: true}}
 	h.CDNFault = func(_ *http.Request, n int) hubtest.Fault {
 		if n%5 == 2 {
@@ -74,6 +75,7 @@ func TestRealModel(t *testing.T) {
 		}
 		return hubtest.Fault{}
 	}
+	h.Unlock()
 	env := []string{"HF_ENDPOINT=" + h.URL, "HF_HUB_OFFLINE=", "HF_HUB_CACHE=" + t.TempDir()}
 	var first []string
 	for _, nodes := range []int{1, 2, 3} {

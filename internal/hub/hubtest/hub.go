@@ -25,8 +25,8 @@ type Repo struct {
 	Gated   bool            // needs Token
 }
 
-// Hub is a hub with a CDN on another port. Its fields are set before the first request or
-// under Lock.
+// Hub is a hub with a CDN on another port. Its fields are set under Lock, or before the first
+// request of this process.
 type Hub struct {
 	sync.Mutex
 	URL, CDNURL string
@@ -122,7 +122,10 @@ func (h *Hub) serve(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	id := parts[0] + "/" + parts[1]
-	if to, ok := h.Renamed[id]; ok {
+	h.Lock()
+	to, renamed := h.Renamed[id]
+	h.Unlock()
+	if renamed {
 		w.Header().Set("Location", "/"+to+"/"+strings.Join(parts[2:], "/"))
 		w.WriteHeader(http.StatusTemporaryRedirect)
 		return
