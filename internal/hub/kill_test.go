@@ -122,3 +122,53 @@ func TestKilledPulls(t *testing.T) {
 		t.Error("no kill left a part to continue")
 	}
 }
+
+// TestWaiterTakesOver: a process that waits for another one's download continues it when that
+// process is killed, from the bytes that are there.
+func TestWaiterTakesOver(t *testing.T) {
+	repo := weights(map[string][]byte{"model.safetensors": content(1, 4<<20)})
+	h := start(t, map[string]*hubtest.Repo{"org/one": repo})
+	h.Lock()
+	h.CDNFault = func(*http.Request, int) hubtest.Fault { return hubtest.Fault{Rate: 400 << 10} }
+	h.Unlock()
+	s := at(t, h)
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), "HUB_TEST_PULL=org/one", "HF_ENDPOINT="+h.URL, "HF_HUB_CACHE="+s.s.Cache)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer cmd.Wait()
+	defer cmd.Process.Kill()
+	part := repoCache{s.s.Cache, "org/one"}.blob(hubtest.SHA256(repo.Files["model.safetensors"])) + incomplete
+	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+		if st, err := os.Stat(part); err == nil && st.Size() >= 200<<10 {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("the first process fetches nothing")
+		}
+	}
+	killed := false
+	m, err := s.Pull(t.Context(), parsed(t, "org/one"), func(p Progress) {
+		if strings.Contains(p.Waiting, "another process") && !killed {
+			killed = true
+			cmd.Process.Kill()
+			h.Lock()
+			h.CDNFault = nil
+			h.Unlock()
+		}
+	})
+	if err != nil || !killed {
+		t.Fatalf("%v; the other process was killed: %v", err, killed)
+	}
+	same(t, m, repo, "config.json", "tokenizer.json", "model.safetensors")
+	begins := 0
+	for _, l := range h.Log() {
+		if strings.HasSuffix(l, fmt.Sprintf("bytes=0-%d", chunk-1)) {
+			begins++
+		}
+	}
+	if begins != 1 {
+		t.Errorf("the first bytes were fetched %d times", begins)
+	}
+}
