@@ -26,7 +26,7 @@ func findModel(e *env, word string) (string, error) {
 
 // findFiles is findModel, without merging.
 func findFiles(e *env, word string) (string, error) {
-	if strings.HasPrefix(filepath.Base(word), model.RandomPrefix) {
+	if strings.HasPrefix(word, model.RandomPrefix) {
 		return word, nil
 	}
 	if at, err := onDisk(word); at != "" || err != nil {
