@@ -46,6 +46,26 @@ func TestDocsLinks(t *testing.T) {
 	}
 }
 
+// TestPagesAreListed checks that docs/README.md links to each page, and docs/decisions/README.md
+// to each record.
+func TestPagesAreListed(t *testing.T) {
+	for _, folder := range []string{"docs", "docs/decisions"} {
+		text, err := os.ReadFile(filepath.Join(root, folder, "README.md"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		pages, err := filepath.Glob(filepath.Join(root, folder, "*.md"))
+		if err != nil || len(pages) < 20 {
+			t.Fatalf("%d pages in %s: %v", len(pages), folder, err)
+		}
+		for _, page := range pages {
+			if name := filepath.Base(page); name != "README.md" && !strings.Contains(string(text), "("+name+")") {
+				t.Errorf("%s/README.md has no link to %s", folder, name)
+			}
+		}
+	}
+}
+
 var (
 	link    = regexp.MustCompile(`\]\(([^)\s]+)\)`)
 	heading = regexp.MustCompile(`(?m)^#{1,6} +(.*)$`)
