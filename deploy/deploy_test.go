@@ -141,7 +141,7 @@ func TestNamedFilesExist(t *testing.T) {
 	}
 }
 
-// The package unpacks to a program that answers with the model beside it, and holds its units,
+// The package unpacks to a program that answers with the model next to it, and holds its units,
 // page, completion and file of flags.
 func TestDeb(t *testing.T) {
 	testlevel.NeedFull(t)

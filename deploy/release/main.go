@@ -20,7 +20,7 @@ import (
 	"time"
 )
 
-// platforms of `make release`. What is tested is Linux on amd64; the others compile.
+// platforms of `make release`. Linux on amd64 is tested; the others compile.
 const platforms = "linux/amd64 linux/arm64 darwin/arm64 windows/amd64"
 
 // files go into every archive, from the root of the sources; a folder goes in with its

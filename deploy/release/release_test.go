@@ -20,8 +20,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/testlevel"
 )
 
-// What people download works by itself: the archive of this platform is built, unpacked in
-// an empty folder, and its demo answers there from the model beside it.
+// The archive that people download works by itself: the one of this platform is built, unpacked in
+// an empty folder, and its demo answers there from the model next to it.
 func TestArchiveWorksByItself(t *testing.T) {
 	testlevel.NeedLong(t)
 	if testing.Short() {
@@ -81,8 +81,8 @@ func TestArchiveWorksByItself(t *testing.T) {
 	}
 }
 
-// Anybody's `go install`, from a stand-in of the module proxy, in an empty folder with an empty
-// module cache: the program answers with the bundled model, which lies in that cache.
+// `go install` works from a stand-in of the module proxy, in an empty folder with an empty module
+// cache: the program answers with the bundled model, which is in that cache.
 func TestGoInstall(t *testing.T) {
 	testlevel.NeedFull(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 9*time.Minute)
@@ -99,7 +99,7 @@ func TestGoInstall(t *testing.T) {
 		return strings.TrimSpace(string(out))
 	}
 	module, version, _ := strings.Cut(do("", nil, "bash", "../proxy", proxy), " ")
-	modules := do("", nil, "go", "env", "GOMODCACHE") // whose downloads stand in for the real proxy
+	modules := do("", nil, "go", "env", "GOMODCACHE") // its downloads replace the real proxy
 	do(empty, []string{"GOBIN=" + empty, "GOMODCACHE=" + filepath.Join(empty, "modules"), "GOSUMDB=off", "GOFLAGS=-modcacherw",
 		"GOPROXY=file://" + proxy + ",file://" + filepath.Join(modules, "cache", "download")}, "go", "install", module+"/cmd/shoal@"+version)
 	program := filepath.Join(empty, "shoal")
