@@ -8,7 +8,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/attempt"
 )
 
-// types of values; a number is an integer or has a fraction.
+// types is a set of value types. A number is an integer or has a fraction.
 type types uint8
 
 const (
@@ -24,24 +24,24 @@ const (
 
 var typeNames = map[string]types{"null": tNull, "boolean": tBool, "integer": tInteger, "number": tInteger | tFraction, "string": tString, "array": tArray, "object": tObject, "any": allTypes}
 
-// flat is a list of schemas of which only what they say of themselves counts: what
-// applies other schemas to the same value is in the list.
-type flat struct {
-	nodes []*snode
+// conjunction is a list of schemas that all apply to a value. Only their own assertions count,
+// because the schemas that they apply to the same value are in the list too.
+type conjunction struct {
+	nodes []*schemaNode
 	types types
 }
 
-func (f *flat) with(n *snode) *flat {
-	return &flat{append(f.nodes[:len(f.nodes):len(f.nodes)], n), f.types}
+func (f *conjunction) with(n *schemaNode) *conjunction {
+	return &conjunction{append(f.nodes[:len(f.nodes):len(f.nodes)], n), f.types}
 }
 
-// refusedKeywords change what is valid and are not enforced.
+// refusedKeywords affect validity but cannot be enforced.
 var refusedKeywords = map[string]string{
 	"unevaluatedProperties": "", "unevaluatedItems": "", "$dynamicRef": "", "$recursiveRef": "", "divisibleBy": "", "disallow": "", "extends": "",
 }
 
-// apply adds a schema to every way of what came before it.
-func (b *builder) apply(flats []*flat, n *snode) []*flat {
+// apply adds a schema to every alternative so far.
+func (b *builder) apply(flats []*conjunction, n *schemaNode) []*conjunction {
 	if n.v.kind == jBool {
 		if n.v.b {
 			return flats
@@ -74,7 +74,7 @@ func (b *builder) apply(flats []*flat, n *snode) []*flat {
 		}
 		placed = true
 		t := b.typesOf(n)
-		var out []*flat
+		var out []*conjunction
 		for _, f := range flats {
 			g := f.with(n)
 			if g.types &= t; g.types != 0 {
@@ -83,7 +83,7 @@ func (b *builder) apply(flats []*flat, n *snode) []*flat {
 		}
 		flats = out
 	}
-	// The type first: it ends what cannot be.
+	// The type first: it rules out impossible alternatives early.
 	if t := n.v.get("type"); t != nil || n.v.get("enum") != nil || n.v.get("const") != nil {
 		if n.v.get("properties") == nil || firstOf(n.v, "properties", "allOf", "anyOf", "oneOf", "$ref", "if") == "properties" {
 			place()
@@ -121,7 +121,7 @@ func (b *builder) apply(flats []*flat, n *snode) []*flat {
 			}
 		}
 		if len(flats) == 0 {
-			// What cannot be fulfilled is still read to its end by nobody: the rest may be anything.
+			// An unsatisfiable alternative is dropped, so the rest of its schema is not read.
 			return nil
 		}
 	}
@@ -129,18 +129,18 @@ func (b *builder) apply(flats []*flat, n *snode) []*flat {
 	return flats
 }
 
-// checkRequired refuses what is no list of names. Draft 3 alone has a boolean, inside of
+// checkRequired refuses a value that is not a list of names. Only draft 3 allows a boolean, inside
 // 'properties'.
-func (b *builder) checkRequired(n *snode, x *jval) {
+func (b *builder) checkRequired(n *schemaNode, x *jsonValue) {
 	if schema := b.root.get("$schema").text(); x.kind == jBool && strings.Contains(schema, "draft-03") {
 		return
 	}
-	if x.kind != jArray || slices.ContainsFunc(x.list, func(k *jval) bool { return k.kind != jString }) {
+	if x.kind != jArray || slices.ContainsFunc(x.list, func(k *jsonValue) bool { return k.kind != jString }) {
 		panic(b.fail(n, "required", "'required' must be a list of names"))
 	}
 }
 
-func harmless(k string, x *jval) bool {
+func harmless(k string, x *jsonValue) bool {
 	switch k {
 	case "unevaluatedProperties", "unevaluatedItems":
 		return x.kind == jBool && x.b || x.kind == jObject && len(x.keys) == 0
@@ -148,7 +148,7 @@ func harmless(k string, x *jval) bool {
 	return false
 }
 
-func firstOf(v *jval, names ...string) string {
+func firstOf(v *jsonValue, names ...string) string {
 	for _, k := range v.keys {
 		if slices.Contains(names, k) {
 			return k
@@ -157,36 +157,36 @@ func firstOf(v *jval, names ...string) string {
 	return ""
 }
 
-// schemas are the children of a keyword that is a list of them.
-func (b *builder) schemas(n *snode, k string, x *jval) []*snode {
+// schemas returns the children of a keyword whose value is a list of schemas.
+func (b *builder) schemas(n *schemaNode, k string, x *jsonValue) []*schemaNode {
 	if x.kind != jArray {
 		panic(b.fail(n, k, "'%s' must be a list of schemas", k))
 	}
 	return b.children(n, k, x)
 }
 
-func (b *builder) children(n *snode, k string, x *jval) []*snode {
-	out := make([]*snode, len(x.list))
+func (b *builder) children(n *schemaNode, k string, x *jsonValue) []*schemaNode {
+	out := make([]*schemaNode, len(x.list))
 	for i, s := range x.list {
 		out[i] = b.child(n, s, k, fmt.Sprint(i))
 	}
 	return out
 }
 
-func (b *builder) applyRef(flats []*flat, n *snode, ref *jval) []*flat {
+func (b *builder) applyRef(flats []*conjunction, n *schemaNode, ref *jsonValue) []*conjunction {
 	if ref.kind != jString {
 		panic(b.fail(n, "$ref", "'$ref' must be a string"))
 	}
 	t := b.target(n, ref.s)
-	// A reference that leads back to itself without a value in between says nothing.
+	// A reference that leads to itself without a value in between has no meaning.
 	if len(flats) > 0 && b.within(t, n) {
 		panic(b.fail(n, "$ref", "the reference %.100q leads to itself", ref.s))
 	}
 	return b.apply(flats, t)
 }
 
-// within: following references from t alone leads to n.
-func (b *builder) within(t, n *snode) bool {
+// within reports whether following only references from t leads to n.
+func (b *builder) within(t, n *schemaNode) bool {
 	for range 64 {
 		if t == n {
 			return true
@@ -195,7 +195,7 @@ func (b *builder) within(t, n *snode) bool {
 		if r == nil || r.kind != jString {
 			return false
 		}
-		next, err := attempt.At(func() *snode { return b.target(t, r.s) })
+		next, err := attempt.At(func() *schemaNode { return b.target(t, r.s) })
 		if err != nil {
 			return false
 		}
@@ -204,9 +204,9 @@ func (b *builder) within(t, n *snode) bool {
 	return true
 }
 
-// either multiplies the ways by alternatives.
-func (b *builder) either(flats []*flat, n *snode, k string, options []*snode) []*flat {
-	var out []*flat
+// either combines every alternative so far with every option.
+func (b *builder) either(flats []*conjunction, n *schemaNode, k string, options []*schemaNode) []*conjunction {
+	var out []*conjunction
 	for _, o := range options {
 		more := b.apply(flats, o)
 		if out = append(out, more...); len(out) > maxFlats {
@@ -216,17 +216,17 @@ func (b *builder) either(flats []*flat, n *snode, k string, options []*snode) []
 	return out
 }
 
-// oneOf is anyOf where no two options can both hold; else each option is taken without
-// the others.
-func (b *builder) oneOf(flats []*flat, n *snode, options []*snode) []*flat {
-	var out []*flat
+// oneOf is anyOf if no two options can both hold. Otherwise each option is combined with the
+// negation of the others.
+func (b *builder) oneOf(flats []*conjunction, n *schemaNode, options []*schemaNode) []*conjunction {
+	var out []*conjunction
 	for i, o := range options {
 		ways := b.apply(flats, o)
 		for j, p := range options {
 			if i == j || len(ways) == 0 || b.disjoint(n, o, p) {
 				continue
 			}
-			not, err := attempt.At(func() []*snode { return b.negate(p, 0) })
+			not, err := attempt.At(func() []*schemaNode { return b.negate(p, 0) })
 			if err != nil {
 				panic(b.fail(n, "oneOf", "options %d and %d may both hold, and one without the other cannot be enforced: %v", min(i, j), max(i, j), err))
 			}
@@ -239,26 +239,26 @@ func (b *builder) oneOf(flats []*flat, n *snode, options []*snode) []*flat {
 	return out
 }
 
-// disjoint: no value is described by both, by the letter of the schema.
-func (b *builder) disjoint(n, o, p *snode) bool {
+// disjoint reports whether no value satisfies both schemas, as JSON Schema defines them.
+func (b *builder) disjoint(n, o, p *schemaNode) bool {
 	defer func(open bool) { b.open = open }(b.open)
 	b.open = true
-	list := []*snode{o, p}
+	list := []*schemaNode{o, p}
 	if t := n.v.get("type"); t != nil {
 		only := jObj("type", t)
 		list = append(list, b.child(n, only, "type"))
 	}
-	e, err := attempt.At(func() eid { return b.compile(list) })
+	e, err := attempt.At(func() exprID { return b.compile(list) })
 	return err == nil && (e == eFail || !b.possible(e))
 }
 
-// possible: some text may fit e. A rule that is still being made may be anything.
-func (b *builder) possible(e eid) bool {
+// possible reports whether some text may match e. An unfinished rule counts as possible.
+func (b *builder) possible(e exprID) bool {
 	m := b.m
 	var rules []uint32
-	seen := map[eid]bool{}
-	var walk func(e eid)
-	walk = func(e eid) {
+	seen := map[exprID]bool{}
+	var walk func(e exprID)
+	walk = func(e exprID) {
 		if seen[e] {
 			return
 		}
@@ -270,14 +270,14 @@ func (b *builder) possible(e eid) bool {
 				walk(m.rules[n.a])
 			}
 		case xSeq:
-			walk(eid(n.a))
-			walk(eid(n.b))
+			walk(exprID(n.a))
+			walk(exprID(n.b))
 		case xAlt:
 			for _, a := range n.list {
 				walk(a)
 			}
 		case xRepeat:
-			walk(eid(n.a))
+			walk(exprID(n.a))
 		case xMembers:
 			for _, e := range m.objects[n.a].parts() {
 				walk(e)
@@ -318,8 +318,8 @@ func (b *builder) possible(e eid) bool {
 	return ok
 }
 
-// condition is if, then, else: the condition with one, or its opposite with the other.
-func (b *builder) condition(flats []*flat, n *snode, cond *jval) []*flat {
+// condition handles if, then, else: the condition with then, or its negation with else.
+func (b *builder) condition(flats []*conjunction, n *schemaNode, cond *jsonValue) []*conjunction {
 	then, other := n.v.get("then"), n.v.get("else")
 	if then == nil && other == nil {
 		return flats
@@ -339,8 +339,8 @@ func (b *builder) condition(flats []*flat, n *snode, cond *jval) []*flat {
 	return append(yes, no...)
 }
 
-// dependencies: a property is absent, or what depends on it holds.
-func (b *builder) dependencies(flats []*flat, n *snode, k string, x *jval) []*flat {
+// dependencies: a property is absent, or its dependency holds.
+func (b *builder) dependencies(flats []*conjunction, n *schemaNode, k string, x *jsonValue) []*conjunction {
 	if x.kind != jObject {
 		panic(b.fail(n, k, "'%s' must be an object", k))
 	}
@@ -353,14 +353,14 @@ func (b *builder) dependencies(flats []*flat, n *snode, k string, x *jval) []*fl
 		present := b.child(n, jObj("required", jList(jStr(name))), k, name)
 		with := b.child(n, jObj("allOf", jList(present.v, d)), k, name)
 		with.v.own = true
-		var out []*flat
+		var out []*conjunction
 		for _, f := range flats {
 			if f.types&tObject == 0 {
 				out = append(out, f)
 				continue
 			}
-			one := []*flat{f}
-			more := b.either(one, n, k, []*snode{absent, with})
+			one := []*conjunction{f}
+			more := b.either(one, n, k, []*schemaNode{absent, with})
 			if out = append(out, more...); len(out) > maxFlats {
 				panic(b.fail(n, k, "'%s' makes more than %d combinations", k, maxFlats))
 			}
@@ -370,10 +370,10 @@ func (b *builder) dependencies(flats []*flat, n *snode, k string, x *jval) []*fl
 	return flats
 }
 
-func (b *builder) typesOf(n *snode) types {
+func (b *builder) typesOf(n *schemaNode) types {
 	t := allTypes
 	if x := n.v.get("type"); x != nil {
-		names := []*jval{x}
+		names := []*jsonValue{x}
 		if x.kind == jArray {
 			names = x.list
 		}
@@ -391,7 +391,7 @@ func (b *builder) typesOf(n *snode) types {
 		if x == nil {
 			continue
 		}
-		list := []*jval{x}
+		list := []*jsonValue{x}
 		if k == "enum" {
 			if x.kind != jArray {
 				panic(b.fail(n, k, "'enum' must be a list"))

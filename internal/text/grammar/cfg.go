@@ -6,126 +6,125 @@ import (
 	"slices"
 )
 
-// eid is an expression of a context-free grammar whose terminals are regular expressions.
-// Equal expressions are one; a rule is named, and so may be recursive.
-type eid uint32
+// exprID is an expression of a context-free grammar whose terminals are regular expressions. Equal
+// expressions have one id. A rule has a name and may be recursive.
+type exprID uint32
 
 const (
-	eFail eid = iota // nothing
-	eDone            // the empty string
+	eFail exprID = iota // matches nothing
+	eDone               // the empty string
 )
 
-type ekind uint8
+type exprKind uint8
 
 const (
-	xFail ekind = iota
+	xFail exprKind = iota
 	xDone
 	xLex     // a: a regular expression
 	xSeq     // a, then b
 	xAlt     // one of list
-	xRepeat  // a, lo to hi times; hi -1: without end
+	xRepeat  // a, lo to hi times; hi -1: unbounded
 	xRule    // a: a rule
-	xMembers // members of an object: a: the object, b: declared names that it has, lo: how many members it has, hi: undeclared names
-	xName    // what follows an undeclared name, list[0]: which others; a, b, lo, hi: as before it
+	xMembers // members of an object: a: the object, b: its declared names so far, lo: number of its members, hi: its undeclared names
+	xName    // what follows an undeclared name. list[0]: the kind of undeclared member; a, b, lo, hi: as before it
 )
 
-type enode struct {
-	kind   ekind
+type exprNode struct {
+	kind   exprKind
 	a, b   uint32
 	lo, hi int32
-	list   []eid
+	list   []exprID
 }
 
-// frame is what is to follow: an expression, then the rest of the stack. Stacks share
-// their tails, and equal ones are one frame, so that a state is a set of numbers.
+// frame is a stack of what must follow: an expression, then the rest. Stacks share their tails, and
+// equal stacks have one id, so a state is a set of numbers.
 type frame struct {
-	e    eid
-	next fid
+	e    exprID
+	next frameID
 }
 
-type fid uint32
+type frameID uint32
 
-const noFrame fid = 0 // nothing is to follow: the text may end
+const noFrame frameID = 0 // nothing follows: the text may end
 
-// thread is one way to read the text so far: in the middle of a terminal, with a stack.
-// One in the middle of an undeclared name knows the text of it.
+// thread is one way to parse the text so far: a position inside a terminal, and a stack. Inside an
+// undeclared name, it also knows the name's text.
 type thread struct {
-	r rid
-	k fid
-	c cid
+	r regexID
+	k frameID
+	c nameID
 }
 
-// opened is what can come first in a frame.
+// opened has the terminals that a frame can start with.
 type opened struct {
 	threads []thread
 	end     bool // the text may end here
-	loose   bool // a name is not known: less may follow
+	loose   bool // depends on an unknown name, so fewer tokens may be allowed
 }
 
-// machine is a grammar in the making and at work: a pushdown automaton whose states are
-// sets of threads, made when they are reached.
+// machine is a grammar under construction and in use: a pushdown automaton whose states are sets of
+// threads, created when they are reached.
 type machine struct {
 	*regexes
-	exprs  []enode
-	eindex map[string]eid
-	rules  []eid // the body of each
+	exprs  []exprNode
+	eindex map[string]exprID
+	rules  []exprID // body of each rule
 	yields []uint8
-	fits   map[eid]bool
+	fits   map[exprID]bool
 
 	frames []frame
-	findex map[frame]fid
-	open   map[fid]*opened
+	findex map[frame]frameID
+	open   map[frameID]*opened
 	opens  int
 	states map[string]*state
 	start  *state
-	held   int // bytes of states and masks, about
+	held   int // approximate bytes of states and masks
 	ekey   []byte
 	skey   []byte
 
 	objects  []*members
-	nameSets [][]uint64 // of names that were
+	nameSets [][]uint64 // sets of declared names
 	setIDs   map[string]uint32
 
-	otherSets []otherNames // the first is empty
-	otherIDs  map[rid]int32
+	otherSets []otherNames // sets of undeclared names; the first is empty
+	otherIDs  map[regexID]int32
 	names     []nameByte
-	nameIDs   map[nameByte]cid
+	nameIDs   map[nameByte]nameID
 
-	thought     fid      // what follows a thought; noFrame: none may come
-	annotations []string // places of keywords that have no effect
+	thought     frameID  // what follows a thought; noFrame: thoughts are not allowed
+	annotations []string // places of keywords without effect
 
-	insides    map[rid]*inside
-	plainChars map[rid]bool // characters of JSON strings, every plain one among them
-	char       rid          // a character of a JSON string, in any spelling
-	shortChar  rid          // the same, in its shortest spelling
+	insides    map[regexID]*inside
+	plainChars map[regexID]bool // set of characters of a JSON string that includes every plain one, by terminal
+	char       regexID          // a character of a JSON string, in any spelling
+	shortChar  regexID          // the same in its shortest spelling
 }
 
-// state is a set of threads after some text. It does not change, but for what it has
-// learnt of what follows.
+// state is a set of threads after some text. It is immutable except for cached results.
 type state struct {
 	threads []thread
 	end     bool
-	loose   bool // a name before it is not known: less may follow
-	naming  bool // a thread is in the middle of an undeclared name
+	loose   bool // depends on an unknown name, so fewer tokens may be allowed
+	naming  bool // a thread is inside an undeclared name
 	part    *partition
 	next    []*state
 	mask    *Mask
-	maybe   []int32 // tokens that only the names before them decide on
-	known   *Mask   // mask with those of maybe that may follow
-	base    *state  // the same without the texts of names, where masks are shared
+	maybe   []int32 // tokens that depend on the earlier names
+	known   *Mask   // mask plus the allowed tokens of maybe
+	base    *state  // the same state without the texts of names; masks are cached there
 }
 
 var dead = &state{}
 
 func newMachine(limit int) *machine {
-	m := &machine{regexes: newRegexes(limit), eindex: map[string]eid{}, findex: map[frame]fid{}, open: map[fid]*opened{}, states: map[string]*state{}, fits: map[eid]bool{}}
-	m.exprs = []enode{{kind: xFail}, {kind: xDone}}
+	m := &machine{regexes: newRegexes(limit), eindex: map[string]exprID{}, findex: map[frame]frameID{}, open: map[frameID]*opened{}, states: map[string]*state{}, fits: map[exprID]bool{}}
+	m.exprs = []exprNode{{kind: xFail}, {kind: xDone}}
 	m.frames = []frame{{}}
-	m.insides, m.setIDs = map[rid]*inside{}, map[string]uint32{}
-	m.otherSets, m.otherIDs = []otherNames{{names: rEmpty}}, map[rid]int32{}
-	m.names, m.nameIDs = make([]nameByte, noText+1), map[nameByte]cid{}
+	m.insides, m.setIDs = map[regexID]*inside{}, map[string]uint32{}
+	m.otherSets, m.otherIDs = []otherNames{{names: rEmpty}}, map[regexID]int32{}
+	m.names, m.nameIDs = make([]nameByte, noText+1), map[nameByte]nameID{}
 	m.char, m.shortChar = m.jsonChar(), jsonText{m.regexes}.class(anyRune)
-	m.plainChars = map[rid]bool{m.char: true, m.shortChar: true}
+	m.plainChars = map[regexID]bool{m.char: true, m.shortChar: true}
 	return m
 }
 
@@ -136,7 +135,7 @@ const (
 	maxOpens   = 1 << 21
 )
 
-func (m *machine) expr(n enode) eid {
+func (m *machine) expr(n exprNode) exprID {
 	k := append(m.ekey[:0], byte(n.kind))
 	for _, v := range [...]uint32{n.a, n.b, uint32(n.lo), uint32(n.hi)} {
 		k = binary.LittleEndian.AppendUint32(k, v)
@@ -152,24 +151,24 @@ func (m *machine) expr(n enode) eid {
 		panic(tooLarge{"it has too many parts"})
 	}
 	m.exprs = append(m.exprs, n)
-	id := eid(len(m.exprs) - 1)
+	id := exprID(len(m.exprs) - 1)
 	m.eindex[string(k)] = id
 	return id
 }
 
-func (m *machine) lex(r rid) eid {
+func (m *machine) lex(r regexID) exprID {
 	switch {
 	case r == rEps:
 		return eDone
 	case !m.alive(r):
 		return eFail
 	}
-	return m.expr(enode{kind: xLex, a: uint32(r)})
+	return m.expr(exprNode{kind: xLex, a: uint32(r)})
 }
 
-func (m *machine) text(s string) eid { return m.lex(m.literal(s)) }
+func (m *machine) text(s string) exprID { return m.lex(m.literal(s)) }
 
-func (m *machine) seq(list ...eid) eid {
+func (m *machine) seq(list ...exprID) exprID {
 	out := eDone
 	for i := len(list) - 1; i >= 0; i-- {
 		e := list[i]
@@ -186,15 +185,15 @@ func (m *machine) seq(list ...eid) eid {
 	return out
 }
 
-func (m *machine) seq2(a, b eid) eid {
+func (m *machine) seq2(a, b exprID) exprID {
 	if n := m.exprs[a]; n.kind == xSeq {
-		return m.seq2(eid(n.a), m.seq2(eid(n.b), b))
+		return m.seq2(exprID(n.a), m.seq2(exprID(n.b), b))
 	}
-	return m.expr(enode{kind: xSeq, a: uint32(a), b: uint32(b)})
+	return m.expr(exprNode{kind: xSeq, a: uint32(a), b: uint32(b)})
 }
 
-func (m *machine) alt(list ...eid) eid {
-	flat := make([]eid, 0, len(list))
+func (m *machine) alt(list ...exprID) exprID {
+	flat := make([]exprID, 0, len(list))
 	for _, e := range list {
 		if e == eFail || slices.Contains(flat, e) && len(flat) < 64 {
 			continue
@@ -207,10 +206,10 @@ func (m *machine) alt(list ...eid) eid {
 	case 1:
 		return flat[0]
 	}
-	return m.expr(enode{kind: xAlt, list: flat})
+	return m.expr(exprNode{kind: xAlt, list: flat})
 }
 
-func (m *machine) times(e eid, lo, hi int) eid {
+func (m *machine) times(e exprID, lo, hi int) exprID {
 	switch {
 	case hi == 0 || e == eDone:
 		return eDone
@@ -223,20 +222,20 @@ func (m *machine) times(e eid, lo, hi int) eid {
 	case lo == 1 && hi == 1:
 		return e
 	}
-	return m.expr(enode{kind: xRepeat, a: uint32(e), lo: int32(lo), hi: int32(hi)})
+	return m.expr(exprNode{kind: xRepeat, a: uint32(e), lo: int32(lo), hi: int32(hi)})
 }
 
-func (m *machine) maybe(e eid) eid { return m.alt(e, eDone) }
+func (m *machine) maybe(e exprID) exprID { return m.alt(e, eDone) }
 
-// rule names an expression that is told later.
-func (m *machine) rule() (name int, e eid) {
+// rule creates a rule whose expression is set later.
+func (m *machine) rule() (name int, e exprID) {
 	m.rules = append(m.rules, eFail)
 	name = len(m.rules) - 1
-	return name, m.expr(enode{kind: xRule, a: uint32(name)})
+	return name, m.expr(exprNode{kind: xRule, a: uint32(name)})
 }
 
-// finish makes a grammar of its first expression, and tells whether any text fits it.
-func (m *machine) finish(start eid) bool {
+// finish builds a grammar from its start expression, and reports whether any text matches it.
+func (m *machine) finish(start exprID) bool {
 	m.settle()
 	clear(m.fits)
 	if !m.can(start) {
@@ -247,12 +246,12 @@ func (m *machine) finish(start eid) bool {
 	return true
 }
 
-// settle finds the rules that some text fits: from those that need no other one upwards.
+// settle determines the rules that some text matches, starting with those that need no other rule.
 func (m *machine) settle() {
 	m.yields = make([]uint8, len(m.rules))
 	users := make([][]int, len(m.rules))
-	var uses func(e eid, seen map[eid]bool, rule int)
-	uses = func(e eid, seen map[eid]bool, rule int) {
+	var uses func(e exprID, seen map[exprID]bool, rule int)
+	uses = func(e exprID, seen map[exprID]bool, rule int) {
 		if seen[e] {
 			return
 		}
@@ -262,14 +261,14 @@ func (m *machine) settle() {
 		case xRule:
 			users[n.a] = append(users[n.a], rule)
 		case xSeq:
-			uses(eid(n.a), seen, rule)
-			uses(eid(n.b), seen, rule)
+			uses(exprID(n.a), seen, rule)
+			uses(exprID(n.b), seen, rule)
 		case xAlt:
 			for _, a := range n.list {
 				uses(a, seen, rule)
 			}
 		case xRepeat:
-			uses(eid(n.a), seen, rule)
+			uses(exprID(n.a), seen, rule)
 		case xMembers:
 			for _, e := range m.objects[n.a].parts() {
 				uses(e, seen, rule)
@@ -278,7 +277,7 @@ func (m *machine) settle() {
 	}
 	work := make([]int, 0, len(m.rules))
 	for i, body := range m.rules {
-		uses(body, map[eid]bool{}, i)
+		uses(body, map[exprID]bool{}, i)
 		work = append(work, i)
 	}
 	for len(work) > 0 {
@@ -295,8 +294,8 @@ func (m *machine) settle() {
 	}
 }
 
-// can tells whether any text fits e, as far as rules are settled.
-func (m *machine) can(e eid) bool {
+// can reports whether any text matches e, using the settled rules.
+func (m *machine) can(e exprID) bool {
 	if v, ok := m.fits[e]; ok {
 		return v
 	}
@@ -306,11 +305,11 @@ func (m *machine) can(e eid) bool {
 	case xDone, xLex:
 		v = true
 	case xSeq:
-		v = m.can(eid(n.a)) && m.can(eid(n.b))
+		v = m.can(exprID(n.a)) && m.can(exprID(n.b))
 	case xAlt:
 		v = slices.ContainsFunc(n.list, m.can)
 	case xRepeat:
-		v = n.lo == 0 || m.can(eid(n.a))
+		v = n.lo == 0 || m.can(exprID(n.a))
 	case xRule:
 		v = m.yields[n.a] != 0
 	case xMembers:
@@ -322,7 +321,7 @@ func (m *machine) can(e eid) bool {
 	return v
 }
 
-func (m *machine) frame(e eid, next fid) fid {
+func (m *machine) frame(e exprID, next frameID) frameID {
 	if e == eDone {
 		return next
 	}
@@ -334,19 +333,19 @@ func (m *machine) frame(e eid, next fid) fid {
 		panic(tooLarge{"its stacks take too much memory"})
 	}
 	m.frames = append(m.frames, f)
-	id := fid(len(m.frames) - 1)
+	id := frameID(len(m.frames) - 1)
 	m.findex[f] = id
 	return id
 }
 
-// openFrame lists the terminals that can come first.
-func (m *machine) openFrame(k fid) *opened {
+// openFrame lists the terminals that a frame can start with.
+func (m *machine) openFrame(k frameID) *opened {
 	if o := m.open[k]; o != nil {
 		return o
 	}
 	o := &opened{}
-	seen := map[fid]bool{}
-	stack := []fid{k}
+	seen := map[frameID]bool{}
+	stack := []frameID{k}
 	for len(stack) > 0 {
 		k := stack[len(stack)-1]
 		stack = stack[:len(stack)-1]
@@ -367,7 +366,7 @@ func (m *machine) openFrame(k fid) *opened {
 		}
 		switch n := m.exprs[f.e]; n.kind {
 		case xLex:
-			r := rid(n.a)
+			r := regexID(n.a)
 			if r != rEps {
 				o.threads = append(o.threads, thread{r: r, k: f.next})
 			}
@@ -375,8 +374,8 @@ func (m *machine) openFrame(k fid) *opened {
 				stack = append(stack, f.next)
 			}
 		case xSeq:
-			if m.can(eid(n.b)) {
-				stack = append(stack, m.frame(eid(n.a), m.frame(eid(n.b), f.next)))
+			if m.can(exprID(n.b)) {
+				stack = append(stack, m.frame(exprID(n.a), m.frame(exprID(n.b), f.next)))
 			}
 		case xAlt:
 			for i := len(n.list) - 1; i >= 0; i-- {
@@ -393,9 +392,9 @@ func (m *machine) openFrame(k fid) *opened {
 				}
 				rest := f.e
 				if n.lo != 0 || n.hi > 0 {
-					rest = m.times(eid(n.a), max(0, int(n.lo)-1), int(hi))
+					rest = m.times(exprID(n.a), max(0, int(n.lo)-1), int(hi))
 				}
-				stack = append(stack, m.frame(eid(n.a), m.frame(rest, f.next)))
+				stack = append(stack, m.frame(exprID(n.a), m.frame(rest, f.next)))
 			}
 		case xRule:
 			stack = append(stack, m.frame(m.rules[n.a], f.next))
@@ -419,7 +418,7 @@ func ordered(t []thread) []thread {
 	return slices.Compact(t)
 }
 
-// state takes threads in order.
+// state returns the state of sorted threads.
 func (m *machine) state(t []thread, end, loose bool) *state {
 	if len(t) == 0 && !end {
 		return dead
@@ -472,7 +471,7 @@ func (m *machine) state(t []thread, end, loose bool) *state {
 	return s
 }
 
-// after is the state after one byte, where the texts of names are not known.
+// after returns the state after one byte, ignoring the texts of names.
 func (m *machine) after(s *state, b byte) *state {
 	if s.part == nil {
 		return dead

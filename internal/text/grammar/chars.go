@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// runes is a set of characters: ranges, ascending and apart.
+// runes is a set of characters: sorted, separate ranges.
 type runes []runeRange
 
 type runeRange struct{ lo, hi rune }
@@ -28,7 +28,7 @@ func (s runes) normal() runes {
 	return out
 }
 
-// except is s without o; both normal.
+// except returns s without o. Both must be normalized.
 func (s runes) except(o runes) runes {
 	var out runes
 	for _, r := range s {
@@ -53,7 +53,7 @@ func (s runes) has(c rune) bool {
 	return slices.ContainsFunc(s, func(r runeRange) bool { return r.lo <= c && c <= r.hi })
 }
 
-// folded adds what differs in case only.
+// folded adds the characters that differ only in case.
 func (s runes) folded() runes {
 	out := slices.Clone(s)
 	for _, r := range s {
@@ -86,9 +86,9 @@ func tableRunes(t *unicode.RangeTable) runes {
 	return out.normal()
 }
 
-// utf8 are the encodings of the characters of s, but for surrogates, which have none.
-func (x *regexes) utf8(s runes) rid {
-	var list []rid
+// utf8 returns the encodings of the characters of s. Surrogates have none.
+func (x *regexes) utf8(s runes) regexID {
+	var list []regexID
 	var ascii byteSet
 	for _, r := range s.except(runes{{0xD800, 0xDFFF}}) {
 		for lo := r.lo; lo <= r.hi; {
@@ -113,8 +113,8 @@ func (x *regexes) utf8(s runes) rid {
 	return x.or(append(list, x.set(ascii))...)
 }
 
-// span are the encodings from a to b, of one length.
-func (x *regexes) span(a, b []byte) rid {
+// span returns the encodings from a to b, which have the same length.
+func (x *regexes) span(a, b []byte) regexID {
 	if len(a) == 1 {
 		return x.bytes(a[0], b[0])
 	}
@@ -134,7 +134,7 @@ func (x *regexes) span(a, b []byte) rid {
 	if a[0] == b[0] {
 		return x.concat(x.bytes(a[0], a[0]), x.span(a[1:], b[1:]))
 	}
-	var list []rid
+	var list []regexID
 	lo, hi := a[0], b[0]
 	if !full(a[1:], 0x80) {
 		list = append(list, x.concat(x.bytes(lo, lo), x.span(a[1:], most)))
@@ -150,31 +150,30 @@ func (x *regexes) span(a, b []byte) rid {
 	return x.or(list...)
 }
 
-// encoder turns characters into the bytes that stand for them.
+// encoder converts characters to the bytes that represent them.
 type encoder interface {
-	class(s runes) rid
+	class(s runes) regexID
 }
 
-// rawText is a text as it is.
+// rawText represents text as UTF-8.
 type rawText struct{ x *regexes }
 
-func (t rawText) class(s runes) rid {
+func (t rawText) class(s runes) regexID {
 	if len(s) == 1 && s[0].lo == s[0].hi && utf8.ValidRune(s[0].lo) {
 		return t.x.literal(string(s[0].lo))
 	}
 	return t.x.utf8(s)
 }
 
-// jsonText is the inside of a JSON string in which every text has one spelling: what
-// must be escaped is, in the shortest way, and nothing else. So a set of texts and its
-// complement are apart in their spellings, too.
+// jsonText represents text inside a JSON string with a unique spelling: only required escapes, each
+// in its shortest form. So a set of texts and its complement have disjoint spellings.
 type jsonText struct{ x *regexes }
 
-func (t jsonText) class(s runes) rid {
+func (t jsonText) class(s runes) regexID {
 	if len(s) == 1 && s[0].lo == s[0].hi && utf8.ValidRune(s[0].lo) {
 		return t.x.literal(jsonRune(s[0].lo))
 	}
-	list := []rid{t.x.utf8(s.except(escaped))}
+	list := []regexID{t.x.utf8(s.except(escaped))}
 	for _, r := range escaped {
 		for c := r.lo; c <= r.hi; c++ {
 			if s.has(c) {
@@ -209,7 +208,7 @@ func jsonRune(c rune) string {
 	return string(c)
 }
 
-// jsonSpelling is how jsonText spells s, without quotes.
+// jsonSpelling returns jsonText's spelling of s, without quotes.
 func jsonSpelling(s string) string {
 	out := make([]byte, 0, len(s)+2)
 	for i := 0; i < len(s); {
@@ -225,8 +224,9 @@ func jsonSpelling(s string) string {
 	return string(out)
 }
 
-// jsonChar is one character of a JSON string in any spelling; a pair of surrogates is one.
-func (x *regexes) jsonChar() rid {
+// jsonChar matches one character of a JSON string in any spelling. A surrogate pair is one
+// character.
+func (x *regexes) jsonChar() regexID {
 	var short, hex, d, upTo7, highs, lows byteSet
 	for _, b := range []byte(`"\/bfnrt`) {
 		short.add(b)

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Objects hold the members that their schema declares, each once.
+// Objects have the members that their schema declares, each at most once.
 func TestMembers(t *testing.T) {
 	two := `"properties":{"name":{"type":"string"},"age":{"type":"integer"}},"required":["name","age"]`
 	for _, c := range []struct {
@@ -57,7 +57,7 @@ func TestMembers(t *testing.T) {
 			}
 		}
 	}
-	// A third member has no name left.
+	// No name is left for a third member.
 	if _, err := New(words(t), Spec{Kind: KindJSONSchema, Text: `{"type":"object","propertyNames":{"pattern":"^[ab]$"},"minProperties":3}`}); err == nil {
 		t.Error("an object of three members and two names was taken")
 	}
@@ -77,7 +77,7 @@ func checkTexts(t *testing.T, g *Grammar, name string, yes, no []string) {
 	}
 }
 
-// No text that fits so far is a dead end, whatever is drawn, and none has a name twice.
+// No matching prefix is a dead end, whatever is drawn next, and no object has a name twice.
 func TestNamesRunOut(t *testing.T) {
 	v := words(t)
 	for _, schema := range []string{
@@ -126,7 +126,7 @@ func TestNamesRunOut(t *testing.T) {
 	}
 }
 
-// Values are spelled in one way, and numbers end.
+// Values have a unique spelling, and numbers have bounded length.
 func TestValues(t *testing.T) {
 	nines := strings.Repeat("9", 25)
 	for _, c := range []struct {

@@ -2,16 +2,16 @@ package grammar
 
 import "strings"
 
-// cursor is a place in a text that is parsed: a regular expression, GBNF, Lark.
+// cursor is a position in a parsed text: a regular expression, GBNF or Lark.
 type cursor struct {
 	s     string
 	at    int
-	depth int // of what is open there
+	depth int // nesting at that position
 }
 
 func (c *cursor) more() bool { return c.at < len(c.s) }
 
-// peek is the byte that comes, 0 at the end.
+// peek returns the next byte, 0 at the end.
 func (c *cursor) peek() byte {
 	if c.more() {
 		return c.s[c.at]
@@ -35,7 +35,7 @@ func (c *cursor) while(is func(byte) bool) string {
 	return c.s[start:c.at]
 }
 
-// blanks skips spaces, comments to the end of their lines, and ends of lines if asked to.
+// blanks skips spaces, line comments, and optionally line breaks.
 func (c *cursor) blanks(lines bool, comments ...string) {
 	for again := true; again; {
 		again = c.while(func(b byte) bool { return b == ' ' || b == '\t' || lines && (b == '\n' || b == '\r') }) != ""
@@ -50,7 +50,7 @@ func (c *cursor) blanks(lines bool, comments ...string) {
 
 func (c *cursor) line() int { return 1 + strings.Count(c.s[:min(c.at, len(c.s))], "\n") }
 
-// isWord tells of letters and digits.
+// isWord reports letters, digits and underscores.
 func isWord(b byte) bool {
 	return b >= 'a' && b <= 'z' || b >= 'A' && b <= 'Z' || b >= '0' && b <= '9'
 }

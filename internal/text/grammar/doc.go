@@ -1,22 +1,22 @@
-// Package grammar says which tokens may come next, so that a text fits a grammar.
+// Package grammar computes which tokens may come next so that a text matches a grammar.
 //
-// A grammar is context-free with regular expressions for terminals, both over bytes. Its
-// automaton is made as texts need it: a terminal's states are derivatives of its regular
-// expression (regex.go), a state of the whole is a set of terminals in the middle of
-// which the text may be, each with a stack of what must follow (cfg.go). States are
-// immutable and functions of the text alone: to go back is to keep the older one.
+// A grammar is context-free with regular expressions as terminals, both over bytes. Its
+// automaton is built on demand. A terminal's states are derivatives of its regular
+// expression (regex.go). A state of the automaton is a set of threads: a position inside a
+// terminal, with a stack of what must follow (cfg.go). States are immutable and depend only
+// on the text, so going back means keeping the older state.
 //
-// The tokens that a state allows are found by a walk of the vocabulary as a trie. What a
-// terminal says of the vocabulary by itself is worked out once, for all grammars, and
-// only tokens that leave it are walked with what follows (mask.go).
+// The allowed tokens of a state are found by walking the vocabulary as a trie. The tokens
+// that stay inside one terminal are computed once per terminal, for all grammars. Only
+// tokens that leave it are walked together with what follows (mask.go).
 //
-// Front ends: JSON Schema (schema.go and following), regular expressions (pattern.go),
-// llama.cpp's GBNF (gbnf.go), and a dialect of Lark's (lark.go). What cannot be enforced
-// is refused with its name, never left out, but for an unknown 'format', which is an
-// annotation (Grammar.Annotations). Engine.Relax takes such parts from a schema instead.
+// Front ends: JSON Schema (schema.go and others), regular expressions (pattern.go),
+// llama.cpp's GBNF (gbnf.go), and a dialect of Lark (lark.go). Unsupported constructs are
+// refused by name and never ignored, except for an unknown 'format', which is an annotation
+// (Grammar.Annotations). Engine.Relax removes unsupported parts from a schema instead.
 //
-// The recipe is llguidance's (docs/optimizations.md there): lexer by derivatives, trie,
-// slices of plain tokens. In place of its Earley parser stands a set of stacks with
-// shared tails, which needs no separation of lexer and parser and is exact where a
-// greedy lexer is not; ambiguity without bound ends with ErrTooComplex.
+// The method is llguidance's (its docs/optimizations.md): a lexer by derivatives, a trie,
+// and slices of plain tokens. Instead of its Earley parser there is a set of stacks with
+// shared tails. This needs no separation of lexer and parser, and is exact where a greedy
+// lexer is not. Unbounded ambiguity ends with ErrTooComplex.
 package grammar

@@ -1,7 +1,7 @@
 package grammar
 
-// formats are those of strings that are enforced. Any other one is an annotation, as JSON
-// Schema 2020-12 has it.
+// formats has the string formats that are enforced. Any other format is an annotation, as in JSON
+// Schema 2020-12.
 var formats = map[string]string{
 	"date":      date,
 	"time":      clock,
@@ -23,7 +23,7 @@ var formats = map[string]string{
 const (
 	date = `(?:[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|02-(?:0[1-9]|1[0-9]|2[0-8]))` +
 		`|(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)-02-29)`
-	// A leap second is left out: whether one was is not regular.
+	// Leap seconds are excluded, because their validity is not regular.
 	clock        = `(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,9})?(?:[zZ]|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])`
 	hms          = `(?:\d{1,9}H(?:\d{1,9}M(?:\d{1,9}S)?)?|\d{1,9}M(?:\d{1,9}S)?|\d{1,9}S)`
 	octet        = `(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])`

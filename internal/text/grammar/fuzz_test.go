@@ -6,8 +6,7 @@ import (
 	"testing"
 )
 
-// A grammar from anywhere ends in time, with an error or with states whose masks agree
-// with them.
+// Any grammar ends within its limits, with an error or with states whose masks are consistent.
 func fuzzKind(f *testing.F, kind string, seeds ...string) {
 	for _, s := range seeds {
 		f.Add(s, `{"a": 1}`)
@@ -56,7 +55,7 @@ func FuzzSchema(f *testing.F) {
 		`{"if":{"required":["a"]},"then":{"required":["b"]},"else":{"dependentRequired":{"c":["d"]}},"prefixItems":[{"minimum":1.5}],"items":false}`)
 }
 
-// What Relax leaves of a schema can be enforced.
+// The result of Relax can be enforced.
 func FuzzRelax(f *testing.F) {
 	for _, s := range []string{`{"type":"Object","properties":{"a":{"uniqueItems":true},"b":5},"required":null}`, `{"oneOf":[{"type":"integer"},{"minimum":1}],"$ref":"#/x"}`,
 		`{"items":[{"not":{"items":{}}},{"contains":1}],"properties":{"a~/b":{"$ref":"x"}}}`} {

@@ -8,13 +8,13 @@ import (
 	"github.com/shoal-llm/shoal/internal/attempt"
 )
 
-// gbnfParser reads llama.cpp's GBNF (grammars/README.md there).
+// gbnfParser parses llama.cpp's GBNF (its grammars/README.md).
 type gbnfParser struct {
 	cursor
 	b *rulebook
 }
 
-func (m *machine) compileGBNF(text string) eid {
+func (m *machine) compileGBNF(text string) exprID {
 	p := &gbnfParser{cursor{s: text}, newRulebook(m, "GBNF: ")}
 	if !utf8.ValidString(text) {
 		panic(attempt.Failure{Err: &Error{Message: "GBNF: not valid UTF-8"}})

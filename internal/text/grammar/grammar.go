@@ -21,28 +21,28 @@ const (
 	KindTags       = "structural_tag"
 )
 
-// Spec is a grammar as text. It is comparable, and the same everywhere.
+// Spec is the source of a grammar. It is comparable and portable between processes.
 type Spec struct {
 	Kind string
 	Text string
-	// Whitespace is what JSON has between its parts, a regular expression. The default "" is
-	// nothing, one space, or one or two line ends and an indent.
+	// Whitespace is a regular expression for white space between JSON tokens. The default "" allows
+	// nothing, one space, or one or two line breaks and an indent.
 	Whitespace string
-	// Compact JSON has no white space between its parts.
+	// Compact allows no white space between JSON tokens.
 	Compact bool
-	// AnyOrder lets properties come in any order. Otherwise they come in the schema's order,
-	// and members that the schema does not name come after them.
+	// AnyOrder allows properties in any order. Otherwise they follow the schema's order, with
+	// undeclared members last.
 	AnyOrder bool
-	// Open objects may hold members that their schema does not name, as JSON Schema has it.
-	// Otherwise a schema with 'properties' and without 'additionalProperties' names them all.
+	// Open allows members that the schema does not declare, as JSON Schema does. Otherwise a schema
+	// with 'properties' and without 'additionalProperties' allows only its properties.
 	Open bool
-	// Thought, one of ThoughtBegun and ThoughtMay, lets a thought come before the text.
+	// Thought is ThoughtBegun or ThoughtMay to allow a thought before the text.
 	Thought string
 }
 
-// Error says what of a grammar cannot be, and where.
+// Error describes an invalid or unsupported part of a grammar.
 type Error struct {
-	Where   string // in a schema: a JSON pointer that begins with '#'
+	Where   string // in a schema: a JSON pointer that starts with '#'
 	Keyword string // of a schema
 	Message string
 }
@@ -54,31 +54,31 @@ func (e *Error) Error() string {
 	return "grammar: " + e.Where + ": " + e.Message
 }
 
-// ErrTooComplex: a grammar, or a text under it, needs more states than one may have.
+// ErrTooComplex: a grammar, or a text under it, needs more states than allowed.
 var ErrTooComplex = errors.New("grammar: too complex")
 
-// ErrToken: a token that the grammar does not allow here.
+// ErrToken: the grammar does not allow the token here.
 var ErrToken = errors.New("grammar: the token does not fit")
 
 const (
 	maxSpec      = 4 << 20  // bytes of a Spec
-	maxNodes     = 1 << 19  // states of terminals of one grammar
-	maxCompile   = 1 << 20  // derivatives that compiling may ask for: about a second
-	maxWork      = 1 << 18  // the same of one token: others wait for it
-	maxMachine   = 96 << 20 // bytes, about, of one grammar, beyond which it forgets its states
+	maxNodes     = 1 << 19  // states of the terminals of one grammar
+	maxCompile   = 1 << 20  // derivatives during compilation: about a second
+	maxWork      = 1 << 18  // derivatives for one token: other requests wait for it
+	maxMachine   = 96 << 20 // approximate bytes of one grammar, above which it discards its states
 	staleNodes   = maxNodes / 2
 	keptGrammars = 256
-	keptBytes    = 256 << 20 // of all grammars that are kept, about
+	keptBytes    = 256 << 20 // approximate bytes of all cached grammars
 )
 
-// Engine compiles grammars for one vocabulary and keeps those that were used last. It may
-// be used by many at once.
+// Engine compiles grammars for one vocabulary and caches the recently used ones. It is safe for
+// concurrent use.
 type Engine struct {
 	vocab *Vocabulary
 
 	mu    sync.Mutex
 	known map[Spec]*list.Element
-	order *list.List // of *entry, the last used first
+	order *list.List // of *entry, most recently used first
 
 	relaxed      map[Spec]relaxed
 	relaxedBytes int
@@ -91,14 +91,14 @@ type entry struct {
 	err  error
 }
 
-// NewEngine is an Engine without grammars.
+// NewEngine returns an Engine without grammars.
 func NewEngine(v *Vocabulary) *Engine {
 	return &Engine{vocab: v, known: map[Spec]*list.Element{}, order: list.New(), relaxed: map[Spec]relaxed{}}
 }
 
 func (e *Engine) Vocabulary() *Vocabulary { return e.vocab }
 
-// Compile makes a grammar, or finds it among those that were made. Errors: *Error,
+// Compile returns the grammar of a Spec, compiling it if it is not cached. Errors: *Error,
 // ErrTooComplex.
 func (e *Engine) Compile(s Spec) (*Grammar, error) {
 	e.mu.Lock()
@@ -126,8 +126,8 @@ func (e *Engine) Compile(s Spec) (*Grammar, error) {
 	return x.g, x.err
 }
 
-// stale: so much was learnt of it that it is better begun anew. Whoever uses it goes on
-// with the old one.
+// stale reports whether the grammar has grown so much that it is better recompiled. Its current
+// users continue with the old one.
 func (x *entry) stale() bool {
 	return x.g != nil && x.g.crowded()
 }
@@ -148,14 +148,14 @@ func (e *Engine) trim() {
 	}
 }
 
-// Grammar is a compiled grammar. It may be used by many at once, one at a time.
+// Grammar is a compiled grammar. It is safe for concurrent use; calls are serialised.
 type Grammar struct {
 	vocab *Vocabulary
 	mu    sync.Mutex
 	m     *machine
 	nodes atomic.Int64 // after the last use
-	bytes atomic.Int64 // about
-	full  atomic.Bool  // of expressions or frames, by half
+	bytes atomic.Int64 // approximate
+	full  atomic.Bool  // expressions or frames are at half of their limit
 }
 
 // New compiles a grammar. Errors: *Error, ErrTooComplex.
@@ -170,7 +170,7 @@ func (m *machine) grammar(v *Vocabulary, s Spec) (g *Grammar, err error) {
 	}
 	defer recoverLarge(&err)
 	m.fuel = maxCompile
-	top, err := attempt.At(func() eid { return m.compile(s) })
+	top, err := attempt.At(func() exprID { return m.compile(s) })
 	if err != nil {
 		return nil, err
 	}
@@ -202,7 +202,7 @@ func refused(format string, args ...any) attempt.Failure {
 	return attempt.Failure{Err: fmt.Errorf(format, args...)}
 }
 
-func (m *machine) compile(s Spec) eid {
+func (m *machine) compile(s Spec) exprID {
 	switch s.Kind {
 	case KindJSONSchema, KindJSONObject:
 		return m.compileSchema(s)
@@ -224,11 +224,12 @@ func (m *machine) compile(s Spec) eid {
 	panic(attempt.Failure{Err: &Error{Message: fmt.Sprintf("the kind %.40q is not known", s.Kind)}})
 }
 
-// Annotations are the places, in a schema, of keywords that have no effect, at most 64: the
-// values of 'format' that are not known.
+// Annotations returns the places of keywords in a schema that have no effect, at most 64: unknown
+// values of 'format'.
 func (g *Grammar) Annotations() []string { return g.m.annotations }
 
-// note tells the engine how large the grammar is: it must not wait for a mask to ask.
+// note publishes the size of the grammar, so that the engine can read it without waiting for a mask
+// computation.
 func (g *Grammar) note() {
 	m := g.m
 	g.nodes.Store(int64(len(m.nodes)))
@@ -240,17 +241,17 @@ func (g *Grammar) crowded() bool {
 	return g.full.Load() || g.nodes.Load() > staleNodes || g.bytes.Load() > maxMachine
 }
 
-// State is a place in a text under a grammar. It is a value: an older one stays good.
+// State is a position in a text under a grammar. It is a value: older states stay valid.
 type State struct {
 	g     *Grammar
 	s     *state
-	ended bool // an end was drawn
+	ended bool // an end token was drawn
 }
 
-// Start is the state of the empty text.
+// Start returns the state of the empty text.
 func (g *Grammar) Start() State { return State{g: g, s: g.m.start} }
 
-// Advance is the state after a token. Errors: ErrToken, ErrTooComplex.
+// Advance returns the state after a token. Errors: ErrToken, ErrTooComplex.
 func (s State) Advance(token int32) (to State, err error) {
 	for _, e := range s.g.vocab.eos {
 		if e == token {
@@ -274,7 +275,7 @@ func (s State) Advance(token int32) (to State, err error) {
 	return s.AdvanceBytes(s.g.vocab.token[token])
 }
 
-// mark is the text that a control token means here; "": none.
+// mark returns the text that a control token stands for in this state, or "".
 func (s State) mark(token int32) (text string, err error) {
 	if s.ended || s.g.vocab.marks[token] == "" {
 		return "", nil
@@ -286,7 +287,7 @@ func (s State) mark(token int32) (text string, err error) {
 	return s.g.m.mark(s.g.vocab, s.s, token), nil
 }
 
-// AdvanceBytes is the state after some bytes.
+// AdvanceBytes returns the state after some bytes.
 func (s State) AdvanceBytes(b []byte) (to State, err error) {
 	s.g.mu.Lock()
 	defer s.g.mu.Unlock()
@@ -301,15 +302,14 @@ func (s State) AdvanceBytes(b []byte) (to State, err error) {
 	return State{g: s.g, s: at}, nil
 }
 
-// Crowded reports whether the stored states of the grammar are close to their bound. Who holds
-// a state for long compiles the grammar again then, and advances through the same text.
+// Crowded reports whether the stored states of the grammar are close to their limit. A long-lived
+// user should then compile the grammar again and advance through the same text.
 func (s State) Crowded() bool { return s.g != nil && s.g.crowded() }
 
-// Ends tells whether the text may end here.
+// Ends reports whether the text may end here.
 func (s State) Ends() bool { return s.s.end || s.ended }
 
-// Mask is the set of tokens that may come next; it belongs to the grammar. Error:
-// ErrTooComplex.
+// Mask returns the set of allowed tokens. It belongs to the grammar. Error: ErrTooComplex.
 func (s State) Mask() (mask *Mask, err error) {
 	v := s.g.vocab
 	if s.ended {
@@ -334,13 +334,13 @@ func (s State) Mask() (mask *Mask, err error) {
 	return mask, nil
 }
 
-// forget drops what can be found again: states that nobody holds, with their masks.
+// forget discards what can be recomputed: unreferenced states and their masks.
 func (m *machine) forget() {
 	for _, s := range m.states {
 		s.mask, s.known, s.maybe = nil, nil, nil
 		clear(s.next)
 	}
-	m.states, m.open, m.insides = map[string]*state{}, map[fid]*opened{}, map[rid]*inside{}
+	m.states, m.open, m.insides = map[string]*state{}, map[frameID]*opened{}, map[regexID]*inside{}
 	m.held = 0
 }
 

@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// words is a small vocabulary: all bytes, and pieces of JSON and text of several bytes.
+// words returns a small vocabulary: all bytes, and longer pieces of JSON and text.
 func words(t testing.TB) *Vocabulary {
 	t.Helper()
 	var list []string
@@ -24,7 +24,7 @@ func words(t testing.TB) *Vocabulary {
 		list = append(list, string([]byte{byte(b)}))
 	}
 	list = append(list, `{"`, `":`, `": "`, `", "`, `"}`, `"]`, "true", "false", "null", " true", "12", "345", "0.", "ab", "abc", " abc", "hello", "\n\n", "    ", `\"`, `\n`, `\u00`, "é", "日", "日本", "\xe6\x97", "}]", "},", "],", `"a"`, `"b":`, "<tool", "<tool>", "abab", "ab", `":1,"`, `":1,"a":`, `a":true,"b`, `,"a":1`, `{"a":{"a":1,"`, `":1}`, "longer than sixteen characters it is")
-	list = append(list, "", "") // control tokens, the last one ends
+	list = append(list, "", "") // control tokens; the last one is the end token
 	return NewVocabulary(len(list), func(id int32) []byte { return []byte(list[id]) }, []int32{int32(len(list) - 1)})
 }
 
@@ -46,7 +46,7 @@ func compiled(t testing.TB, kind, text string) *Grammar {
 	return g
 }
 
-// A regular expression says what Go's own engine says.
+// Regular expressions match what Go's own engine matches.
 func TestRegexLikeGo(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	var pattern func(depth int) string
@@ -133,7 +133,7 @@ func TestMaskIsWhatAdvances(t *testing.T) {
 	}
 }
 
-// An older state stays what it was, and the same text gives the same state.
+// An older state stays unchanged, and the same text gives the same state.
 func TestStatesAreValues(t *testing.T) {
 	g := compiled(t, KindJSONObject, "")
 	old := g.Start()
@@ -147,7 +147,7 @@ func TestStatesAreValues(t *testing.T) {
 		t.Fatal(err)
 	}
 	g.mu.Lock()
-	g.m.forget() // what was learnt is lost, not what is known
+	g.m.forget() // forget loses caches, not states in use
 	g.mu.Unlock()
 	again, _ := one.Mask()
 	if !slices.Equal(again.Words(), copied) {
@@ -234,7 +234,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// What would take without end, ends.
+// Pathological inputs end within their limits.
 func TestPathological(t *testing.T) {
 	for _, c := range []struct{ kind, text string }{
 		{KindRegex, strings.Repeat("(a*", 150) + strings.Repeat(")*", 150)},
@@ -272,8 +272,8 @@ func TestPathological(t *testing.T) {
 
 var rewrite = flag.Bool("rewrite", false, "write testdata/refused.txt again")
 
-// The official suite: nothing that is invalid gets through, and what is refused, schemas
-// and instances, is in the list.
+// The official suite: no invalid instance is accepted. The refused schemas and instances are the
+// listed ones.
 func TestJSONSchemaTestSuite(t *testing.T) {
 	files, err := filepath.Glob("testdata/json-schema-test-suite/*.json")
 	if err != nil || len(files) == 0 {
@@ -373,7 +373,7 @@ func TestAnyOrder(t *testing.T) {
 	}
 }
 
-// Many may use one engine and one grammar at once.
+// One engine and one grammar can be used concurrently.
 func TestEngineIsShared(t *testing.T) {
 	e := NewEngine(words(t))
 	done := make(chan error)

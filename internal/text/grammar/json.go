@@ -14,11 +14,11 @@ import (
 	"github.com/shoal-llm/shoal/internal/attempt"
 )
 
-// jkind is a type of a JSON value.
-type jkind uint8
+// jsonKind is the type of a JSON value.
+type jsonKind uint8
 
 const (
-	jNull jkind = iota
+	jNull jsonKind = iota
 	jBool
 	jNumber
 	jString
@@ -26,47 +26,47 @@ const (
 	jObject
 )
 
-// jval is a JSON value whose objects keep their order. The last of members of one name
+// jsonValue is a JSON value whose objects keep their order. Of duplicate members, the last one
 // counts.
-type jval struct {
-	kind jkind
+type jsonValue struct {
+	kind jsonKind
 	b    bool
-	s    string // of a string; of a number as it was written
-	list []*jval
+	s    string // value of a string; source text of a number
+	list []*jsonValue
 	keys []string
-	at   map[string]*jval
-	own  bool // made here: members that no request can write count
+	at   map[string]*jsonValue
+	own  bool // added by this package: a request cannot set it
 }
 
-func (v *jval) get(key string) *jval {
+func (v *jsonValue) get(key string) *jsonValue {
 	if v == nil || v.kind != jObject {
 		return nil
 	}
 	return v.at[key]
 }
 
-// text is a string's; "" for any other value.
-func (v *jval) text() string {
+// text returns the value of a string, "" for any other value.
+func (v *jsonValue) text() string {
 	if v == nil || v.kind != jString {
 		return ""
 	}
 	return v.s
 }
 
-func (v *jval) put(key string, x *jval) {
+func (v *jsonValue) put(key string, x *jsonValue) {
 	if _, ok := v.at[key]; !ok {
 		v.keys = append(v.keys, key)
 	}
 	v.at[key] = x
 }
 
-func (v *jval) remove(key string) {
+func (v *jsonValue) remove(key string) {
 	delete(v.at, key)
 	v.keys = slices.DeleteFunc(v.keys, func(k string) bool { return k == key })
 }
 
-// append writes the value as JSON.
-func (v *jval) append(to []byte) []byte {
+// append appends the value as JSON.
+func (v *jsonValue) append(to []byte) []byte {
 	quote := func(s string) { to = append(append(append(to, '"'), jsonSpelling(s)...), '"') }
 	switch v.kind {
 	case jNull:
@@ -101,7 +101,7 @@ func (v *jval) append(to []byte) []byte {
 
 const maxJSONDepth = 400
 
-func parseJSON(text string) (*jval, error) {
+func parseJSON(text string) (*jsonValue, error) {
 	if !json.Valid([]byte(text)) {
 		var x any
 		err := json.Unmarshal([]byte(text), &x)
@@ -111,10 +111,10 @@ func parseJSON(text string) (*jval, error) {
 		return nil, err
 	}
 	p := &jsonParser{s: text}
-	return attempt.At(func() *jval { return p.value(0) })
+	return attempt.At(func() *jsonValue { return p.value(0) })
 }
 
-// jsonParser reads valid JSON.
+// jsonParser parses valid JSON.
 type jsonParser struct {
 	s  string
 	at int
@@ -126,14 +126,14 @@ func (p *jsonParser) blank() {
 	}
 }
 
-func (p *jsonParser) value(depth int) *jval {
+func (p *jsonParser) value(depth int) *jsonValue {
 	if depth > maxJSONDepth {
 		panic(refused("JSON nested deeper than %d", maxJSONDepth))
 	}
 	p.blank()
 	switch c := p.s[p.at]; c {
 	case '{':
-		v := &jval{kind: jObject, at: map[string]*jval{}}
+		v := &jsonValue{kind: jObject, at: map[string]*jsonValue{}}
 		for p.at++; ; p.at++ {
 			p.blank()
 			if p.s[p.at] == '}' {
@@ -152,7 +152,7 @@ func (p *jsonParser) value(depth int) *jval {
 		p.at++
 		return v
 	case '[':
-		v := &jval{kind: jArray}
+		v := &jsonValue{kind: jArray}
 		for p.at++; ; p.at++ {
 			p.blank()
 			if p.s[p.at] == ']' {
@@ -168,22 +168,22 @@ func (p *jsonParser) value(depth int) *jval {
 		p.at++
 		return v
 	case '"':
-		return &jval{kind: jString, s: p.str()}
+		return &jsonValue{kind: jString, s: p.str()}
 	case 't', 'f':
 		p.at += 4
 		if c == 'f' {
 			p.at++
 		}
-		return &jval{kind: jBool, b: c == 't'}
+		return &jsonValue{kind: jBool, b: c == 't'}
 	case 'n':
 		p.at += 4
-		return &jval{kind: jNull}
+		return &jsonValue{kind: jNull}
 	}
 	start := p.at
 	for p.at < len(p.s) && strings.IndexByte("+-.eE0123456789", p.s[p.at]) >= 0 {
 		p.at++
 	}
-	return &jval{kind: jNumber, s: p.s[start:p.at]}
+	return &jsonValue{kind: jNumber, s: p.s[start:p.at]}
 }
 
 func (p *jsonParser) str() string {
@@ -201,7 +201,7 @@ func (p *jsonParser) str() string {
 	}
 	var out []byte
 	for rest := p.s[start+1 : p.at-1]; rest != ""; {
-		// Up to the next half of a surrogate pair, which has no UTF-8 and is kept as WTF-8 has it.
+		// Up to the next unpaired surrogate, which has no UTF-8 and is kept in WTF-8.
 		at, half := loneSurrogate(rest)
 		var s string
 		if err := json.Unmarshal([]byte(`"`+rest[:at]+`"`), &s); err != nil {
@@ -217,7 +217,7 @@ func (p *jsonParser) str() string {
 	return string(out)
 }
 
-// loneSurrogate finds the first escape of half a pair in the inside of a JSON string.
+// loneSurrogate finds the first escape of an unpaired surrogate inside a JSON string.
 func loneSurrogate(s string) (at int, half rune) {
 	escape := func(i int) rune {
 		if i+6 > len(s) || s[i] != '\\' || s[i+1] != 'u' {
@@ -243,8 +243,8 @@ func loneSurrogate(s string) (at int, half rune) {
 	return len(s), 0
 }
 
-// number is exact. An exponent of more than three digits is not read.
-func (v *jval) number() (*big.Rat, bool) {
+// number returns the exact value. Exponents of more than three digits are not supported.
+func (v *jsonValue) number() (*big.Rat, bool) {
 	if v == nil || v.kind != jNumber {
 		return nil, false
 	}
@@ -254,8 +254,8 @@ func (v *jval) number() (*big.Rat, bool) {
 	return new(big.Rat).SetString(v.s)
 }
 
-// count is a whole number that is not negative; 2.0 is one.
-func (v *jval) count() (int, bool) {
+// count returns a non-negative integer; 2.0 is one.
+func (v *jsonValue) count() (int, bool) {
 	r, ok := v.number()
 	if !ok || !r.IsInt() || r.Sign() < 0 || !r.Num().IsInt64() {
 		return 0, false
@@ -263,8 +263,8 @@ func (v *jval) count() (int, bool) {
 	return int(min(r.Num().Int64(), 1<<30)), true
 }
 
-// same is equality of JSON values: of numbers by value, of objects without order.
-func (v *jval) same(o *jval) bool {
+// same is equality of JSON values: numbers by value, objects without order.
+func (v *jsonValue) same(o *jsonValue) bool {
 	if v.kind != o.kind {
 		return false
 	}
@@ -299,19 +299,19 @@ func (v *jval) same(o *jval) bool {
 	return true
 }
 
-func jObj(pairs ...any) *jval {
-	v := &jval{kind: jObject, at: map[string]*jval{}, own: true}
+func jObj(pairs ...any) *jsonValue {
+	v := &jsonValue{kind: jObject, at: map[string]*jsonValue{}, own: true}
 	for i := 0; i < len(pairs); i += 2 {
-		v.put(pairs[i].(string), pairs[i+1].(*jval))
+		v.put(pairs[i].(string), pairs[i+1].(*jsonValue))
 	}
 	return v
 }
 
-func jStr(s string) *jval       { return &jval{kind: jString, s: s} }
-func jInt(n int) *jval          { return &jval{kind: jNumber, s: fmt.Sprint(n)} }
-func jList(list ...*jval) *jval { return &jval{kind: jArray, list: list} }
-func jBoolean(b bool) *jval     { return &jval{kind: jBool, b: b} }
-func (v *jval) pointer(p string) (*jval, bool) {
+func jStr(s string) *jsonValue            { return &jsonValue{kind: jString, s: s} }
+func jInt(n int) *jsonValue               { return &jsonValue{kind: jNumber, s: fmt.Sprint(n)} }
+func jList(list ...*jsonValue) *jsonValue { return &jsonValue{kind: jArray, list: list} }
+func jBoolean(b bool) *jsonValue          { return &jsonValue{kind: jBool, b: b} }
+func (v *jsonValue) pointer(p string) (*jsonValue, bool) {
 	for _, part := range strings.Split(p, "/")[1:] {
 		part = strings.ReplaceAll(strings.ReplaceAll(part, "~1", "/"), "~0", "~")
 		switch v.kind {

@@ -9,11 +9,11 @@ import (
 	"github.com/shoal-llm/shoal/internal/attempt"
 )
 
-// larkParser reads the part of Lark's language that llguidance reads (docs/syntax.md
-// there): rules and terminals, strings, regular expressions, ranges, repetitions,
-// %ignore, %import of common terminals, %json, and of our own %until "text": anything up
-// to the first place where the text stands, and the text. A terminal that follows another needs no separator, as there is no lexer that takes the longest: what Lark
-// would read as one name may be read as two words.
+// larkParser parses the part of Lark's language that llguidance supports (its docs/syntax.md):
+// rules and terminals, strings, regular expressions, ranges, repetitions, %ignore, %import of
+// common terminals, and %json. An extension is %until "text": any text up to and including the
+// first occurrence of "text". Consecutive terminals need no separator, because there is no
+// longest-match lexer. Two words may therefore match what Lark would read as one name.
 type larkParser struct {
 	cursor
 	b      *rulebook
@@ -21,10 +21,10 @@ type larkParser struct {
 	terms  map[string]*part
 	skip   []*part
 	opened map[string]bool
-	done   map[string]rid
+	done   map[string]regexID
 }
 
-// larkCommon are the terminals of Lark's common library.
+// larkCommon has the terminals of Lark's common library.
 var larkCommon = map[string]string{
 	"DIGIT": `[0-9]`, "HEXDIGIT": `[a-fA-F0-9]`, "INT": `[0-9]+`, "SIGNED_INT": `[+-]?[0-9]+`, "DECIMAL": `[0-9]+\.[0-9]*|\.[0-9]+`,
 	"FLOAT": `[0-9]+[eE][+-]?[0-9]+|(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?`, "NUMBER": `(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+)(?:[eE][+-]?[0-9]+)?`,
@@ -35,8 +35,8 @@ var larkCommon = map[string]string{
 	"ESCAPED_STRING": `"(?:[^"\\\n\r]|\\[^\n\r])*"`, "SH_COMMENT": `#[^\n]*`, "CPP_COMMENT": `//[^\n]*`, "SQL_COMMENT": `--[^\n]*`,
 }
 
-func (m *machine) compileLark(s Spec) eid {
-	p := &larkParser{cursor: cursor{s: s.Text}, b: newRulebook(m, "Lark: "), spec: s, terms: map[string]*part{}, opened: map[string]bool{}, done: map[string]rid{}}
+func (m *machine) compileLark(s Spec) exprID {
+	p := &larkParser{cursor: cursor{s: s.Text}, b: newRulebook(m, "Lark: "), spec: s, terms: map[string]*part{}, opened: map[string]bool{}, done: map[string]regexID{}}
 	if !utf8.ValidString(s.Text) {
 		panic(attempt.Failure{Err: &Error{Message: "Lark: not valid UTF-8"}})
 	}
@@ -47,7 +47,7 @@ func (p *larkParser) fail(format string, args ...any) attempt.Failure {
 	return attempt.Failure{Err: &Error{Message: fmt.Sprintf("Lark: line %d: %s", p.line(), fmt.Sprintf(format, args...))}}
 }
 
-// blank skips spaces and comments; a line that goes on with '|' belongs to the one before.
+// blank skips spaces and comments. A line that starts with '|' continues the previous one.
 func (p *larkParser) blank(lines bool) {
 	p.blanks(lines, "//", "#")
 	if rest := p.at; !lines && strings.IndexByte("\r\n", p.peek()) >= 0 {
@@ -66,7 +66,7 @@ func isTerminal(name string) bool {
 	return s != "" && s[0] >= 'A' && s[0] <= 'Z'
 }
 
-func (p *larkParser) run() eid {
+func (p *larkParser) run() exprID {
 	var rules []string
 	bodies := map[string]*part{}
 	for p.blank(true); p.at < len(p.s); p.blank(true) {
@@ -99,7 +99,7 @@ func (p *larkParser) run() eid {
 			panic(p.fail("attributes of a rule (%q) are not supported", name))
 		}
 		if p.eat(".") {
-			p.name() // a priority, which a lexer would need
+			p.name() // a priority, which only matters to a lexer
 		}
 		p.blank(false)
 		if !p.eat(":") {
@@ -122,7 +122,7 @@ func (p *larkParser) run() eid {
 	}
 	skip := rEps
 	if len(p.skip) > 0 {
-		var list []rid
+		var list []regexID
 		for _, x := range p.skip {
 			r := p.terminal(x)
 			list = append(list, r)
@@ -177,7 +177,7 @@ func (p *larkParser) imports() {
 
 }
 
-func (p *larkParser) regex(text, flags string) rid {
+func (p *larkParser) regex(text, flags string) regexID {
 	r, err := p.b.m.pattern(text, flags, rawText{p.b.m.regexes}, true)
 	if err != nil {
 		panic(p.fail("%v", err))
@@ -211,7 +211,7 @@ func (p *larkParser) seq(nested bool) *part {
 		if p.at >= len(p.s) || strings.IndexByte("|)]\r\n", p.s[p.at]) >= 0 {
 			return p.b.part(out)
 		}
-		if p.eat("->") { // an alias of a tree that nobody builds
+		if p.eat("->") { // an alias, which only names a tree node
 			p.blank(nested)
 			p.name()
 			continue
@@ -301,7 +301,7 @@ func (p *larkParser) text() (string, bool) {
 	return string(out), fold
 }
 
-func (p *larkParser) value() *jval {
+func (p *larkParser) value() *jsonValue {
 	d := json.NewDecoder(strings.NewReader(p.s[p.at:]))
 	var raw json.RawMessage
 	if err := d.Decode(&raw); err != nil {
@@ -397,10 +397,10 @@ func (p *larkParser) atom() *part {
 	return p.b.part(part{kind: xRule, name: name})
 }
 
-// terminal is the regular expression of what may only use terminals.
-func (p *larkParser) terminal(x *part) rid {
+// terminal returns the regular expression of a part that may only use terminals.
+func (p *larkParser) terminal(x *part) regexID {
 	m := p.b.m
-	list := make([]rid, len(x.list))
+	list := make([]regexID, len(x.list))
 	for i, l := range x.list {
 		list[i] = p.terminal(l)
 	}
@@ -435,9 +435,9 @@ func (p *larkParser) terminal(x *part) rid {
 	return r
 }
 
-// resolve puts what is ignored behind every terminal of a rule.
-func (p *larkParser) resolve(x *part, skip rid) *part {
-	lex := func(r rid) *part { return p.b.part(part{kind: xLex, r: p.b.m.concat2(r, skip)}) }
+// resolve appends the ignored text to every terminal of a rule.
+func (p *larkParser) resolve(x *part, skip regexID) *part {
+	lex := func(r regexID) *part { return p.b.part(part{kind: xLex, r: p.b.m.concat2(r, skip)}) }
 	switch x.kind {
 	case xLex:
 		return lex(x.r)

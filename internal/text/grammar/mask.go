@@ -6,24 +6,24 @@ import (
 	"slices"
 )
 
-// inside is what a terminal says of the vocabulary by itself, whatever follows it: the
-// tokens that stay in it, and the ends of those that reach its end before their own, as a
-// trie. It depends on the regular expression and the vocabulary alone, so that all
-// grammars share it; the inside of a JSON string is worked out once.
+// inside is the part of masks that depends on a terminal alone, not on what follows it: the tokens
+// that stay inside the terminal, and as a trie the remainders of those that reach its end. It
+// depends only on the regular expression and the vocabulary, so all grammars share it. For example,
+// the inside of a JSON string is computed once.
 type inside struct {
 	mask    *Mask
 	beyond  trie
-	useless bool // too many tokens leave it: it is walked together with what follows, if anything does
+	useless bool // too many tokens leave it: walk it together with what follows, if anything does
 }
 
 const (
-	broadBytes = 64    // a terminal that so many bytes can continue is broad
-	maxBeyond  = 60000 // nodes of what lies beyond
-	maxShared  = 512   // terminals whose insides are kept, about 24 KiB each with 128k tokens
+	broadBytes = 64    // a terminal is broad if at least this many bytes can continue it
+	maxBeyond  = 60000 // trie nodes of remainders
+	maxShared  = 512   // terminals with a cached inside, about 24 KiB each with 128k tokens
 	maxKey     = 4096
 )
 
-// maskOf a state: the tokens that lead from it to a living state.
+// maskOf returns the tokens that lead from a state to a live state.
 func (m *machine) maskOf(v *Vocabulary, s *state) *Mask {
 	if s.known != nil {
 		return s.known
@@ -42,8 +42,8 @@ func (m *machine) maskOf(v *Vocabulary, s *state) *Mask {
 	return mask
 }
 
-// plainMask is the mask of a state without the texts of names. Tokens after which those
-// decide are in maybe.
+// plainMask returns the mask of a state without the texts of names. The tokens that depend on those
+// are in maybe.
 func (m *machine) plainMask(v *Vocabulary, s *state) *Mask {
 	if s.mask != nil {
 		return s.mask
@@ -98,8 +98,8 @@ func (m *machine) plainMask(v *Vocabulary, s *state) *Mask {
 	return mask
 }
 
-// walk adds the tokens of t that lead from s to a living state; those after which a name
-// decides that is not known here go to maybe.
+// walk adds the tokens of t that lead from s to a live state. Tokens that depend on an unknown name
+// are added to maybe.
 func (m *machine) walk(t trie, s *state, mask *Mask, maybe []int32) []int32 {
 	if len(s.threads) == 0 {
 		return maybe
@@ -134,8 +134,8 @@ func (m *machine) walk(t trie, s *state, mask *Mask, maybe []int32) []int32 {
 	return maybe
 }
 
-// inside is nil for a terminal that is not broad.
-func (m *machine) inside(v *Vocabulary, r rid) *inside {
+// inside returns nil for a terminal that is not broad.
+func (m *machine) inside(v *Vocabulary, r regexID) *inside {
 	if in, ok := m.insides[r]; ok {
 		return in
 	}
@@ -144,7 +144,7 @@ func (m *machine) inside(v *Vocabulary, r rid) *inside {
 	return in
 }
 
-func (m *machine) findInside(v *Vocabulary, r rid) *inside {
+func (m *machine) findInside(v *Vocabulary, r regexID) *inside {
 	p, n := m.parts[m.partitionOf(r)], 0
 	var some [256]bool
 	for c, b := range p.first {
@@ -171,7 +171,7 @@ func (m *machine) findInside(v *Vocabulary, r rid) *inside {
 	if key != "" {
 		v.mu.Lock()
 		if len(v.shared) >= maxShared {
-			for k := range v.shared { // any one will do: what is in use comes back
+			for k := range v.shared { // evict any one: those in use are added again
 				delete(v.shared, k)
 				break
 			}
@@ -182,15 +182,15 @@ func (m *machine) findInside(v *Vocabulary, r rid) *inside {
 	return in
 }
 
-func (m *machine) makeInside(v *Vocabulary, r rid) *inside {
+func (m *machine) makeInside(v *Vocabulary, r regexID) *inside {
 	in := &inside{mask: v.newMask()}
 	t := v.all
 	if m.holdsPlain(r) {
 		copy(in.mask.words, v.plain.words)
 		t = v.rest
 	}
-	var ends [][2]int32 // token, bytes of it inside
-	var at [256]rid
+	var ends [][2]int32 // token, number of its bytes inside
+	var at [256]regexID
 	at[0] = r
 	for i := 0; i < len(t); {
 		n := &t[i]
@@ -240,9 +240,9 @@ func suffixes(ends [][2]int32, token [][]byte) trie {
 	return t
 }
 
-// holdsPlain: any text of up to plainRunes plain characters (what a JSON string holds as
-// it is) leads from r to a living state, and none of it to the end of r.
-func (m *machine) holdsPlain(r rid) bool {
+// holdsPlain reports whether any text of up to plainRunes plain characters (unescaped in a JSON
+// string) leads from r to a live state, and no such text to the end of r.
+func (m *machine) holdsPlain(r regexID) bool {
 	n := &m.nodes[r]
 	switch n.kind {
 	case kConcat:
@@ -260,7 +260,7 @@ func (m *machine) holdsPlain(r rid) bool {
 			}
 		}
 		return true
-	case kAnd: // a text without end, but for some
+	case kAnd: // an infinite text, with exceptions
 		ok := false
 		for _, l := range n.list {
 			switch a := &m.nodes[l]; {
@@ -276,8 +276,8 @@ func (m *machine) holdsPlain(r rid) bool {
 	return false
 }
 
-// finite tells whether r has finitely many strings, as far as that is easily seen.
-func (m *machine) finite(r rid) bool {
+// finite reports whether r provably matches finitely many strings, by a simple check.
+func (m *machine) finite(r regexID) bool {
 	n := &m.nodes[r]
 	switch n.kind {
 	case kEps, kLit, kBytes, kEmpty:
@@ -295,12 +295,12 @@ func (m *machine) finite(r rid) bool {
 	return false
 }
 
-// spell names a regular expression in a way that does not depend on the store; "" for a
+// spell returns an identifier of a regular expression that does not depend on the store; "" for a
 // long one.
-func (m *machine) spell(r rid) string {
+func (m *machine) spell(r regexID) string {
 	var out []byte
-	var write func(r rid) bool
-	write = func(r rid) bool {
+	var write func(r regexID) bool
+	write = func(r regexID) bool {
 		n := &m.nodes[r]
 		if len(out) > maxKey || n.kind == kMod {
 			return false

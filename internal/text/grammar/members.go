@@ -5,42 +5,42 @@ import (
 	"slices"
 )
 
-// members are those of an object. No name comes twice. What may follow depends on the set
-// of names that the object has already; the expressions of such sets are made as texts come
-// to them.
+// members are the members of an object. No name may appear twice, so what may follow depends on the
+// set of names so far. The expressions of such sets are created when a text reaches them.
 type members struct {
 	named   []member
 	others  []others
-	lo, hi  int  // how many members; hi -1: any number
-	ordered bool // named members come in their order, and others after them
-	opening [2]eid
-	colon   eid
+	lo, hi  int  // number of members; hi -1: unbounded
+	ordered bool // declared members come in their order, others after them
+	opening [2]exprID
+	colon   exprID
 }
 
-// member is one whose name the schema declares.
+// member is a member whose name the schema declares.
 type member struct {
-	e        [2]eid // as the first member, and after a comma
+	e        [2]exprID // as the first member, and after a comma
 	required bool
 }
 
-// others are members whose names the schema does not declare.
+// others are members with undeclared names.
 type others struct {
-	key   rid // a name and its closing quote, in its shortest spelling
-	value eid
-	count int // of names; -1: more than the object needs
+	key   regexID // a name and its closing quote, in its shortest spelling
+	value exprID
+	count int // number of possible names; -1: more than the object needs
 }
 
-// maxOthers bounds the undeclared names of one object: each is remembered until its end.
+// maxOthers is the maximum number of undeclared names of one object. Each is stored until the
+// object's end.
 const maxOthers = 1024
 
-// otherNames is a set of undeclared names that an object has already.
+// otherNames is a set of undeclared names that an object already has.
 type otherNames struct {
-	names rid // them, with their closing quotes
+	names regexID // matches the names with their closing quotes
 	size  int
 }
 
-func (o *members) parts() []eid {
-	out := make([]eid, 0, 2*len(o.named)+len(o.others))
+func (o *members) parts() []exprID {
+	out := make([]exprID, 0, 2*len(o.named)+len(o.others))
 	for _, n := range o.named {
 		out = append(out, n.e[0], n.e[1])
 	}
@@ -50,17 +50,17 @@ func (o *members) parts() []eid {
 	return out
 }
 
-// members is the expression of all members of an object.
-func (m *machine) members(o *members) eid {
+// members returns the expression of all members of an object.
+func (m *machine) members(o *members) exprID {
 	m.objects = append(m.objects, o)
 	return m.members1(uint32(len(m.objects)-1), make([]uint64, (len(o.named)+63)/64), 0, 0)
 }
 
-// members1 is the expression of what follows declared names, a number of members, and
-// undeclared names. The number counts no further than it matters. Others are the number of a
-// set, or, where a further name is not known, -1 less that number.
-func (m *machine) members1(object uint32, seen []uint64, count int, others int32) eid {
-	return m.expr(enode{kind: xMembers, a: object, b: m.nameSet(seen), lo: m.enough(object, count), hi: others})
+// members1 returns the expression of what follows a set of declared names, a number of members, and
+// a set of undeclared names. The number is capped where it no longer matters. others is the id of a
+// set. If one further name is unknown, it is -1 minus that id.
+func (m *machine) members1(object uint32, seen []uint64, count int, others int32) exprID {
+	return m.expr(exprNode{kind: xMembers, a: object, b: m.nameSet(seen), lo: m.enough(object, count), hi: others})
 }
 
 func (m *machine) enough(object uint32, count int) int32 {
@@ -84,7 +84,7 @@ func (m *machine) nameSet(seen []uint64) uint32 {
 	return id
 }
 
-// known is the set of a number, and how many names the object has besides those of it.
+// known returns the id of a set, and the number of names that the object has in addition.
 func (m *machine) known(others int32) (set int32, more int) {
 	if others < 0 {
 		return -1 - others, 1
@@ -92,7 +92,7 @@ func (m *machine) known(others int32) (set int32, more int) {
 	return others, 0
 }
 
-// withName is a set and one more name, which ends with its quote.
+// withName returns a set plus one name, which ends with its quote.
 func (m *machine) withName(set int32, name string) int32 {
 	names := m.or(m.otherSets[set].names, m.literal(name))
 	id, ok := m.otherIDs[names]
@@ -106,8 +106,8 @@ func (m *machine) withName(set int32, name string) int32 {
 
 func has(seen []uint64, i int) bool { return seen[i>>6]>>(i&63)&1 != 0 }
 
-// canFinish tells whether the object can be completed.
-func (m *machine) canFinish(n enode) bool {
+// canFinish reports whether the object can be completed.
+func (m *machine) canFinish(n exprNode) bool {
 	o, seen, count := m.objects[n.a], m.nameSets[n.b], int(n.lo)
 	needed, more := 0, 0
 	for i := range o.named {
@@ -144,7 +144,7 @@ func (m *machine) canFinish(n enode) bool {
 }
 
 // openMembers adds what can come next to a stack of frames.
-func (m *machine) openMembers(n enode, next fid, stack []fid) []fid {
+func (m *machine) openMembers(n exprNode, next frameID, stack []frameID) []frameID {
 	o, seen, count := m.objects[n.a], m.nameSets[n.b], int(n.lo)
 	set, unknown := m.known(n.hi)
 	missing := false
@@ -165,9 +165,9 @@ func (m *machine) openMembers(n enode, next fid, stack []fid) []fid {
 		}
 	}
 	if room && !(o.ordered && missing) && m.otherSets[set].size+unknown < maxOthers {
-		after := m.nameSet(with) // in order, declared names are over
+		after := m.nameSet(with) // in order mode, no declared name may follow
 		for i, x := range o.others {
-			name := m.expr(enode{kind: xName, a: n.a, b: after, lo: int32(count), hi: n.hi, list: []eid{eid(i)}})
+			name := m.expr(exprNode{kind: xName, a: n.a, b: after, lo: int32(count), hi: n.hi, list: []exprID{exprID(i)}})
 			key := m.lex(m.and(x.key, m.not(m.otherSets[set].names)))
 			if key != eFail && m.can(name) {
 				stack = append(stack, m.frame(o.opening[min(count, 1)], m.frame(key, m.frame(name, next))))
@@ -180,23 +180,23 @@ func (m *machine) openMembers(n enode, next fid, stack []fid) []fid {
 	return stack
 }
 
-// canName tells whether an object can be completed after an undeclared name.
-func (m *machine) canName(n enode) bool {
+// canName reports whether an object can be completed after an undeclared name.
+func (m *machine) canName(n exprNode) bool {
 	return m.can(m.objects[n.a].others[n.list[0]].value) && m.can(m.afterName(n, -1-m.namesOf(n)))
 }
 
-// namesOf is the set before the name that an expression of the kind xName follows.
-func (m *machine) namesOf(n enode) int32 {
+// namesOf returns the set before the name that an xName expression follows.
+func (m *machine) namesOf(n exprNode) int32 {
 	set, _ := m.known(n.hi)
 	return set
 }
 
-func (m *machine) afterName(n enode, others int32) eid {
-	return m.expr(enode{kind: xMembers, a: n.a, b: n.b, lo: m.enough(n.a, int(n.lo)+1), hi: others})
+func (m *machine) afterName(n exprNode, others int32) exprID {
+	return m.expr(exprNode{kind: xMembers, a: n.a, b: n.b, lo: m.enough(n.a, int(n.lo)+1), hi: others})
 }
 
-// openName is the frame of what follows an undeclared name; others as in members1.
-func (m *machine) openName(n enode, next fid, others int32) fid {
+// openName returns the frame of what follows an undeclared name; others as in members1.
+func (m *machine) openName(n exprNode, next frameID, others int32) frameID {
 	o := m.objects[n.a]
 	return m.frame(o.colon, m.frame(o.others[n.list[0]].value, m.frame(m.afterName(n, others), next)))
 }

@@ -2,9 +2,8 @@ package grammar
 
 import "encoding/binary"
 
-// modulus is the state of a decimal number that must be a multiple of of/10^scale: the
-// remainder of the digits so far, and how many of them stand behind the point (-1: it has
-// not come).
+// modulus is the state of a decimal number that must be a multiple of of/10^scale: the remainder of
+// the digits so far, and the number of digits after the point (-1: no point yet).
 type modulus struct {
 	of, rem      uint64
 	scale, after int
@@ -16,7 +15,7 @@ func (m *modulus) appendKey(k []byte) []byte {
 	return append(k, byte(m.scale), byte(m.after))
 }
 
-// whole tells whether the number as it stands is a multiple.
+// whole reports whether the number so far is a multiple.
 func (m *modulus) whole() bool {
 	rem := m.rem
 	for range m.scale - max(m.after, 0) {
@@ -25,17 +24,17 @@ func (m *modulus) whole() bool {
 	return rem == 0
 }
 
-// multiple are the decimals, without an exponent, that are multiples of of/10^scale. It
-// is to be intersected with what a number looks like.
-func (x *regexes) multiple(of uint64, scale int) rid {
+// multiple matches decimals without an exponent that are multiples of of/10^scale. Intersect it
+// with the syntax of a number.
+func (x *regexes) multiple(of uint64, scale int) regexID {
 	return x.modulus(modulus{of: of, scale: scale, after: -1})
 }
 
-func (x *regexes) modulus(m modulus) rid {
-	return x.intern(rnode{kind: kMod, mod: &m, nullable: m.whole()})
+func (x *regexes) modulus(m modulus) regexID {
+	return x.intern(regexNode{kind: kMod, mod: &m, nullable: m.whole()})
 }
 
-func (x *regexes) deriveMod(m *modulus, b byte) rid {
+func (x *regexes) deriveMod(m *modulus, b byte) regexID {
 	next := *m
 	switch {
 	case b == '-' && m.rem == 0 && m.after < 0:

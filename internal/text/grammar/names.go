@@ -2,32 +2,32 @@ package grammar
 
 import "slices"
 
-// cid is the text of an undeclared name so far: a byte after another text.
-type cid uint32
+// nameID is the text of an undeclared name so far: a prefix plus one byte.
+type nameID uint32
 
 const (
-	unknown cid = iota
+	unknown nameID = iota
 	noText
 )
 
 type nameByte struct {
-	before cid
+	before nameID
 	b      byte
 }
 
-// withByte is the text of a name and one more byte.
-func (m *machine) withByte(c cid, b byte) cid {
+// withByte returns a name's text plus one byte.
+func (m *machine) withByte(c nameID, b byte) nameID {
 	n := nameByte{c, b}
 	id, ok := m.nameIDs[n]
 	if !ok {
-		id = cid(len(m.names))
+		id = nameID(len(m.names))
 		m.names = append(m.names, n)
 		m.nameIDs[n] = id
 	}
 	return id
 }
 
-func (m *machine) nameText(c cid) string {
+func (m *machine) nameText(c nameID) string {
 	var out []byte
 	for ; c > noText; c = m.names[c].before {
 		out = append(out, m.names[c].b)
@@ -36,13 +36,13 @@ func (m *machine) nameText(c cid) string {
 	return string(out)
 }
 
-// naming tells whether a stack is that of an undeclared name.
-func (m *machine) naming(k fid) bool {
+// naming reports whether a stack is inside an undeclared name.
+func (m *machine) naming(k frameID) bool {
 	return k != noFrame && m.exprs[m.frames[k].e].kind == xName
 }
 
-// advance is the state after one byte of a text that is known from its beginning. It differs
-// from after in that an object allows no undeclared name twice.
+// advance returns the state after one byte of a text that is known from its start. Unlike after, it
+// excludes duplicate undeclared names.
 func (m *machine) advance(s *state, b byte) *state {
 	plain := m.after(s.base, b)
 	if plain == dead || !s.naming && !plain.naming {
@@ -82,7 +82,7 @@ func (m *machine) advance(s *state, b byte) *state {
 	return m.state(ordered(threads), end, false)
 }
 
-// follows tells whether bytes may come after a state.
+// follows reports whether bytes may follow a state.
 func (m *machine) follows(s *state, text []byte) bool {
 	for _, b := range text {
 		if s = m.advance(s, b); s == dead {

@@ -6,30 +6,30 @@ import (
 	"github.com/shoal-llm/shoal/internal/attempt"
 )
 
-// opposite is the negation of what a keyword of n has, c.
-func (b *builder) opposite(n *snode, k string, c *snode) []*snode {
-	ways, err := attempt.At(func() []*snode { return b.negate(c, 0) })
+// opposite returns the negation of c, the value of keyword k in n.
+func (b *builder) opposite(n *schemaNode, k string, c *schemaNode) []*schemaNode {
+	ways, err := attempt.At(func() []*schemaNode { return b.negate(c, 0) })
 	if err != nil {
 		panic(b.fail(n, k, "it cannot be enforced here: %v", err))
 	}
 	return ways
 }
 
-// negate lists schemas, one of which holds for a value that n does not describe.
-func (b *builder) negate(n *snode, depth int) []*snode {
+// negate returns schemas of which at least one holds for every value that n excludes.
+func (b *builder) negate(n *schemaNode, depth int) []*schemaNode {
 	if depth > 16 {
 		panic(refused("the negation is nested too deep"))
 	}
 	if n.v.kind == jBool {
-		return []*snode{b.child(n, jBoolean(!n.v.b), "not")}
+		return []*schemaNode{b.child(n, jBoolean(!n.v.b), "not")}
 	}
 	if n.v.kind != jObject {
 		panic(refused("a schema must be an object or a boolean"))
 	}
-	var out []*snode
-	add := func(v *jval) { out = append(out, b.node(v, n.path, n.base, n.old)) }
-	not := func(s *snode) *jval { return jObj("not", s.v) }
-	number := func(k string, x *jval) { add(jObj("type", jStr("number"), k, x)) }
+	var out []*schemaNode
+	add := func(v *jsonValue) { out = append(out, b.node(v, n.path, n.base, n.old)) }
+	not := func(s *schemaNode) *jsonValue { return jObj("not", s.v) }
+	number := func(k string, x *jsonValue) { add(jObj("type", jStr("number"), k, x)) }
 	if n.old && n.v.get("$ref") != nil {
 		t := b.target(n, n.v.get("$ref").s)
 		return b.negate(t, depth+1)
@@ -47,7 +47,7 @@ func (b *builder) negate(n *snode, depth int) []*snode {
 			if t&tInteger != 0 && t&tFraction == 0 {
 				panic(refused("'not' of the type integer"))
 			}
-			var rest []*jval
+			var rest []*jsonValue
 			for _, name := range [...]string{"null", "boolean", "number", "string", "array", "object"} {
 				if typeNames[name]&t == 0 {
 					rest = append(rest, jStr(name))
@@ -57,7 +57,7 @@ func (b *builder) negate(n *snode, depth int) []*snode {
 				add(jObj("type", jList(rest...)))
 			}
 		case "enum", "const":
-			list := []*jval{x}
+			list := []*jsonValue{x}
 			if k == "enum" {
 				list = x.list
 			}
@@ -75,7 +75,7 @@ func (b *builder) negate(n *snode, depth int) []*snode {
 				add(jObj("type", jStr("object"), "required", jList(jStr(name)), "properties", jObj(name, not(s))))
 			}
 		case "anyOf":
-			var all []*jval
+			var all []*jsonValue
 			for _, s := range b.children(n, k, x) {
 				all = append(all, not(s))
 			}
@@ -145,8 +145,8 @@ func (b *builder) negate(n *snode, depth int) []*snode {
 	return out
 }
 
-func (b *builder) negateValues(n *snode, list []*jval, add func(*jval)) {
-	var strs []*jval
+func (b *builder) negateValues(n *schemaNode, list []*jsonValue, add func(*jsonValue)) {
+	var strs []*jsonValue
 	rest := map[string]bool{"null": true, "boolean": true, "number": true, "string": true, "array": true, "object": true}
 	var bools [2]bool
 	for _, v := range list {
@@ -173,7 +173,7 @@ func (b *builder) negateValues(n *snode, list []*jval, add func(*jval)) {
 	if len(strs) > 0 {
 		add(jObj("type", jStr("string"), "\x00strings", jList(strs...)))
 	}
-	var names []*jval
+	var names []*jsonValue
 	for _, t := range [...]string{"null", "boolean", "number", "string", "array", "object"} {
 		if rest[t] {
 			names = append(names, jStr(t))

@@ -7,10 +7,10 @@ import (
 
 type bound struct {
 	at   *big.Rat
-	open bool // the limit itself is out
+	open bool // the limit itself is excluded
 }
 
-// numbers are what JSON Schema says of a number.
+// numbers has the constraints of JSON Schema on a number.
 type numbers struct {
 	integer bool
 	lo, hi  *bound
@@ -30,14 +30,14 @@ func tighter(have *bound, b bound, sign int) *bound {
 func (n *numbers) atLeast(b bound) { n.lo = tighter(n.lo, b, 1) }
 func (n *numbers) atMost(b bound)  { n.hi = tighter(n.hi, b, -1) }
 
-// Bounds of a number whose schema has none: what an int64 or a double holds. Without them a
-// model may write digits to its last token.
+// Bounds of numbers without bounds in the schema: the digits of an int64 or a double. Without them
+// a model may write digits until its token limit.
 const (
 	maxWhole    = 19 // digits before the point
 	maxFraction = 17 // digits after it
 )
 
-// numberFormats are the values of 'format' that bound a number.
+// numberFormats maps values of 'format' to the bounds of a number.
 var numberFormats = map[string][2]*big.Rat{
 	"int8": intRange(7, true), "int16": intRange(15, true), "int32": intRange(31, true), "int64": intRange(63, true),
 	"uint8": intRange(8, false), "uint16": intRange(16, false), "uint32": intRange(32, false), "uint64": intRange(64, false),
@@ -52,7 +52,7 @@ func intRange(bits uint, signed bool) (out [2]*big.Rat) {
 	return out
 }
 
-// within bounds an end that the schema leaves open, unless the other end lies outside.
+// within adds a bound where the schema has none, unless the schema's other bound is outside of it.
 func (n *numbers) within(r [2]*big.Rat) {
 	lo, hi := n.lo, n.hi
 	if lo == nil && (hi == nil || hi.at.Cmp(r[0]) >= 0) {
@@ -63,16 +63,16 @@ func (n *numbers) within(r [2]*big.Rat) {
 	}
 }
 
-// free spells a number without limits. Its exponent keeps it within a double:
-// 9.99e307, 9999999999999999999e288 and 1.69e308 are less than the largest, 1.797e308.
-func (x *regexes) free(minus, fraction rid) rid {
+// free matches numbers without limits. Their exponents keep them within a double: 9.99e307,
+// 9999999999999999999e288 and 1.69e308 are below the maximum, 1.797e308.
+func (x *regexes) free(minus, fraction regexID) regexID {
 	digit := x.bytes('0', '9')
 	var e, sign byteSet
 	e.add('e')
 	e.add('E')
 	sign.add('+')
 	sign.add('-')
-	exponent := func(hundreds rid) rid { // of at most three digits
+	exponent := func(hundreds regexID) regexID { // with at most three digits
 		return x.concat(x.set(e), x.opt(x.set(sign)), x.or(x.repeat(digit, 1, 2), hundreds))
 	}
 	three := x.concat(x.bytes('0', '2'), digit, digit)
@@ -83,12 +83,12 @@ func (x *regexes) free(minus, fraction rid) rid {
 	return x.concat(minus, x.or(long, short, top))
 }
 
-// number spells the numbers of n. One with limits or steps has no exponent.
-func (x *regexes) number(n *numbers) (rid, string) {
+// number matches the numbers of n. With limits or steps they have no exponent.
+func (x *regexes) number(n *numbers) (regexID, string) {
 	digit := x.bytes('0', '9')
 	wholes, fractions := maxWhole, maxFraction
 	if len(n.steps) > 0 {
-		wholes-- // an int64 holds all of them
+		wholes-- // every number of this many digits fits an int64
 	}
 	for _, b := range [...]*bound{n.lo, n.hi} {
 		if b == nil {
@@ -109,7 +109,7 @@ func (x *regexes) number(n *numbers) (rid, string) {
 		}
 		shape = x.concat(shape, fraction)
 	}
-	parts := []rid{shape}
+	parts := []regexID{shape}
 	for _, s := range n.steps {
 		of, scale, ok := decimal(s)
 		if !ok || s.Sign() <= 0 || !of.IsInt64() || scale > 18 || of.Int64() > maxSearch/int64(2*scale+4) {
@@ -148,7 +148,7 @@ func (x *regexes) number(n *numbers) (rid, string) {
 	return x.and(parts...), ""
 }
 
-// decimal writes r as of/10^scale, if it can be written so.
+// decimal returns r as of/10^scale, if possible.
 func decimal(r *big.Rat) (of *big.Int, scale int, ok bool) {
 	v, ten := new(big.Rat).Set(r), big.NewRat(10, 1)
 	for ; !v.IsInt(); scale++ {
@@ -160,14 +160,14 @@ func decimal(r *big.Rat) (of *big.Int, scale int, ok bool) {
 	return v.Num(), scale, true
 }
 
-// above are the decimals of at least a decimal that is not negative, or more than it.
-func (x *regexes) above(size string, open bool) rid {
+// above matches non-negative decimals of at least size, or more than it if open.
+func (x *regexes) above(size string, open bool) regexID {
 	digit := x.bytes('0', '9')
 	digits := x.star(digit)
 	tail := x.opt(x.concat(x.literal("."), digit, digits))
 	whole, part, _ := strings.Cut(size, ".")
 	part = strings.TrimRight(part, "0")
-	list := []rid{x.concat(x.bytes('1', '9'), x.repeat(digit, len(whole), -1), tail)}
+	list := []regexID{x.concat(x.bytes('1', '9'), x.repeat(digit, len(whole), -1), tail)}
 	for i := range len(whole) {
 		if whole[i] < '9' {
 			list = append(list, x.concat(x.literal(whole[:i]), x.bytes(whole[i]+1, '9'), x.repeat(digit, len(whole)-i-1, len(whole)-i-1), tail))
@@ -179,7 +179,7 @@ func (x *regexes) above(size string, open bool) rid {
 		}
 		return x.or(append(list, x.concat(x.literal(whole), tail))...)
 	}
-	var after []rid
+	var after []regexID
 	for i := range len(part) {
 		if part[i] < '9' {
 			after = append(after, x.concat(x.literal(part[:i]), x.bytes(part[i]+1, '9'), digits))
@@ -193,14 +193,14 @@ func (x *regexes) above(size string, open bool) rid {
 	return x.or(append(list, x.concat(x.literal(whole+"."), x.or(after...)))...)
 }
 
-// below are the decimals from zero to a decimal, or less than it.
-func (x *regexes) below(size string, open bool) rid {
+// below matches decimals from zero to size, or less than it if open.
+func (x *regexes) below(size string, open bool) regexID {
 	digit := x.bytes('0', '9')
 	digits := x.star(digit)
 	tail := x.opt(x.concat(x.literal("."), digit, digits))
 	whole, part, _ := strings.Cut(size, ".")
 	part = strings.TrimRight(part, "0")
-	var list []rid
+	var list []regexID
 	if len(whole) > 1 {
 		list = append(list, x.concat(x.literal("0"), tail), x.concat(x.bytes('1', '9'), x.repeat(digit, 0, len(whole)-2), tail))
 	}

@@ -2,9 +2,8 @@ package grammar
 
 import "slices"
 
-// keyed is what the schemas say of one name, or of all names that a set of patterns
-// tells apart.
-func (b *builder) keyed(f *flat, name string, known bool, matched map[*jval]bool) (list []*snode) {
+// keyed returns the schemas that apply to one name, or to all names in a class of patterns.
+func (b *builder) keyed(f *conjunction, name string, known bool, matched map[*jsonValue]bool) (list []*schemaNode) {
 	for _, n := range f.nodes {
 		hit := false
 		if p := n.v.get("properties"); p != nil && known {
@@ -34,15 +33,14 @@ func (b *builder) keyed(f *flat, name string, known bool, matched map[*jval]bool
 	return list
 }
 
-func isFalse(list []*snode) bool {
-	return slices.ContainsFunc(list, func(n *snode) bool { return n.v.kind == jBool && !n.v.b })
+func isFalse(list []*schemaNode) bool {
+	return slices.ContainsFunc(list, func(n *schemaNode) bool { return n.v.kind == jBool && !n.v.b })
 }
 
-// closed tells whether the schemas of f name all members of an object: one of them has
-// 'properties' and none has 'additionalProperties'. xgrammar, llama.cpp and vLLM's
-// disable_additional_properties read a schema so. Schemas that the builder makes itself, such
-// as the opposite of another, name nothing.
-func (b *builder) closed(f *flat) bool {
+// closed reports whether the schemas of f name all members of an object: one has 'properties' and
+// none has 'additionalProperties'. xgrammar, llama.cpp and vLLM's disable_additional_properties
+// interpret schemas this way. Schemas that the builder creates, such as negations, name nothing.
+func (b *builder) closed(f *conjunction) bool {
 	names := false
 	for _, n := range f.nodes {
 		if n.v.get("additionalProperties") != nil {
@@ -53,13 +51,13 @@ func (b *builder) closed(f *flat) bool {
 	return names && !b.open
 }
 
-// class is a set of keys that the same patterns match.
+// class is a set of keys that match the same patterns.
 type class struct {
-	key     rid
-	matched map[*jval]bool
+	key     regexID
+	matched map[*jsonValue]bool
 }
 
-func (b *builder) object(f *flat) eid {
+func (b *builder) object(f *conjunction) exprID {
 	m := b.m
 	lo, hi := b.sizes(f, "minProperties", "maxProperties")
 	var names []string
@@ -99,7 +97,7 @@ func (b *builder) object(f *flat) eid {
 	nameSchemas := b.collect(f, "propertyNames")
 	type property struct {
 		key   string
-		value eid
+		value exprID
 	}
 	var props []property
 	for _, name := range names {
@@ -127,10 +125,10 @@ func (b *builder) object(f *flat) eid {
 	o := &members{lo: lo, hi: hi, ordered: !b.any}
 	o.colon = m.lex(m.concat(b.ws, m.literal(":"), b.ws))
 	comma := m.concat(b.ws, m.literal(","), b.ws)
-	o.opening = [2]eid{m.text(`"`), m.lex(m.concat(comma, m.literal(`"`)))}
+	o.opening = [2]exprID{m.text(`"`), m.lex(m.concat(comma, m.literal(`"`)))}
 	for _, p := range props {
 		key := m.concat(m.literal(`"`+jsonSpelling(p.key)+`"`), b.ws, m.literal(":"), b.ws)
-		o.named = append(o.named, member{[2]eid{m.seq(m.lex(key), p.value), m.seq(m.lex(m.concat(comma, key)), p.value)}, required[p.key]})
+		o.named = append(o.named, member{[2]exprID{m.seq(m.lex(key), p.value), m.seq(m.lex(m.concat(comma, key)), p.value)}, required[p.key]})
 	}
 	for _, c := range b.otherKeys(f, names, nameSchemas) {
 		list := b.keyed(f, "", false, c.matched)
@@ -149,7 +147,7 @@ func (b *builder) object(f *flat) eid {
 	return m.seq(m.text("{"), blank, m.members(o), blank, m.text("}"))
 }
 
-func (b *builder) collect(f *flat, k string) (out []*snode) {
+func (b *builder) collect(f *conjunction, k string) (out []*schemaNode) {
 	for _, n := range f.nodes {
 		if x := n.v.get(k); x != nil {
 			out = append(out, b.child(n, x, k))
@@ -158,9 +156,9 @@ func (b *builder) collect(f *flat, k string) (out []*snode) {
 	return out
 }
 
-// otherKeys are the keys that are not named, closing quotes included, by the patterns
-// that match them.
-func (b *builder) otherKeys(f *flat, names []string, nameSchemas []*snode) []class {
+// otherKeys returns the undeclared keys, with closing quotes, grouped by the patterns that match
+// them.
+func (b *builder) otherKeys(f *conjunction, names []string, nameSchemas []*schemaNode) []class {
 	m := b.m
 	quote := m.literal(`"`)
 	closed, patterns := b.closed(f), 0
@@ -178,8 +176,8 @@ func (b *builder) otherKeys(f *flat, names []string, nameSchemas []*snode) []cla
 	if len(names) == 0 && patterns == 0 && len(nameSchemas) == 0 {
 		return []class{{key: m.concat(m.star(m.shortChar), quote)}}
 	}
-	parts := []rid{m.concat(m.star(m.shortChar), quote)}
-	var named []rid
+	parts := []regexID{m.concat(m.star(m.shortChar), quote)}
+	var named []regexID
 	for _, k := range names {
 		named = append(named, m.literal(jsonSpelling(k)+`"`))
 	}
@@ -187,15 +185,15 @@ func (b *builder) otherKeys(f *flat, names []string, nameSchemas []*snode) []cla
 		parts = append(parts, m.not(m.or(named...)))
 	}
 	for _, s := range nameSchemas {
-		flats := b.apply([]*flat{{types: tString}}, s)
-		var ways []rid
+		flats := b.apply([]*conjunction{{types: tString}}, s)
+		var ways []regexID
 		for _, g := range flats {
 			r := b.nameBody(g)
 			ways = append(ways, r)
 		}
 		parts = append(parts, m.or(ways...))
 	}
-	classes := []class{{key: m.and(parts...), matched: map[*jval]bool{}}}
+	classes := []class{{key: m.and(parts...), matched: map[*jsonValue]bool{}}}
 	for _, n := range f.nodes {
 		p := n.v.get("patternProperties")
 		if p == nil {
@@ -207,7 +205,7 @@ func (b *builder) otherKeys(f *flat, names []string, nameSchemas []*snode) []cla
 			var split []class
 			for _, c := range classes {
 				if in := m.and(c.key, r); m.alive(in) {
-					matched := map[*jval]bool{p.at[k]: true}
+					matched := map[*jsonValue]bool{p.at[k]: true}
 					for x := range c.matched {
 						matched[x] = true
 					}
@@ -225,19 +223,19 @@ func (b *builder) otherKeys(f *flat, names []string, nameSchemas []*snode) []cla
 	return slices.DeleteFunc(classes, func(c class) bool { return !m.alive(c.key) || closed && len(c.matched) == 0 })
 }
 
-// nameBody is stringBody, for names: an enumeration is one of strings.
-func (b *builder) nameBody(f *flat) rid {
+// nameBody is stringBody for names. The values of an enumeration must be strings.
+func (b *builder) nameBody(f *conjunction) regexID {
 	for _, n := range f.nodes {
 		for _, k := range [...]string{"enum", "const"} {
 			x := n.v.get(k)
 			if x == nil {
 				continue
 			}
-			list := []*jval{x}
+			list := []*jsonValue{x}
 			if k == "enum" {
 				list = x.list
 			}
-			var out []rid
+			var out []regexID
 			v := &validator{b: b}
 			for _, s := range list {
 				ok := s.kind == jString

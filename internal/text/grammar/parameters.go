@@ -8,27 +8,27 @@ import (
 	"github.com/shoal-llm/shoal/internal/attempt"
 )
 
-// Parameters answers what a schema of an object says of its members, each by itself. What
-// of a schema cannot be read allows everything. It is safe for concurrent use.
+// Parameters answers questions about individual members of an object's schema. Unreadable parts of
+// the schema allow everything. It is safe for concurrent use.
 type Parameters struct {
 	text  string
 	mu    sync.Mutex
-	b     *builder // nil: no schema, or not read yet
-	root  *snode
+	b     *builder // nil: no schema, or not parsed yet
+	root  *schemaNode
 	read  bool
 	steps int
 }
 
-// NewParameters are those of a JSON schema, which is read when it is first asked.
+// NewParameters returns the parameters of a JSON schema, which is parsed at the first question.
 func NewParameters(schema string) *Parameters { return &Parameters{text: schema} }
 
 const (
-	maxParameterSteps = 20_000 // schemas of one question
+	maxParameterSteps = 20_000 // maximum number of schemas for one question
 	maxParameterNodes = 1 << 16
 )
 
-// Allows tells whether a member may be null, boolean, string, array or object, an integer, or
-// a number that is none.
+// Allows reports whether a member may have a kind: null, boolean, string, array, object, integer,
+// or number (not an integer).
 func (p *Parameters) Allows(name, kind string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -43,8 +43,8 @@ func (p *Parameters) Allows(name, kind string) bool {
 	return !said || t == 0 || t&of != 0
 }
 
-// Lists tells whether an enumeration or a constant that applies to a member holds a value,
-// which is JSON.
+// Lists reports whether an enumeration or constant that applies to a member contains a value, given
+// as JSON.
 func (p *Parameters) Lists(name, value string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -53,14 +53,14 @@ func (p *Parameters) Lists(name, value string) bool {
 		return false
 	}
 	held := false
-	p.member(p.root, name, 0, func(n *snode, depth int) types {
+	p.member(p.root, name, 0, func(n *schemaNode, depth int) types {
 		held = held || p.lists(n, x, depth)
 		return allTypes
 	})
 	return held
 }
 
-// open reads the schema, once.
+// open parses the schema once.
 func (p *Parameters) open() bool {
 	p.steps = 0
 	if !p.read {
@@ -69,7 +69,7 @@ func (p *Parameters) open() bool {
 		if err != nil || len(p.text) > maxSpec {
 			return false
 		}
-		b := &builder{m: newMachine(maxParameterNodes), root: v, nodes: map[*jval]*snode{}, uris: map[string]*snode{}, memo: map[string]rid{}}
+		b := &builder{m: newMachine(maxParameterNodes), root: v, nodes: map[*jsonValue]*schemaNode{}, uris: map[string]*schemaNode{}, memo: map[string]regexID{}}
 		p.root = b.node(v, "#", "", isOld(v, false))
 		if _, ok := trying(func() bool { b.index(p.root); return true }); ok {
 			p.b = b
@@ -78,7 +78,7 @@ func (p *Parameters) open() bool {
 	return p.b != nil
 }
 
-// trying is what f makes, if it does not give up.
+// trying returns the result of f, and false if f gives up.
 func trying[T any](f func() T) (v T, ok bool) {
 	var large error
 	defer func() { ok = ok && large == nil }()
@@ -87,20 +87,20 @@ func trying[T any](f func() T) (v T, ok bool) {
 	return v, err == nil
 }
 
-// reference is what n refers to, or nil.
-func (p *Parameters) reference(n *snode) *snode {
+// reference returns the target of n's $ref, or nil.
+func (p *Parameters) reference(n *schemaNode) *schemaNode {
 	ref := n.v.get("$ref")
 	if ref == nil || ref.kind != jString {
 		return nil
 	}
-	t, _ := trying(func() *snode { return p.b.target(n, ref.s) })
+	t, _ := trying(func() *schemaNode { return p.b.target(n, ref.s) })
 	return t
 }
 
-// branches are the schemas of a keyword that apply to the same value as n.
-func (p *Parameters) branches(n *snode, keyword string) (list []*snode) {
+// branches returns the schemas of a keyword that apply to the same value as n.
+func (p *Parameters) branches(n *schemaNode, keyword string) (list []*schemaNode) {
 	if x := n.v.get(keyword); x != nil && x.kind == jArray {
-		list, _ = trying(func() []*snode { return p.b.children(n, keyword, x) })
+		list, _ = trying(func() []*schemaNode { return p.b.children(n, keyword, x) })
 	}
 	return list
 }
@@ -110,9 +110,10 @@ func (p *Parameters) spent(depth int) bool {
 	return p.steps > maxParameterSteps || depth > 64
 }
 
-// member asks each schema that n, a schema of the object, has for one of its members. Types
-// of schemas that all hold are intersected, those of alternatives united. said: there was one.
-func (p *Parameters) member(n *snode, name string, depth int, ask func(n *snode, depth int) types) (t types, said bool) {
+// member asks each schema that n, the schema of an object, has for one member. Types of schemas
+// that all apply are intersected, those of alternatives united. said reports whether there was a
+// schema.
+func (p *Parameters) member(n *schemaNode, name string, depth int, ask func(n *schemaNode, depth int) types) (t types, said bool) {
 	t = allTypes
 	if p.spent(depth) || n.v.kind != jObject {
 		return t, false
@@ -147,8 +148,8 @@ func (p *Parameters) member(n *snode, name string, depth int, ask func(n *snode,
 	return t, said
 }
 
-// own are the schemas of a member in n itself.
-func (p *Parameters) own(n *snode, name string) (list []*snode) {
+// own returns the schemas of a member directly in n.
+func (p *Parameters) own(n *schemaNode, name string) (list []*schemaNode) {
 	if x := n.v.get("properties").get(name); x != nil {
 		list = append(list, p.b.child(n, x, "properties", name))
 	}
@@ -169,8 +170,8 @@ func (p *Parameters) own(n *snode, name string) (list []*snode) {
 	return list
 }
 
-// types are those that n allows; 0: none.
-func (p *Parameters) types(n *snode, depth int) types {
+// types returns the types that n allows; 0: none.
+func (p *Parameters) types(n *schemaNode, depth int) types {
 	if p.spent(depth) {
 		return allTypes
 	}
@@ -192,7 +193,7 @@ func (p *Parameters) types(n *snode, depth int) types {
 		if x == nil || keyword == "enum" && x.kind != jArray {
 			continue
 		}
-		list := []*jval{x}
+		list := []*jsonValue{x}
 		if keyword == "enum" {
 			list = x.list
 		}
@@ -225,9 +226,9 @@ func (p *Parameters) types(n *snode, depth int) types {
 	return t
 }
 
-// looseTypes are those that "type" names, also by the names of Python and in any case.
-func looseTypes(x *jval) (t types) {
-	names := []*jval{x}
+// looseTypes returns the types in "type". It accepts Python's names and any case.
+func looseTypes(x *jsonValue) (t types) {
+	names := []*jsonValue{x}
 	if x != nil && x.kind == jArray {
 		names = x.list
 	}
@@ -250,8 +251,8 @@ func looseTypes(x *jval) (t types) {
 var aliases = map[string]string{"str": "string", "text": "string", "int": "integer", "float": "number", "double": "number",
 	"bool": "boolean", "list": "array", "tuple": "array", "dict": "object", "none": "null"}
 
-// lists tells whether an enumeration or a constant in n holds x.
-func (p *Parameters) lists(n *snode, x *jval, depth int) bool {
+// lists reports whether an enumeration or constant in n contains x.
+func (p *Parameters) lists(n *schemaNode, x *jsonValue, depth int) bool {
 	if p.spent(depth) || n.v.kind != jObject {
 		return false
 	}
@@ -266,5 +267,5 @@ func (p *Parameters) lists(n *snode, x *jval, depth int) bool {
 	if to := p.reference(n); to != nil {
 		next = append(next, to)
 	}
-	return slices.ContainsFunc(next, func(s *snode) bool { return p.lists(s, x, depth+1) })
+	return slices.ContainsFunc(next, func(s *schemaNode) bool { return p.lists(s, x, depth+1) })
 }

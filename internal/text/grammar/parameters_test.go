@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// What schemas allow of a member "x", by the first letters of the types (u is a number that is no integer).
+// The types that schemas allow for a member "x", as first letters (u is a number that is not an
+// integer).
 func TestParametersAllow(t *testing.T) {
 	kinds := []string{"null", "boolean", "integer", "number", "string", "array", "object"}
 	for schema, want := range map[string]string{
@@ -67,7 +68,7 @@ func TestParametersList(t *testing.T) {
 	}
 }
 
-// A schema that branches without end is left at its bound.
+// An infinitely branching schema is abandoned at the limit.
 func TestParametersBound(t *testing.T) {
 	p := NewParameters(`{"properties":{"x":{"$ref":"#/$defs/a"}},"$defs":{"a":{"anyOf":[{"$ref":"#/$defs/a"},{"$ref":"#/$defs/a"},{"type":"string"}]}}}`)
 	if !p.Allows("x", "string") {

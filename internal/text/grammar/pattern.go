@@ -10,10 +10,10 @@ import (
 	"github.com/shoal-llm/shoal/internal/attempt"
 )
 
-// Patterns are regular expressions as ECMA 262 (JSON Schema), Python and Rust write them,
-// as far as they are regular. Groups capture nothing, lazy quantifiers match what greedy
-// ones do. Anchors and look-aheads may stand wherever the rest of the pattern runs to the
-// end of the text. Look-behind, back references and word boundaries are refused.
+// Patterns are regular expressions in the syntax of ECMA 262 (JSON Schema), Python and Rust, as far
+// as they are regular. Groups do not capture, and lazy quantifiers match like greedy ones. Anchors
+// and look-aheads are supported wherever the rest of the pattern extends to the end of the text.
+// Look-behind, back references and word boundaries are refused.
 
 type pkind uint8
 
@@ -27,20 +27,20 @@ const (
 	pLook
 )
 
-type pnode struct {
+type patternNode struct {
 	kind   pkind
-	list   []*pnode
+	list   []*patternNode
 	set    runes
 	lo, hi int
-	not    bool // of a look-ahead
-	marks  bool // an anchor or look-ahead is inside
+	not    bool // a negative look-ahead
+	marks  bool // contains an anchor or look-ahead
 }
 
 type patternParser struct {
 	cursor
-	fold bool // i
-	dot  bool // s: a dot takes newlines
-	ext  bool // x: blanks do not count
+	fold bool // flag i
+	dot  bool // flag s: a dot matches newlines
+	ext  bool // flag x: white space is ignored
 	size int
 }
 
@@ -51,7 +51,7 @@ const (
 	maxPatternWays   = 256
 )
 
-func parsePattern(s, flags string) *pnode {
+func parsePattern(s, flags string) *patternNode {
 	p := &patternParser{cursor: cursor{s: s}}
 	for _, f := range flags {
 		switch f {
@@ -89,13 +89,13 @@ func (p *patternParser) rune() rune {
 	return r
 }
 
-func (p *patternParser) alt() *pnode {
+func (p *patternParser) alt() *patternNode {
 	if p.depth++; p.depth > maxPatternDepth {
 		panic(p.fail("it is nested deeper than %d", maxPatternDepth))
 	}
 	defer func() { p.depth-- }()
 	fold, dot, ext := p.fold, p.dot, p.ext
-	out := &pnode{kind: pAlt}
+	out := &patternNode{kind: pAlt}
 	for {
 		seq := p.seq()
 		out.list = append(out.list, seq)
@@ -111,8 +111,8 @@ func (p *patternParser) alt() *pnode {
 	return out
 }
 
-func (p *patternParser) seq() *pnode {
-	out := &pnode{kind: pSeq}
+func (p *patternParser) seq() *patternNode {
+	out := &patternNode{kind: pSeq}
 	for p.more() && p.peek() != '|' && p.peek() != ')' {
 		if p.ext && strings.IndexByte(" \t\r\n", p.peek()) >= 0 {
 			p.at++
@@ -129,7 +129,7 @@ func (p *patternParser) seq() *pnode {
 	return out
 }
 
-func (p *patternParser) quantified(item *pnode) *pnode {
+func (p *patternParser) quantified(item *patternNode) *patternNode {
 	for {
 		lo, hi, start := 0, -1, p.at
 		switch {
@@ -157,7 +157,7 @@ func (p *patternParser) quantified(item *pnode) *pnode {
 			panic(p.fail("possessive quantifiers are not supported"))
 		}
 		p.eat("?") // lazy
-		item = &pnode{kind: pRepeat, list: []*pnode{item}, lo: lo, hi: hi}
+		item = &patternNode{kind: pRepeat, list: []*patternNode{item}, lo: lo, hi: hi}
 	}
 }
 
@@ -188,7 +188,7 @@ func (p *patternParser) bounds() (lo, hi int, ok bool) {
 	return lo, hi, true
 }
 
-func (p *patternParser) atom() *pnode {
+func (p *patternParser) atom() *patternNode {
 	if p.size++; p.size > maxPatternSize {
 		panic(p.fail("it is too large"))
 	}
@@ -207,10 +207,10 @@ func (p *patternParser) atom() *pnode {
 		return p.class(anyRune.except(runes{{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}}))
 	case '^':
 		p.at++
-		return &pnode{kind: pStart, marks: true}
+		return &patternNode{kind: pStart, marks: true}
 	case '$':
 		p.at++
-		return &pnode{kind: pEnd, marks: true}
+		return &patternNode{kind: pEnd, marks: true}
 	case '*', '+', '?':
 		panic(p.fail("nothing to repeat before %q", p.peek()))
 	case '\\':
@@ -221,14 +221,14 @@ func (p *patternParser) atom() *pnode {
 	return p.class(runes{{c, c}})
 }
 
-func (p *patternParser) class(set runes) *pnode {
+func (p *patternParser) class(set runes) *patternNode {
 	if p.fold {
 		set = set.folded()
 	}
-	return &pnode{kind: pClass, set: set}
+	return &patternNode{kind: pClass, set: set}
 }
 
-func (p *patternParser) group() *pnode {
+func (p *patternParser) group() *patternNode {
 	p.at++
 	look, not := false, false
 	switch {
@@ -272,7 +272,7 @@ func (p *patternParser) group() *pnode {
 		panic(p.fail("a group does not end"))
 	}
 	if look {
-		return &pnode{kind: pLook, list: []*pnode{n}, not: not, marks: true}
+		return &patternNode{kind: pLook, list: []*patternNode{n}, not: not, marks: true}
 	}
 	return n
 }
@@ -283,7 +283,7 @@ var (
 	spaceRunes = runes{{'\t', '\r'}, {' ', ' '}, {0xA0, 0xA0}, {0x1680, 0x1680}, {0x2000, 0x200A}, {0x2028, 0x2029}, {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000}, {0xFEFF, 0xFEFF}}
 )
 
-// shorthand are the classes that a letter after a backslash names.
+// shorthand parses the class that a letter after a backslash names.
 func (p *patternParser) shorthand() (runes, bool) {
 	switch p.peek() {
 	case 'd', 'D', 'w', 'W', 's', 'S':
@@ -347,7 +347,7 @@ func (p *patternParser) shorthand() (runes, bool) {
 
 var longCategories = map[string]string{"Letter": "L", "Lowercase_Letter": "Ll", "Uppercase_Letter": "Lu", "Titlecase_Letter": "Lt", "Mark": "M", "Number": "N", "Decimal_Number": "Nd", "digit": "Nd", "Punctuation": "P", "punct": "P", "Symbol": "S", "Separator": "Z", "Space_Separator": "Zs", "Other": "C", "Control": "Cc"}
 
-func (p *patternParser) escape() *pnode {
+func (p *patternParser) escape() *patternNode {
 	if !p.more() {
 		panic(p.fail("a backslash at the end"))
 	}
@@ -359,10 +359,10 @@ func (p *patternParser) escape() *pnode {
 		panic(p.fail("word boundaries are not supported"))
 	case c == 'A':
 		p.at++
-		return &pnode{kind: pStart, marks: true}
+		return &patternNode{kind: pStart, marks: true}
 	case c == 'z', c == 'Z':
 		p.at++
-		return &pnode{kind: pEnd, marks: true}
+		return &patternNode{kind: pEnd, marks: true}
 	case c >= '1' && c <= '9', c == 'k':
 		panic(p.fail("back references are not supported"))
 	}
@@ -370,7 +370,7 @@ func (p *patternParser) escape() *pnode {
 	return p.class(runes{{c, c}})
 }
 
-// escaped reads one character after a backslash.
+// escaped parses one character after a backslash.
 func (p *patternParser) escaped() rune {
 	if !p.more() {
 		panic(p.fail("a backslash at the end"))
@@ -448,7 +448,7 @@ func (p *patternParser) escaped() rune {
 	return c
 }
 
-// set reads the rest of a class, after its bracket.
+// set parses the rest of a class after its bracket.
 func (p *patternParser) set() runes {
 	not := p.eat("^")
 	var out runes
@@ -483,7 +483,7 @@ func (p *patternParser) set() runes {
 			mark := p.at
 			p.at++
 			hi, set = p.member()
-			if set != nil { // [a-\d]: the dash is one
+			if set != nil { // [a-\d]: the dash is literal
 				p.at, hi = mark, lo
 			} else if hi < lo {
 				panic(p.fail("the range %q-%q is backwards", lo, hi))

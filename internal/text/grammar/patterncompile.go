@@ -2,10 +2,9 @@ package grammar
 
 import "github.com/shoal-llm/shoal/internal/attempt"
 
-// pattern is what a pattern matches from end to end (whole), or all texts in which it is
-// found.
-func (x *regexes) pattern(text, flags string, e encoder, whole bool) (rid, error) {
-	return attempt.At(func() rid {
+// pattern compiles a pattern that matches the whole text (whole), or that occurs anywhere in it.
+func (x *regexes) pattern(text, flags string, e encoder, whole bool) (regexID, error) {
+	return attempt.At(func() regexID {
 		n := parsePattern(text, flags)
 		c := &patternCompiler{x: x, e: e, any: x.star(e.class(anyRune))}
 		return c.ways(n, whole, whole)
@@ -15,29 +14,29 @@ func (x *regexes) pattern(text, flags string, e encoder, whole bool) (rid, error
 type patternCompiler struct {
 	x   *regexes
 	e   encoder
-	any rid
+	any regexID
 }
 
-// ways compiles a pattern that begins here (start) or anywhere later, and ends with the
-// text (end) or anywhere before.
-func (c *patternCompiler) ways(n *pnode, start, end bool) rid {
+// ways compiles a pattern that starts here (start) or anywhere later, and ends with the text (end)
+// or anywhere before.
+func (c *patternCompiler) ways(n *patternNode, start, end bool) regexID {
 	seqs := distribute(n)
-	list := make([]rid, len(seqs))
+	list := make([]regexID, len(seqs))
 	for i, s := range seqs {
 		list[i] = c.way(s, start, end)
 	}
 	return c.x.or(list...)
 }
 
-// distribute writes alternatives around anchors and look-aheads as alternatives of the
-// whole, so that these stand in the outermost sequence.
-func distribute(n *pnode) [][]*pnode {
+// distribute rewrites alternatives around anchors and look-aheads as alternatives of the whole
+// pattern, so that these are in the outermost sequence.
+func distribute(n *patternNode) [][]*patternNode {
 	if !n.marks {
-		return [][]*pnode{{n}}
+		return [][]*patternNode{{n}}
 	}
 	switch n.kind {
 	case pAlt:
-		var out [][]*pnode
+		var out [][]*patternNode
 		for _, a := range n.list {
 			more := distribute(a)
 			if out = append(out, more...); len(out) > maxPatternWays {
@@ -46,13 +45,13 @@ func distribute(n *pnode) [][]*pnode {
 		}
 		return out
 	case pSeq:
-		out := [][]*pnode{nil}
+		out := [][]*patternNode{nil}
 		for _, item := range n.list {
 			more := distribute(item)
 			if len(out)*len(more) > maxPatternWays {
 				panic(refused("regular expression: more than %d alternatives around anchors", maxPatternWays))
 			}
-			var next [][]*pnode
+			var next [][]*patternNode
 			for _, o := range out {
 				for _, m := range more {
 					next = append(next, append(o[:len(o):len(o)], m...))
@@ -62,21 +61,21 @@ func distribute(n *pnode) [][]*pnode {
 		}
 		return out
 	}
-	return [][]*pnode{{n}}
+	return [][]*patternNode{{n}}
 }
 
-func (c *patternCompiler) way(seq []*pnode, start, end bool) rid {
+func (c *patternCompiler) way(seq []*patternNode, start, end bool) regexID {
 	x := c.x
 	r := c.any
 	if end {
 		r = rEps
 	}
-	taken := false // something behind takes characters
+	taken := false // a later part consumes characters
 	for i := len(seq) - 1; i >= 0; i-- {
 		switch n := seq[i]; n.kind {
 		case pEnd:
 			if taken {
-				r = x.and(r, rEps) // only what takes nothing can follow
+				r = x.and(r, rEps) // only parts that consume nothing can follow
 			} else {
 				r = rEps
 			}
@@ -85,9 +84,9 @@ func (c *patternCompiler) way(seq []*pnode, start, end bool) rid {
 				start = true
 				continue
 			}
-			before := c.plain(&pnode{kind: pSeq, list: unmarked(seq[:i])})
+			before := c.plain(&patternNode{kind: pSeq, list: unmarked(seq[:i])})
 			if !x.nodes[before].nullable {
-				return rEmpty // nothing can stand before the start
+				return rEmpty // nothing can precede the start
 			}
 			panic(refused("regular expression: '^' behind something optional is not supported"))
 		case pLook:
@@ -108,7 +107,7 @@ func (c *patternCompiler) way(seq []*pnode, start, end bool) rid {
 	return r
 }
 
-func allMarks(seq []*pnode) bool {
+func allMarks(seq []*patternNode) bool {
 	for _, n := range seq {
 		if n.kind != pStart && n.kind != pLook {
 			return false
@@ -117,7 +116,7 @@ func allMarks(seq []*pnode) bool {
 	return true
 }
 
-func unmarked(seq []*pnode) (out []*pnode) {
+func unmarked(seq []*patternNode) (out []*patternNode) {
 	for _, n := range seq {
 		if !n.marks {
 			out = append(out, n)
@@ -126,8 +125,8 @@ func unmarked(seq []*pnode) (out []*pnode) {
 	return out
 }
 
-// plain compiles what has no anchor inside.
-func (c *patternCompiler) plain(n *pnode) rid {
+// plain compiles a part without anchors.
+func (c *patternCompiler) plain(n *patternNode) regexID {
 	x := c.x
 	switch n.kind {
 	case pClass:
@@ -135,7 +134,7 @@ func (c *patternCompiler) plain(n *pnode) rid {
 	case pRepeat:
 		return x.repeat(c.plain(n.list[0]), n.lo, n.hi)
 	case pSeq, pAlt:
-		list := make([]rid, len(n.list))
+		list := make([]regexID, len(n.list))
 		for i, m := range n.list {
 			list[i] = c.plain(m)
 		}

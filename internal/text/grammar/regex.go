@@ -5,18 +5,18 @@ import (
 	"slices"
 )
 
-// A regular expression over bytes is a node of a store: equal expressions are one node,
-// so that a node is a state of the automaton that its derivatives make (Brzozowski 1964;
-// Owens, Reppy, Turon, "Regular-expression derivatives re-examined", 2009). States are
-// made when a byte leads to them. With intersection and complement in the language, "any
-// key but these" or "this pattern, of this length" need no construction of their own.
-type rid uint32
+// regexID is a regular expression over bytes in a store. Equal expressions have one id, so an id is
+// also a state of the automaton formed by its derivatives (Brzozowski 1964; Owens, Reppy, Turon,
+// "Regular-expression derivatives re-examined", 2009). States are created when a byte leads to
+// them. With intersection and complement in the language, "any key except these" and "this pattern,
+// with this length" need no special construction.
+type regexID uint32
 
 const (
-	rNone  rid = iota // not known yet
-	rEmpty            // no string
-	rEps              // the empty string
-	rAll              // every string
+	rNone  regexID = iota // unknown
+	rEmpty                // no string
+	rEps                  // the empty string
+	rAll                  // every string
 )
 
 type rkind uint8
@@ -29,19 +29,19 @@ const (
 	kConcat // a, then b
 	kOr     // one of list
 	kAnd    // all of list
-	kNot    // anything but a
-	kRepeat // a, lo to hi times; hi -1: without end
+	kNot    // any string except a
+	kRepeat // a, lo to hi times; hi -1: unbounded
 	kMod    // a decimal that is a multiple, see mod.go
 )
 
-type rnode struct {
+type regexNode struct {
 	kind     rkind
 	nullable bool
-	plain    bool // made without and, not, mod: then it is not empty unless it is rEmpty
-	a, b     rid
+	plain    bool // made without and, not, mod: not empty unless it is rEmpty
+	a, b     regexID
 	lo, hi   int32
 	lit      string
-	list     []rid
+	list     []regexID
 	mod      *modulus
 }
 
@@ -55,44 +55,44 @@ func (s *byteSet) addRange(lo, hi byte) {
 	}
 }
 
-// partition tells bytes apart: those of one class lead to the same state.
+// partition groups bytes into classes that lead to the same state.
 type partition struct {
 	class [256]uint8
-	first []byte // a byte of each class
+	first []byte // one byte per class
 }
 
 type regexes struct {
-	nodes []rnode
-	index map[string]rid
+	nodes []regexNode
+	index map[string]regexID
 	sets  []byteSet
-	setID map[byteSet]rid
+	setID map[byteSet]regexID
 
 	parts   []*partition
 	partID  map[[256]uint8]int32
 	refined map[[2]int32]int32
-	part    []int32 // of a node, -1: not known yet
-	next    [][]rid // of a node, by class
-	live    []uint8 // of a node that is not plain: 0 unknown, 1 no string, 2 some
-	memo    map[uint64]rid
+	part    []int32     // by node; -1: unknown
+	next    [][]regexID // by node and class
+	live    []uint8     // for nodes that are not plain: 0 unknown, 1 matches nothing, 2 matches something
+	memo    map[uint64]regexID
 
-	limit int // of nodes
+	limit int // maximum number of nodes
 	key   []byte
-	asked int // derivatives that were made, for the budget
+	asked int // derivatives computed, for the budget
 	fuel  int
 }
 
-// tooLarge is the panic of a store that has reached its limits; the entry points of the
-// package turn it into ErrTooComplex.
+// tooLarge is the panic of a store that has reached its limits. The entry points of the package
+// convert it to ErrTooComplex.
 type tooLarge struct{ what string }
 
 func newRegexes(limit int) *regexes {
-	x := &regexes{index: map[string]rid{}, setID: map[byteSet]rid{}, partID: map[[256]uint8]int32{}, refined: map[[2]int32]int32{}, memo: map[uint64]rid{}, limit: limit, fuel: 1 << 62}
-	x.push(rnode{}) // rNone
-	x.push(rnode{kind: kEmpty, plain: true})
-	x.push(rnode{kind: kEps, nullable: true, plain: true})
+	x := &regexes{index: map[string]regexID{}, setID: map[byteSet]regexID{}, partID: map[[256]uint8]int32{}, refined: map[[2]int32]int32{}, memo: map[uint64]regexID{}, limit: limit, fuel: 1 << 62}
+	x.push(regexNode{}) // rNone
+	x.push(regexNode{kind: kEmpty, plain: true})
+	x.push(regexNode{kind: kEps, nullable: true, plain: true})
 	any := x.set(byteSet{^uint64(0), ^uint64(0), ^uint64(0), ^uint64(0)}) // becomes node 3: swapped below
-	x.nodes[rAll] = rnode{kind: kRepeat, nullable: true, plain: true, a: 4, hi: -1}
-	x.nodes = append(x.nodes, rnode{kind: kBytes, plain: true, a: 0})
+	x.nodes[rAll] = regexNode{kind: kRepeat, nullable: true, plain: true, a: 4, hi: -1}
+	x.nodes = append(x.nodes, regexNode{kind: kBytes, plain: true, a: 0})
 	x.part, x.next, x.live = append(x.part, -1), append(x.next, nil), append(x.live, 0)
 	for k, v := range x.index {
 		if v == any {
@@ -103,16 +103,16 @@ func newRegexes(limit int) *regexes {
 	return x
 }
 
-func (x *regexes) push(n rnode) rid {
+func (x *regexes) push(n regexNode) regexID {
 	if len(x.nodes) >= x.limit {
 		panic(tooLarge{"its regular expressions have too many states"})
 	}
 	x.nodes = append(x.nodes, n)
 	x.part, x.next, x.live = append(x.part, -1), append(x.next, nil), append(x.live, 0)
-	return rid(len(x.nodes) - 1)
+	return regexID(len(x.nodes) - 1)
 }
 
-func (x *regexes) keyOf(n *rnode) []byte {
+func (x *regexes) keyOf(n *regexNode) []byte {
 	k := append(x.key[:0], byte(n.kind))
 	k = binary.LittleEndian.AppendUint32(k, uint32(n.a))
 	k = binary.LittleEndian.AppendUint32(k, uint32(n.b))
@@ -129,7 +129,7 @@ func (x *regexes) keyOf(n *rnode) []byte {
 	return k
 }
 
-func (x *regexes) intern(n rnode) rid {
+func (x *regexes) intern(n regexNode) regexID {
 	k := x.keyOf(&n)
 	if id, ok := x.index[string(k)]; ok {
 		return id
@@ -140,33 +140,33 @@ func (x *regexes) intern(n rnode) rid {
 	return id
 }
 
-func (x *regexes) set(s byteSet) rid {
+func (x *regexes) set(s byteSet) regexID {
 	if s == (byteSet{}) {
 		return rEmpty
 	}
 	id, ok := x.setID[s]
 	if !ok {
-		id = rid(len(x.sets))
+		id = regexID(len(x.sets))
 		x.sets = append(x.sets, s)
 		x.setID[s] = id
 	}
-	return x.intern(rnode{kind: kBytes, plain: true, a: id})
+	return x.intern(regexNode{kind: kBytes, plain: true, a: id})
 }
 
-func (x *regexes) bytes(lo, hi byte) rid {
+func (x *regexes) bytes(lo, hi byte) regexID {
 	var s byteSet
 	s.addRange(lo, hi)
 	return x.set(s)
 }
 
-func (x *regexes) literal(s string) rid {
+func (x *regexes) literal(s string) regexID {
 	if s == "" {
 		return rEps
 	}
-	return x.intern(rnode{kind: kLit, plain: true, lit: s})
+	return x.intern(regexNode{kind: kLit, plain: true, lit: s})
 }
 
-func (x *regexes) concat(list ...rid) rid {
+func (x *regexes) concat(list ...regexID) regexID {
 	out := rEps
 	for i := len(list) - 1; i >= 0; i-- {
 		out = x.concat2(list[i], out)
@@ -174,7 +174,7 @@ func (x *regexes) concat(list ...rid) rid {
 	return out
 }
 
-func (x *regexes) concat2(a, b rid) rid {
+func (x *regexes) concat2(a, b regexID) regexID {
 	switch {
 	case a == rEmpty || b == rEmpty:
 		return rEmpty
@@ -198,11 +198,11 @@ func (x *regexes) concat2(a, b rid) rid {
 	if a == rAll && b == rAll {
 		return rAll
 	}
-	return x.intern(rnode{kind: kConcat, a: a, b: b, nullable: na.nullable && nb.nullable, plain: na.plain && nb.plain})
+	return x.intern(regexNode{kind: kConcat, a: a, b: b, nullable: na.nullable && nb.nullable, plain: na.plain && nb.plain})
 }
 
-func (x *regexes) or(list ...rid) rid {
-	flat := make([]rid, 0, len(list))
+func (x *regexes) or(list ...regexID) regexID {
+	flat := make([]regexID, 0, len(list))
 	for _, r := range list {
 		switch {
 		case r == rAll:
@@ -225,7 +225,7 @@ func (x *regexes) or(list ...rid) rid {
 		}
 	}
 	if sets > 1 {
-		flat = slices.DeleteFunc(flat, func(r rid) bool { return x.nodes[r].kind == kBytes })
+		flat = slices.DeleteFunc(flat, func(r regexID) bool { return x.nodes[r].kind == kBytes })
 		flat = append(flat, x.set(s))
 	}
 	slices.Sort(flat)
@@ -234,9 +234,9 @@ func (x *regexes) or(list ...rid) rid {
 	for _, r := range flat {
 		nullable, plain = nullable || x.nodes[r].nullable, plain && x.nodes[r].plain
 	}
-	if nullable && len(flat) > 1 { // another one takes the empty string as well
-		flat = slices.DeleteFunc(flat, func(r rid) bool {
-			return r == rEps && slices.ContainsFunc(flat, func(o rid) bool { return o != rEps && x.nodes[o].nullable })
+	if nullable && len(flat) > 1 { // another one matches the empty string too
+		flat = slices.DeleteFunc(flat, func(r regexID) bool {
+			return r == rEps && slices.ContainsFunc(flat, func(o regexID) bool { return o != rEps && x.nodes[o].nullable })
 		})
 	}
 	switch len(flat) {
@@ -245,11 +245,11 @@ func (x *regexes) or(list ...rid) rid {
 	case 1:
 		return flat[0]
 	}
-	return x.intern(rnode{kind: kOr, list: flat, nullable: nullable, plain: plain})
+	return x.intern(regexNode{kind: kOr, list: flat, nullable: nullable, plain: plain})
 }
 
-func (x *regexes) and(list ...rid) rid {
-	flat := make([]rid, 0, len(list))
+func (x *regexes) and(list ...regexID) regexID {
+	flat := make([]regexID, 0, len(list))
 	for _, r := range list {
 		switch {
 		case r == rEmpty:
@@ -279,10 +279,10 @@ func (x *regexes) and(list ...rid) rid {
 		}
 		return rEmpty
 	}
-	return x.intern(rnode{kind: kAnd, list: flat, nullable: nullable})
+	return x.intern(regexNode{kind: kAnd, list: flat, nullable: nullable})
 }
 
-func (x *regexes) not(a rid) rid {
+func (x *regexes) not(a regexID) regexID {
 	switch {
 	case a == rEmpty:
 		return rAll
@@ -291,11 +291,11 @@ func (x *regexes) not(a rid) rid {
 	case x.nodes[a].kind == kNot:
 		return x.nodes[a].a
 	}
-	return x.intern(rnode{kind: kNot, a: a, nullable: !x.nodes[a].nullable})
+	return x.intern(regexNode{kind: kNot, a: a, nullable: !x.nodes[a].nullable})
 }
 
-// repeat: hi -1 is without end.
-func (x *regexes) repeat(a rid, lo, hi int) rid {
+// repeat repeats a; hi -1 is unbounded.
+func (x *regexes) repeat(a regexID, lo, hi int) regexID {
 	n := &x.nodes[a]
 	switch {
 	case hi == 0 || a == rEps:
@@ -315,14 +315,14 @@ func (x *regexes) repeat(a rid, lo, hi int) rid {
 	if n.kind == kRepeat && n.lo == 0 && n.hi < 0 {
 		return a
 	}
-	return x.intern(rnode{kind: kRepeat, a: a, lo: int32(lo), hi: int32(hi), nullable: lo == 0, plain: n.plain})
+	return x.intern(regexNode{kind: kRepeat, a: a, lo: int32(lo), hi: int32(hi), nullable: lo == 0, plain: n.plain})
 }
 
-func (x *regexes) star(a rid) rid { return x.repeat(a, 0, -1) }
-func (x *regexes) opt(a rid) rid  { return x.or(rEps, a) }
+func (x *regexes) star(a regexID) regexID { return x.repeat(a, 0, -1) }
+func (x *regexes) opt(a regexID) regexID  { return x.or(rEps, a) }
 
-// partitionOf a node, by number.
-func (x *regexes) partitionOf(r rid) int32 {
+// partitionOf returns the number of a node's partition.
+func (x *regexes) partitionOf(r regexID) int32 {
 	if p := x.part[r]; p >= 0 {
 		return p
 	}
@@ -415,14 +415,14 @@ func (x *regexes) refine(a, b int32) int32 {
 	return id
 }
 
-// step is the state after one byte; rEmpty when no string goes on so.
-func (x *regexes) step(r rid, b byte) rid {
+// step returns the state after one byte; rEmpty if no string continues this way.
+func (x *regexes) step(r regexID, b byte) regexID {
 	if r == rEmpty || r == rEps {
 		return rEmpty
 	}
 	next := x.next[r]
 	if next == nil {
-		next = make([]rid, len(x.parts[x.partitionOf(r)].first))
+		next = make([]regexID, len(x.parts[x.partitionOf(r)].first))
 		x.next[r] = next
 	}
 	p := x.parts[x.part[r]]
@@ -438,7 +438,7 @@ func (x *regexes) step(r rid, b byte) rid {
 	return d
 }
 
-func (x *regexes) derive(r rid, b byte) rid {
+func (x *regexes) derive(r regexID, b byte) regexID {
 	n := x.nodes[r]
 	switch n.kind {
 	case kBytes:
@@ -461,7 +461,7 @@ func (x *regexes) derive(r rid, b byte) rid {
 	if x.asked++; x.asked > x.fuel {
 		panic(tooLarge{"it takes too many steps"})
 	}
-	var d rid
+	var d regexID
 	switch n.kind {
 	case kConcat:
 		d = x.concat2(x.derive(n.a, b), n.b)
@@ -469,7 +469,7 @@ func (x *regexes) derive(r rid, b byte) rid {
 			d = x.or(d, x.derive(n.b, b))
 		}
 	case kOr, kAnd:
-		list := make([]rid, 0, len(n.list))
+		list := make([]regexID, 0, len(n.list))
 		for _, l := range n.list {
 			e := x.derive(l, b)
 			if n.kind == kAnd && e == rEmpty {
@@ -503,8 +503,8 @@ func (x *regexes) derive(r rid, b byte) rid {
 	return d
 }
 
-// alive tells whether any string matches.
-func (x *regexes) alive(r rid) bool {
+// alive reports whether any string matches.
+func (x *regexes) alive(r regexID) bool {
 	if x.nodes[r].plain {
 		return r != rEmpty
 	}
@@ -514,16 +514,17 @@ func (x *regexes) alive(r rid) bool {
 	return x.live[r] == 2
 }
 
-// search looks for a string of r, depth first, and notes what it learns of every state on
-// the way: all of them have one if one has been reached, none has if there is nothing more.
-func (x *regexes) search(r rid) {
+// search looks for a string that r matches, depth first, and records the result for every visited
+// state. If it finds one, all states on the path match some string; otherwise none of the visited
+// states does.
+func (x *regexes) search(r regexID) {
 	type place struct {
-		r rid
+		r regexID
 		c int
 	}
-	seen := map[rid]bool{r: true}
+	seen := map[regexID]bool{r: true}
 	path := []place{{r, 0}}
-	order := []rid{r}
+	order := []regexID{r}
 	found := x.nodes[r].nullable
 	for len(path) > 0 && !found {
 		at := &path[len(path)-1]
@@ -563,11 +564,11 @@ func (x *regexes) search(r rid) {
 
 const maxSearch = 50_000
 
-// strings counts the strings of r; -1: there are at least limit, or too many to count.
-func (x *regexes) strings(r rid, limit int) int {
+// strings counts the strings of r; -1: at least limit, or too many to count.
+func (x *regexes) strings(r regexID, limit int) int {
 	total := 0
-	for at := map[rid]int{r: 1}; len(at) > 0; {
-		next := map[rid]int{}
+	for at := map[regexID]int{r: 1}; len(at) > 0; {
+		next := map[regexID]int{}
 		for r, n := range at {
 			if x.nodes[r].nullable {
 				total += n
@@ -593,8 +594,8 @@ func (x *regexes) strings(r rid, limit int) int {
 
 const maxStates = 1000
 
-// matches runs a string through r.
-func (x *regexes) matches(r rid, s string) bool {
+// matches reports whether r matches a string.
+func (x *regexes) matches(r regexID, s string) bool {
 	for i := range len(s) {
 		if r = x.step(r, s[i]); r == rEmpty {
 			return false
@@ -603,8 +604,8 @@ func (x *regexes) matches(r rid, s string) bool {
 	return x.nodes[r].nullable
 }
 
-// firstBytes of the strings of r.
-func (x *regexes) firstBytes(r rid) (s byteSet) {
+// firstBytes returns the first bytes of the strings of r.
+func (x *regexes) firstBytes(r regexID) (s byteSet) {
 	if r == rEmpty || r == rEps {
 		return s
 	}

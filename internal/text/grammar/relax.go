@@ -5,22 +5,22 @@ import (
 	"strings"
 )
 
-// maxRelaxed bounds the parts that Relax takes from a schema.
+// maxRelaxed is the maximum number of parts that Relax removes from a schema.
 const maxRelaxed = 64
 
-const maxRelaxedBytes = 16 << 20 // of schemas whose outcome is kept
+const maxRelaxedBytes = 16 << 20 // of schemas with cached results
 
-// relaxed is what Relax made of a schema.
+// relaxed is a result of Relax.
 type relaxed struct {
 	text    string
 	removed []string
 	err     error
 }
 
-// Relax takes from a JSON schema the parts that cannot be enforced, and nothing else. removed
-// are their places. A 'oneOf' whose options overlap becomes 'anyOf', and a type that is not
-// known by its spelling alone gets the right one. The error is that of a schema of which no
-// part is at fault, because it is too complex, say.
+// Relax removes the parts of a JSON schema that cannot be enforced, and nothing else. removed lists
+// their places. A 'oneOf' with overlapping options becomes 'anyOf', and a misspelled type is
+// corrected. It returns an error if no single part is at fault, for example if the schema is too
+// complex.
 func (e *Engine) Relax(s Spec) (text string, removed []string, err error) {
 	e.mu.Lock()
 	r, ok := e.relaxed[s]
@@ -38,7 +38,7 @@ func (e *Engine) Relax(s Spec) (text string, removed []string, err error) {
 	return r.text, r.removed, r.err
 }
 
-// relax takes together as many steps as compiling a grammar may.
+// relax is limited in total to the steps for compiling one grammar.
 func relax(v *Vocabulary, s Spec) (r relaxed) {
 	for steps := 0; ; {
 		m := newMachine(maxNodes)
@@ -61,9 +61,9 @@ func relax(v *Vocabulary, s Spec) (r relaxed) {
 	}
 }
 
-// relax removes the member of a path, or the last one of it that there is, and tells whether
-// it did. A whole schema becomes true instead.
-func (v *jval) relax(path []string, whole bool) bool {
+// relax removes the member at a path, or the deepest existing ancestor of it, and reports whether
+// it did. A whole schema is replaced by true.
+func (v *jsonValue) relax(path []string, whole bool) bool {
 	name := strings.ReplaceAll(strings.ReplaceAll(path[0], "~1", "/"), "~0", "~")
 	next, ok := v.pointer("/" + path[0])
 	if !ok {

@@ -9,12 +9,12 @@ import (
 	"github.com/shoal-llm/shoal/internal/attempt"
 )
 
-// rulebook is a grammar of named rules, before it is one of a machine. Left recursion is
-// written as repetition where a rule begins with itself, and refused where it runs
-// through others: the machine reads from left to right.
+// rulebook has named rules before they are compiled. The machine reads from left to right, so a
+// rule that starts with itself is rewritten as a repetition. Left recursion through other rules is
+// refused.
 type rulebook struct {
 	m        *machine
-	language string // that errors name
+	language string // for errors
 	names    []string
 	body     map[string]*part
 	count    int
@@ -22,9 +22,9 @@ type rulebook struct {
 }
 
 type part struct {
-	kind   ekind // xLex, xSeq, xAlt, xRepeat, xRule; xDone: e
-	r      rid
-	e      eid // of xDone: made already
+	kind   exprKind // xLex, xSeq, xAlt, xRepeat, xRule; xDone: e
+	r      regexID
+	e      exprID // for xDone: a finished expression
 	name   string
 	list   []*part
 	lo, hi int
@@ -55,8 +55,8 @@ func (b *rulebook) add(name string, p *part) {
 	b.body[name] = p
 }
 
-// compile makes expressions of all rules and returns that of one.
-func (b *rulebook) compile(start string) eid {
+// compile compiles all rules and returns the expression of one.
+func (b *rulebook) compile(start string) exprID {
 	for _, n := range b.names {
 		b.known(n, b.body[n])
 	}
@@ -76,7 +76,7 @@ func (b *rulebook) compile(start string) eid {
 		b.unroll(n)
 	}
 	b.leftRecursion()
-	exprs := map[string]eid{}
+	exprs := map[string]exprID{}
 	at := map[string]int{}
 	for _, n := range b.names {
 		at[n], exprs[n] = b.m.rule()
@@ -117,7 +117,7 @@ func (b *rulebook) nullable(p *part) bool {
 	return p.e == eDone
 }
 
-// unroll writes a: a x | y as a: y x*.
+// unroll rewrites a: a x | y as a: y x*.
 func (b *rulebook) unroll(name string) {
 	p := b.body[name]
 	if p.kind != xAlt {
@@ -126,7 +126,7 @@ func (b *rulebook) unroll(name string) {
 	var heads, tails []*part
 	for _, a := range flatAlts(p) {
 		if a.kind == xRule && a.name == name {
-			continue // a: a says nothing
+			continue // a: a has no meaning
 		}
 		if a.kind == xSeq && len(a.list) > 0 && a.list[0].kind == xRule && a.list[0].name == name {
 			tails = append(tails, b.part(part{kind: xSeq, list: a.list[1:]}))
@@ -196,9 +196,9 @@ func (b *rulebook) leftRecursion() {
 	}
 }
 
-func (b *rulebook) expr(p *part, exprs map[string]eid) eid {
+func (b *rulebook) expr(p *part, exprs map[string]exprID) exprID {
 	m := b.m
-	list := make([]eid, len(p.list))
+	list := make([]exprID, len(p.list))
 	for i, l := range p.list {
 		list[i] = b.expr(l, exprs)
 	}
@@ -217,13 +217,13 @@ func (b *rulebook) expr(p *part, exprs map[string]eid) eid {
 	return p.e
 }
 
-// compileChoice is one of some texts.
-func (m *machine) compileChoice(text string) eid {
+// compileChoice matches one of several texts.
+func (m *machine) compileChoice(text string) exprID {
 	v, err := parseJSON(text)
 	if err != nil || v.kind != jArray || len(v.list) == 0 {
 		panic(attempt.Failure{Err: &Error{Message: "a choice is a list of strings, with one at least"}})
 	}
-	list := make([]rid, len(v.list))
+	list := make([]regexID, len(v.list))
 	for i, s := range v.list {
 		if s.kind != jString || s.s == "" {
 			panic(attempt.Failure{Err: &Error{Message: fmt.Sprintf("choice %d is not a string, or empty", i)}})
@@ -236,9 +236,9 @@ func (m *machine) compileChoice(text string) eid {
 	return m.lex(m.or(list...))
 }
 
-// compileTags is free text in which tags may stand: one that begins as a tag does must go
-// on as its schema says, to its end (XGrammar's structural tags).
-func (m *machine) compileTags(s Spec) eid {
+// compileTags matches free text with tags. A tag that has started must follow its schema to its end
+// (XGrammar's structural tags).
+func (m *machine) compileTags(s Spec) exprID {
 	v, err := parseJSON(s.Text)
 	if err != nil {
 		panic(attempt.Failure{Err: &Error{Message: "a structural tag is a JSON object: " + err.Error()}})
@@ -250,7 +250,7 @@ func (m *machine) compileTags(s Spec) eid {
 	if triggers == nil || triggers.kind != jArray || len(triggers.list) == 0 {
 		panic(attempt.Failure{Err: &Error{Message: "a structural tag needs 'triggers', a list of strings"}})
 	}
-	var marks []rid
+	var marks []regexID
 	for _, t := range triggers.list {
 		if t.kind != jString || t.s == "" {
 			panic(attempt.Failure{Err: &Error{Message: "a trigger is a string that is not empty"}})
@@ -259,8 +259,8 @@ func (m *machine) compileTags(s Spec) eid {
 	}
 	mark := m.or(marks...)
 	name, loop := m.rule()
-	ways := []eid{m.lex(m.not(m.concat(rAll, mark, rAll)))}
-	byTrigger := make([][]eid, len(marks))
+	ways := []exprID{m.lex(m.not(m.concat(rAll, mark, rAll)))}
+	byTrigger := make([][]exprID, len(marks))
 	for i, t := range structures.list {
 		begin, end, schema := t.get("begin"), t.get("end"), t.get("schema")
 		if begin == nil || end == nil || schema == nil || begin.kind != jString || end.kind != jString {
@@ -287,7 +287,7 @@ func (m *machine) compileTags(s Spec) eid {
 	return loop
 }
 
-// until is any text that ends with one mark and holds none of all marks before.
-func (m *machine) until(mark, marks rid) rid {
+// until matches any text that ends with mark and has no earlier mark.
+func (m *machine) until(mark, marks regexID) regexID {
 	return m.and(m.concat(rAll, mark), m.not(m.concat(rAll, marks, m.bytes(0, 255), rAll)))
 }

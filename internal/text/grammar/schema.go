@@ -10,35 +10,35 @@ import (
 	"github.com/shoal-llm/shoal/internal/attempt"
 )
 
-// snode is a place in a schema: a schema of its own.
-type snode struct {
-	v    *jval
+// schemaNode is a schema at its place in the document.
+type schemaNode struct {
+	v    *jsonValue
 	path string // a JSON pointer
 	base string // URI that references are relative to
 	id   uint32
-	old  bool // of a draft in which what stands beside $ref has no effect
+	old  bool // a draft that ignores the siblings of $ref
 }
 
-// builder turns schemas into expressions of a machine. A value is described by a list of
-// schemas that all hold; equal lists are one rule, so that references may be recursive.
+// builder compiles schemas to expressions of a machine. A value is described by a list of schemas
+// that all apply. Equal lists share one rule, so references may be recursive.
 type builder struct {
 	m     *machine
-	root  *jval
-	nodes map[*jval]*snode
-	uris  map[string]*snode // $id and anchors
-	rules map[string]eid
-	lists map[eid]bool // rules whose body is being made
+	root  *jsonValue
+	nodes map[*jsonValue]*schemaNode
+	uris  map[string]*schemaNode // $id and anchors
+	rules map[string]exprID
+	lists map[exprID]bool // rules whose body is under construction
 	work  int
-	any   bool // order of properties
+	any   bool // properties in any order
 	open  bool // Spec.Open
-	ws    rid
-	memo  map[string]rid // patterns
+	ws    regexID
+	memo  map[string]regexID // compiled patterns
 }
 
 const maxAnnotations = 64
 
-// annotation notes a keyword that has no effect: Grammar.Annotations names it.
-func (b *builder) annotation(n *snode, keyword string) {
+// annotation records a keyword without effect, for Grammar.Annotations.
+func (b *builder) annotation(n *schemaNode, keyword string) {
 	where := n.path + "/" + keyword
 	if !slices.Contains(b.m.annotations, where) && len(b.m.annotations) < maxAnnotations {
 		b.m.annotations = append(b.m.annotations, where)
@@ -46,13 +46,13 @@ func (b *builder) annotation(n *snode, keyword string) {
 }
 
 const (
-	maxSchemaWork = 100_000 // lists of schemas of one grammar, and ways that they come apart
-	maxFlats      = 512     // ways that a list may come apart
+	maxSchemaWork = 100_000 // lists of schemas of one grammar, and alternatives they expand to
+	maxFlats      = 512     // alternatives of one list
 	maxCounts     = 200_000
 	maxNots       = 64
 )
 
-func (b *builder) fail(n *snode, keyword, format string, args ...any) attempt.Failure {
+func (b *builder) fail(n *schemaNode, keyword, format string, args ...any) attempt.Failure {
 	where := n.path
 	if keyword != "" {
 		where += "/" + escapePointer(keyword)
@@ -64,7 +64,7 @@ func escapePointer(s string) string {
 	return strings.ReplaceAll(strings.ReplaceAll(s, "~", "~0"), "/", "~1")
 }
 
-func (m *machine) compileSchema(s Spec) eid {
+func (m *machine) compileSchema(s Spec) exprID {
 	if s.Kind == KindJSONObject {
 		s.Text = `{"type":"object"}`
 	}
@@ -75,8 +75,8 @@ func (m *machine) compileSchema(s Spec) eid {
 	return m.schema(v, s)
 }
 
-func (m *machine) schema(v *jval, s Spec) eid {
-	b := &builder{m: m, root: v, nodes: map[*jval]*snode{}, uris: map[string]*snode{}, rules: map[string]eid{}, lists: map[eid]bool{}, memo: map[string]rid{}, ws: m.whitespace(), any: s.AnyOrder, open: s.Open}
+func (m *machine) schema(v *jsonValue, s Spec) exprID {
+	b := &builder{m: m, root: v, nodes: map[*jsonValue]*schemaNode{}, uris: map[string]*schemaNode{}, rules: map[string]exprID{}, lists: map[exprID]bool{}, memo: map[string]regexID{}, ws: m.whitespace(), any: s.AnyOrder, open: s.Open}
 	switch {
 	case s.Compact:
 		b.ws = rEps
@@ -94,10 +94,10 @@ func (m *machine) schema(v *jval, s Spec) eid {
 	}
 	root := b.node(v, "#", "", isOld(v, false))
 	b.index(root)
-	return b.compile([]*snode{root})
+	return b.compile([]*schemaNode{root})
 }
 
-// blanks are the characters that JSON may have between its parts.
+// blanks returns JSON's white space characters.
 func blanks() (s byteSet) {
 	for _, c := range []byte(" \t\n\r") {
 		s.add(c)
@@ -105,16 +105,16 @@ func blanks() (s byteSet) {
 	return s
 }
 
-// Bounds of the white space between the parts of JSON. Without them a model that has lost
-// its way writes blanks to its last token.
+// Bounds of the white space between JSON tokens. Without them a confused model writes white space
+// until its token limit.
 const (
 	maxLineEnds = 2
 	maxIndent   = 20 // spaces or tabs: llama.cpp's bound
 )
 
-// whitespace between the parts of JSON, as people and programs write it: nothing, a space,
-// or line ends and an indent.
-func (m *machine) whitespace() rid {
+// whitespace matches usual white space between JSON tokens: nothing, a space, or line breaks and an
+// indent.
+func (m *machine) whitespace() regexID {
 	line := m.concat(m.opt(m.literal("\r")), m.literal("\n"))
 	var indent byteSet
 	indent.add(' ')
@@ -122,8 +122,8 @@ func (m *machine) whitespace() rid {
 	return m.or(rEps, m.literal(" "), m.concat(m.repeat(line, 1, maxLineEnds), m.repeat(m.set(indent), 0, maxIndent)))
 }
 
-// isOld: before draft 2019-09.
-func isOld(v *jval, old bool) bool {
+// isOld reports drafts before 2019-09.
+func isOld(v *jsonValue, old bool) bool {
 	if s := v.get("$schema"); s != nil && s.kind == jString {
 		for _, d := range [...]string{"draft-03", "draft-04", "draft-05", "draft-06", "draft-07"} {
 			if strings.Contains(s.s, d) {
@@ -135,11 +135,11 @@ func isOld(v *jval, old bool) bool {
 	return old
 }
 
-func (b *builder) node(v *jval, path, base string, old bool) *snode {
+func (b *builder) node(v *jsonValue, path, base string, old bool) *schemaNode {
 	if n := b.nodes[v]; n != nil {
 		return n
 	}
-	n := &snode{v: v, path: path, base: base, id: uint32(len(b.nodes) + 1), old: isOld(v, old)}
+	n := &schemaNode{v: v, path: path, base: base, id: uint32(len(b.nodes) + 1), old: isOld(v, old)}
 	b.nodes[v] = n
 	id := v.get("$id")
 	if id == nil && n.old {
@@ -151,7 +151,7 @@ func (b *builder) node(v *jval, path, base string, old bool) *snode {
 	return n
 }
 
-func (b *builder) child(n *snode, v *jval, path ...string) *snode {
+func (b *builder) child(n *schemaNode, v *jsonValue, path ...string) *schemaNode {
 	if c := b.nodes[v]; c != nil {
 		return c
 	}
@@ -162,11 +162,11 @@ func (b *builder) child(n *snode, v *jval, path ...string) *snode {
 	return b.node(v, p, n.base, n.old)
 }
 
-// index notes what references may name: every schema with an $id, and anchors.
-func (b *builder) index(root *snode) {
+// index records the possible targets of references: schemas with an $id, and anchors.
+func (b *builder) index(root *schemaNode) {
 	b.uris[root.base] = root
-	var walk func(n *snode, key string, depth int)
-	walk = func(n *snode, key string, depth int) {
+	var walk func(n *schemaNode, key string, depth int)
+	walk = func(n *schemaNode, key string, depth int) {
 		v := n.v
 		switch v.kind {
 		case jArray:
@@ -215,7 +215,7 @@ func resolve(base, ref string) string {
 	return u.ResolveReference(r).String()
 }
 
-func (b *builder) target(n *snode, ref string) *snode {
+func (b *builder) target(n *schemaNode, ref string) *schemaNode {
 	whole := n.base + ref
 	if !strings.HasPrefix(ref, "#") {
 		whole = resolve(n.base, ref)
@@ -253,8 +253,8 @@ func (b *builder) target(n *snode, ref string) *snode {
 	return b.node(v, t.path+fragment, t.base, t.old)
 }
 
-// compile makes an expression for values that all schemas of a list describe.
-func (b *builder) compile(list []*snode) eid {
+// compile returns the expression of the values that satisfy all schemas of a list.
+func (b *builder) compile(list []*schemaNode) exprID {
 	key := []byte{0}
 	if b.open {
 		key[0] = 1
@@ -280,11 +280,11 @@ func (b *builder) compile(list []*snode) eid {
 	b.rules[string(key)] = e
 	b.lists[e] = true
 	defer delete(b.lists, e)
-	flats := []*flat{{types: allTypes}}
+	flats := []*conjunction{{types: allTypes}}
 	for _, n := range unique {
 		flats = b.apply(flats, n)
 	}
-	ways := make([]eid, 0, len(flats))
+	ways := make([]exprID, 0, len(flats))
 	for _, f := range flats {
 		w := b.value(f)
 		ways = append(ways, w)

@@ -2,26 +2,26 @@ package grammar
 
 // Values of Spec.Thought.
 const (
-	ThoughtBegun = "begun" // the prompt has opened a thought: the text begins inside of it
-	ThoughtMay   = "may"   // the text may begin with a thought
+	ThoughtBegun = "begun" // the prompt has opened a thought: the text starts inside it
+	ThoughtMay   = "may"   // the text may start with a thought
 )
 
-// The marks of a thought.
+// Marks of a thought.
 const (
 	thoughtOpen  = "<think>"
 	thoughtClose = "</think>"
 )
 
-// ThoughtMarks are the texts between which a model thinks. A vocabulary may have them as
-// control tokens, see Vocabulary.Mark.
+// ThoughtMarks returns the marks around a thought. A vocabulary may have them as control tokens,
+// see Vocabulary.Mark.
 func ThoughtMarks() []string { return []string{thoughtOpen, thoughtClose} }
 
-// blanksAfter bounds the white space between a thought and what a grammar asks for.
+// blanksAfter is the maximum white space between a thought and the grammar's text.
 const blanksAfter = 8
 
-// afterThought lets a thought come before a grammar of any kind: it is any text up to the
-// first closing mark, and no part of the grammar.
-func (m *machine) afterThought(how string, top eid) eid {
+// afterThought allows a thought before a grammar of any kind. It is any text up to the first
+// closing mark and not part of the grammar.
+func (m *machine) afterThought(how string, top exprID) exprID {
 	name, rest := m.rule()
 	m.rules[name] = m.seq(m.lex(m.repeat(m.set(blanks()), 0, blanksAfter)), top)
 	m.thought = m.frame(rest, noFrame)
@@ -33,8 +33,8 @@ func (m *machine) afterThought(how string, top eid) eid {
 	return m.alt(m.seq(m.text(thoughtOpen), thought), top)
 }
 
-// mark is the text that a control token means after a state: the opening mark at the start,
-// the closing one inside of a thought. "": the token may not come.
+// mark returns the text of a control token after a state: the opening mark at the start, the
+// closing one inside a thought. "" means that the token is not allowed.
 func (m *machine) mark(v *Vocabulary, s *state, token int32) string {
 	if m.thought == noFrame {
 		return ""

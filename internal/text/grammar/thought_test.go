@@ -5,14 +5,14 @@ import (
 	"testing"
 )
 
-// A thought is outside every kind of grammar, whether the prompt opened it or the model does,
-// and whether its marks are text or control tokens.
+// A thought is outside every kind of grammar, whether the prompt or the model opens it, and whether
+// its marks are text or control tokens.
 func TestThoughtIsOutside(t *testing.T) {
 	var list []string
 	for b := range 256 {
 		list = append(list, string([]byte{byte(b)}))
 	}
-	list = append(list, "let me see", "</", "think>", "yes</think>", "</think>\n\n", "", "", "") // the last are control tokens
+	list = append(list, "let me see", "</", "think>", "yes</think>", "</think>\n\n", "", "", "") // the last ones are control tokens
 	v := NewVocabulary(len(list), func(id int32) []byte { return []byte(list[id]) }, []int32{int32(len(list) - 1)})
 	open, shut, eos := int32(len(list)-3), int32(len(list)-2), int32(len(list)-1)
 	v.Mark(open, "<think>")
@@ -35,7 +35,7 @@ func TestThoughtIsOutside(t *testing.T) {
 				t.Fatalf("%v: %v", c, err)
 			}
 			start := g.Start()
-			refused := func(texts ...string) []string { // but for what fits the grammar itself
+			refused := func(texts ...string) []string { // except what matches the grammar itself
 				plain, err := New(v, Spec{Kind: c.kind, Text: c.text})
 				if err != nil {
 					t.Fatal(err)
@@ -55,7 +55,7 @@ func TestThoughtIsOutside(t *testing.T) {
 			if got := accepts(t, g, c.yes); got != (how == ThoughtMay) && c.text != ".*" {
 				t.Errorf("%v %s without a thought: %v", c, how, got)
 			}
-			// Control tokens: the mask and the states agree about all of them, at every place.
+			// Control tokens: mask and states agree about all of them in every state.
 			at := start
 			if how == ThoughtMay {
 				checkMask(t, v, at)

@@ -5,13 +5,13 @@ import (
 	"slices"
 )
 
-// validator judges values that a schema itself names, in enumerations.
+// validator checks values that a schema itself lists, in enumerations.
 type validator struct {
 	b     *builder
 	steps int
 }
 
-func (v *validator) valid(n *snode, x *jval, depth int) bool {
+func (v *validator) valid(n *schemaNode, x *jsonValue, depth int) bool {
 	if v.steps++; depth > 100 || v.steps > 1<<20 {
 		panic(tooLarge{"its enumerations take too many steps to judge"})
 	}
@@ -46,9 +46,9 @@ func (v *validator) valid(n *snode, x *jval, depth int) bool {
 	return true
 }
 
-func (v *validator) keyword(n *snode, k string, s, x *jval, depth int) bool {
+func (v *validator) keyword(n *schemaNode, k string, s, x *jsonValue, depth int) bool {
 	b := v.b
-	some := func(list []*snode) (c int) {
+	some := func(list []*schemaNode) (c int) {
 		for _, o := range list {
 			ok := v.valid(o, x, depth+1)
 			if ok {
@@ -130,7 +130,7 @@ func (v *validator) keyword(n *snode, k string, s, x *jval, depth int) bool {
 		case "maxItems":
 			return len(x.list) <= size
 		case "items", "prefixItems", "additionalItems":
-			f := &flat{nodes: []*snode{n}}
+			f := &conjunction{nodes: []*schemaNode{n}}
 			for i, e := range x.list {
 				list := b.itemAt(f, i)
 				for _, o := range list {
@@ -155,7 +155,7 @@ func (v *validator) keyword(n *snode, k string, s, x *jval, depth int) bool {
 				}
 			}
 		case "properties", "patternProperties", "additionalProperties":
-			f := &flat{nodes: []*snode{n}}
+			f := &conjunction{nodes: []*schemaNode{n}}
 			for _, name := range x.keys {
 				list := b.keyed(f, name, true, nil)
 				for _, o := range list {

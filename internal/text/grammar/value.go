@@ -2,8 +2,8 @@ package grammar
 
 import "strconv"
 
-// value is an expression for values that the schemas of f describe.
-func (b *builder) value(f *flat) eid {
+// value returns the expression of the values that the schemas of f allow.
+func (b *builder) value(f *conjunction) exprID {
 	m := b.m
 	for _, n := range f.nodes {
 		for _, k := range [...]string{"enum", "const"} {
@@ -12,7 +12,7 @@ func (b *builder) value(f *flat) eid {
 			}
 		}
 	}
-	var ways []eid
+	var ways []exprID
 	if f.types&tNull != 0 {
 		ways = append(ways, m.text("null"))
 	}
@@ -38,14 +38,14 @@ func (b *builder) value(f *flat) eid {
 	return m.alt(ways...)
 }
 
-// literals are the values of an enumeration that all other schemas allow.
-func (b *builder) literals(f *flat, n *snode, k string) eid {
-	list := []*jval{n.v.get(k)}
+// literals returns the values of an enumeration that all other schemas allow.
+func (b *builder) literals(f *conjunction, n *schemaNode, k string) exprID {
+	list := []*jsonValue{n.v.get(k)}
 	if k == "enum" {
 		list = list[0].list
 	}
-	var words []rid
-	var ways []eid
+	var words []regexID
+	var ways []exprID
 	v := &validator{b: b}
 	for _, x := range list {
 		ok := true
@@ -69,9 +69,9 @@ func (b *builder) literals(f *flat, n *snode, k string) eid {
 	return b.m.alt(append(ways, b.m.lex(b.m.or(words...)))...)
 }
 
-// scalar spells a value as the schema does: a string in its shortest spelling, and a number
-// that must be an integer without a fraction or exponent.
-func (b *builder) scalar(x *jval, t types) rid {
+// scalar returns the spelling of a value: a string in its shortest form, and a number that must be
+// an integer without fraction or exponent.
+func (b *builder) scalar(x *jsonValue, t types) regexID {
 	m := b.m
 	switch x.kind {
 	case jNull:
@@ -87,11 +87,11 @@ func (b *builder) scalar(x *jval, t types) rid {
 	return m.literal(x.s)
 }
 
-func (b *builder) constant(x *jval) eid {
+func (b *builder) constant(x *jsonValue) exprID {
 	m := b.m
 	blank := m.lex(b.ws)
 	sep := m.lex(m.concat(b.ws, m.literal(","), b.ws))
-	var list []eid
+	var list []exprID
 	switch x.kind {
 	case jArray:
 		list = append(list, m.text("["), blank)
@@ -121,7 +121,7 @@ func (b *builder) constant(x *jval) eid {
 	return m.lex(b.scalar(x, allTypes))
 }
 
-func (b *builder) numeric(f *flat) eid {
+func (b *builder) numeric(f *conjunction) exprID {
 	c := numbers{integer: f.types&tFraction == 0}
 	for _, n := range f.nodes {
 		if r, ok := numberFormats[n.v.get("format").text()]; ok {
@@ -173,8 +173,8 @@ func (b *builder) numeric(f *flat) eid {
 	return b.m.lex(r)
 }
 
-// pattern compiles what a string must hold somewhere.
-func (b *builder) pattern(n *snode, k, text string) rid {
+// pattern compiles a pattern that a string must contain.
+func (b *builder) pattern(n *schemaNode, k, text string) regexID {
 	key := "p" + text
 	if r, ok := b.memo[key]; ok {
 		return r
@@ -187,8 +187,8 @@ func (b *builder) pattern(n *snode, k, text string) rid {
 	return r
 }
 
-// format compiles what a string of a format is; one that is not known is an annotation.
-func (b *builder) format(n *snode, name string) rid {
+// format compiles the pattern of a string format. An unknown format is an annotation.
+func (b *builder) format(n *schemaNode, name string) regexID {
 	text, ok := formats[name]
 	if !ok {
 		b.annotation(n, "format")
@@ -206,11 +206,11 @@ func (b *builder) format(n *snode, name string) rid {
 	return r
 }
 
-// stringBody is what follows the opening quote of a string, closing quote included.
-func (b *builder) stringBody(f *flat) rid {
+// stringBody matches the rest of a string after its opening quote, including the closing quote.
+func (b *builder) stringBody(f *conjunction) regexID {
 	m := b.m
 	lo, hi := 0, -1
-	var parts []rid
+	var parts []regexID
 	for _, n := range f.nodes {
 		for _, k := range n.v.keys {
 			x := n.v.at[k]
@@ -242,7 +242,7 @@ func (b *builder) stringBody(f *flat) rid {
 					parts = append(parts, r)
 				}
 			case "\x00strings":
-				var list []rid
+				var list []regexID
 				for _, s := range x.list {
 					list = append(list, m.literal(jsonSpelling(s.s)+`"`))
 				}
@@ -257,8 +257,8 @@ func (b *builder) stringBody(f *flat) rid {
 	if len(parts) == 0 {
 		return m.concat(m.repeat(m.char, lo, hi), quote)
 	}
-	// All parts up to the quote: a complement must not run past it.
-	list := make([]rid, 0, len(parts)+1)
+	// All parts include the closing quote, so that a complement does not extend beyond it.
+	list := make([]regexID, 0, len(parts)+1)
 	bare := true
 	for _, p := range parts {
 		if m.nodes[p].kind == kNot {
@@ -278,7 +278,7 @@ func (b *builder) stringBody(f *flat) rid {
 	return m.and(list...)
 }
 
-func (b *builder) sizes(f *flat, least, most string) (lo, hi int) {
+func (b *builder) sizes(f *conjunction, least, most string) (lo, hi int) {
 	hi = -1
 	for _, n := range f.nodes {
 		for _, k := range [...]string{least, most} {
@@ -300,8 +300,8 @@ func (b *builder) sizes(f *flat, least, most string) (lo, hi int) {
 	return lo, hi
 }
 
-// itemAt are the schemas of the item at i.
-func (b *builder) itemAt(f *flat, i int) (list []*snode) {
+// itemAt returns the schemas of the item at i.
+func (b *builder) itemAt(f *conjunction, i int) (list []*schemaNode) {
 	for _, n := range f.nodes {
 		prefix, rest := n.v.get("prefixItems"), n.v.get("items")
 		where, restAt := "prefixItems", "items"
@@ -320,7 +320,7 @@ func (b *builder) itemAt(f *flat, i int) (list []*snode) {
 	return list
 }
 
-func (b *builder) array(f *flat) eid {
+func (b *builder) array(f *conjunction) exprID {
 	m := b.m
 	lo, hi := b.sizes(f, "minItems", "maxItems")
 	fixed := 0
@@ -344,7 +344,7 @@ func (b *builder) array(f *flat) eid {
 		return eFail
 	}
 	after := b.itemAt(f, fixed)
-	var rest eid
+	var rest exprID
 	if hi < 0 || hi > fixed {
 		rest = b.compile(after)
 	} else {
@@ -359,7 +359,7 @@ func (b *builder) array(f *flat) eid {
 		return max(0, hi-n)
 	}
 	// from the last fixed item to the first
-	var e eid
+	var e exprID
 	if fixed == 0 {
 		e = m.seq(rest, m.times(m.seq(comma, rest), max(0, lo-1), upTo(1)))
 		if hi == 0 {

@@ -7,29 +7,28 @@ import (
 	"unicode/utf8"
 )
 
-// Vocabulary is what a grammar needs of a tokenizer: the bytes of each token, as a trie.
-// It does not change, but for masks that grammars share, and may be used by many at once.
+// Vocabulary has the bytes of each token as a trie. It is immutable, except for masks that grammars
+// share, and safe for concurrent use.
 type Vocabulary struct {
 	size  int
 	words int // of a mask
 	token [][]byte
 	eos   []int32
-	marks map[int32]string // control tokens that mean a mark of a thought
+	marks map[int32]string // control tokens that stand for a mark of a thought
 
 	all   trie
-	rest  trie  // all but the plain tokens
-	plain *Mask // tokens that fit into any JSON string of at least plainRunes more characters
+	rest  trie  // all except the plain tokens
+	plain *Mask // tokens that fit into any JSON string with room for plainRunes more characters
 
 	mu     sync.Mutex
 	shared map[string]*inside
 }
 
-// plainRunes bounds the tokens that are taken as one.
+// plainRunes is the maximum length of a plain token in characters.
 const plainRunes = 16
 
-// NewVocabulary takes the bytes of each id below size; an id without bytes (a control
-// token) is never allowed but for those of eos, which end a text where a grammar lets it
-// end.
+// NewVocabulary gets the bytes of each id below size. An id without bytes (a control token) is
+// never allowed, except for those of eos, which end a text where the grammar allows its end.
 func NewVocabulary(size int, token func(id int32) []byte, eos []int32) *Vocabulary {
 	v := &Vocabulary{size: size, words: (size + 63) / 64, token: make([][]byte, size), eos: slices.Clone(eos), shared: map[string]*inside{}}
 	v.plain = v.newMask()
@@ -52,8 +51,8 @@ func NewVocabulary(size int, token func(id int32) []byte, eos []int32) *Vocabula
 	return v
 }
 
-// Mark makes a control token mean a text, one of ThoughtMarks. The token may come where the
-// text is a mark, and nowhere else. Call Mark before the vocabulary is used.
+// Mark makes a control token stand for a text, one of ThoughtMarks. The token is allowed only where
+// the text is a mark. Call Mark before the vocabulary is used.
 func (v *Vocabulary) Mark(id int32, text string) {
 	if v.marks == nil {
 		v.marks = map[int32]string{}
@@ -61,7 +60,7 @@ func (v *Vocabulary) Mark(id int32, text string) {
 	v.marks[id] = text
 }
 
-// maxTokenBytes: a longer token is never drawn under a grammar.
+// maxTokenBytes: longer tokens are never allowed by a grammar.
 const maxTokenBytes = 250
 
 func plainToken(b []byte) bool {
@@ -79,18 +78,18 @@ func plainToken(b []byte) bool {
 
 func (v *Vocabulary) Size() int { return v.size }
 
-// trie holds tokens in the order of their bytes, parents before children, so that a walk
-// is one pass, and what cannot be is jumped over.
+// trie holds tokens in byte order, parents before children. A walk is one pass that skips
+// impossible subtrees.
 type trie []trieNode
 
 type trieNode struct {
-	end   uint32 // the node behind its children
+	end   uint32 // the node after its last descendant
 	token int32  // or -1
 	depth uint8
 	b     byte
 }
 
-// newTrie takes tokens in order, without their first bytes.
+// newTrie builds a trie of tokens in order, without their first from bytes.
 func newTrie(ids []int32, token [][]byte, from int) trie {
 	var t trie
 	var path []uint32 // nodes of the last token
@@ -101,7 +100,7 @@ func newTrie(ids []int32, token [][]byte, from int) trie {
 		for same < len(b) && same < len(last) && b[same] == last[same] {
 			same++
 		}
-		if same == len(b) && len(b) > 0 { // the same bytes again: a leaf of its own
+		if same == len(b) && len(b) > 0 { // duplicate bytes get a separate leaf
 			same--
 		}
 		for len(path) > same {
@@ -125,22 +124,22 @@ func newTrie(ids []int32, token [][]byte, from int) trie {
 
 type Mask struct {
 	words []uint64
-	eos   bool // ends may be drawn
+	eos   bool // end tokens are allowed
 }
 
 func (v *Vocabulary) newMask() *Mask { return &Mask{words: make([]uint64, v.words)} }
 
 func (m *Mask) set(id int32) { m.words[id>>6] |= 1 << (id & 63) }
 
-// Has tells whether a token is allowed.
+// Has reports whether a token is allowed.
 func (m *Mask) Has(id int32) bool {
 	return id >= 0 && int(id>>6) < len(m.words) && m.words[id>>6]>>(id&63)&1 != 0
 }
 
-// Words are the bits of the mask, 64 ids a word; not to be changed.
+// Words returns the bits of the mask, 64 ids per word. Do not modify them.
 func (m *Mask) Words() []uint64 { return m.words }
 
-// Ends tells whether the text may end here.
+// Ends reports whether the text may end here.
 func (m *Mask) Ends() bool { return m.eos }
 
 func (m *Mask) join(o *Mask) {

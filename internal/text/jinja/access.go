@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// getattr is x.name: an attribute (method) first, then a key, as Jinja does.
+// getattr evaluates x.name: an attribute (method) first, then a key, as Jinja does.
 func (in *interp) getattr(v Value, name string) Value {
 	if r, ok := in.attribute(v, name); ok {
 		return r
@@ -19,7 +19,7 @@ func (in *interp) getattr(v Value, name string) Value {
 	return missing(v, "attribute", name)
 }
 
-// pythonAttributes are attributes that values of a type have in Python, and some here.
+// pythonAttributes lists the attributes of each type in Python. Some of them are implemented here.
 var pythonAttributes = map[string]string{
 	"str":   " casefold center encode expandtabs format format_map isidentifier isprintable istitle ljust maketrans rjust translate zfill ",
 	"dict":  " fromkeys ",
@@ -30,8 +30,8 @@ var pythonAttributes = map[string]string{
 	"Macro": " name arguments catch_kwargs catch_varargs caller explicit_caller ",
 }
 
-// refuseUnknown refuses an attribute that Python has and this package does not know: it is not
-// undefined there, and would print something.
+// refuseUnknown fails for an attribute that Python has but this package lacks. In Python it is not
+// undefined, so its output must not be omitted.
 func (in *interp) refuseUnknown(v Value, name string) {
 	kind := typeName(v)
 	if c, ok := v.(*callable); ok && c.macro {
@@ -42,11 +42,11 @@ func (in *interp) refuseUnknown(v Value, name string) {
 	}
 }
 
-// getitem is x[i]: an item first, then an attribute.
+// getitem evaluates x[i]: an item first, then an attribute.
 func (in *interp) getitem(v, i Value) Value {
 	switch c := v.(type) {
 	case *Dict:
-		if in.hashable(i) { // other keys are just not there
+		if in.hashable(i) { // other keys are missing
 			if r, ok := c.lookup(in.key(i)); ok {
 				return r
 			}
@@ -69,7 +69,7 @@ func (in *interp) getitem(v, i Value) Value {
 		if r, ok := in.attribute(v, s.s); ok {
 			return r
 		}
-		if !isDict(v) { // a key that is not there is undefined
+		if !isDict(v) { // a missing key is undefined
 			in.refuseUnknown(v, s.s)
 		}
 		return missing(v, "attribute", s.s)
@@ -196,7 +196,7 @@ var listMethods = map[string]func(in *interp, l *List, a *args) Value{
 	},
 }
 
-// slice is x[a:b:c] of strings and lists.
+// slice evaluates x[a:b:c] for strings and lists.
 func (in *interp) slice(line int, v Value, s *slicing, sc *scope) Value {
 	var bound [3]*int
 	for i, e := range s {

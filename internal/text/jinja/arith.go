@@ -74,7 +74,7 @@ func (in *interp) plus(a, b Value) (Value, bool) {
 	return nil, false
 }
 
-// repeat is sequence * count.
+// repeat evaluates sequence * count.
 func (in *interp) repeat(a, b Value) (Value, bool) {
 	n, _, isInt, ok := number(b)
 	if !ok || !isInt {
@@ -117,7 +117,7 @@ func (in *interp) repeat(a, b Value) (Value, bool) {
 	return r, true
 }
 
-// checked fails where Python's integers would grow past 64 bits.
+// checked fails if the integer exceeds 64 bits, where Python's would grow.
 func (in *interp) checked(v int64, overflow bool) int64 {
 	if overflow {
 		in.limit("integer overflow: bits of an integer", 64)

@@ -1,13 +1,13 @@
 package jinja
 
-// What a template is parsed into: functions that a rendering calls.
+// A template is parsed into functions, which rendering calls.
 type (
 	expr   func(in *interp, sc *scope) Value
 	stmt   func(in *interp, sc *scope, out *builder) signal
-	target func(in *interp, v Value, sc *scope) // assigns
+	target func(in *interp, v Value, sc *scope) // assigns to a target
 )
 
-// argList is what a call passes; star and starStar may be nil.
+// argList has the arguments of a call; star and starStar may be nil.
 type argList struct {
 	pos            []expr
 	names          []string
@@ -15,13 +15,13 @@ type argList struct {
 	star, starStar expr
 }
 
-// call is a call in a template, which {% call %} adds an argument to.
+// call is a call in a template. {% call %} adds an argument to it.
 type call struct {
 	fn   expr
 	args argList
 }
 
-// slicing is a:b:c in an index; nil: left out.
+// slicing is a:b:c in an index; an omitted part is nil.
 type slicing [3]expr
 
 type macroDef struct {
@@ -29,11 +29,11 @@ type macroDef struct {
 	params   []string
 	defaults []expr // of the last len(defaults) parameters
 	body     []stmt
-	// Python's jinja2 passes surplus arguments only to macros that name these.
+	// Python's jinja2 passes surplus arguments only to macros that use these names.
 	usesVarargs, usesKwargs, usesCaller bool
 }
 
-// piped is the text of a filter or set block, to which its filters are applied.
+// piped evaluates to the text of a filter or set block, to which the block's filters are applied.
 func piped(_ *interp, sc *scope) Value {
 	v, _ := sc.get("")
 	return v

@@ -2,7 +2,7 @@ package jinja
 
 import "strings"
 
-// args are the evaluated arguments of one call.
+// args has the evaluated arguments of one call.
 type args struct {
 	pos   []Value
 	named []named
@@ -13,8 +13,7 @@ type named struct {
 	value Value
 }
 
-// absent is what bind returns for an optional argument that was not given;
-// None is a value.
+// absent is the result of bind for a missing optional argument. None is a value.
 type absent struct{}
 
 func given(v Value) bool { _, no := v.(absent); return !no }
@@ -35,7 +34,7 @@ func (a *args) find(name string) int {
 	return -1
 }
 
-// bind assigns arguments to parameters; a name that ends in "?" is optional.
+// bind assigns arguments to parameters. A parameter whose name ends in "?" is optional.
 func (a *args) bind(in *interp, fn string, params ...string) []Value {
 	out := make([]Value, len(params))
 	if len(a.pos) > len(params) {
@@ -129,7 +128,7 @@ func (in *interp) call(fn Value, a *args) Value {
 	return nil
 }
 
-// Argument conversions; each fails as Python does.
+// Argument conversions. Each fails like Python.
 
 func (in *interp) wantStr(fn string, v Value) Str {
 	s, ok := v.(Str)

@@ -8,14 +8,14 @@ import (
 	"golang.org/x/text/language"
 )
 
-// severalRunes are where the code points lie that become several in upper or title case.
+// severalRunes covers the code points whose upper or title case has several code points.
 var severalRunes = &unicode.RangeTable{R16: []unicode.Range16{
 	{0xdf, 0xdf, 1}, {0x149, 0x149, 1}, {0x1f0, 0x1f0, 1}, {0x390, 0x390, 1}, {0x3b0, 0x3b0, 1}, {0x587, 0x587, 1},
 	{0x1e96, 0x1e9a, 1}, {0x1f50, 0x1ffc, 1}, {0xfb00, 0xfb17, 1},
 }, LatinOffset: 1}
 
-// fullCase is the upper and the title case of the code points of severalRunes, as Unicode's
-// SpecialCasing has them without regard to a language.
+// fullCase has the upper and title case of the code points in severalRunes, from Unicode's
+// SpecialCasing without language-specific rules.
 var fullCase = sync.OnceValue(func() map[rune][2]string {
 	out := map[rune][2]string{}
 	upper, title := cases.Upper(language.Und), cases.Title(language.Und)

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/text/language"
 )
 
-// One code point may become several, as in Python. The counts are Python's.
+// One code point may become several, as in Python. Python gave the expected counts.
 func TestCasing(t *testing.T) {
 	for source, want := range map[string]string{
 		`{{ 'ŉ'|upper }}`: "ʼN", `{{ 'ﬁx'|upper }}`: "FIX", `{{ 'ﬁx'.capitalize() }}`: "Fix", `{{ 'ßa ßb'.title() }}`: "Ssa Ssb", `{{ 'ᾳ'.upper() }}`: "ΑΙ", `{{ 'ᾳ'.title() }}`: "ᾼ", `{{ 'ǆ'.title() }}`: "ǅ",

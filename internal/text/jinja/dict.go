@@ -8,7 +8,7 @@ import (
 	"slices"
 )
 
-// Dict keeps the order of insertion, as Python's does.
+// Dict is a dictionary in insertion order, like Python's.
 type Dict struct {
 	entries []entry
 	index   map[dictKey]int
@@ -16,14 +16,14 @@ type Dict struct {
 
 type entry struct{ key, value Value }
 
-// dictKey is what makes two keys the same: 1, 1.0 and True are one key.
+// dictKey identifies equal keys: 1, 1.0 and True are the same key.
 type dictKey struct {
-	kind byte // n: number, s: string, 0: None, t: anything else hashable
+	kind byte // n: number, s: string, 0: None, t: another hashable value
 	i    int64
 	s    string
 }
 
-// NewDict makes an empty dict.
+// NewDict returns an empty dict.
 func NewDict() *Dict { return &Dict{} }
 
 func (d *Dict) Len() int { return len(d.entries) }
@@ -33,7 +33,7 @@ func (d *Dict) Set(key string, v Value) { d.put(dictKey{kind: 's', s: key}, Trus
 
 func (d *Dict) Get(key string) (Value, bool) { return d.lookup(dictKey{kind: 's', s: key}) }
 
-// Strings walks the entries whose keys are strings, in order.
+// Strings iterates over the entries with string keys, in order.
 func (d *Dict) Strings() iter.Seq2[string, Value] {
 	return func(yield func(string, Value) bool) {
 		for _, e := range d.entries {
@@ -82,7 +82,7 @@ func (d *Dict) each(f func(entry) Value) []Value {
 	return r
 }
 
-// key hashes a value, or fails as Python does for lists and dicts.
+// key returns the key of a value, or fails like Python for lists and dicts.
 func (in *interp) key(v Value) dictKey {
 	in.enter()
 	defer in.leave()
@@ -117,7 +117,7 @@ func (in *interp) key(v Value) dictKey {
 	return dictKey{}
 }
 
-// hashable tells whether key accepts v.
+// hashable reports whether key accepts v.
 func (in *interp) hashable(v Value) bool {
 	in.enter()
 	defer in.leave()

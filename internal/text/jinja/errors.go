@@ -6,16 +6,16 @@ import (
 	"runtime"
 )
 
-// Causes that callers tell apart with errors.Is.
+// Causes of an Error, for errors.Is.
 var (
 	ErrSyntax   = errors.New("jinja: syntax error")
 	ErrRaised   = errors.New("jinja: the template refused its input") // raise_exception
 	ErrLimit    = errors.New("jinja: a limit was passed")
-	ErrRuntime  = errors.New("jinja: the template failed") // what Python would raise
-	ErrInternal = errors.New("jinja: internal error")      // a bug of this package
+	ErrRuntime  = errors.New("jinja: the template failed") // Python would raise an exception
+	ErrInternal = errors.New("jinja: internal error")      // a bug in this package
 )
 
-// Error says what went wrong and where in the template.
+// Error is an error with its line in the template.
 type Error struct {
 	Line    int // from 1
 	Message string

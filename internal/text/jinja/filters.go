@@ -9,7 +9,7 @@ import (
 
 type filterFunc func(in *interp, v Value, a *args) Value
 
-// filters is filled by init because some filters (map, select) look others up.
+// filters is filled by init because some filters (map, select) look up others.
 var filters map[string]filterFunc
 
 func init() {
@@ -43,7 +43,7 @@ func (in *interp) filter(name string, v Value, a *args) Value {
 	return f(in, v, a)
 }
 
-// onStr is a filter that prints its operand and calls a method of str.
+// onStr returns a filter that prints its operand and calls a method of str.
 func onStr(method string) filterFunc {
 	return func(in *interp, v Value, a *args) Value {
 		return strMethods[method](in, in.str(v), a)
@@ -128,8 +128,8 @@ func filterFloat(in *interp, v Value, a *args) Value {
 	return p[0]
 }
 
-// pyNumber is the text that Go's parsers read where Python's do: trimmed, with
-// "_" between digits, but no hexadecimal floats.
+// pyNumber converts a number in Python's syntax for Go's parsers: trimmed, with "_" between digits,
+// and without hexadecimal floats.
 func pyNumber(s string) string {
 	s = strings.TrimFunc(s, isSpace)
 	if strings.ContainsAny(s, "xX") || strings.Contains(s, "__") || strings.HasPrefix(s, "_") || strings.HasSuffix(s, "_") {

@@ -45,7 +45,7 @@ func filterIndent(in *interp, v Value, a *args) Value {
 	if optBool(p[1], false) {
 		b.add(pad)
 	}
-	// Jinja appends a newline first: a trailing newline stays one, and "" is one line.
+	// Jinja first appends a newline: a trailing newline is kept, and "" has one line.
 	in.charge(len(s.s) + 64)
 	lines := splitLines(joinStr([]Str{s, Trusted("\n")}, Str{}), false)
 	for i, l := range lines {
@@ -61,7 +61,7 @@ func filterIndent(in *interp, v Value, a *args) Value {
 	return in.made(b.str())
 }
 
-// filterTitle is Jinja's: a word starts after white space, "-" or a bracket.
+// filterTitle implements Jinja's title: a word starts after white space, "-" or a bracket.
 func filterTitle(in *interp, v Value, a *args) Value {
 	a.bind(in, "title")
 	start := true

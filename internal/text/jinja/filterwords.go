@@ -52,7 +52,7 @@ func filterWordCount(in *interp, v Value, a *args) Value {
 	return n
 }
 
-// filterURLEncode quotes text for a URL, or pairs for its query.
+// filterURLEncode quotes text for a URL, or pairs for a query.
 func filterURLEncode(in *interp, v Value, a *args) Value {
 	a.bind(in, "urlencode")
 	var pairs []Value
@@ -76,8 +76,8 @@ func filterURLEncode(in *interp, v Value, a *args) Value {
 	return in.made(joinStr(out, Trusted("&")))
 }
 
-// quoteURL escapes all but letters, digits and _.-~. A slash stays if also is "/", a space
-// becomes a plus if it is "+".
+// quoteURL escapes all characters except letters, digits and _.-~. also "/" keeps slashes, also "+"
+// encodes spaces as "+".
 func (in *interp) quoteURL(s Str, also string) Str {
 	in.charge(3 * len(s.s))
 	var b builder

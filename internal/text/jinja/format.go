@@ -9,11 +9,11 @@ import (
 )
 
 const (
-	maxPrecision = 1000    // digits after the point in a format
-	maxWidth     = 1000000 // package fmt takes no more
+	maxPrecision = 1000    // maximum digits after the point
+	maxWidth     = 1000000 // the limit of package fmt
 )
 
-// percent is "text" % value: a tuple fills the directives in order, a dict by name.
+// percent evaluates "text" % value: a tuple fills the directives in order, a dict by name.
 func (in *interp) percent(s Str, v Value) Str {
 	list, isTuple := v.(*List)
 	isTuple = isTuple && list.kind == kindTuple
@@ -112,7 +112,7 @@ func (d directive) of(in *interp, v Value) Str {
 	case 's':
 		return d.text(in, in.str(v))
 	case 'c':
-		d.precision = -1 // Python looks at none
+		d.precision = -1 // Python ignores it
 		return d.text(in, in.char(v))
 	case 'r', 'a':
 		return d.text(in, in.repr(v))
@@ -157,7 +157,7 @@ func (d directive) of(in *interp, v Value) Str {
 	return Trusted(fmt.Sprintf(fmt.Sprintf("%%%s%d%s%c", d.flags, d.width, precision, d.kind), x))
 }
 
-// char is what %c prints: a code point, or a string of one.
+// char returns the output of %c: a code point, or a string of one.
 func (in *interp) char(v Value) Str {
 	if s, ok := v.(Str); ok && s.runes() == 1 {
 		return s
@@ -174,7 +174,7 @@ func (in *interp) char(v Value) Str {
 	return Trusted(string(rune(i)))
 }
 
-// text is at most precision code points of t, in at least width.
+// text returns at most precision code points of t, padded to width.
 func (d directive) text(in *interp, t Str) Str {
 	if d.precision >= 0 && d.precision < t.runes() {
 		t = t.slice(0, t.offset(d.precision))

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Any text is a template: it renders or fails within its limits, the same way twice.
+// Any text as a template renders or fails within its limits, deterministically.
 func FuzzRender(f *testing.F) {
 	for _, e := range readGoldens(f).Expressions {
 		f.Add(e.Source)

@@ -2,10 +2,10 @@ package jinja
 
 import "fmt"
 
-const maxRange = 100000 // as Jinja's sandbox
+const maxRange = 100000 // as in Jinja's sandbox
 
-// globals are the functions that every template sees. (strftime_now and
-// raise_exception come from transformers.)
+// globals are the functions available to every template. (strftime_now and raise_exception come
+// from transformers.)
 var globals map[string]Value
 
 func init() {
@@ -17,7 +17,7 @@ func init() {
 		"raise_exception": raise,
 		"strftime_now": func(in *interp, a *args) Value {
 			format := in.wantStr("strftime_now", a.bind(in, "strftime_now", "format")[0])
-			in.charge(64 * len(format.s)) // no directive is longer
+			in.charge(64 * len(format.s)) // bounds the output of every directive
 			return format.like(strftime(in.now, format.s))
 		},
 		"joiner": func(in *interp, a *args) Value {
@@ -64,7 +64,7 @@ func pyRange(in *interp, a *args) Value {
 	return r
 }
 
-// pyDict is dict(mapping or pairs, name=value...).
+// pyDict implements dict(mapping or pairs, name=value...).
 func pyDict(in *interp, a *args) Value {
 	d := NewDict()
 	if len(a.pos) > 1 {

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// What Python's jinja2 printed; see testdata/make_goldens.py.
+// Output of Python's jinja2; see testdata/make_goldens.py.
 type goldens struct {
 	Renders []struct {
 		Template, Chat string
@@ -72,7 +72,7 @@ func compare(t *testing.T, source string, vars *Dict, text, failure *string) {
 	}
 }
 
-// checkMessage: messages that a template author meets most say the same as Jinja's.
+// checkMessage compares the messages that template authors see most with Jinja's.
 func checkMessage(t *testing.T, source string, err error, python string) {
 	t.Helper()
 	kind, message, _ := strings.Cut(python, ": ")

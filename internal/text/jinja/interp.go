@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// Limits bound what one rendering may cost. Zero fields mean the default.
+// Limits bounds the cost of one rendering. Zero fields take their defaults.
 type Limits struct {
-	Steps  int // evaluated nodes, loop turns, compared values; default 10 million
-	Bytes  int // of all strings and lists made on the way; default 256 MiB
+	Steps  int // evaluated nodes, loop iterations, compared values; default 10 million
+	Bytes  int // of all strings and lists created; default 256 MiB
 	Output int // bytes of the result; default 64 MiB
-	Depth  int // expressions, blocks, macros and values inside each other; default 1000
+	Depth  int // nesting of expressions, blocks, macros and values; default 1000
 }
 
 func (l Limits) withDefaults() Limits {
@@ -29,10 +29,10 @@ func (l Limits) withDefaults() Limits {
 
 type Options struct {
 	Limits Limits
-	Now    time.Time // what strftime_now formats; an argument, so that rendering is pure
+	Now    time.Time // for strftime_now; a parameter, so that rendering is pure
 }
 
-// Render runs the template over the variables. Errors are *Error.
+// Render renders the template with the variables. Errors are *Error.
 func (t *Template) Render(vars *Dict, o Options) (text Str, err error) {
 	in := &interp{lim: o.Limits.withDefaults(), now: o.Now}
 	defer catch(&in.line, &err)
@@ -55,10 +55,10 @@ type interp struct {
 	now                 time.Time
 	line                int
 	steps, bytes, depth int
-	main                *builder // the rendering itself, as opposed to captured text
+	main                *builder // the output itself, as opposed to captured text
 }
 
-// scope holds names; blocks see the names around them, also those set later.
+// scope holds names. Inner blocks see outer names, including those set later.
 type scope struct {
 	vars  map[string]Value
 	outer *scope
@@ -100,7 +100,7 @@ func (in *interp) step(n int) {
 // scan charges a pass over a string.
 func (in *interp) scan(s Str) { in.step(len(s.s) >> 8) }
 
-// charge accounts for memory before it is allocated.
+// charge accounts for n bytes before they are allocated.
 func (in *interp) charge(n int) {
 	if n < 0 || n > in.lim.Bytes-in.bytes {
 		in.limit("too many bytes of intermediate values", in.lim.Bytes)
@@ -108,7 +108,7 @@ func (in *interp) charge(n int) {
 	in.bytes += n
 }
 
-// made charges a new string, whose size was bounded by its inputs' sizes.
+// made charges a new string. The sizes of its inputs have bounded its size.
 func (in *interp) made(s Str) Str {
 	in.charge(len(s.s) + 16*len(s.lit))
 	return s
@@ -134,7 +134,7 @@ func (in *interp) write(out *builder, s Str) {
 	out.add(s)
 }
 
-// signal tells an enclosing loop what a statement asked for.
+// signal tells an enclosing loop the effect of a statement: break or continue.
 type signal uint8
 
 const (
@@ -155,7 +155,7 @@ func (in *interp) exec(body []stmt, sc *scope, out *builder) signal {
 	return goOn
 }
 
-// filtered captures a body and passes the text through the filters.
+// filtered captures the output of a body and applies the filters to it.
 func (in *interp) filtered(body []stmt, filters expr, sc *scope) Value {
 	var b builder
 	inner := sc.inner()
@@ -164,7 +164,7 @@ func (in *interp) filtered(body []stmt, filters expr, sc *scope) Value {
 	return filters(in, inner)
 }
 
-// macro makes the function; it sees the names around its definition.
+// macro returns the macro's function, which sees the names around its definition.
 func (in *interp) macro(m *macroDef, sc *scope) *callable {
 	return &callable{name: m.name, macro: true, call: func(in *interp, a *args) Value {
 		inner := in.bindMacro(m, a, sc)
@@ -224,7 +224,7 @@ func (in *interp) bindMacro(m *macroDef, a *args, sc *scope) *scope {
 	return inner
 }
 
-// iterate lists the items of anything that a for loop accepts.
+// iterate returns the items of any value that a for loop accepts.
 func (in *interp) iterate(v Value) []Value {
 	switch v := v.(type) {
 	case *List:

@@ -11,14 +11,14 @@ import (
 	"strings"
 )
 
-// Bounds of a JSON document, beyond the bytes that the caller has already limited.
+// Limits of a JSON document, whose size the caller has limited.
 const (
 	maxJSONDepth = 100
 	maxIntDigits = 4300 // Python's own limit
 )
 
-// DecodeJSON reads one JSON document. Objects keep their order, integers stay
-// integers, every string (keys too) is marked Literal if literal is set.
+// DecodeJSON decodes one JSON document. Objects keep their order and integers stay integers. If
+// literal is set, every string, including keys, is marked as Literal.
 func DecodeJSON(data []byte, literal bool) (Value, error) {
 	d := jsonDecoder{dec: json.NewDecoder(bytes.NewReader(data)), mark: Trusted}
 	if literal {
@@ -82,7 +82,7 @@ func (d *jsonDecoder) dict(depth int) (Value, error) {
 		if err != nil {
 			return nil, err
 		}
-		key := tok.(string) // the decoder allows nothing else here
+		key := tok.(string) // the decoder guarantees a string
 		v, err := d.value(depth)
 		if err != nil {
 			return nil, err

@@ -26,7 +26,7 @@ const (
 
 type token struct {
 	kind tokenKind
-	text string // data, name, decoded string, digits, operator
+	text string // data, name, decoded string, digits or operator
 	line int
 }
 
@@ -42,15 +42,15 @@ func (t token) describe() string {
 	return fmt.Sprintf("%q", t.text)
 }
 
-// lexer cuts a template into data and tags and applies whitespace control as
-// Jinja does with trim_blocks and lstrip_blocks: the newline after a block or
-// comment goes, and so does white space between the start of a line and a block
-// or comment; "-" inside a delimiter strips all white space on that side, "+" none.
+// lexer splits a template into data and tags. It applies whitespace control like Jinja with
+// trim_blocks and lstrip_blocks. The newline after a block or comment is removed, and so is white
+// space between the start of a line and a block or comment. "-" inside a delimiter strips all white
+// space on that side; "+" strips none.
 type lexer struct {
 	src       string
 	pos, line int
-	counted   int  // bytes of src whose newlines are in line
-	lineStart bool // nothing but a newline precedes pos
+	counted   int  // bytes of src whose newlines are counted in line
+	lineStart bool // only a newline precedes pos
 	out       []token
 }
 
@@ -81,7 +81,7 @@ func (lx *lexer) emit(k tokenKind, text string) {
 	lx.out = append(lx.out, token{k, text, lx.line})
 }
 
-// root handles data up to the next tag, and the tag.
+// root processes the data before the next tag, and the tag.
 func (lx *lexer) root() {
 	start := lx.pos
 	i := nextTag(lx.src, start)
@@ -131,7 +131,7 @@ func nextTag(src string, from int) int {
 	return -1
 }
 
-// data emits text that a tag with this sign follows.
+// data emits text before a tag with this sign.
 func (lx *lexer) data(text string, sign byte, lstrip bool) {
 	if sign == '-' {
 		text = strings.TrimRightFunc(text, isSpace)
@@ -146,7 +146,7 @@ func (lx *lexer) data(text string, sign byte, lstrip bool) {
 	}
 }
 
-// closeTag stands on the two closing characters; a sign may precede them.
+// closeTag processes the two closing characters, after an optional sign.
 func (lx *lexer) closeTag(signed bool, kind byte) {
 	sign := byte(0)
 	if signed {
@@ -164,7 +164,7 @@ func (lx *lexer) closeTag(signed bool, kind byte) {
 	lx.lineStart = lx.pos > begin && lx.src[lx.pos-1] == '\n'
 }
 
-// rawBegin returns where the text of {% raw %} begins, -1 for another tag.
+// rawBegin returns the start of the text of {% raw %}, or -1 for another tag.
 func (lx *lexer) rawBegin(at int) int {
 	rest := strings.TrimLeftFunc(lx.src[at:], isSpace)
 	rest, ok := strings.CutPrefix(rest, "raw")
@@ -213,7 +213,7 @@ func (lx *lexer) raw(body int) {
 	}
 }
 
-// tokens are a name, an integer in another base, a number, a string, an operator.
+// tokens matches a name, an integer in another base, a number, a string, or an operator.
 var tokens = regexp.MustCompile(`(?s)^(?:([\pL_][\pL\p{Nd}\p{Mn}_]*)` +
 	`|(0[xXoObB][0-9a-fA-F_]*)|(\d(?:_?\d)*(?:\.\d(?:_?\d)*)?(?:[eE][+-]?\d(?:_?\d)*)?)` +
 	`|('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")` +
@@ -226,7 +226,7 @@ const (
 
 // expression emits tokens up to the end of the tag; close is '}' or '%'.
 func (lx *lexer) expression(close byte) {
-	var open []int // brackets; inside them "}}" is two braces
+	var open []int // open brackets; inside them "}}" is two braces
 	for {
 		rest := strings.TrimLeftFunc(lx.src[lx.pos:], isSpace)
 		lx.pos = len(lx.src) - len(rest)
@@ -301,7 +301,7 @@ func (lx *lexer) unescape(s string) string {
 	}
 }
 
-// escape decodes what follows a backslash; an unknown escape keeps its backslash.
+// escape decodes the characters after a backslash. An unknown escape keeps its backslash.
 func (lx *lexer) escape(s string) (string, int) {
 	const plain, meant = `\'"abfnrtv`, "\\'\"\a\b\f\n\r\t\v"
 	if i := strings.IndexByte(plain, s[0]); i >= 0 {
@@ -311,7 +311,7 @@ func (lx *lexer) escape(s string) (string, int) {
 	switch {
 	case s[0] == '\n':
 		return "", 1
-	case s[0] == 'N': // of a name, which Python requires
+	case s[0] == 'N': // requires a name in Python
 		name, _, _ := strings.Cut(s, "}")
 		lx.fail("the escape \\%.60s} is not implemented: write \\u and four hexadecimal digits", name)
 	case digits > 0:

@@ -17,7 +17,7 @@ func render(t testing.TB, source string, vars *Dict, o Options) (Str, error) {
 	return tmpl.Render(vars, o)
 }
 
-// Templates that try to take the machine down end quickly with ErrLimit.
+// Templates that would exhaust the machine quickly fail with ErrLimit.
 func TestLimits(t *testing.T) {
 	deep := strings.Repeat("(", 100000) + strings.Repeat(")", 100000)
 	self := `{% set n = namespace() %}{% set n.x = [n] %}`
@@ -66,7 +66,7 @@ func TestLimits(t *testing.T) {
 		if !errors.Is(err, ErrLimit) {
 			t.Errorf("%s: error %v", name, err)
 		}
-		if d := time.Since(start); d > 5*time.Minute { // the limit on steps is what ends it; a busy machine under the race detector is slow
+		if d := time.Since(start); d > 5*time.Minute { // the step limit ends it; allows for a loaded machine with the race detector
 			t.Errorf("%s: took %v", name, d)
 		} else if testing.Verbose() {
 			t.Logf("%s: %v", name, d)
@@ -95,7 +95,7 @@ func TestErrorsHaveLines(t *testing.T) {
 	}
 }
 
-// A template can be rendered by many goroutines; values are not changed by it.
+// Many goroutines can render a template at once, and rendering changes no value.
 func TestConcurrentRenders(t *testing.T) {
 	vars := readVars(t, "values.json")
 	tmpl, err := Parse(`{{ l|sort|join }}{% for u in users|sort(attribute='age') %}{{ u.name|length }}{% endfor %}{{ d }}`)
@@ -117,7 +117,7 @@ func TestConcurrentRenders(t *testing.T) {
 	wg.Wait()
 }
 
-// Marked bytes stay marked through every operation, and no others become so.
+// Every operation keeps the marks of bytes, and marks no others.
 func TestMarksFollowTheText(t *testing.T) {
 	vars := NewDict()
 	vars.Set("x", Literal("Ab cd"))

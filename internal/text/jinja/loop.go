@@ -8,7 +8,7 @@ type forLoop struct {
 	body, other []stmt
 }
 
-// run goes through over; depth counts recursive calls.
+// run iterates over over; depth counts recursive calls.
 func (l *forLoop) run(in *interp, over Value, sc *scope, out *builder, depth int) signal {
 	in.enter()
 	defer in.leave()
@@ -55,13 +55,13 @@ func (l *forLoop) filtered(in *interp, items []Value, sc *scope) []Value {
 	return kept
 }
 
-// loopObject is the variable loop.
+// loopObject is the variable "loop".
 type loopObject struct {
 	items   []Value
 	i       int
 	depth   int
 	changed []Value
-	seen    bool // changed was called
+	seen    bool // changed() was called
 	recurse func(in *interp, v Value) Value
 }
 

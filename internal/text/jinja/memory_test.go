@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// What a template makes stays near the limit on its bytes: what is counted is what is
-// allocated: garbage included, several times the limit at most.
+// The byte limit counts allocations. The actual total, including garbage, is at most a few times
+// the limit.
 func TestBytesAreCountedBeforeTheyAreTaken(t *testing.T) {
 	const limit = 16 << 20
 	vars := NewDict()

@@ -7,13 +7,13 @@ import (
 
 const (
 	maxSource = 4 << 20 // bytes
-	maxNested = 200     // expressions and blocks inside each other
+	maxNested = 200     // nesting of expressions and blocks
 )
 
-// Template is parsed and can be rendered by many goroutines at once.
+// Template is a parsed template. Many goroutines may render it at once.
 type Template struct{ body []stmt }
 
-// Parse reads a template. Errors are *Error with the line.
+// Parse parses a template. Errors are *Error with the line.
 func Parse(src string) (t *Template, err error) {
 	p := &parser{}
 	line := 0
@@ -38,12 +38,12 @@ type parser struct {
 	tokens []token
 	i      int
 	depth  int
-	loops  int       // for loops around the current place, within the macro
+	loops  int       // number of enclosing for loops in the current macro
 	macro  *macroDef // innermost
-	call   *call     // the newest node is one; nil: it is another
+	call   *call     // set if the newest node is a call
 
-	// Filters and tests that do not exist. As in jinja2, one stands in the way of the
-	// whole template, but directly in an if it fails only when it is reached.
+	// Unknown filters and tests. As in jinja2, one makes the whole template fail, except directly
+	// in an if, where it fails only when evaluated.
 	unknown []error
 	inIf    bool
 }
@@ -54,7 +54,7 @@ func (p *parser) unknownName(kind, name string) {
 	}
 }
 
-// within parses with inIf set, and sets it back.
+// within runs parse with inIf set to a value, and restores it.
 func (p *parser) within(inIf bool, parse func()) {
 	outer := p.inIf
 	p.inIf = inIf
@@ -124,8 +124,8 @@ func (p *parser) expect(k tokenKind) {
 	p.next()
 }
 
-// body parses statements up to a block whose name is one of ends, leaving the
-// stream after that name; ends "" is the whole template.
+// body parses statements up to a block whose name is one of ends, and consumes the name. ends ""
+// stands for the end of the template.
 func (p *parser) body(owner string, ends ...string) []stmt {
 	p.enter()
 	defer p.leave()
@@ -158,7 +158,7 @@ func (p *parser) body(owner string, ends ...string) []stmt {
 	}
 }
 
-// block parses a body and the closing tag that must be end.
+// block parses a body and its closing tag end.
 func (p *parser) block(owner, end string) (body []stmt) {
 	p.expect(tokBlockEnd)
 	p.within(false, func() { body = p.body(owner, end) })
@@ -220,7 +220,7 @@ func (p *parser) ifStatement() stmt {
 	p.inIf = true
 	defer func() { p.inIf = outer }()
 	var tests []expr
-	var bodies [][]stmt // one more than tests: otherwise
+	var bodies [][]stmt // one more than tests, for the else branch
 	for {
 		tests = append(tests, p.tuple(false))
 		p.expect(tokBlockEnd)
@@ -357,7 +357,7 @@ func (p *parser) signature(m *macroDef) {
 	}
 }
 
-// target parses what can be assigned to: names, tuples of names, namespace.attr.
+// target parses an assignment target: names, tuples of names, namespace.attr.
 func (p *parser) target() target {
 	p.enter()
 	defer p.leave()

@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// Binding, loosest first, as in jinja2's parser: if-else; or; and; not;
-// comparisons (chained); + -; ~; * / // %; **; unary and postfix; filters and
-// tests. Unusual: ~ binds tighter than +, ** is left associative, and a filter
-// after a signed number applies to the negated value.
+// Operator precedence as in jinja2's parser, from the loosest: if-else; or; and; not; comparisons
+// (chained); + -; ~; * / // %; **; unary and postfix; filters and tests. Three are unusual: ~ binds
+// tighter than +, ** is left associative, and a filter after a signed number applies to the negated
+// value.
 var binding = map[string]int{"or": 1, "and": 2, "+": 5, "-": 5, "~": 6, "*": 7, "/": 7, "//": 7, "%": 7, "**": 8}
 
 const (
@@ -18,7 +18,7 @@ const (
 	bindCompare = 4
 )
 
-// node is what the parser makes of an expression at a line.
+// node wraps an expression so that it counts a step and records its line.
 func (p *parser) node(line int, e expr) expr {
 	p.call = nil
 	return func(in *interp, sc *scope) Value {
@@ -44,8 +44,8 @@ func (p *parser) list(line int, items []expr, kind listKind) expr {
 	})
 }
 
-// tuple parses a comma separated list; a single expression is itself. Without
-// inline if (cond) where the caller needs the word: "for x in y if z".
+// tuple parses a comma-separated list; a single expression stays itself. Without cond, an inline
+// "if" is not parsed: "for x in y if z".
 func (p *parser) tuple(cond bool) expr {
 	line := p.cur().line
 	parse := p.expression
@@ -132,7 +132,7 @@ func (p *parser) prefix(line int, op string, of expr) expr {
 	})
 }
 
-// operator joins two operands, or with ~ any number.
+// operator joins two operands, or for ~ any number.
 func (p *parser) operator(t token, of []expr) expr {
 	return p.node(t.line, func(in *interp, sc *scope) Value {
 		if t.text == "~" {
@@ -155,7 +155,7 @@ func (p *parser) operator(t token, of []expr) expr {
 	})
 }
 
-// compare parses a chain of comparisons after first, nil if there is none.
+// compare parses a chain of comparisons after first; nil if there is none.
 func (p *parser) compare(first expr) expr {
 	line := p.cur().line
 	var ops []string // == != < <= > >= in notin
@@ -308,7 +308,7 @@ func (p *parser) integer(t token) Value {
 	return i
 }
 
-// items parses expressions up to the closing bracket, each behind what key parses.
+// items parses expressions up to the closing bracket. key parses what precedes each.
 func (p *parser) items(close string, key func()) (out []expr) {
 	for !p.skipOp(close) {
 		if len(out) > 0 {
@@ -374,14 +374,14 @@ func (p *parser) index(line int, of, index expr) expr {
 	})
 }
 
-// chain bounds a.b.c...: the evaluator descends one level for each.
+// chain limits the length of a.b.c..., because the evaluator recurses for each part.
 func (p *parser) chain(n int) {
 	if n > maxNested {
 		panic(&Error{p.cur().line, "a chain of attributes, calls or filters is too long", ErrLimit})
 	}
 }
 
-// subscript parses what is between [ and ].
+// subscript parses the text between [ and ].
 func (p *parser) subscript(line int, of expr) expr {
 	var items []expr
 	for !p.skipOp("]") {
@@ -410,7 +410,7 @@ func (p *parser) subscript(line int, of expr) expr {
 	return p.index(line, of, p.list(line, items, kindTuple))
 }
 
-// subscribed is an index or a slice.
+// subscribed parses an index or a slice.
 func (p *parser) subscribed() (expr, *slicing) {
 	s := &slicing{}
 	for i := range 3 {
@@ -467,8 +467,8 @@ func (p *parser) arguments() (a argList) {
 	return a
 }
 
-// filters parses "|name(args)", "is [not] test" and calls after these. In
-// {% filter name %} the first bar is left out (bare).
+// filters parses "|name(args)", "is [not] test" and calls after these. With bare, the first bar is
+// omitted, as in {% filter name %}.
 func (p *parser) filters(e expr, bare bool) expr {
 	for n := 0; ; n++ {
 		p.chain(n)
@@ -494,7 +494,7 @@ func (p *parser) filters(e expr, bare bool) expr {
 	}
 }
 
-// applied is a filter or a test of a value.
+// applied applies a filter or a test to a value.
 func (p *parser) applied(line int, of expr, list argList, f func(in *interp, v Value, a *args) Value) expr {
 	return p.node(line, func(in *interp, sc *scope) Value {
 		v, a := of(in, sc), in.args(&list, sc)

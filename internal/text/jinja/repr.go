@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// str is Python's str(): how a value is printed.
+// str is Python's str(): the printed form of a value.
 func (in *interp) str(v Value) Str {
 	switch v := v.(type) {
 	case Str:
@@ -66,8 +66,8 @@ func (in *interp) writeRepr(b *builder, v Value) {
 	}
 }
 
-// roomFor stops values that would print to more than all the memory allowed:
-// a value that refers to itself many times over can be small and print large.
+// roomFor stops printing beyond the memory limit. A small value that contains itself many times can
+// print large.
 func (in *interp) roomFor(b *builder) {
 	if b.len() > in.lim.Bytes-in.bytes {
 		in.limit("too many bytes of intermediate values", in.lim.Bytes)
@@ -96,7 +96,7 @@ func (in *interp) reprList(b *builder, l *List) {
 			close = ",)"
 		}
 	case kindRange:
-		b.raw(l.name) // the text of the range
+		b.raw(l.name) // a range prints as its text
 		return
 	case kindView:
 		open, close = l.name+"([", "])"
@@ -144,8 +144,8 @@ func reprStr(b *builder, s Str) {
 	b.raw(quote)
 }
 
-// escapeInto writes s with some code points replaced (escape returns ""  for
-// the others); a replacement is marked if what it replaces was.
+// escapeInto writes s with some code points replaced. escape returns "" for code points to keep. A
+// replacement is marked if the original was.
 func escapeInto(b *builder, s Str, escape func(r rune, size int) string) {
 	from := 0
 	for i := 0; i < len(s.s); {

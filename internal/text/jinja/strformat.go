@@ -10,8 +10,8 @@ import (
 	"unicode/utf8"
 )
 
-// strFormat is str.format: fields in braces, with attributes, items, conversions, and the
-// format of numbers and strings.
+// strFormat implements str.format: fields in braces with attributes, items, conversions, and format
+// specs for numbers and strings.
 func strFormat(in *interp, s Str, a *args) Value {
 	f := &fields{args: a}
 	return in.made(f.fill(in, s, 0))
@@ -20,7 +20,7 @@ func strFormat(in *interp, s Str, a *args) Value {
 type fields struct {
 	args   *args
 	next   int
-	byHand bool // fields are numbered
+	byHand bool // fields have explicit numbers
 }
 
 func (f *fields) fill(in *interp, s Str, depth int) Str {
@@ -62,7 +62,7 @@ func (f *fields) fill(in *interp, s Str, depth int) Str {
 	return b.str()
 }
 
-// field is what stands between braces: name!conversion:spec.
+// field formats the text between braces: name!conversion:spec.
 func (f *fields) field(in *interp, s Str, depth int) Str {
 	in.step(1)
 	name, spec, conversion := s, Str{}, ""
@@ -161,7 +161,7 @@ func (f *fields) value(in *interp, path string) Value {
 	return v
 }
 
-// formatted is format(v, spec): [[fill]align][sign][#][0][width][,_][.precision][type].
+// formatted implements format(v, spec): [[fill]align][sign][#][0][width][,_][.precision][type].
 func (in *interp) formatted(v Value, spec string) Str {
 	if spec == "" {
 		return in.str(v)
@@ -241,9 +241,8 @@ func (in *interp) formatted(v Value, spec string) Str {
 	return joinStr([]Str{pad(n), s}, Str{})
 }
 
-// formattedNumber is a number with its sign and prefix, and the digits alone. sign is that of
-// a number that is not negative.
-// Digits in groups get the zeros that fill a width.
+// formattedNumber returns the sign and prefix of a number and its digits. sign is printed for a
+// number that is not negative. Grouped digits get zeros to fill the width.
 func (in *interp) formattedNumber(v Value, sign, kind string, precision int, alternate bool, comma string, width int) (digits string, whole Str) {
 	long, _ := v.(*big.Int)
 	i, f, isInt, ok := number(v)
@@ -301,7 +300,7 @@ func (in *interp) formattedNumber(v Value, sign, kind string, precision int, alt
 	return digits, Trusted(prefix + digits)
 }
 
-// formattedFloat is one that is not negative.
+// formattedFloat formats a number that is not negative.
 func formattedFloat(f float64, kind string, precision int, alternate bool) string {
 	if math.IsNaN(f) || math.IsInf(f, 0) {
 		s := strings.ToLower(strings.TrimPrefix(fmt.Sprint(f), "+"))
@@ -343,7 +342,7 @@ func formattedFloat(f float64, kind string, precision int, alternate bool) strin
 	if (kind == "g" || kind == "G") && precision == 0 {
 		precision = 1
 	}
-	if bare { // one digit after the point at least, so the exponent comes one digit earlier
+	if bare { // at least one digit after the point, so the exponent form starts one digit earlier
 		s := strconv.FormatFloat(f, 'e', precision-1, 64)
 		mantissa, exponent, _ := strings.Cut(s, "e")
 		if n, err := strconv.Atoi(exponent); err == nil && n == precision-1 {
@@ -360,8 +359,7 @@ func formattedFloat(f float64, kind string, precision int, alternate bool) strin
 	return s + percent
 }
 
-// grouped puts a mark between groups of digits before the point, and zeros before them up to
-// a width.
+// grouped inserts a mark between groups of digits before the point, and zero-pads them to a width.
 func grouped(digits, mark string, size, width int) string {
 	end := strings.IndexFunc(digits, func(r rune) bool { return !(r >= '0' && r <= '9' || size == 4 && r|0x20 >= 'a' && r|0x20 <= 'f') })
 	if end < 0 {

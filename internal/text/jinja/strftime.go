@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// layouts are the directives of strftime that time.Format knows.
+// layouts maps directives of strftime to layouts of time.Format.
 var layouts = map[byte]string{
 	'e': "_2", 'B': "January", 'b': "Jan", 'h': "Jan", 'A': "Monday", 'a': "Mon", 'p': "PM", 'F': "2006-01-02",
 	'T': "15:04:05", 'X': "15:04:05", 'R': "15:04", 'D': "01/02/06", 'x': "01/02/06", 'c': "Mon Jan _2 15:04:05 2006",
@@ -14,8 +14,7 @@ var layouts = map[byte]string{
 	'n': "\n", 't': "\t", '%': "%",
 }
 
-// strftime is Python's datetime.strftime in the C locale; unknown directives
-// stay as they are (glibc).
+// strftime is Python's datetime.strftime in the C locale. Unknown directives are kept, as in glibc.
 func strftime(t time.Time, format string) string {
 	numbers := map[byte]struct{ n, width int }{
 		'Y': {t.Year(), 1}, 'y': {t.Year() % 100, 2}, 'm': {int(t.Month()), 2}, 'd': {t.Day(), 2}, 'j': {t.YearDay(), 3},

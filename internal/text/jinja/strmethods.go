@@ -143,7 +143,7 @@ func affix(name string, has func(s, x string) bool) strMethod {
 	}
 }
 
-// window is s[start:end] and where it starts in code points.
+// window returns s[start:end] and its start in code points.
 func (in *interp) window(s Str, start, end Value) (Str, int) {
 	start, end = orNone(start), orNone(end)
 	if start == nil && end == nil {
@@ -344,7 +344,7 @@ func splitSpace(s Str, limit int, fromRight bool) []Str {
 	return parts
 }
 
-// splitLines cuts at Python's line boundaries; a final one ends the last line.
+// splitLines splits at Python's line boundaries; a final boundary ends the last line.
 func splitLines(s Str, keep bool) []Str {
 	var parts []Str
 	from := 0

@@ -5,7 +5,7 @@ import (
 	"unicode/utf8"
 )
 
-func init() { // apart from strMethods, which format reads
+func init() { // separate from strMethods, which format reads
 	for name, m := range map[string]strMethod{
 		"center": padder("center", func(n, width int) int { return n/2 + n&width&1 }),
 		"ljust":  padder("ljust", func(int, int) int { return 0 }),
@@ -25,7 +25,7 @@ func init() { // apart from strMethods, which format reads
 	}
 }
 
-// fill is n times a character, nothing when n is not positive.
+// fill repeats a character n times; nothing if n is not positive.
 func (in *interp) fill(n int, char Str) Str {
 	n = max(n, 0)
 	if n > maxWidth {
@@ -35,7 +35,7 @@ func (in *interp) fill(n int, char Str) Str {
 	return char.like(strings.Repeat(char.s, n))
 }
 
-// padder makes a string as wide as its argument says; left is how many of the n missing
+// padder pads a string to the width in its argument. left returns how many of the n missing
 // characters go before it.
 func padder(name string, left func(n, width int) int) strMethod {
 	return func(in *interp, s Str, a *args) Value {
@@ -77,7 +77,7 @@ func strExpandTabs(in *interp, s Str, a *args) Value {
 	return in.made(b.str())
 }
 
-// isWord is \w of Python's expressions.
+// isWord is \w of Python's regular expressions.
 func isWord(r rune) bool {
 	return r == '_' || r != utf8.RuneError && isAlnum(r)
 }

@@ -5,10 +5,10 @@ import (
 	"strings"
 )
 
-// tests is filled by init because "filter" and "test" look names up.
+// tests is filled by init because "filter" and "test" look up names.
 var tests map[string]func(in *interp, v Value, a *args) bool
 
-// compareTests: "x is gt 3" and its spellings.
+// compareTests maps "x is gt 3" and its other spellings to operators.
 var compareTests = map[string]string{
 	"eq": "==", "equalto": "==", "==": "==", "ne": "!=", "!=": "!=", "lt": "<", "lessthan": "<", "<": "<",
 	"le": "<=", "<=": "<=", "gt": ">", "greaterthan": ">", ">": ">", "ge": ">=", ">=": ">=",
@@ -90,7 +90,7 @@ func isIterable(in *interp, v Value, a *args) bool {
 	return false
 }
 
-// isSequence: Jinja asks for len() and an index operator.
+// isSequence: Jinja requires len() and an index operator.
 func isSequence(in *interp, v Value, a *args) bool {
 	switch v := v.(type) {
 	case Str, *Dict, *Undefined:
@@ -129,7 +129,7 @@ func (in *interp) modulo(v Value, n int) int64 {
 	return -1
 }
 
-// isCased is str.isupper or str.islower.
+// isCased implements str.isupper and str.islower.
 func isCased(s string, upper bool) bool {
 	up, low := strings.ToUpper(s), strings.ToLower(s)
 	if upper {

@@ -9,18 +9,17 @@ import (
 // Span is a range of bytes [Lo, Hi).
 type Span struct{ Lo, Hi int }
 
-// Str is a string that knows which of its bytes came from the request. Every
-// string operation is made of slice and builder, which keep the marks; equality
-// and order ignore them.
+// Str is a string that records which of its bytes came from the request. All string operations use
+// slice and builder, which keep the marks. Equality and order ignore them.
 type Str struct {
 	s   string
 	lit []Span // sorted, disjoint, not empty
 }
 
-// Trusted is text of the template or the model.
+// Trusted returns text of the template or the model.
 func Trusted(s string) Str { return Str{s: s} }
 
-// Literal is text of a request: its bytes stay marked wherever they go.
+// Literal returns text of a request, whose bytes are marked.
 func Literal(s string) Str {
 	if s == "" {
 		return Str{}
@@ -30,7 +29,7 @@ func Literal(s string) Str {
 
 func (t Str) String() string { return t.s }
 
-// Spans are the bytes that came from the request: sorted and disjoint.
+// Spans returns the ranges of bytes that came from the request, sorted and disjoint.
 func (t Str) Spans() []Span { return t.lit }
 
 func (t Str) Prefix(n int) Str { return t.slice(0, n) }
@@ -50,8 +49,8 @@ func (t Str) slice(lo, hi int) Str {
 	return r
 }
 
-// like marks all of s if any byte of t is marked: for the few operations that
-// do not map bytes to bytes.
+// like marks all of s if any byte of t is marked, for the few operations that do not map bytes to
+// bytes.
 func (t Str) like(s string) Str {
 	if len(t.lit) > 0 {
 		return Literal(s)
@@ -59,10 +58,10 @@ func (t Str) like(s string) Str {
 	return Trusted(s)
 }
 
-// runes is the length in code points, Python's len.
+// runes returns the length in code points, Python's len.
 func (t Str) runes() int { return utf8.RuneCountInString(t.s) }
 
-// offset is the byte offset of code point i, 0 <= i <= runes.
+// offset returns the byte offset of code point i, 0 <= i <= runes.
 func (t Str) offset(i int) int {
 	if len(t.s) == t.runes() {
 		return i
@@ -76,14 +75,14 @@ func (t Str) offset(i int) int {
 	return len(t.s)
 }
 
-// at is code point i as a string.
+// at returns code point i as a string.
 func (t Str) at(i int) Str {
 	o := t.offset(i)
 	_, n := utf8.DecodeRuneInString(t.s[o:])
 	return t.slice(o, o+n)
 }
 
-// chars lists the code points as strings.
+// chars returns the code points as strings.
 func (t Str) chars() []Str {
 	var r []Str
 	for o, c := range t.s {
@@ -96,7 +95,7 @@ func (t Str) chars() []Str {
 	return r
 }
 
-// trimLeft and trimRight drop the code points that drop accepts.
+// trimLeft drops leading code points that drop accepts; trimRight drops trailing ones.
 func (t Str) trimLeft(drop func(rune) bool) Str {
 	return t.slice(len(t.s)-len(strings.TrimLeftFunc(t.s, drop)), len(t.s))
 }
@@ -123,7 +122,7 @@ func (in *interp) mapRunes(t Str, f func(rune) string) Str {
 	return b.str()
 }
 
-// builder concatenates and keeps the marks.
+// builder concatenates strings and keeps their marks.
 type builder struct {
 	b   strings.Builder
 	lit []Span

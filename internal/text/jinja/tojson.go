@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// toJSON is the filter that transformers puts in place of Jinja's own:
-// json.dumps without HTML escaping, so that prompts show what was trained on.
+// toJSON is the filter with which transformers replaces Jinja's own: json.dumps without HTML
+// escaping, so that prompts match the training data.
 func toJSON(in *interp, v Value, a *args) Value {
 	p := a.bind(in, "tojson", "ensure_ascii?", "indent?", "separators?", "sort_keys?")
 	w := jsonWriter{in: in, ascii: optBool(p[0], false), sort: optBool(p[3], false), item: ", ", colon: ": "}

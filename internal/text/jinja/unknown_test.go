@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// What this package does not know is refused by its name: when the template is read,
-// or when it is reached. It never prints a prompt without it.
+// Unknown constructs are refused by name, at parsing or at evaluation. They are never omitted from
+// the output silently.
 func TestUnknownConstructsAreNamed(t *testing.T) {
 	for _, c := range []struct {
 		source, name string
@@ -42,7 +42,7 @@ func TestUnknownConstructsAreNamed(t *testing.T) {
 		{`{{ range(1, nosuch=1) }}`, "'nosuch'", true},
 		{`{% nosuch %}`, "'nosuch'", false},
 		{`{% if x %}{% nosuch %}{% endif %}`, "'nosuch'", false},
-		// Jinja has these, and no chat template does.
+		// Jinja has these, but no chat template uses them.
 		{`{{ cycler(1) }}`, "'cycler' is undefined", true},
 		{`{{ x.casefold() }}`, "no attribute 'casefold'", true},
 		{`{{ x.encode() }}`, "no attribute 'encode'", true},
@@ -83,7 +83,7 @@ func TestUnknownConstructsAreNamed(t *testing.T) {
 	}
 }
 
-// What %c prints is what Python prints.
+// The output of %c equals Python's.
 func TestPercentC(t *testing.T) {
 	for source, want := range map[string]string{
 		`{{ '%c' % 65 }}`: "A", `{{ '%.0c' % 'a' }}`: "a", `{{ '%3c|%-3c|' % (66, 'é') }}`: "  B|é  |", `{{ '%c' % true }}`: "\x01",

@@ -6,11 +6,11 @@ import (
 	"strconv"
 )
 
-// Value is one of the types that the package comment lists, or one of the
-// engine's own below. Values are never compared with ==: use equal.
+// Value is one of the types in the package comment, or one of the engine's own types below. Compare
+// values with equal, never with ==.
 type Value any
 
-// listKind tells Python's sequences apart where a template can see it.
+// listKind distinguishes Python's sequence types as far as a template can see them.
 type listKind uint8
 
 const (
@@ -28,7 +28,7 @@ type List struct {
 	name  string // Python's type name of a view or iterator
 }
 
-// NewList makes a Python list.
+// NewList returns a Python list.
 func NewList(items ...Value) *List { return &List{items: items} }
 
 func tuple(items ...Value) *List { return &List{items: items, kind: kindTuple} }
@@ -37,7 +37,7 @@ func generator(items []Value) *List { return &List{items: items, kind: kindIter,
 
 func (l *List) Len() int { return len(l.items) }
 
-// With is a list with one more item; l must not be used afterwards.
+// With returns a list with one more item; l must not be used afterwards.
 func (l *List) With(v Value) *List {
 	l.items = append(l.items, v)
 	return l
@@ -48,13 +48,13 @@ func (l *List) At(i int) Value { return l.items[i] }
 func (l *List) sized() bool     { return l.kind != kindIter }
 func (l *List) indexable() bool { return l.kind <= kindRange }
 
-// Undefined is the value of a name or key that is not there: empty where it is
-// printed or looped over, an error where anything else is asked of it.
+// Undefined is the value of a missing name or key. It is empty when printed or iterated, and every
+// other operation fails.
 type Undefined struct{ message string }
 
 func undefinedName(name string) *Undefined { return &Undefined{"'" + name + "' is undefined"} }
 
-// Namespace is namespace(): the one value that a template can change.
+// Namespace is the result of namespace(), the only value that a template can change.
 type Namespace struct{ attrs *Dict }
 
 // callable is a function, a macro or a bound method.
@@ -65,7 +65,7 @@ type callable struct {
 	macro bool
 }
 
-// object is a value whose attributes are computed: loop, joiner.
+// object is a value with computed attributes: loop, joiner.
 type object interface {
 	attr(in *interp, name string) (Value, bool)
 	typeName() string
@@ -125,7 +125,7 @@ func truth(v Value) bool {
 	return true
 }
 
-// number sees bools as Python does: as the integers 0 and 1.
+// number treats bools like Python: as the integers 0 and 1.
 func number(v Value) (i int64, f float64, isInt, ok bool) {
 	switch v := v.(type) {
 	case bool:
@@ -141,7 +141,7 @@ func number(v Value) (i int64, f float64, isInt, ok bool) {
 	return 0, 0, false, false
 }
 
-// equal is Python's ==. Depth is bounded by the caller's interp.
+// equal is Python's ==. The interpreter bounds the depth.
 func (in *interp) equal(a, b Value) bool {
 	in.enter()
 	defer in.leave()
@@ -197,7 +197,7 @@ func (in *interp) equal(a, b Value) bool {
 			}
 		}
 		return true
-	case *Namespace, *callable, *loopObject: // the same one
+	case *Namespace, *callable, *loopObject: // identity
 		return a == b
 	}
 	return false

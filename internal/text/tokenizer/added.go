@@ -9,25 +9,24 @@ import (
 	"github.com/shoal-llm/shoal/internal/attempt"
 )
 
-// addedToken is one entry of "added_tokens": a string that is cut out of a text
-// before the model sees it.
+// addedToken is one entry of "added_tokens": a string that is extracted from a text before BPE.
 type addedToken struct {
 	id         int32
 	content    string
-	decoded    string // what the decoder sees: the normalized form of a normalized token
+	decoded    string // what the decoder receives; for a normalized token its normalized form
 	special    bool   // control token: hidden by Decode with skipSpecial
 	singleWord bool   // only between non-word characters
-	lstrip     bool   // takes the white space on its left with it
+	lstrip     bool   // also removes the white space on its left
 	rstrip     bool
-	normalized bool // sought in the normalized text, by its normalized form
+	normalized bool // matched in normalized text, by its normalized form
 }
 
-// addedVocab cuts added tokens out of texts.
+// addedVocab extracts added tokens from texts.
 type addedVocab struct {
 	byID       map[int32]*addedToken
 	byContent  map[string]*addedToken
-	plain      trie // tokens sought in the text as given
-	normalized trie // normalized forms, sought in normalized text
+	plain      trie // tokens matched in the text as given
+	normalized trie // normalized forms, matched in normalized text
 	raw        trie // contents of the normalized tokens, for partly literal text
 }
 
@@ -51,7 +50,7 @@ func parseAddedToken(o object) *addedToken {
 	return &t
 }
 
-// add takes one token in; vocab is the model's own vocabulary.
+// add adds a token. m has the model's own vocabulary.
 func (a *addedVocab) add(path string, t *addedToken, m *bpe) {
 	if t.content == "" {
 		return
@@ -74,7 +73,7 @@ func (a *addedVocab) add(path string, t *addedToken, m *bpe) {
 	a.byID[t.id], a.byContent[t.content] = t, t
 }
 
-// index builds the tries, once all tokens and the normalizer are known.
+// index builds the tries. All tokens and the normalizer must be known.
 func (a *addedVocab) index(path string, ns normalizers) {
 	for _, t := range a.byID {
 		t.decoded = t.content
@@ -100,9 +99,8 @@ func (a *addedVocab) index(path string, ns normalizers) {
 // span is a byte range of a text.
 type span struct{ lo, hi int }
 
-// find walks text left to right and hands on the stretches between added
-// tokens, and the tokens. Bytes within the sorted, disjoint literal spans take
-// no part in a match.
+// find scans text from left to right and calls between for the ranges between added tokens, and
+// token for the tokens. Bytes inside the sorted, disjoint literal spans are never part of a match.
 func (a *addedVocab) find(t *trie, text string, literal []span, between func(lo, hi int) error, token func(id int32)) error {
 	if t.empty() {
 		return between(0, len(text))

@@ -10,21 +10,21 @@ import (
 )
 
 const (
-	// probeChars makes a search that doubles with each repetition take hours, and one that
-	// grows with its square or cube a moment.
+	// With probeChars repetitions, an exponential search takes hours, while one with quadratic or
+	// cubic cost is fast.
 	probeChars   = 48
 	probeTimeout = 500 * time.Millisecond
-	probeLimit   = 2 * time.Second // for pairs: what is slow and does not double is bounded when it is used
-	// Of the pattern's own characters and words, that many are repeated, each alone, and
-	// that many in pairs.
+	probeLimit   = 2 * time.Second // for pairs; slow but not exponential patterns are bounded when they are used
+	// Number of the pattern's own characters and words that are repeated individually, and in
+	// pairs.
 	probeAlone, probePairs = 64, 14
-	probeWord              = 8 // characters of a word at most
+	probeWord              = 8 // maximum characters of a word
 )
 
-// backtracks finds a text on which a pattern tries exponentially many ways to match, as
-// (a+)+$ does on a run of one character and something that ends it, and (ab|a|b)+$ on a
-// run of two. "": none of those that were tried: runs of characters of each kind, of the
-// pattern's own characters and words, of pairs of these, and runs behind one of them.
+// backtracks returns a text on which a pattern needs exponential time, as (a+)+$ does on a run of
+// one character followed by a mismatch, and (ab|a|b)+$ on a run of two. It tries runs of characters
+// of each kind, of the pattern's own characters and words, of pairs of these, and runs after one of
+// them. It returns "" if all of them are fast.
 func backtracks(re *regexp2.Regexp, pattern string) string {
 	patient := re.MatchTimeout
 	re.MatchTimeout = probeTimeout
@@ -33,7 +33,7 @@ func backtracks(re *regexp2.Regexp, pattern string) string {
 		n := len([]rune(pump))
 		for _, end := range []string{"\x00", "!", "a"} {
 			text := before + strings.Repeat(pump, (probeChars+n-1)/n) + end
-			for try := 1; ; try++ { // a process that was frozen meanwhile tries again
+			for try := 1; ; try++ { // retry, in case the process was frozen meanwhile
 				if _, err := re.FindStringMatch(text); err == nil {
 					break
 				} else if try == searchTries {
@@ -67,8 +67,8 @@ func backtracks(re *regexp2.Regexp, pattern string) string {
 	return ""
 }
 
-// pumps are what is repeated, what the pattern itself names first: its words, and its
-// letters, digits and signs that are no syntax; then one character of each kind.
+// pumps returns the strings to repeat: first the pattern's own words, letters, digits and literal
+// punctuation, then one character of each kind.
 func pumps(pattern string) (out []string) {
 	add := func(s string) {
 		if s != "" && len(out) < probeAlone && !slices.Contains(out, s) {

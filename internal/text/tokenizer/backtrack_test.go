@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Patterns that try exponentially many ways are refused when they are loaded, at once;
-// those of published tokenizers are not.
+// Patterns with exponential backtracking are quickly refused at load. Those of published tokenizers
+// are accepted.
 func TestBacktrackingPatternsAreRefused(t *testing.T) {
 	for _, p := range []string{`(a+)+$`, `(\w+\s?)+$`, `(\p{L}*)*#`, `([x-z]+)*;`,
 		`(ab|a|b)+$`, `(abc|ab|c|abcabc)+$`, `x(a+)+$`, `(\d\s|\d|\s)+;`, `(?:[a-z]+[0-9]?)+#`, `(é|éa|a)*\n`} {
@@ -29,7 +29,7 @@ func TestBacktrackingPatternsAreRefused(t *testing.T) {
 	}
 }
 
-// An error is to be read, however long the string of the file that it is about.
+// Errors stay short even if they quote a long string of a file.
 func TestErrorsAreShort(t *testing.T) {
 	long := string(make([]byte, 50<<20))
 	for _, err := range []error{

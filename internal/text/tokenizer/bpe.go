@@ -13,27 +13,27 @@ import (
 type bpe struct {
 	vocab  map[string]int32
 	tokens []string // by id
-	known  []bool   // ids that exist; the range may have holes
+	known  []bool   // ids that exist; there may be gaps
 
 	merges map[uint64]int32 // left<<32 | right -> rank
-	result []int32          // by rank: the token that the merge makes
+	result []int32          // token produced by the merge, by rank
 
 	unk          int32 // -1: none
 	fuseUnk      bool
-	bytes        [256]int32 // the <0x00>... tokens, -1 where absent or byte_fallback is off
+	bytes        [256]int32 // ids of the tokens <0x00>..., -1 if absent or if byte_fallback is off
 	prefix       string     // continuing_subword_prefix
 	suffix       string     // end_of_word_suffix
 	ignoreMerges bool
 
-	// Shortcuts of a byte-level vocabulary: words stay bytes.
-	byteID   [256]int32       // the token of one byte, -1: none
-	rawVocab map[string]int32 // whole words by their bytes, for ignore_merges
+	// Tables of a byte-level vocabulary, used when words are given as bytes.
+	byteID   [256]int32       // token of a single byte, -1: none
+	rawVocab map[string]int32 // whole words as bytes, for ignore_merges
 
-	special []bool // ids that a literal text must not become
+	special []bool // ids that literal text must never produce
 	cache   *wordCache
 }
 
-// token is the string of an id of the model's own vocabulary.
+// token returns the string of an id in the model's own vocabulary.
 func (m *bpe) token(id int32) (string, bool) {
 	if id < 0 || int(id) >= len(m.known) || !m.known[id] {
 		return "", false
@@ -82,7 +82,7 @@ func (m *bpe) parseVocab(n node) {
 	}
 }
 
-// alias gives a further id the text s, for decoding.
+// alias assigns the text s to an additional id, for decoding.
 func (m *bpe) alias(id int32, s string) {
 	for int(id) >= len(m.tokens) {
 		m.tokens, m.known = append(m.tokens, ""), append(m.known, false)
@@ -119,7 +119,7 @@ func (m *bpe) parseOptions(o object) {
 	}
 }
 
-// parseMerges reads both spellings: "a b" and ["a", "b"]. The place in the list is the rank.
+// parseMerges accepts both forms, "a b" and ["a", "b"]. The position in the list is the rank.
 func (m *bpe) parseMerges(n node) {
 	var rows []json.RawMessage
 	n.into(&rows, "a list of merges")
@@ -170,7 +170,7 @@ func (m *bpe) addMerge(at func() string, a, b string) {
 	m.result = append(m.result, id)
 }
 
-// shortcuts prepares the byte-level tables; they are used when the pre-tokenizer is byte-level.
+// shortcuts builds the byte-level tables. They are used if the pre-tokenizer is byte-level.
 func (m *bpe) shortcuts() {
 	for b := range m.byteID {
 		m.byteID[b] = -1
@@ -189,7 +189,7 @@ func (m *bpe) shortcuts() {
 	}
 }
 
-// takesBytes: words may be given as bytes instead of in the byte alphabet.
+// takesBytes reports whether words may be given as bytes instead of in the byte alphabet.
 func (m *bpe) takesBytes() bool {
 	if m.prefix != "" || m.suffix != "" {
 		return false

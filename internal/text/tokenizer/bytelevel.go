@@ -2,9 +2,9 @@ package tokenizer
 
 import "unicode/utf8"
 
-// GPT-2's alphabet: every byte has a printable character. Bytes that already
-// are printable in Latin-1 stand for themselves; the others take U+0100 and up
-// in byte order (openai/gpt-2, encoder.py, bytes_to_unicode).
+// GPT-2's alphabet maps every byte to a printable character. Bytes that are printable in Latin-1
+// map to themselves, the others to U+0100 and up in byte order (openai/gpt-2, encoder.py,
+// bytes_to_unicode).
 var (
 	byteRune [256]rune
 	byteText [256]string
@@ -23,7 +23,7 @@ func init() {
 	}
 }
 
-// toAlphabet spells each byte of s with its character.
+// toAlphabet replaces each byte of s by its character.
 func toAlphabet(s string) string {
 	out := make([]byte, 0, 2*len(s))
 	for i := range len(s) {
@@ -32,8 +32,8 @@ func toAlphabet(s string) string {
 	return string(out)
 }
 
-// fromAlphabet appends the bytes that s spells; false if a character of s is
-// not of the alphabet (an added token, say), and dst is then unchanged.
+// fromAlphabet appends the bytes that s represents. It returns false and leaves dst unchanged if s
+// has a character outside the alphabet, for example in an added token.
 func fromAlphabet(dst []byte, s string) ([]byte, bool) {
 	n := len(dst)
 	for _, r := range s {

@@ -6,19 +6,18 @@ import (
 	"sync/atomic"
 )
 
-// wordCache remembers the ids of recent words: text repeats its words, and a
-// hit costs a tenth of the merges. Direct mapped and lock-free: a new word
-// replaces whatever shares its slot. At most maxCacheSlots words of cacheWord
-// bytes, so about 10 MB.
+// wordCache caches the ids of recent words. Words repeat, and a hit costs a tenth of the merges. It
+// is direct mapped and lock-free: a new word replaces the one in its slot. It holds at most
+// maxCacheSlots words of cacheWord bytes, about 10 MB.
 type wordCache struct {
 	seed  maphash.Seed
-	slots []atomic.Pointer[cachedWord] // a power of two of them
+	slots []atomic.Pointer[cachedWord] // length is a power of two
 }
 
 const (
 	minCacheSlots = 1 << 10
 	maxCacheSlots = 1 << 15
-	cacheWord     = 48 // longer words seldom come back
+	cacheWord     = 48 // longer words rarely repeat
 )
 
 type cachedWord struct {

@@ -14,10 +14,10 @@ import (
 )
 
 var (
-	// ErrNoChatTemplate: the checkpoint says nothing about chats; only completions work.
+	// ErrNoChatTemplate: the checkpoint has no chat template; only completions work.
 	ErrNoChatTemplate = errors.New("tokenizer: no chat template in tokenizer_config.json or chat_template.jinja")
-	// ErrChatInput: the messages, tools or options cannot be given to this template.
-	// (A template's own refusal is jinja.ErrRaised.)
+	// ErrChatInput: the template cannot render these messages, tools or options. (If the template
+	// itself refuses them, the error is jinja.ErrRaised.)
 	ErrChatInput = errors.New("tokenizer: bad chat input")
 )
 
@@ -26,13 +26,13 @@ const (
 	maxChatVocab  = 256 << 20 // bytes of tokenizer.json
 )
 
-// ChatTemplate turns messages into the text that a model was trained on. It is
-// safe for concurrent use.
+// ChatTemplate renders messages as the text format that a model was trained on. It is safe for
+// concurrent use.
 type ChatTemplate struct {
 	source   map[string]string // by name
 	plain    *chatVariant      // nil: only requests with tools can be rendered
-	tools    *chatVariant      // of requests with tools
-	special  *jinja.Dict       // bos_token and its like, as variables
+	tools    *chatVariant      // for requests with tools
+	special  *jinja.Dict       // variables such as bos_token
 	controls *chatControls
 }
 
@@ -43,7 +43,7 @@ type chatVariant struct {
 	content chatContent
 }
 
-// chatContent is the form of message content that a template understands.
+// chatContent is the form of message content that a template supports.
 type chatContent uint8
 
 const (
@@ -52,16 +52,16 @@ const (
 	chatList                      // lists only: strings are wrapped
 )
 
-// LoadChatTemplate reads the templates of a checkpoint folder: chat_template.jinja if there is
-// one (as transformers prefers it), else chat_template in tokenizer_config.json, a string or a
-// list of named templates; and those in additional_chat_templates. Requests with tools take
-// the template "tool_use" if there is one, others "default". Special tokens come from
-// tokenizer_config.json, special_tokens_map.json and tokenizer.json. A GGUF file (named, or
-// the only one in its folder) has the same in its metadata.
+// LoadChatTemplate reads the templates of a checkpoint folder. It uses chat_template.jinja if
+// present (like transformers), else chat_template in tokenizer_config.json, which is a string or a
+// list of named templates, and also additional_chat_templates. Requests with tools use the template
+// "tool_use" if present, others "default". Special tokens come from tokenizer_config.json,
+// special_tokens_map.json and tokenizer.json. A GGUF file (named, or the only one in its folder)
+// has the same in its metadata.
 func LoadChatTemplate(dir string) (*ChatTemplate, error) { return LoadChatTemplateFrom(dir, "") }
 
-// LoadChatTemplateFrom takes the template from a file instead, unless that is "", and
-// the names of special tokens from the checkpoint as ever.
+// LoadChatTemplateFrom reads the template from a file unless template is "". Special tokens still
+// come from the checkpoint.
 func LoadChatTemplateFrom(dir, template string) (*ChatTemplate, error) {
 	var instead map[string]string
 	if template != "" {
@@ -103,7 +103,7 @@ func LoadChatTemplateFrom(dir, template string) (*ChatTemplate, error) {
 	return newChatTemplate(source, config, specials, vocab.Added)
 }
 
-// chatTemplateGGUF reads the files that the metadata stands for.
+// chatTemplateGGUF reads the template from the metadata of a GGUF file.
 func chatTemplateGGUF(file string, source map[string]string) (*ChatTemplate, error) {
 	files, err := readGGUF(file)
 	if err != nil {
@@ -127,7 +127,7 @@ func chatTemplateGGUF(file string, source map[string]string) (*ChatTemplate, err
 	return newChatTemplate(source, config, nil, vocab.Added)
 }
 
-// newChatTemplate makes a template of named sources. config and specials are the members of
+// newChatTemplate builds a ChatTemplate from named sources. config and specials are the members of
 // tokenizer_config.json and special_tokens_map.json.
 func newChatTemplate(source map[string]string, config, specials map[string]json.RawMessage, added []chatAdded) (*ChatTemplate, error) {
 	c := &ChatTemplate{source: source}
@@ -148,7 +148,7 @@ func newChatTemplate(source map[string]string, config, specials map[string]json.
 	return c, err
 }
 
-// variant reads the template of a name; "" is none.
+// variant parses the template with this name; "" gives nil.
 func (c *ChatTemplate) variant(name string) (*chatVariant, error) {
 	if name == "" {
 		return nil, nil
@@ -162,7 +162,7 @@ func (c *ChatTemplate) variant(name string) (*chatVariant, error) {
 	return v, nil
 }
 
-// Source is the text of the template for requests without tools, "" when there is none.
+// Source returns the template text for requests without tools, or "".
 func (c *ChatTemplate) Source() string {
 	if c.plain == nil {
 		return ""
@@ -170,13 +170,13 @@ func (c *ChatTemplate) Source() string {
 	return c.plain.source
 }
 
-// ToolSource is the text of the template for requests with tools.
+// ToolSource returns the template text for requests with tools.
 func (c *ChatTemplate) ToolSource() string { return c.tools.source }
 
-// Sources are the texts of all templates of the checkpoint, by name.
+// Sources returns the texts of all templates of the checkpoint, by name.
 func (c *ChatTemplate) Sources() map[string]string { return maps.Clone(c.source) }
 
-// chatReadJSON leaves v alone if there is no such file.
+// chatReadJSON leaves v unchanged if the file does not exist.
 func chatReadJSON(path string, limit int64, v any) error {
 	data, err := chatReadFile(path, limit)
 	if err != nil || data == nil {
@@ -188,7 +188,7 @@ func chatReadJSON(path string, limit int64, v any) error {
 	return nil
 }
 
-// chatReadFile returns nil if there is no such file.
+// chatReadFile returns nil if the file does not exist.
 func chatReadFile(path string, limit int64) ([]byte, error) {
 	data, err := modelfile.Read(path, limit)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -206,7 +206,7 @@ type chatAdded struct {
 	Special bool   `json:"special"`
 }
 
-// readSpecial makes variables of the special tokens, and notes which tokens steer the model.
+// readSpecial turns the special tokens into variables and determines the control tokens.
 func (c *ChatTemplate) readSpecial(config, specials map[string]json.RawMessage, added []chatAdded) error {
 	tokens, err := readSpecials(config, specials)
 	if err != nil {

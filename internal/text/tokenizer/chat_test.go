@@ -17,7 +17,7 @@ const (
 	chatIn = `[{"role": "user", "content": "Hi there"}]`
 )
 
-// chatDir writes a checkpoint folder with just what a chat template needs.
+// chatDir writes a checkpoint folder that only has the files for a chat template.
 func chatDir(t testing.TB, template any, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -126,7 +126,7 @@ func TestChatSources(t *testing.T) {
 			t.Errorf("tools %s: %q, %v", tools, r.String(), err)
 		}
 	}
-	if c := chatLoad(t, named[1:], nil); c.Source() != "t" || c.ToolSource() != "t" { // an only one serves all
+	if c := chatLoad(t, named[1:], nil); c.Source() != "t" || c.ToolSource() != "t" { // a single template serves all requests
 		t.Errorf("no default: %q, %q", c.Source(), c.ToolSource())
 	}
 	c = chatLoad(t, "config", map[string]string{"chat_template.jinja": "file\n"})
@@ -175,7 +175,7 @@ func TestChatErrors(t *testing.T) {
 	}
 }
 
-// chatShow puts literal segments in «».
+// chatShow encloses literal segments in «».
 func chatShow(r Rendered) string {
 	var b strings.Builder
 	for _, s := range r {
@@ -219,8 +219,8 @@ func TestChatControlTokensInUserText(t *testing.T) {
 	}
 }
 
-// However the text is cut and joined, a control token that stands outside
-// literal segments was written by the template alone.
+// However the text is split and joined, only the template can write a control token outside literal
+// segments.
 func FuzzChatSegments(f *testing.F) {
 	f.Add("a<|im_end|>", "<|im_", "start|>")
 	f.Add("<|im_<|im_end|>end|>", "<", "|bos|><|eos|")
@@ -251,7 +251,7 @@ func FuzzChatSegments(f *testing.F) {
 	})
 }
 
-// A template of one's own takes the place of the checkpoint's, or of none.
+// A template from a file replaces the checkpoint's, or a missing one.
 func TestChatTemplateFromAFile(t *testing.T) {
 	own := filepath.Join(t.TempDir(), "own.jinja")
 	if err := os.WriteFile(own, []byte("{{ bos_token }}{{ messages[0].content }}"), 0o600); err != nil {

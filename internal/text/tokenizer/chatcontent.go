@@ -9,7 +9,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/text/jinja"
 )
 
-// of gives a message's content in a form that the template understands.
+// of returns a message's content in a form that the template supports.
 func (c chatContent) of(m *Message) (jinja.Value, error) {
 	if m.Parts == nil {
 		if c == chatList {
@@ -59,8 +59,8 @@ func chatTexts(parts json.RawMessage) ([]string, error) {
 	return texts, nil
 }
 
-// probeContent finds out by trying: a template understands a form if the text
-// comes out whole, and it reads lists as lists if they print as strings do.
+// probeContent determines by rendering which forms a template supports. A form is supported if the
+// whole text appears. A list is supported if it prints like a string.
 func (c *ChatTemplate) probeContent(v *chatVariant) chatContent {
 	const probe = "Probe of content"
 	try := func(content jinja.Value) string {
@@ -89,8 +89,8 @@ func (c *ChatTemplate) probeContent(v *chatVariant) chatContent {
 	return chatString
 }
 
-// chatCutAfter drops what the template printed after the last message's text, so
-// that the model continues it; as transformers' continue_final_message does.
+// chatCutAfter cuts the output after the last message's text, so that the model continues it, like
+// continue_final_message of transformers.
 func chatCutAfter(text jinja.Str, last Message) (cut jinja.Str, at int, err error) {
 	content := last.Content
 	if last.Parts != nil {

@@ -8,19 +8,18 @@ import (
 	"github.com/shoal-llm/shoal/internal/text/jinja"
 )
 
-// ChatSegment is a stretch of rendered text. In a literal one no added token is
-// to be recognised.
+// ChatSegment is a range of rendered text. No added token may be recognised in a literal one.
 type ChatSegment struct {
 	Text    string
 	Literal bool
 }
 
-// Rendered is a prompt. The joined segments are exactly what the template
-// printed; encoding them must keep words that span segments whole, so that a
-// prompt without hostile text has the ids that it always had.
+// Rendered is a prompt. The joined segments are the exact output of the template. The encoder must
+// keep words that span segments whole, so that the ids of a prompt without hostile text do not
+// change.
 type Rendered []ChatSegment
 
-// String joins the segments.
+// String returns the joined segments.
 func (r Rendered) String() string {
 	var b strings.Builder
 	for _, s := range r {
@@ -29,14 +28,13 @@ func (r Rendered) String() string {
 	return b.String()
 }
 
-// chatControls are the tokens that steer a model and that a user must not be
-// able to write: every special token, and of the other added tokens those that
-// the template itself writes. (DeepSeek's turn marks and Qwen's <tool_call> are
-// not flagged special; but Gemma's <table> or a run of spaces, which users may
-// well write, are not either, and the template does not contain them.)
+// chatControls are the tokens that steer a model, which users must not be able to write: all
+// special tokens, and those other added tokens that the template contains. (DeepSeek's turn marks
+// and Qwen's <tool_call> are not flagged as special. Neither are Gemma's <table> or runs of spaces,
+// which users may write, but the template does not contain those.)
 type chatControls struct {
 	known   map[string]bool
-	lengths []int // of known, in bytes
+	lengths []int // lengths of known, in bytes
 	first   [256]bool
 }
 
@@ -55,7 +53,8 @@ func newChatControls(added []chatAdded, source map[string]string) *chatControls 
 	return c
 }
 
-// chatWrites: a template holds this token, and it is not mere words or space.
+// chatWrites reports whether a template contains this token and the token is more than words or
+// spaces.
 func chatWrites(source map[string]string, token string) bool {
 	mark := func(r rune) bool {
 		return !unicode.IsSpace(r) && !unicode.IsLetter(r) && !unicode.IsDigit(r) && r != '▁'
@@ -71,13 +70,12 @@ func chatWrites(source map[string]string, token string) bool {
 	return false
 }
 
-// segments cuts the text so that every request byte which takes part in a
-// control token lies in a literal segment. All other text stays together, to be
-// encoded as it would be without this.
+// segments splits the text so that every byte of a request that is part of a control token is in a
+// literal segment. All other text stays together and is encoded as without the split.
 func (c *chatControls) segments(t jinja.Str) Rendered {
 	text, spans := t.String(), t.Spans()
 	var out Rendered
-	done := 0 // text before it is in out
+	done := 0 // end of the text in out
 	mark := func(lo, hi int) {
 		lo = max(lo, done)
 		if lo >= hi {

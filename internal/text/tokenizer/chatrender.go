@@ -12,26 +12,25 @@ import (
 	"github.com/shoal-llm/shoal/internal/text/jinja"
 )
 
-// Message is one turn. It decodes from OpenAI's JSON; what the template may
-// want beyond role and content (tool_calls, name, reasoning_content) is kept in
-// Extra in its order.
+// Message is one turn, decoded from OpenAI's JSON. Other members that a template may use
+// (tool_calls, name, reasoning_content) are kept in Extra in their order.
 type Message struct {
 	Role    string
 	Content string
-	Parts   json.RawMessage // in place of Content: a list of content parts, or null
+	Parts   json.RawMessage // replaces Content: a list of content parts, or null
 	Extra   json.RawMessage // a JSON object, or nil
 }
 
 type RenderOptions struct {
-	AddGenerationPrompt bool            // end with the opening of the assistant's turn
-	ContinueFinal       bool            // leave the last message open, for the model to go on with it
-	Tools               json.RawMessage // a JSON list as in OpenAI's API, or nil
-	Extra               map[string]any  // chat_template_kwargs: more variables
-	Now                 time.Time       // for strftime_now; zero: the present
+	AddGenerationPrompt bool            // end with the start of the assistant's turn
+	ContinueFinal       bool            // leave the last message open, for the model to continue
+	Tools               json.RawMessage // JSON list as in OpenAI's API, or nil
+	Extra               map[string]any  // chat_template_kwargs: additional variables
+	Now                 time.Time       // for strftime_now; zero: the current time
 	Limits              jinja.Limits    // zero: jinja's defaults
 }
 
-// UnmarshalJSON splits role and content off and keeps the rest in order.
+// UnmarshalJSON extracts role and content and keeps the other members in order.
 func (m *Message) UnmarshalJSON(data []byte) error {
 	dec := json.NewDecoder(bytes.NewReader(data))
 	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
@@ -75,16 +74,16 @@ func (m *Message) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// Render prints the messages. Errors: ErrChatInput, jinja.ErrRaised (the
-// template refuses: the client's mistake), jinja.ErrLimit, jinja.ErrRuntime.
+// Render renders the messages. Errors: ErrChatInput, jinja.ErrRaised (the template refuses the
+// messages, a client error), jinja.ErrLimit, jinja.ErrRuntime.
 func (c *ChatTemplate) Render(messages []Message, o RenderOptions) (Rendered, error) {
 	prompt, _, err := c.RenderTurn(messages, o)
 	return prompt, err
 }
 
-// RenderTurn is Render, and returns the end of the prompt too, in which the answer goes on: what
-// the template writes after the last text of the request, or, with ContinueFinal, before and
-// including the text of the last message.
+// RenderTurn is Render and also returns the end of the prompt, which the answer continues: the
+// template's text after the last text of the request. With ContinueFinal it is the text up to and
+// including that of the last message.
 func (c *ChatTemplate) RenderTurn(messages []Message, o RenderOptions) (prompt Rendered, turn string, err error) {
 	if o.ContinueFinal && (o.AddGenerationPrompt || len(messages) == 0) {
 		return nil, "", fmt.Errorf("%w: continue_final_message needs a message and excludes add_generation_prompt", ErrChatInput)
@@ -198,8 +197,8 @@ func (v *chatVariant) message(m *Message) (*jinja.Dict, error) {
 	return d, nil
 }
 
-// chatArguments decodes the arguments of tool calls, which OpenAI's API passes as
-// JSON in a string and templates expect as an object.
+// chatArguments decodes the arguments of tool calls. OpenAI's API sends them as a JSON string, but
+// templates expect an object.
 func chatArguments(calls jinja.Value) jinja.Value {
 	list, ok := calls.(*jinja.List)
 	if !ok {

@@ -13,7 +13,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/modelfile"
 )
 
-// Names of the templates that requests take, and where more of them are.
+// Names of the templates for requests, and of the folder with further ones.
 const (
 	chatDefault  = "default"
 	chatToolUse  = "tool_use"
@@ -22,8 +22,8 @@ const (
 	maxTemplates = 64
 )
 
-// FolderTemplates reads the chat templates of a checkpoint's folder, by name. A folder without
-// templates has none; that is no error.
+// FolderTemplates reads the chat templates of a checkpoint folder, by name. A folder without
+// templates is not an error.
 func FolderTemplates(dir string) (map[string]string, error) {
 	var config map[string]json.RawMessage
 	if err := chatReadJSON(filepath.Join(dir, configFile), maxChatConfig, &config); err != nil {
@@ -36,7 +36,7 @@ func FolderTemplates(dir string) (map[string]string, error) {
 	return sources, err
 }
 
-// WriteTemplates writes templates into a folder, as files that take the place of those in its
+// WriteTemplates writes templates into a folder, as files that take precedence over its
 // tokenizer_config.json.
 func WriteTemplates(dir string, templates map[string]string) error {
 	for name, text := range templates {
@@ -56,9 +56,9 @@ func WriteTemplates(dir string, templates map[string]string) error {
 	return nil
 }
 
-// chatSources reads the templates of a folder, by name. A chat_template.jinja, which is the
-// default, takes the place of all in tokenizer_config.json (raw); additional_chat_templates
-// has further ones, each in a file of its name.
+// chatSources reads the templates of a folder, by name. chat_template.jinja becomes the default and
+// replaces all templates in tokenizer_config.json (raw). additional_chat_templates has further
+// ones, one per file.
 func chatSources(dir string, raw json.RawMessage) (map[string]string, error) {
 	out := map[string]string{}
 	file, err := chatReadFile(filepath.Join(dir, chatFile), maxChatConfig)
@@ -106,7 +106,7 @@ func chatNamed(raw json.RawMessage, where string) (map[string]string, error) {
 		Template string `json:"template"`
 	}
 	out := map[string]string{}
-	if json.Unmarshal(raw, &out) == nil { // as transformers holds it in memory
+	if json.Unmarshal(raw, &out) == nil { // the form that transformers keeps in memory
 		return out, nil
 	}
 	out = map[string]string{}
@@ -119,8 +119,8 @@ func chatNamed(raw json.RawMessage, where string) (map[string]string, error) {
 	return out, nil
 }
 
-// chatChoose names the templates of requests without tools and with tools; "" is none. An
-// only template serves both.
+// chatChoose returns the names of the templates for requests without and with tools, or "". A
+// single template serves both.
 func chatChoose(source map[string]string) (plain, tools string) {
 	if _, ok := source[chatDefault]; ok {
 		plain, tools = chatDefault, chatDefault

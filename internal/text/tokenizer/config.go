@@ -6,7 +6,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/attempt"
 )
 
-// config is what tokenizer_config.json and special_tokens_map.json say.
+// config has the settings of tokenizer_config.json and special_tokens_map.json.
 type config struct {
 	bos, eos       string
 	class          string
@@ -14,8 +14,8 @@ type config struct {
 	added          []*addedToken // added_tokens_decoder
 }
 
-// llamaLike: the classes whose add_bos_token and add_eos_token replace the
-// template of tokenizer.json, with these defaults (transformers, LlamaTokenizerFast).
+// llamaLike reports the classes whose add_bos_token and add_eos_token replace the template of
+// tokenizer.json, with their defaults (transformers, LlamaTokenizerFast).
 func (c *config) llamaLike() bool {
 	switch strings.TrimSuffix(c.class, "Fast") {
 	case "LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer":
@@ -24,8 +24,7 @@ func (c *config) llamaLike() bool {
 	return false
 }
 
-// parseConfig reads tokenizer_config.json and special_tokens_map.json. Empty data is an empty
-// file.
+// parseConfig parses tokenizer_config.json and special_tokens_map.json. Missing files are empty.
 func parseConfig(data, specials []byte) config {
 	var c config
 	members := func(name string, data []byte) object {

@@ -13,10 +13,10 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/model/modeltest"
 )
 
-// ggufNames are the families by their tokenizer.ggml.pre.
+// ggufNames maps families to their tokenizer.ggml.pre.
 var ggufNames = map[string]string{"llama3": "llama-bpe", "qwen2": "qwen2", "deepseek3": "deepseek-v3", "deepseek-llm": "deepseek-llm", "deepseek-coder": "deepseek-coder", "tekken": "tekken"}
 
-// throughGGUF is the same vocabulary with what a GGUF file's pre-tokenizer of that name says.
+// throughGGUF returns the same vocabulary with the pre-tokenizer that a GGUF file selects by name.
 func throughGGUF(t *testing.T, json []byte, pre string) *Tokenizer {
 	dir := t.TempDir()
 	for name, data := range map[string][]byte{tokenizerFile: json, "tokenizer_config.json": []byte(`{"bos_token": "<s>", "eos_token": "</s>"}`)} {
@@ -35,9 +35,9 @@ func throughGGUF(t *testing.T, json []byte, pre string) *Tokenizer {
 	return tok
 }
 
-// TestConformance: 2100 generated strings a family, all scripts and all kinds of space,
-// become the tokens that Hugging Face's tokenizers gives, and back, from tokenizer.json
-// and, byte-level families, from a GGUF file's names. Written by
+// TestConformance: for 2100 generated strings per family, in all scripts and with all kinds of
+// space, the tokens and the decoded text equal those of Hugging Face's tokenizers. It reads
+// tokenizer.json and, for byte-level families, GGUF metadata. Written by
 // train/tokenizer_conformance.py.
 func TestConformance(t *testing.T) {
 	f, err := os.Open(filepath.Join("testdata", "conformance", "conformance.json.gz"))
@@ -54,7 +54,7 @@ func TestConformance(t *testing.T) {
 		Families map[string]struct {
 			Tokenizer     json.RawMessage
 			IDs           [][]int32
-			Decoded       map[string]string // by index of the text, where it differs from it
+			Decoded       map[string]string // by index of the text, if it differs from the text
 			RandomIDs     [][]int32         `json:"random_ids"`
 			RandomDecoded []string          `json:"random_decoded"`
 		}

@@ -8,19 +8,18 @@ import (
 	"github.com/shoal-llm/shoal/internal/attempt"
 )
 
-// stage is one decoder component at work on one stream. Text goes through it in
-// units: whole tokens, or, behind a component that joins all tokens into one
-// (ByteLevel, Fuse), fragments of that one token. It hands on what later
-// tokens cannot change any more; flush hands on the rest.
+// stage is one decoder component of a stream. It receives text in units: whole tokens, or, after a
+// component that joins all tokens (ByteLevel, Fuse), fragments of that joined token. It emits what
+// later tokens cannot change. flush emits the rest.
 type stage interface {
 	push(s string, out func(string))
 	flush(out func(string))
 }
 
-// decoder makes the stages of one stream.
+// decoder creates the stages of a stream.
 type decoder struct {
 	make []func() stage
-	// single turns one token into the bytes it stands for amid a text.
+	// single converts one token to the bytes that it adds inside a text.
 	single []func(string) string
 }
 
@@ -29,7 +28,7 @@ var knownDecoders = []string{"Sequence", "ByteLevel", "Replace", "ByteFallback",
 func parseDecoder(n node) *decoder {
 	list := flatten(n, "decoders")
 	d := &decoder{}
-	if n.null() { // no decoder: tokens separated by spaces
+	if n.null() { // no decoder: tokens are separated by spaces
 		d.make = append(d.make, func() stage { return &spaced{} })
 	}
 	fused := false
@@ -88,7 +87,7 @@ func parseDecoder(n node) *decoder {
 	return d
 }
 
-// lossless: a replacement that gives up leaves the token as it is.
+// lossless returns f, except that a replacement that gives up leaves the token unchanged.
 func lossless(f func(string) (string, error)) func(string) string {
 	return func(s string) string {
 		if r, err := f(s); err == nil && len(r) <= maxText(s) {
@@ -98,7 +97,7 @@ func lossless(f func(string) (string, error)) func(string) string {
 	}
 }
 
-// mapped rewrites each unit by itself.
+// mapped rewrites each unit independently.
 type mapped func(string) string
 
 func (f mapped) push(s string, out func(string)) { out(f(s)) }
@@ -116,8 +115,8 @@ func (x *spaced) push(s string, out func(string)) {
 }
 func (x *spaced) flush(func(string)) {}
 
-// gathered holds a component that needs the one joined token whole until the
-// end of the stream. No published tokenizer asks for that.
+// gathered collects the joined token until the end of the stream, for components that need all of
+// it. No published tokenizer requires that.
 func gathered(mk func() stage) func() stage {
 	return func() stage { return &gather{inner: mk()} }
 }
@@ -133,9 +132,8 @@ func (g *gather) flush(out func(string)) {
 	g.inner.flush(out)
 }
 
-// bytesStage turns GPT-2's alphabet back into bytes and hands on complete
-// characters; what can never become one is U+FFFD, once for each maximal part
-// (the substitution that the WHATWG Encoding Standard asks for).
+// bytesStage converts GPT-2's alphabet to bytes and emits complete characters. Invalid bytes become
+// U+FFFD, one per maximal subpart, as in the WHATWG Encoding Standard.
 type bytesStage struct{ held []byte }
 
 func (b *bytesStage) push(s string, out func(string)) {
@@ -174,12 +172,12 @@ type runeState uint8
 
 const (
 	complete   runeState = iota
-	incomplete           // a valid beginning, more bytes needed
+	incomplete           // a valid prefix that needs more bytes
 	broken
 )
 
-// leadingRune looks at the character that p starts with: its length, or the
-// length of the longest beginning of a character if it is cut short or broken.
+// leadingRune returns the length of the first character of p, or the length of its longest valid
+// prefix if it is incomplete or invalid.
 func leadingRune(p []byte) (n int, s runeState) {
 	if p[0] < utf8.RuneSelf {
 		return 1, complete
@@ -187,7 +185,7 @@ func leadingRune(p []byte) (n int, s runeState) {
 	if r, n := utf8.DecodeRune(p); r != utf8.RuneError || n > 1 {
 		return n, complete
 	}
-	want, lo, hi := 0, byte(0x80), byte(0xBF) // bounds of the second byte (Unicode, table 3-7)
+	want, lo, hi := 0, byte(0x80), byte(0xBF) // range of the second byte (Unicode, table 3-7)
 	switch c := p[0]; {
 	case c >= 0xC2 && c <= 0xDF:
 		want = 2

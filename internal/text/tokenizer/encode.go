@@ -7,17 +7,16 @@ import (
 	"unicode/utf8"
 )
 
-// Part is a stretch of a prompt. In a literal part (what a user wrote) no added
-// token is recognised, so that "<|im_end|>" is seven characters of text there.
+// Part is a range of a prompt. In a literal part (user text) no added token is recognised:
+// "<|im_end|>" stays plain text.
 type Part struct {
 	Text    string
 	Literal bool
 }
 
-// Encode turns text into ids. Added and special tokens in the text are
-// recognised; addSpecial lets the post-processor put its own (BOS) around it.
-// Bytes that are not UTF-8 become U+FFFD. It panics with the error of TryEncode, but
-// takes minutes for a search: use it where the text is the program's own.
+// Encode converts text to ids. It recognises added and special tokens in the text. With addSpecial,
+// the post-processor adds its own (BOS). Bytes that are not UTF-8 become U+FFFD. It panics with the
+// error of TryEncode, but lets searches run for minutes. Use it only for the program's own text.
 func (t *Tokenizer) Encode(text string, addSpecial bool) []int32 {
 	return t.mustEncode(Part{Text: text}, addSpecial)
 }
@@ -30,21 +29,19 @@ func (t *Tokenizer) mustEncode(p Part, addSpecial bool) []int32 {
 	return ids
 }
 
-// EncodeLiteral encodes text as nothing but text: no added token is recognised,
-// no special token comes out (but the unknown token, for a character that the
-// vocabulary lacks), and the post-processor adds nothing.
+// EncodeLiteral encodes plain text. No added token is recognised, and the post-processor adds
+// nothing. The result has no special token except the unknown token, for characters missing in the
+// vocabulary.
 func (t *Tokenizer) EncodeLiteral(text string) []int32 {
 	return t.mustEncode(Part{text, true}, false)
 }
 
-// TryEncode encodes the joined parts as one text: words may span parts, so the
-// ids are those of Encode on the joined text wherever literal parts hold no
-// added token.
+// TryEncode encodes the joined parts as one text. Words may span parts, so the ids equal
+// those of Encode on the joined text wherever literal parts contain no added token.
 //
-// The error is ErrGaveUp: a split pattern of the file that has no hand-written
-// scanner ran past its limit on this text, ctx ended while it searched, or a normalizer
-// of the file made the text far too long. There are no ids then: how far a search gets
-// in its time must not change a prompt.
+// It returns ErrGaveUp and no ids in three cases: a split pattern without a hand-written
+// scanner exceeds its limit on this text, ctx ends during a search, or a normalizer makes
+// the text far too long. A prompt must not depend on how far a search got in its time.
 func (t *Tokenizer) TryEncode(ctx context.Context, parts []Part, addSpecial bool) ([]int32, error) {
 	size := 0
 	for _, p := range parts {
@@ -75,14 +72,14 @@ func (t *Tokenizer) encode(s *searches, parts []Part, addSpecial bool) ([]int32,
 	return e.ids, nil
 }
 
-// encoder is one call of TryEncode.
+// encoder is the state of one TryEncode.
 type encoder struct {
 	t        *Tokenizer
 	literal  []span // of the joined text, in order
 	searches *searches
 	next     func(piece) error
 	ids      []int32
-	inert    bool // the current stretch holds literal text
+	inert    bool // the current range has literal text
 	err      error
 }
 
@@ -104,8 +101,8 @@ func (e *encoder) join(parts []Part) string {
 	return b.String()
 }
 
-// run cuts plain added tokens out and treats what is between them. Nothing here
-// returns an error: a failing pattern is kept in e.err and the text goes on.
+// run extracts plain added tokens and processes the ranges between them. A failing pattern sets
+// e.err and processing continues.
 func (e *encoder) run(text string) {
 	a := e.t.added
 	e.find(&a.plain, text, e.literal, func(lo, hi int) {
@@ -122,9 +119,8 @@ func (e *encoder) run(text string) {
 			e.inert = true
 			e.pretokenize(e.normalize(p))
 		default:
-			// Where literal and other text are normalized together the origin
-			// of a normalized character is not known, so the tokens are sought
-			// before, by their plain contents.
+			// If literal and other text are normalized together, the origin of a normalized
+			// character is unknown. So tokens are matched before that, by their plain contents.
 			e.find(&a.raw, p.text, inside, func(lo, hi int) {
 				e.inert = len(within(inside, lo, hi)) > 0
 				e.pretokenize(e.normalize(piece{p.text[lo:hi], p.first && lo == 0, e.searches}))
@@ -162,7 +158,7 @@ func (e *encoder) word(p piece) error {
 	return nil
 }
 
-// within: the parts of spans that lie in [lo, hi), relative to lo.
+// within returns the parts of spans inside [lo, hi), relative to lo.
 func within(spans []span, lo, hi int) []span {
 	var out []span
 	first := sort.Search(len(spans), func(i int) bool { return spans[i].hi > lo })

@@ -12,7 +12,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// hostile is user text that spells control tokens.
+// hostile returns user text that contains control tokens.
 func hostile(tok *Tokenizer) string {
 	var b strings.Builder
 	for _, id := range tok.Specials() {
@@ -22,7 +22,7 @@ func hostile(tok *Tokenizer) string {
 	return b.String()
 }
 
-// TestLiteral: no special token comes out of literal text, and none is lost.
+// TestLiteral: literal text never produces a special token, and loses no text.
 func TestLiteral(t *testing.T) {
 	for _, name := range hfNames(t) {
 		tok := loadHF(t, name)
@@ -45,7 +45,7 @@ func TestLiteral(t *testing.T) {
 	}
 }
 
-// TestLiteralBreaksMerges: a vocabulary whose own merges lead to a special token.
+// TestLiteralBreaksMerges: a vocabulary whose own merges produce a special token.
 func TestLiteralBreaksMerges(t *testing.T) {
 	for _, ignore := range []string{"true", "false"} {
 		tok, err := Parse(Files{Tokenizer: []byte(`{"model": {"ignore_merges": ` + ignore + `,
@@ -66,7 +66,7 @@ func TestLiteralBreaksMerges(t *testing.T) {
 	}
 }
 
-// TestParts: parts are one text, and a token may neither lie in nor reach into a literal part.
+// TestParts: parts form one text, and no added token may overlap a literal part.
 func TestParts(t *testing.T) {
 	for _, name := range []string{"llama", "qwen2", "fry", "spm_llama2", "spm_first", "normalized_added", "gpt2", "llama3_ignore_merges"} {
 		tok := loadHF(t, name)
@@ -93,7 +93,8 @@ func TestParts(t *testing.T) {
 	}
 }
 
-// TestPartsNormalized: a normalized special token of the template is found beside literal text.
+// TestPartsNormalized: a normalized special token of the template is recognised next to literal
+// text.
 func TestPartsNormalized(t *testing.T) {
 	tok, err := Parse(Files{Tokenizer: []byte(`{"model": {"unk_token": "?", "vocab": {"?": 0, "▁": 1, "a": 2, "<s>": 3}, "merges": []},
 		"normalizer": {"type": "Prepend", "prepend": "▁"},
@@ -114,7 +115,7 @@ func TestInvalidUTF8(t *testing.T) {
 	}
 }
 
-// TestLongWord: one word of half a megabyte. Quadratic work would take minutes.
+// TestLongWord: one word of half a megabyte. A quadratic algorithm would take minutes.
 func TestLongWord(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	b := make([]byte, 1<<19)
@@ -129,7 +130,7 @@ func TestLongWord(t *testing.T) {
 		tok := loadHF(t, name)
 		start := time.Now()
 		ids := tok.Encode(text, false)
-		if took := time.Since(start); took > 2*time.Minute { // under the race detector, on a busy machine
+		if took := time.Since(start); took > 2*time.Minute { // allows for the race detector and a loaded machine
 			t.Errorf("%s: %d bytes took %v", name, len(text), took)
 		}
 		if got := tok.Decode(ids, false); got != text {
@@ -138,7 +139,7 @@ func TestLongWord(t *testing.T) {
 	}
 }
 
-// TestConcurrent: one tokenizer, many goroutines, the cache shared (run with -race).
+// TestConcurrent: many goroutines share one tokenizer and its cache (run with -race).
 func TestConcurrent(t *testing.T) {
 	tok := mustLoad(t, "llama")
 	var cases []goldenCase

@@ -7,27 +7,27 @@ import (
 )
 
 var (
-	// ErrInvalid: a tokenizer file is malformed, contradicts itself or passes a limit.
+	// ErrInvalid: a tokenizer file is malformed, inconsistent or exceeds a limit.
 	ErrInvalid = errors.New("tokenizer: invalid file")
-	// ErrUnsupported: a tokenizer file asks for a component that is not built in.
+	// ErrUnsupported: a tokenizer file requires an unsupported component.
 	ErrUnsupported = errors.New("tokenizer: unsupported component")
-	// ErrGaveUp: a pattern ran past its time or stack limit on a text, or a
-	// normalizer blew the text up.
+	// ErrGaveUp: a pattern exceeded its time or stack limit on a text, or a normalizer made the
+	// text too long.
 	ErrGaveUp = errors.New("tokenizer: gave up on the text")
 )
 
-// Limits on what a file may ask for, checked before anything is allocated from it.
+// Limits on the contents of a file, checked before any allocation that depends on them.
 const (
-	maxFileBytes   = 256 << 20 // largest published tokenizer.json: about 35 MB
-	maxTokenID     = 1 << 21   // ids index arrays; largest published vocabulary: about 262,000
+	maxFileBytes   = 256 << 20 // the largest published tokenizer.json has about 35 MB
+	maxTokenID     = 1 << 21   // ids index arrays; the largest published vocabulary has about 262,000
 	maxMerges      = 1 << 22
 	maxAddedTokens = 1 << 18
-	maxAddedBytes  = 1 << 10 // one added token; bounds the work per text position
-	maxStages      = 64      // components of one pipeline, nested sequences included
-	maxNesting     = 8       // sequences within sequences
-	maxContent     = 1 << 10 // what a Replace or Prepend puts in
+	maxAddedBytes  = 1 << 10 // per added token; bounds the work per text position
+	maxStages      = 64      // components of one pipeline, including nested sequences
+	maxNesting     = 8       // nesting of sequences
+	maxContent     = 1 << 10 // inserted by a Replace or Prepend
 	maxQuoted      = 200     // bytes of a file's string in an error
-	maxGrowth      = 64      // times a text may grow in normalization; NFKD needs 11
+	maxGrowth      = 64      // maximum growth factor of a text in normalization; NFKD needs 11
 )
 
 func invalid(path, format string, args ...any) error {
@@ -39,8 +39,7 @@ func invalid(path, format string, args ...any) error {
 	return fmt.Errorf("%w: %s: %s", ErrInvalid, clip(path), fmt.Sprintf(format, args...))
 }
 
-// clip shortens what a file says, for an error that is read: its strings may have
-// hundreds of megabytes.
+// clip shortens a string of a file for an error message: it may have hundreds of megabytes.
 func clip(s string) string {
 	if len(s) <= maxQuoted {
 		return s

@@ -6,7 +6,7 @@ import (
 	"unicode/utf8"
 )
 
-// fallbackByte reads a byte token, <0x00> to <0xFF>.
+// fallbackByte parses a byte token, <0x00> to <0xFF>.
 func fallbackByte(s string) (byte, bool) {
 	if len(s) != 6 || s[:3] != "<0x" || s[5] != '>' {
 		return 0, false
@@ -22,12 +22,12 @@ func fallbackBytes(s string) string {
 	return s
 }
 
-// fallbackStage joins runs of byte tokens into characters. A byte that belongs
-// to no character becomes one U+FFFD. (The library makes the whole run U+FFFD,
-// one a byte, if any part of it is broken; see the package comment.)
+// fallbackStage joins runs of byte tokens into characters. A byte that belongs to no
+// character becomes one U+FFFD. (The library turns the whole run into U+FFFD, one per
+// byte, if any part is invalid; see the package comment.)
 //
-// early hands characters on as they complete; else a run is handed on in one
-// unit at its end, for components behind that look at units.
+// With early, characters are emitted when they are complete. Otherwise a run is emitted
+// as one unit at its end, for later components that depend on units.
 type fallbackStage struct {
 	early bool
 	held  []byte
@@ -79,8 +79,8 @@ wait:
 	}
 }
 
-// metaspaceStage turns marks into spaces; those of the first token were put
-// there by the encoder and vanish, unless its scheme is "never".
+// metaspaceStage turns marks into spaces. It removes those of the first token, which the encoder
+// added, unless the scheme is "never".
 type metaspaceStage struct {
 	m     metaspace
 	fused bool // all units are parts of the first token
@@ -98,13 +98,14 @@ func (x *metaspaceStage) push(s string, out func(string)) {
 
 func (x *metaspaceStage) flush(func(string)) {}
 
-// stripStage removes up to start (stop) copies of char from the beginning (end).
+// stripStage removes up to start copies of char from the beginning and up to stop copies from the
+// end.
 type stripStage struct {
 	char        string
 	start, stop int
 
 	begun bool   // past the beginning
-	held  string // copies of char that may turn out to be the end
+	held  string // copies of char that may be at the end
 }
 
 func parseStrip(o object) stripStage {

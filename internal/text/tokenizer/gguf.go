@@ -16,13 +16,12 @@ import (
 	"github.com/shoal-llm/shoal/internal/sys/mmap"
 )
 
-// GGUF files carry their tokenizer in metadata. What is read here is written
-// down as the tokenizer.json and tokenizer_config.json of the same tokenizer,
-// so that there is one reader, with one set of limits.
+// GGUF files have their tokenizer in metadata. It is converted to the equivalent tokenizer.json and
+// tokenizer_config.json, so that there is one parser with one set of limits.
 
 const ggufPrefix = "tokenizer.ggml."
 
-// Kinds of token in GGUF (llama.h, llama_token_type).
+// Token types in GGUF (llama.h, llama_token_type).
 const (
 	ggufNormal  = 1
 	ggufUnknown = 2
@@ -30,10 +29,9 @@ const (
 	ggufUser    = 4
 )
 
-// ggufPretokenizers are the split patterns behind tokenizer.ggml.pre, with
-// what comes with each: whole words of the vocabulary before merges, BOS
-// unless the file says otherwise, and the normalizer of the family's own
-// tokenizer.json (which llama.cpp leaves out).
+// ggufPretokenizers has the split patterns for the names in tokenizer.ggml.pre, with their
+// settings: whether whole words are looked up before merges, whether BOS is added by default, and
+// the normalizer of the family's tokenizer.json (which llama.cpp omits).
 var ggufPretokenizers = map[string]struct {
 	patterns     []string
 	ignoreMerges bool
@@ -59,8 +57,8 @@ func ggufPre() []string {
 	return slices.Sorted(maps.Keys(ggufPretokenizers))
 }
 
-// ggufFile says which GGUF file holds the tokenizer of path: the file itself,
-// or the only one of a folder that has no files of its own.
+// ggufFile returns the GGUF file with the tokenizer of path: the file itself, or the only one in a
+// folder that has no tokenizer files.
 func ggufFile(path string) (file string, ok bool, err error) {
 	for _, own := range []string{tokenizerFile, "config.json"} {
 		if _, err := os.Stat(filepath.Join(path, own)); err == nil {
@@ -69,20 +67,20 @@ func ggufFile(path string) (file string, ok bool, err error) {
 	}
 	file, err = gguf.Find(path)
 	if errors.Is(err, gguf.ErrNotThere) {
-		return "", false, nil // the caller says what else is missing
+		return "", false, nil // the caller reports what else is missing
 	} else if err != nil {
 		return "", false, fmt.Errorf("tokenizer: %w", err)
 	}
 	return file, true, nil
 }
 
-// ggufOnly holds what a GGUF file has of its tokenizer and the files of a folder have no place for.
+// ggufOnly has the parts of a GGUF tokenizer that the files of a folder cannot express.
 type ggufOnly struct {
-	scores []float32     // of a SentencePiece vocabulary by id, else nil
-	again  map[int32]int // ids whose text another token has: the first id of that text
+	scores []float32     // SentencePiece scores by id, else nil
+	again  map[int32]int // ids with the text of an earlier token -> first id of that text
 }
 
-// readGGUF makes the files of the tokenizer in a GGUF file.
+// readGGUF converts the tokenizer of a GGUF file.
 func readGGUF(path string) (files Files, err error) {
 	f, err := gguf.Open(path)
 	if err != nil {
@@ -101,8 +99,8 @@ func readGGUF(path string) (files Files, err error) {
 	return files, err
 }
 
-// takeGGUF adds what the files of a folder have no place for. When several ids have one text, texts
-// get the first of them; the others are only decoded.
+// takeGGUF adds the parts that the files of a folder cannot express. If several ids have the same
+// text, encoding uses the first; the others are only decoded.
 func (t *Tokenizer) takeGGUF(g *ggufOnly) {
 	t.gguf = true
 	for _, id := range slices.Sorted(maps.Keys(g.again)) {
@@ -186,7 +184,7 @@ func (v *ggufVocab) kind(id int) int64 {
 	return v.kinds[id]
 }
 
-// added are the tokens that are recognised in a text before it is split.
+// added returns the tokens that are recognised in a text before it is split.
 func (v *ggufVocab) added() []map[string]any {
 	out := []map[string]any{}
 	for id, s := range v.tokens {
@@ -200,7 +198,7 @@ func (v *ggufVocab) added() []map[string]any {
 	return out
 }
 
-// byteLevel is GPT-2's kind: merges over the byte alphabet.
+// byteLevel converts GPT-2's kind of tokenizer: merges over the byte alphabet.
 func (v *ggufVocab) byteLevel(f *gguf.File) (doc map[string]any, bos bool) {
 	name := attempt.Must(f.Text(ggufPrefix+"pre", "default"))
 	pre, ok := ggufPretokenizers[name]
@@ -227,8 +225,8 @@ func (v *ggufVocab) byteLevel(f *gguf.File) (doc map[string]any, bos bool) {
 	return doc, pre.bos
 }
 
-// sentencePiece is Llama's first kind: characters, spaces as U+2581, merged by
-// the score of what they make; bytes for what the vocabulary lacks.
+// sentencePiece converts Llama's original kind: characters, with spaces as U+2581, merged by the
+// score of the result, and bytes for characters missing in the vocabulary.
 func (v *ggufVocab) sentencePiece(f *gguf.File) (doc map[string]any, scores []float32) {
 	scores = attempt.Must(f.Float32s(ggufPrefix + "scores"))
 	if len(scores) != len(v.tokens) {
@@ -262,9 +260,9 @@ func (v *ggufVocab) sentencePiece(f *gguf.File) (doc map[string]any, scores []fl
 		"decoder": map[string]any{"type": "Sequence", "decoders": decoders}}, scores
 }
 
-// named is the token that a key gives the id of; def -1: none when absent.
+// named returns the token whose id a key has. def is the default id; -1 means none.
 func (v *ggufVocab) named(f *gguf.File, key string, def int64) string {
-	const none = 1<<32 - 1 // -1 as converters wrote it
+	const none = 1<<32 - 1 // -1, as converters wrote it
 	id := attempt.Must(f.Whole(ggufPrefix+key, def, -1, none))
 	switch {
 	case id == none || id == -1:
@@ -275,7 +273,7 @@ func (v *ggufVocab) named(f *gguf.File, key string, def int64) string {
 	return v.tokens[id]
 }
 
-// config is the tokenizer_config.json.
+// config returns the tokenizer_config.json.
 func (v *ggufVocab) config(f *gguf.File, bos bool) map[string]any {
 	out := map[string]any{"tokenizer_class": "PreTrainedTokenizerFast"}
 	for field, key := range map[string]string{"bos_token": "bos_token_id", "eos_token": "eos_token_id", "pad_token": "padding_token_id", "unk_token": "unknown_token_id"} {

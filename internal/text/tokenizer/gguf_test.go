@@ -22,8 +22,7 @@ func writeGGUF(t testing.TB, g *modeltest.GGUF) string {
 	return path
 }
 
-// A tokenizer that went through GGUF metadata gives the ids of its
-// tokenizer.json.
+// A tokenizer converted to GGUF metadata gives the ids of its tokenizer.json.
 func TestGGUFByteLevel(t *testing.T) {
 	for name, pre := range map[string]string{"llama": "llama-bpe", "qwen2": "qwen2", "deepseek_v3": "deepseek-v3"} {
 		t.Run(name, func(t *testing.T) {
@@ -61,7 +60,7 @@ func TestGGUFByteLevel(t *testing.T) {
 	}
 }
 
-// spm is what sentencepiece.py wrote of a small model that it trained.
+// spm is the output of sentencepiece.py for a small trained model.
 type spm struct {
 	Tokens []string
 	Scores []float32
@@ -83,7 +82,7 @@ func (s *spm) file() *modeltest.GGUF {
 	return g
 }
 
-// The ids of the sentencepiece library, by scores.
+// The ids equal those of the sentencepiece library, with merges by score.
 func TestGGUFSentencePiece(t *testing.T) {
 	var s spm
 	readJSON(t, "testdata/gguf/sentencepiece.json", &s)
@@ -117,7 +116,7 @@ func TestGGUFSentencePiece(t *testing.T) {
 	}
 }
 
-// When two ids have one text, texts get the first and both are decoded.
+// If two ids have the same text, encoding uses the first, and both are decoded.
 func TestGGUFTokenTwice(t *testing.T) {
 	var s spm
 	readJSON(t, "testdata/gguf/sentencepiece.json", &s)
@@ -150,7 +149,7 @@ func TestGGUFTokenTwice(t *testing.T) {
 	}
 }
 
-// add_eos_token of a GGUF file counts: it has no template that could say otherwise.
+// add_eos_token of a GGUF file is applied, because no template can override it.
 func TestGGUFAddsEOS(t *testing.T) {
 	var s spm
 	readJSON(t, "testdata/gguf/sentencepiece.json", &s)
@@ -165,8 +164,8 @@ func TestGGUFAddsEOS(t *testing.T) {
 	}
 }
 
-// Gemma's vocabulary: no space before a text, runs of spaces and line ends that the
-// converter marks as the user's own (with real spaces in them), turns as control tokens.
+// Gemma's vocabulary: no space before a text; runs of spaces and line breaks that the converter
+// marks as user-defined (with real spaces); turn marks as control tokens.
 func TestGGUFGemma(t *testing.T) {
 	var s spm
 	readJSON(t, "testdata/gguf/sentencepiece.json", &s)
@@ -289,8 +288,7 @@ func TestGGUFTokenizerRefused(t *testing.T) {
 	}
 }
 
-// FuzzGGUF: a file with any metadata loads and gives text back as it takes it, or is
-// refused.
+// FuzzGGUF: a file with any metadata is refused, or loads and decodes what it encodes.
 func FuzzGGUF(f *testing.F) {
 	const p = "tokenizer.ggml."
 	for _, kind := range []string{"llama", "gpt2"} {

@@ -1,15 +1,15 @@
 package tokenizer
 
-// Split patterns of families whose GGUF files name them in tokenizer.ggml.pre, as the
-// tokenizer.json of each family has them. They go through the general matcher.
+// Split patterns of families that GGUF files name in tokenizer.ggml.pre, copied from each family's
+// tokenizer.json. They use the general matcher.
 const (
 	// Mistral's Tekken: words by upper and lower case, single digits.
 	tekkenPattern = `[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+`
 
 	digitPattern = `\p{N}` // Digits with individual_digits
 
-	// DeepSeek's before V3, one split after the other. The third, from ':' to '~', takes
-	// letters too: what the second has left of ASCII stands among signs.
+	// DeepSeek's patterns before V3, applied in sequence. The third, from ':' to '~', also matches
+	// letters: the remaining ASCII letters are next to punctuation.
 	deepseekLinePattern = "[\r\n]"
 	deepseekWordPattern = `\s?[` + casedLetters + `]+`
 	deepseekSignPattern = "\\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+"
@@ -20,8 +20,8 @@ const (
 	coderSignPattern = `\s?\p{P}+`
 )
 
-// casedLetters are the letters with case (Lu, Ll, Lt) of Unicode 11, of a few scripts
-// beyond the first plane, as DeepSeek's pattern lists them.
+// casedLetters are the letters with case (Lu, Ll, Lt) of Unicode 11, including some scripts beyond
+// the first plane, as listed in DeepSeek's pattern.
 const casedLetters = "A-Za-z\u00b5\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u01ba\u01bc-\u01bf\u01c4-\u0293\u0295-\u02af" +
 	"\u0370-\u0373\u0376\u0377\u037b-\u037d\u037f\u0386\u0388-\u038a\u038c\u038e-\u03a1\u03a3-\u03f5\u03f7-\u0481\u048a-\u052f\u0531-\u0556" +
 	"\u10a0-\u10c5\u13a0-\u13f5\u13f8-\u13fd\u1c90-\u1cba\u1cbd-\u1cbf\u1d00-\u1d2b\u1d6b-\u1d77\u1d79-\u1d9a\u1e00-\u1f15" +

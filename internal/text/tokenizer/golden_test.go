@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// goldenCase is what the Hugging Face libraries make of one text.
+// goldenCase is the result of the Hugging Face libraries for one text.
 type goldenCase struct {
 	Text         string
 	IDs          []int32
@@ -51,7 +51,7 @@ func mustLoad(t testing.TB, dir string) *Tokenizer {
 	return tok
 }
 
-// hfNames lists the tokenizers of testdata/hf, and the folders beside it.
+// hfNames lists the tokenizers of testdata/hf and the model folders.
 func hfNames(t testing.TB) []string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join("testdata", "hf", "*.golden.json"))
@@ -80,7 +80,7 @@ func loadHF(t testing.TB, name string) *Tokenizer {
 	return tok
 }
 
-// TestModels: the tokenizers of the checkpoint goldens, as transformers uses them.
+// TestModels compares the tokenizers of the golden checkpoints with transformers.
 func TestModels(t *testing.T) {
 	for _, name := range []string{"llama", "qwen2", "deepseek_v3"} {
 		t.Run(name, func(t *testing.T) {
@@ -88,7 +88,7 @@ func TestModels(t *testing.T) {
 			var cases []goldenCase
 			readJSON(t, filepath.Join("testdata", name, "tokenizer_goldens.json"), &cases)
 			for _, c := range cases {
-				text := c.Decoded // of ids_no_special, with nothing skipped
+				text := c.Decoded // decoding of ids_no_special, with nothing skipped
 				c.Decoded = nil
 				checkCase(t, tok, c)
 				checkDecode(t, tok, c.IDsNoSpecial, false, text)
@@ -97,8 +97,8 @@ func TestModels(t *testing.T) {
 	}
 }
 
-// TestLibrary: ids and texts of the tokenizers library for every configuration
-// in testdata/hf and about eighty awkward strings each.
+// TestLibrary compares ids and texts with the tokenizers library, for every configuration in
+// testdata/hf and about eighty difficult strings each.
 func TestLibrary(t *testing.T) {
 	for _, name := range hfNames(t) {
 		t.Run(name, func(t *testing.T) {

@@ -6,7 +6,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/text/jinja"
 )
 
-// Specials lists the ids of all special tokens, ascending.
+// Specials returns the ids of all special tokens in ascending order.
 func (t *Tokenizer) Specials() []int32 {
 	var out []int32
 	for id, a := range t.added.byID {
@@ -18,10 +18,11 @@ func (t *Tokenizer) Specials() []int32 {
 	return out
 }
 
-// BOS is the beginning-of-sequence token of tokenizer_config.json.
+// BOS returns the beginning-of-sequence token of tokenizer_config.json.
 func (t *Tokenizer) BOS() (int32, bool) { return t.named(t.config.bos) }
 
-// Special is a special token by its name in tokenizer_config.json ("bos_token"), "" if unset.
+// Special returns a special token by its name in tokenizer_config.json ("bos_token"), or "" if
+// unset.
 func (c *ChatTemplate) Special(name string) string {
 	v, _ := c.special.Get(name)
 	s, _ := v.(jinja.Str)

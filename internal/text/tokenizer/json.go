@@ -10,14 +10,14 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/modelfile"
 )
 
-// node is one json value together with the path that leads to it
-// ("tokenizer.json: model.merges[3]"), so that every complaint names its field.
+// node is a JSON value with its path ("tokenizer.json: model.merges[3]"), so that every error names
+// the field.
 type node struct {
 	path string
 	raw  json.RawMessage
 }
 
-// object is a json object split into its fields.
+// object is a JSON object split into its members.
 type object struct {
 	path   string
 	fields map[string]json.RawMessage
@@ -86,7 +86,7 @@ func (n node) oneRune() rune {
 	return r
 }
 
-// id decodes a token id and checks its range; whether it exists is the caller's question.
+// id decodes a token id and checks its range. The caller checks whether it exists.
 func (n node) id() int32 {
 	var v int64
 	n.into(&v, "a token id")
@@ -107,7 +107,7 @@ func (n node) count(limit int) int {
 
 func (o object) at(field string) node { return node{join(o.path, field), o.fields[field]} }
 
-// flag is a boolean field; missing or null means def.
+// flag returns a boolean member, def if missing or null.
 func (o object) flag(field string, def bool) bool {
 	n := o.at(field)
 	if n.null() {
@@ -118,7 +118,7 @@ func (o object) flag(field string, def bool) bool {
 	return v
 }
 
-// text is a string field; missing or null means def.
+// text returns a string member, def if missing or null.
 func (o object) text(field, def string) string {
 	n := o.at(field)
 	if n.null() {
@@ -127,11 +127,11 @@ func (o object) text(field, def string) string {
 	return n.str()
 }
 
-// kind is the "type" field that names a component.
+// kind returns the "type" member, which names a component.
 func (o object) kind() string { return o.at("type").str() }
 
-// flatten lists a component with nested Sequences unrolled, in order.
-// field is the name under which a Sequence of this family keeps its members.
+// flatten returns a component's list with nested Sequences expanded in order. field is the member
+// of a Sequence that has its components.
 func flatten(n node, field string) []object {
 	var out []object
 	var walk func(n node, depth int)

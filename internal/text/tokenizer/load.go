@@ -17,19 +17,18 @@ const (
 	specialsFile  = "special_tokens_map.json"
 )
 
-// Files are the contents of a tokenizer's files; only Tokenizer is required.
+// Files has the contents of a tokenizer's files. Only Tokenizer is required.
 type Files struct {
 	Tokenizer []byte // tokenizer.json
 	Config    []byte // tokenizer_config.json
 	Specials  []byte // special_tokens_map.json
 
-	gguf *ggufOnly // of a GGUF file
+	gguf *ggufOnly // from a GGUF file
 }
 
-// Load reads the tokenizer of a model: a Hugging Face folder (tokenizer.json,
-// and tokenizer_config.json and special_tokens_map.json where they exist), or a
-// GGUF file, which path names or which is the only one in its folder. Errors
-// wrap ErrInvalid or ErrUnsupported and name the file and the field.
+// Load reads the tokenizer of a model. path is a Hugging Face folder (tokenizer.json, and
+// optionally tokenizer_config.json and special_tokens_map.json), a GGUF file, or a folder with a
+// single GGUF file. Errors wrap ErrInvalid or ErrUnsupported and name the file and the member.
 func Load(path string) (*Tokenizer, error) {
 	file, ok, err := ggufFile(path)
 	if err != nil {
@@ -57,8 +56,8 @@ func Load(path string) (*Tokenizer, error) {
 	return t, nil
 }
 
-// ReadFiles reads what Load parses; a GGUF file's tokenizer is written down as
-// the files would say it. (Scores of SentencePiece have no place in them.)
+// ReadFiles reads the files that Load parses. A GGUF tokenizer is converted to these files, without
+// the scores of SentencePiece, which have no place in them.
 func ReadFiles(path string) (Files, error) {
 	file, ok, err := ggufFile(path)
 	if err != nil {
@@ -104,7 +103,7 @@ func readFile(path string) ([]byte, error) {
 	return modelfile.JSON(data), err
 }
 
-// Parse is Load for files that are in memory already.
+// Parse is Load for files in memory.
 func Parse(f Files) (*Tokenizer, error) {
 	return attempt.At(func() *Tokenizer {
 		c := parseConfig(f.Config, f.Specials)
@@ -134,7 +133,7 @@ func (t *Tokenizer) parseAdded(n node) {
 			t.added.add(n.path, a, t.model)
 		}
 	}
-	// transformers adds what only its own file lists.
+	// transformers adds the tokens that only tokenizer_config.json lists.
 	for _, a := range t.config.added {
 		if t.added.byContent[a.content] != nil {
 			continue
@@ -144,7 +143,7 @@ func (t *Tokenizer) parseAdded(n node) {
 	t.added.index(n.path, t.normalizer)
 }
 
-// finish ties the parts together and checks what spans them.
+// finish connects the parts and checks them against each other.
 func (t *Tokenizer) finish() {
 	t.size = len(t.model.tokens)
 	for id := range t.added.byID {
@@ -165,8 +164,8 @@ func (t *Tokenizer) finish() {
 	}
 }
 
-// useBytes leaves the spelling in the byte alphabet to the model where nothing
-// comes between: it would double the length of every word for nothing.
+// useBytes skips the byte alphabet if no component between pre-tokenizer and model needs it: it
+// would double the length of every word.
 func (t *Tokenizer) useBytes() {
 	last := len(t.pre) - 1
 	if last < 0 || !t.model.takesBytes() {
@@ -185,10 +184,9 @@ func (t *Tokenizer) useBytes() {
 	t.pre[last], t.raw = l, true
 }
 
-// applyConfig lets tokenizer_config.json decide about BOS and EOS: an explicit
-// true of add_bos_token always counts; add_eos_token, false, and the defaults only for the
-// classes of transformers that rebuild the template. A GGUF file has no template of its
-// own, so each true counts.
+// applyConfig applies add_bos_token and add_eos_token of tokenizer_config.json. add_bos_token true
+// always counts. add_eos_token, false values and defaults count only for the transformers classes
+// that rebuild the template. A GGUF file has no template, so every true value counts.
 func (t *Tokenizer) applyConfig() {
 	c := t.config
 	for _, f := range []struct {

@@ -14,7 +14,7 @@ import (
 
 const tinyModel = `"model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2, "<s>": 3, "</s>": 4}, "merges": ["a b"]}`
 
-// TestRefuses: what is wrong with a file is said, with the file and the field.
+// TestRefuses: errors name the file, the member and the fault.
 func TestRefuses(t *testing.T) {
 	deep := strings.Repeat(`{"type": "Sequence", "normalizers": [`, 12) + strings.Repeat(`]}`, 12)
 	many := `{"type": "Sequence", "normalizers": [` + strings.TrimSuffix(strings.Repeat(`{"type": "NFC"},`, 100), ",") + `]}`
@@ -100,7 +100,7 @@ func TestLoadErrors(t *testing.T) {
 	}
 }
 
-// A device, as a FIFO, would be read without an end.
+// Reading a device such as a FIFO would never end.
 func TestLoadRefusesDevices(t *testing.T) {
 	for _, name := range []string{tokenizerFile, configFile, specialsFile, "chat_template.jinja"} {
 		dir := t.TempDir()
@@ -210,7 +210,7 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// FuzzLoad: no file makes Parse panic, and what loads can encode and decode.
+// FuzzLoad: no file makes Parse panic, and loaded tokenizers can encode and decode.
 func FuzzLoad(f *testing.F) {
 	f.Add([]byte(`{`+tinyModel+`, "added_tokens": [{"id": 3, "content": "<s>", "lstrip": true, "rstrip": true, "single_word": true}]}`), []byte(``))
 	f.Add([]byte(`{"model": {"type": "BPE", "unk_token": "?", "fuse_unk": true, "byte_fallback": true, "ignore_merges": true, "continuing_subword_prefix": "#",
@@ -256,8 +256,8 @@ func FuzzLoad(f *testing.F) {
 	})
 }
 
-// FuzzText: byte-level tokenizers give any text back; all tokenizers survive
-// it, and literal text makes no special token.
+// FuzzText: byte-level tokenizers decode what they encode. No tokenizer panics, and literal text
+// never produces a special token.
 func FuzzText(f *testing.F) {
 	var g goldenFile
 	readJSON(f, "testdata/hf/llama.golden.json", &g)

@@ -6,14 +6,13 @@ import (
 	"github.com/shoal-llm/shoal/internal/attempt"
 )
 
-// matcher cuts a text into matches and the gaps between them. It calls yield
-// left to right; together the ranges cover s. An error of yield ends it. Patterns search
-// within b.
+// matcher splits a text into matches and the gaps between them. It calls yield from left to right,
+// and the ranges cover s. An error of yield stops it. Pattern searches count against b.
 type matcher interface {
 	match(s string, b *searches, yield func(lo, hi int, matched bool) error) error
 }
 
-// runeMatch matches each single character with a property.
+// runeMatch matches each single character that has a property.
 type runeMatch func(rune) bool
 
 func (f runeMatch) match(s string, _ *searches, yield func(int, int, bool) error) error {
@@ -70,7 +69,7 @@ func (v inverted) match(s string, b *searches, yield func(int, int, bool) error)
 	return v.matcher.match(s, b, func(lo, hi int, matched bool) error { return yield(lo, hi, !matched) })
 }
 
-// parsePattern reads {"String": s} or {"Regex": r}.
+// parsePattern parses {"String": s} or {"Regex": r}.
 func parsePattern(n node) matcher {
 	o := n.object()
 	if len(o.fields) != 1 {
@@ -78,7 +77,7 @@ func parsePattern(n node) matcher {
 	}
 	if _, ok := o.fields["String"]; ok {
 		s := o.at("String").str()
-		if s == "" { // matches between any two characters, as a pattern does
+		if s == "" { // matches between any two characters, like an empty pattern
 			return attempt.Must(compileRegex(o.at("String").path, ""))
 		}
 		return literal(s)

@@ -5,23 +5,22 @@ import (
 	"unicode/utf8"
 )
 
-// part is one token of a word that is being merged, in a linked list.
+// part is a token of a word during merging, in a linked list.
 type part struct {
 	id         int32 // -1: merged into its left neighbour
 	prev, next int32 // -1: none
 }
 
-// mergeScratch is the working memory of one word.
+// mergeScratch is the working memory for one word.
 type mergeScratch struct {
 	syms []part
-	heap []uint64 // rank<<32 | position: the lowest rank first, the leftmost among equals
+	heap []uint64 // rank<<32 | position: lowest rank first, leftmost among equals
 }
 
 var scratchPool = sync.Pool{New: func() any { return new(mergeScratch) }}
 
-// encode appends the ids of one pre-tokenized word. raw: word is bytes of a
-// byte-level vocabulary, not yet spelled in its alphabet. literal: no special
-// token may come out.
+// encode appends the ids of one pre-tokenized word. raw: word is in bytes of a byte-level
+// vocabulary instead of its alphabet. literal: no special token may result.
 func (m *bpe) encode(dst []int32, word string, raw, literal bool) []int32 {
 	if m.ignoreMerges {
 		vocab := m.vocab
@@ -52,7 +51,8 @@ func (m *bpe) encode(dst []int32, word string, raw, literal bool) []int32 {
 
 func (m *bpe) isSpecial(id int32) bool { return int(id) < len(m.special) && m.special[id] }
 
-// anySpecial leaves the unknown token out: it is what an unknown character is.
+// anySpecial reports whether ids has a special token other than the unknown token, which stands for
+// an unknown character.
 func (m *bpe) anySpecial(ids []int32) bool {
 	for _, id := range ids {
 		if m.isSpecial(id) && id != m.unk {
@@ -62,11 +62,11 @@ func (m *bpe) anySpecial(ids []int32) bool {
 	return false
 }
 
-// spell fills s with the first symbols of a word: its characters, else their
-// bytes, else the unknown token, else nothing.
+// spell fills s with the initial symbols of a word: its characters, else their bytes, else the
+// unknown token, else nothing.
 func (m *bpe) spell(s *mergeScratch, word string, raw, literal bool) {
 	s.syms = s.syms[:0]
-	unk := false // an unknown symbol is waiting, to be fused with the next
+	unk := false // an unknown symbol is pending, to be fused with the next
 	add := func(id int32) {
 		n := int32(len(s.syms))
 		if n > 0 {
@@ -118,7 +118,7 @@ func (m *bpe) spell(s *mergeScratch, word string, raw, literal bool) {
 	}
 }
 
-// spellable: every byte of char has a byte token.
+// spellable reports whether every byte of char has a byte token.
 func (m *bpe) spellable(char string) bool {
 	for k := range len(char) {
 		if m.bytes[char[k]] < 0 {
@@ -128,10 +128,10 @@ func (m *bpe) spellable(char string) bool {
 	return true
 }
 
-// merge joins neighbours, lowest rank first, until no merge is left: O(n log n).
+// merge joins neighbours, lowest rank first, until no merge applies, in O(n log n).
 //
-// An entry of the heap may be out of date. As in the library it is dropped only
-// if the pair that now stands there makes another token than it promised.
+// A heap entry may be outdated. Like the library, it is dropped only if the current pair
+// at its position produces another token than the entry says.
 func (m *bpe) merge(dst []int32, s *mergeScratch, literal bool) []int32 {
 	s.heap = s.heap[:0]
 	offer := func(pos, next int32) {

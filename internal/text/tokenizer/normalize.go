@@ -8,8 +8,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/attempt"
 )
 
-// piece is a stretch of text on its way to the model. first says that it starts
-// at the first character of the input (Metaspace's prepend_scheme "first" asks).
+// piece is a range of text during encoding. first marks the piece that starts at the first
+// character of the input, for Metaspace's prepend_scheme "first".
 type piece struct {
 	text     string
 	first    bool
@@ -20,7 +20,7 @@ type normalizer func(piece) (piece, error)
 
 type normalizers []normalizer
 
-// apply runs them in order; where one gives up, the piece stays as it was before it.
+// apply runs the normalizers in order. If one gives up, it returns its input with the error.
 func (ns normalizers) apply(p piece) (piece, error) {
 	limit := maxText(p.text)
 	for _, n := range ns {
@@ -36,7 +36,7 @@ func (ns normalizers) apply(p piece) (piece, error) {
 	return p, nil
 }
 
-// maxText bounds what components may make of s.
+// maxText is the maximum length of what components may produce from s.
 func maxText(s string) int { return maxGrowth*len(s) + 4*maxContent }
 
 func insertion(n node) string {
@@ -113,17 +113,17 @@ func textual(f func(string) string) normalizer {
 	}
 }
 
-// lowercase maps each character by itself, without context, as the library
-// does: a final capital sigma becomes a plain sigma.
+// lowercase maps each character without context, like the library: a final capital sigma becomes a
+// plain sigma.
 func lowercase(s string) string {
 	if !strings.ContainsRune(s, 'İ') {
 		return strings.ToLower(s)
 	}
-	// The only character whose unconditional lower case is two characters.
+	// The only character whose unconditional lower case has two characters.
 	return strings.ToLower(strings.ReplaceAll(s, "İ", "i̇"))
 }
 
-// parseReplace serves the normalizer; content is inserted as it stands.
+// parseReplace parses the Replace normalizer. content is inserted literally.
 func parseReplace(o object) normalizer {
 	replace := parseReplacement(o)
 	return func(p piece) (piece, error) {
@@ -133,7 +133,7 @@ func parseReplace(o object) normalizer {
 	}
 }
 
-// parseReplacement reads a Replace component, of a normalizer or a decoder.
+// parseReplacement parses a Replace component of a normalizer or a decoder.
 func parseReplacement(o object) func(string, *searches) (string, error) {
 	m, content := parsePattern(o.at("pattern")), insertion(o.at("content"))
 	if l, ok := m.(literal); ok {

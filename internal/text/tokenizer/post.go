@@ -2,7 +2,7 @@ package tokenizer
 
 import "github.com/shoal-llm/shoal/internal/attempt"
 
-// postProcessor is what a file puts around a single text: ids before and after it.
+// postProcessor has the ids that a file adds before and after a single text.
 type postProcessor struct{ before, after []int32 }
 
 var knownPostProcessors = []string{"Sequence", "TemplateProcessing", "ByteLevel", "BertProcessing", "RobertaProcessing"}
@@ -13,7 +13,7 @@ func parsePostProcessor(n node) postProcessor {
 	for _, o := range flatten(n, "processors") {
 		kind := o.kind()
 		switch kind {
-		case "ByteLevel": // only moves offsets, which are not kept here
+		case "ByteLevel": // it only changes offsets, which are not tracked
 			continue
 		case "TemplateProcessing":
 			out = parseTemplate(o)
@@ -29,7 +29,7 @@ func parsePostProcessor(n node) postProcessor {
 	return out
 }
 
-// parseTemplate reads the "single" template: special tokens around one sequence A.
+// parseTemplate parses the "single" template: special tokens around one sequence A.
 func parseTemplate(o object) postProcessor {
 	var out postProcessor
 	special := o.at("special_tokens").object()
@@ -81,7 +81,7 @@ func parseTemplateIDs(n node) []int32 {
 	return out
 }
 
-// parseClsSep: BERT and RoBERTa put cls before and sep after.
+// parseClsSep parses BERT's and RoBERTa's, which put cls before and sep after.
 func parseClsSep(o object) postProcessor {
 	var ids [2]int32
 	for i, name := range []string{"cls", "sep"} {
@@ -94,7 +94,7 @@ func parseClsSep(o object) postProcessor {
 	return postProcessor{ids[:1:1], ids[1:]}
 }
 
-// withBOS and withEOS apply add_bos_token and add_eos_token of tokenizer_config.json.
+// withBOS applies add_bos_token of tokenizer_config.json; withEOS applies add_eos_token.
 func (p postProcessor) withBOS(id int32, want bool) postProcessor {
 	has := len(p.before) > 0 && p.before[0] == id
 	switch {

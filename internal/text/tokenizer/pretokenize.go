@@ -9,7 +9,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/attempt"
 )
 
-// pretokenizer cuts a piece into smaller ones, and may respell them.
+// pretokenizer splits a piece into smaller ones, and may change their spelling.
 type pretokenizer interface {
 	split(p piece, next func(piece) error) error
 }
@@ -56,7 +56,7 @@ func parsePretokenizer(o object) pretokenizer {
 	panic(attempt.Failure{Err: unsupported(join(o.path, "type"), "pre-tokenizer", kind, knownPretokenizers)})
 }
 
-// isPunctuation: \p{P} and the ASCII signs that Unicode counts as symbols.
+// isPunctuation matches \p{P} and the ASCII characters that Unicode classifies as symbols.
 func isPunctuation(r rune) bool {
 	return unicode.IsPunct(r) || r < utf8.RuneSelf && unicode.IsSymbol(r)
 }
@@ -68,8 +68,8 @@ type cut struct {
 
 func (c cut) split(p piece, next func(piece) error) error { return c.b.split(p, c.by, next) }
 
-// byteLevel splits by GPT-2's pattern and spells bytes in its alphabet. With
-// spell false it leaves the bytes alone, for a model that maps them itself.
+// byteLevel splits by GPT-2's pattern and maps bytes to its alphabet. With spell false it keeps the
+// bytes, for a model that maps them itself.
 type byteLevel struct{ prefix, pattern, spell bool }
 
 func (l byteLevel) split(p piece, next func(piece) error) error {
@@ -100,8 +100,8 @@ const (
 
 var schemeNames = []string{"always", "first", "never"}
 
-// metaspace is SentencePiece's spelling: spaces become a visible mark, and
-// (by scheme) a mark is put in front; words are then cut before each mark.
+// metaspace is SentencePiece's spelling. Spaces become a visible mark and, depending on the scheme,
+// a mark is prepended. Words are then split before each mark.
 type metaspace struct {
 	mark   string
 	scheme scheme
@@ -120,7 +120,7 @@ func parseMetaspace(o object) metaspace {
 	}
 	m.scheme = scheme(i)
 	prefix := o.flag("add_prefix_space", true)
-	if !prefix { // the older spelling of "never"
+	if !prefix { // the older form of "never"
 		if n := o.at("prepend_scheme"); !n.null() && m.scheme != never {
 			panic(attempt.Failure{Err: invalid(join(o.path, "add_prefix_space"), "is false, but prepend_scheme is %q", name)})
 		}
@@ -140,8 +140,7 @@ func (m metaspace) split(p piece, next func(piece) error) error {
 	return mergedWithNext.split(p, literal(m.mark), next)
 }
 
-// isWord is \w of Rust's regex (UTS #18): alphabetic, marks, digits,
-// connectors and joiners.
+// isWord is \w of Rust's regex (UTS #18): alphabetic, marks, digits, connectors and joiners.
 func isWord(r rune) bool {
 	return unicode.In(r, unicode.L, unicode.M, unicode.Nd, unicode.Nl, unicode.Pc, unicode.Other_Alphabetic, unicode.Join_Control)
 }

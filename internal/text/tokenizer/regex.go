@@ -12,20 +12,20 @@ import (
 	"github.com/shoal-llm/shoal/internal/attempt"
 )
 
-// wordClass is what Oniguruma calls a word character, as the inside of a class.
-// Outside a class, \w also takes the superscripts and fractions of Latin-1.
+// wordClass has Oniguruma's word characters, in the form of a class. Outside a class, \w also
+// matches the superscripts and fractions of Latin-1.
 const (
 	wordClass = `\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\p{Other_Alphabetic}`
 	bareWord  = wordClass + `²³¹¼½¾`
 )
 
-// translateRegex rewrites a pattern from Oniguruma's Ruby syntax, which
-// tokenizer.json files are written in, to the .NET-like syntax of regexp2, and
-// refuses what would silently mean something else.
+// translateRegex translates a pattern from Oniguruma's Ruby syntax, which tokenizer.json
+// files use, to regexp2's .NET-like syntax. It refuses what would silently change its
+// meaning.
 //
-// The differences: \w (word characters), \h (hexadecimal), (?m) (dot matches
-// newline), {,n}, \x{...}, \p{^...}, class intersection with a negated class,
-// nested and POSIX classes; ^ and $ are always those of lines.
+// The differences: \w (word characters), \h (hexadecimal), (?m) (dot matches newline),
+// {,n}, \x{...}, \p{^...}, class intersection with a negated class, nested and POSIX
+// classes. ^ and $ always match at lines.
 func translateRegex(p string) (string, error) {
 	return attempt.At(func() string {
 		t := translator{in: p}
@@ -67,7 +67,7 @@ func (t *translator) step() {
 	}
 }
 
-// closesCount: the } here ends a {n}, {n,} or {n,m}.
+// closesCount reports whether the } at the current position ends a {n}, {n,} or {n,m}.
 func (t *translator) closesCount() bool {
 	open := strings.LastIndexByte(t.in[:t.pos], '{')
 	if open < 0 {
@@ -77,7 +77,7 @@ func (t *translator) closesCount() bool {
 	return body != "" && strings.Trim(body, "0123456789,") == ""
 }
 
-// group copies "(?" and, where option letters follow, maps m to regexp2's s.
+// group copies "(?" and, if option letters follow, maps m to regexp2's s.
 func (t *translator) group() {
 	end := t.pos + 2
 	for end < len(t.in) && strings.IndexByte("imx-", t.in[end]) >= 0 {
@@ -143,15 +143,15 @@ func (t *translator) escape(inClass bool) {
 	}
 }
 
-// class copies a bracket class. Intersection is understood in the one form
-// published patterns use: [A&&[^B]], which regexp2 spells [A-[B]].
+// class copies a bracket class. Intersection is supported in the only form of published patterns:
+// [A&&[^B]], which is [A-[B]] in regexp2.
 func (t *translator) class() {
 	start := t.pos
 	t.take("[", "[")
 	if t.has("^") {
 		t.take("^", "^")
 	}
-	if t.has("]") { // first in a class: literal
+	if t.has("]") { // literal as the first character of a class
 		t.take("]", `\]`)
 	}
 	for t.pos < len(t.in) {
@@ -213,11 +213,11 @@ func compileRegex(path, pattern string) (*regex, error) {
 	return &regex{re}, nil
 }
 
-// match reports matches and the gaps between them, left to right, covering s.
-// An empty match is dropped where it would follow directly on another match.
+// match yields matches and gaps from left to right, covering s. An empty match directly after
+// another match is dropped.
 func (x *regex) match(s string, b *searches, yield func(lo, hi int, matched bool) error) error {
 	runes := []rune(s)
-	at, offset := 0, 0 // rune index and the byte offset that belongs to it
+	at, offset := 0, 0 // rune index and its byte offset
 	byteOf := func(i int) int {
 		for ; at < i; at++ {
 			offset += utf8.RuneLen(runes[at])

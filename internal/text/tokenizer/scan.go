@@ -6,14 +6,14 @@ import (
 	"unicode/utf8"
 )
 
-// The split patterns of the large model families, by hand: several times the
-// speed of a backtracking engine and linear in the text. TestScanners compares
-// each with regexp2 on random text.
+// Hand-written split patterns of the large model families. They are several times faster
+// than a backtracking engine, and linear in the text. TestScanners compares each with
+// regexp2 on random text.
 //
 // A scanner returns the end of the match that starts exactly at i, or i for none.
 type scanner func(s string, i int) int
 
-// scanners is keyed by the pattern as files spell it.
+// scanners is keyed by the pattern as spelled in files.
 var scanners = map[string]scanner{
 	gpt2Pattern:     scanGPT2,
 	llama3Pattern:   func(s string, i int) int { return scanLlama3(s, i, 3) },
@@ -59,7 +59,7 @@ func (f scanner) match(s string, _ *searches, yield func(lo, hi int, matched boo
 	return nil
 }
 
-// class sorts characters the way the patterns do; the classes are disjoint.
+// class classifies characters as the patterns do. The classes are disjoint.
 type class uint8
 
 const (
@@ -97,7 +97,7 @@ func unicodeClass(r rune) class {
 	return other
 }
 
-// classAt is the class and length of the character at i; length 0 at the end.
+// classAt returns the class and length of the character at i; length 0 at the end.
 func classAt(s string, i int) (class, int) {
 	if i >= len(s) {
 		return other, 0
@@ -117,7 +117,7 @@ func runeLen(s string, i int) int {
 	return n
 }
 
-// scanClass: up to limit characters of class c from i; limit < 0: any number.
+// scanClass skips up to limit characters of class c from i; limit < 0: any number.
 func scanClass(s string, i int, c class, limit int) int {
 	for ; limit != 0; limit-- {
 		k, n := classAt(s, i)
@@ -133,7 +133,7 @@ func in(c class, set ...class) bool {
 	return slices.Contains(set, c)
 }
 
-// scanMixed: characters of any of the classes from i.
+// scanMixed skips characters of any of the classes from i.
 func scanMixed(s string, i int, set ...class) int {
 	for {
 		k, n := classAt(s, i)
@@ -151,8 +151,8 @@ func scanNewlines(s string, i int) int {
 	return i
 }
 
-// scanSpace: \s+(?!\S)|\s+ , with newlines also \s*[\r\n]+ before it.
-// i must be at a space.
+// scanSpace matches \s+(?!\S)|\s+ and, with newlines, \s*[\r
+// ]+ before it. There must be a space at i.
 func scanSpace(s string, i int, newlines bool) int {
 	end, last, newline := i, i, -1
 	for {
@@ -169,14 +169,14 @@ func scanSpace(s string, i int, newlines bool) int {
 	switch {
 	case newlines && newline >= 0:
 		return newline
-	case end < len(s) && last > i: // the last space belongs to what follows
+	case end < len(s) && last > i: // the last space belongs to the following match
 		return last
 	}
 	return end
 }
 
-// scanContraction: 's 't 're 've 'm 'll 'd at i, which holds an apostrophe.
-// Folding is Unicode's: long s (U+017F) is an s.
+// scanContraction matches 's 't 're 've 'm 'll 'd at i, where an apostrophe is. With fold, it uses
+// Unicode case folding: long s (U+017F) matches s.
 func scanContraction(s string, i int, fold bool) int {
 	var low [2]byte
 	end, ends := i+1, [2]int{}
@@ -230,7 +230,7 @@ func scanGPT2(s string, i int) int {
 	}
 }
 
-// scanLlama3 also is Qwen2's pattern, which groups digits one by one.
+// scanLlama3 is also Qwen2's pattern, which has groups of a single digit.
 func scanLlama3(s string, i, digits int) int {
 	if s[i] == '\'' {
 		if end := scanContraction(s, i, true); end > i {
@@ -259,8 +259,8 @@ func scanLlama3(s string, i, digits int) int {
 	return scanNewlines(s, scanMixed(s, i, mark, punct, symbol, other))
 }
 
-// scanDeepSeek is the third split of DeepSeek-V3; it leaves numbers and control
-// characters that stand alone unmatched.
+// scanDeepSeek is the third split of DeepSeek-V3. It leaves numbers and isolated control characters
+// unmatched.
 func scanDeepSeek(s string, i int) int {
 	k, n := classAt(s, i)
 	if s[i] < utf8.RuneSelf && in(k, punct, symbol) {

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// randomText mixes what the patterns look at: apostrophes, spaces of several
-// kinds, newlines, digits, letters of several scripts, marks, signs, controls.
+// randomText mixes everything that the patterns distinguish: apostrophes, several kinds of space,
+// newlines, digits, letters of several scripts, marks, signs, controls.
 func randomText(r *rand.Rand) string {
 	parts := []string{
 		"'", "'s", "'S", "'ſ", "'ll", "'LL", "'re", "'d", "'t", "l", "a", "b", "Z", "é", "e\u0301", "ß", "漢", "字", "ひ", "カ", "ー", "ǅ", "ʰ",
@@ -54,7 +54,7 @@ func sameRanges(a, b ranges) bool {
 	return true
 }
 
-// TestScanners: each hand-written scanner cuts exactly as its pattern does.
+// TestScanners: each hand-written scanner splits exactly like its pattern.
 func TestScanners(t *testing.T) {
 	all := map[string]scanner{`\w+|[^\w\s]+`: scanWords}
 	for p, s := range scanners {
@@ -69,7 +69,7 @@ func TestScanners(t *testing.T) {
 		for range 3000 {
 			s := randomText(r)
 			if pattern == `\w+|[^\w\s]+` {
-				// Word characters to one of Rust and Oniguruma only.
+				// Word characters in only one of Rust and Oniguruma.
 				s = strings.NewReplacer("\u200d", "", "²", "", "½", "").Replace(s)
 			}
 			if got, want := collect(t, scan, s), collect(t, slow, s); !sameRanges(got, want) {

@@ -7,10 +7,9 @@ import (
 	"github.com/shoal-llm/shoal/internal/attempt"
 )
 
-// useScores makes the merges of a SentencePiece vocabulary (Kudo and
-// Richardson, arXiv:1808.06226): any two neighbours whose spelling together is a
-// token may merge, the highest score of what they make first, the leftmost
-// among equals. Tokens of the same score take turns by id.
+// useScores derives the merges of a SentencePiece vocabulary (Kudo and Richardson,
+// arXiv:1808.06226). Two neighbours may merge if their joined text is a token. The result with the
+// highest score merges first, leftmost among equals. Tokens with equal scores are ordered by id.
 func (m *bpe) useScores(scores []float32, mergeable func(id int) bool) {
 	var order []int32
 	for id, s := range m.tokens {

@@ -11,44 +11,43 @@ import (
 )
 
 const (
-	// searchLimit bounds one try of a search by a general pattern of the file, which an
-	// honest one ends in microseconds. A second try lets a process pass that was frozen
-	// during the first.
+	// searchLimit is the deadline of one attempt of a search with a general pattern of the file. A
+	// normal search takes microseconds. The second attempt covers a process that was frozen during
+	// the first.
 	searchLimit = 500 * time.Millisecond
 	searchTries = 2
-	// patientTries is for Encode and EncodeLiteral, which nobody waits for: an honest search
-	// passes however busy the machine is.
+	// patientTries is for Encode and EncodeLiteral, which no request waits for: a normal search
+	// succeeds on any loaded machine.
 	patientTries = 240
-	// searchBudget and searchPerByte bound all searches of a request together, ten
-	// times what an honest pattern needs.
+	// searchBudget and searchPerByte limit all searches of a request together to ten times the
+	// needs of a normal pattern.
 	searchBudget  = time.Second
 	searchPerByte = 4 * time.Microsecond
 )
 
-// searches is what the general patterns of a file may take for one request, and who
-// waits for it. One goroutine uses it at a time.
+// searches is the search budget of one request. Only one goroutine uses it at a time.
 type searches struct {
 	ctx  context.Context
 	left time.Duration
-	// tries of a search; see searchTries
+	// attempts per search; see searchTries
 	tries int
 }
 
-// patient has no budget: the time that a busy machine takes does not change the outcome.
+// patient returns a budget without limit, so that the result does not depend on the load of the
+// machine.
 func patient() *searches {
 	return &searches{ctx: context.Background(), left: math.MaxInt64, tries: patientTries}
 }
 
 type searchesKey struct{}
 
-// WithSearches makes texts that are encoded under the context share one budget for
-// searches, one after the other.
+// WithSearches returns a context whose encoded texts share one search budget, sequentially.
 func WithSearches(ctx context.Context) context.Context {
 	s := &searches{left: searchBudget, tries: searchTries}
 	return context.WithValue(ctx, searchesKey{}, s)
 }
 
-// searchesOf is the budget of a context for a further text.
+// searchesOf returns the budget of a context, extended by a further text.
 func searchesOf(ctx context.Context, bytes int) *searches {
 	s, ok := ctx.Value(searchesKey{}).(*searches)
 	if !ok {
@@ -59,8 +58,8 @@ func searchesOf(ctx context.Context, bytes int) *searches {
 	return s
 }
 
-// find is a search from a rune on. The error is ErrGaveUp: the pattern, all of them
-// together, or whoever waits has run out of patience.
+// find searches from a rune on. It returns ErrGaveUp if this pattern or all patterns together
+// exceed their limit, or if the context has ended.
 func (s *searches) find(re *regexp2.Regexp, text []rune, from int) (*regexp2.Match, error) {
 	for try := 0; ; {
 		if err := context.Cause(s.ctx); err != nil {
@@ -76,10 +75,10 @@ func (s *searches) find(re *regexp2.Regexp, text []rune, from int) (*regexp2.Mat
 		if err == nil {
 			return m, nil
 		}
-		if took >= searchLimit/2 { // else regexp2's own clock stood still and jumped
+		if took >= searchLimit/2 { // otherwise regexp2's own clock stood still and jumped
 			try++
 		}
-		if try >= s.tries || errors.Is(err, regexp2.ErrBacktrackingStackLimit) { // the error repeats the text
+		if try >= s.tries || errors.Is(err, regexp2.ErrBacktrackingStackLimit) { // the error contains the text
 			return nil, fmt.Errorf("%w: a pattern of the tokenizer took more than %v, or too much memory, for a search in %d characters", ErrGaveUp, searchLimit, len(text))
 		}
 	}

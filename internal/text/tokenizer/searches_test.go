@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// slowTokenizer has a pattern that is cubic, and so is not refused; slowText takes it
-// minutes in each of its stretches.
+// slowTokenizer has a cubic pattern, which is accepted at load. It needs minutes for each part of
+// slowText.
 func slowTokenizer(t *testing.T) *Tokenizer {
 	t.Helper()
 	tok, err := Parse(Files{Tokenizer: []byte(`{"model": {"vocab": {"a": 0, "<s>": 1, " ": 2, "#": 3}, "merges": []},
@@ -25,8 +25,8 @@ const slowStretches = 30
 
 var slowText = []Part{{Text: strings.Repeat(strings.Repeat("a", 4000)+" #<s>", slowStretches)}}
 
-// TestSearchesShareABudget: all stretches of a text together take not much more than one of
-// them may, and so do all texts of a request.
+// TestSearchesShareABudget: all parts of a text, and all texts of a request, together take little
+// more than the limit of one.
 func TestSearchesShareABudget(t *testing.T) {
 	tok := slowTokenizer(t)
 	var short []Part
@@ -52,7 +52,8 @@ func TestSearchesShareABudget(t *testing.T) {
 	}
 }
 
-// TestSearchesEndWithTheRequest: what is left when the client leaves is one try of one search.
+// TestSearchesEndWithTheRequest: after the client disconnects, at most one attempt of one search
+// completes.
 func TestSearchesEndWithTheRequest(t *testing.T) {
 	tok := slowTokenizer(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -64,8 +65,8 @@ func TestSearchesEndWithTheRequest(t *testing.T) {
 	}
 }
 
-// TestNoIDsOfHalfASearch: a text whose searches ran out of time has an error and no ids.
-// Encode has more time for honest texts than any request.
+// TestNoIDsOfHalfASearch: a text whose searches time out gives an error and no ids. Encode allows
+// more time for normal texts than any request.
 func TestNoIDsOfHalfASearch(t *testing.T) {
 	tok := slowTokenizer(t)
 	late := &searches{ctx: t.Context(), left: 0, tries: searchTries}

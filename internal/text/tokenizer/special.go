@@ -7,20 +7,20 @@ import (
 	"strings"
 )
 
-// specialTokens are the special tokens that a tokenizer's configuration names, as transformers
-// 5 reads them. Tokenizer, chat templates and /tokenizer_info have them from here.
+// specialTokens are the special tokens in a tokenizer's configuration, as transformers 5 reads
+// them. Tokenizer, chat templates and /tokenizer_info use them.
 type specialTokens struct {
-	named map[string]string // bos_token and its like, and a model's own, image_token say
-	extra []string          // additional ones, without names
+	named map[string]string // bos_token and so on, and the model's own, for example image_token
+	extra []string          // additional ones without names
 }
 
-// specialNames are the usual names. Tokens of other names are the model's own.
+// specialNames are the standard names. Others are specific to a model.
 var specialNames = []string{"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"}
 
-// readSpecials reads the members of tokenizer_config.json and of special_tokens_map.json. The
-// latter count, also where they are null, unless the former have added_tokens_decoder. Names
-// are bos_token and its like, any other that ends with _token, and those of extra_special_tokens,
-// when that is an object.
+// readSpecials merges the members of tokenizer_config.json and special_tokens_map.json. The latter
+// take precedence, even if null, unless the former have added_tokens_decoder. Names are the
+// standard ones, any other that ends with _token, and those of extra_special_tokens if it is an
+// object.
 func readSpecials(config, specials map[string]json.RawMessage) (s specialTokens, err error) {
 	all, files := maps.Clone(config), map[string]string{}
 	if all == nil {
@@ -86,7 +86,7 @@ func (s *specialTokens) name(name, text string) {
 	}
 }
 
-// tokenText reads a token written as a string, as {"content": string}, or as null: none.
+// tokenText reads a token in the form of a string, {"content": string}, or null (none).
 func tokenText(raw json.RawMessage) (text string, ok bool) {
 	if (node{raw: raw}).null() {
 		return "", true
@@ -103,8 +103,8 @@ func tokenText(raw json.RawMessage) (text string, ok bool) {
 	return "", false
 }
 
-// Info is tokenizer_config.json with the special tokens by name, as strings, wherever they were
-// written.
+// Info returns tokenizer_config.json with all special tokens as named strings, from whichever file
+// they come.
 func (f Files) Info() (json.RawMessage, error) {
 	var config, specials map[string]json.RawMessage
 	for _, part := range []struct {

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// What transformers 5.24 says (special_tokens_map, then the tokens without names), except for
-// the last three, which it refuses or takes one list of.
+// Expected values of transformers 5.24 (special_tokens_map, then the tokens without names), except
+// for the last three, which it refuses or reads differently.
 var specialCases = []struct{ config, specials, want string }{
 	{`{}`, `{"bos_token": "<s>"}`, "map[bos_token:<s>] []"},
 	{`{"bos_token": null}`, `{"bos_token": {"content": "<s>", "lstrip": false}}`, "map[bos_token:<s>] []"},
@@ -144,7 +144,7 @@ func TestChatTemplatePlaces(t *testing.T) {
 	}
 }
 
-// A bare word is no text: a template of the text NaN would be a prompt of it.
+// A bare word is not a string: the template NaN must not become the prompt "NaN".
 func TestChatTemplateIsNoBareWord(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{"tokenizer_config.json": `{"model_max_length": Infinity, "chat_template": NaN}`, "tokenizer.json": `{}`} {

@@ -6,7 +6,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/attempt"
 )
 
-// behavior says what a split does with its matches.
+// behavior selects what a split does with its matches.
 type behavior uint8
 
 const (
@@ -28,11 +28,10 @@ func parseBehavior(n node) behavior {
 	return behavior(i)
 }
 
-// split cuts p by m and hands on the parts, left to right.
+// split splits p by m and emits the parts from left to right.
 //
-// A match merges with a neighbour only if that neighbour is a gap; of several
-// matches in a row the first (MergedWithPrevious) or the last (MergedWithNext)
-// merges and the others stand alone.
+// A match merges with a neighbour only if that neighbour is a gap. Of consecutive matches,
+// only the first (MergedWithPrevious) or the last (MergedWithNext) merges.
 func (b behavior) split(p piece, m matcher, next func(piece) error) error {
 	emit := func(lo, hi int) error {
 		if lo == hi {
@@ -51,7 +50,7 @@ func (b behavior) split(p piece, m matcher, next func(piece) error) error {
 			return emit(lo, hi)
 		})
 	}
-	lo, hi, held, before := 0, 0, false, false // the part not handed on yet; whether the last range matched
+	lo, hi, held, before := 0, 0, false, false // start of the part not emitted yet; whether the last range was a match
 	err := m.match(p.text, p.searches, func(l, h int, matched bool) error {
 		merge := false
 		switch b {

@@ -1,17 +1,16 @@
 package tokenizer
 
-// Stream decodes tokens as they come. It is not safe for concurrent use.
+// Stream decodes tokens as they arrive. It is not safe for concurrent use.
 type Stream struct {
 	t      *Tokenizer
 	skip   bool
 	stages []stage
-	sinks  []func(string) // sinks[i] feeds stage i; the last one collects text
+	sinks  []func(string) // sinks[i] feeds stage i; the last one collects the text
 	text   []byte
 }
 
-// NewStream starts a decoding. What Push returns, joined, and at the end what
-// Flush returns, is exactly Decode of all ids; every part is whole characters.
-// skipSpecial hides special tokens.
+// NewStream starts a decoding. The joined results of Push and the final Flush equal Decode of all
+// ids, and each result consists of whole characters. skipSpecial hides special tokens.
 func (t *Tokenizer) NewStream(skipSpecial bool) *Stream {
 	s := &Stream{t: t, skip: skipSpecial}
 	s.reset()
@@ -30,8 +29,8 @@ func (s *Stream) reset() {
 	}
 }
 
-// Push adds one token and returns the text that became certain, often "": a
-// character may need several tokens. Ids that the vocabulary does not hold are skipped.
+// Push adds one token and returns the newly completed text, often "", because a character may need
+// several tokens. Ids outside the vocabulary are skipped.
 func (s *Stream) Push(id int32) string {
 	s.add(id)
 	return s.take()
@@ -53,8 +52,8 @@ func (s *Stream) take() string {
 	return out
 }
 
-// Flush ends the decoding and returns the rest: U+FFFD for a character that
-// never was completed. The stream is then as new.
+// Flush ends the decoding and returns the rest, with U+FFFD for an incomplete character. The stream
+// can then be reused.
 func (s *Stream) Flush() string {
 	for i, st := range s.stages {
 		st.flush(s.sinks[i+1])
@@ -64,8 +63,8 @@ func (s *Stream) Flush() string {
 	return out
 }
 
-// Decode turns ids into text. skipSpecial leaves special tokens out. Ids that
-// the vocabulary does not hold are skipped.
+// Decode converts ids to text. skipSpecial omits special tokens. Ids outside the vocabulary are
+// skipped.
 func (t *Tokenizer) Decode(ids []int32, skipSpecial bool) string {
 	s := t.NewStream(skipSpecial)
 	for _, id := range ids {

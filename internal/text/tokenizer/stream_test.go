@@ -8,8 +8,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestStreamIsDecode: for every tokenizer, whatever the ids, the parts of a
-// stream are whole characters and join to Decode.
+// TestStreamIsDecode: for every tokenizer and any ids, the results of a stream are whole characters
+// and join to Decode.
 func TestStreamIsDecode(t *testing.T) {
 	for _, name := range hfNames(t) {
 		t.Run(name, func(t *testing.T) {
@@ -28,7 +28,7 @@ func TestStreamIsDecode(t *testing.T) {
 				ids := rapid.SliceOfN(id, 0, 30).Draw(t, "ids")
 				skip := rapid.Bool().Draw(t, "skip")
 				s := tok.NewStream(skip)
-				for range 2 { // a flushed stream is as new
+				for range 2 { // a flushed stream can be reused
 					var got strings.Builder
 					for _, id := range ids {
 						part := s.Push(id)
@@ -47,8 +47,8 @@ func TestStreamIsDecode(t *testing.T) {
 	}
 }
 
-// TestStreamOfText: encoded text comes back in whole characters, and no later
-// than the token that completes them.
+// TestStreamOfText: encoded text is returned in whole characters, no later than the token that
+// completes them.
 func TestStreamOfText(t *testing.T) {
 	text := "Привет 🚀 日本語 ✅ naïve 👩‍👩‍👧‍👦"
 	for _, name := range []string{"llama", "fry", "deepseek_v3", "spm_llama2", "spm_gemma", "spm_first"} {
@@ -68,8 +68,8 @@ func TestStreamOfText(t *testing.T) {
 	}
 }
 
-// TestBrokenByteRuns: where we differ from the library, which gives one U+FFFD
-// a byte for the whole run and so could not stream it.
+// TestBrokenByteRuns covers the difference from the library, which replaces a whole run by one
+// U+FFFD per byte and so could not stream it.
 func TestBrokenByteRuns(t *testing.T) {
 	tok := loadHF(t, "spm_llama2")
 	run := func(s string) (ids []int32) {
@@ -101,7 +101,7 @@ func TestBrokenByteRuns(t *testing.T) {
 	}
 }
 
-// TestByteLevelTail: an incomplete tail is one U+FFFD.
+// TestByteLevelTail: an incomplete tail becomes one U+FFFD.
 func TestByteLevelTail(t *testing.T) {
 	tok := mustLoad(t, "llama")
 	ids := tok.EncodeLiteral("x🚀")

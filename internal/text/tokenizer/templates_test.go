@@ -14,7 +14,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/text/jinja"
 )
 
-// templateGoldens is what transformers printed; train/goldens_templates.py writes it.
+// templateGoldens has the output of transformers, written by train/goldens_templates.py.
 type templateGoldens struct {
 	Cases []struct {
 		Name     string
@@ -42,10 +42,10 @@ func readTemplateGoldens(t *testing.T) (g templateGoldens) {
 	return g
 }
 
-// TestTemplatesOfFamilies: prompts for chats with systems, tools, results, thoughts and
-// generated turns are, byte for byte, those of transformers' apply_chat_template, in
-// templates built like those of Llama 3, Qwen 2.5 and 3, Mistral, Mixtral, DeepSeek V2, V3
-// and R1 and Gemma 3; what it refuses is refused.
+// TestTemplatesOfFamilies: for chats with systems, tools, results, thoughts and generated turns,
+// the prompts equal those of transformers' apply_chat_template, byte for byte. The templates
+// resemble those of Llama 3, Qwen 2.5 and 3, Mistral, Mixtral, DeepSeek V2, V3 and R1, and Gemma 3.
+// What transformers refuses is refused.
 func TestTemplatesOfFamilies(t *testing.T) {
 	g := readTemplateGoldens(t)
 	if len(g.Templates) < 19 {
@@ -86,8 +86,8 @@ func TestTemplatesOfFamilies(t *testing.T) {
 	}
 }
 
-// passesUnchanged: lists of parts are joined for templates that do not read lists, where
-// transformers fails.
+// passesUnchanged reports whether the template reads the contents as they are. Otherwise lists of
+// parts are joined, where transformers fails.
 func passesUnchanged(c *ChatTemplate, messages []Message) bool {
 	for _, m := range messages {
 		if (m.Parts == nil && c.plain.content == chatList) || (m.Parts != nil && string(m.Parts) != "null" && c.plain.content == chatString) {

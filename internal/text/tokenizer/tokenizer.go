@@ -1,6 +1,6 @@
 package tokenizer
 
-// Tokenizer is one loaded tokenizer.json with its tokenizer_config.json.
+// Tokenizer is a loaded tokenizer.json with its tokenizer_config.json.
 type Tokenizer struct {
 	added      *addedVocab
 	normalizer normalizers
@@ -16,15 +16,15 @@ type Tokenizer struct {
 	warnings []string
 }
 
-// Warnings say what of the files was not taken as it stands, for the user to see.
+// Warnings lists for the user which settings of the files were not applied as written.
 func (t *Tokenizer) Warnings() []string { return t.warnings }
 
-// VocabSize is the largest token id plus one, added tokens included: the least
-// length of a vector of logits. The ids below may have holes.
+// VocabSize returns the largest token id plus one, including added tokens. A vector of logits has
+// at least this length. Not every smaller id exists.
 func (t *Tokenizer) VocabSize() int { return t.size }
 
-// Token is the string of an id as the file spells it (byte-level vocabularies
-// spell bytes in their alphabet, "Ġthe"), "" if there is none.
+// Token returns the string of an id as the file spells it (byte-level vocabularies use their
+// alphabet, "Ġthe"), or "".
 func (t *Tokenizer) Token(id int32) string {
 	if a := t.added.byID[id]; a != nil {
 		return a.content
@@ -33,7 +33,7 @@ func (t *Tokenizer) Token(id int32) string {
 	return s
 }
 
-// ID is the inverse of Token.
+// ID returns the id of a Token string.
 func (t *Tokenizer) ID(token string) (int32, bool) {
 	if a := t.added.byContent[token]; a != nil {
 		return a.id, true
@@ -42,8 +42,8 @@ func (t *Tokenizer) ID(token string) (int32, bool) {
 	return id, ok
 }
 
-// TokenBytes is what a token adds to a text when it stands amid others: raw
-// bytes, possibly part of a character. nil if there is no such id.
+// TokenBytes returns the bytes that a token adds inside a text, possibly part of a character. It
+// returns nil for an unknown id.
 func (t *Tokenizer) TokenBytes(id int32) []byte {
 	var s string
 	if a := t.added.byID[id]; a != nil {
@@ -59,14 +59,14 @@ func (t *Tokenizer) TokenBytes(id int32) []byte {
 	return []byte(s)
 }
 
-// IsSpecial: the id is a control token, which Decode with skipSpecial hides and
-// which EncodeLiteral never makes.
+// IsSpecial reports whether the id is a control token. Decode with skipSpecial hides it, and
+// EncodeLiteral never produces it.
 func (t *Tokenizer) IsSpecial(id int32) bool {
 	a := t.added.byID[id]
 	return a != nil && a.special
 }
 
-// EOS is the end-of-sequence token of tokenizer_config.json.
+// EOS returns the end-of-sequence token of tokenizer_config.json.
 func (t *Tokenizer) EOS() (int32, bool) { return t.named(t.config.eos) }
 
 func (t *Tokenizer) named(token string) (int32, bool) {
@@ -76,7 +76,7 @@ func (t *Tokenizer) named(token string) (int32, bool) {
 	return t.ID(token)
 }
 
-// PlainBytes is TokenBytes of tokens that stand for text: nil for control tokens.
+// PlainBytes is TokenBytes for text tokens; it returns nil for control tokens.
 func (t *Tokenizer) PlainBytes(id int32) []byte {
 	if t.IsSpecial(id) {
 		return nil

@@ -3,7 +3,7 @@ package tokenizer
 // trie finds the longest of a set of byte strings at a position.
 type trie struct {
 	nodes []trieNode
-	start [256]bool // first bytes; most positions of a text stop here
+	start [256]bool // possible first bytes; most positions of a text stop here
 }
 
 type trieNode struct {
@@ -16,7 +16,7 @@ type trieEdge struct {
 	to int32
 }
 
-// add reports false if s is in the trie already.
+// add returns false if s is already in the trie.
 func (t *trie) add(s string, id int32) bool {
 	if len(t.nodes) == 0 {
 		t.nodes = append(t.nodes, trieNode{id: -1})
@@ -50,7 +50,7 @@ func (t *trie) step(at int32, b byte) int32 {
 
 func (t *trie) empty() bool { return len(t.nodes) == 0 }
 
-// longest is the longest entry at the start of s, and its length.
+// longest returns the longest entry at the start of s, and its length.
 func (t *trie) longest(s string) (id int32, n int) {
 	id = -1
 	at := int32(0)

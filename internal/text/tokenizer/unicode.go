@@ -9,15 +9,14 @@ import (
 
 var unicodeForms = map[string]norm.Form{"NFC": norm.NFC, "NFD": norm.NFD, "NFKC": norm.NFKC, "NFKD": norm.NFKD}
 
-// maxMarks in a row still go to package norm, which counts 30 after
-// decomposition; a mark decomposes into at most two.
+// maxMarks is the longest run of marks that package norm handles exactly. It counts 30 after
+// decomposition, and a mark decomposes into at most two.
 const maxMarks = 8
 
-// normalForm is the Unicode normal form of s (UAX #15).
+// normalForm returns the Unicode normal form of s (UAX #15).
 //
-// Package norm produces stream-safe text: it breaks runs of more than 30
-// non-starters with U+034F. The library does not, so such runs (decorated
-// "zalgo" text) take the plain algorithm below.
+// Package norm produces stream-safe text: it breaks runs of more than 30 non-starters with
+// U+034F. The library does not, so such runs ("zalgo" text) use the plain algorithm below.
 func normalForm(f norm.Form, s string) string {
 	switch {
 	case longMarks(f, s):
@@ -52,8 +51,8 @@ type ccRune struct {
 	ccc uint8
 }
 
-// plainForm: decompose each character, order marks by combining class, then
-// compose pairs (UAX #15, sections 1.2 and 1.3; D117 of the Unicode Standard).
+// plainForm decomposes each character, orders marks by combining class, and then composes pairs
+// (UAX #15, sections 1.2 and 1.3; D117 of the Unicode Standard).
 func plainForm(f norm.Form, s string) string {
 	decompose, compose := norm.NFD, f == norm.NFC || f == norm.NFKC
 	if f == norm.NFKC || f == norm.NFKD {

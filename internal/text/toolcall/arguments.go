@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// one is the call that an object of JSON writes. Names of members are matched exactly.
+// one parses the call in a JSON object. Member names must match exactly.
 func (p *Parser) one(raw []byte) (Call, bool) {
 	var m map[string]json.RawMessage
 	if json.Unmarshal(raw, &m) != nil {
@@ -29,8 +29,8 @@ func (p *Parser) one(raw []byte) (Call, bool) {
 	return Call{name, text}, ok && p.known(name)
 }
 
-// Repair makes an object of JSON of the arguments of an earlier call. An object stays as it
-// is. A broken one is repaired as in an answer; of anything else nothing is left but {}.
+// Repair converts the arguments of an earlier call to a JSON object. An object stays unchanged. An
+// invalid one is repaired as in an answer. Anything else becomes {}.
 func Repair(arguments string) string {
 	if strings.HasPrefix(strings.TrimLeft(arguments, blanks), "{") && json.Valid([]byte(arguments)) {
 		return arguments
@@ -41,8 +41,8 @@ func Repair(arguments string) string {
 	return "{}"
 }
 
-// object is a value given for arguments as an object of JSON: the object itself, one that
-// stands in a string, or an empty one for what is missing, null or empty.
+// object converts the value of "arguments" to a JSON object: the object itself, one inside a
+// string, or an empty one for a missing, null or empty value.
 func object(value string) (string, bool) {
 	switch value = strings.TrimSpace(value); value {
 	case "", "null", "None", `""`, "[]":

@@ -2,8 +2,8 @@ package toolcall
 
 import "testing"
 
-// Answers as models write them by mistake: the arguments of each call are still an object of
-// JSON, and text that belongs to no call stays text.
+// Typical mistakes of models: the arguments of each call still become a JSON object, and text
+// outside calls stays text.
 func TestBrokenCalls(t *testing.T) {
 	const open, end = "<tool_call>\n", "\n</tool_call>"
 	call := func(args string) string { return open + `{"name": "f", "arguments": ` + args + "}" + end }
@@ -93,8 +93,8 @@ func TestBrokenCalls(t *testing.T) {
 	}
 }
 
-// An answer that its limit or a client's stop cut keeps what is complete, and completes
-// nothing. The beginning of a mark after a call is no text.
+// An answer that was cut by its limit or a stop string keeps its complete parts, and nothing is
+// completed. The start of a mark after a call is not text.
 func TestCutCalls(t *testing.T) {
 	for _, c := range []struct {
 		f          Family

@@ -1,31 +1,31 @@
-// Package toolcall finds calls of functions, and thoughts, in what a model writes. Each
-// family of models has its own way to write them. A parser takes text as it comes, and
-// what it gives does not depend on where the text was cut: a stream and the whole answer
-// agree. What looks like a call and is none (an unknown name, no object) is text. A call
-// that has begun stays a call: its arguments are repaired as they come, so that they are an
-// object of JSON whatever the model wrote. Only an answer that was cut leaves them open.
+// Package toolcall finds tool calls and thoughts in the output of a model. Each model family has
+// its own syntax. A parser accepts text incrementally, and its results do not depend on how the
+// text is split, so streaming and whole answers agree. Text that resembles a call but is none
+// (unknown name, no object) stays text. Once a call has started it stays a call. Its arguments are
+// repaired incrementally, so that they are always a JSON object. Only an answer that was cut leaves
+// them incomplete.
 package toolcall
 
 import "strings"
 
-// Family is a way to write calls.
+// Family is a syntax of tool calls.
 type Family string
 
-// Families. Detect tells them apart by the chat template.
+// Families. Detect recognises them by the chat template.
 const (
 	None     Family = ""
 	Hermes   Family = "hermes"      // <tool_call>{"name": ..., "arguments": {...}}</tool_call>; Qwen, also with XML inside
-	Llama    Family = "llama3_json" // {"name": ..., "parameters": {...}}, whole answers
-	Pythonic Family = "pythonic"    // [f(a=1), g()], whole answers
+	Llama    Family = "llama3_json" // {"name": ..., "parameters": {...}}; only whole answers
+	Pythonic Family = "pythonic"    // [f(a=1), g()]; only whole answers
 	Mistral  Family = "mistral"     // [TOOL_CALLS] and a JSON list, or name[ARGS]{...}
 	DeepSeek Family = "deepseek"    // <｜tool▁calls▁begin｜>...
-	JSON     Family = "json"        // whole answers, a call or a list of them; any template that shows tools
+	JSON     Family = "json"        // a call or a list of calls as a whole answer; for any template with tools
 )
 
-// Families are the names that a parser may be asked for by.
+// Families lists the names that may be configured.
 var Families = []Family{Hermes, Llama, Pythonic, Mistral, DeepSeek, JSON}
 
-// Detect is the family of a chat template; None when it does not show tools.
+// Detect returns the family of a chat template, or None if it does not render tools.
 func Detect(template string) Family {
 	has := func(s string) bool { return strings.Contains(template, s) }
 	switch {
@@ -45,16 +45,16 @@ func Detect(template string) Family {
 	return JSON
 }
 
-// Thinks tells whether answers under a template may begin with thoughts.
+// Thinks reports whether answers with a template may start with thoughts.
 func Thinks(template string) bool { return strings.Contains(template, "</think>") }
 
 type Call struct {
 	Name      string
-	Arguments string // a JSON object, or empty: Pieces follow that are one
+	Arguments string // a JSON object, or empty if it follows in Pieces
 }
 
-// Piece is a part of an answer: text, the beginning of a call, which may have all of its
-// arguments, or more arguments of the newest call.
+// Piece is a part of an answer: text, the start of a call, possibly with all of its arguments, or
+// further arguments of the newest call.
 type Piece struct {
 	Text      string
 	Call      *Call

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// judge parses an answer, whole and by pieces of n bytes, and checks that both agree and that
-// the arguments of every call are an object of JSON, unless the answer was cut.
+// judge parses an answer as a whole and in pieces of n bytes. Both must agree, and the arguments of
+// every call must be a JSON object, unless the answer was cut.
 func judge(t *testing.T, f Family, text string, n int, cut bool) {
 	t.Helper()
 	p := New(f, known)
@@ -53,7 +53,7 @@ func FuzzParser(f *testing.F) {
 	})
 }
 
-// scraps are what answers with calls are made of, whole and broken.
+// scraps are parts of answers with calls, valid and broken.
 var scraps = strings.Split(`<tool_call>|</tool_call>|<function=f>|<function=h>|</function>|<parameter=a>|<parameter=b>|</parameter>|<parameter name="c">|`+
 	`[TOOL_CALLS]|[ARGS]|[CALL_ID]x|f|g|[f(a=1, b='x')]|f(|)|<｜tool▁calls▁begin｜>|<｜tool▁call▁begin｜>|<｜tool▁sep｜>|<｜tool▁call▁end｜>|<｜tool▁calls▁end｜>|`+
 	`{"name": "f", "arguments": |{"name": "f", "parameters": |{"arguments": |, "name": "f"}|{'name': 'f', 'arguments': |{"name": "h", "arguments": |"function": |"type": "function", |`+

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// literal is a word of JSON, Python or JavaScript as JSON: a number, true, false or null.
-// Other words are text.
+// literal converts a word of JSON, Python or JavaScript to JSON: a number, true, false or null.
+// Other words become strings.
 func literal(word string) string {
 	if json.Valid([]byte(word)) {
 		return word
@@ -26,7 +26,7 @@ func literal(word string) string {
 	return quoted(word)
 }
 
-// number is a number as Python, JavaScript or C write it, "" when it is none.
+// number converts a number in the syntax of Python, JavaScript or C to JSON, or returns "".
 func number(word string) string {
 	sign, s := "", strings.TrimPrefix(word, "+")
 	if strings.HasPrefix(s, "-") {
@@ -59,11 +59,11 @@ func number(word string) string {
 	return ""
 }
 
-// quoted is text as a string of JSON.
+// quoted returns text as a JSON string.
 func quoted(s string) string {
 	var b strings.Builder
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
-	_ = e.Encode(s) // a string always can be
+	_ = e.Encode(s) // cannot fail for a string
 	return strings.TrimSuffix(b.String(), "\n")
 }

@@ -5,15 +5,15 @@ import (
 	"strings"
 )
 
-// match reads the beginning of a text that may go on.
+// match parses the start of a text that may continue.
 type match struct {
 	s     string
 	at    int
-	short bool // the text ended before it was known what it says
-	final bool // no more text comes
+	short bool // the text ended before the parse was decided
+	final bool // no more text follows
 }
 
-// blank skips blanks; it always is true.
+// blank skips white space and returns true.
 func (m *match) blank() bool {
 	for m.at < len(m.s) && strings.IndexByte(" \t\r\n", m.s[m.at]) >= 0 {
 		m.at++
@@ -31,7 +31,7 @@ func (m *match) lit(word string) bool {
 	return false
 }
 
-// until reads what stands before a mark, and the mark.
+// until returns the text before a mark, and skips the mark.
 func (m *match) until(mark string) (string, bool) {
 	before, _, ok := strings.Cut(m.s[m.at:], mark)
 	if m.short = !ok && !m.final; ok {
@@ -58,7 +58,7 @@ func (m *match) str() (text string, ok bool) {
 	return "", false
 }
 
-// separators skips what may stand before and between calls, and returns what is left.
+// separators skips what may be before and between calls, and returns the rest.
 func (m *match) separators(p *Parser) string {
 	marks, set := []string{fence, pythonTag, pythonStart, pythonEnd}, blanks+",;[]"
 	switch p.family {
@@ -173,7 +173,7 @@ func (m *match) deepSeek() string {
 	return strings.TrimSpace(name)
 }
 
-// scalar reads what stands where the arguments of a call belong and is no object.
+// scalar parses a value that is not an object in the place of a call's arguments.
 func (m *match) scalar(p *Parser) (args string, ok bool) {
 	left := m.s[m.at:]
 	if left == "" {

@@ -5,47 +5,47 @@ import (
 	"strings"
 )
 
-// Parser finds the calls of one answer. A call begins as soon as its name is known and its
-// arguments begin as an object; they are passed on as they come. The zero value is not ready.
+// Parser finds the tool calls of one answer. A call starts as soon as its name is known and its
+// arguments start with an object. The arguments are passed on as they arrive. Create one with New.
 type Parser struct {
 	family Family
 	tools  map[string]Tool
-	open   string   // what begins calls; "": they are the whole answer
-	end    string   // what ends them; "": the end of the answer does
+	open   string   // starts the calls; "": the calls are the whole answer
+	end    string   // ends the calls; "": the end of the answer does
 	ends   []string // marks that end the arguments of a call
-	opens  []string // marks that begin the next call
+	opens  []string // marks that start the next call
 
 	at    place
-	buf   string // text whose meaning is not certain yet
-	kept  string // text before buf, dropped when it turns out to belong to a call
-	blank string // blanks that are dropped when a call follows
+	buf   string // text that is not classified yet
+	kept  string // text before buf, dropped if it turns out to belong to a call
+	blank string // white space that is dropped if a call follows
 	block bool   // open was read, and end was not
 	made  bool   // a call was found since open
 	calls int
-	final bool // no more text comes
-	cut   bool // the answer was cut: what is open stays open
+	final bool // no more text follows
+	cut   bool // the answer was cut: open values stay open
 
-	w     writer // of the arguments, then of the object around them
-	after place  // what follows the arguments
-	body  string // what w has written of an object that is read whole
+	w     writer // for the arguments, then for the object around them
+	after place  // state after the arguments
+	body  string // output of w for an object that is read whole
 	xml   xmlCall
 }
 
-// place is where in an answer the parser stands.
+// place is the state of the parser.
 type place uint8
 
 const (
 	outside    place = iota // in text
-	between                 // where a call, or the end of calls, is to come
+	between                 // before a call, or the end of the calls
 	arguments               // in the arguments of a call
 	rest                    // after them, in the object around them
-	member                  // in an object that may be a call when it is whole
+	member                  // in an object that may turn out to be a call
 	parameters              // in Qwen3-Coder's parameters
-	odd                     // in what may be calls when the answer is whole
-	over                    // in text to the end
+	odd                     // in text that may turn out to be calls at its end
+	over                    // in text until the end
 )
 
-// New is a parser for the calls of some tools.
+// New returns a parser for calls of the given tools.
 func New(f Family, tools map[string]Tool) *Parser {
 	p := &Parser{family: f, tools: tools}
 	switch f {
@@ -64,14 +64,14 @@ func New(f Family, tools map[string]Tool) *Parser {
 	return p
 }
 
-// Calls is how many there were.
+// Calls returns the number of calls so far.
 func (p *Parser) Calls() int { return p.calls }
 
-// Open tells whether the newest call lacks a part of its arguments.
+// Open reports whether the arguments of the newest call are incomplete.
 func (p *Parser) Open() bool { return p.at == arguments || p.at == parameters }
 
-// Marks tells whether a control token means something to the parser: its text belongs
-// into Push though it is none of the answer's.
+// Marks reports whether the parser uses a control token. Its text must then be passed to Push,
+// although it is not part of the answer.
 func (p *Parser) Marks(token string) bool {
 	switch p.family {
 	case Hermes:
@@ -92,7 +92,7 @@ const (
 	pythonEnd   = "<|python_end|>"
 )
 
-// Push returns what is certain after more text.
+// Push adds text and returns the pieces that are certain.
 func (p *Parser) Push(text string) (out []Piece) {
 	p.buf += text
 	for p.step(&out) {
@@ -100,8 +100,8 @@ func (p *Parser) Push(text string) (out []Piece) {
 	return out
 }
 
-// Flush returns what was held back: nothing more comes. Arguments that have no end are
-// completed, unless the answer was cut by its limit or by a stop of the client's.
+// Flush ends the answer and returns the remaining pieces. It completes open arguments, unless the
+// answer was cut by its limit or by a client's stop string.
 func (p *Parser) Flush(cut bool) (out []Piece) {
 	p.final, p.cut = true, cut
 	for p.step(&out) {
@@ -114,7 +114,7 @@ func (p *Parser) Flush(cut bool) (out []Piece) {
 	return out
 }
 
-// step goes on as far as one place reaches; false: more text is needed.
+// step advances within one state; false: more text is needed.
 func (p *Parser) step(out *[]Piece) bool {
 	switch p.at {
 	case outside:
@@ -144,7 +144,7 @@ func (p *Parser) step(out *[]Piece) bool {
 	return false
 }
 
-// outside passes text on up to what begins a call.
+// outside emits text up to the start of a call.
 func (p *Parser) outside(out *[]Piece) bool {
 	for i := range len(p.buf) {
 		if p.buf[i] != p.open[0] {
@@ -160,7 +160,7 @@ func (p *Parser) outside(out *[]Piece) bool {
 			p.text(out, i)
 			p.buf, p.block = p.buf[len(p.end):], false
 			return true
-		case p.block && p.made && p.family == DeepSeek && m.lit(callEnd): // after what a repair left as text
+		case p.block && p.made && p.family == DeepSeek && m.lit(callEnd): // after text that a repair left over
 			p.text(out, i)
 			p.buf = p.buf[len(callEnd):]
 			return true
@@ -181,12 +181,12 @@ func (p *Parser) outside(out *[]Piece) bool {
 	return false
 }
 
-// begin reads the mark that begins calls, n bytes with what stands before it.
+// begin skips n bytes up to the end of the mark that starts calls.
 func (p *Parser) begin(n int) {
 	p.buf, p.kept, p.at, p.block, p.made = p.buf[n:], p.open, between, true, false
 }
 
-// again tells whether a call begins here that needs no mark before it.
+// again reports whether a call starts here that needs no mark before it.
 func (p *Parser) again(m *match) bool {
 	switch {
 	case p.family == Hermes:
@@ -203,13 +203,14 @@ func (p *Parser) known(name string) bool {
 	return ok && name != ""
 }
 
-// begun tells whether an answer with calls ends in the beginning of a mark, which is no text.
+// begun reports whether s, at the end of an answer with calls, is the start of a mark and therefore
+// not text.
 func (p *Parser) begun(s string) bool {
 	begins := func(mark string) bool { return strings.HasPrefix(mark, s) }
 	return p.calls > 0 && (p.block && (begins(p.end) || slices.ContainsFunc(p.ends, begins)) || p.cut && slices.ContainsFunc(p.opens, begins))
 }
 
-// text passes on n bytes, but holds blanks back until it is known that text follows them.
+// text emits n bytes, but holds white space back until text follows it.
 func (p *Parser) text(out *[]Piece, n int) {
 	s := p.blank + p.buf[:n]
 	p.buf = p.buf[n:]
@@ -219,7 +220,7 @@ func (p *Parser) text(out *[]Piece, n int) {
 	}
 }
 
-// restore makes text of what was kept and of n bytes more.
+// restore emits the kept text and n more bytes as text.
 func (p *Parser) restore(out *[]Piece, n int) {
 	n += len(p.kept)
 	p.buf, p.kept = p.kept+p.buf, ""
@@ -234,7 +235,7 @@ func (p *Parser) called(out *[]Piece, calls ...Call) {
 	}
 }
 
-// next finds the beginning of a call, or the end of calls.
+// next finds the start of a call, or the end of the calls.
 func (p *Parser) next(out *[]Piece) bool {
 	m := match{s: p.buf, final: p.final}
 	left := m.separators(p)

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// types are a Schema: the types of each parameter, and "*" for those of others.
+// types is a Schema: the types of each parameter, and "*" for all others.
 type types map[string]string
 
 func (s types) Allows(name, kind string) bool {
@@ -23,7 +23,7 @@ func (s types) Lists(name, value string) bool { return strings.Contains(s[name],
 
 var known = map[string]Tool{"f": {Schema: types{"*": "integer", "path": "string", "city": "string"}}, "g": {}, "get_weather": {Schema: types{"city": "string", "days": "integer"}}}
 
-// render writes pieces so that joined texts are one.
+// render formats pieces and joins adjacent texts.
 func render(pieces []Piece) string {
 	var b strings.Builder
 	open := false
@@ -96,7 +96,7 @@ func TestFamilies(t *testing.T) {
 	}
 }
 
-// inPieces checks that an answer says the same however it is cut.
+// inPieces checks that the result does not depend on how an answer is split.
 func inPieces(t *testing.T, f Family, text, want string) {
 	t.Helper()
 	r := rand.New(rand.NewPCG(1, 1))
@@ -149,7 +149,7 @@ func TestThinker(t *testing.T) {
 	}
 }
 
-// A thought that only its closing tag tells of.
+// A thought that only has a closing tag.
 func TestLateThoughts(t *testing.T) {
 	for _, c := range []struct{ text, thought, content string }{
 		{"plan</think>\n\nhi", "plan", "hi"},
@@ -185,7 +185,7 @@ func TestThought(t *testing.T) {
 	}
 }
 
-// The templates that ship with the tokenizer's tests are told apart.
+// Detect recognises the templates of the tokenizer's tests.
 func TestDetect(t *testing.T) {
 	for name, want := range map[string]Family{"qwen25": Hermes, "qwen3_xml": Hermes, "llama32": Llama, "mistral_small": Mistral, "deepseek_v31": DeepSeek, "gemma3_tools": JSON, "mixtral": None} {
 		text, err := os.ReadFile(filepath.Join("..", "tokenizer", "testdata", "templates", name+".jinja"))

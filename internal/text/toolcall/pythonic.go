@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// python reads a whole answer as Python's calls. They may be in a block of code.
+// python parses a whole answer as Python calls, possibly in a code block.
 func (p *Parser) python(body string) []Call {
 	s := strings.TrimSpace(body)
 	for _, mark := range [...]string{pythonTag, pythonStart} {
@@ -19,7 +19,7 @@ func (p *Parser) python(body string) []Call {
 	return p.pythonic(s)
 }
 
-// pythonic reads [f(a=1, b="x"), g()], nil when it is something else.
+// pythonic parses [f(a=1, b="x"), g()] and returns nil for anything else.
 func (p *Parser) pythonic(s string) (calls []Call) {
 	r := &pyReader{s: s}
 	list := r.eat("[")
@@ -65,7 +65,7 @@ func (p *Parser) pythonic(s string) (calls []Call) {
 	return calls
 }
 
-// pyReader reads Python's literals as JSON.
+// pyReader converts Python literals to JSON.
 type pyReader struct {
 	s  string
 	at int

@@ -2,40 +2,40 @@ package toolcall
 
 import "strings"
 
-// The tags of a thought.
+// Tags of a thought.
 const (
 	ThinkOpen  = "<think>"
 	ThinkClose = "</think>"
 )
 
-// Thought tells whether the end of a prompt, in which the answer goes on, leaves a thought open
-// (inside), or has one that it closed.
+// Thought reports whether the end of a prompt, which the answer continues, leaves a thought open
+// (inside) or has closed one.
 func Thought(turn string) (inside, closed bool) {
 	open, end := strings.LastIndex(turn, ThinkOpen), strings.LastIndex(turn, ThinkClose)
 	return open > end, end > open
 }
 
-// Thinker splits the thought off the beginning of an answer.
+// Thinker separates the thought at the start of an answer.
 type Thinker struct {
 	state thinkState
-	late  bool // a closing tag may come without the opening one
-	begun bool // the thought has more than blanks
+	late  bool // a closing tag may come without an opening one
+	begun bool // the thought has more than white space
 	held  string
-	whole strings.Builder // of thinkLate
+	whole strings.Builder // for thinkLate
 }
 
 type thinkState uint8
 
 const (
-	thinkStart   thinkState = iota // nothing but blanks so far
+	thinkStart   thinkState = iota // only white space so far
 	thinkInside                    // between the tags
-	thinkLate                      // in text that is a thought if a closing tag ends it
-	thinkBetween                   // after the closing tag: blanks do not count
+	thinkLate                      // in text that becomes a thought if a closing tag follows
+	thinkBetween                   // after the closing tag: white space is skipped
 	thinkOver
 )
 
-// NewThinker is one for an answer. inside: the prompt opened the thought. late: the model may
-// close a thought that nothing opened; text is then held until a closing tag or the end.
+// NewThinker returns one for an answer. inside: the prompt opened the thought. late: the model may
+// close a thought without an opening tag; text is then held until a closing tag or the end.
 func NewThinker(inside, late bool) *Thinker {
 	t := &Thinker{late: late}
 	if inside {
@@ -44,16 +44,16 @@ func NewThinker(inside, late bool) *Thinker {
 	return t
 }
 
-// Inside tells whether a thought has begun and not ended.
+// Inside reports whether a thought is open.
 func (t *Thinker) Inside() bool { return t != nil && t.state == thinkInside }
 
-// Open tells whether a closing tag would end a thought.
+// Open reports whether a closing tag would end a thought.
 func (t *Thinker) Open() bool { return t != nil && t.state < thinkBetween }
 
-// Late tells whether the thought was found by its closing tag alone.
+// Late reports whether the thought was recognised by its closing tag alone.
 func (t *Thinker) Late() bool { return t != nil && t.late && t.state > thinkLate }
 
-// Push returns what is certain after more text.
+// Push adds text and returns the parts that are certain.
 func (t *Thinker) Push(text string) (thought, answer string) {
 	for {
 		if t.state == thinkOver {
@@ -117,8 +117,8 @@ func (t *Thinker) Push(text string) (thought, answer string) {
 	}
 }
 
-// lateClose is where a closing tag stands that text does not quote, -1 if there is none. The
-// character after the tag must be known.
+// lateClose returns the position of an unquoted closing tag, or -1. The character after the tag
+// must be known.
 func lateClose(s string, from int) int {
 	for {
 		at := strings.Index(s[from:], ThinkClose)

@@ -6,22 +6,22 @@ import (
 	"strings"
 )
 
-// Tool is a function that may be called. Schema tells the types of its parameters to families
-// whose calls write every value as text; nil: all are strings.
+// Tool is a function that may be called. Schema has the parameter types, for families that write
+// every value as text; nil: all parameters are strings.
 type Tool struct{ Schema Schema }
 
-// Schema says what the parameters of a function may be.
+// Schema describes the parameters of a function.
 type Schema interface {
-	// Allows tells whether a parameter may be null, boolean, string, array or object, an
-	// integer, or a number that is none.
+	// Allows reports whether a parameter may have a kind: null, boolean, string, array, object,
+	// integer, or number (not an integer).
 	Allows(name, kind string) bool
-	// Lists tells whether an enumeration or a constant for a parameter holds a value of JSON.
+	// Lists reports whether a parameter's enumeration or constant contains a JSON value.
 	Lists(name, value string) bool
 }
 
-// typed is the text of a parameter as JSON. Text stays text where its schema allows a string,
-// unless it says null where null is allowed, or an enumeration holds what it reads as. Else it
-// is read as JSON or as Python writes it.
+// typed converts the text of a parameter to JSON. If its schema allows a string, it stays a string,
+// except for null where null is allowed, and for values of an enumeration. Otherwise it is parsed
+// as JSON or Python.
 func typed(s Schema, name, text string) string {
 	if s == nil {
 		return quoted(text)
@@ -39,8 +39,8 @@ func typed(s Schema, name, text string) string {
 	return quoted(text)
 }
 
-// forced reads text where no string is allowed. value is its reading, and fits that one as an
-// allowed type, both "" when there is none.
+// forced converts text where no string is allowed. value is its parsed form and fits that form as
+// an allowed type; both are "" if there is none.
 func forced(s Schema, name, text, value, fits string) string {
 	var inner string
 	switch word := strings.ToLower(text); {
@@ -50,7 +50,7 @@ func forced(s Schema, name, text, value, fits string) string {
 		return word
 	case text == "" && s.Allows(name, "null"):
 		return "null"
-	case strings.HasPrefix(text, `"`) && json.Unmarshal([]byte(text), &inner) == nil: // 5 written "5"
+	case strings.HasPrefix(text, `"`) && json.Unmarshal([]byte(text), &inner) == nil: // 5 written as "5"
 		if fits := fitting(s, name, reading(strings.TrimSpace(inner))); fits != "" {
 			return fits
 		}
@@ -61,7 +61,7 @@ func forced(s Schema, name, text, value, fits string) string {
 	return quoted(text)
 }
 
-// reading is text as a value of JSON, as JSON or Python writes it; "": it is none.
+// reading parses text as a JSON or Python value and returns JSON, or "".
 func reading(text string) string {
 	if text == "" || json.Valid([]byte(text)) {
 		return text
@@ -89,8 +89,8 @@ func reading(text string) string {
 	return ""
 }
 
-// fitting is a value as a type that a parameter may have, "" when none fits. Integers are
-// written without a point or an exponent.
+// fitting converts a value to a type that the parameter allows, or returns "". Integers have no
+// point or exponent.
 func fitting(s Schema, name, value string) string {
 	if value == "" {
 		return ""

@@ -5,26 +5,26 @@ import (
 	"strings"
 )
 
-// writer copies a JSON object or list as it comes, and repairs what models get wrong. What
-// take and end return together is valid JSON, and valid JSON is copied unchanged. Repairs:
+// writer copies a JSON object or list as it arrives, and repairs typical mistakes of models. The
+// joined output of take and end is valid JSON. Valid input is copied unchanged. Repairs:
 //
 //   - control characters in strings are escaped, and the backslash of an unknown escape is doubled;
-//   - a quote in a string that cannot be its end, by what follows, is escaped;
-//   - single quotes, names and words without quotes, numbers and words of Python and JavaScript;
-//   - comments, spare commas, missing commas, colons and values;
-//   - strings and brackets that are open where the call ends.
+//   - a quote in a string that cannot end it, judging by what follows, is escaped;
+//   - single quotes, unquoted names and words, numbers and words of Python and JavaScript;
+//   - comments, extra commas, missing commas, colons and values;
+//   - strings and brackets that are open at the end of the call.
 //
-// Anything else ends the value, and is left to the caller.
+// Anything else ends the value and is left to the caller.
 type writer struct {
 	ends  []string                           // marks that end a call
-	opens func(s string, final bool) verdict // whether s begins the next one
+	opens func(s string, final bool) verdict // reports whether s starts the next one
 
 	stack  []byte // open brackets
 	expect expect
-	quote  byte   // that ends the string being copied; 0: none is open
-	name   bool   // the string is the name of a member
-	comma  bool   // read, but written only when a value follows
-	blanks string // read and not written
+	quote  byte   // quote of the string being copied; 0: none
+	name   bool   // the string is a member name
+	comma  bool   // read, but written only if a value follows
+	blanks string // read but not written
 
 	marked bool // the value ended at a mark
 }
@@ -38,14 +38,14 @@ const (
 	aComma // or a closing bracket
 )
 
-// maxNesting bounds brackets within brackets. Go's decoder takes 10,000, Python's about 1,000.
+// maxNesting limits the nesting of brackets. Go's decoder allows 10,000, Python's about 1,000.
 const maxNesting = 500
 
 const blanks = " \t\r\n"
 
-// take copies the n bytes of s that belong to the value. It leaves what it cannot judge
-// before more text has come, unless final: nothing more comes. done: the value ended, by its
-// own bracket or because the rest of s is no part of it.
+// take copies the n bytes of s that belong to the value. It leaves what needs more text to decide,
+// unless final is set: then no text follows. done: the value ended, by its own bracket or because
+// the rest of s is not part of it.
 func (w *writer) take(s string, final bool) (out string, n int, done bool) {
 	var b strings.Builder
 	for n < len(s) && !done {
@@ -62,13 +62,13 @@ func (w *writer) take(s string, final bool) (out string, n int, done bool) {
 	return b.String(), n, done || w.closed()
 }
 
-// closed tells whether the value has its last bracket.
+// closed reports whether the value has its last bracket.
 func (w *writer) closed() bool { return len(w.stack) == 0 && w.expect == aComma }
 
-// tidy tells whether only closing brackets are missing.
+// tidy reports whether only closing brackets are missing.
 func (w *writer) tidy() bool { return w.quote == 0 && (w.expect == aComma || w.expect == aName) }
 
-// end is what completes the value.
+// end returns the text that completes the value.
 func (w *writer) end() string {
 	var b strings.Builder
 	if w.quote != 0 {
@@ -80,7 +80,7 @@ func (w *writer) end() string {
 	return b.String()
 }
 
-// structure copies what stands outside of strings; no: it is no part of the value.
+// structure copies text outside strings. no means that it is not part of the value.
 func (w *writer) structure(b *strings.Builder, s string, final bool) (n int, goOn verdict) {
 	c := s[0]
 	switch {
@@ -125,7 +125,7 @@ func (w *writer) structure(b *strings.Builder, s string, final bool) (n int, goO
 		if !w.comma {
 			w.separate(b)
 		}
-		w.pop(b) // a bracket that matches none stands for the innermost
+		w.pop(b) // a bracket without a match closes the innermost one
 	case c == ',':
 		w.complete(b)
 		if w.expect == aComma {
@@ -144,7 +144,7 @@ func (w *writer) structure(b *strings.Builder, s string, final bool) (n int, goO
 	return 1, yes
 }
 
-// word copies a number, a word, or text that lacks its quotes.
+// word copies a number, a word, or text without its quotes.
 func (w *writer) word(b *strings.Builder, s string, final bool) (n int, goOn verdict) {
 	for n < len(s) && wordy(s[n]) {
 		n++
@@ -167,7 +167,7 @@ func wordy(c byte) bool {
 	return c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= 0x80 || strings.IndexByte("_.+-$/@%", c) >= 0
 }
 
-// comment skips a comment of JavaScript or Python; no: it is none.
+// comment skips a JavaScript or Python comment. no means that there is none.
 func (w *writer) comment(s string, final bool) (n int, is verdict) {
 	end := "\n"
 	switch {
@@ -196,7 +196,7 @@ func (w *writer) comment(s string, final bool) (n int, is verdict) {
 	return n, yes
 }
 
-// next sets what follows a bracket or a comma.
+// next sets what may follow a bracket or a comma.
 func (w *writer) next() {
 	w.expect = aValue
 	if w.stack[len(w.stack)-1] == '{' {
@@ -204,7 +204,7 @@ func (w *writer) next() {
 	}
 }
 
-// separate writes the comma and the blanks that were held back.
+// separate writes the pending comma and white space.
 func (w *writer) separate(b *strings.Builder) {
 	if w.comma {
 		b.WriteByte(',')
@@ -218,7 +218,7 @@ func (w *writer) colon(b *strings.Builder) {
 	w.expect = aValue
 }
 
-// complete gives a member that has only its name a value.
+// complete adds a value to a member that only has its name.
 func (w *writer) complete(b *strings.Builder) {
 	if w.stack[len(w.stack)-1] == '[' || w.expect != aColon && w.expect != aValue {
 		return
@@ -237,6 +237,6 @@ func (w *writer) pop(b *strings.Builder) {
 	w.complete(b)
 	w.comma, w.blanks = false, ""
 	last := len(w.stack) - 1
-	b.WriteByte(w.stack[last] + 2) // "{" and "[" stand two before their partners
+	b.WriteByte(w.stack[last] + 2) // the codes of "}" and "]" are those of "{" and "[" plus 2
 	w.stack, w.expect = w.stack[:last], aComma
 }

@@ -53,7 +53,7 @@ func TestWriterRepairs(t *testing.T) {
 	}
 }
 
-// What is valid is copied byte for byte, and ends with its bracket.
+// Valid input is copied byte for byte, up to its closing bracket.
 func TestWriterCopies(t *testing.T) {
 	for _, text := range []string{
 		`{}`, `[]`, `{"a":1}`, `{ "a" : [ 1 , -2.5e+10 , true , false , null , "x" ] , "b" : { } }`, "{\n\t\"a\": \"b\"\r\n}",

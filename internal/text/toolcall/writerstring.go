@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// verdict on a text that may go on.
+// verdict is a decision about a text that may continue.
 type verdict uint8
 
 const (
@@ -14,7 +14,7 @@ const (
 	unsure // more text is needed
 )
 
-// mark turns "a mark stands here" into "the value goes on".
+// mark converts "there is a mark" to "the value continues".
 func (w *writer) mark(v verdict) verdict {
 	if v == yes {
 		w.marked = true
@@ -32,7 +32,7 @@ func is(b bool) verdict {
 	return no
 }
 
-// atEnd is a verdict that holds if nothing more comes.
+// atEnd returns v if no text follows, else unsure.
 func atEnd(final bool, v verdict) verdict {
 	if final {
 		return v
@@ -40,7 +40,7 @@ func atEnd(final bool, v verdict) verdict {
 	return unsure
 }
 
-// startsWith tells whether s begins with one of some marks.
+// startsWith reports whether s starts with one of the marks.
 func startsWith(s string, marks []string, final bool) verdict {
 	v := no
 	for _, mark := range marks {
@@ -54,7 +54,7 @@ func startsWith(s string, marks []string, final bool) verdict {
 	return v
 }
 
-// inString copies what stands in a string; no: the call ends in it.
+// inString copies the content of a string. no means that the call ends inside it.
 func (w *writer) inString(b *strings.Builder, s string, final bool) (n int, goOn verdict) {
 	for n < len(s) && s[n] >= ' ' && strings.IndexByte(`"'\<[`, s[n]) < 0 {
 		n++
@@ -93,7 +93,7 @@ func (w *writer) endString(b *strings.Builder) {
 	}
 }
 
-// escaped is a character as it stands in a string of JSON.
+// escaped returns a character as written in a JSON string.
 func escaped(c byte) string {
 	switch c {
 	case '"':
@@ -111,7 +111,7 @@ func escaped(c byte) string {
 	return string(rune(c))
 }
 
-// escape copies a backslash and what belongs to it.
+// escape copies a backslash and its character.
 func escape(b *strings.Builder, s string, final bool) (n int, goOn verdict) {
 	switch {
 	case len(s) == 1 && !final:
@@ -137,7 +137,7 @@ func escape(b *strings.Builder, s string, final bool) (n int, goOn verdict) {
 	return 1, yes
 }
 
-// endsString tells whether a quote ends its string, by what follows it.
+// endsString reports whether a quote ends its string, judging by what follows.
 func (w *writer) endsString(s string, final bool) verdict {
 	if w.name {
 		return yes

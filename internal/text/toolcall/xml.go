@@ -5,7 +5,7 @@ import (
 )
 
 // Qwen3-Coder's form: <function=NAME>, <parameter=KEY>VALUE</parameter> for each argument,
-// </function>. Models leave out end marks: a value ends at the next mark, too.
+// </function>. Models omit end marks, so a value also ends at the next mark.
 const (
 	functionMark  = "<function"
 	functionEnd   = "</function>"
@@ -15,7 +15,7 @@ const (
 	hermesEnd     = "</tool_call>"
 )
 
-// Marks that begin another call, and those that end a call without its own mark.
+// hermesOpens start another call. hermesStops end a call that lacks its own end mark.
 var (
 	hermesOpens = []string{hermesOpen, functionMark + "=", functionMark + " name="}
 	hermesStops = append([]string{hermesEnd}, hermesOpens...)
@@ -27,11 +27,11 @@ var (
 type xmlCall struct {
 	name string
 	keys int
-	left string // text between the parameters, which follows the call
-	seen int    // bytes of the present value before which no mark ends it
+	left string // text between the parameters, emitted after the call
+	seen int    // bytes of the current value in which no mark ends it
 }
 
-// tag reads <WORD=NAME> or <WORD name="NAME">, where mark is "<WORD".
+// tag parses <WORD=NAME> or <WORD name="NAME">, where mark is "<WORD".
 func (m *match) tag(mark string) (name string, ok bool) {
 	start := m.at
 	if !m.lit(mark) {
@@ -57,8 +57,8 @@ func (m *match) tag(mark string) (name string, ok bool) {
 	return name, name != ""
 }
 
-// function reads what begins the call of a known function, up to its parameters, or up to
-// an object in their place. A name alone is none: text may speak of it.
+// function parses the start of a call of a known function, up to its parameters, or up to an object
+// in their place. A name alone is not a call, because text may mention it.
 func (m *match) function(p *Parser) (name string, kind place) {
 	name, ok := m.tag(functionMark)
 	if !ok || !p.known(name) {
@@ -82,7 +82,7 @@ func (m *match) function(p *Parser) (name string, kind place) {
 	return "", 0
 }
 
-// parameter reads one parameter, or the end of them.
+// parameter parses one parameter, or their end.
 func (p *Parser) parameter(out *[]Piece) bool {
 	m := match{s: p.buf, final: p.final}
 	m.blank()
@@ -102,7 +102,7 @@ func (p *Parser) parameter(out *[]Piece) bool {
 		value, n, v := parameterValue(m.s[m.at:], p.xml.seen, m.final)
 		if v != yes || p.cut && m.at+n == len(m.s) && !strings.HasSuffix(m.s, parameterEnd) {
 			p.xml.seen = n
-			if p.final { // the answer was cut in a value
+			if p.final { // the answer was cut inside a value
 				p.buf = ""
 			}
 			return false
@@ -122,7 +122,7 @@ func (p *Parser) parameter(out *[]Piece) bool {
 	if m.short {
 		return false
 	}
-	// Text between parameters: it cannot be passed on before the call is complete.
+	// Text between parameters: it is emitted only after the call is complete.
 	n := strings.IndexByte(left[1:], '<') + 1
 	if n == 0 {
 		n = len(left)
@@ -133,7 +133,7 @@ func (p *Parser) parameter(out *[]Piece) bool {
 	return true
 }
 
-// close completes the call, n bytes on.
+// close completes the call and skips n bytes.
 func (p *Parser) close(out *[]Piece, n int) {
 	end := "}"
 	if p.xml.keys == 0 {
@@ -143,8 +143,8 @@ func (p *Parser) close(out *[]Piece, n int) {
 	p.buf, p.at = p.xml.left+p.buf[n:], between
 }
 
-// parameterValue reads a value up to its end, n bytes with the mark that is only its own. No
-// mark in the first seen bytes ends it; while its end is unsure, n is the next seen.
+// parameterValue reads a value up to its end. n includes the end mark if that belongs to the value.
+// The first seen bytes have no mark that ends it. While the end is unsure, n is the next seen.
 func parameterValue(s string, seen int, final bool) (value string, n int, v verdict) {
 	end := len(s)
 	for at := seen; ; at++ {
@@ -183,8 +183,8 @@ func parameterValue(s string, seen int, final bool) (value string, n int, v verd
 	return strings.TrimSuffix(strings.TrimSuffix(value, "\n"), "\r"), n, yes
 }
 
-// endsFunction tells whether s, which stands in a value, begins with the end of the call,
-// and not with text of the value: nothing but marks follows, or no </parameter>.
+// endsFunction reports whether s, inside a value, starts with the end of the call rather than with
+// text of the value: only marks follow, or no </parameter>.
 func endsFunction(s string, final bool) verdict {
 	for _, mark := range []string{functionEnd, hermesEnd} {
 		rest, whole := strings.CutPrefix(s, mark)
