@@ -210,7 +210,7 @@ func (b *builder) either(flats []*conjunction, n *schemaNode, k string, options 
 	for _, o := range options {
 		more := b.apply(flats, o)
 		if out = append(out, more...); len(out) > maxFlats {
-			panic(b.fail(n, k, "'%s' and what stands beside it make more than %d combinations", k, maxFlats))
+			panic(b.fail(n, k, "'%s' and its sibling keywords make more than %d combinations", k, maxFlats))
 		}
 	}
 	return out
@@ -233,7 +233,7 @@ func (b *builder) oneOf(flats []*conjunction, n *schemaNode, options []*schemaNo
 			ways = b.either(ways, n, "oneOf", not)
 		}
 		if out = append(out, ways...); len(out) > maxFlats {
-			panic(b.fail(n, "oneOf", "'oneOf' and what stands beside it make more than %d combinations", maxFlats))
+			panic(b.fail(n, "oneOf", "'oneOf' and its sibling keywords make more than %d combinations", maxFlats))
 		}
 	}
 	return out
@@ -334,7 +334,7 @@ func (b *builder) condition(flats []*conjunction, n *schemaNode, cond *jsonValue
 		no = b.apply(no, b.child(n, other, "else"))
 	}
 	if len(yes)+len(no) > maxFlats {
-		panic(b.fail(n, "if", "'if' and what stands beside it make more than %d combinations", maxFlats))
+		panic(b.fail(n, "if", "'if' and its sibling keywords make more than %d combinations", maxFlats))
 	}
 	return append(yes, no...)
 }

@@ -212,7 +212,7 @@ func jsonRune(c rune) string {
 func jsonSpelling(s string) string {
 	out := make([]byte, 0, len(s)+2)
 	for i := 0; i < len(s); {
-		if i+2 < len(s) && s[i] == 0xED && s[i+1] >= 0xA0 { // half a surrogate pair: see jsonParser.str
+		if i+2 < len(s) && s[i] == 0xED && s[i+1] >= 0xA0 { // an unpaired surrogate: see jsonParser.str
 			out = fmt.Appendf(out, `\u%04x`, 0xD000|int(s[i+1]&0x3F)<<6|int(s[i+2]&0x3F))
 			i += 3
 			continue

@@ -414,7 +414,7 @@ func (p *larkParser) terminal(x *part) regexID {
 	case xRepeat:
 		return m.repeat(list[0], x.lo, x.hi)
 	case xDone:
-		panic(p.b.refused("%%json may stand in rules only"))
+		panic(p.b.refused("%%json is allowed in rules only"))
 	}
 	if !isTerminal(x.name) {
 		panic(p.b.refused("a terminal uses the rule %q", x.name))

@@ -430,7 +430,7 @@ func (p *patternParser) escaped() rune {
 		if v >= 0xD800 && v < 0xDC00 && p.eat(`\u`) {
 			low := hex(4)
 			if low < 0xDC00 || low > 0xDFFF {
-				panic(p.fail("half a surrogate pair"))
+				panic(p.fail("an unpaired surrogate"))
 			}
 			return (v-0xD800)<<10 + (low - 0xDC00) + 0x10000
 		}

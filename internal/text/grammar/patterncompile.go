@@ -88,7 +88,7 @@ func (c *patternCompiler) way(seq []*patternNode, start, end bool) regexID {
 			if !x.nodes[before].nullable {
 				return rEmpty // nothing can precede the start
 			}
-			panic(refused("regular expression: '^' behind something optional is not supported"))
+			panic(refused("regular expression: '^' after something optional is not supported"))
 		case pLook:
 			look := c.ways(n.list[0], true, false)
 			if n.not {

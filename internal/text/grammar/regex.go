@@ -544,7 +544,7 @@ func (x *regexes) search(r regexID) {
 			break
 		}
 		if len(seen) > maxSearch {
-			panic(tooLarge{"whether anything matches it takes too many steps to tell"})
+			panic(tooLarge{"deciding whether anything matches takes too many steps"})
 		}
 		seen[d] = true
 		order = append(order, d)

@@ -183,7 +183,7 @@ func (b *rulebook) leftRecursion() {
 			return
 		case busy:
 			i := slices.Index(path, name)
-			panic(b.refused("left recursion through %s: let a rule begin with something else than itself", strings.Join(append(path[i:], name), ", ")))
+			panic(b.refused("left recursion through %s: rewrite the rules so that none starts with itself", strings.Join(append(path[i:], name), ", ")))
 		}
 		state[name] = busy
 		path = append(path, name)
@@ -229,7 +229,7 @@ func (m *machine) compileChoice(text string) exprID {
 			panic(attempt.Failure{Err: &Error{Message: fmt.Sprintf("choice %d is not a string, or empty", i)}})
 		}
 		if !utf8.ValidString(s.s) {
-			panic(attempt.Failure{Err: &Error{Message: fmt.Sprintf("choice %d holds half of a surrogate pair, which no text can", i)}})
+			panic(attempt.Failure{Err: &Error{Message: fmt.Sprintf("choice %d contains an unpaired surrogate", i)}})
 		}
 		list[i] = m.literal(s.s)
 	}
@@ -273,7 +273,7 @@ func (m *machine) compileTags(s Spec) exprID {
 			}
 		}
 		if at < 0 {
-			panic(attempt.Failure{Err: &Error{Message: fmt.Sprintf("structure %d begins with no trigger", i)}})
+			panic(attempt.Failure{Err: &Error{Message: fmt.Sprintf("the 'begin' of structure %d starts with no trigger", i)}})
 		}
 		e := m.schema(schema, Spec{Whitespace: s.Whitespace, Compact: s.Compact, AnyOrder: s.AnyOrder, Open: s.Open})
 		byTrigger[at] = append(byTrigger[at], m.seq(m.text(begin.s[len(triggers.list[at].s):]), e, m.text(end.s)))

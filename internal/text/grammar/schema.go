@@ -89,7 +89,7 @@ func (m *machine) schema(v *jsonValue, s Spec) exprID {
 			b.ws = m.opt(b.ws)
 		}
 		if m.alive(m.and(b.ws, m.not(m.star(m.set(blanks()))))) {
-			panic(attempt.Failure{Err: &Error{Message: "whitespace: the pattern matches what is not whitespace"}})
+			panic(attempt.Failure{Err: &Error{Message: "whitespace: the pattern matches more than white space"}})
 		}
 	}
 	root := b.node(v, "#", "", isOld(v, false))

@@ -13,7 +13,7 @@ type validator struct {
 
 func (v *validator) valid(n *schemaNode, x *jsonValue, depth int) bool {
 	if v.steps++; depth > 100 || v.steps > 1<<20 {
-		panic(tooLarge{"its enumerations take too many steps to judge"})
+		panic(tooLarge{"validating its enumerations takes too many steps"})
 	}
 	if n.v.kind == jBool {
 		return n.v.b
@@ -171,7 +171,7 @@ func (v *validator) keyword(n *schemaNode, k string, s, x *jsonValue, depth int)
 				}
 			}
 		case "dependentRequired", "dependentSchemas", "dependencies":
-			panic(b.fail(n, k, "'%s' beside an enumeration is not supported", k))
+			panic(b.fail(n, k, "'%s' together with an enumeration is not supported", k))
 		}
 	}
 	return true

@@ -10,7 +10,7 @@ import (
 var (
 	ErrSyntax   = errors.New("jinja: syntax error")
 	ErrRaised   = errors.New("jinja: the template refused its input") // raise_exception
-	ErrLimit    = errors.New("jinja: a limit was passed")
+	ErrLimit    = errors.New("jinja: a limit was exceeded")
 	ErrRuntime  = errors.New("jinja: the template failed") // Python would raise an exception
 	ErrInternal = errors.New("jinja: internal error")      // a bug in this package
 )

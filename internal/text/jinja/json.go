@@ -105,7 +105,7 @@ func jsonNumber(s string) (Value, error) {
 		return i, nil
 	}
 	if len(s) > maxIntDigits {
-		return nil, fmt.Errorf("an integer of %d digits; at most %d are read", len(s), maxIntDigits)
+		return nil, fmt.Errorf("an integer has %d digits; the limit is %d", len(s), maxIntDigits)
 	}
 	b, ok := new(big.Int).SetString(s, 10)
 	if !ok {

@@ -34,7 +34,7 @@ func parseAddedToken(o object) *addedToken {
 	var t addedToken
 	t.content = o.at("content").str()
 	if len(t.content) > maxAddedBytes {
-		panic(attempt.Failure{Err: invalid(join(o.path, "content"), "has %d bytes, at most %d are taken", len(t.content), maxAddedBytes)})
+		panic(attempt.Failure{Err: invalid(join(o.path, "content"), "has %d bytes, the limit is %d", len(t.content), maxAddedBytes)})
 	}
 	for _, f := range []struct {
 		name string

@@ -124,7 +124,7 @@ func (m *bpe) parseMerges(n node) {
 	var rows []json.RawMessage
 	n.into(&rows, "a list of merges")
 	if len(rows) > maxMerges {
-		panic(attempt.Failure{Err: invalid(n.path, "has %d entries, at most %d are taken", len(rows), maxMerges)})
+		panic(attempt.Failure{Err: invalid(n.path, "has %d entries, the limit is %d", len(rows), maxMerges)})
 	}
 	m.merges = make(map[uint64]int32, len(rows))
 	m.result = make([]int32, 0, len(rows))

@@ -71,7 +71,7 @@ func chatSources(dir string, raw json.RawMessage) (map[string]string, error) {
 	}
 	more = slices.DeleteFunc(more, func(e fs.DirEntry) bool { return e.IsDir() || !strings.HasSuffix(e.Name(), ".jinja") })
 	if len(more) > maxTemplates {
-		return nil, fmt.Errorf("tokenizer: %s holds %d templates; at most %d are read", chatFolder, len(more), maxTemplates)
+		return nil, fmt.Errorf("tokenizer: %s has %d templates; the limit is %d", chatFolder, len(more), maxTemplates)
 	}
 	if file != nil {
 		out[chatDefault] = string(file)

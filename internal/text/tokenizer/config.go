@@ -57,7 +57,7 @@ func (c *config) parseAdded(n node) {
 	}
 	o := n.object()
 	if len(o.fields) > maxAddedTokens {
-		panic(attempt.Failure{Err: invalid(n.path, "has %d entries, at most %d are taken", len(o.fields), maxAddedTokens)})
+		panic(attempt.Failure{Err: invalid(n.path, "has %d entries, the limit is %d", len(o.fields), maxAddedTokens)})
 	}
 	for key := range o.fields {
 		t := parseAddedToken(o.at(key).object())

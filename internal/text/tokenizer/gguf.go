@@ -158,9 +158,9 @@ func vocabGGUF(f *gguf.File) *ggufVocab {
 	v.kinds = attempt.Must(f.Wholes(ggufPrefix + "token_type"))
 	switch n := len(v.tokens); {
 	case n == 0:
-		panic(attempt.Failure{Err: invalid(ggufPrefix+"tokens", "is missing or empty: the file holds no tokenizer; put it in a folder beside its tokenizer.json")})
+		panic(attempt.Failure{Err: invalid(ggufPrefix+"tokens", "is missing or empty: the file has no tokenizer; put it in a folder with its tokenizer.json")})
 	case n > maxTokenID:
-		panic(attempt.Failure{Err: invalid(ggufPrefix+"tokens", "has %d entries, at most %d are taken", n, maxTokenID)})
+		panic(attempt.Failure{Err: invalid(ggufPrefix+"tokens", "has %d entries, the limit is %d", n, maxTokenID)})
 	case v.kinds != nil && len(v.kinds) != n:
 		panic(attempt.Failure{Err: invalid(ggufPrefix+"token_type", "has %d entries for %d tokens", len(v.kinds), n)})
 	}
@@ -203,7 +203,7 @@ func (v *ggufVocab) byteLevel(f *gguf.File) (doc map[string]any, bos bool) {
 	name := attempt.Must(f.Text(ggufPrefix+"pre", "default"))
 	pre, ok := ggufPretokenizers[name]
 	if !ok {
-		panic(attempt.Failure{Err: fmt.Errorf("%w (or put the file in a folder beside the model's tokenizer.json)", unsupported(ggufPrefix+"pre", "pre-tokenizer", name, ggufPre()))})
+		panic(attempt.Failure{Err: fmt.Errorf("%w (or put the file in a folder with the model's tokenizer.json)", unsupported(ggufPrefix+"pre", "pre-tokenizer", name, ggufPre()))})
 	}
 	merges := attempt.Must(f.Texts(ggufPrefix + "merges"))
 	if merges == nil {
@@ -234,11 +234,11 @@ func (v *ggufVocab) sentencePiece(f *gguf.File) (doc map[string]any, scores []fl
 	}
 	for id, score := range scores {
 		if score != score {
-			panic(attempt.Failure{Err: invalid(ggufPrefix+"scores", "token %d has a NaN: the order of merges is lost", id)})
+			panic(attempt.Failure{Err: invalid(ggufPrefix+"scores", "token %d has a NaN: the order of merges is undefined", id)})
 		}
 	}
 	if _, ok := f.Value(ggufPrefix + "precompiled_charsmap"); ok {
-		panic(attempt.Failure{Err: fmt.Errorf("%w: %sprecompiled_charsmap: SentencePiece's normalization is not built in", ErrUnsupported, ggufPrefix)})
+		panic(attempt.Failure{Err: fmt.Errorf("%w: %sprecompiled_charsmap: SentencePiece's normalization is not supported", ErrUnsupported, ggufPrefix)})
 	}
 	if attempt.Must(f.Flag(ggufPrefix+"remove_extra_whitespaces", false)) {
 		panic(attempt.Failure{Err: fmt.Errorf("%w: %sremove_extra_whitespaces is set", ErrUnsupported, ggufPrefix)})

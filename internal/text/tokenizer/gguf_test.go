@@ -252,7 +252,7 @@ func TestGGUFTokenizerRefused(t *testing.T) {
 		kind  error
 		wants string
 	}{
-		"no tokens":            {bpe(), p + "tokens", nil, ErrInvalid, "holds no tokenizer"},
+		"no tokens":            {bpe(), p + "tokens", nil, ErrInvalid, "has no tokenizer"},
 		"tokens of numbers":    {bpe(), p + "tokens", []int32{1}, ErrInvalid, "array of strings"},
 		"twice the same":       {bpe(), p + "tokens", []string{"a", "a"}, ErrInvalid, "token_type"},
 		"not UTF-8":            {s.file(), p + "tokens", append(slices.Clone(s.Tokens[:699]), "\xff"), ErrInvalid, "token 699 is not valid UTF-8"},

@@ -91,7 +91,7 @@ func (n node) id() int32 {
 	var v int64
 	n.into(&v, "a token id")
 	if v < 0 || v >= maxTokenID {
-		panic(attempt.Failure{Err: invalid(n.path, "is %d, token ids lie in [0, %d)", v, maxTokenID)})
+		panic(attempt.Failure{Err: invalid(n.path, "is %d, token ids must be in [0, %d)", v, maxTokenID)})
 	}
 	return int32(v)
 }

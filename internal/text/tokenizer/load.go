@@ -158,7 +158,7 @@ func (t *Tokenizer) finish() {
 	for _, ids := range [][]int32{t.post.before, t.post.after} {
 		for _, id := range ids {
 			if _, ok := t.model.token(id); !ok && t.added.byID[id] == nil {
-				panic(attempt.Failure{Err: invalid(tokenizerFile+": post_processor", "adds the id %d, which no token has", id)})
+				panic(attempt.Failure{Err: invalid(tokenizerFile+": post_processor", "adds the id %d, but no token has it", id)})
 			}
 		}
 	}

@@ -42,7 +42,7 @@ func maxText(s string) int { return maxGrowth*len(s) + 4*maxContent }
 func insertion(n node) string {
 	s := n.str()
 	if len(s) > maxContent {
-		panic(attempt.Failure{Err: invalid(n.path, "has %d bytes, at most %d are taken", len(s), maxContent)})
+		panic(attempt.Failure{Err: invalid(n.path, "has %d bytes, the limit is %d", len(s), maxContent)})
 	}
 	return s
 }

@@ -35,7 +35,7 @@ func parseTemplate(o object) postProcessor {
 	special := o.at("special_tokens").object()
 	list := o.at("single").list()
 	if len(list) > maxStages {
-		panic(attempt.Failure{Err: invalid(join(o.path, "single"), "has %d pieces, at most %d are taken", len(list), maxStages)})
+		panic(attempt.Failure{Err: invalid(join(o.path, "single"), "has %d pieces, the limit is %d", len(list), maxStages)})
 	}
 	seen := false
 	for _, n := range list {
@@ -72,7 +72,7 @@ func parseTemplateIDs(n node) []int32 {
 	o := n.object()
 	list := o.at("ids").list()
 	if len(list) > maxStages {
-		panic(attempt.Failure{Err: invalid(join(o.path, "ids"), "has %d entries, at most %d are taken", len(list), maxStages)})
+		panic(attempt.Failure{Err: invalid(join(o.path, "ids"), "has %d entries, the limit is %d", len(list), maxStages)})
 	}
 	var out []int32
 	for _, n := range list {

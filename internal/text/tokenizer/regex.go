@@ -120,7 +120,7 @@ func (t *translator) escape(inClass bool) {
 	case c == 'H' && !inClass:
 		t.take(`\H`, `[^0-9a-fA-F]`)
 	case strings.IndexByte("WHKGQEyYONgkXR", c) >= 0:
-		panic(attempt.Failure{Err: fmt.Errorf("escape \\%c at byte %d is not built in here", c, t.pos)})
+		panic(attempt.Failure{Err: fmt.Errorf("escape \\%c at byte %d is not supported here", c, t.pos)})
 	case strings.HasPrefix(rest, "x{"):
 		end := strings.IndexByte(rest, '}')
 		if end < 0 {
@@ -179,7 +179,7 @@ func (t *translator) class() {
 			}
 			t.take("]", "]")
 		case t.has("["), t.has("&&"):
-			panic(attempt.Failure{Err: fmt.Errorf("class at byte %d holds a nested or POSIX class or an intersection, which is not built in", start)})
+			panic(attempt.Failure{Err: fmt.Errorf("class at byte %d contains a nested or POSIX class or an intersection, which is not supported", start)})
 		default:
 			_, n := utf8.DecodeRuneInString(t.in[t.pos:])
 			t.take(t.in[t.pos:t.pos+n], t.in[t.pos:t.pos+n])
@@ -195,7 +195,7 @@ const maxPatternBytes = 1 << 14
 
 func compileRegex(path, pattern string) (*regex, error) {
 	if len(pattern) > maxPatternBytes {
-		return nil, invalid(path, "is a pattern of %d bytes, at most %d are taken", len(pattern), maxPatternBytes)
+		return nil, invalid(path, "is a pattern of %d bytes, the limit is %d", len(pattern), maxPatternBytes)
 	}
 	p, err := translateRegex(pattern)
 	if err != nil {

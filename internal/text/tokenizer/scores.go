@@ -27,13 +27,13 @@ func (m *bpe) useScores(scores []float32, mergeable func(id int) bool) {
 		return int(a - b)
 	})
 	if n := len(order); n > 1 && scores[order[0]] == scores[order[n-1]] {
-		panic(attempt.Failure{Err: invalid(ggufPrefix+"scores", "are all %g: the order of merges is lost", scores[order[0]])})
+		panic(attempt.Failure{Err: invalid(ggufPrefix+"scores", "are all %g: the order of merges is undefined", scores[order[0]])})
 	}
 	m.merges, m.result = make(map[uint64]int32, 2*len(order)), order
 	for rank, id := range order {
 		s := m.tokens[id]
 		if len(s) > maxAddedBytes {
-			panic(attempt.Failure{Err: invalid(ggufPrefix+"tokens", "token %d has %d bytes, at most %d are taken", id, len(s), maxAddedBytes)})
+			panic(attempt.Failure{Err: invalid(ggufPrefix+"tokens", "token %d has %d bytes, the limit is %d", id, len(s), maxAddedBytes)})
 		}
 		for i := range s {
 			if i == 0 {

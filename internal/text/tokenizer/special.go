@@ -67,7 +67,7 @@ func readSpecials(config, specials map[string]json.RawMessage) (s specialTokens,
 			for _, raw := range list {
 				text, ok := tokenText(raw)
 				if !ok {
-					return s, invalid(at(key), "holds what is neither a string nor an object with 'content'")
+					return s, invalid(at(key), "has an element that is neither a string nor an object with 'content'")
 				}
 				if text != "" && !slices.Contains(s.extra, text) {
 					s.extra = append(s.extra, text)
