@@ -1,5 +1,5 @@
-// Package deploy_test checks what installs and runs Shoal, as far as that can be done
-// without the machines that it is for.
+// Package deploy_test checks what installs and runs Shoal, as far as possible without the target
+// machines.
 package deploy_test
 
 import (
@@ -26,8 +26,7 @@ func read(t *testing.T, path string) string {
 	return string(text)
 }
 
-// systemd reads the units without a complaint, and finds little that their processes could
-// do to the machine.
+// systemd accepts the units, and rates the exposure of their processes as low.
 func TestUnits(t *testing.T) {
 	analyze, err := exec.LookPath("systemd-analyze")
 	if err != nil {
@@ -38,7 +37,7 @@ func TestUnits(t *testing.T) {
 		t.Fatalf("%v: %v", units, err)
 	}
 	dir := t.TempDir()
-	program := filepath.Join(dir, "shoal") // systemd looks whether it can be run
+	program := filepath.Join(dir, "shoal") // systemd checks that it is executable
 	if err := os.WriteFile(program, []byte("#!/bin/sh\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -49,7 +48,7 @@ func TestUnits(t *testing.T) {
 		}
 		at := filepath.Join(dir, filepath.Base(u))
 		text = strings.ReplaceAll(text, "/usr/bin/shoal ", program+" ")
-		text = strings.ReplaceAll(text, "Documentation=man:shoal(1)\n", "") // the page is not installed here
+		text = strings.ReplaceAll(text, "Documentation=man:shoal(1)\n", "") // the man page is not installed here
 		if err := os.WriteFile(at, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -66,7 +65,7 @@ func TestUnits(t *testing.T) {
 
 var metricName = regexp.MustCompile(`\b(?:shoal_|vllm:)[a-z0-9_:]+`)
 
-// Dashboard and alerts ask for metrics that there are.
+// Dashboard and alerts use existing metrics.
 func TestMetricsExist(t *testing.T) {
 	known := map[string]bool{}
 	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
@@ -130,7 +129,7 @@ func TestMetricsExist(t *testing.T) {
 	}
 }
 
-// The image and the package name files of this tree, and of the archive that they unpack.
+// The image and the package name existing files of this tree, and of the archive that they unpack.
 func TestNamedFilesExist(t *testing.T) {
 	for _, from := range []string{"deb/nfpm.yaml", "docker/Dockerfile", "docker/compose.yaml", "deb/build"} {
 		for _, name := range regexp.MustCompile(`\bdeploy/[a-zA-Z0-9_./-]*[a-zA-Z0-9_]`).FindAllString(read(t, from), -1) {
@@ -141,7 +140,7 @@ func TestNamedFilesExist(t *testing.T) {
 	}
 }
 
-// The package unpacks to a program that answers with the model next to it, and holds its units,
+// The package unpacks to a program that answers with the bundled model, and contains its units, man
 // page, completion and file of flags.
 func TestDeb(t *testing.T) {
 	testlevel.NeedFull(t)

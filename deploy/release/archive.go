@@ -14,14 +14,14 @@ import (
 	"time"
 )
 
-// member is one file of an archive; its name has slashes.
+// member is one file of an archive; its name uses slashes.
 type member struct {
 	name string
 	mode fs.FileMode
 	data []byte
 }
 
-// tarball writes members below a folder, all of one time and owner.
+// tarball writes members in a folder, all with the same time and owner.
 func tarball(w io.Writer, folder string, made time.Time, members []member) error {
 	z, err := gzip.NewWriterLevel(w, gzip.BestCompression)
 	if err != nil {
@@ -39,7 +39,7 @@ func tarball(w io.Writer, folder string, made time.Time, members []member) error
 	return errors.Join(t.Close(), z.Close())
 }
 
-// zipped is tarball's twin for Windows.
+// zipped is tarball's counterpart for Windows.
 func zipped(w io.Writer, folder string, made time.Time, members []member) error {
 	z := zip.NewWriter(w)
 	for _, m := range members {
@@ -56,7 +56,7 @@ func zipped(w io.Writer, folder string, made time.Time, members []member) error 
 	return z.Close()
 }
 
-// checksum is the SHA-256 of a file, in hex, and its size.
+// checksum returns the SHA-256 of a file, in hex, and its size.
 func checksum(name string) (string, int64, error) {
 	f, err := os.Open(name)
 	if err != nil {

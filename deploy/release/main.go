@@ -1,6 +1,6 @@
-// Command release writes what people install: for each platform an archive with the
-// program and the bundled model, the list of what is linked into it (CycloneDX), and
-// SHA256SUMS. The same commit gives the same bytes, wherever it is built.
+// Command release builds the files for users: for each platform an archive with the program and the
+// bundled model, the list of linked modules (CycloneDX), and SHA256SUMS. The same commit gives the
+// same bytes on every machine.
 package main
 
 import (
@@ -20,14 +20,14 @@ import (
 	"time"
 )
 
-// platforms of `make release`. Linux on amd64 is tested; the others compile.
+// platforms of `make release`. Linux on amd64 is tested; the others only compile.
 const platforms = "linux/amd64 linux/arm64 darwin/arm64 windows/amd64"
 
-// files go into every archive, from the root of the sources; a folder goes in with its
-// files, without folders below it.
+// files are included in every archive, relative to the root of the sources. A folder is included
+// with its files, without subfolders.
 var files = []string{"README.md", "CHANGELOG.md", "LICENSE", "models/fry", "models/fry-tools"}
 
-// left are files of those folders that only tests read.
+// left are files of those folders that only tests need.
 var left = map[string]bool{"goldens.json": true}
 
 func main() {
@@ -42,10 +42,10 @@ func main() {
 	}
 }
 
-// source is what a release is made of.
+// source describes the sources of a release.
 type source struct {
-	version string // v1.2.3, the newest of CHANGELOG.md
-	commit  string // as git names it; "" outside of a checkout
+	version string // v1.2.3, the newest in CHANGELOG.md
+	commit  string // from git; "" outside a checkout
 	made    time.Time
 }
 
@@ -79,7 +79,7 @@ func release(ctx context.Context, out string, platforms []string) error {
 
 var versionLine = regexp.MustCompile(`(?m)^## \[(v\d+\.\d+\.\d+)\]`)
 
-// read finds version, commit and time of the sources in the working directory.
+// read determines version, commit and time of the sources in the working directory.
 func read(ctx context.Context) (source, error) {
 	text, err := os.ReadFile("CHANGELOG.md")
 	if err != nil {
@@ -122,7 +122,7 @@ func git(ctx context.Context, args ...string) (string, error) {
 	return strings.TrimSpace(string(text)), err
 }
 
-// write makes the files of one platform and returns their names.
+// write creates the files of one platform and returns their names.
 func (s source) write(ctx context.Context, out, platform string) (written []string, err error) {
 	goos, goarch, ok := strings.Cut(platform, "/")
 	if !ok {
@@ -170,8 +170,8 @@ func (s source) write(ctx context.Context, out, platform string) (written []stri
 	return written, nil
 }
 
-// build compiles the program: static, without the paths and the symbol table of the
-// machine that built it.
+// build compiles the program: static, without the paths of the build machine and without a symbol
+// table.
 func (s source) build(ctx context.Context, to, goos, goarch string) error {
 	const pkg = "github.com/shoal-llm/shoal/cluster"
 	args := []string{"build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -X " + pkg + ".version=" + s.version + " -X " + pkg + ".commit=" + s.commit, "-o", to, "./cmd/shoal"}
@@ -184,7 +184,7 @@ func (s source) build(ctx context.Context, to, goos, goarch string) error {
 	return nil
 }
 
-// members are the contents of an archive.
+// members returns the contents of an archive.
 func (s source) members(built, program string, modules []module) ([]member, error) {
 	code, err := os.ReadFile(built)
 	if err != nil {

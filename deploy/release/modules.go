@@ -17,14 +17,14 @@ import (
 	"time"
 )
 
-// module is one that is linked into a program.
+// module is a module linked into a program.
 type module struct {
 	path, version string
 	sum           string // as in go.sum: h1: and a SHA-256 in base64
 	dir           string // of its sources
 }
 
-// linked reads from a program which modules it was built of, in the order of their paths.
+// linked reads from a program the modules it was built from, sorted by path.
 func linked(ctx context.Context, program string) ([]module, error) {
 	info, err := buildinfo.ReadFile(program)
 	if err != nil {
@@ -55,8 +55,8 @@ func linked(ctx context.Context, program string) ([]module, error) {
 
 var licenceFile = regexp.MustCompile(`(?i)^(licen[cs]e|copying|notice|patents|unlicense)([-.].*)?$`)
 
-// notices are the licences of what is linked, as their authors ask for them to travel with
-// the program. Go's own is that of golang.org/x/sys, word for word.
+// notices returns the licences of the linked modules, which must accompany the program. Go's own is
+// identical to that of golang.org/x/sys.
 func notices(modules []module) ([]byte, error) {
 	var b bytes.Buffer
 	fmt.Fprintln(&b, "Shoal is under the Apache License 2.0 (LICENSE). Linked into it are:")
@@ -87,7 +87,7 @@ func notices(modules []module) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// bill is the CycloneDX bill of materials of a program.
+// bill returns the CycloneDX bill of materials of a program.
 func bill(s source, platform string, modules []module) ([]byte, error) {
 	type hash struct {
 		Alg     string `json:"alg"`

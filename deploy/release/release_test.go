@@ -20,8 +20,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/testlevel"
 )
 
-// The archive that people download works by itself: the one of this platform is built, unpacked in
-// an empty folder, and its demo answers there from the model next to it.
+// The archive of this platform works by itself: it is built and unpacked in an empty folder, and
+// its demo answers with the model next to it.
 func TestArchiveWorksByItself(t *testing.T) {
 	testlevel.NeedLong(t)
 	if testing.Short() {
@@ -70,7 +70,7 @@ func TestArchiveWorksByItself(t *testing.T) {
 	if got := shoal("demo", "--nodes", "2", "--tokens", "8", "--prompt", "What is a slice?"); !strings.Contains(got, "2 processes up") || !strings.Contains(got, "tokens/s") {
 		t.Errorf("the demo prints %s", got)
 	}
-	// Without its model there is none: nothing else on this machine was used.
+	// Without its model it fails, so it used nothing else of this machine.
 	if err := os.RemoveAll(filepath.Join(empty, name, "models")); err != nil {
 		t.Fatal(err)
 	}
@@ -81,8 +81,8 @@ func TestArchiveWorksByItself(t *testing.T) {
 	}
 }
 
-// `go install` works from a stand-in of the module proxy, in an empty folder with an empty module
-// cache: the program answers with the bundled model, which is in that cache.
+// `go install` from a substitute of the module proxy, in an empty folder with an empty module
+// cache: the program answers with the bundled model from that cache.
 func TestGoInstall(t *testing.T) {
 	testlevel.NeedFull(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 9*time.Minute)
@@ -170,7 +170,7 @@ func unpack(t *testing.T, name, into string) {
 	}
 }
 
-// The same members give the same bytes, in both forms, and come out as they went in.
+// The same members give the same bytes in both formats, and unpack to the originals.
 func TestArchivesAreReproducible(t *testing.T) {
 	members := []member{{"shoal", 0o755, []byte("program")}, {"models/fry/config.json", 0o644, []byte("{}")}}
 	made := time.Unix(1_700_000_000, 0)

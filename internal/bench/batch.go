@@ -19,7 +19,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
-// BatchOptions are a load for an embedded cluster with a fixed cache memory.
+// BatchOptions is a load for an embedded cluster with a fixed cache memory.
 type BatchOptions struct {
 	Model    string // folder, or model.RandomPrefix and a shape
 	Weights  string
@@ -27,31 +27,31 @@ type BatchOptions struct {
 	Threads  int
 	Memory   int64 // bytes of cache
 	Requests int
-	Prompt   int // tokens of each
-	Output   int // tokens of each
+	Prompt   int // tokens per prompt
+	Output   int // tokens per answer
 	Policies []string
 	Nodes    int // sockets, or node processes; 1 without Start
-	// KVDisk is a folder for rows that Memory has no room for, at most KVDiskSize bytes; empty: none.
+	// KVDisk is a folder for rows that do not fit in Memory, at most KVDiskSize bytes; empty: none.
 	KVDisk     string
 	KVDiskSize int64
-	// Start, unless nil, brings up the cluster that is measured: node processes.
+	// Start, if set, starts the measured cluster of node processes.
 	Start func(ctx context.Context, policy string) (BatchEngine, func(), error)
 }
 
-// BatchEngine is what a load is put on: cluster.Local or cluster.Coordinator.
+// BatchEngine runs a load: cluster.Local or cluster.Coordinator.
 type BatchEngine interface {
 	api.Engine
 	CacheBytes(policy string, prompt, output int) (bytes, full int64)
 }
 
-// Batch says what a fixed memory holds and yields with and without compression.
+// Batch compares what a fixed memory holds and yields, with and without compression.
 type Batch struct {
 	Model    string     `json:"model"`
 	Weights  string     `json:"quant"`
 	KV       string     `json:"kv_type"`
 	Threads  int        `json:"threads"`
 	Nodes    int        `json:"nodes"`
-	Memory   int64      `json:"kv_memory_bytes"` // of a node
+	Memory   int64      `json:"kv_memory_bytes"` // per node
 	Requests int        `json:"requests"`
 	Prompt   int        `json:"prompt_tokens"`
 	Output   int        `json:"output_tokens"`
@@ -63,23 +63,23 @@ type Batch struct {
 type BatchRow struct {
 	Policy      string  `json:"policy"`
 	Resident    int64   `json:"sequence_bytes"` // of one sequence at its end
-	Compression float64 `json:"compression"`    // of the full cache over that
-	Sequences   int     `json:"max_sequences"`  // held at once, at the peak
+	Compression float64 `json:"compression"`    // full cache divided by that
+	Sequences   int     `json:"max_sequences"`  // concurrent sequences at the peak
 	OverFull    float64 `json:"sequences_over_first"`
 	PeakBytes   int64   `json:"peak_bytes"`   // of cache in use
 	Seconds     float64 `json:"seconds"`      // until all requests were done
-	TokensPerS  float64 `json:"tokens_per_s"` // generated, over all of that time
+	TokensPerS  float64 `json:"tokens_per_s"` // generated tokens over the whole time
 	TokensOver  float64 `json:"tokens_over_first"`
-	DecodePerS  float64 `json:"decode_tokens_per_s"` // generated, in the fastest decodeSteps steps of all those sequences
+	DecodePerS  float64 `json:"decode_tokens_per_s"` // generated tokens, in the fastest decodeSteps steps with all those sequences
 	DecodeOver  float64 `json:"decode_over_first"`
 	MedianPerS  float64 `json:"decode_median_tokens_per_s"` // in the median of all such steps
 	MedianOver  float64 `json:"decode_median_over_first"`
 	TTFT        float64 `json:"median_ttft_s"`
-	FileBytes   int64   `json:"file_bytes,omitempty"` // of one sequence, when caches are filled
+	FileBytes   int64   `json:"file_bytes,omitempty"` // of one sequence, with filled caches
 	Failed      int     `json:"failed"`
 }
 
-// RunBatch sends all requests at once, policy after policy.
+// RunBatch sends all requests at once, for one policy after another.
 func RunBatch(ctx context.Context, o BatchOptions, note func(string)) (*Batch, error) {
 	out := &Batch{Model: o.Model, Threads: o.Threads, Memory: o.Memory, Nodes: max(o.Nodes, 1), Requests: o.Requests, Prompt: o.Prompt, Output: o.Output, Machine: ThisMachine()}
 	ck, err := model.Open(o.Model)
@@ -108,7 +108,7 @@ func RunBatch(ctx context.Context, o BatchOptions, note func(string)) (*Batch, e
 	return out, nil
 }
 
-// add puts a row below the first, which it is compared with.
+// add appends a row and compares it with the first.
 func (b *Batch) add(row *BatchRow) {
 	b.Rows = append(b.Rows, *row)
 	first, last := &b.Rows[0], &b.Rows[len(b.Rows)-1]
@@ -122,11 +122,11 @@ func (b *Batch) add(row *BatchRow) {
 	}
 }
 
-// embedded is a cluster of one socket in this process.
+// embedded starts a cluster of one socket in this process.
 func (o BatchOptions) embedded(ctx context.Context, policy string) (BatchEngine, func(), error) {
 	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
 	c, err := cluster.New(ctx, cluster.LocalConfig{KVBudget: o.Memory, KVDisk: o.KVDisk, KVDiskSize: o.KVDiskSize, Threads: o.Threads, Serve: cluster.ServeConfig{
-		Model: o.Model, Weights: o.Weights, KV: o.KV, Policy: policy, Speculate: "off", Logger: quiet, // drafts take memory from nobody, but time follows the text
+		Model: o.Model, Weights: o.Weights, KV: o.KV, Policy: policy, Speculate: "off", Logger: quiet, // drafts use no memory, but their speed depends on the text
 		MaxSequences: 256, Queue: o.Requests + 1, StepDeadline: 10 * time.Minute, SyncDeadline: 10 * time.Minute}})
 	if err != nil {
 		return nil, nil, err
@@ -205,7 +205,7 @@ func runBatch(ctx context.Context, o BatchOptions, policy string, vocab int) (*B
 	return row, ctx.Err()
 }
 
-// request is the i-th of a load, greedy.
+// request returns the i-th request of a load, greedy.
 func request(i, prompt, output, vocab int) *api.Request {
 	r := &api.Request{ID: fmt.Sprintf("bench-%d", i), Prompt: make([]int32, prompt), MaxTokens: output, Sampling: sampler.Default(), IgnoreEOS: true, PromptLogprobs: -1, NoCache: true}
 	r.Sampling.Temperature = 0
@@ -216,19 +216,18 @@ func request(i, prompt, output, vocab int) *api.Request {
 	return r
 }
 
-// decodeSteps are the steps that the rate of decode is taken over: few enough to lie
-// between two prompts.
+// decodeSteps is the number of steps for the decode rate, small enough to fit between two prompts.
 const decodeSteps = 24
 
-// token is one that sequence seq got, at a time since the start.
+// token is one token of sequence seq, at a time since the start.
 type token struct {
 	seq int
 	at  time.Duration
 }
 
-// decodeRates are the fastest and the median, in tokens a second, of all runs of `steps` steps in
-// which so many sequences decode and nothing else is done: each of them gets that many
-// tokens, or one less or more, and no other sequence any.
+// decodeRates returns the fastest and the median rate, in tokens a second, over all runs of `steps`
+// steps in which exactly this number of sequences decodes and nothing else happens: each gets about
+// `steps` tokens, and no other sequence gets any.
 func decodeRates(tokens []token, sequences, steps int) (best, median float64) {
 	slices.SortStableFunc(tokens, func(a, b token) int { return cmp.Compare(a.at, b.at) })
 	n := steps * sequences
@@ -264,7 +263,7 @@ func even(got map[int]int, steps int) bool {
 	return true
 }
 
-// middleOf is the median of what a full channel holds.
+// middleOf returns the median of the values in a full channel.
 func middleOf(c chan time.Duration) float64 {
 	var all []time.Duration
 	for len(c) > 0 {
@@ -273,5 +272,5 @@ func middleOf(c chan time.Duration) float64 {
 	if len(all) == 0 {
 		return 0
 	}
-	return all[len(all)/2].Seconds() // they came in order
+	return all[len(all)/2].Seconds() // arrival times are ordered
 }

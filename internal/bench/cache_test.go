@@ -9,7 +9,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// The shift-and-append cache that the server is compared with keeps the right rows.
+// The shift-and-append cache, the baseline of the comparison, keeps the right rows.
 func TestShiftUp(t *testing.T) {
 	for _, dt := range []tensor.DType{tensor.F32, tensor.BF16} {
 		g := kvcache.Geometry{Layers: 1, KVHeads: 1, Layout: tensor.KVLayout{Type: dt, KDim: 16, VDim: 8}}

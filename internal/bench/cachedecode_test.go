@@ -17,13 +17,13 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// cacheWay is one way to keep the cache.
+// cacheWay is one implementation of the cache.
 type cacheWay struct {
 	Name     string
 	BestMS   float64
 	MedianMS float64
-	Speedup  float64 // over the shift-and-append of the same positions, fastest steps
-	Median   float64 // of median steps
+	Speedup  float64 // compared with shift-and-append of the same positions, fastest steps
+	Median   float64 // compared by median steps
 	CacheMB  float64
 	base     int
 }
@@ -36,10 +36,9 @@ type stream interface {
 	bytes() int64
 }
 
-// runCacheDecode compares whole decode steps of a model (all layers and the head)
-// that differ only in how the cache of StreamingLLM is kept: figures 7 to 9 of EQUIP.
-// It measures o.Tokens steps of every way in turn, so that whatever else the machine
-// does disturbs all of them alike. Caches hold o.Context slots.
+// runCacheDecode compares whole decode steps of a model (all layers and the head) that differ only
+// in how the cache of StreamingLLM is kept: figures 7 to 9 of EQUIP. It measures o.Tokens steps of
+// every way in turn, so that other load disturbs all equally. Caches hold o.Context slots.
 func runCacheDecode(ctx context.Context, o Options) (out []cacheWay, err error) {
 	ck, err := model.Random(o.Model)
 	if err != nil {
@@ -68,7 +67,7 @@ func runCacheDecode(ctx context.Context, o Options) (out []cacheWay, err error) 
 	policy := kvcache.Streaming(cacheSink, o.Context-cacheSink)
 	ways := []struct {
 		name string
-		base int // the way it is compared with
+		base int // index of the baseline
 		make func(a *kvcache.Arena) (stream, error)
 	}{
 		{"original positions, shift-and-append", 0, func(*kvcache.Arena) (stream, error) { return newShifted(g, o.Context, nil), nil }},
@@ -144,13 +143,13 @@ func BenchmarkCacheDecode(b *testing.B) {
 
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1e3 }
 
-// decoder is a model alone, without actors: its layers and head.
+// decoder is a model without actors: its layers and head.
 type decoder struct {
 	w     *socket.Slices
 	place topology.Placement
 	batch *layer.Batch
 	rope  *layer.Rotation
-	rows  []layer.LogitRow // all
+	rows  []layer.LogitRow // all rows
 }
 
 func (m *decoder) step(streams []stream, pos int) (time.Duration, error) {

@@ -12,8 +12,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// cacheUpdate is table 5 of EQUIP: what it costs to evict and insert tokens in
-// all heads of one layer of a batch, in place and as published.
+// cacheUpdate is a row of table 5 of EQUIP: the cost of evicting and inserting tokens in all heads
+// of one layer of a batch, in place and as published.
 type cacheUpdate struct {
 	Batch    int
 	Heads    int
@@ -21,11 +21,11 @@ type cacheUpdate struct {
 	Slots    int
 	Evict    int
 	// Microseconds of the fastest update of the whole batch.
-	Publish float64 // StreamingLLM: the rows that stay are copied to a new cache, the new ones behind them
-	Append  float64 // the same with two caches that take turns: no memory is asked for
-	Shift   float64 // the same in one cache: rows behind the evicted ones move up
+	Publish float64 // StreamingLLM: copy the remaining rows and the new ones to a new cache
+	Append  float64 // the same with two alternating caches: no allocation
+	Shift   float64 // the same in one cache: rows after the evicted ones move up
 	Ring    float64 // the same in place
-	Gather  float64 // H2O: the rows that stay are gathered into a new cache
+	Gather  float64 // H2O: gather the remaining rows into a new cache
 	Scatter float64 // the same in place
 	OverPub float64 // Publish / Ring
 	OverApp float64 // Append / Ring
@@ -33,7 +33,7 @@ type cacheUpdate struct {
 	OverH2O float64 // Gather / Scatter
 }
 
-// cacheShapes are the batches, heads and head sizes of EQUIP's table 5.
+// cacheShapes has the batches, heads and head sizes of EQUIP's table 5.
 var cacheShapes = [][3]int{{1, 64, 64}, {1, 64, 128}, {1, 128, 64}, {8, 64, 64}, {8, 64, 128}, {8, 128, 64}, {32, 64, 64}, {32, 64, 128}}
 
 // BenchmarkCacheUpdate prints table 5 of EQUIP, measured on this machine.
@@ -58,10 +58,10 @@ const (
 	cacheSink  = 4
 )
 
-// runCacheUpdate measures one row: bfloat16 keys and values, 1024 slots. All ways get
-// the new rows as float32 and round them by the same kernel. In place is what the
-// server does, with its slot tables and the copy of the old rows that a roll-back needs;
-// the published forms are flat arrays that are moved by whole rows, without either.
+// runCacheUpdate measures one row: bfloat16 keys and values, 1024 slots. All ways get the new rows
+// as float32 and round them with the same kernel. "In place" is the server's way, including slot
+// tables and the copy of the old rows for a roll-back. The published forms are flat arrays moved by
+// whole rows, without both.
 func runCacheUpdate(pool *tensor.Pool, batch, heads, size, evict int, d time.Duration) (cacheUpdate, error) {
 	u := cacheUpdate{Batch: batch, Heads: heads, HeadSize: size, Slots: cacheSlots, Evict: evict}
 	if evict < 1 || evict > cacheSlots-cacheSink {
@@ -98,8 +98,8 @@ func runCacheUpdate(pool *tensor.Pool, batch, heads, size, evict int, d time.Dur
 	return u, nil
 }
 
-// fastest repeats f for about d, at least 3 times, and gives the microseconds of
-// the fastest; less than 0 when f failed.
+// fastest repeats f for about d, at least 3 times, and returns the microseconds of the fastest run;
+// negative if f failed.
 func fastest(d time.Duration, f func() error) float64 {
 	best, until := time.Duration(1<<62), time.Now().Add(d)
 	for i := 0; i < 3 || time.Now().Before(until); i++ {
@@ -112,11 +112,11 @@ func fastest(d time.Duration, f func() error) float64 {
 	return float64(best.Nanoseconds()) / 1e3
 }
 
-// naive are flat caches, one per sequence and head: rows of bf16, of keys and of values.
+// naive has flat caches, one per sequence and head: bf16 rows of keys and of values.
 type naive struct {
 	caches, spare [][2][]byte
 	fresh         []float32 // new rows
-	width         int       // bytes of a row
+	width         int       // bytes per row
 	evict         int
 }
 
@@ -152,7 +152,7 @@ func (n *naive) append(i int) {
 	n.caches[i], n.spare[i] = n.spare[i], n.caches[i]
 }
 
-// published is append with memory for the new cache, which the old one gives back.
+// published is append with an allocation of the new cache, which is freed by the old one.
 func (n *naive) published(a *kvcache.Arena, pool *tensor.Pool) (free func(), err error) {
 	blocks, err := a.Alloc(cacheSlots*n.width, 2*len(n.caches))
 	if err != nil {
@@ -181,7 +181,7 @@ func (n *naive) gather(i int) {
 	n.caches[i], n.spare[i] = n.spare[i], n.caches[i]
 }
 
-// scattered evicts all over the cache, as H2O does, without the work of choosing.
+// scattered evicts slots throughout the cache, like H2O, without the cost of choosing them.
 type scattered struct{ size int }
 
 func (s scattered) Slots(tokens int) int              { return min(tokens, s.size) }
@@ -220,7 +220,7 @@ func inPlace(pool *tensor.Pool, p *kvcache.Policy, batch, heads, size, evict int
 	return us, failed
 }
 
-// filled is a store whose first `tokens` slots hold small random rows.
+// filled returns a store whose first `tokens` slots have small random rows.
 func filled(a *kvcache.Arena, g kvcache.Geometry, p *kvcache.Policy, tokens int) (*kvcache.Store, error) {
 	s := kvcache.NewStore(a, g, p)
 	if err := s.Open(tokens, tokens, tensor.Span{}); err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// ring is what the server does: a store under a policy.
+// ring is the server's way: a store under a policy.
 type ring struct {
 	*kvcache.Store
 	rope kvcache.Rope
@@ -30,9 +30,9 @@ func (r *ring) View(layer, head, _ int, _ []float32, s *tensor.AttnScratch) ([][
 	return r.ReadBlocks(layer, head, r.rope, s), r.Len(layer, head), nil
 }
 
-// turning is EQUIP to the letter: in place, but indices are counted from the
-// oldest token, so at every step all keys turn (figure 16), with rotate_half taken
-// from a cache (figure 17) or from the key.
+// turning follows EQUIP literally: in place, but with indices counted from the oldest token, so all
+// keys are rotated at every step (figure 16). rotate_half comes from a cache (figure 17) or from
+// the key.
 type turning struct {
 	ring
 	g    kvcache.Geometry
@@ -112,9 +112,9 @@ func turnAll(l tensor.KVLayout, blocks, half [][]byte, n int, r *layer.Rotation,
 	return out
 }
 
-// shifted is StreamingLLM as published, on the same pages: the row behind the
-// sink goes, the rows behind it move up by one slot, the new row is appended. With
-// rotations all keys are rotated when they are read.
+// shifted is StreamingLLM as published, on the same pages. The row after the sink is removed, later
+// rows move up by one slot, and the new row is appended. With rotations, all keys are rotated when
+// they are read.
 type shifted struct {
 	g      kvcache.Geometry
 	slots  int
@@ -170,10 +170,10 @@ func (c *shifted) View(layer, head, _ int, _ []float32, s *tensor.AttnScratch) (
 	return turnAll(c.g.Layout, blocks, nil, c.slots, c.all, s, func(slot int) int { return slot }), c.slots, nil
 }
 
-const panel = 16 // slots side by side, see tensor.KVLayout
+const panel = 16 // slots per panel, see tensor.KVLayout
 
-// shiftUp moves slots (from, n) to [from, n-1): whole runs of a panel's rows and
-// whole runs of values, as fast as pages allow.
+// shiftUp moves slots (from, n) to [from, n-1), in whole runs of a panel's rows and of values, as
+// fast as pages allow.
 func shiftUp(l tensor.KVLayout, blocks [][]byte, from, n int) {
 	cells := l.KDim // of 4 bytes: an element of f32, a pair of bf16
 	if l.Type == tensor.BF16 {

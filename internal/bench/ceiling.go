@@ -11,12 +11,12 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// Ceiling is what some threads of this machine can do at most.
+// Ceiling is the peak performance of some threads of this machine.
 type Ceiling struct {
 	Threads int     `json:"threads"`
-	Read    float64 `json:"read_gbs"`   // GB/s of memory, not of a cache
-	FMA     float64 `json:"fma_gflops"` // float32, a multiply-add counted as two
-	VNNI    float64 `json:"vnni_gops"`  // integer products of quantised weights, likewise
+	Read    float64 `json:"read_gbs"`   // GB/s from memory, not from a cache
+	FMA     float64 `json:"fma_gflops"` // float32; a multiply-add counts as two
+	VNNI    float64 `json:"vnni_gops"`  // integer products of quantised weights; a multiply-add counts as two
 }
 
 // readBytes is several times the last-level cache of an ordinary machine.
@@ -31,7 +31,7 @@ func MeasureCeiling(p *tensor.Pool, d time.Duration) (Ceiling, error) {
 	return Ceiling{Threads: p.Threads(), Read: read, FMA: tensor.MeasureFMA(p, d/2), VNNI: tensor.MeasureVNNI(p, d/2)}, nil
 }
 
-// peak is the arithmetic ceiling of products with weights of a type.
+// peak returns the arithmetic ceiling for products with weights of a type.
 func (c Ceiling) peak(dt tensor.DType) float64 {
 	if tensor.Quantised(dt) {
 		return c.VNNI
@@ -39,22 +39,22 @@ func (c Ceiling) peak(dt tensor.DType) float64 {
 	return c.FMA
 }
 
-// Machine says where figures were taken.
+// Machine describes where figures were measured.
 type Machine struct {
 	CPU    string `json:"cpu"`
 	Cores  int    `json:"cores"`
-	Memory int64  `json:"memory_bytes"` // 0: not known
+	Memory int64  `json:"memory_bytes"` // 0: unknown
 	OS     string `json:"os"`
 	Go     string `json:"go"`
-	Load   string `json:"load_average"` // of the last minute, when the run began
+	Load   string `json:"load_average"` // of the last minute, at the start of the run
 }
 
-// String is a line above the figures.
+// String returns a line to print above the figures.
 func (m Machine) String() string {
 	return fmt.Sprintf("%s, %d cores, %s, %s, load %s", m.CPU, m.Cores, m.OS, m.Go, m.Load)
 }
 
-// ThisMachine reads what Linux tells; elsewhere most fields are empty.
+// ThisMachine reads the data from Linux; on other systems most fields are empty.
 func ThisMachine() Machine {
 	m := Machine{Cores: runtime.NumCPU(), OS: runtime.GOOS + "/" + runtime.GOARCH, Go: runtime.Version()}
 	info, _ := os.ReadFile("/proc/cpuinfo")
@@ -66,7 +66,7 @@ func ThisMachine() Machine {
 	return m
 }
 
-// Available is the memory that can be used without swapping; 0: not known.
+// Available returns the memory that can be used without swapping; 0: unknown.
 func Available() int64 { return memory("MemAvailable") }
 
 func memory(name string) int64 {

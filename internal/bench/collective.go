@@ -12,7 +12,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// serversOf starts n servers that know each other.
+// serversOf starts n connected servers.
 func serversOf(n int) (servers []*natsbus.Server, err error) {
 	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
 	for i := range n {
@@ -58,16 +58,16 @@ func mesh(ctx context.Context, n int) (groups []*collective.Group, stop func(), 
 	return groups, stop, err
 }
 
-// work is what every rank gives and gets.
+// work has the input and output of every rank.
 type work struct {
 	nodes [][]tensor.Span
 	mine  [][][]float32 // rank, tree node
-	recv  [][][]float32 // rank, from
+	recv  [][][]float32 // rank, source
 	out   [][]float32
 	done  chan error
 }
 
-// newWork shares the units of an axis evenly, as the down projection does.
+// newWork divides the units of an axis evenly, like the down projection.
 func newWork(n, floats int) *work {
 	w := &work{done: make(chan error, n)}
 	for r := range n {
@@ -111,8 +111,8 @@ func (w *work) run(ctx context.Context, groups []*collective.Group, kind string,
 	return nil
 }
 
-// BusRate is what n ranks send in a second, together, while they do nothing but
-// all-reduce vectors of so many bytes: a broadcast counts once. The median of nine.
+// BusRate returns how many bytes n ranks together send per second while they only all-reduce
+// vectors of `bytes` bytes. A broadcast counts once. It is the median of nine runs.
 func BusRate(ctx context.Context, n, bytes int) (float64, error) {
 	groups, stop, err := mesh(ctx, n)
 	if err != nil {
@@ -128,7 +128,7 @@ func BusRate(ctx context.Context, n, bytes int) (float64, error) {
 		if err := w.run(ctx, groups, "all-reduce", collective.OpID(i+1)); err != nil {
 			return 0, fmt.Errorf("bench: all-reduce of %d bytes over %d nodes: %w", bytes, n, err)
 		}
-		if i >= 3 { // buffers are made
+		if i >= 3 { // the first runs create buffers
 			took = append(took, time.Since(began))
 			sent = sentBy(groups) - before
 		}

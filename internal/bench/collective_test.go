@@ -9,9 +9,9 @@ import (
 	"github.com/shoal-llm/shoal/collective"
 )
 
-// BenchmarkCollective prints the latency of each collective, until every rank has its
-// result, over a mesh of NATS servers in this process: the protocol and the sockets are
-// those of node processes, on one machine.
+// BenchmarkCollective prints the latency of each collective until every rank has its result, over a
+// mesh of NATS servers in this process. Protocol and sockets are those of node processes, on one
+// machine.
 func BenchmarkCollective(b *testing.B) {
 	const nodes, repeat = 4, 200
 	groups, stop, err := mesh(b.Context(), nodes)
@@ -21,7 +21,7 @@ func BenchmarkCollective(b *testing.B) {
 	defer stop()
 	fmt.Printf("%-12s %10s %10s %10s %10s   (us, %d nodes, until all ranks are done)\n", "", "bytes", "best", "median", "p99", nodes)
 	op := collective.OpID(0)
-	for _, size := range []int{1 << 10, 16 << 10, 64 << 10, 256 << 10} { // what a rank gives (all-gather), or the vector (all-reduce)
+	for _, size := range []int{1 << 10, 16 << 10, 64 << 10, 256 << 10} { // a rank's part (all-gather), or the vector (all-reduce)
 		for _, kind := range []string{"barrier", "all-gather", "all-reduce"} {
 			if kind == "barrier" && size > 1<<10 {
 				continue

@@ -9,24 +9,24 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// Costs are what one step must read and compute, whoever does it: the floor
-// that a measurement is held against.
+// Costs counts what one step must read and compute, independent of the implementation. It gives the
+// floor for a measurement.
 type Costs struct {
-	LayerParams int64 // elements of the layers' matrices that one token multiplies: of experts, those it chooses
+	LayerParams int64 // elements of the layers' matrices that one token multiplies; of experts only the chosen ones
 	HeadParams  int64
 	WeightBytes int64 // of all matrices, packed
-	attention   int64 // of that, those of attention
-	ExpertBytes int64 // of WeightBytes, one expert in every layer that has some
-	SlotBytes   int64 // of one token's cache in one layer
-	experts     int   // of a layer; 0: none
+	attention   int64 // attention's part of WeightBytes
+	ExpertBytes int64 // of WeightBytes: one expert in every layer with experts
+	SlotBytes   int64 // one token's cache in one layer
+	experts     int   // per layer; 0: none
 	sparse      int   // layers with experts
-	windows     []int // of each layer, in slots; 0: none
-	attnFlops   int64 // of one query token and one slot, in one layer
-	later       int   // layers that prompts leave ahead of (SwiftKV)
-	laterParams int64 // of LayerParams, what these multiply rows by that stay
+	windows     []int // per layer, in slots; 0: none
+	attnFlops   int64 // per query token and slot, in one layer
+	later       int   // layers that prompts skip (SwiftKV)
+	laterParams int64 // of LayerParams: the later layers' matrices for rows that stay
 }
 
-// CostsOf a model with weights of a type and a cache of another. Latent attention is
+// CostsOf returns the costs of a model with given types of weights and cache. Latent attention is
 // counted absorbed, as it is computed.
 func CostsOf(c *model.Config, weights, kv tensor.DType) Costs {
 	var k Costs
@@ -48,7 +48,7 @@ func CostsOf(c *model.Config, weights, kv tensor.DType) Costs {
 				add(&k.LayerParams, q, up)
 			}
 			add(&k.LayerParams, l.Rank+l.Rope, c.Hidden)
-			for range c.Heads { // each packed by itself
+			for range c.Heads { // packed separately
 				add(&k.LayerParams, l.Rank, l.Nope)
 				add(&k.LayerParams, l.Value, l.Rank)
 			}
@@ -82,7 +82,7 @@ func CostsOf(c *model.Config, weights, kv tensor.DType) Costs {
 	return k
 }
 
-// sparseLayer counts the experts of a layer.
+// sparseLayer adds the experts of a layer.
 func (k *Costs) sparseLayer(c *model.Config, weights tensor.DType, add func(n *int64, rows, cols int)) {
 	e := c.MoE
 	k.LayerParams += int64(e.Experts)*int64(c.Hidden) + 3*int64(c.Hidden)*int64(e.PerToken*e.FFN)
@@ -97,8 +97,8 @@ func (k *Costs) sparseLayer(c *model.Config, weights tensor.DType, add func(n *i
 	}
 }
 
-// over is what several sockets of one machine read together, of which so many own sequences: under
-// reduce each of these has all of attention's weights.
+// over returns the reads of several sockets of one machine together, `owners` of which own
+// sequences. With the reduce mapping each owner reads all of attention's weights.
 func (k Costs) over(m topology.Mapping, owners int) Costs {
 	if m == topology.Reduce {
 		k.WeightBytes += int64(owners-1) * k.attention
@@ -106,7 +106,7 @@ func (k Costs) over(m topology.Mapping, owners int) Costs {
 	return k
 }
 
-// slots is how many of context slots a query at their end reads, in all layers.
+// slots returns how many of context slots a query at their end reads, over all layers.
 func (k Costs) slots(context int) float64 {
 	n := 0
 	for _, w := range k.windows {
@@ -118,17 +118,17 @@ func (k Costs) slots(context int) float64 {
 	return float64(n)
 }
 
-// KVBytes is the cache of one sequence of so many tokens, as attention reads it.
+// KVBytes returns the bytes that attention reads of a cache of context tokens.
 func (k Costs) KVBytes(context int) int64 { return int64(k.slots(context)) * k.SlotBytes }
 
-// heldBytes is the most that a cache of so many tokens takes: a prompt is held whole.
+// heldBytes returns the maximum size of a cache of this many tokens: a prompt is held completely.
 func (k Costs) heldBytes(context int) int64 {
 	return int64(len(k.windows)) * int64(context) * k.SlotBytes
 }
 
-// Decode is the bytes and the flops (a multiply-add is two) of a step that
-// takes batch sequences, each of context tokens, one token further, and reads so many
-// experts in all layers together, as the step says.
+// Decode returns the bytes and flops (a multiply-add is two) of a step that decodes one token for
+// each of batch sequences with context tokens. experts is the number of experts that the step reads
+// over all layers.
 func (k Costs) Decode(batch, context int, experts float64) (bytes, matFlops, attnFlops float64) {
 	b := float64(batch)
 	unread := 0.0
@@ -139,13 +139,13 @@ func (k Costs) Decode(batch, context int, experts float64) (bytes, matFlops, att
 		2 * b * float64(k.LayerParams+k.HeadParams), b * k.slots(context) * float64(k.attnFlops)
 }
 
-// Prefill is the same for a prompt, of whose last token alone logits are wanted.
+// Prefill returns the flops of a prompt. Logits are computed for its last token only.
 func (k Costs) Prefill(tokens int) (matFlops, attnFlops float64) {
 	t := float64(tokens)
-	pairs := 0.0 // of a query and a slot
+	pairs := 0.0 // pairs of a query and a slot
 	for i, w := range k.windows {
 		if i >= len(k.windows)-k.later {
-			pairs += t // of the last token
+			pairs += t // for the last token
 			continue
 		}
 		full := t // queries that see less than the window
@@ -157,7 +157,7 @@ func (k Costs) Prefill(tokens int) (matFlops, attnFlops float64) {
 	return 2*t*float64(k.LayerParams-k.laterParams) + 2*float64(k.laterParams+k.HeadParams), pairs * float64(k.attnFlops)
 }
 
-// fits refuses what this machine's memory does not hold.
+// fits returns an error if this machine's memory is too small.
 func (k Costs) fits(batch, context, step int, c *model.Config) error {
 	kv := int64(batch) * k.KVBytes(context+64)
 	e := c.MoE
@@ -170,8 +170,8 @@ func (k Costs) fits(batch, context, step int, c *model.Config) error {
 	return nil
 }
 
-// PrefillFloor is the time of the same at the peaks of a machine.
+// PrefillFloor returns the time of Prefill at a machine's peaks.
 func (k Costs) PrefillFloor(tokens int, weights tensor.DType, c Ceiling) time.Duration {
 	mat, attn := k.Prefill(tokens)
-	return time.Duration(mat/c.peak(weights) + attn/c.FMA) // GOP/s are operations a nanosecond
+	return time.Duration(mat/c.peak(weights) + attn/c.FMA) // GOP/s are operations per nanosecond
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// One row reads the experts that it chooses, many rows read all, and every count
-// between agrees with drawing experts.
+// One row reads its chosen experts, many rows read all, and counts in between agree with a random
+// draw of experts.
 func TestCostsOfExperts(t *testing.T) {
 	ck, err := model.Open("random:qwen3-30b-a3b")
 	if err != nil {
@@ -17,7 +17,7 @@ func TestCostsOfExperts(t *testing.T) {
 	}
 	defer ck.Close()
 	k := CostsOf(&ck.Config, tensor.BF16, tensor.BF16)
-	if active := float64(k.LayerParams+k.HeadParams) / 1e9; math.Abs(active-3.04) > 0.05 { // 3.3 with the embedding, of which a token reads a row
+	if active := float64(k.LayerParams+k.HeadParams) / 1e9; math.Abs(active-3.04) > 0.05 { // 3.3 with the embedding, of which a token reads one row
 		t.Errorf("%.2f billion parameters a token", active)
 	}
 	if all := float64(k.WeightBytes) / 2e9; math.Abs(all-30.2) > 0.1 {
@@ -31,7 +31,7 @@ func TestCostsOfExperts(t *testing.T) {
 	if math.Abs(many-float64(k.WeightBytes)) > 1 {
 		t.Errorf("many rows read %g bytes of %d", many, k.WeightBytes)
 	}
-	if some, _, _ := k.Decode(4, 0, 48*8); math.Abs(some-one) > 1 { // four rows that choose alike
+	if some, _, _ := k.Decode(4, 0, 48*8); math.Abs(some-one) > 1 { // four rows with the same choice
 		t.Errorf("%g bytes, want %g", some, one)
 	}
 	dense := CostsOf(&model.Config{Layers: 2, Hidden: 64, Heads: 2, KVHeads: 2, HeadDim: 32, FFN: 64, Vocab: 64}, tensor.F32, tensor.F32)
@@ -40,7 +40,7 @@ func TestCostsOfExperts(t *testing.T) {
 	}
 }
 
-// Latent attention reads one row of 576 values a layer and token, once for all heads.
+// Latent attention reads one row of 576 values per layer and token, once for all heads.
 func TestCostsOfLatents(t *testing.T) {
 	ck, err := model.Open("random:deepseek-v2-lite")
 	if err != nil {
@@ -64,7 +64,7 @@ func TestCostsOfLatents(t *testing.T) {
 	}
 }
 
-// A window bounds what attention reads, and the sums of a prompt agree with counting.
+// A window bounds what attention reads. The sums for a prompt agree with counting.
 func TestCostsOfWindows(t *testing.T) {
 	c := &model.Config{Layers: 3, Hidden: 64, Heads: 2, KVHeads: 1, HeadDim: 32, FFN: 64, Vocab: 64, Windows: []int{10, 0, 100}}
 	k := CostsOf(c, tensor.F32, tensor.F32)
@@ -82,8 +82,8 @@ func TestCostsOfWindows(t *testing.T) {
 	}
 }
 
-// Of SwiftKV's later layers a prompt needs keys and values, and all of them for its last
-// token; a generated token needs them whole. What they share is held once.
+// In SwiftKV's later layers a prompt computes keys and values, and everything only for its last
+// token. A generated token computes them completely. Shared caches are held once.
 func TestCostsOfSwiftKV(t *testing.T) {
 	c := &model.Config{Layers: 4, Hidden: 64, Heads: 2, KVHeads: 1, HeadDim: 32, FFN: 96, Vocab: 64, SwiftKV: model.SwiftKV{Layers: 2, Group: 2}}
 	k := CostsOf(c, tensor.F32, tensor.F32)
@@ -100,7 +100,7 @@ func TestCostsOfSwiftKV(t *testing.T) {
 	}
 }
 
-// TestSwiftKVBench: one run has a row for none and for each share.
+// TestSwiftKVBench: a run has a row without SwiftKV and one per share.
 func TestSwiftKVBench(t *testing.T) {
 	s, err := RunSwiftKV(t.Context(), Options{Model: "fry", Weights: tensor.Q8_0, KV: tensor.BF16, Threads: 1, Context: 40, Chunk: 16, Policy: "full", Repeat: 1}, []float64{0.5}, 2, func(string) {})
 	if err != nil {

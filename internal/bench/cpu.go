@@ -8,14 +8,14 @@ import (
 	"time"
 )
 
-// ProcessTime is what all threads of a process have run so far, to 10 ms; 0 where the
-// system does not say (it is read from Linux's /proc).
+// ProcessTime returns the CPU time of all threads of a process, in units of 10 ms, from Linux's
+// /proc; 0 on other systems.
 func ProcessTime(pid int) time.Duration {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return 0
 	}
-	f := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:]) // the name in front may hold anything
+	f := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:]) // the name before it may contain anything
 	if len(f) < 13 {
 		return 0
 	}

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// cpuTime is what all threads of this process have run so far.
+// cpuTime returns the CPU time of all threads of this process.
 func cpuTime() time.Duration {
 	var u syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {

@@ -11,19 +11,19 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// Stages are the parts of one step in microseconds.
+// Stages has the parts of one step in microseconds.
 type Stages struct {
 	Begin       float64 `json:"begin_us"`
 	Projection  float64 `json:"projection_us"`
 	Attention   float64 `json:"attention_us"`
-	Observation float64 `json:"observation_us"` // of a prompt, while it is read
+	Observation float64 `json:"observation_us"` // of a prompt, during prefill
 	FFN         float64 `json:"ffn_us"`
 	Head        float64 `json:"head_us"`
 	Votes       float64 `json:"votes_us"` // attention of the observation window
 	Selection   float64 `json:"selection_us"`
 	Shipping    float64 `json:"shipping_us"`
 	Compression float64 `json:"compression_us"` // the last three and the observation
-	Wait        float64 `json:"wait_us"`        // for collectives
+	Wait        float64 `json:"wait_us"`        // waiting for collectives
 	Other       float64 `json:"other_us"`       // messages between actors, waiting for a turn
 	Step        float64 `json:"step_us"`
 }
@@ -35,40 +35,40 @@ func stagesOf(s socket.Stages, step time.Duration) Stages {
 		Votes: us(s.Votes), Selection: us(s.Selection), Shipping: us(s.Shipping), Compression: us(s.Compression()), Wait: us(s.Wait), Other: us(step - known), Step: us(step)}
 }
 
-// Decode is what taking sequences one token further costs. Best figures are of
-// the fastest step, which a shared machine disturbed least.
+// Decode is the cost of a decode step. Best figures are those of the fastest step, which other load
+// disturbed least.
 type Decode struct {
 	Setup
 	Context     int       `json:"context"`
 	Batch       int       `json:"batch"`
 	Steps       int       `json:"steps"`
-	TokensPerS  float64   `json:"tokens_per_s"`        // of the fastest step, all sequences
-	MedianPerS  float64   `json:"median_tokens_per_s"` // of the median step
-	MeanPerS    float64   `json:"mean_tokens_per_s"`   // of all steps together, as other programs count
-	Bytes       float64   `json:"bytes_per_step"`      // weights and cache that a step reads
+	TokensPerS  float64   `json:"tokens_per_s"`        // fastest step, all sequences
+	MedianPerS  float64   `json:"median_tokens_per_s"` // median step
+	MeanPerS    float64   `json:"mean_tokens_per_s"`   // all steps together, as other programs count
+	Bytes       float64   `json:"bytes_per_step"`      // weights and cache read per step
 	PerToken    float64   `json:"bytes_per_token"`
 	Bandwidth   float64   `json:"bandwidth_gbs"`
-	Read        float64   `json:"read_gbs"`        // the same bytes only read, between the steps
-	Share       float64   `json:"bandwidth_share"` // of that: best step against best read
+	Read        float64   `json:"read_gbs"`        // rate of only reading the same bytes, measured between the steps
+	Share       float64   `json:"bandwidth_share"` // best step compared with best read
 	MedianShare float64   `json:"median_bandwidth_share"`
-	CPUShare    float64   `json:"cpu_share"`       // processor time of reading over that of the steps, medians: neighbours count less
-	PeakShare   float64   `json:"peak_share"`      // of the arithmetic peak, likewise
-	Roofline    float64   `json:"roofline_share"`  // of the higher of both floors
-	CacheBytes  float64   `json:"cache_bytes"`     // of those, what attention reads of one sequence's cache
-	CacheShare  float64   `json:"cache_share"`     // of what it reads under the policy full
-	Times       float64   `json:"times,omitempty"` // as fast as Beside, and what the bytes of both would give
+	CPUShare    float64   `json:"cpu_share"`       // CPU time of reading divided by that of the steps, medians; less affected by other load
+	PeakShare   float64   `json:"peak_share"`      // fraction of the arithmetic peak, in the same way
+	Roofline    float64   `json:"roofline_share"`  // fraction of the higher of both floors
+	CacheBytes  float64   `json:"cache_bytes"`     // of Bytes: what attention reads of one sequence's cache
+	CacheShare  float64   `json:"cache_share"`     // fraction of what it reads under the policy full
+	Times       float64   `json:"times,omitempty"` // speed relative to Beside, and the ratio that the bytes predict
 	Bound       float64   `json:"bound,omitempty"`
 	Beside      *Decode   `json:"beside,omitempty"` // the same under the policy full
 	Others      []*Decode `json:"others,omitempty"` // the same under further policies
-	Stages      Stages    `json:"stages"`           // of the fastest step
-	Shared      Threads   `json:"thread_time"`      // of all steps
+	Stages      Stages    `json:"stages"`           // fastest step
+	Shared      Threads   `json:"thread_time"`      // all steps
 	LoadSeconds float64   `json:"load_s"`
 	Ceiling     Ceiling   `json:"ceiling"`
 	Machine     Machine   `json:"machine"`
 }
 
-// RunDecode measures decode on random weights and random caches, under the policy full and
-// under each of policies, the first of which is returned: Beside is then what full gave.
+// RunDecode measures decode with random weights and caches, under the policy full and under each of
+// policies. It returns the result of the first of policies, with that of full in Beside.
 func RunDecode(ctx context.Context, o Options, policies []string, note func(string)) (*Decode, error) {
 	steps := o.Tokens + warmSteps
 	c, k, err := o.shape(o.Batch, o.Context+steps, o.Batch)
@@ -137,7 +137,7 @@ func (d *Decode) measure(ctx context.Context, r *rig, f *floor, k Costs, g kvcac
 	at, full := d.Context+(d.Steps+warmSteps)/2, kvcache.Full()
 	whole := float64(kvcache.ReadBytes(g, d.Context, at, full))
 	d.CacheBytes = float64(kvcache.ReadBytes(g, d.Context, at, p))
-	if chosen > 0 { // what queries read rather than what was asked for
+	if chosen > 0 { // count what queries read, not what the policy allows
 		d.CacheBytes += (chosen - float64(p.Selector.Reads(at))/float64(at)) * whole
 	}
 	d.CacheShare = d.CacheBytes / whole

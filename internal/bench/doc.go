@@ -1,3 +1,3 @@
-// Package bench measures this machine and this program on it: every figure is
-// printed beside the ceiling that was measured in the same run.
+// Package bench measures this program and this machine. Every figure is printed next to the ceiling
+// that was measured in the same run.
 package bench

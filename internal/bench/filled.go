@@ -13,10 +13,10 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// RunFilled says what RunBatch does, for models whose prompts take too long to
-// read: how many sequences the ledger admits in o.Memory is computed, by the costs that
-// the batcher books, and decode is measured at that batch on caches with random
-// rows, filled and compressed by the same code (alone.Fill). One socket.
+// RunFilled is RunBatch for models whose prompts take too long to read. It computes how many
+// sequences the ledger admits in o.Memory, with the batcher's cost functions. It measures decode at
+// that batch size on one socket, with random cache rows that are filled and compressed by the same
+// code (alone.Fill).
 func RunFilled(ctx context.Context, o BatchOptions, note func(string)) (*Batch, error) {
 	b := &Batch{Model: o.Model, Threads: o.Threads, Nodes: 1, Memory: o.Memory, Prompt: o.Prompt, Output: o.Output, Machine: ThisMachine(), Weights: o.Weights, KV: o.KV}
 	weights, err := tensor.ParseDType(o.Weights)
@@ -37,9 +37,8 @@ func RunFilled(ctx context.Context, o BatchOptions, note func(string)) (*Batch, 
 	return b, nil
 }
 
-// Held is the number of sequences of prompt and output tokens that live together in
-// memory bytes on one socket, when the last of them is read while the others are there, with
-// their first `spilled` blocks in files.
+// Held returns the number of sequences with prompt and output tokens that fit together in memory
+// bytes on one socket, while the last of them is read. Their first `spilled` blocks are in files.
 func Held(g kvcache.Geometry, p *kvcache.Policy, prompt, output, spilled int, memory int64) int {
 	resident := kvcache.SpilledBytes(g, prompt, prompt+output-1, 1, spilled, p)
 	during := max(resident, kvcache.HandoverBytes(g, g.KVHeads, prompt, p)+kvcache.StatisticsBytes(g, g.KVHeads, prompt, p))

@@ -11,7 +11,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// TestHeldIsWhatFits: sequences are opened for real until the arena refuses one.
+// TestHeldIsWhatFits opens sequences until the arena refuses one.
 func TestHeldIsWhatFits(t *testing.T) {
 	ck, err := model.Random("fry")
 	if err != nil {
@@ -45,8 +45,8 @@ func TestHeldIsWhatFits(t *testing.T) {
 	}
 }
 
-// TestRates: three sequences decode, in steps of 100 ms and, for a while, of 10; then one
-// ends, a prompt is read, and two decode fast.
+// TestRates: three sequences decode in steps of 100 ms and, for a while, of 10 ms. Then one ends, a
+// prompt is read, and two decode fast.
 func TestRates(t *testing.T) {
 	var tokens []token
 	now := time.Duration(0)
@@ -70,7 +70,7 @@ func TestRates(t *testing.T) {
 		step(time.Millisecond, 1, 2, 4)
 		step(time.Millisecond, 1, 2)
 	}
-	slices.Reverse(tokens) // streams come in any order
+	slices.Reverse(tokens) // the order does not matter
 	best, median := decodeRates(tokens, 3, 10)
 	if best < 299 || best > 301 || median < 29 || median > 31 {
 		t.Errorf("%.1f and %.1f tokens/s, want 300 and 30", best, median)

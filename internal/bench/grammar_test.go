@@ -33,7 +33,7 @@ var (
 	named   = flag.Bool("named", false, "name every schema that was refused or judged wrongly")
 )
 
-// TestMaskBench is `make maskbench`: nothing that does not fit may be let through.
+// TestMaskBench is `make maskbench`: no invalid instance may be accepted.
 func TestMaskBench(t *testing.T) {
 	if *schemas == "" {
 		t.Skip("-schemas DIR")
@@ -80,14 +80,14 @@ func TestMaskBench(t *testing.T) {
 	}
 }
 
-// grammarFigures is what MaskBench (guidance-ai/jsonschemabench) counts: JSON schemas
-// with instances that fit and that do not, token by token, a mask before each.
+// grammarFigures are the counts of MaskBench (guidance-ai/jsonschemabench): JSON schemas with valid
+// and invalid instances, token by token, with a mask before each.
 type grammarFigures struct {
 	Schemas, Passed int
-	CompileErrors   int // honest refusals
-	Validation      int // schemas with an instance that was refused, and fits
-	Invalidation    int // schemas with an instance that was let through, and does not
-	Annotated       int // schemas with an instance that only a format of no effect forbids
+	CompileErrors   int // explicit refusals
+	Validation      int // schemas with a valid instance that was refused
+	Invalidation    int // schemas with an invalid instance that was accepted
+	Annotated       int // schemas with an accepted instance that only an unenforced format forbids
 	Masks           int
 	MaskMean        time.Duration
 	MaskP50         time.Duration
@@ -97,10 +97,10 @@ type grammarFigures struct {
 	CompileP50      time.Duration
 	CompileP99      time.Duration
 	CompileMax      time.Duration
-	Reasons         map[string]int // of refusals, by keyword
+	Reasons         map[string]int // refusals by keyword
 
 	Slowest []string // schemas with the longest masks and compilations
-	Wrong   []string // schemas with validation or invalidation errors, and which
+	Wrong   []string // schemas with validation or invalidation errors, with the kind
 	Refused []string
 }
 
@@ -110,7 +110,7 @@ type grammarResult struct {
 	masks           []time.Duration
 	err             error
 	refuses, allows string
-	annotated       bool // an instance passed that only a format of no effect forbids
+	annotated       bool // accepted an instance that only an unenforced format forbids
 }
 
 // runGrammar measures every schema of a folder of MaskBench's files.
@@ -207,7 +207,7 @@ func runGrammar(v *grammar.Vocabulary, encode func(string) []int32, files []stri
 	return f, nil
 }
 
-// grammarFiles are the schemas of a folder, every step-th.
+// grammarFiles returns every step-th schema of a folder.
 func grammarFiles(dir string, step int) ([]string, error) {
 	files, err := filepath.Glob(filepath.Join(dir, "*.json"))
 	if err != nil || len(files) == 0 {
@@ -272,7 +272,7 @@ func oneSchema(v *grammar.Vocabulary, encode func(string) []int32, file string, 
 		ok = ok && at.Ends()
 		switch {
 		case ok && !t.Valid && len(g.Annotations()) > 0:
-			r.annotated = true // by a format that is not known, the suite says
+			r.annotated = true // by an unknown format, according to the suite
 		case ok && !t.Valid && r.allows == "":
 			r.allows = fmt.Sprintf("test %d: %.300s", i, text)
 		case !ok && t.Valid && r.refuses == "":
@@ -282,7 +282,7 @@ func oneSchema(v *grammar.Vocabulary, encode func(string) []int32, file string, 
 	return r, nil
 }
 
-// likePython spells JSON as json.dumps(x, ensure_ascii=False) does.
+// likePython formats JSON like json.dumps(x, ensure_ascii=False).
 func likePython(raw json.RawMessage) (string, error) {
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.UseNumber()

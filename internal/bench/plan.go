@@ -12,14 +12,14 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// PlanModel is a model to plan for: no weights, only its config.
+// PlanModel is a model for planning: its config without weights.
 type PlanModel struct {
 	Name       string
 	Config     model.Config
-	Parameters int64 // those of one forward pass; the embedding counted once
+	Parameters int64 // parameters of one forward pass; the embedding counts once
 }
 
-// PlanModelOf counts what a config asks for.
+// PlanModelOf computes the sizes of a config.
 func PlanModelOf(name string, c *model.Config) PlanModel {
 	m := PlanModel{Name: name, Config: *c}
 	for _, s := range c.Tensors() {
@@ -32,29 +32,29 @@ func PlanModelOf(name string, c *model.Config) PlanModel {
 	return m
 }
 
-// row is the floats of a token's activations in a step, about.
+// row returns the approximate number of floats of a token's activations in a step.
 func (m *PlanModel) row() int {
 	c := &m.Config
 	attention := 2*c.Heads*c.HeadDim + 2*c.KVHeads*c.HeadDim
 	if l := c.Latent; l.Rank > 0 {
-		attention = c.Heads * (c.HeadDim + l.Rank + l.Rope + l.Rank + l.Value) // queries, absorbed, what attention makes of latents, values
+		attention = c.Heads * (c.HeadDim + l.Rank + l.Rope + l.Rank + l.Value) // absorbed queries, attention's results on latents, values
 	}
 	return 3*c.Hidden + attention + 2*max(c.FFN, c.MoE.PerToken*c.MoE.FFN+c.MoE.Shared)
 }
 
-// PlanOptions are the cluster to plan for.
+// PlanOptions describes the cluster to plan for.
 type PlanOptions struct {
 	Sockets  int
-	Memory   int64 // of one socket, for everything
+	Memory   int64 // total memory of one socket
 	Weights  tensor.DType
 	KV       tensor.DType
 	Mapping  topology.Mapping
 	Rows     int   // token budget of a step
-	Contexts []int // tokens; none: DefaultContexts
+	Contexts []int // in tokens; none: DefaultContexts
 	Ratio    int   // SnapStream keeps 1/Ratio of a context
 }
 
-// Plan says what fits.
+// Plan lists what fits.
 type Plan struct {
 	Model          string    `json:"model"`
 	Parameters     int64     `json:"parameters"`
@@ -63,15 +63,15 @@ type Plan struct {
 	Mapping        string    `json:"mapping"`
 	WeightType     string    `json:"weight_type"`
 	KVType         string    `json:"kv_type"`
-	WeightBytes    int64     `json:"weight_bytes"`    // of one socket
-	EmbeddingBytes int64     `json:"embedding_bytes"` // mapped, of one socket
-	WorkspaceBytes int64     `json:"workspace_bytes"` // activations and logits, of one socket
-	CacheBytes     int64     `json:"cache_bytes"`     // what is left for caches, of one socket; below 0: does not fit
+	WeightBytes    int64     `json:"weight_bytes"`    // per socket
+	EmbeddingBytes int64     `json:"embedding_bytes"` // mapped, per socket
+	WorkspaceBytes int64     `json:"workspace_bytes"` // activations and logits, per socket
+	CacheBytes     int64     `json:"cache_bytes"`     // memory left for caches, per socket; negative: does not fit
 	TokenBytes     int64     `json:"cache_bytes_per_token"`
 	Rows           []PlanRow `json:"rows"`
 }
 
-// PlanRow is one length of context.
+// PlanRow is one context length.
 type PlanRow struct {
 	Context    int       `json:"context"`
 	Compressed int       `json:"compressed"`
@@ -79,17 +79,17 @@ type PlanRow struct {
 	SnapStream PlanBatch `json:"snapstream"`
 }
 
-// PlanBatch is how many sequences decode together. A sequence lies on one socket, so
-// both are multiples of the sockets.
+// PlanBatch is how many sequences decode together. A sequence is on one socket, so both values are
+// multiples of the number of sockets.
 type PlanBatch struct {
 	Policy string `json:"policy"`
 	Bytes  int64  `json:"bytes_per_sequence"`
 	Most   int    `json:"most"`  // as the ledger admits
-	Batch  int    `json:"batch"` // each socket's part a power of two, as static graphs have it: the figure of the paper's table 5
+	Batch  int    `json:"batch"` // a power of two per socket, as static graphs require: the value in table 5 of the paper
 }
 
-// DefaultContexts are the lengths to plan for when nobody names one: 131072 tokens or the most
-// of the model, half of that and a quarter, none below least.
+// DefaultContexts returns the default lengths to plan for: 131072 tokens or the model's maximum,
+// half and a quarter of that, none below least.
 func DefaultContexts(most, least int) (out []int) {
 	for n, i := min(131072, most), 0; i < 3 && n >= max(least, 1); n, i = n/2, i+1 {
 		out = append(out, n)
@@ -97,10 +97,10 @@ func DefaultContexts(most, least int) (out []int) {
 	return out
 }
 
-// RunPlan computes what a cluster would hold, from the config alone: weights by the code
-// that loads them (socket.SliceBytes), the step's activations, and caches by the cost
-// functions that the batcher's ledger admits by (kvcache.ResidentBytes). Prompts are taken to be read elsewhere or one at a
-// time before: what prefill holds meanwhile is not in it.
+// RunPlan computes what a cluster would hold, from the config alone. Weights use the code that
+// loads them (socket.SliceBytes), and caches the cost functions of the batcher's ledger
+// (kvcache.ResidentBytes). Prompts are assumed to be read elsewhere or one at a time before, so the
+// memory of prefill is not included.
 func RunPlan(m PlanModel, o PlanOptions) (*Plan, error) {
 	switch {
 	case o.Sockets < 1 || o.Sockets > 256:

@@ -9,8 +9,8 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// The batch columns of table 5 of SnapStream (arXiv 2511.03092): DeepSeek-R1 on 16
-// sockets of 64 GB, a quarter of the cache kept.
+// The batch columns of table 5 of SnapStream (arXiv 2511.03092): DeepSeek-R1 on 16 sockets of 64
+// GB, with a quarter of the cache kept.
 func TestPlanTable5(t *testing.T) {
 	m, err := PlanShape("deepseek-r1")
 	if err != nil {
@@ -48,7 +48,7 @@ func TestPlanTable5(t *testing.T) {
 	}
 }
 
-// TestDefaultContexts: no context is longer than the model's.
+// TestDefaultContexts: no context is longer than the model's maximum.
 func TestDefaultContexts(t *testing.T) {
 	for _, c := range []struct {
 		most, least int
@@ -60,7 +60,7 @@ func TestDefaultContexts(t *testing.T) {
 	}
 }
 
-// Every named shape plans, with the parameters that its name says.
+// Every named shape can be planned and has the parameter count of its name.
 func TestPlanShapes(t *testing.T) {
 	for name, billions := range map[string]float64{"llama-3.1-8b": 8.03, "llama-3.1-70b": 70.55, "qwen2.5-7b": 7.62, "mistral-7b-v0.1": 7.24, "gemma-3-27b": 27.01, "deepseek-r1": 671.03, "deepseek-v2-lite": 15.71, "qwen3-30b-a3b": 30.53} {
 		m, err := PlanShape(name)

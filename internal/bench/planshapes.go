@@ -11,9 +11,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/model"
 )
 
-// planShapes are public models by name: what their config.json says of their sizes. That of
-// DeepSeek V3 is of arXiv 2412.19437, section 4.2, without the layer that predicts further
-// tokens, which is not read.
+// planShapes has public models by name, with the sizes of their config.json. DeepSeek V3 is from
+// arXiv 2412.19437, section 4.2, without the multi-token prediction layer, which is not used.
 var planShapes = func() (m map[string]json.RawMessage) {
 	if err := json.Unmarshal(planShapesFile, &m); err != nil {
 		panic("bench: planshapes.json: " + err.Error())
@@ -24,12 +23,12 @@ var planShapes = func() (m map[string]json.RawMessage) {
 //go:embed planshapes.json
 var planShapesFile []byte
 
-// PlanShapes are the names that PlanShape knows, sorted.
+// PlanShapes returns the names that PlanShape accepts, sorted.
 func PlanShapes() []string {
 	return slices.Sorted(maps.Keys(planShapes))
 }
 
-// PlanShape is a public model by name.
+// PlanShape returns a public model by name.
 func PlanShape(name string) (PlanModel, error) {
 	text, ok := planShapes[name]
 	if !ok {

@@ -10,7 +10,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// Prefill is what reading a prompt costs; best figures are of the fastest one.
+// Prefill is the cost of reading a prompt. Best figures are those of the fastest prompt.
 type Prefill struct {
 	Setup
 	Tokens      int     `json:"tokens"`
@@ -19,12 +19,12 @@ type Prefill struct {
 	TokensPerS  float64 `json:"tokens_per_s"`
 	MedianPerS  float64 `json:"median_tokens_per_s"`
 	MeanPerS    float64 `json:"mean_tokens_per_s"`
-	GFLOPS      float64 `json:"gflops"`            // matrices and attention, a multiply-add is two
-	PeakShare   float64 `json:"peak_share"`        // the same arithmetic alone, measured between the prompts, over the best prompt
+	GFLOPS      float64 `json:"gflops"`            // matrices and attention; a multiply-add counts as two
+	PeakShare   float64 `json:"peak_share"`        // time of only the same arithmetic, measured between the prompts, divided by the best prompt's
 	Stages      Stages  `json:"stages"`            // summed over the chunks
-	Shared      Threads `json:"thread_time"`       // of all prompts
-	Compression float64 `json:"compression_share"` // of the prompt's time: observation, votes, selection, shipping
-	MatShare    float64 `json:"matmul_peak"`       // projections, FFN and head against their floor
+	Shared      Threads `json:"thread_time"`       // all prompts
+	Compression float64 `json:"compression_share"` // fraction of the prompt's time: observation, votes, selection, transfer
+	MatShare    float64 `json:"matmul_peak"`       // projections, FFN and head compared with their floor
 	AttnShare   float64 `json:"attention_peak"`
 	LoadSeconds float64 `json:"load_s"`
 	Ceiling     Ceiling `json:"ceiling"`
@@ -62,7 +62,7 @@ func RunPrefill(ctx context.Context, o Options, note func(string)) (*Prefill, er
 			return nil, err
 		}
 		if i == 0 {
-			continue // buffers and tables are made
+			continue // the first run creates buffers and tables
 		}
 		took, spent = append(took, t), spent.Add(stages.Threads)
 		if t == slices.Min(took) {
@@ -81,7 +81,7 @@ func RunPrefill(ctx context.Context, o Options, note func(string)) (*Prefill, er
 	return p, nil
 }
 
-// prompt reads one prompt in place of the one before.
+// prompt reads one prompt, which replaces the previous one.
 func (r *rig) prompt(ctx context.Context, o Options, seq uint64) (took time.Duration, sum socket.Stages, err error) {
 	p := alone.Prompt{Seq: seq, Policy: o.Policy, Chunk: o.Chunk}
 	for t := range o.Context {

@@ -10,8 +10,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
-// Prefix is what it takes to the first token of a prompt, read whole and with most of it in
-// the prefix cache, over node processes.
+// Prefix compares the time to first token of a prompt with a cold and a warm prefix cache, over
+// node processes.
 type Prefix struct {
 	Machine Machine      `json:"machine"`
 	Model   string       `json:"model"`
@@ -19,14 +19,14 @@ type Prefix struct {
 	Mapping string       `json:"mapping"`
 	Nodes   int          `json:"nodes"`
 	Prompt  int          `json:"prompt_tokens"`
-	Cold    float64      `json:"cold_s"`  // under the first policy: others take as long, or longer
-	Colds   []float64    `json:"colds_s"` // of each round
+	Cold    float64      `json:"cold_s"`  // under the first policy; others take as long or longer
+	Colds   []float64    `json:"colds_s"` // by round
 	Rows    []PrefixRow  `json:"rows"`
 	Misses  *PrefixMiss  `json:"misses,omitempty"`
 	Chat    []PrefixChat `json:"chat,omitempty"`
 }
 
-// PrefixRow is a policy's; seconds are medians of all rounds.
+// PrefixRow is the result of one policy; seconds are medians of all rounds.
 type PrefixRow struct {
 	Policy string    `json:"policy"`
 	Cached int       `json:"cached_tokens"`
@@ -35,42 +35,43 @@ type PrefixRow struct {
 	Warms  []float64 `json:"warms_s"`
 }
 
-// PrefixMiss is a load of prompts that nobody has read, in pairs: with the cache and without.
+// PrefixMiss compares loads of unknown prompts with and without the cache, in pairs.
 type PrefixMiss struct {
 	Pairs  int     `json:"pairs"`
 	Prompt int     `json:"prompt_tokens"`
-	With   float64 `json:"with_s"` // all of them
+	With   float64 `json:"with_s"` // all prompts together
 	Plain  float64 `json:"without_s"`
-	Ratio  float64 `json:"ratio"` // the median of the pairs'
+	Ratio  float64 `json:"ratio"` // median over the pairs
 }
 
-// PrefixChat is a conversation under a policy, with the cache and without: the same answers.
+// PrefixChat compares a conversation under a policy with and without the cache. The answers are the
+// same.
 type PrefixChat struct {
 	Policy string  `json:"policy"`
 	Turns  int     `json:"turns"`
 	With   float64 `json:"with_s"`
 	Plain  float64 `json:"without_s"`
-	Cached int     `json:"cached_tokens"` // of all prompts together
+	Cached int     `json:"cached_tokens"` // all prompts together
 	Read   int     `json:"prompt_tokens"`
 }
 
-// Tokens that each turn of a conversation adds, asked and answered; and of the prompts of a
-// load of misses.
+// Tokens that each turn of a conversation adds, as question and as answer; and the prompt tokens of
+// a load of misses.
 const (
 	asked      = 256
 	answered   = 64
 	missTokens = 512
 )
 
-// PrefixOptions is what MeasurePrefix does beside prompts that are read twice.
+// PrefixOptions selects what MeasurePrefix measures in addition to repeated prompts.
 type PrefixOptions struct {
 	Policies []string
-	Turns    int // of a conversation under the first policy; 0: none
+	Turns    int // turns of a conversation under the first policy; 0: none
 	Misses   int // pairs; 0: none
 }
 
-// MeasurePrefix reads, in each round, a prompt that nobody has read, and then for each policy
-// one that differs from it in its last hundredth.
+// MeasurePrefix reads, in each round, an unknown prompt, and then for each policy a prompt that
+// differs from it only in its last hundredth.
 func MeasurePrefix(ctx context.Context, o ProcessOptions, p PrefixOptions) (*Prefix, error) {
 	co := o.Coordinator
 	f := &Prefix{Machine: ThisMachine(), Model: o.Model, Quant: o.Weights, Mapping: co.Cluster().Mapping, Nodes: o.Nodes, Prompt: o.Prompt, Rows: make([]PrefixRow, len(p.Policies))}
@@ -118,8 +119,8 @@ func MeasurePrefix(ctx context.Context, o ProcessOptions, p PrefixOptions) (*Pre
 	return f, f.chat(ctx, o, p.Policies[0], p.Turns)
 }
 
-// misses reads prompts that nobody has read, in turn with the cache and without; which comes
-// first changes from pair to pair.
+// misses reads unknown prompts alternately with and without the cache. The order changes from pair
+// to pair.
 func (f *Prefix) misses(ctx context.Context, o ProcessOptions, pairs int) error {
 	if pairs == 0 {
 		return nil
@@ -146,8 +147,7 @@ func (f *Prefix) misses(ctx context.Context, o ProcessOptions, pairs int) error 
 	return nil
 }
 
-// chat holds a conversation twice: each prompt is the one before, the answer to it, and a new
-// question.
+// chat runs a conversation twice. Each prompt is the previous one, its answer, and a new question.
 func (f *Prefix) chat(ctx context.Context, o ProcessOptions, policy string, turns int) error {
 	c := PrefixChat{Policy: policy, Turns: turns}
 	vocab := o.Coordinator.Checkpoint().Config.Vocab

@@ -18,43 +18,43 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// ProcessOptions are a cluster of node processes that is up, and what is asked of it.
+// ProcessOptions is a running cluster of node processes and the load to measure.
 type ProcessOptions struct {
 	Coordinator *cluster.Coordinator
 	PIDs        func() map[string]int // of the nodes, by id
 	Model       string
 	Weights, KV string
 	Nodes       int
-	Threads     topology.Threads // of each
+	Threads     topology.Threads // per node
 	Batch       int              // sequences decoded together,
-	Context     int              // of prompts of so many tokens,
-	Tokens      int              // and so many decoded of each
-	Prompt      int              // or: tokens of the prompts that are read one at a time,
-	Repeat      int              // and how many
+	Context     int              // each with a prompt of this many tokens,
+	Tokens      int              // and this many decoded tokens
+	Prompt      int              // or: tokens of prompts that are read one at a time,
+	Repeat      int              // and their number
 }
 
-// Processes is what a decode step over node processes costs.
+// Processes is the cost of a decode step over node processes.
 type Processes struct {
 	Machine      Machine `json:"machine"`
 	Model        string  `json:"model"`
 	Quant        string  `json:"quant"`
 	Mapping      string  `json:"mapping"`
 	Nodes        int     `json:"nodes"`
-	Threads      int     `json:"threads"` // of each, in most steps
+	Threads      int     `json:"threads"` // per node, in most steps
 	Batch        int     `json:"batch"`
 	Context      int     `json:"context"`
 	Steps        uint64  `json:"steps"`
 	TokensPerS   float64 `json:"tokens_per_s"`
 	StepMicros   float64 `json:"step_us"`
 	Compute      float64 `json:"compute_us"` // of the slowest node
-	Wait         float64 `json:"wait_us"`    // for collectives, of that node
+	Wait         float64 `json:"wait_us"`    // waiting for collectives, of that node
 	Control      float64 `json:"control_us"` // the rest: step messages, scheduling
 	WirePerToken float64 `json:"wire_bytes_per_token"`
 	Shared       Threads `json:"thread_time"` // of the slowest node
 }
 
-// DecodeOfProcesses decodes a batch and takes the steps from the second token of the sequence that
-// is last to have one. The others were read before it, and decode on until it has all of its own.
+// DecodeOfProcesses decodes a batch. It measures the steps from the second token of the last
+// sequence on. The other sequences started earlier and decode until that one is complete.
 func DecodeOfProcesses(ctx context.Context, o ProcessOptions) (*Processes, error) {
 	co, start := o.Coordinator, time.Now()
 	if err := o.settle(ctx); err != nil {
@@ -66,7 +66,7 @@ func DecodeOfProcesses(ctx context.Context, o ProcessOptions) (*Processes, error
 	var took time.Duration
 	var d cluster.StepTotals
 	var begun atomic.Int32
-	done := make(chan error, o.Batch+1) // the first counts
+	done := make(chan error, o.Batch+1) // the first value counts
 	for i := range o.Batch {
 		events, err := co.Submit(running, request(i, o.Context, o.longest(), co.Checkpoint().Config.Vocab))
 		if err != nil {
@@ -103,14 +103,15 @@ func DecodeOfProcesses(ctx context.Context, o ProcessOptions) (*Processes, error
 		return nil, err
 	}
 	per := func(t time.Duration) float64 { return float64(t.Microseconds()) / float64(max(d.Steps, 1)) }
-	tokens := float64(o.Batch) * float64(d.Steps) // not all that were received: those of a plan come together
+	tokens := float64(o.Batch) * float64(d.Steps) // less than all received tokens, because those of a plan arrive together
 	return &Processes{Machine: ThisMachine(), Model: o.Model, Quant: o.Weights, Mapping: co.Cluster().Mapping, Nodes: o.Nodes, Threads: o.Threads.Halved(int(math.Round(float64(d.ThreadShift) / float64(max(d.Steps, 1))))), Batch: o.Batch, Context: o.Context,
 		Steps: d.Steps, TokensPerS: tokens / took.Seconds(), StepMicros: per(d.Wall), Compute: per(d.Compute), Wait: per(d.Wait),
 		Control: per(d.Wall - d.Compute - d.Wait), WirePerToken: float64(d.Wire) / (float64(o.Batch) * float64(max(d.Steps, 1))),
 		Shared: threadsOf(d.Threads, int(d.Steps), d.Compute)}, nil
 }
 
-// steady says whether steps had all sequences of a batch, in a cluster that stayed as it was.
+// steady returns an error unless every step had all sequences of a batch and the cluster did not
+// change.
 func steady(events []api.ClusterEvent, since time.Time, d cluster.StepTotals, batch int) error {
 	if err := undisturbed(events, since); err != nil {
 		return err
@@ -121,7 +122,7 @@ func steady(events []api.ClusterEvent, since time.Time, d cluster.StepTotals, ba
 	return nil
 }
 
-// undisturbed says whether a cluster stayed as it was.
+// undisturbed returns an error if the cluster changed.
 func undisturbed(events []api.ClusterEvent, since time.Time) error {
 	for _, e := range events {
 		if e.Cost != nil && e.At.After(since) {
@@ -131,22 +132,21 @@ func undisturbed(events []api.ClusterEvent, since time.Time) error {
 	return nil
 }
 
-// longest is how many tokens a sequence generates at most: those that are measured, and those that
-// it has while the prompts of others are read.
+// longest returns the maximum number of tokens that a sequence generates: the measured ones, and
+// those while the prompts of others are read.
 func (o *ProcessOptions) longest() int {
 	chunk := max(1, o.Coordinator.Chunk())
 	reads := 2 * (o.Batch - 1) * (o.Context + chunk - 1) / chunk
 	return min(o.Tokens+2+reads, o.Coordinator.Checkpoint().Config.MaxPositions-o.Context)
 }
 
-// settle decodes as many sequences for a while, and until the number of threads for them is
-// chosen.
+// settle decodes this number of sequences for a while, until their thread count is chosen.
 func (o *ProcessOptions) settle(ctx context.Context) error {
 	return o.settled(ctx, settleTimes, func() error { return nil })
 }
 
-// settled is settle, and calls then while they decode. Sequences that end before are followed by
-// others, so many times. Those that look back on little have a number of their own.
+// settled is settle and calls then while the sequences decode. It replaces sequences that end, up
+// to times. Short contexts have a separate thread count.
 func (o *ProcessOptions) settled(ctx context.Context, times int, then func() error) error {
 	began, settled := time.Now(), false
 	for range times {
@@ -165,7 +165,7 @@ func (o *ProcessOptions) settled(ctx context.Context, times int, then func() err
 	return nil
 }
 
-// decode decodes as many sequences until they are done, or enough says so.
+// decode decodes this number of sequences until they are done, or until enough returns true.
 func (o *ProcessOptions) decode(ctx context.Context, enough func() bool) error {
 	c := o.Coordinator.Checkpoint().Config
 	running, stop := context.WithCancel(ctx)
@@ -197,42 +197,42 @@ func (o *ProcessOptions) decode(ctx context.Context, enough func() bool) error {
 const (
 	settlePrompt = 16
 	settleLong   = 1024
-	settleTokens = 768 // all of them look back on little, and
-	settleTimes  = 4   // more than trials take
+	settleTokens = 768 // short contexts, and
+	settleTimes  = 4   // more steps than trials need
 	settleTime   = 100 * time.Millisecond
 	settleLook   = 10 * time.Millisecond
-	atEnds       = 16 // steps of a plan that has begun but is not done, at most
+	atEnds       = 16 // maximum number of steps of an unfinished plan
 )
 
-// ProcessPrompts is what reading a prompt over node processes costs; of the fastest
-// prompt, in seconds.
+// ProcessPrompts is the cost of reading a prompt over node processes: the fastest prompt, in
+// seconds.
 type ProcessPrompts struct {
 	Machine    Machine   `json:"machine"`
 	Model      string    `json:"model"`
 	Quant      string    `json:"quant"`
 	Mapping    string    `json:"mapping"`
 	Nodes      int       `json:"nodes"`
-	Threads    int       `json:"threads"` // of each
-	Chunk      int       `json:"chunk"`   // tokens of a prompt in a step
+	Threads    int       `json:"threads"` // per node
+	Chunk      int       `json:"chunk"`   // tokens of a prompt per step
 	Prompt     int       `json:"prompt_tokens"`
 	Steps      uint64    `json:"steps"`
-	Prompts    []float64 `json:"prompts_s"` // of each prompt
+	Prompts    []float64 `json:"prompts_s"` // by prompt
 	TokensPerS float64   `json:"tokens_per_s"`
 	Seconds    float64   `json:"seconds"`
-	Compute    float64   `json:"compute_s"`          // of the slowest node of each step
-	Wait       float64   `json:"wait_s"`             // for collectives, of that node
+	Compute    float64   `json:"compute_s"`          // slowest node of each step
+	Wait       float64   `json:"wait_s"`             // waiting for collectives, of that node
 	Control    float64   `json:"control_s"`          // the rest: step messages, scheduling
-	Processor  float64   `json:"processor_s"`        // of all node processes together; 0: not known
-	Wire       uint64    `json:"wire_bytes"`         // sent by all nodes, a broadcast counted once
+	Processor  float64   `json:"processor_s"`        // CPU time of all node processes; 0: unknown
+	Wire       uint64    `json:"wire_bytes"`         // sent by all nodes; a broadcast counts once
 	Arithmetic float64   `json:"arithmetic_floor_s"` // matrices and attention at the peaks of all cores
-	Bus        float64   `json:"bus_floor_s"`        // as many bytes sent as all-reduces of a chunk, over a mesh in one process
+	Bus        float64   `json:"bus_floor_s"`        // time of all-reduces of a chunk with the same number of bytes, over a mesh in one process
 	BusRate    float64   `json:"bus_bytes_per_s"`
 	Ceiling    Ceiling   `json:"ceiling"`
-	Shared     Threads   `json:"thread_time"` // of the slowest node of each step
+	Shared     Threads   `json:"thread_time"` // slowest node of each step
 }
 
-// PromptsOfProcesses reads prompts, one at a time, and measures the machine's ceilings
-// when the nodes are idle again.
+// PromptsOfProcesses reads prompts one at a time, and measures the machine's ceilings when the
+// nodes are idle again.
 func PromptsOfProcesses(ctx context.Context, o ProcessOptions) (*ProcessPrompts, error) {
 	co := o.Coordinator
 	cfg := co.Checkpoint().Config
@@ -245,7 +245,7 @@ func PromptsOfProcesses(ctx context.Context, o ProcessOptions) (*ProcessPrompts,
 	return f, o.floors(ctx, &cfg, co.Chunk(), f)
 }
 
-// readOne reads the i-th prompt, and keeps its figures if it was the fastest.
+// readOne reads the i-th prompt and keeps its figures if it is the fastest.
 func (o *ProcessOptions) readOne(ctx context.Context, i int, f *ProcessPrompts) error {
 	co := o.Coordinator
 	busy, from, began := o.processors(), co.StepTotals(), time.Now()
@@ -275,7 +275,7 @@ func (o *ProcessOptions) readOne(ctx context.Context, i int, f *ProcessPrompts) 
 	return nil
 }
 
-// processors is the processor time of the node processes so far.
+// processors returns the CPU time of the node processes so far.
 func (o *ProcessOptions) processors() (sum time.Duration) {
 	for _, pid := range o.PIDs() {
 		sum += ProcessTime(pid)
@@ -283,7 +283,7 @@ func (o *ProcessOptions) processors() (sum time.Duration) {
 	return sum
 }
 
-// floors measures what this machine can do at most.
+// floors measures this machine's ceilings.
 func (o *ProcessOptions) floors(ctx context.Context, cfg *model.Config, chunk int, f *ProcessPrompts) error {
 	weights, err := tensor.ParseDType(o.Weights)
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// Figures of a cluster that lost a node, or of steps without some of the sequences, or with
-// prompts, are none.
+// Figures are invalid if the cluster lost a node, or if steps lacked a sequence or included
+// prompts.
 func TestSteady(t *testing.T) {
 	start := time.Now()
 	lost := func(at time.Duration) []api.ClusterEvent {

@@ -10,7 +10,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// ratioRows are what the table holds: decode of a batch, or a prompt where batch is 0.
+// ratioRows are the rows of the table: decode of a batch, or a prompt if batch is 0.
 var ratioRows = []struct {
 	weights        tensor.DType
 	context, batch int
@@ -20,8 +20,8 @@ var ratioRows = []struct {
 	{tensor.Q4_0, 128, 1, 0.85}, {tensor.IQ4_NL, 128, 1, 0.85}, {tensor.BF16, 128, 1, 0.85}, {tensor.BF16, 512, 0, 0.65},
 }
 
-// BenchmarkRatios prints one table of the shares of this machine's limits that whole steps
-// reach, each beside what is aimed at; of SHOAL_BENCH_MODEL, by default llama-3.2-1b.
+// BenchmarkRatios prints which fractions of this machine's limits whole steps reach, next to the
+// goals, for SHOAL_BENCH_MODEL (default llama-3.2-1b).
 func BenchmarkRatios(b *testing.B) {
 	name, quiet := cmp.Or(os.Getenv("SHOAL_BENCH_MODEL"), "llama-3.2-1b"), func(string) {}
 	for i, r := range ratioRows {

@@ -16,26 +16,26 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// Options are what a model is measured with.
+// Options configures the measurement of a model.
 type Options struct {
 	Model   string       // a shape of model.Shapes
 	Weights tensor.DType // type of the matrices
 	KV      tensor.DType // type of the cache
-	Threads int          // of each socket
-	Nodes   int          // decode: sockets that share the model, each with a server of its own; 0: one
+	Threads int          // per socket
+	Nodes   int          // decode: sockets that share the model, each with its own server; 0: one
 	Mapping topology.Mapping
 	Context int // decode: tokens in every sequence's cache; prefill: tokens of the prompt
-	Batch   int // decode: sequences
-	Chunk   int // prefill: tokens a step; 0: all at once
+	Batch   int // decode: number of sequences
+	Chunk   int // prefill: tokens per step; 0: all at once
 	Policy  string
-	Tokens  int // decode: steps that are measured
-	Repeat  int // prefill: prompts that are measured
+	Tokens  int // decode: number of measured steps
+	Repeat  int // prefill: number of measured prompts
 
-	scratch *tier.Scratch // takes rows of filled caches; nil: they stay in memory
+	scratch *tier.Scratch // files for rows of filled caches; nil: they stay in memory
 }
 
-// shape is what a step of the model costs whose caches hold so many tokens each, and that
-// they and the activations of rows fit this machine.
+// shape returns the costs of a step with caches of `tokens` tokens. It returns an error if these
+// and the activations of `rows` rows do not fit this machine.
 func (o Options) shape(batch, tokens, rows int) (*model.Config, Costs, error) {
 	ck, err := model.Random(o.Model)
 	if err != nil {
@@ -50,10 +50,10 @@ func (o Options) shape(batch, tokens, rows int) (*model.Config, Costs, error) {
 	return c, k, k.fits(batch, tokens, rows, c)
 }
 
-// rig is a shape with random weights on one socket, alone, or on several.
+// rig is a shape with random weights, on one socket or several.
 type rig struct {
 	*alone.Socket
-	pool    *tensor.Pool // of the one socket, or as many threads as all have, to measure with
+	pool    *tensor.Pool // the pool of the only socket, or one with the threads of all, for ceilings
 	peers   []alone.Peer
 	servers []*natsbus.Server
 	ck      *model.Checkpoint
@@ -81,7 +81,8 @@ func newRig(ctx context.Context, o Options, budget int64, rows int) (_ *rig, err
 	return r, err
 }
 
-// promptRig is a rig for prompts of o.Context tokens, o.Chunk a step, of which it holds two.
+// promptRig returns a rig for prompts of o.Context tokens in chunks of o.Chunk, with memory for
+// two.
 func promptRig(ctx context.Context, o Options) (*rig, Costs, error) {
 	o.Tokens = 0
 	_, k, err := o.shape(1, 2*o.Context, o.Chunk)
@@ -106,7 +107,7 @@ func (r *rig) close() {
 	}
 }
 
-// fill opens sequences 1..n with random caches under a policy; read is that of Fill.
+// fill opens sequences 1..n with random caches under a policy. read is the result of Fill.
 func (r *rig) fill(ctx context.Context, n, tokens int, policy string) (read float64, err error) {
 	ids := make([]uint64, n)
 	for i := range ids {
@@ -115,7 +116,7 @@ func (r *rig) fill(ctx context.Context, n, tokens int, policy string) (read floa
 	return r.Fill(ctx, ids, tokens, policy)
 }
 
-// empty releases what fill opened.
+// empty releases the sequences of fill.
 func (r *rig) empty(ctx context.Context, n int) error {
 	ids := make([]uint64, n)
 	for i := range ids {
@@ -124,8 +125,8 @@ func (r *rig) empty(ctx context.Context, n int) error {
 	return r.Release(ctx, ids)
 }
 
-// decode takes the sequences 1..n, which have caches of context tokens, so many steps
-// further, after some that warm up. step is told of each that counts.
+// decode decodes `steps` tokens of the sequences 1..n, whose caches have context tokens, after some
+// warm-up steps. It calls step for each measured step.
 func (r *rig) decode(ctx context.Context, n, context, steps int, step func(took, processor time.Duration, s socket.Stages)) (peak int64, err error) {
 	rows := make([]*alone.Row, n)
 	for i := range rows {
@@ -146,7 +147,8 @@ func (r *rig) decode(ctx context.Context, n, context, steps int, step func(took,
 	return peak, nil
 }
 
-// rates are how much a second of the fastest, of the median and of all steps together.
+// rates returns the rates of the fastest step, of the median step, and of all steps together, per
+// second.
 func rates(each int, took []time.Duration) (best, median, mean float64) {
 	n := float64(each)
 	return n / slices.Min(took).Seconds(), n / middle(took).Seconds(), n / average(took).Seconds()
@@ -161,21 +163,21 @@ func total(d []time.Duration) (sum time.Duration) {
 	return sum
 }
 
-// middle is the median.
+// middle returns the median.
 func middle[T cmp.Ordered](d []T) T {
 	d = slices.Clone(d)
 	slices.Sort(d)
 	return d[len(d)/2]
 }
 
-// Setup is what was measured.
+// Setup describes what was measured.
 type Setup struct {
 	Model   string `json:"model"`
 	Weights string `json:"quant"`
 	KV      string `json:"kv_type"`
 	Policy  string `json:"policy"`
-	Threads int    `json:"threads"`         // of each socket
-	Nodes   int    `json:"nodes,omitempty"` // sockets that share the model; 0: one has it whole
+	Threads int    `json:"threads"`         // per socket
+	Nodes   int    `json:"nodes,omitempty"` // sockets that share the model; 0: a single socket
 	Mapping string `json:"mapping,omitempty"`
 }
 

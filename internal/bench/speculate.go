@@ -12,56 +12,56 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
-// SpeculateOptions are texts that an engine answers with drafts and without.
+// SpeculateOptions has the texts that an engine answers with and without drafts.
 type SpeculateOptions struct {
 	Engine api.Engine
 	Texts  []SpeculateText
-	Batch  []int         // requests together
-	Modes  []string      // that off is compared with
-	Rounds int           // of every mode in turn, there and back, at least; the median of the ratios counts
-	For    time.Duration // as many more rounds as this time has room for
+	Batch  []int         // concurrent requests
+	Modes  []string      // modes compared with off
+	Rounds int           // minimum rounds; every round runs all modes, in alternating order; the median of the ratios counts
+	For    time.Duration // time for further rounds
 	Alone  bool          // the engine computes in this process
 }
 
-// mostRounds bounds the rounds of a text, however short they are.
+// mostRounds is the maximum number of rounds of a text.
 const mostRounds = 99
 
-// SpeculateText is one kind of text: prompts, taken in turn.
+// SpeculateText is one kind of text: prompts, used in turn.
 type SpeculateText struct {
 	Kind     string
 	Prompts  [][]int32
-	Replay   [][]int32 // what is answered to each prompt, whatever the model would say; none: what it says
-	Tokens   int       // of each answer, at most
+	Replay   [][]int32 // replayed answers, replacing the model's; none: the model's own
+	Tokens   int       // maximum per answer
 	ToEnd    bool      // answers end where the model ends them
 	Sampling func(i int) sampler.Params
 }
 
-// Speculate is what drafts give on one kind of text.
+// Speculate is the effect of drafts on one kind of text.
 type Speculate struct {
 	Text       string  `json:"text"`
 	Batch      int     `json:"batch"`
 	Mode       string  `json:"mode"`
-	TokensPerS float64 `json:"tokens_per_s"` // the median round's
+	TokensPerS float64 `json:"tokens_per_s"` // median round
 	Off        float64 `json:"off_tokens_per_s"`
-	Over       float64 `json:"over_off"` // median of the rounds' ratios to off beside it
+	Over       float64 `json:"over_off"` // median of the rounds' ratios to off
 	Low        float64 `json:"over_off_low"`
-	High       float64 `json:"over_off_high"`                // of the ratios, a quarter is below Low, and one above High
-	Work       float64 `json:"processor_over_off,omitempty"` // processor time of a token, where this process computes it: median of the rounds' ratios
-	Acceptance float64 `json:"acceptance"`                   // of drafted tokens
-	PerStep    float64 `json:"tokens_per_row"`               // decoded tokens over decode rows
+	High       float64 `json:"over_off_high"`                // lower and upper quartile of the ratios
+	Work       float64 `json:"processor_over_off,omitempty"` // ratio of the CPU time per token, if this process computes: median of the rounds
+	Acceptance float64 `json:"acceptance"`                   // fraction of accepted draft tokens
+	PerStep    float64 `json:"tokens_per_row"`               // decoded tokens divided by decode rows
 	Drafted    uint64  `json:"draft_tokens"`
-	Tokens     int     `json:"tokens"` // of a round
+	Tokens     int     `json:"tokens"` // per round
 
 	Pairs []Pair `json:"pairs"` // of rounds
 }
 
-// Pair are the rates of two rounds, one after the other, in tokens a second.
+// Pair has the rates of two consecutive rounds, in tokens a second.
 type Pair struct {
 	Off float64 `json:"off"`
 	On  float64 `json:"on"`
 }
 
-// RunSpeculate measures mode beside mode, text after text. Answers must be the same.
+// RunSpeculate compares each mode with off, for one text after another. The answers must be equal.
 func RunSpeculate(ctx context.Context, o SpeculateOptions, each func(Speculate)) ([]Speculate, error) {
 	var all []Speculate
 	for _, text := range o.Texts {
@@ -79,11 +79,11 @@ func RunSpeculate(ctx context.Context, o SpeculateOptions, each func(Speculate))
 	return all, nil
 }
 
-// answers are those of one round.
+// answers has the answers of one round.
 type answers struct {
 	tokens   [][]int32
-	rate     float64 // tokens a second, from when all have begun
-	worked   float64 // processor seconds a token, likewise
+	rate     float64 // tokens a second, after all have started
+	worked   float64 // CPU seconds per token, after all have started
 	decoded  uint64
 	drafted  uint64
 	accepted uint64
@@ -100,9 +100,9 @@ func (o *SpeculateOptions) text(ctx context.Context, text SpeculateText, batch i
 		for k := range modes {
 			i := k
 			if round%2 == 1 {
-				i = len(modes) - 1 - k // what the machine does besides grows for nobody
+				i = len(modes) - 1 - k // alternating the order cancels a drift of the machine's load
 			}
-			// Nobody drafts what an earlier round was answered.
+			// A separate tenant per round: no drafts from the answers of earlier rounds.
 			a, err := o.ask(ctx, text, batch, modes[i], fmt.Sprint(text.Kind, batch, modes[i], round), round)
 			if err != nil {
 				return nil, err
@@ -117,7 +117,7 @@ func (o *SpeculateOptions) text(ctx context.Context, text SpeculateText, batch i
 				}
 			}
 			if round == 0 {
-				continue // warms up
+				continue // warm-up round
 			}
 			ratios[i], works[i] = append(ratios[i], a.rate/off.rate), append(works[i], a.worked/max(off.worked, 1e-12))
 			r := &rows[i]
@@ -149,21 +149,21 @@ func (o *SpeculateOptions) text(ctx context.Context, text SpeculateText, batch i
 	return rows, nil
 }
 
-// quantile is the element that so much of x lies below.
+// quantile returns the element of x at a quantile.
 func quantile(x []float64, below float64) float64 {
 	x = slices.Sorted(slices.Values(x))
 	return x[int(below*float64(len(x)-1)+0.5)]
 }
 
-// ask sends a batch, and takes the time from when every request has its first token to when
-// the last has its last.
+// ask sends a batch and measures the time from when every request has its first token until the
+// last has its last.
 func (o *SpeculateOptions) ask(ctx context.Context, text SpeculateText, batch int, mode, tenant string, round int) (*answers, error) {
 	a := &answers{tokens: make([][]int32, batch)}
 	var ended sync.WaitGroup
 	var mu sync.Mutex
 	var failed error
-	at := make([][]time.Time, batch) // of each token
-	var before time.Duration         // when every prompt was read
+	at := make([][]time.Time, batch) // arrival of each token
+	var before time.Duration         // until every prompt was read
 	for i := range batch {
 		k := (round*batch + i) % len(text.Prompts)
 		r := &api.Request{ID: fmt.Sprint(tenant, "/", i), Prompt: text.Prompts[k], MaxTokens: text.Tokens, Sampling: text.Sampling(k),
@@ -210,7 +210,7 @@ func (o *SpeculateOptions) ask(ctx context.Context, text SpeculateText, batch in
 		}
 	}
 	if err := context.Cause(ctx); err != nil {
-		return nil, err // answers are cut off
+		return nil, err // answers are truncated
 	}
 	if counted == 0 && failed == nil {
 		failed = errors.New("nobody had a token left when the last prompt was read: ask for more tokens")

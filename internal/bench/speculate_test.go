@@ -8,7 +8,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 )
 
-// TestRunSpeculate: every mode of every text and batch is measured, beside off.
+// TestRunSpeculate: every mode is measured for every text and batch, next to off.
 func TestRunSpeculate(t *testing.T) {
 	c, err := cluster.New(t.Context(), cluster.LocalConfig{Sockets: 1, Threads: 1, KVBudget: 1 << 24, Serve: cluster.ServeConfig{Model: "../engine/model/testdata/llama", Logger: slog.New(slog.DiscardHandler)}})
 	if err != nil {

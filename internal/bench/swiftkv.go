@@ -9,8 +9,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 )
 
-// SwiftKV is reading a prompt with parts of the layers left out for all its tokens but the
-// last, beside reading it whole.
+// SwiftKV compares reading a prompt where all tokens except the last skip a share of the layers
+// with reading it completely.
 type SwiftKV struct {
 	Setup
 	Tokens  int          `json:"tokens"`
@@ -21,23 +21,23 @@ type SwiftKV struct {
 	Machine Machine      `json:"machine"`
 }
 
-// SwiftKVRow is one share of the layers; the first is none.
+// SwiftKVRow is one share of the layers; the first row skips none.
 type SwiftKVRow struct {
 	Share      float64 `json:"share"`
 	Group      int     `json:"group"`
-	Layers     int     `json:"layers"` // that every token goes through
+	Layers     int     `json:"layers"` // layers that every token passes
 	Caches     int     `json:"caches"`
-	TokensPerS float64 `json:"tokens_per_s"` // of the fastest prompt
+	TokensPerS float64 `json:"tokens_per_s"` // fastest prompt
 	MedianPerS float64 `json:"median_tokens_per_s"`
-	Processor  float64 `json:"processor_s"` // of all threads, the least of a prompt
-	Times      float64 `json:"times"`       // as fast as none, fastest by fastest
-	Arithmetic float64 `json:"arithmetic"`  // as many fewer operations, by the peaks of the machine
-	TokenBytes int64   `json:"token_bytes"` // of cache
+	Processor  float64 `json:"processor_s"` // CPU time of all threads, minimum over the prompts
+	Times      float64 `json:"times"`       // speed relative to none, fastest prompts
+	Arithmetic float64 `json:"arithmetic"`  // expected speed by the number of operations at the machine's peaks
+	TokenBytes int64   `json:"token_bytes"` // bytes of cache
 	Stages     Stages  `json:"stages"`
 }
 
-// RunSwiftKV measures prompts of o.Context tokens whole and with every share, in turn, so
-// that what disturbs the machine disturbs all alike.
+// RunSwiftKV measures prompts of o.Context tokens with no share and with every share, in turn, so
+// that other load disturbs all equally.
 func RunSwiftKV(ctx context.Context, o Options, shares []float64, group int, note func(string)) (*SwiftKV, error) {
 	s := &SwiftKV{Tokens: o.Context, Repeat: o.Repeat, Machine: ThisMachine()}
 	if o.Chunk <= 0 || o.Chunk > o.Context {
@@ -86,7 +86,7 @@ func RunSwiftKV(ctx context.Context, o Options, shares []float64, group int, not
 				return nil, err
 			}
 			if i == 0 {
-				continue // buffers and tables are made
+				continue // the first run creates buffers and tables
 			}
 			worked[j] = append(worked[j], cpuTime()-before)
 			if took[j] = append(took[j], t); t == slices.Min(took[j]) {

@@ -6,22 +6,22 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// Threads is where the time of the compute threads went in one step, or one prompt: the
-// caller's between Runs (Solo), and of the time that all threads had within Runs the parts of
-// each cause, which add up to 1 (tensor.Spent).
+// Threads is where the time of the compute threads went in one step, or one prompt. Solo is the
+// caller's time between Runs. The other parts are fractions of all threads' time within Runs, by
+// cause, and sum to 1 (tensor.Spent).
 type Threads struct {
-	Runs   float64 `json:"runs"`    // a step
-	Run    float64 `json:"run_us"`  // of one, on average
-	Solo   float64 `json:"solo_us"` // a step: one thread computes, the others wait
+	Runs   float64 `json:"runs"`    // per step
+	Run    float64 `json:"run_us"`  // average duration of a Run
+	Solo   float64 `json:"solo_us"` // per step: one thread computes, the others wait
 	Work   float64 `json:"work"`
 	Late   float64 `json:"late"`   // until a thread's first task
-	Absent float64 `json:"absent"` // threads that came when nothing was left
-	Uneven float64 `json:"uneven"` // from a thread's last task to the last of all
-	End    float64 `json:"end"`    // until the caller went on
-	Again  float64 `json:"again"`  // tasks of products a step that were done again, since their thread was late
+	Absent float64 `json:"absent"` // threads that arrived when no task was left
+	Uneven float64 `json:"uneven"` // from a thread's last task to the last task of all
+	End    float64 `json:"end"`    // until the caller continued
+	Again  float64 `json:"again"`  // tasks of products per step that were repeated because their thread was late
 }
 
-// threadsOf is what was spent in so many steps that computed for so long together.
+// threadsOf converts what was spent in a number of steps with a total compute time.
 func threadsOf(s tensor.Spent, steps int, compute time.Duration) Threads {
 	us := func(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }
 	all := max(1, float64(s.Work+s.Late+s.Absent+s.Uneven+s.End))

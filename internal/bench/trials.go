@@ -10,8 +10,8 @@ import (
 	"github.com/shoal-llm/shoal/actors/batcher"
 )
 
-// Trials is what decode steps take with each number of threads that a node may have, and how well a
-// number is chosen by some of that.
+// Trials compares decode steps with each thread count that a node may use, and evaluates choosing
+// the count from some of these measurements.
 type Trials struct {
 	Machine Machine   `json:"machine"`
 	Model   string    `json:"model"`
@@ -21,15 +21,15 @@ type Trials struct {
 	Batch   int       `json:"batch"`
 	Context int       `json:"context"`
 	Rounds  int       `json:"rounds"`
-	Threads []int     `json:"threads"` // of each node
-	Micros  []float64 `json:"step_us"` // of a step, in the mean, with as many
-	Plans   []int     `json:"plans"`   // of one step or more, of which that is
+	Threads []int     `json:"threads"` // per node
+	Micros  []float64 `json:"step_us"` // mean of a step with this thread count
+	Plans   []int     `json:"plans"`   // plans of one or more steps in that mean
 	Chosen  int       `json:"chosen"`  // threads
-	Near    float64   `json:"near"`    // part of choices by successive rounds that take up to 5 % longer than the fastest number
-	Longer  float64   `json:"longer"`  // how much longer steps take, in the mean, with what was so chosen
+	Near    float64   `json:"near"`    // fraction of choices from successive rounds that take at most 5 % longer than the fastest count
+	Longer  float64   `json:"longer"`  // mean additional time per step with such a choice
 }
 
-// TrialsOfProcesses decodes a batch with each number of threads in turn, rounds times.
+// TrialsOfProcesses decodes a batch with each thread count in turn, rounds times.
 func TrialsOfProcesses(ctx context.Context, o ProcessOptions, rounds int) (*Trials, error) {
 	if o.Threads.Halvings() == 0 {
 		return nil, fmt.Errorf("bench: nodes of %d threads have no other number of them", o.Threads.Most)
@@ -65,7 +65,7 @@ func TrialsOfProcesses(ctx context.Context, o ProcessOptions, rounds int) (*Tria
 	return f, nil
 }
 
-// choices says how good those are by as many successive rounds as a batcher takes.
+// choices evaluates the choice from as many successive rounds as a batcher uses.
 func choices(took [][]float64, micros []float64, rounds int) (near, longer float64) {
 	n := rounds - batcher.TrialRounds + 1
 	for first := range n {

@@ -6,18 +6,18 @@ import (
 	"testing"
 )
 
-// Choices by eight successive rounds of sixteen, of two numbers: 10 ms always, and 8 ms for a
-// while, then 16.
+// Choices from eight successive rounds of sixteen between two thread counts: one always takes 10
+// ms, the other 8 ms for a while and then 16.
 func TestChoices(t *testing.T) {
 	const rounds, plans = 16, 3
 	always := slices.Repeat([]float64{10000}, rounds*plans)
 	for _, c := range []struct {
 		name         string
-		fast         int // rounds in which the second number takes 8 ms
+		fast         int // rounds in which the second count takes 8 ms
 		near, longer float64
 	}{
 		{"never", 0, 1, 0},
-		{"in a half", 8, 7.0 / 9, 2.0 / 9 * 0.2}, // chosen by the first two: of eight rounds seven or more are fast
+		{"in a half", 8, 7.0 / 9, 2.0 / 9 * 0.2}, // chosen from the first two windows: of eight rounds seven or more are fast
 		{"always", 16, 1, 0},
 	} {
 		other := append(slices.Repeat([]float64{8000}, c.fast*plans), slices.Repeat([]float64{16000}, (rounds-c.fast)*plans)...)

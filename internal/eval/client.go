@@ -13,15 +13,15 @@ import (
 	"time"
 )
 
-// ErrServer means that the server did not answer as an OpenAI-compatible one.
+// ErrServer: the server did not answer like an OpenAI-compatible one.
 var ErrServer = errors.New("eval: server")
 
 const (
 	maxAnswer = 256 << 20 // bytes of one response; echoed logprobs are the largest
-	attempts  = 8         // of one request while the server is full or starting
+	attempts  = 8         // per request, while the server is full or starting
 )
 
-// Client asks one model of an OpenAI-compatible server. It is safe for concurrent use.
+// Client sends requests to one model of an OpenAI-compatible server. It is safe for concurrent use.
 type Client struct {
 	base, key   string
 	http        *http.Client
@@ -30,9 +30,9 @@ type Client struct {
 	fingerprint string
 }
 
-// NewClient connects to server (host:port, or a URL with or without /v1), takes
-// its first model unless one is named, and completes a single token with it, so
-// that a wrong address or key shows at once. timeout bounds each request.
+// NewClient connects to server (host:port, or a URL with or without /v1) and selects its first
+// model if model is "". It then completes a single token, so that a wrong address or key is
+// detected immediately. timeout is the deadline of each request.
 func NewClient(ctx context.Context, server, key, model string, timeout time.Duration) (*Client, error) {
 	if !strings.Contains(server, "://") {
 		server = "http://" + server
@@ -62,7 +62,7 @@ func NewClient(ctx context.Context, server, key, model string, timeout time.Dura
 	return c, nil
 }
 
-// Model is the model's name, and what the server says of itself (may be empty).
+// Model returns the model's name and the server's system fingerprint, which may be empty.
 func (c *Client) Model() (name, fingerprint string) { return c.model, c.fingerprint }
 
 func (c *Client) Close() { c.http.CloseIdleConnections() }
@@ -72,8 +72,8 @@ type Completion struct {
 	Finish string
 }
 
-// Complete continues prompt greedily. policy is sent as "kv_policy"; "" or
-// "default" sends none and leaves the choice to the server.
+// Complete continues prompt greedily. policy is sent as "kv_policy", unless it is "" or "default",
+// which leave the choice to the server.
 func (c *Client) Complete(ctx context.Context, prompt []int32, maxTokens int, policy string) (Completion, error) {
 	body := map[string]any{"prompt": prompt, "max_tokens": maxTokens, "temperature": 0}
 	if policy != "" && policy != DefaultPolicy {
@@ -86,13 +86,14 @@ func (c *Client) Complete(ctx context.Context, prompt []int32, maxTokens int, po
 	return Completion{Text: a.Choices[0].Text, Finish: a.Choices[0].Finish}, nil
 }
 
-// DefaultPolicy names the server's own policy.
+// DefaultPolicy stands for the server's own policy.
 const DefaultPolicy = "default"
 
-// Logprobs are the natural log probabilities of the prompt's tokens, each given
-// those before it; the first has none and is left out.
+// Logprobs returns the natural log probabilities of the prompt's tokens, each given the previous
+// ones. It omits the first token, which has none.
 func (c *Client) Logprobs(ctx context.Context, prompt []int32) ([]float64, error) {
-	// max_tokens 0 is OpenAI's; a server that wants 1 sends one token more, which is cut off.
+	// OpenAI allows max_tokens 0. A server that requires 1 sends an additional token, which is
+	// dropped.
 	a, err := c.complete(ctx, map[string]any{"prompt": prompt, "max_tokens": 0, "temperature": 0, "echo": true, "logprobs": 0})
 	if err != nil {
 		return nil, err
@@ -111,8 +112,8 @@ func (c *Client) Logprobs(ctx context.Context, prompt []int32) ([]float64, error
 	return out, nil
 }
 
-// SameTokens asks the server to tokenize text, and reports whether the ids are
-// want. known is false when the server has no such endpoint.
+// SameTokens asks the server to tokenize text, and reports whether the ids equal want. known is
+// false if the server has no such endpoint.
 func (c *Client) SameTokens(ctx context.Context, text string, want []int32) (same, known bool) {
 	var out struct {
 		Tokens []int32 `json:"tokens"`
@@ -155,7 +156,7 @@ func (c *Client) complete(ctx context.Context, body map[string]any) (*answer, er
 	return a, nil
 }
 
-// call sends one request, again while the server says that it is full or starting.
+// call sends one request and retries while the server is full or starting.
 func (c *Client) call(ctx context.Context, method, path string, body, into any) error {
 	var in []byte
 	if body != nil {
@@ -177,7 +178,8 @@ func (c *Client) call(ctx context.Context, method, path string, body, into any) 
 	}
 }
 
-// once returns how long to wait before another try; 0: none would help.
+// once sends one request. It returns how long to wait before a retry, or 0 if a retry would not
+// help.
 func (c *Client) once(ctx context.Context, method, path string, in []byte, into any) (time.Duration, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.timeout, fmt.Errorf("%w: no answer to %s within %s", ErrServer, path, c.timeout))
 	defer cancel()
@@ -218,7 +220,7 @@ func (c *Client) once(ctx context.Context, method, path string, in []byte, into 
 	return time.Duration(min(max(seconds, 1), 30)) * time.Second, err
 }
 
-// message is the text of an OpenAI error body, or the body's beginning.
+// message returns the text of an OpenAI error body, or the start of the body.
 func message(body []byte) string {
 	var e struct {
 		Error struct {

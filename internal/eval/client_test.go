@@ -14,11 +14,11 @@ import (
 	"time"
 )
 
-// fakeServer answers as an OpenAI-compatible server would.
+// fakeServer imitates an OpenAI-compatible server.
 type fakeServer struct {
 	mu       sync.Mutex
 	bodies   []map[string]any
-	refuse   int // answers 503 that come first
+	refuse   int // number of 503 answers at the start
 	complete func(body map[string]any) any
 }
 
@@ -125,8 +125,8 @@ func TestClientErrors(t *testing.T) {
 	}
 }
 
-// TestPerplexityScoresEveryTokenOnce: the server gives token i the logprob -i, so
-// the sum tells which were counted.
+// TestPerplexityScoresEveryTokenOnce: the server gives token i the logprob -i, so the sum shows
+// which tokens were counted.
 func TestPerplexityScoresEveryTokenOnce(t *testing.T) {
 	tok := testTokenizer(t)
 	text := strings.Repeat("The grass is green. ", 40)

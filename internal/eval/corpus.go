@@ -12,10 +12,9 @@ import (
 	"unicode/utf8"
 )
 
-// The text that needles are hidden in when no other is named: a snapshot of this
-// project's own sources, and the prose of its comments and documents. It is
-// committed, and never follows the sources, so that a seed gives the same prompts
-// to everyone.
+// The default text for haystacks: a snapshot of this project's sources, and the prose of its
+// comments and documents. It is committed and never updated with the sources, so that a seed gives
+// everyone the same prompts.
 var (
 	//go:embed haystack/code.txt
 	ownCode string
@@ -23,36 +22,35 @@ var (
 	ownEnglish string
 )
 
-// Corpus is the text that haystacks are cut from. The tasks take three quarters
-// of them from Code, as the model's training did.
+// Corpus is the text from which haystacks are cut. The tasks take three quarters of them from Code,
+// like the model's training.
 type Corpus struct {
 	Name    string // identifies the text in results
 	Code    string
 	English string
 }
 
-// OwnCorpus is the text that comes with the package.
+// OwnCorpus returns the text that comes with the package.
 func OwnCorpus() *Corpus { return named("own", ownCode, ownEnglish) }
 
 func named(what, code, english string) *Corpus {
 	h := fnv.New32a()
-	_, _ = h.Write([]byte(code + "\x00" + english)) // a hash does not fail
+	_, _ = h.Write([]byte(code + "\x00" + english)) // a hash write never fails
 	return &Corpus{Name: fmt.Sprintf("%s-%08x", what, h.Sum32()), Code: code, English: english}
 }
 
 const (
-	// maxCorpus is the most text that ReadCorpus takes: more than any prompt.
+	// maxCorpus is the maximum text that ReadCorpus reads: more than any prompt.
 	maxCorpus = 16 << 20
-	// maxCorpusFile leaves out generated tables, as training did.
+	// maxCorpusFile excludes generated tables, like the training.
 	maxCorpusFile = 250 << 10
 )
 
-// ErrCorpus means that a text for haystacks cannot be used.
+// ErrCorpus: a text cannot be used for haystacks.
 var ErrCorpus = errors.New("eval: unusable text")
 
-// ReadCorpus reads a text file, or all .go, .md and .txt files below a folder,
-// in the order of their paths, up to 16 MiB. Go files are code, the others prose;
-// when one kind is missing, the other takes its place.
+// ReadCorpus reads a text file, or all .go, .md and .txt files in a folder in path order, up to 16
+// MiB. Go files are code, the others prose. If one kind is missing, the other replaces it.
 func ReadCorpus(path string) (*Corpus, error) {
 	var code, english strings.Builder
 	err := filepath.WalkDir(path, func(p string, d fs.DirEntry, err error) error {

@@ -1,12 +1,12 @@
-// Package eval measures what a model still finds in a long prompt, and what a
-// cache policy costs: RULER-style tasks of any length, scored by exact match of
-// whole answers, against any OpenAI-compatible server or an embedded cluster.
+// Package eval measures what a model finds in a long prompt, and what a cache policy
+// costs. It runs RULER-style tasks of any length, scored by exact match of whole answers,
+// against any OpenAI-compatible server or an embedded cluster.
 //
 //	corpus  -> Generator -> Sample{Prompt ids, Answer ids}     generate.go, tasks.go
 //	Sample  -> Client    -> text                               client.go, embed.go
 //	text    -> Score     -> Record, one JSON line each         score.go, store.go
 //	Records -> Summary   -> table, plots                       summary.go, plot.go
 //
-// The tasks have the words that the bundled model was trained on (train/gen.py);
-// the reference numbers for them come from train/evalpol.py.
+// The tasks use the phrases that the bundled model was trained on (train/gen.py). The
+// reference numbers for them come from train/evalpol.py.
 package eval

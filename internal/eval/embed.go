@@ -8,8 +8,8 @@ import (
 	"github.com/shoal-llm/shoal/cluster"
 )
 
-// Embedded is a cluster in this process with its API on a loopback port, so that
-// it is asked in the same way as any other server.
+// Embedded is a cluster in this process with its API on a loopback port, so that it is used like
+// any other server.
 type Embedded struct {
 	Address string
 	cluster *cluster.Local
@@ -17,7 +17,7 @@ type Embedded struct {
 	served  chan error
 }
 
-// StartEmbedded starts a cluster and waits until it answers.
+// StartEmbedded starts a cluster and waits until it is ready.
 func StartEmbedded(ctx context.Context, cfg cluster.LocalConfig) (_ *Embedded, err error) {
 	if cfg.Serve.Logger == nil {
 		cfg.Serve.Logger = slog.New(slog.DiscardHandler)
@@ -46,7 +46,7 @@ func StartEmbedded(ctx context.Context, cfg cluster.LocalConfig) (_ *Embedded, e
 	return e, nil
 }
 
-// Close ends the API, then the cluster. The error is the API's.
+// Close stops the API, then the cluster. It returns the error of the API.
 func (e *Embedded) Close() error {
 	e.cancel()
 	err := <-e.served

@@ -11,61 +11,60 @@ import (
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 )
 
-// MinLength and MaxLength bound the prompts that Sample makes, in tokens.
+// MinLength and MaxLength are the bounds of a prompt's length in tokens.
 const (
 	MinLength = 512
 	MaxLength = 1 << 20
 )
 
 var (
-	// ErrTask names a task that there is not, or that this model cannot be asked.
+	// ErrTask: the task does not exist, or this model does not support it.
 	ErrTask = errors.New("eval: unknown task")
-	// ErrLength means that no prompt of exactly the wanted length came out.
+	// ErrLength: no prompt of exactly the requested length was found.
 	ErrLength = errors.New("eval: prompt length")
 )
 
-// Sample is one prompt and what must follow it.
+// Sample is a prompt with the expected answer.
 type Sample struct {
 	Task          string
 	Length, Index int
-	Prompt        []int32 // exactly Length tokens, beginning-of-sequence token included
-	// Answer are the tokens of the right continuation. Those of [From,To) count:
-	// not the lead that a chat model writes first, and not the token that ends the
-	// answer (a full stop or quotation mark with its line end).
+	Prompt        []int32 // exactly Length tokens, including the beginning-of-sequence token
+	// Answer has the tokens of the correct continuation. Only those of [From,To) are scored: not
+	// the lead that a chat model writes first, and not the token that ends the answer (a full stop
+	// or quotation mark with its line break).
 	Answer   []int32
 	From, To int
 	Text     string   // the answer as text
-	Wanted   []string // its values
+	Wanted   []string // the values in the answer
 	AnyOrder bool
-	Depth    float64 // of the needle in the haystack, 0 to 1; -1: there is no single one
-	// Given are the first tokens of the answer that the model is given, whatever it
-	// would have said (RunTogether only), and ByTokens says that tokens are compared,
-	// not the text: as the reference implementation does.
+	Depth    float64 // relative position of the needle in the haystack, 0 to 1; -1: not a single needle
+	// Given is the number of answer tokens that replace the model's own (RunTogether only).
+	// ByTokens compares tokens instead of text, like the reference implementation.
 	Given    int
 	ByTokens bool
 }
 
-// MaxTokens is how many tokens a server is asked for.
+// MaxTokens returns the number of tokens to request from a server.
 func (s *Sample) MaxTokens() int { return len(s.Answer) + 2 }
 
-// Generator makes samples. It is safe for concurrent use.
+// Generator creates samples. It is safe for concurrent use.
 type Generator struct {
 	tok                *tokenizer.Tokenizer
 	bos                []int32
 	chatHead, chatTail []int32 // around the message; nil: no chat template
 	seed               uint64
 	noise, code, prose *stream
-	newline            []bool // token ends with a line end
+	newline            []bool // the token ends with a line break
 	corpus             string
 }
 
-// stream is tokenized text and the places where a cut may begin.
+// stream is tokenized text with the positions where a cut may start.
 type stream struct {
 	ids    []int32
 	starts []int
 }
 
-// NewGenerator prepares the haystacks. chat may be nil, corpus nil: OwnCorpus.
+// NewGenerator prepares the haystacks. chat may be nil; if corpus is nil, it uses OwnCorpus.
 func NewGenerator(tok *tokenizer.Tokenizer, chat *tokenizer.ChatTemplate, corpus *Corpus, seed uint64) (*Generator, error) {
 	if corpus == nil {
 		corpus = OwnCorpus()
@@ -92,7 +91,7 @@ func NewGenerator(tok *tokenizer.Tokenizer, chat *tokenizer.ChatTemplate, corpus
 	return g, nil
 }
 
-// Corpus identifies the text of the haystacks.
+// Corpus returns the identity of the haystack text.
 func (g *Generator) Corpus() string { return g.corpus }
 
 func (g *Generator) Seed() uint64 { return g.seed }
@@ -107,7 +106,7 @@ func (g *Generator) stream(s string) *stream {
 	return t
 }
 
-// chatAround finds what the template puts before and after one user message.
+// chatAround determines what the template writes before and after one user message.
 func (g *Generator) chatAround(chat *tokenizer.ChatTemplate) error {
 	const mark = "Some words that no template holds."
 	out, err := chat.Render([]tokenizer.Message{{Role: "user", Content: mark}}, tokenizer.RenderOptions{AddGenerationPrompt: true})
@@ -122,9 +121,8 @@ func (g *Generator) chatAround(chat *tokenizer.ChatTemplate) error {
 	return nil
 }
 
-// Sample makes sample number index of a task, with a prompt of exactly length
-// tokens. It depends on nothing but the seed, the three arguments, the tokenizer
-// and the corpus.
+// Sample creates sample number index of a task, with a prompt of exactly length tokens. It
+// depends only on the seed, the three arguments, the tokenizer and the corpus.
 //
 // Errors: ErrTask, ErrLength.
 func (g *Generator) Sample(name string, length, index int) (*Sample, error) {
@@ -139,7 +137,7 @@ func (g *Generator) Sample(name string, length, index int) (*Sample, error) {
 	if length < MinLength || length > MaxLength {
 		return nil, fmt.Errorf("%w: %d tokens; want %d to %d", ErrLength, length, MinLength, MaxLength)
 	}
-	m := &maker{dice: newDice(g.seed, name, length, index), length: length, shrink: 1}
+	m := &maker{rng: newRNG(g.seed, name, length, index), length: length, shrink: 1}
 	for range 200 {
 		p := t.make(m)
 		if prompt := g.prompt(m, t, &p); prompt != nil {
@@ -170,10 +168,9 @@ func (g *Generator) answer(s *Sample, t *task, p *parts) {
 	}
 }
 
-// prompt assembles p with haystacks of about the right length until the prompt,
-// written out and tokenized anew, has exactly m.length tokens: words that meet at
-// a cut may become one token. nil: it did not come out; lists that are too long
-// are shortened for the next try.
+// prompt assembles p with haystacks until the prompt has exactly m.length tokens when its text is
+// tokenized again, since words that meet at a cut may become one token. It returns nil on failure;
+// too long lists are then shortened for the next attempt.
 func (g *Generator) prompt(m *maker, t *task, p *parts) []int32 {
 	head, tail := g.bos, []int32(nil)
 	ask := "\nQuestion: " + p.ask + "\nAnswer:" + p.lead
@@ -227,7 +224,7 @@ func (g *Generator) prompt(m *maker, t *task, p *parts) []int32 {
 	return nil
 }
 
-// cuts are the places after a line end, where an event may stand.
+// cuts returns the positions after line breaks, where an event may be inserted.
 func (g *Generator) cuts(hay []int32) []int {
 	var cuts []int
 	for i, id := range hay {
@@ -238,7 +235,7 @@ func (g *Generator) cuts(hay []int32) []int {
 	return cuts
 }
 
-// hay cuts n tokens of haystack.
+// hay returns n tokens of haystack.
 func (g *Generator) hay(m *maker, n int, kind haystack) []int32 {
 	from := g.noise
 	if kind == text {
@@ -247,12 +244,12 @@ func (g *Generator) hay(m *maker, n int, kind haystack) []int32 {
 		}
 	}
 	out := make([]int32, 0, n)
-	at := pick(m.dice, from.starts)
+	at := pick(m.rng, from.starts)
 	for len(out) < n {
 		out = append(out, from.ids[at:min(len(from.ids), at+n-len(out))]...)
 		at = 0
 		if kind == text {
-			at = pick(m.dice, from.starts)
+			at = pick(m.rng, from.starts)
 		}
 	}
 	return out

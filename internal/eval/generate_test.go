@@ -18,7 +18,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// An actor system leaves one goroutine of its dead letters' throttle behind.
+	// An actor system leaks one goroutine, of its dead letters' throttle.
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/asynkron/protoactor-go/actor.NewDeadLetter.NewThrottle.func4.1"))
 }
 
@@ -57,8 +57,8 @@ func sample(t testing.TB, g *Generator, task string, length, index int) *Sample 
 	return s
 }
 
-// TestSamplesAreWhatTheySay: exact length, canonical tokens, one question, the
-// answer in the text.
+// TestSamplesAreWhatTheySay: exact length, canonical tokens, one question, and the answer in the
+// text.
 func TestSamplesAreWhatTheySay(t *testing.T) {
 	g, tok := testGenerator(t, 3), testTokenizer(t)
 	for _, name := range TaskNames() {
@@ -99,8 +99,8 @@ func TestSamplesAreWhatTheySay(t *testing.T) {
 	}
 }
 
-// TestSecondQuestion: the first answer and another question are given behind the prompt, which
-// holds both answers and only the first question; no server can be asked that.
+// TestSecondQuestion: the first answer and a second question follow the prompt, which contains both
+// answers but only the first question. Servers cannot run this task.
 func TestSecondQuestion(t *testing.T) {
 	g, tok := testGenerator(t, 4), testTokenizer(t)
 	for _, name := range []string{"niah_second", "kv_second"} {
@@ -134,7 +134,7 @@ func TestNeedleStandsAtItsDepth(t *testing.T) {
 	}
 }
 
-// TestSamplesAreTheSameEverywhere: a seed names prompts that others can make again.
+// TestSamplesAreTheSameEverywhere: a seed gives reproducible prompts.
 func TestSamplesAreTheSameEverywhere(t *testing.T) {
 	a, b := testGenerator(t, 1), testGenerator(t, 1)
 	sum, named := sha256.New(), sha256.New()

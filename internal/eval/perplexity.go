@@ -14,33 +14,31 @@ import (
 )
 
 type Perplexity struct {
-	Tokens      int     `json:"tokens"` // that were scored
-	Bytes       int     `json:"bytes"`  // of those tokens
+	Tokens      int     `json:"tokens"` // number of scored tokens
+	Bytes       int     `json:"bytes"`  // bytes of the scored tokens
 	Windows     int     `json:"windows"`
-	NLL         float64 `json:"nll"` // mean negative log likelihood of a token, nats
+	NLL         float64 `json:"nll"` // mean negative log likelihood per token, in nats
 	Perplexity  float64 `json:"perplexity"`
 	BitsPerByte float64 `json:"bits_per_byte"` // comparable between tokenizers
 }
 
-// PerplexityConfig says how a text is cut.
+// PerplexityConfig configures how a text is split.
 type PerplexityConfig struct {
-	// Window is the length of a prompt in tokens, beginning-of-sequence included.
-	// Default 2048.
+	// Window is the length of a prompt in tokens, including beginning-of-sequence. Default 2048.
 	Window int
-	// Stride is how many tokens one window stands after the one before; only those
-	// that the one before did not hold are scored. Default: the whole window, so that
-	// windows do not overlap and each begins without context.
+	// Stride is the distance of consecutive windows in tokens. Only tokens outside the previous
+	// window are scored. Default: the whole window, so that windows do not overlap and each starts
+	// without context.
 	Stride      int
 	Concurrency int // default 4
 	Progress    func(done, total int64)
 }
 
-// ErrText means that a text cannot be measured.
+// ErrText: a text cannot be measured.
 var ErrText = errors.New("eval: text")
 
-// MeasurePerplexity scores text by the logprobs that the server gives to a prompt
-// (echo with logprobs). A prompt is read with full attention, so cache policies
-// change nothing here.
+// MeasurePerplexity scores text with the logprobs that the server returns for a prompt (echo with
+// logprobs). A prompt is read with full attention, so cache policies have no effect.
 func MeasurePerplexity(ctx context.Context, c *Client, tok *tokenizer.Tokenizer, text string, cfg PerplexityConfig) (*Perplexity, error) {
 	bos := tok.Encode("", true)
 	cfg.Window = cmp.Or(cfg.Window, 2048)
@@ -72,12 +70,12 @@ func MeasurePerplexity(ctx context.Context, c *Client, tok *tokenizer.Tokenizer,
 	for i, at := range starts {
 		group.Go(func() error {
 			part := ids[at:min(len(ids), at+room)]
-			fresh := 0 // the first token of the part that is scored
+			fresh := 0 // first token of the scored part
 			if i > 0 {
 				fresh = room - cfg.Stride
 			}
 			if len(bos) == 0 && i == 0 {
-				fresh = 1 // nothing comes before it
+				fresh = 1 // the first token has no predecessor
 			}
 			prompt := append(append(make([]int32, 0, cfg.Window), bos...), part...)
 			lp, err := c.Logprobs(ctx, prompt) // of prompt[1:]
@@ -105,7 +103,7 @@ func MeasurePerplexity(ctx context.Context, c *Client, tok *tokenizer.Tokenizer,
 		return nil, err
 	}
 	total := 0.0
-	for _, s := range sums { // in order: the same bits every time
+	for _, s := range sums { // in order, for reproducible bits
 		total += s
 	}
 	p.NLL = total / float64(p.Tokens)

@@ -2,9 +2,8 @@ package eval
 
 import "strings"
 
-// The words of the tasks, exactly as in train/gen.py: what RULER
-// (arXiv 2404.06654) asks, on lines of their own. {vt} is the kind of value,
-// {k} a key, {v} a value.
+// The phrases of the tasks, exactly as in train/gen.py: RULER's questions (arXiv 2404.06654) on
+// separate lines. {vt} is the kind of value, {k} a key, {v} a value.
 const (
 	noiseText = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again.\n"
 
@@ -32,7 +31,7 @@ const (
 	askFrequent   = "What are the three most frequently appeared words in the above coded text?"
 	leadFrequent  = " The three most frequently appeared words are:"
 
-	// The bundled model never saw this one; the words are RULER's.
+	// RULER's phrases; the bundled model was not trained on these.
 	introCommon = "Below is a numbered list of words. In these words, some appear more often than others. Memorize the ones that appear most often.\n"
 	askCommon   = "What are the 10 most common words in the above list?"
 	leadCommon  = " The top 10 words that appear most often in the list are:"

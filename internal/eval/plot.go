@@ -12,8 +12,8 @@ import (
 	"github.com/go-analyze/charts"
 )
 
-// WriteFiles writes summary.json, and for every length the plots
-// accuracy-LENGTH and depth-LENGTH as .png and .svg, and returns their names.
+// WriteFiles writes summary.json and, for every length, the plots accuracy-LENGTH and depth-LENGTH
+// as .png and .svg. It returns their names.
 func (s *Summary) WriteFiles(dir string) (names []string, err error) {
 	text, err := json.MarshalIndent(s, "", " ")
 	if err != nil {
@@ -43,14 +43,14 @@ func (s *Summary) WriteFiles(dir string) (names []string, err error) {
 	return names, nil
 }
 
-// theme has Okabe and Ito's colours, which colour-blind readers can tell apart, with a
-// darker yellow, behind the one that levels without a budget have.
+// theme has Okabe and Ito's colours, which colour-blind readers can distinguish, with a darker
+// yellow. The first one is for levels without a budget.
 var theme = charts.GetTheme(charts.ThemeLight).WithSeriesColors([]charts.Color{
 	charts.ColorFromHex("#222222"), charts.ColorFromHex("#0072b2"), charts.ColorFromHex("#d55e00"), charts.ColorFromHex("#009e73"),
 	charts.ColorFromHex("#cc79a7"), charts.ColorFromHex("#e69f00"), charts.ColorFromHex("#56b4e9"), charts.ColorFromHex("#8c6d00"), charts.ColorFromHex("#7f7f7f"),
 })
 
-// heading are the two lines above a plot.
+// heading returns the two lines above a plot.
 func (s *Summary) heading(title string, length int) charts.TitleOption {
 	return charts.TitleOption{Text: title, Subtext: fmt.Sprintf("%s, %d-token prompts, %d samples a task", s.Model, length, s.samples(length)),
 		FontStyle: charts.NewFontStyleWithSize(16), SubtextFontStyle: charts.NewFontStyleWithSize(11)}
@@ -60,8 +60,8 @@ func (s *Summary) rows(length int) []Row {
 	return slices.DeleteFunc(slices.Clone(s.Rows), func(r Row) bool { return r.Length != length })
 }
 
-// accuracy draws the mean exact match by the tokens that are kept; policies without a
-// budget are levels. nil: nothing to draw.
+// accuracy plots the mean exact match against the number of kept tokens. Policies without a budget
+// are horizontal lines. nil: nothing to plot.
 func (s *Summary) accuracy(length int, format string) ([]byte, error) {
 	lines, budgets := s.series(length)
 	if len(lines) == 0 {
@@ -82,7 +82,7 @@ func (s *Summary) accuracy(length int, format string) ([]byte, error) {
 	return p.Bytes()
 }
 
-// series are the rows of a length, a line for each family, with a value for each budget.
+// series returns the rows of a length: a line per family, with a value per budget.
 func (s *Summary) series(length int) (lines charts.LineSeriesList, labels []string) {
 	rows := slices.DeleteFunc(s.rows(length), func(r Row) bool { return r.MeanTasks == 0 })
 	var budgets []int
@@ -93,7 +93,7 @@ func (s *Summary) series(length int) (lines charts.LineSeriesList, labels []stri
 	}
 	slices.Sort(budgets)
 	if budgets = slices.Compact(budgets); len(budgets) == 0 {
-		budgets = []int{0} // levels alone
+		budgets = []int{0} // only levels
 	}
 	for _, b := range budgets {
 		labels = append(labels, strconv.Itoa(b))
@@ -118,8 +118,8 @@ func (s *Summary) series(length int) (lines charts.LineSeriesList, labels []stri
 	return lines, labels
 }
 
-// depths draws a heat map: a row per policy, a column per eighth of the haystack,
-// the exact match of single needles in each. nil: there were none.
+// depths plots a heat map of the exact match of single needles: a row per policy, a column per
+// eighth of the haystack. nil: there are none.
 func (s *Summary) depths(length int, format string) ([]byte, error) {
 	var opt charts.HeatMapOption
 	for _, r := range s.rows(length) {

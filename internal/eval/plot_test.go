@@ -32,8 +32,8 @@ func testSummary() *Summary {
 	return s
 }
 
-// TestPlotFiles: every file is there, decodes, has its size, and is neither empty
-// nor cut off at an edge.
+// TestPlotFiles: every file exists, decodes, has its size, and is neither empty nor cut off at an
+// edge.
 func TestPlotFiles(t *testing.T) {
 	dir := t.TempDir()
 	names, err := testSummary().WriteFiles(dir)

@@ -9,18 +9,18 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 )
 
-// Policy is a cache policy as it is asked for and shown.
+// Policy is a cache policy as requested and displayed.
 type Policy struct {
-	Name   string // in tables and results: what the user wrote
-	Spec   string // sent as "kv_policy"; "": none is sent
+	Name   string // in tables and results: as the user wrote it
+	Spec   string // sent as "kv_policy"; "": not sent
 	Family string // policies of one line in the plot
-	Budget int    // tokens that are kept of a long prompt; 0: all, or not known
+	Budget int    // tokens kept of a long prompt; 0: all, or unknown
 }
 
-// ErrPolicyName means that NAME/BUDGET is not one of the forms below.
+// ErrPolicyName: NAME/BUDGET has none of the forms below.
 var ErrPolicyName = errors.New("eval: policy")
 
-// presets are the forms of the reference table, by budget: NAME/512.
+// presets are the forms in the reference table, by budget: NAME/512.
 var presets = []struct {
 	name, about string
 	least       int
@@ -52,7 +52,7 @@ var presets = []struct {
 	}},
 }
 
-// PolicyHelp describes the NAME/BUDGET forms in a line each.
+// PolicyHelp describes the NAME/BUDGET forms, one per line.
 func PolicyHelp() string {
 	var b strings.Builder
 	for _, p := range presets {
@@ -61,8 +61,8 @@ func PolicyHelp() string {
 	return b.String()
 }
 
-// ParsePolicy reads "default" (the server's own), NAME/BUDGET (see PolicyHelp), or
-// anything else, which the server must know: it is sent as it is.
+// ParsePolicy parses "default" (the server's own policy), NAME/BUDGET (see PolicyHelp), or any
+// other text, which is sent to the server unchanged.
 func ParsePolicy(text string) (Policy, error) {
 	text = strings.TrimSpace(text)
 	family, rest, short := strings.Cut(text, "/")
@@ -87,7 +87,7 @@ func ParsePolicy(text string) (Policy, error) {
 	return Policy{}, fmt.Errorf("%w %q is unknown; known are %s, or a policy's full text such as streaming:sink=4,recent=508", ErrPolicyName, text, strings.Join(known, ", "))
 }
 
-// ParsePolicies reads a list; blanks and semicolons part the policies.
+// ParsePolicies parses a list. White space and semicolons separate policies.
 func ParsePolicies(list []string) ([]Policy, error) {
 	var out []Policy
 	seen := map[string]bool{}
@@ -106,8 +106,8 @@ func ParsePolicies(list []string) ([]Policy, error) {
 	return out, nil
 }
 
-// budgetOf is what a policy of ours keeps of a very long prompt, or reads of it; 0 for full
-// attention and for policies of other servers.
+// budgetOf returns how many tokens a known policy keeps or reads of a very long prompt; 0 for full
+// attention and for unknown policies.
 func budgetOf(spec string) int {
 	p, err := kvcache.Parse(spec)
 	switch {
@@ -117,7 +117,7 @@ func budgetOf(spec string) int {
 		if n := p.Selector.Reads(1 << 24); n < 1<<16 {
 			return n
 		}
-		return 0 // a share of any prompt
+		return 0 // a fraction of any prompt
 	}
 	return p.Slots(1<<24, 1<<24)
 }

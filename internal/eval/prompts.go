@@ -16,26 +16,25 @@ import (
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 )
 
-// Source gives the samples of an evaluation: a Generator, or Prompts from a file.
+// Source provides the samples of an evaluation: a Generator, or Prompts from a file.
 type Source interface {
-	// Sample number index of a task with a prompt of length tokens.
+	// Sample returns sample number index of a task with a prompt of length tokens.
 	Sample(task string, length, index int) (*Sample, error)
 	// Corpus and Seed identify the prompts in results.
 	Corpus() string
 	Seed() uint64
 }
 
-// Prompts are samples from a file, as train/evalgen.py makes them: the same token
-// ids that the reference implementation was asked.
+// Prompts are samples from a file written by train/evalgen.py, with the token ids that the
+// reference implementation received.
 type Prompts struct {
 	name string
 	tok  *tokenizer.Tokenizer
 	sets map[string]promptSet
 }
 
-// promptSet is one task at one length. Answers may be filled up with -1 at their
-// end; the last token of each ends the answer and is not scored, and neither are
-// the first ScoreFrom, which are given.
+// promptSet is one task at one length. Answers may be padded with -1. The last token of each ends
+// the answer and is not scored. The first ScoreFrom tokens are given and not scored either.
 type promptSet struct {
 	Prompt    [][]int32  `json:"prompt"`
 	Answer    [][]int32  `json:"ans"`
@@ -43,19 +42,18 @@ type promptSet struct {
 	Depth     []*float64 `json:"depth"`
 }
 
-// ErrPrompts means that a file of prompts cannot be used.
+// ErrPrompts: a file of prompts cannot be used.
 var ErrPrompts = errors.New("eval: unusable prompts")
 
-// maxPrompts bounds the text of a file of prompts: 100 samples of 12 tasks at
-// 32768 tokens take a quarter of it.
+// maxPrompts is the maximum size of a prompt file. 100 samples of 12 tasks at 32768 tokens need a
+// quarter of it.
 const maxPrompts = 1 << 30
 
-// ReadPrompts reads a JSON object, gzipped or not, with an entry for each task and
-// length:
+// ReadPrompts reads a JSON object, optionally gzipped, with an entry per task and length:
 //
 //	{"passkey@4096": {"prompt": [[ids]...], "ans": [[ids]...], "sf": [n...], "depth": [x or null...]}, ...}
 //
-// sf and depth may be left out. Errors wrap ErrPrompts.
+// sf and depth are optional. Errors wrap ErrPrompts.
 func ReadPrompts(path string, tok *tokenizer.Tokenizer) (*Prompts, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -134,7 +132,7 @@ func splitKey(key string) (task string, length int, err error) {
 	return task, length, nil
 }
 
-// trimAnswer cuts the filling off.
+// trimAnswer removes the padding.
 func trimAnswer(ids []int32) []int32 {
 	for len(ids) > 0 && ids[len(ids)-1] == -1 {
 		ids = ids[:len(ids)-1]
@@ -149,9 +147,9 @@ func (s promptSet) from(i int) int {
 	return s.ScoreFrom[i]
 }
 
-// WritePrompts writes n samples of each task and length in the form that ReadPrompts
-// takes, gzipped, so that another implementation can be asked the same tokens. Tasks
-// whose answers are right in any order are left out: the form knows one order.
+// WritePrompts writes n samples of each task and length in the format of ReadPrompts, gzipped, for
+// use with another implementation. It omits tasks whose answers are correct in any order, because
+// the format has one order.
 func WritePrompts(out io.Writer, g Source, tasks []string, lengths []int, n int) error {
 	sets := map[string]*promptSet{}
 	for _, task := range tasks {
@@ -185,7 +183,7 @@ func WritePrompts(out io.Writer, g Source, tasks []string, lengths []int, n int)
 	return z.Close()
 }
 
-// Tasks are those of the file, in the order of the tables.
+// Tasks returns the tasks of the file, in table order.
 func (p *Prompts) Tasks() []string {
 	return slices.DeleteFunc(TaskNames(), func(t string) bool {
 		for key := range p.sets {
@@ -197,7 +195,7 @@ func (p *Prompts) Tasks() []string {
 	})
 }
 
-// Lengths are those of the file, ascending.
+// Lengths returns the lengths of the file in ascending order.
 func (p *Prompts) Lengths() []int {
 	var all []int
 	for key := range p.sets {
@@ -208,7 +206,7 @@ func (p *Prompts) Lengths() []int {
 	return slices.Compact(all)
 }
 
-// Samples is the number that every task and length of the file has.
+// Samples returns the number of samples that every task and length of the file has.
 func (p *Prompts) Samples() int {
 	least := 0
 	for _, s := range p.sets {
@@ -219,7 +217,7 @@ func (p *Prompts) Samples() int {
 	return least
 }
 
-// Corpus implements Source: a hash of the file's text.
+// Corpus implements Source: a hash of the file's content.
 func (p *Prompts) Corpus() string { return p.name }
 
 func (p *Prompts) Seed() uint64 { return 0 }

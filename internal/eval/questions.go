@@ -20,18 +20,18 @@ import (
 
 // Question is one line of a LongBench or RULER file.
 type Question struct {
-	Input   string   // the question, or (RULER) all of the prompt
-	Context string   // LongBench: the text that it is about
-	Lead    string   // RULER: answer_prefix, the answer's first words
+	Input   string   // the question, or (RULER) the whole prompt
+	Context string   // LongBench: the text that the question is about
+	Lead    string   // RULER: answer_prefix, the first words of the answer
 	Answers []string // references
 	Set     string   // LongBench: dataset; RULER: task; may be empty
 }
 
-// ErrQuestions means that a file of questions cannot be read.
+// ErrQuestions: a file of questions cannot be read.
 var ErrQuestions = errors.New("eval: questions")
 
-// ReadQuestions reads JSON lines with the fields of LongBench (context, input,
-// answers, dataset) or RULER (input, outputs, answer_prefix, task).
+// ReadQuestions reads JSON lines with the fields of LongBench (context, input, answers, dataset) or
+// RULER (input, outputs, answer_prefix, task).
 func ReadQuestions(r io.Reader) ([]Question, error) {
 	in := bufio.NewScanner(r)
 	in.Buffer(nil, maxLine)
@@ -99,23 +99,23 @@ func (t *texts) UnmarshalJSON(b []byte) error {
 	return json.Unmarshal(b, (*[]string)(t))
 }
 
-// AskConfig says how questions are put.
+// AskConfig configures how questions are sent.
 type AskConfig struct {
-	Metric string // of Metrics
-	// Template holds {context} and {input}. Default: both, parted by an empty line.
+	Metric string // one of Metrics
+	// Template contains {context} and {input}. Default: both, separated by an empty line.
 	Template  string
 	Chat      *tokenizer.ChatTemplate // nil: plain completions
-	MaxTokens int                     // of an answer; default 64
-	// MaxPrompt cuts the middle out of longer prompts, as LongBench does; 0: never.
+	MaxTokens int                     // per answer; default 64
+	// MaxPrompt limits prompts by removing their middle, like LongBench; 0: no limit.
 	MaxPrompt   int
 	Policies    []Policy
 	Concurrency int
 	Progress    func(done, total int64)
 }
 
-// Answered is one question under one policy.
+// Answered is the result of one question under one policy.
 type Answered struct {
-	Line    int      `json:"line"` // of the questions, from 0
+	Line    int      `json:"line"` // line of the question, from 0
 	Set     string   `json:"set,omitempty"`
 	Policy  string   `json:"policy"`
 	Prompt  int      `json:"prompt_tokens"`
@@ -124,8 +124,7 @@ type Answered struct {
 	Answers []string `json:"answers"`
 }
 
-// Ask puts every question under every policy. Results are in the order of the
-// questions, then of the policies.
+// Ask sends every question under every policy. Results are ordered by question, then by policy.
 func Ask(ctx context.Context, c *Client, tok *tokenizer.Tokenizer, questions []Question, cfg AskConfig) ([]Answered, error) {
 	if !slices.Contains(Metrics(), cfg.Metric) {
 		return nil, fmt.Errorf("%w: metric %q is unknown; known are %s", ErrQuestions, cfg.Metric, strings.Join(Metrics(), ", "))
@@ -190,7 +189,7 @@ func (cfg *AskConfig) prompt(tok *tokenizer.Tokenizer, q *Question) ([]int32, er
 	return append(ids, tok.EncodeLiteral(q.Lead)...), err
 }
 
-// render is one user message in the words of the chat template.
+// render renders one user message with the chat template.
 func (cfg *AskConfig) render(tok *tokenizer.Tokenizer, text string) ([]int32, error) {
 	r, err := cfg.Chat.Render([]tokenizer.Message{{Role: "user", Content: text}}, tokenizer.RenderOptions{AddGenerationPrompt: true})
 	if err != nil {
@@ -203,7 +202,7 @@ func (cfg *AskConfig) render(tok *tokenizer.Tokenizer, text string) ([]int32, er
 	return tok.TryEncode(context.Background(), parts, false)
 }
 
-// cutMiddle keeps the first and the last half of at most most tokens.
+// cutMiddle keeps the first and last most/2 tokens.
 func cutMiddle(ids []int32, most int, cut bool) []int32 {
 	if !cut || len(ids) <= most {
 		return ids
@@ -220,7 +219,7 @@ type AskedRow struct {
 	Score     float64 `json:"score"`
 }
 
-// SummarizeAnswers counts by policy and set, in order of appearance.
+// SummarizeAnswers computes means by policy and set, in order of appearance.
 func SummarizeAnswers(answers []Answered) []AskedRow {
 	var rows []AskedRow
 	for _, a := range answers {

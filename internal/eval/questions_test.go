@@ -77,7 +77,7 @@ func TestAsk(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if longest > 56 || longest < 45 { // the lead comes on top in a chat
+		if longest > 56 || longest < 45 { // in a chat the lead is added
 			t.Errorf("longest prompt %d, want about 50", longest)
 		}
 		rows := SummarizeAnswers(answers)

@@ -16,12 +16,12 @@ import (
 )
 
 type Config struct {
-	Tasks       []string // default: all but those that must be named
+	Tasks       []string // default: all except those that must be named
 	Lengths     []int    // prompt tokens; default 4096
-	Samples     int      // of each task and length; default 20
+	Samples     int      // per task and length; default 20
 	Policies    []Policy // default: the server's own
-	Concurrency int      // requests at a time; default 4
-	// Progress is called after every answer, from any goroutine; may be nil.
+	Concurrency int      // concurrent requests; default 4
+	// Progress is called after every answer, from any goroutine. It may be nil.
 	Progress func(done, total int64)
 }
 
@@ -39,7 +39,7 @@ func (c *Config) ensureDefaults() {
 	c.Concurrency = cmp.Or(c.Concurrency, 4)
 }
 
-// Validate fills in the defaults and says what is wrong with the rest.
+// Validate sets the defaults and checks the other values.
 func (c *Config) Validate() error {
 	c.ensureDefaults()
 	for _, t := range c.Tasks {
@@ -61,15 +61,15 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// job is one question that is not answered yet.
+// job is one unanswered question.
 type job struct {
 	task          string
 	length, index int
 	policy        Policy
 }
 
-// Run asks everything that store does not hold, and returns all records of the
-// config, in order. On an error those answered before it are in the store.
+// Run sends every question that has no result in store, and returns all records of the config, in
+// order. After an error, the earlier answers are in the store.
 func Run(ctx context.Context, c *Client, tok *tokenizer.Tokenizer, g Source, store *Store, cfg Config) ([]Record, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -77,7 +77,7 @@ func Run(ctx context.Context, c *Client, tok *tokenizer.Tokenizer, g Source, sto
 	var jobs []job
 	var keys []key
 	model, fingerprint := c.Model()
-	// Samples outermost: what is there when a run is stopped covers everything evenly.
+	// Samples outermost: an interrupted run has covered everything evenly.
 	for i := range cfg.Samples {
 		for _, l := range cfg.Lengths {
 			for _, t := range cfg.Tasks {
@@ -145,7 +145,7 @@ func ask(ctx context.Context, c *Client, tok *tokenizer.Tokenizer, g Source, j j
 	return s.record(j.policy, s.Score(tok, out.Text), out.Text, time.Since(began).Milliseconds()), nil
 }
 
-// record is the result of the sample, but for what was asked.
+// record builds the record of a sample. The caller adds the run's identity.
 func (s *Sample) record(p Policy, score Score, output string, millis int64) *Record {
 	r := &Record{Policy: p.Name, Task: s.Task, Length: s.Length, Index: s.Index, Exact: score.Exact, Tokens: score.Tokens, Recall: score.Recall,
 		Answer: s.Text, Output: output, Millis: millis}

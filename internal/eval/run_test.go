@@ -74,8 +74,8 @@ func TestEmbeddedFindsNeedles(t *testing.T) {
 	resume(t, path, cfg)
 }
 
-// sharesPrompts: each prompt was read once for all policies, and a server without the prefix
-// cache says the same.
+// sharesPrompts: each prompt was read once for all policies, and a server without the prefix cache
+// gives the same answers.
 func sharesPrompts(ctx context.Context, t *testing.T, e *Embedded, cfg Config, records []Record) {
 	t.Helper()
 	prompts, blocks := uint64(len(records)/len(cfg.Policies)), uint64(cfg.Lengths[0]-1)/tensor.BlockSlots
@@ -108,7 +108,7 @@ func sharesPrompts(ctx context.Context, t *testing.T, e *Embedded, cfg Config, r
 	}
 }
 
-// resume opens what a killed run left and asks a server that counts.
+// resume opens the results of a killed run and counts the requests to the server.
 func resume(t *testing.T, path string, cfg Config) {
 	t.Helper()
 	whole, err := os.ReadFile(path)
@@ -116,7 +116,7 @@ func resume(t *testing.T, path string, cfg Config) {
 		t.Fatal(err)
 	}
 	lines := strings.SplitAfter(string(whole), "\n")
-	torn := strings.Join(lines[:12], "") + lines[12][:30] // 12 of 16, and a piece
+	torn := strings.Join(lines[:12], "") + lines[12][:30] // 12 of 16 records, and part of one
 	if err := os.WriteFile(path, []byte(torn), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -234,7 +234,7 @@ func TestPolicies(t *testing.T) {
 		for _, b := range []int{512, 1024, 1023} {
 			got, err := ParsePolicy(p.name + "/" + itoa(b))
 			keeps := b
-			switch p.name { // whole pages
+			switch p.name { // the whole files
 			case "quest":
 				keeps -= b % 16
 			case "shadowkv", "shadowkv_o8":
@@ -263,7 +263,7 @@ func TestPolicies(t *testing.T) {
 }
 
 func TestDiceAreFair(t *testing.T) {
-	d := newDice(1, "x", 2, 3)
+	d := newRNG(1, "x", 2, 3)
 	var count [7]int
 	sum := 0.0
 	for range 70_000 {

@@ -8,16 +8,15 @@ import (
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 )
 
-// Score says how much of an answer was right.
+// Score is the correctness of an answer.
 type Score struct {
-	Exact  bool    // every counted token (in any order for lists without one)
-	Tokens float64 // fraction of the counted tokens that stand in their place
+	Exact  bool    // every scored token (in any order for lists without an order)
+	Tokens float64 // fraction of the scored tokens at their position
 	Recall float64 // RULER's measure: fraction of the wanted values found anywhere
 }
 
-// Score compares a continuation with the answer, as train/evalpol.py does: token
-// by token, from From to before To. The continuation is given as text, which any
-// server sends, and tokenized as the answer was.
+// Score compares a continuation with the answer like train/evalpol.py: token by token, in
+// [From,To). The continuation is text, which any server returns, and is tokenized like the answer.
 func (s *Sample) Score(tok *tokenizer.Tokenizer, text string) Score {
 	return s.scoreTokens(tok.EncodeLiteral(text), text)
 }
@@ -39,7 +38,7 @@ func (s *Sample) scoreTokens(got []int32, text string) Score {
 	return r
 }
 
-// recall is the fraction of wanted strings that text holds, whatever the case.
+// recall returns the fraction of wanted strings in text, ignoring case.
 func recall(text string, wanted []string) float64 {
 	if len(wanted) == 0 {
 		return 0
@@ -53,16 +52,16 @@ func recall(text string, wanted []string) float64 {
 	return float64(found) / float64(len(wanted))
 }
 
-// Metrics are the ways to compare an answer in words with the references.
+// Metrics lists the ways to compare a textual answer with references.
 func Metrics() []string { return []string{"exact", "contains", "f1"} }
 
 // Compare scores text against references, 0 to 1.
 //
-//	exact     the normalized text is one of them
-//	contains  the fraction of them that stand in the text (RULER's string_match_all)
+//	exact     the normalized text equals a reference
+//	contains  the fraction of references in the text (RULER's string_match_all)
 //	f1        the best F1 of words (LongBench's qa_f1_score)
 //
-// Normalized: lower case, no punctuation, no articles, single blanks.
+// Normalized: lower case, no punctuation, no articles, single spaces.
 func Compare(metric, text string, references []string) float64 {
 	switch metric {
 	case "contains":

@@ -50,8 +50,8 @@ func TestScoreByHand(t *testing.T) {
 	}
 }
 
-// TestLeadDoesNotCount: a chat model may word the lead otherwise, as long as the
-// answer stands in its place.
+// TestLeadDoesNotCount: a chat model may word the lead differently if the answer is at its
+// position.
 func TestLeadDoesNotCount(t *testing.T) {
 	s := &Sample{Answer: []int32{10, 11, 12, 13, 4}, From: 2, To: 4}
 	for _, c := range []struct {

@@ -11,10 +11,10 @@ import (
 	"sync"
 )
 
-// Record is the result of one sample under one policy: one line of results.jsonl.
+// Record is the result of one sample under one policy, a line of results.jsonl.
 type Record struct {
 	Model       string   `json:"model"`
-	Fingerprint string   `json:"fingerprint,omitempty"` // the server's: weights and types
+	Fingerprint string   `json:"fingerprint,omitempty"` // of the server: weights and types
 	Corpus      string   `json:"corpus"`
 	Seed        uint64   `json:"seed"`
 	Policy      string   `json:"policy"`
@@ -30,7 +30,7 @@ type Record struct {
 	Millis      int64    `json:"ms"`
 }
 
-// key tells samples apart that were asked of the same model.
+// key identifies a sample and the model that answered it.
 type key struct {
 	model, fingerprint, corpus, policy, task string
 	seed                                     uint64
@@ -41,22 +41,22 @@ func (r *Record) key() key {
 	return key{r.Model, r.Fingerprint, r.Corpus, r.Policy, r.Task, r.Seed, r.Length, r.Index}
 }
 
-// ErrStore means that the file of results cannot be used.
+// ErrStore: the results file cannot be used.
 var ErrStore = errors.New("eval: results file")
 
-// maxLine bounds one line of a file of records or questions.
+// maxLine is the maximum length of a line in a file of records or questions.
 const maxLine = 64 << 20
 
-// Store keeps records in a file, one JSON object a line, and knows which are
-// there: a run that is started again asks only what is missing.
+// Store keeps records in a file, one JSON object per line, and in memory. A restarted run only
+// sends the missing questions.
 type Store struct {
 	mu   sync.Mutex
 	file *os.File
 	have map[key]*Record
 }
 
-// OpenStore opens or makes the file. A last line that was not finished (the run
-// was killed) is cut off. path "" keeps records in memory only.
+// OpenStore opens or creates the file. It removes an incomplete last line, which a killed run
+// leaves. path "" keeps records in memory only.
 func OpenStore(path string) (*Store, error) {
 	s := &Store{have: map[key]*Record{}}
 	if path == "" {
@@ -81,7 +81,7 @@ func OpenStore(path string) (*Store, error) {
 	return s, nil
 }
 
-// read takes all whole lines and returns their length in bytes.
+// read reads all complete lines and returns their length in bytes.
 func (s *Store) read(f io.Reader) (whole int64, err error) {
 	in := bufio.NewReaderSize(f, 1<<20)
 	for n := 1; ; n++ {
@@ -107,7 +107,7 @@ func (s *Store) get(k key) *Record {
 	return s.have[k]
 }
 
-// add keeps a record; it is in the file when add returns.
+// add stores a record. It is in the file when add returns.
 func (s *Store) add(r *Record) error {
 	line, err := json.Marshal(r)
 	if err != nil {

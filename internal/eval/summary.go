@@ -20,17 +20,17 @@ type Row struct {
 	Policy string          `json:"policy"`
 	Spec   string          `json:"kv_policy,omitempty"`
 	Family string          `json:"family"`
-	Budget int             `json:"budget,omitempty"` // tokens kept; 0: all, or not known
+	Budget int             `json:"budget,omitempty"` // tokens kept; 0: all, or unknown
 	Length int             `json:"length"`
 	Tasks  map[string]Cell `json:"tasks"`
-	// Mean is the mean exact match over the tasks of mean9 that were run.
+	// Mean is the mean exact match over those tasks of mean9 that were run.
 	Mean      float64 `json:"mean"`
-	MeanTasks int     `json:"mean_tasks"` // 9 when it is the mean9 of the reference table
+	MeanTasks int     `json:"mean_tasks"` // 9 if it is the mean9 of the reference table
 	// Depth is the exact match of single needles by eighth of the haystack; -1: no sample.
 	Depth [Eighths]float64 `json:"depth"`
 }
 
-// Eighths is the number of depths that single needles are counted in.
+// Eighths is the number of depth ranges for single needles.
 const Eighths = 8
 
 type Summary struct {
@@ -42,7 +42,7 @@ type Summary struct {
 	Rows        []Row    `json:"rows"` // by length, then in the order of the policies
 }
 
-// Summarize counts the records of a run with cfg.
+// Summarize computes the means of the records of a run with cfg.
 func Summarize(records []Record, cfg Config) *Summary {
 	cfg.ensureDefaults()
 	s := &Summary{Tasks: slices.Clone(cfg.Tasks)}
@@ -116,7 +116,7 @@ func (row *Row) count(records []*Record, names []string) {
 	}
 }
 
-// meanName is the heading of the mean's column.
+// meanName returns the heading of the mean's column.
 func (s *Summary) meanName() string {
 	n := 0
 	for _, r := range s.Rows {
@@ -137,7 +137,7 @@ func (s *Summary) samples(length int) int {
 	return least
 }
 
-// lengths in the order of the rows.
+// lengths returns the lengths in row order.
 func (s *Summary) lengths() []int {
 	var out []int
 	for _, r := range s.Rows {
@@ -148,7 +148,7 @@ func (s *Summary) lengths() []int {
 	return out
 }
 
-// WriteMarkdown writes a table per length, in the form of the reference's.
+// WriteMarkdown writes a table per length, in the format of the reference table.
 func (s *Summary) WriteMarkdown(w io.Writer) {
 	for i, l := range s.lengths() {
 		if i > 0 {
@@ -176,8 +176,8 @@ func (c Cell) text() string {
 	return fmt.Sprintf("%.0f", c.Exact)
 }
 
-// WriteTable writes a table per length for a terminal: the parts of a task's name
-// stand above each other.
+// WriteTable writes a table per length for a terminal, with the parts of a task's name on separate
+// lines.
 func (s *Summary) WriteTable(w io.Writer) {
 	for i, l := range s.lengths() {
 		if i > 0 {
@@ -216,7 +216,7 @@ func (s *Summary) WriteTable(w io.Writer) {
 	}
 }
 
-// writeColumns sets the first column left and the others right.
+// writeColumns aligns the first column left and the others right.
 func writeColumns(w io.Writer, rows [][]string) {
 	width := make([]int, len(rows[0]))
 	for _, r := range rows {

@@ -8,17 +8,17 @@ import (
 	"strings"
 )
 
-// A task is one kind of question. make draws its parts; assembling them to the
-// exact length is the Generator's.
+// task is one kind of question. make draws its parts. The Generator assembles them to the exact
+// length.
 type task struct {
 	name  string
 	about string
-	chat  bool // in the words of the chat template; the model writes the lead itself
-	named bool // asked only when it is named
+	chat  bool // rendered with the chat template; the model writes the lead itself
+	named bool // run only if named explicitly
 	make  func(m *maker) parts
 }
 
-// tasks are all of them, in the order of the tables.
+// tasks lists all tasks in table order.
 var tasks = []task{
 	{"passkey", "one pass key in repeated sentences", false, false, passkey},
 	{"niah_single_noise", "one needle in repeated sentences", false, false, func(m *maker) parts { return m.needles(1, noise) }},
@@ -37,7 +37,7 @@ var tasks = []task{
 	{"niah_all", "the values of eight keys at once", false, true, func(m *maker) parts { return m.queries(8) }},
 }
 
-// TaskNames lists the tasks in the order of the tables.
+// TaskNames returns the names of the tasks in table order.
 func TaskNames() []string {
 	var names []string
 	for _, t := range tasks {
@@ -46,7 +46,7 @@ func TaskNames() []string {
 	return names
 }
 
-// defaultTasks are those that are asked unless others are named.
+// defaultTasks returns the tasks that run by default.
 func defaultTasks() []string {
 	var names []string
 	for _, t := range tasks {
@@ -57,7 +57,7 @@ func defaultTasks() []string {
 	return names
 }
 
-// NeedsChat tells of the tasks that are asked in the words of a chat template.
+// NeedsChat reports whether a task requires a chat template.
 func NeedsChat(name string) bool {
 	return slices.ContainsFunc(tasks, func(t task) bool { return t.name == name && t.chat })
 }
@@ -75,42 +75,42 @@ func TaskHelp() string {
 	return b.String()
 }
 
-// mean9 are the tasks of the summary column: those that the bundled model does
-// well with full attention, so that what is lost is lost to the policy.
+// mean9 has the tasks of the summary column. The bundled model does them well with full attention,
+// so losses are due to the policy.
 var mean9 = []string{"passkey", "niah_single_noise", "niah_single_text", "niah_multikey", "niah_multiquery", "kv_json", "kv_hex", "vt", "chat_niah"}
 
 type haystack uint8
 
 const (
-	noise haystack = iota // the repeated sentences
-	text                  // code, or prose in one of four
+	noise haystack = iota // repeated sentences
+	text                  // code, or prose in one of four samples
 )
 
-// event is text that stands at a fraction of the haystack, on a line of its own.
+// event is text at a relative position of the haystack, on a separate line.
 type event struct {
 	at   float64
 	text string
 }
 
-// parts are what a sample is put together from.
+// parts has the components of a sample.
 type parts struct {
 	intro    string
 	events   []event
 	ask      string
-	lead     string // the answer's first words, given to the model but in a chat
-	given    string // more of them, given as the model answers and not in the prompt
+	lead     string // first words of the answer, part of the prompt except in a chat
+	given    string // further words of the answer, given during the answer instead of in the prompt
 	answer   string
-	wanted   []string // the values in the answer, for recall
+	wanted   []string // values in the answer, for recall
 	hay      haystack
-	depth    float64 // of the single needle; -1: there is no single one
-	anyOrder bool    // the answer is right in any order
+	depth    float64 // of the single needle; -1: not a single needle
+	anyOrder bool    // the answer is correct in any order
 }
 
 // maker draws the parts of one sample.
 type maker struct {
-	*dice
+	*rng
 	length int
-	shrink float64 // of lists that were too long for the prompt
+	shrink float64 // factor for lists that were too long for the prompt
 }
 
 func (m *maker) number(digits int) string {
@@ -123,7 +123,7 @@ func (m *maker) number(digits int) string {
 
 func (m *maker) hex() string { return fmt.Sprintf("%08x", m.bits()>>32) }
 
-func (m *maker) pair() string { return pick(m.dice, adjectives) + "-" + pick(m.dice, nouns) }
+func (m *maker) pair() string { return pick(m.rng, adjectives) + "-" + pick(m.rng, nouns) }
 
 func (m *maker) variable() string {
 	b := make([]byte, 3)
@@ -159,7 +159,7 @@ func passkey(m *maker) parts {
 		answer: " " + v + ".", wanted: []string{v}, hay: noise, depth: at}
 }
 
-// needles hides n and asks for one.
+// needles hides n needles and asks for one.
 func (m *maker) needles(n int, hay haystack) parts {
 	keys, values := distinct(n, m.pair), make([]string, n)
 	p := m.hide(keys, values, hay)
@@ -170,7 +170,7 @@ func (m *maker) needles(n int, hay haystack) parts {
 	return p
 }
 
-// hide makes up a value for each key.
+// hide creates a sentence for each key and value.
 func (m *maker) hide(keys, values []string, hay haystack) parts {
 	p := parts{intro: fill(introNeedles, "number", "", ""), hay: hay, depth: -1}
 	for i, k := range keys {
@@ -199,8 +199,8 @@ func multiValue(m *maker) parts {
 	return p
 }
 
-// then asks for another value in the same words. The first question stands in the prompt: what a
-// policy evicts at its end, it evicts by that. Its answer and the second question follow token
+// then asks for another value with the same phrase. The prompt contains the first question, which
+// determines what a policy evicts at its end. The first answer and the second question follow token
 // by token.
 func (p parts) then(ask func(p *parts)) parts {
 	second := p
@@ -225,7 +225,7 @@ func secondPair(m *maker) parts {
 	return p.then(func(p *parts) { p.askPair(two[1], keys, values) })
 }
 
-// queries hides n needles and asks for all of them, in another order.
+// queries hides n needles and asks for all of them in another order.
 func (m *maker) queries(n int) parts {
 	p := parts{intro: fill(introNeedles, "number", "", ""), hay: text, depth: -1}
 	keys := distinct(n, m.pair)
@@ -244,7 +244,7 @@ func (m *maker) queries(n int) parts {
 	return p
 }
 
-// pairs asks for one of many.
+// pairs asks for one of many pairs.
 func (m *maker) pairs(hex bool) parts {
 	p, keys, values := m.object(hex)
 	p.askPair(m.below(len(keys)), keys, values)
@@ -294,15 +294,15 @@ func tracking(m *maker) parts {
 	return p
 }
 
-// vocabulary are all single words, each once.
+// vocabulary returns all single words without duplicates.
 func vocabulary() []string {
 	all := slices.Concat(adjectives, nouns)
 	slices.Sort(all)
 	return slices.Compact(all)
 }
 
-// frequentWords draws words by Zipf's law with exponent 2; the first four must
-// differ in number, or the answer would be a matter of taste.
+// frequentWords draws words by Zipf's law with exponent 2. The counts of the first four must
+// differ, so that the answer is unique.
 func frequentWords(m *maker) parts {
 	n := int(float64(m.length) * 1.6 * m.shrink / 3.6)
 	all := vocabulary()
@@ -310,7 +310,7 @@ func frequentWords(m *maker) parts {
 	for _, i := range m.sample(len(all), max(8, min(250, n/6))) {
 		words = append(words, all[i])
 	}
-	for ; ; n++ { // one word more after every tie
+	for ; ; n++ { // add a word after every tie
 		count, rank, seq := make([]int, len(words)), make([]int, len(words)), []string{}
 		for range n {
 			if k := m.zipf(len(words)); k >= 0 {
@@ -352,13 +352,13 @@ func lines(words []string) string {
 	return b.String()
 }
 
-// commonWords lists ten words often and the others a tenth as often, numbered.
+// commonWords returns a numbered list with ten frequent words; the others occur a tenth as often.
 func commonWords(m *maker) parts {
 	n := max(60, int(m.shrink*float64(m.length-150)*0.85/6))
 	often := max(4, min(30, n/20))
 	rare := max(1, often/10)
 	words, all := 10+max(1, (n-10*often)/rare), vocabulary()
-	draw := func() string { return pick(m.dice, all) }
+	draw := func() string { return pick(m.rng, all) }
 	if words > len(all)/2 {
 		draw = m.pair
 	}

@@ -20,17 +20,17 @@ import (
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 )
 
-// TogetherConfig says how a model is run without a server.
+// TogetherConfig configures a model that runs without a server.
 type TogetherConfig struct {
 	Model   string // folder or file
-	SwiftKV string // folder of an adapter of it; empty: none
-	Weights string // type of the weights; "": as a server has it
-	KV      string // type of the cache; "": as a server has it
-	Workers int    // prompts at a time, each on a socket of its own with one thread; default: the processors
+	SwiftKV string // folder of an adapter for the model; empty: none
+	Weights string // type of the weights; "": the server's default
+	KV      string // type of the cache; "": the server's default
+	Workers int    // concurrent prompts, each on its own single-threaded socket; default: the number of CPUs
 }
 
-// together is a model that answers under all policies at once.
-type together struct {
+// offlineRunner runs a model under all policies at once.
+type offlineRunner struct {
 	ck          *model.Checkpoint
 	weights, kv tensor.DType
 	tok         *tokenizer.Tokenizer
@@ -39,11 +39,10 @@ type together struct {
 	name, print string
 }
 
-// RunTogether does what Run does, in this process: each prompt is read once, and
-// every policy compresses it and answers (alone.Together). The answers are those
-// that a server gives, token by token; samples come in the order of their numbers,
-// all tasks of one number before the next, so that a run that was stopped covers
-// everything evenly.
+// RunTogether does the same as Run, in this process. Each prompt is read once, and every policy
+// compresses it and answers (alone.Together). The answers equal a server's, token by token. It runs
+// all tasks of one sample number before the next, so an interrupted run has covered everything
+// evenly.
 func RunTogether(ctx context.Context, tok *tokenizer.Tokenizer, g Source, store *Store, cfg Config, t TogetherConfig) ([]Record, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -70,7 +69,7 @@ func RunTogether(ctx context.Context, tok *tokenizer.Tokenizer, g Source, store 
 		return nil, err
 	}
 	defer ck.Close()
-	w := &together{ck: ck, tok: tok, samples: g, store: store}
+	w := &offlineRunner{ck: ck, tok: tok, samples: g, store: store}
 	s := cluster.ServeConfig{Model: t.Model, Weights: t.Weights, KV: t.KV}
 	w.name, w.print = cluster.Identify(ck, &s)
 	if err := s.Validate(&ck.Config); err != nil {
@@ -85,7 +84,7 @@ func RunTogether(ctx context.Context, tok *tokenizer.Tokenizer, g Source, store 
 	return w.all(ctx, cfg, t.Workers)
 }
 
-func (w *together) all(ctx context.Context, cfg Config, workers int) ([]Record, error) {
+func (w *offlineRunner) all(ctx context.Context, cfg Config, workers int) ([]Record, error) {
 	var jobs []job
 	for i := range cfg.Samples {
 		for _, l := range cfg.Lengths {
@@ -148,27 +147,27 @@ func (w *together) all(ctx context.Context, cfg Config, workers int) ([]Record, 
 	return records, nil
 }
 
-func (w *together) key(j job, p Policy) key {
+func (w *offlineRunner) key(j job, p Policy) key {
 	return key{w.name, w.print, w.samples.Corpus(), p.Name, j.task, w.samples.Seed(), j.length, j.index}
 }
 
-// missing are the policies that the store has no answer of.
-func (w *together) missing(j job, all []Policy) []Policy {
+// missing returns the policies without an answer in the store.
+func (w *offlineRunner) missing(j job, all []Policy) []Policy {
 	return slices.DeleteFunc(slices.Clone(all), func(p Policy) bool { return w.store.get(w.key(j, p)) != nil })
 }
 
-// readChunk is the number of prompt tokens of a step; it never changes a bit.
+// readChunk is the number of prompt tokens per step. It never changes a bit.
 const readChunk = 256
 
-// continuation is what one policy has answered so far.
+// continuation is one policy's answer so far.
 type continuation struct {
 	alone.Row
-	ids  []int32 // answered, without the token that ends it
+	ids  []int32 // without the end token
 	over bool
 }
 
-// add takes the token that was drawn. Of an answer whose first words are given, they
-// are what goes on, whatever the model would have said.
+// add adds a drawn token. Where the first words of the answer are given, they replace the drawn
+// tokens.
 func (c *continuation) add(s *Sample, eos []int32) {
 	if len(c.ids) < s.Given {
 		c.Token = s.Answer[len(c.ids)]
@@ -180,8 +179,8 @@ func (c *continuation) add(s *Sample, eos []int32) {
 	c.over = len(c.ids) == s.MaxTokens()
 }
 
-// answer reads one prompt, and answers it under every policy.
-func (w *together) answer(ctx context.Context, a *alone.Socket, j job, policies []Policy) error {
+// answer reads one prompt and answers it under every policy.
+func (w *offlineRunner) answer(ctx context.Context, a *alone.Socket, j job, policies []Policy) error {
 	s, err := w.samples.Sample(j.task, j.length, j.index)
 	if err != nil {
 		return err
@@ -191,7 +190,7 @@ func (w *together) answer(ctx context.Context, a *alone.Socket, j job, policies 
 	var specs []string
 	all, answers := []uint64{seq}, make([]continuation, len(policies))
 	for i, p := range policies {
-		answers[i].Seq = seq // full attention is the prompt's own sequence
+		answers[i].Seq = seq // full attention continues the prompt's own sequence
 		if p.Spec != kvcache.Full().Spec() {
 			specs = append(specs, p.Spec)
 			answers[i].Seq = uint64(seq + len(specs))
@@ -234,8 +233,8 @@ func (w *together) answer(ctx context.Context, a *alone.Socket, j job, policies 
 	return a.Release(ctx, all)
 }
 
-// scoreOf scores as Run does: from the text, which any server sends, or by the
-// tokens themselves where the first are given.
+// scoreOf scores like Run: from the text, as any server returns it, or by tokens if the first ones
+// are given.
 func (s *Sample) scoreOf(tok *tokenizer.Tokenizer, ids []int32, text string) Score {
 	if s.ByTokens {
 		return s.scoreTokens(ids, text)

@@ -16,14 +16,14 @@ import (
 	"github.com/shoal-llm/shoal/cluster"
 )
 
-// everyPolicy is one of each, some of which ask for less than others observe.
+// everyPolicy has one of each policy. Some need fewer statistics than others collect.
 var everyPolicy = []string{"streaming/96 full snapkv/128 snapstream/128 snapstream_w32/128 snapstream_half/128 sage/128 h2o/96 quest/64 knorm/128",
 	"h2o:recent=40,topk=40,step=1 tova:size=90 streaming:sink=4,recent=60,positions=cache shadowkv/460 shadowkv_c4/150 squeezed:sparsity=0.8 squeezed:levels=2 squeezed:clusters=0.2,sparsity=0.98 squeezed:clusters=0.1,sparsity=0.99,tail=48,obs=32"}
 
-// TestTogetherIsTheServer: prompts that are read once for all policies give, token
-// by token, what a server answers to each policy alone.
+// TestTogetherIsTheServer: prompts read once for all policies give the server's answer to each
+// policy, token by token.
 func TestTogetherIsTheServer(t *testing.T) {
-	for _, dir := range []string{modelDir, "../../models/dace"} { // of one tokenizer
+	for _, dir := range []string{modelDir, "../../models/dace"} { // with the same tokenizer
 		t.Run(filepath.Base(dir), func(t *testing.T) { testTogether(t, dir) })
 	}
 }
@@ -89,8 +89,8 @@ func testTogether(t *testing.T, dir string) {
 	}
 }
 
-// TestPromptsFromAFile: the samples of a file are asked as they are, and the first
-// words of an answer are given.
+// TestPromptsFromAFile: the samples of a file are used unchanged, and the first words of an answer
+// are given.
 func TestPromptsFromAFile(t *testing.T) {
 	tok, g := testTokenizer(t), testGenerator(t, 3)
 	plain, chat := sample(t, g, "passkey", 512, 0), sample(t, g, "chat_niah", 512, 0)
@@ -124,7 +124,7 @@ func TestPromptsFromAFile(t *testing.T) {
 	c := continuation{}
 	for i := range s.Answer {
 		c.Token = 99
-		c.add(s, []int32{99}) // the token that would end it does not, where words are given
+		c.add(s, []int32{99}) // an end token does not end the answer while words are given
 		if i < s.Given && (c.over || c.Token != s.Answer[i]) {
 			t.Errorf("word %d: %+v", i, c)
 		}
@@ -149,7 +149,7 @@ func TestPromptsFromAFile(t *testing.T) {
 	}
 }
 
-// TestWritePrompts: what is written is what was made.
+// TestWritePrompts: the file contains the generated samples.
 func TestWritePrompts(t *testing.T) {
 	tok, g := testTokenizer(t), testGenerator(t, 3)
 	path := filepath.Join(t.TempDir(), "prompts.json.gz")

@@ -2,8 +2,8 @@ package eval
 
 import "strings"
 
-// The words of keys and word lists (train/gen.py). They are all in the bundled
-// model's training data, as pairs like "gentle-otter".
+// The words of keys and word lists (train/gen.py), all from the bundled model's training data, as
+// pairs like "gentle-otter".
 
 var adjectives = strings.Fields(`
 red blue green yellow purple orange white black silver golden brown gray pink bright dark quiet loud gentle

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// Actors other than actors/layer know of package tensor how numbers are stored and shared
-// out, and compute nothing: that is a backend's (docs/decisions/backend.md).
+// storage lists the names of package tensor that actors other than actors/layer may use: how
+// numbers are stored and divided. Computing is a backend's task (docs/decisions/backend.md).
 var storage = strings.Fields("AttnScratch BF16 Bank BlockSlots DType F16 F32 Int8 KVLayout NewBank NewPool NewWeight NewWeightIn NewWeightUnits ParseDType Pool Q8_0 Quantised " +
 	"RunBlocks Span Spent Subtrees Units UnitsSpan Weight WeightBytes")
 
@@ -30,8 +30,8 @@ func TestActorsComputeCanFail(t *testing.T) {
 	}
 }
 
-// computes are names that an actor has no use for: what computes of package tensor, and a
-// cache that weighs its slots.
+// computes returns names that an actor must not use: computing functions of package tensor, and
+// caches that weigh their slots.
 func computes(s source) (names []string) {
 	if s.test || !strings.HasPrefix(s.name, "actors/") || s.pkg == "actors/layer" {
 		return nil

@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// wallClock are the files that turn a time into a number or back, and what for.
-// Such a time has lost its monotonic reading: differences of two jump when the
-// machine's clock is set, so no wait and no verdict may rest on one.
+// wallClock lists the files that convert between times and numbers, with the reason. Such a time
+// has lost its monotonic reading, so differences jump when the clock is set. No wait and no
+// decision may depend on one.
 var wallClock = map[string]string{
 	"internal/server/api/models.go":        "a time for clients",
 	"internal/server/api/service.go":       "created, for clients",
@@ -53,7 +53,7 @@ func TestWallClockCanFail(t *testing.T) {
 	}
 }
 
-// wallUses lists where s turns times into numbers or numbers into times.
+// wallUses lists where s converts times to numbers or numbers to times.
 func wallUses(s source) (uses []string) {
 	ast.Inspect(s.file, func(n ast.Node) bool {
 		if sel, ok := n.(*ast.SelectorExpr); ok && slices.Contains([]string{"Unix", "UnixNano", "UnixMilli", "UnixMicro"}, sel.Sel.Name) {

@@ -1,5 +1,4 @@
-// Package policy holds the rules of the house as tests: who may import whom,
-// which module from outside is whose, which files only decide. It reads the
-// source of every package, on every architecture, tests included. Each rule has
-// a test that shows it go red.
+// Package policy has the rules of the tree as tests: which package may import which, which package
+// may use which external module, and which files must be pure. It reads the source of every package
+// for every architecture, including tests. Another test shows that each rule can fail.
 package policy

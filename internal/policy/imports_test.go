@@ -7,13 +7,12 @@ import (
 	"testing"
 )
 
-// floors states who may import whom, the lowest line first. A package may
-// import any package of a lower line, and those of its own line that are named
-// after "+" as importer:imported. A package that has no floor fails the test:
-// a new room gets a floor first.
+// floors states which package may import which, lowest line first. A package may import
+// any package of a lower line, and those of its own line that are listed after "+" as
+// importer:imported. A package without a floor fails the test.
 //
-// Packages of the floor "helpers" exist for tests: they import down like any
-// other, but only test files (and the floor "tests") may import them.
+// Packages of the floor "helpers" are for tests. They import downwards like others, but only
+// test files and the floor "tests" may import them.
 const floors = `
 values:   internal/engine/tensor internal/proto internal/hub internal/hub/layout internal/wire internal/security internal/attempt internal/sys/mmap internal/sys/sharedmem internal/sys/flock internal/lograte internal/sys/fixedport internal/sys/openfiles internal/tracing internal/engine/gguf internal/engine/modelfile internal/strictjson + internal/proto:internal/wire internal/engine/gguf:internal/sys/mmap internal/engine/gguf:internal/attempt internal/tracing:internal/lograte internal/engine/gguf:internal/engine/modelfile internal/engine/modelfile:internal/sys/flock internal/engine/modelfile:internal/sys/mmap internal/hub:internal/sys/flock internal/hub:internal/hub/layout internal/hub/layout:internal/engine/modelfile internal/hub:internal/engine/modelfile
 machines: topology internal/engine/model internal/engine/kvcache internal/engine/kvcache/tier collective internal/text/tokenizer internal/text/jinja internal/engine/sampler internal/text/grammar internal/text/toolcall internal/engine/speculate + internal/engine/sampler:internal/text/grammar internal/engine/kvcache:internal/engine/sampler internal/engine/model:topology internal/text/tokenizer:internal/text/jinja collective:topology
@@ -51,7 +50,7 @@ func TestImportsPointDown(t *testing.T) {
 	}
 }
 
-// TestImportPolicyCanFail shows each rule go red.
+// TestImportPolicyCanFail shows that each rule can fail.
 func TestImportPolicyCanFail(t *testing.T) {
 	p, err := parseFloors("low: a\nmid: b c + b:c\nhelpers: b/btest\ntop: d\ntests: x\n")
 	if err != nil {
@@ -93,7 +92,7 @@ func TestImportPolicyCanFail(t *testing.T) {
 type importPolicy struct {
 	floor map[string]int
 	line  []string        // names of the floors
-	same  map[string]bool // importer:imported on one floor
+	same  map[string]bool // importer:imported on the same floor
 }
 
 func parseFloors(text string) (*importPolicy, error) {
@@ -123,7 +122,7 @@ func parseFloors(text string) (*importPolicy, error) {
 	return p, nil
 }
 
-// check says what is wrong with the imports of one file.
+// check returns the violations in the imports of one file.
 func (p *importPolicy) check(s source) (complaints []string) {
 	at, ok := p.floor[s.pkg]
 	if !ok {

@@ -11,7 +11,8 @@ import (
 
 var testName = regexp.MustCompile(`\b(?:Test|Fuzz)[A-Z][A-Za-z0-9]*`)
 
-// TestNamedTests checks that every test that test/faults.md names exists in the package named before it.
+// TestNamedTests checks that every test named in test/faults.md exists in the package named before
+// it.
 func TestNamedTests(t *testing.T) {
 	exist := map[string]bool{}
 	for _, s := range sources(t) {

@@ -9,10 +9,9 @@ import (
 	"testing"
 )
 
-// outside states which packages may import which module that is not ours:
-// a path, a path with "/..." for all below it, "all", or "tests" for test files
-// only. Each module stands in docs/dependencies.md with its version and the
-// reason for it.
+// outside states which packages may import which external module: a path, a path with "/..." for
+// all packages below it, "all", or "tests" for test files only. docs/dependencies.md has each
+// module with its version and the reason for it.
 const outside = `
 github.com/alecthomas/kong:             internal/cli
 github.com/asynkron/protoactor-go:      actors/... cluster/... internal/rpc internal/store internal/weights internal/engine/alone
@@ -56,8 +55,8 @@ func TestOutsideModules(t *testing.T) {
 	}
 }
 
-// TestDependenciesAreDocumented holds three lists together: go.mod, the table
-// above and docs/dependencies.md.
+// TestDependenciesAreDocumented compares three lists: go.mod, the table above and
+// docs/dependencies.md.
 func TestDependenciesAreDocumented(t *testing.T) {
 	may, err := parseOutside(outside)
 	if err != nil {
@@ -136,7 +135,7 @@ func parseOutside(text string) (map[string][]string, error) {
 func checkOutside(may map[string][]string, s source) (complaints []string) {
 	for _, path := range s.imports {
 		first, _, _ := strings.Cut(path, "/")
-		if !strings.Contains(first, ".") || strings.HasPrefix(path, module+"/") { // the standard library, or ours
+		if !strings.Contains(first, ".") || strings.HasPrefix(path, module+"/") { // the standard library or this module
 			continue
 		}
 		module := ""
@@ -153,7 +152,7 @@ func checkOutside(may map[string][]string, s source) (complaints []string) {
 			below, isTree := strings.CutSuffix(who, "/...")
 			return who == "all" || who == s.pkg || isTree && within(s.pkg, below)
 		})
-		// Test files and the floor "tests" may use what any code here may use.
+		// Test files and the floor "tests" may import any listed module.
 		if !ok && !s.test && !within(s.pkg, "test") {
 			complaints = append(complaints, fmt.Sprintf("%s may not import %s: %s is for %s",
 				s.name, path, module, strings.Join(may[module], ", ")))
@@ -164,7 +163,7 @@ func checkOutside(may map[string][]string, s source) (complaints []string) {
 
 func within(path, tree string) bool { return path == tree || strings.HasPrefix(path, tree+"/") }
 
-// directModules reads the requirements of a go.mod that are not "// indirect".
+// directModules returns the requirements of a go.mod that are not "// indirect".
 func directModules(mod string) map[string]string {
 	direct := map[string]string{}
 	block := false

@@ -9,11 +9,11 @@ import (
 	"testing"
 )
 
-// named are the files that a document names, in code.
+// named matches the file names in a document's code spans.
 var named = regexp.MustCompile("`([a-z][a-zA-Z0-9_./-]*\\.(?:go|md|txt|proto|py))`")
 
-// TestDocsNameFilesThatExist: a file that a document names is there, under that path or
-// under one that ends so; names in capital letters stand for others.
+// TestDocsNameFilesThatExist: a file that a document names exists with that path or with a longer
+// path that ends with it. Names in capital letters are placeholders.
 func TestDocsNameFilesThatExist(t *testing.T) {
 	var files []string
 	err := filepath.WalkDir(root, func(p string, d fs.DirEntry, err error) error {

@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// How many threads compute by default is what this process may use: Go's own
-// GOMAXPROCS, which minds the affinity and the CPU limit of a container (cgroup 1
-// and 2). runtime.NumCPU minds the affinity alone, and is for what tells of machines.
+// The default number of compute threads is what this process may use: Go's GOMAXPROCS, which
+// respects the CPU affinity and the CPU limit of a container (cgroup 1 and 2). runtime.NumCPU
+// respects only the affinity and is for descriptions of machines.
 var processors = map[string]string{
 	"internal/bench/ceiling.go": "the machine, beside what was measured on it",
 }

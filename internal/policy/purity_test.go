@@ -9,25 +9,24 @@ import (
 	"testing"
 )
 
-// Deciding and doing are two files. A file that decides takes values and
-// returns values, so that a test can replay it and every node that replays it
-// gets the same answer: no clock, channel, socket, logger, lock or dice. Time
-// reaches it as a value.
+// A file that decides maps values to values, so that a test can replay it and every node that
+// replays it gets the same result. It uses no clock, channel, socket, logger, lock or random
+// numbers. Time is an argument.
 
-// decides tells which files must be pure: state.go, state_*.go, the operations of
-// collective, and all of topology.
+// decides reports which files must be pure: state.go, state_*.go, the operations of collective, and
+// all of topology.
 func decides(s source) bool {
 	base := path.Base(s.name)
 	return !s.test && (base == "state.go" || strings.HasPrefix(base, "state_") || s.pkg == "topology" || s.name == "collective/op.go")
 }
 
-// impure are packages, with all below them, that a deciding file may not import.
+// impure lists packages that a deciding file must not import, including their subpackages.
 var impure = []string{
 	"context", "crypto/rand", "io/fs", "log", "math/rand", "net", "os", "runtime", "sync", "syscall", "testing",
 	"github.com", "go.uber.org", "golang.org", "google.golang.org",
 }
 
-// timeValues is what a deciding file may take from package time.
+// timeValues lists what a deciding file may use of package time.
 var timeValues = []string{
 	"Duration", "Time", "Nanosecond", "Microsecond", "Millisecond", "Second", "Minute", "Hour", "Unix", "UnixMilli", "UnixMicro",
 }
@@ -48,8 +47,7 @@ func TestStateFilesArePure(t *testing.T) {
 	}
 }
 
-// TestActorsDoNotSleep: a handler that sleeps stops its mailbox. Waits are
-// messages.
+// TestActorsDoNotSleep: a handler that sleeps blocks its mailbox. Waits must be messages.
 func TestActorsDoNotSleep(t *testing.T) {
 	for _, s := range sources(t) {
 		if s.test || !within(s.pkg, "actors") {
@@ -61,8 +59,8 @@ func TestActorsDoNotSleep(t *testing.T) {
 	}
 }
 
-// TestUnsafeStaysDown: memory tricks stay with the kernels, mapped and shared memory
-// and the reinterpretation of floats as bytes.
+// TestUnsafeStaysDown: package unsafe is only for kernels, mapped and shared memory, and the
+// conversion of floats to bytes.
 func TestUnsafeStaysDown(t *testing.T) {
 	for _, s := range sources(t) {
 		if s.test || s.generated() || !slices.Contains(s.imports, "unsafe") {
@@ -99,7 +97,7 @@ func TestPurityCanFail(t *testing.T) {
 func checkPure(s source) (complaints []string) {
 	for _, imp := range s.imports {
 		if within(imp, module) {
-			continue // whom of ours it may import stands in floors
+			continue // floors covers imports within this module
 		}
 		for _, bad := range impure {
 			if first, _, _ := strings.Cut(imp, "/"); within(imp, bad) || first == bad {
@@ -122,7 +120,7 @@ func checkPure(s source) (complaints []string) {
 	return complaints
 }
 
-// timeUses lists where s names something of package time that bad refuses.
+// timeUses lists where s uses a name of package time for which bad returns true.
 func timeUses(s source, bad func(name string) bool) (uses []string) {
 	local := ""
 	for _, i := range s.file.Imports {

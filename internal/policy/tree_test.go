@@ -14,27 +14,27 @@ import (
 	"testing"
 )
 
-// source is one Go file of the module, whatever its build constraints: a rule
-// that holds on one architecture only is not a rule.
+// source is one Go file of the module, regardless of its build constraints: rules hold on every
+// architecture.
 type source struct {
 	name    string // slash path from the root
-	pkg     string // folder of name, which is the import path without the module
+	pkg     string // folder of name: the import path within the module
 	test    bool
 	imports []string
 	file    *ast.File
 	fset    *token.FileSet
 }
 
-// module is the path of go.mod.
+// module is the module path in go.mod.
 const module = "github.com/shoal-llm/shoal"
 
-// root is the module's folder, seen from this package.
+// root is the module's folder, relative to this package.
 const root = "../.."
 
 var tree = sync.OnceValues(func() ([]source, error) { return readTree(root) })
 
-// sources parses the module once for all tests. Files are opened by the test
-// itself, so Go's test cache knows what the verdict rests on.
+// sources parses the module once for all tests. The test opens the files itself, so Go's test cache
+// knows its inputs.
 func sources(t *testing.T) []source {
 	t.Helper()
 	all, err := tree()
@@ -65,7 +65,7 @@ func readTree(root string) ([]source, error) {
 			}
 			return nil
 		}
-		// Files of the root are not a package: the module's own name holds no code.
+		// Files in the root are not part of a package.
 		if !strings.HasSuffix(name, ".go") || !strings.Contains(name, "/") {
 			return nil
 		}
@@ -90,7 +90,7 @@ func readTree(root string) ([]source, error) {
 	return all, err
 }
 
-// foreign tells of folders that `go list ./...` leaves out, and of nested modules.
+// foreign reports folders that `go list ./...` skips, and nested modules.
 func foreign(p, name string) bool {
 	if name == "testdata" || name == "vendor" || strings.HasPrefix(name, ".") || strings.HasPrefix(name, "_") {
 		return true
@@ -99,7 +99,7 @@ func foreign(p, name string) bool {
 	return err == nil
 }
 
-// script tells of a file that no build takes ("//go:build ignore").
+// script reports files that no build includes ("//go:build ignore").
 func script(f *ast.File) bool {
 	for _, g := range f.Comments {
 		if g.Pos() > f.Package {
@@ -114,14 +114,14 @@ func script(f *ast.File) bool {
 	return false
 }
 
-// generated tells of a file written by a tool.
+// generated reports files written by a tool.
 func (s *source) generated() bool { return ast.IsGenerated(s.file) }
 
 func (s *source) at(n ast.Node) string {
 	return s.name + ":" + strconv.Itoa(s.fset.Position(n.Pos()).Line)
 }
 
-// parse makes a source of text, for the tests that show a rule go red.
+// parse parses text as a source, for the tests that show that a rule can fail.
 func parse(t *testing.T, name, text string) source {
 	t.Helper()
 	fset := token.NewFileSet()

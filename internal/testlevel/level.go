@@ -3,7 +3,7 @@
 // The environment variable SHOAL_E2E sets the level:
 //
 //	(unset)  what `go test ./...` runs: every property, on a covering subset of the sweeps
-//	long     also the long stories and the whole sweeps, on any machine
+//	long     also the long scenarios and the whole sweeps, on any machine
 //	full     also tests that need an idle machine: strict time limits, whole products
 package testlevel
 
@@ -14,7 +14,7 @@ import (
 
 const variable = "SHOAL_E2E"
 
-// Long reports whether the long stories and whole sweeps run.
+// Long reports whether the long scenarios and whole sweeps run.
 func Long() bool { return os.Getenv(variable) == "long" || Full() }
 
 // Full reports whether tests may assume an otherwise idle machine.

@@ -16,10 +16,10 @@ var (
 	workers  = flag.Int("workers", runtime.GOMAXPROCS(0), "clusters at a time")
 )
 
-// ofTree is the record of this tree, which lacks nothing.
+// ofTree is the record of this tree. It must be complete.
 const ofTree = "testdata/answers.txt"
 
-// TestAnswers compares a part of the answers, or what the flags say.
+// TestAnswers compares a part of the answers, or those that the flags select.
 func TestAnswers(t *testing.T) {
 	match, err := regexp.Compile(*only)
 	if err != nil {
@@ -53,7 +53,7 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// TestDifferences: what a record says of another.
+// TestDifferences compares records with known differences.
 func TestDifferences(t *testing.T) {
 	a := answer{ids: []int32{5, 6, 7}, hashes: []uint32{1, 2, 3}}
 	before, now := newRecord(), newRecord()

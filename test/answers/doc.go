@@ -1,6 +1,6 @@
-// Package answers holds a test that records what the cluster answers, token ids and the bits of their log
-// probabilities, for every architecture, cache policy, type of weights and type of cache,
-// and compares such a record with what this tree answers. It is the net under changes
+// Package answers has a test that records the answers of the cluster, as token ids and the
+// bits of their log probabilities, for every architecture, cache policy, weight type and
+// cache type. It compares such a record with the answers of this tree, to protect changes
 // that must not change a bit.
 //
 //	go test ./test/answers                             a part of it, in a minute
@@ -9,13 +9,14 @@
 //	go test ./test/answers -v -only . -record FILE     write a record
 //	go test ./test/answers -v -only . -compare FILE    compare with another one
 //
-// The bits of an answer depend on the model, the types and the request alone, so one
-// record holds for every processor and every set of kernels (SHOAL_CPU), and an answer is
-// written down once for all the ways to cut it: nodes, mapping, shares, chunks, threads,
-// the other sequences of the batch. Each is asked in several of them, and all must agree.
+// The bits of an answer depend only on the model, the types and the request. So one record
+// holds for every processor and every set of kernels (SHOAL_CPU), and an answer is recorded
+// once for all configurations: nodes, mapping, shares, chunks, threads, and the other
+// sequences of the batch. Each answer is computed in several of them, and all must agree.
 //
-// It knows the cluster by cluster.New and api.Engine only, and policies by their text, so
-// that with other import paths it builds on older commits. It runs in one process, without a network. An answer that the record lacks (a new policy or
-// architecture) is listed, and is a failure with the record of the tree alone; one that only the record has is one. Files are
-// looked for in test/answers, where go test runs.
+// The test uses the cluster only through cluster.New and api.Engine, and policies by their
+// text, so with other import paths it builds on older commits. It runs in one process,
+// without a network. An answer that the record lacks (of a new policy or architecture) is
+// listed, and fails the test only with the record of the tree. An answer that only the
+// record has is a failure. Files are relative to test/answers, where go test runs.
 package answers

@@ -14,15 +14,15 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/model/modeltest"
 )
 
-// checkpoint is one model of the matrix. Those of testdata have random weights.
+// checkpoint is one model of the matrix. Those in testdata have random weights.
 type checkpoint struct {
 	name, dir string
-	make      func(root, dir string) error // writes it there; nil: it is in the tree
-	types     [][2]string                  // of weights and cache; nil: each with each
-	large     bool                         // one of the bundled models
+	make      func(root, dir string) error // writes the checkpoint to dir; nil: it is in the tree
+	types     [][2]string                  // of weights and cache; nil: all combinations
+	large     bool                         // a bundled model
 }
 
-// main types are answered in every cut and with long prompts too.
+// mainTypes run in every configuration, and with long prompts too.
 var mainTypes = [][2]string{{"f32", "f32"}, {"bf16", "bf16"}, {"q8_0", "int8"}}
 
 var (
@@ -63,8 +63,8 @@ func writeGGUF(from, dir string) error {
 	return errors.Join(ck.Close(), os.WriteFile(filepath.Join(dir, "model.gguf"), file, 0o600))
 }
 
-// writeFlat makes a model that attends to all tokens alike, because its keys are zeros:
-// scores are ties, and policies choose by their rules for these.
+// writeFlat creates a model that attends to all tokens equally because its keys are zero. Scores
+// are ties, so policies use their tie-breaking rules.
 func writeFlat(_, dir string) error {
 	path := filepath.Join(dir, "model.safetensors")
 	if err := modeltest.Write(dir, modeltest.Small(), 11); err != nil {
@@ -84,14 +84,14 @@ func writeFlat(_, dir string) error {
 	return os.WriteFile(path, modeltest.File(header, data), 0o600)
 }
 
-// cut is a way to serve the same answers.
+// cut is a configuration that must give the same answers.
 type cut struct {
 	sockets     int
 	mapping     string
 	shares      []float64
-	step, chunk int // tokens
+	step, chunk int // in tokens
 	threads     int
-	tight       bool // little cache: sequences wait, are preempted and rebuilt
+	tight       bool // little cache memory: sequences wait, are preempted and rebuilt
 }
 
 func (c cut) String() string {
@@ -109,7 +109,7 @@ var cuts = []cut{
 	{sockets: 2, mapping: "reduce", step: 128, chunk: 100, threads: 1, tight: true},
 }
 
-// policies have every registered one, in sizes that evict within the prompts below.
+// policies has every registered policy, with sizes that evict within the prompts below.
 var policies = []string{
 	"full",
 	"streaming:sink=4,recent=60",
@@ -136,7 +136,7 @@ var policies = []string{
 	"squeezed:clusters=0.25,levels=2,sparsity=0.5,tail=20,obs=8,segment=64",
 }
 
-// longPolicies answer prompts beyond a thousand tokens.
+// longPolicies run with prompts of more than a thousand tokens.
 var longPolicies = []string{
 	"full",
 	"snapstream:sink=4,recent=300,topk=900,obs=64,pool=7",
@@ -148,10 +148,10 @@ var longPolicies = []string{
 	"squeezed:levels=2,segment=512",
 }
 
-// growingPolicies keep more and more in decode, or choose among more and more.
+// growingPolicies keep, or choose among, a growing number of tokens in decode.
 var growingPolicies = []string{"full", "h2o:recent=50,topk=70,step=1", "shadowkv:chunk=8,budget=24,outliers=2,local=1"}
 
-// growingSelectors are others, which little cache has no room for.
+// growingSelectors are further such policies, which do not fit in little cache memory.
 var growingSelectors = []string{"quest:page=16,budget=48", "shadowkv:chunk=4,budget=16,outliers=2,local=1,keys=lowrank,rank=8", "squeezed:clusters=0.25,levels=2,sparsity=0.6,tail=9,obs=16"}
 
 // setup is a model with types.
@@ -159,7 +159,7 @@ type setup struct {
 	checkpoint
 	weights, kv string
 	main        bool
-	number      int // of the types among the model's
+	number      int // index of the types among the model's
 }
 
 func (s setup) String() string { return s.name + " " + s.weights + " " + s.kv }
@@ -183,10 +183,10 @@ func setups() []setup {
 	return all
 }
 
-// grows says that long answers are asked for, also in little cache.
+// grows reports whether long answers are requested, also with little cache memory.
 func (s setup) grows() bool { return s.weights == "bf16" && s.kv == "bf16" }
 
-// cutsOf are the cuts that a setup is served in.
+// cutsOf returns the configurations of a setup.
 func (s setup) cutsOf() []cut {
 	switch {
 	case s.main && s.grows():
@@ -197,7 +197,7 @@ func (s setup) cutsOf() []cut {
 	return []cut{cuts[s.number%3]}
 }
 
-// complete says what of the tree the matrix has no row for.
+// complete returns an error for anything in the tree without a row in the matrix.
 func complete(all []setup, root string) error {
 	for _, u := range kvcache.Usage() {
 		name, _, _ := strings.Cut(u, ":")

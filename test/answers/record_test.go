@@ -10,10 +10,9 @@ import (
 	"strings"
 )
 
-// answer is what one request was answered: a hash a token beside its id, so that the
-// first token that differs can be named. The hash is of the id, the bits of its log
-// probability, and the ids and bits of the best ones that came with it. The scores of a
-// prompt have one hash for every 32 positions, and no ids.
+// answer is the result of one request: ids, and a hash per token, so that the first different token
+// can be named. The hash covers the id, the bits of its log probability, and the ids and bits of
+// the top alternatives. The scores of a prompt have one hash per 32 positions and no ids.
 type answer struct {
 	ids    []int32
 	hashes []uint32
@@ -57,7 +56,7 @@ func parseAnswer(ids, hashes string) (a answer, err error) {
 	return a, nil
 }
 
-// difference says where b, answered now, first differs from a; "" if nowhere.
+// difference describes where b, the current answer, first differs from a; "" if nowhere.
 func (a answer) difference(b answer) string {
 	for i := range min(len(a.hashes), len(b.hashes)) {
 		switch {
@@ -76,23 +75,23 @@ func (a answer) difference(b answer) string {
 	return ""
 }
 
-// key says what was asked, of what.
+// key identifies a setup and a request.
 type key struct{ setup, request string } // "llama bf16 int8", "full greedy 168+16"
 
 func (k key) String() string { return k.setup + ": " + k.request }
 
-// record holds answers in the order in which they were asked.
+// record holds answers in request order.
 type record struct {
 	order   []key
 	answers map[key]answer
-	wrong   map[key]string // answers that two cuts do not agree on, or that failed
+	wrong   map[key]string // answers that differ between two configurations, or that failed
 }
 
 func newRecord() *record {
 	return &record{answers: map[key]answer{}, wrong: map[key]string{}}
 }
 
-// add notes an answer; how says in which cut.
+// add records an answer; how describes the configuration.
 func (r *record) add(k key, a answer, how string) {
 	have, ok := r.answers[k]
 	if !ok {
@@ -105,7 +104,7 @@ func (r *record) add(k key, a answer, how string) {
 	}
 }
 
-// keep drops what does not match.
+// keep removes the answers that do not match.
 func (r *record) keep(only *regexp.Regexp) {
 	var order []key
 	for _, k := range r.order {
@@ -116,7 +115,7 @@ func (r *record) keep(only *regexp.Regexp) {
 	r.order = order
 }
 
-// write stores r: a line of the setup, then one of each answer.
+// write stores r: a line per setup, followed by one per answer.
 func (r *record) write(path string) error {
 	for k, w := range r.wrong {
 		return fmt.Errorf("answers: %v: %s; nothing is recorded", k, w)
@@ -159,7 +158,7 @@ func readRecord(path string) (*record, error) {
 	return r, nil
 }
 
-// differences are those of a later record.
+// differences has the comparison with a later record.
 type differences struct {
 	same                int
 	differ, gone, fresh []string

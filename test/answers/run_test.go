@@ -23,13 +23,13 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
-// patience bounds every wait, on a machine however busy.
+// patience is the deadline of every wait; it allows for a heavily loaded machine.
 const patience = 10 * time.Minute
 
-// scoreRun is how many positions of a prompt's scores share a hash.
+// scoreRun is the number of positions of a prompt's scores that share a hash.
 const scoreRun = 32
 
-// request is one sequence that a setup is asked for.
+// request is one sequence of a setup.
 type request struct {
 	policy, kind string
 	prompt       []int32
@@ -40,18 +40,18 @@ func (r request) String() string {
 	return fmt.Sprintf("%s %s %d+%d", r.policy, r.kind, len(r.prompt), r.output)
 }
 
-// seed follows from the text alone, so that a new row of the matrix changes no other.
+// seed depends only on the request's text, so that a new row of the matrix changes no other row.
 func (r request) seed() uint64 {
 	h := fnv.New64a()
 	fmt.Fprint(h, r.policy, " ", r.kind)
 	return h.Sum64()
 }
 
-// The kinds of requests: how tokens are drawn and what is told of them.
+// The kinds of requests: how tokens are drawn and what is returned.
 const (
 	greedy = "greedy" // temperature 0, with log probabilities
-	drawn  = "drawn"  // by a seed, with penalties and log probabilities
-	argmax = "argmax" // temperature 0, ids alone: logits need not travel
+	drawn  = "drawn"  // seeded, with penalties and log probabilities
+	argmax = "argmax" // temperature 0, only ids: logits need not be sent
 	scores = "scores" // log probabilities of the prompt
 )
 
@@ -61,8 +61,8 @@ func newRequest(c *model.Config, policy, kind string, prompt, output int) reques
 	return r
 }
 
-// requests of a setup: all policies, drawn both ways in turn; ids alone; a prompt's
-// scores; with the main types long prompts, and with bf16 long answers.
+// requests returns the requests of a setup: all policies, drawn both ways in turn; ids alone; a
+// prompt's scores; with the main types long prompts, and with bf16 long answers.
 func (s setup) requests(c *model.Config) []request {
 	var all []request
 	add := func(policy, kind string, prompt, output int) {
@@ -91,14 +91,14 @@ func (s setup) requests(c *model.Config) []request {
 	return all
 }
 
-// holds says whether a policy is one for caches of this model: keys of low rank are not for all.
+// holds reports whether a policy supports this model: low-rank keys do not support all.
 func holds(c *model.Config, policy string) bool {
 	p, err := kvcache.Parse(policy)
 	g := kvcache.Geometry{KVHeads: c.KVHeads, Layout: tensor.KVLayout{KDim: c.HeadDim, Latent: c.Latent.Rank > 0}}
-	return err != nil || g.Fits(p) == nil // a name that is unknown is for the cluster to refuse
+	return err != nil || g.Fits(p) == nil // the cluster must refuse unknown names
 }
 
-// growing are requests whose caches pass two blocks while they decode. In little cache
+// growing returns requests whose caches exceed two blocks during decode. With little cache memory
 // they are preempted, and rebuilt by prefill and by replay.
 func growing(c *model.Config) (all []request) {
 	for _, p := range growingPolicies {
@@ -107,7 +107,7 @@ func growing(c *model.Config) (all []request) {
 	return all
 }
 
-// makePrompt is random, with repetitions, so that attention has something to find.
+// makePrompt returns random tokens with repetitions, so that attention has structure.
 func makePrompt(vocab, n int, seed uint64) []int32 {
 	r := rand.New(rand.NewPCG(seed, 16))
 	p := make([]int32, n)
@@ -137,7 +137,7 @@ func (r request) api(i int) *api.Request {
 	return a
 }
 
-// hash takes 32-bit values one by one.
+// hash hashes 32-bit values one by one.
 type hash uint32
 
 func newHash() hash { h := fnv.New32a(); return hash(h.Sum32()) }
@@ -156,7 +156,7 @@ func (h *hash) logprobs(own float32, top []sampler.TokenLogprob) {
 	}
 }
 
-// ask hands over one request and takes its answer.
+// ask submits one request and returns its answer.
 func ask(ctx context.Context, e api.Engine, r request, i int) (answer, error) {
 	events, err := e.Submit(ctx, r.api(i))
 	if err != nil {
@@ -191,14 +191,14 @@ func ask(ctx context.Context, e api.Engine, r request, i int) (answer, error) {
 	return a, failed
 }
 
-// asked are the answers of a setup in one cut.
+// asked has the answers of a setup in one configuration.
 type asked struct {
 	cut      cut
 	requests []request
 	answers  []answer
 }
 
-// run serves s in one cut and asks everything at once.
+// run submits all requests of s at once in one configuration.
 func (s setup) run(ctx context.Context, dir string, c cut) (*asked, error) {
 	ck, err := model.Open(dir)
 	if err != nil {
@@ -232,8 +232,7 @@ func (s setup) run(ctx context.Context, dir string, c cut) (*asked, error) {
 	return out, g.Wait()
 }
 
-// littleCache has room for one and a half of those that grow at their end, and for two at
-// their beginning.
+// littleCache fits one and a half growing sequences at their end, and two at their beginning.
 func littleCache(c *model.Config) int64 {
 	row := 2 * c.KVHeads * c.HeadDim * 2 // bf16
 	if c.Latent.Rank > 0 {
@@ -242,7 +241,7 @@ func littleCache(c *model.Config) int64 {
 	return int64(192 * row * c.Layers * 3 / 2)
 }
 
-// runAll answers all setups that match, workers at a time.
+// runAll runs all matching setups, workers at a time.
 func runAll(root string, only *regexp.Regexp, workers int) (*record, error) {
 	all := setups()
 	if err := complete(all, root); err != nil {

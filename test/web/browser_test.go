@@ -14,10 +14,10 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// patience is how long anything may take that must come.
+// patience is the deadline of every wait.
 const patience = 60 * time.Second
 
-// browser is a Chromium with one tab, which writes down what goes wrong in it.
+// browser is a Chromium with one tab. It records errors of the page.
 type browser struct {
 	t   *testing.T
 	ctx context.Context
@@ -26,10 +26,10 @@ type browser struct {
 	problems []string
 }
 
-// names under which systems install it.
+// names under which systems install it
 var names = []string{"chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome"}
 
-// chromium finds a browser. Without one the test is skipped, loudly; in CI it fails.
+// chromium finds a browser. Without one the test is skipped with a message; in CI it fails.
 func chromium(t *testing.T) string {
 	t.Helper()
 	path := os.Getenv("SHOAL_CHROMIUM")
@@ -52,7 +52,7 @@ func chromium(t *testing.T) string {
 // open starts a browser.
 func open(t *testing.T, path string) *browser {
 	t.Helper()
-	// As root, and where no network is.
+	// Works as root and without a network.
 	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.UserDataDir(t.TempDir()), chromedp.NoSandbox, chromedp.DisableGPU,
 		chromedp.WindowSize(1360, 860), chromedp.Flag("disable-quic", true), chromedp.Flag("disable-component-update", true))
 	alloc, end := chromedp.NewExecAllocator(context.Background(), opts...)
@@ -78,8 +78,8 @@ func open(t *testing.T, path string) *browser {
 	return b
 }
 
-// calm fails the test if anything went wrong in the page so far: exceptions, errors and
-// warnings of the console, what the content security policy stopped, requests that failed.
+// calm fails the test after any error in the page: exceptions, console errors and warnings,
+// violations of the content security policy, failed requests.
 func (b *browser) calm() {
 	b.t.Helper()
 	b.mu.Lock()
@@ -90,7 +90,7 @@ func (b *browser) calm() {
 	b.problems = nil
 }
 
-// expect waits for a problem that a test has brought about, and forgets it.
+// expect waits for a problem that a test has caused, and removes it.
 func (b *browser) expect(word string) {
 	b.t.Helper()
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
@@ -106,7 +106,7 @@ func (b *browser) expect(word string) {
 	b.t.Errorf("the browser did not complain of %s", word)
 }
 
-// do runs actions, and says what was to be done when they fail.
+// do runs actions and names the step if they fail.
 func (b *browser) do(what string, actions ...chromedp.Action[chromedp.Void]) {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(b.ctx, patience)
@@ -125,7 +125,7 @@ func (b *browser) fail(what string, err error) {
 	b.t.Fatalf("%s: %v; the page says:\n%s", what, err, text)
 }
 
-// value evaluates an expression of JavaScript, a promise's value included.
+// value evaluates a JavaScript expression and awaits a promise.
 func value[T any](b *browser, expression string, args ...any) T {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(b.ctx, patience)
@@ -137,7 +137,7 @@ func value[T any](b *browser, expression string, args ...any) T {
 	return v
 }
 
-// until waits for an expression to be true.
+// until waits until an expression is true.
 func (b *browser) until(condition string, args ...any) {
 	b.t.Helper()
 	condition = fmt.Sprintf(condition, args...)
@@ -148,7 +148,7 @@ func (b *browser) until(condition string, args ...any) {
 	}
 }
 
-// press clicks the first element that a selector finds, once it is visible.
+// press clicks the first element that matches a selector, once it is visible.
 func (b *browser) press(selector string) {
 	b.t.Helper()
 	b.do("press "+selector, chromedp.Click(chromedp.CSS(selector), chromedp.NodeVisible))
@@ -160,7 +160,7 @@ func (b *browser) write(selector, text string) {
 	b.do("write into "+selector, chromedp.SendKeys(chromedp.CSS(selector), text, chromedp.NodeVisible))
 }
 
-// empty clears a field, as selecting all and deleting does.
+// empty clears a field, like selecting all and deleting.
 func (b *browser) empty(selector string) {
 	b.t.Helper()
 	value[bool](b, `(() => {
@@ -170,7 +170,7 @@ func (b *browser) empty(selector string) {
 	})()`, selector)
 }
 
-// choose takes an option of a list.
+// choose selects an option of a list.
 func (b *browser) choose(selector, option string) {
 	b.t.Helper()
 	if !value[bool](b, `(() => {
@@ -183,7 +183,7 @@ func (b *browser) choose(selector, option string) {
 	}
 }
 
-// to goes to one of the four pages.
+// to opens one of the four pages.
 func (b *browser) to(name string) {
 	b.t.Helper()
 	b.press(`nav a[href="#` + name + `"]`)

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// chat: an answer streams, says what it cost, is asked for again and stopped; turns are kept.
+// chat: an answer streams, shows its cost, is regenerated and stopped; turns are kept.
 func chat(t *testing.T, b *browser, _ *cluster) {
 	b.begin("Write a Go function that reverses a string.", 0)
 	first := b.whole()
@@ -21,7 +21,8 @@ func chat(t *testing.T, b *browser, _ *cluster) {
 	b.press(`.code button`)
 	b.until(`document.querySelector(".code button").textContent === "Copied"`)
 
-	// A policy from the drawer, and the same question again: its cache beside a full one's.
+	// Select a policy in the drawer and repeat the question: its cache size is shown next to a full
+	// cache's.
 	b.press(`button[aria-label="How to answer"]`)
 	if fields := value[string](b, `[...document.querySelectorAll("dialog [name]")].filter(e => e.offsetParent).map(e => e.name).join(" ")`); !strings.HasPrefix(fields, "system temperature ") || !strings.HasSuffix(fields, " policy") {
 		t.Errorf("the drawer has the fields %s", fields)
@@ -43,7 +44,7 @@ func chat(t *testing.T, b *browser, _ *cluster) {
 	}
 	shot(b, "chat")
 
-	// Stopped, it keeps what came; the conversation outlives the page.
+	// A stopped answer keeps its text, and the conversation survives a reload.
 	b.settings(`{"form":"text","temperature":"0","max_tokens":"4000"}`)
 	b.until(`document.querySelectorAll(".turn").length === 2`)
 	b.press(`.chats .new`)
@@ -59,7 +60,7 @@ func chat(t *testing.T, b *browser, _ *cluster) {
 	}
 }
 
-// hostile: what a model writes never becomes HTML, a script or a request.
+// hostile: model output never becomes HTML, a script or a request.
 func hostile(t *testing.T, b *browser, _ *cluster) {
 	got := value[string](b, `(async () => {
 		const { markdown } = await import("/web/js/markdown.js");
@@ -86,5 +87,5 @@ func hostile(t *testing.T, b *browser, _ *cluster) {
 	if got != "" {
 		t.Errorf("hostile text got through: %s", got)
 	}
-	b.expect("TrustedHTML") // the last line of defence, tried on purpose
+	b.expect("TrustedHTML") // triggered on purpose: the last line of defence
 }

@@ -24,7 +24,7 @@ type cluster struct {
 	key string // of the API; "": none
 }
 
-// start builds the program and starts it on a port and a data directory of its own.
+// start builds the program and starts it on a free port with a new data directory.
 func start(t *testing.T, args ...string) *cluster {
 	t.Helper()
 	dir := t.TempDir()
@@ -48,7 +48,7 @@ func start(t *testing.T, args ...string) *cluster {
 		for s := bufio.NewScanner(out); s.Scan(); {
 			select {
 			case lines <- s.Text():
-			default: // nobody reads any more
+			default: // no reader is left
 			}
 		}
 	}()
@@ -98,7 +98,7 @@ func (c *cluster) get(path string, v any) {
 	}
 }
 
-// kill ends a node as kill -9 does.
+// kill kills a node like kill -9.
 func (c *cluster) kill(id string) {
 	c.t.Helper()
 	var s api.ClusterState
@@ -114,8 +114,8 @@ func (c *cluster) kill(id string) {
 	c.t.Fatalf("there is no %s", id)
 }
 
-// load keeps the cluster busy with streams of different policies until the test ends: some,
-// or for a picture more.
+// load keeps the cluster busy with streams under different policies until the test ends; there are
+// more of them for a picture.
 func (c *cluster) load() {
 	policies := []string{"full"}
 	if *pictures != "" {
@@ -136,7 +136,7 @@ func (c *cluster) load() {
 					_, _ = io.Copy(io.Discard, resp.Body)
 					resp.Body.Close()
 				}
-				time.Sleep(100 * time.Millisecond) // it ended, or was refused, as between two epochs
+				time.Sleep(100 * time.Millisecond) // it ended, or was refused between two epochs
 			}
 		}()
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// conversations are renamed, found, exported and imported; a file of something else is refused.
+// conversations are renamed, searched, exported and imported; an invalid file is refused.
 func conversations(t *testing.T, b *browser, _ *cluster) {
 	const rows = `[...document.querySelectorAll(".chats .row")]`
 	if n := value[int](b, rows+`.length`); n != 2 {

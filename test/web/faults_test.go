@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// kill: a node dies by kill -9 under an answer. The page says so, the stream goes on, and its
-// text is that of an undisturbed one.
+// kill: a node is killed during an answer. The page reports it, the stream continues, and its text
+// equals the undisturbed one.
 func kill(t *testing.T, b *browser, c *cluster) {
 	b.settings(`{"form":"text","temperature":"0","max_tokens":"500"}`)
 	b.press(`.chats .new`)
@@ -47,7 +47,7 @@ func kill(t *testing.T, b *browser, c *cluster) {
 	}
 }
 
-// drain: a node is drained from the page, and takes a share again.
+// drain: a node is drained from the page and gets a share again.
 func drain(t *testing.T, b *browser, _ *cluster) {
 	const node = `document.querySelector('.nodes [data-node="node-1"]')`
 	b.press(`.nodes [data-node="node-1"] button`)

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// first: what a newcomer sees. An idle cluster shows no rate; another machine can be added; eight
-// figures and the nodes' cards fit the width of a small laptop.
+// first: the first impression. An idle cluster shows no rate, another machine can be added, and
+// eight figures and the nodes' cards fit a small laptop.
 func first(t *testing.T, b *browser, _ *cluster) {
 	b.until(`/(^|\s)0 tok\/s/.test(document.querySelector("#pulse").innerText)`)
 	b.press(".another button")
@@ -26,7 +26,7 @@ func first(t *testing.T, b *browser, _ *cluster) {
 	for _, width := range []int64{1280, 1024, 800, 390} {
 		b.size(width, 800)
 		b.fits("the cluster")
-		for n := 5; n <= 9; n++ { // figures
+		for n := 5; n <= 9; n++ { // number of figures
 			rows := value[[]int](b, `(async () => {
 				const { facts, fact } = await import("/web/js/facts.js"), place = facts(), rows = {};
 				document.querySelector(".facts").parentElement.append(place.box);
@@ -59,7 +59,7 @@ func first(t *testing.T, b *browser, _ *cluster) {
 	b.to("chat")
 }
 
-// words: what needs an explanation has one, for the pointer, the keyboard and a finger.
+// words: everything that needs an explanation has one, for mouse, keyboard and touch.
 func words(t *testing.T, b *browser, _ *cluster) {
 	explained := map[string]bool{}
 	for _, page := range []string{"chat", "cluster", "faults"} {
@@ -93,7 +93,7 @@ func words(t *testing.T, b *browser, _ *cluster) {
 	b.until(`document.querySelector(".facts .term")`)
 	b.tab(`.facts [data-term="mapping"]`)
 	b.until(`document.querySelector("#tip").matches(":popover-open") && document.querySelector("#tip").innerText.includes("Reduce")`)
-	value[bool](b, `new Promise(r => setTimeout(r, 2500)).then(() => true)`) // the page is drawn anew each second
+	value[bool](b, `new Promise(r => setTimeout(r, 2500)).then(() => true)`) // the page is redrawn every second
 	if !value[bool](b, `document.activeElement.matches('[data-term="mapping"]') && document.querySelector("#tip").matches(":popover-open")`) {
 		t.Error("a word loses the focus while the page is brought up to date")
 	}

@@ -7,9 +7,9 @@ import (
 	"github.com/chromedp/chromedp/kb"
 )
 
-// keyboard: without a mouse a question of two lines is asked, stopped and asked again, the
-// settings are opened and closed, and a node is drained and taken back. What has the focus
-// shows it, and the focus is not lost with what was pressed.
+// keyboard: without a mouse, a question of two lines is sent, stopped and repeated, the settings
+// are opened and closed, and a node is drained and undrained. The focus is visible and is not lost
+// with the pressed element.
 func keyboard(t *testing.T, b *browser, _ *cluster) {
 	b.settings(`{"form":"text","temperature":"0","max_tokens":"4000"}`)
 	b.do("leave the last chat", chromedp.Navigate(value[string](b, `location.origin + location.pathname`)+"#chat"))
@@ -41,7 +41,7 @@ func keyboard(t *testing.T, b *browser, _ *cluster) {
 	b.until(`!document.querySelector("dialog")`)
 	b.focused(`button[aria-label="How to answer"]`)
 
-	// Keys of the page, which a field does not lose to it.
+	// Shortcuts of the page, which do not apply inside a field.
 	b.keys("?")
 	b.until(`document.querySelector("dialog.help")?.contains(document.activeElement)`)
 	b.keys(kb.Escape)
@@ -58,7 +58,7 @@ func keyboard(t *testing.T, b *browser, _ *cluster) {
 	b.keys("1")
 	b.until(`location.hash === "#chat" && document.querySelector("#prompt")`)
 	b.tab("#prompt")
-	b.empty("#prompt") // the browser's driver may send the letter of a key after the page has changed
+	b.empty("#prompt") // the driver may send the letter of a key after the page has changed
 	b.keys("n1?s/")
 	if typed := value[string](b, `document.querySelector("#prompt").value`); typed != "n1?s/" {
 		t.Errorf("of n1?s/ the box has %q", typed)
@@ -68,7 +68,7 @@ func keyboard(t *testing.T, b *browser, _ *cluster) {
 	b.until(`document.querySelector("#prompt").value === "// Package sort\n// provides" && document.querySelectorAll(".turn").length === 0`)
 	b.keys("\r")
 	b.until(`%s?.querySelector(".caret")?.innerText.length > 20`, last)
-	b.keys(kb.Escape) // stops it
+	b.keys(kb.Escape) // stops the answer
 	b.whole()
 	b.focused("#prompt")
 
@@ -87,20 +87,20 @@ func keyboard(t *testing.T, b *browser, _ *cluster) {
 	}
 }
 
-// keys types, whatever has the focus.
+// keys sends key strokes to the focused element.
 func (b *browser) keys(keys string, opts ...chromedp.KeyOption) {
 	b.t.Helper()
 	b.do("type "+keys, chromedp.KeyEvent(keys, opts...))
 }
 
-// focused waits until an element has the focus, and shows it.
+// focused waits until an element has a visible focus.
 func (b *browser) focused(selector string) {
 	b.t.Helper()
 	b.until(`document.activeElement.matches(%q)`, selector)
 	b.marked()
 }
 
-// tab goes to an element by the tabulator, each stop of which must be seen.
+// tab reaches an element with the Tab key. Every stop must have a visible focus.
 func (b *browser) tab(selector string) {
 	b.t.Helper()
 	for range 80 {
@@ -113,8 +113,8 @@ func (b *browser) tab(selector string) {
 	b.t.Fatalf("the tabulator does not lead to %s", selector)
 }
 
-// marked fails unless what has the focus can be told by a look: an outline, for the box of the
-// chat its border. The page itself, where the tabulator begins again, is not marked.
+// marked fails unless the focused element is visibly marked: by an outline, or for the chat box by
+// its border. The page itself, where the Tab order restarts, is not marked.
 func (b *browser) marked() {
 	b.t.Helper()
 	if bad := value[string](b, `(() => {

@@ -6,7 +6,7 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// TestPage drives the page of one cluster in a real browser, as a user would.
+// TestPage drives the page of one cluster in a real browser like a user.
 func TestPage(t *testing.T) {
 	path := chromium(t)
 	args := []string{"--nodes", "4"}
@@ -27,19 +27,19 @@ func TestPage(t *testing.T) {
 			part.run(t, b, c)
 			b.calm()
 		}) {
-			break // what follows would be of a page in an unknown state
+			break // later steps would run on a page in an unknown state
 		}
 	}
 	b.t, c.t = t, t
 }
 
-// size is what the page has to show itself in.
+// size sets the size of the window.
 func (b *browser) size(width, height int64) {
 	b.t.Helper()
 	b.do("size", chromedp.EmulateViewport(width, height, chromedp.EmulateScale(*scale)))
 }
 
-// settings are kept by the page in the browser; a reload reads them.
+// settings sets the page's settings in the browser storage; a reload reads them.
 func (b *browser) settings(json string) {
 	b.t.Helper()
 	value[bool](b, `(localStorage.setItem("shoal.settings", '%s'), true)`, json)
@@ -47,17 +47,17 @@ func (b *browser) settings(json string) {
 	b.until(`document.querySelectorAll(".fleet i").length > 0`)
 }
 
-// last is the answer at the end of the conversation.
+// last is the last answer of the conversation.
 const last = `[...document.querySelectorAll(".turn.assistant")].at(-1)`
 
-// whole waits until the answer at the end has come, and gives its text.
+// whole waits for the end of the last answer and returns its text.
 func (b *browser) whole() string {
 	b.t.Helper()
 	b.until(`!document.querySelector(".caret") && %s.querySelector(".figures b, .error")`, last)
 	return value[string](b, last+`.querySelector(".text").innerText`)
 }
 
-// begin sends a message and waits until text comes.
+// begin sends a message and waits for the first text.
 func (b *browser) begin(text string, letters int) {
 	b.t.Helper()
 	b.write("#prompt", text)
@@ -65,7 +65,7 @@ func (b *browser) begin(text string, letters int) {
 	b.until(`%s?.querySelector(".caret")?.innerText.length > %d`, last, letters)
 }
 
-// fits fails when anything is wider than the window.
+// fits fails if anything is wider than the window.
 func (b *browser) fits(what string) {
 	b.t.Helper()
 	if wide := value[int](b, `document.documentElement.scrollWidth - document.documentElement.clientWidth`); wide > 0 {

@@ -2,8 +2,7 @@ package web_test
 
 import "testing"
 
-// phone: no page is wider than a phone, light or dark, and everything that can be pressed has
-// a name.
+// phone: no page is wider than a phone, in light and dark mode, and every control has a name.
 func phone(t *testing.T, b *browser, _ *cluster) {
 	b.size(390, 844)
 	value[bool](b, `(document.getElementById("theme").click(), true)`)

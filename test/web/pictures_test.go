@@ -14,7 +14,7 @@ var (
 	scale    = flag.Float64("scale", 1, "pixels of a picture for one of the page")
 )
 
-// shot takes a picture of what the window shows, when they are asked for.
+// shot saves a screenshot, if requested.
 func shot(b *browser, name string) {
 	b.t.Helper()
 	if *pictures == "" {
@@ -29,7 +29,7 @@ func shot(b *browser, name string) {
 	}
 }
 
-// pause lets charts fill before a picture.
+// pause waits for charts to fill before a screenshot.
 func pause() {
 	if *pictures != "" {
 		time.Sleep(12 * time.Second)

@@ -11,8 +11,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
-// TestSixteen is the page of sixteen nodes of uneven shares, opened with a user's API key: each
-// is drawn with what it holds, and what only an operator may do asks for an operator's key.
+// TestSixteen shows sixteen nodes with different shares, using a user's API key. Each node is drawn
+// with its load, and operator actions ask for an operator's key.
 func TestSixteen(t *testing.T) {
 	path := chromium(t)
 	keys := filepath.Join(t.TempDir(), "keys.json")
@@ -26,12 +26,12 @@ func TestSixteen(t *testing.T) {
 	b.do("log in", chromedp.Navigate(strings.Replace(c.url, "http://", "http://ann:sk-user@", 1)))
 	b.do("open the page", chromedp.Navigate(c.url+"/#cluster"))
 	b.mu.Lock()
-	b.problems = nil // Chromium loads no styles by an address with a password in it
+	b.problems = nil // Chromium loads no styles from a URL with a password
 	b.mu.Unlock()
 	b.until(`document.querySelectorAll(".socket").length === 16`)
 	b.fits("the page of sixteen")
 
-	// The weights of this model are cut into sixteenths, so of nodes of uneven shares some have none.
+	// The weights of this model are divided into sixteenths, so some of these nodes have none.
 	var s api.ClusterState
 	c.get("/v1/cluster", &s)
 	shares := map[string]float64{}
