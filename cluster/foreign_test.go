@@ -13,6 +13,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/proto"
 	"github.com/shoal-llm/shoal/internal/rpc"
+	"github.com/shoal-llm/shoal/internal/testutil"
 	"github.com/shoal-llm/shoal/internal/wire"
 )
 
@@ -137,12 +138,10 @@ func TestNodeThatRefuses(t *testing.T) {
 	node := v.Known[0]
 	node.ID, node.Incarnation, h.incarnation = "socket-1", 2, 2
 	c.root.Send(c.dpid, &nodeUp{node: node, host: h})
-	for stateOf(c, "socket-1") != "ready" {
-		if ctx.Err() != nil {
-			t.Fatalf("the node does not come back: %q", stateOf(c, "socket-1"))
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+	testutil.Eventually(t, patience, "the node is ready again", func() (bool, string) {
+		state := stateOf(c, "socket-1")
+		return state == "ready", state
+	})
 	if got := generate(t, c, "again", g.Prompt, len(g.Greedy)); !slices.Equal(got, g.Greedy) {
 		t.Errorf("with all three: got %v, want %v", got, g.Greedy)
 	}

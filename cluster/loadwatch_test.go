@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/shoal-llm/shoal/actors/socket"
 	"github.com/shoal-llm/shoal/internal/proto"
+	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
 // TestHungLoad: of three sockets one leaves. The executor of another one hangs, so that it never
@@ -30,13 +32,13 @@ func TestHungLoad(t *testing.T) {
 	}
 	began, told := time.Now(), 0.0
 	c.root.Send(c.dpid, &nodeDrain{id: "socket-2"})
-	for s := c.Cluster(); s.Fences["hung"] == 0; s = c.Cluster() {
-		told = max(told, s.LoadSeconds)
-		if time.Since(began) > 20*deadline {
-			t.Fatalf("it is not left out: %+v", c.Cluster())
+	testutil.Eventually(t, 20*deadline, "the hung node is left out", func() (bool, string) {
+		s := c.Cluster()
+		if s.Fences["hung"] == 0 {
+			told = max(told, s.LoadSeconds)
 		}
-		time.Sleep(5 * time.Millisecond)
-	}
+		return s.Fences["hung"] > 0, fmt.Sprintf("%+v", s)
+	})
 	if told < 1 || told > time.Since(began).Seconds()+0.1 {
 		t.Errorf("in %.1f s of loading the state told of %.1f", time.Since(began).Seconds(), told)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
 const goldenDir = "../internal/engine/model/testdata/llama"
@@ -109,17 +110,13 @@ func TestLocalServesGoldens(t *testing.T) {
 // waitIdle waits until all cache memory is free.
 func waitIdle(t testing.TB, e api.Engine) {
 	t.Helper()
-	for end := time.Now().Add(patience); time.Now().Before(end); {
-		used := int64(0)
-		for _, n := range e.Cluster().Nodes {
+	testutil.Eventually(t, patience, "no cache memory in use", func() (bool, string) {
+		used, nodes := int64(0), e.Cluster().Nodes
+		for _, n := range nodes {
 			used += n.KVUsedBytes
 		}
-		if used == 0 {
-			return
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	t.Errorf("cache bytes after the last request: %+v", e.Cluster().Nodes)
+		return used == 0, fmt.Sprintf("%+v", nodes)
+	})
 }
 
 // TestLocalPreemptsUnderPressure: eight sequences run with memory for about two, and their tokens

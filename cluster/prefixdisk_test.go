@@ -5,30 +5,25 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
 // blocksOnDisk waits until every socket has written exactly this number of blocks.
 func blocksOnDisk(t *testing.T, e *Local, blocks int) {
 	t.Helper()
-	for end := time.Now().Add(patience); ; time.Sleep(2 * time.Millisecond) {
-		behind := ""
+	testutil.Eventually(t, patience, fmt.Sprintf("%d blocks on every disk", blocks), func() (bool, string) {
+		state := ""
 		for i, s := range e.sockets {
 			if st := s.disk.Stats(); st.Blocks != blocks {
-				behind = fmt.Sprintf("socket %d: %+v, want %d blocks", i, st, blocks)
+				state = fmt.Sprintf("socket %d: %+v", i, st)
 			}
 		}
-		if behind == "" {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatal(behind)
-		}
-	}
+		return state == "", state
+	})
 }
 
 // TestPrefixDisk: another cluster, after a restart, uses the prefix blocks that one has computed,

@@ -2,12 +2,14 @@ package cluster
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/shoal-llm/shoal/actors/socket"
 	"github.com/shoal-llm/shoal/internal/proto"
+	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
 // TestHungExecutor: the executor of one socket of three hangs while its actor responds. The socket
@@ -38,12 +40,10 @@ func TestHungExecutor(t *testing.T) {
 	began := time.Now()
 	done := make(chan []int32, 1)
 	go func() { done <- generate(t, c, "r", g.Prompt, len(g.Greedy)) }()
-	for c.Cluster().Epoch < 2 {
-		if time.Since(began) > patience { // the collective's deadline would be later
-			t.Fatal("it is not left out")
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
+	testutil.Eventually(t, patience, "the hung socket is left out", func() (bool, string) { // the collective's deadline would be later
+		s := c.Cluster()
+		return s.Epoch >= 2, fmt.Sprintf("%+v", s)
+	})
 	t.Logf("left out %.2f s after the step began, of a deadline of %v", time.Since(began).Seconds(), deadline)
 	if got := <-done; !slices.Equal(got, g.Greedy) {
 		t.Errorf("got %v, want %v", got, g.Greedy)

@@ -1,11 +1,12 @@
 package cluster
 
 import (
+	"fmt"
 	"testing"
-	"time"
 
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
 // TestTokensOfSteps: events mark the tokens of one step. The token rate and the step time are
@@ -43,16 +44,11 @@ func TestTokensOfSteps(t *testing.T) {
 	}
 	await := func(what string, ok func(s api.ClusterState) bool) {
 		t.Helper()
-		for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+		testutil.Eventually(t, patience, what, func() (bool, string) {
 			s := c.Cluster()
-			if ok(s) {
-				return
-			}
-			if time.Now().After(end) {
-				t.Fatalf("%s: %v tokens a second, %v ms a step", what, s.TokensPerSecond, s.StepMillis)
-			}
-		}
+			return ok(s), fmt.Sprintf("%v tokens a second, %v ms a step", s.TokensPerSecond, s.StepMillis)
+		})
 	}
-	await("after work", func(s api.ClusterState) bool { return s.TokensPerSecond > 0 && s.StepMillis > 0 })
-	await("idle", func(s api.ClusterState) bool { return s.TokensPerSecond == 0 && s.StepMillis == 0 })
+	await("rates after work", func(s api.ClusterState) bool { return s.TokensPerSecond > 0 && s.StepMillis > 0 })
+	await("no rates when idle", func(s api.ClusterState) bool { return s.TokensPerSecond == 0 && s.StepMillis == 0 })
 }

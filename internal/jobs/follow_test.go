@@ -2,12 +2,14 @@ package jobs
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
+	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
 // A coordinator that has lost its lease without noticing accepts and cancels jobs. Processes that
@@ -40,16 +42,12 @@ func TestFollowTakesUpWhatOthersWrite(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(time.Millisecond) {
+	testutil.Eventually(t, 2*time.Minute, "all jobs of both processes", func() (bool, string) {
 		j, gone := next.job(late.id), next.job(before.id).snapshot().state.Phase
 		waiting, total := next.Count()
-		if j != nil && gone == Cancelled && waiting == 2 && total == 3 && next.job(mine.id) != nil {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatalf("the late job: %v, the cancelled one: %s, %d of %d jobs wait", j, gone, waiting, total)
-		}
-	}
+		return j != nil && gone == Cancelled && waiting == 2 && total == 3 && next.job(mine.id) != nil,
+			fmt.Sprintf("the late job: %v, the cancelled one: %s, %d of %d jobs wait", j, gone, waiting, total)
+	})
 	again, existed, err := next.Accept(t.Context(), Spec{Endpoint: "e", Body: []byte(`{"a":1}`), Key: "k"})
 	if err != nil || !existed || again.id != late.id {
 		t.Errorf("the key of the late job gives %s, existed %v, %v", again.id, existed, err)
@@ -102,9 +100,7 @@ func TestAskedBeforeHeard(t *testing.T) {
 	done := make(chan struct{})
 	go func() { defer close(done); next.Follow(ctx) }()
 	defer func() { stop(); <-done }()
-	for !next.followed.Load() {
-		time.Sleep(time.Millisecond)
-	}
+	testutil.Eventually(t, 2*time.Minute, "the log is followed", func() (bool, string) { return next.followed.Load(), "" })
 	for _, none := range []string{"job-none", "anchor", "", "*", ">", "a.b", "job ä"} {
 		if j, err := v.lookup(t.Context(), none); j != nil || err != nil {
 			t.Errorf("job %q: %v, %v", none, j, err)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/rpc"
 	"github.com/shoal-llm/shoal/internal/testlevel"
+	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
 // Two builds with the same wire version and arithmetic may serve together. Others are refused, and
@@ -73,7 +74,7 @@ func TestOtherArithmetic(t *testing.T) {
 	}
 
 	spawn(t, built.shoal(t, "rolled"), "n2", nil, "node", "--join", p.gossip, "--id", "n2", "--threads", "1")
-	eventually(t, startLimit, "a node of another build serves", func() (bool, string) {
+	testutil.Eventually(t, startLimit, "a node of another build serves", func() (bool, string) {
 		s := p.cluster()
 		return len(s.Nodes) == 3 && s.Nodes[2].State == "ready" && s.Nodes[2].Share > 0, strings.TrimSpace(p.stateText())
 	})
@@ -86,7 +87,7 @@ func TestOtherArithmetic(t *testing.T) {
 	p.coordinator.kill(t)
 	p.bin = other
 	p.startCoordinator()
-	eventually(t, recoverLimit, "all nodes are refused", func() (bool, string) {
+	testutil.Eventually(t, recoverLimit, "all nodes are refused", func() (bool, string) {
 		text := p.stateText()
 		return strings.Count(text, "refused") >= 3, text
 	})
@@ -137,7 +138,7 @@ func TestOtherWireVersion(t *testing.T) {
 	p.coordinator.kill(t)
 	p.bin = other
 	p.startCoordinator()
-	eventually(t, recoverLimit, "the node is refused", func() (bool, string) {
+	testutil.Eventually(t, recoverLimit, "the node is refused", func() (bool, string) {
 		text := p.stateText()
 		return strings.Contains(text, "n0 is refused: it (build dev go") && strings.Contains(text, ours+", the cluster (build dev tags=otherwire"), text
 	})

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
 // copyOfFry returns a copy of the bundled model, and its weights.
@@ -91,7 +93,7 @@ func TestModelFileChanges(t *testing.T) {
 	}
 	unhealthy := func(what string) {
 		t.Helper()
-		eventually(t, patience, what, func() (bool, string) {
+		testutil.Eventually(t, patience, what, func() (bool, string) {
 			a := c.call("GET", "/health", nil)
 			return a.status == 503 && strings.Contains(string(a.body), path) && strings.Contains(string(a.body), "put the old file back, or restart"), string(a.body)
 		})
@@ -169,7 +171,7 @@ func TestNodeOfOtherWeights(t *testing.T) {
 	join(t, "good", gossip, nil)
 	c.waitReady()
 	join(t, "other", gossip, nil, "--model", dir)
-	eventually(t, startLimit, "the other one is refused", func() (bool, string) {
+	testutil.Eventually(t, startLimit, "the other one is refused", func() (bool, string) {
 		for _, n := range c.state().Nodes {
 			if n.ID == "other" {
 				return strings.HasPrefix(n.State, "refused: serves model ") && strings.Contains(n.State, "the cluster serves "), n.State

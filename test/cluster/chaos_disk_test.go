@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/internal/testlevel"
+	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
 // diskJobs returns jobs long enough to be interrupted.
@@ -158,7 +159,7 @@ func TestDiskFullServes(t *testing.T) {
 	want, _ := sys.undisturbed(t, reqs)
 	ballast := fill(t, data)
 	job := map[string]any{"prompt": ids(rand.New(rand.NewPCG(1, 1)), 200), "max_tokens": 3, "ignore_eos": true}
-	eventually(t, patience, "a job is refused", func() (bool, string) {
+	testutil.Eventually(t, patience, "a job is refused", func() (bool, string) {
 		a := p.call("POST", "/v1/jobs", job)
 		return a.status == 503, fmt.Sprint(a.status)
 	})
@@ -194,7 +195,7 @@ func TestDiskFullServes(t *testing.T) {
 		t.Errorf("with space again a job does not end: %v", err)
 	}
 	t.Logf("a job ended %.1f s after there was space", time.Since(began).Seconds())
-	eventually(t, patience, "/health is well again", func() (bool, string) {
+	testutil.Eventually(t, patience, "/health is well again", func() (bool, string) {
 		a := p.call("GET", "/health", nil)
 		return strings.Contains(string(a.body), `"ok"`), string(a.body)
 	})
@@ -252,7 +253,7 @@ func TestTwoFullDisksOfThree(t *testing.T) {
 	}
 	long := map[string]any{"prompt": ids(rand.New(rand.NewPCG(1, 1)), 2000), "max_tokens": 3, "ignore_eos": true}
 	accepted := 0
-	eventually(t, patience, "a job is refused", func() (bool, string) {
+	testutil.Eventually(t, patience, "a job is refused", func() (bool, string) {
 		a := p.call("POST", "/v1/jobs", long)
 		if a.status == 202 {
 			accepted++
@@ -262,7 +263,7 @@ func TestTwoFullDisksOfThree(t *testing.T) {
 	got, stall := p.open(reqs).wait(t)
 	same(t, "with two full disks", reqs, want, got)
 	t.Logf("%d jobs were accepted yet; the longest silence of a stream was %.2f s", accepted, stall.Seconds())
-	eventually(t, patience, "/health tells it", func() (bool, string) {
+	testutil.Eventually(t, patience, "/health tells it", func() (bool, string) {
 		a := p.call("GET", "/health", nil)
 		return a.status == 200 && strings.Contains(string(a.body), "degraded"), fmt.Sprint(a.status, string(a.body))
 	})
@@ -278,7 +279,7 @@ func TestTwoFullDisksOfThree(t *testing.T) {
 	t.Logf("a job ended %.1f s after there was space", time.Since(began).Seconds())
 	k.check(0, "before", work, results, before)
 	k.copies(0)
-	eventually(t, patience, "every accepted job ends", func() (bool, string) {
+	testutil.Eventually(t, patience, "every accepted job ends", func() (bool, string) {
 		var list struct{ Data []jobState }
 		p.getJSON("/v1/jobs?limit=100", &list)
 		done := 0
@@ -289,7 +290,7 @@ func TestTwoFullDisksOfThree(t *testing.T) {
 		}
 		return done == len(list.Data) && done >= accepted+2, fmt.Sprintf("%d of %d, %d were accepted on full disks", done, len(list.Data), accepted)
 	})
-	eventually(t, patience, "/health is well again", func() (bool, string) {
+	testutil.Eventually(t, patience, "/health is well again", func() (bool, string) {
 		a := p.call("GET", "/health", nil)
 		return strings.Contains(string(a.body), `"ok"`), string(a.body)
 	})

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
 // TestChaosTooFew loses more nodes than it can tolerate: first so many that a prompt does not fit
@@ -36,7 +38,7 @@ func TestChaosTooFew(t *testing.T) {
 	}
 	p.nodes[1].kill(t)
 	p.nodes[2].kill(t)
-	eventually(t, recoverLimit, "one node serves", func() (bool, string) {
+	testutil.Eventually(t, recoverLimit, "one node serves", func() (bool, string) {
 		c := p.look()
 		return len(c.Nodes) == 1 && c.Nodes[0].State == "ready", fmt.Sprintf("%+v", c.Nodes)
 	})

@@ -9,6 +9,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/server/api"
 	"github.com/shoal-llm/shoal/internal/testlevel"
+	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
 // recoverLimit bounds the silence of a stream that a fault may cause, and the time until all nodes
@@ -158,7 +159,7 @@ func chaosPrefill(t *testing.T, flags ...string) {
 	for _, victims := range [][]string{{"node-0"}, {"node-1", "node-3"}} {
 		got := make(chan []string, 1)
 		go func() { got <- c.send(t, reqs, len(reqs)) }()
-		eventually(t, requestLimit, "prompts are read", func() (bool, string) { return c.used() > 0, "nothing is held" })
+		testutil.Eventually(t, requestLimit, "prompts are read", func() (bool, string) { return c.used() > 0, "nothing is held" })
 		for _, id := range victims {
 			c.signal(id, syscall.SIGKILL)
 		}
@@ -185,7 +186,7 @@ func TestChaosFreeze(t *testing.T) {
 		before := c.state().Recoveries
 		c.signal("node-1", syscall.SIGSTOP)
 		began := time.Now()
-		eventually(t, recoverLimit, "the placement with a frozen node is withdrawn", func() (bool, string) { return c.state().Recoveries > before, "it serves" })
+		testutil.Eventually(t, recoverLimit, "the placement with a frozen node is withdrawn", func() (bool, string) { return c.state().Recoveries > before, "it serves" })
 		took := time.Since(began)
 		t.Logf("a frozen node was fenced after %.2f s", took.Seconds())
 		if full() && took > 3*time.Second { // on a dedicated machine
@@ -277,7 +278,7 @@ func TestChaosJoin(t *testing.T) {
 			t.Errorf("shoal drain: status %d: %s%s", code, out, said)
 		}
 	})
-	eventually(t, patience, "a drained node without caches", func() (bool, string) { // nodes are polled periodically
+	testutil.Eventually(t, patience, "a drained node without caches", func() (bool, string) { // nodes are polled periodically
 		n := c.node("c")
 		return n.State == "drained" && n.Sequences == 0 && n.KVUsedBytes == 0, fmt.Sprintf("%+v", n)
 	})

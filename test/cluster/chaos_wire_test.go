@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/internal/testlevel"
+	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
 // wired is a cluster whose processes communicate over a simulated wire.
@@ -132,7 +133,7 @@ func TestChaosWire(t *testing.T) {
 	}
 	surviveFault(t, x.system, "flipped bits", reqs, want, func() {
 		x.w.between(x.nodes, x.nodes, false, func(r *rule) { r.flip, r.most, r.only = 40, flips, mesh })
-		eventually(t, recoverLimit, "bits are flipped", func() (bool, string) {
+		testutil.Eventually(t, recoverLimit, "bits are flipped", func() (bool, string) {
 			_, _, n := x.w.sum()
 			return n == flips, fmt.Sprintf("%d of %d", n, flips)
 		})

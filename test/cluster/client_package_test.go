@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/client"
+	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
 // A Go program uses package client: it follows a job over a kill -9 of the coordinator, without
@@ -67,7 +68,7 @@ func TestClientPackage(t *testing.T) {
 
 	state := func(want string) {
 		t.Helper()
-		eventually(t, 30*time.Second, "n1 "+want, func() (bool, string) {
+		testutil.Eventually(t, 30*time.Second, "n1 "+want, func() (bool, string) {
 			s, err := c.Cluster(ctx)
 			if err != nil {
 				return false, err.Error()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/server/api"
 	"github.com/shoal-llm/shoal/internal/testlevel"
+	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
 // TestClockJumps sets the clocks of a coordinator and its nodes hours ahead and back, in different
@@ -60,7 +61,7 @@ func TestClockJumps(t *testing.T) {
 	p.startNode(1)
 	got, _ = flow.wait(t)
 	same(t, "a node comes back with an earlier clock", reqs, want, got)
-	eventually(t, recoverLimit, "two ready nodes", func() (bool, string) {
+	testutil.Eventually(t, recoverLimit, "two ready nodes", func() (bool, string) {
 		ready := 0
 		for _, n := range p.cluster().Nodes {
 			if n.State == "ready" {
@@ -72,7 +73,7 @@ func TestClockJumps(t *testing.T) {
 
 	c.set(map[string]time.Duration{"coordinator": 10 * time.Hour})
 	jobs = p.submitAll(t, "second", works)
-	eventually(t, patience, "a job has begun", func() (bool, string) {
+	testutil.Eventually(t, patience, "a job has begun", func() (bool, string) {
 		var j jobState
 		p.getJSON("/v1/jobs/"+jobs[0], &j)
 		return j.Events > 0, j.State

@@ -12,6 +12,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/server/api"
 	"github.com/shoal-llm/shoal/internal/testlevel"
+	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
 // TestFixedContexts: many users ask about a text that was read once. Every token and
@@ -36,7 +37,7 @@ func TestFixedContexts(t *testing.T) {
 	}
 	ready := func(c *system, what string) {
 		t.Helper()
-		eventually(t, patience, what+": the context is read", func() (bool, string) {
+		testutil.Eventually(t, patience, what+": the context is read", func() (bool, string) {
 			a, err := c.try(context.Background(), "GET", "/v1/contexts/book", nil)
 			return err == nil && a.status == 200 && strings.Contains(string(a.body), `"status":"ready"`), fmt.Sprint(string(a.body), err)
 		})
@@ -84,7 +85,7 @@ func TestFixedContexts(t *testing.T) {
 	shared(first, "after the kill")
 	pids := first.children()
 	first.head.kill(t)
-	eventually(t, patience, "all have ended", func() (bool, string) { return len(alive(pids)) == 0, fmt.Sprint(alive(pids)) })
+	testutil.Eventually(t, patience, "all have ended", func() (bool, string) { return len(alive(pids)) == 0, fmt.Sprint(alive(pids)) })
 
 	second := up(t, 3, append(kept, "--mapping", "gather")...)
 	ready(second, "after kill -9 of all")

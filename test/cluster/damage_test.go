@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"testing"
 	"time"
+
+	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
 // TestFlippedBitAfterAKill: a coordinator is killed and a bit of its job store is flipped. At most
@@ -29,7 +31,7 @@ func TestFlippedBitAfterAKill(t *testing.T) {
 		}
 		ids[id] = "pending"
 		if i < ended {
-			eventually(t, patience, "a completed job", func() (bool, string) {
+			testutil.Eventually(t, patience, "a completed job", func() (bool, string) {
 				var j jobState
 				p.getJSON("/v1/jobs/"+id, &j)
 				ids[id] = string(j.Result)

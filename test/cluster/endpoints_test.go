@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
 // TestEndpoints calls every route of a server with raw requests, like curl, and then with
@@ -241,7 +242,7 @@ func (s *system) refusals() {
 func (s *system) clusterState() {
 	s.waitIdle(patience)
 	var c api.ClusterState
-	eventually(s.t, patience, "a report of every node on this epoch", func() (bool, string) {
+	testutil.Eventually(s.t, patience, "a report of every node on this epoch", func() (bool, string) {
 		c = s.state()
 		reported := 0
 		for _, n := range c.Nodes {

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/shoal-llm/shoal/internal/testlevel"
+	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
 // TestChaosFiles: the rows of sequences are in files. The owner of some is killed, then another one
@@ -34,7 +35,7 @@ func TestChaosFiles(t *testing.T) {
 	for _, fault := range []string{"kill -9", "drain"} {
 		f := c.open(reqs)
 		victim := ""
-		eventually(t, patience, "sequences in files on two nodes", func() (bool, string) {
+		testutil.Eventually(t, patience, "sequences in files on two nodes", func() (bool, string) {
 			most, with, said := int64(0), 0, []string{}
 			victim = ""
 			for _, n := range c.state().Nodes {
@@ -57,7 +58,7 @@ func TestChaosFiles(t *testing.T) {
 			c.signal(victim, syscall.SIGKILL)
 		}
 		reserved := int64(0)
-		eventually(t, recoverLimit, "another epoch", func() (bool, string) {
+		testutil.Eventually(t, recoverLimit, "another epoch", func() (bool, string) {
 			s := c.state()
 			reserved = 0
 			for _, n := range s.Nodes {

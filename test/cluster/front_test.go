@@ -18,6 +18,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
 // certificate writes a self-signed certificate for 127.0.0.1 and its key.
@@ -92,14 +94,6 @@ func TestHangupReadsKeysAndCertificateAgain(t *testing.T) {
 		seen <- resp.TLS.PeerCertificates[0].Subject.CommonName
 		return resp.StatusCode
 	}
-	eventually := func(what string, ok func() bool) {
-		t.Helper()
-		for end := time.Now().Add(patience); !ok(); time.Sleep(20 * time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatal(what)
-			}
-		}
-	}
 	if status := ask("one"); status != 200 || <-seen != "first" {
 		t.Fatalf("status %d", status)
 	}
@@ -114,7 +108,14 @@ func TestHangupReadsKeysAndCertificateAgain(t *testing.T) {
 	if err := s.head.cmd.Process.Signal(syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
-	eventually("the new key and certificate are not in force", func() bool { return ask("two") == 200 && <-seen == "second" })
+	testutil.Eventually(t, patience, "the new key and certificate are in force", func() (bool, string) {
+		status := ask("two")
+		if status != 200 {
+			return false, fmt.Sprint("status ", status)
+		}
+		name := <-seen
+		return name == "second", "certificate of " + name
+	})
 	if status := ask("one"); status != 401 {
 		t.Errorf("the old key: %d", status)
 	}
@@ -122,9 +123,9 @@ func TestHangupReadsKeysAndCertificateAgain(t *testing.T) {
 	if err := s.head.cmd.Process.Signal(syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
-	eventually("nothing is written of a file that is refused", func() bool {
-		b, err := os.ReadFile(s.head.err)
-		return err == nil && strings.Contains(string(b), "API keys not read again")
+	testutil.Eventually(t, patience, "the log of an invalid key file", func() (bool, string) {
+		log := tail(s.head.err)
+		return strings.Contains(log, "API keys not read again"), log
 	})
 	if status := ask("two"); status != 200 {
 		t.Errorf("after keys that are refused: %d", status)
@@ -133,9 +134,9 @@ func TestHangupReadsKeysAndCertificateAgain(t *testing.T) {
 	if err := os.Chmod(at("keys"), 0o644); err != nil { // detected without a signal
 		t.Fatal(err)
 	}
-	eventually("nothing is written of a file that others can read", func() bool {
-		b, err := os.ReadFile(s.head.err)
-		return err == nil && strings.Contains(string(b), "mode 0644") && strings.Contains(string(b), "level=ERROR")
+	testutil.Eventually(t, patience, "the log of a key file that others can read", func() (bool, string) {
+		log := tail(s.head.err)
+		return strings.Contains(log, "mode 0644") && strings.Contains(log, "level=ERROR"), log
 	})
 	if status := ask("two"); status != 200 {
 		t.Errorf("after keys that others can read: %d", status)

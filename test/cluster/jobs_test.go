@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/internal/sys/fixedport"
+	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
 // freePort returns a port that was free a moment ago. A restarted coordinator needs a fixed
@@ -93,7 +94,7 @@ func (p *processCluster) startNode(i int) {
 
 func (p *processCluster) ready(limit time.Duration) {
 	p.t.Helper()
-	eventually(p.t, limit, "a ready cluster", func() (bool, string) {
+	testutil.Eventually(p.t, limit, "a ready cluster", func() (bool, string) {
 		a, err := p.try(context.Background(), "GET", "/ready", nil)
 		if err != nil {
 			return false, err.Error()

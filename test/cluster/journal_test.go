@@ -14,6 +14,7 @@ import (
 	"github.com/shoal-llm/shoal/collective/natsbus"
 	"github.com/shoal-llm/shoal/internal/jobs"
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
+	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
 // journals returns the records in the data directory of a stopped coordinator, by job.
@@ -67,7 +68,7 @@ func TestLostJobsShowInHealth(t *testing.T) {
 	if a := p.call("GET", "/health", nil); a.status != 200 || strings.Contains(string(a.body), "degraded") {
 		t.Fatalf("before: %d %s", a.status, a.body)
 	}
-	eventually(t, patience, "the end of the log is noted", func() (bool, string) { // written once a second
+	testutil.Eventually(t, patience, "the end of the log is noted", func() (bool, string) { // written once a second
 		_, err := os.Stat(filepath.Join(p.data, "last.json"))
 		return err == nil, fmt.Sprint(err)
 	})

@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
 // TestDisconnect: a disconnecting client frees its cache bytes within a few steps, streaming or
@@ -40,7 +42,7 @@ func TestDisconnect(t *testing.T) {
 			left <- err
 		}()
 		if x.after == 0 {
-			eventually(t, requestLimit, x.what+" holds bytes", func() (bool, string) { return c.used() > 0, "nothing is held" })
+			testutil.Eventually(t, requestLimit, x.what+" holds bytes", func() (bool, string) { return c.used() > 0, "nothing is held" })
 			leave()
 		}
 		if err := <-left; !errors.Is(err, context.Canceled) {
@@ -98,7 +100,7 @@ func TestDrain(t *testing.T) {
 	if err := c.head.cmd.Process.Signal(syscall.SIGINT); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, patience, "it says that it ends", func() (bool, string) {
+	testutil.Eventually(t, patience, "it says that it ends", func() (bool, string) {
 		b, err := os.ReadFile(c.head.err)
 		return err == nil && strings.Contains(string(b), "ending: "), "nothing"
 	})
@@ -118,7 +120,7 @@ func TestDrain(t *testing.T) {
 // gone fails the test for processes that still run.
 func (s *system) gone(pids []int) {
 	s.t.Helper()
-	eventually(s.t, patience, "the node processes end", func() (bool, string) {
+	testutil.Eventually(s.t, patience, "the node processes end", func() (bool, string) {
 		left := ""
 		for _, pid := range pids {
 			if name := built.running()[pid]; name != "" {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/internal/testlevel"
+	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
 // headerLimit is how long a connection may take to send its headers; idle ones live at least that
@@ -72,11 +73,10 @@ func TestUnreadStreamGivesItsPlace(t *testing.T) {
 		t.Fatal(err)
 	}
 	fmt.Fprintf(conn, "POST /v1/completions HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", addr, len(b), b)
-	for end := time.Now().Add(patience); s.state().Running == 0; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("the stream does not begin")
-		}
-	}
+	testutil.Eventually(t, patience, "the stream runs", func() (bool, string) {
+		st := s.state()
+		return st.Running > 0, fmt.Sprintf("%d running, %d waiting", st.Running, st.Waiting)
+	})
 	s.complete(map[string]any{"prompt": "func add", "max_tokens": 3, "temperature": 0})
 	if st := s.state(); st.Running+st.Waiting == 0 {
 		t.Error("the stream that nobody reads kept its place to its end")
@@ -123,7 +123,7 @@ func TestManyUnreadStreams(t *testing.T) {
 		_ = conn.(*net.TCPConn).SetReadBuffer(4 << 10)
 		fmt.Fprintf(conn, "POST /v1/completions HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", addr, len(b), b)
 	}
-	eventually(t, patience, "all places are taken, and the rest waits", func() (bool, string) {
+	testutil.Eventually(t, patience, "all places are taken, and the rest waits", func() (bool, string) {
 		st := s.state()
 		return st.Running == 64 && st.Running+st.Waiting == clients, fmt.Sprintf("%d running, %d waiting", st.Running, st.Waiting)
 	})

@@ -8,6 +8,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/rpc"
 	"github.com/shoal-llm/shoal/internal/testlevel"
+	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
 // Builds of earlier revisions in one cluster with this one, as during a rolling upgrade. CI tries
@@ -124,7 +125,7 @@ func mixedBuilds(t *testing.T, old string, reqs []request, rev string) {
 // serving waits until this number of nodes has a share.
 func (p *processCluster) serving(nodes int) {
 	p.t.Helper()
-	eventually(p.t, recoverLimit, fmt.Sprintf("%d nodes serve", nodes), func() (bool, string) {
+	testutil.Eventually(p.t, recoverLimit, fmt.Sprintf("%d nodes serve", nodes), func() (bool, string) {
 		n := 0
 		for _, node := range p.cluster().Nodes {
 			if node.State == "ready" && node.Share > 0 {

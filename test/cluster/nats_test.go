@@ -10,6 +10,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/security"
 	"github.com/shoal-llm/shoal/internal/testlevel"
+	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
 // externalNATS starts a NATS as an operator would, with user and password (port 0: any free one).
@@ -99,7 +100,7 @@ func TestExternalNATS(t *testing.T) {
 		both[i].waitNodes(2, recoverLimit)
 	}
 	// The subscriptions of old epochs are gone with their groups.
-	eventually(t, patience, "subscriptions as before", func() (bool, string) {
+	testutil.Eventually(t, patience, "subscriptions as before", func() (bool, string) {
 		now := ns.NumSubscriptions()
 		return now == served, fmt.Sprintf("%d, before %d", now, served)
 	})

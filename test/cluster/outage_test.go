@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
 // TestOutage loses every node while the coordinator lives. Within a bounded time all routes report
@@ -30,7 +32,7 @@ func TestOutage(t *testing.T) {
 			body = r.body
 		}
 		var a answer
-		eventually(t, patience, "an outage is told at "+x.path, func() (bool, string) {
+		testutil.Eventually(t, patience, "an outage is told at "+x.path, func() (bool, string) {
 			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second) // within the grace period it would wait
 			defer cancel()
 			var err error

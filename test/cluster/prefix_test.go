@@ -12,6 +12,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/server/api"
 	"github.com/shoal-llm/shoal/internal/testlevel"
+	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
 // alike returns requests under every policy whose prompts share a prefix. They diverge at the end
@@ -82,7 +83,7 @@ func TestWarmPrefixes(t *testing.T) {
 			}
 			c.want(200, "POST", "/reset_prefix_cache", nil)
 			c.waitIdle(patience)
-			eventually(t, patience, "the prefix cache is empty", func() (bool, string) {
+			testutil.Eventually(t, patience, "the prefix cache is empty", func() (bool, string) {
 				s := c.state()
 				return prefixBytes(s) == 0 && s.PrefixCache.Tokens == 0, fmt.Sprintf("%d bytes, %+v", prefixBytes(s), *s.PrefixCache)
 			})
@@ -121,7 +122,7 @@ func TestWarmPrefixes(t *testing.T) {
 		}
 		pids := c.children()
 		c.head.kill(t)
-		eventually(t, patience, "all have ended", func() (bool, string) { return len(alive(pids)) == 0, fmt.Sprint(alive(pids)) })
+		testutil.Eventually(t, patience, "all have ended", func() (bool, string) { return len(alive(pids)) == 0, fmt.Sprint(alive(pids)) })
 	})
 	t.Run("after kill -9 of all", func(t *testing.T) {
 		fromDisk(t, up(t, 2, disk...), "on two nodes")

@@ -248,19 +248,3 @@ func command(t testing.TB, limit time.Duration, env []string, args ...string) (s
 	}
 	return o.String(), e.String(), c.ProcessState.ExitCode()
 }
-
-// eventually polls until ok says true, at most for limit.
-func eventually(t testing.TB, limit time.Duration, what string, ok func() (bool, string)) {
-	t.Helper()
-	deadline := time.Now().Add(limit)
-	for {
-		done, why := ok()
-		if done {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: not in %v: %s", what, limit, why)
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
-}

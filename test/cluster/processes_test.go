@@ -4,6 +4,8 @@ import (
 	"net/http"
 	"regexp"
 	"testing"
+
+	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
 var (
@@ -39,7 +41,7 @@ func join(t testing.TB, id, gossip string, env []string, args ...string) *proces
 // waitReady waits until a request would be accepted.
 func (s *system) waitReady() {
 	s.t.Helper()
-	eventually(s.t, startLimit, "ready", func() (bool, string) {
+	testutil.Eventually(s.t, startLimit, "ready", func() (bool, string) {
 		a := s.call("GET", "/ready", nil)
 		return a.status == 200, string(a.body)
 	})

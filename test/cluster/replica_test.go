@@ -14,6 +14,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/security"
 	"github.com/shoal-llm/shoal/internal/testlevel"
+	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
 // TestStoreReplicaLost: one of the three processes that keep the store is killed during jobs, and
@@ -143,7 +144,7 @@ func TestStoreMemberIsReplaced(t *testing.T) {
 	before := k.jobs(0, "before", work)
 	k.check(0, "before", work, want, before)
 	k.nodes[0].kill(t)
-	eventually(t, patience, "that n0 is away is told", func() (bool, string) {
+	testutil.Eventually(t, patience, "that n0 is away is told", func() (bool, string) {
 		out, _ := k.store("list")
 		return strings.Contains(out, "a replica of the store is away: n0"), out
 	})
@@ -186,7 +187,7 @@ func TestStoreReplicasGone(t *testing.T) {
 	k.copies(0)
 	k.nodes[0].kill(t)
 	k.nodes[1].kill(t)
-	eventually(t, patience, "health that says what is missing", func() (bool, string) {
+	testutil.Eventually(t, patience, "health that says what is missing", func() (bool, string) {
 		a := k.at[0].call("GET", "/health", nil)
 		return strings.Contains(string(a.body), lacks), fmt.Sprint(a.status, string(a.body))
 	})
@@ -195,7 +196,7 @@ func TestStoreReplicasGone(t *testing.T) {
 	}
 	k.runs[0].kill(t)
 	k.start(0, false)
-	eventually(t, patience, "an answer of a coordinator without its store", func() (bool, string) {
+	testutil.Eventually(t, patience, "an answer of a coordinator without its store", func() (bool, string) {
 		a, err := k.at[0].try(t.Context(), "GET", "/health", nil)
 		return err == nil && a.status == 503 && strings.Contains(string(a.body), lacks), fmt.Sprint(err, a.status, string(a.body))
 	})

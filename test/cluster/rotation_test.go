@@ -11,6 +11,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/security"
 	"github.com/shoal-llm/shoal/internal/testlevel"
+	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
 // TestKeyRotation changes the key of a serving cluster in the three rounds of docs/machines.md:
@@ -59,7 +60,7 @@ func TestKeyRotation(t *testing.T) {
 				if len(prints) == 1 {
 					line = `msg="cluster key file read" keys=` + prints[0]
 				}
-				eventually(t, patience, fmt.Sprintf("round %d at %s", round, n), func() (bool, string) {
+				testutil.Eventually(t, patience, fmt.Sprintf("round %d at %s", round, n), func() (bool, string) {
 					log, err := os.ReadFile(procs[i].err)
 					if err != nil {
 						t.Fatal(err)
@@ -89,7 +90,7 @@ func TestKeyRotation(t *testing.T) {
 	if err := procs[1].cmd.Process.Signal(syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, patience, "the bad file is refused", func() (bool, string) {
+	testutil.Eventually(t, patience, "the bad file is refused", func() (bool, string) {
 		return strings.Contains(tail(procs[1].err), "the keys are those of before"), tail(procs[1].err)
 	})
 	got, _ = c.open(reqs).wait(t)
@@ -126,7 +127,7 @@ func TestUpRotatesItsKey(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, path := range []string{c.head.err, filepath.Join(logs, "node-0.log"), filepath.Join(logs, "node-1.log")} {
-				eventually(t, patience, fmt.Sprintf("round %d in %s", round, path), func() (bool, string) {
+				testutil.Eventually(t, patience, fmt.Sprintf("round %d in %s", round, path), func() (bool, string) {
 					log, err := os.ReadFile(path)
 					if err != nil {
 						t.Fatal(err)

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
 // TestSecondSignal: a drain waits for requests that cannot end because the nodes are frozen. A
@@ -28,7 +30,7 @@ func TestSecondSignal(t *testing.T) {
 		signal(pid, syscall.SIGSTOP)
 	}
 	signal(c.head.cmd.Process.Pid, syscall.SIGTERM)
-	eventually(t, startLimit, "it drains", func() (bool, string) {
+	testutil.Eventually(t, startLimit, "it drains", func() (bool, string) {
 		a, err := c.try(context.Background(), "GET", "/ready", nil)
 		return err != nil || strings.Contains(string(a.body), "draining"), string(a.body)
 	})
@@ -49,7 +51,7 @@ func freeze(t *testing.T, pid int) {
 	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, startLimit, "a stopped process stands still", func() (bool, string) {
+	testutil.Eventually(t, startLimit, "a stopped process stands still", func() (bool, string) {
 		threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
 		for _, f := range threads {
 			if b, _ := os.ReadFile(f); !strings.Contains(string(b), ") T ") {

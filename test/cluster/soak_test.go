@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
 // TestSoak keeps 64 clients busy on four nodes for SHOAL_SOAK (make soak: two minutes). Only
@@ -105,7 +106,7 @@ func TestSoak(t *testing.T) {
 	if s := c.state(); s.Recoveries != 0 {
 		t.Errorf("the cluster recovered %d times: nothing was to fail", s.Recoveries)
 	}
-	eventually(t, patience, "goroutines, files and subscriptions as before", func() (bool, string) {
+	testutil.Eventually(t, patience, "goroutines, files and subscriptions as before", func() (bool, string) {
 		now := c.settled()
 		why := now.above(before)
 		return why == "", why

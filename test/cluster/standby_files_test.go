@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
 // upload uploads the input of a batch and returns the file id.
@@ -72,7 +73,7 @@ func (p *pair) batchEnds(i int, batch, input, text string, want []string) {
 		Output string `json:"output_file_id"`
 		Errors json.RawMessage
 	}
-	eventually(p.t, requestLimit, "the batch ends", func() (bool, string) {
+	testutil.Eventually(p.t, requestLimit, "the batch ends", func() (bool, string) {
 		a, err := p.at[i].try(context.Background(), "GET", "/v1/batches/"+batch, nil)
 		if err != nil || a.status != 200 || json.Unmarshal(a.body, &b) != nil {
 			return false, fmt.Sprintf("status %d %s, %v", a.status, a.body, err)
@@ -114,7 +115,7 @@ func (p *pair) nodeAt(i int, id string) (api.NodeState, bool) {
 // staysDrained checks that the node is present without a share.
 func (p *pair) staysDrained(i int, id string) {
 	p.t.Helper()
-	eventually(p.t, startLimit, id+" is there", func() (bool, string) { // gossip sees it after the placement
+	testutil.Eventually(p.t, startLimit, id+" is there", func() (bool, string) { // gossip sees it after the placement
 		n, ok := p.nodeAt(i, id)
 		return ok, fmt.Sprintf("%+v", n)
 	})

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
 // pair is a cluster with an active and a standby coordinator, and a store with three copies: theirs
@@ -47,7 +48,7 @@ func (p *pair) copies(i int) { p.replicas(i, 3) }
 // replicas waits until a coordinator's store has this number of copies.
 func (p *pair) replicas(i, want int) {
 	p.t.Helper()
-	eventually(p.t, startLimit, fmt.Sprint(want, " copies of the store"), func() (bool, string) {
+	testutil.Eventually(p.t, startLimit, fmt.Sprint(want, " copies of the store"), func() (bool, string) {
 		s, ok := p.state(i)
 		if !ok || s.Store == nil {
 			return false, "no answer"
@@ -60,7 +61,7 @@ func (p *pair) replicas(i, want int) {
 func (p *pair) serves(i int, limit time.Duration) time.Duration {
 	p.t.Helper()
 	began := time.Now()
-	eventually(p.t, limit, fmt.Sprintf("c%d serves", i), func() (bool, string) {
+	testutil.Eventually(p.t, limit, fmt.Sprintf("c%d serves", i), func() (bool, string) {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second) // the coordinator may stop at this moment
 		defer cancel()
 		a, err := p.at[i].try(ctx, "GET", "/ready", nil)
@@ -106,7 +107,7 @@ func (p *pair) check(i int, what string, reqs []request, want, ids []string) {
 // begun waits until every job has events, reads the first of each and disconnects.
 func (p *pair) begun(i int, ids []string) (first []string) {
 	p.t.Helper()
-	eventually(p.t, startLimit, "events of every job", func() (bool, string) {
+	testutil.Eventually(p.t, startLimit, "events of every job", func() (bool, string) {
 		for _, id := range ids {
 			var j jobState
 			p.at[i].getJSON("/v1/jobs/"+id, &j)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/internal/testlevel"
+	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
 // TestChaosStraggler slows one node of four to a fifth with SIGSTOP and SIGCONT. Each stop is too
@@ -39,7 +40,7 @@ func TestChaosStraggler(t *testing.T) {
 	c.busy(t, "with a straggler", reqs, want, func() {
 		defer close(stop)
 		worst := 0.0
-		eventually(t, 3*recoverLimit, "the straggler is fenced", func() (bool, string) {
+		testutil.Eventually(t, 3*recoverLimit, "the straggler is fenced", func() (bool, string) {
 			n := c.node("node-2")
 			worst = max(worst, n.Late)
 			return n.State == "fenced", n.State

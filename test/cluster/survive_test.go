@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
 // scenario is the length of a run with jobs and kills: SHOAL_CHAOS (make chaos-jobs), or a short
@@ -293,7 +294,7 @@ func TestJobsSurviveEverything(t *testing.T) {
 // calm waits until nothing runs and the nodes have reported that.
 func (h *httpClient) calm(nodes int) (c api.ClusterState) {
 	h.t.Helper()
-	eventually(h.t, recoverLimit, "an idle cluster", func() (bool, string) {
+	testutil.Eventually(h.t, recoverLimit, "an idle cluster", func() (bool, string) {
 		c = h.look()
 		ok := len(c.Nodes) == nodes && c.Running == 0 && c.Waiting == 0
 		for _, n := range c.Nodes {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
 // patience is the deadline of every wait, for a heavily loaded machine. A wait ends as soon as its
@@ -156,7 +157,7 @@ func (s *system) signal(id string, sig syscall.Signal) {
 // waitNodes waits until exactly n nodes are ready.
 func (s *system) waitNodes(n int, limit time.Duration) {
 	s.t.Helper()
-	eventually(s.t, limit, fmt.Sprintf("%d ready nodes", n), func() (bool, string) {
+	testutil.Eventually(s.t, limit, fmt.Sprintf("%d ready nodes", n), func() (bool, string) {
 		ready, states := 0, []string{}
 		for _, node := range s.state().Nodes {
 			if node.State == "ready" {
@@ -171,7 +172,7 @@ func (s *system) waitNodes(n int, limit time.Duration) {
 // waitIdle waits until no node holds cache bytes and nothing runs.
 func (s *system) waitIdle(limit time.Duration) {
 	s.t.Helper()
-	eventually(s.t, limit, "an idle cluster", func() (bool, string) {
+	testutil.Eventually(s.t, limit, "an idle cluster", func() (bool, string) {
 		c := s.state()
 		var used int64
 		for _, n := range c.Nodes {

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/internal/testlevel"
+	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
 // coordinators returns the pids of a cluster's coordinator processes, by id.
@@ -173,7 +174,7 @@ func TestChaosFrozenCoordinator(t *testing.T) {
 	if err := syscall.Kill(first, syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, patience, "the end of the one that woke", func() (bool, string) {
+	testutil.Eventually(t, patience, "the end of the one that woke", func() (bool, string) {
 		now := c.coordinators("coordinator", "standby")
 		return now[old.Store.Coordinator] != first, fmt.Sprintf("coordinators: %v", now)
 	})
@@ -220,7 +221,7 @@ func TestUpStandbyWithoutItsStore(t *testing.T) {
 	p.serves(0, startLimit)
 	p.copies(0)
 	first.kill(t)
-	eventually(t, patience, "the processes are gone", func() (bool, string) {
+	testutil.Eventually(t, patience, "the processes are gone", func() (bool, string) {
 		left := 0
 		for _, line := range built.running() {
 			if strings.Contains(line, dir) {
@@ -240,7 +241,7 @@ func TestUpStandbyWithoutItsStore(t *testing.T) {
 		defer cancel()
 		return at.try(ctx, "GET", path, nil)
 	}
-	eventually(t, startLimit, "an answer without a store", func() (bool, string) {
+	testutil.Eventually(t, startLimit, "an answer without a store", func() (bool, string) {
 		a, err := ask("/health")
 		return err == nil && a.status == 503 && strings.Contains(string(a.body), "no coordinator is active"), fmt.Sprint(err, a.status, string(a.body))
 	})

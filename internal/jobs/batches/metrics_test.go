@@ -5,11 +5,11 @@ import (
 	"io"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/shoal-llm/shoal/internal/jobs"
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
 	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
 // metric reads one series of /metrics.
@@ -99,20 +99,17 @@ func TestWorkOfJobsIsCounted(t *testing.T) {
 	begun := e.begun
 	e.mu.Unlock()
 	id = h.want(202, "POST", "/v1/jobs", `{"prompt":"a b","n":3}`)["id"].(string)
-	all := func() bool {
+	testutil.Eventually(t, patience, "three choices have started", func() (bool, string) {
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		return e.begun == begun+3
-	}
-	for end := time.Now().Add(patience); !all() && time.Now().Before(end); time.Sleep(time.Millisecond) {
-	}
+		return e.begun == begun+3, fmt.Sprint(e.begun-begun, " have")
+	})
 	h.want(200, "DELETE", "/v1/jobs/"+id, "")
 	for name, want := range map[string]float64{"error": 1, "abort": 3} {
 		name = `vllm:request_success_total{finished_reason="` + name + `",model_name="m"}`
-		for end := time.Now().Add(patience); h.metric(name) != want; time.Sleep(10 * time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatalf("%s is %v, want %v", name, h.metric(name), want)
-			}
-		}
+		testutil.Eventually(t, patience, fmt.Sprintf("%s is %v", name, want), func() (bool, string) {
+			got := h.metric(name)
+			return got == want, fmt.Sprint(got)
+		})
 	}
 }

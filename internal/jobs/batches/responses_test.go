@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
+	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
 // responseEvents reads the stream of a response until it ends or breaks.
@@ -30,17 +30,13 @@ func (h *house) responseEvents(method, path, body string) (out []string, last ma
 	return out, last
 }
 
-func (h *house) untilResponse(id, status string) map[string]any {
+func (h *house) untilResponse(id, status string) (r map[string]any) {
 	h.t.Helper()
-	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
-		r := h.want(200, "GET", "/v1/responses/"+id, "")
-		if r["status"] == status {
-			return r
-		}
-		if time.Now().After(end) {
-			h.t.Fatalf("the response does not get %s: %v", status, r)
-		}
-	}
+	testutil.Eventually(h.t, patience, "response "+status, func() (bool, string) {
+		r = h.want(200, "GET", "/v1/responses/"+id, "")
+		return r["status"] == status, fmt.Sprint(r)
+	})
+	return r
 }
 
 // Foreground and background responses survive a restart, and later responses can continue them.
@@ -109,11 +105,10 @@ func TestResponsesBackgroundStream(t *testing.T) {
 	h := open(t, log, dir, e, config{})
 	r := h.want(200, "POST", "/v1/responses", `{"input":"Count.","max_output_tokens":40,"background":true,"seed":5}`)
 	path := "/v1/responses/" + r["id"].(string)
-	for end := time.Now().Add(patience); h.want(200, "GET", "/v1/jobs/"+r["id"].(string), "")["events"].(float64) < 20; time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("no events")
-		}
-	}
+	testutil.Eventually(t, patience, "20 events", func() (bool, string) {
+		j := h.want(200, "GET", "/v1/jobs/"+r["id"].(string), "")
+		return j["events"].(float64) >= 20, fmt.Sprint(j)
+	})
 	if now := h.want(200, "GET", path, ""); now["status"] != "in_progress" || len(now["output"].([]any)) != 0 {
 		t.Errorf("%v", now)
 	}

@@ -5,11 +5,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/shoal-llm/shoal/internal/jobs/files"
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
 	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
 // Files, batches and their jobs are visible to the key that created them and to operator keys.
@@ -40,17 +40,13 @@ func filesAndBatchesAreSeparate(t *testing.T, kept files.Store) {
 	ask := func(file string) string {
 		return `{"input_file_id":"` + file + `","endpoint":"/v1/completions","completion_window":"24h","holder":"bob","key":"k"}`
 	}
-	finish := func(h *house, id string, header ...string) map[string]any {
+	finish := func(h *house, id string, header ...string) (b map[string]any) {
 		t.Helper()
-		for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
-			b := h.want(200, "GET", "/v1/batches/"+id, "", header...)
-			if b["status"] == "completed" {
-				return b
-			}
-			if time.Now().After(end) {
-				t.Fatalf("the batch stays: %v", b)
-			}
-		}
+		testutil.Eventually(t, patience, "batch completed", func() (bool, string) {
+			b = h.want(200, "GET", "/v1/batches/"+id, "", header...)
+			return b["status"] == "completed", fmt.Sprint(b)
+		})
+		return b
 	}
 
 	h := openWith(t, log, kept, &engine{}, config{}) // without API keys, records have no owner

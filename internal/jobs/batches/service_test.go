@@ -26,6 +26,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
 	"github.com/shoal-llm/shoal/internal/jobs/routes"
 	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/testutil"
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 )
 
@@ -227,17 +228,13 @@ func (h *house) want(status int, method, path, body string, header ...string) ma
 const patience = 2 * time.Minute
 
 // until waits until a job has the given state.
-func (h *house) until(id, state string) map[string]any {
+func (h *house) until(id, state string) (j map[string]any) {
 	h.t.Helper()
-	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
-		j := h.want(200, "GET", "/v1/jobs/"+id, "")
-		if j["state"] == state {
-			return j
-		}
-		if time.Now().After(end) {
-			h.t.Fatalf("the job does not get %s: %v", state, j)
-		}
-	}
+	testutil.Eventually(h.t, patience, "job "+state, func() (bool, string) {
+		j = h.want(200, "GET", "/v1/jobs/"+id, "")
+		return j["state"] == state, fmt.Sprint(j)
+	})
+	return j
 }
 
 // events reads a stream from an index until it ends or breaks, and checks that the indices have no
@@ -547,17 +544,13 @@ func (h *house) lines(id any) []map[string]any {
 	}
 }
 
-func (h *house) batchUntil(id string, ok func(map[string]any) bool) map[string]any {
+func (h *house) batchUntil(id string, ok func(map[string]any) bool) (b map[string]any) {
 	h.t.Helper()
-	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
-		b := h.want(200, "GET", "/v1/batches/"+id, "")
-		if ok(b) {
-			return b
-		}
-		if time.Now().After(end) {
-			h.t.Fatalf("the batch stays: %v", b)
-		}
-	}
+	testutil.Eventually(h.t, patience, "a state of the batch", func() (bool, string) {
+		b = h.want(200, "GET", "/v1/batches/"+id, "")
+		return ok(b), fmt.Sprint(b)
+	})
+	return b
 }
 
 func batchLines(n int) string {

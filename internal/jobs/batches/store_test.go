@@ -7,6 +7,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/jobs"
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
+	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
 // A coordinator that has lost its lease creates a batch. Processes that follow the log receive it.
@@ -28,11 +29,7 @@ func TestBatchesOfOthersAreHeardOf(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(2 * time.Minute); next.get(b.id) == nil; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("the batch is not heard of")
-		}
-	}
+	testutil.Eventually(t, 2*time.Minute, "the batch of the other process", func() (bool, string) { return next.get(b.id) != nil, "" })
 	if next.Uses("f") != b.id || !next.Retains(&jobs.Spec{Batch: b.id}) {
 		t.Error("the batch is there, and its file or its jobs are not held")
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/shoal-llm/shoal/collective/natsbus"
 	"github.com/shoal-llm/shoal/internal/sys/fixedport"
+	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
 // TestFollowOutlivesItsServer: the server that Follow reads from, one of three, dies. Later
@@ -35,33 +36,35 @@ func TestFollowOutlivesItsServer(t *testing.T) {
 		done := make(chan error, 1)
 		go func() { done <- log.Follow(ctx, 0, func(_ string, seq uint64) { heard.Store(seq) }) }()
 		from := ""
-		eventually(t, "who is followed", func() bool {
+		testutil.Eventually(t, patience, "a server that is followed", func() (bool, string) {
 			for c := range stream.ListConsumers(t.Context()).Info() {
 				from = c.Cluster.Leader
 			}
-			return from != ""
+			return from != "", ""
 		})
 		if from == "node-0" { // placement is random, and this server must survive
 			stop()
 			<-done
-			eventually(t, "the end of a follower", func() bool {
+			testutil.Eventually(t, patience, "the end of a follower", func() (bool, string) {
 				for c := range stream.ListConsumers(t.Context()).Info() {
 					_ = stream.DeleteConsumer(t.Context(), c.Name)
 				}
-				return true
+				return true, ""
 			})
 			continue
 		}
 		servers[from].Shutdown()
 		began, seq := time.Now(), uint64(0)
-		eventually(t, "a message", func() bool {
+		testutil.Eventually(t, patience, "a message is appended", func() (bool, string) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
 			seq, err = log.Append(ctx, fmt.Sprint("a", time.Now().UnixNano()), 0, []byte("x"))
-			return err == nil
+			return err == nil, fmt.Sprint(err)
 		})
 		written := time.Since(began)
-		eventually(t, "word of it", func() bool { return heard.Load() >= seq })
+		testutil.Eventually(t, patience, "the follower receives the message", func() (bool, string) {
+			return heard.Load() >= seq, fmt.Sprintf("received %d, want %d", heard.Load(), seq)
+		})
 		took := time.Since(began)
 		t.Logf("written after %v, heard of after %v", written, took)
 		if took > written+6*time.Second {
@@ -97,13 +100,4 @@ func three(t *testing.T) map[string]*natsbus.Server {
 		servers[name] = s
 	}
 	return servers
-}
-
-func eventually(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	for end := time.Now().Add(2 * time.Minute); !is(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("no %s", what)
-		}
-	}
 }
