@@ -30,8 +30,8 @@ type Stepper interface {
 	// wants one, and the measured cache bytes by rank (nil: not measured). The plan
 	// is read-only for both sides.
 	StartStep(p *plan.Plan, done func(d StepDone, err error))
-	// Release does, on all sockets of the epoch, what Effects says of Keep, Release and Evict.
-	// It may be lost, or come after the next step has begun: that step repeats it.
+	// Release applies Keep, Release and Evict of Effects on all sockets of the epoch. It may be
+	// lost, or arrive after the next step has begun: that step repeats it.
 	Release(epoch uint32, keep []plan.Keep, seqs, blocks []uint64)
 	// Disk asks the disks of all sockets of the epoch. done is called exactly once, from any
 	// goroutine, within about d.Millis.
@@ -159,17 +159,17 @@ func (b *Batcher) Submit(ctx context.Context, spec Spec, sink Sink) (cancel func
 	}
 }
 
-// Unread says whether the reader of a request leaves its tokens lying: then it gives
-// its place to those who wait. The caller bounds how often it says so.
+// Unread says whether the client of a request stopped to read its tokens. Then others get its
+// place. The caller bounds how often it calls this.
 func (b *Batcher) Unread(id string, yes bool) { b.send(Unread{ID: id, Yes: yes}) }
 
 // ResetPrefixCache empties the prefix cache.
 func (b *Batcher) ResetPrefixCache() { b.send(ResetPrefixCache{}) }
 
-// Place announces a working cluster, Unplace that none works.
+// Place announces a working cluster.
 func (b *Batcher) Place(p Placed) { b.send(p) }
 
-// Unplace puts everything that runs back into the queue.
+// Unplace says that no cluster works. All running requests go back into the queue.
 func (b *Batcher) Unplace(reason string) { b.send(Unplaced{Reason: reason}) }
 
 // Snapshot describes the present.
@@ -270,7 +270,7 @@ func (b *Batcher) receive(c actor.Context) {
 		b.step(m)
 	case *clock:
 		b.ticking.Store(false)
-		b.carryOut(b.state.Step(Tick{Now: b.Millis(time.Now())}))
+		b.perform(b.state.Step(Tick{Now: b.Millis(time.Now())}))
 	case *drain:
 		b.draining = true
 		b.step(Drain{})
@@ -283,8 +283,8 @@ func (b *Batcher) receive(c actor.Context) {
 	}
 }
 
-// survive turns a panic of the state into an end with a reason for everybody: a
-// restarted actor would have lost who waits for what.
+// survive ends all requests with a reason after a panic of the state. A restarted actor would not
+// know the requests.
 func (b *Batcher) survive(c actor.Context) {
 	cause := recover()
 	if cause == nil {

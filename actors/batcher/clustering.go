@@ -8,7 +8,7 @@ import (
 
 // clusters is the module for policies that cluster a prompt (kvcache.Clustering). That work
 // takes seconds at the end of a long prompt. So it is done in pieces, a few in each step,
-// beside the rows of other sequences: some before the last chunk, from the tokens that were
+// together with the rows of other sequences: some before the last chunk, from the tokens that were
 // read by then, and the others with the hand-over.
 type clusters struct{ s *State }
 
@@ -20,7 +20,7 @@ type clustered struct {
 
 // Limits of the multiplications of a step's pieces on one socket.
 const (
-	piecesBeside = 1 << 29 // in a step with rows of other sequences
+	piecesShared = 1 << 29 // in a step with rows of other sequences
 	piecesAlone  = 1 << 34 // in a step without rows
 )
 
@@ -35,7 +35,7 @@ func (m *clusters) due(r *request) bool {
 	return r.clustered.done < x.Before && r.cached >= x.After || r.clustered.done < x.Pieces && r.cached == r.read
 }
 
-// plan adds pieces of the first prompt in order that has any, as many as fit beside the other
+// plan adds pieces of the first prompt in order that has any, as many as fit with the other
 // rows. Other prompts wait.
 func (m *clusters) plan(p *plan.Plan, rows map[uint64]*request) {
 	for _, r := range m.s.running {
@@ -46,7 +46,7 @@ func (m *clusters) plan(p *plan.Plan, rows map[uint64]*request) {
 			delete(rows, r.seq)
 			continue
 		}
-		x, heads, most := m.of(r), 1, int64(piecesBeside)
+		x, heads, most := m.of(r), 1, int64(piecesShared)
 		for _, k := range m.s.ledger.sockets {
 			heads = max(heads, m.s.cfg.Geometry.PromptHeads(k.Heads.Len(), true))
 		}

@@ -18,36 +18,34 @@ type Config struct {
 	TokenBudget int // tokens in one step, decode rows and chunks together; 512
 	Chunk       int // prompt tokens of one sequence in one step; 256, at most TokenBudget
 	MaxRunning  int // sequences with memory at once; 64, below TokenBudget so that prefill never stalls
-	Replicas    int // copies of each decoding cache on another socket, 0 or 1, in memory that nobody else needs
-	// NoPrefixCache: no prompt begins with what another has read.
+	Replicas    int // copies of each decoding cache on other sockets, 0 or 1, in memory that nothing else needs
+	// NoPrefixCache: prompts share nothing.
 	NoPrefixCache bool
-	Identity      string         // of all that rows depend on besides tokens: model, weights, types, arithmetic
-	Speculate     speculate.Mode // of requests that name none; off
-	// SpeculateBytes bounds the indexes that drafts are made from, and again what is kept of
-	// recent outputs; 64 MiB. SpeculateRecent: of the same tenant (key, the default), of all
-	// (shared), none (off).
+	Identity      string         // names everything besides tokens that rows depend on: model, weights, types, arithmetic
+	Speculate     speculate.Mode // for requests that name no mode; off
+	// SpeculateBytes bounds the indexes of texts for drafts, and also the recent outputs that are
+	// kept; 64 MiB. SpeculateRecent is which outputs a request uses: those of its tenant (key, the
+	// default), of all (shared), or none (off).
 	SpeculateBytes  int64
 	SpeculateRecent string
-	SpeculateRows   int // sequences in a step beyond which none has drafts; 32
-	// DecodeSteps is the most tokens that each sequence decodes in one step, where nothing else is to
-	// be done; 1. StepTargetMillis is about how long such a step may take, since who comes waits for
-	// its end; 50.
+	SpeculateRows   int // a step with more sequences has no drafts; 32
+	// DecodeSteps is the most passes of the model in one step that only decodes; 1. StepTargetMillis
+	// is about the longest such a step may take, because new requests wait for its end; 50.
 	DecodeSteps      int
 	StepTargetMillis int64
-	// TrialRounds is how often each number of threads is tried for steps of a kind; TrialRounds.
+	// TrialRounds is how often each number of threads is tried for a kind of steps; 8.
 	TrialRounds int
-	// Guess is asked for drafts first, by tests: what follows at a position is tried whatever
-	// it costs.
+	// Guess is for tests: the tokens that follow a position, which are always tried as drafts.
 	Guess func(id string, position int) []int32
 
 	MaxWaiting int // requests in the queue before new ones are refused; 1024
 
 	DiskMillis     int64 // the longest that a request waits for the disk tier; 2000
-	JobMillis      int64 // a job lets pass who comes within this long after it; 60 000
-	PriorityMillis int64 // one level of priority weighs as much as having waited this long; 10 000
+	JobMillis      int64 // requests that arrive within this time after a job go first; 60 000
+	PriorityMillis int64 // one level of priority weighs as much as this waiting time; 10 000
 	StepMillis     int64 // a step without a result for this long breaks its epoch; 30 000
 	UnservedMillis int64 // a request that no placement can take fails after this long; 120 000
-	MaxFailures    int   // steps that may fail under a request without a new token before it is given up; 8
+	MaxFailures    int   // a request ends after this many failed steps without a new token; 8
 }
 
 // Defaults fills fields that are zero.

@@ -73,13 +73,13 @@ func (x *contexts) admit(p *plan.Plan, r, v *request) bool {
 	return true
 }
 
-// behindAll is a rank after that of every other request.
-const behindAll = math.MaxInt64 / 2
+// lastRank is a rank after that of every other request.
+const lastRank = math.MaxInt64 / 2
 
 // hold moves a request that keeps its cache for others to the end of the order: it is the
 // first to be preempted.
 func (x *contexts) hold(r *request) {
 	x.s.running.remove(r)
-	r.rank = behindAll + int64(r.number)
+	r.rank = lastRank + int64(r.number)
 	x.s.running.insert(r)
 }

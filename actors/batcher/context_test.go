@@ -139,7 +139,7 @@ func TestClusteringBesideStreams(t *testing.T) {
 			}
 			done += i.Pieces
 			if work := int64(i.Pieces) * work * 8; p.Tokens() > 0 {
-				if beside = max(beside, i.Pieces); work > piecesBeside && i.Pieces > 1 {
+				if beside = max(beside, i.Pieces); work > piecesShared && i.Pieces > 1 {
 					t.Errorf("%d pieces beside others", i.Pieces)
 				}
 			} else if alone = max(alone, i.Pieces); work > piecesAlone && i.Pieces > 1 {

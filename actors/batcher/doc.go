@@ -2,18 +2,31 @@
 // under a byte ledger.
 //
 // [State] is a pure state machine: Step takes one input and returns effects as a
-// value. It reads no clock, starts nothing and draws nothing at random, so every
-// story it can tell is a transcript (testdata). [Batcher] is the actor around it,
-// too simple to be wrong: messages in, Step, effects out.
+// value. It reads no clock, starts nothing and uses no randomness, so tests compare it
+// with transcripts (testdata). [Batcher] is the actor around it: it turns messages into
+// inputs, and performs the effects.
 //
-// The life of a request, in files:
+// The core is the life of a request, in files:
 //
-//	submit.go    a Submit is refused with a reason, or waits in order
-//	schedule.go  memory for the decode rows (preempting the last in order), then the
-//	             plan: decode rows, chunks of prompts, new admissions
-//	ledger.go    what an admission costs on every socket, and which socket owns it
-//	done.go      results of a step: tokens out, end of prefill frees bytes, finish
-//	failure.go   a broken epoch: everything running goes back to waiting
+//	submit.go    rejects a request with a reason, or adds it to the queue
+//	schedule.go  makes the next step: memory for the decode rows (it preempts the last in
+//	             order), decode rows, chunks of prompts, new admissions
+//	ledger.go    counts the bytes of an admission on every socket, and chooses its owner
+//	done.go      takes the results of a step: emits tokens, frees bytes after prefill
+//	failure.go   handles a broken epoch: running requests go back into the queue
+//	resume.go    gives requests the caches that outlived an epoch
+//
+// Features are modules with their own state. The scheduler calls their hooks (admit, plan,
+// done, evict):
+//
+//	prefix*.go        prompts share blocks that they begin with; nil when it is off
+//	drafts*.go        speculative decoding
+//	replica.go        residency: replicas on other sockets
+//	spill.go          residency: rows in files
+//	context.go        forks of fixed contexts
+//	clustering.go     policies that cluster a prompt
+//	multistep.go      several passes of the model in one step
+//	threads.go        the number of compute threads
 //
 // Order is first come, first served by arrival + priority x PriorityMillis. Only
 // the head of that order is admitted, and only its tail is preempted, so the head

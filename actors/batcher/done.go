@@ -9,8 +9,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 )
 
-// stepDone takes the results of the step in flight: caches have grown, tokens go
-// out, requests end.
+// stepDone takes the results of the step in flight: caches have grown, tokens are emitted, requests
+// end.
 func (s *State) stepDone(d StepDone) {
 	if s.flight == nil || d.Epoch != s.flight.plan.Epoch || d.Step != s.flight.plan.Step {
 		return // of an epoch or step that is over
@@ -26,7 +26,7 @@ func (s *State) stepDone(d StepDone) {
 	}
 	f := s.flight
 	s.flight = nil
-	read := 0 // prompt tokens
+	read := 0 // the number of prompt tokens in the step
 	for i := range s.ledger.sockets {
 		if i < len(d.Used) {
 			s.measured(i, d.Used[i])
@@ -37,7 +37,7 @@ func (s *State) stepDone(d StepDone) {
 	for i := range f.plan.Decode {
 		row := &f.plan.Decode[i]
 		r := f.rows[row.Seq]
-		if r.seq != row.Seq { // it was lost
+		if r.seq != row.Seq { // its file was lost, so it was preempted
 			continue
 		}
 		if !row.Sample {
@@ -116,7 +116,7 @@ func (s *State) decoded(r *request, row *plan.Run, passes int, result *Result) {
 	r.drafted.model.set(result, r.cached)
 }
 
-// handedOver begins to decode.
+// handedOver moves a request from prefill to decode.
 func (s *State) handedOver(r *request) {
 	r.phase = decoding
 	s.ledger.handedOver(r)
@@ -128,7 +128,7 @@ func (s *State) handedOver(r *request) {
 	r.clustered.sample = nil
 }
 
-// missing names a row whose result did not come.
+// missing names a row without a result, or is empty.
 func (s *State) missing(results map[uint64]*Result) string {
 	for _, d := range s.flight.plan.Decode {
 		if !d.Sample {
@@ -154,8 +154,8 @@ func (s *State) measured(rank int, used int64) {
 	}
 }
 
-// sampled takes the token after the cached ones: one that is recorded already is
-// a replay and only compared, the next one is emitted.
+// sampled takes the token after the cached ones. A token that was emitted before is only compared;
+// a new one is emitted.
 func (s *State) sampled(r *request, sample sampler.Result) {
 	if r.ended {
 		return
@@ -192,7 +192,7 @@ func (s *State) sampled(r *request, sample sampler.Result) {
 	}
 }
 
-// scored passes on the prompt logprobs that were not passed on before.
+// scored emits the log-probabilities of prompt tokens that were not emitted before.
 func (s *State) scored(r *request, result *Result) {
 	if r.ended {
 		return

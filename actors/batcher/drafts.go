@@ -191,7 +191,7 @@ func (m *room) take(r *request, row *plan.Run, tokens []int32) int {
 	return n
 }
 
-// plan gives decode rows more tokens, at most left in all, in memory that nobody else needs:
+// plan gives decode rows more tokens, at most left in all, in memory that nothing else needs:
 // first tokens that are known, then drafts, as many as are worth their time.
 func (d *drafts) plan(p *plan.Plan, rows map[uint64]*request, left int) {
 	m := room{s: d.s, tokens: left, scores: draftScores}

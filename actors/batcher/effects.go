@@ -5,8 +5,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 )
 
-// Effects is what must happen after a Step, in the order of the fields. Tokens
-// go out (and into the log of a job) before the step that builds on them starts.
+// Effects is what must happen after a Step, in the order of the fields. Tokens are emitted (and
+// logged, for a job) before the step that builds on them starts.
 type Effects struct {
 	// Faults are broken invariants: to be logged and counted, never expected.
 	Faults []Fault
@@ -24,10 +24,10 @@ type Effects struct {
 	// must make a new one. Nothing is started before the next Placed.
 	Broken *Broken
 	// Release lists sequences whose cache every socket drops, when no step starts
-	// that could carry the list (Plan.Release). It may be lost, or overtaken by a
+	// that could carry the list (plan.Plan.Release). It may be lost, or overtaken by a
 	// step, so the next Plan repeats it.
 	Release []uint64
-	// Keep leaves blocks of sequences in Release to the prefix cache; like Release it is repeated.
+	// Keep moves blocks of sequences in Release to the prefix cache. Like Release it is repeated.
 	Keep []plan.Keep
 	// Start is the next step. Exactly one StepDone or StepFailed answers it; without
 	// one, Ticks do after StepMillis.
@@ -35,7 +35,7 @@ type Effects struct {
 	// Evict lists blocks of the prefix cache that every socket drops; like Release it may be
 	// lost, and the next Plan repeats it.
 	Evict []uint64
-	// Disk asks the sockets' disks for blocks, whatever steps are in flight.
+	// Disk asks the sockets for blocks, also while steps are in flight.
 	Disk []Disk
 }
 
@@ -45,7 +45,7 @@ type Emit struct {
 	Index int // of the output
 	// More is the number of output tokens of the same step that follow this one.
 	More int
-	// Cached is how many of the prompt's tokens were in the prefix cache.
+	// Cached is the number of prompt tokens that were in the prefix cache.
 	Cached int
 	sampler.Result
 }
@@ -87,7 +87,7 @@ type Finish struct {
 	Code    string // with ReasonError
 	Message string
 	Prompt  int // tokens
-	Output  int // tokens emitted, those of an earlier life included
+	Output  int // tokens, with those in Spec.Emitted
 
 	// Milliseconds of Tick: Started is the first admission, FirstToken the first
 	// Emit; -1: never.

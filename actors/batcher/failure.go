@@ -7,7 +7,7 @@ func (s *State) breakEpoch(reason string) {
 	f := s.flight
 	s.out.Broken = &Broken{Epoch: f.plan.Epoch, Step: f.plan.Step, Reason: reason}
 	s.suspend(reason)
-	// A request that breaks every step must not do so for ever.
+	// A request that breaks every step must end.
 	for _, d := range f.plan.Decode {
 		s.failed(f.rows[d.Seq], reason)
 	}
@@ -23,8 +23,8 @@ func (s *State) failed(r *request, reason string) {
 	}
 }
 
-// suspend puts everything that runs back into the queue, tokens kept. Nothing is
-// released: what the sockets still hold, the next Placed tells.
+// suspend puts all running requests back into the queue, with their tokens. Nothing is released: the
+// next Placed lists the caches that the sockets still have.
 func (s *State) suspend(reason string) {
 	if s.placed {
 		s.interrupt()
@@ -46,7 +46,7 @@ func (s *State) suspend(reason string) {
 	}
 }
 
-// tick moves the time on, and ends what waited too long.
+// tick sets the time, and ends steps and requests that are too late.
 func (s *State) tick(now int64) {
 	s.now = max(s.now, now)
 	s.rate.tick(s.now, s.flight != nil)
@@ -65,7 +65,7 @@ func (s *State) tick(now int64) {
 	}
 }
 
-// failUnserved gives up a request that nothing has been able to take for long.
+// failUnserved ends a request that no placement could take for Config.UnservedMillis.
 func (s *State) failUnserved(r *request) {
 	switch {
 	case s.placed && r.unfit == "":

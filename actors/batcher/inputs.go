@@ -17,31 +17,31 @@ type Spec struct {
 	Prompt         []int32
 	MaxTokens      int // output tokens at most; 0: only read the prompt
 	Sampling       *sampler.Params
-	Stop           []int32 // end the sequence, besides Config.EOS
+	Stop           []int32 // further tokens that end the sequence, see Config.EOS
 	IgnoreEOS      bool
 	Policy         *kvcache.Policy
-	PromptLogprobs int            // -1: none; k: score every prompt token, with the k best besides
-	NoCache        bool           // neither look for the prompt in the prefix cache nor leave it there
-	Salt           string         // requests of different salts share nothing in the prefix cache
-	Speculate      speculate.Mode // how drafts are made; "": as Config says
-	Tenant         string         // whose recent outputs may guess for it, and who learns from its own
+	PromptLogprobs int            // -1: none; k: score every prompt token, and report the k best
+	NoCache        bool           // do not use the prefix cache, and leave nothing there
+	Salt           string         // requests with different salts share nothing in the prefix cache
+	Speculate      speculate.Mode // how drafts are made; "": Config.Speculate
+	Tenant         string         // requests of the same tenant may draft from each other's outputs
 	Priority       int            // lower is sooner, -1000 to 1000
 	Arrival        int64
 	Deadline       int64 // milliseconds of Tick at which it fails; 0: none
 
-	// Context is how many tokens at the prompt's beginning are a fixed context: prefill reads them
-	// alone, or the sequence begins as a fork of one that has; the others come as decode rows. 0:
-	// as the policy has it. Hold: the cache stays, after the first token, until Cancel, for those
-	// to come that begin with it; when memory is short it is the first to go, and is read again
-	// when there is room.
+	// Context is the number of tokens at the beginning of the prompt that are a fixed context.
+	// Prefill reads only these, or the sequence begins as a fork of one that has; the other tokens
+	// come as decode rows. 0: the policy decides. With Hold the cache stays after the first token
+	// until Cancel, for later requests that begin with it. It is the first to be preempted when
+	// memory is short, and is read again when there is room.
 	Context int
 	Hold    bool
 
-	// Emitted are output tokens of an earlier life (a job taken over after the
-	// coordinator died): the sequence is rebuilt, and goes on with the next index.
+	// Emitted are output tokens from before (a job that continues after its coordinator died). The
+	// sequence is rebuilt, and the output continues with the next index.
 	Emitted []int32
-	// Accepted: the request is a job, acknowledged before, so a full queue or a drain
-	// does not refuse it. Nobody looks on: it lets others pass, for Config.JobMillis.
+	// Accepted: the request is a job that was acknowledged, so a full queue or a drain does not
+	// reject it. No client waits for it, so others go first, for Config.JobMillis.
 	Accepted bool
 }
 
@@ -56,8 +56,8 @@ type Submit struct{ Spec Spec }
 // next step boundary. An unknown ID has no effect.
 type Cancel struct{ ID string }
 
-// Unread says that the reader of a request does not take its tokens, or, with Yes
-// false, that it does again. An unknown ID has no effect.
+// Unread says that the client of a request does not read its tokens, or, with Yes false, that it
+// reads again. An unknown ID has no effect.
 type Unread struct {
 	ID  string
 	Yes bool
@@ -68,20 +68,20 @@ type Unread struct {
 type StepDone struct {
 	Epoch   uint32
 	Step    uint64
-	Results []Result     // one for each row that wants sampling or prompt logprobs
+	Results []Result     // one for each row with samples or prompt logprobs
 	Used    []int64      // measured cache bytes by rank after the step; nil: not measured
 	Micros  int64        // from the plan to the results; 0: not measured
-	Spilled []plan.Spill // caches whose owners have given up the memory of their first blocks
-	Lost    []uint64     // sequences whose files have failed: what was drawn of them does not count
+	Spilled []plan.Spill // caches whose owners freed the memory of their first blocks
+	Lost    []uint64     // sequences whose files failed: their samples do not count
 }
 
 // Result is what one sequence got from a step.
 type Result struct {
 	Seq     uint64
-	Samples []sampler.Result // for each row after which the plan samples; of decode up to the first that is not the next token of the row
+	Samples []sampler.Result // of each sampled row; in decode up to the first that differs from the next token of the row
 	Prompt  []PromptLogprob  // in order of position
-	Drafts  []int32          // what a small model guesses to follow the last of Samples
-	Odds    []float32        // how likely it thinks each is after those before it
+	Drafts  []int32          // a draft of the tokens after the last of Samples
+	Odds    []float32        // the probability of each in the draft model, given those before it
 }
 
 // PromptLogprob scores the prompt token at Position, given those before it.
@@ -91,8 +91,8 @@ type PromptLogprob struct {
 	Top      []sampler.TokenLogprob
 }
 
-// StepFailed says that a step will give no result. Its epoch is over: all that
-// ran waits for the next Placed.
+// StepFailed says that a step will have no result. Its epoch is over, and all running requests wait
+// for the next Placed.
 type StepFailed struct {
 	Epoch  uint32
 	Step   uint64
@@ -104,30 +104,30 @@ type Socket struct {
 	ID      string
 	Budget  int64       // bytes for the cache
 	Heads   tensor.Span // KV heads (latent attention: units of query heads) it reads prompts for
-	Scratch int64       // bytes of files for rows of sequences; 0: it has none
+	Scratch int64       // bytes of files for rows of sequences; 0: none
 }
 
-// Placed says that a cluster of an epoch works; Sockets in rank order. Their
-// caches are empty but for what Held lists. An epoch that is not newer has no effect.
+// Placed says that the placement of an epoch works. Sockets are in rank order. Their caches are
+// empty except for those in Held. An epoch that is not newer has no effect.
 type Placed struct {
 	Epoch   uint32
 	Sockets []Socket
 	Held    []Held
-	Disk    bool // all keep blocks of the prefix cache in files
-	Chunk   int  // takes the place of Config.Chunk; 0: what there is stays
+	Disk    bool // all sockets keep blocks of the prefix cache in files
+	Chunk   int  // replaces Config.Chunk; 0: no change
 	// MaxThreadShift is the largest plan.ThreadShift that the nodes can use.
 	MaxThreadShift int
-	// OnePass: some sockets are of a build that runs one pass of the model for a plan.
+	// OnePass: some sockets are of a build that runs the model once for a plan.
 	OnePass bool
 }
 
 // Unplaced says that no cluster works now.
 type Unplaced struct{ Reason string }
 
-// Tick tells the time in milliseconds since any fixed moment. It never runs back.
+// Tick sets the time, in milliseconds since any fixed moment. It never goes back.
 type Tick struct{ Now int64 }
 
-// Drain stops taking new requests; those that are there go on.
+// Drain rejects new requests. Accepted ones continue.
 type Drain struct{}
 
 func (ResetPrefixCache) input() {}

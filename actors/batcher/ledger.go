@@ -6,8 +6,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 )
 
-// ledger books cache bytes on every socket. What it reserves is what the stores
-// of package kvcache will allocate, to the byte, at the worst moment of each phase.
+// ledger counts the cache bytes of every socket. It reserves exactly the bytes that the stores of
+// package kvcache allocate at the worst moment of each phase.
 type ledger struct {
 	g       kvcache.Geometry
 	sockets []account
@@ -16,26 +16,26 @@ type ledger struct {
 type account struct {
 	Socket
 	reserved  int64
-	freed     int64 // bytes that the ends of prefills gave back while their sequences lived on
-	replicas  int64 // of reserved, what replicas take
-	shared    int64 // blocks of the prefix cache, and those that sequences hold of it: each once
-	evictable int64 // of shared, what evicting all of the cache would free
-	core      int64 // of a block: rows of layers that see everything
-	window    int64 // and of the others
-	sequences int   // owned
-	files     int64 // bytes of Scratch that are taken
-	used      int64 // as measured, -1: unknown
+	freed     int64 // bytes that hand-overs gave back while their sequences went on
+	replicas  int64 // the part of reserved for replicas
+	shared    int64 // blocks of the prefix cache and blocks that sequences hold of it, each once
+	evictable int64 // the part of shared that evicting the whole cache would free
+	core      int64 // bytes of one block in layers without a window
+	window    int64 // bytes of one block in layers with a window
+	sequences int   // that it owns
+	files     int64 // bytes of Scratch in use
+	used      int64 // measured bytes; -1: unknown
 }
 
 func (a *account) free() int64 { return a.Budget - a.reserved - a.shared }
 
-// room is what is free, or would be without the prefix cache.
+// room is the bytes that are free, or would be without the prefix cache.
 func (a *account) room() int64 { return a.free() + a.evictable }
 
 func (a *account) heads() int { return a.Heads.Hi - a.Heads.Lo }
 
-// need is what each socket must have for a sequence with `read` tokens to prefill
-// and `tokens` in the cache afterwards, on an owner.
+// need is the bytes that each socket needs for a sequence, with a prefill of read tokens and then
+// tokens in the cache of its owner.
 func (l *ledger) need(p *kvcache.Policy, owner, read, tokens int) []int64 {
 	need := make([]int64, len(l.sockets))
 	for i := range l.sockets {
@@ -51,15 +51,14 @@ func (l *ledger) need(p *kvcache.Policy, owner, read, tokens int) []int64 {
 	return need
 }
 
-// choose finds the owner for a sequence that begins with so many shared blocks: of those that are able and with which it
-// fits everywhere, the one that keeps the most bytes free, then the one with the
-// fewest sequences, then the lowest rank. When none fits, why says where it came
-// closest.
+// choose finds the owner for a sequence that begins with this number of shared blocks. Among the
+// able owners with which it fits everywhere, it takes the one with the most bytes left, then with
+// the fewest sequences, then the lowest rank. When none fits, why describes the nearest miss.
 func (l *ledger) choose(p *kvcache.Policy, read, tokens, shared int, able func(owner int) bool) (owner int, need []int64, why string) {
 	owner = -1
 	var shortest int64
 	for o := range l.sockets {
-		if !able(o) || shared > 0 && l.g.Units > 0 && l.sockets[o].heads() == 0 { // it would lack the rows of the shared blocks
+		if !able(o) || shared > 0 && l.g.Units > 0 && l.sockets[o].heads() == 0 { // it has no rows of the shared blocks
 			continue
 		}
 		n := l.need(p, o, read, tokens)
@@ -91,7 +90,7 @@ func (l *ledger) better(a int, needA int64, b int, needB int64) bool {
 	return l.sockets[a].sequences < l.sockets[b].sequences
 }
 
-// short is the socket that lacks the most bytes for need; 0: it fits everywhere.
+// short is the socket that lacks the most bytes for need, and these bytes; 0: it fits everywhere.
 func (l *ledger) short(need []int64) (at int, bytes int64) {
 	for i := range l.sockets {
 		if s := need[i] - l.sockets[i].room(); s > bytes {
@@ -101,10 +100,9 @@ func (l *ledger) short(need []int64) (at int, bytes int64) {
 	return at, bytes
 }
 
-// alone says which owners could take a request with `output` tokens to its end
-// with the whole cluster to themselves, also if it were rebuilt just before its
-// last token; when there is none, why it is so. Only these are ever chosen: so a
-// sequence that is alone can always grow.
+// alone says which owners can take a request with this output to its end when nothing else runs,
+// also if it must be rebuilt just before its last token; or why none can. Only these are ever
+// chosen, so a sequence that runs alone can always grow.
 func (l *ledger) alone(r *request, output int) (able []bool, why string) {
 	empty := ledger{g: l.g, sockets: make([]account, len(l.sockets))}
 	for i := range l.sockets {
@@ -126,7 +124,7 @@ func (l *ledger) alone(r *request, output int) (able []bool, why string) {
 
 func anyOwner(int) bool { return true }
 
-// largestOutput is how many output tokens would fit, -1 when the prompt alone does not.
+// largestOutput is the most output tokens that would fit, -1 when the prompt alone does not.
 func (l *ledger) largestOutput(r *request) int {
 	fits := func(output int) bool {
 		_, why := l.alone(r, output)
@@ -147,7 +145,7 @@ func (l *ledger) largestOutput(r *request) int {
 	return lo
 }
 
-// admit books need for a request.
+// admit books the bytes of a request.
 func (l *ledger) admit(r *request, owner int, need []int64) {
 	r.owner, r.hold = owner, need
 	for i := range l.sockets {
@@ -156,7 +154,7 @@ func (l *ledger) admit(r *request, owner int, need []int64) {
 	l.sockets[owner].sequences++
 }
 
-// handedOver books the end of prefill: only the owner keeps bytes, and blocks if its policy
+// handedOver books the end of prefill: only the owner keeps bytes, and shared blocks if the policy
 // keeps every token.
 func (l *ledger) handedOver(r *request) {
 	l.handBlocksOver(r)
@@ -171,8 +169,8 @@ func (l *ledger) handedOver(r *request) {
 	}
 }
 
-// growth is what a decode row of so many tokens needs beyond what is booked, less than none
-// after one of more.
+// growth is the bytes that a decode row of this number of tokens needs beyond those that are booked.
+// It is negative after a row with more tokens.
 func (l *ledger) growth(r *request, tokens int) int64 {
 	return l.stepBytes(r, r.cached+tokens, tokens) - r.hold[r.owner] - l.sharedBytes(r) - r.shares.size()
 }
@@ -187,7 +185,7 @@ func (l *ledger) grow(r *request, bytes int64) {
 	}
 }
 
-// release gives back all that a request holds.
+// release gives back all bytes of a request.
 func (l *ledger) release(r *request) {
 	if r.resides.replica != none {
 		l.removeReplica(r)

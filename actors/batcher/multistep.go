@@ -9,7 +9,7 @@ import "github.com/shoal-llm/shoal/internal/engine/plan"
 type multiStep struct{ s *State }
 
 // plan sets the passes of a plan of decode rows: as many as the time limit of such a step allows,
-// as every row has tokens left, and as there is memory that nobody else needs.
+// as every row has tokens left, and as there is memory that nothing else needs.
 func (m *multiStep) plan(p *plan.Plan, rows map[uint64]*request) {
 	s := m.s
 	if len(p.Chunks)+len(p.Index)+len(p.Open)+len(p.Copy)+len(p.Spill) > 0 {

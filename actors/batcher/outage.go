@@ -1,18 +1,18 @@
 package batcher
 
-// Outage is what the end of an epoch has cost the sequences that it cut off, so far.
+// Outage is what the end of an epoch has cost the sequences that it interrupted, so far.
 type Outage struct {
 	Epoch   uint32 // that ended
-	Streams int    // sequences that ran in it, or had been cut off before and had not gone on
-	Waiting int    // of these, those that have no new token yet
-	Failed  int    // of these, those that ended with an error instead
+	Streams int    // sequences that ran in it, or that still waited from an earlier outage
+	Waiting int    // sequences without a new token since
+	Failed  int    // sequences that ended with an error
 
 	Recomputed, Replayed uint64 // tokens computed again, by prefill and by decode
-	Restored, Copies     uint64 // caches that went on: the owner's own, replicas
-	SilentMillis         int64  // the longest that one waited from its newest token before to the first one after
+	Restored, Copies     uint64 // caches that were used again: of owners, and replicas
+	SilentMillis         int64  // the longest time between two tokens of a sequence
 }
 
-// interrupt begins the outage of the present epoch: what runs is cut off.
+// interrupt begins the outage of the present epoch: it interrupts all running requests.
 func (s *State) interrupt() {
 	o := &Outage{Epoch: s.epoch}
 	for _, list := range []queue{s.running, s.waiting} {
@@ -28,7 +28,7 @@ func (s *State) interrupt() {
 	s.outage = o
 }
 
-// goesOn notes a new token.
+// goesOn ends the outage of a request that has a new token.
 func (s *State) goesOn(r *request) {
 	if o := r.outage; o != nil {
 		if len(r.out) > 1 {
@@ -40,7 +40,7 @@ func (s *State) goesOn(r *request) {
 	r.spoke = s.now
 }
 
-// over: a sequence of the outage goes on, or has ended.
+// over counts a sequence of the outage that goes on or has ended.
 func (o *Outage) over(failed bool) {
 	if o == nil {
 		return

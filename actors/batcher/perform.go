@@ -2,14 +2,14 @@ package batcher
 
 import "time"
 
-// submit takes a request. Its sink is known before the first effect is carried
-// out, and forgotten with its Finish.
+// submit takes a request. Its sink is registered before the first effect is performed, and removed
+// with its Finish.
 func (b *Batcher) submit(m *submission) {
 	now := b.Millis(time.Now())
 	if m.spec.Arrival == 0 {
 		m.spec.Arrival = now
 	}
-	b.carryOut(b.state.Step(Tick{Now: now}))
+	b.perform(b.state.Step(Tick{Now: now}))
 	e := b.state.Step(Submit{Spec: m.spec})
 	if len(e.Rejects) > 0 {
 		m.reply <- &e.Rejects[0]
@@ -17,17 +17,17 @@ func (b *Batcher) submit(m *submission) {
 		b.tickets[m.spec.ID] = m.ticket
 		m.reply <- nil
 	}
-	b.carryOut(e)
+	b.perform(e)
 }
 
-// step tells the state the time, then the input.
+// step gives the state the time, then the input.
 func (b *Batcher) step(in Input) {
-	b.carryOut(b.state.Step(Tick{Now: b.Millis(time.Now())}))
-	b.carryOut(b.state.Step(in))
+	b.perform(b.state.Step(Tick{Now: b.Millis(time.Now())}))
+	b.perform(b.state.Step(in))
 }
 
-// carryOut does what Effects says, in its order.
-func (b *Batcher) carryOut(e Effects) {
+// perform does what Effects lists, in order.
+func (b *Batcher) perform(e Effects) {
 	for _, f := range e.Faults {
 		b.opts.Logger.Error("batcher: broken invariant", "kind", f.Kind, "request", f.ID, "detail", f.Message)
 		if b.opts.OnFault != nil {

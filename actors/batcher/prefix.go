@@ -29,7 +29,7 @@ type prefixCache struct {
 	evicted  outbox[uint64]
 	kept     outbox[plan.Keep] // blocks of sequences that have ended
 	unsummed []uint64          // the next plan drops their sums
-	behind   []*textBlock      // their sums are of less use than later sums of the same conversation
+	outdated []*textBlock      // the same conversation has later sums: these go first
 	empty    bool              // evict all blocks when no step is in flight
 
 	disk        bool // all sockets keep blocks in files
@@ -42,7 +42,7 @@ type prefixCache struct {
 
 // cachedPrefix is the module's state of one request.
 type cachedPrefix struct {
-	keys       []plan.Key   // of its full blocks, as far as they were needed
+	keys       []plan.Key   // of its first full blocks
 	blocks     []*textBlock // shared blocks at its beginning that it holds: in prefill on every socket, then on the owner
 	saves      bool         // it shares its next blocks
 	duplicates int          // blocks that it writes in the step in flight, and that the cache has
@@ -58,22 +58,22 @@ func (p *cachedPrefix) restart() {
 
 // textBlock is a block of a text. Every socket holds the rows of its heads.
 type textBlock struct {
-	id      uint64
-	key     plan.Key
-	parent  *textBlock
-	tokens  int     // of the text, up to the end of the block
-	after   int     // the number of cached blocks that follow it directly
-	cached  bool    // it can be found
-	ready   bool    // the step that writes it is done
-	sums    bool    // attention sums lie with it
-	summed  bool    // the step that writes the sums is done
-	behind  bool    // it is in prefixCache.behind
-	step    uint64  // the last step whose plan names it: that plan cannot evict it
-	pins    []int32 // by rank: the number of sequences that hold its rows
-	uses    int64
-	value   int64 // see prefixCache.use
-	touched uint64
-	at      int // index in leaves, or none
+	id       uint64
+	key      plan.Key
+	parent   *textBlock
+	tokens   int     // of the text, up to the end of the block
+	after    int     // the number of cached blocks that follow it directly
+	cached   bool    // it can be found
+	ready    bool    // the step that writes it is done
+	sums     bool    // attention sums lie with it
+	summed   bool    // the step that writes the sums is done
+	outdated bool    // it is in prefixCache.outdated
+	step     uint64  // the last step whose plan names it: that plan cannot evict it
+	pins     []int32 // by rank: the number of sequences that hold its rows
+	uses     int64
+	value    int64 // see prefixCache.use
+	touched  uint64
+	at       int // index in leaves, or none
 }
 
 // PrefixTotals count tokens since the start.
@@ -157,7 +157,7 @@ func (c *prefixCache) plan(p *plan.Plan) {
 	p.DropSums, c.unsummed = c.unsummed, nil
 }
 
-// keyOf is the key of a block of the request's tokens, which must be there.
+// keyOf is the key of block number at of a request. The request must have all its tokens.
 func (c *prefixCache) keyOf(r *request, at int) plan.Key {
 	for len(r.prefix.keys) <= at {
 		h := sha256.New()
@@ -178,19 +178,19 @@ func (c *prefixCache) keyOf(r *request, at int) plan.Key {
 	return r.prefix.keys[at]
 }
 
-// sharable is how many blocks of what is to be read may come from the cache.
+// sharable is the number of blocks of a prefill that may come from the cache.
 func (c *prefixCache) sharable(r *request, read int) int {
 	if r.NoCache {
 		return 0
 	}
 	n := r.Policy.Warm(read)
 	if r.PromptLogprobs >= 0 && r.scored < len(r.Prompt)-1 {
-		n = min(n, r.scored) // the rows that score the others have to be computed
+		n = min(n, r.scored) // the later rows must be computed, because they give scores
 	}
 	return n / tensor.BlockSlots
 }
 
-// find is the chain of cached blocks that a request may begin with.
+// find is the chain of cached blocks that a request can begin with.
 func (c *prefixCache) find(r *request, read int) (chain []*textBlock) {
 	for n := c.sharable(r, read); len(chain) < n; {
 		b := c.blocks[c.keyOf(r, len(chain))]
@@ -228,9 +228,8 @@ func (c *prefixCache) follows(r, v *request, read int) bool {
 	return next == c.keyOf(r, at) && (b == nil || !b.ready)
 }
 
-// save shares the full blocks that a chunk completes, or takes those that another prompt
-// has completed in place of the request's own. A request that cannot share a block shares
-// none behind it.
+// save shares the full blocks that a chunk completes. A block that the cache has already replaces
+// the request's own. A request that cannot share a block shares none after it.
 func (c *prefixCache) save(run *plan.Run, r *request) {
 	run.SaveFrom = len(r.prefix.blocks)
 	for at := len(r.prefix.blocks); r.prefix.saves && (at+1)*tensor.BlockSlots <= run.Start+len(run.Tokens); at++ {
@@ -245,7 +244,7 @@ func (c *prefixCache) save(run *plan.Run, r *request) {
 		name := c.keyOf(r, at)
 		b := c.blocks[name]
 		if b != nil {
-			r.prefix.duplicates++ // until the step is done it has rows of its own as well
+			r.prefix.duplicates++ // the request has its own rows as well until the step is done
 		} else {
 			if !c.reserveWindow() || parent != nil && !parent.cached {
 				r.prefix.saves = false
@@ -264,7 +263,7 @@ func (c *prefixCache) save(run *plan.Run, r *request) {
 	c.saveSums(run, r)
 }
 
-// named are the keys by which disks keep blocks of a text, after that of the block before them.
+// diskKeys are the keys that disks use: of the block before the first, then of each block.
 func (c *prefixCache) diskKeys(r *request, from, blocks int) (keys []plan.Key) {
 	if !c.disk {
 		return nil
@@ -278,14 +277,15 @@ func (c *prefixCache) diskKeys(r *request, from, blocks int) (keys []plan.Key) {
 	return keys
 }
 
-// shareNew gives a block of the request's own to the cache, behind its parent.
+// shareNew moves a block of the request's own to the cache, as a child of parent.
 func (c *prefixCache) shareNew(r *request, name plan.Key, parent *textBlock) *textBlock {
 	b := c.newBlock(name, parent)
 	c.s.ledger.took(r, 1)
 	return b
 }
 
-// newBlock is a block that the cache has, behind its parent; its rows are about to come.
+// newBlock adds a block to the cache, as a child of parent. It is not ready before its rows are
+// written.
 func (c *prefixCache) newBlock(name plan.Key, parent *textBlock) *textBlock {
 	c.lastID++
 	b := &textBlock{id: c.lastID, key: name, parent: parent, tokens: tensor.BlockSlots, cached: true, pins: make([]int32, len(c.s.ledger.sockets)), at: none}
@@ -299,8 +299,8 @@ func (c *prefixCache) newBlock(name plan.Key, parent *textBlock) *textBlock {
 	return b
 }
 
-// hasWindows makes room for one block's rows of layers with a window, which a prompt that
-// is read would have freed.
+// reserveWindow makes room on every socket for the rows of one block in layers with a window.
+// Prefill would have freed those rows.
 func (c *prefixCache) reserveWindow() bool {
 	for i := range c.s.ledger.sockets {
 		if !c.s.makeFree(i, c.s.ledger.sockets[i].window) {

@@ -7,26 +7,26 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// The disk tier. Every socket writes its rows of the blocks that are saved to files, behind
-// what runs (internal/engine/kvcache/tier). Before a prompt is read, the sockets are asked how much of it
-// lies there; the memory is booked, and the request waits for the blocks and lets others
-// pass, for less time than the prompt takes to read. What does not come in time is a miss.
+// Blocks in files. Every socket writes its rows of saved blocks to files while steps run (see
+// internal/engine/kvcache/tier). Before a prompt is read, the sockets are asked how many of its
+// blocks they have. Then the ledger reserves memory for them, and the request waits while others
+// are admitted, but never longer than reading the prompt would take. A block that is late is a miss.
 
-// Disk asks the disks of all sockets for blocks of a text, or the owner of a sequence that has
-// ended. A DiskDone answers it.
+// Disk asks all sockets for blocks of a text: from their disks, or from the owner of a sequence
+// that has ended. A DiskDone answers it.
 type Disk struct {
 	Number uint64
-	Seq    uint64     // whose rows, of all heads, its owner has; 0: they are on disks
+	Seq    uint64     // the owner of this sequence has the rows of all heads; 0: disks have them
 	Owner  int        // rank
 	From   int        // number of the first block in its text
-	Before plan.Key   // of the block before it
+	Before plan.Key   // of the block before the first
 	Keys   []plan.Key // of the blocks
-	Blocks []uint64   // what they are called from now on; none: only say how many of them are there
-	Step   uint64     // a socket that has begun a later step does nothing
-	Millis int64      // nobody waits for longer
+	Blocks []uint64   // their IDs from now on; none: the answer is how many the sockets have
+	Step   uint64     // a socket that has begun a later step ignores it
+	Millis int64      // until the answer counts as late
 }
 
-// DiskDone answers a Disk: how many of the first blocks every socket has.
+// DiskDone answers a Disk: the number of the first blocks that every socket has.
 type DiskDone struct {
 	Number uint64
 	Blocks int
@@ -36,25 +36,25 @@ func (DiskDone) input() {}
 
 const (
 	maxFetches  = 8
-	lookMillis  = 250    // a look takes no disk
-	fetchMillis = 500    // at least, of reading
-	slowMillis  = 30_000 // a disk that was too slow once is left alone for this long
+	lookMillis  = 250    // to ask which blocks there are, which reads no file
+	fetchMillis = 500    // the least time to read
+	slowMillis  = 30_000 // after a late answer nothing is asked for this long
 )
 
-// fetch is what a waiting request wants from the disks.
+// fetch brings in blocks for a request that waits, or of a sequence that has ended.
 type fetch struct {
 	r      *request
-	number uint64 // of the Disk that is to be answered; 0: it was
+	number uint64 // of the Disk that has no answer yet; 0: it has one
 	until  int64
-	seq    uint64 // of an answer, see answers.go; 0: from disks
-	from   int    // block of the text
+	seq    uint64 // of the ended sequence, see prefixoutput.go; 0: from disks
+	from   int    // number of the first block in its text
 	keys   []plan.Key
-	there  int          // blocks that all disks have
-	chain  []*textBlock // what memory has of the text, held meanwhile
-	fresh  []*textBlock // what comes; none: the disks are asked what they have
+	there  int          // the number of blocks that all disks have
+	chain  []*textBlock // cached blocks before those, pinned meanwhile
+	fresh  []*textBlock // the blocks that come; none while the disks are asked what they have
 }
 
-// restoreAll has sockets read what their disks have, between steps.
+// restoreAll asks for the blocks that all disks have. It runs between steps.
 func (c *prefixCache) restoreAll() {
 	for _, f := range slices.Clone(c.fetches) {
 		if f.there > 0 && len(f.fresh) == 0 {
@@ -63,7 +63,7 @@ func (c *prefixCache) restoreAll() {
 	}
 }
 
-// lookAll asks the disks what they have of prompts that are about to be admitted.
+// lookAll asks the disks which blocks they have of the prompts that are admitted next.
 func (c *prefixCache) lookAll() {
 	if !c.disk {
 		return
@@ -106,7 +106,7 @@ func (c *prefixCache) ask(f *fetch, millis int64) {
 	c.s.out.Disk = append(c.s.out.Disk, d)
 }
 
-// restore books the memory of blocks and asks for them.
+// restore reserves memory for blocks, and asks for them.
 func (c *prefixCache) restore(f *fetch) {
 	chain := c.find(f.r, f.r.toRead())
 	last := f.from + f.there
@@ -122,8 +122,8 @@ func (c *prefixCache) restore(f *fetch) {
 	c.ask(f, c.patience(len(f.fresh)))
 }
 
-// book takes the memory of blocks that follow a chain, as far as there is some; until the fetch
-// ends, nothing of all that is evicted: the chain has blocks behind it then.
+// book reserves memory for the blocks that follow a chain, as far as there is some. Until the
+// fetch ends none of them is evicted, because each block of the chain has a child.
 func (c *prefixCache) book(f *fetch, chain []*textBlock) {
 	f.chain = chain
 	named := make([]uint64, len(chain))
@@ -146,7 +146,8 @@ func (c *prefixCache) book(f *fetch, chain []*textBlock) {
 	f.keys = f.keys[:len(f.fresh)]
 }
 
-// patience is how long blocks are waited for: for less time than they take to read.
+// patience is how many milliseconds to wait for blocks: at most about as long as prefill needs
+// for their tokens.
 func (c *prefixCache) patience(blocks int) int64 {
 	millis := c.s.cfg.DiskMillis
 	if c.s.rate.perSecond > 0 {
@@ -155,7 +156,7 @@ func (c *prefixCache) patience(blocks int) int64 {
 	return millis
 }
 
-// hasRoom makes room for a block on every socket.
+// reserveBlock makes room for a block on every socket.
 func (c *prefixCache) reserveBlock() bool {
 	for i := range c.s.ledger.sockets {
 		if a := &c.s.ledger.sockets[i]; !c.s.makeFree(i, a.core+a.window) {
@@ -175,8 +176,8 @@ func (c *prefixCache) pinAll(b *textBlock, by int) {
 	}
 }
 
-// endFetches takes what was answered since the last step, and ends what takes too long. It
-// comes between steps, when what is given back can be freed.
+// endFetches takes the answers since the last step, and ends fetches that are late. It runs
+// between steps, when memory can be freed.
 func (c *prefixCache) endFetches() {
 	for _, d := range c.answered {
 		c.answer(d)
@@ -195,7 +196,7 @@ func (c *prefixCache) endFetches() {
 	}
 }
 
-// diskDone takes an answer; one that comes too late has no effect.
+// answer takes a DiskDone. One that comes too late has no effect.
 func (c *prefixCache) answer(d DiskDone) {
 	for _, f := range c.fetches {
 		switch {
@@ -209,9 +210,9 @@ func (c *prefixCache) answer(d DiskDone) {
 	}
 }
 
-// endFetch ends a request's wait: the first blocks that came can be found, and the others are
-// dropped, but for those that another prompt has written meanwhile, or writes in the next step.
-// What has not been asked yet is not asked: a socket may hear of it behind the step that drops
+// endFetch ends a fetch of which the first blocks arrived. Those can be found from now on. The
+// others are dropped, unless another prompt has written them or writes them in the next step. A
+// question that no socket has got yet is withdrawn: a socket could get it after the step that drops
 // the blocks, and would keep them.
 func (c *prefixCache) endFetch(f *fetch, came int) {
 	c.s.out.Disk = slices.DeleteFunc(c.s.out.Disk, func(d Disk) bool { return d.Number == f.number })
@@ -243,12 +244,12 @@ func (c *prefixCache) endFetch(f *fetch, came int) {
 	c.fetches = slices.DeleteFunc(c.fetches, func(o *fetch) bool { return o == f })
 }
 
-// fetching says whether the request waits for the disks.
+// fetching says whether a request waits for blocks.
 func (c *prefixCache) fetching(r *request) bool {
 	return slices.ContainsFunc(c.fetches, func(f *fetch) bool { return f.r == r })
 }
 
-// comes says whether the next block that a request lacks is on its way for another.
+// comes says whether the next block that a request lacks is on its way for another request.
 func (c *prefixCache) comes(r *request) bool {
 	if len(c.fetches) == 0 || r.Policy.Needs.PromptAttention {
 		return false
@@ -271,13 +272,13 @@ func (c *prefixCache) limit() {
 	}
 }
 
-// giveUpFetch frees what the last of the fetches has booked, those for which nobody waits
-// first; false: there is none.
+// giveUpFetch ends one fetch to free its memory: a fetch of an ended sequence first, the newest
+// first. It returns false when there is none.
 func (c *prefixCache) giveUpFetch() bool { return c.giveUp(true) || c.giveUp(false) }
 
-func (c *prefixCache) giveUp(answer bool) bool {
+func (c *prefixCache) giveUp(output bool) bool {
 	for _, f := range slices.Backward(c.fetches) {
-		if len(f.fresh) > 0 && (f.seq != 0) == answer {
+		if len(f.fresh) > 0 && (f.seq != 0) == output {
 			c.endFetch(f, 0)
 			return true
 		}
@@ -285,10 +286,10 @@ func (c *prefixCache) giveUp(answer bool) bool {
 	return false
 }
 
-// fetchesOf counts those of answers, or the others.
-func (c *prefixCache) fetchesOf(answers bool) (n int) {
+// fetchesOf counts the fetches of ended sequences (output), or the others.
+func (c *prefixCache) fetchesOf(output bool) (n int) {
 	for _, f := range c.fetches {
-		if (f.seq != 0) == answers {
+		if (f.seq != 0) == output {
 			n++
 		}
 	}

@@ -6,9 +6,9 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// use notes that a block was used: its value is how often, above that of the last block
-// which was evicted, so that what was popular once goes in the end (GreedyDual-Size with
-// frequency; all blocks have one size and take about as long to read).
+// use counts a use of a block. Its value is the number of uses plus the value of the last evicted
+// block, so a block that is no longer used goes in the end (GreedyDual-Size with frequency; all
+// blocks have the same size, and about the same cost to read).
 func (c *prefixCache) use(b *textBlock) {
 	c.touches++
 	b.uses++
@@ -29,7 +29,8 @@ func (c *prefixCache) settle(b *textBlock) {
 	}
 }
 
-// evict drops the block of least value whose end frees bytes on a socket, or the sums beside it. False: none does.
+// evict frees memory on a socket: it drops the block of the least value that has memory there, or
+// only its sums. It returns false when no block does.
 func (c *prefixCache) evict(rank int) bool {
 	if c.evictSums(rank) {
 		return true
@@ -50,7 +51,7 @@ func (c *prefixCache) evict(rank int) bool {
 	switch {
 	case gone == nil:
 		return false
-	case gone.sums: // they would go with it; the rows may be of use to others still
+	case gone.sums: // without its sums the block is still useful to other policies
 		heap.Push(&c.leaves, gone)
 		c.dropSums(gone)
 		return true
@@ -60,7 +61,7 @@ func (c *prefixCache) evict(rank int) bool {
 	return true
 }
 
-// drops makes a leaf unfindable. Sequences that hold its rows keep them.
+// drop removes a leaf from the cache. Sequences that hold its rows keep them.
 func (c *prefixCache) drop(b *textBlock) {
 	c.s.ledger.uncache(b)
 	delete(c.blocks, b.key)
@@ -77,7 +78,7 @@ func (c *prefixCache) drop(b *textBlock) {
 
 // reset empties the cache.
 func (c *prefixCache) reset() {
-	c.empty, c.behind = false, nil
+	c.empty, c.outdated = false, nil
 	for c.giveUpFetch() {
 	}
 	for len(c.leaves) > 0 {
@@ -85,8 +86,7 @@ func (c *prefixCache) reset() {
 	}
 }
 
-// leaves are blocks that may be evicted, the least valuable first, the longest unused of
-// equals.
+// leaves are the blocks that can be evicted: the least valuable first, then the least recently used.
 type leaves []*textBlock
 
 func (l leaves) Len() int { return len(l) }

@@ -1,7 +1,7 @@
 package batcher
 
 // The ledger books the bytes of a block once, as long as the prefix cache or a sequence has it.
-// A sequence's own bytes are booked besides.
+// The bytes of a sequence's own rows are booked apart from that.
 
 // blocksOn is the number of shared blocks that a request holds on a socket.
 func (r *request) blocksOn(rank int) int {
@@ -48,7 +48,7 @@ func (l *ledger) share(r *request, b *textBlock) {
 	r.prefix.blocks = append(r.prefix.blocks, b)
 }
 
-// took gives back what so many blocks of the request's own took, which the cache has now.
+// took gives back the bytes of the request's own blocks that the cache has now.
 func (l *ledger) took(r *request, blocks int) {
 	for i := range l.sockets {
 		bytes := int64(blocks) * l.sockets[i].core
@@ -85,7 +85,7 @@ func (l *ledger) cache(b *textBlock) {
 	}
 }
 
-// uncache gives back what the end of a block frees.
+// uncache gives back the bytes that an evicted block frees.
 func (l *ledger) uncache(b *textBlock) {
 	for i := range l.sockets {
 		bytes := l.gain(b, i)
@@ -95,7 +95,7 @@ func (l *ledger) uncache(b *textBlock) {
 	b.sums, b.summed = false, false
 }
 
-// gain is what the end of a cached block frees on a socket.
+// gain is the bytes that evicting a block frees on a socket.
 func (l *ledger) gain(b *textBlock, rank int) int64 {
 	bytes := l.sockets[rank].window + l.sumsBytes(b, rank)
 	if b.pins[rank] == 0 {
@@ -104,7 +104,7 @@ func (l *ledger) gain(b *textBlock, rank int) int64 {
 	return bytes
 }
 
-// sharedBytes is what a request's owner holds of blocks beyond r.hold.
+// sharedBytes is the bytes of shared blocks that a request holds on its owner, beyond r.hold.
 func (l *ledger) sharedBytes(r *request) int64 {
 	return int64(len(r.prefix.blocks)) * l.sockets[r.owner].core
 }

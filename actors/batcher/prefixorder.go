@@ -1,21 +1,22 @@
 package batcher
 
-// Requests about one text do better one after the other: in memory for few texts each text is
-// then read once. So who begins with what the prefix cache has goes before the first in order,
-// if that one would have some of the cache evicted; within its priority, and not too often.
+// The order of admissions. Requests about the same text are faster one after the other: where
+// memory holds only a few texts, each text is then read once. So a request whose text is cached
+// goes before the first in order, if that one would evict part of the cache. It must have the same
+// priority, and no request is passed too often.
 
 const (
-	maxPassed     = 16 // times that later ones are admitted before a request on this ground
-	maxPassedJobs = 64 // that nobody looks on at
-	groupWindow   = 64 // requests that are looked at
+	maxPassed     = 16 // the most later requests that go before one
+	maxPassedJobs = 64 // the same for jobs, which have no client that waits
+	groupWindow   = 64 // the most requests that are compared
 )
 
-// overdue says whether nobody may go before the request any more.
+// overdue says whether no further request may go before this one.
 func (r *request) overdue() bool {
 	return r.prefix.passed >= maxPassed && (!r.Accepted || r.prefix.passed >= maxPassedJobs)
 }
 
-// next is who is admitted now, and passes those between.
+// next is the request to admit: the first in order, or a later one whose text is cached.
 func (c *prefixCache) next(first *request) *request {
 	if first == nil || first.overdue() || len(c.blocks) == 0 || !c.wouldEvict(first) {
 		return first
@@ -27,7 +28,7 @@ func (c *prefixCache) next(first *request) *request {
 		}
 		read, tokens := r.asks()
 		if n := len(c.find(r, read)); n > most {
-			if _, _, why := c.s.ledger.choose(r.Policy, read, tokens, 0, r.canOwn); why == "" { // who does not fit holds nobody up
+			if _, _, why := c.s.ledger.choose(r.Policy, read, tokens, 0, r.canOwn); why == "" {
 				best, most = r, n
 			}
 		}
@@ -38,12 +39,12 @@ func (c *prefixCache) next(first *request) *request {
 	return best
 }
 
-// alike says whether a request may go before the first in order, or is passed with it.
+// alike says whether a request may go before the first in order.
 func (c *prefixCache) alike(first, r *request) bool {
 	return inOrder(first, r) < 0 && r.Priority == first.Priority && r.Accepted == first.Accepted && c.s.eligible(r) && c.s.awaits(r) == 0
 }
 
-// pass notes that r was admitted.
+// passOver counts, for each request before r, that r is admitted first.
 func (c *prefixCache) passOver(r *request) {
 	first := c.s.head()
 	if first == nil || inOrder(r, first) < 0 {

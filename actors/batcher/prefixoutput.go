@@ -7,13 +7,14 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// What a sequence was told begins the next turn of its conversation. Its rows are those that
-// prefill would write, under policies that are rebuilt by it, but they lie on the owner, of all
-// heads. On one socket that is the place: the blocks stay. On several the sequence is held when it
-// has ended, until each socket has brought in its heads' rows of the blocks that the answer has
-// filled: beside the steps, in memory that nobody else needs.
+// Blocks of generated tokens. A prompt and its output begin the next turn of the conversation.
+// Under policies that rebuild by prefill, the rows of the output are those that prefill would
+// write. But they are on the owner alone, with all heads. With one socket they simply stay. With
+// several, the ended sequence keeps its memory until each socket has fetched the rows of its heads.
+// That happens while steps run, in memory that nothing else needs.
 
-// keep leaves what a sequence was told to the cache. held: it has its memory until endFetch.
+// keepOutput leaves the blocks of a sequence that has ended to the cache. held: the sequence keeps
+// its memory until endFetch.
 func (c *prefixCache) keepOutput(r *request) (held bool) {
 	switch {
 	case r.phase != decoding || r.NoCache || c.s.cfg.Geometry.Windows != nil || !r.Policy.RebuildsByPrefill():
@@ -49,14 +50,14 @@ func (c *prefixCache) keepHere(r *request) {
 	}
 }
 
-// spread has all sockets bring in the blocks that an answer has filled, if the cache still has
-// those of its prompt. Who asks for the text meanwhile waits for them (see comes).
+// spread has all sockets fetch the blocks that an output has filled, if the cache still has those
+// of its prompt. A request with the same text waits for them (see comes).
 func (c *prefixCache) spread(r *request) bool {
 	chain, to := slices.Clone(r.prefix.blocks), (r.cached-r.staged)/tensor.BlockSlots
 	if n := len(chain); n < len(r.Prompt)/tensor.BlockSlots || n > 0 && !chain[n-1].cached || c.s.now < c.spreadAfter || c.fetchesOf(true) >= maxFetches {
 		return false
 	}
-	for ; len(chain) < to; chain = append(chain, c.blocks[c.keyOf(r, len(chain))]) { // others have said the same
+	for ; len(chain) < to; chain = append(chain, c.blocks[c.keyOf(r, len(chain))]) { // another sequence had the same output
 		if b := c.blocks[c.keyOf(r, len(chain))]; b == nil || !b.ready {
 			break
 		}
@@ -75,7 +76,7 @@ func (c *prefixCache) spread(r *request) bool {
 		return false
 	}
 	c.fetches = append(c.fetches, f)
-	blocks := 0 // they come one after the other
+	blocks := 0 // the owner sends them one after the other
 	for _, o := range c.fetches {
 		if o.seq != 0 {
 			blocks += len(o.fresh)

@@ -8,11 +8,11 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// A policy that sums attention over all queries of a prompt needs more of a cached text than its
-// rows. What it had summed at the end of a block lies beside that, in memory that is the cache's
-// alone, and a prompt goes on from there; see kvcache.Policy.SumsAt. Files have none.
+// Attention sums. A policy that sums attention over all queries of a prompt needs more of a cached
+// text than its rows. The sums at the end of some blocks are kept with those blocks, in memory of
+// the cache, and a later prompt continues from them (kvcache.Policy.SumsAt). Files have no sums.
 
-// sumsAt is where the next chunk of a prompt has to end so that its sums can be kept; 0: anywhere.
+// sumsAt is where the next chunk of a prompt must end so that its sums can be kept; 0: anywhere.
 func (r *request) sumsAt() int {
 	if !r.prefix.saves || r.phase != prefill {
 		return 0
@@ -28,7 +28,7 @@ func (c *prefixCache) cut(r *request, end int) int {
 	return end
 }
 
-// awaitsSums is where the sums of v will be kept next, if the request may wait for that.
+// awaitsSums is where the sums of v will be kept next, if the request can wait for them.
 func (r *request) awaitsSums(v *request) int {
 	if v.ended || len(v.prefix.blocks) < v.cached/tensor.BlockSlots {
 		return 0
@@ -36,7 +36,8 @@ func (r *request) awaitsSums(v *request) int {
 	return v.sumsAt()
 }
 
-// saveSums keeps the sums of a chunk that ends where it should, if all sockets have room.
+// saveSums keeps the sums at the end of a chunk, if the chunk ends at the right place and all
+// sockets have room.
 func (c *prefixCache) saveSums(run *plan.Run, r *request) {
 	end := run.Start + len(run.Tokens)
 	if !r.prefix.saves || r.sumsAt() != end || len(r.prefix.blocks)*tensor.BlockSlots != end {
@@ -57,24 +58,24 @@ func (c *prefixCache) saveSums(run *plan.Run, r *request) {
 	run.Sums = true
 }
 
-// savedSums: the step that keeps them is done. Those that a conversation had before are of less use now, unless
-// they are where texts are likely to part.
+// savedSums marks sums whose step is over. Earlier sums of the same conversation are outdated now,
+// except at powers of two, where texts are likely to part.
 func (c *prefixCache) savedSums(r *request) {
 	b := r.prefix.blocks[len(r.prefix.blocks)-1]
 	b.summed = true
-	if old := r.prefix.sums; old != nil && !old.behind && old.tokens&(old.tokens-1) != 0 {
-		old.behind = true
-		c.behind = append(c.behind, old)
+	if old := r.prefix.sums; old != nil && !old.outdated && old.tokens&(old.tokens-1) != 0 {
+		old.outdated = true
+		c.outdated = append(c.outdated, old)
 	}
 	r.prefix.sums = b
 }
 
-// evictSums drops sums that are behind others and free bytes on a socket; false: there are none.
+// evictSums drops outdated sums that take memory on a socket. It returns false when there are none.
 func (c *prefixCache) evictSums(rank int) bool {
-	c.behind = slices.DeleteFunc(c.behind, func(b *textBlock) bool { return !b.summed })
-	for i, b := range c.behind {
+	c.outdated = slices.DeleteFunc(c.outdated, func(b *textBlock) bool { return !b.summed })
+	for i, b := range c.outdated {
 		if b.step != c.s.steps+1 && c.s.ledger.sumsBytes(b, rank) > 0 {
-			c.behind = slices.Delete(c.behind, i, i+1)
+			c.outdated = slices.Delete(c.outdated, i, i+1)
 			c.dropSums(b)
 			return true
 		}
@@ -82,14 +83,14 @@ func (c *prefixCache) evictSums(rank int) bool {
 	return false
 }
 
-// dropSums drops those beside a block that stays.
+// dropSums drops the sums of a block that stays.
 func (c *prefixCache) dropSums(b *textBlock) {
 	c.s.ledger.moveSums(b, -1)
 	b.sums, b.summed = false, false
 	c.unsummed = append(c.unsummed, b.id)
 }
 
-// sumsBytes are those of the sums beside a block.
+// sumsBytes is the memory of a block's sums on a socket.
 func (l *ledger) sumsBytes(b *textBlock, rank int) int64 {
 	if !b.sums {
 		return 0
@@ -97,7 +98,7 @@ func (l *ledger) sumsBytes(b *textBlock, rank int) int64 {
 	return kvcache.SumsBytes(l.g, l.sockets[rank].heads(), b.tokens)
 }
 
-// moveSums books the sums beside a block, or gives them back with -1.
+// moveSums books the memory of a block's sums, or gives it back with sign -1.
 func (l *ledger) moveSums(b *textBlock, sign int64) {
 	for i := range l.sockets {
 		bytes := sign * l.sumsBytes(b, i)

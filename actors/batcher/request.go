@@ -15,30 +15,30 @@ const (
 	decoding
 )
 
-// request is a Spec and how far it got. Its tokens survive everything; the rest
-// belongs to one admission.
+// request is a Spec and its progress. Its tokens survive preemption and epochs; the other fields
+// belong to one admission. Modules keep their state of it in one field each.
 type request struct {
 	Spec
 	number uint64  // order of submission, breaks ties
 	rank   int64   // place in the order: arrival + priority
-	limit  int     // output tokens at most, by MaxTokens and the context
+	limit  int     // the most output tokens, by MaxTokens and the context
 	out    []int32 // output tokens so far
 	scored int     // prompt positions up to this one have been scored
 
 	phase   phase
-	unread  bool // its reader does not take its tokens
-	ended   bool // Finish is out; memory goes at the step boundary
+	unread  bool // its client does not read its tokens
+	ended   bool // its Finish was emitted; its memory is freed between steps
 	seq     uint64
 	owner   int
 	read    int     // tokens that prefill reads in this admission
 	cached  int     // tokens in the cache
-	staged  int     // of these, those of the last step: the sockets have not committed them
+	staged  int     // tokens of the last step in the cache, which the sockets have not committed
 	hold    []int64 // ledger bytes by rank
-	reached int     // most tokens that any admission's cache had
-	resides resides // where else its cache lies
-	kept    kept    // of the admission that the end of an epoch cut off
-	outage  *Outage // that cut it off, until it has a new token; nil: none
-	spoke   int64   // when its newest token came
+	reached int     // the most tokens in a cache of any of its admissions
+	resides resides // where else its cache is
+	kept    kept    // of the admission that the end of an epoch interrupted
+	outage  *Outage // that interrupted it, until its next token; or nil
+	spoke   int64   // time of its newest token
 	drafted drafted
 
 	prefix  cachedPrefix
@@ -48,10 +48,10 @@ type request struct {
 	clustered clustered
 	shares    *contextShare // memory that its cache shares with others of the same context, or nil
 
-	able      []bool // owners that can take it to its end, by rank
-	unfit     string // why the present placement cannot take it at all; "": it can
-	unserved  int64  // since when nothing can take it, -1: something can
-	failures  int    // steps that failed under it since its last new token
+	able      []bool // by rank: whether the socket can own it to its end
+	unfit     string // the reason why the placement can never take it; "": it can
+	unserved  int64  // since when no placement can take it; -1: one can
+	failures  int    // failed steps since its last new token
 	preempted int
 	started   int64
 	first     int64
@@ -74,9 +74,9 @@ func (r *request) tokens(lo, hi int) []int32 {
 	return run
 }
 
-// toRead is how many tokens prefill reads when the request is admitted now. Under
-// an identity policy a cache does not tell prefill from decode; other policies
-// evict as they decode, so what was generated must be replayed.
+// toRead is the number of tokens that prefill reads if the request is admitted now. Under an
+// identity policy a cache is the same after prefill and after decode. Other policies evict while
+// they decode, so the output must be replayed.
 func (r *request) toRead() int {
 	if r.Policy.RebuildsByPrefill() && r.Context == 0 {
 		return len(r.Prompt) + len(r.out)
@@ -84,7 +84,7 @@ func (r *request) toRead() int {
 	return r.context()
 }
 
-// context is how many of the prompt's tokens prefill reads; the others come as decode rows.
+// context is the number of prompt tokens that prefill reads; the others come as decode rows.
 func (r *request) context() int {
 	if r.Context > 0 {
 		return r.Context
@@ -99,8 +99,8 @@ func (r *request) rests() bool { return r.Hold && r.phase == decoding && len(r.o
 // token is never fed back.
 func (r *request) final() int { return len(r.Prompt) + max(r.limit, 1) - 1 }
 
-// asks is what an admission now asks of the ledger: tokens that prefill reads,
-// and tokens in the cache after the first decode row.
+// asks is what an admission needs memory for: the tokens that prefill reads, and the tokens in the
+// cache after the first decode row.
 func (r *request) asks() (read, tokens int) {
 	read = r.toRead()
 	return read, min(read+1, r.final())
@@ -108,7 +108,7 @@ func (r *request) asks() (read, tokens int) {
 
 func (r *request) canOwn(rank int) bool { return r.able[rank] }
 
-// finished says why the request is over after its newest token, if it is.
+// finished is the reason why the newest token ends the request, if it does.
 func (r *request) finished(eos []int32) (string, bool) {
 	if n := len(r.out); n > 0 {
 		last := r.out[n-1]

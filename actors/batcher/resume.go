@@ -7,35 +7,35 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 )
 
-// Held is the cache of a sequence that decoded when its epoch ended, as a socket
-// of the next epoch still has it: the owner's own, or a replica.
-// Caches lie whole on one socket, so no change of placement makes them wrong.
+// Held is a cache of a sequence that decoded when its epoch ended, and that a socket of the next
+// epoch still has: the owner's own, or a replica. A change of the placement does not matter, since
+// a cache is whole on one socket.
 type Held struct {
 	Seq     uint64
 	Rank    int // in the new placement
 	Prompt  int // tokens that prefill read
 	Tokens  int // committed
-	Staged  int // tokens of the last step, which the socket can keep or undo
+	Staged  int // tokens of the last step; the socket can keep or roll them back
 	Replica bool
-	Spilled int // blocks of it that lie in a file
+	Spilled int // the number of its blocks in a file
 }
 
-// takes says that the cache can go on as the admission that was cut off.
-func (h *Held) takes(k kept) bool {
+// fits says that the cache matches an interrupted admission.
+func (h *Held) fits(k kept) bool {
 	return h.Prompt == k.read && h.Tokens <= k.cached && k.cached <= h.Tokens+h.Staged
 }
 
-// kept is the admission that a suspended request had: what a Held must fit.
+// kept is the admission that a suspended request had. A Held must fit it.
 type kept struct {
 	seq          uint64
 	read, cached int
 }
 
-// maxTrusted is how many steps may fail under a request before its held cache is no
-// longer trusted, and it is rebuilt from its tokens.
+// maxTrusted: after this many failed steps a request is rebuilt from its tokens, and no longer
+// from a cache that outlived the epoch.
 const maxTrusted = 2
 
-// keep remembers the admission of a request that decodes, for adopt.
+// keep is the admission of a request that decodes, for adopt.
 func (r *request) keep() kept {
 	if r.phase != decoding || r.failures >= maxTrusted {
 		return kept{}
@@ -43,8 +43,8 @@ func (r *request) keep() kept {
 	return kept{seq: r.seq, read: r.read, cached: r.cached}
 }
 
-// adopt gives suspended requests the caches that outlived their epoch: they run
-// again at once. Every other held cache is to be released.
+// adopt gives suspended requests the caches that outlived their epoch, and these run again at
+// once. Every other cache is released.
 func (s *State) adopt(held []Held) {
 	found := make(map[uint64][]*Held, len(held))
 	for i := range held {
@@ -61,7 +61,7 @@ func (s *State) adopt(held []Held) {
 		own, copied, spilled := none, none, 0
 		for _, h := range found[k.seq] {
 			switch {
-			case h.Rank < 0 || h.Rank >= len(s.ledger.sockets) || !h.takes(k):
+			case h.Rank < 0 || h.Rank >= len(s.ledger.sockets) || !h.fits(k):
 			case !h.Replica:
 				own, spilled = h.Rank, h.Spilled
 			default:
@@ -108,15 +108,15 @@ func (s *State) adopt(held []Held) {
 	s.release.items = slices.DeleteFunc(s.release.items, func(seq uint64) bool { return taken[seq] })
 }
 
-// resumption is a request whose Open the next plan carries, while it still runs
-// under that sequence.
+// resumption is a request that the next plan opens with its cache, if it still runs under the
+// same sequence.
 type resumption struct {
 	r   *request
 	seq uint64
 }
 
-// reopen tells the sockets which of the caches that they hold go on. A plan that nobody has rows
-// for is not sent, and leaves that to the next.
+// reopen adds the resumed sequences to a plan. A plan without rows is not sent, and leaves them to
+// the next.
 func (s *State) reopen(p *plan.Plan) {
 	for _, q := range s.resumed {
 		if r := q.r; r.phase == decoding && r.seq == q.seq && !r.ended {

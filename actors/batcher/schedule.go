@@ -5,9 +5,9 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// schedule cuts the next step: memory for the decode rows first, then decode
-// rows, then chunks of prompts that are being read, then new admissions, until
-// the token budget is used up.
+// schedule makes the next step. It takes memory for the decode rows first. Then the plan gets the
+// decode rows, chunks of prompts that are being read, and new admissions, until the token budget is
+// used up. At last the modules add to it.
 func (s *State) schedule() {
 	s.growAll()
 	s.makeRoom()
@@ -68,13 +68,13 @@ func (r *request) row() plan.Run {
 	return plan.Run{Seq: r.seq, Owner: r.owner, Accepted: r.staged, Start: r.cached, Tokens: r.tokens(r.cached, r.cached+1), Sample: r.cached+1 >= len(r.Prompt), PromptLogprobs: plan.None, Next: plan.None}
 }
 
-// growAll books the bytes that the next decode rows need, the first in order
-// first. Who needs bytes that are not there takes them from the last in order on
-// the same socket, which may be itself; replicas go before sequences.
+// growAll books the bytes that the next decode rows need, the first in order first. When memory is
+// short on a socket, replicas there are dropped first. Then the last sequence in order there is
+// preempted, which can be the same one.
 func (s *State) growAll() {
 	for _, r := range append(queue(nil), s.running...) {
 		if r.phase != decoding || r.rests() {
-			continue // still in prefill, or preempted a moment ago
+			continue // in prefill, or preempted by this loop
 		}
 		bytes := s.ledger.growth(r, 1)
 		for r.phase == decoding && !s.makeFree(r.owner, bytes) {
@@ -126,12 +126,12 @@ func (s *State) preempt(r *request) {
 	s.waiting.insert(r)
 }
 
-// full says that no more sequences may run: those that make rows, or all that a socket holds.
+// full says that no more sequences can run: because of those with rows, or of all that a socket holds.
 func (s *State) full() bool {
 	return s.busy() >= s.cfg.MaxRunning || len(s.running) >= s.cfg.TokenBudget-1
 }
 
-// busy counts the sequences that make rows: a context that rests takes nobody's place.
+// busy counts the sequences with rows. A context that is held has none.
 func (s *State) busy() (n int) {
 	for _, r := range s.running {
 		if !r.rests() {
@@ -141,10 +141,9 @@ func (s *State) busy() (n int) {
 	return n
 }
 
-// makeRoom takes places and memory for the first in order that waits, when there are
-// none: from requests whose readers do not take their tokens, and from jobs behind it.
-// They wait with the tokens they have; a job that has let others pass for long enough
-// is behind nobody.
+// makeRoom preempts sequences for the first request in order that waits, when it lacks a place or
+// memory. It preempts requests whose clients do not read, contexts that are held, and jobs that are
+// later in the order. They wait with the tokens that they have.
 func (s *State) makeRoom() {
 	r := s.head()
 	if r == nil {
@@ -161,7 +160,7 @@ func (s *State) makeRoom() {
 			continue
 		}
 		yields := func(v *request) bool {
-			return v.unread || v.rests() && s.busy() < s.cfg.MaxRunning && r.rank < behindAll || v.Accepted && !r.Accepted && inOrder(r, v) < 0
+			return v.unread || v.rests() && s.busy() < s.cfg.MaxRunning && r.rank < lastRank || v.Accepted && !r.Accepted && inOrder(r, v) < 0
 		}
 		last := len(s.running) - 1
 		for last >= 0 && (s.running[last] == source || !yields(s.running[last])) {
@@ -292,9 +291,9 @@ func (s *State) eligible(r *request) bool {
 	return r.unfit == "" && !r.unread && (s.prefix == nil || !s.prefix.delays(r))
 }
 
-// awaits is the sequence in prefill that a waiting request does better to wait for: it is about
-// to read the next block that the request lacks, or it is the context that the request can begin
-// as a fork of. A request waits for one such sequence at most.
+// awaits is the sequence in prefill that a waiting request should wait for: it is about to read the
+// next block that the request lacks, or the request can begin as a fork of it. A request waits for
+// one such sequence at most.
 func (s *State) awaits(r *request) (seq uint64) {
 	read := r.toRead()
 	for _, v := range s.running {

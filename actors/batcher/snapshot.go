@@ -32,16 +32,16 @@ type Snapshot struct {
 	Trials [][]float64
 }
 
-// Totals is what rebuilding has cost since the start: what was done again for
-// sequences that a lost placement, or a lack of memory, had cut off.
+// Totals is the work since the start that was done again, for sequences that lost their placement
+// or their memory.
 type Totals struct {
-	Recomputed uint64 // tokens that prefill read once more
-	Replayed   uint64 // output tokens that decode rows went through once more
+	Recomputed uint64 // tokens that prefill read again
+	Replayed   uint64 // output tokens that decode rows computed again
 	Restored   uint64 // caches that outlived their epoch on their owner
-	Copies     uint64 // caches that went on from a replica
-	Preempted  uint64 // sequences whose place or memory others got
+	Copies     uint64 // caches that were replaced by a replica
+	Preempted  uint64 // sequences that were preempted
 	Spilled    uint64 // caches whose rows went to files
-	Lost       uint64 // of these, those whose files failed
+	Lost       uint64 // caches whose files failed
 }
 
 // RequestState is one request.
@@ -64,11 +64,11 @@ type SocketState struct {
 	ID        string
 	Budget    int64
 	Reserved  int64
-	Used      int64 // as the socket measured after its last step, -1: not yet
-	Freed     int64 // that ends of prefill gave back in this epoch
-	Replicas  int64 // of Reserved, what replicas take
-	Shared    int64 // of Reserved, blocks of prompts, which several sequences may hold
-	Evictable int64 // beside Reserved: the prefix cache, which goes when sequences need the bytes
+	Used      int64 // measured after the last step; -1: not yet
+	Freed     int64 // bytes that hand-overs gave back in this epoch
+	Replicas  int64 // the part of Reserved for replicas
+	Shared    int64 // the part of Reserved for blocks that several sequences may hold
+	Evictable int64 // not in Reserved: the prefix cache, which is evicted when sequences need the bytes
 	Sequences int   // owned
 	Files     int64 // bytes of files that rows of sequences take, or will
 	Scratch   int64 // the most
@@ -123,7 +123,7 @@ func (s *State) Snapshot() Snapshot {
 	return v
 }
 
-// why says what a waiting request waits for.
+// why is what a waiting request waits for.
 func (s *State) why(r *request, ahead int, head *request) string {
 	switch {
 	case !s.placed:

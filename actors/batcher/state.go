@@ -134,10 +134,10 @@ func (s *State) Step(in Input) Effects {
 	return s.out
 }
 
-// Idle says that no request is there.
+// Idle says that there is no request.
 func (s *State) Idle() bool { return len(s.requests) == 0 }
 
-// place starts an epoch: the sockets hold what Placed says, and nothing else.
+// place starts an epoch. The sockets have the caches that Placed lists, and no others.
 func (s *State) place(p Placed) {
 	if p.Epoch <= s.epoch {
 		return
@@ -147,7 +147,7 @@ func (s *State) place(p Placed) {
 		s.out.Faults = append(s.out.Faults, Fault{Kind: "placement", Message: fmt.Sprintf("epoch %d: %s", p.Epoch, why)})
 		return
 	}
-	if p.Chunk > 0 { // nobody holds memory now that was counted with another
+	if p.Chunk > 0 { // no request holds memory that was counted with the old value
 		s.cfg.Chunk = min(p.Chunk, s.cfg.TokenBudget)
 		s.cfg.Geometry.Chunk, s.ledger.g.Chunk = s.cfg.Chunk, s.cfg.Chunk
 	}
@@ -189,8 +189,8 @@ func checkPlacement(sockets []Socket, heads int) string {
 	return ""
 }
 
-// finish ends a request. Memory that it holds goes at the step boundary, because
-// the step in flight may still write to it.
+// finish ends a request. Its memory is freed between steps, because the step in flight may still
+// write to it.
 func (s *State) finish(r *request, reason, code, message string) {
 	delete(s.requests, r.ID)
 	r.ended = true
@@ -206,7 +206,7 @@ func (s *State) finish(r *request, reason, code, message string) {
 	})
 }
 
-// reap frees what ended requests hold.
+// reap frees the memory of ended requests.
 func (s *State) reap() {
 	kept := s.running[:0]
 	for _, r := range s.running {

@@ -7,7 +7,7 @@ import (
 
 const maxPriority = 1000
 
-// submit refuses a request with a reason, or lets it wait.
+// submit rejects a request with a reason, or adds it to the queue.
 func (s *State) submit(spec Spec) {
 	r := &request{Spec: spec, resides: resides{replica: none}, started: -1, first: -1, unserved: -1}
 	r.out = slices.Clone(spec.Emitted)
@@ -25,7 +25,7 @@ func (s *State) submit(spec Spec) {
 	r.number = s.submitted
 	s.requests[r.ID] = r
 	s.waiting.insert(r)
-	if reason, over := r.finished(s.cfg.EOS); over && !r.Hold { // a job that died between its last token and its end
+	if reason, over := r.finished(s.cfg.EOS); over && !r.Hold { // a job whose coordinator died after its last token, before its end
 		s.finish(r, reason, "", "")
 	}
 }
@@ -75,7 +75,8 @@ func (s *State) refuse(r *request) *Reject {
 	return nil
 }
 
-// tooLarge gives the numbers: what is needed, where, and what would fit.
+// tooLarge is the message for a request that cannot fit: the bytes that it needs, on which socket,
+// and the output that would fit.
 func (s *State) tooLarge(r *request) string {
 	advice := "the prompt alone does not fit"
 	if n := s.ledger.largestOutput(r); n >= 0 {
@@ -85,8 +86,8 @@ func (s *State) tooLarge(r *request) string {
 		len(r.Prompt), r.limit, r.Policy.Spec(), r.unfit, advice)
 }
 
-// retryAfter estimates the seconds until a place in the queue is free: the mean
-// work of those that wait, at the measured rate; from 1 to 60.
+// retryAfter estimates the seconds until the queue has a free place, from 1 to 60: the mean work of
+// the requests in it, at the measured rate.
 func (s *State) retryAfter() int {
 	if s.rate.perSecond == 0 || len(s.waiting) == 0 {
 		return 5
