@@ -62,7 +62,7 @@ func (e Effect) String() string {
 
 // Run is a run of a plan, with what this socket knows of its sequence.
 type Run struct {
-	plan.Run
+	*plan.Run
 	Replica int // rank that also gets the rows of decode, or none
 }
 

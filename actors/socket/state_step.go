@@ -133,7 +133,7 @@ func (m *Machine) run(w *Work, c *plan.Run) {
 		}
 	}
 	c.Owner = q.Owner
-	w.Runs = append(w.Runs, Run{Run: *c, Replica: q.Replica})
+	w.Runs = append(w.Runs, Run{Run: c, Replica: q.Replica})
 	for i, id := range c.Save {
 		m.blocks[id] = c.SaveFrom + i
 		m.sums[id] = m.sums[id] || c.Sums && i == len(c.Save)-1

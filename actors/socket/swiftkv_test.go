@@ -96,7 +96,7 @@ func TestRowsLeave(t *testing.T) {
 		}
 		e := epoch{caches: &caches{seqs: map[uint64]*sequence{1: {prompt: 200, policy: p}}}}
 		e.config.SwiftKV.Layers, e.config.SwiftKV.Group = 2, 1
-		w := &Work{Runs: []Run{{Run: plan.Run{Seq: 1, Prefill: true, Start: c.start, Tokens: make([]int32, c.n)}}}}
+		w := &Work{Runs: []Run{{Run: &plan.Run{Seq: 1, Prefill: true, Start: c.start, Tokens: make([]int32, c.n)}}}}
 		if c.sample {
 			w.Wanted = append(w.Wanted, Wanted{Row: c.n - 1, Sample: true})
 		}

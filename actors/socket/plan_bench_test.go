@@ -1,0 +1,46 @@
+package socket
+
+import (
+	"testing"
+
+	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/proto"
+)
+
+// BenchmarkPlan decodes, checks and begins a step of 16 decode rows.
+func BenchmarkPlan(b *testing.B) {
+	m := NewMachine()
+	m.Phase, m.Epoch = Ready, 1
+	m.limits = Limits{Ranks: 1, Vocab: 100, Positions: 1 << 40, Rows: 64, Layout: tensor.KVLayout{Type: tensor.BF16, KDim: 8, VDim: 8}, Parse: kvcache.Parse}
+	open := &proto.StepRequest{Epoch: 1, Step: 1}
+	next := &proto.StepRequest{Epoch: 1, Step: 1}
+	for seq := range uint64(16) {
+		open.Open = append(open.Open, &proto.Open{Seq: seq + 1, PromptTokens: 8, Policy: "full", Sampling: &proto.Sampling{TopP: 1, RepetitionPenalty: 1, Logprobs: -1}})
+		open.Chunks = append(open.Chunks, &proto.Chunk{Seq: seq + 1, Tokens: make([]uint32, 8), Prefill: true, Last: true, Sample: true})
+		next.Chunks = append(next.Chunks, &proto.Chunk{Seq: seq + 1, Start: 7, Tokens: []uint32{5}, Sample: true, Accepted: 1})
+	}
+	step := func(r *proto.StepRequest) {
+		w, err := m.Plan(r)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if err := m.End(w, true); err != nil {
+			b.Fatal(err)
+		}
+	}
+	step(open)
+	for i := range next.Chunks { // nothing is staged yet
+		next.Chunks[i].Accepted, next.Chunks[i].Start = 0, 8
+	}
+	next.Step++
+	step(next)
+	b.ReportAllocs()
+	for b.Loop() {
+		next.Step++
+		for _, c := range next.Chunks {
+			c.Accepted, c.Start = 1, c.Start+1
+		}
+		step(next)
+	}
+}
