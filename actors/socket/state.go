@@ -8,7 +8,7 @@ import (
 	"fmt"
 )
 
-// Phase is where a socket stands in its life.
+// Phase is the state of a socket.
 //
 //	idle -> loading -> loaded -> joining -> ready <-> stepping
 //	  ^________________ retire ___________________________|
@@ -21,8 +21,8 @@ const (
 	Joining  Phase = "joining"
 	Ready    Phase = "ready"
 	Stepping Phase = "stepping"
-	Failed   Phase = "failed"  // the epoch is broken; only a newer one helps
-	Stopped  Phase = "stopped" // for good; Proto.Actor still hands out what comes meanwhile
+	Failed   Phase = "failed"  // the epoch is broken; a newer one must begin
+	Stopped  Phase = "stopped" // for good; Proto.Actor may still deliver messages
 )
 
 // Errors that callers tell apart.
@@ -97,8 +97,8 @@ func (s *State) End(epoch uint32, batch int, ok bool) error {
 	return nil
 }
 
-// Retire leaves an epoch: true when there is something to tear down. An idle
-// socket remembers the number too: what comes late from before it is stale.
+// Retire leaves an epoch, and returns true when there is something to tear down. An idle socket
+// remembers the number too: late messages from before it are stale.
 func (s *State) Retire(epoch uint32) bool {
 	if s.Phase == Stopped || epoch < s.Epoch && fenced {
 		return false
@@ -108,7 +108,7 @@ func (s *State) Retire(epoch uint32) bool {
 	return busy
 }
 
-// Stop ends it all: nothing is possible any more.
+// Stop makes every further call an error.
 func (s *State) Stop() { s.Phase = Stopped }
 
 func (s *State) move(epoch uint32, from, to Phase) error {

@@ -6,32 +6,32 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 )
 
-// Do is what a socket does with its stores of one sequence.
+// Do is an operation on the caches of one sequence, or on a block of the prefix cache.
 type Do uint8
 
 const (
-	DoCommit        Do = iota // Tokens of the cache, and of its replica, count; those behind are rolled back
+	DoCommit        Do = iota // Tokens of the cache, and of its replica, count; later ones are rolled back
 	DoRelease                 // all stores are freed
-	DoDropReplica             // the replica is
-	DoResume                  // the kept cache goes on as Open says; Tokens count
+	DoDropReplica             // the replica is freed
+	DoResume                  // the sequence continues with the cache that was kept; Tokens count
 	DoOpen                    // the sequence begins
 	DoReplicate               // the replica on Rank begins, with room for Tokens
 	DoReservePrompt           // room for the prompt up to Tokens
 	DoOpenCache               // the owner's cache begins, for the hand-over
 	DoReserveCache            // room for the cache, and the replica on this socket, up to Tokens
-	DoEvict                   // a block of the prefix cache goes, by its number Block
-	DoKeep                    // Block number Tokens of the cache is the prefix cache's Block too
-	DoFork                    // the sequence begins with another's cache, as Open says
-	DoSpill                   // the rows of the first Tokens blocks of the cache go to a file, behind what runs
-	DoDropSums                // what lies beside Block for policies that sum attention goes
+	DoEvict                   // Block leaves the prefix cache
+	DoKeep                    // block number Tokens of the cache becomes the prefix cache's Block
+	DoFork                    // the sequence begins with the cache of Open.Fork
+	DoSpill                   // the rows of the first Tokens blocks of the cache move to a file while steps run
+	DoDropSums                // the attention sums of Block are freed
 )
 
 var doNames = [...]string{"commit", "release", "drop replica", "resume", "open", "replicate", "reserve prompt", "open cache", "reserve cache", "evict", "keep", "fork", "spill", "drop sums"}
 
 func (d Do) String() string { return doNames[d] }
 
-// Effect is one thing to do. Effects are carried out in order; DoCommit,
-// DoKeep, DoRelease, DoDropReplica, DoEvict, DoDropSums and DoResume come before all that may lack memory.
+// Effect is one operation. Effects are performed in order. DoCommit, DoKeep, DoRelease,
+// DoDropReplica, DoEvict, DoDropSums and DoResume come before all that may lack memory.
 type Effect struct {
 	Do     Do
 	Seq    uint64
@@ -70,9 +70,9 @@ type Run struct {
 type Wanted struct {
 	Run, Row int   // the run, and the row within it
 	Position int   // of the token that the logits predict
-	Sample   bool  // draw a token from them
-	Score    int32 // else: report the log-probability of this prompt token
-	Top      int   // and of so many of the best
+	Sample   bool  // sample a token from them
+	Score    int32 // without Sample: report the log-probability of this prompt token
+	Top      int   // also report this number of best tokens
 }
 
 // Copy is a cache that goes whole from its owner to its replica.

@@ -12,41 +12,39 @@ import (
 	"github.com/shoal-llm/shoal/internal/proto"
 )
 
-// Machine decides for one socket which messages count, what a plan means for the
-// caches of its sequences, and which of them outlive an epoch. It takes values and
-// returns Effects; the actor around it only does them, in order, before it does those
-// of a later message. Transcripts are in testdata.
+// Machine decides for one socket which messages count, what a plan means for the caches of its
+// sequences, and which of them outlive an epoch. It takes values and returns Effects. The actor
+// performs them in order, and before those of a later message. Transcripts are in testdata.
 //
-// A sequence lives in three forms: a prompt that all sockets read, cut by KV heads;
-// the cache that decode reads, whole on its owner; and a replica of that on another
-// socket. What decode writes is not committed before a later plan says how many of
-// the tokens count. So a cache fits what the coordinator knows whichever way a step
-// ended, and goes on in the next epoch.
+// A sequence has up to three caches: the prompt, which all sockets read, divided by KV heads; the
+// cache that decode reads, whole on its owner; and a replica of that on another socket. The rows
+// that decode writes are committed only when a later plan says how many tokens count. So a cache
+// matches what the coordinator knows however a step ended, and can be used in the next epoch.
 type Machine struct {
 	State
 	limits      Limits
-	coordinator uint64 // whose sequences these are: its life
+	coordinator uint64 // incarnation of the coordinator that these sequences belong to
 	seqs        map[uint64]*Sequence
-	kept        map[uint64]*Kept // of earlier epochs; nobody has resumed them
-	blocks      map[uint64]int   // of the prefix cache: which block of its text each is
-	sums        map[uint64]bool  // of these, those with sums
+	kept        map[uint64]*Kept // caches of earlier epochs that no plan has resumed
+	blocks      map[uint64]int   // of the prefix cache: the number of each block in its text
+	sums        map[uint64]bool  // the blocks with attention sums
 	flights     [MicroBatches][]uint64
-	busy        bool // a job between steps is in hand
+	busy        bool // a job between steps is running
 }
 
-// Limits of an epoch bound what its plans may say.
+// Limits are the bounds for the plans of an epoch.
 type Limits struct {
 	Rank, Ranks int
 	Vocab       int
-	Positions   int             // of a sequence at most
-	Rows        int             // of a step, and sequences that are open
+	Positions   int             // the longest sequence
+	Rows        int             // the most rows of a step, and the most open sequences
 	Layout      tensor.KVLayout // of the cache
 	Layers      int             // with a cache of their own
 	Across      bool            // layers read each other's caches
 	Parse       func(spec string) (*kvcache.Policy, error)
 }
 
-// none is the rank of a replica that is not there.
+// none is the rank of a replica that does not exist.
 const none = -1
 
 // Sequence is what the machine knows of a sequence, the same on every rank.
@@ -76,13 +74,13 @@ type Kept struct {
 	Replica                bool
 }
 
-// NewMachine is that of a socket that has just started.
+// NewMachine is the machine of a socket that has just started.
 func NewMachine() *Machine {
 	return &Machine{State: State{Phase: Idle}, seqs: map[uint64]*Sequence{}, kept: map[uint64]*Kept{}, blocks: map[uint64]int{}, sums: map[uint64]bool{}}
 }
 
-// Load begins an epoch of a coordinator. What the last one held goes, but for the
-// caches of sequences that decode, if they are of this coordinator.
+// Load begins an epoch of a coordinator. It drops the caches of the last epoch, except those of
+// sequences that decode, if they are of the same coordinator.
 func (m *Machine) Load(epoch uint32, coordinator uint64, l Limits) ([]Effect, error) {
 	if err := m.State.Load(epoch); err != nil {
 		return nil, err
@@ -92,7 +90,7 @@ func (m *Machine) Load(epoch uint32, coordinator uint64, l Limits) ([]Effect, er
 	return effects, nil
 }
 
-// Retire leaves an epoch for good; false: there is nothing to tear down.
+// Retire ends an epoch. It returns false when there is nothing to tear down.
 func (m *Machine) Retire(epoch uint32) ([]Effect, bool) {
 	if !m.State.Retire(epoch) {
 		return nil, false
@@ -100,13 +98,13 @@ func (m *Machine) Retire(epoch uint32) ([]Effect, bool) {
 	return m.leave(false), true
 }
 
-// Stop ends it all.
+// Stop ends the machine.
 func (m *Machine) Stop() []Effect {
 	m.State.Stop()
 	return m.leave(false)
 }
 
-// leave drops what an epoch held, but with keep the whole caches.
+// leave drops the caches of an epoch. With keep it keeps those that are complete on one socket.
 func (m *Machine) leave(keep bool) (effects []Effect) {
 	for _, id := range slices.Sorted(maps.Keys(m.seqs)) {
 		q := m.seqs[id]
@@ -130,7 +128,7 @@ func (m *Machine) leave(keep bool) (effects []Effect) {
 	return effects
 }
 
-// Held lists the caches that outlived their epochs here.
+// Held lists the caches on this socket that outlived their epochs.
 func (m *Machine) Held() []*proto.Held {
 	var list []*proto.Held
 	for _, id := range slices.Sorted(maps.Keys(m.kept)) {
@@ -155,8 +153,8 @@ func (m *Machine) Release(r *proto.ReleaseRequest) ([]Effect, error) {
 	return m.evict(m.release(m.keep(nil, keep), r.Seqs), r.Evict), nil
 }
 
-// keep leaves blocks of sequences that end to the prefix cache; of one that is gone it was
-// done before.
+// keep moves blocks of sequences that end to the prefix cache. A sequence that does not exist has
+// left its blocks before.
 func (m *Machine) keep(effects []Effect, keep []plan.Keep) []Effect {
 	for _, k := range keep {
 		for i, id := range k.Blocks {
@@ -173,10 +171,9 @@ func (m *Machine) keep(effects []Effect, keep []plan.Keep) []Effect {
 	return effects
 }
 
-// Restore names blocks of a text whose rows are read from files, or come from the owner of a
-// sequence. It comes between steps or
-// beside one; once a later step has begun than the newest when it was decided, the plan of
-// that may have given the blocks up.
+// Restore names blocks of a text whose rows come from files, or from the owner of a sequence. It is
+// possible between steps and during one. The request names the newest step at its decision: once a
+// later step has begun, the plan of that step may have given the blocks up.
 func (m *Machine) Restore(r *proto.PrefixRequest) error {
 	if r.Epoch != m.Epoch || m.Phase != Ready && m.Phase != Stepping || m.busy || m.Step > r.Step {
 		return fmt.Errorf("%w: blocks to be read in epoch %d before step %d, at %d (%s), step %d", ErrStaleEpoch, r.Epoch, r.Step, m.Epoch, m.Phase, m.Step)
@@ -198,10 +195,10 @@ func (m *Machine) Restore(r *proto.PrefixRequest) error {
 	return nil
 }
 
-// evict drops blocks of the prefix cache; sequences that hold their rows keep them.
+// evict drops blocks of the prefix cache. Sequences that hold their rows keep them.
 func (m *Machine) evict(effects []Effect, blocks []uint64) []Effect {
 	for _, id := range blocks {
-		if _, here := m.blocks[id]; here { // others were dropped before
+		if _, here := m.blocks[id]; here { // the others were dropped before
 			delete(m.blocks, id)
 			delete(m.sums, id)
 			effects = append(effects, Effect{Do: DoEvict, Block: id})
@@ -222,7 +219,7 @@ func (m *Machine) dropSums(effects []Effect, blocks []uint64) []Effect {
 
 func (m *Machine) release(effects []Effect, seqs []uint64) []Effect {
 	for _, id := range seqs {
-		if m.seqs[id] != nil || m.kept[id] != nil { // others are none of its business
+		if m.seqs[id] != nil || m.kept[id] != nil { // the socket does not know the others
 			delete(m.seqs, id)
 			delete(m.kept, id)
 			effects = append(effects, Effect{Do: DoRelease, Seq: id})
@@ -231,8 +228,8 @@ func (m *Machine) release(effects []Effect, seqs []uint64) []Effect {
 	return effects
 }
 
-// Job begins a job between steps, JobDone ends it: it may have made whole caches, of
-// sequences that are not open then.
+// Job begins a job between steps, and JobDone ends it. A job may make whole caches, of sequences
+// that are not open then.
 func (m *Machine) Job(epoch uint32) error {
 	if err := m.between("job", epoch); err != nil {
 		return err
@@ -241,7 +238,7 @@ func (m *Machine) Job(epoch uint32) error {
 	return nil
 }
 
-// JobDone takes the caches that a job has made; of an epoch that is over it frees them.
+// JobDone takes the caches that a job has made. It frees those of an epoch that is over.
 func (m *Machine) JobDone(epoch uint32, made map[uint64]*Kept) (effects []Effect) {
 	if epoch != m.Epoch || !m.busy {
 		for _, id := range slices.Sorted(maps.Keys(made)) {

@@ -7,9 +7,9 @@ import (
 	"github.com/shoal-llm/shoal/internal/proto"
 )
 
-// Plan begins a step: what a plan means for this socket. A plan is checked as a
-// whole before any of it counts, and all that can fail of one that is taken is memory.
-// After an error of another kind than the fence's the epoch has failed.
+// Plan begins a step, and says what its plan means for this socket. The whole plan is checked
+// before any part of it counts. After that only memory can be missing. An error that is not of the
+// fence (ErrStaleEpoch, ErrWrongPhase) fails the epoch.
 func (m *Machine) Plan(r *proto.StepRequest) (*Work, error) {
 	if r.MicroBatch >= MicroBatches {
 		return nil, fmt.Errorf("%w: micro-batch %d of %d", ErrWrongPhase, r.MicroBatch, MicroBatches)
@@ -69,7 +69,7 @@ func (m *Machine) Plan(r *proto.StepRequest) (*Work, error) {
 	return w, nil
 }
 
-// commit makes what the plan accepts of each sequence's last rows count.
+// commit counts the tokens of each sequence's last rows that the plan accepts.
 func (m *Machine) commit(w *Work) {
 	for i := range w.Decode {
 		c := &w.Decode[i]
@@ -82,7 +82,7 @@ func (m *Machine) commit(w *Work) {
 	}
 }
 
-// open begins the sequences of a plan: first those that go on, which needs no memory.
+// open begins the sequences of a plan: first those that resume, which needs no memory.
 func (m *Machine) open(w *Work, opened map[uint64]*Sequence) {
 	for _, resume := range [...]bool{true, false} {
 		for i := range w.Open {
@@ -107,7 +107,7 @@ func (m *Machine) open(w *Work, opened map[uint64]*Sequence) {
 	}
 }
 
-// run takes up one run of tokens, and what it will need.
+// run adds one run of tokens to the work, and the memory that it needs.
 func (m *Machine) run(w *Work, c *plan.Run) {
 	q, n, start := m.seqs[c.Seq], len(c.Tokens), c.Start
 	q.inFlight = w.Step
@@ -156,8 +156,8 @@ func (m *Machine) run(w *Work, c *plan.Run) {
 	}
 }
 
-// End closes a step: its prompts are read so far, and what it has handed over or copied
-// is whole. After one that failed the epoch is over for this socket.
+// End closes a step: the chunks of its prompts are read, and its hand-overs and replicas are
+// complete. After a step that failed the epoch is over for this socket.
 func (m *Machine) End(w *Work, ok bool) error {
 	if err := m.State.End(w.Epoch, w.MicroBatch, ok); err != nil || !ok {
 		return err
