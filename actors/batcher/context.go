@@ -58,7 +58,7 @@ func (x *contexts) admit(p *plan.Plan, r, v *request) bool {
 	if v.shares == nil {
 		shared := kvcache.ForkBytes(x.s.cfg.Geometry, read, r.Policy)
 		v.shares = &contextShare{bytes: shared, users: 1}
-		v.hold[v.owner] -= shared
+		v.booked[v.owner] -= shared
 	}
 	v.shares.users++
 	x.s.waiting.remove(r)

@@ -197,10 +197,10 @@ func (s *State) scored(r *request, result *Result) {
 	if r.ended {
 		return
 	}
-	var fresh []PromptLogprob
+	var scores []PromptLogprob
 	for _, p := range result.Prompt {
 		if p.Position == r.scored+1 && p.Position < len(r.Prompt) {
-			fresh = append(fresh, p)
+			scores = append(scores, p)
 			r.scored++
 		}
 	}
@@ -210,7 +210,7 @@ func (s *State) scored(r *request, result *Result) {
 		s.finish(r, ReasonError, CodeFailed, message)
 		return
 	}
-	if len(fresh) > 0 {
-		s.out.Scores = append(s.out.Scores, Scores{ID: r.ID, Prompt: fresh})
+	if len(scores) > 0 {
+		s.out.Scores = append(s.out.Scores, Scores{ID: r.ID, Prompt: scores})
 	}
 }

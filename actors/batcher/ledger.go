@@ -20,8 +20,8 @@ type account struct {
 	replicas  int64 // the part of reserved for replicas
 	shared    int64 // blocks of the prefix cache and blocks that sequences hold of it, each once
 	evictable int64 // the part of shared that evicting the whole cache would free
-	core      int64 // bytes of one block in layers without a window
-	window    int64 // bytes of one block in layers with a window
+	block     int64 // bytes of one block in layers without a window
+	windowed  int64 // bytes of one block in layers with a window
 	sequences int   // that it owns
 	files     int64 // bytes of Scratch in use
 	used      int64 // measured bytes; -1: unknown
@@ -63,7 +63,7 @@ func (l *ledger) choose(p *kvcache.Policy, read, tokens, shared int, able func(o
 		}
 		n := l.need(p, o, read, tokens)
 		for i := range n {
-			n[i] -= int64(shared) * l.sockets[i].core
+			n[i] -= int64(shared) * l.sockets[i].block
 		}
 		if at, short := l.short(n); short > 0 {
 			if why == "" || short < shortest {
@@ -100,7 +100,7 @@ func (l *ledger) short(need []int64) (at int, bytes int64) {
 	return at, bytes
 }
 
-// alone says which owners can take a request with this output to its end when nothing else runs,
+// alone finds the owners that can take a request with this output to its end when nothing else runs,
 // also if it must be rebuilt just before its last token; or why none can. Only these are ever
 // chosen, so a sequence that runs alone can always grow.
 func (l *ledger) alone(r *request, output int) (able []bool, why string) {
@@ -147,7 +147,7 @@ func (l *ledger) largestOutput(r *request) int {
 
 // admit books the bytes of a request.
 func (l *ledger) admit(r *request, owner int, need []int64) {
-	r.owner, r.hold = owner, need
+	r.owner, r.booked = owner, need
 	for i := range l.sockets {
 		l.sockets[i].reserved += need[i]
 	}
@@ -161,25 +161,25 @@ func (l *ledger) handedOver(r *request) {
 	for i := range l.sockets {
 		keep := int64(0)
 		if i == r.owner {
-			keep = min(r.hold[i], kvcache.ResidentBytes(l.g, r.read, min(r.read+1, r.final()), r.Policy)-l.sharedBytes(r))
+			keep = min(r.booked[i], kvcache.ResidentBytes(l.g, r.read, min(r.read+1, r.final()), r.Policy)-l.sharedBytes(r))
 		}
-		l.sockets[i].reserved -= r.hold[i] - keep
-		l.sockets[i].freed += r.hold[i] - keep
-		r.hold[i] = keep
+		l.sockets[i].reserved -= r.booked[i] - keep
+		l.sockets[i].freed += r.booked[i] - keep
+		r.booked[i] = keep
 	}
 }
 
 // growth is the bytes that a decode row of this number of tokens needs beyond those that are booked.
 // It is negative after a row with more tokens.
 func (l *ledger) growth(r *request, tokens int) int64 {
-	return l.stepBytes(r, r.cached+tokens, tokens) - r.hold[r.owner] - l.sharedBytes(r) - r.shares.size()
+	return l.stepBytes(r, r.cached+tokens, tokens) - r.booked[r.owner] - l.sharedBytes(r) - r.shares.size()
 }
 
 func (l *ledger) grow(r *request, bytes int64) {
-	r.hold[r.owner] += bytes
+	r.booked[r.owner] += bytes
 	l.sockets[r.owner].reserved += bytes
 	if r.resides.replica != none {
-		r.hold[r.resides.replica] += bytes
+		r.booked[r.resides.replica] += bytes
 		l.sockets[r.resides.replica].reserved += bytes
 		l.sockets[r.resides.replica].replicas += bytes
 	}
@@ -190,14 +190,14 @@ func (l *ledger) release(r *request) {
 	if r.resides.replica != none {
 		l.removeReplica(r)
 	}
-	for i, bytes := range r.hold {
+	for i, bytes := range r.booked {
 		l.sockets[i].reserved -= bytes
 	}
 	l.releaseBlocks(r)
 	l.sockets[r.owner].files -= r.resides.file.bytes
 	r.resides.file = inFile{}
 	l.sockets[r.owner].sequences--
-	r.hold = nil
+	r.booked = nil
 	if c := r.shares; c != nil {
 		if c.users--; c.users == 0 {
 			l.sockets[r.owner].reserved -= c.bytes

@@ -32,12 +32,12 @@ func (s *State) interrupt() {
 func (s *State) goesOn(r *request) {
 	if o := r.outage; o != nil {
 		if len(r.out) > 1 {
-			o.SilentMillis = max(o.SilentMillis, s.now-r.spoke)
+			o.SilentMillis = max(o.SilentMillis, s.now-r.lastToken)
 		}
 		o.over(false)
 		r.outage = nil
 	}
-	r.spoke = s.now
+	r.lastToken = s.now
 }
 
 // over counts a sequence of the outage that goes on or has ended.

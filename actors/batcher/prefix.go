@@ -123,17 +123,17 @@ func (c *prefixCache) fit(r *request, read int) (chain []*textBlock, owner int, 
 
 // fitChain finds the owner of a request that begins with a chain of blocks, and pins the chain.
 func (c *prefixCache) fitChain(r *request, chain []*textBlock) (owner int, need []int64) {
-	named := make([]uint64, len(chain))
+	steps := make([]uint64, len(chain))
 	for k, b := range chain {
 		c.pinAll(b, 1)
-		named[k], b.step = b.step, c.s.steps+1
+		steps[k], b.step = b.step, c.s.steps+1
 	}
 	if owner, need = c.s.fit(r, len(chain)); owner != none {
 		return owner, need
 	}
 	for k, b := range chain {
 		c.pinAll(b, -1)
-		b.step = named[k]
+		b.step = steps[k]
 	}
 	return none, nil
 }
@@ -303,7 +303,7 @@ func (c *prefixCache) newBlock(name plan.Key, parent *textBlock) *textBlock {
 // Prefill would have freed those rows.
 func (c *prefixCache) reserveWindow() bool {
 	for i := range c.s.ledger.sockets {
-		if !c.s.makeFree(i, c.s.ledger.sockets[i].window) {
+		if !c.s.makeFree(i, c.s.ledger.sockets[i].windowed) {
 			return false
 		}
 	}

@@ -30,9 +30,9 @@ func holds(s *State, at *cluster, p *plan.Plan) []int64 {
 			a := &s.ledger.sockets[i]
 			switch {
 			case r.phase == prefill:
-				bytes[i] += kvcache.PrefillBytes(geometry, a.heads(), r.cached, r.Policy) + kvcache.StatisticsBytes(geometry, a.heads(), r.read, r.Policy) - int64(len(r.prefix.blocks))*a.core
+				bytes[i] += kvcache.PrefillBytes(geometry, a.heads(), r.cached, r.Policy) + kvcache.StatisticsBytes(geometry, a.heads(), r.read, r.Policy) - int64(len(r.prefix.blocks))*a.block
 			case i == r.owner:
-				bytes[i] += kvcache.ResidentBytes(geometry, r.read, cached, r.Policy) - int64(len(r.prefix.blocks))*a.core
+				bytes[i] += kvcache.ResidentBytes(geometry, r.read, cached, r.Policy) - int64(len(r.prefix.blocks))*a.block
 			case i == r.resides.replica:
 				bytes[i] += kvcache.ResidentBytes(geometry, r.read, cached, r.Policy)
 			}
@@ -190,7 +190,7 @@ func TestReadTwice(t *testing.T) {
 			if l, p := &s.ledger.sockets[0], e.Start; len(p.Chunks) > 0 {
 				need := s.ledger.need(kvcache.Streaming(4, 20), 0, 65, 65)[0]
 				if i > 0 {
-					need += l.core // the cache's, and its own
+					need += l.block // the cache's, and its own
 				}
 				if l.reserved+l.shared != need {
 					t.Errorf("r%d: %d bytes are booked for a step that takes %d", i, l.reserved+l.shared, need)

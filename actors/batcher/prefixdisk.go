@@ -51,13 +51,13 @@ type fetch struct {
 	keys   []plan.Key
 	there  int          // the number of blocks that all disks have
 	chain  []*textBlock // cached blocks before those, pinned meanwhile
-	fresh  []*textBlock // the blocks that come; none while the disks are asked what they have
+	coming []*textBlock // the blocks that come; none while the disks are asked what they have
 }
 
 // restoreAll asks for the blocks that all disks have. It runs between steps.
 func (c *prefixCache) restoreAll() {
 	for _, f := range slices.Clone(c.fetches) {
-		if f.there > 0 && len(f.fresh) == 0 {
+		if f.there > 0 && len(f.coming) == 0 {
 			c.restore(f)
 		}
 	}
@@ -100,7 +100,7 @@ func (c *prefixCache) ask(f *fetch, millis int64) {
 	if f.from > 0 {
 		d.Before = c.keyOf(f.r, f.from-1)
 	}
-	for _, b := range f.fresh {
+	for _, b := range f.coming {
 		d.Blocks = append(d.Blocks, b.id)
 	}
 	c.s.out.Disk = append(c.s.out.Disk, d)
@@ -115,22 +115,22 @@ func (c *prefixCache) restore(f *fetch) {
 		return
 	}
 	f.keys, f.from = f.keys[len(chain)-f.from:f.there], len(chain)
-	if c.book(f, chain); len(f.fresh) == 0 {
+	if c.book(f, chain); len(f.coming) == 0 {
 		c.endFetch(f, 0)
 		return
 	}
-	c.ask(f, c.patience(len(f.fresh)))
+	c.ask(f, c.patience(len(f.coming)))
 }
 
 // book reserves memory for the blocks that follow a chain, as far as there is some. Until the
 // fetch ends none of them is evicted, because each block of the chain has a child.
 func (c *prefixCache) book(f *fetch, chain []*textBlock) {
 	f.chain = chain
-	named := make([]uint64, len(chain))
+	steps := make([]uint64, len(chain))
 	var parent *textBlock
 	for i, b := range chain {
 		c.pinAll(b, 1)
-		named[i], b.step, parent = b.step, c.s.steps+1, b
+		steps[i], b.step, parent = b.step, c.s.steps+1, b
 	}
 	for _, name := range f.keys {
 		if c.blocks[name] != nil || !c.reserveBlock() {
@@ -138,12 +138,12 @@ func (c *prefixCache) book(f *fetch, chain []*textBlock) {
 		}
 		b := c.newBlock(name, parent)
 		c.pinAll(b, 1)
-		f.fresh, parent = append(f.fresh, b), b
+		f.coming, parent = append(f.coming, b), b
 	}
 	for i, b := range chain {
-		b.step = named[i]
+		b.step = steps[i]
 	}
-	f.keys = f.keys[:len(f.fresh)]
+	f.keys = f.keys[:len(f.coming)]
 }
 
 // patience is how many milliseconds to wait for blocks: at most about as long as prefill needs
@@ -159,7 +159,7 @@ func (c *prefixCache) patience(blocks int) int64 {
 // reserveBlock makes room for a block on every socket.
 func (c *prefixCache) reserveBlock() bool {
 	for i := range c.s.ledger.sockets {
-		if a := &c.s.ledger.sockets[i]; !c.s.makeFree(i, a.core+a.window) {
+		if a := &c.s.ledger.sockets[i]; !c.s.makeFree(i, a.block+a.windowed) {
 			return false
 		}
 	}
@@ -201,8 +201,8 @@ func (c *prefixCache) answer(d DiskDone) {
 	for _, f := range c.fetches {
 		switch {
 		case f.number != d.Number || f.number == 0:
-		case len(f.fresh) > 0 || d.Blocks <= 0:
-			c.endFetch(f, min(d.Blocks, len(f.fresh)))
+		case len(f.coming) > 0 || d.Blocks <= 0:
+			c.endFetch(f, min(d.Blocks, len(f.coming)))
 			return
 		default:
 			f.number, f.there = 0, min(d.Blocks, len(f.keys))
@@ -219,7 +219,7 @@ func (c *prefixCache) endFetch(f *fetch, came int) {
 	for _, b := range f.chain {
 		c.pinAll(b, -1)
 	}
-	for i, b := range f.fresh {
+	for i, b := range f.coming {
 		c.pinAll(b, -1)
 		if i < came {
 			b.ready = true
@@ -231,7 +231,7 @@ func (c *prefixCache) endFetch(f *fetch, came int) {
 			}
 		}
 	}
-	for _, b := range slices.Backward(f.fresh) {
+	for _, b := range slices.Backward(f.coming) {
 		if written := b.step == c.s.steps+1; !b.ready && b.after == 0 && !written {
 			c.drop(b)
 		}
@@ -260,7 +260,7 @@ func (c *prefixCache) comes(r *request) bool {
 		return false
 	}
 	b := c.blocks[c.keyOf(r, at)]
-	return b != nil && slices.ContainsFunc(c.fetches, func(f *fetch) bool { return slices.Contains(f.fresh, b) })
+	return b != nil && slices.ContainsFunc(c.fetches, func(f *fetch) bool { return slices.Contains(f.coming, b) })
 }
 
 // delays says whether blocks that a request begins with are on their way.
@@ -278,7 +278,7 @@ func (c *prefixCache) giveUpFetch() bool { return c.giveUp(true) || c.giveUp(fal
 
 func (c *prefixCache) giveUp(output bool) bool {
 	for _, f := range slices.Backward(c.fetches) {
-		if len(f.fresh) > 0 && (f.seq != 0) == output {
+		if len(f.coming) > 0 && (f.seq != 0) == output {
 			c.endFetch(f, 0)
 			return true
 		}

@@ -145,7 +145,7 @@ func (s *State) fetches() []*fetch {
 func (s *State) pinned() map[*textBlock]int32 {
 	held := map[*textBlock]int32{}
 	for _, f := range s.fetches() {
-		for _, b := range slices.Concat(f.chain, f.fresh) {
+		for _, b := range slices.Concat(f.chain, f.coming) {
 			held[b]++
 		}
 	}
@@ -158,14 +158,14 @@ func (k *disks) absent(s *State, at *cluster, rank int) (booked, alone int64) {
 	a := &s.ledger.sockets[rank]
 	for b, n := range s.pinned() {
 		if at.blocks[b.id] == nil {
-			booked += a.core + a.window
+			booked += a.block + a.windowed
 		} else if b.pins[rank] == n {
-			alone += a.core
+			alone += a.block
 		}
 	}
 	for _, b := range s.textBlocks() { // a prompt writes it, and has it among its own
 		if !b.ready && at.blocks[b.id] == nil && s.pinned()[b] == 0 {
-			booked += a.core + a.window
+			booked += a.block + a.windowed
 		}
 	}
 	return booked, alone

@@ -19,7 +19,7 @@ func (l *ledger) handBlocksOver(r *request) {
 		for i := range l.sockets {
 			if i != r.owner || !adopts {
 				l.unpin(b, i)
-				l.sockets[i].freed += l.sockets[i].core
+				l.sockets[i].freed += l.sockets[i].block
 			}
 		}
 	}
@@ -51,15 +51,15 @@ func (l *ledger) share(r *request, b *textBlock) {
 // took gives back the bytes of the request's own blocks that the cache has now.
 func (l *ledger) took(r *request, blocks int) {
 	for i := range l.sockets {
-		bytes := int64(blocks) * l.sockets[i].core
-		r.hold[i] -= bytes
+		bytes := int64(blocks) * l.sockets[i].block
+		r.booked[i] -= bytes
 		l.sockets[i].reserved -= bytes
 	}
 }
 
 func (l *ledger) pin(b *textBlock, rank int) {
 	if b.pins[rank] == 0 && b.cached {
-		l.sockets[rank].evictable -= l.sockets[rank].core
+		l.sockets[rank].evictable -= l.sockets[rank].block
 	}
 	b.pins[rank]++
 }
@@ -70,9 +70,9 @@ func (l *ledger) unpin(b *textBlock, rank int) {
 		return
 	}
 	if b.cached {
-		a.evictable += a.core
+		a.evictable += a.block
 	} else {
-		a.shared -= a.core
+		a.shared -= a.block
 	}
 }
 
@@ -80,8 +80,8 @@ func (l *ledger) unpin(b *textBlock, rank int) {
 func (l *ledger) cache(b *textBlock) {
 	for i := range l.sockets {
 		a := &l.sockets[i]
-		a.shared += a.core + a.window
-		a.evictable += a.core + a.window
+		a.shared += a.block + a.windowed
+		a.evictable += a.block + a.windowed
 	}
 }
 
@@ -97,14 +97,14 @@ func (l *ledger) uncache(b *textBlock) {
 
 // gain is the bytes that evicting a block frees on a socket.
 func (l *ledger) gain(b *textBlock, rank int) int64 {
-	bytes := l.sockets[rank].window + l.sumsBytes(b, rank)
+	bytes := l.sockets[rank].windowed + l.sumsBytes(b, rank)
 	if b.pins[rank] == 0 {
-		bytes += l.sockets[rank].core
+		bytes += l.sockets[rank].block
 	}
 	return bytes
 }
 
-// sharedBytes is the bytes of shared blocks that a request holds on its owner, beyond r.hold.
+// sharedBytes is the bytes of shared blocks that a request holds on its owner, beyond r.booked.
 func (l *ledger) sharedBytes(r *request) int64 {
-	return int64(len(r.prefix.blocks)) * l.sockets[r.owner].core
+	return int64(len(r.prefix.blocks)) * l.sockets[r.owner].block
 }

@@ -69,7 +69,7 @@ func (c *prefixCache) spread(r *request) bool {
 	if len(f.keys) == 0 {
 		return false
 	}
-	if c.book(f, chain); len(f.fresh) == 0 {
+	if c.book(f, chain); len(f.coming) == 0 {
 		for _, b := range chain {
 			c.pinAll(b, -1)
 		}
@@ -79,7 +79,7 @@ func (c *prefixCache) spread(r *request) bool {
 	blocks := 0 // the owner sends them one after the other
 	for _, o := range c.fetches {
 		if o.seq != 0 {
-			blocks += len(o.fresh)
+			blocks += len(o.coming)
 		}
 	}
 	c.ask(f, c.patience(blocks))

@@ -41,7 +41,7 @@ const copiesAStep = 2
 // planReplicas gives sequences that decode a replica, on the socket with the most free bytes.
 // Some have none. Under a policy that scores slots in decode, every step changes all scores,
 // and sending them costs more than the rebuild that a replica saves. A cache with rows in a
-// file would have to be read back. A cache that others share lies on its owner alone.
+// file would have to be read back. A cache that others share is on its owner alone.
 func (v *residency) planReplicas(p *plan.Plan) {
 	if len(v.s.ledger.sockets) < 2 {
 		return
@@ -86,13 +86,13 @@ func (v *residency) drop(r *request) {
 }
 
 // owned is the bytes of the cache of a decoding sequence, with the blocks that it shares.
-func (l *ledger) owned(r *request) int64 { return r.hold[r.owner] + l.sharedBytes(r) }
+func (l *ledger) owned(r *request) int64 { return r.booked[r.owner] + l.sharedBytes(r) }
 
 // addReplica books the bytes of a replica. A replica shares no blocks.
 func (l *ledger) addReplica(r *request, replica int) {
 	bytes := l.owned(r)
 	r.resides.replica = replica
-	r.hold[replica] += bytes
+	r.booked[replica] += bytes
 	l.sockets[replica].reserved += bytes
 	l.sockets[replica].replicas += bytes
 }
@@ -100,8 +100,8 @@ func (l *ledger) addReplica(r *request, replica int) {
 // removeReplica gives the bytes of a replica back.
 func (l *ledger) removeReplica(r *request) {
 	a := &l.sockets[r.resides.replica]
-	a.reserved -= r.hold[r.resides.replica]
-	a.replicas -= r.hold[r.resides.replica]
-	r.hold[r.resides.replica] = 0
+	a.reserved -= r.booked[r.resides.replica]
+	a.replicas -= r.booked[r.resides.replica]
+	r.booked[r.resides.replica] = 0
 	r.resides.replica = none
 }

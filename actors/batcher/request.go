@@ -25,21 +25,21 @@ type request struct {
 	out    []int32 // output tokens so far
 	scored int     // prompt positions up to this one have been scored
 
-	phase   phase
-	unread  bool // its client does not read its tokens
-	ended   bool // its Finish was emitted; its memory is freed between steps
-	seq     uint64
-	owner   int
-	read    int     // tokens that prefill reads in this admission
-	cached  int     // tokens in the cache
-	staged  int     // tokens of the last step in the cache, which the sockets have not committed
-	hold    []int64 // ledger bytes by rank
-	reached int     // the most tokens in a cache of any of its admissions
-	resides resides // where else its cache is
-	kept    kept    // of the admission that the end of an epoch interrupted
-	outage  *Outage // that interrupted it, until its next token; or nil
-	spoke   int64   // time of its newest token
-	drafted drafted
+	phase     phase
+	unread    bool // its client does not read its tokens
+	ended     bool // its Finish was emitted; its memory is freed between steps
+	seq       uint64
+	owner     int
+	read      int     // tokens that prefill reads in this admission
+	cached    int     // tokens in the cache
+	staged    int     // tokens of the last step in the cache, which the sockets have not committed
+	booked    []int64 // bytes in the ledger, by rank
+	reached   int     // the most tokens in a cache of any of its admissions
+	resides   resides // where else its cache is
+	kept      kept    // of the admission that the end of an epoch interrupted
+	outage    *Outage // that interrupted it, until its next token; or nil
+	lastToken int64   // time of its newest token
+	drafted   drafted
 
 	prefix  cachedPrefix
 	awaited uint64 // sequence that it waited for, see State.awaits
@@ -121,7 +121,7 @@ func (r *request) finished(eos []int32) (string, bool) {
 
 // restart forgets the admission and keeps the tokens.
 func (r *request) restart() {
-	r.phase, r.seq, r.owner, r.read, r.cached, r.staged, r.hold, r.kept = waiting, 0, 0, 0, 0, 0, nil, kept{}
+	r.phase, r.seq, r.owner, r.read, r.cached, r.staged, r.booked, r.kept = waiting, 0, 0, 0, 0, 0, nil, kept{}
 	r.prefix.restart()
 	r.shares, r.clustered = nil, clustered{}
 	r.resides = resides{replica: none, inMemory: r.resides.inMemory}

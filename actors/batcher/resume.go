@@ -120,8 +120,9 @@ type resumption struct {
 func (s *State) reopen(p *plan.Plan) {
 	for _, q := range s.resumed {
 		if r := q.r; r.phase == decoding && r.seq == q.seq && !r.ended {
-			p.Open = append(p.Open, plan.Open{Seq: r.seq, ID: r.ID, Owner: r.owner, Policy: r.Policy, Sampling: r.Sampling,
-				Read: r.read, Sampled: max(0, r.read-len(r.Prompt)), Tail: max(0, len(r.Prompt)-r.read), Reserve: r.cached + 1, Resume: r.tokens(0, r.cached), Replica: r.resides.replica})
+			open := s.opens(r)
+			open.Reserve, open.Resume, open.Replica = r.cached+1, r.tokens(0, r.cached), r.resides.replica
+			p.Open = append(p.Open, open)
 		}
 	}
 }

@@ -65,7 +65,8 @@ func (s *State) schedule() {
 
 // row is the next decode row of a request.
 func (r *request) row() plan.Run {
-	return plan.Run{Seq: r.seq, Owner: r.owner, Accepted: r.staged, Start: r.cached, Tokens: r.tokens(r.cached, r.cached+1), Sample: r.cached+1 >= len(r.Prompt), PromptLogprobs: plan.None, Next: plan.None}
+	return plan.Run{Seq: r.seq, Owner: r.owner, Accepted: r.staged, Start: r.cached, Tokens: r.tokens(r.cached, r.cached+1),
+		Sample: r.cached+1 >= len(r.Prompt), PromptLogprobs: plan.None, Next: plan.None}
 }
 
 // growAll books the bytes that the next decode rows need, the first in order first. When memory is
@@ -109,7 +110,7 @@ func (s *State) reserve(r *request, n int) int {
 // victim is the last in order that holds bytes on a socket.
 func (s *State) victim(rank int) *request {
 	for i := len(s.running) - 1; i >= 0; i-- {
-		if r := s.running[i]; r.hold[rank] > 0 || r.blocksOn(rank) > 0 {
+		if r := s.running[i]; r.booked[rank] > 0 || r.blocksOn(rank) > 0 {
 			return r
 		}
 	}
@@ -178,7 +179,7 @@ func (s *State) makeRoom() {
 }
 
 // admit takes the first request in order that waits into the plan, if it fits everywhere at its
-// peak. Nobody overtakes it for being smaller; only requests that share a text with the prefix
+// peak. A smaller request does not overtake it. Only requests that share a text with the prefix
 // cache may go first (prefixCache.next). Requests that this placement can never take stand aside.
 func (s *State) admit(p *plan.Plan) *request {
 	if s.full() {
@@ -321,7 +322,8 @@ func (s *State) chunk(p *plan.Plan, r *request, left int) int {
 	if s.prefix != nil {
 		end = s.prefix.cut(r, end)
 	}
-	c := plan.Run{Seq: r.seq, Owner: r.owner, Start: r.cached, Tokens: r.tokens(r.cached, end), Prefill: true, Last: end == r.read && x.Pieces == 0, PromptLogprobs: plan.None, Next: plan.None}
+	c := plan.Run{Seq: r.seq, Owner: r.owner, Start: r.cached, Tokens: r.tokens(r.cached, end), Prefill: true, PromptLogprobs: plan.None, Next: plan.None}
+	c.Last = end == r.read && x.Pieces == 0
 	c.Sample = end == r.read && r.limit > 0 && end >= len(r.Prompt)
 	if r.PromptLogprobs >= 0 && min(end, len(r.Prompt)-1) > r.scored {
 		c.PromptLogprobs = r.PromptLogprobs

@@ -703,7 +703,7 @@ func checkLedger(t fataler, s *State) {
 			shares[c] = true
 			sums[r.owner] += c.bytes
 		}
-		for i, bytes := range r.hold {
+		for i, bytes := range r.booked {
 			sums[i] += bytes
 			if bytes < 0 {
 				t.Fatalf("%s holds %d bytes on socket %d", r.ID, bytes, i)
@@ -735,16 +735,16 @@ func checkLedger(t fataler, s *State) {
 			if b.pins[i] != n {
 				t.Fatalf("block %d has %d holders on socket %d, %d are counted", b.id, n, i, b.pins[i])
 			}
-			shared += a.core
+			shared += a.block
 		}
 		for _, b := range s.textBlocks() {
 			if held[i][b] == 0 {
-				shared, evictable = shared+a.core, evictable+a.core
+				shared, evictable = shared+a.block, evictable+a.block
 				if b.pins[i] != 0 {
 					t.Fatalf("block %d counts %d holders on socket %d and has none", b.id, b.pins[i], i)
 				}
 			}
-			beside := a.window
+			beside := a.windowed
 			if b.sums {
 				beside += kvcache.SumsBytes(geometry, a.heads(), b.tokens)
 			}

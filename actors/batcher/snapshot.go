@@ -96,17 +96,21 @@ func (s *State) Snapshot() Snapshot {
 	}
 	v.Speculated.Texts, v.Speculated.Recent = s.drafts.bytes, s.drafts.recent.Bytes()
 	for _, a := range s.ledger.sockets {
-		v.Sockets = append(v.Sockets, SocketState{ID: a.ID, Budget: a.Budget, Reserved: a.reserved + a.shared - a.evictable, Used: a.used, Freed: a.freed, Replicas: a.replicas, Shared: a.shared - a.evictable, Evictable: a.evictable, Sequences: a.sequences, Files: a.files, Scratch: a.Scratch})
+		v.Sockets = append(v.Sockets, SocketState{
+			ID: a.ID, Budget: a.Budget, Reserved: a.reserved + a.shared - a.evictable, Used: a.used, Freed: a.freed,
+			Replicas: a.replicas, Shared: a.shared - a.evictable, Evictable: a.evictable, Sequences: a.sequences, Files: a.files, Scratch: a.Scratch,
+		})
 	}
 	names := [...]string{waiting: "waiting", prefill: "prefill", decoding: "decoding"}
 	for _, r := range s.running {
-		state := RequestState{ID: r.ID, State: names[r.phase], Owner: s.ledger.sockets[r.owner].ID, Prompt: len(r.Prompt), Output: len(r.out), Cached: r.cached, Preempted: r.preempted}
+		state := RequestState{ID: r.ID, State: names[r.phase], Owner: s.ledger.sockets[r.owner].ID,
+			Prompt: len(r.Prompt), Output: len(r.out), Cached: r.cached, Preempted: r.preempted}
 		if r.resides.replica != none {
-			state.Replica, state.Copied = s.ledger.sockets[r.resides.replica].ID, r.hold[r.resides.replica]
+			state.Replica, state.Copied = s.ledger.sockets[r.resides.replica].ID, r.booked[r.resides.replica]
 		}
-		for i, bytes := range r.hold {
+		for i, bytes := range r.booked {
 			state.Bytes += bytes
-			state.Bytes += int64(r.blocksOn(i)) * s.ledger.sockets[i].core
+			state.Bytes += int64(r.blocksOn(i)) * s.ledger.sockets[i].block
 		}
 		switch {
 		case r.ended:

@@ -11,7 +11,7 @@ import (
 // the owner writes while steps run, and reports when the memory is free (StepDone.Spilled). A
 // cache whose file fails is read again from the tokens, and then stays in memory.
 
-// inFile is the part of a cache that lies in a file, or will.
+// inFile is the part of a cache that is in a file, or will be.
 type inFile struct {
 	blocks int
 	done   bool // its memory is free
@@ -47,7 +47,7 @@ func (v *residency) planFiles(p *plan.Plan) {
 		r, blocks := largest, v.fileBlocks(largest)
 		if before := max(0, v.s.ledger.spillChange(r, blocks)); v.s.makeFree(rank, before) {
 			r.resides.file = inFile{blocks: blocks, bytes: kvcache.FileBytes(v.s.ledger.g, blocks, r.Policy), before: before}
-			r.hold[rank] += before
+			r.booked[rank] += before
 			a.reserved += before
 			a.files += r.resides.file.bytes
 			p.Spill = append(p.Spill, plan.Spill{Seq: r.seq, Owner: rank, Blocks: r.resides.file.blocks})
@@ -55,7 +55,7 @@ func (v *residency) planFiles(p *plan.Plan) {
 	}
 }
 
-// fileBlocks is the number of blocks of a sequence that can lie in a file. Only tokens that
+// fileBlocks is the number of blocks of a sequence that can be in a file. Only tokens that
 // count are in them.
 func (v *residency) fileBlocks(r *request) int {
 	return kvcache.Spillable(v.s.ledger.g, r.read, r.cached-r.staged, r.Policy)
@@ -112,7 +112,7 @@ func (l *ledger) spilled(r *request, blocks int) {
 	a.files -= r.resides.file.bytes
 	r.resides.file = inFile{blocks: blocks, done: true, bytes: kvcache.FileBytes(l.g, blocks, r.Policy)}
 	a.files += r.resides.file.bytes
-	r.hold[r.owner] += change
+	r.booked[r.owner] += change
 	a.reserved += change
 	a.freed -= min(0, change)
 }

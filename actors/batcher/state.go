@@ -161,7 +161,7 @@ func (s *State) place(p Placed) {
 	s.ledger.sockets = make([]account, len(p.Sockets))
 	for i, socket := range p.Sockets {
 		a := account{Socket: socket, used: -1}
-		a.core, a.window = kvcache.SegmentBytes(s.cfg.Geometry, s.cfg.Geometry.PromptHeads(a.heads(), false))
+		a.block, a.windowed = kvcache.SegmentBytes(s.cfg.Geometry, s.cfg.Geometry.PromptHeads(a.heads(), false))
 		s.ledger.sockets[i] = a
 	}
 	s.adopt(p.Held)
