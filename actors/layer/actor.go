@@ -53,13 +53,16 @@ type pass struct {
 	begin    func() // the exchange
 	arrived  func(error)
 	advanced advanced
+	one      [1]LayerRun // in hand
 }
 
-// Actor is one layer: between messages it only moves its passes forward.
+// Actor is one layer: between messages it only moves its passes forward. On several ranks it
+// hands the batch to the next layer. Where nothing is exchanged the backend gets all layers that
+// follow at once, so that a device need not wait for the host between them.
 type Actor struct {
-	Weights Layer
-	Next    *actor.PID // the layer that follows; nil: none
-	Term    *Term
+	Layers []Layer      // this one and those that follow
+	Next   []*actor.PID // the layers that follow
+	Term   *Term
 
 	self   *actor.PID
 	root   *actor.RootContext
@@ -86,7 +89,7 @@ func (a *Actor) Receive(c actor.Context) {
 			p = a.newPass()
 			a.passes[m.Batch] = p
 		}
-		p.run, p.schedule, p.at = m, m.Batch.scheduleOf(a.Weights.Kind(), a.Next == nil), -1
+		p.run, p.schedule, p.at = m, m.Batch.scheduleOf(a.Layers[0].Kind(), len(a.Next) == 0), -1
 		a.Term.Submit(p.compute)
 	case *advanced:
 		if m.err != nil {
@@ -111,24 +114,36 @@ func (a *Actor) newPass() *pass {
 }
 
 // next unpacks what arrived, computes up to the next exchange, and starts that: there is one
-// hand-off a synchronisation. At the end of the schedule the batch goes to the next layer.
+// hand-off a synchronisation. At the end of the schedule the batch goes to the layer that follows
+// those which were computed.
 func (p *pass) next() {
 	began, b, s := time.Now(), p.run.Batch, p.schedule
 	if p.at >= 0 {
 		s.exchanges[p.at].unpack(b)
 	}
 	p.at++
-	b.Backend.Run(p.layer.Weights, s.runs[p.at])
-	if p.layer.Weights.Kind().Input && p.at == len(s.exchanges) {
+	a, last := p.layer, p.at == len(s.exchanges)
+	var runs []LayerRun
+	if b.alone() {
+		runs = b.untilLeaving(a.Layers)
+	} else {
+		p.one[0] = LayerRun{a.Layers[0], s.runs[p.at]}
+		runs = p.one[:]
+	}
+	b.Backend.Run(runs, a.Term.between)
+	if a.Term.over {
+		return
+	}
+	if last && runs[len(runs)-1].Layer.Kind().Input {
 		b.leave()
 	}
 	p.sent = time.Now()
 	b.Compute += p.sent.Sub(began)
-	switch a := p.layer; {
-	case p.at < len(s.exchanges):
+	switch {
+	case !last:
 		a.Term.Await(b, p.run.Group, p.begin)
-	case a.Next != nil:
-		a.root.Send(a.Next, p.run)
+	case len(a.Next) >= len(runs):
+		a.root.Send(a.Next[len(runs)-1], p.run)
 	default:
 		a.root.Send(p.run.ReplyTo, &Done{Batch: b})
 	}

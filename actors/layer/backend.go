@@ -18,8 +18,11 @@ type Backend interface {
 	// If the embedding's file was changed by then (model.Tensor.Unchanged), the rows may be
 	// wrong and are filled again, checked: that fails when their bytes are not the model's.
 	Embed(e Held, row int, tokens []uint32, checked bool) error
-	// Run computes operations of a layer, one after another.
-	Run(l Layer, ops []Op)
+	// Run computes runs of layers, one after another. Where nothing is exchanged these are all
+	// layers, which a device can capture as a graph. Between two runs a backend may call
+	// between, unless that is nil, while no work of its own is under way: others compute
+	// meanwhile, and after false it returns at once, for its weights are gone.
+	Run(runs []LayerRun, between func() (goOn bool))
 	// Pack is the values of tiles, row after row, in to or where there is room; Unpack puts
 	// packed values where tiles are.
 	Pack(to []float32, tiles []Tile) []float32
@@ -74,6 +77,12 @@ type LogitRow struct {
 type Layer interface {
 	Held
 	Kind() Kind
+}
+
+// LayerRun is a run of operations of a layer with no exchange between them.
+type LayerRun struct {
+	Layer Layer
+	Ops   []Op
 }
 
 // Kind is what schedules tell apart of a layer.

@@ -73,6 +73,7 @@ type Batch struct {
 	step      conditions               // of any layer of this step
 	schedules map[conditions]*Schedule // that were needed so far
 	lists     [kinds][2]*Schedule      // of this step: by kind of layer; not the last layer, the last
+	runs      []LayerRun               // in hand
 	caches    int                      // of SwiftKV's later layers
 	stays     []topology.Range         // leave: rows, as they were
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
 	"testing"
 
 	"github.com/asynkron/protoactor-go/actor"
@@ -51,10 +52,12 @@ func BenchmarkStep(b *testing.B) {
 			sys := actor.NewActorSystem(actor.WithLoggerFactory(func(*actor.ActorSystem) *slog.Logger { return quiet }))
 			exec := NewExecutor()
 			term := exec.NewTerm()
-			var next *actor.PID
-			for range layers {
-				a := &Actor{Weights: w, Next: next, Term: term}
-				next = sys.Root.Spawn(actor.PropsFromProducer(func() actor.Actor { return a }, actor.WithDispatcher(Dispatcher)))
+			var next []*actor.PID
+			all := slices.Repeat([]Layer{w}, layers)
+			for i := range all {
+				a := &Actor{Layers: all[len(all)-1-i:], Next: next, Term: term}
+				pid := sys.Root.Spawn(actor.PropsFromProducer(func() actor.Actor { return a }, actor.WithDispatcher(Dispatcher)))
+				next = append([]*actor.PID{pid}, next...)
 			}
 			done := make(chan struct{}, 1)
 			end := sys.Root.Spawn(actor.PropsFromFunc(func(c actor.Context) {
@@ -65,7 +68,7 @@ func BenchmarkStep(b *testing.B) {
 			run := &Run{Batch: batch, ReplyTo: end}
 			b.ReportAllocs()
 			for b.Loop() {
-				sys.Root.Send(next, run)
+				sys.Root.Send(next[0], run)
 				<-done
 			}
 			exec.Close()

@@ -48,14 +48,33 @@ func NewExecutor() *Executor {
 	go func() {
 		defer close(e.done)
 		for j, ok := e.next(); ok; j, ok = e.next() {
-			if j.term == nil || !j.term.over {
-				e.await = nil
-				j.do()
-			}
-			e.ended.Add(1)
+			e.await = nil
+			e.carryOut(j)
 		}
 	}()
 	return e
+}
+
+// carryOut does a job, unless its term has ended.
+func (e *Executor) carryOut(j job) {
+	if j.term == nil || !j.term.over {
+		j.do()
+	}
+	e.ended.Add(1)
+}
+
+// between does the jobs that wait, in the midst of one that has more to do. It counts as progress.
+func (e *Executor) between() {
+	e.taken.Add(1)
+	e.ended.Add(1)
+	e.mu.Lock()
+	waiting := append([]job(nil), e.jobs[e.at:]...)
+	clear(e.jobs[e.at:])
+	e.jobs, e.at = e.jobs[:0], 0
+	e.mu.Unlock()
+	for _, j := range waiting {
+		e.carryOut(j)
+	}
 }
 
 // job is a piece of work, of a term or of none.
@@ -161,6 +180,12 @@ func (t *Term) Submit(do func()) { t.exec.submit(job{do, t}) }
 
 // Await is the executor's.
 func (t *Term) Await(b *Batch, l Listener, begin func()) { t.exec.Await(b, l, begin) }
+
+// between is Executor.between, called from a job of the term. It reports whether the term goes on.
+func (t *Term) between() bool {
+	t.exec.between()
+	return !t.over
+}
 
 // End queues the last job of the term.
 func (t *Term) End(free func()) {

@@ -145,7 +145,7 @@ func (b *Batch) part(rank, width int) topology.Range {
 func (m *mixture) reads() bool { return quantizes(m.experts.Gate) }
 
 func (b *Processor) answers() bool {
-	return len(b.batch.Place.Slices) == 1 && quantizes(b.mix.experts.Down)
+	return b.batch.alone() && quantizes(b.mix.experts.Down)
 }
 
 // quantizes says whether the matrices of a bank multiply quantized blocks.

@@ -53,17 +53,19 @@ func newSockets(t *testing.T, m topology.Mapping, ranks int, dt tensor.DType) *s
 	})
 	wires := collective.NewMemory(ranks)
 	for rank := range ranks {
-		exec, next := NewExecutor(), (*actor.PID)(nil)
+		exec, next, layers := NewExecutor(), []*actor.PID(nil), []Layer(nil)
 		for i := testLayers - 1; i >= 0; i-- {
-			a := &Actor{Weights: s.slice(i, rank, dt), Next: next, Term: exec.NewTerm()}
-			next = s.sys.Root.Spawn(actor.PropsFromProducer(func() actor.Actor { return a }, actor.WithDispatcher(Dispatcher)))
-			t.Cleanup(a.Weights.Close)
+			layers = append([]Layer{s.slice(i, rank, dt)}, layers...)
+			a := &Actor{Layers: layers, Next: next, Term: exec.NewTerm()}
+			pid := s.sys.Root.Spawn(actor.PropsFromProducer(func() actor.Actor { return a }, actor.WithDispatcher(Dispatcher)))
+			next = append([]*actor.PID{pid}, next...)
+			t.Cleanup(layers[0].Close)
 		}
 		g, err := collective.NewGroup(collective.Config{Rank: rank, Size: ranks, Epoch: 1, Incarnations: make([]uint32, ranks), Deadline: time.Minute}, wires[rank])
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.execs, s.first, s.nets = append(s.execs, exec), append(s.first, next), append(s.nets, g)
+		s.execs, s.first, s.nets = append(s.execs, exec), append(s.first, next[0]), append(s.nets, g)
 		t.Cleanup(func() { g.Close(); <-g.Done(); exec.Close() })
 	}
 	return s

@@ -97,10 +97,19 @@ func (b *Processor) Begin(batch *Batch, rotations []*Rotation) {
 	}
 }
 
-// Run implements Backend. It counts the time of operations, with a look at the clock for each
-// part.
-func (b *Processor) Run(l Layer, ops []Op) {
-	w, began, before := l.(*Weights), time.Now(), b.batch.Spent[Projections]+b.batch.Spent[Attention]
+// Run implements Backend.
+func (b *Processor) Run(runs []LayerRun, between func() bool) {
+	for i := range runs {
+		if i > 0 && between != nil && !between() {
+			return
+		}
+		b.runLayer(runs[i].Layer.(*Weights), runs[i].Ops)
+	}
+}
+
+// runLayer counts the time of operations, with a look at the clock for each part.
+func (b *Processor) runLayer(w *Weights, ops []Op) {
+	began, before := time.Now(), b.batch.Spent[Projections]+b.batch.Spent[Attention]
 	for i, op := range ops {
 		operations[op](w, b)
 		if i+1 == len(ops) || ops[i+1].Part() != op.Part() {

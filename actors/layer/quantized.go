@@ -52,7 +52,7 @@ func quantizedCols(c topology.Range) topology.Range {
 // quantizable says what of this step is quantized: activations, and besides them norms, for
 // which rows are owned. A function of what all ranks know.
 func (b *Batch) quantizable() (activations, owned bool) {
-	d, alone := b.Dims, len(b.Place.Slices) == 1
+	d, alone := b.Dims, b.alone()
 	whole := func(n int) bool { return n%tensor.BlockWidth == 0 }
 	on := tensor.Quantised(b.Type) && d.MoE.Experts == 0 && d.Latent.Rank == 0 &&
 		whole(d.Hidden) && whole(d.group()*d.HeadDim) && whole(d.FFN)

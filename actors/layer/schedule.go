@@ -150,7 +150,7 @@ func index(yes bool) int {
 
 // classify notes what of the step decides its schedules.
 func (b *Batch) classify() {
-	c := conditions{mapping: b.Place.Mapping, alone: len(b.Place.Slices) == 1, prefill: b.HasPrefill(), decode: b.decode > 0, latent: b.Dims.Latent.Rank > 0}
+	c := conditions{mapping: b.Place.Mapping, alone: b.alone(), prefill: b.HasPrefill(), decode: b.decode > 0, latent: b.Dims.Latent.Rank > 0}
 	c.local, c.leaving = b.projectionsLocal(0, 1, 2), b.leaving()
 	c.quantized, c.owned = b.quantizable()
 	if b.step != c {
@@ -158,6 +158,28 @@ func (b *Batch) classify() {
 	}
 }
 
-// Through carries the batch through a layer of a model that is alone, where nothing is
-// exchanged.
-func (b *Batch) Through(l Layer) { b.Backend.Run(l, b.scheduleOf(l.Kind(), false).runs[0]) }
+// alone reports whether one rank has everything, so that nothing is exchanged.
+func (b *Batch) alone() bool { return len(b.Place.Slices) == 1 }
+
+// untilLeaving is the work of layers, of a model that is alone, up to the pass after which rows
+// leave. The last of layers is the model's last.
+func (b *Batch) untilLeaving(layers []Layer) []LayerRun {
+	b.runs = b.runs[:0]
+	for i, l := range layers {
+		k := l.Kind()
+		b.runs = append(b.runs, LayerRun{l, b.scheduleOf(k, i+1 == len(layers)).runs[0]})
+		if k.Input {
+			break
+		}
+	}
+	return b.runs
+}
+
+// Through carries the batch through layers of a model that is alone; all rows stay.
+func (b *Batch) Through(layers ...Layer) {
+	b.runs = b.runs[:0]
+	for _, l := range layers {
+		b.runs = append(b.runs, LayerRun{l, b.scheduleOf(l.Kind(), false).runs[0]})
+	}
+	b.Backend.Run(b.runs, nil)
+}

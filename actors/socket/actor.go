@@ -350,12 +350,11 @@ func (a *Actor) loaded(c actor.Context, m *loaded) {
 	a.epoch.await = a.term.Await
 	a.files.begin(m.epoch)
 	layers := m.epoch.weights.Layers
-	a.layers = make([]*actor.PID, len(layers)+1) // the last has none to follow
+	a.layers = make([]*actor.PID, len(layers))
 	for i := len(layers) - 1; i >= 0; i-- {
-		l := &layer.Actor{Weights: layers[i], Next: a.layers[i+1], Term: a.term}
+		l := &layer.Actor{Layers: layers[i:], Next: a.layers[i+1:], Term: a.term}
 		a.layers[i] = c.Spawn(actor.PropsFromProducer(func() actor.Actor { return l }, actor.WithDispatcher(layer.Dispatcher)))
 	}
-	a.layers = a.layers[:len(layers)]
 	a.Config.Logger.Info("slices loaded", "epoch", m.number, "rank", m.epoch.rank, "sockets", len(m.epoch.place.Slices),
 		"weights_bytes", m.epoch.weights.Bytes(), "took", m.took.Round(time.Millisecond))
 	kept := a.machine.Held()

@@ -67,9 +67,13 @@ func (l boxedLayer) Close() {
 	l.Layer.Close()
 }
 
-func (b boxedBackend) Run(l layer.Layer, ops []layer.Op) {
+func (b boxedBackend) Run(runs []layer.LayerRun, between func() bool) {
 	b.of.runs.Add(1)
-	b.Processor.Run(l.(boxedLayer).Layer, ops)
+	opened := make([]layer.LayerRun, len(runs))
+	for i, r := range runs {
+		opened[i] = layer.LayerRun{Layer: r.Layer.(boxedLayer).Layer, Ops: r.Ops}
+	}
+	b.Processor.Run(opened, between)
 }
 
 func (b boxedBackend) Embed(e layer.Held, row int, tokens []uint32, checked bool) error {
@@ -86,7 +90,7 @@ func (b boxedBackend) Logits(e layer.Held, rows []layer.LogitRow) {
 }
 
 // TestDevice: a socket computes with the device that it is given, looks into none of its weights
-// and closes them all.
+// and closes them all. Alone, it gives all layers of a step in one call.
 func TestDevice(t *testing.T) {
 	for _, m := range topology.Mappings {
 		for _, sockets := range []int{1, 3} {
@@ -94,18 +98,24 @@ func TestDevice(t *testing.T) {
 				want, got := mixed("full"), mixed("full")
 				newRig(t, rigConfig{dir: goldenDir, sockets: sockets, mapping: m}).generate(200, want...)
 				var devices []boxed
+				steps := int64(0)
 				t.Run("boxed", func(t *testing.T) {
-					newRig(t, rigConfig{dir: goldenDir, sockets: sockets, mapping: m, device: func(p *tensor.Pool) layer.Device {
+					r := newRig(t, rigConfig{dir: goldenDir, sockets: sockets, mapping: m, device: func(p *tensor.Pool) layer.Device {
 						devices = append(devices, newBoxed(p))
 						return devices[len(devices)-1]
-					}}).generate(200, got...)
+					}})
+					r.generate(200, got...)
+					steps = int64(r.step)
 				})
 				if !bytes.Equal(bits(t, got), bits(t, want)) {
 					t.Error("answers differ from those of the host")
 				}
 				for rank, d := range devices {
-					if d.runs.Load() == 0 || d.open.Load() != 0 {
-						t.Errorf("rank %d: %d runs, %d handles were not closed", rank, d.runs.Load(), d.open.Load())
+					if d.open.Load() != 0 {
+						t.Errorf("rank %d: %d handles were not closed", rank, d.open.Load())
+					}
+					if runs := d.runs.Load(); sockets == 1 && runs != steps || sockets > 1 && runs <= 2*steps {
+						t.Errorf("rank %d: %d calls of Run in %d steps", rank, runs, steps)
 					}
 				}
 			})

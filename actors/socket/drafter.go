@@ -367,9 +367,7 @@ func (g *drafter) pass(live []wish, states []layer.StateRun) {
 	if g.mtp != nil {
 		b.Backend.Join(g.mtp, states)
 	}
-	for _, l := range g.weights.Layers {
-		b.Through(l)
-	}
+	b.Through(g.weights.Layers...)
 	b.Backend.Logits(g.weights.Ends, g.rows)
 	if g.mtp != nil {
 		g.states.Drop(g.states.Len())

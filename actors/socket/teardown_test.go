@@ -1,6 +1,7 @@
 package socket
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -18,12 +19,18 @@ func TestStepCutByANewEpoch(t *testing.T) {
 	if testing.Short() || raceEnabled {
 		rounds = 60
 	}
-	r := newRig(t, rigConfig{dir: goldenDir, sockets: 3, mapping: topology.Gather})
+	for _, sockets := range []int{1, 3} {
+		t.Run(fmt.Sprint(sockets), func(t *testing.T) { cutSteps(t, sockets, rounds) })
+	}
+}
+
+func cutSteps(t *testing.T, sockets, rounds int) {
+	r := newRig(t, rigConfig{dir: goldenDir, sockets: sockets, mapping: topology.Gather})
 	random := rand.New(rand.NewPCG(1, 2))
 	for i := range rounds {
 		s := &proto.StepRequest{Epoch: r.epoch, Step: 1}
 		p := greedy(0)
-		for seq := range 3 {
+		for seq := range sockets {
 			prompt := make([]uint32, 64)
 			s.Open = append(s.Open, &proto.Open{Seq: uint64(1000*i + seq + 1), Owner: uint32(seq), Policy: "full", Sampling: plan.EncodeSampling(&p), PromptTokens: 64})
 			s.Chunks = append(s.Chunks, &proto.Chunk{Seq: uint64(1000*i + seq + 1), Prefill: true, Last: true, Sample: true, Tokens: prompt})

@@ -1,0 +1,39 @@
+package layer
+
+import (
+	"slices"
+	"testing"
+)
+
+// TestBetween: in the midst of a long job those that wait are done, in order, and count as
+// progress; when the term ends among them the long job learns of it, and later ones are dropped.
+func TestBetween(t *testing.T) {
+	e := NewExecutor()
+	term := e.NewTerm()
+	var did []string
+	begin, done := make(chan struct{}), make(chan struct{})
+	term.Submit(func() {
+		defer close(done)
+		<-begin
+		before, _ := e.Progress()
+		if !term.between() {
+			t.Error("the term ended before its end")
+		}
+		if after, busy := e.Progress(); after != before+3 || !busy {
+			t.Errorf("progress from %d to %d, busy %v", before, after, busy)
+		}
+		term.End(func() { did = append(did, "end") })
+		term.Submit(func() { did = append(did, "late") })
+		if term.between() {
+			t.Error("the term goes on after its end")
+		}
+	})
+	e.Submit(func() { did = append(did, "a") })
+	e.Submit(func() { did = append(did, "b") })
+	close(begin)
+	<-done
+	e.Close()
+	if want := []string{"a", "b", "end"}; !slices.Equal(did, want) {
+		t.Errorf("%v, want %v", did, want)
+	}
+}
