@@ -211,7 +211,7 @@ func (a *Actor) Receive(c actor.Context) {
 	case *actor.Stopping:
 		a.teardown(c, a.machine.Stop())
 		a.files.close()
-		a.answers.close()
+		a.answers.end()
 		a.caches.spiller.close()
 		a.exec.Close()
 		a.caches.beside.close()

@@ -22,9 +22,8 @@ type handover struct {
 	heads topology.Range // of the layer in hand, that are moved
 	kept  []kvcache.Kept // (seq, own head) of the layer in hand
 	stats []*kvcache.Statistics
-	send  [][]byte
-	recv  [][]byte
-	sum   []float32 // latent attention: what policies look at, of all sequences, over all sockets
+	rankBuffers
+	sum []float32 // latent attention: what policies look at, of all sequences, over all sockets
 
 	observing, choosing time.Duration
 }
@@ -90,22 +89,14 @@ func (h *handover) start(layer int, done func(error)) {
 		h.startLatent(layer, done)
 		return
 	}
-	if len(h.send) != n {
-		h.send, h.recv = make([][]byte, n), make([][]byte, n)
-	}
-	for r := range n {
-		h.send[r] = h.send[r][:0]
-		want := 0
+	h.reset(n, func(r int) (bytes int) {
 		for _, q := range h.seqs {
 			if q.owner == e.rank && r != e.rank {
-				want += h.rowBytes(q, layer, h.of(r))
+				bytes += h.rowBytes(q, layer, h.of(r))
 			}
 		}
-		if cap(h.recv[r]) < want {
-			h.recv[r] = make([]byte, want)
-		}
-		h.recv[r] = h.recv[r][:want]
-	}
+		return bytes
+	})
 	mine := h.of(e.rank)
 	h.choose(layer)
 	for i, q := range h.seqs {

@@ -37,9 +37,8 @@ type head struct {
 	ends layer.Held
 	pool *tensor.Pool // samples
 
-	rows  []layer.LogitRow
-	send  [][]byte
-	recv  [][]byte
+	rows []layer.LogitRow
+	rankBuffers
 	at    []int // (rows, ranks): where in recv the parts of a row begin
 	drawn []sampler.Result
 	runs  []int     // rows that a task begins with
@@ -63,23 +62,18 @@ func (h *head) compute(b *layer.Batch, rows []wanted) {
 
 // exchange sends this rank's part of every row to the row's owner.
 func (h *head) exchange(b *layer.Batch, rows []wanted, g *exchanges, done func(error)) {
-	n := len(b.Place.Slices)
-	if len(h.send) != n {
-		h.send, h.recv = make([][]byte, n), make([][]byte, n)
-	}
-	me := b.Place.Slices[b.Rank].Vocab
-	for r := range n {
-		h.send[r], h.recv[r] = h.send[r][:0], h.recv[r][:0]
-		if r == b.Rank {
-			continue
+	h.reset(len(b.Place.Slices), func(r int) (bytes int) {
+		for _, w := range rows {
+			if w.seq.owner == b.Rank && r != b.Rank {
+				bytes += partBytes(w, b.Place.Slices[r].Vocab)
+			}
 		}
-		for i, w := range rows {
-			if w.seq.owner == r {
-				h.send[r] = h.appendPart(h.send[r], i, w, me)
-			}
-			if w.seq.owner == b.Rank {
-				h.recv[r] = append(h.recv[r], make([]byte, partBytes(w, b.Place.Slices[r].Vocab))...)
-			}
+		return bytes
+	})
+	me := b.Place.Slices[b.Rank].Vocab
+	for i, w := range rows {
+		if r := w.seq.owner; r != b.Rank {
+			h.send[r] = h.appendPart(h.send[r], i, w, me)
 		}
 	}
 	g.AllToAll(collective.OpID(b.NextOp()), h.send, h.recv, done)

@@ -99,7 +99,7 @@ func TestBestOfAllRanks(t *testing.T) {
 		{0, 1, 4, [2]float32{0, 2}, 1, fails},
 	} {
 		b.Rank = c.rank
-		h := head{rows: []layer.LogitRow{{Best: c.best, Logit: c.own[c.best]}}, recv: make([][]byte, len(rows))}
+		h := head{rows: []layer.LogitRow{{Best: c.best, Logit: c.own[c.best]}}, rankBuffers: rankBuffers{recv: make([][]byte, len(rows))}}
 		h.recv[1-c.rank] = binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint32(nil, math.Float32bits(c.peer)), c.token)
 		r := h.best(b, 0, make([]int, len(rows)))
 		got := r.Token

@@ -28,12 +28,12 @@ type moved struct {
 // replicas moves rows from owners to replicas: whole caches before the layers, a layer
 // an exchange; the rows of a step after them, in one exchange.
 type replicas struct {
-	epoch      *epoch
-	batch      *layer.Batch
-	seqs       []moved
-	send, recv [][]byte
-	size       func(moved) int // of the exchange in hand
-	sent       uint64          // bytes of the step
+	epoch *epoch
+	batch *layer.Batch
+	seqs  []moved
+	rankBuffers
+	size func(moved) int // of the exchange in hand
+	sent uint64          // bytes of the step
 }
 
 // copies are the stages that copy whole caches.
@@ -103,29 +103,21 @@ func (e *epoch) replication(s *step) []stage {
 // owners to replicas.
 func (r *replicas) exchange(size func(moved) int, pack func([]byte, moved) []byte, done func(error)) {
 	r.size = size
-	e, n := r.epoch, len(r.epoch.place.Slices)
-	if r.send == nil {
-		r.send, r.recv = make([][]byte, n), make([][]byte, n)
-	}
-	want := make([]int, n)
-	for i := range r.send {
-		r.send[i] = r.send[i][:0]
-	}
+	e := r.epoch
+	r.reset(len(e.place.Slices), func(rank int) (bytes int) {
+		for _, q := range r.seqs {
+			if q.replica == e.rank && q.owner == rank {
+				bytes += size(q)
+			}
+		}
+		return bytes
+	})
 	for _, q := range r.seqs {
 		if q.owner == e.rank {
 			before := len(r.send[q.replica])
 			r.send[q.replica] = pack(r.send[q.replica], q)
 			r.sent += uint64(len(r.send[q.replica]) - before)
 		}
-		if q.replica == e.rank {
-			want[q.owner] += size(q)
-		}
-	}
-	for i := range r.recv {
-		if cap(r.recv[i]) < want[i] {
-			r.recv[i] = make([]byte, want[i])
-		}
-		r.recv[i] = r.recv[i][:want[i]]
 	}
 	e.group.AllToAll(collective.OpID(r.batch.NextOp()), r.send, r.recv, done)
 }

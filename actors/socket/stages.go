@@ -4,90 +4,151 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/actors/layer"
-	"github.com/shoal-llm/shoal/internal/engine/tensor"
-	"github.com/shoal-llm/shoal/internal/proto"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/topology"
 )
 
-// Stages is where the time of a step went on this socket. What the sum lacks
-// to the step's duration is messages between actors and waiting for their turn.
-type Stages struct {
-	Begin       time.Duration // checks, cache blocks, embedding
-	Projection  time.Duration // query, key, value and output projections, with their norm
-	Attention   time.Duration // RoPE, cache writes, attention
-	Observation time.Duration // while a prompt is read: window queries noted, attention sums of policies that ask
-	FFN         time.Duration // norm, gate, up, SiLU, down
-	Head        time.Duration // norm, logits, sampling
-	Clustering  time.Duration // of prompts, in pieces before their last chunk
-	Votes       time.Duration // after the last chunk of a prompt: attention of the observation window
-	Selection   time.Duration // then: pooling, top-K
-	Shipping    time.Duration // then: kept rows to the owner, blocks given back
-	Wait        time.Duration // for collectives
-	Own         time.Duration // of these, what other sockets need not have: attention of own sequences, their indexes
-
-	Threads tensor.Spent // of the pool, meanwhile
-
-	Experts int // whose weights were read, of all layers together
+// plan lists the stages that follow begin: copies of whole caches, the layers in
+// turn, the head for the wanted rows, the rows for replicas, the commit of prompts, the
+// hand-over of those that are complete. Every rank lists the same collectives in the
+// same order.
+func (e *epoch) plan(s *step) []stage {
+	if len(s.work.Runs) == 0 {
+		return e.cluster(s)
+	}
+	stages := append(e.copies(s), stage{}) // copies, then all layers
+	alone := len(e.place.Slices) == 1
+	b, h := s.micro.batch, &s.micro.head
+	for lo := 0; lo < len(s.wanted); lo += layer.LogitRows {
+		rows := s.wanted[lo:min(lo+layer.LogitRows, len(s.wanted))]
+		stages = append(stages, stage{job: func(done func(error)) {
+			began := time.Now()
+			h.compute(b, rows)
+			sent := time.Now()
+			s.spent.Head += sent.Sub(began)
+			if alone {
+				done(nil)
+				return
+			}
+			e.await(b, e.group, func() {
+				h.exchange(b, rows, e.group, func(err error) {
+					s.spent.Wait += time.Since(sent)
+					done(err)
+				})
+			})
+		}}, stage{job: func(done func(error)) {
+			began := time.Now()
+			err := h.finish(b, rows, &s.results)
+			s.spent.Head += time.Since(began)
+			done(err)
+		}})
+	}
+	if e.drafter != nil {
+		stages = append(stages, stage{job: func(done func(error)) {
+			began := time.Now()
+			e.guesses(s)
+			s.spent.Head += time.Since(began)
+			done(nil)
+		}})
+	}
+	stages = append(stages, e.replication(s)...)
+	stages = append(stages, stage{job: func(done func(error)) {
+		for i := range s.work.Runs {
+			c := &s.work.Runs[i]
+			if q := e.seqs[c.Seq]; c.Prefill && q.part != nil {
+				if err := e.save(q, c); err != nil {
+					done(err)
+					return
+				}
+				q.part.Commit(len(c.Tokens))
+			}
+		}
+		s.spilled, s.lost = append(s.spilled, e.spiller.spilled()...), e.lost(s.work)
+		done(nil)
+	}})
+	return append(append(stages, e.cluster(s)...), e.handOver(s)...)
 }
 
-// Compression is what the policy costs a prompt, the observation included.
-func (s Stages) Compression() time.Duration {
-	return s.Observation + s.Clustering + s.Votes + s.Selection + s.Shipping
+// cluster are the stages of what a step does for prompts' indexes.
+func (e *epoch) cluster(s *step) (stages []stage) {
+	for _, x := range s.work.Index {
+		q := e.seqs[x.Seq]
+		if c := kvcache.ClusteringOf(e.geometry, q.prompt, q.policy); x.From >= c.Before {
+			stages = append(stages, e.move(s, q, x.From-c.Before, x.From-c.Before+x.Pieces, c.Pieces-c.Before)...)
+			continue
+		}
+		stages = append(stages, stage{job: func(done func(error)) {
+			began := time.Now()
+			if q.part != nil && (e.geometry.Units == 0 || q.owner == e.rank) {
+				for i := range x.Pieces {
+					q.seen.Cluster(q.part, q.policy, x.From+i, e.pool.Run)
+				}
+			}
+			s.spent.Clustering += time.Since(began)
+			done(nil)
+		}})
+	}
+	return stages
 }
 
-// Add sums stages of several steps.
-func (s *Stages) Add(o Stages) {
-	s.Begin += o.Begin
-	s.Projection += o.Projection
-	s.Attention += o.Attention
-	s.Observation += o.Observation
-	s.FFN += o.FFN
-	s.Head += o.Head
-	s.Clustering += o.Clustering
-	s.Votes += o.Votes
-	s.Selection += o.Selection
-	s.Shipping += o.Shipping
-	s.Wait += o.Wait
-	s.Own += o.Own
-	s.Threads = s.Threads.Add(o.Threads)
-	s.Experts += o.Experts
+// move are the stages of the pieces [lo, hi) of the hand-over of one prompt; the last of all is its end.
+func (e *epoch) move(s *step, q *sequence, lo, hi, all int) (stages []stage) {
+	if q.moves == nil {
+		q.moves = &handover{epoch: e, seqs: []*sequence{q}}
+	}
+	h := q.moves
+	for piece := lo; piece < min(hi, all-1); piece++ {
+		if of, heads, moved := e.geometry.Moved(piece); moved && heads.Len() > 0 {
+			stages = append(stages, h.exchange(of, topology.Range{Lo: heads.Lo, Hi: heads.Hi})...)
+		}
+		stages = append(stages, stage{job: func(done func(error)) {
+			began := time.Now()
+			var err error
+			if q.own != nil {
+				err = q.own.Index(piece, e.pool.Run)
+			}
+			s.spent.Own += time.Since(began)
+			done(err)
+		}})
+	}
+	return h.timed(s, stages, hi == all)
 }
 
-func (s Stages) with(b *layer.Batch) Stages {
-	s.Projection += b.Spent[layer.Projections]
-	s.FFN += b.Spent[layer.FFN]
-	s.Attention += b.Spent[layer.Attention] - b.Observed
-	s.Observation += b.Observed
-	s.Wait += b.Wait
-	s.Own += b.Own()
-	s.Experts += b.ExpertsRead
-	return s
-}
-
-// passed ends a pass: what it has drawn and where its time went.
-func (s *step) passed(b *layer.Batch) {
-	s.pass++
-	s.spent, s.compute = s.spent.with(b), s.compute+b.Compute
-	if s.sampled == nil {
-		s.sampled = s.results.order
-	} else {
-		for i, r := range s.results.order { // in the order of the rows, which is that of each pass
-			s.sampled[i].Drawn = append(s.sampled[i].Drawn, r.Drawn...)
+// handOver are the stages that move prompts that are complete to their owners.
+func (e *epoch) handOver(s *step) (stages []stage) {
+	h := &handover{epoch: e}
+	for _, c := range s.work.Runs {
+		if c.Last {
+			h.seqs = append(h.seqs, e.seqs[c.Seq])
 		}
 	}
-	s.results = results{}
-}
-
-func threadTime(s tensor.Spent) *proto.ThreadTime {
-	return &proto.ThreadTime{Runs: s.Runs, Wall: int64(s.Wall), Work: int64(s.Work), Late: int64(s.Late), Absent: int64(s.Absent), Uneven: int64(s.Uneven), End: int64(s.End), Again: s.Again}
-}
-
-// micros is what was added to before.
-func micros(now, before []time.Duration) []uint32 {
-	out := make([]uint32, len(now))
-	for i := range now {
-		if i < len(before) {
-			out[i] = uint32((now[i] - before[i]).Microseconds())
-		}
+	if len(h.seqs) == 0 {
+		return nil
 	}
-	return out
+	for l := range e.geometry.Layers {
+		stages = append(stages, h.exchange(l, topology.Range{Hi: e.geometry.KVHeads})...)
+	}
+	return h.timed(s, stages, true)
+}
+
+// exchange are the stages that move heads of one layer.
+func (h *handover) exchange(of int, heads topology.Range) []stage {
+	return []stage{{job: func(done func(error)) { h.heads = heads; h.start(of, done) }}, {job: func(done func(error)) { done(h.finish(of)) }}}
+}
+
+// timed puts clocks around stages of a hand-over: choosing, sending and keeping the rows. With end it ends behind them.
+func (h *handover) timed(s *step, stages []stage, end bool) []stage {
+	var began time.Time
+	h.batch = s.micro.batch
+	first := stage{job: func(done func(error)) { began = time.Now(); done(nil) }}
+	return append(append([]stage{first}, stages...), stage{job: func(done func(error)) {
+		var err error
+		if end {
+			err = h.seal()
+		}
+		s.spent.Votes, s.spent.Selection = s.spent.Votes+h.observing, s.spent.Selection+h.choosing
+		s.spent.Shipping += time.Since(began) - h.observing - h.choosing
+		h.observing, h.choosing = 0, 0
+		done(err)
+	}})
 }

@@ -10,21 +10,28 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// arrivals is how rows of blocks of the prefix cache come into memory from elsewhere, out of a
-// goroutine beside the executor, whose caches they are.
-type arrivals struct {
-	exec   *layer.Executor
-	caches *caches
-	quit   chan struct{}
+// background runs goroutines that move cache rows while steps run. Only the executor touches the
+// caches, so a goroutine asks it for each access.
+type background struct {
+	exec       *layer.Executor
+	caches     *caches
+	quit       chan struct{}
+	goroutines sync.WaitGroup
+}
+
+func newBackground(exec *layer.Executor, c *caches) *background {
+	return &background{exec: exec, caches: c, quit: make(chan struct{})}
 }
 
 // hangs is how long the end of a socket waits for a disk or a wire.
 const hangs = 2 * time.Second
 
-// wait waits for goroutines, unless what they do hangs.
-func wait(wg *sync.WaitGroup) {
+// end stops the goroutines and waits for them, unless their disk or wire hangs. The executor
+// still runs.
+func (b *background) end() {
+	close(b.quit)
 	done := make(chan struct{})
-	go func() { wg.Wait(); close(done) }()
+	go func() { b.goroutines.Wait(); close(done) }()
 	select {
 	case <-done:
 	case <-time.After(hangs):
@@ -42,10 +49,10 @@ type coming struct {
 var errEvicted = errors.New("socket: the block was evicted meanwhile")
 
 // doAll does what is queued, until the end.
-func (f arrivals) doAll(queue <-chan func()) {
+func (b *background) doAll(queue <-chan func()) {
 	for {
 		select {
-		case <-f.quit:
+		case <-b.quit:
 			return
 		case do := <-queue:
 			do()
@@ -54,22 +61,22 @@ func (f arrivals) doAll(queue <-chan func()) {
 }
 
 // onExecutor has the executor do a job, and waits for it.
-func (f arrivals) onExecutor(do func() error) error {
+func (b *background) onExecutor(do func() error) error {
 	done := make(chan error, 1)
-	f.exec.Submit(func() { done <- do() })
+	b.exec.Submit(func() { done <- do() })
 	select {
 	case err := <-done:
 		return err
-	case <-f.quit:
+	case <-b.quit:
 		return errEvicted
 	}
 }
 
 // arrive puts the rows of a block into memory. It was booked, but what frees it may not have
 // been done yet.
-func (f arrivals) arrive(x *coming, rows []byte, until time.Time) bool {
+func (b *background) arrive(x *coming, rows []byte, until time.Time) bool {
 	for {
-		err := f.onExecutor(func() error { return f.caches.arrive(x, rows) })
+		err := b.onExecutor(func() error { return b.caches.arrive(x, rows) })
 		switch {
 		case err == nil:
 			return true
@@ -77,7 +84,7 @@ func (f arrivals) arrive(x *coming, rows []byte, until time.Time) bool {
 			return false
 		}
 		select {
-		case <-f.quit:
+		case <-b.quit:
 			return false
 		case <-time.After(freed):
 		}

@@ -17,10 +17,9 @@ import (
 // time between two pieces as one takes, so that at most half of the wire goes to what nobody
 // waits for. What is lost is asked for again until the time is over.
 type answers struct {
-	arrivals
+	*background
 	jobs chan func() // of the goroutine that asks
 	asks chan asking
-	wg   sync.WaitGroup
 
 	mu    sync.Mutex
 	given [2]given // the newest blocks, of all heads, since several ranks ask for the same
@@ -74,9 +73,9 @@ const (
 )
 
 func newAnswers(exec *layer.Executor, c *caches) *answers {
-	a := &answers{arrivals: arrivals{exec: exec, caches: c, quit: make(chan struct{})}, jobs: make(chan func(), waitingJobs), asks: make(chan asking, waitingAsks)}
-	a.wg.Go(func() { a.doAll(a.jobs) })
-	a.wg.Go(func() {
+	a := &answers{background: newBackground(exec, c), jobs: make(chan func(), waitingJobs), asks: make(chan asking, waitingAsks)}
+	a.goroutines.Go(func() { a.doAll(a.jobs) })
+	a.goroutines.Go(func() {
 		for {
 			select {
 			case <-a.quit:
@@ -87,12 +86,6 @@ func newAnswers(exec *layer.Executor, c *caches) *answers {
 		}
 	})
 	return a
-}
-
-// close ends the goroutines; the executor still runs.
-func (a *answers) close() {
-	close(a.quit)
-	wait(&a.wg)
 }
 
 // open begins an epoch's line, which closes with it.

@@ -3,7 +3,6 @@ package socket
 import (
 	"crypto/sha256"
 	"errors"
-	"sync"
 	"time"
 
 	"github.com/shoal-llm/shoal/actors/layer"
@@ -18,11 +17,10 @@ import (
 // reads, and neither the socket's actor nor its executor ever waits for them. Rows go by a
 // buffer each, so that nothing of the arena is held over the disk.
 type files struct {
-	arrivals
+	*background
 	store  *tier.Store
 	reads  chan func()
 	writes chan offer
-	wg     sync.WaitGroup
 	form   tier.Form // of the epoch; the executor's
 }
 
@@ -43,19 +41,17 @@ func newFiles(store *tier.Store, exec *layer.Executor, c *caches) *files {
 	if store == nil {
 		return nil
 	}
-	f := &files{arrivals: arrivals{exec: exec, caches: c, quit: make(chan struct{})}, store: store, reads: make(chan func(), waitingReads), writes: make(chan offer, waitingWrites)}
-	f.wg.Go(func() { f.doAll(f.reads) })
-	f.wg.Go(f.write)
+	f := &files{background: newBackground(exec, c), store: store, reads: make(chan func(), waitingReads), writes: make(chan offer, waitingWrites)}
+	f.goroutines.Go(func() { f.doAll(f.reads) })
+	f.goroutines.Go(f.write)
 	return f
 }
 
 // close ends the goroutines, and waits for them unless the disk hangs.
 func (f *files) close() {
-	if f == nil {
-		return
+	if f != nil {
+		f.end()
 	}
-	close(f.quit)
-	wait(&f.wg)
 }
 
 // longest is how long a read may take at most, whatever is asked.

@@ -18,14 +18,11 @@ import (
 // copy of some of them, writes it, and asks for the next; when the file has all, the executor gives
 // the rows up. Until then steps read them in memory. What the disk refuses is tried again later.
 type spiller struct {
+	*background
 	scratch *tier.Scratch
-	exec    *layer.Executor
-	caches  *caches
 	mu      sync.Mutex
 	orders  []*proto.Spill // one a sequence
 	some    chan struct{}  // there is an order
-	quit    chan struct{}
-	wg      sync.WaitGroup
 	done    map[uint64]int // blocks of sequences whose rows were given up; the executor's
 }
 
@@ -33,18 +30,16 @@ func newSpiller(scratch *tier.Scratch, exec *layer.Executor, c *caches) *spiller
 	if scratch == nil {
 		return nil
 	}
-	s := &spiller{scratch: scratch, exec: exec, caches: c, some: make(chan struct{}, 1), quit: make(chan struct{}), done: map[uint64]int{}}
-	s.wg.Go(s.run)
+	s := &spiller{background: newBackground(exec, c), scratch: scratch, some: make(chan struct{}, 1), done: map[uint64]int{}}
+	s.goroutines.Go(s.run)
 	return s
 }
 
 // close ends the goroutine, and waits for it unless the disk hangs.
 func (s *spiller) close() {
-	if s == nil {
-		return
+	if s != nil {
+		s.end()
 	}
-	close(s.quit)
-	wait(&s.wg)
 }
 
 // order has a cache moved to a file; a second order for it has no effect.
@@ -159,17 +154,12 @@ func copyPages(file *tier.Pages, g kvcache.Geometry, p *kvcache.Policy, blocks i
 // on has the executor do something with a cache; false: it is not there, do says so, or the
 // socket ends.
 func (s *spiller) on(seq uint64, do func(own *kvcache.Store) bool) bool {
-	ok := make(chan bool, 1)
-	s.exec.Submit(func() {
-		q := s.caches.seqs[seq]
-		ok <- q != nil && q.own != nil && q.own.Sealed() && do(q.own)
-	})
-	select {
-	case yes := <-ok:
-		return yes
-	case <-s.quit:
-		return false
-	}
+	return s.onExecutor(func() error {
+		if q := s.caches.seqs[seq]; q == nil || q.own == nil || !q.own.Sealed() || !do(q.own) {
+			return errGone
+		}
+		return nil
+	}) == nil
 }
 
 // spilled are the caches that lie in files since it was last asked; the executor's.

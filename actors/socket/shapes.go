@@ -1,0 +1,42 @@
+package socket
+
+import (
+	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/proto"
+	"github.com/shoal-llm/shoal/topology"
+)
+
+// ShapeOf is what placement needs to know of a model.
+func ShapeOf(c *model.Config) topology.Shape {
+	kvHeads, latent := c.KVHeads, 0
+	if c.Latent.Rank > 0 {
+		kvHeads, latent = c.HeadUnits(), c.Latent.QueryRank+c.Latent.Rank+c.Latent.Rope
+	}
+	sparse := float64(c.SparseLayers()) / float64(max(1, c.Layers))
+	return topology.Shape{Sparse: sparse, ActiveFFN: c.MoE.PerToken*c.MoE.FFN + c.MoE.Shared, Layers: c.Layers, Hidden: c.Hidden, Heads: c.Heads, KVHeads: kvHeads, HeadDim: c.HeadDim, FFN: c.FFN, Vocab: c.Vocab, Latent: latent,
+		FFNUnits: tensor.Units(c.FFN), FFNUnitStart: func(u int) int { return tensor.UnitsSpan(c.FFN, 0, u).Hi }}
+}
+
+// GeometryOf is the shape of the model's cache with rows of type kv.
+func GeometryOf(c *model.Config, kv tensor.DType) kvcache.Geometry {
+	heads, _, _ := c.CacheRow()
+	return kvcache.Geometry{Layers: c.CacheLayers(), Across: c.CacheLayers() < c.Layers, KVHeads: heads, Group: c.Heads / heads, Layout: c.CacheLayout(kv), Windows: c.Windows, Units: c.HeadUnits()}
+}
+
+func rangeOf(m *proto.Range) topology.Range {
+	return topology.Range{Lo: int(m.GetLo()), Hi: int(m.GetHi())}
+}
+
+// PlacementMessage is the wire form of a placement.
+func PlacementMessage(p topology.Placement, incarnations []uint64) *proto.Placement {
+	m := &proto.Placement{Epoch: p.Epoch, Mapping: string(p.Mapping)}
+	r := func(x topology.Range) *proto.Range { return &proto.Range{Lo: uint32(x.Lo), Hi: uint32(x.Hi)} }
+	for i, s := range p.Slices {
+		m.Slices = append(m.Slices, &proto.Slice{Id: s.ID, Incarnation: incarnations[i],
+			KvHeads: r(s.KVHeads), Q: r(s.Q), K: r(s.K), V: r(s.V), Out: r(s.Out), Down: r(s.Down),
+			FfnUnits: r(s.FFNUnits), Ffn: r(s.FFN), Vocab: r(s.Vocab)})
+	}
+	return m
+}
