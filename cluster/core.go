@@ -20,6 +20,7 @@ import (
 
 	"github.com/shoal-llm/shoal/actors/batcher"
 	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/actors/socket/shard"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
@@ -86,7 +87,7 @@ func newCore(root *actor.RootContext, ck *model.Checkpoint, s ServeConfig, nodes
 	c := &core{checkpoint: ck, serve: s, root: root, policy: policy, recovery: newRecovery(), events: newEvents(), status: map[string]*proto.SocketStatus{}}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	m := &ck.Config
-	shape := socket.ShapeOf(m)
+	shape := shard.ShapeOf(m)
 	weights, err := tensor.ParseDType(s.Weights)
 	if err != nil {
 		return nil, err

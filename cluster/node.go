@@ -17,6 +17,7 @@ import (
 	"github.com/asynkron/protoactor-go/actor"
 
 	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/actors/socket/shard"
 	"github.com/shoal-llm/shoal/collective/natsbus"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/tier"
 	"github.com/shoal-llm/shoal/internal/engine/model"
@@ -384,7 +385,7 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 	n.register()
 	n.socket = socket.Config{Checkpoint: ck, Grammars: grammars(ck), Pool: pool, Threads: speeds.Threads, OnThreads: cfg.OnThreads, KVBudget: cfg.KVBudget, Shared: cfg.Shared, Draft: draft, Logger: cfg.Logger, Connect: b.nats.Join, OnProgress: cfg.OnProgress, Stopped: make(chan struct{})}
 	if cfg.WeightsCache != "" {
-		n.socket.WeightsCache = &socket.WeightsCache{Dir: cfg.WeightsCache, Limit: cfg.WeightsCacheSize, Logger: cfg.Logger}
+		n.socket.WeightsCache = &shard.Cache{Dir: cfg.WeightsCache, Limit: cfg.WeightsCacheSize, Logger: cfg.Logger}
 	}
 	if cfg.PrefixDisk != "" {
 		if n.socket.PrefixDisk, err = tier.Open(cfg.PrefixDisk, cfg.PrefixDiskSize, cfg.Logger); err != nil {

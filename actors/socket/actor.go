@@ -11,6 +11,7 @@ import (
 	"github.com/asynkron/protoactor-go/actor"
 
 	"github.com/shoal-llm/shoal/actors/layer"
+	"github.com/shoal-llm/shoal/actors/socket/shard"
 	"github.com/shoal-llm/shoal/collective"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/tier"
@@ -37,7 +38,7 @@ type Config struct {
 	// for; nil: no request has a grammar. From any goroutine.
 	Grammars func() (*grammar.Engine, error)
 	// WeightsCache, when set, keeps quantised matrices from one start to the next.
-	WeightsCache *WeightsCache
+	WeightsCache *shard.Cache
 	// Shared, when set, is memory of several nodes of this machine. Close it after the socket.
 	Shared *sharedmem.Region
 	// PrefixDisk, when set, keeps blocks of the prefix cache in files. Close it after the socket.
@@ -58,13 +59,11 @@ type Config struct {
 }
 
 // device is the one that the socket computes with.
-func (c *Config) device() layer.Device { return deviceOr(c.Device, c.Pool) }
-
-func deviceOr(d layer.Device, pool *tensor.Pool) layer.Device {
-	if d == nil {
-		return layer.Host{Pool: pool}
+func (c *Config) device() layer.Device {
+	if c.Device == nil {
+		return layer.Host{Pool: c.Pool}
 	}
-	return d
+	return c.Device
 }
 
 // use has so many of the pool's threads work from now on.
@@ -307,7 +306,7 @@ func build(ctx context.Context, cfg Config, read *progress, held *caches, p topo
 		return nil, err
 	}
 	cfg.use(0)
-	w, err := LoadSlices(ctx, cfg.Checkpoint, p, rank, dt, LoadOptions{Pool: cfg.Pool, Device: cfg.device(), Cache: cfg.WeightsCache, Shared: cfg.Shared, Progress: func(done, total int64) {
+	w, err := shard.Load(ctx, cfg.Checkpoint, p, rank, dt, shard.Options{Pool: cfg.Pool, Device: cfg.device(), Cache: cfg.WeightsCache, Shared: cfg.Shared, Progress: func(done, total int64) {
 		read.done.Store(done)
 		read.total.Store(total)
 		if cfg.OnProgress != nil {

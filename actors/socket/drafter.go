@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/shoal-llm/shoal/actors/layer"
+	"github.com/shoal-llm/shoal/actors/socket/shard"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/speculate"
@@ -26,7 +27,7 @@ type Draft struct {
 // drafter is the small model, loaded. The executor's.
 type drafter struct {
 	device   layer.Device
-	weights  *Slices
+	weights  *shard.Weights
 	mtp      layer.Held // of multi-token prediction; nil: a model of its own
 	config   model.Config
 	place    topology.Placement // of one rank
@@ -65,67 +66,27 @@ func (g *drafter) sequence() *drafted {
 }
 
 // loadDrafter reads it whole.
-func loadDrafter(ctx context.Context, cfg *Config, dt, kv tensor.DType) (_ *drafter, err error) {
+func loadDrafter(ctx context.Context, cfg *Config, dt, kv tensor.DType) (*drafter, error) {
 	d := cfg.Draft
 	c := d.Checkpoint.Config
-	marks := make([]model.Mark, 2)
-	sources := []*model.Checkpoint{d.Checkpoint, cfg.Checkpoint}
-	for i, ck := range sources {
-		if marks[i], err = ck.Recheck(ctx); err != nil {
-			return nil, err
-		}
-	}
-	l := loader{ctx: ctx, ck: d.Checkpoint, dt: dt, pool: cfg.Pool, device: cfg.device(), source: d.Checkpoint.Hash()}
 	one := c
 	if d.MTP {
 		one.Layers, one.MoE.Dense = 1, nil
 	}
-	place, err := topology.Place(1, topology.Gather, ShapeOf(&c), []topology.Member{{ID: "drafter"}})
+	place, err := topology.Place(1, topology.Gather, shard.ShapeOf(&c), []topology.Member{{ID: "drafter"}})
 	if err != nil {
 		return nil, err
 	}
 	g := &drafter{device: cfg.device(), config: c, place: place, geometry: GeometryOf(&one, kv), scale: c.AttentionScale(), ropes: layer.RotationsOf(&c),
 		arena: cfg.device().Arena(d.KVBudget), states: cfg.device().States(c.Hidden), least: leastOdds}
-	var ends *layer.Ends
-	if d.MTP {
-		g.weights, ends, g.mtp = l.mtp(&c, place, cfg.Checkpoint)
-		l.embedding(g.weights, ends, cfg.Checkpoint)
-	} else {
-		g.weights, ends = l.slices(&c, place, 0)
-		l.embedding(g.weights, ends, d.Checkpoint)
-	}
-	for i, ck := range sources {
-		if l.err == nil {
-			l.err = ck.Since(marks[i])
-		}
-	}
-	if l.err != nil {
-		g.close()
-		return nil, l.err
+	g.weights, g.mtp, err = shard.LoadDraft(ctx, d.Checkpoint, cfg.Checkpoint, place, d.MTP, dt, shard.Options{Pool: cfg.Pool, Device: cfg.device()})
+	if err != nil {
+		g.arena.Close()
+		return nil, err
 	}
 	g.batch = newBatch(cfg.device(), &c, draftRows, g.geometry.Layout)
 	g.batch.Type = dt
 	return g, nil
-}
-
-// mtp reads the layer of multi-token prediction; the head is the model's, whole.
-func (l *loader) mtp(c *model.Config, p topology.Placement, base *model.Checkpoint) (*Slices, *layer.Ends, layer.Held) {
-	t, me := c.MTP(), cutOf(c, p.Mapping, p.Slices[0])
-	ends := &layer.Ends{LogitCap: c.LogitCap}
-	s := &Slices{Layers: []layer.Layer{l.hold(l.layer(c, &t.Layer, me))}, Ends: ends}
-	m := &layer.MTP{Embed: l.norm(t.EmbedNorm, &t.Layer), Hidden: l.norm(t.HiddenNorm, &t.Layer), Project: l.matrix(t.Project, 2*c.Hidden, upTo(c.Hidden))}
-	ends.FinalNorm = l.norm(t.FinalNorm, &t.Layer)
-	l.ck = base
-	ends.Head = l.matrix(model.Linear{Weight: c.HeadName()}, c.Hidden, me.vocab)
-	if l.err != nil {
-		return s, ends, m
-	}
-	held, err := l.device.MTP(m)
-	if err != nil {
-		l.err = err
-		return s, ends, &layer.MTP{}
-	}
-	return s, ends, held
 }
 
 // close frees what it holds, when no sequence is left.

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/actors/layer"
+	"github.com/shoal-llm/shoal/actors/socket/shard"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/tier"
 	"github.com/shoal-llm/shoal/internal/engine/model"
@@ -20,7 +21,7 @@ type epoch struct {
 	place    topology.Placement
 	rank     int
 	config   model.Config
-	weights  *Slices
+	weights  *shard.Weights
 	device   layer.Device
 	geometry kvcache.Geometry
 	form     tier.Form // of blocks in files
@@ -44,7 +45,7 @@ type microBatch struct {
 	ids   []uint32 // tokens of one run, as the embedding takes them
 }
 
-func newEpoch(cfg *Config, p topology.Placement, rank int, w *Slices, dt, kv tensor.DType, held *caches, maxRows int) *epoch {
+func newEpoch(cfg *Config, p topology.Placement, rank int, w *shard.Weights, dt, kv tensor.DType, held *caches, maxRows int) *epoch {
 	c := cfg.Checkpoint.Config
 	e := &epoch{
 		caches: held, place: p, rank: rank, config: c, weights: w, device: cfg.device(), pool: cfg.Pool, maxRows: maxRows, dt: dt,

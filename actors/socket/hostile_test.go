@@ -18,6 +18,7 @@ import (
 	pb "google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/shoal-llm/shoal/actors/socket/shard"
 	"github.com/shoal-llm/shoal/collective"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/tier"
@@ -65,7 +66,7 @@ func (v *victims) session(deadline time.Duration) []pb.Message {
 		members = append(members, topology.Member{ID: fmt.Sprint("n", i)})
 	}
 	epoch := func(n uint32) []pb.Message {
-		place, err := topology.Place(n, topology.Gather, ShapeOf(&v.ck.Config), members)
+		place, err := topology.Place(n, topology.Gather, shard.ShapeOf(&v.ck.Config), members)
 		if err != nil {
 			v.t.Fatal(err)
 		}

@@ -3,6 +3,7 @@ package socket
 import (
 	"fmt"
 
+	"github.com/shoal-llm/shoal/actors/socket/shard"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/proto"
@@ -38,7 +39,7 @@ func placementOf(r *proto.LoadRequest, c *model.Config) (topology.Placement, int
 			KVHeads: rangeOf(s.KvHeads), Q: rangeOf(s.Q), K: rangeOf(s.K), V: rangeOf(s.V), Out: rangeOf(s.Out), Down: rangeOf(s.Down),
 			FFNUnits: rangeOf(s.FfnUnits), FFN: rangeOf(s.Ffn), Vocab: rangeOf(s.Vocab)})
 	}
-	return p, int(r.Rank), p.Check(ShapeOf(c))
+	return p, int(r.Rank), p.Check(shard.ShapeOf(c))
 }
 
 // typesOf are the types of weights and cache that a load asks for.

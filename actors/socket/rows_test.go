@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/shoal-llm/shoal/actors/layer"
+	"github.com/shoal-llm/shoal/actors/socket/shard"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
@@ -20,14 +21,14 @@ type decoder struct {
 	g     kvcache.Geometry
 	ropes []*layer.Rotation
 	view  layer.OwnedCache
-	w     *Slices
+	w     *shard.Weights
 	batch *layer.Batch
 	place topology.Placement
 }
 
 const decodeRows = 9
 
-func newDecoder(t *testing.T, ck *model.Checkpoint, w *Slices, place topology.Placement, pool *tensor.Pool, arena *kvcache.Arena, p *kvcache.Policy, prompt int, noise uint64) *decoder {
+func newDecoder(t *testing.T, ck *model.Checkpoint, w *shard.Weights, place topology.Placement, pool *tensor.Pool, arena *kvcache.Arena, p *kvcache.Policy, prompt int, noise uint64) *decoder {
 	c := &ck.Config
 	d := &decoder{t: t, g: GeometryOf(c, tensor.BF16), w: w, place: place}
 	d.batch = layer.NewBatch(layer.DimsOf(c), decodeRows, layer.NewProcessor(layer.DimsOf(c), decodeRows, d.g.Layout, pool))
@@ -126,11 +127,11 @@ func TestRowsOfSeveralTokens(t *testing.T) {
 		defer ck.Close()
 		pool := tensor.NewPool(2)
 		defer pool.Close()
-		place, err := topology.Place(1, topology.Gather, ShapeOf(&ck.Config), []topology.Member{{ID: "a"}})
+		place, err := topology.Place(1, topology.Gather, shard.ShapeOf(&ck.Config), []topology.Member{{ID: "a"}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		w, err := LoadSlices(t.Context(), ck, place, 0, tensor.F32, LoadOptions{Pool: pool})
+		w, err := shard.Load(t.Context(), ck, place, 0, tensor.F32, shard.Options{Pool: pool})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/asynkron/protoactor-go/actor"
 
 	"github.com/shoal-llm/shoal/actors/layer"
+	"github.com/shoal-llm/shoal/actors/socket/shard"
 	"github.com/shoal-llm/shoal/collective"
 	"github.com/shoal-llm/shoal/internal/engine/gguf"
 	"github.com/shoal-llm/shoal/internal/engine/model"
@@ -122,7 +123,7 @@ func (r *rig) place(epoch uint32) [][]*proto.Held {
 		}
 		members = append(members, m)
 	}
-	place, err := topology.Place(epoch, r.c.mapping, ShapeOf(&r.ck.Config), members)
+	place, err := topology.Place(epoch, r.c.mapping, shard.ShapeOf(&r.ck.Config), members)
 	if err != nil {
 		r.t.Fatal(err)
 	}

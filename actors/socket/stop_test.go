@@ -10,6 +10,7 @@ import (
 
 	"github.com/asynkron/protoactor-go/actor"
 
+	"github.com/shoal-llm/shoal/actors/socket/shard"
 	"github.com/shoal-llm/shoal/collective"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
@@ -33,7 +34,7 @@ func TestStopInTheMidst(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		place, err := topology.Place(1, topology.Gather, ShapeOf(&ck.Config), []topology.Member{{ID: "alone"}})
+		place, err := topology.Place(1, topology.Gather, shard.ShapeOf(&ck.Config), []topology.Member{{ID: "alone"}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/shoal-llm/shoal/actors/layer"
 	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/actors/socket/shard"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
@@ -51,11 +52,11 @@ func runCacheDecode(ctx context.Context, o Options) (out []cacheWay, err error) 
 	}
 	pool := tensor.NewPool(o.Threads)
 	defer pool.Close()
-	place, err := topology.Place(1, topology.Gather, socket.ShapeOf(c), []topology.Member{{ID: "bench"}})
+	place, err := topology.Place(1, topology.Gather, shard.ShapeOf(c), []topology.Member{{ID: "bench"}})
 	if err != nil {
 		return nil, err
 	}
-	w, err := socket.LoadSlices(ctx, ck, place, 0, o.Weights, socket.LoadOptions{Pool: pool})
+	w, err := shard.Load(ctx, ck, place, 0, o.Weights, shard.Options{Pool: pool})
 	if err != nil {
 		return nil, err
 	}
@@ -145,7 +146,7 @@ func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1e3 }
 
 // decoder is a model without actors: its layers and head.
 type decoder struct {
-	w     *socket.Slices
+	w     *shard.Weights
 	place topology.Placement
 	batch *layer.Batch
 	rope  *layer.Rotation

@@ -1,7 +1,7 @@
 package bench
 
 import (
-	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/actors/socket/shard"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/topology"
@@ -10,7 +10,7 @@ import (
 // ExpectedRate is the planner's estimate of how many tokens a second one short sequence
 // decodes, on nodes that measured what they did: a step reads all weights that it needs once.
 func ExpectedRate(c *model.Config, nodes []topology.Node, weights tensor.DType) float64 {
-	shape := socket.ShapeOf(c)
+	shape := shard.ShapeOf(c)
 	costs := topology.MeasuredCosts(nodes, float64(weights.BytesPerRow(32))/32)
 	mapping := topology.Choose(shape, len(nodes), costs)
 	head := float64(c.Vocab) * float64(c.Hidden) * costs.WeightBytes / costs.Bandwidth / float64(len(nodes))

@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/actors/socket/shard"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
@@ -98,7 +99,7 @@ func DefaultContexts(most, least int) (out []int) {
 }
 
 // RunPlan computes what a cluster would hold, from the config alone. Weights use the code that
-// loads them (socket.SliceBytes), and caches the cost functions of the batcher's ledger
+// loads them (shard.Bytes), and caches the cost functions of the batcher's ledger
 // (kvcache.ResidentBytes). Prompts are assumed to be read elsewhere or one at a time before, so the
 // memory of prefill is not included.
 func RunPlan(m PlanModel, o PlanOptions) (*Plan, error) {
@@ -156,13 +157,13 @@ func NodeBytes(m PlanModel, o PlanOptions) (NodeMemory, error) {
 	for i := range members {
 		members[i] = topology.Member{ID: strconv.Itoa(i), Share: 1}
 	}
-	place, err := topology.Place(1, o.Mapping, socket.ShapeOf(c), members)
+	place, err := topology.Place(1, o.Mapping, shard.ShapeOf(c), members)
 	if err != nil {
 		return NodeMemory{}, fmt.Errorf("bench: %w", err)
 	}
 	var h NodeMemory
 	for rank := range members {
-		h.Weights = max(h.Weights, socket.SliceBytes(c, place, rank, o.Weights))
+		h.Weights = max(h.Weights, shard.Bytes(c, place, rank, o.Weights))
 	}
 	stored := int64(2)
 	if c.DType == tensor.F32 {

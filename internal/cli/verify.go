@@ -8,7 +8,7 @@ import (
 	"github.com/vbauerster/mpb/v8"
 	"github.com/vbauerster/mpb/v8/decor"
 
-	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/actors/socket/shard"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/hub"
@@ -148,7 +148,7 @@ func checkHashes(e *env, at string, show bool) (out hashed, err error) {
 // share, in the type and the mapping that a cluster takes by itself if its nodes have
 // measured nothing.
 func nodeWeights(c *model.Config, n int) (topology.Mapping, int64, error) {
-	shape := socket.ShapeOf(c)
+	shape := shard.ShapeOf(c)
 	dt := tensor.F32
 	if c.DType == tensor.BF16 || c.DType == tensor.Q8_0 {
 		dt = c.DType
@@ -164,7 +164,7 @@ func nodeWeights(c *model.Config, n int) (topology.Mapping, int64, error) {
 	}
 	var most int64
 	for rank := range members {
-		most = max(most, socket.SliceBytes(c, place, rank, dt))
+		most = max(most, shard.Bytes(c, place, rank, dt))
 	}
 	return mapping, most, nil
 }

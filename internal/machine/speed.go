@@ -17,7 +17,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/actors/socket/shard"
 	"github.com/shoal-llm/shoal/collective"
 	"github.com/shoal-llm/shoal/collective/natsbus"
 	"github.com/shoal-llm/shoal/internal/engine/model"
@@ -78,7 +78,7 @@ func (c *SpeedsConfig) path(threads topology.Threads) string {
 	cpu, _ := os.ReadFile("/proc/cpuinfo") // on systems other than Linux the build names the architecture
 	_, cpu, _ = bytes.Cut(cpu, []byte("model name"))
 	cpu, _, _ = bytes.Cut(cpu, []byte("\n"))
-	shape := socket.ShapeOf(c.Model) // determines the size of the products
+	shape := shard.ShapeOf(c.Model) // determines the size of the products
 	shape.FFNUnitStart = nil
 	key := sha256.Sum256(fmt.Appendln(nil, shape, c.Sockets, string(cpu), runtime.GOMAXPROCS(0), runtime.GOARCH, kernels, c.Build, tensor.Arithmetic, c.Nodes, threads, c.Weights, c.NATS))
 	return filepath.Join(c.Dir, fmt.Sprintf("speeds-%x.json", key[:8]))
@@ -190,7 +190,7 @@ func (c *SpeedsConfig) speeds(pool *tensor.Pool, part float64) (s topology.Speed
 // products returns the number and the size of matrices of the model's size on one node: as many as
 // the model has, or enough to exceed most caches.
 func (c *SpeedsConfig) products() (n, rows, cols int) {
-	shape := socket.ShapeOf(c.Model)
+	shape := shard.ShapeOf(c.Model)
 	cols = shape.Hidden
 	rows = max(16, int(min(productWeights, shape.Weights()/productsLayer/float64(max(c.Sockets, c.Nodes))))/cols/16*16)
 	return max(1, min(productsLayer*shape.Layers, productsMost/c.Nodes/(rows*cols))), rows, cols

@@ -14,7 +14,7 @@ import (
 	pb "google.golang.org/protobuf/proto"
 
 	"github.com/shoal-llm/shoal/actors/layer"
-	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/actors/socket/shard"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/proto"
@@ -79,13 +79,13 @@ func TestCache(t *testing.T) {
 	for i := range members {
 		members[i].ID = string(rune('a' + i))
 	}
-	place, err := topology.Place(1, topology.Gather, socket.ShapeOf(&l.ck.Config), members)
+	place, err := topology.Place(1, topology.Gather, shard.ShapeOf(&l.ck.Config), members)
 	if err != nil {
 		t.Fatal(err)
 	}
 	slices := func(ck *model.Checkpoint, rank int) []byte {
 		t.Helper()
-		s, err := socket.LoadSlices(context.Background(), ck, place, rank, tensor.F32, socket.LoadOptions{Pool: pool})
+		s, err := shard.Load(context.Background(), ck, place, rank, tensor.F32, shard.Options{Pool: pool})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/asynkron/protoactor-go/actor"
 
 	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/actors/socket/shard"
 	"github.com/shoal-llm/shoal/collective"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/tier"
@@ -94,7 +95,7 @@ func New(ctx context.Context, c Config) (_ *Socket, err error) {
 	for i := range members {
 		members[i].ID = fmt.Sprintf("alone-%d", i)
 	}
-	place, err := topology.Place(1, cmp.Or(c.Mapping, topology.Gather), socket.ShapeOf(&c.Checkpoint.Config), members)
+	place, err := topology.Place(1, cmp.Or(c.Mapping, topology.Gather), shard.ShapeOf(&c.Checkpoint.Config), members)
 	if err != nil {
 		return nil, err
 	}

@@ -1,4 +1,4 @@
-package socket
+package shard
 
 import (
 	"bytes"
@@ -20,7 +20,7 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// WeightsCache keeps quantised matrices on disk, packed as the kernels read them, so
+// Cache keeps quantised matrices on disk, packed as the kernels read them, so
 // that the next start reads them instead of quantising again. A file is one slice of
 // one matrix; its name is a hash of the model's identity, the slice, the type and
 // the layout. Files are written beside their place and renamed; a checksum of every
@@ -29,7 +29,7 @@ import (
 //
 // The bytes are copied into huge pages and not mapped: a mapped file has small pages,
 // which cost a fifth of the bandwidth in every step.
-type WeightsCache struct {
+type Cache struct {
 	Dir    string // made when it is missing
 	Limit  int64  // bytes of all files; the longest unused are removed beyond it
 	Logger *slog.Logger
@@ -51,14 +51,14 @@ func cacheKey(model, name string, rows topology.Range, w *tensor.Weight) [sha256
 	return sha256.Sum256(fmt.Appendf(nil, "%s%s %q %d-%d of %d columns, units %d-%d, %v", cacheMagic, model, name, rows.Lo, rows.Hi, w.Cols, w.UnitLo, w.UnitHi, w.Type))
 }
 
-func (c *WeightsCache) path(key [sha256.Size]byte) string {
+func (c *Cache) path(key [sha256.Size]byte) string {
 	return filepath.Join(c.Dir, fmt.Sprintf("%x%s", key[:], cacheSuffix))
 }
 
 func pieces(n int) int { return (n + cachePiece - 1) / cachePiece }
 
 // load fills w from its file; false if there is none that is whole. w is zero then.
-func (c *WeightsCache) load(key [sha256.Size]byte, w *tensor.Weight, pool *tensor.Pool) bool {
+func (c *Cache) load(key [sha256.Size]byte, w *tensor.Weight, pool *tensor.Pool) bool {
 	path, data := c.path(key), w.Packed()
 	err := readPacked(path, key, data, pool)
 	if err == nil {
@@ -84,14 +84,14 @@ func readPacked(path string, key [sha256.Size]byte, data []byte, pool *tensor.Po
 	sums := make([]byte, 4*pieces(len(data)))
 	want := int64(cacheHeader + len(data) + len(sums))
 	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() || st.Size() != want {
-		return errors.Join(err, fmt.Errorf("socket: not a file of %d bytes", want))
+		return errors.Join(err, fmt.Errorf("shard: not a file of %d bytes", want))
 	}
 	head := make([]byte, cacheHeader)
 	if _, err := f.ReadAt(head, 0); err != nil {
 		return err
 	}
 	if !bytes.Equal(head, append([]byte(cacheMagic), key[:]...)) {
-		return errors.New("socket: header of another file")
+		return errors.New("shard: header of another file")
 	}
 	if _, err := f.ReadAt(sums, int64(cacheHeader+len(data))); err != nil {
 		return err
@@ -102,14 +102,14 @@ func readPacked(path string, key [sha256.Size]byte, data []byte, pool *tensor.Po
 		if _, err := f.ReadAt(piece, int64(cacheHeader+i*cachePiece)); err != nil {
 			errs[i] = err
 		} else if crc32.Checksum(piece, castagnoli) != binary.LittleEndian.Uint32(sums[4*i:]) {
-			errs[i] = fmt.Errorf("socket: checksum of MiB %d is wrong", i)
+			errs[i] = fmt.Errorf("shard: checksum of MiB %d is wrong", i)
 		}
 	})
 	return errors.Join(errs...)
 }
 
 // store writes w's file. Trouble is logged: the cache only saves time.
-func (c *WeightsCache) store(key [sha256.Size]byte, w *tensor.Weight) {
+func (c *Cache) store(key [sha256.Size]byte, w *tensor.Weight) {
 	if err := c.write(key, w.Packed()); err != nil {
 		c.Logger.Warn("weights are not cached", "folder", c.Dir, "error", err)
 		return
@@ -117,7 +117,7 @@ func (c *WeightsCache) store(key [sha256.Size]byte, w *tensor.Weight) {
 	c.stored.Add(1)
 }
 
-func (c *WeightsCache) write(key [sha256.Size]byte, data []byte) (err error) {
+func (c *Cache) write(key [sha256.Size]byte, data []byte) (err error) {
 	size := int64(cacheHeader + len(data) + 4*pieces(len(data)))
 	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
 		return err
@@ -155,7 +155,7 @@ const abandoned = time.Hour
 
 // makeRoom removes what was not used for longest until size more bytes fit; false if
 // they never can.
-func (c *WeightsCache) makeRoom(size int64) (bool, error) {
+func (c *Cache) makeRoom(size int64) (bool, error) {
 	if size > c.Limit {
 		return false, nil
 	}

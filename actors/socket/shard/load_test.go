@@ -1,4 +1,4 @@
-package socket
+package shard
 
 import (
 	"context"
@@ -11,9 +11,9 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// TestSliceBytes: what is foretold is what is loaded, and progress ends there.
-func TestSliceBytes(t *testing.T) {
-	ck, err := model.Open("../../models/fry")
+// TestBytes: what is foretold is what is loaded, and progress ends there.
+func TestBytes(t *testing.T) {
+	ck, err := model.Open("../../../models/fry")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -28,9 +28,9 @@ func TestSliceBytes(t *testing.T) {
 		for rank := range place.Slices {
 			for _, dt := range []tensor.DType{tensor.F32, tensor.BF16, tensor.Q8_0} {
 				t.Run(fmt.Sprint(mapping, rank, dt), func(t *testing.T) {
-					want := SliceBytes(&ck.Config, place, rank, dt)
+					want := Bytes(&ck.Config, place, rank, dt)
 					var most atomic.Int64
-					s, err := LoadSlices(context.Background(), ck, place, rank, dt, LoadOptions{Pool: pool, Progress: func(done, total int64) {
+					s, err := Load(context.Background(), ck, place, rank, dt, Options{Pool: pool, Progress: func(done, total int64) {
 						if total != want || done > total {
 							t.Errorf("%d of %d bytes, want %d", done, total, want)
 						}

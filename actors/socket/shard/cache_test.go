@@ -1,4 +1,4 @@
-package socket
+package shard
 
 import (
 	"bytes"
@@ -29,12 +29,12 @@ func packed(t *testing.T, seed int) *tensor.Weight {
 	return w
 }
 
-// TestWeightsCache: what was stored comes back; whatever is done to the file, the
+// TestCache: what was stored comes back; whatever is done to the file, the
 // weights that come out are the right ones or none.
-func TestWeightsCache(t *testing.T) {
+func TestCache(t *testing.T) {
 	pool := tensor.NewPool(2)
 	defer pool.Close()
-	c := &WeightsCache{Dir: filepath.Join(t.TempDir(), "new", "folder"), Limit: 1 << 30, Logger: slog.New(slog.DiscardHandler)}
+	c := &Cache{Dir: filepath.Join(t.TempDir(), "new", "folder"), Limit: 1 << 30, Logger: slog.New(slog.DiscardHandler)}
 	want := packed(t, 1)
 	rows := topology.Range{Lo: 0, Hi: want.Rows}
 	key := cacheKey("model", "name", rows, want)
@@ -86,13 +86,13 @@ func TestWeightsCache(t *testing.T) {
 	}
 }
 
-// TestWeightsCacheLimit: the folder never passes its limit, and the file that was not
+// TestCacheLimit: the folder never passes its limit, and the file that was not
 // used for longest goes first.
-func TestWeightsCacheLimit(t *testing.T) {
+func TestCacheLimit(t *testing.T) {
 	pool := tensor.NewPool(1)
 	defer pool.Close()
 	w := packed(t, 2)
-	c := &WeightsCache{Dir: t.TempDir(), Limit: 5 * w.Bytes() / 2, Logger: slog.New(slog.DiscardHandler)}
+	c := &Cache{Dir: t.TempDir(), Limit: 5 * w.Bytes() / 2, Logger: slog.New(slog.DiscardHandler)}
 	rows := topology.Range{Lo: 0, Hi: w.Rows}
 	a, b, d := cacheKey("a", "", rows, w), cacheKey("b", "", rows, w), cacheKey("d", "", rows, w)
 	c.store(a, w)

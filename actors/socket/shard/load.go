@@ -1,4 +1,4 @@
-package socket
+package shard
 
 import (
 	"context"
@@ -10,15 +10,15 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// Slices are the weights of one socket: its part of every matrix.
-type Slices struct {
+// Weights are the weights of one socket: its part of every matrix.
+type Weights struct {
 	Layers    []layer.Layer // and SwiftKV's pass where it comes
 	Ends      layer.Held
 	Embedding model.Tensor // as it lies in its file
 }
 
 // Bytes is the memory the matrices take.
-func (s *Slices) Bytes() int64 {
+func (s *Weights) Bytes() int64 {
 	var n int64
 	for _, l := range s.Layers {
 		n += l.Bytes()
@@ -26,30 +26,37 @@ func (s *Slices) Bytes() int64 {
 	return n + s.Ends.Bytes()
 }
 
-func (s *Slices) Close() {
+func (s *Weights) Close() {
 	for _, l := range s.Layers {
 		l.Close()
 	}
 	s.Ends.Close()
 }
 
-// LoadOptions are what a load of slices works with.
-type LoadOptions struct {
+// Options are what a load of slices works with.
+type Options struct {
 	Pool     *tensor.Pool            // packs rows
 	Device   layer.Device            // holds the weights; nil: a layer.Host
-	Cache    *WeightsCache           // of quantised matrices; nil: none
+	Cache    *Cache                  // of quantised matrices; nil: none
 	Shared   *sharedmem.Region       // has what other nodes of this machine load as well; nil: none
 	Progress func(done, total int64) // called often and from any goroutine with the bytes done and to do, in the type of the slices; or nil
 }
 
-// LoadSlices reads a socket's slices from the checkpoint and converts them.
+func (o *Options) device() layer.Device {
+	if o.Device == nil {
+		return layer.Host{Pool: o.Pool}
+	}
+	return o.Device
+}
+
+// Load reads a socket's slices from the checkpoint and converts them.
 // A cancelled ctx ends it between matrices.
-func LoadSlices(ctx context.Context, ck *model.Checkpoint, p topology.Placement, rank int, dt tensor.DType, o LoadOptions) (_ *Slices, err error) {
+func Load(ctx context.Context, ck *model.Checkpoint, p topology.Placement, rank int, dt tensor.DType, o Options) (_ *Weights, err error) {
 	mark, err := ck.Recheck(ctx)
 	if err != nil {
 		return nil, err
 	}
-	l := loader{ctx: ctx, ck: ck, dt: dt, pool: o.Pool, device: deviceOr(o.Device, o.Pool), cache: o.Cache, shared: o.Shared, source: ck.Hash(), mark: mark, progress: o.Progress, total: SliceBytes(&ck.Config, p, rank, dt)}
+	l := loader{ctx: ctx, ck: ck, dt: dt, pool: o.Pool, device: o.device(), cache: o.Cache, shared: o.Shared, source: ck.Hash(), mark: mark, progress: o.Progress, total: Bytes(&ck.Config, p, rank, dt)}
 	s, ends := l.slices(&ck.Config, p, rank)
 	l.embedding(s, ends, ck)
 	if l.err == nil {
@@ -62,8 +69,8 @@ func LoadSlices(ctx context.Context, ck *model.Checkpoint, p topology.Placement,
 	return s, nil
 }
 
-// SliceBytes is what Slices.Bytes of a rank will be, by the same code that loads.
-func SliceBytes(c *model.Config, p topology.Placement, rank int, dt tensor.DType) int64 {
+// Bytes is what Weights.Bytes of a rank will be, by the same code that loads.
+func Bytes(c *model.Config, p topology.Placement, rank int, dt tensor.DType) int64 {
 	l := loader{ctx: context.Background(), dt: dt, measure: true}
 	l.slices(c, p, rank)
 	return l.total
@@ -100,9 +107,9 @@ func upTo(n int) topology.Range { return topology.Range{Lo: 0, Hi: n} }
 
 // slices reads them all but the embedding, or with measure only counts their bytes. After an
 // error (l.err) they are incomplete. The ends are not the device's yet.
-func (l *loader) slices(c *model.Config, p topology.Placement, rank int) (*Slices, *layer.Ends) {
+func (l *loader) slices(c *model.Config, p topology.Placement, rank int) (*Weights, *layer.Ends) {
 	ends := &layer.Ends{LogitCap: c.LogitCap}
-	s, me := &Slices{Ends: ends}, cutOf(c, p.Mapping, p.Slices[rank])
+	s, me := &Weights{Ends: ends}, cutOf(c, p.Mapping, p.Slices[rank])
 	for i := 0; i < c.Layers && l.err == nil; i++ {
 		n := c.Layer(i)
 		if n.KVSource != nil && n.KVSource.Layer == i {
@@ -129,7 +136,7 @@ func (l *loader) hold(w *layer.Weights) layer.Layer {
 }
 
 // embedding completes the ends with a checkpoint's embedding and gives them to the device.
-func (l *loader) embedding(s *Slices, ends *layer.Ends, of *model.Checkpoint) {
+func (l *loader) embedding(s *Weights, ends *layer.Ends, of *model.Checkpoint) {
 	if l.err != nil {
 		return
 	}

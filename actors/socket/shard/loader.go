@@ -1,4 +1,4 @@
-package socket
+package shard
 
 import (
 	"context"
@@ -30,7 +30,7 @@ type loader struct {
 	total    int64
 	done     atomic.Int64
 	progress func(done, total int64)
-	cache    *WeightsCache     // of quantised matrices; nil: none
+	cache    *Cache            // of quantised matrices; nil: none
 	shared   *sharedmem.Region // of matrices that other nodes of this machine hold too; nil: none
 	source   string            // what they were made from
 	mark     model.Mark        // state of the files when loading began
@@ -100,7 +100,7 @@ func (l *loader) room(dt tensor.DType, name string, rows, cols int, units topolo
 	}
 	w, err := tensor.NewWeightUnits(dt, rows, cols, units.Lo, units.Hi)
 	if err != nil {
-		l.err = fmt.Errorf("socket: no memory for %s: %w", name, err)
+		l.err = fmt.Errorf("shard: no memory for %s: %w", name, err)
 		return nil
 	}
 	return w
@@ -174,7 +174,7 @@ func (l *loader) bank(n int, rows topology.Range, cols int) *tensor.Bank {
 	}
 	b, err := tensor.NewBank(l.dt, n, rows.Len(), cols)
 	if err != nil {
-		l.err = fmt.Errorf("socket: no memory for %d experts: %w", n, err)
+		l.err = fmt.Errorf("shard: no memory for %d experts: %w", n, err)
 		return nil
 	}
 	return b

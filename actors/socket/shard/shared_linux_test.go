@@ -1,4 +1,4 @@
-package socket
+package shard
 
 import (
 	"bytes"
@@ -32,7 +32,7 @@ func TestSlicesAreShared(t *testing.T) {
 		}
 		return st.Sys().(*syscall.Stat_t).Blocks * 512
 	}
-	ck, err := model.Open("../../internal/engine/model/testdata/llama")
+	ck, err := model.Open("../../../internal/engine/model/testdata/llama")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,14 +46,14 @@ func TestSlicesAreShared(t *testing.T) {
 		for _, dt := range []tensor.DType{tensor.BF16, tensor.Q8_0} {
 			before := memory()
 			var all sync.WaitGroup
-			slices, regions := make([]*Slices, nodes), make([]*sharedmem.Region, nodes)
+			slices, regions := make([]*Weights, nodes), make([]*sharedmem.Region, nodes)
 			for rank := range nodes {
 				all.Go(func() {
 					pool := tensor.NewPool(2)
 					defer pool.Close()
 					var err error
 					if regions[rank], err = sharedmem.Open(f); err == nil {
-						slices[rank], err = LoadSlices(t.Context(), ck, place, rank, dt, LoadOptions{Pool: pool, Shared: regions[rank]})
+						slices[rank], err = Load(t.Context(), ck, place, rank, dt, Options{Pool: pool, Shared: regions[rank]})
 					}
 					if err != nil {
 						t.Error(err)
@@ -67,7 +67,7 @@ func TestSlicesAreShared(t *testing.T) {
 			var attention int64
 			pool := tensor.NewPool(2)
 			for rank := range nodes {
-				alone, err := LoadSlices(t.Context(), ck, place, rank, dt, LoadOptions{Pool: pool})
+				alone, err := Load(t.Context(), ck, place, rank, dt, Options{Pool: pool})
 				if err != nil {
 					t.Fatal(err)
 				}
