@@ -7,18 +7,17 @@ import (
 	"math"
 )
 
-// Arithmetic is the version of docs/decisions/canonical-arithmetic.md: of the order of
-// operations that decides every bit. A change that moves a bit of any answer raises it;
-// processes of different versions do not work together, and a job is not gone on with
-// under another one.
+// Arithmetic is the version of docs/decisions/canonical-arithmetic.md: of the order of operations
+// that determines every bit. A change of any answer's bits raises it. Processes of different
+// versions do not work together, and a job does not continue under another version.
 //
 //	1  attention is one chain over all slots
 //	2  attention is cut into runs, see RunBlocks
 const Arithmetic = 2
 
-// SelfTest runs every kernel in use over fixed numbers and returns a hash of all that they
-// give: one value on all machines, instruction sets and numbers of threads, and another
-// one where a kernel is wrong. It takes some milliseconds of one thread.
+// SelfTest runs every kernel in use on fixed numbers and returns a hash of the results. It is the
+// same on all machines, instruction sets and numbers of threads, and differs if a kernel is wrong.
+// It takes some milliseconds of one thread.
 func SelfTest() ([sha256.Size]byte, error) {
 	t := &selfTest{h: sha256.New(), pool: NewPool(1)}
 	defer t.pool.Close()
@@ -35,7 +34,7 @@ func SelfTest() ([sha256.Size]byte, error) {
 	return [sha256.Size]byte(t.h.Sum(nil)), nil
 }
 
-// selfTest is the hash so far, and where the numbers stand.
+// selfTest is the hash so far and the state of the number generator.
 type selfTest struct {
 	h     hash.Hash
 	state uint64
@@ -44,8 +43,8 @@ type selfTest struct {
 	text  []byte
 }
 
-// numbers are n finite ones of both signs, a few of them large or small, so that sums in
-// another order show.
+// numbers returns n finite numbers of both signs, a few of them large or small, so that another
+// order of summation changes the result.
 func (t *selfTest) numbers(n int) []float32 {
 	x := make([]float32, n)
 	for i := range x {
@@ -71,7 +70,7 @@ func (t *selfTest) floats(rows ...[]float32) {
 	t.h.Write(t.text)
 }
 
-// operations are those between products, each over whole vectors and a rest.
+// operations tests the operations between products, each over whole vectors and a rest.
 func (t *selfTest) operations() {
 	const n = 3*groupRows + 13
 	x, y, w := t.numbers(n), t.numbers(n), t.numbers(n)
@@ -110,7 +109,7 @@ func (t *selfTest) operations() {
 	t.h.Write(t.text)
 }
 
-// h16 are products that a bfloat16 does not hold.
+// h16 returns products that a bfloat16 cannot represent.
 func (t *selfTest) h16(x, y []float32) []float32 {
 	out := make([]float32, len(x))
 	for i := range out {
@@ -119,9 +118,8 @@ func (t *selfTest) h16(x, y []float32) []float32 {
 	return out
 }
 
-// products multiplies weights of a type: all shapes of tiles (1, 2 and 4 panels of 1 to 6
-// tokens), several groups of panels in one call, short last blocks and rows, and a part of
-// the units.
+// products multiplies weights of a type: all tile shapes (1, 2 and 4 panels of 1 to 6 tokens),
+// several groups of panels in one call, short last blocks and rows, and a part of the units.
 func (t *selfTest) products(dt DType) error {
 	for _, c := range []struct{ rows, cols, lo, hi, most int }{{11*panelRows - 3, 4*BlockWidth + 19, 0, 5, 7}, {panelRows, 6 * BlockWidth, 1, 4, 2}, {16*groupRows + 1, BlockWidth, 0, 1, 1}} {
 		w, err := NewWeightUnits(dt, c.rows, c.cols, c.lo, c.hi)
@@ -150,8 +148,7 @@ func (t *selfTest) products(dt DType) error {
 	return nil
 }
 
-// selfTestLayouts are rows of every type, of widths that the kernels for attention tell
-// apart.
+// selfTestLayouts are rows of every type, in widths that select different attention kernels.
 func selfTestLayouts() (out []KVLayout) {
 	for _, dt := range []DType{F32, BF16, Int8} {
 		for _, d := range [...][2]int{{32, 32}, {64, 64}, {64, 128}, {24, 56}} {
@@ -162,9 +159,9 @@ func selfTestLayouts() (out []KVLayout) {
 	return out
 }
 
-// attention writes rows and attends them: whole blocks and a rest, few heads and more,
-// one token and several, all slots and some; what a token paid to each; bounds of pages
-// and their scores; keys that are rotated further.
+// attention writes rows and attends to them: whole blocks and a rest, few heads and many, one token
+// and several, all slots and some. It also tests the attention received by each slot, bounds of
+// pages and their scores, and rotated keys.
 func (t *selfTest) attention(l KVLayout) {
 	const scoreScale = 1. / 512 // so that no slot gets all of the attention
 	const slots = 2*BlockSlots + 21
@@ -202,14 +199,14 @@ func (t *selfTest) attention(l KVLayout) {
 	t.pages(l, blocks)
 }
 
-// long is attention over more slots than rules for few of them see.
+// long tests attention over more slots than the short cases cover.
 func (t *selfTest) long() {
 	const slots, g, nq = 18*BlockSlots + 5, 2, 3
 	l := KVLayout{Type: BF16, KDim: 32, VDim: 32}
 	blocks, rows := make([][]byte, 19), t.numbers(BlockSlots*(l.KDim+l.VDim))
 	for i := range blocks {
 		blocks[i] = make([]byte, l.BlockBytes())
-		rows[i] += 0.5 // each block is another one
+		rows[i] += 0.5 // make each block different
 		l.PutRun(blocks[i], 0, BlockSlots, rows, l.KDim, rows[BlockSlots*l.KDim:], l.VDim, nil, 0)
 	}
 	q, out := t.numbers(nq*g*l.KDim), make([]float32, nq*g*l.VDim)
@@ -220,7 +217,7 @@ func (t *selfTest) long() {
 
 func (t *selfTest) pages(l KVLayout, blocks [][]byte) {
 	const page, pages = 16, 2 * BlockSlots / 16
-	index, row := make([]byte, l.IndexBytes()+256), make([]float32, 3*l.KDim) // a kernel prefetches behind the bounds
+	index, row := make([]byte, l.IndexBytes()+256), make([]float32, 3*l.KDim) // a kernel prefetches beyond the bounds
 	for p := range pages {
 		slot := p * page % BlockSlots
 		l.Bound(index, p, blocks[p*page/BlockSlots], slot, slot, slot+page, row)

@@ -6,9 +6,9 @@ import (
 	"unsafe"
 )
 
-// recordedSelfTest is what SelfTest gave when this was written, on every machine. If it
-// moves: raise Arithmetic where a bit of any answer moved, and record it anew; where
-// SelfTest was only made to look at more, record it anew.
+// recordedSelfTest is the result of SelfTest when it was recorded, on every machine. If it changes
+// because a bit of an answer changed, raise Arithmetic and record it again. If SelfTest only covers
+// more, just record it again.
 const recordedSelfTest = "5d20fd047b19a689"
 
 func selfTestWith(t *testing.T, k *kernels) string {
@@ -31,14 +31,14 @@ func TestSelfTestIsTheSameEverywhere(t *testing.T) {
 	}
 }
 
-// TestSelfTestSeesEveryKernel makes the results of one kernel after the other 2 % larger:
-// each shows.
+// TestSelfTestSeesEveryKernel makes the results of one kernel after another 2 % larger: each change
+// must be detected.
 func TestSelfTestSeesEveryKernel(t *testing.T) {
 	all := implementations()
 	if small() {
 		all = all[:1]
 	}
-	for _, k := range all[:max(1, len(all)-1)] { // one portable kernel stands for all shapes
+	for _, k := range all[:max(1, len(all)-1)] { // one portable kernel serves all shapes
 		wrong := scaledKernels(k)
 		if len(wrong) < 40 {
 			t.Fatalf("%s: only %d kernels", k.name, len(wrong))
@@ -51,7 +51,7 @@ func TestSelfTestSeesEveryKernel(t *testing.T) {
 	}
 }
 
-// scaledKernels are copies of k, in each of which one kernel gives 1.02 of what it should.
+// scaledKernels are copies of k in which one kernel returns 1.02 times the right result.
 func scaledKernels(k *kernels) map[string]*kernels {
 	out := map[string]*kernels{}
 	change := func(f func(k *kernels), format string, args ...any) {
@@ -62,7 +62,7 @@ func scaledKernels(k *kernels) map[string]*kernels {
 	for dt := range k.tile {
 		for i := range k.tile[dt] {
 			for j, f := range k.tile[dt][i] {
-				if f != nil && (i != 2 || j != 0 || k.rising[dt] == nil) { // else rising is used instead
+				if f != nil && (i != 2 || j != 0 || k.rising[dt] == nil) { // otherwise rising is used instead
 					change(func(c *kernels) { c.tile[dt][i][j] = scaledTile(f) }, "tile of %v, %d panels, %d tokens", DType(dt), 1<<i, j+1)
 				}
 			}
@@ -127,7 +127,7 @@ func scaledKernels(k *kernels) map[string]*kernels {
 	change(func(c *kernels) {
 		c.quant = func(dst []byte, x []float32, start int32) {
 			k.quant(dst, x, start)
-			scaled((*float32)(unsafe.Pointer(&dst[recordScale])))
+			scaled((*float32)(unsafe.Pointer(&dst[quantBlockScale])))
 		}
 	}, "rounding of activations")
 	change(func(c *kernels) {

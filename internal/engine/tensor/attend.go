@@ -6,8 +6,8 @@ import (
 	"unsafe"
 )
 
-// AttnScratch is the working memory of one attending goroutine. The zero value is
-// ready; it grows to what a call needs and is then reused without allocating.
+// AttnScratch is the working memory of one attending goroutine. The zero value is ready. It grows
+// on demand and is then reused without allocation.
 type AttnScratch struct {
 	_      [64]byte
 	tile   tileArgs
@@ -17,18 +17,18 @@ type AttnScratch struct {
 	whole  attendArgs
 
 	states   []float32 // memory of the next two
-	runState           // of the run in hand
-	before   runState  // of the runs before it, where folded
+	runState           // of the current run
+	before   runState  // of the runs before it, if folded
 	folded   bool
 	join     foldArgs
 
-	q      []float32               // [rows][KDim], where tokens are not adjacent
+	q      []float32               // [rows][KDim], if the tokens are not adjacent
 	s      []([BlockSlots]float32) // [rows] scores, then probabilities
 	mask   []uint64                // see Mask
 	blocks [][]byte                // see Blocks
-	ahead  []byte                  // the block that comes next, which is prefetched; nil: none
-	After  []byte                  // the block that the caller reads next, prefetched behind the last one; nil: none
-	stream bool                    // the rows read a block in the order in which it lies in memory
+	ahead  []byte                  // the next block, which is prefetched; nil: none
+	After  []byte                  // the block that the caller reads next, prefetched after the last one; nil: none
+	stream bool                    // rows read a block in memory order
 	row    []float32               // see Row
 	kept   []([BlockSlots]float32) // [blocks][rows] scores, see mass
 	pages  []float32               // see ScorePages
@@ -37,16 +37,16 @@ type AttnScratch struct {
 	places []int32                 // see Chosen
 	tops   []float32               // see Tops
 
-	// of latent layouts
+	// For latent layouts:
 	packed  []float32                       // see pack
 	widened []float32                       // [64][KDim]
-	wide    []float32                       // the block in hand: widened, or its own rows
+	wide    []float32                       // the current block: widened, or its own rows
 	bySlot  *[BlockSlots][groupRows]float32 // scores of a group of rows
 	_       [64]byte
 }
 
-// softmaxArgs is one step of the online softmax of some rows, (query, head), over the slots
-// of a block that are valid:
+// softmaxArgs is one step of the online softmax of some rows, (query, head), over the valid slots
+// of a block:
 //
 //	t[j] = s[j]*keys[j]*scale;  m = max(max, t of valid slots);  correct = exp(max-m)
 //	p[j] = exp(t[j]-m), 0 where not valid;  sum[i] = sum[i]*correct + p[i] + p[16+i] + ...
@@ -64,9 +64,9 @@ type softmaxArgs struct {
 	scale  float32
 }
 
-// valuesArgs adds probabilities times values to rows of the output, in slot order:
-// o[r][c] = fma(p[r][j], v[j][c], o[r][c]) for the slots j. Strides in bytes; p has
-// BlockSlots elements per row.
+// valuesArgs adds probabilities times values to rows of the output, in slot order: o[r][c] =
+// fma(p[r][j], v[j][c], o[r][c]) for the slots j. Strides are in bytes; p has BlockSlots elements
+// per row.
 type valuesArgs struct {
 	v     unsafe.Pointer
 	ldv   uintptr
@@ -76,21 +76,20 @@ type valuesArgs struct {
 	slots uintptr
 	rows  int
 	cols  int
-	pf    unsafe.Pointer // what to prefetch meanwhile, ldv further with each slot
+	pf    unsafe.Pointer // address to prefetch meanwhile; advances by ldv with each slot
 }
 
-// valuesKernels is [log2 of columns/8][rows-1]; nil where there is no such shape.
+// valuesKernels is [log2 of columns/8][rows-1]; nil: no kernel of that shape.
 type valuesKernels [5][maxTileTokens]func(*valuesArgs)
 
-// attnRows bounds the (query, head) rows that walk the cache together in prefill:
-// their queries, scores and outputs should stay in the second-level cache.
+// attnRows bounds the (query, head) rows that walk the cache together in prefill, so that their
+// queries, scores and outputs stay in the L2 cache.
 const attnRows = 48
 
-// Attend computes attention of one query token for g query heads that share one KV
-// head: q [g][KDim], out [g][VDim], over the slots [0, n) in runs (see RunBlocks). valid is
-// nil, or has a bit per slot; slots whose bit is clear contribute nothing, and a block
-// without any that is set may be nil. scale
-// multiplies each score. A query without any valid slot gives zeros.
+// Attend computes attention of one query token for g query heads that share one KV head: q
+// [g][KDim], out [g][VDim], over the slots [0, n) in runs (see RunBlocks). valid is nil or has a
+// bit per slot. Slots with a clear bit contribute nothing, and a block without set bits may be nil.
+// scale multiplies each score. A query without valid slots gives zeros.
 //
 // The g heads share every read of the cache.
 func Attend(out, q []float32, g int, scale float32, l KVLayout, blocks [][]byte, n int, valid []uint64, s *AttnScratch) {
@@ -104,7 +103,7 @@ func Attend(out, q []float32, g int, scale float32, l KVLayout, blocks [][]byte,
 	s.end(l).divide(out, l.VDim, l.VDim, 0, g)
 }
 
-// pass attends the slots [first, end) of n, first being that of a run.
+// pass attends to the slots [first, end) of n. first is the start of a run.
 func (s *AttnScratch) pass(l KVLayout, blocks [][]byte, q []float32, g, first, end, n int, valid []uint64, scale float32) {
 	s.stream = prefetchAhead == 0 && g <= streamRows && !l.Latent
 	whole, picked := pickAttend(active.attend, l, g), pickAttend(active.picked, l, g)
@@ -163,8 +162,8 @@ func (s *AttnScratch) next(l KVLayout, blocks [][]byte, b, n int) []byte {
 	return nil
 }
 
-// wholeBlocks are the successive blocks from b on, at most attendBlocks, all slots of which
-// count.
+// wholeBlocks is the end of the successive blocks from b on, at most attendBlocks, in which all
+// slots are valid.
 func wholeBlocks(b, n int, valid []uint64) int {
 	end := min(n/BlockSlots, b+attendBlocks)
 	for i := b; i < end && valid != nil; i++ {
@@ -175,14 +174,14 @@ func wholeBlocks(b, n int, valid []uint64) int {
 	return max(0, end-b)
 }
 
-// attendBlocks bounds a call, in which the collector waits for the thread.
+// attendBlocks bounds a kernel call, during which the garbage collector must wait for the thread.
 const attendBlocks = 256
 
-// attendWhole attends the m whole blocks from b on in one kernel.
+// attendWhole attends to the m whole blocks from b on in one kernel call.
 func (s *AttnScratch) attendWhole(f func(*attendArgs), l KVLayout, blocks [][]byte, q []float32, b, m, n int, scale float32) {
 	a := s.attendArgs(l, q, scale)
 	a.block = uintptr(l.BlockBytes())
-	if prefetchAhead > 0 { // no distance is this long: blocks that follow in memory are prefetched too
+	if prefetchAhead > 0 { // also prefetch blocks that are adjacent in memory
 		a.block = ^uintptr(0)
 	}
 	a.left, a.run, a.columns = uintptr(RunBlocks-b%RunBlocks), RunBlocks, uintptr(len(s.o))
@@ -201,17 +200,17 @@ func (s *AttnScratch) attendWhole(f func(*attendArgs), l KVLayout, blocks [][]by
 	*a = attendArgs{}
 }
 
-// pickedAhead is how many blocks ahead chosen slots are prefetched.
+// pickedAhead is how many blocks ahead selected slots are prefetched.
 const pickedAhead = 2
 
-// fetchPicked prefetches the valid slots of block b, if it is there and not whole.
+// fetchPicked prefetches the valid slots of block b, if it exists and some slots are invalid.
 func (s *AttnScratch) fetchPicked(l KVLayout, blocks [][]byte, b, n int, valid []uint64) {
 	if b*BlockSlots < n && valid[b] != ^uint64(0) {
 		s.fetchSome(l, blocks[b], valid[b])
 	}
 }
 
-// attendPicked attends the slots of a block in mask in one kernel.
+// attendPicked attends to the slots of a block in mask in one kernel call.
 func (s *AttnScratch) attendPicked(f func(*attendArgs), l KVLayout, block *[]byte, q []float32, mask uint64, scale float32) {
 	a := s.attendArgs(l, q, scale)
 	a.blocks, a.valid = unsafe.Pointer(block), mask
@@ -219,7 +218,7 @@ func (s *AttnScratch) attendPicked(f func(*attendArgs), l KVLayout, block *[]byt
 	*a = attendArgs{}
 }
 
-// attendArgs are the arguments of a kernel that do not depend on the blocks.
+// attendArgs sets the arguments of a kernel that do not depend on the blocks.
 func (s *AttnScratch) attendArgs(l KVLayout, q []float32, scale float32) *attendArgs {
 	a := &s.whole
 	a.q, a.o, a.p = unsafe.Pointer(&q[0]), unsafe.Pointer(&s.o[0]), unsafe.Pointer(&s.s[0])
@@ -229,13 +228,13 @@ func (s *AttnScratch) attendArgs(l KVLayout, q []float32, scale float32) *attend
 	return a
 }
 
-// attendKernels is [log2 of columns/32][rows-1]; nil where there is no such shape.
+// attendKernels is [log2 of columns/32][rows-1]; nil: no kernel of that shape.
 type attendKernels [3][attendRows]func(*attendArgs)
 
 const attendRows = 4
 
-// attendArgs is attention of g queries over whole blocks, all slots of which are valid:
-// the operations of score, soften, accumulate and fold, in their order.
+// attendArgs is attention of g queries over whole blocks with all slots valid: the operations of
+// score, soften, accumulate and fold, in their order.
 type attendArgs struct {
 	q      unsafe.Pointer // [g][kdim]
 	blocks unsafe.Pointer // [n] slices
@@ -249,13 +248,13 @@ type attendArgs struct {
 	vdim   uintptr        // a multiple of the kernel's columns
 	panel  uintptr        // bytes of a panel of keys
 	scales uintptr        // Int8: bytes from a block to its scales
-	block  uintptr        // bytes of a block; where the next one lies so far on, F32 and BF16 of few heads do not prefetch it
+	block  uintptr        // bytes of a block; kernels of F32 and BF16 for few heads do not prefetch a next block at this distance
 
-	beforeO, beforeSum, beforeMax unsafe.Pointer // of the runs before, behind which each run is folded when the next begins
+	beforeO, beforeSum, beforeMax unsafe.Pointer // of the previous runs, to which each run is folded when the next one starts
 
-	left    uintptr // blocks of the run in hand, at least 1
-	run     uintptr // blocks of the runs after it
-	columns uintptr // of o, and of beforeO which follows it, if it is folded to
+	left    uintptr // blocks left in the current run, at least 1
+	run     uintptr // blocks of each later run
+	columns uintptr // elements of o, plus those of beforeO, which follows it, if runs are folded
 	valid   uint64  // kernels.picked
 	scale   float32
 }
@@ -274,15 +273,15 @@ func pickAttend(kernels map[DType]attendKernels, l KVLayout, g int) func(*attend
 	return nil
 }
 
-// streamRows are the rows whose scores are computed a panel of slots at a time, so that
-// the processor's own prefetcher follows. More rows take four panels at once: that is
-// where their time goes.
+// streamRows is the number of rows up to which scores are computed a panel of slots at a time, so
+// that the CPU's prefetcher can follow. More rows take four panels at once, since arithmetic then
+// dominates.
 const streamRows = 2
 
-// AttendCausal is Attend for nq successive tokens: token i, whose queries are
-// q[i*ldq:] as [g][KDim], attends the slots [0, first+i], or with a window > 0 the last
-// window of these, and writes out[i*ldo:] as [g][VDim]. Blocks that no token sees may be
-// nil. The bits are those of nq calls of Attend; the cache is read once per few tokens.
+// AttendCausal is Attend for nq successive tokens. Token i has its queries at q[i*ldq:] as
+// [g][KDim], attends to the slots [0, first+i], or with window > 0 to the last window of these, and
+// writes out[i*ldo:] as [g][VDim]. Blocks outside of all windows may be nil. The bits are those of
+// nq calls of Attend; the cache is read once per few tokens.
 func AttendCausal(out []float32, ldo int, q []float32, ldq int, nq, first, window, g int, scale float32, l KVLayout, blocks [][]byte, s *AttnScratch) {
 	checkAttend(l, blocks, windowStart(first, window), first+nq, g)
 	step := l.TokensTogether(g)
@@ -291,7 +290,8 @@ func AttendCausal(out []float32, ldo int, q []float32, ldq int, nq, first, windo
 	}
 }
 
-// TokensTogether is how many tokens of g query heads walk the cache together in AttendCausal.
+// TokensTogether is the number of tokens of g query heads that walk the cache together in
+// AttendCausal.
 func (l KVLayout) TokensTogether(g int) int {
 	if l.Latent {
 		return max(1, latentRows/g)
@@ -299,7 +299,7 @@ func (l KVLayout) TokensTogether(g int) int {
 	return max(1, attnRows/g)
 }
 
-// gather puts the queries of nq tokens one behind the other.
+// gather copies the queries of nq tokens to adjacent memory.
 func (s *AttnScratch) gather(l KVLayout, q []float32, ldq, nq, g int) {
 	width := g * l.KDim
 	if need := nq * width; cap(s.q) < need {
@@ -321,9 +321,9 @@ func (s *AttnScratch) causal(out []float32, ldo int, q []float32, ldq int, nq, f
 		if b%RunBlocks == 0 {
 			s.endRun(l)
 		}
-		// Token i sees first+i+1-b*BlockSlots slots of this block: the first few
-		// tokens may see none, those from `full` on see all of it. A window hides the
-		// first hidden+i slots: those from `full` to `whole` see all, from `gone` on none.
+		// Token i sees first+i+1-b*BlockSlots slots of this block: the first tokens may see none,
+		// those from full on see all of it. A window hides the first hidden+i slots: tokens from
+		// full to whole see all slots, and those from gone on none.
 		seen := first + 1 - b*BlockSlots
 		some := min(nq, max(0, 1-seen))
 		full := min(nq, max(0, BlockSlots-seen))
@@ -356,7 +356,7 @@ func (s *AttnScratch) causal(out []float32, ldo int, q []float32, ldq int, nq, f
 	}
 }
 
-// windowStart is the first slot that a token at slot `first` sees, or any after it.
+// windowStart is the first slot that a token at slot first, or any later token, can see.
 func windowStart(first, window int) int {
 	if window > 0 {
 		return max(0, first+1-window)
@@ -364,7 +364,7 @@ func windowStart(first, window int) int {
 	return 0
 }
 
-// checkSlots is checkAttend of the slots [0, n) that are valid.
+// checkSlots is checkAttend for the valid slots among [0, n).
 func checkSlots(l KVLayout, blocks [][]byte, n, g int, valid []uint64) {
 	if valid != nil && len(valid) < (n+63)/64 {
 		panic(fmt.Sprintf("tensor: validity of %d slots in %d words", n, len(valid)))
@@ -414,8 +414,8 @@ func (s *AttnScratch) begin(l KVLayout, rows int) {
 	s.reset()
 }
 
-// score puts q.k of the rows [r0, r1) and at least the first n slots in s.s. Slots
-// beyond n, and those that are not valid, may hold anything.
+// score computes q.k of the rows [r0, r1) and at least the first n slots into s.s. Slots beyond n
+// and invalid slots are undefined.
 func (s *AttnScratch) score(l KVLayout, block []byte, q []float32, r0, r1, n int) {
 	if l.Latent {
 		s.scoreLatent(l, block, r0, r1, 0, n)
@@ -428,7 +428,7 @@ func (s *AttnScratch) score(l KVLayout, block []byte, q []float32, r0, r1, n int
 	s.scorePanels(l, block, q, r0, r1, 0, panels)
 }
 
-// scoreSome is score of the slots in mask: panels without any of them are not read.
+// scoreSome is score for the slots in mask. It does not read panels without any of them.
 func (s *AttnScratch) scoreSome(l KVLayout, block []byte, q []float32, g int, mask uint64) {
 	if isPrefix(mask) {
 		s.score(l, block, q, 0, g, bits.Len64(mask))
@@ -453,7 +453,7 @@ func (s *AttnScratch) scoreSome(l KVLayout, block []byte, q []float32, g int, ma
 	}
 }
 
-// isPrefix says that the bits of mask are the lowest.
+// isPrefix reports whether the bits of mask are the lowest ones.
 func isPrefix(mask uint64) bool { return mask&(mask+1) == 0 }
 
 // fetchSome prefetches what attention to the slots in mask will read.
@@ -482,7 +482,7 @@ func (s *AttnScratch) fetchSome(l KVLayout, block []byte, mask uint64) {
 	}
 }
 
-// scorePanels is score of the panels [p, end) of a layout that is not latent.
+// scorePanels is score for the panels [begin, end) of a layout that is not latent.
 func (s *AttnScratch) scorePanels(l KVLayout, block []byte, q []float32, r0, r1, begin, end int) {
 	a := &s.tile
 	a.panel, a.advance = uintptr(panelRows*l.KDim*l.elem()), uintptr(panelRows*tileColumns*l.elem())
@@ -516,12 +516,12 @@ func (s *AttnScratch) scorePanels(l KVLayout, block []byte, q []float32, r0, r1,
 	}
 }
 
-// scaledApart says that scores and probabilities are multiplied by the scales of
-// the rows, which are read as whole numbers.
+// scaledApart reports whether rows are read as integers, so that scores and probabilities must be
+// multiplied by the rows' scales.
 func (l KVLayout) scaledApart() bool { return l.Type == Int8 && !l.Latent }
 
-// soften turns the scores of the rows [r0, r1) into probabilities relative to the largest
-// score so far, and rescales what was summed before.
+// soften turns the scores of the rows [r0, r1) into probabilities relative to the largest score so
+// far, and rescales the previous sums.
 func (s *AttnScratch) soften(l KVLayout, block []byte, r0, r1 int, mask uint64, scale float32) {
 	if r0 == r1 {
 		return
@@ -536,12 +536,13 @@ func (s *AttnScratch) soften(l KVLayout, block []byte, r0, r1 int, mask uint64, 
 	*a = softmaxArgs{}
 }
 
-// accumulate adds the values of the slots in mask to the rows [r0, r1), run by run.
+// accumulate adds the values of the slots in mask to the rows [r0, r1), one run of adjacent slots
+// after the other.
 func (s *AttnScratch) accumulate(l KVLayout, block []byte, r0, r1 int, mask uint64) {
 	a := &s.values
 	dt, e, ldv := l.Type, l.elem(), l.VDim
 	var values []byte
-	if l.Latent { // what score has widened
+	if l.Latent { // widened by score
 		dt, e, ldv = F32, 4, l.KDim
 		values = unsafe.Slice((*byte)(unsafe.Pointer(&s.wide[0])), 4*len(s.wide))
 	} else {
@@ -577,10 +578,10 @@ func (s *AttnScratch) accumulate(l KVLayout, block []byte, r0, r1 int, mask uint
 	}
 }
 
-// wholeRows are the rows that have a kernel for 128 columns of values.
+// wholeRows is the maximum number of rows for the kernels of 128 value columns.
 const wholeRows = 2
 
-// pickValues returns the widest values kernel of at most `cols` columns and its width.
+// pickValues returns the widest values kernel of at most cols columns, and its width.
 func (k *kernels) pickValues(dt DType, cols, rows int) (int, func(*valuesArgs)) {
 	for i := min(bits.Len(uint(cols/8)), len(valuesKernels{})) - 1; i >= 0; i-- {
 		if f := k.values[dt][i][rows-1]; f != nil {
@@ -590,7 +591,7 @@ func (k *kernels) pickValues(dt DType, cols, rows int) (int, func(*valuesArgs)) 
 	panic("tensor: no " + k.name + " kernel for values of " + dt.String())
 }
 
-// end ends the last run, and returns what there is to divide.
+// end ends the last run and returns the state that remains to be divided.
 func (s *AttnScratch) end(l KVLayout) *runState {
 	if !s.folded {
 		return &s.runState

@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// naiveRun is the definition of a run, for one (query, head): slots in order, blocks of
-// 64, online softmax. It reads the cache one slot at a time; sums are as they are before
-// the division. some is false if no slot counts.
+// naiveRun is the definition of a run, for one (query, head): slots in order, blocks of 64, online
+// softmax. It reads the cache one slot at a time. Sums are not divided yet. some is false if no
+// slot is valid.
 func naiveRun(q []float32, scale float32, l KVLayout, blocks [][]byte, n int, valid []uint64) (o []float32, top float32, sum lanes, some bool) {
 	k, v := make([]float32, l.KDim), make([]float32, l.VDim)
 	o, top = make([]float32, l.VDim), negInf
@@ -68,8 +68,8 @@ func naiveRun(q []float32, scale float32, l KVLayout, blocks [][]byte, n int, va
 	return o, top, sum, some
 }
 
-// naiveAttend is the definition, for one (query, head): runs of RunBlocks blocks, each
-// from its own start, folded in their order.
+// naiveAttend is the definition, for one (query, head): runs of RunBlocks blocks, each from its own
+// start, folded in order.
 func naiveAttend(q []float32, scale float32, l KVLayout, blocks [][]byte, n int, valid []uint64) []float32 {
 	var o []float32
 	var top float32
@@ -130,7 +130,7 @@ func rawRow(l KVLayout, block []byte, slot int, k, v []float32) (float32, float3
 	return l.scales(block, 0)[slot], l.scales(block, 1)[slot]
 }
 
-// newCache fills n slots; what is not a slot is garbage, NaN included.
+// newCache fills n slots; everything else is garbage, NaN included.
 func newCache(r *rand.Rand, l KVLayout, n int) [][]byte {
 	blocks := make([][]byte, (n+BlockSlots-1)/BlockSlots)
 	for i := range blocks {
@@ -398,7 +398,7 @@ func TestAttendAllocatesNothing(t *testing.T) {
 	}
 }
 
-// The maker of the processor decides what is prefetched, see TestMatMulWhateverIsPrefetched.
+// Prefetching depends on the CPU's maker, see TestMatMulWhateverIsPrefetched.
 func TestAttendWhateverIsPrefetched(t *testing.T) {
 	was := prefetchAhead
 	defer func() { prefetchAhead = was }()

@@ -2,24 +2,23 @@ package tensor
 
 import "unsafe"
 
-// RunBlocks are the blocks of a run. The sums of attention over slots are cut into runs
-// of so many blocks, counted in the list of blocks that is read: each run is a softmax of
-// its own, from its own start, and the runs are folded in their order. So threads can
-// share one long sequence, and a sequence of one run has the bits of one chain
-// (docs/decisions/canonical-arithmetic.md).
+// RunBlocks is the number of blocks in a run, counted in the list of blocks that is read. The sums
+// of attention over slots are cut into runs. Each run is a softmax of its own, from its own start,
+// and the runs are folded in order. So threads can share one long sequence, and a sequence of one
+// run has the bits of one chain (docs/decisions/attention-runs.md).
 const (
 	RunBlocks = 16
 	RunSlots  = RunBlocks * BlockSlots
 )
 
-// runState is what attention knows of its rows after some slots.
+// runState is the state of attention's rows after some slots.
 type runState struct {
-	o   []float32 // [rows][VDim], not yet divided by the sum
+	o   []float32 // [rows][VDim], not yet divided by sum
 	max []float32 // [rows]
 	sum []lanes   // [rows]
 }
 
-// reset makes a the state before any slot.
+// reset sets the state before any slot.
 func (a *runState) reset() {
 	clear(a.o)
 	clear(a.sum)
@@ -28,11 +27,10 @@ func (a *runState) reset() {
 	}
 }
 
-// stateFloats is the memory of a runState: whole cache lines, for threads write states of
-// runs beside each other.
+// stateFloats is the size of a runState: whole cache lines, since threads write adjacent states.
 func stateFloats(rows, vdim int) int { return (rows*(len(lanes{})+vdim)+rows+15)/16*16 + 16 }
 
-// twoStates are two states in m, whose o follow each other.
+// twoStates returns two states in m with adjacent o.
 func twoStates(m []float32, rows, vdim int) (a, b runState) {
 	sums := unsafe.Slice((*lanes)(unsafe.Pointer(&m[0])), 2*rows)
 	a.sum, b.sum = sums[:rows:rows], sums[rows:]
@@ -43,24 +41,24 @@ func twoStates(m []float32, rows, vdim int) (a, b runState) {
 	return a, b
 }
 
-// none says that row r has seen no slot.
+// none reports whether row r has seen no slot.
 func (a *runState) none(r int) bool { return a.max[r] == negInf && a.sum[r] == (lanes{}) }
 
-// foldArgs puts a run behind those before it, row by row, and begins the next run:
+// foldArgs folds a run into the previous runs, row by row, and resets it:
 //
 //	m = max(max, runMax);  x = exp(max-m);  y = exp(runMax-m)
 //	sum = sum*x + runSum*y per lane;  o = o*x + runO*y
 //	runMax, runSum, runO = -Inf, 0, 0
 //
-// every product rounded. A run without a slot does not exist (runState.none), and the
-// first one that does is taken as it is.
+// Every product is rounded. A run without a slot is skipped (runState.none), and the first run with
+// a slot is copied.
 type foldArgs struct {
 	o, sum, max          unsafe.Pointer
 	runO, runSum, runMax unsafe.Pointer
 	rows, vdim           uintptr // vdim: a multiple of 8
 }
 
-// fold puts the run b, which comes next, behind a, and resets it.
+// fold folds the next run b into a and resets b.
 func (a *runState) fold(b *runState, vdim int, args *foldArgs) {
 	*args = foldArgs{
 		unsafe.Pointer(&a.o[0]), unsafe.Pointer(&a.sum[0]), unsafe.Pointer(&a.max[0]),
@@ -84,10 +82,10 @@ func (a *runState) divide(out []float32, ldo, vdim, r0, r1 int) {
 	}
 }
 
-// endRun puts the run in hand behind those before it and begins the next one.
+// endRun folds the current run into the previous ones and starts the next.
 func (s *AttnScratch) endRun(l KVLayout) { s.folds(l).fold(&s.runState, l.VDim, &s.join) }
 
-// folds is what runs are folded to.
+// folds returns the state into which runs are folded.
 func (s *AttnScratch) folds(l KVLayout) *runState {
 	if !s.folded {
 		s.before.reset()
@@ -96,8 +94,8 @@ func (s *AttnScratch) folds(l KVLayout) *runState {
 	return &s.before
 }
 
-// Runs is attention of one token whose runs are computed apart, by several threads. The
-// zero value is ready; its memory, of a state a run, is used again.
+// Runs is attention of one token whose runs are computed separately, by several threads. The zero
+// value is ready. Its memory, one state per run, is reused.
 type Runs struct {
 	memory []float32 // of states
 	states []runState
@@ -110,8 +108,8 @@ type Runs struct {
 	valid  []uint64
 }
 
-// Begin takes the arguments of [Attend], which must stay as they are until Fold, and
-// returns the number of runs.
+// Begin takes the arguments of [Attend], which must not change until Fold, and returns the number
+// of runs.
 func (r *Runs) Begin(q []float32, g int, scale float32, l KVLayout, blocks [][]byte, n int, valid []uint64) int {
 	checkSlots(l, blocks, n, g, valid)
 	r.q, r.g, r.n, r.scale, r.l, r.blocks, r.valid = q[:g*l.KDim], g, n, scale, l, blocks, valid
@@ -128,8 +126,8 @@ func (r *Runs) Begin(q []float32, g int, scale float32, l KVLayout, blocks [][]b
 	return runs
 }
 
-// Attend computes the runs [lo, hi). Calls for other runs may go on at the same time,
-// each with a scratch of its own.
+// Attend computes the runs [lo, hi). It may be called concurrently for different runs, each call
+// with its own scratch.
 func (r *Runs) Attend(lo, hi int, s *AttnScratch) {
 	s.begin(r.l, r.g)
 	if r.l.Latent {
@@ -144,7 +142,7 @@ func (r *Runs) Attend(lo, hi int, s *AttnScratch) {
 	s.runState = own
 }
 
-// Fold writes what Attend would have written, when all runs have been computed.
+// Fold writes the result of Attend after all runs have been computed.
 func (r *Runs) Fold(out []float32) {
 	if r.n == 0 {
 		clear(out[:r.g*r.l.VDim])

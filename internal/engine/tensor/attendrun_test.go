@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// longCache has n slots of few different ones, so that it is quickly made.
+// longCache has n slots with few different contents, so that it is filled quickly.
 func longCache(r *rand.Rand, l KVLayout, n int) [][]byte {
 	some := newCache(r, l, 3*BlockSlots)
 	blocks := make([][]byte, (n+BlockSlots-1)/BlockSlots)
@@ -17,8 +17,8 @@ func longCache(r *rand.Rand, l KVLayout, n int) [][]byte {
 	return blocks
 }
 
-// holes are masks of some runs: one that begins with a hole, one without a slot, one of
-// single slots.
+// holes are masks of some runs: one that starts with a hole, one without a slot, one of single
+// slots.
 func holes(blocks int) []uint64 {
 	valid := make([]uint64, blocks)
 	for i := range valid {
@@ -34,7 +34,7 @@ func holes(blocks int) []uint64 {
 	return valid
 }
 
-// TestAttendOfManyRuns: the definition of runs, on every implementation.
+// TestAttendOfManyRuns compares every implementation with the definition of runs.
 func TestAttendOfManyRuns(t *testing.T) {
 	var s AttnScratch
 	for _, l := range []KVLayout{{Type: F32, KDim: 8, VDim: 32}, {Type: BF16, KDim: 8, VDim: 64}, {Type: Int8, KDim: 8, VDim: 32}, {Type: F32, KDim: 16, VDim: 24}, {Type: BF16, KDim: 40, VDim: 32, Latent: true}} {
@@ -46,7 +46,7 @@ func TestAttendOfManyRuns(t *testing.T) {
 		const g = 3
 		q := normal(r, g*l.KDim)
 		lengths := []int{RunSlots - 1, RunSlots, RunSlots + 1, RunSlots + 200, 4*RunSlots + 70}
-		if !small() { // more than a call of the kernel of whole blocks takes
+		if !small() { // more than one call of the kernel for whole blocks takes
 			lengths = append(lengths, attendBlocks*BlockSlots+RunSlots+1)
 		}
 		for _, n := range lengths {
@@ -80,7 +80,7 @@ func TestOneRunIsOneChain(t *testing.T) {
 	sameBits(t, "a run", out, o)
 }
 
-// TestCausalOfManyRuns: prompts that pass the end of runs, with and without windows.
+// TestCausalOfManyRuns: prompts of several runs, with and without windows.
 func TestCausalOfManyRuns(t *testing.T) {
 	var s AttnScratch
 	for _, l := range []KVLayout{{Type: F32, KDim: 8, VDim: 32}, {Type: BF16, KDim: 40, VDim: 32, Latent: true}} {
@@ -113,7 +113,7 @@ func TestCausalOfManyRuns(t *testing.T) {
 	}
 }
 
-// TestRunsIsAttend: runs that are computed apart, in any cut and order, are Attend.
+// TestRunsIsAttend: runs that are computed separately, in any order, give the bits of Attend.
 func TestRunsIsAttend(t *testing.T) {
 	for _, l := range []KVLayout{{Type: BF16, KDim: 8, VDim: 64}, {Type: Int8, KDim: 72, VDim: 56, Latent: true}} {
 		r := rng(8)
@@ -142,8 +142,8 @@ func TestRunsIsAttend(t *testing.T) {
 	}
 }
 
-// TestRunsOfWholeBlocks: every kernel of whole blocks folds runs as the definition does, and
-// goes on in the middle of a run that a hole cut.
+// TestRunsOfWholeBlocks: every kernel for whole blocks folds runs by the definition, and continues
+// in the middle of a run that a hole has cut.
 func TestRunsOfWholeBlocks(t *testing.T) {
 	var s AttnScratch
 	for _, dt := range []DType{F32, BF16, Int8} {
@@ -174,8 +174,7 @@ func TestRunsOfWholeBlocks(t *testing.T) {
 	}
 }
 
-// TestFoldOfStrangeNumbers: rows that have seen no slot, before a run or in it, and sums
-// that are not numbers.
+// TestFoldOfStrangeNumbers: rows without a slot, before a run or in it, and sums that are NaN.
 func TestFoldOfStrangeNumbers(t *testing.T) {
 	const rows, vdim = 7, 24
 	inf, nan := float32(math.Inf(1)), float32(math.NaN())
@@ -200,7 +199,7 @@ func TestFoldOfStrangeNumbers(t *testing.T) {
 				all = append(all, s.o...)
 				for i := range s.sum {
 					all = append(all, s.sum[i][:]...)
-					if s.sum[i] == s.sum[i] { // what the largest of NaN is, is not promised
+					if s.sum[i] == s.sum[i] { // the maximum of NaN is not specified
 						all = append(all, s.max[i])
 					}
 				}

@@ -7,48 +7,48 @@ import (
 	"unsafe"
 )
 
-// Backup tasks (Dean and Ghemawat, MapReduce, section 3.6). On a host that is shared, a
-// processor may be taken away for milliseconds in the midst of a task of microseconds, and all
-// threads wait for it. So whoever waits too long does tasks of a product again that another has
-// begun: the bits are the same, and whoever is first claims the task and stores it. The late
-// thread finds its task claimed and drops what it has, maybe long after the product has ended:
-// so it computes into memory of its own, from what it has copied before.
+// Backup tasks (Dean and Ghemawat, MapReduce, section 3.6). On a shared host, a CPU may be taken
+// away for milliseconds in the middle of a task of microseconds, while all threads wait for it. So
+// a thread that waits too long repeats tasks of a product that another thread has started. The bits
+// are the same; the first thread to finish claims the task and stores the result. The late thread
+// finds its task claimed and discards its result, perhaps long after the product has ended. So it
+// computes into its own memory, from inputs that it copied before.
 
 const (
-	maxTwice = 4096 // tasks of a product that may be done twice
-	// Of fewer threads one is seldom late. And claims take time, a tenth of products that take
-	// 10 us: each thread should have so many bytes of weights to read.
-	enoughThreads, enoughBytes = 4, 128 << 10
-	// Who waits does tasks again after as long as a task takes in the mean, and no sooner than
-	// this. It gives up when their thread comes, so to be early costs a call of a kernel.
-	leastPatience = 15 * time.Microsecond
+	maxBackupTasks = 4096 // tasks of a product that may be repeated
+	// With fewer threads one is seldom late. Claims take a tenth of the time of a 10 us product, so
+	// each thread must have this many bytes of weights to read.
+	minBackupThreads, minBackupBytes = 4, 128 << 10
+	// A waiting thread repeats tasks after the mean duration of a task, and not sooner than this. It
+	// stops when the late thread returns, so starting early costs only a kernel call.
+	minBackupDelay = 15 * time.Microsecond
 )
 
-// again is what of a Run may be done twice.
-type again struct {
-	twice bool // its tasks may
-	tasks int
-	began time.Time
-	times atomic.Uint64 // tasks that were done again
+// backups is the state of a Run's backup tasks.
+type backups struct {
+	enabled  bool // its tasks may be repeated
+	tasks    int
+	began    time.Time
+	repeated atomic.Uint64 // tasks that were repeated
 
-	// Of each task: the number of the Run that stored it last, twice, and one more once it is
-	// stored.
+	// claims holds for each task twice the number of the Run that stored it last, plus one once it
+	// is stored.
 	claims []atomic.Uint64
 }
 
-// claim is a task that a thread computes, and did not store yet.
+// claim is a task that a thread computes and has not stored yet.
 type claim struct {
-	task   *atomic.Uint64
-	number uint64
-	again  bool // another has begun it
+	task     *atomic.Uint64
+	number   uint64
+	repeated bool // this thread repeats it
 }
 
-// lost says that the thread that had begun the task has stored it meanwhile, or is about to.
-// Only who does it again looks: its memory is written by all.
-func (c *claim) lost() bool { return c.again && c.task.Load() >= c.number<<1 }
+// lost reports whether another thread has stored the task, or is about to. Only a repeating thread
+// checks, since all threads write the claims' memory.
+func (c *claim) lost() bool { return c.repeated && c.task.Load() >= c.number<<1 }
 
-// twice says whether the tasks of the product in progress may be done twice.
-func (p *Pool) twice(tasks int) bool {
+// canBackUp reports whether the tasks of the current product may be repeated.
+func (p *Pool) canBackUp(tasks int) bool {
 	m, size := &p.mat, 0
 	for _, j := range m.jobs[:m.njobs] {
 		if len(j.w.nodes) != 1 {
@@ -56,37 +56,37 @@ func (p *Pool) twice(tasks int) bool {
 		}
 		size += (j.r1 - j.r0) / panelRows * j.w.panel
 	}
-	return !raceDetector && tasks > 1 && tasks <= maxTwice && p.Threads() >= enoughThreads && size >= enoughBytes*p.Threads()
+	return !raceDetector && tasks > 1 && tasks <= maxBackupTasks && p.Threads() >= minBackupThreads && size >= minBackupBytes*p.Threads()
 }
 
-// begin notes what a Run of n tasks is held against.
-func (a *again) begin(n int) {
-	if !a.twice {
+// begin records the start of a Run of n tasks.
+func (a *backups) begin(n int) {
+	if !a.enabled {
 		return
 	}
 	if a.claims == nil {
-		a.claims = make([]atomic.Uint64, maxTwice)
+		a.claims = make([]atomic.Uint64, maxBackupTasks)
 	}
 	a.tasks, a.began = n, time.Now()
 }
 
-// due says whether who waits since then has waited long enough.
-func (a *again) due(since time.Time, threads int) bool {
+// due reports whether a thread that waits since then must start repeating tasks.
+func (a *backups) due(since time.Time, threads int) bool {
 	task := float64(since.Sub(a.began)) * float64(threads) / float64(max(threads, a.tasks))
-	return time.Since(since) > leastPatience+time.Duration(task)
+	return time.Since(since) > minBackupDelay+time.Duration(task)
 }
 
-// attempt does a task of a product and says whether it stored it. The Run may end at any moment,
-// and another begin: until the task is claimed nothing is written that others see, and nothing is
-// read but the copy of the job, its tokens and its weights.
-func (p *Pool) attempt(worker, task int, number uint64, anew bool) bool {
+// attempt does a task of a product and reports whether it stored the result. The Run may end at any
+// moment and another one start. So until the task is claimed, attempt writes nothing that others
+// see and reads only its copy of the job, its tokens and its weights.
+func (p *Pool) attempt(worker, task int, number uint64, repeated bool) bool {
 	m := &p.mat
 	job, at := m.job(task)
 	j := *job
 	if p.over.Load() >= number {
 		return false
 	}
-	c := &p.again.claims[task]
+	c := &p.backups.claims[task]
 	before := c.Load()
 	if before >= number<<1 {
 		return false
@@ -97,7 +97,7 @@ func (p *Pool) attempt(worker, task int, number uint64, anew bool) bool {
 	}
 	first, last := j.panels(at)
 	t, tokens := j.tokens(at)
-	s.claim = claim{c, number, anew}
+	s.claim = claim{c, number, repeated}
 	j.part(s, first, last, t, tokens)
 	s.claim = claim{}
 	if !c.CompareAndSwap(before, number<<1) {
@@ -116,7 +116,7 @@ func (p *Pool) attempt(worker, task int, number uint64, anew bool) bool {
 func (j *job) part(s *matScratch, first, last, t, tokens int) {
 	for at := first; at < last && tokens > 0 && !s.claim.lost(); {
 		panels, groups := j.call(at, last)
-		if s.claim.again { // look often whether the other comes
+		if s.claim.repeated { // check often whether the other thread has returned
 			groups = 1
 		}
 		s.args.groups = uintptr(groups)
@@ -125,21 +125,21 @@ func (j *job) part(s *matScratch, first, last, t, tokens int) {
 	}
 }
 
-// backup does what is left of a Run's tasks, and returns when all are stored.
+// backup does the remaining tasks of a Run, and returns when all are stored.
 func (p *Pool) backup(number uint64) {
-	for i := range p.again.tasks {
+	for i := range p.backups.tasks {
 		if p.attempt(0, i, number, true) {
-			p.again.times.Add(1)
+			p.backups.repeated.Add(1)
 		}
 	}
-	for i := range p.again.claims[:p.again.tasks] {
-		for p.again.claims[i].Load() != number<<1|1 { // another stores it: a microsecond
+	for i := range p.backups.claims[:p.backups.tasks] {
+		for p.backups.claims[i].Load() != number<<1|1 { // another thread is storing it: a microsecond
 			yield()
 		}
 	}
 }
 
-// pools are those that have workers.
+// pools are the pools with workers.
 var pools struct {
 	sync.Mutex
 	all map[*Pool]bool
@@ -163,8 +163,8 @@ func unregister(p *Pool) {
 	delete(pools.all, p)
 }
 
-// settle returns when no thread is at work any more for a product that has ended: before
-// memory goes back to the system from which a late one may read.
+// settle returns when no thread works for a product that has ended. It must precede the release of
+// memory that a late thread may read.
 func settle() {
 	pools.Lock()
 	defer pools.Unlock()

@@ -2,5 +2,6 @@
 
 package tensor
 
-// A late thread copies what the next product may write, and looks afterwards whether it did.
+// A late thread copies memory that the next product may write, and checks afterwards whether it
+// did. The race detector would report that.
 const raceDetector = true

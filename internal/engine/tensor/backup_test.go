@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// lateKernels are those of the active implementation, but one call on a thread that is not
-// the pool's caller takes until late is closed; the caller waits for it to begin.
+// lateKernels are those of the active implementation, except that one call on a worker thread waits
+// until late is closed. The caller waits for that call to start.
 func lateKernels(p *Pool) (k *kernels, late chan struct{}) {
 	var one atomic.Bool
 	took, late := make(chan struct{}), make(chan struct{})
@@ -23,12 +23,12 @@ func lateKernels(p *Pool) (k *kernels, late chan struct{}) {
 			case <-time.After(3 * time.Second):
 			}
 		} else if caller {
-			<-took // so that a worker comes at all
+			<-took // so that a worker takes part
 		}
 	}), late
 }
 
-// slowKernels are those of the active implementation, but before says when a call begins.
+// slowKernels are those of the active implementation; before is called at the start of each call.
 func slowKernels(p *Pool, before func(caller bool)) *kernels {
 	copied, own := *active, &p.mat.scratch(0).args
 	slow := func(f func(*tileArgs)) func(*tileArgs) {
@@ -51,8 +51,8 @@ func slowKernels(p *Pool, before func(caller bool)) *kernels {
 	return &copied
 }
 
-// A thread that is held up in the midst of a product keeps nobody waiting, and when it goes on
-// it changes nothing: not the product's result, and not what its memory is used for since.
+// A thread that is delayed in the middle of a product does not delay the others. When it continues
+// it changes nothing: neither the product's result, nor its memory's later contents.
 func TestLateThread(t *testing.T) {
 	was := active
 	defer func() { active = was }()
@@ -63,21 +63,21 @@ func TestLateThread(t *testing.T) {
 				r := rng(uint64(n))
 				w := newWeight(t, dt, normal(r, rows*cols), rows, cols, 0, Units(cols))
 				x, other := normal(r, n*cols), normal(r, n*cols)
-				p := NewPool(enoughThreads)
+				p := NewPool(minBackupThreads)
 				defer p.Close()
 				active = was
 				want, wantOther := make([]float32, n*rows), make([]float32, n*rows)
 				p.MatMul(want, rows, w, x, cols, n)
 				p.MatMul(wantOther, rows, w, other, cols, n)
 
-				p.settle() // nobody is late from what came before
+				p.settle() // no thread is late from an earlier product
 				kernels, late := lateKernels(p)
 				active = kernels
 				y, free := make([]float32, n*rows), make(chan error, 1)
-				times := p.again.times.Load()
+				times := p.backups.repeated.Load()
 				p.MatMul(y, rows, w, x, cols, n)
 				sameBits(t, "done again", y, want)
-				if p.again.times.Load() == times {
+				if p.backups.repeated.Load() == times {
 					t.Error("nothing was done again")
 				}
 				copy(x, other)
@@ -106,13 +106,13 @@ func TestLateThread(t *testing.T) {
 	}
 }
 
-// Products of all kinds, one after the other in the same memory, while threads are held up for
-// up to some milliseconds at random: each has the bits that one thread gives.
+// Products of all kinds in the same memory, while threads are delayed by up to some milliseconds at
+// random, have the bits that one thread gives.
 func TestThreadsLateAtRandom(t *testing.T) {
 	was := active
 	defer func() { active = was }()
 	const cols = 512
-	p, one := NewPool(enoughThreads), NewPool(1)
+	p, one := NewPool(minBackupThreads), NewPool(1)
 	defer p.Close()
 	defer one.Close()
 	r := rng(3)
@@ -169,40 +169,40 @@ func TestThreadsLateAtRandom(t *testing.T) {
 		multiply(p, y)
 		sameBits(t, fmt.Sprintf("round %d, %d tokens", round, n), y, want)
 	}
-	if p.again.times.Load() == 0 {
+	if p.backups.repeated.Load() == 0 {
 		t.Error("nothing was done again")
 	}
 }
 
-// A thread that comes when its Run has ended finds nothing to do, though it held a task.
+// A thread that returns after its Run has ended finds nothing to do, even if it held a task.
 func TestAttemptOfAnOldRun(t *testing.T) {
-	p := NewPool(enoughThreads)
+	p := NewPool(minBackupThreads)
 	defer p.Close()
 	const rows, cols = 4096, 512
 	w := newWeight(t, Q8_0, normal(rng(1), rows*cols), rows, cols, 0, Units(cols))
 	y, x := make([]float32, rows), normal(rng(2), cols)
 	p.MatMul(y, rows, w, x, cols, 1)
-	p.again.twice = true // of a product that has begun since
+	p.backups.enabled = true // for a product that has started since
 	if p.attempt(1, 50, p.run.Load(), false) {
 		t.Error("a task of a product that has ended was stored")
 	}
-	p.deal.split(6, 10)
+	p.shares.split(6, 10)
 	own := packed(7, 0, 5)
-	p.deal[0].rest.Store(own)
-	if i, ok := p.deal.steal(0, 6); ok || p.deal[0].rest.Load() != own {
-		t.Errorf("task %d of an ended Run, share %x, want %x", i, p.deal[0].rest.Load(), own)
+	p.shares[0].rest.Store(own)
+	if i, ok := p.shares.steal(0, 6); ok || p.shares[0].rest.Load() != own {
+		t.Errorf("task %d of an ended Run, share %x, want %x", i, p.shares[0].rest.Load(), own)
 	}
 }
 
-// What is left of a Run is told for that Run alone.
+// Finished tasks of a Run count only for that Run.
 func TestTellOfAnOldRun(t *testing.T) {
 	p := NewPool(2)
 	defer p.Close()
 	p.left.Store(7<<shareBits | 2)
-	if p.tell(6, 2, true) || p.left.Load() != 7<<shareBits|2 {
+	if p.report(6, 2, true) || p.left.Load() != 7<<shareBits|2 {
 		t.Error("a thread of an ended Run took tasks off another")
 	}
-	if p.tell(7, 1, true) || !p.tell(7, 1, false) {
+	if p.report(7, 1, true) || !p.report(7, 1, false) {
 		t.Error("the last task is not the last")
 	}
 }

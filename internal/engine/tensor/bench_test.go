@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// ceilings are measured once per number of threads, in the run that is held
-// against them.
+// ceilings are measured once per number of threads, in the same run as the results that are
+// compared with them.
 type ceilings struct{ read, fma, dot float64 }
 
 var ceilingOf = map[int]ceilings{}
@@ -29,8 +29,8 @@ func measured(b *testing.B, p *Pool) ceilings {
 	return c
 }
 
-// report runs f and gives its best call as GB/s and GFLOP/s, each with its share of
-// the ceiling. The best, because machines that build and test are shared.
+// report runs f and reports its best call as GB/s and GFLOP/s, each with its share of the ceiling.
+// The best call, because machines that build and test are shared.
 func report(b *testing.B, bytes, flops float64, read, peak float64, f func()) {
 	least := time.Duration(1 << 62)
 	for b.Loop() {

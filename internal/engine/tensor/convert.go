@@ -5,7 +5,7 @@ import (
 	"math"
 )
 
-// Store writes x to dst as a checkpoint holds dt, rounded as Round does: F32, BF16 or F16.
+// Store writes x to dst in a checkpoint's format of dt, rounded as by Round: F32, BF16 or F16.
 func Store(dst []byte, x []float32, dt DType) {
 	for i, f := range x {
 		switch dt {
@@ -19,7 +19,7 @@ func Store(dst []byte, x []float32, dt DType) {
 	}
 }
 
-// Round is f as dt holds it: nearest, ties to even; F32, BF16 or F16.
+// Round rounds f to dt: nearest, ties to even; F32, BF16 or F16.
 func Round(dt DType, f float32) float32 {
 	switch dt {
 	case BF16:
@@ -41,8 +41,8 @@ func toBF16(f float32) uint16 {
 
 func fromBF16(h uint16) float32 { return math.Float32frombits(uint32(h) << 16) }
 
-// toF16 rounds to the nearest float16, ties to even, with subnormals; too large
-// becomes infinity.
+// toF16 rounds to the nearest float16, ties to even, with subnormals. Too large values become
+// infinity.
 func toF16(f float32) uint16 {
 	b := math.Float32bits(f)
 	sign := uint16(b >> 16 & 0x8000)

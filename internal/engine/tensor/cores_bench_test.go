@@ -15,9 +15,9 @@ import (
 
 // coresModel is the products of llama-3.2-1b in the order of a step.
 type coresModel struct {
-	w     [][]*Weight // of each product
+	w     [][]*Weight // by product
 	bytes float64
-	ops   float64 // of a token
+	ops   float64 // per token
 }
 
 func newCoresModel(t testing.TB, dt DType, layers int) *coresModel {
@@ -56,7 +56,7 @@ func newCoresModel(t testing.TB, dt DType, layers int) *coresModel {
 	return c
 }
 
-// step multiplies n tokens by everything.
+// step multiplies n tokens by all matrices.
 func (c *coresModel) step(p *Pool, n int, x, y []float32) {
 	var products [maxProducts]Product
 	for _, ws := range c.w {
@@ -69,7 +69,7 @@ func (c *coresModel) step(p *Pool, n int, x, y []float32) {
 	}
 }
 
-// read reads the same bytes, product by product, as the tasks of one token are cut, or all at once.
+// read reads the same bytes, product by product in the tasks of one token, or all at once.
 func (c *coresModel) read(p *Pool, apart bool) {
 	const piece = 64 << 10
 	var parts [][]byte
@@ -92,9 +92,10 @@ func (c *coresModel) read(p *Pool, apart bool) {
 	}
 }
 
-// BenchmarkCores compares ways to read the weights of a step and to multiply by them, in turn,
-// on any number of threads, alone: SHOAL_THREADS=16,8 go test -run '^$' -bench Cores -benchtime 1x
-// ./internal/engine/tensor, with SHOAL_LAYERS of llama-3.2-1b (16) and SHOAL_ROUNDS (20). All ways give the same bits.
+// BenchmarkCores compares ways to read the weights of a step and to multiply by them, in turn, on
+// any number of threads, alone: SHOAL_THREADS=16,8 go test -run '^$' -bench Cores -benchtime 1x
+// ./internal/engine/tensor, with SHOAL_LAYERS of llama-3.2-1b (16) and SHOAL_ROUNDS (20). All ways
+// give the same bits.
 func BenchmarkCores(b *testing.B) {
 	number := func(name string, n int) int {
 		if v, err := strconv.Atoi(os.Getenv(name)); err == nil {

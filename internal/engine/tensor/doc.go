@@ -1,10 +1,10 @@
-// Package tensor holds the numbers and the kernels: weights in panels, matrix
-// products, attention over cache blocks, and the small operations between them.
+// Package tensor holds the numeric types and kernels: weights in panels, matrix products, attention
+// over cache blocks, and the small operations between them.
 //
-// Every operation has one canonical order of float32 operations, stated in
-// docs/decisions/canonical-arithmetic.md. Portable Go, AVX2 and AVX-512 follow
-// that order exactly, so results are equal bit for bit on every machine, for
-// every batch size, thread count and cut of the work. In short:
+// Every operation has one canonical order of float32 operations, specified in
+// docs/decisions/canonical-arithmetic.md. Portable Go, AVX2 and AVX-512 follow it exactly, so
+// results are equal bit for bit on every machine, for every batch size, thread count and cut of the
+// work. In short:
 //
 //   - A contraction axis is cut into blocks of [BlockWidth] and at most
 //     [MaxUnits] units ([Units]). Inside a unit each output element is one chain
@@ -17,10 +17,8 @@
 //
 // [Arithmetic] is the version of these orders.
 //
-// A result that is NaN is NaN on every implementation, but its sign and payload
-// bits are not part of the promise.
+// A NaN result is NaN on every implementation, but its sign and payload bits are not specified.
 //
-// Slices that are too short or shapes that do not fit are broken invariants of
-// the caller and panic; sizes that come from outside are checked by [NewWeight]
-// and [KVLayout.Validate], which return errors.
+// Too short slices and mismatched shapes are broken invariants of the caller and panic. Sizes from
+// outside are checked by [NewWeight] and [KVLayout.Validate], which return errors.
 package tensor

@@ -6,12 +6,13 @@ import (
 	"strings"
 )
 
-// DType is how numbers are stored in a weight, a cache block or a checkpoint.
+// DType is the storage type of numbers in a weight, a cache block or a checkpoint.
 type DType uint8
 
-// The known types. Q8_0, Q4_0 and IQ4_NL are GGUF's: blocks of 32 values that share
-// one float16 scale. A value of Q4_0 is one of 16 even steps, of IQ4_NL one of 16
-// that lie closer where weights are frequent: a smaller error from the same bytes. Int8 has one float32 scale per row (cache rows only).
+// The known types. Q8_0, Q4_0 and IQ4_NL are GGUF's: blocks of 32 values that share one float16
+// scale. A value of Q4_0 is one of 16 equidistant steps. One of IQ4_NL is one of 16 values that are
+// denser where weights are frequent, which gives a smaller error at the same size. Int8 has one
+// float32 scale per row (cache rows only).
 const (
 	F32 DType = iota
 	BF16
@@ -37,7 +38,7 @@ var dtypes = [...]struct {
 	IQ4_NL: {"iq4_nl", []string{"iq4"}, 32, 18},
 }
 
-// String returns the name that ParseDType reads.
+// String returns the name that ParseDType accepts.
 func (d DType) String() string {
 	if int(d) < len(dtypes) {
 		return dtypes[d].name
@@ -45,17 +46,17 @@ func (d DType) String() string {
 	return fmt.Sprintf("dtype(%d)", uint8(d))
 }
 
-// Valid says whether d is one of the known types.
+// Valid reports whether d is a known type.
 func (d DType) Valid() bool { return int(d) < len(dtypes) }
 
-// BytesPerRow is the size of n consecutive values in a checkpoint file; a last
-// block that is not full takes the space of a full one.
+// BytesPerRow is the size of n consecutive values in a checkpoint file. A partial last block takes
+// the space of a full one.
 func (d DType) BytesPerRow(n int) int {
 	t := dtypes[d]
 	return (n + t.block - 1) / t.block * t.size
 }
 
-// ParseDType reads a type by its name or a usual alias, in any case ("BF16", "bfloat16").
+// ParseDType parses a type by its name or a usual alias, in any case ("BF16", "bfloat16").
 func ParseDType(s string) (DType, error) {
 	want := strings.ToLower(strings.TrimSpace(s))
 	var known []string

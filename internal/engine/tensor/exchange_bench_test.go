@@ -11,8 +11,9 @@ import (
 )
 
 // BenchmarkExchange is a product of two threads, then a message to another goroutine, which works
-// for 200 us before it answers, as in a step over nodes: what the threads that wait meanwhile do to
-// it. GOMAXPROCS=3 and more leave one of Go's processors idle. switches: of the system's threads.
+// for 200 us before it replies, as in a step over nodes. It shows how the waiting threads disturb
+// that goroutine. GOMAXPROCS=3 and more leave one of Go's Ps idle. switches: of the system's
+// threads.
 func BenchmarkExchange(b *testing.B) {
 	const size, others = 8192, 200 * time.Microsecond
 	l, err := net.Listen("tcp", "127.0.0.1:0")

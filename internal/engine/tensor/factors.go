@@ -2,16 +2,16 @@ package tensor
 
 import "unsafe"
 
-// Tile is where element j of row r, of rows rows, stands in what MulAdd multiplies: 64 columns of
-// all rows lie together.
+// Tile is the position of element j of row r, of rows rows, in the layout that MulAdd reads: 64
+// columns of all rows are contiguous.
 func Tile(rows, r, j int) int { return (j/BlockSlots*rows+r)*BlockSlots + j%BlockSlots }
 
 // TileFloats is the size of rows rows of n columns.
 func TileFloats(rows, n int) int { return (n + BlockSlots - 1) / BlockSlots * rows * BlockSlots }
 
-// MulAdd adds to rows of out, ldo apart, the product of rows rows of p (see Tile) with m: columns
-// [lo, hi) of [n][ldm]. An element is one chain of n fused multiplications and additions in the order of the
-// columns of p, on every machine. lo and hi are multiples of 8.
+// MulAdd adds the product of rows rows of p (see Tile) with m to rows of out, ldo apart: columns
+// [lo, hi) of m [n][ldm]. An element is one chain of n fused multiply-adds in the order of p's
+// columns, on every machine. lo and hi are multiples of 8.
 func MulAdd(out []float32, ldo int, p []float32, all, first, rows int, m []float32, ldm, n, lo, hi int, s *AttnScratch) {
 	a := &s.values
 	for at := 0; at < n; at += BlockSlots {
@@ -30,10 +30,10 @@ func MulAdd(out []float32, ldo int, p []float32, all, first, rows int, m []float
 	*a = valuesArgs{}
 }
 
-// Floats are the float32 elements that lie in b.
+// Floats views b as float32 elements.
 func Floats(b []byte) []float32 { return floats(b) }
 
-// Widen fills x with F32 or BF16 elements of src.
+// Widen converts F32 or BF16 elements of src to x.
 func Widen(x []float32, src []byte, dt DType) {
 	if dt == BF16 {
 		active.widen(x, halves(src)[:len(x)])

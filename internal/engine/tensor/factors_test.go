@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// MulAdd is one chain of fused products per element, whatever it is cut into, on every implementation.
+// MulAdd is one chain of fused products per element for any division, on every implementation.
 func TestMulAdd(t *testing.T) {
 	for _, c := range []struct{ rows, n, cols, lo, hi int }{{1, 1, 8, 0, 8}, {7, 64, 24, 8, 24}, {13, 65, 136, 0, 136}, {48, 128, 64, 0, 64}, {64, 200, 40, 32, 40}} {
 		r := rng(uint64(c.n))
@@ -34,8 +34,8 @@ func TestMulAdd(t *testing.T) {
 	}
 }
 
-// Values that were saved come back to any slots, with their scales, and a key that is read and
-// set again is the same; nothing else of a block changes.
+// Saved values can be restored to any slots, with their scales, and a key that is read and set
+// again is unchanged. Nothing else in a block changes.
 func TestValuesApart(t *testing.T) {
 	for _, l := range pageLayouts {
 		if l.Latent {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// exactFMA is the dumb twin: arbitrary precision, rounded once.
+// exactFMA is the reference: arbitrary precision, rounded once.
 func exactFMA(a, b, c float32) float32 {
 	x := new(big.Float).SetPrec(2000).SetFloat64(float64(a))
 	x.Mul(x, new(big.Float).SetPrec(2000).SetFloat64(float64(b)))
@@ -32,7 +32,7 @@ func TestFMAIsExact(t *testing.T) {
 	for range rounds {
 		a, b, c := anyFinite(r), anyFinite(r), anyFinite(r)
 		check(a, b, c)
-		// Close magnitudes, where ties and cancellation live.
+		// Similar magnitudes, where ties and cancellation occur.
 		a, b = 1+float32(r.IntN(1<<12))/(1<<12), 1+float32(r.IntN(1<<12))/(1<<12)
 		c = float32(math.Ldexp(1+float64(r.IntN(1<<23))/(1<<23), r.IntN(60)-30))
 		check(a, b, c)
@@ -84,7 +84,7 @@ func TestHalfConversions(t *testing.T) {
 			t.Fatalf("bfloat16 %#04x -> %v -> %#04x", h, b, toBF16(b))
 		}
 	}
-	// Halfway cases go to the even neighbour, anything more goes up.
+	// Halfway cases go to the even neighbour, larger ones up.
 	for h := range 0x7bff {
 		lo, hi := float64(fromF16(uint16(h))), float64(fromF16(uint16(h+1)))
 		mid := float32((lo + hi) / 2)

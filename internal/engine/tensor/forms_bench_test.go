@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// gain reports how much longer f takes without a form, least call against least call, both in
-// turn: a form that gains less than 3 % is not worth its assembly.
+// gain reports how much longer f takes without a specialised kernel, comparing the fastest calls of
+// both in turn: a kernel that gains less than 3 % is not worth its assembly.
 func gain(b *testing.B, without *kernels, f func()) {
 	with := active
 	defer func() { active = with }()
@@ -24,8 +24,8 @@ func gain(b *testing.B, without *kernels, f func()) {
 	b.ReportMetric(100*(float64(least[1])/float64(least[0])-1), "%gain")
 }
 
-// BenchmarkForms takes away one form of attention or of a tile after the other, and does
-// what it is the best for with what is left.
+// BenchmarkForms removes one specialised kernel of attention or of a tile after another, and does
+// its best case with the remaining ones.
 func BenchmarkForms(b *testing.B) {
 	p := NewPool(1)
 	defer p.Close()
@@ -58,9 +58,9 @@ func BenchmarkForms(b *testing.B) {
 			}
 			for t, f := range active.tile[dt][i] {
 				rest := *active
-				clear(rest.tile[dt][i][t:]) // passes are of as many tokens or one more, so there can be no gap
+				clear(rest.tile[dt][i][t:]) // passes have as many tokens or one more, so there can be no gap
 				if f == nil || i == 0 && t == 0 {
-					continue // there is none, or it is what everything falls back to
+					continue // there is none, or it is the general fallback
 				}
 				n := t + 1
 				x, y := make([]float32, n*cols), make([]float32, n*rows)
@@ -75,8 +75,8 @@ func BenchmarkForms(b *testing.B) {
 	}
 }
 
-// formsOfPicked is the same of attention to some slots of every block, from memory, beside the
-// next narrower form and beside none.
+// formsOfPicked does the same for attention to some slots of every block, from memory, compared
+// with the next narrower kernel and with none.
 func formsOfPicked(b *testing.B) {
 	const slots = 1 << 16
 	for dt, forms := range active.picked {

@@ -14,16 +14,15 @@ type Group struct {
 	W      *Weight
 	T0, T1 int
 
-	// Then, of the first of all groups, which are pairs of the same tokens and of as many rows,
-	// follows each pair as that of a Product does. Tokens are counted as T0 and T1 are.
+	// Then, set in the first of all groups, is called for each pair of groups as Product.Then is.
+	// The groups must then be pairs with equal tokens and rows. Tokens are counted like T0 and T1.
 	Then func(r0, r1, t0, t1 int)
 }
 
-// MatMulGroups multiplies each group's tokens by its own matrix, in one parallel
-// region: the experts of a layer, each with the tokens that chose it. Tokens
-// x[t*ldx] are rounded once. The matrices have one type and one width and own all
-// their units; a matrix is read once for every 96 tokens. Each element's bits are
-// those of MatMul: they depend on its row and its token.
+// MatMulGroups multiplies each group's tokens by its own matrix in one parallel region: the experts
+// of a layer, each with the tokens that chose it. Tokens x[t*ldx] are rounded once. The matrices
+// have one type and width and own all their units; a matrix is read once for every 96 tokens. Each
+// element's bits are those of MatMul: they depend on its row and its token.
 func (p *Pool) MatMulGroups(groups []Group, x []float32, ldx int) {
 	if len(groups) == 0 {
 		return
@@ -33,8 +32,8 @@ func (p *Pool) MatMulGroups(groups []Group, x []float32, ldx int) {
 	p.matmul(x, ldx, p.setGroups(groups))
 }
 
-// MatMulGroupsQuantized is MatMulGroups with tokens that Quantize has quantized for the
-// matrices' type: token t lies at x[t*ld:].
+// MatMulGroupsQuantized is MatMulGroups with tokens that Quantize has quantized for the matrices'
+// type: token t is at x[t*ld:].
 func (p *Pool) MatMulGroupsQuantized(groups []Group, x []byte, ld int) {
 	if len(groups) == 0 {
 		return
@@ -44,11 +43,11 @@ func (p *Pool) MatMulGroupsQuantized(groups []Group, x []byte, ld int) {
 	p.matmulQuantized(x, ld, p.setGroups(groups))
 }
 
-// setGroups checks groups and returns how many tokens there are.
+// setGroups checks groups and returns the number of tokens.
 func (p *Pool) setGroups(groups []Group) (n int) {
 	m := &p.mat
 	if len(groups) > len(m.jobs) {
-		p.settle() // a late thread may look for its job
+		p.settle() // a late thread may read its job
 		m.jobs = slices.Grow(m.jobs, len(groups)-len(m.jobs))[:len(groups)]
 	}
 	m.then = groups[0].Then
@@ -67,16 +66,15 @@ func (p *Pool) setGroups(groups []Group) (n int) {
 	return n
 }
 
-// Bank is a number of matrices of one type and shape in one stretch of memory:
-// thousands of experts would otherwise be thousands of mappings, each rounded up
-// to a huge page.
+// Bank is a number of matrices of one type and shape in one mapping. Thousands of experts would
+// otherwise be thousands of mappings, each rounded up to a huge page.
 type Bank struct {
 	all []Weight
 	mem mapping
 	n   int64
 }
 
-// NewBank makes n zero matrices that own all units of their columns.
+// NewBank returns n zero matrices that own all units of their columns.
 func NewBank(dt DType, n, rows, cols int) (*Bank, error) {
 	if n < 1 {
 		return nil, fmt.Errorf("tensor: bank of %d weights", n)
@@ -103,16 +101,15 @@ func NewBank(dt DType, n, rows, cols int) (*Bank, error) {
 	return b, nil
 }
 
-// At is matrix i. Closing it is the bank's affair.
+// At returns matrix i. The bank closes it.
 func (b *Bank) At(i int) *Weight { return &b.all[i] }
 
 func (b *Bank) Len() int { return len(b.all) }
 
-// Bytes is the size of all of them in memory.
+// Bytes is the total size in memory.
 func (b *Bank) Bytes() int64 { return b.n }
 
-// Close returns the memory to the system; no matrix may be used afterwards. Closing
-// twice is safe.
+// Close returns the memory to the system; no matrix may be used afterwards. It may be called twice.
 func (b *Bank) Close() error {
 	mem := b.mem
 	b.mem, b.n = mapping{}, 0

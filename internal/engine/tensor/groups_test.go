@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// MatMulGroups gives each expert's tokens the bits of MatMul by its matrix alone,
-// whatever runs beside it.
+// MatMulGroups gives each expert's tokens the bits of MatMul by its matrix alone, whatever other
+// groups there are.
 func TestMatMulGroups(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for _, threads := range []int{1, 3} {
@@ -72,7 +72,7 @@ func TestMatMulGroups(t *testing.T) {
 						check("quantized")
 					}
 
-					// Each expert twice, the second time by the next one's matrix, and both added up.
+					// Each expert twice, the second time by the next one's matrix, and both summed.
 					second, pairs := make([]float32, len(y)), []Group(nil)
 					then := func(r0, r1, t0, t1 int) {
 						for i := t0; i < t1; i++ {

@@ -1,8 +1,8 @@
 package tensor
 
-// headsWork is a product of many small matrices in progress; Pool.mu guards it.
+// headsWork is the product of many small matrices in progress; Pool.mu guards it.
 type headsWork struct {
-	solo []*Pool // one thread each, for the thread of that number
+	solo []*Pool // pools of one thread, by thread number
 	task func(worker, i int)
 
 	y, x             []float32
@@ -11,10 +11,9 @@ type headsWork struct {
 	n                int
 }
 
-// MatMulHeads multiplies each head's own part of n tokens by the head's own matrix:
-// y[h*sy+t*ldy+r] = sum over k of W_h[r][k]*x[h*sx+t*ldx+k]. All matrices have one
-// shape and type. A head is one task, so the threads meet once for all heads; the
-// bits are those of MatMul, head by head.
+// MatMulHeads multiplies each head's part of n tokens by the head's matrix: y[h*sy+t*ldy+r] = sum
+// over k of W_h[r][k]*x[h*sx+t*ldx+k]. All matrices have one shape and type. A head is one task, so
+// the threads synchronise once for all heads. The bits are those of MatMul, head by head.
 func (p *Pool) MatMulHeads(y []float32, ldy, sy int, w []*Weight, x []float32, ldx, sx, n int) {
 	if n == 0 || len(w) == 0 {
 		return

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// Heads multiplied together have the bits of heads multiplied one by one, and
-// nothing is written beside them.
+// Heads that are multiplied together have the bits of heads multiplied one by one, and nothing else
+// is written.
 func TestMatMulHeads(t *testing.T) {
 	for _, dt := range []DType{F32, BF16, Q8_0} {
 		for _, c := range []struct{ heads, rows, cols, n int }{{3, 12, 32, 1}, {16, 32, 16, 5}, {5, 64, 48, 9}, {8, 512, 128, 3}} {

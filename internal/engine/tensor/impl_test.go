@@ -6,12 +6,12 @@ import (
 	"testing"
 )
 
-// raceEnabled and -short keep the loops of the tests small.
+// raceEnabled and -short shorten the loops of the tests.
 var raceEnabled bool
 
 func small() bool { return raceEnabled || testing.Short() }
 
-// forEach runs f once per implementation that this machine has, with that one active.
+// forEach runs f once for each implementation of this machine, with that one active.
 func forEach(t *testing.T, f func(t *testing.T)) {
 	t.Helper()
 	was := active
@@ -22,8 +22,8 @@ func forEach(t *testing.T, f func(t *testing.T)) {
 	}
 }
 
-// allEqual runs f under every implementation and compares its result, bit for bit,
-// with that of the portable one.
+// allEqual runs f under every implementation and compares its result, bit for bit, with that of the
+// portable one.
 func allEqual(t *testing.T, what string, f func() []float32) {
 	t.Helper()
 	was := active
@@ -52,8 +52,8 @@ func sameBits(t *testing.T, what string, got, want []float32) {
 
 func rng(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 7)) }
 
-// normal fills n values with a spread of magnitudes, some zeros of both signs, and
-// outliers, so that wrong orders of summation show.
+// normal returns n values with a spread of magnitudes, some zeros of both signs, and outliers, so
+// that wrong orders of summation are detected.
 func normal(r *rand.Rand, n int) []float32 {
 	x := make([]float32, n)
 	for i := range x {

@@ -5,27 +5,26 @@ import (
 	"unsafe"
 )
 
-// kernels is one implementation of everything that is worth assembly. All fields
-// are set; all implementations give the same bits.
+// kernels is one implementation of all operations that have assembly. All fields are set, and all
+// implementations give the same bits.
 type kernels struct {
 	name string
 
-	// tile[type][log2 panels][tokens-1] multiplies a tile; nil where this
-	// implementation has no such shape and the driver takes fewer panels.
+	// tile[type][log2 panels][tokens-1] multiplies a tile; nil: no such shape, so the driver takes
+	// fewer panels.
 	tile [weightTypes][3][maxTileTokens]func(*tileArgs)
-	// spread[type] says that tiles of spreadTokens and more have prefetches that lie pfGap
-	// apart.
+	// spread[type]: tiles of spreadTokens and more prefetch at distances of pfGap.
 	spread [weightTypes]bool
-	// rising[type] multiplies one token by successive groups of four panels; nil where
-	// tile does that, group by group.
+	// rising[type] multiplies one token by successive groups of four panels; nil: tile does that,
+	// group by group.
 	rising [weightTypes]func(*tileArgs)
 
 	softmax func(*softmaxArgs)
 	fold    func(*foldArgs)
-	// attend[type] is attention of one token over whole blocks, see attendArgs; nil where
-	// score, softmax and values do it one after the other.
+	// attend[type] is attention of one token over whole blocks, see attendArgs; nil: score, softmax
+	// and values do it in turn.
 	attend map[DType]attendKernels
-	// picked[type] is the same of those slots of one block that are valid, of which there is one.
+	// picked[type] is the same for the valid slots of one block; at least one is valid.
 	picked map[DType]attendKernels
 	// values[type] adds probabilities times values to rows of outputs.
 	values [6]valuesKernels
@@ -41,12 +40,12 @@ type kernels struct {
 	scaleBy func(x []float32, by float32)
 	mul64   func(x, by *[BlockSlots]float32)
 	raise   func(dst, x []float32, by float32) // dst = max(dst, x-by)
-	laneMax func(acc *lanes, x []float32)      // largest that are numbers, of whole 16s
+	laneMax func(acc *lanes, x []float32)      // largest numbers, of whole 16s
 	quant   func(dst []byte, x []float32, start int32)
 	turn    func(dst, src *byte, ldd, lds, dstep, sstep uintptr, n int) // transposes n tiles of 8 x 8 cells of 32 bits
 	toBF16  func(dst []uint16, ldd int, x []float32, ldx, rows, n int)  // rounds rows of n
 	widen   func(dst []float32, src []uint16)                           // bfloat16 as float32, every zero +0
-	fetch   func(p *byte, n int)                                        // prefetches n bytes, a multiple of 64 above 0
+	fetch   func(p *byte, n int)                                        // prefetches n bytes, a positive multiple of 64
 	peak    peaks
 }
 
@@ -58,8 +57,8 @@ const (
 	spreadTokens  = 3 // see kernels.spread
 )
 
-// tileArgs describes one tile of a matrix product: 1, 2 or 4 panels of 16 rows by
-// 1 to 6 tokens, over the columns of one or several successive units.
+// tileArgs describes one tile of a matrix product: 1, 2 or 4 panels of 16 rows by 1 to 6 tokens,
+// over the columns of one or several successive units.
 //
 //	for each step:
 //		acc[t][row] = chain over k of W[row][k]*x[t][k], from +0
@@ -71,32 +70,32 @@ const (
 type tileArgs struct {
 	w       unsafe.Pointer // first panel at the first unit's first column
 	panel   uintptr        // from panel to panel, within 4 columns or one quantised block
-	x       unsafe.Pointer // first token's float32, or record, at the same column
+	x       unsafe.Pointer // first token's float32, or quantized block, at the same column
 	ldx     uintptr        // from token to token
 	steps   *step
 	nsteps  uintptr
-	stack   unsafe.Pointer // [token][groupRows] one level above the youngest finished node
-	level   uintptr        // from a node to the next younger one
+	stack   unsafe.Pointer // [token][groupRows], one level above the newest finished node
+	level   uintptr        // from a node to the next newer one
 	out     unsafe.Pointer
 	ldout   uintptr        // from token to token
-	pf      uintptr        // what to prefetch meanwhile. No pointer: kernels advance it here, while the collector may look, beyond the end
+	pf      uintptr        // address to prefetch. Not a pointer: kernels advance it beyond the end, while the garbage collector may look
 	pfStep  uintptr        // prefetch advance per 4 columns, or per block if quantised
-	scales  unsafe.Pointer // quantised weights: the first panel's scales of the first block; panels side by side
+	scales  unsafe.Pointer // quantised weights: the first panel's scales of the first block; panels are adjacent
 	advance uintptr        // from 4 columns, or a quantised block and its scales, to the next
 	panels  int
 	tokens  int
-	groups  uintptr // kernels.rising: groups of four panels, one behind the other in w and out
+	groups  uintptr // kernels.rising: number of groups of four panels, adjacent in w and out
 	gap     uintptr // from the end of a group to the next one's first column
 	pfGap   uintptr // kernels.spread: from prefetch to prefetch
 }
 
-// step is one unit of a tile: its columns, padded to whole blocks (a multiple of 8
-// in attention), and how many finished tree nodes its value then completes.
+// step is one unit of a tile: its columns, padded to whole blocks (a multiple of 8 in attention),
+// and the number of finished tree nodes that its value completes.
 type step struct{ k, merges uintptr }
 
-// treeSteps lists the units [lo, hi), which are one node of the tree. Finished
-// nodes lie on a stack, as in a binary counter: unit i of the node merges with as
-// many of them as i+1 has trailing zero bits, the last one with all that are left.
+// treeSteps lists the units [lo, hi), which are one node of the tree. Finished nodes are on a
+// stack, as in a binary counter: unit i of the node merges with as many of them as i+1 has trailing
+// zero bits, the last unit with all remaining ones.
 func treeSteps(cols, lo, hi int) []step {
 	steps := make([]step, 0, hi-lo)
 	depth := 0

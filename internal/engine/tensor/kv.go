@@ -9,23 +9,23 @@ import (
 // maxHead bounds KDim and VDim; 576 is the latent key of MLA.
 const maxHead = 576
 
-// KVLayout describes a cache block: BlockSlots slots of one KV head of one layer.
-// Every slot has a key of KDim values and a value of VDim values, stored as Type
-// (F32, BF16, or Int8 with one float32 scale per row).
+// KVLayout describes a cache block: BlockSlots slots of one KV head of one layer. Every slot has a
+// key of KDim values and a value of VDim values, stored as Type (F32, BF16, or Int8 with one
+// float32 scale per row).
 //
-//	keys    panels of 16 slots side by side: [4 panels][KDim][16], BF16 in pairs
+//	keys    panels of 16 interleaved slots: [4 panels][KDim][16], BF16 in pairs
 //	        [4][KDim/2][16][2], so that one vector scores 16 slots
-//	values  natural: [64 slots][VDim]
+//	values  row by row: [64 slots][VDim]
 //	scales  Int8 only: [64] float32 of the keys, [64] of the values
 //
-// A slot can be written, moved and exported alone; a block needs no initial state.
+// Slots can be written, moved and exported one by one. A block needs no initialisation.
 type KVLayout struct {
 	Type       DType
 	KDim, VDim int
 	Latent     bool // the value is the first VDim elements of the key, stored once; see latent.go
 }
 
-// Validate says whether cache blocks of this shape can exist.
+// Validate returns an error if cache blocks of this shape are not possible.
 func (l KVLayout) Validate() error {
 	switch l.Type {
 	case F32, BF16, Int8:
@@ -65,7 +65,7 @@ func (l KVLayout) BlockBytes() int {
 // RowBytes is the size of one exported slot.
 func (l KVLayout) RowBytes() int { return l.BlockBytes() / BlockSlots }
 
-// scales is the per-slot scales of the keys (0) or values (1) of an Int8 block.
+// scales returns the per-slot scales of the keys (0) or values (1) of an Int8 block.
 func (l KVLayout) scales(block []byte, which int) *[BlockSlots]float32 {
 	return (*[BlockSlots]float32)(floats(block[l.scalesAt()+which*4*BlockSlots:]))
 }
@@ -84,8 +84,8 @@ func (l KVLayout) check(block []byte, slot int) {
 	}
 }
 
-// Put rounds or quantises one key k [KDim] and one value v [VDim] into a slot. A
-// latent layout takes the value from the key and does not look at v.
+// Put rounds or quantises one key k [KDim] and one value v [VDim] into a slot. A latent layout
+// takes the value from the key and ignores v.
 func (l KVLayout) Put(block []byte, slot int, k, v []float32) {
 	l.check(block, slot)
 	if l.Latent {
@@ -109,8 +109,8 @@ func (l KVLayout) Put(block []byte, slot int, k, v []float32) {
 	}
 }
 
-// Fetch prefetches what Put of a slot will write: the lines of a panel, of each of which
-// the key takes a part, and the value's.
+// Fetch prefetches the memory that Put of a slot will write: the lines of a panel, each of which
+// holds a part of the key, and the value's lines.
 func (l KVLayout) Fetch(block []byte, slot int) {
 	if l.Latent {
 		return
@@ -122,20 +122,19 @@ func (l KVLayout) Fetch(block []byte, slot int) {
 	active.fetch(&block[at], min((row+63)&^63, len(block)-at)&^63)
 }
 
-// Key is the key of a slot, as it is stored.
+// Key reads the key of a slot as stored.
 func (l KVLayout) Key(k []float32, block []byte, slot int) {
 	l.check(block, slot)
 	l.getKey(block, slot, block, k[:l.KDim])
 }
 
-// SetKey is the key's part of Put. Neither is of latent layouts.
+// SetKey writes the key as Put does. Key and SetKey are not for latent layouts.
 func (l KVLayout) SetKey(block []byte, slot int, k []float32) {
 	l.check(block, slot)
 	l.putKey(block, slot, k[:l.KDim])
 }
 
-// putKey is the key's part of Put; 16 is the distance of a slot's elements (or,
-// of BF16, of half its pairs).
+// putKey writes the key of a slot. A slot's elements (for BF16 its pairs) are 16 apart.
 func (l KVLayout) putKey(block []byte, slot int, k []float32) {
 	at := l.at(slot, 0)
 	switch l.Type {
@@ -158,7 +157,7 @@ func (l KVLayout) putKey(block []byte, slot int, k []float32) {
 	}
 }
 
-// Get reads a slot back as float32: k [KDim], v [VDim].
+// Get reads a slot as float32: k [KDim], v [VDim].
 func (l KVLayout) Get(block []byte, slot int, k, v []float32) {
 	l.check(block, slot)
 	if l.Latent {
@@ -185,7 +184,7 @@ func (l KVLayout) Get(block []byte, slot int, k, v []float32) {
 	}
 }
 
-// getKey reads a slot's key from panels; the scale of Int8 is that of block.
+// getKey reads a slot's key from panels. The scale of Int8 is taken from block.
 func (l KVLayout) getKey(panels []byte, slot int, block []byte, k []float32) {
 	at := l.at(slot, 0)
 	switch l.Type {
@@ -207,8 +206,7 @@ func (l KVLayout) getKey(panels []byte, slot int, block []byte, k []float32) {
 	}
 }
 
-// CopySlot copies the exact bits of slot sslot of src to slot dslot of dst; dst
-// may be src.
+// CopySlot copies the exact bits of slot sslot of src to slot dslot of dst. dst may be src.
 func (l KVLayout) CopySlot(dst []byte, dslot int, src []byte, sslot int) {
 	l.check(dst, dslot)
 	l.check(src, sslot)
@@ -234,8 +232,8 @@ func copyStrided[T any](dst, src []T, n int) {
 	}
 }
 
-// ExportRow writes a slot's wire form, RowBytes long: key elements, value
-// elements, then the two scales of Int8, all little-endian.
+// ExportRow writes a slot's wire form, RowBytes long: key elements, value elements, then the two
+// scales of Int8, all little-endian.
 func (l KVLayout) ExportRow(dst []byte, block []byte, slot int) {
 	l.check(block, slot)
 	dst = dst[:l.RowBytes()]
@@ -261,7 +259,7 @@ func (l KVLayout) ExportRow(dst []byte, block []byte, slot int) {
 	copy(dst[l.KDim*e:][:n], block[l.valuesAt()+slot*n:])
 }
 
-// ImportRow is the inverse of ExportRow: the slot gets the exact bits that were exported.
+// ImportRow is the inverse of ExportRow: the slot gets the exact exported bits.
 func (l KVLayout) ImportRow(block []byte, slot int, src []byte) {
 	l.check(block, slot)
 	src = src[:l.RowBytes()]
@@ -287,8 +285,8 @@ func (l KVLayout) ImportRow(block []byte, slot int, src []byte) {
 	copy(block[l.valuesAt()+slot*n:][:n], src[l.KDim*e:])
 }
 
-// int8Scale stores the scale of a row, max|x|/127, and returns its inverse (0 for a
-// row of zeros, or one that is not finite: such a row is stored as zeros).
+// int8Scale stores the scale of a row, max|x|/127, and returns its inverse. The inverse is 0 for a
+// row of zeros or with non-finite elements, which is stored as zeros.
 func int8Scale(x []float32, scale *float32) float32 {
 	m := float32(0)
 	for _, v := range x {

@@ -1,19 +1,18 @@
 package tensor
 
-// RotateKeys copies block src to dst, the keys of some slots rotated further:
-// slot i by offsets[i] positions, as many slots as offsets has; zero leaves the
-// key as it is. rope gives cos and sin (KDim/2) of a rotation by n positions.
+// RotateKeys copies block src to dst and rotates the keys of the first len(offsets) slots: slot i
+// by offsets[i] positions; zero leaves the key unchanged. rope returns cos and sin (KDim/2) of a
+// rotation by n positions.
 //
-// This is the re-indexing of EQUIP (figure 16) on a page of the cache: rotations
-// add up, so a key that is stored rotated at its true position needs only the
-// rotation by the difference to the position that it is given now. A key is
-// widened to float32, rotated as [RopeRotateHalf] does, and rounded (or quantised)
-// to the type of the block as Put does.
+// This is the re-indexing of EQUIP (figure 16) for a page of the cache. Rotations add up, so a key
+// that is stored rotated at its true position needs only the rotation by the difference to its new
+// position. A key is widened to float32, rotated as by [RopeRotateHalf], and rounded (or quantised)
+// to the block's type as by Put.
 //
-// half is nil, or the rotate-half cache of src (see PutHalf): then rotate_half of
-// a key is read there instead of being taken from the key. The bits are the same.
+// half is nil or the rotate-half cache of src (see PutHalf), from which rotate_half of a key is
+// then read. The bits are the same.
 //
-// Of a latent layout only the rope key turns: rope gives half of its width.
+// In a latent layout only the rope key is rotated: rope returns half of its width.
 //
 // row is scratch of 2*KDim elements.
 func (l KVLayout) RotateKeys(dst, src, half []byte, offsets []int32, rope func(n int) (cos, sin []float32), row []float32) {
@@ -39,8 +38,8 @@ func (l KVLayout) RotateKeys(dst, src, half []byte, offsets []int32, rope func(n
 	}
 }
 
-// straightAndTurned is k = k*cos + rotate_half(k)*sin, each product rounded: the
-// bits of RopeRotateHalf, whose subtraction is this addition of the negative.
+// straightAndTurned computes k = k*cos + rotate_half(k)*sin, each product rounded. The bits are
+// those of RopeRotateHalf, whose subtraction equals this addition of the negative.
 func straightAndTurned(k, turned, cos, sin []float32) {
 	h := len(cos)
 	for _, at := range [2]int{0, h} {
@@ -51,8 +50,8 @@ func straightAndTurned(k, turned, cos, sin []float32) {
 	}
 }
 
-// HalfBytes is the size of the rotate-half cache of one block: its keys again,
-// panel by panel, with rotate_half applied. Scales of Int8 are those of the block.
+// HalfBytes is the size of the rotate-half cache of one block: its keys again, panel by panel, with
+// rotate_half applied. Scales of Int8 are those of the block.
 func (l KVLayout) HalfBytes() int {
 	if l.Latent {
 		return BlockSlots * l.ropeWidth() * l.elem()
@@ -60,8 +59,8 @@ func (l KVLayout) HalfBytes() int {
 	return l.valuesAt()
 }
 
-// PutHalf fills a slot of the rotate-half cache from the key that lies in the
-// block (EQUIP, figure 17): (-k[d/2:], k[:d/2]), exactly.
+// PutHalf fills a slot of the rotate-half cache from the key in the block (EQUIP, figure 17):
+// (-k[d/2:], k[:d/2]), exactly.
 func (l KVLayout) PutHalf(half, block []byte, slot int) {
 	l.check(block, slot)
 	h := l.KDim / 2
@@ -86,8 +85,8 @@ func turn[T any](dst, src []T, l KVLayout, slot, h int, negative func(T) T) {
 	}
 }
 
-// Blocks are n buffers of size bytes each that live as long as s: cache blocks
-// whose keys were rotated for one reading. The next call reuses them.
+// Blocks returns n buffers of size bytes each, for cache blocks whose keys are rotated for one
+// read. The next call reuses them.
 func (s *AttnScratch) Blocks(n, size int) [][]byte {
 	for len(s.blocks) < n {
 		s.blocks = append(s.blocks, nil)
@@ -102,7 +101,7 @@ func (s *AttnScratch) Blocks(n, size int) [][]byte {
 	return s.blocks[:n]
 }
 
-// Row is scratch of n elements that the next call reuses.
+// Row returns scratch of n elements, which the next call reuses.
 func (s *AttnScratch) Row(n int) []float32 {
 	if cap(s.row) < n {
 		s.row = make([]float32, n)
@@ -110,7 +109,7 @@ func (s *AttnScratch) Row(n int) []float32 {
 	return s.row[:n]
 }
 
-// Chosen is scratch for choosing k of n, which the next call reuses.
+// Chosen returns scratch for choosing k of n, which the next call reuses.
 func (s *AttnScratch) Chosen(n, k int) (keys []uint32, places []int32) {
 	if cap(s.keys) < n {
 		s.keys = make([]uint32, n+n/4)
@@ -121,7 +120,7 @@ func (s *AttnScratch) Chosen(n, k int) (keys []uint32, places []int32) {
 	return s.keys[:n], s.places[:k]
 }
 
-// Mask is scratch for a bit per slot of n slots, which the next call reuses.
+// Mask returns scratch with a bit for each of n slots, which the next call reuses.
 func (s *AttnScratch) Mask(n int) []uint64 {
 	if need := (n + 63) / 64; cap(s.mask) < need {
 		s.mask = make([]uint64, 2*need)
@@ -129,8 +128,8 @@ func (s *AttnScratch) Mask(n int) []uint64 {
 	return s.mask[:(n+63)/64]
 }
 
-// Tops are the largest numbers of groups of x: group 16*i+j has the elements 16*m*i+j, 16*m*i+j+16,
-// and so on, m of them. What is left at the end of x is in no group.
+// Tops returns the largest numbers of groups of x: group 16*i+j has the m elements 16*m*i+j,
+// 16*m*i+j+16, and so on. The rest at the end of x is in no group.
 func (s *AttnScratch) Tops(x []float32, m int) []float32 {
 	n := len(x) / (16 * m) * 16
 	if cap(s.tops) < n {

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// table rotates by n positions, the angle in float64.
+// table rotates by n positions, with the angle in float64.
 func table(half int) func(n int) (cos, sin []float32) {
 	return func(n int) (cos, sin []float32) {
 		for i := range half {
@@ -19,8 +19,8 @@ func table(half int) func(n int) (cos, sin []float32) {
 	}
 }
 
-// A rotated slot is Put(RopeRotateHalf(Get)), the others and all values are
-// untouched, and the rotate-half cache changes no bit.
+// A rotated slot is Put(RopeRotateHalf(Get)). Other slots and all values are unchanged, and the
+// rotate-half cache changes no bit.
 func TestRotateKeys(t *testing.T) {
 	for _, dt := range []DType{F32, BF16, Int8} {
 		for _, dim := range []int{8, 40, 64, 128} {
@@ -83,7 +83,7 @@ func BenchmarkRotateKeys(b *testing.B) {
 	}
 }
 
-// Of a latent row the rope key alone turns; the latent, and its scale, stay.
+// In a latent row only the rope key is rotated; the latent and its scale are unchanged.
 func TestRotateLatent(t *testing.T) {
 	for _, dt := range []DType{F32, BF16, Int8} {
 		l := KVLayout{Type: dt, KDim: 48, VDim: 32, Latent: true}

@@ -5,11 +5,11 @@ import (
 	"unsafe"
 )
 
-// A block in row form has the bytes of a cache block, but its keys lie in rows as its
-// values do, [64 slots][KDim]: evicted rows wait in such blocks, where they are
-// written and read in one piece. A latent block is in row form already.
+// A block in row form has the bytes of a cache block, but its keys are stored row by row like its
+// values, [64 slots][KDim]. Evicted rows are kept in such blocks, where they are written and read
+// contiguously. A latent block is in row form already.
 
-// SaveRow copies the bits of a slot to row `at` of a block in row form.
+// SaveRow copies the bits of a slot to row at of a block in row form.
 func (l KVLayout) SaveRow(rows []byte, at int, block []byte, slot int) {
 	l.check(rows, at)
 	l.check(block, slot)
@@ -35,7 +35,7 @@ func (l KVLayout) LoadRow(block []byte, slot int, rows []byte, at int) {
 	l.copyValues(block, slot, rows, at, 1)
 }
 
-// MoveRow copies row `from` of a block in row form to row `to` of another, or the same.
+// MoveRow copies row from of a block in row form to row to of another, or of the same.
 func (l KVLayout) MoveRow(dst []byte, to int, src []byte, from int) {
 	l.check(dst, to)
 	l.check(src, from)
@@ -48,13 +48,13 @@ func (l KVLayout) MoveRow(dst []byte, to int, src []byte, from int) {
 	l.copyValues(dst, to, src, from, 1)
 }
 
-// PutRun is Put of n successive slots of one block, key and value of the i-th at
-// k[i*ldk:] and v[i*ldv:]. What the slots held goes to the rows from `at` on of old, a
-// block in row form, unless that is nil.
+// PutRun is Put for n successive slots of one block, with key and value of the i-th at k[i*ldk:]
+// and v[i*ldv:]. The slots' old contents go to the rows from at on of old, a block in row form,
+// unless old is nil.
 //
-// Keys lie in panels of 16 slots, so that a slot's key is strewn over as many cache
-// lines as it has elements, or pairs. A run goes panel by panel instead: rows are
-// rounded side by side, and transposed into the panel at once.
+// Keys are in panels of 16 slots, so a slot's key is spread over as many cache lines as it has
+// elements or pairs. A run goes panel by panel instead: rows are rounded contiguously and then
+// transposed into the panel.
 func (l KVLayout) PutRun(block []byte, slot, n int, k []float32, ldk int, v []float32, ldv int, old []byte, at int) {
 	if n == 0 {
 		return
@@ -106,14 +106,14 @@ func (l KVLayout) PutRun(block []byte, slot, n int, k []float32, ldk int, v []fl
 	}
 }
 
-// minRun is the shortest run that is worth a transposition of 16 rows.
+// minRun is the shortest run for which transposing 16 rows pays.
 const minRun = 4
 
 type panelRowsOf [panelRows * maxHead * 4]byte
 
 var panelScratch = sync.Pool{New: func() any { return new(panelRowsOf) }}
 
-// round stores rows of n elements side by side, as F32 or BF16.
+// round stores rows of n elements contiguously, as F32 or BF16.
 func (l KVLayout) round(dst []byte, x []float32, ldx, rows, n int) {
 	_ = x[(rows-1)*ldx+n-1]
 	_ = dst[rows*n*l.elem()-1]
@@ -126,7 +126,7 @@ func (l KVLayout) round(dst []byte, x []float32, ldx, rows, n int) {
 	}
 }
 
-const cellsOfLine = 64 // bytes of a panel from a key's cell of 32 bits to the next
+const cellsOfLine = 64 // bytes of a panel from a key's 32-bit cell to the next
 
 // toPanel transposes 16 rows of F32 or BF16 keys to a panel; fromPanel is its inverse.
 func (l KVLayout) toPanel(panel, rows []byte) {
@@ -161,7 +161,7 @@ func (l KVLayout) fromPanel(rows, panel []byte) {
 	}
 }
 
-// keyOut copies the key of a slot to a row, keyIn back.
+// keyOut copies the key of a slot to a row; keyIn copies it back.
 func (l KVLayout) keyOut(row, block []byte, slot int) {
 	at := l.at(slot, 0)
 	switch l.elem() {
@@ -210,7 +210,7 @@ func scatter[T any](dst, src []T) {
 	}
 }
 
-// copyValues copies the values, and both scales of Int8, of n slots.
+// copyValues copies the values of n slots, and both scales of Int8.
 func (l KVLayout) copyValues(dst []byte, to int, src []byte, from, n int) {
 	size := l.VDim * l.elem()
 	copy(dst[l.valuesAt()+to*size:][:n*size], src[l.valuesAt()+from*size:])
@@ -226,7 +226,7 @@ func RoundBF16(dst []byte, x []float32) {
 	active.toBF16(halves(dst)[:len(x)], len(x), x, len(x), 1, len(x))
 }
 
-// portableTurn is turn in plain Go.
+// portableTurn is turn in portable Go.
 func portableTurn(dst, src *byte, ldd, lds, dstep, sstep uintptr, n int) {
 	d, s := unsafe.Pointer(dst), unsafe.Pointer(src)
 	for t := range uintptr(n) {

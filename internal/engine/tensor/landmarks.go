@@ -6,19 +6,19 @@ import (
 	"unsafe"
 )
 
-// A landmark is one key that stands for several: the mean of a chunk's (ShadowKV, arXiv
-// 2410.21465), or of a cluster's. Landmarks of 64 chunks lie as the keys of 64 slots do, and
-// are scored by the same kernels in the same order; behind them is a number a chunk. Their
-// type is any that a cache can have.
+// A landmark is one key that represents several: the mean of a chunk's keys (ShadowKV, arXiv
+// 2410.21465), or of a cluster's. Landmarks of 64 chunks are stored like the keys of 64 slots and
+// scored by the same kernels in the same order; after them there is one number per chunk. They may
+// have any type that a cache can have.
 
-// landmarks is the layout of a block of them.
+// landmarks is the layout of a block of landmarks.
 func (l KVLayout) landmarks(t DType) KVLayout { return KVLayout{Type: t, KDim: l.KDim} }
 
-// LandmarkBytes is the size of BlockSlots landmarks of type t, which a cache can have, of
-// their numbers, and of a line for whoever chooses by them.
+// LandmarkBytes is the size of BlockSlots landmarks of type t, of their numbers, and of one cache
+// line of words for the selector.
 func (l KVLayout) LandmarkBytes(t DType) int { return l.landmarks(t).BlockBytes() + 4*BlockSlots + 64 }
 
-// LandmarkWords are the line of a block: 8 words.
+// LandmarkWords are the 8 words of that cache line.
 func (l KVLayout) LandmarkWords(t DType, index []byte) []uint64 {
 	return unsafe.Slice((*uint64)(unsafe.Pointer(&index[l.LandmarkBytes(t)-64])), 8)
 }
@@ -28,10 +28,10 @@ func (l KVLayout) LandmarkNumbers(t DType, index []byte) []float32 {
 	return floats(index[l.landmarks(t).BlockBytes():][:4*BlockSlots])
 }
 
-// Landmark makes place `at` of an index block the mean of the keys in slots [first, to) of
-// block, as they are stored: one chain of float32 additions in the order of the slots. Its
-// number is the lowest cosine of a key to the mean: 0 where either is zero, -1 where one is
-// not finite. row is scratch of (1+to-first)*KDim elements.
+// Landmark sets place at of an index block to the mean of the stored keys in slots [first, to) of
+// block: one chain of float32 additions in slot order. Its number is the lowest cosine of a key and
+// the mean: 0 if either is zero, -1 if one is not finite. row is scratch of (1+to-first)*KDim
+// elements.
 func (l KVLayout) Landmark(t DType, index []byte, at int, block []byte, first, to int, row []float32) {
 	b := l.landmarks(t)
 	if at < 0 || at >= BlockSlots || len(index) < l.LandmarkBytes(t) || first >= to {
@@ -65,8 +65,8 @@ func (l KVLayout) Landmark(t DType, index []byte, at int, block []byte, first, t
 	l.LandmarkNumbers(t, index)[at] = float32(lowest)
 }
 
-// cosine of a and b, whose square is bb; the products are exact in float64, so that fusing
-// them changes nothing.
+// cosine returns the cosine of a and b, where bb is the square of b. The products are exact in
+// float64, so fusing them changes nothing.
 func cosine(a, b []float32, bb float64) float64 {
 	var dot, aa float64
 	for i := range a {
@@ -84,7 +84,7 @@ func cosine(a, b []float32, bb float64) float64 {
 	return c
 }
 
-// SetLandmark puts a landmark into place `at` of an index block, rounded to its type.
+// SetLandmark stores a landmark at place at of an index block, rounded to its type.
 func (l KVLayout) SetLandmark(t DType, index []byte, at int, key []float32) {
 	if at < 0 || at >= BlockSlots || len(index) < l.LandmarkBytes(t) || len(key) != l.KDim {
 		panic(fmt.Sprintf("tensor: landmark of %d elements, at %d of %d bytes", len(key), at, len(index)))
@@ -92,8 +92,8 @@ func (l KVLayout) SetLandmark(t DType, index []byte, at int, key []float32) {
 	l.landmarks(t).putKey(index, at, key)
 }
 
-// MeanKey is the mean of the keys in slots [first, to) of a cache, as they are stored: one chain
-// of float32 additions in the order of the slots. key is scratch of KDim elements.
+// MeanKey computes the mean of the stored keys in slots [first, to) of a cache: one chain of
+// float32 additions in slot order. key is scratch of KDim elements.
 func (l KVLayout) MeanKey(mean []float32, blocks [][]byte, first, to int, key []float32) {
 	clear(mean)
 	for slot := first; slot < to; slot++ {
@@ -113,8 +113,8 @@ func (l KVLayout) MeanKey(mean []float32, blocks [][]byte, first, to int, key []
 	}
 }
 
-// ScoreLandmarkRuns are the products of g queries with the landmarks in runs, pairs of their first
-// and the one behind their last, in order: [g][n]. Like ScoreLandmarks, but not of Int8.
+// ScoreLandmarkRuns computes the products of g queries with the landmarks in runs, in order:
+// [g][n]. runs holds pairs of first landmark and end. It is like ScoreLandmarks, but not for Int8.
 func (s *AttnScratch) ScoreLandmarkRuns(l KVLayout, t DType, index [][]byte, runs []int32, q []float32, g int) (scores []float32, n int) {
 	b := l.landmarks(t)
 	s.begin(b, g)
@@ -140,9 +140,9 @@ func (s *AttnScratch) ScoreLandmarkRuns(l KVLayout, t DType, index [][]byte, run
 	return scores, n
 }
 
-// ScoreLandmarks are the products of g queries, q [g][KDim], with the first n landmarks: [g][n].
-// Index blocks are those of an arena, or have 256 bytes behind them. The slice is valid until
-// the next call.
+// ScoreLandmarks computes the products of g queries, q [g][KDim], with the first n landmarks:
+// [g][n]. Index blocks must be from an arena, or be followed by 256 readable bytes. The slice is
+// valid until the next call.
 func (s *AttnScratch) ScoreLandmarks(l KVLayout, t DType, index [][]byte, n int, q []float32, g int) []float32 {
 	b := l.landmarks(t)
 	s.begin(b, g)
@@ -168,9 +168,9 @@ func (s *AttnScratch) ScoreLandmarks(l KVLayout, t DType, index [][]byte, n int,
 	return scores
 }
 
-// Pick lists the blocks in which any of the given pages, of `page` slots each, lie, the number
-// of their slots up to slot n of the cache, and which of these are in a page. The pages come in
-// order, and the last has slot n-1. Nothing is copied.
+// Pick lists the blocks that contain any of the given pages of page slots each, the number of their
+// slots up to slot n of the cache, and a mask of the slots in a page. The pages are ascending, and
+// the last contains slot n-1. Nothing is copied.
 func (s *AttnScratch) Pick(blocks [][]byte, pages []int32, page, n int) ([][]byte, int, []uint64) {
 	s.list = s.list[:0]
 	mask, each, last := s.Mask(min(len(pages), len(blocks))*BlockSlots), BlockSlots/page, -1
@@ -184,9 +184,9 @@ func (s *AttnScratch) Pick(blocks [][]byte, pages []int32, page, n int) ([][]byt
 	return s.list, (len(s.list)-1)*BlockSlots + (n-1)%BlockSlots + 1, mask[:len(s.list)]
 }
 
-// PickSlots lists the blocks of which mask, a bit a slot of the cache's first n, has any slot, the
-// number of their slots, and which of these it has. The last slot is one of them. Nothing is copied;
-// mask changes.
+// PickSlots lists the blocks with any slot in mask (a bit per slot of the cache's first n), the
+// number of their slots, and a mask of the selected ones. The last slot must be selected. Nothing
+// is copied; mask is modified.
 func (s *AttnScratch) PickSlots(blocks [][]byte, mask []uint64, n int) ([][]byte, int, []uint64) {
 	s.list = s.list[:0]
 	for b, bits := range mask {

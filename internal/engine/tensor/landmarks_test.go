@@ -7,15 +7,15 @@ import (
 	"testing"
 )
 
-// A landmark is the mean of the keys as they are stored, its number the lowest cosine, and a
-// product with it is the serial chain, on every implementation.
+// A landmark is the mean of the stored keys, its number is the lowest cosine, and a product with it
+// is the serial chain, on every implementation.
 func TestLandmarks(t *testing.T) {
 	const chunks, g = 64*2 + 9, 7
 	for i, l := range pageLayouts {
 		for _, chunk := range []int{4, 8, 64} {
 			kind := []DType{F32, BF16, Int8}[(i+chunk)%3]
 			blocks, _ := pagesOf(l, chunks*chunk, 16, 5)
-			clear(blocks[0][:chunk*l.KDim*l.elem()]) // some keys of nothing
+			clear(blocks[0][:chunk*l.KDim*l.elem()]) // some zero keys
 			var index [][]byte
 			row := make([]float32, (1+chunk)*l.KDim)
 			means := make([][]float32, chunks)
@@ -106,7 +106,7 @@ func TestLandmarks(t *testing.T) {
 	}
 }
 
-// A landmark of keys that are not finite counts as the worst.
+// A landmark of non-finite keys counts as the worst.
 func TestLandmarkOfStrangeNumbers(t *testing.T) {
 	for _, v := range []float32{float32(math.Inf(1)), float32(math.NaN()), 3e38} {
 		l := KVLayout{Type: F32, KDim: 8, VDim: 8}
@@ -121,7 +121,7 @@ func TestLandmarkOfStrangeNumbers(t *testing.T) {
 	}
 }
 
-// Attention to pages where they lie is attention with all other slots masked.
+// Attention to pages in place equals attention with all other slots masked.
 func TestPick(t *testing.T) {
 	const n, g = 64*9 + 19, 3
 	for _, l := range pageLayouts {

@@ -6,28 +6,27 @@ import (
 	"unsafe"
 )
 
-// A latent layout (KVLayout.Latent) is the cache of multi-head latent attention in
-// its absorbed form (DeepSeek-V2, arXiv 2405.04434, section 2.1): one row a slot,
-// [latent | rope key], that is the key of all query heads, and whose first VDim
-// elements are the value of all of them. The latent is stored once.
+// A latent layout (KVLayout.Latent) is the cache of multi-head latent attention in its absorbed
+// form (DeepSeek-V2, arXiv 2405.04434, section 2.1). A slot has one row, [latent | rope key], which
+// is the key of all query heads. Its first VDim elements are the value of all of them, so the
+// latent is stored once.
 //
-//	rows    natural: [64 slots][KDim]
+//	rows    row by row: [64 slots][KDim]
 //	scales  Int8 only: [64] float32 of the latents, [64] of the rope keys
 //
-// Other layouts put 16 slots side by side, so that a vector scores 16 slots for one
-// query. Here many query heads share a row, so the queries lie side by side instead:
-// a vector scores 16 heads for one slot, and the same rows serve as values. The
-// order of every chain is that of the other layouts; only where an Int8 row is
-// scaled differs: rows are widened to float32, scales included, before they are read.
+// Other layouts interleave 16 slots, so that a vector scores 16 slots for one query. Here many
+// query heads share a row, so the queries are interleaved instead: a vector scores 16 heads for one
+// slot, and the same rows serve as values. The order of every chain is that of the other layouts.
+// The scaling of Int8 differs: rows are widened to float32, scales included, before they are read.
 
-// latentRows bounds the (query, head) rows of a latent cache that walk together:
-// whole groups of panels.
+// latentRows bounds the (query, head) rows that walk a latent cache together, in whole groups of
+// panels.
 const latentRows = groupRows
 
-// rope is the width of the rotated part of a latent row.
+// ropeWidth is the width of the rotated part of a latent row.
 func (l KVLayout) ropeWidth() int { return l.KDim - l.VDim }
 
-// latentParts are the elements of a row that share an Int8 scale.
+// latentParts are the element ranges of a row with one Int8 scale each.
 func (l KVLayout) latentParts() [2]Span { return [2]Span{{0, l.VDim}, {l.VDim, l.KDim}} }
 
 func (l KVLayout) putLatent(block []byte, slot int, k []float32) {
@@ -109,8 +108,8 @@ func (l KVLayout) importLatent(block []byte, slot int, src []byte) {
 	}
 }
 
-// rotateLatent is RotateKeys of a latent layout: the rope key alone turns. half has
-// [64 slots][rope width].
+// rotateLatent is RotateKeys for a latent layout: only the rope key is rotated. half has [64
+// slots][rope width].
 func (l KVLayout) rotateLatent(dst, src, half []byte, offsets []int32, rope func(n int) (cos, sin []float32), row []float32) {
 	k, turned := row[:l.KDim], row[l.KDim:][:l.ropeWidth()]
 	for slot, n := range offsets {
@@ -155,10 +154,10 @@ func turnLatent[T any](half, block []T, l KVLayout, slot int, negative func(T) T
 	}
 }
 
-// pack lays the queries of the rows [0, rows) side by side: [panel][KDim][16 rows].
+// pack interleaves the queries of the rows [0, rows): [panel][KDim][16 rows].
 func (s *AttnScratch) pack(l KVLayout, q []float32, rows int) {
 	panels := (rows + panelRows - 1) / panelRows
-	// A kernel's pointer ends one load behind the last panel.
+	// A kernel's pointer ends one load beyond the last panel.
 	if need := panels*l.KDim*panelRows + panelRows*tileColumns; cap(s.packed) < need {
 		s.packed = make([]float32, need)
 	}
@@ -174,7 +173,7 @@ func (s *AttnScratch) pack(l KVLayout, q []float32, rows int) {
 
 var unscaled = float32(1)
 
-// widen makes the slots [lo, n) of a block float32 rows, [64][KDim], every zero +0.
+// widen converts the slots [lo, n) of a block to float32 rows, [64][KDim], with every zero as +0.
 func (s *AttnScratch) widen(l KVLayout, block []byte, lo, n int) {
 	if l.Type == F32 {
 		s.wide = floats(block)[:BlockSlots*l.KDim]
@@ -188,8 +187,8 @@ func (s *AttnScratch) widen(l KVLayout, block []byte, lo, n int) {
 		active.widen(s.wide[lo*l.KDim:], halves(block)[lo*l.KDim:n*l.KDim])
 		return
 	}
-	// The kernel that adds values widens them: fma(scale, element, +0) is the element,
-	// scaled, and a zero is +0.
+	// The kernel that adds values also widens them: fma(scale, element, +0) is the scaled element,
+	// and a zero becomes +0.
 	clear(s.wide[lo*l.KDim : n*l.KDim])
 	a, e := &s.values, l.elem()
 	a.ldv, a.ldo, a.slots = 0, 0, 1
@@ -211,7 +210,7 @@ func (s *AttnScratch) widen(l KVLayout, block []byte, lo, n int) {
 	}
 }
 
-// scoreLatent is score of the slots [lo, n) for packed queries: panels of rows times slots.
+// scoreLatent is score for the slots [lo, n) and packed queries: panels of rows times slots.
 func (s *AttnScratch) scoreLatent(l KVLayout, block []byte, r0, r1, lo, n int) {
 	s.widen(l, block, lo, n)
 	if s.bySlot == nil {
@@ -246,7 +245,7 @@ func (s *AttnScratch) scoreLatent(l KVLayout, block []byte, r0, r1, lo, n int) {
 	}
 }
 
-// byRow turns bySlot into the scores of the rows [lo, hi), of at least n slots.
+// byRow transposes bySlot into the scores of the rows [lo, hi), for at least n slots.
 func (s *AttnScratch) byRow(lo, hi, n int) {
 	const row = uintptr(groupRows * 4)
 	tiles := (n + 7) / 8

@@ -13,7 +13,7 @@ var longShapes = []struct {
 	name  string
 	heads int
 	g     int
-	tasks int // of one KV head: latent heads are cut
+	tasks int // per KV head: latent heads are divided
 	l     KVLayout
 }{
 	{"8B", 8, 4, 1, KVLayout{Type: BF16, KDim: 128, VDim: 128}},
@@ -21,10 +21,10 @@ var longShapes = []struct {
 	{"V3", 1, 32, 4, KVLayout{Type: BF16, KDim: 576, VDim: 512, Latent: true}},
 }
 
-// BenchmarkLongDecode is attention of one token of one sequence in one layer: by heads,
-// as tasks are cut where they are enough, and by runs. Its caches are as many layers'
-// as do not fit the last-level cache. SHOAL_LONG=8B,1B picks shapes, SHOAL_THREADS=1,8
-// threads, SHOAL_SLOTS=1024 slots.
+// BenchmarkLongDecode is attention of one token of one sequence in one layer: by heads, as tasks
+// are cut if there are enough of them, and by runs. Its caches belong to more layers than fit in
+// the last-level cache. SHOAL_LONG=8B,1B selects shapes, SHOAL_THREADS=1,8 threads,
+// SHOAL_SLOTS=1024 slots.
 func BenchmarkLongDecode(b *testing.B) {
 	picked := func(key, all string) []string {
 		if v := os.Getenv(key); v != "" {

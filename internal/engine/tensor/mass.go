@@ -5,20 +5,19 @@ import (
 	"slices"
 )
 
-// AttentionMass adds to mass[slot], for slots [0, first+nq), the attention that
-// nq successive query tokens of g heads pay to it: the sum over tokens and heads
-// of softmax(q.k*scale), token i seeing the slots [0, first+i]. q[i*ldq:] is
-// [g][KDim] as in [AttendCausal]; of a matrix queries x slots there are never more
-// than the rows in hand.
+// AttentionMass adds to mass[slot], for slots [0, first+nq), the attention that nq successive query
+// tokens of g heads pay to it: the sum over tokens and heads of softmax(q.k*scale), where token i
+// sees the slots [0, first+i]. q[i*ldq:] is [g][KDim] as in [AttendCausal]. Of the matrix queries x
+// slots, only the current rows exist at any time.
 //
-// Each slot is one chain of additions in the order of tokens and heads, so a
-// prompt that is read in chunks gives the bits of one that is read at once.
+// Each slot is one chain of additions in the order of tokens and heads, so reading a prompt in
+// chunks gives the bits of reading it at once.
 func AttentionMass(mass []float32, q []float32, ldq, nq, first, g int, scale float32, l KVLayout, blocks [][]byte, s *AttnScratch) {
 	AttentionMasses([][]float32{mass}, q, ldq, nq, first, g, scale, l, blocks, s)
 }
 
-// AttentionMasses is AttentionMass of each of len(masses) equal parts of the heads: the
-// bits of one call a part, for one walk over the cache.
+// AttentionMasses is AttentionMass for each of len(masses) equal parts of the heads: the bits of
+// one call per part, in one walk over the cache.
 func AttentionMasses(masses [][]float32, q []float32, ldq, nq, first, g int, scale float32, l KVLayout, blocks [][]byte, s *AttnScratch) {
 	checkAttend(l, blocks, 0, first+nq, g)
 	if len(masses) == 0 || g%len(masses) != 0 {
@@ -33,8 +32,8 @@ func AttentionMasses(masses [][]float32, q []float32, ldq, nq, first, g int, sca
 func (s *AttnScratch) mass(masses [][]float32, q []float32, ldq, nq, first, g int, scale float32, l KVLayout, blocks [][]byte) {
 	s.begin(l, nq*g)
 	s.gather(l, q, ldq, nq, g)
-	// Two walks over the slots: the sums must be known before the shares. The second
-	// finds the scores where the first left them, if they are not too many.
+	// Two walks over the slots, since the sums are needed before the shares. The second uses the
+	// scores of the first if these are not too many to keep.
 	s.kept = s.kept[:0]
 	if blocks := (first + nq + BlockSlots - 1) / BlockSlots; blocks <= keptBlocks {
 		s.kept = slices.Grow(s.kept, blocks*nq*g)[:blocks*nq*g]
@@ -48,7 +47,7 @@ func (s *AttnScratch) mass(masses [][]float32, q []float32, ldq, nq, first, g in
 			active.softmax(&s.soft)
 		})
 	}
-	inverse := s.o[:nq*g] // sum reduces its lanes in place, so it is asked once
+	inverse := s.o[:nq*g] // sum reduces its lanes in place, so it is called once
 	for r := range inverse {
 		inverse[r] = 1 / s.sum[r].sum()
 	}
@@ -73,10 +72,10 @@ func (s *AttnScratch) mass(masses [][]float32, q []float32, ldq, nq, first, g in
 	}
 }
 
-// keptBlocks bounds the scores that a walk keeps: of 64 rows, 4 MiB.
+// keptBlocks bounds the scores that a walk keeps: 4 MiB for 64 rows.
 const keptBlocks = 256
 
-// weigh scores one block for all rows and calls f for each row that sees part of it.
+// weigh scores one block for all rows and calls f for each row that sees a part of it.
 func (s *AttnScratch) weigh(l KVLayout, block []byte, b, nq, first, g int, f func(r int, mask uint64)) {
 	seen := first + 1 - b*BlockSlots
 	some := min(nq, max(0, 1-seen))

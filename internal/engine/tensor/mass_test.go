@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// massTwin is AttentionMass in float64, with the whole matrix.
+// massTwin is AttentionMass in float64 with the whole matrix.
 func massTwin(q []float32, nq, first, g int, scale float32, l KVLayout, blocks [][]byte) []float64 {
 	mass := make([]float64, first+nq)
 	k, v := make([]float32, l.KDim), make([]float32, l.VDim)
@@ -70,7 +70,7 @@ func TestAttentionMass(t *testing.T) {
 	}
 }
 
-// TestAttentionMasses: one walk gives what a walk a part gives, on every implementation,
+// TestAttentionMasses: one walk gives the results of one walk per part, on every implementation,
 // whether scores are kept or not.
 func TestAttentionMasses(t *testing.T) {
 	for _, l := range []KVLayout{{Type: BF16, KDim: 40, VDim: 32, Latent: true}, {Type: F32, KDim: 40, VDim: 32, Latent: true}, {Type: BF16, KDim: 32, VDim: 32}} {
@@ -104,7 +104,7 @@ func TestAttentionMasses(t *testing.T) {
 	}
 }
 
-// TestWiden: a widened block is its rows, and every zero of it +0.
+// TestWiden: a widened block equals its rows, with every zero as +0.
 func TestWiden(t *testing.T) {
 	for _, dt := range []DType{BF16, Int8, F32} {
 		l := KVLayout{Type: dt, KDim: 40, VDim: 32, Latent: true}

@@ -2,10 +2,9 @@ package tensor
 
 import "math"
 
-// The exponential is range reduction by ln 2 in two pieces and a polynomial of
-// degree 6 fitted (Remez) to exp on [-ln2/2, ln2/2] with float32 coefficients,
-// relative error of the polynomial 4e-9. The vector kernels run the same
-// operations in the same order.
+// The exponential is a range reduction by ln 2 in two pieces and a polynomial of degree 6, fitted
+// (Remez) to exp on [-ln2/2, ln2/2] with float32 coefficients; the polynomial's relative error is
+// 4e-9. The vector kernels run the same operations in the same order.
 const (
 	expMax  = 89   // above this the result is infinite
 	expMin  = -104 // below this it is 0
@@ -19,8 +18,8 @@ const (
 	expC6   = 0x1.6a69a6p-10
 )
 
-// Exp is e**x to within 1 unit in the last place, with the same bits on every
-// architecture (math.Exp is assembly on some). Exp(NaN) is NaN.
+// Exp is e**x to within 1 unit in the last place, with the same bits on every architecture
+// (math.Exp is assembly on some). Exp(NaN) is NaN.
 func Exp(x float32) float32 {
 	if x != x {
 		return x
@@ -38,9 +37,9 @@ func Exp(x float32) float32 {
 	return float32(float64(p) * math.Float64frombits(uint64(1023+int(n))<<52))
 }
 
-// Log is the natural logarithm of x, correctly rounded up to double rounding, with
-// the same bits on every architecture: float64 arithmetic in a fixed order, never
-// fused. Log(0) is -Inf; below 0 it is NaN.
+// Log is the natural logarithm of x, correctly rounded up to double rounding, with the same bits on
+// every architecture: float64 arithmetic in a fixed order, never fused. Log(0) is -Inf; below 0 it
+// is NaN.
 func Log(x float32) float32 {
 	switch {
 	case x != x || x < 0:
@@ -64,9 +63,9 @@ func Log(x float32) float32 {
 	return float32(float64(float64(e)*math.Ln2) + float64(2*s*(1+sum)))
 }
 
-// LogSumExp is log(sum of exp(x[i])): the maximum, then the sum of exp(x[i]-max) in
-// 16 lanes and their tree, then one logarithm. It is -Inf for an empty row or one
-// of -Inf only, and NaN when an element is NaN or +Inf.
+// LogSumExp is log(sum of exp(x[i])): the maximum, then the sum of exp(x[i]-max) in 16 lanes and
+// their tree, then one logarithm. It is -Inf for an empty row or one of -Inf only, and NaN if an
+// element is NaN or +Inf.
 func LogSumExp(x []float32) float32 {
 	m := active.maxOf(x)
 	if m == float32(math.Inf(-1)) {

@@ -9,24 +9,24 @@ import (
 
 const (
 	groupRows  = maxTilePanels * panelRows
-	chunkTok   = 96 // tokens of a task at most: their tree stacks are kept at once
+	chunkTok   = 96 // maximum of tokens in a task: their tree stacks are kept together
 	stackGap   = 8  // tokens between two levels of the stacks, see treeStack
 	treeLevels = 6  // a binary tree over 16 units never holds more finished nodes
-	// Below this many multiply-adds the hand-over to other threads costs more than it saves.
+	// Below this number of multiply-adds, handing work to other threads costs more than it saves.
 	soloWork = 1 << 16
-	// How far ahead three and more tokens in one pass prefetch where fewer need not:
-	// they read four panels in pairs, which is no rising stream.
+	// Prefetch distance for three and more tokens in one pass where fewer need none: they read four
+	// panels in pairs, which the CPU's prefetchers do not follow.
 	prefetchFar = 64 << 10
-	// A tile has as many prefetches as its weights have lines, without their scales.
+	// A tile has one prefetch per cache line of its weights, scales excluded.
 	lineBytes = 64
-	// Columns that one call of a kernel may take, so that it stays below 0.3 ms.
+	// Maximum columns of one kernel call, so that it stays below 0.3 ms.
 	maxCallCols = 16 << 10
-	// Groups of a task of one token, and the tasks that a thread should still have.
+	// Groups in a task of one token, and the tasks that each thread should still get.
 	risingGroups   = 4
 	tasksPerThread = 8
-	// Groups that a thread should have, or half groups are tasks: with few large ones,
-	// all threads wait for the last. (Small ones lose more between two calls, and AMD's
-	// prefetchers what follows in memory.)
+	// Groups that a thread should have; with fewer, half groups become tasks. With few large tasks,
+	// all threads wait for the last one. (Small groups lose more between two calls, and AMD's
+	// prefetchers lose their lead.)
 	fewGroups, fewLargeGroups = 2, 5
 	largeGroup                = 128 << 10
 )
@@ -39,19 +39,19 @@ type matmul struct {
 
 	jobs   []job
 	njobs  int
-	then   func(r0, r1, t0, t1 int) // see Product: jobs are pairs, whose tasks alternate
+	then   func(r0, r1, t0, t1 int) // see Product: jobs are pairs whose tasks alternate
 	pairs  []pair
 	serial uint64
 	x      []float32
 	ldx, n int
 	padded []float32
 
-	records []byte         // the tokens, if the weight is quantised
-	from    unsafe.Pointer // first token: its float32 or its records
-	stride  int            // bytes from token to token
+	quantized []byte         // the quantized tokens, if the weight is quantised
+	from      unsafe.Pointer // first token: its float32 or its quantized blocks
+	stride    int            // bytes from token to token
 }
 
-// maxProducts is how many matrices MatMulMany multiplies in one region.
+// maxProducts is the maximum number of matrices in MatMulMany.
 const maxProducts = 4
 
 // job is one matrix of the product in progress.
@@ -61,47 +61,48 @@ type job struct {
 	y      [][]float32 // per node
 	ldy    int
 	r0, r1 int            // rows
-	t0, n  int            // tokens: n from t0 on
+	t0, n  int            // tokens [t0, t0+n)
 	grain  int            // panels per task
-	span   int            // tokens per task, at most
-	first  int            // task
-	from   unsafe.Pointer // first token of all: its float32 or its records
+	span   int            // maximum of tokens per task
+	first  int            // number of the first task
+	from   unsafe.Pointer // first token of all: its float32 or its quantized blocks
 	stride int            // bytes from token to token
 }
 
-// pair are two tasks of a serial product, of which one is stored. Threads do not share its line.
+// pair counts the stored tasks of a pair in a product with a serial number. It has its own cache
+// line.
 type pair struct {
 	half atomic.Uint64
 	_    [56]byte
 }
 
-// Product is one matrix of MatMulMany: the rows [R0, R1) of W into Y, as MatMulRows.
+// Product is one matrix of MatMulMany: the rows [R0, R1) of W into Y, as in MatMulRows.
 type Product struct {
 	Y      []float32
 	LdY    int
 	W      *Weight
 	R0, R1 int
 
-	// Then, of the first of two products of the same rows, follows for rows [r0, r1) and tokens
-	// [t0, t1) of both as soon as they are stored, once, on the thread that has stored the later
-	// ones: what is to be done with them, element by element or by blocks, needs no Run of its
-	// own. r0 is a multiple of BlockWidth, if R0 is, and so is r1, or it is R1.
+	// Then, set in the first of two products of the same rows, is called once for rows [r0, r1) and
+	// tokens [t0, t1) of both as soon as they are stored, on the thread that stored the later ones.
+	// So work on single elements or blocks of the results needs no Run of its own. r0 is a multiple
+	// of BlockWidth if R0 is. r1 is one too, or it is R1.
 	Then func(r0, r1, t0, t1 int)
 }
 
-// matScratch is what one thread needs; threads do not share cache lines.
+// matScratch is the memory of one thread; threads do not share cache lines.
 type matScratch struct {
 	_     [64]byte
 	args  tileArgs
 	stack *treeStack
-	out   []float32 // of a task that may be done twice: [chunkTok][groupRows]
-	claim claim     // of that task: once another has it, the rest is left undone
+	out   []float32 // of a task that may be repeated: [chunkTok][groupRows]
+	claim claim     // of that task; when another thread has it, the rest is skipped
 	_     [64]byte
 }
 
-// treeStack are finished nodes of some tokens, in whole cache lines: across two they cost
-// narrow quantised matrices 3 to 10 % of their time. Levels are no multiple of 4 KiB apart,
-// where a load looks as if it waited for a store to another level.
+// treeStack holds finished nodes of some tokens, in whole cache lines: unaligned it costs narrow
+// quantised matrices 3 to 10 % of their time. Levels are not a multiple of 4 KiB apart, because a
+// load would then falsely seem to depend on a store to another level.
 type treeStack [treeLevels][chunkTok + stackGap][groupRows]float32
 
 func newMatScratch() *matScratch {
@@ -115,15 +116,15 @@ func (m *matmul) init(threads int) {
 	m.task, m.rounding = m.multiply, m.round
 }
 
-// MatMul computes y[t*ldy+r] = sum over k of W[r][k]*x[t*ldx+k] for n tokens and
-// all rows r. The weight must own all units of its columns. Each element's bits
-// depend only on its row and its token.
+// MatMul computes y[t*ldy+r] = sum over k of W[r][k]*x[t*ldx+k] for n tokens and all rows r. The
+// weight must own all units of its columns. Each element's bits depend only on its row and its
+// token.
 func (p *Pool) MatMul(y []float32, ldy int, w *Weight, x []float32, ldx, n int) {
 	p.MatMulRows(y, ldy, w, 0, w.Rows, x, ldx, n)
 }
 
-// MatMulRows is MatMul for the rows [r0, r1) only: y[t*ldy+r], other elements of y
-// are left alone. r0 is a multiple of RowGrain.
+// MatMulRows is MatMul for the rows [r0, r1) only: y[t*ldy+r]; other elements of y are unchanged.
+// r0 is a multiple of RowGrain.
 func (p *Pool) MatMulRows(y []float32, ldy int, w *Weight, r0, r1 int, x []float32, ldx, n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -132,9 +133,8 @@ func (p *Pool) MatMulRows(y []float32, ldy int, w *Weight, r0, r1 int, x []float
 	p.matmul(x, ldx, n)
 }
 
-// MatMulMany is MatMulRows for several matrices of one type and one width that
-// multiply the same tokens: the tokens are rounded once, and the threads meet once.
-// At most 4 matrices.
+// MatMulMany is MatMulRows for several matrices of one type and width that multiply the same
+// tokens. The tokens are rounded once, and the threads synchronise once. At most 4 matrices.
 func (p *Pool) MatMulMany(products []Product, x []float32, ldx, n int) {
 	if len(products) == 0 {
 		return
@@ -148,7 +148,7 @@ func (p *Pool) MatMulMany(products []Product, x []float32, ldx, n int) {
 	p.matmul(x, ldx, n)
 }
 
-// setAll checks products of the same n tokens.
+// setAll checks and sets products of the same n tokens.
 func (m *matmul) setAll(products []Product, n int) {
 	for i, q := range products {
 		if first := products[0].W; q.W.Type != first.Type || q.W.Cols != first.Cols {
@@ -162,7 +162,7 @@ func (m *matmul) setAll(products []Product, n int) {
 	}
 }
 
-// set checks a product of n tokens.
+// set checks and sets a product of n tokens.
 func (j *job) set(q Product, n int) {
 	w := q.W
 	switch {
@@ -177,9 +177,9 @@ func (j *job) set(q Product, n int) {
 	j.w, j.y, j.ldy, j.r0, j.r1, j.t0, j.n = w, j.one[:], q.LdY, q.R0, q.R1, 0, n
 }
 
-// MatMulPartial multiplies a weight that owns the units [UnitLo, UnitHi) only:
-// y[i][t*Rows+r] becomes the value of the i-th node of Subtrees(UnitLo, UnitHi,
-// Units(Cols)). x[t*ldx] is the first column of those units.
+// MatMulPartial multiplies a weight that owns only the units [UnitLo, UnitHi): y[i][t*Rows+r]
+// becomes the value of the i-th node of Subtrees(UnitLo, UnitHi, Units(Cols)). x[t*ldx] is the
+// first column of those units.
 func (p *Pool) MatMulPartial(y [][]float32, w *Weight, x []float32, ldx, n int) {
 	if len(y) != len(w.nodes) {
 		panic(fmt.Sprintf("tensor: MatMulPartial into %d parts, units [%d,%d) have %d nodes", len(y), w.UnitLo, w.UnitHi, len(w.nodes)))
@@ -220,7 +220,7 @@ func (p *Pool) matmul(x []float32, ldx, n int) {
 	p.multiply()
 }
 
-// rows are those of all jobs.
+// rows is the number of rows of all jobs.
 func (m *matmul) rows() (n int) {
 	for _, j := range m.jobs[:m.njobs] {
 		n += j.r1 - j.r0
@@ -228,7 +228,7 @@ func (m *matmul) rows() (n int) {
 	return n
 }
 
-// multiply runs the tasks of the jobs that are set, on tokens that lie ready.
+// multiply runs the tasks of the jobs that are set, on prepared tokens.
 func (p *Pool) multiply() {
 	m := &p.mat
 	w, rows, work := m.jobs[0].w, m.rows(), 0
@@ -246,7 +246,7 @@ func (p *Pool) multiply() {
 		for i := range tasks {
 			m.multiply(0, i)
 		}
-	} else if p.again.twice = p.twice(tasks); p.again.twice {
+	} else if p.backups.enabled = p.canBackUp(tasks); p.backups.enabled {
 		p.share(tasks, nil)
 	} else {
 		p.dispatch(tasks, m.task)
@@ -257,7 +257,7 @@ func (p *Pool) multiply() {
 	m.x, m.from, m.then = nil, nil, nil
 }
 
-// cut says how many tasks the jobs have, which are of so many panels, and which are whose.
+// cut divides the jobs into tasks for a number of threads, and returns the number of tasks.
 func (m *matmul) cut(threads, panels int) (tasks int) {
 	w, grain, span := m.jobs[0].w, maxTilePanels, chunkTok
 	if m.n > span {
@@ -274,19 +274,19 @@ func (m *matmul) cut(threads, panels int) (tasks int) {
 		few = fewLargeGroups
 	}
 	switch {
-	case panels <= threads && m.then == nil: // what follows has whole blocks
+	case panels <= threads && m.then == nil: // Then needs whole blocks
 		grain = 1
 	case panels < few*maxTilePanels*threads:
 		grain = max(1, maxTilePanels/2)
 	}
-	if m.n == 1 && active.rising[w.Type] != nil { // fewer calls, but some for each thread to give away
+	if m.n == 1 && active.rising[w.Type] != nil { // fewer calls, but leave some tasks of each thread for stealing
 		grain *= max(1, min(risingGroups, panels/(maxTilePanels*tasksPerThread*threads)))
 	}
 	return m.tasks(grain, span)
 }
 
-// tasks cuts the jobs to so many panels and tokens a task. Tasks that follow each other have the
-// same weights.
+// tasks divides the jobs into tasks of grain panels and span tokens. Successive tasks share
+// weights.
 func (m *matmul) tasks(grain, span int) (n int) {
 	for i := range m.jobs[:m.njobs] {
 		j := &m.jobs[i]
@@ -299,11 +299,11 @@ func (m *matmul) tasks(grain, span int) (n int) {
 	return n
 }
 
-// chunks are the tasks that share weights.
+// chunks is the number of tasks that share weights.
 func (j *job) chunks() int { return (j.n + j.span - 1) / j.span }
 
-// pad copies the tokens to rows of whole blocks: the last block of an axis that
-// is not a multiple of 32 is filled up with zeros, on both sides of the product.
+// pad copies the tokens to rows of whole blocks: if an axis is not a multiple of 32, its last block
+// is filled with zeros on both sides of the product.
 func (m *matmul) pad(k, ld int) {
 	if need := m.n * ld; cap(m.padded) < need {
 		m.padded = make([]float32, need)
@@ -316,13 +316,13 @@ func (m *matmul) pad(k, ld int) {
 	m.x, m.ldx = m.padded, ld
 }
 
-// quantise rounds the tokens to records, once for all rows.
+// quantise rounds the tokens to quantized blocks, once for all rows.
 func (m *matmul) quantise(p *Pool, w *Weight) {
-	m.stride = w.padded / BlockWidth * recordBytes
-	if need := m.n * m.stride; cap(m.records) < need {
-		m.records = make([]byte, need)
+	m.stride = w.padded / BlockWidth * quantBlockBytes
+	if need := m.n * m.stride; cap(m.quantized) < need {
+		m.quantized = make([]byte, need)
 	}
-	m.records = m.records[:m.n*m.stride]
+	m.quantized = m.quantized[:m.n*m.stride]
 	if m.n < manyTokens {
 		for t := range m.n {
 			m.round(0, t)
@@ -330,19 +330,19 @@ func (m *matmul) quantise(p *Pool, w *Weight) {
 	} else {
 		p.dispatch(m.n, m.rounding)
 	}
-	m.from = unsafe.Pointer(&m.records[0])
+	m.from = unsafe.Pointer(&m.quantized[0])
 }
 
-// manyTokens are worth rounding on several threads.
+// manyTokens is the number of tokens from which rounding uses several threads.
 const manyTokens = 8
 
 func (m *matmul) round(_, t int) {
 	w := m.jobs[0].w
-	active.quant(m.records[t*m.stride:][:m.stride], m.x[t*m.ldx:][:w.padded], recordStartOf(w.Type))
+	active.quant(m.quantized[t*m.stride:][:m.stride], m.x[t*m.ldx:][:w.padded], quantBlockStartOf(w.Type))
 }
 
-// job finds the one that task i is part of, the last that begins at or before it, and which of
-// its tasks that is.
+// job returns the job of task i, which is the last one that starts at or before it, and the task's
+// number within the job.
 func (m *matmul) job(i int) (j *job, task int) {
 	each := 1
 	if m.then != nil {
@@ -360,14 +360,14 @@ func (m *matmul) job(i int) (j *job, task int) {
 	return &m.jobs[lo*each+task%each], task / each
 }
 
-// stored goes on with rows and tokens of two products whose later task i is stored.
+// stored calls Then for rows and tokens of two products when their later task i is stored.
 func (m *matmul) stored(i int, j *job, first, last, t, tokens int) {
 	if m.then != nil && m.pairs[i/2].half.Swap(m.serial) == m.serial {
 		m.then(first*panelRows, min(last*panelRows, j.r1), j.t0+t, j.t0+t+tokens)
 	}
 }
 
-// multiply is one task: `grain` panels, `span` tokens of the job, all units.
+// multiply is one task: grain panels and span tokens of the job, all units.
 func (m *matmul) multiply(worker, i int) {
 	s := m.scratch(worker)
 	j, task := m.job(i)
@@ -380,7 +380,7 @@ func (m *matmul) multiply(worker, i int) {
 		s.args.groups = uintptr(groups)
 		for node := range j.w.nodes {
 			y := j.y[node][t*j.ldy+row:]
-			if rows == panels*groups*panelRows { // whole panels are stored where they belong
+			if rows == panels*groups*panelRows { // whole panels are stored in place
 				j.group(s, at, panels, t, tokens, node, target{unsafe.Pointer(&y[0]), j.ldy * 4})
 				continue
 			}
@@ -394,7 +394,7 @@ func (m *matmul) multiply(worker, i int) {
 	m.stored(i, j, first, last, t, tokens)
 }
 
-// scratch is a thread's.
+// scratch returns a thread's scratch.
 func (m *matmul) scratch(worker int) *matScratch {
 	if m.threads[worker] == nil {
 		m.threads[worker] = newMatScratch()
@@ -402,19 +402,19 @@ func (m *matmul) scratch(worker int) *matScratch {
 	return m.threads[worker]
 }
 
-// panels are those of the job's task i: [first, last).
+// panels returns the panels [first, last) of the job's task i.
 func (j *job) panels(i int) (first, last int) {
 	first = j.r0/panelRows + i/j.chunks()*j.grain
 	return first, min(first+j.grain, (j.r1+panelRows-1)/panelRows)
 }
 
-// tokens are those of the job's task i: so many from the t-th on.
+// tokens returns the first token of the job's task i, and the number of tokens.
 func (j *job) tokens(i int) (t, n int) {
 	t = i % j.chunks() * j.span
 	return t, min(j.span, j.n-t)
 }
 
-// call is how many of the panels [first, last) the next call of a kernel takes. One token
+// call returns how many of the panels [first, last) the next kernel call takes. With one token it
 // may take several groups of them.
 func (j *job) call(first, last int) (panels, groups int) {
 	panels = min(last-first, maxTilePanels-first%maxTilePanels)
@@ -426,9 +426,9 @@ func (j *job) call(first, last int) (panels, groups int) {
 	return panels, 1
 }
 
-// group computes one tree node for a group of panels and a chunk of tokens. Few
-// tokens pass over the weights once, all units in one call; more tokens take
-// several passes over as many units as the cache holds.
+// group computes one tree node for a group of panels and a chunk of tokens. Few tokens pass over
+// the weights once, all units in one call. More tokens take several passes over as many units as
+// fit in the cache.
 func (j *job) group(s *matScratch, panel, panels, t0, tokens, node int, dst target) {
 	w := j.w
 	steps := w.steps[node]
@@ -462,15 +462,15 @@ func (j *job) group(s *matScratch, panel, panels, t0, tokens, node int, dst targ
 	}
 }
 
-// target is where tokens' results go and the bytes from token to token.
+// target is the destination of tokens' results, and the bytes from token to token.
 type target struct {
 	at unsafe.Pointer
 	ld int
 }
 
-// units computes successive units for all tokens of a chunk, a few tokens per pass
-// over the weights. Without help, the time for memory and the time for arithmetic
-// add up; so each call of each of n passes prefetches its share of the weights that come next.
+// units computes successive units for all tokens of a chunk, a few tokens per pass over the
+// weights. Without prefetches the times of memory and arithmetic add up. So each call in each of n
+// passes prefetches its share of the next weights.
 func (j *job) units(s *matScratch, steps []step, panel, panels, t0, tokens, at, cols int, stack unsafe.Pointer, out target) {
 	k, a, w := active, &s.args, j.w
 	a.steps, a.nsteps = &steps[0], uintptr(len(steps))
@@ -480,11 +480,11 @@ func (j *job) units(s *matScratch, steps []step, panel, panels, t0, tokens, at, 
 	from := unsafe.Add(unsafe.Pointer(unsafe.SliceData(w.data)), at0+at/w.chunk*advance)
 	x := at * 4
 	if Quantised(w.Type) {
-		x = at / BlockWidth * recordBytes
+		x = at / BlockWidth * quantBlockBytes
 	}
 	a.panel, a.advance = uintptr(w.chunk*w.column), uintptr(advance)
 	first := panel % maxTilePanels
-	all := cols / w.chunk * advance // bytes of these units; what comes next follows them
+	all := cols / w.chunk * advance // bytes of these units; the next weights follow them
 	most := k.tokens(w.Type, panels)
 	passes := (tokens + most - 1) / most
 	least, more := tokens/passes, tokens%passes // the last passes take one token more
@@ -512,12 +512,12 @@ func (j *job) units(s *matScratch, steps []step, panel, panels, t0, tokens, at, 
 		}
 		a.x = unsafe.Add(j.from, (t0+t)*j.stride+x)
 		a.tokens, a.panels = c, step
-		share := all / passes * step / panels // of what comes next, of each call
+		share := all / passes * step / panels // share of the next weights per call
 		if spread {
 			a.pfStep = uintptr(share * w.chunk / cols)
 			a.pfGap = a.pfStep / uintptr(w.chunk*step*w.column/lineBytes)
 		}
-		for p := 0; p < panels; p += step { // panels is a power of two, and so is step
+		for p := 0; p < panels; p += step { // panels and step are powers of two
 			a.w = unsafe.Add(weights, p*w.chunk*w.column)
 			a.scales = unsafe.Add(scales, p*w.scales)
 			a.pf = uintptr(a.w) + uintptr(ahead)
@@ -536,13 +536,13 @@ func (j *job) units(s *matScratch, steps []step, panel, panels, t0, tokens, at, 
 	}
 }
 
-// call runs a tile kernel. Assembly cannot be interrupted by the scheduler or the
-// collector; this frame, entered every few microseconds, can.
+// call runs a tile kernel. Assembly cannot be preempted by the scheduler or the garbage collector;
+// this frame, entered every few microseconds, can.
 //
 //go:noinline
 func call(f func(*tileArgs), a *tileArgs) { f(a) }
 
-// tokens is how many tokens a tile of dt and of at most so many panels can have.
+// tokens is the maximum number of tokens in a tile of dt with at most panels panels.
 func (k *kernels) tokens(dt DType, panels int) int {
 	n := maxTileTokens
 	for _, f := k.widest(dt, panels, n); f == nil; _, f = k.widest(dt, panels, n) {
@@ -551,7 +551,7 @@ func (k *kernels) tokens(dt DType, panels int) int {
 	return n
 }
 
-// pick returns the widest tile kernel of at most `panels` panels and its width.
+// pick returns the widest tile kernel of at most panels panels, and its width.
 func (k *kernels) pick(dt DType, panels, tokens int) (int, func(*tileArgs)) {
 	width, f := k.widest(dt, panels, tokens)
 	if f == nil {
@@ -560,7 +560,7 @@ func (k *kernels) pick(dt DType, panels, tokens int) (int, func(*tileArgs)) {
 	return width, f
 }
 
-// widest is pick; nil: there is none.
+// widest is pick, but returns nil if there is no kernel.
 func (k *kernels) widest(dt DType, panels, tokens int) (int, func(*tileArgs)) {
 	for i := bits.Len(uint(panels)) - 1; i >= 0; i-- {
 		if f := k.tile[dt][i][tokens-1]; f != nil {

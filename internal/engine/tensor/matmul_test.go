@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// stored is what a weight of type dt keeps of v.
+// stored is the value that a weight of type dt keeps of v.
 func stored(dt DType, v float32) float32 {
 	switch dt {
 	case BF16:
@@ -29,8 +29,8 @@ func unitChain(dt DType, row, x []float32, s Span) float32 {
 	return acc
 }
 
-// quantChain is the definition of one unit of a quantised weight: GGUF's rounding
-// of the weights, int8 tokens, exact integer sums per block.
+// quantChain is the definition of one unit of a quantised weight: GGUF's rounding of the weights,
+// int8 tokens, exact integer sums per block.
 func quantChain(dt DType, row, x []float32, s Span) float32 {
 	acc := float32(0)
 	for b := s.Lo; b < s.Hi; b += BlockWidth {
@@ -142,8 +142,8 @@ func TestMatMulIsTheDefinition(t *testing.T) {
 	})
 }
 
-// Every implementation, any number of tokens, any range of rows, any cut of the
-// units: the same bits.
+// For every implementation, any number of tokens, any range of rows and any cut of the units the
+// bits are the same.
 func TestMatMulSameBits(t *testing.T) {
 	p := NewPool(2)
 	defer p.Close()
@@ -193,8 +193,8 @@ func TestMatMulSameBits(t *testing.T) {
 	}
 }
 
-// What is prefetched, and how, and how long a pass is, is decided by the maker of the processor: every way must
-// run here, and change nothing.
+// The CPU's maker determines the prefetches and the length of a pass. Every variant must run here
+// and give the same bits.
 func TestMatMulWhateverIsPrefetched(t *testing.T) {
 	was, passed := prefetchAhead, passBytes
 	defer func() { prefetchAhead, passBytes = was, passed }()
@@ -219,7 +219,7 @@ func TestMatMulWhateverIsPrefetched(t *testing.T) {
 	}
 }
 
-// Batches beyond one chunk of tree stacks, and more tasks than threads.
+// Batches of more than one chunk of tree stacks, and more tasks than threads.
 func TestMatMulOfLargeBatches(t *testing.T) {
 	p := NewPool(2)
 	defer p.Close()
@@ -241,14 +241,14 @@ func TestMatMulOfLargeBatches(t *testing.T) {
 	}
 }
 
-// However a product is cut, each of its tokens meets each of its panels in one task, no task is
-// larger than a thread's buffers, and there are no more tasks than can be dealt.
+// For any division of a product, each of its tokens meets each of its panels in exactly one task,
+// no task exceeds a thread's buffers, and the number of tasks is within its limit.
 func TestTasksAreWhole(t *testing.T) {
 	for _, c := range []struct {
 		tokens  []int // of each job
 		rows    []int
 		threads int
-		least   int // tasks
+		least   int // minimum number of tasks
 		then    func(r0, r1, t0, t1 int)
 	}{
 		{[]int{1}, []int{2048}, 32, 32, nil}, {[]int{96}, []int{3000}, 7, 40, nil}, {[]int{97}, []int{2048}, 2, 64, nil}, {[]int{512}, []int{2048}, 32, 192, nil}, {[]int{128}, []int{2048}, 32, 96, nil},
@@ -264,7 +264,7 @@ func TestTasksAreWhole(t *testing.T) {
 		if tasks < c.least || tasks > maxTasks {
 			t.Errorf("%v tokens, %v rows, %d threads: %d tasks, want %d and more", c.tokens, c.rows, c.threads, tasks, c.least)
 		}
-		if tasks > maxTwice {
+		if tasks > maxBackupTasks {
 			continue
 		}
 		type place struct {

@@ -6,8 +6,8 @@ import (
 	"unsafe"
 )
 
-// peaks are loops that read memory, or multiply registers, and do nothing else:
-// the ceilings that the kernels are held against.
+// peaks are loops that only read memory or only multiply registers: the ceilings to which the
+// kernels are compared.
 type peaks struct {
 	lanes    int
 	read     func(p *byte, n int) // n is a multiple of 512
@@ -19,13 +19,13 @@ type peaks struct {
 const (
 	peakChains = 12
 	peakRounds = 20_000
-	readPiece  = 4 << 20 // per call, so that no call is long
+	readPiece  = 4 << 20 // per call, to keep calls short
 )
 
-// MeasureReadBandwidth is the rate, in GB/s, at which the pool's threads together
-// read memory: each its own part of a buffer of `bytes`, again and again for about
-// d. Each thread's best piece counts, because the machine may be shared. Choose
-// several times the last-level cache to measure memory.
+// MeasureReadBandwidth measures the rate, in GB/s, at which the pool's threads together read
+// memory: each its own part of a buffer of bytes, repeatedly for about d. Each thread's best piece
+// counts, because the machine may be shared. Choose several times the last-level cache to measure
+// memory.
 func MeasureReadBandwidth(p *Pool, bytes int, d time.Duration) (float64, error) {
 	per := max(readPiece, bytes/p.Threads()/readPiece*readPiece)
 	buf, mem, err := mapMemory(per * p.Threads())
@@ -42,24 +42,24 @@ func MeasureReadBandwidth(p *Pool, bytes int, d time.Duration) (float64, error) 
 	return readPiece * rate / 1e9, mem.free()
 }
 
-// MeasureFMA is the peak of fused multiply-adds on all threads, in GFLOP/s.
+// MeasureFMA measures the peak of fused multiply-adds on all threads, in GFLOP/s.
 func MeasureFMA(p *Pool, d time.Duration) float64 {
 	k := &active.peak
 	rate := bestRate(p, d, func(_, _ int) { k.fma(peakRounds) })
 	return 2 * peakChains * peakRounds * float64(k.lanes) * rate / 1e9
 }
 
-// MeasureVNNI is the peak of the integer products that quantised weights use, on
-// all threads, in 10⁹ operations per second (a multiplication and an addition are
-// two): VPDPBUSD with AVX-512 VNNI, else what takes its place.
+// MeasureVNNI measures the peak of the integer products that quantised weights use, on all threads,
+// in 10⁹ operations per second (a multiplication and an addition count as two): VPDPBUSD with
+// AVX-512 VNNI, otherwise its replacement.
 func MeasureVNNI(p *Pool, d time.Duration) float64 {
 	k := &active.peak
 	rate := bestRate(p, d, func(_, _ int) { k.dot(peakRounds) })
 	return 2 * 4 * peakChains * peakRounds * float64(k.dotLanes) * rate / 1e9
 }
 
-// bestRate runs f on all threads for about d and adds up each thread's best rate,
-// in calls per second.
+// bestRate runs f on all threads for about d and adds up each thread's best rate, in calls per
+// second.
 func bestRate(p *Pool, d time.Duration, f func(thread, round int)) float64 {
 	rates := make([]float64, p.Threads())
 	start := time.Now()
@@ -77,7 +77,7 @@ func bestRate(p *Pool, d time.Duration, f func(thread, round int)) float64 {
 	return sum
 }
 
-// peakSink keeps the compiler from dropping the portable loops.
+// peakSink keeps the compiler from removing the portable loops.
 var peakSink atomic.Uint32
 
 func portableReadPeak(p *byte, n int) {

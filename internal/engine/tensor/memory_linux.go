@@ -9,15 +9,14 @@ import (
 
 const hugePage = 2 << 20
 
-// mapping is zeroed memory outside of the Go heap. Huge pages are asked for,
-// because reading weights through 4 KiB pages costs a fifth of the bandwidth.
+// mapping is zeroed memory outside of the Go heap. It requests huge pages, because reading weights
+// through 4 KiB pages costs a fifth of the bandwidth.
 type mapping struct {
 	all []byte
-	of  *slab // all is a part of it; or nil
+	of  *slab // the slab that contains all; nil: none
 }
 
-// mapMemory returns n zeroed bytes, aligned to a page, and to a huge page where
-// n is large enough to have one.
+// mapMemory returns n zeroed bytes, aligned to a page, or to a huge page if n is at least one.
 func mapMemory(n int) ([]byte, mapping, error) {
 	size := n
 	if n >= hugePage {
@@ -27,7 +26,7 @@ func mapMemory(n int) ([]byte, mapping, error) {
 	if err != nil {
 		return nil, mapping{}, fmt.Errorf("tensor: cannot map %d bytes: %w", size, err)
 	}
-	// Only advice: a kernel without huge pages answers EINVAL and we go on with small ones.
+	// Only advice: a kernel without huge pages returns EINVAL, and small ones are used.
 	_ = unix.Madvise(all, unix.MADV_HUGEPAGE)
 	off := 0
 	if n >= hugePage {
@@ -36,24 +35,24 @@ func mapMemory(n int) ([]byte, mapping, error) {
 	return all[off : off+n : off+n], mapping{all: all}, nil
 }
 
-// slab is a stretch of huge pages that matrices share, one behind the other. One of
-// a megabyte has no huge page to itself, and was read at half the speed (Zen 4).
+// slab is a range of huge pages that matrices share. A matrix of a megabyte has no huge page of its
+// own and was read at half the speed (Zen 4).
 type slab struct {
-	data []byte // what is not handed out yet
+	data []byte // not allocated yet
 	mem  mapping
-	live int // matrices that are not freed
+	live int // number of matrices in use
 }
 
 const slabBytes = 32 << 20
 
-// slabs guards every slab; open is the one that matrices are cut from.
+// slabs guards every slab. open is the slab from which matrices are allocated.
 var slabs struct {
 	sync.Mutex
 	open *slab
 }
 
-// mapMatrix is mapMemory for a matrix, aligned to a cache line: a large one has its
-// own mapping, others share.
+// mapMatrix is mapMemory for a matrix, aligned to a cache line: a large one has its own mapping,
+// others share a slab.
 func mapMatrix(n int) ([]byte, mapping, error) {
 	if n >= slabBytes/4 {
 		return mapMemory(n)
@@ -76,8 +75,8 @@ func mapMatrix(n int) ([]byte, mapping, error) {
 	return part, mapping{part, s}, nil
 }
 
-// leave ends a part of the slab: its whole pages go back to the system, and with the
-// last part the slab does.
+// leave frees a part of the slab: its whole pages return to the system, and with the last part the
+// slab does.
 func (s *slab) leave(part []byte) error {
 	slabs.Lock()
 	defer slabs.Unlock()

@@ -8,11 +8,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Matrices share slabs: none reaches into another, every one begins as zeros, and the
-// last one to go takes the slab along.
+// Matrices share slabs: they do not overlap, each starts as zeros, and the last one to be freed
+// frees the slab.
 func TestMatricesShareSlabs(t *testing.T) {
 	slabs.Lock()
-	slabs.open = nil // what other tests left open
+	slabs.open = nil // left by other tests
 	slabs.Unlock()
 	const each, n = 1<<20 + 192, 80 // three slabs
 	type matrix struct {

@@ -4,8 +4,8 @@ package tensor
 
 type mapping struct{}
 
-// behindLast is more than a kernel's pointer advances at once. It ends behind the last panel, and
-// in Go's heap that must not be another object, or none.
+// behindLast exceeds a kernel's pointer advance. The pointer ends beyond the last panel, where Go's
+// heap must not have another object or unallocated memory.
 const behindLast = 4 << 10
 
 // mapMemory returns n zeroed bytes, aligned to a cache line.

@@ -10,8 +10,8 @@ func sameLength(op string, lens ...int) {
 	}
 }
 
-// RMSNorm is dst = (x / sqrt(mean(x²) + eps)) * w over the length of x. The sum of
-// squares is a fused chain in 16 lanes. dst may be x.
+// RMSNorm computes dst = (x / sqrt(mean(x²) + eps)) * w over the length of x. The sum of squares is
+// a fused chain in 16 lanes. dst may be x.
 func RMSNorm(dst, x, w []float32, eps float32) {
 	if len(x) == 0 {
 		return
@@ -20,13 +20,13 @@ func RMSNorm(dst, x, w []float32, eps float32) {
 	active.rmsnorm(dst, x, w, eps)
 }
 
-// Add is dst += x over the length of dst.
+// Add computes dst += x over the length of dst.
 func Add(dst, x []float32) {
 	sameLength("Add", len(dst), len(x))
 	active.add(dst, x)
 }
 
-// Raise is dst = max(dst, x-by) over the length of dst, of numbers; the zeros are equal.
+// Raise computes dst = max(dst, x-by) over the length of dst, without NaN; the zeros are equal.
 func Raise(dst, x []float32, by float32) {
 	sameLength("Raise", len(dst), len(x))
 	active.raise(dst, x, by)
@@ -42,7 +42,7 @@ const (
 	GELUTanh                   // see GELUMul
 )
 
-// Mul is dst = a(gate) * up over the length of dst. dst may be gate or up.
+// Mul computes dst = a(gate) * up over the length of dst. dst may be gate or up.
 func (a Activation) Mul(dst, gate, up []float32) {
 	if a == GELUTanh {
 		GELUMul(dst, gate, up)
@@ -51,37 +51,36 @@ func (a Activation) Mul(dst, gate, up []float32) {
 	SiLUMul(dst, gate, up)
 }
 
-// SiLUMul is dst = gate/(1+exp(-gate)) * up over the length of dst. dst may be
-// gate or up.
+// SiLUMul computes dst = gate/(1+exp(-gate)) * up over the length of dst. dst may be gate or up.
 func SiLUMul(dst, gate, up []float32) {
 	sameLength("SiLUMul", len(dst), len(gate), len(up))
 	active.siluMul(dst, gate, up)
 }
 
-// GELUMul is dst = gelu(gate) * up over the length of dst, gelu in its tanh form
-// (Hendrycks and Gimpel, arXiv 1606.08415, section 2; gelu_pytorch_tanh):
-// x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x³))), which is x / (1 + exp(-2 sqrt(2/pi)
-// (x + 0.044715 x³))). Every operation is rounded. dst may be gate or up.
+// GELUMul computes dst = gelu(gate) * up over the length of dst, with gelu in its tanh form
+// (Hendrycks and Gimpel, arXiv 1606.08415, section 2; gelu_pytorch_tanh): x/2 (1 + tanh(sqrt(2/pi)
+// (x + 0.044715 x³))), which equals x / (1 + exp(-2 sqrt(2/pi) (x + 0.044715 x³))). Every operation
+// is rounded. dst may be gate or up.
 func GELUMul(dst, gate, up []float32) {
 	sameLength("GELUMul", len(dst), len(gate), len(up))
 	active.geluMul(dst, gate, up)
 }
 
-// SoftCap is x = cap * tanh(x/cap), in place.
+// SoftCap computes x = cap * tanh(x/cap) in place.
 func SoftCap(x []float32, cap float32) {
 	for i, v := range x {
 		x[i] = cap * (1 - 2/(1+Exp(2*(v/cap))))
 	}
 }
 
-// RopeRotateHalf rotates one head x [d] in place, in the rotate-half pairing
-// (i, i+d/2): x[i]*cos[i] - x[i+d/2]*sin[i] and x[i+d/2]*cos[i] + x[i]*sin[i], each
-// product rounded. cos and sin have d/2 elements.
+// RopeRotateHalf rotates one head x [d] in place, in the rotate-half pairing (i, i+d/2):
+// x[i]*cos[i] - x[i+d/2]*sin[i] and x[i+d/2]*cos[i] + x[i]*sin[i], each product rounded. cos and
+// sin have d/2 elements.
 func RopeRotateHalf(x, cos, sin []float32) {
 	sameLength("RopeRotateHalf", len(x)/2, len(cos), len(sin))
 	active.rope(x, cos, sin)
 }
 
-// ArgMax is the index of the largest element, the lowest one of equals. NaN never
-// wins; a row without a number (or without elements) gives 0.
+// ArgMax is the index of the largest element, the lowest one of equals. NaN never wins; a row
+// without numbers (or without elements) gives 0.
 func ArgMax(x []float32) int { return active.argMax(x) }

@@ -35,7 +35,7 @@ func TestExpAndLogAreAccurate(t *testing.T) {
 	}
 }
 
-// lengths of rows that meet every tail of the vector kernels.
+// lengths of rows that exercise every tail of the vector kernels.
 var lengths = []int{1, 2, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 100, 128, 255, 576, 1000}
 
 func TestOpsSameBits(t *testing.T) {
@@ -68,11 +68,11 @@ func TestOpsSameBits(t *testing.T) {
 			run("Raise", func(d []float32) { Raise(d, b, 0.3) })
 			run("Tops", func(d []float32) {
 				for i, x := range new(AttnScratch).Tops(a, 3) {
-					d[i] = x + 0 // of either zero
+					d[i] = x + 0 // either zero
 				}
 			})
 			run("ArgMax", func(d []float32) { d[0] = float32(ArgMax(a)) })
-			run("max", func(d []float32) { d[0] = active.maxOf(a) + 0 }) // of either zero
+			run("max", func(d []float32) { d[0] = active.maxOf(a) + 0 }) // either zero
 			run("LogSumExp", func(d []float32) { d[0] = LogSumExp(a) })
 			if n%2 == 0 {
 				run("RopeRotateHalf", func(d []float32) { RopeRotateHalf(d, b, c) })
@@ -81,7 +81,7 @@ func TestOpsSameBits(t *testing.T) {
 	}
 }
 
-// The vector exponential is Exp, over its whole range and beyond it.
+// The vector exponential equals Exp over its whole range and beyond.
 func TestVectorExpIsExp(t *testing.T) {
 	const n = 1 << 14
 	x, ones := make([]float32, n), make([]float32, n)

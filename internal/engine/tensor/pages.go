@@ -5,16 +5,15 @@ import (
 	"math"
 )
 
-// A page is a run of slots of one block: 16, 32 or 64 of them, and as many to one side of it.
-// What its keys can score is bounded by their smallest and largest elements (Quest, arXiv
-// 2406.10774):
+// A page is a run of 16, 32 or 64 slots within one block. The scores of its keys are bounded by
+// their smallest and largest elements (Quest, arXiv 2406.10774):
 //
 //	q.k <= sum over d of max(q[d]*lo[d], q[d]*hi[d])
 //
-// which is the product of (max(q, 0), min(q, 0)) and (hi, lo). So the bounds of 64 pages lie
-// as the keys of 64 slots do, [4 panels][2*KDim][16 pages], hi before lo, and are scored by
-// the same kernels in the same order. They are float32 where the cache is, and otherwise
-// bfloat16, rounded outwards: a bound stays one, and of a cache in bfloat16 it is exact.
+// That is the product of (max(q, 0), min(q, 0)) and (hi, lo). So the bounds of 64 pages are stored
+// like the keys of 64 slots, [4 panels][2*KDim][16 pages], hi before lo, and scored by the same
+// kernels in the same order. They are float32 if the cache is, otherwise bfloat16 rounded outwards,
+// so that they remain bounds; for a bfloat16 cache they are exact.
 
 // bounds is the layout of an index block's keys.
 func (l KVLayout) bounds() KVLayout {
@@ -27,9 +26,8 @@ func (l KVLayout) bounds() KVLayout {
 // IndexBytes is the size of the bounds of BlockSlots pages.
 func (l KVLayout) IndexBytes() int { return l.bounds().valuesAt() }
 
-// Bound makes the bounds of a page, which lies in slots [first, ...) of block, those of its
-// slots [first, to), when they were those of [first, from); from = first begins anew. at is
-// the page's place in the index block. row is scratch of 3*KDim elements.
+// Bound extends the bounds of a page from its slots [first, from) to [first, to) of block; from =
+// first starts anew. at is the page's place in the index block. row is scratch of 3*KDim elements.
 func (l KVLayout) Bound(index []byte, at int, block []byte, first, from, to int, row []float32) {
 	b := l.bounds()
 	if at < 0 || at >= BlockSlots || len(index) < l.IndexBytes() || first > from || from >= to {
@@ -69,7 +67,7 @@ func (l KVLayout) Bound(index []byte, at int, block []byte, first, from, to int,
 	b.putKey(index, at, all)
 }
 
-// outwards is the bfloat16 next to x, not below it (sign 1) or not above it (-1).
+// outwards is the nearest bfloat16 not below x (sign 1) or not above it (-1).
 func outwards(x, sign float32) float32 {
 	bits := math.Float32bits(x)
 	if bits&0xffff != 0 && x*sign > 0 {
@@ -78,9 +76,9 @@ func outwards(x, sign float32) float32 {
 	return math.Float32frombits(bits &^ 0xffff)
 }
 
-// ScorePages is for each of the first n pages the largest bound over g queries, q [g][KDim].
-// Index blocks are those of an arena, or have 256 bytes behind them.
-// A score that is not a number counts as -Inf. The slice is valid until the next call.
+// ScorePages computes for each of the first n pages the largest bound over g queries, q [g][KDim].
+// Index blocks must be from an arena, or be followed by 256 readable bytes. A score that is NaN
+// becomes -Inf. The slice is valid until the next call.
 func (s *AttnScratch) ScorePages(l KVLayout, index [][]byte, n int, q []float32, g int) []float32 {
 	b := l.bounds()
 	s.begin(b, g)
@@ -122,10 +120,9 @@ func (s *AttnScratch) ScorePages(l KVLayout, index [][]byte, n int, q []float32,
 	return pages
 }
 
-// Gather lists blocks in which the given pages, of `page` slots each, lie one behind the
-// other: blocks of the cache where pages follow one another as they do there, and otherwise
-// copies, valid until the next use of the scratch. Attention over them is attention over a
-// cache that holds nothing else.
+// Gather lists blocks that hold the given pages of page slots each, contiguously: blocks of the
+// cache where the pages are adjacent there, otherwise copies, which are valid until the next use of
+// the scratch. Attention over them is attention over a cache that holds nothing else.
 func (s *AttnScratch) Gather(l KVLayout, blocks [][]byte, pages []int32, page int) [][]byte {
 	each := BlockSlots / page
 	n := (len(pages) + each - 1) / each
@@ -148,7 +145,7 @@ func (s *AttnScratch) Gather(l KVLayout, blocks [][]byte, pages []int32, page in
 	return s.list
 }
 
-// CopyPage copies n slots, whole panels.
+// CopyPage copies n slots, in whole panels.
 func (l KVLayout) CopyPage(dst []byte, to int, src []byte, from, n int) {
 	for _, p := range l.planes() {
 		copy(dst[p.at+to*p.row:][:n*p.row], src[p.at+from*p.row:])

@@ -12,7 +12,7 @@ var pageLayouts = []KVLayout{
 	{Type: BF16, KDim: 96, VDim: 64, Latent: true}, {Type: Int8, KDim: 40, VDim: 32, Latent: true},
 }
 
-// pagesOf fills blocks with n random rows, and their index, as tokens come: some at a time.
+// pagesOf fills blocks with n random rows, and their index as tokens arrive: some at a time.
 func pagesOf(l KVLayout, n, page int, seed uint64) (blocks, index [][]byte) {
 	r, row := rng(seed), make([]float32, 3*l.KDim)
 	for slot := range n {
@@ -20,7 +20,7 @@ func pagesOf(l KVLayout, n, page int, seed uint64) (blocks, index [][]byte) {
 			blocks = append(blocks, make([]byte, l.BlockBytes()))
 		}
 		if slot%(BlockSlots*page) == 0 {
-			// A portable kernel's pointer ends behind the last panel: in an arena, or here.
+			// A portable kernel's pointer ends beyond the last panel: in an arena, or here.
 			index = append(index, make([]byte, l.IndexBytes()+4*64)[:l.IndexBytes()])
 		}
 		l.Put(blocks[slot/BlockSlots], slot%BlockSlots, normal(r, l.KDim), normal(r, l.VDim))
@@ -36,9 +36,9 @@ func pagesOf(l KVLayout, n, page int, seed uint64) (blocks, index [][]byte) {
 	return blocks, index
 }
 
-// The score of a page is the same bits on every implementation, the serial chain over the
-// bounds' elements that the comment of pages.go gives, for the query with the highest; and
-// no key of the page scores more.
+// The score of a page has the same bits on every implementation: the serial chain over the bounds'
+// elements from the comment in pages.go, for the query with the highest score. No key of the page
+// scores more.
 func TestScorePages(t *testing.T) {
 	const n, g = 64*16*2 + 35, 7
 	for _, l := range pageLayouts {
@@ -110,7 +110,7 @@ func outwardsSlow(x, sign float32) float32 {
 	return best
 }
 
-// Attention over gathered pages is attention over a cache that holds nothing else, and whole
+// Attention over gathered pages equals attention over a cache that holds nothing else, and whole
 // blocks are not copied.
 func TestGather(t *testing.T) {
 	const n, g = 64*9 + 19, 3

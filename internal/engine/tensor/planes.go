@@ -1,11 +1,11 @@
 package tensor
 
-// plane is one kind of data in a cache block: row bytes of each slot from byte `at` on. Keys
-// of a layout that is not latent lie in panels: only runs of 16 slots are in one piece.
+// plane is one kind of data in a cache block: row bytes for each slot, from byte at on. Keys of a
+// layout that is not latent are in panels, so only runs of 16 slots are contiguous.
 type plane struct{ at, row int }
 
-// planes of a block: keys, values, and the scales of both. Those that a layout does not have
-// are empty.
+// planes returns the planes of a block: keys, values, and the scales of both. Planes that a layout
+// lacks are empty.
 func (l KVLayout) planes() (p [4]plane) {
 	e := l.elem()
 	p[0] = plane{0, l.KDim * e}

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// The collector may look at a kernel's arguments while it runs. So no kernel moves a pointer
-// there: one that lies behind its memory belongs to something else, or to nothing (which ends the
+// The garbage collector may read a kernel's arguments while it runs, so a kernel must not move a
+// pointer in them. A pointer beyond its memory points to another object, or to none (which ends the
 // process: "found pointer to free object").
 func TestKernelsLeavePointers(t *testing.T) {
 	forEach(t, func(t *testing.T) {
@@ -64,7 +64,7 @@ func TestKernelsLeavePointers(t *testing.T) {
 	})
 }
 
-// leaves has a kernel fail the test when it moves a pointer of its arguments.
+// leaves makes a kernel fail the test if it moves a pointer in its arguments.
 func leaves[A any](t *testing.T, kernel *func(*A)) {
 	f := *kernel
 	if f == nil {

@@ -6,30 +6,30 @@ import (
 	"sync/atomic"
 )
 
-// Pool is a set of worker goroutines for the kernels. One Run is in progress at a
-// time; concurrent callers wait for each other. A task must not call the pool.
+// Pool is a set of worker goroutines for the kernels. One Run is in progress at a time; concurrent
+// callers wait. A task must not call the pool.
 type Pool struct {
 	mu      sync.Mutex // held by the Run in progress
 	workers []*worker
-	use     atomic.Int32 // threads that take part in a Run; changes between Runs
+	use     atomic.Int32 // threads that take part in a Run; changes only between Runs
 	stopped bool
 	exited  sync.WaitGroup
 
-	task  func(worker, i int) // of the current Run; read only by who holds a task of it
-	user  func(int)
-	own   func(worker, i int) // calls user; made once so that Run allocates nothing
-	mat   matmul              // the current matrix product, guarded by mu
-	heads headsWork           // the current product of heads, guarded by mu
-	deal  shares              // of the current Run
-	again again               // what of it may be done twice
-	watch stopwatch
-	crowd crowd // of the caller's thread
+	task       func(worker, i int) // of the current Run; read only by a thread that holds one of its tasks
+	user       func(int)
+	own        func(worker, i int) // calls user; allocated once
+	mat        matmul              // the current matrix product, guarded by mu
+	heads      headsWork           // the current product of heads, guarded by mu
+	shares     shares              // of the current Run
+	backups    backups             // backup tasks of the current Run
+	watch      stopwatch
+	contention contention // of the caller's thread
 
 	_     [64]byte
 	run   atomic.Uint64 // number of the current or the last Run
 	over  atomic.Uint64 // number of the last Run that has ended
 	_     [48]byte
-	left  atomic.Uint64 // of the current Run: number<<shareBits | tasks that are not told as done
+	left  atomic.Uint64 // of the current Run: number<<shareBits | tasks not reported as done
 	_     [56]byte
 	wait  atomic.Bool   // the caller is parked on ready
 	ready chan struct{} // capacity 1
@@ -37,16 +37,16 @@ type Pool struct {
 }
 
 type worker struct {
-	busy   atomic.Uint64 // the Run that it is at work for, or 0
-	_      [56]byte
-	parked atomic.Bool
-	wake   chan struct{} // capacity 1
-	crowd  crowd
-	_      [64]byte
+	busy       atomic.Uint64 // the Run that it works for, or 0
+	_          [56]byte
+	parked     atomic.Bool
+	wake       chan struct{} // capacity 1
+	contention contention
+	_          [64]byte
 }
 
-// NewPool starts a pool of `threads` threads, the caller of Run being one of them.
-// threads < 1 means as many as Go may run at once. Close stops it.
+// NewPool starts a pool of threads threads; the caller of Run is one of them. threads < 1 means
+// GOMAXPROCS. Close stops it.
 func NewPool(threads int) *Pool {
 	if threads < 1 {
 		threads = runtime.GOMAXPROCS(0)
@@ -54,11 +54,11 @@ func NewPool(threads int) *Pool {
 	p := &Pool{ready: make(chan struct{}, 1)}
 	p.own = func(_, i int) { p.user(i) }
 	p.mat.init(threads)
-	p.deal = make(shares, threads)
+	p.shares = make(shares, threads)
 	p.watch.init(threads)
 	p.use.Store(int32(threads))
-	lookouts.Add(int32(threads - 1))
-	processors.Store(int32(runtime.GOMAXPROCS(0)))
+	spinning.Add(int32(threads - 1))
+	maxProcs.Store(int32(runtime.GOMAXPROCS(0)))
 	for id := 1; id < threads; id++ {
 		w := &worker{wake: make(chan struct{}, 1)}
 		p.workers = append(p.workers, w)
@@ -72,21 +72,21 @@ func NewPool(threads int) *Pool {
 // Threads is the number of threads that take part in a Run, the caller included.
 func (p *Pool) Threads() int { return int(p.use.Load()) }
 
-// Use has so many of the pool's threads take part in Runs from now on, from one to all of
-// them. The others park at once: they look for no work, on processors that others may need.
+// Use sets the number of the pool's threads that take part in Runs, from one to all of them. The
+// other threads park at once, so they do not occupy CPUs that others may need.
 func (p *Pool) Use(threads int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	threads = max(1, min(threads, len(p.workers)+1))
 	p.use.Store(int32(threads))
-	processors.Store(int32(runtime.GOMAXPROCS(0)))
-	for i := threads; i < len(p.deal); i++ {
-		p.deal[i].rest.Store(0) // a thread that is late has no part of Runs that it does not know
+	maxProcs.Store(int32(runtime.GOMAXPROCS(0)))
+	for i := threads; i < len(p.shares); i++ {
+		p.shares[i].rest.Store(0) // late threads have no share of Runs that they do not know
 	}
 }
 
-// Close stops the workers and waits for them. Closing twice is safe; a Run after
-// Close does all its work on the caller.
+// Close stops the workers and waits for them. It may be called twice. A Run after Close does all
+// its work on the caller.
 func (p *Pool) Close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -97,19 +97,18 @@ func (p *Pool) Close() {
 	unregister(p)
 	p.stop.Store(true)
 	for _, w := range p.workers {
-		w.rouse()
+		w.wakeUp()
 	}
 	p.exited.Wait()
 	p.mat = matmul{}
 	p.mat.init(1)
-	p.deal = make(shares, 1)
+	p.shares = make(shares, 1)
 	p.workers = nil
 	p.use.Store(1)
 }
 
-// Run calls f(0), ..., f(n-1) on the pool's threads and returns when all calls have
-// returned. Each thread takes tasks that follow each other, but that order is not
-// promised. f must not call the pool.
+// Run calls f(0), ..., f(n-1) on the pool's threads and returns when all calls have returned. Each
+// thread takes successive tasks, but the order is not guaranteed. f must not call the pool.
 func (p *Pool) Run(n int, f func(i int)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -118,7 +117,7 @@ func (p *Pool) Run(n int, f func(i int)) {
 	p.user = nil
 }
 
-// dispatch is Run for a task that wants to know which thread it is on; p.mu is held.
+// dispatch is Run for a task that gets its thread's number. p.mu is held.
 func (p *Pool) dispatch(n int, task func(worker, i int)) {
 	if p.Threads() == 1 || n <= 1 {
 		for i := range n {
@@ -126,19 +125,19 @@ func (p *Pool) dispatch(n int, task func(worker, i int)) {
 		}
 		return
 	}
-	p.again.twice = false
+	p.backups.enabled = false
 	p.share(n, task)
 }
 
-// share is dispatch of a Run of several tasks. Those of a product that may be done twice have no
-// function: see attempt.
+// share is dispatch for a Run of several tasks. task is nil for a product whose tasks may be
+// repeated: see attempt.
 func (p *Pool) share(n int, task func(worker, i int)) {
 	number := p.run.Load() + 1
 	p.task = task
 	p.left.Store(number<<shareBits | uint64(n))
-	p.deal[:p.Threads()].split(number&tagMask, n)
+	p.shares[:p.Threads()].split(number&tagMask, n)
 	p.watch.start(number)
-	p.again.begin(n)
+	p.backups.begin(n)
 	p.run.Store(number)
 	p.work(0, number)
 	p.await(number)
@@ -147,14 +146,14 @@ func (p *Pool) share(n int, task func(worker, i int)) {
 	p.task = nil
 }
 
-// work does tasks of a Run until none is to be had, the thread's own share first. What is
-// done is told when the share is empty, not task by task. A task that is held and not told
-// keeps its Run waiting, but if it may be done twice: then the Run may be over.
+// work does tasks of a Run until none is left, the thread's own share first. It reports the number
+// of finished tasks when the share is empty, not task by task. A task that is held and not reported
+// keeps its Run waiting, unless it may be repeated: then the Run may be over.
 func (p *Pool) work(id int, number uint64) {
 	for child := 2 * id; child < min(2*id+2, p.Threads()-1); child++ {
-		p.workers[child].rouse()
+		p.workers[child].wakeUp()
 	}
-	tag, deal := number&tagMask, p.deal[:max(id+1, p.Threads())]
+	tag, deal := number&tagMask, p.shares[:max(id+1, p.Threads())]
 	for i, ok := deal.next(id, tag); ; i, ok = deal.next(id, tag) {
 		if !ok {
 			i, ok = deal.steal(id, tag)
@@ -179,7 +178,7 @@ func (p *Pool) work(id int, number uint64) {
 			done++
 		}
 		p.watch.leave(id)
-		if p.tell(number, done, task == nil) && id != 0 && p.wait.Load() {
+		if p.report(number, done, task == nil) && id != 0 && p.wait.Load() {
 			select {
 			case p.ready <- struct{}{}:
 			default:
@@ -188,9 +187,9 @@ func (p *Pool) work(id int, number uint64) {
 	}
 }
 
-// tell counts what a thread has done and says if that was all. Of what may be done twice it
-// counts nothing when the Run is over.
-func (p *Pool) tell(number uint64, done int, twice bool) bool {
+// report counts a thread's finished tasks and reports whether those were all. For tasks that may be
+// repeated it counts nothing if the Run is over.
+func (p *Pool) report(number uint64, done int, twice bool) bool {
 	if !twice {
 		return p.left.Add(-uint64(done))&maxTasks == 0
 	}
@@ -205,27 +204,27 @@ func (p *Pool) tell(number uint64, done int, twice bool) bool {
 	}
 }
 
-// rouse wakes a worker that is parked. Each thread does so for two others, for to wake one
-// takes microseconds.
-func (w *worker) rouse() {
+// wakeUp wakes a parked worker. Each thread wakes two others, because waking one takes
+// microseconds.
+func (w *worker) wakeUp() {
 	if w.parked.Load() && w.parked.CompareAndSwap(true, false) {
 		w.wake <- struct{}{}
 	}
 }
 
-// await returns when all tasks are done: it spins, yields, does again what a late thread
-// holds, or parks.
+// await returns when all tasks are done. It spins, yields, repeats the tasks of late threads, or
+// parks.
 func (p *Pool) await(number uint64) {
-	for s := newSpinner(&p.crowd); ; {
+	for s := newSpinner(&p.contention); ; {
 		for range spinCheck {
 			if p.left.Load()&maxTasks == 0 {
 				return
 			}
 			pause()
 		}
-		more := s.on(true)
-		if p.again.twice {
-			if p.again.due(s.began, p.Threads()) {
+		more := s.relax(true)
+		if p.backups.enabled {
+			if p.backups.due(s.began, p.Threads()) {
 				p.backup(number)
 				return
 			}
@@ -248,7 +247,7 @@ func (p *Pool) await(number uint64) {
 
 func (p *Pool) serve(w *worker, id int) {
 	defer p.exited.Done()
-	defer lookouts.Add(-1)
+	defer spinning.Add(-1)
 	for seen := uint64(0); ; {
 		if number := p.run.Load(); number != seen {
 			if id < p.Threads() {
@@ -269,25 +268,25 @@ func (p *Pool) serve(w *worker, id int) {
 			}
 			continue
 		}
-		lookouts.Add(-1)
+		spinning.Add(-1)
 		<-w.wake
-		lookouts.Add(1)
+		spinning.Add(1)
 		if p.stop.Load() {
 			return
 		}
 	}
 }
 
-// spin looks for a Run after the one that was seen for a while, see spinner.
+// spin waits a while for a Run after the one that was seen, see spinner.
 func (p *Pool) spin(w *worker, id int, seen uint64) bool {
-	for s := newSpinner(&w.crowd); ; {
+	for s := newSpinner(&w.contention); ; {
 		for range spinCheck {
 			if p.run.Load() != seen {
 				return true
 			}
 			pause()
 		}
-		if id >= p.Threads() || !s.on(p.left.Load()&maxTasks != 0) {
+		if id >= p.Threads() || !s.relax(p.left.Load()&maxTasks != 0) {
 			return false
 		}
 	}

@@ -41,7 +41,7 @@ func TestPoolRunsEveryTaskOnce(t *testing.T) {
 	}
 }
 
-// Threads that a Run does without get no task, and park while the others work on.
+// Threads that a Run does not use get no task, and park while the others work.
 func TestPoolUses(t *testing.T) {
 	const all = 5
 	p := NewPool(all)
@@ -67,7 +67,7 @@ func TestPoolUses(t *testing.T) {
 			p.dispatch(len(ran), func(worker, i int) {
 				seen[worker].Add(1)
 				if ran[i].Add(1); i%50 == 0 {
-					time.Sleep(100 * time.Microsecond) // others find tasks
+					time.Sleep(100 * time.Microsecond) // other threads find tasks
 				}
 			})
 			p.mu.Unlock()
@@ -126,8 +126,8 @@ func TestPoolWaitsForSlowWorkers(t *testing.T) {
 	}
 }
 
-// Assembly cannot be preempted; a collection must still get in between the calls of
-// a goroutine that does nothing but multiply.
+// Assembly cannot be preempted. A collection must still get in between the calls of a goroutine
+// that only multiplies.
 func TestCollectorIsNotHeldUp(t *testing.T) {
 	p := NewPool(1)
 	defer p.Close()
@@ -147,9 +147,8 @@ func TestCollectorIsNotHeldUp(t *testing.T) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		// The median, because a loaded machine may take the processor away now and then;
-		// again, because it may do so more often than not. Kernels that hold the world up
-		// do it in every round.
+		// The median, because a loaded machine may take the CPU away now and then. Repeated,
+		// because it may do so often. Kernels that block the collector do so in every round.
 		for begun := time.Now(); ; {
 			median, stops := medianStop(collections)
 			if stops < collections {
@@ -174,7 +173,7 @@ func TestCollectorIsNotHeldUp(t *testing.T) {
 	<-ended
 }
 
-// medianStop is how long half of the stops of the world in n collections waited at least.
+// medianStop is the median of the collector's waits in n collections, as a lower bound.
 func medianStop(n int) (seconds float64, stops uint64) {
 	before := stopping()
 	for range n {
@@ -192,7 +191,7 @@ func medianStop(n int) (seconds float64, stops uint64) {
 	return 0, stops
 }
 
-// stopping is how long the collector has waited for goroutines to stop, by length.
+// stopping is a histogram of how long the collector has waited for goroutines to stop.
 func stopping() *metrics.Float64Histogram {
 	s := []metrics.Sample{{Name: "/sched/pauses/stopping/gc:seconds"}}
 	metrics.Read(s)

@@ -4,8 +4,8 @@ import "unsafe"
 
 const portableName = "portable"
 
-// portableKernels is the implementation in plain Go, for every machine, and the
-// reference that the assembly is tested against.
+// portableKernels is the implementation in portable Go, and the reference for tests of the
+// assembly.
 func portableKernels() *kernels {
 	k := &kernels{
 		name:    portableName,

@@ -80,8 +80,7 @@ func portableFold(a *foldArgs) {
 	run.reset()
 }
 
-// portableValues is the dumb twin of every values kernel; widen reads element i of
-// a cache row.
+// portableValues is the reference of every values kernel. widen reads element i of a cache row.
 func portableValues(size uintptr, widen func(row unsafe.Pointer) float32) func(*valuesArgs) {
 	return func(a *valuesArgs) {
 		for r := range a.rows {

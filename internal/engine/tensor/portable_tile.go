@@ -35,7 +35,7 @@ func loadInt8(dst *[4]lanes, w unsafe.Pointer) {
 	}
 }
 
-// portableTile is the dumb twin of every float tile kernel.
+// portableTile is the reference of every float tile kernel.
 func portableTile(load loader) func(*tileArgs) {
 	return func(a *tileArgs) {
 		steps := unsafe.Slice(a.steps, a.nsteps)
@@ -69,8 +69,8 @@ func portableTile(load loader) func(*tileArgs) {
 	}
 }
 
-// merge adds the tree nodes that a unit completes, youngest first, and unless it is
-// the last one puts the sum on the stack. level is the stack's height in bytes.
+// merge adds the tree nodes that a unit completes, newest first, and pushes the sum on the stack
+// unless it is the last one. level is the stack's height in bytes.
 func (a *tileArgs) merge(panel int, merges uintptr, level *uintptr, acc *[maxTileTokens]lanes, last bool) {
 	for range merges {
 		*level -= a.level

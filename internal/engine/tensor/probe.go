@@ -4,10 +4,9 @@ import (
 	"time"
 )
 
-// Probe does nothing but read memory, or nothing but arithmetic, as much of it as
-// some work needs: how long the work would take if it cost nothing else. Taken in
-// turn with the work itself, it suffers the same neighbours on a shared machine,
-// which the peaks of Measure* do not.
+// Probe only reads memory, or only computes, as much as some work needs: the time that the work
+// would take if it did nothing else. Run in turn with the work itself, it suffers the same
+// interference on a shared machine, unlike the peaks of Measure*.
 type Probe struct {
 	pool *Pool
 	buf  []byte
@@ -18,8 +17,8 @@ type Probe struct {
 // probePiece is what a thread claims at once, about as much as in a product.
 const probePiece = 256 << 10
 
-// NewProbe maps a buffer of `bytes` to read from; choose several times the
-// last-level cache. Close frees it.
+// NewProbe maps a buffer of bytes to read from. Choose several times the last-level cache. Close
+// frees it.
 func NewProbe(p *Pool, bytes int) (*Probe, error) {
 	n := max(1, bytes/probePiece) * probePiece
 	buf, mem, err := mapMemory(n)
@@ -40,7 +39,7 @@ func (p *Probe) Close() error {
 	return p.mem.free()
 }
 
-// Read is the time to read that many bytes (at least one piece), all threads together.
+// Read measures the time to read that many bytes (at least one piece) on all threads together.
 func (p *Probe) Read(bytes float64) time.Duration {
 	pieces := len(p.buf) / probePiece
 	n := max(1, int(bytes/probePiece))
@@ -50,12 +49,12 @@ func (p *Probe) Read(bytes float64) time.Duration {
 	return scale(d, bytes/float64(n*probePiece))
 }
 
-// FMA is the time of that many float32 operations, a multiply-add being two.
+// FMA measures the time of that many float32 operations; a multiply-add counts as two.
 func (p *Probe) FMA(flops float64) time.Duration {
 	return p.compute(flops, active.peak.lanes*2, active.peak.fma)
 }
 
-// VNNI is the time of that many integer operations, see MeasureVNNI.
+// VNNI measures the time of that many integer operations, see MeasureVNNI.
 func (p *Probe) VNNI(ops float64) time.Duration {
 	return p.compute(ops, active.peak.dotLanes*8, active.peak.dot)
 }

@@ -6,39 +6,38 @@ import (
 	"unsafe"
 )
 
-// Quantised products follow GGUF's Q8_0, Q4_0 and IQ4_NL: weights of a row share a float16
-// scale per block of 32. The tokens are rounded to int8 per block too, once per
-// product, so that a block is an exact integer sum; then
+// Quantised products follow GGUF's Q8_0, Q4_0 and IQ4_NL: weights of a row share a float16 scale
+// per block of 32. The tokens are also rounded to int8 per block, once per product, so that a block
+// is an exact integer sum. Then
 //
 //	acc = fma(float32(sum of w*x), weight scale * token scale, acc)
 //
 // in block order.
 
-// A record is one block of a quantised token: 32 int8, the float32 scale, and an
-// int32: minus the offset of the stored weights times the sum of the int8, which
-// is where the integer sum starts.
+// A quantized block of a token is 32 int8, the float32 scale, and an int32 where the integer sum
+// starts: minus the offset of the stored weights times the sum of the int8.
 const (
-	recordBytes = 40
-	recordScale = 32
-	recordStart = 36
+	quantBlockBytes = 40
+	quantBlockScale = 32
+	quantBlockStart = 36
 )
 
-// recordStartOf is what a record's sum of int8 is multiplied with: minus the offset of
+// quantBlockStartOf is the factor of a block's sum of int8 in its start: minus the offset of
 // weights of a type.
-func recordStartOf(dt DType) int32 {
+func quantBlockStartOf(dt DType) int32 {
 	if dt == Q4_0 {
 		return -8
 	}
 	return -128
 }
 
-// portableQuantise rounds whole blocks of a token to records: scale = max|x|/127,
-// q = x*(1/scale) to the nearest integer, ties to even. A block of zeros (or of
-// numbers too small to have an inverse scale) has scale 0. A block with NaN or an
-// infinity has scale NaN, so that the product shows it.
+// portableQuantise rounds whole blocks of a token to quantized blocks: scale = max|x|/127, q =
+// x*(1/scale) to the nearest integer, ties to even. A block of zeros (or of numbers too small to
+// have an inverse scale) has scale 0. A block with NaN or an infinity has scale NaN, so that the
+// product is NaN too.
 func portableQuantise(dst []byte, x []float32, start int32) {
-	for b := 0; b < len(dst)/recordBytes; b++ {
-		rec, v := dst[b*recordBytes:][:recordBytes], x[b*BlockWidth:][:BlockWidth]
+	for b := 0; b < len(dst)/quantBlockBytes; b++ {
+		rec, v := dst[b*quantBlockBytes:][:quantBlockBytes], x[b*BlockWidth:][:BlockWidth]
 		top := uint32(0)
 		for _, f := range v {
 			top = max(top, math.Float32bits(f)&0x7fffffff)
@@ -60,13 +59,13 @@ func portableQuantise(dst []byte, x []float32, start int32) {
 			rec[i] = byte(q)
 			sum += int32(q)
 		}
-		binary.LittleEndian.PutUint32(rec[recordScale:], math.Float32bits(scale))
-		binary.LittleEndian.PutUint32(rec[recordStart:], uint32(start*sum))
+		binary.LittleEndian.PutUint32(rec[quantBlockScale:], math.Float32bits(scale))
+		binary.LittleEndian.PutUint32(rec[quantBlockStart:], uint32(start*sum))
 	}
 }
 
-// putQ8 quantises one block of one row into a panel's block and returns the scale:
-// max|x|/127, values rounded to nearest, ties away from zero, as GGUF does.
+// putQ8 quantises one block of one row into a panel's block and returns the scale: max|x|/127, with
+// values rounded to nearest, ties away from zero, as in GGUF.
 func putQ8(block []byte, lane int, x *[BlockWidth]float32) uint16 {
 	top := float32(0)
 	for _, v := range x {
@@ -87,7 +86,7 @@ func putQ8(block []byte, lane int, x *[BlockWidth]float32) uint16 {
 	return toF16(d)
 }
 
-// largest is the element of the largest magnitude, the first of several; the first NaN.
+// largest is the element of the largest magnitude, the first of several; or the first NaN.
 func largest(x *[BlockWidth]float32) float32 {
 	top, signed := float32(0), float32(0)
 	for _, v := range x {
@@ -127,7 +126,7 @@ func putQ4(block []byte, lane int, x *[BlockWidth]float32) uint16 {
 // nonLinear are the values of IQ4_NL, in units of the scale: the format's table.
 var nonLinear = [16]int8{-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113}
 
-// nearest is the index in nonLinear of what is nearest to i-128, the lower one of two.
+// nearest is the index in nonLinear of the value nearest to i-128; of two, the lower one.
 var nearest = func() (at [257]uint8) {
 	for i := range at {
 		best := 0
@@ -141,12 +140,12 @@ var nearest = func() (at [257]uint8) {
 	return at
 }()
 
-// iq4Tops are the table's values that the block's largest element may become.
+// iq4Tops are the table values that the block's largest element may become.
 var iq4Tops = [...]float32{-127, -104, -83, 113, 89, 69}
 
-// putIQ4 is putQ8 for IQ4_NL: of a few scales, which put the largest element on one
-// of the table's outer values, the one that leaves the smallest squared error once
-// it is moved to its best place (sum of x*v over sum of v*v).
+// putIQ4 is putQ8 for IQ4_NL. It tries a few scales, which map the largest element to one of the
+// table's outer values. It takes the scale with the smallest squared error after optimisation (sum
+// of x*v over sum of v*v).
 func putIQ4(block []byte, lane int, x *[BlockWidth]float32) uint16 {
 	signed := largest(x)
 	d, gain := signed/iq4Tops[0], float32(-1)
@@ -175,7 +174,7 @@ func putIQ4(block []byte, lane int, x *[BlockWidth]float32) uint16 {
 	return half
 }
 
-// iq4Codes finds the nearest code of every element; false if the scale has no inverse.
+// iq4Codes finds the nearest code of every element. It returns false if the scale has no inverse.
 func iq4Codes(code *[BlockWidth]uint8, x *[BlockWidth]float32, d float32) bool {
 	inv := 1 / d
 	if !(math.Abs(float64(inv)) <= math.MaxFloat32) || inv == 0 {
@@ -215,31 +214,31 @@ func dotQ4(block unsafe.Pointer, lane int, x *[BlockWidth]int8) int32 {
 	return sum
 }
 
-// portableQuantTile is the dumb twin of every quantised tile kernel; dot is the sum
-// of stored weights times token bytes of one row of a block.
+// portableQuantTile is the reference of every quantised tile kernel. dot is the sum of stored
+// weights times token bytes for one row of a block.
 func portableQuantTile(dot func(block unsafe.Pointer, lane int, x *[BlockWidth]int8) int32) func(*tileArgs) {
 	return func(a *tileArgs) {
 		steps := unsafe.Slice(a.steps, a.nsteps)
 		for p := range a.panels {
 			w := unsafe.Add(a.w, uintptr(p)*a.panel)
 			scales := unsafe.Add(a.scales, uintptr(p)*2*panelRows)
-			record, level := uintptr(0), uintptr(0)
+			offset, level := uintptr(0), uintptr(0)
 			var acc [maxTileTokens]lanes
 			for i, s := range steps {
 				acc = [maxTileTokens]lanes{}
 				for range s.k / BlockWidth {
 					ws := (*[panelRows]uint16)(scales)
 					for t := range a.tokens {
-						x := unsafe.Add(a.x, uintptr(t)*a.ldx+record)
-						xs := *(*float32)(unsafe.Add(x, recordScale))
-						start := *(*int32)(unsafe.Add(x, recordStart))
+						x := unsafe.Add(a.x, uintptr(t)*a.ldx+offset)
+						xs := *(*float32)(unsafe.Add(x, quantBlockScale))
+						start := *(*int32)(unsafe.Add(x, quantBlockStart))
 						for lane := range panelRows {
 							sum := start + dot(w, lane, (*[BlockWidth]int8)(x))
 							acc[t][lane] = fma32(float32(sum), float32(fromF16(ws[lane])*xs), acc[t][lane])
 						}
 					}
 					w, scales = unsafe.Add(w, a.advance), unsafe.Add(scales, a.advance)
-					record += recordBytes
+					offset += quantBlockBytes
 				}
 				a.merge(p, s.merges, &level, &acc, i == len(steps)-1)
 			}

@@ -18,10 +18,10 @@ func TestTokenRecordsSameBits(t *testing.T) {
 			}
 			x[r.IntN(BlockWidth)] = strange[r.IntN(len(strange))]
 		}
-		want := make([]byte, 3*recordBytes)
+		want := make([]byte, 3*quantBlockBytes)
 		portableQuantise(want, x, -128)
 		for _, k := range implementations() {
-			got := make([]byte, 3*recordBytes)
+			got := make([]byte, 3*quantBlockBytes)
 			k.quant(got, x, -128)
 			if !bytes.Equal(got, want) {
 				t.Fatalf("%s: records of %v\n% x, want\n% x", k.name, x, got, want)
@@ -30,8 +30,8 @@ func TestTokenRecordsSameBits(t *testing.T) {
 	}
 }
 
-// A row that was quantised once is kept exactly when it is quantised again: a GGUF
-// checkpoint passes through SetRow unchanged.
+// A row that was quantised once is unchanged when it is quantised again: a GGUF checkpoint passes
+// through SetRow unchanged.
 func TestQuantisedRowsAreFixedPoints(t *testing.T) {
 	r := rng(21)
 	for range 2000 {
@@ -62,7 +62,7 @@ func TestQuantisedRowsAreFixedPoints(t *testing.T) {
 	}
 }
 
-// IQ4_NL takes the bytes of Q4_0 and must be nearer to what weights look like.
+// IQ4_NL has the size of Q4_0 and must have a smaller error on typical weights.
 func TestIQ4IsNearerThanQ4(t *testing.T) {
 	r := rng(22)
 	var q4, iq4 float64

@@ -5,17 +5,17 @@ import (
 	"unsafe"
 )
 
-// Activations of quantised products, quantized by whoever has them. A product quantizes its
-// tokens block by block, so a block may be quantized before it is sent: a third of the
-// bytes, and once instead of on every receiver.
+// Activations of quantised products that the caller has quantized. A product quantizes its tokens
+// block by block, so a block may be quantized before it is sent: a third of the bytes, and once
+// instead of on every receiver.
 
-// QuantizedBytes is the size of one token of cols columns, which are whole blocks,
-// as Quantize leaves it. A block's part of it is QuantizedBytes(BlockWidth).
-func QuantizedBytes(cols int) int { return cols / BlockWidth * recordBytes }
+// QuantizedBytes is the size of one quantized token of cols columns, in whole blocks. A block's
+// part of it is QuantizedBytes(BlockWidth).
+func QuantizedBytes(cols int) int { return cols / BlockWidth * quantBlockBytes }
 
-// Quantize quantizes n tokens x[t*ldx:] of cols columns, whole blocks, for products with
-// weights of a quantised type: dst[t*ld:] gets QuantizedBytes(cols). NaN and infinities
-// show in the product, as in MatMul. dst lies at a multiple of 4 bytes, and so does ld.
+// Quantize quantizes n tokens x[t*ldx:] of cols columns, in whole blocks, for products with weights
+// of a quantised type: dst[t*ld:] gets QuantizedBytes(cols). NaN and infinities show in the
+// product, as in MatMul. dst and ld must be multiples of 4 bytes.
 func Quantize(dst []byte, ld int, dt DType, x []float32, ldx, cols, n int) {
 	size := QuantizedBytes(cols)
 	switch {
@@ -26,14 +26,14 @@ func Quantize(dst []byte, ld int, dt DType, x []float32, ldx, cols, n int) {
 	case ldx < cols || len(x) < (n-1)*ldx+cols || ld < size || len(dst) < (n-1)*ld+size:
 		panic(fmt.Sprintf("tensor: Quantize of %d tokens and %d columns from %d elements, stride %d, to %d bytes, stride %d", n, cols, len(x), ldx, len(dst), ld))
 	}
-	start := recordStartOf(dt)
+	start := quantBlockStartOf(dt)
 	for t := range n {
 		active.quant(dst[t*ld:][:size], x[t*ldx:][:cols], start)
 	}
 }
 
-// MatMulQuantized is MatMulMany of quantised weights with tokens that Quantize has quantized
-// for their type: token t lies at x[t*ld:]. The bits are those of MatMulMany.
+// MatMulQuantized is MatMulMany for quantised weights with tokens that Quantize has quantized for
+// their type: token t is at x[t*ld:]. The bits are those of MatMulMany.
 func (p *Pool) MatMulQuantized(products []Product, x []byte, ld, n int) {
 	if len(products) == 0 {
 		return

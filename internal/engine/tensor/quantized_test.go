@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// Tokens quantized beforehand, in pieces of whole blocks, give the bits of MatMulMany.
+// Tokens that were quantized before, in pieces of whole blocks, give the bits of MatMulMany.
 func TestMatMulQuantized(t *testing.T) {
 	p := NewPool(2)
 	defer p.Close()

@@ -5,21 +5,21 @@ import "fmt"
 // PageBytes is the size of n slots of a block as SavePage writes them.
 func (l KVLayout) PageBytes(n int) int { return n * l.RowBytes() }
 
-// SavePage copies the exact bits of n slots from `first` on, keys and values one behind the
-// other, PageBytes(n) long. The slots lie in one panel of 16, or are whole panels. The bytes are
-// those of the block, in another order: what they mean depends on the machine and the build.
+// SavePage copies the exact bits of n slots from first on, keys and values adjacent, PageBytes(n)
+// long. The slots must be in one panel of 16, or be whole panels. The bytes are those of the block
+// in another order; their meaning depends on the machine and the build.
 func (l KVLayout) SavePage(dst, block []byte, first, n int) {
 	dst = dst[:l.PageBytes(n)]
 	l.eachPiece(block, first, n, func(piece []byte) { dst = dst[copy(dst, piece):] })
 }
 
-// LoadPage is the inverse of SavePage. Other slots stay as they are.
+// LoadPage is the inverse of SavePage. Other slots are unchanged.
 func (l KVLayout) LoadPage(block []byte, first, n int, src []byte) {
 	src = src[:l.PageBytes(n)]
 	l.eachPiece(block, first, n, func(piece []byte) { src = src[copy(piece, src):] })
 }
 
-// eachPiece visits the pieces of a block in which n slots from `first` on lie.
+// eachPiece visits the pieces of a block that hold n slots from first on.
 func (l KVLayout) eachPiece(block []byte, first, n int, visit func(piece []byte)) {
 	l.check(block, first)
 	l.check(block, first+n-1)
@@ -43,20 +43,20 @@ func (l KVLayout) eachPiece(block []byte, first, n int, visit func(piece []byte)
 	}
 }
 
-// ValueBytes is the size of the values of n slots, and of their scales.
+// ValueBytes is the size of the values of n slots, with their scales.
 func (l KVLayout) ValueBytes(n int) int {
 	p := l.planes()
 	return n * (p[1].row + p[3].row)
 }
 
-// SaveValues copies those of n slots of a block from `first` on, ValueBytes(n) long.
+// SaveValues copies the values of n slots of a block from first on, ValueBytes(n) long.
 func (l KVLayout) SaveValues(dst, block []byte, first, n int) {
 	for _, p := range [2]plane{l.planes()[1], l.planes()[3]} {
 		dst = dst[copy(dst, block[p.at+first*p.row:][:n*p.row]):]
 	}
 }
 
-// LoadValues is the inverse of SaveValues. Keys and other slots stay as they are.
+// LoadValues is the inverse of SaveValues. Keys and other slots are unchanged.
 func (l KVLayout) LoadValues(block []byte, first, n int, src []byte) {
 	for _, p := range [2]plane{l.planes()[1], l.planes()[3]} {
 		src = src[copy(block[p.at+first*p.row:][:n*p.row], src):]

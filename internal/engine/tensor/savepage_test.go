@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// A page that was saved and loaded elsewhere has the bits of its slots, and no other slot changes.
+// A page that is saved and loaded elsewhere has the bits of its slots, and no other slot changes.
 func TestSavePage(t *testing.T) {
 	for _, l := range pageLayouts {
 		for _, n := range []int{1, 2, 4, 8, 16, 32, 64} {

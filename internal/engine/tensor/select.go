@@ -6,15 +6,14 @@ import (
 	"strings"
 )
 
-// EnvCPU names the environment variable that forces an implementation of the
-// kernels, by one of the names of Implementations. Unset: the widest that this
-// machine can run.
+// EnvCPU is the environment variable that forces an implementation of the kernels, by a name in
+// Implementations. Unset: the widest that this machine can run.
 const EnvCPU = "SHOAL_CPU"
 
 var active, activeErr = choose(os.Getenv(EnvCPU))
 
-// choose returns the implementation called name, or the best one for an empty
-// name. With an error it returns the best one too.
+// choose returns the implementation called name, or the best one for an empty name. With an error
+// it also returns the best one.
 func choose(name string) (*kernels, error) {
 	all := implementations()
 	if name == "" {
@@ -30,9 +29,8 @@ func choose(name string) (*kernels, error) {
 	return all[0], fmt.Errorf("tensor: %s=%q is not an implementation that this machine can run; known here: %s", EnvCPU, name, strings.Join(known, ", "))
 }
 
-// Implementation is the name of the kernels in use: "avx512", "avx2" or "portable".
-// The error says that SHOAL_CPU asks for one that does not exist here; programs
-// check it at start-up.
+// Implementation is the name of the kernels in use: "avx512", "avx2" or "portable". The error
+// reports that SHOAL_CPU names one that is not available; programs check it at start-up.
 func Implementation() (string, error) { return active.name, activeErr }
 
 // Implementations lists the kernels that this machine can run, the fastest first.

@@ -10,7 +10,7 @@ import (
 
 var machine = detect()
 
-var attendAVX2, pickedAVX2 map[DType]attendKernels // none: the scores of four panels do not fit 16 registers
+var attendAVX2, pickedAVX2 map[DType]attendKernels // none: the scores of four panels do not fit in 16 registers
 
 func implementations() []*kernels { return machine }
 
@@ -42,8 +42,7 @@ func detect() []*kernels {
 	return append(all, portableKernels())
 }
 
-// addInPlace is Add for slices of the stack, which a call through active would move
-// to the heap.
+// addInPlace is Add for slices on the stack, which a call through active would move to the heap.
 func addInPlace(dst, x []float32) {
 	if active.name == portableName {
 		portableAdd(dst, x)
@@ -53,7 +52,7 @@ func addInPlace(dst, x []float32) {
 }
 
 func quantiseVec(dst []byte, x []float32, start int32) {
-	quantiseAVX2(unsafe.SliceData(dst), unsafe.SliceData(x), len(dst)/recordBytes, start)
+	quantiseAVX2(unsafe.SliceData(dst), unsafe.SliceData(x), len(dst)/quantBlockBytes, start)
 }
 
 func roundBF16Vec(dst []uint16, ldd int, x []float32, ldx, rows, n int) {
@@ -66,7 +65,7 @@ func roundBF16Vec(dst []uint16, ldd int, x []float32, ldx, rows, n int) {
 	}
 }
 
-// The generator knows these offsets by number; a change of a struct does not compile.
+// The generator uses these offsets as numbers. If a struct changes, this does not compile.
 var (
 	_ = [1]struct{}{}[unsafe.Offsetof(tileArgs{}.pfStep)-11*8]
 	_ = [1]struct{}{}[unsafe.Offsetof(tileArgs{}.level)-7*8]
@@ -76,7 +75,7 @@ var (
 	_ = [1]struct{}{}[unsafe.Offsetof(tileArgs{}.gap)-17*8]
 	_ = [1]struct{}{}[unsafe.Offsetof(tileArgs{}.pfGap)-18*8]
 	_ = [1]struct{}{}[groupRows*4-256]
-	_ = [1]struct{}{}[recordBytes-40]
+	_ = [1]struct{}{}[quantBlockBytes-40]
 	_ = [1]struct{}{}[unsafe.Sizeof(step{})-16]
 	_ = [1]struct{}{}[unsafe.Offsetof(valuesArgs{}.slots)-5*8]
 	_ = [1]struct{}{}[unsafe.Offsetof(valuesArgs{}.pf)-8*8]

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/cpu"
 )
 
-// A machine with AVX-512 but without VNNI mixes the two sets; the bits stay.
+// A machine with AVX-512 but without VNNI mixes the two sets; the bits are the same.
 func TestWithoutVNNI(t *testing.T) {
 	if len(machine) < 3 {
 		t.Skip("needs AVX-512")
@@ -32,10 +32,9 @@ func TestWithoutVNNI(t *testing.T) {
 	}
 }
 
-// Which kernel multiplies one token by four panels depends on the processor's maker.
-// Rows: one group and a rest, several groups in one call, and more than a call takes;
-// columns: an odd number of blocks, which leaves a gap between groups, and all or a part
-// of the units.
+// The kernel for one token by four panels depends on the CPU's maker. Rows: one group and a rest,
+// several groups in one call, and more than a call takes. Columns: an odd number of blocks, which
+// leaves a gap between groups, and all or a part of the units.
 func TestRisingSameBits(t *testing.T) {
 	if len(machine) < 3 || !cpu.X86.HasAVX512VNNI {
 		t.Skip("needs AVX-512 VNNI")

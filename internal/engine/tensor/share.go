@@ -5,11 +5,11 @@ import (
 	"sync/atomic"
 )
 
-// share is what is left of a thread's successive tasks, lo and hi, and the tag of the Run
-// that dealt them: tag<<40 | lo<<20 | hi. A thread takes tasks from the front, so each reads
-// weights, and caches, that follow each other, and what it prefetches it also uses. Whoever
-// is done takes half of what another has left. No word is written by all: with many threads
-// a counter that each claim goes through takes longer than small tasks.
+// share is the rest of a thread's successive tasks, [lo, hi), and the tag of the Run that dealt
+// them: tag<<40 | lo<<20 | hi. A thread takes tasks from the front. So it reads successive weights
+// and caches, and uses what it prefetches. An idle thread takes half of what another one has left.
+// No word is written by all threads: with many threads, a shared counter would take longer than
+// small tasks.
 type share struct {
 	rest atomic.Uint64
 	_    [56]byte
@@ -27,7 +27,7 @@ func unpacked(r uint64) (tag, lo, hi uint64) {
 	return r >> (2 * shareBits), r >> shareBits & maxTasks, r & maxTasks
 }
 
-// shares are the tasks of a Run, a share a thread.
+// shares are the tasks of a Run, one share per thread.
 type shares []share
 
 // split deals n tasks to the threads.
@@ -55,9 +55,9 @@ func (s shares) next(worker int, tag uint64) (task int, ok bool) {
 	}
 }
 
-// steal takes a task from another share, and what follows that there into the thread's own,
-// which is empty. Only its thread adds to a share, unless a later Run has dealt anew, of which
-// a thread that is late knows nothing. Tasks that a third thread holds for a moment are not found.
+// steal takes a task from another share, and moves the tasks after it to the thread's own share,
+// which is empty. Only its own thread adds to a share, unless a later Run has dealt new tasks,
+// which a late thread does not know. Tasks that a third thread holds at the moment are not found.
 func (s shares) steal(worker int, tag uint64) (task int, ok bool) {
 	own := s[worker].rest.Load()
 	if of, _, _ := unpacked(own); of != tag {

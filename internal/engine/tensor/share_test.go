@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// However threads interleave, every task is claimed once, and none of another Run: a thread
-// that still looks for tasks of the last one takes none while the next are dealt.
+// For any interleaving of the threads, every task is claimed once, and none for another Run: a
+// thread that still looks for tasks of the last Run takes none while the next ones are dealt.
 func TestSharesAreClaimedOnce(t *testing.T) {
 	const threads, rounds = 5, 400
 	m := make(shares, threads)
@@ -53,7 +53,7 @@ func TestSharesAreClaimedOnce(t *testing.T) {
 	all.Wait()
 }
 
-// A thread takes its share in order, then the later half of the next one's.
+// A thread takes its share in order, then the later half of the next thread's share.
 func TestSharesInOrder(t *testing.T) {
 	const threads, tag = 5, 77
 	m := make(shares, threads)

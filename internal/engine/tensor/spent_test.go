@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// The parts of the threads' time add up, and each cause is found where it was made.
+// The parts of the threads' time add up, and each cause is attributed correctly.
 func TestSpent(t *testing.T) {
-	const threads, runs = 3, 40 * lookEvery
+	const threads, runs = 3, 40 * sampleEvery
 	spend := func(n int, f func(i int)) Spent {
 		p := NewPool(threads)
 		defer p.Close()

@@ -6,57 +6,57 @@ import (
 	"time"
 )
 
-// How an idle thread of a pool waits. Products of a step follow each other within
-// microseconds, steps and exchanges within a millisecond or two, and a parked thread takes up
-// to a hundred microseconds to wake: of 16 threads that parked sooner a third missed each
-// product of what is served. Several processes may share these processors: so a thread that
-// waits longer gives its own away again and again. If somebody took it for long, the thread
-// parks, and does not linger for a while: the system may give a processor back after
-// milliseconds to a thread that yields, but at once to one that wakes. Who passes a message
-// on takes less than that.
+// How an idle thread of a pool waits. Products of a step follow one another within microseconds,
+// steps and exchanges within a millisecond or two. A parked thread takes up to a hundred
+// microseconds to wake: when 16 threads parked sooner, a third of them missed each product. Several
+// processes may share the CPUs, so a thread that waits longer yields its CPU repeatedly. If another
+// thread used it for long, the waiting thread parks and does not linger for a while: the system may
+// return a CPU after milliseconds to a thread that yields, but at once to one that wakes. Threads
+// that pass on messages need it for less time than that.
 const (
-	spinFor   = 30 * time.Microsecond  // at full speed,
-	lingerFor = 3 * time.Millisecond   // and so long after the last Run, giving way,
-	lingerMax = 5 * time.Millisecond   // but for tasks that are no kernels, as when weights are read
-	spinCheck = 64                     // looks between two readings of the clock
-	taken     = 100 * time.Microsecond // a yield that takes so long was used by another
-	goEvery   = 16                     // yields to the system for one to goroutines, where those may wait
-	astray    = 150 * time.Microsecond // a message that is not there after that may wait for such a yield
+	spinFor       = 30 * time.Microsecond  // spin without yielding
+	lingerFor     = 3 * time.Millisecond   // then yield until this long after the last Run
+	lingerMax     = 5 * time.Millisecond   // limit for tasks that are not kernels, such as reading weights
+	spinCheck     = 64                     // polls between two readings of the clock
+	contended     = 100 * time.Microsecond // a yield that takes this long means that another thread ran
+	goschedEvery  = 16                     // yields to the system per yield to goroutines, if those may wait
+	goschedNeeded = 150 * time.Microsecond // a message that is late by this may need such a yield
 
-	crowdedFor = 2 * time.Millisecond
+	backOffFor = 2 * time.Millisecond
 )
 
-// Whoever gives way to goroutines with one of Go's processors idle wakes a thread of the system,
-// which looks for work and takes the goroutine over: four switches in each exchange of 200 us,
-// and a thread that is under way when the next Run begins. So it is done only where threads that
-// wait may hold all processors, and messages wait behind them. Who polls never leaves its processor
-// idle, to look for goroutines that came to stand behind a thread of the pool; so it has the threads
-// give way when it has waited a while: they change processors with it, which costs each time.
+// A thread that yields to goroutines while one of Go's Ps is idle wakes a system thread, which
+// looks for work and takes the goroutine over: four context switches in each exchange of 200 us,
+// and a thread that is busy when the next Run starts. So a pool's threads yield to goroutines only
+// if waiting threads may occupy all Ps while messages wait for one. A polling thread never leaves
+// its P idle, so that P never steals goroutines that are queued at a pool thread's P. So after a
+// while it counts itself as spinning, which makes the pool's threads yield to goroutines too. That
+// switches their Ps, which costs time, hence the delay.
 var (
-	lookouts   atomic.Int32 // threads of all pools that are not parked, but for their callers, and Waiters after a while
-	processors atomic.Int32 // of Go, when a pool was made last
+	spinning atomic.Int32 // threads of all pools that are not parked, without their callers, and Waiters after a while
+	maxProcs atomic.Int32 // GOMAXPROCS when the last pool was made
 )
 
-func fillProcessors() bool { return lookouts.Load() >= processors.Load() }
+func allProcsBusy() bool { return spinning.Load() >= maxProcs.Load() }
 
-// crowd is what a thread knows of others that want its processor.
-type crowd struct{ until time.Time }
+// contention is what a thread knows of other threads that want its CPU.
+type contention struct{ until time.Time }
 
-// spinner is a thread that waits.
+// spinner is a waiting thread.
 type spinner struct {
-	crowd        *crowd
+	contention   *contention
 	began, since time.Time
 	yields       int
 }
 
-func newSpinner(c *crowd) spinner {
+func newSpinner(c *contention) spinner {
 	now := time.Now()
-	return spinner{crowd: c, began: now, since: now}
+	return spinner{contention: c, began: now, since: now}
 }
 
-// on gives way, and says whether to look again. busy says that other threads are still at
-// work, after which more is likely.
-func (s *spinner) on(busy bool) bool {
+// relax yields and reports whether to keep spinning. busy says that other threads still work, after
+// which more work is likely.
+func (s *spinner) relax(busy bool) bool {
 	now := time.Now()
 	if busy {
 		s.since = now
@@ -66,46 +66,46 @@ func (s *spinner) on(busy bool) bool {
 		return false
 	case now.Sub(s.began) < spinFor:
 		return true
-	case now.Before(s.crowd.until):
+	case now.Before(s.contention.until):
 		return false
 	}
-	if s.yields++; s.yields%goEvery == 0 && fillProcessors() {
+	if s.yields++; s.yields%goschedEvery == 0 && allProcsBusy() {
 		runtime.Gosched()
 	}
 	now = time.Now()
 	yield()
-	if after := time.Now(); after.Sub(now) > taken {
-		s.crowd.until = after.Add(crowdedFor)
+	if after := time.Now(); after.Sub(now) > contended {
+		s.contention.until = after.Add(backOffFor)
 		return false
 	}
 	return true
 }
 
-// Waiter waits for what others compute as the threads of a pool wait for work, and lets the
-// goroutines run that bring it.
+// Waiter waits for other goroutines' results like a thread of a pool waits for work, and lets the
+// goroutines run that deliver them.
 type Waiter struct {
-	crowd crowd
-	pause time.Duration // after which to look again, where others want the processor
+	contention contention
+	pause      time.Duration // how long to refuse after contention
 }
 
 const (
-	waitCheck = 4 // looks between two readings of the clock
-	pauseMost = 64 * time.Millisecond
+	waitCheck = 4 // polls between two readings of the clock
+	maxPause  = 64 * time.Millisecond
 )
 
-// Wait looks until look says that it is there. false: not now, since some of Go's processors are
-// idle, and to let goroutines run would wake threads there, or somebody else wants the processor:
-// then it does without for a while, twice as long each time.
+// Wait polls look until it returns true. It returns false if waiting does not pay now: some of Go's
+// Ps are idle, so that yielding to goroutines would wake system threads, or another thread wants
+// the CPU. In the latter case Wait then refuses for a while, which doubles each time.
 func (w *Waiter) Wait(look func() bool) bool {
-	s := newSpinner(&w.crowd)
-	until := s.crowd.until
+	s := newSpinner(&w.contention)
+	until := s.contention.until
 	began, counted := s.began, int32(0)
-	s.began = began.Add(-spinFor) // other processes may be late because they wait for this processor
-	defer func() { lookouts.Add(-counted) }()
-	for lookouts.Load()+1-counted >= processors.Load() {
-		if counted == 0 && time.Since(began) > astray {
+	s.began = began.Add(-spinFor) // other processes may be late because they wait for this CPU
+	defer func() { spinning.Add(-counted) }()
+	for spinning.Load()+1-counted >= maxProcs.Load() {
+		if counted == 0 && time.Since(began) > goschedNeeded {
 			counted = 1
-			lookouts.Add(1)
+			spinning.Add(1)
 		}
 		for range waitCheck {
 			runtime.Gosched()
@@ -114,19 +114,19 @@ func (w *Waiter) Wait(look func() bool) bool {
 				return true
 			}
 		}
-		if s.on(false) {
+		if s.relax(false) {
 			continue
 		}
-		if w.crowd.until != until {
-			w.taken()
+		if w.contention.until != until {
+			w.backOff()
 		}
 		break
 	}
 	return false
 }
 
-// taken notes that another used the processor.
-func (w *Waiter) taken() {
-	w.pause = min(2*max(w.pause, crowdedFor), pauseMost)
-	w.crowd.until = time.Now().Add(w.pause)
+// backOff records that another thread used the CPU.
+func (w *Waiter) backOff() {
+	w.pause = min(2*max(w.pause, backOffFor), maxPause)
+	w.contention.until = time.Now().Add(w.pause)
 }

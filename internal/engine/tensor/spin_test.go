@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// A thread whose processor another took lingers no more for a while, and then again.
+// A thread whose CPU another thread used does not linger for a while, and then does again.
 func TestLingerGivesWay(t *testing.T) {
-	c := &crowd{}
-	waited := func() bool { // past spinFor, when all others are idle
+	c := &contention{}
+	waited := func() bool { // past spinFor, when all other threads are idle
 		s := newSpinner(c)
 		s.began = s.began.Add(-2 * spinFor)
-		return s.on(false)
+		return s.relax(false)
 	}
 	start := time.Now()
 	c.until = start.Add(time.Hour)
@@ -35,58 +35,58 @@ func TestLingerGivesWay(t *testing.T) {
 	}
 	s := newSpinner(c)
 	s.since = s.since.Add(-2 * lingerFor)
-	if s.on(false) {
+	if s.relax(false) {
 		t.Error("a thread lingers without end")
 	}
 	s = newSpinner(c)
-	if s.since = s.since.Add(-2 * lingerFor); !s.on(true) {
+	if s.since = s.since.Add(-2 * lingerFor); !s.relax(true) {
 		t.Error("a thread parks while others work")
 	}
 	s.began = s.began.Add(-2 * lingerMax)
-	if s.on(true) {
+	if s.relax(true) {
 		t.Error("a thread lingers without end beside a task")
 	}
 }
 
-// Threads give way to goroutines only where they may hold all of Go's processors.
+// Threads yield to goroutines only if they may occupy all of Go's Ps.
 func TestFillProcessors(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(4))
 	looking := func(want int32) {
 		t.Helper()
-		for end := time.Now().Add(time.Minute); lookouts.Load() != want; time.Sleep(time.Millisecond) {
+		for end := time.Now().Add(time.Minute); spinning.Load() != want; time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {
-				t.Fatalf("%d threads look for work, not %d", lookouts.Load(), want)
+				t.Fatalf("%d threads look for work, not %d", spinning.Load(), want)
 			}
 		}
 	}
-	looking(0) // those of pools that are closed do not
+	looking(0) // threads of closed pools do not count
 	p := NewPool(6)
 	defer p.Close()
 	p.Run(6, func(int) {})
-	looking(0) // nor do those that have found none for long
-	lookouts.Add(3)
-	defer lookouts.Add(-3)
-	if fillProcessors() {
+	looking(0) // nor do those that have found no work for long
+	spinning.Add(3)
+	defer spinning.Add(-3)
+	if allProcsBusy() {
 		t.Error("three threads fill 4 processors")
 	}
-	lookouts.Add(1)
-	if !fillProcessors() {
+	spinning.Add(1)
+	if !allProcsBusy() {
 		t.Error("four do not")
 	}
-	lookouts.Add(-1)
+	spinning.Add(-1)
 	runtime.GOMAXPROCS(3)
-	if p.Use(2); !fillProcessors() {
+	if p.Use(2); !allProcsBusy() {
 		t.Error("three do not fill 3 processors")
 	}
 	p.Close()
 	looking(3)
 }
 
-// A Waiter gives up where some of Go's processors are idle, and where somebody else wants this one:
-// then for longer and longer.
+// A Waiter gives up if some of Go's Ps are idle, and if another thread wants its CPU: then for
+// longer and longer.
 func TestWaiter(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2))
-	p := NewPool(1) // notes how many processors there are
+	p := NewPool(1) // records GOMAXPROCS
 	defer p.Close()
 	var w Waiter
 	looks := 0
@@ -94,9 +94,9 @@ func TestWaiter(t *testing.T) {
 	if w.Wait(never) || looks > 0 {
 		t.Errorf("looked %d times beside an idle processor", looks)
 	}
-	lookouts.Add(1)
-	defer lookouts.Add(-1)
-	if !w.Wait(func() bool { looks++; return looks == 7 }) && !w.crowd.until.After(time.Now()) {
+	spinning.Add(1)
+	defer spinning.Add(-1)
+	if !w.Wait(func() bool { looks++; return looks == 7 }) && !w.contention.until.After(time.Now()) {
 		t.Errorf("gave up after %d looks for no reason", looks)
 	}
 	began := time.Now()
@@ -106,18 +106,18 @@ func TestWaiter(t *testing.T) {
 	if took := time.Since(began); took > time.Second {
 		t.Errorf("looked for %v", took)
 	}
-	w = Waiter{} // somebody may have wanted the processor before
-	for want := 2 * crowdedFor; want <= 2*pauseMost; want *= 2 {
-		w.crowd.until = time.Time{}
-		w.taken()
-		if left := time.Until(w.crowd.until); left > min(want, pauseMost) || left < min(want, pauseMost)/2 {
-			t.Errorf("does without for %v, want %v", left, min(want, pauseMost))
+	w = Waiter{} // another thread may have wanted the CPU before
+	for want := 2 * backOffFor; want <= 2*maxPause; want *= 2 {
+		w.contention.until = time.Time{}
+		w.backOff()
+		if left := time.Until(w.contention.until); left > min(want, maxPause) || left < min(want, maxPause)/2 {
+			t.Errorf("does without for %v, want %v", left, min(want, maxPause))
 		}
 	}
 }
 
-// While somebody polls, a goroutine runs that stands behind a thread that looks for work, before
-// that one parks.
+// While a goroutine polls, a goroutine that is queued at a spinning thread's P runs before that
+// thread parks.
 func TestWaiterBehindThread(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2))
 	p := NewPool(2)
@@ -130,12 +130,12 @@ func TestWaiterBehindThread(t *testing.T) {
 				go ran.Store(true)
 				started.Store(true)
 			}
-			for !started.Load() { // the thread of the pool has that task, not the caller
+			for !started.Load() { // the pool's thread has that task, not the caller
 			}
 		})
 		var w Waiter
 		began := time.Now()
-		if w.Wait(ran.Load); w.crowd.until.IsZero() {
+		if w.Wait(ran.Load); w.contention.until.IsZero() {
 			took = append(took, time.Since(began))
 		}
 	}

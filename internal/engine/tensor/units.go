@@ -2,13 +2,13 @@ package tensor
 
 import "fmt"
 
-// The grains of the canonical arithmetic. They are part of every result's bits
-// and of every message between nodes, so they are constants, not settings.
+// The grains of the canonical arithmetic. They determine every result's bits and every message
+// between nodes, so they are constants, not settings.
 const (
-	BlockWidth = 32 // elements of a contraction axis that are never cut
-	MaxUnits   = 16 // ownable runs of blocks of one axis
+	BlockWidth = 32 // elements of a contraction axis that are never split
+	MaxUnits   = 16 // maximum number of runs of blocks of one axis that can have different owners
 	BlockSlots = 64 // cache slots per attention block
-	RowGrain   = 16 // output rows that are never cut
+	RowGrain   = 16 // output rows that are never split
 )
 
 // Span is the half-open range [Lo, Hi).
@@ -21,8 +21,8 @@ func Units(k int) int {
 	return min(MaxUnits, (k+BlockWidth-1)/BlockWidth)
 }
 
-// UnitSpan is the element range of unit u of an axis of k elements: whole blocks,
-// of which only the axis' last may be short.
+// UnitSpan is the element range of unit u of an axis of k elements: whole blocks, of which only the
+// last one of the axis may be short.
 func UnitSpan(k, u int) Span { return UnitsSpan(k, u, u+1) }
 
 // UnitsSpan is the element range of the units [lo, hi) of an axis of k elements.
@@ -34,8 +34,8 @@ func UnitsSpan(k, lo, hi int) Span {
 	return Span{min(k, lo*blocks/units*BlockWidth), min(k, hi*blocks/units*BlockWidth)}
 }
 
-// split is where the tree node [lo, hi) divides: the left child has the largest
-// power of two of leaves that leaves the right child at least one.
+// split is where the tree node [lo, hi) divides: the left child has the largest power of two of
+// leaves that leaves the right child at least one.
 func split(lo, hi int) int {
 	p := 1
 	for 2*p < hi-lo {
@@ -44,9 +44,8 @@ func split(lo, hi int) int {
 	return lo + p
 }
 
-// Subtrees returns the maximal nodes of the sum tree over `units` leaves that
-// together cover exactly the leaves [lo, hi), in order. A socket that owns these
-// units computes one partial sum per node.
+// Subtrees returns the maximal nodes of the sum tree over units leaves that together cover exactly
+// the leaves [lo, hi), in order. A socket that owns these units computes one partial sum per node.
 func Subtrees(lo, hi, units int) []Span {
 	if lo < 0 || hi > units || lo > hi {
 		panic(fmt.Sprintf("tensor: units [%d,%d) outside of [0,%d)", lo, hi, units))
@@ -65,10 +64,9 @@ func subtrees(out []Span, lo, hi, a, b int) []Span {
 	return subtrees(subtrees(out, lo, hi, a, mid), lo, hi, mid, b)
 }
 
-// CombineTree finishes the sum tree over [0, units): parts[i] is the value of the
-// tree node nodes[i] (as Subtrees gives them), the nodes tile [0, units) in order,
-// and all parts have at least len(dst) elements. dst may alias one of the parts.
-// It allocates nothing.
+// CombineTree finishes the sum tree over [0, units). parts[i] is the value of the tree node
+// nodes[i] (from Subtrees). The nodes tile [0, units) in order, and all parts have at least
+// len(dst) elements. dst may alias one of the parts. It does not allocate.
 func CombineTree(dst []float32, nodes []Span, parts [][]float32, units int) {
 	if len(nodes) != len(parts) {
 		panic(fmt.Sprintf("tensor: %d tree nodes but %d parts", len(nodes), len(parts)))
@@ -85,8 +83,8 @@ func CombineTree(dst []float32, nodes []Span, parts [][]float32, units int) {
 
 type combineChunk [256]float32
 
-// combine puts node [a, b) of the elements [off, off+n) in acc and returns the
-// index of the first part after those it used.
+// combine computes the elements [off, off+n) of node [a, b) into acc, and returns the index of the
+// first unused part.
 func combine(acc *combineChunk, nodes []Span, parts [][]float32, i, a, b, off, n int) int {
 	if i < len(nodes) && nodes[i] == (Span{a, b}) {
 		copy(acc[:n], parts[i][off:off+n])

@@ -25,7 +25,7 @@ func TestUnitsTileTheAxis(t *testing.T) {
 	}
 }
 
-// treeValue is the definition of the sum tree, written down once more.
+// treeValue is the definition of the sum tree, written independently.
 func treeValue(leaf []float32) float32 {
 	if len(leaf) == 1 {
 		return leaf[0]
@@ -37,7 +37,7 @@ func treeValue(leaf []float32) float32 {
 	return treeValue(leaf[:p]) + treeValue(leaf[p:])
 }
 
-// Any cut of the units into ranks finishes to the bits of one machine.
+// Any cut of the units into ranks combines to the bits of one machine.
 func TestSubtreesOfAnyCutCombineToOneMachine(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		units := rapid.IntRange(1, MaxUnits).Draw(t, "units")

@@ -2,8 +2,8 @@ package tensor
 
 import "unsafe"
 
-// The views below read memory in the machine's byte order. All targets of Shoal
-// are little-endian, as are checkpoints and the wire.
+// These views read memory in the machine's byte order. All targets of Shoal are little-endian, as
+// are checkpoints and the wire format.
 
 func addressOf(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
 
@@ -19,9 +19,9 @@ func int8s(b []byte) []int8 {
 	return unsafe.Slice((*int8)(unsafe.Pointer(unsafe.SliceData(b))), len(b))
 }
 
-// lines are n float32 that begin with a cache line, and share none with others. Memory of
-// Go is aligned to 8 bytes only where it holds pointers, and a vector of 64 bytes that lies
-// across two lines takes twice as long to read, and longer to write.
+// lines returns n float32 that start at a cache line and share none with other data. Go aligns
+// memory without pointers only to 8 bytes. A 64-byte vector across two lines takes twice as long to
+// read, and longer to write.
 func lines(n int) []float32 {
 	const line = 16
 	m := make([]float32, n+2*line)

@@ -5,16 +5,15 @@ import (
 	"math"
 )
 
-// panelRows is the number of rows that lie side by side in a panel.
+// panelRows is the number of interleaved rows in a panel.
 const panelRows = 16
 
-// Weight is a matrix [Rows][Cols], or the columns of its units [UnitLo, UnitHi),
-// packed for reading once from front to back while many tokens are multiplied.
+// Weight is a matrix [Rows][Cols], or the columns of its units [UnitLo, UnitHi), packed for reading
+// once from front to back while many tokens are multiplied.
 //
-// Rows are packed in panels of 16 rows side by side, the contraction axis
-// outermost, padded with zeros to whole blocks of 32 columns. Four panels (the
-// last ones fewer) form a group, whose columns are interleaved, so that a group,
-// and one group after the other, is read as one stream:
+// Rows are packed in panels of 16 interleaved rows with the contraction axis outermost, padded with
+// zeros to whole blocks of 32 columns. Four panels (the last ones fewer) form a group with
+// interleaved columns. So a group, and one group after the other, is read as one stream:
 //
 //	F32, F16  [group][column/4][panel][4 columns][16 rows]
 //	BF16      [group][column/4][panel][2][16 rows][2 columns]
@@ -22,34 +21,33 @@ const panelRows = 16
 //	Q4_0      [group][block] of [panel][4][16 rows][4] bytes, columns 4g+i low, 16+4g+i high, w+8 each, then scales
 //	IQ4_NL    the same with the index of the value in a table of 16
 //
-// so that one vector holds the same column of 16 rows, and every output element
-// is one chain along the columns whatever the vector width.
+// So one vector holds the same column of 16 rows, and every output element is one chain along the
+// columns for any vector width.
 type Weight struct {
 	Type           DType
 	Rows, Cols     int
 	UnitLo, UnitHi int
 
-	span   Span     // the columns that are here
+	span   Span     // the columns held here
 	padded int      // their number, rounded up to whole blocks
 	nodes  []Span   // Subtrees(UnitLo, UnitHi)
 	steps  [][]step // per node, its units
 	panel  int      // bytes of one panel
-	chunk  int      // columns of a panel that lie together: a quantised block, or 4
+	chunk  int      // columns of a panel that are contiguous: a quantised block, or 4
 	column int      // bytes of one column of a panel, without scales
 	scales int      // bytes of the scales of a chunk of one panel
 	data   []byte
 	mem    mapping
-	free   func() error // of memory of somebody else's
+	free   func() error // frees memory that belongs to the caller
 }
 
-// NewWeight makes a zero matrix that owns all units of its columns.
+// NewWeight returns a zero matrix that owns all units of its columns.
 func NewWeight(dt DType, rows, cols int) (*Weight, error) {
 	return NewWeightUnits(dt, rows, cols, 0, Units(cols))
 }
 
-// NewWeightUnits makes a zero matrix of `rows` rows that holds the columns of the
-// units [unitLo, unitHi) of an axis of `cols` elements. Fill it with SetRow and
-// release its memory with Close.
+// NewWeightUnits returns a zero matrix of rows rows that holds the columns of the units [unitLo,
+// unitHi) of an axis of cols elements. Fill it with SetRow, and release its memory with Close.
 func NewWeightUnits(dt DType, rows, cols, unitLo, unitHi int) (*Weight, error) {
 	w, err := describe(dt, rows, cols, unitLo, unitHi)
 	if err != nil || w.size() == 0 {
@@ -59,8 +57,8 @@ func NewWeightUnits(dt DType, rows, cols, unitLo, unitHi int) (*Weight, error) {
 	return w, err
 }
 
-// NewWeightIn is NewWeightUnits in memory of the caller's, of WeightBytes: zero, or what another
-// such matrix was filled with. Close calls free.
+// NewWeightIn is NewWeightUnits in the caller's memory of WeightBytes, which is zero or holds
+// another such matrix. Close calls free.
 func NewWeightIn(dt DType, rows, cols, unitLo, unitHi int, data []byte, free func() error) (*Weight, error) {
 	w, err := describe(dt, rows, cols, unitLo, unitHi)
 	if err != nil {
@@ -103,8 +101,7 @@ func describe(dt DType, rows, cols, unitLo, unitHi int) (*Weight, error) {
 
 func (w *Weight) size() int { return (w.Rows + panelRows - 1) / panelRows * w.panel }
 
-// columnBytes is the size of one column of a panel, without scales; 0 if dt is not
-// a weight type.
+// columnBytes is the size of one column of a panel, without scales; 0 if dt is not a weight type.
 func columnBytes(dt DType) int {
 	switch dt {
 	case F32:
@@ -122,8 +119,8 @@ func columnBytes(dt DType) int {
 // Quantised reports whether a weight of type dt has blocks that share a scale.
 func Quantised(dt DType) bool { return dt == Q8_0 || dt == Q4_0 || dt == IQ4_NL }
 
-// panelBytes is the size of a panel: its columns and, if quantised, its scales, up
-// to a whole cache line.
+// panelBytes is the size of a panel: its columns and, if quantised, its scales, rounded up to a
+// whole cache line.
 func panelBytes(dt DType, padded int) int {
 	n := padded * columnBytes(dt)
 	if Quantised(dt) {
@@ -138,12 +135,12 @@ func (w *Weight) Span() Span { return w.span }
 // Bytes is the size of the packed matrix in memory.
 func (w *Weight) Bytes() int64 { return int64(len(w.data)) }
 
-// Packed is the matrix as the kernels read it, in the layout above: to be kept, and
-// copied back into a weight of the same type, rows and units. It ends with Close.
+// Packed is the matrix as the kernels read it, in the layout above. It can be stored and copied
+// back into a weight of the same type, rows and units. It is valid until Close.
 func (w *Weight) Packed() []byte { return w.data }
 
-// Close returns the memory to the system. The weight must not be used afterwards;
-// closing twice is safe.
+// Close returns the memory to the system. The weight must not be used afterwards. Close may be
+// called twice.
 func (w *Weight) Close() error {
 	settle()
 	mem, free := w.mem, w.free
@@ -154,9 +151,8 @@ func (w *Weight) Close() error {
 	return mem.free()
 }
 
-// SetRow stores row r: src holds the columns of Span, which are rounded or
-// quantised to Type. Different rows may be set concurrently (best in groups of 16,
-// which share cache lines).
+// SetRow stores row r: src holds the columns of Span, which are rounded or quantised to Type.
+// Different rows may be set concurrently (best in groups of 16, which share cache lines).
 func (w *Weight) SetRow(r int, src []float32) {
 	if r < 0 || r >= w.Rows || len(src) != w.span.Len() {
 		panic(fmt.Sprintf("tensor: SetRow(%d) with %d columns in a weight of %d rows and %d columns", r, len(src), w.Rows, w.span.Len()))
@@ -208,23 +204,23 @@ func (w *Weight) SetRow(r int, src []float32) {
 	}
 }
 
-// group is where the group of a panel begins in the data, and its panels.
+// group returns where the group of a panel starts in the data, and its number of panels.
 func (w *Weight) group(panel int) (base, panels int) {
 	first := panel / maxTilePanels * maxTilePanels
 	all := (w.Rows + panelRows - 1) / panelRows
 	return first * w.panel, min(maxTilePanels, all-first)
 }
 
-// advance is the bytes from a chunk of a group of so many panels to the next chunk.
+// advance is the bytes from a chunk of a group with that many panels to the next chunk.
 func (w *Weight) advance(panels int) int { return panels * (w.chunk*w.column + w.scales) }
 
-// WeightBytes is the memory that a whole matrix takes as dt.
+// WeightBytes is the memory of a whole matrix as dt.
 func WeightBytes(dt DType, rows, cols int) int64 {
 	padded := (cols + BlockWidth - 1) / BlockWidth * BlockWidth
 	return int64((rows+panelRows-1)/panelRows) * int64(panelBytes(dt, padded))
 }
 
-// Row reads row r back as dst, the columns of Span: what the products multiply by.
+// Row reads row r into dst, the columns of Span, with the values that products use.
 func (w *Weight) Row(r int, dst []float32) {
 	if r < 0 || r >= w.Rows || len(dst) != w.span.Len() {
 		panic(fmt.Sprintf("tensor: Row(%d) of %d columns in a weight of %d rows and %d columns", r, len(dst), w.Rows, w.span.Len()))

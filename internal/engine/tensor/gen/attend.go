@@ -34,16 +34,16 @@ const (
 
 var attendTypes = []string{"F32", "BF16", "Int8"}
 
-// attendRows are the most query heads that share a block's reads in one kernel.
+// attendRows is the maximum number of query heads that share a block's reads in one kernel.
 const attendRows = 4
 
 func attendName(dt string, cols, r int) string {
 	return fmt.Sprintf("attend%s%dx%dAVX512", dt, cols, r)
 }
 
-// attends writes attention of one token over whole blocks, for 1 to 4 query heads. A
-// kernel adds values for 32, 64 or (BF16, 1 and 2 heads) 128 columns of the output at a time.
-// Of 128 columns F32 and Int8 gain 0 to 2 % over twice 64, and BF16 3 to 5 %; three heads of
+// attends writes attention of one token over whole blocks, for 1 to 4 query heads. A kernel adds
+// values for 32, 64 or (BF16, 1 and 2 heads) 128 columns of the output at a time. Compared with
+// twice 64, 128 columns gain 0 to 2 % with F32 and Int8, and 3 to 5 % with BF16. Three heads of
 // Int8 are 1 to 4 % faster without a kernel of 32 columns.
 func attends(g *gen) {
 	for _, dt := range attendTypes {
@@ -58,9 +58,9 @@ func attends(g *gen) {
 	}
 }
 
-// attend does, block by block, what score, soften and accumulate do, in their order of
-// operations. One call for all blocks, because going back to Go three times a block took
-// a seventh of the time.
+// attend does block by block what score, soften and accumulate do, in their order of operations.
+// One call covers all blocks, because returning to Go three times per block took a seventh of the
+// time.
 func (g *gen) attend(dt string, nv, r int) {
 	elem := map[string]int{"F32": 4, "BF16": 2, "Int8": 1}[dt]
 	a := g.fn(attendName(dt, 16*nv, r), "attendArgs")
@@ -83,9 +83,9 @@ func (g *gen) attend(dt string, nv, r int) {
 	g.MOVQ(mem(blocks, 24), next) // of the next slice of bytes
 	g.Label("last")
 	g.SUBQ(w, next)
-	// What follows in memory Zen 4 prefetches better, unless lines are as short as those of
-	// 32 columns of BF16 (775 ns for 640 with 64, but 336 for 516 with 32). Emerald Rapids
-	// does not (32 sequences of 4096: 1.45 times as fast with), and says so by attBlock.
+	// Zen 4 prefetches adjacent memory better by itself, except for short lines such as 32 columns
+	// of BF16 (775 ns instead of 640 with 64, but 336 instead of 516 with 32). Emerald Rapids does
+	// not (32 sequences of 4096: 1.45 times as fast with prefetches); attBlock selects that.
 	if (dt == "F32" || dt == "BF16" && nv > 2) && attendPanels(r) == 1 {
 		zero := g.GP64()
 		g.XORQ(zero, zero)
@@ -93,7 +93,7 @@ func (g *gen) attend(dt string, nv, r int) {
 		g.CMOVQEQ(zero, next)
 	}
 
-	// Scores, a panel of 16 slots after the other, as they lie in memory.
+	// Scores, one panel of 16 slots after the other, in memory order.
 	s := make([][]reg.VecVirtual, r)
 	for t := range s {
 		s[t] = g.vecs(4)
@@ -102,7 +102,7 @@ func (g *gen) attend(dt string, nv, r int) {
 	kdim := g.field(a, attKDim)
 	ldq := g.times(kdim, 4)
 	panel := g.field(a, attPanel)
-	ahead := g.GP64() // prefetches follow the order of memory, whatever the order of reads
+	ahead := g.GP64() // prefetches follow memory order, whatever the order of reads
 	g.LEAQ(operand.Mem{Base: w, Index: next, Scale: 1}, ahead)
 	for p := 0; p < 4; p += m {
 		x := g.rows(g.field(a, attQ), ldq, r)
@@ -142,7 +142,7 @@ func (g *gen) attend(dt string, nv, r int) {
 		}
 	}
 
-	// Probabilities, as softmax.
+	// Probabilities, as in softmax.
 	var scales reg.GPVirtual
 	if dt == "Int8" {
 		scales = g.field(a, attScales)
@@ -182,7 +182,7 @@ func (g *gen) attend(dt string, nv, r int) {
 		g.VMOVUPS(sum, mem(sums, 64*t))
 	}
 
-	// Values, so many columns at a time.
+	// Values, a few columns at a time.
 	vdim := g.field(a, attVDim)
 	ldo, ldv := g.times(vdim, 4), g.times(vdim, elem)
 	o := g.rows(g.field(a, attO), ldo, r)
@@ -252,7 +252,7 @@ func (g *gen) attend(dt string, nv, r int) {
 	g.ret()
 }
 
-// times is a new register of n times 1, 2 or 4.
+// times returns a new register with n times 1, 2 or 4.
 func (g *gen) times(n reg.Register, by int) reg.GPVirtual {
 	v := g.GP64()
 	g.MOVQ(n, v)
@@ -260,9 +260,9 @@ func (g *gen) times(n reg.Register, by int) reg.GPVirtual {
 	return v
 }
 
-// attendPanels are the panels of keys whose scores are computed together: one or two
-// heads read in the order of memory, which the processor's prefetcher follows; more are
-// bound by the latency of their chains of additions.
+// attendPanels is the number of panels of keys whose scores are computed together. One or two heads
+// read in memory order, which the CPU's prefetcher follows; more heads are bound by the latency of
+// their chains of additions.
 func attendPanels(r int) int {
 	if r > 2 {
 		return 2
@@ -270,11 +270,11 @@ func attendPanels(r int) int {
 	return 1
 }
 
-// slotsTogether are the slots of an iteration of the values.
+// slotsTogether is the number of slots in an iteration of the values.
 const slotsTogether = 4
 
-// permute puts the even columns of each 32 of the output before the odd ones, or back:
-// so a line of 32 bfloat16 becomes two vectors by a shift and a mask.
+// permute puts the even columns of each 32 of the output before the odd ones, or back. So a line of
+// 32 bfloat16 becomes two vectors by a shift and a mask.
 func (g *gen) permute(a reg.Register, label string, apart bool) {
 	o, left := g.field(a, attO), g.field(a, attColumns)
 	index := func(name string, of func(i int) int) reg.VecVirtual {
@@ -313,8 +313,8 @@ func pickedName(dt string, cols, r int) string {
 	return fmt.Sprintf("picked%s%dx%dAVX512", dt, cols, r)
 }
 
-// picked does what score, soften and accumulate do of one block of which some slots are valid,
-// for 1 to 4 query heads: panels without any are not read, and have no exponentials either.
+// picked does score, soften and accumulate for one block with some invalid slots, for 1 to 4 query
+// heads. It skips panels without valid slots, and their exponentials.
 func picked(g *gen) {
 	for _, dt := range attendTypes {
 		for _, nv := range []int{2, 4} {
@@ -341,7 +341,8 @@ func (g *gen) picked(dt string, nv, r int) {
 	for t := range top {
 		g.VBROADCASTSS(mem(tops, 4*t), top[t])
 	}
-	// panels goes through those that have a valid slot; probs and scales are of the panel's slots.
+	// panels iterates over the panels with a valid slot; probs and scales are those of the panel's
+	// slots.
 	panels := func(label string, body func(valid reg.OpmaskVirtual, probs, scales reg.Register), next func()) {
 		valid, probs, scales, left := g.field(a, attValid), g.field(a, attP), g.field(a, attBlocks), g.GP64()
 		g.MOVQ(mem(scales, 0), scales)

@@ -17,8 +17,8 @@ const (
 	foldVDim
 )
 
-// folds writes what puts a run of attention behind those before it, see foldArgs. The
-// AVX2 form serves AVX-512 too: it runs once for 1024 slots.
+// folds writes the kernel that folds a run of attention into the previous runs, see foldArgs.
+// AVX-512 uses the AVX2 form too: it runs once per 1024 slots.
 func folds(g *gen) {
 	a := g.fn("fold"+g.name, "foldArgs")
 	vdim := func() reg.GPVirtual { return g.field(a, foldVDim) }
@@ -28,11 +28,11 @@ func folds(g *gen) {
 	g.ret()
 }
 
-// state are the pointers of a runState.
+// state holds the pointers of a runState.
 type state struct{ o, sum, max reg.Register }
 
-// fold puts the rows of a run behind those before it. Without `mayBeNone` each row of the
-// run has seen a slot.
+// fold folds the rows of a run into the previous runs. Without mayBeNone each row of the run must
+// have a slot.
 func (g *gen) fold(to, run state, rows reg.Register, vdim func() reg.GPVirtual, mayBeNone bool) {
 	const none = 0xff800000 // -Inf
 	zero := g.vec()
@@ -44,7 +44,7 @@ func (g *gen) fold(to, run state, rows reg.Register, vdim func() reg.GPVirtual, 
 		}
 		return v
 	}
-	// seen goes on at the one label if a row has seen a slot, else at the other.
+	// seen jumps to label if a row has a slot, otherwise to unseen.
 	seen := func(s state, sum []reg.VecVirtual, label, unseen string) {
 		g.CMPL(mem(s.max, 0), operand.U32(none))
 		g.JNE(operand.LabelRef(label))

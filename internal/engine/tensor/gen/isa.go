@@ -9,7 +9,7 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// isa is an instruction set: the same kernels in vectors of another width.
+// isa is an instruction set: the same kernels with another vector width.
 type isa struct {
 	name, file string
 	bytes      int // of a vector
@@ -30,10 +30,10 @@ type gen struct {
 
 func (g *gen) wide() bool { return g.bytes == 64 }
 
-// lanes is the number of float32 of a vector.
+// lanes is the number of float32 in a vector.
 func (g *gen) lanes() int { return g.bytes / 4 }
 
-// vec is a fresh vector register.
+// vec returns a new vector register.
 func (g *gen) vec() reg.VecVirtual {
 	if g.wide() {
 		return g.ZMM()
@@ -49,8 +49,7 @@ func (g *gen) vecs(n int) []reg.VecVirtual {
 	return v
 }
 
-// fn begins a kernel whose only parameter is a pointer to its arguments, and
-// returns that pointer.
+// fn starts a kernel whose only parameter is a pointer to its arguments, and returns that pointer.
 func (g *gen) fn(name, args string) reg.GPVirtual {
 	stubs = append(stubs, stub{name, "a *" + args})
 	g.Function(name)
@@ -61,8 +60,8 @@ func (g *gen) fn(name, args string) reg.GPVirtual {
 	return a
 }
 
-// plain begins a kernel with scalar and pointer parameters; goParams is its Go
-// declaration, expr the same with pointers as uintptr.
+// plain starts a kernel with scalar and pointer parameters. goParams is its Go declaration, expr
+// the same with pointers as uintptr.
 func (g *gen) plain(name, goParams, expr string) {
 	stubs = append(stubs, stub{name, goParams})
 	g.Function(name)
@@ -151,10 +150,9 @@ func (g *gen) zero(v reg.Register) {
 	}
 }
 
-// konst is a constant in memory: of one lane, which instructions of AVX-512 broadcast, or
-// of a whole vector of AVX2. The linker aligns data to 32 bytes and no more, so that
-// constants of 64 lay across two cache lines in every second build: an exponential took
-// twice as long there.
+// konst is a constant in memory: one lane, which instructions of AVX-512 broadcast, or a whole
+// vector of AVX2. The linker aligns data to at most 32 bytes, so constants of 64 bytes crossed two
+// cache lines in every second build, which doubled the time of an exponential.
 func (g *gen) konst(name string, bits uint32) operand.Mem {
 	if g.consts == nil {
 		g.consts = map[string]operand.Mem{}
@@ -185,7 +183,7 @@ func (g *gen) load(konst operand.Mem, v reg.VecVirtual) {
 
 type instruction func(...operand.Op)
 
-// by is the form of an instruction whose first operand is a constant.
+// by returns the form of an instruction whose first operand is a constant.
 func (g *gen) by(vector, broadcast instruction) instruction {
 	if g.wide() {
 		return broadcast
@@ -203,8 +201,8 @@ func (g *gen) table(name string) operand.Mem {
 	return m
 }
 
-// counted emits a loop that runs while n, which the body lowers, is above 0; n may
-// be 0 at the start.
+// counted emits a loop that runs while n, which the body decrements, is above 0; n may be 0 at the
+// start.
 func (g *gen) counted(label string, n reg.Register, body func()) {
 	g.TESTQ(n, n)
 	g.JZ(operand.LabelRef(label + "_done"))

@@ -1,7 +1,6 @@
-// Command gen writes the amd64 kernels of package tensor with avo: one assembly
-// file per theme and instruction set, and the Go declarations and tables that
-// belong to them. It is a module of its own so that avo is not a dependency of
-// Shoal; `go generate ./internal/engine/tensor` runs it.
+// Command gen writes the amd64 kernels of package tensor with avo: one assembly file per topic and
+// instruction set, with their Go declarations and tables. It is a separate module, so that avo is
+// not a dependency of Shoal. `go generate ./internal/engine/tensor` runs it.
 package main
 
 import (
@@ -23,7 +22,7 @@ type stub struct{ name, params string }
 
 var stubs []stub
 
-// evexOnly are the registers that AVX2 does not have.
+// evexOnly matches registers that AVX2 lacks.
 var evexOnly = regexp.MustCompile(`\b[XY](1[6-9]|2[0-9]|3[01])\b|\bZ[0-9]+\b`)
 
 func main() {
@@ -91,7 +90,7 @@ func write(path string, data []byte) {
 	}
 }
 
-// tables writes, per instruction set, the arrays that the drivers pick kernels from.
+// tables writes, per instruction set, the arrays from which the drivers select kernels.
 func tables(b *strings.Builder) {
 	have := map[string]bool{}
 	for _, s := range stubs {

@@ -7,11 +7,10 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// narrow is quant without VNNI and for any number of panels, in the order in which
-// the weights lie in memory: half a panel at a time, whose integer sums are all that
-// registers hold. The float32 sums stay in the unit's place on the stack, which is
-// in the first-level cache; so one load of a weight serves four tokens, and a group
-// of four panels is one rising stream.
+// narrow is quant without VNNI and for any number of panels, in the memory order of the weights:
+// half a panel at a time, since registers hold no more integer sums. The float32 sums stay in the
+// unit's place on the stack, in the L1 cache. So one load of a weight serves four tokens, and a
+// group of four panels is one rising stream.
 func (g *gen) narrow(q quantType, c int) {
 	a := g.fn(narrowName(g.isa, q.name, c), "tileArgs")
 	w, scales := g.field(a, argW), g.field(a, argScales)
@@ -61,15 +60,15 @@ func (g *gen) narrow(q quantType, c int) {
 			g.VCVTPH2PS(operand.Mem{Base: scales, Index: half, Scale: 1, Disp: i * 16}, ws)
 			for t := range c {
 				s := g.vec()
-				g.VBROADCASTSS(x.at(t, recordScale), s)
+				g.VBROADCASTSS(x.at(t, quantBlockScale), s)
 				g.VMULPS(ws, s, s)
 				g.VCVTDQ2PS(sums[t], sums[t])
 				g.VFMADD213PS(at(stack, i, t), sums[t], s)
 				g.VMOVUPS(s, at(stack, i, t))
 			}
 		}
-		// Many tokens take several passes over these weights, each of which fetches
-		// a part of the next ones.
+		// Many tokens take several passes over these weights, and each pass prefetches a part of
+		// the next weights.
 		lines := q.loads
 		if c > 2 {
 			lines /= 2
@@ -78,14 +77,14 @@ func (g *gen) narrow(q quantType, c int) {
 			g.PREFETCHT0(of(pf, lines, l*64))
 		}
 	})
-	if c <= 2 { // the scales of the block ahead, behind its panels
+	if c <= 2 { // the scales of the block ahead, after its panels
 		for line := range 2 {
 			g.PREFETCHT0(operand.Mem{Base: pf, Index: end, Scale: uint8(q.loads), Disp: line * 64})
 		}
 	}
 	g.ADDQ(mem(a, argAdvance), w)
 	g.ADDQ(mem(a, argAdvance), scales)
-	g.advance(x, operand.U8(recordBytes))
+	g.advance(x, operand.U8(quantBlockBytes))
 	g.ADDQ(mem(a, argPfStep), pf)
 	g.SUBQ(operand.U8(32), k)
 	g.JNZ(operand.LabelRef("loop"))
@@ -125,7 +124,7 @@ func (g *gen) narrow(q quantType, c int) {
 
 func narrowName(is isa, dt string, c int) string { return fmt.Sprintf("tile%sx%d%s", dt, c, is.name) }
 
-// narrowRegisters are a narrow tile's constants.
+// narrowRegisters are the constants of a narrow tile.
 type narrowRegisters struct{ ones, bias, mask, code reg.VecVirtual }
 
 func (g *gen) narrowConstants(q quantType) (n narrowRegisters) {
@@ -147,10 +146,9 @@ func (g *gen) narrowConstants(q quantType) (n narrowRegisters) {
 	return n
 }
 
-// narrowBlock returns the integer sums of a block of 8 rows. Signed weights lend the
-// token their sign and are multiplied by their magnitude; 16-bit pairs then hold at
-// most 127*127*2, and are widened one by one. Those of Q4_0 hold 15*127*2, and all
-// eight of a block fit 16 bits.
+// narrowBlock returns the integer sums of a block of 8 rows. The sign of signed weights is moved to
+// the token, and their magnitude is multiplied. 16-bit pairs then hold at most 127*127*2 and are
+// widened one by one. Those of Q4_0 hold 15*127*2, and all eight of a block fit in 16 bits.
 func (g *gen) narrowBlock(q quantType, n narrowRegisters, at func(l int) operand.Mem, x rows, c int) []reg.VecVirtual {
 	sums := make([]reg.VecVirtual, c)
 	add := func(t int, p reg.VecVirtual, sum func(a, b, c operand.Op)) {
@@ -207,7 +205,7 @@ func (g *gen) narrowBlock(q quantType, n narrowRegisters, at func(l int) operand
 	if n.code == nil {
 		for t := range c {
 			start := g.vec()
-			g.VPBROADCASTD(x.at(t, recordStart), start)
+			g.VPBROADCASTD(x.at(t, quantBlockStart), start)
 			g.VPMADDWD(n.ones, sums[t], sums[t])
 			g.VPADDD(start, sums[t], sums[t])
 		}

@@ -92,8 +92,8 @@ func ops(g *gen) {
 		g.exp(v)
 		g.VADDPS(v, acc, acc)
 	})
-	// The loaded element is the first source: where it is NaN the maximum so far,
-	// the second source, stays.
+	// The loaded element is the first source: if it is NaN, the second source, which is the maximum
+	// so far, stays.
 	g.reduce("maximum", "", func(x operand.Mem, acc, _ reg.VecVirtual) {
 		v := g.vec()
 		g.VMOVUPS(x, v)
@@ -107,7 +107,8 @@ func ops(g *gen) {
 	}
 }
 
-// elementwise writes a loop over n elements of the named arrays, 16 at a time. "by", the last, is a number.
+// elementwise writes a loop over n elements of the named arrays, 16 at a time. A last parameter
+// "by" is a number.
 func (g *gen) elementwise(name, params string, body func(p []reg.Register, by reg.VecVirtual, disp int)) {
 	arrays, number := strings.CutSuffix(params, ", by")
 	params = arrays + " *float32, n int"
@@ -142,7 +143,7 @@ func (g *gen) elementwise(name, params string, body func(p []reg.Register, by re
 	g.ret()
 }
 
-// widenBF16 writes dst = src, n bfloat16 as float32, every zero +0.
+// widenBF16 writes dst = src: n bfloat16 as float32, with every zero as +0.
 func (g *gen) widenBF16() {
 	g.plain("widenBF16"+g.name, "dst *float32, src *uint16, n int", "func(dst, src uintptr, n int)")
 	dst, src, n, zero := g.GP64(), g.GP64(), g.GP64(), g.vec()
@@ -243,7 +244,7 @@ func (g *gen) indexOf() {
 	g.ret()
 }
 
-// fetch prefetches n bytes, a multiple of 64 above 0.
+// fetch prefetches n bytes, a positive multiple of 64.
 func (g *gen) fetch() {
 	g.plain("fetch"+g.name, "p *byte, n int", "func(p uintptr, n int)")
 	p, n := g.GP64(), g.GP64()

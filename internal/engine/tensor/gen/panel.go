@@ -5,16 +5,16 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// panel writes what moves rows into a cache's panels of 16 slots and out again. The
-// AVX2 form serves AVX-512 too: such a move is bound by memory.
+// panel writes the kernels that move rows into a cache's panels of 16 slots and back. AVX-512 uses
+// the AVX2 form too, since memory is the bottleneck.
 func panel(g *gen) {
 	g.fetch()
 	g.transpose8()
 	g.roundBF16()
 }
 
-// transpose8 transposes n tiles of 8 x 8 cells of 32 bits: rows of a tile lie lds
-// apart in src and ldd apart in dst; the next tile is sstep and dstep further. All in bytes.
+// transpose8 transposes n tiles of 8 x 8 cells of 32 bits. Rows of a tile are lds apart in src and
+// ldd apart in dst; the next tile is sstep and dstep further. All values are in bytes.
 func (g *gen) transpose8() {
 	const params = "ldd, lds, dstep, sstep uintptr, n int"
 	g.plain("transpose8"+g.name, "dst, src *byte, "+params, "func(dst, src, "+params+")")
@@ -88,8 +88,8 @@ func (e eight) at(i int) operand.Mem {
 	return m
 }
 
-// roundBF16 rounds rows of n float32, a multiple of 8 above 0, as toBF16 does:
-// VCVTNEPS2BF16 would flush subnormals. Rows lie ldx apart in x and ldd in dst, in bytes.
+// roundBF16 rounds rows of n float32, a positive multiple of 8, as toBF16 does: VCVTNEPS2BF16 would
+// flush subnormals. Rows are ldx apart in x and ldd in dst, in bytes.
 func (g *gen) roundBF16() {
 	const params = "ldd, ldx uintptr, rows, n int"
 	g.plain("roundBF16"+g.name, "dst *uint16, x *float32, "+params, "func(dst, x uintptr, "+params+")")

@@ -2,11 +2,11 @@ package main
 
 import "github.com/mmcloughlin/avo/operand"
 
-// peakChains is known to measure.go.
+// peakChains must equal the constant in measure.go.
 const peakChains = 12
 
-// peaks writes the loops that measure what the machine can do: they touch memory
-// or feed the multipliers and nothing else.
+// peaks writes the loops that measure the machine's limits: they only read memory or only use the
+// multipliers.
 func peaks(g *gen) {
 	g.plain("readPeak"+g.name, "p *byte, n int", "func(p uintptr, n int)")
 	p, n := g.GP64(), g.GP64()

@@ -8,16 +8,16 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// A quantised token is a row of records, one per block of 32.
+// A quantised token is a row of quantized blocks of 32.
 const (
-	recordBytes = 40 // 32 int8, the scale, and the start value of the integer sums
-	recordScale = 32
-	recordStart = 36
+	quantBlockBytes = 40 // 32 int8, the scale, and the start value of the integer sums
+	quantBlockScale = 32
+	quantBlockStart = 36
 )
 
-// quantType is a quantised weight: 16 rows of a block are `loads` vectors of 64
-// bytes, 4 columns of each row side by side; Q4_0 has columns 4g.. in the low and
-// 16+4g.. in the high halves of the bytes of load g.
+// quantType is a quantised weight. 16 rows of a block are loads vectors of 64 bytes, with 4
+// adjacent columns of each row. Q4_0 has columns 4g.. in the low and 16+4g.. in the high halves of
+// the bytes of load g.
 type quantType struct {
 	name  string
 	loads int
@@ -25,12 +25,12 @@ type quantType struct {
 
 var quantTypes = []quantType{{"Q8_0", 8}, {"Q4_0", 4}, {"IQ4_NL", 4}}
 
-// nonLinear is the code of IQ4_NL; the package's own copy is in quant.go, and a test
-// compares them.
+// nonLinear is the code of IQ4_NL. The package has its own copy in quant.go, and a test compares
+// them.
 var nonLinear = [16]int8{-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113}
 
-// code is a vector of the values of IQ4_NL, 16 bytes again and again: plus 128 where
-// VPDPBUSD wants unsigned weights.
+// code is a vector of the values of IQ4_NL, the 16 bytes repeated: plus 128 if VPDPBUSD needs
+// unsigned weights.
 func (g *gen) code() operand.Mem {
 	if m, ok := g.consts["code"]; ok {
 		return m
@@ -74,8 +74,8 @@ func quants(g *gen) {
 	}
 }
 
-// risingName is the kernel for processors that follow a rising stream themselves: one
-// token, and one group of four panels after the other.
+// risingName is the kernel for CPUs whose prefetchers follow a rising stream: one token, and one
+// group of four panels after the other.
 func risingName(is isa, dt string, m, c int) string {
 	return fmt.Sprintf("tile%s%dx%dRising%s", dt, m, c, is.name)
 }
@@ -88,7 +88,7 @@ func (g *gen) quant(q quantType, m, c int, rising bool) {
 	a := g.fn(name, "tileArgs")
 	nv := m // a panel's 16 rows are one vector
 	w := g.panels(g.field(a, argW), g.field(a, argPanel), m)
-	scales := g.field(a, argScales) // 16 float16 a panel, side by side
+	scales := g.field(a, argScales) // 16 float16 per panel, adjacent
 	x := g.rows(g.field(a, argX), g.field(a, argLdx), c)
 	steps, nsteps := g.field(a, argSteps), g.field(a, argNsteps)
 	stack := g.field(a, argStack)
@@ -111,9 +111,8 @@ func (g *gen) quant(q quantType, m, c int, rising bool) {
 		bits.code = g.vec()
 		g.VMOVDQU32(g.code(), bits.code)
 	}
-	// One token has registers for two sums a panel: then the high halves of the bytes
-	// are multiplied where they are, 16 times too large, and one shift a block does
-	// what else is one a load.
+	// One token has registers for two sums per panel. So the high halves of the bytes are
+	// multiplied in place, 16 times too large, and one shift per block replaces one per load.
 	apart := c == 1 && q.name == "Q4_0"
 	if apart {
 		bits.high = g.vec()
@@ -133,10 +132,10 @@ func (g *gen) quant(q quantType, m, c int, rising bool) {
 	g.Label("loop")
 	sums := g.vecs(c * nv)
 	for i, s := range sums {
-		if i%nv > 0 { // the same for all panels; a copy costs nothing, a load of a core's busy half does
+		if i%nv > 0 { // the same for all panels; a copy is free, a load is not
 			g.VMOVDQA32(sums[i-1], s)
 		} else {
-			g.VPBROADCASTD(x.at(i/nv, recordStart), s)
+			g.VPBROADCASTD(x.at(i/nv, quantBlockStart), s)
 		}
 	}
 	highs := sums
@@ -163,7 +162,7 @@ func (g *gen) quant(q quantType, m, c int, rising bool) {
 	}
 	for t := range c {
 		xs := g.vec()
-		g.VBROADCASTSS(x.at(t, recordScale), xs)
+		g.VBROADCASTSS(x.at(t, quantBlockScale), xs)
 		for i, v := range ws {
 			sum, s := sums[t*nv+i], g.vec()
 			g.VMULPS(v, xs, s)
@@ -173,7 +172,7 @@ func (g *gen) quant(q quantType, m, c int, rising bool) {
 	}
 	g.ADDQ(mem(a, argAdvance), w.base)
 	g.ADDQ(mem(a, argAdvance), scales)
-	g.advance(x, operand.U8(recordBytes))
+	g.advance(x, operand.U8(quantBlockBytes))
 	if pf.base != nil {
 		g.ADDQ(mem(a, argPfStep), pf.base)
 	}
@@ -196,11 +195,11 @@ func (g *gen) quant(q quantType, m, c int, rising bool) {
 	g.ret()
 }
 
-// nibbles are what 4-bit weights are unpacked with.
+// nibbles are the constants that unpack 4-bit weights.
 type nibbles struct{ mask, high, code reg.VecVirtual }
 
-// byLoad multiplies a block of all panels load by load: each broadcast of a token
-// serves all panels.
+// byLoad multiplies a block of all panels load by load: each broadcast of a token serves all
+// panels.
 func (g *gen) byLoad(q quantType, m, c int, w panels, x rows, ahead *spread, bits nibbles, sums []reg.VecVirtual) {
 	ahead.begin(g)
 	for l := range q.loads {
@@ -222,17 +221,17 @@ func (g *gen) byLoad(q quantType, m, c int, w panels, x rows, ahead *spread, bit
 	ahead.end(g)
 }
 
-// inOrder does the same in the order in which the weights lie in memory, for
-// few tokens: then memory is what binds, and the processor's prefetcher follows
-// one rising stream (a third of the speed, on Zen 4, when four panels alternate).
+// inOrder does the same in the memory order of the weights, for few tokens: memory is then the
+// bottleneck, and the CPU's prefetcher follows one rising stream (a third of the speed, on Zen 4,
+// when four panels alternate).
 //
-// Without a place to prefetch from, one line of each panel of 4-bit weights is fetched
-// into the second level four blocks ahead. More lines than that, or any into the first level, hide the
-// misses that the processor's own prefetcher lives on (Zen 4).
+// Without a prefetch address, one line of each panel of 4-bit weights is prefetched into L2 four
+// blocks ahead. More lines, or any into L1, hide the misses that train the CPU's own prefetcher
+// (Zen 4).
 func (g *gen) inOrder(q quantType, m, c int, w panels, x rows, pf panels, bits nibbles, sums, highs []reg.VecVirtual) {
 	const blocksAhead = 4
 	block := m * (q.loads*64 + 32)
-	half := q.loads / c // as many broadcasts as there are registers for
+	half := q.loads / c // as many broadcasts as there are registers
 	for from := 0; from < q.loads; from += half {
 		parts := 8 / q.loads
 		b := g.vecs(c * half * parts)
@@ -255,7 +254,7 @@ func (g *gen) inOrder(q quantType, m, c int, w panels, x rows, pf panels, bits n
 				switch {
 				case pf.base != nil:
 					g.PREFETCHT0(pf.at(p, (from+l)*64)) // it is read at once
-				case q.loads == 8: // not ahead, but worth a tenth all the same
+				case q.loads == 8: // not ahead, but still worth a tenth
 					g.PREFETCHT0(w.at(p, (from+l)*64))
 				case l == 0:
 					g.PREFETCHT1(w.at(p, blocksAhead*block))

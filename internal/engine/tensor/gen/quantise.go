@@ -5,8 +5,8 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// quantise rounds tokens to records; see portableQuantise. The AVX2 form serves
-// AVX-512 too: it runs once per product.
+// quantise rounds tokens to quantized blocks; see portableQuantise. AVX-512 uses the AVX2 form too:
+// it runs once per product.
 func (g *gen) quantise() {
 	g.plain("quantise"+g.name, "dst *byte, x *float32, blocks int, start int32", "func(dst, x uintptr, blocks int, start int32)")
 	dst, x, n, start := g.GP64(), g.GP64(), g.GP64(), g.GP32()
@@ -79,16 +79,16 @@ func (g *gen) quantise() {
 		g.VPACKSSWB(v[2], v[0], v[0])
 		g.VPERMD(v[0], order, v[0])
 		g.VMOVDQU(v[0], mem(dst, 0))
-		g.VMOVSS(scale, mem(dst, recordScale))
-		g.MOVL(t, mem(dst, recordStart))
+		g.VMOVSS(scale, mem(dst, quantBlockScale))
+		g.MOVL(t, mem(dst, quantBlockStart))
 		g.JMP(operand.LabelRef("next"))
 		g.Label("empty")
 		g.VPXOR(u, u, u)
 		g.VMOVDQU(u, mem(dst, 0))
-		g.MOVL(t, mem(dst, recordScale))
-		g.MOVL(operand.U32(0), mem(dst, recordStart))
+		g.MOVL(t, mem(dst, quantBlockScale))
+		g.MOVL(operand.U32(0), mem(dst, quantBlockStart))
 		g.Label("next")
-		g.ADDQ(operand.U8(recordBytes), dst)
+		g.ADDQ(operand.U8(quantBlockBytes), dst)
 		g.ADDQ(operand.U32(128), x)
 		g.SUBQ(operand.U8(1), n)
 	})

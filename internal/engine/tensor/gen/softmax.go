@@ -21,13 +21,13 @@ const (
 	softScale
 )
 
-// expConsts are those of Exp in math.go, which a test compares bit by bit.
+// f32 is a constant of Exp in math.go; a test compares the results bit by bit.
 func (g *gen) f32(name string, v float64) operand.Mem {
 	return g.konst(name, math.Float32bits(float32(v)))
 }
 
-// exp replaces x by its exponential: the operations of Exp, in its order. A NaN
-// stays NaN because the minimum and maximum return their second source.
+// exp replaces x by its exponential: the operations of Exp, in its order. NaN stays NaN because the
+// minimum and maximum return their second source.
 func (g *gen) exp(x reg.VecVirtual) {
 	n, p := g.vec(), g.vec()
 	fma, fnma := g.by(g.VFMADD213PS, g.VFMADD213PS_BCST), g.by(g.VFNMADD231PS, g.VFNMADD231PS_BCST)
@@ -67,8 +67,8 @@ func (g *gen) exp(x reg.VecVirtual) {
 	g.VMULPS(i, p, x)
 }
 
-// softmaxes writes one block's step of the online softmax, row by row: one call for all
-// rows, so that the exponentials of the next row begin while those of this one end.
+// softmaxes writes one block's step of the online softmax, row by row. One call covers all rows, so
+// that the exponentials of successive rows overlap.
 func softmaxes(g *gen) {
 	a := g.fn("softmax"+g.name, "softmaxArgs")
 	s, sum, tops := g.field(a, softS), g.field(a, softSum), g.field(a, softMax)
@@ -87,7 +87,7 @@ func softmaxes(g *gen) {
 			g.SHRQ(operand.U8(16), valid)
 		}
 	}
-	// scaled multiplies the 64 of a row by the scales of a cache's rows, if it has such.
+	// scaled multiplies the 64 elements of a row by the scales of a cache's rows, if there are any.
 	scaled := func(by reg.Register, t []reg.VecVirtual, label string) {
 		g.TESTQ(by, by)
 		g.JZ(operand.LabelRef(label))
@@ -137,7 +137,7 @@ func softmaxes(g *gen) {
 	g.VSUBPS(top, correct, correct)
 	g.exp(correct)
 
-	// What is 0 stays so, and what is multiplied by 1 too.
+	// Skip the correction if it would not change anything: for zeros, and for a factor of 1.
 	at, left := g.GP64(), g.GP64()
 	g.CMPL(was, operand.U32(0xff800000))
 	g.JE(operand.LabelRef("corrected"))
@@ -216,7 +216,7 @@ func (g *gen) laneBits() operand.Mem {
 	return m
 }
 
-// acrossMax spreads the largest lane of v over all of them.
+// acrossMax copies the largest lane of v to all lanes.
 func (g *gen) acrossMax(v reg.VecVirtual) {
 	t := g.vec()
 	if g.wide() {

@@ -5,16 +5,16 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// spreadTokens is from how many tokens on the prefetches of a tile (AVX-512) lie argPfGap
-// bytes apart, and those of a round argPfStep behind those of the one before. With many
-// passes over the weights before them, a short gap asks for each line about once. Long
-// ones ask for as many lines in every round of every pass, which keeps the line buffers
-// of an Intel core busy that its own misses need (Emerald Rapids, Q8_0: 4, 6, 8 and 16
-// tokens 1.08, 1.2, 1.14 and 1.28 times as fast with short ones); AMD's drop what they have no buffer for, and fetch
-// more when asked again (Zen 4: 16 tokens 1.08 times as fast with long ones).
+// spreadTokens is the number of tokens from which the prefetches of a tile (AVX-512) are argPfGap
+// bytes apart, and those of a round argPfStep after those of the previous one. With many passes
+// over the weights, a short gap requests each line about once. A long gap requests as many lines in
+// every round of every pass, which occupies the line buffers that an Intel core needs for its own
+// misses (Emerald Rapids, Q8_0: 4, 6, 8 and 16 tokens are 1.08, 1.2, 1.14 and 1.28 times as fast
+// with short gaps). AMD's cores drop requests without a buffer, and fetch more when asked again
+// (Zen 4: 16 tokens are 1.08 times as fast with long gaps).
 const spreadTokens = 3
 
-// spread is the prefetches of one round of a tile.
+// spread holds the prefetches of one round of a tile.
 type spread struct {
 	args reg.Register
 	gap  reg.Register
@@ -28,7 +28,7 @@ func (s *spread) begin(g *gen) {
 	s.at, s.n = g.rows(g.field(s.args, argPf), s.gap, 6), 0
 }
 
-// prefetch emits the next m.
+// prefetch emits the next m prefetches.
 func (s *spread) prefetch(g *gen, m int) {
 	for range m {
 		if s.n > 0 && s.n%6 == 0 {

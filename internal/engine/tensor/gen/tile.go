@@ -42,14 +42,14 @@ func tileName(is isa, dt string, m, c int) string {
 	return fmt.Sprintf("tile%s%dx%d%s", dt, m, c, is.name)
 }
 
-// tiles writes the tile kernels: 16 rows are one AVX-512 or two AVX2 vectors, and
-// the shapes are those whose accumulators fit the registers.
+// tiles writes the tile kernels: 16 rows are one AVX-512 or two AVX2 vectors, and the shapes are
+// those whose accumulators fit in the registers.
 func tiles(g *gen) {
 	for _, dt := range tileTypes {
 		for _, m := range []int{1, 2, 4} {
 			for c := 1; c <= 6; c++ {
 				if g.wide() && dt.name == "F16" && m == 1 && c > 1 {
-					continue // no cache is float16, and a matrix has one such panel at most, its last
+					continue // no cache is float16, and a matrix has at most one such panel, its last
 				}
 				if g.wide() || m == 1 || m == 2 && c <= 3 || m == 4 && c == 1 {
 					g.tile(dt, m, c)
@@ -59,7 +59,7 @@ func tiles(g *gen) {
 	}
 }
 
-// stackRow is the bytes from token to token of the stack: groupRows float32.
+// stackRow is the stack's bytes from token to token: groupRows float32.
 const stackRow = 256
 
 // unroll is the columns per loop iteration.
@@ -86,8 +86,8 @@ func (g *gen) tile(dt tileType, m, c int) {
 		mask = g.vec()
 		g.load(g.konst("highHalf", 0xffff0000), mask)
 	}
-	// Either the weights of a column are held while tokens are broadcast one after
-	// the other, or the other way round where that needs fewer registers.
+	// Either the weights of a column are held while tokens are broadcast in turn, or the other way
+	// round if that needs fewer registers.
 	holdTokens := !g.wide() && c*nv+nv+1 > 16
 
 	g.Label("unit")
@@ -164,10 +164,9 @@ func (g *gen) tile(dt tileType, m, c int) {
 	g.ret()
 }
 
-// prefetch fetches what comes next. The second level has more misses under way, and what
-// is there does not displace what is still needed. (Zen 4, AVX-512: Q8_0 of 4 and 6
-// tokens, 64 KB ahead, 6.2 and 7.0 us without, 5.2 and 6.8 into the first level, 3.5 and
-// 3.0 into the second. A loss with AVX2.)
+// prefetch prefetches the next weights. L2 supports more outstanding misses, and lines there do not
+// displace what is still needed. (Zen 4, AVX-512: Q8_0 of 4 and 6 tokens, 64 KB ahead, 6.2 and 7.0
+// us without, 5.2 and 6.8 into L1, 3.5 and 3.0 into L2. A loss with AVX2.)
 func (g *gen) prefetch(at operand.Mem) {
 	if g.wide() {
 		g.PREFETCHT1(at)
@@ -203,8 +202,8 @@ func (g *gen) column(dt string, at operand.Mem, u, i int, mask, v reg.VecVirtual
 	}
 }
 
-// finishUnit adds the tree nodes that the unit completes, then goes on to the next
-// unit or stores the result: at `to`, or where the arguments say.
+// finishUnit adds the tree nodes that the unit completes, then continues with the next unit or
+// stores the result: at to, or where the arguments say.
 func (g *gen) finishUnit(a, steps, nsteps, stack, to reg.Register, acc []reg.VecVirtual, c, nv int) {
 	merges, level := g.field(steps, 8), g.field(a, argLevel)
 	g.counted("merge", merges, func() {

@@ -24,8 +24,8 @@ func valuesName(is isa, dt string, cols, r int) string {
 	return fmt.Sprintf("values%s%dx%d%s", dt, cols, r, is.name)
 }
 
-// values writes o[r] += p[r][j] * v[j] over the slots j, for 1 to 6 rows of
-// outputs that share each load of a value.
+// values writes o[r] += p[r][j] * v[j] over the slots j, for 1 to 6 rows of outputs that share each
+// load of a value.
 func values(g *gen) {
 	for _, dt := range valueTypes {
 		for _, nv := range []int{1, 2, 4, 8} {
@@ -88,7 +88,7 @@ func (g *gen) values(dt string, nv, r int) {
 	g.ret()
 }
 
-// natureBytes is the size of one vector of natural.
+// natureBytes is the size of one vector for natural.
 func (g *gen) natureBytes(dt string) int {
 	switch dt {
 	case "F32":
