@@ -14,10 +14,10 @@ import (
 	"github.com/shoal-llm/shoal/internal/proto"
 )
 
-// Blocks of the prefix cache that come from files, or from the owners of answers that have filled
-// them, beside the steps: the socket's goroutines for that are modelled.
+// Blocks of the prefix cache that arrive from files, or from the owners of answers that filled
+// them, while steps run. The socket's goroutines for that are modelled.
 
-// bring is core.Disk: all sockets are asked, and the least of their answers counts.
+// bring is core.Disk: all sockets are asked, and the smallest answer counts.
 func (c *coordinator) bring(d batcher.Disk) {
 	g := c.serving
 	tell := func(blocks int) { c.post(func() { c.step(batcher.DiskDone{Number: d.Number, Blocks: blocks}) }) }
@@ -48,7 +48,7 @@ func (c *coordinator) bring(d batcher.Disk) {
 
 var errNoRows = errors.New("socket: no rows of the block")
 
-// bring has this socket's heads of the blocks come, one after the other.
+// bring loads this socket's heads of the blocks, one block after the other.
 func (n *node) bring(r *proto.PrefixRequest, reply func(any, error)) {
 	defer n.fenced("blocks", r.Epoch)()
 	e, count := n.epoch, len(r.Keys)/sha256.Size-1
@@ -106,7 +106,7 @@ func (n *node) bring(r *proto.PrefixRequest, reply func(any, error)) {
 	next(0)
 }
 
-// source brings the rows of a block.
+// source fetches the rows of a block.
 func (n *node) source(e *epoch, r *proto.PrefixRequest, i int, done func([heads][]cell, error)) {
 	at := int(r.From) + i
 	if r.Seq == 0 {
@@ -129,7 +129,7 @@ func (n *node) source(e *epoch, r *proto.PrefixRequest, i int, done func([heads]
 	})
 }
 
-// give answers another socket of the same epoch: what it asks for is posted in the epoch's group.
+// give answers another socket of the same epoch; the rows are posted in the epoch's group.
 func (n *node) give(e *epoch, seq uint64, at int, answer func(any, error)) {
 	if n.process != e.peers[n.rankIn(e)] || n.epoch == nil || n.epoch.place.Epoch != e.place.Epoch || n.epoch.of != e.of {
 		return
@@ -137,7 +137,7 @@ func (n *node) give(e *epoch, seq uint64, at int, answer func(any, error)) {
 	n.exec(10*time.Microsecond, func() {
 		q, lo, hi := n.seqs[seq], at*tensor.BlockSlots, (at+1)*tensor.BlockSlots
 		if q == nil || q.own.tokens == 0 || len(q.own.slots[0]) < hi {
-			return // it is asked again, or not any more
+			return // it is asked again if they are still needed
 		}
 		var rows [heads][]cell
 		for h := range heads {
@@ -156,12 +156,12 @@ func (n *node) rankIn(e *epoch) int {
 	return e.rank
 }
 
-// arrive takes up this socket's heads of a block, unless it was evicted meanwhile.
+// arrive stores this socket's heads of a block, unless it was evicted meanwhile.
 func (n *node) arrive(e *epoch, id uint64, at int, rows [heads][]cell) error {
 	if !n.coming[id] {
 		return errNoRows
 	}
-	if n.blocks[id] == nil { // else a prompt has written it meanwhile
+	if n.blocks[id] == nil { // otherwise a prompt has written it meanwhile
 		own := e.heads()
 		b := &block{at: at, holders: 1}
 		for h := own.Lo; h < own.Hi; h++ {

@@ -17,7 +17,7 @@ import (
 type attempt struct {
 	c       *coordinator
 	e       *entry
-	number  uint32 // 0: not begun
+	number  uint32 // 0: not started
 	ticket  *ticket
 	name    string // of its request
 	scores  []api.PromptLogprob
@@ -32,7 +32,7 @@ type failed struct{ jobs.Failure }
 
 func (f failed) Error() string { return f.Code + ": " + f.Message }
 
-// resume goes on where the log ends.
+// resume continues where the log ends.
 func (a *attempt) resume() {
 	c, e := a.c, a.e
 	if a.over { // cancelled meanwhile
@@ -66,7 +66,7 @@ func (a *attempt) resume() {
 	}
 }
 
-// emit and finish take what the batcher says.
+// emit and finish handle the batcher's results.
 func (a *attempt) emit(m batcher.Emit) {
 	want := a.e.k.truth().tokens
 	if m.Index != a.ticket.got || m.Index >= len(want) || want[m.Index] != m.Token {
@@ -101,8 +101,8 @@ func (a *attempt) add(e api.Event) {
 	a.flush()
 }
 
-// flush writes what has come, a little later and one record at a time. What came
-// before a failure is written as well.
+// flush writes the pending events, a little later and one record at a time. Events before a failure
+// are written as well.
 func (a *attempt) flush() {
 	if a.writing || a.over {
 		return
@@ -134,7 +134,7 @@ func (a *attempt) flush() {
 	})
 }
 
-// write appends a record of the attempt while it goes on.
+// write appends a record of the attempt if it is still running.
 func (a *attempt) write(n jobs.Note, payload []byte, done func(error)) {
 	over := func() bool { return a.over }
 	a.c.append(a.e, n, payload, over, func(err error) {
@@ -153,7 +153,7 @@ type committed struct {
 	Sum   []byte `json:"sha256"`
 }
 
-// result is the body of a job's answer.
+// result is the body of a job's result.
 func result(events []jobs.Logged) []byte {
 	var tokens []int32
 	for _, l := range events {

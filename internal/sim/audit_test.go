@@ -10,9 +10,9 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
-// audit reads the store as it is at the end: every job that a client was told of is
-// there and has ended once, with the tokens and the result of the undisturbed run, and
-// each attempt was written by the coordinator that began it.
+// audit reads the store at the end. Every job that a client knows must be there and have ended
+// once, with the tokens and the result of the undisturbed run. Each attempt must be written by the
+// coordinator that started it.
 func (k *checker) audit() {
 	d := &k.w.disk
 	for _, c := range k.w.clients {

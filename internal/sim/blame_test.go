@@ -2,18 +2,17 @@ package sim
 
 import "time"
 
-// Who holds up the others, as the world knows it. The coordinator only hears what
-// nodes say, so it is held against this where the network and the coordinator itself
-// have been well for a while: then it must be right, and in time.
+// Which node holds up the others, as the world knows it. The coordinator hears only the nodes'
+// reports. Its verdicts are checked against the world where the network and the coordinator have
+// been undisturbed for a while: then they must be right, and in time.
 
-// settled is how long all must have been well before it counts.
+// settled is how long everything must have been undisturbed.
 const settled = 450 * time.Millisecond
 
-// trouble notes that the network is disturbed, or was until now.
+// trouble records that the network is disturbed, or was until now.
 func (w *world) trouble() { w.net.troubled = w.now }
 
-// fresh is when a process that begins now was last disturbed: those of the beginning
-// never were.
+// fresh is the time of the last disturbance of a new process: none for the first processes.
 func (w *world) fresh() time.Duration {
 	if w.now == 0 {
 		return -settled
@@ -21,20 +20,20 @@ func (w *world) fresh() time.Duration {
 	return w.now
 }
 
-// well says whether network and coordinator have been undisturbed for a while.
+// well reports whether network and coordinator have been undisturbed for a while.
 func (w *world) well(c *coordinator) bool {
 	n := &w.net
 	return n.loss == 0 && n.twice == 0 && n.late == 0 && n.cuts == 0 && w.now-n.troubled >= settled && w.now-c.stirred >= settled
 }
 
-// role is what a node does for the others, in truth.
+// role is what a node truly does for the others.
 type role uint8
 
 const (
-	waits role = iota // nothing keeps it but others
-	works             // it moves
-	hangs             // it does not
-	gone              // dead, frozen or just awake: gossip's matter
+	waits role = iota // only waits for others
+	works             // makes progress
+	hangs             // makes no progress
+	gone              // dead, frozen or just resumed: left to gossip
 )
 
 func (n *node) role() role {
@@ -51,14 +50,14 @@ func (n *node) role() role {
 
 func (n *node) gone() bool { return n.dead || n.frozen || n.w.now-n.stirred < settled }
 
-// holder is since when a node holds up the others, alone.
+// holder is the node that alone holds up the others, and since when.
 type holder struct {
 	node  *node
 	since time.Duration
 }
 
-// held: a node that alone hangs, while every other is free, is left out within
-// limit. It is called when a look has blamed nobody.
+// held checks that a node that alone hangs, while all others are free, is fenced within limit. It
+// is called when a look has blamed no node.
 func (k *checker) held(c *coordinator, h *holder, hosts []*node, limit time.Duration, free func(*node) bool) {
 	var hung *node
 	alone := k.w.well(c) && len(hosts) > 1
@@ -81,8 +80,8 @@ func (k *checker) held(c *coordinator, h *holder, hosts []*node, limit time.Dura
 	}
 }
 
-// blames: who is said to hang had not moved for that long when it was asked, and not
-// all are alike.
+// blames checks that a node blamed for hanging had made no progress for that long when it was
+// asked, and that not all nodes hang alike.
 func (k *checker) blames(c *coordinator, hosts []*node, hung []int, asked, long time.Duration) {
 	if len(hung) == 0 || !k.w.well(c) {
 		return
@@ -93,7 +92,7 @@ func (k *checker) blames(c *coordinator, hosts []*node, hung []int, asked, long 
 			k.fail("I8: %s is blamed for a standstill, but it moved %v before", n.name, still)
 		}
 	}
-	alike := 0 // in what all share; an actor hangs by itself
+	alike := 0 // on a shared resource; an actor hangs by itself
 	for _, n := range hosts {
 		switch {
 		case n.role() != hangs:
@@ -109,21 +108,21 @@ func (k *checker) blames(c *coordinator, hosts []*node, hung []int, asked, long 
 	}
 }
 
-// slows: who is said to be slow was, not long ago.
+// slows checks that a node blamed for being slow was slow recently.
 func (k *checker) slows(c *coordinator, n *node) {
 	if k.w.well(c) && !n.gone() && n.slow == 1 && k.w.now-n.dragged >= settled {
 		k.fail("I8: %s is blamed for being slow, but it is not", n.name)
 	}
 }
 
-// spent is what steps have cost.
+// spent is the cost of steps.
 type spent struct {
 	steps int
 	time  time.Duration
 }
 
-// paced: a node that alone is slow in steps is left out within twice the steps and
-// the time that it takes to say so.
+// paced checks that a node that alone is slow is fenced within twice the steps and the time that
+// the verdict needs.
 func (k *checker) paced(c *coordinator, g *serving, took time.Duration) {
 	p := &c.pace
 	if p.truth == nil {

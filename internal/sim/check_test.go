@@ -11,15 +11,15 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// checker holds the promises that are about the cluster as a whole; those about
-// one request are in client.go, those about one socket in node.go.
+// checker holds the guarantees about the whole cluster. Those about one request are in
+// client_test.go, those about one socket in node_test.go.
 type checker struct {
 	w       *world
-	broken  string                  // the first promise that was broken
+	broken  string                  // the first broken guarantee
 	opened  uint32                  // newest epoch that was opened
-	terms   map[uint64]*coordinator // of the lease, by whom held
-	openers map[uint32]*coordinator // of epochs that were written down
-	groups  map[uint32]*epoch       // as it was loaded last
+	terms   map[uint64]*coordinator // holder of each lease term
+	openers map[uint32]*coordinator // coordinator of each recorded epoch
+	groups  map[uint32]*epoch       // by epoch, as last loaded
 	steps   int
 }
 
@@ -33,9 +33,10 @@ func (k *checker) fail(format string, args ...any) {
 	}
 }
 
-// opens: epochs of a coordinator only rise, and if they are written down each has
-// one coordinator; else two may have the same number, with no node in common. One
-// that was frozen may open its own after others opened theirs: nodes are past it.
+// opens checks that a coordinator's epochs only rise, and that each recorded epoch has one
+// coordinator. Without a store two epochs may have the same number if they have no node in common.
+// A coordinator that was frozen may open its own epoch after others opened theirs: the nodes are
+// past it.
 func (k *checker) opens(c *coordinator, number uint32) {
 	if number <= c.opened || k.w.cfg.durable && k.w.cfg.rivals == 1 && number <= k.opened {
 		k.fail("I7: epoch %d is opened after epoch %d", number, k.opened)
@@ -46,7 +47,7 @@ func (k *checker) opens(c *coordinator, number uint32) {
 	k.opened, c.opened, k.openers[number] = max(k.opened, number), number, c
 }
 
-// loads: an epoch is one group of processes, whoever hears of it.
+// loads checks that an epoch is the same group of processes for every node.
 func (k *checker) loads(e *epoch) {
 	known, ok := k.groups[e.place.Epoch]
 	if ok && !slices.Equal(known.incarnations, e.incarnations) && (k.w.cfg.durable || known.of == e.of) {
@@ -55,7 +56,7 @@ func (k *checker) loads(e *epoch) {
 	k.groups[e.place.Epoch] = e
 }
 
-// serves: one epoch of a coordinator serves at a time, and only its newest.
+// serves checks that one epoch of a coordinator serves at a time, and only its newest.
 func (k *checker) serves(c *coordinator, number uint32) {
 	if before := c.served; number <= before || number != c.opened {
 		k.fail("I7: epoch %d serves after epoch %d, the newest is %d", number, before, k.opened)
@@ -108,7 +109,7 @@ func (k *checker) without(p *plan.Plan, e *batcher.Effects) {
 	}
 }
 
-// memory: no node has ever held more than its budget.
+// memory checks that no node has ever exceeded its budget.
 func (k *checker) memory() {
 	for _, n := range k.w.nodes {
 		if m := n.memory; m.peak > m.budget || m.used < 0 {
@@ -117,7 +118,7 @@ func (k *checker) memory() {
 	}
 }
 
-// ends: everything that was accepted has ended.
+// ends checks that everything accepted has ended.
 func (k *checker) ends() {
 	for _, c := range k.w.clients {
 		if c.asked && c.end == nil {
@@ -135,8 +136,8 @@ func (k *checker) ends() {
 	}
 }
 
-// restless says why the cluster is not at rest: when all is over it serves on all
-// nodes that it may, and the others hold nothing.
+// restless returns why the cluster is not at rest. At the end it must serve on all nodes that it
+// may use, and the others must hold nothing.
 func (k *checker) restless() string {
 	c := k.w.coord
 	if c.dead || c.authority == nil {
@@ -174,7 +175,7 @@ func (k *checker) restless() string {
 	return ""
 }
 
-// full names a node that holds bytes of cache when no request is left.
+// full names a node that holds cache bytes when no request is left.
 func (k *checker) full() string {
 	for _, n := range k.w.nodes {
 		cached := int64(0)

@@ -15,8 +15,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
-// client sends one request and checks, token by token, that what comes back is
-// what an undisturbed run gives.
+// client sends one request and checks, token by token, that the answer is that of an undisturbed
+// run.
 type client struct {
 	w         *world
 	spec      batcher.Spec
@@ -26,11 +26,11 @@ type client struct {
 	asked     bool // it was accepted
 	refused   *batcher.Reject
 	cancelled bool
-	calm      bool         // it neither leaves nor hurries
-	job       bool         // it outlives the coordinator
-	next      int          // event of the job's stream that comes next
-	told      bool         // something of it came from the coordinator that it is attached to
-	at        *coordinator // that took it up last
+	calm      bool         // it neither disconnects nor cancels
+	job       bool         // it survives the coordinator
+	next      int          // next event of the job's stream
+	told      bool         // it has received something from the coordinator that it is attached to
+	at        *coordinator // the last coordinator that accepted it
 	end       *batcher.Finish
 	ended     time.Duration
 }
@@ -65,9 +65,9 @@ func (w *world) newClient(i int) *client {
 	}
 	s.Priority = w.rng.IntN(3) - 1
 	k.job = w.chance(2)
-	if h := mix(params.Seed, 1); h%2 == 0 { // it begins like others
+	if h := mix(params.Seed, 1); h%2 == 0 { // its prompt starts like others
 		same := min(n, int(h>>8%uint64(2*n)))
-		if h>>48%2 == 0 && w.cfg.longest > tensor.BlockSlots+2 { // by a block at least
+		if h>>48%2 == 0 && w.cfg.longest > tensor.BlockSlots+2 { // with at least one block
 			for same = tensor.BlockSlots; len(s.Prompt) < same+2; {
 				s.Prompt = append(s.Prompt, int32(1+h>>16%(vocab-1)))
 			}
@@ -80,7 +80,7 @@ func (w *world) newClient(i int) *client {
 	return k
 }
 
-// begin submits, now or as soon as the cluster takes requests.
+// begin submits the request as soon as the cluster accepts requests.
 func (k *client) begin() {
 	c := k.w.coord
 	if c.dead || c.frozen || !c.ready() {
@@ -111,7 +111,7 @@ func (k *client) begin() {
 	}
 }
 
-// order asks for a job until it is told that it is accepted.
+// order requests a job until it is accepted.
 func (k *client) order(c *coordinator) {
 	w := k.w
 	again := func() {
@@ -151,7 +151,7 @@ func (k *client) order(c *coordinator) {
 	})
 }
 
-// leave cancels: the client disconnects, or takes its job back.
+// leave cancels: the client disconnects, or cancels its job.
 func (k *client) leave() {
 	c := k.at
 	switch {
@@ -173,8 +173,7 @@ func (k *client) leave() {
 	}
 }
 
-// events takes what a job's stream has beyond what came so far. Each event has one
-// index and one content for ever.
+// events receives the new events of a job's stream. An event never changes its index or content.
 func (k *client) events(e *entry) {
 	for ; k.next < len(e.events); k.next++ {
 		ev := e.events[k.next].Event

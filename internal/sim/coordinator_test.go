@@ -14,19 +14,18 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// coordinator is the process with the batcher and the director: the real State
-// and Authority, behind shells that do what cluster/core.go, director.go and
-// stepper.go do. Its two actors send each other messages, so neither sees the
-// other's change at once.
+// coordinator is the process with the batcher and the director: the real State and Authority,
+// behind shells that behave like cluster/core.go, director.go and stepper.go. Its two actors send
+// each other messages, so neither sees the other's change at once.
 type coordinator struct {
 	*process
 	w         *world
-	place     int             // which of the competing ones
-	lease     *topology.Lease // nil: nothing is written down
+	place     int             // index among the competing coordinators
+	lease     *topology.Lease // nil: no store
 	term      uint64          // of the lease
-	batcher   *batcher.State  // nil until it is elected, as the next
+	batcher   *batcher.State  // nil until it is elected, like authority
 	authority *topology.Authority
-	opened    uint32 // newest epoch that it told nodes of
+	opened    uint32 // newest epoch that it sent to nodes
 	began     time.Duration
 	stepped   time.Duration // when the last step began
 	deposed   bool          // and about to end
@@ -36,9 +35,9 @@ type coordinator struct {
 	serving *serving
 	pace    pace
 	asking  map[string]bool // nodes that are being described
-	members []member        // what gossip says, by slot
+	members []member        // gossip's view, by slot
 
-	placed     uint32 // newest epoch that the batcher was told of
+	placed     uint32 // newest epoch that the batcher knows
 	served     uint32 // newest epoch that the director served
 	recovering bool
 	tickets    map[string]*ticket
@@ -68,8 +67,7 @@ func (w *world) newCoordinator(place int) *coordinator {
 		tickets: map[string]*ticket{}, ids: map[uint64]string{}}
 }
 
-// coordinate makes it the one that decides, after an epoch that was written down
-// before anybody was told of it.
+// coordinate makes it the active coordinator, after the newest recorded epoch.
 func (c *coordinator) coordinate(after uint32) {
 	w := c.w
 	cfg := w.cfg.batcher
@@ -99,7 +97,7 @@ func (c *coordinator) every(d time.Duration, do func()) {
 
 func (c *coordinator) millis() int64 { return (c.w.now - c.began).Milliseconds() }
 
-// post is a message from one actor of this process to another: in order.
+// post sends a message from one actor of this process to another, in order.
 func (c *coordinator) post(do func()) { c.w.after(c.process, 20*time.Microsecond, do) }
 
 // ---- the director
@@ -179,7 +177,7 @@ func (c *coordinator) direct(effects []topology.Effect) {
 	}
 }
 
-// repeat is an idempotent call: while nobody answers it is tried again.
+// repeat is an idempotent call that is retried while there is no answer.
 func (c *coordinator) repeat(h *node, tries int, serve func(reply func(any, error))) {
 	c.w.ask(c.process, h.process, c.w.cfg.retire, func(reply func(any, error)) {
 		h.take(func() { serve(reply) })
@@ -255,11 +253,11 @@ func (c *coordinator) serve(e topology.Serve) {
 
 // ---- the batcher
 
-// ticket is a request that the batcher has: of a stream, or of an attempt at a job.
+// ticket is a request in the batcher: of a stream, or of an attempt at a job.
 type ticket struct {
 	k   *client
 	run *attempt // nil: a stream
-	got int      // tokens that went out of it, or into it
+	got int      // tokens sent to the stream or the attempt
 }
 
 func (c *coordinator) submit(spec batcher.Spec, t *ticket) *batcher.Reject {
@@ -289,8 +287,7 @@ func (c *coordinator) step(in batcher.Input) {
 	}
 }
 
-// carryOut does what Effects says, in its order. The process may die between any
-// two of its parts.
+// carryOut carries out the effects in order. The process may die between any two of them.
 func (c *coordinator) carryOut(e batcher.Effects) {
 	for _, f := range e.Faults {
 		c.w.watch.fail("the batcher reports a broken invariant: %s %s: %s", f.Kind, f.ID, f.Message)
@@ -445,7 +442,7 @@ func (c *coordinator) ended(p *plan.Plan, replies []*proto.StepReply, err error)
 	c.carryOut(e)
 }
 
-// ready is core.Ready or recovering: whether requests are taken.
+// ready is core.Ready or recovering: requests are accepted.
 func (c *coordinator) ready() bool { return c.serving != nil || c.recovering }
 
 func describe(p *plan.Plan) string {

@@ -7,7 +7,7 @@ import (
 	"github.com/shoal-llm/shoal/collective"
 )
 
-// Kind is something that schedules are to exercise.
+// Kind is a situation that the schedules must exercise.
 type Kind uint8
 
 const (
@@ -116,7 +116,7 @@ var kindNames = [kinds]string{"messages lost", "messages cut", "messages repeate
 
 func (k Kind) String() string { return kindNames[k] }
 
-// Cover counts what happened.
+// Cover counts situations.
 type Cover [kinds]int
 
 func (c *Cover) add(o *Cover) {
@@ -125,7 +125,7 @@ func (c *Cover) add(o *Cover) {
 	}
 }
 
-// Missing lists what never happened.
+// Missing lists situations that never occurred.
 func (c *Cover) Missing() (none []Kind) {
 	for k := range kinds {
 		if c[k] == 0 {

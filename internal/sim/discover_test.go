@@ -6,16 +6,16 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// member is what the coordinator's gossip and watches know of a node's slot.
+// member is what the coordinator's gossip and watches know about a node's slot.
 type member struct {
 	there bool
 	node  *node
-	heard time.Duration // last time it could be heard
+	heard time.Duration // when it could last be reached
 	limit time.Duration // silence after which it counts as gone
 }
 
-// compare is the discoverer: who can be heard is met, who has been silent for too
-// long is gone. A process that died and could be heard is noticed at once.
+// compare is the discoverer. A reachable node is connected, and one that has been silent for too
+// long is gone. The death of a reachable process is noticed at once.
 func (c *coordinator) compare() {
 	w := c.w
 	for slot := range w.nodes {
@@ -45,7 +45,7 @@ func (c *coordinator) lost(m *member, why string) {
 	c.post(func() { c.nodeDown(n.name, n.incarnation, why) })
 }
 
-// crashed tells of a broken connection before the next look.
+// crashed reports a broken connection before the next comparison.
 func (c *coordinator) crashed(n *node) {
 	if c.authority == nil {
 		return
@@ -64,7 +64,7 @@ func (c *coordinator) met(n *node) {
 	}
 	c.asking[n.name] = true
 	c.w.ask(c.process, n.process, c.w.cfg.describe, func(reply func(any, error)) {
-		n.take(func() { // the socket is asked for its epoch, so one that hangs does not answer
+		n.take(func() { // the socket is asked for its epoch, so a hanging one does not answer
 			reply(topology.Node{ID: n.name, Incarnation: n.incarnation, Share: n.share, KVBudget: n.memory.budget, ModelHash: modelHash, Epoch: n.machine.Epoch}, nil)
 		})
 	}, func(v any, err error) {

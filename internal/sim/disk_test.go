@@ -8,13 +8,12 @@ import (
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
 )
 
-// disk is the store of jobs, which does what JetStream does: an append names the
-// last message of its journal, and is acknowledged when it is synced. When the power
-// fails what is not synced is lost, or there without anybody having been told, or cut
-// off in its middle.
+// disk is the store of jobs and behaves like JetStream: an append names the last message of its
+// journal, and is acknowledged when it is synced. On a power loss an unsynced message is lost, or
+// present without acknowledgement, or truncated.
 type disk struct {
 	shelves map[string]*shelf
-	order   []string // of the journals, as they came
+	order   []string // of the journals, by creation
 	seq     uint64
 	life    int // power losses so far
 	down    bool
@@ -24,8 +23,8 @@ type disk struct {
 // shelf is one journal.
 type shelf struct {
 	messages []journal.Message
-	from     map[uint64]*coordinator // who wrote each
-	synced   int                     // of them
+	from     map[uint64]*coordinator // the writer of each message
+	synced   int                     // number of synced messages
 	torn     bool
 }
 
@@ -48,7 +47,7 @@ func (d *disk) shelf(name string) *shelf {
 
 var errNoAnswer = errors.New("sim: the store does not answer")
 
-// once makes the first call count, and the last one come after a limit.
+// once forwards the first call to done, and calls it with an error after a limit.
 func (c *coordinator) once(done func(seq uint64, read []journal.Message, err error)) func(uint64, []journal.Message, error) {
 	over := false
 	end := func(seq uint64, read []journal.Message, err error) {
@@ -63,7 +62,7 @@ func (c *coordinator) once(done func(seq uint64, read []journal.Message, err err
 	}
 }
 
-// appendLog brings a message to the store.
+// appendLog sends a message to the store.
 func (c *coordinator) appendLog(name string, after uint64, data []byte, done func(uint64, error)) {
 	w, d := c.w, &c.w.disk
 	answer := c.once(func(seq uint64, _ []journal.Message, err error) { done(seq, err) })
@@ -111,7 +110,7 @@ func (c *coordinator) appendLog(name string, after uint64, data []byte, done fun
 	})
 }
 
-// readLog reads what is synced of a journal after a message.
+// readLog reads the synced messages of a journal after a given one.
 func (c *coordinator) readLog(name string, after uint64, done func([]journal.Message, error)) {
 	w, d := c.w, &c.w.disk
 	answer := c.once(func(_ uint64, read []journal.Message, err error) { done(read, err) })
@@ -151,9 +150,9 @@ func (w *world) blackout() {
 		first := lost[0]
 		s.messages = slices.Clone(s.messages[:s.synced])
 		switch w.rng.IntN(6) {
-		case 0, 1: // it is there, though nobody was told
+		case 0, 1: // it is present, but unacknowledged
 			s.messages = append(s.messages, first)
-		case 2: // half of it is
+		case 2: // half of it is present
 			first.Data = first.Data[:w.rng.IntN(len(first.Data))]
 			s.messages, s.torn = append(s.messages, first), true
 			w.cover[TornRecord]++
@@ -166,7 +165,7 @@ func (w *world) blackout() {
 	w.after(nil, w.spell()/4, func() { w.disk.down = false })
 }
 
-// fill makes the store refuse to grow for a while.
+// fill makes the store full for a while.
 func (w *world) fill() {
 	w.disk.full = true
 	w.logf("store: it is full")

@@ -7,20 +7,20 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// executor is that of a node: a queue of jobs that take time. It may hang while
-// the actor beside it answers.
+// executor is a node's executor: a queue of jobs that take time. It may hang while the node's actor
+// answers.
 type executor struct {
 	taken, ended uint64
-	before       uint64 // of them, when the step in flight began
-	loaded       uint64 // bytes of weights, in a unit of its own
+	before       uint64 // value of ended when the step in flight started
+	loaded       uint64 // bytes of weights, in arbitrary units
 	hangs        bool
-	jam          []func()      // what is due while it hangs
-	moved        time.Duration // when it last ended one
-	freed        time.Duration // when it last ceased to hang
-	spoke        time.Duration // when the actor beside it last began to answer again, which may count as a move
+	delayed      []func()      // jobs that are due while it hangs
+	moved        time.Duration // when it last ended a job
+	freed        time.Duration // when it last stopped hanging
+	spoke        time.Duration // when the actor last started to answer again, which may count as progress
 }
 
-// exec runs a job behind those that the executor has in hand.
+// exec queues a job on the executor.
 func (n *node) exec(cost time.Duration, job func()) {
 	n.jobs.taken++
 	n.execute = max(n.execute, n.w.now) + cost*time.Duration(n.slow)
@@ -29,21 +29,21 @@ func (n *node) exec(cost time.Duration, job func()) {
 
 func (j *executor) due(w *world, job func()) {
 	if j.hangs {
-		j.jam = append(j.jam, job)
+		j.delayed = append(j.delayed, job)
 		return
 	}
 	j.ended, j.moved = j.ended+1, w.now
 	job()
 }
 
-// unjam lets a hanging executor go on.
-func (n *node) unjam() {
+// resumeExecutor ends the executor's hang.
+func (n *node) resumeExecutor() {
 	j := &n.jobs
 	if j.hangs {
 		j.hangs, j.freed = false, n.w.now
 	}
-	late := j.jam
-	j.jam = nil
+	late := j.delayed
+	j.delayed = nil
 	for _, job := range late {
 		n.w.after(n.process, 0, func() { j.due(n.w, job) })
 	}
@@ -51,7 +51,7 @@ func (n *node) unjam() {
 
 func (j *executor) busy() bool { return j.taken > j.ended }
 
-// standing is what the actor answers when it is asked how far the node is.
+// standing is the actor's report of the node's progress.
 func (n *node) standing() *topology.Standing {
 	s := n.machine.State
 	out := &topology.Standing{Epoch: s.Epoch, Step: s.Step, Loading: s.Phase == socket.Loading, Stepping: s.Phase == socket.Stepping,

@@ -5,16 +5,16 @@ import (
 	"time"
 )
 
-// Hook is a moment in a node's life at which a fault can be made to strike.
+// Hook is a moment in a node's life at which a fault can be injected.
 type Hook uint8
 
 const (
 	OnLoad       Hook = iota // slices are being read
 	OnJoin                   // the group is being formed
-	OnPrefill                // a step with prompt tokens has its memory
+	OnPrefill                // a step with prompt tokens has allocated its memory
 	OnDecode                 // ... with decode rows only
 	OnCollective             // between the sends of a collective
-	OnHandover               // kept rows are on their way to the owner
+	OnHandover               // kept rows are being sent to the owner
 	OnReply                  // the step is committed, the answer not sent
 	hooks
 )
@@ -23,22 +23,22 @@ var hookNames = [hooks]string{"loading", "joining", "prefill", "decode", "a coll
 
 func (h Hook) String() string { return hookNames[h] }
 
-// faults are those that wait for their moment.
+// faults are the pending faults.
 type faults struct {
 	armed  []armed
 	active bool
 	crash  Kind // of the coordinator, at the skip-th such moment; NoCrash: none
 	skip   int
-	power  int // the store loses its power at the so manieth write; 0: at none
+	power  int // the store loses its power at this write; 0: never
 }
 
 type armed struct {
 	at   Hook
-	skip int // times that the moment passes before it strikes
+	skip int // times that the moment passes before the fault
 	do   func(n *node)
 }
 
-// hook is called by nodes at their moments.
+// hook is called by nodes at these moments.
 func (w *world) hook(h Hook, n *node) {
 	for i := range w.faults.armed {
 		a := &w.faults.armed[i]
@@ -64,7 +64,7 @@ func (w *world) plan() {
 	if w.chance(4) {
 		w.faults.power = 1 + w.rng.IntN(1<<w.rng.IntN(7))
 	}
-	if w.chance(8) { // a straggler for as long as it takes
+	if w.chance(8) { // a straggler that stays slow
 		w.after(nil, w.between(0, w.cfg.busy/2), func() { w.slow(w.nodes[w.rng.IntN(len(w.nodes))], 64, w.cfg.quiet) })
 	}
 	for range w.rng.IntN(w.cfg.faults + 1) {
@@ -75,7 +75,7 @@ func (w *world) plan() {
 					w.storm(n)
 					return
 				}
-				w.strike(n, at.String())
+				w.injectFault(n, at.String())
 			}})
 			continue
 		}
@@ -83,7 +83,7 @@ func (w *world) plan() {
 			n := w.nodes[w.rng.IntN(len(w.nodes))]
 			switch w.rng.IntN(12) {
 			case 0, 1:
-				w.strike(n, "some time")
+				w.injectFault(n, "some time")
 			case 2:
 				w.partition()
 			case 3:
@@ -107,7 +107,7 @@ func (w *world) plan() {
 			case 7:
 				w.storm(n)
 			case 8:
-				w.jam(n)
+				w.hangExecutor(n)
 			case 9:
 				w.drought()
 			case 10:
@@ -119,8 +119,8 @@ func (w *world) plan() {
 	}
 }
 
-// strike kills, freezes or hangs a node.
-func (w *world) strike(n *node, during string) {
+// injectFault kills, freezes or hangs a node.
+func (w *world) injectFault(n *node, during string) {
 	if n.dead || !w.faults.active {
 		return
 	}
@@ -133,7 +133,7 @@ func (w *world) strike(n *node, during string) {
 		w.rest(n.process)
 	case 5:
 		if w.chance(2) {
-			w.jam(n)
+			w.hangExecutor(n)
 			return
 		}
 		w.cover[Hung]++
@@ -143,26 +143,26 @@ func (w *world) strike(n *node, during string) {
 	}
 }
 
-// jam makes the executor of a node hang, in whatever it has in hand next.
-func (w *world) jam(n *node) {
+// hangExecutor makes the executor of a node hang in its next job.
+func (w *world) hangExecutor(n *node) {
 	w.cover[Jammed]++
 	w.logf("%s: its executor hangs", n.name)
 	n.jobs.hangs = true
-	w.after(nil, w.spell(), n.unjam)
+	w.after(nil, w.spell(), n.resumeExecutor)
 }
 
-// drought is what all nodes share and wait for: none of them moves.
+// drought is a hang of a resource that all nodes share: none makes progress.
 func (w *world) drought() {
 	w.cover[Drought]++
 	w.logf("what all nodes share hangs")
 	d := w.spell()
 	for _, n := range w.nodes {
 		n.jobs.hangs = true
-		w.after(nil, d, n.unjam)
+		w.after(nil, d, n.resumeExecutor)
 	}
 }
 
-// spell is how long a fault lasts: often less than the deadlines, sometimes more.
+// spell is the duration of a fault: often less than the deadlines, sometimes more.
 func (w *world) spell() time.Duration {
 	return w.between(time.Millisecond, time.Duration(1+w.rng.IntN(16))*50*time.Millisecond)
 }
@@ -172,7 +172,7 @@ func (w *world) rest(p *process) {
 	w.after(nil, w.spell(), func() { w.thaw(p) })
 }
 
-// kill ends a process at once; calls to it break, and mostly it comes back.
+// kill ends a process at once. Calls to it fail, and usually it is restarted.
 func (w *world) kill(n *node, during string) {
 	w.logf("%s.%d is killed during %s", n.name, n.incarnation, during)
 	n.dead, n.held = true, nil
@@ -187,7 +187,7 @@ func (w *world) kill(n *node, during string) {
 	}
 }
 
-// restart puts a new process in the place of a dead one.
+// restart replaces a dead process by a new one.
 func (w *world) restart(n *node) {
 	if w.nodes[n.slot] != n || !n.dead {
 		return
@@ -198,7 +198,7 @@ func (w *world) restart(n *node) {
 	w.logf("%s comes back as %s.%d", n.name, fresh.name, fresh.incarnation)
 }
 
-// partition cuts links: of everybody on one side, of one direction, or of one pair.
+// partition cuts links: between two sides, in one direction, or of one pair.
 func (w *world) partition() {
 	type pair struct{ a, b int }
 	var cuts []pair
@@ -223,7 +223,7 @@ func (w *world) partition() {
 				}
 			}
 		}
-	case 1: // one node is heard no more, but hears
+	case 1: // one node cannot be heard, but hears
 		a := ports[w.rng.IntN(len(ports))]
 		for _, b := range ports {
 			cuts = append(cuts, pair{a, b})
@@ -269,7 +269,7 @@ func (w *world) noise() {
 	})
 }
 
-// suspicion is a false alarm: a node that works is said to be gone.
+// suspicion is a false alarm: a working node is reported as gone.
 func (w *world) suspicion(n *node) {
 	c := w.coord
 	w.cover[FalseAlarm]++
@@ -280,8 +280,8 @@ func (w *world) suspicion(n *node) {
 	})
 }
 
-// storm is a network so slow that a node is given up, again and again, while its
-// messages, and those of its whole epoch, are still on their way.
+// storm makes the network so slow that a node is given up again and again while its messages, and
+// those of its whole epoch, are still in flight.
 func (w *world) storm(n *node) {
 	if !w.faults.active {
 		return
@@ -344,7 +344,7 @@ func (w *world) calm() {
 	for _, n := range w.nodes {
 		w.thaw(n.process)
 		n.unhang()
-		n.unjam()
+		n.resumeExecutor()
 		n.hurry()
 		if !n.dead {
 			alive++

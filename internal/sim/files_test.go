@@ -8,9 +8,8 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// file is a block of the prefix cache on the disk of a machine: rows of the heads that its node
-// had when it was written. It is read by key and by heads, so a node that has others by now
-// misses it.
+// file is a block of the prefix cache on a machine's disk: rows of the heads that its node had when
+// it was written. It is read by key and heads, so a node that has other heads by now misses it.
 type file struct {
 	at    int
 	heads topology.Range
@@ -34,8 +33,7 @@ func (n *node) write(e *epoch, id uint64, keys []plan.Key, i int) {
 	})
 }
 
-// file is a block that this node's machine has of all heads that it reads now; nil: none, or
-// one that is damaged.
+// file returns a block with all heads that this node reads now; nil: none, or a damaged one.
 func (n *node) file(e *epoch, name string, at int) *file {
 	f, own := n.w.files[n.slot][name], e.heads()
 	if f == nil || f.at != at || f.heads.Lo > own.Lo || f.heads.Hi < own.Hi {
@@ -49,7 +47,7 @@ func (n *node) file(e *epoch, name string, at int) *file {
 	return f
 }
 
-// look is how many of the first blocks lie in files here.
+// look returns how many of the first blocks are in files here.
 func (n *node) look(e *epoch, keys []byte, from int) (there int) {
 	for i := 1; i < len(keys)/sha256.Size; i++ {
 		f, own := n.w.files[n.slot][string(keys[i*sha256.Size:(i+1)*sha256.Size])], e.heads()

@@ -8,8 +8,8 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// group is one rank's collective group: the real state machine, driven by hand,
-// over the simulated network, behind a barrier of hellos.
+// group is one rank's collective group: the real state machine, driven manually, over the simulated
+// network, after a barrier of hellos.
 type group struct {
 	collective.Manual
 	w     *world
@@ -17,10 +17,10 @@ type group struct {
 	e     *epoch
 	op    uint64
 	heard []bool // hellos of this epoch, by rank
-	acked []bool // ranks that said they heard this one
+	acked []bool // ranks that confirmed to have heard this one
 	ready bool
 	over  bool
-	early []packet // what came before the group was formed
+	early []packet // packets before the group was formed
 	tells func(error)
 
 	receive func(src int, msg []byte)
@@ -44,8 +44,8 @@ func (g *group) unreachable() error {
 	return u
 }
 
-// connect joins the epoch's group; done is called once, when every pair of ranks
-// has heard each other, or has not in time.
+// connect joins the epoch's group. done is called once: when every pair of ranks has heard each
+// other, or at the deadline.
 func (n *node) connect(e *epoch, done func(error)) {
 	g := &group{w: n.w, n: n, e: e, heard: make([]bool, len(e.peers)), acked: make([]bool, len(e.peers)), tells: done}
 	g.heard[e.rank], g.acked[e.rank] = true, true
@@ -58,7 +58,7 @@ func (n *node) connect(e *epoch, done func(error)) {
 	g.greet()
 }
 
-// greet says hello again and again until the barrier opens.
+// greet sends hellos repeatedly until the barrier opens.
 func (g *group) greet() {
 	if g.over || g.ready {
 		return
@@ -81,7 +81,7 @@ func (g *group) hello(to int, ask bool) {
 	})
 }
 
-// groupOf is the group that a process takes part in now.
+// groupOf is the group in which a process takes part now.
 func (w *world) groupOf(p *process) *group {
 	if n := w.nodes[p.slot]; n.process == p && n.epoch != nil {
 		return n.epoch.group
@@ -154,7 +154,7 @@ func (g *group) close() {
 	g.told(errRetired)
 }
 
-// start begins the next operation of the epoch.
+// start starts the next operation of the epoch.
 func (g *group) start(begin func(op collective.OpID)) {
 	g.op++
 	g.catchUp()
@@ -166,7 +166,7 @@ func (g *group) start(begin func(op collective.OpID)) {
 	}
 }
 
-// tick looks at the deadlines while operations are pending.
+// tick checks the deadlines while operations are pending.
 func (g *group) tick() {
 	if g.over || g.Err() != nil || g.Pending() == 0 {
 		g.ticking = false
@@ -180,13 +180,13 @@ func (g *group) tick() {
 	})
 }
 
-// catchUp moves the group's clock, which measures how late others are.
+// catchUp advances the group's clock, which measures how late others are.
 func (g *group) catchUp() {
 	g.Advance(g.w.now - g.ticked)
 	g.ticked = g.w.now
 }
 
-// lateness is how long this rank has waited for each other, so far.
+// lateness is how long this rank has waited for each other rank so far.
 func (g *group) lateness() []time.Duration {
 	if g.Group == nil {
 		return nil
@@ -206,8 +206,8 @@ func (t wire) Broadcast(msg []byte) error {
 	return nil
 }
 
-// Send brings a message to whatever group the peer is in when it arrives: only
-// what the message says of its epoch keeps it out of another.
+// Send delivers a message to the peer's current group at its arrival. Only the epoch in the message
+// keeps it out of another group.
 func (t wire) Send(to int, msg []byte) error {
 	if to < 0 || to >= len(t.g.e.peers) {
 		return fmt.Errorf("sim: no rank %d", to)

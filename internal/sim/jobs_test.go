@@ -9,8 +9,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
 )
 
-// What internal/jobs/store.go and journal/writer.go do: the real State, Journal and Writing in each
-// coordinator, over a store that fails.
+// The parts of internal/jobs/store.go and journal/writer.go: the real State, Journal and Writing in
+// each coordinator, over a store that fails.
 
 // entry is what a coordinator knows of a job.
 type entry struct {
@@ -20,15 +20,15 @@ type entry struct {
 	state   jobs.State
 	events  []jobs.Logged
 	damage  error
-	busy    bool     // somebody writes to the journal
-	queue   []func() // who waits for that
+	busy    bool     // the journal is being written
+	queue   []func() // waiting writers
 	run     *attempt
-	pause   int64 // no attempt before
+	pause   int64 // no attempt before this time
 }
 
 var rules = jobs.Rules{MaxFailures: 3, MaxTakeovers: 3, Backoff: 10 * time.Millisecond, MaxBackoff: 80 * time.Millisecond}
 
-// wall is the time in records, which outlives processes.
+// wall is the time in records, which survives processes.
 func (w *world) wall() int64 { return 1_000_000 + w.now.Milliseconds() }
 
 func (c *coordinator) entry(id string) *entry {
@@ -46,7 +46,7 @@ func (c *coordinator) entry(id string) *entry {
 	return e
 }
 
-// openJobs is jobs.NewStore, and Start.
+// openJobs is jobs.NewStore and Start.
 func (c *coordinator) openJobs() {
 	c.w.after(c.process, c.w.transit(), func() {
 		d := &c.w.disk
@@ -57,14 +57,14 @@ func (c *coordinator) openJobs() {
 		c.entries = map[string]*entry{}
 		for _, name := range d.order {
 			if read := d.synced(name, 0); len(read) > 0 {
-				_ = c.catchUp(c.entry(name), read) // a damaged job says so itself
+				_ = c.catchUp(c.entry(name), read) // a damaged job is marked by catchUp
 			}
 		}
 		c.every(c.w.cfg.tick/4, c.dispatch)
 	})
 }
 
-// fold takes a record, its own or somebody else's.
+// fold applies a record, its own or another coordinator's.
 func (c *coordinator) fold(e *entry, r *journal.Record) error {
 	n, err := jobs.NoteOf(r)
 	if err != nil {
@@ -103,7 +103,7 @@ func (c *coordinator) markDamaged(e *entry, err error) {
 	}
 }
 
-// lock is the journal's: one writes at a time.
+// lock is the journal's lock: one writer at a time.
 func (e *entry) lock(do func()) {
 	if e.busy {
 		e.queue = append(e.queue, do)
@@ -122,7 +122,7 @@ func (e *entry) unlock() {
 	}
 }
 
-// heard is jobs.Store.Follow: somebody has written.
+// heard is jobs.Store.Follow: another coordinator has written.
 func (c *coordinator) heard(name string, seq uint64) {
 	e := c.entry(name)
 	e.lock(func() {
@@ -139,7 +139,7 @@ func (c *coordinator) heard(name string, seq uint64) {
 	})
 }
 
-// append is jobs.Store.append. over: nobody wants it any more.
+// append is jobs.Store.append. over: the caller does not need it any more.
 func (c *coordinator) append(e *entry, n jobs.Note, payload []byte, over func() bool, done func(error)) {
 	e.lock(func() {
 		end := func(err error) {
@@ -185,7 +185,7 @@ func (c *coordinator) append(e *entry, n jobs.Note, payload []byte, over func() 
 	})
 }
 
-// move does what a Writing asks for.
+// move carries out a move of a Writing.
 func (c *coordinator) move(e *entry, w *journal.Writing, move journal.Move, over func() bool, done func(error)) {
 	next := func(m journal.Move) { c.move(e, w, m, over, done) }
 	switch move {
@@ -217,8 +217,7 @@ func (c *coordinator) move(e *entry, w *journal.Writing, move journal.Move, over
 
 func never() bool { return false }
 
-// accept answers a client that asks for its job, with this key for the first or
-// another time.
+// accept answers a client that requests its job with this key, for the first or another time.
 func (c *coordinator) accept(k *client, answer func(err error)) {
 	e := c.entry(k.spec.ID)
 	if e.state.Phase != "" || e.damage != nil {
@@ -279,7 +278,7 @@ func (c *coordinator) dispatch() {
 	}
 }
 
-// tell sends the client of a job what it has not had: GET .../events?from=N.
+// tell sends the client of a job its new events: GET .../events?from=N.
 func (c *coordinator) tell(e *entry) {
 	if e.k == nil || e.k.at != c {
 		return

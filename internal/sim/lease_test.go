@@ -6,11 +6,11 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// The coordinators of a durable cluster compete for a lease in a store: the real
-// topology.Lease in each, over a network that loses requests and answers and brings
-// writes long after their sender has given them up.
+// The coordinators of a durable cluster compete for a lease in a store: the real topology.Lease in
+// each, over a network that loses requests and answers, and delivers writes long after their sender
+// has given them up.
 
-// store is the one record, and what it compares.
+// store is the record and its revision.
 type store struct {
 	claim    topology.Claim
 	revision uint64
@@ -24,7 +24,7 @@ func (w *world) write(e topology.WriteClaim) bool {
 	return true
 }
 
-// lead does what the lease says.
+// lead carries out the lease's effects.
 func (c *coordinator) lead(effects []topology.LeaseEffect) {
 	for _, e := range effects {
 		if c.dead || c.deposed {
@@ -56,13 +56,13 @@ func (c *coordinator) lead(effects []topology.LeaseEffect) {
 			c.w.logf("%s.%d is deposed by %s.%d", c.name, c.incarnation, e.By.Holder, e.By.Incarnation)
 			c.direct(c.authority.Depose("deposed"))
 			c.deposed = true
-			// It ends; what it was doing goes on until then.
+			// It ends; what it was doing continues until then.
 			c.w.after(c.process, c.w.between(0, 30*time.Millisecond), func() { c.w.crash(c) })
 		}
 	}
 }
 
-// reach carries a request to the store, which acts and returns the answer.
+// reach sends a request to the store, which acts and returns the answer.
 func (c *coordinator) reach(act func() (answer func())) {
 	w, fate := c.w, 0
 	if w.faults.active && w.chance(6) {
@@ -75,7 +75,7 @@ func (c *coordinator) reach(act func() (answer func())) {
 	case 1: // the request is lost
 		w.cover[StoreLost]++
 		unsure()
-	case 2: // it comes late
+	case 2: // it arrives late
 		w.cover[StoreLate]++
 		w.after(nil, w.between(0, 4*w.cfg.ttl), func() { act() })
 		unsure()
@@ -86,8 +86,7 @@ func (c *coordinator) reach(act func() (answer func())) {
 	}
 }
 
-// candidate starts a coordinator in its place; heir: it knows that its predecessor
-// there is dead.
+// candidate starts a coordinator in a place. heir: it knows that its predecessor there is dead.
 func (w *world) candidate(place int, heir bool) {
 	c := w.newCoordinator(place)
 	if place < len(w.coords) {
@@ -106,7 +105,7 @@ func (w *world) candidate(place int, heir bool) {
 	c.every(w.cfg.tick/4, func() { c.lead(c.lease.Tick(w.now - c.began)) })
 }
 
-// holds: a term has one holder.
+// holds checks that a term has one holder.
 func (k *checker) holds(c *coordinator) {
 	if by := k.terms[c.term]; by != nil && by != c {
 		k.fail("I7: term %d has two holders, %s.%d and %s.%d", c.term, by.name, by.incarnation, c.name, c.incarnation)
@@ -114,7 +113,7 @@ func (k *checker) holds(c *coordinator) {
 	k.terms[c.term] = c
 }
 
-// follows: a node that has followed a coordinator follows no earlier one.
+// follows checks that a node never follows an earlier coordinator than before.
 func (k *checker) follows(n *node, e *epoch) {
 	if e.of.term < n.term {
 		k.fail("I7: %s follows %s.%d of term %d into epoch %d, after a coordinator of term %d", n.name, e.of.name, e.of.incarnation, e.of.term, e.place.Epoch, n.term)
@@ -122,7 +121,7 @@ func (k *checker) follows(n *node, e *epoch) {
 	n.term = e.of.term
 }
 
-// holders are the coordinators that think they hold the lease.
+// holders counts the coordinators that believe to hold the lease.
 func (w *world) holders() (n int) {
 	for _, c := range w.coords {
 		if !c.dead && c.lease != nil && c.lease.Holding() {
@@ -132,7 +131,7 @@ func (w *world) holders() (n int) {
 	return n
 }
 
-// hint tells the others that a coordinator is gone, truly or not.
+// hint reports to the others that a coordinator is gone, which may be wrong.
 func (w *world) hint(gone *coordinator) {
 	for _, c := range w.coords {
 		if c != gone && c.lease != nil {

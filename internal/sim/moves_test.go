@@ -6,18 +6,18 @@ import (
 	"github.com/shoal-llm/shoal/collective"
 )
 
-// Cells that move: whole caches to new replicas, decoded rows to replicas, and what
-// the policies keep of finished prompts to their owners.
+// Cells that are sent: whole caches to new replicas, decoded rows to replicas, and the kept cells
+// of finished prompts to their owners.
 
-// cells are those of one sequence on their way from a rank to another.
+// cells are cells of one sequence on their way between two ranks.
 type cells struct {
 	from, to int
-	n        int                   // so many
+	n        int                   // number of cells
 	pack     func(b []byte) []byte // at the sender
 	put      func(b []byte)        // at the receiver
 }
 
-// move sends cells in one exchange; unpack gives the receivers what came.
+// move sends cells in one exchange; unpack passes them to the receivers.
 func (n *node) move(s *step, all []cells, done func(error)) {
 	e := s.epoch
 	send := make([][]byte, len(e.peers))
@@ -50,7 +50,7 @@ func (s *step) unpack(all []cells) {
 	}
 }
 
-// copies are whole caches that go to replicas before the rows run.
+// copies are whole caches that are sent to replicas before the rows run.
 func (n *node) copies(s *step) (all []cells) {
 	for _, k := range s.Copies {
 		q := n.seqs[k.Seq]
@@ -95,7 +95,7 @@ func (n *node) copied(s *step, done func(error)) {
 	done(nil)
 }
 
-// decoded are the rows that go to replicas.
+// decoded are the rows that are sent to replicas.
 func (n *node) decoded(s *step) (all []cells) {
 	for i := range s.rows {
 		r := &s.rows[i]
@@ -124,7 +124,7 @@ func (n *node) replicated(s *step, done func(error)) {
 	done(nil)
 }
 
-// handed are the cells that policies keep of finished prompts, by rank and head.
+// handed are the kept cells of finished prompts, by rank and head.
 func (n *node) handed(s *step) (all []cells) {
 	for i := range s.Runs {
 		if !s.Runs[i].Last {
@@ -159,7 +159,7 @@ func (n *node) handOver(s *step, done func(error)) {
 	n.move(s, all, done)
 }
 
-// seal puts what came into the owners' caches and frees the prompts.
+// seal stores the received cells in the owners' caches and frees the prompts.
 func (n *node) seal(s *step, done func(error)) {
 	s.unpack(n.handed(s))
 	for i := range s.Runs {

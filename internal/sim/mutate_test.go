@@ -11,31 +11,30 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// Bug is a mutant of the cluster that the checker must catch: a checker that
-// cannot fail proves nothing.
+// Bug is a mutant of the cluster that the checker must catch, as proof that the checker can fail.
 type Bug uint8
 
 const (
 	NoBug             Bug = iota
-	NoFence               // nobody looks at epochs
-	NoSocketFence         // sockets do not
+	NoFence               // epochs are not checked at all
+	NoSocketFence         // sockets do not check epochs
 	NoAuthorityFence      // answers of an earlier epoch count for the present one
 	NoBatcherFence        // results of an earlier step count for the present one
-	NoCollectiveFence     // messages of an earlier epoch are taken
+	NoCollectiveFence     // messages of an earlier epoch are accepted
 	SkipReplay            // a rebuilt sequence skips one emitted token
 	IgnoreRetire          // nodes that are not needed keep what they hold
-	NoCompare             // the store takes every write
-	NoRecord              // nodes are told of a placement before it is written down
-	NoVerdict             // who holds up the others stays
-	BlameAll              // who does not wait counts as waiting, and of a load one as done
-	BlameWrong            // who waits counts as the one who is waited for
-	NoProbe               // a fenced node is never asked whether it works again
-	EarlyAck              // the store of jobs acknowledges what it has not synced
-	LogNoCompare          // ... and takes every append
-	ForgetsTokens         // a job that is taken up again begins at its beginning
-	GoesOn                // an attempt goes on under the number of its successor
-	WrongBlock            // a prompt begins with a block of another text
-	AcceptsOneMore        // the first wrong draft of a row counts as what was drawn
+	NoCompare             // the store accepts every write
+	NoRecord              // nodes learn of a placement before it is recorded
+	NoVerdict             // a node that holds up the others stays
+	BlameAll              // a node that does not wait counts as waiting, and as done in a load
+	BlameWrong            // the waiting node is blamed instead of the late one
+	NoProbe               // a fenced node is never probed
+	EarlyAck              // the store of jobs acknowledges unsynced messages
+	LogNoCompare          // ... and accepts every append
+	ForgetsTokens         // a resumed job starts from the beginning
+	GoesOn                // an attempt continues under the number of its successor
+	WrongBlock            // a prompt starts with a block of another text
+	AcceptsOneMore        // the first wrong draft of a row counts as drawn
 	bugs
 )
 
@@ -43,7 +42,7 @@ var bugNames = [bugs]string{"none", "no fence", "no fence at sockets", "no fence
 	"who holds up the others stays", "all are blamed alike", "who waits is blamed", "a fenced node stays out",
 	"the log acknowledges too early", "the log compares nothing", "an attempt forgets tokens", "an attempt goes on after its successor began", "a prompt begins with a block of another text", "one draft more is accepted"}
 
-// block is a block of the prefix cache, or, as WrongBlock, another that stands there in its text.
+// block is a block of the prefix cache, or with WrongBlock another one at the same position.
 func (n *node) block(id uint64) *block {
 	right := n.blocks[id]
 	if n.w.opt.Bug == WrongBlock && right != nil {
@@ -65,7 +64,7 @@ func (c *coordinator) blameAll(ranks []topology.Progress) {
 	}
 }
 
-// mirrored is BlameWrong: rows become columns.
+// mirrored is BlameWrong: it transposes the waits.
 func (c *coordinator) mirrored(late [][]time.Duration) [][]time.Duration {
 	if c.w.opt.Bug != BlameWrong {
 		return late
@@ -125,13 +124,12 @@ func (c *coordinator) mutate(p *plan.Plan) *plan.Plan {
 	return &m
 }
 
-// usurps is GoesOn: what was refused since somebody else has begun is written all the
-// same.
+// usurps is GoesOn: a write that was refused because another attempt has started is written anyway.
 func (a *attempt) usurps(err error) bool {
 	return a.c.w.opt.Bug == GoesOn && err != nil && jobs.Superseded(err) && a.e.state.Attempt > a.number && !a.over
 }
 
-// guess drafts for a request: what follows, right for some tokens and then wrong.
+// guess drafts for a request: the next tokens, the first ones right and then wrong ones.
 func (c *coordinator) guess(id string, position int) (drafts []int32) {
 	t := c.tickets[id]
 	if t == nil {
@@ -170,7 +168,7 @@ func (c *coordinator) overlook(p *plan.Plan, d *batcher.StepDone) {
 	}
 }
 
-// skipped is the token after the one at pos, where both were emitted before.
+// skipped is the token after the one at pos, if both were emitted before.
 func (t *ticket) skipped(pos int, token int32) int32 {
 	if index := pos - len(t.k.spec.Prompt); index >= 0 && index+1 < t.got {
 		return t.k.truth().tokens[index+1]

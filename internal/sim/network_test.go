@@ -5,23 +5,23 @@ import (
 	"time"
 )
 
-// network says what becomes of a message. Links are by slot, the coordinators'
-// are the last; they outlive the processes.
+// network decides what happens to a message. Links are by slot, the coordinators' last; they
+// survive processes.
 type network struct {
 	links [maxNodes + maxRivals][maxNodes + maxRivals]link
-	loss  int  // one message in so many is lost; 0: none
-	twice int  // ... comes twice
-	late  int  // ... comes much later
-	storm bool // ... about as late as a new epoch needs
-	cuts  int  // links that are cut
+	loss  int  // one in this many messages is lost; 0: none
+	twice int  // ... is repeated
+	late  int  // ... is much delayed
+	storm bool // ... is delayed about as long as a new epoch takes
+	cuts  int  // number of cut links
 
-	troubled time.Duration // last moment at which it began or ceased to be disturbed
+	troubled time.Duration // when it last started or stopped being disturbed
 }
 
 // link is one direction of one pair.
 type link struct {
 	cut   bool
-	waits []func() // what a cut link holds until it heals, as TCP does; the rest is lost
+	waits []func() // messages held until a cut link heals, as by TCP; the others are lost
 }
 
 func (p *process) port() int {
@@ -31,11 +31,10 @@ func (p *process) port() int {
 	return p.slot
 }
 
-// reaches says whether messages pass from a to b.
+// reaches reports whether messages pass from a to b.
 func (w *world) reaches(a, b *process) bool { return !w.net.links[a.port()][b.port()].cut }
 
-// send brings a message, whose arrival is do, from a process to another. It may
-// be lost, come twice, late, and in any order.
+// send sends a message; do runs at its arrival. It may be lost, repeated, delayed and reordered.
 func (w *world) send(from, to *process, do func()) {
 	if from.dead {
 		return
@@ -60,7 +59,7 @@ func (w *world) send(from, to *process, do func()) {
 	}
 }
 
-// transit is how long a message takes.
+// transit is the latency of a message.
 func (w *world) transit() time.Duration {
 	d := w.between(50*time.Microsecond, 800*time.Microsecond)
 	if w.net.late > 0 && w.chance(w.net.late) {
@@ -80,7 +79,7 @@ func (w *world) cut(a, b int) {
 	}
 }
 
-// heal mends a link; what it held arrives now.
+// heal repairs a link; the held messages arrive now.
 func (w *world) heal(a, b int) {
 	l := &w.net.links[a][b]
 	if !l.cut {
@@ -95,7 +94,7 @@ func (w *world) heal(a, b int) {
 	}
 }
 
-// Errors of calls, as package rpc gives them.
+// Errors of calls, as in package rpc.
 var (
 	errUnreachable = errors.New("rpc: peer unreachable")
 	errTimeout     = errors.New("rpc: no answer before the deadline")
@@ -108,9 +107,8 @@ type call struct {
 	done     func(any, error)
 }
 
-// ask sends a request and waits for one answer, as rpc.System.Call does: done is
-// called once, with the first answer, or an error. serve runs at the receiver for
-// every copy that arrives.
+// ask sends a request and waits for one answer, like rpc.System.Call: done is called once, with the
+// first answer or an error. serve runs at the receiver for every copy that arrives.
 func (w *world) ask(from, to *process, limit time.Duration, serve func(reply func(any, error)), done func(any, error)) {
 	c := &call{from: from, to: to, done: done}
 	to.calls = append(to.calls, c)
@@ -144,7 +142,7 @@ func (c *call) end(v any, err error) {
 	}
 }
 
-// refuse ends a call to a dead process: its kernel, or its successor, says so,
+// refuse fails a call to a dead process: its kernel, or its successor, refuses the connection,
 // unless the way back is cut too.
 func (w *world) refuse(c *call) {
 	if !c.over && w.reaches(c.from, c.to) && w.reaches(c.to, c.from) {

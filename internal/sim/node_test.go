@@ -11,8 +11,8 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// node is one process with one socket: the real socket.Machine, whose effects act on
-// caches of cells, with the executor as a queue of jobs that take time.
+// node is one process with one socket: the real socket.Machine, whose effects act on caches of
+// cells, and the executor as a queue of jobs that take time.
 type node struct {
 	*process
 	w       *world
@@ -20,20 +20,20 @@ type node struct {
 	memory  memory
 	seqs    map[uint64]*sequence // the executor's
 	blocks  map[uint64]*block    // and the prefix cache
-	coming  map[uint64]bool      // blocks of it that are on their way
+	coming  map[uint64]bool      // blocks of it that are being loaded
 	share   float64
 
 	epoch   *epoch
 	step    *step
-	inbox   []func() // what waits while the socket's actor hangs
+	inbox   []func() // messages that wait while the socket's actor hangs
 	hangs   bool
 	execute time.Duration // when the executor is free
 	jobs    executor
 	term    uint64 // of the newest coordinator that this process has followed
-	highest uint32 // epoch that this process has begun: what the checker knows
+	highest uint32 // newest epoch that this process has started, for the checker
 }
 
-// epoch is what a socket holds for one placement.
+// epoch is a socket's state for one placement.
 type epoch struct {
 	of           *coordinator
 	place        topology.Placement
@@ -59,7 +59,7 @@ func (n *node) take(message func()) {
 	message()
 }
 
-// unhang lets a hanging actor go on.
+// unhang ends the actor's hang.
 func (n *node) unhang() {
 	if n.hangs {
 		n.hangs, n.jobs.spoke = false, n.w.now
@@ -73,7 +73,7 @@ func (n *node) unhang() {
 
 var errRetired = errors.New("socket: epoch retired")
 
-// unfenced is a mutant: every epoch is taken for the present one.
+// unfenced is a mutant: every epoch counts as the present one.
 func (n *node) unfenced() bool { return n.w.opt.Bug == NoFence || n.w.opt.Bug == NoSocketFence }
 
 func (n *node) load(e *epoch, reply func(any, error)) {
@@ -100,7 +100,7 @@ func (n *node) load(e *epoch, reply func(any, error)) {
 	n.read(e, 1+n.w.rng.IntN(4), reply)
 }
 
-// read brings in the weights, a piece at a time.
+// read reads the weights, one piece at a time.
 func (n *node) read(e *epoch, pieces int, reply func(any, error)) {
 	n.exec(n.w.between(time.Millisecond, 9*time.Millisecond), func() {
 		if s := n.machine.State; pieces > 1 && s.Phase == socket.Loading && s.Epoch == e.place.Epoch {
@@ -154,7 +154,7 @@ func (n *node) begin(r *proto.StepRequest, reply func(any, error)) {
 	if n.unfenced() {
 		epoch, step := r.Epoch, r.Step
 		r.Epoch, r.Step = n.machine.Epoch, n.machine.State.Step+1
-		defer func() { r.Epoch, r.Step = epoch, step }() // others read it too
+		defer func() { r.Epoch, r.Step = epoch, step }() // other receivers read it too
 	}
 	work, err := n.machine.Plan(r)
 	if err != nil {
@@ -192,7 +192,7 @@ func (n *node) release(r *proto.ReleaseRequest, reply func(any, error)) {
 	n.exec(10*time.Microsecond, func() { reply(n.memory.used, n.do(nil, effects)) })
 }
 
-// teardown ends what is in flight and frees the epoch, behind the executor's jobs.
+// teardown ends everything in flight and frees the epoch, after the executor's jobs.
 func (n *node) teardown(effects []socket.Effect) {
 	if s := n.step; s != nil {
 		n.step = nil
@@ -212,15 +212,15 @@ func (n *node) teardown(effects []socket.Effect) {
 	}
 }
 
-// stale counts what the fence kept out.
+// stale counts what the fence refused.
 func (n *node) stale(err error) {
 	if errors.Is(err, socket.ErrStaleEpoch) {
 		n.w.cover[StaleAtSocket]++
 	}
 }
 
-// fenced watches a message: if its epoch is older than this process has begun,
-// nothing may have changed when it is done.
+// fenced checks a message: if its epoch is older than this process has started, it must change
+// nothing.
 func (n *node) fenced(what string, number uint32) func() {
 	if number >= n.highest {
 		return func() {}

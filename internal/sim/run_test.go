@@ -14,15 +14,15 @@ import (
 // Options of one run.
 type Options struct {
 	Seed  uint64
-	Bug   Bug  // a mutant to run
-	Blind bool // look at what clients and nodes get only, not at the messages behind it (I4)
+	Bug   Bug  // the mutant to run
+	Blind bool // check only what clients and nodes get, not the messages (I4)
 	Trace bool // keep the transcript
 }
 
-// Report is what came of a run.
+// Report is the result of a run.
 type Report struct {
 	Seed       uint64
-	Broken     string // the promise that was broken; "": none
+	Broken     string // the broken guarantee; "": none
 	Transcript string
 	Cover      Cover
 	Events     int
@@ -30,7 +30,7 @@ type Report struct {
 	Recovery   time.Duration // from the end of the last fault to the end of the last request
 }
 
-// Replay is the command that shows a run again.
+// Replay is the command that repeats a run.
 func (r *Report) Replay() string {
 	return fmt.Sprintf("go test ./internal/sim -run TestSeed -seed=%d -v", r.Seed)
 }
@@ -38,35 +38,35 @@ func (r *Report) Replay() string {
 const (
 	maxNodes  = 5
 	maxRivals = 2   // coordinators
-	scale     = 40  // so many times shorter are the waits for those who hang
-	paceScale = 160 // ... and who are slow
+	scale     = 40  // divisor of the deadlines for hanging nodes
+	paceScale = 160 // ... and for slow nodes
 )
 
-// config is what a seed draws before anything happens. The times are those of
-// package cluster, made shorter but kept in their order.
+// config is what a seed draws at the start. The times are those of package cluster, shorter but in
+// the same order.
 type config struct {
 	batcher batcher.Config
 	nodes   int
-	waitFor int // nodes of the first placement
-	most    int // sockets of a placement; 0: any
+	waitFor int // nodes that the first placement waits for
+	most    int // maximum of sockets in a placement; 0: unlimited
 	clients int
 	longest int // prompt
 	output  int
 	faults  int
 	keeps   bool // sockets keep caches between epochs
 	files   bool // and blocks of the prefix cache in files
-	durable bool // epochs are written down before nodes are told of them
+	durable bool // epochs are recorded before nodes learn of them
 	rivals  int  // coordinators that compete for the lease
-	crowded bool // many sequences that grow at once in little memory
+	crowded bool // many growing sequences in little memory
 
 	tick, compare, settle, backoff, quarantine, suspect          time.Duration
 	load, join, hello, sync, retire, probe, describe, ttl, renew time.Duration
-	store                                                        time.Duration // until a request to the store counts as lost
-	stall, step, loadStall, loadAll, pause                       time.Duration // of those who hold up the others
-	busy                                                         time.Duration // requests come until then
-	quiet                                                        time.Duration // faults come until then
-	bound                                                        time.Duration // everything must have ended this long after
-	rest                                                         time.Duration // how often it is looked whether the cluster has settled after that
+	store                                                        time.Duration // time after which a request to the store counts as lost
+	stall, step, loadStall, loadAll, pause                       time.Duration // for nodes that hold up the others
+	busy                                                         time.Duration // requests arrive until then
+	quiet                                                        time.Duration // faults occur until then
+	bound                                                        time.Duration // everything must have ended this long after that
+	rest                                                         time.Duration // interval of the checks whether the cluster has settled after that
 }
 
 func (w *world) configure() {
@@ -120,7 +120,7 @@ func (w *world) configure() {
 	c.files = mix(w.opt.Seed, 19)%2 == 0
 }
 
-// Run plays one seed.
+// Run runs one seed.
 func Run(o Options) (r *Report) {
 	w := &world{opt: o, rng: rand.New(rand.NewPCG(o.Seed, 0x5a0a1))}
 	w.watch = &checker{w: w, groups: map[uint32]*epoch{}, terms: map[uint64]*coordinator{}, openers: map[uint32]*coordinator{}}
@@ -169,8 +169,8 @@ func Run(o Options) (r *Report) {
 	return nil
 }
 
-// play runs through the faults, then until all requests have ended, then until
-// the cluster is at rest.
+// play runs through the faults, then until all requests have ended, then until the cluster is at
+// rest.
 func (w *world) play() {
 	w.run(w.cfg.quiet, func() bool { return false })
 	w.now = w.cfg.quiet
@@ -199,7 +199,7 @@ func (w *world) play() {
 	w.watch.memory()
 }
 
-// settle waits until why has nothing to say any more.
+// settle runs until why returns "".
 func (w *world) settle(why func() string) {
 	for end := w.now + w.cfg.bound; w.watch.broken == ""; {
 		if what := why(); what == "" {
@@ -211,8 +211,8 @@ func (w *world) settle(why func() string) {
 	}
 }
 
-// last sends one more request, which must be served. Its steps carry the releases
-// that sockets have not heard.
+// last sends one more request, which must be served. Its steps carry the releases that sockets have
+// missed.
 func (w *world) last() {
 	if w.watch.broken != "" {
 		return
@@ -220,7 +220,7 @@ func (w *world) last() {
 	k := w.newClient(len(w.clients))
 	k.spec.ID, k.spec.Prompt, k.spec.MaxTokens, k.calm = "last", k.spec.Prompt[:1], 2, true
 	k.job = true                   // a late take-over does not end it
-	k.spec.Policy = kvcache.Full() // needs least
+	k.spec.Policy = kvcache.Full() // needs the least
 	w.clients = append(w.clients, k)
 	w.after(nil, 0, k.begin)
 	w.run(w.now+w.cfg.bound, func() bool { return k.refused != nil || k.end != nil })
@@ -229,7 +229,7 @@ func (w *world) last() {
 	}
 }
 
-// transcript is what happened, a line a moment.
+// transcript is the log of a run, one line per event.
 type transcript struct{ lines []string }
 
 func (t *transcript) add(at time.Duration, line string) {

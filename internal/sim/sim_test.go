@@ -14,7 +14,7 @@ import (
 
 var seed = flag.Uint64("seed", 1, "the seed of TestSeed")
 
-// schedules is how many seeds a test plays.
+// schedules is the number of seeds that a test runs.
 func schedules(t *testing.T) int {
 	if s := os.Getenv("SHOAL_SIM_SCHEDULES"); s != "" {
 		n, err := strconv.Atoi(s)
@@ -32,9 +32,9 @@ func schedules(t *testing.T) int {
 	return 10000
 }
 
-// play runs seeds [from, from+n) on all processors; each run is still one goroutine.
+// play runs seeds [from, from+n) on all CPUs; each run is still one goroutine.
 func play(n int, o Options, each func(*Report) (more bool)) {
-	defer debug.SetGCPercent(debug.SetGCPercent(800)) // many small worlds that are gone at once
+	defer debug.SetGCPercent(debug.SetGCPercent(800)) // many small short-lived worlds
 	var next atomic.Int64
 	var mu sync.Mutex
 	var wg sync.WaitGroup
@@ -62,15 +62,14 @@ func play(n int, o Options, each func(*Report) (more bool)) {
 	wg.Wait()
 }
 
-// explain plays a broken seed again, with its transcript.
+// explain runs a broken seed again, with its transcript.
 func explain(t *testing.T, seed uint64, bug Bug) {
 	t.Helper()
 	r := Run(Options{Seed: seed, Bug: bug, Trace: true})
 	t.Errorf("seed %d: %s\n%s\n\nreplay: %s", seed, r.Broken, r.Transcript, r.Replay())
 }
 
-// TestSchedules: no schedule breaks a promise, and together they exercise what
-// they are for.
+// TestSchedules: no schedule breaks a guarantee, and together they exercise all situations.
 func TestSchedules(t *testing.T) {
 	var cover Cover
 	var events, steps, runs int
@@ -92,7 +91,7 @@ func TestSchedules(t *testing.T) {
 	}
 }
 
-// TestSeed plays one seed and prints its transcript.
+// TestSeed runs one seed and prints its transcript.
 func TestSeed(t *testing.T) {
 	r := Run(Options{Seed: *seed, Trace: true})
 	t.Logf("seed %d\n%s", *seed, r.Transcript)
@@ -101,17 +100,17 @@ func TestSeed(t *testing.T) {
 	}
 }
 
-// TestOldSeeds plays seeds that found something once. A change of what schedules
-// draw makes other schedules of them; the bugs have tests of their own besides.
+// TestOldSeeds runs seeds that once found bugs. A change of what schedules draw makes other
+// schedules of them; each bug also has its own test.
 func TestOldSeeds(t *testing.T) {
 	for _, seed := range []uint64{
-		31,     // a placement was given up while it loaded, and served when the last node answered
+		31,     // an abandoned placement served when its last node answered the load
 		128123, // a spare held a higher epoch than a later coordinator retired
 		28123,  // a coordinator that had lost the lease retired a node that followed its successor
-		5729,   // a late answer to an earlier load told of caches as they had been
-		537,    // all stood still in a step; one was fenced when another went on a moment earlier
+		5729,   // a late answer to an earlier load reported outdated caches
+		537,    // all nodes hung in a step; one was fenced when another continued a moment earlier
 		385,    // the same in a load
-		140,    // of two nodes one was fenced as slow, since the network was
+		140,    // one of two nodes was fenced as slow although the network was
 	} {
 		if r := Run(Options{Seed: seed}); r.Broken != "" {
 			explain(t, seed, NoBug)
@@ -132,15 +131,15 @@ func TestSameSeedSameRun(t *testing.T) {
 	}
 }
 
-// TestBugsAreCaught: each mutant breaks a promise within the default schedules.
+// TestBugsAreCaught: each mutant breaks a guarantee within the default schedules.
 func TestBugsAreCaught(t *testing.T) {
 	for bug := NoFence; bug < bugs; bug++ {
 		t.Run(bug.String(), func(t *testing.T) { caught(t, Options{Bug: bug}) })
 	}
 }
 
-// TestBugsHaveConsequences: without fences it is not only that stale messages are
-// taken; somebody gets wrong tokens, or none, or memory is lost.
+// TestBugsHaveConsequences: without fences not only are stale messages accepted; some client gets
+// wrong tokens or none, or memory is lost.
 func TestBugsHaveConsequences(t *testing.T) {
 	for _, bug := range []Bug{NoFence, NoSocketFence, NoBatcherFence} {
 		t.Run(bug.String(), func(t *testing.T) { caught(t, Options{Bug: bug, Blind: true}) })

@@ -22,9 +22,9 @@ type step struct {
 	wanted []wanted
 	out    map[uint64]*proto.Sampled
 	order  []*proto.Sampled
-	recv   [][]byte        // of the exchange in hand
+	recv   [][]byte        // of the current exchange
 	own    []byte          // of it, from this rank to itself
-	late   []time.Duration // what this rank had waited for each other when the step began
+	late   []time.Duration // how long this rank had waited for each other rank when the step started
 }
 
 type row struct {
@@ -49,13 +49,13 @@ func (n *node) newStep(w *socket.Work, reply func(any, error)) *step {
 	return s
 }
 
-// stages of a pass.
+// stages is the number of stages of a pass.
 const stages = 6
 
-// rowsStage ends with the exchange to which every rank has something to give.
+// rowsStage ends with the exchange in which every rank sends something.
 const rowsStage = 1
 
-// chain makes one stage of several.
+// chain combines several functions into one stage.
 func chain(parts ...func(*step, func(error))) func(*step, func(error)) {
 	if len(parts) == 1 {
 		return parts[0]
@@ -72,12 +72,12 @@ func chain(parts ...func(*step, func(error))) func(*step, func(error)) {
 	}
 }
 
-// run starts the stage that the step stands at.
+// run starts the step's current stage.
 func (n *node) run(s *step) {
 	stage := s.stages[s.at]
 	cost := n.w.between(30*time.Microsecond, 300*time.Microsecond)
 	if s.at != rowsStage+len(s.stages)-stages {
-		cost /= 32 // the work comes before that exchange
+		cost /= 32 // the work precedes that exchange
 	}
 	n.exec(cost, func() {
 		if s.epoch.closed {
@@ -90,7 +90,7 @@ func (n *node) run(s *step) {
 // advance moves a step to its next stage, or ends it.
 func (n *node) advance(s *step, err error) {
 	if n.step != s {
-		return // of an epoch that is gone
+		return // of an epoch that has ended
 	}
 	if err == nil {
 		if s.at++; s.at < len(s.stages) {
@@ -125,7 +125,7 @@ func (n *node) advance(s *step, err error) {
 	s.reply(r, nil)
 }
 
-// prepare does what comes first: after it nothing can fail for lack of memory.
+// prepare does what comes first: afterwards nothing can fail for lack of memory.
 func (n *node) prepare(s *step, done func(error)) {
 	if s.pass == 0 {
 		if err := n.do(s.epoch, s.First); err != nil {
@@ -156,7 +156,7 @@ func (n *node) prepare(s *step, done func(error)) {
 	done(nil)
 }
 
-// tell gathers what the rows of a pass have drawn.
+// tell gathers the tokens that the rows of a pass have drawn.
 func (n *node) tell(s *step, done func(error)) {
 	sizes, mine := make([]int, len(s.epoch.peers)), []byte(nil)
 	for i := range s.Runs {
@@ -169,7 +169,7 @@ func (n *node) tell(s *step, done func(error)) {
 	n.gather(s, mine, func(rank int) int { return sizes[rank] }, done)
 }
 
-// told begins the next pass with it.
+// told starts the next pass with these tokens.
 func (n *node) told(s *step, done func(error)) {
 	at := make([]int, len(s.epoch.peers))
 	s.Again(func(c *socket.Run) int32 {
@@ -241,7 +241,7 @@ func (n *node) attend(s *step, done func(error)) {
 	done(nil)
 }
 
-// from says which rank computes the attention of a head for a wanted row.
+// from is the rank that computes the attention of a head for a wanted row.
 func (s *step) from(w *wanted, head int) int {
 	r := &s.rows[w.row]
 	if !r.run.Prefill {
@@ -255,7 +255,7 @@ func (s *step) from(w *wanted, head int) int {
 	return -1
 }
 
-// exchangeHeads gathers the attention of every head of the wanted rows.
+// exchangeHeads gathers the attention of every head for the wanted rows.
 func (n *node) exchangeHeads(s *step, done func(error)) {
 	e := s.epoch
 	sizes := make([]int, len(e.peers))
@@ -305,7 +305,7 @@ func (n *node) sample(s *step, done func(error)) {
 	done(nil)
 }
 
-// gather is an all-gather of bytes; alone, there is nothing to gather.
+// gather is an all-gather of bytes; with one rank there is nothing to gather.
 func (n *node) gather(s *step, mine []byte, size func(rank int) int, done func(error)) {
 	e := s.epoch
 	s.recv = make([][]byte, len(e.peers))

@@ -10,13 +10,13 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// memory is the ledger of a node's cache. The bytes are those of the real cost
-// functions; what lies in them is cells.
+// memory is the ledger of a node's cache. The bytes are those of the real cost functions; the
+// contents are cells.
 type memory struct {
 	budget, used, peak int64
 }
 
-// resize changes a holding from its bytes to `to`; it is refused past the budget.
+// resize changes a holding to to bytes. It fails above the budget.
 func (m *memory) resize(holds *int64, to int64) error {
 	if to > *holds && m.used+to-*holds > m.budget {
 		return fmt.Errorf("%w: %d bytes asked, %d of %d in use", kvcache.ErrBudget, to-*holds, m.used, m.budget)
@@ -27,7 +27,7 @@ func (m *memory) resize(holds *int64, to int64) error {
 	return nil
 }
 
-// sequence is what a socket holds of one, as socket.Machine says.
+// sequence is what a socket holds of one sequence, by socket.Machine.
 type sequence struct {
 	open    *plan.Open
 	policy  *kvcache.Policy
@@ -37,14 +37,14 @@ type sequence struct {
 	partBytes int64
 	own       cache    // the owner's
 	copy      cache    // the replica
-	shared    []*block // of the prefix cache, whose rows it holds
+	shared    []*block // blocks of the prefix cache that it holds
 	seen      history
-	fed       []int32 // tokens of the last decode rows, which are in seen
+	fed       []int32 // tokens of the last decode rows, which are included in seen
 }
 
-// block is one of the prefix cache: rows of this socket's heads.
+// block is a block of the prefix cache: rows of this socket's heads.
 type block struct {
-	at      int // which of its text
+	at      int // number of the block in its text
 	cells   [heads][]cell
 	bytes   int64
 	holders int // sequences, and the cache
@@ -56,7 +56,7 @@ func (m *memory) drop(b *block) {
 	}
 }
 
-// sharedBytes are booked once, however many hold them.
+// sharedBytes counts each shared block once.
 func (q *sequence) sharedBytes() (n int64) {
 	for _, b := range q.shared {
 		n += b.bytes
@@ -71,7 +71,7 @@ func (q *sequence) unshare(m *memory) {
 	q.shared = nil
 }
 
-// hold makes a sequence a holder of a block, in place of rows of its own if it has these.
+// hold makes a sequence a holder of a block, and frees its own rows of that block if own is set.
 func (q *sequence) hold(m *memory, b *block, own bool) {
 	b.holders++
 	q.shared = append(q.shared, b)
@@ -80,7 +80,7 @@ func (q *sequence) hold(m *memory, b *block, own bool) {
 	}
 }
 
-// save keeps the blocks of a prompt that a run has completed.
+// save stores the blocks of a prompt that a run has completed.
 func (n *node) save(e *epoch, c *socket.Run) {
 	q, own := n.seqs[c.Seq], e.heads()
 	if own.Len() == 0 {
@@ -95,7 +95,7 @@ func (n *node) save(e *epoch, c *socket.Run) {
 				b.cells[h] = q.part[h][at*tensor.BlockSlots : (at+1)*tensor.BlockSlots]
 			}
 			b.bytes, _ = kvcache.SegmentBytes(geometry, own.Len())
-			n.memory.used += b.bytes // and less of the sequence's own in a moment
+			n.memory.used += b.bytes // the sequence's own bytes shrink in a moment
 			n.blocks[id] = b
 		} else {
 			n.w.cover[BlockTwice]++
@@ -105,12 +105,12 @@ func (n *node) save(e *epoch, c *socket.Run) {
 	}
 }
 
-// cache is one that decode reads, or its replica.
+// cache is a cache that decode reads, or its replica.
 type cache struct {
 	slots  [heads][]cell
 	bytes  int64
-	tokens int             // that count
-	undo   [][heads][]cell // what it was before each row of the last step
+	tokens int             // committed tokens
+	undo   [][heads][]cell // the state before each row of the last step
 }
 
 func (q *sequence) prompt() int { return q.open.Read }
@@ -122,12 +122,12 @@ func (q *sequence) release(m *memory) {
 	q.unshare(m)
 }
 
-// resident is what a replica of n tokens takes.
+// resident is the size of a replica of n tokens.
 func (q *sequence) resident(n int) int64 {
 	return kvcache.ResidentBytes(geometry, q.prompt(), n, q.policy)
 }
 
-// takes is what one of its caches does beside the blocks that it shares.
+// takes is the size of one of its caches without the shared blocks.
 func (q *sequence) takes(c *cache, n int) int64 {
 	if c == &q.own {
 		return q.resident(n) - q.sharedBytes()
@@ -135,7 +135,7 @@ func (q *sequence) takes(c *cache, n int) int64 {
 	return q.resident(n)
 }
 
-// undoes is what rolling back a step of so many tokens takes, beyond that of one.
+// undoes is the size of the undo log of a step with staged tokens, beyond that of one token.
 func (q *sequence) undoes(n, staged int) int64 {
 	return kvcache.StepBytes(geometry, q.prompt(), n, staged, q.policy) - q.resident(n)
 }
@@ -147,13 +147,13 @@ func (q *sequence) note(tokens []int32, from int) {
 	}
 }
 
-// feed records the token of a decode row, which may be taken back.
+// feed records the token of a decode row, which may be rolled back.
 func (q *sequence) feed(token int32) {
 	q.seen.add(token, true)
 	q.fed = append(q.fed, token)
 }
 
-// commit makes the first tokens of the cache count and rolls those behind back.
+// commit commits the first tokens of the cache and rolls the later ones back.
 func (q *sequence) commit(w *world, m *memory, tokens int) error {
 	for _, c := range [...]*cache{&q.own, &q.copy} {
 		n := tokens - c.tokens
@@ -176,7 +176,7 @@ func (q *sequence) commit(w *world, m *memory, tokens int) error {
 	return nil
 }
 
-// write puts the cells of a token, one a head, into a cache.
+// write writes the cells of a token, one per head, to a cache.
 func (c *cache) write(q *sequence, cells [heads]cell) {
 	var before [heads][]cell
 	for h := range heads {
@@ -186,7 +186,7 @@ func (c *cache) write(q *sequence, cells [heads]cell) {
 	c.undo = append(c.undo, before)
 }
 
-// do carries effects out.
+// do carries out effects.
 func (n *node) do(e *epoch, effects []socket.Effect) error {
 	m := &n.memory
 	for _, f := range effects {
@@ -236,7 +236,7 @@ func (n *node) do(e *epoch, effects []socket.Effect) error {
 			err = m.resize(&q.partBytes, max(q.partBytes, kvcache.PrefillBytes(geometry, e.heads().Len(), f.Tokens, q.policy)-q.sharedBytes()))
 		case socket.DoOpenCache:
 			bytes := q.resident(f.Tokens)
-			if q.policy.KeepsAll() { // the blocks of its own heads are adopted, so they are booked already
+			if q.policy.KeepsAll() { // the blocks of its own heads are adopted, so they are counted already
 				bytes -= kvcache.PrefillBytes(geometry, e.heads().Len(), f.Tokens, q.policy)
 			}
 			err = m.resize(&q.own.bytes, bytes)
@@ -254,7 +254,7 @@ func (n *node) do(e *epoch, effects []socket.Effect) error {
 	return nil
 }
 
-// open begins a sequence, with the cache that was kept of it if it goes on here.
+// open starts a sequence, with its kept cache if it continues here.
 func (n *node) open(e *epoch, kept *sequence, f socket.Effect) error {
 	q := &sequence{open: f.Open, policy: f.Open.Policy, replica: f.Open.Replica}
 	n.seqs[f.Seq] = q
@@ -292,8 +292,8 @@ func (n *node) open(e *epoch, kept *sequence, f socket.Effect) error {
 	return q.commit(n.w, &n.memory, f.Tokens)
 }
 
-// seal ends the hand-over of a prompt: adopted blocks change hands, the rest of the
-// prompt goes.
+// seal ends the hand-over of a prompt: adopted blocks change hands, and the rest of the prompt is
+// freed.
 func (q *sequence) seal(m *memory, owner bool) {
 	part := q.partBytes
 	_ = m.resize(&q.partBytes, 0)
@@ -309,5 +309,5 @@ func (q *sequence) seal(m *memory, owner bool) {
 	q.part = [heads][]cell{}
 }
 
-// heads are the KV heads that a rank reads prompts for.
+// heads are the KV heads for which a rank reads prompts.
 func (e *epoch) heads() topology.Range { return e.place.Slices[e.rank].KVHeads }

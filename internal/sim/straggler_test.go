@@ -11,10 +11,10 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// What cluster/straggler.go and loadwatch.go do: the real Stall, LoadStall and Pace
-// are fed with what nodes say of themselves.
+// The parts of cluster/straggler.go and loadwatch.go: the real Stall, LoadStall and Pace get the
+// nodes' reports.
 
-// flight is a step on its way.
+// flight is a step in flight.
 type flight struct {
 	c       *coordinator
 	g       *serving
@@ -27,7 +27,7 @@ type flight struct {
 	truth   holder
 }
 
-// answered takes what a rank said to the step, once.
+// answered records a rank's answer to the step, once.
 func (f *flight) answered(rank int, v any, err error) {
 	if f.replies[rank] != nil || f.errs[rank] != nil {
 		return // it was given up
@@ -42,7 +42,7 @@ func (f *flight) answered(rank int, v any, err error) {
 	}
 }
 
-// look asks all nodes how far they are, and leaves out who holds up the others.
+// look asks all nodes for their progress, and fences those that hold up the others.
 func (f *flight) look() {
 	if f.left == 0 {
 		return
@@ -75,7 +75,7 @@ func (f *flight) look() {
 
 var errFenced = errors.New("cluster: a node is fenced")
 
-// loading is a load on its way.
+// loading is a load in progress.
 type loading struct {
 	c     *coordinator
 	e     topology.LoadSlices
@@ -132,8 +132,8 @@ func (l *loading) look() {
 	})
 }
 
-// standings asks all nodes at once how far they are; who has not answered after
-// limit says nothing.
+// standings asks all nodes for their progress at once. A node that has not answered after limit
+// counts as silent.
 func (c *coordinator) standings(hosts []*node, limit time.Duration, done func([]*topology.Standing)) {
 	said, left := make([]*topology.Standing, len(hosts)), len(hosts)
 	for i, h := range hosts {
@@ -150,15 +150,15 @@ func (c *coordinator) standings(hosts []*node, limit time.Duration, done func([]
 	}
 }
 
-// pace is what the stepper keeps of the steps of an epoch.
+// pace is the stepper's record of the steps of an epoch.
 type pace struct {
 	topology.Pace
 	epoch uint32
-	truth map[string]spent // on steps in which a node alone was slow
+	truth map[string]spent // steps in which a node alone was slow
 }
 
-// keepPace notes who kept the others waiting. Pace has its rules in seconds of the
-// product, which are so many times longer.
+// keepPace records how long each node kept the others waiting. The thresholds of Pace are in
+// seconds of the real product, so times are scaled.
 func (c *coordinator) keepPace(g *serving, took time.Duration, replies []*proto.StepReply) {
 	ids, late := make([]string, len(replies)), make([][]time.Duration, len(replies))
 	for i, r := range replies {
@@ -190,7 +190,7 @@ func (c *coordinator) keepPace(g *serving, took time.Duration, replies []*proto.
 	c.w.watch.paced(c, g, took)
 }
 
-// fence is the director's: it leaves a node out.
+// fence is the director's: it fences a node.
 func (c *coordinator) fence(n topology.Node, why string, hung bool) {
 	if c.w.opt.Bug == NoVerdict {
 		return
@@ -209,7 +209,7 @@ func (c *coordinator) fence(n topology.Node, why string, hung bool) {
 	})
 }
 
-// probe asks a fenced node whether its executor works.
+// probe checks whether a fenced node's executor works.
 func (c *coordinator) probe(n topology.Node) {
 	if c.w.opt.Bug == NoProbe {
 		return

@@ -6,11 +6,11 @@ import (
 	"github.com/shoal-llm/shoal/actors/batcher"
 )
 
-// What outlives a coordinator: jobs, in a log that has every token before its
-// client has it. A request over a stream ends with its connection.
+// What survives a coordinator: jobs, in a log that has every token before its client gets it. A
+// streamed request ends with its connection.
 
-// strikes tells that a fault has waited for this moment of the coordinator.
-func (c *coordinator) strikes(at Kind) bool {
+// faultDue reports whether a pending fault hits at this moment of the coordinator.
+func (c *coordinator) faultDue(at Kind) bool {
 	f := &c.w.faults
 	if f.crash != at {
 		return false
@@ -23,19 +23,19 @@ func (c *coordinator) strikes(at Kind) bool {
 	return true
 }
 
-// dies strikes the coordinator down at a moment; true as well when it is dead.
+// dies kills the coordinator at a moment. It also returns true if it is dead already.
 func (c *coordinator) dies(moment bool, at Kind) bool {
-	if !c.dead && moment && c.strikes(at) {
+	if !c.dead && moment && c.faultDue(at) {
 		c.w.logf("the coordinator is killed: %v", at)
 		c.w.crash(c)
 	}
 	return c.dead
 }
 
-// stalls freezes the coordinator at a moment, for long enough that another one may take
-// over; what it does next it does when it goes on.
+// stalls freezes the coordinator at a moment, long enough for another one to take over. It calls
+// next when the coordinator continues.
 func (c *coordinator) stalls(at Kind, next func()) {
-	if !c.strikes(at) {
+	if !c.faultDue(at) {
 		next()
 		return
 	}
@@ -65,7 +65,7 @@ func (w *world) takeOver(c *coordinator, heir bool) {
 	}
 }
 
-// resume takes up the jobs of the log; their clients attach to this coordinator.
+// resume resumes the jobs of the log; their clients attach to this coordinator.
 func (w *world) resume() {
 	if len(w.clients) > 0 {
 		w.cover[TakenOver]++

@@ -9,9 +9,9 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// The toy model. Its layer is one layer of hashes with the cuts of a real one:
-// rows are sums over units, of which each rank has some; keys are by KV head, of
-// which each rank has some during prefill and the owner has all afterwards.
+// The toy model. It has one layer of hashes with the cuts of a real layer: rows are sums over
+// units, of which each rank has some. Keys are per KV head; each rank has some of them during
+// prefill, and the owner has all afterwards.
 const (
 	units  = 16
 	heads  = 2
@@ -33,8 +33,8 @@ func mix(a, b uint64) uint64 {
 	return x ^ x>>29
 }
 
-// part is what units [lo, hi) add to the row of a token; all units together give
-// its activation.
+// part is the contribution of units [lo, hi) to the row of a token; all units together give its
+// activation.
 func part(token int32, pos, lo, hi int) uint64 {
 	var sum uint64
 	seed := mix(uint64(token)+1, uint64(pos)+1)
@@ -53,7 +53,7 @@ type cell struct {
 	key uint64
 }
 
-// remove takes an output token back.
+// remove removes an output token.
 func (h *history) remove(token int32) { *h -= history(mix(uint64(token)+9, 4)) }
 
 // attend reads slots in slot order.
@@ -67,8 +67,8 @@ func attend(slots []cell) uint64 {
 	return mix(h, 5)
 }
 
-// history is what sampling penalties look at: which tokens came how often, as
-// prompt or as output, in any order.
+// history is the input of sampling penalties: how often each token occurred, as prompt or output,
+// in any order.
 type history uint64
 
 func (h *history) add(token int32, output bool) {
@@ -97,7 +97,7 @@ func score(out []uint64, token int32) float32 {
 	return -float32(x % 4096)
 }
 
-// truth is what a request gives when nothing happens.
+// truth is the result of a request without faults.
 type truth struct {
 	tokens []int32
 	reason string
@@ -153,7 +153,7 @@ func undisturbed(spec *batcher.Spec) truth {
 	}
 }
 
-// keep is the end of prefill for one head: what the policy leaves of the prompt.
+// keep is the end of prefill for one head: what the policy keeps of the prompt.
 func keep(p *kvcache.Policy, head int, prompt []cell) []cell {
 	kept := p.Keep(&kvcache.Statistics{Head: head, Prompt: len(prompt)}).Positions
 	out := make([]cell, len(kept), len(kept)+1)
@@ -166,7 +166,7 @@ func keep(p *kvcache.Policy, head int, prompt []cell) []cell {
 	return out
 }
 
-// put writes the next token where the policy says.
+// put writes the next token to the slot that the policy assigns.
 func put(p *kvcache.Policy, slots []cell, prompt int, c cell) []cell {
 	slot := p.Slot(&kvcache.Head{Prompt: prompt}, int(c.pos))
 	for slot >= len(slots) {
@@ -176,7 +176,7 @@ func put(p *kvcache.Policy, slots []cell, prompt int, c cell) []cell {
 	return slots
 }
 
-// Cells and sums cross the wire as bytes.
+// Cells and sums are sent as bytes.
 const cellBytes = 12
 
 func appendCell(b []byte, c cell) []byte {

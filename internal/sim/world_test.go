@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// world is the clock, the event queue and everybody in it.
+// world is the clock, the event queue and all participants.
 type world struct {
 	opt    Options
 	cfg    config
@@ -18,11 +18,11 @@ type world struct {
 	lives  uint64
 	store  store
 	disk   disk
-	files  [maxNodes]map[string]*file // of the prefix cache, by slot of the node: they outlive its processes
+	files  [maxNodes]map[string]*file // of the prefix cache, by slot of the node: they survive its processes
 
-	coord   *coordinator   // the one that was elected last
-	coords  []*coordinator // that compete, by place
-	nodes   []*node        // by slot; a restarted one takes its predecessor's place
+	coord   *coordinator   // the coordinator that was elected last
+	coords  []*coordinator // competing coordinators, by place
+	nodes   []*node        // by slot; a restarted node takes its predecessor's place
 	clients []*client
 	net     network
 	faults  faults
@@ -34,24 +34,24 @@ type world struct {
 // process is one run of a program: a restart makes a new one.
 type process struct {
 	name        string
-	slot        int // of the node; -1 and less: coordinators
+	slot        int // of the node; negative: coordinators
 	incarnation uint64
 	dead        bool
 	frozen      bool
-	slow        int           // its work takes so many times longer; 1: not slow
-	held        []event       // what happened to it while it was frozen
-	calls       []*call       // calls that others wait for
-	stirred     time.Duration // when it last began, or went on
+	slow        int           // slowdown; 1: not slow
+	held        []event       // events while it was frozen
+	calls       []*call       // calls to it that wait for an answer
+	stirred     time.Duration // when it last started or resumed
 	dragged     time.Duration // when it was last slow
 }
 
-// nextLife numbers processes: each has another incarnation, in no order.
+// nextLife returns a process's incarnation: all are different, in no order.
 func (w *world) nextLife() uint64 {
 	w.lives++
 	return w.lives * 6007 % 9973 // both are primes
 }
 
-// event is something that happens at a moment, in a process (nil: outside).
+// event happens at a moment, in a process (nil: outside).
 type event struct {
 	at     time.Duration
 	serial uint64 // order among equal moments
@@ -59,14 +59,14 @@ type event struct {
 	do     func()
 }
 
-// after schedules do in p after d. It is dropped if p is dead by then, and held
-// back while p is frozen.
+// after schedules do in p after d. It is dropped if p is dead by then, and delayed while p is
+// frozen.
 func (w *world) after(p *process, d time.Duration, do func()) {
 	w.serial++
 	w.queue.push(event{w.now + d, w.serial, p, do})
 }
 
-// run carries out events until the moment `until`, or until over says so.
+// run processes events up to a moment, or until over returns true.
 func (w *world) run(until time.Duration, over func() bool) {
 	for len(w.queue) > 0 && w.queue[0].at <= until && w.watch.broken == "" && !over() {
 		e := w.queue.pop()
@@ -84,7 +84,7 @@ func (w *world) run(until time.Duration, over func() bool) {
 	}
 }
 
-// freeze stops a process as SIGSTOP does; what is sent to it waits.
+// freeze stops a process like SIGSTOP; messages to it wait.
 func (w *world) freeze(p *process) {
 	if !p.dead && !p.frozen {
 		p.frozen = true
@@ -92,7 +92,7 @@ func (w *world) freeze(p *process) {
 	}
 }
 
-// thaw lets it go on: timers that are due and everything that was sent come at once.
+// thaw resumes it: timers that are due and all messages arrive at once.
 func (w *world) thaw(p *process) {
 	if p.dead || !p.frozen {
 		return

@@ -7,7 +7,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// SumsBytes is the size of the sums beside a segment on a socket with heads KV heads (or units) of
+// SumsBytes is the size of the sums of a segment on a socket with heads KV heads (or units) of
 // every layer, at the end of a text of that many tokens.
 func SumsBytes(g Geometry, heads, tokens int) int64 {
 	return statisticsBytes(g, heads, tokens, Needs{PromptAttention: true})
@@ -22,7 +22,7 @@ func (g *Segment) KeepSums(o *Observation) error {
 	}
 	n := (g.at + 1) * tensor.BlockSlots
 	if o.attention == nil || n > o.prompt || g.sums != nil {
-		return fmt.Errorf("kvcache: sums of %d tokens of a prompt of %d beside block %d", n, o.prompt, g.at)
+		return fmt.Errorf("kvcache: cannot keep sums of %d tokens of a prompt of %d with block %d", n, o.prompt, g.at)
 	}
 	sums := make([]float32, 0, len(o.attention)/o.prompt*n)
 	if err := g.arena.Charge(4 * int64(cap(sums))); err != nil {

@@ -42,7 +42,7 @@ func TestBundledAdapters(t *testing.T) {
 			t.Errorf("%s: %d caches and %d tensors, want %+v", dir, got, added, want)
 		}
 		if files := ck.Files(); len(files) != 2 || len(ck.Beside()) != 1 {
-			t.Errorf("%s: weights %v, beside them %v", dir, files, ck.Beside())
+			t.Errorf("%s: weights %v, other files %v", dir, files, ck.Beside())
 		}
 	}
 }

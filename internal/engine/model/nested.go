@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Multimodal checkpoints have their decoder's config in text_config, and its tensors beside those
+// Multimodal checkpoints have their decoder's config in text_config, and its tensors next to those
 // of the vision tower. Only the decoder is read: text in, text out.
 
 // nested maps the architecture of such a checkpoint to that of its decoder.

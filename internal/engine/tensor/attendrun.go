@@ -5,7 +5,7 @@ import "unsafe"
 // RunBlocks is the number of blocks in a run, counted in the list of blocks that is read. The sums
 // of attention over slots are cut into runs. Each run is a softmax of its own, from its own start,
 // and the runs are folded in order. So threads can share one long sequence, and a sequence of one
-// run has the bits of one chain (docs/decisions/attention-runs.md).
+// run has the bits of one chain (docs/decisions/canonical-arithmetic.md).
 const (
 	RunBlocks = 16
 	RunSlots  = RunBlocks * BlockSlots

@@ -37,7 +37,7 @@ func TestSpent(t *testing.T) {
 	one := spend(2, func(i int) { busy(time.Duration(i) * 20 * time.Microsecond) })
 	check("one long task", one)
 	if one.Uneven+one.Absent+one.Late < one.Work/2 {
-		t.Errorf("one thread of three works, and the others lose %v beside %v", one.Uneven+one.Absent+one.Late, one.Work)
+		t.Errorf("one thread of three works, and the others lose %v compared with %v", one.Uneven+one.Absent+one.Late, one.Work)
 	}
 	many := spend(300, func(int) { busy(time.Microsecond) })
 	check("many short tasks", many)

@@ -92,7 +92,7 @@ func TestWaiter(t *testing.T) {
 	looks := 0
 	never := func() bool { looks++; return false }
 	if w.Wait(never) || looks > 0 {
-		t.Errorf("looked %d times beside an idle processor", looks)
+		t.Errorf("looked %d times with an idle processor", looks)
 	}
 	spinning.Add(1)
 	defer spinning.Add(-1)
