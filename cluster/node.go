@@ -155,8 +155,8 @@ func checkBind(addr string, key security.Key, insecure bool) error {
 		return fmt.Errorf("cluster: --bind %s: want one IP address of this machine that the other processes can reach, for example --bind 10.0.0.2:7070", addr)
 	}
 	if key.IsZero() && !insecure {
-		return fmt.Errorf("%w: every user of this machine could join the cluster, and read its prompts. Make one with `shoal keygen -o key` and give it "+
-			"to every process: --cluster-key key, or %s. Without one, only with --insecure", security.ErrNoKey, security.EnvKey)
+		return fmt.Errorf("%w: every user of this machine could join the cluster, and read its prompts. Give the token that `shoal up --cluster` or `shoal token create` printed "+
+			"on the first machine (node --token TOKEN); or make a key with `shoal keygen -o key` and give it to every process: --cluster-key key, or %s. Without one, only with --insecure", security.ErrNoKey, security.EnvKey)
 	}
 	return nil
 }

@@ -53,7 +53,7 @@ func (c *upCmd) readyText(serve cluster.ServeConfig, s standing, pid int) string
 	if keyed {
 		more, auth = more+" --api-key KEY", auth+" -H 'Authorization: Bearer KEY'"
 	}
-	fmt.Fprintf(&b, "ready: %s on %s, API at %s/v1\n\n", serve.Names[0], counted(c.Nodes, "node"), url)
+	fmt.Fprintf(&b, "ready: %s on %s, API at %s/v1\n\n", serve.Names[0], counted(c.allNodes(), "node"), url)
 	line("model", "%s, weights %s, context of %d tokens", serve.Model, serve.Weights, serve.MaxContext)
 	weights := ""
 	if s.weights > 0 {
@@ -76,7 +76,9 @@ func (c *upCmd) readyText(serve cluster.ServeConfig, s standing, pid int) string
 	}
 	line("ask", "%s", ask)
 	line("", "curl %s/v1/%s%s -d '%s'", url, path, auth, body)
-	if given, err := c.key(); err == nil && !given.IsZero() {
+	if c.Cluster != "" {
+		line("join", "shoal token create %s prints the line for another machine", c.tokenFlagsText())
+	} else if given, err := c.key(); err == nil && !given.IsZero() {
 		line("join", "shoal node --join %s --cluster-key %s", s.gossip, cmp.Or(c.ClusterKeyFile, "FILE"))
 	}
 	line("stop", "Ctrl-C, or kill %d: running requests end first", pid)

@@ -94,7 +94,7 @@ func (s *startFlags) up(checkpoint string) (*upCmd, error) {
 	if _, err := p.Parse(args); err != nil {
 		return nil, err
 	}
-	c.Up.noJobs, c.Up.Standby, c.Up.DataDir, c.Up.APIKey = true, false, "", nil // it serves this command alone
+	c.Up.noJobs, c.Up.Standby, c.Up.DataDir, c.Up.APIKey, c.Up.networkFlags = true, false, "", nil, networkFlags{} // it serves this command alone
 	return &c.Up, nil
 }
 

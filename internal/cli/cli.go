@@ -33,6 +33,7 @@ type commands struct {
 	Keygen      keygenCmd      `cmd:"" group:"machines" help:"Make a cluster key: it authenticates and encrypts all traffic between processes."`
 	Coordinator coordinatorCmd `cmd:"" group:"machines" help:"Run the coordinator: API, batcher, placement."`
 	Node        nodeCmd        `cmd:"" group:"machines" help:"Run one node; it joins a coordinator."`
+	Token       tokenCmd       `cmd:"" group:"machines" help:"Make, list and revoke the tokens that let machines join a cluster."`
 	Drain       drainCmd       `cmd:"" group:"machines" help:"Move a node's work to the others before it is stopped."`
 	Undrain     undrainCmd     `cmd:"" group:"machines" help:"Let a drained node take a share again."`
 	Store       storeCmd       `cmd:"" group:"machines" help:"Say and change who keeps copies of the store of jobs and placement."`
@@ -57,8 +58,8 @@ const description = `Serve one large language model, cut across all your machine
   shoal chat                                   talk to it
   shoal run "What is a goroutine?"             or ask one question
   shoal chat MODEL                             the same without up: a folder or .gguf file, or fry
-  shoal coordinator --bind HOST:7070 ...       on many machines: one coordinator,
-  shoal node --join HOST:7070 ...              and a node on each
+  shoal up --cluster NAME                      on several machines: this on the first one;
+  shoal node --join ADDRESS --token TOKEN      it prints this line for the others
 
 Every flag can be set by its environment variable, --kv-memory is SHOAL_KV_MEMORY, or in a
 file (--config).`
@@ -159,7 +160,7 @@ func run(e env, args []string) (status int) {
 // plainError is the text of an error without the name of the package that begins it.
 func plainError(err error) string {
 	text := err.Error()
-	for _, name := range []string{"bench", "client", "cluster", "eval", "hub", "security", "topology"} {
+	for _, name := range []string{"bench", "client", "cluster", "eval", "hub", "join", "security", "topology"} {
 		if rest, ok := strings.CutPrefix(text, name+": "); ok {
 			return rest
 		}

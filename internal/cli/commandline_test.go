@@ -101,7 +101,13 @@ func TestCommandLine(t *testing.T) {
 func TestUpFlagsArrive(t *testing.T) {
 	own := map[string]string{
 		"help":             "ends before anything starts",
+		"advertise":        "up answers",
 		"api-key":          "in the environment of the coordinators",
+		"bind":             "each process has a port of its own",
+		"expect":           "in nodes",
+		"join-port":        "up listens there",
+		"ports":            "some for each process",
+		"token-life":       "up makes the token",
 		"cluster-key":      "supervise passes it",
 		"data-dir":         "one folder of it for each process",
 		"log-dir":          "up opens the files",
@@ -115,7 +121,7 @@ func TestUpFlagsArrive(t *testing.T) {
 	}
 	var up upCmd
 	fill(t, reflect.ValueOf(&up).Elem())
-	up.Nodes, up.Share = 2, []float64{0.25, 3}
+	up.Nodes, up.Expect, up.Share = 2, 0, []float64{0.25, 3}
 	want := flagsOf(t, &up)
 	for name := range own {
 		if _, ok := want[name]; !ok {

@@ -148,7 +148,7 @@ func (c *coordinatorCmd) more(key security.Key) string {
 	if key.IsZero() {
 		out = " --insecure"
 	}
-	if c.Cluster != clusterName {
+	if c.Cluster != "" && c.Cluster != clusterName {
 		out += " --cluster " + c.Cluster
 	}
 	if c.NATS != "" {

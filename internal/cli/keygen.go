@@ -35,7 +35,7 @@ func (c *keygenCmd) Run(e *env) error {
 // keyFlags say which cluster a process belongs to.
 type keyFlags struct {
 	clusterKeyFlag
-	Cluster  string `default:"shoal" placeholder:"NAME" help:"Name of the cluster: processes of another name are not let in, and share nothing on an external NATS."`
+	Cluster  string `placeholder:"NAME" help:"Name of the cluster: processes of another name are not let in, and share nothing on an external NATS (default: shoal, or the cluster that this machine joined)."`
 	Insecure bool   `help:"Start without a cluster key, on loopback addresses alone: every user of this machine can join, and read what passes."`
 	KeyFD    int    `name:"cluster-key-fd" hidden:"" help:"Descriptor that the parent has put the key into."`
 }

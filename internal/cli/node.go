@@ -24,9 +24,11 @@ type nodeCmd struct {
 	nodeFlags
 	keyFlags
 	logFlags
-	Join       []string `required:"" placeholder:"HOST:PORT" help:"Gossip address of the coordinator, or of any node."`
+	Join       []string `placeholder:"HOST:PORT" help:"With --token: address that the first machine printed. Else the gossip address of the coordinator, or of any node (default: the cluster that this machine joined before)."`
+	Token      string   `placeholder:"TOKEN" help:"Token from the first machine (shoal up --cluster, shoal token create). It is exchanged for the cluster key, which is kept, so that a restart needs no token. In SHOAL_TOKEN other users do not see it."`
+	Discover   bool     `help:"Find the cluster on the local network by multicast DNS, and ask for the token."`
 	ID         string   `name:"id" help:"Name of the node (default: host name and process id)."`
-	Bind       string   `default:"127.0.0.1:0" help:"Gossip address; the other listeners take free ports on the same host. Beyond loopback it needs a cluster key."`
+	Bind       string   `placeholder:"HOST:PORT" help:"Gossip address; the other listeners take free ports on the same host. Beyond loopback it needs a cluster key (default: 127.0.0.1:0, or in a cluster that was joined with a token the address that reaches the first machine)."`
 	Ports      int      `default:"0" placeholder:"FIRST" help:"First of four ports on the host of --bind: control, routes, tensors, store (default: any that are free)."`
 	Share      float64  `help:"Part of the work relative to other nodes (default: its measured memory bandwidth in 10 GB/s); at most twice that. The coordinator's --shares overrides it."`
 	NATS       string   `name:"nats" placeholder:"URL" help:"Use an external NATS instead of the embedded mesh."`
@@ -41,8 +43,11 @@ func (c *nodeCmd) Help() string {
 	return `One process of the cluster: it owns a slice of every weight matrix and one
 partition of the KV cache. With --model bus it needs no checkpoint on this machine:
 it fetches what it needs from processes that have it, and keeps that in
---weights-cache.
+--weights-cache. That is the default in a cluster that was joined with a token.
 
+  shoal node --join 10.0.0.1:7069 --token shoaljoin1-...     the first time
+  shoal node                                                 later
+  shoal node --discover                                      looks for the cluster, asks for the token
   shoal node --join 10.0.0.1:7070 --bind 10.0.0.2:7070 --cluster-key key --model ~/models/llama`
 }
 
@@ -67,6 +72,10 @@ func (c *nodeCmd) Run(e *env) error {
 	}
 	if !isTerminal(e.stdin) { // a node has nothing to read again, and nothing to end for
 		signal.Ignore(syscall.SIGHUP)
+	}
+	log := c.logger(e.stderr)
+	if err := c.settleCluster(e, log); err != nil {
+		return err
 	}
 	dir, err := c.here(e)
 	if err != nil {
@@ -97,7 +106,6 @@ func (c *nodeCmd) Run(e *env) error {
 		ctx = supervise.WithParent(ctx, e.stdin)
 	}
 	c.goProcessors(c.Threads)
-	log := c.logger(e.stderr)
 	defer rereadKey(e, key, log)()
 	if err := c.takeKVBytes(1, log); err != nil {
 		return err

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"io/fs"
+	"os"
 	"path"
 	"slices"
 	"strconv"
@@ -31,6 +32,9 @@ func numaNodes(root fs.FS, allowed func(cpu int) bool) (out [][]int) {
 	}
 	return out
 }
+
+// numaOfThis are the NUMA nodes of this machine.
+func numaOfThis() [][]int { return numaNodes(os.DirFS("/"), allowedCPUs()) }
 
 // mostCPUs is more than Linux numbers.
 const mostCPUs = 8192

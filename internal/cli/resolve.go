@@ -101,6 +101,21 @@ func pulled(word string) string {
 	return m.Path
 }
 
+// modelReference is a reference by which other machines have exactly the files at path: a
+// repository of the hub with its commit. Empty: word names none, or path is not in the cache.
+func modelReference(word, path string) string {
+	r, ok := fetchable(word)
+	if at, err := onDisk(word); !ok || r.Kind != hub.Hub || at != "" || err != nil {
+		return ""
+	}
+	_, after, ok := strings.Cut(filepath.ToSlash(path), "/"+layout.Snapshots+"/")
+	if !ok {
+		return ""
+	}
+	r.Revision, _, _ = strings.Cut(after, "/")
+	return r.String()
+}
+
 // fetchable tells whether a word names a model that could be pulled.
 func fetchable(word string) (hub.Ref, bool) {
 	r, err := hub.Parse(word)

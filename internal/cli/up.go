@@ -15,6 +15,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"time"
 
 	"github.com/shoal-llm/shoal/cluster"
@@ -33,6 +34,7 @@ type upCmd struct {
 	nodeFlags
 	listenFlags
 	clusterKeyFlag
+	networkFlags
 	logFlags
 	Nodes   int       `short:"n" default:"0" help:"Node processes on this machine, 1 to 64 (default: one per NUMA node, which is one on most machines)."`
 	Share   []float64 `placeholder:"X" help:"Relative shares of the nodes (default: even)."`
@@ -44,6 +46,7 @@ type upCmd struct {
 	// processors of Go's in each node; 0: as many as compute threads.
 	processors int
 	cpus       [][]int // of each node; nil: any
+	net        network // with --cluster
 	// trialRounds are those of numbers of threads; 0: as many as choose well.
 	trialRounds int
 	LogDir      string `type:"path" placeholder:"DIR" help:"Write the log of each process to a file in this folder, with details (default: standard error has what the operator should know)."`
@@ -54,15 +57,23 @@ func (c *upCmd) Help() string {
 coordinator and the API live in this process. Ctrl-C drains.
 
 The processes share a key that is drawn at the start: no other one gets in. With
---cluster-key FILE (from shoal keygen) who has that file can start further nodes, as the
-ready line says.
+--cluster NAME other machines join: it prints the line to run on them, with a token that is
+valid for an hour. The key, the addresses and the tokens are kept in the user's state
+directory, or in --data-dir, so that a restart needs no new tokens.
 
   shoal up
   shoal up --quant --model ~/models/Llama-3.2-1B
+  shoal up --cluster lab --model ~/models/Llama-3.1-8B
   shoal up --nodes 3 --model ~/models/Llama-3.2-1B --kv-memory 4GiB --listen 127.0.0.1:9000`
 }
 
 func (c *upCmd) Run(e *env) error {
+	switch {
+	case c.Nodes == 0 && len(c.Share) > 0:
+		c.Nodes = len(c.Share)
+	case c.Nodes == 0:
+		c.Nodes = defaultNodes(numaOfThis(), runtime.GOMAXPROCS(0))
+	}
 	serve, err := c.prepare(e)
 	if err != nil {
 		return err
@@ -94,6 +105,10 @@ func (c *upCmd) Run(e *env) error {
 		return err
 	}
 	defer at.Close()
+	if err := c.openNetwork(e, &serve, 1); err != nil {
+		return err
+	}
+	defer c.net.close()
 	l, err := c.start(e, serve, at, front)
 	if err != nil {
 		return err
@@ -150,6 +165,9 @@ func (c *upCmd) check() error {
 	if c.Nodes < 1 || c.Nodes > 64 {
 		return fmt.Errorf("--nodes %d: want 1 to 64", c.Nodes)
 	}
+	if err := c.checkNetwork(); err != nil {
+		return err
+	}
 	if len(c.Share) > 0 && len(c.Share) != c.Nodes {
 		return fmt.Errorf("--share names %d shares for %d nodes", len(c.Share), c.Nodes)
 	}
@@ -167,14 +185,10 @@ func (c *upCmd) check() error {
 // prepare checks all flags, before a port is opened or a process started, and returns what is
 // served.
 func (c *upCmd) prepare(e *env) (serve cluster.ServeConfig, err error) {
-	numa := numaNodes(os.DirFS("/"), allowedCPUs())
-	if c.Nodes == 0 {
-		c.Nodes = defaultNodes(numa, runtime.GOMAXPROCS(0))
-	}
-	c.cpus = placeNodes(c.Nodes, numa)
 	if err := c.check(); err != nil {
 		return serve, err
 	}
+	c.cpus = placeNodes(c.Nodes, numaOfThis())
 	c.settle()
 	if serve, err = c.config(e); err != nil {
 		return serve, err
@@ -195,7 +209,7 @@ func (c *upCmd) prepare(e *env) (serve cluster.ServeConfig, err error) {
 // room is the memory of this machine, or container, for the nodes of this command.
 func (c *upCmd) room() room {
 	limit, from := machine.MemoryLimit()
-	return room{local: c.Nodes, total: c.Nodes, limit: limit, from: from, caches: int64(c.KVMemory)}
+	return room{local: c.Nodes, total: c.allNodes(), limit: limit, from: from, caches: int64(c.KVMemory)}
 }
 
 // start brings coordinator and nodes up; it does not wait for the model. What its store
@@ -222,7 +236,7 @@ func (c *upCmd) start(e *env, serve cluster.ServeConfig, at net.Listener, front 
 			l.stop()
 		}
 	}()
-	l.coordinator, err = startBehindDoorman(l.ctx, cluster.CoordinatorConfig{ID: "coordinator", Bind: "127.0.0.1:0", Nodes: c.Nodes, Serve: serve, Key: key, DataDir: data, DataOptional: c.DataDir == ""}, at, false, front)
+	l.coordinator, err = startBehindDoorman(l.ctx, cluster.CoordinatorConfig{ID: "coordinator", Cluster: c.Cluster, Bind: c.net.bindGossip(0), Ports: cluster.Ports(c.Ports), Nodes: c.allNodes(), Serve: serve, Key: key, DataDir: data, DataOptional: c.DataDir == ""}, at, false, front)
 	if err != nil {
 		return nil, err
 	}
@@ -274,9 +288,15 @@ func (c *upCmd) settle() {
 	}
 }
 
+// allNodes is how many nodes the first placement waits for.
+func (c *upCmd) allNodes() int { return max(c.Nodes, c.Expect) }
+
 // nameShares says what each node is to have: processes of one machine are equals, unless
-// --share says otherwise.
+// --share says otherwise. With nodes of other machines they have what was measured.
 func (c *upCmd) nameShares() {
+	if c.Cluster != "" && len(c.Share) == 0 {
+		return
+	}
 	shares := maps.Clone(c.Shares)
 	if shares == nil {
 		shares = map[string]float64{}
@@ -311,9 +331,10 @@ func (c *upCmd) takeThreads(ctx context.Context, serve cluster.ServeConfig, log 
 // all nodes have together.
 func (c *upCmd) node(i int, checkpoint string, join []string, dataDir string) nodeCmd {
 	id := fmt.Sprintf("node-%d", i)
+	gossip, ports := c.portsOfNode(i)
 	n := nodeCmd{modelFlag: modelFlag{Model: checkpoint, SwiftKV: c.SwiftKV}, nodeFlags: c.nodeFlags, logFlags: c.logFlags,
-		Join: join, ID: id, Bind: "127.0.0.1:0", Share: c.Shares[id], DataDir: dataDir, WithParent: true, Processors: c.processors}
-	n.Cluster = clusterName
+		Join: join, ID: id, Bind: net.JoinHostPort(c.net.bindHost(), strconv.Itoa(gossip)), Ports: ports, Share: c.Shares[id], DataDir: dataDir, WithParent: true, Processors: c.processors}
+	n.Cluster = cmp.Or(c.Cluster, clusterName)
 	if c.LogDir != "" {
 		n.LogLevel = "debug"
 	}
@@ -324,8 +345,8 @@ func (c *upCmd) node(i int, checkpoint string, join []string, dataDir string) no
 
 // coordinator is the command of a coordinator process. Its flags are those of up.
 func (c *upCmd) coordinator(checkpoint string) coordinatorCmd {
-	k := coordinatorCmd{serveFlags: c.serveFlags, listenFlags: c.listenFlags, logFlags: c.logFlags, Nodes: c.Nodes, WithParent: true}
-	k.Model, k.Cluster = checkpoint, clusterName
+	k := coordinatorCmd{serveFlags: c.serveFlags, listenFlags: c.listenFlags, logFlags: c.logFlags, Nodes: c.allNodes(), WithParent: true}
+	k.Model, k.Cluster = checkpoint, cmp.Or(c.Cluster, clusterName)
 	return k
 }
 

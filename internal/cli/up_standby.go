@@ -55,10 +55,6 @@ type pair struct {
 var pairNames = [2]string{pairCoordinator, pairStandby}
 
 func (c *upCmd) runPair(e *env, serve cluster.ServeConfig) (err error) {
-	key, err := c.orDraw()
-	if err != nil {
-		return err
-	}
 	p := &pair{local: &local{log: serve.Logger}, cmd: c, e: e}
 	if p.data, err = c.dataDir(serve.Model, "-standby", p.log); err != nil { // not where a cluster without a standby keeps its jobs
 		return err
@@ -75,7 +71,17 @@ func (c *upCmd) runPair(e *env, serve cluster.ServeConfig) (err error) {
 		return fmt.Errorf("--listen: %w", err)
 	}
 	defer p.fd.Close()
-	if p.gossip, err = freeAddresses(); err != nil {
+	if err := c.openNetwork(e, &serve, len(p.gossip)); err != nil {
+		return err
+	}
+	defer c.net.close()
+	if c.Cluster != "" {
+		copy(p.gossip[:], c.net.gossip)
+	} else if p.gossip, err = freeAddresses(); err != nil {
+		return err
+	}
+	key, err := c.orDraw()
+	if err != nil {
 		return err
 	}
 	p.model = serve.Model

@@ -128,6 +128,9 @@ func Discover(ctx context.Context) ([]Found, error) {
 	}
 	wg.Wait()
 	if !asked && len(found) == 0 {
+		if len(failed) == 0 {
+			failed = []error{errors.New("no interface that is up has it on")}
+		}
 		return nil, fmt.Errorf("%w: %w; without a default route, one for multicast helps (ip route add 224.0.0.0/4 dev INTERFACE); or name the first machine with --join", ErrNoMulticast, errors.Join(failed...))
 	}
 	slices.SortFunc(found, func(a, b Found) int {
@@ -163,7 +166,7 @@ func readAdvert(e *mdns.ServiceEntry) (f Found, ok bool) {
 	}
 	pinned := false
 	for _, field := range e.InfoFields {
-		if name, ok := strings.CutPrefix(field, advertCluster); ok && machineName.MatchString(name) { // it is printed
+		if name, ok := strings.CutPrefix(field, advertCluster); ok && clusterName.MatchString(name) { // it is printed
 			f.Cluster = name
 		}
 		if text, ok := strings.CutPrefix(field, advertPin); ok {

@@ -60,6 +60,9 @@ func (g *Grant) check() error {
 	if g.Cluster == "" || len(g.Keys) == 0 || len(g.Join) == 0 {
 		return fmt.Errorf("join: the first machine sent no key or no address")
 	}
+	if err := CheckCluster(g.Cluster); err != nil { // it names a folder
+		return fmt.Errorf("join: the first machine sent a name: %w", err)
+	}
 	for _, k := range g.Keys {
 		if _, err := security.ParseKey(k); err != nil {
 			return err

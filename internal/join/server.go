@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"regexp"
 	"strconv"
 	"sync"
 	"time"
@@ -20,9 +19,6 @@ const (
 	handshakeTime = 5 * time.Second
 	dialBackLimit = 3 * time.Second
 )
-
-// machineName bounds what a request may write into the log.
-var machineName = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
 
 // server exchanges tokens for grants.
 type server struct {
@@ -88,7 +84,7 @@ func (s *server) handle(ctx context.Context, raw net.Conn, from netip.Addr) {
 	}
 	g, refusal := s.answer(ctx, c.ConnectionState(), &r, from)
 	if refusal != nil {
-		s.log.Warn("a machine was refused", "from", from, "token", fmt.Sprintf("%.16q", r.Token), "code", refusal.Code)
+		s.log.Warn("a machine was refused", "from", from, "token", r.Token[:min(len(r.Token), 2*idSize)], "code", refusal.Code)
 	}
 	if err := send(c, reply{Grant: g, Refusal: refusal}); err != nil {
 		s.log.Debug("a machine did not take its answer", "from", from, "error", err)

@@ -178,7 +178,7 @@ func (p *port) enter() error {
 		}
 	}
 	addr := func(b ...byte) func(*unix.Ifreq) error { return func(r *unix.Ifreq) error { return r.SetInet4Addr(b) } }
-	up := func(r *unix.Ifreq) error { r.SetUint16(unix.IFF_UP | unix.IFF_RUNNING); return nil }
+	up := func(r *unix.Ifreq) error { r.SetUint16(unix.IFF_UP | unix.IFF_RUNNING | unix.IFF_MULTICAST); return nil }
 	own := p.w.address(p.at)
 	set("lo", unix.SIOCSIFFLAGS, up)
 	set("lo", unix.SIOCSIFNETMASK, addr(255, 255, 255, 255)) // the rest of 127/8 is outside this interface
@@ -232,7 +232,18 @@ func (w *wire) forward(from *port, b []byte) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	at := int(b[19]) - 1
-	if own := w.address(from.at); [4]byte(b[12:16]) != own || at < 0 || at >= len(w.ports) {
+	if own := w.address(from.at); [4]byte(b[12:16]) != own {
+		return
+	}
+	if b[16]>>4 == 14 { // multicast, which obeys no rules
+		for _, to := range w.ports {
+			if to != from {
+				to.take(parcel{due: time.Now(), b: append([]byte(nil), b...)})
+			}
+		}
+		return
+	}
+	if at < 0 || at >= len(w.ports) {
 		return
 	}
 	to := w.ports[at]
@@ -270,10 +281,15 @@ func (w *wire) forward(from *port, b []byte) {
 		}
 	}
 	for range copies {
-		select {
-		case to.out <- x:
-		default: // like a switch, drop what exceeds the queue
-		}
+		to.take(x)
+	}
+}
+
+// take queues a packet for the process.
+func (p *port) take(x parcel) {
+	select {
+	case p.out <- x:
+	default: // like a switch, drop what exceeds the queue
 	}
 }
 

@@ -1,0 +1,271 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/term"
+
+	"github.com/shoal-llm/shoal/internal/join"
+)
+
+// membershipsHome is the folder of the clusters that this machine has joined; "": there is no
+// home.
+func membershipsHome() string {
+	if home := stateHome(); home != "" {
+		return filepath.Join(home, "shoal", "joined")
+	}
+	return ""
+}
+
+// membershipFolder is where a node keeps what it needs to join again.
+func (c *nodeCmd) membershipFolder(name string) (string, error) {
+	if c.DataDir != "" {
+		return filepath.Join(c.DataDir, "cluster"), nil
+	}
+	if home := membershipsHome(); home != "" {
+		return filepath.Join(home, name), nil
+	}
+	return "", errors.New("this user has no home directory to keep the cluster key in: name a folder with --data-dir DIR")
+}
+
+// memberships are the clusters that this machine has joined before.
+func (c *nodeCmd) memberships() ([]join.Membership, error) {
+	if c.DataDir == "" {
+		return join.Memberships(membershipsHome())
+	}
+	m, err := join.LoadMembership(filepath.Join(c.DataDir, "cluster"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return []join.Membership{m}, err
+}
+
+// enter is how a node gets into its cluster.
+type enter int
+
+const (
+	byKey      enter = iota // with the key that it was given
+	byToken                 // with the token that it was given
+	byDiscover              // as the answer to --discover says
+	asBefore                // with what it kept when it joined
+)
+
+// entrance decides how a node gets in, from its flags and what it has kept. chosen is set with
+// asBefore.
+func entrance(c *nodeCmd, haveKey bool, kept []join.Membership) (how enter, chosen join.Membership, err error) {
+	switch {
+	case haveKey && (c.Token != "" || c.Discover):
+		return 0, chosen, errors.New("--token and --discover fetch the cluster key: leave --cluster-key and SHOAL_CLUSTER_KEY out")
+	case c.Discover && len(c.Join) > 0:
+		return 0, chosen, errors.New("--discover finds the address: leave --join out")
+	case c.Insecure && (c.Token != "" || c.Discover):
+		return 0, chosen, errors.New("--insecure has no key to fetch: leave --token and --discover out")
+	case c.Discover:
+		return byDiscover, chosen, nil
+	case c.Token != "" && len(c.Join) != 1:
+		return 0, chosen, errors.New("--token needs the address of the first machine: --join ADDRESS, as `shoal up --cluster` printed it, or --discover to look for it")
+	case c.Token != "":
+		return byToken, chosen, nil
+	}
+	if haveKey || c.Insecure {
+		if len(c.Join) == 0 {
+			return 0, chosen, errors.New("--join: name the gossip address of the coordinator, or of any node: --join HOST:PORT")
+		}
+		return byKey, chosen, nil
+	}
+	fit := slices.DeleteFunc(slices.Clone(kept), func(m join.Membership) bool {
+		return c.Cluster != "" && m.Cluster != c.Cluster || len(c.Join) > 0 && !slices.ContainsFunc(c.Join, func(at string) bool { return at == m.Server || slices.Contains(m.Join, at) })
+	})
+	switch {
+	case len(fit) == 1:
+		return asBefore, fit[0], nil
+	case len(fit) > 1:
+		var names []string
+		for _, m := range fit {
+			names = append(names, m.Cluster)
+		}
+		return 0, chosen, fmt.Errorf("this machine has joined several clusters: choose one with --cluster NAME: %s", strings.Join(names, ", "))
+	case len(c.Join) == 0:
+		return 0, chosen, errors.New("no cluster is named: --join ADDRESS --token TOKEN, as `shoal up --cluster NAME` on the first machine prints it; --discover looks for one on the local network; --join HOST:PORT --cluster-key FILE has a copy of the key")
+	}
+	if c.Model == "" {
+		return 0, chosen, fmt.Errorf("--join %s: the cluster's key is missing: give the token that `shoal token create` on the first machine makes (--token TOKEN), or a copy of the key (--cluster-key FILE, or SHOAL_CLUSTER_KEY)", strings.Join(c.Join, ","))
+	}
+	return byKey, chosen, nil // there is none, which is refused after all other flags were checked
+}
+
+// settleCluster finds the cluster and its key, and fills in the flags that follow from that.
+func (c *nodeCmd) settleCluster(e *env, log *slog.Logger) error {
+	if c.KeyFD != 0 { // up started this process
+		return nil
+	}
+	key, err := c.key()
+	if err != nil {
+		return err
+	}
+	var kept []join.Membership
+	if key.IsZero() {
+		if kept, err = c.memberships(); err != nil {
+			return err
+		}
+	}
+	how, m, err := entrance(c, !key.IsZero(), kept)
+	if err != nil || how == byKey {
+		return err
+	}
+	host := ""
+	switch how {
+	case byToken:
+		t, err := join.ParseToken(c.Token)
+		if err != nil {
+			return err
+		}
+		m, host, err = c.exchange(e, log, c.Join[0], t, kept)
+		if err != nil {
+			return err
+		}
+	case byDiscover:
+		if m, host, err = c.discover(e, log, kept); err != nil {
+			return err
+		}
+	case asBefore:
+		log.Info("joining the cluster that this machine joined before", "cluster", m.Cluster, "join", strings.Join(m.Join, ","))
+	case byKey:
+	}
+	c.ClusterKeyFile, c.Cluster, c.Join = m.KeyFile, m.Cluster, m.Join
+	if c.Model == "" {
+		if c.Model = "bus"; m.Model != "" && pulled(m.Model) != "" { // the same commit is on this disk
+			c.Model = m.Model
+		}
+	}
+	if c.Bind == "" {
+		if host == "" {
+			host, err = hostTowards(m.Join[0])
+		}
+		c.Bind = net.JoinHostPort(host, "0")
+	}
+	return err
+}
+
+// hostTowards is the address of this machine that packets to another one leave from.
+func hostTowards(addr string) (string, error) {
+	conn, err := net.Dial("udp", addr) // sends nothing
+	if err != nil {
+		return "", fmt.Errorf("there is no route from here to %s, where the cluster was joined before (%w); name an address of this machine with --bind, or join again with a token", addr, err)
+	}
+	defer conn.Close()
+	host, _, err := net.SplitHostPort(conn.LocalAddr().String())
+	return host, err
+}
+
+// exchange gets the key for a token and keeps it. Where this machine has joined the cluster
+// before, a token that no longer works is not needed: the same command line starts it again.
+func (c *nodeCmd) exchange(e *env, log *slog.Logger, at string, t join.Token, kept []join.Membership) (m join.Membership, host string, err error) {
+	ask := join.Ask{Machine: c.machineName(), Ports: c.fixedPorts()}
+	if c.Bind != "" {
+		if ask.Host, _, err = splitBind(c.Bind); err != nil {
+			return m, "", err
+		}
+	}
+	g, host, err := join.Exchange(e.ctx, at, t, ask)
+	if err != nil {
+		i := slices.IndexFunc(kept, func(m join.Membership) bool { return m.From(t.Pin) })
+		if i < 0 || errors.Is(err, join.ErrImpostor) || e.ctx.Err() != nil {
+			return m, "", err
+		}
+		log.Info("the token was not exchanged; this machine joins with the key that it kept", "cluster", kept[i].Cluster, "reason", err)
+		return kept[i], "", nil
+	}
+	if c.Cluster != "" && c.Cluster != g.Cluster {
+		return m, "", fmt.Errorf("--cluster %s: the token is of the cluster %q", c.Cluster, g.Cluster)
+	}
+	dir, err := c.membershipFolder(g.Cluster)
+	if err != nil {
+		return m, "", err
+	}
+	if m, err = join.SaveGrant(dir, g, at, t.Pin); err == nil {
+		fmt.Fprintf(e.stderr, "joined the cluster %s; its key is kept in %s, so the next start needs no token\n", g.Cluster, dir)
+	}
+	return m, host, err
+}
+
+// machineName is how the first machine's log names this one.
+func (c *nodeCmd) machineName() string {
+	host, _ := os.Hostname() // without one the node's own name will do
+	return join.CleanName(cmp.Or(c.ID, host, "node"))
+}
+
+// fixedPorts are the TCP ports that flags choose for this node; none: any.
+func (c *nodeCmd) fixedPorts() (ports []int) {
+	if port := portOf(c.Bind); port != 0 {
+		ports = append(ports, port)
+	}
+	if c.Ports != 0 {
+		ports = append(ports, c.Ports, c.Ports+1, c.Ports+2)
+	}
+	return ports
+}
+
+// discover looks for the cluster on the local network.
+func (c *nodeCmd) discover(e *env, log *slog.Logger, kept []join.Membership) (m join.Membership, host string, err error) {
+	var token *join.Token
+	if c.Token != "" {
+		t, err := join.ParseToken(c.Token)
+		if err != nil {
+			return m, "", err
+		}
+		token = &t
+	}
+	found, err := join.Discover(e.ctx)
+	if err != nil {
+		return m, "", err
+	}
+	chosen, err := join.Choose(found, c.Cluster, token)
+	if err != nil {
+		return m, "", err
+	}
+	fmt.Fprintf(e.stderr, "found the cluster %s at %s, fingerprint %s\n", chosen.Cluster, chosen.Addr, chosen.Pin.Short())
+	if token == nil {
+		if i := slices.IndexFunc(kept, func(m join.Membership) bool { return m.From(chosen.Pin) }); i >= 0 {
+			return kept[i], "", nil
+		}
+		t, err := askToken(e.ctx, e, chosen)
+		if err != nil {
+			return m, "", err
+		}
+		if t.Pin != chosen.Pin {
+			return m, "", fmt.Errorf("the token was not made by the cluster %s at %s: its fingerprint is %s, that of the advert %s", chosen.Cluster, chosen.Addr, t.Pin.Short(), chosen.Pin.Short())
+		}
+		token = &t
+	}
+	return c.exchange(e, log, chosen.Addr, *token, kept)
+}
+
+// askToken asks a person for the token. It is not shown.
+func askToken(ctx context.Context, e *env, f join.Found) (t join.Token, err error) {
+	in, ok := e.stdin.(*os.File)
+	if !ok || !isTerminal(in) {
+		return t, fmt.Errorf("a token is needed to join %s: give it with --token TOKEN, or SHOAL_TOKEN; `shoal token create` on the first machine makes one", f.Cluster)
+	}
+	before, err := term.GetState(int(in.Fd()))
+	if err != nil {
+		return t, err
+	}
+	fmt.Fprintf(e.stderr, "token for %s (from `shoal token create` on its first machine): ", f.Cluster)
+	text, err := await(ctx, func() ([]byte, error) { return term.ReadPassword(int(in.Fd())) }, func() { _ = term.Restore(int(in.Fd()), before) })
+	fmt.Fprintln(e.stderr)
+	if err != nil {
+		return t, err
+	}
+	return join.ParseToken(string(text))
+}

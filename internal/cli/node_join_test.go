@@ -1,0 +1,121 @@
+package cli
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/shoal-llm/shoal/internal/join"
+)
+
+// TestEntrance: how a node gets into a cluster follows from its flags and from what it kept.
+func TestEntrance(t *testing.T) {
+	lab := join.Membership{Cluster: "lab", Join: []string{"10.0.0.1:7070"}, Server: "10.0.0.1:7069"}
+	shop := join.Membership{Cluster: "shop", Join: []string{"10.0.0.2:7070"}, Server: "10.0.0.2:7069"}
+	node := func(change func(*nodeCmd)) *nodeCmd {
+		c := &nodeCmd{}
+		change(c)
+		return c
+	}
+	at := func(addr ...string) func(*nodeCmd) { return func(c *nodeCmd) { c.Join = addr } }
+	for name, c := range map[string]struct {
+		cmd     *nodeCmd
+		haveKey bool
+		kept    []join.Membership
+		how     enter
+		cluster string
+		says    string
+	}{
+		"key and address":           {node(at("10.0.0.1:7070")), true, []join.Membership{shop}, byKey, "", ""},
+		"key alone":                 {node(func(*nodeCmd) {}), true, nil, 0, "", "--join: name the gossip address"},
+		"insecure":                  {node(func(c *nodeCmd) { c.Insecure, c.Join = true, []string{"127.0.0.1:1"} }), false, nil, byKey, "", ""},
+		"token":                     {node(func(c *nodeCmd) { c.Token, c.Join = "t", []string{"10.0.0.1:7069"} }), false, []join.Membership{lab}, byToken, "", ""},
+		"token without address":     {node(func(c *nodeCmd) { c.Token = "t" }), false, nil, 0, "", "needs the address"},
+		"token and key":             {node(func(c *nodeCmd) { c.Token, c.Join = "t", []string{"10.0.0.1:7069"} }), true, nil, 0, "", "leave --cluster-key"},
+		"token, insecure":           {node(func(c *nodeCmd) { c.Token, c.Join, c.Insecure = "t", []string{"10.0.0.1:7069"}, true }), false, nil, 0, "", "--insecure has no key"},
+		"discover":                  {node(func(c *nodeCmd) { c.Discover, c.Token = true, "t" }), false, nil, byDiscover, "", ""},
+		"discover and address":      {node(func(c *nodeCmd) { c.Discover, c.Join = true, []string{"10.0.0.1:7069"} }), false, nil, 0, "", "leave --join out"},
+		"restart":                   {node(func(*nodeCmd) {}), false, []join.Membership{lab}, asBefore, "lab", ""},
+		"restart, several clusters": {node(func(*nodeCmd) {}), false, []join.Membership{lab, shop}, 0, "", "--cluster NAME: lab, shop"},
+		"restart by name":           {node(func(c *nodeCmd) { c.Cluster = "shop" }), false, []join.Membership{lab, shop}, asBefore, "shop", ""},
+		"restart by join server":    {node(at("10.0.0.2:7069")), false, []join.Membership{lab, shop}, asBefore, "shop", ""},
+		"restart by gossip":         {node(at("10.0.0.1:7070")), false, []join.Membership{lab, shop}, asBefore, "lab", ""},
+		"an unknown address":        {node(at("10.0.0.9:7070")), false, []join.Membership{lab}, 0, "", "key is missing"},
+		"no key, a model":           {node(func(c *nodeCmd) { c.Model, c.Join = "m", []string{"10.0.0.9:7070"} }), false, nil, byKey, "", ""},
+		"nothing":                   {node(func(*nodeCmd) {}), false, nil, 0, "", "--join ADDRESS --token TOKEN"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			how, m, err := entrance(c.cmd, c.haveKey, c.kept)
+			if how != c.how || m.Cluster != c.cluster || (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error(), c.says) {
+				t.Errorf("got %v, %q, %v", how, m.Cluster, err)
+			}
+		})
+	}
+}
+
+// TestNetworkFlags: what up refuses before it opens a port.
+func TestNetworkFlags(t *testing.T) {
+	for args, want := range map[string]string{
+		"--bind 10.0.0.1":                        "give --cluster NAME",
+		"--expect 2":                             "give --cluster NAME",
+		"--cluster lab --bind host:7070":         "want an IP address",
+		"--cluster lab --bind 0.0.0.0":           "not every interface",
+		"--cluster lab --bind [::]:7070":         "not every interface",
+		"--cluster ../x":                         "letters, digits",
+		"--cluster lab --nodes 2 --expect 1":     "--expect 1: want 2",
+		"--cluster lab --ports 65530":            "--ports 65530: want",
+		"--cluster lab --token-life 1s":          "--token-life 1s: want 1m",
+		"--cluster lab --join-port 70000":        "--join-port 70000",
+		"--cluster lab --bind 10.0.0.1":          "",
+		"--cluster lab --bind 10.0.0.1:7070":     "",
+		"--cluster lab --bind 2001:db8::1":       "",
+		"--cluster lab --bind [2001:db8::1]:700": "",
+		"--cluster lab --token-life 0":           "",
+		"--cluster lab --no-advertise":           "",
+	} {
+		c, err := parsed(t, append([]string{"up"}, strings.Fields(args)...)...)
+		if err != nil {
+			t.Errorf("%s: %v", args, err)
+			continue
+		}
+		c.Up.Nodes = max(c.Up.Nodes, 1)
+		if err := c.Up.checkNetwork(); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", args, err, want)
+		}
+	}
+}
+
+func TestPlainDuration(t *testing.T) {
+	for text, want := range map[string]string{"1h": "1h", "90m": "1h30m", "59m22s": "59m22s", "10m": "10m", "168h": "168h", "1h0m5s": "1h0m5s", "30s": "30s"} {
+		d, err := time.ParseDuration(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := plainDuration(d); got != want {
+			t.Errorf("%s is written %s, want %s", text, got, want)
+		}
+	}
+}
+
+// TestModelReference: a machine that joins may use its own files only if they are the same
+// commit of the same repository.
+func TestModelReference(t *testing.T) {
+	const commit = "0123456789abcdef0123456789abcdef01234567"
+	at := "/home/u/.cache/huggingface/hub/models--org--name/snapshots/" + commit
+	folder := t.TempDir()
+	for _, c := range []struct{ word, path, want string }{
+		{"org/name", at, "org/name@" + commit},
+		{"org/name@main", at, "org/name@" + commit},
+		{"org/name:Q4_K_M", at + "/x-Q4_K_M.gguf", "org/name@" + commit + ":Q4_K_M"},
+		{"", "/models/fry", ""},
+		{"fry", "/models/fry", ""},
+		{folder, folder, ""},
+		{at, at, ""},
+		{"ollama://llama3:8b", "/home/u/.cache/shoal/x", ""},
+		{"org/name", "/elsewhere", ""},
+	} {
+		if got := modelReference(c.word, c.path); got != c.want {
+			t.Errorf("%q at %s: %q, want %q", c.word, c.path, got, c.want)
+		}
+	}
+}

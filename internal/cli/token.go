@@ -1,0 +1,151 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/shoal-llm/shoal/internal/join"
+)
+
+type tokenCmd struct {
+	Create tokenCreateCmd `cmd:"" help:"Make a token, and print the line to run on another machine."`
+	List   tokenListCmd   `cmd:"" help:"List tokens: when each expires, and which machines have used it."`
+	Revoke tokenRevokeCmd `cmd:"" help:"Make a token useless. Machines that have joined stay."`
+}
+
+func (c *tokenCmd) Help() string {
+	return `On the first machine of a cluster, that of shoal up --cluster NAME. A token lets machines
+join; it is exchanged for the cluster key, and kept here only as the public half of a key.
+
+  shoal token create --life 10m
+  shoal token list
+  shoal token revoke 1f3a9c02`
+}
+
+// tokenFlags say whose tokens.
+type tokenFlags struct {
+	Cluster string `placeholder:"NAME" help:"The cluster (default: the only one of this machine)."`
+	DataDir string `type:"path" placeholder:"DIR" help:"The --data-dir of shoal up, when it had one."`
+}
+
+// folder finds the cluster.
+func (f *tokenFlags) folder() (*join.Folder, error) {
+	if f.Cluster != "" {
+		if err := join.CheckCluster(f.Cluster); err != nil {
+			return nil, err
+		}
+	}
+	name := f.Cluster
+	if name == "" && f.DataDir == "" {
+		names, err := subfolders(clustersHome())
+		if err != nil {
+			return nil, err
+		}
+		switch len(names) {
+		case 0:
+			return nil, errors.New("this machine is the first of no cluster: start one with `shoal up --cluster NAME`, or name the --data-dir of the one that runs")
+		case 1:
+			name = names[0]
+		default:
+			return nil, fmt.Errorf("this machine has several clusters: choose one with --cluster NAME: %s", strings.Join(names, ", "))
+		}
+	}
+	dir, err := clusterFolder(f.DataDir, name)
+	if err != nil {
+		return nil, err
+	}
+	return join.OpenFolder(dir, false)
+}
+
+// subfolders are the names of the folders in dir, sorted; none where there is no dir.
+func subfolders(dir string) (names []string, err error) {
+	list, err := os.ReadDir(dir)
+	if dir == "" || errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	for _, d := range list {
+		if d.IsDir() {
+			names = append(names, d.Name())
+		}
+	}
+	return names, err
+}
+
+type tokenCreateCmd struct {
+	tokenFlags
+	Life time.Duration `default:"1h" help:"How long the token is valid, 1m to 168h."`
+}
+
+func (c *tokenCreateCmd) Run(e *env) error {
+	f, err := c.folder()
+	if err != nil {
+		return err
+	}
+	at, err := f.Addresses()
+	if err != nil {
+		return err
+	}
+	if at.Join == "" {
+		return fmt.Errorf("the cluster in %s has never been started: `shoal up --cluster NAME` listens for machines that join", f.Dir)
+	}
+	if conn, err := net.DialTimeout("tcp", at.Join, time.Second); err != nil {
+		fmt.Fprintf(e.stderr, "note: nothing listens at %s now: `shoal up --cluster` must run when a machine joins\n", at.Join)
+	} else {
+		conn.Close()
+	}
+	return printJoinLine(e.stdout, f, at.Join, c.Life)
+}
+
+type tokenListCmd struct{ tokenFlags }
+
+func (c *tokenListCmd) Run(e *env) error {
+	f, err := c.folder()
+	if err != nil {
+		return err
+	}
+	list, err := f.Tokens.List()
+	if err != nil {
+		return err
+	}
+	if len(list) == 0 {
+		fmt.Fprintln(e.stderr, "no tokens: `shoal token create` makes one")
+		return nil
+	}
+	t := tabwriter.NewWriter(e.stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "TOKEN\tMADE\tEXPIRES\tUSES\tMACHINES")
+	now := time.Now()
+	for _, r := range list {
+		expires := "in " + plainDuration(r.Expires.Sub(now))
+		if !now.Before(r.Expires) {
+			expires = "expired"
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\n", r.ID, r.Created.Local().Format(time.DateTime), expires, r.Uses, strings.Join(r.Joined, ", "))
+	}
+	return t.Flush()
+}
+
+type tokenRevokeCmd struct {
+	tokenFlags
+	ID string `arg:"" help:"The token: the first column of shoal token list, or the token itself."`
+}
+
+func (c *tokenRevokeCmd) Run(e *env) error {
+	f, err := c.folder()
+	if err != nil {
+		return err
+	}
+	id := c.ID
+	if t, err := join.ParseToken(id); err == nil {
+		id = t.ID
+	}
+	if err := f.Tokens.Revoke(id); err != nil {
+		return err
+	}
+	fmt.Fprintf(e.stderr, "token %s is revoked; machines that have joined with it stay, until the cluster key is changed (docs/machines.md)\n", id)
+	return nil
+}
