@@ -23,6 +23,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/security"
 	"github.com/shoal-llm/shoal/internal/testlevel"
+	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
 var joinCommand = regexp.MustCompile(`shoal node --join (\S+) --token (\S+)`)
@@ -181,7 +182,7 @@ func TestJoinMachines(t *testing.T) {
 // waitReadyNodes waits until n nodes serve.
 func (c *httpClient) waitReadyNodes(t *testing.T, n int) {
 	t.Helper()
-	eventually(t, startLimit, fmt.Sprintf("%d nodes serve", n), func() (bool, string) {
+	testutil.Eventually(t, startLimit, fmt.Sprintf("%d nodes serve", n), func() (bool, string) {
 		s := c.look()
 		ready := 0
 		for _, x := range s.Nodes {
