@@ -77,7 +77,7 @@ func (c *pullCmd) Run(e *env) error {
 type pullProgress struct {
 	e            *env
 	began, shown time.Time
-	open         bool // a bar stands on the terminal
+	open         bool // the terminal shows a bar
 }
 
 func newPullProgress(e *env) *pullProgress {

@@ -20,9 +20,9 @@ import (
 
 // blob is one file to fetch.
 //
-// Until it is complete its first bytes lie in path.incomplete, always as a prefix: several
-// connections fetch chunks ahead, and one writer appends them in order. So a process that
-// is killed loses at most the chunks in memory, and huggingface_hub can continue the file.
+// The file path.incomplete is always a prefix of the content: several connections fetch
+// chunks ahead, and one writer appends them in order. A process that is killed loses only
+// the chunks in memory, and huggingface_hub can continue the file.
 type blob struct {
 	name   string // for people
 	url    string

@@ -489,7 +489,7 @@ func TestGatedWithToken(t *testing.T) {
 }
 
 // TestPullsShareOneDownload: several stores ask for one model; each byte crosses the wire
-// once, and those that wait say so.
+// once, and waiting stores report it.
 func TestPullsShareOneDownload(t *testing.T) {
 	repo := oneFile()
 	h := start(t, map[string]*hubtest.Repo{"org/one": repo})

@@ -13,8 +13,8 @@ type Fault struct {
 	Status      int    // answer with this status
 	Code        string // X-Error-Code of that answer
 	RetryAfter  string
-	CutAfter    int64         // close the connection after so many bytes of the body
-	StallAfter  int64         // send nothing more after so many bytes
+	CutAfter    int64         // close the connection after this many bytes of the body
+	StallAfter  int64         // send nothing more after this many bytes
 	Rate        int64         // bytes per second
 	IgnoreRange bool          // send the whole file
 	Flip        int64         // the byte at this place of the file is wrong; 0: none is
