@@ -47,6 +47,9 @@ With a second one in its shadow, jobs outlive the loss of this machine:
 }
 
 func (c *coordinatorCmd) Run(e *env) error {
+	if err := c.check(); err != nil {
+		return err
+	}
 	key, err := c.key()
 	if err != nil {
 		return err
@@ -66,9 +69,6 @@ func (c *coordinatorCmd) Run(e *env) error {
 	c.warn(serve.Model, log)
 	if !c.WithParent {
 		defer sayEnding(e)()
-	}
-	if err := c.check(); err != nil {
-		return err
 	}
 	if _, err := cluster.Check(serve, cluster.APIConfig{Template: c.ChatTemplate, ToolParser: c.ToolParser}, math.MaxInt64); err != nil {
 		return err

@@ -77,15 +77,15 @@ func (c *nodeCmd) Run(e *env) error {
 	if err := c.settleCluster(e, log); err != nil {
 		return err
 	}
+	key, err := c.key()
+	if err != nil {
+		return err
+	}
 	dir, err := c.here(e)
 	if err != nil {
 		return err
 	}
 	if c.Draft, err = findDraft(e, c.Draft); err != nil {
-		return err
-	}
-	key, err := c.key()
-	if err != nil {
 		return err
 	}
 	var speeds topology.Speeds

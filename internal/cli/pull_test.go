@@ -225,3 +225,19 @@ func TestFindDraft(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// TestWrongFlagsPullNothing: flags are checked before gigabytes are fetched.
+func TestWrongFlagsPullNothing(t *testing.T) {
+	ownCaches(t)
+	h := hubOf(t, "../../models/fry")
+	for _, args := range [][]string{
+		{"up", "-m", "org/fry", "--listen", "nonsense"},
+		{"coordinator", "-m", "org/fry", "--listen", "nonsense"},
+		{"node", "-m", "org/fry", "--join", "127.0.0.1:1"},
+		{"node", "-m", "org/fry", "--join", "127.0.0.1:1", "--threads=-1"},
+	} {
+		if status, _, stderr := shoal(t, args...); status != 1 || len(h.Log()) > 0 {
+			t.Errorf("%q: %d, %s; requests %q", args, status, stderr, h.Log())
+		}
+	}
+}
