@@ -985,8 +985,8 @@ func (x *ReleaseRequest) GetKeep() []*Keep {
 	return nil
 }
 
-// Keep leaves blocks of a sequence that has ended, from number save_from on, to the prefix
-// cache; 0: one that is there already. It comes before the sequence is released.
+// Keep moves blocks of a sequence that has ended to the prefix cache, from block number
+// save_from on. A block with ID 0 is in the cache already. It comes before the release.
 type Keep struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Seq           uint64                 `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"`
@@ -1055,18 +1055,18 @@ func (x *Keep) GetKeys() []byte {
 	return nil
 }
 
-// PrefixRequest asks what there is of blocks of a text in files, or has them read, or brought
-// in from the owner of a sequence, or all files removed.
+// PrefixRequest asks which blocks of a text a socket has in files, or makes it read them, or
+// fetch them from the owner of a sequence, or remove all files.
 type PrefixRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Epoch         uint32                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	From          uint32                 `protobuf:"varint,2,opt,name=from,proto3" json:"from,omitempty"`            // number of the first block in its text
 	Keys          []byte                 `protobuf:"bytes,3,opt,name=keys,proto3" json:"keys,omitempty"`             // as in Chunk
-	Blocks        []uint64               `protobuf:"varint,4,rep,packed,name=blocks,proto3" json:"blocks,omitempty"` // they are read, and called so; none: the answer says how many are there
-	Step          uint64                 `protobuf:"varint,5,opt,name=step,proto3" json:"step,omitempty"`            // nothing is read once a later step has begun
-	Millis        uint32                 `protobuf:"varint,6,opt,name=millis,proto3" json:"millis,omitempty"`        // the answer comes within about this time
+	Blocks        []uint64               `protobuf:"varint,4,rep,packed,name=blocks,proto3" json:"blocks,omitempty"` // IDs of the blocks to read; none: the answer is how many there are
+	Step          uint64                 `protobuf:"varint,5,opt,name=step,proto3" json:"step,omitempty"`            // the socket reads nothing once a later step has begun
+	Millis        uint32                 `protobuf:"varint,6,opt,name=millis,proto3" json:"millis,omitempty"`        // the time limit of the answer
 	Forget        bool                   `protobuf:"varint,7,opt,name=forget,proto3" json:"forget,omitempty"`        // remove all files
-	Seq           uint64                 `protobuf:"varint,8,opt,name=seq,proto3" json:"seq,omitempty"`              // the rows are those of this sequence, which has ended; 0: they are in files
+	Seq           uint64                 `protobuf:"varint,8,opt,name=seq,proto3" json:"seq,omitempty"`              // the ended sequence whose rows these are; 0: they are in files
 	Owner         uint32                 `protobuf:"varint,9,opt,name=owner,proto3" json:"owner,omitempty"`          // its rank
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1165,7 +1165,7 @@ func (x *PrefixRequest) GetOwner() uint32 {
 	return 0
 }
 
-// PrefixReply: so many of the first blocks.
+// PrefixReply is the number of the first blocks that the socket has.
 type PrefixReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Blocks        uint32                 `protobuf:"varint,1,opt,name=blocks,proto3" json:"blocks,omitempty"`
@@ -2048,18 +2048,18 @@ type Open struct {
 	Owner         uint32                 `protobuf:"varint,2,opt,name=owner,proto3" json:"owner,omitempty"` // rank
 	Policy        string                 `protobuf:"bytes,3,opt,name=policy,proto3" json:"policy,omitempty"`
 	Sampling      *Sampling              `protobuf:"bytes,4,opt,name=sampling,proto3" json:"sampling,omitempty"`
-	PromptTokens  uint32                 `protobuf:"varint,5,opt,name=prompt_tokens,json=promptTokens,proto3" json:"prompt_tokens,omitempty"`    // tokens read by prefill; what follows is decode
-	SampledBefore uint32                 `protobuf:"varint,6,opt,name=sampled_before,json=sampledBefore,proto3" json:"sampled_before,omitempty"` // tokens of the request that count as output already (rebuild)
-	ReserveTokens uint32                 `protobuf:"varint,7,opt,name=reserve_tokens,json=reserveTokens,proto3" json:"reserve_tokens,omitempty"` // slots the owner sets aside at once
-	// The tokens in a cache that outlived its epoch: the owner has it, and the socket with a
-	// replica. Empty: from the start.
+	PromptTokens  uint32                 `protobuf:"varint,5,opt,name=prompt_tokens,json=promptTokens,proto3" json:"prompt_tokens,omitempty"`    // tokens that prefill reads; later ones come as decode rows
+	SampledBefore uint32                 `protobuf:"varint,6,opt,name=sampled_before,json=sampledBefore,proto3" json:"sampled_before,omitempty"` // the number of prompt_tokens, at the end, that were output (rebuild)
+	ReserveTokens uint32                 `protobuf:"varint,7,opt,name=reserve_tokens,json=reserveTokens,proto3" json:"reserve_tokens,omitempty"` // tokens that the owner's ledger covers at first
+	// The tokens in a cache that outlived its epoch. The owner has that cache, and so does the
+	// socket with a replica. Empty: the sequence starts from its first token.
 	Resume  []uint32 `protobuf:"varint,8,rep,packed,name=resume,proto3" json:"resume,omitempty"`
 	Replica uint32   `protobuf:"varint,9,opt,name=replica,proto3" json:"replica,omitempty"` // 1 + rank of the socket with a replica; 0: none
-	// Blocks of the prefix cache that the prompt begins with, and their tokens.
+	// Blocks of the prefix cache that the prompt starts with, and their tokens.
 	Shared        []uint64 `protobuf:"varint,10,rep,packed,name=shared,proto3" json:"shared,omitempty"`
 	Prefix        []uint32 `protobuf:"varint,11,rep,packed,name=prefix,proto3" json:"prefix,omitempty"`
-	TailTokens    uint32   `protobuf:"varint,12,opt,name=tail_tokens,json=tailTokens,proto3" json:"tail_tokens,omitempty"` // tokens of the prompt after prompt_tokens: they come as decode rows
-	Fork          uint64   `protobuf:"varint,13,opt,name=fork,proto3" json:"fork,omitempty"`                               // sequence with whose cache of the same prompt_tokens, in resume, this one begins; 0: none
+	TailTokens    uint32   `protobuf:"varint,12,opt,name=tail_tokens,json=tailTokens,proto3" json:"tail_tokens,omitempty"` // prompt tokens after prompt_tokens, which come as decode rows
+	Fork          uint64   `protobuf:"varint,13,opt,name=fork,proto3" json:"fork,omitempty"`                               // sequence whose cache, of the tokens in resume, this one starts with; 0: none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2185,8 +2185,8 @@ func (x *Open) GetFork() uint64 {
 	return 0
 }
 
-// Copy makes a replica: before the rows of the step run, the cache of a sequence goes
-// from its owner to another socket.
+// Copy makes a replica: before the rows of the step run, the owner sends the cache of a
+// sequence to another socket.
 type Copy struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Seq           uint64                 `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"`
@@ -2246,23 +2246,23 @@ type Chunk struct {
 	Start   uint32                 `protobuf:"varint,2,opt,name=start,proto3" json:"start,omitempty"` // true position of the first token
 	Tokens  []uint32               `protobuf:"varint,3,rep,packed,name=tokens,proto3" json:"tokens,omitempty"`
 	Prefill bool                   `protobuf:"varint,4,opt,name=prefill,proto3" json:"prefill,omitempty"` // false: decode, on the owner
-	Last    bool                   `protobuf:"varint,5,opt,name=last,proto3" json:"last,omitempty"`       // last chunk of the prompt: hand the cache to the owner
-	Sample  bool                   `protobuf:"varint,6,opt,name=sample,proto3" json:"sample,omitempty"`   // sample a token after the last row; of decode, after every row. Rows of a
-	// prompt's tail have none but the last
+	Last    bool                   `protobuf:"varint,5,opt,name=last,proto3" json:"last,omitempty"`       // last chunk of the prompt: its cache goes to the owner
+	Sample  bool                   `protobuf:"varint,6,opt,name=sample,proto3" json:"sample,omitempty"`   // prefill: sample after the last row; decode: after every row, false
+	// for rows of known prompt tokens
 	PromptLogprobs     int32  `protobuf:"varint,7,opt,name=prompt_logprobs,json=promptLogprobs,proto3" json:"prompt_logprobs,omitempty"` // -1 or absent+flag: none
 	WantPromptLogprobs bool   `protobuf:"varint,8,opt,name=want_prompt_logprobs,json=wantPromptLogprobs,proto3" json:"want_prompt_logprobs,omitempty"`
 	Next               uint32 `protobuf:"varint,9,opt,name=next,proto3" json:"next,omitempty"` // with want_prompt_logprobs: 1 + the prompt token after the chunk; 0: none
-	// Decode: how many tokens of the sequence's last step count; the others are rolled back.
+	// Decode: the number of tokens of the sequence's last step that count; the others are rolled back.
 	// start follows them.
 	Accepted uint32 `protobuf:"varint,10,opt,name=accepted,proto3" json:"accepted,omitempty"`
-	// Prefill: blocks of the prompt, from number save_from on, that the prefix cache keeps when
-	// the step is done.
+	// Prefill: blocks of the prompt that the prefix cache keeps after the step, from block number
+	// save_from on.
 	SaveFrom uint32   `protobuf:"varint,11,opt,name=save_from,json=saveFrom,proto3" json:"save_from,omitempty"`
 	Save     []uint64 `protobuf:"varint,12,rep,packed,name=save,proto3" json:"save,omitempty"`
-	Keys     []byte   `protobuf:"bytes,13,opt,name=keys,proto3" json:"keys,omitempty"` // of 32 bytes each, by which files keep them: of the block before the first, then of each; or none
-	// Decode: guess so many tokens, at most, of what follows the one that is drawn last.
+	Keys     []byte   `protobuf:"bytes,13,opt,name=keys,proto3" json:"keys,omitempty"` // for files, 32 bytes each: of the block before the first, then of each; or none
+	// Decode: the most tokens that a draft model guesses after the newest token.
 	Draft         uint32 `protobuf:"varint,14,opt,name=draft,proto3" json:"draft,omitempty"`
-	Sums          bool   `protobuf:"varint,15,opt,name=sums,proto3" json:"sums,omitempty"` // of attention, up to the end of the last block in save, lie beside it from now on
+	Sums          bool   `protobuf:"varint,15,opt,name=sums,proto3" json:"sums,omitempty"` // keep attention sums with the last block in save
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2402,6 +2402,7 @@ func (x *Chunk) GetSums() bool {
 	return false
 }
 
+// StepRequest is the wire form of plan.Plan.
 type StepRequest struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
 	Epoch          uint32                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
@@ -2411,19 +2412,19 @@ type StepRequest struct {
 	Chunks         []*Chunk               `protobuf:"bytes,5,rep,name=chunks,proto3" json:"chunks,omitempty"`
 	DeadlineMillis uint32                 `protobuf:"varint,6,opt,name=deadline_millis,json=deadlineMillis,proto3" json:"deadline_millis,omitempty"`
 	Copy           []*Copy                `protobuf:"bytes,7,rep,name=copy,proto3" json:"copy,omitempty"`
-	DropReplica    []uint64               `protobuf:"varint,8,rep,packed,name=drop_replica,json=dropReplica,proto3" json:"drop_replica,omitempty"` // sequences whose replica is dropped before the step
+	DropReplica    []uint64               `protobuf:"varint,8,rep,packed,name=drop_replica,json=dropReplica,proto3" json:"drop_replica,omitempty"` // sequences that lose their replica before the step
 	// Steps of different micro-batches may be in flight together, with different sequences.
 	MicroBatch uint32   `protobuf:"varint,9,opt,name=micro_batch,json=microBatch,proto3" json:"micro_batch,omitempty"`
 	Evict      []uint64 `protobuf:"varint,10,rep,packed,name=evict,proto3" json:"evict,omitempty"` // blocks of the prefix cache that are dropped before the step
 	Keep       []*Keep  `protobuf:"bytes,11,rep,name=keep,proto3" json:"keep,omitempty"`
-	Index      []*Index `protobuf:"bytes,12,rep,name=index,proto3" json:"index,omitempty"`                               // after the rows; a step may have these alone
-	Spill      []*Spill `protobuf:"bytes,13,rep,name=spill,proto3" json:"spill,omitempty"`                               // of caches of sequences that decode
+	Index      []*Index `protobuf:"bytes,12,rep,name=index,proto3" json:"index,omitempty"`                               // after the rows; a step may have no rows
+	Spill      []*Spill `protobuf:"bytes,13,rep,name=spill,proto3" json:"spill,omitempty"`                               // for sequences that decode
 	DropSums   []uint64 `protobuf:"varint,14,rep,packed,name=drop_sums,json=dropSums,proto3" json:"drop_sums,omitempty"` // blocks of the prefix cache whose sums are dropped before the step
-	// Passes of the model over the rows, each of which is a decode row of one token: what a row has
-	// drawn is its token in the next pass. 0: one.
+	// Passes of the model over the rows. Each row is a decode row of one token, and reads in the
+	// next pass the token that it sampled. 0 means 1.
 	Passes uint32 `protobuf:"varint,15,opt,name=passes,proto3" json:"passes,omitempty"`
-	// How often the compute threads of each node are halved for this step, as far as it may have
-	// fewer. The bits are the same.
+	// plan.Plan.ThreadShift: each node computes with its thread count shifted right by this number,
+	// as far as its configuration allows. The bits are the same.
 	Halvings      uint32 `protobuf:"varint,16,opt,name=halvings,proto3" json:"halvings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2571,11 +2572,11 @@ func (x *StepRequest) GetHalvings() uint32 {
 	return 0
 }
 
-// Index does a part of what is to be done at the end of a prompt: pieces of kvcache.Clustering.
+// Index computes pieces of a prompt's clustering (kvcache.Clustering).
 type Index struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Seq           uint64                 `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"`
-	From          uint32                 `protobuf:"varint,2,opt,name=from,proto3" json:"from,omitempty"` // pieces that were done
+	From          uint32                 `protobuf:"varint,2,opt,name=from,proto3" json:"from,omitempty"` // pieces that earlier steps did
 	Pieces        uint32                 `protobuf:"varint,3,opt,name=pieces,proto3" json:"pieces,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2687,7 +2688,7 @@ func (x *TokenLogprob) GetLogprob() float32 {
 type PromptLogprob struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Position      uint32                 `protobuf:"varint,1,opt,name=position,proto3" json:"position,omitempty"`
-	Logprob       float32                `protobuf:"fixed32,2,opt,name=logprob,proto3" json:"logprob,omitempty"` // of the token that stands at position
+	Logprob       float32                `protobuf:"fixed32,2,opt,name=logprob,proto3" json:"logprob,omitempty"` // of the token at position
 	Top           []*TokenLogprob        `protobuf:"bytes,3,rep,name=top,proto3" json:"top,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2747,11 +2748,11 @@ func (x *PromptLogprob) GetTop() []*TokenLogprob {
 // Drawn is the token that was sampled after one row.
 type Drawn struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	HasToken      bool                   `protobuf:"varint,1,opt,name=has_token,json=hasToken,proto3" json:"has_token,omitempty"` // false: there was nothing to draw from
+	HasToken      bool                   `protobuf:"varint,1,opt,name=has_token,json=hasToken,proto3" json:"has_token,omitempty"` // false: no token could be sampled
 	Token         uint32                 `protobuf:"varint,2,opt,name=token,proto3" json:"token,omitempty"`
 	Logprob       float32                `protobuf:"fixed32,3,opt,name=logprob,proto3" json:"logprob,omitempty"`
 	Top           []*TokenLogprob        `protobuf:"bytes,4,rep,name=top,proto3" json:"top,omitempty"`
-	Banned        bool                   `protobuf:"varint,5,opt,name=banned,proto3" json:"banned,omitempty"` // without a token: the model has candidates, and the request bans them all
+	Banned        bool                   `protobuf:"varint,5,opt,name=banned,proto3" json:"banned,omitempty"` // without a token: the request bans all candidates
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2826,7 +2827,8 @@ type Sampled struct {
 	Seq    uint64                 `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"`
 	Prompt []*PromptLogprob       `protobuf:"bytes,6,rep,name=prompt,proto3" json:"prompt,omitempty"`
 	Drawn  []*Drawn               `protobuf:"bytes,7,rep,name=drawn,proto3" json:"drawn,omitempty"` // in the order of the rows
-	// What a small model guesses to follow, and how likely it thinks each is after those before it.
+	// The guesses of a draft model for the tokens that follow, and the probability of each, given
+	// those before it.
 	Drafts        []uint32  `protobuf:"varint,8,rep,packed,name=drafts,proto3" json:"drafts,omitempty"`
 	Odds          []float32 `protobuf:"fixed32,9,rep,packed,name=odds,proto3" json:"odds,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -2910,8 +2912,8 @@ type StepReply struct {
 	ReplicaBytes     uint64                 `protobuf:"varint,9,opt,name=replica_bytes,json=replicaBytes,proto3" json:"replica_bytes,omitempty"`  // of cache rows that this rank sent to replicas in the step
 	LateMicros       []uint32               `protobuf:"varint,8,rep,packed,name=late_micros,json=lateMicros,proto3" json:"late_micros,omitempty"` // by rank: how long this one waited for it alone, the others being there
 	Threads          *ThreadTime            `protobuf:"bytes,10,opt,name=threads,proto3" json:"threads,omitempty"`
-	Spilled          []*Spill               `protobuf:"bytes,11,rep,name=spilled,proto3" json:"spilled,omitempty"`                                            // of the caches of this rank, that lie in files since its last answer
-	Lost             []uint64               `protobuf:"varint,12,rep,packed,name=lost,proto3" json:"lost,omitempty"`                                          // sequences of this rank whose files failed: what was drawn of them does not count
+	Spilled          []*Spill               `protobuf:"bytes,11,rep,name=spilled,proto3" json:"spilled,omitempty"`                                            // caches of this rank that moved to files since its last reply
+	Lost             []uint64               `protobuf:"varint,12,rep,packed,name=lost,proto3" json:"lost,omitempty"`                                          // sequences of this rank whose files failed: their samples do not count
 	ClusteringMicros uint32                 `protobuf:"varint,13,opt,name=clustering_micros,json=clusteringMicros,proto3" json:"clustering_micros,omitempty"` // of prompts' keys, in pieces
 	OwnMicros        uint32                 `protobuf:"varint,14,opt,name=own_micros,json=ownMicros,proto3" json:"own_micros,omitempty"`                      // of compute, what other ranks need not have: of sequences that this one owns
 	unknownFields    protoimpl.UnknownFields
@@ -3148,7 +3150,7 @@ func (x *ThreadTime) GetAgain() uint64 {
 	return 0
 }
 
-// Spill has the rows of the first blocks of a cache moved to a file of its owner, behind what runs.
+// Spill moves the rows of the first blocks of a cache to a file of its owner, while steps run.
 type Spill struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Seq           uint64                 `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"`
