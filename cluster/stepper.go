@@ -25,7 +25,7 @@ func PrefixRequest(epoch uint32, d batcher.Disk) *proto.PrefixRequest {
 	return &proto.PrefixRequest{Epoch: epoch, From: uint32(d.From), Keys: plan.EncodeKeys(d.Before[:], d.Keys), Blocks: d.Blocks, Step: d.Step, Millis: uint32(d.Millis), Seq: d.Seq, Owner: uint32(d.Owner)}
 }
 
-// StepDone gathers what the sockets of a step answered.
+// StepDone gathers the replies of all sockets to a step.
 func StepDone(p *plan.Plan, replies []*proto.StepReply) batcher.StepDone {
 	d := batcher.StepDone{Epoch: p.Epoch, Step: p.Step}
 	for rank, r := range replies {
@@ -65,10 +65,10 @@ func tops(in []*proto.TokenLogprob) []sampler.TokenLogprob {
 	return out
 }
 
-// stepper carries plans out on the serving group.
+// stepper runs plans on the serving group.
 type stepper struct {
 	director *director
-	stall    time.Duration // without progress of a node that the others wait for
+	stall    time.Duration // a node without progress for this long, while the others wait, is fenced
 	deadline time.Duration // of the whole step
 	fence    func(g *Group, rank int, reason string, hung bool)
 	log      *slog.Logger
@@ -76,7 +76,7 @@ type stepper struct {
 	blame    func(g *Group, rank int, fault error, alone bool)
 	figures  figures
 	tracer   *tracing.Tracer
-	names    sequenceNames // while there is a tracer
+	names    sequenceNames // used with a tracer only
 }
 
 // figures are the timings of recent steps, for /v1/cluster.
@@ -88,7 +88,7 @@ type figures struct {
 	last    time.Time
 	total   StepTotals
 	copied  uint64    // bytes to replicas
-	flight  time.Time // when the step in flight, or that has broken its epoch, began; zero: there is none
+	flight  time.Time // start of the step in flight, or of the one that broke its epoch; zero: there is none
 	epoch   uint32
 	pace    topology.Pace
 }
@@ -112,21 +112,21 @@ func (t StepTotals) Sub(o StepTotals) StepTotals {
 	return StepTotals{t.Steps - o.Steps, t.Wall - o.Wall, t.Compute - o.Compute, t.Wait - o.Wait, t.Wire - o.Wire, t.Rows - o.Rows, t.Threads.Sub(o.Threads), t.Clustering - o.Clustering, t.ThreadShift - o.ThreadShift}
 }
 
-// StepTotals says where the time of the steps went so far.
+// StepTotals is the time and work of all steps so far.
 func (c *core) StepTotals() StepTotals {
 	c.stepper.figures.mu.Lock()
 	defer c.stepper.figures.mu.Unlock()
 	return c.stepper.figures.total
 }
 
-// ThreadTrials are microseconds of a pass of each plan with which the number of threads was chosen
-// for steps like the newest, by halvings; nil: it does not decode alone.
+// ThreadTrials are the microseconds of a pass of each plan that the choice of threads rests on, by
+// thread shift, for steps like the newest; nil when that does more than decode.
 func (c *core) ThreadTrials(ctx context.Context) ([][]float64, error) {
 	snap, err := c.batcher.Snapshot(ctx)
 	return snap.Trials, err
 }
 
-// begin notes a step and when it began.
+// begin records a step and its start.
 func (f *figures) begin(at time.Time, rows int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -134,8 +134,8 @@ func (f *figures) begin(at time.Time, rows int) {
 	f.total.Rows += uint64(rows)
 }
 
-// broken is when the step began that the end of a placement has cut off or followed; zero:
-// there was none.
+// broken is the start of the step that the end of a placement interrupted, or that failed before
+// it; zero: there was none.
 func (f *figures) broken() time.Time {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -144,8 +144,8 @@ func (f *figures) broken() time.Time {
 	return began
 }
 
-// note notes a plan that is done, each of whose passes counts as a step. One that fails is
-// kept for broken: its epoch is about to end.
+// note records a plan that is done. Each of its passes counts as a step. A plan that fails stays
+// recorded for broken, since its epoch is about to end.
 func (f *figures) note(began time.Time, took time.Duration, p *plan.Plan, replies []*proto.StepReply) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -186,8 +186,8 @@ func threadsOf(m *proto.ThreadTime) tensor.Spent {
 		Absent: time.Duration(m.GetAbsent()), Uneven: time.Duration(m.GetUneven()), End: time.Duration(m.GetEnd()), Again: m.GetAgain()}
 }
 
-// run carries one plan out. It returns within the deadline. An error names the
-// nodes that failed; those that do not even answer a ping are reported as suspects.
+// run sends one plan to all sockets and waits for their replies, until the deadline at most. An
+// error names the nodes that failed. Those that do not answer a ping are reported as suspects.
 func (s *stepper) run(ctx context.Context, p *plan.Plan) (batcher.StepDone, error) {
 	g := s.director.serving.Load()
 	if g == nil || g.Placement.Epoch != p.Epoch {
@@ -218,7 +218,7 @@ func (s *stepper) failed(g *Group, errs []error) error {
 	var failed []string
 	var failures []topology.Failure
 	var wg sync.WaitGroup
-	var explained atomic.Bool // by more than the answers
+	var explained atomic.Bool // the cause is known from more than the replies
 	for rank, err := range errs {
 		if err == nil {
 			continue
@@ -248,5 +248,5 @@ func (s *stepper) failed(g *Group, errs []error) error {
 	return err
 }
 
-// probeLimit is how long a socket that failed a step has to answer a ping.
+// probeLimit is the time that a socket has to answer a ping after it failed a step.
 const probeLimit = 800 * time.Millisecond

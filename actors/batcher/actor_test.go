@@ -95,8 +95,8 @@ func start(t *testing.T, cfg Config, opts Options) (*fakeStepper, *Batcher) {
 	return f, b
 }
 
-// deadLetterTimer belongs to Proto.Actor, which counts dead letters for a second: it
-// ends by itself, after the test.
+// deadLetterTimer is a goroutine of Proto.Actor that counts dead letters for a second. It ends by
+// itself, after the test.
 var deadLetterTimer = goleak.IgnoreTopFunction("github.com/asynkron/protoactor-go/actor.NewDeadLetter.NewThrottle.func4.1")
 
 func (f *fakeStepper) submit(ctx context.Context, id string, promptLen, tokens int) (*Stream, func(), error) {
@@ -196,7 +196,7 @@ func TestActorServes(t *testing.T) {
 	f.at.close()
 }
 
-// A step that hangs breaks its epoch after the deadline; nobody loses a token.
+// A step that hangs breaks its epoch after the deadline, and no request loses a token.
 func TestActorStepDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, b := start(t, Config{StepMillis: 30_000}, Options{})
@@ -269,7 +269,7 @@ type blockedSink struct {
 
 func (s *blockedSink) Finish(f Finish) { s.in <- struct{}{}; <-s.out; s.Stream.Finish(f) }
 
-// The mailbox is bounded: who finds no credit is told to come again.
+// The mailbox is bounded: a request without a credit gets ErrBusy.
 func TestActorIntakeIsBounded(t *testing.T) {
 	defer goleak.VerifyNone(t, deadLetterTimer)
 	f, b := start(t, Config{}, Options{Intake: 2})

@@ -10,8 +10,9 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// A context that is held serves forks, whose shared bytes are booked once, and takes nobody's place; it gives its memory to
-// a request that would not fit beside it, is read again when that is over, and ends with the server.
+// A held context serves forks. The ledger books shared bytes once, and the context does not count
+// as a running sequence. It is preempted for a request that would not fit with it, is read again
+// afterwards, and ends with the server.
 func TestContextsYield(t *testing.T) {
 	s := testState(t, func(c *Config) { c.TokenBudget, c.Chunk, c.MaxRunning, c.NoPrefixCache = 200, 100, 1, true })
 	out := newClient(t)
@@ -104,9 +105,9 @@ func TestContextsYield(t *testing.T) {
 	}
 }
 
-// A prompt that is to be clustered is read as far as its clusters reach, then clustered in pieces
-// that are small while others decode, and larger alone; its last chunk comes when these are done, and
-// behind it the pieces of the hand-over, which ends with the first token.
+// A prompt that is clustered is first read up to the end of its clusters. Then come the pieces:
+// small ones while others decode, larger ones alone. Its last chunk follows, and then the pieces of
+// the hand-over, which ends with the first token.
 func TestClusteringBesideStreams(t *testing.T) {
 	big := kvcache.Geometry{Layers: 16, KVHeads: 8, Group: 4, Layout: tensor.KVLayout{Type: tensor.BF16, KDim: 64, VDim: 64}}
 	s := testState(t, func(c *Config) {

@@ -10,8 +10,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// TestDraftersSaveSteps: who says what it said before needs fewer steps, with the memory
-// and the budget of tokens that there is, and drafts for nobody who did not ask.
+// TestDraftersSaveSteps: a request that repeats itself needs fewer steps, within the memory and the
+// token budget. A request without drafts has none.
 func TestDraftersSaveSteps(t *testing.T) {
 	const tokens = 300
 	for _, c := range []struct {
@@ -74,8 +74,8 @@ func TestDraftersSaveSteps(t *testing.T) {
 	}
 }
 
-// TestDraftsNeverCost: with text that never repeats itself as it seems to, and whatever a row
-// costs, drafts take no more than 3 % of the time; with text that does they gain.
+// TestDraftsNeverCost: with text whose repetitions mislead, drafts take at most 3 % of the time,
+// whatever a row costs. With text that repeats itself they gain.
 func TestDraftsNeverCost(t *testing.T) {
 	const tokens = 400
 	const look, guess = 10.0, 50.0 // microseconds, of guess of a pass of the small model; a step of one row takes 1000
@@ -131,8 +131,9 @@ func TestDraftsNeverCost(t *testing.T) {
 	}
 }
 
-// TestDraftsLeaveRoomForScores: an answer has room for so many log-probabilities, and a plan
-// that asks for more would break the epoch. Guesses and known tokens alike are fewer then.
+// TestDraftsLeaveRoomForScores: the reply of a step has room for a limited number of
+// log-probabilities, and a plan that asks for more would break the epoch. So drafts and known tokens
+// are fewer then.
 func TestDraftsLeaveRoomForScores(t *testing.T) {
 	for _, logprobs := range []int{-1, 20, 1000, 40000} {
 		for _, emitted := range []int{0, 200} {

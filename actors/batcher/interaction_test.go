@@ -16,8 +16,8 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "write the transcripts in testdata anew")
 
-// Each file in testdata is a story: a command, "----", what the state answers.
-// After a change that is meant, run with -rewrite and read the diff.
+// Each file in testdata is a transcript: a command, "----", and the effects. After an intended
+// change, run with -rewrite and read the diff.
 func TestInteraction(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {

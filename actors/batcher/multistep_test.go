@@ -8,9 +8,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// TestDecodeSteps: where one socket has all sequences and nothing else is to be done, a plan has as
-// many passes as fit the time of a step, the tokens that are left and the memory, and answers are
-// those of steps of one token.
+// TestDecodeSteps: on one socket, a plan that only decodes has as many passes as the time of a step,
+// the tokens that are left, and the memory allow. The output is the same as with single steps.
 func TestDecodeSteps(t *testing.T) {
 	const tokens = 101
 	for _, c := range []struct {

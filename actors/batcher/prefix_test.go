@@ -12,8 +12,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// holds is what the stores of all sequences must have on each socket when a step is done and
-// before the next is planned, to the byte: their own, and shared blocks once.
+// holds is the bytes that the stores of all sequences must have on each socket between two steps:
+// their own, and shared blocks once.
 func holds(s *State, at *cluster, p *plan.Plan) []int64 {
 	bytes := make([]int64, len(s.ledger.sockets))
 	for _, r := range holders(s) {
@@ -44,9 +44,8 @@ func holds(s *State, at *cluster, p *plan.Plan) []int64 {
 	return bytes
 }
 
-// TestPrefixLedger: after each of 10,000 steps with random hits, evictions, ends, failures
-// and changes of placement, the ledger's bytes are those of the arenas: all, shared and
-// evictable.
+// TestPrefixLedger: after each of 10,000 steps with random hits, evictions, ends, failures and
+// placements, the ledger has the same bytes as the arenas: in all, shared, and evictable.
 func TestPrefixLedger(t *testing.T) {
 	steps := 10_000
 	if testing.Short() {
@@ -171,8 +170,8 @@ func TestPrefixLedger(t *testing.T) {
 	t.Logf("%d requests, %+v, %d blocks evicted, %d came from disks and owners, %d answers were to be spread", n, s.prefix.totals, evicted, disk.came, spread)
 }
 
-// Until a step is done, who reads what the cache has by now holds rows of its own beside
-// those: found by TestEverythingEnds, a plan took the memory of one of them.
+// A request that reads a block which the cache got meanwhile has rows of its own until the step is
+// done. TestEverythingEnds found a plan that had used that memory already.
 func TestReadTwice(t *testing.T) {
 	s := testState(t, func(c *Config) { c.TokenBudget, c.Chunk = 200, 100 })
 	out := newClient(t)

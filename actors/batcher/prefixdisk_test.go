@@ -10,8 +10,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// disks are those of a cluster's sockets: the texts of the blocks that were saved, by their
-// keys, and what was asked and not answered.
+// disks simulates the disks of all sockets: the texts of saved blocks by their keys, and the
+// questions without an answer.
 type disks struct {
 	texts  map[plan.Key][]int32
 	asked  []Disk
@@ -20,7 +20,7 @@ type disks struct {
 	came   int
 }
 
-// wrote notes what a plan has written; some of it the disk was too slow for.
+// wrote saves the blocks of a plan, except some for which the disk was too slow.
 func (k *disks) wrote(at *cluster, rng *rand.Rand, keys []plan.Key, blocks []uint64) {
 	for i, id := range blocks {
 		if text := at.texts[id]; text != nil && len(keys) > 0 && rng.IntN(20) > 0 {
@@ -29,7 +29,7 @@ func (k *disks) wrote(at *cluster, rng *rand.Rand, keys []plan.Key, blocks []uin
 	}
 }
 
-// ask sends questions; some are slower than the step that begins with it.
+// ask sends questions. Some arrive after the step that begins at the same time.
 func (k *disks) ask(all []Disk) {
 	for _, d := range all {
 		k.asked = append(k.asked, d)
@@ -39,8 +39,8 @@ func (k *disks) ask(all []Disk) {
 	}
 }
 
-// hear takes what is on its way to sockets that have begun a step, which do nothing about what was
-// decided before it.
+// hear delivers late questions to sockets that have begun a step. They ignore what was decided before
+// that step.
 func (k *disks) hear(step uint64) {
 	for _, d := range k.late {
 		for _, id := range d.Blocks {
@@ -52,7 +52,7 @@ func (k *disks) hear(step uint64) {
 	k.late = nil
 }
 
-// begin has sockets begin a step.
+// begin begins a step on the sockets.
 func (k *disks) begin(p *plan.Plan) {
 	k.evict(p.Evict)
 	k.hear(p.Step)
@@ -64,10 +64,10 @@ func (k *disks) evict(blocks []uint64) {
 	}
 }
 
-// forget is the end of an epoch.
+// forget ends an epoch.
 func (k *disks) forget() { k.asked, k.late, k.coming = nil, nil, map[uint64]bool{} }
 
-// answer answers one of the questions: all, some or none of the blocks come.
+// answer answers one of the questions with all, some or none of the blocks.
 func (k *disks) answer(at *cluster, rng *rand.Rand) (DiskDone, bool) {
 	if len(k.asked) == 0 {
 		return DiskDone{}, false
@@ -102,7 +102,7 @@ func (k *disks) answer(at *cluster, rng *rand.Rand) (DiskDone, bool) {
 	return done, true
 }
 
-// arrives puts a block into the arenas: booked memory that is not free yet is a miss.
+// arrives puts a block into the arenas. If its reserved memory is not free yet, the block is a miss.
 func (k *disks) arrives(at *cluster, id uint64, number int, text []int32) bool {
 	if !k.coming[id] {
 		return false
@@ -141,7 +141,7 @@ func (s *State) fetches() []*fetch {
 	return s.prefix.fetches
 }
 
-// pinned are the blocks that requests wait for or that their waiting holds, and how often.
+// pinned counts, for each block, the fetches that hold it or wait for it.
 func (s *State) pinned() map[*textBlock]int32 {
 	held := map[*textBlock]int32{}
 	for _, f := range s.fetches() {
@@ -152,8 +152,8 @@ func (s *State) pinned() map[*textBlock]int32 {
 	return held
 }
 
-// absent is what blocks are booked for on a socket that have not come there yet, and what
-// those that waiting requests alone hold take.
+// absent is the bytes of reserved blocks that have not arrived on a socket, and the bytes that only
+// waiting requests hold.
 func (k *disks) absent(s *State, at *cluster, rank int) (booked, alone int64) {
 	a := &s.ledger.sockets[rank]
 	for b, n := range s.pinned() {
@@ -171,8 +171,8 @@ func (k *disks) absent(s *State, at *cluster, rank int) (booked, alone int64) {
 	return booked, alone
 }
 
-// What is given up in the moment in which it would be asked for does not come: a socket that heard
-// of it behind the step which drops the blocks would keep them, and a later step lack the memory.
+// A fetch that is given up in the same Step is not sent. Otherwise a socket could get it after the
+// step that drops the blocks, would keep them, and a later step would lack the memory.
 func TestGivenUpAsAsked(t *testing.T) {
 	s := testState(t, func(c *Config) { c.TokenBudget, c.Chunk, c.MaxRunning = 300, 128, 4 })
 	out := newClient(t)

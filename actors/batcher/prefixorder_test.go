@@ -10,9 +10,9 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// TestGrouped: jobs of several texts that come in any order, in memory for one text and a
-// half: most read their text from the cache, nobody is passed more often than is allowed, and
-// of one priority only by its like.
+// TestGrouped: jobs about several texts arrive in any order, with memory for one and a half texts.
+// Most find their text in the cache, none is passed too often, and requests pass others of the same
+// priority only.
 func TestGrouped(t *testing.T) {
 	for _, jobs := range []bool{false, true} {
 		t.Run(fmt.Sprint("jobs ", jobs), func(t *testing.T) { grouped(t, jobs) })

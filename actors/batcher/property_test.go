@@ -31,16 +31,16 @@ func drawSockets(r *rapid.T, least int64) []Socket {
 	return sockets
 }
 
-// drawRoomy places a cluster that can take any request of drawSpec, though not on
-// every owner: one socket is large, the others can at least read their heads.
+// drawRoomy places a cluster that can take any request of drawSpec, but not on every owner: one
+// socket is large, and the others can at least read their heads.
 func drawRoomy(r *rapid.T) []Socket {
 	sockets := drawSockets(r, block*20)
 	sockets[rapid.IntRange(0, len(sockets)-1).Draw(r, "large")].Budget += int64(geometry.Layers) * block * 25
 	return sockets
 }
 
-// drawHeirs says which old socket each new one was: the same process, with the
-// same memory, in any order; the others died or are new.
+// drawHeirs says which old socket each new one was. The processes are the same, with the same memory,
+// in any order. Other sockets died or are new.
 func drawHeirs(r *rapid.T, at *cluster, sockets []Socket) []int {
 	heirs, left := make([]int, len(sockets)), []int{}
 	for rank := range at.arenas {
@@ -84,8 +84,8 @@ func drawSpec(r *rapid.T, id string, now int64) Spec {
 	return p
 }
 
-// Whatever happens, in any order: the ledger holds, the real arenas never refuse,
-// every token comes once and in order, and every request ends.
+// Under any sequence of events the ledger is right, the real arenas never refuse memory, every token
+// arrives once and in order, and every request ends.
 func TestEverythingEnds(t *testing.T) { everythingEnds(t) }
 
 // TestEverythingEndsInWindows: the same where some layers see only the newest tokens.
@@ -263,7 +263,7 @@ func everythingEnds(t *testing.T) {
 	})
 }
 
-// Admission follows arrival among equals, under any memory pressure.
+// Requests of the same priority are admitted in the order of arrival, under any memory pressure.
 func TestFirstComeFirstServed(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		// Who waits for the text that another reads lets others pass.

@@ -55,8 +55,8 @@ func TestRate(t *testing.T) {
 	}
 }
 
-// TestTokensOfAStep: the rate counts every token of the prompt and of the output once, and no
-// rejected draft. Each Emit has the number of tokens of its step that follow.
+// TestTokensOfAStep: the rate counts every token of the prompt and the output once, and no rejected
+// draft. Each Emit has the number of tokens of its step that follow.
 func TestTokensOfAStep(t *testing.T) {
 	const read, tokens = 30, 300
 	s, out := testState(t, nil), newClient(t)

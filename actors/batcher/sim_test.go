@@ -21,8 +21,8 @@ var geometry = kvcache.Geometry{Layers: 1, KVHeads: 4, Layout: tensor.KVLayout{T
 
 var block = int64(geometry.Layout.BlockBytes())
 
-// modelToken is the fake model: a function of the request and the output index. Those whose
-// names begin so say the same again and again.
+// modelToken is the fake model: a function of the request's ID and the output index. Some IDs give
+// text that repeats itself.
 func modelToken(id string, index int) int32 {
 	if strings.HasPrefix(id, "loop") {
 		index %= 19
@@ -35,8 +35,8 @@ func modelToken(id string, index int) int32 {
 	return int32(h.Sum32() % 1000)
 }
 
-// cluster carries out plans with the real arenas and stores of package kvcache:
-// a step that the ledger allowed must never meet ErrBudget.
+// cluster runs plans with the real arenas and stores of package kvcache. A step that the ledger
+// allows must never get ErrBudget.
 type cluster struct {
 	t      fataler
 	epoch  uint32
@@ -91,8 +91,8 @@ func (c *cluster) close() {
 	}
 }
 
-// inherit makes the cluster of the next epoch: rank i is what rank from[i] of c
-// was, with its caches, or a new socket when that is none. The others are gone.
+// inherit makes the cluster of the next epoch: rank i is rank from[i] of c with its caches, or a new
+// socket for none. The others are gone.
 func (c *cluster) inherit(epoch uint32, sockets []Socket, from []int) (*cluster, []Held) {
 	next := newCluster(c.t, epoch, nil)
 	next.spills, next.lost = c.spills, c.lost
@@ -143,7 +143,7 @@ func (c *cluster) inherit(epoch uint32, sockets []Socket, from []int) (*cluster,
 	return next, held
 }
 
-// resume opens a held sequence where it stood.
+// resume opens a sequence with the cache that was kept.
 func (c *cluster) resume(o plan.Open, requests map[string]*Spec) {
 	q := c.seqs[o.Seq]
 	if q == nil || !q.held || q.open.ID != o.ID {
@@ -177,7 +177,7 @@ func (c *cluster) resume(o plan.Open, requests map[string]*Spec) {
 	q.feed(c, requests, 0, o.Resume)
 }
 
-// settle commits what a plan accepts of what the step before wrote.
+// settle commits the tokens of the step before that a plan accepts.
 func (c *cluster) settle(p *plan.Plan) {
 	for _, d := range p.Decode {
 		q := c.seqs[d.Seq]
@@ -216,7 +216,7 @@ func (c *cluster) release(seqs []uint64) {
 	}
 }
 
-// evict drops blocks of the prefix cache; those that it does not know were dropped before.
+// evict drops blocks of the prefix cache. Unknown blocks were dropped before.
 func (c *cluster) evict(blocks []uint64) {
 	for _, id := range blocks {
 		for _, seg := range c.blocks[id] {
@@ -227,7 +227,7 @@ func (c *cluster) evict(blocks []uint64) {
 	}
 }
 
-// keep leaves blocks of sequences that end; of one that is gone it was done before.
+// keep keeps blocks of sequences that end. An unknown sequence has left its blocks before.
 func (c *cluster) keep(keep []plan.Keep) {
 	for _, k := range keep {
 		q := c.seqs[k.Seq]
@@ -246,7 +246,7 @@ func (c *cluster) keep(keep []plan.Keep) {
 	}
 }
 
-// attach begins a prompt with what the prefix cache has of it.
+// attach begins a prompt with its blocks of the prefix cache.
 func (c *cluster) attach(q *sequence, requests map[string]*Spec) {
 	for rank, part := range q.parts {
 		var chain []*kvcache.Segment
@@ -301,7 +301,8 @@ func (c *cluster) save(q *sequence, k *plan.Run, requests map[string]*Spec) {
 	}
 }
 
-// observe shows queries to a policy that sums attention: each pays 1, to all tokens alike.
+// observe gives queries to a policy that sums attention. Each query adds the same weight to all
+// tokens, 1 in all.
 func (c *cluster) observe(q *sequence, start, n int) {
 	for rank, part := range q.parts {
 		for head := c.spans[rank].Lo; q.seen[rank] != nil && head < c.spans[rank].Hi; head++ {
@@ -312,7 +313,7 @@ func (c *cluster) observe(q *sequence, start, n int) {
 	}
 }
 
-// statistics are those of a prompt that was read, all of whose queries were observed once.
+// statistics checks those of a complete prompt: each query was observed once.
 func (c *cluster) statistics(q *sequence, rank, layer, head int) *kvcache.Statistics {
 	if q.seen[rank] == nil {
 		return kvcache.StatisticsOf(q.parts[rank], layer, head)
@@ -333,7 +334,7 @@ func (c *cluster) must(err error, what string, args ...any) {
 	}
 }
 
-// run does a step the way sockets do: release, open, reserve everything, then compute.
+// run does a step as sockets do: release, open, reserve all memory, then compute.
 func (c *cluster) run(p *plan.Plan, requests map[string]*Spec) StepDone {
 	if p.Epoch != c.epoch {
 		c.t.Fatalf("step of epoch %d, the cluster is in %d", p.Epoch, c.epoch)
@@ -500,7 +501,7 @@ func (c *cluster) run(p *plan.Plan, requests map[string]*Spec) StepDone {
 	return done
 }
 
-// factored keeps factors of its prompt's keys.
+// factored is a policy that keeps factors of the prompt's keys.
 var factored = func() *kvcache.Policy {
 	p, err := kvcache.Parse("shadowkv:chunk=4,budget=8,outliers=1,local=1,keys=lowrank,rank=16")
 	if err != nil {
@@ -509,7 +510,7 @@ var factored = func() *kvcache.Policy {
 	return p
 }()
 
-// squeezed reads the end of a prompt as decode rows.
+// squeezed is a policy that reads the end of a prompt as decode rows.
 var squeezed = func() *kvcache.Policy {
 	p, err := kvcache.Parse("squeezed:clusters=0.2,levels=2,tail=9,obs=7")
 	if err != nil {
@@ -610,7 +611,7 @@ func (c *cluster) handOver(q *sequence, owner int) {
 	c.must(q.own.Seal(), "seal")
 }
 
-// client checks what comes out: every token once, in order, one end, nothing after it.
+// client checks the effects: every token once and in order, one Finish, and nothing after it.
 type client struct {
 	t        fataler
 	specs    map[string]*Spec
@@ -625,7 +626,7 @@ func newClient(t fataler) *client {
 	return &client{t: t, specs: map[string]*Spec{}, tokens: map[string]int{}, scored: map[string]int{}, finished: map[string]Finish{}, seen: map[string]bool{}}
 }
 
-// guess is right for a while, and then not.
+// guess is right for some tokens, then wrong.
 func (c *client) guess(id string, position int) (drafts []int32) {
 	h := fnv.New32a()
 	fmt.Fprintf(h, "drafts of %s at %d", id, position)
@@ -764,7 +765,7 @@ func checkLedger(t fataler, s *State) {
 	}
 }
 
-// holders are the requests that hold memory: those that run, and those whose answers are spread.
+// holders are the requests with memory: running ones, and ended ones whose output is fetched.
 func holders(s *State) []*request {
 	all := slices.Clone(s.running)
 	for _, f := range s.fetches() {
@@ -777,7 +778,7 @@ func holders(s *State) []*request {
 
 func prompt(id string, n int) []int32 { return begin(make([]int32, n), id, 0) }
 
-// begin is a prompt that goes on as the text of an ID from a token on.
+// begin is a prompt that continues with the text of an ID from a token on.
 func begin(p []int32, id string, from int) []int32 {
 	for i := from; i < len(p); i++ {
 		p[i] = modelToken("prompt of "+id, i)

@@ -11,13 +11,13 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// noFile holds pages that nobody reads: the sim attends to nothing.
+// noFile is a file whose pages are never read, because the simulation has no attention.
 type noFile struct{}
 
 func (noFile) Read([]int64, int, func(int, []byte) error) error { return errors.New("test: no pages") }
 func (noFile) Close()                                           {}
 
-// spill takes orders, carries them out some steps later, and loses some of the files.
+// spill takes orders, writes the rows some steps later, and loses some of the files.
 func (c *cluster) spill(p *plan.Plan, done *StepDone) {
 	for _, f := range p.Spill {
 		q := c.seqs[f.Seq]
@@ -44,7 +44,7 @@ func (c *cluster) spill(p *plan.Plan, done *StepDone) {
 	}
 }
 
-// paged is a policy whose rows can lie in a file.
+// paged is a policy whose rows can be in a file.
 var paged = func() *kvcache.Policy {
 	p, err := kvcache.Parse("quest:page=16,budget=32")
 	if err != nil {
@@ -53,9 +53,9 @@ var paged = func() *kvcache.Policy {
 	return p
 }()
 
-// A sequence goes to a file when another waits for memory, once, and no further than the disk has
-// room; its memory is free when the owner says so; and one whose file is lost is read again, stays
-// in memory, and goes on with the token that it had not got.
+// A sequence goes to a file once, when another waits for memory and the disk has room. Its memory is
+// free when the owner says so. A sequence whose file is lost is read again, stays in memory, and
+// continues with the next token.
 func TestSpill(t *testing.T) {
 	whole := kvcache.HandoverBytes(geometry, geometry.KVHeads, 400, paged)
 	file := kvcache.FileBytes(geometry, 6, paged)
@@ -110,7 +110,8 @@ func TestSpill(t *testing.T) {
 	}
 }
 
-// What lies in a file, or will, gets no replica: all of it would have to be read.
+// A cache with rows in a file, or on their way there, gets no replica: all rows would have to be
+// read.
 func TestSpilledHasNoReplica(t *testing.T) {
 	s := testState(t, func(c *Config) { c.TokenBudget, c.Chunk, c.NoPrefixCache = 500, 450, true })
 	sockets := []Socket{{ID: "n1", Budget: 1 << 20, Heads: tensor.Span{Hi: geometry.KVHeads}, Scratch: 1 << 20}, {ID: "n2", Budget: 1 << 20}}

@@ -8,11 +8,12 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 )
 
-// disturbed is how long threads are slow that wake, in microseconds: longer than a step of a small model takes.
+// disturbed is the time in microseconds for which threads are slow after they wake: longer than a step
+// of a small model.
 const disturbed = 5000
 
-// tried runs so many plans of decode rows, steps of milliseconds, and says how often each number of
-// threads was in use, and what it all took beside the fastest.
+// tried runs plans of decode rows. It returns how often each shift was used, and the total time as a
+// share of that with the fastest.
 func tried(r *rand.Rand, s *State, plans, rows, position int, pass func(shift int) float64) (use []int, share float64) {
 	use = make([]int, s.threads.most+1)
 	best, sum := pass(0), 0.0
@@ -67,7 +68,7 @@ func TestThreads(t *testing.T) {
 	}
 }
 
-// Steps become slower while numbers are tried, as sequences grow.
+// Steps become slower during the trials, because sequences grow.
 func TestThreadsOfGrowing(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for want, us := range [][]float64{{1000, 1080, 1080}, {1080, 1000, 1080}, {1080, 1080, 1000}} {
@@ -82,7 +83,7 @@ func TestThreadsOfGrowing(t *testing.T) {
 	}
 }
 
-// Threads that fill the processors are the fastest in most steps, and far slower in the others.
+// Threads on all processors are the fastest in most steps, and far slower in the others.
 func TestThreadsOfUneven(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	s := &State{threads: threads{most: 2}}
@@ -97,7 +98,7 @@ func TestThreadsOfUneven(t *testing.T) {
 	}
 }
 
-// Numbers that are alike have taken as long, turn by turn there and back, and trials begin anew.
+// Equal shifts get equal times, since turns go forward and back; and the trials begin again later.
 func TestThreadsTurns(t *testing.T) {
 	k := kind{took: make([][]float64, 3), most: TrialRounds * 3}
 	for i := range TrialRounds * 3 {
@@ -113,10 +114,11 @@ func TestThreadsTurns(t *testing.T) {
 	}
 }
 
-// trials are more plans than choosing takes, of three numbers.
+// trials is more plans than the trials of three shifts need.
 const trials = TrialRounds * 3 * trialMost
 
-// Kinds of steps are apart, begin with what was best for others like them, and follow a machine that changes.
+// Each kind of steps is measured alone, starts with the best shift of a similar kind, and follows a
+// machine that changes.
 func TestThreadsFollow(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	s := &State{threads: threads{most: 2}}
@@ -140,7 +142,7 @@ func TestThreadsFollow(t *testing.T) {
 	}
 }
 
-// Steps that look back on much are others than those that do not.
+// Steps with long caches are another kind than steps with short ones.
 func TestThreadsKinds(t *testing.T) {
 	at := func(rows, position int) kindOf {
 		return kindOfPlan(&plan.Plan{Decode: slices.Repeat([]plan.Run{{Start: position, Sample: true}}, rows)})
@@ -170,8 +172,8 @@ func TestThreadsKinds(t *testing.T) {
 	}
 }
 
-// What is slow is tried in two rounds, what is not in all. A turn takes a while, however fast its
-// plans, and not much longer if none of them counts.
+// A slow shift is tried in two rounds, the others in all. A turn has a least duration, however fast
+// its plans, and ends soon if none of them counts.
 func TestThreadsTrials(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	s := &State{threads: threads{most: 2}}
@@ -190,7 +192,7 @@ func TestThreadsTrials(t *testing.T) {
 	}
 }
 
-// What is no plain decoding tells nothing, and prompts have all threads.
+// A step that does more than decode is not measured, and a step with prompts has all threads.
 func TestThreadsOfOthers(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	one := []plan.Run{{Tokens: []int32{1}, Sample: true}}
