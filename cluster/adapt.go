@@ -8,11 +8,11 @@ import (
 
 // adapt limits the plans of a group to what its oldest node supports, so that a new build can be
 // rolled out node by node.
-func (c *core) adapt(g *Group, halvings int) (onePass bool, most int) {
+func (c *core) adapt(g *Group, maxShift int) (onePass bool, most int) {
 	var old []string
 	passes, _ := proto.Needs(&proto.StepRequest{Passes: 2})
 	threads, _ := proto.Needs(&proto.StepRequest{Halvings: 1})
-	most = halvings
+	most = maxShift
 	for i := range g.Nodes {
 		n := &g.Nodes[i]
 		if n.Wire == 0 {

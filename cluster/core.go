@@ -140,7 +140,7 @@ func (c *core) placed(g *Group) {
 		p.Chunk = topology.ChooseChunk(g.Placement.Mapping, a.Shape, len(g.Nodes), topology.MeasuredCosts(g.Nodes, a.WeightBytes), c.serve.StepTokens)
 	}
 	for _, n := range g.Nodes {
-		p.MaxThreadShift = max(p.MaxThreadShift, n.Threads.Halvings())
+		p.MaxThreadShift = max(p.MaxThreadShift, n.Threads.MaxShift())
 	}
 	p.OnePass, p.MaxThreadShift = c.adapt(g, p.MaxThreadShift)
 	c.chunk.Store(int64(p.Chunk))

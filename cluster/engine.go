@@ -355,7 +355,7 @@ func (c *core) Cluster() api.ClusterState {
 			if v.Phase != topology.Serving {
 				node.State = string(v.Phase)
 			}
-			node.Threads = n.Threads.Halved(snap.ThreadShift)
+			node.Threads = n.Threads.Shifted(snap.ThreadShift)
 			node.Share = float64(p.FFN.Len()) / float64(c.checkpoint.Config.FFN)
 			if snap.Epoch == v.Epoch && i < len(snap.Sockets) {
 				k := snap.Sockets[i]

@@ -20,7 +20,7 @@ func TestThreadsOfSteps(t *testing.T) {
 		want[i] = ask(alone, i)
 	}
 	if n := alone.StepTotals().ThreadShift; n != 0 {
-		t.Errorf("%d halvings of one thread", n)
+		t.Errorf("one thread has a shift of %d", n)
 	}
 	for _, sockets := range []int{1, 3} {
 		for _, steps := range []int{1, 8} {
@@ -45,7 +45,7 @@ func TestThreadsOfSteps(t *testing.T) {
 				}
 				s := e.Cluster()
 				if s.TryingThreads || e.StepTotals().ThreadShift < 10 {
-					t.Errorf("no number of threads is chosen after %d halvings", e.StepTotals().ThreadShift)
+					t.Errorf("no number of threads is chosen after shifts of %d in all", e.StepTotals().ThreadShift)
 				}
 				for _, n := range s.Nodes {
 					if n.Threads != 4 && n.Threads != 2 && n.Threads != 1 {

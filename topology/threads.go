@@ -27,18 +27,19 @@ func ThreadsOf(processors, nodes int) Threads {
 // Valid reports whether a node may have them.
 func (t Threads) Valid() bool { return t.Fewest >= 1 && t.Fewest <= t.Most }
 
-// Halvings is how often the number of threads may be halved; 0 for a node that does not report
+// MaxShift is how often the number of threads can be halved; 0 for a node that does not report
 // Fewest.
-func (t Threads) Halvings() (n int) {
+func (t Threads) MaxShift() (n int) {
 	for half := (t.Most + 1) / 2; t.Fewest > 0 && half >= t.Fewest && half < t.Most; n++ {
 		t.Most, half = half, (half+1)/2
 	}
 	return n
 }
 
-// Halved is the number of threads after times halvings, or after as many as allowed.
-func (t Threads) Halved(times int) int {
-	for range min(times, t.Halvings()) {
+// Shifted is the number of threads after halving it shift times, rounded up, or after MaxShift
+// times if that is less.
+func (t Threads) Shifted(shift int) int {
+	for range min(shift, t.MaxShift()) {
 		t.Most = (t.Most + 1) / 2
 	}
 	return t.Most

@@ -16,19 +16,19 @@ func TestThreads(t *testing.T) {
 	} {
 		of := ThreadsOf(c.processors, c.nodes)
 		var got []int
-		for n := range of.Halvings() + 1 {
-			got = append(got, of.Halved(n))
+		for n := range of.MaxShift() + 1 {
+			got = append(got, of.Shifted(n))
 		}
 		if !slices.Equal(got, c.want) || !of.Valid() {
 			t.Errorf("%d processors, %d nodes: %v, %v, want %v", c.processors, c.nodes, of, got, c.want)
 		}
-		if got := of.Halved(100); got != c.want[len(c.want)-1] {
+		if got := of.Shifted(100); got != c.want[len(c.want)-1] {
 			t.Errorf("%d processors, %d nodes: %d threads, want %v at least", c.processors, c.nodes, got, c.want)
 		}
 	}
 	for _, asked := range []Threads{{8, 8}, {1, 1}, {}, {8, 0}, {0, 8}} {
-		if asked.Halvings() != 0 || asked.Halved(3) != asked.Most {
-			t.Errorf("%v: %d halvings, %d threads", asked, asked.Halvings(), asked.Halved(3))
+		if asked.MaxShift() != 0 || asked.Shifted(3) != asked.Most {
+			t.Errorf("%v: a shift of %d, %d threads", asked, asked.MaxShift(), asked.Shifted(3))
 		}
 	}
 	for _, bad := range []Threads{{}, {0, 1}, {2, 3}, {2, 0}} {

@@ -67,11 +67,11 @@ func (c *Config) device() layer.Device {
 }
 
 // use has so many of the pool's threads work from now on.
-func (c *Config) use(halvings int) {
+func (c *Config) use(shift int) {
 	if !c.Threads.Valid() {
 		return
 	}
-	n := c.Threads.Halved(halvings)
+	n := c.Threads.Shifted(shift)
 	had := c.Pool.Threads()
 	if n == had {
 		return

@@ -31,7 +31,7 @@ type Trials struct {
 
 // TrialsOfProcesses decodes a batch with each thread count in turn, rounds times.
 func TrialsOfProcesses(ctx context.Context, o ProcessOptions, rounds int) (*Trials, error) {
-	if o.Threads.Halvings() == 0 {
+	if o.Threads.MaxShift() == 0 {
 		return nil, fmt.Errorf("bench: nodes of %d threads have no other number of them", o.Threads.Most)
 	}
 	start := time.Now()
@@ -49,16 +49,16 @@ func TrialsOfProcesses(ctx context.Context, o ProcessOptions, rounds int) (*Tria
 		return nil, errors.New("bench: sequences end before all rounds are done: take fewer --trials, or a smaller context")
 	}
 	f := &Trials{Machine: ThisMachine(), Model: o.Model, Quant: o.Weights, Mapping: o.Coordinator.Cluster().Mapping, Nodes: o.Nodes, Batch: o.Batch, Context: o.Context, Rounds: rounds}
-	for halvings, t := range took {
+	for shift, t := range took {
 		if len(t) == 0 {
-			return nil, fmt.Errorf("bench: %d threads have not been tried: the steps are of another kind by now", o.Threads.Halved(halvings))
+			return nil, fmt.Errorf("bench: %d threads have not been tried: the steps are of another kind by now", o.Threads.Shifted(shift))
 		}
 		sum := 0.0
 		for _, micros := range t {
 			sum += micros
 		}
 		f.Plans = append(f.Plans, len(t))
-		f.Threads, f.Micros = append(f.Threads, o.Threads.Halved(halvings)), append(f.Micros, sum/float64(len(t)))
+		f.Threads, f.Micros = append(f.Threads, o.Threads.Shifted(shift)), append(f.Micros, sum/float64(len(t)))
 	}
 	f.Chosen = f.Threads[batcher.ChooseThreads(took, 0)]
 	f.Near, f.Longer = choices(took, f.Micros, rounds)

@@ -2423,8 +2423,8 @@ type StepRequest struct {
 	// Passes of the model over the rows. Each row is a decode row of one token, and reads in the
 	// next pass the token that it sampled. 0 means 1.
 	Passes uint32 `protobuf:"varint,15,opt,name=passes,proto3" json:"passes,omitempty"`
-	// plan.Plan.ThreadShift: each node computes with its thread count shifted right by this number,
-	// as far as its configuration allows. The bits are the same.
+	// plan.Plan.ThreadShift: each node halves its compute threads this many times, rounding up, as
+	// far as it can. The bits are the same.
 	Halvings      uint32 `protobuf:"varint,16,opt,name=halvings,proto3" json:"halvings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -36,7 +36,7 @@ type Plan struct {
 	Chunks      []Run // of prompts
 	Index       []Index
 	Passes      int // over the rows of Decode: each pass reads the token that the pass before sampled; 0 means 1
-	ThreadShift int // each node computes with its thread count shifted right by this number
+	ThreadShift int // each node halves its compute threads this many times, rounding up, as far as it can
 }
 
 // Tokens is the number of rows of the step, or of one of its passes.
