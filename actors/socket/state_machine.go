@@ -178,15 +178,19 @@ func (m *Machine) Restore(r *proto.PrefixRequest) error {
 	if r.Epoch != m.Epoch || m.Phase != Ready && m.Phase != Stepping || m.busy || m.Step > r.Step {
 		return fmt.Errorf("%w: blocks to be read in epoch %d before step %d, at %d (%s), step %d", ErrStaleEpoch, r.Epoch, r.Step, m.Epoch, m.Phase, m.Step)
 	}
-	if n := len(r.Blocks); len(r.Keys) != sha256.Size*(n+1) || int(r.From) > m.limits.Positions || (int(r.From)+n)*tensor.BlockSlots > m.limits.Positions {
-		return fmt.Errorf("socket: blocks [%d,%d) of a text with %d bytes of keys are to be read; context is %d", r.From, int(r.From)+n, len(r.Keys), m.limits.Positions)
+	from, n := int(r.From), len(r.Blocks)
+	switch {
+	case len(r.Keys) != sha256.Size*(n+1):
+		return fmt.Errorf("socket: %d blocks of a text come with %d bytes of keys, not %d", n, len(r.Keys), sha256.Size*(n+1))
+	case from > m.limits.Positions || (from+n)*tensor.BlockSlots > m.limits.Positions:
+		return fmt.Errorf("socket: blocks [%d,%d) of a text, but %d tokens of context fill %d blocks", from, from+n, m.limits.Positions, m.limits.Positions/tensor.BlockSlots)
 	}
 	if q := m.seqs[r.Seq]; r.Seq != 0 && (q == nil || !q.HandedOver || q.Owner != int(r.Owner)) {
-		return fmt.Errorf("socket: blocks of sequence %d are to come from rank %d, which has no cache of it", r.Seq, r.Owner)
+		return fmt.Errorf("socket: rank %d has no cache of sequence %d to fetch blocks from", r.Owner, r.Seq)
 	}
 	for i, id := range r.Blocks {
 		if _, here := m.blocks[id]; here || slices.Contains(r.Blocks[:i], id) {
-			return fmt.Errorf("socket: block %d is there already, and is to be read", id)
+			return fmt.Errorf("socket: block %d exists already", id)
 		}
 	}
 	for i, id := range r.Blocks {
