@@ -149,8 +149,6 @@ func checkForked(o *plan.Open) error {
 		return fails(fmt.Sprintf("its prompt has %d", o.Read))
 	case o.Replica != none:
 		return fails("a fork has no replica")
-	case len(o.Shared) > 0:
-		return fails("it also begins with blocks of the prefix cache")
 	}
 	return nil
 }
