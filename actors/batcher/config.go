@@ -83,7 +83,7 @@ func (c *Config) Defaults() {
 // ErrConfig means that a Config cannot work.
 var ErrConfig = errors.New("batcher: bad configuration")
 
-// Validate says which field cannot work, and why.
+// Validate returns an error for the first field that cannot work.
 func (c *Config) Validate() error {
 	switch {
 	case c.Geometry.Layers < 1 || c.Geometry.KVHeads < 1:

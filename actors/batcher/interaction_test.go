@@ -180,7 +180,7 @@ func (s *story) spec(a arguments) Spec {
 	if text := a["text"]; text != "" {
 		p.Prompt = begin(prompt(text, len(p.Prompt)), p.ID, a.int("parts", len(p.Prompt)))
 	}
-	if after, from, ok := strings.Cut(a["after"], ":"); ok { // what it was told begins there
+	if after, from, ok := strings.Cut(a["after"], ":"); ok { // the prompt continues with its output there
 		n, _ := strconv.Atoi(from)
 		for i := n; i < len(p.Prompt)-1; i++ {
 			p.Prompt[i] = modelToken(after, i-n)

@@ -39,7 +39,7 @@ func drawRoomy(r *rapid.T) []Socket {
 	return sockets
 }
 
-// drawHeirs says which old socket each new one was. The processes are the same, with the same memory,
+// drawHeirs draws the old socket of each new one. The processes are the same, with the same memory,
 // in any order. Other sockets died or are new.
 func drawHeirs(r *rapid.T, at *cluster, sockets []Socket) []int {
 	heirs, left := make([]int, len(sockets)), []int{}
@@ -266,7 +266,7 @@ func everythingEnds(t *testing.T) {
 // Requests of the same priority are admitted in the order of arrival, under any memory pressure.
 func TestFirstComeFirstServed(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
-		// Who waits for the text that another reads lets others pass.
+		// A request that waits for a text which another reads lets others pass.
 		s, out := testState(t, func(c *Config) { c.NoPrefixCache = true }), newClient(r)
 		at := newCluster(r, 1, drawRoomy(r))
 		defer at.close()

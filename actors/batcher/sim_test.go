@@ -71,7 +71,7 @@ type sequence struct {
 	prompt  int  // of the request
 	text    []int32
 	next    int // position that the next row must have
-	ordered int // blocks that are to lie in a file
+	ordered int // blocks that must move to a file
 	indexed int // pieces of its clustering
 }
 

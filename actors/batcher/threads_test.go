@@ -136,7 +136,7 @@ func TestThreadsFollow(t *testing.T) {
 		t.Errorf("since the machine has changed: %v", use)
 	}
 	tried(r, s, trials, 4, 0, curve(1000, 1150, 1250))
-	tried(r, s, 16000+400, 4, 0, curve(1000, 900, 800)) // others are faster now, and this as it was
+	tried(r, s, 16000+400, 4, 0, curve(1000, 900, 800)) // the others are faster now, and this one is not
 	if use, _ := tried(r, s, 100, 4, 0, curve(1000, 900, 800)); use[2] < 80 {
 		t.Errorf("since others have become faster: %v", use)
 	}

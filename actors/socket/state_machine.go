@@ -18,7 +18,7 @@ import (
 //
 // A sequence has up to three caches: the prompt, which all sockets read, divided by KV heads; the
 // cache that decode reads, whole on its owner; and a replica of that on another socket. The rows
-// that decode writes are committed only when a later plan says how many tokens count. So a cache
+// that decode writes are committed only when a later plan has the number of tokens that count. So a cache
 // matches what the coordinator knows however a step ended, and can be used in the next epoch.
 type Machine struct {
 	State
@@ -58,7 +58,7 @@ type Sequence struct {
 	piecesBefore int    // pieces before the hand-over
 	pieces       int    // all pieces
 	Read         int    // tokens that count: of the prompt, then of the cache
-	Staged       int    // tokens of the last decode rows: the next plan says how many of them count
+	Staged       int    // tokens of the last decode rows: the next plan has the number of them that count
 	HandedOver   bool   // the owner has the whole cache
 	Replicated   bool   // the replica is complete
 	oneToken     bool   // it decodes one token a step

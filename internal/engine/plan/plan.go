@@ -99,7 +99,7 @@ type Key [sha256.Size]byte
 //
 // In decode the first token is known and the others may be drafts. All of them enter the
 // cache from Start on. After each one the next token is sampled, until a sampled token
-// differs from the next in Tokens. A later plan says how many of them count (Accepted).
+// differs from the next in Tokens. A later plan has the number of them that count (Accepted).
 type Run struct {
 	Seq    uint64
 	Owner  int // rank; it does not cross the wire, since Open says it

@@ -116,7 +116,7 @@ func decodeOpen(m *proto.Open, parse func(spec string) (*kvcache.Policy, error))
 		Resume: convert[int32](m.Resume), Replica: int(m.Replica) - 1, Fork: m.Fork, Shared: m.Shared, Prefix: convert[int32](m.Prefix)}, nil
 }
 
-// decodeRuns divides the runs between decode and prefill. All their tokens lie in one slice.
+// decodeRuns divides the runs between decode and prefill. All their tokens are in one slice.
 func decodeRuns(p *Plan, list []*proto.Chunk) error {
 	tokens, prefill := 0, 0
 	for _, m := range list {
