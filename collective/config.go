@@ -18,7 +18,7 @@ type Config struct {
 
 	// Deadline bounds the wait for an operation's data, counted from the local start (default 5 s).
 	// It must exceed the skew between ranks that reach the same operation. An operation that moves
-	// b bytes gets b/Rate longer (default 32e6 bytes/s), so that a slow link is not taken for a
+	// b bytes gets b/Rate longer (default 32e6 bytes/s), so that a slow link is not mistaken for a
 	// dead peer.
 	Deadline time.Duration
 	Rate     int64

@@ -26,8 +26,8 @@ var (
 	ErrClosed   = errors.New("collective: group closed")
 )
 
-// OpError says which operation failed, why, and which ranks are to blame. Ranks is nil if this rank
-// is to blame, or if nobody knows. errors.Is finds the sentinel and the cause.
+// OpError names the failed operation, the reason, and the ranks that caused it. Ranks is nil if it
+// is this rank, or unknown. errors.Is finds the sentinel and the cause.
 type OpError struct {
 	Op     OpID
 	Kind   Kind // zero: unknown

@@ -318,7 +318,7 @@ func (g *Group) Size() int { return g.cfg.Size }
 
 // Late returns how long this rank has waited for each other rank in total: from the moment when all
 // others had delivered to an operation until that rank had. A rank that was paused finds all
-// messages in its sockets when it wakes, and blames nobody.
+// messages in its sockets when it wakes, and blames no other rank.
 func (g *Group) Late() []time.Duration {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -3,12 +3,12 @@ package collective
 import "fmt"
 
 // Post sends a message outside of the operations, at most once and in no order with them. No rank
-// waits for it. Posts share the wire with the operations, so many posts slow those down. The
-// payload has at most Config.ChunkBytes. Post may block for back-pressure. After an error the
+// waits for it. Posts share the wire with the operations, which a large number of posts slows down.
+// The payload has at most Config.ChunkBytes. Post may block for back-pressure. After an error the
 // message was not sent, and the group stays usable.
 func (g *Group) Post(dst int, payload []byte) error {
 	if dst < 0 || dst >= g.cfg.Size || dst == g.cfg.Rank || len(payload) > g.cfg.ChunkBytes {
-		return fmt.Errorf("%w: post of %d bytes to rank %d of %d, at most %d go to another", ErrArgument, len(payload), dst, g.cfg.Size, g.cfg.ChunkBytes)
+		return fmt.Errorf("%w: post of %d bytes to rank %d of %d: want at most %d bytes to another rank", ErrArgument, len(payload), dst, g.cfg.Size, g.cfg.ChunkBytes)
 	}
 	if err := g.Err(); err != nil {
 		return err

@@ -82,7 +82,7 @@ func (g *Group) workUnlocking() {
 
 // sendChunk copies one chunk into a message and then sends it. It releases the operation before the
 // send, so that the operation can fail while the transport blocks. An operation completes only
-// after its messages are on their way: a rank with nothing to wait for would otherwise start
+// after its messages are on their way. Otherwise a rank with nothing to wait for would start
 // computing on the CPU that must send them, while all others wait.
 func (g *Group) sendChunk(j job, message *[]byte) {
 	s := j.op.phases[j.phase].sends[j.send]

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Claim is the store's record of who coordinates and of the last decision. It is one record that
+// Claim is the store's record of the coordinator and of its last decision. It is one record that
 // changes only by compare-and-swap on its revision. So the right to decide and the decision cannot
 // diverge: the write of a placement also proves that no other process has taken the lease.
 type Claim struct {
@@ -78,8 +78,8 @@ type LeaseConfig struct {
 	Found bool
 }
 
-// Lease decides who coordinates; this is the pure half. Safety rests on the compare-and-swap alone.
-// Clocks only decide how soon a process tries.
+// Lease decides which process coordinates; this is the pure half. Safety rests on the
+// compare-and-swap alone. Clocks only decide how soon a process tries.
 type Lease struct {
 	cfg LeaseConfig
 	now time.Duration
@@ -217,7 +217,7 @@ func (l *Lease) applied(mine bool) (out []LeaseEffect) {
 }
 
 // Refused answers WriteClaim: the record has another revision, so this write will never take
-// effect. A read shows who has written.
+// effect. A read shows the writer.
 func (l *Lease) Refused() []LeaseEffect {
 	l.busy, l.writingSince, l.timedOutSince = false, -1, -1
 	if l.over {

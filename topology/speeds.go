@@ -32,10 +32,10 @@ func (s *Speeds) Valid() bool {
 // usualChunk is the chunk of sockets without measurements.
 const usualChunk = 256
 
-// ChooseChunk returns the number of prompt tokens of one sequence in a step, at most most.
-// Candidates are those that prolong a prompt by at most 2 % over the best. It takes the largest one
-// with a short step, otherwise the smallest, since decode rows wait for the whole step. The bits
-// are the same with any.
+// ChooseChunk returns the number of prompt tokens of one sequence in a step, up to most. Candidates
+// are those that prolong a prompt by at most 2 % over the best. It takes the largest one with a
+// short step, otherwise the smallest, since decode rows wait for the whole step. The bits are the
+// same with any.
 func ChooseChunk(m Mapping, s Shape, sockets int, c Costs, most int) int {
 	if most <= ChunkRows[0] || c.Products[0] == 0 {
 		return min(usualChunk, most)

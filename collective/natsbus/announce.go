@@ -66,7 +66,7 @@ func (t *Transport) announced(src int, msg []byte) {
 // connectTo opens the connection over which rank src is received from now on.
 func (t *Transport) connectTo(src int, addr string) {
 	var l *link
-	err := errors.New("it gives no address")
+	err := errors.New("the rank announced no address")
 	if addr != "" {
 		l, err = t.reach(t.dialing, src, addr)
 	}

@@ -76,7 +76,7 @@ func (in *inbox) line(line []byte) error {
 	if args, ok := bytes.CutPrefix(line, []byte("MSG ")); ok {
 		sid, n, ok := messageArgs(args)
 		if !ok || n > maxPayload {
-			return fmt.Errorf("natsbus: %.80q is no message", line)
+			return fmt.Errorf("natsbus: %.80q is not a message", line)
 		}
 		in.sid, in.msg = sid, in.pool.take(n)
 	} else if string(line) == "PING" {

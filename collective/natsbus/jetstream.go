@@ -29,7 +29,7 @@ func (s *Server) Mend() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed || s.ns == nil || s.cfg.StoreDir == "" {
-		return fmt.Errorf("%w: no JetStream to mend", ErrClosed)
+		return fmt.Errorf("%w: no JetStream to restart", ErrClosed)
 	}
 	if err := s.ns.ShutdownJetStream(); err != nil {
 		return fmt.Errorf("natsbus: stop JetStream of %s: %w", s.cfg.Name, err)

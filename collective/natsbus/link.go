@@ -84,7 +84,7 @@ func (l *link) login(over *tls.Config, name string, token func(string) string) e
 	case info.TLS && over == nil:
 		return fmt.Errorf("natsbus: the server asks for TLS: %w", nats.ErrSecureConnRequired)
 	case !info.TLS && over != nil: // or an attacker in between has removed it
-		return fmt.Errorf("natsbus: the server does without TLS: %w", nats.ErrSecureConnWanted)
+		return fmt.Errorf("natsbus: the server does not offer TLS: %w", nats.ErrSecureConnWanted)
 	case info.TLS:
 		l.nc = tls.Client(l.nc, over)
 		l.in.Reset(l.nc)

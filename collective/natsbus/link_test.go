@@ -219,9 +219,9 @@ func TestLinkReads(t *testing.T) {
 		{"MSG a 12 " + fmt.Sprint(len(big)) + "\r\n" + big + "\r\n", "12 " + big + "|", "EOF"},
 		{"MSG a 1 3\r\nabcd\r\n", "", "does not end"},
 		{"MSG a 1 3\r\nab", "", "EOF"},
-		{"MSG a 1 99999999\r\n", "", "no message"},
-		{"MSG a 1 -1\r\n", "", "no message"},
-		{"MSG a\r\n", "", "no message"},
+		{"MSG a 1 99999999\r\n", "", "not a message"},
+		{"MSG a 1 -1\r\n", "", "not a message"},
+		{"MSG a\r\n", "", "not a message"},
 		{"-ERR 'Slow Consumer'\r\n", "", "Slow Consumer"},
 		{big + "\r\n", "", "buffer full"},
 	} {

@@ -42,7 +42,7 @@ type pollConn struct {
 }
 
 // errLater is returned when no more data has arrived.
-var errLater = errors.New("natsbus: nothing more has come")
+var errLater = errors.New("natsbus: no more data")
 
 func newPoller() (*poller, error) {
 	set, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)

@@ -31,7 +31,7 @@ func (s *Server) StoreMembers(names []string) (count int, others []string, err e
 	}
 	info, err := s.ns.Jsz(nil)
 	if err == nil && (info.Meta == nil || info.Meta.Leader == "") {
-		err = errors.New("nobody leads them")
+		err = errors.New("no leader is elected")
 	}
 	if err != nil {
 		return 0, nil, fmt.Errorf("natsbus: members of the store: %w", err)

@@ -55,8 +55,8 @@ func (c TransportConfig) validate() error {
 //
 // No connection does both. On a shared connection a large Publish holds the client's lock while it
 // waits for the server to read. The client's reader needs that lock to answer a ping, and the
-// server may be waiting for that reader: a deadlock across two nodes that only a write deadline
-// breaks.
+// server may be waiting for that reader. That is a deadlock across two nodes which only a write
+// deadline breaks.
 //
 // A lost connection is never repaired: which messages were lost with it is unknown. The group
 // fails, and the next epoch opens a new transport.

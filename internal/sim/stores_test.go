@@ -16,7 +16,7 @@ type memory struct {
 	budget, used, peak int64
 }
 
-// resize changes a holding to to bytes. It fails above the budget.
+// resize changes the bytes of a holding. It fails above the budget.
 func (m *memory) resize(holds *int64, to int64) error {
 	if to > *holds && m.used+to-*holds > m.budget {
 		return fmt.Errorf("%w: %d bytes asked, %d of %d in use", kvcache.ErrBudget, to-*holds, m.used, m.budget)

@@ -12,10 +12,10 @@ import (
 )
 
 // Fill creates sequences as if prompts with random keys and values had been read under a policy
-// ("": full), tokens tokens each. So long contexts can be measured without reading them. A policy
-// that is calibrated by queries gets those of a short random prompt. read is the fraction of the
-// first sequence's slots that these queries read, one query at a time, under a policy that selects
-// slots; otherwise 0. Several sockets own the sequences in turn.
+// ("": full). Each prompt has the given number of tokens. So long contexts can be measured without
+// reading them. A policy that is calibrated by queries gets those of a short random prompt. read is
+// the fraction of the first sequence's slots that these queries read, one query at a time, under a
+// policy that selects slots; otherwise 0. Several sockets own the sequences in turn.
 func (a *Socket) Fill(ctx context.Context, seqs []uint64, tokens int, policy string) (read float64, err error) {
 	p, err := kvcache.Parse(policy)
 	if err != nil {
@@ -23,7 +23,7 @@ func (a *Socket) Fill(ctx context.Context, seqs []uint64, tokens int, policy str
 	}
 	if p.Needs.Queries {
 		if len(a.ranks) > 1 {
-			return 0, fmt.Errorf("alone: %s is calibrated by queries, which no socket of several has whole", p.Spec())
+			return 0, fmt.Errorf("alone: %s needs all queries for calibration, and several sockets divide them", p.Spec())
 		}
 		random := Prompt{Seq: calibrationSeq, Policy: watching(p.Needs).Spec(), Tokens: make([]uint32, min(p.Needs.Window, tokens)), Chunk: 1, Open: true}
 		for i := range random.Tokens {

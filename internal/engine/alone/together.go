@@ -45,7 +45,7 @@ func (a *Socket) Together(ctx context.Context, seq uint64, prompt []int32, polic
 			return nil, err
 		}
 		if all[i].RebuildsByPrefill() {
-			return nil, fmt.Errorf("alone: policy %s keeps and reads every token: that is sequence %d itself", spec, seq)
+			return nil, fmt.Errorf("alone: policy %s keeps and reads every token: it equals sequence %d", spec, seq)
 		}
 		n := all[i].Needs
 		switch of[i] = slices.Index(bases, n); {

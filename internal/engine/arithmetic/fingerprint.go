@@ -123,7 +123,7 @@ func answers(ctx context.Context, out []result, name string, c alone.Config) ([]
 		for _, s := range reply.Sampled {
 			write(sums[s.Seq-1], s)
 			if len(s.Drawn) != 1 || !s.Drawn[0].HasToken {
-				return nil, fmt.Errorf("nothing was drawn for %s", policies[s.Seq-1])
+				return nil, fmt.Errorf("no token was sampled for %s", policies[s.Seq-1])
 			}
 			req.Chunks = append(req.Chunks, &proto.Chunk{Seq: s.Seq, Start: promptTokens + step, Tokens: []uint32{s.Drawn[0].Token}, Sample: true})
 		}

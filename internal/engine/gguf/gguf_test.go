@@ -155,11 +155,11 @@ func TestHostile(t *testing.T) {
 		kind error
 		want string
 	}{
-		{"empty", nil, gguf.ErrFormat, "0 bytes are no GGUF file"},
+		{"empty", nil, gguf.ErrFormat, "0 bytes are not a GGUF file"},
 		{"magic alone", raw("GGUF"), gguf.ErrFormat, "truncated at byte 4"},
 		{"another magic", raw("GGML").pad(40), gguf.ErrFormat, `begins with "GGML"`},
 		{"LFS", raw("version https://x/y\noid sha256:00\nsize 5\n"), gguf.ErrFormat, "git lfs pull"},
-		{"version 1", raw("GGUF").u32(1).pad(40), gguf.ErrUnsupported, "version 1; versions 2 and 3"},
+		{"version 1", raw("GGUF").u32(1).pad(40), gguf.ErrUnsupported, "version 1; supported: 2 and 3"},
 		{"big endian", raw("GGUF").u32(3 << 24).pad(40), gguf.ErrUnsupported, "big endian"},
 		{"2^64-1 keys", head(0, math.MaxUint64), gguf.ErrFormat, "18446744073709551615 metadata keys"},
 		{"2^63 tensors", head(1<<63, 0), gguf.ErrFormat, "9223372036854775808 tensors"},
@@ -190,7 +190,7 @@ func TestHostile(t *testing.T) {
 		{"product overflows", head(1, 0).tensor("t", 0, 0, 1<<30, 1<<30, 1<<30, 1<<30).pad(64), gguf.ErrFormat, "overflows"},
 		{"product wraps to nothing", head(1, 0).tensor("t", 0, 0, 1<<16, 1<<16, 1<<16, 1<<16).pad(64), gguf.ErrFormat, "overflows"},
 		{"256 TiB", head(1, 0).tensor("t", 0, 0, 1<<23, 1<<23).pad(64), gguf.ErrFormat, "truncated: 281474976710656 bytes"},
-		{"unknown type", head(1, 0).tensor("t", 99, 0, 32).pad(64), gguf.ErrUnsupported, `tensor "t": is type 99; read are F32, F16`},
+		{"unknown type", head(1, 0).tensor("t", 99, 0, 32).pad(64), gguf.ErrUnsupported, `tensor "t": is type 99; supported: F32, F16`},
 		{"type without a reader", head(1, 0).tensor("t", 23, 0, 256).pad(64), gguf.ErrUnsupported, "is IQ4_XS"},
 		{"half a block", head(1, 0).tensor("t", 8, 0, 48).pad(64), gguf.ErrFormat, "rows of 48 elements are not whole blocks of 32"},
 		{"offset off", head(1, 0).tensor("t", 0, 4, 1).pad(640), gguf.ErrFormat, "byte 4 of the data, which is not a multiple of 32"},

@@ -19,7 +19,7 @@ func Open(path string) (*File, error) {
 		return nil, notThere(path, err)
 	}
 	if size := st.Size(); size < 24 {
-		return nil, errors.Join(&Error{Path: path, Kind: ErrFormat, Detail: fmt.Sprintf("%d bytes are no GGUF file", size)}, file.Close())
+		return nil, errors.Join(&Error{Path: path, Kind: ErrFormat, Detail: fmt.Sprintf("%d bytes are not a GGUF file", size)}, file.Close())
 	}
 	m, err := modelfile.Map(file, st.Size())
 	if errors.Is(err, modelfile.ErrUnmappable) {

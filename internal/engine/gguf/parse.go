@@ -46,7 +46,7 @@ func Parse(data []byte) (*File, error) {
 func parse(data []byte) *File {
 	r := &reader{data: data[:min(len(data), maxHeaderBytes)], clipped: len(data) > maxHeaderBytes}
 	if len(data) < 4 {
-		panic(wrong("%d bytes are no GGUF file", len(data)))
+		panic(wrong("%d bytes are not a GGUF file", len(data)))
 	}
 	bigEndian := attempt.Failure{Err: &Error{Kind: ErrUnsupported, Detail: "big endian; convert the file on a little endian machine"}}
 	switch magic := r.take(4); string(magic) {
@@ -63,7 +63,7 @@ func parse(data []byte) *File {
 		if f.Version > 0xffff {
 			panic(bigEndian)
 		}
-		panic(attempt.Failure{Err: &Error{Kind: ErrUnsupported, Detail: fmt.Sprintf("version %d; versions 2 and 3 are read", f.Version)}})
+		panic(attempt.Failure{Err: &Error{Kind: ErrUnsupported, Detail: fmt.Sprintf("version %d; supported: 2 and 3", f.Version)}})
 	}
 	tensors, keys := r.u64(), r.u64()
 	switch {
@@ -156,7 +156,7 @@ func (t *Tensor) read(r *reader) (begin uint64) {
 	t.Type = Type(r.u32())
 	begin = r.u64()
 	if !t.Type.Known() {
-		panic(attempt.Failure{Err: &Error{Kind: ErrUnsupported, Detail: fmt.Sprintf("is %v; read are %s", t.Type, knownTypes())}})
+		panic(attempt.Failure{Err: &Error{Kind: ErrUnsupported, Detail: fmt.Sprintf("is %v; supported: %s", t.Type, knownTypes())}})
 	}
 	return begin
 }
@@ -216,7 +216,7 @@ func (f *File) place(data []byte, begins []uint64) {
 		at = begin + size
 	}
 	if rest := uint64(len(data)) - at; rest >= uint64(f.Alignment) {
-		panic(wrong("%d bytes after the last tensor belong to none", rest))
+		panic(wrong("%d bytes after the last tensor belong to no tensor", rest))
 	}
 }
 

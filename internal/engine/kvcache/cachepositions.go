@@ -84,7 +84,7 @@ func (t *table) blockOffsets(b int) []int32 {
 }
 
 // evicted updates the offsets when the token at position old is evicted (by = 1) or restored (by =
-// -1): older tokens get one nearer to the newest, or further from it.
+// -1): older tokens move by one towards the newest, or away from it.
 func (t *table) evicted(old, by int32) {
 	if t.offsets == nil {
 		return

@@ -60,7 +60,7 @@ func (g Geometry) Moved(piece int) (layer int, heads tensor.Span, ok bool) {
 // movedAs is the cost of moving an element and adding it to a mean, in multiplications.
 const movedAs = 16
 
-// Within returns how many pieces of one kind, after the first done pieces, take at most most
+// Within returns how many of the pieces after the first done ones, all of one kind, fit in most
 // multiplications a head; at least one.
 func (x Clustering) Within(done int, most int64) int {
 	work, left := x.Work, x.Fine-done

@@ -79,15 +79,15 @@ func (g Geometry) promptBlocks(r rule, tokens int) int64 {
 	return all
 }
 
-// ResidentBytes is what the owner holds for a sequence with tokens tokens in its cache (or reserved
-// by the running step), prompt of them at the end of prefill: all KV heads of all layers, slot
-// tables, and the rows that Rollback would need.
+// ResidentBytes is what the owner holds for a sequence: all KV heads of all layers, slot tables,
+// and the rows that Rollback would need. tokens counts the tokens in the cache, including those
+// reserved by the running step; prompt is their number at the end of prefill.
 func ResidentBytes(g Geometry, prompt, tokens int, p *Policy) int64 {
 	return StepBytes(g, prompt, tokens, 1, p)
 }
 
-// StepBytes is ResidentBytes during a step that takes the cache to tokens tokens with staged new
-// ones, including what is needed to roll them back.
+// StepBytes is ResidentBytes during a step with staged new tokens, after which the cache has the
+// given number of tokens. It includes what is needed to roll them back.
 func StepBytes(g Geometry, prompt, tokens, staged int, p *Policy) int64 {
 	var bytes int64
 	undo := false
@@ -134,8 +134,8 @@ func queryBytes(g Geometry, p *Policy, prompt int) int64 {
 	return 4 * int64(min(p.Needs.Window, prompt)) * int64(g.group()*g.Layout.KDim)
 }
 
-// ReadBytes is what the attention of one token reads from the cache of a sequence with tokens
-// tokens, prompt of them at the end of prefill: rows, and the pages in use of an index.
+// ReadBytes is what the attention of one token reads from a sequence's cache: rows, and the pages
+// in use of an index. prompt is the number of tokens at the end of prefill.
 func ReadBytes(g Geometry, prompt, tokens int, p *Policy) int64 {
 	var bytes int64
 	for _, r := range g.rules(p) {

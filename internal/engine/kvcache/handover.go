@@ -147,8 +147,8 @@ func RowBytes(g Geometry, p *Policy) int {
 	return 4 + g.Layout.RowBytes()
 }
 
-// Export appends the rows of the prompt positions in kept to dst. kept is a whole result of
-// Policy.Keep or a run of its slots. s is a prefill store, p the rule of the layer.
+// Export appends the rows of the prompt positions in kept to dst. kept is a complete result of
+// Policy.Keep, or a run of its slots. s is a prefill store, p the rule of the layer.
 func (s *Store) Export(dst []byte, p *Policy, layer, head int, kept Kept) []byte {
 	t, size := s.table(layer, head), RowBytes(s.g, p)
 	for i, pos := range kept.Positions {

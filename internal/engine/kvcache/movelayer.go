@@ -21,9 +21,9 @@ func LayerBytes(g Geometry, layer, prompt, tokens int, p *Policy) int {
 	return bytes + g.KVHeads*rows*RowBytes(g, r.Policy)
 }
 
-// ExportLayer appends the contents of one layer of the owner's store for its first tokens tokens,
-// to move or copy the sequence to another owner: for each head its rows, or its factors and the
-// rows after them.
+// ExportLayer appends the contents of one layer of the owner's store, up to the given number of
+// tokens, to move or copy the sequence to another owner. For each head these are its rows, or its
+// factors and the rows after them.
 func (s *Store) ExportLayer(dst []byte, layer, tokens int) []byte {
 	for head := s.heads.Lo; head < s.heads.Hi; head++ {
 		t := s.table(layer, head)
@@ -67,7 +67,7 @@ func (t *table) factorPieces() [][]byte {
 // ErrRows.
 func (s *Store) ImportLayer(layer int, in []byte) error {
 	if layer < 0 || layer >= s.g.Layers || s.pending == 0 {
-		return fmt.Errorf("%w: layer %d of %d of a store with %d tokens to come", ErrRows, layer, s.g.Layers, s.pending)
+		return fmt.Errorf("%w: layer %d of %d of a store with %d pending tokens", ErrRows, layer, s.g.Layers, s.pending)
 	}
 	if want := LayerBytes(s.g, layer, s.prompt, s.pending, s.policy); len(in) != want {
 		return fmt.Errorf("%w: layer %d has %d bytes, want %d", ErrRows, layer, len(in), want)
@@ -85,7 +85,7 @@ func (s *Store) ImportLayer(layer int, in []byte) error {
 				switch {
 				case chunk == -1:
 				case chunk <= last || int(chunk) >= f.blocks*each || len(f.exact) < i:
-					return fmt.Errorf("%w: layer %d, head %d: chunk %d is exact behind %d, of %d", ErrRows, layer, head, chunk, last, f.blocks*each)
+					return fmt.Errorf("%w: layer %d, head %d: exact chunk %d follows %d, of %d", ErrRows, layer, head, chunk, last, f.blocks*each)
 				default:
 					f.exact, last = append(f.exact, chunk), chunk
 				}

@@ -134,7 +134,7 @@ func Parse(spec string) (*Policy, error) {
 	}
 	at := slices.IndexFunc(registered, func(m method) bool { return m.name == name })
 	if at < 0 {
-		return nil, fmt.Errorf("%w: %.60q is unknown; known are %s; and behind each that evicts ,positions=cache", ErrPolicy, name, strings.Join(Usage(), " | "))
+		return nil, fmt.Errorf("%w: %.60q is unknown; known are %s; each that evicts also takes ,positions=cache", ErrPolicy, name, strings.Join(Usage(), " | "))
 	}
 	m := registered[at]
 	policy, err := m.parse(rest, given)

@@ -72,7 +72,7 @@ type Compressor interface {
 
 // Eviction assigns the slot of the next token.
 type Eviction interface {
-	// Slots is the number of slots that tokens tokens take. It never falls as tokens grow.
+	// Slots is the number of slots for a number of tokens. It never falls as tokens grow.
 	Slots(tokens int) int
 	// Slot is the slot of the token at position pos, below Slots(pos+1). The token in it is
 	// evicted; that happens only when Slots does not grow with the new token. Positions come in
@@ -248,8 +248,8 @@ func (p *Policy) Layer(layer int) *Policy {
 	return p
 }
 
-// Slots is the number of slots per layer and head that a sequence spans once tokens tokens were
-// read or generated, prompt of them at the end of prefill; tokens >= prompt. It never falls as
+// Slots is the number of slots per layer and head that a sequence spans. tokens counts the tokens
+// read and generated, prompt those at the end of prefill; tokens >= prompt. Slots never falls as
 // tokens grow.
 func (p *Policy) Slots(prompt, tokens int) int {
 	switch {

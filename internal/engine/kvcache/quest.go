@@ -2,11 +2,11 @@ package kvcache
 
 import "github.com/shoal-llm/shoal/internal/engine/tensor"
 
-// quest keeps every token and reads few (Quest, arXiv 2406.10774). For each page of page tokens an
-// index holds the smallest and the largest element of its keys in each channel, which bounds a
-// query's score there. Each decode step reads the pages with the highest bounds, budget tokens in
-// all. The first and the newest page are always included; the earlier page wins a tie. Prefill
-// reads everything, and so do the first skip layers (the paper: 2).
+// quest keeps every token and reads few (Quest, arXiv 2406.10774). For each page an index holds the
+// smallest and the largest element of its keys in each channel, which bounds a query's score there.
+// Each decode step reads the pages with the highest bounds, up to the budget in tokens. The first
+// and the newest page are always included; the earlier page wins a tie. Prefill reads everything,
+// and so do the first skip layers (the paper: 2).
 //
 // Bounds are those of the stored keys: after RoPE, rounded to the type of the cache. The paper
 // chooses for each query head. Here all query heads of a KV head read the same pages, those with

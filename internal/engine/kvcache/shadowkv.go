@@ -9,9 +9,9 @@ import (
 // shadowKV keeps every token and reads few (ShadowKV, arXiv 2410.21465, algorithms 1 and 2, by
 // default with exact keys; see lowrank.go). The landmark of a chunk of chunk tokens is the mean of
 // its keys. A step reads the chunks whose landmarks it attends to most, budget tokens in all. It
-// also always reads the outliers: the outliers chunks whose landmarks represent their keys worst,
-// by the lowest cosine between a key and the mean. They have no landmark. And it reads the newest
-// local chunks and the tokens after them. Prefill reads everything.
+// also always reads the outliers: the chunks whose landmarks represent their keys worst, by the
+// lowest cosine between a key and the mean. They have no landmark. And it reads the newest local
+// chunks and the tokens after them. Prefill reads everything.
 //
 // A step's attention to the landmarks is a softmax over all of them, for each query head. The score
 // of a chunk is the largest over the query heads that share its KV head. The earlier chunk wins a

@@ -146,8 +146,8 @@ func (s *Store) Spilled() int {
 	return s.spilled.blocks
 }
 
-// CopyPages fills dst with the contents of a file of the first blocks blocks from offset at on, in
-// whole pages, and returns their length; 0 at the end. dst has room for a block.
+// CopyPages fills dst with what the file of a store's first blocks must contain from offset at on,
+// in whole pages. It returns the length; 0 at the end. dst has room for a block.
 func (s *Store) CopyPages(dst []byte, at int64, blocks int) int {
 	n, skip := 0, at
 	if blocks > pageable(s.g, s.prompt, s.tokens, s.policy) {
@@ -197,7 +197,7 @@ func PageSums(sums []uint32, g Geometry, p *Policy, pages []byte) []uint32 {
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Spill frees the rows of the first blocks blocks. The file has all their pages, from CopyPages,
+// Spill frees the rows of a store's first blocks. The file has all their pages, from CopyPages,
 // with the checksums of PageSums. The store closes the file.
 func (s *Store) Spill(file PageFile, blocks int, sums []uint32) error {
 	if want := pageable(s.g, s.prompt, s.tokens, s.policy); s.spilled != nil || !s.sealed || blocks < 1 || blocks > want || s.policy.Factors.Rank > 0 && blocks < want {
@@ -215,7 +215,7 @@ func (s *Store) Spill(file PageFile, blocks int, sums []uint32) error {
 		size := t.rule.spilledSize(s.g.Layout, tensor.BlockSlots)
 		bytes := int64(blocks * size)
 		if int64(len(sums)/n)*bytes != all-from { // at the first head nothing was freed yet
-			return fmt.Errorf("kvcache: checksums of %d pages for %d bytes of them", len(sums), all-from)
+			return fmt.Errorf("kvcache: checksums of %d pages for %d bytes of pages", len(sums), all-from)
 		}
 		rows, tables := keptBytes(s.g, t.rule, blocks)
 		if f := t.factors; f != nil { // frees far more than the next allocation takes
@@ -308,7 +308,7 @@ func (s *Store) fetchPages(t *table, pages []int32) {
 	err := s.spilled.file.Read(offsets, size, func(j int, page []byte) error {
 		i := absent[j]
 		if crc32.Checksum(page, castagnoli) != f.sums[pages[i]] {
-			return fmt.Errorf("page %d of layer %d, head %d is not what was written", pages[i], t.Layer, t.Index)
+			return fmt.Errorf("page %d of layer %d, head %d is corrupted", pages[i], t.Layer, t.Index)
 		}
 		copy(f.page(i, size), page)
 		return nil

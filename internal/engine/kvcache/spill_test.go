@@ -200,7 +200,7 @@ func TestSpilledPagesAreChecked(t *testing.T) {
 		if f.reads != once {
 			t.Errorf("%q: %d more pages were read for the same choice", fault, f.reads-once)
 		}
-		if lost := s.Lost(); fault != "" && (!errors.Is(lost, ErrPages) || !strings.Contains(lost.Error(), map[string]string{"bytes": "is not what was written", "read": "input/output"}[fault])) {
+		if lost := s.Lost(); fault != "" && (!errors.Is(lost, ErrPages) || !strings.Contains(lost.Error(), map[string]string{"bytes": "is corrupted", "read": "input/output"}[fault])) {
 			t.Errorf("%q: %v", fault, lost)
 		}
 		s.Release()

@@ -102,7 +102,7 @@ func (t *table) coarseOf(c clusters, x squeezedIndex, begins []int) ([]int32, er
 	for i, slot := range begins {
 		group, ok := came[slot]
 		if !ok || group < 0 || group >= most || len(came) != len(begins) {
-			return nil, fmt.Errorf("%d of %d clusters came with a coarse one, that at slot %d has number %d of %d", len(came), len(begins), slot, group, most)
+			return nil, fmt.Errorf("%d of %d clusters have a coarse cluster; the one at slot %d has number %d of %d", len(came), len(begins), slot, group, most)
 		}
 		groups[i] = group
 	}

@@ -191,9 +191,9 @@ func (s *Store) Apart(layer, head, pos, n int) bool {
 	return true
 }
 
-// Expect announces steps of up to tokens tokens, as in speculative decoding. The undo rows that
-// they need are then kept between steps, beyond what ResidentBytes counts, which is for steps of
-// one token.
+// Expect announces steps of several tokens, up to the given number, as in speculative decoding. The
+// undo rows that they need are then kept between steps, beyond what ResidentBytes counts, which is
+// for steps of one token.
 func (s *Store) Expect(tokens int) { s.expected = max(tokens, 1) }
 
 // Commit makes the first n tokens of the running step durable and discards the others. n = 0 is
@@ -268,8 +268,8 @@ func (s *Store) Together(layer, pos, n int) (together, causal bool) {
 	return true, t.rule.Selector == nil
 }
 
-// trimTo frees the blocks that tokens tokens do not need, so that ResidentBytes stays exact after a
-// rollback. It also frees blocks of a prompt that have left a layer's window and ring.
+// trimTo frees the blocks beyond the given number of tokens, so that ResidentBytes stays exact
+// after a rollback. It also frees blocks of a prompt that have left a layer's window and ring.
 func (s *Store) trimTo(tokens int) {
 	undo := 0
 	if s.overwrites(tokens) {

@@ -42,7 +42,7 @@ func (o *Observation) Continue(g *Segment) error {
 	}
 	n := (g.at + 1) * tensor.BlockSlots
 	if o.attention == nil || n > o.prompt || len(g.sums) != len(o.attention)/o.prompt*n {
-		return fmt.Errorf("kvcache: a prompt of %d tokens goes on from %d sums at block %d", o.prompt, len(g.sums), g.at)
+		return fmt.Errorf("kvcache: a prompt of %d tokens cannot continue from %d sums at block %d", o.prompt, len(g.sums), g.at)
 	}
 	for i := range len(o.attention) / o.prompt {
 		copy(o.attention[i*o.prompt:], g.sums[i*n:][:n])

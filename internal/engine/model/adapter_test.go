@@ -64,7 +64,7 @@ func TestAdapterRefused(t *testing.T) {
 		{fry, `"num_key_value_layers": 4`, `"num_key_value_layers": 8`, "nothing is rewired", model.ErrMismatch},
 		{fry, `"num_key_value_layers": 4`, `"num_key_value_layers": 0`, "outside 1..8", model.ErrOutOfRange},
 		{fry, `"num_key_value_layers": 4`, `"num_key_value_layers": 3`, "missing", model.ErrMissing},
-		{fry, `"num_key_value_layers": 4`, `"num_key_value_layers": 5`, "is no part", model.ErrMismatch},
+		{fry, `"num_key_value_layers": 4`, `"num_key_value_layers": 5`, "is not part", model.ErrMismatch},
 		{fry, `"key_value_group_size": 1`, `"key_value_group_size": 9`, "outside 1..8", model.ErrOutOfRange},
 		{fry, `"base": "`, `"base": "0`, "not a SHA-256", model.ErrFormat},
 		{fry, `{`, `[`, "not a JSON object", model.ErrFormat},

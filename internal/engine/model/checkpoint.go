@@ -301,7 +301,7 @@ func (c *Checkpoint) check() error {
 			continue
 		}
 		if !p.weight {
-			fail(ErrUnsupported, "is %s; weights are read from F32, BF16, F16, or F8_E4M3 where config.json has a quantization_config", p.stored)
+			fail(ErrUnsupported, "is %s; supported are F32, BF16, F16, and F8_E4M3 with a quantization_config in config.json", p.stored)
 		}
 		if !slices.Equal(p.Shape, want.Shape) {
 			fail(ErrMismatch, "has shape %v; %s wants %v", p.Shape, c.described(), want.Shape)
@@ -310,7 +310,7 @@ func (c *Checkpoint) check() error {
 	for _, name := range c.names() {
 		if !known[name] && (c.gguf || !arch.extra(name) && !c.Config.rewired(name) && (arch.beyond == nil || !arch.beyond(&c.Config, name))) { // a GGUF file holds its model and nothing else
 			bad.List = append(bad.List, &Error{File: c.at[name].path, Tensor: name, Kind: ErrMismatch,
-				Detail: fmt.Sprintf("is no part of the %s that %s describes; ignoring it would change the output", arch.Name, c.described())})
+				Detail: fmt.Sprintf("is not part of the %s that %s describes; ignoring it would change the output", arch.Name, c.described())})
 		}
 	}
 	return bad.in(c.Dir)

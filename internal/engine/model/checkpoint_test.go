@@ -178,7 +178,7 @@ func TestOpenListsProblems(t *testing.T) {
 	}
 	dir = write(t, modeltest.Odd(), 1)
 	edit(t, filepath.Join(dir, "config.json"), `"attention_bias": true`, `"attention_bias": false`)
-	if _, err := model.Open(dir); !errors.Is(err, model.ErrMismatch) || !strings.Contains(err.Error(), `tensor "model.layers.0.self_attn.k_proj.bias": is no part`) {
+	if _, err := model.Open(dir); !errors.Is(err, model.ErrMismatch) || !strings.Contains(err.Error(), `tensor "model.layers.0.self_attn.k_proj.bias": is not part`) {
 		t.Errorf("biases that the config denies: %v", err)
 	}
 	dir = write(t, modeltest.Odd(), 1)

@@ -102,10 +102,10 @@ func readDeepseek(f *fields, c *Config) {
 	readRope(f, c, 10000)
 	f.activation("hidden_act", "silu")
 	if f.Bool("attention_bias", false) {
-		f.fail("attention_bias", ErrUnsupported, "latent attention with biases is not computed")
+		f.fail("attention_bias", ErrUnsupported, "latent attention with biases is not supported")
 	}
 	if !f.Bool("rope_interleave", true) {
-		f.fail("rope_interleave", ErrUnsupported, "false: pairs of halves are not computed for this family")
+		f.fail("rope_interleave", ErrUnsupported, "false: pairs of halves are not supported for this family")
 	}
 	l := &c.Latent
 	l.Rank = f.Size("kv_lora_rank", 512, maxHidden)

@@ -114,7 +114,7 @@ func readQuantised(f *fields, c *Config) {
 		}
 		method := q.Text("quant_method", "an unnamed method")
 		if key != "quantization_config" || method != "fp8" {
-			f.fail(key, ErrUnsupported, "weights quantised by %q are not read; use the original F32, BF16 or F16 checkpoint (or FP8 in blocks) and quantise on load", clip(method))
+			f.fail(key, ErrUnsupported, "weights quantised by %q are not supported; use the original F32, BF16 or F16 checkpoint (or FP8 in blocks) and quantise on load", clip(method))
 			return
 		}
 		q.OneOf("fmt", "e4m3", "e4m3", "float8_e4m3fn")
@@ -124,7 +124,7 @@ func readQuantised(f *fields, c *Config) {
 		switch {
 		case q.err != nil:
 		case block == nil:
-			q.fail("weight_block_size", ErrUnsupported, "missing: one scale for a whole matrix is not read")
+			q.fail("weight_block_size", ErrUnsupported, "missing: one scale for a whole matrix is not supported")
 		case len(block) != 2 || block[0] < 1 || block[1] < 1 || block[0] > maxFP8Block || block[1] > maxFP8Block:
 			q.fail("weight_block_size", ErrOutOfRange, "%s; want two sizes in 1..%d", clip(fmt.Sprint(block)), maxFP8Block)
 		default:

@@ -105,7 +105,7 @@ func TestHostileFP8(t *testing.T) {
 		kind   error
 		want   string
 	}{
-		{"not said", config("", nil), model.ErrUnsupported, "is F8_E4M3; weights are read from"},
+		{"not said", config("", nil), model.ErrUnsupported, "is F8_E4M3; supported are"},
 		{"another method", config("quant_method", "awq"), model.ErrUnsupported, `quantised by "awq"`},
 		{"another format", config("fmt", "e5m2"), model.ErrUnsupported, `quantization_config.fmt": "e5m2"`},
 		{"static activations", config("activation_scheme", "static"), model.ErrUnsupported, "activation_scheme"},

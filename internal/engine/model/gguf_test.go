@@ -338,7 +338,7 @@ func TestGGUFRefused(t *testing.T) {
 		{"linear without factor", func(g *modeltest.GGUF) { g.Set("llama.rope.scaling.type", "linear") }, model.ErrOutOfRange, "rope.scaling.factor"},
 		{"window", func(g *modeltest.GGUF) { g.Set("llama.attention.sliding_window", 64) }, nil, ""},
 		{"split", func(g *modeltest.GGUF) { g.Set("split.count", 3) }, model.ErrUnsupported, "part 1 of 3 by its metadata, 1 of 1 by its name"},
-		{"a tensor more", func(g *modeltest.GGUF) { g.Add("blk.0.attn_sinks.weight", gguf.F32, []int{16}, f32) }, model.ErrMismatch, `tensor "blk.0.attn_sinks.weight": is no part`},
+		{"a tensor more", func(g *modeltest.GGUF) { g.Add("blk.0.attn_sinks.weight", gguf.F32, []int{16}, f32) }, model.ErrMismatch, `tensor "blk.0.attn_sinks.weight": is not part`},
 		{"a bias more", func(g *modeltest.GGUF) { g.Add("blk.1.attn_q.bias", gguf.F32, []int{64}, make([]byte, 256)) }, model.ErrMismatch, "q_proj.bias"},
 		{"a layer more", func(g *modeltest.GGUF) { g.Add("blk.2.attn_norm.weight", gguf.F32, []int{64}, make([]byte, 256)) }, model.ErrMismatch, "layers.2"},
 		{"a second name", func(g *modeltest.GGUF) {

@@ -244,7 +244,7 @@ func (m *metadata) refuse() {
 		if isFlag && (name == "attention.causal" && flag || name == "use_parallel_residual" && !flag) {
 			continue
 		}
-		panic(attempt.Failure{Err: &Error{Field: key, Kind: ErrUnsupported, Detail: fmt.Sprintf("is %v; nothing here computes that", v)}})
+		panic(attempt.Failure{Err: &Error{Field: key, Kind: ErrUnsupported, Detail: fmt.Sprintf("is %v, which is not supported", v)}})
 	}
 }
 
@@ -257,7 +257,7 @@ func (m *metadata) consistent(c *Config) {
 	for key, want := range twice {
 		n := attempt.Must(m.f.Whole(m.arch+"."+key, int64(want), 0, 1<<40))
 		if n != int64(want) {
-			panic(attempt.Failure{Err: &Error{Field: m.arch + "." + key, Kind: ErrUnsupported, Detail: fmt.Sprintf("%d; only %d, as elsewhere in the file, is computed", n, want)}})
+			panic(attempt.Failure{Err: &Error{Field: m.arch + "." + key, Kind: ErrUnsupported, Detail: fmt.Sprintf("%d; only %d, as elsewhere in the file, is supported", n, want)}})
 		}
 	}
 }

@@ -41,7 +41,7 @@ func (m *metadata) heads() {
 	key, value, rope := "attention.key_length", "attention.value_length", size["rope.dimension_count"]
 	if size[key+"_mla"] > 0 || size[value+"_mla"] > 0 {
 		if size[key] != rank+rope || size[value] != rank {
-			panic(attempt.Failure{Err: &Error{Field: m.arch + "." + key, Kind: ErrUnsupported, Detail: fmt.Sprintf("%d, with values of %d: a latent of %d and %d rotated elements are computed", size[key], size[value], rank, rope)}})
+			panic(attempt.Failure{Err: &Error{Field: m.arch + "." + key, Kind: ErrUnsupported, Detail: fmt.Sprintf("%d, with values of %d: only a latent of %d and %d rotated elements are supported", size[key], size[value], rank, rope)}})
 		}
 		key, value = key+"_mla", value+"_mla"
 	}

@@ -166,7 +166,7 @@ func (l *lora) pair(rank int) error {
 			ok = ok && isB
 		}
 		if !ok {
-			return refuse(e, ErrUnsupported, "is no factor of a matrix (base_model.model.NAME.lora_A.weight or lora_B.weight)")
+			return refuse(e, ErrUnsupported, "is not a factor of a matrix (base_model.model.NAME.lora_A.weight or lora_B.weight)")
 		}
 		if _, ok := weightType[e.stored]; !ok || len(e.shape) != 2 {
 			return refuse(e, ErrUnsupported, "is %s of shape %v; want a matrix of F32, BF16 or F16", e.stored, e.shape)
@@ -205,7 +205,7 @@ func (l *lora) fits(known map[string]*entry) error {
 		case e == nil:
 			fail(ErrMismatch, "is not in the base: is this another model's adapter?")
 		case !weight:
-			fail(ErrUnsupported, "is stored as %s; merged are F32, BF16 and F16", e.stored)
+			fail(ErrUnsupported, "is stored as %s; only F32, BF16 and F16 can be merged", e.stored)
 		case !slices.Equal(e.shape, []int{p.b.shape[0], p.a.shape[1]}):
 			fail(ErrMismatch, "has shape %v in the base, [%d %d] in the adapter", e.shape, p.b.shape[0], p.a.shape[1])
 		}

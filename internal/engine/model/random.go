@@ -61,11 +61,11 @@ func Shapes() []string {
 }
 
 // Random returns a checkpoint of a public model's shape with random weights, the same on every
-// machine. Decoders of one kind share the code, so all dense shapes have Llama's architecture;
-// qwen3-0.6b also has norms of queries and keys. moe-1b and mla-1b are no public models: they have
-// experts, and latents, that fit on a small machine. The error for an unknown name lists the known
-// ones. With NAME,swiftkv=0.5, prompts leave after that part of the layers; with
-// NAME,swiftkv=0.5,group=2, also each group of 2 neighbours shares a cache (SwiftKV).
+// machine. All dense shapes have Llama's architecture; qwen3-0.6b also has norms of queries and
+// keys. moe-1b and mla-1b are not public models: their experts and latents fit on a small machine.
+// The error for an unknown name lists the known ones. With NAME,swiftkv=0.5, prompts leave after
+// that part of the layers; with NAME,swiftkv=0.5,group=2, also each group of 2 neighbours shares a
+// cache (SwiftKV).
 func Random(name string) (*Checkpoint, error) {
 	shape, more, _ := strings.Cut(name, ",")
 	for _, s := range shapes {

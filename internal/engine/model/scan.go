@@ -87,7 +87,7 @@ func (s *scanner) object(maxKey int, field func(key string) error) error {
 	})
 }
 
-// text reads a string of at most most bytes, decoded.
+// text reads and decodes a string of limited size (most, in bytes).
 func (s *scanner) text(most int) (string, error) {
 	// An escape takes up to six bytes for each byte of text.
 	quoted, err := s.quoted(6*most + 2)
@@ -113,7 +113,7 @@ func (s *scanner) skipText() error {
 	return err
 }
 
-// quoted returns a string as written, quotes included, at most most bytes, without copying it.
+// quoted returns a string as written, quotes included, without copying it. most limits its bytes.
 func (s *scanner) quoted(most int) ([]byte, error) {
 	if err := s.expect('"'); err != nil {
 		return nil, err

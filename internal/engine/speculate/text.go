@@ -21,7 +21,7 @@ func (t *Text) Grown(tokens int) int64 {
 	return max(t.Bytes(), ringBytes(room(tokens, TextTokens)))
 }
 
-// Catch adds tokens of the sequence up to the n-th, at most most of them; token returns each. It
+// Catch adds tokens of the sequence up to the n-th, but not more than most; token returns each. It
 // reports whether all are added.
 func (t *Text) Catch(n, most int, token func(pos int) int32) bool {
 	t.seen = max(t.seen, n-TextTokens) // older ones would be dropped at once
@@ -33,7 +33,7 @@ func (t *Text) Catch(n, most int, token func(pos int) int32) bool {
 	return t.seen == n
 }
 
-// Lookup drafts at most most tokens after a match of at least least tokens. It distinguishes only
+// Lookup drafts up to most tokens after a match of least tokens or more. It distinguishes only
 // matches below and from Long.
 func (t *Text) Lookup(least, most int) Draft { return t.d.lookup(t.ring, least, most) }
 
@@ -74,7 +74,7 @@ type owned struct {
 // RecentTokens is the maximum number of tokens kept per owner.
 const RecentTokens = 1 << 18
 
-// NewRecent returns an empty Recent of at most most bytes.
+// NewRecent returns an empty Recent with a limit in bytes.
 func NewRecent(most int64) *Recent { return &Recent{most: most, rings: map[string]*owned{}} }
 
 func (r *Recent) Bytes() int64 { return r.bytes }

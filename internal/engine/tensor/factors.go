@@ -2,16 +2,16 @@ package tensor
 
 import "unsafe"
 
-// Tile is the position of element j of row r, of rows rows, in the layout that MulAdd reads: 64
-// columns of all rows are contiguous.
+// Tile is the position of element j of row r in the layout that MulAdd reads: 64 columns of all
+// rows are contiguous. rows is the number of rows.
 func Tile(rows, r, j int) int { return (j/BlockSlots*rows+r)*BlockSlots + j%BlockSlots }
 
-// TileFloats is the size of rows rows of n columns.
+// TileFloats is the size of that layout for rows of n columns.
 func TileFloats(rows, n int) int { return (n + BlockSlots - 1) / BlockSlots * rows * BlockSlots }
 
-// MulAdd adds the product of rows rows of p (see Tile) with m to rows of out, ldo apart: columns
-// [lo, hi) of m [n][ldm]. An element is one chain of n fused multiply-adds in the order of p's
-// columns, on every machine. lo and hi are multiples of 8.
+// MulAdd adds the product of some rows of p (see Tile) with columns [lo, hi) of m [n][ldm] to rows
+// of out, ldo apart. An element is one chain of n fused multiply-adds in the order of p's columns,
+// on every machine. lo and hi are multiples of 8.
 func MulAdd(out []float32, ldo int, p []float32, all, first, rows int, m []float32, ldm, n, lo, hi int, s *AttnScratch) {
 	a := &s.values
 	for at := 0; at < n; at += BlockSlots {

@@ -83,10 +83,10 @@ type Product struct {
 	W      *Weight
 	R0, R1 int
 
-	// Then, set in the first of two products of the same rows, is called once for rows [r0, r1) and
-	// tokens [t0, t1) of both as soon as they are stored, on the thread that stored the later ones.
-	// So work on single elements or blocks of the results needs no Run of its own. r0 is a multiple
-	// of BlockWidth if R0 is. r1 is one too, or it is R1.
+	// Then may be set in the first of two products of the same rows. It is called once for rows
+	// [r0, r1) and tokens [t0, t1) of both products as soon as they are stored, on the thread that
+	// stored the last of them. So work on single elements or blocks of the results needs no Run of
+	// its own. r0 is a multiple of BlockWidth if R0 is. r1 is one too, or it is R1.
 	Then func(r0, r1, t0, t1 int)
 }
 
@@ -542,7 +542,7 @@ func (j *job) units(s *matScratch, steps []step, panel, panels, t0, tokens, at, 
 //go:noinline
 func call(f func(*tileArgs), a *tileArgs) { f(a) }
 
-// tokens is the maximum number of tokens in a tile of dt with at most panels panels.
+// tokens is the maximum number of tokens in a tile of dt with up to the given number of panels.
 func (k *kernels) tokens(dt DType, panels int) int {
 	n := maxTileTokens
 	for _, f := k.widest(dt, panels, n); f == nil; _, f = k.widest(dt, panels, n) {
@@ -551,7 +551,7 @@ func (k *kernels) tokens(dt DType, panels int) int {
 	return n
 }
 
-// pick returns the widest tile kernel of at most panels panels, and its width.
+// pick returns the widest tile kernel with up to the given number of panels, and its width.
 func (k *kernels) pick(dt DType, panels, tokens int) (int, func(*tileArgs)) {
 	width, f := k.widest(dt, panels, tokens)
 	if f == nil {

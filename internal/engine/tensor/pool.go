@@ -45,8 +45,8 @@ type worker struct {
 	_          [64]byte
 }
 
-// NewPool starts a pool of threads threads; the caller of Run is one of them. threads < 1 means
-// GOMAXPROCS. Close stops it.
+// NewPool starts a pool with a number of threads; the caller of Run is one of them. threads < 1
+// means GOMAXPROCS. Close stops it.
 func NewPool(threads int) *Pool {
 	if threads < 1 {
 		threads = runtime.GOMAXPROCS(0)

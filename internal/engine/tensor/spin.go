@@ -10,9 +10,9 @@ import (
 // steps and exchanges within a millisecond or two. A parked thread takes up to a hundred
 // microseconds to wake: when 16 threads parked sooner, a third of them missed each product. Several
 // processes may share the CPUs, so a thread that waits longer yields its CPU repeatedly. If another
-// thread used it for long, the waiting thread parks and does not linger for a while: the system may
-// return a CPU after milliseconds to a thread that yields, but at once to one that wakes. Threads
-// that pass on messages need it for less time than that.
+// thread used it for long, the waiting thread parks and does not linger for a while. The system may
+// return a CPU to a yielding thread after milliseconds only, but to a waking thread at once.
+// Threads that pass on messages need it for less time than that.
 const (
 	spinFor       = 30 * time.Microsecond  // spin without yielding
 	lingerFor     = 3 * time.Millisecond   // then yield until this long after the last Run
@@ -26,12 +26,12 @@ const (
 )
 
 // A thread that yields to goroutines while one of Go's Ps is idle wakes a system thread, which
-// looks for work and takes the goroutine over: four context switches in each exchange of 200 us,
-// and a thread that is busy when the next Run starts. So a pool's threads yield to goroutines only
-// if waiting threads may occupy all Ps while messages wait for one. A polling thread never leaves
-// its P idle, so that P never steals goroutines that are queued at a pool thread's P. So after a
-// while it counts itself as spinning, which makes the pool's threads yield to goroutines too. That
-// switches their Ps, which costs time, hence the delay.
+// looks for work and takes the goroutine over. That costs four context switches in each exchange of
+// 200 us, and the woken thread is busy when the next Run starts. So a pool's threads yield to
+// goroutines only if waiting threads may occupy all Ps while messages wait for one. A polling
+// thread never leaves its P idle, so that P never steals goroutines that are queued at a pool
+// thread's P. So after a while it counts itself as spinning, which makes the pool's threads yield
+// to goroutines too. That switches their Ps, which costs time, hence the delay.
 var (
 	spinning atomic.Int32 // threads of all pools that are not parked, without their callers, and Waiters after a while
 	maxProcs atomic.Int32 // GOMAXPROCS when the last pool was made

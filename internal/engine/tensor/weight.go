@@ -46,8 +46,8 @@ func NewWeight(dt DType, rows, cols int) (*Weight, error) {
 	return NewWeightUnits(dt, rows, cols, 0, Units(cols))
 }
 
-// NewWeightUnits returns a zero matrix of rows rows that holds the columns of the units [unitLo,
-// unitHi) of an axis of cols elements. Fill it with SetRow, and release its memory with Close.
+// NewWeightUnits returns a zero matrix that holds the columns of the units [unitLo, unitHi) of an
+// axis of cols elements. Fill it with SetRow, and release its memory with Close.
 func NewWeightUnits(dt DType, rows, cols, unitLo, unitHi int) (*Weight, error) {
 	w, err := describe(dt, rows, cols, unitLo, unitHi)
 	if err != nil || w.size() == 0 {

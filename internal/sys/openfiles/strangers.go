@@ -37,7 +37,7 @@ type Strangers struct {
 	byAge []*Stranger // the oldest first
 }
 
-// NewStrangers returns a set of at most most connections.
+// NewStrangers returns a set with a limit of connections.
 func NewStrangers(most int) *Strangers { return &Strangers{most: most} }
 
 // Stranger is a connection that counts until it is closed or trusted.

@@ -213,7 +213,7 @@ func decode(r io.ReaderAt, n name, heads tensor.Span, form Form, rows []byte) er
 		return err
 	}
 	if !bytes.Equal(head[:fixed], n.header(form)) {
-		return fmt.Errorf("%w: the header is that of another file", ErrDamaged)
+		return fmt.Errorf("%w: the header belongs to another file", ErrDamaged)
 	}
 	first := heads.Lo - n.heads.Lo
 	if _, err := r.ReadAt(rows, int64(len(head))+int64(first)*int64(form.HeadBytes)); err != nil {

@@ -160,7 +160,7 @@ type Pages struct {
 // Create makes a file of size bytes, which count as used from now on.
 func (s *Scratch) Create(size int64) (*Pages, error) {
 	if s.Resting() {
-		return nil, fmt.Errorf("%w: the disk is left alone, it failed a moment ago", ErrScratch)
+		return nil, fmt.Errorf("%w: the disk failed a moment ago and is not used", ErrScratch)
 	}
 	if used := s.used.Add(size); size < 0 || used > s.limit {
 		s.used.Add(-size)
@@ -214,7 +214,7 @@ type readJob struct {
 // ScratchPatience.
 func (p *Pages) Read(at []int64, size int, got func(i int, page []byte) error) error {
 	if p.s.Resting() {
-		return fmt.Errorf("%w: the disk is left alone, it failed a moment ago", ErrScratch)
+		return fmt.Errorf("%w: the disk failed a moment ago and is not used", ErrScratch)
 	}
 	for _, from := range at {
 		if from < 0 || from > p.size-int64(size) {
@@ -329,7 +329,7 @@ func private(dir, flag string) error {
 		return fmt.Errorf("tier: %s: %w", flag, err)
 	}
 	if st.Mode().Perm()&0o077 != 0 {
-		return fmt.Errorf("tier: %s %s: others than its owner have rights on it (%v), and it will hold what users say: chmod 700 it, or name a folder that is not there yet", flag, dir, st.Mode().Perm())
+		return fmt.Errorf("tier: %s %s: other users have access (%v), and it will hold texts of users: chmod 700 it, or name a folder that does not exist yet", flag, dir, st.Mode().Perm())
 	}
 	return nil
 }

@@ -32,10 +32,10 @@ var families = map[string]family{
 	"DeepseekV3ForCausalLM": {arch: "deepseek2", names: deepseekNames, keys: deepseekKeys, halves: true},
 }
 
-// Convert writes a checkpoint like llama.cpp's converter: its names of metadata and tensors,
-// Llama's query and key rows reordered to pairs of neighbours, llama3 scaling as a tensor of
-// factors, experts stacked, the latent's projections split in two. typ chooses the type of each
-// matrix by its GGUF name; vectors are F32. The tokenizer is left out: see Vocabulary.
+// Convert writes a checkpoint like llama.cpp's converter, with its names of metadata and tensors.
+// Llama's query and key rows are reordered to pairs of neighbours. llama3 scaling becomes a tensor
+// of factors, experts are stacked, and the latent's projections are split in two. typ chooses the
+// type of each matrix by its GGUF name; vectors are F32. The tokenizer is left out: see Vocabulary.
 func Convert(c *model.Checkpoint, typ func(name string) gguf.Type) *GGUF {
 	g, m := &GGUF{}, c.Config
 	f := families[m.Architecture]
