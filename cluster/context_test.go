@@ -56,7 +56,7 @@ func TestContexts(t *testing.T) {
 			}
 			for i := range want {
 				if !got[want[i]] {
-					t.Errorf("question %d: another answer behind a context that is held", i)
+					t.Errorf("question %d: another answer after a held context", i)
 				}
 			}
 			cancel()

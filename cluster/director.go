@@ -569,7 +569,7 @@ func (g *Group) step(ctx context.Context, r *proto.StepRequest) ([]*proto.StepRe
 		if err != nil {
 			errs[i] = fmt.Errorf("node %s: %w", g.Nodes[i].ID, err)
 		}
-		if rpc.Foreign(err) { // the others would wait for it in vain
+		if rpc.Foreign(err) { // the others would wait until their deadline
 			end(errs[i])
 		}
 		return reply

@@ -45,7 +45,7 @@ func TestEventLog(t *testing.T) {
 	}
 	l.cost(batcher.Outage{Epoch: 1, Streams: 8, Failed: 1, SilentMillis: 400, Recomputed: 60, Replayed: 2})
 	if l.cost(batcher.Outage{Epoch: 1, Streams: 8, Failed: 1, SilentMillis: 400, Recomputed: 60, Replayed: 2}) {
-		t.Error("what did not change is told as a change")
+		t.Error("an unchanged log was reported as changed")
 	}
 	// The next placement ends before any request has continued; the waiting requests count for it.
 	l.ended(after(900), topology.Withdraw{Kind: topology.KindFenced, Node: "a"})
@@ -60,7 +60,7 @@ node_fenced a@2 open=false next=3 stall=100 0/0 failed=0 silent=0 again=0
 node_joined @3 open=true next=0 stall=0 0/1 failed=0 silent=0 again=0
 `
 	if got := tell(l); got != want {
-		t.Errorf("the log tells\n%swant\n%s", got, want)
+		t.Errorf("the log is\n%swant\n%s", got, want)
 	}
 	// A successor continues the persisted log and closes the costs that it cannot complete.
 	text, err := json.Marshal(l.after(0))

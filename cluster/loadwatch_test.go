@@ -40,14 +40,14 @@ func TestHungLoad(t *testing.T) {
 		return s.Fences["hung"] > 0, fmt.Sprintf("%+v", s)
 	})
 	if told < 1 || told > time.Since(began).Seconds()+0.1 {
-		t.Errorf("in %.1f s of loading the state told of %.1f", time.Since(began).Seconds(), told)
+		t.Errorf("in %.1f s of loading the state reported %.1f", time.Since(began).Seconds(), told)
 	}
 	t.Logf("left out %.2f s after the load began, of a deadline of %v", time.Since(began).Seconds(), deadline)
 	if got := generate(t, c, "r", g.Prompt, len(g.Greedy)); !slices.Equal(got, g.Greedy) {
 		t.Errorf("got %v, want %v", got, g.Greedy)
 	}
 	if s := c.Cluster().LoadSeconds; s != 0 {
-		t.Errorf("it serves, and its state tells of loading for %v s", s)
+		t.Errorf("it serves, but its state reports loading for %v s", s)
 	}
 	want := map[string]string{"socket-0": "ready", "socket-1": "fenced", "socket-2": "drained"}
 	for _, n := range c.Cluster().Nodes {

@@ -525,7 +525,7 @@ type nodeActor struct {
 	speeds      topology.Speeds
 	pid         *actor.PID
 	leaving     atomic.Bool   // it has announced that it drains
-	retired     chan struct{} // receives a value when, after that, it was told that it has no work left
+	retired     chan struct{} // receives a value when, after that, the coordinator reports that it has no work left
 	lastContact atomic.Int64  // uptime of this process at the last request of the coordinator
 }
 

@@ -158,7 +158,7 @@ func TestSpeculationChangesNothing(t *testing.T) {
 			for i, o := range want {
 				known[fmt.Sprint(i)] = o
 				if o.drafted > 0 {
-					t.Fatalf("request %d has drafts, nobody asked for them", i)
+					t.Fatalf("request %d has drafts without being asked for any", i)
 				}
 			}
 			compare := func(name string, least uint64) {

@@ -129,7 +129,7 @@ func checkBill(t *testing.T, name string) {
 	for _, c := range bom.Components {
 		if c.Name == "github.com/nats-io/nats-server/v2" {
 			if len(c.Hashes) != 1 || len(c.Hashes[0].Content) != 64 || c.Version == "" {
-				t.Errorf("the bill of materials says of the NATS server: %+v", c)
+				t.Errorf("the bill of materials has for the NATS server: %+v", c)
 			}
 			return
 		}

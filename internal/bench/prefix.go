@@ -92,7 +92,7 @@ func MeasurePrefix(ctx context.Context, o ProcessOptions, p PrefixOptions) (*Pre
 			return nil, err
 		}
 		if cached > 0 {
-			return nil, fmt.Errorf("bench: a prompt that nobody has read was cached: %d tokens", cached)
+			return nil, fmt.Errorf("bench: %d tokens of a new prompt were cached", cached)
 		}
 		f.Colds = append(f.Colds, took)
 		for i, policy := range p.Policies {
@@ -174,7 +174,7 @@ func (f *Prefix) chat(ctx context.Context, o ProcessOptions, policy string, turn
 	}
 	f.Chat = append(f.Chat, c)
 	if !slices.Equal(said[0], said[1]) {
-		return errors.New("bench: a conversation went another way with the prefix cache than without")
+		return errors.New("bench: a conversation differs with and without the prefix cache")
 	}
 	return nil
 }

@@ -126,7 +126,7 @@ func steady(events []api.ClusterEvent, since time.Time, d cluster.StepTotals, ba
 func undisturbed(events []api.ClusterEvent, since time.Time) error {
 	for _, e := range events {
 		if e.Cost != nil && e.At.After(since) {
-			return fmt.Errorf("bench: the cluster did not stay as it was: %s %s (%s)", e.Kind, e.Node, e.Reason)
+			return fmt.Errorf("bench: the cluster changed during the measurement: %s %s (%s)", e.Kind, e.Node, e.Reason)
 		}
 	}
 	return nil

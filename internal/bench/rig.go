@@ -44,7 +44,7 @@ func (o Options) shape(batch, tokens, rows int) (*model.Config, Costs, error) {
 	defer ck.Close()
 	c := &ck.Config
 	if most := c.MaxPositions; o.Context >= most || o.Tokens >= most-o.Context {
-		return nil, Costs{}, fmt.Errorf("bench: %s was made for %d tokens: choose a smaller --context (%d) or --tokens (%d)", o.Model, most, o.Context, o.Tokens)
+		return nil, Costs{}, fmt.Errorf("bench: %s supports %d tokens: choose a smaller --context (%d) or --tokens (%d)", o.Model, most, o.Context, o.Tokens)
 	}
 	k := CostsOf(c, o.Weights, o.KV)
 	return c, k, k.fits(batch, tokens, rows, c)

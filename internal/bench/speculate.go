@@ -213,7 +213,7 @@ func (o *SpeculateOptions) ask(ctx context.Context, text SpeculateText, batch in
 		return nil, err // answers are truncated
 	}
 	if counted == 0 && failed == nil {
-		failed = errors.New("nobody had a token left when the last prompt was read: ask for more tokens")
+		failed = errors.New("all other sequences ended before the last prompt was read: increase the number of tokens")
 	}
 	a.worked = (cpuTime() - before).Seconds() / float64(max(1, counted))
 	a.rate = float64(counted) / max(last.Sub(first).Seconds(), 1e-9)

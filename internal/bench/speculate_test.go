@@ -24,7 +24,7 @@ func TestRunSpeculate(t *testing.T) {
 	seen := 0
 	rows, err := RunSpeculate(t.Context(), o, func(Speculate) { seen++ })
 	if err != nil || len(rows) != 6 || seen != 6 {
-		t.Fatalf("%d rows, %d told: %v", len(rows), seen, err)
+		t.Fatalf("%d rows, %d reported: %v", len(rows), seen, err)
 	}
 	for i, r := range rows {
 		if r.Text != "x" || r.Batch != 1+i/3 || r.Mode != []string{"off", "lookup", "suffix"}[i%3] || r.Tokens != 90*r.Batch || !(r.TokensPerS > 0) || !(r.Off > 0) || !(r.Low > 0) || r.Over < r.Low || r.High < r.Over || len(r.Pairs) != 2 || !(r.Work > 0) || r.PerStep < 1 {

@@ -32,7 +32,7 @@ type Trials struct {
 // TrialsOfProcesses decodes a batch with each thread count in turn, rounds times.
 func TrialsOfProcesses(ctx context.Context, o ProcessOptions, rounds int) (*Trials, error) {
 	if o.Threads.MaxShift() == 0 {
-		return nil, fmt.Errorf("bench: nodes of %d threads have no other number of them", o.Threads.Most)
+		return nil, fmt.Errorf("bench: nodes with %d threads have no other thread count to try", o.Threads.Most)
 	}
 	start := time.Now()
 	var took [][]float64
@@ -51,7 +51,7 @@ func TrialsOfProcesses(ctx context.Context, o ProcessOptions, rounds int) (*Tria
 	f := &Trials{Machine: ThisMachine(), Model: o.Model, Quant: o.Weights, Mapping: o.Coordinator.Cluster().Mapping, Nodes: o.Nodes, Batch: o.Batch, Context: o.Context, Rounds: rounds}
 	for shift, t := range took {
 		if len(t) == 0 {
-			return nil, fmt.Errorf("bench: %d threads have not been tried: the steps are of another kind by now", o.Threads.Shifted(shift))
+			return nil, fmt.Errorf("bench: %d threads were not tried: the steps changed their kind", o.Threads.Shifted(shift))
 		}
 		sum := 0.0
 		for _, micros := range t {

@@ -201,11 +201,11 @@ func (c *Client) once(ctx context.Context, method, path string, in []byte, into 
 	defer resp.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
 	if err != nil {
-		return 0, fmt.Errorf("%w: the answer broke off: %w", ErrServer, err)
+		return 0, fmt.Errorf("%w: the answer ended early: %w", ErrServer, err)
 	}
 	if resp.StatusCode == http.StatusOK {
 		if err := json.Unmarshal(text, into); err != nil {
-			return 0, fmt.Errorf("%w: the answer to %s is not the JSON that was expected: %w", ErrServer, path, err)
+			return 0, fmt.Errorf("%w: the answer to %s is not the expected JSON: %w", ErrServer, path, err)
 		}
 		return 0, nil
 	}

@@ -146,7 +146,7 @@ func (g *Generator) Sample(name string, length, index int) (*Sample, error) {
 			return s, nil
 		}
 	}
-	return nil, fmt.Errorf("%w: no %s prompt of exactly %d tokens came out of 200 tries", ErrLength, name, length)
+	return nil, fmt.Errorf("%w: no %s prompt of exactly %d tokens was found in 200 attempts", ErrLength, name, length)
 }
 
 func (g *Generator) answer(s *Sample, t *task, p *parts) {

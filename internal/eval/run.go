@@ -135,7 +135,7 @@ func ask(ctx context.Context, c *Client, tok *tokenizer.Tokenizer, g Source, j j
 		return nil, err
 	}
 	if s.Given > 0 && !NeedsChat(j.task) {
-		return nil, fmt.Errorf("%w: %s gives the model a part of its answer, which no server takes: use --together", ErrTask, j.task)
+		return nil, fmt.Errorf("%w: %s gives the model a part of its answer, which servers do not support: use --together", ErrTask, j.task)
 	}
 	began := time.Now()
 	out, err := c.Complete(ctx, s.Prompt, s.MaxTokens(), j.policy.Spec)

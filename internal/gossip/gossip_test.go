@@ -249,7 +249,7 @@ func TestSeedThatStartsLater(t *testing.T) {
 	b := start(t, "b")
 	err := b.Join(deadline(t, 100*time.Millisecond), []string{at}, 2)
 	if !errors.Is(err, ErrJoin) || !strings.Contains(err.Error(), at) {
-		t.Errorf("join of nobody: %v", err)
+		t.Errorf("join without a reachable seed: %v", err)
 	}
 	result := make(chan error, 1)
 	ctx := deadline(t, patience)
@@ -411,7 +411,7 @@ func TestSlowConsumer(t *testing.T) {
 	}
 	for begun := time.Now(); len(a.Members()) < 2 || a.Members()[0].Meta.Load+a.Members()[1].Meta.Load != 5; {
 		if time.Since(begun) > patience {
-			t.Fatal("memberlist stands still")
+			t.Fatal("memberlist is blocked")
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
@@ -431,7 +431,7 @@ func TestSlowConsumer(t *testing.T) {
 	}
 	for begun := time.Now(); told() == 0; time.Sleep(time.Millisecond) {
 		if time.Since(begun) > patience {
-			t.Fatal("the last state is not told")
+			t.Fatal("the last state was not reported")
 		}
 	}
 	time.Sleep(50 * time.Millisecond)
@@ -450,7 +450,7 @@ func TestRoundTrip(t *testing.T) {
 		t.Errorf("a round trip of %v", took)
 	}
 	if took := a.RoundTrip(Member{Name: "c", Address: b.Address()}); took != 0 {
-		t.Errorf("somebody answered in %v for a member that is not there", took)
+		t.Errorf("an absent member answered in %v", took)
 	}
 	if took := a.RoundTrip(Member{Name: "b", Address: "nowhere"}); took != 0 {
 		t.Errorf("no address, and yet %v", took)

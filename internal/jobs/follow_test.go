@@ -216,7 +216,7 @@ func TestHeardAndNotRead(t *testing.T) {
 	l.fails.Store(1)
 	s.refresh(t.Context(), v.id, v.first)
 	if j := s.job(v.id); j == nil || j.snapshot().state.Phase != Queued {
-		t.Error("a job that another process accepted is not known, and nobody will hear of it again")
+		t.Error("a job of another process is unknown and will never be reported again")
 	}
 }
 

@@ -15,7 +15,7 @@ var storage = strings.Fields("AttnScratch BF16 Bank BlockSlots DType F16 F32 Int
 func TestActorsComputeBehindTheBackend(t *testing.T) {
 	for _, s := range sources(t) {
 		for _, name := range computes(s) {
-			t.Errorf("%s uses %s: compute it in actors/layer, behind Backend", s.name, name)
+			t.Errorf("%s uses %s: compute it in actors/layer, through Backend", s.name, name)
 		}
 	}
 }

@@ -76,7 +76,7 @@ func TestDependenciesAreDocumented(t *testing.T) {
 	}
 	for path, version := range direct {
 		if _, ok := may[path]; !ok {
-			t.Errorf("%s is in go.mod but nobody may import it: add it to internal/policy", path)
+			t.Errorf("%s is in go.mod but no package may import it: add it to internal/policy", path)
 		}
 		if !strings.Contains(string(page), fmt.Sprintf("| `%s` | %s |", path, version)) {
 			t.Errorf("docs/dependencies.md has no row for %s %s", path, version)

@@ -165,7 +165,7 @@ func TestMutualTLS(t *testing.T) {
 			_, err := say(s, deadline(t, patience), secured.address, kindEcho, "x", Idempotent(0))
 			wantErr(t, err, c.want)
 			if errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("a refusal is asked again until the deadline: %v", err)
+				t.Errorf("a refused request was retried until the deadline: %v", err)
 			}
 			t.Log(err)
 		})

@@ -75,7 +75,7 @@ func TestKeyFileOfSeveral(t *testing.T) {
 		}
 	}
 	if len(told) != 3 || !told[2][0].Equal(b) {
-		t.Errorf("told %d times", len(told))
+		t.Errorf("notified %d times", len(told))
 	}
 	for what, lines := range map[string][]string{"nonsense": {b.Text(), "x"}, "twice": {b.Text(), b.Text()}, "nothing": {"", ""},
 		"five": {NewKey().Text(), NewKey().Text(), NewKey().Text(), NewKey().Text(), NewKey().Text()}} {

@@ -139,7 +139,7 @@ func TestEveryBitOfABlock(t *testing.T) {
 					continue
 				case pieceRepaired:
 					if was := data[clean[hit].at:clean[hit].end]; !bytes.Equal(p.instead, was) && !sameMessage(p, clean[hit]) {
-						t.Fatalf("byte %d bit %d: mended to %q, was %q", i, bit, p.instead, was)
+						t.Fatalf("byte %d bit %d: repaired to %q, was %q", i, bit, p.instead, was)
 					}
 				case pieceLost:
 					r := clean[hit].record
@@ -163,7 +163,7 @@ func TestEveryBitOfABlock(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("%d journals, %d bytes: %d records mended, %d lost, %d torn", len(all), len(data), count[pieceRepaired], count[pieceLost], count[pieceTorn])
+	t.Logf("%d journals, %d bytes: %d records repaired, %d lost, %d torn", len(all), len(data), count[pieceRepaired], count[pieceLost], count[pieceTorn])
 	if count[pieceTorn] > 0 || count[pieceLost] == 0 || count[pieceRepaired] == 0 {
 		t.Error(count)
 	}

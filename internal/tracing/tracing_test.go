@@ -100,7 +100,7 @@ func TestCollector(t *testing.T) {
 		}
 		cancel()
 		if len(got.Paths) != 1 || got.Paths[0] != "/v1/traces" || got.Headers[0].Get("Content-Type") != "application/x-protobuf" {
-			t.Errorf("the collector was asked at %v with %v", got.Paths, got.Headers)
+			t.Errorf("the collector was called at %v with %v", got.Paths, got.Headers)
 		}
 		for _, want := range []string{"GET /x", "req-9", "v9", [...]string{"shoal", "harbour"}[i]} {
 			if !strings.Contains(got.Text(), want) {

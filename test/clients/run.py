@@ -5,10 +5,10 @@
     make clients ARGS='openai llm'        some
     make clients ARGS='--url http://...'  against a server that runs
 
-Every client is installed in the version below, each into a folder of its own in
-$SHOAL_CLIENTS, by default ~/.cache/shoal/clients. The first run downloads about 2 GB.
-A check judges what a client made of the answers and prints "ok" or "FAIL", the client,
-its version and the check. The exit code is 0 if none failed. It needs Go, Python 3.10
+Every client is installed in the version below, into a separate folder of $SHOAL_CLIENTS
+(default ~/.cache/shoal/clients). The first run downloads about 2 GB.
+A check verifies what a client returns and prints "ok" or "FAIL", the client, its version
+and the check. The exit code is 0 if none failed. It needs Go, Python 3.10
 or later with venv, and Node.js 20 or later with npm.
 """
 
@@ -43,13 +43,13 @@ PYTHON = {
     "llm": (["llm==0.36"], "llm_cli.py"),
     "aider": (["aider-chat==0.86.2"], "aider_cli.py"),
 }
-# name: script; the packages are those of package.json
+# name: script; package.json lists the packages
 NODE = {"ai-sdk": "ai_sdk.mjs", "openai-npm": "openai_sdk.mjs"}
-TIMEOUT = 900  # seconds that the checks of one client may take
+TIMEOUT = 900  # seconds for the checks of one client
 
 
 def installed(folder, what, words, install):
-    """Runs install() unless it ran for the same words already."""
+    """Runs install() unless it has already run for the same words."""
     stamp = folder / "installed"
     mark = hashlib.sha256("\n".join(words).encode()).hexdigest()
     if stamp.is_file() and stamp.read_text() == mark:
@@ -99,7 +99,7 @@ def free_port():
 
 
 class Server:
-    """`shoal up` with fry-tools, on a port of its own."""
+    """`shoal up` with fry-tools on a free port."""
 
     def __enter__(self):
         self.folder = tempfile.TemporaryDirectory(prefix="shoal-clients-")

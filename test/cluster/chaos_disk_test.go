@@ -83,7 +83,7 @@ func TestChaosTornLog(t *testing.T) {
 	}
 	var list struct{ Damage []string }
 	p.getJSON("/v1/jobs", &list)
-	t.Logf("%d bytes cut off %s; damage that was told: %q", 100, filepath.Base(last), list.Damage)
+	t.Logf("%d bytes cut off %s; reported damage: %q", 100, filepath.Base(last), list.Damage)
 }
 
 // TestChaosDiskFull fills the coordinator's disk while jobs run. Nothing unwritten is acknowledged,

@@ -53,7 +53,7 @@ func TestChaosTooFew(t *testing.T) {
 	keep("too big for one", 0)
 	keep("small enough", 1)
 	if _, _, err := p.follow(jobs[1], until); err != nil {
-		t.Errorf("behind a job that has to wait: %v", err)
+		t.Errorf("after a job that has to wait: %v", err)
 	}
 
 	p.nodes[0].kill(t)

@@ -292,7 +292,7 @@ func TestChaosJoin(t *testing.T) {
 		c.waitNodes(3, recoverLimit)
 	}
 	if _, said, code := command(t, recoverLimit, nil, "drain", "nobody", "--server", c.base); code == 0 || !strings.Contains(said, "no node") {
-		t.Errorf("draining nobody: status %d: %s", code, said)
+		t.Errorf("draining an unknown node: status %d: %s", code, said)
 	}
 	for _, n := range c.state().Nodes {
 		t.Logf("%s: share %.2f", n.ID, n.Share)

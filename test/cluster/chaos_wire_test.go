@@ -87,7 +87,7 @@ func TestChaosPartition(t *testing.T) {
 		x.w.heal()
 		began := time.Now()
 		x.waitNodes(4, recoverLimit)
-		t.Logf("four nodes serve %.2f s after the network was mended", time.Since(began).Seconds())
+		t.Logf("four nodes serve %.2f s after the network was healed", time.Since(began).Seconds())
 	}
 	got, _ := x.open(reqs).wait(t)
 	same(t, "in the end", reqs, want, got)
@@ -139,7 +139,7 @@ func TestChaosWire(t *testing.T) {
 		})
 	})
 	if after := x.state(); after.Epoch == before.Epoch {
-		t.Errorf("epoch %d before and %d after bits were flipped: nobody has noticed", before.Epoch, after.Epoch)
+		t.Errorf("epoch %d before and %d after bits were flipped: no fault was detected", before.Epoch, after.Epoch)
 	}
 	x.w.heal()
 	x.waitNodes(3, recoverLimit)

@@ -108,7 +108,7 @@ func ownerOf(t *testing.T, s api.ClusterState) (id string) {
 		}
 	}
 	if id == "" {
-		t.Fatalf("nobody owns a sequence: %+v", s.Nodes)
+		t.Fatalf("no node owns a sequence: %+v", s.Nodes)
 	}
 	return id
 }

@@ -39,7 +39,7 @@ func TestClusterKey(t *testing.T) {
 	b := join(t, "b", gossip, []string{"SHOAL_CLUSTER_KEY=" + strings.TrimSpace(string(text))}) // the key from the environment
 	c.waitReady()
 	if log := tail(b.err); !strings.Contains(log, "tls=true") {
-		t.Errorf("the node does not say that it uses TLS: %s", log)
+		t.Errorf("the node does not report TLS: %s", log)
 	}
 	if out := tail(c.head.err); !strings.Contains(out, "--cluster-key FILE") {
 		t.Errorf("the coordinator does not say that nodes need the key: %s", out)
@@ -72,7 +72,7 @@ func TestClusterKey(t *testing.T) {
 	}
 	for _, out := range []string{tail(c.head.err), tail(b.err)} {
 		if strings.Contains(out, "secret") || strings.Contains(out, strings.TrimSpace(string(text))) {
-			t.Error("a secret stands in a log")
+			t.Error("a log contains a secret")
 		}
 	}
 }

@@ -79,7 +79,7 @@ func TestUnreadStreamGivesItsPlace(t *testing.T) {
 	})
 	s.complete(map[string]any{"prompt": "func add", "max_tokens": 3, "temperature": 0})
 	if st := s.state(); st.Running+st.Waiting == 0 {
-		t.Error("the stream that nobody reads kept its place to its end")
+		t.Error("the unread stream kept its slot until its end")
 	}
 	_ = conn.SetReadDeadline(time.Now().Add(patience))
 	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)

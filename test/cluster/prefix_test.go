@@ -72,7 +72,7 @@ func TestWarmPrefixes(t *testing.T) {
 			}
 			c.waitIdle(patience)
 			if bytes := prefixBytes(c.state()); bytes == 0 {
-				t.Error("no byte of the prefix cache is told")
+				t.Error("no bytes of the prefix cache are reported")
 			}
 			if nodes > 1 {
 				surviveFault(t, c, "kill -9 node-1", reqs, want, func() { c.signal("node-1", syscall.SIGKILL) })

@@ -99,7 +99,7 @@ func TestStoreMembersAreNamed(t *testing.T) {
 	early := k.jobs(0, "early", []request{{"a job of the first store", "", map[string]any{"prompt": []int{100, 200}, "max_tokens": 5, "ignore_eos": true}}})
 	time.Sleep(8 * time.Second) // unnamed processes used to become members after four seconds
 	if s, _ := k.state(0); s.Store.Durability != "single" || len(s.Store.Members) > 0 {
-		t.Errorf("nobody was named, and the store is %+v", *s.Store)
+		t.Errorf("no process was named, but the store is %+v", *s.Store)
 	}
 	for _, method := range []string{"POST", "DELETE"} {
 		k.at[0].want(403, method, "/v1/store/members/n0", "{}")
@@ -192,7 +192,7 @@ func TestStoreReplicasGone(t *testing.T) {
 		return strings.Contains(string(a.body), lacks), fmt.Sprint(a.status, string(a.body))
 	})
 	if out, _, _ := command(t, patience, nil, "status", "--server", k.at[0].base); !strings.Contains(out, "most replicas of the store are away: n0, n1") {
-		t.Errorf("shoal status does not say who is away:\n%s", out)
+		t.Errorf("shoal status does not name the missing process:\n%s", out)
 	}
 	k.runs[0].kill(t)
 	k.start(0, false)

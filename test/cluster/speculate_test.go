@@ -31,7 +31,7 @@ func TestChaosSpeculation(t *testing.T) {
 	wantWhole := c.send(t, whole, 1)
 	whole[0].body["speculate"] = "suffix:5"
 	if d := c.state().Drafts; d != nil {
-		t.Fatalf("nobody asked for drafts, and there were some: %+v", d)
+		t.Fatalf("there were drafts although none were requested: %+v", d)
 	}
 	for i := range reqs {
 		reqs[i].body = maps.Clone(reqs[i].body)

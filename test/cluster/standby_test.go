@@ -193,7 +193,7 @@ func TestStandby(t *testing.T) {
 		t.Fatal(err)
 	}
 	if code := p.runs[0].end(t, patience); code != 1 || !strings.Contains(tail(p.runs[0].err), "another coordinator has taken over: c1") {
-		t.Errorf("the one that woke ended with status %d and did not say who has taken over", code)
+		t.Errorf("the resumed coordinator ended with status %d and did not name its successor", code)
 	}
 	p.check(1, "frozen", reqs, want, jobs)
 	p.batchEnds(1, batch, input, text, want)

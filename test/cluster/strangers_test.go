@@ -41,7 +41,7 @@ func TestUpIsClosed(t *testing.T) {
 				t.Fatal(err)
 			}
 			if strings.Contains(string(b), "shoal1-") {
-				t.Errorf("the key stands in /proc/%d/%s", pid, file)
+				t.Errorf("the key is visible in /proc/%d/%s", pid, file)
 			}
 		}
 	}
@@ -97,7 +97,7 @@ func TestUpTakesAKey(t *testing.T) {
 		t.Errorf("it says a million, and has %.0f%%", 100*n.Share)
 	}
 	if log := tail(c.head.err); !strings.Contains(log, "a node gets less work than its own share") {
-		t.Errorf("nobody is told: %s", log)
+		t.Errorf("the log has no warning: %s", log)
 	}
 }
 

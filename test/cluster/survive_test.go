@@ -287,7 +287,7 @@ func TestJobsSurviveEverything(t *testing.T) {
 		}
 	}
 	judge(t, a, lives, blows, took)
-	t.Logf("at least %d tokens were computed again beside the %d of the undisturbed run; %.1f MB of tensors, %.1f undisturbed",
+	t.Logf("at least %d tokens were computed again, compared with %d in the undisturbed run; %.1f MB of tensors, %.1f undisturbed",
 		int64(a.rows)-int64(before.StepRows), before.StepRows, float64(a.wire)/1e6, float64(before.WireBytes)/1e6)
 }
 

@@ -182,7 +182,7 @@ func TestChaosFrozenCoordinator(t *testing.T) {
 	clients.Wait()
 	t.Logf("while it woke: %d requests answered, %d refused, %d jobs accepted", answers.Load(), refused.Load(), len(late))
 	if said := tail(c.head.err); !strings.Contains(said, "another coordinator has taken over: "+taken.Store.Coordinator) {
-		t.Error("the one that woke did not say who has taken over")
+		t.Error("the resumed coordinator did not name its successor")
 	}
 	cut.wg.Wait()
 	events := cut.got[0].events

@@ -37,7 +37,7 @@ func chat(t *testing.T, b *browser, _ *cluster) {
 	b.press(`button[aria-label="Answer again"]`)
 	b.whole()
 	if n := value[int](b, `document.querySelectorAll(".turn").length`); n != 2 {
-		t.Errorf("%d turns after an answer was asked for again", n)
+		t.Errorf("%d turns after an answer was regenerated", n)
 	}
 	if text := value[string](b, last+`.querySelector(".figures .cache").innerText.replace(/\s+/g, " ")`); !strings.Contains(text, "of 1 MiB full") {
 		t.Errorf("the cache of a policy that forgets is %q", text)

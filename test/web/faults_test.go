@@ -58,6 +58,6 @@ func drain(t *testing.T, b *browser, _ *cluster) {
 	b.until(`document.querySelector('.timeline [data-kind="node_joined"]:not(.open) .chip')`)
 	shot(b, "after")
 	if order := value[string](b, `[...document.querySelectorAll(".timeline > li")].map(e => e.dataset.kind).slice(0, 4).join(" ")`); order != "node_joined node_undrained node_drained node_lost" {
-		t.Errorf("the timeline tells %s", order)
+		t.Errorf("the timeline shows %s", order)
 	}
 }

@@ -31,7 +31,7 @@ func TestBatchesOfOthersAreHeardOf(t *testing.T) {
 	}
 	testutil.Eventually(t, 2*time.Minute, "the batch of the other process", func() (bool, string) { return next.get(b.id) != nil, "" })
 	if next.Uses("f") != b.id || !next.Retains(&jobs.Spec{Batch: b.id}) {
-		t.Error("the batch is there, and its file or its jobs are not held")
+		t.Error("the batch is known, but its file or its jobs are not retained")
 	}
 	stop()
 	<-done

@@ -144,7 +144,7 @@ func TestUploadsShareTheRoom(t *testing.T) {
 		}
 	}
 	if err := put("file-b", 60); !errors.Is(err, ErrSize) {
-		t.Errorf("60 of 100 bytes beside 60 that are being written: %v", err)
+		t.Errorf("60 of 100 bytes while 60 are being written: %v", err)
 	}
 	if err := put("file-c", 30); err != nil {
 		t.Error(err)
@@ -153,7 +153,7 @@ func TestUploadsShareTheRoom(t *testing.T) {
 		f.all[fmt.Sprint("file-", i)] = File{}
 	}
 	if err := put("file-d", 1); !errors.Is(err, ErrSize) {
-		t.Errorf("file %d beside one that is being written: %v", maxFiles-1, err)
+		t.Errorf("file %d while one is being written: %v", maxFiles-1, err)
 	}
 	pw.Close()
 	if err := <-done; err != nil {
@@ -269,7 +269,7 @@ func TestHalfAFileIsAbandoned(t *testing.T) {
 				t.Errorf("%v stays, %v", names, err)
 			}
 			if err := write(KindFile, meta); !errors.Is(err, journal.ErrConflict) {
-				t.Errorf("its writer goes on: %v", err)
+				t.Errorf("its writer continues: %v", err)
 			}
 		})
 	}

@@ -78,7 +78,7 @@ func (f *Shared) abandon(ctx context.Context, id string) error {
 		return err
 	}
 	if r, err := journal.Decode(id, data); err != nil || r.Kind == KindFile {
-		return nil //nolint:nilerr // damage is told to whoever reads it
+		return nil //nolint:nilerr // readers report the damage
 	}
 	end := journal.Record{Kind: KindChunk}
 	if _, err := f.log.Append(ctx, id, seq, end.Encode(id)); err != nil {

@@ -66,9 +66,9 @@ func TestFollowOutlivesItsServer(t *testing.T) {
 			return heard.Load() >= seq, fmt.Sprintf("received %d, want %d", heard.Load(), seq)
 		})
 		took := time.Since(began)
-		t.Logf("written after %v, heard of after %v", written, took)
+		t.Logf("written after %v, received after %v", written, took)
 		if took > written+6*time.Second {
-			t.Error("heard of too late")
+			t.Error("received too late")
 		}
 		stop()
 		<-done

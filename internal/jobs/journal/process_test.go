@@ -73,7 +73,7 @@ func TestInProcess(t *testing.T) {
 			leader = info.Cluster.Leader
 		}
 		if err == nil && leader == "" {
-			err = errors.New("nobody leads")
+			err = errors.New("no leader")
 		}
 		return err
 	})

@@ -28,10 +28,10 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Cause }
 
-// Inside the package an *Error travels as a panic, as in text/template: an
-// evaluator in which every operator returned an error would be twice as long
-// and hide its rules. catch is the one place where it becomes a returned error.
-// A runtime error (a bug here) must not take a server down either.
+// Inside the package an *Error is a panic, as in text/template. With an error result from every
+// operator, the evaluator would be twice as long and harder to read. catch is the only place where
+// it becomes a returned error. It also recovers from runtime errors, because a bug here must not
+// crash a server.
 func catch(line *int, err *error) {
 	switch r := recover().(type) {
 	case nil:

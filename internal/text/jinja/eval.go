@@ -39,7 +39,7 @@ const (
 	unordered // NaN
 )
 
-// order compares what Python orders: numbers, strings, and sequences of these.
+// order compares values that Python orders: numbers, strings, and sequences of these.
 func (in *interp) order(a, b Value) (ordering, bool) {
 	in.enter()
 	defer in.leave()

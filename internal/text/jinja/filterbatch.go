@@ -1,6 +1,6 @@
 package jinja
 
-// filterBatch cuts a sequence into lists of a length.
+// filterBatch splits a sequence into lists of the given length.
 func filterBatch(in *interp, v Value, a *args) Value {
 	p := a.bind(in, "batch", "linecount", "fill_with?")
 	n, fill := in.wantInt("batch", p[0], 0), orNone(p[1])
@@ -27,7 +27,7 @@ func filterBatch(in *interp, v Value, a *args) Value {
 	return generator(out)
 }
 
-// filterSlice cuts a sequence into a number of lists.
+// filterSlice splits a sequence into the given number of lists.
 func filterSlice(in *interp, v Value, a *args) Value {
 	p := a.bind(in, "slice", "slices", "fill_with?")
 	n, fill, items := in.wantInt("slice", p[0], 0), orNone(p[1]), in.iterate(v)
@@ -53,7 +53,7 @@ func filterSlice(in *interp, v Value, a *args) Value {
 	return generator(out)
 }
 
-// filterGroupBy sorts by an attribute, and makes (grouper, list) pairs of equal ones.
+// filterGroupBy sorts by an attribute and returns (grouper, list) pairs of items with equal values.
 func filterGroupBy(in *interp, v Value, a *args) Value {
 	p := a.bind(in, "groupby", "attribute", "default?", "case_sensitive?")
 	get, f := in.attrGetter(p[0], p[1]), in.fold(optBool(p[2], false))
@@ -76,7 +76,7 @@ func filterGroupBy(in *interp, v Value, a *args) Value {
 
 const groupName = "_GroupTuple"
 
-// groupAttribute is one of a pair that groupby makes.
+// groupAttribute returns one of the attributes of a groupby pair.
 func groupAttribute(l *List, name string) (Value, bool) {
 	if l.name != groupName {
 		return nil, false

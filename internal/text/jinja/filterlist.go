@@ -59,8 +59,8 @@ func filterJoin(in *interp, v Value, a *args) Value {
 	return joinStr(parts, sep)
 }
 
-// attrGetter makes x -> x.a.b for the attribute "a.b" (parts that are digits are
-// indices); without an attribute it is the identity.
+// attrGetter returns x -> x.a.b for the attribute "a.b" (numeric parts are indices). Without an
+// attribute it returns the identity.
 func (in *interp) attrGetter(attr, otherwise Value) func(Value) Value {
 	var path []Value
 	switch x := orNone(attr).(type) {
@@ -105,7 +105,7 @@ func filterMap(in *interp, v Value, a *args) Value {
 	return generator(out)
 }
 
-// iterateSome: map and select take none, false and 0 for an empty list.
+// iterateSome treats none, false and 0 as an empty list, as map and select do.
 func (in *interp) iterateSome(v Value) []Value {
 	if !truth(v) {
 		return nil
@@ -121,7 +121,7 @@ func (in *interp) namedFunction(fn string, a *args) (string, *args) {
 	return in.wantStr(fn, a.pos[0]).s, &args{a.pos[1:], a.named}
 }
 
-// selecting are select, reject, and the same by an attribute.
+// selecting implements select and reject, on items or on an attribute of them.
 func selecting(fn string, byAttr, want bool) filterFunc {
 	return func(in *interp, v Value, a *args) Value { return in.selectBy(fn, v, a, byAttr, want) }
 }
@@ -150,8 +150,8 @@ func (in *interp) selectBy(fn string, v Value, a *args, byAttr, want bool) Value
 	return generator(out)
 }
 
-// fold is how sort, unique, min, max and groupby see a value: strings without
-// regard to case unless asked.
+// fold returns the key with which sort, unique, min, max and groupby compare values: strings are
+// case-insensitive by default.
 func (in *interp) fold(caseSensitive bool) func(Value) Value {
 	return func(v Value) Value {
 		if s, ok := v.(Str); ok && !caseSensitive {
@@ -250,7 +250,7 @@ func filterUnique(in *interp, v Value, a *args) Value {
 	return generator(out)
 }
 
-// extreme is min or max.
+// extreme implements min and max.
 func extreme(fn string, want ordering) filterFunc {
 	return func(in *interp, v Value, a *args) Value {
 		p := a.bind(in, fn, "case_sensitive?", "attribute?")

@@ -103,7 +103,7 @@ func chatCutAfter(text jinja.Str, last Message) (cut jinja.Str, at int, err erro
 	s, trimmed := text.String(), strings.TrimSpace(content)
 	at = strings.LastIndex(s, trimmed)
 	if at < 0 {
-		return text, 0, fmt.Errorf("%w: continue_final_message: this chat template does not print the last message as it is", ErrChatInput)
+		return text, 0, fmt.Errorf("%w: continue_final_message: this chat template does not print the last message unchanged", ErrChatInput)
 	}
 	end := at + len(trimmed)
 	if whole := strings.TrimLeftFunc(content, unicode.IsSpace); strings.HasPrefix(s[at:], whole) {

@@ -92,7 +92,7 @@ func (m *match) separators(p *Parser) string {
 
 const fence = "```"
 
-// language skips the name of a language after a fence, up to the end of its line.
+// language skips the language name after a fence, up to the end of its line.
 func (m *match) language() {
 	left := m.s[m.at:]
 	word := strings.TrimLeft(left, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_")
@@ -104,13 +104,13 @@ func (m *match) language() {
 	}
 }
 
-// begins tells whether a mark stands here, as far as the text goes.
+// begins reports whether a mark starts here, as far as the text shows.
 func (m *match) begins(mark string) bool {
 	left := m.s[m.at:]
 	return mark != "" && (strings.HasPrefix(left, mark) || !m.final && strings.HasPrefix(mark, left))
 }
 
-// object reads a JSON object up to the arguments, where the name comes first.
+// object parses a JSON object up to its arguments, if the name comes first.
 func (m *match) object() (name string) {
 	if !(m.lit("{") && m.blank() && m.lit(`"name"`) && m.blank() && m.lit(":") && m.blank()) {
 		return ""
@@ -122,7 +122,7 @@ func (m *match) object() (name string) {
 	return ""
 }
 
-// mistral reads name[CALL_ID]id[ARGS], the marks if they are there.
+// mistral parses name[CALL_ID]id[ARGS]; both marks are optional.
 func (m *match) mistral() string {
 	at := strings.IndexAny(m.s[m.at:], "[{ \t\r\n")
 	if at < 0 && !m.final {
@@ -139,7 +139,7 @@ func (m *match) mistral() string {
 			return ""
 		}
 	} else if !m.lit("[ARGS]") && m.short && m.at < len(m.s) {
-		return "" // a mark that is not whole
+		return "" // an incomplete mark
 	}
 	m.blank()
 	return name
@@ -150,8 +150,8 @@ const (
 	callEnd   = "<｜tool▁call▁end｜>"
 )
 
-// deepSeek reads a mark, a name, another mark; V3 and R1 put the kind there, then the name
-// and a block of code.
+// deepSeek parses a mark, a name, and another mark. V3 and R1 write the kind in place of the name,
+// followed by the name and a code block.
 func (m *match) deepSeek() string {
 	if !m.lit(callBegin) {
 		return ""

@@ -294,8 +294,8 @@ func (p *Parser) next(out *[]Piece) bool {
 	return true
 }
 
-// head reads what stands before the arguments of a call, and tells where they stand: in
-// parameters, by themselves (between), or in an object (rest).
+// head parses the text before the arguments of a call. It returns where the arguments are: in
+// parameters, alone (between), or in an object (rest).
 func (p *Parser) head(m *match) (name string, kind place) {
 	switch p.family {
 	case Hermes:
@@ -312,8 +312,8 @@ func (p *Parser) head(m *match) (name string, kind place) {
 	return m.object(), rest
 }
 
-// leave goes on in text, after calls. Brackets and fences that close what the calls stood
-// in are no text; n bytes may be.
+// leave returns to text after calls. Up to n bytes of brackets and fences that close the calls are
+// not text.
 func (p *Parser) leave(out *[]Piece, n int) {
 	gap := p.buf[:n]
 	if at := strings.IndexByte(gap, '['); at >= 0 {
@@ -326,12 +326,12 @@ func (p *Parser) leave(out *[]Piece, n int) {
 		if p.at = over; p.final && strings.HasPrefix("```", left) {
 			p.buf = ""
 		}
-	case left != "" && left[0] == p.open[0] && !p.begun(left): // no mark, or it had been read
+	case left != "" && left[0] == p.open[0] && !p.begun(left): // no mark, or it was read before
 		p.text(out, len(p.buf)-len(left)+1)
 	}
 }
 
-// begins tells whether s, which follows what may be the end of a call, begins the next one.
+// begins reports whether s, which follows a possible end of a call, starts the next call.
 func (p *Parser) begins(s string, final bool) verdict {
 	if p.family != Hermes {
 		return startsWith(s, p.opens, final)
@@ -343,7 +343,7 @@ func (p *Parser) begins(s string, final bool) verdict {
 		return startsWith(s, []string{p.open}, final)
 	case after == "":
 		return atEnd(final, yes)
-	case after[0] == '{': // a string would say {\"
+	case after[0] == '{': // inside a string this would be {\"
 		after = strings.TrimLeft(after[1:], blanks)
 		if after == "" {
 			return atEnd(final, no)
@@ -355,13 +355,13 @@ func (p *Parser) begins(s string, final bool) verdict {
 	return no
 }
 
-// read begins to copy an object, n bytes on.
+// read skips n bytes and starts to copy an object.
 func (p *Parser) read(n int, at place, w writer) {
 	w.ends, w.opens = p.ends, p.begins
 	p.buf, p.at, p.w, p.body = p.buf[n:], at, w, ""
 }
 
-// arguments passes on the arguments of a call.
+// arguments emits the arguments of a call.
 func (p *Parser) arguments(out *[]Piece) bool {
 	text, n, done := p.w.take(p.buf, p.final)
 	p.buf = p.buf[n:]
@@ -380,7 +380,7 @@ func (p *Parser) arguments(out *[]Piece) bool {
 	return true
 }
 
-// rest skips what follows the arguments in their object: further members, and its bracket.
+// rest skips the text after the arguments in their object: further members, and its bracket.
 func (p *Parser) rest() bool {
 	if left := strings.TrimLeft(p.buf, blanks); p.kept == "" && (left == "" || left[0] != ',' && left[0] != '}') {
 		if left == "" && !p.final {
@@ -401,7 +401,7 @@ func (p *Parser) rest() bool {
 	return true
 }
 
-// member reads an object that may be a call when it is whole.
+// member reads an object that may turn out to be a call.
 func (p *Parser) member(out *[]Piece) bool {
 	text, n, done := p.w.take(p.buf, p.final)
 	p.body += text

@@ -134,7 +134,7 @@ func lateClose(s string, from int) int {
 	}
 }
 
-// Flush returns what was held back: nothing more comes.
+// Flush ends the answer and returns the held text.
 func (t *Thinker) Flush() (thought, answer string) {
 	held := t.held
 	t.held = ""
@@ -153,7 +153,7 @@ func (t *Thinker) Flush() (thought, answer string) {
 	return "", held
 }
 
-// partial is how many bytes at the end of buf begin a mark.
+// partial returns how many bytes at the end of buf are the start of a mark.
 func partial(buf, mark string) int {
 	for n := min(len(buf), len(mark)-1); n > 0; n-- {
 		if strings.HasPrefix(mark, buf[len(buf)-n:]) {

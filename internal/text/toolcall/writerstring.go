@@ -168,7 +168,7 @@ func (w *writer) endsString(s string, final bool) verdict {
 	return startsWith(after, w.ends, final)
 }
 
-// beginsMember tells whether a member of an object, or its bracket, may begin here.
+// beginsMember reports whether a member of an object, or its closing bracket, may start here.
 func beginsMember(s string, final bool) verdict {
 	n := 0
 	for n < len(s) && wordy(s[n]) {
@@ -184,8 +184,8 @@ func beginsMember(s string, final bool) verdict {
 	return is(strings.IndexByte(`"'},/#`, s[0]) >= 0)
 }
 
-// endsCall tells whether s, which stands in an open string, begins with a mark that ends
-// the call. A mark that the string goes on after, up to a quote that ends it, is text.
+// endsCall reports whether s, inside an open string, starts with a mark that ends the call. A mark
+// is text if the string continues after it up to a closing quote.
 func (w *writer) endsCall(s string, final bool) verdict {
 	for _, mark := range w.ends {
 		rest, whole := strings.CutPrefix(s, mark)
