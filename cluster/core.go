@@ -103,7 +103,7 @@ func newCore(root *actor.RootContext, ck *model.Checkpoint, s ServeConfig, nodes
 		GroupName: group, Deadline: s.SyncDeadline, LoadStall: s.LoadDeadline, Logger: s.Logger,
 		OnServe: c.placed, OnWithdraw: c.unplaced, OnEvent: c.events.note,
 	})
-	c.stepper = &stepper{director: c.director, stall: s.StepDeadline, deadline: stepStalls * s.StepDeadline, suspect: c.suspect, fence: c.fence, blame: c.blame, log: s.Logger, tracer: s.Tracer}
+	c.stepper = &stepper{director: c.director, stall: s.StepDeadline, deadline: stepStalls * s.StepDeadline, suspect: c.nodeGone, fence: c.fence, blame: c.blame, log: s.Logger, tracer: s.Tracer}
 	c.geometry = socket.GeometryOf(m, kv)
 	if err := c.geometry.Fits(policy); err != nil {
 		return nil, err
@@ -169,7 +169,7 @@ func (c *core) unplaced(w topology.Withdraw) {
 	c.batcher.Unplace(w.Reason)
 }
 
-func (c *core) suspect(g *Group, rank int) {
+func (c *core) nodeGone(g *Group, rank int) {
 	n := g.Nodes[rank]
 	c.root.Send(c.dpid, &nodeDown{id: n.ID, incarnation: n.Incarnation})
 }
@@ -317,12 +317,12 @@ func (c *core) poll() {
 			asked = now
 			c.askAll()
 		}
-		c.look(&sampled)
+		c.recordFigures(&sampled)
 	}
 }
 
-// look records the cost of outages, and a sample once per statusEvery.
-func (c *core) look(sampled *time.Time) {
+// recordFigures records the cost of outages, and a sample once per statusEvery.
+func (c *core) recordFigures(sampled *time.Time) {
 	ctx, cancel := context.WithTimeout(c.ctx, statusEvery)
 	defer cancel()
 	if snap, err := c.batcher.Snapshot(ctx); err == nil {

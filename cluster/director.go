@@ -215,13 +215,13 @@ func (d *director) Receive(c actor.Context) {
 		}
 		d.register(m.node.ID, m.host)
 		d.run(c, d.authority.Up(m.node))
-		d.sayRefused(m.node.ID)
+		d.reportRefused(m.node.ID)
 	case *nodeRefused:
 		d.register(m.id, m.host)
 		d.run(c, d.authority.Refuse(m.id, m.host.incarnation, m.reason))
-		d.sayRefused(m.id)
+		d.reportRefused(m.id)
 	case *nodeForeign:
-		d.foreign(c, m)
+		d.refuseForeign(c, m)
 	case *nodeBlamed:
 		d.blame(c, m)
 	case *nodeDown:
@@ -278,7 +278,7 @@ func (d *director) register(id string, h host) {
 	d.incarnations.Store(id, h.incarnation)
 }
 
-func (d *director) sayRefused(id string) {
+func (d *director) reportRefused(id string) {
 	if why, refused := d.authority.Refused()[id]; refused {
 		d.cfg.Logger.Warn("node cannot take part", "node", id, "reason", why)
 		d.cfg.OnEvent(api.EventRefused, id, why)
@@ -367,9 +367,9 @@ func (d *director) blame(c actor.Context, m *nodeBlamed) {
 	}
 }
 
-// foreign refuses a node with incompatible messages. It stays refused until another process has its
+// refuseForeign refuses a node with incompatible messages. It stays refused until another process has its
 // name.
-func (d *director) foreign(c actor.Context, m *nodeForeign) {
+func (d *director) refuseForeign(c actor.Context, m *nodeForeign) {
 	h, known := d.hosts[m.id]
 	if inc, up := d.known(m.id); !known || !up || inc != m.incarnation {
 		return

@@ -59,7 +59,7 @@ func (c *core) Submit(ctx context.Context, r *api.Request) (<-chan api.Event, er
 		defer cancel()
 		for {
 			e, err := stream.Next(ctx)
-			if err != nil || !p.take(ctx, e) {
+			if err != nil || !p.handle(ctx, e) {
 				return
 			}
 		}
@@ -130,8 +130,8 @@ type eventAdapter struct {
 	since   *StepTotals // taken at the first token
 }
 
-// take handles one event; false means that no event follows.
-func (p *eventAdapter) take(ctx context.Context, e batcher.Event) bool {
+// handle handles one event; false means that no event follows.
+func (p *eventAdapter) handle(ctx context.Context, e batcher.Event) bool {
 	switch {
 	case e.Scores != nil:
 		if p.scores == nil {

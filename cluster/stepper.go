@@ -205,7 +205,7 @@ func (s *stepper) run(ctx context.Context, p *plan.Plan) (batcher.StepDone, erro
 	}
 	took := time.Since(began)
 	s.figures.note(began, took, p, replies)
-	s.keepPace(g, took, replies)
+	s.recordWaits(g, took, replies)
 	if s.tracer != nil {
 		s.trace(g, p, began, took, replies)
 	}

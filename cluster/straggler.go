@@ -67,8 +67,8 @@ func standing(st *proto.SocketStatus, err error) *topology.Standing {
 		Busy: st.Busy, Finished: st.Progress, Loaded: uint64(st.LoadedBytes) + uint64(st.FetchedBytes)}
 }
 
-// keepPace records which nodes kept the others waiting.
-func (s *stepper) keepPace(g *Group, took time.Duration, replies []*proto.StepReply) {
+// recordWaits records which nodes kept the others waiting.
+func (s *stepper) recordWaits(g *Group, took time.Duration, replies []*proto.StepReply) {
 	ids, late, own := make([]string, len(replies)), make([][]time.Duration, len(replies)), make([]time.Duration, len(replies))
 	for i, r := range replies {
 		ids[i], own[i] = g.Nodes[i].ID, time.Duration(r.OwnMicros)*time.Microsecond

@@ -198,7 +198,7 @@ func runBatch(ctx context.Context, o BatchOptions, policy string, vocab int) (*B
 	row.Failed = len(failed)
 	row.TokensPerS = float64(len(tokens)) / row.Seconds
 	row.DecodePerS, row.MedianPerS = decodeRates(tokens, row.Sequences, decodeSteps)
-	row.TTFT = middleOf(firsts)
+	row.TTFT = drainedMedian(firsts)
 	if row.Failed == o.Requests {
 		return nil, <-failed
 	}
@@ -243,7 +243,7 @@ func decodeRates(tokens []token, sequences, steps int) (best, median float64) {
 		} else {
 			got[first]--
 		}
-		if d := t.at - tokens[i-n].at; d > 0 && len(got) == sequences && even(got, steps) {
+		if d := t.at - tokens[i-n].at; d > 0 && len(got) == sequences && allWithinOne(got, steps) {
 			all = append(all, float64(n)/d.Seconds())
 		}
 	}
@@ -254,7 +254,7 @@ func decodeRates(tokens []token, sequences, steps int) (best, median float64) {
 	return all[len(all)-1], all[len(all)/2]
 }
 
-func even(got map[int]int, steps int) bool {
+func allWithinOne(got map[int]int, steps int) bool {
 	for _, n := range got {
 		if n < steps-1 || n > steps+1 {
 			return false
@@ -263,8 +263,8 @@ func even(got map[int]int, steps int) bool {
 	return true
 }
 
-// middleOf returns the median of the values in a full channel.
-func middleOf(c chan time.Duration) float64 {
+// drainedMedian returns the median of the values in a full channel.
+func drainedMedian(c chan time.Duration) float64 {
 	var all []time.Duration
 	for len(c) > 0 {
 		all = append(all, <-c)

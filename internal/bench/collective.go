@@ -133,7 +133,7 @@ func BusRate(ctx context.Context, n, bytes int) (float64, error) {
 			sent = sentBy(groups) - before
 		}
 	}
-	return float64(sent) / middle(took).Seconds(), nil
+	return float64(sent) / medianOf(took).Seconds(), nil
 }
 
 func sentBy(groups []*collective.Group) (n uint64) {

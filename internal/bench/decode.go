@@ -158,12 +158,12 @@ func (d *Decode) measure(ctx context.Context, r *rig, f *floor, k Costs, g kvcac
 		return err
 	}
 	best, readFloor, computeFloor := slices.Min(took).Seconds(), slices.Min(read).Seconds(), slices.Min(compute).Seconds()
-	median, medianRead := middle(took).Seconds(), middle(read).Seconds()
+	median, medianRead := medianOf(took).Seconds(), medianOf(read).Seconds()
 	d.TokensPerS, d.MedianPerS, d.MeanPerS = rates(d.Batch, took)
 	d.Shared = threadsOf(spent, len(took), total(took))
 	d.PerToken, d.Bandwidth, d.Read = d.Bytes/float64(d.Batch), d.Bytes/best/1e9, d.Bytes/readFloor/1e9
 	d.Share, d.MedianShare = readFloor/best, medianRead/median
-	d.CPUShare = middle(readCPU).Seconds() / max(middle(stepCPU).Seconds(), 1e-9)
+	d.CPUShare = medianOf(readCPU).Seconds() / max(medianOf(stepCPU).Seconds(), 1e-9)
 	d.PeakShare, d.Roofline = computeFloor/best, max(readFloor, computeFloor)/best
 	return r.empty(ctx, d.Batch)
 }

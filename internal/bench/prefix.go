@@ -104,10 +104,10 @@ func MeasurePrefix(ctx context.Context, o ProcessOptions, p PrefixOptions) (*Pre
 			row.Warms = append(row.Warms, took)
 		}
 	}
-	f.Cold = middle(f.Colds)
+	f.Cold = medianOf(f.Colds)
 	for i := range f.Rows {
 		row := &f.Rows[i]
-		row.Warm = middle(row.Warms)
+		row.Warm = medianOf(row.Warms)
 		row.Share = row.Warm / f.Cold
 	}
 	if err := f.misses(ctx, o, p.Misses); err != nil {
@@ -142,7 +142,7 @@ func (f *Prefix) misses(ctx context.Context, o ProcessOptions, pairs int) error 
 		}
 		m.With, m.Plain, ratios = m.With+took[0], m.Plain+took[1], append(ratios, took[0]/took[1])
 	}
-	m.Ratio = middle(ratios)
+	m.Ratio = medianOf(ratios)
 	f.Misses = m
 	return nil
 }

@@ -151,7 +151,7 @@ func (r *rig) decode(ctx context.Context, n, context, steps int, step func(took,
 // second.
 func rates(each int, took []time.Duration) (best, median, mean float64) {
 	n := float64(each)
-	return n / slices.Min(took).Seconds(), n / middle(took).Seconds(), n / average(took).Seconds()
+	return n / slices.Min(took).Seconds(), n / medianOf(took).Seconds(), n / average(took).Seconds()
 }
 
 func average(d []time.Duration) time.Duration { return total(d) / time.Duration(len(d)) }
@@ -163,8 +163,8 @@ func total(d []time.Duration) (sum time.Duration) {
 	return sum
 }
 
-// middle returns the median.
-func middle[T cmp.Ordered](d []T) T {
+// medianOf returns the median.
+func medianOf[T cmp.Ordered](d []T) T {
 	d = slices.Clone(d)
 	slices.Sort(d)
 	return d[len(d)/2]

@@ -36,7 +36,7 @@ func (v *Service) show(j snapshot) api.Job {
 	s := j.state
 	out := api.Job{ID: j.id, Object: "job", State: string(s.Phase), Endpoint: j.head.Endpoint, CreatedAt: s.Accepted / 1000,
 		StartedAt: s.Started / 1000, EndedAt: s.Ended / 1000, Attempt: s.Attempt, Failures: s.Failures, NextAttempt: s.NotBefore / 1000,
-		Events: s.Events, Key: j.head.Key, Batch: j.head.Batch, Prompt: j.prompt, Answer: begin(v.api.Text(j.answer))}
+		Events: s.Events, Key: j.head.Key, Batch: j.head.Batch, Prompt: j.prompt, Answer: firstCharacters(v.api.Text(j.answer))}
 	out.Durability, out.Replicas = v.cfg.Durability()
 	if s.Code != "" {
 		out.Error = &api.JobError{Code: s.Code, Message: s.Message, Status: j.status, Body: j.body}

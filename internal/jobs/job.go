@@ -81,12 +81,12 @@ func (j *job) apply(r *journal.Record, seq uint64) error {
 		}
 		j.first = seq
 		j.prompt = promptPreview(s.Endpoint, s.Body)
-		j.promptOnly = emitsNothing(s.Body)
+		j.promptOnly = promptOnly(s.Body)
 		s.Body = nil
 		j.head = s
 	case KindTokens:
 		if !j.promptOnly {
-			j.answer = answerBegins(j.answer, r)
+			j.answer = appendAnswerStart(j.answer, r)
 		}
 	case KindDone:
 		if err := json.Unmarshal(r.Payload, &j.done); err != nil {

@@ -27,11 +27,11 @@ func promptPreview(endpoint string, body json.RawMessage) string {
 		return ""
 	}
 	fields := map[string]json.RawMessage{api.EndpointCompletions: b.Prompt, api.EndpointChat: b.Messages, api.EndpointResponses: b.Input}
-	return begin(textOf(fields[endpoint]))
+	return firstCharacters(textOf(fields[endpoint]))
 }
 
-// emitsNothing reports whether the response has no generated token: max_tokens is 0.
-func emitsNothing(body json.RawMessage) bool {
+// promptOnly reports whether the response has no generated token: max_tokens is 0.
+func promptOnly(body json.RawMessage) bool {
 	var b struct {
 		MaxTokens *int64 `json:"max_tokens"`
 	}
@@ -73,8 +73,8 @@ func textOf(raw json.RawMessage) string {
 	return newest
 }
 
-// begin returns the first previewRunes characters of a text, as one line.
-func begin(text string) string {
+// firstCharacters returns the first previewRunes characters of a text, as one line.
+func firstCharacters(text string) string {
 	var b strings.Builder
 	n, space := 0, false
 	for _, r := range text {
@@ -96,9 +96,9 @@ func begin(text string) string {
 	return b.String()
 }
 
-// answerBegins adds a record's tokens to the first tokens of a job's first choice. A token that
+// appendAnswerStart adds a record's tokens to the first tokens of a job's first choice. A token that
 // ended the answer has no text.
-func answerBegins(ids []int32, r *journal.Record) []int32 {
+func appendAnswerStart(ids []int32, r *journal.Record) []int32 {
 	if len(ids) >= previewTokens {
 		return ids
 	}

@@ -49,7 +49,7 @@ func (s *Store) hold(ctx context.Context, id string, at int64, spec Spec) (*job,
 	j := newJob(id)
 	j.running = true
 	s.mu.Lock()
-	err = s.room()
+	err = s.checkRoom()
 	if err == nil {
 		s.jobs[id] = j
 	}
@@ -149,7 +149,7 @@ func (v *Service) getResponse(w http.ResponseWriter, r *http.Request) {
 		}
 		v.FollowResponse(w, r, id, after)
 	default:
-		v.show1(w, k)
+		v.showResponse(w, k)
 	}
 }
 
@@ -166,7 +166,7 @@ func noResponse(id string) error {
 	return api.Problem{Status: http.StatusNotFound, Code: "response_not_found", Message: fmt.Sprintf("Response with id '%.80s' not found; they are kept for a time only.", id)}
 }
 
-func (v *Service) show1(w http.ResponseWriter, k api.KeptResponse) {
+func (v *Service) showResponse(w http.ResponseWriter, k api.KeptResponse) {
 	out, err := v.api.ShowResponse(k)
 	if err != nil {
 		v.api.WriteError(w, err)
@@ -223,7 +223,7 @@ func (v *Service) cancelResponse(w http.ResponseWriter, r *http.Request) {
 		v.api.WriteError(w, err)
 		return
 	}
-	v.show1(w, k)
+	v.showResponse(w, k)
 }
 
 func (v *Service) deleteResponse(w http.ResponseWriter, r *http.Request) {

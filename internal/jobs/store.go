@@ -197,7 +197,7 @@ func (s *Store) failed(err error) error {
 	return err
 }
 
-func (s *Store) works(seq uint64) {
+func (s *Store) writable(seq uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.trouble != "" {
@@ -226,7 +226,7 @@ func (s *Store) Write(ctx context.Context, w *journal.Writer, r journal.Record, 
 	if err != nil {
 		return s.failed(err)
 	}
-	s.works(seq)
+	s.writable(seq)
 	return apply(&r, seq)
 }
 
@@ -302,7 +302,7 @@ func (s *Store) accept(ctx context.Context, id string, spec Spec) (v snapshot, e
 	s.mu.Lock()
 	j := s.jobs[id]
 	if j == nil {
-		if err := s.room(); err != nil {
+		if err := s.checkRoom(); err != nil {
 			s.mu.Unlock()
 			return v, false, err
 		}
@@ -347,8 +347,8 @@ func (s *Store) accept(ctx context.Context, id string, spec Spec) (v snapshot, e
 // errGone: the request that created the entry gave it up.
 var errGone = errors.New("jobs: entry given up")
 
-// room returns an error if no further job may be accepted. s.mu must be held.
-func (s *Store) room() error {
+// checkRoom returns an error if no further job may be accepted. s.mu must be held.
+func (s *Store) checkRoom() error {
 	if n := len(s.active) + s.pending; n >= s.cfg.MaxOpen {
 		return fmt.Errorf("%w: %d of at most %d", ErrTooMany, n, s.cfg.MaxOpen)
 	}

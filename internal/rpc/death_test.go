@@ -137,7 +137,7 @@ func TestRestartIsReported(t *testing.T) {
 	p.kill()
 	spawn(t, p.address, "far", 2)
 	w := newWatch()
-	got, err := s.stayWith(deadline(t, patience), p.address, &known, w)
+	got, err := s.holdWatch(deadline(t, patience), p.address, &known, w)
 	if err != nil || got.Incarnation != 2 || known.Incarnation != 1 {
 		t.Errorf("%+v, %v", got, err)
 	}

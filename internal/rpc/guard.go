@@ -85,7 +85,7 @@ func (s *System) sift(in *remote.RemoteMessage, id string) bool {
 		for _, e := range b.GetEnvelopes() {
 			pass, err := s.siftOne(b, e, id)
 			if err != nil {
-				if n := s.drops.hostile.Add(1); seldom(n) {
+				if n := s.drops.hostile.Add(1); isPowerOfTwo(n) {
 					s.log.Warn("dropped an invalid message from a peer", "certificate", id, "error", err, "dropped_so_far", n)
 				}
 			}

@@ -56,9 +56,9 @@ func (r *restorer) once() {
 
 var grpcLogger grpcLog
 
-// seldom reports whether n is a power of two. Logging only then keeps untrusted clients from
+// isPowerOfTwo reports whether n is a power of two. Logging only then keeps untrusted clients from
 // flooding the log.
-func seldom(n uint64) bool { return n&(n-1) == 0 }
+func isPowerOfTwo(n uint64) bool { return n&(n-1) == 0 }
 
 // grpcLog forwards grpc's warnings as debug messages and its errors as warnings to the logger of
 // the System that started last.

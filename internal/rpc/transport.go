@@ -139,7 +139,7 @@ func (c loudCreds) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInf
 	from := conn.RemoteAddr()
 	secured, info, err := c.TransportCredentials.ServerHandshake(conn)
 	if err != nil {
-		if n := c.s.drops.handshakes.Add(1); seldom(n) {
+		if n := c.s.drops.handshakes.Add(1); isPowerOfTwo(n) {
 			c.s.log.Warn("refused a connection", "from", from, "error", security.Explain(err), "refused_so_far", n)
 		}
 	}

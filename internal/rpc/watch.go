@@ -57,7 +57,7 @@ func (s *System) observe(ctx context.Context, known Peer, w *watch) *PeerDown {
 	address := known.Address
 	begun := time.Now()
 	for {
-		p, cause := s.stayWith(ctx, address, &known, w)
+		p, cause := s.holdWatch(ctx, address, &known, w)
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -88,9 +88,9 @@ func (s *System) observe(ctx context.Context, known Peer, w *watch) *PeerDown {
 
 var errReported = errors.New("another source reported it dead")
 
-// stayWith holds a watch stream open until it breaks or an alarm arrives. The first answer fills
+// holdWatch holds a watch stream open until it breaks or an alarm arrives. The first answer fills
 // known. A later answer from another process is returned immediately.
-func (s *System) stayWith(ctx context.Context, address string, known *Peer, w *watch) (Peer, error) {
+func (s *System) holdWatch(ctx context.Context, address string, known *Peer, w *watch) (Peer, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	cc, err := s.connect(address)

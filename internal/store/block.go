@@ -148,12 +148,12 @@ func (b *block) record(at int) (r blockRecord, ok bool) {
 	if r, ok = b.parse(at, at+n, headers); !ok {
 		return r, false
 	}
-	return r, b.sound(&r)
+	return r, b.plausible(&r)
 }
 
-// sound detects damaged lengths that leave the checksum valid: a journal message must start with
+// plausible detects damaged lengths that leave the checksum valid: a journal message must start with
 // the record magic.
-func (b *block) sound(r *blockRecord) bool {
+func (b *block) plausible(r *blockRecord) bool {
 	if b.subjects == "" || !r.plain() {
 		return true
 	}
@@ -169,7 +169,7 @@ func (b *block) resync(at int) int {
 			continue
 		}
 		b.budget -= n
-		if r, ok := b.parse(at, at+n, headers); ok && b.sound(&r) {
+		if r, ok := b.parse(at, at+n, headers); ok && b.plausible(&r) {
 			return at
 		}
 	}

@@ -14,7 +14,7 @@ import (
 func (b *block) repair(at, end int, before, next uint64) piece {
 	p := piece{at: at, end: end, state: pieceLost}
 	for _, headers := range [...]bool{false, true} { // derived from the piece's length
-		if r, ok := b.parse(at, end, headers); ok && b.sound(&r) {
+		if r, ok := b.parse(at, end, headers); ok && b.plausible(&r) {
 			p.state, p.record, p.instead = pieceRepaired, r, b.encode(&r)
 			return p
 		}

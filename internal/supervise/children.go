@@ -103,16 +103,16 @@ func (c *Children) Start(x Child) error {
 		k.ended = true
 		c.mu.Unlock()
 		if !stopping {
-			c.log.Error("a process ended", ending(id, k.cmd.Process.Pid, err, x.Log, k.tail.String())...)
+			c.log.Error("a process ended", exitAttrs(id, k.cmd.Process.Pid, err, x.Log, k.tail.String())...)
 			x.Exited(err)
 		}
 	})
 	return nil
 }
 
-// ending returns the log attributes of a process that ended unrequested: how it ended, the path of
+// exitAttrs returns the log attributes of a process that ended unrequested: how it ended, the path of
 // its log, and its last line. A killed process had no time to write one.
-func ending(id string, pid int, err error, file, tail string) []any {
+func exitAttrs(id string, pid int, err error, file, tail string) []any {
 	attrs := []any{"id", id, "pid", pid, "how", howEnded(err)}
 	if file == "" {
 		file = "none kept; --log-dir DIR keeps it"
@@ -122,7 +122,7 @@ func ending(id string, pid int, err error, file, tail string) []any {
 	if killed := errors.As(err, &failed) && !failed.Exited(); killed {
 		return attrs
 	}
-	if line := lastWords(tail); line != "" {
+	if line := exitReason(tail); line != "" {
 		attrs = append(attrs, "last", line)
 	}
 	return attrs
@@ -136,9 +136,9 @@ func howEnded(err error) string {
 	return err.Error()
 }
 
-// lastWords returns the line of a log that explains why its process ended: the first line of a
+// exitReason returns the line of a log that explains why its process ended: the first line of a
 // panic, else the last line, cut to 300 bytes.
-func lastWords(tail string) string {
+func exitReason(tail string) string {
 	last := ""
 	for line := range strings.Lines(tail) {
 		if line = strings.TrimSpace(line); line == "" {

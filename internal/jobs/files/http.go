@@ -103,7 +103,7 @@ func (v *Service) postFile(w http.ResponseWriter, r *http.Request) (any, error) 
 		return nil, api.Problem{Status: http.StatusBadRequest, Param: "purpose", Message: fmt.Sprintf("'purpose' is %.40q; only \"batch\" is known.", purpose)}
 	}
 	keep = true
-	return shown(f), nil
+	return withoutOwner(f), nil
 }
 
 // sentBy marks read errors as caused by the client's upload rather than by the store.
@@ -139,8 +139,8 @@ func fileProblem(err error) error {
 	return routes.Problem(err)
 }
 
-// shown returns f without its owner, which clients must not see.
-func shown(f File) File {
+// withoutOwner returns f without its owner, which clients must not see.
+func withoutOwner(f File) File {
 	f.Holder = ""
 	return f
 }
@@ -182,7 +182,7 @@ func (v *Service) listFiles(_ http.ResponseWriter, r *http.Request) (any, error)
 	out.Data, out.HasMore = routes.Page(files, q.Get("after"), limit, func(f File) string { return f.ID },
 		func(f File) bool { return q.Get("purpose") == "" || f.Purpose == q.Get("purpose") })
 	for i, f := range out.Data {
-		out.Data[i] = shown(f)
+		out.Data[i] = withoutOwner(f)
 	}
 	return out, nil
 }
@@ -194,7 +194,7 @@ func (v *Service) getFile(w http.ResponseWriter, r *http.Request) (any, error) {
 	case err != nil:
 		return nil, err
 	case rest == "":
-		return shown(f), nil
+		return withoutOwner(f), nil
 	case rest == "content":
 		return nil, v.content(r.Context(), w, id)
 	}

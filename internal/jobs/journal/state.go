@@ -42,11 +42,11 @@ func (j *Journal) Verify(seq uint64, data []byte) (Record, error) {
 	case r.prev != j.prev:
 		return r, fmt.Errorf("record %d of %s (message %d): %w: it does not follow the record before it", j.number, j.Name, seq, ErrDamaged)
 	}
-	j.took(&r, seq)
+	j.applied(&r, seq)
 	return r, nil
 }
 
-func (j *Journal) took(r *Record, seq uint64) {
+func (j *Journal) applied(r *Record, seq uint64) {
 	j.number, j.prev, j.last = r.Number+1, r.sum, seq
 }
 
@@ -107,9 +107,9 @@ func (j *Journal) Write(r *Record) (*Writing, Move) {
 	return w, MoveAppend
 }
 
-func (w *Writing) there(seq uint64) Move {
+func (w *Writing) stored(seq uint64) Move {
 	w.journal.doubt = false
-	w.journal.took(w.record, seq)
+	w.journal.applied(w.record, seq)
 	w.Seq = seq
 	return MoveEnd
 }
@@ -118,7 +118,7 @@ func (w *Writing) there(seq uint64) Move {
 func (w *Writing) Appended(seq uint64, err error) Move {
 	switch {
 	case err == nil:
-		return w.there(seq)
+		return w.stored(seq)
 	case errors.Is(err, ErrFull): // certainly not stored
 		w.Err = err
 		return MoveEnd
@@ -131,7 +131,7 @@ func (w *Writing) Appended(seq uint64, err error) Move {
 func (w *Writing) Found(read []Message, err error, foreign func(*Record) error) Move {
 	switch {
 	case err == nil && len(read) > 0 && bytes.Equal(read[0].Data, w.Data):
-		return w.there(read[0].Seq)
+		return w.stored(read[0].Seq)
 	case err == nil && errors.Is(w.refused, ErrConflict):
 		if w.Err = w.journal.CatchUp(read, foreign); w.Err == nil {
 			w.Err = w.refused

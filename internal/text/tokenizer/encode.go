@@ -22,7 +22,7 @@ func (t *Tokenizer) Encode(text string, addSpecial bool) []int32 {
 }
 
 func (t *Tokenizer) mustEncode(p Part, addSpecial bool) []int32 {
-	ids, err := t.encode(patient(), []Part{p}, addSpecial)
+	ids, err := t.encode(unlimited(), []Part{p}, addSpecial)
 	if err != nil {
 		panic(err)
 	}

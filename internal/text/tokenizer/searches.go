@@ -16,9 +16,9 @@ const (
 	// the first.
 	searchLimit = 500 * time.Millisecond
 	searchTries = 2
-	// patientTries is for Encode and EncodeLiteral, which no request waits for: a normal search
+	// unlimitedTries is for Encode and EncodeLiteral, which no request waits for: a normal search
 	// succeeds on any loaded machine.
-	patientTries = 240
+	unlimitedTries = 240
 	// searchBudget and searchPerByte limit all searches of a request together to ten times the
 	// needs of a normal pattern.
 	searchBudget  = time.Second
@@ -33,10 +33,10 @@ type searches struct {
 	tries int
 }
 
-// patient returns a budget without limit, so that the result does not depend on the load of the
+// unlimited returns a budget without limit, so that the result does not depend on the load of the
 // machine.
-func patient() *searches {
-	return &searches{ctx: context.Background(), left: math.MaxInt64, tries: patientTries}
+func unlimited() *searches {
+	return &searches{ctx: context.Background(), left: math.MaxInt64, tries: unlimitedTries}
 }
 
 type searchesKey struct{}

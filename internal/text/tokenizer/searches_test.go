@@ -73,7 +73,7 @@ func TestNoIDsOfHalfASearch(t *testing.T) {
 	if ids, err := tok.encode(late, []Part{{Text: "aaa"}}, false); !errors.Is(err, ErrGaveUp) || ids != nil {
 		t.Errorf("without time: %v, %v", ids, err)
 	}
-	if s := patient(); s.left < time.Hour || s.tries < 100*searchTries {
+	if s := unlimited(); s.left < time.Hour || s.tries < 100*searchTries {
 		t.Errorf("Encode has %v and %d tries", s.left, s.tries)
 	}
 	if ids := tok.Encode("aaa", false); len(ids) != 3 {

@@ -164,14 +164,14 @@ func (p *Parser) outside(out *[]Piece) bool {
 			p.text(out, i)
 			p.buf = p.buf[len(callEnd):]
 			return true
-		case p.again(&head):
+		case p.beginsUnmarked(&head):
 			p.text(out, i)
 			p.at = between
 			return true
 		case m.short || head.short:
 			p.text(out, i)
 			return false
-		case p.final && p.begun(p.buf[i:]):
+		case p.final && p.isMarkPrefix(p.buf[i:]):
 			p.text(out, i)
 			p.buf = ""
 			return false
@@ -186,8 +186,8 @@ func (p *Parser) begin(n int) {
 	p.buf, p.kept, p.at, p.block, p.made = p.buf[n:], p.open, between, true, false
 }
 
-// again reports whether a call starts here that needs no mark before it.
-func (p *Parser) again(m *match) bool {
+// beginsUnmarked reports whether a call starts here that needs no mark before it.
+func (p *Parser) beginsUnmarked(m *match) bool {
 	switch {
 	case p.family == Hermes:
 		name, _ := m.function(p)
@@ -203,9 +203,9 @@ func (p *Parser) known(name string) bool {
 	return ok && name != ""
 }
 
-// begun reports whether s, at the end of an answer with calls, is the start of a mark and therefore
+// isMarkPrefix reports whether s, at the end of an answer with calls, is the start of a mark and therefore
 // not text.
-func (p *Parser) begun(s string) bool {
+func (p *Parser) isMarkPrefix(s string) bool {
 	begins := func(mark string) bool { return strings.HasPrefix(mark, s) }
 	return p.calls > 0 && (p.block && (begins(p.end) || slices.ContainsFunc(p.ends, begins)) || p.cut && slices.ContainsFunc(p.opens, begins))
 }
@@ -284,7 +284,7 @@ func (p *Parser) next(out *[]Piece) bool {
 		p.kept += p.buf[:start]
 		p.read(start, member, writer{})
 	case p.made:
-		p.leave(out, start)
+		p.leaveCalls(out, start)
 	case p.open == "":
 		p.at = odd
 	default:
@@ -312,9 +312,9 @@ func (p *Parser) head(m *match) (name string, kind place) {
 	return m.object(), rest
 }
 
-// leave returns to text after calls. Up to n bytes of brackets and fences that close the calls are
+// leaveCalls returns to text after calls. Up to n bytes of brackets and fences that close the calls are
 // not text.
-func (p *Parser) leave(out *[]Piece, n int) {
+func (p *Parser) leaveCalls(out *[]Piece, n int) {
 	gap := p.buf[:n]
 	if at := strings.IndexByte(gap, '['); at >= 0 {
 		gap = gap[:at]
@@ -326,7 +326,7 @@ func (p *Parser) leave(out *[]Piece, n int) {
 		if p.at = over; p.final && strings.HasPrefix("```", left) {
 			p.buf = ""
 		}
-	case left != "" && left[0] == p.open[0] && !p.begun(left): // no mark, or it was read before
+	case left != "" && left[0] == p.open[0] && !p.isMarkPrefix(left): // no mark, or it was read before
 		p.text(out, len(p.buf)-len(left)+1)
 	}
 }

@@ -25,7 +25,7 @@ func TestEnding(t *testing.T) {
 		{nil, "", "", "[id n pid 7 how exit status 0 log none kept; --log-dir DIR keeps it]"},
 		{errors.New("wait: no child"), "", "", "[id n pid 7 how wait: no child log none kept; --log-dir DIR keeps it]"},
 	} {
-		if got := fmt.Sprint(ending("n", 7, c.err, c.file, c.tail)); got != c.out {
+		if got := fmt.Sprint(exitAttrs("n", 7, c.err, c.file, c.tail)); got != c.out {
 			t.Errorf("%v, %q: %s, want %s", c.err, c.file, got, c.out)
 		}
 	}
