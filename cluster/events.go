@@ -133,9 +133,9 @@ func (e *events) persist(ctx context.Context, write func(context.Context, []byte
 // ServeEvents adds the routes of the event log and the recent past to an API server. Call it
 // before the server serves.
 //
-//	GET /v1/events?from=N            events that came or changed after revision N; as server-sent
-//	                                 events where the client accepts those
-//	GET /v1/cluster/history?from=N   samples from an index on, one a second
+//	GET /v1/events?from=N            events that are new or changed after revision N; as
+//	                                 server-sent events if the client accepts them
+//	GET /v1/cluster/history?from=N   samples starting at an index, one per second
 func (c *core) ServeEvents(a *api.Server) error {
 	if err := a.Handle(api.Route{Method: http.MethodGet, Path: "/v1/events", Handler: func(w http.ResponseWriter, r *http.Request) { c.events.serve(a, w, r) }}); err != nil {
 		return err

@@ -56,7 +56,7 @@ type Decode struct {
 	Roofline    float64   `json:"roofline_share"`  // fraction of the higher of both floors
 	CacheBytes  float64   `json:"cache_bytes"`     // of Bytes: what attention reads of one sequence's cache
 	CacheShare  float64   `json:"cache_share"`     // fraction of what it reads under the policy full
-	Times       float64   `json:"times,omitempty"` // speed relative to Beside, and the ratio that the bytes predict
+	Times       float64   `json:"times,omitempty"` // speed relative to the policy full, and the ratio that the bytes predict
 	Bound       float64   `json:"bound,omitempty"`
 	Beside      *Decode   `json:"beside,omitempty"` // the same under the policy full
 	Others      []*Decode `json:"others,omitempty"` // the same under further policies

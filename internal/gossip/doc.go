@@ -1,7 +1,7 @@
 // Package gossip keeps the list of cluster members. It wraps memberlist (SWIM) and
-// avoids its pitfalls: metadata over 512 bytes (a panic there), callbacks that must
-// not block, leaves that look like failures, members that restart under their old
-// name, and concurrent joins that take half a minute to find each other.
+// avoids its pitfalls. Metadata over 512 bytes makes memberlist panic, and its callbacks
+// must not block. Leaves look like failures, members restart under their old name, and
+// concurrent joins take half a minute to find each other.
 //
 // Its results are hints without authority. Any holder of the cluster key can announce
 // anything, and on an overloaded machine a live member may be reported as failed and

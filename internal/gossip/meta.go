@@ -55,8 +55,8 @@ type Meta struct {
 const metaFormat = 1
 
 // Encode writes format 1, state, load, incarnation and PID in big-endian order. Then follow role,
-// RPC, route, build, store and arithmetic, each as a length byte and the bytes, then the wire
-// versions, and a byte that is 1 if Leads is set.
+// RPC, route, build, store and arithmetic, each as a length byte and the bytes. The wire versions
+// and a byte for Leads (1 or 0) are last.
 func (m Meta) Encode() ([]byte, error) {
 	b := []byte{metaFormat, byte(m.State), m.Load}
 	b = binary.BigEndian.AppendUint64(b, m.Incarnation)

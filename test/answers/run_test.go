@@ -61,8 +61,9 @@ func newRequest(c *model.Config, policy, kind string, prompt, output int) reques
 	return r
 }
 
-// requests returns the requests of a setup: all policies, drawn both ways in turn; ids alone; a
-// prompt's scores; with the main types long prompts, and with bf16 long answers.
+// requests returns the requests of a setup: one per policy, alternately greedy and sampled, one
+// with ids only, and one with a prompt's scores. The main types add long prompts, and bf16 adds
+// long answers.
 func (s setup) requests(c *model.Config) []request {
 	var all []request
 	add := func(policy, kind string, prompt, output int) {

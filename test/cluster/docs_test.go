@@ -87,7 +87,7 @@ func TestDocs(t *testing.T) {
 	t.Run("http.md", func(t *testing.T) {
 		want, stderr, code := command(t, patience, nil, "man", "--http", "--server", shared.base)
 		if got, err := os.ReadFile("../../docs/http.md"); err != nil || code != 0 || string(got) != want {
-			t.Errorf("docs/http.md is not what the server says of itself (%v %s); write it again with a running shoal up: go run ./cmd/shoal man --http > docs/http.md", err, stderr)
+			t.Errorf("docs/http.md differs from the routes of the server (%v %s); with `shoal up` running: go run ./cmd/shoal man --http > docs/http.md", err, stderr)
 		}
 	})
 	for _, page := range append([]string{"../../README.md"}, pages...) {

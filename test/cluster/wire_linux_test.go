@@ -178,7 +178,10 @@ func (p *port) enter() error {
 		}
 	}
 	addr := func(b ...byte) func(*unix.Ifreq) error { return func(r *unix.Ifreq) error { return r.SetInet4Addr(b) } }
-	up := func(r *unix.Ifreq) error { r.SetUint16(unix.IFF_UP | unix.IFF_RUNNING | unix.IFF_MULTICAST); return nil }
+	up := func(r *unix.Ifreq) error {
+		r.SetUint16(unix.IFF_UP | unix.IFF_RUNNING | unix.IFF_MULTICAST)
+		return nil
+	}
 	own := p.w.address(p.at)
 	set("lo", unix.SIOCSIFFLAGS, up)
 	set("lo", unix.SIOCSIFNETMASK, addr(255, 255, 255, 255)) // the rest of 127/8 is outside this interface

@@ -40,7 +40,7 @@ func (x File) described(bytes int64, h hash.Hash) File {
 	return x
 }
 
-// Bytes is the default disk limit of all files.
+// Bytes is the disk limit of all files together.
 const Bytes = 4 << 30
 
 // Limits of files.

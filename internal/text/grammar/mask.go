@@ -240,8 +240,9 @@ func suffixes(ends [][2]int32, token [][]byte) trie {
 	return t
 }
 
-// holdsPlain reports whether any text of up to plainRunes plain characters (unescaped in a JSON
-// string) leads from r to a live state, and no such text to the end of r.
+// holdsPlain reports whether a JSON string at r accepts any plain text, that is, unescaped
+// characters. Any such text of up to plainRunes characters must lead from r to a live state, and
+// none to the end of r.
 func (m *machine) holdsPlain(r regexID) bool {
 	n := &m.nodes[r]
 	switch n.kind {

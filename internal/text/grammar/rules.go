@@ -126,7 +126,7 @@ func (b *rulebook) unroll(name string) {
 	var heads, tails []*part
 	for _, a := range flatAlts(p) {
 		if a.kind == xRule && a.name == name {
-			continue // a: a has no meaning
+			continue // a rule "a: a" adds nothing
 		}
 		if a.kind == xSeq && len(a.list) > 0 && a.list[0].kind == xRule && a.list[0].name == name {
 			tails = append(tails, b.part(part{kind: xSeq, list: a.list[1:]}))

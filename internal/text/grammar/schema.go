@@ -122,7 +122,7 @@ func (m *machine) whitespace() regexID {
 	return m.or(rEps, m.literal(" "), m.concat(m.repeat(line, 1, maxLineEnds), m.repeat(m.set(indent), 0, maxIndent)))
 }
 
-// isOld reports drafts before 2019-09.
+// isOld reports whether the schema has a draft before 2019-09.
 func isOld(v *jsonValue, old bool) bool {
 	if s := v.get("$schema"); s != nil && s.kind == jString {
 		for _, d := range [...]string{"draft-03", "draft-04", "draft-05", "draft-06", "draft-07"} {

@@ -21,10 +21,10 @@ const (
 	probeWord              = 8 // maximum characters of a word
 )
 
-// backtracks returns a text on which a pattern needs exponential time, as (a+)+$ does on a run of
-// one character followed by a mismatch, and (ab|a|b)+$ on a run of two. It tries runs of characters
-// of each kind, of the pattern's own characters and words, of pairs of these, and runs after one of
-// them. It returns "" if all of them are fast.
+// backtracks returns a text on which a pattern needs exponential time. Examples are (a+)+$ on a run
+// of one character followed by a mismatch, and (ab|a|b)+$ on a run of two. It tries runs of
+// characters of each kind, of the pattern's own characters and words, of pairs of these, and runs
+// after one of them. It returns "" if all of them are fast.
 func backtracks(re *regexp2.Regexp, pattern string) string {
 	patient := re.MatchTimeout
 	re.MatchTimeout = probeTimeout

@@ -75,7 +75,7 @@ func (s *searches) find(re *regexp2.Regexp, text []rune, from int) (*regexp2.Mat
 		if err == nil {
 			return m, nil
 		}
-		if took >= searchLimit/2 { // otherwise regexp2's own clock stood still and jumped
+		if took >= searchLimit/2 { // a shorter time means that regexp2's own clock had stopped and jumped
 			try++
 		}
 		if try >= s.tries || errors.Is(err, regexp2.ErrBacktrackingStackLimit) { // the error contains the text
