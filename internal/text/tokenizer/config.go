@@ -14,8 +14,8 @@ type config struct {
 	added          []*addedToken // added_tokens_decoder
 }
 
-// llamaLike reports whether add_bos_token and add_eos_token replace the template of tokenizer.json,
-// and returns their defaults. transformers does so for these classes (LlamaTokenizerFast).
+// llamaLike reports whether add_bos_token and add_eos_token replace the template of tokenizer.json.
+// transformers does so for these classes (LlamaTokenizerFast).
 func (c *config) llamaLike() bool {
 	switch strings.TrimSuffix(c.class, "Fast") {
 	case "LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer":
