@@ -1,0 +1,70 @@
+package cli
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// foreign are flags of other programs that the pages name.
+var foreign = strings.Fields(`--bench --buffer-float-type --check --data-parallel-size --enable-lora --enable-prefix-caching
+	--from-literal --gpu-memory-utilization --ignore-missing --install --kv-cache-dtype --max-model-len --max-num-batched-tokens
+	--max-num-seqs --max-seq-len --net-turbo --now --pipeline-parallel-size --quantization --rm --served-model-name
+	--speculative-config --tensor-parallel-size --tool-call-parser`)
+
+// mistyped are flags that a page shows with the error of the program.
+var mistyped = []string{"--kv-memry"}
+
+var (
+	flagInText  = regexp.MustCompile("(?:^|[ `(])(--[a-z][a-z0-9-]+)")
+	routeInText = regexp.MustCompile("(?:GET|POST|DELETE) (/[a-z0-9_/{}]+)")
+)
+
+// TestDocsNameFlagsAndRoutes checks that the pages name no flag that no command has, and no
+// route that docs/http.md, which a server writes, does not list.
+func TestDocsNameFlagsAndRoutes(t *testing.T) {
+	pages := map[string]string{}
+	for _, pattern := range []string{"*.md", "docs/*.md", "docs/decisions/*.md"} {
+		files, err := filepath.Glob(filepath.Join("..", "..", pattern))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range files {
+			text, err := os.ReadFile(f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			pages[strings.TrimPrefix(filepath.ToSlash(f), "../../")] = string(text)
+		}
+	}
+	delete(pages, "CHANGELOG.md") // it may name what is gone
+	known := map[string]bool{}
+	for _, f := range flagInText.FindAllStringSubmatch(output(t, "man", "--markdown"), -1) {
+		known[f[1]], known["--no-"+strings.TrimPrefix(f[1], "--")] = true, true // a switch may be negatable
+	}
+	for _, f := range slices.Concat(foreign, mistyped) {
+		known[f] = true
+	}
+	routes := pages["docs/http.md"]
+	flags := 0
+	for _, name := range slices.Sorted(maps.Keys(pages)) {
+		text := pages[name]
+		for _, m := range flagInText.FindAllStringSubmatch(text, -1) {
+			if flags++; !known[m[1]] {
+				t.Errorf("%s names the flag %s, which no command has", name, m[1])
+			}
+		}
+		for _, m := range routeInText.FindAllStringSubmatch(text, -1) {
+			if !strings.Contains(routes, " "+m[1]) && !strings.Contains(routes, " "+strings.ReplaceAll(m[1], "{name}", "{id}")) {
+				t.Errorf("%s names the route %s, which docs/http.md does not list", name, m[1])
+			}
+		}
+	}
+	if flags < 300 {
+		t.Errorf("%d flags found in the pages, want at least 300", flags)
+	}
+}
