@@ -82,7 +82,7 @@ type Batcher struct {
 // ticket tells a request from a later one with the same ID.
 type ticket struct{ sink Sink }
 
-// Messages of the mailbox; Placed and Unplaced travel as they are.
+// Messages of the mailbox; Placed and Unplaced are sent unchanged.
 type (
 	submission struct {
 		spec   Spec
