@@ -56,7 +56,7 @@ func (s *startFlags) begin(e *env, f serverFlags, checkpoint string) (_ *client.
 		other = "nothing"
 	}
 	fmt.Fprintf(e.stderr, "%s serves %s; %s is started for this command, on %s\n", c.URL(), other, layout.NameOf(checkpoint), counted(s.Nodes, "node"))
-	up, err := s.up(checkpoint)
+	up, err := s.up(e, checkpoint)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -81,9 +81,9 @@ func (s *startFlags) begin(e *env, f serverFlags, checkpoint string) (_ *client.
 }
 
 // up is `shoal up` with its own defaults, environment and file of flags.
-func (s *startFlags) up(checkpoint string) (*upCmd, error) {
+func (s *startFlags) up(e *env, checkpoint string) (*upCmd, error) {
 	var c commands
-	p, err := parser(&c, &env{stdout: io.Discard, stderr: io.Discard}, func(int) {})
+	p, err := parser(&c, &env{ctx: e.ctx, stdout: io.Discard, stderr: io.Discard}, func(int) {})
 	if err != nil {
 		return nil, err
 	}

@@ -88,8 +88,9 @@ type exit int
 
 func (e exit) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
 
-// interruptedTwice is the exit status after a second Ctrl-C or SIGTERM.
-const interruptedTwice = 130
+// exitInterrupted is the exit status of a command that a signal ended before it was done, and of
+// one that got a second signal while it ended.
+const exitInterrupted = 130
 
 // Main runs the command line and returns the exit status: 0 done, 1 failed, 2
 // wrong usage, 130 interrupted. The first Ctrl-C or SIGTERM asks a command to end,
@@ -107,7 +108,7 @@ func Main(args []string) int {
 		cancel()
 		s := <-signals
 		fmt.Fprintf(os.Stderr, "shoal: %v while ending: stopped at once. Running requests are cut off; durable jobs go on when a coordinator runs again.\n", s)
-		os.Exit(interruptedTwice)
+		os.Exit(exitInterrupted)
 	}()
 	return run(env{ctx: ctx, stdin: os.Stdin, stdout: os.Stdout, stderr: &console{file: os.Stderr}, interrupts: taken}, args)
 }
@@ -139,6 +140,9 @@ func run(e env, args []string) (status int) {
 	if done {
 		return status
 	}
+	if err != nil && e.ctx.Err() != nil {
+		return exitInterrupted
+	}
 	if err != nil {
 		fmt.Fprintf(e.stderr, "shoal: %s\nshoal: see `shoal --help`, or `shoal COMMAND --help`\n", usageError(err, parser.Model.Node))
 		return 2
@@ -151,7 +155,7 @@ func run(e env, args []string) (status int) {
 	case errors.As(err, &code):
 		return int(code)
 	case e.ctx.Err() != nil && errors.Is(err, context.Canceled):
-		return 130
+		return exitInterrupted
 	}
 	fmt.Fprintln(e.stderr, "shoal:", plainError(err))
 	return 1

@@ -22,12 +22,13 @@ type configFlag string
 const configHelp = `YAML file of flags: "kv-memory: 4GiB" is --kv-memory 4GiB; those below "node:" are of that command alone (docs/config.md).`
 
 // BeforeResolve reads the file; Kong calls it when the flag is given or in the environment.
-func (configFlag) BeforeResolve(ctx *kong.Context, app *kong.Kong, trace *kong.Path) error {
+func (configFlag) BeforeResolve(ctx *kong.Context, app *kong.Kong, trace *kong.Path, e *env) error {
 	path, ok := ctx.FlagValue(trace.Flag).(configFlag)
 	if !ok || path == "" {
 		return nil
 	}
-	text, err := readSmall(string(path))
+	// The file may be a pipe, which blocks until somebody writes into it.
+	text, err := await(e.ctx, func() ([]byte, error) { return readSmall(string(path)) }, func() {})
 	if err != nil {
 		return fmt.Errorf("--config: %w", err)
 	}
