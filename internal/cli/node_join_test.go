@@ -119,3 +119,30 @@ func TestModelReference(t *testing.T) {
 		}
 	}
 }
+
+// TestProcessPorts: with --ports no two processes of up have a port in common, and checkNetwork
+// counts them all.
+func TestProcessPorts(t *testing.T) {
+	for _, standby := range []bool{false, true} {
+		c := upCmd{Nodes: 3, Standby: standby, networkFlags: networkFlags{Cluster: "lab", Ports: 7071}}
+		taken := map[int]int{7070: -1}
+		for i := range c.coordinators() + c.Nodes {
+			gossip, first := c.processPorts(i)
+			for _, port := range []int{gossip, first, first + 1, first + 2, first + 3} {
+				if owner, ok := taken[port]; ok && port != 0 {
+					t.Errorf("processes %d and %d both have port %d", owner, i, port)
+				}
+				taken[port] = i
+			}
+		}
+		delete(taken, 0)
+		c.Ports = 65536 - (len(taken) - 1)
+		if err := c.checkNetwork(); err != nil {
+			t.Error(err)
+		}
+		c.Ports++
+		if err := c.checkNetwork(); err == nil {
+			t.Errorf("--ports %d reaches beyond 65535", c.Ports)
+		}
+	}
+}

@@ -105,7 +105,7 @@ func (c *upCmd) Run(e *env) error {
 		return err
 	}
 	defer at.Close()
-	if err := c.openNetwork(e, &serve, 1); err != nil {
+	if err := c.openNetwork(e, &serve); err != nil {
 		return err
 	}
 	defer c.net.close()
@@ -331,7 +331,7 @@ func (c *upCmd) takeThreads(ctx context.Context, serve cluster.ServeConfig, log 
 // all nodes have together.
 func (c *upCmd) node(i int, checkpoint string, join []string, dataDir string) nodeCmd {
 	id := fmt.Sprintf("node-%d", i)
-	gossip, ports := c.portsOfNode(i)
+	gossip, ports := c.processPorts(c.coordinators() + i)
 	n := nodeCmd{modelFlag: modelFlag{Model: checkpoint, SwiftKV: c.SwiftKV}, nodeFlags: c.nodeFlags, logFlags: c.logFlags,
 		Join: join, ID: id, Bind: net.JoinHostPort(c.net.bindHost(), strconv.Itoa(gossip)), Ports: ports, Share: c.Shares[id], DataDir: dataDir, WithParent: true, Processors: c.processors}
 	n.Cluster = cmp.Or(c.Cluster, clusterName)

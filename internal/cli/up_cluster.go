@@ -24,7 +24,7 @@ import (
 type networkFlags struct {
 	Cluster   string        `placeholder:"NAME" help:"Let other machines join: listen on the network, keep a key for the cluster of this name, and print the line to run on them."`
 	Bind      string        `placeholder:"ADDRESS[:PORT]" help:"With --cluster: IP address that the other machines reach this one by, and port of gossip (default: the address of the default route, port 7070)."`
-	Ports     int           `default:"0" placeholder:"FIRST" help:"With --cluster: first of the ports of this command's processes on --bind: four of the coordinator, then five of each node (default: any that are free)."`
+	Ports     int           `default:"0" placeholder:"FIRST" help:"With --cluster: first of the ports of this command's processes on --bind: four of the coordinator, then five of the standby and of each node (default: any that are free)."`
 	JoinPort  int           `name:"join-port" default:"0" placeholder:"PORT" help:"With --cluster: port on --bind where machines exchange their token (default: 7069)."`
 	TokenLife time.Duration `name:"token-life" default:"1h" help:"With --cluster: how long the printed token is valid, 1m to 168h; 0: print none, shoal token create makes one."`
 	Expect    int           `placeholder:"N" help:"With --cluster: nodes to wait for before the first placement, those of other machines included (default: the nodes of this command)."`
@@ -37,10 +37,11 @@ const (
 	gossipPort = 7070
 )
 
-// Ports of one process with --ports: a coordinator's, and a node's with that of its gossip.
+// Ports with --ports: of the coordinator, whose gossip has the port of --bind, and of each other
+// process, gossip included.
 const (
 	portsOfCoordinator = 4
-	portsOfNode        = 5
+	portsOfOthers      = 5
 )
 
 // network is what a first machine has on the network. The zero network is none: everything
@@ -92,10 +93,11 @@ func (c *upCmd) checkNetwork() error {
 			return err
 		}
 	}
-	last := 65535 - portsOfCoordinator - portsOfNode*c.Nodes
+	all := portsOfCoordinator + portsOfOthers*(c.coordinators()-1+c.Nodes)
+	last := 65536 - all
 	switch {
 	case c.Ports < 0 || c.Ports > last:
-		return fmt.Errorf("--ports %d: want 1 to %d, the first of %d, or 0", c.Ports, last, portsOfCoordinator+portsOfNode*c.Nodes)
+		return fmt.Errorf("--ports %d: want 1 to %d, the first of %d, or 0", c.Ports, last, all)
 	case c.JoinPort < 0 || c.JoinPort > 65535:
 		return fmt.Errorf("--join-port %d: want 1 to 65535, or 0", c.JoinPort)
 	case c.Expect != 0 && (c.Expect < c.Nodes || c.Expect > 256):
@@ -141,7 +143,7 @@ func clusterFolder(dataDir, name string) (string, error) {
 
 // openNetwork opens what a first machine has on the network: its folder, its addresses, and the
 // server that exchanges tokens. Without --cluster it opens nothing.
-func (c *upCmd) openNetwork(e *env, serve *cluster.ServeConfig, coordinators int) (err error) {
+func (c *upCmd) openNetwork(e *env, serve *cluster.ServeConfig) (err error) {
 	n, log := &c.net, serve.Logger
 	if c.Cluster == "" {
 		return nil
@@ -172,7 +174,7 @@ func (c *upCmd) openNetwork(e *env, serve *cluster.ServeConfig, coordinators int
 	if err != nil {
 		return err
 	}
-	l, err := c.takeAddresses(before, coordinators, log)
+	l, err := c.takeAddresses(before, log)
 	if err != nil {
 		return err
 	}
@@ -205,7 +207,7 @@ func (c *upCmd) openNetwork(e *env, serve *cluster.ServeConfig, coordinators int
 
 // takeAddresses chooses where this machine listens: where flags say, else where it listened
 // before, else at usual ports that are free. It opens the listener of the join server.
-func (c *upCmd) takeAddresses(before join.Addresses, coordinators int, log *slog.Logger) (net.Listener, error) {
+func (c *upCmd) takeAddresses(before join.Addresses, log *slog.Logger) (net.Listener, error) {
 	n := &c.net
 	host, port, err := splitBind(cmp.Or(c.Bind, before.Join))
 	if c.Bind == "" {
@@ -236,8 +238,11 @@ func (c *upCmd) takeAddresses(before join.Addresses, coordinators int, log *slog
 		return nil, fmt.Errorf("--join-port: %w", err)
 	}
 	was := strings.Split(before.Gossip, ",")
-	for i := range coordinators {
+	for i := range c.coordinators() {
 		kept := 0
+		if i > 0 {
+			port, _ = c.processPorts(i)
+		}
 		if i < len(was) {
 			kept = portOf(was[i])
 		}
@@ -246,7 +251,7 @@ func (c *upCmd) takeAddresses(before join.Addresses, coordinators int, log *slog
 			return nil, errors.Join(fmt.Errorf("--bind: %w", err), l.Close())
 		}
 		defer g.Close() // once all are found; gossip listens there itself
-		n.gossip, port = append(n.gossip, g.Addr().String()), 0
+		n.gossip = append(n.gossip, g.Addr().String())
 	}
 	return l, nil
 }
@@ -329,12 +334,24 @@ func (c *upCmd) tokenFlagsText() string {
 	return "--cluster " + c.Cluster
 }
 
-// portsOfNode are the port of gossip and the first of the others of a node, counted from 0,
-// where --ports chooses them; 0: any.
-func (c *upCmd) portsOfNode(i int) (gossip, first int) {
-	if c.Ports == 0 {
-		return 0, 0
+// coordinators is how many processes this command runs a coordinator in.
+func (c *upCmd) coordinators() int {
+	if c.Standby {
+		return 2
 	}
-	at := c.Ports + portsOfCoordinator + portsOfNode*i
+	return 1
+}
+
+// processPorts are the port of gossip and the first of the others of a process where --ports
+// chooses them; 0: any. Coordinators count first, then nodes. The first one's gossip is at the
+// port of --bind.
+func (c *upCmd) processPorts(i int) (gossip, first int) {
+	switch {
+	case c.Ports == 0:
+		return 0, 0
+	case i == 0:
+		return 0, c.Ports
+	}
+	at := c.Ports + portsOfCoordinator + portsOfOthers*(i-1)
 	return at, at + 1
 }

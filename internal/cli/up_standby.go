@@ -71,7 +71,7 @@ func (c *upCmd) runPair(e *env, serve cluster.ServeConfig) (err error) {
 		return fmt.Errorf("--listen: %w", err)
 	}
 	defer p.fd.Close()
-	if err := c.openNetwork(e, &serve, len(p.gossip)); err != nil {
+	if err := c.openNetwork(e, &serve); err != nil {
 		return err
 	}
 	defer c.net.close()
@@ -149,6 +149,7 @@ func (p *pair) head(i int, standby bool, pause time.Duration) error {
 	id := pairNames[i]
 	k := p.cmd.coordinator(p.model)
 	k.ID, k.Bind, k.ListenFD, k.DataDir, k.StoreNodes = id, p.gossip[i], 3, filepath.Join(p.data, id), []string{pairStandby, "node-0"}
+	_, k.Ports = p.cmd.processPorts(i)
 	if standby {
 		k.Standby, k.Join = true, []string{p.gossip[1-i]}
 	}
