@@ -81,6 +81,12 @@ func (c *nodeCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
+	if canPull(c.Model) { // this may take hours, so the flags are checked first
+		cfg := cluster.NodeConfig{Bind: cmp.Or(c.Bind, "127.0.0.1:0"), Ports: cluster.Ports(c.Ports), Join: c.Join, KVBudget: int64(c.KVMemory), Threads: c.Threads, Share: c.Share, Key: key, Insecure: c.Insecure}
+		if err := cfg.Validate(); err != nil {
+			return err
+		}
+	}
 	dir, err := c.here(e)
 	if err != nil {
 		return err
