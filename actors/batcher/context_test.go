@@ -81,7 +81,7 @@ func TestContextsYield(t *testing.T) {
 	if booked := s.ledger.sockets[0].reserved; booked != alone {
 		t.Errorf("%d bytes are booked for a context, want %d", booked, alone)
 	}
-	next, held := at.inherit(2, sockets, []int{0}) // nobody else runs: no step opens it before somebody does
+	next, held := at.inherit(2, sockets, []int{0}) // it runs alone: no step opens it before another sequence does
 	at = next
 	run(Placed{Epoch: 2, Sockets: sockets, Held: held}, rests)
 	if run(submit(Spec{ID: "later", Prompt: append(context[:200:200], prompt("later", 20)...), MaxTokens: 5, Context: 200}), over("later")); at.forks != 1 {

@@ -25,7 +25,7 @@ func TestDecodeSteps(t *testing.T) {
 		{name: "sixteen", most: 16, micros: 100, least: tokens / 16, atMost: tokens/16 + 6},
 		{name: "as many as fit the time", most: 8, micros: 16000, least: tokens / 3, atMost: tokens/3 + 5},
 		{name: "none fits it twice", most: 8, micros: 26000, least: tokens, atMost: tokens},
-		{name: "nobody has measured", most: 8, micros: 0, least: tokens, atMost: tokens},
+		{name: "no step was measured", most: 8, micros: 0, least: tokens, atMost: tokens},
 		{name: "two sockets", most: 8, micros: 1000, sockets: 2, least: tokens / 8, atMost: tokens/8 + 5},
 		{name: "a ring", most: 8, micros: 1000, edit: func(p *Spec) { p.Policy = kvcache.Streaming(2, 20) }, least: tokens / 8, atMost: tokens/8 + 5},
 		{name: "a prompt's tail", most: 8, micros: 1000, edit: func(p *Spec) { p.Policy = squeezed }, least: tokens / 8, atMost: tokens/8 + 6},

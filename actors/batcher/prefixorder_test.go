@@ -71,6 +71,6 @@ func grouped(t *testing.T, jobs bool) {
 		bound, part = maxPassedJobs, 6
 	}
 	if most > bound || most == 0 || read > all/part {
-		t.Errorf("%d of %d tokens were read, somebody was passed %d times", read, all, most)
+		t.Errorf("%d of %d tokens were read, one was passed %d times", read, all, most)
 	}
 }

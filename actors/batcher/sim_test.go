@@ -67,7 +67,7 @@ type sequence struct {
 	copy    *kvcache.Store // on replica
 	owner   int
 	replica int
-	held    bool // its epoch is over, nobody has opened it again
+	held    bool // its epoch is over, and no plan has opened it since
 	prompt  int  // of the request
 	text    []int32
 	next    int // position that the next row must have
@@ -147,7 +147,7 @@ func (c *cluster) inherit(epoch uint32, sockets []Socket, from []int) (*cluster,
 func (c *cluster) resume(o plan.Open, requests map[string]*Spec) {
 	q := c.seqs[o.Seq]
 	if q == nil || !q.held || q.open.ID != o.ID {
-		c.t.Fatalf("%s: resumes sequence %d, which nobody holds", o.ID, o.Seq)
+		c.t.Fatalf("%s: resumes sequence %d, which no socket has", o.ID, o.Seq)
 	}
 	store := func(rank int) *kvcache.Store {
 		s := q.own

@@ -29,7 +29,7 @@ func tried(r *rand.Rand, s *State, plans, rows, position int, pass func(shift in
 		}
 		t := pass(p.ThreadShift) * (0.95 + 0.1*r.Float64())
 		if r.IntN(10) == 0 {
-			t *= 3 // somebody took a processor
+			t *= 3 // another process took a processor
 		}
 		if since < disturbed {
 			t *= 1 + 1/float64(uint(1)<<p.ThreadShift) // the more, the longer
