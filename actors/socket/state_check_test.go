@@ -54,6 +54,7 @@ func TestEachRule(t *testing.T) {
 		"0 blocks must move to a file":                    func(_ *Machine, p *plan.Plan) { p.Spill = []plan.Spill{{Seq: 1}} },
 		"in step 4, which is in flight":                   func(m *Machine, p *plan.Plan) { m.seqs[2].inFlight, p.Release = 4, []uint64{2} },
 		"step 5 has no rows":                              func(_ *Machine, p *plan.Plan) { p.Decode = nil },
+		"5: 4 are open, as many":                          func(m *Machine, p *plan.Plan) { m.limits.Rows = 4; open(p) },
 		"owner 2 of 2 ranks":                              func(_ *Machine, p *plan.Plan) { open(p).Owner = 2 },
 		"the context holds 1 to 1000":                     func(_ *Machine, p *plan.Plan) { open(p).Read = 1001 },
 		"100 and 901 tokens, the context holds 1000":      func(_ *Machine, p *plan.Plan) { open(p).Tail = 901 },
@@ -165,5 +166,10 @@ func TestEachRule(t *testing.T) {
 		case want != "" && (err == nil || !strings.Contains(err.Error(), want)):
 			t.Errorf("want %q, got %v", want, err)
 		}
+	}
+	m, p := checked(t), &plan.Plan{Step: 5, Decode: []plan.Run{{Seq: 8, Start: 120, Tokens: make([]int32, 1), Sample: true, PromptLogprobs: none, Next: none}}}
+	resume(p, 8, 120).Owner = 1
+	if _, err := m.check(p); err != nil {
+		t.Errorf("a sequence that resumes on another rank: %v", err)
 	}
 }
