@@ -48,7 +48,7 @@ func TestLoadStall(t *testing.T) {
 	done, silent := LoadProgress{Done: true}, LoadProgress{Silent: true}
 	for _, x := range []struct {
 		what  string
-		looks [][]LoadProgress // a second apart; a node has two seconds, all together five
+		looks [][]LoadProgress // one second apart; the limit is two seconds for a node, five for all
 		want  []int
 		over  bool
 	}{

@@ -16,8 +16,8 @@ type file struct {
 	cells [heads][]cell
 }
 
-// write keeps a block in a file, behind what runs; keys are as in plan.Run, i of the block.
-// Nobody learns whether it came so far.
+// write stores block id, the i-th of keys (as in plan.Run), in a file. It does so later, if the
+// process still runs.
 func (n *node) write(e *epoch, id uint64, keys []plan.Key, i int) {
 	b := n.blocks[id]
 	if !n.w.cfg.files || e == nil || b == nil || len(keys) < i+2 {

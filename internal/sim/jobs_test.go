@@ -28,7 +28,7 @@ type entry struct {
 
 var rules = jobs.Rules{MaxFailures: 3, MaxTakeovers: 3, Backoff: 10 * time.Millisecond, MaxBackoff: 80 * time.Millisecond}
 
-// wall is the time in records, which survives processes.
+// wall is the clock of records: it continues when a process restarts.
 func (w *world) wall() int64 { return 1_000_000 + w.now.Milliseconds() }
 
 func (c *coordinator) entry(id string) *entry {

@@ -41,7 +41,7 @@ func (k Kind) String() string {
 type Type uint32
 
 // The types with a known layout. Rows are stored in blocks of elements, which package model
-// dequantises.
+// dequantizes.
 const (
 	F32  Type = 0
 	F16  Type = 1

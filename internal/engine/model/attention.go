@@ -37,7 +37,7 @@ func (c *Config) AttentionScale() float32 {
 }
 
 // EmbeddingScale is the factor of an embedding that is stored as dt. transformers rounds the root
-// to the type of the weights: sqrt(2560) becomes 50.5 in bf16. Quantised weights are converted from
+// to the type of the weights: sqrt(2560) becomes 50.5 in bf16. Quantized weights are converted from
 // such weights.
 func (c *Config) EmbeddingScale(dt tensor.DType) float32 {
 	if !c.ScaledEmbedding {

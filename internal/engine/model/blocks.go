@@ -7,14 +7,14 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// Block formats of GGUF, dequantised as ggml defines them (ggml-quants.c, dequantize_row_*):
+// Block formats of GGUF, dequantized as ggml defines them (ggml-quants.c, dequantize_row_*):
 // products and sums in float32, each rounded. The conversions prevent fused multiply-add, so every
 // machine reads the same weights.
 
 // maxBlock is the largest number of elements in a block.
 const maxBlock = 256
 
-// dequant dequantises one block.
+// dequant dequantizes one block.
 var dequant = map[gguf.Type]func(y *[maxBlock]float32, b []byte){
 	gguf.Q4_0: dequantQ4_0, gguf.Q4_1: dequantQ4_1, gguf.Q5_0: dequantQ5_0, gguf.Q5_1: dequantQ5_1, gguf.Q8_0: dequantQ8_0,
 	gguf.Q2_K: dequantQ2K, gguf.Q3_K: dequantQ3K, gguf.Q4_K: dequantQ4K, gguf.Q5_K: dequantQ5K, gguf.Q6_K: dequantQ6K,

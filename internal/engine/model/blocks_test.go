@@ -8,7 +8,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// Two random blocks of every type, dequantised by llama.cpp's own Python
+// Two random blocks of every type, dequantized by llama.cpp's own Python
 // package (gguf.quants.dequantize, gguf-py 0.17 or later), bit for bit.
 func TestDequantGoldens(t *testing.T) {
 	var golden map[string]struct{ Blocks, Values []byte } // base64

@@ -194,7 +194,7 @@ func TestGGUFNorms(t *testing.T) {
 	}
 }
 
-// Quantised files approximate their original weights, and are held in the type that fits.
+// Quantized files approximate their original weights, and are held in the type that fits.
 func TestGGUFTypes(t *testing.T) {
 	shape := modeltest.Small()
 	shape.Hidden, shape.FFN, shape.Layers, shape.Vocab = 256, 256, 1, 64

@@ -7,7 +7,7 @@ import (
 )
 
 // The error of the 4-bit types on trained weights: every 32nd row of the bundled model's matrices,
-// quantised, read back and compared.
+// quantized, read back and compared.
 func TestIQ4IsNearerThanQ4OnFry(t *testing.T) {
 	ck, err := Open("../../../models/fry")
 	if err != nil {

@@ -16,11 +16,11 @@ import (
 // concurrently until the checkpoint is closed.
 type Tensor struct {
 	Name  string
-	DType tensor.DType // F32, BF16, F16; for quantised blocks and FP8, the type in which they are held by default
+	DType tensor.DType // F32, BF16, F16; for quantized blocks and FP8, the type in which they are held by default
 	Shape []int
 	Data  []byte // unaligned
 
-	blocks gguf.Type                      // format of quantised blocks; 0 (which is F32): see DType
+	blocks gguf.Type                      // format of quantized blocks; 0 (which is F32): see DType
 	fill   func(dst []float32, r, lo int) // instead of Data: generates a row from column lo on
 	parts  []Tensor                       // with fill: the stored tensors, see joinKVUp
 	scales *fp8Scales                     // of FP8

@@ -69,7 +69,7 @@ const (
 // All strides are in bytes.
 type tileArgs struct {
 	w       unsafe.Pointer // first panel at the first unit's first column
-	panel   uintptr        // from panel to panel, within 4 columns or one quantised block
+	panel   uintptr        // from panel to panel, within 4 columns or one quantized block
 	x       unsafe.Pointer // first token's float32, or quantized block, at the same column
 	ldx     uintptr        // from token to token
 	steps   *step
@@ -79,9 +79,9 @@ type tileArgs struct {
 	out     unsafe.Pointer
 	ldout   uintptr        // from token to token
 	pf      uintptr        // address to prefetch. Not a pointer: kernels advance it beyond the end, while the garbage collector may look
-	pfStep  uintptr        // prefetch advance per 4 columns, or per block if quantised
-	scales  unsafe.Pointer // quantised weights: the first panel's scales of the first block; panels are adjacent
-	advance uintptr        // from 4 columns, or a quantised block and its scales, to the next
+	pfStep  uintptr        // prefetch advance per 4 columns, or per block if quantized
+	scales  unsafe.Pointer // quantized weights: the first panel's scales of the first block; panels are adjacent
+	advance uintptr        // from 4 columns, or a quantized block and its scales, to the next
 	panels  int
 	tokens  int
 	groups  uintptr // kernels.rising: number of groups of four panels, adjacent in w and out

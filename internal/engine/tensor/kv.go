@@ -84,7 +84,7 @@ func (l KVLayout) check(block []byte, slot int) {
 	}
 }
 
-// Put rounds or quantises one key k [KDim] and one value v [VDim] into a slot. A latent layout
+// Put rounds or quantizes one key k [KDim] and one value v [VDim] into a slot. A latent layout
 // takes the value from the key and ignores v.
 func (l KVLayout) Put(block []byte, slot int, k, v []float32) {
 	l.check(block, slot)

@@ -6,7 +6,7 @@ package tensor
 //
 // This is the re-indexing of EQUIP (figure 16) for a page of the cache. Rotations add up, so a key
 // that is stored rotated at its true position needs only the rotation by the difference to its new
-// position. A key is widened to float32, rotated as by [RopeRotateHalf], and rounded (or quantised)
+// position. A key is widened to float32, rotated as by [RopeRotateHalf], and rounded (or quantized)
 // to the block's type as by Put.
 //
 // half is nil or the rotate-half cache of src (see PutHalf), from which rotate_half of a key is

@@ -46,7 +46,7 @@ type matmul struct {
 	ldx, n int
 	padded []float32
 
-	quantized []byte         // the quantized tokens, if the weight is quantised
+	quantized []byte         // the quantized tokens, if the weight is quantized
 	from      unsafe.Pointer // first token: its float32 or its quantized blocks
 	stride    int            // bytes from token to token
 }
@@ -101,7 +101,7 @@ type matScratch struct {
 }
 
 // treeStack holds finished nodes of some tokens, in whole cache lines: unaligned it costs narrow
-// quantised matrices 3 to 10 % of their time. Levels are not a multiple of 4 KiB apart, because a
+// quantized matrices 3 to 10 % of their time. Levels are not a multiple of 4 KiB apart, because a
 // load would then falsely seem to depend on a store to another level.
 type treeStack [treeLevels][chunkTok + stackGap][groupRows]float32
 

@@ -29,7 +29,7 @@ func unitChain(dt DType, row, x []float32, s Span) float32 {
 	return acc
 }
 
-// quantChain is the definition of one unit of a quantised weight: GGUF's rounding of the weights,
+// quantChain is the definition of one unit of a quantized weight: GGUF's rounding of the weights,
 // int8 tokens, exact integer sums per block.
 func quantChain(dt DType, row, x []float32, s Span) float32 {
 	acc := float32(0)

@@ -49,7 +49,7 @@ func MeasureFMA(p *Pool, d time.Duration) float64 {
 	return 2 * peakChains * peakRounds * float64(k.lanes) * rate / 1e9
 }
 
-// MeasureVNNI measures the peak of the integer products that quantised weights use, on all threads,
+// MeasureVNNI measures the peak of the integer products that quantized weights use, on all threads,
 // in 10⁹ operations per second (a multiplication and an addition count as two): VPDPBUSD with
 // AVX-512 VNNI, otherwise its replacement.
 func MeasureVNNI(p *Pool, d time.Duration) float64 {

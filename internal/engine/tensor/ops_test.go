@@ -68,11 +68,11 @@ func TestOpsSameBits(t *testing.T) {
 			run("Raise", func(d []float32) { Raise(d, b, 0.3) })
 			run("Tops", func(d []float32) {
 				for i, x := range new(AttnScratch).Tops(a, 3) {
-					d[i] = x + 0 // either zero
+					d[i] = x + 0 // -0 is as good as 0
 				}
 			})
 			run("ArgMax", func(d []float32) { d[0] = float32(ArgMax(a)) })
-			run("max", func(d []float32) { d[0] = active.maxOf(a) + 0 }) // either zero
+			run("max", func(d []float32) { d[0] = active.maxOf(a) + 0 }) // -0 is as good as 0
 			run("LogSumExp", func(d []float32) { d[0] = LogSumExp(a) })
 			if n%2 == 0 {
 				run("RopeRotateHalf", func(d []float32) { RopeRotateHalf(d, b, c) })

@@ -6,7 +6,7 @@ import (
 	"unsafe"
 )
 
-// Quantised products follow GGUF's Q8_0, Q4_0 and IQ4_NL: weights of a row share a float16 scale
+// Quantized products follow GGUF's Q8_0, Q4_0 and IQ4_NL: weights of a row share a float16 scale
 // per block of 32. The tokens are also rounded to int8 per block, once per product, so that a block
 // is an exact integer sum. Then
 //
@@ -64,7 +64,7 @@ func portableQuantise(dst []byte, x []float32, start int32) {
 	}
 }
 
-// putQ8 quantises one block of one row into a panel's block and returns the scale: max|x|/127, with
+// putQ8 quantizes one block of one row into a panel's block and returns the scale: max|x|/127, with
 // values rounded to nearest, ties away from zero, as in GGUF.
 func putQ8(block []byte, lane int, x *[BlockWidth]float32) uint16 {
 	top := float32(0)
@@ -214,7 +214,7 @@ func dotQ4(block unsafe.Pointer, lane int, x *[BlockWidth]int8) int32 {
 	return sum
 }
 
-// portableQuantTile is the reference of every quantised tile kernel. dot is the sum of stored
+// portableQuantTile is the reference of every quantized tile kernel. dot is the sum of stored
 // weights times token bytes for one row of a block.
 func portableQuantTile(dot func(block unsafe.Pointer, lane int, x *[BlockWidth]int8) int32) func(*tileArgs) {
 	return func(a *tileArgs) {

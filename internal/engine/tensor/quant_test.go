@@ -30,7 +30,7 @@ func TestTokenRecordsSameBits(t *testing.T) {
 	}
 }
 
-// A row that was quantised once is unchanged when it is quantised again: a GGUF checkpoint passes
+// A row that was quantized once is unchanged when it is quantized again: a GGUF checkpoint passes
 // through SetRow unchanged.
 func TestQuantisedRowsAreFixedPoints(t *testing.T) {
 	r := rng(21)

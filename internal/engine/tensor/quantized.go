@@ -5,7 +5,7 @@ import (
 	"unsafe"
 )
 
-// Activations of quantised products that the caller has quantized. A product quantizes its tokens
+// Activations of quantized products that the caller has quantized. A product quantizes its tokens
 // block by block, so a block may be quantized before it is sent: a third of the bytes, and once
 // instead of on every receiver.
 
@@ -14,7 +14,7 @@ import (
 func QuantizedBytes(cols int) int { return cols / BlockWidth * quantBlockBytes }
 
 // Quantize quantizes n tokens x[t*ldx:] of cols columns, in whole blocks, for products with weights
-// of a quantised type: dst[t*ld:] gets QuantizedBytes(cols). NaN and infinities show in the
+// of a quantized type: dst[t*ld:] gets QuantizedBytes(cols). NaN and infinities show in the
 // product, as in MatMul. dst and ld must be multiples of 4 bytes.
 func Quantize(dst []byte, ld int, dt DType, x []float32, ldx, cols, n int) {
 	size := QuantizedBytes(cols)
@@ -32,7 +32,7 @@ func Quantize(dst []byte, ld int, dt DType, x []float32, ldx, cols, n int) {
 	}
 }
 
-// MatMulQuantized is MatMulMany for quantised weights with tokens that Quantize has quantized for
+// MatMulQuantized is MatMulMany for quantized weights with tokens that Quantize has quantized for
 // their type: token t is at x[t*ld:]. The bits are those of MatMulMany.
 func (p *Pool) MatMulQuantized(products []Product, x []byte, ld, n int) {
 	if len(products) == 0 {

@@ -33,7 +33,7 @@ type Weight struct {
 	nodes  []Span   // Subtrees(UnitLo, UnitHi)
 	steps  [][]step // per node, its units
 	panel  int      // bytes of one panel
-	chunk  int      // columns of a panel that are contiguous: a quantised block, or 4
+	chunk  int      // columns of a panel that are contiguous: a quantized block, or 4
 	column int      // bytes of one column of a panel, without scales
 	scales int      // bytes of the scales of a chunk of one panel
 	data   []byte
@@ -119,7 +119,7 @@ func columnBytes(dt DType) int {
 // Quantised reports whether a weight of type dt has blocks that share a scale.
 func Quantised(dt DType) bool { return dt == Q8_0 || dt == Q4_0 || dt == IQ4_NL }
 
-// panelBytes is the size of a panel: its columns and, if quantised, its scales, rounded up to a
+// panelBytes is the size of a panel: its columns and, if quantized, its scales, rounded up to a
 // whole cache line.
 func panelBytes(dt DType, padded int) int {
 	n := padded * columnBytes(dt)
@@ -151,7 +151,7 @@ func (w *Weight) Close() error {
 	return mem.free()
 }
 
-// SetRow stores row r: src holds the columns of Span, which are rounded or quantised to Type.
+// SetRow stores row r: src holds the columns of Span, which are rounded or quantized to Type.
 // Different rows may be set concurrently (best in groups of 16, which share cache lines).
 func (w *Weight) SetRow(r int, src []float32) {
 	if r < 0 || r >= w.Rows || len(src) != w.span.Len() {

@@ -46,7 +46,7 @@ type Stranger struct {
 	of *Strangers
 }
 
-// Admit counts a connection. Use the result in its place.
+// Admit counts a connection. The caller uses the returned one instead of c.
 func (s *Strangers) Admit(c net.Conn) *Stranger {
 	in := &Stranger{c, s}
 	s.mu.Lock()

@@ -47,7 +47,7 @@ func peaks(g *gen) {
 	})
 	g.ret()
 
-	// The integer products of the quantised tiles, with as many independent sums.
+	// The integer products of the quantized tiles, with as many independent sums.
 	g.plain("dotPeak"+g.name, "n int", "func(n int)")
 	n = g.GP64()
 	g.Load(g.Param("n"), n)

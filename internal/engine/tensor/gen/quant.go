@@ -8,14 +8,14 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// A quantised token is a row of quantized blocks of 32.
+// A quantized token is a row of quantized blocks of 32.
 const (
 	quantBlockBytes = 40 // 32 int8, the scale, and the start value of the integer sums
 	quantBlockScale = 32
 	quantBlockStart = 36
 )
 
-// quantType is a quantised weight. 16 rows of a block are loads vectors of 64 bytes, with 4
+// quantType is a quantized weight. 16 rows of a block are loads vectors of 64 bytes, with 4
 // adjacent columns of each row. Q4_0 has columns 4g.. in the low and 16+4g.. in the high halves of
 // the bytes of load g.
 type quantType struct {
@@ -48,7 +48,7 @@ func (g *gen) code() operand.Mem {
 	return m
 }
 
-// quants writes the tiles of quantised weights: per block an exact integer sum per
+// quants writes the tiles of quantized weights: per block an exact integer sum per
 // row and token, then one fused multiply-add by the product of the two scales.
 func quants(g *gen) {
 	for _, q := range quantTypes {
