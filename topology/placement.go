@@ -121,7 +121,7 @@ type Placement struct {
 	Slices  []Slice
 }
 
-// RowGrain is the grain of output rows: the rows of one kernel panel.
+// RowGrain is the unit in which output rows are divided: the rows of one kernel panel.
 const RowGrain = 16
 
 // ErrNoMembers is returned for an empty list of members.

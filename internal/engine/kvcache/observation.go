@@ -25,8 +25,8 @@ type Statistics struct {
 	votes []float32
 	voted int
 
-	// labels are the clusters of the first tokens that were found before, for the first labelled
-	// segments.
+	// labels are the clusters of the tokens of the first labelled segments, which were clustered
+	// during prefill.
 	labels   []int32
 	labelled int
 

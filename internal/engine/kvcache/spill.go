@@ -71,7 +71,7 @@ func (p *Policy) spilledSize(l tensor.KVLayout, n int) int {
 // pagesKept is the maximum number of pages that a query selects.
 func pagesKept(c pageSelector) int { return (c.Reads(1<<30) + c.Page() - 1) / c.Page() }
 
-// keptBytes are the sizes of one head's pages in memory, and of its tables.
+// keptBytes are the bytes of one head that stay in memory: its selected pages and its tables.
 func keptBytes(g Geometry, p *Policy, blocks int) (rows, tables int64) {
 	c, each := p.pager(), int64(16)
 	if p.Factors.Rank > 0 {

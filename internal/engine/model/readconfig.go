@@ -8,8 +8,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/sys/mmap"
 )
 
-// ReadConfig reads what a folder or a .gguf file says about itself, and no weights. stored
-// is the type of most weights as the files name it, such as bf16 or Q4_K.
+// ReadConfig reads the config of a folder or a .gguf file without its weights. stored is the type
+// of most weights as the files name it, such as bf16 or Q4_K.
 func ReadConfig(path string) (c Config, stored string, err error) {
 	file, ok, err := isGGUF(path)
 	if err != nil {
