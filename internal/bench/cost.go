@@ -27,7 +27,7 @@ type Costs struct {
 }
 
 // CostsOf returns the costs of a model with given types of weights and cache. Latent attention is
-// counted absorbed, as it is computed.
+// counted in its absorbed form, which is how it is computed.
 func CostsOf(c *model.Config, weights, kv tensor.DType) Costs {
 	var k Costs
 	add := func(n *int64, rows, cols int) {

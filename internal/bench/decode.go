@@ -58,7 +58,7 @@ type Decode struct {
 	CacheShare  float64   `json:"cache_share"`     // fraction of what it reads under the policy full
 	Times       float64   `json:"times,omitempty"` // speed relative to the policy full, and the ratio that the bytes predict
 	Bound       float64   `json:"bound,omitempty"`
-	Beside      *Decode   `json:"beside,omitempty"` // the same under the policy full
+	Baseline    *Decode   `json:"beside,omitempty"` // the same under the policy full
 	Others      []*Decode `json:"others,omitempty"` // the same under further policies
 	Stages      Stages    `json:"stages"`           // fastest step
 	Shared      Threads   `json:"thread_time"`      // all steps
@@ -68,7 +68,8 @@ type Decode struct {
 }
 
 // RunDecode measures decode with random weights and caches, under the policy full and under each of
-// policies. It returns the result of the first of policies, with that of full in Beside.
+// policies. It returns the result of the first of policies. The Beside field of that result is the
+// one of full.
 func RunDecode(ctx context.Context, o Options, policies []string, note func(string)) (*Decode, error) {
 	steps := o.Tokens + warmSteps
 	c, k, err := o.shape(o.Batch, o.Context+steps, o.Batch)
@@ -119,7 +120,7 @@ func RunDecode(ctx context.Context, o Options, policies []string, note func(stri
 			continue
 		case first == nil:
 			first = d
-			d.Beside = full
+			d.Baseline = full
 		default:
 			first.Others = append(first.Others, d)
 		}

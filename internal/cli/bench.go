@@ -147,8 +147,8 @@ func (c *benchDecodeCmd) Run(e *env) error {
 
 func printDecode(w io.Writer, d *bench.Decode) {
 	printMachine(w, d.Machine, d.Ceiling)
-	if d.Beside != nil {
-		printDecodeFigures(w, d.Beside)
+	if d.Baseline != nil {
+		printDecodeFigures(w, d.Baseline)
 	}
 	for _, d := range append([]*bench.Decode{d}, d.Others...) {
 		printDecodeFigures(w, d)

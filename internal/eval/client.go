@@ -86,7 +86,7 @@ func (c *Client) Complete(ctx context.Context, prompt []int32, maxTokens int, po
 	return Completion{Text: a.Choices[0].Text, Finish: a.Choices[0].Finish}, nil
 }
 
-// DefaultPolicy stands for the server's own policy.
+// DefaultPolicy selects the server's own policy.
 const DefaultPolicy = "default"
 
 // Logprobs returns the natural log probabilities of the prompt's tokens, each given the previous

@@ -20,7 +20,7 @@ import (
 //     process no messages meanwhile. Here grpc redials quickly for ConnectTimeout. A
 //     failure is not returned, which would cause the sleep, but appears as a stream
 //     that breaks immediately (see broken).
-//   - Ending: after an endpoint was told to stop, the error of its old stream would
+//   - Ending: after an endpoint got a stop request, the error of its old stream would
 //     be published again and end the new endpoint to the same address. A stream that
 //     we closed therefore ends without an error. Conversely, Proto.Actor does not treat
 //     an end by the peer as an error and would keep writing; here it is an error.

@@ -48,8 +48,7 @@ func TestChaosAborts(t *testing.T) {
 	c.waitIdle(patience)
 }
 
-// TestChaosFlapping: while streams decode, a node dies repeatedly, as soon as it is back or
-// earlier.
+// TestChaosFlapping: while streams decode, a node dies repeatedly, when it is back or even earlier.
 func TestChaosFlapping(t *testing.T) {
 	testlevel.NeedFull(t)
 	reqs := streaming(8, 48)

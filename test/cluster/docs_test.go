@@ -70,8 +70,8 @@ func boxes(t *testing.T, page string) (out []box) {
 	return out
 }
 
-// TestDocs runs the code blocks of README.md and docs as they are, each page in a separate shell,
-// on free ports: commands, and complete Go programs. Pages that start no cluster use a shared one.
+// TestDocs runs the code blocks of README.md and docs unchanged, each page in a separate shell, on
+// free ports: commands, and complete Go programs. Pages that start no cluster use a shared one.
 // Output that is shown is not compared.
 func TestDocs(t *testing.T) {
 	bash, err := exec.LookPath("bash")

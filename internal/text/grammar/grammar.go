@@ -275,7 +275,7 @@ func (s State) Advance(token int32) (to State, err error) {
 	return s.AdvanceBytes(s.g.vocab.token[token])
 }
 
-// mark returns the text that a control token stands for in this state, or "".
+// mark returns the text that a control token represents in this state, or "".
 func (s State) mark(token int32) (text string, err error) {
 	if s.ended || s.g.vocab.marks[token] == "" {
 		return "", nil

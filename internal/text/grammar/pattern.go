@@ -10,10 +10,10 @@ import (
 	"github.com/shoal-llm/shoal/internal/attempt"
 )
 
-// Patterns are regular expressions in the syntax of ECMA 262 (JSON Schema), Python and Rust, as far
-// as they are regular. Groups do not capture, and lazy quantifiers match like greedy ones. Anchors
-// and look-aheads are supported wherever the rest of the pattern extends to the end of the text.
-// Look-behind, back references and word boundaries are refused.
+// Patterns are the regular part of the expressions of ECMA 262 (JSON Schema), Python and Rust.
+// Groups do not capture, and lazy quantifiers match like greedy ones. Anchors and look-aheads are
+// supported wherever the rest of the pattern extends to the end of the text. Look-behind, back
+// references and word boundaries are refused.
 
 type pkind uint8
 

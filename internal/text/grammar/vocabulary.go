@@ -14,7 +14,7 @@ type Vocabulary struct {
 	words int // of a mask
 	token [][]byte
 	eos   []int32
-	marks map[int32]string // control tokens that stand for a mark of a thought
+	marks map[int32]string // control tokens that represent a mark of a thought
 
 	all   trie
 	rest  trie  // all except the plain tokens
@@ -51,7 +51,7 @@ func NewVocabulary(size int, token func(id int32) []byte, eos []int32) *Vocabula
 	return v
 }
 
-// Mark makes a control token stand for a text, one of ThoughtMarks. The token is allowed only where
+// Mark makes a control token represent a text, one of ThoughtMarks. The token is allowed only where
 // the text is a mark. Call Mark before the vocabulary is used.
 func (v *Vocabulary) Mark(id int32, text string) {
 	if v.marks == nil {

@@ -125,7 +125,7 @@ func (p *parser) expect(k tokenKind) {
 }
 
 // body parses statements up to a block whose name is one of ends, and consumes the name. ends ""
-// stands for the end of the template.
+// means the end of the template.
 func (p *parser) body(owner string, ends ...string) []stmt {
 	p.enter()
 	defer p.leave()

@@ -51,7 +51,7 @@ func (m *bpe) encode(dst []int32, word string, raw, literal bool) []int32 {
 
 func (m *bpe) isSpecial(id int32) bool { return int(id) < len(m.special) && m.special[id] }
 
-// anySpecial reports whether ids has a special token other than the unknown token, which stands for
+// anySpecial reports whether ids has a special token other than the unknown token, which replaces
 // an unknown character.
 func (m *bpe) anySpecial(ids []int32) bool {
 	for _, id := range ids {

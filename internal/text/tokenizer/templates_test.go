@@ -86,7 +86,7 @@ func TestTemplatesOfFamilies(t *testing.T) {
 	}
 }
 
-// passesUnchanged reports whether the template reads the contents as they are. Otherwise lists of
+// passesUnchanged reports whether the template reads the contents unchanged. Otherwise lists of
 // parts are joined, where transformers fails.
 func passesUnchanged(c *ChatTemplate, messages []Message) bool {
 	for _, m := range messages {
