@@ -68,8 +68,7 @@ type Decode struct {
 }
 
 // RunDecode measures decode with random weights and caches, under the policy full and under each of
-// policies. It returns the result of the first of policies. The Beside field of that result is the
-// one of full.
+// policies. It returns the result of the first of policies, with that of full as its Baseline.
 func RunDecode(ctx context.Context, o Options, policies []string, note func(string)) (*Decode, error) {
 	steps := o.Tokens + warmSteps
 	c, k, err := o.shape(o.Batch, o.Context+steps, o.Batch)
