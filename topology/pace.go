@@ -22,8 +22,8 @@ type pace struct {
 	misses int           // steps since then in which it cost more than half
 }
 
-// Remark is a verdict of Pace about a node.
-type Remark struct {
+// Verdict is the judgement of Pace on one node.
+type Verdict struct {
 	ID    string
 	Ratio float64 // part of the time that the others wait for it
 	Fence bool    // fence it; otherwise only name it
@@ -51,7 +51,7 @@ func (p *Pace) Reset() { *p = Pace{} }
 // median over the reporters counts, so that no single rank can blame another. own[j] is rank j's
 // compute that other ranks need not have, such as the attention of a long sequence. A rank with
 // more of it keeps the others waiting by design, so the excess is subtracted from the step.
-func (p *Pace) Step(wall time.Duration, ids []string, late [][]time.Duration, own []time.Duration) []Remark {
+func (p *Pace) Step(wall time.Duration, ids []string, late [][]time.Duration, own []time.Duration) []Verdict {
 	if wall <= 0 || len(ids) < 2 || len(late) != len(ids) {
 		return nil
 	}
@@ -60,7 +60,7 @@ func (p *Pace) Step(wall time.Duration, ids []string, late [][]time.Duration, ow
 	}
 	p.clock += wall
 	fade := math.Exp2(-wall.Seconds() / paceHalf.Seconds())
-	var out []Remark
+	var out []Verdict
 	for j, id := range ids {
 		n := p.nodes[id]
 		if n == nil {
@@ -74,7 +74,7 @@ func (p *Pace) Step(wall time.Duration, ids []string, late [][]time.Duration, ow
 		switch {
 		case n.slow >= 0 && ratio < paceFine:
 			if p.clock-n.slow >= paceName {
-				out = append(out, Remark{ID: id, Ratio: ratio, Over: true})
+				out = append(out, Verdict{ID: id, Ratio: ratio, Over: true})
 			}
 			n.slow, n.misses = -1, 0
 		case n.slow < 0 && ratio > paceSlow && cost >= floor:
@@ -89,9 +89,9 @@ func (p *Pace) Step(wall time.Duration, ids []string, late [][]time.Duration, ow
 		before, now := p.clock-wall-n.slow, p.clock-n.slow
 		switch {
 		case now >= paceFence && n.misses >= paceMisses && ratio > paceSlow:
-			out = append(out, Remark{ID: id, Ratio: ratio, Fence: true})
+			out = append(out, Verdict{ID: id, Ratio: ratio, Fence: true})
 		case before < paceName && now >= paceName:
-			out = append(out, Remark{ID: id, Ratio: ratio})
+			out = append(out, Verdict{ID: id, Ratio: ratio})
 		}
 	}
 	return out

@@ -78,7 +78,7 @@ func TestLoadStall(t *testing.T) {
 }
 
 // paced runs steps; cost is how long a rank keeps the others waiting in a step.
-func paced(p *Pace, steps int, wall time.Duration, ids []string, cost func(step, rank int) time.Duration) (out []Remark, fencedAfter time.Duration) {
+func paced(p *Pace, steps int, wall time.Duration, ids []string, cost func(step, rank int) time.Duration) (out []Verdict, fencedAfter time.Duration) {
 	for s := range steps {
 		late := make([][]time.Duration, len(ids))
 		for i := range late {
@@ -154,7 +154,7 @@ func TestPace(t *testing.T) {
 		}
 		return 2 * time.Millisecond
 	})
-	if len(got) < 2 || got[0] != (Remark{ID: "c", Ratio: got[0].Ratio}) || !got[1].Fence || got[1].ID != "c" || after < paceFence || after > 2*paceFence {
+	if len(got) < 2 || got[0] != (Verdict{ID: "c", Ratio: got[0].Ratio}) || !got[1].Fence || got[1].ID != "c" || after < paceFence || after > 2*paceFence {
 		t.Errorf("a node at a fifth of the speed: %+v after %v", got, after)
 	}
 	if r := p.Ratio("c"); r < 0.7 || r > 0.9 {
@@ -167,7 +167,7 @@ func TestPace(t *testing.T) {
 			return 90 * time.Millisecond
 		}
 		return 5 * time.Millisecond
-	}); slices.ContainsFunc(got, func(r Remark) bool { return r.Fence }) {
+	}); slices.ContainsFunc(got, func(r Verdict) bool { return r.Fence }) {
 		t.Errorf("a node that is slow a fifth of the time: %+v", got)
 	}
 	// Every node is late now and then.
@@ -192,11 +192,11 @@ func TestPace(t *testing.T) {
 	}{{0, false}, {60 * time.Millisecond, true}} {
 		p.Reset()
 		late := [][]time.Duration{{0, 30 * time.Millisecond}, {30*time.Millisecond + c.slow, 0}}
-		var all []Remark
+		var all []Verdict
 		for range 300 {
 			all = append(all, p.Step(45*time.Millisecond+c.slow, ids[:2], late, nil)...)
 		}
-		if fenced := slices.ContainsFunc(all, func(r Remark) bool { return r.Fence && r.ID == "a" }); fenced != c.fence || !c.fence && all != nil {
+		if fenced := slices.ContainsFunc(all, func(r Verdict) bool { return r.Fence && r.ID == "a" }); fenced != c.fence || !c.fence && all != nil {
 			t.Errorf("two ranks over a slow network, one of them %v slower: %+v", c.slow, all[:min(len(all), 3)])
 		}
 	}

@@ -148,7 +148,7 @@ func fill(c *socket.Caches, templates [][]byte, tokens int, p *kvcache.Policy, q
 	}
 	defer seen.Release()
 	if queries != nil {
-		seen.Borrow(queries)
+		seen.CopyQueries(queries)
 	}
 	return c.Compress(prompt, seen, p)
 }

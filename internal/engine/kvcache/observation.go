@@ -175,9 +175,9 @@ func (o *Observation) Statistics(from *Store, layer, head int, scale float32) *S
 	return e
 }
 
-// Borrow copies the window's queries of another observation of the same heads, for measurements on
+// CopyQueries copies the window's queries of another observation of the same heads, for measurements on
 // synthetic prompts.
-func (o *Observation) Borrow(from *Observation) { copy(o.queries, from.queries) }
+func (o *Observation) CopyQueries(from *Observation) { copy(o.queries, from.queries) }
 
 // StatisticsOf returns the statistics that need no observation.
 func StatisticsOf(s *Store, layer, head int) *Statistics {
