@@ -1,14 +1,6 @@
 package collective
 
-import (
-	"math/bits"
-
-	"github.com/shoal-llm/shoal/internal/engine/tensor"
-)
-
-// treeMid is where the canonical tree cuts [lo,hi): mid-lo is the largest power
-// of two below hi-lo, which must be at least 2.
-func treeMid(lo, hi int) int { return lo + 1<<(bits.Len(uint(hi-lo-1))-1) }
+import "github.com/shoal-llm/shoal/internal/engine/tensor"
 
 // isTiling reports whether nodes, in order, are the leaves of a pruned canonical tree over
 // [0,units). It checks input: the nodes come from another machine's placement.
@@ -23,7 +15,7 @@ func isTiling(nodes []tensor.Span, units int) bool {
 		if hi-lo < 2 {
 			return false
 		}
-		mid := treeMid(lo, hi)
+		mid := tensor.TreeSplit(lo, hi)
 		return walk(lo, mid) && walk(mid, hi)
 	}
 	return units > 0 && walk(0, units) && next == len(nodes)
@@ -67,7 +59,7 @@ func (c *combiner) node(dst []float32, lo, hi, depth int) {
 		copy(dst, v)
 		return
 	}
-	mid := treeMid(lo, hi)
+	mid := tensor.TreeSplit(lo, hi)
 	c.node(dst, lo, mid, depth+1)
 	v := c.leaf(mid, hi, len(dst))
 	if v == nil {

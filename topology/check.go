@@ -1,6 +1,10 @@
 package topology
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+)
 
 // Check verifies that a placement from the wire fits a model: every axis is tiled in rank order, in
 // whole grains. Call it before allocating anything by the placement's numbers.
@@ -15,11 +19,11 @@ func (p Placement) Check(s Shape) error {
 		{"query rows", s.Heads * s.HeadDim, 1, func(x *Slice) Range { return x.Q }},
 		{"key rows", s.keyRows(), 1, func(x *Slice) Range { return x.K }},
 		{"value rows", s.keyRows(), 1, func(x *Slice) Range { return x.V }},
-		{"output rows", s.Hidden, RowGrain, func(x *Slice) Range { return x.Out }},
-		{"down rows", s.Hidden, RowGrain, func(x *Slice) Range { return x.Down }},
+		{"output rows", s.Hidden, tensor.RowGrain, func(x *Slice) Range { return x.Out }},
+		{"down rows", s.Hidden, tensor.RowGrain, func(x *Slice) Range { return x.Down }},
 		{"ffn units", s.FFNUnits, 1, func(x *Slice) Range { return x.FFNUnits }},
 		{"ffn columns", s.FFN, 1, func(x *Slice) Range { return x.FFN }},
-		{"vocabulary rows", s.Vocab, RowGrain, func(x *Slice) Range { return x.Vocab }},
+		{"vocabulary rows", s.Vocab, tensor.RowGrain, func(x *Slice) Range { return x.Vocab }},
 	}
 	if len(p.Slices) == 0 {
 		return ErrNoMembers
@@ -41,11 +45,11 @@ func (p Placement) Check(s Shape) error {
 		x := &p.Slices[i]
 		if s.Latent > 0 {
 			width := s.Heads / s.KVHeads * s.HeadDim
-			if want := (Range{x.KVHeads.Lo * width, x.KVHeads.Hi * width}); x.Q != want {
+			if want := (Range{Lo: x.KVHeads.Lo * width, Hi: x.KVHeads.Hi * width}); x.Q != want {
 				return fmt.Errorf("topology: rank %d owns query rows [%d,%d), those of its heads are [%d,%d)", i, x.Q.Lo, x.Q.Hi, want.Lo, want.Hi)
 			}
 		}
-		if want := (Range{s.FFNUnitStart(x.FFNUnits.Lo), s.FFNUnitStart(x.FFNUnits.Hi)}); x.FFN != want {
+		if want := (Range{Lo: s.FFNUnitStart(x.FFNUnits.Lo), Hi: s.FFNUnitStart(x.FFNUnits.Hi)}); x.FFN != want {
 			return fmt.Errorf("topology: rank %d owns ffn columns [%d,%d), its units are [%d,%d)", i, x.FFN.Lo, x.FFN.Hi, want.Lo, want.Hi)
 		}
 	}

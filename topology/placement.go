@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"math"
 	"strings"
+
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
 // Mapping names a schedule of a layer's operators over the sockets. It changes where work happens
@@ -74,18 +76,7 @@ type Member struct {
 }
 
 // Range is the half-open range [Lo, Hi) of an axis.
-type Range struct{ Lo, Hi int }
-
-func (r Range) Len() int { return r.Hi - r.Lo }
-
-// Intersect is the common part of two ranges, empty if there is none.
-func (r Range) Intersect(o Range) Range {
-	lo, hi := max(r.Lo, o.Lo), min(r.Hi, o.Hi)
-	if hi < lo {
-		hi = lo
-	}
-	return Range{lo, hi}
-}
+type Range = tensor.Span
 
 // Slice is what one socket owns. Ranges of rows are ranges of output rows.
 type Slice struct {
@@ -110,8 +101,8 @@ type Slice struct {
 // RowGrain. units is the number of FFN units. Experts are narrower than a dense FFN and often have
 // fewer grains than it has units.
 func (s Slice) Part(units, width int) Range {
-	at := func(u int) int { return min(ceilDiv(width, RowGrain)*u/units*RowGrain, width) }
-	return Range{at(s.FFNUnits.Lo), at(s.FFNUnits.Hi)}
+	at := func(u int) int { return min(ceilDiv(width, tensor.RowGrain)*u/units*tensor.RowGrain, width) }
+	return Range{Lo: at(s.FFNUnits.Lo), Hi: at(s.FFNUnits.Hi)}
 }
 
 // Placement is the ownership of one epoch.
@@ -120,9 +111,6 @@ type Placement struct {
 	Mapping Mapping
 	Slices  []Slice
 }
-
-// RowGrain is the unit in which output rows are divided: the rows of one kernel panel.
-const RowGrain = 16
 
 // ErrNoMembers is returned for an empty list of members.
 var ErrNoMembers = errors.New("topology: no members to place the model on")
@@ -146,9 +134,9 @@ func Place(epoch uint32, mapping Mapping, s Shape, members []Member) (Placement,
 	}
 	group := s.Heads / s.KVHeads
 	kv := Cut(s.KVHeads, shares)
-	hidden := Cut(ceilDiv(s.Hidden, RowGrain), shares)
+	hidden := Cut(ceilDiv(s.Hidden, tensor.RowGrain), shares)
 	units := Cut(s.FFNUnits, shares)
-	vocab := Cut(ceilDiv(s.Vocab, RowGrain), shares)
+	vocab := Cut(ceilDiv(s.Vocab, tensor.RowGrain), shares)
 	// Projection rows follow the heads while every socket has one, so prefill needs no exchange
 	// before attention. With more sockets than KV heads they are cut by rows alone, so that all
 	// sockets share the decode work.
@@ -156,22 +144,22 @@ func Place(epoch uint32, mapping Mapping, s Shape, members []Member) (Placement,
 	switch {
 	case s.Latent > 0: // the steps after the query rows are done per head
 		q = scale(kv, group*s.HeadDim, s.Heads*s.HeadDim)
-		k = scale(Cut(ceilDiv(s.Latent, RowGrain), shares), RowGrain, s.Latent)
+		k = scale(Cut(ceilDiv(s.Latent, tensor.RowGrain), shares), tensor.RowGrain, s.Latent)
 	case len(members) <= s.KVHeads:
 		q, k = scale(kv, group*s.HeadDim, s.Heads*s.HeadDim), scale(kv, s.HeadDim, s.KVHeads*s.HeadDim)
 	default:
-		q = scale(Cut(ceilDiv(s.Heads*s.HeadDim, RowGrain), shares), RowGrain, s.Heads*s.HeadDim)
-		k = scale(Cut(ceilDiv(s.KVHeads*s.HeadDim, RowGrain), shares), RowGrain, s.KVHeads*s.HeadDim)
+		q = scale(Cut(ceilDiv(s.Heads*s.HeadDim, tensor.RowGrain), shares), tensor.RowGrain, s.Heads*s.HeadDim)
+		k = scale(Cut(ceilDiv(s.KVHeads*s.HeadDim, tensor.RowGrain), shares), tensor.RowGrain, s.KVHeads*s.HeadDim)
 	}
 	p := Placement{Epoch: epoch, Mapping: mapping}
-	rows, vrows := scale(hidden, RowGrain, s.Hidden), scale(vocab, RowGrain, s.Vocab)
+	rows, vrows := scale(hidden, tensor.RowGrain, s.Hidden), scale(vocab, tensor.RowGrain, s.Vocab)
 	for i, m := range members {
 		p.Slices = append(p.Slices, Slice{
 			ID: m.ID, Rank: i,
 			KVHeads: kv[i], Q: q[i], K: k[i], V: k[i],
 			Out: rows[i], Down: rows[i],
 			FFNUnits: units[i],
-			FFN:      Range{s.FFNUnitStart(units[i].Lo), s.FFNUnitStart(units[i].Hi)},
+			FFN:      Range{Lo: s.FFNUnitStart(units[i].Lo), Hi: s.FFNUnitStart(units[i].Hi)},
 			Vocab:    vrows[i],
 		})
 	}
@@ -207,7 +195,7 @@ func Cut(total int, shares []float64) []Range {
 	out := make([]Range, len(shares))
 	at := 0
 	for i, c := range counts {
-		out[i] = Range{at, at + c}
+		out[i] = Range{Lo: at, Hi: at + c}
 		at += c
 	}
 	return out
@@ -216,7 +204,7 @@ func Cut(total int, shares []float64) []Range {
 func scale(r []Range, by, limit int) []Range {
 	out := make([]Range, len(r))
 	for i := range r {
-		out[i] = Range{min(r[i].Lo*by, limit), min(r[i].Hi*by, limit)}
+		out[i] = Range{Lo: min(r[i].Lo*by, limit), Hi: min(r[i].Hi*by, limit)}
 	}
 	return out
 }

@@ -7,7 +7,6 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
-	"github.com/shoal-llm/shoal/topology"
 )
 
 // caches are the stores that a socket holds, of its epoch and of earlier ones. Machine
@@ -212,7 +211,7 @@ func (e *epoch) open(o *plan.Open) error {
 			return err
 		}
 		var err error
-		if s.seen, err = kvcache.NewObservation(e.arena, e.geometry, tensorSpan(e.place.Slices[e.rank].KVHeads), s.policy.Needs, s.prompt); err != nil {
+		if s.seen, err = kvcache.NewObservation(e.arena, e.geometry, e.place.Slices[e.rank].KVHeads, s.policy.Needs, s.prompt); err != nil {
 			return err
 		}
 		if n := len(o.Shared); n > 0 && s.policy.Needs.PromptAttention {
@@ -356,9 +355,7 @@ var noHeads tensor.Span
 func (e *epoch) promptHeads(owner int) tensor.Span {
 	mine := e.place.Slices[e.rank].KVHeads
 	if e.geometry.Units == 0 {
-		return tensorSpan(mine)
+		return mine
 	}
 	return tensor.Span{Lo: 0, Hi: e.geometry.PromptHeads(mine.Len(), owner == e.rank)}
 }
-
-func tensorSpan(r topology.Range) tensor.Span { return tensor.Span{Lo: r.Lo, Hi: r.Hi} }

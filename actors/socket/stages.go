@@ -99,7 +99,7 @@ func (e *epoch) move(s *step, q *sequence, lo, hi, all int) (stages []stage) {
 	h := q.moves
 	for piece := lo; piece < min(hi, all-1); piece++ {
 		if of, heads, moved := e.geometry.Moved(piece); moved && heads.Len() > 0 {
-			stages = append(stages, h.exchange(of, topology.Range{Lo: heads.Lo, Hi: heads.Hi})...)
+			stages = append(stages, h.exchange(of, heads)...)
 		}
 		stages = append(stages, stage{job: func(done func(error)) {
 			began := time.Now()

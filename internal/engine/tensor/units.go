@@ -16,6 +16,12 @@ type Span struct{ Lo, Hi int }
 
 func (s Span) Len() int { return s.Hi - s.Lo }
 
+// Intersect is the common part of two ranges, empty if there is none.
+func (s Span) Intersect(o Span) Span {
+	lo, hi := max(s.Lo, o.Lo), min(s.Hi, o.Hi)
+	return Span{lo, max(lo, hi)}
+}
+
 // Units is the number of units of a contraction axis of k elements.
 func Units(k int) int {
 	return min(MaxUnits, (k+BlockWidth-1)/BlockWidth)
@@ -34,9 +40,9 @@ func UnitsSpan(k, lo, hi int) Span {
 	return Span{min(k, lo*blocks/units*BlockWidth), min(k, hi*blocks/units*BlockWidth)}
 }
 
-// split is where the tree node [lo, hi) divides: the left child has the largest power of two of
-// leaves that leaves the right child at least one.
-func split(lo, hi int) int {
+// TreeSplit is where the tree node [lo, hi), of at least two leaves, divides: the left child has
+// the largest power of two of leaves that leaves the right child at least one.
+func TreeSplit(lo, hi int) int {
 	p := 1
 	for 2*p < hi-lo {
 		p *= 2
@@ -60,7 +66,7 @@ func subtrees(out []Span, lo, hi, a, b int) []Span {
 	case lo <= a && b <= hi:
 		return append(out, Span{a, b})
 	}
-	mid := split(a, b)
+	mid := TreeSplit(a, b)
 	return subtrees(subtrees(out, lo, hi, a, mid), lo, hi, mid, b)
 }
 
@@ -93,7 +99,7 @@ func combine(acc *combineChunk, nodes []Span, parts [][]float32, i, a, b, off, n
 	if b-a < 2 {
 		panic(fmt.Sprintf("tensor: no part for unit %d among the nodes %v", a, nodes))
 	}
-	mid := split(a, b)
+	mid := TreeSplit(a, b)
 	i = combine(acc, nodes, parts, i, a, mid, off, n)
 	var right combineChunk
 	i = combine(&right, nodes, parts, i, mid, b, off, n)
