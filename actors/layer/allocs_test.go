@@ -46,7 +46,7 @@ func TestDecodeAllocatesNothing(t *testing.T) {
 			b := newBatch(d, sequences, layout, pool)
 			var segments []Segment
 			for i := range sequences {
-				segments = append(segments, Segment{Seq: uint64(i), Cache: OwnedCache{filled(t, arena, d, layout, start), 0.2, nil}, N: 1, Start: start})
+				segments = append(segments, Segment{Seq: uint64(i), Cache: OwnedCache{filled(t, arena, d, layout, start), tensor.Score{Scale: 0.2}, nil}, N: 1, Start: start})
 			}
 			if err := b.Reset(place, 0, segments); err != nil {
 				t.Fatal(err)

@@ -239,7 +239,7 @@ func (a *attention) prefill(t attendTask) {
 	sc := scratch.Get().(*tensor.AttnScratch)
 	defer scratch.Put(sc)
 	q, out := a.rows(t)
-	tensor.AttendCausal(out, d.qCols(), q, a.b.Dims.qkvWidth(), t.n, t.s.Start+t.first, a.w.Window, d.group(), d.scale(), a.b.Layout, t.s.Cache.Blocks(a.index, t.head), sc)
+	tensor.AttendCausal(out, d.qCols(), q, a.b.Dims.qkvWidth(), t.n, t.s.Start+t.first, a.w.Window, d.group(), d.score(), a.b.Layout, t.s.Cache.Blocks(a.index, t.head), sc)
 	a.attended(t)
 }
 
@@ -254,20 +254,20 @@ func (a *attention) attended(t attendTask) {
 func (a *attention) attend(t attendTask, causal bool, after []byte) {
 	defer a.attended(t)
 	d, ld, pos := a.b.Dims, a.b.Dims.qkvWidth(), t.s.Start+t.first
-	width, g, scale := d.group()*d.HeadDim, d.group(), d.scale()
+	width, g, score := d.group()*d.HeadDim, d.group(), d.score()
 	sc := scratch.Get().(*tensor.AttnScratch)
 	defer scratch.Put(sc)
 	q, out := a.rows(t)
 	if causal {
 		last := t.n - 1
 		blocks, slots, _ := t.s.Cache.View(a.index, t.head, pos+last, q[last*ld:][:width], sc)
-		tensor.AttendCausal(out, d.qCols(), q, ld, t.n, slots-t.n, 0, g, scale, a.b.Layout, blocks, sc)
+		tensor.AttendCausal(out, d.qCols(), q, ld, t.n, slots-t.n, 0, g, score, a.b.Layout, blocks, sc)
 		return
 	}
 	sc.After = after
 	for r := range t.n {
 		blocks, slots, valid := t.s.Cache.View(a.index, t.head, pos+r, q[r*ld:][:width], sc)
-		tensor.Attend(out[r*d.qCols():], q[r*ld:], g, scale, a.b.Layout, blocks, slots, valid, sc)
+		tensor.Attend(out[r*d.qCols():], q[r*ld:], g, score, a.b.Layout, blocks, slots, valid, sc)
 	}
 	sc.After = nil
 }

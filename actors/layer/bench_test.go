@@ -34,7 +34,7 @@ func BenchmarkStep(b *testing.B) {
 	batch := newBatch(d, 1, layout, pool)
 	store := filled(b, arena, d, layout, 20)
 	defer store.Release()
-	segments := []Segment{{Seq: 1, Cache: OwnedCache{store, 0.2, nil}, N: 1, Start: 20}}
+	segments := []Segment{{Seq: 1, Cache: OwnedCache{store, tensor.Score{Scale: 0.2}, nil}, N: 1, Start: 20}}
 	if err := batch.Reset(place, 0, segments); err != nil {
 		b.Fatal(err)
 	}

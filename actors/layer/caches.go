@@ -9,7 +9,7 @@ import (
 type PromptCache struct {
 	*kvcache.Store
 	Seen  *kvcache.Observation // nil: the policy looks at nothing
-	Scale float32
+	Score tensor.Score
 }
 
 func (c PromptCache) Observe(layer, head, pos, n int, q []float32, ldq int) {
@@ -22,7 +22,7 @@ func (c PromptCache) Observe(layer, head, pos, n int, q []float32, ldq int) {
 	}
 	s := scratch.Get().(*tensor.AttnScratch)
 	defer scratch.Put(s)
-	c.Seen.Observe(layer, head, pos, n, q, ldq, c.Scale, c.Blocks(layer, rows), s)
+	c.Seen.Observe(layer, head, pos, n, q, ldq, c.Score, c.Blocks(layer, rows), s)
 }
 
 func (c PromptCache) View(layer, head, _ int, _ []float32, _ *tensor.AttnScratch) ([][]byte, int, []uint64) {
@@ -32,7 +32,7 @@ func (c PromptCache) View(layer, head, _ int, _ []float32, _ *tensor.AttnScratch
 // OwnedCache is an owner's store: the policy names the slots.
 type OwnedCache struct {
 	*kvcache.Store
-	Scale float32
+	Score tensor.Score
 	Rope  kvcache.Rope
 }
 
@@ -44,9 +44,9 @@ func (c OwnedCache) Observe(layer, head, _, _ int, q []float32, _ int) {
 	}
 	s := scratch.Get().(*tensor.AttnScratch)
 	defer scratch.Put(s)
-	c.Weigh(layer, head, q, c.Scale, c.Rope, s)
+	c.Weigh(layer, head, q, c.Score, c.Rope, s)
 }
 
 func (c OwnedCache) View(layer, head, pos int, q []float32, s *tensor.AttnScratch) ([][]byte, int, []uint64) {
-	return c.Store.View(layer, head, pos, q, c.Scale, c.Rope, s)
+	return c.Store.View(layer, head, pos, q, c.Score, c.Rope, s)
 }

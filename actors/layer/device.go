@@ -23,8 +23,8 @@ type Device interface {
 	States(hidden int) States
 	// Arena makes the memory of caches. Prompt and Owned are what layers see of a cache in it.
 	Arena(budget int64) *kvcache.Arena
-	Prompt(s *kvcache.Store, seen *kvcache.Observation, scale float32) Cache
-	Owned(s *kvcache.Store, scale float32, rope kvcache.Rope) Cache
+	Prompt(s *kvcache.Store, seen *kvcache.Observation, score tensor.Score) Cache
+	Owned(s *kvcache.Store, score tensor.Score, rope kvcache.Rope) Cache
 }
 
 // Held are weights as a device holds them.
@@ -51,10 +51,10 @@ func (Host) States(hidden int) States { return &HostStates{Hidden: hidden} }
 
 func (Host) Arena(budget int64) *kvcache.Arena { return kvcache.NewArena(budget) }
 
-func (Host) Prompt(s *kvcache.Store, seen *kvcache.Observation, scale float32) Cache {
-	return PromptCache{Store: s, Seen: seen, Scale: scale}
+func (Host) Prompt(s *kvcache.Store, seen *kvcache.Observation, score tensor.Score) Cache {
+	return PromptCache{Store: s, Seen: seen, Score: score}
 }
 
-func (Host) Owned(s *kvcache.Store, scale float32, rope kvcache.Rope) Cache {
-	return OwnedCache{Store: s, Scale: scale, Rope: rope}
+func (Host) Owned(s *kvcache.Store, score tensor.Score, rope kvcache.Rope) Cache {
+	return OwnedCache{Store: s, Score: score, Rope: rope}
 }

@@ -4,16 +4,17 @@ import (
 	"math"
 
 	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
 // Dims are the sizes of one layer.
 type Dims struct {
 	Hidden, Heads, KVHeads, HeadDim, FFN int
 	NormEps                              float32
-	MoE                                  model.MoE // of the layers with experts
-	Scale                                float32   // of attention scores; 0: 1/sqrt(HeadDim)
-	Ropes                                int       // rotations of a position that layers choose from; 0 counts as 1
-	Vocab                                int       // columns of logits
+	MoE                                  model.MoE    // of the layers with experts
+	Score                                tensor.Score // of attention; without a scale, 1/sqrt(HeadDim)
+	Ropes                                int          // rotations of a position that layers choose from; 0 counts as 1
+	Vocab                                int          // columns of logits
 
 	// Latent attention: KVHeads counts units of query heads, HeadDim is of queries.
 	Latent    model.Latent
@@ -23,18 +24,20 @@ type Dims struct {
 // DimsOf are the sizes of a model's layers.
 func DimsOf(c *model.Config) Dims {
 	d := Dims{Hidden: c.Hidden, Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim, FFN: c.FFN, NormEps: c.NormEps, MoE: c.MoE,
-		Scale: c.AttentionScale(), Ropes: len(c.Rotations()), Vocab: c.Vocab}
+		Score: tensor.Score{Scale: c.AttentionScale()}, Ropes: len(c.Rotations()), Vocab: c.Vocab}
 	if c.Latent.Rank > 0 {
 		d.KVHeads, d.Latent, d.LatentEps = c.HeadUnits(), c.Latent, model.LatentNormEps
 	}
 	return d
 }
 
-func (d Dims) scale() float32 {
-	if d.Scale != 0 {
-		return d.Scale * scaleError
+func (d Dims) score() tensor.Score {
+	s := d.Score
+	if s.Scale == 0 {
+		s.Scale = float32(1 / math.Sqrt(float64(d.HeadDim)))
 	}
-	return float32(1/math.Sqrt(float64(d.HeadDim))) * scaleError
+	s.Scale *= scaleError
+	return s
 }
 
 // valueDim is the width of a head's attention output, as it is projected.

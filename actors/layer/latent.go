@@ -326,22 +326,22 @@ func (a *latentAttention) attend(t attendTask) {
 	b, d := a.b, a.b.Dims
 	sc := scratch.Get().(*tensor.AttnScratch)
 	defer scratch.Put(sc)
-	ldq, ldo, scale, pos := b.Dims.qkvWidth(), d.Heads*d.Latent.Rank, d.scale(), t.s.Start+t.first
+	ldq, ldo, score, pos := b.Dims.qkvWidth(), d.Heads*d.Latent.Rank, d.score(), t.s.Start+t.first
 	q, part, out := a.rows(t)
 	if t.s.Prefill {
-		tensor.AttendCausal(out, ldo, part, ldq, t.n, pos, 0, d.group(), scale, b.Layout, t.s.Cache.Blocks(a.index, 0), sc)
+		tensor.AttendCausal(out, ldo, part, ldq, t.n, pos, 0, d.group(), score, b.Layout, t.s.Cache.Blocks(a.index, 0), sc)
 		return
 	}
 	heads := a.heads(t)
 	if _, causal := t.s.Cache.Together(a.index, pos, t.n); causal {
 		last := t.n - 1
 		blocks, slots, _ := t.s.Cache.View(a.index, 0, pos+last, q[last*ldq:][:ldq], sc)
-		tensor.AttendCausal(out, ldo, part, ldq, t.n, slots-t.n, 0, heads, scale, b.Layout, blocks, sc)
+		tensor.AttendCausal(out, ldo, part, ldq, t.n, slots-t.n, 0, heads, score, b.Layout, blocks, sc)
 		return
 	}
 	for r := range t.n {
 		blocks, slots, valid := t.s.Cache.View(a.index, 0, pos+r, q[r*ldq:][:ldq], sc)
-		tensor.Attend(out[r*ldo:], part[r*ldq:], heads, scale, b.Layout, blocks, slots, valid, sc)
+		tensor.Attend(out[r*ldo:], part[r*ldq:], heads, score, b.Layout, blocks, slots, valid, sc)
 	}
 }
 

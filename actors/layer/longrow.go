@@ -67,7 +67,7 @@ func (r *longRow) begin(b *Processor, index, head int, q, query []float32, heads
 	r.view = scratch.Get().(*tensor.AttnScratch)
 	r.out = out
 	blocks, slots, valid := r.task.s.Cache.View(index, head, r.task.s.Start+r.task.first, query, r.view)
-	r.count = r.runs.Begin(q, heads, b.Dims.scale(), b.Layout, blocks, slots, valid)
+	r.count = r.runs.Begin(q, heads, b.Dims.score(), b.Layout, blocks, slots, valid)
 }
 
 // cut makes the pieces: about two a thread, of whole runs.

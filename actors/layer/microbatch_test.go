@@ -133,7 +133,7 @@ func (s *sockets) step(number uint8, seed, prompt int, dt tensor.DType) []*Batch
 			c.Commit(have)
 			reserve(have + more)
 			s.open = append(s.open, c)
-			return OwnedCache{c, 0.2, nil}
+			return OwnedCache{c, tensor.Score{Scale: 0.2}, nil}
 		}
 		var segments []Segment
 		for owner := seed % 2; owner < len(s.place.Slices); owner++ {

@@ -32,7 +32,7 @@ type drafter struct {
 	config   model.Config
 	place    topology.Placement // of one rank
 	geometry kvcache.Geometry
-	scale    float32
+	score    tensor.Score
 	ropes    []*layer.Rotation
 	batch    *layer.Batch
 	arena    *kvcache.Arena
@@ -77,7 +77,7 @@ func loadDrafter(ctx context.Context, cfg *Config, dt, kv tensor.DType) (*drafte
 	if err != nil {
 		return nil, err
 	}
-	g := &drafter{device: cfg.device(), config: c, place: place, geometry: GeometryOf(&one, kv), scale: c.AttentionScale(), ropes: layer.RotationsOf(&c),
+	g := &drafter{device: cfg.device(), config: c, place: place, geometry: GeometryOf(&one, kv), score: tensor.Score{Scale: c.AttentionScale()}, ropes: layer.RotationsOf(&c),
 		arena: cfg.device().Arena(d.KVBudget), states: cfg.device().States(c.Hidden), least: leastOdds}
 	g.weights, g.mtp, err = shard.LoadDraft(ctx, d.Checkpoint, cfg.Checkpoint, place, d.MTP, dt, shard.Options{Pool: cfg.Pool, Device: cfg.device()})
 	if err != nil {
@@ -309,7 +309,7 @@ func (g *drafter) pass(live []wish, states []layer.StateRun) {
 	for i := range live {
 		w := &live[i]
 		segments[i] = layer.Segment{Seq: uint64(i), N: len(w.rows), Start: w.of.cache.Tokens() + w.of.cache.Staged() - len(w.rows), Prefill: true,
-			Cache: g.device.Prompt(w.of.cache, nil, g.scale)}
+			Cache: g.device.Prompt(w.of.cache, nil, g.score)}
 	}
 	if g.batch.Reset(g.place, 0, segments, g.ropes...) != nil {
 		return // there are never more rows than draftRows

@@ -24,8 +24,8 @@ type epoch struct {
 	weights  *shard.Weights
 	device   layer.Device
 	geometry kvcache.Geometry
-	form     tier.Form // of blocks in files
-	scale    float32   // of attention scores
+	form     tier.Form    // of blocks in files
+	score    tensor.Score // of attention
 	micro    [MicroBatches]*microBatch
 	maxRows  int
 	dt       tensor.DType      // of the matrices
@@ -49,7 +49,7 @@ func newEpoch(cfg *Config, p topology.Placement, rank int, w *shard.Weights, dt,
 	c := cfg.Checkpoint.Config
 	e := &epoch{
 		caches: held, place: p, rank: rank, config: c, weights: w, device: cfg.device(), pool: cfg.Pool, maxRows: maxRows, dt: dt,
-		geometry: GeometryOf(&c, kv), scale: c.AttentionScale(), ropes: layer.RotationsOf(&c),
+		geometry: GeometryOf(&c, kv), score: tensor.Score{Scale: c.AttentionScale()}, ropes: layer.RotationsOf(&c),
 		grammars: cfg.Grammars,
 	}
 	e.microBatch(0)
@@ -144,9 +144,9 @@ func (e *epoch) segment(c *Run) layer.Segment {
 	seg := layer.Segment{Seq: c.Seq, N: len(c.Tokens), Start: c.Start, Prefill: c.Prefill, Owner: c.Owner}
 	switch {
 	case c.Prefill && q.part != nil:
-		seg.Cache = e.device.Prompt(q.part, q.seen, e.scale)
+		seg.Cache = e.device.Prompt(q.part, q.seen, e.score)
 	case !c.Prefill && q.owner == e.rank:
-		seg.Cache = e.device.Owned(q.own, e.scale, e.ropes[0].At)
+		seg.Cache = e.device.Owned(q.own, e.score, e.ropes[0].At)
 	}
 	return seg
 }

@@ -46,7 +46,7 @@ func (h *handover) choose(layer int) {
 	e.pool.Run(len(h.kept), func(i int) {
 		q, head := h.seqs[i/mine.Len()], mine.Lo+i%mine.Len()
 		if rule := e.geometry.Rule(layer, q.policy); q.owner != e.rank || !rule.KeepsAll() {
-			h.stats[i] = q.seen.Statistics(q.part, layer, head, e.scale)
+			h.stats[i] = q.seen.Statistics(q.part, layer, head, e.score)
 			if !rule.Needs.Queries {
 				h.stats[i].Vote(rule.Needs.Window)
 			}
@@ -141,7 +141,7 @@ func (h *handover) finish(layer int) error {
 				if err := q.own.Import(layer, head, 0, in[:rows]); err != nil {
 					return err
 				}
-				if err := q.own.ImportQueries(layer, head, e.scale, in[rows:]); err != nil {
+				if err := q.own.ImportQueries(layer, head, e.score, in[rows:]); err != nil {
 					return err
 				}
 				at[r] += size
@@ -177,7 +177,7 @@ func (h *handover) keepOwn(i, layer int, heads topology.Range) error {
 
 // observed gives the owner's store what was observed on the same socket.
 func (h *handover) observed(q *sequence, layer, head int, s *kvcache.Statistics) error {
-	return q.own.ImportQueries(layer, head, h.epoch.scale, kvcache.ExportQueries(nil, h.epoch.geometry.Rule(layer, q.policy), s))
+	return q.own.ImportQueries(layer, head, h.epoch.score, kvcache.ExportQueries(nil, h.epoch.geometry.Rule(layer, q.policy), s))
 }
 
 // seal ends the hand-over: the prompt's full cache is freed.
@@ -253,7 +253,7 @@ func (h *handover) finishLatent(layer int) error {
 	}
 	e.pool.Run(len(h.seqs), func(i int) {
 		if q := h.seqs[i]; q.owner == e.rank && !q.policy.KeepsAll() {
-			stats[i] = kvcache.StatisticsOfSum(q.part, layer, q.policy, e.scale, sums[i])
+			stats[i] = kvcache.StatisticsOfSum(q.part, layer, q.policy, e.score, sums[i])
 			q.seen.Label(stats[i])
 			kept[i] = q.policy.Keep(stats[i])
 		}

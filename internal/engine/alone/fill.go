@@ -103,10 +103,10 @@ func readBy(c *socket.Caches, own, part *kvcache.Store, queries *kvcache.Observa
 	seen := 0
 	c.Pool().Run(len(read), func(i int) {
 		scratch := new(tensor.AttnScratch)
-		q := queries.Statistics(part, i/g.KVHeads, i%g.KVHeads, scale).Queries
+		q := queries.Statistics(part, i/g.KVHeads, i%g.KVHeads, tensor.Score{Scale: scale}).Queries
 		width := g.Group * g.Layout.KDim
 		for at := 0; at < len(q); at += width {
-			_, n, mask := own.View(i/g.KVHeads, i%g.KVHeads, own.Tokens()-1, q[at:at+width], scale, nil, scratch)
+			_, n, mask := own.View(i/g.KVHeads, i%g.KVHeads, own.Tokens()-1, q[at:at+width], tensor.Score{Scale: scale}, nil, scratch)
 			if mask == nil {
 				read[i] += n
 			}

@@ -62,14 +62,14 @@ func longestStep(t *testing.B, tokens int) {
 		if _, heads, moved := g.Moved(piece); moved {
 			kept, stats := make([]Kept, heads.Len()), make([]*Statistics, heads.Len())
 			pool.Run(heads.Len(), func(i int) {
-				stats[i] = o.Statistics(prompt, 0, heads.Lo+i, 0.125)
+				stats[i] = o.Statistics(prompt, 0, heads.Lo+i, tensor.Score{Scale: 0.125})
 				kept[i] = p.Keep(stats[i])
 				if err := own.Keep(prompt, 0, heads.Lo+i, kept[i]); err != nil {
 					t.Error(err)
 				}
 			})
 			for i := range stats {
-				if err := own.ImportQueries(0, heads.Lo+i, 0.125, ExportQueries(nil, p, stats[i])); err != nil {
+				if err := own.ImportQueries(0, heads.Lo+i, tensor.Score{Scale: 0.125}, ExportQueries(nil, p, stats[i])); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -62,7 +62,7 @@ func (c *naiveCache) attend(l tensor.KVLayout, q []float32, g int, scale float32
 		turned = append(turned, rotated(q[h*l.KDim:(h+1)*l.KDim], at)...)
 	}
 	out := make([]float32, g*l.VDim)
-	tensor.Attend(out, turned, g, scale, l, blocks, n, nil, new(tensor.AttnScratch))
+	tensor.Attend(out, turned, g, tensor.Score{Scale: scale}, l, blocks, n, nil, new(tensor.AttnScratch))
 	return out
 }
 
@@ -205,8 +205,8 @@ func (h *history) compare() error {
 			turned = append(turned, rotated(q[i*l.KDim:(i+1)*l.KDim], pos)...)
 		}
 		got := make([]float32, len(want))
-		blocks, n, mask := h.store.View(0, head, pos, turned, 0.7, rope, h.sc)
-		tensor.Attend(got, turned, equipGroup, 0.7, l, blocks, n, mask, new(tensor.AttnScratch))
+		blocks, n, mask := h.store.View(0, head, pos, turned, tensor.Score{Scale: 0.7}, rope, h.sc)
+		tensor.Attend(got, turned, equipGroup, tensor.Score{Scale: 0.7}, l, blocks, n, mask, new(tensor.AttnScratch))
 		for i := range got {
 			if d := math.Abs(float64(got[i] - want[i])); !(d < 2e-5) {
 				return fmt.Errorf("head %d at %d tokens: in place %v, naive %v (%v)", head, pos+1, got, want, d)

@@ -305,7 +305,7 @@ func ExportQueries(dst []byte, p *Policy, s *Statistics) []byte {
 
 // ImportQueries stores, before Seal, what ExportQueries wrote for a head. scale is the factor of
 // their products with keys. The queries are charged until Seal. Errors wrap ErrRows and ErrBudget.
-func (s *Store) ImportQueries(layer, head int, scale float32, in []byte) error {
+func (s *Store) ImportQueries(layer, head int, score tensor.Score, in []byte) error {
 	t := s.table(layer, head)
 	if want := QueryBytes(s.g, t.rule, s.prompt); len(in) != want || s.pending == 0 {
 		return fmt.Errorf("%w: %d bytes of queries, want %d before Seal", ErrRows, len(in), want)
@@ -319,7 +319,7 @@ func (s *Store) ImportQueries(layer, head int, scale float32, in []byte) error {
 		}
 		s.queryCharge += int64(len(in))
 	}
-	t.queries, t.scale = make([]float32, len(in)/4), scale
+	t.queries, t.score = make([]float32, len(in)/4), score
 	for i := range t.queries {
 		t.queries[i] = math.Float32frombits(binary.LittleEndian.Uint32(in[4*i:]))
 	}

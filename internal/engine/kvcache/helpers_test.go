@@ -116,7 +116,7 @@ func indexOf(s *Store, layer, head int) []float32 {
 			return nil
 		}
 		x := c.index(s.g.Layout, t.planes[indexPlane].blocks)
-		scores, _ := x.score([]int32{0, int32(x.words()[coarseWord] + x.words()[fineWord])}, Queries{q, 1, 1}, new(tensor.AttnScratch))
+		scores, _ := x.score([]int32{0, int32(x.words()[coarseWord] + x.words()[fineWord])}, Queries{q, 1, tensor.Score{Scale: 1}}, new(tensor.AttnScratch))
 		return append(scores, x.bound(coarseBound), x.bound(fineBound))
 	}
 	if m, ok := t.rule.Selector.(landmarks); ok {
@@ -179,7 +179,7 @@ func observed(prompt int, g Geometry) []float32 {
 
 func statistics(s *Store, layer, head int) *Statistics {
 	e := StatisticsOf(s, layer, head)
-	e.Scale, e.Queries, e.Attention = 0.25, observed(e.Prompt, s.g), make([]float32, e.Prompt)
+	e.Score, e.Queries, e.Attention = tensor.Score{Scale: 0.25}, observed(e.Prompt, s.g), make([]float32, e.Prompt)
 	for i := range e.Attention {
 		e.Attention[i] = float32(i * 7 % 31)
 	}
@@ -214,7 +214,7 @@ func handOver(p *Policy, stores []*Store, owner int) (*Store, int64, error) {
 				}
 				seen := statistics(s, layer, head)
 				kept := p.Keep(seen)
-				if err := o.ImportQueries(layer, head, seen.Scale, ExportQueries(nil, p, seen)); err != nil {
+				if err := o.ImportQueries(layer, head, seen.Score, ExportQueries(nil, p, seen)); err != nil {
 					return nil, 0, err
 				}
 				if i == owner {

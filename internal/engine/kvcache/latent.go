@@ -10,13 +10,13 @@ import "github.com/shoal-llm/shoal/internal/engine/tensor"
 // 2511.03092, section 4.2: scores are all-reduced).
 
 // count is Observe for one unit of latent attention: q[i*ldq:] is [Group/Units][KDim].
-func (o *Observation) count(layer, unit, pos, n int, q []float32, ldq int, scale float32, blocks [][]byte, s *tensor.AttnScratch) {
+func (o *Observation) count(layer, unit, pos, n int, q []float32, ldq int, score tensor.Score, blocks [][]byte, s *tensor.AttnScratch) {
 	at, g := o.index(layer, unit)*o.prompt, o.g.group()/o.g.Units
 	if o.attention != nil {
-		tensor.AttentionMass(o.attention[at:][:o.prompt], q, ldq, n, pos, g, scale, o.g.Layout, blocks, s)
+		tensor.AttentionMass(o.attention[at:][:o.prompt], q, ldq, n, pos, g, score, o.g.Layout, blocks, s)
 	}
 	if skip := max(0, o.first-pos); o.votes != nil && skip < n {
-		tensor.AttentionMass(o.votes[at:][:o.prompt], q[skip*ldq:], ldq, n-skip, pos+skip, g, scale, o.g.Layout, blocks, s)
+		tensor.AttentionMass(o.votes[at:][:o.prompt], q[skip*ldq:], ldq, n-skip, pos+skip, g, score, o.g.Layout, blocks, s)
 	}
 }
 
@@ -72,9 +72,9 @@ func (o *Observation) scatter(part []float32, layer int, node tensor.Span) int {
 
 // StatisticsOfSum returns the statistics of a layer of latent attention: the prompt's rows in from,
 // and the sum of all sockets' Parts (nil if p needs none).
-func StatisticsOfSum(from *Store, layer int, p *Policy, scale float32, sum []float32) *Statistics {
+func StatisticsOfSum(from *Store, layer int, p *Policy, score tensor.Score, sum []float32) *Statistics {
 	e, n := StatisticsOf(from, layer, 0), p.Needs
-	e.Scale = scale
+	e.Score = score
 	switch queries := min(n.Window, e.Prompt) * e.Group * e.Layout.KDim; {
 	case n.Queries:
 		e.Queries, sum = sum[:queries], sum[queries:]
@@ -89,17 +89,17 @@ func StatisticsOfSum(from *Store, layer int, p *Policy, scale float32, sum []flo
 
 // Weigh records the attention that the newest token's query, q (group, KDim), pays to each slot. In
 // latent attention it sums over all heads, in the order of the units and their tree.
-func (s *Store) Weigh(layer, head int, q []float32, scale float32, rope Rope, scratch *tensor.AttnScratch) {
+func (s *Store) Weigh(layer, head int, q []float32, score tensor.Score, rope Rope, scratch *tensor.AttnScratch) {
 	n, blocks := s.Len(layer, head), s.ReadBlocks(layer, head, rope, scratch)
 	units := make([][]float32, max(1, s.g.Units))
 	for u := range units {
 		units[u] = make([]float32, n)
 	}
 	if s.g.Units > 0 {
-		tensor.AttentionMasses(units, q, 0, 1, n-1, s.g.group(), scale, s.g.Layout, blocks, scratch)
+		tensor.AttentionMasses(units, q, 0, 1, n-1, s.g.group(), score, s.g.Layout, blocks, scratch)
 		tensor.CombineTree(units[0], leaves(s.g.Units), units, s.g.Units)
 	} else {
-		tensor.AttentionMass(units[0], q, 0, 1, n-1, s.g.group(), scale, s.g.Layout, blocks, scratch)
+		tensor.AttentionMass(units[0], q, 0, 1, n-1, s.g.group(), score, s.g.Layout, blocks, scratch)
 	}
 	s.Observe(layer, head, units[0])
 }

@@ -195,7 +195,7 @@ func TestLowRankEqualsNaive(t *testing.T) {
 						var n [2]int
 						var mask [2][]uint64
 						for i, s := range both {
-							view[i], n[i], mask[i] = s.View(layer, h, prompt+steps-1, q, 0.3, rope, new(tensor.AttnScratch))
+							view[i], n[i], mask[i] = s.View(layer, h, prompt+steps-1, q, tensor.Score{Scale: 0.3}, rope, new(tensor.AttnScratch))
 						}
 						if n[0] != n[1] || !slices.Equal(mask[0], mask[1]) || chunk < 16 && mask[0] == nil {
 							t.Fatalf("layer %d, head %d: other slots are read: %d %x, exact %d %x", layer, h, n[1], mask[1], n[0], mask[0])

@@ -12,10 +12,10 @@ type Statistics struct {
 	Prompt      int // tokens in the prompt
 
 	// Queries are the queries of the observation window, [window][group][KDim] after RoPE, with
-	// window = min(Needs.Window, Prompt). Scale is the factor of a score.
+	// window = min(Needs.Window, Prompt). Score is that of a query with a key.
 	Queries []float32
 	Group   int
-	Scale   float32
+	Score   tensor.Score
 	// Votes replace Queries in latent attention: the attention that the window's queries pay to
 	// each prompt token, summed over them and all query heads, [Prompt].
 	Votes []float32
@@ -141,7 +141,7 @@ func (o *Observation) window(layer, head int) []float32 {
 
 // Observe records the queries of n tokens from position pos on. Their keys are in blocks already.
 // q[i*ldq:] is [Group][KDim] of token i.
-func (o *Observation) Observe(layer, head, pos, n int, q []float32, ldq int, scale float32, blocks [][]byte, s *tensor.AttnScratch) {
+func (o *Observation) Observe(layer, head, pos, n int, q []float32, ldq int, score tensor.Score, blocks [][]byte, s *tensor.AttnScratch) {
 	if o.at[layer] < 0 {
 		return
 	}
@@ -153,21 +153,21 @@ func (o *Observation) Observe(layer, head, pos, n int, q []float32, ldq int, sca
 		}
 	}
 	if o.g.Units > 0 {
-		o.count(layer, head, pos, n, q, ldq, scale, blocks, s)
+		o.count(layer, head, pos, n, q, ldq, score, blocks, s)
 		return
 	}
 	if o.attention != nil {
-		tensor.AttentionMass(o.attention[o.index(layer, head)*o.prompt:][:o.prompt], q, ldq, n, pos, o.g.group(), scale, o.g.Layout, blocks, s)
+		tensor.AttentionMass(o.attention[o.index(layer, head)*o.prompt:][:o.prompt], q, ldq, n, pos, o.g.group(), score, o.g.Layout, blocks, s)
 	}
 }
 
 // Statistics returns the inputs of a compressor for one head of the prompt in from.
-func (o *Observation) Statistics(from *Store, layer, head int, scale float32) *Statistics {
+func (o *Observation) Statistics(from *Store, layer, head int, score tensor.Score) *Statistics {
 	e := StatisticsOf(from, layer, head)
 	if o == nil || o.at[layer] < 0 {
 		return e
 	}
-	e.Queries, e.Group, e.Scale = o.window(layer, head), o.g.group(), scale
+	e.Queries, e.Group, e.Score = o.window(layer, head), o.g.group(), score
 	if o.attention != nil {
 		e.Attention = o.attention[o.index(layer, head)*o.prompt:][:o.prompt]
 	}

@@ -128,7 +128,7 @@ type slotSelector interface {
 type Queries struct {
 	Rows  []float32 // [Heads][KDim] after RoPE
 	Heads int
-	Scale float32 // factor of a product with a key
+	Score tensor.Score // of a product with a key
 }
 
 // Factors configure low-rank factors for the keys of a prompt's pages, see lowrank.go.

@@ -158,7 +158,7 @@ func TestQuestEqualsNaive(t *testing.T) {
 					q[i] = rapid.Float32Range(-1, 1).Draw(r, "q") + float32(i)/1000
 				}
 				for layer := range 2 {
-					blocks, n, mask := s.View(layer, 1, at, q, 1, nil, new(tensor.AttnScratch))
+					blocks, n, mask := s.View(layer, 1, at, q, tensor.Score{Scale: 1}, nil, new(tensor.AttnScratch))
 					if most := s.Read(layer, 1); len(blocks) > most || most > len(s.Blocks(layer, 1)) {
 						r.Fatalf("layer %d: %d of %d blocks are viewed, at most %d were said", layer, len(blocks), len(s.Blocks(layer, 1)), most)
 					}

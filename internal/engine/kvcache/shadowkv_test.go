@@ -141,7 +141,7 @@ func TestShadowKVEqualsNaive(t *testing.T) {
 				}
 				at := s.Tokens() - 1
 				for layer := range 2 {
-					blocks, n, mask := s.View(layer, 1, at, q, 0.5, nil, new(tensor.AttnScratch))
+					blocks, n, mask := s.View(layer, 1, at, q, tensor.Score{Scale: 0.5}, nil, new(tensor.AttnScratch))
 					if most := s.Read(layer, 1); len(blocks) > most || most > len(s.Blocks(layer, 1)) {
 						r.Fatalf("layer %d: %d of %d blocks are viewed, at most %d were said", layer, len(blocks), len(s.Blocks(layer, 1)), most)
 					}

@@ -58,9 +58,9 @@ func spill(t interface{ Fatal(...any) }, s *Store) *pagesInMemory {
 // attended is the attention of a query to a head of a store, as bits.
 func attended(s *Store, layer, head, pos int, q []float32) []uint32 {
 	scratch, g := new(tensor.AttnScratch), s.g.group()
-	blocks, n, valid := s.View(layer, head, pos, q, 0.3, nil, scratch)
+	blocks, n, valid := s.View(layer, head, pos, q, tensor.Score{Scale: 0.3}, nil, scratch)
 	out := make([]float32, g*s.g.Layout.VDim)
-	tensor.Attend(out, q, g, 0.3, s.g.Layout, blocks, n, valid, scratch)
+	tensor.Attend(out, q, g, tensor.Score{Scale: 0.3}, s.g.Layout, blocks, n, valid, scratch)
 	bits := make([]uint32, len(out))
 	for i, x := range out {
 		bits[i] = math.Float32bits(x)

@@ -123,7 +123,7 @@ type calibration struct {
 type headShares struct {
 	x            squeezedIndex
 	queries      []float32
-	scale        float32
+	score        tensor.Score
 	coarse, fine []float32 // the largest mean share over the query heads
 	sizes        []int     // number of keys of each centroid, the coarse ones first
 }
@@ -138,7 +138,7 @@ func (h *headShares) build(k *calibration, t *table, keys int) error {
 	if most := keys * k.share / 1000; fine > max(1, most) {
 		return fmt.Errorf("%w: layer %d, head %d: %d clusters of %d keys, at most %d are possible", ErrRows, t.Layer, t.Index, fine, keys, most)
 	}
-	h.x, h.queries, h.scale = k.index(l, t.planes[indexPlane].blocks), t.queries, t.scale
+	h.x, h.queries, h.score = k.index(l, t.planes[indexPlane].blocks), t.queries, t.score
 	size := func(i int) int {
 		if i+1 < fine {
 			return begins[i+1] - begins[i]
@@ -221,7 +221,7 @@ func (h *headShares) shares(k *calibration, runs []int32) []float32 {
 	}
 	sums := make([]float32, g*n)
 	for w := range k.window {
-		scores, _ := h.x.score(runs, Queries{h.queries[w*width:][:width], g, h.scale}, s)
+		scores, _ := h.x.score(runs, Queries{h.queries[w*width:][:width], g, h.score}, s)
 		for r := range g {
 			row := scores[r*n:][:n]
 			least := h.x.weigh(runs, row, s)

@@ -264,7 +264,7 @@ func TestSqueezedEqualsNaive(t *testing.T) {
 					t2 = quantileNaive(s2, n2, c.sparsity)
 				}
 				for i := range 4 {
-					blocks, slots, mask := s.View(i/2, i%2, at, q, 0.25, nil, new(tensor.AttnScratch))
+					blocks, slots, mask := s.View(i/2, i%2, at, q, tensor.Score{Scale: 0.25}, nil, new(tensor.AttnScratch))
 					got := map[string]bool{}
 					k, v := make([]float32, 8), make([]float32, 8)
 					for slot := range slots {
@@ -457,7 +457,7 @@ func TestClusteringInPieces(t *testing.T) {
 			})
 		}
 		for at, kept := range want {
-			s := o.Statistics(prompt, at[0], at[1], 1)
+			s := o.Statistics(prompt, at[0], at[1], tensor.Score{Scale: 1})
 			if whole := min(5, pieces/(36*g.Layers)); s.labelled != whole {
 				t.Errorf("%d pieces: %d segments of %d are clustered", pieces, s.labelled, whole)
 			}
@@ -469,14 +469,14 @@ func TestClusteringInPieces(t *testing.T) {
 			}
 		}
 		if pieces == x.Before { // the found labels are used
-			labels := o.Statistics(prompt, 0, 0, 1).labels
+			labels := o.Statistics(prompt, 0, 0, tensor.Score{Scale: 1}).labels
 			first := slices.IndexFunc(labels[1:], func(l int32) bool { return l < 0 && l != labels[0] }) + 1
 			labels[0], labels[first] = labels[first], labels[0]
-			if slices.Equal(p.Keep(o.Statistics(prompt, 0, 0, 1)).Scores, want[[2]int{0, 0}].Scores) {
+			if slices.Equal(p.Keep(o.Statistics(prompt, 0, 0, tensor.Score{Scale: 1})).Scores, want[[2]int{0, 0}].Scores) {
 				t.Error("the coarse pieces are not looked at")
 			}
 			o.labels[3] = 0
-			if slices.Equal(p.Keep(o.Statistics(prompt, 0, 0, 1)).Positions, want[[2]int{0, 0}].Positions) {
+			if slices.Equal(p.Keep(o.Statistics(prompt, 0, 0, tensor.Score{Scale: 1})).Positions, want[[2]int{0, 0}].Positions) {
 				t.Error("the pieces are not looked at")
 			}
 		}
@@ -556,7 +556,7 @@ func TestIndexInPieces(t *testing.T) {
 					layer, heads, ok := g.Moved(piece)
 					for head := heads.Lo; ok && head < heads.Hi; head++ {
 						rule, seen := g.Rule(layer, p), statistics(part, layer, head)
-						if err := errors.Join(own.Keep(part, layer, head, rule.Keep(seen)), own.ImportQueries(layer, head, seen.Scale, ExportQueries(nil, rule, seen))); err != nil {
+						if err := errors.Join(own.Keep(part, layer, head, rule.Keep(seen)), own.ImportQueries(layer, head, seen.Score, ExportQueries(nil, rule, seen))); err != nil {
 							t.Fatal(err)
 						}
 					}

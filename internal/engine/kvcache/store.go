@@ -39,21 +39,21 @@ type table struct {
 	rule           *Policy // Geometry.Rule; Full during prefill
 	window         int     // window of the layer; 0: none
 	planes         [planes]plane
-	offsets        []int32     // [slots], see Policy.AtCachePositions
-	n              int         // slots in use: the highest written one + 1
-	indexed        int         // slots in the index
-	attention      []float32   // attention of the newest token of the running step, for Scored evictions
-	before         [][]float32 // scores before each token of a step with several
-	filled         []uint64    // one bit per slot that arrived between Open and Seal
-	order          [][]byte    // memory of windowView
-	queries        []float32   // queries of the observation window, between Open and Seal
-	scale          float32     // factor of their products with keys
-	bounds         [2]float32  // thresholds of a moved cache of clusters
-	groupsReceived int         // coarse clusters that arrived with rows, see note
-	ring           int         // slots of the layer's window during prefill
-	freed          int         // freed blocks: outside of the window, or in a file
-	fetched        *fetched    // pages of those blocks, if they are in a file
-	factors        *factors    // factors of the keys of those blocks; nil: none
+	offsets        []int32      // [slots], see Policy.AtCachePositions
+	n              int          // slots in use: the highest written one + 1
+	indexed        int          // slots in the index
+	attention      []float32    // attention of the newest token of the running step, for Scored evictions
+	before         [][]float32  // scores before each token of a step with several
+	filled         []uint64     // one bit per slot that arrived between Open and Seal
+	order          [][]byte     // memory of windowView
+	queries        []float32    // queries of the observation window, between Open and Seal
+	score          tensor.Score // factor of their products with keys
+	bounds         [2]float32   // thresholds of a moved cache of clusters
+	groupsReceived int          // coarse clusters that arrived with rows, see note
+	ring           int          // slots of the layer's window during prefill
+	freed          int          // freed blocks: outside of the window, or in a file
+	fetched        *fetched     // pages of those blocks, if they are in a file
+	factors        *factors     // factors of the keys of those blocks; nil: none
 }
 
 // rows returns the blocks of keys and values.
@@ -202,7 +202,7 @@ func (s *Store) Position(layer, head, slot int) int {
 // Tokens after pos may be there already if [Store.Together] allows it. scale is the factor of a
 // product with a key. The blocks are valid until the next View of the head, or the next use of the
 // scratch.
-func (s *Store) View(layer, head, pos int, q []float32, scale float32, rope Rope, scratch *tensor.AttnScratch) ([][]byte, int, []uint64) {
+func (s *Store) View(layer, head, pos int, q []float32, score tensor.Score, rope Rope, scratch *tensor.AttnScratch) ([][]byte, int, []uint64) {
 	t := s.table(layer, head)
 	if t.window > 0 {
 		blocks, n, mask := windowView(t.window, t.rows(), t.order, pos, scratch.Mask(windowRing(t.window)+tensor.RunSlots))
@@ -212,11 +212,11 @@ func (s *Store) View(layer, head, pos int, q []float32, scale float32, rope Rope
 	n := t.rule.Slots(s.prompt, pos+1)
 	switch c := t.rule.Selector.(type) {
 	case slotSelector:
-		if mask := c.SelectSlots(s.g.Layout, t.planes[indexPlane].blocks, n, Queries{q, s.g.group(), scale}, scratch); mask != nil {
+		if mask := c.SelectSlots(s.g.Layout, t.planes[indexPlane].blocks, n, Queries{q, s.g.group(), score}, scratch); mask != nil {
 			return scratch.PickSlots(t.rows(), mask, n)
 		}
 	case pageSelector:
-		if pages := c.Select(s.g.Layout, t.planes[indexPlane].blocks, n, Queries{q, s.g.group(), scale}, scratch); pages != nil {
+		if pages := c.Select(s.g.Layout, t.planes[indexPlane].blocks, n, Queries{q, s.g.group(), score}, scratch); pages != nil {
 			switch {
 			case t.factors != nil:
 				return s.viewFactored(t, pages, n, rope, scratch)

@@ -39,7 +39,7 @@ func TestSumsGoOn(t *testing.T) {
 						for layer := range g.Layers {
 							for head := range g.Cut() {
 								row := head % g.KVHeads
-								o.Observe(layer, head, from, n, q[from*width:], width, 0.25, s.Blocks(layer, row), new(tensor.AttnScratch))
+								o.Observe(layer, head, from, n, q[from*width:], width, tensor.Score{Scale: 0.25}, s.Blocks(layer, row), new(tensor.AttnScratch))
 							}
 						}
 						from += n

@@ -32,7 +32,7 @@ func windowVotes(s *Statistics, window int) []float32 {
 	width := s.Group * s.Layout.KDim
 	have := len(s.Queries) / width
 	votes := make([]float32, s.Prompt)
-	tensor.AttentionMass(votes, s.Queries[(have-window)*width:], width, window, s.Prompt-window, s.Group, s.Scale, s.Layout, s.Blocks, new(tensor.AttnScratch))
+	tensor.AttentionMass(votes, s.Queries[(have-window)*width:], width, window, s.Prompt-window, s.Group, s.Score, s.Layout, s.Blocks, new(tensor.AttnScratch))
 	return votes
 }
 

@@ -39,7 +39,7 @@ func TestWindowPrefill(t *testing.T) {
 				}
 				attend := func(s *Store) []float32 {
 					out := make([]float32, n*g.Layout.VDim)
-					tensor.AttendCausal(out, g.Layout.VDim, q, g.Layout.KDim, n, start, size, 1, 0.5, g.Layout, s.Blocks(0, head), new(tensor.AttnScratch))
+					tensor.AttendCausal(out, g.Layout.VDim, q, g.Layout.KDim, n, start, size, 1, tensor.Score{Scale: 0.5}, g.Layout, s.Blocks(0, head), new(tensor.AttnScratch))
 					return out
 				}
 				if !slices.Equal(attend(s), attend(whole)) {

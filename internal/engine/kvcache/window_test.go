@@ -40,18 +40,18 @@ func TestWindowIsAMask(t *testing.T) {
 					for i := range q {
 						q[i] = float32((pos+i*head)%5) / 1000
 					}
-					blocks, n, mask := s.View(1, head, pos, q, 1, nil, &scratch)
+					blocks, n, mask := s.View(1, head, pos, q, tensor.Score{Scale: 1}, nil, &scratch)
 					if want := size/tensor.BlockSlots + 2; len(s.Blocks(1, head)) > want {
 						t.Fatalf("window %d holds %d blocks, want at most %d", size, len(s.Blocks(1, head)), want)
 					}
 					got := make([]float32, l.VDim)
-					tensor.Attend(got, q, 1, 0.5, l, blocks, n, mask, new(tensor.AttnScratch))
+					tensor.Attend(got, q, 1, tensor.Score{Scale: 0.5}, l, blocks, n, mask, new(tensor.AttnScratch))
 					valid := make([]uint64, len(whole[head]))
 					for p := max(0, pos-size+1); p <= pos; p++ {
 						valid[p/tensor.BlockSlots] |= 1 << (p % tensor.BlockSlots)
 					}
 					want := make([]float32, l.VDim)
-					tensor.Attend(want, q, 1, 0.5, l, whole[head], pos+1, valid, new(tensor.AttnScratch))
+					tensor.Attend(want, q, 1, tensor.Score{Scale: 0.5}, l, whole[head], pos+1, valid, new(tensor.AttnScratch))
 					if !slices.Equal(got, want) {
 						t.Fatalf("window %d, position %d: %v, want %v", size, pos, got, want)
 					}

@@ -163,7 +163,7 @@ func selfTestLayouts() (out []KVLayout) {
 // and several, all slots and some. It also tests the attention received by each slot, bounds of
 // pages and their scores, and rotated keys.
 func (t *selfTest) attention(l KVLayout) {
-	const scoreScale = 1. / 512 // so that no slot gets all of the attention
+	score := Score{Scale: 1. / 512} // so that no slot gets all of the attention
 	const slots = 2*BlockSlots + 21
 	blocks := make([][]byte, 3)
 	for i := range blocks {
@@ -180,20 +180,20 @@ func (t *selfTest) attention(l KVLayout) {
 			continue
 		}
 		q, out := t.numbers(g*l.KDim), make([]float32, g*l.VDim)
-		Attend(out, q, g, scoreScale, l, blocks, slots, nil, &t.s)
+		Attend(out, q, g, score, l, blocks, slots, nil, &t.s)
 		t.floats(out)
-		Attend(out, q, g, scoreScale, l, blocks, slots, valid, &t.s)
+		Attend(out, q, g, score, l, blocks, slots, valid, &t.s)
 		t.floats(out)
-		Attend(out, q, g, scoreScale, l, blocks, BlockSlots+2, nil, &t.s)
+		Attend(out, q, g, score, l, blocks, BlockSlots+2, nil, &t.s)
 		t.floats(out)
 	}
 	for _, c := range [...]struct{ nq, g, window int }{{1, 1, 0}, {1, 2, 0}, {5, 2, 0}, {5, 2, 33}} {
 		first := slots - c.nq
 		q, out := t.numbers(c.nq*c.g*l.KDim), make([]float32, c.nq*c.g*l.VDim)
-		AttendCausal(out, c.g*l.VDim, q, c.g*l.KDim, c.nq, first, c.window, c.g, scoreScale, l, blocks, &t.s)
+		AttendCausal(out, c.g*l.VDim, q, c.g*l.KDim, c.nq, first, c.window, c.g, score, l, blocks, &t.s)
 		t.floats(out)
 		mass := make([]float32, slots)
-		AttentionMass(mass, q, c.g*l.KDim, c.nq, first, c.g, scoreScale, l, blocks, &t.s)
+		AttentionMass(mass, q, c.g*l.KDim, c.nq, first, c.g, score, l, blocks, &t.s)
 		t.floats(mass)
 	}
 	t.pages(l, blocks)
@@ -210,8 +210,8 @@ func (t *selfTest) long() {
 		l.PutRun(blocks[i], 0, BlockSlots, rows, l.KDim, rows[BlockSlots*l.KDim:], l.VDim, nil, 0)
 	}
 	q, out := t.numbers(nq*g*l.KDim), make([]float32, nq*g*l.VDim)
-	Attend(out, q, g, 1./512, l, blocks, slots, nil, &t.s)
-	AttendCausal(out[g*l.VDim:], g*l.VDim, q, g*l.KDim, nq-1, slots-nq+1, 0, g, 1./512, l, blocks, &t.s)
+	Attend(out, q, g, Score{Scale: 1. / 512}, l, blocks, slots, nil, &t.s)
+	AttendCausal(out[g*l.VDim:], g*l.VDim, q, g*l.KDim, nq-1, slots-nq+1, 0, g, Score{Scale: 1. / 512}, l, blocks, &t.s)
 	t.floats(out)
 }
 

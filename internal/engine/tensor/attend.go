@@ -89,22 +89,22 @@ const attnRows = 48
 // Attend computes attention of one query token for g query heads that share one KV head: q
 // [g][KDim], out [g][VDim], over the slots [0, n) in runs (see RunBlocks). valid is nil or has a
 // bit per slot. Slots with a clear bit contribute nothing, and a block without set bits may be nil.
-// scale multiplies each score. A query without valid slots gives zeros.
+// score weighs each product with a key. A query without valid slots gives zeros.
 //
 // The g heads share every read of the cache.
-func Attend(out, q []float32, g int, scale float32, l KVLayout, blocks [][]byte, n int, valid []uint64, s *AttnScratch) {
+func Attend(out, q []float32, g int, score Score, l KVLayout, blocks [][]byte, n int, valid []uint64, s *AttnScratch) {
 	checkSlots(l, blocks, n, g, valid)
 	s.begin(l, g)
 	q = q[:g*l.KDim]
 	if l.Latent {
 		s.pack(l, q, g)
 	}
-	s.pass(l, blocks, q, g, 0, n, n, valid, scale)
+	s.pass(l, blocks, q, g, 0, n, n, valid, score)
 	s.end(l).divide(out, l.VDim, l.VDim, 0, g)
 }
 
 // pass attends to the slots [first, end) of n. first is the start of a run.
-func (s *AttnScratch) pass(l KVLayout, blocks [][]byte, q []float32, g, first, end, n int, valid []uint64, scale float32) {
+func (s *AttnScratch) pass(l KVLayout, blocks [][]byte, q []float32, g, first, end, n int, valid []uint64, score Score) {
 	s.stream = prefetchAhead == 0 && g <= streamRows && !l.Latent
 	whole, picked := pickAttend(active.attend, l, g), pickAttend(active.picked, l, g)
 	if valid == nil {
@@ -119,7 +119,7 @@ func (s *AttnScratch) pass(l KVLayout, blocks [][]byte, q []float32, g, first, e
 		}
 		if whole != nil {
 			if m := wholeBlocks(b, end, valid); m > 0 {
-				s.attendWhole(whole, l, blocks, q, b, m, n, scale)
+				s.attendWhole(whole, l, blocks, q, b, m, n, score)
 				b += m
 				continue
 			}
@@ -131,7 +131,7 @@ func (s *AttnScratch) pass(l KVLayout, blocks [][]byte, q []float32, g, first, e
 		if mask != 0 {
 			if picked != nil {
 				s.fetchPicked(l, blocks, b+pickedAhead, n, valid)
-				s.attendPicked(picked, l, &blocks[b], q, mask, scale)
+				s.attendPicked(picked, l, &blocks[b], q, mask, score)
 				b++
 				continue
 			}
@@ -142,7 +142,7 @@ func (s *AttnScratch) pass(l KVLayout, blocks [][]byte, q []float32, g, first, e
 				s.ahead = s.next(l, blocks, b, n)
 			}
 			s.scoreSome(l, blocks[b], q, g, mask)
-			s.soften(l, blocks[b], 0, g, mask, scale)
+			s.soften(l, blocks[b], 0, g, mask, score)
 			s.accumulate(l, blocks[b], 0, g, mask)
 		}
 		b++
@@ -178,8 +178,8 @@ func wholeBlocks(b, n int, valid []uint64) int {
 const attendBlocks = 256
 
 // attendWhole attends to the m whole blocks from b on in one kernel call.
-func (s *AttnScratch) attendWhole(f func(*attendArgs), l KVLayout, blocks [][]byte, q []float32, b, m, n int, scale float32) {
-	a := s.attendArgs(l, q, scale)
+func (s *AttnScratch) attendWhole(f func(*attendArgs), l KVLayout, blocks [][]byte, q []float32, b, m, n int, score Score) {
+	a := s.attendArgs(l, q, score)
 	a.block = uintptr(l.BlockBytes())
 	if prefetchAhead > 0 { // also prefetch blocks that are adjacent in memory
 		a.block = ^uintptr(0)
@@ -211,19 +211,19 @@ func (s *AttnScratch) fetchPicked(l KVLayout, blocks [][]byte, b, n int, valid [
 }
 
 // attendPicked attends to the slots of a block in mask in one kernel call.
-func (s *AttnScratch) attendPicked(f func(*attendArgs), l KVLayout, block *[]byte, q []float32, mask uint64, scale float32) {
-	a := s.attendArgs(l, q, scale)
+func (s *AttnScratch) attendPicked(f func(*attendArgs), l KVLayout, block *[]byte, q []float32, mask uint64, score Score) {
+	a := s.attendArgs(l, q, score)
 	a.blocks, a.valid = unsafe.Pointer(block), mask
 	f(a)
 	*a = attendArgs{}
 }
 
 // attendArgs sets the arguments of a kernel that do not depend on the blocks.
-func (s *AttnScratch) attendArgs(l KVLayout, q []float32, scale float32) *attendArgs {
+func (s *AttnScratch) attendArgs(l KVLayout, q []float32, score Score) *attendArgs {
 	a := &s.whole
 	a.q, a.o, a.p = unsafe.Pointer(&q[0]), unsafe.Pointer(&s.o[0]), unsafe.Pointer(&s.s[0])
 	a.sum, a.max = unsafe.Pointer(&s.sum[0]), unsafe.Pointer(&s.max[0])
-	a.kdim, a.vdim, a.scale = uintptr(l.KDim), uintptr(l.VDim), scale
+	a.kdim, a.vdim, a.scale = uintptr(l.KDim), uintptr(l.VDim), score.kernelScale()
 	a.panel, a.scales = uintptr(panelRows*l.KDim*l.elem()), uintptr(l.scalesAt())
 	return a
 }
@@ -282,11 +282,11 @@ const streamRows = 2
 // [g][KDim], attends to the slots [0, first+i], or with window > 0 to the last window of these, and
 // writes out[i*ldo:] as [g][VDim]. Blocks outside of all windows may be nil. The bits are those of
 // nq calls of Attend; the cache is read once per few tokens.
-func AttendCausal(out []float32, ldo int, q []float32, ldq int, nq, first, window, g int, scale float32, l KVLayout, blocks [][]byte, s *AttnScratch) {
+func AttendCausal(out []float32, ldo int, q []float32, ldq int, nq, first, window, g int, score Score, l KVLayout, blocks [][]byte, s *AttnScratch) {
 	checkAttend(l, blocks, windowStart(first, window), first+nq, g)
 	step := l.TokensTogether(g)
 	for i := 0; i < nq; i += step {
-		s.causal(out[i*ldo:], ldo, q[i*ldq:], ldq, min(step, nq-i), first+i, window, g, scale, l, blocks)
+		s.causal(out[i*ldo:], ldo, q[i*ldq:], ldq, min(step, nq-i), first+i, window, g, score, l, blocks)
 	}
 }
 
@@ -314,7 +314,7 @@ func (s *AttnScratch) gather(l KVLayout, q []float32, ldq, nq, g int) {
 	}
 }
 
-func (s *AttnScratch) causal(out []float32, ldo int, q []float32, ldq int, nq, first, window, g int, scale float32, l KVLayout, blocks [][]byte) {
+func (s *AttnScratch) causal(out []float32, ldo int, q []float32, ldq int, nq, first, window, g int, score Score, l KVLayout, blocks [][]byte) {
 	s.begin(l, nq*g)
 	s.gather(l, q, ldq, nq, g)
 	for b := windowStart(first, window) / BlockSlots; b*BlockSlots < first+nq; b++ {
@@ -342,11 +342,11 @@ func (s *AttnScratch) causal(out []float32, ldo int, q []float32, ldq int, nq, f
 			if window > 0 {
 				mask &^= prefixMask(max(0, hidden+i))
 			}
-			s.soften(l, blocks[b], i*g, (i+1)*g, mask, scale)
+			s.soften(l, blocks[b], i*g, (i+1)*g, mask, score)
 			s.accumulate(l, blocks[b], i*g, (i+1)*g, mask)
 		}
 		if all := min(whole, gone); full < all {
-			s.soften(l, blocks[b], full*g, all*g, prefixMask(BlockSlots), scale)
+			s.soften(l, blocks[b], full*g, all*g, prefixMask(BlockSlots), score)
 			s.accumulate(l, blocks[b], full*g, all*g, prefixMask(BlockSlots))
 		}
 	}
@@ -522,13 +522,13 @@ func (l KVLayout) scaledApart() bool { return l.Type == Int8 && !l.Latent }
 
 // soften turns the scores of the rows [r0, r1) into probabilities relative to the largest score so
 // far, and rescales the previous sums.
-func (s *AttnScratch) soften(l KVLayout, block []byte, r0, r1 int, mask uint64, scale float32) {
+func (s *AttnScratch) soften(l KVLayout, block []byte, r0, r1 int, mask uint64, score Score) {
 	if r0 == r1 {
 		return
 	}
 	a := &s.soft
 	a.s, a.sum, a.max, a.o = &s.s[r0], &s.sum[r0], &s.max[r0], &s.o[r0*l.VDim]
-	a.vdim, a.rows, a.valid, a.scale = uintptr(l.VDim), uintptr(r1-r0), mask, scale
+	a.vdim, a.rows, a.valid, a.scale = uintptr(l.VDim), uintptr(r1-r0), mask, score.kernelScale()
 	if l.scaledApart() {
 		a.keys, a.values = l.scales(block, 0), l.scales(block, 1)
 	}

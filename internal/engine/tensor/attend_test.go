@@ -190,7 +190,7 @@ func TestAttendSameBits(t *testing.T) {
 					}
 					forEach(t, func(t *testing.T) {
 						out := make([]float32, g*l.VDim)
-						Attend(out, q, g, scale, l, blocks, n, valid, &s)
+						Attend(out, q, g, Score{Scale: scale}, l, blocks, n, valid, &s)
 						sameBits(t, fmt.Sprintf("%+v n=%d g=%d mask %d", l, n, g, m), out, want)
 					})
 				}
@@ -225,11 +225,11 @@ func TestAttendCausalIsAttend(t *testing.T) {
 							valid[slot/64] |= 1 << (slot % 64)
 						}
 					}
-					Attend(want[i*ldo:], q[i*ldq:], c.g, 0.3, l, blocks, n, valid, &s)
+					Attend(want[i*ldo:], q[i*ldq:], c.g, Score{Scale: 0.3}, l, blocks, n, valid, &s)
 				}
 				forEach(t, func(t *testing.T) {
 					out := make([]float32, c.nq*ldo)
-					AttendCausal(out, ldo, q, ldq, c.nq, c.first, window, c.g, 0.3, l, blocks, &s)
+					AttendCausal(out, ldo, q, ldq, c.nq, c.first, window, c.g, Score{Scale: 0.3}, l, blocks, &s)
 					sameBits(t, fmt.Sprintf("%+v %+v window %d", l, c, window), out, want)
 				})
 			}
@@ -272,7 +272,7 @@ func TestAttendIsAttention(t *testing.T) {
 	}
 	forEach(t, func(t *testing.T) {
 		out := make([]float32, l.VDim)
-		Attend(out, q, 1, 0.2, l, blocks, n, nil, &s)
+		Attend(out, q, 1, Score{Scale: 0.2}, l, blocks, n, nil, &s)
 		for j := range out {
 			if d := math.Abs(float64(out[j]) - want[j]/sum); d > 1e-4*math.Max(1, math.Abs(want[j]/sum)) {
 				t.Fatalf("element %d is %v, want %v", j, out[j], want[j]/sum)
@@ -297,8 +297,8 @@ func TestAttendOfStrangeNumbers(t *testing.T) {
 				q := make([]float32, l.KDim)
 				q[1] = v
 				out := make([]float32, l.VDim)
-				Attend(out, q, 1, 1, l, [][]byte{block}, 20, nil, &s)
-				AttendCausal(out, l.VDim, q, l.KDim, 1, 19, 0, 1, 1, l, [][]byte{block}, &s)
+				Attend(out, q, 1, Score{Scale: 1}, l, [][]byte{block}, 20, nil, &s)
+				AttendCausal(out, l.VDim, q, l.KDim, 1, 19, 0, 1, Score{Scale: 1}, l, [][]byte{block}, &s)
 			}
 		}
 	})
@@ -320,7 +320,7 @@ func TestWholeBlocksOfStrangeNumbers(t *testing.T) {
 				q := normal(r, g*l.KDim)
 				allEqual(t, fmt.Sprintf("%+v g=%d %v", l, g, v), func() []float32 {
 					out := make([]float32, g*l.VDim)
-					Attend(out, q, g, 0.2, l, blocks, 200, nil, &s)
+					Attend(out, q, g, Score{Scale: 0.2}, l, blocks, 200, nil, &s)
 					return out
 				})
 			}
@@ -389,8 +389,8 @@ func TestAttendAllocatesNothing(t *testing.T) {
 	var s AttnScratch
 	q, out := make([]float32, 20*3*64), make([]float32, 20*3*64)
 	call := func() {
-		Attend(out, q, 3, 0.1, l, blocks, 100, nil, &s)
-		AttendCausal(out, 3*64, q, 3*64, 20, 50, 0, 3, 0.1, l, blocks, &s)
+		Attend(out, q, 3, Score{Scale: 0.1}, l, blocks, 100, nil, &s)
+		AttendCausal(out, 3*64, q, 3*64, 20, 50, 0, 3, Score{Scale: 0.1}, l, blocks, &s)
 	}
 	call()
 	if n := testing.AllocsPerRun(50, call); n > 0 {
@@ -413,7 +413,7 @@ func TestAttendWhateverIsPrefetched(t *testing.T) {
 				prefetchAhead = ahead
 				var s AttnScratch
 				out := make([]float32, g*l.VDim)
-				Attend(out, q, g, 0.1, l, blocks, n, nil, &s)
+				Attend(out, q, g, Score{Scale: 0.1}, l, blocks, n, nil, &s)
 				if want == nil {
 					want = out
 				}

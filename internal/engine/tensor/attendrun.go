@@ -102,7 +102,7 @@ type Runs struct {
 	join   foldArgs
 	q      []float32
 	g, n   int
-	scale  float32
+	score  Score
 	l      KVLayout
 	blocks [][]byte
 	valid  []uint64
@@ -110,9 +110,9 @@ type Runs struct {
 
 // Begin takes the arguments of [Attend], which must not change until Fold, and returns the number
 // of runs.
-func (r *Runs) Begin(q []float32, g int, scale float32, l KVLayout, blocks [][]byte, n int, valid []uint64) int {
+func (r *Runs) Begin(q []float32, g int, score Score, l KVLayout, blocks [][]byte, n int, valid []uint64) int {
 	checkSlots(l, blocks, n, g, valid)
-	r.q, r.g, r.n, r.scale, r.l, r.blocks, r.valid = q[:g*l.KDim], g, n, scale, l, blocks, valid
+	r.q, r.g, r.n, r.score, r.l, r.blocks, r.valid = q[:g*l.KDim], g, n, score, l, blocks, valid
 	runs := (n + RunSlots - 1) / RunSlots
 	if need := runs * 2 * stateFloats(g, l.VDim); len(r.memory) < need {
 		r.memory = lines(need)
@@ -137,7 +137,7 @@ func (r *Runs) Attend(lo, hi int, s *AttnScratch) {
 	for i := lo; i < hi; i++ {
 		s.runState = r.states[i]
 		s.reset()
-		s.pass(r.l, r.blocks, r.q, r.g, i*RunSlots, min(r.n, (i+1)*RunSlots), r.n, r.valid, r.scale)
+		s.pass(r.l, r.blocks, r.q, r.g, i*RunSlots, min(r.n, (i+1)*RunSlots), r.n, r.valid, r.score)
 	}
 	s.runState = own
 }

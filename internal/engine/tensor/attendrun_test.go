@@ -57,7 +57,7 @@ func TestAttendOfManyRuns(t *testing.T) {
 				}
 				forEach(t, func(t *testing.T) {
 					out := make([]float32, g*l.VDim)
-					Attend(out, q, g, 0.05, l, blocks, n, valid, &s)
+					Attend(out, q, g, Score{Scale: 0.05}, l, blocks, n, valid, &s)
 					sameBits(t, fmt.Sprintf("%+v, %d slots, mask %d", l, n, m), out, want)
 				})
 			}
@@ -76,7 +76,7 @@ func TestOneRunIsOneChain(t *testing.T) {
 		o[i] *= inv
 	}
 	out := make([]float32, l.VDim)
-	Attend(out, q, 1, 0.1, l, blocks, RunSlots, nil, new(AttnScratch))
+	Attend(out, q, 1, Score{Scale: 0.1}, l, blocks, RunSlots, nil, new(AttnScratch))
 	sameBits(t, "a run", out, o)
 }
 
@@ -105,7 +105,7 @@ func TestCausalOfManyRuns(t *testing.T) {
 				}
 				forEach(t, func(t *testing.T) {
 					out := make([]float32, c.nq*c.g*l.VDim)
-					AttendCausal(out, c.g*l.VDim, q, c.g*l.KDim, c.nq, c.first, window, c.g, 0.3, l, blocks, &s)
+					AttendCausal(out, c.g*l.VDim, q, c.g*l.KDim, c.nq, c.first, window, c.g, Score{Scale: 0.3}, l, blocks, &s)
 					sameBits(t, fmt.Sprintf("%+v %+v window %d", l, c, window), out, want)
 				})
 			}
@@ -124,10 +124,10 @@ func TestRunsIsAttend(t *testing.T) {
 		for _, n := range []int{3, RunSlots, 4*RunSlots + 70} {
 			for m, valid := range [][]uint64{nil, holes(len(blocks))} {
 				want := make([]float32, g*l.VDim)
-				Attend(want, q, g, 0.05, l, blocks, n, valid, new(AttnScratch))
+				Attend(want, q, g, Score{Scale: 0.05}, l, blocks, n, valid, new(AttnScratch))
 				forEach(t, func(t *testing.T) {
 					for _, step := range []int{1, 2, 7} {
-						count := runs.Begin(q, g, 0.05, l, blocks, n, valid)
+						count := runs.Begin(q, g, Score{Scale: 0.05}, l, blocks, n, valid)
 						var scratch [2]AttnScratch
 						for hi := count; hi > 0; hi -= step {
 							runs.Attend(max(0, hi-step), hi, &scratch[hi%2])
@@ -165,7 +165,7 @@ func TestRunsOfWholeBlocks(t *testing.T) {
 				for m, valid := range [][]uint64{nil, hole} {
 					allEqual(t, fmt.Sprintf("%+v, %d heads, mask %d", l, g, m), func() []float32 {
 						out := make([]float32, g*l.VDim)
-						Attend(out, q, g, 0.05, l, blocks, n, valid, &s)
+						Attend(out, q, g, Score{Scale: 0.05}, l, blocks, n, valid, &s)
 						return out
 					})
 				}

@@ -93,11 +93,11 @@ func BenchmarkAttend(b *testing.B) {
 			flops, bytes := 2*float64(n*g*(l.KDim+l.VDim)), float64(n*l.RowBytes())
 			name := fmt.Sprintf("%s/%v/%d/heads=%d", active.name, l.Type, l.KDim, g)
 			b.Run(name+"/decode", func(b *testing.B) {
-				report(b, bytes, flops, c.read, c.fma, func() { Attend(out, q, g, 0.1, l, blocks, n, nil, &s) })
+				report(b, bytes, flops, c.read, c.fma, func() { Attend(out, q, g, Score{Scale: 0.1}, l, blocks, n, nil, &s) })
 			})
 			b.Run(name+"/prefill", func(b *testing.B) {
 				report(b, bytes, nq*flops, c.read, c.fma, func() {
-					AttendCausal(out, g*l.VDim, q, g*l.KDim, nq, n-nq, 0, g, 0.1, l, blocks, &s)
+					AttendCausal(out, g*l.VDim, q, g*l.KDim, nq, n-nq, 0, g, Score{Scale: 0.1}, l, blocks, &s)
 				})
 			})
 		}

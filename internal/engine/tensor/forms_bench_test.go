@@ -43,7 +43,7 @@ func BenchmarkForms(b *testing.B) {
 				var s AttnScratch
 				q, out := make([]float32, (g+1)*dim), make([]float32, (g+1)*dim)
 				b.Run(fmt.Sprintf("%s/attend/%v/columns=%d/heads=%d", active.name, dt, 32<<i, g+1), func(b *testing.B) {
-					gain(b, &rest, func() { Attend(out, q, g+1, 0.1, l, blocks, 4096, nil, &s) })
+					gain(b, &rest, func() { Attend(out, q, g+1, Score{Scale: 0.1}, l, blocks, 4096, nil, &s) })
 				})
 			}
 		}
@@ -98,7 +98,7 @@ func formsOfPicked(b *testing.B) {
 					}
 					for name, k := range map[string]*kernels{"next": &rest, "none": &none} {
 						b.Run(fmt.Sprintf("%s/picked/%v/columns=%d/heads=%d/of=%d/%s", active.name, dt, 32<<i, g+1, chunk, name), func(b *testing.B) {
-							gain(b, k, func() { Attend(out, q, g+1, 0.1, l, blocks, slots, valid, &s) })
+							gain(b, k, func() { Attend(out, q, g+1, Score{Scale: 0.1}, l, blocks, slots, valid, &s) })
 						})
 					}
 				}

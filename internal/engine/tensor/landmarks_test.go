@@ -137,7 +137,7 @@ func TestPick(t *testing.T) {
 				}
 			}
 			q, want, got := normal(r, g*l.KDim), make([]float32, g*l.VDim), make([]float32, g*l.VDim)
-			Attend(want, q, g, 0.2, l, blocks, n, mask, new(AttnScratch))
+			Attend(want, q, g, Score{Scale: 0.2}, l, blocks, n, mask, new(AttnScratch))
 			s := new(AttnScratch)
 			s.Mask(1000)
 			list, slots, valid := s.Pick(blocks, pages, page, n)
@@ -146,10 +146,10 @@ func TestPick(t *testing.T) {
 					t.Error("a block without a page is listed")
 				}
 			}
-			Attend(got, q, g, 0.2, l, list, slots, valid, s)
+			Attend(got, q, g, Score{Scale: 0.2}, l, list, slots, valid, s)
 			sameBits(t, fmt.Sprintf("%v latent %v page %d", l.Type, l.Latent, page), got, want)
 			list, slots, valid = s.PickSlots(blocks, slices.Clone(mask), n)
-			Attend(got, q, g, 0.2, l, list, slots, valid, s)
+			Attend(got, q, g, Score{Scale: 0.2}, l, list, slots, valid, s)
 			sameBits(t, fmt.Sprintf("%v latent %v slots of page %d", l.Type, l.Latent, page), got, want)
 		}
 	}

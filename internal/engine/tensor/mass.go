@@ -12,24 +12,24 @@ import (
 //
 // Each slot is one chain of additions in the order of tokens and heads, so reading a prompt in
 // chunks gives the bits of reading it at once.
-func AttentionMass(mass []float32, q []float32, ldq, nq, first, g int, scale float32, l KVLayout, blocks [][]byte, s *AttnScratch) {
-	AttentionMasses([][]float32{mass}, q, ldq, nq, first, g, scale, l, blocks, s)
+func AttentionMass(mass []float32, q []float32, ldq, nq, first, g int, score Score, l KVLayout, blocks [][]byte, s *AttnScratch) {
+	AttentionMasses([][]float32{mass}, q, ldq, nq, first, g, score, l, blocks, s)
 }
 
 // AttentionMasses is AttentionMass for each of len(masses) equal parts of the heads: the bits of
 // one call per part, in one walk over the cache.
-func AttentionMasses(masses [][]float32, q []float32, ldq, nq, first, g int, scale float32, l KVLayout, blocks [][]byte, s *AttnScratch) {
+func AttentionMasses(masses [][]float32, q []float32, ldq, nq, first, g int, score Score, l KVLayout, blocks [][]byte, s *AttnScratch) {
 	checkAttend(l, blocks, 0, first+nq, g)
 	if len(masses) == 0 || g%len(masses) != 0 {
 		panic(fmt.Sprintf("tensor: attention of %d heads in %d parts", g, len(masses)))
 	}
 	step := l.TokensTogether(g)
 	for i := 0; i < nq; i += step {
-		s.mass(masses, q[i*ldq:], ldq, min(step, nq-i), first+i, g, scale, l, blocks)
+		s.mass(masses, q[i*ldq:], ldq, min(step, nq-i), first+i, g, score, l, blocks)
 	}
 }
 
-func (s *AttnScratch) mass(masses [][]float32, q []float32, ldq, nq, first, g int, scale float32, l KVLayout, blocks [][]byte) {
+func (s *AttnScratch) mass(masses [][]float32, q []float32, ldq, nq, first, g int, score Score, l KVLayout, blocks [][]byte) {
 	s.begin(l, nq*g)
 	s.gather(l, q, ldq, nq, g)
 	// Two walks over the slots, since the sums are needed before the shares. The second uses the
@@ -43,7 +43,7 @@ func (s *AttnScratch) mass(masses [][]float32, q []float32, ldq, nq, first, g in
 			if len(s.kept) > 0 {
 				s.kept[b*nq*g+r] = s.s[r]
 			}
-			s.soft = softmaxArgs{s: &s.s[r], sum: &s.sum[r], max: &s.max[r], rows: 1, valid: mask, scale: scale}
+			s.soft = softmaxArgs{s: &s.s[r], sum: &s.sum[r], max: &s.max[r], rows: 1, valid: mask, scale: score.kernelScale()}
 			active.softmax(&s.soft)
 		})
 	}
@@ -55,7 +55,7 @@ func (s *AttnScratch) mass(masses [][]float32, q []float32, ldq, nq, first, g in
 	for b := 0; b*BlockSlots < first+nq; b++ {
 		lo, hi := b*BlockSlots, min((b+1)*BlockSlots, first+nq)
 		share := func(r int, mask uint64) {
-			s.soft = softmaxArgs{s: &s.s[r], sum: &unused, max: &s.max[r], rows: 1, valid: mask, scale: scale}
+			s.soft = softmaxArgs{s: &s.s[r], sum: &unused, max: &s.max[r], rows: 1, valid: mask, scale: score.kernelScale()}
 			active.softmax(&s.soft)
 			active.scaleBy(s.s[r][:], inverse[r])
 			active.add(masses[r%g*len(masses)/g][lo:hi], s.s[r][:hi-lo])

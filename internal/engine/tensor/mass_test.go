@@ -52,7 +52,7 @@ func TestAttentionMass(t *testing.T) {
 			q[i] = next()
 		}
 		whole := make([]float32, first+nq)
-		AttentionMass(whole, q, g*l.KDim, nq, first, g, 0.3, l, blocks, new(AttnScratch))
+		AttentionMass(whole, q, g*l.KDim, nq, first, g, Score{Scale: 0.3}, l, blocks, new(AttnScratch))
 		for j, want := range massTwin(q, nq, first, g, 0.3, l, blocks) {
 			if math.Abs(float64(whole[j])-want) > 1e-4 {
 				t.Fatalf("%v slot %d: got %v, want %v", l.Type, j, whole[j], want)
@@ -60,7 +60,7 @@ func TestAttentionMass(t *testing.T) {
 		}
 		parts := make([]float32, first+nq)
 		for lo := 0; lo < nq; lo += 5 {
-			AttentionMass(parts, q[lo*g*l.KDim:], g*l.KDim, min(5, nq-lo), first+lo, g, 0.3, l, blocks, new(AttnScratch))
+			AttentionMass(parts, q[lo*g*l.KDim:], g*l.KDim, min(5, nq-lo), first+lo, g, Score{Scale: 0.3}, l, blocks, new(AttnScratch))
 		}
 		for j := range whole {
 			if whole[j] != parts[j] {
@@ -91,10 +91,10 @@ func TestAttentionMasses(t *testing.T) {
 				for i := range masses {
 					masses[i] = make([]float32, first+nq)
 				}
-				AttentionMasses(masses, q, g*l.KDim, nq, first, g, 0.3, l, blocks, new(AttnScratch))
+				AttentionMasses(masses, q, g*l.KDim, nq, first, g, Score{Scale: 0.3}, l, blocks, new(AttnScratch))
 				for i, m := range masses {
 					alone := make([]float32, first+nq)
-					AttentionMass(alone, q[i*g/parts*l.KDim:], g*l.KDim, nq, first, g/parts, 0.3, l, blocks, new(AttnScratch))
+					AttentionMass(alone, q[i*g/parts*l.KDim:], g*l.KDim, nq, first, g/parts, Score{Scale: 0.3}, l, blocks, new(AttnScratch))
 					sameBits(t, "part", m, alone)
 					all = append(all, m...)
 				}

@@ -129,7 +129,7 @@ func TestGather(t *testing.T) {
 			what := fmt.Sprintf("%v latent %v page %d", l.Type, l.Latent, page)
 			attend := func() []float32 {
 				s, out := new(AttnScratch), make([]float32, g*l.VDim)
-				Attend(out, q, g, 0.2, l, s.Gather(l, blocks, pages, page), slots, nil, new(AttnScratch))
+				Attend(out, q, g, Score{Scale: 0.2}, l, s.Gather(l, blocks, pages, page), slots, nil, new(AttnScratch))
 				return out
 			}
 			var alone [][]byte
@@ -141,7 +141,7 @@ func TestGather(t *testing.T) {
 				l.CopySlot(alone[slot/BlockSlots], slot%BlockSlots, blocks[from/BlockSlots], from%BlockSlots)
 			}
 			want := make([]float32, g*l.VDim)
-			Attend(want, q, g, 0.2, l, alone, slots, nil, new(AttnScratch))
+			Attend(want, q, g, Score{Scale: 0.2}, l, alone, slots, nil, new(AttnScratch))
 			sameBits(t, what, attend(), want)
 			allEqual(t, what, attend)
 		}

@@ -56,9 +56,9 @@ func TestKernelsLeavePointers(t *testing.T) {
 			for _, g := range []int{1, 4, 7} {
 				const nq, first = 13, 1100
 				blocks, q, out := newCache(r, l, first+nq), normal(r, nq*g*l.KDim), make([]float32, nq*g*l.VDim)
-				AttendCausal(out, g*l.VDim, q, g*l.KDim, nq, first, 0, g, 0.3, l, blocks, &s)
-				Attend(out, q, g, 0.3, l, blocks, first, nil, &s)
-				Attend(out, q, g, 0.3, l, blocks, 128, []uint64{0xff00ff, ^uint64(0)}, &s)
+				AttendCausal(out, g*l.VDim, q, g*l.KDim, nq, first, 0, g, Score{Scale: 0.3}, l, blocks, &s)
+				Attend(out, q, g, Score{Scale: 0.3}, l, blocks, first, nil, &s)
+				Attend(out, q, g, Score{Scale: 0.3}, l, blocks, 128, []uint64{0xff00ff, ^uint64(0)}, &s)
 			}
 		}
 	})
