@@ -307,7 +307,7 @@ func (c *cluster) observe(q *sequence, start, n int) {
 	for rank, part := range q.parts {
 		for head := c.spans[rank].Lo; q.seen[rank] != nil && head < c.spans[rank].Hi; head++ {
 			for layer := range geometry.Layers {
-				q.seen[rank].Observe(layer, head, start, n, make([]float32, n*geometry.Layout.KDim), geometry.Layout.KDim, 1, part.Blocks(layer, head), new(tensor.AttnScratch))
+				q.seen[rank].Observe(layer, head, start, n, make([]float32, n*geometry.Layout.KDim), geometry.Layout.KDim, tensor.Score{Scale: 1}, part.Blocks(layer, head), new(tensor.AttnScratch))
 			}
 		}
 	}
