@@ -318,7 +318,7 @@ func (c *cluster) statistics(q *sequence, rank, layer, head int) *kvcache.Statis
 	if q.seen[rank] == nil {
 		return kvcache.StatisticsOf(q.parts[rank], layer, head)
 	}
-	seen, sum := q.seen[rank].Statistics(q.parts[rank], layer, head, 1), 0.0
+	seen, sum := q.seen[rank].Statistics(q.parts[rank], layer, head, tensor.Score{Scale: 1}), 0.0
 	for _, a := range seen.Attention {
 		sum += float64(a)
 	}
@@ -592,7 +592,7 @@ func (c *cluster) handOver(q *sequence, owner int) {
 				seen := c.statistics(q, rank, layer, head)
 				seen.Queries = make([]float32, min(rule.Needs.Window, q.open.Read)*seen.Group*geometry.Layout.KDim)
 				kept := rule.Keep(seen)
-				c.must(q.own.ImportQueries(layer, head, 1, kvcache.ExportQueries(nil, rule, seen)), "queries")
+				c.must(q.own.ImportQueries(layer, head, tensor.Score{Scale: 1}, kvcache.ExportQueries(nil, rule, seen)), "queries")
 				switch {
 				case rank != owner:
 					c.must(q.own.Import(layer, head, 0, part.Export(nil, rule, layer, head, kept)), "import")
