@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -81,14 +82,18 @@ func (c *nodeCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
-	if canPull(c.Model) { // this may take hours, so the flags are checked first
-		cfg := cluster.NodeConfig{Bind: cmp.Or(c.Bind, "127.0.0.1:0"), Ports: cluster.Ports(c.Ports), Join: c.Join, KVBudget: int64(c.KVMemory), Threads: c.Threads, Share: c.Share, Key: key, Insecure: c.Insecure}
-		if err := cfg.Validate(); err != nil {
-			return err
-		}
+	if err := c.takeKVBytes(1, log); err != nil {
+		return err
+	}
+	cfg := cluster.NodeConfig{ID: c.ID, Bind: cmp.Or(c.Bind, net.JoinHostPort(loopback, "0")), Ports: cluster.Ports(c.Ports), Cluster: c.Cluster, Join: c.Join, SwiftKV: c.SwiftKV, KVBudget: int64(c.KVMemory), Threads: c.Threads, Share: c.Share,
+		WeightsCache: c.weightsCache(), WeightsCacheSize: int64(c.WeightsCacheSize), PrefixDisk: c.PrefixDisk, PrefixDiskSize: int64(c.PrefixDiskSize), KVDisk: c.KVDisk, KVDiskSize: int64(c.KVDiskSize),
+		Key: key, Insecure: c.Insecure, NATS: c.NATS, DataDir: c.DataDir, Abrupt: c.WithParent, Logger: log, OnThreads: c.goProcessors}
+	wrong := cfg.Validate()
+	if wrong != nil && (c.Model == "" || canPull(c.Model)) { // before gigabytes are fetched
+		return wrong
 	}
 	dir, err := c.here(e)
-	if err != nil {
+	if err = cmp.Or(err, wrong); err != nil {
 		return err
 	}
 	if c.Draft, err = findDraft(e, c.Draft); err != nil {
@@ -113,13 +118,9 @@ func (c *nodeCmd) Run(e *env) error {
 	}
 	c.goProcessors(c.Threads)
 	defer rereadKey(e, key, log)()
-	if err := c.takeKVBytes(1, log); err != nil {
-		return err
-	}
 	progress := nodeProgress(e, cmp.Or(c.ID, "this node"))
-	return cluster.RunNode(ctx, cluster.NodeConfig{ID: c.ID, Bind: c.Bind, Ports: cluster.Ports(c.Ports), Cluster: c.Cluster, Join: c.Join, Model: dir, SwiftKV: c.SwiftKV, Draft: c.Draft, KVBudget: int64(c.KVMemory),
-		Threads: c.Threads, Speeds: speeds, Shared: shared, WeightsCache: c.weightsCache(), WeightsCacheSize: int64(c.WeightsCacheSize), PrefixDisk: c.PrefixDisk, PrefixDiskSize: int64(c.PrefixDiskSize), KVDisk: c.KVDisk, KVDiskSize: int64(c.KVDiskSize), Share: c.Share, Key: key, Insecure: c.Insecure, NATS: c.NATS, DataDir: c.DataDir, Abrupt: c.WithParent,
-		Logger: log, OnProgress: progress, OnThreads: c.goProcessors})
+	cfg.Model, cfg.Draft, cfg.Speeds, cfg.Shared, cfg.OnProgress = dir, c.Draft, speeds, shared, progress
+	return cluster.RunNode(ctx, cfg)
 }
 
 // openShared opens what this process was started with; nil: nothing.

@@ -98,9 +98,6 @@ func entrance(c *nodeCmd, haveKey bool, kept []join.Membership) (how enter, chos
 	case len(c.Join) == 0:
 		return 0, chosen, errors.New("no cluster is named: --join ADDRESS --token TOKEN, as `shoal up --cluster NAME` on the first machine prints it; --discover looks for one on the local network; --join HOST:PORT --cluster-key FILE has a copy of the key")
 	}
-	if c.Model == "" {
-		return 0, chosen, fmt.Errorf("--join %s: the cluster's key is missing: give the token that `shoal token create` on the first machine makes (--token TOKEN), or a copy of the key (--cluster-key FILE, or SHOAL_CLUSTER_KEY)", strings.Join(c.Join, ","))
-	}
 	return byKey, chosen, nil // there is none, which is refused after all other flags were checked
 }
 

@@ -206,7 +206,7 @@ func refusedTokens(t *testing.T, one, two, three *machine, addr, token string) {
 			t.Errorf("%s: kept %v", what, kept)
 		}
 	}
-	refused("no token", "key is missing", "--join", addr)
+	refused("no token", "Give the token", "--join", addr)
 	refused("a token that was cut", "not a join token", "--join", addr, "--token", token[:40])
 
 	_, revoked := one.token("--cluster", "lab")
