@@ -79,7 +79,7 @@ func incompatible(one string, a *gossip.Meta, other string, b *gossip.Meta) stri
 	case a.WireMax < b.WireMin || b.WireMax < a.WireMin:
 		return fmt.Sprintf("%s (build %s) speaks %s, %s (build %s) speaks %s", one, a.Build, wireText(a), other, b.Build, wireText(b))
 	case a.Arithmetic != b.Arithmetic || a.Arithmetic == "":
-		return fmt.Sprintf("%s (build %s) computes by %s, %s (build %s) by %s, and the same request would get other bits", one, a.Build, arithmeticText(a), other, b.Build, arithmeticText(b))
+		return fmt.Sprintf("%s (build %s) has %s, %s (build %s) has %s: the same request would give different bits", one, a.Build, arithmeticText(a), other, b.Build, arithmeticText(b))
 	}
 	return ""
 }
@@ -87,7 +87,7 @@ func incompatible(one string, a *gossip.Meta, other string, b *gossip.Meta) stri
 func wireText(m *gossip.Meta) string {
 	switch {
 	case m.WireMax == 0:
-		return "a wire version that it does not tell, as early builds did"
+		return "an unknown wire version, as in early builds"
 	case m.WireMin == m.WireMax:
 		return fmt.Sprintf("wire version %d", m.WireMax)
 	}
@@ -96,12 +96,12 @@ func wireText(m *gossip.Meta) string {
 
 func arithmeticText(m *gossip.Meta) string {
 	if m.Arithmetic == "" {
-		return "an arithmetic that it does not tell"
+		return "an unknown arithmetic"
 	}
 	return "arithmetic " + m.Arithmetic
 }
 
-const sameBuild = "run the same build of Shoal everywhere (`shoal version` tells them apart)"
+const sameBuild = "run the same build of Shoal everywhere (see `shoal version`)"
 
 // incompatibleCoordinators returns the running coordinators that this process cannot work with, by
 // incarnation, with the reason. like reports whether there is a compatible one.

@@ -291,10 +291,10 @@ func (c *Coordinator) acquireLease(ctx context.Context, incarnation uint64, cfg 
 	var unlike buildWarnings
 	look := func() { // incompatible nodes would be useless after a takeover
 		why, _ := c.bus.incompatibleCoordinators(ctx, thisCoordinator)
-		unlike.log(c.log, "this coordinator stands by one of another build, whose nodes it could not take over", why)
+		unlike.log(c.log, "the active coordinator has an incompatible build: this standby could not take over its nodes", why)
 	}
 	for cfg.Standby && !c.store.Replicated() {
-		v.setReason(fmt.Sprintf("the coordinator has not asked this process to keep a copy of the store yet: name it there, with --store-nodes %s,... or shoal store add %s; that takes three processes with a --data-dir", cfg.ID, cfg.ID))
+		v.setReason(fmt.Sprintf("the coordinator has not asked this process to keep a copy of the store yet: name it there with --store-nodes %s,... or shoal store add %s; a replicated store needs three processes with a --data-dir", cfg.ID, cfg.ID))
 		select {
 		case <-t.C:
 			look()

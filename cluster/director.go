@@ -377,7 +377,7 @@ func (d *director) refuseForeign(c actor.Context, m *nodeForeign) {
 	if _, refused := d.authority.Refused()[m.id]; refused {
 		return
 	}
-	why := fmt.Sprintf("it (build %s) and the coordinator do not understand each other: %v; %s", h.build, m.err, sameBuild)
+	why := fmt.Sprintf("it (build %s) and the coordinator have incompatible messages: %v; %s", h.build, m.err, sameBuild)
 	effects := d.authority.Refuse(m.id, m.incarnation, why)
 	d.cfg.Logger.Warn("node cannot take part", "node", m.id, "reason", why)
 	d.report(topology.KindRefused, m.id, why, effects)

@@ -99,7 +99,7 @@ func (c *core) refusal(err error, r *api.Request) error {
 	var no *batcher.Reject
 	if !errors.As(err, &no) {
 		if errors.Is(err, batcher.ErrBusy) {
-			return api.ErrOverloaded{Reason: "requests arrive faster than they are taken", RetryAfter: time.Second}
+			return api.ErrOverloaded{Reason: "requests arrive faster than they are accepted", RetryAfter: time.Second}
 		}
 		return err
 	}

@@ -62,10 +62,10 @@ func (d *Dir) Attach(s *Store, name string) {
 	switch {
 	case errors.Is(err, os.ErrNotExist):
 	case err != nil || json.Unmarshal(b, &m) != nil:
-		s.note("last.json cannot be read: whether the log has lost its end is not known")
+		s.note("last.json cannot be read: it is unknown whether the log has lost its end")
 	case m.Last > s.Last():
 		s.cut.Store(true)
-		s.note(fmt.Sprintf("messages %d to %d were acknowledged and are gone: the log ends at %d", s.Last()+1, m.Last, s.Last()))
+		s.note(fmt.Sprintf("messages %d to %d were acknowledged but are missing: the log ends at %d", s.Last()+1, m.Last, s.Last()))
 	}
 	s.missing(&m)
 	d.Detach()

@@ -47,7 +47,7 @@ func (v *Service) show(j snapshot) api.Job {
 func (v *Service) postJob(w http.ResponseWriter, r *http.Request) (any, error) {
 	body, err := v.api.ReadJSON(w, r)
 	if err == nil && len(body) > v.cfg.MaxBody {
-		err = api.Problem{Status: http.StatusRequestEntityTooLarge, Code: "request_too_large", Message: fmt.Sprintf("A job may have %d bytes, this one has %d.", v.cfg.MaxBody, len(body))}
+		err = api.Problem{Status: http.StatusRequestEntityTooLarge, Code: "request_too_large", Message: fmt.Sprintf("The limit of a job is %d bytes, this one has %d.", v.cfg.MaxBody, len(body))}
 	}
 	var spec Spec
 	if err == nil {

@@ -67,7 +67,7 @@ func (s *Store) hold(ctx context.Context, id string, at int64, spec Spec) (*job,
 // BeginResponse implements api.ResponseStore.
 func (v *Service) BeginResponse(r *http.Request, id string, body []byte) (k api.KeptResponse, existed bool, err error) {
 	if len(body) > v.cfg.MaxBody {
-		return k, false, api.Problem{Status: http.StatusRequestEntityTooLarge, Code: "request_too_large", Message: fmt.Sprintf("A response of the background may have %d bytes, this one has %d.", v.cfg.MaxBody, len(body))}
+		return k, false, api.Problem{Status: http.StatusRequestEntityTooLarge, Code: "request_too_large", Message: fmt.Sprintf("The limit of a background response is %d bytes, this one has %d.", v.cfg.MaxBody, len(body))}
 	}
 	key, err := routes.Key(r)
 	if err != nil {
@@ -163,7 +163,7 @@ func (v *Service) present(ctx context.Context, id string) (*job, error) {
 }
 
 func noResponse(id string) error {
-	return api.Problem{Status: http.StatusNotFound, Code: "response_not_found", Message: fmt.Sprintf("Response with id '%.80s' not found; they are kept for a time only.", id)}
+	return api.Problem{Status: http.StatusNotFound, Code: "response_not_found", Message: fmt.Sprintf("Response with id '%.80s' not found; responses are kept for a limited time.", id)}
 }
 
 func (v *Service) showResponse(w http.ResponseWriter, k api.KeptResponse) {

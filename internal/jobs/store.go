@@ -148,7 +148,7 @@ func (s *Store) salvaged() {
 	}
 	for _, name := range s.cfg.Salvage.Touched {
 		if j := s.jobs[name]; j != nil && j.damage == "" {
-			s.note("the newest record of " + name + " was damaged; the job goes on from the record before it")
+			s.note("the newest record of " + name + " was damaged; the job continues from the previous record")
 		}
 	}
 }

@@ -77,7 +77,7 @@ func (s *System) observe(ctx context.Context, known Peer, w *watch) *PeerDown {
 		case ctx.Err() != nil:
 			return nil
 		case err != nil:
-			return &PeerDown{Peer: known, Reason: fmt.Sprintf("%v; and it does not answer: %v", cause, err)}
+			return &PeerDown{Peer: known, Reason: fmt.Sprintf("%v, and it does not answer: %v", cause, err)}
 		case p.Incarnation != known.Incarnation:
 			return &PeerDown{Peer: known, Restarted: true, Reason: fmt.Sprintf("restarted as incarnation %d", p.Incarnation)}
 		}

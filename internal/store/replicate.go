@@ -76,7 +76,7 @@ func (l *lateness) log(why string, now time.Time) bool {
 func (g *Members) formOrTend() string {
 	if g.store.alone == nil {
 		if err := g.tend(); err != nil && g.ctx.Err() == nil {
-			return "the members of the store cannot be brought up to date: " + err.Error()
+			return "updating the members of the store failed: " + err.Error()
 		}
 		return ""
 	}

@@ -284,7 +284,7 @@ func report(dir string, fresh []damaged, log *slog.Logger) (out jobs.Salvage, er
 			out.Touched = append(out.Touched, d.Touched...)
 		}
 		if !d.Mended && len(d.Lost)+len(d.Touched) == 0 && d.Bytes > emptyRecord {
-			out.Notes = append(out.Notes, fmt.Sprintf("%d bytes of the stream %s were damaged; what they held is not known. They are kept in %s/%s.bin", d.Bytes, d.Stream, damagedDir, d.name()))
+			out.Notes = append(out.Notes, fmt.Sprintf("%d bytes of the stream %s were damaged; their content is unknown. They are saved in %s/%s.bin", d.Bytes, d.Stream, damagedDir, d.name()))
 		}
 	}
 	return out, nil

@@ -502,17 +502,17 @@ func (s *Store) Trouble() string {
 		why = append(why, lacks)
 	}
 	if since := s.behind.Load(); len(why) == 0 && since != nil && time.Since(*since) > behindMost {
-		why = append(why, fmt.Sprintf("%d of the %d copies of the job store are in step, though their processes are here: their disks may be full or failing. No job is accepted until two are, and no placement follows this one", s.inStep.Load(), wanted))
+		why = append(why, fmt.Sprintf("%d of the %d copies of the job store are in step, although their processes are connected: their disks may be full or failing. Until two are in step, no job is accepted and no new placement is possible", s.inStep.Load(), wanted))
 	}
 	if bus != nil && bus.Broken() != "" {
-		why = append(why, "the disk of the job store takes nothing: it is full or failing")
+		why = append(why, "the disk of the job store accepts no writes: it is full or failing")
 	}
 	if s.election != nil && s.election.pending() {
-		why = append(why, "the newest placement is not written down: a coordinator that is started now goes by what nodes report")
+		why = append(why, "the newest placement was not recorded: a coordinator that starts now relies on what nodes report")
 	}
 	if store != nil {
 		if dead, other := store.Lost(); dead+other > 0 {
-			why = append(why, fmt.Sprintf("records of the job store are damaged: %d jobs are lost, and %d other findings, which GET /v1/jobs tells", dead, other))
+			why = append(why, fmt.Sprintf("records of the job store are damaged: %d jobs are lost, and there are %d other findings (see GET /v1/jobs)", dead, other))
 		}
 	}
 	return strings.Join(why, "; ")
@@ -521,7 +521,7 @@ func (s *Store) Trouble() string {
 // jobStates collects the numbers of jobs at each scrape.
 type jobStates struct{ *Store }
 
-var jobsDesc = prometheus.NewDesc("shoal_jobs", "Durable jobs that are kept, by state.", []string{"state"}, nil)
+var jobsDesc = prometheus.NewDesc("shoal_jobs", "Stored durable jobs, by state.", []string{"state"}, nil)
 
 func (j jobStates) Describe(ch chan<- *prometheus.Desc) { ch <- jobsDesc }
 

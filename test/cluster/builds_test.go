@@ -63,7 +63,7 @@ func TestOtherArithmetic(t *testing.T) {
 	other := built.shoal(t, "otherscale")
 	flow := p.open(reqs)
 	flow.reach(t, 100)
-	says := []string{"(build dev tags=otherscale go", "computes by arithmetic " + odd, "by arithmetic " + ours}
+	says := []string{"(build dev tags=otherscale go", "has arithmetic " + odd, "has arithmetic " + ours}
 	refusedBuild(t, spawn(t, other, "odd", nil, "node", "--join", p.gossip, "--id", "odd", "--threads", "1"), append(says, "this node")...)
 	refusedBuild(t, spawn(t, other, "standby", nil, "coordinator", "--standby", "--id", "standby", "--join", p.gossip, "--bind", "127.0.0.1:0", "--listen", "127.0.0.1:0",
 		"--data-dir", t.TempDir()), append(says, "this coordinator")...)

@@ -148,7 +148,7 @@ func TestStoreMemberIsReplaced(t *testing.T) {
 		out, _ := k.store("list")
 		return strings.Contains(out, "a replica of the store is away: n0"), out
 	})
-	if out, code := k.store("remove", "n1"); code != 1 || !strings.Contains(out, "n0 is away as well") {
+	if out, code := k.store("remove", "n1"); code != 1 || !strings.Contains(out, "n0 is down too") {
 		t.Errorf("the last but one: status %d: %s", code, out)
 	}
 	for _, args := range [][]string{{"remove", "n0"}, {"add", "n2"}} {

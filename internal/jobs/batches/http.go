@@ -132,7 +132,7 @@ func (v *Service) postBatch(w http.ResponseWriter, r *http.Request) (any, error)
 	case f.Purpose != "batch":
 		return bad("input_file_id", "The file %s has the purpose %s; upload the input with \"batch\".", f.ID, f.Purpose)
 	case open >= maxOpenBatch:
-		return nil, api.Problem{Status: http.StatusTooManyRequests, Code: "too_many_batches", Message: fmt.Sprintf("%d batches are under way, as many as may be.", open)}
+		return nil, api.Problem{Status: http.StatusTooManyRequests, Code: "too_many_batches", Message: fmt.Sprintf("%d batches are running, which is the maximum.", open)}
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), routes.AcceptLimit)
 	defer cancel()

@@ -347,7 +347,7 @@ func (f *feeder) scan(endpoint string, maxBody int, shape strictjson.Limits) (is
 		case l.URL != endpoint:
 			bad(n, "mismatched_endpoint", "url", "Line %d is for %.60q, the batch is for %s.", n, l.URL, endpoint)
 		case len(l.Body) == 0 || l.Body[0] != '{':
-			bad(n, "invalid_body", "body", "Line %d has no 'body' that is an object.", n)
+			bad(n, "invalid_body", "body", "Line %d has no 'body' object.", n)
 		default:
 			seen[l.CustomID] = n
 		}

@@ -126,7 +126,7 @@ func fileProblem(err error) error {
 	var sent sendError
 	switch {
 	case errors.As(err, &big), errors.Is(err, ErrSize):
-		return api.Problem{Status: http.StatusRequestEntityTooLarge, Code: "file_too_large", Param: "file", Message: fmt.Sprintf("A file may have %d bytes: %v.", maxFileBytes, err)}
+		return api.Problem{Status: http.StatusRequestEntityTooLarge, Code: "file_too_large", Param: "file", Message: fmt.Sprintf("The limit of a file is %d bytes: %v.", maxFileBytes, err)}
 	case errors.Is(err, ErrNone):
 		return api.Problem{Status: http.StatusNotFound, Code: "file_not_found", Message: err.Error() + "."}
 	case errors.Is(err, io.ErrUnexpectedEOF):

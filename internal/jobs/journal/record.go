@@ -91,17 +91,17 @@ func Decode(journal string, b []byte) (Record, error) {
 		return Record{}, fmt.Errorf("%w: %s", ErrDamaged, fmt.Sprintf(format, a...))
 	}
 	if len(b) < recordHead+sha256.Size {
-		return bad("%d bytes, a record has at least %d: it was cut off", len(b), recordHead+sha256.Size)
+		return bad("%d bytes, but a record has at least %d: it is truncated", len(b), recordHead+sha256.Size)
 	}
 	if string(b[:4]) != Magic {
-		return bad("it does not begin with %s", Magic)
+		return bad("it does not start with %s", Magic)
 	}
 	if n := binary.LittleEndian.Uint32(b[24:]); n > maxPayload || int(n) != len(b)-recordHead-sha256.Size {
-		return bad("a payload of %d bytes in a record of %d: it was cut off", n, len(b))
+		return bad("a payload of %d bytes in a record of %d: it is truncated", n, len(b))
 	}
 	body, sum := b[:len(b)-sha256.Size], b[len(b)-sha256.Size:]
 	if want := sumOf(journal, body); !bytes.Equal(want[:], sum) {
-		return bad("its SHA-256 is %x, it says %x: a bit has changed", want[:6], sum[:6])
+		return bad("its SHA-256 is %x, but the record has %x: some bits have changed", want[:6], sum[:6])
 	}
 	return Record{Kind: Kind(b[4]), Number: binary.LittleEndian.Uint32(b[8:]), Attempt: binary.LittleEndian.Uint32(b[12:]),
 		At: int64(binary.LittleEndian.Uint64(b[16:])), prev: [sha256.Size]byte(b[28:60]), Payload: body[recordHead:], sum: [sha256.Size]byte(sum)}, nil

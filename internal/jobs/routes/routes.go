@@ -78,7 +78,7 @@ func Limit(r *http.Request, otherwise, most int) (int, error) {
 
 // NotFound is the 404 of a missing job, file or batch.
 func NotFound(what, id string) error {
-	return api.Problem{Status: http.StatusNotFound, Code: what + "_not_found", Message: fmt.Sprintf("There is no %s %.80q here; ended ones are kept for a time only.", what, id)}
+	return api.Problem{Status: http.StatusNotFound, Code: what + "_not_found", Message: fmt.Sprintf("There is no %s %.80q here; ended ones are kept for a limited time.", what, id)}
 }
 
 // NoSuchURL is the 404 of an unknown path.
