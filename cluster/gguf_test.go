@@ -77,7 +77,7 @@ func TestServesGGUF(t *testing.T) {
 	}
 }
 
-// A quantised file is loaded as q8_0 by default. The model name is the file name without its
+// A quantized file is loaded as q8_0 by default. The model name is the file name without its
 // extension.
 func TestDefaultsOfQuantised(t *testing.T) {
 	ck, err := model.Open(goldenDir)

@@ -56,7 +56,7 @@ type NodeConfig struct {
 	Draft string
 	// KVBudget is the cache memory of this node in bytes. Default 1 GiB.
 	KVBudget int64
-	// WeightsCache is the folder that keeps quantised weights between starts, at most
+	// WeightsCache is the folder that keeps quantized weights between starts, at most
 	// WeightsCacheSize bytes. Empty: none are kept.
 	WeightsCache     string
 	WeightsCacheSize int64

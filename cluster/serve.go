@@ -33,7 +33,7 @@ type ServeConfig struct {
 	// Names are the model names in the API. Default: the name of the folder or file.
 	Names []string
 	// Weights is the type of the matrices in memory. Default: bf16 for checkpoints stored as bf16,
-	// q8_0 for quantised GGUF files, else f32. It affects the bits.
+	// q8_0 for quantized GGUF files, else f32. It affects the bits.
 	Weights string
 	// KV is the type of the cache: f32, bf16, or int8 with a scale per row of a head. Default: bf16
 	// if the weights are bf16. It affects the bits.

@@ -16,7 +16,7 @@ type Ceiling struct {
 	Threads int     `json:"threads"`
 	Read    float64 `json:"read_gbs"`   // GB/s from memory, not from a cache
 	FMA     float64 `json:"fma_gflops"` // float32; a multiply-add counts as two
-	VNNI    float64 `json:"vnni_gops"`  // integer products of quantised weights; a multiply-add counts as two
+	VNNI    float64 `json:"vnni_gops"`  // integer products of quantized weights; a multiply-add counts as two
 }
 
 // readBytes is several times the last-level cache of an ordinary machine.

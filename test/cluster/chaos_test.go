@@ -136,7 +136,7 @@ func TestChaosReplicas(t *testing.T) {
 }
 
 // TestChaosPrefill kills one node, then two at once, while long prompts are read: with weights as
-// stored, and quantised. With quantised weights, prompt rows are rounded before they are sent, and
+// stored, and quantized. With quantized weights, prompt rows are rounded before they are sent, and
 // each rank keeps the residual stream of its own rows.
 func TestChaosPrefill(t *testing.T) {
 	t.Run("q8_0", func(t *testing.T) { chaosPrefill(t, "--quant", "q8_0") })
