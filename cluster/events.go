@@ -137,10 +137,10 @@ func (e *events) persist(ctx context.Context, write func(context.Context, []byte
 //	                                 server-sent events if the client accepts them
 //	GET /v1/cluster/history?from=N   samples starting at an index, one per second
 func (c *core) ServeEvents(a *api.Server) error {
-	if err := a.Handle(api.Route{Method: http.MethodGet, Path: "/v1/events", Handler: func(w http.ResponseWriter, r *http.Request) { c.events.serve(a, w, r) }}); err != nil {
+	if err := a.Handle(api.Route{Method: http.MethodGet, Path: "/v1/events", Docs: []api.Doc{{About: "what happened to the cluster after the revision `from`; as server-sent events where those are accepted", Answer: eventList{}, Events: api.ClusterEvent{}}}, Handler: func(w http.ResponseWriter, r *http.Request) { c.events.serve(a, w, r) }}); err != nil {
 		return err
 	}
-	return a.Handle(api.Route{Method: http.MethodGet, Path: "/v1/cluster/history", Handler: func(w http.ResponseWriter, r *http.Request) {
+	return a.Handle(api.Route{Method: http.MethodGet, Path: "/v1/cluster/history", Docs: []api.Doc{{About: "load and memory of the last minutes, one sample a second, from the index `from` on", Answer: sampleList{}}}, Handler: func(w http.ResponseWriter, r *http.Request) {
 		from, err := number(r, "")
 		if err != nil {
 			a.WriteError(w, err)
@@ -149,8 +149,19 @@ func (c *core) ServeEvents(a *api.Server) error {
 		c.events.mu.Lock()
 		list := c.events.samples.from(from)
 		c.events.mu.Unlock()
-		a.WriteJSON(w, http.StatusOK, map[string]any{"object": "list", "every_ms": statusEvery.Milliseconds(), "data": list})
+		a.WriteJSON(w, http.StatusOK, sampleList{list, statusEvery.Milliseconds(), "list"})
 	}})
+}
+
+type eventList struct {
+	Data   []api.ClusterEvent `json:"data"`
+	Object string             `json:"object"`
+}
+
+type sampleList struct {
+	Data   []api.Sample `json:"data"`
+	Every  int64        `json:"every_ms"`
+	Object string       `json:"object"`
 }
 
 // number returns the value of the query parameter from, or of a header if present.
@@ -177,7 +188,7 @@ func (e *events) serve(a *api.Server, w http.ResponseWriter, r *http.Request) {
 	}
 	if !strings.Contains(r.Header.Get("Accept"), "text/event-stream") {
 		list, _ := e.after(from)
-		a.WriteJSON(w, http.StatusOK, map[string]any{"object": "list", "data": list})
+		a.WriteJSON(w, http.StatusOK, eventList{list, "list"})
 		return
 	}
 	out := a.NewEventStream(w)

@@ -17,11 +17,11 @@ import (
 //	POST /v1/nodes/{id}/undrain 202: it takes a share again
 //	POST /reset_prefix_cache    200: the prefix cache is emptied, except for running requests
 func (c *Coordinator) ServeNodes(a *api.Server) error {
-	reset := a.Handle(api.Route{Method: http.MethodPost, Path: "/reset_prefix_cache", Operator: true, Handler: func(w http.ResponseWriter, r *http.Request) {
+	reset := a.Handle(api.Route{Method: http.MethodPost, Path: "/reset_prefix_cache", Operator: true, Docs: []api.Doc{{About: "prefixes that no sequence holds are forgotten (role operator)"}}, Handler: func(w http.ResponseWriter, r *http.Request) {
 		c.ResetPrefixCache(r.Context())
 		a.WriteJSON(w, http.StatusOK, map[string]any{})
 	}})
-	return errors.Join(reset, a.Handle(api.Route{Method: http.MethodPost, Path: "/v1/nodes/*", Operator: true, Handler: func(w http.ResponseWriter, r *http.Request) {
+	return errors.Join(reset, a.Handle(api.Route{Method: http.MethodPost, Path: "/v1/nodes/*", Operator: true, Docs: []api.Doc{{Path: "/{id}/drain", About: "a node's work moves to the others (role operator)"}, {Path: "/{id}/undrain", About: "a drained node takes a share again (role operator)"}}, Handler: func(w http.ResponseWriter, r *http.Request) {
 		id, verb, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/v1/nodes/"), "/")
 		do, state := c.Drain, "draining"
 		switch verb {

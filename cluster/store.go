@@ -73,8 +73,8 @@ const OperatorHeader = "Shoal-Operator"
 //	POST   /v1/store/members/{id}   202: it becomes a member
 //	DELETE /v1/store/members/{id}   202: it is a member no longer
 func (c *Coordinator) ServeStore(a *api.Server) error {
-	serve := func(method string, change func(context.Context, string) error) error {
-		return a.Handle(api.Route{Method: method, Path: "/v1/store/members/*", Operator: true, Handler: func(w http.ResponseWriter, r *http.Request) {
+	serve := func(method, about string, change func(context.Context, string) error) error {
+		return a.Handle(api.Route{Method: method, Path: "/v1/store/members/*", Operator: true, Docs: []api.Doc{{About: about + " (the cluster key's token)", Answer: api.StoreState{}}}, Handler: func(w http.ResponseWriter, r *http.Request) {
 			id := strings.TrimPrefix(r.URL.Path, "/v1/store/members/")
 			switch {
 			case !c.isOperator(r.Header.Get(OperatorHeader)):
@@ -98,7 +98,7 @@ func (c *Coordinator) ServeStore(a *api.Server) error {
 			a.WriteJSON(w, http.StatusAccepted, c.store.State())
 		}})
 	}
-	return errors.Join(serve(http.MethodPost, c.members.Add), serve(http.MethodDelete, c.members.Remove))
+	return errors.Join(serve(http.MethodPost, "a process keeps a replica of the store", c.members.Add), serve(http.MethodDelete, "one that is gone for good does not", c.members.Remove))
 }
 
 // isOperator accepts the token of any key that the cluster accepts now.

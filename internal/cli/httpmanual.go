@@ -17,6 +17,7 @@ type schema struct {
 	Type        orNull             `json:"type"`
 	Description string             `json:"description"`
 	Enum        nonNull            `json:"enum"`
+	Pattern     string             `json:"pattern"`
 	AnyOf       []schema           `json:"anyOf"`
 	Items       *schema            `json:"items"`
 	Properties  map[string]*schema `json:"properties"`
@@ -199,6 +200,8 @@ func (s *schema) words() string {
 			all = append(all, s.AnyOf[i].words())
 		}
 		return strings.Join(all, " or ")
+	case s.Pattern != "":
+		return "text that matches `" + strings.ReplaceAll(s.Pattern, "|", `\|`) + "`"
 	case s.Enum != nil:
 		return "one of `" + strings.Join(s.Enum, "`, `") + "`"
 	case s.Type == "array":

@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
-	"github.com/shoal-llm/shoal/internal/jobs/routes"
+	"github.com/shoal-llm/shoal/internal/randomid"
 )
 
 // StoreConfig configures a store. Zero fields take their defaults.
@@ -273,7 +273,7 @@ func (s *Store) Last() uint64 {
 // the key. Without a key it is random.
 func ID(key string) string {
 	if key == "" {
-		return "job-" + routes.NewID()
+		return "job-" + randomid.New()
 	}
 	sum := sha256.Sum256([]byte("shoal job\x00" + key))
 	return "job-" + hex.EncodeToString(sum[:16])

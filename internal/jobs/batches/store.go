@@ -15,7 +15,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/jobs"
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
-	"github.com/shoal-llm/shoal/internal/jobs/routes"
+	"github.com/shoal-llm/shoal/internal/randomid"
 )
 
 const prefix = "batch_"
@@ -34,7 +34,7 @@ type spec struct {
 // key that sent it.
 func (s *spec) id() string {
 	if s.Key == "" {
-		return prefix + routes.NewID()
+		return prefix + randomid.New()
 	}
 	key := s.Key
 	if s.Holder != "" {

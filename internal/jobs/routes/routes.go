@@ -3,8 +3,6 @@
 package routes
 
 import (
-	"crypto/rand"
-	"encoding/base32"
 	"errors"
 	"fmt"
 	"net/http"
@@ -21,13 +19,6 @@ const (
 	AcceptLimit = 5 * time.Second // a disk that takes longer must not accept jobs
 	maxKey      = 255             // maximum bytes of an Idempotency-Key
 )
-
-// NewID returns 128 random bits in hexadecimal.
-func NewID() string {
-	var b [16]byte
-	_, _ = rand.Read(b[:]) // never fails
-	return strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(b[:]))
-}
 
 // Key returns the Idempotency-Key of a request, "" if it has none.
 func Key(r *http.Request) (string, error) {

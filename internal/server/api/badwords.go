@@ -29,12 +29,14 @@ func (s *Service) parseMasks(ctx context.Context, f *fields, p *params) {
 			p.sampling.Allowed[t/64] |= 1 << (t % 64)
 		}
 	}
-	v, lim := f.get("bad_words"), s.cfg.Limits
+	v := f.get("bad_words")
 	if v == nil || f.err != nil {
 		return
 	}
+	list := f.table.of("bad_words")
+	longest := list.Items.Most
 	if v[0] != '[' {
-		f.fail(invalid("bad_words", "'bad_words' must be a list of up to %d strings.", lim.BadWords))
+		f.fail(invalid("bad_words", "'bad_words' must be a list of up to %d strings.", list.Most))
 		return
 	}
 	ctx, tokens := tokenizer.WithSearches(ctx), 0
@@ -46,15 +48,15 @@ func (s *Service) parseMasks(ctx context.Context, f *fields, p *params) {
 		if solid := strings.TrimLeft(word, " \t\r\n"); solid != "" {
 			word = solid
 		}
-		if word == "" || len(word) > lim.StopBytes {
-			return invalid("bad_words", "each of 'bad_words' must have 1 to %d bytes, not counting white space before a word.", lim.StopBytes)
+		if word == "" || len(word) > longest {
+			return invalid("bad_words", "each of 'bad_words' must have 1 to %d bytes, not counting white space before a word.", longest)
 		}
-		list, e := s.spellings(ctx, word)
+		spellings, e := s.spellings(ctx, word)
 		if e != nil {
 			return e
 		}
 		var before []int32
-		for _, ids := range list {
+		for _, ids := range spellings {
 			if len(ids) == 0 || slices.Equal(ids, before) {
 				continue
 			}
@@ -65,7 +67,7 @@ func (s *Service) parseMasks(ctx context.Context, f *fields, p *params) {
 		}
 		return nil
 	}
-	f.fail(elements("bad_words", "strings", v, lim.BadWords, word))
+	f.fail(elements("bad_words", "strings", v, list.Most, word))
 }
 
 // spellings are the tokens of a bad word where a text begins with it, and within a text: after a

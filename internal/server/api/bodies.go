@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"io"
+	"mime"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -97,7 +99,7 @@ func jsonHandler[T any](s *HTTP, decode func(context.Context, []byte) (T, *apiEr
 
 func tooLarge(limit int64) *apiError {
 	return &apiError{status: http.StatusRequestEntityTooLarge, typ: typeInvalid, code: "request_too_large",
-		message: "The request body is larger than the " + itoa(int(limit)) + " bytes that this server accepts."}
+		message: "The request body is larger than the " + strconv.Itoa(int(limit)) + " bytes that this server accepts."}
 }
 
 // readAll reads body into a buffer that doubles, and books what it has grown to.
@@ -167,4 +169,12 @@ func (s *HTTP) drain(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	s.deadline(w) // the answer is still to be written
+}
+
+func mediaType(header string) string {
+	t, _, err := mime.ParseMediaType(header)
+	if err != nil {
+		return ""
+	}
+	return t
 }

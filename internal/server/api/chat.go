@@ -6,7 +6,7 @@ import (
 
 // decodeChat turns the body of POST /v1/chat/completions into a generation.
 func (s *openAI) decodeChat(ctx context.Context, body []byte) (*generation, *apiError) {
-	f, e := parseFields(body)
+	f, e := parseFields(body, s.chat)
 	if e != nil {
 		return nil, e
 	}
@@ -15,12 +15,11 @@ func (s *openAI) decodeChat(ctx context.Context, body []byte) (*generation, *api
 
 // chatOf turns the members of a chat into a generation.
 func (s *openAI) chatOf(ctx context.Context, f *fields) (*generation, *apiError) {
-	f.chat = true
 	g := s.newGeneration(ctx, f)
 	var want bool
 	var top int64
 	f.boolean("logprobs", &want)
-	hasTop := f.integer("top_logprobs", &top, 0, int64(s.cfg.Limits.TopLogprobs))
+	hasTop := f.integer("top_logprobs", &top)
 	switch {
 	case want:
 		g.sampling.Logprobs = int(top)

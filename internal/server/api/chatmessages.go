@@ -1,6 +1,10 @@
 package api
 
-import "encoding/json"
+import (
+	"cmp"
+	"encoding/json"
+	"strconv"
+)
 
 // messages reads the messages of a chat.
 func (c *turnReader) messages(v json.RawMessage, continues bool) []Message {
@@ -18,8 +22,8 @@ func (c *turnReader) messages(v json.RawMessage, continues bool) []Message {
 }
 
 func (c *turnReader) message(i int, raw json.RawMessage) Message {
-	at := "messages[" + itoa(i) + "]"
-	msg, e := parseFields(raw)
+	at := "messages[" + strconv.Itoa(i) + "]"
+	msg, e := parseFields(raw, nil)
 	if e != nil {
 		c.fail(invalid(at, "'%s' must be an object.", at))
 		return Message{}
@@ -95,7 +99,7 @@ func (c *turnReader) thought(at string, msg *fields) string {
 	for _, name := range [...]string{"reasoning_content", "reasoning", "thinking"} {
 		v := msg.get(name)
 		if text := stringOf(v); text != "" {
-			found = orDefault(found, text)
+			found = cmp.Or(found, text)
 		} else if v != nil && !emptyValue(v) {
 			c.leave(at + "." + name)
 		}
@@ -108,7 +112,7 @@ func (c *turnReader) thought(at string, msg *fields) string {
 	if found == "" {
 		var texts []string
 		for _, d := range details {
-			texts = append(texts, orDefault(d.Text, d.Summary))
+			texts = append(texts, cmp.Or(d.Text, d.Summary))
 		}
 		found = joinLines(append(*c.thoughts, texts...)...)
 	}
@@ -125,6 +129,6 @@ func (c *turnReader) legacyCall(at string, i int, v json.RawMessage) json.RawMes
 		c.leave(at + ".function_call")
 		return nil
 	}
-	c.legacy = "call_" + itoa(i)
-	return mustJSON([]ToolCall{madeCall{name: call.Name, arguments: []byte(orDefault(call.Arguments, "{}")), id: c.legacy}.toolCall()})
+	c.legacy = "call_" + strconv.Itoa(i)
+	return mustJSON([]ToolCall{madeCall{name: call.Name, arguments: []byte(cmp.Or(call.Arguments, "{}")), id: c.legacy}.toolCall()})
 }

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"errors"
 	"fmt"
 	"unicode/utf8"
 
@@ -62,6 +63,11 @@ type choice struct {
 	parts *parts        // what takes an answer apart into thoughts, text and calls; nil: nothing
 	held  []tokenRecord // of text that parts holds back
 }
+
+var (
+	errEngineClosed  = errors.New("api: the engine closed the stream without a finish reason")
+	errEngineOverrun = errors.New("api: the engine sent more tokens than were asked for")
+)
 
 // echo is the prompt that goes before the output.
 type echo struct {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
-	"strconv"
 	"time"
 
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
@@ -24,7 +23,7 @@ func (s *openAI) handleCompletions(w http.ResponseWriter, r *http.Request) {
 
 // decodeCompletions turns the body of POST /v1/completions into a generation.
 func (s *openAI) decodeCompletions(ctx context.Context, body []byte) (*generation, *apiError) {
-	f, e := parseFields(body)
+	f, e := parseFields(body, s.completion)
 	if e != nil {
 		return nil, e
 	}
@@ -38,7 +37,7 @@ func (s *openAI) completionOf(ctx context.Context, f *fields) (*generation, *api
 	f.boolean("echo", &g.echo)
 	if string(f.get("logprobs")) != "false" { // some clients send the chat form
 		var k int64
-		if f.integer("logprobs", &k, 0, int64(s.cfg.Limits.Logprobs)) {
+		if f.integer("logprobs", &k) {
 			g.sampling.Logprobs = int(k)
 			if g.echo {
 				g.promptLogprobs = int(k)
@@ -184,5 +183,3 @@ func (s *openAI) completionBody(g *generation, choices []delta, u usage) any {
 	}
 	return body
 }
-
-func itoa(i int) string { return strconv.Itoa(i) }

@@ -31,21 +31,21 @@ func (s *Service) parseGrammar(f *fields, noted *[]string) *grammar.Spec {
 	s.responseFormat(f, add, schema)
 	s.structuredOutputs(f, &found, add, schema)
 	var pattern, text string
-	f.str("guided_whitespace_pattern", &pattern, s.cfg.Limits.GrammarBytes)
-	f.str("guided_decoding_backend", &text, 256) // there is one
+	f.str("guided_whitespace_pattern", &pattern)
+	f.str("guided_decoding_backend", &text) // there is one
 	for _, name := range [...]string{"guided_json", "json_schema"} {
 		if v := f.get(name); v != nil {
 			schema(name, v)
 		}
 	}
-	if f.str("guided_regex", &text, s.cfg.Limits.GrammarBytes) {
+	if f.str("guided_regex", &text) {
 		add("guided_regex", grammar.KindRegex, text)
 	}
 	if v := f.get("guided_choice"); v != nil {
 		add("guided_choice", grammar.KindChoice, compactJSON(v))
 	}
 	for _, name := range [...]string{"guided_grammar", "grammar"} {
-		if f.str(name, &text, s.cfg.Limits.GrammarBytes) {
+		if f.str(name, &text) {
 			add(name, grammarKind(text), text)
 		}
 	}
@@ -149,17 +149,11 @@ func (s *Service) responseFormat(f *fields, add func(param, kind, text string), 
 
 func (s *Service) structuredOutputs(f *fields, found *[]constraint, add func(param, kind, text string), schema func(param string, v json.RawMessage)) {
 	const param = "structured_outputs"
-	v := f.get(param)
-	if v == nil {
-		return
-	}
-	o, err := parseFields(v)
-	if err != nil {
-		f.fail(invalid(param, "'structured_outputs' must be an object."))
+	o := f.object(param)
+	if o == nil {
 		return
 	}
 	before := len(*found)
-	lim := s.cfg.Limits.GrammarBytes
 	var text string
 	if x := o.get("json"); x != nil {
 		schema(param+".json", x)
@@ -168,13 +162,13 @@ func (s *Service) structuredOutputs(f *fields, found *[]constraint, add func(par
 	if o.boolean("json_object", &yes) && yes {
 		add(param+".json_object", grammar.KindJSONObject, "")
 	}
-	if o.str("regex", &text, lim) {
+	if o.str("regex", &text) {
 		add(param+".regex", grammar.KindRegex, text)
 	}
 	if x := o.get("choice"); x != nil {
 		add(param+".choice", grammar.KindChoice, compactJSON(x))
 	}
-	if o.str("grammar", &text, lim) {
+	if o.str("grammar", &text) {
 		add(param+".grammar", grammarKind(text), text)
 	}
 	if x := o.get("structural_tag"); x != nil {
@@ -186,7 +180,7 @@ func (s *Service) structuredOutputs(f *fields, found *[]constraint, add func(par
 	closed := true
 	o.boolean("disable_additional_properties", &closed)
 	text = ""
-	o.str("whitespace_pattern", &text, lim)
+	o.str("whitespace_pattern", &text)
 	for i := before; i < len(*found); i++ {
 		spec := &(*found)[i].spec
 		spec.Compact, spec.Whitespace = compact, text
@@ -199,9 +193,7 @@ func (s *Service) structuredOutputs(f *fields, found *[]constraint, add func(par
 	if names := o.unread(); len(names) > 0 {
 		f.fail(invalidCode(param+"."+names[0], "unsupported_parameter", "'structured_outputs.%s' is not known.", names[0]))
 	}
-	if o.err != nil {
-		f.fail(invalid(param+"."+o.err.param, "%s", o.err.message))
-	}
+	f.failWithin(param, o)
 	if len(*found) == before {
 		f.fail(invalid(param, "'structured_outputs' says nothing of the output: give one of json, json_object, regex, choice, grammar and structural_tag."))
 	}

@@ -1,7 +1,9 @@
 package api
 
 import (
+	"cmp"
 	"encoding/json"
+	"strconv"
 	"strings"
 )
 
@@ -101,18 +103,12 @@ func (c *turnReader) text(at string, v json.RawMessage) string {
 	}
 	var texts []string
 	c.fail(elements(at, "parts", v, c.lim.Parts, func(i int, raw json.RawMessage) *apiError {
-		if text, ok := c.part(at+"["+itoa(i)+"]", raw); ok {
+		if text, ok := c.part(at+"["+strconv.Itoa(i)+"]", raw); ok {
 			texts = append(texts, text)
 		}
 		return c.err
 	}))
 	return strings.Join(texts, "\n")
-}
-
-// stringOf is the value of a JSON string; "" for any other JSON.
-func stringOf(v json.RawMessage) (text string) {
-	_ = unmarshal(v, &text)
-	return text
 }
 
 // part reads a part of content, or a block; false: it was left out.
@@ -142,7 +138,7 @@ func (c *turnReader) part(at string, raw json.RawMessage) (text string, ok bool)
 	case "thinking", "reasoning":
 		if c.thoughts != nil {
 			inner := turnReader{lim: c.lim}
-			*c.thoughts = append(*c.thoughts, orDefault(inner.text(at+".thinking", p["thinking"]), stringOf(p["text"])))
+			*c.thoughts = append(*c.thoughts, cmp.Or(inner.text(at+".thinking", p["thinking"]), stringOf(p["text"])))
 			c.fail(inner.err)
 			return "", false
 		}
@@ -161,7 +157,7 @@ func (c *turnReader) part(at string, raw json.RawMessage) (text string, ok bool)
 	}
 	what := namedKind(kind)
 	if c.now {
-		c.fail(invalidCode(at+".type", "unsupported_parameter", "'%s.type' is %.40q: only text is supported. Send the message without %s.", at, kind, orDefault(what, "it")))
+		c.fail(invalidCode(at+".type", "unsupported_parameter", "'%s.type' is %.40q: only text is supported. Send the message without %s.", at, kind, cmp.Or(what, "it")))
 		return "", false
 	}
 	c.leave(at)

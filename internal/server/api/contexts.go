@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"github.com/shoal-llm/shoal/internal/randomid"
 	"net/http"
 	"regexp"
 	"slices"
@@ -153,7 +154,7 @@ func (s *Service) hold(x *fixedContext, ready func(error)) {
 func (s *Service) holdOnce(x *fixedContext, ready func()) error {
 	p := sampler.Default()
 	p.Temperature = 0
-	events, err := s.engine.Submit(x.held, &Request{ID: "context-" + newID(), Prompt: x.ids, MaxTokens: 1, Sampling: p, IgnoreEOS: true, PromptLogprobs: -1,
+	events, err := s.engine.Submit(x.held, &Request{ID: "context-" + randomid.New(), Prompt: x.ids, MaxTokens: 1, Sampling: p, IgnoreEOS: true, PromptLogprobs: -1,
 		Policy: x.Policy, Tenant: x.tenant, Context: len(x.ids), Hold: true})
 	if err != nil {
 		return err

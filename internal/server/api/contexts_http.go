@@ -33,13 +33,13 @@ func (s *openAI) handleMakeContext(w http.ResponseWriter, r *http.Request) {
 
 // decodeContext reads a body: a name, a policy, and a prompt or messages.
 func (s *openAI) decodeContext(ctx context.Context, body []byte, tenant string) (*fixedContext, *apiError) {
-	f, e := parseFields(body)
+	f, e := parseFields(body, s.context)
 	if e != nil {
 		return nil, e
 	}
 	x := &fixedContext{Object: "context", Policy: "squeezed", Created: time.Now().Unix(), Status: "reading", tenant: tenant}
-	f.str("name", &x.Name, 64)
-	f.str("kv_policy", &x.Policy, s.cfg.Limits.PolicyBytes)
+	f.str("name", &x.Name)
+	f.str("kv_policy", &x.Policy)
 	var special *bool
 	var add bool
 	if f.boolean("add_special_tokens", &add) {
@@ -47,7 +47,7 @@ func (s *openAI) decodeContext(ctx context.Context, body []byte, tenant string) 
 	}
 	p := params{maxTokens: 1}
 	f.boolean("automatic", &x.Automatic)
-	f.str("model", &p.model, 512)
+	f.str("model", &p.model)
 	if !contextName.MatchString(x.Name) || x.Name == anyContext || x.Name == noContextAsked {
 		f.fail(invalid("name", "'name' must be 1 to 64 letters, digits, dots, dashes or underscores, and neither %q nor %q.", anyContext, noContextAsked))
 	}

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -56,7 +57,7 @@ func (s *Service) parseConversation(f *fields) (c talk) {
 		c.think(think)
 	}
 	var effort string
-	f.str("reasoning_effort", &effort, 64)
+	f.str("reasoning_effort", &effort)
 	if v := f.get("reasoning"); v != nil { // OpenRouter's form, and that of Responses
 		var r struct {
 			Effort  string `json:"effort"`
@@ -68,7 +69,7 @@ func (s *Service) parseConversation(f *fields) (c talk) {
 		if r.Enabled != nil && r.Effort == "" {
 			r.Effort = map[bool]string{true: "medium", false: "none"}[*r.Enabled]
 		}
-		or(&effort, r.Effort)
+		effort = cmp.Or(effort, r.Effort)
 	}
 	s.effort(&c.Conversation, effort)
 	if f.err != nil {

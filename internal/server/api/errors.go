@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -87,8 +88,6 @@ func (p Problem) apiError() *apiError {
 var (
 	errShutdown       = errors.New("api: the server is shutting down")
 	errRequestTimeout = errors.New("api: the request took longer than the server allows")
-	errEngineClosed   = errors.New("api: the engine closed the stream without a finish reason")
-	errEngineOverrun  = errors.New("api: the engine sent more tokens than were asked for")
 )
 
 // statusLeft is nginx's status for a client that left.
@@ -121,7 +120,14 @@ type apiError struct {
 func (e *apiError) Error() string { return e.message }
 
 func (e *apiError) MarshalJSON() ([]byte, error) {
-	return json.Marshal(errorBody{errorDetail{Message: e.message, Type: e.typ, Param: orNil(e.param), Code: orNil(e.code)}})
+	body := errorBody{errorDetail{Message: e.message, Type: e.typ}}
+	if e.param != "" {
+		body.Error.Param = &e.param
+	}
+	if e.code != "" {
+		body.Error.Code = &e.code
+	}
+	return json.Marshal(body)
 }
 
 type errorBody struct {
@@ -163,9 +169,9 @@ func asAPIError(err error) *apiError {
 	case errors.As(err, &prob):
 		return prob.apiError()
 	case errors.As(err, &over):
-		return unavailable("overloaded", "The server is overloaded: "+orDefault(over.Reason, "the queue is full")+".", over.RetryAfter)
+		return unavailable("overloaded", "The server is overloaded: "+cmp.Or(over.Reason, "the queue is full")+".", over.RetryAfter)
 	case errors.As(err, &not):
-		return unavailable("not_ready", "The server is not ready: "+orDefault(not.Reason, "loading")+".", not.RetryAfter)
+		return unavailable("not_ready", "The server is not ready: "+cmp.Or(not.Reason, "loading")+".", not.RetryAfter)
 	case errors.As(err, &long):
 		return invalidCode("", "context_length_exceeded", "%s", long.Error())
 	case errors.As(err, &inv):
@@ -187,20 +193,6 @@ func unavailable(code, message string, retry time.Duration) *apiError {
 		retry = time.Second
 	}
 	return &apiError{status: http.StatusServiceUnavailable, typ: typeServer, code: code, message: message, retryAfter: retry, retryable: true}
-}
-
-func orDefault(s, d string) string {
-	if s == "" {
-		return d
-	}
-	return s
-}
-
-func orNil(s string) *string {
-	if s == "" {
-		return nil
-	}
-	return &s
 }
 
 // ErrorStatus is the status and the body a client would get for err.

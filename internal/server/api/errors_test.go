@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -238,7 +239,7 @@ func TestBodies(t *testing.T) {
 func TestTooManyMembers(t *testing.T) {
 	m := M{}
 	for i := range 300 {
-		m["x"+itoa(i)] = i
+		m["x"+strconv.Itoa(i)] = i
 	}
 	checkError(t, post(t, serve(t, &fakeEngine{})+"/v1/completions", completion(m)), 400, "invalid_request_error", "", "invalid_json")
 }

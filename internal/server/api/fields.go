@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"math"
-	"mime"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,33 +18,36 @@ type fields struct {
 	raw  map[string]json.RawMessage
 	read map[string]bool // members that were asked for
 	err  *apiError
-	chat bool // of a chat: tools are known
 
+	table   *Table            // what may be read; nil: anything
 	spelled map[string]string // what a client calls a member; nil: as it is
-
-	// Bounds of another protocol; 0: OpenAI's.
-	stops   int     // number of stop strings
-	hottest float64 // temperature
 }
 
-// as has the members of f that words names, under the names that words gives them. Its
-// errors name them as f does.
-func (f *fields) as(words map[string]string) *fields {
-	out := &fields{raw: map[string]json.RawMessage{}, read: map[string]bool{}, chat: true, spelled: map[string]string{}}
+// newFields is an object without members, for parameters that come under other names.
+func newFields(table *Table) *fields {
+	return &fields{raw: map[string]json.RawMessage{}, read: map[string]bool{}, table: table, spelled: map[string]string{}}
+}
+
+// as has the members of f that words names, under the names that words gives them and that
+// table has. Its errors name them as f does.
+func (f *fields) as(words map[string]string, table *Table) *fields {
+	out := newFields(table)
 	for from, to := range words {
 		if v := f.get(from); v != nil {
-			out.raw[to], out.spelled[to] = v, from
+			out.set(to, v, from)
 		}
 	}
 	return out
 }
 
-// unmarshal decodes a part of a request. Every part is decoded by it or as fields, so that
-// names match exactly at every depth.
-func unmarshal(doc []byte, v any) error { return strictjson.Unmarshal(doc, v) }
+// set gives the object a member, which the client spells otherwise.
+func (f *fields) set(name string, v json.RawMessage, spelled string) {
+	f.raw[name], f.spelled[name] = v, spelled
+}
 
-func parseFields(body []byte) (*fields, *apiError) {
-	f := &fields{read: map[string]bool{}}
+// parseFields decodes an object with the parameters of a table; nil: with any.
+func parseFields(body []byte, table *Table) (*fields, *apiError) {
+	f := &fields{read: map[string]bool{}, table: table}
 	if len(bytes.TrimSpace(body)) == 0 {
 		return nil, invalidCode("", "invalid_json", "The request body is empty; send a JSON object.")
 	}
@@ -78,12 +80,49 @@ func (f *fields) fail(e *apiError) {
 
 // get returns the member, or nil when it is absent or null.
 func (f *fields) get(name string) json.RawMessage {
+	if f.table != nil {
+		f.table.of(name)
+	}
+	return f.unlisted(name)
+}
+
+// unlisted returns a member that the table does not have: a value other than "off" is refused.
+func (f *fields) unlisted(name string) json.RawMessage {
 	f.read[name] = true
 	v := f.raw[name]
 	if isNull(v) {
 		return nil
 	}
 	return v
+}
+
+// ignore reads members that change nothing of an answer.
+func (f *fields) ignore(names ...string) {
+	for _, name := range names {
+		f.get(name)
+	}
+}
+
+// object returns the members of a member that is an object, by their own table; nil: it is
+// absent, or none.
+func (f *fields) object(name string) *fields {
+	v := f.get(name)
+	if v == nil {
+		return nil
+	}
+	o, e := parseFields(v, f.table.of(name).Members)
+	if e != nil {
+		f.fail(invalid(name, "'%s' must be an object.", name))
+		return nil
+	}
+	return o
+}
+
+// failWithin notes the error of a member of a member.
+func (f *fields) failWithin(name string, o *fields) {
+	if o.err != nil {
+		f.fail(invalid(name+"."+o.err.param, "%s", o.err.message))
+	}
 }
 
 // unread are the members that nobody asked for, so that have no effect; null is absent.
@@ -112,50 +151,59 @@ func headerName(name string) string {
 
 func (f *fields) has(name string) bool { return f.get(name) != nil }
 
-func isNull(v json.RawMessage) bool { return len(v) == 0 || string(v) == "null" }
-
-// number reads a finite number of [lo, hi] and says whether it was there.
-func (f *fields) number(name string, dst *float32, lo, hi float64) bool {
+// number reads a finite number within the bounds of the table and says whether it was there.
+func (f *fields) number(name string, dst *float32) bool {
 	v := f.get(name)
 	if v == nil {
 		return false
 	}
+	p := f.table.of(name).as(KindNumber)
 	x, err := strconv.ParseFloat(string(v), 64) // a JSON number has no spelling of NaN or Inf
-	if err != nil || !isNumber(v) {
+	switch {
+	case err != nil || !isNumber(v):
 		f.fail(invalid(name, "'%s' must be a number.", name))
-		return false
+	case !(x >= p.Low && x <= p.High):
+		f.fail(invalid(name, "'%s' must be between %g and %g, got %g.", name, p.Low, p.High, x))
+	case p.Above && x == p.Low:
+		f.fail(invalid(name, "'%s' must be more than %g.", name, p.Low))
+	default:
+		*dst = float32(x)
+		return true
 	}
-	if !(x >= lo && x <= hi) {
-		f.fail(invalid(name, "'%s' must be between %g and %g, got %g.", name, lo, hi, x))
-		return false
-	}
-	*dst = float32(x)
-	return true
+	return false
 }
 
-// integer reads a whole number of [lo, hi] and says whether it was there.
-func (f *fields) integer(name string, dst *int64, lo, hi int64) bool {
+// integer reads a whole number within the bounds of the table and says whether it was there.
+func (f *fields) integer(name string, dst *int64) bool {
 	v := f.get(name)
 	if v == nil {
 		return false
 	}
+	p := f.table.of(name).as(KindInteger)
+	lo, hi := p.Min, p.Max
+	switch p.Format {
+	case "int32":
+		lo, hi = math.MinInt32, math.MaxInt32
+	case "int64":
+		lo, hi = math.MinInt64, math.MaxInt64
+	}
 	x, ok := strictjson.Int(v)
-	if !ok {
+	switch {
+	case !ok:
 		f.fail(invalid(name, "'%s' must be an integer.", name))
-		return false
-	}
-	if x < lo || x > hi {
+	case x < lo || x > hi:
 		f.fail(invalid(name, "'%s' must be between %d and %d, got %d.", name, lo, hi, x))
-		return false
+	default:
+		*dst = x
+		return true
 	}
-	*dst = x
-	return true
+	return false
 }
 
 // most reads a number of tokens to generate; -1 is as many as there is room for.
 func (f *fields) most(name string, dst *int) bool {
 	var x int64
-	if !f.integer(name, &x, -1, math.MaxInt32) {
+	if !f.integer(name, &x) {
 		return false
 	}
 	if *dst = int(x); x < 0 {
@@ -179,83 +227,23 @@ func (f *fields) boolean(name string, dst *bool) bool {
 	return false
 }
 
-func (f *fields) str(name string, dst *string, maxBytes int) bool {
+// str reads a string that is no longer than the table allows and says whether it was there.
+// What it may be besides its length is left to the caller.
+func (f *fields) str(name string, dst *string) bool {
 	v := f.get(name)
 	if v == nil {
 		return false
 	}
+	p := f.table.of(name).as(KindText)
 	var s string
-	if unmarshal(v, &s) != nil {
+	switch {
+	case unmarshal(v, &s) != nil:
 		f.fail(invalid(name, "'%s' must be a string.", name))
-		return false
+	case p.Most > 0 && len(s) > p.Most:
+		f.fail(invalid(name, "'%s' is longer than %d bytes.", name, p.Most))
+	default:
+		*dst = s
+		return true
 	}
-	if len(s) > maxBytes {
-		f.fail(invalid(name, "'%s' is longer than %d bytes.", name, maxBytes))
-		return false
-	}
-	*dst = s
-	return true
-}
-
-// elements calls each for the elements of a JSON array at a place of the request, until an
-// error. There may be at most limit, so that a small body cannot ask for a large slice.
-func elements(at, what string, v json.RawMessage, limit int, each func(i int, e json.RawMessage) *apiError) *apiError {
-	dec := json.NewDecoder(bytes.NewReader(v))
-	if _, err := dec.Token(); err != nil {
-		return invalid("", "malformed array")
-	}
-	for i := 0; dec.More(); i++ {
-		if i >= limit {
-			return invalid(at, "'%s' holds more than %d %s.", at, limit, what)
-		}
-		var raw json.RawMessage
-		if dec.Decode(&raw) != nil {
-			return invalid("", "malformed array")
-		}
-		if e := each(i, raw); e != nil {
-			return e
-		}
-	}
-	return nil
-}
-
-// parseIDs reads "[1,2,3]" into token ids below vocab. v is valid JSON.
-func parseIDs(v json.RawMessage, vocab, limit int) (ids []int32, problem string) {
-	if len(v) == 0 || v[0] != '[' {
-		return nil, "must be a list of token ids"
-	}
-	i := 1
-	for {
-		for i < len(v) && (v[i] <= ' ' || v[i] == ',') { // the JSON is valid: commas stand where they belong
-			i++
-		}
-		if i >= len(v) || v[i] == ']' {
-			return ids, ""
-		}
-		start := i
-		for i < len(v) && v[i] > ' ' && v[i] != ',' && v[i] != ']' {
-			i++
-		}
-		id, ok := strictjson.Int(v[start:i])
-		switch {
-		case !ok && !digits(v[start:i]), id < 0:
-			return nil, "must hold only token ids (integers from 0)"
-		case !ok, id >= int64(vocab):
-			return nil, "holds a token id outside the vocabulary of " + strconv.Itoa(vocab) + " tokens"
-		}
-		if len(ids) >= limit {
-			return nil, "holds more than " + strconv.Itoa(limit) + " tokens"
-		}
-		ids = append(ids, int32(id))
-	}
-}
-
-func digits(v []byte) bool { return len(bytes.Trim(v, "0123456789")) == 0 }
-
-func mediaType(header string) string {
-	t, _, err := mime.ParseMediaType(header)
-	if err != nil {
-		return ""
-	}
-	return t
+	return false
 }

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/hex"
@@ -8,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -35,7 +37,7 @@ type Key struct {
 func OperatorKeys(secrets ...string) []Key {
 	var out []Key
 	for i, s := range secrets {
-		out = append(out, Key{Name: "key-" + itoa(i+1), Secret: s, Role: RoleOperator})
+		out = append(out, Key{Name: "key-" + strconv.Itoa(i+1), Secret: s, Role: RoleOperator})
 	}
 	return out
 }
@@ -95,7 +97,7 @@ func newKeyring(keys []Key, old keyring) (keyring, error) {
 		bad := func(format string, args ...any) (keyring, error) {
 			return nil, fmt.Errorf("api: key %d of %d (%.40q): %s", i+1, len(keys), k.Name, fmt.Sprintf(format, args...))
 		}
-		or(&h.Role, RoleUser)
+		h.Role = cmp.Or(h.Role, RoleUser)
 		h.Secret, h.SHA256 = "", ""
 		switch b, err := hex.DecodeString(k.SHA256); {
 		case k.Name == "" || len(k.Name) > 64:

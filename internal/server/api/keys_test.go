@@ -156,7 +156,7 @@ func TestKeysRolesAndAudit(t *testing.T) {
 		if err := json.Unmarshal([]byte(line), &r); err != nil {
 			t.Fatal(err)
 		}
-		got = append(got, strings.TrimSpace(r.Key+" "+r.Role+" "+r.Path+" "+itoa(r.Status)+" "+itoa(r.Prompt)))
+		got = append(got, strings.TrimSpace(r.Key+" "+r.Role+" "+r.Path+" "+strconv.Itoa(r.Status)+" "+strconv.Itoa(r.Prompt)))
 	}
 	want := []string{"ann user /v1/completions 200 2", "ann user /v1/completions 429 0", "ann user /v1/nodes/n/drain 403 0", "ann user /v1/nodes/n/undrain 403 0", "ann user /v1/store/members/n 403 0", "ann user /v1/batches 403 0",
 		"op operator /v1/nodes/n/drain 202 0", "op operator /v1/completions 200 2", "/v1/completions 401 0", "ann user /v1/completions 200 2"}

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/shoal-llm/shoal/internal/strictjson"
@@ -61,10 +62,10 @@ func DefaultLimits() Limits {
 
 func (l *Limits) fill() {
 	d := DefaultLimits()
-	or(&l.BodyBytes, d.BodyBytes)
-	or(&l.BodiesBytes, d.BodiesBytes)
-	or(&l.KeyBodiesBytes, d.KeyBodiesBytes)
-	or(&l.Connections, d.Connections)
+	l.BodyBytes = cmp.Or(l.BodyBytes, d.BodyBytes)
+	l.BodiesBytes = cmp.Or(l.BodiesBytes, d.BodiesBytes)
+	l.KeyBodiesBytes = cmp.Or(l.KeyBodiesBytes, d.KeyBodiesBytes)
+	l.Connections = cmp.Or(l.Connections, d.Connections)
 	for _, f := range []struct {
 		v *int
 		d int
@@ -75,21 +76,14 @@ func (l *Limits) fill() {
 		{&l.TopLogprobs, d.TopLogprobs}, {&l.Logprobs, d.Logprobs}, {&l.PolicyBytes, d.PolicyBytes},
 		{&l.DetokenizeToken, d.DetokenizeToken}, {&l.ReadBytes, d.ReadBytes},
 	} {
-		or(f.v, f.d)
+		*f.v = cmp.Or(*f.v, f.d)
 	}
-	or(&l.ReadHeaderTimeout, d.ReadHeaderTimeout)
-	or(&l.ReadTimeout, d.ReadTimeout)
-	or(&l.WriteTimeout, d.WriteTimeout)
-	or(&l.UnreadAfter, d.UnreadAfter)
-	or(&l.IdleTimeout, d.IdleTimeout)
-	or(&l.RequestTimeout, d.RequestTimeout)
-}
-
-func or[T comparable](v *T, d T) {
-	var zero T
-	if *v == zero {
-		*v = d
-	}
+	l.ReadHeaderTimeout = cmp.Or(l.ReadHeaderTimeout, d.ReadHeaderTimeout)
+	l.ReadTimeout = cmp.Or(l.ReadTimeout, d.ReadTimeout)
+	l.WriteTimeout = cmp.Or(l.WriteTimeout, d.WriteTimeout)
+	l.UnreadAfter = cmp.Or(l.UnreadAfter, d.UnreadAfter)
+	l.IdleTimeout = cmp.Or(l.IdleTimeout, d.IdleTimeout)
+	l.RequestTimeout = cmp.Or(l.RequestTimeout, d.RequestTimeout)
 }
 
 // checkShape bounds nesting and members before a body is decoded, so that a small body cannot

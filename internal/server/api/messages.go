@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"strconv"
 	"strings"
 
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
@@ -12,24 +13,46 @@ import (
 // Anthropic's Messages API. A request is put into the words of a chat and takes the way
 // of one from there; answers, streams and errors are put into Anthropic's words.
 
-type anthropicAPI struct{ *Service }
+type anthropicAPI struct {
+	*Service
+	shared *Table // of OpenAI's names
+	table  *Table // of a request
+}
+
+func newAnthropic(s *Service) *anthropicAPI {
+	l := &s.cfg.Limits
+	stops := listParam("", manyStops, textParam("", l.StopBytes))
+	shared := s.sharedParams().With(eitherParam("stop", stops))
+	table := shared.Renamed(messagesWords).With(stops.renamed("stop_sequences"), shared.of("max_tokens").renamed("max_tokens"),
+		listParam("messages", l.Messages, objectParam("")), eitherParam("system", textParam("", 0), listParam("", l.Parts, objectParam(""))),
+		listParam("tools", maxTools, objectParam("")), objectParam("tool_choice"), objectParam("thinking"),
+		objectParam("output_config"), anyParam("metadata"), anyParam("service_tier"))
+	return &anthropicAPI{s, shared, table}
+}
 
 func (s *anthropicAPI) addRoutes(h *HTTP) error {
+	const post = http.MethodPost
 	return h.HandleAll([]Route{
-		{Method: http.MethodPost, Path: "/v1/messages", Format: messageError, Handler: s.generateHandler(s.decodeMessagesBody)},
-		{Method: http.MethodPost, Path: "/v1/messages/count_tokens", Format: messageError, Handler: jsonHandler(h, s.countTokens)},
+		{Method: post, Path: "/v1/messages", Format: messageError, Handler: s.generateHandler(s.decodeMessagesBody),
+			Docs: []Doc{{About: "Anthropic's Messages", Params: s.table, Required: []string{"messages", "max_tokens"}, Answer: message{}, Events: Schema{}}}},
+		{Method: post, Path: "/v1/messages/count_tokens", Format: messageError, Handler: jsonHandler(h, s.countTokens),
+			Docs: []Doc{{About: "tokens of a message's prompt", Params: s.table.Pick("model", "messages", "system", "tools", "tool_choice", "thinking"), Required: []string{"messages"}, Answer: messageTokens{}}}},
 		{Path: "/v1/messages/*", Format: messageError}, // unknown ones
 	})
 }
 
+type messageTokens struct {
+	Tokens int `json:"input_tokens"`
+}
+
 // countTokens is what a request would read.
-func (s *anthropicAPI) countTokens(ctx context.Context, body []byte) (map[string]int, *apiError) {
-	f, e := parseFields(body)
+func (s *anthropicAPI) countTokens(ctx context.Context, body []byte) (*messageTokens, *apiError) {
+	f, e := parseFields(body, s.table)
 	if e != nil {
 		return nil, e
 	}
 	p := params{}
-	f.str("model", &p.model, 512)
+	f.str("model", &p.model)
 	f.fail(s.checkModel(&p))
 	c := s.messagesTalk(f)
 	tools, _ := messagesTools(f)
@@ -37,7 +60,7 @@ func (s *anthropicAPI) countTokens(ctx context.Context, body []byte) (map[string
 		return nil, f.err
 	}
 	ids, _, e := s.chatPrompt(tokenizer.WithSearches(ctx), c, tools.callable())
-	return map[string]int{"input_tokens": len(ids)}, e
+	return &messageTokens{len(ids)}, e
 }
 
 // messagesWords are the parameters that Messages has, in the words of a chat.
@@ -46,7 +69,7 @@ var messagesWords = map[string]string{"model": "model", "stream": "stream", "tem
 
 // decodeMessagesBody turns the body of POST /v1/messages into a generation.
 func (s *anthropicAPI) decodeMessagesBody(ctx context.Context, body []byte) (*generation, *apiError) {
-	f, e := parseFields(body)
+	f, e := parseFields(body, s.table)
 	if e != nil {
 		return nil, e
 	}
@@ -56,15 +79,10 @@ func (s *anthropicAPI) decodeMessagesBody(ctx context.Context, body []byte) (*ge
 	} else if most == 0 {
 		f.fail(invalid("max_tokens", "'max_tokens' must be at least 1, or -1 for as many as there is room for."))
 	}
-	words := f.as(messagesWords)
-	words.stops = manyStops
-	if v := f.get("output_config"); v != nil {
-		o, e := parseFields(v)
-		if e != nil {
-			return nil, invalid("output_config", "'output_config' must be an object.")
-		}
+	words := f.as(messagesWords, s.shared)
+	if o := f.object("output_config"); o != nil {
 		if format := o.get("format"); format != nil {
-			words.raw["response_format"], words.spelled["response_format"] = format, "output_config.format"
+			words.set("response_format", format, "output_config.format")
 		}
 	}
 	g := &generation{params: s.parseParams(words), promptLogprobs: -1, stopsInAnswer: true, newEncoder: func(r *run, out *Stream) encoder { return &messageEncoder{r: r, out: newSSE(out)} }}
@@ -73,7 +91,7 @@ func (s *anthropicAPI) decodeMessagesBody(ctx context.Context, body []byte) (*ge
 	c := s.messagesTalk(f)
 	tools, servers := messagesTools(f)
 	g.tools = tools
-	f.read["metadata"], f.read["service_tier"] = true, true // they change nothing of an answer
+	f.ignore("metadata", "service_tier") // they change nothing of an answer
 	g.ignored = append(s.ignored(f), append(servers, c.left...)...)
 	if s.checkServerTools(f, servers); f.err != nil {
 		return nil, f.err
@@ -92,7 +110,7 @@ func (s *anthropicAPI) messagesTalk(f *fields) (c talk) {
 		return c
 	}
 	c.AddGenerationPrompt, c.merge = true, true
-	r := turnReader{lim: s.cfg.Limits}
+	r := messageReader{turnReader{lim: s.cfg.Limits}}
 	if system := r.system(f.get("system")); system != "" {
 		c.Messages = append(c.Messages, Message{Role: "system", Content: system})
 	}
@@ -101,7 +119,7 @@ func (s *anthropicAPI) messagesTalk(f *fields) (c talk) {
 	last := newest(rolesOf(list), true)
 	for i, raw := range list {
 		if r.err == nil {
-			c.Messages = append(c.Messages, r.turnsOf("messages["+itoa(i)+"]", raw, i == last)...)
+			c.Messages = append(c.Messages, r.turnsOf("messages["+strconv.Itoa(i)+"]", raw, i == last)...)
 		}
 	}
 	f.fail(r.err)
@@ -118,16 +136,19 @@ func (s *anthropicAPI) messagesTalk(f *fields) (c talk) {
 	return c
 }
 
+// messageReader reads the turns of Messages.
+type messageReader struct{ turnReader }
+
 // system joins the blocks of a system prompt. Blocks of headers that a client puts
 // there (x-anthropic-billing-header, with a value that changes every time) are not for the
 // model, and would part every prompt from the one before it.
-func (c *turnReader) system(v json.RawMessage) string {
+func (c *messageReader) system(v json.RawMessage) string {
 	if v == nil || v[0] != '[' {
 		return c.text("system", v)
 	}
 	var texts []string
 	c.fail(elements("system", "blocks", v, c.lim.Parts, func(i int, raw json.RawMessage) *apiError {
-		if text, ok := c.part("system["+itoa(i)+"]", raw); ok && !strings.HasPrefix(text, "x-anthropic-") {
+		if text, ok := c.part("system["+strconv.Itoa(i)+"]", raw); ok && !strings.HasPrefix(text, "x-anthropic-") {
 			texts = append(texts, text)
 		}
 		return c.err
@@ -137,7 +158,7 @@ func (c *turnReader) system(v json.RawMessage) string {
 
 // turnsOf are the turns of a chat that one message is: results of tools are their own. now says
 // that the message is the newest one of the user.
-func (c *turnReader) turnsOf(at string, raw json.RawMessage, now bool) []Message {
+func (c *messageReader) turnsOf(at string, raw json.RawMessage, now bool) []Message {
 	c.now = now
 	var m struct {
 		Role    string          `json:"role"`
@@ -158,7 +179,7 @@ func (c *turnReader) turnsOf(at string, raw json.RawMessage, now bool) []Message
 	var texts, thoughts []string
 	var calls []ToolCall
 	c.fail(elements(at+".content", "blocks", m.Content, c.lim.Parts, func(i int, raw json.RawMessage) *apiError {
-		here := at + ".content[" + itoa(i) + "]"
+		here := at + ".content[" + strconv.Itoa(i) + "]"
 		var b struct {
 			Type     string          `json:"type"`
 			Thinking string          `json:"thinking"`

@@ -1,36 +1,6 @@
 package api
 
-import (
-	"net/http"
-	"sync/atomic"
-)
-
-// openAI is OpenAI's protocol, with vLLM's extensions and the routes of fixed contexts.
-type openAI struct {
-	*Service
-	root      string                        // where the weights come from
-	info      map[string]any                // /tokenizer_info
-	responses atomic.Pointer[ResponseStore] // nil: they are not kept
-}
-
-func (s *openAI) addRoutes(h *HTTP) error {
-	const get, post = http.MethodGet, http.MethodPost
-	return h.HandleAll([]Route{
-		{Method: get, Path: "/v1/models", Brief: true, Handler: s.handleModels},
-		{Method: get, Path: "/v1/models/*", Brief: true, Handler: s.handleModel},
-		{Method: post, Path: "/v1/chat/completions", Handler: s.generateHandler(s.decodeChat)},
-		{Method: post, Path: "/v1/completions", Handler: s.handleCompletions},
-		{Method: post, Path: "/v1/responses", Handler: s.handleResponses},
-		{Method: post, Path: "/v1/responses/input_tokens", Handler: jsonHandler(h, s.inputTokens)},
-		{Method: post, Path: "/v1/contexts", Handler: s.handleMakeContext},
-		{Method: get, Path: "/v1/contexts", Brief: true, Handler: s.handleContexts},
-		{Method: get, Path: "/v1/contexts/*", Brief: true, Handler: s.handleContext},
-		{Method: http.MethodDelete, Path: "/v1/contexts/*", Brief: true, Handler: s.handleContext},
-		{Method: post, Path: "/tokenize", Handler: jsonHandler(h, s.tokenize)},
-		{Method: post, Path: "/detokenize", Handler: jsonHandler(h, s.detokenize)},
-		{Method: get, Path: "/tokenizer_info", Handler: s.handleTokenizerInfo},
-	})
-}
+import "net/http"
 
 // modelObject is one entry of /v1/models.
 type modelObject struct {

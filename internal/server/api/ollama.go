@@ -17,19 +17,36 @@ import (
 
 type ollamaAPI struct {
 	*Service
-	card ModelCard
+	card   ModelCard
+	shared *Table // of OpenAI's names, in Ollama's bounds
+	table  *Table // of chats and completions
+	model  *Table // of requests about a model
+}
+
+func newOllama(s *Service, card ModelCard) *ollamaAPI {
+	l := &s.cfg.Limits
+	stop := textParam("", l.StopBytes)
+	return &ollamaAPI{s, card,
+		s.sharedParams().With(numberParam("temperature", 0, math.MaxFloat32), eitherParam("stop", stop, listParam("", manyStops, stop))),
+		NewTable(textParam("model", 512), boolParam("stream"), anyParam("think"), eitherParam("format", objectParam(""), textParam("", 0)), objectParam("options"), boolParam("raw"),
+			anyParam("keep_alive"), anyParam("context"), anyParam("truncate"), anyParam("shift"),
+			listParam("messages", l.Messages, objectParam("")), listParam("tools", maxTools, objectParam("")), textParam("prompt", 0), textParam("system", 0)),
+		NewTable(textParam("model", 512), textParam("name", 512), boolParam("verbose"), boolParam("stream"))}
 }
 
 func (s *ollamaAPI) addRoutes(h *HTTP) error {
 	const get, post = http.MethodGet, http.MethodPost
+	named := []string{"model"}
 	routes := []Route{
-		{Method: post, Path: "/api/chat", Handler: s.handleOllama},
-		{Method: post, Path: "/api/generate", Handler: s.handleOllama},
-		{Method: get, Path: "/api/tags", Brief: true, Handler: s.handleOllamaTags},
-		{Method: get, Path: "/api/ps", Brief: true, Handler: s.handleOllamaRunning},
-		{Method: get, Path: "/api/version", Brief: true, Handler: s.handleOllamaVersion},
-		{Method: post, Path: "/api/show", Handler: jsonHandler(h, s.showModel)},
-		{Method: post, Path: "/api/pull", Handler: s.handleOllamaPull},
+		{Method: post, Path: "/api/chat", Handler: s.handleOllama, Docs: []Doc{{About: "Ollama's chat", Params: s.table.Without("prompt", "system"), Required: named}}},
+		{Method: post, Path: "/api/generate", Handler: s.handleOllama, Docs: []Doc{{About: "Ollama's completion", Params: s.table.Without("messages", "tools"), Required: named}}},
+		{Method: get, Path: "/api/tags", Brief: true, Handler: s.handleOllamaTags, Docs: []Doc{{About: "the names of the model, as Ollama has them", Answer: ollamaModels{}}}},
+		{Method: get, Path: "/api/ps", Brief: true, Handler: s.handleOllamaRunning, Docs: []Doc{{About: "the model that is loaded", Answer: ollamaModels{}}}},
+		{Method: get, Path: "/api/version", Brief: true, Handler: s.handleOllamaVersion, Docs: []Doc{{About: "the version of Ollama whose API this is"}}},
+		{Method: post, Path: "/api/show", Handler: jsonHandler(h, s.showModel),
+			Docs: []Doc{{About: "context length, capabilities, template and sizes of a model", Params: s.model.Without("stream"), Answer: ollamaShown{}}}},
+		{Method: post, Path: "/api/pull", Handler: s.handleOllamaPull,
+			Docs: []Doc{{About: "success for a model that is served; no other can be fetched", Params: s.model.Without("verbose"), Answer: ollamaStatus{}}}},
 		{Path: "/api/"}, {Path: "/api/*"}, // unknown ones
 	}
 	for i := range routes {
@@ -58,19 +75,17 @@ func (s *ollamaAPI) handleOllama(w http.ResponseWriter, r *http.Request) {
 // decodeOllama turns the body of POST /api/chat or /api/generate into a generation; nil: it
 // asks for nothing.
 func (s *ollamaAPI) decodeOllama(ctx context.Context, body []byte, shape *ollamaShape) (*generation, *apiError) {
-	f, e := parseFields(body)
+	f, e := parseFields(body, s.table)
 	if e != nil {
 		return nil, e
 	}
 	streaming, raw := true, false
-	f.str("model", &shape.model, 512)
+	f.str("model", &shape.model)
 	f.boolean("stream", &streaming)
 	f.boolean("raw", &raw)
-	for _, name := range [...]string{"keep_alive", "context", "truncate", "shift"} { // they change nothing of an answer
-		f.read[name] = true
-	}
+	f.ignore("keep_alive", "context", "truncate", "shift") // they change nothing of an answer
 	for _, name := range [...]string{"images", "suffix", "template"} {
-		if v := f.get(name); v != nil && !emptyValue(v) {
+		if v := f.unlisted(name); v != nil && !emptyValue(v) {
 			f.fail(invalidCode(name, "unsupported_parameter", "'%s' is not supported.", name))
 		}
 	}
@@ -81,8 +96,9 @@ func (s *ollamaAPI) decodeOllama(ctx context.Context, body []byte, shape *ollama
 		return nil, f.err
 	}
 	shape.model = s.ollamaName(shape.model)
-	in := &ollamaRequest{f: f, raw: raw || s.tmpl == nil && !shape.chat, params: &fields{raw: map[string]json.RawMessage{"model": mustJSON(shape.model), "stream": mustJSON(streaming)}, read: map[string]bool{}, spelled: map[string]string{},
-		stops: manyStops, hottest: math.MaxFloat32}}
+	in := &ollamaRequest{f: f, raw: raw || s.tmpl == nil && !shape.chat, params: newFields(s.shared)}
+	in.params.set("model", mustJSON(shape.model), "model")
+	in.params.set("stream", mustJSON(streaming), "stream")
 	ignored, e := ollamaOptions(f.get("options"), in.params)
 	if e != nil {
 		return nil, e
@@ -136,7 +152,7 @@ func (s *ollamaAPI) decodeMessages(ctx context.Context, in *ollamaRequest) (*gen
 // newChat answers messages.
 func (s *ollamaAPI) newChat(ctx context.Context, in *ollamaRequest, list []Message, left []string) (*generation, *apiError) {
 	p := in.params
-	p.chat = true
+	p.table = s.shared.With(toolParams()...)
 	g := s.newGeneration(ctx, p)
 	p.fail(s.checkModel(&g.params))
 	tools, e := s.parseTools(p)
@@ -158,8 +174,8 @@ func (s *ollamaAPI) newChat(ctx context.Context, in *ollamaRequest, list []Messa
 func (s *ollamaAPI) decodePrompt(ctx context.Context, in *ollamaRequest) (*generation, *apiError) {
 	f, p := in.f, in.params
 	var text, system string
-	f.str("prompt", &text, int(s.cfg.Limits.BodyBytes))
-	f.str("system", &system, int(s.cfg.Limits.BodyBytes))
+	f.str("prompt", &text)
+	f.str("system", &system)
 	if text == "" || f.err != nil {
 		return nil, f.err
 	}
@@ -171,7 +187,7 @@ func (s *ollamaAPI) decodePrompt(ctx context.Context, in *ollamaRequest) (*gener
 		return s.newChat(ctx, in, list, nil)
 	}
 	if !s.thinks {
-		f.read["think"] = true // it changes nothing of an answer
+		f.ignore("think") // it changes nothing of an answer
 	}
 	if p.raw["max_tokens"] == nil {
 		p.raw["max_tokens"] = json.RawMessage("-1")

@@ -1,11 +1,13 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -87,11 +89,11 @@ func parameterSize(n int64) string {
 			return fmt.Sprintf("%.1f%s", x, u.name)
 		}
 	}
-	return itoa(int(n))
+	return strconv.Itoa(int(n))
 }
 
 func (s *ollamaAPI) ollamaModel(name string) ollamaModel {
-	return ollamaModel{Name: name, Model: name, Size: s.card.Bytes, Digest: orDefault(s.card.Digest, s.cfg.SystemFingerprint), Details: s.ollamaDetails()}
+	return ollamaModel{Name: name, Model: name, Size: s.card.Bytes, Digest: cmp.Or(s.card.Digest, s.cfg.SystemFingerprint), Details: s.ollamaDetails()}
 }
 
 func (s *ollamaAPI) modified() time.Time {
@@ -130,9 +132,9 @@ func (s *ollamaAPI) handleOllamaVersion(w http.ResponseWriter, _ *http.Request) 
 func (s *ollamaAPI) checkOllamaModel(f *fields) {
 	var p params
 	var name string
-	f.str("model", &p.model, 512)
-	f.str("name", &name, 512)
-	or(&p.model, name)
+	f.str("model", &p.model)
+	f.str("name", &name)
+	p.model = cmp.Or(p.model, name)
 	if p.model == "" {
 		f.fail(invalidCode("model", "missing_required_parameter", "'model' is required."))
 	}
@@ -150,7 +152,7 @@ func (s *ollamaAPI) ollamaName(name string) string {
 
 // showModel answers /api/show.
 func (s *ollamaAPI) showModel(_ context.Context, body []byte) (*ollamaShown, *apiError) {
-	f, e := parseFields(body)
+	f, e := parseFields(body, s.model)
 	if e != nil {
 		return nil, e
 	}
@@ -196,7 +198,7 @@ func (s *ollamaAPI) showModel(_ context.Context, body []byte) (*ollamaShown, *ap
 // handleOllamaPull answers that a served model is here; no other one can be fetched.
 func (s *ollamaAPI) handleOllamaPull(w http.ResponseWriter, r *http.Request) {
 	stream, ok := decodeBody(s.http, w, r, func(_ context.Context, body []byte) (bool, *apiError) {
-		f, e := parseFields(body)
+		f, e := parseFields(body, s.model)
 		if e != nil {
 			return false, e
 		}

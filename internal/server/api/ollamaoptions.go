@@ -25,12 +25,12 @@ func ollamaOptions(v json.RawMessage, into *fields) (ignored []string, e *apiErr
 	if v == nil {
 		return nil, nil
 	}
-	o, e := parseFields(v)
+	o, e := parseFields(v, nil)
 	if e != nil {
 		return nil, invalid("options", "'options' must be an object.")
 	}
 	if v := o.get("stop"); v != nil {
-		into.raw["stop"], into.spelled["stop"] = v, "options.stop"
+		into.set("stop", v, "options.stop")
 	}
 	for name, n := range ollamaNumbers {
 		v := o.get(name)
@@ -49,7 +49,7 @@ func ollamaOptions(v json.RawMessage, into *fields) (ignored []string, e *apiErr
 		case name == "top_k" && text[0] == '-', name == "repeat_penalty" && text == "0": // off
 			continue
 		}
-		into.raw[n.ours], into.spelled[n.ours] = json.RawMessage(text), "options."+name
+		into.set(n.ours, json.RawMessage(text), "options."+name)
 	}
 	for _, name := range o.unread() {
 		ignored = append(ignored, "options."+name)

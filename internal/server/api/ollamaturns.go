@@ -1,8 +1,10 @@
 package api
 
 import (
+	"cmp"
 	"encoding/json"
 	"slices"
+	"strconv"
 )
 
 type ollamaTurn struct {
@@ -49,7 +51,7 @@ type ollamaReader struct {
 }
 
 func (r *ollamaReader) message(i int, raw json.RawMessage) Message {
-	at := "messages[" + itoa(i) + "]"
+	at := "messages[" + strconv.Itoa(i) + "]"
 	var m ollamaTurn
 	if raw[0] != '{' || unmarshal(raw, &m) != nil {
 		r.fail(invalid(at, "'%s' must be an object with 'role' and 'content'.", at))
@@ -75,7 +77,7 @@ func (r *ollamaReader) message(i int, raw json.RawMessage) Message {
 		out.Content = joinLines(out.Content, leftOut("an image"))
 	}
 	if out.Role == "assistant" {
-		out.Thought = orDefault(m.Thinking, joinLines(*r.thoughts...))
+		out.Thought = cmp.Or(m.Thinking, joinLines(*r.thoughts...))
 		r.thoughts = nil
 	}
 	return out
@@ -86,7 +88,7 @@ func (r *ollamaReader) calls(at string, i int, m *ollamaTurn) json.RawMessage {
 	var calls []any
 	for k, c := range m.Calls {
 		if c.Function.Name == "" {
-			r.fail(notACall(at + ".tool_calls[" + itoa(k) + "]"))
+			r.fail(notACall(at + ".tool_calls[" + strconv.Itoa(k) + "]"))
 		}
 		args := "{}"
 		switch v := c.Function.Arguments; {
@@ -96,7 +98,7 @@ func (r *ollamaReader) calls(at string, i int, m *ollamaTurn) json.RawMessage {
 		default:
 			args = compactJSON(v)
 		}
-		id := orDefault(c.ID, "call-"+itoa(i)+"-"+itoa(k))
+		id := cmp.Or(c.ID, "call-"+strconv.Itoa(i)+"-"+strconv.Itoa(k))
 		r.open = append(r.open, openCall{id, c.Function.Name})
 		calls = append(calls, map[string]any{"id": id, "type": "function", "function": map[string]any{"name": c.Function.Name, "arguments": args}})
 	}

@@ -58,6 +58,8 @@ func misfitOf(root M, keyword string, want, value any) string {
 		for _, of := range want.([]any) {
 			bad = bad && misfit(root, of, value) != ""
 		}
+	case "pattern":
+		bad = isText && !regexp.MustCompile(want.(string)).MatchString(text)
 	case "minimum":
 		bad = isNumber && number < want.(float64)
 	case "exclusiveMinimum":

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
-	"math"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -63,23 +62,23 @@ func (p *params) cut(ids []int32, context int) []int32 {
 
 // parseParams reads what chat and completions share. Errors are left in f.
 func (s *Service) parseParams(f *fields) params {
-	c, lim := &s.cfg, &s.cfg.Limits
+	c := &s.cfg
 	refuse(f)
 	p := params{n: 1, maxTokens: -1, sampling: sampler.Params{
 		Temperature: float32(c.DefaultTemperature), TopP: float32(c.DefaultTopP), TopK: c.DefaultTopK,
 		MinP: float32(c.DefaultMinP), RepetitionPenalty: float32(c.DefaultRepetitionPenalty), Logprobs: -1,
 	}}
-	f.str("model", &p.model, 512)
+	f.str("model", &p.model)
 	f.boolean("stream", &p.stream)
 	s.parseStreamOptions(f, &p)
 
 	var x int64
-	if f.integer("n", &x, 1, int64(lim.N)) {
+	if f.integer("n", &x) {
 		p.n = int(x)
 	}
-	if f.integer("best_of", &x, 1, int64(lim.N)) && int(x) != p.n {
+	if f.integer("best_of", &x) && int(x) != p.n {
 		switch {
-		case f.chat:
+		case f.table.Has("tools"):
 			f.fail(invalidCode("best_of", "unsupported_parameter", "'best_of' must equal 'n' (%d) here: /v1/completions ranks candidates.", p.n))
 		case int(x) < p.n:
 			f.fail(invalid("best_of", "'best_of' (%d) is less than 'n' (%d).", x, p.n))
@@ -90,7 +89,7 @@ func (s *Service) parseParams(f *fields) params {
 	}
 	f.most("max_tokens", &p.maxTokens)
 	f.most("max_completion_tokens", &p.maxTokens) // supersedes max_tokens
-	if f.integer("min_tokens", &x, 0, math.MaxInt32) {
+	if f.integer("min_tokens", &x) {
 		p.sampling.MinTokens = int(x)
 	}
 	if p.maxTokens >= 0 && p.sampling.MinTokens > p.maxTokens {
@@ -98,26 +97,24 @@ func (s *Service) parseParams(f *fields) params {
 	}
 
 	sp := &p.sampling
-	f.number("temperature", &sp.Temperature, 0, cmp.Or(f.hottest, 2))
-	f.number("top_p", &sp.TopP, 0, 1)
-	f.number("min_p", &sp.MinP, 0, 1)
-	if f.integer("top_k", &x, -1, math.MaxInt32) {
+	f.number("temperature", &sp.Temperature)
+	f.number("top_p", &sp.TopP)
+	f.number("min_p", &sp.MinP)
+	if f.integer("top_k", &x) {
 		sp.TopK = int(max(x, 0)) // vLLM: -1 and 0 are off
 	}
-	f.number("presence_penalty", &sp.PresencePenalty, -2, 2)
-	f.number("frequency_penalty", &sp.FrequencyPenalty, -2, 2)
-	if f.number("repetition_penalty", &sp.RepetitionPenalty, 0, 10) && sp.RepetitionPenalty == 0 {
-		f.fail(invalid("repetition_penalty", "'repetition_penalty' must be more than 0."))
-	}
+	f.number("presence_penalty", &sp.PresencePenalty)
+	f.number("frequency_penalty", &sp.FrequencyPenalty)
+	f.number("repetition_penalty", &sp.RepetitionPenalty)
 	sp.Seed = rand.Uint64() >> 1
-	if f.integer("seed", &x, math.MinInt64, math.MaxInt64) && x != randomSeed {
+	if f.integer("seed", &x) && x != randomSeed {
 		sp.Seed = uint64(x)
 	}
 	sp.LogitBias = s.parseLogitBias(f)
 	sp.Grammar = s.parseGrammar(f, &p.noted)
 	p.formatted = sp.Grammar != nil && f.has("response_format")
 
-	if f.integer("truncate_prompt_tokens", &x, -1, math.MaxInt32) {
+	if f.integer("truncate_prompt_tokens", &x) {
 		p.truncate = int(x)
 	}
 	f.boolean("ignore_eos", &p.ignoreEOS)
@@ -128,18 +125,18 @@ func (s *Service) parseParams(f *fields) params {
 	f.boolean("skip_special_tokens", &skip)
 	p.keepSpecial = !skip
 	f.boolean("return_tokens_as_token_ids", &p.tokenIDs)
-	f.str("kv_policy", &p.policy, lim.PolicyBytes)
+	f.str("kv_policy", &p.policy)
 	use := true
 	f.boolean("cache", &use)
 	p.noCache = !use
-	f.str("cache_salt", &p.salt, 512)
-	f.str("context", &p.context, 64)
-	if f.str("speculate", &p.speculate, 16) && p.speculate != "" {
+	f.str("cache_salt", &p.salt)
+	f.str("context", &p.context)
+	if f.str("speculate", &p.speculate) && p.speculate != "" {
 		if _, err := speculate.Parse(p.speculate); err != nil {
 			f.fail(invalid("speculate", "'speculate' must be one of %s, or lookup:N, suffix:N, model:N with 1 to %d drafts a row.", strings.Join(speculate.Modes, ", "), speculate.Most))
 		}
 	}
-	if f.integer("priority", &x, math.MinInt32, math.MaxInt32) {
+	if f.integer("priority", &x) {
 		p.priority = int(x)
 	}
 	var add bool
@@ -150,9 +147,9 @@ func (s *Service) parseParams(f *fields) params {
 		p.specialTokens = &add // what follows a context is no beginning
 	}
 	var user string
-	f.str("user", &user, 1024)
-	f.read["metadata"] = true // it is the client's own
-	if sp.MinTokens > 0 {     // held back until then
+	f.str("user", &user)
+	f.ignore("metadata")  // it is the client's own
+	if sp.MinTokens > 0 { // held back until then
 		sp.Stop = append(slices.Clone(p.stopTokens), c.EOSTokens...)
 		if p.ignoreEOS {
 			sp.Stop = slices.Clone(p.stopTokens)
@@ -172,33 +169,31 @@ func (s *Service) parseStreamOptions(f *fields, p *params) {
 		f.fail(invalid("stream_options", "'stream_options' is only allowed when 'stream' is true."))
 		return
 	}
-	o, err := parseFields(v)
-	if err != nil {
-		f.fail(invalid("stream_options", "'stream_options' must be an object."))
+	o := f.object("stream_options")
+	if o == nil {
 		return
 	}
 	o.boolean("include_usage", &p.includeUsage)
 	o.boolean("continuous_usage_stats", &p.eachUsage)
 	p.eachUsage = p.eachUsage && p.includeUsage
-	if o.err != nil {
-		f.fail(invalid("stream_options."+o.err.param, "%s", o.err.message))
-	}
+	f.failWithin("stream_options", o)
 }
 
 func (s *Service) parseStop(f *fields) []string {
-	v, lim := f.get("stop"), s.cfg.Limits
+	v := f.get("stop")
 	if v == nil {
 		return nil
 	}
-	lim.Stops = cmp.Or(f.stops, lim.Stops)
+	list := f.table.of("stop").as(KindList)
+	longest := list.Items.Most
 	var stops []string
 	add := func(_ int, raw json.RawMessage) *apiError {
 		var x string
 		if unmarshal(raw, &x) != nil || isNull(raw) {
-			return invalid("stop", "'stop' must be a string or a list of up to %d strings.", lim.Stops)
+			return invalid("stop", "'stop' must be a string or a list of up to %d strings.", list.Most)
 		}
-		if len(x) > lim.StopBytes {
-			return invalid("stop", "a 'stop' string is longer than %d bytes.", lim.StopBytes)
+		if len(x) > longest {
+			return invalid("stop", "a 'stop' string is longer than %d bytes.", longest)
 		}
 		if x != "" { // an empty string stops nothing
 			stops = append(stops, x)
@@ -208,7 +203,7 @@ func (s *Service) parseStop(f *fields) []string {
 	if v[0] != '[' {
 		f.fail(add(0, v))
 	} else {
-		f.fail(elements("stop", "strings", v, lim.Stops, add))
+		f.fail(elements("stop", "strings", v, list.Most, add))
 	}
 	return stops
 }
@@ -218,7 +213,7 @@ func (s *Service) parseStopTokens(f *fields) []int32 {
 	if v == nil {
 		return nil
 	}
-	ids, problem := parseIDs(v, s.vocab, s.cfg.Limits.StopTokens)
+	ids, problem := parseIDs(v, s.vocab, f.table.of("stop_token_ids").Most)
 	if problem != "" {
 		f.fail(invalid("stop_token_ids", "'stop_token_ids' %s.", problem))
 	}
@@ -226,10 +221,12 @@ func (s *Service) parseStopTokens(f *fields) []int32 {
 }
 
 func (s *Service) parseLogitBias(f *fields) []sampler.Bias {
-	v, limit := f.get("logit_bias"), s.cfg.Limits.LogitBias
+	v := f.get("logit_bias")
 	if v == nil {
 		return nil
 	}
+	param := f.table.of("logit_bias")
+	limit, of := param.Most, param.Items
 	if bytes.Count(v, []byte{':'}) > limit { // before a map is made of it
 		f.fail(invalid("logit_bias", "'logit_bias' holds more than %d tokens.", limit))
 		return nil
@@ -246,8 +243,8 @@ func (s *Service) parseLogitBias(f *fields) []sampler.Bias {
 		case err != nil || id < 0 || int(id) >= s.vocab:
 			f.fail(invalid("logit_bias", "'logit_bias' names the token %q; the ids are 0 to %d.", k, s.vocab-1))
 			return nil
-		case !(b >= -100 && b <= 100):
-			f.fail(invalid("logit_bias", "'logit_bias' of token %d must be between -100 and 100, got %v.", id, b))
+		case !(b >= of.Low && b <= of.High):
+			f.fail(invalid("logit_bias", "'logit_bias' of token %d must be between %g and %g, got %v.", id, of.Low, of.High, b))
 			return nil
 		}
 		out = append(out, sampler.Bias{Token: int32(id), Value: float32(b)})
@@ -255,12 +252,4 @@ func (s *Service) parseLogitBias(f *fields) []sampler.Bias {
 	slices.SortFunc(out, func(a, b sampler.Bias) int { return cmp.Compare(a.Token, b.Token) })
 	out = slices.CompactFunc(out, func(a, b sampler.Bias) bool { return a.Token == b.Token }) // "1" and "01"
 	return out
-}
-
-func compactJSON(v json.RawMessage) string {
-	var b bytes.Buffer
-	if json.Compact(&b, v) != nil {
-		return ""
-	}
-	return b.String()
 }

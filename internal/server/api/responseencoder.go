@@ -1,8 +1,11 @@
 package api
 
 import (
+	"cmp"
 	"encoding/base64"
 	"encoding/json"
+	"strconv"
+	"time"
 )
 
 // responseEncoder makes one response, as numbered events of a stream or as one body. Both
@@ -98,7 +101,7 @@ func (m *responseEncoder) logprobs(d delta) []chatLogprob {
 // ids of items follow from the response's.
 func (m *responseEncoder) id(typ string, n int) string {
 	prefix := map[string]string{"message": "msg_", "reasoning": "rs_", "function_call": "fc_", "custom_tool_call": "ctc_"}[typ]
-	return prefix + m.r.head.ID[len("resp_"):] + "_" + itoa(n)
+	return prefix + m.r.head.ID[len("resp_"):] + "_" + strconv.Itoa(n)
 }
 
 func (m *responseEncoder) part(typ, text string, probs []chatLogprob) itemPart {
@@ -251,6 +254,11 @@ func (m *responseEncoder) body() any { return m.final }
 func (m *responseEncoder) fail(e *apiError) {
 	m.begin()
 	v := m.q.echo
-	v.Status, v.Output, v.Error, v.Store = "failed", append(v.Output, m.items...), &responseError{orDefault(e.code, typeServer), e.message}, false
+	v.Status, v.Output, v.Error, v.Store = "failed", append(v.Output, m.items...), &responseError{cmp.Or(e.code, typeServer), e.message}, false
 	m.event("response.failed", map[string]any{"response": v})
+}
+
+func unixNow() *int64 {
+	t := time.Now().Unix()
+	return &t
 }

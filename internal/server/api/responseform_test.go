@@ -1,8 +1,10 @@
 package api
 
 import (
+	"cmp"
 	"encoding/json"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -80,7 +82,7 @@ func formed(t *testing.T, at, form string, v any) {
 	case []any:
 		if strings.HasPrefix(kind, "[") {
 			for i, e := range x {
-				formed(t, at+"."+itoa(i), strings.Trim(kind, "[]"), e)
+				formed(t, at+"."+strconv.Itoa(i), strings.Trim(kind, "[]"), e)
 			}
 			return
 		}
@@ -192,8 +194,8 @@ func TestResponsesKeptForm(t *testing.T) {
 		if err := json.Unmarshal(raw, &v); err != nil {
 			t.Fatal(err)
 		}
-		formed(t, "input "+itoa(i), "item", v)
-		if want := map[int]string{2: "incomplete", 3: ""}; v["type"] != "reasoning" && v["status"] != orDefault(want[i], "completed") {
+		formed(t, "input "+strconv.Itoa(i), "item", v)
+		if want := map[int]string{2: "incomplete", 3: ""}; v["type"] != "reasoning" && v["status"] != cmp.Or(want[i], "completed") {
 			t.Errorf("%s", raw)
 		}
 	}

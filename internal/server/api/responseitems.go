@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"strconv"
 	"strings"
 )
 
@@ -66,7 +67,7 @@ func decodeItems(v json.RawMessage, lim Limits) (out []inItem, e *apiError) {
 		return nil, invalid("input", "'input' must be a string or a list of items.")
 	}
 	e = elements("input", "items", v, lim.Messages, func(i int, raw json.RawMessage) *apiError {
-		x := inItem{at: "input[" + itoa(i) + "]", raw: raw}
+		x := inItem{at: "input[" + strconv.Itoa(i) + "]", raw: raw}
 		// An item of another kind may have members of any form.
 		if err := unmarshal(raw, &x); raw[0] != '{' || err != nil && (x.Type == "" || knownItems[x.Type]) {
 			return invalid(x.at, "'%s' must be an item, an object with a 'type'.", x.at)

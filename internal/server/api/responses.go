@@ -44,13 +44,18 @@ func (s *openAI) handleResponses(w http.ResponseWriter, r *http.Request) {
 	s.http.writeJSON(w, http.StatusOK, out)
 }
 
+type inputTokenCount struct {
+	Tokens int    `json:"input_tokens"`
+	Object string `json:"object"`
+}
+
 // inputTokens counts what a request would read.
-func (s *openAI) inputTokens(ctx context.Context, body []byte) (any, *apiError) {
+func (s *openAI) inputTokens(ctx context.Context, body []byte) (*inputTokenCount, *apiError) {
 	g, e := s.decodeResponses(ctx, body)
 	if e != nil {
 		return nil, e
 	}
-	return map[string]any{"object": "response.input_tokens", "input_tokens": len(g.prompts[0].ids)}, nil
+	return &inputTokenCount{len(g.prompts[0].ids), "response.input_tokens"}, nil
 }
 
 // responseGeneration is a decoded request of Responses.
@@ -152,7 +157,7 @@ func init() {
 
 // decodeResponses turns the body of POST /v1/responses into a generation.
 func (s *openAI) decodeResponses(ctx context.Context, body []byte) (*responseGeneration, *apiError) {
-	f, e := parseFields(body)
+	f, e := parseFields(body, s.response)
 	if e != nil {
 		return nil, e
 	}
@@ -190,7 +195,7 @@ func (s *openAI) parseResponse(f *fields) (*generation, *responseRequest) {
 	q := &responseRequest{free: map[string]bool{}, spaces: map[string]spaced{}, echo: responseObject{Object: "response", Status: "in_progress", Output: []outItem{}, ServiceTier: "default",
 		Truncation: "disabled", Parallel: true, Metadata: json.RawMessage("{}"), ToolChoice: json.RawMessage(`"auto"`), Tools: []any{}, Reasoning: json.RawMessage(`{"effort":null,"summary":null}`),
 		Text: responseText{Format: json.RawMessage(`{"type":"text"}`)}}}
-	words := f.as(responsesWords)
+	words := f.as(responsesWords, s.shared)
 	q.text(f, words)
 	g := &generation{params: s.parseParams(words), promptLogprobs: -1,
 		newEncoder: func(r *run, out *Stream) encoder {
@@ -203,13 +208,11 @@ func (s *openAI) parseResponse(f *fields) (*generation, *responseRequest) {
 		}}
 	f.fail(words.err)
 	for _, name := range [...]string{"conversation", "prompt"} {
-		if v := f.get(name); v != nil && !emptyValue(v) {
+		if v := f.unlisted(name); v != nil && !emptyValue(v) {
 			f.fail(invalidCode(name, "unsupported_parameter", "'%s' is not supported.", name))
 		}
 	}
-	for _, name := range [...]string{"service_tier", "stream_options", "client_metadata", "max_tool_calls", "truncation"} {
-		f.read[name] = true // they change nothing of an answer
-	}
+	f.ignore("service_tier", "stream_options", "client_metadata", "max_tool_calls", "truncation")
 	e := &q.echo
 	var x int64
 	if f.most("max_output_tokens", &g.maxTokens) {
@@ -220,18 +223,16 @@ func (s *openAI) parseResponse(f *fields) (*generation, *responseRequest) {
 			e.MaxOutputTokens = &most
 		}
 	}
-	if f.integer("max_tool_calls", &x, 0, 1<<31-1) {
+	if f.integer("max_tool_calls", &x) {
 		e.MaxToolCalls = &x
 	}
-	f.integer("top_logprobs", &e.TopLogprobs, 0, int64(s.cfg.Limits.TopLogprobs))
+	f.integer("top_logprobs", &e.TopLogprobs)
 	for _, o := range [...]struct {
 		name string
 		to   **string
-		most int
-	}{{"instructions", &e.Instructions, len(f.raw["instructions"])}, {"previous_response_id", &e.Previous, 128}, {"prompt_cache_key", &e.CacheKey, 512},
-		{"safety_identifier", &e.SafetyID, 512}, {"user", &e.User, 1024}} {
+	}{{"instructions", &e.Instructions}, {"previous_response_id", &e.Previous}, {"prompt_cache_key", &e.CacheKey}, {"safety_identifier", &e.SafetyID}, {"user", &e.User}} {
 		var v string
-		if f.str(o.name, &v, o.most) {
+		if f.str(o.name, &v) {
 			*o.to = &v
 		}
 	}
@@ -279,21 +280,16 @@ func (s *openAI) parseResponse(f *fields) (*generation, *responseRequest) {
 
 // text reads what the answer is to be: response_format in other words.
 func (q *responseRequest) text(f, words *fields) {
-	v := f.get("text")
-	if v == nil {
+	t := f.object("text")
+	if t == nil {
 		return
 	}
-	t, e := parseFields(v)
-	if e != nil {
-		f.fail(invalid("text", "'text' must be an object."))
-		return
-	}
-	t.str("verbosity", &q.echo.Text.Verbosity, 32)
+	t.str("verbosity", &q.echo.Text.Verbosity)
 	format := t.get("format")
 	if format == nil {
 		return
 	}
-	words.raw["response_format"], words.spelled["response_format"] = format, "text.format"
+	words.set("response_format", format, "text.format")
 	var x struct {
 		Type        string          `json:"type"`
 		Name        string          `json:"name"`
@@ -346,3 +342,6 @@ func (s *openAI) reasoning(f *fields, q *responseRequest) {
 		s.effort(&q.talk.Conversation, *r.Effort)
 	}
 }
+
+// ResponseType is a value of the type of a response, for the docs of routes that give kept ones.
+func ResponseType() any { return responseObject{} }

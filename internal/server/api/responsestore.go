@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -166,7 +167,7 @@ func (s *openAI) ShowResponse(k KeptResponse) (any, error) {
 	if k.Result != nil {
 		return k.Result, nil
 	}
-	f, e := parseFields(k.Body)
+	f, e := parseFields(k.Body, s.response)
 	if e != nil {
 		return nil, e
 	}
@@ -185,7 +186,7 @@ func (s *openAI) ShowResponse(k KeptResponse) (any, error) {
 // ResponseInput are the items that a kept response was asked with, in the form of those
 // that are generated: with an id, a status and annotations, and no member that is null.
 func (s *openAI) ResponseInput(k KeptResponse) ([]json.RawMessage, error) {
-	f, e := parseFields(k.Body)
+	f, e := parseFields(k.Body, s.response)
 	if e != nil {
 		return nil, e
 	}
@@ -201,7 +202,7 @@ func (s *openAI) ResponseInput(k KeptResponse) ([]json.RawMessage, error) {
 		}
 		maps.DeleteFunc(members, func(_ string, v json.RawMessage) bool { return isNull(v) })
 		if x.ID == "" {
-			members["id"] = mustJSON("in_" + strings.TrimPrefix(k.ID, "resp_") + "_" + itoa(i))
+			members["id"] = mustJSON("in_" + strings.TrimPrefix(k.ID, "resp_") + "_" + strconv.Itoa(i))
 		}
 		members["type"] = mustJSON(x.Type)
 		if members["status"] == nil && x.Type != "reasoning" && x.Type != "item_reference" {

@@ -2,6 +2,7 @@ package api
 
 import (
 	"encoding/json"
+	"strconv"
 	"strings"
 )
 
@@ -41,7 +42,7 @@ func (q *responseRequest) parseTools(f *fields) {
 		}
 		q.echo.Tools = append(q.echo.Tools, raw)
 		return elements(at+".tools", "functions", x.Tools, maxTools, func(i int, raw json.RawMessage) *apiError {
-			return q.parseTool(t, at+".tools["+itoa(i)+"]", x.Name, raw)
+			return q.parseTool(t, at+".tools["+strconv.Itoa(i)+"]", x.Name, raw)
 		})
 	})
 	f.fail(e)
@@ -57,10 +58,10 @@ func (q *responseRequest) parseTools(f *fields) {
 	if v := f.get("tool_choice"); v != nil {
 		q.echo.ToolChoice = v
 		if unmarshal(v, &how) != nil {
-			how, name, e = t.allowed(v)
+			how, name, e = allowedTools(t, v)
 			if f.fail(e); e == nil && how == "" { // what a choice among allowed tools is when it does not say
 				var said map[string]json.RawMessage
-				_ = unmarshal(v, &said) // allowed read it
+				_ = unmarshal(v, &said) // allowedTools read it
 				said["mode"] = json.RawMessage(`"auto"`)
 				q.echo.ToolChoice = mustJSON(said)
 			}
@@ -115,8 +116,8 @@ func (q *responseRequest) parseTool(t *toolset, at, namespace string, raw json.R
 	return t.add(at, shown)
 }
 
-// allowed reads a tool_choice that is an object.
-func (t *toolset) allowed(v json.RawMessage) (how, name string, e *apiError) {
+// allowedTools reads a tool_choice that is an object. Tools that it does not allow leave the set.
+func allowedTools(t *toolset, v json.RawMessage) (how, name string, e *apiError) {
 	type named struct {
 		Type      string `json:"type"`
 		Name      string `json:"name"`
@@ -143,15 +144,7 @@ func (t *toolset) allowed(v json.RawMessage) (how, name string, e *apiError) {
 			}
 			keep[name] = true
 		}
-		var list []tool
-		for _, x := range t.list {
-			if keep[x.Name] {
-				list = append(list, x)
-			} else {
-				delete(t.known, x.Name)
-			}
-		}
-		t.list = list
+		t.keepOnly(keep)
 		return c.Mode, "", nil
 	}
 	return "", "", invalid("tool_choice", "'tool_choice' must be none, auto, required, {\"type\": \"function\", \"name\": ...} or {\"type\": \"allowed_tools\", ...}.")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/shoal-llm/shoal/internal/randomid"
 	"net/http"
 	"runtime/debug"
 	"slices"
@@ -28,6 +29,17 @@ type Route struct {
 	// format to the paths below it that no other route has.
 	Format  ErrorFormat
 	Handler http.HandlerFunc
+	Docs    []Doc // what OpenAPI says of it
+}
+
+// Doc describes what a route takes and gives.
+type Doc struct {
+	Path     string // below a route that ends in "/*", with {id}; "": {id} alone
+	About    string
+	Params   *Table // of the body; nil: there is none
+	Required []string
+	Answer   any // a value of the type that is written; nil: any JSON
+	Events   any // of a stream
 }
 
 // ErrorFormat is the body that a protocol has for an error.
@@ -305,5 +317,5 @@ func requestID(r *http.Request) string {
 	if ok {
 		return id
 	}
-	return "req-" + newID()
+	return "req-" + randomid.New()
 }

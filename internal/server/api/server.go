@@ -1,16 +1,14 @@
 package api
 
 import (
+	"cmp"
 	"context"
-	"crypto/rand"
 	"crypto/tls"
-	"encoding/base32"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -97,15 +95,15 @@ func (c *Config) fill() error {
 	} else if !(*t >= 0 && *t <= 100) {
 		return fmt.Errorf("api: Config.DefaultTemperature is %v: it must be 0 to 100", *t)
 	}
-	or(&c.DefaultTopP, 1)
-	or(&c.DefaultRepetitionPenalty, 1)
+	c.DefaultTopP = cmp.Or(c.DefaultTopP, 1)
+	c.DefaultRepetitionPenalty = cmp.Or(c.DefaultRepetitionPenalty, 1)
 	c.Limits.fill()
-	or(&c.Limits.PromptTokens, c.MaxModelLen)
-	or(&c.ModelRoot, c.Models[0])
-	or(&c.Card.Architecture, "unknown")
-	or(&c.KeepAlive, 10*time.Second)
-	or(&c.Grace, 30*time.Second)
-	or(&c.Version, "dev")
+	c.Limits.PromptTokens = cmp.Or(c.Limits.PromptTokens, c.MaxModelLen)
+	c.ModelRoot = cmp.Or(c.ModelRoot, c.Models[0])
+	c.Card.Architecture = cmp.Or(c.Card.Architecture, "unknown")
+	c.KeepAlive = cmp.Or(c.KeepAlive, 10*time.Second)
+	c.Grace = cmp.Or(c.Grace, 30*time.Second)
+	c.Version = cmp.Or(c.Version, "dev")
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
@@ -149,10 +147,9 @@ func New(cfg Config, e Engine, tok Tokenizer, tmpl ChatTemplate) (*Server, error
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{HTTP: h, service: service, openai: &openAI{Service: service, root: cfg.ModelRoot, info: info}, limits: cfg.Limits, keepAlive: cfg.KeepAlive, registry: registry}
-	ollama := &ollamaAPI{Service: service, card: cfg.Card}
-	s.anthropic = &anthropicAPI{Service: service}
-	adm.describe = func() any { return openAPI(cfg.Version, h.Routes(), s.openai, s.anthropic, ollama) }
+	s := &Server{HTTP: h, service: service, openai: newOpenAI(service, cfg.ModelRoot, info), limits: cfg.Limits, keepAlive: cfg.KeepAlive, registry: registry}
+	ollama := newOllama(service, cfg.Card)
+	s.anthropic = newAnthropic(service)
 	return s, errors.Join(adm.addRoutes(h), s.openai.addRoutes(h), s.anthropic.addRoutes(h), ollama.addRoutes(h))
 }
 
@@ -192,16 +189,4 @@ func (s *Server) ShowResponse(k KeptResponse) (any, error) { return s.openai.Sho
 // ResponseInput are the items that a kept response was asked with.
 func (s *Server) ResponseInput(k KeptResponse) ([]json.RawMessage, error) {
 	return s.openai.ResponseInput(k)
-}
-
-func unixNow() *int64 {
-	t := time.Now().Unix()
-	return &t
-}
-
-// newID is 128 random bits, spelled without ambiguity of case.
-func newID() string {
-	var b [16]byte
-	_, _ = rand.Read(b[:]) // never fails
-	return strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(b[:]))
 }

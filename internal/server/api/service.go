@@ -1,8 +1,10 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"github.com/shoal-llm/shoal/internal/randomid"
 	"log/slog"
 	"math"
 	"net/http"
@@ -65,7 +67,7 @@ type Service struct {
 func NewService(cfg ServiceConfig, h *HTTP, e Engine, tok Tokenizer, tmpl ChatTemplate) (*Service, error) {
 	s := &Service{cfg: cfg, http: h, engine: e, tok: tok, tmpl: tmpl, vocab: cfg.VocabSize, longest: 1, log: cfg.Logger,
 		started: time.Now(), grammars: grammar.NewEngine(&grammar.Vocabulary{})}
-	or(&s.vocab, tok.VocabSize())
+	s.vocab = cmp.Or(s.vocab, tok.VocabSize())
 	for id := range tok.VocabSize() {
 		s.longest = max(s.longest, len(tok.TokenBytes(int32(id))))
 	}
@@ -134,5 +136,5 @@ func (s *Service) fit(ids []int32, p *params, def int, param string) *apiError {
 }
 
 func (s *Service) newHead(prefix, object, model string) head {
-	return head{ID: prefix + newID(), Object: object, Created: time.Now().Unix(), Model: model, SystemFingerprint: s.cfg.SystemFingerprint}
+	return head{ID: prefix + randomid.New(), Object: object, Created: time.Now().Unix(), Model: model, SystemFingerprint: s.cfg.SystemFingerprint}
 }

@@ -1,8 +1,6 @@
 package api
 
 import (
-	"bytes"
-	"encoding/json"
 	"io"
 	"net/http"
 	"time"
@@ -136,17 +134,6 @@ func newNDJSON(s *Stream) ndjson {
 }
 
 func (n ndjson) line(v any) { n.value("", v, "") }
-
-// marshal is json.Marshal that leaves <, > and & as they are.
-func marshal(v any) ([]byte, error) {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(v); err != nil {
-		return nil, err
-	}
-	return b.Bytes(), nil
-}
 
 // deadline gives the writing of one body its time.
 func (s *HTTP) deadline(w http.ResponseWriter) {

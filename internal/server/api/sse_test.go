@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -347,7 +348,7 @@ func TestDisconnectBeforeTheFirstToken(t *testing.T) {
 			t.Fatal(err)
 		}
 		b, _ := json.Marshal(completion(M{"stream": streaming}))
-		io.WriteString(conn, "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: "+itoa(len(b))+"\r\n\r\n"+string(b))
+		io.WriteString(conn, "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: "+strconv.Itoa(len(b))+"\r\n\r\n"+string(b))
 		eventually(t, "the request runs", func() bool {
 			e.mu.Lock()
 			defer e.mu.Unlock()
@@ -370,7 +371,7 @@ func TestSlowReaderIsCutOff(t *testing.T) {
 	defer conn.Close()
 	_ = conn.(*net.TCPConn).SetReadBuffer(4096)
 	b, _ := json.Marshal(completion(M{"stream": true, "max_tokens": 9_000_000}))
-	io.WriteString(conn, "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: "+itoa(len(b))+"\r\n\r\n"+string(b))
+	io.WriteString(conn, "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: "+strconv.Itoa(len(b))+"\r\n\r\n"+string(b))
 	e.waitCancelled(t, 1)
 }
 

@@ -17,7 +17,6 @@ type admin struct {
 	log      *slog.Logger
 	requests *prometheus.CounterVec
 	metrics  http.Handler
-	describe func() any // the body of /openapi.json
 }
 
 func newAdmin(e Engine, model, version string, log *slog.Logger, registry *prometheus.Registry) *admin {
@@ -30,14 +29,14 @@ func (s *admin) addRoutes(h *HTTP) error {
 	s.http = h
 	const get = http.MethodGet
 	return h.HandleAll([]Route{
-		{Method: get, Path: "/health", Public: true, Brief: true, Handler: s.handleHealth},
-		{Method: get, Path: "/ready", Public: true, Brief: true, Handler: s.handleReady},
-		{Method: get, Path: "/{$}", BasicAuth: true, Handler: s.handleRoot},
-		{Method: get, Path: "/web/*", Handler: s.handlePage},
-		{Method: get, Path: "/openapi.json", Handler: s.handleOpenAPI},
-		{Method: get, Path: "/version", Brief: true, Handler: s.handleVersion},
-		{Method: get, Path: "/metrics", Brief: true, Handler: s.handleMetrics},
-		{Method: get, Path: "/v1/cluster", Brief: true, Handler: s.handleCluster},
+		{Method: get, Path: "/health", Public: true, Brief: true, Handler: s.handleHealth, Docs: []Doc{{About: "whether requests are served"}}},
+		{Method: get, Path: "/ready", Public: true, Brief: true, Handler: s.handleReady, Docs: []Doc{{About: "whether one that is sent now would be taken"}}},
+		{Method: get, Path: "/{$}", BasicAuth: true, Handler: s.handleRoot, Docs: []Doc{{About: "the page, for browsers; else that the server runs"}}},
+		{Method: get, Path: "/web/*", Handler: s.handlePage, Docs: []Doc{{About: "a file of the page"}}},
+		{Method: get, Path: "/openapi.json", Handler: s.handleOpenAPI, Docs: []Doc{{About: "this"}}},
+		{Method: get, Path: "/version", Brief: true, Handler: s.handleVersion, Docs: []Doc{{About: "of the server"}}},
+		{Method: get, Path: "/metrics", Brief: true, Handler: s.handleMetrics, Docs: []Doc{{About: "Prometheus"}}},
+		{Method: get, Path: "/v1/cluster", Brief: true, Handler: s.handleCluster, Docs: []Doc{{About: "nodes, epoch, queue", Answer: ClusterState{}}}},
 	})
 }
 

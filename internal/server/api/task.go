@@ -64,7 +64,7 @@ func (t *Task) Charge(r *http.Request) error {
 
 // seed is that of a body.
 func (o *TaskOptions) seed(body []byte) uint64 {
-	f, _ := parseFields(body) // it was decoded before
+	f, _ := parseFields(body, nil) // it was decoded before
 	x, given := strictjson.Int(f.get("seed"))
 	if !given || x == randomSeed && o.Drawn {
 		return o.Seed

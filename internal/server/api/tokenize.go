@@ -14,18 +14,22 @@ type tokenized struct {
 	TokenStrs   []string `json:"token_strs"` // null unless asked for
 }
 
+type detokenized struct {
+	Prompt string `json:"prompt"`
+}
+
 // tokenize takes {"prompt"} or {"messages"} and returns token ids.
 func (s *openAI) tokenize(ctx context.Context, body []byte) (*tokenized, *apiError) {
-	f, e := parseFields(body)
+	f, e := parseFields(body, s.tokenizes)
 	if e != nil {
 		return nil, e
 	}
 	var p params
 	special, strs := true, false
-	f.str("model", &p.model, 512)
+	f.str("model", &p.model)
 	f.boolean("return_token_strs", &strs)
 	var text string
-	hasText := f.str("prompt", &text, len(body)) || f.str("content", &text, len(body)) // llama.cpp's name
+	hasText := f.str("prompt", &text) || f.str("content", &text) // llama.cpp's name
 	hasMessages := f.has("messages")
 	if !hasMessages {
 		if !f.boolean("add_special_tokens", &special) && f.has("content") {
@@ -71,14 +75,14 @@ func (s *openAI) tokenize(ctx context.Context, body []byte) (*tokenized, *apiErr
 }
 
 // detokenize takes {"tokens"} and returns {"prompt"}.
-func (s *openAI) detokenize(_ context.Context, body []byte) (map[string]string, *apiError) {
-	f, e := parseFields(body)
+func (s *openAI) detokenize(_ context.Context, body []byte) (*detokenized, *apiError) {
+	f, e := parseFields(body, s.detokenizes)
 	if e != nil {
 		return nil, e
 	}
 	var p params
-	f.str("model", &p.model, 512)
-	ids, problem := parseIDs(f.get("tokens"), s.vocab, s.cfg.Limits.DetokenizeToken)
+	f.str("model", &p.model)
+	ids, problem := parseIDs(f.get("tokens"), s.vocab, s.detokenizes.of("tokens").Most)
 	if problem != "" {
 		f.fail(invalid("tokens", "'tokens' %s.", problem))
 	}
@@ -86,7 +90,7 @@ func (s *openAI) detokenize(_ context.Context, body []byte) (map[string]string, 
 	if f.err != nil {
 		return nil, f.err
 	}
-	return map[string]string{"prompt": s.tok.Decode(ids, false)}, nil
+	return &detokenized{s.tok.Decode(ids, false)}, nil
 }
 
 // tokenizerInfo is the tokenizer's configuration with the fields that clients

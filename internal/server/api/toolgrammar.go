@@ -3,6 +3,7 @@ package api
 import (
 	"encoding/json"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/shoal-llm/shoal/internal/text/grammar"
@@ -73,7 +74,7 @@ func (s *Service) arguments(i int, x tool, noted *[]string) (schema string, e *a
 		return anything, nil
 	}
 	spec := &grammar.Spec{Kind: grammar.KindJSONSchema, Text: objectSchema(string(x.Parameters))}
-	at := "tools[" + itoa(i) + "].function.parameters"
+	at := "tools[" + strconv.Itoa(i) + "].function.parameters"
 	if !x.Strict && len(spec.Text) <= s.cfg.Limits.GrammarBytes {
 		text, removed, err := s.grammars.Relax(*spec)
 		if err != nil {

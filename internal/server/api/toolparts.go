@@ -1,6 +1,7 @@
 package api
 
 import (
+	"strconv"
 	"strings"
 
 	"github.com/shoal-llm/shoal/internal/text/toolcall"
@@ -76,7 +77,7 @@ func (s *Service) newParts(g *generation, index int) *parts {
 	}
 	p.parser, p.single = toolcall.New(family, g.tools.known), g.tools.single
 	p.id = func(n int) string {
-		text := g.sequenceID(index) + "-" + itoa(n)
+		text := g.sequenceID(index) + "-" + strconv.Itoa(n)
 		if s.family == toolcall.Mistral {
 			return hashed(text, 9)
 		}

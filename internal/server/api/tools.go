@@ -2,6 +2,9 @@ package api
 
 import (
 	"encoding/json"
+	"maps"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/shoal-llm/shoal/internal/text/grammar"
@@ -85,7 +88,7 @@ func toolsOf(v json.RawMessage, each func(t *toolset, at string, raw json.RawMes
 		return nil, invalid("tools", "'tools' must be a list.")
 	}
 	t := &toolset{known: map[string]toolcall.Tool{}}
-	return t, elements("tools", "functions", v, maxTools, func(i int, raw json.RawMessage) *apiError { return each(t, "tools["+itoa(i)+"]", raw) })
+	return t, elements("tools", "functions", v, maxTools, func(i int, raw json.RawMessage) *apiError { return each(t, "tools["+strconv.Itoa(i)+"]", raw) })
 }
 
 // callable are the functions that may be called, nil if none may.
@@ -146,6 +149,12 @@ func (t *toolset) add(at string, x tool) *apiError {
 	return nil
 }
 
+// keepOnly takes out all functions but those of some names.
+func (t *toolset) keepOnly(names map[string]bool) {
+	t.list = slices.DeleteFunc(t.list, func(x tool) bool { return !names[x.Name] })
+	maps.DeleteFunc(t.known, func(name string, _ toolcall.Tool) bool { return !names[name] })
+}
+
 // show writes the tools as templates know them, where they did not come so.
 func (t *toolset) show() {
 	type shown struct {
@@ -157,13 +166,4 @@ func (t *toolset) show() {
 		out[i] = shown{"function", x}
 	}
 	t.raw = mustJSON(out)
-}
-
-// mustJSON is for values that always can be written.
-func mustJSON(v any) json.RawMessage {
-	b, err := json.Marshal(v)
-	if err != nil {
-		panic("api: " + err.Error())
-	}
-	return b
 }

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/base32"
 	"encoding/json"
+	"strconv"
 	"strings"
 
 	"github.com/shoal-llm/shoal/internal/text/toolcall"
@@ -144,7 +145,7 @@ func decodeCalls(at string, v json.RawMessage, lim Limits) (json.RawMessage, *ap
 		return nil, invalid(at, "'%s' must be a list.", at)
 	}
 	return v, elements(at, "calls", v, lim.Parts, func(i int, raw json.RawMessage) *apiError {
-		here := at + "[" + itoa(i) + "]"
+		here := at + "[" + strconv.Itoa(i) + "]"
 		var c sentCall
 		if raw[0] != '{' || unmarshal(raw, &c) != nil || c.Function.Name == "" {
 			return notACall(here)

@@ -42,18 +42,18 @@ func refuse(f *fields) {
 			f.read[w.name] = true
 		}
 	}
-	if f.chat {
-		f.read["tools"], f.read["tool_choice"] = true, true
+	if f.table.Has("tools") {
+		f.ignore("tools", "tool_choice")
 	} else {
 		for _, name := range [...]string{"tools", "tool_choice"} {
-			if v := f.get(name); v != nil && !emptyValue(v) && string(v) != `"none"` && string(f.get("tool_choice")) != `"none"` {
+			if v := f.unlisted(name); v != nil && !emptyValue(v) && string(v) != `"none"` && string(f.unlisted("tool_choice")) != `"none"` {
 				f.fail(invalidCode(name, "unsupported_parameter", "'%s' is not supported here: tools are for chats.", name))
 				return
 			}
 		}
 	}
 	for _, r := range refused {
-		if v := f.get(r.name); v != nil && !r.off(v) && !unused(f, r.name) {
+		if v := f.unlisted(r.name); v != nil && !r.off(v) && !unused(f, r.name) {
 			f.fail(invalidCode(r.name, "unsupported_parameter", "'%s' is not supported with this value: %s.", r.name, r.why))
 			return
 		}
@@ -78,21 +78,7 @@ func (s *Service) checkServerTools(f *fields, places []string) {
 
 // unused: functions that must not be called change nothing.
 func unused(f *fields, name string) bool {
-	return name == "functions" && string(f.get("function_call")) == `"none"`
+	return name == "functions" && string(f.unlisted("function_call")) == `"none"`
 }
 
 func never(json.RawMessage) bool { return false }
-
-func emptyValue(v json.RawMessage) bool { return oneOf(`[]`, `{}`, `""`, `false`)(v) }
-
-func oneOf(values ...string) func(json.RawMessage) bool {
-	return func(v json.RawMessage) bool {
-		c := compactJSON(v)
-		for _, x := range values {
-			if c == x {
-				return true
-			}
-		}
-		return false
-	}
-}
