@@ -59,7 +59,7 @@ func (v *Service) postJob(w http.ResponseWriter, r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	spec.Holder = api.HolderOf(r.Context())
+	spec.Holder = api.KeyName(r.Context())
 	j, existed, err := v.accept(r.Context(), spec.id(), spec, func(t *api.Task) error {
 		if names := t.Ignored(); len(names) > 0 {
 			w.Header().Set("X-Ignored-Parameters", strings.Join(names, ", "))
@@ -161,7 +161,7 @@ func (v *Service) lookup(ctx context.Context, id string) (*job, error) {
 		}
 		j = v.store.job(id)
 	}
-	if j == nil || !api.Sees(ctx, j.snapshot().head.Holder) {
+	if j == nil || !api.CanRead(ctx, j.snapshot().head.Holder) {
 		return nil, nil
 	}
 	return j, nil
@@ -282,7 +282,7 @@ func (v *Service) listJobs(_ http.ResponseWriter, r *http.Request) (any, error) 
 	for _, p := range Phases {
 		out.Counts[string(p)] = 0
 	}
-	all := slices.DeleteFunc(v.store.list(), func(j snapshot) bool { return !api.Sees(r.Context(), j.head.Holder) })
+	all := slices.DeleteFunc(v.store.list(), func(j snapshot) bool { return !api.CanRead(r.Context(), j.head.Holder) })
 	for _, j := range all {
 		out.Counts[string(j.state.Phase)]++
 	}

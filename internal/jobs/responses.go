@@ -73,7 +73,7 @@ func (v *Service) BeginResponse(r *http.Request, id string, body []byte) (k api.
 	if err != nil {
 		return k, false, err
 	}
-	spec := Spec{Endpoint: api.EndpointResponses, Body: body, Key: key, Holder: api.HolderOf(r.Context())}
+	spec := Spec{Endpoint: api.EndpointResponses, Body: body, Key: key, Holder: api.KeyName(r.Context())}
 	if key != "" {
 		id = "resp_" + strings.TrimPrefix(spec.id(), "job-")
 	}

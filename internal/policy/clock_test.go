@@ -10,16 +10,16 @@ import (
 // has lost its monotonic reading, so differences jump when the clock is set. No wait and no
 // decision may depend on one.
 var wallClock = map[string]string{
-	"internal/server/api/models.go":          "a time for clients",
-	"internal/server/api/service.go":         "created, for clients",
-	"internal/server/api/contexts_http.go":   "created, for clients",
-	"internal/server/api/responseencoder.go": "completed, for clients",
-	"internal/cli/standby.go":                "a deadline in the past",
-	"deploy/release/main.go":                 "the time of a commit",
-	"internal/engine/modelfile/stamp.go":     "the times of a file",
-	"internal/jobs/batches/store.go":         "when a damaged batch ended, for clients",
-	"internal/jobs/files/http.go":            "created, for clients",
-	"internal/jobs/store.go":                 "the times in a journal outlive the process; state.go bounds a pause that the clock was set back under",
+	"internal/server/openai/models.go":          "a time for clients",
+	"internal/server/generate/service.go":       "created, for clients",
+	"internal/server/openai/contexts.go":        "created, for clients",
+	"internal/server/openai/responseencoder.go": "completed, for clients",
+	"internal/cli/standby.go":                   "a deadline in the past",
+	"deploy/release/main.go":                    "the time of a commit",
+	"internal/engine/modelfile/stamp.go":        "the times of a file",
+	"internal/jobs/batches/store.go":            "when a damaged batch ended, for clients",
+	"internal/jobs/files/http.go":               "created, for clients",
+	"internal/jobs/store.go":                    "the times in a journal outlive the process; state.go bounds a pause that the clock was set back under",
 }
 
 func TestWallClock(t *testing.T) {

@@ -16,15 +16,21 @@ import (
 const floors = `
 values:   internal/engine/tensor internal/proto internal/hub internal/hub/layout internal/wire internal/security internal/attempt internal/sys/mmap internal/sys/sharedmem internal/sys/flock internal/lograte internal/randomid internal/sys/fixedport internal/sys/openfiles internal/tracing internal/engine/gguf internal/engine/modelfile internal/strictjson + internal/proto:internal/wire internal/engine/gguf:internal/sys/mmap internal/engine/gguf:internal/attempt internal/tracing:internal/lograte internal/engine/gguf:internal/engine/modelfile internal/engine/modelfile:internal/sys/flock internal/engine/modelfile:internal/sys/mmap internal/hub:internal/sys/flock internal/hub:internal/hub/layout internal/hub/layout:internal/engine/modelfile internal/hub:internal/engine/modelfile
 machines: topology internal/engine/model internal/engine/kvcache internal/engine/kvcache/tier collective internal/text/tokenizer internal/text/jinja internal/engine/sampler internal/text/grammar internal/text/toolcall internal/engine/speculate + internal/engine/sampler:internal/text/grammar internal/engine/kvcache:internal/engine/sampler internal/engine/model:topology internal/text/tokenizer:internal/text/jinja collective:topology
-helpers:  internal/wire/wiretest internal/hub/hubtest internal/engine/model/modeltest internal/testlevel internal/testutil internal/testmodel internal/tracing/tracingtest internal/parrot + internal/parrot:internal/engine/model/modeltest
+wire:     client/wire
+contract: internal/server/engine
+helpers:  internal/wire/wiretest internal/hub/hubtest internal/engine/model/modeltest internal/testlevel internal/testutil internal/testmodel internal/tracing/tracingtest internal/parrot internal/server/servertest + internal/parrot:internal/engine/model/modeltest
 plans:    internal/engine/plan
 wires:    collective/natsbus internal/gossip internal/rpc internal/supervise
 layer:    actors/layer
 shards:   actors/socket/shard
 rooms:    actors/socket actors/batcher
 rigs:     internal/machine internal/engine/alone internal/engine/arithmetic + internal/engine/arithmetic:internal/engine/alone
-wire:     client/wire
 client:   client
+errors:   internal/server/apierr
+bodies:   internal/server/jsonbody
+http:     internal/server/httpserver
+generate: internal/server/generate
+speakers: internal/server/openai internal/server/anthropic internal/server/ollama internal/server/admin
 api:      internal/server/api
 journals: internal/jobs/journal
 joins:    internal/join

@@ -103,7 +103,7 @@ func (v *Service) postBatch(w http.ResponseWriter, r *http.Request) (any, error)
 	if err := strictjson.Unmarshal(body, &asked); err != nil {
 		return bad("", "The request body does not describe a batch. %v", err)
 	}
-	spec := spec{Input: asked.Input, Endpoint: asked.Endpoint, Window: asked.Window, Metadata: asked.Metadata, Holder: api.HolderOf(r.Context())}
+	spec := spec{Input: asked.Input, Endpoint: asked.Endpoint, Window: asked.Window, Metadata: asked.Metadata, Holder: api.KeyName(r.Context())}
 	if spec.Key, err = routes.Key(r); err != nil {
 		return nil, err
 	}
@@ -127,7 +127,7 @@ func (v *Service) postBatch(w http.ResponseWriter, r *http.Request) (any, error)
 		return bad("metadata", "'metadata' may hold 16 pairs of up to 512 bytes.")
 	case ferr != nil && !errors.Is(ferr, files.ErrNone):
 		return nil, routes.Unreadable("The input file", ferr)
-	case ferr != nil || !api.Sees(r.Context(), f.Holder):
+	case ferr != nil || !api.CanRead(r.Context(), f.Holder):
 		return bad("input_file_id", "There is no file %.80q; upload it with POST /v1/files and purpose \"batch\".", spec.Input)
 	case f.Purpose != "batch":
 		return bad("input_file_id", "The file %s has the purpose %s; upload the input with \"batch\".", f.ID, f.Purpose)
@@ -178,7 +178,7 @@ func (v *Service) lookup(ctx context.Context, id string) (*batch, error) {
 func (b *batch) visible(ctx context.Context) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return api.Sees(ctx, b.spec.Holder)
+	return api.CanRead(ctx, b.spec.Holder)
 }
 
 // cancelBatch answers POST /v1/batches/{id}/cancel.

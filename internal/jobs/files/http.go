@@ -91,7 +91,7 @@ func (v *Service) postFile(w http.ResponseWriter, r *http.Request) (any, error) 
 			if len(name) > 255 || !utf8.ValidString(name) {
 				return nil, api.Problem{Status: http.StatusBadRequest, Param: "file", Message: "The file's name must be UTF-8 of at most 255 bytes."}
 			}
-			if f, err = v.store.Put(r.Context(), File{ID: "file-" + randomid.New(), Filename: name, Purpose: "batch", CreatedAt: time.Now().Unix(), Holder: api.HolderOf(r.Context())}, sentBy{p}); err != nil {
+			if f, err = v.store.Put(r.Context(), File{ID: "file-" + randomid.New(), Filename: name, Purpose: "batch", CreatedAt: time.Now().Unix(), Holder: api.KeyName(r.Context())}, sentBy{p}); err != nil {
 				return nil, fileProblem(err)
 			}
 			have = true
@@ -148,7 +148,7 @@ func withoutOwner(f File) File {
 
 // visible reports whether the request's API key may see the file.
 func visible(ctx context.Context, f File) bool {
-	return f.Purpose != forContexts && api.Sees(ctx, f.Holder)
+	return f.Purpose != forContexts && api.CanRead(ctx, f.Holder)
 }
 
 // lookup returns the file with this id. Files that the request's API key may not see count as

@@ -1,6 +1,11 @@
 package api
 
 import (
+	"github.com/shoal-llm/shoal/internal/server/httpserver"
+	"github.com/shoal-llm/shoal/internal/server/servertest"
+)
+
+import (
 	"log/slog"
 	"strings"
 	"testing"
@@ -10,9 +15,9 @@ import (
 // it; what monitors ask for is not there, and who guesses keys writes few lines.
 func TestAccessLog(t *testing.T) {
 	log := &lines{}
-	url := serve(t, &fakeEngine{script: hello}, func(c *Config) {
+	url := serve(t, &servertest.Engine{Script: servertest.Hello}, func(c *Config) {
 		c.Logger = slog.New(slog.NewJSONHandler(log, nil))
-		c.Keys = []Key{{Name: "ann", Secret: "a"}}
+		c.Keys = []httpserver.Key{{Name: "ann", Secret: "a"}}
 	})
 	if a := ask(t, "GET", url+"/health", "", ""); a.status != 200 {
 		t.Fatal(a.raw)
@@ -29,7 +34,7 @@ func TestAccessLog(t *testing.T) {
 		t.Fatal(a.raw)
 	}
 	text := ""
-	eventually(t, "two requests and the refusals in the log", func() bool {
+	servertest.Eventually(t, "two requests and the refusals in the log", func() bool {
 		log.mu.Lock()
 		defer log.mu.Unlock()
 		text = log.b.String()

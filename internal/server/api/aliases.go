@@ -1,8 +1,104 @@
 package api
 
-import "github.com/shoal-llm/shoal/client/wire"
+import (
+	"github.com/shoal-llm/shoal/client/wire"
+	"github.com/shoal-llm/shoal/internal/server/apierr"
+	"github.com/shoal-llm/shoal/internal/server/engine"
+	"github.com/shoal-llm/shoal/internal/server/generate"
+	"github.com/shoal-llm/shoal/internal/server/httpserver"
+	"github.com/shoal-llm/shoal/internal/server/jsonbody"
+	"github.com/shoal-llm/shoal/internal/server/ollama"
+	"github.com/shoal-llm/shoal/internal/server/openai"
+)
 
-// Types that clients read, under the names by which the cluster and the jobs use them.
+// The names under which the cluster, the jobs and the command line use the packages of the
+// server, so that they import this one alone.
+
+// What an engine gets and gives.
+type (
+	Engine        = engine.Engine
+	Request       = engine.Request
+	Event         = engine.Event
+	PromptLogprob = engine.PromptLogprob
+	Timings       = engine.Timings
+	Drafts        = engine.Drafts
+	DraftStep     = engine.DraftStep
+	Tokenizer     = engine.Tokenizer
+	ChatTemplate  = engine.ChatTemplate
+	ErrOverloaded = apierr.ErrOverloaded
+	ErrDegraded   = apierr.ErrDegraded
+	ErrNotReady   = apierr.ErrNotReady
+	ErrTooLong    = apierr.ErrTooLong
+	ErrInvalid    = apierr.ErrInvalid
+	ErrFailed     = apierr.ErrFailed
+)
+
+// Finish values of the last event of a sequence, and the token of an event that carries none.
+const (
+	FinishStop      = engine.FinishStop
+	FinishLength    = engine.FinishLength
+	FinishError     = engine.FinishError
+	FinishCancelled = engine.FinishCancelled
+	NoToken         = engine.NoToken
+)
+
+// Routes of other packages.
+type (
+	Route       = httpserver.Route
+	Doc         = httpserver.Doc
+	Problem     = apierr.Problem
+	EventStream = httpserver.EventStream
+	Limits      = jsonbody.Limits
+	Key         = httpserver.Key
+	ModelCard   = ollama.ModelCard
+)
+
+// Roles of a key.
+const (
+	RoleUser     = httpserver.RoleUser
+	RoleOperator = httpserver.RoleOperator
+)
+
+// ErrSlowBody means that the body of a request came too slowly, or stopped.
+var ErrSlowBody = httpserver.ErrSlowBody
+
+// Functions of the packages below.
+var (
+	ErrorStatus   = apierr.ErrorStatus
+	KeyName       = httpserver.KeyName
+	CanRead       = httpserver.CanRead
+	OperatorKeys  = httpserver.OperatorKeys
+	ParseKeys     = httpserver.ParseKeys
+	CheckOrigins  = httpserver.CheckOrigins
+	DefaultLimits = jsonbody.DefaultLimits
+	FromTokenizer = engine.FromTokenizer
+	FromTemplate  = engine.FromTemplate
+	ResponseType  = openai.ResponseType
+)
+
+// Tasks, and what stores keep.
+type (
+	Task          = generate.Task
+	TaskOptions   = generate.TaskOptions
+	TaskDelta     = generate.TaskDelta
+	Replay        = generate.Replay
+	SequenceTimer = generate.SequenceTimer
+	KeptResponse  = generate.KeptResponse
+	ContextStore  = generate.ContextStore
+	KeptContext   = generate.KeptContext
+	ResponseStore = openai.ResponseStore
+	ToolCall      = generate.ToolCall
+	CallDelta     = generate.CallDelta
+)
+
+// Endpoints that a [Task] can be of.
+const (
+	EndpointCompletions = openai.EndpointCompletions
+	EndpointChat        = openai.EndpointChat
+	EndpointResponses   = openai.EndpointResponses
+)
+
+// What clients read; see [wire].
 type (
 	ClusterState     = wire.ClusterState
 	PrefixCacheState = wire.PrefixCacheState

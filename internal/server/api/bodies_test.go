@@ -1,6 +1,10 @@
 package api
 
 import (
+	"github.com/shoal-llm/shoal/internal/server/servertest"
+)
+
+import (
 	"bufio"
 	"context"
 	"fmt"
@@ -25,23 +29,17 @@ func dial(t *testing.T, url, text string) net.Conn {
 	return conn
 }
 
-func (b *bodyBudget) inUse() int64 {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.used
-}
-
 // Bodies that do not end take the budget and no more; small requests and questions pass
 // meanwhile, and what the bodies took comes back with their end.
 func TestUnfinishedBodiesStayWithinABudget(t *testing.T) {
 	const whole = 1 << 20
-	s := newServer(t, &fakeEngine{script: hello}, func(c *Config) { c.Limits.BodiesBytes, c.Limits.BodyBytes = whole, 600<<10 })
+	s := newServer(t, &servertest.Engine{Script: servertest.Hello}, func(c *Config) { c.Limits.BodiesBytes, c.Limits.BodyBytes = whole, 600<<10 })
 	url, stop, done := listen(t, s)
 	var conns []net.Conn
 	for range 12 {
 		conns = append(conns, dial(t, url, "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 500000\r\n\r\n"+strings.Repeat(" ", 490000)))
 	}
-	eventually(t, "the bodies use up most of the budget", func() bool { return s.bodies.inUse() > whole/2 })
+	servertest.Eventually(t, "the bodies use up most of the budget", func() bool { return s.BodiesInUse() > whole/2 })
 	if a := post(t, url+"/v1/completions", completion(nil)); a.status != 200 {
 		t.Errorf("a small request: %d %s", a.status, a.raw)
 	}
@@ -50,7 +48,7 @@ func TestUnfinishedBodiesStayWithinABudget(t *testing.T) {
 			t.Errorf("%s: %d", path, a.status)
 		}
 	}
-	if used := s.bodies.inUse(); used > whole {
+	if used := s.BodiesInUse(); used > whole {
 		t.Errorf("bodies take %d bytes, the budget is %d", used, whole)
 	}
 	refused := 0
@@ -68,37 +66,15 @@ func TestUnfinishedBodiesStayWithinABudget(t *testing.T) {
 	if refused == 0 || refused == len(conns) {
 		t.Errorf("%d of %d bodies were refused", refused, len(conns))
 	}
-	eventually(t, "the budget is free again", func() bool { return s.bodies.inUse() == 0 })
+	servertest.Eventually(t, "the budget is free again", func() bool { return s.BodiesInUse() == 0 })
 	stop()
 	<-done
-}
-
-// What one key has under way leaves room for the others.
-func TestBodiesOfOneKey(t *testing.T) {
-	b := &bodyBudget{whole: 100, perKey: 60, byKey: map[string]int64{}}
-	if e := b.take("a", 60); e != nil {
-		t.Fatal(e)
-	}
-	if e := b.take("a", 1); e == nil || e.status != 429 {
-		t.Errorf("a second body of the key: %v", e)
-	}
-	if e := b.take("b", 40); e != nil {
-		t.Errorf("another key: %v", e)
-	}
-	if e := b.take("c", 1); e == nil || e.status != 503 {
-		t.Errorf("beyond the whole: %v", e)
-	}
-	b.give("a", 60)
-	b.give("b", 40)
-	if b.used != 0 || len(b.byKey) != 0 {
-		t.Errorf("left over: %d, %v", b.used, b.byKey)
-	}
 }
 
 // A client that sends all of a body before it reads finds a 413, not a broken pipe;
 // whether it told the length or not.
 func TestTooLargeABodyGetsAReadableAnswer(t *testing.T) {
-	s := newServer(t, &fakeEngine{})
+	s := newServer(t, &servertest.Engine{})
 	url, stop, done := listen(t, s)
 	body := strings.Repeat("a", 33<<20)
 	for name, text := range map[string]string{
@@ -124,7 +100,7 @@ func TestTooLargeABodyGetsAReadableAnswer(t *testing.T) {
 // the server still answers for its health, and refuses work.
 func TestConnectionsAreBounded(t *testing.T) {
 	const limit = 8
-	e := &fakeEngine{hold: always}
+	e := &servertest.Engine{Hold: servertest.Always}
 	s := newServer(t, e, func(c *Config) { c.Limits.Connections = limit })
 	url, stop, done := listen(t, s)
 	healthy := func(when string) {
@@ -154,15 +130,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 		t.Errorf("one more request: %d %s", a.status, a.raw)
 	}
 	cancel()
-	e.waitCancelled(t, limit)
+	e.WaitCancelled(t, limit)
 	stop()
 	<-done
-}
-
-func TestConnectionLimit(t *testing.T) {
-	for _, c := range []struct{ wanted, files, open, want int }{{1024, 0, 0, 1024}, {1024, 64, 34, 22}, {1024, 1 << 20, 34, 1024}, {1024, 64, 64, 4}} {
-		if got := connectionLimit(c.wanted, c.files, c.open); got != c.want {
-			t.Errorf("%d wanted, %d of %d files open: %d, want %d", c.wanted, c.open, c.files, got, c.want)
-		}
-	}
 }

@@ -1,6 +1,14 @@
 package api
 
 import (
+	"github.com/shoal-llm/shoal/internal/server/apierr"
+	"github.com/shoal-llm/shoal/internal/server/engine"
+	"github.com/shoal-llm/shoal/internal/server/generate"
+	"github.com/shoal-llm/shoal/internal/server/openai"
+	"github.com/shoal-llm/shoal/internal/server/servertest"
+)
+
+import (
 	"encoding/json"
 	"reflect"
 	"slices"
@@ -9,7 +17,7 @@ import (
 )
 
 func TestCompletion(t *testing.T) {
-	e := &fakeEngine{script: hello}
+	e := &servertest.Engine{Script: servertest.Hello}
 	a := post(t, serve(t, e)+"/v1/completions", completion(M{"seed": 7, "user": "u", "unknown_field": M{"x": 1}}))
 	if a.status != 200 {
 		t.Fatal(a.raw)
@@ -24,31 +32,31 @@ func TestCompletion(t *testing.T) {
 	if at(t, a.body, "usage", "prompt_tokens") != 3.0 || at(t, a.body, "usage", "completion_tokens") != 4.0 {
 		t.Error(a.raw)
 	}
-	r := e.last(t)
+	r := e.Last(t)
 	if r.MaxTokens != 16 || r.Sampling.Temperature != 1 || r.Sampling.Seed != 7 || r.Sampling.Logprobs != -1 || r.PromptLogprobs != -1 {
 		t.Errorf("%+v", r)
 	}
 }
 
 func TestPromptForms(t *testing.T) {
-	e := &fakeEngine{script: hello}
+	e := &servertest.Engine{Script: servertest.Hello}
 	url := serve(t, e) + "/v1/completions"
 	for _, c := range []struct {
 		prompt any
 		want   [][]int32
 	}{
-		{"Hi", [][]int32{{tokBOS, 'H', 'i'}}},
-		{[]string{"a", "b"}, [][]int32{{tokBOS, 'a'}, {tokBOS, 'b'}}},
+		{"Hi", [][]int32{{servertest.TokBOS, 'H', 'i'}}},
+		{[]string{"a", "b"}, [][]int32{{servertest.TokBOS, 'a'}, {servertest.TokBOS, 'b'}}},
 		{[]int{1, 2, 256}, [][]int32{{1, 2, 256}}},
 		{[][]int{{1}, {2, 3}}, [][]int32{{1}, {2, 3}}},
 	} {
-		e.requests = nil
+		e.Requests = nil
 		a := post(t, url, completion(M{"prompt": c.prompt}))
 		if a.status != 200 {
 			t.Fatal(a.raw)
 		}
 		var got [][]int32
-		for _, r := range e.requests {
+		for _, r := range e.Requests {
 			got = append(got, r.Prompt)
 		}
 		if !reflect.DeepEqual(got, c.want) {
@@ -58,16 +66,16 @@ func TestPromptForms(t *testing.T) {
 			t.Errorf("%d choices", n)
 		}
 	}
-	e.requests = nil
+	e.Requests = nil
 	post(t, url, completion(M{"add_special_tokens": false}))
-	if got := e.last(t).Prompt; !reflect.DeepEqual(got, []int32{'H', 'i'}) {
+	if got := e.Last(t).Prompt; !reflect.DeepEqual(got, []int32{'H', 'i'}) {
 		t.Errorf("without special tokens: %v", got)
 	}
 }
 
 func TestSeveralChoices(t *testing.T) {
-	e := &fakeEngine{script: func(r *Request) []Event {
-		return tokens(FinishLength, int32('a'+r.Sampling.Seed%26), int32(r.Prompt[0]))(r)
+	e := &servertest.Engine{Script: func(r *engine.Request) []engine.Event {
+		return servertest.Tokens(engine.FinishLength, int32('a'+r.Sampling.Seed%26), int32(r.Prompt[0]))(r)
 	}}
 	url := serve(t, e) + "/v1/completions"
 	want := []string{"ax", "bx", "ay", "by"}
@@ -103,9 +111,9 @@ func TestSeveralChoices(t *testing.T) {
 // first; all are counted, and log-probabilities are shown only where they were asked for.
 func TestBestOf(t *testing.T) {
 	scores := []float32{-3, -1, -2, -1, -0.9} // of seeds; the last one's answer is longer
-	e := &fakeEngine{script: func(r *Request) []Event {
+	e := &servertest.Engine{Script: func(r *engine.Request) []engine.Event {
 		k := r.Sampling.Seed % 26
-		out := tokens(FinishLength, slices.Repeat([]int32{int32('a' + k)}, int(2+k/4))...)(r)
+		out := servertest.Tokens(engine.FinishLength, slices.Repeat([]int32{int32('a' + k)}, int(2+k/4))...)(r)
 		for i := range out {
 			out[i].Logprob = scores[k]
 		}
@@ -119,13 +127,13 @@ func TestBestOf(t *testing.T) {
 		t.Fatal(a.raw)
 	}
 	raw, _ := json.Marshal(body)
-	task, err := s.NewTask(t.Context(), EndpointCompletions, raw, TaskOptions{ID: "t"})
+	task, err := s.NewTask(t.Context(), openai.EndpointCompletions, raw, generate.TaskOptions{ID: "t"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	replay := task.Replay()
 	for i := range task.Choices() {
-		for _, ev := range e.script(task.Request(i)) {
+		for _, ev := range e.Script(task.Request(i)) {
 			if _, err := replay.Accept(i, ev); err != nil {
 				t.Fatal(err)
 			}
@@ -147,7 +155,7 @@ func TestBestOf(t *testing.T) {
 			t.Errorf("choice %d of a job: %v, want %q", i, text, want)
 		}
 	}
-	if n := len(at(t, a.body, "choices").([]any)); n != 6 || at(t, a.body, "usage", "completion_tokens") != 22.0 || e.requests[0].Sampling.Logprobs != 0 {
+	if n := len(at(t, a.body, "choices").([]any)); n != 6 || at(t, a.body, "usage", "completion_tokens") != 22.0 || e.Requests[0].Sampling.Logprobs != 0 {
 		t.Error(n, a.raw)
 	}
 	body["logprobs"] = 0
@@ -157,10 +165,10 @@ func TestBestOf(t *testing.T) {
 }
 
 func TestRandomSeedDiffers(t *testing.T) {
-	e := &fakeEngine{script: hello}
+	e := &servertest.Engine{Script: servertest.Hello}
 	url := serve(t, e) + "/v1/completions"
 	a, b := post(t, url, completion(nil)), post(t, url, completion(nil))
-	if s, u := e.requests[0].Sampling.Seed, e.requests[1].Sampling.Seed; s == u || s>>63 != 0 {
+	if s, u := e.Requests[0].Sampling.Seed, e.Requests[1].Sampling.Seed; s == u || s>>63 != 0 {
 		t.Errorf("seeds %d, %d", s, u)
 	}
 	if strings.Contains(a.raw+b.raw, "seed") {
@@ -170,8 +178,8 @@ func TestRandomSeedDiffers(t *testing.T) {
 
 // What lm-eval sends and reads.
 func TestEchoWithLogprobs(t *testing.T) {
-	url := serve(t, &fakeEngine{}) + "/v1/completions"
-	prompt := []int{tokBOS, tokHello, tokWorld, 0xe6, 0x97, 0xa5}
+	url := serve(t, &servertest.Engine{}) + "/v1/completions"
+	prompt := []int{servertest.TokBOS, servertest.TokHello, servertest.TokWorld, 0xe6, 0x97, 0xa5}
 	a := post(t, url, completion(M{"prompt": [][]int{prompt, {'a', 'b'}}, "echo": true, "max_tokens": 1, "logprobs": 1, "seed": 1234, "temperature": 0}))
 	if a.status != 200 {
 		t.Fatal(a.raw)
@@ -201,13 +209,13 @@ func TestEchoWithLogprobs(t *testing.T) {
 }
 
 func TestEchoWithoutGeneration(t *testing.T) {
-	e := &fakeEngine{}
+	e := &servertest.Engine{}
 	url := serve(t, e) + "/v1/completions"
 	a := post(t, url, completion(M{"echo": true, "max_tokens": 0}))
 	if at(t, a.body, "choices", 0, "text") != "Hi" || at(t, a.body, "choices", 0, "finish_reason") != "length" || at(t, a.body, "usage", "completion_tokens") != 0.0 {
 		t.Error(a.raw)
 	}
-	if len(e.requests) != 0 {
+	if len(e.Requests) != 0 {
 		t.Error("the engine was asked")
 	}
 	a = post(t, url, completion(M{"echo": true, "max_tokens": 0, "logprobs": 2}))
@@ -222,7 +230,7 @@ func TestEchoWithoutGeneration(t *testing.T) {
 }
 
 func TestEchoStreams(t *testing.T) {
-	url := serve(t, &fakeEngine{script: hello}) + "/v1/completions"
+	url := serve(t, &servertest.Engine{Script: servertest.Hello}) + "/v1/completions"
 	var text string
 	n := 0
 	for _, e := range stream(t, url, completion(M{"echo": true, "logprobs": 0})) {
@@ -237,7 +245,7 @@ func TestEchoStreams(t *testing.T) {
 }
 
 func TestEngineMustSendPromptLogprobs(t *testing.T) {
-	e := &fakeEngine{submit: func(r *Request) error { r.PromptLogprobs = -1; return nil }}
+	e := &servertest.Engine{Refuse: func(r *engine.Request) error { r.PromptLogprobs = -1; return nil }}
 	a := post(t, serve(t, e)+"/v1/completions", completion(M{"echo": true, "logprobs": 1}))
 	if a.status != 500 || !strings.Contains(a.raw, "logprobs of 0 prompt tokens") {
 		t.Error(a.raw)
@@ -245,7 +253,7 @@ func TestEngineMustSendPromptLogprobs(t *testing.T) {
 }
 
 func TestTokensAsIDs(t *testing.T) {
-	url := serve(t, &fakeEngine{script: hello})
+	url := serve(t, &servertest.Engine{Script: servertest.Hello})
 	a := post(t, url+"/v1/completions", completion(M{"logprobs": 1, "return_tokens_as_token_ids": true}))
 	lp := at(t, a.body, "choices", 0, "logprobs")
 	if at(t, lp, "tokens", 0) != "token_id:261" || !reflect.DeepEqual(at(t, lp, "top_logprobs", 0), M{"token_id:113": -0.25, "token_id:261": -1.5}) {
@@ -258,7 +266,7 @@ func TestTokensAsIDs(t *testing.T) {
 }
 
 func TestSpecialTokensInText(t *testing.T) {
-	url := serve(t, &fakeEngine{script: tokens(FinishStop, tokOne, tokUser, tokTwo, tokEOS)}) + "/v1/completions"
+	url := serve(t, &servertest.Engine{Script: servertest.Tokens(engine.FinishStop, servertest.TokOne, servertest.TokUser, servertest.TokTwo, servertest.TokEOS)}) + "/v1/completions"
 	if a := post(t, url, completion(nil)); at(t, a.body, "choices", 0, "text") != " one two" {
 		t.Error(a.raw)
 	}
@@ -268,9 +276,9 @@ func TestSpecialTokensInText(t *testing.T) {
 }
 
 func TestStopReasons(t *testing.T) {
-	url := serve(t, &fakeEngine{script: tokens(FinishStop, tokOne, tokTwo)}) + "/v1/completions"
-	a := post(t, url, completion(M{"stop_token_ids": []int{tokTwo}}))
-	if at(t, a.body, "choices", 0, "stop_reason") != float64(tokTwo) || at(t, a.body, "choices", 0, "text") != " one" {
+	url := serve(t, &servertest.Engine{Script: servertest.Tokens(engine.FinishStop, servertest.TokOne, servertest.TokTwo)}) + "/v1/completions"
+	a := post(t, url, completion(M{"stop_token_ids": []int{servertest.TokTwo}}))
+	if at(t, a.body, "choices", 0, "stop_reason") != float64(servertest.TokTwo) || at(t, a.body, "choices", 0, "text") != " one" {
 		t.Error(a.raw)
 	}
 	a = post(t, url, completion(M{"stop": "ne", "include_stop_str_in_output": true}))
@@ -285,28 +293,17 @@ func TestStopReasons(t *testing.T) {
 
 // A stop string cuts text and logprobs alike.
 func TestStopCutsLogprobs(t *testing.T) {
-	url := serve(t, &fakeEngine{script: tokens(FinishLength, 'a', 'b', 'c', 'd')}) + "/v1/completions"
+	url := serve(t, &servertest.Engine{Script: servertest.Tokens(engine.FinishLength, 'a', 'b', 'c', 'd')}) + "/v1/completions"
 	a := post(t, url, completion(M{"stop": []string{"cd"}, "logprobs": 0}))
 	if got := at(t, a.body, "choices", 0, "logprobs", "tokens"); !reflect.DeepEqual(got, []any{"a", "b"}) {
 		t.Error(got)
 	}
 }
 
-func TestTopTokensKeepOrder(t *testing.T) {
-	top := &topTokens{}
-	top.add("b", -1)
-	top.add("a<", -2)
-	top.add("b", -0.5)
-	b, err := json.Marshal(top)
-	if err != nil || !strings.HasPrefix(string(b), `{"b":-0.5,"a`) {
-		t.Errorf("%s %v", b, err)
-	}
-}
-
 // usage tells the cache of all choices at their ends under the request's own policy, and
 // what it would be had every token been kept.
 func TestUsageCountsCacheBytes(t *testing.T) {
-	url := serve(t, &fakeEngine{script: hello}, func(c *Config) {
+	url := serve(t, &servertest.Engine{Script: servertest.Hello}, func(c *Config) {
 		c.CacheBytes = func(policy string, prompt, output int) (bytes, full int64) {
 			return int64(len(policy)), int64(1000*prompt*prompt + output)
 		}
@@ -320,9 +317,9 @@ func TestUsageCountsCacheBytes(t *testing.T) {
 // A prompt of ids may end inside a character. With echo its bytes and those of the answer are
 // one text; without echo the prompt's bytes never show.
 func TestEchoEndsInsideACharacter(t *testing.T) {
-	e := &fakeEngine{script: tokens(FinishLength, 0xa5, tokOne)}
+	e := &servertest.Engine{Script: servertest.Tokens(engine.FinishLength, 0xa5, servertest.TokOne)}
 	url := serve(t, e) + "/v1/completions"
-	prompt := []int{tokHello, 0xe6, 0x97}
+	prompt := []int{servertest.TokHello, 0xe6, 0x97}
 	for _, more := range []M{{}, {"logprobs": 1}, {"n": 2}, {"logprobs": 1, "n": 2}} {
 		more["prompt"], more["max_tokens"], more["echo"] = prompt, 2, true
 		a := post(t, url, completion(more))
@@ -358,8 +355,8 @@ func TestEchoEndsInsideACharacter(t *testing.T) {
 
 // A prompt that is too long has one code, as text and as ids, at once and as a task.
 func TestTooLongHasACode(t *testing.T) {
-	s := newServer(t, &fakeEngine{script: hello})
-	url := serve(t, &fakeEngine{script: hello})
+	s := newServer(t, &servertest.Engine{Script: servertest.Hello})
+	url := serve(t, &servertest.Engine{Script: servertest.Hello})
 	ids := make([]int, 600)
 	for _, prompt := range []any{ids, [][]int{{1}, ids}, strings.Repeat("x", 600)} {
 		body := completion(M{"prompt": prompt, "max_tokens": 1})
@@ -372,8 +369,8 @@ func TestTooLongHasACode(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = s.NewTask(t.Context(), EndpointCompletions, raw, TaskOptions{})
-		if status, text := ErrorStatus(err); status != 400 || !strings.Contains(string(text), `"context_length_exceeded"`) {
+		_, err = s.NewTask(t.Context(), openai.EndpointCompletions, raw, generate.TaskOptions{})
+		if status, text := apierr.ErrorStatus(err); status != 400 || !strings.Contains(string(text), `"context_length_exceeded"`) {
 			t.Errorf("as a task: %d %s", status, text)
 		}
 		body["truncate_prompt_tokens"] = -1
@@ -385,17 +382,17 @@ func TestTooLongHasACode(t *testing.T) {
 
 // Settings that leave no token to draw are the client's mistake.
 func TestMasksThatBanEverything(t *testing.T) {
-	url := serve(t, &fakeEngine{script: hello})
+	url := serve(t, &servertest.Engine{Script: servertest.Hello})
 	for _, more := range []M{
 		{"allowed_token_ids": []int{'x'}, "bad_words": []string{"x"}},
-		{"allowed_token_ids": []int{'x', tokHello}, "bad_words": []string{"Hello", "x"}},
-		{"allowed_token_ids": []int{tokEOS}, "min_tokens": 5},
-		{"allowed_token_ids": []int{tokEOS, 'x'}, "min_tokens": 5, "stop_token_ids": []int{'x'}},
+		{"allowed_token_ids": []int{'x', servertest.TokHello}, "bad_words": []string{"Hello", "x"}},
+		{"allowed_token_ids": []int{servertest.TokEOS}, "min_tokens": 5},
+		{"allowed_token_ids": []int{servertest.TokEOS, 'x'}, "min_tokens": 5, "stop_token_ids": []int{'x'}},
 	} {
 		checkError(t, post(t, url+"/v1/completions", completion(more)), 400, "invalid_request_error", "allowed_token_ids", "no_allowed_token")
 		checkError(t, post(t, url+"/v1/chat/completions", chat(more)), 400, "invalid_request_error", "allowed_token_ids", "no_allowed_token")
 	}
-	for _, more := range []M{{"allowed_token_ids": []int{'x', 'y'}, "bad_words": []string{"x", "xy", "yy"}}, {"allowed_token_ids": []int{tokEOS}, "min_tokens": 5, "ignore_eos": true}, {"allowed_token_ids": []int{tokEOS}}} {
+	for _, more := range []M{{"allowed_token_ids": []int{'x', 'y'}, "bad_words": []string{"x", "xy", "yy"}}, {"allowed_token_ids": []int{servertest.TokEOS}, "min_tokens": 5, "ignore_eos": true}, {"allowed_token_ids": []int{servertest.TokEOS}}} {
 		if a := post(t, url+"/v1/completions", completion(more)); a.status != 200 {
 			t.Errorf("%v: %s", more, a.raw)
 		}

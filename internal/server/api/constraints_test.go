@@ -1,6 +1,10 @@
 package api
 
 import (
+	"github.com/shoal-llm/shoal/internal/server/servertest"
+)
+
+import (
 	"encoding/json"
 	"testing"
 
@@ -11,7 +15,7 @@ import (
 func TestStructuredOutputs(t *testing.T) {
 	schema := M{"type": "object", "properties": M{"a": M{"type": "integer"}}}
 	const text = `{"properties":{"a":{"type":"integer"}},"type":"object"}`
-	e := &fakeEngine{script: hello}
+	e := &servertest.Engine{Script: servertest.Hello}
 	url := serve(t, e)
 	for _, c := range []struct {
 		ask  M
@@ -46,7 +50,7 @@ func TestStructuredOutputs(t *testing.T) {
 				t.Errorf("%v: %d %s, ignored %q", c.ask, a.status, a.raw, a.header.Get("X-Ignored-Parameters"))
 				continue
 			}
-			got := e.last(t).Sampling.Grammar
+			got := e.Last(t).Sampling.Grammar
 			if (got == nil) != (c.want == nil) || got != nil && *got != *c.want {
 				t.Errorf("%v: grammar %+v, want %+v", c.ask, got, c.want)
 			}
@@ -56,7 +60,7 @@ func TestStructuredOutputs(t *testing.T) {
 
 // What cannot be enforced is refused with its name, before anything is generated.
 func TestStructuresRefused(t *testing.T) {
-	url := serve(t, &fakeEngine{script: hello}) + "/v1/chat/completions"
+	url := serve(t, &servertest.Engine{Script: servertest.Hello}) + "/v1/chat/completions"
 	for _, c := range []struct {
 		ask         M
 		param, code string

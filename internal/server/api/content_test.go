@@ -1,13 +1,20 @@
 package api
 
 import (
+	"github.com/shoal-llm/shoal/internal/server/engine"
+	"github.com/shoal-llm/shoal/internal/server/generate"
+	"github.com/shoal-llm/shoal/internal/server/openai"
+	"github.com/shoal-llm/shoal/internal/server/servertest"
+)
+
+import (
 	"encoding/json"
 	"strings"
 	"testing"
 )
 
 // turns writes what a template saw: role, content, thought and calls of each message.
-func turns(c *Conversation) string {
+func turns(c *engine.Conversation) string {
 	var out []string
 	for _, m := range c.Messages {
 		text := m.Role + ":" + m.Content
@@ -15,11 +22,37 @@ func turns(c *Conversation) string {
 			text += " (" + m.Thought + ")"
 		}
 		if m.Calls != nil {
-			text += " " + plainCalls(m.Calls)
+			text += " " + callsAsText(m.Calls)
 		}
 		out = append(out, text)
 	}
 	return strings.Join(out, " | ")
+}
+
+// callsAsText writes calls by name and arguments, whichever form those have.
+func callsAsText(raw json.RawMessage) string {
+	var calls []struct {
+		Function struct {
+			Name      string
+			Arguments any
+		}
+	}
+	if err := json.Unmarshal(raw, &calls); err != nil {
+		return err.Error()
+	}
+	var out []string
+	for _, c := range calls {
+		args, ok := c.Function.Arguments.(string)
+		if !ok {
+			b, _ := json.Marshal(c.Function.Arguments)
+			args = string(b)
+		}
+		out = append(out, `{"name": "`+c.Function.Name+`", "parameters": `+args+`}`)
+	}
+	if len(out) == 1 {
+		return out[0]
+	}
+	return "[" + strings.Join(out, ", ") + "]"
 }
 
 // image is the line of a prompt for an image that was left out.
@@ -107,12 +140,12 @@ func TestHistory(t *testing.T) {
 			}
 		}
 		if c.path == "chat" {
-			if n := post(t, base+"/tokenize", c.body); n.status != 200 || at(t, n.body, "count") != float64(len(e.last(t).Prompt)) {
+			if n := post(t, base+"/tokenize", c.body); n.status != 200 || at(t, n.body, "count") != float64(len(e.Last(t).Prompt)) {
 				t.Errorf("/tokenize of %s: %d %s", c.body, n.status, n.raw)
 			}
 		}
 		if c.path == "messages" {
-			if n := post(t, base+"/v1/messages/count_tokens", c.body); n.status != 200 || at(t, n.body, "input_tokens") != float64(len(e.last(t).Prompt)) {
+			if n := post(t, base+"/v1/messages/count_tokens", c.body); n.status != 200 || at(t, n.body, "input_tokens") != float64(len(e.Last(t).Prompt)) {
 				t.Errorf("count_tokens of %s: %d %s", c.body, n.status, n.raw)
 			}
 		}
@@ -141,8 +174,8 @@ func TestNewestTurn(t *testing.T) {
 			t.Errorf("%s %s: %d %s", c.path, c.body, a.status, a.raw)
 		}
 	}
-	if len(e.requests) != 0 {
-		t.Errorf("%d requests reached the engine", len(e.requests))
+	if len(e.Requests) != 0 {
+		t.Errorf("%d requests reached the engine", len(e.Requests))
 	}
 	// The newest result of a tool is not what the user asks.
 	for path, body := range map[string]string{
@@ -159,12 +192,12 @@ func TestNewestTurn(t *testing.T) {
 
 // TestJobHistory: the body of a job or of a line of a batch is read as its endpoint reads it.
 func TestJobHistory(t *testing.T) {
-	s := newServer(t, &fakeEngine{script: hello})
+	s := newServer(t, &servertest.Engine{Script: servertest.Hello})
 	for endpoint, body := range map[string]string{
-		EndpointChat:      `{"messages":[{"role":"user","content":[{"type":"image_url"}]},{"role":"assistant","content":null,"refusal":"No."},{"role":"user","content":"b"}]}`,
-		EndpointResponses: `{"input":[{"type":"compaction","encrypted_content":"x"},{"role":"assistant","content":null},{"role":"user","content":"b"}]}`,
+		openai.EndpointChat:      `{"messages":[{"role":"user","content":[{"type":"image_url"}]},{"role":"assistant","content":null,"refusal":"No."},{"role":"user","content":"b"}]}`,
+		openai.EndpointResponses: `{"input":[{"type":"compaction","encrypted_content":"x"},{"role":"assistant","content":null},{"role":"user","content":"b"}]}`,
 	} {
-		task, err := s.NewTask(t.Context(), endpoint, json.RawMessage(body), TaskOptions{ID: "x"})
+		task, err := s.NewTask(t.Context(), endpoint, json.RawMessage(body), generate.TaskOptions{ID: "x"})
 		if err != nil {
 			t.Fatalf("%s: %v", endpoint, err)
 		}

@@ -1,6 +1,13 @@
 package api
 
 import (
+	"github.com/shoal-llm/shoal/internal/server/engine"
+	"github.com/shoal-llm/shoal/internal/server/generate"
+	"github.com/shoal-llm/shoal/internal/server/httpserver"
+	"github.com/shoal-llm/shoal/internal/server/servertest"
+)
+
+import (
 	"context"
 	"errors"
 	"maps"
@@ -16,39 +23,39 @@ import (
 // Contexts: made, listed, used by name and by what a prompt begins with, kept apart by key, given
 // up by DELETE or by the engine; what is wrong is refused with a reason.
 func TestContexts(t *testing.T) {
-	e := &fakeEngine{hold: func(r *Request) bool { return r.Hold }, script: func(r *Request) []Event {
+	e := &servertest.Engine{Hold: func(r *engine.Request) bool { return r.Hold }, Script: func(r *engine.Request) []engine.Event {
 		if r.Hold {
-			return []Event{{Token: 1}, {Token: NoToken, Finish: FinishCancelled}}
+			return []engine.Event{{Token: 1}, {Token: engine.NoToken, Finish: engine.FinishCancelled}}
 		}
-		return []Event{{Token: tokHello, Cached: r.Context}, {Token: tokWorld, Finish: FinishLength}}
+		return []engine.Event{{Token: servertest.TokHello, Cached: r.Context}, {Token: servertest.TokWorld, Finish: engine.FinishLength}}
 	}}
 	url := serve(t, e, func(c *Config) {
-		c.Keys = []Key{{Name: "ann", Secret: "a"}, {Name: "bob", Secret: "b"}}
+		c.Keys = []httpserver.Key{{Name: "ann", Secret: "a"}, {Name: "bob", Secret: "b"}}
 	})
 	made := ask(t, "POST", url+"/v1/contexts", "a", `{"name": "book", "prompt": "once upon", "add_special_tokens": false, "kv_policy": "squeezed:sparsity=0.8"}`)
 	if made.status != http.StatusOK || at(t, made.body, "tokens") != 9.0 || at(t, made.body, "status") != "ready" {
 		t.Fatal(made.raw)
 	}
-	if r := e.last(t); !r.Hold || r.Context != 9 || r.MaxTokens != 1 || r.Policy != "squeezed:sparsity=0.8" || r.Tenant != "ann" || !r.IgnoreEOS {
+	if r := e.Last(t); !r.Hold || r.Context != 9 || r.MaxTokens != 1 || r.Policy != "squeezed:sparsity=0.8" || r.Tenant != "ann" || !r.IgnoreEOS {
 		t.Errorf("%+v", r)
 	}
 	a := ask(t, "POST", url+"/v1/completions", "a", `{"prompt": " a", "max_tokens": 2, "context": "book"}`)
 	if at(t, a.body, "usage", "prompt_tokens") != 11.0 || at(t, a.body, "usage", "prompt_tokens_details", "cached_tokens") != 9.0 {
 		t.Error(a.raw)
 	}
-	if r := e.last(t); r.Context != 9 || r.Hold || r.Policy != "squeezed:sparsity=0.8" || !slices.Equal(r.Prompt, fakeEncode(Segment{Text: "once upon a"})) {
+	if r := e.Last(t); r.Context != 9 || r.Hold || r.Policy != "squeezed:sparsity=0.8" || !slices.Equal(r.Prompt, servertest.FakeEncode(engine.Segment{Text: "once upon a"})) {
 		t.Errorf("%+v", r)
 	}
 	ask(t, "POST", url+"/v1/completions", "a", `{"prompt": ["once upon it", "twice"], "add_special_tokens": false, "context": "auto"}`)
-	e.mu.Lock()
-	two := e.requests[len(e.requests)-2:]
+	e.Mu.Lock()
+	two := e.Requests[len(e.Requests)-2:]
 	if two[0].Prompt[0] != 'o' {
 		slices.Reverse(two)
 	}
 	if two[0].Context != 9 || two[0].Policy == "" || two[1].Context != 0 || two[1].Policy != "" {
 		t.Errorf("%+v, %+v", two[0], two[1])
 	}
-	e.mu.Unlock()
+	e.Mu.Unlock()
 	if list := ask(t, "GET", url+"/v1/contexts", "a", ""); !strings.Contains(list.raw, `"name":"book"`) {
 		t.Error(list.raw)
 	}
@@ -80,8 +87,8 @@ func TestContexts(t *testing.T) {
 	if got := ask(t, "GET", url+"/v1/contexts/book", "a", ""); got.status != http.StatusNotFound {
 		t.Error(got.raw)
 	}
-	e.waitCancelled(t, 1) // its goroutine looks at hold no more
-	e.hold = nil          // from here on the engine gives contexts up
+	e.WaitCancelled(t, 1) // its goroutine looks at hold no more
+	e.Hold = nil          // from here on the engine gives contexts up
 	ask(t, "POST", url+"/v1/contexts", "a", `{"name": "short", "prompt": "x"}`)
 	for end := time.Now().Add(30 * time.Second); ask(t, "GET", url+"/v1/contexts/short", "a", "").status != http.StatusNotFound; {
 		if time.Now().After(end) {
@@ -94,11 +101,11 @@ func TestContexts(t *testing.T) {
 // Who has a context without naming it: who asks for its policy, and anybody where it is automatic,
 // but for those who ask for another policy, for none, or for what a context cannot give.
 func TestContextsThatAreNotNamed(t *testing.T) {
-	e := &fakeEngine{hold: func(r *Request) bool { return r.Hold }, script: func(r *Request) []Event {
+	e := &servertest.Engine{Hold: func(r *engine.Request) bool { return r.Hold }, Script: func(r *engine.Request) []engine.Event {
 		if r.Hold {
-			return []Event{{Token: 1}, {Token: NoToken, Finish: FinishCancelled}}
+			return []engine.Event{{Token: 1}, {Token: engine.NoToken, Finish: engine.FinishCancelled}}
 		}
-		return []Event{{Token: tokHello}, {Token: tokWorld, Finish: FinishLength}}
+		return []engine.Event{{Token: servertest.TokHello}, {Token: servertest.TokWorld, Finish: engine.FinishLength}}
 	}}
 	_, url := serveServer(t, e)
 	for _, body := range []M{{"name": "asked", "prompt": "once", "kv_policy": "squeezed:sparsity=0.8"}, {"name": "automatic", "prompt": "twice", "automatic": true}} {
@@ -119,22 +126,20 @@ func TestContextsThatAreNotNamed(t *testing.T) {
 		c.more["add_special_tokens"], c.more["max_tokens"] = false, 2
 		if r := post(t, url+"/v1/completions", c.more); r.status != 200 {
 			t.Errorf("%v: %s", c.more, r.raw)
-		} else if r := e.last(t); r.Context != c.want {
+		} else if r := e.Last(t); r.Context != c.want {
 			t.Errorf("%v: a context of %d tokens, want %d", c.more, r.Context, c.want)
 		}
 	}
 }
 
 // serveServer is serve that gives the server too.
-func serveServer(t *testing.T, e *fakeEngine, change ...func(*Config)) (*Server, string) {
+func serveServer(t *testing.T, e *servertest.Engine, change ...func(*Config)) (*Server, string) {
 	s := newServer(t, e, change...)
 	h := httptest.NewServer(s.Handler())
 	t.Cleanup(func() {
 		h.Close()
-		for _, x := range slices.Collect(maps.Values(s.service.contexts.all)) {
-			s.service.contexts.drop(x)
-		}
-		e.live.Wait()
+		s.service.Close()
+		e.Live.Wait()
 	})
 	return s, h.URL
 }
@@ -142,20 +147,20 @@ func serveServer(t *testing.T, e *fakeEngine, change ...func(*Config)) (*Server,
 // shelf is a store of contexts in memory.
 type shelf struct {
 	mu   sync.Mutex
-	kept map[string]KeptContext
+	kept map[string]generate.KeptContext
 	full error
 }
 
-func (s *shelf) KeepContext(_ context.Context, k KeptContext) error {
+func (s *shelf) KeepContext(_ context.Context, k generate.KeptContext) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.full == nil {
-		s.kept[contextKey(k.Tenant, k.Name)] = k
+		s.kept[k.Tenant+"/"+k.Name] = k
 	}
 	return s.full
 }
 
-func (s *shelf) KeptContexts(context.Context) ([]KeptContext, error) {
+func (s *shelf) KeptContexts(context.Context) ([]generate.KeptContext, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Collect(maps.Values(s.kept)), nil
@@ -164,22 +169,24 @@ func (s *shelf) KeptContexts(context.Context) ([]KeptContext, error) {
 func (s *shelf) DropContext(_ context.Context, tenant, name string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.kept, contextKey(tenant, name))
+	delete(s.kept, tenant+"/"+name)
 	return s.full
 }
 
 // Contexts that are in a store are there in the next process, which reads them again, as often as
 // the engine gives them up; one that could not be stored is none.
 func TestContextsOutliveAServer(t *testing.T) {
-	store := &shelf{kept: map[string]KeptContext{}}
-	holds := func(hold bool) *fakeEngine {
-		e := &fakeEngine{script: func(r *Request) []Event { return []Event{{Token: 1}, {Token: NoToken, Finish: FinishCancelled}} }}
+	store := &shelf{kept: map[string]generate.KeptContext{}}
+	holds := func(hold bool) *servertest.Engine {
+		e := &servertest.Engine{Script: func(r *engine.Request) []engine.Event {
+			return []engine.Event{{Token: 1}, {Token: engine.NoToken, Finish: engine.FinishCancelled}}
+		}}
 		if hold {
-			e.hold = func(r *Request) bool { return r.Hold }
+			e.Hold = func(r *engine.Request) bool { return r.Hold }
 		}
 		return e
 	}
-	keys := func(c *Config) { c.Keys = []Key{{Name: "ann", Secret: "a"}, {Name: "bob", Secret: "b"}} }
+	keys := func(c *Config) { c.Keys = []httpserver.Key{{Name: "ann", Secret: "a"}, {Name: "bob", Secret: "b"}} }
 	first, url := serveServer(t, holds(true), keys)
 	first.KeepContexts(store)
 	if r := ask(t, "POST", url+"/v1/contexts", "a", `{"name": "book", "prompt": "once upon", "kv_policy": "squeezed:sparsity=0.8", "automatic": true}`); r.status != 200 || at(t, r.body, "durable") != true {
@@ -193,21 +200,21 @@ func TestContextsOutliveAServer(t *testing.T) {
 		t.Error(r.raw)
 	}
 	store.full = nil
-	store.kept["x"] = KeptContext{Tenant: "ann", Name: "other", Policy: "squeezed", Fingerprint: "another model", IDs: []int32{1}}
+	store.kept["x"] = generate.KeptContext{Tenant: "ann", Name: "other", Policy: "squeezed", Fingerprint: "another model", IDs: []int32{1}}
 
 	e := holds(false) // which gives it up at once
 	second, url := serveServer(t, e, keys)
 	second.KeepContexts(store)
 	until := time.Now().Add(30 * time.Second)
 	for reads := 0; reads < 2; time.Sleep(10 * time.Millisecond) {
-		e.mu.Lock()
-		reads = len(e.requests)
-		for _, r := range e.requests {
+		e.Mu.Lock()
+		reads = len(e.Requests)
+		for _, r := range e.Requests {
 			if !r.Hold || r.Tenant != "ann" || r.Policy != "squeezed:sparsity=0.8" || r.Context != len(r.Prompt) || len(r.Prompt) != 10 {
 				t.Fatalf("%+v", r)
 			}
 		}
-		e.mu.Unlock()
+		e.Mu.Unlock()
 		if time.Now().After(until) {
 			t.Fatal("a context that was given up is not read again")
 		}

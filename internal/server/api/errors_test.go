@@ -1,6 +1,14 @@
 package api
 
 import (
+	"github.com/shoal-llm/shoal/internal/server/apierr"
+	"github.com/shoal-llm/shoal/internal/server/engine"
+	"github.com/shoal-llm/shoal/internal/server/generate"
+	"github.com/shoal-llm/shoal/internal/server/jsonbody"
+	"github.com/shoal-llm/shoal/internal/server/servertest"
+)
+
+import (
 	"context"
 	"encoding/json"
 	"errors"
@@ -32,7 +40,7 @@ func checkError(t *testing.T, a answer, status int, typ, param, code string) {
 
 func TestEngineRefusals(t *testing.T) {
 	var err error
-	e := &fakeEngine{submit: func(*Request) error { return err }}
+	e := &servertest.Engine{Refuse: func(*engine.Request) error { return err }}
 	url := serve(t, e) + "/v1/chat/completions"
 	for _, c := range []struct {
 		err         error
@@ -40,13 +48,13 @@ func TestEngineRefusals(t *testing.T) {
 		param, code string
 		retry       string
 	}{
-		{ErrOverloaded{RetryAfter: 2500 * time.Millisecond, Reason: "512 requests wait"}, 503, "", "overloaded", "3"},
-		{ErrNotReady{Reason: "loading weights"}, 503, "", "not_ready", "1"},
-		{fmt.Errorf("batcher: %w", ErrNotReady{Reason: "recovering", RetryAfter: time.Second}), 503, "", "not_ready", "1"},
-		{ErrTooLong{Limit: 10, Prompt: 9, Completion: 5}, 400, "", "context_length_exceeded", ""},
-		{ErrInvalid{Param: "kv_policy", Message: "unknown policy \"x\": full, streaming"}, 400, "kv_policy", "", ""},
-		{ErrInvalid{Param: "prompt", Code: "kv_budget_exceeded", Message: "it needs 9 bytes"}, 400, "prompt", "kv_budget_exceeded", ""},
-		{ErrFailed{Code: "step_failed", Message: "8 steps failed"}, 500, "", "step_failed", ""},
+		{apierr.ErrOverloaded{RetryAfter: 2500 * time.Millisecond, Reason: "512 requests wait"}, 503, "", "overloaded", "3"},
+		{apierr.ErrNotReady{Reason: "loading weights"}, 503, "", "not_ready", "1"},
+		{fmt.Errorf("batcher: %w", apierr.ErrNotReady{Reason: "recovering", RetryAfter: time.Second}), 503, "", "not_ready", "1"},
+		{apierr.ErrTooLong{Limit: 10, Prompt: 9, Completion: 5}, 400, "", "context_length_exceeded", ""},
+		{apierr.ErrInvalid{Param: "kv_policy", Message: "unknown policy \"x\": full, streaming"}, 400, "kv_policy", "", ""},
+		{apierr.ErrInvalid{Param: "prompt", Code: "kv_budget_exceeded", Message: "it needs 9 bytes"}, 400, "prompt", "kv_budget_exceeded", ""},
+		{apierr.ErrFailed{Code: "step_failed", Message: "8 steps failed"}, 500, "", "step_failed", ""},
 		{&sampler.ParamError{Param: "min_p", Message: "must be small"}, 400, "min_p", "", ""},
 		{errors.New("cluster: no quorum"), 500, "", "engine_error", ""},
 	} {
@@ -71,23 +79,23 @@ func TestEngineRefusals(t *testing.T) {
 // Of several choices one is refused: none stays, and the client may retry.
 func TestRefusalOfOneChoiceEndsTheOthers(t *testing.T) {
 	n := 0
-	e := &fakeEngine{gate: make(chan struct{})}
-	e.submit = func(*Request) error {
+	e := &servertest.Engine{Gate: make(chan struct{})}
+	e.Refuse = func(*engine.Request) error {
 		if n++; n == 3 {
-			return ErrOverloaded{}
+			return apierr.ErrOverloaded{}
 		}
 		return nil
 	}
 	a := post(t, serve(t, e)+"/v1/completions", completion(M{"n": 4}))
 	checkError(t, a, 503, "server_error", "", "overloaded")
-	e.waitCancelled(t, 2)
-	if len(e.requests) != 2 {
-		t.Errorf("%d requests", len(e.requests))
+	e.WaitCancelled(t, 2)
+	if len(e.Requests) != 2 {
+		t.Errorf("%d requests", len(e.Requests))
 	}
 }
 
 func TestContextLength(t *testing.T) {
-	e := &fakeEngine{script: hello}
+	e := &servertest.Engine{Script: servertest.Hello}
 	url := serve(t, e)
 	long := strings.Repeat("a", 600)
 	for _, c := range []struct {
@@ -111,8 +119,8 @@ func TestContextLength(t *testing.T) {
 			t.Errorf("%s\ndoes not say %q", a.raw, c.text)
 		}
 	}
-	if a := post(t, url+"/v1/completions", completion(M{"prompt": strings.Repeat("a", 505)})); a.status != 200 || e.last(t).MaxTokens != 6 {
-		t.Errorf("the default of max_tokens gives way to the context: %s, %d", a.raw, e.last(t).MaxTokens)
+	if a := post(t, url+"/v1/completions", completion(M{"prompt": strings.Repeat("a", 505)})); a.status != 200 || e.Last(t).MaxTokens != 6 {
+		t.Errorf("the default of max_tokens gives way to the context: %s, %d", a.raw, e.Last(t).MaxTokens)
 	}
 	if a := post(t, url+"/v1/completions", completion(M{"max_tokens": 509})); a.status != 200 {
 		t.Error(a.raw)
@@ -121,9 +129,9 @@ func TestContextLength(t *testing.T) {
 
 // A number of tokens beyond the room is what there is room for, on every route; -1 asks for that.
 func TestMaxTokensGivesWay(t *testing.T) {
-	e := &fakeEngine{submit: func(r *Request) error {
+	e := &servertest.Engine{Refuse: func(r *engine.Request) error {
 		if n := len(r.Prompt) + r.MaxTokens; n > 512 {
-			return ErrTooLong{Limit: 512, Prompt: len(r.Prompt), Completion: r.MaxTokens}
+			return apierr.ErrTooLong{Limit: 512, Prompt: len(r.Prompt), Completion: r.MaxTokens}
 		}
 		return nil
 	}}
@@ -147,11 +155,11 @@ func TestMaxTokensGivesWay(t *testing.T) {
 				want = 511
 			}
 			a := post(t, h.URL+path, body)
-			if a.status != 200 || e.last(t).MaxTokens != want || !strings.Contains(a.raw, `"length"`) && !strings.Contains(a.raw, `"max_tokens"`) && !strings.Contains(a.raw, `"incomplete"`) {
-				t.Errorf("%s with %v: %d tokens, want %d: %.200s", path, most, e.last(t).MaxTokens, want, a.raw)
+			if a.status != 200 || e.Last(t).MaxTokens != want || !strings.Contains(a.raw, `"length"`) && !strings.Contains(a.raw, `"max_tokens"`) && !strings.Contains(a.raw, `"incomplete"`) {
+				t.Errorf("%s with %v: %d tokens, want %d: %.200s", path, most, e.Last(t).MaxTokens, want, a.raw)
 			}
 			if endpoint := path; strings.HasPrefix(path, "/v1/") && path != "/v1/messages" {
-				task, err := s.NewTask(context.Background(), endpoint, mustJSON(body), TaskOptions{ID: "x"})
+				task, err := s.NewTask(context.Background(), endpoint, jsonbody.MustJSON(body), generate.TaskOptions{ID: "x"})
 				if err != nil || task.MaxTokens() != want {
 					t.Errorf("a job of %s with %v: %v", path, most, err)
 				}
@@ -164,20 +172,20 @@ func TestMaxTokensGivesWay(t *testing.T) {
 			t.Errorf("%s with 0: %d", path, a.status)
 		}
 	}
-	if a := post(t, h.URL+"/api/chat", M{"model": "fake/model", "messages": messages, "stream": false, "options": M{"num_predict": 0}}); a.status != 200 || e.last(t).MaxTokens != 512-prompt {
+	if a := post(t, h.URL+"/api/chat", M{"model": "fake/model", "messages": messages, "stream": false, "options": M{"num_predict": 0}}); a.status != 200 || e.Last(t).MaxTokens != 512-prompt {
 		t.Errorf("num_predict 0 is no limit: %s", a.raw)
 	}
 	// A prompt that is cut leaves what was asked for, and at least one token.
 	for most, want := range map[int]int{12: 500, 600: 511, -1: 511} {
 		post(t, h.URL+"/v1/completions", completion(M{"prompt": strings.Repeat("a", 600), "truncate_prompt_tokens": -1, "max_tokens": most}))
-		if r := e.last(t); len(r.Prompt) != want || r.MaxTokens != 512-want {
+		if r := e.Last(t); len(r.Prompt) != want || r.MaxTokens != 512-want {
 			t.Errorf("max_tokens %d: %d tokens of the prompt, %d of the answer", most, len(r.Prompt), r.MaxTokens)
 		}
 	}
 }
 
 func TestUnknownModel(t *testing.T) {
-	url := serve(t, &fakeEngine{script: hello})
+	url := serve(t, &servertest.Engine{Script: servertest.Hello})
 	for _, path := range []string{"/v1/completions", "/v1/chat/completions", "/tokenize"} {
 		body := M{"model": "gpt-9", "prompt": "x"}
 		if strings.Contains(path, "chat") {
@@ -195,7 +203,7 @@ func TestUnknownModel(t *testing.T) {
 }
 
 func TestBodies(t *testing.T) {
-	url := serve(t, &fakeEngine{script: hello}, func(c *Config) { c.Limits.BodyBytes = 1000 }) + "/v1/completions"
+	url := serve(t, &servertest.Engine{Script: servertest.Hello}, func(c *Config) { c.Limits.BodyBytes = 1000 }) + "/v1/completions"
 	checkError(t, post(t, url, ""), 400, "invalid_request_error", "", "invalid_json")
 	checkError(t, post(t, url, "{"), 400, "invalid_request_error", "", "invalid_json")
 	checkError(t, post(t, url, "[]"), 400, "invalid_request_error", "", "invalid_json")
@@ -241,24 +249,24 @@ func TestTooManyMembers(t *testing.T) {
 	for i := range 300 {
 		m["x"+strconv.Itoa(i)] = i
 	}
-	checkError(t, post(t, serve(t, &fakeEngine{})+"/v1/completions", completion(m)), 400, "invalid_request_error", "", "invalid_json")
+	checkError(t, post(t, serve(t, &servertest.Engine{})+"/v1/completions", completion(m)), 400, "invalid_request_error", "", "invalid_json")
 }
 
 func TestRequestTimeout(t *testing.T) {
 	for _, streaming := range []bool{false, true} {
-		e := &fakeEngine{gate: make(chan struct{})}
+		e := &servertest.Engine{Gate: make(chan struct{})}
 		url := serve(t, e, func(c *Config) { c.Limits.RequestTimeout = 500 * time.Millisecond }) + "/v1/completions"
 		a := post(t, url, completion(M{"stream": streaming}))
 		checkError(t, a, 504, "server_error", "", "timeout")
 		if a.header.Get("X-Should-Retry") != "false" {
 			t.Error("a client would do the work twice")
 		}
-		e.waitCancelled(t, 1)
+		e.WaitCancelled(t, 1)
 	}
 }
 
 func TestErrorJSON(t *testing.T) {
-	b, err := json.Marshal(&apiError{message: "m", typ: "t"})
+	b, err := json.Marshal(&apierr.Error{Message: "m", Type: "t"})
 	if err != nil || string(b) != `{"error":{"message":"m","type":"t","param":null,"code":null}}` {
 		t.Errorf("%s %v", b, err)
 	}

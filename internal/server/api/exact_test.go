@@ -1,6 +1,12 @@
 package api
 
 import (
+	"github.com/shoal-llm/shoal/internal/server/generate"
+	"github.com/shoal-llm/shoal/internal/server/openai"
+	"github.com/shoal-llm/shoal/internal/server/servertest"
+)
+
+import (
 	"fmt"
 	"os"
 	"path/filepath"
@@ -21,7 +27,7 @@ var ways = map[string]string{
 
 // Names match exactly at every depth: a member of another case is an unknown one.
 func TestNamesMatchExactly(t *testing.T) {
-	url := serve(t, &fakeEngine{script: hello})
+	url := serve(t, &servertest.Engine{Script: servertest.Hello})
 	for _, c := range []struct{ path, body, want string }{
 		{"/v1/chat/completions", `{"messages":[{"roLe":"user","content":"a"}]}`, "messages[0].role"},
 		{"/v1/chat/completions", `{"messages":[{"role":"user","content":[{"type":"text","TEXT":"z"}]}]}`, "messages[0].content[0].text"},
@@ -49,7 +55,7 @@ func TestNamesMatchExactly(t *testing.T) {
 
 // An object with two members of one name is refused, at every depth and on every route.
 func TestNamesAreThereOnce(t *testing.T) {
-	url := serve(t, &fakeEngine{script: hello})
+	url := serve(t, &servertest.Engine{Script: servertest.Hello})
 	for path, body := range ways {
 		for more, place := range map[string]string{
 			`,"temperature":0,"temperature":1`:                             `The JSON body has the member \"temperature\" twice`,
@@ -72,7 +78,7 @@ func TestNamesAreThereOnce(t *testing.T) {
 
 // 5.0 and 5e0 are integers wherever one is expected.
 func TestIntegersInAnySpelling(t *testing.T) {
-	e := &fakeEngine{script: hello}
+	e := &servertest.Engine{Script: servertest.Hello}
 	url := serve(t, e)
 	for path, members := range map[string][]string{
 		"/v1/completions":      {`"max_tokens":5.0`, `"stop_token_ids":[5.0,6e0]`, `"allowed_token_ids":[72.0,257]`, `"n":1.0`, `"seed":7.0`, `"logprobs":1.0`, `"top_k":5e0`, `"priority":-0.0`},
@@ -88,8 +94,8 @@ func TestIntegersInAnySpelling(t *testing.T) {
 			}
 		}
 	}
-	if a := post(t, url+"/v1/completions", `{"prompt":[72.0, 1.05e2],"max_tokens":1.0}`); a.status != 200 || fmt.Sprint(e.last(t).Prompt) != "[72 105]" {
-		t.Errorf("%d %s %v", a.status, a.raw, e.last(t).Prompt)
+	if a := post(t, url+"/v1/completions", `{"prompt":[72.0, 1.05e2],"max_tokens":1.0}`); a.status != 200 || fmt.Sprint(e.Last(t).Prompt) != "[72 105]" {
+		t.Errorf("%d %s %v", a.status, a.raw, e.Last(t).Prompt)
 	}
 	for path, m := range map[string]string{"/v1/completions": `"max_tokens":5.5`, "/v1/responses": `"max_output_tokens":"5"`} {
 		if a := post(t, url+path, fmt.Sprintf(ways[path], ","+m)); a.status != 400 {
@@ -100,7 +106,7 @@ func TestIntegersInAnySpelling(t *testing.T) {
 
 // A seed of -1 asks for another answer each time; every other seed is used unchanged.
 func TestSeedOfMinusOne(t *testing.T) {
-	e := &fakeEngine{script: hello}
+	e := &servertest.Engine{Script: servertest.Hello}
 	url := serve(t, e)
 	for path, body := range ways {
 		member := func(seed string) string {
@@ -114,7 +120,7 @@ func TestSeedOfMinusOne(t *testing.T) {
 			if a := post(t, url+path, member(seed)); a.status != 200 {
 				t.Fatalf("%s: %s", path, a.raw)
 			}
-			seen[e.last(t).Sampling.Seed] = true
+			seen[e.Last(t).Sampling.Seed] = true
 		}
 		if len(seen) != 4 || seen[1<<64-1] {
 			t.Errorf("%s: seed -1 gives %v", path, seen)
@@ -123,8 +129,8 @@ func TestSeedOfMinusOne(t *testing.T) {
 			continue // every negative seed of Ollama is drawn
 		}
 		for seed, want := range map[string]uint64{"-2": 1<<64 - 2, "0": 0, "7": 7} {
-			if post(t, url+path, member(seed)); e.last(t).Sampling.Seed != want {
-				t.Errorf("%s: seed %s gives %d", path, seed, e.last(t).Sampling.Seed)
+			if post(t, url+path, member(seed)); e.Last(t).Sampling.Seed != want {
+				t.Errorf("%s: seed %s gives %d", path, seed, e.Last(t).Sampling.Seed)
 			}
 		}
 	}
@@ -132,10 +138,10 @@ func TestSeedOfMinusOne(t *testing.T) {
 
 // A task that an older build accepted runs to its end by the rules of that build.
 func TestTasksOfOlderBuilds(t *testing.T) {
-	s := newServer(t, &fakeEngine{script: hello})
-	seed := func(body string, o TaskOptions) uint64 {
+	s := newServer(t, &servertest.Engine{Script: servertest.Hello})
+	seed := func(body string, o generate.TaskOptions) uint64 {
 		t.Helper()
-		task, err := s.NewTask(t.Context(), EndpointCompletions, []byte(body), o)
+		task, err := s.NewTask(t.Context(), openai.EndpointCompletions, []byte(body), o)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -147,17 +153,17 @@ func TestTasksOfOlderBuilds(t *testing.T) {
 		want  uint64
 	}{{`{"prompt":"a","seed":-1}`, false, 1<<64 - 1}, {`{"prompt":"a","seed":-1}`, true, 77}, {`{"prompt":"a"}`, false, 77}, {`{"prompt":"a","seed":null}`, true, 77}, {`{"prompt":"a","seed":5.0}`, true, 5},
 		{`{"prompt":"a","seed":4,"seed":6}`, false, 6}} {
-		if got := seed(c.body, TaskOptions{Seed: 77, Drawn: c.drawn}); got != c.want {
+		if got := seed(c.body, generate.TaskOptions{Seed: 77, Drawn: c.drawn}); got != c.want {
 			t.Errorf("%s, drawn %v: %d, want %d", c.body, c.drawn, got, c.want)
 		}
 	}
 }
 
-// Requests are decoded by unmarshal and fields alone. The files below read what is no request,
+// Requests are decoded by jsonbody alone. The files below read what is no request,
 // or a schema, whose keywords the grammar package knows.
 func TestOneDecoder(t *testing.T) {
-	other := []string{"fields.go", "json.go", "keys.go", "responseencoder.go", "tokenize.go", "tools.go", "toolgrammar.go"}
-	files, err := filepath.Glob("*.go")
+	other := []string{"object.go", "json.go", "fakes.go", "keys.go", "responseencoder.go", "tokenize.go", "tools.go", "toolgrammar.go"}
+	files, err := filepath.Glob("../*/*.go")
 	if err != nil || len(files) == 0 {
 		t.Fatal(files, err)
 	}
@@ -166,8 +172,8 @@ func TestOneDecoder(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !strings.HasSuffix(name, "_test.go") && strings.Contains(string(text), "json.Unmarshal(") && !slices.Contains(other, name) {
-			t.Errorf("%s calls json.Unmarshal, which ignores the case of names; call unmarshal", name)
+		if !strings.HasSuffix(name, "_test.go") && strings.Contains(string(text), "json.Unmarshal(") && !slices.Contains(other, filepath.Base(name)) {
+			t.Errorf("%s calls json.Unmarshal, which ignores the case of names; call jsonbody.Unmarshal", name)
 		}
 	}
 }

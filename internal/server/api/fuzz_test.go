@@ -1,6 +1,13 @@
 package api
 
 import (
+	"github.com/shoal-llm/shoal/internal/server/apierr"
+	"github.com/shoal-llm/shoal/internal/server/generate"
+	"github.com/shoal-llm/shoal/internal/server/openai"
+	"github.com/shoal-llm/shoal/internal/server/servertest"
+)
+
+import (
 	"bytes"
 	"context"
 	"encoding/json"
@@ -19,53 +26,41 @@ func FuzzRequest(f *testing.F) {
 	} {
 		f.Add([]byte(seed))
 	}
-	s := newServer(f, &fakeEngine{})
-	responses := func(ctx context.Context, body []byte) (*generation, *apiError) {
-		in, e := s.openai.decodeResponses(ctx, body)
-		if e != nil {
-			return nil, e
-		}
-		return in.generation, nil
-	}
+	s := newServer(f, &servertest.Engine{})
 	f.Fuzz(func(t *testing.T, body []byte) {
-		if s.cfg.Limits.checkShape(body, true) != nil {
-			return
-		}
-		for _, decode := range []func(context.Context, []byte) (*generation, *apiError){s.openai.decodeChat, s.openai.decodeCompletions, responses, s.anthropic.decodeMessagesBody} {
-			g, e := decode(context.Background(), body)
-			if (g == nil) == (e == nil) {
+		for _, endpoint := range []string{openai.EndpointChat, openai.EndpointCompletions, openai.EndpointResponses} {
+			task, err := s.NewTask(context.Background(), endpoint, body, generate.TaskOptions{})
+			if (task == nil) == (err == nil) {
 				t.Fatal("neither a request nor an error, or both")
 			}
-			if e != nil {
-				if e.status < 400 || e.status > 499 || e.message == "" {
-					t.Fatalf("%+v", e)
-				}
-				if _, err := json.Marshal(e); err != nil {
-					t.Fatal(err)
-				}
+			if err == nil {
+				checkBounds(t, s, task)
 				continue
 			}
-			checkBounds(t, s, g)
+			status, text := apierr.ErrorStatus(err)
+			background := endpoint == openai.EndpointResponses && status == 503 // there is no store
+			if !background && (status < 400 || status > 499) || err.Error() == "" || !json.Valid(text) {
+				t.Fatalf("%d %s", status, text)
+			}
 		}
-		_, _ = s.openai.tokenize(context.Background(), body)
-		_, _ = s.openai.detokenize(context.Background(), body)
 	})
 }
 
-func checkBounds(t *testing.T, s *Server, g *generation) {
-	l := s.cfg.Limits
-	if err := g.sampling.Validate(s.service.vocab); err != nil {
-		t.Fatal(err)
+func checkBounds(t *testing.T, s *Server, task *generate.Task) {
+	l, vocab := s.Limits(), servertest.Tokenizer{}.VocabSize()
+	if n := task.Choices(); n < 1 || n > l.Choices {
+		t.Fatalf("%d choices", n)
 	}
-	if n := len(g.prompts); n < 1 || n > l.Prompts || n*g.n > l.Choices || len(g.stop) > l.Stops || len(g.stopTokens) > l.StopTokens {
-		t.Fatalf("%d prompts, n %d, %d stops", n, g.n, len(g.stop))
-	}
-	for _, p := range g.prompts {
-		if len(p.ids) == 0 || len(p.ids)+g.maxTokens > s.service.cfg.MaxModelLen || g.maxTokens < 0 {
-			t.Fatalf("%d tokens and %d more", len(p.ids), g.maxTokens)
+	for i := range task.Choices() {
+		r := task.Request(i)
+		if err := r.Sampling.Validate(vocab); err != nil {
+			t.Fatal(err)
 		}
-		for _, id := range p.ids {
-			if id < 0 || int(id) >= s.service.vocab {
+		if len(r.Prompt) == 0 || len(r.Prompt)+r.MaxTokens > testConfig().MaxModelLen+1 || len(r.StopTokens) > l.StopTokens {
+			t.Fatalf("%d tokens and %d more, %d stop tokens", len(r.Prompt), r.MaxTokens, len(r.StopTokens))
+		}
+		for _, id := range r.Prompt {
+			if id < 0 || int(id) >= vocab {
 				t.Fatalf("token %d", id)
 			}
 		}
@@ -77,10 +72,10 @@ func checkBounds(t *testing.T, s *Server, g *generation) {
 func FuzzHTTP(f *testing.F) {
 	f.Add([]byte(`{"prompt":"Hi","stream":true,"stop":["lo"]}`))
 	f.Add([]byte(`{"messages":[{"role":"user","content":"Hi"}],"n":2}`))
-	e := &fakeEngine{script: hello}
+	e := &servertest.Engine{Script: servertest.Hello}
 	h := newServer(f, e).Handler()
 	f.Fuzz(func(t *testing.T, body []byte) {
-		for _, path := range []string{"/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"} {
+		for _, path := range []string{"/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/messages/count_tokens", "/v1/responses", "/api/chat", "/api/generate", "/tokenize", "/detokenize"} {
 			r := httptest.NewRequest("POST", path, bytes.NewReader(body))
 			r.Host = "localhost"
 			r.Header.Set("Content-Type", "application/json")
@@ -100,6 +95,6 @@ func FuzzHTTP(f *testing.F) {
 				}
 			}
 		}
-		e.live.Wait()
+		e.Live.Wait()
 	})
 }

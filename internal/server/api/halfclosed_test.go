@@ -1,6 +1,11 @@
 package api
 
 import (
+	"github.com/shoal-llm/shoal/internal/server/apierr"
+	"github.com/shoal-llm/shoal/internal/server/servertest"
+)
+
+import (
 	"bufio"
 	"fmt"
 	"io"
@@ -21,38 +26,38 @@ func TestHalfClosed(t *testing.T) {
 		"/api/chat":            `{"model":"fake/model","messages":[{"role":"user","content":"x"}]}`,
 	} {
 		gate := make(chan struct{})
-		e := &fakeEngine{script: hello, gate: gate}
+		e := &servertest.Engine{Script: servertest.Hello, Gate: gate}
 		url := serve(t, e)
 		c, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", path, len(body), body)
-		eventually(t, "the engine has the request", func() bool {
-			e.mu.Lock()
-			defer e.mu.Unlock()
-			return len(e.requests) == 1
+		servertest.Eventually(t, "the engine has the request", func() bool {
+			e.Mu.Lock()
+			defer e.Mu.Unlock()
+			return len(e.Requests) == 1
 		})
 		if err := c.(*net.TCPConn).CloseWrite(); err != nil {
 			t.Fatal(err)
 		}
-		_ = c.SetReadDeadline(time.Now().Add(patience))
+		_ = c.SetReadDeadline(time.Now().Add(servertest.Patience))
 		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
 		if err != nil {
 			t.Fatalf("%s: %v", path, err)
 		}
 		b, err := io.ReadAll(resp.Body)
-		if resp.StatusCode != statusLeft || err != nil || !strings.Contains(string(b), "closed the connection") {
+		if resp.StatusCode != apierr.StatusLeft || err != nil || !strings.Contains(string(b), "closed the connection") {
 			t.Errorf("%s: %d %q %v", path, resp.StatusCode, b, err)
 		}
-		e.waitCancelled(t, 1)
+		e.WaitCancelled(t, 1)
 		c.Close()
 	}
 }
 
 // TestHalfClosedStream: a stream that has begun ends with an error, not as if it were whole.
 func TestHalfClosedStream(t *testing.T) {
-	e := &fakeEngine{script: hello, hold: always}
+	e := &servertest.Engine{Script: servertest.Hello, Hold: servertest.Always}
 	url := serve(t, e)
 	const body = `{"stream":true,"messages":[{"role":"user","content":"x"}]}`
 	c, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
@@ -61,7 +66,7 @@ func TestHalfClosedStream(t *testing.T) {
 	}
 	defer c.Close()
 	fmt.Fprintf(c, "POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
-	_ = c.SetReadDeadline(time.Now().Add(patience))
+	_ = c.SetReadDeadline(time.Now().Add(servertest.Patience))
 	r := bufio.NewReader(c)
 	resp, err := http.ReadResponse(r, nil)
 	if err != nil {

@@ -1,13 +1,18 @@
 package api
 
 import (
+	"github.com/shoal-llm/shoal/internal/server/engine"
+	"github.com/shoal-llm/shoal/internal/server/servertest"
+)
+
+import (
 	"strings"
 	"testing"
 )
 
 // TestEffort: how much a model is to think, as each client says it; the template's own words win.
 func TestEffort(t *testing.T) {
-	url, seen := serveTools(t, hermesTemplate, &fakeEngine{script: says("ok")})
+	url, seen := serveTools(t, hermesTemplate, &servertest.Engine{Script: says("ok")})
 	base := strings.TrimSuffix(url, "/v1/chat/completions")
 	for _, c := range []struct {
 		more   string
@@ -27,7 +32,7 @@ func TestEffort(t *testing.T) {
 		{`,"reasoning_effort":"none","chat_template_kwargs":{"enable_thinking":true,"reasoning_effort":"low"}`, true, "low"},
 	} {
 		for _, path := range []string{"/v1/chat/completions", "/tokenize"} {
-			*seen = Conversation{}
+			*seen = engine.Conversation{}
 			a := post(t, base+path, `{"messages":[{"role":"user","content":"x"}]`+c.more+`}`)
 			if a.status != 200 || a.header.Get("X-Ignored-Parameters") != "" || seen.Kwargs["enable_thinking"] != c.think || seen.Kwargs["reasoning_effort"] != c.effort {
 				t.Errorf("%s %s: %d, the template got %v: %s", path, c.more, a.status, seen.Kwargs, a.raw)
@@ -47,7 +52,7 @@ func TestEffort(t *testing.T) {
 // TestWithoutEffect: words that cannot change the text of an answer are named, not refused, and
 // not named when they ask for nothing.
 func TestWithoutEffect(t *testing.T) {
-	e := &fakeEngine{script: hello}
+	e := &servertest.Engine{Script: servertest.Hello}
 	for _, strict := range []bool{false, true} {
 		url := serve(t, e, func(c *Config) { c.Strict = strict })
 		for _, c := range []struct{ path, body, left string }{
@@ -117,7 +122,7 @@ func TestStopsInAnswer(t *testing.T) {
 			}
 		}
 	}
-	url, _ := serveTools(t, hermesTemplate, &fakeEngine{script: says("<think>first:\n\nthen</think>\n\nanswer")})
+	url, _ := serveTools(t, hermesTemplate, &servertest.Engine{Script: says("<think>first:\n\nthen</think>\n\nanswer")})
 	if a := post(t, url, chat(M{"stop": "\n\n"})); at(t, a.body, "choices", 0, "message", "reasoning_content") != "first:" || at(t, a.body, "choices", 0, "finish_reason") != "stop" {
 		t.Errorf("a chat's stop holds in the thought, as the docs say: %s", a.raw)
 	}

@@ -1,6 +1,13 @@
 package api
 
 import (
+	"github.com/shoal-llm/shoal/internal/server/generate"
+	"github.com/shoal-llm/shoal/internal/server/httpserver"
+	"github.com/shoal-llm/shoal/internal/server/openai"
+	"github.com/shoal-llm/shoal/internal/server/servertest"
+)
+
+import (
 	"bytes"
 	"encoding/json"
 	"log/slog"
@@ -10,13 +17,12 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 )
 
 func TestParseKeys(t *testing.T) {
 	good := `{"keys": [{"name": "a", "key": "one", "requests": 2, "tokens_per_minute": 60, "priority": 3},
 		{"name": "b", "sha256": "` + strings.Repeat("0a", 32) + `", "role": "operator"}]}`
-	keys, err := ParseKeys([]byte(good))
+	keys, err := httpserver.ParseKeys([]byte(good))
 	if err != nil || len(keys) != 2 || keys[0].TokensPerMinute != 60 {
 		t.Fatal(keys, err)
 	}
@@ -35,36 +41,9 @@ func TestParseKeys(t *testing.T) {
 		`{"keys": [{"name": "a", "key": "x"}, {"name": "a", "key": "y"}]}`: "this name",
 		`{"keys": [{"name": "a", "key": "x"}, {"name": "b", "key": "x"}]}`: "same",
 	} {
-		if _, err := ParseKeys([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := httpserver.ParseKeys([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", text, err, want)
 		}
-	}
-}
-
-// The tokens of a minute come back evenly, and a long answer is paid for afterwards.
-func TestTokensPerMinute(t *testing.T) {
-	ring, err := newKeyring([]Key{{Name: "a", Secret: "s", TokensPerMinute: 60}}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	h, now := ring[0], time.Unix(1000, 0)
-	if e := h.checkTokens(now); e != nil {
-		t.Fatal(e)
-	}
-	h.charge(90, now)
-	if e := h.checkTokens(now.Add(10 * time.Second)); e == nil || e.status != 429 || e.retryAfter < 20*time.Second || e.retryAfter > 22*time.Second {
-		t.Errorf("20 tokens short: %+v", e)
-	}
-	if e := h.checkTokens(now.Add(32 * time.Second)); e != nil {
-		t.Errorf("after the wait: %v", e)
-	}
-	again, err := newKeyring([]Key{{Name: "renamed", Secret: "s", TokensPerMinute: 60}}, ring)
-	if err != nil {
-		t.Fatal(err)
-	}
-	h.charge(60, now.Add(32*time.Second))
-	if again[0].checkTokens(now.Add(32*time.Second)) == nil {
-		t.Error("a reload gives the minute back")
 	}
 }
 
@@ -96,16 +75,16 @@ func (l *lines) Write(p []byte) (int, error) {
 // Roles, limits and priorities of keys hold, also after a reload, and all of it is
 // written down by name.
 func TestKeysRolesAndAudit(t *testing.T) {
-	e := &fakeEngine{script: hello}
+	e := &servertest.Engine{Script: servertest.Hello}
 	log := &lines{}
 	s := newServer(t, e, func(c *Config) {
 		c.Audit = slog.New(slog.NewJSONHandler(log, nil))
-		c.Keys = []Key{{Name: "ann", Secret: "a", TokensPerMinute: 1, Priority: 5}, {Name: "op", Secret: "o", Role: RoleOperator}}
+		c.Keys = []httpserver.Key{{Name: "ann", Secret: "a", TokensPerMinute: 1, Priority: 5}, {Name: "op", Secret: "o", Role: httpserver.RoleOperator}}
 	})
-	if err := s.Handle(Route{Method: "POST", Path: "/v1/nodes/*", Operator: true, Handler: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(202) }}); err != nil {
+	if err := s.Handle(httpserver.Route{Method: "POST", Path: "/v1/nodes/*", Operator: true, Handler: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(202) }}); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Handle(Route{Method: "POST", Path: "/v1/batches", Uncounted: true, Handler: http.NotFound}); err != nil {
+	if err := s.Handle(httpserver.Route{Method: "POST", Path: "/v1/batches", Uncounted: true, Handler: http.NotFound}); err != nil {
 		t.Fatal(err)
 	}
 	srv := httptest.NewServer(s.Handler())
@@ -114,14 +93,14 @@ func TestKeysRolesAndAudit(t *testing.T) {
 	if a := ask(t, "POST", srv.URL+"/v1/completions", "a", body); a.status != 200 {
 		t.Fatal(a.raw)
 	}
-	if p := e.last(t).Priority; p != 5 {
+	if p := e.Last(t).Priority; p != 5 {
 		t.Errorf("a user's request has priority %d", p)
 	}
 	a := ask(t, "POST", srv.URL+"/v1/completions", "a", body)
 	checkError(t, a, 429, "rate_limit_error", "", "rate_limit_exceeded")
 	checkError(t, ask(t, "POST", srv.URL+"/v1/nodes/n/drain", "a", ""), 403, "permission_error", "", "permission_denied")
 	checkError(t, ask(t, "POST", srv.URL+"/v1/nodes/n/undrain", "a", ""), 403, "permission_error", "", "permission_denied")
-	if err := s.Handle(Route{Method: "DELETE", Path: "/v1/store/members/*", Operator: true, Handler: http.NotFound}); err != nil {
+	if err := s.Handle(httpserver.Route{Method: "DELETE", Path: "/v1/store/members/*", Operator: true, Handler: http.NotFound}); err != nil {
 		t.Fatal(err)
 	}
 	inner := httptest.NewServer(s.Handler())
@@ -131,13 +110,13 @@ func TestKeysRolesAndAudit(t *testing.T) {
 	if a := ask(t, "POST", srv.URL+"/v1/nodes/n/drain", "o", ""); a.status != 202 {
 		t.Error(a.status)
 	}
-	if a := ask(t, "POST", srv.URL+"/v1/completions", "o", body); a.status != 200 || e.last(t).Priority != -7 {
-		t.Errorf("%d, priority %d", a.status, e.last(t).Priority)
+	if a := ask(t, "POST", srv.URL+"/v1/completions", "o", body); a.status != 200 || e.Last(t).Priority != -7 {
+		t.Errorf("%d, priority %d", a.status, e.Last(t).Priority)
 	}
 	if err := s.SetKeys(nil); err == nil {
 		t.Error("all keys can be taken away")
 	}
-	if err := s.SetKeys([]Key{{Name: "ann", Secret: "new"}}); err != nil {
+	if err := s.SetKeys([]httpserver.Key{{Name: "ann", Secret: "new"}}); err != nil {
 		t.Fatal(err)
 	}
 	checkError(t, ask(t, "POST", srv.URL+"/v1/completions", "o", body), 401, "authentication_error", "", "invalid_api_key")
@@ -167,9 +146,9 @@ func TestKeysRolesAndAudit(t *testing.T) {
 
 // A task pays when it is brought, with all it may generate.
 func TestTasksAreCharged(t *testing.T) {
-	s := newServer(t, &fakeEngine{}, func(c *Config) { c.Keys = []Key{{Name: "ann", Secret: "a", TokensPerMinute: 60}} })
-	err := s.Handle(Route{Method: "POST", Path: "/v1/jobs", Handler: func(w http.ResponseWriter, r *http.Request) {
-		task, err := s.NewTask(t.Context(), EndpointCompletions, []byte(`{"prompt":"x","n":2,"max_tokens":50}`), TaskOptions{})
+	s := newServer(t, &servertest.Engine{}, func(c *Config) { c.Keys = []httpserver.Key{{Name: "ann", Secret: "a", TokensPerMinute: 60}} })
+	err := s.Handle(httpserver.Route{Method: "POST", Path: "/v1/jobs", Handler: func(w http.ResponseWriter, r *http.Request) {
+		task, err := s.NewTask(t.Context(), openai.EndpointCompletions, []byte(`{"prompt":"x","n":2,"max_tokens":50}`), generate.TaskOptions{})
 		if err == nil {
 			err = s.Charge(r, task)
 		}
@@ -192,24 +171,9 @@ func TestTasksAreCharged(t *testing.T) {
 	}
 }
 
-// Who guesses keys does not fill the disk.
-func TestRefusalsAreWrittenSoManyASecond(t *testing.T) {
-	a, now, written, missed := &audit{}, time.Unix(50, 0), 0, 0
-	for i := range 1000 {
-		m, write := a.refusal(now.Add(time.Duration(i) * 2 * time.Millisecond)) // two seconds
-		missed += m
-		if write {
-			written++
-		}
-	}
-	if written != 2*refusedPerSecond || missed != 500-refusedPerSecond {
-		t.Errorf("%d written, %d told of", written, missed)
-	}
-}
-
 // What has no effect is named; a strict server refuses it.
 func TestIgnoredParametersAreNamed(t *testing.T) {
-	url := serve(t, &fakeEngine{script: hello})
+	url := serve(t, &servertest.Engine{Script: servertest.Hello})
 	a := post(t, url+"/v1/completions", completion(M{"temprature": 0, "usr\n": 1, "metadata": M{}, "user": "me", "off": nil, "priority": 1}))
 	if got := a.header.Get("X-Ignored-Parameters"); a.status != 200 || got != `temprature, usr\n` {
 		t.Errorf("%d, %q", a.status, got)
@@ -219,7 +183,7 @@ func TestIgnoredParametersAreNamed(t *testing.T) {
 			t.Errorf("%s: %d %s names %q", name, a.status, a.raw, a.header.Get("X-Ignored-Parameters"))
 		}
 	}
-	strict := serve(t, &fakeEngine{script: hello}, func(c *Config) { c.Strict = true })
+	strict := serve(t, &servertest.Engine{Script: servertest.Hello}, func(c *Config) { c.Strict = true })
 	checkError(t, post(t, strict+"/v1/completions", completion(M{"temprature": 0})), 400, "invalid_request_error", "temprature", "unsupported_parameter")
 	if a := post(t, strict+"/v1/chat/completions", chat(M{"temperature": 0})); a.status != 200 {
 		t.Error(a.raw)
@@ -228,7 +192,7 @@ func TestIgnoredParametersAreNamed(t *testing.T) {
 
 // Tools that must not be called change nothing.
 func TestToolsThatAreNotCalled(t *testing.T) {
-	url := serve(t, &fakeEngine{script: hello}) + "/v1/chat/completions"
+	url := serve(t, &servertest.Engine{Script: servertest.Hello}) + "/v1/chat/completions"
 	tools := []M{{"type": "function", "function": M{"name": "f"}}}
 	if a := post(t, url, chat(M{"tools": tools, "tool_choice": "none"})); a.status != 200 {
 		t.Error(a.raw)

@@ -1,6 +1,12 @@
 package api
 
 import (
+	"github.com/shoal-llm/shoal/internal/server/engine"
+	"github.com/shoal-llm/shoal/internal/server/httpserver"
+	"github.com/shoal-llm/shoal/internal/server/servertest"
+)
+
+import (
 	"context"
 	"encoding/json"
 	"fmt"
@@ -18,9 +24,9 @@ func messages(more M) M {
 	return body
 }
 
-func serveMessages(t *testing.T, source, text string) (string, *Conversation, *fakeEngine) {
+func serveMessages(t *testing.T, source, text string) (string, *engine.Conversation, *servertest.Engine) {
 	t.Helper()
-	e := &fakeEngine{script: says(text)}
+	e := &servertest.Engine{Script: says(text)}
 	url, seen := serveTools(t, source, e)
 	return strings.TrimSuffix(url, "/chat/completions") + "/messages", seen, e
 }
@@ -52,23 +58,23 @@ func TestMessages(t *testing.T) {
 	if strings.Join(types, " ") != "thinking text tool_use" || at(t, a.body, "content", 2, "input", "city") != "Oslo" || at(t, a.body, "content", 0, "thinking") != "hm" {
 		t.Errorf("content %s", a.raw)
 	}
-	if in := at(t, a.body, "usage", "input_tokens").(float64); int(in) != len(e.last(t).Prompt) || at(t, a.body, "usage", "output_tokens").(float64) < 10 {
+	if in := at(t, a.body, "usage", "input_tokens").(float64); int(in) != len(e.Last(t).Prompt) || at(t, a.body, "usage", "output_tokens").(float64) < 10 {
 		t.Errorf("usage %s", a.raw)
 	}
 	if n := post(t, url+"/count_tokens", M{"model": "fake/model", "messages": []M{{"role": "user", "content": "Hi"}}}); n.status != 200 || at(t, n.body, "input_tokens").(float64) < 3 {
 		t.Error(n.raw)
 	}
 	for choice, forced := range map[string]bool{"any": true, "auto": false} {
-		if a := post(t, url, messages(M{"tools": tools, "tool_choice": M{"type": choice}})); a.status != 200 || (e.last(t).Sampling.Grammar != nil) != forced {
-			t.Errorf("tool_choice %s: %d, grammar %v", choice, a.status, e.last(t).Sampling.Grammar)
+		if a := post(t, url, messages(M{"tools": tools, "tool_choice": M{"type": choice}})); a.status != 200 || (e.Last(t).Sampling.Grammar != nil) != forced {
+			t.Errorf("tool_choice %s: %d, grammar %v", choice, a.status, e.Last(t).Sampling.Grammar)
 		}
 	}
 	if a := post(t, url, messages(M{"max_tokens": 1 << 20, "stop_sequences": []string{"look"}})); a.status != 200 || at(t, a.body, "stop_reason") != "stop_sequence" || at(t, a.body, "stop_sequence") != "look" {
 		t.Error(a.raw)
 	}
 	for _, how := range []M{{"output_format": M{"type": "json_schema", "schema": M{"type": "object"}}}, {"output_config": M{"effort": "low", "format": M{"type": "json_schema", "schema": M{"type": "object"}}}}} {
-		if a := post(t, url, messages(how)); a.status != 200 || e.last(t).Sampling.Grammar == nil || a.header.Get("X-Ignored-Parameters") != "" {
-			t.Errorf("%v: %d, grammar %v", how, a.status, e.last(t).Sampling.Grammar)
+		if a := post(t, url, messages(how)); a.status != 200 || e.Last(t).Sampling.Grammar == nil || a.header.Get("X-Ignored-Parameters") != "" {
+			t.Errorf("%v: %d, grammar %v", how, a.status, e.Last(t).Sampling.Grammar)
 		}
 	}
 	if a := post(t, url, messages(M{"max_tokens": 3})); at(t, a.body, "stop_reason") != "max_tokens" {
@@ -129,20 +135,6 @@ func TestMessagesStream(t *testing.T) {
 	}
 }
 
-// Turns that a template refuses are put together: no two of a role, one system message.
-func TestMergedTurns(t *testing.T) {
-	got := merged([]Message{{Role: "system", Content: "s"}, {Role: "system", Content: "d"}, {Role: "user", Content: "a"}, {Role: "user", Content: "b"},
-		{Role: "system", Content: "now"}, {Role: "assistant", Content: "x"}, {Role: "assistant", Empty: true, Calls: json.RawMessage("[]")}, {Role: "tool", Content: "1"}, {Role: "tool", Content: "2"}})
-	want := "system:s\n\nd user:a\n\nb\n\nnow assistant:x\n\n[] tool:1 tool:2"
-	var out []string
-	for _, m := range got {
-		out = append(out, m.Role+":"+m.Content+string(m.Calls))
-	}
-	if strings.Join(out, " ") != want || got[2].Empty {
-		t.Errorf("%q, want %q", strings.Join(out, " "), want)
-	}
-}
-
 func TestMessagesErrors(t *testing.T) {
 	url, _, _ := serveMessages(t, hermesTemplate, "x")
 	for _, c := range []struct {
@@ -166,7 +158,7 @@ func TestMessagesErrors(t *testing.T) {
 			t.Errorf("%v: %d %s", c.body, a.status, a.raw)
 		}
 	}
-	key := serve(t, &fakeEngine{script: hello}, func(c *Config) { c.Keys = []Key{{Name: "k", Secret: "secret-key-of-sixteen"}} }) + "/v1/messages"
+	key := serve(t, &servertest.Engine{Script: servertest.Hello}, func(c *Config) { c.Keys = []httpserver.Key{{Name: "k", Secret: "secret-key-of-sixteen"}} }) + "/v1/messages"
 	ask := func(header string) *http.Response {
 		b, _ := json.Marshal(messages(nil))
 		r, _ := http.NewRequest("POST", key, strings.NewReader(string(b)))

@@ -1,6 +1,13 @@
 package api
 
 import (
+	"github.com/shoal-llm/shoal/internal/server/engine"
+	"github.com/shoal-llm/shoal/internal/server/generate"
+	"github.com/shoal-llm/shoal/internal/server/openai"
+	"github.com/shoal-llm/shoal/internal/server/servertest"
+)
+
+import (
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,6 +16,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -52,10 +60,10 @@ func counted(t *testing.T, raw string) (prompt, generated float64) {
 
 // TestCountersEqualUsage: whatever is asked, /metrics grows by what the answer reports.
 func TestCountersEqualUsage(t *testing.T) {
-	endless := func(r *Request) []Event { // in steps of four tokens
-		out := make([]Event, 40)
+	endless := func(r *engine.Request) []engine.Event { // in steps of four tokens
+		out := make([]engine.Event, 40)
 		for i := range out {
-			out[i] = Event{Token: []int32{tokOne, tokTwo, tokThree, tokHello}[i%4], More: 3 - i%4}
+			out[i] = engine.Event{Token: []int32{servertest.TokOne, servertest.TokTwo, servertest.TokThree, servertest.TokHello}[i%4], More: 3 - i%4}
 		}
 		return out[:min(len(out), r.MaxTokens)]
 	}
@@ -83,18 +91,18 @@ func TestCountersEqualUsage(t *testing.T) {
 		{"Ollama", "/api/generate", M{"model": "fake/model", "prompt": "Hi", "raw": true, "options": M{"num_predict": 7}}, 3, 7, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			e := &fakeEngine{script: endless}
+			e := &servertest.Engine{Script: endless}
 			url := serve(t, e)
 			a := post(t, url+c.path, c.body)
 			if prompt, generated := counted(t, a.raw); a.status != 200 || prompt != c.prompt || generated != c.generated {
 				t.Fatalf("usage %v and %v, want %v and %v: %s", prompt, generated, c.prompt, c.generated, a.raw)
 			}
 			first := c.finished // sequences with a first token: those that the engine has had
-			e.mu.Lock()
-			if len(e.requests) == 0 {
+			e.Mu.Lock()
+			if len(e.Requests) == 0 {
 				first = 0
 			}
-			e.mu.Unlock()
+			e.Mu.Unlock()
 			got := series(t, url)
 			for name, want := range map[string]float64{
 				"vllm:prompt_tokens_total": c.prompt, "vllm:generation_tokens_total": c.generated, "vllm:request_generation_tokens_sum": c.generated,
@@ -114,20 +122,20 @@ func TestCountersEqualUsage(t *testing.T) {
 // TestAttemptsAreCountedOnce: a task that another attempt takes up again has its prompt counted
 // once, and each token that was counted before it was lost or replayed once.
 func TestAttemptsAreCountedOnce(t *testing.T) {
-	s := newServer(t, &fakeEngine{})
+	s := newServer(t, &servertest.Engine{})
 	body, err := json.Marshal(completion(M{"max_tokens": 4, "n": 2}))
 	if err != nil {
 		t.Fatal(err)
 	}
-	task, err := s.NewTask(context.Background(), EndpointCompletions, body, TaskOptions{ID: "1"})
+	task, err := s.NewTask(context.Background(), openai.EndpointCompletions, body, generate.TaskOptions{ID: "1"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	accept := func(r *Replay, choice, n int) {
+	accept := func(r *generate.Replay, choice, n int) {
 		for range n {
-			ev := Event{Token: tokOne}
+			ev := engine.Event{Token: servertest.TokOne}
 			if r.Tokens(choice) == 3 {
-				ev.Finish = FinishLength
+				ev.Finish = engine.FinishLength
 			}
 			if _, err := r.Accept(choice, ev); err != nil {
 				t.Fatal(err)
@@ -154,7 +162,7 @@ func TestAttemptsAreCountedOnce(t *testing.T) {
 
 	first := task.Replay()
 	first.Begin()
-	first.Timer(0).Event(&Event{Token: tokOne})
+	first.Timer(0).Event(&engine.Event{Token: servertest.TokOne})
 	accept(first, 0, 4)
 	accept(first, 1, 1)
 	first.Count()
@@ -165,7 +173,7 @@ func TestAttemptsAreCountedOnce(t *testing.T) {
 	accept(second, 0, 4)
 	accept(second, 1, 1)
 	second.Begin()
-	second.Timer(1).Event(&Event{Token: tokOne})
+	second.Timer(1).Event(&engine.Event{Token: servertest.TokOne})
 	second.Count()
 	want(3, 5, 1, 0, 1)
 	accept(second, 1, 2)
@@ -195,12 +203,10 @@ func TestTokensShareTheTimeOfTheirStep(t *testing.T) {
 		{name: "an attempt that goes on", resumed: true, steps: []int{2, 2}, ttft: 0, gaps: map[string]float64{"0.1": 0, "0.15": 2}, sum: 0.3},
 		{name: "a stop string within a step", steps: []int{1, 6, 3}, stop: "three one", ttft: 1, gaps: map[string]float64{"0.025": 0, "0.05": 3, "0.3": 3}, sum: 0.15},
 		{name: "a stop string in the first step", steps: []int{3, 3}, stop: "two", ttft: 1, gaps: map[string]float64{"0.3": 0}, sum: 0},
-		{name: "a failure has no time", steps: []int{1, 1}, finish: FinishError, ttft: 1, gaps: map[string]float64{"0.3": 1}, sum: 0.3},
+		{name: "a failure has no time", steps: []int{1, 1}, finish: engine.FinishError, ttft: 1, gaps: map[string]float64{"0.3": 1}, sum: 0.3},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s := newServer(t, &fakeEngine{})
-			began := time.Unix(1000, 0)
-			timer := &SequenceTimer{m: s.service.metrics, began: began, first: true, resumed: c.resumed}
+			s := newServer(t, &servertest.Engine{})
 			body := completion(M{"max_tokens": 30})
 			if c.stop != "" {
 				body["stop"] = c.stop
@@ -209,29 +215,11 @@ func TestTokensShareTheTimeOfTheirStep(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			task, err := s.NewTask(context.Background(), EndpointCompletions, text, TaskOptions{ID: "1"})
+			task, err := s.NewTask(context.Background(), openai.EndpointCompletions, text, generate.TaskOptions{ID: "1"})
 			if err != nil {
 				t.Fatal(err)
 			}
-			attempt := task.Replay()
-			attempt.Begin()
-			take := func(ev Event, now time.Time) {
-				timer.event(&ev, now)
-				if _, err := attempt.Accept(0, ev); err != nil && ev.Err == nil {
-					t.Fatal(err)
-				}
-			}
-			said := 0
-			for i, n := range c.steps {
-				for k := range n {
-					take(Event{Token: []int32{tokOne, tokTwo, tokThree}[said%3], More: n - 1 - k}, began.Add(time.Duration(i+1)*300*time.Millisecond).Add(time.Duration(k)*time.Microsecond))
-					said++
-				}
-			}
-			if c.finish != "" {
-				take(Event{Token: NoToken, Finish: c.finish, Err: errors.New("x")}, began.Add(time.Hour))
-			}
-			attempt.Count()
+			synctest.Test(t, func(t *testing.T) { playSteps(t, task, c.steps, c.resumed, c.finish) })
 			url := serveIt(t, s)
 			got := series(t, url)
 			for le, want := range c.gaps {
@@ -247,4 +235,36 @@ func TestTokensShareTheTimeOfTheirStep(t *testing.T) {
 			}
 		})
 	}
+}
+
+// playSteps replays steps of 300 ms with so many tokens each, then an end.
+func playSteps(t *testing.T, task *generate.Task, steps []int, resumed bool, finish string) {
+	replay, said := task.Replay(), 0
+	take := func(timer *generate.SequenceTimer, ev engine.Event) {
+		if timer != nil {
+			timer.Event(&ev)
+		}
+		if _, err := replay.Accept(0, ev); err != nil && ev.Err == nil {
+			t.Fatal(err)
+		}
+	}
+	next := func() int32 {
+		said++
+		return []int32{servertest.TokOne, servertest.TokTwo, servertest.TokThree}[(said-1)%3]
+	}
+	if resumed {
+		take(nil, engine.Event{Token: next()})
+	}
+	replay.Begin()
+	timer := replay.Timer(0)
+	for _, n := range steps {
+		time.Sleep(300 * time.Millisecond)
+		for k := range n {
+			take(timer, engine.Event{Token: next(), More: n - 1 - k})
+		}
+	}
+	if finish != "" {
+		take(timer, engine.Event{Token: engine.NoToken, Finish: finish, Err: errors.New("x")})
+	}
+	replay.Count()
 }

@@ -1,6 +1,12 @@
 package api
 
 import (
+	"github.com/shoal-llm/shoal/internal/server/apierr"
+	"github.com/shoal-llm/shoal/internal/server/engine"
+	"github.com/shoal-llm/shoal/internal/server/servertest"
+)
+
+import (
 	"encoding/json"
 	"strings"
 	"testing"
@@ -23,7 +29,7 @@ func readLines(t *testing.T, raw string) (out []M) {
 // TestOllama: requests as Ollama's documentation of its API shows them, with the members
 // that it says an answer has.
 func TestOllama(t *testing.T) {
-	e := &fakeEngine{script: hello}
+	e := &servertest.Engine{Script: servertest.Hello}
 	url := serve(t, e)
 	for name, c := range map[string]struct {
 		path, body, text string
@@ -73,7 +79,7 @@ func TestOllama(t *testing.T) {
 		})
 	}
 	a := ask(t, "POST", url+"/api/chat", "", `{"model":"fake/model","stream":false,"options":{"seed":101,"temperature":0.5,"repeat_penalty":1.25,"num_ctx":4096},"messages":[{"role":"user","content":"Hello!"}],"fancy":1}`)
-	if p := e.last(t).Sampling; p.Seed != 101 || p.Temperature != 0.5 || p.RepetitionPenalty != 1.25 || a.header.Get("X-Ignored-Parameters") != "fancy, options.num_ctx" {
+	if p := e.Last(t).Sampling; p.Seed != 101 || p.Temperature != 0.5 || p.RepetitionPenalty != 1.25 || a.header.Get("X-Ignored-Parameters") != "fancy, options.num_ctx" {
 		t.Errorf("options became %+v, ignored are %q", p, a.header.Get("X-Ignored-Parameters"))
 	}
 	for body, want := range map[string]string{
@@ -92,8 +98,8 @@ func TestOllama(t *testing.T) {
 	if a := ask(t, "GET", url+"/api/tags", "", ""); at(t, a.body, "models", 0, "name") != "fake/model" || at(t, a.body, "models", 1, "model") != "alias" {
 		t.Error(a.raw)
 	}
-	e.script = func(*Request) []Event {
-		return []Event{{Token: tokHello}, {Token: NoToken, Finish: FinishError, Err: ErrFailed{Code: "x", Message: "broken"}}}
+	e.Script = func(*engine.Request) []engine.Event {
+		return []engine.Event{{Token: servertest.TokHello}, {Token: engine.NoToken, Finish: engine.FinishError, Err: apierr.ErrFailed{Code: "x", Message: "broken"}}}
 	}
 	a = ask(t, "POST", url+"/api/chat", "", `{"model":"fake/model","messages":[{"role":"user","content":"x"}]}`)
 	if o := readLines(t, a.raw); len(o) != 2 || !strings.Contains(o[1]["error"].(string), "broken") {
@@ -103,7 +109,7 @@ func TestOllama(t *testing.T) {
 
 // TestOllamaTools: calls and results of tools, thoughts and a schema, as Ollama writes them.
 func TestOllamaTools(t *testing.T) {
-	e := &fakeEngine{script: says("<think>hm</think>I look.<tool_call>{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Oslo\"}}</tool_call>")}
+	e := &servertest.Engine{Script: says("<think>hm</think>I look.<tool_call>{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Oslo\"}}</tool_call>")}
 	url, seen := serveTools(t, hermesTemplate, e)
 	url = strings.TrimSuffix(url, "/v1/chat/completions") + "/api/chat"
 	const body = `{"model":"fake/model","stream":STREAM,"think":true,"messages":[{"role":"user","content":"what is the weather in Tokyo?"},
@@ -135,7 +141,7 @@ func TestOllamaTools(t *testing.T) {
 	}
 	for format, want := range map[string]bool{`"json"`: true, `{"type":"object","properties":{"age":{"type":"integer"}},"required":["age"]}`: true, `""`: false} {
 		a := ask(t, "POST", url, "", `{"model":"fake/model","messages":[{"role":"user","content":"x"}],"stream":false,"format":`+format+`}`)
-		if (e.last(t).Sampling.Grammar != nil) != want {
+		if (e.Last(t).Sampling.Grammar != nil) != want {
 			t.Errorf("format %s: a grammar is %v: %s", format, !want, a.raw)
 		}
 	}
@@ -143,7 +149,7 @@ func TestOllamaTools(t *testing.T) {
 
 // TestOllamaCallIDs: a result has the id of the call that it is of, named or not.
 func TestOllamaCallIDs(t *testing.T) {
-	url, seen := serveTools(t, hermesTemplate, &fakeEngine{script: says("ok")})
+	url, seen := serveTools(t, hermesTemplate, &servertest.Engine{Script: says("ok")})
 	url = strings.TrimSuffix(url, "/v1/chat/completions") + "/api/chat"
 	const calls = `{"role":"user","content":"x"},{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":{}}},{"function":{"name":"g","arguments":{}}},{"id":"mine","function":{"name":"g","arguments":{}}}]},`
 	for results, want := range map[string]string{

@@ -1,6 +1,12 @@
 package api
 
 import (
+	"github.com/shoal-llm/shoal/internal/server/engine"
+	"github.com/shoal-llm/shoal/internal/server/ollama"
+	"github.com/shoal-llm/shoal/internal/server/servertest"
+)
+
+import (
 	"net/http"
 	"strings"
 	"testing"
@@ -24,8 +30,8 @@ func requestAs(t testing.TB, method, url, body string, headers map[string]string
 // TestOllamaModels: what Ollama's clients ask of a server before they chat.
 func TestOllamaModels(t *testing.T) {
 	changed := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	url := serve(t, &fakeEngine{script: hello}, func(c *Config) {
-		c.Card = ModelCard{Architecture: "llama", Format: "gguf", Quantization: "Q4_0", Digest: strings.Repeat("ab", 32), Parameters: 7_615_616_512, Bytes: 4_431_400_262, Modified: changed,
+	url := serve(t, &servertest.Engine{Script: servertest.Hello}, func(c *Config) {
+		c.Card = ollama.ModelCard{Architecture: "llama", Format: "gguf", Quantization: "Q4_0", Digest: strings.Repeat("ab", 32), Parameters: 7_615_616_512, Bytes: 4_431_400_262, Modified: changed,
 			Layers: 28, Hidden: 3584, Heads: 28, KVHeads: 4, FFN: 18944}
 		zero := 0.0
 		c.DefaultTemperature = &zero
@@ -50,7 +56,7 @@ func TestOllamaModels(t *testing.T) {
 	if until, err := time.Parse(time.RFC3339Nano, at(t, ps.body, "models", 0, "expires_at").(string)); err != nil || until.Before(time.Now()) || at(t, ps.body, "models", 0, "context_length") != 512.0 {
 		t.Error(ps.raw)
 	}
-	if a := get(t, url+"/api/version"); a.status != 200 || at(t, a.body, "version") != ollamaVersion {
+	if a := get(t, url+"/api/version"); a.status != 200 || at(t, a.body, "version") != "0.13.5" {
 		t.Error(a.raw)
 	}
 	for _, body := range []string{`{"model":"fake/model"}`, `{"name":"alias:latest","verbose":true}`} {
@@ -91,41 +97,33 @@ func TestOllamaModels(t *testing.T) {
 	}
 }
 
-func TestParameterSize(t *testing.T) {
-	for n, want := range map[int64]string{0: "0", 999: "999", 16_800_000: "16.8M", 134_515_008: "135M", 7_615_616_512: "7.6B", 70_553_706_496: "70.6B", 671_026_419_200: "671B", 1_026_000_000_000: "1.0T"} {
-		if got := parameterSize(n); got != want {
-			t.Errorf("%d parameters are %s, want %s", n, got, want)
-		}
-	}
-}
-
 // TestOllamaOptions: numbers as Ollama takes them, moved into its bounds and never refused.
 func TestOllamaOptions(t *testing.T) {
-	e := &fakeEngine{script: hello}
+	e := &servertest.Engine{Script: servertest.Hello}
 	url := serve(t, e)
-	for options, ok := range map[string]func(*Request) bool{
-		`"temperature":3`:                  func(r *Request) bool { return r.Sampling.Temperature == 3 },
-		`"temperature":-1`:                 func(r *Request) bool { return r.Sampling.Temperature == 0 },
-		`"top_p":1.5,"min_p":-1`:           func(r *Request) bool { return r.Sampling.TopP == 1 && r.Sampling.MinP == 0 },
-		`"top_k":40.0`:                     func(r *Request) bool { return r.Sampling.TopK == 40 },
-		`"top_k":-1`:                       func(r *Request) bool { return r.Sampling.TopK == 0 },
-		`"num_predict":5.0`:                func(r *Request) bool { return r.MaxTokens == 5 },
-		`"num_predict":-1`:                 func(r *Request) bool { return r.MaxTokens == 507 },
-		`"num_predict":-2`:                 func(r *Request) bool { return r.MaxTokens == 507 },
-		`"num_predict":0`:                  func(r *Request) bool { return r.MaxTokens == 507 },
-		`"repeat_penalty":0`:               func(r *Request) bool { return r.Sampling.RepetitionPenalty == 1 },
-		`"presence_penalty":3`:             func(r *Request) bool { return r.Sampling.PresencePenalty == 2 },
-		`"seed":7.0`:                       func(r *Request) bool { return r.Sampling.Seed == 7 },
-		`"seed":9007199254740993`:          func(r *Request) bool { return r.Sampling.Seed == 9007199254740993 },
-		`"seed":-1`:                        func(r *Request) bool { return r.Sampling.Seed < 1<<63 },
-		`"stop":""`:                        func(r *Request) bool { return true },
-		`"stop":["a","b","c","d","e","f"]`: func(r *Request) bool { return true },
-		`"temperature":null`:               func(r *Request) bool { return r.Sampling.Temperature == 1 },
+	for options, ok := range map[string]func(*engine.Request) bool{
+		`"temperature":3`:                  func(r *engine.Request) bool { return r.Sampling.Temperature == 3 },
+		`"temperature":-1`:                 func(r *engine.Request) bool { return r.Sampling.Temperature == 0 },
+		`"top_p":1.5,"min_p":-1`:           func(r *engine.Request) bool { return r.Sampling.TopP == 1 && r.Sampling.MinP == 0 },
+		`"top_k":40.0`:                     func(r *engine.Request) bool { return r.Sampling.TopK == 40 },
+		`"top_k":-1`:                       func(r *engine.Request) bool { return r.Sampling.TopK == 0 },
+		`"num_predict":5.0`:                func(r *engine.Request) bool { return r.MaxTokens == 5 },
+		`"num_predict":-1`:                 func(r *engine.Request) bool { return r.MaxTokens == 507 },
+		`"num_predict":-2`:                 func(r *engine.Request) bool { return r.MaxTokens == 507 },
+		`"num_predict":0`:                  func(r *engine.Request) bool { return r.MaxTokens == 507 },
+		`"repeat_penalty":0`:               func(r *engine.Request) bool { return r.Sampling.RepetitionPenalty == 1 },
+		`"presence_penalty":3`:             func(r *engine.Request) bool { return r.Sampling.PresencePenalty == 2 },
+		`"seed":7.0`:                       func(r *engine.Request) bool { return r.Sampling.Seed == 7 },
+		`"seed":9007199254740993`:          func(r *engine.Request) bool { return r.Sampling.Seed == 9007199254740993 },
+		`"seed":-1`:                        func(r *engine.Request) bool { return r.Sampling.Seed < 1<<63 },
+		`"stop":""`:                        func(r *engine.Request) bool { return true },
+		`"stop":["a","b","c","d","e","f"]`: func(r *engine.Request) bool { return true },
+		`"temperature":null`:               func(r *engine.Request) bool { return r.Sampling.Temperature == 1 },
 	} {
 		for _, stream := range []string{"true", "false"} {
 			a := requestAs(t, "POST", url+"/api/chat", `{"model":"fake/model","stream":`+stream+`,"messages":[{"role":"user","content":"x"}],"options":{`+options+`}}`, nil)
-			if a.status != 200 || !ok(e.last(t)) || !strings.Contains(a.raw, `"done":true`) || a.header.Get("X-Ignored-Parameters") != "" {
-				t.Errorf("%s: %d %s, %+v", options, a.status, a.raw, e.last(t))
+			if a.status != 200 || !ok(e.Last(t)) || !strings.Contains(a.raw, `"done":true`) || a.header.Get("X-Ignored-Parameters") != "" {
+				t.Errorf("%s: %d %s, %+v", options, a.status, a.raw, e.Last(t))
 			}
 		}
 	}
@@ -146,7 +144,7 @@ func TestKeepAlive(t *testing.T) {
 		"/api/generate":        {`{"model":"fake/model","prompt":"x"}`, `{"model":"fake/model","created_at":"`, `"response":"","done":false}`},
 	} {
 		gate := make(chan struct{})
-		e := &fakeEngine{script: hello, gate: gate}
+		e := &servertest.Engine{Script: servertest.Hello, Gate: gate}
 		url := serve(t, e, func(c *Config) { c.KeepAlive = 5 * time.Millisecond })
 		go func() {
 			time.Sleep(50 * time.Millisecond)

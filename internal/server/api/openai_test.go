@@ -1,6 +1,13 @@
 package api
 
 import (
+	"github.com/shoal-llm/shoal/internal/server/apierr"
+	"github.com/shoal-llm/shoal/internal/server/engine"
+	"github.com/shoal-llm/shoal/internal/server/httpserver"
+	"github.com/shoal-llm/shoal/internal/server/servertest"
+)
+
+import (
 	"context"
 	"errors"
 	"net/http"
@@ -28,7 +35,7 @@ func hi(more ...func(*openai.ChatCompletionNewParams)) openai.ChatCompletionNewP
 }
 
 func TestClientChat(t *testing.T) {
-	c := client(serve(t, &fakeEngine{script: hello}, func(c *Config) { c.Keys = OperatorKeys("key") }))
+	c := client(serve(t, &servertest.Engine{Script: servertest.Hello}, func(c *Config) { c.Keys = httpserver.OperatorKeys("key") }))
 	got, err := c.Chat.Completions.New(context.Background(), hi(func(p *openai.ChatCompletionNewParams) {
 		p.Logprobs, p.TopLogprobs, p.Seed, p.MaxCompletionTokens = openai.Bool(true), openai.Int(2), openai.Int(3), openai.Int(50)
 	}))
@@ -55,7 +62,7 @@ func bytesOf(x []int64) (b []byte) {
 
 func TestClientChatStream(t *testing.T) {
 	// keep-alive comments between the chunks do not confuse it
-	c := client(serve(t, &fakeEngine{script: hello, delay: 20 * time.Millisecond}, func(c *Config) { c.KeepAlive = 4 * time.Millisecond }))
+	c := client(serve(t, &servertest.Engine{Script: servertest.Hello, Delay: 20 * time.Millisecond}, func(c *Config) { c.KeepAlive = 4 * time.Millisecond }))
 	s := c.Chat.Completions.NewStreaming(context.Background(), hi(func(p *openai.ChatCompletionNewParams) {
 		p.StreamOptions.IncludeUsage = openai.Bool(true)
 	}))
@@ -74,10 +81,10 @@ func TestClientChatStream(t *testing.T) {
 }
 
 func TestClientLateFailure(t *testing.T) {
-	script := func(*Request) []Event {
-		return []Event{{Token: tokOne}, {Token: NoToken, Finish: FinishError, Err: errors.New("cluster: node 3 died")}}
+	script := func(*engine.Request) []engine.Event {
+		return []engine.Event{{Token: servertest.TokOne}, {Token: engine.NoToken, Finish: engine.FinishError, Err: errors.New("cluster: node 3 died")}}
 	}
-	c := client(serve(t, &fakeEngine{script: script}))
+	c := client(serve(t, &servertest.Engine{Script: script}))
 	s := c.Chat.Completions.NewStreaming(context.Background(), hi())
 	for s.Next() {
 	}
@@ -87,7 +94,7 @@ func TestClientLateFailure(t *testing.T) {
 }
 
 func TestClientCompletions(t *testing.T) {
-	c := client(serve(t, &fakeEngine{script: hello}))
+	c := client(serve(t, &servertest.Engine{Script: servertest.Hello}))
 	params := openai.CompletionNewParams{Model: "fake/model", Logprobs: openai.Int(1), Echo: openai.Bool(true),
 		Prompt: openai.CompletionNewParamsPromptUnion{OfArrayOfTokens: []int64{'H', 'i', ' '}}}
 	got, err := c.Completions.New(context.Background(), params)
@@ -108,7 +115,7 @@ func TestClientCompletions(t *testing.T) {
 }
 
 func TestClientModels(t *testing.T) {
-	c := client(serve(t, &fakeEngine{}))
+	c := client(serve(t, &servertest.Engine{}))
 	list, err := c.Models.List(context.Background())
 	if err != nil || len(list.Data) != 2 || list.Data[0].ID != "fake/model" {
 		t.Fatalf("%v %v", list, err)
@@ -120,7 +127,7 @@ func TestClientModels(t *testing.T) {
 }
 
 func TestClientErrors(t *testing.T) {
-	url := serve(t, &fakeEngine{script: hello}, func(c *Config) { c.Keys = OperatorKeys("key") })
+	url := serve(t, &servertest.Engine{Script: servertest.Hello}, func(c *Config) { c.Keys = httpserver.OperatorKeys("key") })
 	fails := func(c openai.Client, p openai.ChatCompletionNewParams, status int, code, param string) {
 		t.Helper()
 		_, err := c.Chat.Completions.New(context.Background(), p)
@@ -142,9 +149,9 @@ func TestClientErrors(t *testing.T) {
 // does not retry what was accepted.
 func TestClientRetries(t *testing.T) {
 	var n atomic.Int32
-	e := &fakeEngine{script: hello, submit: func(*Request) error {
+	e := &servertest.Engine{Script: servertest.Hello, Refuse: func(*engine.Request) error {
 		if n.Add(1) < 3 {
-			return ErrOverloaded{RetryAfter: time.Millisecond}
+			return apierr.ErrOverloaded{RetryAfter: time.Millisecond}
 		}
 		return nil
 	}}
@@ -154,9 +161,9 @@ func TestClientRetries(t *testing.T) {
 		t.Errorf("%v after %d requests", err, n.Load())
 	}
 	n.Store(0)
-	failing := &fakeEngine{submit: func(*Request) error { n.Add(1); return nil },
-		script: func(*Request) []Event {
-			return []Event{{Token: NoToken, Finish: FinishError, Err: errors.New("x")}}
+	failing := &servertest.Engine{Refuse: func(*engine.Request) error { n.Add(1); return nil },
+		Script: func(*engine.Request) []engine.Event {
+			return []engine.Event{{Token: engine.NoToken, Finish: engine.FinishError, Err: errors.New("x")}}
 		}}
 	c = client(serve(t, failing))
 	if _, err := c.Chat.Completions.New(context.Background(), hi()); err == nil || n.Load() != 1 {
@@ -165,7 +172,7 @@ func TestClientRetries(t *testing.T) {
 }
 
 func TestClientCancels(t *testing.T) {
-	e := &fakeEngine{delay: time.Millisecond, hold: always}
+	e := &servertest.Engine{Delay: time.Millisecond, Hold: servertest.Always}
 	c := client(serve(t, e), option.WithHTTPClient(http.DefaultClient))
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -174,5 +181,5 @@ func TestClientCancels(t *testing.T) {
 	}
 	cancel()
 	s.Close()
-	e.waitCancelled(t, 1)
+	e.WaitCancelled(t, 1)
 }

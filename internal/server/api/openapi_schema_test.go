@@ -1,6 +1,10 @@
 package api
 
 import (
+	"github.com/shoal-llm/shoal/internal/server/servertest"
+)
+
+import (
 	"bytes"
 	"encoding/json"
 	"fmt"
@@ -201,7 +205,7 @@ var curlExample = regexp.MustCompile(`(?s)curl \S*?(/(?:v1|api)/[\w/]+|/(?:de)?t
 // TestExamplesFitOpenAPI: the requests that docs/api.md shows fit /openapi.json.
 func TestExamplesFitOpenAPI(t *testing.T) {
 	var doc struct{ Paths M }
-	if err := json.Unmarshal([]byte(get(t, serve(t, &fakeEngine{script: hello})+"/openapi.json").raw), &doc); err != nil {
+	if err := json.Unmarshal([]byte(get(t, serve(t, &servertest.Engine{Script: servertest.Hello})+"/openapi.json").raw), &doc); err != nil {
 		t.Fatal(err)
 	}
 	found := 0
@@ -227,7 +231,7 @@ func TestExamplesFitOpenAPI(t *testing.T) {
 
 // TestNullIsAbsent: every optional member may be null, for the server and for its description.
 func TestNullIsAbsent(t *testing.T) {
-	url := serve(t, &fakeEngine{script: hello})
+	url := serve(t, &servertest.Engine{Script: servertest.Hello})
 	paths := get(t, url+"/openapi.json").body["paths"].(M)
 	for path, body := range map[string]M{
 		"/v1/chat/completions": {"messages": []M{{"role": "user", "content": "x"}, {"role": "assistant", "content": nil, "tool_calls": []M{{"id": "a", "type": "function", "function": M{"name": "f", "arguments": "{}"}}}}, {"role": "tool", "tool_call_id": "a", "content": "y"}}},

@@ -1,6 +1,11 @@
 package api
 
 import (
+	"github.com/shoal-llm/shoal/internal/server/httpserver"
+	"github.com/shoal-llm/shoal/internal/server/servertest"
+)
+
+import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -11,12 +16,12 @@ import (
 // tells nothing, by whatever trick; programs and the server's own page are answered.
 func TestForeignPages(t *testing.T) {
 	started := 0
-	open := newServer(t, &fakeEngine{script: hello})
-	keyed := newServer(t, &fakeEngine{script: hello}, func(c *Config) { c.Keys = OperatorKeys("k") })
-	allowing := newServer(t, &fakeEngine{script: hello}, func(c *Config) { c.AllowOrigins = []string{"https://chat.example.com"} })
+	open := newServer(t, &servertest.Engine{Script: servertest.Hello})
+	keyed := newServer(t, &servertest.Engine{Script: servertest.Hello}, func(c *Config) { c.Keys = httpserver.OperatorKeys("k") })
+	allowing := newServer(t, &servertest.Engine{Script: servertest.Hello}, func(c *Config) { c.AllowOrigins = []string{"https://chat.example.com"} })
 	for _, s := range []*Server{open, keyed, allowing} {
 		for _, path := range []string{"/v1/nodes/*", "/v1/files"} {
-			if err := s.Handle(Route{Method: "POST", Path: path, Uploads: path == "/v1/files", Handler: func(w http.ResponseWriter, _ *http.Request) { started++ }}); err != nil {
+			if err := s.Handle(httpserver.Route{Method: "POST", Path: path, Uploads: path == "/v1/files", Handler: func(w http.ResponseWriter, _ *http.Request) { started++ }}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -84,7 +89,7 @@ func TestForeignPages(t *testing.T) {
 		}
 	}
 	for _, bad := range []string{"example.com", "https://example.com/", "https://", "null"} {
-		if _, ok := CheckOrigins([]string{"*", bad}); ok {
+		if _, ok := httpserver.CheckOrigins([]string{"*", bad}); ok {
 			t.Errorf("%q is taken for an origin", bad)
 		}
 	}
@@ -93,10 +98,10 @@ func TestForeignPages(t *testing.T) {
 // TestPreflight: a page of an allowed origin may send whatever headers it asks for, which the
 // SDKs of OpenAI and Anthropic do; a page of any other origin gets no such header.
 func TestPreflight(t *testing.T) {
-	e := &fakeEngine{script: hello}
+	e := &servertest.Engine{Script: servertest.Hello}
 	one := newServer(t, e, func(c *Config) { c.AllowOrigins = []string{"http://localhost:5173"} })
 	keyed := newServer(t, e, func(c *Config) {
-		c.AllowOrigins, c.Keys = []string{"http://localhost:5173"}, OperatorKeys("k")
+		c.AllowOrigins, c.Keys = []string{"http://localhost:5173"}, httpserver.OperatorKeys("k")
 	})
 	anyone := newServer(t, e, func(c *Config) { c.AllowOrigins = []string{"*"} })
 	ask := func(s *Server, path, origin, method, headers string, private bool) *httptest.ResponseRecorder {

@@ -1,6 +1,10 @@
 package api
 
 import (
+	"github.com/shoal-llm/shoal/internal/server/httpserver"
+)
+
+import (
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -19,26 +23,26 @@ func (f *flushes) Flush() { f.n++ }
 // their own.
 func TestTokensOfOneStep(t *testing.T) {
 	w := &flushes{ResponseRecorder: httptest.NewRecorder()}
-	out := newSSE(NewStream(w, time.Minute))
-	out.data(1)
-	if out.data(2); w.n != 2 {
+	out := httpserver.NewSSE(httpserver.NewStream(w, time.Minute))
+	out.Data(1)
+	if out.Data(2); w.n != 2 {
 		t.Errorf("%d packets of two events", w.n)
 	}
-	out.hold()
+	out.Hold()
 	for i := range 8 {
-		out.data(i)
+		out.Data(i)
 	}
 	if w.n != 2 {
 		t.Errorf("%d packets before all events of a step", w.n)
 	}
-	if out.release(); w.n != 3 || strings.Count(w.Body.String(), "data: ") != 10 {
+	if out.Release(); w.n != 3 || strings.Count(w.Body.String(), "data: ") != 10 {
 		t.Errorf("%d packets: %s", w.n, w.Body)
 	}
-	out.hold()
-	if out.release(); w.n != 3 {
+	out.Hold()
+	if out.Release(); w.n != 3 {
 		t.Errorf("%d packets, the last of nothing", w.n)
 	}
-	if out.done(); w.n != 4 || out.failure() != nil {
-		t.Errorf("%d packets: %v", w.n, out.failure())
+	if out.Done(); w.n != 4 || out.Failure() != nil {
+		t.Errorf("%d packets: %v", w.n, out.Failure())
 	}
 }

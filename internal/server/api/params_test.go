@@ -1,7 +1,11 @@
 package api
 
 import (
-	"encoding/json"
+	"github.com/shoal-llm/shoal/internal/server/engine"
+	"github.com/shoal-llm/shoal/internal/server/servertest"
+)
+
+import (
 	"reflect"
 	"slices"
 	"strconv"
@@ -12,7 +16,7 @@ import (
 )
 
 func TestParameters(t *testing.T) {
-	e := &fakeEngine{script: hello}
+	e := &servertest.Engine{Script: servertest.Hello}
 	url := serve(t, e) + "/v1/completions"
 	a := post(t, url, completion(M{
 		"temperature": 0.5, "top_p": 0.25, "top_k": 7, "min_p": 0.125, "repetition_penalty": 1.5, "presence_penalty": -1, "frequency_penalty": 2,
@@ -22,23 +26,23 @@ func TestParameters(t *testing.T) {
 	if a.status != 200 {
 		t.Fatal(a.raw)
 	}
-	r := e.last(t)
+	r := e.Last(t)
 	seed := int64(-3)
 	want := sampler.Params{Temperature: 0.5, TopP: 0.25, TopK: 7, MinP: 0.125, RepetitionPenalty: 1.5, PresencePenalty: -1, FrequencyPenalty: 2,
-		LogitBias: []sampler.Bias{{Token: 7, Value: -100}, {Token: 65, Value: 5}}, Seed: uint64(seed), Logprobs: -1, MinTokens: 2, Stop: []int32{3, tokEOS, 260}}
+		LogitBias: []sampler.Bias{{Token: 7, Value: -100}, {Token: 65, Value: 5}}, Seed: uint64(seed), Logprobs: -1, MinTokens: 2, Stop: []int32{3, servertest.TokEOS, 260}}
 	if !reflect.DeepEqual(r.Sampling, want) {
 		t.Errorf("got  %+v\nwant %+v", r.Sampling, want)
 	}
 	post(t, url, completion(M{"allowed_token_ids": []int{70, 3, 64, 3}, "bad_words": []string{"one", " two", "ab"}, "n": 2}))
-	for _, r := range e.requests[1:3] {
+	for _, r := range e.Requests[1:3] {
 		p := r.Sampling
-		if want := [][]int32{{'o', 'n', 'e'}, {tokOne}, {'t', 'w', 'o'}, {tokTwo}, {'a', 'b'}, {' ', 'a', 'b'}}; !reflect.DeepEqual(p.BadWords, want) || !slices.Equal(p.Allowed, []uint64{1 << 3, 1<<0 | 1<<6}) {
+		if want := [][]int32{{'o', 'n', 'e'}, {servertest.TokOne}, {'t', 'w', 'o'}, {servertest.TokTwo}, {'a', 'b'}, {' ', 'a', 'b'}}; !reflect.DeepEqual(p.BadWords, want) || !slices.Equal(p.Allowed, []uint64{1 << 3, 1<<0 | 1<<6}) {
 			t.Errorf("masks %v %x", p.BadWords, p.Allowed)
 		}
 	}
 	for word, want := range map[string][][]int32{"\n": {{'\n'}}, "\t": {{'\t'}}, " ": {{' '}}, "\r\n": {{'\r', '\n'}}, "\n ab": {{'a', 'b'}, {' ', 'a', 'b'}}} {
 		a := post(t, url, completion(M{"bad_words": []string{word}}))
-		if got := e.last(t).Sampling.BadWords; a.status != 200 || !reflect.DeepEqual(got, want) {
+		if got := e.Last(t).Sampling.BadWords; a.status != 200 || !reflect.DeepEqual(got, want) {
 			t.Errorf("bad word %q: %d %v, want %v", word, a.status, got, want)
 		}
 	}
@@ -49,29 +53,29 @@ func TestParameters(t *testing.T) {
 		t.Error(err)
 	}
 	post(t, url, completion(M{"min_tokens": 1, "ignore_eos": true, "logit_bias": nil, "stop": nil}))
-	if r := e.last(t); !r.IgnoreEOS || len(r.Sampling.Stop) != 0 {
+	if r := e.Last(t); !r.IgnoreEOS || len(r.Sampling.Stop) != 0 {
 		t.Errorf("%+v", r)
 	}
 }
 
 func TestDefaultsOfTheModel(t *testing.T) {
-	e := &fakeEngine{script: hello}
+	e := &servertest.Engine{Script: servertest.Hello}
 	zero := 0.0
 	url := serve(t, e, func(c *Config) { c.DefaultTemperature, c.DefaultTopP, c.DefaultTopK = &zero, 0.9, 50 }) + "/v1/completions"
 	post(t, url, completion(nil))
-	if p := e.last(t).Sampling; p.Temperature != 0 || p.TopP != 0.9 || p.TopK != 50 || p.RepetitionPenalty != 1 {
+	if p := e.Last(t).Sampling; p.Temperature != 0 || p.TopP != 0.9 || p.TopK != 50 || p.RepetitionPenalty != 1 {
 		t.Errorf("%+v", p)
 	}
 	post(t, url, completion(M{"temperature": 1, "top_p": 1, "top_k": -1}))
-	if p := e.last(t).Sampling; p.Temperature != 1 || p.TopP != 1 || p.TopK != 0 {
+	if p := e.Last(t).Sampling; p.Temperature != 1 || p.TopP != 1 || p.TopK != 0 {
 		t.Errorf("%+v", p)
 	}
 }
 
 func TestWrongParameters(t *testing.T) {
-	e := &fakeEngine{script: hello}
+	e := &servertest.Engine{Script: servertest.Hello}
 	url := serve(t, e)
-	beyond := fakeTok{}.VocabSize()
+	beyond := servertest.Tokenizer{}.VocabSize()
 	both := []struct {
 		name  string
 		value any
@@ -122,8 +126,8 @@ func TestWrongParameters(t *testing.T) {
 	checkParam(t, post(t, url+"/v1/completions", completion(M{"best_of": 64, "prompt": []string{"a", "b", "c", "d", "e"}})), "n", 64)
 	checkParam(t, post(t, url+"/v1/completions", completion(M{"min_tokens": 20})), "min_tokens", 20)
 	checkParam(t, post(t, url+"/v1/completions", completion(M{"echo": true, "max_tokens": 0, "min_tokens": 1})), "min_tokens", 1)
-	if len(e.requests) != 0 {
-		t.Errorf("%d requests reached the engine", len(e.requests))
+	if len(e.Requests) != 0 {
+		t.Errorf("%d requests reached the engine", len(e.Requests))
 	}
 }
 
@@ -136,18 +140,19 @@ func checkParam(t *testing.T, a answer, param string, value any) {
 
 // Known parameters with an effect are refused by name, unless their value means off.
 func TestRefusedParameters(t *testing.T) {
-	e := &fakeEngine{script: hello}
+	e := &servertest.Engine{Script: servertest.Hello}
 	url := serve(t, e)
 	on := M{"tools": []M{{"type": "function"}}, "tool_choice": "auto", "functions": []M{{"name": "f"}}, "function_call": "auto",
 		"response_format": M{"type": "json_object"}, "audio": M{"voice": "x"}, "modalities": []string{"text", "audio"}, "suffix": "x"}
-	for _, r := range refused {
-		v, ok := on[r.name]
+	for _, name := range []string{"functions", "function_call", "audio", "modalities", "suffix", "use_beam_search", "length_penalty", "early_stopping",
+		"logits_processors", "prompt_logprobs", "detokenize", "chat_template", "documents", "mm_processor_kwargs", "return_token_ids", "prompt_embeds"} {
+		v, ok := on[name]
 		if !ok {
 			v = M{"on": 1}
 		}
-		for path, body := range map[string]M{"/v1/completions": completion(M{r.name: v}), "/v1/chat/completions": chat(M{r.name: v})} {
+		for path, body := range map[string]M{"/v1/completions": completion(M{name: v}), "/v1/chat/completions": chat(M{name: v})} {
 			a := post(t, url+path, body)
-			checkError(t, a, 400, "invalid_request_error", r.name, "unsupported_parameter")
+			checkError(t, a, 400, "invalid_request_error", name, "unsupported_parameter")
 		}
 	}
 	off := M{"tools": []M{}, "tool_choice": "none", "functions": []M{}, "function_call": "none", "response_format": M{"type": "text"}, "audio": nil,
@@ -160,31 +165,18 @@ func TestRefusedParameters(t *testing.T) {
 	}
 }
 
-func TestParseIDs(t *testing.T) {
-	for in, want := range map[string][]int32{"[]": nil, " [ ]"[1:]: nil, "[1]": {1}, "[1.0,2e0 , 30e-1]": {1, 2, 3}, "[ 1 ,\n2,3 ]": {1, 2, 3}} {
-		if got, problem := parseIDs(json.RawMessage(in), 10, 3); problem != "" || !reflect.DeepEqual(got, want) {
-			t.Errorf("%s: %v %s", in, got, problem)
-		}
-	}
-	for _, in := range []string{"", "1", "{}", "[1.5]", "[1e1]", "[true]", "[-1]", "[10]", "[1,2,3,4]", `["1"]`, "[[1]]", "[null]", "[99999999999999999999]"} {
-		if _, problem := parseIDs(json.RawMessage(in), 10, 3); problem == "" {
-			t.Errorf("%s passed", in)
-		}
-	}
-}
-
 // TestUsageOfDrafts: what all choices drafted, and nothing where none did.
 func TestUsageOfDrafts(t *testing.T) {
-	drafts := &Drafts{Rows: 3, Drafted: 9, Accepted: 7}
-	e := &fakeEngine{script: func(r *Request) []Event {
-		return []Event{{Token: 65}, {Token: 66, Finish: FinishLength, Drafts: drafts}}
+	drafts := &engine.Drafts{Rows: 3, Drafted: 9, Accepted: 7}
+	e := &servertest.Engine{Script: func(r *engine.Request) []engine.Event {
+		return []engine.Event{{Token: 65}, {Token: 66, Finish: engine.FinishLength, Drafts: drafts}}
 	}}
 	url := serve(t, e) + "/v1/completions"
 	got := at(t, post(t, url, completion(M{"n": 2})).body, "usage", "completion_tokens_details")
 	if want := (M{"accepted_prediction_tokens": 14.0, "rejected_prediction_tokens": 4.0, "draft_steps": 6.0}); !reflect.DeepEqual(got, map[string]any(want)) {
 		t.Errorf("got %v, want %v", got, want)
 	}
-	drafts = &Drafts{Rows: 5, Drafted: 16, Accepted: 6, At: []uint64{3, 2, 1}, PerStep: []DraftStep{{3, 0}, {4, 3}, {3, 2}, {3, 1}, {3, 0}}}
+	drafts = &engine.Drafts{Rows: 5, Drafted: 16, Accepted: 6, At: []uint64{3, 2, 1}, PerStep: []engine.DraftStep{{3, 0}, {4, 3}, {3, 2}, {3, 1}, {3, 0}}}
 	want := M{"mean_acceptance_length": 2.2, "draft_acceptance_rate": 0.375, "num_spec_steps": 5.0, "num_accepted_draft_tokens": 6.0, "num_draft_tokens": 16.0, "num_spec_tokens": 15.0,
 		"acceptance_histogram_by_draft_length": map[string]any{"3": []any{2.0, 1.0, 1.0, 0.0}, "4": []any{0.0, 0.0, 0.0, 1.0, 0.0}},
 		"per_step_accepted":                    []any{0.0, 3.0, 2.0, 1.0, 0.0}, "per_step_drafted": []any{3.0, 4.0, 3.0, 3.0, 3.0},
@@ -208,7 +200,7 @@ func TestUsageOfDrafts(t *testing.T) {
 
 // A prompt is cut from its beginning, and only when that is asked for.
 func TestTruncatedPrompt(t *testing.T) {
-	e := &fakeEngine{script: hello}
+	e := &servertest.Engine{Script: servertest.Hello}
 	url := serve(t, e)
 	for cut, want := range map[int]string{2: "de", 9: "abcde", -1: "abcde", 0: "abcde"} {
 		if a := post(t, url+"/v1/completions", completion(M{"prompt": "abcde", "add_special_tokens": false, "truncate_prompt_tokens": cut, "echo": true, "max_tokens": 3})); a.status != 200 || at(t, a.body, "choices", 0, "text") != want+"Hello world!" {
@@ -216,7 +208,7 @@ func TestTruncatedPrompt(t *testing.T) {
 		}
 	}
 	long := strings.Repeat("x", 600)
-	if a := post(t, url+"/v1/chat/completions", chat(M{"messages": []M{{"role": "user", "content": long}}, "max_tokens": 12, "truncate_prompt_tokens": -1})); a.status != 200 || len(e.last(t).Prompt) != 500 {
-		t.Errorf("%d tokens: %s", len(e.last(t).Prompt), a.raw)
+	if a := post(t, url+"/v1/chat/completions", chat(M{"messages": []M{{"role": "user", "content": long}}, "max_tokens": 12, "truncate_prompt_tokens": -1})); a.status != 200 || len(e.Last(t).Prompt) != 500 {
+		t.Errorf("%d tokens: %s", len(e.Last(t).Prompt), a.raw)
 	}
 }

@@ -1,6 +1,12 @@
 package api
 
 import (
+	"github.com/shoal-llm/shoal/internal/server/engine"
+	"github.com/shoal-llm/shoal/internal/server/httpserver"
+	"github.com/shoal-llm/shoal/internal/server/servertest"
+)
+
+import (
 	"net/http"
 	"strings"
 	"testing"
@@ -9,24 +15,24 @@ import (
 // What a request says of the prefix cache goes to the engine, with the name of its key; what
 // was found comes back in usage, of each prompt once.
 func TestPrefixFields(t *testing.T) {
-	e := &fakeEngine{script: func(*Request) []Event {
-		return []Event{{Token: 1, Cached: 64}, {Token: 2, Cached: 64, Finish: FinishLength}}
+	e := &servertest.Engine{Script: func(*engine.Request) []engine.Event {
+		return []engine.Event{{Token: 1, Cached: 64}, {Token: 2, Cached: 64, Finish: engine.FinishLength}}
 	}}
 	url := serve(t, e, func(c *Config) {
-		c.Keys = []Key{{Name: "ann", Secret: "a"}, {Name: "ops", Secret: "o", Role: RoleOperator}}
+		c.Keys = []httpserver.Key{{Name: "ann", Secret: "a"}, {Name: "ops", Secret: "o", Role: httpserver.RoleOperator}}
 	})
 	a := ask(t, "POST", url+"/v1/completions", "a", `{"prompt": "x", "max_tokens": 2, "n": 2, "cache": false, "cache_salt": "s"}`)
 	if at(t, a.body, "usage", "prompt_tokens_details", "cached_tokens") != 64.0 {
 		t.Error(a.raw)
 	}
-	if r := e.last(t); !r.NoCache || r.Salt != "s" || r.Tenant != "ann" {
+	if r := e.Last(t); !r.NoCache || r.Salt != "s" || r.Tenant != "ann" {
 		t.Errorf("%+v", r)
 	}
-	e.script = hello
+	e.Script = servertest.Hello
 	if a := ask(t, "POST", url+"/v1/completions", "o", `{"prompt": "x"}`); strings.Contains(a.raw, "prompt_tokens_details") {
 		t.Error(a.raw)
 	}
-	if r := e.last(t); r.NoCache || r.Salt != "" || r.Tenant != "ops" {
+	if r := e.Last(t); r.NoCache || r.Salt != "" || r.Tenant != "ops" {
 		t.Errorf("%+v", r)
 	}
 	for _, field := range []string{`"cache": 1`, `"cache_salt": 5`} {

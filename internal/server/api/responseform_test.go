@@ -1,6 +1,13 @@
 package api
 
 import (
+	"github.com/shoal-llm/shoal/internal/server/engine"
+	"github.com/shoal-llm/shoal/internal/server/generate"
+	"github.com/shoal-llm/shoal/internal/server/jsonbody"
+	"github.com/shoal-llm/shoal/internal/server/servertest"
+)
+
+import (
 	"cmp"
 	"encoding/json"
 	"slices"
@@ -161,11 +168,11 @@ func TestResponsesForm(t *testing.T) {
 
 // What is kept is shown in the same form, and what it was asked as items are.
 func TestResponsesKeptForm(t *testing.T) {
-	s, err := New(testConfig(), &fakeEngine{}, fakeTok{}, toolTemplate{source: hermesTemplate, seen: new(Conversation)})
+	s, err := New(testConfig(), &servertest.Engine{}, servertest.Tokenizer{}, toolTemplate{source: hermesTemplate, seen: new(engine.Conversation)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	body := mustJSON(M{"background": true, "input": []M{
+	body := jsonbody.MustJSON(M{"background": true, "input": []M{
 		{"role": "user", "content": "Hi"},
 		{"role": "assistant", "id": nil, "status": nil, "content": "Hello"},
 		{"type": "message", "role": "assistant", "status": "incomplete", "content": []M{{"type": "output_text", "text": "I"}}},
@@ -175,17 +182,17 @@ func TestResponsesKeptForm(t *testing.T) {
 		{"type": "message", "role": "user", "content": []M{{"type": "input_text", "text": "And?"}}},
 	}})
 	for _, status := range []string{"queued", "in_progress", "failed", "cancelled"} {
-		shown, err := s.ShowResponse(KeptResponse{ID: "resp_a", Created: 5, Body: body, Status: status, Code: "server_error", Message: "broke"})
+		shown, err := s.ShowResponse(generate.KeptResponse{ID: "resp_a", Created: 5, Body: body, Status: status, Code: "server_error", Message: "broke"})
 		if err != nil {
 			t.Fatal(err)
 		}
 		var v M
-		if err := json.Unmarshal(mustJSON(shown), &v); err != nil || v["status"] != status || (v["error"] != nil) != (status == "failed") {
+		if err := json.Unmarshal(jsonbody.MustJSON(shown), &v); err != nil || v["status"] != status || (v["error"] != nil) != (status == "failed") {
 			t.Fatal(v, err)
 		}
 		formed(t, status, "response", v)
 	}
-	items, err := s.ResponseInput(KeptResponse{ID: "resp_a", Body: body})
+	items, err := s.ResponseInput(generate.KeptResponse{ID: "resp_a", Body: body})
 	if err != nil || len(items) != 7 {
 		t.Fatal(items, err)
 	}

@@ -1,6 +1,11 @@
 package api
 
 import (
+	"github.com/shoal-llm/shoal/internal/server/engine"
+	"github.com/shoal-llm/shoal/internal/server/servertest"
+)
+
+import (
 	"context"
 	"encoding/json"
 	"fmt"
@@ -10,9 +15,9 @@ import (
 	"testing"
 )
 
-func serveResponses(t *testing.T, source, text string) (string, *Conversation, *fakeEngine) {
+func serveResponses(t *testing.T, source, text string) (string, *engine.Conversation, *servertest.Engine) {
 	t.Helper()
-	e := &fakeEngine{script: says(text)}
+	e := &servertest.Engine{Script: says(text)}
 	url, seen := serveTools(t, source, e)
 	return strings.TrimSuffix(url, "/chat/completions") + "/responses", seen, e
 }
@@ -108,7 +113,7 @@ func TestResponsesCodex(t *testing.T) {
 			t.Errorf("%s is %v", path, last[path])
 		}
 	}
-	if n := at(t, last, "usage", "input_tokens").(float64); int(n) != len(e.last(t).Prompt) || at(t, last, "usage", "output_tokens_details", "reasoning_tokens").(float64) < 3 {
+	if n := at(t, last, "usage", "input_tokens").(float64); int(n) != len(e.Last(t).Prompt) || at(t, last, "usage", "output_tokens_details", "reasoning_tokens").(float64) < 3 {
 		t.Errorf("usage %v", last["usage"])
 	}
 	out := last["output"].([]any)
@@ -148,7 +153,7 @@ func TestResponsesParameters(t *testing.T) {
 		}
 		return post(t, url, body)
 	}
-	if a := call(M{"temperature": 0.25, "max_output_tokens": 1 << 20, "metadata": M{"a": "b"}, "previous_response_id": nil}); a.status != 200 || e.last(t).Sampling.Temperature != 0.25 || at(t, a.body, "temperature") != 0.25 ||
+	if a := call(M{"temperature": 0.25, "max_output_tokens": 1 << 20, "metadata": M{"a": "b"}, "previous_response_id": nil}); a.status != 200 || e.Last(t).Sampling.Temperature != 0.25 || at(t, a.body, "temperature") != 0.25 ||
 		at(t, a.body, "metadata", "a") != "b" || at(t, a.body, "output", 0, "content", 0, "text") != "Hello" || at(t, a.body, "store") != false || !strings.HasPrefix(a.body["id"].(string), "resp_") || !strings.HasPrefix(at(t, a.body, "output", 0, "id").(string), "msg_") {
 		t.Error(a.raw)
 	}
@@ -159,7 +164,7 @@ func TestResponsesParameters(t *testing.T) {
 		t.Error(a.raw)
 	}
 	schema := M{"type": "json_schema", "name": "x", "schema": M{"type": "object"}, "strict": true}
-	if a := call(M{"text": M{"format": schema}}); a.status != 200 || e.last(t).Sampling.Grammar == nil || at(t, a.body, "text", "format", "name") != "x" {
+	if a := call(M{"text": M{"format": schema}}); a.status != 200 || e.Last(t).Sampling.Grammar == nil || at(t, a.body, "text", "format", "name") != "x" {
 		t.Error(a.raw)
 	}
 	tools := []M{{"type": "function", "name": "f"}, {"type": "function", "name": "g"}}
@@ -168,7 +173,7 @@ func TestResponsesParameters(t *testing.T) {
 			t.Errorf("%s: %s", choice, a.raw)
 		}
 		got := ""
-		if g := e.last(t).Sampling.Grammar; g != nil {
+		if g := e.Last(t).Sampling.Grammar; g != nil {
 			for _, name := range []string{"f", "g"} {
 				if strings.Contains(g.Text, `\"`+name+`\"`) {
 					got = strings.TrimSpace(got + " " + name)

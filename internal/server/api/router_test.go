@@ -1,14 +1,16 @@
 package api
 
 import (
+	"github.com/shoal-llm/shoal/internal/server/httpserver"
+	"github.com/shoal-llm/shoal/internal/server/servertest"
+)
+
+import (
 	"bytes"
-	"crypto/sha256"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
-	"regexp"
 	"strings"
 	"testing"
 )
@@ -29,14 +31,14 @@ func request(t *testing.T, method, url string, header ...string) answer {
 // Every route of the table, also one added later, needs a key, but for /health
 // and /ready; so does every path that is not there.
 func TestEveryRouteNeedsAKey(t *testing.T) {
-	s := newServer(t, &fakeEngine{script: hello}, func(c *Config) { c.Keys = OperatorKeys("key-one", "key-two") })
-	if err := s.Handle(Route{Method: "POST", Path: "/v1/jobs", Handler: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(204) }}); err != nil {
+	s := newServer(t, &servertest.Engine{Script: servertest.Hello}, func(c *Config) { c.Keys = httpserver.OperatorKeys("key-one", "key-two") })
+	if err := s.Handle(httpserver.Route{Method: "POST", Path: "/v1/jobs", Handler: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(204) }}); err != nil {
 		t.Fatal(err)
 	}
 	srv := httptest.NewServer(s.Handler())
 	defer srv.Close()
 	public := map[string]bool{"/health": true, "/ready": true}
-	paths := []Route{{Method: "GET", Path: "/nothing"}, {Method: "POST", Path: "/v1/health"}, {Method: "GET", Path: "/v1/models/../../version"}, {Method: "DELETE", Path: "/v1/models"}, {Method: "GET", Path: "/api/nothing"}, {Method: "GET", Path: "/v1/messages/nothing"}}
+	paths := []httpserver.Route{{Method: "GET", Path: "/nothing"}, {Method: "POST", Path: "/v1/health"}, {Method: "GET", Path: "/v1/models/../../version"}, {Method: "DELETE", Path: "/v1/models"}, {Method: "GET", Path: "/api/nothing"}, {Method: "GET", Path: "/v1/messages/nothing"}}
 	seen := 0
 	for _, r := range append(paths, s.Routes()...) {
 		if r.Method == "" { // it only words errors
@@ -87,23 +89,23 @@ func TestEveryRouteNeedsAKey(t *testing.T) {
 }
 
 func TestKeysAreNotKept(t *testing.T) {
-	s := newServer(t, &fakeEngine{}, func(c *Config) { c.Keys = OperatorKeys("secret") })
-	if k := *s.keys.Load(); s.cfg.Keys != nil || len(k) != 1 || k[0].Secret != "" {
+	s := newServer(t, &servertest.Engine{}, func(c *Config) { c.Keys = httpserver.OperatorKeys("secret") })
+	if text := fmt.Sprintf("%+v", s); !s.HasKeys() || strings.Contains(text, "secret") {
 		t.Error("the server keeps the keys themselves")
 	}
 	for _, keys := range [][]string{{""}, {"a", " "}} {
 		cfg := testConfig()
-		cfg.Keys = OperatorKeys(keys...)
-		if _, err := New(cfg, &fakeEngine{}, fakeTok{}, nil); err == nil {
+		cfg.Keys = httpserver.OperatorKeys(keys...)
+		if _, err := New(cfg, &servertest.Engine{}, servertest.Tokenizer{}, nil); err == nil {
 			t.Errorf("keys %q accepted", keys)
 		}
 	}
 }
 
 func TestRequestsPerKey(t *testing.T) {
-	e := &fakeEngine{script: hello, gate: make(chan struct{})}
+	e := &servertest.Engine{Script: servertest.Hello, Gate: make(chan struct{})}
 	url := serve(t, e, func(c *Config) {
-		c.Keys = []Key{{Name: "one", Secret: "a", Requests: 1}, {Name: "two", Secret: "b", Requests: 1}}
+		c.Keys = []httpserver.Key{{Name: "one", Secret: "a", Requests: 1}, {Name: "two", Secret: "b", Requests: 1}}
 	})
 	do := func(key string) answer {
 		req, _ := http.NewRequest("POST", url+"/v1/completions", strings.NewReader(`{"prompt":"x"}`))
@@ -114,15 +116,15 @@ func TestRequestsPerKey(t *testing.T) {
 	}
 	first := make(chan answer, 2)
 	go func() { first <- do("a") }()
-	eventually(t, "the first runs", func() bool { e.mu.Lock(); defer e.mu.Unlock(); return len(e.requests) == 1 })
+	servertest.Eventually(t, "the first runs", func() bool { e.Mu.Lock(); defer e.Mu.Unlock(); return len(e.Requests) == 1 })
 	a := do("a")
 	checkError(t, a, 429, "rate_limit_error", "", "rate_limit_exceeded")
 	if a.header.Get("Retry-After") == "" {
 		t.Error("no Retry-After")
 	}
 	go func() { first <- do("b") }()
-	eventually(t, "another key has its own", func() bool { e.mu.Lock(); defer e.mu.Unlock(); return len(e.requests) == 2 })
-	close(e.gate)
+	servertest.Eventually(t, "another key has its own", func() bool { e.Mu.Lock(); defer e.Mu.Unlock(); return len(e.Requests) == 2 })
+	close(e.Gate)
 	for range 2 {
 		if a := <-first; a.status != 200 {
 			t.Error(a.raw)
@@ -134,7 +136,7 @@ func TestRequestsPerKey(t *testing.T) {
 }
 
 func TestWrongPathsAndMethods(t *testing.T) {
-	url := serve(t, &fakeEngine{script: hello})
+	url := serve(t, &servertest.Engine{Script: servertest.Hello})
 	checkError(t, get(t, url+"/v1/engines"), 404, "invalid_request_error", "", "unknown_url")
 	checkError(t, get(t, url+"/v1/models/"), 404, "invalid_request_error", "", "unknown_url")
 	a := get(t, url+"/v1/chat/completions")
@@ -149,16 +151,16 @@ func TestWrongPathsAndMethods(t *testing.T) {
 }
 
 func TestAddedRoutes(t *testing.T) {
-	s := newServer(t, &fakeEngine{})
+	s := newServer(t, &servertest.Engine{})
 	h := func(name string) http.HandlerFunc {
 		return func(w http.ResponseWriter, r *http.Request) { _, _ = w.Write([]byte(name + " " + r.URL.Path)) }
 	}
 	for _, r := range [][2]string{{"GET", "/v1/jobs"}, {"GET", "/v1/jobs/*"}, {"DELETE", "/v1/jobs/*"}, {"GET", "/v1/jobs/events/*"}} {
-		if err := s.Handle(Route{Method: r[0], Path: r[1], Handler: h(r[0] + r[1])}); err != nil {
+		if err := s.Handle(httpserver.Route{Method: r[0], Path: r[1], Handler: h(r[0] + r[1])}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if s.Handle(Route{Method: "GET", Path: "/v1/jobs", Handler: h("")}) == nil {
+	if s.Handle(httpserver.Route{Method: "GET", Path: "/v1/jobs", Handler: h("")}) == nil {
 		t.Error("a route was taken over")
 	}
 	srv := httptest.NewServer(s.Handler())
@@ -176,7 +178,7 @@ func TestAddedRoutes(t *testing.T) {
 }
 
 func TestRequestIDs(t *testing.T) {
-	e := &fakeEngine{script: hello}
+	e := &servertest.Engine{Script: servertest.Hello}
 	url := serve(t, e)
 	if a := request(t, "GET", url+"/version", "X-Request-Id", "trace-1"); a.header.Get("X-Request-Id") != "trace-1" {
 		t.Error(a.header)
@@ -192,25 +194,28 @@ func TestRequestIDs(t *testing.T) {
 	req.Header.Set("Idempotency-Key", "once")
 	resp, err := http.DefaultClient.Do(req)
 	a := read(t, resp, err)
-	r := e.last(t)
-	if r.ClientID != "trace-2" || r.IdempotencyKey != "once" || !strings.HasPrefix(r.ID, at(t, a.body, "id").(string)+"-") || e.requests[0].ID == r.ID {
+	r := e.Last(t)
+	if r.ClientID != "trace-2" || r.IdempotencyKey != "once" || !strings.HasPrefix(r.ID, at(t, a.body, "id").(string)+"-") || e.Requests[0].ID == r.ID {
 		t.Errorf("%+v", r)
 	}
 }
 
 func TestPanics(t *testing.T) {
 	var log bytes.Buffer
-	s := newServer(t, &fakeEngine{}, func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+	s := newServer(t, &servertest.Engine{}, func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
 	add := func(path string, h http.HandlerFunc) {
-		if err := s.Handle(Route{Method: "GET", Path: path, Handler: h}); err != nil {
+		if err := s.Handle(httpserver.Route{Method: "GET", Path: path, Handler: h}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	add("/early", func(http.ResponseWriter, *http.Request) { panic("secret detail") })
-	add("/accepted", func(_ http.ResponseWriter, r *http.Request) { scopeOf(r).accepted = true; panic("secret detail") })
+	add("/accepted", func(_ http.ResponseWriter, r *http.Request) {
+		httpserver.ScopeOf(r).Accepted = true
+		panic("secret detail")
+	})
 	add("/streaming", func(w http.ResponseWriter, _ *http.Request) {
-		out := newSSE(NewStream(w, s.cfg.Limits.WriteTimeout))
-		out.data(M{})
+		out := httpserver.NewSSE(httpserver.NewStream(w, s.Limits().WriteTimeout))
+		out.Data(M{})
 		panic("secret detail")
 	})
 	add("/half", func(w http.ResponseWriter, _ *http.Request) {
@@ -246,7 +251,7 @@ func TestPanics(t *testing.T) {
 }
 
 func TestPage(t *testing.T) {
-	base := serve(t, &fakeEngine{})
+	base := serve(t, &servertest.Engine{})
 	for path, kind := range map[string]string{"/": "text/html", "/web/js/main.js": "text/javascript", "/web/css/base.css": "text/css", "/web/vendor/marked.LICENSE": "text/plain"} {
 		browse, err := http.NewRequest(http.MethodGet, base+path, nil)
 		if err != nil {
@@ -275,47 +280,6 @@ func TestPage(t *testing.T) {
 	for _, path := range []string{"/web/", "/web/js", "/web/js/none.js", "/web/../page.go", "/web/js/../../page.go"} {
 		if a := get(t, base+path); a.status != 404 {
 			t.Errorf("%s: %d", path, a.status)
-		}
-	}
-}
-
-// TestPageIsItsOwn: nothing of the page is anybody else's, or turns text into HTML.
-func TestPageIsItsOwn(t *testing.T) {
-	outside := regexp.MustCompile(`https?://[^"'\s]*|//cdn|@import|style="|\son\w+="|innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|new Function`)
-	err := fs.WalkDir(pageFiles, "web", func(name string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() || strings.HasPrefix(name, "web/vendor/") {
-			return err
-		}
-		text, err := pageFiles.ReadFile(name)
-		for _, found := range outside.FindAllString(string(text), -1) {
-			if found != "http://www.w3.org/2000/svg" {
-				t.Errorf("%s has %q", name, found)
-			}
-		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// TestVendored: what is not ours is as it was released (docs/dependencies.md).
-func TestVendored(t *testing.T) {
-	want := map[string]string{
-		"web/vendor/marked.js":      "5371fea86fd0656b4fc7bea7c94c663109d82789b69433eeee78d42895aa44de",
-		"web/vendor/marked.LICENSE": "8e3a3f82f59a60958f56ca08f445647c32a4733dc7ca6c2c46f6eb898471ab9c",
-	}
-	files, err := fs.Glob(pageFiles, "web/vendor/*")
-	if err != nil || len(files) != len(want) {
-		t.Fatalf("vendored are %v: %v", files, err)
-	}
-	for _, name := range files {
-		text, err := pageFiles.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := fmt.Sprintf("%x", sha256.Sum256(text)); got != want[name] {
-			t.Errorf("%s has SHA-256 %s, want %s", name, got, want[name])
 		}
 	}
 }

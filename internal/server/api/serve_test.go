@@ -1,6 +1,11 @@
 package api
 
 import (
+	"github.com/shoal-llm/shoal/internal/server/engine"
+	"github.com/shoal-llm/shoal/internal/server/servertest"
+)
+
+import (
 	"bufio"
 	"context"
 	"net"
@@ -27,7 +32,7 @@ func listen(t *testing.T, s *Server) (url string, stop context.CancelFunc, done 
 }
 
 func TestDrainLetsStreamsFinish(t *testing.T) {
-	e := &fakeEngine{script: hello, gate: make(chan struct{})}
+	e := &servertest.Engine{Script: servertest.Hello, Gate: make(chan struct{})}
 	s := newServer(t, e, func(c *Config) { c.KeepAlive = 5 * time.Millisecond })
 	url, stop, done := listen(t, s)
 	resp := openStream(t, context.Background(), url+"/v1/chat/completions", chat(nil))
@@ -36,7 +41,7 @@ func TestDrainLetsStreamsFinish(t *testing.T) {
 		t.Fatal(err)
 	}
 	stop()
-	eventually(t, "not ready while draining", s.draining.Load)
+	servertest.Eventually(t, "not ready while draining", s.Draining)
 	a := post(t, url+"/v1/completions", completion(nil))
 	checkError(t, a, 503, "server_error", "", "shutting_down")
 	if a.header.Get("Retry-After") == "" {
@@ -45,7 +50,7 @@ func TestDrainLetsStreamsFinish(t *testing.T) {
 	if a := get(t, url+"/ready"); a.status != 503 {
 		t.Errorf("/ready while draining: %d", a.status)
 	}
-	close(e.gate)
+	close(e.Gate)
 	if _, err := r.ReadString('\n'); err != nil {
 		t.Fatal(err)
 	}
@@ -56,11 +61,11 @@ func TestDrainLetsStreamsFinish(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	e.live.Wait()
+	e.Live.Wait()
 }
 
 func TestDrainEndsWhatTakesTooLong(t *testing.T) {
-	e := &fakeEngine{delay: time.Millisecond, hold: always}
+	e := &servertest.Engine{Delay: time.Millisecond, Hold: servertest.Always}
 	s := newServer(t, e, func(c *Config) { c.Grace = 20 * time.Millisecond })
 	url, stop, done := listen(t, s)
 	resp := openStream(t, context.Background(), url+"/v1/completions", completion(M{"max_tokens": 500}))
@@ -69,10 +74,10 @@ func TestDrainEndsWhatTakesTooLong(t *testing.T) {
 		resp, err := http.Post(url+"/v1/completions", "application/json", strings.NewReader(`{"prompt":"x","max_tokens":500}`))
 		whole <- read(t, resp, err)
 	}()
-	eventually(t, "two requests run", func() bool {
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		return len(e.requests) == 2
+	servertest.Eventually(t, "two requests run", func() bool {
+		e.Mu.Lock()
+		defer e.Mu.Unlock()
+		return len(e.Requests) == 2
 	})
 	stop()
 	ev := events(t, resp.Body)
@@ -86,13 +91,21 @@ func TestDrainEndsWhatTakesTooLong(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	e.waitCancelled(t, 2)
-	e.live.Wait()
+	e.WaitCancelled(t, 2)
+	e.Live.Wait()
 }
 
 func TestReadyWhileDraining(t *testing.T) {
-	s := newServer(t, &fakeEngine{})
-	s.draining.Store(true)
+	s := newServer(t, &servertest.Engine{})
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err == nil {
+		err = s.Serve(ctx, l)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 	rec := httptest.NewRecorder()
 	req, _ := http.NewRequest("GET", "/ready", nil)
 	s.Handler().ServeHTTP(rec, req)
@@ -102,7 +115,7 @@ func TestReadyWhileDraining(t *testing.T) {
 }
 
 func TestLargeHeadersAreRefused(t *testing.T) {
-	s := newServer(t, &fakeEngine{}, func(c *Config) { c.Limits.HeaderBytes = 1 << 10 })
+	s := newServer(t, &servertest.Engine{}, func(c *Config) { c.Limits.HeaderBytes = 1 << 10 })
 	url, stop, done := listen(t, s)
 	if a := request(t, "GET", url+"/version", "X-Big", strings.Repeat("a", 8<<10)); a.status != 431 {
 		t.Errorf("status %d", a.status)
@@ -114,7 +127,9 @@ func TestLargeHeadersAreRefused(t *testing.T) {
 // A body that stops, or of which a byte comes now and then, ends its request: where it
 // is read and where nobody reads it.
 func TestSlowBodyTimesOut(t *testing.T) {
-	s := newServer(t, &fakeEngine{}, func(c *Config) { c.Limits.ReadTimeout, c.Limits.ReadHeaderTimeout = 30*time.Millisecond, patience })
+	s := newServer(t, &servertest.Engine{}, func(c *Config) {
+		c.Limits.ReadTimeout, c.Limits.ReadHeaderTimeout = 30*time.Millisecond, servertest.Patience
+	})
 	url, stop, done := listen(t, s)
 	for to, status := range map[string]string{"POST /v1/completions": "408", "GET /version": "200", "DELETE /nothing": "404"} {
 		for _, drips := range []bool{false, true} {
@@ -131,7 +146,7 @@ func TestSlowBodyTimesOut(t *testing.T) {
 					}
 				})
 			}
-			_ = conn.SetReadDeadline(time.Now().Add(patience))
+			_ = conn.SetReadDeadline(time.Now().Add(servertest.Patience))
 			line, err := bufio.NewReader(conn).ReadString('\n')
 			if !strings.Contains(line, status) {
 				t.Errorf("%s, drips %v: answer %q, %v, want %s", to, drips, line, err, status)
@@ -147,7 +162,7 @@ func TestSlowBodyTimesOut(t *testing.T) {
 // The time that a body may take does not end a long generation.
 func TestReadTimeoutSparesLongRequests(t *testing.T) {
 	t.Parallel() // it mostly waits
-	e := &fakeEngine{script: tokens(FinishLength, tokOne, tokOne, tokOne, tokOne), delay: 800 * time.Millisecond}
+	e := &servertest.Engine{Script: servertest.Tokens(engine.FinishLength, servertest.TokOne, servertest.TokOne, servertest.TokOne, servertest.TokOne), Delay: 800 * time.Millisecond}
 	url := serve(t, e, func(c *Config) {
 		c.Limits.ReadTimeout, c.Limits.WriteTimeout = 2*time.Second, 2500*time.Millisecond // a busy machine still reads and writes in time
 	}) + "/v1/completions"

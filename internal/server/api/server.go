@@ -1,6 +1,17 @@
 package api
 
 import (
+	"github.com/shoal-llm/shoal/internal/server/admin"
+	"github.com/shoal-llm/shoal/internal/server/anthropic"
+	"github.com/shoal-llm/shoal/internal/server/engine"
+	"github.com/shoal-llm/shoal/internal/server/generate"
+	"github.com/shoal-llm/shoal/internal/server/httpserver"
+	"github.com/shoal-llm/shoal/internal/server/jsonbody"
+	"github.com/shoal-llm/shoal/internal/server/ollama"
+	"github.com/shoal-llm/shoal/internal/server/openai"
+)
+
+import (
 	"cmp"
 	"context"
 	"crypto/tls"
@@ -8,6 +19,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"time"
 
@@ -25,7 +37,7 @@ type Config struct {
 	// /v1/models; the first name when empty.
 	ModelRoot string
 	// Card describes the model to Ollama's clients.
-	Card ModelCard
+	Card ollama.ModelCard
 	// MaxModelLen is the context in tokens, prompt and completion together.
 	// Required.
 	MaxModelLen int
@@ -52,7 +64,7 @@ type Config struct {
 
 	// Keys, when there are any, guard every route but /health and /ready.
 	// Only their hashes are kept.
-	Keys []Key
+	Keys []httpserver.Key
 	// Audit gets a record of every request that may change something or was refused
 	// for its key: who, what, when, with which outcome. nil: none.
 	Audit *slog.Logger
@@ -66,7 +78,7 @@ type Config struct {
 	// Strict refuses parameters that are not known; else they are named in a header.
 	Strict bool
 
-	Limits Limits
+	Limits jsonbody.Limits
 	// KeepAlive is how long a stream stays silent before a comment is sent; 10 s.
 	KeepAlive time.Duration
 	// Grace is how long running requests may take after Serve's context ends; 30 s.
@@ -97,7 +109,7 @@ func (c *Config) fill() error {
 	}
 	c.DefaultTopP = cmp.Or(c.DefaultTopP, 1)
 	c.DefaultRepetitionPenalty = cmp.Or(c.DefaultRepetitionPenalty, 1)
-	c.Limits.fill()
+	c.Limits.Fill()
 	c.Limits.PromptTokens = cmp.Or(c.Limits.PromptTokens, c.MaxModelLen)
 	c.ModelRoot = cmp.Or(c.ModelRoot, c.Models[0])
 	c.Card.Architecture = cmp.Or(c.Card.Architecture, "unknown")
@@ -112,17 +124,16 @@ func (c *Config) fill() error {
 
 // Server answers the protocols of one engine over HTTP.
 type Server struct {
-	*HTTP
-	service   *Service
-	openai    *openAI
-	anthropic *anthropicAPI
-	limits    Limits
+	*httpserver.Server
+	service   *generate.Service
+	openai    *openai.API
+	limits    jsonbody.Limits
 	keepAlive time.Duration
 	registry  *prometheus.Registry
 }
 
 // New makes a server. tmpl may be nil for a model without a chat template.
-func New(cfg Config, e Engine, tok Tokenizer, tmpl ChatTemplate) (*Server, error) {
+func New(cfg Config, e engine.Engine, tok engine.Tokenizer, tmpl engine.ChatTemplate) (*Server, error) {
 	if err := cfg.fill(); err != nil {
 		return nil, err
 	}
@@ -130,34 +141,39 @@ func New(cfg Config, e Engine, tok Tokenizer, tmpl ChatTemplate) (*Server, error
 		return nil, errors.New("api: New needs an engine and a tokenizer")
 	}
 	registry := prometheus.NewRegistry()
-	adm := newAdmin(e, cfg.Models[0], cfg.Version, cfg.Logger, registry)
-	h, err := NewHTTP(HTTPConfig{Keys: cfg.Keys, Audit: cfg.Audit, TLS: cfg.TLS, AllowOrigins: cfg.AllowOrigins, Limits: cfg.Limits,
+	adm := admin.New(e, cfg.Models[0], cfg.Version, cfg.Logger, registry)
+	h, err := httpserver.New(httpserver.Config{Keys: cfg.Keys, Audit: cfg.Audit, TLS: cfg.TLS, AllowOrigins: cfg.AllowOrigins, Limits: cfg.Limits,
 		Grace: cfg.Grace, Tracer: cfg.Tracer, Logger: cfg.Logger, Observe: adm.Observe})
 	if err != nil {
 		return nil, err
 	}
-	info, err := tokenizerInfo(cfg.TokenizerConfig, cfg.MaxModelLen, tmpl)
+	info, err := openai.TokenizerInfo(cfg.TokenizerConfig, cfg.MaxModelLen, tmpl)
 	if err != nil {
 		return nil, err
 	}
-	service, err := NewService(ServiceConfig{Models: cfg.Models, MaxModelLen: cfg.MaxModelLen, VocabSize: cfg.VocabSize, ToolParser: cfg.ToolParser,
+	service, err := generate.New(generate.Config{Models: cfg.Models, MaxModelLen: cfg.MaxModelLen, VocabSize: cfg.VocabSize, ToolParser: cfg.ToolParser,
 		EOSTokens: cfg.EOSTokens, DefaultTemperature: *cfg.DefaultTemperature, DefaultTopP: cfg.DefaultTopP, DefaultMinP: cfg.DefaultMinP,
 		DefaultRepetitionPenalty: cfg.DefaultRepetitionPenalty, DefaultTopK: cfg.DefaultTopK, CacheBytes: cfg.CacheBytes, Strict: cfg.Strict,
 		Limits: cfg.Limits, KeepAlive: cfg.KeepAlive, SystemFingerprint: cfg.SystemFingerprint, Logger: cfg.Logger, Registry: registry}, h, e, tok, tmpl)
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{HTTP: h, service: service, openai: newOpenAI(service, cfg.ModelRoot, info), limits: cfg.Limits, keepAlive: cfg.KeepAlive, registry: registry}
-	ollama := newOllama(service, cfg.Card)
-	s.anthropic = newAnthropic(service)
-	return s, errors.Join(adm.addRoutes(h), s.openai.addRoutes(h), s.anthropic.addRoutes(h), ollama.addRoutes(h))
+	s := &Server{Server: h, service: service, openai: openai.New(service, cfg.ModelRoot, info), limits: cfg.Limits, keepAlive: cfg.KeepAlive, registry: registry}
+	return s, errors.Join(adm.AddRoutes(h), s.openai.AddRoutes(h), anthropic.New(service).AddRoutes(h), ollama.New(service, cfg.Card).AddRoutes(h))
+}
+
+// Serve answers on l until ctx ends and running requests are done; see [httpserver.Server.Serve]. It must be
+// called once.
+func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+	defer s.service.Close()
+	return s.Server.Serve(ctx, l)
 }
 
 // Registerer takes the metrics of other packages; they appear on /metrics.
 func (s *Server) Registerer() prometheus.Registerer { return s.registry }
 
 // Limits are those in force, for routes of other packages.
-func (s *Server) Limits() Limits { return s.limits }
+func (s *Server) Limits() jsonbody.Limits { return s.limits }
 
 // KeepAlive is how long a stream may be silent.
 func (s *Server) KeepAlive() time.Duration { return s.keepAlive }
@@ -167,26 +183,26 @@ func (s *Server) KeepAlive() time.Duration { return s.keepAlive }
 func (s *Server) Text(ids []int32) string { return s.service.Text(ids) }
 
 // Fingerprint names what decides the bits besides a request (Config.SystemFingerprint).
-func (s *Server) Fingerprint() string { return s.service.cfg.SystemFingerprint }
+func (s *Server) Fingerprint() string { return s.service.Config.SystemFingerprint }
 
 // NewTask makes a task of a body of an endpoint of OpenAI's.
-func (s *Server) NewTask(ctx context.Context, endpoint string, body []byte, o TaskOptions) (*Task, error) {
+func (s *Server) NewTask(ctx context.Context, endpoint string, body []byte, o generate.TaskOptions) (*generate.Task, error) {
 	return s.openai.NewTask(ctx, endpoint, body, o)
 }
 
 // Charge takes the tokens that a task may use from the key of the request that brings it.
-func (s *Server) Charge(r *http.Request, t *Task) error { return t.Charge(r) }
+func (s *Server) Charge(r *http.Request, t *generate.Task) error { return t.Charge(r) }
 
 // KeepContexts keeps contexts in a store from now on, and reads those of the store; nil: no longer.
-func (s *Server) KeepContexts(store ContextStore) { s.service.KeepContexts(store) }
+func (s *Server) KeepContexts(store generate.ContextStore) { s.service.KeepContexts(store) }
 
 // KeepResponses keeps responses in a store from now on; nil: no longer.
-func (s *Server) KeepResponses(store ResponseStore) { s.openai.KeepResponses(store) }
+func (s *Server) KeepResponses(store openai.ResponseStore) { s.openai.KeepResponses(store) }
 
 // ShowResponse is a kept response as clients see it.
-func (s *Server) ShowResponse(k KeptResponse) (any, error) { return s.openai.ShowResponse(k) }
+func (s *Server) ShowResponse(k generate.KeptResponse) (any, error) { return s.openai.ShowResponse(k) }
 
 // ResponseInput are the items that a kept response was asked with.
-func (s *Server) ResponseInput(k KeptResponse) ([]json.RawMessage, error) {
+func (s *Server) ResponseInput(k generate.KeptResponse) ([]json.RawMessage, error) {
 	return s.openai.ResponseInput(k)
 }

@@ -1,6 +1,10 @@
 package api
 
 import (
+	"github.com/shoal-llm/shoal/internal/server/servertest"
+)
+
+import (
 	"bufio"
 	"encoding/json"
 	"os"
@@ -26,7 +30,7 @@ func TestSessionsOfClients(t *testing.T) {
 		if err := json.Unmarshal(lines.Bytes(), &s); err != nil {
 			t.Fatal(err)
 		}
-		url, _ := serveTools(t, hermesTemplate, &fakeEngine{script: says(`<tool_call>{"name": "get_weather", "arguments": {"city": "Oslo"}}</tool_call>`)})
+		url, _ := serveTools(t, hermesTemplate, &servertest.Engine{Script: says(`<tool_call>{"name": "get_weather", "arguments": {"city": "Oslo"}}</tool_call>`)})
 		for _, stream := range []bool{false, true} {
 			if s.Body["stream"] = stream; strings.HasSuffix(s.Path, "tokens") {
 				delete(s.Body, "stream")

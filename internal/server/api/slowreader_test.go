@@ -1,6 +1,10 @@
 package api
 
 import (
+	"github.com/shoal-llm/shoal/internal/server/servertest"
+)
+
+import (
 	"context"
 	"io"
 	"testing"
@@ -9,47 +13,31 @@ import (
 
 // The engine hears of a stream whose client does not read, and hears when it reads again.
 func TestUnreadStreamIsTold(t *testing.T) {
-	e := &fakeEngine{}
+	e := &servertest.Engine{}
 	s := newServer(t, e, func(c *Config) { c.Limits.UnreadAfter, c.MaxModelLen = 20*time.Millisecond, 1<<20 })
 	url, stop, done := listen(t, s)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	resp := openStream(t, ctx, url+"/v1/completions", completion(M{"max_tokens": 1 << 19}))
-	id := e.last(t).ID
+	id := e.Last(t).ID
 	told := func(want bool) func() bool {
 		return func() bool {
-			e.mu.Lock()
-			defer e.mu.Unlock()
-			got, heard := e.unread[id]
+			e.Mu.Lock()
+			defer e.Mu.Unlock()
+			got, heard := e.UnreadNow[id]
 			return heard && got == want
 		}
 	}
-	eventually(t, "the stream is unread", told(true))
+	servertest.Eventually(t, "the stream is unread", told(true))
 	read := make(chan struct{})
 	go func() {
 		defer close(read)
 		_, _ = io.Copy(io.Discard, resp.Body) // until the client leaves
 	}()
-	eventually(t, "the stream is read", told(false))
+	servertest.Eventually(t, "the stream is read", told(false))
 	cancel()
 	<-read
 	stop()
 	<-done
-	e.live.Wait()
-}
-
-// A write that ends in time tells nothing, also when the timer of it is late.
-func TestReaderTellsOnlyOfAWriteUnderWay(t *testing.T) {
-	var told []bool
-	r := &slowReader{after: time.Hour, notify: func(yes bool) { told = append(told, yes) }}
-	r.begin()
-	r.end()
-	r.late()
-	r.begin()
-	r.late()
-	r.late()
-	r.end()
-	if len(told) != 2 || !told[0] || told[1] {
-		t.Errorf("told %v", told)
-	}
+	e.Live.Wait()
 }

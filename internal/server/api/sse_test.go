@@ -1,6 +1,11 @@
 package api
 
 import (
+	"github.com/shoal-llm/shoal/internal/server/engine"
+	"github.com/shoal-llm/shoal/internal/server/servertest"
+)
+
+import (
 	"bufio"
 	"context"
 	"encoding/json"
@@ -88,7 +93,7 @@ func stream(t testing.TB, url string, body M) []event {
 }
 
 func TestChatStreamRules(t *testing.T) {
-	url := serve(t, &fakeEngine{script: hello}) + "/v1/chat/completions"
+	url := serve(t, &servertest.Engine{Script: servertest.Hello}) + "/v1/chat/completions"
 	for _, withUsage := range []bool{false, true} {
 		body := chat(nil)
 		if withUsage {
@@ -156,7 +161,7 @@ func TestChatStreamRules(t *testing.T) {
 }
 
 func TestContinuousUsage(t *testing.T) {
-	url := serve(t, &fakeEngine{script: hello}) + "/v1/completions"
+	url := serve(t, &servertest.Engine{Script: servertest.Hello}) + "/v1/completions"
 	ev := stream(t, url, completion(M{"stream_options": M{"include_usage": true, "continuous_usage_stats": true}}))
 	for i, want := range []float64{1, 2, 3, 4, 4} {
 		if got := at(t, ev[i].json, "usage", "completion_tokens"); got != want {
@@ -166,7 +171,7 @@ func TestContinuousUsage(t *testing.T) {
 }
 
 func TestStreamOfNoText(t *testing.T) {
-	url := serve(t, &fakeEngine{script: tokens(FinishStop, tokEOS)}) + "/v1/chat/completions"
+	url := serve(t, &servertest.Engine{Script: servertest.Tokens(engine.FinishStop, servertest.TokEOS)}) + "/v1/chat/completions"
 	ev := stream(t, url, chat(nil))
 	if len(ev) != 2 {
 		t.Fatalf("%d events", len(ev))
@@ -178,8 +183,8 @@ func TestStreamOfNoText(t *testing.T) {
 }
 
 func TestPartialRunesAreHeldBack(t *testing.T) {
-	script := tokens(FinishLength, 'a', 0xe6, 0x97, 0xa5, 'b', 0xe6)
-	url := serve(t, &fakeEngine{script: script}) + "/v1/completions"
+	script := servertest.Tokens(engine.FinishLength, 'a', 0xe6, 0x97, 0xa5, 'b', 0xe6)
+	url := serve(t, &servertest.Engine{Script: script}) + "/v1/completions"
 	ev := stream(t, url, completion(nil))
 	var text []string
 	for _, e := range ev[:len(ev)-1] {
@@ -191,8 +196,8 @@ func TestPartialRunesAreHeldBack(t *testing.T) {
 }
 
 func TestStopStringInStream(t *testing.T) {
-	e := &fakeEngine{delay: time.Millisecond, hold: always, script: func(r *Request) []Event {
-		return append(tokens("", tokOne, 'S', 'T', 'o', tokTwo, 'S', 'T', 'O', 'P')(r), tokens(FinishStop, make([]int32, 100)...)(r)...)
+	e := &servertest.Engine{Delay: time.Millisecond, Hold: servertest.Always, Script: func(r *engine.Request) []engine.Event {
+		return append(servertest.Tokens("", servertest.TokOne, 'S', 'T', 'o', servertest.TokTwo, 'S', 'T', 'O', 'P')(r), servertest.Tokens(engine.FinishStop, make([]int32, 100)...)(r)...)
 	}}
 	url := serve(t, e) + "/v1/completions"
 	ev := stream(t, url, completion(M{"stop": []string{"STOP", "xyz"}, "max_tokens": 200}))
@@ -207,7 +212,7 @@ func TestStopStringInStream(t *testing.T) {
 	if at(t, last, "finish_reason") != "stop" || at(t, last, "stop_reason") != "STOP" {
 		t.Errorf("last choice %v", last)
 	}
-	e.waitCancelled(t, 1) // the rest is not generated
+	e.WaitCancelled(t, 1) // the rest is not generated
 }
 
 // A stop string ends its own choice at once, while others go on: here one that ends
@@ -216,26 +221,26 @@ func TestStopStringFreesItsChoice(t *testing.T) {
 	freed := make(chan struct{})
 	free := sync.OnceFunc(func() { close(freed) })
 	defer free()
-	e := &fakeEngine{delay: time.Millisecond, hold: func(r *Request) bool {
+	e := &servertest.Engine{Delay: time.Millisecond, Hold: func(r *engine.Request) bool {
 		if strings.HasSuffix(r.ID, "-0") {
 			return true
 		}
 		<-freed
 		return false
 	}}
-	e.script = func(r *Request) []Event {
+	e.Script = func(r *engine.Request) []engine.Event {
 		if strings.HasSuffix(r.ID, "-0") {
-			return tokens(FinishStop, slices.Repeat([]int32{tokOne, tokTwo}, 200)...)(r)
+			return servertest.Tokens(engine.FinishStop, slices.Repeat([]int32{servertest.TokOne, servertest.TokTwo}, 200)...)(r)
 		}
-		return tokens(FinishStop, slices.Repeat([]int32{tokOne}, 400)...)(r)
+		return servertest.Tokens(engine.FinishStop, slices.Repeat([]int32{servertest.TokOne}, 400)...)(r)
 	}
 	url := serve(t, e) + "/v1/completions"
 	resp := openStream(t, context.Background(), url, completion(M{"n": 2, "stop": "two", "max_tokens": 500}))
-	e.waitCancelled(t, 1)
+	e.WaitCancelled(t, 1)
 	free()
-	e.mu.Lock()
-	who := strings.Join(e.cancelled, " ")
-	e.mu.Unlock()
+	e.Mu.Lock()
+	who := strings.Join(e.Cancelled, " ")
+	e.Mu.Unlock()
 	if !strings.HasSuffix(who, "-0") {
 		t.Errorf("cancelled: %s", who)
 	}
@@ -245,7 +250,7 @@ func TestStopStringFreesItsChoice(t *testing.T) {
 }
 
 func TestKeepAliveWhileThePromptIsRead(t *testing.T) {
-	e := &fakeEngine{script: hello, gate: make(chan struct{})}
+	e := &servertest.Engine{Script: servertest.Hello, Gate: make(chan struct{})}
 	url := serve(t, e, func(c *Config) { c.KeepAlive = 5 * time.Millisecond }) + "/v1/chat/completions"
 	resp := openStream(t, context.Background(), url, chat(nil))
 	r := bufio.NewReader(resp.Body)
@@ -257,7 +262,7 @@ func TestKeepAliveWhileThePromptIsRead(t *testing.T) {
 			t.Fatalf("%q after the comment", blank)
 		}
 	}
-	close(e.gate)
+	close(e.Gate)
 	ev := events(t, r)
 	if ev[len(ev)-1].data != "[DONE]" {
 		t.Error("no [DONE]")
@@ -265,20 +270,22 @@ func TestKeepAliveWhileThePromptIsRead(t *testing.T) {
 }
 
 func TestLateFailureEndsWithoutDone(t *testing.T) {
-	for name, script := range map[string]func(*Request) []Event{
-		"error": func(*Request) []Event {
-			return []Event{{Token: tokOne}, {Token: NoToken, Finish: FinishError, Err: errors.New("cluster: node 3 died")}}
+	for name, script := range map[string]func(*engine.Request) []engine.Event{
+		"error": func(*engine.Request) []engine.Event {
+			return []engine.Event{{Token: servertest.TokOne}, {Token: engine.NoToken, Finish: engine.FinishError, Err: errors.New("cluster: node 3 died")}}
 		},
-		"cancelled": func(*Request) []Event { return []Event{{Token: tokOne}, {Token: NoToken, Finish: FinishCancelled}} },
-		"closed":    func(*Request) []Event { return []Event{{Token: tokOne}} },
-		"overrun": func(r *Request) []Event {
-			return tokens("", tokOne, tokOne, tokOne, tokOne)(r)
+		"cancelled": func(*engine.Request) []engine.Event {
+			return []engine.Event{{Token: servertest.TokOne}, {Token: engine.NoToken, Finish: engine.FinishCancelled}}
+		},
+		"closed": func(*engine.Request) []engine.Event { return []engine.Event{{Token: servertest.TokOne}} },
+		"overrun": func(r *engine.Request) []engine.Event {
+			return servertest.Tokens("", servertest.TokOne, servertest.TokOne, servertest.TokOne, servertest.TokOne)(r)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			e := &fakeEngine{script: script}
+			e := &servertest.Engine{Script: script}
 			if name == "overrun" {
-				e.submit = func(r *Request) error { r.MaxTokens = 99; return nil } // breaks its word
+				e.Refuse = func(r *engine.Request) error { r.MaxTokens = 99; return nil } // breaks its word
 			}
 			url := serve(t, e) + "/v1/chat/completions"
 			ev := stream(t, url, chat(M{"max_tokens": 3}))
@@ -297,10 +304,10 @@ func TestLateFailureEndsWithoutDone(t *testing.T) {
 }
 
 func TestEarlyFailureHasAStatus(t *testing.T) {
-	script := func(*Request) []Event {
-		return []Event{{Token: NoToken, Finish: FinishError, Err: errors.New("cluster: no nodes")}}
+	script := func(*engine.Request) []engine.Event {
+		return []engine.Event{{Token: engine.NoToken, Finish: engine.FinishError, Err: errors.New("cluster: no nodes")}}
 	}
-	url := serve(t, &fakeEngine{script: script}) + "/v1/chat/completions"
+	url := serve(t, &servertest.Engine{Script: script}) + "/v1/chat/completions"
 	for _, streaming := range []bool{false, true} {
 		a := post(t, url, chat(M{"stream": streaming}))
 		if a.status != 500 || a.header.Get("X-Should-Retry") != "false" {
@@ -311,7 +318,7 @@ func TestEarlyFailureHasAStatus(t *testing.T) {
 
 func TestDisconnectCancels(t *testing.T) {
 	for _, streaming := range []bool{true, false} {
-		e := &fakeEngine{delay: time.Millisecond, hold: always}
+		e := &servertest.Engine{Delay: time.Millisecond, Hold: servertest.Always}
 		url := serve(t, e) + "/v1/completions"
 		ctx, cancel := context.WithCancel(context.Background())
 		b, _ := json.Marshal(completion(M{"max_tokens": 500, "n": 2, "stream": streaming}))
@@ -325,14 +332,14 @@ func TestDisconnectCancels(t *testing.T) {
 				resp.Body.Close()
 			}
 		}()
-		eventually(t, "two requests run", func() bool {
-			e.mu.Lock()
-			defer e.mu.Unlock()
-			return len(e.requests) == 2
+		servertest.Eventually(t, "two requests run", func() bool {
+			e.Mu.Lock()
+			defer e.Mu.Unlock()
+			return len(e.Requests) == 2
 		})
 		time.Sleep(5 * time.Millisecond)
 		cancel()
-		e.waitCancelled(t, 2) // they would never end by themselves
+		e.WaitCancelled(t, 2) // they would never end by themselves
 		<-done
 	}
 }
@@ -341,7 +348,7 @@ func TestDisconnectCancels(t *testing.T) {
 // noticed as well.
 func TestDisconnectBeforeTheFirstToken(t *testing.T) {
 	for _, streaming := range []bool{true, false} {
-		e := &fakeEngine{gate: make(chan struct{})}
+		e := &servertest.Engine{Gate: make(chan struct{})}
 		url := serve(t, e)
 		conn, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
 		if err != nil {
@@ -349,18 +356,18 @@ func TestDisconnectBeforeTheFirstToken(t *testing.T) {
 		}
 		b, _ := json.Marshal(completion(M{"stream": streaming}))
 		io.WriteString(conn, "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: "+strconv.Itoa(len(b))+"\r\n\r\n"+string(b))
-		eventually(t, "the request runs", func() bool {
-			e.mu.Lock()
-			defer e.mu.Unlock()
-			return len(e.requests) == 1
+		servertest.Eventually(t, "the request runs", func() bool {
+			e.Mu.Lock()
+			defer e.Mu.Unlock()
+			return len(e.Requests) == 1
 		})
 		conn.Close()
-		e.waitCancelled(t, 1)
+		e.WaitCancelled(t, 1)
 	}
 }
 
 func TestSlowReaderIsCutOff(t *testing.T) {
-	e := &fakeEngine{}
+	e := &servertest.Engine{}
 	url := serve(t, e, func(c *Config) {
 		c.MaxModelLen, c.Limits.WriteTimeout = 10_000_000, 100*time.Millisecond
 	})
@@ -372,19 +379,19 @@ func TestSlowReaderIsCutOff(t *testing.T) {
 	_ = conn.(*net.TCPConn).SetReadBuffer(4096)
 	b, _ := json.Marshal(completion(M{"stream": true, "max_tokens": 9_000_000}))
 	io.WriteString(conn, "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: "+strconv.Itoa(len(b))+"\r\n\r\n"+string(b))
-	e.waitCancelled(t, 1)
+	e.WaitCancelled(t, 1)
 }
 
 // A slow reader does not hold up the engine: all tokens are taken while nobody reads.
 func TestSlowReaderDoesNotBlockTheEngine(t *testing.T) {
-	e := &fakeEngine{}
+	e := &servertest.Engine{}
 	url := serve(t, e, func(c *Config) { c.MaxModelLen = 200_000 }) + "/v1/completions"
 	resp := openStream(t, context.Background(), url, completion(M{"max_tokens": 60_000}))
 	done := make(chan struct{})
-	go func() { e.live.Wait(); close(done) }()
+	go func() { e.Live.Wait(); close(done) }()
 	select {
 	case <-done:
-	case <-time.After(patience):
+	case <-time.After(servertest.Patience):
 		t.Fatal("the engine is blocked")
 	}
 	if ev := events(t, resp.Body); len(ev) != 60_001 {

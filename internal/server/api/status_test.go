@@ -1,6 +1,12 @@
 package api
 
 import (
+	"github.com/shoal-llm/shoal/internal/server/apierr"
+	"github.com/shoal-llm/shoal/internal/server/engine"
+	"github.com/shoal-llm/shoal/internal/server/servertest"
+)
+
+import (
 	"encoding/json"
 	"errors"
 	"reflect"
@@ -9,7 +15,7 @@ import (
 )
 
 func TestModels(t *testing.T) {
-	url := serve(t, &fakeEngine{})
+	url := serve(t, &servertest.Engine{})
 	a := get(t, url+"/v1/models")
 	m := at(t, a.body, "data", 0)
 	if at(t, a.body, "object") != "list" || at(t, m, "id") != "fake/model" || at(t, m, "root") != "weights/fake" || at(t, m, "max_model_len") != 512.0 || at(t, m, "object") != "model" {
@@ -23,14 +29,14 @@ func TestModels(t *testing.T) {
 }
 
 func TestHealthAndReady(t *testing.T) {
-	e := &fakeEngine{}
+	e := &servertest.Engine{}
 	url := serve(t, e)
 	for _, path := range []string{"/health", "/ready"} {
 		if a := get(t, url+path); a.status != 200 || at(t, a.body, "status") != "ok" {
 			t.Error(a.raw)
 		}
 	}
-	e.health, e.ready = errors.New("rank 3 at 10.0.0.7 hangs"), ErrNotReady{Reason: "loading"}
+	e.HealthErr, e.ReadyErr = errors.New("rank 3 at 10.0.0.7 hangs"), apierr.ErrNotReady{Reason: "loading"}
 	a := get(t, url+"/health")
 	if a.status != 503 || strings.Contains(a.raw, "10.0.0.7") {
 		t.Error(a.raw)
@@ -41,19 +47,19 @@ func TestHealthAndReady(t *testing.T) {
 }
 
 func TestVersion(t *testing.T) {
-	if a := get(t, serve(t, &fakeEngine{})+"/version"); at(t, a.body, "version") != "1.2.3" {
+	if a := get(t, serve(t, &servertest.Engine{})+"/version"); at(t, a.body, "version") != "1.2.3" {
 		t.Error(a.raw)
 	}
 }
 
 func TestCluster(t *testing.T) {
-	e := &fakeEngine{}
+	e := &servertest.Engine{}
 	url := serve(t, e)
 	a := get(t, url+"/v1/cluster")
 	if at(t, a.body, "model") != "fake/model" || len(at(t, a.body, "nodes").([]any)) != 0 {
 		t.Error(a.raw)
 	}
-	e.state = testState
+	e.State = testState
 	a = get(t, url+"/v1/cluster")
 	n := at(t, a.body, "nodes", 1)
 	for k, want := range (M{"id": "b", "pid": 12.0, "address": "10.0.0.2:1", "state": "suspect", "share": 0.25, "sequences": 3.0, "kv_used_bytes": 30.0, "kv_budget_bytes": 100.0, "kv_reserved_bytes": 70.0, "kv_freed_bytes": 900.0, "kv_prefix_bytes": 40.0}) {
@@ -75,13 +81,15 @@ var testState = ClusterState{Epoch: 7, Mapping: "gather", Running: 4, Waiting: 2
 }, Recovery: &RecoveryState{Preemptions: 6}, Drafts: &DraftsState{Mode: "suffix", Steps: 5, Drafted: 20, Accepted: 11, At: []uint64{5, 4, 2}, TextBytes: 77, Recent: 88}}
 
 func TestMetrics(t *testing.T) {
-	e := &fakeEngine{script: hello, state: testState}
+	e := &servertest.Engine{Script: servertest.Hello, State: testState}
 	url := serve(t, e)
 	post(t, url+"/v1/completions", completion(nil))
 	post(t, url+"/v1/completions", completion(M{"max_tokens": 2}))
 	post(t, url+"/v1/completions", completion(M{"stop": "wor"}))
 	post(t, url+"/v1/completions", completion(M{"n": 0}))
-	e.script = func(*Request) []Event { return []Event{{Token: NoToken, Finish: FinishError, Err: errors.New("x")}} }
+	e.Script = func(*engine.Request) []engine.Event {
+		return []engine.Event{{Token: engine.NoToken, Finish: engine.FinishError, Err: errors.New("x")}}
+	}
 	post(t, url+"/v1/completions", completion(nil))
 	var raw string
 	for _, want := range []string{
@@ -113,7 +121,7 @@ func TestMetrics(t *testing.T) {
 		"vllm:inter_token_latency_seconds_bucket", "vllm:request_queue_time_seconds_sum", "vllm:request_prefill_time_seconds_sum",
 		"vllm:request_decode_time_seconds_sum", "vllm:generation_tokens_total", "go_goroutines", "process_open_fds",
 	} {
-		eventually(t, want, func() bool {
+		servertest.Eventually(t, want, func() bool {
 			if !strings.Contains(raw, want) {
 				raw = get(t, url+"/metrics").raw
 			}
@@ -123,7 +131,7 @@ func TestMetrics(t *testing.T) {
 }
 
 func TestTokenize(t *testing.T) {
-	url := serve(t, &fakeEngine{})
+	url := serve(t, &servertest.Engine{})
 	a := post(t, url+"/tokenize", M{"prompt": "Hello!", "return_token_strs": true})
 	if !reflect.DeepEqual(at(t, a.body, "tokens"), []any{256.0, 261.0, 263.0}) || at(t, a.body, "count") != 3.0 || at(t, a.body, "max_model_len") != 512.0 ||
 		!reflect.DeepEqual(at(t, a.body, "token_strs"), []any{"<bos>", "Hello", "!"}) {
@@ -150,7 +158,7 @@ func TestTokenize(t *testing.T) {
 }
 
 func TestTokenizerInfo(t *testing.T) {
-	url := serve(t, &fakeEngine{}, func(c *Config) {
+	url := serve(t, &servertest.Engine{}, func(c *Config) {
 		c.TokenizerConfig = json.RawMessage(`{"eos_token":{"content":"<eos>","lstrip":false},"bos_token":"<bos>","chat_template":"{{x}}","extra":1}`)
 	})
 	a := get(t, url+"/tokenizer_info")
@@ -159,14 +167,14 @@ func TestTokenizerInfo(t *testing.T) {
 			t.Error(a.raw)
 		}
 	}
-	a = get(t, serve(t, &fakeEngine{})+"/tokenizer_info")
+	a = get(t, serve(t, &servertest.Engine{})+"/tokenizer_info")
 	if at(t, a.body, "chat_template") != nil || at(t, a.body, "eos_token") != nil {
 		t.Error(a.raw)
 	}
 	for _, bad := range []string{"null", "[]", "{"} {
 		cfg := testConfig()
 		cfg.TokenizerConfig = json.RawMessage(bad)
-		if _, err := New(cfg, &fakeEngine{}, fakeTok{}, nil); err == nil {
+		if _, err := New(cfg, &servertest.Engine{}, servertest.Tokenizer{}, nil); err == nil {
 			t.Errorf("%s accepted", bad)
 		}
 	}
@@ -181,11 +189,11 @@ func TestConfig(t *testing.T) {
 	} {
 		cfg := testConfig()
 		change(&cfg)
-		if _, err := New(cfg, &fakeEngine{}, fakeTok{}, nil); err == nil {
+		if _, err := New(cfg, &servertest.Engine{}, servertest.Tokenizer{}, nil); err == nil {
 			t.Errorf("%s accepted", name)
 		}
 	}
-	if _, err := New(testConfig(), nil, fakeTok{}, nil); err == nil {
+	if _, err := New(testConfig(), nil, servertest.Tokenizer{}, nil); err == nil {
 		t.Error("no engine accepted")
 	}
 }

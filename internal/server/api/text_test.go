@@ -1,8 +1,12 @@
 package api
 
 import (
+	"github.com/shoal-llm/shoal/internal/server/engine"
+	"github.com/shoal-llm/shoal/internal/server/servertest"
+)
+
+import (
 	"net/http/httptest"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -11,48 +15,19 @@ import (
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 )
 
-// realTokenizers are a byte-level and a SentencePiece-like one, whose decoder
-// strips the first space of a text.
-func realTokenizers(t *testing.T) map[string]Tokenizer {
-	t.Helper()
-	dir := filepath.Join("..", "..", "text", "tokenizer", "testdata")
-	fry, err := tokenizer.Load(filepath.Join(dir, "fry"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	raw, err := os.ReadFile(filepath.Join(dir, "hf", "spm_llama2.tokenizer.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	spm, err := tokenizer.Parse(tokenizer.Files{Tokenizer: raw})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return map[string]Tokenizer{"fry": FromTokenizer(fry), "spm": FromTokenizer(spm)}
-}
-
-func encodeReal(t *testing.T, tok Tokenizer, text string) []int32 {
-	t.Helper()
-	ids, err := tok.Encode(t.Context(), []Segment{{Text: text}}, false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return ids
-}
-
 // Prompt and answer join to the text, whatever the tokenizer: in one body, in a
 // stream, with echo, and token by token in the logprobs.
 func TestRealTokenizers(t *testing.T) {
-	for name, tok := range realTokenizers(t) {
+	for name, tok := range servertest.RealTokenizers(t) {
 		t.Run(name, func(t *testing.T) {
 			const prompt, rest = "Once upon", " a time, Привет 🚀 日本語 e\u0301!"
-			all := encodeReal(t, tok, prompt+rest)
-			head := encodeReal(t, tok, prompt)
+			all := servertest.EncodeReal(t, tok, prompt+rest)
+			head := servertest.EncodeReal(t, tok, prompt)
 			if !slices.Equal(all[:len(head)], head) {
 				t.Fatal("the prompt's tokens are not a prefix; choose another text")
 			}
-			e := &fakeEngine{script: tokens(FinishLength, all[len(head):]...)}
-			s, err := New(testConfig(), e, tok, fakeTemplate{})
+			e := &servertest.Engine{Script: servertest.Tokens(engine.FinishLength, all[len(head):]...)}
+			s, err := New(testConfig(), e, tok, servertest.Template{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -88,34 +63,16 @@ func TestRealTokenizers(t *testing.T) {
 	}
 }
 
-// A prompt that ends inside a character leaves nothing of it in the answer.
-func TestBytesOfThePromptDoNotLeak(t *testing.T) {
-	tok := realTokenizers(t)["fry"]
-	ids := encodeReal(t, tok, "🚀")
-	if len(ids) < 2 {
-		t.Skip("one token")
-	}
-	part := ids[:len(ids)-1]
-	s := continueText(tok, part, true)
-	if got := s.Push(encodeReal(t, tok, "x")[0]) + s.Flush(); got != "x" {
-		t.Errorf("the answer reads %q", got)
-	}
-	s = continueText(tok, ids, true)
-	if got := s.Push(encodeReal(t, tok, "x")[0]) + s.Flush(); got != "x" {
-		t.Errorf("the answer reads %q", got)
-	}
-}
-
 // The whole way of a chat: the checkpoint's template and tokenizer.
 func TestRealTemplate(t *testing.T) {
 	tmpl, err := tokenizer.LoadChatTemplate(filepath.Join("..", "..", "text", "tokenizer", "testdata", "fry"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	tok := realTokenizers(t)["fry"]
-	e := &fakeEngine{script: tokens(FinishLength, encodeReal(t, tok, "Once upon")...)}
+	tok := servertest.RealTokenizers(t)["fry"]
+	e := &servertest.Engine{Script: servertest.Tokens(engine.FinishLength, servertest.EncodeReal(t, tok, "Once upon")...)}
 	cfg := testConfig()
-	s, err := New(cfg, e, tok, FromTemplate(tmpl))
+	s, err := New(cfg, e, tok, engine.FromTemplate(tmpl))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,7 +92,7 @@ func TestRealTemplate(t *testing.T) {
 		if a.status != 200 || at(t, a.body, "choices", 0, "message", "content") != "Once upon" {
 			t.Fatal(a.raw)
 		}
-		ids := e.last(t).Prompt
+		ids := e.Last(t).Prompt
 		if got := tok.Decode(ids, false); got != c.want {
 			t.Errorf("prompt %q, want %q", got, c.want)
 		}

@@ -1,6 +1,10 @@
 package api
 
 import (
+	"github.com/shoal-llm/shoal/internal/server/servertest"
+)
+
+import (
 	"encoding/json"
 	"strings"
 	"testing"
@@ -9,9 +13,9 @@ import (
 )
 
 // fits compiles the grammar of the last request and judges texts by it.
-func fits(t *testing.T, e *fakeEngine) func(text string) bool {
+func fits(t *testing.T, e *servertest.Engine) func(text string) bool {
 	t.Helper()
-	spec := e.last(t).Sampling.Grammar
+	spec := e.Last(t).Sampling.Grammar
 	if spec == nil {
 		t.Fatal("the request has no grammar")
 	}
@@ -48,7 +52,7 @@ func TestUnenforceableTools(t *testing.T) {
 		{`{"type":null,"properties":{"a":{"type":"null"}}}`, "tools[0].function.parameters#/type", []string{`{"a": null}`}, []string{`3`, `{"a": 1}`}},
 	} {
 		for _, template := range []string{"{{ tools }} <tool_call>", "{{ messages }}"} {
-			e := &fakeEngine{script: hello}
+			e := &servertest.Engine{Script: servertest.Hello}
 			url, _ := serveTools(t, template, e)
 			a := post(t, url, chat(M{"tools": function(false, c.parameters), "tool_choice": "required", "parallel_tool_calls": false}))
 			if a.status != 200 || a.header.Get("X-Ignored-Parameters") != c.named {
@@ -78,7 +82,7 @@ func TestUnenforceableTools(t *testing.T) {
 // With "none", nothing is shown to the model or held to a schema, and a strict function is
 // checked all the same, in every API.
 func TestToolChoiceNone(t *testing.T) {
-	e := &fakeEngine{script: says("ok")}
+	e := &servertest.Engine{Script: says("ok")}
 	url, seen := serveTools(t, hermesTemplate, e)
 	base := strings.TrimSuffix(url, "/v1/chat/completions")
 	for _, parameters := range []string{`{"type":"object"}`, `{"type":"object","uniqueItems":true,"properties":{"a":{"$ref":"http://x/y"}}}`} {
@@ -93,7 +97,7 @@ func TestToolChoiceNone(t *testing.T) {
 				if bad && strict {
 					want = 400
 				}
-				if a := post(t, base+path, body); a.status != want || a.status == 200 && (seen.Tools != nil || e.last(t).Sampling.Grammar != nil) {
+				if a := post(t, base+path, body); a.status != want || a.status == 200 && (seen.Tools != nil || e.Last(t).Sampling.Grammar != nil) {
 					t.Errorf("%s, strict %v, %s: %d %s, the template saw %s", path, strict, parameters, a.status, a.raw, seen.Tools)
 				}
 			}
@@ -114,7 +118,7 @@ func TestDeclaredMembers(t *testing.T) {
 		{"guided_json": schema}, {"json_schema": schema}, {"structured_outputs": M{"json": schema}},
 		{"guided_grammar": "start: %json " + string(schema)},
 	} {
-		e := &fakeEngine{script: hello}
+		e := &servertest.Engine{Script: servertest.Hello}
 		if a := post(t, serve(t, e)+"/v1/chat/completions", chat(ask)); a.status != 200 {
 			t.Errorf("%v: %s", ask, a.raw)
 			continue
@@ -123,7 +127,7 @@ func TestDeclaredMembers(t *testing.T) {
 			t.Errorf("%v: %v %v %v", ask, judge(good), judge(more), judge(turned))
 		}
 	}
-	e := &fakeEngine{script: hello}
+	e := &servertest.Engine{Script: servertest.Hello}
 	if a := post(t, serve(t, e)+"/v1/chat/completions", chat(M{"guided_json": json.RawMessage(`{"type":"string","format":"password"}`)})); a.status != 200 || a.header.Get("X-Ignored-Parameters") != "guided_json#/format" {
 		t.Errorf("%d %s, ignored %q", a.status, a.raw, a.header.Get("X-Ignored-Parameters"))
 	}
@@ -154,7 +158,7 @@ func TestThoughtBeforeEveryStructure(t *testing.T) {
 		{M{"tools": function(true, `{"type":"object","properties":{"a":{"type":"integer"}}}`)}, "a <tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>", "<tool_call>x"},
 	} {
 		for template, thought := range map[string]string{hermesTemplate: "<think>", hermesTemplate + " <think>": ""} {
-			e := &fakeEngine{script: hello}
+			e := &servertest.Engine{Script: servertest.Hello}
 			url, _ := serveTools(t, template, e)
 			if a := post(t, url, chat(c.ask)); a.status != 200 {
 				t.Errorf("%v: %s", c.ask, a.raw)
@@ -171,7 +175,7 @@ func TestThoughtBeforeEveryStructure(t *testing.T) {
 
 // A response_format is of text: a call that must be made goes before it.
 func TestForcedCallWithFormat(t *testing.T) {
-	e := &fakeEngine{script: hello}
+	e := &servertest.Engine{Script: servertest.Hello}
 	url, _ := serveTools(t, "{{ tools }} <tool_call>", e)
 	ask := M{"tools": weather(), "tool_choice": "required", "response_format": M{"type": "json_schema", "json_schema": M{"schema": M{"type": "boolean"}}}}
 	if a := post(t, url, chat(ask)); a.status != 200 {

@@ -1,6 +1,11 @@
 package api
 
 import (
+	"github.com/shoal-llm/shoal/internal/server/engine"
+	"github.com/shoal-llm/shoal/internal/server/servertest"
+)
+
+import (
 	"fmt"
 	"net/http/httptest"
 	"strings"
@@ -11,42 +16,42 @@ import (
 
 // toolTemplate is the fake one of a family.
 type toolTemplate struct {
-	fakeTemplate
+	servertest.Template
 	source string
-	seen   *Conversation
+	seen   *engine.Conversation
 }
 
 func (t toolTemplate) Source() string { return t.source }
 
-func (t toolTemplate) Render(c Conversation) ([]Segment, error) {
+func (t toolTemplate) Render(c engine.Conversation) ([]engine.Segment, error) {
 	*t.seen = c
-	out, err := t.fakeTemplate.Render(c)
+	out, err := t.Template.Render(c)
 	if strings.HasSuffix(t.source, "<think>") {
-		out = append(out, Segment{Text: "<think>\n"})
+		out = append(out, engine.Segment{Text: "<think>\n"})
 	}
 	return out, err
 }
 
 // says is a model that writes a text.
-func says(text string) func(*Request) []Event {
+func says(text string) func(*engine.Request) []engine.Event {
 	var ids []int32
 	for _, b := range []byte(text) {
 		ids = append(ids, int32(b))
 	}
-	return tokens(FinishStop, append(ids, tokEOS)...)
+	return servertest.Tokens(engine.FinishStop, append(ids, servertest.TokEOS)...)
 }
 
-func serveTools(t *testing.T, source string, e *fakeEngine) (string, *Conversation) {
+func serveTools(t *testing.T, source string, e *servertest.Engine) (string, *engine.Conversation) {
 	t.Helper()
 	cfg := testConfig()
 	cfg.MaxModelLen = 8192
-	seen := new(Conversation)
-	s, err := New(cfg, e, fakeTok{}, toolTemplate{source: source, seen: seen})
+	seen := new(engine.Conversation)
+	s, err := New(cfg, e, servertest.Tokenizer{}, toolTemplate{source: source, seen: seen})
 	if err != nil {
 		t.Fatal(err)
 	}
 	h := httptest.NewServer(s.Handler())
-	t.Cleanup(func() { h.Close(); e.live.Wait() })
+	t.Cleanup(func() { h.Close(); e.Live.Wait() })
 	return h.URL + "/v1/chat/completions", seen
 }
 
@@ -108,7 +113,7 @@ func TestToolCalls(t *testing.T) {
 		{"<tool_call>{\"name\": \"get_weather\", \"arguments\": {\"city\": {</tool_call> so", " so", "", `get_weather{"city": {}};`, "tool_calls"},
 		{"<tool_call>{\"name\": \"unknown\", \"arguments\": {}}</tool_call>", "<tool_call>{\"name\": \"unknown\", \"arguments\": {}}</tool_call>", "", "", "stop"},
 	} {
-		url, seen := serveTools(t, hermesTemplate, &fakeEngine{script: says(c.text)})
+		url, seen := serveTools(t, hermesTemplate, &servertest.Engine{Script: says(c.text)})
 		body := chat(M{"tools": weather(), "logprobs": true})
 		a := post(t, url, body)
 		if a.status != 200 {
@@ -159,12 +164,12 @@ func TestForcedCalls(t *testing.T) {
 		{"{{ tools }} <tool_call>", M{"tools": weather(strict)}, []string{"free text", "a <tool_call>\n{\"name\": \"g\", \"arguments\": {\"a\": 1}}\n</tool_call> b"}, []string{"<tool_call>\n{\"name\": \"g\", \"arguments\": {\"a\": \"x\"}}\n</tool_call>", "<tool_call>x"}},
 		{"{{ tools }} </think>", M{"response_format": M{"type": "json_object"}}, []string{"{}", "<think>x</think>\n{}"}, []string{"x</think>{}"}},
 	} {
-		e := &fakeEngine{script: hello}
+		e := &servertest.Engine{Script: servertest.Hello}
 		url, _ := serveTools(t, c.source, e)
 		if a := post(t, url, chat(c.ask)); a.status != 200 {
 			t.Fatal(a.raw)
 		}
-		spec := e.last(t).Sampling.Grammar
+		spec := e.Last(t).Sampling.Grammar
 		if spec == nil {
 			t.Fatalf("%v: no grammar", c.ask)
 		}
@@ -195,19 +200,19 @@ func TestToolTurns(t *testing.T) {
 	messages := []M{{"role": "user", "content": "Weather?"},
 		{"role": "assistant", "content": nil, "tool_calls": []M{{"id": "call_0123456789", "type": "function", "function": M{"name": "get_weather", "arguments": `{"city":"Oslo"}`}}}},
 		{"role": "tool", "tool_call_id": "call_0123456789", "content": "rain"}}
-	for source, want := range map[string]func(c *Conversation) bool{
-		hermesTemplate: func(c *Conversation) bool {
+	for source, want := range map[string]func(c *engine.Conversation) bool{
+		hermesTemplate: func(c *engine.Conversation) bool {
 			return c.Messages[1].Empty && strings.Contains(string(c.Messages[1].Calls), `"id":"call_0123456789"`) && c.Messages[2].Role == "tool" && c.Messages[2].CallID == "call_0123456789"
 		},
-		"{{ tools }} [TOOL_CALLS]": func(c *Conversation) bool {
+		"{{ tools }} [TOOL_CALLS]": func(c *engine.Conversation) bool {
 			return len(c.Messages[2].CallID) == 9 && strings.Contains(string(c.Messages[1].Calls), c.Messages[2].CallID)
 		},
-		"{{ messages }}": func(c *Conversation) bool {
+		"{{ messages }}": func(c *engine.Conversation) bool {
 			return len(c.Messages) == 4 && c.Messages[0].Role == "system" && strings.Contains(c.Messages[0].Content, "get_weather") &&
 				c.Messages[2].Content == `{"name": "get_weather", "parameters": {"city":"Oslo"}}` && c.Messages[3].Role == "user"
 		},
 	} {
-		url, seen := serveTools(t, source, &fakeEngine{script: says(`{"name": "get_weather", "parameters": {"city": "Rome"}}`)})
+		url, seen := serveTools(t, source, &servertest.Engine{Script: says(`{"name": "get_weather", "parameters": {"city": "Rome"}}`)})
 		if a := post(t, url, chat(M{"messages": messages, "tools": weather()})); a.status != 200 || !want(seen) {
 			t.Errorf("%q: %d %s\n%+v", source, a.status, a.raw, seen.Messages)
 		} else if source == "{{ messages }}" && at(t, a.body, "choices", 0, "finish_reason") != "tool_calls" {
@@ -216,18 +221,8 @@ func TestToolTurns(t *testing.T) {
 	}
 }
 
-// Arguments that are missing, null or empty are an empty object, as vLLM has it.
-func TestPlainCalls(t *testing.T) {
-	const want = `{"name": "f", "parameters": {}}`
-	for _, args := range []string{``, `, "arguments": null`, `, "arguments": ""`, `, "arguments": " "`, `, "arguments": "{}"`} {
-		if got := plainCalls([]byte(`[{"function": {"name": "f"` + args + `}}]`)); got != want {
-			t.Errorf("%s: %s", args, got)
-		}
-	}
-}
-
 func TestToolsRefused(t *testing.T) {
-	url, _ := serveTools(t, hermesTemplate, &fakeEngine{script: hello})
+	url, _ := serveTools(t, hermesTemplate, &servertest.Engine{Script: servertest.Hello})
 	f := weather()
 	for _, c := range []struct {
 		ask   M

@@ -1,6 +1,10 @@
 package api
 
 import (
+	"github.com/shoal-llm/shoal/internal/server/servertest"
+)
+
+import (
 	"context"
 	"log/slog"
 	"net/http/httptest"
@@ -19,7 +23,7 @@ func TestTraces(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := &fakeEngine{script: hello}
+	e := &servertest.Engine{Script: servertest.Hello}
 	srv := httptest.NewServer(newServer(t, e, func(c *Config) { c.Tracer = tr }).Handler())
 	a := post(t, srv.URL+"/v1/completions", completion(M{"n": 2}))
 	if a.status != 200 {
@@ -29,7 +33,7 @@ func TestTraces(t *testing.T) {
 		t.Fatal(a.raw)
 	}
 	srv.Close() // its handlers have ended
-	e.live.Wait()
+	e.Live.Wait()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if err := tr.Close(ctx); err != nil {

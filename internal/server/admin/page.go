@@ -1,0 +1,79 @@
+package admin
+
+import (
+	"github.com/shoal-llm/shoal/internal/server/apierr"
+)
+
+import (
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"io"
+	"net/http"
+	"path"
+	"strings"
+)
+
+// The page is plain HTML, style sheets and modules, as they lie in web; vendor holds what is
+// not ours (docs/dependencies.md).
+//
+//go:embed web
+var pageFiles embed.FS
+
+// pagePolicy allows what this server serves with a script's or a style's type, requests to it,
+// and nothing else. No script may turn text into HTML: what a model writes stays text, were the
+// page to forget it.
+const pagePolicy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'" +
+	"; require-trusted-types-for 'script'; trusted-types 'none'"
+
+// handlePage answers / and what is below /web/.
+func (s *API) handlePage(w http.ResponseWriter, r *http.Request) {
+	name := strings.TrimPrefix(r.URL.Path, "/")
+	if name == "" {
+		name = "web/index.html"
+	}
+	body, err := pageFiles.ReadFile(name)
+	if err != nil {
+		s.http.Fail(w, &apierr.Error{Status: http.StatusNotFound, Type: apierr.TypeInvalid, Code: "unknown_url", Message: "The page has no such file."}, false)
+		return
+	}
+	sum := sha256.Sum256(body)
+	tag := `"` + hex.EncodeToString(sum[:12]) + `"`
+	h := w.Header()
+	h.Set("Content-Security-Policy", pagePolicy)
+	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("Cache-Control", "no-cache") // asked for each time, and sent when it has changed
+	h.Set("Etag", tag)
+	s.http.Deadline(w)
+	if r.Header.Get("If-None-Match") == tag {
+		w.WriteHeader(http.StatusNotModified)
+		return
+	}
+	h.Set("Content-Type", pageType(name))
+	_, _ = w.Write(body)
+}
+
+// pageType does not ask the system, whose table may say anything.
+func pageType(name string) string {
+	switch path.Ext(name) {
+	case ".html":
+		return "text/html; charset=utf-8"
+	case ".js":
+		return "text/javascript; charset=utf-8"
+	case ".css":
+		return "text/css; charset=utf-8"
+	}
+	return "text/plain; charset=utf-8"
+}
+
+// handleRoot is the page for browsers. Ollama's clients look here whether a server runs.
+func (s *API) handleRoot(w http.ResponseWriter, r *http.Request) {
+	w.Header().Add("Vary", "Accept")
+	if strings.Contains(r.Header.Get("Accept"), "text/html") {
+		s.handlePage(w, r)
+		return
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	s.http.Deadline(w)
+	_, _ = io.WriteString(w, "Ollama is running")
+}

@@ -1,8 +1,0 @@
-//go:build !linux
-
-package api
-
-import "net"
-
-// shortQueue is for systems that can bound what was written and not sent.
-func shortQueue(net.Conn) {}

@@ -1,0 +1,142 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+
+	"github.com/shoal-llm/shoal/internal/text/tokenizer"
+)
+
+// Tokenizer is what the API needs of a tokenizer; safe for concurrent use.
+type Tokenizer interface {
+	// Encode encodes the joined segments as one text. Added (special) tokens
+	// are recognised, but not in literal segments: user text cannot forge a
+	// control token. addSpecial applies the post-processor (BOS and the like).
+	// An error says that the text cannot be encoded as the model expects, or that ctx
+	// ended before it was.
+	Encode(ctx context.Context, segments []Segment, addSpecial bool) ([]int32, error)
+	Decode(ids []int32, skipSpecial bool) string
+	Token(id int32) string      // as the vocabulary spells it
+	TokenBytes(id int32) []byte // what it adds to a text
+	VocabSize() int
+	IsSpecial(id int32) bool
+	NewStream(skipSpecial bool) TextStream
+}
+
+// TextStream decodes one sequence token by token. Push returns the text that is
+// complete after id and holds back the bytes of an unfinished rune; Flush
+// returns what is left. Not safe for concurrent use.
+type TextStream interface {
+	Push(id int32) string
+	Flush() string
+}
+
+// FromTokenizer is a Tokenizer over a checkpoint's own.
+func FromTokenizer(t *tokenizer.Tokenizer) Tokenizer { return checkpointTokenizer{t} }
+
+type checkpointTokenizer struct{ *tokenizer.Tokenizer }
+
+func (t checkpointTokenizer) Encode(ctx context.Context, segments []Segment, addSpecial bool) ([]int32, error) {
+	parts := make([]tokenizer.Part, len(segments))
+	for i, s := range segments {
+		parts[i] = tokenizer.Part(s)
+	}
+	return t.TryEncode(ctx, parts, addSpecial)
+}
+
+func (t checkpointTokenizer) NewStream(skipSpecial bool) TextStream {
+	return t.Tokenizer.NewStream(skipSpecial)
+}
+
+// ChatTemplate renders a conversation; safe for concurrent use.
+type ChatTemplate interface {
+	// Render returns the prompt as segments in order. An error says which
+	// message the template refuses; it reaches the client as a 400.
+	Render(c Conversation) ([]Segment, error)
+}
+
+// Conversation is a validated chat request: roles are system, user, assistant or tool.
+type Conversation struct {
+	Messages            []Message
+	Tools               json.RawMessage // a list as in OpenAI's API, or nil
+	AddGenerationPrompt bool
+	ContinueFinal       bool           // the answer goes on with the last message
+	Kwargs              map[string]any // chat_template_kwargs, JSON values
+}
+
+// Think tells the template whether the model is to think.
+func (c *Conversation) Think(yes bool) {
+	if c.Kwargs == nil {
+		c.Kwargs = map[string]any{}
+	}
+	c.Kwargs["enable_thinking"] = yes
+}
+
+// Message is one turn of a conversation.
+type Message struct {
+	Role, Name, Content string
+	Empty               bool            // no content at all, as beside calls
+	Calls               json.RawMessage // tool_calls of an assistant, or nil
+	CallID              string          // of a tool's answer
+	Thought             string          // reasoning_content of an assistant
+}
+
+// Segment is a piece of a prompt. Literal text came from a message: control
+// tokens that it spells out stay text.
+type Segment struct {
+	Text    string
+	Literal bool
+}
+
+// FromTemplate is a ChatTemplate over a checkpoint's own.
+func FromTemplate(t *tokenizer.ChatTemplate) ChatTemplate { return checkpointTemplate{t} }
+
+type checkpointTemplate struct{ *tokenizer.ChatTemplate }
+
+// Source and ToolSource tell New how the model writes calls and thoughts, in answers to
+// requests without tools and with them.
+func (t checkpointTemplate) Source() string { return t.ChatTemplate.Source() }
+
+func (t checkpointTemplate) ToolSource() string { return t.ChatTemplate.ToolSource() }
+
+// Sources are all templates by name, for /tokenizer_info.
+func (t checkpointTemplate) Sources() map[string]string { return t.ChatTemplate.Sources() }
+
+func (t checkpointTemplate) Render(c Conversation) ([]Segment, error) {
+	prompt, _, err := t.RenderTurn(c)
+	return prompt, err
+}
+
+// RenderTurn returns the end of the prompt too, in which the answer goes on.
+func (t checkpointTemplate) RenderTurn(c Conversation) (prompt []Segment, turn string, err error) {
+	messages := make([]tokenizer.Message, len(c.Messages))
+	for i, m := range c.Messages {
+		messages[i] = tokenizer.Message{Role: m.Role, Content: m.Content}
+		if m.Empty {
+			messages[i].Parts = json.RawMessage("null")
+		}
+		extra, err := json.Marshal(struct {
+			Name    string          `json:"name,omitempty"`
+			Calls   json.RawMessage `json:"tool_calls,omitempty"`
+			CallID  string          `json:"tool_call_id,omitempty"`
+			Thought string          `json:"reasoning_content,omitempty"`
+		}{m.Name, m.Calls, m.CallID, m.Thought})
+		if err != nil {
+			return nil, "", err
+		}
+		if len(extra) > 2 {
+			messages[i].Extra = extra
+		}
+	}
+	parts, turn, err := t.ChatTemplate.RenderTurn(messages, tokenizer.RenderOptions{
+		AddGenerationPrompt: c.AddGenerationPrompt, ContinueFinal: c.ContinueFinal, Tools: c.Tools, Extra: c.Kwargs,
+	})
+	if err != nil {
+		return nil, "", err
+	}
+	out := make([]Segment, len(parts))
+	for i, p := range parts {
+		out[i] = Segment(p)
+	}
+	return out, turn, nil
+}

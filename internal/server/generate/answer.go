@@ -1,0 +1,40 @@
+package generate
+
+import (
+	"github.com/shoal-llm/shoal/internal/server/apierr"
+	"github.com/shoal-llm/shoal/internal/server/httpserver"
+)
+
+import (
+	"context"
+	"errors"
+	"net/http"
+)
+
+// stream answers with one event per token that has text to show.
+//
+// Headers wait for the first token (or the first keep-alive), so that a request
+// that fails before it still gets a proper status. After that a failure is an
+// error event, and the stream ends there.
+func (s *Service) stream(ctx context.Context, w http.ResponseWriter, run *Run) {
+	out := httpserver.NewStream(w, s.Config.Limits.WriteTimeout)
+	out.Watch = &httpserver.SlowReader{After: s.Config.Limits.UnreadAfter, Notify: run.unread}
+	enc := run.NewEncoder(run, out)
+	err := run.play(ctx, enc, out, s.Config.KeepAlive)
+	var gone httpserver.ErrWrite
+	switch {
+	case err == nil:
+	case errors.As(err, &gone), errors.Is(err, context.Canceled):
+		s.Log.Info("api: client left", "id", run.Head.ID, "err", err)
+		if out.Started && out.Err == nil { // it may have closed its side alone
+			enc.Fail(apierr.ErrLeft)
+		}
+	case !out.Started:
+		run.failure = "error"
+		s.HTTP.Fail(w, apierr.Of(err), true)
+	default:
+		run.failure = "error"
+		s.Log.Warn("api: stream failed", "id", run.Head.ID, "err", err)
+		enc.Fail(apierr.Of(err)) // the client may be gone as well
+	}
+}

@@ -1,0 +1,140 @@
+package generate
+
+import (
+	"github.com/shoal-llm/shoal/internal/server/apierr"
+	"github.com/shoal-llm/shoal/internal/server/engine"
+	"github.com/shoal-llm/shoal/internal/server/jsonbody"
+)
+
+import (
+	"cmp"
+	"encoding/json"
+	"strconv"
+)
+
+// messages reads the messages of a chat.
+func (c *TurnReader) messages(v json.RawMessage, continues bool) []engine.Message {
+	list, e := MessageList(v, c.Lim)
+	c.Fail(e)
+	last := NewestUserTurn(Roles(list), continues)
+	out := make([]engine.Message, 0, len(list))
+	for i, raw := range list {
+		c.Now = i == last
+		if out = append(out, c.message(i, raw)); c.Err != nil {
+			return nil
+		}
+	}
+	return out
+}
+
+func (c *TurnReader) message(i int, raw json.RawMessage) engine.Message {
+	at := "messages[" + strconv.Itoa(i) + "]"
+	msg, e := jsonbody.Parse(raw, nil)
+	if e != nil {
+		c.Fail(apierr.Invalid(at, "'%s' must be an object.", at))
+		return engine.Message{}
+	}
+	str := func(name string) (text string) {
+		if v := msg.Get(name); v != nil && jsonbody.Unmarshal(v, &text) != nil {
+			c.Fail(apierr.Invalid(at+"."+name, "'%s.%s' must be a string.", at, name))
+		}
+		return text
+	}
+	out := engine.Message{Role: str("role"), Name: str("name")}
+	if c.Err != nil {
+		return out
+	}
+	role := c.CheckRole(at, out.Role)
+	switch {
+	case out.Role == "function":
+		out.CallID = c.legacy
+	case role == "tool":
+		out.CallID = str("tool_call_id")
+	}
+	out.Role = role
+	content, calls := msg.Get("content"), msg.Get("tool_calls")
+	if out.Role == "assistant" {
+		out.Calls, e = decodeCalls(at+".tool_calls", calls, c.Lim)
+		c.Fail(e)
+		if v := msg.Get("function_call"); out.Calls == nil && v != nil {
+			out.Calls = c.legacyCall(at, i, v)
+		}
+		c.Thoughts = &[]string{}
+	} else if calls != nil && !jsonbody.EmptyValue(calls) {
+		c.Fail(CallsOfOthers(at))
+	}
+	out.Content = c.Text(at+".content", content)
+	if out.Role == "assistant" {
+		out.Content = JoinLines(out.Content, str("refusal"))
+		out.Thought = c.thought(at, msg)
+		out.Empty = out.Calls != nil && content == nil && out.Content == ""
+		c.Thoughts = nil
+	}
+	for _, name := range msg.Unread() {
+		if !jsonbody.EmptyValue(msg.Raw[name]) {
+			c.Leave(at + "." + name)
+		}
+	}
+	return out
+}
+
+// CheckRole is the role under which a template knows a message.
+func (c *TurnReader) CheckRole(at, role string) string {
+	switch role {
+	case "system", "user", "assistant", "tool":
+		return role
+	case "developer": // OpenAI's newer name; templates know the older one
+		return "system"
+	case "function": // what came before tools
+		if c.legacy == "" {
+			c.Fail(apierr.InvalidCode(at+".role", "unsupported_parameter", "'%s.role' is %q, and no message before it has a 'function_call'. Use 'tool'.", at, role))
+		}
+		return "tool"
+	}
+	c.Fail(apierr.Invalid(at+".role", "'%s.role' must be system, developer, user, assistant or tool, got %.40q.", at, role))
+	return role
+}
+
+func CallsOfOthers(at string) *apierr.Error {
+	return apierr.Invalid(at+".tool_calls", "'%s.tool_calls' belong to the assistant.", at)
+}
+
+// thought is what the assistant thought before its answer, under any of the names in use.
+func (c *TurnReader) thought(at string, msg *jsonbody.Object) string {
+	found := ""
+	for _, name := range [...]string{"reasoning_content", "reasoning", "thinking"} {
+		v := msg.Get(name)
+		if text := jsonbody.StringOf(v); text != "" {
+			found = cmp.Or(found, text)
+		} else if v != nil && !jsonbody.EmptyValue(v) {
+			c.Leave(at + "." + name)
+		}
+	}
+	var details []struct {
+		Text    string `json:"text"`
+		Summary string `json:"summary"`
+	}
+	_ = jsonbody.Unmarshal(msg.Get("reasoning_details"), &details) // of any other form: nothing
+	if found == "" {
+		var texts []string
+		for _, d := range details {
+			texts = append(texts, cmp.Or(d.Text, d.Summary))
+		}
+		found = JoinLines(append(*c.Thoughts, texts...)...)
+	}
+	return found
+}
+
+// legacyCall is a function_call as a call of today.
+func (c *TurnReader) legacyCall(at string, i int, v json.RawMessage) json.RawMessage {
+	var call struct {
+		Name      string `json:"name"`
+		Arguments string `json:"arguments"`
+	}
+	if jsonbody.Unmarshal(v, &call) != nil || call.Name == "" {
+		c.Leave(at + ".function_call")
+		return nil
+	}
+	c.legacy = "call_" + strconv.Itoa(i)
+	return jsonbody.MustJSON([]ToolCall{Call{Name: call.Name, Arguments: []byte(cmp.Or(call.Arguments, "{}")), Id: c.legacy}.ToolCall()})
+}

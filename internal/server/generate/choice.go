@@ -1,0 +1,215 @@
+package generate
+
+import (
+	"github.com/shoal-llm/shoal/internal/server/engine"
+)
+
+import (
+	"errors"
+	"fmt"
+	"unicode/utf8"
+
+	"github.com/shoal-llm/shoal/internal/engine/sampler"
+)
+
+// TokenRecord is what logprobs say about one token.
+type TokenRecord struct {
+	Id      int32
+	Logprob float32
+	Top     []sampler.TokenLogprob
+	First   bool // first token of a prompt: it has no logprob
+	Offset  int  // where its text begins, in code points of the choice's text
+	start   int  // the same in bytes of the output
+	end     int
+}
+
+// Delta is what one event adds to a choice.
+type Delta struct {
+	Index   int
+	Text    string
+	Tokens  []TokenRecord   // with logprobs only; those whose text is now shown
+	First   bool            // the first delta of this choice
+	Finish  string          // "", stop, length, tool_calls
+	Calls   []Call          // with tools
+	Thought string          // of a model that thinks
+	Timings *engine.Timings // with finish, when the engine has them
+	Reason  any             // the stop string or token id behind "stop"; nil for EOS
+}
+
+// Choice turns the events of one sequence into deltas: decoding that holds back
+// partial runes, stop strings, and the logprobs that belong to what is shown.
+// It is pure: no clock, no channel, no socket.
+type Choice struct {
+	index       int
+	text        engine.TextStream
+	stop        stopper
+	gate        *stopGate // nil: stop strings are searched in thoughts, too
+	maxTokens   int
+	minTokens   int  // stop strings count only in what follows
+	includeStop bool // the stop string stays in the output
+	logprobs    bool
+	stopTokens  []int32
+	discard     bool // max_tokens 0: the one generated token is not wanted
+	echo        *echo
+
+	cached   int // prompt tokens that were in the prefix cache
+	drafts   engine.Drafts
+	tokens   int     // generated, also those that show no text
+	sum      float64 // of their log-probabilities
+	Thoughts int     // of them, up to the end of the thought
+	started  bool
+	Finish   string
+	bytes    int // decoded, of which
+	shown    int // were shown
+	runes    int // decoded, plus those of the echo
+	pending  []TokenRecord
+
+	parts *parts        // what takes an answer apart into thoughts, text and calls; nil: nothing
+	held  []TokenRecord // of text that parts holds back
+}
+
+var (
+	errEngineClosed  = errors.New("api: the engine closed the stream without a finish reason")
+	errEngineOverrun = errors.New("api: the engine sent more tokens than were asked for")
+)
+
+// echo is the prompt that goes before the output.
+type echo struct {
+	text   string
+	tokens []TokenRecord
+}
+
+// accept applies one event. show is false when there is nothing to send yet.
+func (c *Choice) accept(ev engine.Event) (d Delta, show bool, err error) {
+	if c.Finish != "" {
+		return Delta{}, false, nil // after a stop string: the engine's last words
+	}
+	switch ev.Finish {
+	case "", engine.FinishStop, engine.FinishLength:
+	case engine.FinishCancelled:
+		return Delta{}, false, fmt.Errorf("api: the engine cancelled the request%s", because(ev.Err))
+	default:
+		if ev.Err == nil {
+			return Delta{}, false, fmt.Errorf("api: the engine failed without a reason (finish %q)", ev.Finish)
+		}
+		return Delta{}, false, ev.Err
+	}
+	c.cached = max(c.cached, ev.Cached)
+	if ev.Drafts != nil {
+		c.drafts = *ev.Drafts
+	}
+	var out, hit string
+	if ev.Token != engine.NoToken && !c.discard {
+		if c.tokens++; c.tokens > c.maxTokens {
+			return Delta{}, false, errEngineOverrun
+		}
+		c.sum += float64(ev.Logprob)
+		text := ""
+		if ev.Finish != engine.FinishStop { // else it is the stop token itself
+			text = c.text.Push(ev.Token)
+			text += c.parts.mark(ev.Token, text)
+		}
+		c.record(ev, text)
+		out, hit = c.screen(text)
+	}
+	if ev.Finish != "" && hit == "" {
+		tail := c.text.Flush()
+		c.extend(tail)
+		more, h := c.screen(tail)
+		if out, hit = out+more, h; hit == "" {
+			more, hit = c.stop.push(c.gate.flush())
+			out += more
+		}
+		if hit == "" {
+			out += c.stop.flush()
+		}
+	}
+	d = Delta{Index: c.index, First: !c.started, Finish: ev.Finish, Timings: ev.Timings}
+	switch {
+	case hit != "":
+		if c.includeStop {
+			out += hit
+		}
+		d.Finish, d.Reason = engine.FinishStop, hit
+	case c.discard && ev.Finish != "":
+		d.Finish = engine.FinishLength
+	case ev.Finish == engine.FinishStop:
+		for _, id := range c.stopTokens {
+			if id == ev.Token {
+				d.Reason = id
+			}
+		}
+	}
+	c.Finish = d.Finish
+	c.shown += len(out)
+	d.Text = out
+	if out == "" && d.Finish == "" {
+		return Delta{}, false, nil
+	}
+	d.Tokens = c.release(hit != "", d.Finish != "")
+	if c.parts != nil {
+		c.parts.take(&d)
+		if c.parts.think.Inside() || d.Thought != "" && c.parts.think.Late() {
+			c.Thoughts = c.tokens
+		}
+		d.Tokens, c.held = append(c.held, d.Tokens...), nil
+		if d.Text == "" && d.Thought == "" && len(d.Calls) == 0 && d.Finish == "" {
+			c.held = d.Tokens
+			return Delta{}, false, nil
+		}
+	}
+	if c.echo != nil && d.First {
+		d.Text = c.echo.text + d.Text
+		d.Tokens = append(c.echo.tokens, d.Tokens...)
+	}
+	c.started = true
+	return d, true, nil
+}
+
+func because(err error) string {
+	if err == nil {
+		return ""
+	}
+	return ": " + err.Error()
+}
+
+// screen passes text by the stop strings, once min_tokens is behind.
+func (c *Choice) screen(text string) (out, hit string) {
+	thought, text := c.gate.split(text)
+	if c.tokens <= c.minTokens && c.minTokens > 0 {
+		return thought + text, ""
+	}
+	out, hit = c.stop.push(text)
+	return thought + out, hit
+}
+
+func (c *Choice) record(ev engine.Event, text string) {
+	if c.logprobs {
+		c.pending = append(c.pending, TokenRecord{Id: ev.Token, Logprob: ev.Logprob, Top: ev.Top, Offset: c.runes, start: c.bytes, end: c.bytes})
+	}
+	c.extend(text)
+}
+
+// extend adds text to the last token.
+func (c *Choice) extend(text string) {
+	c.bytes += len(text)
+	c.runes += utf8.RuneCountInString(text)
+	if n := len(c.pending); n > 0 {
+		c.pending[n-1].end = c.bytes
+	}
+}
+
+// release returns the tokens whose text is shown: all of it, or, where a stop
+// string cut the text, its beginning. At the end the rest follows (EOS).
+func (c *Choice) release(cut, last bool) []TokenRecord {
+	n := 0
+	for ; n < len(c.pending); n++ {
+		r := c.pending[n]
+		if cut && r.start >= c.shown || !last && r.end > c.shown {
+			break
+		}
+	}
+	out := c.pending[:n:n]
+	c.pending = c.pending[n:]
+	return out
+}

@@ -1,0 +1,286 @@
+package generate
+
+import (
+	"github.com/shoal-llm/shoal/internal/server/apierr"
+	"github.com/shoal-llm/shoal/internal/server/engine"
+)
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"github.com/shoal-llm/shoal/internal/randomid"
+	"maps"
+	"net/http"
+	"regexp"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/shoal-llm/shoal/internal/engine/sampler"
+)
+
+// Fixed contexts: texts that are read once, under a policy that lays them out for retrieval, and
+// whose cache the requests share that begin with them. Where there is a store they are in it
+// (contextstore.go), and read again after a restart.
+
+// AnyContext is the name by which a request asks for the longest context that its prompt begins with.
+const AnyContext = "auto"
+
+// NoContext is what a request says that wants none, not even an automatic one.
+const NoContext = "none"
+
+// maxContexts bounds the contexts of a server.
+const maxContexts = 32
+
+var ContextName = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
+
+// FixedContext is one of them.
+type FixedContext struct {
+	Object  string `json:"object"`
+	Name    string `json:"name"`
+	Tokens  int    `json:"tokens"`
+	Policy  string `json:"kv_policy"`
+	Created int64  `json:"created"`
+	Status  string `json:"status"` // reading, ready
+	// Automatic: requests that name neither context nor policy have it too, when their prompt begins with it.
+	Automatic bool `json:"automatic"`
+	Durable   bool `json:"durable"` // it is there after a restart
+
+	Tenant string             `json:"-"`
+	Ids    []int32            `json:"-"`
+	held   context.Context    `json:"-"` // until the context is dropped
+	cancel context.CancelFunc `json:"-"`
+}
+
+// Contexts are all, by tenant and name.
+type Contexts struct {
+	mu  sync.Mutex
+	all map[string]*FixedContext
+}
+
+func contextKey(tenant, name string) string { return tenant + "\x00" + name }
+
+// add takes a context in; the error says why not.
+func (c *Contexts) add(x *FixedContext) *apierr.Error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	key := contextKey(x.Tenant, x.Name)
+	switch {
+	case c.all[key] != nil:
+		return &apierr.Error{Status: http.StatusConflict, Type: apierr.TypeInvalid, Param: "name", Code: "context_exists", Message: "A context of this name is there; delete it first, or take another name."}
+	case len(c.all) >= maxContexts:
+		return &apierr.Error{Status: http.StatusConflict, Type: apierr.TypeInvalid, Param: "name", Code: "too_many_contexts", Message: "This server holds as many contexts as it may; delete one first."}
+	}
+	if c.all == nil {
+		c.all = map[string]*FixedContext{}
+	}
+	c.all[key] = x
+	return nil
+}
+
+// set changes what is shown of a context.
+func (c *Contexts) set(x *FixedContext, change func(*FixedContext)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	change(x)
+}
+
+// Drop forgets a context, if it is still that.
+func (c *Contexts) Drop(x *FixedContext) {
+	c.mu.Lock()
+	if key := contextKey(x.Tenant, x.Name); c.all[key] == x {
+		delete(c.all, key)
+	}
+	c.mu.Unlock()
+	x.cancel()
+}
+
+// dropAll forgets every context.
+func (c *Contexts) dropAll() {
+	c.mu.Lock()
+	all := slices.Collect(maps.Values(c.all))
+	c.mu.Unlock()
+	for _, x := range all {
+		c.Drop(x)
+	}
+}
+
+// Of lists those of a tenant by name, as values.
+func (c *Contexts) Of(tenant string) (list []FixedContext) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, x := range c.all {
+		if x.Tenant == tenant {
+			list = append(list, *x)
+		}
+	}
+	slices.SortFunc(list, func(a, b FixedContext) int { return cmp.Compare(a.Name, b.Name) })
+	return list
+}
+
+func (c *Contexts) Shown(x *FixedContext) FixedContext {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return *x
+}
+
+func (c *Contexts) Get(tenant, name string) *FixedContext {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.all[contextKey(tenant, name)]
+}
+
+// Between two attempts to have a context read that is in the store.
+const (
+	holdPause = time.Second // at first
+	holdMost  = 32 * time.Second
+)
+
+// hold has the engine read a context, tells ready how that went, and keeps it until it is
+// dropped. When the engine gives up one that is in the store, it is read again.
+func (s *Service) hold(x *FixedContext, ready func(error)) {
+	defer s.Contexts.Drop(x)
+	for pause := holdPause; ; pause = min(2*pause, holdMost) {
+		err := s.holdOnce(x, func() {
+			pause = holdPause
+			s.Contexts.set(x, func(x *FixedContext) { x.Status = "ready" })
+			ready(nil)
+		})
+		if err == nil {
+			err = apierr.ErrNotReady{Reason: "the context was given up"}
+		}
+		ready(err)
+		if !s.Contexts.Shown(x).Durable {
+			return
+		}
+		s.Contexts.set(x, func(x *FixedContext) { x.Status = "reading" })
+		select {
+		case <-time.After(pause):
+		case <-x.held.Done():
+			return
+		case <-s.HTTP.Stopping():
+			return
+		}
+	}
+}
+
+// holdOnce returns when the engine has let go of a context.
+func (s *Service) holdOnce(x *FixedContext, ready func()) error {
+	p := sampler.Default()
+	p.Temperature = 0
+	events, err := s.engine.Submit(x.held, &engine.Request{ID: "context-" + randomid.New(), Prompt: x.Ids, MaxTokens: 1, Sampling: p, IgnoreEOS: true, PromptLogprobs: -1,
+		Policy: x.Policy, Tenant: x.Tenant, Context: len(x.Ids), Hold: true})
+	if err != nil {
+		return err
+	}
+	for ev := range events {
+		switch {
+		case ev.Err != nil:
+			err = ev.Err
+		case ev.Finish == "":
+			ready()
+		}
+	}
+	return err
+}
+
+// withContext puts a generation behind the context that it names. A completion's prompt follows
+// it; a chat must begin with it.
+func (s *Service) withContext(g *Request) *apierr.Error {
+	if g.Context == NoContext || g.Context == "" && (g.Echo || g.PromptLogprobs >= 0) {
+		return nil
+	}
+	all := s.Contexts.Of(g.tenant)
+	for i := range g.Prompts {
+		p := &g.Prompts[i]
+		var found *FixedContext
+		for j := range all {
+			x := &all[j]
+			begins := len(p.Ids) > x.Tokens && slices.Equal(p.Ids[:x.Tokens], x.Ids)
+			if x.Name == g.Context && (begins || !g.rendered) || begins && g.takes(x) && (found == nil || x.Tokens > found.Tokens) {
+				found = x
+			}
+		}
+		switch {
+		case found == nil && (g.Context == AnyContext || g.Context == ""):
+			continue
+		case found == nil && s.Contexts.Get(g.tenant, g.Context) != nil:
+			return apierr.Invalid("context", "The messages do not begin with those of context %s.", quoted(g.Context))
+		case found == nil:
+			return ContextNotFound("context", g.Context)
+		case g.policy != "" && g.policy != found.Policy:
+			return apierr.Invalid("kv_policy", "Context %s was read under %s; leave 'kv_policy' out.", quoted(found.Name), found.Policy)
+		case g.Echo || g.PromptLogprobs >= 0:
+			return apierr.Invalid("echo", "What is behind a context is not echoed or scored.")
+		}
+		if g.Context != AnyContext && g.Context != "" && !g.rendered {
+			if len(p.Ids) == 0 {
+				return apierr.Invalid("prompt", "'prompt' must not be empty behind a context.")
+			}
+			p.Ids = slices.Concat(found.Ids, p.Ids)
+			if e := s.Fit(p.Ids, &g.Params, -1, "prompt"); e != nil {
+				return e
+			}
+		}
+		p.context, p.policy = found.Tokens, found.Policy
+	}
+	return nil
+}
+
+// takes says that a request which names no context has one that its prompt begins with: it asks
+// for any, or for the policy under which that was read, or for nothing and the context is automatic.
+func (g *Request) takes(x *FixedContext) bool {
+	switch g.Context {
+	case AnyContext:
+		return g.policy == "" || g.policy == x.Policy
+	case "":
+		return g.policy == x.Policy || g.policy == "" && x.Automatic
+	}
+	return false
+}
+
+// MakeContext has a context read, and puts it into the store if there is one.
+func (s *Service) MakeContext(ctx context.Context, x *FixedContext) *apierr.Error {
+	x.held, x.cancel = context.WithCancel(context.Background())
+	if e := s.Contexts.add(x); e != nil {
+		x.cancel()
+		return e
+	}
+	read := make(chan error, 1)
+	go s.hold(x, func(err error) { // ends when the context is deleted, or the engine gives up one that is not in the store
+		select {
+		case read <- err:
+		default:
+		}
+	})
+	ctx, stop := context.WithTimeoutCause(ctx, s.Config.Limits.RequestTimeout, apierr.ErrRequestTimeout)
+	defer stop()
+	var err error
+	select {
+	case err = <-read:
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	}
+	if err == nil {
+		err = s.keepContext(ctx, x)
+	}
+	if err == nil && s.Contexts.Shown(x).Durable && s.Contexts.Get(x.Tenant, x.Name) != x { // given up meanwhile
+		err = errors.Join(s.ForgetContext(ctx, x), apierr.ErrNotReady{Reason: "the context was given up"})
+	}
+	if err != nil {
+		s.Contexts.Drop(x)
+		return apierr.Of(err)
+	}
+	return nil
+}
+
+func ContextNotFound(param, name string) *apierr.Error {
+	return &apierr.Error{Status: http.StatusNotFound, Type: apierr.TypeInvalid, Param: param, Code: "context_not_found", Message: "There is no context " + quoted(name) + " here: make it with POST /v1/contexts."}
+}
+
+func quoted(name string) string {
+	b, _ := json.Marshal(name[:min(len(name), 64)])
+	return string(b)
+}

@@ -1,0 +1,98 @@
+package generate
+
+import (
+	"github.com/shoal-llm/shoal/internal/server/apierr"
+)
+
+import (
+	"context"
+	"time"
+)
+
+// ContextStore keeps fixed contexts for longer than this process lives. All methods may be called
+// concurrently.
+type ContextStore interface {
+	// KeepContext takes one: it is on disk when there is no error.
+	KeepContext(ctx context.Context, k KeptContext) error
+	// KeptContexts are all.
+	KeptContexts(ctx context.Context) ([]KeptContext, error)
+	// DropContext forgets one; it is no error when there is none.
+	DropContext(ctx context.Context, tenant, name string) error
+}
+
+// KeptContext is what is kept of a context: what it is made of, not its cache.
+type KeptContext struct {
+	Tenant      string  `json:"tenant"`
+	Name        string  `json:"name"`
+	Policy      string  `json:"kv_policy"`
+	Automatic   bool    `json:"automatic,omitempty"`
+	Created     int64   `json:"created"` // Unix seconds
+	Fingerprint string  `json:"fingerprint"`
+	IDs         []int32 `json:"ids"`
+}
+
+// KeepContexts has contexts kept from now on, and those of the store read; nil: no longer.
+func (s *Service) KeepContexts(store ContextStore) {
+	if store == nil {
+		s.contextStore.Store(nil)
+		return
+	}
+	s.contextStore.Store(&store)
+	ctx, cancel := context.WithTimeout(context.Background(), KeepLimit)
+	defer cancel()
+	kept, err := store.KeptContexts(ctx)
+	if err != nil {
+		s.Log.Error("api: contexts cannot be read from the store", "error", err)
+	}
+	for _, k := range kept {
+		if k.Fingerprint != s.Config.SystemFingerprint {
+			s.Log.Warn("api: a context was made with another model or other settings: it is left in the store", "name", k.Name, "made with", k.Fingerprint)
+			continue
+		}
+		x := &FixedContext{Object: "context", Name: k.Name, Tokens: len(k.IDs), Policy: k.Policy, Automatic: k.Automatic, Created: k.Created, Status: "reading", Durable: true, Tenant: k.Tenant, Ids: k.IDs}
+		x.held, x.cancel = context.WithCancel(context.Background())
+		if s.Contexts.add(x) != nil { // it is here
+			x.cancel()
+			continue
+		}
+		go s.hold(x, func(err error) { // ends as in makeContext
+			if err != nil && x.held.Err() == nil {
+				s.Log.Warn("api: a context of the store is not read yet", "name", x.Name, "error", err)
+			}
+		})
+	}
+}
+
+// KeepLimit is how long a store may take to keep an answer, or to list what it keeps.
+const KeepLimit = 5 * time.Second
+
+const keepContextLimit = 30 * time.Second
+
+// keepContext puts a context that was read into the store; without one it lives as long as this process.
+func (s *Service) keepContext(ctx context.Context, x *FixedContext) error {
+	p := s.contextStore.Load()
+	if p == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, keepContextLimit)
+	defer cancel()
+	err := (*p).KeepContext(ctx, KeptContext{Tenant: x.Tenant, Name: x.Name, Policy: x.Policy, Automatic: x.Automatic, Created: x.Created, Fingerprint: s.Config.SystemFingerprint, IDs: x.Ids})
+	if err == nil {
+		s.Contexts.set(x, func(x *FixedContext) { x.Durable = true })
+	}
+	return err
+}
+
+// ForgetContext takes a context out of the store.
+func (s *Service) ForgetContext(ctx context.Context, x *FixedContext) error {
+	if !s.Contexts.Shown(x).Durable {
+		return nil
+	}
+	p := s.contextStore.Load()
+	if p == nil {
+		return apierr.Unavailable("jobs_unavailable", "The store that this context is in is not there at the moment.", time.Second)
+	}
+	ctx, cancel := context.WithTimeout(ctx, keepContextLimit)
+	defer cancel()
+	return (*p).DropContext(ctx, x.Tenant, x.Name)
+}

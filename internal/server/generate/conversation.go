@@ -1,0 +1,143 @@
+package generate
+
+import (
+	"github.com/shoal-llm/shoal/internal/server/apierr"
+	"github.com/shoal-llm/shoal/internal/server/engine"
+	"github.com/shoal-llm/shoal/internal/server/jsonbody"
+)
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+
+	"github.com/shoal-llm/shoal/internal/text/jinja"
+	"github.com/shoal-llm/shoal/internal/text/tokenizer"
+)
+
+// Chat is what a chat's prompt is made of, in whichever protocol it came.
+type Chat struct {
+	engine.Conversation
+	special bool     // BOS and the like around it
+	Merge   bool     // turns that the template refuses may be put together
+	Left    []string // places of what was left out of it
+}
+
+// Converse turns a conversation into the prompt of g, and what g's tools and thoughts ask
+// for into its grammar.
+func (s *Service) Converse(ctx context.Context, g *Request, c Chat) *apierr.Error {
+	if e := s.checkUncalled(g.Tools); e != nil {
+		return e
+	}
+	g.Tools, g.rendered = g.Tools.Callable(), true
+	ids, turn, e := s.ChatPrompt(tokenizer.WithSearches(ctx), c, g.Tools)
+	if e != nil {
+		return e
+	}
+	if e := s.constrainTools(g, turn); e != nil {
+		return e
+	}
+	ids = g.cut(ids, s.Config.MaxModelLen)
+	g.Prompts = []Prompt{{Ids: ids}}
+	return s.Fit(ids, &g.Params, -1, "messages")
+}
+
+// ParseConversation reads the messages of a chat and how to render them. Errors are left in f.
+func (s *Service) ParseConversation(f *jsonbody.Object) (c Chat) {
+	f.Boolean("continue_final_message", &c.ContinueFinal)
+	c.AddGenerationPrompt = !c.ContinueFinal
+	f.Boolean("add_generation_prompt", &c.AddGenerationPrompt)
+	if c.ContinueFinal && c.AddGenerationPrompt {
+		f.Fail(apierr.Invalid("continue_final_message", "'continue_final_message' and 'add_generation_prompt' exclude each other."))
+	}
+	f.Boolean("add_special_tokens", &c.special)
+	if v := f.Get("chat_template_kwargs"); v != nil {
+		if jsonbody.Unmarshal(v, &c.Kwargs) != nil {
+			f.Fail(apierr.Invalid("chat_template_kwargs", "'chat_template_kwargs' must be an object."))
+		}
+	}
+	var think bool
+	if f.Boolean("enable_thinking", &think) { // as some clients say it
+		c.Think(think)
+	}
+	var effort string
+	f.Text("reasoning_effort", &effort)
+	if v := f.Get("reasoning"); v != nil { // OpenRouter's form, and that of Responses
+		var r struct {
+			Effort  string `json:"effort"`
+			Enabled *bool  `json:"enabled"`
+		}
+		if jsonbody.Unmarshal(v, &r) != nil {
+			f.Fail(apierr.Invalid("reasoning", "'reasoning' must be an object with 'effort'."))
+		}
+		if r.Enabled != nil && r.Effort == "" {
+			r.Effort = map[bool]string{true: "medium", false: "none"}[*r.Enabled]
+		}
+		effort = cmp.Or(effort, r.Effort)
+	}
+	s.Effort(&c.Conversation, effort)
+	if f.Err != nil {
+		return c
+	}
+	r := TurnReader{Lim: s.Config.Limits}
+	c.Messages, c.Left = r.messages(f.Get("messages"), c.ContinueFinal), r.Left
+	f.Fail(r.Err)
+	return c
+}
+
+// Effort tells the template how much the model is to think, unless the request says it in the
+// template's own words: most templates know only whether to think.
+func (s *Service) Effort(c *engine.Conversation, effort string) {
+	if effort == "" || !s.Thinks {
+		return
+	}
+	if _, said := c.Kwargs["enable_thinking"]; !said {
+		c.Think(effort != "none" && effort != "minimal")
+	}
+	if _, said := c.Kwargs["reasoning_effort"]; !said {
+		c.Kwargs["reasoning_effort"] = effort
+	}
+}
+
+// ChatPrompt renders and encodes a conversation. turn is the end of the text, in which the
+// answer goes on.
+func (s *Service) ChatPrompt(ctx context.Context, c Chat, tools *Toolset) (ids []int32, turn string, e *apierr.Error) {
+	if s.Template == nil {
+		return nil, "", apierr.InvalidCode("messages", "no_chat_template", "This model has no chat template; use /v1/completions.")
+	}
+	s.showTools(&c.Conversation, tools)
+	segments, turn, err := s.render(c.Conversation)
+	if err != nil && c.Merge && !errors.Is(err, jinja.ErrInternal) {
+		c.Messages = merged(c.Messages)
+		segments, turn, err = s.render(c.Conversation)
+	}
+	if errors.Is(err, jinja.ErrInternal) {
+		return nil, "", &apierr.Error{Status: http.StatusInternalServerError, Type: apierr.TypeServer, Code: "chat_template_error", Message: err.Error()}
+	}
+	if err != nil {
+		return nil, "", apierr.InvalidCode("messages", "chat_template_error", "The model's chat template refuses these messages: %v.", err)
+	}
+	ids, e = s.Encode(ctx, segments, c.special, "messages")
+	return ids, turn, e
+}
+
+// merged has no system messages but at the beginning, and no two turns of one role in a
+// row: what templates ask for that know turns alone.
+func merged(list []engine.Message) (out []engine.Message) {
+	for _, m := range list {
+		if m.Role == "system" && len(out) > 0 && (len(out) > 1 || out[0].Role != "system") {
+			m.Role = "user"
+		}
+		if n := len(out) - 1; n >= 0 && out[n].Role == m.Role && m.Role != "tool" && out[n].Calls == nil {
+			was := out[n]
+			m.Content, m.Thought = strings.TrimPrefix(was.Content+"\n\n"+m.Content, "\n\n"), was.Thought+m.Thought
+			m.Empty = m.Empty && m.Content == ""
+			out[n] = m
+			continue
+		}
+		out = append(out, m)
+	}
+	return out
+}

@@ -1,0 +1,122 @@
+package generate
+
+import (
+	"github.com/shoal-llm/shoal/internal/server/engine"
+)
+
+import "time"
+
+// A run's tally is what its choices have accepted that the metrics do not have yet. Counting
+// accepted tokens, not those that the engine sent, keeps the counters equal to usage: a stop
+// string drops the rest of its step, and max_tokens 0 drops its only token.
+type tally struct {
+	seen   []bool // by prompt: it is counted
+	prompt int    // tokens
+	tokens int    // generated
+	gaps   []float64
+	ended  []int // choices
+}
+
+// Tallied notes what one event added to a choice that had a number of tokens before.
+func (r *Run) Tallied(ev engine.Event, choice, before int, ended bool) {
+	t, prompt := &r.tally, choice/r.N
+	if t.seen == nil {
+		t.seen = make([]bool, len(r.Prompts))
+	}
+	if !t.seen[prompt] {
+		t.seen[prompt] = true
+		t.prompt += len(r.Prompts[prompt].Ids)
+	}
+	if added := r.Choices[choice].tokens - before; added > 0 {
+		t.tokens += added
+		if ev.Timed {
+			t.gaps = append(t.gaps, ev.Gap)
+		}
+	}
+	if ended {
+		t.ended = append(t.ended, choice)
+	}
+}
+
+// Count moves the tally to the metrics.
+func (r *Run) Count() {
+	t, m := &r.tally, r.Service.metrics
+	m.prompt.Add(float64(t.prompt))
+	m.generated.Add(float64(t.tokens))
+	for _, gap := range t.gaps {
+		m.itl.Observe(gap)
+	}
+	for _, i := range t.ended {
+		c := r.Choices[i]
+		m.finish.WithLabelValues(c.Finish).Inc()
+		m.promptTokens.Observe(float64(len(r.Prompts[i/r.N].Ids)))
+		m.outputTokens.Observe(float64(c.tokens))
+		m.e2e.Observe(time.Since(r.Began).Seconds())
+	}
+	r.forget()
+}
+
+// forget drops the tally, but for which prompts were counted.
+func (r *Run) forget() { r.tally = tally{seen: r.tally.seen} }
+
+// unfinished counts the choices that have no end, by the reason for it: abort, error.
+func (r *Run) unfinished(reason string) {
+	for _, c := range r.Choices {
+		if c.Finish == "" {
+			r.Service.metrics.finish.WithLabelValues(reason).Inc()
+		}
+	}
+}
+
+// SequenceTimer times the events of one sequence as they arrive from the engine. It belongs
+// to one goroutine.
+type SequenceTimer struct {
+	m           *metrics
+	began, last time.Time
+	first       bool // no token has come
+	resumed     bool // its first token came in an earlier attempt
+	left        int  // tokens of the newest step that are still to come
+	timed       bool // the newest step is not the first
+	gap         float64
+}
+
+// timer of a sequence. resumed: an earlier attempt has yielded tokens of it.
+func (r *Run) timer(resumed bool) *SequenceTimer {
+	return &SequenceTimer{m: r.Service.metrics, began: r.Began, first: true, resumed: resumed}
+}
+
+// Event takes the next event, and notes in it the time of its token. Whether that counts is known
+// when the event is accepted: nothing of a step does after a stop string.
+func (t *SequenceTimer) Event(ev *engine.Event) { t.event(ev, time.Now()) }
+
+func (t *SequenceTimer) event(ev *engine.Event, now time.Time) {
+	if ev.Finish == engine.FinishError || ev.Finish == engine.FinishCancelled {
+		return
+	}
+	if ev.Token != engine.NoToken {
+		t.token(ev.More, now)
+		ev.Timed, ev.Gap = t.timed, t.gap
+	}
+	if x := ev.Timings; x != nil {
+		t.m.queueing.Observe(x.Queue.Seconds())
+		t.m.prefilling.Observe(x.Prefill.Seconds())
+		t.m.decoding.Observe(x.Decode.Seconds())
+	}
+}
+
+// token takes one token, of whose step more follow. The first of a step takes the time since
+// the step before, in equal parts for all of them.
+func (t *SequenceTimer) token(more int, now time.Time) {
+	if t.left > 0 {
+		t.left--
+		return
+	}
+	t.left = more
+	switch {
+	case !t.first:
+		t.timed, t.gap = true, now.Sub(t.last).Seconds()/float64(more+1)
+	case !t.resumed:
+		t.m.ttft.Observe(now.Sub(t.began).Seconds())
+	}
+	t.first, t.last = false, now
+}

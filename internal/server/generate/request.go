@@ -1,0 +1,159 @@
+package generate
+
+import (
+	"github.com/shoal-llm/shoal/internal/server/apierr"
+	"github.com/shoal-llm/shoal/internal/server/httpserver"
+	"github.com/shoal-llm/shoal/internal/server/jsonbody"
+)
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Prompt is one prompt of a request.
+type Prompt struct {
+	Ids  []int32
+	Text string // as the client gave it; "" for token ids
+
+	context int    // tokens of a fixed context that it begins with
+	policy  string // of that
+}
+
+// Request is a decoded request, ready to submit.
+type Request struct {
+	Params
+	Head           Head
+	Prompts        []Prompt
+	Ignored        []string // parameters that have no effect
+	Continues      bool     // the output goes on with the prompt's text
+	Echo           bool
+	PromptLogprobs int // -1: none
+	Discard        bool
+	NewEncoder     func(r *Run, out *httpserver.Stream) Encoder
+	Resume         func(r *Run, out *httpserver.Stream, after int) Resumable // nil: the events have no numbers
+	Tools          *Toolset                                                  // of a chat; nil: none
+	thinking       thinking                                                  // of a chat
+	KeepsBody      bool                                                      // the body is needed until the end
+	rendered       bool                                                      // the prompt was rendered from messages
+	StopsInAnswer  bool                                                      // stop strings are searched in what follows the thought
+}
+
+// Encoder writes an answer in the words of one protocol: as the events of a stream, or as one
+// body. For a body the stream is nil. It belongs to one goroutine.
+type Encoder interface {
+	Delta(d Delta)        // what an event of the engine adds to a choice
+	KeepAlive()           // nothing was sent for a while
+	End()                 // all choices have ended
+	Fail(e *apierr.Error) // the answer ends here
+	Body() any            // the whole answer, after end
+}
+
+// Resumable is an encoder whose events have numbers, so that a client can take up a stream.
+type Resumable interface {
+	Encoder
+	// EndAs ends the stream with the state in which a response is kept.
+	EndAs(k KeptResponse)
+}
+
+// Head is the same on a response and on all chunks of a stream.
+type Head struct {
+	ID                string `json:"id"`
+	Object            string `json:"object"`
+	Created           int64  `json:"created"`
+	Model             string `json:"model"`
+	SystemFingerprint string `json:"system_fingerprint,omitempty"`
+}
+
+// Usage counts tokens: of each prompt once, of all choices together.
+type Usage struct {
+	PromptTokens     int `json:"prompt_tokens"`
+	CompletionTokens int `json:"completion_tokens"`
+	TotalTokens      int `json:"total_tokens"`
+	// Cache of all choices at their ends, in bytes: under their policy, and what
+	// it would be had every token been kept. Left out when not known.
+	KVBytes     int64 `json:"kv_bytes,omitempty"`
+	KVBytesFull int64 `json:"kv_bytes_full,omitempty"`
+	// Details are left out when no token was in the prefix cache.
+	Details *promptDetails `json:"prompt_tokens_details,omitempty"`
+	// Completion is left out when nothing was drafted.
+	Completion *completionDetails `json:"completion_tokens_details,omitempty"`
+	// Figures stand beside the usage, not in it.
+	Figures *Figures `json:"-"`
+}
+
+// promptDetails count prompt tokens that did not have to be read: of each prompt those of
+// its first choice.
+type promptDetails struct {
+	Cached int `json:"cached_tokens"`
+}
+
+// completionDetails count tokens that were drafted and tried, of all choices that came to
+// their ends: OpenAI's names, and in how many decode steps.
+type completionDetails struct {
+	Accepted uint64 `json:"accepted_prediction_tokens"`
+	Rejected uint64 `json:"rejected_prediction_tokens"`
+	Steps    uint64 `json:"draft_steps"`
+}
+
+// Generate runs g and answers, as a stream or as a whole.
+func (s *Service) Generate(w http.ResponseWriter, r *http.Request, g *Request) {
+	sc := httpserver.ScopeOf(r)
+	if !g.KeepsBody {
+		sc.Settle()
+	}
+	e := s.admit(w, sc.Principal(), g)
+	if e == nil {
+		e = s.withContext(g)
+	}
+	if e != nil {
+		s.HTTP.Fail(w, e, false)
+		return
+	}
+	ctx, cancel := context.WithTimeoutCause(r.Context(), s.Config.Limits.RequestTimeout, apierr.ErrRequestTimeout)
+	defer cancel()
+	run, err := s.start(ctx, r, g)
+	if err != nil {
+		s.HTTP.Fail(w, apierr.Of(err), false)
+		return
+	}
+	defer func() {
+		run.close()
+		u := run.Usage()
+		sc.Tokens = httpserver.TokenCount{u.PromptTokens, u.CompletionTokens}
+		sc.Principal().Charge(u.TotalTokens, time.Now())
+	}()
+	sc.Accepted = true
+	if g.Stream {
+		s.stream(ctx, w, run)
+	} else {
+		s.collect(ctx, w, run)
+	}
+}
+
+// NameIgnored tells a client what of its request has no effect.
+func (g *Request) NameIgnored(w http.ResponseWriter) {
+	names := slices.Concat(g.Ignored, g.noted)
+	if names = names[:min(len(names), jsonbody.MaxNamed)]; len(names) > 0 {
+		w.Header().Set("X-Ignored-Parameters", strings.Join(names, ", "))
+	}
+}
+
+// admit applies what the key of a request allows, and says what of it has no effect.
+func (s *Service) admit(w http.ResponseWriter, key *httpserver.Principal, g *Request) *apierr.Error {
+	g.NameIgnored(w)
+	g.priority, g.tenant = key.Order(g.priority), key.Name
+	return key.CheckTokens(time.Now())
+}
+
+// GenerateHandler answers a route with the generation that decode makes of the body.
+func (s *Service) GenerateHandler(decode func(context.Context, []byte) (*Request, *apierr.Error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if g, ok := httpserver.DecodeBody(s.HTTP, w, r, decode); ok {
+			s.Generate(w, r, g)
+		}
+	}
+}

@@ -1,0 +1,150 @@
+package generate
+
+import (
+	"github.com/shoal-llm/shoal/internal/server/apierr"
+	"github.com/shoal-llm/shoal/internal/server/engine"
+	"github.com/shoal-llm/shoal/internal/server/httpserver"
+	"github.com/shoal-llm/shoal/internal/server/jsonbody"
+)
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"github.com/shoal-llm/shoal/internal/randomid"
+	"log/slog"
+	"math"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/shoal-llm/shoal/internal/text/grammar"
+	"github.com/shoal-llm/shoal/internal/text/toolcall"
+)
+
+// Config says which model a Service serves, and what requests may ask. Limits must be filled.
+type Config struct {
+	Models      []string // names that requests may use
+	MaxModelLen int      // tokens of prompt and answer together
+	VocabSize   int      // bounds token ids; the tokenizer's when 0
+	ToolParser  string   // a toolcall.Family; found by the chat template when empty
+	EOSTokens   []int32
+
+	// What requests leave out.
+	DefaultTemperature       float64
+	DefaultTopP              float64
+	DefaultMinP              float64
+	DefaultRepetitionPenalty float64
+	DefaultTopK              int
+
+	CacheBytes        func(policy string, prompt, output int) (bytes, full int64)
+	Strict            bool // parameters that are not known are refused
+	Limits            jsonbody.Limits
+	KeepAlive         time.Duration // how long a stream may be silent
+	SystemFingerprint string
+	Logger            *slog.Logger
+	Registry          prometheus.Registerer
+}
+
+// Service turns requests into sequences of an engine, and their tokens into answers.
+type Service struct {
+	Config    Config
+	HTTP      *httpserver.Server
+	engine    engine.Engine
+	Tokenizer engine.Tokenizer
+	Template  engine.ChatTemplate // nil: no chat
+	grammars  *grammar.Engine     // which only says whether a grammar can be enforced: the owners have their own
+	family    toolcall.Family     // how the model writes calls, in answers to requests with tools
+	plain     dialect             // of answers to requests without tools
+	tooled    dialect             // of answers to requests with tools
+	Thinks    bool                // answers of either may begin with thoughts
+	VocabSize int
+	longest   int // bytes of the longest token
+	Log       *slog.Logger
+	metrics   *metrics
+	Started   time.Time
+
+	Contexts     Contexts
+	contextStore atomic.Pointer[ContextStore] // nil: they live in this process
+}
+
+// New makes a service. tmpl may be nil for a model without a chat template.
+func New(cfg Config, h *httpserver.Server, e engine.Engine, tok engine.Tokenizer, tmpl engine.ChatTemplate) (*Service, error) {
+	s := &Service{Config: cfg, HTTP: h, engine: e, Tokenizer: tok, Template: tmpl, VocabSize: cfg.VocabSize, longest: 1, Log: cfg.Logger,
+		Started: time.Now(), grammars: grammar.NewEngine(&grammar.Vocabulary{})}
+	s.VocabSize = cmp.Or(s.VocabSize, tok.VocabSize())
+	for id := range tok.VocabSize() {
+		s.longest = max(s.longest, len(tok.TokenBytes(int32(id))))
+	}
+	if err := s.readTemplate(); err != nil {
+		return nil, err
+	}
+	s.metrics = newMetrics(cfg.Models[0], cfg.MaxModelLen, cfg.Registry)
+	return s, nil
+}
+
+// Close gives up all fixed contexts: the engine may free their caches.
+func (s *Service) Close() { s.Contexts.dropAll() }
+
+// Encode turns text into tokens.
+func (s *Service) Encode(ctx context.Context, segments []engine.Segment, special bool, param string) ([]int32, *apierr.Error) {
+	size := 0
+	for _, seg := range segments {
+		size += len(seg.Text)
+	}
+	// Far too long is seen without encoding it; 4 is slack for normalisation.
+	if least := size / s.longest / 4; least > s.Config.Limits.PromptTokens {
+		return nil, apierr.InvalidCode(param, "context_length_exceeded", "%s", apierr.ErrTooLong{Limit: s.Config.MaxModelLen, Prompt: least, AtLeast: true}.Error())
+	}
+	ids, err := s.Tokenizer.Encode(ctx, segments, special)
+	if err != nil {
+		return nil, apierr.InvalidCode(param, "not_encodable", "'%s' cannot be turned into tokens: %v.", param, err)
+	}
+	return ids, nil
+}
+
+// CheckModel resolves the model name of a request.
+func (s *Service) CheckModel(p *Params) *apierr.Error {
+	if p.Model == "" {
+		p.Model = s.Config.Models[0]
+		return nil
+	}
+	for _, m := range s.Config.Models {
+		if m == p.Model {
+			return nil
+		}
+	}
+	return &apierr.Error{Status: http.StatusNotFound, Type: apierr.TypeInvalid, Param: "model", Code: "model_not_found",
+		Message: fmt.Sprintf("The model `%s` does not exist; this server has `%s`.", p.Model, s.Config.Models[0])}
+}
+
+// Fit checks the prompt against the context and settles max_tokens, which gives way to it;
+// def is its default, -1 for the rest of the context.
+func (s *Service) Fit(ids []int32, p *Params, def int, param string) *apierr.Error {
+	limit, n := s.Config.MaxModelLen, len(ids)
+	if n > s.Config.Limits.PromptTokens && s.Config.Limits.PromptTokens < limit {
+		limit = s.Config.Limits.PromptTokens // a stricter limit reads the same to a client
+	}
+	want, asked := p.MaxTokens, p.MaxTokens
+	if want < 0 {
+		want = def
+	}
+	if want < 0 || asked == math.MaxInt32 {
+		want, asked = limit, 0
+	}
+	if n > limit || n == limit && want > 0 {
+		return apierr.InvalidCode(param, "context_length_exceeded", "%s", apierr.ErrTooLong{Limit: limit, Prompt: n, Completion: max(asked, 0)}.Error())
+	}
+	if p.Sampling.MinTokens > want {
+		return apierr.Invalid("min_tokens", "'min_tokens' (%d) is more than the %d tokens that may be generated.", p.Sampling.MinTokens, want)
+	}
+	p.MaxTokens = min(want, limit-n)
+	p.Sampling.MinTokens = min(p.Sampling.MinTokens, p.MaxTokens)
+	return nil
+}
+
+func (s *Service) NewHead(prefix, object, model string) Head {
+	return Head{ID: prefix + randomid.New(), Object: object, Created: time.Now().Unix(), Model: model, SystemFingerprint: s.Config.SystemFingerprint}
+}

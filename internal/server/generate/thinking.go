@@ -1,0 +1,34 @@
+package generate
+
+import (
+	"github.com/shoal-llm/shoal/internal/server/engine"
+)
+
+import "github.com/shoal-llm/shoal/internal/text/toolcall"
+
+// thinking says whether an answer may begin with a thought (on), and whether the prompt opened
+// the thought already (inside) or opened and closed it (closed).
+type thinking struct{ on, inside, closed bool }
+
+// thinking is decided by the template of a request and by the end of the prompt, in which the
+// answer goes on.
+func (d dialect) thinking(turn string) thinking {
+	if !d.thinks {
+		return thinking{}
+	}
+	inside, closed := toolcall.Thought(turn)
+	return thinking{on: true, inside: inside, closed: closed}
+}
+
+// render renders a conversation. turn is the end of the prompt, in which the answer goes on.
+func (s *Service) render(c engine.Conversation) (prompt []engine.Segment, turn string, err error) {
+	if t, ok := s.Template.(interface {
+		RenderTurn(c engine.Conversation) ([]engine.Segment, string, error)
+	}); ok {
+		return t.RenderTurn(c)
+	}
+	if prompt, err = s.Template.Render(c); err == nil && len(prompt) > 0 {
+		turn = prompt[len(prompt)-1].Text
+	}
+	return prompt, turn, err
+}

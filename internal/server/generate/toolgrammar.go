@@ -1,0 +1,166 @@
+package generate
+
+import (
+	"github.com/shoal-llm/shoal/internal/server/apierr"
+	"github.com/shoal-llm/shoal/internal/server/jsonbody"
+)
+
+import (
+	"encoding/json"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/shoal-llm/shoal/internal/text/grammar"
+	"github.com/shoal-llm/shoal/internal/text/toolcall"
+)
+
+// constrainTools has the grammar of an answer enforce calls that must be made, and those
+// of strict functions; thoughts may come before what a grammar asks for. turn is the end
+// of the prompt, in which the answer goes on.
+func (s *Service) constrainTools(g *Request, turn string) (e *apierr.Error) {
+	g.thinking = s.dialect(g.Tools).thinking(turn)
+	t, spec := g.Tools, &g.Sampling.Grammar
+	if t != nil {
+		strict := slices.ContainsFunc(t.list, func(x Tool) bool { return x.Strict })
+		tags := strict && *spec == nil && s.family == toolcall.Hermes
+		for i, x := range t.list {
+			if (t.forced && (t.only == "" || t.only == x.Name)) || tags || x.Strict {
+				if t.list[i].schema, e = s.arguments(i, x, &g.noted); e != nil {
+					return e
+				}
+			}
+		}
+	}
+	switch {
+	case t != nil && t.forced:
+		if *spec != nil && !g.formatted {
+			return apierr.Invalid("tool_choice", "'tool_choice' asks for a call, and another parameter for another structure; give one.")
+		}
+		*spec, e = s.callGrammar(t)
+	case t != nil && *spec == nil && s.family == toolcall.Hermes:
+		*spec, e = s.strictTags(t)
+	}
+	if e != nil {
+		return e
+	}
+	if *spec != nil && g.thinking.on {
+		after := **spec
+		after.Thought = grammar.ThoughtMay
+		if g.thinking.inside {
+			after.Thought = grammar.ThoughtBegun
+		}
+		*spec = &after
+	}
+	return nil
+}
+
+// checkUncalled refuses schemas of strict functions that cannot be enforced, though nothing may
+// be called: whether a request's tools are valid does not depend on its tool_choice.
+func (s *Service) checkUncalled(t *Toolset) *apierr.Error {
+	if t == nil || !t.off {
+		return nil
+	}
+	for i, x := range t.list {
+		if x.Strict {
+			if _, e := s.arguments(i, x, nil); e != nil {
+				return e
+			}
+		}
+	}
+	return nil
+}
+
+// arguments is the schema of a function's arguments. Of one that is not strict, the parts
+// that cannot be enforced have no effect: noted gets their places.
+func (s *Service) arguments(i int, x Tool, noted *[]string) (schema string, e *apierr.Error) {
+	const anything = `{"type":"object"}`
+	if x.Parameters == nil || jsonbody.EmptyValue(x.Parameters) {
+		return anything, nil
+	}
+	spec := &grammar.Spec{Kind: grammar.KindJSONSchema, Text: objectSchema(string(x.Parameters))}
+	at := "tools[" + strconv.Itoa(i) + "].function.parameters"
+	if !x.Strict && len(spec.Text) <= s.Config.Limits.GrammarBytes {
+		text, removed, err := s.grammars.Relax(*spec)
+		if err != nil {
+			*noted = append(*noted, jsonbody.HeaderName(at))
+			return anything, nil
+		}
+		for _, part := range removed {
+			*noted = append(*noted, jsonbody.HeaderName(at+part))
+		}
+		spec.Text = objectSchema(text)
+	}
+	e = s.checkGrammar(at, spec, noted)
+	if e != nil && !x.Strict {
+		*noted = append(*noted, jsonbody.HeaderName(at))
+		return anything, nil
+	}
+	return spec.Text, e
+}
+
+// objectSchema holds a schema without a type to objects.
+func objectSchema(text string) string {
+	var head struct {
+		Type any `json:"type"`
+	}
+	rest := strings.TrimSpace(text)[1:]
+	switch {
+	case json.Unmarshal([]byte(text), &head) != nil || head.Type != nil:
+		return text
+	case strings.TrimSpace(rest) == "}":
+		return `{"type":"object"}`
+	}
+	return `{"type":"object",` + rest
+}
+
+// callGrammar is an answer of calls alone, as the model's family writes them where that is
+// text, else as JSON.
+func (s *Service) callGrammar(t *Toolset) (*grammar.Spec, *apierr.Error) {
+	hermes := s.family == toolcall.Hermes
+	var calls []string
+	for _, x := range t.list {
+		if t.only != "" && x.Name != t.only {
+			continue
+		}
+		open, end := `{"name": `+string(jsonbody.MustJSON(x.Name))+`, "parameters": `, "}"
+		if hermes {
+			open, end = "<tool_call>\n{\"name\": "+string(jsonbody.MustJSON(x.Name))+", \"arguments\": ", "}\n</tool_call>"
+		}
+		calls = append(calls, string(jsonbody.MustJSON(open))+" %json "+x.schema+" "+string(jsonbody.MustJSON(end)))
+	}
+	start := "call"
+	switch {
+	case t.Single:
+	case hermes:
+		start = `call ("\n" call)*`
+	default:
+		start = `call | "[" call (", " call)* "]"`
+	}
+	spec := &grammar.Spec{Kind: grammar.KindLark, Text: "start: " + start + "\ncall: " + strings.Join(calls, "\n  | ")}
+	return spec, s.checkGrammar("tools", spec, nil)
+}
+
+// strictTags holds calls in free text to their schemas, if any function is strict.
+func (s *Service) strictTags(t *Toolset) (*grammar.Spec, *apierr.Error) {
+	strict := false
+	type structure struct {
+		Begin  string          `json:"begin"`
+		Schema json.RawMessage `json:"schema"`
+		End    string          `json:"end"`
+	}
+	var body struct {
+		Triggers   []string    `json:"triggers"`
+		Structures []structure `json:"structures"`
+	}
+	body.Triggers = []string{"<tool_call>"}
+	for _, x := range t.list {
+		strict = strict || x.Strict
+		body.Structures = append(body.Structures, structure{"<tool_call>\n{\"name\": " + string(jsonbody.MustJSON(x.Name)) + ", \"arguments\": ", json.RawMessage(x.schema), "}\n</tool_call>"})
+	}
+	if !strict {
+		return nil, nil
+	}
+	spec := &grammar.Spec{Kind: grammar.KindTags, Text: string(jsonbody.MustJSON(body))}
+	return spec, s.checkGrammar("tools", spec, nil)
+}

@@ -1,0 +1,258 @@
+package httpserver
+
+import (
+	"github.com/shoal-llm/shoal/internal/server/apierr"
+)
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Roles of a key.
+const (
+	RoleUser     = "user"     // asks the model, and has jobs
+	RoleOperator = "operator" // also moves the work of nodes
+)
+
+// Key is somebody who may use the API, and how much. Zero limits are none.
+type Key struct {
+	Name            string `json:"name"`              // in logs, so not the secret
+	Secret          string `json:"key"`               // what the client sends, or
+	SHA256          string `json:"sha256"`            // its SHA-256 in hexadecimal
+	Role            string `json:"role"`              // user by default
+	Requests        int    `json:"requests"`          // POST requests under way at once
+	TokensPerMinute int    `json:"tokens_per_minute"` // of prompts and answers
+	Priority        int    `json:"priority"`          // added to that of its requests; lower is sooner
+}
+
+// OperatorKeys are keys without limits, named by their places.
+func OperatorKeys(secrets ...string) []Key {
+	var out []Key
+	for i, s := range secrets {
+		out = append(out, Key{Name: "key-" + strconv.Itoa(i+1), Secret: s, Role: RoleOperator})
+	}
+	return out
+}
+
+// maxKeys bounds the keys of one server: each request is compared with all of them.
+const maxKeys = 10_000
+
+// ParseKeys reads {"keys": [...]}, every member of which is known and in range.
+func ParseKeys(text []byte) ([]Key, error) {
+	var file struct {
+		Keys []Key `json:"keys"`
+	}
+	d := json.NewDecoder(strings.NewReader(string(text)))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&file); err != nil {
+		return nil, fmt.Errorf("api: keys: %w", err)
+	}
+	if d.More() {
+		return nil, errors.New("api: keys: something follows the object")
+	}
+	if len(file.Keys) == 0 {
+		return nil, errors.New(`api: keys: there are none; want {"keys": [{"name": "...", "key": "..."}]}`)
+	}
+	_, err := newKeyring(file.Keys, nil)
+	return file.Keys, err
+}
+
+// Principal is a key with what its requests have taken.
+type Principal struct {
+	Key
+	sum [sha256.Size]byte
+	use *keyUse // the same after a reload
+}
+
+// keyUse is what a key has under way.
+type keyUse struct {
+	requests atomic.Int64
+	mu       sync.Mutex
+	left     float64   // tokens of this minute; below 0 when an answer was longer
+	at       time.Time // of left; zero: a full minute
+}
+
+// keyring holds the keys; an empty one lets everyone in.
+type keyring []*Principal
+
+// anonymous is whose request it is where there are no keys.
+var anonymous = &Principal{Key: Key{Role: RoleOperator}}
+
+// newKeyring checks keys. Those of old that are there again keep what they have used.
+func newKeyring(keys []Key, old keyring) (keyring, error) {
+	if len(keys) > maxKeys {
+		return nil, fmt.Errorf("api: %d keys are more than %d", len(keys), maxKeys)
+	}
+	out, names, sums := make(keyring, 0, len(keys)), map[string]bool{}, map[[sha256.Size]byte]bool{}
+	for i, k := range keys {
+		h := &Principal{Key: k, use: &keyUse{}}
+		bad := func(format string, args ...any) (keyring, error) {
+			return nil, fmt.Errorf("api: key %d of %d (%.40q): %s", i+1, len(keys), k.Name, fmt.Sprintf(format, args...))
+		}
+		h.Role = cmp.Or(h.Role, RoleUser)
+		h.Secret, h.SHA256 = "", ""
+		switch b, err := hex.DecodeString(k.SHA256); {
+		case k.Name == "" || len(k.Name) > 64:
+			return bad("its name must have 1 to 64 bytes")
+		case names[k.Name]:
+			return bad("another key has this name")
+		case (k.Secret == "") == (k.SHA256 == ""):
+			return bad("give either key or sha256")
+		case k.Secret != "" && strings.TrimSpace(k.Secret) != k.Secret:
+			return bad("the key begins or ends with a space, which a client cannot send")
+		case k.SHA256 != "" && (err != nil || len(b) != sha256.Size):
+			return bad("sha256 is not 64 hexadecimal digits")
+		case h.Role != RoleUser && h.Role != RoleOperator:
+			return bad("its role is %.20q; known are %s and %s", h.Role, RoleUser, RoleOperator)
+		case k.Requests < 0 || k.TokensPerMinute < 0:
+			return bad("a limit is below 0")
+		case k.Priority < -500 || k.Priority > 500:
+			return bad("its priority must be -500 to 500")
+		case k.SHA256 != "":
+			h.sum = [sha256.Size]byte(b)
+		default:
+			h.sum = sha256.Sum256([]byte(k.Secret))
+		}
+		if sums[h.sum] {
+			return bad("it is the same as an earlier one")
+		}
+		names[k.Name], sums[h.sum] = true, true
+		for _, o := range old {
+			if o.sum == h.sum {
+				h.use = o.use
+			}
+		}
+		out = append(out, h)
+	}
+	return out, nil
+}
+
+// find returns the key of a request, in time that depends on no key; nil: it may not
+// pass.
+func (k keyring) find(r *http.Request) *Principal {
+	if len(k) == 0 {
+		return anonymous
+	}
+	key, sent := presentedKey(r)
+	sum := sha256.Sum256([]byte(key))
+	number := -1
+	for i, h := range k {
+		number = subtle.ConstantTimeSelect(subtle.ConstantTimeCompare(h.sum[:], sum[:]), i, number)
+	}
+	if !sent || number < 0 {
+		return nil
+	}
+	return k[number]
+}
+
+// acquire counts a request, which must be released. The error is a 429.
+func (h *Principal) acquire() *apierr.Error {
+	if h.use != nil && h.use.requests.Add(1) > int64(h.Requests) && h.Requests > 0 {
+		h.use.requests.Add(-1)
+		return limited(fmt.Sprintf("This API key has as many requests under way as it may have (%d).", h.Requests), time.Second)
+	}
+	return nil
+}
+
+func (h *Principal) release() {
+	if h.use != nil {
+		h.use.requests.Add(-1)
+	}
+}
+
+// Charge takes tokens from the minute, which fills again evenly.
+func (h *Principal) Charge(tokens int, now time.Time) {
+	if h.TokensPerMinute == 0 {
+		return
+	}
+	h.use.mu.Lock()
+	defer h.use.mu.Unlock()
+	h.use.refill(float64(h.TokensPerMinute), now)
+	h.use.left -= float64(tokens)
+}
+
+// CheckTokens is nil while the minute has tokens left. An answer may take more than are left:
+// then the next one waits longer.
+func (h *Principal) CheckTokens(now time.Time) *apierr.Error {
+	if h.TokensPerMinute == 0 {
+		return nil
+	}
+	h.use.mu.Lock()
+	defer h.use.mu.Unlock()
+	perMinute := float64(h.TokensPerMinute)
+	h.use.refill(perMinute, now)
+	if h.use.left >= 1 {
+		return nil
+	}
+	wait := time.Duration((1 - h.use.left) / perMinute * float64(time.Minute))
+	return limited(fmt.Sprintf("This API key has used its %d tokens a minute.", h.TokensPerMinute), wait+time.Millisecond)
+}
+
+func (u *keyUse) refill(perMinute float64, now time.Time) {
+	switch {
+	case u.at.IsZero():
+		u.left = perMinute
+	default:
+		u.left = min(perMinute, u.left+perMinute*now.Sub(u.at).Minutes())
+	}
+	u.at = now
+}
+
+// Order is the priority of a request that asks for one: users cannot ask to be sooner
+// than their key.
+func (h *Principal) Order(asked int) int {
+	if h.Role != RoleOperator {
+		asked = max(asked, 0)
+	}
+	return min(max(asked+h.Priority, -1000), 1000)
+}
+
+func limited(message string, after time.Duration) *apierr.Error {
+	return &apierr.Error{Status: http.StatusTooManyRequests, Type: apierr.TypeRateLimit, Code: "rate_limit_exceeded", Message: message, RetryAfter: after}
+}
+
+// SetKeys replaces the keys, also while the server runs: requests under way go on, those
+// of keys that are there again still count. At least one is needed where there are some.
+func (s *Server) SetKeys(keys []Key) error {
+	old := *s.keys.Load()
+	if len(old) > 0 && len(keys) == 0 {
+		return errors.New("api: no keys: it would let everyone in")
+	}
+	ring, err := newKeyring(keys, old)
+	if err != nil {
+		return err
+	}
+	s.keys.Store(&ring)
+	return nil
+}
+
+// presentedKey is the bearer token, Anthropic's x-api-key, or the password of basic
+// authentication, which is how a browser sends a key for the status page.
+func presentedKey(r *http.Request) (string, bool) {
+	if key := r.Header.Get("X-Api-Key"); key != "" && r.Header.Get("Authorization") == "" {
+		return strings.TrimSpace(key), true
+	}
+	if _, password, ok := r.BasicAuth(); ok {
+		return password, true
+	}
+	scheme, key, ok := strings.Cut(r.Header.Get("Authorization"), " ")
+	if !ok || !strings.EqualFold(scheme, "Bearer") {
+		return "", false
+	}
+	return strings.TrimSpace(key), true
+}
+
+// HasKeys tells whether requests need a key.
+func (s *Server) HasKeys() bool { return len(*s.keys.Load()) > 0 }

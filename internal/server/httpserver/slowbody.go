@@ -1,0 +1,61 @@
+package httpserver
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"time"
+)
+
+// ErrSlowBody: the body of a request came too slowly, or stopped.
+var ErrSlowBody = errors.New("api: the body came too slowly")
+
+// pacedBody ends a request's body that does not keep coming: of the time that is spent
+// waiting for it, every limit must bring another so many bytes, or its end. So a slow
+// sender gets as long as it takes, and nobody holds a request open with a byte now and
+// then. What the server does between two reads is not the sender's time.
+type pacedBody struct {
+	io.ReadCloser
+	deadline func(time.Time) error // of the connection's reads
+	now      func() time.Time
+	limit    time.Duration
+	bytes    int
+
+	left time.Duration // for the bytes that are due
+	got  int           // of them
+	err  error         // what ended the body
+}
+
+// pace puts a body under the limits. Until the first read, the deadline is for
+// net/http, which reads away what a handler leaves.
+func (s *Server) pace(w http.ResponseWriter, body io.ReadCloser) io.ReadCloser {
+	l := s.cfg.Limits
+	b := &pacedBody{ReadCloser: body, deadline: http.NewResponseController(w).SetReadDeadline, now: time.Now, limit: l.ReadTimeout, bytes: l.ReadBytes, left: l.ReadTimeout}
+	b.wait()
+	return b
+}
+
+// wait sets the deadline of what is due. After the last byte net/http lifts it by
+// itself, to watch the connection for a disconnect; on an error it stays.
+func (b *pacedBody) wait() { _ = b.deadline(b.now().Add(b.left)) } // unsupported only by test recorders
+
+func (b *pacedBody) Read(p []byte) (int, error) {
+	if b.err != nil {
+		return 0, b.err // no deadline: net/http may be watching the connection
+	}
+	began := b.now()
+	b.wait()
+	n, err := b.ReadCloser.Read(p)
+	b.left -= b.now().Sub(began)
+	b.got += n
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		err = fmt.Errorf("%w: within %v of waiting for it %d more bytes or its end must come, %d came", ErrSlowBody, b.limit, b.bytes, b.got)
+	}
+	if b.got >= b.bytes {
+		b.left, b.got = b.limit, 0
+	}
+	b.err = err
+	return n, err
+}

@@ -1,0 +1,253 @@
+package jsonbody
+
+import (
+	"github.com/shoal-llm/shoal/internal/server/apierr"
+)
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/shoal-llm/shoal/internal/strictjson"
+)
+
+// Object is a JSON object whose members are decoded one by one, so that every
+// error names its member. null counts as absent. The first error wins.
+type Object struct {
+	Raw  map[string]json.RawMessage
+	Read map[string]bool // members that were asked for
+	Err  *apierr.Error
+
+	Table   *Table            // what may be read; nil: anything
+	spelled map[string]string // what a client calls a member; nil: as it is
+}
+
+// NewObject is an object without members, for parameters that come under other names.
+func NewObject(table *Table) *Object {
+	return &Object{Raw: map[string]json.RawMessage{}, Read: map[string]bool{}, Table: table, spelled: map[string]string{}}
+}
+
+// As has the members of f that words names, under the names that words gives them and that
+// table has. Its errors name them as f does.
+func (f *Object) As(words map[string]string, table *Table) *Object {
+	out := NewObject(table)
+	for from, to := range words {
+		if v := f.Get(from); v != nil {
+			out.Set(to, v, from)
+		}
+	}
+	return out
+}
+
+// Set gives the object a member, which the client spells otherwise.
+func (f *Object) Set(name string, v json.RawMessage, spelled string) {
+	f.Raw[name], f.spelled[name] = v, spelled
+}
+
+// Parse decodes an object with the parameters of a table; nil: with any.
+func Parse(body []byte, table *Table) (*Object, *apierr.Error) {
+	f := &Object{Read: map[string]bool{}, Table: table}
+	if len(bytes.TrimSpace(body)) == 0 {
+		return nil, apierr.InvalidCode("", "invalid_json", "The request body is empty; send a JSON object.")
+	}
+	if err := json.Unmarshal(body, &f.Raw); err != nil {
+		var syn *json.SyntaxError
+		if errors.As(err, &syn) {
+			return nil, apierr.InvalidCode("", "invalid_json", "The request body is not valid JSON (byte %d: %v).", syn.Offset, syn)
+		}
+		return nil, apierr.InvalidCode("", "invalid_json", "The request body must be a JSON object.")
+	}
+	if f.Raw == nil {
+		return nil, apierr.InvalidCode("", "invalid_json", "The request body must be a JSON object.")
+	}
+	return f, nil
+}
+
+func (f *Object) Fail(e *apierr.Error) {
+	if f.Err != nil || e == nil {
+		return
+	}
+	name, rest, _ := strings.Cut(e.Param, ".")
+	if as := f.spelled[name]; as != "" && as != name {
+		e.Message = strings.ReplaceAll(e.Message, "'"+name, "'"+as)
+		if e.Param = as; rest != "" {
+			e.Param += "." + rest
+		}
+	}
+	f.Err = e
+}
+
+// Get returns the member, or nil when it is absent or null.
+func (f *Object) Get(name string) json.RawMessage {
+	if f.Table != nil {
+		f.Table.Of(name)
+	}
+	return f.Unlisted(name)
+}
+
+// Unlisted returns a member that the table does not have: a value other than "off" is refused.
+func (f *Object) Unlisted(name string) json.RawMessage {
+	f.Read[name] = true
+	v := f.Raw[name]
+	if IsNull(v) {
+		return nil
+	}
+	return v
+}
+
+// Ignore reads members that change nothing of an answer.
+func (f *Object) Ignore(names ...string) {
+	for _, name := range names {
+		f.Get(name)
+	}
+}
+
+// Object returns the members of a member that is an object, by their own table; nil: it is
+// absent, or none.
+func (f *Object) Object(name string) *Object {
+	v := f.Get(name)
+	if v == nil {
+		return nil
+	}
+	o, e := Parse(v, f.Table.Of(name).Members)
+	if e != nil {
+		f.Fail(apierr.Invalid(name, "'%s' must be an object.", name))
+		return nil
+	}
+	return o
+}
+
+// FailWithin notes the error of a member of a member.
+func (f *Object) FailWithin(name string, o *Object) {
+	if o.Err != nil {
+		f.Fail(apierr.Invalid(name+"."+o.Err.Param, "%s", o.Err.Message))
+	}
+}
+
+// Unread are the members that nobody asked for, so that have no effect; null is absent.
+// Names are cut and bounded in number: they go into a header.
+func (f *Object) Unread() []string {
+	var out []string
+	for name, v := range f.Raw {
+		if !f.Read[name] && !IsNull(v) {
+			out = append(out, HeaderName(name))
+		}
+	}
+	slices.Sort(out)
+	return out[:min(len(out), MaxNamed)]
+}
+
+const MaxNamed = 64
+
+// HeaderName is a name as a header may hold it.
+func HeaderName(name string) string {
+	name = strconv.QuoteToASCII(name)
+	if name = name[1 : len(name)-1]; len(name) > MaxNamed {
+		name = name[:MaxNamed] + "..."
+	}
+	return name
+}
+
+func (f *Object) Has(name string) bool { return f.Get(name) != nil }
+
+// Number reads a finite number within the bounds of the table and says whether it was there.
+func (f *Object) Number(name string, dst *float32) bool {
+	v := f.Get(name)
+	if v == nil {
+		return false
+	}
+	p := f.Table.Of(name).As(KindNumber)
+	x, err := strconv.ParseFloat(string(v), 64) // a JSON number has no spelling of NaN or Inf
+	switch {
+	case err != nil || !IsNumber(v):
+		f.Fail(apierr.Invalid(name, "'%s' must be a number.", name))
+	case !(x >= p.Low && x <= p.High):
+		f.Fail(apierr.Invalid(name, "'%s' must be between %g and %g, got %g.", name, p.Low, p.High, x))
+	case p.Above && x == p.Low:
+		f.Fail(apierr.Invalid(name, "'%s' must be more than %g.", name, p.Low))
+	default:
+		*dst = float32(x)
+		return true
+	}
+	return false
+}
+
+// Integer reads a whole number within the bounds of the table and says whether it was there.
+func (f *Object) Integer(name string, dst *int64) bool {
+	v := f.Get(name)
+	if v == nil {
+		return false
+	}
+	p := f.Table.Of(name).As(KindInteger)
+	lo, hi := p.Min, p.Max
+	switch p.Format {
+	case "int32":
+		lo, hi = math.MinInt32, math.MaxInt32
+	case "int64":
+		lo, hi = math.MinInt64, math.MaxInt64
+	}
+	x, ok := strictjson.Int(v)
+	switch {
+	case !ok:
+		f.Fail(apierr.Invalid(name, "'%s' must be an integer.", name))
+	case x < lo || x > hi:
+		f.Fail(apierr.Invalid(name, "'%s' must be between %d and %d, got %d.", name, lo, hi, x))
+	default:
+		*dst = x
+		return true
+	}
+	return false
+}
+
+// Most reads a number of tokens to generate; -1 is as many as there is room for.
+func (f *Object) Most(name string, dst *int) bool {
+	var x int64
+	if !f.Integer(name, &x) {
+		return false
+	}
+	if *dst = int(x); x < 0 {
+		*dst = math.MaxInt32
+	}
+	return true
+}
+
+func IsNumber(v json.RawMessage) bool { return v[0] == '-' || v[0] >= '0' && v[0] <= '9' }
+
+func (f *Object) Boolean(name string, dst *bool) bool {
+	v := f.Get(name)
+	switch string(v) {
+	case "":
+		return false
+	case "true", "false":
+		*dst = string(v) == "true"
+		return true
+	}
+	f.Fail(apierr.Invalid(name, "'%s' must be true or false.", name))
+	return false
+}
+
+// Text reads a string that is no longer than the table allows and says whether it was there.
+// What it may be besides its length is left to the caller.
+func (f *Object) Text(name string, dst *string) bool {
+	v := f.Get(name)
+	if v == nil {
+		return false
+	}
+	p := f.Table.Of(name).As(KindText)
+	var s string
+	switch {
+	case Unmarshal(v, &s) != nil:
+		f.Fail(apierr.Invalid(name, "'%s' must be a string.", name))
+	case p.Most > 0 && len(s) > p.Most:
+		f.Fail(apierr.Invalid(name, "'%s' is longer than %d bytes.", name, p.Most))
+	default:
+		*dst = s
+		return true
+	}
+	return false
+}

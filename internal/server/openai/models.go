@@ -1,0 +1,48 @@
+package openai
+
+import (
+	"github.com/shoal-llm/shoal/internal/server/generate"
+)
+
+import "net/http"
+
+// modelObject is one entry of /v1/models.
+type modelObject struct {
+	ID          string  `json:"id"`
+	Object      string  `json:"object"`
+	Created     int64   `json:"created"`
+	OwnedBy     string  `json:"owned_by"`
+	Root        string  `json:"root"`
+	Parent      *string `json:"parent"`
+	MaxModelLen int     `json:"max_model_len"`
+}
+
+func (s *API) model(name string) modelObject {
+	return modelObject{ID: name, Object: "model", Created: s.Started.Unix(), OwnedBy: "shoal", Root: s.root, MaxModelLen: s.Config.MaxModelLen}
+}
+
+type modelList struct {
+	Object string        `json:"object"`
+	Data   []modelObject `json:"data"`
+	Models *[]any        `json:"models,omitempty"` // Codex decodes it; it has its own list
+}
+
+func (s *API) handleModels(w http.ResponseWriter, r *http.Request) {
+	list := modelList{Object: "list"}
+	if r.URL.Query().Has("client_version") {
+		list.Models = &[]any{}
+	}
+	for _, m := range s.Config.Models {
+		list.Data = append(list.Data, s.model(m))
+	}
+	s.HTTP.WriteJSON(w, http.StatusOK, list)
+}
+
+func (s *API) handleModel(w http.ResponseWriter, r *http.Request) {
+	p := generate.Params{Model: r.URL.Path[len("/v1/models/"):]}
+	if e := s.CheckModel(&p); e != nil {
+		s.HTTP.Fail(w, e, false)
+		return
+	}
+	s.HTTP.WriteJSON(w, http.StatusOK, s.model(p.Model))
+}

@@ -1,0 +1,92 @@
+package openai
+
+import (
+	"github.com/shoal-llm/shoal/internal/server/generate"
+	"github.com/shoal-llm/shoal/internal/server/httpserver"
+	"github.com/shoal-llm/shoal/internal/server/jsonbody"
+)
+
+import (
+	"math"
+	"net/http"
+	"sync/atomic"
+)
+
+// API is OpenAI's protocol, with vLLM's extensions and the routes of fixed contexts.
+type API struct {
+	*generate.Service
+	root      string                        // where the weights come from
+	info      map[string]any                // /tokenizer_info
+	responses atomic.Pointer[ResponseStore] // nil: they are not kept
+
+	// Parameters of requests.
+	shared, chat, completion, response, context, tokenizes, detokenizes *jsonbody.Table
+}
+
+// New serves a model whose weights come from root. info is the body of /tokenizer_info.
+func New(s *generate.Service, root string, info map[string]any) *API {
+	l := &s.Config.Limits
+	a := &API{Service: s, root: root, info: info, shared: s.SharedParams()}
+	anyText, object := jsonbody.Text("", 0), jsonbody.ObjectOf("")
+	ids := jsonbody.Param{Kind: jsonbody.KindList, Items: &jsonbody.Param{Kind: jsonbody.KindInteger, Max: int64(s.VocabSize - 1)}} // truncate_prompt_tokens takes any number
+	a.chat = a.shared.With(generate.ToolParams()...).With(s.ConversationParams()...).With(jsonbody.Bool("logprobs"), jsonbody.Integer("top_logprobs", 0, int64(l.TopLogprobs)))
+	a.completion = a.shared.With(
+		jsonbody.Either("prompt", anyText, jsonbody.List("", l.Prompts, anyText), ids, jsonbody.List("", l.Prompts, ids)),
+		jsonbody.Bool("echo"),
+		jsonbody.Either("logprobs", jsonbody.Integer("", 0, int64(l.Logprobs)), jsonbody.Bool("")))
+	a.response = a.shared.Renamed(responsesWords).With(generate.ToolParams()...).With(
+		jsonbody.Either("input", anyText, jsonbody.List("", l.Messages, object)),
+		jsonbody.Text("instructions", 0),
+		jsonbody.Text("previous_response_id", 128),
+		jsonbody.Bool("store"),
+		jsonbody.Bool("background"),
+		jsonbody.Integer("max_tool_calls", 0, math.MaxInt32),
+		jsonbody.Param{Name: "text", Kind: jsonbody.KindObject, Members: jsonbody.NewTable(jsonbody.ObjectOf("format"), jsonbody.Text("verbosity", 32))},
+		jsonbody.ObjectOf("reasoning"),
+		jsonbody.List("include", 1<<16, anyText),
+		jsonbody.Integer("top_logprobs", 0, int64(l.TopLogprobs)),
+		jsonbody.Integer("max_output_tokens", -1, math.MaxInt32),
+		jsonbody.ObjectOf("metadata"),
+		jsonbody.Text("prompt_cache_key", 512),
+		jsonbody.Text("safety_identifier", 512),
+		jsonbody.Any("service_tier"), jsonbody.Any("stream_options"), jsonbody.Any("client_metadata"),
+		jsonbody.Words("truncation", "auto", "disabled"))
+	a.context = a.completion.Pick("model", "prompt", "add_special_tokens", "kv_policy").With(s.ConversationParams()...).With(
+		jsonbody.Text("name", 64), jsonbody.Bool("automatic"), jsonbody.Param{Name: "add_generation_prompt", Kind: jsonbody.KindBool, Hidden: true}) // a context ends with its messages
+	a.tokenizes = jsonbody.NewTable(jsonbody.Text("model", 512), jsonbody.Text("prompt", 0), jsonbody.Text("content", 0), jsonbody.Bool("add_special_tokens"), jsonbody.Bool("add_special"), jsonbody.Bool("return_token_strs")).
+		With(generate.ToolParams()...).With(s.ConversationParams()...)
+	a.detokenizes = jsonbody.NewTable(jsonbody.Text("model", 512), jsonbody.List("tokens", l.DetokenizeToken, jsonbody.Integer("", 0, int64(s.VocabSize-1))))
+	return a
+}
+
+func (s *API) AddRoutes(h *httpserver.Server) error {
+	const get, post = http.MethodGet, http.MethodPost
+	return h.HandleAll([]httpserver.Route{
+		{Method: get, Path: "/v1/models", Brief: true, Handler: s.handleModels,
+			Docs: []httpserver.Doc{{About: "the names of the model", Answer: modelList{}}}},
+		{Method: get, Path: "/v1/models/*", Brief: true, Handler: s.handleModel,
+			Docs: []httpserver.Doc{{About: "one of them", Answer: modelObject{}}}},
+		{Method: post, Path: "/v1/chat/completions", Handler: s.GenerateHandler(s.decodeChat),
+			Docs: []httpserver.Doc{{About: "a chat, in the model's own template", Params: s.chat, Required: []string{"messages"}, Answer: chatCompletion{}, Events: chunkBody{}}}},
+		{Method: post, Path: "/v1/completions", Handler: s.handleCompletions,
+			Docs: []httpserver.Doc{{About: "text or token ids", Params: s.completion, Required: []string{"prompt"}, Answer: completionBody{}, Events: chunkBody{}}}},
+		{Method: post, Path: "/v1/responses", Handler: s.handleResponses,
+			Docs: []httpserver.Doc{{About: "OpenAI's Responses", Params: s.response, Answer: responseObject{}, Events: jsonbody.Schema{}}}},
+		{Method: post, Path: "/v1/responses/input_tokens", Handler: httpserver.JsonHandler(h, s.inputTokens),
+			Docs: []httpserver.Doc{{About: "tokens of a response's prompt", Params: s.response, Answer: inputTokenCount{}}}},
+		{Method: post, Path: "/v1/contexts", Handler: s.handleMakeContext,
+			Docs: []httpserver.Doc{{About: "reads a text once, for requests that begin with it", Params: s.context, Required: []string{"name"}, Answer: generate.FixedContext{}}}},
+		{Method: get, Path: "/v1/contexts", Brief: true, Handler: s.handleContexts,
+			Docs: []httpserver.Doc{{About: "the contexts of the key"}}},
+		{Method: get, Path: "/v1/contexts/*", Brief: true, Handler: s.handleContext,
+			Docs: []httpserver.Doc{{About: "one of them, by name", Answer: generate.FixedContext{}}}},
+		{Method: http.MethodDelete, Path: "/v1/contexts/*", Brief: true, Handler: s.handleContext,
+			Docs: []httpserver.Doc{{About: "gives it up"}}},
+		{Method: post, Path: "/tokenize", Handler: httpserver.JsonHandler(h, s.tokenize),
+			Docs: []httpserver.Doc{{About: "token ids of a text or a chat", Params: s.tokenizes, Answer: tokenized{}}}},
+		{Method: post, Path: "/detokenize", Handler: httpserver.JsonHandler(h, s.detokenize),
+			Docs: []httpserver.Doc{{About: "text of token ids", Params: s.detokenizes, Required: []string{"tokens"}, Answer: detokenized{}}}},
+		{Method: get, Path: "/tokenizer_info", Handler: s.handleTokenizerInfo,
+			Docs: []httpserver.Doc{{About: "tokenizer_config.json"}}},
+	})
+}

@@ -1,0 +1,64 @@
+package openai
+
+import (
+	"github.com/shoal-llm/shoal/internal/server/apierr"
+	"github.com/shoal-llm/shoal/internal/server/generate"
+)
+
+import (
+	"context"
+	"net/http"
+	"strings"
+)
+
+// Endpoints that a Task can be of.
+const (
+	EndpointCompletions = "/v1/completions"
+	EndpointChat        = "/v1/chat/completions"
+	EndpointResponses   = "/v1/responses"
+)
+
+// NewTask decodes a body of an endpoint, as the endpoint itself would; the
+// error is what its client would get. "stream" has no effect.
+func (s *API) NewTask(ctx context.Context, endpoint string, body []byte, o generate.TaskOptions) (*generate.Task, error) {
+	if int64(len(body)) > s.Config.Limits.BodyBytes {
+		return nil, &apierr.Error{Status: http.StatusRequestEntityTooLarge, Type: apierr.TypeInvalid, Code: "request_too_large", Message: "The request body is larger than this server accepts."}
+	}
+	if e := s.Config.Limits.CheckShape(body, false); e != nil {
+		return nil, e
+	}
+	var g *generate.Request
+	var e *apierr.Error
+	var q *responseRequest
+	prefix, object := "cmpl-", "text_completion"
+	switch endpoint {
+	case EndpointCompletions:
+		g, e = s.decodeCompletions(ctx, body)
+	case EndpointChat:
+		prefix, object = "chatcmpl-", "chat.completion"
+		g, e = s.decodeChat(ctx, body)
+	case EndpointResponses:
+		prefix, object = "resp_", "response"
+		var in *responseGeneration
+		if in, e = s.decodeResponses(ctx, body); e == nil {
+			g, q = in.Request, in.q
+		}
+	default:
+		return nil, apierr.Invalid("endpoint", "'endpoint' is %.60q; known are %s, %s and %s.", endpoint, EndpointCompletions, EndpointChat, EndpointResponses)
+	}
+	if e != nil {
+		return nil, e
+	}
+	if g.Discard && g.PromptLogprobs < 0 {
+		return nil, apierr.Invalid("max_tokens", "'max_tokens' 0 without 'logprobs' leaves nothing to compute; send it to %s.", endpoint)
+	}
+	if g.Context != "" {
+		return nil, apierr.Invalid("context", "A job has no 'context': it must give the same answer when the context is gone.")
+	}
+	g.Head.ID, g.Head.Object, g.Head.Created = prefix+strings.TrimPrefix(o.ID, prefix), object, o.Created
+	if q != nil {
+		q.background, q.echo.Background, q.echo.Store = true, true, true // a task is kept by whoever runs it
+		q.echo.ID, q.echo.CreatedAt = g.Head.ID, g.Head.Created
+	}
+	return s.TaskOf(g, body, o), nil
+}
