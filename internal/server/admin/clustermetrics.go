@@ -1,10 +1,10 @@
 package admin
 
 import (
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/shoal-llm/shoal/internal/server/engine"
 )
-
-import "github.com/prometheus/client_golang/prometheus"
 
 // clusterCollector reads the engine's state at each scrape.
 type clusterCollector struct {

@@ -1,10 +1,11 @@
 package admin
 
 import (
-	"github.com/shoal-llm/shoal/client/wire"
 	"strconv"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/shoal-llm/shoal/client/wire"
 )
 
 // draftsCollector is what speculation gives, under vLLM's names.

@@ -1,10 +1,6 @@
 package admin
 
 import (
-	"github.com/shoal-llm/shoal/internal/server/apierr"
-)
-
-import (
 	"crypto/sha256"
 	"embed"
 	"encoding/hex"
@@ -12,6 +8,8 @@ import (
 	"net/http"
 	"path"
 	"strings"
+
+	"github.com/shoal-llm/shoal/internal/server/apierr"
 )
 
 // The page is plain HTML, style sheets and modules, as they lie in web; vendor holds what is

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/shoal-llm/shoal/client/wire"
 )
 

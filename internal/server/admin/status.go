@@ -1,18 +1,16 @@
 package admin
 
 import (
-	"github.com/shoal-llm/shoal/internal/server/apierr"
-	"github.com/shoal-llm/shoal/internal/server/engine"
-	"github.com/shoal-llm/shoal/internal/server/httpserver"
-)
-
-import (
 	"errors"
-	"github.com/shoal-llm/shoal/client/wire"
 	"log/slog"
 	"net/http"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/shoal-llm/shoal/client/wire"
+	"github.com/shoal-llm/shoal/internal/server/apierr"
+	"github.com/shoal-llm/shoal/internal/server/engine"
+	"github.com/shoal-llm/shoal/internal/server/httpserver"
 )
 
 // API answers what operators and monitors ask: state, health, metrics, the page, the description.

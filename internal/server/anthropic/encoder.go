@@ -1,15 +1,13 @@
 package anthropic
 
 import (
+	"encoding/json"
+	"net/http"
+
 	"github.com/shoal-llm/shoal/internal/server/apierr"
 	"github.com/shoal-llm/shoal/internal/server/engine"
 	"github.com/shoal-llm/shoal/internal/server/generate"
 	"github.com/shoal-llm/shoal/internal/server/httpserver"
-)
-
-import (
-	"encoding/json"
-	"net/http"
 )
 
 // Error is an error in Anthropic's words.

@@ -1,14 +1,12 @@
 package api
 
 import (
-	"github.com/shoal-llm/shoal/internal/server/httpserver"
-	"github.com/shoal-llm/shoal/internal/server/servertest"
-)
-
-import (
 	"log/slog"
 	"strings"
 	"testing"
+
+	"github.com/shoal-llm/shoal/internal/server/httpserver"
+	"github.com/shoal-llm/shoal/internal/server/servertest"
 )
 
 // TestAccessLog: one line a request at info, which says who asked for what and what became of

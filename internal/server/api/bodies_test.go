@@ -1,10 +1,6 @@
 package api
 
 import (
-	"github.com/shoal-llm/shoal/internal/server/servertest"
-)
-
-import (
 	"bufio"
 	"context"
 	"fmt"
@@ -13,6 +9,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"github.com/shoal-llm/shoal/internal/server/servertest"
 )
 
 // dial opens a connection that sends text and nothing more.

@@ -1,13 +1,10 @@
 package api
 
 import (
-	"github.com/shoal-llm/shoal/internal/server/servertest"
-)
-
-import (
 	"encoding/json"
 	"testing"
 
+	"github.com/shoal-llm/shoal/internal/server/servertest"
 	"github.com/shoal-llm/shoal/internal/text/grammar"
 )
 

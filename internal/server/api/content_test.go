@@ -1,16 +1,14 @@
 package api
 
 import (
+	"encoding/json"
+	"strings"
+	"testing"
+
 	"github.com/shoal-llm/shoal/internal/server/engine"
 	"github.com/shoal-llm/shoal/internal/server/generate"
 	"github.com/shoal-llm/shoal/internal/server/openai"
 	"github.com/shoal-llm/shoal/internal/server/servertest"
-)
-
-import (
-	"encoding/json"
-	"strings"
-	"testing"
 )
 
 // turns writes what a template saw: role, content, thought and calls of each message.

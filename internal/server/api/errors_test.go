@@ -1,14 +1,6 @@
 package api
 
 import (
-	"github.com/shoal-llm/shoal/internal/server/apierr"
-	"github.com/shoal-llm/shoal/internal/server/engine"
-	"github.com/shoal-llm/shoal/internal/server/generate"
-	"github.com/shoal-llm/shoal/internal/server/jsonbody"
-	"github.com/shoal-llm/shoal/internal/server/servertest"
-)
-
-import (
 	"context"
 	"encoding/json"
 	"errors"
@@ -21,6 +13,11 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
+	"github.com/shoal-llm/shoal/internal/server/apierr"
+	"github.com/shoal-llm/shoal/internal/server/engine"
+	"github.com/shoal-llm/shoal/internal/server/generate"
+	"github.com/shoal-llm/shoal/internal/server/jsonbody"
+	"github.com/shoal-llm/shoal/internal/server/servertest"
 )
 
 // checkError fails unless a is the protocol's error body.

@@ -1,18 +1,16 @@
 package api
 
 import (
-	"github.com/shoal-llm/shoal/internal/server/generate"
-	"github.com/shoal-llm/shoal/internal/server/openai"
-	"github.com/shoal-llm/shoal/internal/server/servertest"
-)
-
-import (
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/shoal-llm/shoal/internal/server/generate"
+	"github.com/shoal-llm/shoal/internal/server/openai"
+	"github.com/shoal-llm/shoal/internal/server/servertest"
 )
 
 // ways are the routes that generate, with the least that each needs; %s is one more member.

@@ -1,10 +1,6 @@
 package api
 
 import (
-	"github.com/shoal-llm/shoal/internal/server/servertest"
-)
-
-import (
 	"bytes"
 	"encoding/json"
 	"io"
@@ -14,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/shoal-llm/shoal/internal/server/servertest"
 )
 
 func testConfig() Config {

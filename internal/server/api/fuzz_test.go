@@ -1,18 +1,16 @@
 package api
 
 import (
-	"github.com/shoal-llm/shoal/internal/server/apierr"
-	"github.com/shoal-llm/shoal/internal/server/generate"
-	"github.com/shoal-llm/shoal/internal/server/openai"
-	"github.com/shoal-llm/shoal/internal/server/servertest"
-)
-
-import (
 	"bytes"
 	"context"
 	"encoding/json"
 	"net/http/httptest"
 	"testing"
+
+	"github.com/shoal-llm/shoal/internal/server/apierr"
+	"github.com/shoal-llm/shoal/internal/server/generate"
+	"github.com/shoal-llm/shoal/internal/server/openai"
+	"github.com/shoal-llm/shoal/internal/server/servertest"
 )
 
 // FuzzRequest: whatever the body, decoding ends without a panic, in a 4xx that

@@ -1,11 +1,6 @@
 package api
 
 import (
-	"github.com/shoal-llm/shoal/internal/server/apierr"
-	"github.com/shoal-llm/shoal/internal/server/servertest"
-)
-
-import (
 	"bufio"
 	"fmt"
 	"io"
@@ -14,6 +9,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/shoal-llm/shoal/internal/server/apierr"
+	"github.com/shoal-llm/shoal/internal/server/servertest"
 )
 
 // TestHalfClosed: a client that closes its side before the answer is complete gets an error. An

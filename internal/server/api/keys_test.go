@@ -1,13 +1,6 @@
 package api
 
 import (
-	"github.com/shoal-llm/shoal/internal/server/generate"
-	"github.com/shoal-llm/shoal/internal/server/httpserver"
-	"github.com/shoal-llm/shoal/internal/server/openai"
-	"github.com/shoal-llm/shoal/internal/server/servertest"
-)
-
-import (
 	"bytes"
 	"encoding/json"
 	"log/slog"
@@ -17,6 +10,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/shoal-llm/shoal/internal/server/generate"
+	"github.com/shoal-llm/shoal/internal/server/httpserver"
+	"github.com/shoal-llm/shoal/internal/server/openai"
+	"github.com/shoal-llm/shoal/internal/server/servertest"
 )
 
 func TestParseKeys(t *testing.T) {

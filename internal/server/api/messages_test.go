@@ -1,12 +1,6 @@
 package api
 
 import (
-	"github.com/shoal-llm/shoal/internal/server/engine"
-	"github.com/shoal-llm/shoal/internal/server/httpserver"
-	"github.com/shoal-llm/shoal/internal/server/servertest"
-)
-
-import (
 	"context"
 	"encoding/json"
 	"fmt"
@@ -14,6 +8,10 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"github.com/shoal-llm/shoal/internal/server/engine"
+	"github.com/shoal-llm/shoal/internal/server/httpserver"
+	"github.com/shoal-llm/shoal/internal/server/servertest"
 )
 
 func messages(more M) M {

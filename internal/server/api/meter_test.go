@@ -1,13 +1,6 @@
 package api
 
 import (
-	"github.com/shoal-llm/shoal/internal/server/engine"
-	"github.com/shoal-llm/shoal/internal/server/generate"
-	"github.com/shoal-llm/shoal/internal/server/openai"
-	"github.com/shoal-llm/shoal/internal/server/servertest"
-)
-
-import (
 	"context"
 	"encoding/json"
 	"errors"
@@ -18,6 +11,11 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/shoal-llm/shoal/internal/server/engine"
+	"github.com/shoal-llm/shoal/internal/server/generate"
+	"github.com/shoal-llm/shoal/internal/server/openai"
+	"github.com/shoal-llm/shoal/internal/server/servertest"
 )
 
 // series reads /metrics: values by name and labels, without the name of the model.

@@ -1,16 +1,14 @@
 package api
 
 import (
-	"github.com/shoal-llm/shoal/internal/server/engine"
-	"github.com/shoal-llm/shoal/internal/server/ollama"
-	"github.com/shoal-llm/shoal/internal/server/servertest"
-)
-
-import (
 	"net/http"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/shoal-llm/shoal/internal/server/engine"
+	"github.com/shoal-llm/shoal/internal/server/ollama"
+	"github.com/shoal-llm/shoal/internal/server/servertest"
 )
 
 // requestAs sends a request with headers.

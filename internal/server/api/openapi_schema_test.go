@@ -1,10 +1,6 @@
 package api
 
 import (
-	"github.com/shoal-llm/shoal/internal/server/servertest"
-)
-
-import (
 	"bytes"
 	"encoding/json"
 	"fmt"
@@ -18,6 +14,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/shoal-llm/shoal/internal/server/servertest"
 )
 
 // misfit tells why a value does not fit a schema of /openapi.json; "": it does. It knows the

@@ -1,16 +1,14 @@
 package api
 
 import (
-	"github.com/shoal-llm/shoal/internal/server/servertest"
-)
-
-import (
 	"encoding/json"
 	"maps"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/shoal-llm/shoal/internal/server/servertest"
 )
 
 // example is a value that a schema takes.

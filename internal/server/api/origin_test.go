@@ -1,15 +1,13 @@
 package api
 
 import (
-	"github.com/shoal-llm/shoal/internal/server/httpserver"
-	"github.com/shoal-llm/shoal/internal/server/servertest"
-)
-
-import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+
+	"github.com/shoal-llm/shoal/internal/server/httpserver"
+	"github.com/shoal-llm/shoal/internal/server/servertest"
 )
 
 // TestForeignPages: what a browser sends for a page of somebody else changes nothing and

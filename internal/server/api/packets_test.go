@@ -1,14 +1,12 @@
 package api
 
 import (
-	"github.com/shoal-llm/shoal/internal/server/httpserver"
-)
-
-import (
 	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/shoal-llm/shoal/internal/server/httpserver"
 )
 
 // flushes counts what a stream sends at once.

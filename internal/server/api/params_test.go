@@ -1,11 +1,6 @@
 package api
 
 import (
-	"github.com/shoal-llm/shoal/internal/server/engine"
-	"github.com/shoal-llm/shoal/internal/server/servertest"
-)
-
-import (
 	"reflect"
 	"slices"
 	"strconv"
@@ -13,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
+	"github.com/shoal-llm/shoal/internal/server/engine"
+	"github.com/shoal-llm/shoal/internal/server/servertest"
 )
 
 func TestParameters(t *testing.T) {

@@ -1,15 +1,13 @@
 package api
 
 import (
-	"github.com/shoal-llm/shoal/internal/server/engine"
-	"github.com/shoal-llm/shoal/internal/server/httpserver"
-	"github.com/shoal-llm/shoal/internal/server/servertest"
-)
-
-import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"github.com/shoal-llm/shoal/internal/server/engine"
+	"github.com/shoal-llm/shoal/internal/server/httpserver"
+	"github.com/shoal-llm/shoal/internal/server/servertest"
 )
 
 // What a request says of the prefix cache goes to the engine, with the name of its key; what

@@ -1,19 +1,17 @@
 package api
 
 import (
-	"github.com/shoal-llm/shoal/internal/server/engine"
-	"github.com/shoal-llm/shoal/internal/server/generate"
-	"github.com/shoal-llm/shoal/internal/server/jsonbody"
-	"github.com/shoal-llm/shoal/internal/server/servertest"
-)
-
-import (
 	"cmp"
 	"encoding/json"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/shoal-llm/shoal/internal/server/engine"
+	"github.com/shoal-llm/shoal/internal/server/generate"
+	"github.com/shoal-llm/shoal/internal/server/jsonbody"
+	"github.com/shoal-llm/shoal/internal/server/servertest"
 )
 
 // responseForms are the members of what Responses answers, as OpenResponses and OpenAI have

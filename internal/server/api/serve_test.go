@@ -1,11 +1,6 @@
 package api
 
 import (
-	"github.com/shoal-llm/shoal/internal/server/engine"
-	"github.com/shoal-llm/shoal/internal/server/servertest"
-)
-
-import (
 	"bufio"
 	"context"
 	"net"
@@ -15,6 +10,9 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/shoal-llm/shoal/internal/server/engine"
+	"github.com/shoal-llm/shoal/internal/server/servertest"
 )
 
 // listen runs Serve and returns its address, the end of its context, and its result.

@@ -1,17 +1,6 @@
 package api
 
 import (
-	"github.com/shoal-llm/shoal/internal/server/admin"
-	"github.com/shoal-llm/shoal/internal/server/anthropic"
-	"github.com/shoal-llm/shoal/internal/server/engine"
-	"github.com/shoal-llm/shoal/internal/server/generate"
-	"github.com/shoal-llm/shoal/internal/server/httpserver"
-	"github.com/shoal-llm/shoal/internal/server/jsonbody"
-	"github.com/shoal-llm/shoal/internal/server/ollama"
-	"github.com/shoal-llm/shoal/internal/server/openai"
-)
-
-import (
 	"cmp"
 	"context"
 	"crypto/tls"
@@ -25,6 +14,14 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/shoal-llm/shoal/internal/server/admin"
+	"github.com/shoal-llm/shoal/internal/server/anthropic"
+	"github.com/shoal-llm/shoal/internal/server/engine"
+	"github.com/shoal-llm/shoal/internal/server/generate"
+	"github.com/shoal-llm/shoal/internal/server/httpserver"
+	"github.com/shoal-llm/shoal/internal/server/jsonbody"
+	"github.com/shoal-llm/shoal/internal/server/ollama"
+	"github.com/shoal-llm/shoal/internal/server/openai"
 	"github.com/shoal-llm/shoal/internal/tracing"
 )
 

@@ -1,15 +1,13 @@
 package api
 
 import (
-	"github.com/shoal-llm/shoal/internal/server/servertest"
-)
-
-import (
 	"bufio"
 	"encoding/json"
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/shoal-llm/shoal/internal/server/servertest"
 )
 
 // What SDKs and agents send (openai, anthropic, pydantic-ai, LangChain, instructor, litellm,

@@ -1,14 +1,12 @@
 package api
 
 import (
-	"github.com/shoal-llm/shoal/internal/server/servertest"
-)
-
-import (
 	"context"
 	"io"
 	"testing"
 	"time"
+
+	"github.com/shoal-llm/shoal/internal/server/servertest"
 )
 
 // The engine hears of a stream whose client does not read, and hears when it reads again.

@@ -1,11 +1,6 @@
 package api
 
 import (
-	"github.com/shoal-llm/shoal/internal/server/engine"
-	"github.com/shoal-llm/shoal/internal/server/servertest"
-)
-
-import (
 	"bufio"
 	"context"
 	"encoding/json"
@@ -19,6 +14,9 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/shoal-llm/shoal/internal/server/engine"
+	"github.com/shoal-llm/shoal/internal/server/servertest"
 )
 
 // event is one server-sent event as it stood on the wire.

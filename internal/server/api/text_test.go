@@ -1,17 +1,14 @@
 package api
 
 import (
-	"github.com/shoal-llm/shoal/internal/server/engine"
-	"github.com/shoal-llm/shoal/internal/server/servertest"
-)
-
-import (
 	"net/http/httptest"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/shoal-llm/shoal/internal/server/engine"
+	"github.com/shoal-llm/shoal/internal/server/servertest"
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 )
 

@@ -1,14 +1,11 @@
 package api
 
 import (
-	"github.com/shoal-llm/shoal/internal/server/servertest"
-)
-
-import (
 	"encoding/json"
 	"strings"
 	"testing"
 
+	"github.com/shoal-llm/shoal/internal/server/servertest"
 	"github.com/shoal-llm/shoal/internal/text/grammar"
 )
 

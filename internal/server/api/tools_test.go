@@ -1,16 +1,13 @@
 package api
 
 import (
-	"github.com/shoal-llm/shoal/internal/server/engine"
-	"github.com/shoal-llm/shoal/internal/server/servertest"
-)
-
-import (
 	"fmt"
 	"net/http/httptest"
 	"strings"
 	"testing"
 
+	"github.com/shoal-llm/shoal/internal/server/engine"
+	"github.com/shoal-llm/shoal/internal/server/servertest"
 	"github.com/shoal-llm/shoal/internal/text/grammar"
 )
 

@@ -1,16 +1,13 @@
 package api
 
 import (
-	"github.com/shoal-llm/shoal/internal/server/servertest"
-)
-
-import (
 	"context"
 	"log/slog"
 	"net/http/httptest"
 	"testing"
 	"time"
 
+	"github.com/shoal-llm/shoal/internal/server/servertest"
 	"github.com/shoal-llm/shoal/internal/tracing"
 	"github.com/shoal-llm/shoal/internal/tracing/tracingtest"
 )

@@ -2,9 +2,9 @@ package engine
 
 import (
 	"context"
-	"github.com/shoal-llm/shoal/client/wire"
 	"time"
 
+	"github.com/shoal-llm/shoal/client/wire"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 	"github.com/shoal-llm/shoal/internal/tracing"
 )

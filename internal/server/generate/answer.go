@@ -1,14 +1,12 @@
 package generate
 
 import (
-	"github.com/shoal-llm/shoal/internal/server/apierr"
-	"github.com/shoal-llm/shoal/internal/server/httpserver"
-)
-
-import (
 	"context"
 	"errors"
 	"net/http"
+
+	"github.com/shoal-llm/shoal/internal/server/apierr"
+	"github.com/shoal-llm/shoal/internal/server/httpserver"
 )
 
 // stream answers with one event per token that has text to show.

@@ -1,15 +1,13 @@
 package generate
 
 import (
-	"github.com/shoal-llm/shoal/internal/server/apierr"
-	"github.com/shoal-llm/shoal/internal/server/engine"
-	"github.com/shoal-llm/shoal/internal/server/jsonbody"
-)
-
-import (
 	"cmp"
 	"encoding/json"
 	"strconv"
+
+	"github.com/shoal-llm/shoal/internal/server/apierr"
+	"github.com/shoal-llm/shoal/internal/server/engine"
+	"github.com/shoal-llm/shoal/internal/server/jsonbody"
 )
 
 // messages reads the messages of a chat.

@@ -1,15 +1,12 @@
 package generate
 
 import (
-	"github.com/shoal-llm/shoal/internal/server/engine"
-)
-
-import (
 	"errors"
 	"fmt"
 	"unicode/utf8"
 
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
+	"github.com/shoal-llm/shoal/internal/server/engine"
 )
 
 // TokenRecord is what logprobs say about one token.

@@ -1,15 +1,13 @@
 package generate
 
 import (
-	"github.com/shoal-llm/shoal/internal/server/engine"
-	"github.com/shoal-llm/shoal/internal/server/servertest"
-)
-
-import (
 	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/shoal-llm/shoal/internal/server/engine"
+	"github.com/shoal-llm/shoal/internal/server/servertest"
 )
 
 // Whatever the tokens, stop strings and min_tokens: the deltas add up to the

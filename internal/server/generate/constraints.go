@@ -1,15 +1,12 @@
 package generate
 
 import (
-	"github.com/shoal-llm/shoal/internal/server/apierr"
-	"github.com/shoal-llm/shoal/internal/server/jsonbody"
-)
-
-import (
 	"encoding/json"
 	"errors"
 	"strings"
 
+	"github.com/shoal-llm/shoal/internal/server/apierr"
+	"github.com/shoal-llm/shoal/internal/server/jsonbody"
 	"github.com/shoal-llm/shoal/internal/text/grammar"
 )
 

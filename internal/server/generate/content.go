@@ -1,15 +1,13 @@
 package generate
 
 import (
-	"github.com/shoal-llm/shoal/internal/server/apierr"
-	"github.com/shoal-llm/shoal/internal/server/jsonbody"
-)
-
-import (
 	"cmp"
 	"encoding/json"
 	"strconv"
 	"strings"
+
+	"github.com/shoal-llm/shoal/internal/server/apierr"
+	"github.com/shoal-llm/shoal/internal/server/jsonbody"
 )
 
 // TurnReader reads the turns of a conversation, in any protocol. It refuses content that is not

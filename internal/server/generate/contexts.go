@@ -1,16 +1,10 @@
 package generate
 
 import (
-	"github.com/shoal-llm/shoal/internal/server/apierr"
-	"github.com/shoal-llm/shoal/internal/server/engine"
-)
-
-import (
 	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
-	"github.com/shoal-llm/shoal/internal/randomid"
 	"maps"
 	"net/http"
 	"regexp"
@@ -19,6 +13,9 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
+	"github.com/shoal-llm/shoal/internal/randomid"
+	"github.com/shoal-llm/shoal/internal/server/apierr"
+	"github.com/shoal-llm/shoal/internal/server/engine"
 )
 
 // Fixed contexts: texts that are read once, under a policy that lays them out for retrieval, and

@@ -1,12 +1,10 @@
 package generate
 
 import (
-	"github.com/shoal-llm/shoal/internal/server/apierr"
-)
-
-import (
 	"context"
 	"time"
+
+	"github.com/shoal-llm/shoal/internal/server/apierr"
 )
 
 // ContextStore keeps fixed contexts for longer than this process lives. All methods may be called

@@ -1,13 +1,11 @@
 package generate
 
 import (
-	"github.com/shoal-llm/shoal/internal/server/engine"
-)
-
-import (
 	"encoding/json"
 	"strings"
 	"testing"
+
+	"github.com/shoal-llm/shoal/internal/server/engine"
 )
 
 // Turns that a template refuses are put together: no two of a role, one system message.

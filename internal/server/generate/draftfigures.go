@@ -1,10 +1,9 @@
 package generate
 
 import (
+	"github.com/shoal-llm/shoal/internal/engine/speculate"
 	"github.com/shoal-llm/shoal/internal/server/engine"
 )
-
-import "github.com/shoal-llm/shoal/internal/engine/speculate"
 
 // Figures are vLLM's figures of one request.
 type Figures struct {

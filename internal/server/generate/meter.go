@@ -1,10 +1,10 @@
 package generate
 
 import (
+	"time"
+
 	"github.com/shoal-llm/shoal/internal/server/engine"
 )
-
-import "time"
 
 // A run's tally is what its choices have accepted that the metrics do not have yet. Counting
 // accepted tokens, not those that the engine sent, keeps the counters equal to usage: a stop

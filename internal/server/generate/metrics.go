@@ -1,10 +1,10 @@
 package generate
 
 import (
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/shoal-llm/shoal/internal/server/engine"
 )
-
-import "github.com/prometheus/client_golang/prometheus"
 
 // metrics carries vLLM's names, so that its dashboards and routers work, and
 // Shoal's own. All intervals are of this process's monotonic clock, or the

@@ -1,11 +1,6 @@
 package generate
 
 import (
-	"github.com/shoal-llm/shoal/internal/server/apierr"
-	"github.com/shoal-llm/shoal/internal/server/jsonbody"
-)
-
-import (
 	"bytes"
 	"cmp"
 	"encoding/json"
@@ -16,6 +11,8 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 	"github.com/shoal-llm/shoal/internal/engine/speculate"
+	"github.com/shoal-llm/shoal/internal/server/apierr"
+	"github.com/shoal-llm/shoal/internal/server/jsonbody"
 )
 
 // Params are the parameters that chat and completions share.

@@ -1,12 +1,12 @@
 package generate
 
 import (
+	"context"
+
 	"github.com/shoal-llm/shoal/internal/server/apierr"
 	"github.com/shoal-llm/shoal/internal/server/engine"
 	"github.com/shoal-llm/shoal/internal/server/jsonbody"
 )
-
-import "context"
 
 // NewGeneration reads the parameters that all protocols share, under OpenAI's names. Errors are
 // left in f.

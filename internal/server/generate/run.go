@@ -1,12 +1,6 @@
 package generate
 
 import (
-	"github.com/shoal-llm/shoal/internal/server/apierr"
-	"github.com/shoal-llm/shoal/internal/server/engine"
-	"github.com/shoal-llm/shoal/internal/server/httpserver"
-)
-
-import (
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +11,9 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/shoal-llm/shoal/internal/server/apierr"
+	"github.com/shoal-llm/shoal/internal/server/engine"
+	"github.com/shoal-llm/shoal/internal/server/httpserver"
 	"github.com/shoal-llm/shoal/internal/text/toolcall"
 	"github.com/shoal-llm/shoal/internal/tracing"
 )

@@ -1,11 +1,9 @@
 package generate
 
 import (
-	"github.com/shoal-llm/shoal/internal/server/servertest"
-)
-
-import (
 	"testing"
+
+	"github.com/shoal-llm/shoal/internal/server/servertest"
 )
 
 // A prompt that ends inside a character leaves nothing of it in the answer.

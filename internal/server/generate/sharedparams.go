@@ -1,16 +1,13 @@
 package generate
 
 import (
-	"github.com/shoal-llm/shoal/internal/server/jsonbody"
-)
-
-import (
 	"fmt"
 	"math"
 	"strconv"
 	"strings"
 
 	"github.com/shoal-llm/shoal/internal/engine/speculate"
+	"github.com/shoal-llm/shoal/internal/server/jsonbody"
 )
 
 // SharedParams are the parameters of both of OpenAI's completions, which other protocols have

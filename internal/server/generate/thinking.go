@@ -2,9 +2,8 @@ package generate
 
 import (
 	"github.com/shoal-llm/shoal/internal/server/engine"
+	"github.com/shoal-llm/shoal/internal/text/toolcall"
 )
-
-import "github.com/shoal-llm/shoal/internal/text/toolcall"
 
 // thinking says whether an answer may begin with a thought (on), and whether the prompt opened
 // the thought already (inside) or opened and closed it (closed).

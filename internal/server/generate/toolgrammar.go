@@ -1,16 +1,13 @@
 package generate
 
 import (
-	"github.com/shoal-llm/shoal/internal/server/apierr"
-	"github.com/shoal-llm/shoal/internal/server/jsonbody"
-)
-
-import (
 	"encoding/json"
 	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/shoal-llm/shoal/internal/server/apierr"
+	"github.com/shoal-llm/shoal/internal/server/jsonbody"
 	"github.com/shoal-llm/shoal/internal/text/grammar"
 	"github.com/shoal-llm/shoal/internal/text/toolcall"
 )

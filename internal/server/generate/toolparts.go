@@ -1,13 +1,10 @@
 package generate
 
 import (
-	"github.com/shoal-llm/shoal/internal/server/engine"
-)
-
-import (
 	"strconv"
 	"strings"
 
+	"github.com/shoal-llm/shoal/internal/server/engine"
 	"github.com/shoal-llm/shoal/internal/text/toolcall"
 )
 

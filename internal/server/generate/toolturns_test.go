@@ -1,8 +1,6 @@
 package generate
 
-import (
-	"testing"
-)
+import "testing"
 
 // Arguments that are missing, null or empty are an empty object, as vLLM has it.
 func TestPlainCalls(t *testing.T) {

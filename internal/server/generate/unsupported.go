@@ -1,11 +1,11 @@
 package generate
 
 import (
+	"encoding/json"
+
 	"github.com/shoal-llm/shoal/internal/server/apierr"
 	"github.com/shoal-llm/shoal/internal/server/jsonbody"
 )
-
-import "encoding/json"
 
 // refused lists parameters that other servers know and that would change the
 // answer here: silence would be a wrong answer, so they are a 400 that names

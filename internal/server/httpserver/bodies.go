@@ -1,10 +1,6 @@
 package httpserver
 
 import (
-	"github.com/shoal-llm/shoal/internal/server/apierr"
-)
-
-import (
 	"context"
 	"errors"
 	"io"
@@ -14,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/shoal-llm/shoal/internal/server/apierr"
 )
 
 // freeBody of each body takes none of the budget, so that ordinary requests pass while

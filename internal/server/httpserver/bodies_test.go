@@ -1,8 +1,6 @@
 package httpserver
 
-import (
-	"testing"
-)
+import "testing"
 
 // What one key has under way leaves room for the others.
 func TestBodiesOfOneKey(t *testing.T) {

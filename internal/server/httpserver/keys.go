@@ -1,10 +1,6 @@
 package httpserver
 
 import (
-	"github.com/shoal-llm/shoal/internal/server/apierr"
-)
-
-import (
 	"cmp"
 	"crypto/sha256"
 	"crypto/subtle"
@@ -18,6 +14,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/shoal-llm/shoal/internal/server/apierr"
 )
 
 // Roles of a key.

@@ -1,16 +1,14 @@
 package httpserver
 
 import (
-	"github.com/shoal-llm/shoal/internal/server/apierr"
-)
-
-import (
 	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
+
+	"github.com/shoal-llm/shoal/internal/server/apierr"
 )
 
 // A request that a browser sends for a page of another origin is refused. A page may post

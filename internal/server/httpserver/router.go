@@ -1,21 +1,18 @@
 package httpserver
 
 import (
-	"github.com/shoal-llm/shoal/internal/server/apierr"
-	"github.com/shoal-llm/shoal/internal/server/jsonbody"
-)
-
-import (
 	"context"
 	"errors"
 	"fmt"
-	"github.com/shoal-llm/shoal/internal/randomid"
 	"net/http"
 	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/shoal-llm/shoal/internal/randomid"
+	"github.com/shoal-llm/shoal/internal/server/apierr"
+	"github.com/shoal-llm/shoal/internal/server/jsonbody"
 	"github.com/shoal-llm/shoal/internal/tracing"
 )
 

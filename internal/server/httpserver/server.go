@@ -1,11 +1,6 @@
 package httpserver
 
 import (
-	"github.com/shoal-llm/shoal/internal/server/apierr"
-	"github.com/shoal-llm/shoal/internal/server/jsonbody"
-)
-
-import (
 	"context"
 	"crypto/tls"
 	"errors"
@@ -17,6 +12,8 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/internal/lograte"
+	"github.com/shoal-llm/shoal/internal/server/apierr"
+	"github.com/shoal-llm/shoal/internal/server/jsonbody"
 	"github.com/shoal-llm/shoal/internal/sys/openfiles"
 	"github.com/shoal-llm/shoal/internal/tracing"
 )

@@ -1,15 +1,13 @@
 package httpserver
 
 import (
-	"github.com/shoal-llm/shoal/internal/server/jsonbody"
-)
-
-import (
 	"errors"
 	"io"
 	"os"
 	"testing"
 	"time"
+
+	"github.com/shoal-llm/shoal/internal/server/jsonbody"
 )
 
 // sender is a body of which so many bytes come every so often, under the deadline of

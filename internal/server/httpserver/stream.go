@@ -1,13 +1,11 @@
 package httpserver
 
 import (
-	"github.com/shoal-llm/shoal/internal/server/jsonbody"
-)
-
-import (
 	"io"
 	"net/http"
 	"time"
+
+	"github.com/shoal-llm/shoal/internal/server/jsonbody"
 )
 
 // Stream writes an answer piece by piece. It flushes each piece unless more are at hand, and

@@ -1,14 +1,12 @@
 package httpserver
 
 import (
-	"github.com/shoal-llm/shoal/internal/server/apierr"
-	"github.com/shoal-llm/shoal/internal/server/jsonbody"
-)
-
-import (
 	"math"
 	"net/http"
 	"strconv"
+
+	"github.com/shoal-llm/shoal/internal/server/apierr"
+	"github.com/shoal-llm/shoal/internal/server/jsonbody"
 )
 
 // Fail answers with e. accepted: the engine took the work, so a client

@@ -1,15 +1,12 @@
 package jsonbody
 
 import (
-	"github.com/shoal-llm/shoal/internal/server/apierr"
-)
-
-import (
 	"bytes"
 	"encoding/json"
 	"slices"
 	"strconv"
 
+	"github.com/shoal-llm/shoal/internal/server/apierr"
 	"github.com/shoal-llm/shoal/internal/strictjson"
 )
 

@@ -1,13 +1,10 @@
 package jsonbody
 
 import (
-	"github.com/shoal-llm/shoal/internal/server/apierr"
-)
-
-import (
 	"cmp"
 	"time"
 
+	"github.com/shoal-llm/shoal/internal/server/apierr"
 	"github.com/shoal-llm/shoal/internal/strictjson"
 )
 

@@ -1,10 +1,6 @@
 package jsonbody
 
 import (
-	"github.com/shoal-llm/shoal/internal/server/apierr"
-)
-
-import (
 	"bytes"
 	"encoding/json"
 	"errors"
@@ -13,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/shoal-llm/shoal/internal/server/apierr"
 	"github.com/shoal-llm/shoal/internal/strictjson"
 )
 

@@ -1,8 +1,6 @@
 package jsonbody
 
-import (
-	"testing"
-)
+import "testing"
 
 // TestTablesNameWhatIsRead: a decoder that reads a member which its table does not have breaks an
 // invariant, so that no member is missing from /openapi.json.

@@ -1,13 +1,6 @@
 package ollama
 
 import (
-	"github.com/shoal-llm/shoal/internal/server/apierr"
-	"github.com/shoal-llm/shoal/internal/server/generate"
-	"github.com/shoal-llm/shoal/internal/server/httpserver"
-	"github.com/shoal-llm/shoal/internal/server/jsonbody"
-)
-
-import (
 	"cmp"
 	"context"
 	"encoding/json"
@@ -17,6 +10,11 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/shoal-llm/shoal/internal/server/apierr"
+	"github.com/shoal-llm/shoal/internal/server/generate"
+	"github.com/shoal-llm/shoal/internal/server/httpserver"
+	"github.com/shoal-llm/shoal/internal/server/jsonbody"
 )
 
 // ollamaVersion is the version of Ollama that the routes below /api/ match. Clients compare it

@@ -1,15 +1,13 @@
 package ollama
 
 import (
-	"github.com/shoal-llm/shoal/internal/server/apierr"
-	"github.com/shoal-llm/shoal/internal/server/jsonbody"
-)
-
-import (
 	"encoding/json"
 	"math"
 	"slices"
 	"strconv"
+
+	"github.com/shoal-llm/shoal/internal/server/apierr"
+	"github.com/shoal-llm/shoal/internal/server/jsonbody"
 )
 
 // ollamaNumbers are the options that are numbers: our name, and the bounds that Ollama moves a

@@ -1,14 +1,12 @@
 package openai
 
 import (
+	"context"
+
 	"github.com/shoal-llm/shoal/internal/server/apierr"
 	"github.com/shoal-llm/shoal/internal/server/generate"
 	"github.com/shoal-llm/shoal/internal/server/httpserver"
 	"github.com/shoal-llm/shoal/internal/server/jsonbody"
-)
-
-import (
-	"context"
 )
 
 // decodeChat turns the body of POST /v1/chat/completions into a generation.

@@ -1,19 +1,16 @@
 package openai
 
 import (
-	"github.com/shoal-llm/shoal/internal/server/apierr"
-	"github.com/shoal-llm/shoal/internal/server/engine"
-	"github.com/shoal-llm/shoal/internal/server/generate"
-	"github.com/shoal-llm/shoal/internal/server/httpserver"
-	"github.com/shoal-llm/shoal/internal/server/jsonbody"
-)
-
-import (
 	"context"
 	"encoding/json"
 	"net/http"
 	"time"
 
+	"github.com/shoal-llm/shoal/internal/server/apierr"
+	"github.com/shoal-llm/shoal/internal/server/engine"
+	"github.com/shoal-llm/shoal/internal/server/generate"
+	"github.com/shoal-llm/shoal/internal/server/httpserver"
+	"github.com/shoal-llm/shoal/internal/server/jsonbody"
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 )
 

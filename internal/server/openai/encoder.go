@@ -1,15 +1,13 @@
 package openai
 
 import (
+	"encoding/json"
+	"strings"
+
 	"github.com/shoal-llm/shoal/internal/server/apierr"
 	"github.com/shoal-llm/shoal/internal/server/generate"
 	"github.com/shoal-llm/shoal/internal/server/httpserver"
 	"github.com/shoal-llm/shoal/internal/server/jsonbody"
-)
-
-import (
-	"encoding/json"
-	"strings"
 )
 
 // chunkBody is one chunk of a stream of either endpoint.

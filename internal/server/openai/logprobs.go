@@ -1,17 +1,15 @@
 package openai
 
 import (
-	"github.com/shoal-llm/shoal/internal/server/generate"
-	"github.com/shoal-llm/shoal/internal/server/jsonbody"
-)
-
-import (
 	"bytes"
 	"encoding/json"
 	"fmt"
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/shoal-llm/shoal/internal/server/generate"
+	"github.com/shoal-llm/shoal/internal/server/jsonbody"
 )
 
 // floorLogprob stands for -Inf, which JSON cannot say (vLLM's value).

@@ -1,10 +1,10 @@
 package openai
 
 import (
+	"net/http"
+
 	"github.com/shoal-llm/shoal/internal/server/generate"
 )
-
-import "net/http"
 
 // modelObject is one entry of /v1/models.
 type modelObject struct {

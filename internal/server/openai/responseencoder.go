@@ -1,18 +1,16 @@
 package openai
 
 import (
-	"github.com/shoal-llm/shoal/internal/server/apierr"
-	"github.com/shoal-llm/shoal/internal/server/engine"
-	"github.com/shoal-llm/shoal/internal/server/generate"
-	"github.com/shoal-llm/shoal/internal/server/httpserver"
-)
-
-import (
 	"cmp"
 	"encoding/base64"
 	"encoding/json"
 	"strconv"
 	"time"
+
+	"github.com/shoal-llm/shoal/internal/server/apierr"
+	"github.com/shoal-llm/shoal/internal/server/engine"
+	"github.com/shoal-llm/shoal/internal/server/generate"
+	"github.com/shoal-llm/shoal/internal/server/httpserver"
 )
 
 // responseEncoder makes one response, as numbered events of a stream or as one body. Both

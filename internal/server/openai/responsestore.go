@@ -1,12 +1,6 @@
 package openai
 
 import (
-	"github.com/shoal-llm/shoal/internal/server/apierr"
-	"github.com/shoal-llm/shoal/internal/server/generate"
-	"github.com/shoal-llm/shoal/internal/server/jsonbody"
-)
-
-import (
 	"context"
 	"encoding/json"
 	"fmt"
@@ -16,6 +10,10 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/shoal-llm/shoal/internal/server/apierr"
+	"github.com/shoal-llm/shoal/internal/server/generate"
+	"github.com/shoal-llm/shoal/internal/server/jsonbody"
 )
 
 // ResponseStore keeps responses, and runs those of the background.

@@ -1,15 +1,13 @@
 package openai
 
 import (
-	"github.com/shoal-llm/shoal/internal/server/generate"
-	"github.com/shoal-llm/shoal/internal/server/httpserver"
-	"github.com/shoal-llm/shoal/internal/server/jsonbody"
-)
-
-import (
 	"math"
 	"net/http"
 	"sync/atomic"
+
+	"github.com/shoal-llm/shoal/internal/server/generate"
+	"github.com/shoal-llm/shoal/internal/server/httpserver"
+	"github.com/shoal-llm/shoal/internal/server/jsonbody"
 )
 
 // API is OpenAI's protocol, with vLLM's extensions and the routes of fixed contexts.

@@ -1,14 +1,12 @@
 package openai
 
 import (
-	"github.com/shoal-llm/shoal/internal/server/apierr"
-	"github.com/shoal-llm/shoal/internal/server/generate"
-)
-
-import (
 	"context"
 	"net/http"
 	"strings"
+
+	"github.com/shoal-llm/shoal/internal/server/apierr"
+	"github.com/shoal-llm/shoal/internal/server/generate"
 )
 
 // Endpoints that a Task can be of.

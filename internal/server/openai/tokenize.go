@@ -1,17 +1,15 @@
 package openai
 
 import (
-	"github.com/shoal-llm/shoal/internal/server/apierr"
-	"github.com/shoal-llm/shoal/internal/server/engine"
-	"github.com/shoal-llm/shoal/internal/server/generate"
-	"github.com/shoal-llm/shoal/internal/server/jsonbody"
-)
-
-import (
 	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
+
+	"github.com/shoal-llm/shoal/internal/server/apierr"
+	"github.com/shoal-llm/shoal/internal/server/engine"
+	"github.com/shoal-llm/shoal/internal/server/generate"
+	"github.com/shoal-llm/shoal/internal/server/jsonbody"
 )
 
 type tokenized struct {

@@ -1,13 +1,8 @@
 package servertest
 
 import (
-	"github.com/shoal-llm/shoal/internal/server/engine"
-)
-
-import (
 	"context"
 	"errors"
-	"github.com/shoal-llm/shoal/client/wire"
 	"slices"
 	"strings"
 	"sync"
@@ -15,7 +10,9 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/shoal-llm/shoal/client/wire"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
+	"github.com/shoal-llm/shoal/internal/server/engine"
 )
 
 // Tokenizer has the 256 bytes, some specials and some words.

@@ -1,14 +1,11 @@
 package servertest
 
 import (
-	"github.com/shoal-llm/shoal/internal/server/engine"
-)
-
-import (
 	"os"
 	"path/filepath"
 	"testing"
 
+	"github.com/shoal-llm/shoal/internal/server/engine"
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 )
 
