@@ -173,7 +173,7 @@ func TestUsageOfDrafts(t *testing.T) {
 	if want := (M{"accepted_prediction_tokens": 14.0, "rejected_prediction_tokens": 4.0, "draft_steps": 6.0}); !reflect.DeepEqual(got, map[string]any(want)) {
 		t.Errorf("got %v, want %v", got, want)
 	}
-	drafts = &engine.Drafts{Rows: 5, Drafted: 16, Accepted: 6, At: []uint64{3, 2, 1}, PerStep: []engine.DraftStep{{3, 0}, {4, 3}, {3, 2}, {3, 1}, {3, 0}}}
+	drafts = &engine.Drafts{Rows: 5, Drafted: 16, Accepted: 6, At: []uint64{3, 2, 1}, PerStep: []engine.DraftStep{{Drafted: 3, Accepted: 0}, {Drafted: 4, Accepted: 3}, {Drafted: 3, Accepted: 2}, {Drafted: 3, Accepted: 1}, {Drafted: 3, Accepted: 0}}}
 	want := M{"mean_acceptance_length": 2.2, "draft_acceptance_rate": 0.375, "num_spec_steps": 5.0, "num_accepted_draft_tokens": 6.0, "num_draft_tokens": 16.0, "num_spec_tokens": 15.0,
 		"acceptance_histogram_by_draft_length": map[string]any{"3": []any{2.0, 1.0, 1.0, 0.0}, "4": []any{0.0, 0.0, 0.0, 1.0, 0.0}},
 		"per_step_accepted":                    []any{0.0, 3.0, 2.0, 1.0, 0.0}, "per_step_drafted": []any{3.0, 4.0, 3.0, 3.0, 3.0},

@@ -121,7 +121,7 @@ func (s *Service) Generate(w http.ResponseWriter, r *http.Request, g *Request) {
 	defer func() {
 		run.close()
 		u := run.Usage()
-		sc.Tokens = httpserver.TokenCount{u.PromptTokens, u.CompletionTokens}
+		sc.Tokens = httpserver.TokenCount{Prompt: u.PromptTokens, Completion: u.CompletionTokens}
 		sc.Principal().Charge(u.TotalTokens, time.Now())
 	}()
 	sc.Accepted = true

@@ -87,7 +87,7 @@ func (s *API) chatChunk(g *generate.Request, d generate.Delta) chatChunkChoice {
 	}
 	out.Delta.Reasoning = d.Thought
 	for _, c := range d.Calls {
-		out.Delta.ToolCalls = append(out.Delta.ToolCalls, generate.CallDelta{c.Index, c.ToolCall()})
+		out.Delta.ToolCalls = append(out.Delta.ToolCalls, generate.CallDelta{Index: c.Index, ToolCall: c.ToolCall()})
 	}
 	if len(d.Tokens) > 0 {
 		out.Logprobs = s.chatLogprobs(g, d.Tokens)
