@@ -27,12 +27,12 @@ type Client struct {
 	Key    string // of the API; "": it asks for none
 	HTTP   http.Client
 	Header http.Header // sent with every request, besides the client's own
-	// Patience is how long a call is repeated while the server says that it is not ready yet,
+	// Patience is how long a call is repeated while the server answers that it is not ready yet,
 	// as one that loads, or has lost all of its nodes; where a second request cannot do the
 	// work twice, also while nobody answers, as when a coordinator is started again. 0: the
 	// first answer counts.
 	Patience time.Duration
-	// Waiting, where set, is told once a call what it is repeated for.
+	// Waiting, if set, is called once per repeated call with the reason.
 	Waiting func(why error)
 }
 

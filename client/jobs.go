@@ -52,7 +52,7 @@ func (c *Client) Jobs(ctx context.Context, p Page) (*wire.JobList, error) {
 	return get[wire.JobList](ctx, c, http.MethodGet, "/v1/jobs?"+q.Encode(), nil, nil)
 }
 
-// Cancel ends a job; one that has ended stays as it is.
+// Cancel ends a job; a job that has ended does not change.
 func (c *Client) Cancel(ctx context.Context, id string) (*wire.Job, error) {
 	return get[wire.Job](ctx, c, http.MethodDelete, "/v1/jobs/"+url.PathEscape(id), nil, nil)
 }
@@ -94,7 +94,7 @@ func (c *Client) Watch(ctx context.Context, id string, from int) iter.Seq2[wire.
 				return
 			}
 			select {
-			case <-ctx.Done(): // follow says so
+			case <-ctx.Done(): // follow returns the error
 			case <-time.After(100 * time.Millisecond):
 			}
 		}

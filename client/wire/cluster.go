@@ -26,8 +26,8 @@ type ClusterState struct {
 
 	Sequences []SequenceState `json:"sequences"` // that run, the first 512 in order
 
-	// What the coordinator was built from and how it computes: nodes that compute otherwise,
-	// or speak another wire version, are refused.
+	// Build and arithmetic of the coordinator. Nodes with another arithmetic or wire version are
+	// refused.
 	Build       string `json:"build,omitempty"`
 	Arithmetic  string `json:"arithmetic,omitempty"`
 	WireVersion uint32 `json:"wire_version,omitempty"`
@@ -115,7 +115,7 @@ type NodeState struct {
 	KVBudgetBytes int64   `json:"kv_budget_bytes"`
 	KVReserved    int64   `json:"kv_reserved_bytes"` // by the ledger: used, or promised to a running sequence
 	KVReplicas    int64   `json:"kv_replica_bytes"`  // of the reserved, what copies of other nodes' caches take
-	KVPrefix      int64   `json:"kv_prefix_bytes"`   // beside the used: the prefix cache, which goes when sequences need the memory
+	KVPrefix      int64   `json:"kv_prefix_bytes"`   // not in the used bytes: the prefix cache, which is evicted when sequences need the memory
 	KVFreed       int64   `json:"kv_freed_bytes"`    // given back in this epoch when prompts were compressed or handed over
 	// Files of rows that memory has no room for: promised by the ledger, there now, at most, and
 	// failures since the start of the node.

@@ -15,7 +15,7 @@ type ClusterEvent struct {
 	Cost     *Cost     `json:"cost,omitempty"`    // of a serving placement's end
 }
 
-// Kinds of events beside those of topology.Kinds, which end a placement that serves.
+// Kinds of events. There are also those of topology.Kinds, which end a serving placement.
 const (
 	EventStarted   = "coordinator_started"
 	EventTakeover  = "coordinator_took_over"

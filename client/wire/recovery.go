@@ -24,7 +24,7 @@ type Durations struct {
 	Count   uint64             `json:"count"`
 	Seconds float64            `json:"seconds"` // sum
 	Max     float64            `json:"max_seconds"`
-	Buckets map[float64]uint64 `json:"-"` // at most so many seconds
+	Buckets map[float64]uint64 `json:"-"` // keys are upper bounds in seconds
 }
 
 var recoveryBuckets = []float64{0.05, 0.1, 0.25, 0.5, 1, 1.5, 2, 3, 5, 10, 20, 60, 300}

@@ -8,7 +8,7 @@ import (
 	"github.com/shoal-llm/shoal/client/wire"
 )
 
-// draftsCollector is what speculation gives, under vLLM's names.
+// draftsCollector exports the results of speculation under vLLM's names.
 type draftsCollector struct{ drafts, tokens, accepted, at, texts *prometheus.Desc }
 
 func newDraftsCollector(label prometheus.Labels) draftsCollector {

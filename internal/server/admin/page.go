@@ -12,19 +12,18 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/apierr"
 )
 
-// The page is plain HTML, style sheets and modules, as they lie in web; vendor holds what is
-// not ours (docs/dependencies.md).
+// The page is plain HTML, style sheets and modules, served unchanged from web; web/vendor holds
+// third-party files (docs/dependencies.md).
 //
 //go:embed web
 var pageFiles embed.FS
 
-// pagePolicy allows what this server serves with a script's or a style's type, requests to it,
-// and nothing else. No script may turn text into HTML: what a model writes stays text, were the
-// page to forget it.
+// pagePolicy allows scripts, styles and requests of this server only. No script may turn text into
+// HTML, so that a model's output stays text even if the page has a bug.
 const pagePolicy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'" +
 	"; require-trusted-types-for 'script'; trusted-types 'none'"
 
-// handlePage answers / and what is below /web/.
+// handlePage answers / and the files below /web/.
 func (s *API) handlePage(w http.ResponseWriter, r *http.Request) {
 	name := strings.TrimPrefix(r.URL.Path, "/")
 	if name == "" {
@@ -51,7 +50,7 @@ func (s *API) handlePage(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(body)
 }
 
-// pageType does not ask the system, whose table may say anything.
+// pageType does not use the system's table of types, which differs between machines.
 func pageType(name string) string {
 	switch path.Ext(name) {
 	case ".html":

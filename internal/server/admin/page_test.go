@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestPageIsItsOwn: nothing of the page is anybody else's, or turns text into HTML.
+// TestPageIsItsOwn: the page loads nothing from elsewhere, and turns no text into HTML.
 func TestPageIsItsOwn(t *testing.T) {
 	outside := regexp.MustCompile(`https?://[^"'\s]*|//cdn|@import|style="|\son\w+="|innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|new Function`)
 	err := fs.WalkDir(pageFiles, "web", func(name string, d fs.DirEntry, err error) error {
@@ -29,7 +29,7 @@ func TestPageIsItsOwn(t *testing.T) {
 	}
 }
 
-// TestVendored: what is not ours is as it was released (docs/dependencies.md).
+// TestVendored: third-party files equal their releases (docs/dependencies.md).
 func TestVendored(t *testing.T) {
 	want := map[string]string{
 		"web/vendor/marked.js":      "5371fea86fd0656b4fc7bea7c94c663109d82789b69433eeee78d42895aa44de",

@@ -60,13 +60,13 @@ func (s *API) handleCluster(w http.ResponseWriter, _ *http.Request) {
 	s.http.WriteJSON(w, http.StatusOK, st)
 }
 
-// handleHealth tells whether steps can finish. It needs no key, so it says
-// little: the reason only where the engine chose words for it.
+// handleHealth reports whether steps can finish. It needs no key, so it gives a reason only if the
+// engine provides one.
 func (s *API) handleHealth(w http.ResponseWriter, _ *http.Request) {
 	s.status(w, "unhealthy", s.engine.Health())
 }
 
-// handleReady tells whether a request sent now would be accepted.
+// handleReady reports whether a request sent now would be accepted.
 func (s *API) handleReady(w http.ResponseWriter, _ *http.Request) {
 	err := s.engine.Ready()
 	if s.http.Draining() {

@@ -10,7 +10,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/httpserver"
 )
 
-// Error is an error in Anthropic's words.
+// Error is an error in Anthropic's form.
 func Error(e *apierr.Error) any {
 	typ := map[int]string{http.StatusUnauthorized: apierr.TypeAuth, http.StatusForbidden: apierr.TypePermission, http.StatusNotFound: "not_found_error",
 		http.StatusRequestEntityTooLarge: "request_too_large", http.StatusTooManyRequests: apierr.TypeRateLimit, http.StatusServiceUnavailable: "overloaded_error"}[e.Status]

@@ -15,9 +15,6 @@ import (
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 )
 
-// Anthropic's Messages API. A request is put into the words of a chat and takes the way
-// of one from there; answers, streams and errors are put into Anthropic's words.
-
 type API struct {
 	*generate.Service
 	shared *jsonbody.Table // of OpenAI's names
@@ -40,7 +37,7 @@ func (s *API) AddRoutes(h *httpserver.Server) error {
 	return h.HandleAll([]httpserver.Route{
 		{Method: post, Path: "/v1/messages", Format: Error, Handler: s.GenerateHandler(s.decodeMessagesBody),
 			Docs: []httpserver.Doc{{About: "Anthropic's Messages", Params: s.table, Required: []string{"messages", "max_tokens"}, Answer: message{}, Events: jsonbody.Schema{}}}},
-		{Method: post, Path: "/v1/messages/count_tokens", Format: Error, Handler: httpserver.JsonHandler(h, s.countTokens),
+		{Method: post, Path: "/v1/messages/count_tokens", Format: Error, Handler: httpserver.JSONHandler(h, s.countTokens),
 			Docs: []httpserver.Doc{{About: "tokens of a message's prompt", Params: s.table.Pick("model", "messages", "system", "tools", "tool_choice", "thinking"), Required: []string{"messages"}, Answer: messageTokens{}}}},
 		{Path: "/v1/messages/*", Format: Error}, // unknown ones
 	})
@@ -50,7 +47,7 @@ type messageTokens struct {
 	Tokens int `json:"input_tokens"`
 }
 
-// countTokens is what a request would read.
+// countTokens counts the prompt tokens of a request.
 func (s *API) countTokens(ctx context.Context, body []byte) (*messageTokens, *apierr.Error) {
 	f, e := jsonbody.Parse(body, s.table)
 	if e != nil {
@@ -68,11 +65,11 @@ func (s *API) countTokens(ctx context.Context, body []byte) (*messageTokens, *ap
 	return &messageTokens{len(ids)}, e
 }
 
-// messagesWords are the parameters that Messages has, in the words of a chat.
+// messagesWords maps parameters of Messages to those of a chat.
 var messagesWords = map[string]string{"model": "model", "stream": "stream", "temperature": "temperature", "top_p": "top_p", "top_k": "top_k",
 	"stop_sequences": "stop", "output_format": "response_format", "kv_policy": "kv_policy", "seed": "seed", "min_p": "min_p", "cache_salt": "cache_salt"}
 
-// decodeMessagesBody turns the body of POST /v1/messages into a generation.
+// decodeMessagesBody decodes the body of POST /v1/messages.
 func (s *API) decodeMessagesBody(ctx context.Context, body []byte) (*generate.Request, *apierr.Error) {
 	f, e := jsonbody.Parse(body, s.table)
 	if e != nil {
@@ -146,9 +143,9 @@ func (s *API) messagesTalk(f *jsonbody.Object) (c generate.Chat) {
 // messageReader reads the turns of Messages.
 type messageReader struct{ generate.TurnReader }
 
-// system joins the blocks of a system prompt. Blocks of headers that a client puts
-// there (x-anthropic-billing-header, with a value that changes every time) are not for the
-// model, and would part every prompt from the one before it.
+// system joins the blocks of a system prompt. It drops header blocks that some clients add
+// (x-anthropic-billing-header, with a new value each time): they are not for the model, and would
+// defeat the prefix cache.
 func (c *messageReader) system(v json.RawMessage) string {
 	if v == nil || v[0] != '[' {
 		return c.Text("system", v)
@@ -237,8 +234,8 @@ func (c *messageReader) turnsOf(at string, raw json.RawMessage, now bool) []engi
 // knownBlocks are the blocks whose members are read by their names.
 var knownBlocks = map[string]bool{"thinking": true, "tool_use": true, "tool_result": true}
 
-// messagesTools reads the tools of Messages (errors are left in f), and returns the places of those that a server runs:
-// the model may call a tool and need not, so they are left out.
+// messagesTools reads the tools of Messages; errors are left in f. It leaves out tools that a
+// server runs, and returns their places: the model need not call them.
 func messagesTools(f *jsonbody.Object) (t *generate.Toolset, servers []string) {
 	if f.Err != nil {
 		return nil, nil

@@ -14,7 +14,7 @@ import (
 // The names under which the cluster, the jobs and the command line use the packages of the
 // server, so that they import this one alone.
 
-// What an engine gets and gives.
+// The contract with an engine.
 type (
 	Engine        = engine.Engine
 	Request       = engine.Request
@@ -98,7 +98,7 @@ const (
 	EndpointResponses   = openai.EndpointResponses
 )
 
-// What clients read; see [wire].
+// Types that clients read; see [wire].
 type (
 	ClusterState     = wire.ClusterState
 	PrefixCacheState = wire.PrefixCacheState

@@ -55,7 +55,7 @@ func TestStructuredOutputs(t *testing.T) {
 	}
 }
 
-// What cannot be enforced is refused with its name, before anything is generated.
+// A schema that cannot be enforced is refused by name, before anything is generated.
 func TestStructuresRefused(t *testing.T) {
 	url := serve(t, &servertest.Engine{Script: servertest.Hello}) + "/v1/chat/completions"
 	for _, c := range []struct {

@@ -96,7 +96,7 @@ func TestContexts(t *testing.T) {
 	}
 }
 
-// Who has a context without naming it: who asks for its policy, and anybody where it is automatic,
+// A request has a context without naming it if it asks for its policy, or if the context is automatic,
 // but for those who ask for another policy, for none, or for what a context cannot give.
 func TestContextsThatAreNotNamed(t *testing.T) {
 	e := &servertest.Engine{Hold: func(r *engine.Request) bool { return r.Hold }, Script: func(r *engine.Request) []engine.Event {

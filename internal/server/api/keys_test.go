@@ -169,7 +169,7 @@ func TestTasksAreCharged(t *testing.T) {
 	}
 }
 
-// What has no effect is named; a strict server refuses it.
+// Parameters without effect are named; a strict server refuses them.
 func TestIgnoredParametersAreNamed(t *testing.T) {
 	url := serve(t, &servertest.Engine{Script: servertest.Hello})
 	a := post(t, url+"/v1/completions", completion(M{"temprature": 0, "usr\n": 1, "metadata": M{}, "user": "me", "off": nil, "priority": 1}))

@@ -235,7 +235,7 @@ func TestTokensShareTheTimeOfTheirStep(t *testing.T) {
 	}
 }
 
-// playSteps replays steps of 300 ms with so many tokens each, then an end.
+// playSteps replays steps of 300 ms, each with a number of tokens, then an end.
 func playSteps(t *testing.T, task *generate.Task, steps []int, resumed bool, finish string) {
 	replay, said := task.Replay(), 0
 	take := func(timer *generate.SequenceTimer, ev engine.Event) {

@@ -47,9 +47,9 @@ func typeOf(m M) any {
 	return m["type"]
 }
 
-// What /openapi.json says of requests is what their decoders do: they read every member
-// that it names and it names every one that they read; what is out of its bounds is a 400
-// that names the member, what is at them is not.
+// The description of requests in /openapi.json agrees with their decoders: these read every
+// member that it names. A value beyond a bound is a 400 that names the member, and a value at a
+// bound is accepted.
 func TestOpenAPI(t *testing.T) {
 	e := &servertest.Engine{Script: servertest.Hello}
 	url := serve(t, e)

@@ -10,8 +10,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/servertest"
 )
 
-// What a request says of the prefix cache goes to the engine, with the name of its key; what
-// was found comes back in usage, of each prompt once.
+// Cache parameters of a request reach the engine with the name of its key. Cached tokens come back
+// in usage, once for each prompt.
 func TestPrefixFields(t *testing.T) {
 	e := &servertest.Engine{Script: func(*engine.Request) []engine.Event {
 		return []engine.Event{{Token: 1, Cached: 64}, {Token: 2, Cached: 64, Finish: engine.FinishLength}}

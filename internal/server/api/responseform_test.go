@@ -164,7 +164,7 @@ func TestResponsesForm(t *testing.T) {
 	}
 }
 
-// What is kept is shown in the same form, and what it was asked as items are.
+// Kept responses are shown in the same form, and their input in the form of items.
 func TestResponsesKeptForm(t *testing.T) {
 	s, err := New(testConfig(), &servertest.Engine{}, servertest.Tokenizer{}, toolTemplate{source: hermesTemplate, seen: new(engine.Conversation)})
 	if err != nil {

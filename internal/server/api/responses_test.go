@@ -141,7 +141,7 @@ func TestResponsesCodex(t *testing.T) {
 	}
 }
 
-// What of a request says how to answer reaches the engine.
+// The sampling parameters of a request reach the engine.
 func TestResponsesParameters(t *testing.T) {
 	url, seen, e := serveResponses(t, hermesTemplate, "Hello")
 	call := func(more M) answer {

@@ -54,9 +54,8 @@ type Config struct {
 	DefaultRepetitionPenalty float64
 	DefaultTopK              int
 
-	// CacheBytes tells what the cache of a sequence of prompt and output tokens
-	// takes under a policy ("" for the server's), and what a full one would;
-	// reported in usage. May be nil.
+	// CacheBytes returns the bytes of the cache of a sequence with these prompt and output
+	// tokens under a policy ("" for the server's), and of a full cache; reported in usage. May be nil.
 	CacheBytes func(policy string, prompt, output int) (bytes, full int64)
 
 	// Keys, when there are any, guard every route but /health and /ready.

@@ -191,8 +191,8 @@ func TestForcedCalls(t *testing.T) {
 	}
 }
 
-// Turns of calls and results reach a template that knows them as they are, Mistral's with
-// ids of nine letters, and one that knows none in words.
+// A template that knows tools gets calls and results unchanged, Mistral's with ids of nine
+// letters. Another gets them as plain text.
 func TestToolTurns(t *testing.T) {
 	messages := []M{{"role": "user", "content": "Weather?"},
 		{"role": "assistant", "content": nil, "tool_calls": []M{{"id": "call_0123456789", "type": "function", "function": M{"name": "get_weather", "arguments": `{"city":"Oslo"}`}}}},

@@ -12,7 +12,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 )
 
-// ErrOverloaded: the queue is full. Nothing was accepted; the client may retry.
+// ErrOverloaded means that the queue is full. Nothing was accepted; the client may retry.
 type ErrOverloaded struct {
 	RetryAfter time.Duration
 	Reason     string
@@ -20,12 +20,12 @@ type ErrOverloaded struct {
 
 func (e ErrOverloaded) Error() string { return "api: overloaded: " + e.Reason }
 
-// ErrDegraded: the engine serves, and something that it needs before long is missing.
+// ErrDegraded means that the engine serves, but will soon need something that is missing.
 type ErrDegraded struct{ Reason string }
 
 func (e ErrDegraded) Error() string { return "api: degraded: " + e.Reason }
 
-// ErrNotReady: the engine is loading, recovering or draining.
+// ErrNotReady means that the engine is loading, recovering or draining.
 type ErrNotReady struct {
 	Reason     string
 	RetryAfter time.Duration
@@ -33,7 +33,7 @@ type ErrNotReady struct {
 
 func (e ErrNotReady) Error() string { return "api: not ready: " + e.Reason }
 
-// ErrTooLong: the prompt leaves no room for a completion. Counts are in tokens.
+// ErrTooLong means that the prompt leaves no room for a completion. Counts are in tokens.
 type ErrTooLong struct {
 	Limit, Prompt int
 	Completion    int  // that was asked for; 0: no number was given
@@ -52,19 +52,18 @@ func (e ErrTooLong) Error() string {
 		e.Limit, e.Prompt+e.Completion, e.Prompt, e.Completion)
 }
 
-// ErrInvalid: the engine refuses a parameter. Code may be empty.
+// ErrInvalid means that the engine refuses a parameter. Code may be empty.
 type ErrInvalid struct{ Param, Code, Message string }
 
 func (e ErrInvalid) Error() string { return "api: invalid " + e.Param + ": " + e.Message }
 
-// ErrFailed: a sequence that was taken could not be finished. Code is the
-// engine's own and stable.
+// ErrFailed means that an accepted sequence could not be finished. Code is the engine's own, and
+// stable.
 type ErrFailed struct{ Code, Message string }
 
 func (e ErrFailed) Error() string { return "cluster: " + e.Code + ": " + e.Message }
 
-// Problem is an error that a package with routes of its own (see Server.Handle)
-// words itself.
+// Problem is an error of a package that has routes of its own.
 type Problem struct {
 	Status               int
 	Code, Param, Message string
@@ -151,7 +150,7 @@ func InvalidCode(param, code, format string, args ...any) *Error {
 	return e
 }
 
-// Of maps what the engine (or a context) says to what a client reads.
+// Of maps an error of the engine or of a context to the error that the client gets.
 func Of(err error) *Error {
 	var (
 		api  *Error
@@ -195,7 +194,7 @@ func Unavailable(code, message string, retry time.Duration) *Error {
 	return &Error{Status: http.StatusServiceUnavailable, Type: TypeServer, Code: code, Message: message, RetryAfter: retry, Retryable: true}
 }
 
-// ErrorStatus is the status and the body a client would get for err.
+// ErrorStatus returns the status and the body that a client would get for err.
 func ErrorStatus(err error) (status int, body json.RawMessage) {
 	e := Of(err)
 	b, err := json.Marshal(e)

@@ -15,7 +15,7 @@ type Engine interface {
 	// events arrive on the channel, and the channel is closed after the one
 	// event whose Finish is not empty. Cancelling ctx ends the sequence within
 	// one step and frees its cache; the engine must then stop sending (select
-	// on ctx.Done beside the send) and close the channel. The API receives
+	// on ctx.Done and the send) and close the channel. The API receives
 	// without waiting on the network, so a small buffer is enough.
 	//
 	// Typed refusals: ErrOverloaded, ErrNotReady, ErrTooLong, ErrInvalid.
@@ -50,7 +50,7 @@ type Request struct {
 	Priority       int     // lower is sooner; 0 by default
 	NoCache        bool    // neither look for the prompt in the prefix cache nor leave it there
 	Salt           string  // shares the prefix cache with requests of the same salt only
-	Tenant         string  // who asks; shares it with nobody else unless the server says so
+	Tenant         string  // name of the key; requests of other keys share it only if the server is configured so
 	Speculate      string  // how drafts are made, "" for the server's default
 
 	// Context is how many tokens at the prompt's beginning are a fixed context, read and laid out

@@ -50,7 +50,7 @@ func (t checkpointTokenizer) NewStream(skipSpecial bool) TextStream {
 
 // ChatTemplate renders a conversation; safe for concurrent use.
 type ChatTemplate interface {
-	// Render returns the prompt as segments in order. An error says which
+	// Render returns the prompt as segments in order. An error names the
 	// message the template refuses; it reaches the client as a 400.
 	Render(c Conversation) ([]Segment, error)
 }
@@ -75,7 +75,7 @@ func (c *Conversation) Think(yes bool) {
 // Message is one turn of a conversation.
 type Message struct {
 	Role, Name, Content string
-	Empty               bool            // no content at all, as beside calls
+	Empty               bool            // no content at all, as in a message that only calls
 	Calls               json.RawMessage // tool_calls of an assistant, or nil
 	CallID              string          // of a tool's answer
 	Thought             string          // reasoning_content of an assistant

@@ -12,11 +12,11 @@ import (
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 )
 
-// badWordTokens are what all of bad_words may come to in both spellings: the parameters of
+// badWordTokens is the largest number of tokens in all spellings of bad_words: the parameters of
 // every sequence travel in one step when an epoch begins.
 const badWordTokens = 4096
 
-// parseMasks reads what keeps tokens from being drawn, as vLLM has it.
+// parseMasks reads allowed_token_ids and bad_words, as in vLLM.
 func (s *Service) parseMasks(ctx context.Context, f *jsonbody.Object, p *Params) {
 	if v := f.Get("allowed_token_ids"); v != nil {
 		ids, problem := jsonbody.ParseIDs(v, s.VocabSize, s.VocabSize)
@@ -94,9 +94,8 @@ func (s *Service) spellings(ctx context.Context, word string) (list [][]int32, e
 	return list, e
 }
 
-// checkMasks refuses settings that leave no token to draw, as far as they show it by
-// themselves. What depends on the text before, or on a grammar, ends the sequence when it
-// comes to that, with the code no_allowed_token.
+// checkMasks refuses settings that by themselves leave no token to draw. If that depends on the
+// text or on a grammar, the sequence ends there with the code no_allowed_token.
 func (p *Params) checkMasks() *apierr.Error {
 	sp := &p.Sampling
 	if sp.Allowed == nil {

@@ -5,9 +5,8 @@ import (
 	"slices"
 )
 
-// Best are of each prompt's candidates those whose tokens have the greatest mean
-// log-probability, the best first; of equals the first. The model's own counts, before
-// penalties and temperature, as in logprobs.
+// Best returns the candidates of each prompt with the greatest mean log-probability, best first;
+// of equals the first. It uses the model's log-probabilities before penalties and temperature.
 func (r *Run) Best(candidates []Delta) []Delta {
 	if r.Keep == 0 {
 		return candidates

@@ -123,7 +123,7 @@ func (c *TurnReader) thought(at string, msg *jsonbody.Object) string {
 	return found
 }
 
-// legacyCall is a function_call as a call of today.
+// legacyCall converts a function_call to a tool call.
 func (c *TurnReader) legacyCall(at string, i int, v json.RawMessage) json.RawMessage {
 	var call struct {
 		Name      string `json:"name"`

@@ -9,7 +9,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/engine"
 )
 
-// TokenRecord is what logprobs say about one token.
+// TokenRecord is the log-probability of one token and its place in the text.
 type TokenRecord struct {
 	Id      int32
 	Logprob float32
@@ -170,7 +170,7 @@ func because(err error) string {
 	return ": " + err.Error()
 }
 
-// screen passes text by the stop strings, once min_tokens is behind.
+// screen searches text for stop strings, after min_tokens.
 func (c *Choice) screen(text string) (out, hit string) {
 	thought, text := c.gate.split(text)
 	if c.tokens <= c.minTokens && c.minTokens > 0 {

@@ -18,7 +18,7 @@ type constraint struct {
 
 // parseGrammar reads every way to say what the output must fit: OpenAI's response_format,
 // vLLM's structured_outputs and guided_*, llama.cpp's grammar and json_schema. One of them
-// may be given. What cannot be enforced is refused here, before anything is generated.
+// may be given. A grammar that cannot be enforced is refused here, before anything is generated.
 func (s *Service) parseGrammar(f *jsonbody.Object, noted *[]string) *grammar.Spec {
 	var found []constraint
 	add := func(param, kind, text string) {
@@ -69,8 +69,8 @@ func (s *Service) parseGrammar(f *jsonbody.Object, noted *[]string) *grammar.Spe
 	return &c.spec
 }
 
-// checkGrammar tells whether a grammar can be enforced. noted gets the places of what has no
-// effect in it; it may be nil.
+// checkGrammar returns an error if a grammar cannot be enforced. It adds the places without
+// effect to noted, which may be nil.
 func (s *Service) checkGrammar(param string, spec *grammar.Spec, noted *[]string) *apierr.Error {
 	if len(spec.Text)+len(spec.Whitespace) > s.Config.Limits.GrammarBytes {
 		return apierr.Invalid(param, "'%s' is longer than %d bytes.", param, s.Config.Limits.GrammarBytes)

@@ -24,14 +24,14 @@ type TurnReader struct {
 	Err *apierr.Error // the first one; what is read after it does not count
 }
 
-// Fail notes the first error.
+// Fail records the first error.
 func (c *TurnReader) Fail(e *apierr.Error) {
 	if c.Err == nil {
 		c.Err = e
 	}
 }
 
-// Leave names what is left out. The names go into a header, so their number is bounded.
+// Leave records a place that was left out. The places go into a header, so their number is bounded.
 func (c *TurnReader) Leave(at string) {
 	if len(c.Left) < jsonbody.MaxNamed {
 		c.Left = append(c.Left, at)
@@ -170,12 +170,12 @@ func (c *TurnReader) Part(at string, raw json.RawMessage) (text string, ok bool)
 	return LeftOut(what), true
 }
 
-// LeftOut tells the model what it cannot see.
+// LeftOut is the text in place of content that the model cannot read.
 func LeftOut(what string) string {
 	return "[" + strings.ToUpper(what[:1]) + what[1:] + " was left out: only text can be read here.]"
 }
 
-// namedKind says what a kind of content is; "": that is not known.
+// namedKind names a kind of content in English; "": it is unknown.
 func namedKind(kind string) string {
 	for _, k := range [...]struct{ part, what string }{{"image", "an image"}, {"screenshot", "an image"}, {"audio", "a recording"}, {"video", "a video"}, {"file", "a file"}, {"document", "a document"}} {
 		if strings.Contains(kind, k.part) {

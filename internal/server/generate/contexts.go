@@ -18,14 +18,14 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/engine"
 )
 
-// Fixed contexts: texts that are read once, under a policy that lays them out for retrieval, and
-// whose cache the requests share that begin with them. Where there is a store they are in it
-// (contextstore.go), and read again after a restart.
+// A fixed context is a text that is read once, under a policy that lays it out for retrieval.
+// Requests that begin with it share its cache. With a store (contextstore.go) it is read again
+// after a restart.
 
 // AnyContext is the name by which a request asks for the longest context that its prompt begins with.
 const AnyContext = "auto"
 
-// NoContext is what a request says that wants none, not even an automatic one.
+// NoContext is the name by which a request declines every context, also automatic ones.
 const NoContext = "none"
 
 // maxContexts bounds the contexts of a server.
@@ -51,7 +51,7 @@ type FixedContext struct {
 	cancel context.CancelFunc `json:"-"`
 }
 
-// Contexts are all, by tenant and name.
+// Contexts holds the contexts by tenant and name.
 type Contexts struct {
 	mu  sync.Mutex
 	all map[string]*FixedContext
@@ -59,7 +59,7 @@ type Contexts struct {
 
 func contextKey(tenant, name string) string { return tenant + "\x00" + name }
 
-// add takes a context in; the error says why not.
+// add adds a context, or returns the refusal.
 func (c *Contexts) add(x *FixedContext) *apierr.Error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -84,7 +84,7 @@ func (c *Contexts) set(x *FixedContext, change func(*FixedContext)) {
 	change(x)
 }
 
-// Drop forgets a context, if it is still that.
+// Drop removes a context, unless another has its name by now.
 func (c *Contexts) Drop(x *FixedContext) {
 	c.mu.Lock()
 	if key := contextKey(x.Tenant, x.Name); c.all[key] == x {
@@ -94,7 +94,7 @@ func (c *Contexts) Drop(x *FixedContext) {
 	x.cancel()
 }
 
-// dropAll forgets every context.
+// dropAll removes every context.
 func (c *Contexts) dropAll() {
 	c.mu.Lock()
 	all := slices.Collect(maps.Values(c.all))
@@ -104,7 +104,7 @@ func (c *Contexts) dropAll() {
 	}
 }
 
-// Of lists those of a tenant by name, as values.
+// Of returns copies of a tenant's contexts, sorted by name.
 func (c *Contexts) Of(tenant string) (list []FixedContext) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -129,14 +129,14 @@ func (c *Contexts) Get(tenant, name string) *FixedContext {
 	return c.all[contextKey(tenant, name)]
 }
 
-// Between two attempts to have a context read that is in the store.
+// Pauses between attempts to read a context of the store.
 const (
 	holdPause = time.Second // at first
 	holdMost  = 32 * time.Second
 )
 
-// hold has the engine read a context, tells ready how that went, and keeps it until it is
-// dropped. When the engine gives up one that is in the store, it is read again.
+// hold has the engine read a context, calls ready with the result, and keeps the context until it
+// is dropped. If the engine gives up a context of the store, it is read again.
 func (s *Service) hold(x *FixedContext, ready func(error)) {
 	defer s.Contexts.Drop(x)
 	for pause := holdPause; ; pause = min(2*pause, holdMost) {
@@ -183,8 +183,8 @@ func (s *Service) holdOnce(x *FixedContext, ready func()) error {
 	return err
 }
 
-// withContext puts a generation behind the context that it names. A completion's prompt follows
-// it; a chat must begin with it.
+// withContext attaches the context that a request names. A completion's prompt is appended to it;
+// a chat must begin with it.
 func (s *Service) withContext(g *Request) *apierr.Error {
 	if g.Context == NoContext || g.Context == "" && (g.Echo || g.PromptLogprobs >= 0) {
 		return nil
@@ -226,8 +226,8 @@ func (s *Service) withContext(g *Request) *apierr.Error {
 	return nil
 }
 
-// takes says that a request which names no context has one that its prompt begins with: it asks
-// for any, or for the policy under which that was read, or for nothing and the context is automatic.
+// takes reports whether a request that names no context may use one that its prompt begins with:
+// it asks for any, or for the policy of the context, or the context is automatic.
 func (g *Request) takes(x *FixedContext) bool {
 	switch g.Context {
 	case AnyContext:
@@ -238,7 +238,7 @@ func (g *Request) takes(x *FixedContext) bool {
 	return false
 }
 
-// MakeContext has a context read, and puts it into the store if there is one.
+// MakeContext reads a context, and stores it if there is a store.
 func (s *Service) MakeContext(ctx context.Context, x *FixedContext) *apierr.Error {
 	x.held, x.cancel = context.WithCancel(context.Background())
 	if e := s.Contexts.add(x); e != nil {

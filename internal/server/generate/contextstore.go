@@ -10,15 +10,15 @@ import (
 // ContextStore keeps fixed contexts for longer than this process lives. All methods may be called
 // concurrently.
 type ContextStore interface {
-	// KeepContext takes one: it is on disk when there is no error.
+	// KeepContext stores a context. Without an error, it is on disk.
 	KeepContext(ctx context.Context, k KeptContext) error
-	// KeptContexts are all.
+	// KeptContexts returns all contexts.
 	KeptContexts(ctx context.Context) ([]KeptContext, error)
-	// DropContext forgets one; it is no error when there is none.
+	// DropContext removes a context. It is no error if there is none.
 	DropContext(ctx context.Context, tenant, name string) error
 }
 
-// KeptContext is what is kept of a context: what it is made of, not its cache.
+// KeptContext is a stored context: its tokens and settings, not its cache.
 type KeptContext struct {
 	Tenant      string  `json:"tenant"`
 	Name        string  `json:"name"`
@@ -29,7 +29,7 @@ type KeptContext struct {
 	IDs         []int32 `json:"ids"`
 }
 
-// KeepContexts has contexts kept from now on, and those of the store read; nil: no longer.
+// KeepContexts stores contexts from now on, and reads those of the store; nil stops that.
 func (s *Service) KeepContexts(store ContextStore) {
 	if store == nil {
 		s.contextStore.Store(nil)

@@ -14,7 +14,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 )
 
-// Chat is what a chat's prompt is made of, in whichever protocol it came.
+// Chat is the conversation of a request of any protocol, and how to render it.
 type Chat struct {
 	engine.Conversation
 	special bool     // BOS and the like around it
@@ -22,8 +22,7 @@ type Chat struct {
 	Left    []string // places of what was left out of it
 }
 
-// Converse turns a conversation into the prompt of g, and what g's tools and thoughts ask
-// for into its grammar.
+// Converse makes the prompt of g from a conversation, and its grammar from tools and thoughts.
 func (s *Service) Converse(ctx context.Context, g *Request, c Chat) *apierr.Error {
 	if e := s.checkUncalled(g.Tools); e != nil {
 		return e
@@ -84,8 +83,8 @@ func (s *Service) ParseConversation(f *jsonbody.Object) (c Chat) {
 	return c
 }
 
-// Effort tells the template how much the model is to think, unless the request says it in the
-// template's own words: most templates know only whether to think.
+// Effort passes the reasoning effort to the template, unless the request sets the template's own
+// variables. Most templates only know whether to think.
 func (s *Service) Effort(c *engine.Conversation, effort string) {
 	if effort == "" || !s.Thinks {
 		return
@@ -120,8 +119,8 @@ func (s *Service) ChatPrompt(ctx context.Context, c Chat, tools *Toolset) (ids [
 	return ids, turn, e
 }
 
-// merged has no system messages but at the beginning, and no two turns of one role in a
-// row: what templates ask for that know turns alone.
+// merged joins turns of one role, and allows a system message only at the beginning: some
+// templates demand that.
 func merged(list []engine.Message) (out []engine.Message) {
 	for _, m := range list {
 		if m.Role == "system" && len(out) > 0 && (len(out) > 1 || out[0].Role != "system") {

@@ -8,7 +8,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/engine"
 )
 
-// Turns that a template refuses are put together: no two of a role, one system message.
+// Turns that a template refuses are joined: one per role in a row, one system message.
 func TestMergedTurns(t *testing.T) {
 	got := merged([]engine.Message{{Role: "system", Content: "s"}, {Role: "system", Content: "d"}, {Role: "user", Content: "a"}, {Role: "user", Content: "b"},
 		{Role: "system", Content: "now"}, {Role: "assistant", Content: "x"}, {Role: "assistant", Empty: true, Calls: json.RawMessage("[]")}, {Role: "tool", Content: "1"}, {Role: "tool", Content: "2"}})

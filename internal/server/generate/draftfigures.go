@@ -10,7 +10,7 @@ type Figures struct {
 	Drafts *draftMetrics `json:"speculative_decoding"`
 }
 
-// draftMetrics are what speculation gave an answer that is alone (n is 1).
+// draftMetrics are the results of speculation for an answer with one choice.
 type draftMetrics struct {
 	Length    float64  `json:"mean_acceptance_length"` // tokens of a step with drafts
 	Rate      float64  `json:"draft_acceptance_rate"`  // of drafted tokens
@@ -20,13 +20,13 @@ type draftMetrics struct {
 	Drafted   uint64   `json:"num_draft_tokens"`
 	Most      int      `json:"num_spec_tokens"` // drafts of a step, at most
 
-	ByLength map[int][]uint64 `json:"acceptance_histogram_by_draft_length"` // the histogram of steps with so many drafts
+	ByLength map[int][]uint64 `json:"acceptance_histogram_by_draft_length"` // the same histogram per number of drafts
 	Right    []int            `json:"per_step_accepted"`                    // of each step
 	Tried    []int            `json:"per_step_drafted"`
 }
 
-// draftMetrics are for a request that says itself how it speculates: they follow the
-// machine's speed, and answers to others do not.
+// draftMetrics is nil unless the request itself sets 'speculate': the figures depend on the
+// machine's speed, and other answers must not.
 func (g *Request) draftMetrics(d *engine.Drafts) *Figures {
 	if g.speculate == "" || g.speculate == string(speculate.Off) {
 		return nil

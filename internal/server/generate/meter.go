@@ -6,7 +6,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/engine"
 )
 
-// A run's tally is what its choices have accepted that the metrics do not have yet. Counting
+// tally counts tokens that the choices have accepted and the metrics do not have yet. Counting
 // accepted tokens, not those that the engine sent, keeps the counters equal to usage: a stop
 // string drops the rest of its step, and max_tokens 0 drops its only token.
 type tally struct {
@@ -17,7 +17,7 @@ type tally struct {
 	ended  []int // choices
 }
 
-// Tallied notes what one event added to a choice that had a number of tokens before.
+// Tallied counts what one event added to a choice, which had before tokens.
 func (r *Run) Tallied(ev engine.Event, choice, before int, ended bool) {
 	t, prompt := &r.tally, choice/r.N
 	if t.seen == nil {
@@ -59,7 +59,7 @@ func (r *Run) Count() {
 // forget drops the tally, but for which prompts were counted.
 func (r *Run) forget() { r.tally = tally{seen: r.tally.seen} }
 
-// unfinished counts the choices that have no end, by the reason for it: abort, error.
+// unfinished counts the choices that did not end, by reason: abort or error.
 func (r *Run) unfinished(reason string) {
 	for _, c := range r.Choices {
 		if c.Finish == "" {
@@ -85,8 +85,8 @@ func (r *Run) timer(resumed bool) *SequenceTimer {
 	return &SequenceTimer{m: r.Service.metrics, began: r.Began, first: true, resumed: resumed}
 }
 
-// Event takes the next event, and notes in it the time of its token. Whether that counts is known
-// when the event is accepted: nothing of a step does after a stop string.
+// Event times the next event and stores the time in it. Whether it counts is decided when the
+// event is accepted: after a stop string, the rest of a step does not.
 func (t *SequenceTimer) Event(ev *engine.Event) { t.event(ev, time.Now()) }
 
 func (t *SequenceTimer) event(ev *engine.Event, now time.Time) {
@@ -104,8 +104,8 @@ func (t *SequenceTimer) event(ev *engine.Event, now time.Time) {
 	}
 }
 
-// token takes one token, of whose step more follow. The first of a step takes the time since
-// the step before, in equal parts for all of them.
+// token times one token, of whose step more follow. The tokens of a step share the time since the
+// step before equally.
 func (t *SequenceTimer) token(more int, now time.Time) {
 	if t.left > 0 {
 		t.left--

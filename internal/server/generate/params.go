@@ -39,13 +39,13 @@ type Params struct {
 	salt          string // vLLM: cache_salt
 	Context       string // name of a fixed context, see contexts.go
 	speculate     string
-	tenant        string // key of who asks, set with the request
+	tenant        string // name of the request's key
 	SpecialTokens *bool  // add_special_tokens
-	truncate      int    // a prompt keeps so many of its last tokens; 0: all, -1: what leaves the context room for max_tokens
+	truncate      int    // number of last tokens that a prompt keeps; 0: all, -1: as many as leave room for max_tokens
 }
 
-// randomSeed asks for a seed that the server draws, as no seed does. vLLM, llama.cpp and
-// Ollama read it so.
+// randomSeed asks for a seed that the server draws, like an absent seed. vLLM, llama.cpp and
+// Ollama do the same.
 const randomSeed = -1
 
 // cut applies truncate_prompt_tokens.

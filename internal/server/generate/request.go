@@ -40,7 +40,7 @@ type Request struct {
 	StopsInAnswer  bool                                                      // stop strings are searched in what follows the thought
 }
 
-// Encoder writes an answer in the words of one protocol: as the events of a stream, or as one
+// Encoder writes an answer in the form of one protocol: as the events of a stream, or as one
 // body. For a body the stream is nil. It belongs to one goroutine.
 type Encoder interface {
 	Delta(d Delta)        // what an event of the engine adds to a choice
@@ -50,7 +50,7 @@ type Encoder interface {
 	Body() any            // the whole answer, after end
 }
 
-// Resumable is an encoder whose events have numbers, so that a client can take up a stream.
+// Resumable is an encoder with numbered events, so that a client can resume a stream.
 type Resumable interface {
 	Encoder
 	// EndAs ends the stream with the state in which a response is kept.
@@ -79,12 +79,12 @@ type Usage struct {
 	Details *promptDetails `json:"prompt_tokens_details,omitempty"`
 	// Completion is left out when nothing was drafted.
 	Completion *completionDetails `json:"completion_tokens_details,omitempty"`
-	// Figures stand beside the usage, not in it.
+	// Figures are sent next to the usage, not in it.
 	Figures *Figures `json:"-"`
 }
 
-// promptDetails count prompt tokens that did not have to be read: of each prompt those of
-// its first choice.
+// promptDetails count prompt tokens that came from the prefix cache, for the first choice of each
+// prompt.
 type promptDetails struct {
 	Cached int `json:"cached_tokens"`
 }
@@ -132,7 +132,7 @@ func (s *Service) Generate(w http.ResponseWriter, r *http.Request, g *Request) {
 	}
 }
 
-// NameIgnored tells a client what of its request has no effect.
+// NameIgnored sets the header that names parameters without effect.
 func (g *Request) NameIgnored(w http.ResponseWriter) {
 	names := slices.Concat(g.Ignored, g.noted)
 	if names = names[:min(len(names), jsonbody.MaxNamed)]; len(names) > 0 {
@@ -140,14 +140,14 @@ func (g *Request) NameIgnored(w http.ResponseWriter) {
 	}
 }
 
-// admit applies what the key of a request allows, and says what of it has no effect.
+// admit applies the priority and the limits of the request's key.
 func (s *Service) admit(w http.ResponseWriter, key *httpserver.Principal, g *Request) *apierr.Error {
 	g.NameIgnored(w)
 	g.priority, g.tenant = key.Order(g.priority), key.Name
 	return key.CheckTokens(time.Now())
 }
 
-// GenerateHandler answers a route with the generation that decode makes of the body.
+// GenerateHandler runs the request that decode returns for the body, and answers with its output.
 func (s *Service) GenerateHandler(decode func(context.Context, []byte) (*Request, *apierr.Error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if g, ok := httpserver.DecodeBody(s.HTTP, w, r, decode); ok {

@@ -18,9 +18,9 @@ import (
 	"github.com/shoal-llm/shoal/internal/tracing"
 )
 
-// Run is a generation under way. Each choice has a goroutine that moves events
+// Run is a request that runs. Each choice has a goroutine that moves events
 // from the engine into one queue, so that neither a slow client nor another
-// choice ever holds up the engine; the queue is bounded by max_tokens. run owns
+// choice ever holds up the engine; the queue is bounded by max_tokens. Run owns
 // the goroutines: close cancels and waits for them.
 type Run struct {
 	*Request
@@ -99,7 +99,7 @@ func (s *Service) start(ctx context.Context, r *http.Request, g *Request) (*Run,
 
 func (g *Request) sequenceID(index int) string { return g.Head.ID + "-" + strconv.Itoa(index) }
 
-// request is what the engine is asked for one choice.
+// request returns the engine's request for one choice.
 func (g *Request) request(index int) *engine.Request {
 	req := &engine.Request{
 		ID: g.sequenceID(index), Prompt: g.Prompts[index/g.N].Ids,
@@ -158,7 +158,7 @@ func (r *Run) read(ctx context.Context, index, promptTokens int, events <-chan e
 	}
 }
 
-// trace follows the events of one sequence, and tells its phases with the last.
+// trace follows the events of one sequence, and reports its phases with the last.
 func (r *Run) trace(s *tracing.Sequence, ev engine.Event) {
 	if r.span == nil {
 		return
@@ -173,10 +173,10 @@ func (r *Run) trace(s *tracing.Sequence, ev engine.Event) {
 	}
 }
 
-// errIdle: nothing arrived for a while; the caller may say so and wait on.
+// errIdle means that nothing arrived for a while; the caller may send a keep-alive and wait on.
 var errIdle = errors.New("api: idle")
 
-// wait fills into with at least one arrival, or says why not.
+// wait fills into with at least one arrival, or returns an error.
 func (r *Run) wait(ctx context.Context, into []arrival, idle time.Duration) ([]arrival, error) {
 	timer := time.NewTimer(idle)
 	defer timer.Stop()
@@ -347,7 +347,7 @@ func (r *Run) play(ctx context.Context, enc Encoder, out *httpserver.Stream, idl
 	return out.Failure()
 }
 
-// encode passes on what has arrived.
+// encode passes a batch of events to the encoder.
 func (r *Run) encode(enc Encoder, out *httpserver.Stream, batch []arrival) error {
 	for _, a := range batch {
 		d, show, err := r.accept(a)

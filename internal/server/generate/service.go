@@ -21,7 +21,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/text/toolcall"
 )
 
-// Config says which model a Service serves, and what requests may ask. Limits must be filled.
+// Config of a Service: its model, defaults and limits. Limits must be filled.
 type Config struct {
 	Models      []string // names that requests may use
 	MaxModelLen int      // tokens of prompt and answer together
@@ -29,7 +29,7 @@ type Config struct {
 	ToolParser  string   // a toolcall.Family; found by the chat template when empty
 	EOSTokens   []int32
 
-	// What requests leave out.
+	// Defaults of parameters.
 	DefaultTemperature       float64
 	DefaultTopP              float64
 	DefaultMinP              float64
@@ -91,7 +91,7 @@ func (s *Service) Encode(ctx context.Context, segments []engine.Segment, special
 	for _, seg := range segments {
 		size += len(seg.Text)
 	}
-	// Far too long is seen without encoding it; 4 is slack for normalisation.
+	// A text that is far too long is refused without encoding it; 4 is slack for normalisation.
 	if least := size / s.longest / 4; least > s.Config.Limits.PromptTokens {
 		return nil, apierr.InvalidCode(param, "context_length_exceeded", "%s", apierr.ErrTooLong{Limit: s.Config.MaxModelLen, Prompt: least, AtLeast: true}.Error())
 	}
@@ -117,8 +117,8 @@ func (s *Service) CheckModel(p *Params) *apierr.Error {
 		Message: fmt.Sprintf("The model `%s` does not exist; this server has `%s`.", p.Model, s.Config.Models[0])}
 }
 
-// Fit checks the prompt against the context and settles max_tokens, which gives way to it;
-// def is its default, -1 for the rest of the context.
+// Fit checks the prompt against the context, and lowers max_tokens to the room that is left. def
+// is the default of max_tokens; -1: the rest of the context.
 func (s *Service) Fit(ids []int32, p *Params, def int, param string) *apierr.Error {
 	limit, n := s.Config.MaxModelLen, len(ids)
 	if n > s.Config.Limits.PromptTokens && s.Config.Limits.PromptTokens < limit {

@@ -10,8 +10,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/jsonbody"
 )
 
-// SharedParams are the parameters of both of OpenAI's completions, which other protocols have
-// under names of their own.
+// SharedParams are the parameters of both of OpenAI's completions. Other protocols have some of
+// them, under their own names.
 func (s *Service) SharedParams() *jsonbody.Table {
 	l := &s.Config.Limits
 	const most = math.MaxInt32
@@ -54,7 +54,7 @@ func (s *Service) SharedParams() *jsonbody.Table {
 		jsonbody.Text("user", 1024),
 		jsonbody.Any("metadata"),
 
-		// What the output must fit; one of them.
+		// Structured output: at most one of these.
 		jsonbody.ObjectOf("response_format"),
 		jsonbody.Param{Name: "structured_outputs", Kind: jsonbody.KindObject, Members: s.structureParams()},
 		jsonbody.Either("guided_json", jsonbody.ObjectOf(""), jsonbody.Text("", 0), jsonbody.Bool("")),

@@ -157,8 +157,8 @@ func (d *Delta) InOrder(text func(string), call func(Call)) {
 	}
 }
 
-// Add joins what the shapes of OpenAI's chats show of another delta. They keep calls and text
-// apart, so places within the text are not kept.
+// Add joins another delta. OpenAI's answers keep calls and text apart, so places within the text
+// are dropped.
 func (d *Delta) Add(o Delta) {
 	d.Tokens = append(d.Tokens, o.Tokens...)
 	for _, c := range o.Calls {

@@ -13,7 +13,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/text/toolcall"
 )
 
-// Toolset are the functions that a chat may call, and must.
+// Toolset holds the functions that a chat may or must call.
 type Toolset struct {
 	list   []Tool
 	raw    json.RawMessage // as the template sees them
@@ -24,7 +24,7 @@ type Toolset struct {
 	off    bool   // none may be called; they are here to be checked
 }
 
-// Tool is a function that can be called, in the words of OpenAI's chats.
+// Tool is a function that can be called, in the form of OpenAI's chats.
 type Tool struct {
 	Name        string          `json:"name"`
 	Description string          `json:"description,omitempty"`

@@ -13,8 +13,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/text/toolcall"
 )
 
-// showTools gives the template the tools, or, where it knows none, tells the model of them
-// in words, and of calls and results in turns that it knows.
+// showTools passes the tools to the template. If the template knows none, it describes tools,
+// calls and results in plain text.
 func (s *Service) showTools(c *engine.Conversation, t *Toolset) {
 	family := s.dialect(t).family
 	for i := range c.Messages {
@@ -99,7 +99,7 @@ func repairedCalls(raw json.RawMessage) json.RawMessage {
 	return raw
 }
 
-// plainCalls writes calls as the model was told to.
+// plainCalls writes calls in the form that the system message asks the model for.
 func plainCalls(raw json.RawMessage) string {
 	var out []string
 	for _, c := range sentCalls(raw) {

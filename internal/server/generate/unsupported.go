@@ -7,10 +7,9 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/jsonbody"
 )
 
-// refused lists parameters that other servers know and that would change the
-// answer here: silence would be a wrong answer, so they are a 400 that names
-// them, unless the value means "off". Anything else
-// unknown is ignored, and named in a header.
+// refused lists parameters of other servers that would change the answer. They are a 400 that
+// names them, unless the value means "off". Other unknown parameters are ignored, and named in a
+// header.
 var refused = []struct {
 	name string
 	off  func(json.RawMessage) bool
@@ -34,8 +33,8 @@ var refused = []struct {
 	{"prompt_embeds", never, "only text and token ids are supported"},
 }
 
-// without are parameters that never have an effect here, and the values that ask for none. Any
-// other value is ignored, and named in a header: the answer is text all the same.
+// without lists parameters without effect here, and the values that ask for none. Other values
+// are ignored, and named in a header.
 var without = []struct {
 	name string
 	off  func(json.RawMessage) bool

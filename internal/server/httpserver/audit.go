@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// audit writes down who did what: a record for each request that may change something,
-// and for those refused for their key, of which so many a second.
+// audit records each request that may change something, and requests that were refused for
+// their key, at most refusedPerSecond of them.
 type audit struct {
 	log *slog.Logger // nil: nothing is written
 
@@ -18,8 +18,8 @@ type audit struct {
 	left    int // of them, not written
 }
 
-// refusedPerSecond is how many refusals are written in a second: whoever guesses keys
-// must not fill the disk.
+// refusedPerSecond is the largest number of refusals recorded in a second: guessing keys must
+// not fill the disk.
 const refusedPerSecond = 10
 
 func (a *audit) request(r *http.Request, sc *scope, status int, began time.Time) {
@@ -49,7 +49,7 @@ func (a *audit) request(r *http.Request, sc *scope, status int, began time.Time)
 	a.log.Info("request", more...)
 }
 
-// refusal counts one, and tells whether to write it and how many before it were not.
+// refusal counts one. It returns whether to record it, and how many before it were not recorded.
 func (a *audit) refusal(now time.Time) (missed int, write bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -14,8 +14,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/apierr"
 )
 
-// freeBody of each body takes none of the budget, so that ordinary requests pass while
-// large ones have used it up; Limits.Connections bounds how many there are.
+// freeBody bytes of each body do not count against the budget, so that ordinary requests pass
+// while large ones have used it up. Limits.Connections bounds their number.
 const freeBody = 64 << 10
 
 // bodyBudget counts the memory of request bodies that were read and not decoded yet, of
@@ -85,7 +85,7 @@ func (s *Server) ReadBody(w http.ResponseWriter, r *http.Request) ([]byte, *apie
 	return body, nil
 }
 
-// DecodeBody reads a body and decodes it by decode; false: the client has the error.
+// DecodeBody reads a body and decodes it. If ok is false, the client has got the error.
 func DecodeBody[T any](s *Server, w http.ResponseWriter, r *http.Request, decode func(context.Context, []byte) (T, *apierr.Error)) (v T, ok bool) {
 	body, e := s.ReadBody(w, r)
 	if e == nil {
@@ -97,8 +97,8 @@ func DecodeBody[T any](s *Server, w http.ResponseWriter, r *http.Request, decode
 	return v, e == nil
 }
 
-// JsonHandler answers a route with what decode makes of the body, as JSON.
-func JsonHandler[T any](s *Server, decode func(context.Context, []byte) (T, *apierr.Error)) http.HandlerFunc {
+// JSONHandler answers a route with the value that decode returns for the body, as JSON.
+func JSONHandler[T any](s *Server, decode func(context.Context, []byte) (T, *apierr.Error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if v, ok := DecodeBody(s, w, r, decode); ok {
 			s.WriteJSON(w, http.StatusOK, v)
@@ -111,11 +111,11 @@ func tooLarge(limit int64) *apierr.Error {
 		Message: "The request body is larger than the " + strconv.Itoa(int(limit)) + " bytes that this server accepts."}
 }
 
-// readAll reads body into a buffer that doubles, and books what it has grown to.
-// length is what the client announced, -1 when it did not.
+// readAll reads body into a buffer that doubles, and books the buffer's size. length is the
+// announced Content-Length, or -1.
 func (s *Server) readAll(sc *scope, body io.Reader, length int64) ([]byte, *apierr.Error) {
 	limit := s.cfg.Limits.BodyBytes
-	most := limit + 1 // one more byte tells that it is too large
+	most := limit + 1 // one more byte shows that it is too large
 	if length >= 0 {
 		most = length + 1 // the last one is for the end
 	}
@@ -143,7 +143,7 @@ func (s *Server) readAll(sc *scope, body io.Reader, length int64) ([]byte, *apie
 	}
 }
 
-// book takes what a buffer of so many bytes needs beyond what is booked for it.
+// book reserves the bytes that a buffer of this size needs beyond those reserved before.
 func (sc *scope) book(b *bodyBudget, size int64) *apierr.Error {
 	more := size - freeBody - sc.booked
 	if more <= 0 {
@@ -156,7 +156,7 @@ func (sc *scope) book(b *bodyBudget, size int64) *apierr.Error {
 	return nil
 }
 
-// Settle gives back what the body took: it has been decoded.
+// Settle releases the bytes that the body booked, after decoding.
 func (sc *scope) Settle() {
 	if sc.budget != nil {
 		sc.budget.release(sc.Principal().Name, sc.booked)
@@ -164,9 +164,9 @@ func (sc *scope) Settle() {
 	}
 }
 
-// drain reads away what a refused request still sends, so that its client, who reads
-// nothing before all is sent, finds the answer and not a broken connection. A client
-// that waits for a 100 (Continue) sends nothing.
+// drain reads and drops the rest of a refused request's body. Its client may read nothing before
+// it has sent everything, and must then find the answer, not a broken connection. A client that
+// waits for a 100 (Continue) sends nothing.
 func (s *Server) drain(w http.ResponseWriter, r *http.Request) {
 	if r.Header.Get("Expect") != "" {
 		return

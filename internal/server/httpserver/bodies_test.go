@@ -2,7 +2,7 @@ package httpserver
 
 import "testing"
 
-// What one key has under way leaves room for the others.
+// The bodies of one key leave room for those of others.
 func TestBodiesOfOneKey(t *testing.T) {
 	b := &bodyBudget{total: 100, perKey: 60, byKey: map[string]int64{}}
 	if e := b.book("a", 60); e != nil {

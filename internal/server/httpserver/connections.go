@@ -10,9 +10,9 @@ import (
 	"github.com/shoal-llm/shoal/internal/sys/openfiles"
 )
 
-// connections bounds how many connections are open at once. Beyond the limit the one
-// that has waited longest for a request makes room; when all carry one, a few more get
-// in, for questions that take no time (see brief), and beyond those a new one is closed.
+// connections bounds the number of open connections. Beyond the limit, the connection that has
+// been idle longest is closed. If none is idle, a few more connections are accepted for brief
+// routes (see brief); further ones are closed.
 type connections struct {
 	net.Listener
 	limit, spare int
@@ -72,7 +72,7 @@ func (c *connections) admit(conn net.Conn) net.Conn {
 	return held
 }
 
-// evict closes the connection that has waited longest, if so many are open and one waits.
+// evict closes the connection that has been idle longest, if at least full connections are open.
 func (c *connections) evict(full int) bool {
 	c.mu.Lock()
 	var oldest net.Conn
@@ -92,7 +92,7 @@ func (c *connections) evict(full int) bool {
 	return true
 }
 
-// state follows what net/http tells of a connection: it is new until its first request
+// state follows net/http's state of a connection, which is new until its first request
 // has been read.
 func (c *connections) state(conn net.Conn, s http.ConnState) {
 	c.mu.Lock()
@@ -117,14 +117,14 @@ func (c *connections) context(ctx context.Context, conn net.Conn) context.Contex
 	return context.WithValue(ctx, connectionKey{}, c.open[plain(conn)])
 }
 
-// brief tells whether a request came by a connection beyond the limit, which answers
-// only what takes no time.
+// brief reports whether a request came by a connection beyond the limit, on which only brief
+// routes answer.
 func brief(r *http.Request) bool {
 	x, _ := r.Context().Value(connectionKey{}).(*connection)
 	return x != nil && x.brief
 }
 
-// plain is the connection below TLS.
+// plain returns the connection below TLS.
 func plain(conn net.Conn) net.Conn {
 	if t, ok := conn.(interface{ NetConn() net.Conn }); ok {
 		return t.NetConn()
@@ -132,7 +132,7 @@ func plain(conn net.Conn) net.Conn {
 	return conn
 }
 
-// heldConn gives its place back when it is closed.
+// heldConn leaves the count of connections when it is closed.
 type heldConn struct {
 	net.Conn
 	of *connections
@@ -155,8 +155,8 @@ func (h *heldConn) CloseWrite() error {
 	return nil
 }
 
-// connectionLimit is the part of wanted that the process can open files for: three
-// quarters of what is free, as caches, jobs and nodes need some too.
+// connectionLimit limits wanted to three quarters of the free file descriptors: caches, jobs and
+// nodes need some too.
 func connectionLimit(wanted, files, open int) int {
 	if files <= 0 {
 		return wanted

@@ -24,7 +24,7 @@ const (
 	RoleOperator = "operator" // also moves the work of nodes
 )
 
-// Key is somebody who may use the API, and how much. Zero limits are none.
+// Key is an API key with its role and limits. A limit of 0 is no limit.
 type Key struct {
 	Name            string `json:"name"`              // in logs, so not the secret
 	Secret          string `json:"key"`               // what the client sends, or
@@ -35,7 +35,7 @@ type Key struct {
 	Priority        int    `json:"priority"`          // added to that of its requests; lower is sooner
 }
 
-// OperatorKeys are keys without limits, named by their places.
+// OperatorKeys makes keys without limits, named key-1, key-2 and so on.
 func OperatorKeys(secrets ...string) []Key {
 	var out []Key
 	for i, s := range secrets {
@@ -67,14 +67,14 @@ func ParseKeys(text []byte) ([]Key, error) {
 	return file.Keys, err
 }
 
-// Principal is a key with what its requests have taken.
+// Principal is a key and its use so far.
 type Principal struct {
 	Key
 	sum [sha256.Size]byte
 	use *keyUse // the same after a reload
 }
 
-// keyUse is what a key has under way.
+// keyUse counts the running requests and the tokens of a key.
 type keyUse struct {
 	requests atomic.Int64
 	mu       sync.Mutex
@@ -82,13 +82,13 @@ type keyUse struct {
 	at       time.Time // of left; zero: a full minute
 }
 
-// keyring holds the keys; an empty one lets everyone in.
+// keyring holds the keys. If it is empty, requests need no key.
 type keyring []*Principal
 
-// anonymous is whose request it is where there are no keys.
+// anonymous is the principal of every request to a server without keys.
 var anonymous = &Principal{Key: Key{Role: RoleOperator}}
 
-// newKeyring checks keys. Those of old that are there again keep what they have used.
+// newKeyring checks keys. Keys that old has too keep their use.
 func newKeyring(keys []Key, old keyring) (keyring, error) {
 	if len(keys) > maxKeys {
 		return nil, fmt.Errorf("api: %d keys are more than %d", len(keys), maxKeys)
@@ -137,8 +137,7 @@ func newKeyring(keys []Key, old keyring) (keyring, error) {
 	return out, nil
 }
 
-// find returns the key of a request, in time that depends on no key; nil: it may not
-// pass.
+// find returns the principal of a request, or nil if its key is unknown. It takes constant time.
 func (k keyring) find(r *http.Request) *Principal {
 	if len(k) == 0 {
 		return anonymous
@@ -170,7 +169,7 @@ func (h *Principal) release() {
 	}
 }
 
-// Charge takes tokens from the minute, which fills again evenly.
+// Charge takes tokens from the minute's budget, which refills evenly.
 func (h *Principal) Charge(tokens int, now time.Time) {
 	if h.TokensPerMinute == 0 {
 		return
@@ -181,8 +180,8 @@ func (h *Principal) Charge(tokens int, now time.Time) {
 	h.use.left -= float64(tokens)
 }
 
-// CheckTokens is nil while the minute has tokens left. An answer may take more than are left:
-// then the next one waits longer.
+// CheckTokens returns nil while the minute's budget has tokens. An answer may take more than are
+// left; then the next request waits longer.
 func (h *Principal) CheckTokens(now time.Time) *apierr.Error {
 	if h.TokensPerMinute == 0 {
 		return nil
@@ -208,8 +207,8 @@ func (u *keyUse) refill(perMinute float64, now time.Time) {
 	u.at = now
 }
 
-// Order is the priority of a request that asks for one: users cannot ask to be sooner
-// than their key.
+// Order returns the priority of a request that asks for one. Users cannot go below the priority of
+// their key.
 func (h *Principal) Order(asked int) int {
 	if h.Role != RoleOperator {
 		asked = max(asked, 0)
@@ -221,8 +220,8 @@ func limited(message string, after time.Duration) *apierr.Error {
 	return &apierr.Error{Status: http.StatusTooManyRequests, Type: apierr.TypeRateLimit, Code: "rate_limit_exceeded", Message: message, RetryAfter: after}
 }
 
-// SetKeys replaces the keys, also while the server runs: requests under way go on, those
-// of keys that are there again still count. At least one is needed where there are some.
+// SetKeys replaces the keys, also while the server runs. Running requests continue, and count
+// against their key if it is still there. A server with keys needs at least one.
 func (s *Server) SetKeys(keys []Key) error {
 	old := *s.keys.Load()
 	if len(old) > 0 && len(keys) == 0 {
@@ -252,5 +251,5 @@ func presentedKey(r *http.Request) (string, bool) {
 	return strings.TrimSpace(key), true
 }
 
-// HasKeys tells whether requests need a key.
+// HasKeys reports whether requests need a key.
 func (s *Server) HasKeys() bool { return len(*s.keys.Load()) > 0 }

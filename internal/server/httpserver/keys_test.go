@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// The tokens of a minute come back evenly, and a long answer is paid for afterwards.
+// The budget of a minute refills evenly, and a long answer delays the next request.
 func TestTokensPerMinute(t *testing.T) {
 	ring, err := newKeyring([]Key{{Name: "a", Secret: "s", TokensPerMinute: 60}}, nil)
 	if err != nil {
@@ -35,7 +35,7 @@ func TestTokensPerMinute(t *testing.T) {
 	}
 }
 
-// Who guesses keys does not fill the disk.
+// Guessing keys does not fill the disk.
 func TestRefusalsAreWrittenSoManyASecond(t *testing.T) {
 	a, now, written, missed := &audit{}, time.Unix(50, 0), 0, 0
 	for i := range 1000 {

@@ -25,7 +25,7 @@ func notJSON() *apierr.Error {
 	return &apierr.Error{Status: http.StatusUnsupportedMediaType, Type: apierr.TypeInvalid, Code: "unsupported_media_type", Message: "A browser must send this request with Content-Type: application/json."}
 }
 
-// foreign says why a request is not to be answered.
+// foreign returns the error of a request that a page of another origin sent, or nil.
 func (s *Server) foreign(r *http.Request, route *Route) *apierr.Error {
 	refuse := func(code, why string) *apierr.Error {
 		return &apierr.Error{Status: http.StatusForbidden, Type: apierr.TypePermission, Code: code, Message: why + " --allow-origin allows it, where that is meant."}
@@ -35,13 +35,13 @@ func (s *Server) foreign(r *http.Request, route *Route) *apierr.Error {
 			return refuse("origin_not_allowed", "Web pages of other origins may not use this API.")
 		}
 	}
-	// A page that has a key was given it; without keys the name in the address bar is all
-	// that tells it from the server's own.
+	// A page that has a key was given it. Without keys, only the name in the address bar
+	// distinguishes it from the server's own page.
 	if len(*s.keys.Load()) == 0 && !s.ours(r.Host) {
 		return refuse("host_not_allowed", "Without API keys this server answers to IP addresses and localhost alone.")
 	}
 	if changes := r.Method != http.MethodGet && r.Method != http.MethodHead; changes && fromBrowser(r) {
-		// Old browsers leave Origin out of some requests; the site is then all there is.
+		// Old browsers leave Origin out of some requests; then only Sec-Fetch-Site is there.
 		if site := r.Header.Get("Sec-Fetch-Site"); r.Header.Get("Origin") == "" && (site == "cross-site" || site == "same-site") {
 			return refuse("origin_not_allowed", "Web pages of other origins may not use this API.")
 		}
@@ -53,12 +53,12 @@ func (s *Server) foreign(r *http.Request, route *Route) *apierr.Error {
 	return nil
 }
 
-// allows tells that the operator lets pages of an origin use the API.
+// allows reports whether the operator lets pages of an origin use the API.
 func (s *Server) allows(origin string) bool {
 	return slices.ContainsFunc(s.cfg.AllowOrigins, func(o string) bool { return o == "*" || strings.EqualFold(o, origin) })
 }
 
-// ours tells that a Host names this server: an address, localhost, or an origin's host.
+// ours reports whether a Host names this server: an address, localhost, or an origin's host.
 func (s *Server) ours(host string) bool {
 	name := host
 	if h, _, err := net.SplitHostPort(host); err == nil {
@@ -104,7 +104,7 @@ func (s *Server) cors(h http.Header, r *http.Request) (preflight bool) {
 	return true
 }
 
-// CheckOrigins names one that is no origin, and would allow nothing.
+// CheckOrigins returns the first value that is not an origin, and false.
 func CheckOrigins(origins []string) (bad string, ok bool) {
 	for _, o := range origins {
 		u, err := url.Parse(o)

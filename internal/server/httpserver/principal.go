@@ -10,10 +10,10 @@ func KeyName(ctx context.Context) string {
 	return ""
 }
 
-// CanRead tells whether the key of a request may read what the key of a name keeps: the same key
-// may, an operator may, and so may the server itself, which continues what it accepted. Records
-// without an owner are for operators: they were kept while there were no keys, or by a build that
-// stored no owner. Without keys every request has the role operator.
+// CanRead reports whether the key of a request may read the records of an owner, the name of a
+// key. The owner may, an operator may, and so may the server itself, outside of requests. Records
+// without an owner are for operators: they were stored while there were no keys, or by a build
+// that stored no owner. Without keys every request has the role operator.
 func CanRead(ctx context.Context, holder string) bool {
 	sc, ok := ctx.Value(scopeKey{}).(*scope)
 	return !ok || sc.Principal().Role == RoleOperator || holder != "" && sc.Principal().Name == holder

@@ -27,14 +27,14 @@ type Route struct {
 	Uploads      bool // takes multipart/form-data
 	BasicAuth    bool // asks a browser for a key as the password
 
-	// Format words the errors of the path; nil: OpenAI's. A route without a handler gives its
-	// format to the paths below it that no other route has.
+	// Format is the error format of the path; nil: OpenAI's. A route without a handler sets the
+	// format of the paths below it that no other route has.
 	Format  ErrorFormat
 	Handler http.HandlerFunc
-	Docs    []Doc // what OpenAPI says of it
+	Docs    []Doc // its description in OpenAPI
 }
 
-// Doc describes what a route takes and gives.
+// Doc describes a route's request and answers.
 type Doc struct {
 	Path     string // below a route that ends in "/*", with {id}; "": {id} alone
 	About    string
@@ -44,7 +44,7 @@ type Doc struct {
 	Events   any // of a stream
 }
 
-// ErrorFormat is the body that a protocol has for an error.
+// ErrorFormat returns the body of an error in a protocol's form.
 type ErrorFormat func(*apierr.Error) any
 
 // Handle adds a route. Call it before Handler.
@@ -68,10 +68,10 @@ func (s *Server) HandleAll(routes []Route) error {
 	return nil
 }
 
-// Routes are those that were added.
+// Routes returns the table.
 func (s *Server) Routes() []Route { return slices.Clone(s.routes) }
 
-// found is what a table has for a request.
+// found is the result of a lookup in the table.
 type found struct {
 	route  *Route      // nil: none takes the method
 	allow  []string    // methods of the path
@@ -124,10 +124,10 @@ type scope struct {
 
 type scopeKey struct{}
 
-// TokenCount is what a request used.
+// TokenCount is the number of tokens that a request used.
 type TokenCount struct{ Prompt, Completion int }
 
-// Total of both.
+// Total is the sum of both.
 func (t TokenCount) Total() int { return t.Prompt + t.Completion }
 
 // Principal is whose request it is.
@@ -177,7 +177,7 @@ func (s *Server) Handler() http.Handler {
 			s.audit.request(r, sc, w.code(), began)
 			s.access(r, sc, route, w.code(), began)
 		}()
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // whoever writes sets one
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // writers set their own
 		if body {                                                       // else net/http watches the connection already
 			r.Body = s.pace(w, r.Body)
 		}
@@ -224,7 +224,7 @@ func forbidden(why string) *apierr.Error {
 	return &apierr.Error{Status: http.StatusForbidden, Type: apierr.TypePermission, Code: "permission_denied", Message: why}
 }
 
-// admitPost counts a request of a key, which must then be released, or says why not.
+// admitPost counts a request of a key, which must then be released, or returns the refusal.
 func (s *Server) admitPost(route *Route, key *Principal) *apierr.Error {
 	switch {
 	case s.draining.Load():

@@ -7,11 +7,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// unsent is how many bytes may wait in a connection's queue before a write waits: with
-// the system's own megabytes nobody would see that a stream's client does not read.
+// unsent is the number of bytes in a connection's send queue from which a write blocks. With the
+// system's default of megabytes, a client that does not read would go unnoticed.
 const unsent = 16 << 10
 
-// shortQueue bounds what was written and not sent; what is on its way is the network's.
+// shortQueue bounds the bytes that were written and not sent. Bytes in flight do not count.
 func shortQueue(conn net.Conn) {
 	c, ok := conn.(syscall.Conn)
 	if !ok {

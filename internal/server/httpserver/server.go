@@ -61,7 +61,7 @@ func New(cfg Config) (*Server, error) {
 // up again later should end now.
 func (s *Server) Stopping() <-chan struct{} { return s.stopping }
 
-// Draining tells whether Serve's context has ended.
+// Draining reports whether Serve's context has ended.
 func (s *Server) Draining() bool { return s.draining.Load() }
 
 // Serve answers on l until ctx ends. Then it refuses new work with 503, lets running
@@ -100,7 +100,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	defer cancel()
 	s.awaitWork(grace)
 	err := srv.Shutdown(grace)
-	if err != nil { // some requests still run: tell them, and give them a moment to say so
+	if err != nil { // some requests still run: cancel them, and give them a moment to write their errors
 		kill(apierr.ErrShutdown)
 		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 		defer cancel()
@@ -116,8 +116,8 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	return nil
 }
 
-// awaitWork returns when every request has its answer. Until then the server still
-// listens: new work gets a 503 that says why, not a refused connection.
+// awaitWork returns when every request has its answer. Until then the server still listens, so
+// that new work gets a 503 with the reason, not a refused connection.
 func (s *Server) awaitWork(ctx context.Context) {
 	t := time.NewTicker(10 * time.Millisecond)
 	defer t.Stop()

@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-// ErrSlowBody: the body of a request came too slowly, or stopped.
+// ErrSlowBody means that the body of a request came too slowly, or stopped.
 var ErrSlowBody = errors.New("api: the body came too slowly")
 
-// pacedBody ends a request's body that does not keep coming: of the time that is spent
-// waiting for it, every limit must bring another so many bytes, or its end. So a slow
-// sender gets as long as it takes, and nobody holds a request open with a byte now and
-// then. What the server does between two reads is not the sender's time.
+// pacedBody ends a request's body that arrives too slowly: within every limit of waiting time,
+// the given number of bytes or the end must arrive. A slow but steady sender may take as long as
+// it needs, and no client keeps a request open with a byte now and then. Time that the server
+// spends between two reads does not count.
 type pacedBody struct {
 	io.ReadCloser
 	deadline func(time.Time) error // of the connection's reads
@@ -28,8 +28,8 @@ type pacedBody struct {
 	err  error         // what ended the body
 }
 
-// pace puts a body under the limits. Until the first read, the deadline is for
-// net/http, which reads away what a handler leaves.
+// pace wraps a body in the limits. Until the first read, the deadline is for
+// net/http, which drains what a handler leaves.
 func (s *Server) pace(w http.ResponseWriter, body io.ReadCloser) io.ReadCloser {
 	l := s.cfg.Limits
 	b := &pacedBody{ReadCloser: body, deadline: http.NewResponseController(w).SetReadDeadline, now: time.Now, limit: l.ReadTimeout, bytes: l.ReadBytes, left: l.ReadTimeout}
@@ -37,7 +37,7 @@ func (s *Server) pace(w http.ResponseWriter, body io.ReadCloser) io.ReadCloser {
 	return b
 }
 
-// wait sets the deadline of what is due. After the last byte net/http lifts it by
+// wait sets the deadline of the bytes that are due. After the last byte net/http lifts it by
 // itself, to watch the connection for a disconnect; on an error it stays.
 func (b *pacedBody) wait() { _ = b.deadline(b.now().Add(b.left)) } // unsupported only by test recorders
 

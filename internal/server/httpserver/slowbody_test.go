@@ -10,7 +10,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/jsonbody"
 )
 
-// sender is a body of which so many bytes come every so often, under the deadline of
+// sender is a body that brings a number of bytes at intervals, under the deadline of
 // its connection.
 type sender struct {
 	now, due time.Time

@@ -17,7 +17,7 @@ type SlowReader struct {
 	notified bool
 }
 
-// begin and end stand around a write; a nil slowReader does nothing.
+// begin and end enclose a write; a nil SlowReader does nothing.
 func (r *SlowReader) begin() {
 	if r == nil {
 		return

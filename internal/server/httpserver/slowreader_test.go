@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// A write that ends in time tells nothing, also when the timer of it is late.
+// A write that ends in time causes no notice, even if its timer fires late.
 func TestReaderTellsOnlyOfAWriteUnderWay(t *testing.T) {
 	var told []bool
 	r := &SlowReader{After: time.Hour, Notify: func(yes bool) { told = append(told, yes) }}

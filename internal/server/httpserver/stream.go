@@ -108,7 +108,7 @@ func NewSSE(s *Stream) SSE {
 
 func (e SSE) Data(v any) { e.event("", v) }
 
-// event sends v with an id, which clients send back to take up a stream; "" sends none.
+// event sends v with an id, which clients send back to resume a stream; "" sends none.
 func (e SSE) event(id string, v any) {
 	if id != "" {
 		id = "id: " + id + "\n"
@@ -137,7 +137,7 @@ func NewNDJSON(s *Stream) NDJSON {
 
 func (n NDJSON) Line(v any) { n.value("", v, "") }
 
-// Deadline gives the writing of one body its time.
+// Deadline sets the write deadline of one body.
 func (s *Server) Deadline(w http.ResponseWriter) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(s.cfg.Limits.WriteTimeout))
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/jsonbody"
 )
 
-// Fail answers with e. accepted: the engine took the work, so a client
-// that retries would have it done twice.
+// Fail answers with e. accepted means that the engine took the work, so that a retry would do it
+// twice.
 func (s *Server) Fail(w http.ResponseWriter, e *apierr.Error, accepted bool) {
 	h := w.Header()
 	if e.RetryAfter > 0 {

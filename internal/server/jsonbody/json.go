@@ -10,7 +10,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/strictjson"
 )
 
-// Unmarshal decodes a part of a request. Every part is decoded by it or as fields, so that
+// Unmarshal decodes a part of a request. Every part is decoded by it or as an [Object], so that
 // names match exactly at every depth.
 func Unmarshal(doc []byte, v any) error { return strictjson.Unmarshal(doc, v) }
 
@@ -71,7 +71,7 @@ func ParseIDs(v json.RawMessage, vocab, limit int) (ids []int32, problem string)
 
 func digits(v []byte) bool { return len(bytes.Trim(v, "0123456789")) == 0 }
 
-// StringOf is the value of a JSON string; "" for any other JSON.
+// StringOf returns the value of a JSON string; "" for any other JSON.
 func StringOf(v json.RawMessage) (text string) {
 	_ = Unmarshal(v, &text)
 	return text
@@ -94,7 +94,7 @@ func CompactJSON(v json.RawMessage) string {
 	return b.String()
 }
 
-// Marshal is json.Marshal that leaves <, > and & as they are.
+// Marshal is json.Marshal without escapes of <, > and &.
 func Marshal(v any) ([]byte, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
@@ -105,7 +105,7 @@ func Marshal(v any) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// MustJSON is for values that always can be written.
+// MustJSON encodes a value that always can be encoded.
 func MustJSON(v any) json.RawMessage {
 	b, err := json.Marshal(v)
 	if err != nil {

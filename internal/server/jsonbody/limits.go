@@ -45,7 +45,8 @@ type Limits struct {
 	RequestTimeout    time.Duration // accepted -> last token; 1 h
 }
 
-// ManyStops are the stop strings of Ollama's and Anthropic's requests: their APIs have no limit.
+// ManyStops is the largest number of stop strings in Ollama's and Anthropic's requests, whose
+// APIs state no limit.
 const ManyStops = 256
 
 // DefaultLimits are the limits used for fields that are zero.
@@ -88,8 +89,8 @@ func (l *Limits) Fill() {
 }
 
 // CheckShape bounds nesting and members before a body is decoded, so that a small body cannot
-// take much memory. With names it also refuses an object that has a name twice. A request
-// that was accepted before is decoded without that, as builds before took them.
+// take much memory. With names it also refuses an object that has a name twice. Requests
+// that were accepted before are decoded without that: earlier builds accepted them.
 func (l *Limits) CheckShape(body []byte, names bool) *apierr.Error {
 	shape := strictjson.Limits{Depth: l.JSONDepth, Members: l.JSONMembers}
 	if names {

@@ -21,7 +21,7 @@ type Object struct {
 	Err  *apierr.Error
 
 	Table   *Table            // what may be read; nil: anything
-	spelled map[string]string // what a client calls a member; nil: as it is
+	spelled map[string]string // the client's names of members that have another name here
 }
 
 // NewObject is an object without members, for parameters that come under other names.
@@ -29,8 +29,8 @@ func NewObject(table *Table) *Object {
 	return &Object{Raw: map[string]json.RawMessage{}, Read: map[string]bool{}, Table: table, spelled: map[string]string{}}
 }
 
-// As has the members of f that words names, under the names that words gives them and that
-// table has. Its errors name them as f does.
+// As returns the members of f that words names, under their new names, which table has. Errors
+// use the names of f.
 func (f *Object) As(words map[string]string, table *Table) *Object {
 	out := NewObject(table)
 	for from, to := range words {
@@ -41,7 +41,7 @@ func (f *Object) As(words map[string]string, table *Table) *Object {
 	return out
 }
 
-// Set gives the object a member, which the client spells otherwise.
+// Set adds a member that has another name in the client's request.
 func (f *Object) Set(name string, v json.RawMessage, spelled string) {
 	f.Raw[name], f.spelled[name] = v, spelled
 }
@@ -87,7 +87,7 @@ func (f *Object) Get(name string) json.RawMessage {
 	return f.Unlisted(name)
 }
 
-// Unlisted returns a member that the table does not have: a value other than "off" is refused.
+// Unlisted returns a member that the table does not have, to refuse its values.
 func (f *Object) Unlisted(name string) json.RawMessage {
 	f.Read[name] = true
 	v := f.Raw[name]
@@ -97,7 +97,7 @@ func (f *Object) Unlisted(name string) json.RawMessage {
 	return v
 }
 
-// Ignore reads members that change nothing of an answer.
+// Ignore marks members as read that have no effect on an answer.
 func (f *Object) Ignore(names ...string) {
 	for _, name := range names {
 		f.Get(name)
@@ -119,15 +119,15 @@ func (f *Object) Object(name string) *Object {
 	return o
 }
 
-// FailWithin notes the error of a member of a member.
+// FailWithin records the error of a nested object.
 func (f *Object) FailWithin(name string, o *Object) {
 	if o.Err != nil {
 		f.Fail(apierr.Invalid(name+"."+o.Err.Param, "%s", o.Err.Message))
 	}
 }
 
-// Unread are the members that nobody asked for, so that have no effect; null is absent.
-// Names are cut and bounded in number: they go into a header.
+// Unread returns the names of members without effect, those that were not read; null is absent.
+// The names go into a header, so their length and number are bounded.
 func (f *Object) Unread() []string {
 	var out []string
 	for name, v := range f.Raw {
@@ -141,7 +141,7 @@ func (f *Object) Unread() []string {
 
 const MaxNamed = 64
 
-// HeaderName is a name as a header may hold it.
+// HeaderName returns a name in a form that a header may hold.
 func HeaderName(name string) string {
 	name = strconv.QuoteToASCII(name)
 	if name = name[1 : len(name)-1]; len(name) > MaxNamed {
@@ -229,7 +229,7 @@ func (f *Object) Boolean(name string, dst *bool) bool {
 }
 
 // Text reads a string that is no longer than the table allows and says whether it was there.
-// What it may be besides its length is left to the caller.
+// The caller checks everything but the length.
 func (f *Object) Text(name string, dst *string) bool {
 	v := f.Get(name)
 	if v == nil {

@@ -21,8 +21,8 @@ const (
 	KindEither              // one of Any
 )
 
-// Param describes one member of a request. Decoders take its bounds from here, and so do the
-// OpenAPI document and the reference page: a bound stands in one place.
+// Param describes one member of a request. Decoders, the OpenAPI document and
+// the reference page all take its bounds from here.
 type Param struct {
 	Name      string
 	Kind      Kind
@@ -61,7 +61,7 @@ func Words(name string, words ...string) Param {
 	return Param{Name: name, Kind: KindText, Most: 64, Words: words}
 }
 
-// As is the parameter, or its first alternative, of a kind.
+// As returns the parameter, or its first alternative, of a kind.
 func (p *Param) As(kind Kind) *Param {
 	if p.Kind == kind {
 		return p
@@ -74,7 +74,7 @@ func (p *Param) As(kind Kind) *Param {
 	panic("api: the parameter " + strconv.Quote(p.Name) + " is read as a kind that its table does not have")
 }
 
-// Renamed is the parameter under another name.
+// Renamed returns the parameter under another name.
 func (p Param) Renamed(name string) Param {
 	p.Name = name
 	return p
@@ -100,10 +100,10 @@ func NewTable(list ...Param) *Table {
 	return t
 }
 
-// With is the table and more parameters, which replace those of the same name.
+// With returns the table with more parameters, which replace those of the same name.
 func (t *Table) With(more ...Param) *Table { return NewTable(slices.Concat(t.list, more)...) }
 
-// Pick is the table of some names.
+// Pick returns a table of some of the parameters.
 func (t *Table) Pick(names ...string) *Table {
 	out := make([]Param, len(names))
 	for i, name := range names {
@@ -112,12 +112,12 @@ func (t *Table) Pick(names ...string) *Table {
 	return NewTable(out...)
 }
 
-// Without is the table but for some names.
+// Without returns the table without some parameters.
 func (t *Table) Without(names ...string) *Table {
 	return NewTable(slices.DeleteFunc(slices.Clone(t.list), func(p Param) bool { return slices.Contains(names, p.Name) })...)
 }
 
-// Renamed is the table of those parameters that another protocol has, by their names there.
+// Renamed returns the parameters that another protocol has, under its names.
 func (t *Table) Renamed(words map[string]string) *Table {
 	var out []Param
 	for _, p := range t.list {
@@ -130,13 +130,13 @@ func (t *Table) Renamed(words map[string]string) *Table {
 	return NewTable(out...)
 }
 
-// Has tells whether a request has a parameter.
+// Has reports whether the table has a parameter.
 func (t *Table) Has(name string) bool {
 	_, ok := t.byName[name]
 	return ok
 }
 
-// Of is a parameter, which must be there: decoders read no other.
+// Of returns a parameter. It panics if there is none: decoders read no other.
 func (t *Table) Of(name string) *Param {
 	at, ok := t.byName[name]
 	if !ok {

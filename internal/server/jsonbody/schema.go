@@ -72,8 +72,7 @@ func (p *Param) textSchema() Schema {
 	return Schema{"type": "string"}
 }
 
-// Properties are the schemas of all parameters that are shown. Those that are not required may
-// be null.
+// Properties returns the schemas of all parameters that are shown. Optional ones may be null.
 func (t *Table) Properties(required []string) Schema {
 	out := Schema{}
 	for i := range t.list {
@@ -89,8 +88,8 @@ func (t *Table) Properties(required []string) Schema {
 	return out
 }
 
-// nullable is a schema that takes null too, as the decoders of requests do: null counts as
-// absent. Clients write it for what they do not set.
+// nullable adds null to a schema. Decoders count null as absent, and clients send it for unset
+// parameters.
 func nullable(schema Schema) Schema {
 	out := maps.Clone(schema)
 	if of, ok := out["type"].(string); ok {

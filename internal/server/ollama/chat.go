@@ -16,10 +16,6 @@ import (
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 )
 
-// Ollama's API, as far as its clients need it to chat: a request is put into the words of a
-// chat, or of a completion when it is raw, and takes the way of one from there; answers and
-// streams, a JSON object a line, are put into Ollama's words.
-
 type API struct {
 	*generate.Service
 	card   ModelCard
@@ -48,7 +44,7 @@ func (s *API) AddRoutes(h *httpserver.Server) error {
 		{Method: get, Path: "/api/tags", Brief: true, Handler: s.handleOllamaTags, Docs: []httpserver.Doc{{About: "the names of the model, as Ollama has them", Answer: ollamaModels{}}}},
 		{Method: get, Path: "/api/ps", Brief: true, Handler: s.handleOllamaRunning, Docs: []httpserver.Doc{{About: "the model that is loaded", Answer: ollamaModels{}}}},
 		{Method: get, Path: "/api/version", Brief: true, Handler: s.handleOllamaVersion, Docs: []httpserver.Doc{{About: "the version of Ollama whose API this is"}}},
-		{Method: post, Path: "/api/show", Handler: httpserver.JsonHandler(h, s.showModel),
+		{Method: post, Path: "/api/show", Handler: httpserver.JSONHandler(h, s.showModel),
 			Docs: []httpserver.Doc{{About: "context length, capabilities, template and sizes of a model", Params: s.model.Without("stream"), Answer: ollamaShown{}}}},
 		{Method: post, Path: "/api/pull", Handler: s.handleOllamaPull,
 			Docs: []httpserver.Doc{{About: "success for a model that is served; no other can be fetched", Params: s.model.Without("verbose"), Answer: ollamaStatus{}}}},
@@ -77,8 +73,7 @@ func (s *API) handleOllama(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// decodeOllama turns the body of POST /api/chat or /api/generate into a generation; nil: it
-// asks for nothing.
+// decodeOllama decodes the body of POST /api/chat or /api/generate; nil: it asks for nothing.
 func (s *API) decodeOllama(ctx context.Context, body []byte, shape *ollamaShape) (*generate.Request, *apierr.Error) {
 	f, e := jsonbody.Parse(body, s.table)
 	if e != nil {
@@ -135,14 +130,14 @@ func (s *API) decodeOllama(ctx context.Context, body []byte, shape *ollamaShape)
 	return g, nil
 }
 
-// ollamaRequest is a body of which the options were read.
+// ollamaRequest is a body whose options were read.
 type ollamaRequest struct {
 	f      *jsonbody.Object // the body
 	params *jsonbody.Object // its parameters, under OpenAI's names
-	raw    bool             // the prompt goes to the model as it is
+	raw    bool             // the prompt goes to the model without a template
 }
 
-// decodeMessages answers the messages of a request; nil: there are none.
+// decodeMessages decodes the messages of a request; nil: there are none.
 func (s *API) decodeMessages(ctx context.Context, in *ollamaRequest) (*generate.Request, *apierr.Error) {
 	list, left, e := ollamaMessages(in.f.Get("messages"), s.Config.Limits)
 	if list == nil || e != nil {
@@ -154,7 +149,7 @@ func (s *API) decodeMessages(ctx context.Context, in *ollamaRequest) (*generate.
 	return s.newChat(ctx, in, list, left)
 }
 
-// newChat answers messages.
+// newChat makes the request of a chat from its messages.
 func (s *API) newChat(ctx context.Context, in *ollamaRequest, list []engine.Message, left []string) (*generate.Request, *apierr.Error) {
 	p := in.params
 	p.Table = s.shared.With(generate.ToolParams()...)
@@ -174,8 +169,8 @@ func (s *API) newChat(ctx context.Context, in *ollamaRequest, list []engine.Mess
 	return g, s.Converse(ctx, g, c)
 }
 
-// decodePrompt answers the prompt of a request, which is a chat of one message unless it is
-// raw; nil: there is none.
+// decodePrompt decodes the prompt of a request, a chat of one message unless it is raw; nil: there
+// is none.
 func (s *API) decodePrompt(ctx context.Context, in *ollamaRequest) (*generate.Request, *apierr.Error) {
 	f, p := in.f, in.params
 	var text, system string
@@ -210,7 +205,7 @@ func (s *API) decodePrompt(ctx context.Context, in *ollamaRequest) (*generate.Re
 	return g, s.SetPrompts(g, []generate.Prompt{one})
 }
 
-// Error is an error in Ollama's words.
+// Error is an error in Ollama's form.
 func Error(e *apierr.Error) any { return map[string]string{"error": e.Message} }
 
 type ollamaCall struct {

@@ -200,7 +200,7 @@ func (s *API) showModel(_ context.Context, body []byte) (*ollamaShown, *apierr.E
 	return out, nil
 }
 
-// handleOllamaPull answers that a served model is here; no other one can be fetched.
+// handleOllamaPull answers with success for a served model; no other can be fetched.
 func (s *API) handleOllamaPull(w http.ResponseWriter, r *http.Request) {
 	stream, ok := httpserver.DecodeBody(s.HTTP, w, r, func(_ context.Context, body []byte) (bool, *apierr.Error) {
 		f, e := jsonbody.Parse(body, s.model)

@@ -22,7 +22,7 @@ var ollamaNumbers = map[string]struct {
 	"seed": {"seed", math.MinInt64, math.MaxInt64, true}, "num_predict": {"max_tokens", math.MinInt32, math.MaxInt32, true},
 }
 
-// ollamaOptions puts the "options" of a request into OpenAI's words, and returns those without
+// ollamaOptions sets the "options" of a request under OpenAI's names, and returns those without
 // effect.
 func ollamaOptions(v json.RawMessage, into *jsonbody.Object) (ignored []string, e *apierr.Error) {
 	if v == nil {

@@ -88,7 +88,7 @@ func (r *ollamaReader) message(i int, raw json.RawMessage) engine.Message {
 	return out
 }
 
-// calls are those of a message in OpenAI's words, as templates know them.
+// calls returns the calls of a message in OpenAI's form, which templates know.
 func (r *ollamaReader) calls(at string, i int, m *ollamaTurn) json.RawMessage {
 	var calls []any
 	for k, c := range m.Calls {
@@ -119,8 +119,8 @@ type openCall struct{ id, name string }
 // templates refuse a result without the id of its call.
 type openCalls []openCall
 
-// answered takes out the call that a result is of: that of its id, else the first one of its
-// name, else the first one.
+// answered removes the call that a result belongs to, by id, else the first of its name, else the
+// first, and returns its id.
 func (o *openCalls) answered(id, name string) string {
 	at := slices.IndexFunc(*o, func(c openCall) bool { return id != "" && c.id == id || id == "" && c.name == name })
 	if at < 0 {

@@ -9,7 +9,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/jsonbody"
 )
 
-// decodeChat turns the body of POST /v1/chat/completions into a generation.
+// decodeChat decodes the body of POST /v1/chat/completions.
 func (s *API) decodeChat(ctx context.Context, body []byte) (*generate.Request, *apierr.Error) {
 	f, e := jsonbody.Parse(body, s.chat)
 	if e != nil {
@@ -18,7 +18,7 @@ func (s *API) decodeChat(ctx context.Context, body []byte) (*generate.Request, *
 	return s.chatOf(ctx, f)
 }
 
-// chatOf turns the members of a chat into a generation.
+// chatOf decodes the members of a chat.
 func (s *API) chatOf(ctx context.Context, f *jsonbody.Object) (*generate.Request, *apierr.Error) {
 	g := s.NewGeneration(ctx, f)
 	var want bool
@@ -97,7 +97,7 @@ func (s *API) chatChunk(g *generate.Request, d generate.Delta) chatChunkChoice {
 
 type chatMessage struct {
 	Role      string              `json:"role"`
-	Content   *string             `json:"content"` // null beside calls
+	Content   *string             `json:"content"` // null in a message that only calls
 	Reasoning string              `json:"reasoning_content,omitempty"`
 	ToolCalls []generate.ToolCall `json:"tool_calls,omitempty"`
 	Refusal   *string             `json:"refusal"`

@@ -26,7 +26,7 @@ func (s *API) handleCompletions(w http.ResponseWriter, r *http.Request) {
 	s.Generate(w, r, g)
 }
 
-// decodeCompletions turns the body of POST /v1/completions into a generation.
+// decodeCompletions decodes the body of POST /v1/completions.
 func (s *API) decodeCompletions(ctx context.Context, body []byte) (*generate.Request, *apierr.Error) {
 	f, e := jsonbody.Parse(body, s.completion)
 	if e != nil {
@@ -35,7 +35,7 @@ func (s *API) decodeCompletions(ctx context.Context, body []byte) (*generate.Req
 	return s.completionOf(ctx, f)
 }
 
-// completionOf turns the members of a completion into a generation.
+// completionOf decodes the members of a completion.
 func (s *API) completionOf(ctx context.Context, f *jsonbody.Object) (*generate.Request, *apierr.Error) {
 	g := s.NewGeneration(ctx, f)
 	g.Continues = true
@@ -129,8 +129,8 @@ func (s *API) decodePrompts(ctx context.Context, v json.RawMessage, special *boo
 	return out, e
 }
 
-// answerEcho returns the prompts alone (echo with max_tokens 0). The metrics count them as those
-// of any answer, but for a first token: there is none.
+// answerEcho answers with the prompts alone (echo with max_tokens 0). The metrics count them, but
+// no first token.
 func (s *API) answerEcho(w http.ResponseWriter, g *generate.Request) {
 	g.EachUsage = false
 	r := &generate.Run{Request: g, Service: s.Service, Began: time.Now(), PromptOnly: true}

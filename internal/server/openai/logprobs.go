@@ -12,7 +12,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/jsonbody"
 )
 
-// floorLogprob stands for -Inf, which JSON cannot say (vLLM's value).
+// floorLogprob replaces -Inf, which JSON does not have (vLLM's value).
 const floorLogprob = -9999
 
 func finite(x float32) float32 {

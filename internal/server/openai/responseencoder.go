@@ -31,7 +31,7 @@ type responseEncoder struct {
 	final responseObject
 }
 
-// event writes one, if the client has not had it.
+// event writes an event, unless the client has it already.
 func (m *responseEncoder) event(typ string, v map[string]any) {
 	v["type"], v["sequence_number"] = typ, m.seq
 	m.seq++
@@ -41,7 +41,7 @@ func (m *responseEncoder) event(typ string, v map[string]any) {
 	m.out.Named(typ, v)
 }
 
-// begin says that the response is there.
+// begin sends the first events of a response.
 func (m *responseEncoder) begin() {
 	if m.begun {
 		return
@@ -200,7 +200,7 @@ func (m *responseEncoder) close(status string) {
 	m.event("response.output_item.done", map[string]any{"output_index": n, "item": *x})
 }
 
-// finish closes what is open, and tells how the response ended.
+// finish closes the open item and returns how the response ended.
 func (m *responseEncoder) finish() (status string) {
 	status = "completed"
 	if m.last.Finish == engine.FinishLength {

@@ -28,7 +28,7 @@ type inItem struct {
 	Encrypted string          `json:"encrypted_content"`
 	Summary   []itemPart      `json:"summary"`
 
-	at  string // where it stands in the request
+	at  string // its place in the request
 	raw json.RawMessage
 }
 
@@ -60,7 +60,7 @@ type outItem struct {
 // knownItems are the kinds of items that are read; others are left out.
 var knownItems = map[string]bool{"message": true, "reasoning": true, "item_reference": true, "function_call": true, "function_call_output": true, "custom_tool_call": true, "custom_tool_call_output": true}
 
-// decodeItems reads the input of a request: a string is what the user says.
+// decodeItems reads the input of a request. A string is a message of the user.
 func decodeItems(v json.RawMessage, lim jsonbody.Limits) (out []inItem, e *apierr.Error) {
 	if v == nil {
 		return nil, nil

@@ -13,8 +13,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 )
 
-// OpenAI's Responses API. Items become the turns of a chat and take the way of one from
-// there; what is generated becomes items again, in one machine for streams and wholes.
+// In OpenAI's Responses API, items become the turns of a chat, and the output becomes items
+// again. One encoder writes streams and bodies.
 
 func (s *API) handleResponses(w http.ResponseWriter, r *http.Request) {
 	in, ok := httpserver.DecodeBody(s.HTTP, w, r, s.decodeResponses)
@@ -53,7 +53,7 @@ type inputTokenCount struct {
 	Object string `json:"object"`
 }
 
-// inputTokens counts what a request would read.
+// inputTokens counts the prompt tokens of a request.
 func (s *API) inputTokens(ctx context.Context, body []byte) (*inputTokenCount, *apierr.Error) {
 	g, e := s.decodeResponses(ctx, body)
 	if e != nil {
@@ -159,7 +159,7 @@ func init() {
 	}
 }
 
-// decodeResponses turns the body of POST /v1/responses into a generation.
+// decodeResponses decodes the body of POST /v1/responses.
 func (s *API) decodeResponses(ctx context.Context, body []byte) (*responseGeneration, *apierr.Error) {
 	f, e := jsonbody.Parse(body, s.response)
 	if e != nil {
@@ -282,7 +282,7 @@ func (s *API) parseResponse(f *jsonbody.Object) (*generate.Request, *responseReq
 	return g, q
 }
 
-// text reads what the answer is to be: response_format in other words.
+// text reads the form of the answer: what a chat has as response_format.
 func (q *responseRequest) text(f, words *jsonbody.Object) {
 	t := f.Object("text")
 	if t == nil {
@@ -311,7 +311,7 @@ func (q *responseRequest) text(f, words *jsonbody.Object) {
 	}
 }
 
-// include reads what is wanted besides; what concerns tools of servers is not there.
+// include reads which extra data the answer must hold.
 func (q *responseRequest) include(f *jsonbody.Object) {
 	v := f.Get("include")
 	if v == nil {

@@ -18,18 +18,18 @@ import (
 
 // ResponseStore keeps responses, and runs those of the background.
 type ResponseStore interface {
-	// KeepResponse takes one that is done: it is on disk when there is no error.
+	// KeepResponse stores a finished response. Without an error, it is on disk.
 	KeepResponse(ctx context.Context, k generate.KeptResponse, seed uint64) error
-	// BeginResponse accepts one to be made in the background. With an Idempotency-Key its id
-	// follows from the key; existed: the same request was accepted before.
+	// BeginResponse accepts a response to generate in the background. With an Idempotency-Key its
+	// id follows from the key; existed means that the same request was accepted before.
 	BeginResponse(r *http.Request, id string, body []byte) (k generate.KeptResponse, existed bool, err error)
-	// KeptResponse finds one; false: there is none that the asking key may see.
+	// KeptResponse returns a stored response; false: there is none that the request's key may read.
 	KeptResponse(ctx context.Context, id string) (k generate.KeptResponse, ok bool, err error)
-	// FollowResponse answers with the events of one after a number, as they come.
+	// FollowResponse answers with the events of a response after a number, as they come.
 	FollowResponse(w http.ResponseWriter, r *http.Request, id string, after int)
 }
 
-// KeepResponses has responses kept from now on; nil: no longer.
+// KeepResponses stores responses from now on; nil stops that.
 func (s *API) KeepResponses(store ResponseStore) {
 	if store == nil {
 		s.responses.Store(nil)
@@ -38,7 +38,7 @@ func (s *API) KeepResponses(store ResponseStore) {
 	s.responses.Store(&store)
 }
 
-// kept is where responses are kept, nil when nowhere.
+// kept returns the store of responses, or nil.
 func (s *API) kept() ResponseStore {
 	if p := s.responses.Load(); p != nil {
 		return *p
@@ -46,7 +46,7 @@ func (s *API) kept() ResponseStore {
 	return nil
 }
 
-// mayStore settles whether a response will be kept: by default where there is a place.
+// mayStore decides whether a response will be stored: by default if there is a store.
 func (s *API) mayStore(q *responseRequest) *apierr.Error {
 	here := s.kept() != nil
 	switch {
@@ -74,10 +74,10 @@ func (s *API) keep(q *responseRequest, seed uint64, done responseObject) bool {
 	return err == nil
 }
 
-// maxTurns bounds the responses that stand before one.
+// maxTurns bounds the chain of previous responses.
 const maxTurns = 1000
 
-// history are the items of a response and of those before it, the oldest first.
+// history returns the items of a response and of those before it, oldest first.
 func (s *API) history(ctx context.Context, id string) ([]inItem, *apierr.Error) {
 	var turns [][]inItem
 	size := int64(0)
@@ -117,7 +117,7 @@ func (s *API) history(ctx context.Context, id string) ([]inItem, *apierr.Error) 
 	return slices.Concat(turns...), nil
 }
 
-// earlier is a response that another goes on from.
+// earlier returns the response that another continues.
 func (s *API) earlier(ctx context.Context, id string) (k generate.KeptResponse, e *apierr.Error) {
 	const param = "previous_response_id"
 	store := s.kept()
@@ -136,7 +136,7 @@ func (s *API) earlier(ctx context.Context, id string) (k generate.KeptResponse, 
 	return k, nil
 }
 
-// reference finds an item of an earlier response: the id of the one is in that of the other.
+// reference returns an item of an earlier response, whose id is part of the item's id.
 func (s *API) reference(ctx context.Context, x inItem) (inItem, *apierr.Error) {
 	missing := apierr.Invalid(x.at+".id", "'%s' refers to the item %.80q, which is not stored here.", x.at, x.ID)
 	_, rest, _ := strings.Cut(x.ID, "_")
@@ -185,8 +185,8 @@ func (s *API) ShowResponse(k generate.KeptResponse) (any, error) {
 	return out, nil
 }
 
-// ResponseInput are the items that a kept response was asked with, in the form of those
-// that are generated: with an id, a status and annotations, and no member that is null.
+// ResponseInput returns the input items of a stored response in the form of generated ones: with
+// an id, a status and annotations, and without null members.
 func (s *API) ResponseInput(k generate.KeptResponse) ([]json.RawMessage, error) {
 	f, e := jsonbody.Parse(k.Body, s.response)
 	if e != nil {

@@ -25,8 +25,8 @@ func flatName(namespace, name string) string {
 	return namespace + "__" + name
 }
 
-// parseTools reads the tools of Responses; errors are left in f. Those that a server would run are left out, and
-// named as ignored: a model that may call them need not.
+// parseTools reads the tools of Responses; errors are left in f. Tools that a server would run
+// are left out and named as ignored: the model need not call them.
 func (q *responseRequest) parseTools(f *jsonbody.Object) {
 	if f.Err != nil {
 		return

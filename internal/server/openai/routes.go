@@ -10,7 +10,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/jsonbody"
 )
 
-// API is OpenAI's protocol, with vLLM's extensions and the routes of fixed contexts.
+// API serves the routes of the protocol.
 type API struct {
 	*generate.Service
 	root      string                        // where the weights come from
@@ -70,7 +70,7 @@ func (s *API) AddRoutes(h *httpserver.Server) error {
 			Docs: []httpserver.Doc{{About: "text or token ids", Params: s.completion, Required: []string{"prompt"}, Answer: completionBody{}, Events: chunkBody{}}}},
 		{Method: post, Path: "/v1/responses", Handler: s.handleResponses,
 			Docs: []httpserver.Doc{{About: "OpenAI's Responses", Params: s.response, Answer: responseObject{}, Events: jsonbody.Schema{}}}},
-		{Method: post, Path: "/v1/responses/input_tokens", Handler: httpserver.JsonHandler(h, s.inputTokens),
+		{Method: post, Path: "/v1/responses/input_tokens", Handler: httpserver.JSONHandler(h, s.inputTokens),
 			Docs: []httpserver.Doc{{About: "tokens of a response's prompt", Params: s.response, Answer: inputTokenCount{}}}},
 		{Method: post, Path: "/v1/contexts", Handler: s.handleMakeContext,
 			Docs: []httpserver.Doc{{About: "reads a text once, for requests that begin with it", Params: s.context, Required: []string{"name"}, Answer: generate.FixedContext{}}}},
@@ -80,9 +80,9 @@ func (s *API) AddRoutes(h *httpserver.Server) error {
 			Docs: []httpserver.Doc{{About: "one of them, by name", Answer: generate.FixedContext{}}}},
 		{Method: http.MethodDelete, Path: "/v1/contexts/*", Brief: true, Handler: s.handleContext,
 			Docs: []httpserver.Doc{{About: "gives it up"}}},
-		{Method: post, Path: "/tokenize", Handler: httpserver.JsonHandler(h, s.tokenize),
+		{Method: post, Path: "/tokenize", Handler: httpserver.JSONHandler(h, s.tokenize),
 			Docs: []httpserver.Doc{{About: "token ids of a text or a chat", Params: s.tokenizes, Answer: tokenized{}}}},
-		{Method: post, Path: "/detokenize", Handler: httpserver.JsonHandler(h, s.detokenize),
+		{Method: post, Path: "/detokenize", Handler: httpserver.JSONHandler(h, s.detokenize),
 			Docs: []httpserver.Doc{{About: "text of token ids", Params: s.detokenizes, Required: []string{"tokens"}, Answer: detokenized{}}}},
 		{Method: get, Path: "/tokenizer_info", Handler: s.handleTokenizerInfo,
 			Docs: []httpserver.Doc{{About: "tokenizer_config.json"}}},

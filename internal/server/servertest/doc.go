@@ -1,0 +1,2 @@
+// Package servertest has a tokenizer, a chat template and an engine for tests of the server.
+package servertest
