@@ -9,22 +9,22 @@ type ClusterState struct {
 	WaitingReason   string      `json:"waiting_reason,omitempty"` // why the head of the queue waits
 	Model           string      `json:"model,omitempty"`
 	Policy          string      `json:"kv_policy,omitempty"`
-	Policies        []string    `json:"kv_policies,omitempty"` // that requests may name, with their defaults
+	Policies        []string    `json:"kv_policies,omitempty"` // policies that requests may name, with their defaults
 	TokensPerSecond float64     `json:"tokens_per_second"`
 	StepMillis      float64     `json:"step_ms"`
 	BatchRows       int         `json:"batch_rows"`               // tokens in the step in flight
-	BatchSequences  int         `json:"batch_sequences"`          // sequences in it
-	TryingThreads   bool        `json:"trying_threads,omitempty"` // steps like it are done with different numbers of threads, to learn which is fastest
-	LoadSeconds     float64     `json:"load_seconds,omitempty"`   // since nodes began to load their weights; absent: they do not
+	BatchSequences  int         `json:"batch_sequences"`          // sequences in the step in flight
+	TryingThreads   bool        `json:"trying_threads,omitempty"` // the number of threads of such steps is being tuned
+	LoadSeconds     float64     `json:"load_seconds,omitempty"`   // seconds since nodes began to load weights; absent: they are not loading
 	Recoveries      uint64      `json:"recoveries"`               // placements withdrawn because a node was lost or a step failed
-	StepRows        uint64      `json:"step_rows"`                // tokens of all steps of this coordinator, of failed ones too
-	WireBytes       uint64      `json:"wire_bytes"`               // tensors that nodes sent in them, of failed ones not
-	Clustering      float64     `json:"clustering_seconds"`       // of those steps, spent on clustering the keys of prompts
-	Subscriptions   int         `json:"subscriptions"`            // of the bus, in the coordinator's process
-	Join            string      `json:"join,omitempty"`           // HOST:PORT that further nodes join
+	StepRows        uint64      `json:"step_rows"`                // tokens in all steps of this coordinator, failed ones included
+	WireBytes       uint64      `json:"wire_bytes"`               // bytes of tensors between nodes in all steps, failed ones excluded
+	Clustering      float64     `json:"clustering_seconds"`       // seconds of those steps spent on clustering the keys of prompts
+	Subscriptions   int         `json:"subscriptions"`            // NATS subscriptions in the coordinator's process
+	Join            string      `json:"join,omitempty"`           // HOST:PORT for further nodes to join
 	Nodes           []NodeState `json:"nodes"`
 
-	Sequences []SequenceState `json:"sequences"` // that run, the first 512 in order
+	Sequences []SequenceState `json:"sequences"` // running sequences, the first 512 in order
 
 	// Build and arithmetic of the coordinator. Nodes with another arithmetic or wire version are
 	// refused.
@@ -33,74 +33,76 @@ type ClusterState struct {
 	WireVersion uint32 `json:"wire_version,omitempty"`
 
 	PrefixCache *PrefixCacheState `json:"prefix_cache,omitempty"` // absent: it is off
-	// Drafts are of all requests of this coordinator; absent: nobody has speculated.
+	// Drafts are the results of speculative decoding for all requests of this coordinator;
+	// absent: there was none.
 	Drafts *DraftsState `json:"speculation,omitempty"`
 
-	// Recovery is what faults have cost since this coordinator began.
+	// Recovery is the cost of faults since this coordinator started.
 	Recovery *RecoveryState `json:"recovery,omitempty"`
 
-	// Fences counts nodes that were left out because they held up the others: slow, hung, broke.
+	// Fences counts nodes that were excluded, by reason: slow, hung, broke.
 	Fences map[string]uint64 `json:"fences,omitempty"`
 
 	Store *StoreState `json:"store,omitempty"` // absent: no data directory
 }
 
-// PrefixCacheState is what prompts have found of what others had read.
+// PrefixCacheState is the use of the prefix cache since this coordinator started.
 type PrefixCacheState struct {
-	Mode    string `json:"mode"`           // on: by key; shared
-	Queries uint64 `json:"queries"`        // tokens of prompts that were looked up, since this coordinator began
-	Hits    uint64 `json:"hits"`           // of these, those that were there
-	Tokens  int    `json:"tokens"`         // that can be found now
-	Evicted uint64 `json:"evicted_tokens"` // that could, and went for sequences that needed the memory
-	Answers uint64 `json:"answer_tokens"`  // of answers, that stayed for the next turns
-	// Disk is absent where blocks are not kept in files.
+	Mode    string `json:"mode"`           // on (separate per API key) or shared
+	Queries uint64 `json:"queries"`        // prompt tokens that were looked up
+	Hits    uint64 `json:"hits"`           // prompt tokens that were found
+	Tokens  int    `json:"tokens"`         // tokens in the cache now
+	Evicted uint64 `json:"evicted_tokens"` // tokens evicted because sequences needed the memory
+	Answers uint64 `json:"answer_tokens"`  // answer tokens that stayed in the cache for further turns
+	// Disk is absent if blocks are not stored in files.
 	Disk *PrefixDiskState `json:"disk,omitempty"`
 }
 
-// PrefixDiskState are the files of the prefix cache, of all nodes together; a block is 64
-// tokens of one node's heads. Bytes and blocks are now, the others since the nodes began.
+// PrefixDiskState describes the files of the prefix cache, summed over all nodes. A block is 64
+// tokens of one node's heads. Bytes and blocks are current, the other counts since the nodes
+// started.
 type PrefixDiskState struct {
 	Bytes    int64  `json:"bytes"`
 	Limit    int64  `json:"limit_bytes"`
 	Blocks   uint64 `json:"blocks"`
 	Written  uint64 `json:"written_blocks"`
 	Read     uint64 `json:"read_blocks"`
-	Dropped  uint64 `json:"dropped_blocks"`  // the disk was slower than prompts are read
-	Removed  uint64 `json:"removed_blocks"`  // for others
-	Damaged  uint64 `json:"damaged_blocks"`  // and read again
-	Failed   uint64 `json:"failures"`        // of the disk
-	Restored uint64 `json:"restored_tokens"` // that prompts began with, since this coordinator began
-	Late     uint64 `json:"late"`            // times that the disk was too slow to be waited for
+	Dropped  uint64 `json:"dropped_blocks"`  // not written because the disk was too slow
+	Removed  uint64 `json:"removed_blocks"`  // evicted for other blocks
+	Damaged  uint64 `json:"damaged_blocks"`  // unreadable; their tokens were computed again
+	Failed   uint64 `json:"failures"`        // failed disk operations
+	Restored uint64 `json:"restored_tokens"` // prompt tokens read from files since this coordinator started
+	Late     uint64 `json:"late"`            // reads that were abandoned because the disk was too slow
 }
 
-// DraftsState is what speculation has given so far.
+// DraftsState is the result of speculative decoding so far.
 type DraftsState struct {
-	Mode      string   `json:"mode"`   // of requests that name none
-	Steps     uint64   `json:"drafts"` // decode rows that had any
+	Mode      string   `json:"mode"`   // mode of requests that name none
+	Steps     uint64   `json:"drafts"` // decode rows with drafts
 	Drafted   uint64   `json:"draft_tokens"`
 	Accepted  uint64   `json:"accepted_tokens"`
 	At        []uint64 `json:"accepted_per_position"`
-	TextBytes int64    `json:"text_bytes"`   // indexes of the sequences
-	Recent    int64    `json:"recent_bytes"` // index of recent outputs
+	TextBytes int64    `json:"text_bytes"`   // bytes of the indexes of running sequences
+	Recent    int64    `json:"recent_bytes"` // bytes of the index of recent outputs
 }
 
-// StoreMember is a process that keeps a replica of the store.
+// StoreMember is a process with a replica of the store.
 type StoreMember struct {
 	ID    string `json:"id"`
 	Route string `json:"route"` // where its server listens
-	State string `json:"state"` // here, away
+	State string `json:"state"` // here or away
 }
 
-// StoreState is where placement and jobs are written down, and by whom.
+// StoreState describes the store of placement and jobs.
 type StoreState struct {
-	Durability  string `json:"durability"` // single: one copy on one disk; replicated
-	Replicas    int    `json:"replicas"`   // copies that are in step now
+	Durability  string `json:"durability"` // single (one copy on one disk) or replicated
+	Replicas    int    `json:"replicas"`   // copies that are up to date now
 	Wanted      int    `json:"wanted"`
 	Coordinator string `json:"coordinator"` // holder of the lease
-	Term        uint64 `json:"term"`        // grows with each holder
+	Term        uint64 `json:"term"`        // increases with each holder of the lease
 	Trouble     string `json:"trouble,omitempty"`
 
-	Members []StoreMember `json:"members,omitempty"` // of a replicated one
+	Members []StoreMember `json:"members,omitempty"` // members of a replicated store
 }
 
 // NodeState is one node of the cluster.
@@ -108,16 +110,16 @@ type NodeState struct {
 	ID            string  `json:"id"`
 	PID           int     `json:"pid"`
 	Address       string  `json:"address"`
-	State         string  `json:"state"` // joining, loading, ready, suspect, fenced ...
+	State         string  `json:"state"` // joining, loading, ready, suspect, fenced and others
 	Share         float64 `json:"share"` // fraction of the weights, 0..1
 	Sequences     int     `json:"sequences"`
 	KVUsedBytes   int64   `json:"kv_used_bytes"`
 	KVBudgetBytes int64   `json:"kv_budget_bytes"`
-	KVReserved    int64   `json:"kv_reserved_bytes"` // by the ledger: used, or promised to a running sequence
-	KVReplicas    int64   `json:"kv_replica_bytes"`  // of the reserved, what copies of other nodes' caches take
+	KVReserved    int64   `json:"kv_reserved_bytes"` // reserved in the ledger: in use, or promised to a running sequence
+	KVReplicas    int64   `json:"kv_replica_bytes"`  // reserved for copies of other nodes' caches
 	KVPrefix      int64   `json:"kv_prefix_bytes"`   // not in the used bytes: the prefix cache, which is evicted when sequences need the memory
-	KVFreed       int64   `json:"kv_freed_bytes"`    // given back in this epoch when prompts were compressed or handed over
-	// Files of rows that memory has no room for: promised by the ledger, there now, at most, and
+	KVFreed       int64   `json:"kv_freed_bytes"`    // freed in this epoch after prompts were compressed or handed over
+	// Files of cache rows that do not fit in memory: bytes reserved, in use, and allowed, and disk
 	// failures since the start of the node.
 	KVDiskReserved  int64   `json:"kv_disk_reserved_bytes,omitempty"`
 	KVDiskUsedBytes int64   `json:"kv_disk_used_bytes,omitempty"`
@@ -126,25 +128,25 @@ type NodeState struct {
 	WeightBytes     int64   `json:"weight_bytes,omitempty"`
 	Goroutines      int     `json:"goroutines,omitempty"`
 	OpenFiles       int     `json:"open_files,omitempty"`
-	Subscriptions   int     `json:"subscriptions,omitempty"` // of the bus in the node's process
-	LoadedBytes     int64   `json:"loaded_bytes,omitempty"`  // while loading: of LoadBytes, weights converted so far
+	Subscriptions   int     `json:"subscriptions,omitempty"` // NATS subscriptions in the node's process
+	LoadedBytes     int64   `json:"loaded_bytes,omitempty"`  // while loading: bytes of LoadBytes converted so far
 	LoadBytes       int64   `json:"load_bytes,omitempty"`
-	FetchedBytes    int64   `json:"fetched_bytes,omitempty"` // of the checkpoint, from other processes, since the node's start
+	FetchedBytes    int64   `json:"fetched_bytes,omitempty"` // checkpoint bytes fetched from other processes since the node's start
 	RSSBytes        int64   `json:"rss_bytes,omitempty"`
-	Threads         int     `json:"threads,omitempty"`    // that compute in the newest step; absent: not known
-	Late            float64 `json:"late_ratio,omitempty"` // of the steps' time, what the others wait for it alone; a straggler above 0.5
-	Reason          string  `json:"reason,omitempty"`     // why it is fenced
+	Threads         int     `json:"threads,omitempty"`    // compute threads in the newest step; absent: unknown
+	Late            float64 `json:"late_ratio,omitempty"` // fraction of step time in which the others wait for this node alone; above 0.5: a straggler
+	Reason          string  `json:"reason,omitempty"`     // reason for fencing
 	Build           string  `json:"build,omitempty"`
 	Arithmetic      string  `json:"arithmetic,omitempty"`
 }
 
-// SequenceState is a sequence that holds memory: no id, and nothing of its text.
+// SequenceState is a sequence that holds memory. It has no id and no text.
 type SequenceState struct {
-	Node    string `json:"node"`  // its owner
-	State   string `json:"state"` // prefill, decoding, ending
+	Node    string `json:"node"`  // id of the owning node
+	State   string `json:"state"` // prefill, decoding or ending
 	Prompt  int    `json:"prompt_tokens"`
 	Output  int    `json:"output_tokens"`
-	KVBytes int64  `json:"kv_bytes"`      // that the ledger books for it, but for a copy
-	KVFull  int64  `json:"kv_bytes_full"` // what a full cache of its tokens would take on its owner
+	KVBytes int64  `json:"kv_bytes"`      // bytes reserved in the ledger, without a replica
+	KVFull  int64  `json:"kv_bytes_full"` // bytes of a full cache of its tokens on its owner
 	Replica string `json:"replica,omitempty"`
 }

@@ -15,22 +15,22 @@ type Job struct {
 	Failures    int             `json:"failures,omitempty"`
 	NextAttempt int64           `json:"next_attempt_at,omitempty"`
 	Events      int             `json:"events"`
-	Prompt      string          `json:"prompt_preview,omitempty"` // the beginning of its prompt or newest message, in one line
-	Answer      string          `json:"answer_preview,omitempty"` // the beginning of its first choice so far, in one line
+	Prompt      string          `json:"prompt_preview,omitempty"` // beginning of its prompt or newest message, in one line
+	Answer      string          `json:"answer_preview,omitempty"` // beginning of its first choice so far, in one line
 	Key         string          `json:"idempotency_key,omitempty"`
 	Batch       string          `json:"batch_id,omitempty"`
 	Durability  string          `json:"durability"` // single, or replicated
-	Replicas    int             `json:"replicas"`   // copies that are in step now
+	Replicas    int             `json:"replicas"`   // copies that are up to date now
 	Error       *JobError       `json:"error"`
-	Result      json.RawMessage `json:"result,omitempty"` // what the endpoint would have answered; not in lists
+	Result      json.RawMessage `json:"result,omitempty"` // the answer of the endpoint; not in lists
 }
 
-// JobError is why a job is dead, or why its last attempt failed.
+// JobError is the reason why a job is dead, or why its last attempt failed.
 type JobError struct {
 	Code    string          `json:"code"`
 	Message string          `json:"message"`
 	Status  int             `json:"status,omitempty"`
-	Body    json.RawMessage `json:"body,omitempty"` // what the endpoint itself would have answered
+	Body    json.RawMessage `json:"body,omitempty"` // the error answer of the endpoint
 }
 
 // JobList is a page of /v1/jobs, the newest first.
@@ -38,13 +38,13 @@ type JobList struct {
 	Object  string         `json:"object"`
 	Data    []Job          `json:"data"`
 	HasMore bool           `json:"has_more"`
-	Counts  map[string]int `json:"counts"` // of the jobs that the key may see, by state
-	Store   string         `json:"store"`  // ok, or why it cannot be written
+	Counts  map[string]int `json:"counts"` // number of jobs that the key may read, by state
+	Store   string         `json:"store"`  // ok, or the reason why the store cannot be written
 	Damage  []string       `json:"damage,omitempty"`
 }
 
-// JobEvent is one event of a job's stream. Index counts the events of the job; it is the SSE
-// id, and from=Index+1 goes on after it.
+// JobEvent is one event of a job's stream. Index counts the events of the job and is the SSE id;
+// from=Index+1 continues after it.
 type JobEvent struct {
 	Object  string   `json:"object"` // job.event
 	Index   int      `json:"index"`
@@ -55,7 +55,7 @@ type JobEvent struct {
 	Finish  *string  `json:"finish_reason"`
 }
 
-// JobEnd follows a job's last event.
+// JobEnd follows the last event of a job.
 type JobEnd struct {
 	Object string    `json:"object"` // job.end
 	State  string    `json:"state"`

@@ -18,7 +18,7 @@ values:   internal/engine/tensor internal/proto internal/hub internal/hub/layout
 machines: topology internal/engine/model internal/engine/kvcache internal/engine/kvcache/tier collective internal/text/tokenizer internal/text/jinja internal/engine/sampler internal/text/grammar internal/text/toolcall internal/engine/speculate + internal/engine/sampler:internal/text/grammar internal/engine/kvcache:internal/engine/sampler internal/engine/model:topology internal/text/tokenizer:internal/text/jinja collective:topology
 wire:     client/wire
 contract: internal/server/engine
-helpers:  internal/wire/wiretest internal/hub/hubtest internal/engine/model/modeltest internal/testlevel internal/testutil internal/testmodel internal/tracing/tracingtest internal/parrot internal/server/servertest + internal/parrot:internal/engine/model/modeltest
+helpers:  internal/wire/wiretest internal/hub/hubtest internal/engine/model/modeltest internal/testlevel internal/testutil internal/testmodel internal/tracing/tracingtest internal/parrot internal/server/servertest + internal/server/servertest:internal/testutil internal/parrot:internal/engine/model/modeltest
 plans:    internal/engine/plan
 wires:    collective/natsbus internal/gossip internal/rpc internal/supervise
 layer:    actors/layer

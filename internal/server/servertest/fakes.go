@@ -13,6 +13,7 @@ import (
 	"github.com/shoal-llm/shoal/client/wire"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 	"github.com/shoal-llm/shoal/internal/server/engine"
+	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
 // Tokenizer has the 256 bytes, some specials and some words.
@@ -293,14 +294,10 @@ func Always(*engine.Request) bool { return true }
 // Patience bounds every wait for what must come, on a machine however busy.
 const Patience = 2 * time.Minute
 
+// Eventually waits until ok returns true, and fails the test after Patience.
 func Eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(Patience); time.Now().Before(end); time.Sleep(time.Millisecond) {
-		if ok() {
-			return
-		}
-	}
-	t.Fatalf("not within %v: %s", Patience, what)
+	testutil.Eventually(t, Patience, what, func() (bool, string) { return ok(), "not yet" })
 }
 
 // Tokens makes a script of tokens that ends with finish on the last one.
