@@ -251,3 +251,12 @@ func jsonValue(t *testing.T, v any) (out any) {
 	}
 	return out
 }
+
+// TestEveryRouteIsDescribed: a route without a Doc would be missing from /openapi.json.
+func TestEveryRouteIsDescribed(t *testing.T) {
+	for _, r := range newServer(t, &servertest.Engine{}).Routes() {
+		if r.Handler != nil && (len(r.Docs) == 0 || r.Docs[0].About == "") {
+			t.Errorf("%s %s has no description", r.Method, r.Path)
+		}
+	}
+}
