@@ -1,7 +1,7 @@
 package tensor
 
-// Score says how attention weighs a key: by softmax over slots of Scale times its product with the
-// query.
+// Score specifies the weight of a key in attention: the softmax, over slots, of Scale times the
+// product of the key and the query.
 type Score struct {
 	Scale float32
 	// Cap, unless 0, bounds scores by Cap*tanh(score/Cap), as in Gemma 2. Sink, where HasSink is
