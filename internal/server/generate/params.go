@@ -73,7 +73,26 @@ func (s *Service) ParseParams(f *jsonbody.Object) Params {
 	f.Text("model", &p.Model)
 	f.Boolean("stream", &p.Stream)
 	s.parseStreamOptions(f, &p)
+	parseCounts(f, &p)
+	s.parseSampling(f, &p)
+	s.parseText(f, &p)
+	parseEngine(f, &p)
+	var user string
+	f.Text("user", &user)
+	f.Ignore("metadata")          // it is the client's own
+	if p.Sampling.MinTokens > 0 { // held back until then
+		p.Sampling.Stop = append(slices.Clone(p.stopTokens), c.EOSTokens...)
+		if p.ignoreEOS {
+			p.Sampling.Stop = slices.Clone(p.stopTokens)
+		}
+		slices.Sort(p.Sampling.Stop)
+		p.Sampling.Stop = slices.Compact(p.Sampling.Stop)
+	}
+	return p
+}
 
+// parseCounts reads the numbers of choices and tokens.
+func parseCounts(f *jsonbody.Object, p *Params) {
 	var x int64
 	if f.Integer("n", &x) {
 		p.N = int(x)
@@ -97,7 +116,11 @@ func (s *Service) ParseParams(f *jsonbody.Object) Params {
 	if p.MaxTokens >= 0 && p.Sampling.MinTokens > p.MaxTokens {
 		f.Fail(apierr.Invalid("min_tokens", "'min_tokens' (%d) is more than 'max_tokens' (%d).", p.Sampling.MinTokens, p.MaxTokens))
 	}
+}
 
+// parseSampling reads how tokens are drawn.
+func (s *Service) parseSampling(f *jsonbody.Object, p *Params) {
+	var x int64
 	sp := &p.Sampling
 	f.Number("temperature", &sp.Temperature)
 	f.Number("top_p", &sp.TopP)
@@ -115,7 +138,11 @@ func (s *Service) ParseParams(f *jsonbody.Object) Params {
 	sp.LogitBias = s.parseLogitBias(f)
 	sp.Grammar = s.parseGrammar(f, &p.noted)
 	p.formatted = sp.Grammar != nil && f.Has("response_format")
+}
 
+// parseText reads where the prompt and the output are cut, and how tokens become text.
+func (s *Service) parseText(f *jsonbody.Object, p *Params) {
+	var x int64
 	if f.Integer("truncate_prompt_tokens", &x) {
 		p.truncate = int(x)
 	}
@@ -127,6 +154,11 @@ func (s *Service) ParseParams(f *jsonbody.Object) Params {
 	f.Boolean("skip_special_tokens", &skip)
 	p.KeepSpecial = !skip
 	f.Boolean("return_tokens_as_token_ids", &p.TokenIDs)
+}
+
+// parseEngine reads how the engine runs the request.
+func parseEngine(f *jsonbody.Object, p *Params) {
+	var x int64
 	f.Text("kv_policy", &p.policy)
 	use := true
 	f.Boolean("cache", &use)
@@ -148,18 +180,6 @@ func (s *Service) ParseParams(f *jsonbody.Object) Params {
 	if p.Context != "" && p.Context != AnyContext && p.SpecialTokens == nil {
 		p.SpecialTokens = &add // what follows a context is no beginning
 	}
-	var user string
-	f.Text("user", &user)
-	f.Ignore("metadata")  // it is the client's own
-	if sp.MinTokens > 0 { // held back until then
-		sp.Stop = append(slices.Clone(p.stopTokens), c.EOSTokens...)
-		if p.ignoreEOS {
-			sp.Stop = slices.Clone(p.stopTokens)
-		}
-		slices.Sort(sp.Stop)
-		sp.Stop = slices.Compact(sp.Stop)
-	}
-	return p
 }
 
 func (s *Service) parseStreamOptions(f *jsonbody.Object, p *Params) {

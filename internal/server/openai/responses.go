@@ -217,6 +217,29 @@ func (s *API) parseResponse(f *jsonbody.Object) (*generate.Request, *responseReq
 		}
 	}
 	f.Ignore("service_tier", "stream_options", "client_metadata", "max_tool_calls", "truncation")
+	q.members(f, g)
+	q.include(f)
+	e := &q.echo
+	if e.TopLogprobs > 0 || q.logprobs {
+		g.Sampling.Logprobs, q.logprobs = int(e.TopLogprobs), true
+	}
+	q.talk.AddGenerationPrompt, q.talk.Merge = true, true
+	s.reasoning(f, q)
+	e.Background, e.Temperature, e.TopP = q.background, g.Sampling.Temperature, g.Sampling.TopP
+	e.PresencePenalty, e.FrequencyPenalty = g.Sampling.PresencePenalty, g.Sampling.FrequencyPenalty
+	f.Fail(s.CheckModel(&g.Params))
+	if q.parseTools(f); f.Err != nil {
+		return g, q
+	}
+	g.Tools = q.tools
+	input, failed := decodeItems(f.Get("input"), s.Config.Limits)
+	f.Fail(failed)
+	q.input = input
+	return g, q
+}
+
+// members reads the parameters that only Responses has. The response shows most of them.
+func (q *responseRequest) members(f *jsonbody.Object, g *generate.Request) {
 	e := &q.echo
 	var x int64
 	if f.Most("max_output_tokens", &g.MaxTokens) {
@@ -263,23 +286,6 @@ func (s *API) parseResponse(f *jsonbody.Object) (*generate.Request, *responseReq
 	default:
 		f.Fail(apierr.Invalid("truncation", "'truncation' must be auto or disabled."))
 	}
-	q.include(f)
-	if e.TopLogprobs > 0 || q.logprobs {
-		g.Sampling.Logprobs, q.logprobs = int(e.TopLogprobs), true
-	}
-	q.talk.AddGenerationPrompt, q.talk.Merge = true, true
-	s.reasoning(f, q)
-	e.Background, e.Temperature, e.TopP = q.background, g.Sampling.Temperature, g.Sampling.TopP
-	e.PresencePenalty, e.FrequencyPenalty = g.Sampling.PresencePenalty, g.Sampling.FrequencyPenalty
-	f.Fail(s.CheckModel(&g.Params))
-	if q.parseTools(f); f.Err != nil {
-		return g, q
-	}
-	g.Tools = q.tools
-	input, failed := decodeItems(f.Get("input"), s.Config.Limits)
-	f.Fail(failed)
-	q.input = input
-	return g, q
 }
 
 // text reads the form of the answer: what a chat has as response_format.
