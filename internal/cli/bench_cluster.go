@@ -56,7 +56,7 @@ func (c *benchClusterCmd) Run(e *env) error {
 		return fmt.Errorf("--batch %d, --context %d, --tokens %d: want batches of 1 to 64, 1 token of prompt, 2 of answer", c.Batch, c.Context, c.Tokens)
 	}
 	if most, context := ck.Config.MaxPositions, slices.Max(c.Context); c.Prompt >= most || c.Prompt == 0 && (context >= most || c.Tokens > most-context) {
-		return fmt.Errorf("--prompt %d, --context %d, --tokens %d: %s was made for %d tokens", c.Prompt, context, c.Tokens, c.Model, most)
+		return fmt.Errorf("--prompt %d, --context %d, --tokens %d: %s supports %d tokens", c.Prompt, context, c.Tokens, c.Model, most)
 	}
 	if c.Trials != 0 && (c.Trials < 2*batcher.TrialRounds || c.Trials > 1000 || c.Prompt > 0 || c.Threads > 0) {
 		return fmt.Errorf("--trials %d: want %d to 1000, without --prompt and --threads", c.Trials, 2*batcher.TrialRounds)
