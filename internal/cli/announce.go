@@ -61,9 +61,12 @@ func (c *upCmd) readyText(serve cluster.ServeConfig, s standing, pid int) string
 	}
 	line("memory", "each node: %scaches of at most %s", weights, bytesText(int64(c.KVMemory)))
 	line("page", "%s/     in a terminal: shoal top%s", url, more)
-	if keyed {
+	switch {
+	case c.keyFile != "":
+		line("key", "%s, which clients must send; it is kept in %s", c.APIKey[0], c.keyFile)
+	case keyed:
 		line("key", "clients must send an API key")
-	} else {
+	default:
 		line("key", "none: every program of this machine may use the API (--api-key asks for one)")
 	}
 	line("data", "%s", cmp.Or(s.data, "none: jobs, batches and files are refused"))

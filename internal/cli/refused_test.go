@@ -85,6 +85,8 @@ func TestWrongFlagsAreRefused(t *testing.T) {
 		{"up --listen nonsense", `--listen "nonsense" is not HOST:PORT`},
 		{"up --listen 127.0.0.1:99999", `--listen "127.0.0.1:99999" is not HOST:PORT`},
 		{"up --listen 0.0.0.0:0", "no API key"},
+		{"up --api-key auto,b", "--api-key auto makes a key for shoal up, and stands alone"},
+		{"coordinator --api-key auto", "--api-key auto makes a key for shoal up"},
 		{"up --listen 0.0.0.0:0 --api-key=BLANK", "--api-key: key 1 of 1 is empty"},
 		{"coordinator --api-key=BLANK", "--api-key: key 1 of 1 is empty"},
 		{"coordinator --listen nonsense", `--listen "nonsense" is not HOST:PORT`},

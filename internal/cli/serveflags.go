@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -86,7 +87,7 @@ func (f *serveFlags) config(e *env) (cluster.ServeConfig, error) {
 // listenFlags say where the API listens.
 type listenFlags struct {
 	Listen string  `default:"${server}" help:"Address of the API; port 0 takes a free one. Beyond loopback it needs --api-key."`
-	APIKey apiKeys `name:"api-key" env:"SHOAL_API_KEY" placeholder:"KEY" help:"Keys that clients must send; several may be given. Their holders may do everything."`
+	APIKey apiKeys `name:"api-key" env:"SHOAL_API_KEY" placeholder:"KEY" help:"Keys that clients must send; several may be given. Their holders may do everything. With up, auto makes a key, keeps it in --data-dir and prints it."`
 
 	APIKeys      string   `name:"api-keys" type:"path" placeholder:"FILE" help:"JSON file of keys with names, roles and limits (docs/operations.md); read again when it changes, and on SIGHUP."`
 	TLSCert      string   `name:"tls-cert" type:"path" placeholder:"FILE" help:"Serve the API over TLS with this certificate chain (PEM); read again when it changes, and on SIGHUP."`
@@ -123,6 +124,9 @@ func (f *listenFlags) check() error {
 		if strings.TrimSpace(k) == "" {
 			return fmt.Errorf("--api-key: key %d of %d is empty and would let everyone in: set the variable that it comes from, or leave --api-key and SHOAL_API_KEY out", i+1, len(f.APIKey))
 		}
+	}
+	if slices.Contains(f.APIKey, autoKey) { // up has replaced it where it is the only one
+		return errors.New("--api-key auto makes a key for shoal up, and stands alone; give a key here")
 	}
 	if _, _, err := security.HostPort(f.Listen); err != nil {
 		return fmt.Errorf("--listen %q is not HOST:PORT, as in 127.0.0.1:8080", f.Listen)

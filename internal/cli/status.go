@@ -39,7 +39,12 @@ func (f lookFlags) within(ctx context.Context) (context.Context, context.CancelF
 }
 
 func (f serverFlags) client() *client.Client {
-	key, _, _ := strings.Cut(f.APIKey, ",") // of several in the environment the first
+	key, _, _ := strings.Cut(f.APIKey, ",") // the first of several in the environment
+	if key == autoKey {
+		if made, err := readKey(autoKeyFile()); err == nil { // else the server refuses the word
+			key = made
+		}
+	}
 	c := &client.Client{Server: f.Server, Key: key}
 	if f.TLSCA != "" {
 		c.HTTP.Transport = trusting(f.TLSCA)

@@ -41,6 +41,7 @@ type upCmd struct {
 	DataDir string    `type:"path" placeholder:"DIR" help:"Where jobs, batches and files live; a restarted cluster goes on with them (default: shoal/jobs in the user's state directory, ~/.local/state on Linux, one folder per model)."`
 	Standby bool      `help:"Run the coordinator as a process of its own, with a second one that takes over when it dies. Three copies of the job store, in three processes."`
 	noJobs  bool
+	keyFile string          // file of the key that --api-key auto made; "": keys were given
 	shared  *os.File        // of parts that the nodes hold once; nil: none
 	speeds  topology.Speeds // of each node; zero: not measured
 	// processors of Go's in each node; 0: as many as compute threads.
@@ -185,6 +186,13 @@ func (c *upCmd) check() error {
 // prepare checks all flags, before a port is opened or a process started, and returns what is
 // served.
 func (c *upCmd) prepare(e *env) (serve cluster.ServeConfig, err error) {
+	keyFile := autoKeyFile()
+	if c.DataDir != "" {
+		keyFile = filepath.Join(c.DataDir, "api-key")
+	}
+	if c.keyFile, err = c.resolveAutoKey(keyFile); err != nil {
+		return serve, err
+	}
 	if err := c.check(); err != nil {
 		return serve, err
 	}

@@ -1,0 +1,69 @@
+package cli
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/shoal-llm/shoal/internal/security"
+)
+
+// autoKey as the only --api-key makes one.
+const autoKey = "auto"
+
+// resolveAutoKey replaces --api-key auto by the key in the file at path, which it makes the first
+// time. It returns that path, or "" for keys that were given.
+func (f *listenFlags) resolveAutoKey(path string) (string, error) {
+	if len(f.APIKey) != 1 || f.APIKey[0] != autoKey {
+		return "", nil
+	}
+	if path == "" {
+		return "", errors.New("--api-key auto: there is no home directory to keep the key in; give --data-dir, or a key of your own")
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return "", fmt.Errorf("--api-key auto: %w", err)
+	}
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err == nil {
+		_, err = io.WriteString(file, rand.Text()+"\n")
+		err = errors.Join(err, file.Close())
+	}
+	if err != nil && !errors.Is(err, os.ErrExist) {
+		return "", fmt.Errorf("--api-key auto: %w", err)
+	}
+	key, err := readKey(path)
+	if err != nil {
+		return "", fmt.Errorf("--api-key auto: %w", err)
+	}
+	f.APIKey = apiKeys{key}
+	return path, nil
+}
+
+// autoKeyFile is where shoal up without --data-dir keeps the key that it made; "" without a home.
+func autoKeyFile() string {
+	if stateHome() == "" {
+		return ""
+	}
+	return filepath.Join(stateHome(), "shoal", "api-key")
+}
+
+func readKey(path string) (string, error) {
+	file, err := security.OpenPrivate(path)
+	if err != nil {
+		return "", err
+	}
+	defer file.Close()
+	text, err := io.ReadAll(io.LimitReader(file, 4096))
+	if err != nil {
+		return "", err
+	}
+	key := strings.TrimSpace(string(text))
+	if key == "" {
+		return "", fmt.Errorf("%s is empty; remove it to make a new key", path)
+	}
+	return key, nil
+}
