@@ -42,7 +42,7 @@ stores:   internal/store
 cluster:  cluster
 tools:    internal/cli internal/eval internal/bench + internal/cli:internal/eval internal/cli:internal/bench
 street:   cmd/shoal cmd/node cmd/coordinator deploy deploy/release examples/embedding examples/jobs examples/policies
-tests:    internal/policy internal/sim test/cluster test/answers test/web
+tests:    test/hub internal/policy internal/sim test/cluster test/answers test/web
 `
 
 func TestImportsPointDown(t *testing.T) {
