@@ -9,18 +9,17 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// Run asks a layer to carry a batch through, and to pass it on to the layers that
-// follow. The batch belongs to them until the last one answers ReplyTo with Done, or
-// the one that fails. Several batches, micro-batches of the same epoch, may be under way.
+// Run asks a layer actor to compute a batch and to pass it to the following layers. The layers own
+// the batch until the last layer, or the one that fails, sends Done to ReplyTo. Several batches
+// (micro-batches of one epoch) may be in flight.
 type Run struct {
 	Batch   *Batch
-	Group   Group // unused where nothing is exchanged
+	Group   Group // unused on a single rank
 	ReplyTo *actor.PID
 }
 
-// Group carries out the exchanges of a rank. An operation returns at once, calls done
-// exactly once, unless the epoch ends before, and has the slices until then (see
-// collective.Group, which is one).
+// Group performs the exchanges of one rank. An operation returns at once and calls done exactly
+// once, unless the epoch ends first. It owns the slices until then. collective.Group implements it.
 type Group interface {
 	Listener
 	AllGather(id collective.OpID, mine []float32, recv [][]float32, done func(error))
@@ -29,39 +28,39 @@ type Group interface {
 	ReduceScatterTree(id collective.OpID, units int, nodes [][]tensor.Span, mine [][]float32, bounds []int, out []float32, done func(error))
 }
 
-// Done ends a Run.
+// Done is the reply to a Run.
 type Done struct {
 	Batch *Batch
 	Err   error
 }
 
-// advanced tells a layer that an exchange of a pass has ended.
+// advanced reports to a layer that an exchange of a pass has completed.
 type advanced struct {
 	pass *pass
 	err  error
 }
 
-// pass is what a layer holds of a micro-batch: where its batch stands in the schedule. Its
-// parts are made once, for a batch returns with every step.
+// pass is the progress of one micro-batch through a layer's schedule. A layer reuses the pass of a
+// batch in every step, so its closures are allocated once.
 type pass struct {
 	layer    *Actor
 	run      *Run
 	schedule *Schedule
-	at       int // the exchange that is under way; -1: none yet
+	at       int // index of the exchange in flight; -1: none yet
 	sent     time.Time
-	compute  func() // the executor's
-	begin    func() // the exchange
+	compute  func() // runs on the executor
+	begin    func() // starts the exchange
 	arrived  func(error)
 	advanced advanced
-	one      [1]LayerRun // in hand
+	one      [1]LayerRun // reused by every run
 }
 
-// Actor is one layer: between messages it only moves its passes forward. On several ranks it
-// hands the batch to the next layer. Where nothing is exchanged the backend gets all layers that
-// follow at once, so that a device need not wait for the host between them.
+// Actor is one layer. Its handler only moves passes forward. On several ranks it computes one layer
+// and sends the batch to the next. On a single rank the backend gets all remaining layers in one
+// call, so that a device need not synchronize with the host between layers.
 type Actor struct {
-	Layers []Layer      // this one and those that follow
-	Next   []*actor.PID // the layers that follow
+	Layers []Layer      // this layer and all layers after it
+	Next   []*actor.PID // the layers after this one
 	Term   *Term
 
 	self   *actor.PID
@@ -69,10 +68,9 @@ type Actor struct {
 	passes map[*Batch]*pass
 }
 
-// Dispatcher runs a layer's handler on the goroutine that sends to it, since all it
-// does is to submit to the executor. A goroutine for each of the messages of a step,
-// two a layer and more with exchanges, took more time than what they carry, most of it
-// to grow its stack.
+// Dispatcher runs a layer's handler on the sender's goroutine, because the handler only submits
+// jobs to the executor. A goroutine per message was slower than the work of the message, mostly
+// because its stack has to grow. A layer has at least two messages a step, and more with exchanges.
 var Dispatcher = actor.NewSynchronizedDispatcher(300)
 
 func (a *Actor) Receive(c actor.Context) {
@@ -80,7 +78,7 @@ func (a *Actor) Receive(c actor.Context) {
 	case *actor.Started:
 		a.self, a.root, a.passes = c.Self(), c.ActorSystem().Root, map[*Batch]*pass{}
 	case *Run:
-		if m.Batch.T == 0 { // all rows have left
+		if m.Batch.T == 0 { // SwiftKV's pass dropped every row
 			c.Send(m.ReplyTo, &Done{Batch: m.Batch})
 			return
 		}
@@ -113,9 +111,9 @@ func (a *Actor) newPass() *pass {
 	return p
 }
 
-// next unpacks what arrived, computes up to the next exchange, and starts that: there is one
-// hand-off a synchronisation. At the end of the schedule the batch goes to the layer that follows
-// those which were computed.
+// next unpacks the received data, computes up to the next exchange and starts that exchange: one
+// hand-off per synchronization. At the end of the schedule it sends the batch to the first layer
+// that has not been computed.
 func (p *pass) next() {
 	began, b, s := time.Now(), p.run.Batch, p.schedule
 	if p.at >= 0 {
@@ -125,17 +123,17 @@ func (p *pass) next() {
 	a, last := p.layer, p.at == len(s.exchanges)
 	var runs []LayerRun
 	if b.alone() {
-		runs = b.untilLeaving(a.Layers)
+		runs = b.untilRowsDrop(a.Layers)
 	} else {
 		p.one[0] = LayerRun{a.Layers[0], s.runs[p.at]}
 		runs = p.one[:]
 	}
 	b.Backend.Run(runs, a.Term.between)
-	if a.Term.over {
+	if a.Term.ended {
 		return
 	}
 	if last && runs[len(runs)-1].Layer.Kind().Input {
-		b.leave()
+		b.dropRows()
 	}
 	p.sent = time.Now()
 	b.Compute += p.sent.Sub(began)

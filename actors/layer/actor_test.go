@@ -2,8 +2,8 @@ package layer
 
 import "testing"
 
-// A layer that hears of a teardown late submits a job behind the one that freed
-// the weights: it must not run. A job of the next epoch must.
+// A layer that hears of a teardown late submits a job after the one that freed the weights. That job
+// must not run; a job of the next epoch must.
 func TestJobOfAnEndedTermIsDropped(t *testing.T) {
 	e := NewExecutor()
 	old, next := e.NewTerm(), e.NewTerm()
@@ -17,14 +17,14 @@ func TestJobOfAnEndedTermIsDropped(t *testing.T) {
 	if !freed || !ran {
 		t.Errorf("freed %v, the next epoch's job ran %v, want both", freed, ran)
 	}
-	// A stopped socket's layers may still speak.
+	// The layers of a stopped socket may still submit jobs.
 	for range 10 {
 		next.Submit(func() { t.Error("a job ran after Close") })
 	}
 	e.Close()
 }
 
-// A queue that never runs empty takes room for what waits alone.
+// The memory of a queue that never runs empty is bounded by the number of waiting jobs.
 func TestExecutorForgetsJobs(t *testing.T) {
 	e := NewExecutor()
 	last := make(chan struct{})
@@ -32,7 +32,7 @@ func TestExecutorForgetsJobs(t *testing.T) {
 	var again func()
 	again = func() {
 		if left--; left > 0 {
-			e.Submit(again) // one behind it waits already
+			e.Submit(again) // another job is queued already
 		} else if left == 0 {
 			close(last)
 		}
@@ -44,11 +44,11 @@ func TestExecutorForgetsJobs(t *testing.T) {
 	<-last
 	e.Close()
 	if n := cap(e.jobs); n > 16 {
-		t.Errorf("room for %d jobs, never more than 3 waited", n)
+		t.Errorf("capacity for %d jobs, though never more than 3 waited", n)
 	}
 }
 
-// A job may submit as many as it likes: nobody else could take them meanwhile.
+// A job may submit any number of jobs: the queue must not block, because only the executor drains it.
 func TestJobsSubmit(t *testing.T) {
 	e := NewExecutor()
 	var order []int

@@ -9,11 +9,11 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// The race detector's build keeps on the heap what the plain one keeps on the stack.
+// raceEnabled reports a build with the race detector, which moves some stack variables to the heap.
 var raceEnabled bool
 
-// TestDecodeAllocatesNothing: the compute phases of a decoded token, all weight
-// types, one sequence and several.
+// TestDecodeAllocatesNothing runs the compute phases of decode steps, for all types of weights and for
+// one or several sequences.
 func TestDecodeAllocatesNothing(t *testing.T) {
 	if raceEnabled {
 		t.Skip("counts the allocations of the plain build")
@@ -28,7 +28,7 @@ func TestDecodeAllocatesNothing(t *testing.T) {
 	}
 	pool := tensor.NewPool(2)
 	defer pool.Close()
-	many := tensor.NewPool(6) // more threads than heads: a long sequence is cut by runs
+	many := tensor.NewPool(6) // more threads than heads: a long sequence is split by runs of slots
 	defer many.Close()
 	arena := kvcache.NewArena(64 << 20)
 	defer arena.Close()
@@ -115,7 +115,7 @@ func randomWeights(t testing.TB, d Dims, dt tensor.DType) *Weights {
 		Gate: matrix(d.FFN, d.Hidden), Up: matrix(d.FFN, d.Hidden), Down: matrix(d.Hidden, d.FFN), AttnNorm: ones, FFNNorm: ones}
 }
 
-// filled is a store with n tokens, and room reserved for one more.
+// filled returns a store with n tokens and reserved space for one more.
 func filled(t testing.TB, a *kvcache.Arena, d Dims, l tensor.KVLayout, n int) *kvcache.Store {
 	t.Helper()
 	s := kvcache.NewPrefill(a, kvcache.Geometry{Layers: 1, KVHeads: d.KVHeads, Group: d.group(), Layout: l}, tensor.Span{Lo: 0, Hi: d.KVHeads})

@@ -10,21 +10,21 @@ import (
 
 var scratch = sync.Pool{New: func() any { return new(tensor.AttnScratch) }}
 
-// attention is the attention phase of a batch, cut by (segment, KV head), where that leaves
-// threads idle in decode by runs of slots too, and in prefill by tokens. Tasks and their
-// functions are kept from step to step.
+// attention is the attention phase of a batch. Its tasks are (segment, KV head) pairs. Where that
+// leaves threads idle, decode tasks are split by runs of slots; prefill tasks are split by tokens.
+// Tasks and their closures are reused in every step.
 type attention struct {
 	b       *Processor
 	w       *Weights
 	index   int
-	entries []attendTask // decode: every segment and head
-	cut     []*longRow   // of every entry: nil, or what is left after its row is put is cut by runs
+	entries []attendTask // decode: one per segment and head
+	split   []*longRow   // per entry: nil, or the row whose attention is split by runs of slots
 	long    longRows
-	prompts []attendTask // prefill: every segment and head
-	puts    []attendTask // of those: some keys and values
-	reads   []attendTask // of those: some queries
+	prompts []attendTask // prefill: one per segment and head
+	writes  []attendTask // prefill: tasks that write keys and values
+	reads   []attendTask // prefill: tasks that attend for queries
 
-	enter, read, observe func(i int)
+	write, read, observe func(i int)
 
 	swiftKV  *SwiftKV
 	kv       []kvTask
@@ -33,15 +33,15 @@ type attention struct {
 
 type attendTask struct {
 	s              *Segment
-	head, first, n int // KV head; rows within the segment
+	head, first, n int // KV head; first row and number of rows within the segment
 }
 
 func (a *attention) init(b *Processor) {
 	a.b = b
 	a.initKV(b)
-	a.enter = func(i int) {
+	a.write = func(i int) {
 		if i >= len(a.entries) {
-			t := a.puts[i-len(a.entries)]
+			t := a.writes[i-len(a.entries)]
 			a.rotateKeys(t)
 			a.put(t)
 			return
@@ -51,7 +51,7 @@ func (a *attention) init(b *Processor) {
 		if !a.w.Later {
 			a.rotateKeys(t)
 		}
-		if r := a.cut[i]; r != nil {
+		if r := a.split[i]; r != nil {
 			if !a.w.Follows {
 				a.put(t)
 			}
@@ -71,23 +71,23 @@ func (a *attention) init(b *Processor) {
 	}
 	a.observe = func(i int) {
 		if i >= len(a.entries) {
-			a.show(a.prompts[i-len(a.entries)])
+			a.observeQueries(a.prompts[i-len(a.entries)])
 			return
 		}
-		if a.cut[i] != nil {
-			a.cut[i].fold()
+		if a.split[i] != nil {
+			a.split[i].fold()
 			a.attended(a.entries[i])
-			a.show(a.entries[i])
+			a.observeQueries(a.entries[i])
 		}
 	}
 }
 
-// attend: for every segment and KV head of this rank: rotate q and k, write the
-// cache, then attention of the group's query heads into Attn.
+// attend rotates q and k, writes the cache and computes attention into Attn, for every segment and
+// KV head of this rank.
 func (w *Weights) attend(index int, b *Processor) {
 	a := &b.attention
 	a.w, a.index = w, index
-	a.entries, a.prompts, a.puts, a.reads = a.entries[:0], a.prompts[:0], a.puts[:0], a.reads[:0]
+	a.entries, a.prompts, a.writes, a.reads = a.entries[:0], a.prompts[:0], a.writes[:0], a.reads[:0]
 	for i := range b.batch.Segments {
 		s := &b.batch.Segments[i]
 		h := b.batch.heads(s, b.batch.Rank)
@@ -99,14 +99,14 @@ func (w *Weights) attend(index int, b *Processor) {
 			}
 			a.prompts = append(a.prompts, t)
 			if !w.Later {
-				a.puts = cutPuts(a.puts, t, index)
+				a.writes = splitWrites(a.writes, t, index)
 			}
-			a.reads = cutReads(a.reads, t, b.Layout.TokensTogether(b.Dims.group()))
+			a.reads = splitReads(a.reads, t, b.Layout.TokensTogether(b.Dims.group()))
 		}
 	}
-	a.share()
-	b.Pool.Run(len(a.entries)+len(a.puts), a.enter)
-	a.long.cut(b.Pool.Threads())
+	a.splitLong()
+	b.Pool.Run(len(a.entries)+len(a.writes), a.write)
+	a.long.split(b.Pool.Threads())
 	if n := len(a.long.pieces) + len(a.reads); n > 0 {
 		b.Pool.Run(n, a.read)
 		began := time.Now()
@@ -115,9 +115,9 @@ func (w *Weights) attend(index int, b *Processor) {
 	}
 }
 
-// cutPuts adds the tasks that write a prompt's rows: a block of the cache each, if several
-// threads may write them at once.
-func cutPuts(to []attendTask, t attendTask, index int) []attendTask {
+// splitWrites appends the tasks that write a prompt's rows: one per block of the cache if several
+// threads may write them in parallel, otherwise one.
+func splitWrites(to []attendTask, t attendTask, index int) []attendTask {
 	if !t.s.Cache.Apart(index, t.head, t.s.Start, t.s.N) {
 		return append(to, t)
 	}
@@ -129,10 +129,10 @@ func cutPuts(to []attendTask, t attendTask, index int) []attendTask {
 	return to
 }
 
-// cutReads adds the tasks that attend for a prompt's rows, so many queries each, as pass over
-// the cache together. A query reads more keys than those before it, and a thread gets tasks that
-// follow each other: so they come from both ends in turn, the longer one first.
-func cutReads(to []attendTask, t attendTask, queries int) []attendTask {
+// splitReads appends the attention tasks of a prompt's rows. Each has the number of queries that share
+// one pass over the cache. Later queries read more keys, and a thread gets consecutive tasks: so
+// tasks alternate between the end and the beginning of the prompt, the longer one first.
+func splitReads(to []attendTask, t attendTask, queries int) []attendTask {
 	for lo, hi := 0, (t.s.N+queries-1)/queries-1; lo <= hi; lo, hi = lo+1, hi-1 {
 		to = append(to, attendTask{t.s, t.head, hi * queries, min(queries, t.s.N-hi*queries)})
 		if lo < hi {
@@ -142,34 +142,34 @@ func cutReads(to []attendTask, t attendTask, queries int) []attendTask {
 	return to
 }
 
-// share finds the entries that are too long for one thread.
-func (a *attention) share() {
+// splitLong marks the entries that are too long for one thread.
+func (a *attention) splitLong() {
 	a.long.reset()
-	a.cut = a.cut[:0]
+	a.split = a.split[:0]
 	threads, all := a.b.Pool.Threads(), 0
 	for _, t := range a.entries {
-		a.cut = append(a.cut, nil)
+		a.split = append(a.split, nil)
 		all += a.long.blocks(a.index, t.head, t)
 	}
 	for i, t := range a.entries {
-		if worthCutting(a.long.blocks(a.index, t.head, t), all, threads) && t.s.N == 1 {
-			a.cut[i] = a.long.add(t)
+		if worthSplitting(a.long.blocks(a.index, t.head, t), all, threads) && t.s.N == 1 {
+			a.split[i] = a.long.add(t)
 		}
 	}
 }
 
-// rotateQueries norms and rotates the queries of a head's group.
+// rotateQueries applies the query norm and RoPE to the queries of a KV head's group.
 func (a *attention) rotateQueries(t attendTask) {
 	g := a.b.Dims.group()
 	a.rotate(t, t.head*g, g, a.w.QNorm)
 }
 
-// rotateKeys norms and rotates the keys of a head.
+// rotateKeys applies the key norm and RoPE to the keys of a KV head.
 func (a *attention) rotateKeys(t attendTask) {
 	a.rotate(t, a.b.Dims.Heads+t.head, 1, a.w.KNorm)
 }
 
-// rotate norms and rotates some heads of the task's rows of QKV.
+// rotate applies norm and RoPE to heads [first, first+heads) of the task's rows of QKV.
 func (a *attention) rotate(t attendTask, first, heads int, norm []float32) {
 	b, d := a.b, a.b.Dims
 	ld, half, hd := b.Dims.qkvWidth(), d.HeadDim/2, d.HeadDim
@@ -183,7 +183,7 @@ func (a *attention) rotate(t attendTask, first, heads int, norm []float32) {
 	}
 }
 
-// put writes keys and values into the cache.
+// put writes the task's keys and values into the cache.
 func (a *attention) put(t attendTask) {
 	b := a.b
 	if a.w.Later {
@@ -193,9 +193,9 @@ func (a *attention) put(t attendTask) {
 	a.putRows(a.index, t, b.QKV[b.Dims.qCols():], b.Dims.qkvWidth())
 }
 
-// after is a block that the task behind a decode task will read, if that is known before its
-// view, and prefetches what that will write: threads have runs of tasks, and each begins with
-// cache misses otherwise.
+// after returns a block that the task after decode task i will read, or nil if the block is not
+// known before its View. It prefetches the memory that this task will write. Without it every task
+// begins with cache misses, because a thread runs consecutive tasks.
 func (a *attention) after(i int) []byte {
 	if i+1 < len(a.entries) {
 		t := a.entries[i+1]
@@ -209,30 +209,30 @@ func (a *attention) after(i int) []byte {
 	return nil
 }
 
-// decode puts and attends to the decode rows of a segment: the bits are those of one token
-// a step.
+// decode writes and attends to the decode rows of a segment. The results have the same bits as with
+// one token per step.
 func (a *attention) decode(t attendTask, after []byte) {
 	together, causal := t.s.Cache.Together(a.index, t.s.Start, t.s.N)
 	if !together {
 		t.n = 1
 	}
 	for ; t.first < t.s.N; t.first += t.n {
-		if !a.w.Follows || !together { // written again, the row undoes those behind it
+		if !a.w.Follows || !together { // a repeated write rolls back the rows after it
 			a.put(t)
 		}
 		a.attend(t, causal, after)
-		a.show(t)
+		a.observeQueries(t)
 	}
 }
 
-// rows are the queries of a task's rows and where their attention goes.
+// rows returns the queries of a task's rows and the place of their attention output.
 func (a *attention) rows(t attendTask) (q, out []float32) {
 	d, row := a.b.Dims, t.s.First+t.first
 	at := t.head * d.group() * d.HeadDim
 	return a.b.QKV[row*a.b.Dims.qkvWidth()+at:], a.b.Attn[row*d.qCols()+at:]
 }
 
-// prefill is attention of a block of prompt rows, whose queries are not rotated yet.
+// prefill computes attention for a block of prompt rows, whose queries are not rotated yet.
 func (a *attention) prefill(t attendTask) {
 	a.rotateQueries(t)
 	d := a.b.Dims
@@ -243,14 +243,14 @@ func (a *attention) prefill(t attendTask) {
 	a.attended(t)
 }
 
-// attended quantizes what a task has attended, if the step is quantized.
+// attended quantizes a task's attention output if the step is quantized.
 func (a *attention) attended(t attendTask) {
 	d, row := a.b.Dims, t.s.First+t.first
 	width := d.group() * d.HeadDim
 	a.b.quantize(a.b.Attn, d.qCols(), d.qCols(), topology.Range{Lo: row, Hi: row + t.n}, topology.Range{Lo: t.head * width, Hi: (t.head + 1) * width})
 }
 
-// attend is attention of decode rows, behind which the block after is prefetched.
+// attend computes attention for decode rows. It prefetches the block after.
 func (a *attention) attend(t attendTask, causal bool, after []byte) {
 	defer a.attended(t)
 	d, ld, pos := a.b.Dims, a.b.Dims.qkvWidth(), t.s.Start+t.first
@@ -272,8 +272,9 @@ func (a *attention) attend(t attendTask, causal bool, after []byte) {
 	sc.After = nil
 }
 
-// show lets the policy see the queries: of a cache that several layers read, the first's.
-func (a *attention) show(t attendTask) {
+// observeQueries passes the queries to the cache policy. Of a cache shared by several layers, the policy
+// observes the first layer only.
+func (a *attention) observeQueries(t attendTask) {
 	if a.w.Follows {
 		return
 	}

@@ -2,12 +2,12 @@ package layer
 
 import "testing"
 
-// TestCutReads: each query of a prompt is of one task, and however many threads have so many
-// tasks that follow each other, none has more to read than the others and two tasks.
-func TestCutReads(t *testing.T) {
+// TestSplitReads checks that each query of a prompt belongs to exactly one task, and that consecutive
+// tasks balance: with any number of threads, none exceeds its share by more than two tasks.
+func TestSplitReads(t *testing.T) {
 	for _, n := range []int{1, 11, 12, 13, 128, 500, 512} {
 		for _, queries := range []int{1, 6, 12, 48} {
-			reads := cutReads(nil, attendTask{s: &Segment{N: n}, head: 3}, queries)
+			reads := splitReads(nil, attendTask{s: &Segment{N: n}, head: 3}, queries)
 			seen, all := make([]int, n), 0
 			for _, r := range reads {
 				if r.head != 3 || r.n < 1 || r.n > queries {
@@ -38,16 +38,16 @@ func TestCutReads(t *testing.T) {
 	}
 }
 
-// TestCutPuts: the tasks that write a prompt's rows lie in a block each, one after the other,
-// where several threads may write them.
-func TestCutPuts(t *testing.T) {
+// TestSplitWrites checks that the tasks that write a prompt's rows follow each other, one per block,
+// if several threads may write.
+func TestSplitWrites(t *testing.T) {
 	for _, c := range []struct {
 		start, n int
 		want     []int
 	}{{0, 512, []int{0, 64, 128, 192, 256, 320, 384, 448}}, {0, 7, []int{0}}, {60, 70, []int{0, 4, 68}}, {64, 64, []int{0}}} {
 		for _, apart := range []bool{true, false} {
-			s := &Segment{N: c.n, Start: c.start, Cache: apartness{may: apart}}
-			puts, end := cutPuts(nil, attendTask{s, 2, 0, c.n}, 1), 0
+			s := &Segment{N: c.n, Start: c.start, Cache: cacheWithApart{may: apart}}
+			puts, end := splitWrites(nil, attendTask{s, 2, 0, c.n}, 1), 0
 			for i, p := range puts {
 				if p.first != end || p.head != 2 || apart && p.first != c.want[i] {
 					t.Errorf("%d tokens from %d on, apart %v: task %d is %+v", c.n, c.start, apart, i, p)
@@ -61,10 +61,10 @@ func TestCutPuts(t *testing.T) {
 	}
 }
 
-// apartness is a cache that may be written apart or not.
-type apartness struct {
+// cacheWithApart is a cache that allows or refuses parallel writes.
+type cacheWithApart struct {
 	PromptCache
 	may bool
 }
 
-func (a apartness) Apart(int, int, int, int) bool { return a.may }
+func (a cacheWithApart) Apart(int, int, int, int) bool { return a.may }

@@ -9,11 +9,11 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// listener counts what an executor does with a group.
+// listener counts an executor's calls of a group.
 type listener struct {
 	held, polls, rests atomic.Int32
 	off                bool
-	poll               func(n int32) // the n-th
+	poll               func(n int32) // called with the number of the poll
 }
 
 func (l *listener) Hold() { l.held.Add(1) }
@@ -25,17 +25,17 @@ func (l *listener) Poll() bool {
 	return !l.off
 }
 
-// An executor that waits for an exchange polls until it has the next job, and rests before it
-// sleeps, so that somebody hears what comes then.
+// An executor that waits for an exchange polls until its next job arrives. Before it sleeps it calls
+// Rest, so that another goroutine receives.
 func TestExecutorPolls(t *testing.T) {
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // it does not poll beside idle processors
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // with idle CPUs the executor does not poll
 	tensor.NewPool(1).Close()
 	e := NewExecutor()
 	defer e.Close()
 	term, done := e.NewTerm(), make(chan bool, 1)
 	l := &listener{}
 	l.poll = func(n int32) {
-		if n == 5 { // the fifth brings the end of the exchange
+		if n == 5 { // the fifth poll completes the exchange
 			term.Submit(func() { done <- l.rests.Load() == 0 })
 		}
 	}
@@ -44,16 +44,16 @@ func TestExecutorPolls(t *testing.T) {
 	select {
 	case early := <-done:
 		if !began || !early {
-			t.Errorf("begun behind Hold and ahead of the polls: %v; polled until the job came: %v", began, early)
+			t.Errorf("began after Hold and before the first poll: %v; polled until the job arrived: %v", began, early)
 		}
 	case <-time.After(time.Minute):
-		t.Fatal("the job did not come")
+		t.Fatal("the job did not run within a minute")
 	}
 	rests := func(want int32) {
 		t.Helper()
 		for end := time.Now().Add(time.Minute); l.rests.Load() < want; time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {
-				t.Fatal("sleeps without rest")
+				t.Fatal("the executor sleeps without a call of Rest")
 			}
 		}
 		if polls := l.polls.Load(); polls < 5 {
@@ -62,23 +62,23 @@ func TestExecutorPolls(t *testing.T) {
 	}
 	rests(1)
 
-	l.poll = nil // nothing comes: it gives up
+	l.poll = nil // nothing arrives: the executor gives up
 	term.Submit(func() { term.Await(&Batch{}, l, func() {}) })
 	rests(2)
 	term.Submit(func() { done <- true })
 	<-done
 
 	before := l.polls.Load()
-	term.Submit(func() { term.Await(&Batch{}, l, func() { term.Submit(func() { done <- true }) }) }) // it ends at once
+	term.Submit(func() { term.Await(&Batch{}, l, func() { term.Submit(func() { done <- true }) }) }) // completes at once
 	<-done
 	rests(3)
 	if n := l.polls.Load() - before; n != 1 {
-		t.Errorf("%d polls for an exchange that had ended at the first", n)
+		t.Errorf("%d polls for an exchange that completed before the first", n)
 	}
 
 	term.Submit(func() { term.Await(&Batch{T: 1}, l, func() { done <- l.held.Load() == 3 }) })
 	if !<-done {
-		t.Error("held an exchange of a prompt")
+		t.Error("called Hold for the exchange of a prompt")
 	}
 	rests(4)
 	l.off = true
@@ -87,6 +87,6 @@ func TestExecutorPolls(t *testing.T) {
 	<-done
 	time.Sleep(5 * time.Millisecond)
 	if n := l.rests.Load(); n != 4 {
-		t.Errorf("rests %d times from what is not polled", n-4)
+		t.Errorf("%d calls of Rest without a poll", n-4)
 	}
 }

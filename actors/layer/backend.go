@@ -2,113 +2,112 @@ package layer
 
 import "github.com/shoal-llm/shoal/topology"
 
-// Backend is where the activations of a micro-batch lie and its stages are computed. The
-// processor is one (Processor). What crosses the wire passes host memory, named as tiles; a
-// stage, a run of them and an exchange are one call each, and none is made a row or a token.
-// Calls come one at a time, from the socket's executor. Weights are those that the backend's
-// [Device] holds.
+// Backend holds the activations of a micro-batch and computes its stages. Processor is the CPU
+// implementation. Data for the wire passes through host memory and is named by tiles. A stage, a run
+// of stages and an exchange are one call each; no call is made per row or per token. The socket's
+// executor makes all calls, one at a time. Weights must come from the backend's [Device].
 type Backend interface {
-	// Begin makes room for the step that b describes, and turns its positions into rotations.
-	// The calls that follow are of this step; what b says of it may change with Leave alone.
+	// Begin allocates room for the step that b describes and computes its rotations from positions.
+	// The following calls belong to this step. Only Leave may change what b describes.
 	Begin(b *Batch, rotations []*Rotation)
-	// Leave makes rows, which the batch describes no longer, those of the step one after the
-	// other: their residual stream, rotations, and of decode rows what waits for later layers.
+	// Leave compacts the step to the given rows after the batch has dropped the others. It moves
+	// the residual stream, the rotations and, for decode rows, the keys and values that later
+	// layers need.
 	Leave(rows []topology.Range)
-	// Embed fills the residual stream of the rows from row on with the embeddings of tokens.
-	// If the embedding's file was changed by then (model.Tensor.Unchanged), the rows may be
-	// wrong and are filled again, checked: that fails when their bytes are not the model's.
+	// Embed fills the residual stream from the given row on with the embeddings of tokens. If the
+	// embedding file changed during the call (model.Tensor.Unchanged), the rows may be wrong and the
+	// caller must repeat it with checked. A checked call fails unless the bytes are the model's.
 	Embed(e Held, row int, tokens []uint32, checked bool) error
-	// Run computes runs of layers, one after another. Where nothing is exchanged these are all
-	// layers, which a device can capture as a graph. Between two runs a backend may call
-	// between, unless that is nil, while no work of its own is under way: others compute
-	// meanwhile, and after false it returns at once, for its weights are gone.
+	// Run computes runs of layers in order. On a single rank the runs cover all layers, which a
+	// device can capture as a graph. Between two runs, with no work of its own in flight, a backend
+	// may call between unless it is nil. Other work runs on the device meanwhile. If between returns
+	// false, the weights have been freed and Run must return at once.
 	Run(runs []LayerRun, between func() (goOn bool))
-	// Pack is the values of tiles, row after row, in to or where there is room; Unpack puts
-	// packed values where tiles are.
+	// Pack appends the values of tiles, row by row, to to. Unpack copies packed values into tiles.
 	Pack(to []float32, tiles []Tile) []float32
 	Unpack(from []float32, tiles []Tile)
-	// Nodes are the tree nodes that projectUnits left, (T, Hidden) each, and Total is where
-	// their sum over all ranks is read, (T, Hidden): activation Sum.
+	// Nodes returns the tree nodes of projectUnits, (T, Hidden) each. Total is where the sum over
+	// all ranks is stored: activation Sum, (T, Hidden).
 	Nodes() [][]float32
 	Total() []float32
-	// Logits computes this rank's columns of the logits of at most LogitRows rows. The best token
-	// of a row comes to the host, or the whole row where that is asked for.
+	// Logits computes this rank's columns of the logits for at most LogitRows rows. For each row it
+	// copies the best token to the host, or the whole row on request.
 	Logits(e Held, rows []LogitRow)
-	// Keep appends the residual stream of rows to states of this device; with the ends e, not nil,
-	// what the head reads of it, its norm.
+	// Keep appends the residual stream of rows to states on this device. With e not nil it appends
+	// the final norm instead, which is the input of the head.
 	Keep(to States, e Held, rows []int)
-	// Join makes a residual stream of embeddings what the layer of multi-token prediction reads.
-	// The states of the tokens before them lie in runs, in the order of the rows.
+	// Join turns a residual stream of embeddings into the input of the multi-token-prediction layer.
+	// states are the states of the preceding tokens, in the order of the rows.
 	Join(m Held, states []StateRun)
 }
 
-// States are rows of (Hidden) numbers that a device keeps between steps.
+// States are rows of (Hidden) numbers that stay on a device between steps.
 type States interface {
 	Len() int
 	Drop(n int) // forgets the oldest n rows
 }
 
-// StateRun is N rows of states from First on.
+// StateRun is N rows of states, starting at First.
 type StateRun struct {
 	Of       States
 	First, N int
 }
 
-// LogitRows bounds the rows whose logits are in memory at once: prompt log-probabilities ask for
-// every row of a chunk, and a row of a large vocabulary is half a megabyte.
+// LogitRows is the maximum number of rows with logits in memory at once. Prompt log-probabilities
+// request every row of a chunk, and a row of a large vocabulary takes 512 KiB.
 const LogitRows = 64
 
-// LogitRow is a row of a step whose logits are requested, and what was computed of it.
+// LogitRow is a row of a step whose logits are requested, and the results for it.
 type LogitRow struct {
 	Row   int
-	Whole bool // the logits themselves are asked for, not the best
-	Odds  bool // the odds of the best are asked for, too
+	Whole bool // return all logits, not only the best
+	Odds  bool // also return the probability of the best token
 
-	Best  int     // the best of this rank's columns, counted from the first of them
-	Logit float32 // its logit
-	Share float32 // its softmax among these columns
-	// Logits of a whole row, (Vocab), in host memory of the backend until its next Logits. This
-	// rank's columns are computed; the others are the caller's to fill.
+	Best  int     // index of this rank's best token, relative to its first column
+	Logit float32 // logit of the best token
+	Share float32 // softmax probability of the best token among this rank's columns
+	// Logits of a whole row, (Vocab), in the backend's host memory, valid until its next call of
+	// Logits. Only this rank's columns are computed; the caller fills the others.
 	Logits []float32
 }
 
-// Layer is the weights of a layer, or of the pass ahead of some, as a backend holds them: those
-// of the processor are [Weights].
+// Layer is the weights of a layer, or of SwiftKV's pass, in the form of a backend. The processor's
+// are [Weights].
 type Layer interface {
 	Held
 	Kind() Kind
 }
 
-// LayerRun is a run of operations of a layer with no exchange between them.
+// LayerRun is a run of operations of one layer without an exchange between them.
 type LayerRun struct {
 	Layer Layer
 	Ops   []Op
 }
 
-// Kind is what schedules tell apart of a layer.
+// Kind is the properties of a layer that decide its schedule.
 type Kind struct {
-	Sparse bool // it has experts
-	Later  bool // its keys and values are there already
-	Input  bool // it is no layer, but computes those
-	Caches int  // how many caches they go to, of Input
+	Sparse bool // has experts instead of a dense FFN
+	Later  bool // reads keys and values that SwiftKV's pass has computed
+	Input  bool // is SwiftKV's pass, which computes those keys and values
+	Caches int  // with Input: the number of caches that it fills
 }
 
-// Activation names a matrix of a micro-batch. Rows are tokens but where it says otherwise.
+// Activation names a matrix of a micro-batch. Rows are tokens unless the comment says otherwise.
 type Activation uint8
 
-// What crosses the wire.
+// Activations that cross the wire.
 const (
 	Residual           Activation = iota // (T, Hidden) the residual stream
 	QKV                                  // (T, qkvWidth) queries, keys and values
 	LaterKV                              // (T, kvWidth) keys and values of the later layers' caches
 	Attended                             // (T, attnCols) outputs of heads
-	Gate                                 // (T, FFN) what the down projection reads
-	Sum                                  // (T, Hidden) what attention and the FFN add
-	QuantizedNorm                        // (T, Hidden) in blocks, as the next two
-	QuantizedAttention                   // (T, attnCols)
-	QuantizedFFN                         // (T, FFN)
-	Latents                              // (T, downCols), latent attention's
-	LatentMeans                          // (T, Heads*rank), likewise
+	Gate                                 // (T, FFN) input of the down projection
+	Sum                                  // (T, Hidden) output of attention or FFN, before the residual sum
+	QuantizedNorm                        // (T, Hidden) in quantized blocks
+	QuantizedAttention                   // (T, attnCols) in quantized blocks
+	QuantizedFFN                         // (T, FFN) in quantized blocks
+	Latents                              // (T, downCols) latents of latent attention
+	LatentMeans                          // (T, Heads*rank) attention outputs of latent attention
 	ExpertGate                           // (pairs, FFN) of experts
 	SharedGate                           // (T, Shared) of shared experts
 )

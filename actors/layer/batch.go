@@ -10,100 +10,101 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// Cache is what a layer asks of a sequence's store on this socket. Writes of
-// one step may be repeated; they give the same state.
+// Cache is a layer's view of a sequence's cache on this socket. Writes within one step are
+// idempotent.
 type Cache interface {
-	// WriteRun stores the keys (rotated) and values of n tokens from true position pos on,
-	// those of the i-th at k[i*ldk:] and v[i*ldv:].
+	// WriteRun stores the rotated keys and the values of n tokens, starting at true position pos.
+	// Those of token i are at k[i*ldk:] and v[i*ldv:].
 	WriteRun(layer, head, pos, n int, k []float32, ldk int, v []float32, ldv int)
-	// Apart says whether several threads may write n tokens of a prompt from position pos on, by
-	// calls of WriteRun that share no block (tensor.BlockSlots), and makes ready for it.
+	// Apart reports whether several threads may write n prompt tokens from position pos on in
+	// parallel, by calls of WriteRun that share no block (tensor.BlockSlots). It prepares the
+	// cache for that.
 	Apart(layer, head, pos, n int) bool
-	// Together says how n tokens of decode from position pos on may be attended to: all of
-	// them put before the first is viewed (together), and viewed at once (causal: the i-th
-	// reads all but the last n-1-i slots of the last one's view). Otherwise each is put,
-	// viewed and observed before the next.
+	// Together describes how n decode tokens from position pos on may be processed. If together,
+	// all are written before the first View. If causal, one View serves all: token i reads all but
+	// the last n-1-i slots of the last token's view. Otherwise each token is written, viewed and
+	// observed before the next.
 	Together(layer, pos, n int) (together, causal bool)
-	// View returns the blocks of one head, the number of slots in use and
-	// which of them the query q (group, HeadDim), rotated, of the token at pos reads (nil:
-	// all). Blocks may lie in s, until it is used for another View.
+	// View returns the blocks of one head, the number of slots in use, and the mask of slots that
+	// the token at pos reads (nil: all). q is the token's rotated query (group, HeadDim). Blocks
+	// may be stored in s, which must not be used for another View before they have been read.
 	View(layer, head, pos int, q []float32, s *tensor.AttnScratch) (blocks [][]byte, n int, valid []uint64)
-	// Blocks are those of one head, as they lie: what is worth fetching before View.
+	// Blocks returns all blocks of one head in storage order, for prefetching before View.
 	Blocks(layer, head int) [][]byte
-	// Read is how many blocks View returns at most, about.
+	// Read estimates the maximum number of blocks that View returns.
 	Read(layer, head int) int
-	// Fetch prefetches what WriteRun of the token at true position pos will touch.
+	// Fetch prefetches the memory that WriteRun of the token at true position pos will touch.
 	Fetch(layer, head, pos int)
-	// Observe shows the policy the rotated queries of n tokens from position pos on,
-	// q[i*ldq:] being (group, HeadDim) of token i. Their keys are in the cache.
+	// Observe passes the rotated queries of n tokens from position pos on to the cache policy.
+	// q[i*ldq:] is (group, HeadDim) of token i. Their keys are in the cache already.
 	Observe(layer, head, pos, n int, q []float32, ldq int)
 }
 
 // Segment is a run of rows of one sequence in a step.
 type Segment struct {
 	Seq     uint64
-	Cache   Cache // nil when this socket keeps nothing of the sequence
+	Cache   Cache // nil if this socket stores nothing of the sequence
 	First   int   // row of the first token
 	N       int
 	Start   int  // true position of the first token
-	Prefill bool // heads are split over the sockets; else the owner has them all
+	Prefill bool // heads are split over the sockets; otherwise the owner has all of them
 	Owner   int  // rank that owns the sequence
-	Leave   int  // so many first rows of a prompt go no further than SwiftKV's pass
+	Leave   int  // number of first rows of a prompt that end with SwiftKV's pass
 }
 
 func (s *Segment) rows() topology.Range { return topology.Range{Lo: s.First, Hi: s.First + s.N} }
 
-// Batch is one step on one socket: its rows in canonical order (decode rows by
-// owner, then prefill rows), and what follows from that alone, which all ranks know:
-// which stages a layer has, who gives what to whom. What is computed lies in Backend.
-// It is owned by whoever runs the current stage.
+// Batch describes one step on one socket: its rows in canonical order (decode rows by owner, then
+// prefill rows) and everything that follows from them: the stages of each layer and the contents of
+// each exchange. All ranks derive the same description. Activations are in Backend. The goroutine
+// that runs the current stage owns the batch.
 type Batch struct {
 	Dims       Dims
 	Place      topology.Placement
 	Rank       int
-	MicroBatch uint8        // which of those in flight together; numbers the collectives
-	Type       tensor.DType // of the layers' matrices
+	MicroBatch uint8        // number of the micro-batch, part of the numbers of its collectives
+	Type       tensor.DType // type of the layers' matrices
 	Backend    Backend
 
 	T        int       // rows
 	Segments []Segment // in row order
-	decode   int       // rows that are decode rows; the rest are prefill rows
+	decode   int       // number of decode rows, which come first
 	maxRows  int
 
-	step      conditions               // of any layer of this step
-	schedules map[conditions]*Schedule // that were needed so far
-	lists     [kinds][2]*Schedule      // of this step: by kind of layer; not the last layer, the last
-	runs      []LayerRun               // in hand
-	caches    int                      // of SwiftKV's later layers
-	stays     []topology.Range         // leave: rows, as they were
+	step      conditions               // conditions of this step, common to all its layers
+	schedules map[conditions]*Schedule // all schedules built so far
+	lists     [kinds][2]*Schedule      // of this step, by index of Kind; [1] is for the last layer
+	runs      []LayerRun               // reused by every call
+	caches    int                      // number of caches that SwiftKV's pass fills
+	kept      []topology.Range         // scratch of dropRows: the remaining rows, by their old numbers
 
-	rows     []topology.Range // prompt rows that each rank owns, see rowRanges
-	nodes    [][]tensor.Span  // tree nodes of every rank
-	parts    [][]float32      // scatterDown, scatterPrompt: some rows of this rank's tree nodes
-	bounds   []int            // where in them the values of each rank's rows begin
-	out, in  [][]float32      // what each rank gets and gives
-	send     [][]byte         // the same, as bytes
+	rows     []topology.Range // prompt rows owned by each rank, see rowRanges
+	nodes    [][]tensor.Span  // tree nodes of each rank
+	parts    [][]float32      // scatterDown, scatterPrompt: the rows of this rank's tree nodes that are summed
+	bounds   []int            // where the values of each rank's rows begin in parts
+	out, in  [][]float32      // what each rank receives and sends
+	send     [][]byte         // out and in as bytes
 	recv     [][]byte
-	tiles    []Tile // of an exchange, listed by addTile
+	tiles    []Tile // tiles of an exchange, appended by addTile
 	addTile  func(Tile)
-	sequence uint64 // of the last collective
+	sequence uint64 // number of the last collective
 
 	Compute, Wait time.Duration
-	Spent         [Parts]time.Duration // of Compute, all layers together
-	Observed      time.Duration        // of Spent[Attention]: what policies look at while a prompt is read
-	ExpertsRead   int                  // whose weights were read, all layers together
+	Spent         [Parts]time.Duration // Compute by part, all layers together
+	Observed      time.Duration        // portion of Spent[Attention] that policies use during prefill
+	ExpertsRead   int                  // number of experts whose weights were read, all layers together
 	own           own
 }
 
-// NewBatch describes steps of at most maxRows rows, which backend computes.
+// NewBatch returns a batch for steps of at most maxRows rows, computed by backend.
 func NewBatch(d Dims, maxRows int, backend Backend) *Batch {
 	b := &Batch{Dims: d, maxRows: maxRows, Backend: backend, schedules: map[conditions]*Schedule{}}
 	b.addTile = func(t Tile) { b.tiles = append(b.tiles, t) }
 	return b
 }
 
-// Reset prepares the batch for a step. Segments are put in canonical order and
-// given their rows; rotations, of which there are Dims.Ropes, are those of every position.
+// Reset prepares the batch for a step. It sorts segments into canonical order and numbers their
+// rows. There must be Dims.Ropes rotations.
 func (b *Batch) Reset(p topology.Placement, rank int, segments []Segment, rotations ...*Rotation) error {
 	slices.SortStableFunc(segments, func(x, y Segment) int {
 		switch {
@@ -135,7 +136,7 @@ func (b *Batch) Reset(p topology.Placement, rank int, segments []Segment, rotati
 	return nil
 }
 
-// ClearTimes begins a step's times anew; Reset does so, too.
+// ClearTimes resets a step's times. Reset does so as well.
 func (b *Batch) ClearTimes() {
 	b.Compute, b.Wait, b.Observed, b.Spent, b.ExpertsRead = 0, 0, 0, [Parts]time.Duration{}, 0
 	b.own.begin()
@@ -143,10 +144,10 @@ func (b *Batch) ClearTimes() {
 
 func (b *Batch) all() topology.Range { return topology.Range{Lo: 0, Hi: b.T} }
 
-// HasPrefill reports whether the step reads prompt tokens.
+// HasPrefill reports whether the step has prompt rows.
 func (b *Batch) HasPrefill() bool { return b.decode < b.T }
 
-// heads are the KV heads of a segment whose attention a rank computes.
+// heads returns the KV heads of a segment whose attention a rank computes.
 func (b *Batch) heads(s *Segment, rank int) topology.Range {
 	if s.Prefill {
 		return b.Place.Slices[rank].KVHeads
@@ -157,7 +158,7 @@ func (b *Batch) heads(s *Segment, rank int) topology.Range {
 	return topology.Range{}
 }
 
-// decodeRows are the decode rows that a rank owns: contiguous by construction.
+// decodeRows returns the decode rows that a rank owns. They are contiguous by construction.
 func (b *Batch) decodeRows(rank int) topology.Range {
 	r := topology.Range{}
 	for i := range b.Segments {
@@ -173,8 +174,8 @@ func (b *Batch) decodeRows(rank int) topology.Range {
 	return r
 }
 
-// rowRanges gives the prompt rows that each rank owns where rows are owned: an even
-// cut, any cut gives the same bits.
+// rowRanges returns the prompt rows that each rank owns. The rows are divided evenly; any division
+// gives the same bits.
 func (b *Batch) rowRanges() []topology.Range {
 	n := len(b.Place.Slices)
 	shares := make([]float64, n)
@@ -189,7 +190,7 @@ func (b *Batch) rowRanges() []topology.Range {
 	return r
 }
 
-// NextOp numbers the collectives of this micro-batch.
+// NextOp returns the next collective's number in this micro-batch.
 func (b *Batch) NextOp() uint64 {
 	b.sequence++
 	return uint64(collective.Op(b.MicroBatch, b.sequence))

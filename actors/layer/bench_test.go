@@ -14,8 +14,8 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// BenchmarkStep is a decoded token of small layers on one rank, as one loop and through their
-// actors: what 8 cost more than 1 is computation there, and messages besides here.
+// BenchmarkStep decodes a token through small layers on one rank: in a loop, and through layer actors.
+// The cost of 8 layers above that of 1 is compute in the loop, and compute and messages with actors.
 func BenchmarkStep(b *testing.B) {
 	d := Dims{Hidden: 64, Heads: 2, KVHeads: 1, HeadDim: 32, FFN: 64, NormEps: 1e-5}
 	place, err := topology.Place(1, topology.Gather, topology.Shape{Hidden: d.Hidden, Heads: d.Heads, KVHeads: d.KVHeads, HeadDim: d.HeadDim,

@@ -5,10 +5,10 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// PromptCache is a prompt that is being read: slot = position.
+// PromptCache adapts the cache of a prompt during prefill, where slot numbers equal positions.
 type PromptCache struct {
 	*kvcache.Store
-	Seen  *kvcache.Observation // nil: the policy looks at nothing
+	Seen  *kvcache.Observation // nil: the policy observes nothing
 	Score tensor.Score
 }
 
@@ -16,7 +16,7 @@ func (c PromptCache) Observe(layer, head, pos, n int, q []float32, ldq int) {
 	if c.Seen == nil {
 		return
 	}
-	rows := head // whose keys it reads: those of latent attention's units are the same
+	rows := head // head whose keys are read: all units of latent attention share head 0
 	if c.Layout().Latent {
 		rows = 0
 	}
@@ -29,15 +29,15 @@ func (c PromptCache) View(layer, head, _ int, _ []float32, _ *tensor.AttnScratch
 	return c.Blocks(layer, head), c.Len(layer, head), nil
 }
 
-// OwnedCache is an owner's store: the policy names the slots.
+// OwnedCache adapts an owner's cache, where the policy assigns the slots.
 type OwnedCache struct {
 	*kvcache.Store
 	Score tensor.Score
 	Rope  kvcache.Rope
 }
 
-// Observe weighs the slots by the newest query, for policies that evict by it: their tokens
-// come one by one.
+// Observe updates the slot scores from the newest query, for policies that evict by attention. Their
+// tokens come one at a time.
 func (c OwnedCache) Observe(layer, head, _, _ int, q []float32, _ int) {
 	if !c.Rule(layer).Scored() {
 		return

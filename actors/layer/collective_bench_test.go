@@ -13,8 +13,8 @@ import (
 	"github.com/shoal-llm/shoal/collective"
 )
 
-// mailed is a transport whose messages go through an actor's mailbox on their way to the
-// group, as they would if the group were an actor itself.
+// mailed is a transport whose incoming messages pass through an actor's mailbox, as they would if the
+// group were an actor.
 type mailed struct {
 	collective.Transport
 	root *actor.RootContext
@@ -33,12 +33,12 @@ func (m mailed) Receive(take func(src int, msg []byte)) {
 
 func (m mailed) Recycle(msg []byte) { m.Transport.(collective.Recycler).Recycle(msg) }
 
-// BenchmarkGroup is an all-gather of 4 ranks in memory: of a group as it is, of one to which
-// operations go as messages to an actor, and of one that takes what arrives as messages too,
-// on the goroutine that brings it or on one of its own.
+// BenchmarkGroup is an all-gather of 4 ranks in memory, in four variants: the group itself; operations
+// as messages to an actor; and incoming data as messages too, handled on the sender's goroutine or on
+// the actor's own.
 func BenchmarkGroup(b *testing.B) {
 	const ranks = 4
-	for _, floats := range []int{96, 1 << 16} { // a decoded token's quarter of fry, half a megabyte of a prompt's
+	for _, floats := range []int{96, 1 << 16} { // a quarter of a decoded token's row of the test model fry; 256 KiB of a prompt
 		for _, way := range []string{"group", "operations", "arrivals", "goroutine"} {
 			b.Run(fmt.Sprintf("%s/%d", way, floats), func(b *testing.B) {
 				quiet := slog.New(slog.NewTextHandler(io.Discard, nil))

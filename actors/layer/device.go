@@ -5,36 +5,36 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// Device makes what a socket computes with: backends, weights and caches that belong together.
+// Device creates the backends, weights and caches of a socket. They belong together.
 //
-// The socket's loader reads a checkpoint and cuts it. It packs each slice as a tensor.Weight,
-// which rounds to the weights' type: the rounding is part of the arithmetic and the same for all
-// devices, and so are the weights cache and the memory that nodes share. The device then takes
-// the packed layer and holds it in a layout of its own. At most one layer is packed at a time.
+// The socket's loader reads and slices a checkpoint. It packs each slice as a tensor.Weight, which
+// rounds to the type of the weights. The rounding is part of the arithmetic, so it is the same for
+// all devices; so are the weights cache and the memory that nodes share. The device then converts
+// the packed layer to its own layout. At most one layer is packed at a time.
 type Device interface {
-	// Backend makes the activations of a micro-batch of at most maxRows rows.
+	// Backend allocates the activations of a micro-batch of at most maxRows rows.
 	Backend(d Dims, maxRows int, cache tensor.KVLayout) Backend
-	// Layer, Ends and MTP take packed weights, which they own from then on: Close of what they
-	// return, or an error, frees them.
+	// Layer, Ends and MTP take ownership of packed weights. They are freed by Close of the result,
+	// or by these methods if they fail.
 	Layer(w *Weights) (Layer, error)
 	Ends(e *Ends) (Held, error)
 	MTP(m *MTP) (Held, error)
-	// States makes room for rows of hidden numbers that stay on the device; at first there are none.
+	// States returns an empty list of hidden-state rows on the device.
 	States(hidden int) States
-	// Arena makes the memory of caches. Prompt and Owned are what layers see of a cache in it.
+	// Arena allocates the memory of caches. Prompt and Owned adapt caches in it for the layers.
 	Arena(budget int64) *kvcache.Arena
 	Prompt(s *kvcache.Store, seen *kvcache.Observation, score tensor.Score) Cache
 	Owned(s *kvcache.Store, score tensor.Score, rope kvcache.Rope) Cache
 }
 
-// Held are weights as a device holds them.
+// Held is weights in the form of a device.
 type Held interface {
-	Bytes() int64 // of memory
+	Bytes() int64 // memory in bytes
 	Close()
 }
 
-// Host is the device that computes on the machine's processors, with a pool's threads. It holds
-// weights as they are packed.
+// Host is the device that computes on the CPU with the threads of a pool. It uses packed weights
+// without conversion.
 type Host struct{ Pool *tensor.Pool }
 
 func (h Host) Backend(d Dims, maxRows int, cache tensor.KVLayout) Backend {

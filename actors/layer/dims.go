@@ -7,21 +7,21 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// Dims are the sizes of one layer.
+// Dims are the dimensions of a layer.
 type Dims struct {
 	Hidden, Heads, KVHeads, HeadDim, FFN int
 	NormEps                              float32
-	MoE                                  model.MoE    // of the layers with experts
-	Score                                tensor.Score // of attention; without a scale, 1/sqrt(HeadDim)
-	Ropes                                int          // rotations of a position that layers choose from; 0 counts as 1
-	Vocab                                int          // columns of logits
+	MoE                                  model.MoE    // for layers with experts
+	Score                                tensor.Score // of attention; a zero scale means 1/sqrt(HeadDim)
+	Ropes                                int          // number of rotations that layers choose from; 0 counts as 1
+	Vocab                                int          // number of logits
 
-	// Latent attention: KVHeads counts units of query heads, HeadDim is of queries.
+	// Latent attention: KVHeads counts groups ("units") of query heads, HeadDim is that of queries.
 	Latent    model.Latent
 	LatentEps float32
 }
 
-// DimsOf are the sizes of a model's layers.
+// DimsOf returns the dimensions of a model's layers.
 func DimsOf(c *model.Config) Dims {
 	d := Dims{Hidden: c.Hidden, Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim, FFN: c.FFN, NormEps: c.NormEps, MoE: c.MoE,
 		Score: tensor.Score{Scale: c.AttentionScale()}, Ropes: len(c.Rotations()), Vocab: c.Vocab}
@@ -40,7 +40,7 @@ func (d Dims) score() tensor.Score {
 	return s
 }
 
-// valueDim is the width of a head's attention output, as it is projected.
+// valueDim is the width of a head's attention output after its value projection.
 func (d Dims) valueDim() int {
 	if d.Latent.Rank > 0 {
 		return d.Latent.Value
@@ -50,7 +50,7 @@ func (d Dims) valueDim() int {
 
 func (d Dims) attnCols() int { return d.Heads * d.valueDim() }
 
-// ropeHalf is the number of rotated pairs of a head.
+// ropeHalf is the number of rotated pairs per head.
 func (d Dims) ropeHalf() int {
 	if d.Latent.Rank > 0 {
 		return d.Latent.Rope / 2
@@ -58,12 +58,12 @@ func (d Dims) ropeHalf() int {
 	return d.HeadDim / 2
 }
 
-// gateWidth is the distance between rows of gate and up projections.
+// gateWidth is the row stride of gate and up projections.
 func (d Dims) gateWidth() int { return stride(d.FFN) }
 
-// stride is the distance between rows of n elements: one cache line more where n are
-// whole pages. A tile writes a few columns of many rows at a time, and at distances of
-// whole pages they would share the few places of one set of the cache.
+// stride is the row stride for n elements: one cache line is added if rows are whole pages. A tile
+// writes a few columns of many rows at a time. At a stride of whole pages these addresses would
+// compete for the ways of one cache set.
 func stride(n int) int {
 	const page, line = 1024, 16 // in float32
 	if n%page == 0 {

@@ -5,16 +5,16 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// Ends are a socket's weights ahead of the first layer and behind the last.
+// Ends are a socket's weights before the first layer and after the last: embedding, norm and head.
 type Ends struct {
-	Embedding      model.Tensor   // read from its file, a row a token
-	EmbeddingScale float32        // of those rows; 1: as stored
+	Embedding      model.Tensor   // read from its file, one row per token
+	EmbeddingScale float32        // factor for the embedding rows; 1: none
 	FinalNorm      []float32      // (Hidden)
-	Head           *tensor.Weight // vocabulary rows of the output head; nil when empty
+	Head           *tensor.Weight // this rank's vocabulary rows of the output head; nil if it has none
 	LogitCap       float32        // Config.LogitCap
 }
 
-// Bytes is the memory of the weights, Close frees it.
+// Bytes returns the memory of the weights, and Close frees it.
 func (e *Ends) Bytes() int64 {
 	if e.Head == nil {
 		return 0
@@ -62,7 +62,7 @@ func (b *Processor) Logits(ends Held, rows []LogitRow) {
 	}
 	mine := b.batch.Place.Slices[b.batch.Rank].Vocab
 	b.Pool.MatMul(b.logits[mine.Lo:], vocab, e.Head, b.final, h, len(rows))
-	parts := max(1, min(b.Pool.Threads()/max(1, len(rows)), mine.Len()/leastLogits))
+	parts := max(1, min(b.Pool.Threads()/max(1, len(rows)), mine.Len()/minTaskLogits))
 	if need := len(rows) * parts; cap(b.bests) < need {
 		b.bests = make([]int, need)
 	}
@@ -86,16 +86,16 @@ func (b *Processor) Logits(ends Held, rows []LogitRow) {
 		logits := b.logits[i*vocab+mine.Lo : i*vocab+mine.Hi]
 		r.Best = bestOf(logits, b.bests[i*parts:(i+1)*parts])
 		if r.Logit = logits[r.Best]; r.Odds {
-			r.Share = oddsOf(logits, r.Best)
+			r.Share = probabilityOf(logits, r.Best)
 		}
 	}
 }
 
-// leastLogits are those that a thread should have: of one row they are read, where the threads
-// have left them, by as many.
-const leastLogits = 2048
+// minTaskLogits is the minimum number of logits per argmax task. The logits of a single row are divided
+// among the threads as in the product, so that each reads logits from its own core's cache.
+const minTaskLogits = 2048
 
-// bestOf is tensor.ArgMax of logits of whose parts it is known, in their order.
+// bestOf equals tensor.ArgMax of logits. of are the best indices of consecutive parts, in order.
 func bestOf(logits []float32, of []int) int {
 	best := of[0]
 	for _, at := range of[1:] {
@@ -106,8 +106,8 @@ func bestOf(logits []float32, of []int) int {
 	return best
 }
 
-// oddsOf is the softmax of the best of logits.
-func oddsOf(logits []float32, best int) float32 {
+// probabilityOf returns the softmax probability of the best token.
+func probabilityOf(logits []float32, best int) float32 {
 	sum := float32(0)
 	for _, v := range logits {
 		sum += tensor.Exp(v - logits[best])

@@ -8,8 +8,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// TestBestOf: what the parts of a row say is what the whole row does, with equal logits, without
-// numbers, and with infinities.
+// TestBestOf compares the best of parts with the best of the whole row, for equal logits, NaN and
+// infinities.
 func TestBestOf(t *testing.T) {
 	nan, inf := float32(math.NaN()), float32(math.Inf(1))
 	values := []float32{nan, -inf, 0, 1, 1, 2, nan}

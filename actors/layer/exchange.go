@@ -6,20 +6,20 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// Tile is a rectangle of an activation: rows x columns, of which a block of quantized numbers
-// counts as its bytes in float32.
+// Tile is a rectangle of an activation: rows x columns. A quantized block counts as its bytes in
+// units of float32.
 type Tile struct {
 	Of         Activation
 	Rows, Cols topology.Range
 }
 
-// gatherTiles names what a rank gives to everybody.
+// gatherTiles yields the tiles that a rank sends to all others.
 type gatherTiles func(b *Batch, rank int, yield func(Tile))
 
-// pairTiles names what one rank gives to another.
+// pairTiles yields the tiles that one rank sends to another.
 type pairTiles func(b *Batch, from, to int, yield func(Tile))
 
-// gathered and paired list tiles, until the next list.
+// gathered and paired return lists of tiles, valid until the next call.
 func (b *Batch) gathered(tiles gatherTiles, rank int) []Tile {
 	b.tiles = b.tiles[:0]
 	tiles(b, rank, b.addTile)
@@ -81,8 +81,8 @@ func (b *Batch) unpackPairs(tiles pairTiles) {
 	}
 }
 
-// floatBytes views float32 values as the bytes that cross the wire: every
-// supported host is little-endian, which the header's magic number checks.
+// floatBytes views float32 values as the bytes on the wire. Every supported host is little-endian;
+// the magic number of the header checks that.
 func floatBytes(f []float32) []byte {
 	if len(f) == 0 {
 		return nil

@@ -7,108 +7,106 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// Executor runs jobs of a socket one after another on a goroutine of its own,
-// so that no actor computes in its handler. Submit never blocks, for a job may
-// submit the next one. What waits is bounded by those who submit: one job a batch,
-// and between steps those of commands, for whose answers a coordinator waits.
+// Executor runs the jobs of a socket one at a time on its own goroutine, so that no actor computes
+// in its handler. Submit never blocks, because a job may submit the next one. The callers bound the
+// queue: one job per batch and, between steps, the commands for which a coordinator waits.
 type Executor struct {
-	mu    sync.Mutex
-	some  sync.Cond // a job waits
-	jobs  []job
-	at    int  // of the first that waits
-	over  bool // what comes now is dropped
-	done  chan struct{}
-	taken atomic.Uint64 // jobs submitted
-	ended atomic.Uint64 // of them, done
+	mu        sync.Mutex
+	queued    sync.Cond // signals that a job is queued
+	jobs      []job
+	head      int  // index of the first queued job
+	closed    bool // closed: new jobs are dropped
+	done      chan struct{}
+	submitted atomic.Uint64 // jobs submitted
+	completed atomic.Uint64 // jobs completed
 
-	waiter tensor.Waiter
-	await  Listener // where the next job's cause comes from, or nil
-	awake  Listener // that polls, or nil
+	waiter  tensor.Waiter
+	awaited Listener // to poll before the next sleep, or nil
+	active  Listener // to call Rest on before the next sleep, or nil
 }
 
-// Listener is where that comes from which the executor waits for: a collective.Group.
+// Listener is what the executor polls while it waits for an exchange. collective.Group implements it.
 type Listener interface {
-	Hold()      // what begins now is left to the Poll that follows
-	Poll() bool // sends and takes; false: others do, unasked
-	Rest()      // nobody polls for a while
+	Hold()      // operations that begin now are sent and received by the next Poll
+	Poll() bool // sends and receives; false: other goroutines do that, no Poll is needed
+	Rest()      // announces that no Poll will follow for a while
 }
 
-// Progress is how many jobs have been done, and whether one is in hand. A socket
-// that is not busy in a step waits for others; one that is busy and makes no
-// progress hangs.
+// Progress returns the number of completed jobs and whether a job is running or queued. A socket
+// that is not busy during a step waits for others. A busy socket without progress hangs.
 func (e *Executor) Progress() (done uint64, busy bool) {
-	done = e.ended.Load()
-	return done, e.taken.Load() > done
+	done = e.completed.Load()
+	return done, e.submitted.Load() > done
 }
 
-// NewExecutor starts the goroutine; Close stops it after the jobs in hand.
+// NewExecutor starts the goroutine. Close stops it after the queued jobs.
 func NewExecutor() *Executor {
 	e := &Executor{done: make(chan struct{})}
-	e.some.L = &e.mu
+	e.queued.L = &e.mu
 	go func() {
 		defer close(e.done)
 		for j, ok := e.next(); ok; j, ok = e.next() {
-			e.await = nil
-			e.carryOut(j)
+			e.awaited = nil
+			e.runJob(j)
 		}
 	}()
 	return e
 }
 
-// carryOut does a job, unless its term has ended.
-func (e *Executor) carryOut(j job) {
-	if j.term == nil || !j.term.over {
+// runJob runs a job, unless its term has ended.
+func (e *Executor) runJob(j job) {
+	if j.term == nil || !j.term.ended {
 		j.do()
 	}
-	e.ended.Add(1)
+	e.completed.Add(1)
 }
 
-// between does the jobs that wait, in the midst of one that has more to do. It counts as progress.
+// between runs the queued jobs in the middle of a long job. They count as progress.
 func (e *Executor) between() {
-	e.taken.Add(1)
-	e.ended.Add(1)
+	e.submitted.Add(1)
+	e.completed.Add(1)
 	e.mu.Lock()
-	waiting := append([]job(nil), e.jobs[e.at:]...)
-	clear(e.jobs[e.at:])
-	e.jobs, e.at = e.jobs[:0], 0
+	waiting := append([]job(nil), e.jobs[e.head:]...)
+	clear(e.jobs[e.head:])
+	e.jobs, e.head = e.jobs[:0], 0
 	e.mu.Unlock()
 	for _, j := range waiting {
-		e.carryOut(j)
+		e.runJob(j)
 	}
 }
 
-// job is a piece of work, of a term or of none.
+// job is a function, with or without a term.
 type job struct {
 	do   func()
 	term *Term
 }
 
-// next waits for a job; false: there will be none.
+// next waits for a job. It returns false after Close, when the queue is empty.
 func (e *Executor) next() (job, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for e.at == len(e.jobs) {
-		e.jobs, e.at = e.jobs[:0], 0
-		if e.over {
+	for e.head == len(e.jobs) {
+		e.jobs, e.head = e.jobs[:0], 0
+		if e.closed {
 			return job{}, false
 		}
-		if e.await == nil && e.awake == nil {
-			e.some.Wait()
+		if e.awaited == nil && e.active == nil {
+			e.queued.Wait()
 			continue
 		}
 		e.mu.Unlock()
 		e.listen()
 		e.mu.Lock()
 	}
-	j := e.jobs[e.at]
-	e.jobs[e.at] = job{}
-	e.at++
+	j := e.jobs[e.head]
+	e.jobs[e.head] = job{}
+	e.head++
 	return j, true
 }
 
-// Await begins an exchange of a batch, and has the executor, when it has nothing to do, poll for
-// its end a while before it sleeps. With prompts there is much to send and to take, which several
-// threads do. Called from a job.
+// Await begins an exchange of a batch. If the executor is then idle, it polls for the end of the
+// exchange for a while before it sleeps. It does not poll for prompts: they move more bytes, which
+// several threads send and receive. Await must be called from a job.
 func (e *Executor) Await(b *Batch, l Listener, begin func()) {
 	if b.HasPrefill() {
 		l.Rest()
@@ -118,79 +116,81 @@ func (e *Executor) Await(b *Batch, l Listener, begin func()) {
 	l.Hold()
 	begin()
 	if l.Poll() {
-		e.await, e.awake = l, l
+		e.awaited, e.active = l, l
 	}
 }
 
-// listen waits for a job that follows from what is polled, or rests.
+// listen polls until a job is submitted or the wait times out. If there is nothing to poll, it
+// calls Rest.
 func (e *Executor) listen() {
-	l := e.await
+	l := e.awaited
 	if l == nil {
-		e.awake.Rest()
-		e.awake = nil
+		e.active.Rest()
+		e.active = nil
 		return
 	}
-	e.await = nil
-	had := e.taken.Load()
+	e.awaited = nil
+	had := e.submitted.Load()
 	e.waiter.Wait(func() bool {
 		l.Poll()
-		return e.taken.Load() != had
+		return e.submitted.Load() != had
 	})
 }
 
-// Submit queues a job; after Close it drops it.
+// Submit queues a job. After Close it drops the job.
 func (e *Executor) Submit(do func()) { e.submit(job{do: do}) }
 
 func (e *Executor) submit(j job) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.over {
+	if e.closed {
 		return
 	}
-	e.taken.Add(1)
-	if e.at > 0 && len(e.jobs) == cap(e.jobs) { // room for as many as wait, not for all that ever came
-		waiting := copy(e.jobs, e.jobs[e.at:])
+	e.submitted.Add(1)
+	if e.head > 0 && len(e.jobs) == cap(e.jobs) { // reuse the space of completed jobs, so that capacity is bounded by the queue's length
+		waiting := copy(e.jobs, e.jobs[e.head:])
 		clear(e.jobs[waiting:])
-		e.jobs, e.at = e.jobs[:waiting], 0
+		e.jobs, e.head = e.jobs[:waiting], 0
 	}
 	e.jobs = append(e.jobs, j)
-	e.some.Signal()
+	e.queued.Signal()
 }
 
-// Close waits for the jobs in hand and ends the goroutine; no job may call it.
+// Close waits for the queued jobs and ends the goroutine. No job may call it.
 func (e *Executor) Close() {
 	e.mu.Lock()
-	e.over = true
-	e.some.Signal()
+	e.closed = true
+	e.queued.Signal()
 	e.mu.Unlock()
 	<-e.done
 }
 
-// Term is how long an epoch's weights may be read. A layer hears of a teardown
-// after its socket, and may submit a job behind the one that freed what it
-// would read; so a term ends on the executor, and its later jobs are dropped.
+// Term is the time during which an epoch's weights may be read. A layer hears of a teardown after
+// its socket does, and may submit a job after the one that freed its weights. So the term ends on
+// the executor, which drops later jobs of the term.
 type Term struct {
-	exec *Executor
-	over bool // the executor's
+	exec  *Executor
+	ended bool // used by the executor only
 }
 
 func (e *Executor) NewTerm() *Term { return &Term{exec: e} }
 
 func (t *Term) Submit(do func()) { t.exec.submit(job{do, t}) }
 
-// Await is the executor's.
+// Await is Executor.Await.
 func (t *Term) Await(b *Batch, l Listener, begin func()) { t.exec.Await(b, l, begin) }
 
-// between is Executor.between, called from a job of the term. It reports whether the term goes on.
+// between is Executor.between, called from a job of the term. It reports whether the term is still
+// open.
 func (t *Term) between() bool {
 	t.exec.between()
-	return !t.over
+	return !t.ended
 }
 
 // End queues the last job of the term.
 func (t *Term) End(free func()) {
 	t.Submit(func() {
-		t.over = true
+		t.ended = true
 		free()
 	})
 }

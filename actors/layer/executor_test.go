@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestBetween: in the midst of a long job those that wait are done, in order, and count as
-// progress; when the term ends among them the long job learns of it, and later ones are dropped.
+// TestBetween checks that the jobs queued during a long job run in order and count as progress. If one
+// of them ends the term, the long job sees it and later jobs are dropped.
 func TestBetween(t *testing.T) {
 	e := NewExecutor()
 	term := e.NewTerm()
@@ -17,7 +17,7 @@ func TestBetween(t *testing.T) {
 		<-begin
 		before, _ := e.Progress()
 		if !term.between() {
-			t.Error("the term ended before its end")
+			t.Error("the term ended before End ran")
 		}
 		if after, busy := e.Progress(); after != before+3 || !busy {
 			t.Errorf("progress from %d to %d, busy %v", before, after, busy)
@@ -25,7 +25,7 @@ func TestBetween(t *testing.T) {
 		term.End(func() { did = append(did, "end") })
 		term.Submit(func() { did = append(did, "late") })
 		if term.between() {
-			t.Error("the term goes on after its end")
+			t.Error("the term is still open after End")
 		}
 	})
 	e.Submit(func() { did = append(did, "a") })

@@ -6,20 +6,18 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// Experts are a socket's slices of a layer's mixture of experts: in either
-// mapping the rows Slice.Part of every gate and up, and the rows Slice.Down of
-// every down projection. The router is whole on every socket and float32 whatever
-// the weights are: all sockets must choose alike, and its scores decide more than
-// any weight.
+// Experts are a socket's slices of a layer's mixture of experts: in both mappings the rows
+// Slice.Part of every gate and up projection, and the rows Slice.Down of every down projection.
+// Every socket has the whole router, in float32 whatever the type of the weights: all sockets must
+// choose the same experts, and rounding the router would change the output most.
 //
-// A tree of units over every (token, expert) pair would have to be reduced across
-// sockets pair by pair, PerToken times the bytes of a dense layer; activations of
-// experts are narrow, so they are gathered instead, in either mapping.
+// Summing a tree of units would reduce every (token, expert) pair across sockets, PerToken times
+// the bytes of a dense layer. The activations of experts are narrow, so both mappings gather them.
 type Experts struct {
 	Router                           *tensor.Weight // (experts, hidden)
 	Bias                             []float32      // (experts), or nil
-	Gate, Up, Down                   *tensor.Bank   // nil where this socket has no rows
-	SharedGate, SharedUp, SharedDown *tensor.Weight // of the shared experts; nil likewise, or without any
+	Gate, Up, Down                   *tensor.Bank   // nil if this socket has no rows
+	SharedGate, SharedUp, SharedDown *tensor.Weight // shared experts; nil if the model or this socket has none
 }
 
 func (e *Experts) weights() []closer {
@@ -37,20 +35,19 @@ func (e *Experts) weights() []closer {
 	return all
 }
 
-// exchangeExperts gives the activations of experts, whole, to every rank, in place of exchangeFFN.
+// exchangeExperts gathers the experts' activations on every rank. It replaces exchangeFFN.
 var exchangeExperts = allGather("exchange-experts", func(b *Batch, rank int, yield func(Tile)) {
 	d := &b.Dims.MoE
 	yield(Tile{ExpertGate, topology.Range{Lo: 0, Hi: b.T * d.PerToken}, b.expertColumns(rank)})
 	yield(Tile{SharedGate, b.all(), b.sharedColumns(rank)})
 })
 
-// mixture is the state of a batch within a layer with experts. A pair is a token
-// and an expert that it chose; pairs lie in the order of their experts, and within
-// one of their tokens, so that an expert's pairs are one run of rows. Every socket
-// chooses alike and so has the same order.
+// mixture is the state of a batch within a layer with experts. A pair is a token and an expert
+// chosen for it. Pairs are sorted by expert, then by token, so that an expert's pairs are
+// consecutive rows. Every socket chooses the same experts and so has the same order.
 type mixture struct {
 	d       model.MoE
-	experts *Experts // of the layer
+	experts *Experts // those of the current layer
 
 	scores, choice []float32 // (T, experts)
 	chosen         []int32   // (T, PerToken)
@@ -58,9 +55,9 @@ type mixture struct {
 	pairWeight     []float32 // (pairs)
 	first          []int32   // (experts+1): first pair of each expert
 	pair           []int32   // (T, PerToken): the pair of a token's j-th expert
-	x              []float32 // (pairs, hidden): what experts read, quantized or not, then what they answer
+	x              []float32 // (pairs, hidden): input of the experts, quantized or not, then their output
 	gate, up       []float32 // (pairs, FFN)
-	mid            []float32 // (pairs, quantizedFloats(FFN)): the activations, if they are read here
+	mid            []float32 // (pairs, quantizedFloats(FFN)): quantized activations, on a single rank
 	sharedGate     []float32 // (T, Shared)
 	sharedUp       []float32
 	groups         []tensor.Group
@@ -89,7 +86,7 @@ func (b *Processor) initMixture(maxRows int) {
 	}
 	m.pack = func(t int) {
 		pairs, x, ld := m.pair[t*k:(t+1)*k], b.Norm[t*h:(t+1)*h], h
-		if m.reads() {
+		if m.quantizedInput() {
 			ld = quantizedFloats(h)
 			first := m.x[int(pairs[0])*ld:][:ld]
 			tensor.Quantize(floatBytes(first), 4*ld, m.experts.Gate.At(0).Type, x, h, h, 1)
@@ -106,7 +103,7 @@ func (b *Processor) initMixture(maxRows int) {
 			tensor.SiLUMul(gate, gate, m.up[p*d.FFN+lo+r0:p*d.FFN+lo+r1])
 			tensor.Scale(gate, m.pairWeight[p])
 		}
-		if ld := quantizedFloats(d.FFN); b.answers() {
+		if ld := quantizedFloats(d.FFN); b.quantizesActivations() {
 			tensor.Quantize(floatBytes(m.mid[p0*ld+quantizedFloats(r0):]), 4*ld, m.experts.Down.At(0).Type, m.gate[p0*d.FFN+r0:], d.FFN, r1-r0, p1-p0)
 		}
 	}
@@ -131,8 +128,8 @@ func (b *Processor) initMixture(maxRows int) {
 	}
 }
 
-// expertColumns are the columns of every expert's activations that a rank
-// computes, sharedColumns those of the shared experts.
+// expertColumns returns the columns of every expert's activations that a rank computes.
+// sharedColumns returns those of the shared experts.
 func (b *Batch) expertColumns(rank int) topology.Range { return b.part(rank, b.Dims.MoE.FFN) }
 func (b *Batch) sharedColumns(rank int) topology.Range { return b.part(rank, b.Dims.MoE.Shared) }
 
@@ -140,21 +137,20 @@ func (b *Batch) part(rank, width int) topology.Range {
 	return b.Place.Slices[rank].Part(tensor.Units(b.Dims.FFN), width)
 }
 
-// reads says whether experts read quantized tokens, answers whether their activations are
-// quantized by whoever computes them: on one rank, which reads them itself.
-func (m *mixture) reads() bool { return quantizes(m.experts.Gate) }
+// quantizedInput reports whether the experts' input is quantized. quantizesActivations reports whether the rank that
+// computes the experts' activations quantizes them: on a single rank, which also multiplies them.
+func (m *mixture) quantizedInput() bool { return quantizes(m.experts.Gate) }
 
-func (b *Processor) answers() bool {
+func (b *Processor) quantizesActivations() bool {
 	return b.batch.alone() && quantizes(b.mix.experts.Down)
 }
 
-// quantizes says whether the matrices of a bank multiply quantized blocks.
+// quantizes reports whether the matrices of a bank multiply quantized blocks.
 func quantizes(of *tensor.Bank) bool {
 	return of != nil && tensor.Quantised(of.At(0).Type) && of.At(0).Cols%tensor.BlockWidth == 0
 }
 
-// routeAll chooses every token's experts, puts the pairs in order, and packs what
-// the experts read.
+// routeAll chooses every token's experts, sorts the pairs and packs the experts' input.
 func (b *Processor) routeAll(e *Experts) {
 	m, d := &b.mix, &b.Dims.MoE
 	m.experts = e
@@ -171,12 +167,12 @@ func (b *Processor) routeAll(e *Experts) {
 			b.batch.ExpertsRead++
 		}
 	}
-	for i, e := range chosen { // in the order of tokens; first[e] becomes the end of e's run
+	for i, e := range chosen { // in token order; first[e] becomes the end of expert e's pairs
 		p := m.first[e]
 		m.first[e]++
 		m.pair[i], m.pairWeight[p] = p, m.weight[i]
 	}
-	copy(m.first[1:], m.first) // the ends are the beginnings of the next
+	copy(m.first[1:], m.first) // each expert's end is the beginning of the next
 	m.first[0] = 0
 	b.each(b.batch.T, m.pack)
 }
@@ -190,7 +186,7 @@ func (m *mixture) runs(yield func(expert, lo, hi int)) {
 	}
 }
 
-// multiply multiplies what is queued by pairs of so many columns, quantized or not.
+// multiply multiplies the queued groups by rows of the given width, quantized or not.
 func (m *mixture) multiply(pool *tensor.Pool, x []float32, cols int, quantized bool) {
 	switch {
 	case len(m.groups) == 0:
@@ -211,10 +207,10 @@ func (e *Experts) up(b *Processor) {
 			m.groups = append(m.groups, tensor.Group{Y: m.gate[at:], LdY: d.FFN, W: e.Gate.At(expert), T0: lo, T1: hi, Then: m.activate},
 				tensor.Group{Y: m.up[at:], LdY: d.FFN, W: e.Up.At(expert), T0: lo, T1: hi})
 		})
-		if b.answers() {
+		if b.quantizesActivations() {
 			m.mid = growF(m.mid, b.batch.T*d.PerToken*quantizedFloats(d.FFN))
 		}
-		m.multiply(b.Pool, m.x, h, m.reads())
+		m.multiply(b.Pool, m.x, h, m.quantizedInput())
 	}
 	if own := b.batch.sharedColumns(b.batch.Rank); own.Len() > 0 {
 		b.products = append(b.products, tensor.Product{Y: m.sharedGate[own.Lo:], LdY: d.Shared, W: e.SharedGate, R1: own.Len(), Then: m.activateShared},
@@ -236,7 +232,7 @@ func (e *Experts) down(b *Processor) {
 	m.runs(func(expert, lo, hi int) {
 		m.groups = append(m.groups, tensor.Group{Y: m.x[lo*h+own.Lo:], LdY: h, W: e.Down.At(expert), T0: lo, T1: hi})
 	})
-	if b.answers() {
+	if b.quantizesActivations() {
 		m.multiply(b.Pool, m.mid, d.FFN, true)
 	} else {
 		m.multiply(b.Pool, m.gate, d.FFN, false)

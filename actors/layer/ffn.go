@@ -9,7 +9,7 @@ import (
 // The feed-forward network, its norm and its residual sum.
 
 var (
-	// exchangeFFN: activations, whole to everybody.
+	// exchangeFFN gathers the activations on every rank.
 	exchangeFFN = allGather("exchange-ffn", func(b *Batch, rank int, yield func(Tile)) {
 		cols := b.Place.Slices[rank].FFN
 		if b.step.quantized {
@@ -19,28 +19,29 @@ var (
 		yield(Tile{Gate, b.all(), cols})
 	})
 
-	// exchangeDown: columns of Y, whole rows to everybody.
+	// exchangeDown gathers the columns of Y: every rank gets whole rows.
 	exchangeDown = allGather("exchange-down", func(b *Batch, rank int, yield func(Tile)) {
 		yield(Tile{Sum, b.all(), b.Place.Slices[rank].Down})
 	})
 
-	// exchangeDownRows: columns of Y that `from` projected of the rows of `to`.
+	// exchangeDownRows sends the columns of Y that `from` projected for the rows of `to`.
 	exchangeDownRows = allToAll("exchange-down-rows", func(b *Batch, from, to int, yield func(Tile)) {
 		b.ownedTiles(to, Sum, b.Place.Slices[from].Down, yield)
 	})
 
-	// reduceDown: Y, summed over all units, to everybody.
+	// reduceDown sums Y over all units, for every rank.
 	reduceDown = sum("reduce-down", func(b *Batch, g Group, done func(error)) {
 		units := tensor.Units(b.Dims.FFN)
 		g.AllReduceTree(collective.OpID(b.NextOp()), units, b.allNodes(units), b.Backend.Nodes(), b.Backend.Total(), done)
 	})
 
-	// scatterDown: the same, decode rows to their owners, in whose order they lie.
+	// scatterDown sums Y as reduceDown does, and gives the decode rows to their owners. Decode rows
+	// are sorted by owner.
 	scatterDown = sum("scatter-down", func(b *Batch, g Group, done func(error)) {
 		b.scatter(g, 0, func(rank int) int { return b.decodeRows(rank).Len() }, done)
 	})
 
-	// scatterPrompt: the same, prompt rows to the ranks that keep them.
+	// scatterPrompt sums Y as reduceDown does, and gives the prompt rows to the ranks that own them.
 	scatterPrompt = sum("scatter-prompt", func(b *Batch, g Group, done func(error)) {
 		b.scatter(g, b.decode, func(rank int) int { return b.rows[rank].Len() }, done)
 	})
@@ -54,7 +55,7 @@ func (w *Weights) gateUp(b *Processor) {
 	b.ffn = w
 	b.products = append(b.products, tensor.Product{Y: b.Gate[me.Lo:], LdY: ld, W: w.Gate, R1: me.Len()},
 		tensor.Product{Y: b.Up[me.Lo:], LdY: ld, W: w.Up, R1: me.Len()})
-	alone := b.batch.T*me.Len() < aloneActivations
+	alone := b.batch.T*me.Len() < minParallelActivations
 	if !alone {
 		b.products[0].Then = b.activate
 	}
@@ -65,11 +66,12 @@ func (w *Weights) gateUp(b *Processor) {
 	}
 }
 
-// aloneActivations are the activations from which it is worth that each thread does those of its
-// products: on one they take some microseconds, most of them for fetching what others have written.
-const aloneActivations = 4096
+// minParallelActivations is the number of activations from which each thread applies the activation to
+// its own products. A single thread needs a few microseconds for fewer, mostly to fetch the values
+// that other threads wrote.
+const minParallelActivations = 4096
 
-// activateTile goes on with rows of gate and up, of some tokens.
+// activateTile adds biases and applies the activation to columns [r0, r1) of tokens [t0, t1).
 func (b *Processor) activateTile(r0, r1, t0, t1 int) {
 	w, ld, me := b.ffn, b.Dims.gateWidth(), b.batch.Place.Slices[b.batch.Rank].FFN
 	c := topology.Range{Lo: me.Lo + r0, Hi: me.Lo + r1}
@@ -111,7 +113,7 @@ func (w *Weights) addFFN(b *Processor, rows topology.Range) {
 	b.addResidual(w.PostFFNNorm, rows)
 }
 
-// allNodes are the tree nodes of the down projection that each rank contributes.
+// allNodes returns the tree nodes of the down projection that each rank contributes.
 func (b *Batch) allNodes(units int) [][]tensor.Span {
 	if len(b.nodes) != len(b.Place.Slices) {
 		b.nodes = make([][]tensor.Span, len(b.Place.Slices))
@@ -131,8 +133,8 @@ func (b *Processor) partialBuffers(rank int) [][]float32 {
 	return b.partial
 }
 
-// scatter sums the nodes of all ranks' units: of the rows from first on each rank gets
-// the next so many.
+// scatter sums the nodes of all ranks' units. From row first on, each rank gets the next rows(rank)
+// rows, in order of rank.
 func (b *Batch) scatter(g Group, first int, rows func(rank int) int, done func(error)) {
 	units, h, n := tensor.Units(b.Dims.FFN), b.Dims.Hidden, len(b.Place.Slices)
 	b.bounds = append(b.bounds[:0], 0)

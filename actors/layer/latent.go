@@ -7,19 +7,20 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// Latent attention, absorbed (DeepSeek-V2, arXiv 2405.04434): projections, the attention
-// phase, and what each exchange moves. Its cache is internal/engine/kvcache/latent.go's and internal/engine/tensor/latent.go's.
+// Latent attention, absorbed (DeepSeek-V2, arXiv 2405.04434): projections, the attention phase and
+// the exchanges. Its cache is in internal/engine/kvcache/latent.go and its kernels are in
+// internal/engine/tensor/latent.go.
 
-// Latent are the slices of a layer's latent attention (model.Latent) beside the
-// output projection. Gather: Down by the rows of Slice.K, the others of the heads
-// of the slice. Reduce: whole.
+// Latent are the slices of a layer's latent attention (model.Latent), without the output
+// projection. With mapping Gather, Down has the rows of Slice.K and the other matrices have the
+// slice's heads. With Reduce they are whole.
 type Latent struct {
-	Down   *tensor.Weight   // (query rank + rank + rope, Hidden), queries first; nil when empty
+	Down   *tensor.Weight   // (query rank + rank + rope, Hidden), queries first; nil if this rank has no rows
 	QNorm  []float32        // (query rank), or nil
 	KVNorm []float32        // (rank)
-	QUp    *tensor.Weight   // (heads*(nope+rope), query rank), or (.., Hidden) without one; nil when empty
-	KUp    []*tensor.Weight // (rank, nope) of each head: transposed
-	VUp    []*tensor.Weight // (value, rank) of each head
+	QUp    *tensor.Weight   // (heads*(nope+rope), query rank), or (.., Hidden) without a query rank; nil if this rank has no rows
+	KUp    []*tensor.Weight // per head: (rank, nope), transposed
+	VUp    []*tensor.Weight // per head: (value, rank)
 }
 
 func (l *Latent) matrices() []*tensor.Weight {
@@ -29,43 +30,44 @@ func (l *Latent) matrices() []*tensor.Weight {
 	return append(append([]*tensor.Weight{l.Down, l.QUp}, l.KUp...), l.VUp...)
 }
 
-// The exchanges that latent attention has in place of exchangeQKV.
+// The exchanges that replace exchangeQKV in latent attention.
 var (
-	// exchangeLatents: columns of latents, whole rows to everybody.
+	// exchangeLatents gathers the columns of latents: every rank gets whole rows.
 	exchangeLatents = allGather("exchange-latents", func(b *Batch, rank int, yield func(Tile)) {
 		yield(Tile{Latents, b.all(), b.Place.Slices[rank].K})
 	})
 
-	// exchangeLatentRows: the latents of the prompt rows that a rank owns, to everybody.
+	// exchangeLatentRows gathers the latents of each rank's prompt rows.
 	exchangeLatentRows = allGather("exchange-latent-rows", func(b *Batch, rank int, yield func(Tile)) {
 		yield(Tile{Latents, b.rows[rank], topology.Range{Lo: 0, Hi: b.Dims.downCols()}})
 	})
 
-	// exchangeQueries: absorbed queries of the heads of `from` for the attention of `to`.
+	// exchangeQueries sends the absorbed queries of the heads of `from` to `to`, which attends.
 	exchangeQueries = allToAll("exchange-queries", func(b *Batch, from, to int, yield func(Tile)) {
 		b.headTiles(QKV, b.Dims.row(), from, to, yield)
 	})
 
-	// exchangeMeans: means of latents that `from` found for the heads of `to`.
+	// exchangeMeans sends the attention outputs in latent space that `from` computed for the heads
+	// of `to`.
 	exchangeMeans = allToAll("exchange-means", func(b *Batch, from, to int, yield func(Tile)) {
 		b.headTiles(LatentMeans, b.Dims.Latent.Rank, to, from, yield)
 	})
 )
 
-// latentBatch are the activations of latent attention. Batch.QKV has the absorbed
-// queries, (T, Heads*(rank+rope)).
+// latentBatch is the activations of latent attention. Batch.QKV has the absorbed queries,
+// (T, Heads*(rank+rope)).
 type latentBatch struct {
 	down  []float32 // (T, query rank + rank + rope)
-	heads []float32 // (T, Heads*(nope+rope)) queries before they are absorbed
-	out   []float32 // (T, Heads*rank) attention's mean of latents
+	heads []float32 // (T, Heads*(nope+rope)) queries before absorption
+	out   []float32 // (T, Heads*rank) attention outputs: weighted means of latents
 
-	part latentPart // in hand, for turn
-	turn func(i int)
-	norm func(i int)
-	w    *Latent
+	part   latentPart // the part that norm and rotate work on
+	rotate func(i int)
+	norm   func(i int)
+	w      *Latent
 }
 
-// latentPart is a run of rows and of head units that a rank projects.
+// latentPart is the rows and the units of heads that a rank projects.
 type latentPart struct{ rows, units topology.Range }
 
 func (b *Processor) initLatent(maxRows int) {
@@ -78,7 +80,7 @@ func (b *Processor) initLatent(maxRows int) {
 		q := l.down[(l.part.rows.Lo+i)*d.downCols():][:d.Latent.QueryRank]
 		tensor.RMSNorm(q, q, l.w.QNorm, d.LatentEps)
 	}
-	l.turn = func(i int) {
+	l.rotate = func(i int) {
 		t, row, half := l.part.rows.Lo+i, d.row(), d.Latent.Rope/2
 		cos, sin := b.Cos[0][t*half:(t+1)*half], b.Sin[0][t*half:(t+1)*half]
 		for h := l.part.units.Lo * d.group(); h < l.part.units.Hi*d.group(); h++ {
@@ -89,14 +91,14 @@ func (b *Processor) initLatent(maxRows int) {
 	}
 }
 
-// row is the width of a cached row, and of an absorbed query.
+// row is the width of a cached row and of an absorbed query.
 func (d Dims) row() int { return d.Latent.Rank + d.Latent.Rope }
 
 func (d Dims) downCols() int { return d.Latent.QueryRank + d.row() }
 
-// latentParts are what this rank projects of queries and values, and the first head
-// of its matrices: with Gather its heads for everybody, with Reduce all heads of its
-// decode rows and its heads of the prompts.
+// latentParts returns the parts of queries and values that this rank projects, and the number of
+// its matrices' first head. With Gather a rank projects its heads for all rows. With Reduce it
+// projects all heads of its own decode rows, and its heads of the prompt rows.
 func (b *Batch) latentParts() (parts [2]latentPart, first int) {
 	me := b.Place.Slices[b.Rank].KVHeads
 	if b.Place.Mapping == topology.Gather {
@@ -139,7 +141,7 @@ func (l *Latent) projectHeads(b *Processor) {
 		at := first + heads.Lo
 		b.Pool.MatMulHeads(b.QKV[p.rows.Lo*b.Dims.qkvWidth()+at*d.row():], b.Dims.qkvWidth(), d.row(), l.KUp[heads.Lo:heads.Hi],
 			a.heads[p.rows.Lo*d.qCols()+at*d.HeadDim:], d.qCols(), d.HeadDim, p.rows.Len())
-		b.each(p.rows.Len(), a.turn)
+		b.each(p.rows.Len(), a.rotate)
 	}
 }
 
@@ -156,8 +158,8 @@ func (l *Latent) projectValues(b *Processor) {
 	}
 }
 
-// headTiles: of an activation whose heads are width wide, what the rank that has heads and the
-// one that attends to segments with them share.
+// headTiles yields the tiles of an activation with the given width per head: for each segment, the
+// heads whose matrices rank `has` holds and to which rank `attends` attends.
 func (b *Batch) headTiles(of Activation, width, has, attends int, yield func(Tile)) {
 	d := b.Dims
 	w := d.group() * width
@@ -168,7 +170,7 @@ func (b *Batch) headTiles(of Activation, width, has, attends int, yield func(Til
 	}
 }
 
-// latentLocal reports whether all attention is computed by the ranks of its heads.
+// latentLocal reports whether each head's attention is computed by the rank that has its matrices.
 func (b *Batch) latentLocal() bool {
 	for i := range b.Segments {
 		for r := range b.Place.Slices {
@@ -180,26 +182,26 @@ func (b *Batch) latentLocal() bool {
 	return true
 }
 
-// latentAttention is the attention phase where all query heads share one row a
-// token. A rank that computes any attention of a segment, or owns it, writes its rows;
-// then tasks of some heads and some queries pass over the cache.
+// latentAttention is the attention phase where all query heads share one cached row per token. A
+// rank that owns a segment, or attends to any of it, writes the segment's rows. Then tasks, each of
+// a few heads and queries, pass over the cache.
 type latentAttention struct {
-	b       *Processor
-	w       *Latent
-	index   int
-	writes  []attendTask
-	reads   []attendTask
-	long    longRows     // of reads in decode
-	watches []attendTask // head: the unit of a prompt
+	b            *Processor
+	w            *Latent
+	index        int
+	writes       []attendTask
+	reads        []attendTask
+	long         longRows     // the decode tasks that are split by runs of slots
+	observations []attendTask // calls of Observe; in prefill, head is the unit
 
-	write, begin, read, fold, watch func(i int)
+	write, begin, read, fold, observe func(i int)
 }
 
 const (
-	// latentQueries is the number of prompt tokens of one task.
+	// latentQueries is the number of prompt tokens per task.
 	latentQueries = 64
-	// latentHeads is the number of query heads of one decode task: enough to share
-	// the widening of a block, few enough to occupy threads with one sequence.
+	// latentHeads is the number of query heads per decode task. More heads share the cost of
+	// converting a block to float32; fewer keep all threads busy with one sequence.
 	latentHeads = 32
 )
 
@@ -220,7 +222,7 @@ func (a *latentAttention) init(b *Processor) {
 		a.attend(a.reads[i-len(a.long.pieces)])
 	}
 	a.fold = func(i int) { a.long.rows[i].fold() }
-	a.watch = func(i int) { a.show(a.watches[i]) }
+	a.observe = func(i int) { a.observeQueries(a.observations[i]) }
 }
 
 func (l *Latent) attend(index int, b *Processor) {
@@ -230,21 +232,21 @@ func (l *Latent) attend(index int, b *Processor) {
 		more = a.plan(round)
 		b.Pool.Run(len(a.writes), a.write)
 		b.Pool.Run(a.long.n, a.begin)
-		a.long.cut(b.Pool.Threads())
+		a.long.split(b.Pool.Threads())
 		b.Pool.Run(len(a.long.pieces)+len(a.reads), a.read)
 		b.Pool.Run(a.long.n, a.fold)
-		b.Pool.Run(len(a.watches), a.watch)
+		b.Pool.Run(len(a.observations), a.observe)
 	}
 }
 
-// plan lists the tasks of a round: all rows in the first, but those of a decode segment that
-// are put, viewed and observed one by one (Cache.Together) in a round each. It says whether
-// another one follows.
+// plan lists the tasks of a round and reports whether another round follows. The first round has
+// all rows, except those of decode segments that must be written, viewed and observed one at a time
+// (Cache.Together): those take one round per row.
 func (a *latentAttention) plan(round int) (more bool) {
 	b, d := a.b, a.b.Dims
-	a.writes, a.reads, a.watches = a.writes[:0], a.reads[:0], a.watches[:0]
+	a.writes, a.reads, a.observations = a.writes[:0], a.reads[:0], a.observations[:0]
 	a.long.reset()
-	defer a.share()
+	defer a.splitLong()
 	for i := range b.batch.Segments {
 		s := &b.batch.Segments[i]
 		if s.Cache == nil || round >= s.N {
@@ -262,22 +264,22 @@ func (a *latentAttention) plan(round int) (more bool) {
 			for head := 0; head < d.Heads && units.Len() > 0; head += latentHeads {
 				a.reads = append(a.reads, attendTask{s, head, first, n})
 			}
-			a.watches = append(a.watches, attendTask{s, 0, first, n})
+			a.observations = append(a.observations, attendTask{s, 0, first, n})
 			continue
 		}
 		if round > 0 {
 			continue
 		}
-		a.writes = cutPuts(a.writes, attendTask{s, 0, 0, s.N}, a.index)
+		a.writes = splitWrites(a.writes, attendTask{s, 0, 0, s.N}, a.index)
 		for unit := units.Lo; unit < units.Hi; unit++ {
-			a.reads = cutReads(a.reads, attendTask{s, unit, 0, s.N}, latentQueries)
-			a.watches = append(a.watches, attendTask{s, unit, 0, s.N})
+			a.reads = splitReads(a.reads, attendTask{s, unit, 0, s.N}, latentQueries)
+			a.observations = append(a.observations, attendTask{s, unit, 0, s.N})
 		}
 	}
 	return more
 }
 
-// put norms the latents of a segment, rotates its keys and writes both.
+// put norms the latents of a segment's rows, rotates their keys and writes both to the cache.
 func (a *latentAttention) put(t attendTask) {
 	b, d := a.b, a.b.Dims
 	half := d.Latent.Rope / 2
@@ -293,14 +295,14 @@ func (a *latentAttention) put(t attendTask) {
 	t.s.Cache.WriteRun(a.index, 0, t.s.Start+t.first, t.n, rows, ld, rows, ld)
 }
 
-// share takes out of the tasks those that are too long for one thread.
-func (a *latentAttention) share() {
+// splitLong moves the tasks that are too long for one thread from reads to long.
+func (a *latentAttention) splitLong() {
 	all, threads := 0, a.b.Pool.Threads()
 	for _, t := range a.reads {
 		all += a.long.blocks(a.index, 0, t)
 	}
 	a.reads = slices.DeleteFunc(a.reads, func(t attendTask) bool {
-		cut := t.n == 1 && worthCutting(a.long.blocks(a.index, 0, t), all, threads)
+		cut := t.n == 1 && worthSplitting(a.long.blocks(a.index, 0, t), all, threads)
 		if cut {
 			a.long.add(t)
 		}
@@ -308,8 +310,8 @@ func (a *latentAttention) share() {
 	})
 }
 
-// rows are the queries of a task's rows, of all heads and of its own, and where its
-// attention goes.
+// rows returns the queries of a task's rows (of all heads, and of the task's heads) and the place
+// of their attention output.
 func (a *latentAttention) rows(t attendTask) (query, part, out []float32) {
 	d, row, head := a.b.Dims, t.s.First+t.first, t.head
 	if t.s.Prefill {
@@ -319,7 +321,7 @@ func (a *latentAttention) rows(t attendTask) (query, part, out []float32) {
 	return query, query[head*d.row():], a.b.latent.out[row*d.Heads*d.Latent.Rank+head*d.Latent.Rank:]
 }
 
-// heads is the number of query heads of a decode task.
+// heads returns the number of query heads of a decode task.
 func (a *latentAttention) heads(t attendTask) int { return min(latentHeads, a.b.Dims.Heads-t.head) }
 
 func (a *latentAttention) attend(t attendTask) {
@@ -345,8 +347,9 @@ func (a *latentAttention) attend(t attendTask) {
 	}
 }
 
-// show lets the policy see the queries: of a prompt unit by unit, in decode all heads.
-func (a *latentAttention) show(t attendTask) {
+// observeQueries passes the queries to the cache policy: of a prompt those of one unit, in decode those of
+// all heads.
+func (a *latentAttention) observeQueries(t attendTask) {
 	ld, d := a.b.Dims.qkvWidth(), a.b.Dims
 	t.s.Cache.Observe(a.index, t.head, t.s.Start+t.first, t.n, a.b.QKV[(t.s.First+t.first)*ld+t.head*d.group()*d.row():], ld)
 }

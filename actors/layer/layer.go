@@ -1,7 +1,6 @@
-// Package layer is one transformer layer on one socket: an actor that carries a
-// batch through the stages of schedule.go. Compute runs on the socket's
-// executor, exchanges on the collective group; the actor only decides what is
-// next.
+// Package layer is one transformer layer on one socket: an actor that takes a batch through the
+// stages of schedule.go. Stages run on the socket's executor, exchanges in the collective group.
+// The actor only decides which comes next.
 package layer
 
 import (
@@ -9,31 +8,31 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// Weights are the slices of one layer's matrices that a socket holds. A nil
-// matrix is an empty slice. Gather: rows by topology.Slice. Reduce: Q, K, V, O
-// whole, Gate and Up by rows of the FFN slice, Down all rows by FFN units. A layer
-// with Experts has no Gate, Up and Down.
+// Weights are the slices of one layer's matrices that a socket holds. A nil matrix is an empty
+// slice. With mapping Gather, matrices have the rows of topology.Slice. With Reduce, Q, K, V and O
+// are whole, Gate and Up have the rows of the FFN slice, and Down has all rows and the columns of
+// the FFN units. A layer with Experts has no Gate, Up and Down.
 type Weights struct {
-	Index int // of the cache that the layer's attention reads
+	Index int // number of the cache that the layer's attention reads
 
 	Q, K, V, O, Gate, Up, Down                             *tensor.Weight
 	AttnNorm, FFNNorm                                      []float32 // (Hidden)
-	PostAttnNorm, PostFFNNorm                              []float32 // (Hidden), of what attention and FFN add; or nil
-	QNorm, KNorm                                           []float32 // (HeadDim), of each head before its rotation; or nil
-	QBias, KBias, VBias, OBias, GateBias, UpBias, DownBias []float32 // whole rows, or nil
-	Experts                                                *Experts  // on every socket, or nil on all
-	Latent                                                 *Latent   // in place of Q, K and V; or nil
+	PostAttnNorm, PostFFNNorm                              []float32 // (Hidden), norms of the outputs of attention and FFN; or nil
+	QNorm, KNorm                                           []float32 // (HeadDim), applied to each head before RoPE; or nil
+	QBias, KBias, VBias, OBias, GateBias, UpBias, DownBias []float32 // for whole rows, or nil
+	Experts                                                *Experts  // on every socket, or on none
+	Latent                                                 *Latent   // replaces Q, K and V; or nil
 
-	// SwiftKV, unless nil, is all there is: these are no layer, but the pass ahead of those
-	// whose keys and values it computes. Of them Later is true of all, and Follows of those
-	// whose cache is an earlier one's.
+	// SwiftKV, if not nil, is the only field in use: the weights are those of SwiftKV's pass, not
+	// of a layer. Later is set for the layers whose keys and values that pass computes. Follows is
+	// set for the ones among them that share the cache of an earlier layer.
 	SwiftKV        *SwiftKV
 	Later, Follows bool
 
-	Window int // sliding window in tokens, the newest included; 0: none
-	Rope   int // which of the batch's rotations: 0, or 1 where layers with a window have their own
+	Window int // sliding window in tokens, including the newest; 0: none
+	Rope   int // index of the rotation: 0, or 1 where layers with a window have their own
 
-	Activation tensor.Activation // of the FFN's gate
+	Activation tensor.Activation // applied to the FFN's gate
 }
 
 func (w *Weights) Kind() Kind {
@@ -85,27 +84,27 @@ func (w *Weights) Bytes() int64 {
 	return n
 }
 
-// norm: Norm = RMSNorm(X).
+// norm computes Norm = RMSNorm(X).
 func (b *Processor) norm(weight []float32) {
 	b.normWeight = weight
 	b.each(b.batch.T, b.normRow)
 }
 
-// addResidual is X += Y, or X += RMSNorm(Y, norm), for some rows.
+// addResidual computes X += Y, or X += RMSNorm(Y, norm), for rows.
 func (b *Processor) addResidual(norm []float32, rows topology.Range) {
 	b.postNorm, b.firstRow = norm, rows.Lo
 	b.each(rows.Len(), b.residualRow)
 }
 
-// addNorm is addResidual behind attention, then the norm ahead of the FFN, by row.
+// addNorm does addResidual after attention and the norm before the FFN, row by row.
 func (b *Processor) addNorm(w *Weights, rows topology.Range, row func(t int)) {
 	b.postNorm, b.normWeight, b.firstRow = w.PostAttnNorm, w.FFNNorm, rows.Lo
 	b.each(rows.Len(), row)
 }
 
-// each runs a small task for every row: alone where waking the others costs more.
+// each runs a small task per row. With few rows it uses one thread, because waking others costs more.
 func (b *Processor) each(rows int, f func(int)) {
-	if rows < aloneRows {
+	if rows < minParallelRows {
 		for i := range rows {
 			f(i)
 		}
@@ -114,9 +113,9 @@ func (b *Processor) each(rows int, f func(int)) {
 	b.Pool.Run(rows, f)
 }
 
-// aloneRows are the rows from which element-wise work is shared: a row takes about
-// a microsecond, and so does waking the other threads.
-const aloneRows = 4
+// minParallelRows is the number of rows from which element-wise work is divided among threads. A row takes
+// about a microsecond, and so does waking the other threads.
+const minParallelRows = 4
 
 func addBias(y []float32, ld, n int, bias []float32, r topology.Range) {
 	if bias == nil {

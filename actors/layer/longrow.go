@@ -2,22 +2,22 @@ package layer
 
 import "github.com/shoal-llm/shoal/internal/engine/tensor"
 
-// longRows are decode tasks over so many slots that several threads share each: its runs
-// (tensor.Runs) are tasks of their own. Cut or not, the bits are the same.
+// longRows are decode tasks over enough slots that several threads share each: every run of slots
+// (tensor.Runs) can be a task of its own. Splitting does not change the bits.
 type longRows struct {
 	rows   []*longRow // the first n are in use
 	n      int
 	pieces []runPiece
 
-	attend func(i int) // of a piece
+	attend func(i int) // attends to one piece
 }
 
-// longRow is one token of some heads of one segment.
+// longRow is one token of a segment, for a group of heads.
 type longRow struct {
 	task  attendTask
 	runs  tensor.Runs
-	count int                 // of runs
-	view  *tensor.AttnScratch // of its blocks, until they are read
+	count int                 // number of runs of slots
+	view  *tensor.AttnScratch // holds its blocks until all pieces are done
 	out   []float32
 }
 
@@ -47,8 +47,8 @@ func (l *longRows) add(t attendTask) *longRow {
 	return r
 }
 
-// blocks are those that a task of decode reads of a head, about: with several tokens as
-// often.
+// blocks estimates the number of blocks that a decode task reads. Every token of the task reads
+// them again.
 func (l *longRows) blocks(index, head int, t attendTask) int {
 	if t.s.Prefill {
 		return 0
@@ -56,13 +56,13 @@ func (l *longRows) blocks(index, head int, t attendTask) int {
 	return t.n * t.s.Cache.Read(index, head)
 }
 
-// worthCutting says whether a task over so many blocks, of all tasks' blocks, would leave
-// threads idle: it is longer than a run, and than a thread's share.
-func worthCutting(blocks, all, threads int) bool {
+// worthSplitting reports whether a task over this number of blocks, out of all tasks' blocks, would
+// leave threads idle: it must be longer than one run and than a thread's share.
+func worthSplitting(blocks, all, threads int) bool {
 	return blocks > tensor.RunBlocks && blocks*threads > all
 }
 
-// begin views the slots of r and takes the queries of `heads` heads.
+// begin views the slots of r and stores the queries of the given number of heads.
 func (r *longRow) begin(b *Processor, index, head int, q, query []float32, heads int, out []float32) {
 	r.view = scratch.Get().(*tensor.AttnScratch)
 	r.out = out
@@ -70,8 +70,8 @@ func (r *longRow) begin(b *Processor, index, head int, q, query []float32, heads
 	r.count = r.runs.Begin(q, heads, b.Dims.score(), b.Layout, blocks, slots, valid)
 }
 
-// cut makes the pieces: about two a thread, of whole runs.
-func (l *longRows) cut(threads int) {
+// split divides the rows into pieces of whole runs, about two pieces per thread.
+func (l *longRows) split(threads int) {
 	all := 0
 	for _, r := range l.rows[:l.n] {
 		all += r.count
@@ -84,7 +84,7 @@ func (l *longRows) cut(threads int) {
 	}
 }
 
-// fold ends the row, when its pieces have been attended to.
+// fold combines the results of all pieces of the row.
 func (r *longRow) fold() {
 	r.runs.Fold(r.out)
 	scratch.Put(r.view)

@@ -16,7 +16,7 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// sockets are several ranks' layers and groups in this process.
+// sockets are the layers and groups of several ranks in this process.
 type sockets struct {
 	t     *testing.T
 	d     Dims
@@ -25,7 +25,7 @@ type sockets struct {
 	arena *kvcache.Arena
 	sys   *actor.ActorSystem
 	execs []*Executor
-	first []*actor.PID // layer of each rank
+	first []*actor.PID // first layer of each rank
 	nets  []*collective.Group
 	open  []*kvcache.Store
 }
@@ -71,7 +71,7 @@ func newSockets(t *testing.T, m topology.Mapping, ranks int, dt tensor.DType) *s
 	return s
 }
 
-// slice makes a rank's part of a layer whose every element follows from its place.
+// slice returns a rank's slice of a layer. Each element is a function of its place in the whole matrix.
 func (s *sockets) slice(layer, rank int, dt tensor.DType) *Weights {
 	d, me := s.d, s.place.Slices[rank]
 	all := func(n int) topology.Range { return topology.Range{Lo: 0, Hi: n} }
@@ -104,8 +104,8 @@ func (s *sockets) slice(layer, rank int, dt tensor.DType) *Weights {
 	return w
 }
 
-// step makes a micro-batch of every rank: sequences that decode, one for each rank from
-// the seed on, and one that reads so many tokens of its prompt.
+// step returns a micro-batch for every rank: one decode sequence per rank, numbered from seed, and a
+// sequence that reads `prompt` tokens of its prompt.
 func (s *sockets) step(number uint8, seed, prompt int, dt tensor.DType) []*Batch {
 	layout := tensor.KVLayout{Type: tensor.F32, KDim: s.d.HeadDim, VDim: s.d.HeadDim}
 	g := kvcache.Geometry{Layers: testLayers, KVHeads: s.d.KVHeads, Group: s.d.group(), Layout: layout}
@@ -163,7 +163,7 @@ func (s *sockets) step(number uint8, seed, prompt int, dt tensor.DType) []*Batch
 	return out
 }
 
-// run carries steps through the layers of all ranks, at once.
+// run sends steps through the layers of all ranks concurrently.
 func (s *sockets) run(steps ...[]*Batch) {
 	s.t.Helper()
 	done := make(chan *Done, len(steps)*len(s.execs))
@@ -174,7 +174,7 @@ func (s *sockets) run(steps ...[]*Batch) {
 	}))
 	begin := make(chan struct{})
 	for rank, exec := range s.execs {
-		exec.Submit(func() { <-begin }) // all steps wait for the executor: after the first job of one comes that of the next
+		exec.Submit(func() { <-begin }) // blocks the executor until all steps are queued, so that their jobs alternate
 		for _, step := range steps {
 			s.sys.Root.Send(s.first[rank], &Run{Batch: step[rank], Group: s.nets[rank], ReplyTo: end})
 		}
@@ -187,23 +187,23 @@ func (s *sockets) run(steps ...[]*Batch) {
 				s.t.Fatal(d.Err)
 			}
 		case <-time.After(time.Minute):
-			s.t.Fatal("a step did not come through")
+			s.t.Fatal("a step did not complete within its deadline")
 		}
 	}
 }
 
-// TestMicroBatches: two steps that go through the layers of several ranks together, one
-// computing while the other exchanges, end with the bits of one after the other.
+// TestMicroBatches runs two steps through the layers of several ranks concurrently: one computes while
+// the other exchanges. The results must have the bits of sequential steps.
 func TestMicroBatches(t *testing.T) {
 	for _, m := range topology.Mappings {
 		for _, dt := range []tensor.DType{tensor.F32, tensor.Q8_0} {
-			for _, prompt := range []int{0, 5, 40} { // beside a step that only decodes
+			for _, prompt := range []int{0, 5, 40} { // next to a decode-only step
 				t.Run(fmt.Sprint(m, dt, prompt), func(t *testing.T) {
 					s := newSockets(t, m, 3, dt)
 					want := [][]*Batch{s.step(0, 1, 0, dt), s.step(0, 2, prompt, dt)}
 					for _, step := range want {
 						for rank, b := range step {
-							b.sequence = want[0][rank].sequence // one micro-batch: its numbers go on
+							b.sequence = want[0][rank].sequence // the second step of a micro-batch continues its collectives' numbers
 						}
 						s.run(step)
 					}
@@ -214,7 +214,7 @@ func TestMicroBatches(t *testing.T) {
 						for rank := range want[i] {
 							n := want[i][rank].T * s.d.Hidden
 							if !slices.Equal(want[i][rank].Backend.(*Processor).X[:n], got[i][rank].Backend.(*Processor).X[:n]) || !slices.Equal(want[i][0].Backend.(*Processor).X[:n], want[i][rank].Backend.(*Processor).X[:n]) {
-								t.Errorf("step %d, rank %d: other numbers than one after the other, or than rank 0", i, rank)
+								t.Errorf("step %d, rank %d: results differ from a sequential run, or from rank 0", i, rank)
 							}
 						}
 					}

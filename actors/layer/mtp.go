@@ -6,15 +6,14 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// MTP is what stands ahead of the layer of multi-token prediction (DeepSeek-V3, arXiv
-// 2412.19437, equation 21): it reads the embedding of a token beside the state of the one
-// before it.
+// MTP is the input stage of the multi-token-prediction layer (DeepSeek-V3, arXiv 2412.19437,
+// equation 21). It combines the embedding of a token with the hidden state of the preceding token.
 type MTP struct {
-	Embed, Hidden []float32      // norms of the two
+	Embed, Hidden []float32      // norms of embedding and hidden state
 	Project       *tensor.Weight // (Hidden, 2*Hidden)
 }
 
-// Bytes is the memory of the weights, Close frees it.
+// Bytes returns the memory of the weights, and Close frees it.
 func (m *MTP) Bytes() int64 {
 	if m.Project == nil {
 		return 0
@@ -28,7 +27,7 @@ func (m *MTP) Close() {
 	}
 }
 
-// HostStates are states in host memory.
+// HostStates are hidden states in host memory.
 type HostStates struct {
 	Hidden int
 	Rows   []float32

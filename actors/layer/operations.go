@@ -2,7 +2,7 @@ package layer
 
 import "github.com/shoal-llm/shoal/topology"
 
-// operations are the processor's way to compute each operation.
+// operations maps each operation to the processor's implementation.
 var operations = [Ops]func(w *Weights, b *Processor){
 	OpNormAttention:      func(w *Weights, b *Processor) { b.norm(w.AttnNorm) },
 	OpNormOwnedAttention: func(w *Weights, b *Processor) { b.normQuantized(w.AttnNorm, b.batch.owned(b.batch.Rank)) },

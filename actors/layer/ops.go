@@ -1,54 +1,54 @@
 package layer
 
-// Op is a computation of a layer: a schedule names it, and each backend has a table with its way
-// to compute it. "This rank's" rows and columns are those of its topology.Slice.
+// Op is a computation of a layer. Schedules name operations; each backend has a table of its
+// implementations. "This rank's" rows and columns are those of its topology.Slice.
 type Op uint8
 
-// The computations of a layer. X is the residual stream, Y what attention or the FFN adds to it.
+// The computations of a layer. X is the residual stream, Y the output of attention or FFN.
 const (
 	// Attention: norm, projections, residual sum.
 	OpNormAttention      Op = iota // Norm = RMSNorm(X), all rows
 	OpNormOwnedAttention           // RMSNorm of the rows that this rank owns, quantized
 	OpProjectQKV                   // QKV = Wqkv . Norm, this rank's rows of the matrices, all tokens
-	OpProjectOwnQKV                // QKV with whole matrices: the decode rows of this rank, and of all prompt rows its heads
-	OpAttend                       // rotation, cache write and attention of this rank's heads into Attn
+	OpProjectOwnQKV                // QKV with whole matrices: this rank's decode rows, and its heads of all prompt rows
+	OpAttend                       // RoPE, cache write and attention of this rank's heads into Attn
 	OpProjectOut                   // Y = Wo . Attn, this rank's output rows, all tokens
-	OpProjectOwnOut                // Y with the whole matrix, the tokens that this rank owns
-	OpAddOwnedAttention            // X += Y, or with a norm after attention X += RMSNorm(Y), the rows that this rank owns
+	OpProjectOwnOut                // Y with the whole matrix, for the tokens that this rank owns
+	OpAddOwnedAttention            // X += Y, or with a norm after attention X += RMSNorm(Y), for the rows that this rank owns
 
 	// Feed-forward network: norm, products, residual sum.
 	OpNormFFN         // Norm = RMSNorm(X), all rows
 	OpNormAllFFN      // the same, quantized
 	OpAddNormFFN      // X += Y, or with a norm after attention X += RMSNorm(Y); then OpNormFFN
 	OpAddNormOwnedFFN // OpAddOwnedAttention, then RMSNorm of the same rows, quantized
-	OpGateUp          // act(gate)*up of this rank's columns, quantized if the step is
+	OpGateUp          // act(gate)*up of this rank's columns, quantized in a quantized step
 	OpProjectDown     // Y = Wdown . Gate, this rank's output rows, all tokens
 	OpProjectUnits    // the tree nodes of Wdown . Gate over this rank's units, all tokens
 	OpAddFFN          // X += Y + bias, or with a norm after the FFN X += RMSNorm(Y + bias), all rows
-	OpAddOwnedFFN     // the same, the rows that this rank owns
+	OpAddOwnedFFN     // the same for the rows that this rank owns
 
-	// Experts: in place of OpGateUp and OpProjectDown.
+	// Experts: replace OpGateUp and OpProjectDown.
 	OpExpertsUp   // router, then weight*SiLU(gate)*up of this rank's columns of every chosen expert; shared experts without a weight
-	OpExpertsDown // this rank's rows of Y: the shared experts, then a token's experts in their order
+	OpExpertsDown // this rank's rows of Y: the shared experts, then a token's experts in ascending order
 
-	// Latent attention: in place of the projections of queries, keys and values, and OpAttend.
-	OpProjectLatents    // latents of queries and cache and the shared key, this rank's rows of the matrix, all tokens
-	OpProjectOwnLatents // the same with the whole matrix, the tokens that this rank owns
+	// Latent attention: replaces the projections of queries, keys and values, and OpAttend.
+	OpProjectLatents    // latents of queries and cache, and the shared key: this rank's rows of the matrix, all tokens
+	OpProjectOwnLatents // the same with the whole matrix, for the tokens that this rank owns
 	OpProjectHeads      // queries of heads from their latents, absorbed and rotated
 	OpAttendLatents     // cache write, attention of this rank's heads over latents
-	OpProjectValues     // values of heads from their means of latents
+	OpProjectValues     // values of heads from their attention outputs in latent space
 
-	// SwiftKV's pass ahead of the later layers.
+	// SwiftKV's pass before the later layers.
 	OpNormInput      // Norm = RMSNorm(X, SwiftKV.Norm), all rows
-	OpNormOwnedInput // the same of the rows that this rank owns, quantized
+	OpNormOwnedInput // the same for the rows that this rank owns, quantized
 	OpProjectKV      // keys and values of every later cache, this rank's rows of the matrices, all tokens
-	OpProjectOwnKV   // the same with whole matrices: the decode rows of this rank, and of all prompt rows its heads
-	OpPutKV          // the keys of this rank's heads rotated; those of prompts written to the caches with their values
+	OpProjectOwnKV   // the same with whole matrices: this rank's decode rows, and its heads of all prompt rows
+	OpPutKV          // rotates the keys of this rank's heads; writes those of prompts to the caches, with their values
 
 	Ops // number of operations
 )
 
-// Part is what the time of an operation is counted as.
+// Part is the category that an operation's time is counted under.
 type Part uint8
 
 // The parts of a step within its layers.
@@ -96,7 +96,7 @@ var ops = [Ops]struct {
 
 func (o Op) String() string { return ops[o].name }
 
-// Part is what the time of the operation is counted as.
+// Part returns the category that the operation's time is counted under.
 func (o Op) Part() Part { return ops[o].part }
 
 func (o Op) when(applies bool) Stage { return when(o, applies) }

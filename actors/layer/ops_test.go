@@ -2,17 +2,17 @@ package layer
 
 import "testing"
 
-// TestOpsHaveTables: every operation has a name of its own and is computed by the processor.
+// TestOpsHaveTables checks that every operation has a unique name and an implementation.
 func TestOpsHaveTables(t *testing.T) {
 	named := map[string]Op{}
 	for op := range Ops {
 		name := op.String()
 		if before, twice := named[name]; name == "" || twice {
-			t.Errorf("operation %d is called %q, as %d is", op, name, before)
+			t.Errorf("operation %d has the name %q of operation %d", op, name, before)
 		}
 		named[name] = op
 		if operations[op] == nil {
-			t.Errorf("the processor does not compute %s", op)
+			t.Errorf("the processor has no implementation of %s", op)
 		}
 	}
 }

@@ -2,12 +2,11 @@ package layer
 
 import "time"
 
-// own is the compute of a step that the ranks need not have alike: projections and attention are
-// those of the sequences that a rank owns. It is measured by the clock, and a pause of the process
-// must not pass for work: no run of stages counts for more than twice what it took in the step
-// before.
+// own measures the compute time that can differ between ranks: a rank projects and attends for the
+// sequences that it owns. It uses wall-clock time, and a pause of the process must not count as
+// work: a run of stages counts for at most twice its time in the step before.
 type own struct {
-	before []time.Duration // of each run of stages of the newest step
+	before []time.Duration // per run of stages, in the newest step
 	at     int
 	sum    time.Duration
 }
@@ -23,5 +22,5 @@ func (o *own) add(took time.Duration) {
 	o.at++
 }
 
-// Own is, of Compute, what other ranks may not have had to do.
+// Own returns the portion of Compute that other ranks may not have.
 func (b *Batch) Own() time.Duration { return b.own.sum }

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// A pause of the process is no work, whichever layer it falls into; more work is, from the step
-// after on.
+// A pause of the process must not count as work, in whichever layer it happens. An increase of the work
+// counts from the following step on.
 func TestOwnIsNoPause(t *testing.T) {
 	var o own
 	step := func(layers ...int) int64 {

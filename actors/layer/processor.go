@@ -6,12 +6,12 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// Processor is the backend that computes on the processor: the activations that flow through
-// the layers, in memory. Its buffers are reused by every step of the micro-batch.
+// Processor is the CPU backend. It holds the activations of a micro-batch in host memory and reuses
+// its buffers in every step.
 type Processor struct {
 	Dims    Dims
 	maxRows int
-	batch   *Batch // the step in hand, since Begin
+	batch   *Batch // the current step, set by Begin
 	Layout  tensor.KVLayout
 	Pool    *tensor.Pool
 
@@ -20,19 +20,19 @@ type Processor struct {
 	Y    []float32   // (T, Hidden)
 	QKV  []float32   // (T, qkvWidth)
 	Attn []float32   // (T, attnCols)
-	KV   []float32   // (T, kvWidth) keys and values of each of the later caches, with SwiftKV
-	Gate []float32   // (T, gateWidth), of which FFN
-	Up   []float32   // the same
+	KV   []float32   // (T, kvWidth) with SwiftKV: keys and values of each of the later layers' caches
+	Gate []float32   // (T, gateWidth): stride of FFN columns
+	Up   []float32   // (T, gateWidth)
 	Cos  [][]float32 // (Ropes)(T, ropeHalf)
 	Sin  [][]float32
 
-	products        []tensor.Product // queued for the same tokens
+	products        []tensor.Product // queued products of the same input rows
 	biases          [][]float32
 	partial         [][]float32 // projectUnits: this rank's tree nodes of the down projection
-	final           []float32   // of Logits: norms
-	logits          []float32   // of Logits: (LogitRows, Vocab)
-	bests           []int       // of Logits: of each part of a row
-	pairs           []float32   // of Join: (T, 2*Hidden)
+	final           []float32   // scratch of Logits: norms
+	logits          []float32   // scratch of Logits: (LogitRows, Vocab)
+	bests           []int       // scratch of Logits: the best of each part of a row
+	pairs           []float32   // scratch of Join: (T, 2*Hidden)
 	attention       attention
 	latent          latentBatch
 	latentAttention latentAttention
@@ -40,14 +40,14 @@ type Processor struct {
 	quantized       quantized
 	normWeight      []float32
 	postNorm        []float32
-	ffn             *Weights // of activateTile
-	firstRow        int      // that residualRow counts from
-	// Tasks of a row, or of a tile, made once so that a step allocates nothing.
+	ffn             *Weights // the weights that activateTile uses
+	firstRow        int      // offset of the rows of residualRow
+	// Tasks per row or tile, allocated once so that a step allocates nothing.
 	normRow, residualRow, addNormRow func(t int)
 	activate                         func(r0, r1, t0, t1 int)
 }
 
-// NewProcessor makes the activations of a micro-batch of at most maxRows rows.
+// NewProcessor allocates the activations of a micro-batch of at most maxRows rows.
 func NewProcessor(d Dims, maxRows int, layout tensor.KVLayout, pool *tensor.Pool) *Processor {
 	b := &Processor{
 		Dims: d, maxRows: maxRows, Layout: layout, Pool: pool,
@@ -107,7 +107,7 @@ func (b *Processor) Run(runs []LayerRun, between func() bool) {
 	}
 }
 
-// runLayer counts the time of operations, with a look at the clock for each part.
+// runLayer runs operations and counts their time. It reads the clock once for each part.
 func (b *Processor) runLayer(w *Weights, ops []Op) {
 	began, before := time.Now(), b.batch.Spent[Projections]+b.batch.Spent[Attention]
 	for i, op := range ops {
@@ -123,8 +123,7 @@ func (b *Processor) runLayer(w *Weights, ops []Op) {
 	}
 }
 
-// matrix is where an activation lies; ld is the distance between its rows. Blocks count as
-// float32.
+// matrix returns the memory and the row stride of an activation. Quantized blocks count as float32.
 func (b *Processor) matrix(of Activation) (m []float32, ld int) {
 	switch d := &b.Dims; of {
 	case QKV:

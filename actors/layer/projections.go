@@ -8,18 +8,18 @@ import (
 // Attention's projections, its norm and its residual sum.
 
 var (
-	// exchangeQKV: columns that `from` computed and the attention of `to` needs.
+	// exchangeQKV sends the columns that `from` computed to `to`, whose attention needs them.
 	exchangeQKV = exchangeParts("exchange-qkv", 3)
 
-	// exchangeQ: the same of queries alone.
+	// exchangeQ sends only queries.
 	exchangeQ = exchangeParts("exchange-q", 1)
 
-	// exchangeAttention: attention outputs, whole to everybody.
+	// exchangeAttention gathers the attention outputs on every rank.
 	exchangeAttention = allGather("exchange-attention", func(b *Batch, rank int, yield func(Tile)) {
 		for i := range b.Segments {
 			s := &b.Segments[i]
 			h := b.heads(s, rank)
-			if b.Dims.Latent.Rank > 0 { // projected head by head, whoever attended
+			if b.Dims.Latent.Rank > 0 { // each rank projects its own heads, whichever rank attended
 				h = b.Place.Slices[rank].KVHeads
 			}
 			of, cols := b.attended(h)
@@ -27,7 +27,7 @@ var (
 		}
 	})
 
-	// exchangeHeads: outputs of the heads of `from` for the prompt rows that `to` projects.
+	// exchangeHeads sends the outputs of the heads of `from` for the prompt rows that `to` projects.
 	exchangeHeads = allToAll("exchange-heads", func(b *Batch, from, to int, yield func(Tile)) {
 		for i := range b.Segments {
 			if s := &b.Segments[i]; s.Prefill {
@@ -37,23 +37,23 @@ var (
 		}
 	})
 
-	// exchangeOut: columns of Y, whole rows to everybody.
+	// exchangeOut gathers the columns of Y: every rank gets whole rows.
 	exchangeOut = allGather("exchange-out", func(b *Batch, rank int, yield func(Tile)) {
 		yield(Tile{Sum, b.all(), b.Place.Slices[rank].Out})
 	})
 
-	// exchangeOutRows: columns of Y that `from` projected of the rows of `to`.
+	// exchangeOutRows sends the columns of Y that `from` projected for the rows of `to`.
 	exchangeOutRows = allToAll("exchange-out-rows", func(b *Batch, from, to int, yield func(Tile)) {
 		b.ownedTiles(to, Sum, b.Place.Slices[from].Out, yield)
 	})
 
-	// exchangeResidual: rows of X that a rank owns, to everybody.
+	// exchangeResidual gathers each rank's own rows of X.
 	exchangeResidual = allGather("exchange-residual", func(b *Batch, rank int, yield func(Tile)) {
 		b.ownedTiles(rank, Residual, topology.Range{Lo: 0, Hi: b.Dims.Hidden}, yield)
 	})
 )
 
-// exchangeParts exchanges the first so many of queries, keys and values.
+// exchangeParts exchanges the first `parts` of queries, keys and values.
 func exchangeParts(name string, parts int) *Exchange {
 	return allToAll(name, func(b *Batch, from, to int, yield func(Tile)) {
 		have := b.ownParts(from)
@@ -109,7 +109,7 @@ func (w *Weights) projectOwnOut(b *Processor) {
 	}
 }
 
-// within is the part of a whole bias that belongs to rows r.
+// within returns the elements of a whole bias that belong to rows r.
 func within(bias []float32, r topology.Range) []float32 {
 	if bias == nil {
 		return nil
@@ -117,8 +117,8 @@ func within(bias []float32, r topology.Range) []float32 {
 	return bias[r.Lo:r.Hi]
 }
 
-// panelRows widens a run of output rows to whole kernel panels: the extra rows
-// are right, only not needed.
+// panelRows widens a range of output rows to whole kernel panels. The extra rows are computed
+// correctly and not needed.
 func panelRows(lo, hi, limit int) topology.Range {
 	if lo == hi {
 		return topology.Range{}
@@ -126,8 +126,8 @@ func panelRows(lo, hi, limit int) topology.Range {
 	return topology.Range{Lo: lo / tensor.RowGrain * tensor.RowGrain, Hi: min((hi+tensor.RowGrain-1)/tensor.RowGrain*tensor.RowGrain, limit)}
 }
 
-// project queues rows out of m for tokens t into QKV, output row r at column
-// col+r. bias, unless nil, has an element for every row of m.
+// project queues rows out of m for tokens t into QKV. Output row r goes to column col+r. bias, if
+// not nil, has an element for every row of m.
 func (b *Processor) project(m *tensor.Weight, bias []float32, t, out topology.Range, col int) {
 	if m == nil || t.Len() == 0 || out.Len() == 0 {
 		return
@@ -137,7 +137,7 @@ func (b *Processor) project(m *tensor.Weight, bias []float32, t, out topology.Ra
 	b.biases = append(b.biases, bias)
 }
 
-// projectAll multiplies what was queued, for tokens t, in one parallel region.
+// projectAll multiplies the queued matrices, for tokens t, in one parallel region.
 func (b *Processor) projectAll(t topology.Range) {
 	if t.Len() > 0 {
 		b.multiplyNorm(t)
@@ -148,7 +148,7 @@ func (b *Processor) projectAll(t topology.Range) {
 	b.products, b.biases = b.products[:0], b.biases[:0]
 }
 
-// multiplyNorm multiplies what was queued by the norms of rows t.
+// multiplyNorm multiplies the queued matrices by the norms of rows t.
 func (b *Processor) multiplyNorm(t topology.Range) {
 	h := b.Dims.Hidden
 	if b.batch.step.owned {
@@ -169,7 +169,8 @@ func (b *Processor) multiplyAttention(y []float32, w *tensor.Weight, t topology.
 	b.Pool.MatMul(y, b.Dims.Hidden, w, b.Attn[t.Lo*ld:], ld, t.Len())
 }
 
-// attended is where the attention outputs of heads h lie, quantized or not.
+// attended returns the activation and the columns of the attention outputs of heads h, quantized or
+// not.
 func (b *Batch) attended(h topology.Range) (of Activation, cols topology.Range) {
 	cols = b.attentionCols(h)
 	if b.step.quantized {
@@ -178,13 +179,13 @@ func (b *Batch) attended(h topology.Range) (of Activation, cols topology.Range) 
 	return Attended, cols
 }
 
-// attentionCols are the columns of attention outputs of heads h.
+// attentionCols returns the columns of the attention outputs of heads h.
 func (b *Batch) attentionCols(h topology.Range) topology.Range {
 	w := b.Dims.group() * b.Dims.valueDim()
 	return topology.Range{Lo: h.Lo * w, Hi: h.Hi * w}
 }
 
-// qkvWidth is the distance between rows of QKV.
+// qkvWidth is the row stride of QKV.
 func (d Dims) qkvWidth() int {
 	if d.Latent.Rank > 0 {
 		return d.Heads * d.row()
@@ -192,8 +193,7 @@ func (d Dims) qkvWidth() int {
 	return stride(d.qCols() + 2*d.kCols())
 }
 
-// qkvParts are the column ranges of QKV that hold the given query rows, key
-// rows and value rows.
+// qkvParts returns the column ranges of QKV that hold the given query, key and value rows.
 func (b *Batch) qkvParts(q, k, v topology.Range) [3]topology.Range {
 	d := b.Dims
 	return [3]topology.Range{q,
@@ -201,7 +201,7 @@ func (b *Batch) qkvParts(q, k, v topology.Range) [3]topology.Range {
 		{Lo: d.qCols() + d.kCols() + v.Lo, Hi: d.qCols() + d.kCols() + v.Hi}}
 }
 
-// headParts are the columns of QKV that the attention of KV heads h needs.
+// headParts returns the columns of QKV that the attention of KV heads h needs.
 func (b *Batch) headParts(h topology.Range) [3]topology.Range {
 	d := b.Dims
 	q := topology.Range{Lo: h.Lo * d.group() * d.HeadDim, Hi: h.Hi * d.group() * d.HeadDim}
@@ -209,15 +209,15 @@ func (b *Batch) headParts(h topology.Range) [3]topology.Range {
 	return b.qkvParts(q, k, k)
 }
 
-// ownParts are the columns of QKV that a rank computes with the Gather mapping.
+// ownParts returns the columns of QKV that a rank computes with mapping Gather.
 func (b *Batch) ownParts(rank int) [3]topology.Range {
 	s := b.Place.Slices[rank]
 	return b.qkvParts(s.Q, s.K, s.V)
 }
 
-// projectionsLocal reports whether every rank computes what its attention needs of some of
-// queries, keys and values. All ranks come to the same answer: it reads only the plan and
-// the placement.
+// projectionsLocal reports whether every rank computes the given parts (queries, keys, values) that
+// its attention needs. All ranks get the same result, because it depends only on the plan and the
+// placement.
 func (b *Batch) projectionsLocal(parts ...int) bool {
 	if b.Dims.Latent.Rank > 0 {
 		return b.latentLocal()
@@ -236,7 +236,7 @@ func (b *Batch) projectionsLocal(parts ...int) bool {
 	return true
 }
 
-// headNorm is RMSNorm of one head in place, where the model has it.
+// headNorm applies RMSNorm to one head in place, if the model has such a norm.
 func headNorm(head, weight []float32, eps float32) {
 	if weight != nil {
 		tensor.RMSNorm(head, head, weight, eps)

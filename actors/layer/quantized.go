@@ -5,52 +5,50 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// Steps with weights that are quantised. What a product reads is quantized to blocks of 40
-// bytes for every 32 numbers by whoever computed it, while it is in its caches, so threads
-// need not meet once more; over several ranks before it crosses the wire: 0.31 of the
-// bytes, and quantized once instead of on every rank. The
-// residual stream cannot be quantized, so it is not replicated: each rank keeps the rows
-// that it owns, adds what comes for them, and gives their norm to all, quantized. The
-// blocks are those that the product would make, so the bits are the same.
+// Steps with quantized weights. The thread that computes the input of a product also quantizes it,
+// to blocks of 40 bytes for every 32 numbers, while it is in that thread's CPU cache. This saves a
+// synchronization of the threads. On several ranks it happens before the exchange: 0.31 of the
+// bytes cross the wire, and each input is quantized once instead of on every rank. The residual
+// stream cannot be quantized, so it is not replicated: each rank owns some rows, adds the sums
+// for them, and sends their quantized norm to all ranks. The blocks equal those that the product
+// would compute, so the bits are the same.
 //
-// Bytes that arrive anywhere for a row of n ranks, hidden h, FFN f, attention as wide
-// as hidden, in the mapping gather: before 4(n-1)(3h+f), now 1.25(n-1)(3h+f) for
-// blocks and 8h(n-1)/n for sums. The price is one or two synchronisations a layer.
+// Bytes received by all ranks per row, for n ranks, hidden size h, FFN size f, attention as wide as
+// hidden, and mapping gather: 4(n-1)(3h+f) without quantization; with it, 1.25(n-1)(3h+f) for blocks
+// and 8h(n-1)/n for sums. The price is one or two synchronizations a layer.
 //
-// A step that only decodes has no price to pay with the mapping reduce: its sums go to
-// the owners of rows as it is, and where they gave their residual rows to all, they now
-// give the quantized norms. Only the last layer keeps the old way, since the head reads
-// every row. With gather, steps of few prompt rows or none quantize what attention and the
-// FFN give, for which nothing has to be owned.
+// A decode-only step with mapping reduce pays no price: its sums go to the rows' owners in any case,
+// and owners send quantized norms where they would send residual rows. Only the last layer
+// sends residual rows, because the head reads every row. With gather, steps with few or no
+// prompt rows quantize only the outputs of attention and FFN, which needs no owned rows.
 
-// quantizedRows are the prompt rows of a step from which rows are owned and norms quantized:
-// below, another synchronisation costs more than the bytes.
+// quantizedRows is the number of prompt rows from which rows are owned and norms quantized. Below
+// it, the additional synchronization costs more than the saved bytes.
 const quantizedRows = 32
 
-// exchangeNorm: the quantized norms of each rank's rows, whole to everybody.
+// exchangeNorm gathers the quantized norms of each rank's rows on every rank.
 var exchangeNorm = allGather("exchange-norm", func(b *Batch, rank int, yield func(Tile)) {
 	b.ownedTiles(rank, QuantizedNorm, topology.Range{Lo: 0, Hi: quantizedFloats(b.Dims.Hidden)}, yield)
 })
 
-// quantized are the quantized activations of such a step.
+// quantized is the quantized activations of such a step.
 type quantized struct {
-	norm []float32 // (T, quantizedFloats(Hidden)): the norm of X
-	mid  []float32 // (T, quantizedFloats(attnCols)) of attention, then (T, quantizedFloats(FFN)) of activations
+	norm []float32 // (T, quantizedFloats(Hidden)): norm of X
+	mid  []float32 // (T, quantizedFloats(attnCols)) for attention, then (T, quantizedFloats(FFN)) for activations
 
-	row, addRow func(t int) // norm of a row, or residual sum and norm
+	row, addRow func(t int) // norm of a row; residual sum and norm of a row
 }
 
-// quantizedFloats is the size of a row's blocks, counted as float32 so that they
-// travel as tiles do.
+// quantizedFloats is the size of a row's blocks in units of float32, so that tiles can hold them.
 func quantizedFloats(cols int) int { return tensor.QuantizedBytes(cols) / 4 }
 
-// quantizedCols are the columns of blocks that hold those columns.
+// quantizedCols returns the columns of blocks that hold columns c.
 func quantizedCols(c topology.Range) topology.Range {
 	return topology.Range{Lo: quantizedFloats(c.Lo), Hi: quantizedFloats(c.Hi)}
 }
 
-// quantizable says what of this step is quantized: activations, and besides them norms, for
-// which rows are owned. A function of what all ranks know.
+// quantizable reports whether the step quantizes activations, and whether it also quantizes norms,
+// for which each row needs an owner. All ranks get the same result.
 func (b *Batch) quantizable() (activations, owned bool) {
 	d, alone := b.Dims, b.alone()
 	whole := func(n int) bool { return n%tensor.BlockWidth == 0 }
@@ -79,8 +77,8 @@ func (b *Processor) roomQuantized() {
 	}
 }
 
-// owned are the rows that a rank projects and adds up: the decode rows of its sequences,
-// and its cut of the prompt rows; as one run if they are.
+// owned returns the rows that a rank projects and sums: the decode rows of its sequences and its
+// part of the prompt rows, merged where they are adjacent.
 func (b *Batch) owned(rank int) [2]topology.Range {
 	decode, prompts := b.decodeRows(rank), b.rows[rank]
 	if decode.Hi == prompts.Lo {
@@ -89,14 +87,14 @@ func (b *Batch) owned(rank int) [2]topology.Range {
 	return [2]topology.Range{decode, prompts}
 }
 
-// ownedTiles are columns of a rank's rows.
+// ownedTiles yields the given columns of the rows that a rank owns.
 func (b *Batch) ownedTiles(rank int, of Activation, cols topology.Range, yield func(Tile)) {
 	for _, r := range b.owned(rank) {
 		yield(Tile{of, r, cols})
 	}
 }
 
-// normQuantized quantizes the norm of some rows.
+// normQuantized computes and quantizes the norm of rows.
 func (b *Processor) normQuantized(weight []float32, rows [2]topology.Range) {
 	b.normWeight = weight
 	for _, r := range rows {
@@ -105,22 +103,22 @@ func (b *Processor) normQuantized(weight []float32, rows [2]topology.Range) {
 	}
 }
 
-// addNormOwned is addNorm of the rows that this rank owns, quantized.
+// addNormOwned is addNorm for the rows that this rank owns, quantized.
 func (b *Processor) addNormOwned(w *Weights) {
 	for _, r := range b.batch.owned(b.batch.Rank) {
 		b.addNorm(w, r, b.quantized.addRow)
 	}
 }
 
-// addOwned is addResidual for the own rows.
+// addOwned is addResidual for the rows that this rank owns.
 func (b *Processor) addOwned(norm []float32) {
 	for _, r := range b.batch.owned(b.batch.Rank) {
 		b.addResidual(norm, r)
 	}
 }
 
-// quantize quantizes rows t, columns c of m, of which a row has width, to the blocks of the same
-// place, if the step is quantized.
+// quantize quantizes rows t and columns c of m, whose rows have `width` elements, into the blocks of
+// the same rows and columns. It does nothing if the step is not quantized.
 func (b *Processor) quantize(m []float32, ldm, width int, t, c topology.Range) {
 	if b.batch.step.quantized {
 		ld := quantizedFloats(width)

@@ -6,15 +6,15 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/model"
 )
 
-// Rotation holds cos and sin by position, grown as positions are met. As in the reference
-// implementation the angle is a float32 product.
+// Rotation is a table of cos and sin by position, which grows with the longest sequence. The angle
+// is a float32 product, as in the reference implementation.
 type Rotation struct {
 	inv       []float64
-	amplitude float32   // multiplies what fill gives; 0 counts as 1
+	amplitude float32   // factor of the computed cos and sin; 0 counts as 1
 	cos, sin  []float32 // (positions, half)
 }
 
-// RotationsOf are those that a model's layers choose from (Weights.Rope).
+// RotationsOf returns the rotations that a model's layers choose from (Weights.Rope).
 func RotationsOf(c *model.Config) (out []*Rotation) {
 	for _, inv := range c.Rotations() {
 		out = append(out, &Rotation{inv: inv, amplitude: float32(c.Rope.Amplitude)})
@@ -22,7 +22,7 @@ func RotationsOf(c *model.Config) (out []*Rotation) {
 	return out
 }
 
-// Until makes the positions up to one known to At.
+// Until extends the table up to position pos.
 func (r *Rotation) Until(pos int) {
 	for have := len(r.cos) / len(r.inv); have <= pos; have++ {
 		for _, f := range r.inv {
@@ -33,8 +33,8 @@ func (r *Rotation) Until(pos int) {
 	}
 }
 
-// At is the row of a position at or before one that was met, without the amplitude: what a
-// step turns keys by while its layers run, on many workers at once.
+// At returns cos and sin of a position in the table, without the amplitude. While layers run,
+// several threads use it to rotate cached keys.
 func (r *Rotation) At(pos int) (cos, sin []float32) {
 	half := len(r.inv)
 	return r.cos[pos*half : (pos+1)*half], r.sin[pos*half : (pos+1)*half]

@@ -8,12 +8,12 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// Route chooses the experts of one token: chosen (PerToken), ascending, and their
-// weights. scores (experts) are the router's outputs and become scores; choice
-// (experts) is scratch. bias (experts) is nil when the router has none.
+// Route chooses the experts of one token. It fills chosen (PerToken), in ascending order, and their
+// weights. scores (experts) are the router's outputs, which Route replaces by their scores. choice
+// (experts) is scratch. bias (experts) is nil if the router has none.
 //
-// It is a pure function of one row's numbers, in one order, so every socket comes to
-// the same experts. Of equals the lowest expert wins; NaN wins against nothing.
+// Route is a pure function of one row, computed in a fixed order, so every socket chooses the same
+// experts. Among equal scores the lowest expert wins. NaN never wins.
 func Route(r *model.Router, scores, bias, choice []float32, chosen []int32, weights []float32) {
 	if r.Score == model.Sigmoid {
 		for i, s := range scores {
@@ -41,13 +41,13 @@ func Route(r *model.Router, scores, bias, choice []float32, chosen []int32, weig
 	}
 	for i, w := range weights {
 		if r.Normalise {
-			w /= sum + 1e-20 // the reference's guard: all scores may be zero
+			w /= sum + 1e-20 // as in the reference implementation: all scores may be zero
 		}
 		weights[i] = w * r.Scale
 	}
 }
 
-// softmax in place, one chain in order.
+// softmax works in place and sums in ascending order.
 func softmax(s []float32) {
 	top, sum := s[best(s, nil)], float32(0)
 	for i, v := range s {
@@ -59,7 +59,7 @@ func softmax(s []float32) {
 	}
 }
 
-// best is the index of the largest number that is not taken.
+// best returns the index of the largest score that is not taken.
 func best(s []float32, taken []int32) int {
 	at := -1
 	for i, v := range s {
@@ -71,7 +71,7 @@ func best(s []float32, taken []int32) int {
 	return at
 }
 
-// limitGroups lets only experts of the best groups be chosen.
+// limitGroups restricts the choice to the experts of the best groups.
 func limitGroups(r *model.Router, choice []float32) {
 	size := len(choice) / r.Groups
 	var all [model.MaxGroups]float32

@@ -11,7 +11,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/model"
 )
 
-// plainRoute is Route as the papers write it: sort everything, in float64.
+// plainRoute is Route as the papers define it: it sorts everything, in float64.
 func plainRoute(r model.Router, k int, logits, bias []float32) map[int]float64 {
 	n := len(logits)
 	score, choice := make([]float64, n), make([]float64, n)
@@ -86,7 +86,7 @@ func TestRouteMatchesThePapers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			rapid.Check(t, func(t *rapid.T) {
 				draw := func(label string, spread float64) []float32 {
-					// Multiples of 1/64, distinct: no two are so close that float32 sees a tie.
+					// Distinct multiples of 1/64: float32 rounds no two of them to a tie.
 					at := rapid.Permutation(upTo(4*c.experts)).Draw(t, label)[:c.experts]
 					v := make([]float32, len(at))
 					for i, x := range at {
@@ -103,7 +103,7 @@ func TestRouteMatchesThePapers(t *testing.T) {
 				chosen, weights := make([]int32, c.k), make([]float32, c.k)
 				Route(&c.r, slices.Clone(logits), bias, make([]float32, c.experts), chosen, weights)
 				if !slices.IsSorted(chosen) {
-					t.Fatalf("chosen %v are not in order", chosen)
+					t.Fatalf("chosen experts %v are not in ascending order", chosen)
 				}
 				for i, e := range chosen {
 					w, ok := want[int(e)]
@@ -124,8 +124,7 @@ func upTo(n int) []int {
 	return v
 }
 
-// Whatever the numbers are, a token goes to PerToken different experts: equals by
-// number, NaN last.
+// With any scores, a token goes to PerToken different experts: ties by number, NaN last.
 func TestRouteAlwaysChooses(t *testing.T) {
 	nan, inf := float32(math.NaN()), float32(math.Inf(1))
 	for _, c := range []struct {

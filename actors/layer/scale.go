@@ -2,6 +2,6 @@
 
 package layer
 
-// scaleError is something else only in a build with -tags otherscale, which shows that a
-// process of another arithmetic is found out.
+// scaleError is 1 except in a build with -tags otherscale. That build tests that a process with
+// different arithmetic is detected.
 const scaleError = 1

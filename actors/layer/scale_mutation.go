@@ -2,6 +2,6 @@
 
 package layer
 
-// scaleError makes attention scores 2 % larger. It is there for test/cluster,
-// TestOtherArithmetic, and never ships.
+// scaleError makes attention scores 2 % larger. Only test/cluster, TestOtherArithmetic, builds it;
+// it is never released.
 const scaleError = 1.02

@@ -6,34 +6,34 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// A schedule lists the stages of one layer for one step. It is a pure function of what
-// every rank knows, so all ranks run the same collectives in the same order. The two
-// mappings (DESIGN: SnapStream, arXiv 2511.03092, section 4, figure 7) are two lists; what a
-// model, the weights' type or a step adds stands in them as a condition.
+// A schedule lists the stages of one layer for one step. It is a pure function of what every rank
+// knows, so all ranks run the same collectives in the same order. The two mappings (SnapStream,
+// arXiv 2511.03092, section 4, figure 7) are two lists. Variations by model, type of the weights and
+// step are conditions in these lists.
 
-// conditions are all that decides which stages apply.
+// conditions decide which stages a schedule has.
 type conditions struct {
 	mapping topology.Mapping
-	alone   bool // one rank: nothing is exchanged
+	alone   bool // a single rank: no exchanges
 
-	prefill, decode bool // the step has rows of prompts, rows that decode
+	prefill, decode bool // the step has prompt rows, decode rows
 	local           bool // every rank computes the projections that its attention reads
-	quantized       bool // what attention and the FFN give is quantized before it travels
-	owned           bool // norms too: each rank keeps the residual stream of its rows alone
+	quantized       bool // the outputs of attention and FFN are quantized before their exchange
+	owned           bool // norms are quantized too, and each rank has only its own rows of the residual stream
 
-	leaving bool // some rows leave ahead of SwiftKV's later layers
+	dropsRows bool // SwiftKV's pass drops rows before the later layers
 
-	latent bool // latent attention
-	sparse bool // the layer has experts
-	later  bool // its keys and values are there already
-	input  bool // it is no layer, but computes those
-	last   bool // no layer follows
+	latent      bool // latent attention
+	sparse      bool // the layer has experts
+	kvComputed  bool // SwiftKV's pass has computed its keys and values
+	swiftKVPass bool // the schedule is SwiftKV's pass
+	last        bool // the last layer
 }
 
 func (c conditions) schedule() []Stage {
 	var stages []Stage
 	switch {
-	case c.input:
+	case c.swiftKVPass:
 		stages = c.swiftKV()
 	case c.mapping == topology.Reduce && !c.alone:
 		stages = c.reduce()
@@ -49,7 +49,7 @@ func (c conditions) schedule() []Stage {
 	})
 }
 
-// gather cuts every matrix by rows and gathers what each gives.
+// gather divides every matrix by rows and gathers each product.
 func (c conditions) gather() []Stage {
 	return list(
 		either(c.owned, OpNormOwnedAttention, OpNormAttention),
@@ -57,7 +57,7 @@ func (c conditions) gather() []Stage {
 		either(c.latent, OpProjectLatents, OpProjectQKV),
 		exchangeLatents.when(c.latent),
 		OpProjectHeads.when(c.latent),
-		either(c.latent, exchangeQueries, either(c.later, exchangeQ, exchangeQKV)).when(!c.local),
+		either(c.latent, exchangeQueries, either(c.kvComputed, exchangeQ, exchangeQKV)).when(!c.local),
 		either(c.latent, OpAttendLatents, OpAttend),
 		exchangeMeans.when(c.latent && !c.local),
 		OpProjectValues.when(c.latent),
@@ -72,19 +72,18 @@ func (c conditions) gather() []Stage {
 		either(c.sparse, OpExpertsDown, OpProjectDown),
 		either(c.owned, exchangeDownRows, exchangeDown),
 		either(c.owned, OpAddOwnedFFN, OpAddFFN),
-		exchangeResidual.when(c.owned && c.last), // for the head
+		exchangeResidual.when(c.owned && c.last), // the head reads all rows
 	)
 }
 
-// reduce has attention's matrices whole on every rank, which projects its own rows, and
-// sums the FFN's units. A rank's decode rows are read by it alone until exchangeResidual
-// or exchangeNorm gives them to all: so their sum goes to their owner alone, but for the
-// last layer's, which all ranks read. One sequence over n ranks then takes n-1 messages
-// where the all-reduce takes n(n-1).
+// reduce has whole attention matrices on every rank, which projects its own rows; it sums the FFN's
+// units. Only the owner reads a decode row until exchangeResidual or exchangeNorm sends it to all
+// ranks. So the row's sum goes to its owner only, except in the last layer, whose output all ranks
+// read. One sequence over n ranks then takes n-1 messages instead of the n(n-1) of an all-reduce.
 func (c conditions) reduce() []Stage {
 	var (
-		apart   = c.owned && c.prefill             // rows stay with their owners for the whole step
-		gives   = !c.owned || c.last && !c.prefill // owners give the residual stream to all before the FFN
+		apart   = c.owned && c.prefill             // owners keep their rows for the whole step
+		gives   = !c.owned || c.last && !c.prefill // owners send the residual stream to all ranks before the FFN
 		scatter = apart && c.decode || !c.prefill && !c.last
 		toAll   = !apart && (c.prefill || c.last)
 	)
@@ -112,24 +111,24 @@ func (c conditions) reduce() []Stage {
 		scatterPrompt.when(!c.sparse && apart),
 		reduceDown.when(!c.sparse && toAll),
 		either(c.sparse || toAll, OpAddFFN, OpAddOwnedFFN),
-		exchangeResidual.when(apart && c.last), // for the head
+		exchangeResidual.when(apart && c.last), // the head reads all rows
 	)
 }
 
-// kinds is how many there are, but for Caches.
+// kinds is the number of combinations of Kind's booleans.
 const kinds = 8
 
-// scheduleOf is the schedule of this step for a layer of a kind, the last one or not.
+// scheduleOf returns this step's schedule of a layer of kind k, which may be the last.
 func (b *Batch) scheduleOf(k Kind, last bool) *Schedule {
 	of := &b.lists[index(k.Sparse)|2*index(k.Later)|4*index(k.Input)][index(last)]
 	if *of == nil {
 		c := b.step
-		c.sparse, c.later, c.input, c.last = k.Sparse, k.Later, k.Input, last
+		c.sparse, c.kvComputed, c.swiftKVPass, c.last = k.Sparse, k.Later, k.Input, last
 		switch {
-		case c.input:
+		case c.swiftKVPass:
 			c.local = b.projectionsLocal(1, 2)
 			b.caches = k.Caches
-		case c.later:
+		case c.kvComputed:
 			c.local = b.projectionsLocal(0)
 		}
 		*of = b.schedules[c]
@@ -148,22 +147,22 @@ func index(yes bool) int {
 	return 0
 }
 
-// classify notes what of the step decides its schedules.
+// classify derives the conditions that decide the step's schedules.
 func (b *Batch) classify() {
 	c := conditions{mapping: b.Place.Mapping, alone: b.alone(), prefill: b.HasPrefill(), decode: b.decode > 0, latent: b.Dims.Latent.Rank > 0}
-	c.local, c.leaving = b.projectionsLocal(0, 1, 2), b.leaving()
+	c.local, c.dropsRows = b.projectionsLocal(0, 1, 2), b.dropsRows()
 	c.quantized, c.owned = b.quantizable()
 	if b.step != c {
 		b.step, b.lists = c, [kinds][2]*Schedule{}
 	}
 }
 
-// alone reports whether one rank has everything, so that nothing is exchanged.
+// alone reports whether a single rank has the whole model, so that there are no exchanges.
 func (b *Batch) alone() bool { return len(b.Place.Slices) == 1 }
 
-// untilLeaving is the work of layers, of a model that is alone, up to the pass after which rows
-// leave. The last of layers is the model's last.
-func (b *Batch) untilLeaving(layers []Layer) []LayerRun {
+// untilRowsDrop returns the work of the given layers on a single rank, up to SwiftKV's pass, which may
+// drop rows. The last of layers must be the model's last.
+func (b *Batch) untilRowsDrop(layers []Layer) []LayerRun {
 	b.runs = b.runs[:0]
 	for i, l := range layers {
 		k := l.Kind()
@@ -175,7 +174,7 @@ func (b *Batch) untilLeaving(layers []Layer) []LayerRun {
 	return b.runs
 }
 
-// Through carries the batch through layers of a model that is alone; all rows stay.
+// Through runs the batch through layers on a single rank, without dropping rows.
 func (b *Batch) Through(layers ...Layer) {
 	b.runs = b.runs[:0]
 	for _, l := range layers {

@@ -8,9 +8,8 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// The number of synchronisations of a layer is what a mapping is chosen by. Activations
-// that are quantized before they travel take more: those of the norms, and one for decode
-// rows beside prompts; but none where a step only decodes.
+// Mappings are chosen by the number of synchronizations of a layer. Quantized activations add those of
+// the norms, and one for decode rows in a step with prompts. Decode-only steps add none.
 func TestScheduleSynchronises(t *testing.T) {
 	g, r := conditions{mapping: topology.Gather, decode: true}, conditions{mapping: topology.Reduce, decode: true}
 	with := func(c conditions, set ...func(c *conditions)) conditions {
@@ -28,7 +27,7 @@ func TestScheduleSynchronises(t *testing.T) {
 	}{
 		{with(g, alone, prefill), 0}, {with(r, alone), 0}, {with(r, alone, latent, prefill), 0}, {with(g, alone, sparse), 0},
 		{g, 5}, {with(g, last), 5}, {with(g, sparse), 5},
-		{with(g, prefill, local), 4}, {with(g, prefill, local, last), 4}, {with(g, prefill, local, sparse), 4}, // heads follow the projection rows: nothing to exchange before attention
+		{with(g, prefill, local), 4}, {with(g, prefill, local, last), 4}, {with(g, prefill, local, sparse), 4}, // heads match the projection rows: no exchange before attention
 		{r, 2}, {with(r, last), 2}, {with(r, sparse), 3}, {with(r, prefill), 3}, {with(r, prefill, last), 3}, {with(r, prefill, sparse), 4},
 		{with(g, latent), 7}, {with(g, latent, local), 5}, {with(r, latent), 2}, {with(r, latent, prefill), 4},
 		{with(g, owned, prompts, local), 6}, {with(g, owned, prefill), 7}, {with(g, owned, prompts, local, last), 7},
@@ -50,7 +49,7 @@ func TestScheduleSynchronises(t *testing.T) {
 	}
 }
 
-// Which steps quantize their rows before they travel: all ranks must say the same.
+// TestQuantizable checks which steps quantize rows before an exchange. All ranks must agree.
 func TestQuantizable(t *testing.T) {
 	d := Dims{Hidden: 64, Heads: 4, KVHeads: 2, HeadDim: 16, FFN: 64}
 	place := func(n int, m topology.Mapping) topology.Placement {
@@ -67,16 +66,16 @@ func TestQuantizable(t *testing.T) {
 		d            Dims
 		dt           tensor.DType
 		ranks, n     int
-		want, reduce bool // norms too, with gather, with reduce
-		gather       bool // attention and FFN, with gather
+		want, reduce bool // norms too: with gather, with reduce
+		gather       bool // outputs of attention and FFN, with gather
 	}{
 		{d, tensor.Q8_0, 3, quantizedRows, true, true, true},
 		{d, tensor.Q4_0, 2, quantizedRows, true, true, true},
 		{d, tensor.Q8_0, 1, quantizedRows, true, true, true},
 		{d, tensor.Q8_0, 3, quantizedRows - 1, false, false, true},
 		{d, tensor.BF16, 3, quantizedRows, false, false, false},
-		{narrow, tensor.Q8_0, 3, quantizedRows, false, false, false}, // heads of a rank are no whole blocks
-		{d, tensor.Q8_0, 2, 0, false, true, true},                    // decode alone
+		{narrow, tensor.Q8_0, 3, quantizedRows, false, false, false}, // the heads of a rank do not fill whole blocks
+		{d, tensor.Q8_0, 2, 0, false, true, true},                    // decode only
 		{d, tensor.Q8_0, 1, 0, true, true, true},
 		{d, tensor.F32, 2, 0, false, false, false},
 	} {
@@ -103,8 +102,8 @@ func TestQuantizable(t *testing.T) {
 	}
 }
 
-// Where the next layer reads a row, its sum arrives: at its owner, in a step that only
-// decodes; everywhere before the head and before a prompt's projections.
+// Sums must arrive where the next layer reads the row: at its owner in a decode-only step, everywhere
+// before the head and before a prompt's projections.
 func TestScheduleScattersDecode(t *testing.T) {
 	for _, c := range []struct{ prefill, owned, last, want bool }{{false, false, false, true}, {false, false, true, false}, {true, false, false, false}, {true, false, true, false},
 		{false, true, false, true}, {false, true, true, false}} {
@@ -118,8 +117,8 @@ func TestScheduleScattersDecode(t *testing.T) {
 	}
 }
 
-// Decode rows of an owner are contiguous and prefill rows come last, whatever
-// order the plan names them in.
+// An owner's decode rows are contiguous and prefill rows come last, in whatever order the plan lists
+// them.
 func TestBatchOrdersRows(t *testing.T) {
 	d := Dims{Hidden: 32, Heads: 4, KVHeads: 2, HeadDim: 8, FFN: 64}
 	p, err := topology.Place(1, topology.Reduce, topology.Shape{Hidden: 32, Heads: 4, KVHeads: 2, HeadDim: 8, FFN: 64, Vocab: 64,

@@ -9,9 +9,9 @@ type Stage interface {
 	when(applies bool) Stage // the stage itself, or nil
 }
 
-// Exchange is a collective of a layer. Start packs what this rank gives and begins the operation;
-// done is called once, from another goroutine or at once. After a success unpack puts what
-// arrived where the next stage reads it.
+// Exchange is a collective of a layer. start packs the data of this rank and begins the operation.
+// done is called once, either before start returns or from another goroutine. After a success,
+// unpack copies the received data to where the next stage reads it.
 type Exchange struct {
 	name   string
 	start  func(b *Batch, g Group, done func(error))
@@ -22,7 +22,7 @@ func (x *Exchange) String() string { return x.name }
 
 func (x *Exchange) when(applies bool) Stage { return when(x, applies) }
 
-// allGather: every rank gives its tiles to all others.
+// allGather is an exchange in which every rank sends the same tiles to all others.
 func allGather(name string, tiles gatherTiles) *Exchange {
 	return &Exchange{name: name, unpack: func(b *Batch) { b.unpackGather(tiles) },
 		start: func(b *Batch, g Group, done func(error)) {
@@ -31,7 +31,7 @@ func allGather(name string, tiles gatherTiles) *Exchange {
 		}}
 }
 
-// allToAll: every pair of ranks exchanges tiles of its own.
+// allToAll is an exchange in which every pair of ranks has tiles of its own.
 func allToAll(name string, tiles pairTiles) *Exchange {
 	return &Exchange{name: name, unpack: func(b *Batch) { b.unpackPairs(tiles) },
 		start: func(b *Batch, g Group, done func(error)) {
@@ -40,7 +40,7 @@ func allToAll(name string, tiles pairTiles) *Exchange {
 		}}
 }
 
-// sum: a reduction, which leaves its result where it is read.
+// sum is a reduction. It writes its result where the next stage reads it, so it has no unpack step.
 func sum(name string, start func(b *Batch, g Group, done func(error))) *Exchange {
 	return &Exchange{name: name, unpack: func(*Batch) {}, start: start}
 }
@@ -59,7 +59,7 @@ func either(which bool, yes, no Stage) Stage {
 	return no
 }
 
-// list leaves out the stages that do not apply.
+// list drops the stages that do not apply.
 func list(stages ...Stage) []Stage {
 	var out []Stage
 	for _, s := range stages {
@@ -70,14 +70,14 @@ func list(stages ...Stage) []Stage {
 	return out
 }
 
-// Schedule is the stages of a layer in a step, as runs of operations with an exchange between
-// two of them.
+// Schedule is the stages of a layer in one step: runs of operations with an exchange between each
+// two runs.
 type Schedule struct {
 	runs      [][]Op // one more than exchanges; a run may be empty
 	exchanges []*Exchange
 }
 
-// scheduled cuts stages at their exchanges.
+// scheduled divides stages into runs at their exchanges.
 func scheduled(stages []Stage) *Schedule {
 	s := &Schedule{runs: make([][]Op, 1)}
 	for _, stage := range stages {

@@ -5,28 +5,28 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// SwiftKV (arXiv 2410.03960): the keys and values of all later layers are computed from the
-// input of the first of them, in a stage of their own ahead of it, a pass of this package as
-// a layer is. After it rows whose output nobody reads leave the step: the later layers know
-// nothing of them. A step in which no row stays ends there.
+// SwiftKV (arXiv 2410.03960) computes the keys and values of all later layers from the input of the
+// first of them. That is a pass of its own before the later layers, scheduled as a layer is. Rows
+// whose output is not needed are dropped after it and skip the later layers. A step without remaining
+// rows ends there.
 
-// SwiftKV are the weights of that pass.
+// SwiftKV is the weights of SwiftKV's pass.
 type SwiftKV struct {
 	Norm   []float32 // (Hidden)
-	Caches []KV      // of each cache of the later layers, in order
-	First  int       // the number of the first of them
+	Caches []KV      // one per cache of the later layers, in order
+	First  int       // number of the first of these caches
 }
 
-// KV computes the keys and values that go into one cache, cut as in [Weights].
+// KV computes the keys and values of one cache. Its matrices are sliced as those of [Weights].
 type KV struct {
 	K, V         *tensor.Weight
-	KBias, VBias []float32 // whole rows, or nil
+	KBias, VBias []float32 // for whole rows, or nil
 	KNorm        []float32 // (HeadDim), or nil
 }
 
 var (
-	// exchangeKV: columns of keys and values that `from` computed and the attention of `to`
-	// needs.
+	// exchangeKV sends the columns of keys and values that `from` computed and the attention of
+	// `to` needs.
 	exchangeKV = allToAll("exchange-kv", func(b *Batch, from, to int, yield func(Tile)) {
 		have := b.ownParts(from)
 		for i := range b.Segments {
@@ -41,37 +41,37 @@ var (
 		}
 	})
 
-	// exchangeStaying: rows of X that stay, from their owners to everybody.
-	exchangeStaying = allGather("exchange-staying", func(b *Batch, rank int, yield func(Tile)) {
+	// exchangeKeptRows gathers the remaining rows of X on every rank.
+	exchangeKeptRows = allGather("exchange-staying", func(b *Batch, rank int, yield func(Tile)) {
 		whole := topology.Range{Lo: 0, Hi: b.Dims.Hidden}
 		yield(Tile{Residual, b.decodeRows(rank), whole})
 		for i := range b.Segments {
 			if s := &b.Segments[i]; s.Prefill {
-				yield(Tile{Residual, s.staying().Intersect(b.rows[rank]), whole})
+				yield(Tile{Residual, s.keptRows().Intersect(b.rows[rank]), whole})
 			}
 		}
 	})
 )
 
-// swiftKV is the schedule of the pass ahead of the later layers.
+// swiftKV is the schedule of the pass before the later layers.
 func (c conditions) swiftKV() []Stage {
 	own := c.mapping == topology.Reduce && !c.alone
 	return list(
 		either(c.owned, OpNormOwnedInput, OpNormInput),
-		exchangeNorm.when(c.owned && c.prefill), // else each rank projects only what it owns
+		exchangeNorm.when(c.owned && c.prefill), // otherwise each rank projects only its own rows
 		either(own, OpProjectOwnKV, OpProjectKV),
 		exchangeKV.when(!own && !c.local),
 		OpPutKV,
-		exchangeStaying.when(c.owned && c.leaving),
+		exchangeKeptRows.when(c.owned && c.dropsRows),
 	)
 }
 
-func (s *Segment) staying() topology.Range {
+func (s *Segment) keptRows() topology.Range {
 	return topology.Range{Lo: s.First + s.Leave, Hi: s.First + s.N}
 }
 
-// leaving reports whether some row leaves.
-func (b *Batch) leaving() bool {
+// dropsRows reports whether the step drops rows after SwiftKV's pass.
+func (b *Batch) dropsRows() bool {
 	for i := range b.Segments {
 		if b.Segments[i].Leave > 0 {
 			return true
@@ -80,12 +80,11 @@ func (b *Batch) leaving() bool {
 	return false
 }
 
-// leave makes the batch one of the rows that stay. Decode rows come first and stay where
-// they are.
-func (b *Batch) leave() {
-	stay, rows, to := b.Segments[:0], b.stays[:0], 0
+// dropRows drops rows from the batch. Decode rows come first and keep their positions.
+func (b *Batch) dropRows() {
+	stay, rows, to := b.Segments[:0], b.kept[:0], 0
 	for _, s := range b.Segments {
-		r := s.staying()
+		r := s.keptRows()
 		if r.Len() == 0 {
 			continue
 		}
@@ -93,7 +92,7 @@ func (b *Batch) leave() {
 		to += s.N
 		stay, rows = append(stay, s), append(rows, r)
 	}
-	b.Segments, b.stays, b.T = stay, rows, to
+	b.Segments, b.kept, b.T = stay, rows, to
 	b.rows = b.rowRanges()
 	b.classify()
 	b.Backend.Leave(rows)
@@ -114,19 +113,19 @@ func (b *Processor) Leave(rows []topology.Range) {
 	}
 }
 
-// roomKV makes room for the keys and values of a step.
+// roomKV allocates the keys and values of a step.
 func (b *Processor) roomKV() { b.KV = growF(b.KV, b.batch.T*b.batch.kvWidth()) }
 
 func (b *Batch) kvWidth() int           { return stride(b.caches * 2 * b.Dims.kCols()) }
 func (b *Batch) kvColumn(cache int) int { return cache * 2 * b.Dims.kCols() }
 
-// kvCols are columns of QKV as columns of one cache's keys and values.
+// kvCols converts columns of QKV to columns of one cache's keys and values.
 func (b *Batch) kvCols(c topology.Range) topology.Range {
 	return topology.Range{Lo: c.Lo - b.Dims.qCols(), Hi: c.Hi - b.Dims.qCols()}
 }
 
-// queueKV queues rows out of m for tokens t into KV, output row r at column col+r of a
-// cache's.
+// queueKV queues rows out of m for tokens t into KV. Output row r goes to column col+r of the given
+// cache.
 func (b *Processor) queueKV(cache int, m *tensor.Weight, bias []float32, t, out topology.Range, col int) {
 	if m == nil || t.Len() == 0 || out.Len() == 0 {
 		return
@@ -136,7 +135,7 @@ func (b *Processor) queueKV(cache int, m *tensor.Weight, bias []float32, t, out 
 	b.biases = append(b.biases, bias)
 }
 
-// kvTask is a segment's rows of one head of one cache.
+// kvTask is the rows of a segment for one head of one cache.
 type kvTask struct {
 	s           *Segment
 	cache, head int
@@ -172,7 +171,7 @@ func (a *attention) initKV(b *Processor) {
 	}
 }
 
-// putRows writes rows of keys and values, as wide as those of all heads, into a cache.
+// putRows writes rows of keys and values, with all heads side by side, into a cache.
 func (a *attention) putRows(cache int, t attendTask, kv []float32, ld int) {
 	d := a.b.Dims
 	k := (t.s.First+t.first)*ld + t.head*d.HeadDim
