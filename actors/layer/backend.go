@@ -92,7 +92,7 @@ type Kind struct {
 	Caches int  // with Input: the number of caches that it fills
 }
 
-// Activation names a matrix of a micro-batch. Rows are tokens unless the comment says otherwise.
+// Activation names a matrix of a micro-batch. Rows are tokens unless noted otherwise.
 type Activation uint8
 
 // Activations that cross the wire.

@@ -23,42 +23,44 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// Config is what a socket is given when its process starts.
+// Config is the configuration of a socket.
 type Config struct {
 	Checkpoint *model.Checkpoint
 	Pool       *tensor.Pool
-	Device     layer.Device     // holds weights and caches and computes; nil: a layer.Host on Pool
-	Threads    topology.Threads // of the pool, as many as a step asks for; zero: all in every step
-	OnThreads  func(int)        // told how many from now on, before they compute, unless nil
+	Device     layer.Device     // stores weights and caches and computes; nil: a layer.Host on Pool
+	Threads    topology.Threads // range of the pool's threads, from which each step picks a number; zero: all in every step
+	OnThreads  func(int)        // called with the new number of threads before they compute; or nil
 	KVBudget   int64            // bytes of KV cache on this socket
-	// ParsePolicy makes the cache policy of a spec; nil: kvcache.Parse.
+	// ParsePolicy parses the name of a cache policy; nil: kvcache.Parse.
 	ParsePolicy func(spec string) (*kvcache.Policy, error)
-	Draft       *Draft // guesses what sequences say next; nil: nobody does
-	// Grammars is the engine of the checkpoint's vocabulary, made when it is first asked
-	// for; nil: no request has a grammar. From any goroutine.
+	Draft       *Draft // drafts tokens for speculative decoding; nil: none
+	// Grammars returns the grammar engine of the checkpoint's vocabulary, which it builds on the
+	// first call. It may be called from any goroutine. nil: no request may have a grammar.
 	Grammars func() (*grammar.Engine, error)
-	// WeightsCache, when set, keeps quantised matrices from one start to the next.
+	// WeightsCache, if not nil, keeps quantised matrices on disk between starts.
 	WeightsCache *shard.Cache
-	// Shared, when set, is memory of several nodes of this machine. Close it after the socket.
+	// Shared, if not nil, is memory shared with other nodes of this machine. The caller closes it
+	// after the socket has stopped.
 	Shared *sharedmem.Region
-	// PrefixDisk, when set, keeps blocks of the prefix cache in files. Close it after the socket.
+	// PrefixDisk, if not nil, stores blocks of the prefix cache in files. The caller closes it after
+	// the socket has stopped.
 	PrefixDisk *tier.Store
-	// Scratch, when set, takes rows of caches that memory has no room for. Close it after the socket.
+	// Scratch, if not nil, stores rows of caches that do not fit in memory. The caller closes it
+	// after the socket has stopped.
 	Scratch *tier.Scratch
 	Logger  *slog.Logger
-	// Connect joins the transport of a group: rank of size, in an epoch. It
-	// returns when every pair of ranks has heard each other, or with an error
-	// that names who was not heard.
+	// Connect opens the transport of a group for one rank, in an epoch. It returns when every pair
+	// of ranks has exchanged a message, or with an error that names the missing ranks.
 	Connect func(ctx context.Context, group string, epoch uint32, rank int, incarnations []uint32) (collective.Transport, error)
-	// OnProgress, when set, is told how loading goes, in bytes of the slices; often,
-	// and from any goroutine.
+	// OnProgress, if not nil, is called often and from any goroutine during loading. done and total
+	// are bytes of the slices.
 	OnProgress func(done, total int64)
-	// Stopped, when set, is closed when the socket has ended: only then may its
-	// checkpoint and its pool be closed, see Stop.
+	// Stopped, if not nil, is closed when the socket has ended. Only then may its checkpoint and its
+	// pool be closed, see Stop.
 	Stopped chan struct{}
 }
 
-// device is the one that the socket computes with.
+// device returns the device that the socket computes with.
 func (c *Config) device() layer.Device {
 	if c.Device == nil {
 		return layer.Host{Pool: c.Pool}
@@ -66,7 +68,7 @@ func (c *Config) device() layer.Device {
 	return c.Device
 }
 
-// use has so many of the pool's threads work from now on.
+// use sets the number of the pool's working threads.
 func (c *Config) use(shift int) {
 	if !c.Threads.Valid() {
 		return
@@ -76,7 +78,7 @@ func (c *Config) use(shift int) {
 	if n == had {
 		return
 	}
-	if n < had { // those that park first give their processors back
+	if n < had { // park threads before OnThreads, so that they release their CPUs first
 		c.Pool.Use(n)
 	}
 	if c.OnThreads != nil {
@@ -85,17 +87,15 @@ func (c *Config) use(shift int) {
 	c.Pool.Use(n)
 }
 
-// Stop ends the actor, a socket or its parent, and waits for the socket: for the
-// stage or the matrix that it has in hand, whose work is finite. The grace of
-// Proto.Actor (10 s) is not always enough, and what a stage still reads must not be
-// unmapped.
+// Stop ends an actor (a socket or its parent) and waits until the socket has ended. The socket first
+// completes its current stage or matrix, which is finite work. Proto.Actor's grace period of 10 s is
+// not always enough, and memory that a stage reads must not be unmapped.
 func Stop(root *actor.RootContext, pid *actor.PID, stopped <-chan struct{}) {
 	root.Stop(pid)
 	<-stopped
 }
 
-// Commands that a socket takes. Reply is called once, from any goroutine, and
-// must not block.
+// Commands of a socket. Reply is called exactly once, from any goroutine, and must not block.
 type (
 	Load struct {
 		Request *proto.LoadRequest
@@ -108,25 +108,25 @@ type (
 	Step struct {
 		Request *proto.StepRequest
 		Reply   func(*proto.StepReply, error)
-		Stages  func(Stages) // when set, told before Reply where the time went
+		Stages  func(Stages) // if not nil, called before Reply with the times of the step
 	}
 	Retire struct {
 		Request *proto.RetireRequest
 		Reply   func(error)
 	}
-	// Release drops sequences between steps.
+	// Release frees sequences between steps.
 	Release struct {
 		Request *proto.ReleaseRequest
 		Reply   func(*proto.ReleaseReply, error)
 	}
-	// Between has the executor do a job between the steps of an epoch, when nothing
-	// else touches its caches.
+	// Between runs a job on the executor between two steps of an epoch, while no other work uses
+	// the epoch's caches.
 	Between struct {
 		Epoch uint32
 		Do    func(*Caches) error
 		Reply func(error)
 	}
-	// Prefix asks for blocks of the prefix cache in files.
+	// Prefix looks up or reads blocks of the prefix cache in files.
 	Prefix struct {
 		Request *proto.PrefixRequest
 		Reply   func(*proto.PrefixReply, error)
@@ -134,13 +134,13 @@ type (
 	Status struct{ Reply func(*proto.SocketStatus) }
 )
 
-// Events that the socket's own jobs send back.
+// Events that the socket's jobs send to their actor.
 type (
 	loaded struct {
 		number  uint32
 		epoch   *epoch
 		err     error
-		inFiles map[uint64]int // blocks of caches
+		inFiles map[uint64]int // blocks of each sequence's cache that are in files
 		took    time.Duration
 		reply   func(*proto.LoadReply, error)
 	}
@@ -167,30 +167,30 @@ type (
 	}
 )
 
-// Actor is the shell: Machine decides, and every piece of work goes to the executor,
-// the layers or the collective actor.
+// Actor is the shell of a socket. Machine decides; the executor, the layers and the collective actor
+// do the work.
 type Actor struct {
 	Config Config
 
-	machine *Machine
-	exec    *layer.Executor
-	caches  *caches // the executor's
-	files   *files  // nil: blocks are kept in memory alone
-	answers *answers
-	epoch   *epoch
-	term    *layer.Term // of the epoch
-	layers  []*actor.PID
-	// collective of the epoch; nil: it has not been told to join
+	machine      *Machine
+	exec         *layer.Executor
+	caches       *caches // used by the executor only
+	files        *files  // nil: the prefix cache is in memory only
+	blockFetcher *blockFetcher
+	epoch        *epoch
+	term         *layer.Term // of the current epoch
+	layers       []*actor.PID
+	// collective actor of the epoch; nil before the epoch's Join
 	collective *actor.PID
 	steps      [MicroBatches]*step
-	cancel     context.CancelFunc // of loading
+	cancel     context.CancelFunc // cancels loading
 	read       *progress          // of the newest load
 }
 
-// progress is how far a load has come, in bytes of the slices.
+// progress is the progress of a load, in bytes of the slices.
 type progress struct{ done, total atomic.Int64 }
 
-// ErrRetired ends what an epoch had in flight when a newer one begins.
+// ErrRetired is the error of the steps in flight when their epoch is retired.
 var ErrRetired = errors.New("socket: epoch retired")
 
 // Receive implements actor.Actor.
@@ -199,10 +199,10 @@ func (a *Actor) Receive(c actor.Context) {
 	case *actor.Started:
 		a.machine = NewMachine()
 		a.exec = layer.NewExecutor()
-		a.caches = &caches{arena: a.Config.device().Arena(a.Config.KVBudget), seqs: map[uint64]*sequence{}, blocks: map[uint64]*kvcache.Segment{}, coming: map[uint64]*coming{}, named: map[uint64]offer{}}
+		a.caches = &caches{arena: a.Config.device().Arena(a.Config.KVBudget), seqs: map[uint64]*sequence{}, blocks: map[uint64]*kvcache.Segment{}, incoming: map[uint64]*incoming{}, named: map[uint64]offer{}}
 		a.files = newFiles(a.Config.PrefixDisk, a.exec, a.caches)
 		a.caches.files = a.files
-		a.answers = newAnswers(a.exec, a.caches)
+		a.blockFetcher = newBlockFetcher(a.exec, a.caches)
 		a.caches.spiller = newSpiller(a.Config.Scratch, a.exec, a.caches)
 		if a.Config.ParsePolicy == nil {
 			a.Config.ParsePolicy = kvcache.Parse
@@ -210,14 +210,14 @@ func (a *Actor) Receive(c actor.Context) {
 	case *actor.Stopping:
 		a.teardown(c, a.machine.Stop())
 		a.files.close()
-		a.answers.end()
+		a.blockFetcher.end()
 		a.caches.spiller.close()
 		a.exec.Close()
-		a.caches.beside.close()
+		a.caches.grammarWork.close()
 		a.caches.arena.Close()
 		a.caches.drafter.close()
 		select {
-		case <-a.Config.Stopped: // a predecessor under the same name was restarted
+		case <-a.Config.Stopped: // the actor was restarted under its name
 		default:
 			if a.Config.Stopped != nil {
 				close(a.Config.Stopped)
@@ -287,11 +287,11 @@ func (a *Actor) load(c actor.Context, m *Load) {
 	})
 }
 
-// limitsOf are the limits of a load whose placement was checked.
+// limitsOf returns the limits of a load whose placement has been checked.
 func limitsOf(r *proto.LoadRequest, cfg *Config, rank int) Limits {
 	c := &cfg.Checkpoint.Config
 	l := Limits{Rank: rank, Ranks: len(r.Placement.Slices), Vocab: c.Vocab, Positions: c.MaxPositions, Rows: int(r.MaxStepTokens), Layers: c.CacheLayers(), Parse: cfg.ParsePolicy, Across: c.CacheLayers() < c.Layers}
-	if kv, err := tensor.ParseDType(r.KvType); err == nil { // else build refuses it
+	if kv, err := tensor.ParseDType(r.KvType); err == nil { // build reports the error
 		l.Layout = c.CacheLayout(kv)
 	}
 	return l
@@ -318,7 +318,7 @@ func build(ctx context.Context, cfg Config, read *progress, held *caches, p topo
 	}
 	if cfg.Shared != nil {
 		huge, all := cfg.Shared.Huge()
-		cfg.Logger.Debug("weights that nodes of this machine share", "huge_pages", huge, "of", all)
+		cfg.Logger.Debug("weights shared by the nodes of this machine", "huge_pages", huge, "of", all)
 	}
 	if cfg.Draft != nil && held.drafter == nil {
 		if held.drafter, err = loadDrafter(ctx, &cfg, dt, kv); err != nil {
@@ -329,7 +329,7 @@ func build(ctx context.Context, cfg Config, read *progress, held *caches, p topo
 	return newEpoch(&cfg, p, rank, w, dt, kv, held, int(r.MaxStepTokens)), nil
 }
 
-// unusable marks the error of a file that changed: other nodes may have good ones.
+// unusable marks the error of a weights file that has changed. Other nodes may have an intact copy.
 func unusable(err error) error {
 	if errors.Is(err, model.ErrChanged) {
 		return fmt.Errorf("%w: %w", topology.ErrWeights, err)
@@ -373,11 +373,11 @@ func (a *Actor) join(c actor.Context, m *Join) {
 	}
 	deadline := time.Duration(m.Request.DeadlineMillis) * time.Millisecond
 	e, r, self, root, connect := a.epoch, m.Request, c.Self(), c.ActorSystem().Root, a.Config.Connect
-	e.line = a.answers.open(e)
-	cfg := collective.Config{OnPost: e.line.posted, Rank: e.rank, Size: len(e.place.Slices), Epoch: e.place.Epoch, Incarnations: r.Incarnations, Deadline: deadline, Crew: a.Config.Pool.Run,
+	e.blockLink = a.blockFetcher.open(e)
+	cfg := collective.Config{OnPost: e.blockLink.posted, Rank: e.rank, Size: len(e.place.Slices), Epoch: e.place.Epoch, Incarnations: r.Incarnations, Deadline: deadline, Crew: a.Config.Pool.Run,
 		OnFail: func(err error) { root.Send(self, &groupFailed{number: r.Epoch, err: err}) }}
 	child := &collectiveActor{
-		patience: min(max(deadline, joinLeast), joinTimeout),
+		timeout: min(max(deadline, minJoinTimeout), maxJoinTimeout),
 		form: func(ctx context.Context) (*collective.Group, error) {
 			t, err := connect(ctx, r.Group, cfg.Epoch, cfg.Rank, r.Incarnations)
 			if err != nil {
@@ -396,10 +396,10 @@ func (a *Actor) join(c actor.Context, m *Join) {
 	a.collective = c.Spawn(actor.PropsFromProducer(func() actor.Actor { return child }, actor.WithDispatcher(layer.Dispatcher)))
 }
 
-// The hello barrier of a group has the time of a collective, within these bounds.
+// Bounds of the time in which a group must form. Between them it is the timeout of a collective.
 const (
-	joinLeast   = 3 * time.Second
-	joinTimeout = 15 * time.Second
+	minJoinTimeout = 3 * time.Second
+	maxJoinTimeout = 15 * time.Second
 )
 
 func (a *Actor) joined(_ actor.Context, m *joined) {
@@ -418,7 +418,7 @@ func (a *Actor) joined(_ actor.Context, m *joined) {
 		return
 	}
 	a.epoch.group = m.group
-	a.epoch.line.group.Store(m.group.group)
+	a.epoch.blockLink.group.Store(m.group.group)
 	m.reply(&proto.JoinReply{Millis: uint32(m.took.Milliseconds())}, nil)
 }
 
@@ -426,7 +426,7 @@ func (a *Actor) begin(c actor.Context, m *Step) {
 	w, err := a.machine.Plan(m.Request)
 	if err != nil {
 		m.Reply(nil, err)
-		a.cut(err)
+		a.failSteps(err)
 		return
 	}
 	s := &step{work: w, reply: m.Reply, observe: m.Stages}
@@ -448,8 +448,8 @@ func (a *Actor) begin(c actor.Context, m *Step) {
 	a.run(c, s)
 }
 
-// cut ends the steps in flight when the epoch has failed.
-func (a *Actor) cut(cause error) {
+// failSteps fails the steps in flight if the epoch has failed.
+func (a *Actor) failSteps(cause error) {
 	if a.machine.Phase == Stepping || a.machine.Phase == Ready {
 		return
 	}
@@ -461,7 +461,7 @@ func (a *Actor) cut(cause error) {
 	}
 }
 
-// release frees sequences between steps, behind what the executor has in hand.
+// release frees sequences between steps, after the executor's queued jobs.
 func (a *Actor) release(m *Release) {
 	effects, err := a.machine.Release(m.Request)
 	if err != nil {
@@ -475,7 +475,7 @@ func (a *Actor) release(m *Release) {
 	})
 }
 
-// between has the executor do a job between the steps of an epoch, or refuses it.
+// between runs a job on the executor between two steps of an epoch, or refuses it.
 func (a *Actor) between(c actor.Context, m *Between) {
 	if err := a.machine.Job(m.Epoch); err != nil {
 		m.Reply(err)
@@ -489,7 +489,7 @@ func (a *Actor) between(c actor.Context, m *Between) {
 	})
 }
 
-// run starts the stage that the step stands at.
+// run starts the current stage of a step.
 func (a *Actor) run(c actor.Context, s *step) {
 	l := s.stages[s.at]
 	if l.job == nil {
@@ -501,11 +501,11 @@ func (a *Actor) run(c actor.Context, s *step) {
 	a.exec.Submit(func() { l.job(func(err error) { root.Send(self, &stageDone{s, err}) }) })
 }
 
-// advance moves a step to its next stage, or ends it.
+// advance starts a step's next stage or ends the step.
 func (a *Actor) advance(c actor.Context, s *step, err error) {
 	w := s.work
 	if a.steps[w.MicroBatch] != s {
-		return // of an epoch that is gone
+		return // the step's epoch is over
 	}
 	if err == nil {
 		if s.at++; s.at < len(s.stages) {
@@ -513,7 +513,7 @@ func (a *Actor) advance(c actor.Context, s *step, err error) {
 			return
 		}
 		if s.pass+1 < w.Passes {
-			s.at, s.stages = 0, a.epoch.again(s)
+			s.at, s.stages = 0, a.epoch.nextPass(s)
 			a.run(c, s)
 			return
 		}
@@ -523,7 +523,7 @@ func (a *Actor) advance(c actor.Context, s *step, err error) {
 		err = errors.Join(err, stale)
 		a.Config.Logger.Warn("step failed", "epoch", w.Epoch, "step", w.Step, "error", err)
 		s.reply(nil, err)
-		a.cut(err)
+		a.failSteps(err)
 		return
 	}
 	s.passed(s.micro.batch)
@@ -537,15 +537,14 @@ func (a *Actor) advance(c actor.Context, s *step, err error) {
 		Spilled: s.spilled, Lost: s.lost, Threads: threadTime(s.spent.Threads), ClusteringMicros: uint32(spent.Clustering.Microseconds()), OwnMicros: uint32(spent.Own.Microseconds()), WireBytes: a.epoch.group.wireBytes() - s.wireBefore, ReplicaBytes: s.copied, LateMicros: micros(a.epoch.group.lateness(), s.lateBefore)}, nil)
 }
 
-// teardown ends what is in flight and frees the epoch, but for the caches that a later
-// one can use. The executor may be in the middle of a stage, so freeing is the last job
-// of the epoch's term.
+// teardown ends all work in flight and frees the epoch, except for the caches that a later epoch can
+// use. The executor may be running a stage, so freeing is the last job of the epoch's term.
 func (a *Actor) teardown(c actor.Context, effects []Effect) {
 	if a.cancel != nil {
 		a.cancel()
 		a.cancel = nil
 	}
-	a.cut(ErrRetired)
+	a.failSteps(ErrRetired)
 	for _, p := range a.layers {
 		c.Stop(p)
 	}
@@ -553,7 +552,7 @@ func (a *Actor) teardown(c actor.Context, effects []Effect) {
 	held := a.caches
 	if e := a.epoch; e != nil {
 		a.epoch = nil
-		e.line.close()
+		e.blockLink.close()
 		if a.collective != nil {
 			c.Stop(a.collective)
 			a.collective = nil

@@ -23,23 +23,23 @@ func newBackground(exec *layer.Executor, c *caches) *background {
 	return &background{exec: exec, caches: c, quit: make(chan struct{})}
 }
 
-// hangs is how long the end of a socket waits for a disk or a wire.
-const hangs = 2 * time.Second
+// stopTimeout is the maximum time that the end of a socket waits for a disk or a connection.
+const stopTimeout = 2 * time.Second
 
-// end stops the goroutines and waits for them, unless their disk or wire hangs. The executor
-// still runs.
+// end stops the goroutines and waits for them, for at most stopTimeout. The executor must still be running.
 func (b *background) end() {
 	close(b.quit)
 	done := make(chan struct{})
 	go func() { b.goroutines.Wait(); close(done) }()
 	select {
 	case <-done:
-	case <-time.After(hangs):
+	case <-time.After(stopTimeout):
 	}
 }
 
-// coming is a block whose rows are about to come, from disk or from an owner; evicting it forgets it.
-type coming struct {
+// incoming is a block whose rows are being read from disk or fetched from an owner. Evicting the block
+// removes its entry.
+type incoming struct {
 	at    int
 	named offer
 	heads tensor.Span
@@ -48,8 +48,8 @@ type coming struct {
 
 var errEvicted = errors.New("socket: the block was evicted meanwhile")
 
-// doAll does what is queued, until the end.
-func (b *background) doAll(queue <-chan func()) {
+// runAll runs queued functions until the end.
+func (b *background) runAll(queue <-chan func()) {
 	for {
 		select {
 		case <-b.quit:
@@ -60,7 +60,7 @@ func (b *background) doAll(queue <-chan func()) {
 	}
 }
 
-// onExecutor has the executor do a job, and waits for it.
+// onExecutor runs a job on the executor and waits for it.
 func (b *background) onExecutor(do func() error) error {
 	done := make(chan error, 1)
 	b.exec.Submit(func() { done <- do() })
@@ -72,9 +72,9 @@ func (b *background) onExecutor(do func() error) error {
 	}
 }
 
-// arrive puts the rows of a block into memory. It was booked, but what frees it may not have
-// been done yet.
-func (b *background) arrive(x *coming, rows []byte, until time.Time) bool {
+// arrive stores the rows of a block in memory. The memory has been reserved, but the step that frees
+// it may not have run yet, so arrive retries.
+func (b *background) arrive(x *incoming, rows []byte, until time.Time) bool {
 	for {
 		err := b.onExecutor(func() error { return b.caches.arrive(x, rows) })
 		switch {
@@ -86,28 +86,28 @@ func (b *background) arrive(x *coming, rows []byte, until time.Time) bool {
 		select {
 		case <-b.quit:
 			return false
-		case <-time.After(freed):
+		case <-time.After(memoryRetry):
 		}
 	}
 }
 
-// freed is how soon memory that was not there is asked for again.
-const freed = 2 * time.Millisecond
+// memoryRetry is the interval between two attempts to get memory.
+const memoryRetry = 2 * time.Millisecond
 
-// arrive takes up a block's rows, unless it was evicted meanwhile.
-func (c *caches) arrive(x *coming, rows []byte) error {
+// arrive stores a block's rows, unless the block was evicted meanwhile.
+func (c *caches) arrive(x *incoming, rows []byte) error {
 	id := x.named.id
 	switch {
-	case c.coming[id] != x:
+	case c.incoming[id] != x:
 		return errEvicted
-	case c.blocks[id] == nil: // else a prompt has written it meanwhile
+	case c.blocks[id] == nil: // otherwise a prompt has written the block meanwhile
 		b, err := kvcache.NewSegment(c.arena, x.g, x.heads, x.at, rows)
 		if err != nil {
 			return err
 		}
 		c.blocks[id] = b
 	}
-	delete(c.coming, id)
+	delete(c.incoming, id)
 	c.named[id] = x.named
 	return nil
 }

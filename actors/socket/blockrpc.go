@@ -12,95 +12,96 @@ import (
 	"github.com/shoal-llm/shoal/internal/proto"
 )
 
-// answers brings rows of sequences that have ended from their owners to the sockets of the
-// heads, beside the steps: each socket asks for its own, a piece at a time, and leaves as much
-// time between two pieces as one takes, so that at most half of the wire goes to what nobody
-// waits for. What is lost is asked for again until the time is over.
-type answers struct {
+// blockFetcher fetches cache rows of completed sequences from their owners, while steps run. Each socket
+// fetches the rows of its own heads, piece by piece. After each piece it pauses for as long as the
+// piece took, so that these transfers use at most half of the bandwidth: no request waits for them.
+// Lost pieces are requested again until the deadline.
+type blockFetcher struct {
 	*background
-	jobs chan func() // of the goroutine that asks
-	asks chan asking
+	jobs     chan func() // jobs of the goroutine that fetches
+	requests chan blockRequest
 
-	mu    sync.Mutex
-	given [2]given // the newest blocks, of all heads, since several ranks ask for the same
-	next  int
+	mu     sync.Mutex
+	recent [2]ownedBlock // the newest blocks with all heads, because several ranks request the same block
+	next   int
 }
 
-// line is an epoch's way to the other ranks.
-type line struct {
-	to    *answers
-	group atomic.Pointer[collective.Group]
-	epoch *epoch
-	over  chan struct{}
-	came  chan piece
+// blockLink is an epoch's connection to the other ranks for these transfers.
+type blockLink struct {
+	to      *blockFetcher
+	group   atomic.Pointer[collective.Group]
+	epoch   *epoch
+	closed  chan struct{}
+	replies chan blockReply
 }
 
-// asking is what another rank asks for: bytes of a block's rows of some heads, from an offset on.
-type asking struct {
-	line *line
-	src  int
+// blockRequest is the request of another rank: bytes of a block's rows for some heads, from an offset on.
+type blockRequest struct {
+	blockLink *blockLink
+	src       int
 	rowsAt
 }
 
 type rowsAt struct {
 	seq    uint64
-	block  int // of its text
+	block  int // number of the block in its text
 	heads  tensor.Span
 	offset int
 }
 
-// piece is what came of it.
-type piece struct {
+// blockReply is the reply to a request.
+type blockReply struct {
 	src int
 	rowsAt
 	rows []byte
 }
 
-// given is a block of a sequence on its owner.
-type given struct {
-	line  *line
-	seq   uint64
-	block int
-	rows  []byte
+// ownedBlock is a block of a sequence that this rank owns.
+type ownedBlock struct {
+	blockLink *blockLink
+	seq       uint64
+	block     int
+	rows      []byte
 }
 
 const (
-	waitingAsks = 64
-	waitingJobs = 16
-	pieceBytes  = 32 << 10              // of rows in a post
-	askedAgain  = 50 * time.Millisecond // and then after twice as long, at most
-	askedLast   = 400 * time.Millisecond
+	maxRequests  = 64
+	maxFetchJobs = 16
+	pieceBytes   = 32 << 10              // maximum bytes of rows per post
+	minRetry     = 50 * time.Millisecond // first retry interval; it doubles up to maxRetry
+	maxRetry     = 400 * time.Millisecond
 )
 
-func newAnswers(exec *layer.Executor, c *caches) *answers {
-	a := &answers{background: newBackground(exec, c), jobs: make(chan func(), waitingJobs), asks: make(chan asking, waitingAsks)}
-	a.goroutines.Go(func() { a.doAll(a.jobs) })
+func newBlockFetcher(exec *layer.Executor, c *caches) *blockFetcher {
+	a := &blockFetcher{background: newBackground(exec, c), jobs: make(chan func(), maxFetchJobs), requests: make(chan blockRequest, maxRequests)}
+	a.goroutines.Go(func() { a.runAll(a.jobs) })
 	a.goroutines.Go(func() {
 		for {
 			select {
 			case <-a.quit:
 				return
-			case r := <-a.asks:
-				a.give(r)
+			case r := <-a.requests:
+				a.reply(r)
 			}
 		}
 	})
 	return a
 }
 
-// open begins an epoch's line, which closes with it.
-func (a *answers) open(e *epoch) *line {
-	return &line{to: a, epoch: e, over: make(chan struct{}), came: make(chan piece, 4)}
+// open returns an epoch's blockLink. The epoch must close it.
+func (a *blockFetcher) open(e *epoch) *blockLink {
+	return &blockLink{to: a, epoch: e, closed: make(chan struct{}), replies: make(chan blockReply, 4)}
 }
 
-func (l *line) close() {
+func (l *blockLink) close() {
 	if l != nil {
-		close(l.over)
+		close(l.closed)
 	}
 }
 
-// bring queues blocks of a sequence; tell learns how many came. false: too many wait.
-func (a *answers) bring(l *line, r *proto.PrefixRequest, list []*coming, until time.Time, tell func(int)) bool {
+// fetch queues the blocks of a sequence. tell is called with the number of blocks that arrived. fetch
+// returns false if the queue is full.
+func (a *blockFetcher) fetch(l *blockLink, r *proto.PrefixRequest, list []*incoming, until time.Time, tell func(int)) bool {
 	select {
 	case a.jobs <- func() { tell(a.restore(l, r.Seq, int(r.Owner), list, until)) }:
 		return true
@@ -109,19 +110,19 @@ func (a *answers) bring(l *line, r *proto.PrefixRequest, list []*coming, until t
 	}
 }
 
-// restore brings blocks in until one does not come.
-func (a *answers) restore(l *line, seq uint64, owner int, list []*coming, until time.Time) (n int) {
+// restore fetches blocks in order until one fails.
+func (a *blockFetcher) restore(l *blockLink, seq uint64, owner int, list []*incoming, until time.Time) (n int) {
 	var rows []byte
 	for _, x := range list {
 		w := rowsAt{seq: seq, block: x.at, heads: x.heads}
 		switch size := x.heads.Len() * x.named.form.HeadBytes; {
 		case owner == l.epoch.rank:
-			rows = a.own(l, w)
+			rows = a.ownedRows(l, w)
 		case len(rows) != size:
 			rows = make([]byte, size)
 			fallthrough
 		default:
-			if !a.ask(l, w, owner, rows, x, until) {
+			if !a.fetchBlock(l, w, owner, rows, x, until) {
 				rows = nil
 			}
 		}
@@ -134,26 +135,26 @@ func (a *answers) restore(l *line, seq uint64, owner int, list []*coming, until 
 	return n
 }
 
-// keepFile offers a block that came to the disk, as one that a prompt has saved.
-func (a *answers) keepFile(x *coming) {
+// keepFile offers a fetched block to the disk, as after a prompt has saved it.
+func (a *blockFetcher) keepFile(x *incoming) {
 	if f := a.caches.files; f != nil {
 		a.exec.Submit(func() { f.offer(x.named) })
 	}
 }
 
-// ask brings the rows of a block, piece by piece.
-func (a *answers) ask(l *line, w rowsAt, owner int, rows []byte, x *coming, until time.Time) bool {
+// fetchBlock fetches the rows of a block, piece by piece.
+func (a *blockFetcher) fetchBlock(l *blockLink, w rowsAt, owner int, rows []byte, x *incoming, until time.Time) bool {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for w.offset < len(rows) {
 		began := time.Now()
-		if !a.piece(l, &w, owner, rows, x, until) {
+		if !a.fetchPiece(l, &w, owner, rows, x, until) {
 			return false
 		}
 		timer.Reset(time.Since(began))
 		select {
 		case <-timer.C:
-		case <-l.over:
+		case <-l.closed:
 			return false
 		case <-a.quit:
 			return false
@@ -162,74 +163,74 @@ func (a *answers) ask(l *line, w rowsAt, owner int, rows []byte, x *coming, unti
 	return true
 }
 
-// piece asks for the next piece until it comes.
-func (a *answers) piece(l *line, w *rowsAt, owner int, rows []byte, x *coming, until time.Time) bool {
+// fetchPiece requests the next piece until it arrives.
+func (a *blockFetcher) fetchPiece(l *blockLink, w *rowsAt, owner int, rows []byte, x *incoming, until time.Time) bool {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	for again := askedAgain; ; again = min(2*again, askedLast) {
+	for again := minRetry; ; again = min(2*again, maxRetry) {
 		g := l.group.Load()
 		if time.Now().After(until) || g == nil || g.Post(owner, putAsk(w)) != nil {
 			return false
 		}
 		for timer.Reset(again); ; {
 			select {
-			case p := <-l.came:
+			case p := <-l.replies:
 				if p.src != owner || p.rowsAt != *w {
-					continue // of an earlier ask
+					continue // the reply to an earlier request
 				}
 				w.offset += copy(rows[w.offset:], p.rows)
 				return len(p.rows) > 0 && w.offset == min(len(rows), p.offset+pieceBytes)
 			case <-timer.C:
-			case <-l.over:
+			case <-l.closed:
 				return false
 			case <-a.quit:
 				return false
 			}
 			break
 		}
-		if a.onExecutor(func() error { return a.caches.expects(x) }) != nil {
+		if a.onExecutor(func() error { return a.caches.stillIncoming(x) }) != nil {
 			return false
 		}
 	}
 }
 
-// expects says whether a block is still to come.
-func (c *caches) expects(x *coming) error {
-	if c.coming[x.named.id] != x {
+// stillIncoming returns an error if a block is no longer being fetched.
+func (c *caches) stillIncoming(x *incoming) error {
+	if c.incoming[x.named.id] != x {
 		return errEvicted
 	}
 	return nil
 }
 
-// give answers another rank; with no rows if there are none.
-func (a *answers) give(r asking) {
-	rows := a.own(r.line, r.rowsAt)
-	if g := r.line.group.Load(); g != nil {
+// reply sends a reply to another rank. The reply has no rows if this rank does not have the block.
+func (a *blockFetcher) reply(r blockRequest) {
+	rows := a.ownedRows(r.blockLink, r.rowsAt)
+	if g := r.blockLink.group.Load(); g != nil {
 		rows = rows[min(len(rows), r.offset):]
-		_ = g.Post(r.src, putRows(&r.rowsAt, rows[:min(len(rows), pieceBytes)])) // or it asks again
+		_ = g.Post(r.src, putRows(&r.rowsAt, rows[:min(len(rows), pieceBytes)])) // after an error the other rank asks again
 	}
 }
 
-// own are a block's rows of some heads, of a sequence that this socket owns; nil: it has none.
-func (a *answers) own(l *line, w rowsAt) []byte {
+// ownedRows returns a block's rows for some heads, of a sequence that this socket owns; nil if there are none.
+func (a *blockFetcher) ownedRows(l *blockLink, w rowsAt) []byte {
 	size, heads := l.epoch.form.HeadBytes, l.epoch.geometry.KVHeads
 	if w.heads.Lo < 0 || w.heads.Len() < 1 || w.heads.Hi > heads {
 		return nil
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for _, g := range a.given {
-		if g.line == l && g.seq == w.seq && g.block == w.block {
+	for _, g := range a.recent {
+		if g.blockLink == l && g.seq == w.seq && g.block == w.block {
 			return g.rows[w.heads.Lo*size : w.heads.Hi*size]
 		}
 	}
 	rows := make([]byte, heads*size)
 	err := a.onExecutor(func() error {
 		q := a.caches.seqs[w.seq]
-		if q == nil || q.own == nil {
+		if q == nil || q.cache == nil {
 			return errEvicted
 		}
-		b, err := q.own.Share(w.block)
+		b, err := q.cache.Share(w.block)
 		if err != nil {
 			return err
 		}
@@ -240,30 +241,30 @@ func (a *answers) own(l *line, w rowsAt) []byte {
 	if err != nil {
 		return nil
 	}
-	a.given[a.next] = given{l, w.seq, w.block, rows}
-	a.next = (a.next + 1) % len(a.given)
+	a.recent[a.next] = ownedBlock{l, w.seq, w.block, rows}
+	a.next = (a.next + 1) % len(a.recent)
 	return rows[w.heads.Lo*size : w.heads.Hi*size]
 }
 
-// posted takes what another rank posts.
-func (l *line) posted(src int, payload []byte) {
+// posted receives a post of another rank.
+func (l *blockLink) posted(src int, payload []byte) {
 	w, rows, ask, ok := parsePost(payload)
 	switch {
 	case !ok:
 	case ask:
 		select {
-		case l.to.asks <- asking{l, src, w}:
-		default: // it asks again
+		case l.to.requests <- blockRequest{l, src, w}:
+		default: // the queue is full; the rank asks again
 		}
 	default:
 		select {
-		case l.came <- piece{src, w, append([]byte(nil), rows...)}:
+		case l.replies <- blockReply{src, w, append([]byte(nil), rows...)}:
 		default:
 		}
 	}
 }
 
-// A post asks, or gives rows; the numbers of rowsAt say which, and the rows follow.
+// A post is a request or a reply. It has the numbers of rowsAt; in a reply the rows follow.
 const (
 	postAsks  = 1
 	postGives = 2

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// FuzzPost: what another rank posts is read as what it says, or not at all.
+// FuzzPost checks that a post is parsed to the values that were written, or rejected.
 func FuzzPost(f *testing.F) {
 	w := rowsAt{seq: 1 << 40, block: 3, offset: 5}
 	w.heads.Lo, w.heads.Hi = 1, 4
@@ -18,14 +18,14 @@ func FuzzPost(f *testing.F) {
 			return
 		}
 		if w.block < 0 || w.heads.Lo < 0 || w.heads.Hi < 0 || w.offset < 0 || len(rows) > pieceBytes {
-			t.Fatalf("%x is read as %+v, %d bytes of rows", b, w, len(rows))
+			t.Fatalf("%x is parsed as %+v, %d bytes of rows", b, w, len(rows))
 		}
 		again := putRows(&w, rows)
 		if ask {
 			again = putAsk(&w)
 		}
 		if !bytes.Equal(again, b) {
-			t.Fatalf("%x is read as %+v, which is written as %x", b, w, again)
+			t.Fatalf("%x is parsed as %+v, which is encoded as %x", b, w, again)
 		}
 	})
 }

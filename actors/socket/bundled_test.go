@@ -8,9 +8,8 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// TestBundledGoldens: the bundled checkpoint gives the logits and the 40
-// greedy tokens that transformers gives (its goldens.json, by
-// train/finish.py), prompts of 1024 tokens among them.
+// TestBundledGoldens checks that the bundled checkpoint gives the logits and the 40 greedy tokens of
+// transformers (its goldens.json, by train/finish.py), including prompts of 1024 tokens.
 func TestBundledGoldens(t *testing.T) {
 	if testing.Short() {
 		t.Skip("some seconds")

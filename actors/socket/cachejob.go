@@ -9,46 +9,45 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// Caches is what a job between steps may use of its socket's epoch, until it returns.
+// Caches is the access to an epoch's caches for a job between steps. It is valid until the job returns.
 type Caches struct {
 	e    *epoch
 	made map[uint64]*Kept
 }
 
-// Arena has the bytes of all caches.
+// Arena returns the arena of all caches.
 func (c *Caches) Arena() *kvcache.Arena { return c.e.arena }
 
 func (c *Caches) Geometry() kvcache.Geometry { return c.e.geometry }
 
-// Pool is the socket's worker pool.
+// Pool returns the socket's worker pool.
 func (c *Caches) Pool() *tensor.Pool { return c.e.pool }
 
 func (c *Caches) Config() *model.Config { return &c.e.config }
 
-// Prompt is what this socket holds of a prompt that is being read: its rows, and what
-// its policy looks at.
+// Prompt returns this socket's rows of a prompt during prefill, and the statistics for its policy.
 func (c *Caches) Prompt(seq uint64) (*kvcache.Store, *kvcache.Observation, error) {
 	q := c.e.seqs[seq]
-	if q == nil || q.part == nil {
-		return nil, nil, fmt.Errorf("socket: no prompt of sequence %d is being read here", seq)
+	if q == nil || q.promptShard == nil {
+		return nil, nil, fmt.Errorf("socket: sequence %d has no prompt in prefill on this socket", seq)
 	}
-	return q.part, q.seen, nil
+	return q.promptShard, q.stats, nil
 }
 
-// Compress is the hand-over of a prompt that lies whole on this socket, whoever reads prompts
-// with it, to a cache of another policy: what that keeps of it. The rows that it moves rather
-// than copies (a policy that keeps all) are gone from the prompt.
+// Compress hands a prompt over to a cache with another policy and returns that cache. All of the
+// prompt's heads must be on this socket, even if other sockets take part in prefill. A policy that
+// keeps every row moves the rows instead of copying them, so the prompt loses them.
 func (c *Caches) Compress(part *kvcache.Store, seen *kvcache.Observation, p *kvcache.Policy) (*kvcache.Store, error) {
-	e := c.e.lone()
+	e := c.e.singleSocket()
 	if have := part.Heads(); have.Lo != 0 || have.Hi != e.geometry.KVHeads {
-		return nil, fmt.Errorf("socket: KV heads [%d, %d) of %d of a prompt lie here", have.Lo, have.Hi, e.geometry.KVHeads)
+		return nil, fmt.Errorf("socket: this socket has KV heads [%d, %d) of %d of the prompt, compression needs all", have.Lo, have.Hi, e.geometry.KVHeads)
 	}
-	q := &sequence{prompt: part.Tokens(), policy: p, part: part, seen: seen, own: kvcache.NewStore(e.arena, e.geometry, p)}
+	q := &sequence{prompt: part.Tokens(), policy: p, promptShard: part, stats: seen, cache: kvcache.NewStore(e.arena, e.geometry, p)}
 	adopted := noHeads
 	if p.KeepsAll() {
 		adopted = part.Heads()
 	}
-	err := q.own.Open(q.prompt, q.prompt, adopted)
+	err := q.cache.Open(q.prompt, q.prompt, adopted)
 	h := &handover{epoch: e, seqs: []*sequence{q}, heads: topology.Range{Hi: e.geometry.KVHeads}}
 	for layer := 0; err == nil && layer < e.geometry.Layers; layer++ {
 		h.start(layer, func(failed error) { err = failed })
@@ -57,17 +56,17 @@ func (c *Caches) Compress(part *kvcache.Store, seen *kvcache.Observation, p *kvc
 		}
 	}
 	if err == nil {
-		err = q.own.SealOn(e.pool.Run, e.rope(q.prompt))
+		err = q.cache.SealOn(e.pool.Run, e.rope(q.prompt))
 	}
 	if err != nil {
-		q.own.Release()
+		q.cache.Release()
 		return nil, err
 	}
-	return q.own, nil
+	return q.cache, nil
 }
 
-// lone is the epoch as if no other socket held anything of it.
-func (e *epoch) lone() *epoch {
+// singleSocket returns the epoch as if this socket had all heads.
+func (e *epoch) singleSocket() *epoch {
 	if len(e.place.Slices) == 1 {
 		return e
 	}
@@ -98,10 +97,10 @@ func (c *Caches) Spill(own *kvcache.Store) error {
 	return err
 }
 
-// Keep gives the socket a whole cache, as if an earlier epoch had left it: a plan goes
-// on with it by an Open with Resume. What the socket had of the sequence is dropped.
+// Keep adds a whole cache to the socket, as if an earlier epoch had left it. A plan can continue with
+// it by an Open with Resume. Keep frees the socket's previous cache of the sequence.
 func (c *Caches) Keep(seq uint64, own *kvcache.Store) {
 	c.e.release([]Effect{{Do: DoRelease, Seq: seq}})
-	c.e.seqs[seq] = &sequence{id: seq, replica: none, own: own}
+	c.e.seqs[seq] = &sequence{id: seq, replica: none, cache: own}
 	c.made[seq] = &Kept{Prompt: own.Prompt(), Tokens: own.Tokens(), Policy: own.Policy()}
 }

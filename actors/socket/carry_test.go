@@ -14,9 +14,9 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// TestCachesOutliveTheirEpoch: sequences go on, with equal tokens and scores, in a
-// later epoch of fewer sockets: with the owner's own cache, or with the replica
-// when the owner is gone; whether or not the coordinator heard of the last step.
+// TestCachesOutliveTheirEpoch checks that sequences continue with equal tokens and scores in a later
+// epoch with fewer sockets: with the owner's cache, or with the replica if the owner is gone, and whether
+// or not the coordinator got the result of the last step.
 func TestCachesOutliveTheirEpoch(t *testing.T) {
 	policies := []string{"full", "streaming:sink=4,recent=28", "snapstream:sink=4,recent=20,topk=24,obs=8", "sage:sink=4,recent=20,topk=24", "snapkv:topk=40,obs=8",
 		"streaming:sink=4,recent=28,positions=cache", "streaming:sink=4,recent=28,positions=cache,half=1",
@@ -38,8 +38,8 @@ func TestCachesOutliveTheirEpoch(t *testing.T) {
 	}
 }
 
-// TestCachesOfFamiliesOutliveTheirEpoch: the same for every other architecture that has
-// a reference model: rings of windows, two rotations, experts.
+// TestCachesOfFamiliesOutliveTheirEpoch does the same for every other architecture with a reference
+// model: ring caches of windows, two rotations, experts.
 func TestCachesOfFamiliesOutliveTheirEpoch(t *testing.T) {
 	dirs, err := filepath.Glob(filepath.Join(modelData, "*", "config.json"))
 	if err != nil || len(dirs) < 9 {
@@ -63,7 +63,7 @@ func TestCachesOfFamiliesOutliveTheirEpoch(t *testing.T) {
 	}
 }
 
-// outlive compares a run that moves in its midst with an undisturbed one.
+// outlive compares a run that moves to other sockets halfway with an uninterrupted one.
 func outlive(t *testing.T, dir, policy string, kv tensor.DType, heard bool) {
 	t.Helper()
 	c := rigConfig{dir: dir, sockets: 4, mapping: topology.Reduce, kv: kv}
@@ -83,11 +83,11 @@ func outlive(t *testing.T, dir, policy string, kv tensor.DType, heard bool) {
 	moveAndFinish(t, newRig(t, c), got, before, heard)
 	for i := range want {
 		if !slices.Equal(got[i].tokens, want[i].tokens) {
-			t.Errorf("sequence %d: %v, undisturbed %v", i, got[i].tokens, want[i].tokens)
+			t.Errorf("sequence %d: %v, uninterrupted %v", i, got[i].tokens, want[i].tokens)
 		}
 		for j := range want[i].scores {
 			if j < len(got[i].scores) && got[i].scores[j].Drawn[0].Logprob != want[i].scores[j].Drawn[0].Logprob {
-				t.Errorf("sequence %d, token %d: log-probability %v, undisturbed %v", i, j, got[i].scores[j].Drawn[0].Logprob, want[i].scores[j].Drawn[0].Logprob)
+				t.Errorf("sequence %d, token %d: log-probability %v, uninterrupted %v", i, j, got[i].scores[j].Drawn[0].Logprob, want[i].scores[j].Drawn[0].Logprob)
 				break
 			}
 		}
@@ -102,8 +102,8 @@ func somePrompt(n, salt int) []int32 {
 	return p
 }
 
-// moveAndFinish decodes `before` tokens of each on four sockets, with replicas on
-// the next; then the first socket is lost, and the others go on in another order.
+// moveAndFinish decodes `before` tokens of each sequence on four sockets, with replicas on the next
+// socket. Then the first socket is lost and the others continue in another order.
 func moveAndFinish(t *testing.T, r *rig, reqs []*request, before int, heard bool) {
 	t.Helper()
 	decode := func(s *proto.StepRequest, keep bool, passes int) {
@@ -137,10 +137,10 @@ func moveAndFinish(t *testing.T, r *rig, reqs []*request, before int, heard bool
 	passes := 1
 	for n := 1; n < before; n += passes {
 		s := &proto.StepRequest{}
-		if n > 8 { // there are replicas
+		if n > 8 { // replicas exist
 			passes = min(1+n%5, before-n)
 		}
-		if n == 5 || n == 7 { // two at once, two later
+		if n == 5 || n == 7 { // two replicas at once, two later
 			for _, q := range reqs[(n-5)&2:][:2] {
 				s.Copy = append(s.Copy, &proto.Copy{Seq: q.id, Replica: uint32((q.owner + 1) % 4)})
 			}
@@ -172,7 +172,7 @@ func moveAndFinish(t *testing.T, r *rig, reqs []*request, before int, heard bool
 			at[0], at[1] = at[1], -1
 		}
 		if at[0] < 0 {
-			t.Fatalf("sequence %d is nowhere", q.id)
+			t.Fatalf("no socket has sequence %d", q.id)
 		}
 		o := &proto.Open{Seq: q.id, Owner: uint32(at[0]), Replica: uint32(at[1] + 1), Policy: q.policy, Sampling: plan.EncodeSampling(&q.params), PromptTokens: uint32(len(q.prompt))}
 		for i := range q.at {
@@ -183,7 +183,7 @@ func moveAndFinish(t *testing.T, r *rig, reqs []*request, before int, heard bool
 			}
 		}
 		s.Open = append(s.Open, o)
-		if at[1] < 0 && q.owner != 3 { // a new replica of what was one
+		if at[1] < 0 && q.owner != 3 { // a new replica for a sequence that was continued from one
 			s.Copy = append(s.Copy, &proto.Copy{Seq: q.id, Replica: uint32((at[0] + 1) % 3)})
 		}
 	}

@@ -12,14 +12,14 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// collectiveActor is a socket's part in the exchanges of one epoch, and its child: it
-// forms the group of the ranks, begins the operations that stages ask for, one a
-// micro-batch at a time, and closes the group when it is stopped, or when it panics.
-// What arrives from other ranks does not pass through it (docs/decisions/actors-and-rpc.md).
+// collectiveActor is a child of the socket. It performs the exchanges of one epoch: it forms the group
+// of ranks and begins the operations that stages request, one per micro-batch at a time. It closes the
+// group when it stops or panics. Data from other ranks does not pass through it
+// (docs/decisions/actors-and-rpc.md).
 type collectiveActor struct {
-	patience time.Duration // for the group to form
-	form     func(ctx context.Context) (*collective.Group, error)
-	formed   func(x *exchanges, err error, took time.Duration) // told once
+	timeout time.Duration // for forming the group
+	form    func(ctx context.Context) (*collective.Group, error)
+	formed  func(x *exchanges, err error, took time.Duration) // called once
 
 	cancel context.CancelFunc
 	held   heldGroup
@@ -31,12 +31,12 @@ func (a *collectiveActor) Receive(c actor.Context) {
 	switch m := c.Message().(type) {
 	case *actor.Started:
 		if a.cancel != nil {
-			return // restarted after a panic, which ended the group
+			return // restarted after a panic, which has ended the group
 		}
 		var ctx context.Context
-		ctx, a.cancel = context.WithTimeout(context.Background(), a.patience)
+		ctx, a.cancel = context.WithTimeout(context.Background(), a.timeout)
 		x := &exchanges{root: c.ActorSystem().Root, pid: c.Self()}
-		go func() { // owner: the context, which ends with this actor
+		go func() { // the context owns this goroutine; it ends with this actor
 			began := time.Now()
 			g, err := a.form(ctx)
 			if x.group = g; err == nil && !a.held.keep(g) {
@@ -47,12 +47,12 @@ func (a *collectiveActor) Receive(c actor.Context) {
 	case operation:
 		m()
 	case *actor.Stopping, *actor.Restarting:
-		a.held.end() // first: what forms as it is cancelled is too late
+		a.held.end() // before the cancellation, so that a group that still forms is closed
 		a.cancel()
 	}
 }
 
-// heldGroup closes a group that forms when nobody waits for it any more.
+// heldGroup holds the group and closes it, also if it forms after the actor has ended.
 type heldGroup struct {
 	mu    sync.Mutex
 	group *collective.Group
@@ -63,7 +63,7 @@ func (h *heldGroup) keep(g *collective.Group) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.over {
-		_ = g.Close() // of a transport that carried nothing yet
+		_ = g.Close() // the transport has not been used yet
 		return false
 	}
 	h.group = g
@@ -74,12 +74,12 @@ func (h *heldGroup) end() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.over = true; h.group != nil {
-		_ = h.group.Close() // what was in flight is told ErrClosed
+		_ = h.group.Close() // operations in flight fail with ErrClosed
 	}
 }
 
-// exchanges is how stages reach the collective actor. An operation that comes when it has
-// stopped is a dead letter: its epoch is over, and nobody waits.
+// exchanges sends the stages' operations to the collective actor. An operation after the actor has
+// stopped is a dead letter: its epoch is over and its callback is not called.
 type exchanges struct {
 	root  *actor.RootContext
 	pid   *actor.PID
@@ -108,8 +108,8 @@ func (x *exchanges) Hold()      { x.group.Hold() }
 func (x *exchanges) Poll() bool { return x.group.Poll() }
 func (x *exchanges) Rest()      { x.group.Rest() }
 
-// wireBytes is what the group has sent so far, a broadcast counted once.
+// wireBytes returns the bytes that the group has sent so far. A broadcast counts once.
 func (x *exchanges) wireBytes() uint64 { return x.group.Stats().BytesSent }
 
-// lateness is how long this rank has waited for each other so far.
+// lateness returns the time that this rank has waited for each other rank so far.
 func (x *exchanges) lateness() []time.Duration { return x.group.Late() }

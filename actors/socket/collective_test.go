@@ -14,8 +14,8 @@ import (
 	"github.com/shoal-llm/shoal/collective"
 )
 
-// A collective actor that is stopped while its group forms closes what it still forms, and
-// says so; one that panics ends its group, whose later operations say so.
+// A collective actor that is stopped while its group forms must close the group and report that. One that
+// panics must end its group, whose later operations fail.
 func TestCollectiveActorEndsItsGroup(t *testing.T) {
 	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
 	sys := actor.NewActorSystem(actor.WithLoggerFactory(func(*actor.ActorSystem) *slog.Logger { return quiet }))
@@ -26,7 +26,7 @@ func TestCollectiveActorEndsItsGroup(t *testing.T) {
 	}
 	start := func(form func(ctx context.Context) (*collective.Group, error)) (*actor.PID, chan answer) {
 		formed := make(chan answer, 1)
-		a := &collectiveActor{patience: time.Minute, form: form, formed: func(x *exchanges, err error, _ time.Duration) { formed <- answer{x, err} }}
+		a := &collectiveActor{timeout: time.Minute, form: form, formed: func(x *exchanges, err error, _ time.Duration) { formed <- answer{x, err} }}
 		return sys.Root.Spawn(actor.PropsFromProducer(func() actor.Actor { return a }, actor.WithDispatcher(layer.Dispatcher))), formed
 	}
 	group := func() (*collective.Group, error) {
@@ -47,7 +47,7 @@ func TestCollectiveActorEndsItsGroup(t *testing.T) {
 	})
 	sys.Root.Stop(pid)
 	if a := <-formed; !errors.Is(a.err, ErrRetired) {
-		t.Errorf("formed after the end: %v", a.err)
+		t.Errorf("the group formed after the actor had stopped: %v", a.err)
 	} else {
 		ended(a.x.group)
 	}
@@ -58,7 +58,7 @@ func TestCollectiveActorEndsItsGroup(t *testing.T) {
 		t.Fatal(a.err)
 	}
 	done := make(chan error, 2)
-	a.x.AllGather(1, make([]float32, 4), make([][]float32, 3), func(err error) { done <- err }) // refused: three of two ranks
+	a.x.AllGather(1, make([]float32, 4), make([][]float32, 3), func(err error) { done <- err }) // invalid: three slices for two ranks
 	if err := <-done; !errors.Is(err, collective.ErrArgument) {
 		t.Errorf("an operation with bad arguments ended with %v", err)
 	}

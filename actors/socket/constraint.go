@@ -8,52 +8,51 @@ import (
 	"github.com/shoal-llm/shoal/internal/text/grammar"
 )
 
-// beside runs what grammars work out while the layers compute. The socket owns it: close
-// has what runs end with the call that it is in, each of which has its bound of steps, and
-// waits.
-type beside struct {
+// grammarWork runs grammar computations in parallel to the layers. The socket owns it. close makes each
+// computation end after its current call, which has a bounded number of steps, and waits for all.
+type grammarWork struct {
 	runs  sync.WaitGroup
 	ended atomic.Bool
 }
 
-func (b *beside) run(do func()) { b.runs.Go(do) }
+func (b *grammarWork) run(do func()) { b.runs.Go(do) }
 
-func (b *beside) close() {
+func (b *grammarWork) close() {
 	b.ended.Store(true)
 	b.runs.Wait()
 }
 
-// constraint is the state of a sequence's output under its grammar. It is a function of
-// the output's tokens, so a sequence that is rebuilt or resumed comes to the same one. The
-// executor's, but for what warm does.
+// constraint is the state of a sequence's output under its grammar. It is a function of the output's
+// tokens, so a rebuilt or resumed sequence gets the same state. Only the executor uses it, except
+// for the goroutines of warm.
 type constraint struct {
-	beside  *beside
-	compile func() (*grammar.Grammar, error)
-	tokens  []int32 // of the output
-	done    int     // of these, how many newest has taken
-	newest  grammar.State
-	older   []older // states of before the last tokens
-	err     error   // for good, unless what led to it is undone
-	begun   int     // tokens of the output when newest was begun anew
+	grammarWork *grammarWork
+	compile     func() (*grammar.Grammar, error)
+	tokens      []int32 // tokens of the output
+	consumed    int     // number of tokens that newest has consumed
+	newest      grammar.State
+	undoStates  []undoState // states before the last tokens
+	err         error       // permanent, unless the tokens that caused it are undone
+	rebuiltAt   int         // number of tokens when newest was last rebuilt
 }
 
-type older struct {
+type undoState struct {
 	state grammar.State
 	err   error
 }
 
-// keptStates bounds how many tokens can be undone at no cost; the state of more is found
-// again from the beginning.
-const keptStates = 32
+// maxUndo is the number of tokens that can be undone without recomputation. To undo more, the
+// state is computed again from the beginning.
+const maxUndo = 32
 
-var errNoGrammars = errors.New("socket: this process was given no vocabulary for grammars")
+var errNoGrammars = errors.New("socket: a request has a grammar, but this process has no vocabulary for grammars")
 
-// newConstraint is nil without a grammar.
-func newConstraint(b *beside, engine func() (*grammar.Engine, error), spec *grammar.Spec) *constraint {
+// newConstraint returns nil without a grammar.
+func newConstraint(b *grammarWork, engine func() (*grammar.Engine, error), spec *grammar.Spec) *constraint {
 	if spec == nil {
 		return nil
 	}
-	c := &constraint{beside: b, compile: func() (*grammar.Grammar, error) {
+	c := &constraint{grammarWork: b, compile: func() (*grammar.Grammar, error) {
 		if engine == nil {
 			return nil, errNoGrammars
 		}
@@ -63,7 +62,7 @@ func newConstraint(b *beside, engine func() (*grammar.Engine, error), spec *gram
 		}
 		return e.Compile(*spec)
 	}}
-	b.run(func() { _, _ = c.compile() }) // in time for the first token; whoever asks sooner waits for it
+	b.run(func() { _, _ = c.compile() }) // so that the grammar is ready for the first token; earlier callers wait for it
 	return c
 }
 
@@ -73,43 +72,43 @@ func (c *constraint) feed(token int32) {
 	}
 }
 
-// undo takes the newest token back.
+// undo removes the newest token.
 func (c *constraint) undo() {
 	if c == nil {
 		return
 	}
 	c.tokens = c.tokens[:len(c.tokens)-1]
-	if c.done <= len(c.tokens) {
+	if c.consumed <= len(c.tokens) {
 		return
 	}
-	c.done--
-	if n := len(c.older); n > 0 {
-		c.newest, c.err = c.older[n-1].state, c.older[n-1].err
-		c.older = c.older[:n-1]
+	c.consumed--
+	if n := len(c.undoStates); n > 0 {
+		c.newest, c.err = c.undoStates[n-1].state, c.undoStates[n-1].err
+		c.undoStates = c.undoStates[:n-1]
 		return
 	}
-	c.done, c.newest, c.err = 0, grammar.State{}, nil
+	c.consumed, c.newest, c.err = 0, grammar.State{}, nil
 }
 
-// leastAnew are the fewest tokens after which a constraint begins anew.
-const leastAnew = 64
+// minRebuild is the minimum number of tokens before a constraint is rebuilt.
+const minRebuild = 64
 
-// anew goes through all tokens again with a grammar that has learnt nothing yet, when the
-// one that it shares with others nears its bounds. It does so again only after twice the
-// tokens, so that the work is in proportion to them.
-func (c *constraint) anew(err error) bool {
-	if !c.newest.Crowded() && !errors.Is(err, grammar.ErrTooComplex) || len(c.tokens) < max(2*c.begun, leastAnew) {
+// rebuild recomputes the state from all tokens with an empty grammar cache, when the grammar that it shares
+// with other sequences is close to its limits. It rebuilds again only after the number of tokens has
+// doubled, so that the total work is linear in the tokens.
+func (c *constraint) rebuild(err error) bool {
+	if !c.newest.Crowded() && !errors.Is(err, grammar.ErrTooComplex) || len(c.tokens) < max(2*c.rebuiltAt, minRebuild) {
 		return false
 	}
-	c.begun, c.done, c.newest, c.err = len(c.tokens), 0, grammar.State{}, nil
-	c.older = c.older[:0]
+	c.rebuiltAt, c.consumed, c.newest, c.err = len(c.tokens), 0, grammar.State{}, nil
+	c.undoStates = c.undoStates[:0]
 	return true
 }
 
-// state is that after all tokens.
+// state returns the state after all tokens.
 func (c *constraint) state() (grammar.State, error) {
 	s, err := c.advanced()
-	if c.anew(err) {
+	if c.rebuild(err) {
 		return c.advanced()
 	}
 	return s, err
@@ -121,28 +120,28 @@ func (c *constraint) advanced() (grammar.State, error) {
 		if err != nil {
 			return c.newest, err
 		}
-		c.newest, c.done = g.Start(), 0
+		c.newest, c.consumed = g.Start(), 0
 	}
-	for ; c.done < len(c.tokens); c.done++ {
-		if len(c.older) == keptStates {
-			c.older = append(c.older[:0], c.older[1:]...)
+	for ; c.consumed < len(c.tokens); c.consumed++ {
+		if len(c.undoStates) == maxUndo {
+			c.undoStates = append(c.undoStates[:0], c.undoStates[1:]...)
 		}
-		c.older = append(c.older, older{c.newest, c.err})
+		c.undoStates = append(c.undoStates, undoState{c.newest, c.err})
 		if c.err == nil {
-			c.newest, c.err = c.newest.Advance(c.tokens[c.done])
+			c.newest, c.err = c.newest.Advance(c.tokens[c.consumed])
 		}
 	}
 	return c.newest, c.err
 }
 
-// allowed are the tokens that may come next, 64 ids a word.
+// allowed returns the set of tokens that may come next, 64 ids per word.
 func (c *constraint) allowed() ([]uint64, error) {
 	s, err := c.state()
 	if err != nil {
 		return nil, err
 	}
 	m, err := s.Mask()
-	if err != nil && c.anew(err) {
+	if err != nil && c.rebuild(err) {
 		if s, err = c.advanced(); err == nil {
 			m, err = s.Mask()
 		}
@@ -153,8 +152,8 @@ func (c *constraint) allowed() ([]uint64, error) {
 	return m.Words(), nil
 }
 
-// warm works out what a step will ask for once its tokens are known, while the layers run.
-// What it finds stays with the grammar; whoever asks meanwhile waits for it there.
+// warm computes what the step will need after the given tokens, while the layers run. The grammar
+// caches the result. A caller that needs it earlier waits for it there.
 func (c *constraint) warm(tokens []int32) {
 	if c == nil || c.newest == (grammar.State{}) {
 		return
@@ -163,9 +162,9 @@ func (c *constraint) warm(tokens []int32) {
 	if err != nil {
 		return
 	}
-	c.beside.run(func() {
+	c.grammarWork.run(func() {
 		for _, t := range tokens {
-			if c.beside.ended.Load() {
+			if c.grammarWork.ended.Load() {
 				return
 			}
 			if s, err = s.Advance(int32(t)); err != nil {

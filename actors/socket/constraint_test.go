@@ -8,12 +8,12 @@ import (
 	"github.com/shoal-llm/shoal/internal/text/grammar"
 )
 
-// A constraint is a function of the tokens that count: what was undone leaves no trace,
-// however much of it there was, and tokens that do not fit can be undone.
+// A constraint is a function of the committed tokens: any number of undone tokens leaves no trace, and
+// tokens that the grammar rejects can be undone.
 func TestConstraintUndoes(t *testing.T) {
 	v := grammar.NewVocabulary(256, func(id int32) []byte { return []byte{byte(id)} }, []int32{0})
 	engine := grammar.NewEngine(v)
-	var b beside
+	var b grammarWork
 	fresh := func() *constraint {
 		return newConstraint(&b, func() (*grammar.Engine, error) { return engine, nil }, &grammar.Spec{Kind: grammar.KindRegex, Text: "(ab|ac)*[0-9]{2}"})
 	}
@@ -35,7 +35,7 @@ func TestConstraintUndoes(t *testing.T) {
 		}
 		for _, b := range []byte(c.undone) {
 			got.feed(int32(b))
-			_, _ = got.allowed() // also where a draft does not fit
+			_, _ = got.allowed() // also where a draft is rejected
 		}
 		for range c.undone {
 			got.undo()
@@ -55,15 +55,15 @@ func TestConstraintUndoes(t *testing.T) {
 	b.close()
 }
 
-// A sequence leaves a grammar that others have filled, and its output stays allowed as it was.
+// A sequence leaves a shared grammar that is full. The set of its allowed tokens must not change.
 func TestConstraintBeginsAnew(t *testing.T) {
 	v := grammar.NewVocabulary(256, func(id int32) []byte { return []byte{byte(id)} }, []int32{0})
 	engine := grammar.NewEngine(v)
 	spec := &grammar.Spec{Kind: grammar.KindGBNF, Text: `root ::= "(" root ")" | "x"`}
-	var b beside
+	var b grammarWork
 	defer b.close()
 	c := newConstraint(&b, func() (*grammar.Engine, error) { return engine, nil }, spec)
-	for range leastAnew {
+	for range minRebuild {
 		c.feed('(')
 	}
 	want, err := c.allowed()
@@ -90,14 +90,14 @@ func TestConstraintBeginsAnew(t *testing.T) {
 		t.Fatal("the grammar is not shared")
 	}
 	got, err := c.allowed()
-	if err != nil || !slices.Equal(got, want) || c.newest.Crowded() || c.done != leastAnew {
-		t.Errorf("%v, want %v; crowded %v, %d tokens: %v", got, want, c.newest.Crowded(), c.done, err)
+	if err != nil || !slices.Equal(got, want) || c.newest.Crowded() || c.consumed != minRebuild {
+		t.Errorf("%v, want %v; crowded %v, %d tokens: %v", got, want, c.newest.Crowded(), c.consumed, err)
 	}
 }
 
-// What grammars work out beside the steps has ended when the socket has.
+// Grammar computations that run in parallel to the steps must end before their socket has ended.
 func TestConstraintsEndWithTheirSocket(t *testing.T) {
-	var b beside
+	var b grammarWork
 	started, proceed, ended := make(chan struct{}), make(chan struct{}), false
 	newConstraint(&b, func() (*grammar.Engine, error) {
 		close(started)

@@ -12,11 +12,11 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// boxed is a device whose handles only its own backend can open: a socket that looked into
-// weights, or gave them to another backend, would panic.
+// boxed is a device whose handles only its own backend can open. A socket that read the weights itself, or
+// passed them to another backend, would panic.
 type boxed struct {
 	layer.Host
-	open, runs, whole *atomic.Int64 // handles that are not closed, calls of Run, whole rows of logits
+	open, runs, whole *atomic.Int64 // open handles, calls of Run, whole rows of logits
 }
 
 type (
@@ -89,8 +89,8 @@ func (b boxedBackend) Logits(e layer.Held, rows []layer.LogitRow) {
 	}
 }
 
-// TestDevice: a socket computes with the device that it is given, looks into none of its weights
-// and closes them all. Alone, it gives all layers of a step in one call.
+// TestDevice checks that a socket computes with the configured device, never reads its weights and closes
+// them all. A single socket must give all layers of a step in one call.
 func TestDevice(t *testing.T) {
 	for _, m := range topology.Mappings {
 		for _, sockets := range []int{1, 3} {
@@ -108,7 +108,7 @@ func TestDevice(t *testing.T) {
 					steps = int64(r.step)
 				})
 				if !bytes.Equal(bits(t, got), bits(t, want)) {
-					t.Error("answers differ from those of the host")
+					t.Error("results differ from those of the host")
 				}
 				for rank, d := range devices {
 					if d.open.Load() != 0 {
@@ -123,7 +123,7 @@ func TestDevice(t *testing.T) {
 	}
 }
 
-// TestWholeRows: whole rows of logits come to the host for requests that read them, and only then.
+// TestWholeRows checks that whole rows of logits come to the host only for requests that read them.
 func TestWholeRows(t *testing.T) {
 	for _, c := range []struct {
 		temperature float32
@@ -139,7 +139,7 @@ func TestWholeRows(t *testing.T) {
 		q.params.Temperature, q.params.Logprobs = c.temperature, c.logprobs
 		r.generate(64, q)
 		if got := d.whole.Load() > 0; got != c.whole || len(q.scores) == 0 {
-			t.Errorf("%+v: %d whole rows, %d answers", c, d.whole.Load(), len(q.scores))
+			t.Errorf("%+v: %d whole rows, %d results", c, d.whole.Load(), len(q.scores))
 		}
 	}
 }

@@ -14,58 +14,58 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// Draft is a small model that every socket has whole, to guess what the sequences that it
-// owns say next: one of the same vocabulary, or the model's layer of multi-token prediction.
-// Its guesses go to the batcher with what was drawn; they are worth time and no bits, so a
-// socket that has none, or no memory left for its caches, just gives none.
+// Draft is a small model that drafts the next tokens of the sequences that a socket owns. Every socket
+// has the whole model: a separate model with the same vocabulary, or the model's multi-token-prediction
+// (MTP) layer. The drafts go to the batcher with the sampled tokens. They change speed and not results,
+// so a socket without a draft model, or without memory for its caches, sends no drafts.
 type Draft struct {
-	Checkpoint *model.Checkpoint // of the small model, or with MTP of that layer
+	Checkpoint *model.Checkpoint // of the small model; with MTP, of that layer
 	MTP        bool
-	KVBudget   int64 // bytes of its caches, beside those of the model
+	KVBudget   int64 // bytes for its caches, in addition to those of the model
 }
 
-// drafter is the small model, loaded. The executor's.
+// drafter is the loaded draft model. Only the executor uses it.
 type drafter struct {
-	device   layer.Device
-	weights  *shard.Weights
-	mtp      layer.Held // of multi-token prediction; nil: a model of its own
-	config   model.Config
-	place    topology.Placement // of one rank
-	geometry kvcache.Geometry
-	score    tensor.Score
-	ropes    []*layer.Rotation
-	batch    *layer.Batch
-	arena    *kvcache.Arena
-	rows     []layer.LogitRow // of a pass
-	states   layer.States     // of a pass, with MTP: what its last rows give the next one
-	least    float32          // leastOdds
+	device         layer.Device
+	weights        *shard.Weights
+	mtp            layer.Held // MTP weights; nil: a separate model
+	config         model.Config
+	place          topology.Placement // of a single rank
+	geometry       kvcache.Geometry
+	score          tensor.Score
+	ropes          []*layer.Rotation
+	batch          *layer.Batch
+	arena          *kvcache.Arena
+	rows           []layer.LogitRow // of one pass
+	states         layer.States     // with MTP: the last hidden states of a pass, input of the next pass
+	minProbability float32          // minProbability, unless a test changes it
 }
 
 const (
-	draftRows = 256             // rows of a pass, of all sequences together
-	draftTail = 64              // newest rows that are kept for MTP: what it reads of a prompt, or after a rest
-	leastOdds = 0.3             // nothing is guessed behind a guess that is less likely
-	draftMost = layer.LogitRows // sequences of a pass
+	draftRows      = 256             // maximum rows per pass, of all sequences together
+	draftTail      = 64              // maximum rows queued for MTP: it reads this much of a prompt, or after a pause
+	minProbability = 0.3             // minimum probability of a draft token; drafting stops after a less likely one
+	draftSequences = layer.LogitRows // maximum sequences per pass
 )
 
-type drafted struct {
+type draftState struct {
 	mtp    bool
-	tokens []int32      // of the sequence; for MTP, of the rows that wait
-	hidden layer.States // of those, what the model's head read; nil without MTP
-	have   []int32      // tokens in the cache
+	tokens []int32      // tokens of the sequence; with MTP, of the queued rows
+	hidden layer.States // hidden states of the queued rows, the input of the model's head; nil without MTP
+	cached []int32      // tokens in the draft model's cache
 	cache  *kvcache.Store
 }
 
-// sequence is what the drafter knows of a new one.
-func (g *drafter) sequence() *drafted {
-	d := &drafted{mtp: g.mtp != nil}
+// sequence returns the draft state of a new sequence.
+func (g *drafter) sequence() *draftState {
+	d := &draftState{mtp: g.mtp != nil}
 	if d.mtp {
 		d.hidden = g.device.States(g.config.Hidden)
 	}
 	return d
 }
 
-// loadDrafter reads it whole.
+// loadDrafter loads the whole draft model.
 func loadDrafter(ctx context.Context, cfg *Config, dt, kv tensor.DType) (*drafter, error) {
 	d := cfg.Draft
 	c := d.Checkpoint.Config
@@ -78,7 +78,7 @@ func loadDrafter(ctx context.Context, cfg *Config, dt, kv tensor.DType) (*drafte
 		return nil, err
 	}
 	g := &drafter{device: cfg.device(), config: c, place: place, geometry: GeometryOf(&one, kv), score: tensor.Score{Scale: c.AttentionScale()}, ropes: layer.RotationsOf(&c),
-		arena: cfg.device().Arena(d.KVBudget), states: cfg.device().States(c.Hidden), least: leastOdds}
+		arena: cfg.device().Arena(d.KVBudget), states: cfg.device().States(c.Hidden), minProbability: minProbability}
 	g.weights, g.mtp, err = shard.LoadDraft(ctx, d.Checkpoint, cfg.Checkpoint, place, d.MTP, dt, shard.Options{Pool: cfg.Pool, Device: cfg.device()})
 	if err != nil {
 		g.arena.Close()
@@ -89,7 +89,7 @@ func loadDrafter(ctx context.Context, cfg *Config, dt, kv tensor.DType) (*drafte
 	return g, nil
 }
 
-// close frees what it holds, when no sequence is left.
+// close frees the drafter. No sequence may be left.
 func (g *drafter) close() {
 	if g == nil {
 		return
@@ -101,7 +101,7 @@ func (g *drafter) close() {
 	}
 }
 
-// Bytes is the memory of the weights.
+// Bytes returns the memory of the weights.
 func (g *drafter) Bytes() int64 {
 	if g == nil {
 		return 0
@@ -113,7 +113,7 @@ func (g *drafter) Bytes() int64 {
 	return n
 }
 
-func (d *drafted) release() {
+func (d *draftState) release() {
 	if d != nil {
 		d.tokens = nil
 		d.forget()
@@ -121,30 +121,30 @@ func (d *drafted) release() {
 	}
 }
 
-// forget drops the states of rows that wait.
-func (d *drafted) forget() {
+// forget drops the states of the queued rows.
+func (d *draftState) forget() {
 	if d.hidden != nil {
 		d.hidden.Drop(d.hidden.Len())
 	}
 }
 
 // restart empties the cache.
-func (d *drafted) restart() {
+func (d *draftState) restart() {
 	if d.cache != nil {
 		d.cache.Release()
 	}
-	d.cache, d.have = nil, nil
+	d.cache, d.cached = nil, nil
 }
 
-// feed notes a token of the sequence, undo takes the newest back. MTP hears of tokens with
-// their rows.
-func (d *drafted) feed(token int32) {
+// feed appends a token of the sequence; undo removes the newest. MTP gets its tokens with their rows
+// instead, in draftTokens.
+func (d *draftState) feed(token int32) {
 	if d != nil && !d.mtp {
 		d.tokens = append(d.tokens, token)
 	}
 }
 
-func (d *drafted) undo() {
+func (d *draftState) undo() {
 	switch {
 	case d == nil:
 	case d.mtp:
@@ -154,24 +154,24 @@ func (d *drafted) undo() {
 	}
 }
 
-// wish is a sequence whose next tokens are to be guessed, n at most.
-type wish struct {
-	of   *drafted
+// draftRequest is a request to draft at most n tokens of a sequence.
+type draftRequest struct {
+	of   *draftState
 	n    int
 	out  *proto.Sampled
-	rows []int32 // tokens that the cache lacks
+	rows []int32 // tokens that are not in the cache yet
 }
 
-// guesses takes up what a step has drawn of the sequences that this rank owns, and guesses
-// what follows it where that was asked for.
-func (e *epoch) guesses(s *step) {
+// draftTokens feeds the sampled tokens of a step to the drafter, for the sequences that this rank owns. It
+// drafts the next tokens where the plan requests drafts.
+func (e *epoch) draftTokens(s *step) {
 	g := e.drafter
 	b := s.micro.batch
 	first := map[uint64]int{}
 	for _, seg := range b.Segments {
 		first[seg.Seq] = seg.First
 	}
-	var wishes []wish
+	var requests []draftRequest
 	var states []int
 	for i := range s.work.Runs {
 		c := &s.work.Runs[i]
@@ -181,13 +181,13 @@ func (e *epoch) guesses(s *step) {
 		}
 		if drawn == nil || len(drawn.Drawn) == 0 {
 			if g.mtp != nil {
-				q.draft.release() // it begins anew behind rows that it is not told of
+				q.draft.release() // the rows of this step are missing, so MTP starts again after them
 			}
 			continue
 		}
 		last := drawn.Drawn[len(drawn.Drawn)-1]
 		if g.mtp != nil {
-			rows := c.Tokens // those whose next token is known
+			rows := c.Tokens // rows whose next token is known
 			at := first[c.Seq]
 			if c.Prefill {
 				skip := max(0, len(rows)-draftTail)
@@ -209,19 +209,19 @@ func (e *epoch) guesses(s *step) {
 			b.Backend.Keep(q.draft.hidden, e.weights.Ends, states)
 			q.draft.trim()
 		}
-		if c.Draft > 0 && last.HasToken && len(wishes) < draftMost {
-			w := wish{of: q.draft, n: min(c.Draft, speculate.Most), out: drawn}
+		if c.Draft > 0 && last.HasToken && len(requests) < draftSequences {
+			w := draftRequest{of: q.draft, n: min(c.Draft, speculate.Most), out: drawn}
 			if w.rows = q.draft.tokens; g.mtp == nil {
 				w.rows = append(slices.Clip(w.rows), int32(last.Token))
 			}
-			wishes = append(wishes, w)
+			requests = append(requests, w)
 		}
 	}
-	g.guess(wishes)
+	g.draft(requests)
 }
 
-// trim forgets the oldest of too many rows that wait, and then what lies before them too.
-func (d *drafted) trim() {
+// trim drops the oldest queued rows above the limit. It also empties the cache, which then has a gap.
+func (d *draftState) trim() {
 	if n := len(d.tokens) - draftTail; n > 0 {
 		d.restart()
 		d.tokens = slices.Delete(d.tokens, 0, n)
@@ -229,32 +229,33 @@ func (d *drafted) trim() {
 	}
 }
 
-// guess drafts for several sequences at once: what their caches lack, then a token a pass.
-func (g *drafter) guess(wishes []wish) {
-	var live []wish
+// draft drafts for several sequences at once: first the rows that their caches lack, then one token per
+// pass.
+func (g *drafter) draft(requests []draftRequest) {
+	var live []draftRequest
 	room := draftRows
-	for _, w := range wishes {
+	for _, w := range requests {
 		d := w.of
 		if g.mtp == nil {
-			if len(w.rows) < len(d.have) || !slices.Equal(w.rows[:len(d.have)], d.have) {
-				d.restart() // it was rebuilt
+			if len(w.rows) < len(d.cached) || !slices.Equal(w.rows[:len(d.cached)], d.cached) {
+				d.restart() // the sequence was rebuilt
 			}
-			w.rows = w.rows[len(d.have):]
+			w.rows = w.rows[len(d.cached):]
 		}
 		ready := len(w.rows) <= room
 		w.rows = w.rows[:min(len(w.rows), room)]
-		if len(w.rows) == 0 || slices.ContainsFunc(w.rows, func(t int32) bool { return int(t) >= g.config.Vocab }) || len(d.have)+len(w.rows)+w.n > g.config.MaxPositions {
+		if len(w.rows) == 0 || slices.ContainsFunc(w.rows, func(t int32) bool { return int(t) >= g.config.Vocab }) || len(d.cached)+len(w.rows)+w.n > g.config.MaxPositions {
 			continue
 		}
 		if d.cache == nil {
 			d.cache = kvcache.NewPrefill(g.arena, g.geometry, tensor.Span{Lo: 0, Hi: g.geometry.PromptHeads(g.geometry.Cut(), true)})
 		}
-		if d.cache.Reserve(len(d.have)+len(w.rows)) != nil {
-			d.restart() // no memory is left
+		if d.cache.Reserve(len(d.cached)+len(w.rows)) != nil {
+			d.restart() // no memory for its cache
 			continue
 		}
 		if room -= len(w.rows); !ready {
-			w.n = 0 // it is read a piece a step
+			w.n = 0 // too many rows for one step: read a piece per step, without a draft
 		}
 		live = append(live, w)
 	}
@@ -271,7 +272,7 @@ func (g *drafter) guess(wishes []wish) {
 	for i := range live {
 		d := live[i].of
 		d.cache.Commit(len(live[i].rows))
-		d.have = append(d.have, live[i].rows...)
+		d.cached = append(d.cached, live[i].rows...)
 		if g.mtp != nil {
 			d.tokens = d.tokens[:0]
 			d.forget()
@@ -279,11 +280,11 @@ func (g *drafter) guess(wishes []wish) {
 	}
 	began := live
 	for deep := 1; ; deep++ {
-		var next []wish
+		var next []draftRequest
 		states = states[:0]
 		for i := range live {
 			w := live[i]
-			if deep >= w.n || w.out.Odds[deep-1] < g.least || w.of.cache.Reserve(len(w.of.have)+deep) != nil {
+			if deep >= w.n || w.out.Odds[deep-1] < g.minProbability || w.of.cache.Reserve(len(w.of.cached)+deep) != nil {
 				continue
 			}
 			w.rows = []int32{int32(w.out.Drafts[deep-1])}
@@ -302,9 +303,9 @@ func (g *drafter) guess(wishes []wish) {
 	}
 }
 
-// pass carries the rows of sequences through the small model, adds to each the likeliest next
-// token, and with MTP keeps in g.states what it would read next. states are those before its rows.
-func (g *drafter) pass(live []wish, states []layer.StateRun) {
+// pass runs the rows of sequences through the draft model and appends the most likely next token of
+// each. states are the hidden states before these rows. With MTP it stores the new ones in g.states.
+func (g *drafter) pass(live []draftRequest, states []layer.StateRun) {
 	segments := make([]layer.Segment, len(live))
 	for i := range live {
 		w := &live[i]
@@ -312,7 +313,7 @@ func (g *drafter) pass(live []wish, states []layer.StateRun) {
 			Cache: g.device.Prompt(w.of.cache, nil, g.score)}
 	}
 	if g.batch.Reset(g.place, 0, segments, g.ropes...) != nil {
-		return // there are never more rows than draftRows
+		return // cannot happen: there are at most draftRows rows
 	}
 	b, last := g.batch, make([]int, len(live))
 	g.rows = g.rows[:0]
@@ -321,7 +322,7 @@ func (g *drafter) pass(live []wish, states []layer.StateRun) {
 		for j, t := range live[i].rows {
 			tokens[j] = uint32(t)
 		}
-		_ = b.Backend.Embed(g.weights.Ends, segments[i].First, tokens, false) // of wrong bytes, guesses are worse and still verified
+		_ = b.Backend.Embed(g.weights.Ends, segments[i].First, tokens, false) // wrong bytes only make drafts worse: each draft is verified
 		last[i] = segments[i].First + segments[i].N - 1
 		g.rows = append(g.rows, layer.LogitRow{Row: last[i], Odds: true})
 	}

@@ -13,9 +13,9 @@ import (
 	"github.com/shoal-llm/shoal/internal/proto"
 )
 
-// TestMTPGoldens: the layer of multi-token prediction guesses what a forward pass of
-// PyTorch does (train/goldens_mtp.py), several sequences in a pass, at once or in pieces, and
-// its roll-back leaves nothing.
+// TestMTPGoldens checks that the multi-token-prediction layer drafts as a forward pass of PyTorch does
+// (train/goldens_mtp.py), for several sequences in one pass, whole or in pieces, and that its rollback
+// leaves no rows.
 func TestMTPGoldens(t *testing.T) {
 	const dir = "../../internal/engine/model/testdata/deepseek_v3"
 	raw, err := os.ReadFile(dir + "_mtp/goldens.json")
@@ -48,12 +48,12 @@ func TestMTPGoldens(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer g.close()
-	g.least = 0
+	g.minProbability = 0
 	h := ck.Config.Hidden
 	for _, pieces := range []int{1, 3} {
-		seqs := make([]*drafted, len(golden.Items))
+		seqs := make([]*draftState, len(golden.Items))
 		for piece := range pieces {
-			var wishes []wish
+			var requests []draftRequest
 			for i, item := range golden.Items {
 				if piece == 0 {
 					seqs[i] = g.sequence()
@@ -66,24 +66,24 @@ func TestMTPGoldens(t *testing.T) {
 				if hi == lo && piece < pieces-1 {
 					continue
 				}
-				wishes = append(wishes, wish{of: d, n: len(item.Drafts), out: &proto.Sampled{}, rows: d.tokens})
+				requests = append(requests, draftRequest{of: d, n: len(item.Drafts), out: &proto.Sampled{}, rows: d.tokens})
 			}
-			g.guess(wishes)
+			g.draft(requests)
 			if piece < pieces-1 {
-				continue // others have guessed behind them, and that is rolled back
+				continue // drafts of the other sequences follow these rows and are rolled back
 			}
-			for i, w := range wishes {
+			for i, w := range requests {
 				want := golden.Items[i]
 				var drafts []int32
 				for _, d := range w.out.Drafts {
 					drafts = append(drafts, int32(d))
 				}
 				if !slices.Equal(drafts, want.Drafts) {
-					t.Errorf("%d pieces, %d rows: guesses %v, PyTorch %v", pieces, len(want.Tokens), drafts, want.Drafts)
+					t.Errorf("%d pieces, %d rows: drafts %v, PyTorch %v", pieces, len(want.Tokens), drafts, want.Drafts)
 				}
 				for k, p := range w.out.Odds {
 					if math.Abs(float64(p/want.Odds[k]-1)) > 2e-3 {
-						t.Errorf("%d pieces, %d rows: guess %d has odds %v, in PyTorch %v", pieces, len(want.Tokens), k, p, want.Odds[k])
+						t.Errorf("%d pieces, %d rows: draft %d has probability %v, in PyTorch %v", pieces, len(want.Tokens), k, p, want.Odds[k])
 					}
 				}
 			}
@@ -98,15 +98,15 @@ func TestMTPGoldens(t *testing.T) {
 	if g.arena.Used() != 0 {
 		t.Errorf("%d bytes are left", g.arena.Used())
 	}
-	// Without memory there are no guesses, and no error.
-	d := &drafted{mtp: true, tokens: golden.Items[0].Tokens, hidden: &engine.HostStates{Hidden: h, Rows: golden.Items[0].Hidden}}
+	// Without memory there are no drafts and no error.
+	d := &draftState{mtp: true, tokens: golden.Items[0].Tokens, hidden: &engine.HostStates{Hidden: h, Rows: golden.Items[0].Hidden}}
 	small, err := loadDrafter(t.Context(), &Config{Checkpoint: ck, Pool: pool, Draft: &Draft{Checkpoint: layer, MTP: true, KVBudget: 100}}, tensor.BF16, tensor.BF16)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer small.close()
 	out := &proto.Sampled{}
-	if small.guess([]wish{{of: d, n: 3, out: out, rows: d.tokens}}); len(out.Drafts) > 0 || small.arena.Used() > 0 {
-		t.Errorf("guesses %v in %d bytes of 100", out.Drafts, small.arena.Used())
+	if small.draft([]draftRequest{{of: d, n: 3, out: out, rows: d.tokens}}); len(out.Drafts) > 0 || small.arena.Used() > 0 {
+		t.Errorf("drafts %v in %d bytes of 100", out.Drafts, small.arena.Used())
 	}
 }

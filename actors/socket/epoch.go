@@ -14,35 +14,35 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// epoch is everything a socket holds for one placement. It is built by the
-// executor, used by a step of each micro-batch at a time, and torn down as a whole.
+// epoch is the state of a socket for one placement. The executor builds it, the steps of each
+// micro-batch use it one at a time, and it is freed as a whole.
 type epoch struct {
-	*caches  // outlive the epoch
-	place    topology.Placement
-	rank     int
-	config   model.Config
-	weights  *shard.Weights
-	device   layer.Device
-	geometry kvcache.Geometry
-	form     tier.Form    // of blocks in files
-	score    tensor.Score // of attention
-	micro    [MicroBatches]*microBatch
-	maxRows  int
-	dt       tensor.DType      // of the matrices
-	group    *exchanges        // once it has joined
-	line     *line             // to the other ranks, beside the exchanges
-	ropes    []*layer.Rotation // the first is that of layers without a window
-	pool     *tensor.Pool
-	await    func(*layer.Batch, layer.Listener, func()) // begins an exchange
-	grammars func() (*grammar.Engine, error)
+	*caches   // shared with later epochs
+	place     topology.Placement
+	rank      int
+	config    model.Config
+	weights   *shard.Weights
+	device    layer.Device
+	geometry  kvcache.Geometry
+	form      tier.Form    // of the prefix cache's blocks in files
+	score     tensor.Score // attention scale and options
+	micro     [MicroBatches]*microBatch
+	maxRows   int
+	dt        tensor.DType      // type of the matrices
+	group     *exchanges        // set when the group has formed
+	blockLink *blockLink        // for transfers outside of the exchanges
+	ropes     []*layer.Rotation // index 0 is for layers without a window
+	pool      *tensor.Pool
+	await     func(*layer.Batch, layer.Listener, func()) // starts an exchange
+	grammars  func() (*grammar.Engine, error)
 }
 
-// microBatch is what the steps of one use one after the other.
+// microBatch is the memory that the steps of one micro-batch share, one after the other.
 type microBatch struct {
 	batch *layer.Batch
 	head  head
-	rows  replicas // of the tokens of a step; its buffers are used again
-	ids   []uint32 // tokens of one run, as the embedding takes them
+	rows  replicas // rows of a step's tokens for replicas
+	ids   []uint32 // scratch: tokens of one run for the embedding
 }
 
 func newEpoch(cfg *Config, p topology.Placement, rank int, w *shard.Weights, dt, kv tensor.DType, held *caches, maxRows int) *epoch {
@@ -56,7 +56,7 @@ func newEpoch(cfg *Config, p topology.Placement, rank int, w *shard.Weights, dt,
 	return e
 }
 
-// microBatch is that of a number; the first time it takes the memory of its activations.
+// microBatch returns a micro-batch by number. The first call allocates its activations.
 func (e *epoch) microBatch(batch int) *microBatch {
 	if e.micro[batch] == nil {
 		c := &e.config
@@ -72,29 +72,28 @@ func newBatch(on layer.Device, c *model.Config, maxRows int, cache tensor.KVLayo
 	return layer.NewBatch(d, maxRows, on.Backend(d, maxRows, cache))
 }
 
-// close frees the epoch, and the caches that no later one can use.
+// close frees the epoch and the caches that no later epoch can use.
 func (e *epoch) close(effects []Effect) {
 	e.release(effects)
 	e.weights.Close()
 }
 
-// step is one pass of the model over the rows of a plan. Nothing of a step lies
-// outside it and its micro-batch.
+// step is the execution of one plan. All of its state is in it and in its micro-batch.
 type step struct {
-	work    *Work
-	micro   *microBatch
-	wanted  []wanted
-	results results
-	sampled []*proto.Sampled // of all passes; what was drawn in each follows that of the pass before
-	pass    int              // passes that are done
-	told    [][]float32      // over several sockets: the tokens that rows of each have drawn
-	stages  []stage
-	sent    *layer.Batch // to the layers; the actor's, while the executor has the rest
-	at      int
-	reply   func(*proto.StepReply, error)
+	work      *Work
+	micro     *microBatch
+	wanted    []wanted
+	results   results
+	sampled   []*proto.Sampled // results of all passes, in order of passes
+	pass      int              // number of completed passes
+	sampledBy [][]float32      // with several sockets: the tokens that the rows of each rank have sampled
+	stages    []stage
+	sent      *layer.Batch // batch in the layers; set by the actor; the executor has the other fields
+	at        int
+	reply     func(*proto.StepReply, error)
 
 	spent      Stages
-	compute    time.Duration // of the layers, in passes that are done
+	compute    time.Duration // of the layers, in completed passes
 	observe    func(Stages)
 	copied     uint64 // bytes sent to replicas
 	spilled    []*proto.Spill
@@ -105,14 +104,14 @@ type step struct {
 	jobsBefore uint64
 }
 
-// stage is one piece of a step: a job for the executor that calls done once, or,
-// without one, all layers in turn.
+// stage is one part of a step: a job on the executor, which calls done once. Without a job it is all
+// layers in order.
 type stage struct {
 	job func(done func(error))
 }
 
-// begin takes every block the step will need, and fills the batch. After it nothing in
-// the step can fail for lack of memory.
+// begin reserves every cache block that the step needs and fills the batch. Later parts of the step
+// cannot run out of memory.
 func (e *epoch) begin(s *step) error {
 	if err := e.do(s.work.First); err != nil {
 		return err
@@ -125,12 +124,12 @@ func (e *epoch) begin(s *step) error {
 	return e.fill(s)
 }
 
-// fill puts the runs of a pass into the batch.
+// fill adds the runs of a pass to the batch.
 func (e *epoch) fill(s *step) error {
 	segments := make([]layer.Segment, len(s.work.Runs))
 	for i := range s.work.Runs {
 		segments[i] = e.segment(&s.work.Runs[i])
-		segments[i].Leave = e.leaves(s.work, i)
+		segments[i].Leave = e.droppedRows(s.work, i)
 	}
 	if err := s.micro.batch.Reset(e.place, e.rank, segments, e.ropes...); err != nil {
 		return err
@@ -138,22 +137,22 @@ func (e *epoch) fill(s *step) error {
 	return e.embed(s)
 }
 
-// segment is a run of tokens as the layers see it.
+// segment returns a run of tokens as a segment of the layers.
 func (e *epoch) segment(c *Run) layer.Segment {
 	q := e.seqs[c.Seq]
 	seg := layer.Segment{Seq: c.Seq, N: len(c.Tokens), Start: c.Start, Prefill: c.Prefill, Owner: c.Owner}
 	switch {
-	case c.Prefill && q.part != nil:
-		seg.Cache = e.device.Prompt(q.part, q.seen, e.score)
+	case c.Prefill && q.promptShard != nil:
+		seg.Cache = e.device.Prompt(q.promptShard, q.stats, e.score)
 	case !c.Prefill && q.owner == e.rank:
-		seg.Cache = e.device.Owned(q.own, e.score, e.ropes[0].At)
+		seg.Cache = e.device.Owned(q.cache, e.score, e.ropes[0].At)
 	}
 	return seg
 }
 
-// leaves is how many first rows of a run go no further than SwiftKV's pass: neither their
-// logits are requested, nor does the policy look at their queries in the later layers.
-func (e *epoch) leaves(w *Work, run int) int {
+// droppedRows returns the number of first rows of a run that end with SwiftKV's pass: their logits are not
+// requested, and the policy does not observe their queries in the later layers.
+func (e *epoch) droppedRows(w *Work, run int) int {
 	c := &w.Runs[run]
 	if e.config.SwiftKV.Layers == 0 || !c.Prefill {
 		return 0
@@ -168,8 +167,8 @@ func (e *epoch) leaves(w *Work, run int) int {
 	return n
 }
 
-// embed looks the tokens up, notes them in the owners' histories (those of decode rows
-// when their tokens are drawn), and lists the rows whose logits are requested.
+// embed looks up the embeddings of the tokens, appends the tokens to the owners' histories (for decode
+// rows only when their tokens are sampled), and lists the rows whose logits are requested.
 func (e *epoch) embed(s *step) error {
 	b := s.micro.batch
 	first, last, stay := make(map[uint64]int, len(b.Segments)), make(map[uint64]int, len(b.Segments)), 0
@@ -211,7 +210,7 @@ func (e *epoch) embed(s *step) error {
 		c := &s.work.Runs[i]
 		q := e.seqs[c.Seq]
 		if drawn[i] && q.owner == e.rank {
-			q.must.warm(c.Tokens)
+			q.grammar.warm(c.Tokens)
 		}
 		for j, t := range c.Tokens {
 			switch {

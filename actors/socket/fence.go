@@ -2,6 +2,6 @@
 
 package socket
 
-// fenced is false only in a build with -tags unfenced, which shows that runs under
-// faults go red when messages of other epochs are taken.
+// fenced is false only in a build with -tags unfenced. That build tests that the fault simulation
+// fails if a socket accepts messages of other epochs.
 const fenced = true

@@ -2,6 +2,6 @@
 
 package socket
 
-// fenced false lets a socket take messages of every epoch for those of its own. It
-// is there for test/cluster, TestFencingMutationIsCaught, and never ships.
+// fenced = false makes a socket accept messages of every epoch. Only test/cluster,
+// TestFencingMutationIsCaught, builds it; it is never released.
 const fenced = false

@@ -11,8 +11,8 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// TestFP8 serves a checkpoint in FP8 blocks and one of the same numbers in F32: the
-// same bits, the blocks cut by other rows and columns than the sockets are.
+// TestFP8 serves a checkpoint in FP8 blocks and one with the same numbers in F32. Both must give the same
+// bits, although the blocks do not align with the sockets' slices.
 func TestFP8(t *testing.T) {
 	ck, err := model.Open(filepath.Join(modelData, "mixtral"))
 	if err != nil {
@@ -30,6 +30,6 @@ func TestFP8(t *testing.T) {
 	newRig(t, rigConfig{dir: plain, sockets: 1, mapping: topology.Gather, kv: tensor.F32}).generate(64, want...)
 	newRig(t, rigConfig{dir: quantised, sockets: 3, mapping: topology.Reduce, kv: tensor.F32}).generate(64, got...)
 	if !bytes.Equal(bits(t, got), bits(t, want)) {
-		t.Error("FP8 weights and the numbers they stand for give different answers")
+		t.Error("FP8 weights and the same numbers in F32 give different results")
 	}
 }

@@ -12,31 +12,31 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// handover moves what prefill left on every socket to the sequence's owner, one
-// layer an exchange, so that the bytes in flight stay small: the owner adopts
-// or keeps its own heads and imports the rest.
+// handover moves the cache of a prompt from all sockets to the sequence's owner, one layer per
+// exchange, to limit the bytes in flight. The owner adopts or compresses its own heads and
+// imports the others.
 type handover struct {
 	epoch *epoch
-	batch *layer.Batch   // of the step, which numbers its collectives
+	batch *layer.Batch   // batch of the step, which numbers its collectives
 	seqs  []*sequence    // in the order of the plan, the same on every rank
-	heads topology.Range // of the layer in hand, that are moved
-	kept  []kvcache.Kept // (seq, own head) of the layer in hand
+	heads topology.Range // heads of the current layer that move
+	kept  []kvcache.Kept // choice per (sequence, own head) of the current layer
 	stats []*kvcache.Statistics
 	rankBuffers
-	sum []float32 // latent attention: what policies look at, of all sequences, over all sockets
+	sum []float32 // latent attention: attention statistics of all sequences, summed over all sockets
 
 	observing, choosing time.Duration
 }
 
-// of are the heads in hand that a rank has.
+// of returns the current heads that a rank has.
 func (h *handover) of(rank int) topology.Range {
 	has := h.epoch.place.Slices[rank].KVHeads
 	lo := min(max(has.Lo, h.heads.Lo), has.Hi)
 	return topology.Range{Lo: lo, Hi: max(lo, min(has.Hi, h.heads.Hi))}
 }
 
-// choose asks the policies which tokens this rank's heads of one layer keep, all
-// heads at once: the attention of the observation window, then the choice.
+// choose lets the policies choose the tokens of one layer, for all of this rank's heads at once. It
+// computes the attention of the observation window first.
 func (h *handover) choose(layer int) {
 	began := time.Now()
 	e := h.epoch
@@ -46,7 +46,7 @@ func (h *handover) choose(layer int) {
 	e.pool.Run(len(h.kept), func(i int) {
 		q, head := h.seqs[i/mine.Len()], mine.Lo+i%mine.Len()
 		if rule := e.geometry.Rule(layer, q.policy); q.owner != e.rank || !rule.KeepsAll() {
-			h.stats[i] = q.seen.Statistics(q.part, layer, head, e.score)
+			h.stats[i] = q.stats.Statistics(q.promptShard, layer, head, e.score)
 			if !rule.Needs.Queries {
 				h.stats[i].Vote(rule.Needs.Window)
 			}
@@ -62,20 +62,20 @@ func (h *handover) choose(layer int) {
 	h.choosing += time.Since(voted)
 }
 
-// keep is what choose found for one head.
+// keep returns the choice for one head.
 func (h *handover) keep(seq, head int) kvcache.Kept {
 	mine := h.of(h.epoch.rank)
 	return h.kept[seq*mine.Len()+head-mine.Lo]
 }
 
-// queries are those of one head that the owner gets.
+// queries returns the query statistics of one head that the owner gets.
 func (h *handover) queries(seq, head int) *kvcache.Statistics {
 	mine := h.of(h.epoch.rank)
 	return h.stats[seq*mine.Len()+head-mine.Lo]
 }
 
-// rowBytes is the size of what heads of a layer have for the owner: of each its rows, and the queries
-// that its policy lets the owner have.
+// rowBytes returns the size of the heads of a layer on the wire to the owner: their rows, and the query
+// statistics if the policy needs them on the owner.
 func (h *handover) rowBytes(q *sequence, layer int, heads topology.Range) int {
 	g := h.epoch.geometry
 	rule := g.Rule(layer, q.policy)
@@ -105,7 +105,7 @@ func (h *handover) start(layer int, done func(error)) {
 		}
 		for head := mine.Lo; head < mine.Hi; head++ {
 			rule := e.geometry.Rule(layer, q.policy)
-			h.send[q.owner] = q.part.Export(h.send[q.owner], rule, layer, head, h.keep(i, head))
+			h.send[q.owner] = q.promptShard.Export(h.send[q.owner], rule, layer, head, h.keep(i, head))
 			h.send[q.owner] = kvcache.ExportQueries(h.send[q.owner], rule, h.queries(i, head))
 		}
 	}
@@ -116,7 +116,7 @@ func (h *handover) start(layer int, done func(error)) {
 	e.group.AllToAll(collective.OpID(h.batch.NextOp()), h.send, h.recv, done)
 }
 
-// finish puts one layer into the owners' stores.
+// finish stores one layer in the owners' caches.
 func (h *handover) finish(layer int) error {
 	e := h.epoch
 	if e.geometry.Units > 0 {
@@ -138,10 +138,10 @@ func (h *handover) finish(layer int) error {
 			rows := size - kvcache.QueryBytes(e.geometry, e.geometry.Rule(layer, q.policy), q.prompt)
 			for head := h.of(r).Lo; head < h.of(r).Hi; head++ {
 				in := h.recv[r][at[r] : at[r]+size]
-				if err := q.own.Import(layer, head, 0, in[:rows]); err != nil {
+				if err := q.cache.Import(layer, head, 0, in[:rows]); err != nil {
 					return err
 				}
-				if err := q.own.ImportQueries(layer, head, e.score, in[rows:]); err != nil {
+				if err := q.cache.ImportQueries(layer, head, e.score, in[rows:]); err != nil {
 					return err
 				}
 				at[r] += size
@@ -155,14 +155,14 @@ func (h *handover) keepOwn(i, layer int, heads topology.Range) error {
 	e, q := h.epoch, h.seqs[i]
 	moved, errs := !e.geometry.Rule(layer, q.policy).KeepsAll(), make([]error, heads.Len())
 	if moved {
-		e.pool.Run(heads.Len(), func(n int) { errs[n] = q.own.Keep(q.part, layer, heads.Lo+n, h.keep(i, heads.Lo+n)) })
+		e.pool.Run(heads.Len(), func(n int) { errs[n] = q.cache.Keep(q.promptShard, layer, heads.Lo+n, h.keep(i, heads.Lo+n)) })
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
 	for head := heads.Lo; head < heads.Hi; head++ {
-		if q.policy.KeepsAll() && layer == e.geometry.Layers-1 { // all layers at once, when no policy chooses from them any more
-			if err := q.own.Adopt(q.part, head); err != nil {
+		if q.policy.KeepsAll() && layer == e.geometry.Layers-1 { // all layers at once, after the policy's last choice
+			if err := q.cache.Adopt(q.promptShard, head); err != nil {
 				return err
 			}
 		}
@@ -175,33 +175,32 @@ func (h *handover) keepOwn(i, layer int, heads topology.Range) error {
 	return nil
 }
 
-// observed gives the owner's store what was observed on the same socket.
+// observed copies the statistics of a head on this socket to the owner's cache.
 func (h *handover) observed(q *sequence, layer, head int, s *kvcache.Statistics) error {
-	return q.own.ImportQueries(layer, head, h.epoch.score, kvcache.ExportQueries(nil, h.epoch.geometry.Rule(layer, q.policy), s))
+	return q.cache.ImportQueries(layer, head, h.epoch.score, kvcache.ExportQueries(nil, h.epoch.geometry.Rule(layer, q.policy), s))
 }
 
-// seal ends the hand-over: the prompt's full cache is freed.
+// seal ends the hand-over: it frees the prompt's full cache.
 func (h *handover) seal() error {
 	for _, q := range h.seqs {
-		if q.own != nil {
-			if err := q.own.SealOn(h.epoch.pool.Run, h.epoch.rope(q.prompt)); err != nil {
+		if q.cache != nil {
+			if err := q.cache.SealOn(h.epoch.pool.Run, h.epoch.rope(q.prompt)); err != nil {
 				return err
 			}
 		}
-		if q.part != nil {
-			q.part.Release()
-			q.part = nil
+		if q.promptShard != nil {
+			q.promptShard.Release()
+			q.promptShard = nil
 		}
-		q.seen.Release()
-		q.seen, q.moves = nil, nil
+		q.stats.Release()
+		q.stats, q.handover = nil, nil
 	}
 	return nil
 }
 
-// startLatent begins the hand-over of one layer of latent attention. Every socket
-// that read the prompt holds its rows already, the owner too, so no row moves: what
-// is summed over the sockets is what the policies look at, which each socket found
-// for its own query heads (SnapStream, arXiv 2511.03092, section 4.2).
+// startLatent begins the hand-over of one layer of latent attention. Every socket in prefill has all
+// rows of the prompt, and so has the owner: no row moves. The sockets sum the attention statistics,
+// which each has for its own query heads (SnapStream, arXiv 2511.03092, section 4.2).
 func (h *handover) startLatent(layer int, done func(error)) {
 	e := h.epoch
 	units := e.geometry.Units
@@ -230,19 +229,19 @@ func (h *handover) startLatent(layer int, done func(error)) {
 			of[i] = parts[i][at : at+n]
 		}
 		if n > 0 && len(mine) > 0 {
-			q.seen.Parts(layer, mine, of)
+			q.stats.Parts(layer, mine, of)
 		}
 		at += n
 	}
 	if len(nodes) == 1 {
-		copy(h.sum, parts[0]) // of one socket there is one node, the root
+		copy(h.sum, parts[0]) // with a single socket the tree has one node, the root
 		done(nil)
 		return
 	}
 	e.group.AllReduceTree(collective.OpID(h.batch.NextOp()), units, nodes, parts, h.sum, done)
 }
 
-// finishLatent lets the owners keep what their policies choose from their own rows.
+// finishLatent lets the owners keep the rows that their policies choose.
 func (h *handover) finishLatent(layer int) error {
 	e, at := h.epoch, 0
 	kept, stats := make([]kvcache.Kept, len(h.seqs)), make([]*kvcache.Statistics, len(h.seqs))
@@ -253,8 +252,8 @@ func (h *handover) finishLatent(layer int) error {
 	}
 	e.pool.Run(len(h.seqs), func(i int) {
 		if q := h.seqs[i]; q.owner == e.rank && !q.policy.KeepsAll() {
-			stats[i] = kvcache.StatisticsOfSum(q.part, layer, q.policy, e.score, sums[i])
-			q.seen.Label(stats[i])
+			stats[i] = kvcache.StatisticsOfSum(q.promptShard, layer, q.policy, e.score, sums[i])
+			q.stats.Label(stats[i])
 			kept[i] = q.policy.Keep(stats[i])
 		}
 	})
@@ -262,14 +261,14 @@ func (h *handover) finishLatent(layer int) error {
 		switch {
 		case q.owner != e.rank:
 		case !q.policy.KeepsAll():
-			if err := q.own.Keep(q.part, layer, 0, kept[i]); err != nil {
+			if err := q.cache.Keep(q.promptShard, layer, 0, kept[i]); err != nil {
 				return err
 			}
 			if err := h.observed(q, layer, 0, stats[i]); err != nil {
 				return err
 			}
-		case layer == e.geometry.Layers-1: // all layers at once, when no policy chooses from them any more
-			if err := q.own.Adopt(q.part, 0); err != nil {
+		case layer == e.geometry.Layers-1: // all layers at once, after the policy's last choice
+			if err := q.cache.Adopt(q.promptShard, 0); err != nil {
 				return err
 			}
 		}

@@ -15,41 +15,40 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// wanted is one row of the step whose logits are requested.
+// wanted is a row of the step whose logits are requested.
 type wanted struct {
 	row      int
 	seq      *sequence
 	position int   // true position of the token that the logits predict
-	sample   bool  // draw a token from them
-	score    int32 // else: report the log-probability of this prompt token
-	top      int   // and of the best `top`
-	token    int32 // of the row, which enters the history before its successor is drawn, or none
-	draft    bool  // the token is a guess at what the row before has drawn
+	sample   bool  // sample a token
+	score    int32 // without sample: report the log-probability of this prompt token
+	top      int   // also report the log-probabilities of this number of best tokens
+	token    int32 // token of the row, which enters the history before its successor is sampled; or none
+	draft    bool  // the token is a draft of the token that the previous row samples
 }
 
-// greedy reports that only the largest logit matters.
+// greedy reports whether only the largest logit is needed.
 func (w wanted) greedy() bool { return w.sample && w.seq.params.Greedy() }
 
-// head turns final hidden states into tokens: vocabulary rows cut over the
-// sockets, logits (or for greedy rows only the best one) sent to the owner of
-// the sequence, which samples.
+// head turns final hidden states into tokens. The vocabulary is divided over the sockets. Each sends its
+// logits, or for greedy rows only its best one, to the sequence's owner, which samples.
 type head struct {
 	ends layer.Held
-	pool *tensor.Pool // samples
+	pool *tensor.Pool // runs sampling tasks
 
 	rows []layer.LogitRow
 	rankBuffers
-	at    []int // (rows, ranks): where in recv the parts of a row begin
+	at    []int // (rows, ranks): offset of each row's part in recv
 	drawn []sampler.Result
-	runs  []int     // rows that a task begins with
-	draw  sync.Pool // of *sampler.Scratch, one a thread
+	runs  []int     // first row of each task
+	draw  sync.Pool // of *sampler.Scratch, one per thread
 }
 
-// errWrongDraft marks a row behind the first token that is not what was drawn: there is
-// nothing to draw after it.
-var errWrongDraft = errors.New("socket: behind a wrong draft")
+// errWrongDraft marks a row after a draft token that differs from the sampled token. There is nothing to
+// sample from it.
+var errWrongDraft = errors.New("socket: the row follows a wrong draft")
 
-// bestBytes is the wire size of a greedy row: value and index.
+// bestBytes is the wire size of a greedy row: logit and index.
 const bestBytes = 8
 
 func (h *head) compute(b *layer.Batch, rows []wanted) {
@@ -60,7 +59,7 @@ func (h *head) compute(b *layer.Batch, rows []wanted) {
 	b.Backend.Logits(h.ends, h.rows)
 }
 
-// exchange sends this rank's part of every row to the row's owner.
+// exchange sends this rank's part of every row to the owner of the row.
 func (h *head) exchange(b *layer.Batch, rows []wanted, g *exchanges, done func(error)) {
 	h.reset(len(b.Place.Slices), func(r int) (bytes int) {
 		for _, w := range rows {
@@ -104,8 +103,8 @@ func (h *head) appendPart(out []byte, i int, w wanted, vocab topology.Range) []b
 	return out
 }
 
-// finish samples the rows that this rank owns, several at a time: a row of a large
-// vocabulary takes up to a millisecond.
+// finish samples the rows that this rank owns, several in parallel: a row of a large vocabulary takes
+// up to a millisecond.
 func (h *head) finish(b *layer.Batch, rows []wanted, reply *results) error {
 	n := len(b.Place.Slices)
 	h.at, h.drawn = append(h.at[:0], make([]int, n)...), append(h.drawn[:0], make([]sampler.Result, len(rows))...)
@@ -119,7 +118,7 @@ func (h *head) finish(b *layer.Batch, rows []wanted, reply *results) error {
 	}
 	h.runs = h.runs[:0]
 	for i, w := range rows {
-		if i == 0 || w.token == none || w.seq != rows[i-1].seq { // rows of decode of one sequence are one task
+		if i == 0 || w.token == none || w.seq != rows[i-1].seq { // the decode rows of one sequence are one task
 			h.runs = append(h.runs, i)
 		}
 	}
@@ -130,7 +129,7 @@ func (h *head) finish(b *layer.Batch, rows []wanted, reply *results) error {
 		}
 		for i := h.runs[i]; i < end && rows[i].seq.owner == b.Rank; i++ {
 			w := rows[i]
-			if w.draft && w.seq.next != w.token { // a guess that was wrong, or one behind it
+			if w.draft && w.seq.next != w.token { // a wrong draft, or a row after a wrong draft
 				w.seq.next, h.drawn[i].Err = none, errWrongDraft
 				continue
 			}
@@ -138,7 +137,7 @@ func (h *head) finish(b *layer.Batch, rows []wanted, reply *results) error {
 				w.seq.feed(w.token, w.position-1)
 			}
 			h.drawn[i] = h.result(b, i, w)
-			if w.sample { // rows of a prompt that are only scored are tasks beside each other
+			if w.sample { // prompt rows without sampling are independent tasks
 				h.drawn[i].Token = w.seq.replayed(h.drawn[i].Token, w.position)
 				w.seq.next = h.drawn[i].Token
 				if h.drawn[i].Err != nil {
@@ -161,7 +160,7 @@ func (h *head) finish(b *layer.Batch, rows []wanted, reply *results) error {
 	return nil
 }
 
-// result is the token of row i, or the log-probabilities that were asked for.
+// result returns the token of row i, or the requested log-probabilities.
 func (h *head) result(b *layer.Batch, i int, w wanted) sampler.Result {
 	at := h.at[i*len(b.Place.Slices):]
 	if w.greedy() {
@@ -182,9 +181,9 @@ func (h *head) result(b *layer.Batch, i int, w wanted) sampler.Result {
 	}
 	defer h.draw.Put(scratch)
 	switch {
-	case w.sample && w.seq.must != nil:
-		allowed, err := w.seq.must.allowed()
-		switch { // of this sequence alone, and so no failure of the step
+	case w.sample && w.seq.grammar != nil:
+		allowed, err := w.seq.grammar.allowed()
+		switch { // errors of this sequence only; the step continues
 		case errors.Is(err, errNoGrammars):
 			return sampler.Result{Err: fmt.Errorf("%w: %w", sampler.ErrNoCandidate, err)}
 		case err != nil:
@@ -197,8 +196,8 @@ func (h *head) result(b *layer.Batch, i int, w wanted) sampler.Result {
 	return sampler.Logprobs(logits, w.score, w.top, scratch)
 }
 
-// best is the argmax over all ranks' bests, the lowest index on a tie: ranks
-// hold ascending rows, so a later one must be strictly greater.
+// best returns the argmax over all ranks' bests. On a tie the lowest index wins: ranks hold ascending
+// rows, so a later one must be strictly greater.
 func (h *head) best(b *layer.Batch, i int, at []int) sampler.Result {
 	token, value := -1, float32(math.Inf(-1))
 	for r, s := range b.Place.Slices {
@@ -216,7 +215,7 @@ func (h *head) best(b *layer.Batch, i int, at []int) sampler.Result {
 		if t < s.Vocab.Lo || t >= s.Vocab.Hi {
 			return sampler.Result{Err: fmt.Errorf("socket: rank %d sent token %d, its rows are [%d,%d)", r, t, s.Vocab.Lo, s.Vocab.Hi)}
 		}
-		if v > value { // never NaN
+		if v > value { // false for NaN
 			token, value = t, v
 		}
 	}
@@ -226,7 +225,7 @@ func (h *head) best(b *layer.Batch, i int, at []int) sampler.Result {
 	return sampler.Result{Token: int32(token)}
 }
 
-// results collects what the owner sends back, in the order of the rows.
+// results collects the owner's results in the order of the rows.
 type results struct {
 	bySeq map[uint64]*proto.Sampled
 	order []*proto.Sampled
@@ -245,10 +244,10 @@ func (r *results) of(s *sequence) *proto.Sampled {
 	return p
 }
 
-// token reports what was drawn after the next row.
+// token reports the sampled token after the next row.
 func (r *results) token(s *sequence, t sampler.Result) {
 	p, d := r.of(s), &proto.Drawn{Banned: errors.Is(t.Err, sampler.ErrBanned)}
-	if t.Err == nil { // else there was nothing to draw from
+	if t.Err == nil { // otherwise there was nothing to sample from
 		d.HasToken, d.Token, d.Logprob, d.Top = true, uint32(t.Token), t.Logprob, tops(t.Top)
 	}
 	p.Drawn = append(p.Drawn, d)

@@ -30,10 +30,10 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// sessionSockets take a session: an owner and a replica.
+// sessionSockets is the number of sockets of a session: an owner and a replica.
 const sessionSockets = 2
 
-// victims are what the sockets of one session after another share.
+// victims are the resources that the sockets of consecutive sessions share.
 type victims struct {
 	t    testing.TB
 	ck   *model.Checkpoint
@@ -56,10 +56,9 @@ func newVictims(t testing.TB, dir string) *victims {
 	return v
 }
 
-// session is what a coordinator says to two sockets from their start: two epochs, in
-// which one sequence is read in two chunks and the other in one, decoded, copied,
-// resumed and released.
-// With a short deadline, sockets that fell out over a step end soon.
+// session returns a coordinator's messages to two new sockets. In two epochs, one sequence is read in two
+// chunks and another in one; both are decoded, copied, resumed and released. With a short deadline,
+// sockets that disagree on a step fail soon.
 func (v *victims) session(deadline time.Duration) []pb.Message {
 	var members []topology.Member
 	for i := range sessionSockets {
@@ -119,9 +118,9 @@ func (v *victims) session(deadline time.Duration) []pb.Message {
 	)
 }
 
-// play says a session to new sockets, all that they refuse too, and retires them. It
-// returns the first refusal. What may never happen fails the test: no answer, memory
-// that nobody asked for, or cache bytes that are left.
+// play sends a session to new sockets, including the messages after a refusal, and retires the sockets.
+// It returns the first refusal. The test fails without a reply, if too much memory is allocated, or
+// if cache bytes are left.
 func (v *victims) play(session []pb.Message) (refused error) {
 	v.t.Helper()
 	var before, after runtime.MemStats
@@ -142,17 +141,17 @@ func (v *victims) play(session []pb.Message) (refused error) {
 		defer Stop(sys.Root, pid, cfg.Stopped)
 		pids = append(pids, pid)
 	}
-	answers := make(chan error, sessionSockets)
+	replies := make(chan error, sessionSockets)
 	all := func(command func(rank int) any) (bad error) {
 		for rank, pid := range pids {
 			sys.Root.Send(pid, command(rank))
 		}
 		for range pids {
 			select {
-			case err := <-answers:
+			case err := <-replies:
 				bad = errors.Join(bad, err)
 			case <-time.After(2 * time.Minute):
-				v.t.Fatal("no answer in 2 minutes")
+				v.t.Fatal("no reply within 2 minutes")
 			}
 		}
 		return bad
@@ -163,15 +162,15 @@ func (v *victims) play(session []pb.Message) (refused error) {
 			case *proto.LoadRequest:
 				m = pb.CloneOf(m)
 				m.Rank += uint32(rank)
-				return &Load{Request: m, Reply: func(_ *proto.LoadReply, err error) { answers <- err }}
+				return &Load{Request: m, Reply: func(_ *proto.LoadReply, err error) { replies <- err }}
 			case *proto.JoinRequest:
-				return &Join{Request: m, Reply: func(_ *proto.JoinReply, err error) { answers <- err }}
+				return &Join{Request: m, Reply: func(_ *proto.JoinReply, err error) { replies <- err }}
 			case *proto.StepRequest:
-				return &Step{Request: m, Reply: func(_ *proto.StepReply, err error) { answers <- err }}
+				return &Step{Request: m, Reply: func(_ *proto.StepReply, err error) { replies <- err }}
 			case *proto.PrefixRequest:
-				return &Prefix{Request: m, Reply: func(_ *proto.PrefixReply, err error) { answers <- err }}
+				return &Prefix{Request: m, Reply: func(_ *proto.PrefixReply, err error) { replies <- err }}
 			case *proto.ReleaseRequest:
-				return &Release{Request: m, Reply: func(_ *proto.ReleaseReply, err error) { answers <- err }}
+				return &Release{Request: m, Reply: func(_ *proto.ReleaseReply, err error) { replies <- err }}
 			}
 			panic(fmt.Sprintf("a session has no %T", m))
 		})
@@ -180,21 +179,21 @@ func (v *victims) play(session []pb.Message) (refused error) {
 		}
 	}
 	_ = all(func(int) any {
-		return &Retire{Request: &proto.RetireRequest{Epoch: math.MaxUint32}, Reply: func(err error) { answers <- err }}
+		return &Retire{Request: &proto.RetireRequest{Epoch: math.MaxUint32}, Reply: func(err error) { replies <- err }}
 	})
 	for end := time.Now().Add(2 * time.Minute); ; {
 		held := make([]int64, sessionSockets)
 		_ = all(func(rank int) any {
 			return &Status{Reply: func(s *proto.SocketStatus) {
 				held[rank] = s.KvUsedBytes
-				answers <- nil
+				replies <- nil
 			}}
 		})
 		if slices.Max(held) == 0 {
 			break
 		}
 		if time.Now().After(end) {
-			v.t.Fatal("cache bytes are left of a session that is over")
+			v.t.Fatal("cache bytes are left after the end of a session")
 		}
 	}
 	runtime.ReadMemStats(&after)
@@ -204,14 +203,14 @@ func (v *victims) play(session []pb.Message) (refused error) {
 	return refused
 }
 
-// TestSessionIsTaken: the session that the tests below damage is a good one.
+// TestSessionIsTaken checks that the session that the tests below damage is valid.
 func TestSessionIsTaken(t *testing.T) {
 	if err := newVictims(t, goldenDir).play(newVictims(t, goldenDir).session(time.Minute)); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// TestForksAreRefused: nothing begins with a cache that its own would not be.
+// TestForksAreRefused checks that a fork is refused unless its cache equals one built from its own prompt.
 func TestForksAreRefused(t *testing.T) {
 	q := Sequence{Owner: 1, Policy: parsed(t, "squeezed"), Prompt: 100, HandedOver: true}
 	o := &plan.Open{Seq: 2, Fork: 1}
@@ -227,15 +226,15 @@ func TestForksAreRefused(t *testing.T) {
 	} {
 		from, o := q, &plan.Open{Seq: 2, Fork: 1}
 		if change(&from, o); checkFork(o, &q, &from) == nil {
-			t.Errorf("a fork of one that is %s is taken", name)
+			t.Errorf("a fork of a sequence that is %s is accepted", name)
 		}
 	}
 	if checkFork(o, &q, nil) == nil {
-		t.Error("a fork of nothing is taken")
+		t.Error("a fork of a missing sequence is accepted")
 	}
 }
 
-// TestIndexIsRefused: pieces of an index come in order, each once, of a prompt that was read so far.
+// TestIndexIsRefused checks that the pieces of an index come in order, once each, after their tokens were read.
 func TestIndexIsRefused(t *testing.T) {
 	m := Machine{limits: Limits{Layers: 2, Layout: tensor.KVLayout{Type: tensor.F32, KDim: 8, VDim: 8}}}
 	q := Sequence{Policy: parsed(t, "squeezed"), Prompt: 400, Read: 300, Indexed: 5}
@@ -246,26 +245,26 @@ func TestIndexIsRefused(t *testing.T) {
 		t.Error(err)
 	}
 	for name, change := range map[string]func(q *Sequence, x *plan.Index){
-		"no row left":      func(q *Sequence, x *plan.Index) { q.Read, q.Indexed, x.From = 399, 72, 72 },
-		"more than moves":  func(q *Sequence, x *plan.Index) { q.Read, q.Indexed, x.From, x.Pieces = 400, 72, 72, 10 },
-		"both kinds":       func(q *Sequence, x *plan.Index) { q.Read, x.Pieces = 400, 68 },
-		"no piece":         func(_ *Sequence, x *plan.Index) { x.Pieces = 0 },
-		"a piece twice":    func(_ *Sequence, x *plan.Index) { x.From = 4 },
-		"too many":         func(_ *Sequence, x *plan.Index) { x.Pieces = 68 },
-		"as many as wraps": func(_ *Sequence, x *plan.Index) { x.Pieces = math.MaxUint32 },
-		"unread":           func(q *Sequence, _ *plan.Index) { q.Read = 299 },
-		"another policy":   func(q *Sequence, _ *plan.Index) { q.Policy = kvcache.Full() },
-		"handed over":      func(q *Sequence, _ *plan.Index) { q.HandedOver = true },
-		"rows beside":      func(q *Sequence, _ *plan.Index) { q.lastStep = 7 },
-		"another step":     func(q *Sequence, _ *plan.Index) { q.inFlight = 6 },
+		"no row left":                  func(q *Sequence, x *plan.Index) { q.Read, q.Indexed, x.From = 399, 72, 72 },
+		"more than moves":              func(q *Sequence, x *plan.Index) { q.Read, q.Indexed, x.From, x.Pieces = 400, 72, 72, 10 },
+		"both kinds":                   func(q *Sequence, x *plan.Index) { q.Read, x.Pieces = 400, 68 },
+		"no piece":                     func(_ *Sequence, x *plan.Index) { x.Pieces = 0 },
+		"a piece twice":                func(_ *Sequence, x *plan.Index) { x.From = 4 },
+		"too many":                     func(_ *Sequence, x *plan.Index) { x.Pieces = 68 },
+		"as many as wraps":             func(_ *Sequence, x *plan.Index) { x.Pieces = math.MaxUint32 },
+		"unread":                       func(q *Sequence, _ *plan.Index) { q.Read = 299 },
+		"another policy":               func(q *Sequence, _ *plan.Index) { q.Policy = kvcache.Full() },
+		"handed over":                  func(q *Sequence, _ *plan.Index) { q.HandedOver = true },
+		"in the same step as its rows": func(q *Sequence, _ *plan.Index) { q.lastStep = 7 },
+		"another step":                 func(q *Sequence, _ *plan.Index) { q.inFlight = 6 },
 	} {
 		q, x := q, &plan.Index{Seq: 2, From: 5, Pieces: 1}
 		if change(&q, x); m.checkIndex(&plan.Plan{Step: 7}, x, &q) == nil {
-			t.Errorf("%s: is taken", name)
+			t.Errorf("%s: the index is accepted", name)
 		}
 	}
 	if m.checkIndex(&plan.Plan{}, &plan.Index{Pieces: 1}, nil) == nil {
-		t.Error("an index of nothing is taken")
+		t.Error("an index of a missing sequence is accepted")
 	}
 }
 
@@ -278,8 +277,8 @@ func parsed(t *testing.T, spec string) *kvcache.Policy {
 	return p
 }
 
-// TestStepsAreRefused: what no single number shows, and what would do no harm but is no
-// plan either.
+// TestStepsAreRefused checks rules that involve several fields, and plans that would do no harm but are
+// invalid.
 func TestStepsAreRefused(t *testing.T) {
 	v, params := newVictims(t, goldenDir), greedy(0)
 	sampling := plan.EncodeSampling(&params)
@@ -324,8 +323,8 @@ func TestStepsAreRefused(t *testing.T) {
 	}
 }
 
-// TestCacheThatNobodyResumed: a sequence that is read anew, although its cache was kept
-// from the epoch before, leaves one cache behind and not two.
+// TestCacheThatNobodyResumed checks that a sequence that is read again, although an earlier epoch kept its
+// cache, leaves one cache and not two.
 func TestCacheThatNobodyResumed(t *testing.T) {
 	v := newVictims(t, goldenDir)
 	first := v.session(time.Minute)
@@ -342,14 +341,14 @@ func TestCacheThatNobodyResumed(t *testing.T) {
 	}
 }
 
-// TestHostileNumbers: every field of every message, each in turn set to what no
-// coordinator sends, ends in an answer.
+// TestHostileNumbers sets every field of every message in turn to invalid values. Each message must get a
+// reply.
 func TestHostileNumbers(t *testing.T) {
 	for _, arch := range []string{"llama", "deepseek_v3", "gemma3"} {
 		t.Run(arch, func(t *testing.T) {
 			v := newVictims(t, filepath.Join(modelData, arch))
 			session := v.session(100 * time.Millisecond)
-			every, refused, n := 11, 0, 0 // -fuzz FuzzStep goes on from here
+			every, refused, n := 11, 0, 0 // FuzzStep (-fuzz) tests the rest
 			if raceEnabled || testing.Short() || arch != "llama" {
 				every = 43
 			}
@@ -373,8 +372,8 @@ func TestHostileNumbers(t *testing.T) {
 	}
 }
 
-// damage makes the which-th change that it knows in m, and returns how many it has
-// counted; which < 0: it only counts.
+// damage makes change number `which` in m and returns the number of possible changes. With which < 0 it
+// only counts them.
 func damage(m protoreflect.Message, which int) int {
 	n := 0
 	is := func() bool { n++; return n-1 == which }
@@ -438,7 +437,7 @@ func damage(m protoreflect.Message, which int) int {
 	return n
 }
 
-// bad are values that a field of this kind, which has one now, should not have.
+// bad returns invalid values for a field of this kind, given its current value.
 func bad(f protoreflect.FieldDescriptor, now protoreflect.Value) (out []protoreflect.Value) {
 	add := func(v any) { out = append(out, protoreflect.ValueOf(v)) }
 	switch f.Kind() {
@@ -476,7 +475,7 @@ func bad(f protoreflect.FieldDescriptor, now protoreflect.Value) (out []protoref
 	return out
 }
 
-// FuzzStep: an arbitrary step at any moment of a session ends in an answer.
+// FuzzStep checks that an arbitrary step at any point of a session gets a reply.
 func FuzzStep(f *testing.F) {
 	v := newVictims(f, goldenDir)
 	session := v.session(100 * time.Millisecond)

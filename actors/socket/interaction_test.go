@@ -17,8 +17,8 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "write the transcripts in testdata anew")
 
-// Each file in testdata is a story of one socket: a command, "----", what the machine
-// answers. After a change that is meant, run with -rewrite and read the diff.
+// Each file in testdata is a transcript of one socket: a command, "----", the machine's reply. After an
+// intended change, run with -rewrite and review the diff.
 func TestInteraction(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) < 4 {
@@ -48,21 +48,20 @@ func TestInteraction(t *testing.T) {
 				return
 			}
 			if got != string(text) {
-				t.Errorf("%s tells another story now (-rewrite to accept it):\n%s", file, got)
+				t.Errorf("%s: the transcript has changed (-rewrite accepts it):\n%s", file, got)
 			}
 		})
 	}
 }
 
-// story drives one machine with the commands of a file.
+// story runs the commands of a file on one machine.
 type story struct {
 	m     *Machine
 	epoch uint32
 	work  [MicroBatches]*Work
 }
 
-// run carries out one command: a name, then key=value, numbers within a value
-// separated by colons.
+// run executes one command: a name, then key=value pairs. Numbers within a value are separated by colons.
 func (s *story) run(line string) string {
 	words := strings.Fields(line)
 	num := func(key string, otherwise int) int {

@@ -10,16 +10,16 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// What the coordinator says is checked, a function a message, before any number of it
-// counts, indexes or sizes something: loads here, plans in state_check.go. The numbers of
-// a join are checked where they are used, by collective.Config and its transport.
+// Numbers in the coordinator's messages are checked before they count, index or size anything. Loads are
+// checked here and plans in state_check.go, with one function per message. The numbers of a join are
+// checked where they are used, by collective.Config and its transport.
 
 const (
 	maxSockets    = 256
 	maxStepTokens = 1 << 16
 )
 
-// placementOf checks a load request before anything is built from its numbers.
+// placementOf checks a load request before its numbers are used.
 func placementOf(r *proto.LoadRequest, c *model.Config) (topology.Placement, int, error) {
 	var none topology.Placement
 	m := r.GetPlacement()
@@ -42,7 +42,7 @@ func placementOf(r *proto.LoadRequest, c *model.Config) (topology.Placement, int
 	return p, int(r.Rank), p.Check(shard.ShapeOf(c))
 }
 
-// typesOf are the types of weights and cache that a load asks for.
+// typesOf returns the types of weights and cache in a load request.
 func typesOf(r *proto.LoadRequest, c *model.Config) (weights, kv tensor.DType, err error) {
 	if weights, err = tensor.ParseDType(r.WeightType); err != nil {
 		return 0, 0, err

@@ -9,9 +9,9 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// TestSameBitsOfRuns: one sequence of several runs (tensor.RunBlocks) has the same bits on
-// one thread and on many, which share its runs; and where a policy keeps everything, a
-// token that was decoded has those of one that was read in a prompt.
+// TestSameBitsOfRuns checks that a sequence of several runs (tensor.RunBlocks) has the same bits on one
+// thread and on many, which share its runs. With a policy that keeps everything, a decoded token must
+// also have the bits of a prompt token.
 func TestSameBitsOfRuns(t *testing.T) {
 	for _, c := range []struct {
 		model, policy string
@@ -19,7 +19,7 @@ func TestSameBitsOfRuns(t *testing.T) {
 		prompt        int
 		weights       string
 	}{
-		{"llama", "full", tensor.BF16, 2030, "q8_0"}, // what is attended is quantized by whoever ends it
+		{"llama", "full", tensor.BF16, 2030, "q8_0"}, // attention outputs are quantized by the thread that completes them
 		{"llama", "h2o:recent=900,topk=800,step=1", tensor.Int8, 1900, "f32"},
 		{"llama", "streaming:sink=4,recent=1500,positions=cache", tensor.BF16, 1900, "f32"},
 		{"llama", "quest:page=16,budget=1600", tensor.BF16, 1900, "f32"},
@@ -46,18 +46,18 @@ func TestSameBitsOfRuns(t *testing.T) {
 			want := ask(1, 1, 512, 0, nil)
 			for _, threads := range []int{2, 9, 40} {
 				if got := ask(1, threads, 300, 0, nil); !bytes.Equal(bits(t, []*request{got}), bits(t, []*request{want})) {
-					t.Errorf("other bits on %d threads", threads)
+					t.Errorf("different bits on %d threads", threads)
 				}
 			}
 			if got := ask(3, 16, 100, 0, nil); !bytes.Equal(bits(t, []*request{got}), bits(t, []*request{want})) {
-				t.Error("other bits on 3 sockets")
+				t.Error("different bits on 3 sockets")
 			}
 			if c.policy == "full" {
 				got := ask(1, 1, 77, 3, want.tokens[:3])
 				rest := *want
 				rest.scores = rest.scores[3:]
 				if !bytes.Equal(bits(t, []*request{got}), bits(t, []*request{&rest})) {
-					t.Error("tokens that were read give other bits than decoded ones")
+					t.Error("prompt tokens and decoded tokens have different bits")
 				}
 			}
 		})

@@ -9,9 +9,9 @@ import (
 
 // Passes of a step after its first (docs/decisions/multi-step.md).
 
-// again are the stages of the next pass: what the rows have drawn goes from their owners to all, and
-// is what the model reads.
-func (e *epoch) again(s *step) []stage {
+// nextPass returns the stages of the next pass: the owners send the sampled tokens to all ranks, and the
+// model reads them.
+func (e *epoch) nextPass(s *step) []stage {
 	n := len(e.place.Slices)
 	return []stage{{job: func(done func(error)) {
 		began := time.Now()
@@ -20,13 +20,13 @@ func (e *epoch) again(s *step) []stage {
 			done(nil)
 			return
 		}
-		e.tell(s, func(err error) {
+		e.sendSampled(s, func(err error) {
 			s.spent.Wait += time.Since(began)
 			done(err)
 		})
 	}}, {job: func(done func(error)) {
 		began := time.Now()
-		err := e.next(s)
+		err := e.fillNextPass(s)
 		s.spent.Begin += time.Since(began)
 		if err == nil {
 			s.stages = append(s.stages, e.plan(s)...)
@@ -35,40 +35,40 @@ func (e *epoch) again(s *step) []stage {
 	}}}
 }
 
-// tell gives what this rank's rows have drawn to all, in the order of the rows. A token is a small
-// number, which a float32 has exactly.
-func (e *epoch) tell(s *step, done func(error)) {
-	if s.told == nil {
-		s.told = make([][]float32, len(e.place.Slices))
+// sendSampled sends the tokens that this rank's rows have sampled to all ranks, in the order of the rows. A
+// float32 represents every token number exactly.
+func (e *epoch) sendSampled(s *step, done func(error)) {
+	if s.sampledBy == nil {
+		s.sampledBy = make([][]float32, len(e.place.Slices))
 	}
-	for r := range s.told {
-		s.told[r] = s.told[r][:0]
+	for r := range s.sampledBy {
+		s.sampledBy[r] = s.sampledBy[r][:0]
 	}
 	for _, c := range s.work.Runs {
 		t := float32(0)
 		if c.Owner == e.rank {
 			t = float32(drawn(e.seqs[c.Seq]))
 		}
-		s.told[c.Owner] = append(s.told[c.Owner], t)
+		s.sampledBy[c.Owner] = append(s.sampledBy[c.Owner], t)
 	}
-	e.group.AllGather(collective.OpID(s.micro.batch.NextOp()), s.told[e.rank], s.told, done)
+	e.group.AllGather(collective.OpID(s.micro.batch.NextOp()), s.sampledBy[e.rank], s.sampledBy, done)
 }
 
-// drawn is what a sequence goes on with. Who had nothing to draw from ends with the step, and has any
-// token until then.
+// drawn returns the token that a sequence continues with. A sequence without a sampled token ends with
+// the step; until then any valid token will do.
 func drawn(q *sequence) int32 { return max(0, q.next) }
 
-// next fills the batch with the runs of the next pass.
-func (e *epoch) next(s *step) error {
-	at := make([]int, len(s.told))
+// fillNextPass fills the batch with the runs of the next pass.
+func (e *epoch) fillNextPass(s *step) error {
+	at := make([]int, len(s.sampledBy))
 	var bad error
 	s.work.Again(func(c *Run) int32 {
 		if c.Owner == e.rank {
 			return drawn(e.seqs[c.Seq])
 		}
-		t := s.told[c.Owner][at[c.Owner]]
+		t := s.sampledBy[c.Owner][at[c.Owner]]
 		if at[c.Owner]++; !(t >= 0 && t < float32(e.config.Vocab)) {
-			bad = fmt.Errorf("socket: rank %d has drawn token %v for sequence %d, vocabulary is %d", c.Owner, t, c.Seq, e.config.Vocab)
+			bad = fmt.Errorf("socket: rank %d sampled token %v for sequence %d, vocabulary is %d", c.Owner, t, c.Seq, e.config.Vocab)
 			return 0
 		}
 		return int32(t)

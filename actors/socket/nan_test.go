@@ -17,8 +17,8 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// TestWeightsThatAreNoNumbers: a checkpoint full of NaN gives no tokens, under every
-// policy and architecture, and does no other harm.
+// TestWeightsThatAreNoNumbers checks that a checkpoint full of NaN gives no tokens and does no other harm,
+// with every policy and architecture.
 func TestWeightsThatAreNoNumbers(t *testing.T) {
 	for _, arch := range []string{"llama", "qwen3_moe", "deepseek_v3", "gemma3"} {
 		dir := t.TempDir()
@@ -66,8 +66,8 @@ func TestWeightsThatAreNoNumbers(t *testing.T) {
 	}
 }
 
-// TestBestOfAllRanks: the largest logit wins, the lowest token on a tie; what is no
-// number never does, and a token that its sender does not have ends the step.
+// TestBestOfAllRanks checks that the largest logit wins, and the lowest token on a tie. NaN must never win,
+// and a token outside of its sender's range must fail the step.
 func TestBestOfAllRanks(t *testing.T) {
 	nan, inf := float32(math.NaN()), float32(math.Inf(1))
 	const none, fails = -1, -2
@@ -77,7 +77,7 @@ func TestBestOfAllRanks(t *testing.T) {
 		b.Place.Slices = append(b.Place.Slices, topology.Slice{Vocab: r})
 	}
 	for _, c := range []struct {
-		rank  int // whose answer it is: 0 or 1, the other is the peer
+		rank  int // rank that computes the result: 0 or 1; the other is the peer
 		peer  float32
 		token uint32
 		own   [2]float32

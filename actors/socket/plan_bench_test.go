@@ -30,7 +30,7 @@ func BenchmarkPlan(b *testing.B) {
 		}
 	}
 	step(open)
-	for i := range next.Chunks { // nothing is staged yet
+	for i := range next.Chunks { // no token is staged yet
 		next.Chunks[i].Accepted, next.Chunks[i].Start = 0, 8
 	}
 	next.Step++

@@ -13,18 +13,18 @@ import (
 	"github.com/shoal-llm/shoal/internal/proto"
 )
 
-// files moves blocks of the prefix cache between memory and disk: one goroutine writes, one
-// reads, and neither the socket's actor nor its executor ever waits for them. Rows go by a
-// buffer each, so that nothing of the arena is held over the disk.
+// files moves blocks of the prefix cache between memory and disk. One goroutine writes and one reads, so
+// the socket's actor and its executor never wait for a disk. Each block is copied through a buffer, so
+// that no memory of the arena is held during disk I/O.
 type files struct {
 	*background
 	store  *tier.Store
 	reads  chan func()
 	writes chan offer
-	form   tier.Form // of the epoch; the executor's
+	form   tier.Form // form of the epoch's blocks; used by the executor only
 }
 
-// offer is a block that memory has and the disk may keep.
+// offer is a block in memory that the disk may store.
 type offer struct {
 	id          uint64
 	at          int
@@ -34,7 +34,7 @@ type offer struct {
 
 const (
 	waitingReads  = 16
-	waitingWrites = 4096 // of 64 tokens each
+	waitingWrites = 4096 // blocks of 64 tokens each
 )
 
 func newFiles(store *tier.Store, exec *layer.Executor, c *caches) *files {
@@ -42,22 +42,22 @@ func newFiles(store *tier.Store, exec *layer.Executor, c *caches) *files {
 		return nil
 	}
 	f := &files{background: newBackground(exec, c), store: store, reads: make(chan func(), waitingReads), writes: make(chan offer, waitingWrites)}
-	f.goroutines.Go(func() { f.doAll(f.reads) })
+	f.goroutines.Go(func() { f.runAll(f.reads) })
 	f.goroutines.Go(f.write)
 	return f
 }
 
-// close ends the goroutines, and waits for them unless the disk hangs.
+// close ends the goroutines and waits for them, unless the disk stopTimeout.
 func (f *files) close() {
 	if f != nil {
 		f.end()
 	}
 }
 
-// longest is how long a read may take at most, whatever is asked.
-const longest = 10 * time.Second
+// maxRead is the maximum time of a read, whatever the request says.
+const maxRead = 10 * time.Second
 
-// begin is told of each epoch: files of other processes are looked for.
+// begin starts an epoch. It looks for files of other processes.
 func (f *files) begin(e *epoch) {
 	e.form.HeadBytes = kvcache.HeadBytes(e.geometry)
 	if f != nil {
@@ -67,7 +67,7 @@ func (f *files) begin(e *epoch) {
 	}
 }
 
-// read queues a job for the reader; false: too many wait, or it ends.
+// read queues a job for the reader. It returns false if the queue is full or the reader has ended.
 func (f *files) read(do func()) bool {
 	select {
 	case f.reads <- do:
@@ -77,7 +77,7 @@ func (f *files) read(do func()) bool {
 	}
 }
 
-// keep offers blocks to the disk; the executor calls it. keys are as in plan.Run.
+// keep offers blocks to the disk. The executor calls it. keys are as in plan.Run.
 func (f *files) keep(from int, blocks []uint64, keys []plan.Key) {
 	if f == nil || len(keys) != len(blocks)+1 {
 		return
@@ -101,8 +101,8 @@ func (f *files) offer(o offer) {
 	}
 }
 
-// again offers blocks that are used and that the disk may have lost or never had.
-func (f *files) again(blocks []uint64) {
+// offerAgain offers blocks that are in use and that the disk may have lost or never had.
+func (f *files) offerAgain(blocks []uint64) {
 	if f == nil {
 		return
 	}
@@ -115,7 +115,7 @@ func (f *files) again(blocks []uint64) {
 
 func keyAt(keys []byte, i int) tier.Key { return tier.Key(keys[i*sha256.Size:]) }
 
-// write is the writer: a block at a time, copied by the executor.
+// write is the writer goroutine. The executor copies one block at a time for it.
 func (f *files) write() {
 	var rows []byte
 	for {
@@ -144,8 +144,8 @@ func (f *files) write() {
 	}
 }
 
-// restore reads blocks until one is missing or the time is over, and tells how many came.
-func (f *files) restore(list []*coming, until time.Time, reply func(blocks int)) {
+// restore reads blocks until one is missing or the deadline has passed. It replies with their number.
+func (f *files) restore(list []*incoming, until time.Time, reply func(blocks int)) {
 	var rows []byte
 	n := 0
 	for _, x := range list {
@@ -160,7 +160,7 @@ func (f *files) restore(list []*coming, until time.Time, reply func(blocks int))
 	reply(n)
 }
 
-// prefix answers what the coordinator asks of the files.
+// prefix handles the coordinator's requests for blocks in files.
 func (a *Actor) prefix(m *Prefix) {
 	r, e := m.Request, a.epoch
 	tell := func(blocks int) { m.Reply(&proto.PrefixReply{Blocks: uint32(max(0, blocks))}, nil) }
@@ -186,12 +186,12 @@ func (a *Actor) prefix(m *Prefix) {
 		}
 	}
 	switch {
-	case heads.Len() == 0: // of latent attention: it reads no heads, so it keeps no rows
+	case heads.Len() == 0: // latent attention: this rank reads no heads, so it has no rows
 		tell(n)
 		return
 	case r.Seq != 0:
 		list, until := a.expect(r, heads)
-		if !a.answers.bring(e.line, r, list, until, tell) {
+		if !a.blockFetcher.fetch(e.blockLink, r, list, until, tell) {
 			tell(0)
 		}
 		return
@@ -212,24 +212,24 @@ func (a *Actor) prefix(m *Prefix) {
 	}
 }
 
-// expect notes blocks that are about to be brought in, and until when.
-func (a *Actor) expect(r *proto.PrefixRequest, heads tensor.Span) (list []*coming, until time.Time) {
+// expect records the blocks that will be read, and returns the deadline.
+func (a *Actor) expect(r *proto.PrefixRequest, heads tensor.Span) (list []*incoming, until time.Time) {
 	e, held := a.epoch, a.caches
 	for i, id := range r.Blocks {
 		at := int(r.From) + i
-		list = append(list, &coming{at: at, heads: heads, g: e.geometry, named: offer{id: id, at: at, before: keyAt(r.Keys, i), key: keyAt(r.Keys, i+1), form: e.form}})
+		list = append(list, &incoming{at: at, heads: heads, g: e.geometry, named: offer{id: id, at: at, before: keyAt(r.Keys, i), key: keyAt(r.Keys, i+1), form: e.form}})
 	}
 	a.exec.Submit(func() {
 		for _, x := range list {
-			held.coming[x.named.id] = x
+			held.incoming[x.named.id] = x
 		}
 	})
-	return list, time.Now().Add(min(time.Duration(r.Millis)*time.Millisecond*4/5, longest)) // the answer takes time too
+	return list, time.Now().Add(min(time.Duration(r.Millis)*time.Millisecond*4/5, maxRead)) // leave time for the reply
 }
 
 var errBusy = errors.New("socket: the disk of the prefix cache is busy")
 
-// diskFigures are those of the files; nil: there are none.
+// figures returns the statistics of the files; nil if there are none.
 func (f *files) figures() *proto.PrefixDisk {
 	if f == nil {
 		return nil

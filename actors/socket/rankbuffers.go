@@ -1,10 +1,10 @@
 package socket
 
-// rankBuffers hold what a rank sends to each other rank in an all-to-all, and what it receives.
-// Their memory serves the next exchange again.
+// rankBuffers are the send and receive buffers for each other rank in an all-to-all. Their memory is
+// reused by the next exchange.
 type rankBuffers struct{ send, recv [][]byte }
 
-// reset empties what is sent, and makes room for the bytes that come from each rank.
+// reset empties the send buffers and resizes the receive buffers to the given number of bytes.
 func (b *rankBuffers) reset(ranks int, coming func(rank int) int) {
 	if len(b.send) != ranks {
 		b.send, b.recv = make([][]byte, ranks), make([][]byte, ranks)

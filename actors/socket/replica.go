@@ -8,35 +8,35 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 )
 
-// replicate notes where the replica of a sequence is to be, and begins it there.
+// replicate records the rank of a sequence's replica, and creates the replica on that rank.
 func (e *epoch) replicate(q *sequence, rank, tokens int) error {
 	q.replica = rank
 	if rank != e.rank {
 		return nil
 	}
-	q.copy = kvcache.NewStore(e.arena, e.geometry, q.policy)
-	return q.copy.OpenMoved(q.prompt, tokens)
+	q.replicaCache = kvcache.NewStore(e.arena, e.geometry, q.policy)
+	return q.replicaCache.OpenMoved(q.prompt, tokens)
 }
 
-// moved is a sequence whose rows go from its owner to its replica: the cache of tokens
-// tokens before a step, or the step's own rows from position tokens on.
+// moved is a sequence whose rows move from its owner to its replica: the first `tokens` tokens of the
+// cache before a step, or the step's own rows from position `tokens` on.
 type moved struct {
 	*sequence
 	tokens, rows int
 }
 
-// replicas moves rows from owners to replicas: whole caches before the layers, a layer
-// an exchange; the rows of a step after them, in one exchange.
+// replicas moves rows from owners to replicas: whole caches before the layers, one layer per exchange;
+// the rows of a step after the layers, in one exchange.
 type replicas struct {
 	epoch *epoch
 	batch *layer.Batch
 	seqs  []moved
 	rankBuffers
-	size func(moved) int // of the exchange in hand
-	sent uint64          // bytes of the step
+	size func(moved) int // of the current exchange
+	sent uint64          // bytes sent in the step
 }
 
-// copies are the stages that copy whole caches.
+// copies returns the stages that copy whole caches.
 func (e *epoch) copies(s *step) []stage {
 	if len(s.work.Copies) == 0 {
 		return nil
@@ -50,23 +50,23 @@ func (e *epoch) copies(s *step) []stage {
 		stages = append(stages, stage{job: func(done func(error)) {
 			r.exchange(func(q moved) int {
 				return kvcache.LayerBytes(e.geometry, l, q.prompt, q.tokens, q.policy)
-			}, func(dst []byte, q moved) []byte { return q.own.ExportLayer(dst, l, q.tokens) }, done)
+			}, func(dst []byte, q moved) []byte { return q.cache.ExportLayer(dst, l, q.tokens) }, done)
 		}}, stage{job: func(done func(error)) {
-			done(r.each(func(q moved, rows []byte) error { return q.copy.ImportLayer(l, rows) }))
+			done(r.each(func(q moved, rows []byte) error { return q.replicaCache.ImportLayer(l, rows) }))
 		}})
 	}
 	return append(stages, stage{job: func(done func(error)) {
 		s.copied += r.sent
 		done(r.each(func(q moved, _ []byte) error {
-			if err := q.copy.SealOn(e.pool.Run, nil); err != nil {
+			if err := q.replicaCache.SealOn(e.pool.Run, nil); err != nil {
 				return err
 			}
-			return q.copy.Reserve(q.tokens + q.rows)
+			return q.replicaCache.Reserve(q.tokens + q.rows)
 		}))
 	}})
 }
 
-// replication are the stages that send the rows that a step decoded to their replicas.
+// replication returns the stages that send the step's decoded rows to their replicas.
 func (e *epoch) replication(s *step) []stage {
 	r := &s.micro.rows
 	r.epoch, r.batch, r.seqs, r.sent = e, s.micro.batch, r.seqs[:0], 0
@@ -82,7 +82,7 @@ func (e *epoch) replication(s *step) []stage {
 	return []stage{{job: func(done func(error)) {
 		r.exchange(func(q moved) int { return q.rows * size }, func(dst []byte, q moved) []byte {
 			for i := range q.rows {
-				dst = q.own.ExportToken(dst, q.tokens+i)
+				dst = q.cache.ExportToken(dst, q.tokens+i)
 			}
 			return dst
 		}, done)
@@ -90,7 +90,7 @@ func (e *epoch) replication(s *step) []stage {
 		s.copied += r.sent
 		done(r.each(func(q moved, rows []byte) error {
 			for i := range q.rows {
-				if err := q.copy.ImportToken(q.tokens+i, rows[i*size:(i+1)*size]); err != nil {
+				if err := q.replicaCache.ImportToken(q.tokens+i, rows[i*size:(i+1)*size]); err != nil {
 					return err
 				}
 			}
@@ -99,8 +99,7 @@ func (e *epoch) replication(s *step) []stage {
 	}}}
 }
 
-// exchange sends what pack gives for each of the sequences, size bytes each, from
-// owners to replicas.
+// exchange sends the output of pack for each sequence, of size bytes, from owners to replicas.
 func (r *replicas) exchange(size func(moved) int, pack func([]byte, moved) []byte, done func(error)) {
 	r.size = size
 	e := r.epoch
@@ -122,7 +121,7 @@ func (r *replicas) exchange(size func(moved) int, pack func([]byte, moved) []byt
 	e.group.AllToAll(collective.OpID(r.batch.NextOp()), r.send, r.recv, done)
 }
 
-// each hands the rows that came to the replicas on this socket.
+// each passes the received rows to the replicas on this socket.
 func (r *replicas) each(put func(q moved, rows []byte) error) error {
 	at := make([]int, len(r.recv))
 	for _, q := range r.seqs {

@@ -15,7 +15,7 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// decoder is a model alone, and one sequence of it after a prompt of noise.
+// decoder is a model on a single rank and one sequence of it, after a random prompt.
 type decoder struct {
 	t     *testing.T
 	g     kvcache.Geometry
@@ -73,7 +73,7 @@ func noiseRow(r *rand.Rand, n int) []float32 {
 	return x
 }
 
-// step runs rows of residual stream through all layers, and gives what they become.
+// step runs rows of the residual stream through all layers and returns their outputs.
 func (d *decoder) step(rows []float32) []float32 {
 	d.t.Helper()
 	n, start := len(rows)/d.batch.Dims.Hidden, d.view.Tokens()
@@ -83,7 +83,7 @@ func (d *decoder) step(rows []float32) []float32 {
 	return d.pass(rows, start)
 }
 
-// passes is step, a row at a time.
+// passes is step, one row at a time.
 func (d *decoder) passes(rows []float32) (out []float32) {
 	d.t.Helper()
 	h, start := d.batch.Dims.Hidden, d.view.Tokens()
@@ -110,9 +110,9 @@ func (d *decoder) pass(rows []float32, start int) []float32 {
 	return slices.Clone(x[:len(rows)])
 }
 
-// TestRowsOfSeveralTokens: a step of 1 to 9 tokens of a sequence, in one row or in as many passes, of which
-// any number is committed, gives the bits of one token a step, with every policy, in ordinary and latent
-// attention and in layers with a window; a step that is repeated does too.
+// TestRowsOfSeveralTokens checks that a step of 1 to 9 tokens of a sequence gives the bits of one token per
+// step. The tokens are rows of one pass or one per pass, and any number of them is committed. It covers
+// every policy, ordinary and latent attention, layers with a window, and repeated steps.
 func TestRowsOfSeveralTokens(t *testing.T) {
 	policies := []string{"full", "streaming:sink=4,recent=60", "streaming:sink=0,recent=3", "snapkv:topk=30,obs=8,pool=5",
 		"snapstream:sink=4,recent=20,topk=20,obs=8,pool=7", "sage:sink=4,recent=20,topk=20", "h2o:recent=20,topk=20", "h2o:recent=2,topk=40,step=1", "h2o:recent=20,topk=50,step=1", "tova:size=50",
@@ -153,7 +153,7 @@ func TestRowsOfSeveralTokens(t *testing.T) {
 						rows := noiseRow(r, n*h)
 						accepted := []int{0, n, r.IntN(n + 1)}[i%3]
 						got := several.step(rows)
-						if i%4 == 0 { // a step that is carried out again
+						if i%4 == 0 { // a repeated step
 							got = several.step(rows)
 						}
 						several.view.Commit(accepted)
@@ -165,10 +165,10 @@ func TestRowsOfSeveralTokens(t *testing.T) {
 							single.view.Commit(1)
 						}
 						if !slices.Equal(got[:accepted*h], want) {
-							t.Fatalf("prompt %d, step %d: %d of %d tokens: other bits than one by one", prompt, i, accepted, n)
+							t.Fatalf("prompt %d, step %d: %d of %d tokens: bits differ from one at a time", prompt, i, accepted, n)
 						}
 						if !slices.Equal(again[:accepted*h], want) {
-							t.Fatalf("prompt %d, step %d: %d of %d passes: other bits than steps", prompt, i, accepted, n)
+							t.Fatalf("prompt %d, step %d: %d of %d passes: bits differ from single steps", prompt, i, accepted, n)
 						}
 						if got, want := rowsOf(passes.view.Store, several.g.Layers), rowsOf(single.view.Store, several.g.Layers); got != want {
 							t.Fatalf("prompt %d, step %d: %d of %d passes: the caches differ", prompt, i, accepted, n)
@@ -189,7 +189,7 @@ func TestRowsOfSeveralTokens(t *testing.T) {
 	}
 }
 
-// rowsOf is all that a store holds, and its bytes.
+// rowsOf returns the contents and the size of a store as text.
 func rowsOf(s *kvcache.Store, layers int) string {
 	out := fmt.Appendf(nil, "%d tokens, %d bytes", s.Tokens(), s.Bytes())
 	for layer := range layers {

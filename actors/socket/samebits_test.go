@@ -15,8 +15,8 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// mixed are requests of all kinds: greedy and sampled, short and long, every
-// policy; arriving one after another so that batches keep changing.
+// mixed returns requests of all kinds: greedy and sampled, short and long, with every policy. They arrive
+// one after another, so that batches keep changing.
 func mixed(policy string) []*request {
 	var reqs []*request
 	for i, n := range []int{1, 7, 64, 65, 200, 333, 511} {
@@ -38,7 +38,7 @@ func mixed(policy string) []*request {
 	return reqs
 }
 
-// bits are all answers of all requests, byte for byte.
+// bits returns all results of all requests as bytes.
 func bits(t *testing.T, reqs []*request) []byte {
 	t.Helper()
 	var out bytes.Buffer
@@ -56,8 +56,8 @@ func bits(t *testing.T, reqs []*request) []byte {
 	return out.Bytes()
 }
 
-// TestSameBits: the answers depend on the request alone: not on the number of
-// sockets, their shares, the mapping, the chunking, or who else was in the batch.
+// TestSameBits checks that results depend on the request only: not on the number of sockets, their shares,
+// the mapping, the chunk size or the other requests in the batch.
 func TestSameBits(t *testing.T) {
 	policies := []string{"full", "streaming:sink=4,recent=60", "snapkv:topk=56,obs=8,pool=5",
 		"snapstream:sink=4,recent=40,topk=40,obs=8,pool=7", "sage:sink=4,recent=30,topk=50", "h2o:recent=40,topk=40", "h2o:recent=40,topk=40,step=1", "tova:size=80",
@@ -86,7 +86,7 @@ func TestSameBits(t *testing.T) {
 			want := mixed(policy)
 			for _, q := range want {
 				q.arrives = 0
-				alone.generate(512, q) // one at a time, prompts whole
+				alone.generate(512, q) // one request at a time, with whole prompts
 			}
 			cuts := []struct {
 				sockets, chunk int
@@ -104,23 +104,22 @@ func TestSameBits(t *testing.T) {
 				{16, 100, topology.Gather, nil, 1},
 			}
 			for j, c := range cuts {
-				if !testlevel.Long() && (i+3*j)%8 > 2 { // three cuts for each policy; every cut meets several policies
+				if !testlevel.Long() && (i+3*j)%8 > 2 { // three configurations per policy; each configuration runs with several policies
 					continue
 				}
 				r := newRig(t, rigConfig{dir: goldenDir, sockets: c.sockets, mapping: c.mapping, shares: c.shares, kv: row.kv, passes: c.passes})
 				got := mixed(policy)
 				r.generate(c.chunk, got...)
 				if !bytes.Equal(bits(t, got), bits(t, want)) {
-					t.Errorf("%d sockets, %s, chunk %d: answers differ from one socket alone", c.sockets, c.mapping, c.chunk)
+					t.Errorf("%d sockets, %s, chunk %d: results differ from a single socket", c.sockets, c.mapping, c.chunk)
 				}
 			}
 		})
 	}
 }
 
-// TestSameBitsFamilies: the same for what other architectures add: biases cut
-// by rows, norms of heads, experts, with tokens grouped by them as batches and
-// chunks have it.
+// TestSameBitsFamilies does the same for features of other architectures: biases with sliced rows, norms of
+// heads, and experts, whose tokens are grouped differently by each batch and chunk.
 func TestSameBitsFamilies(t *testing.T) {
 	const policy = "snapstream:sink=4,recent=40,topk=40,obs=8,pool=7"
 	for _, name := range []string{"qwen2", "qwen3", "mistral", "mistral_window", "qwen2_window", "gemma3", "phi3", "deepseek_v2", "dace"} {
@@ -135,7 +134,7 @@ func TestSameBitsFamilies(t *testing.T) {
 		}
 		sameAsAlone(t, rigConfig{dir: dir}, policy, 31, rigConfig{sockets: 3, mapping: topology.Gather, shares: []float64{1, 4, 2}})
 	}
-	// Activations quantized before they travel (layer/quantized.go): with biases, with norms behind attention and FFN.
+	// Activations quantized before an exchange (layer/quantized.go): with biases, with norms after attention and FFN.
 	for _, name := range []string{"qwen2", "gemma3"} {
 		sameAsAlone(t, rigConfig{dir: filepath.Join(modelData, name), weights: "q8_0"}, policy, 41,
 			rigConfig{sockets: 3, mapping: topology.Gather, shares: []float64{1, 4, 2}},
@@ -150,8 +149,8 @@ func TestSameBitsFamilies(t *testing.T) {
 	}
 }
 
-// sameAsAlone compares answers of the clusters, in chunks of so many tokens, with those
-// of one socket.
+// sameAsAlone compares the results of several clusters, with the given chunk size, with those of a single
+// socket.
 func sameAsAlone(t *testing.T, model rigConfig, policy string, chunk int, clusters ...rigConfig) {
 	t.Helper()
 	want := mixed(policy)[:5]
@@ -167,13 +166,13 @@ func sameAsAlone(t *testing.T, model rigConfig, policy string, chunk int, cluste
 		got := mixed(policy)[:5]
 		newRig(t, c).generate(chunk, got...)
 		if !bytes.Equal(bits(t, got), bits(t, want)) {
-			t.Errorf("%s, %s: answers of %d sockets, %s, in up to %d passes a step, differ from one alone", model.dir, model.weights, c.sockets, c.mapping, c.passes)
+			t.Errorf("%s, %s: results of %d sockets, %s, with up to %d passes per step, differ from a single socket", model.dir, model.weights, c.sockets, c.mapping, c.passes)
 		}
 	}
 }
 
-// TestInt8Cache: rows of the cache rounded to a 127th of their largest element
-// move log-probabilities little.
+// TestInt8Cache checks that int8 cache rows, rounded to a 127th of their largest element, change
+// log-probabilities little.
 func TestInt8Cache(t *testing.T) {
 	g := readGoldens(t, goldenDir)
 	r := newRig(t, rigConfig{dir: goldenDir, sockets: 2, mapping: topology.Gather, kv: tensor.Int8})
@@ -184,12 +183,12 @@ func TestInt8Cache(t *testing.T) {
 	}
 }
 
-// int8Tolerance bounds how far int8 rows may move a log-probability of the random
-// model from the float32 reference; float32 rows stay within 2e-3, bf16 rows within 0.03.
+// int8Tolerance bounds the change of a log-probability of the random model with int8 rows, relative to the
+// float32 reference. float32 rows stay within 2e-3, bf16 rows within 0.03.
 const int8Tolerance = 0.08
 
-// TestSameBitsQuantised is the same for weights that are quantised when loaded:
-// blocks of a row do not depend on who holds it.
+// TestSameBitsQuantised is the same for weights that are quantised during loading: the blocks of a row do
+// not depend on the rank that has it.
 func TestSameBitsQuantised(t *testing.T) {
 	for _, m := range []struct{ dir, weights string }{
 		{goldenDir, "q8_0"}, {goldenDir, "q4_0"}, {goldenDir, "iq4_nl"},
@@ -208,7 +207,7 @@ func TestSameBitsQuantised(t *testing.T) {
 				{sockets: 3, mapping: topology.Reduce, shares: []float64{1, 5, 2}},
 				{sockets: 5, mapping: topology.Gather},
 				{sockets: 16, mapping: topology.Reduce},
-				{sockets: 1, mapping: topology.Gather, threads: 40}, // more than gate and up have panels
+				{sockets: 1, mapping: topology.Gather, threads: 40}, // more threads than panels of gate and up
 				{sockets: 4, mapping: topology.Gather, threads: 12},
 			} {
 				c.dir, c.kv, c.weights = base.dir, base.kv, base.weights
@@ -216,15 +215,15 @@ func TestSameBitsQuantised(t *testing.T) {
 				got := mixed("full")[:5]
 				r.generate(50, got...)
 				if !bytes.Equal(bits(t, got), bits(t, want)) {
-					t.Errorf("%d sockets, %s: answers differ from one socket alone", c.sockets, c.mapping)
+					t.Errorf("%d sockets, %s: results differ from a single socket", c.sockets, c.mapping)
 				}
 			}
 		})
 	}
 }
 
-// TestSameBitsLatent: latent attention under every policy, whose scores are sums over
-// the query heads of all sockets; caches of every type.
+// TestSameBitsLatent is the same for latent attention with every policy, whose scores are sums over the
+// query heads of all sockets, and for every cache type.
 func TestSameBitsLatent(t *testing.T) {
 	type row struct {
 		policy string
@@ -240,7 +239,7 @@ func TestSameBitsLatent(t *testing.T) {
 		{sockets: 3, mapping: topology.Reduce, shares: []float64{1, 5, 2}},
 		{sockets: 3, mapping: topology.Gather},
 		{sockets: 16, mapping: topology.Gather},
-		{sockets: 20, mapping: topology.Reduce}, // more than there are runs of heads
+		{sockets: 20, mapping: topology.Reduce}, // more ranks than units of heads
 	}
 	for i, row := range rows {
 		t.Run(fmt.Sprintf("%v:%s", row.kv, row.policy), func(t *testing.T) {
@@ -260,7 +259,7 @@ func TestSameBitsLatent(t *testing.T) {
 				got := mixed(row.policy)[:5]
 				newRig(t, c).generate(31+40*j, got...)
 				if !bytes.Equal(bits(t, got), bits(t, want)) {
-					t.Errorf("%d sockets, %s: answers differ from one socket alone", c.sockets, c.mapping)
+					t.Errorf("%d sockets, %s: results differ from a single socket", c.sockets, c.mapping)
 				}
 			}
 		})

@@ -9,135 +9,135 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// caches are the stores that a socket holds, of its epoch and of earlier ones. Machine
-// says what becomes of them; only the executor touches them.
+// caches are the stores of a socket, of its current epoch and of earlier ones. Machine decides what
+// happens to them; only the executor accesses them.
 type caches struct {
-	arena   *kvcache.Arena
-	seqs    map[uint64]*sequence
-	blocks  map[uint64]*kvcache.Segment // of the prefix cache; on a socket that reads no heads there are none
-	files   *files                      // nil: they are kept in memory alone
-	spiller *spiller                    // of caches; nil: they stay in memory
-	coming  map[uint64]*coming          // blocks that are read from files
-	named   map[uint64]offer            // how files name blocks
-	drafter *drafter                    // loaded once; nil: none
-	beside  beside                      // grammars of sequences
+	arena       *kvcache.Arena
+	seqs        map[uint64]*sequence
+	blocks      map[uint64]*kvcache.Segment // of the prefix cache; empty on a socket that reads no heads
+	files       *files                      // nil: blocks are in memory only
+	spiller     *spiller                    // moves caches to files; nil: caches stay in memory
+	incoming    map[uint64]*incoming        // blocks that are being read or fetched
+	named       map[uint64]offer            // identity of each block in files
+	drafter     *drafter                    // loaded once; nil: none
+	grammarWork grammarWork                 // grammar computations of sequences
 }
 
-// sequence is what a socket holds of one: its heads' part of the prompt while that is
-// read; on the owner the cache that decode reads, and the sampling state.
+// sequence is a socket's data of one sequence: its heads of the prompt during prefill and, on the
+// owner, the decode cache and the sampling state.
 type sequence struct {
-	id      uint64
-	owner   int
-	replica int // rank, or none
-	prompt  int // tokens that prefill reads
-	fresh   int // how many tokens the request came with: at most these, or more, which come as decode rows; later ones were sampled
-	policy  *kvcache.Policy
+	id            uint64
+	owner         int
+	replica       int // rank of the replica, or none
+	prompt        int // number of tokens that prefill reads
+	requestTokens int // number of the request's tokens. Prefill reads at most these; any others become decode rows. Later tokens were sampled
+	policy        *kvcache.Policy
 
-	part  *kvcache.Store       // own KV heads of the prompt; nil when this rank has none, or after the hand-over
-	seen  *kvcache.Observation // what the policy will look at; nil: nothing
-	own   *kvcache.Store       // the owner's, from the last chunk on
-	moves *handover            // that goes on over several steps
-	copy  *kvcache.Store       // the replica of it on this socket
+	promptShard  *kvcache.Store       // this rank's KV heads of the prompt; nil without any, or after the hand-over
+	stats        *kvcache.Observation // attention statistics for the policy; nil: the policy needs none
+	cache        *kvcache.Store       // the owner's cache, from the last chunk on
+	handover     *handover            // a hand-over that takes several steps
+	replicaCache *kvcache.Store       // the replica on this socket
 
 	params  sampler.Params
 	history *sampler.History
-	ahead   []ahead     // of the last decode rows, which may be rolled back
-	must    *constraint // what the output must fit; nil: nothing, or another socket's
-	draft   *drafted    // what a drafter has of it, on its owner; or nil
-	next    int32       // the token that was drawn after the newest of them, or none
+	staged  []stagedToken // tokens of the last decode rows, which may be rolled back
+	grammar *constraint   // grammar of the output; nil: none, or another socket has it
+	draft   *draftState   // state of the draft model, on the owner; or nil
+	next    int32         // the token sampled after the newest row, or none
 }
 
-// ahead is a token in the history that may be taken back.
-type ahead struct {
-	token    int32
-	distinct int  // tokens in the history before it
-	given    bool // it is the prompt's
+// stagedToken is a token in the history that may be rolled back.
+type stagedToken struct {
+	token      int32
+	distinct   int  // number of distinct tokens in the history before it
+	fromPrompt bool // it belongs to the prompt
 }
 
-// note records a token in the sampling history.
+// note appends a token to the sampling history.
 func (s *sequence) note(token int32, position int) {
-	if position < s.fresh {
+	if position < s.requestTokens {
 		s.history.Add([]int32{token})
 		s.draft.feed(token)
 		return
 	}
 	s.history.AddOutput(token)
-	s.must.feed(token)
+	s.grammar.feed(token)
 	s.draft.feed(token)
 }
 
-// replayed is the token of the trace at a position, or what was drawn.
+// replayed returns the trace's token at a position, or the sampled token if there is none.
 func (s *sequence) replayed(drawn int32, position int) int32 {
-	if i := position - s.fresh; i >= 0 && i < len(s.params.Trace) {
+	if i := position - s.requestTokens; i >= 0 && i < len(s.params.Trace) {
 		return s.params.Trace[i]
 	}
 	return drawn
 }
 
-// feed records the token of a decode row.
+// feed appends the token of a decode row.
 func (s *sequence) feed(token int32, position int) {
-	s.ahead = append(s.ahead, ahead{token, s.history.Distinct(), position < s.fresh})
+	s.staged = append(s.staged, stagedToken{token, s.history.Distinct(), position < s.requestTokens})
 	s.note(token, position)
 }
 
-// commit makes the first tokens of the cache count, whose last ones are those of the
-// last rows, and rolls the others back.
+// commit sets the number of valid tokens in the cache. It commits the first of the last step's staged
+// rows and rolls the others back.
 func (s *sequence) commit(tokens int) error {
-	for _, store := range [...]*kvcache.Store{s.own, s.copy} {
+	for _, store := range [...]*kvcache.Store{s.cache, s.replicaCache} {
 		if store == nil {
 			continue
 		}
 		n := tokens - store.Tokens()
 		if n < 0 || n > store.Staged() {
-			return fmt.Errorf("socket: sequence %d: %d tokens are to count; there are %d, and %d of the last step", s.id, tokens, store.Tokens(), store.Staged())
+			return fmt.Errorf("socket: sequence %d: the plan commits %d tokens, but the cache has %d committed and %d staged", s.id, tokens, store.Tokens(), store.Staged())
 		}
-		if store == s.own && len(s.ahead) > 0 && n > len(s.ahead) {
-			return fmt.Errorf("socket: sequence %d: %d tokens of the last step are to count, of which the %d-th is not what was drawn", s.id, n, len(s.ahead)+1)
+		if store == s.cache && len(s.staged) > 0 && n > len(s.staged) {
+			return fmt.Errorf("socket: sequence %d: the plan commits %d tokens of the last step, but token %d of it is not the sampled one", s.id, n, len(s.staged)+1)
 		}
 		store.Commit(n)
-		if store != s.own {
+		if store != s.cache {
 			continue
 		}
-		for len(s.ahead) > n {
-			last := s.ahead[len(s.ahead)-1]
-			s.ahead = s.ahead[:len(s.ahead)-1]
+		for len(s.staged) > n {
+			last := s.staged[len(s.staged)-1]
+			s.staged = s.staged[:len(s.staged)-1]
 			s.draft.undo()
-			if last.given {
+			if last.fromPrompt {
 				s.history.UndoPrompt(last.token, last.distinct)
 				continue
 			}
 			s.history.Undo(last.token, last.distinct)
-			s.must.undo()
+			s.grammar.undo()
 		}
-		s.ahead = s.ahead[:0]
+		s.staged = s.staged[:0]
 	}
 	return nil
 }
 
 func (s *sequence) release() {
-	if s.part != nil {
-		s.part.Release()
-		s.part = nil
+	if s.promptShard != nil {
+		s.promptShard.Release()
+		s.promptShard = nil
 	}
-	s.seen.Release()
-	s.seen = nil
+	s.stats.Release()
+	s.stats = nil
 	s.draft.release()
-	if s.own != nil {
-		s.own.Release()
-		s.own = nil
+	if s.cache != nil {
+		s.cache.Release()
+		s.cache = nil
 	}
 	s.dropReplica()
 }
 
 func (s *sequence) dropReplica() {
-	if s.copy != nil {
-		s.copy.Release()
-		s.copy = nil
+	if s.replicaCache != nil {
+		s.replicaCache.Release()
+		s.replicaCache = nil
 	}
 	s.replica = none
 }
 
-// release carries out what frees memory among effects: all that is left of an epoch that is over.
+// release performs the effects that free memory. An epoch that is over needs no others.
 func (c *caches) release(effects []Effect) {
 	for _, f := range effects {
 		switch q, b := c.seqs[f.Seq], c.blocks[f.Block]; {
@@ -145,8 +145,8 @@ func (c *caches) release(effects []Effect) {
 			q.release()
 			delete(c.seqs, f.Seq)
 		case f.Do == DoKeep && q != nil:
-			// What cannot be shared is missed by the plan that begins with it, which fails.
-			if segment, err := q.own.Share(f.Tokens); err == nil {
+			// If sharing fails, the block is missing, and the plan that begins with it fails.
+			if segment, err := q.cache.Share(f.Tokens); err == nil {
 				c.blocks[f.Block] = segment
 				c.files.keep(f.Tokens, []uint64{f.Block}, f.Keys)
 			}
@@ -155,7 +155,7 @@ func (c *caches) release(effects []Effect) {
 				b.Release()
 			}
 			delete(c.blocks, f.Block)
-			delete(c.coming, f.Block)
+			delete(c.incoming, f.Block)
 			delete(c.named, f.Block)
 		case f.Do == DoDropSums && b != nil:
 			b.DropSums()
@@ -163,7 +163,7 @@ func (c *caches) release(effects []Effect) {
 	}
 }
 
-// do carries effects out.
+// do performs effects.
 func (e *epoch) do(effects []Effect) error {
 	for i, f := range effects {
 		var err error
@@ -184,8 +184,8 @@ func (e *epoch) do(effects []Effect) error {
 		case DoReplicate:
 			err = e.replicate(q, f.Rank, f.Tokens)
 		case DoReservePrompt:
-			if q.part != nil {
-				err = q.part.Reserve(f.Tokens)
+			if q.promptShard != nil {
+				err = q.promptShard.Reserve(f.Tokens)
 			}
 		case DoOpenCache:
 			err = e.openCache(q)
@@ -201,21 +201,21 @@ func (e *epoch) do(effects []Effect) error {
 	return nil
 }
 
-// open begins a sequence.
+// open creates a sequence.
 func (e *epoch) open(o *plan.Open) error {
 	s := e.newSequence(o)
 	e.seqs[o.Seq] = s
 	if heads := e.promptHeads(s.owner); heads.Len() > 0 && len(o.Resume) == 0 {
-		s.part = kvcache.NewPrefill(e.arena, e.geometry, heads)
+		s.promptShard = kvcache.NewPrefill(e.arena, e.geometry, heads)
 		if err := e.attach(s, o.Shared); err != nil {
 			return err
 		}
 		var err error
-		if s.seen, err = kvcache.NewObservation(e.arena, e.geometry, e.place.Slices[e.rank].KVHeads, s.policy.Needs, s.prompt); err != nil {
+		if s.stats, err = kvcache.NewObservation(e.arena, e.geometry, e.place.Slices[e.rank].KVHeads, s.policy.Needs, s.prompt); err != nil {
 			return err
 		}
 		if n := len(o.Shared); n > 0 && s.policy.Needs.PromptAttention {
-			if err := s.seen.Continue(e.blocks[o.Shared[n-1]]); err != nil {
+			if err := s.stats.Continue(e.blocks[o.Shared[n-1]]); err != nil {
 				return err
 			}
 		}
@@ -236,27 +236,27 @@ func (e *epoch) attach(s *sequence, shared []uint64) error {
 	chain := make([]*kvcache.Segment, len(shared))
 	for i, id := range shared {
 		if chain[i] = e.blocks[id]; chain[i] == nil {
-			return fmt.Errorf("socket: sequence %d: no rows of block %d here", s.id, id)
+			return fmt.Errorf("socket: sequence %d: this socket has no rows of block %d", s.id, id)
 		}
 	}
-	e.files.again(shared)
-	return s.part.Attach(chain)
+	e.files.offerAgain(shared)
+	return s.promptShard.Attach(chain)
 }
 
-// save keeps the blocks of a prompt that a run has completed for the prefix cache. What
-// that has of another prompt already takes the place of the sequence's own rows.
+// save adds the blocks that a run has completed to the prefix cache. If the cache already has a block
+// from another prompt, the sequence uses that block's rows instead of its own.
 func (e *epoch) save(s *sequence, c *Run) error {
 	if e.place.Slices[e.rank].KVHeads.Len() == 0 {
-		return nil // of latent attention: an owner that reads no heads
+		return nil // latent attention: this owner reads no heads
 	}
 	for i, id := range c.Save {
 		if have := e.blocks[id]; have != nil {
-			if err := s.part.Adopts(have, c.SaveFrom+i); err != nil {
+			if err := s.promptShard.Adopts(have, c.SaveFrom+i); err != nil {
 				return err
 			}
 			continue
 		}
-		segment, err := s.part.Share(c.SaveFrom + i)
+		segment, err := s.promptShard.Share(c.SaveFrom + i)
 		if err != nil {
 			return err
 		}
@@ -264,19 +264,19 @@ func (e *epoch) save(s *sequence, c *Run) error {
 	}
 	e.files.keep(c.SaveFrom, c.Save, c.Keys)
 	if c.Sums {
-		return e.blocks[c.Save[len(c.Save)-1]].KeepSums(s.seen)
+		return e.blocks[c.Save[len(c.Save)-1]].KeepSums(s.stats)
 	}
 	return nil
 }
 
-// newSequence is what every socket notes of a sequence.
+// newSequence returns the data that every socket has of a sequence.
 func (e *epoch) newSequence(o *plan.Open) *sequence {
 	s := &sequence{id: o.Seq, owner: o.Owner, replica: o.Replica, prompt: o.Read, policy: o.Policy}
-	s.fresh = s.prompt + o.Tail - o.Sampled
-	s.params = *o.Sampling // on all ranks, since what a row sends to its owner depends on it
+	s.requestTokens = s.prompt + o.Tail - o.Sampled
+	s.params = *o.Sampling // on all ranks, because the wire size of a row depends on it
 	if s.owner == e.rank {
 		s.history = new(sampler.History)
-		s.must = newConstraint(&e.beside, e.grammars, s.params.Grammar)
+		s.grammar = newConstraint(&e.grammarWork, e.grammars, s.params.Grammar)
 		if e.drafter != nil {
 			s.draft = e.drafter.sequence()
 		}
@@ -284,28 +284,28 @@ func (e *epoch) newSequence(o *plan.Open) *sequence {
 	return s
 }
 
-// resume goes on with the cache that was kept here, as the owner's or as a replica.
+// resume continues with the owner's cache or the replica that was kept on this socket.
 func (e *epoch) resume(o *plan.Open) error {
 	s := e.newSequence(o)
 	kept := e.seqs[o.Seq]
 	kept.draft.release()
-	store := kept.own
+	store := kept.cache
 	if store == nil {
-		store = kept.copy
+		store = kept.replicaCache
 	}
 	if s.owner == e.rank {
-		s.own = store
+		s.cache = store
 		for i, t := range o.Resume {
 			s.note(t, i)
 		}
 	} else {
-		s.copy = store
+		s.replicaCache = store
 	}
 	e.seqs[o.Seq] = s
 	return s.commit(len(o.Resume))
 }
 
-// fork begins a sequence with the cache of another.
+// fork creates a sequence with the cache of another.
 func (e *epoch) fork(o *plan.Open) error {
 	s := e.newSequence(o)
 	e.seqs[o.Seq] = s
@@ -316,24 +316,24 @@ func (e *epoch) fork(o *plan.Open) error {
 		s.note(t, i)
 	}
 	var err error
-	s.own, err = e.seqs[o.Fork].own.Fork()
+	s.cache, err = e.seqs[o.Fork].cache.Fork()
 	return err
 }
 
-// openCache begins the owner's cache of a prompt that is about to be handed over.
+// openCache creates the owner's cache for a prompt's hand-over.
 func (e *epoch) openCache(q *sequence) error {
-	q.own = kvcache.NewStore(e.arena, e.geometry, q.policy)
+	q.cache = kvcache.NewStore(e.arena, e.geometry, q.policy)
 	heads := noHeads
-	if q.part != nil && q.policy.KeepsAll() {
+	if q.promptShard != nil && q.policy.KeepsAll() {
 		heads = e.promptHeads(q.owner)
 	}
-	return q.own.Open(q.prompt, q.prompt, heads)
+	return q.cache.Open(q.prompt, q.prompt, heads)
 }
 
-// reserve gets room for the next decode rows; a replica that is being made gets it when
-// it is whole.
+// reserve gets memory for the next decode rows. A replica that is being copied gets it when it is
+// complete.
 func (q *sequence) reserve(tokens int) error {
-	for _, s := range [...]*kvcache.Store{q.own, q.copy} {
+	for _, s := range [...]*kvcache.Store{q.cache, q.replicaCache} {
 		if s != nil && s.Sealed() {
 			if err := s.Reserve(tokens); err != nil {
 				return err
@@ -343,7 +343,7 @@ func (q *sequence) reserve(tokens int) error {
 	return nil
 }
 
-// rope gives the rotations of keys of so many tokens.
+// rope returns the rotations of keys for positions below `tokens`.
 func (e *epoch) rope(tokens int) kvcache.Rope {
 	e.ropes[0].Until(tokens - 1)
 	return e.ropes[0].At
@@ -351,7 +351,7 @@ func (e *epoch) rope(tokens int) kvcache.Rope {
 
 var noHeads tensor.Span
 
-// promptHeads are the KV heads of a prompt whose rows a socket keeps.
+// promptHeads returns the KV heads of a prompt whose rows a socket stores.
 func (e *epoch) promptHeads(owner int) tensor.Span {
 	mine := e.place.Slices[e.rank].KVHeads
 	if e.geometry.Units == 0 {

@@ -8,7 +8,7 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// GeometryOf is the shape of the model's cache with rows of type kv.
+// GeometryOf returns the shape of the model's cache with rows of type kv.
 func GeometryOf(c *model.Config, kv tensor.DType) kvcache.Geometry {
 	heads, _, _ := c.CacheRow()
 	return kvcache.Geometry{Layers: c.CacheLayers(), Across: c.CacheLayers() < c.Layers, KVHeads: heads, Group: c.Heads / heads, Layout: c.CacheLayout(kv), Windows: c.Windows, Units: c.HeadUnits()}
@@ -18,7 +18,7 @@ func rangeOf(m *proto.Range) topology.Range {
 	return topology.Range{Lo: int(m.GetLo()), Hi: int(m.GetHi())}
 }
 
-// PlacementMessage is the wire form of a placement.
+// PlacementMessage returns the wire form of a placement.
 func PlacementMessage(p topology.Placement, incarnations []uint64) *proto.Placement {
 	m := &proto.Placement{Epoch: p.Epoch, Mapping: string(p.Mapping)}
 	r := func(x topology.Range) *proto.Range { return &proto.Range{Lo: uint32(x.Lo), Hi: uint32(x.Hi)} }

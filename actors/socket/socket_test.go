@@ -44,9 +44,9 @@ type rig struct {
 	pids []*actor.PID
 	step uint64
 	seq  uint64
-	rows map[uint64]int // tokens of each sequence's last decode rows
+	rows map[uint64]int // number of each sequence's last decode rows
 
-	score bool // prompts' log-probabilities are asked for
+	score bool // request log-probabilities of prompts
 
 	ck    *model.Checkpoint
 	c     rigConfig
@@ -57,14 +57,14 @@ type rig struct {
 type rigConfig struct {
 	weights string // default F32
 	dir     string
-	swiftKV string // adapter of dir
+	swiftKV string // adapter for the model in dir
 	sockets int
 	mapping topology.Mapping
 	shares  []float64
 	kv      tensor.DType
 	budget  int64
 	threads int // default 1
-	passes  int // of steps that only decode, on one socket; default 1
+	passes  int // of decode-only steps, on one socket; default 1
 	wrap    func(rank int, inner collective.Transport) collective.Transport
 	device  func(*tensor.Pool) layer.Device // default: layer.Host
 }
@@ -109,8 +109,8 @@ func newRig(t *testing.T, c rigConfig) *rig {
 	return r
 }
 
-// place forms the group of an epoch of the sockets in r.pids; it returns what each
-// kept from the epoch before.
+// place forms the group of an epoch from the sockets in r.pids. It returns the sequences that each kept
+// from the epoch before.
 func (r *rig) place(epoch uint32) [][]*proto.Held {
 	r.t.Helper()
 	n := len(r.pids)
@@ -152,19 +152,19 @@ func (r *rig) all(c chan error) {
 				r.t.Fatal(err)
 			}
 		case <-time.After(2 * time.Minute):
-			r.t.Fatal("no answer in 2 minutes")
+			r.t.Fatal("no reply within 2 minutes")
 		}
 	}
 }
 
-// run carries one step out on every socket. Where a plan does not say how many of a
-// sequence's last rows count, all do.
+// run runs one step on every socket. If a plan does not set the accepted number of a sequence's last
+// rows, all are accepted.
 func (r *rig) run(req *proto.StepRequest) map[uint64]*proto.Sampled {
 	r.t.Helper()
 	return r.start(req)()
 }
 
-// start begins a step on every socket; what it returns waits for its end.
+// start begins a step on every socket. The returned function waits for its end.
 func (r *rig) start(req *proto.StepRequest) func() map[uint64]*proto.Sampled {
 	r.t.Helper()
 	r.step++
@@ -199,7 +199,7 @@ func (r *rig) start(req *proto.StepRequest) func() map[uint64]*proto.Sampled {
 	}
 }
 
-// request is one generation; results are appended to tokens and scores.
+// request is one generation; its results are appended to tokens and scores.
 type request struct {
 	prompt  []int32
 	max     int
@@ -213,7 +213,7 @@ type request struct {
 	arrives int // step at which it is opened
 }
 
-// generate runs requests together, prompts cut into chunks, until all are done.
+// generate runs requests together, with prompts divided into chunks, until all are done.
 func (r *rig) generate(chunk int, reqs ...*request) {
 	r.t.Helper()
 	var release []uint64
@@ -286,7 +286,7 @@ func (r *rig) generate(chunk int, reqs ...*request) {
 	}
 }
 
-// take keeps what so many passes of a step have drawn.
+// take appends the results of a step's passes to the request.
 func (q *request) take(t *testing.T, got *proto.Sampled, passes int) {
 	t.Helper()
 	if len(got.GetDrawn()) != passes {
@@ -331,8 +331,8 @@ func readGoldens(t *testing.T, dir string) goldens {
 	return g
 }
 
-// TestGoldens: last-position log-probabilities and greedy tokens of random
-// models of each architecture equal the float32 reference, cut any way.
+// TestGoldens checks that last-position log-probabilities and greedy tokens of random models of each
+// architecture equal the float32 reference, with any division over sockets.
 func TestGoldens(t *testing.T) {
 	for k, arch := range []struct {
 		name    string
@@ -356,12 +356,12 @@ func TestGoldens(t *testing.T) {
 	} {
 		dir := filepath.Join(modelData, arch.name)
 		g := readGoldens(t, dir)
-		if raceEnabled { // the arithmetic is the same; the detector makes it twenty times as long
+		if raceEnabled { // the arithmetic is the same, and the race detector makes it 20 times slower
 			arch.sockets = []int{3}
 		}
 		for i, n := range arch.sockets {
 			for j, m := range topology.Mappings {
-				if !testlevel.Long() && k > 0 && (i+j+k)%2 > 0 { // one mapping for each number of sockets, both for each family
+				if !testlevel.Long() && k > 0 && (i+j+k)%2 > 0 { // one mapping per number of sockets, both mappings per family
 					continue
 				}
 				t.Run(fmt.Sprintf("%s/%s/%d", arch.name, m, n), func(t *testing.T) {
@@ -372,7 +372,7 @@ func TestGoldens(t *testing.T) {
 	}
 }
 
-// TestGoldensGGUF: the same weights in a GGUF file give the same answers.
+// TestGoldensGGUF checks that the same weights in a GGUF file give the same results.
 func TestGoldensGGUF(t *testing.T) {
 	for _, name := range []string{"llama", "qwen2", "qwen3", "mistral", "mistral_window", "mixtral", "qwen3_moe", "gemma3", "phi3", "deepseek_v3"} {
 		dir := filepath.Join(modelData, name)
@@ -394,8 +394,8 @@ func TestGoldensGGUF(t *testing.T) {
 	}
 }
 
-// TestGGUFDeepseekV2: the same for a model whose goldens a GGUF file cannot hold (two
-// mscales), against its folder with one: tokens and scores, bit for bit.
+// TestGGUFDeepseekV2 does the same for a model whose goldens a GGUF file cannot express (two mscales). It
+// compares with its folder with one mscale: tokens and scores, bit for bit.
 func TestGGUFDeepseekV2(t *testing.T) {
 	dir, file := t.TempDir(), filepath.Join(t.TempDir(), "m.gguf")
 	if err := modeltest.SameMScale(filepath.Join(modelData, "deepseek_v2"), dir); err != nil {

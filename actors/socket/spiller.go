@@ -14,35 +14,35 @@ import (
 	"github.com/shoal-llm/shoal/internal/proto"
 )
 
-// spiller moves rows of caches to files, behind what runs: one goroutine asks the executor for a
-// copy of some of them, writes it, and asks for the next; when the file has all, the executor gives
-// the rows up. Until then steps read them in memory. What the disk refuses is tried again later.
+// spiller moves rows of caches to files while steps run. One goroutine asks the executor for a copy of
+// some rows, writes it and asks for the next. When the file is complete, the executor frees the rows;
+// until then steps read them in memory. After an error of the disk the spiller retries later.
 type spiller struct {
 	*background
 	scratch *tier.Scratch
 	mu      sync.Mutex
-	orders  []*proto.Spill // one a sequence
-	some    chan struct{}  // there is an order
-	done    map[uint64]int // blocks of sequences whose rows were given up; the executor's
+	orders  []*proto.Spill // at most one per sequence
+	wake    chan struct{}  // signals a new order
+	moved   map[uint64]int // blocks per sequence whose rows were freed; used by the executor only
 }
 
 func newSpiller(scratch *tier.Scratch, exec *layer.Executor, c *caches) *spiller {
 	if scratch == nil {
 		return nil
 	}
-	s := &spiller{background: newBackground(exec, c), scratch: scratch, some: make(chan struct{}, 1), done: map[uint64]int{}}
+	s := &spiller{background: newBackground(exec, c), scratch: scratch, wake: make(chan struct{}, 1), moved: map[uint64]int{}}
 	s.goroutines.Go(s.run)
 	return s
 }
 
-// close ends the goroutine, and waits for it unless the disk hangs.
+// close ends the goroutine and waits for it, unless the disk stopTimeout.
 func (s *spiller) close() {
 	if s != nil {
 		s.end()
 	}
 }
 
-// order has a cache moved to a file; a second order for it has no effect.
+// order queues the move of a cache to a file. A second order for the same cache has no effect.
 func (s *spiller) order(seq uint64, blocks int) {
 	if s == nil {
 		return
@@ -53,7 +53,7 @@ func (s *spiller) order(seq uint64, blocks int) {
 		s.orders = append(s.orders, &proto.Spill{Seq: seq, Blocks: uint32(blocks)})
 	}
 	select {
-	case s.some <- struct{}{}:
+	case s.wake <- struct{}{}:
 	default:
 	}
 }
@@ -66,7 +66,7 @@ func (s *spiller) run() {
 			next = s.orders[0]
 		}
 		s.mu.Unlock()
-		wait := s.some
+		wait := s.wake
 		var again <-chan time.Time
 		if next != nil {
 			ended := s.spill(next)
@@ -90,16 +90,16 @@ func (s *spiller) run() {
 	}
 }
 
-// copied is what the executor copies at once, or a block.
-const copied = 1 << 20
+// copyBytes is the number of bytes that the executor copies at once. It copies at least one block.
+const copyBytes = 1 << 20
 
-// spill moves one cache; false: the disk refuses.
+// spill moves one cache. It returns false if the disk refuses.
 func (s *spiller) spill(o *proto.Spill) (ended bool) {
 	var size int64
 	var g kvcache.Geometry
 	var p *kvcache.Policy
 	blocks := int(o.Blocks)
-	if !s.on(o.Seq, func(own *kvcache.Store) bool {
+	if !s.withCache(o.Seq, func(own *kvcache.Store) bool {
 		g, p = own.Geometry(), own.Policy()
 		size = kvcache.FileBytes(g, blocks, p)
 		return own.Spilled() == 0
@@ -116,28 +116,28 @@ func (s *spiller) spill(o *proto.Spill) (ended bool) {
 		}
 	}()
 	sums, err := copyPages(file, g, p, blocks, func(buf []byte, at int64) (n int) {
-		s.on(o.Seq, func(own *kvcache.Store) bool { n = own.CopyPages(buf, at, blocks); return true })
+		s.withCache(o.Seq, func(own *kvcache.Store) bool { n = own.CopyPages(buf, at, blocks); return true })
 		return n
 	})
 	if err != nil {
 		return errors.Is(err, errGone)
 	}
-	s.on(o.Seq, func(own *kvcache.Store) bool {
-		if own.Spill(file, blocks, sums) == nil { // else it stays in memory
-			file, s.done[o.Seq] = nil, blocks
+	s.withCache(o.Seq, func(own *kvcache.Store) bool {
+		if own.Spill(file, blocks, sums) == nil { // after an error the cache stays in memory
+			file, s.moved[o.Seq] = nil, blocks
 		}
 		return true
 	})
 	return true
 }
 
-// errGone means that a cache is gone whose rows were to lie in a file.
-var errGone = errors.New("socket: the cache is gone")
+// errGone reports that the cache was released while it moved to a file.
+var errGone = errors.New("socket: the cache was released")
 
-// copyPages fills the file of so many blocks, piece by piece, and gives the checksums of its pages.
-// next copies what comes at an offset; 0: nothing any more.
+// copyPages fills the file of a cache with the given number of blocks, piece by piece, and returns the
+// checksums of its pages. next copies the bytes at an offset into buf; it returns 0 at an error.
 func copyPages(file *tier.Pages, g kvcache.Geometry, p *kvcache.Policy, blocks int, next func(buf []byte, at int64) int) (sums []uint32, err error) {
-	buf := make([]byte, max(copied, tensor.BlockSlots*g.Layout.RowBytes()))
+	buf := make([]byte, max(copyBytes, tensor.BlockSlots*g.Layout.RowBytes()))
 	for at, size := int64(0), kvcache.FileBytes(g, blocks, p); at < size; {
 		n := next(buf, at)
 		if n == 0 {
@@ -151,30 +151,30 @@ func copyPages(file *tier.Pages, g kvcache.Geometry, p *kvcache.Policy, blocks i
 	return sums, nil
 }
 
-// on has the executor do something with a cache; false: it is not there, do says so, or the
-// socket ends.
-func (s *spiller) on(seq uint64, do func(own *kvcache.Store) bool) bool {
+// withCache runs do with a cache on the executor. It returns false if the cache does not exist, do returns
+// false, or the socket ends.
+func (s *spiller) withCache(seq uint64, do func(own *kvcache.Store) bool) bool {
 	return s.onExecutor(func() error {
-		if q := s.caches.seqs[seq]; q == nil || q.own == nil || !q.own.Sealed() || !do(q.own) {
+		if q := s.caches.seqs[seq]; q == nil || q.cache == nil || !q.cache.Sealed() || !do(q.cache) {
 			return errGone
 		}
 		return nil
 	}) == nil
 }
 
-// spilled are the caches that lie in files since it was last asked; the executor's.
+// spilled lists the caches that moved to files since its last call. Only the executor calls it.
 func (s *spiller) spilled() (list []*proto.Spill) {
 	if s == nil {
 		return nil
 	}
-	for _, id := range slices.Sorted(maps.Keys(s.done)) {
-		list = append(list, &proto.Spill{Seq: id, Blocks: uint32(s.done[id])})
+	for _, id := range slices.Sorted(maps.Keys(s.moved)) {
+		list = append(list, &proto.Spill{Seq: id, Blocks: uint32(s.moved[id])})
 	}
-	clear(s.done)
+	clear(s.moved)
 	return list
 }
 
-// figures are those of the files; nil: there are none.
+// figures returns the statistics of the files; nil if there are none.
 func (s *spiller) figures() *proto.Scratch {
 	if s == nil {
 		return nil
@@ -183,7 +183,7 @@ func (s *spiller) figures() *proto.Scratch {
 	return &proto.Scratch{Bytes: f.Used, Limit: f.Limit, Read: f.Read, Written: f.Wrote, Failed: f.Failed}
 }
 
-// limit is the most bytes of all files.
+// limit returns the maximum total size of all files, in bytes.
 func (s *spiller) limit() int64 {
 	if s == nil {
 		return 0
@@ -191,22 +191,22 @@ func (s *spiller) limit() int64 {
 	return s.scratch.Limit()
 }
 
-// lost are the sequences of a step that this rank owns and whose files have failed.
+// lost lists the step's sequences that this rank owns and whose files have failed.
 func (e *epoch) lost(w *Work) (list []uint64) {
 	for _, r := range w.Runs {
-		if q := e.seqs[r.Seq]; q.owner == e.rank && q.own != nil && q.own.Lost() != nil {
+		if q := e.seqs[r.Seq]; q.owner == e.rank && q.cache != nil && q.cache.Lost() != nil {
 			list = append(list, r.Seq)
 		}
 	}
 	return list
 }
 
-// inFiles is how many blocks of each cache lie in files.
+// inFiles returns the number of blocks in files for each cache.
 func (c *caches) inFiles() map[uint64]int {
 	found := map[uint64]int{}
 	for id, q := range c.seqs {
-		if q.own != nil && q.own.Spilled() > 0 {
-			found[id] = q.own.Spilled()
+		if q.cache != nil && q.cache.Spilled() > 0 {
+			found[id] = q.cache.Spilled()
 		}
 	}
 	return found

@@ -8,10 +8,9 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// plan lists the stages that follow begin: copies of whole caches, the layers in
-// turn, the head for the wanted rows, the rows for replicas, the commit of prompts, the
-// hand-over of those that are complete. Every rank lists the same collectives in the
-// same order.
+// plan lists the stages after begin: copies of whole caches, the layers, the head for the wanted rows,
+// the rows for replicas, the commit of prompts, the hand-over of complete prompts. Every rank lists the
+// same collectives in the same order.
 func (e *epoch) plan(s *step) []stage {
 	if len(s.work.Runs) == 0 {
 		return e.cluster(s)
@@ -46,7 +45,7 @@ func (e *epoch) plan(s *step) []stage {
 	if e.drafter != nil {
 		stages = append(stages, stage{job: func(done func(error)) {
 			began := time.Now()
-			e.guesses(s)
+			e.draftTokens(s)
 			s.spent.Head += time.Since(began)
 			done(nil)
 		}})
@@ -55,12 +54,12 @@ func (e *epoch) plan(s *step) []stage {
 	stages = append(stages, stage{job: func(done func(error)) {
 		for i := range s.work.Runs {
 			c := &s.work.Runs[i]
-			if q := e.seqs[c.Seq]; c.Prefill && q.part != nil {
+			if q := e.seqs[c.Seq]; c.Prefill && q.promptShard != nil {
 				if err := e.save(q, c); err != nil {
 					done(err)
 					return
 				}
-				q.part.Commit(len(c.Tokens))
+				q.promptShard.Commit(len(c.Tokens))
 			}
 		}
 		s.spilled, s.lost = append(s.spilled, e.spiller.spilled()...), e.lost(s.work)
@@ -69,7 +68,7 @@ func (e *epoch) plan(s *step) []stage {
 	return append(append(stages, e.cluster(s)...), e.handOver(s)...)
 }
 
-// cluster are the stages of what a step does for prompts' indexes.
+// cluster returns the stages of a step that cluster prompts.
 func (e *epoch) cluster(s *step) (stages []stage) {
 	for _, x := range s.work.Index {
 		q := e.seqs[x.Seq]
@@ -79,9 +78,9 @@ func (e *epoch) cluster(s *step) (stages []stage) {
 		}
 		stages = append(stages, stage{job: func(done func(error)) {
 			began := time.Now()
-			if q.part != nil && (e.geometry.Units == 0 || q.owner == e.rank) {
+			if q.promptShard != nil && (e.geometry.Units == 0 || q.owner == e.rank) {
 				for i := range x.Pieces {
-					q.seen.Cluster(q.part, q.policy, x.From+i, e.pool.Run)
+					q.stats.Cluster(q.promptShard, q.policy, x.From+i, e.pool.Run)
 				}
 			}
 			s.spent.Clustering += time.Since(began)
@@ -91,12 +90,12 @@ func (e *epoch) cluster(s *step) (stages []stage) {
 	return stages
 }
 
-// move are the stages of the pieces [lo, hi) of the hand-over of one prompt; the last of all is its end.
+// move returns the stages for pieces [lo, hi) of a prompt's hand-over; piece all-1 completes it.
 func (e *epoch) move(s *step, q *sequence, lo, hi, all int) (stages []stage) {
-	if q.moves == nil {
-		q.moves = &handover{epoch: e, seqs: []*sequence{q}}
+	if q.handover == nil {
+		q.handover = &handover{epoch: e, seqs: []*sequence{q}}
 	}
-	h := q.moves
+	h := q.handover
 	for piece := lo; piece < min(hi, all-1); piece++ {
 		if of, heads, moved := e.geometry.Moved(piece); moved && heads.Len() > 0 {
 			stages = append(stages, h.exchange(of, heads)...)
@@ -104,8 +103,8 @@ func (e *epoch) move(s *step, q *sequence, lo, hi, all int) (stages []stage) {
 		stages = append(stages, stage{job: func(done func(error)) {
 			began := time.Now()
 			var err error
-			if q.own != nil {
-				err = q.own.Index(piece, e.pool.Run)
+			if q.cache != nil {
+				err = q.cache.Index(piece, e.pool.Run)
 			}
 			s.spent.Own += time.Since(began)
 			done(err)
@@ -114,7 +113,7 @@ func (e *epoch) move(s *step, q *sequence, lo, hi, all int) (stages []stage) {
 	return h.timed(s, stages, hi == all)
 }
 
-// handOver are the stages that move prompts that are complete to their owners.
+// handOver returns the stages that move complete prompts to their owners.
 func (e *epoch) handOver(s *step) (stages []stage) {
 	h := &handover{epoch: e}
 	for _, c := range s.work.Runs {
@@ -131,12 +130,13 @@ func (e *epoch) handOver(s *step) (stages []stage) {
 	return h.timed(s, stages, true)
 }
 
-// exchange are the stages that move heads of one layer.
+// exchange returns the stages that move heads of one layer.
 func (h *handover) exchange(of int, heads topology.Range) []stage {
 	return []stage{{job: func(done func(error)) { h.heads = heads; h.start(of, done) }}, {job: func(done func(error)) { done(h.finish(of)) }}}
 }
 
-// timed puts clocks around stages of a hand-over: choosing, sending and keeping the rows. With end it ends behind them.
+// timed measures the stages of a hand-over: selection, transfer and storage of the rows. With end, the
+// hand-over ends after them.
 func (h *handover) timed(s *step, stages []stage, end bool) []stage {
 	var began time.Time
 	h.batch = s.micro.batch

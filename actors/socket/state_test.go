@@ -50,9 +50,9 @@ func TestStateFencesOldEpochs(t *testing.T) {
 	}
 	stale(s.Load(4))
 	if s.Retire(8) {
-		t.Fatal("an idle socket had something to tear down")
+		t.Fatal("an idle socket reports something to tear down")
 	}
-	stale(s.Load(7)) // it was on its way when the socket was retired
+	stale(s.Load(7)) // it was sent before the socket was retired
 	must(s.Load(9))
 	must(s.Loaded(9, false))
 	if err := s.Join(9); !errors.Is(err, ErrWrongPhase) {
@@ -60,7 +60,7 @@ func TestStateFencesOldEpochs(t *testing.T) {
 	}
 }
 
-// A stopping actor still gets messages; none may find an epoch that is gone.
+// A stopping actor still receives messages. None may find an epoch that has been freed.
 func TestStoppedStateRefusesEverything(t *testing.T) {
 	for _, phase := range []Phase{Idle, Loading, Loaded, Joining, Ready, Stepping, Failed} {
 		s := State{Phase: phase, Epoch: 3}

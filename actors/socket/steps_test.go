@@ -15,13 +15,13 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// everyPolicy is a row for each that evicts, reads or scores in its own way.
+// everyPolicy has a policy for each way to evict, read or score.
 var everyPolicy = []string{"full", "streaming:sink=4,recent=28", "snapkv:topk=40,obs=8", "snapstream:sink=4,recent=20,topk=24,obs=8", "sage:sink=4,recent=20,topk=24",
 	"h2o:recent=20,topk=20", "h2o:recent=20,topk=20,step=1", "tova:size=40", "streaming:sink=4,recent=28,positions=cache", "streaming:sink=4,recent=28,positions=cache,half=1",
 	"h2o:recent=20,topk=20,step=1,positions=cache,half=1", "knorm:sink=4,recent=20,topk=20", "quest:page=16,budget=48", "shadowkv:chunk=8,budget=16,outliers=1,local=1", "shadowkv:keys=lowrank,rank=8,chunk=4,budget=8,outliers=1,local=1", "squeezed:clusters=0.25,levels=2,sparsity=0.5,tail=4,obs=6,segment=64"}
 
-// TestStepsOfSeveralTokens: rows of 1 to 9 tokens, of which a later plan accepts some,
-// give the bits of one token at a time, with replicas where a policy has them.
+// TestStepsOfSeveralTokens checks that steps with 1 to 9 tokens of a sequence, of which a later plan accepts
+// some, give the bits of one token at a time. Policies that allow replicas run with them.
 func TestStepsOfSeveralTokens(t *testing.T) {
 	policies := everyPolicy
 	if raceEnabled {
@@ -33,7 +33,7 @@ func TestStepsOfSeveralTokens(t *testing.T) {
 				continue
 			}
 			if p, err := kvcache.Parse(policy); err != nil || p.Scored() && arch == "swiftkv_across" {
-				continue // refused
+				continue // refused by the policy
 			}
 			t.Run(arch+"/"+policy, func(t *testing.T) {
 				t.Parallel()
@@ -59,8 +59,8 @@ func someRequests(policy string, tokens int) (list []*request) {
 	return list
 }
 
-// speculate decodes what want has already: each row is a token that is known and some
-// that are guessed, at random right or wrong.
+// speculate decodes sequences whose result is known from want. Each row has a known token and some drafts,
+// which are right or wrong at random.
 func rowsOfSeveral(t *testing.T, r *rig, want, reqs []*request) {
 	t.Helper()
 	random := rand.New(rand.NewPCG(5, 6))
@@ -71,7 +71,7 @@ func rowsOfSeveral(t *testing.T, r *rig, want, reqs []*request) {
 	accepted := make([]int, len(reqs))
 	for n := 0; ; n++ {
 		s := &proto.StepRequest{}
-		var rows []int // of a request each
+		var rows []int // rows per request
 		for i, q := range reqs {
 			left := len(want[i].tokens) - len(q.tokens)
 			if left == 0 {
@@ -82,7 +82,7 @@ func rowsOfSeveral(t *testing.T, r *rig, want, reqs []*request) {
 			}
 			c := &proto.Chunk{Seq: q.id, Start: uint32(q.at), Sample: true, Accepted: uint32(accepted[i])}
 			size := 1 + random.IntN(9)
-			right := 1 + random.IntN(min(size, left)) // rows whose token is what an undisturbed run has
+			right := 1 + random.IntN(min(size, left)) // rows whose token matches the uninterrupted run
 			for j := range size {
 				token := want[i].tokens[min(len(q.tokens)-1+j, len(want[i].tokens)-1)]
 				if j >= right {
@@ -99,7 +99,7 @@ func rowsOfSeveral(t *testing.T, r *rig, want, reqs []*request) {
 		got := r.run(s)
 		for at, i := range rows {
 			q, drawn := reqs[i], got[reqs[i].id].GetDrawn()
-			if len(drawn) != accepted[i] { // up to the first that is wrong
+			if len(drawn) != accepted[i] { // results end at the first wrong draft
 				t.Fatalf("step %d, sequence %d: %d results of %d rows, %d are right", n, i, len(drawn), len(s.Chunks[at].Tokens), accepted[i])
 			}
 			for _, d := range drawn {
@@ -113,8 +113,8 @@ func rowsOfSeveral(t *testing.T, r *rig, want, reqs []*request) {
 	}
 }
 
-// TestTwoStepsInFlight: steps of two micro-batches, begun together and ended in any
-// order, give the bits of one step at a time.
+// TestTwoStepsInFlight checks that steps of two micro-batches, begun together and ended in any order, give
+// the bits of one step at a time.
 func TestTwoStepsInFlight(t *testing.T) {
 	for i, policy := range []string{"full", "snapstream:sink=4,recent=20,topk=24,obs=8", "h2o:recent=20,topk=20"} {
 		for _, sockets := range []int{1, 3} {
@@ -134,7 +134,7 @@ func TestTwoStepsInFlight(t *testing.T) {
 				halves := [MicroBatches]*flow{{reqs: got[:half]}, {reqs: got[half:]}}
 				for n := 0; halves[0].left() || halves[1].left(); n++ {
 					for batch, h := range halves {
-						if h.ended != nil && (n+batch)%3 > 0 { // the other may begin and end another step first
+						if h.ended != nil && (n+batch)%3 > 0 { // the other micro-batch may begin and end another step first
 							h.take(t, h.ended())
 							h.ended = nil
 						}
@@ -171,7 +171,7 @@ func (f *flow) left() bool {
 	return f.ended != nil
 }
 
-// next is the next step of all; nil: one is in flight, or they are done.
+// next returns the next step of all its requests; nil if a step is in flight or they are done.
 func (f *flow) next(r *rig, chunk int) *proto.StepRequest {
 	s := &proto.StepRequest{}
 	for _, q := range f.reqs {

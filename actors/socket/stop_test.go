@@ -19,9 +19,8 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// TestStopInTheMidst: a socket may be stopped while it loads, reads a prompt or
-// decodes. When Stop returns, nothing reads the checkpoint any more: it is
-// unmapped at once (a crash otherwise).
+// TestStopInTheMidst stops a socket while it loads, reads a prompt or decodes. When Stop returns, nothing may
+// read the checkpoint any more: the test unmaps it at once, and a read would crash.
 func TestStopInTheMidst(t *testing.T) {
 	rounds := 150
 	if testing.Short() || raceEnabled {
@@ -47,7 +46,7 @@ func TestStopInTheMidst(t *testing.T) {
 		p := greedy(0)
 		step := &proto.StepRequest{Epoch: 1, Step: 1, Open: []*proto.Open{{Seq: 1, Policy: "full", Sampling: plan.EncodeSampling(&p), PromptTokens: 400}},
 			Chunks: []*proto.Chunk{{Seq: 1, Prefill: true, Last: true, Sample: true, Tokens: make([]uint32, 400)}}}
-		// Each command follows the answer to the one before; a stopped socket gives none.
+		// Each command follows the reply to the one before. A stopped socket sends none.
 		sys.Root.Send(pid, &Load{Request: &proto.LoadRequest{Placement: PlacementMessage(place, []uint64{0}), ModelHash: ck.Hash(),
 			WeightType: "Q8", KvType: "BF16", MaxStepTokens: 512}, Reply: func(*proto.LoadReply, error) {
 			sys.Root.Send(pid, &Join{Request: &proto.JoinRequest{Epoch: 1, DeadlineMillis: 120_000, Group: "t", Incarnations: []uint32{0}},

@@ -14,10 +14,9 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// TestSameBitsSwiftKV: rows that leave ahead of the later layers change no answer: of any
-// policy, weights of any kind, on any number of sockets, in both mappings, however a prompt
-// is cut. What they are compared with reads each prompt whole on one socket, and every row of
-// it goes through every layer.
+// TestSameBitsSwiftKV checks that rows that skip the later layers change no result: with any policy, type of
+// weights, number of sockets and chunk size, in both mappings. The reference reads each prompt whole on
+// one socket, and all of its rows go through every layer.
 func TestSameBitsSwiftKV(t *testing.T) {
 	rows := []struct{ model, policy, weights string }{
 		{"swiftkv", "full", "F32"}, {"swiftkv_across", "full", "q8_0"}, {"swiftkv_across", "snapstream:sink=4,recent=40,topk=40,obs=8,pool=7", "F32"},
@@ -41,7 +40,7 @@ func TestSameBitsSwiftKV(t *testing.T) {
 			t.Parallel()
 			base := rigConfig{dir: filepath.Join(modelData, row.model), sockets: 1, mapping: topology.Gather, kv: tensor.BF16, weights: row.weights}
 			alone := newRig(t, base)
-			alone.score = true // so no row leaves
+			alone.score = true // with scores no row skips a layer
 			want := mixed(row.policy)[:6]
 			for _, q := range want {
 				q.arrives = 0
@@ -55,14 +54,14 @@ func TestSameBitsSwiftKV(t *testing.T) {
 				got := mixed(row.policy)[:6]
 				newRig(t, c).generate([]int{31, 100, 64, 333, 64}[j], got...)
 				if !bytes.Equal(bits(t, got), bits(t, want)) {
-					t.Errorf("%d sockets, %s: answers differ from those of whole prompts on one", c.sockets, c.mapping)
+					t.Errorf("%d sockets, %s: results differ from those of whole prompts on one", c.sockets, c.mapping)
 				}
 			}
 		})
 	}
 }
 
-// TestSameBitsAdapters: the bundled adapters, over the bundled model.
+// TestSameBitsAdapters does the same with the bundled adapters for the bundled model.
 func TestSameBitsAdapters(t *testing.T) {
 	if raceEnabled || testing.Short() {
 		t.Skip("of trained weights")
@@ -73,8 +72,8 @@ func TestSameBitsAdapters(t *testing.T) {
 	}
 }
 
-// TestRowsLeave: of a chunk that is not the last no row goes through the later layers, of the
-// last one those that are looked at; with prompt log-probabilities all do.
+// TestRowsLeave checks the rows that go through the later layers: none of a chunk that is not the last, and of
+// the last chunk those that the policy observes. With prompt log-probabilities all rows do.
 func TestRowsLeave(t *testing.T) {
 	for _, c := range []struct {
 		policy         string
@@ -103,14 +102,14 @@ func TestRowsLeave(t *testing.T) {
 		if c.scores {
 			w.Wanted = append(w.Wanted, Wanted{Row: 0})
 		}
-		if got := e.leaves(w, 0); got != c.want {
-			t.Errorf("%+v: %d rows leave", c, got)
+		if got := e.droppedRows(w, 0); got != c.want {
+			t.Errorf("%+v: %d rows skip the later layers", c, got)
 		}
 	}
 }
 
-// TestSharedCacheIsCountedOnce: what the ledger books for layers that share caches is what
-// their stores take, to the byte, and half of what as many caches would.
+// TestSharedCacheIsCountedOnce checks that the ledger books exactly the bytes that the stores of layers with
+// shared caches take, which is half of what separate caches would.
 func TestSharedCacheIsCountedOnce(t *testing.T) {
 	r := newRig(t, rigConfig{dir: filepath.Join(modelData, "swiftkv_across"), sockets: 1, mapping: topology.Gather, kv: tensor.BF16})
 	q := &request{prompt: somePrompt(200, 1), max: 2, params: greedy(0), policy: "full"}
@@ -122,12 +121,12 @@ func TestSharedCacheIsCountedOnce(t *testing.T) {
 	status := make(chan *proto.SocketStatus, 1)
 	r.sys.Root.Send(r.pids[0], &Status{Reply: func(s *proto.SocketStatus) { status <- s }})
 	if got, want := (<-status).KvUsedBytes, kvcache.ResidentBytes(g, 200, 201, kvcache.Full()); got != want {
-		t.Errorf("the cache takes %d bytes, booked were %d", got, want)
+		t.Errorf("the cache takes %d bytes, %d were booked", got, want)
 	}
 }
 
-// TestScoredStepsOfOneToken: where layers share caches, a policy that goes by scores refuses
-// several tokens of a sequence in a step.
+// TestScoredStepsOfOneToken checks that a policy with attention scores refuses several tokens of a sequence in
+// one step if layers share caches.
 func TestScoredStepsOfOneToken(t *testing.T) {
 	for policy, refused := range map[string]bool{"h2o:recent=20,topk=20,step=1": true, "streaming:sink=4,recent=28": false} {
 		m := NewMachine()

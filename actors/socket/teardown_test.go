@@ -11,9 +11,8 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// TestStepCutByANewEpoch: an epoch may end in the midst of any stage. What its step
-// had in flight is answered and reads nothing that was freed (a crash otherwise);
-// the next epoch works.
+// TestStepCutByANewEpoch ends an epoch during any stage of a step. The step must get a reply and must not read
+// freed memory, which would crash. The next epoch must work.
 func TestStepCutByANewEpoch(t *testing.T) {
 	rounds := 400
 	if testing.Short() || raceEnabled {
@@ -35,17 +34,17 @@ func cutSteps(t *testing.T, sockets, rounds int) {
 			s.Open = append(s.Open, &proto.Open{Seq: uint64(1000*i + seq + 1), Owner: uint32(seq), Policy: "full", Sampling: plan.EncodeSampling(&p), PromptTokens: 64})
 			s.Chunks = append(s.Chunks, &proto.Chunk{Seq: uint64(1000*i + seq + 1), Prefill: true, Last: true, Sample: true, Tokens: prompt})
 		}
-		answers := make(chan error, len(r.pids))
+		replies := make(chan error, len(r.pids))
 		for _, p := range r.pids {
-			r.sys.Root.Send(p, &Step{Request: s, Reply: func(_ *proto.StepReply, err error) { answers <- err }})
+			r.sys.Root.Send(p, &Step{Request: s, Reply: func(_ *proto.StepReply, err error) { replies <- err }})
 		}
 		time.Sleep(time.Duration(random.IntN(3000)) * time.Microsecond)
 		r.place(r.epoch + 1)
 		for range r.pids {
 			select {
-			case <-answers: // done or retired; what counts is that it is told
+			case <-replies: // done or retired; only the reply counts
 			case <-time.After(2 * time.Minute):
-				t.Fatalf("round %d: a step that a new epoch cut had no answer in 2 minutes", i)
+				t.Fatalf("round %d: a step that a new epoch ended got no reply within 2 minutes", i)
 			}
 		}
 	}

@@ -8,33 +8,33 @@ import (
 	"github.com/shoal-llm/shoal/internal/proto"
 )
 
-// Stages is where the time of a step went on this socket. What the sum lacks
-// to the step's duration is messages between actors and waiting for their turn.
+// Stages are the times of a step's stages on this socket. The rest of the step's duration is messages
+// between actors and time in queues.
 type Stages struct {
 	Begin       time.Duration // checks, cache blocks, embedding
 	Projection  time.Duration // query, key, value and output projections, with their norm
 	Attention   time.Duration // RoPE, cache writes, attention
-	Observation time.Duration // while a prompt is read: window queries noted, attention sums of policies that ask
+	Observation time.Duration // during prefill: recording of window queries, attention sums for the policies that use them
 	FFN         time.Duration // norm, gate, up, SiLU, down
 	Head        time.Duration // norm, logits, sampling
 	Clustering  time.Duration // of prompts, in pieces before their last chunk
 	Votes       time.Duration // after the last chunk of a prompt: attention of the observation window
-	Selection   time.Duration // then: pooling, top-K
-	Shipping    time.Duration // then: kept rows to the owner, blocks given back
+	Selection   time.Duration // after Votes: pooling, top-K
+	Shipping    time.Duration // after Selection: rows sent to the owner, blocks freed
 	Wait        time.Duration // for collectives
-	Own         time.Duration // of these, what other sockets need not have: attention of own sequences, their indexes
+	Own         time.Duration // portion of the above that other sockets may not have: attention of own sequences, their indexes
 
-	Threads tensor.Spent // of the pool, meanwhile
+	Threads tensor.Spent // CPU time of the pool during the step
 
-	Experts int // whose weights were read, of all layers together
+	Experts int // number of experts whose weights were read, all layers together
 }
 
-// Compression is what the policy costs a prompt, the observation included.
+// Compression returns the cost of the policy for a prompt, including observation.
 func (s Stages) Compression() time.Duration {
 	return s.Observation + s.Clustering + s.Votes + s.Selection + s.Shipping
 }
 
-// Add sums stages of several steps.
+// Add adds the times of another step.
 func (s *Stages) Add(o Stages) {
 	s.Begin += o.Begin
 	s.Projection += o.Projection
@@ -63,14 +63,14 @@ func (s Stages) with(b *layer.Batch) Stages {
 	return s
 }
 
-// passed ends a pass: what it has drawn and where its time went.
+// passed ends a pass: it collects its results and times.
 func (s *step) passed(b *layer.Batch) {
 	s.pass++
 	s.spent, s.compute = s.spent.with(b), s.compute+b.Compute
 	if s.sampled == nil {
 		s.sampled = s.results.order
 	} else {
-		for i, r := range s.results.order { // in the order of the rows, which is that of each pass
+		for i, r := range s.results.order { // in the order of the rows, as in each pass
 			s.sampled[i].Drawn = append(s.sampled[i].Drawn, r.Drawn...)
 		}
 	}
@@ -81,7 +81,7 @@ func threadTime(s tensor.Spent) *proto.ThreadTime {
 	return &proto.ThreadTime{Runs: s.Runs, Wall: int64(s.Wall), Work: int64(s.Work), Late: int64(s.Late), Absent: int64(s.Absent), Uneven: int64(s.Uneven), End: int64(s.End), Again: s.Again}
 }
 
-// micros is what was added to before.
+// micros returns the increase since before, in microseconds.
 func micros(now, before []time.Duration) []uint32 {
 	out := make([]uint32, len(now))
 	for i := range now {

@@ -16,7 +16,7 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// recorder is a transport that keeps a line for each message that its rank sends.
+// recorder is a transport that records a line for each message that its rank sends.
 type recorder struct {
 	collective.Transport
 	mu    *sync.Mutex
@@ -41,9 +41,9 @@ func (r *recorder) Send(dst int, msg []byte) error {
 	return r.Transport.Send(dst, msg)
 }
 
-// conversation is the hash of all messages between the sockets of a cluster that answers two
-// requests. Ranks derive the order of collectives from the plan, so two builds that derive it
-// differently cannot work together, though no message between processes has changed.
+// conversation returns the hash of all messages between the sockets of a cluster for two requests. Ranks derive
+// the order of collectives from the plan. Two builds that derive it differently cannot work together, although
+// no message between processes differs.
 func conversation(t *testing.T, c rigConfig, policies ...string) string {
 	t.Helper()
 	var mu sync.Mutex
@@ -66,13 +66,13 @@ func conversation(t *testing.T, c rigConfig, policies ...string) string {
 	}
 	mu.Lock()
 	defer mu.Unlock()
-	slices.Sort(lines) // ranks send at once; headers number the operations
+	slices.Sort(lines) // ranks send concurrently; headers number the operations
 	sum := sha256.Sum256([]byte(strings.Join(lines, "\n")))
 	return fmt.Sprintf("%d messages %x", len(lines), sum[:8])
 }
 
-// TestWire records what sockets say to each other over collectives: for every architecture and
-// mapping, with whole and with quantized weights, and for every policy.
+// TestWire records the messages of collectives, for every architecture and mapping, for unquantized and
+// quantized weights, and for every policy.
 func TestWire(t *testing.T) {
 	if raceEnabled || testing.Short() {
 		t.Skip("computes for long")

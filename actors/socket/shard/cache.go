@@ -20,18 +20,17 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// Cache keeps quantised matrices on disk, packed as the kernels read them, so
-// that the next start reads them instead of quantising again. A file is one slice of
-// one matrix; its name is a hash of the model's identity, the slice, the type and
-// the layout. Files are written beside their place and renamed; a checksum of every
-// MiB tells torn, damaged and foreign ones, which are removed and made anew. Nothing
-// that a file says sizes an allocation.
+// Cache stores quantised matrices on disk in the layout of the kernels, so that the next start need not
+// quantise again. A file is one slice of one matrix. Its name is a hash of the model's identity, the
+// slice, the type and the layout. Files are written to a temporary name and renamed. A checksum for
+// every MiB detects torn, damaged and foreign files, which are removed and written again. No number in a
+// file determines the size of an allocation.
 //
-// The bytes are copied into huge pages and not mapped: a mapped file has small pages,
-// which cost a fifth of the bandwidth in every step.
+// The bytes are copied into huge pages instead of being mapped: a mapped file has small pages, which
+// cost a fifth of the bandwidth in every step.
 type Cache struct {
-	Dir    string // made when it is missing
-	Limit  int64  // bytes of all files; the longest unused are removed beyond it
+	Dir    string // created if it does not exist
+	Limit  int64  // bytes of all files; beyond it the least recently used are removed
 	Logger *slog.Logger
 
 	hits, stored atomic.Int64
@@ -46,7 +45,7 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// cacheKey names the rows of a tensor as w holds them.
+// cacheKey identifies the rows of a tensor in the type and layout of w.
 func cacheKey(model, name string, rows topology.Range, w *tensor.Weight) [sha256.Size]byte {
 	return sha256.Sum256(fmt.Appendf(nil, "%s%s %q %d-%d of %d columns, units %d-%d, %v", cacheMagic, model, name, rows.Lo, rows.Hi, w.Cols, w.UnitLo, w.UnitHi, w.Type))
 }
@@ -57,19 +56,19 @@ func (c *Cache) path(key [sha256.Size]byte) string {
 
 func pieces(n int) int { return (n + cachePiece - 1) / cachePiece }
 
-// load fills w from its file; false if there is none that is whole. w is zero then.
+// load fills w from its file. If there is no intact file, it returns false and w is zero.
 func (c *Cache) load(key [sha256.Size]byte, w *tensor.Weight, pool *tensor.Pool) bool {
 	path, data := c.path(key), w.Packed()
 	err := readPacked(path, key, data, pool)
 	if err == nil {
 		now := time.Now()
-		_ = os.Chtimes(path, now, now) // only orders what is removed first
+		_ = os.Chtimes(path, now, now) // the time only decides which file is removed first
 		c.hits.Add(1)
 		return true
 	}
 	clear(data)
 	if !errors.Is(err, fs.ErrNotExist) {
-		c.Logger.Warn("cached weights are not usable and are made anew", "file", path, "error", err)
+		c.Logger.Warn("cached weights are unusable, removing the file", "file", path, "error", err)
 		_ = os.Remove(path)
 	}
 	return false
@@ -84,14 +83,14 @@ func readPacked(path string, key [sha256.Size]byte, data []byte, pool *tensor.Po
 	sums := make([]byte, 4*pieces(len(data)))
 	want := int64(cacheHeader + len(data) + len(sums))
 	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() || st.Size() != want {
-		return errors.Join(err, fmt.Errorf("shard: not a file of %d bytes", want))
+		return errors.Join(err, fmt.Errorf("shard: the file does not have %d bytes", want))
 	}
 	head := make([]byte, cacheHeader)
 	if _, err := f.ReadAt(head, 0); err != nil {
 		return err
 	}
 	if !bytes.Equal(head, append([]byte(cacheMagic), key[:]...)) {
-		return errors.New("shard: header of another file")
+		return errors.New("shard: the header is that of another matrix")
 	}
 	if _, err := f.ReadAt(sums, int64(cacheHeader+len(data))); err != nil {
 		return err
@@ -102,13 +101,13 @@ func readPacked(path string, key [sha256.Size]byte, data []byte, pool *tensor.Po
 		if _, err := f.ReadAt(piece, int64(cacheHeader+i*cachePiece)); err != nil {
 			errs[i] = err
 		} else if crc32.Checksum(piece, castagnoli) != binary.LittleEndian.Uint32(sums[4*i:]) {
-			errs[i] = fmt.Errorf("shard: checksum of MiB %d is wrong", i)
+			errs[i] = fmt.Errorf("shard: wrong checksum of MiB %d", i)
 		}
 	})
 	return errors.Join(errs...)
 }
 
-// store writes w's file. Trouble is logged: the cache only saves time.
+// store writes w's file. Errors are logged: the cache only saves time.
 func (c *Cache) store(key [sha256.Size]byte, w *tensor.Weight) {
 	if err := c.write(key, w.Packed()); err != nil {
 		c.Logger.Warn("weights are not cached", "folder", c.Dir, "error", err)
@@ -143,18 +142,18 @@ func (c *Cache) write(key [sha256.Size]byte, data []byte) (err error) {
 			return err
 		}
 	}
-	// No sync: after a power cut the checksums tell what is missing.
+	// No sync: after a power failure the checksums detect missing data.
 	if err := f.Close(); err != nil {
 		return err
 	}
 	return os.Rename(f.Name(), c.path(key))
 }
 
-// abandoned is the age at which a file that somebody was writing has no writer.
+// abandoned is the age from which a temporary file is assumed to have no writer.
 const abandoned = time.Hour
 
-// makeRoom removes what was not used for longest until size more bytes fit; false if
-// they never can.
+// makeRoom removes the least recently used files until size more bytes fit. It returns false if they
+// cannot fit.
 func (c *Cache) makeRoom(size int64) (bool, error) {
 	if size > c.Limit {
 		return false, nil
@@ -168,7 +167,7 @@ func (c *Cache) makeRoom(size int64) (bool, error) {
 	for _, e := range entries {
 		info, err := e.Info()
 		if err != nil || !info.Mode().IsRegular() {
-			continue // removed meanwhile, or not ours
+			continue // removed meanwhile, or not a cache file
 		}
 		if strings.HasPrefix(e.Name(), "writing-") && time.Since(info.ModTime()) > abandoned {
 			_ = os.Remove(filepath.Join(c.Dir, e.Name()))

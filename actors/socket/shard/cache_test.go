@@ -14,7 +14,7 @@ import (
 
 func packed(t *testing.T, seed int) *tensor.Weight {
 	t.Helper()
-	w, err := tensor.NewWeight(tensor.Q8_0, 1100, 1024) // more than a MiB
+	w, err := tensor.NewWeight(tensor.Q8_0, 1100, 1024) // more than one MiB
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,8 +29,8 @@ func packed(t *testing.T, seed int) *tensor.Weight {
 	return w
 }
 
-// TestCache: what was stored comes back; whatever is done to the file, the
-// weights that come out are the right ones or none.
+// TestCache checks that stored weights are loaded again. Whatever damage the file has, load returns the
+// right weights or none.
 func TestCache(t *testing.T) {
 	pool := tensor.NewPool(2)
 	defer pool.Close()
@@ -51,7 +51,7 @@ func TestCache(t *testing.T) {
 	}
 	c.store(key, want)
 	if got := into(); !c.load(key, got, pool) || !bytes.Equal(got.Packed(), want.Packed()) {
-		t.Fatal("what was stored did not come back")
+		t.Fatal("stored weights were not loaded")
 	}
 	path := c.path(key)
 	good, err := os.ReadFile(path)
@@ -86,8 +86,8 @@ func TestCache(t *testing.T) {
 	}
 }
 
-// TestCacheLimit: the folder never passes its limit, and the file that was not
-// used for longest goes first.
+// TestCacheLimit checks that the folder never exceeds its limit and that the least recently used file is
+// removed first.
 func TestCacheLimit(t *testing.T) {
 	pool := tensor.NewPool(1)
 	defer pool.Close()
@@ -97,7 +97,7 @@ func TestCacheLimit(t *testing.T) {
 	a, b, d := cacheKey("a", "", rows, w), cacheKey("b", "", rows, w), cacheKey("d", "", rows, w)
 	c.store(a, w)
 	c.store(b, w)
-	old := w.Bytes() // any time long ago, in seconds
+	old := w.Bytes() // an arbitrary time long ago, in seconds
 	if err := os.Chtimes(c.path(b), time.Unix(old, 0), time.Unix(old, 0)); err != nil {
 		t.Fatal(err)
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// LoadDraft reads the whole model that drafts for base, on the one rank of a placement: a model of
-// its own, or with mtp the layer of multi-token prediction, with the embedding and the head of base.
+// LoadDraft loads the whole draft model for base, for a placement of one rank: a separate model, or with
+// mtp the multi-token-prediction layer, with the embedding and the head of base.
 func LoadDraft(ctx context.Context, draft, base *model.Checkpoint, p topology.Placement, mtp bool, dt tensor.DType, o Options) (*Weights, layer.Held, error) {
 	sources := []*model.Checkpoint{draft, base}
 	marks := make([]model.Mark, len(sources))
@@ -46,7 +46,7 @@ func LoadDraft(ctx context.Context, draft, base *model.Checkpoint, p topology.Pl
 	return w, ahead, nil
 }
 
-// mtp reads the layer of multi-token prediction; the head is the model's, whole.
+// mtp loads the multi-token-prediction layer, with the whole head of the model.
 func (l *loader) mtp(c *model.Config, p topology.Placement, base *model.Checkpoint) (*Weights, *layer.Ends, layer.Held) {
 	t, me := c.MTP(), cutOf(c, p.Mapping, p.Slices[0])
 	ends := &layer.Ends{LogitCap: c.LogitCap}

@@ -10,14 +10,14 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// Weights are the weights of one socket: its part of every matrix.
+// Weights are the weights of one socket: its slice of every matrix.
 type Weights struct {
-	Layers    []layer.Layer // and SwiftKV's pass where it comes
+	Layers    []layer.Layer // in order, including SwiftKV's pass
 	Ends      layer.Held
-	Embedding model.Tensor // as it lies in its file
+	Embedding model.Tensor // read row by row from its file
 }
 
-// Bytes is the memory the matrices take.
+// Bytes returns the memory of the matrices.
 func (s *Weights) Bytes() int64 {
 	var n int64
 	for _, l := range s.Layers {
@@ -33,13 +33,13 @@ func (s *Weights) Close() {
 	s.Ends.Close()
 }
 
-// Options are what a load of slices works with.
+// Options are the resources and callbacks of a load.
 type Options struct {
 	Pool     *tensor.Pool            // packs rows
-	Device   layer.Device            // holds the weights; nil: a layer.Host
-	Cache    *Cache                  // of quantised matrices; nil: none
-	Shared   *sharedmem.Region       // has what other nodes of this machine load as well; nil: none
-	Progress func(done, total int64) // called often and from any goroutine with the bytes done and to do, in the type of the slices; or nil
+	Device   layer.Device            // stores the weights; nil: a layer.Host
+	Cache    *Cache                  // for quantised matrices; nil: none
+	Shared   *sharedmem.Region       // memory shared with other nodes of this machine; nil: none
+	Progress func(done, total int64) // called often and from any goroutine with the bytes done and in total, in the type of the slices; or nil
 }
 
 func (o *Options) device() layer.Device {
@@ -49,8 +49,8 @@ func (o *Options) device() layer.Device {
 	return o.Device
 }
 
-// Load reads a socket's slices from the checkpoint and converts them.
-// A cancelled ctx ends it between matrices.
+// Load reads a socket's slices from the checkpoint and converts them. If ctx is cancelled, it stops
+// before the next matrix.
 func Load(ctx context.Context, ck *model.Checkpoint, p topology.Placement, rank int, dt tensor.DType, o Options) (_ *Weights, err error) {
 	mark, err := ck.Recheck(ctx)
 	if err != nil {
@@ -69,23 +69,23 @@ func Load(ctx context.Context, ck *model.Checkpoint, p topology.Placement, rank 
 	return s, nil
 }
 
-// Bytes is what Weights.Bytes of a rank will be, by the same code that loads.
+// Bytes returns the value of Weights.Bytes for a rank. It runs the code of Load without reading.
 func Bytes(c *model.Config, p topology.Placement, rank int, dt tensor.DType) int64 {
 	l := loader{ctx: context.Background(), dt: dt, measure: true}
 	l.slices(c, p, rank)
 	return l.total
 }
 
-// cut is what a socket holds of each kind of matrix: a tensor's slice follows from its role.
+// cut is the ranges that a socket has of each kind of matrix. A tensor's slice follows from its role.
 type cut struct {
-	q, k, out      topology.Range // rows of the projections; v as k
-	latents, heads topology.Range // latent attention: rows of the projection down, heads
+	q, k, out      topology.Range // rows of the projections; v has the rows of k
+	latents, heads topology.Range // latent attention: rows of the down projection, heads
 	ffn            topology.Range // rows of gate and up
-	down, units    topology.Range // rows of down, units of the FFN that it reads
-	expert, shared topology.Range // rows of gate and up of every expert, of the shared ones
-	expertDown     topology.Range // rows of down, of either
+	down, units    topology.Range // rows of down, units of the FFN that are its columns
+	expert, shared topology.Range // rows of gate and up of every expert, of the shared experts
+	expertDown     topology.Range // rows of down, of all experts
 	vocab          topology.Range // rows of the head
-	whole          bool           // attention is: every socket has the same
+	whole          bool           // every socket has all of attention
 }
 
 func cutOf(c *model.Config, m topology.Mapping, s topology.Slice) cut {
@@ -105,8 +105,8 @@ func cutOf(c *model.Config, m topology.Mapping, s topology.Slice) cut {
 
 func upTo(n int) topology.Range { return topology.Range{Lo: 0, Hi: n} }
 
-// slices reads them all but the embedding, or with measure only counts their bytes. After an
-// error (l.err) they are incomplete. The ends are not the device's yet.
+// slices reads all slices except the embedding; with measure it only counts their bytes. After an error
+// (l.err) the result is incomplete. The ends have not been passed to the device.
 func (l *loader) slices(c *model.Config, p topology.Placement, rank int) (*Weights, *layer.Ends) {
 	ends := &layer.Ends{LogitCap: c.LogitCap}
 	s, me := &Weights{Ends: ends}, cutOf(c, p.Mapping, p.Slices[rank])
@@ -122,7 +122,7 @@ func (l *loader) slices(c *model.Config, p topology.Placement, rank int) (*Weigh
 	return s, ends
 }
 
-// hold gives a layer to the device. After an error, and with measure, it stays as it is.
+// hold passes a layer to the device. After an error, and with measure, it returns the layer unchanged.
 func (l *loader) hold(w *layer.Weights) layer.Layer {
 	if l.measure || l.err != nil {
 		return w
@@ -135,7 +135,7 @@ func (l *loader) hold(w *layer.Weights) layer.Layer {
 	return held
 }
 
-// embedding completes the ends with a checkpoint's embedding and gives them to the device.
+// embedding adds a checkpoint's embedding to the ends and passes them to the device.
 func (l *loader) embedding(s *Weights, ends *layer.Ends, of *model.Checkpoint) {
 	if l.err != nil {
 		return
@@ -184,7 +184,7 @@ func (l *loader) layer(c *model.Config, n *model.LayerSpec, me cut) *layer.Weigh
 	return w
 }
 
-// swiftKV reads what computes the keys and values of the layers from first on.
+// swiftKV reads the weights that compute the keys and values of the layers from first on.
 func (l *loader) swiftKV(c *model.Config, first int, me cut) *layer.SwiftKV {
 	s := &layer.SwiftKV{First: c.CacheOf(first)}
 	for i := first; i < c.Layers; i++ {
@@ -200,7 +200,7 @@ func (l *loader) swiftKV(c *model.Config, first int, me cut) *layer.SwiftKV {
 	return s
 }
 
-// experts reads a layer's experts, which are cut alike in either mapping.
+// experts reads a layer's experts. Both mappings slice them in the same way.
 func (l *loader) experts(c *model.Config, n *model.MoENames, me cut) *layer.Experts {
 	m := &c.MoE
 	e := &layer.Experts{Gate: l.bank(m.Experts, me.expert, c.Hidden), Up: l.bank(m.Experts, me.expert, c.Hidden), Down: l.bank(m.Experts, me.expertDown, m.FFN)}
@@ -222,7 +222,7 @@ func (l *loader) experts(c *model.Config, n *model.MoENames, me cut) *layer.Expe
 	return e
 }
 
-// latent reads a layer's latent attention. The projection down is one matrix of two.
+// latent reads a layer's latent attention. Its down projection combines two matrices of the checkpoint.
 func (l *loader) latent(c *model.Config, n *model.LatentSpec, me cut) *layer.Latent {
 	d := &c.Latent
 	w := &layer.Latent{KVNorm: l.vector(n.KVNorm), QNorm: l.vector(n.QNorm)}

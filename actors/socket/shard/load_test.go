@@ -11,7 +11,7 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// TestBytes: what is foretold is what is loaded, and progress ends there.
+// TestBytes checks that Bytes predicts the loaded size and that progress ends there.
 func TestBytes(t *testing.T) {
 	ck, err := model.Open("../../../models/fry")
 	if err != nil {
@@ -41,9 +41,9 @@ func TestBytes(t *testing.T) {
 						t.Fatal(err)
 					}
 					defer s.Close()
-					// A matrix is counted in equal parts, rounded down.
+					// Progress counts a matrix in equal parts, rounded down.
 					if s.Bytes() != want || most.Load() < want-want/100 {
-						t.Errorf("%d bytes are there, told up to %d, foretold %d", s.Bytes(), most.Load(), want)
+						t.Errorf("%d bytes loaded, progress up to %d, predicted %d", s.Bytes(), most.Load(), want)
 					}
 				})
 			}

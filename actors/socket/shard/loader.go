@@ -13,8 +13,8 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// panelGrain is the run of rows one worker packs: whole panels, so that
-// workers never share one.
+// panelGrain is the number of rows that a worker packs at once: whole panels, so that no two workers
+// write to the same panel.
 const panelGrain = 64
 
 type loader struct {
@@ -24,20 +24,20 @@ type loader struct {
 	pool *tensor.Pool
 	err  error
 
-	device layer.Device // holds what was packed
+	device layer.Device // stores the packed weights
 
-	measure  bool // count into total, allocate and read nothing
+	measure  bool // count bytes into total; allocate and read nothing
 	total    int64
 	done     atomic.Int64
 	progress func(done, total int64)
-	cache    *Cache            // of quantised matrices; nil: none
-	shared   *sharedmem.Region // of matrices that other nodes of this machine hold too; nil: none
-	source   string            // what they were made from
+	cache    *Cache            // for quantised matrices; nil: none
+	shared   *sharedmem.Region // for matrices that other nodes of this machine have too; nil: none
+	source   string            // identity of the checkpoint
 	mark     model.Mark        // state of the files when loading began
 }
 
-// unchanged reports whether what was read of a tensor is of the model. Only then may others
-// have it: the cache on disk, and other nodes.
+// unchanged reports whether the bytes read of a tensor belong to the model. Only then may they be stored
+// in the disk cache or shared with other nodes.
 func (l *loader) unchanged(name string) bool {
 	if l.err == nil && !l.ck.Random() {
 		t, err := l.ck.Tensor(name)
@@ -54,8 +54,8 @@ func (l *loader) matrix(m model.Linear, cols int, rows topology.Range) *tensor.W
 	return l.units(m, cols, rows, upTo(tensor.Units(cols)))
 }
 
-// common is matrix for one of which others on this machine have the same rows: it is in memory
-// once, and packed by one of them.
+// common is matrix for rows that other nodes on this machine have as well. One node packs them, and the
+// machine stores them once.
 func (l *loader) common(m model.Linear, cols int, rows topology.Range) *tensor.Weight {
 	if l.shared == nil || l.measure || l.stopped() || rows.Len() == 0 {
 		return l.matrix(m, cols, rows)
@@ -64,7 +64,7 @@ func (l *loader) common(m model.Linear, cols int, rows topology.Range) *tensor.W
 	at := &tensor.Weight{Type: l.dt, Cols: cols, UnitHi: units}
 	key := cacheKey(l.source, m.Weight, topology.Range{Lo: m.First + rows.Lo, Hi: m.First + rows.Hi}, at)
 	part, err := l.shared.Take(l.ctx, key, int(tensor.WeightBytes(l.dt, rows.Len(), cols)))
-	if err != nil { // no room for it there
+	if err != nil { // the shared memory is full
 		return l.matrix(m, cols, rows)
 	}
 	w, err := tensor.NewWeightIn(l.dt, rows.Len(), cols, 0, units, part.Bytes(), part.Close)
@@ -81,14 +81,14 @@ func (l *loader) common(m model.Linear, cols int, rows topology.Range) *tensor.W
 	return w
 }
 
-// units packs rows of a projection of width cols, of which it keeps some units.
+// units packs rows of a projection of width cols, and keeps only the columns of some units.
 func (l *loader) units(m model.Linear, cols int, rows, units topology.Range) *tensor.Weight {
 	w := l.room(l.dt, m.Weight, rows.Len(), cols, units)
 	l.fill(w, 0, m, rows)
 	return w
 }
 
-// room is a matrix that is to be filled; nil: there is nothing to hold.
+// room allocates a matrix. It returns nil if the socket has no rows of it.
 func (l *loader) room(dt tensor.DType, name string, rows, cols int, units topology.Range) *tensor.Weight {
 	if l.stopped() || rows == 0 || units.Len() == 0 {
 		return nil
@@ -106,7 +106,7 @@ func (l *loader) room(dt tensor.DType, name string, rows, cols int, units topolo
 	return w
 }
 
-// stopped says that there is no use in going on.
+// stopped reports whether loading has failed or was cancelled.
 func (l *loader) stopped() bool {
 	if l.err == nil {
 		l.err = l.ctx.Err()
@@ -114,8 +114,8 @@ func (l *loader) stopped() bool {
 	return l.err != nil
 }
 
-// fill packs rows of a projection, and of them the columns that w has, into rows from `to`
-// on. A matrix that comes from one place is kept in the cache.
+// fill packs rows of a projection, with the columns that w has, into rows from `to` on. A matrix that
+// comes from a single tensor is stored in the cache.
 func (l *loader) fill(w *tensor.Weight, to int, m model.Linear, rows topology.Range) {
 	if l.stopped() || w == nil || rows.Len() == 0 {
 		return
@@ -156,14 +156,14 @@ func (l *loader) fill(w *tensor.Weight, to int, m model.Linear, rows topology.Ra
 	})
 }
 
-// packed tells of bytes that were read.
+// packed adds to the progress.
 func (l *loader) packed(bytes int64) {
 	if done := l.done.Add(bytes); l.progress != nil {
 		l.progress(min(done, l.total), l.total)
 	}
 }
 
-// bank is room for n matrices of some rows; nil for none.
+// bank allocates n matrices of the given rows; nil if there are no rows.
 func (l *loader) bank(n int, rows topology.Range, cols int) *tensor.Bank {
 	if l.err != nil || rows.Len() == 0 {
 		return nil
@@ -186,8 +186,8 @@ func (l *loader) fillBank(b *tensor.Bank, i int, name string, rows topology.Rang
 	}
 }
 
-// heads cuts the projection up from the latent into heads: of keys (rank, nope),
-// transposed because queries are absorbed by it, of values (value, rank).
+// heads divides the up projection from the latent into heads: keys (rank, nope), transposed because
+// they are applied to the queries, and values (value, rank).
 func (l *loader) heads(name string, d *model.Latent, heads topology.Range) (keys, values []*tensor.Weight) {
 	keys, values = make([]*tensor.Weight, heads.Len()), make([]*tensor.Weight, heads.Len())
 	for i := range keys {
@@ -222,7 +222,7 @@ func (l *loader) heads(name string, d *model.Latent, heads topology.Range) (keys
 	return keys, values
 }
 
-// tensor is one that is read whole, or row by row later.
+// tensor returns a tensor that is read whole, or row by row later.
 func (l *loader) tensor(name string) (model.Tensor, error) {
 	t, err := l.ck.Tensor(name)
 	if err == nil {
@@ -231,7 +231,7 @@ func (l *loader) tensor(name string) (model.Tensor, error) {
 	return t, err
 }
 
-// vector is one that is held whole; without a name, none.
+// vector reads a whole vector. Without a name it returns nil.
 func (l *loader) vector(name string) []float32 {
 	if l.err != nil || name == "" || l.measure {
 		return nil
@@ -246,7 +246,7 @@ func (l *loader) vector(name string) []float32 {
 	return v
 }
 
-// norm is a vector that multiplies what was normed.
+// norm reads the weights of a norm.
 func (l *loader) norm(name string, of *model.LayerSpec) []float32 {
 	v := l.vector(name)
 	if of.NormsAddOne {

@@ -6,7 +6,7 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// ShapeOf is what placement needs to know of a model.
+// ShapeOf returns the properties of a model that placement needs.
 func ShapeOf(c *model.Config) topology.Shape {
 	kvHeads, latent := c.KVHeads, 0
 	if c.Latent.Rank > 0 {

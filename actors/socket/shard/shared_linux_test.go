@@ -14,8 +14,8 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// Nodes of one machine that load at once have the attention weights that each would have alone,
-// in memory that is there once, and gone with the last of them. What they cut they have alone.
+// Nodes of one machine that load concurrently must get the attention weights that each would load alone,
+// in memory that exists once and is freed with the last node. Sliced matrices are not shared.
 func TestSlicesAreShared(t *testing.T) {
 	f, err := sharedmem.Create()
 	if errors.Is(err, sharedmem.ErrUnsupported) {
@@ -76,7 +76,7 @@ func TestSlicesAreShared(t *testing.T) {
 					for j, w := range attentionOf(l) {
 						attention += w.Bytes()
 						if !bytes.Equal(w.Packed(), attentionOf(slices[rank].Layers[i])[j].Packed()) {
-							t.Errorf("%v %v rank %d layer %d: matrix %d is not what it is alone", mapping, dt, rank, i, j)
+							t.Errorf("%v %v rank %d layer %d: matrix %d differs from an unshared load", mapping, dt, rank, i, j)
 						}
 					}
 				}
