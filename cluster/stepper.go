@@ -20,12 +20,12 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// PrefixRequest is the wire form of a request to the disks of the sockets.
+// PrefixRequest returns the wire form of a request to the disks of the sockets.
 func PrefixRequest(epoch uint32, d batcher.Disk) *proto.PrefixRequest {
 	return &proto.PrefixRequest{Epoch: epoch, From: uint32(d.From), Keys: plan.EncodeKeys(d.Before[:], d.Keys), Blocks: d.Blocks, Step: d.Step, Millis: uint32(d.Millis), Seq: d.Seq, Owner: uint32(d.Owner)}
 }
 
-// StepDone gathers the replies of all sockets to a step.
+// StepDone combines the replies of all sockets to a step.
 func StepDone(p *plan.Plan, replies []*proto.StepReply) batcher.StepDone {
 	d := batcher.StepDone{Epoch: p.Epoch, Step: p.Step}
 	for rank, r := range replies {
@@ -68,11 +68,11 @@ func tops(in []*proto.TokenLogprob) []sampler.TokenLogprob {
 // stepper runs plans on the serving group.
 type stepper struct {
 	director *director
-	stall    time.Duration // a node without progress for this long, while the others wait, is fenced
-	deadline time.Duration // of the whole step
+	stall    time.Duration // a node without progress for this time, while the others wait, is fenced
+	deadline time.Duration // for the whole step
 	fence    func(g *Group, rank int, reason string, hung bool)
 	log      *slog.Logger
-	suspect  func(g *Group, rank int) // a socket that failed a step and does not answer
+	suspect  func(g *Group, rank int) // called for a socket that failed a step and does not answer a ping
 	blame    func(g *Group, rank int, fault error, alone bool)
 	figures  figures
 	tracer   *tracing.Tracer
@@ -88,7 +88,7 @@ type figures struct {
 	last    time.Time
 	total   StepTotals
 	copied  uint64    // bytes to replicas
-	flight  time.Time // start of the step in flight, or of the one that broke its epoch; zero: there is none
+	flight  time.Time // start of the step in flight, or of the one that broke its epoch; zero: none
 	epoch   uint32
 	pace    topology.Pace
 }
@@ -107,20 +107,20 @@ type StepTotals struct {
 	ThreadShift uint64        `json:"halvings"`      // sum over the steps, see plan.Plan
 }
 
-// Sub is what happened since o was taken.
+// Sub returns the difference to an earlier value o.
 func (t StepTotals) Sub(o StepTotals) StepTotals {
 	return StepTotals{t.Steps - o.Steps, t.Wall - o.Wall, t.Compute - o.Compute, t.Wait - o.Wait, t.Wire - o.Wire, t.Rows - o.Rows, t.Threads.Sub(o.Threads), t.Clustering - o.Clustering, t.ThreadShift - o.ThreadShift}
 }
 
-// StepTotals is the time and work of all steps so far.
+// StepTotals returns the time and work of all steps so far.
 func (c *core) StepTotals() StepTotals {
 	c.stepper.figures.mu.Lock()
 	defer c.stepper.figures.mu.Unlock()
 	return c.stepper.figures.total
 }
 
-// ThreadTrials are the microseconds of a pass of each plan that the choice of threads rests on, by
-// thread shift, for steps like the newest; nil when that does more than decode.
+// ThreadTrials returns the measurements behind the choice of threads, for steps like the newest: microseconds of a pass
+// of each plan, by thread shift. It returns nil if the newest step is not decode-only.
 func (c *core) ThreadTrials(ctx context.Context) ([][]float64, error) {
 	snap, err := c.batcher.Snapshot(ctx)
 	return snap.Trials, err
@@ -134,8 +134,8 @@ func (f *figures) begin(at time.Time, rows int) {
 	f.total.Rows += uint64(rows)
 }
 
-// broken is the start of the step that the end of a placement interrupted, or that failed before
-// it; zero: there was none.
+// broken returns the start of the step that the end of a placement interrupted, or that failed before it; zero if there
+// was none.
 func (f *figures) broken() time.Time {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -144,8 +144,8 @@ func (f *figures) broken() time.Time {
 	return began
 }
 
-// note records a plan that is done. Each of its passes counts as a step. A plan that fails stays
-// recorded for broken, since its epoch is about to end.
+// note records a completed plan. Each of its passes counts as a step. A failed plan stays recorded for broken, because
+// its epoch is about to end.
 func (f *figures) note(began time.Time, took time.Duration, p *plan.Plan, replies []*proto.StepReply) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -186,8 +186,8 @@ func threadsOf(m *proto.ThreadTime) tensor.Spent {
 		Absent: time.Duration(m.GetAbsent()), Uneven: time.Duration(m.GetUneven()), End: time.Duration(m.GetEnd()), Again: m.GetAgain()}
 }
 
-// run sends one plan to all sockets and waits for their replies, until the deadline at most. An
-// error names the nodes that failed. Those that do not answer a ping are reported as suspects.
+// run sends one plan to all sockets and waits for their replies until the deadline. An error names the nodes that
+// failed. Nodes that do not answer a ping are reported as suspects.
 func (s *stepper) run(ctx context.Context, p *plan.Plan) (batcher.StepDone, error) {
 	g := s.director.serving.Load()
 	if g == nil || g.Placement.Epoch != p.Epoch {
@@ -212,8 +212,8 @@ func (s *stepper) run(ctx context.Context, p *plan.Plan) (batcher.StepDone, erro
 	return StepDone(p, replies), nil
 }
 
-// failed is the error of a step that any rank failed. It reports ranks that do not answer a ping.
-// If all do, it reports the rank that the others waited for, or that failed alone.
+// failed returns the error of a step that failed on any rank. It reports ranks that do not answer a ping. If all do, it
+// reports the rank that the others waited for, or the only rank that failed.
 func (s *stepper) failed(g *Group, errs []error) error {
 	var failed []string
 	var failures []topology.Failure
@@ -248,5 +248,5 @@ func (s *stepper) failed(g *Group, errs []error) error {
 	return err
 }
 
-// probeLimit is the time that a socket has to answer a ping after it failed a step.
+// probeLimit is the timeout of a ping to a socket after it failed a step.
 const probeLimit = 800 * time.Millisecond

@@ -7,12 +7,12 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 )
 
-// TestBrokenStep: a step that a lost node breaks counts whether it fails before its
-// placement ends or after, and counts once.
+// TestBrokenStep checks that a step that a lost node breaks counts exactly once, whether it fails before its placement
+// ends or after.
 func TestBrokenStep(t *testing.T) {
 	at := time.Unix(100, 0)
 	var f figures
-	f.begin(at, 1) // in flight, then cut off
+	f.begin(at, 1) // in flight, then interrupted
 	if got := f.broken(); !got.Equal(at) {
 		t.Errorf("in flight: %v", got)
 	}
@@ -24,7 +24,7 @@ func TestBrokenStep(t *testing.T) {
 	if got := f.broken(); !got.IsZero() {
 		t.Errorf("done before: %v", got)
 	}
-	f.begin(at.Add(time.Second), 1) // of the next epoch, while the old one's is still coming back
+	f.begin(at.Add(time.Second), 1) // of the next epoch, before the old epoch's step has returned
 	f.note(at, time.Second, &plan.Plan{}, nil)
 	if got := f.broken(); !got.Equal(at.Add(time.Second)) {
 		t.Errorf("an older step ended it: %v", got)

@@ -16,14 +16,14 @@ import (
 )
 
 var (
-	// ErrBusy means that requests arrive faster than the batcher takes them.
+	// ErrBusy means that requests arrive faster than the batcher accepts them.
 	ErrBusy = errors.New("batcher: busy, try again in a moment")
 	// ErrStopped means that the batcher has stopped.
 	ErrStopped = errors.New("batcher: stopped")
 )
 
-// Stepper carries out what the batcher decides. Its methods are called from the
-// batcher's goroutine, one at a time, and must not block.
+// Stepper executes the batcher's decisions. The batcher's goroutine calls its methods, one at a time.
+// They must not block.
 type Stepper interface {
 	// StartStep runs a step. done is called exactly once, from any goroutine, also
 	// before StartStep returns: with an error, or with a result for every row that
@@ -36,7 +36,8 @@ type Stepper interface {
 	// Disk asks the disks of all sockets of the epoch. done is called exactly once, from any
 	// goroutine, within about d.Millis.
 	Disk(epoch uint32, d Disk, done func(blocks int))
-	// Broken tells the placement authority that an epoch is over. The answer is Place.
+	// Broken reports to the placement authority that an epoch is over. The authority answers with
+	// Place.
 	Broken(b Broken)
 }
 
@@ -52,7 +53,7 @@ type Options struct {
 	Logger  *slog.Logger  // nil: slog.Default()
 	Tick    time.Duration // how often the state learns the time; 100 ms
 	Intake  int           // requests that may be on their way to the actor at once; 256
-	OnFault func(Fault)   // called for every broken invariant, besides the log; must not block
+	OnFault func(Fault)   // called for every broken invariant, in addition to the log; must not block
 }
 
 // Batcher is the actor around a State. Its mailbox is bounded by credits: Intake
@@ -79,7 +80,7 @@ type Batcher struct {
 	draining bool
 }
 
-// ticket tells a request from a later one with the same ID.
+// ticket distinguishes a request from a later one with the same ID.
 type ticket struct{ sink Sink }
 
 // Messages of the mailbox; Placed and Unplaced are sent unchanged.
@@ -121,7 +122,7 @@ func Start(root *actor.RootContext, cfg Config, stepper Stepper, opts Options) (
 	return b, nil
 }
 
-// Millis is a moment on the state's clock, for Spec.Arrival and Spec.Deadline.
+// Millis returns a moment on the state's clock, for Spec.Arrival and Spec.Deadline.
 func (b *Batcher) Millis(t time.Time) int64 { return t.Sub(b.started).Milliseconds() }
 
 // Submit hands a request over and returns when it is accepted: then sink gets its
@@ -159,8 +160,8 @@ func (b *Batcher) Submit(ctx context.Context, spec Spec, sink Sink) (cancel func
 	}
 }
 
-// Unread says whether the client of a request stopped to read its tokens. Then others get its
-// place. The caller bounds how often it calls this.
+// Unread reports whether the client of a request has stopped reading its tokens. If so, other requests
+// get its place. The caller must limit the rate of calls.
 func (b *Batcher) Unread(id string, yes bool) { b.send(Unread{ID: id, Yes: yes}) }
 
 // ResetPrefixCache empties the prefix cache.
@@ -169,10 +170,10 @@ func (b *Batcher) ResetPrefixCache() { b.send(ResetPrefixCache{}) }
 // Place announces a working cluster.
 func (b *Batcher) Place(p Placed) { b.send(p) }
 
-// Unplace says that no cluster works. All running requests go back into the queue.
+// Unplace reports that no cluster works. All running requests return to the queue.
 func (b *Batcher) Unplace(reason string) { b.send(Unplaced{Reason: reason}) }
 
-// Snapshot describes the present.
+// Snapshot describes the current state.
 func (b *Batcher) Snapshot(ctx context.Context) (Snapshot, error) {
 	m := &ask{reply: make(chan Snapshot, 1)}
 	b.send(m)
@@ -199,8 +200,8 @@ func (b *Batcher) Drain(ctx context.Context) error {
 	}
 }
 
-// Stop ends the actor. Requests that are left finish with an error. It may be
-// called more than once, and waits until the actor and its ticker are gone.
+// Stop ends the actor and waits until the actor and its ticker have ended. Remaining requests finish
+// with an error. Stop may be called more than once.
 func (b *Batcher) Stop(ctx context.Context) error {
 	b.stop.Do(func() { b.root.Stop(b.pid) })
 	select {
@@ -211,10 +212,10 @@ func (b *Batcher) Stop(ctx context.Context) error {
 	}
 }
 
-// Done is closed when the actor has stopped; Err then says why, nil after Stop.
+// Done is closed when the actor has stopped. Err then returns the reason, nil after Stop.
 func (b *Batcher) Done() <-chan struct{} { return b.done }
 
-// Err is the broken invariant that stopped the actor, if one did.
+// Err returns the broken invariant that stopped the actor, if one did.
 func (b *Batcher) Err() error {
 	if p := b.err.Load(); p != nil {
 		return *p
@@ -231,7 +232,7 @@ func (b *Batcher) stopped() error {
 
 func (b *Batcher) send(message any) {
 	select {
-	case <-b.done: // the mailbox is gone
+	case <-b.done: // the mailbox no longer exists
 	default:
 		b.root.Send(b.pid, message)
 	}
@@ -297,7 +298,7 @@ func (b *Batcher) survive(c actor.Context) {
 	c.Stop(c.Self())
 }
 
-// ignore drops what is still in the mailbox of a batcher that is about to stop.
+// ignore drops the remaining messages of a batcher that is about to stop.
 func (b *Batcher) ignore(message any) bool {
 	switch message.(type) {
 	case *actor.Stopping, *actor.Stopped:

@@ -252,7 +252,7 @@ func TestActorSurvivesPanic(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.send(&stepEnded{nil}) // no such input
+	b.send(&stepEnded{nil}) // an invalid input
 	if end, err := drainStream(t.Context(), "a", s); err != nil || end.Code != CodeFailed {
 		t.Errorf("ended %+v, %v", end, err)
 	}
@@ -295,7 +295,7 @@ func TestActorIntakeIsBounded(t *testing.T) {
 		t.Errorf("without a credit: %v", err)
 	}
 	close(sink.out)
-	for { // those that gave up were cancelled
+	for { // the requests that timed out were cancelled
 		v, err := b.Snapshot(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -309,7 +309,7 @@ func TestActorIntakeIsBounded(t *testing.T) {
 	}
 	for _, s := range given {
 		if len(s.events) > 0 {
-			t.Errorf("a request that was given up got %+v", s.events)
+			t.Errorf("a cancelled request got %+v", s.events)
 		}
 	}
 	if err := b.Stop(t.Context()); err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// BenchmarkDecodeStep is what the batcher does between two decode steps of 32 sequences.
+// BenchmarkDecodeStep measures the batcher's work between two decode steps of 32 sequences.
 func BenchmarkDecodeStep(b *testing.B) {
 	for _, mode := range []speculate.Mode{speculate.Off, speculate.Suffix} {
 		b.Run(fmt.Sprintf("speculate=%s", mode), func(b *testing.B) {

@@ -6,15 +6,15 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 )
 
-// clusters is the module for policies that cluster a prompt (kvcache.Clustering). That work
-// takes seconds at the end of a long prompt. So it is done in pieces, a few in each step,
-// together with the rows of other sequences: some before the last chunk, from the tokens that were
-// read by then, and the others with the hand-over.
+// clusters is the module for policies that cluster a prompt (kvcache.Clustering). The work takes
+// seconds at the end of a long prompt. So it is done in pieces, a few per step, together with the
+// rows of other sequences. Some pieces come before the last chunk and use the tokens read by then;
+// the others come with the hand-over.
 type clusters struct{ s *State }
 
-// clustered is how far the clustering of one request is.
+// clustered is the progress of one request's clustering.
 type clustered struct {
-	done   int             // pieces
+	done   int             // number of pieces done
 	sample *sampler.Result // of the prompt's last row, until the hand-over
 }
 
@@ -24,29 +24,29 @@ const (
 	piecesAlone  = 1 << 34 // in a step without rows
 )
 
-// of is the clustering of a request's prompt.
-func (m *clusters) of(r *request) kvcache.Clustering {
+// clusteringOf returns the clustering of a request's prompt.
+func (m *clusters) clusteringOf(r *request) kvcache.Clustering {
 	return kvcache.ClusteringOf(m.s.cfg.Geometry, r.read, r.Policy)
 }
 
-// due says that a prompt's next step is pieces, not a chunk.
-func (m *clusters) due(r *request) bool {
-	x := m.of(r)
+// piecesDue reports whether a prompt's next step is pieces, not a chunk.
+func (m *clusters) piecesDue(r *request) bool {
+	x := m.clusteringOf(r)
 	return r.clustered.done < x.Before && r.cached >= x.After || r.clustered.done < x.Pieces && r.cached == r.read
 }
 
-// plan adds pieces of the first prompt in order that has any, as many as fit with the other
-// rows. Other prompts wait.
+// plan adds pieces of the first prompt in order that has any, as many as fit with the other rows.
+// Other prompts wait.
 func (m *clusters) plan(p *plan.Plan, rows map[uint64]*request) {
 	for _, r := range m.s.running {
-		if r.phase != prefill || !m.due(r) {
+		if r.phase != prefill || !m.piecesDue(r) {
 			continue
 		}
 		if len(p.Index) > 0 {
 			delete(rows, r.seq)
 			continue
 		}
-		x, heads, most := m.of(r), 1, int64(piecesShared)
+		x, heads, most := m.clusteringOf(r), 1, int64(piecesShared)
 		for _, k := range m.s.ledger.sockets {
 			heads = max(heads, m.s.cfg.Geometry.PromptHeads(k.Heads.Len(), true))
 		}
@@ -62,7 +62,7 @@ func (m *clusters) plan(p *plan.Plan, rows map[uint64]*request) {
 func (m *clusters) done(p *plan.Plan, rows map[uint64]*request) {
 	for _, x := range p.Index {
 		r := rows[x.Seq]
-		if r.clustered.done = x.From + x.Pieces; r.clustered.done == m.of(r).Pieces {
+		if r.clustered.done = x.From + x.Pieces; r.clustered.done == m.clusteringOf(r).Pieces {
 			m.s.handedOver(r)
 		}
 	}

@@ -8,8 +8,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/speculate"
 )
 
-// Config is what the state needs to know. Fill Geometry and ContextLimit, then
-// call Defaults and Validate.
+// Config is the configuration of the state. Set Geometry and ContextLimit, then call Defaults and
+// Validate.
 type Config struct {
 	Geometry     kvcache.Geometry // of the model's cache
 	ContextLimit int              // prompt and output tokens of one sequence together
@@ -18,33 +18,33 @@ type Config struct {
 	TokenBudget int // tokens in one step, decode rows and chunks together; 512
 	Chunk       int // prompt tokens of one sequence in one step; 256, at most TokenBudget
 	MaxRunning  int // sequences with memory at once; 64, below TokenBudget so that prefill never stalls
-	Replicas    int // copies of each decoding cache on other sockets, 0 or 1, in memory that nothing else needs
-	// NoPrefixCache: prompts share nothing.
+	Replicas    int // copies of each decoding cache on other sockets, 0 or 1, in memory that is otherwise unused
+	// NoPrefixCache disables the prefix cache.
 	NoPrefixCache bool
-	Identity      string         // names everything besides tokens that rows depend on: model, weights, types, arithmetic
+	Identity      string         // identifies everything that cache rows depend on, except tokens: model, weights, types, arithmetic
 	Speculate     speculate.Mode // for requests that name no mode; off
-	// SpeculateBytes bounds the indexes of texts for drafts, and also the recent outputs that are
-	// kept; 64 MiB. SpeculateRecent is which outputs a request uses: those of its tenant (key, the
-	// default), of all (shared), or none (off).
+	// SpeculateBytes limits the indexes of texts for drafts, and the recent outputs; 64 MiB.
+	// SpeculateRecent selects the outputs that a request may draft from: those of its tenant (key,
+	// the default), of all tenants (shared), or none (off).
 	SpeculateBytes  int64
 	SpeculateRecent string
 	SpeculateRows   int // a step with more sequences has no drafts; 32
-	// DecodeSteps is the most passes of the model in one step that only decodes; 1. StepTargetMillis
-	// is about the longest such a step may take, because new requests wait for its end; 50.
+	// DecodeSteps is the maximum number of model passes in a decode-only step; 1. StepTargetMillis
+	// is about the maximum time of such a step, because new requests wait for its end; 50.
 	DecodeSteps      int
 	StepTargetMillis int64
-	// TrialRounds is how often each number of threads is tried for a kind of steps; 8.
+	// TrialRounds is the number of times that each thread count is tried for a kind of steps; 8.
 	TrialRounds int
-	// Guess is for tests: the tokens that follow a position, which are always tried as drafts.
+	// Guess is for tests. It returns the tokens after a position, which are always tried as drafts.
 	Guess func(id string, position int) []int32
 
-	MaxWaiting int // requests in the queue before new ones are refused; 1024
+	MaxWaiting int // maximum requests in the queue; further ones are rejected; 1024
 
-	DiskMillis     int64 // the longest that a request waits for the disk tier; 2000
-	JobMillis      int64 // requests that arrive within this time after a job go first; 60 000
-	PriorityMillis int64 // one level of priority weighs as much as this waiting time; 10 000
-	StepMillis     int64 // a step without a result for this long breaks its epoch; 30 000
-	UnservedMillis int64 // a request that no placement can take fails after this long; 120 000
+	DiskMillis     int64 // maximum time that a request waits for the disk tier; 2000
+	JobMillis      int64 // requests that arrive within this time after a job are admitted before it; 60 000
+	PriorityMillis int64 // waiting time that equals one level of priority; 10 000
+	StepMillis     int64 // a step without a result within this time breaks its epoch; 30 000
+	UnservedMillis int64 // a request that no placement can take fails after this time; 120 000
 	MaxFailures    int   // a request ends after this many failed steps without a new token; 8
 }
 
@@ -80,10 +80,10 @@ func (c *Config) Defaults() {
 	millis(&c.UnservedMillis, 120_000)
 }
 
-// ErrConfig means that a Config cannot work.
+// ErrConfig means that a Config is invalid.
 var ErrConfig = errors.New("batcher: bad configuration")
 
-// Validate returns an error for the first field that cannot work.
+// Validate returns an error for the first invalid field.
 func (c *Config) Validate() error {
 	switch {
 	case c.Geometry.Layers < 1 || c.Geometry.KVHeads < 1:

@@ -8,9 +8,9 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 )
 
-// contexts is the module of fixed contexts. Under a policy that lays a prompt out once, a
-// request whose prompt begins like that of a running sequence starts as a fork of that
-// sequence's cache, on the same owner. The ledger counts the bytes that both hold once.
+// contexts is the module for fixed contexts. Some policies lay out a prompt once. With these, a
+// request whose prompt begins with that of a running sequence starts as a fork of that sequence's
+// cache, on the same owner. The ledger counts the shared bytes once.
 type contexts struct{ s *State }
 
 // contextShare is the memory that the caches of one context share on a socket.
@@ -26,14 +26,14 @@ func (c *contextShare) size() int64 {
 	return c.bytes
 }
 
-// matches says whether a request can begin as a fork of v, once v's prompt is in its cache.
+// matches reports whether a request can begin as a fork of v, once v's prompt is in its cache.
 func (x *contexts) matches(r, v *request, read int) bool {
-	return r.Policy.Forks() && !r.NoCache && r.limit > 0 && x.s.cfg.Geometry.Windows == nil && read < len(r.Prompt)+len(r.out) && // else no row would be left
+	return r.Policy.Forks() && !r.NoCache && r.limit > 0 && x.s.cfg.Geometry.Windows == nil && read < len(r.Prompt)+len(r.out) && // otherwise the request would have no row
 		v.read == read && !v.ended && v.Policy.Spec() == r.Policy.Spec() && v.Salt == r.Salt && !v.NoCache && r.canOwn(v.owner) &&
 		slices.Equal(v.Prompt[:read], r.Prompt[:read])
 }
 
-// source is a sequence that a request can begin as a fork of, or nil.
+// source returns a sequence that a request can begin as a fork of, or nil.
 func (x *contexts) source(r *request, read int) *request {
 	for _, v := range x.s.running {
 		if v.phase == decoding && v.cached >= read && x.matches(r, v, read) {
@@ -43,9 +43,9 @@ func (x *contexts) source(r *request, read int) *request {
 	return nil
 }
 
-// bytes is the memory that a request needs if it begins as a fork.
+// bytes returns the memory that a request needs if it begins as a fork.
 func (x *contexts) bytes(r *request) int64 {
-	read, tokens := r.asks()
+	read, tokens := r.demand()
 	return kvcache.ResidentBytes(x.s.cfg.Geometry, read, tokens, r.Policy) - kvcache.ForkBytes(x.s.cfg.Geometry, read, r.Policy)
 }
 
@@ -73,11 +73,11 @@ func (x *contexts) admit(p *plan.Plan, r, v *request) bool {
 	return true
 }
 
-// lastRank is a rank after that of every other request.
+// lastRank is a rank after those of all other requests.
 const lastRank = math.MaxInt64 / 2
 
-// hold moves a request that keeps its cache for others to the end of the order: it is the
-// first to be preempted.
+// hold moves a request that keeps its cache for others to the end of the order, so that it is the first
+// to be preempted.
 func (x *contexts) hold(r *request) {
 	x.s.running.remove(r)
 	r.rank = lastRank + int64(r.number)

@@ -10,8 +10,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// A held context serves forks. The ledger books shared bytes once, and the context does not count
-// as a running sequence. It is preempted for a request that would not fit with it, is read again
+// A held context serves forks. The ledger books shared bytes once, and the context does not count as a
+// running sequence. It is preempted for a request that does not fit otherwise, is read again
 // afterwards, and ends with the server.
 func TestContextsYield(t *testing.T) {
 	s := testState(t, func(c *Config) { c.TokenBudget, c.Chunk, c.MaxRunning, c.NoPrefixCache = 200, 100, 1, true })
@@ -20,7 +20,7 @@ func TestContextsYield(t *testing.T) {
 	sockets := []Socket{{ID: "n", Budget: kvcache.HandoverBytes(geometry, 4, 200, squeezed) + alone, Heads: tensor.Span{Lo: 0, Hi: 4}}}
 	at := newCluster(t, 1, sockets)
 	defer func() { at.close() }()
-	var flight *plan.Plan // that began with what the last input waited for
+	var flight *plan.Plan // the plan of the step that the last input was about
 	run := func(in Input, until func() bool) {
 		e := s.Step(in)
 		if e.Start == nil {
@@ -74,14 +74,14 @@ func TestContextsYield(t *testing.T) {
 			other.Policy, other.Context = squeezed, 200
 		}
 		if run(submit(other), over(other.ID)); at.forks != 3 {
-			t.Fatalf("%s is a fork of what it may not share", other.ID)
+			t.Fatalf("%s is a fork of a context that it may not share", other.ID)
 		}
 	}
 	run(Tick{1}, rests)
 	if booked := s.ledger.sockets[0].reserved; booked != alone {
 		t.Errorf("%d bytes are booked for a context, want %d", booked, alone)
 	}
-	next, held := at.inherit(2, sockets, []int{0}) // it runs alone: no step opens it before another sequence does
+	next, held := at.inherit(2, sockets, []int{0}) // it runs alone: no step opens it before another sequence opens
 	at = next
 	run(Placed{Epoch: 2, Sockets: sockets, Held: held}, rests)
 	if run(submit(Spec{ID: "later", Prompt: append(context[:200:200], prompt("later", 20)...), MaxTokens: 5, Context: 200}), over("later")); at.forks != 1 {
@@ -105,9 +105,9 @@ func TestContextsYield(t *testing.T) {
 	}
 }
 
-// A prompt that is clustered is first read up to the end of its clusters. Then come the pieces:
-// small ones while others decode, larger ones alone. Its last chunk follows, and then the pieces of
-// the hand-over, which ends with the first token.
+// A prompt that is clustered is first read up to the end of its clusters. Then come the pieces: small
+// ones while others decode, larger ones alone. Then come its last chunk and the pieces of the
+// hand-over, which ends with the first token.
 func TestClusteringBesideStreams(t *testing.T) {
 	big := kvcache.Geometry{Layers: 16, KVHeads: 8, Group: 4, Layout: tensor.KVLayout{Type: tensor.BF16, KDim: 64, VDim: 64}}
 	s := testState(t, func(c *Config) {
@@ -141,10 +141,10 @@ func TestClusteringBesideStreams(t *testing.T) {
 			done += i.Pieces
 			if work := int64(i.Pieces) * work * 8; p.Tokens() > 0 {
 				if beside = max(beside, i.Pieces); work > piecesShared && i.Pieces > 1 {
-					t.Errorf("%d pieces beside others", i.Pieces)
+					t.Errorf("%d pieces in a step with other rows", i.Pieces)
 				}
 			} else if alone = max(alone, i.Pieces); work > piecesAlone && i.Pieces > 1 {
-				t.Errorf("%d pieces alone", i.Pieces)
+				t.Errorf("%d pieces in a step without other rows", i.Pieces)
 			}
 		}
 		for _, c := range p.Chunks {
@@ -172,6 +172,6 @@ func TestClusteringBesideStreams(t *testing.T) {
 		}
 	}
 	if done != x.Pieces || read != length || beside == 0 || alone <= beside || moves < 3 || len(e.Finishes) != 1 || !s.Idle() {
-		t.Errorf("%d pieces of %d in %d steps of the hand-over, %d beside a stream, %d alone, %d tokens read in %d steps, %+v", done, x.Pieces, moves, beside, alone, read, steps, e.Finishes)
+		t.Errorf("%d pieces of %d in %d steps of the hand-over, %d next to a stream, %d alone, %d tokens read in %d steps, %+v", done, x.Pieces, moves, beside, alone, read, steps, e.Finishes)
 	}
 }

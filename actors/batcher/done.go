@@ -9,7 +9,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 )
 
-// stepDone takes the results of the step in flight: caches have grown, tokens are emitted, requests
+// stepDone processes the results of the step in flight: caches have grown, tokens are emitted, requests
 // end.
 func (s *State) stepDone(d StepDone) {
 	if s.flight == nil || d.Epoch != s.flight.plan.Epoch || d.Step != s.flight.plan.Step {
@@ -78,8 +78,8 @@ func (s *State) stepDone(d StepDone) {
 	s.rate.add(f.plan.Tokens()*f.plan.PassCount(), read+len(s.out.Emits))
 }
 
-// timed gives the microseconds of a step to the modules that learn from them. Steps that do
-// more than decode are not comparable.
+// timed passes the duration of a step to the modules that learn from it. Only decode-only steps are
+// comparable.
 func (s *State) timed(p *plan.Plan, micros int64) {
 	known := func(row plan.Run) bool { return !row.Sample }
 	if micros <= 0 || len(p.Chunks)+len(p.Open)+len(p.Copy) > 0 || len(p.Decode) == 0 || slices.ContainsFunc(p.Decode, known) {
@@ -89,8 +89,8 @@ func (s *State) timed(p *plan.Plan, micros int64) {
 	s.drafts.timed(p, pass, s.threads.done(p, pass))
 }
 
-// decoded takes the results of a decode row over all passes: the token after each of its own,
-// up to the first that differs from the next token of the row.
+// decoded processes the results of a decode row over all passes: the tokens sampled after each of the
+// row's tokens, up to the first that differs from the next token of the row.
 func (s *State) decoded(r *request, row *plan.Run, passes int, result *Result) {
 	right, samples := min(passes, len(result.Samples))-1, result.Samples
 	for right < min(len(row.Tokens), len(samples))-1 && samples[right].Err == nil && row.Tokens[right+1] == samples[right].Token {
@@ -128,7 +128,7 @@ func (s *State) handedOver(r *request) {
 	r.clustered.sample = nil
 }
 
-// missing names a row without a result, or is empty.
+// missing describes a row without a result; "" if there is none.
 func (s *State) missing(results map[uint64]*Result) string {
 	for _, d := range s.flight.plan.Decode {
 		if !d.Sample {
@@ -154,7 +154,7 @@ func (s *State) measured(rank int, used int64) {
 	}
 }
 
-// sampled takes the token after the cached ones. A token that was emitted before is only compared;
+// sampled processes the token after the cached ones. A token that was emitted before is only compared;
 // a new one is emitted.
 func (s *State) sampled(r *request, sample sampler.Result) {
 	if r.ended {

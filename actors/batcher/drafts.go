@@ -5,52 +5,52 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/speculate"
 )
 
-// drafts is the module for speculative decoding. A decode row takes drafts of the tokens that
-// may follow its own, the owner samples the token after each, and those that agree are emitted
-// in one step. The next plan rolls the others back. Package speculate makes drafts from text;
-// where nodes have a draft model, the owner of a row makes them (drafts_model.go).
+// drafts is the module for speculative decoding. A decode row may have drafts of the tokens after its
+// own. The owner samples the token after each, and the tokens that match are emitted in one step. The
+// next plan rolls the others back. Package speculate drafts from text. With a draft model on the
+// nodes, the owner of a row makes the drafts (drafts_model.go).
 type drafts struct {
 	s      *State
 	recent *speculate.Recent
 	bytes  int64           // of the indexes of all requests
-	trust  speculate.Trust // that a new request starts with
+	trust  speculate.Trust // initial value for new requests
 	cost   speculate.Cost
 	totals Speculated
 }
 
-// drafted is what the module knows of one request.
+// drafted is the module's state of one request.
 type drafted struct {
 	text    *speculate.Text
-	bytes   int64 // of text
+	bytes   int64 // size of its index
 	trust   speculate.Trust
-	draft   speculate.Draft // of the step in flight; Tokens are those that are in its row
+	draft   speculate.Draft // of the step in flight; Tokens are those in its row
 	counted Speculated
-	rows    []Verified // of the rows with drafts, in order
-	backoff backoff    // of drafts from text
+	rows    []Verified // of its rows with drafts, in order
+	backoff backoff    // for drafts from text
 	model   modelDraft
 }
 
-// backoff skips steps after drafts that gained nothing, each time twice as many.
+// backoff skips steps after useless drafts, twice as many each time.
 type backoff struct {
-	misses int // in a row, as 2^n - 1
+	misses int // consecutive misses, as 2^n - 1
 	wait   int // steps to skip
 }
 
 const (
-	catchUp     = 4096     // tokens of one request that a step indexes at most
+	catchUp     = 4096     // maximum tokens of one request that a step adds to the index
 	learnOwn    = 1.0 / 8  // weight of an outcome for its request
 	learnAll    = 1.0 / 64 // weight of an outcome for later requests
 	forgetTrust = 1.0 / 256
-	mostSkipped = 31 // steps without a lookup of short matches, at most
+	mostSkipped = 31 // maximum steps without a lookup of short matches
 
-	// tailRows is the most tokens of a prompt's tail that a step takes of one sequence.
+	// tailRows is the maximum number of a prompt's last tokens per sequence and step.
 	tailRows = 64
-	// draftScores bounds the log-probabilities that drafts add to the reply of a step, which
-	// has room for twice as many (socket.maxScores).
+	// draftScores limits the log-probabilities that drafts add to the reply of a step. The reply has room
+	// for twice that number (socket.maxScores).
 	draftScores = 1 << 15
 )
 
-// Speculated counts drafts.
+// Speculated counts drafts and their results.
 type Speculated struct {
 	Looks    uint64                 // lookups of drafts, also after short matches
 	Rows     uint64                 // decode rows with drafts
@@ -73,7 +73,7 @@ func (c *Speculated) count(drafted, accepted int) {
 // Verified counts the drafts of one row.
 type Verified struct{ Drafted, Accepted uint8 }
 
-// mode is how drafts for a request are made, and how many tokens each has; 0: as many as gain.
+// mode returns how drafts for a request are made, and the tokens of each draft; 0: as many as pay off.
 func (d *drafts) mode(r *request) (speculate.Mode, int) {
 	if r.Speculate != "" {
 		return r.Speculate.Split()
@@ -81,8 +81,8 @@ func (d *drafts) mode(r *request) (speculate.Mode, int) {
 	return d.s.cfg.Speculate.Split()
 }
 
-// index adds the newest tokens of a request to its index, if there is memory for that. It
-// returns false when some are missing.
+// index adds the newest tokens of a request to its index, if there is memory. It returns false if some
+// are still missing.
 func (d *drafts) index(r *request) bool {
 	if mode, _ := d.mode(r); mode == speculate.Off || r.limit < 2 {
 		return false
@@ -110,7 +110,7 @@ func (d *drafts) sharing(r *request) string {
 	return r.Tenant
 }
 
-// finish frees the index of a request that ends, and keeps its output for others.
+// finish frees the index of a request that has ended, and keeps its output for later requests.
 func (d *drafts) finish(r *request) {
 	if mode, _ := d.mode(r); (mode == speculate.Suffix || mode == speculate.Model) && d.s.cfg.SpeculateRecent != "off" {
 		d.recent.Add(d.sharing(r), len(r.out), func(i int) int32 { return r.out[i] })
@@ -119,9 +119,9 @@ func (d *drafts) finish(r *request) {
 	r.drafted.text, r.drafted.bytes = nil, 0
 }
 
-// fromText is a draft for a request of at most this many tokens. It searches only where a
-// draft could gain in a step of this many sequences. After short matches that gained nothing
-// it waits longer each time, so text without repetition costs almost nothing.
+// fromText returns a draft of at most `most` tokens for a request. It searches only if a draft could pay
+// off in a step with this number of sequences. After short matches that were useless it waits longer
+// each time, so text without repetition costs almost nothing.
 func (d *drafts) fromText(r *request, most, sequences int) (draft speculate.Draft) {
 	if !d.index(r) {
 		return draft
@@ -149,7 +149,7 @@ func (d *drafts) fromText(r *request, most, sequences int) (draft speculate.Draf
 	return draft
 }
 
-// searched adjusts the backoff of drafts from text.
+// searched updates the backoff of drafts from text.
 func (g *drafted) searched(gained bool) {
 	switch b := &g.backoff; {
 	case gained:
@@ -160,27 +160,27 @@ func (g *drafted) searched(gained bool) {
 	}
 }
 
-// gained records whether the draft of a step was worth its rows.
-func (g *drafted) gained(yes bool) {
+// recordGain records whether the draft of a step was worth its rows.
+func (g *drafted) recordGain(yes bool) {
 	if g.draft.Source == speculate.SmallModel {
-		g.model.gained(yes)
+		g.model.recordGain(yes)
 		return
 	}
 	g.searched(yes)
 }
 
-// room is what a step has left for further tokens of its decode rows.
+// room is the remaining capacity of a step for more tokens of its decode rows.
 type room struct {
 	s      *State
 	tokens int // rows
 	scores int // log-probabilities in the reply
 }
 
-// scoresOf is how many log-probabilities the reply has for each sampled token.
+// scoresOf returns how many log-probabilities the reply has for each sampled token.
 func scoresOf(r *request) int { return 1 + max(0, r.Sampling.Logprobs) }
 
-// take appends the first of these tokens to a row, as many as there is room and memory for,
-// and returns their number.
+// take appends the first of tokens to a row, as many as capacity and memory allow, and returns their
+// number.
 func (m *room) take(r *request, row *plan.Run, tokens []int32) int {
 	n := m.s.reserve(r, min(len(tokens), m.tokens))
 	row.Tokens = append(row.Tokens, tokens[:n]...)
@@ -191,8 +191,8 @@ func (m *room) take(r *request, row *plan.Run, tokens []int32) int {
 	return n
 }
 
-// plan gives decode rows more tokens, at most left in all, in memory that nothing else needs:
-// first tokens that are known, then drafts, as many as are worth their time.
+// plan adds tokens to decode rows, at most left in all, in memory that is otherwise unused. Tokens that
+// are known come first, then drafts, as many as are worth their time.
 func (d *drafts) plan(p *plan.Plan, rows map[uint64]*request, left int) {
 	m := room{s: d.s, tokens: left, scores: draftScores}
 	draft := len(p.Chunks) == 0 && (d.s.cfg.Guess != nil || len(p.Decode) <= d.s.cfg.SpeculateRows)
@@ -223,7 +223,7 @@ func (d *drafts) plan(p *plan.Plan, rows map[uint64]*request, left int) {
 	}
 }
 
-// offer finds a draft for a row. It returns true when the step must still choose its length.
+// offer finds a draft for a row. It returns true if choose must still decide the draft's length.
 func (d *drafts) offer(m *room, r *request, row *plan.Run, most, sequences int) bool {
 	g := &r.drafted
 	if d.s.cfg.Guess != nil {
@@ -255,7 +255,7 @@ func (d *drafts) offer(m *room, r *request, row *plan.Run, most, sequences int) 
 	return true
 }
 
-// choose divides the rows that are left among drafts, by what each is likely to gain.
+// choose divides the remaining rows among drafts by their expected gain.
 func (d *drafts) choose(m *room, rows map[uint64]*request, open []*plan.Run, sequences int) {
 	probabilities := make([][]float32, len(open))
 	for k, row := range open {
@@ -267,14 +267,14 @@ func (d *drafts) choose(m *room, rows map[uint64]*request, open []*plan.Run, seq
 		g := &r.drafted
 		if n == 0 {
 			g.trust.Drift(&d.trust, forgetTrust)
-			g.gained(false)
+			g.recordGain(false)
 		}
 		n = m.take(r, open[k], g.draft.Tokens[:max(0, min(n, m.scores/scoresOf(r)))])
 		g.draft.Tokens = g.draft.Tokens[:n]
 	}
 }
 
-// done learns from a row: how many tokens of its draft agreed with the sampled ones.
+// done records the outcome of a row: how many tokens of its draft matched the sampled ones.
 func (d *drafts) done(r *request, accepted int) {
 	g := &r.drafted
 	if n := len(g.draft.Tokens); n > 0 {
@@ -282,7 +282,7 @@ func (d *drafts) done(r *request, accepted int) {
 		d.trust.Learn(&g.draft, n, accepted, learnAll)
 		g.counted.count(n, accepted)
 		g.rows = append(g.rows, Verified{uint8(n), uint8(accepted)})
-		g.gained(accepted > 0)
+		g.recordGain(accepted > 0)
 		if g.draft.Source == speculate.SmallModel {
 			g.model.width = min(accepted+1, mostModelDraft)
 		}
@@ -291,7 +291,7 @@ func (d *drafts) done(r *request, accepted int) {
 	g.draft = speculate.Draft{}
 }
 
-// timed learns the microseconds of a pass. usual: the pass had the usual number of threads.
+// timed records the microseconds of a pass. usual means that the pass had the usual number of threads.
 func (d *drafts) timed(p *plan.Plan, micros float64, usual bool) {
 	if usual {
 		d.cost.Add(len(p.Decode), p.Tokens()-len(p.Decode), micros)

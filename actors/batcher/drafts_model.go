@@ -2,12 +2,12 @@ package batcher
 
 import "github.com/shoal-llm/shoal/internal/engine/speculate"
 
-// modelDraft is the draft model's part of one request. The owner of a row drafts what follows
-// the token that it samples, and returns the draft with its results.
+// modelDraft is one request's state of the draft model. The owner of a row drafts the tokens after the
+// one that it samples, and returns the draft with its results.
 type modelDraft struct {
-	draft    speculate.Draft // of the owner of the last row
-	position int             // that the draft starts at
-	width    int             // tokens to ask for; 0: not asked yet
+	draft    speculate.Draft // from the owner of the last row
+	position int             // position of the draft's first token
+	width    int             // tokens to request; 0: none requested yet
 	backoff  backoff
 }
 
@@ -18,7 +18,7 @@ const (
 	mostModelSkipped = 255
 )
 
-// request is how many tokens the owner of the next row is asked to draft.
+// request returns how many tokens the owner of the next row is asked to draft.
 func (d *drafts) request(r *request, width, sequences int) int {
 	g := &r.drafted
 	left := r.final() - r.cached - 2 // after the token that the row samples
@@ -38,7 +38,7 @@ func (d *drafts) request(r *request, width, sequences int) int {
 	return max(0, min(g.model.width, left))
 }
 
-// better is the draft of the model, if there is one for the position cached and it is more
+// better returns the draft of the model, if there is one for the position cached and it is more
 // likely to gain than the one from text.
 func (m *modelDraft) better(trust *speculate.Trust, text speculate.Draft, cached, most int) speculate.Draft {
 	draft := m.draft
@@ -54,8 +54,8 @@ func (m *modelDraft) better(trust *speculate.Trust, text speculate.Draft, cached
 	return draft
 }
 
-// gained adjusts the backoff of the draft model.
-func (m *modelDraft) gained(yes bool) {
+// recordGain updates the backoff of the draft model.
+func (m *modelDraft) recordGain(yes bool) {
 	b := &m.backoff
 	if yes {
 		b.misses = 0
@@ -65,7 +65,7 @@ func (m *modelDraft) gained(yes bool) {
 	b.wait = b.misses
 }
 
-// set takes the draft that came with the results of a row.
+// set stores the draft of a row's results.
 func (m *modelDraft) set(result *Result, position int) {
 	m.draft, m.position = speculate.Guessed(result.Drafts[:min(len(result.Drafts), speculate.Most)], result.Odds), position
 }

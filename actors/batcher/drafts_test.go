@@ -10,13 +10,13 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// TestDraftersSaveSteps: a request that repeats itself needs fewer steps, within the memory and the
-// token budget. A request without drafts has none.
+// TestDraftersSaveSteps checks that a request that repeats itself needs fewer steps, within the memory
+// and the token budget. A request without drafts has none.
 func TestDraftersSaveSteps(t *testing.T) {
 	const tokens = 300
 	for _, c := range []struct {
 		mode  speculate.Mode
-		most  int // steps
+		most  int // maximum steps
 		least int
 	}{{speculate.Off, tokens, tokens}, {speculate.Lookup, 60, tokens / (1 + speculate.Most)}, {speculate.Suffix, 60, tokens / (1 + speculate.Most)}, {"suffix:2", 120, tokens / 3}, {"lookup:2", 120, tokens / 3}, {speculate.Model, 60, tokens / (1 + speculate.Most)}, {"model:3", 170, tokens / 4}} {
 		for _, mibs := range []int64{0, 1 << 20} {
@@ -39,7 +39,7 @@ func TestDraftersSaveSteps(t *testing.T) {
 					d := at.run(e.Start, out.specs)
 					d.Micros = int64(1000 + 20*e.Start.Tokens())
 					if _, width := c.mode.Split(); width > 0 {
-						d.Micros = int64(1000 * e.Start.Tokens()) // whatever they cost
+						d.Micros = int64(1000 * e.Start.Tokens()) // independent of the step's work
 					}
 					e = s.Step(d)
 				}
@@ -47,7 +47,7 @@ func TestDraftersSaveSteps(t *testing.T) {
 				most, least := c.most, c.least
 				switch name, _ := c.mode.Split(); {
 				case mibs > 0:
-				case name == speculate.Model: // which is right three times of four
+				case name == speculate.Model: // right three times out of four
 					most = 170
 				default: // no memory for an index
 					most, least = tokens, tokens
@@ -74,11 +74,11 @@ func TestDraftersSaveSteps(t *testing.T) {
 	}
 }
 
-// TestDraftsNeverCost: with text whose repetitions mislead, drafts take at most 3 % of the time,
-// whatever a row costs. With text that repeats itself they gain.
+// TestDraftsNeverCost checks that drafts take at most 3 % of the time for text with misleading repetitions,
+// whatever a row costs. For text that repeats itself they must save time.
 func TestDraftsNeverCost(t *testing.T) {
 	const tokens = 400
-	const look, guess = 10.0, 50.0 // microseconds, of guess of a pass of the small model; a step of one row takes 1000
+	const look, guess = 10.0, 50.0 // microseconds; guess is a pass of the draft model; a step with one row takes 1000
 	run := func(text string, mode speculate.Mode, batch int, each float64) (micros float64) {
 		sockets := []Socket{{ID: "n1", Budget: block * 1000, Heads: tensor.Span{Lo: 0, Hi: geometry.KVHeads}}}
 		s, out := testState(t, func(c *Config) { c.MaxRunning, c.TokenBudget, c.Chunk = batch, 400, 380 }), newClient(t)
@@ -88,7 +88,7 @@ func TestDraftsNeverCost(t *testing.T) {
 		var e Effects
 		var looks uint64
 		jitter := rand.New(rand.NewPCG(uint64(batch), 4))
-		for i := range 2 * batch { // half of them wait, and answers differ in length
+		for i := range 2 * batch { // half of them wait; outputs have different lengths
 			spec := Spec{ID: fmt.Sprint(text, i), Prompt: prompt("noise", 8), MaxTokens: tokens - 13*i, Sampling: greedy, PromptLogprobs: -1, Policy: kvcache.Full(), Speculate: mode}
 			out.specs[spec.ID] = &spec
 			if more := s.Step(Submit{spec}); more.Start != nil {
@@ -108,7 +108,7 @@ func TestDraftsNeverCost(t *testing.T) {
 				micros += took + look*float64(s.drafts.totals.Looks-looks)
 			}
 			looks = s.drafts.totals.Looks
-			d.Micros = int64(took * (0.8 + 0.5*jitter.Float64())) // other programs run too
+			d.Micros = int64(took * (0.8 + 0.5*jitter.Float64())) // noise of other programs
 			if jitter.IntN(40) == 0 {
 				d.Micros *= 6
 			}
@@ -131,9 +131,8 @@ func TestDraftsNeverCost(t *testing.T) {
 	}
 }
 
-// TestDraftsLeaveRoomForScores: the reply of a step has room for a limited number of
-// log-probabilities, and a plan that asks for more would break the epoch. So drafts and known tokens
-// are fewer then.
+// TestDraftsLeaveRoomForScores checks the limit of log-probabilities in the reply of a step. A plan that
+// exceeds it would break the epoch, so drafts and known tokens must be fewer then.
 func TestDraftsLeaveRoomForScores(t *testing.T) {
 	for _, logprobs := range []int{-1, 20, 1000, 40000} {
 		for _, emitted := range []int{0, 200} {

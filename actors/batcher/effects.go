@@ -5,35 +5,35 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 )
 
-// Effects is what must happen after a Step, in the order of the fields. Tokens are emitted (and
-// logged, for a job) before the step that builds on them starts.
+// Effects are the actions after a Step, to be performed in the order of the fields. Tokens are emitted
+// (and logged, for a job) before the step that builds on them starts.
 type Effects struct {
-	// Faults are broken invariants: to be logged and counted, never expected.
+	// Faults are broken invariants. They are logged and counted, and should never occur.
 	Faults []Fault
-	// Rejects answer a Submit; that request does not exist.
+	// Rejects answer a Submit. The request does not exist afterwards.
 	Rejects []Reject
-	// Scores of prompt tokens, each position once, in order, before the request's
-	// first Emit of this Step.
+	// Scores of prompt tokens: each position once, in order, before the request's first Emit of
+	// this Step.
 	Scores []Scores
-	// Emits are new tokens: for each request the indices are 0, 1, 2, ... without
-	// gap or repetition, whatever was preempted or rebuilt meanwhile.
+	// Emits are new tokens. The indices of each request are 0, 1, 2, ... without gap or repetition,
+	// even after preemptions and rebuilds.
 	Emits []Emit
-	// Finishes end requests. Nothing follows for that ID.
+	// Finishes end requests. They are the last effect for their IDs.
 	Finishes []Finish
-	// Broken says that this epoch can do no more steps; the placement authority
-	// must make a new one. Nothing is started before the next Placed.
+	// Broken means that this epoch can do no more steps, and the placement authority must make a new
+	// one. Nothing starts before the next Placed.
 	Broken *Broken
-	// Release lists sequences whose cache every socket drops, when no step starts
-	// that could carry the list (plan.Plan.Release). It may be lost, or overtaken by a
-	// step, so the next Plan repeats it.
+	// Release lists sequences whose caches every socket must drop. It is used when no step starts that
+	// could carry the list (plan.Plan.Release). The message may be lost or overtaken by a step, so
+	// the next Plan repeats it.
 	Release []uint64
 	// Keep moves blocks of sequences in Release to the prefix cache. Like Release it is repeated.
 	Keep []plan.Keep
-	// Start is the next step. Exactly one StepDone or StepFailed answers it; without
-	// one, Ticks do after StepMillis.
+	// Start is the next step. Exactly one StepDone or StepFailed answers it. Without an answer, Ticks
+	// fail it after StepMillis.
 	Start *plan.Plan
-	// Evict lists blocks of the prefix cache that every socket drops; like Release it may be
-	// lost, and the next Plan repeats it.
+	// Evict lists blocks of the prefix cache that every socket must drop. As with Release, the message
+	// may be lost, and the next Plan repeats it.
 	Evict []uint64
 	// Disk asks the sockets for blocks, also while steps are in flight.
 	Disk []Disk
@@ -42,7 +42,7 @@ type Effects struct {
 // Emit is one new output token.
 type Emit struct {
 	ID    string
-	Index int // of the output
+	Index int // index of the output token
 	// More is the number of output tokens of the same step that follow this one.
 	More int
 	// Cached is the number of prompt tokens that were in the prefix cache.
@@ -56,7 +56,7 @@ type Scores struct {
 	Prompt []PromptLogprob
 }
 
-// Reasons of a Finish.
+// Reasons for a Finish.
 const (
 	ReasonStop      = "stop"      // EOS or a stop token, which was emitted
 	ReasonLength    = "length"    // MaxTokens or the context is used up
@@ -87,17 +87,16 @@ type Finish struct {
 	Code    string // with ReasonError
 	Message string
 	Prompt  int // tokens
-	Output  int // tokens, with those in Spec.Emitted
+	Output  int // tokens, including Spec.Emitted
 
-	// Milliseconds of Tick: Started is the first admission, FirstToken the first
-	// Emit; -1: never.
+	// In milliseconds of Tick. Started is the first admission, FirstToken the first Emit; -1: never.
 	Arrived, Started, FirstToken, Ended int64
-	Preempted                           int // times
+	Preempted                           int // number of times
 	Speculated                          Speculated
 	Verified                            []Verified
 }
 
-// Reject answers a Submit that is not taken.
+// Reject answers a Submit that is not accepted.
 type Reject struct {
 	ID         string
 	Code       string
@@ -115,6 +114,6 @@ type Broken struct {
 // Fault is a broken invariant.
 type Fault struct {
 	Kind    string // "replay", "ledger", "result", "placement"
-	ID      string // of the request, if one is concerned
+	ID      string // of the request, if the fault concerns one
 	Message string
 }

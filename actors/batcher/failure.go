@@ -7,7 +7,7 @@ func (s *State) breakEpoch(reason string) {
 	f := s.flight
 	s.out.Broken = &Broken{Epoch: f.plan.Epoch, Step: f.plan.Step, Reason: reason}
 	s.suspend(reason)
-	// A request that breaks every step must end.
+	// A request that breaks every step must not run forever.
 	for _, d := range f.plan.Decode {
 		s.failed(f.rows[d.Seq], reason)
 	}
@@ -23,8 +23,8 @@ func (s *State) failed(r *request, reason string) {
 	}
 }
 
-// suspend puts all running requests back into the queue, with their tokens. Nothing is released: the
-// next Placed lists the caches that the sockets still have.
+// suspend returns all running requests to the queue, with their tokens. Nothing is released: the next
+// Placed lists the caches that the sockets still have.
 func (s *State) suspend(reason string) {
 	if s.placed {
 		s.interrupt()
@@ -46,7 +46,7 @@ func (s *State) suspend(reason string) {
 	}
 }
 
-// tick sets the time, and ends steps and requests that are too late.
+// tick sets the time, and ends steps and requests that are past their deadlines.
 func (s *State) tick(now int64) {
 	s.now = max(s.now, now)
 	s.rate.tick(s.now, s.flight != nil)

@@ -15,67 +15,66 @@ type Input interface{ input() }
 type Spec struct {
 	ID             string
 	Prompt         []int32
-	MaxTokens      int // output tokens at most; 0: only read the prompt
+	MaxTokens      int // maximum output tokens; 0: only read the prompt
 	Sampling       *sampler.Params
-	Stop           []int32 // further tokens that end the sequence, see Config.EOS
+	Stop           []int32 // additional tokens that end the sequence, see Config.EOS
 	IgnoreEOS      bool
 	Policy         *kvcache.Policy
 	PromptLogprobs int            // -1: none; k: score every prompt token, and report the k best
-	NoCache        bool           // do not use the prefix cache, and leave nothing there
+	NoCache        bool           // neither read nor fill the prefix cache
 	Salt           string         // requests with different salts share nothing in the prefix cache
 	Speculate      speculate.Mode // how drafts are made; "": Config.Speculate
 	Tenant         string         // requests of the same tenant may draft from each other's outputs
 	Priority       int            // lower is sooner, -1000 to 1000
 	Arrival        int64
-	Deadline       int64 // milliseconds of Tick at which it fails; 0: none
+	Deadline       int64 // in milliseconds of Tick; the request fails after it; 0: none
 
-	// Context is the number of tokens at the beginning of the prompt that are a fixed context.
-	// Prefill reads only these, or the sequence begins as a fork of one that has; the other tokens
-	// come as decode rows. 0: the policy decides. With Hold the cache stays after the first token
-	// until Cancel, for later requests that begin with it. It is the first to be preempted when
+	// Context is the number of tokens at the beginning of the prompt that are a fixed context. Prefill
+	// reads only these, or the sequence starts as a fork of one that has read them. The other tokens
+	// become decode rows. 0: the policy decides. With Hold the cache stays after the first token,
+	// until Cancel, for later requests with the same beginning. It is the first to be preempted when
 	// memory is short, and is read again when there is room.
 	Context int
 	Hold    bool
 
-	// Emitted are output tokens from before (a job that continues after its coordinator died). The
+	// Emitted are earlier output tokens, for a job that continues after its coordinator died. The
 	// sequence is rebuilt, and the output continues with the next index.
 	Emitted []int32
-	// Accepted: the request is a job that was acknowledged, so a full queue or a drain does not
-	// reject it. No client waits for it, so others go first, for Config.JobMillis.
+	// Accepted means that the request is an acknowledged job, so a full queue or a drain does not
+	// reject it. No client waits for it: for Config.JobMillis, later requests are admitted first.
 	Accepted bool
 }
 
-// ResetPrefixCache empties the prefix cache; running sequences keep what they hold.
+// ResetPrefixCache empties the prefix cache. Running sequences keep their rows.
 type ResetPrefixCache struct{}
 
-// Submit brings a request. The answer is a Reject, or any number of Emits and
-// exactly one Finish, now or later.
+// Submit adds a request. The reply is a Reject, or any number of Emits and exactly one Finish, now or
+// later.
 type Submit struct{ Spec Spec }
 
-// Cancel ends a request: its Finish comes at once, its memory is freed at the
-// next step boundary. An unknown ID has no effect.
+// Cancel ends a request. Its Finish comes at once; its memory is freed at the next step boundary. An
+// unknown ID has no effect.
 type Cancel struct{ ID string }
 
-// Unread says that the client of a request does not read its tokens, or, with Yes false, that it
-// reads again. An unknown ID has no effect.
+// Unread reports that the client of a request does not read its tokens, or with Yes false that it reads
+// again. An unknown ID has no effect.
 type Unread struct {
 	ID  string
 	Yes bool
 }
 
-// StepDone is the result of the step in flight. One of another epoch or step has
-// no effect.
+// StepDone is the result of the step in flight. It has no effect if its epoch or step is another.
 type StepDone struct {
 	Epoch   uint32
 	Step    uint64
-	Results []Result     // one for each row with samples or prompt logprobs
+	Results []Result     // one per row with samples or prompt log-probabilities
 	Used    []int64      // measured cache bytes by rank after the step; nil: not measured
 	Micros  int64        // from the plan to the results; 0: not measured
-	Spilled []plan.Spill // caches whose owners freed the memory of their first blocks
-	Lost    []uint64     // sequences whose files failed: their samples do not count
+	Spilled []plan.Spill // caches whose owners have freed the memory of their first blocks
+	Lost    []uint64     // sequences whose files failed; their samples are ignored
 }
 
-// Result is what one sequence got from a step.
+// Result is the result of a step for one sequence.
 type Result struct {
 	Seq     uint64
 	Samples []sampler.Result // of each sampled row; in decode up to the first that differs from the next token of the row
@@ -91,7 +90,7 @@ type PromptLogprob struct {
 	Top      []sampler.TokenLogprob
 }
 
-// StepFailed says that a step will have no result. Its epoch is over, and all running requests wait
+// StepFailed reports that a step will have no result. Its epoch is over, and all running requests wait
 // for the next Placed.
 type StepFailed struct {
 	Epoch  uint32
@@ -107,24 +106,24 @@ type Socket struct {
 	Scratch int64       // bytes of files for rows of sequences; 0: none
 }
 
-// Placed says that the placement of an epoch works. Sockets are in rank order. Their caches are
-// empty except for those in Held. An epoch that is not newer has no effect.
+// Placed reports a working placement. Sockets are in rank order. Their caches are empty except for
+// those in Held. It has no effect unless its epoch is newer.
 type Placed struct {
 	Epoch   uint32
 	Sockets []Socket
 	Held    []Held
-	Disk    bool // all sockets keep blocks of the prefix cache in files
+	Disk    bool // all sockets store blocks of the prefix cache in files
 	Chunk   int  // replaces Config.Chunk; 0: no change
 	// MaxThreadShift is the largest plan.ThreadShift that the nodes can use.
 	MaxThreadShift int
-	// OnePass: some sockets are of a build that runs the model once for a plan.
+	// OnePass means that some sockets run a build that supports only one model pass per plan.
 	OnePass bool
 }
 
-// Unplaced says that no cluster works now.
+// Unplaced reports that no cluster works now.
 type Unplaced struct{ Reason string }
 
-// Tick sets the time, in milliseconds since any fixed moment. It never goes back.
+// Tick sets the time, in milliseconds since a fixed moment. Time never goes back.
 type Tick struct{ Now int64 }
 
 // Drain rejects new requests. Accepted ones continue.

@@ -49,7 +49,7 @@ func TestInteraction(t *testing.T) {
 				return
 			}
 			if got := out.String(); got != string(text) {
-				t.Errorf("%s tells another story now (-rewrite to accept it); first difference:\n%s", file, firstDifference(got, string(text)))
+				t.Errorf("%s: the transcript has changed (-rewrite accepts it); first difference:\n%s", file, firstDifference(got, string(text)))
 			}
 		})
 	}

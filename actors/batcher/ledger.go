@@ -6,8 +6,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 )
 
-// ledger counts the cache bytes of every socket. It reserves exactly the bytes that the stores of
-// package kvcache allocate at the worst moment of each phase.
+// ledger counts the cache bytes of every socket. It reserves exactly the peak of the bytes that the
+// stores of package kvcache allocate in each phase.
 type ledger struct {
 	g       kvcache.Geometry
 	sockets []account
@@ -16,26 +16,26 @@ type ledger struct {
 type account struct {
 	Socket
 	reserved  int64
-	freed     int64 // bytes that hand-overs gave back while their sequences went on
-	replicas  int64 // the part of reserved for replicas
-	shared    int64 // blocks of the prefix cache and blocks that sequences hold of it, each once
-	evictable int64 // the part of shared that evicting the whole cache would free
+	freed     int64 // bytes freed by hand-overs while their sequences continued
+	replicas  int64 // portion of reserved for replicas
+	shared    int64 // blocks of the prefix cache and blocks that sequences share with it, each counted once
+	evictable int64 // portion of shared that evicting the whole cache would free
 	block     int64 // bytes of one block in layers without a window
 	windowed  int64 // bytes of one block in layers with a window
-	sequences int   // that it owns
+	sequences int   // number of sequences that it owns
 	files     int64 // bytes of Scratch in use
 	used      int64 // measured bytes; -1: unknown
 }
 
 func (a *account) free() int64 { return a.Budget - a.reserved - a.shared }
 
-// room is the bytes that are free, or would be without the prefix cache.
+// room returns the bytes that are free, or would be without the prefix cache.
 func (a *account) room() int64 { return a.free() + a.evictable }
 
 func (a *account) heads() int { return a.Heads.Hi - a.Heads.Lo }
 
-// need is the bytes that each socket needs for a sequence, with a prefill of read tokens and then
-// tokens in the cache of its owner.
+// need returns the bytes that a sequence needs on each socket: for a prefill of read tokens, and then
+// for tokens in the cache of its owner.
 func (l *ledger) need(p *kvcache.Policy, owner, read, tokens int) []int64 {
 	need := make([]int64, len(l.sockets))
 	for i := range l.sockets {
@@ -51,9 +51,9 @@ func (l *ledger) need(p *kvcache.Policy, owner, read, tokens int) []int64 {
 	return need
 }
 
-// choose finds the owner for a sequence that begins with this number of shared blocks. Among the
-// able owners with which it fits everywhere, it takes the one with the most bytes left, then with
-// the fewest sequences, then the lowest rank. When none fits, why describes the nearest miss.
+// choose finds the owner for a sequence that begins with this number of shared blocks. Only able sockets
+// qualify, and the sequence must fit on every socket. It prefers the most free bytes, then
+// the fewest sequences, then the lowest rank. If none fits, why describes the one that lacks least.
 func (l *ledger) choose(p *kvcache.Policy, read, tokens, shared int, able func(owner int) bool) (owner int, need []int64, why string) {
 	owner = -1
 	var shortest int64
@@ -90,7 +90,7 @@ func (l *ledger) better(a int, needA int64, b int, needB int64) bool {
 	return l.sockets[a].sequences < l.sockets[b].sequences
 }
 
-// short is the socket that lacks the most bytes for need, and these bytes; 0: it fits everywhere.
+// short returns the socket that lacks the most bytes for need, and these bytes; 0: it fits everywhere.
 func (l *ledger) short(need []int64) (at int, bytes int64) {
 	for i := range l.sockets {
 		if s := need[i] - l.sockets[i].room(); s > bytes {
@@ -100,10 +100,10 @@ func (l *ledger) short(need []int64) (at int, bytes int64) {
 	return at, bytes
 }
 
-// alone finds the owners that can take a request with this output to its end when nothing else runs,
-// also if it must be rebuilt just before its last token; or why none can. Only these are ever
-// chosen, so a sequence that runs alone can always grow.
-func (l *ledger) alone(r *request, output int) (able []bool, why string) {
+// ableOwners finds the owners that can run a request with this output to its end without other requests,
+// even if it must be rebuilt just before its last token; if none can, why says the reason. Only these
+// are ever chosen, so a sequence that runs alone can always grow.
+func (l *ledger) ableOwners(r *request, output int) (able []bool, why string) {
 	empty := ledger{g: l.g, sockets: make([]account, len(l.sockets))}
 	for i := range l.sockets {
 		empty.sockets[i].Socket = l.sockets[i].Socket
@@ -124,10 +124,10 @@ func (l *ledger) alone(r *request, output int) (able []bool, why string) {
 
 func anyOwner(int) bool { return true }
 
-// largestOutput is the most output tokens that would fit, -1 when the prompt alone does not.
+// largestOutput returns the most output tokens that would fit, -1 when the prompt alone does not.
 func (l *ledger) largestOutput(r *request) int {
 	fits := func(output int) bool {
-		_, why := l.alone(r, output)
+		_, why := l.ableOwners(r, output)
 		return why == ""
 	}
 	if !fits(0) {
@@ -154,8 +154,8 @@ func (l *ledger) admit(r *request, owner int, need []int64) {
 	l.sockets[owner].sequences++
 }
 
-// handedOver books the end of prefill: only the owner keeps bytes, and shared blocks if the policy
-// keeps every token.
+// handedOver books the end of prefill: only the owner keeps bytes, including shared blocks if the
+// policy keeps every token.
 func (l *ledger) handedOver(r *request) {
 	l.handBlocksOver(r)
 	for i := range l.sockets {
@@ -169,8 +169,8 @@ func (l *ledger) handedOver(r *request) {
 	}
 }
 
-// growth is the bytes that a decode row of this number of tokens needs beyond those that are booked.
-// It is negative after a row with more tokens.
+// growth returns the additional bytes for a decode row of this number of tokens, beyond those booked. It
+// is negative after a row with more tokens.
 func (l *ledger) growth(r *request, tokens int) int64 {
 	return l.stepBytes(r, r.cached+tokens, tokens) - r.booked[r.owner] - l.sharedBytes(r) - r.shares.size()
 }
@@ -185,7 +185,7 @@ func (l *ledger) grow(r *request, bytes int64) {
 	}
 }
 
-// release gives back all bytes of a request.
+// release frees all bytes of a request.
 func (l *ledger) release(r *request) {
 	if r.resides.replica != none {
 		l.removeReplica(r)

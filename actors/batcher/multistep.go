@@ -2,14 +2,14 @@ package batcher
 
 import "github.com/shoal-llm/shoal/internal/engine/plan"
 
-// multiStep is the module that asks for several passes of the model in one plan. Where a step has
-// nothing but decode rows, the sockets go on with the tokens that they sampled. The time between
-// two steps, for results and the next plan, is then spent once for all passes. The bits are those
-// of single steps (docs/decisions/multi-step.md).
+// multiStep is the module that requests several model passes in one plan. In a decode-only step the
+// sockets can continue with the tokens that they sampled. The overhead between two steps, for
+// results and the next plan, is then paid once for all passes. The bits are those of single steps
+// (docs/decisions/multi-step.md).
 type multiStep struct{ s *State }
 
-// plan sets the passes of a plan of decode rows: as many as the time limit of such a step allows,
-// as every row has tokens left, and as there is memory that nothing else needs.
+// plan sets the number of passes of a decode-only plan. It is limited by the target time of a step, by
+// the tokens left in every row, and by the otherwise unused memory.
 func (m *multiStep) plan(p *plan.Plan, rows map[uint64]*request) {
 	s := m.s
 	if len(p.Chunks)+len(p.Index)+len(p.Open)+len(p.Copy)+len(p.Spill) > 0 {

@@ -11,7 +11,7 @@ type outbox[T any] struct {
 
 func (o *outbox[T]) add(items ...T) { o.items = append(o.items, items...) }
 
-// unsent is the items that no effects carried yet; from now on they count as sent.
+// unsent returns the items that no effects carried yet; from now on they count as sent.
 func (o *outbox[T]) unsent() []T {
 	if o.sent == len(o.items) {
 		return nil

@@ -2,8 +2,8 @@ package batcher
 
 import "time"
 
-// submit takes a request. Its sink is registered before the first effect is performed, and removed
-// with its Finish.
+// submit adds a request. Its sink is registered before the first effect is performed, and removed with
+// its Finish.
 func (b *Batcher) submit(m *submission) {
 	now := b.Millis(time.Now())
 	if m.spec.Arrival == 0 {
@@ -20,13 +20,13 @@ func (b *Batcher) submit(m *submission) {
 	b.perform(e)
 }
 
-// step gives the state the time, then the input.
+// step passes the time and then the input to the state.
 func (b *Batcher) step(in Input) {
 	b.perform(b.state.Step(Tick{Now: b.Millis(time.Now())}))
 	b.perform(b.state.Step(in))
 }
 
-// perform does what Effects lists, in order.
+// perform executes Effects in order.
 func (b *Batcher) perform(e Effects) {
 	for _, f := range e.Faults {
 		b.opts.Logger.Error("batcher: broken invariant", "kind", f.Kind, "request", f.ID, "detail", f.Message)
@@ -68,5 +68,5 @@ func (b *Batcher) perform(e Effects) {
 	}
 }
 
-// Error makes a Reject the error of Submit.
+// Error makes a Reject an error that Submit can return.
 func (r *Reject) Error() string { return "batcher: " + r.Code + ": " + r.Message }

@@ -8,13 +8,13 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// prefixCache is the module that lets prompts share what they begin with. While a prompt is
-// read, each socket holds its heads' rows of it in blocks of tensor.BlockSlots tokens. Prompts
-// that begin with the same tokens share the full blocks. Blocks without a user stay in memory
-// that is free. This module alone decides what is found, kept and evicted, so that every socket
-// holds the same blocks, and the ledger knows their bytes. See docs/decisions/prefix-cache.md.
+// prefixCache is the module that lets prompts share their beginnings. During prefill each socket stores
+// its heads' rows of the prompt in blocks of tensor.BlockSlots tokens. Prompts that begin with the same
+// tokens share the full blocks. Unused blocks stay in free memory. Only this module decides which blocks
+// are found, kept and evicted. So every socket has the same blocks and the ledger knows their
+// bytes. See docs/decisions/prefix-cache.md.
 //
-// Further files: prefixdisk.go (blocks in files), prefixoutput.go (blocks of generated tokens),
+// Other files: prefixdisk.go (blocks in files), prefixoutput.go (blocks of generated tokens),
 // prefixsums.go (attention sums with blocks), prefixorder.go (the order of admissions).
 type prefixCache struct {
 	s      *State
@@ -22,19 +22,19 @@ type prefixCache struct {
 	root   plan.Key // of all chains of blocks
 	lastID uint64   // of blocks
 
-	blocks   map[plan.Key]*textBlock // those that can be found
+	blocks   map[plan.Key]*textBlock // the blocks that can be found
 	leaves   leaves
 	clock    int64 // value of the last block that was evicted
 	touches  uint64
 	evicted  outbox[uint64]
 	kept     outbox[plan.Keep] // blocks of sequences that have ended
 	unsummed []uint64          // the next plan drops their sums
-	outdated []*textBlock      // the same conversation has later sums: these go first
+	outdated []*textBlock      // blocks whose conversation has later sums; these sums are evicted first
 	empty    bool              // evict all blocks when no step is in flight
 
-	disk        bool // all sockets keep blocks in files
+	disk        bool // all sockets store blocks in files
 	fetches     []*fetch
-	asks        uint64     // number of the newest Disk effect
+	lastRequest uint64     // number of the newest Disk effect
 	answered    []DiskDone // since the last step
 	diskAfter   int64      // the disks are not asked before this time
 	spreadAfter int64      // generated blocks are not spread before this time
@@ -43,32 +43,32 @@ type prefixCache struct {
 // cachedPrefix is the module's state of one request.
 type cachedPrefix struct {
 	keys       []plan.Key   // of its first full blocks
-	blocks     []*textBlock // shared blocks at its beginning that it holds: in prefill on every socket, then on the owner
-	saves      bool         // it shares its next blocks
-	duplicates int          // blocks that it writes in the step in flight, and that the cache has
+	blocks     []*textBlock // shared blocks at its beginning: in prefill on every socket, then on the owner
+	saves      bool         // it shares the blocks that it completes
+	duplicates int          // blocks that it writes in the step in flight although the cache has them
 	sums       *textBlock   // the last block with attention sums of its prompt
 	asked      bool         // the disks were asked for its blocks
-	passed     int          // times that a later request was admitted first because the cache has its text
+	passed     int          // number of later requests that were admitted first because the cache has their text
 }
 
-// restart forgets the admission.
+// restart resets the state of an admission.
 func (p *cachedPrefix) restart() {
 	p.blocks, p.sums, p.saves, p.duplicates, p.asked = nil, nil, false, 0, false
 }
 
-// textBlock is a block of a text. Every socket holds the rows of its heads.
+// textBlock is a block of a text. Every socket has its heads' rows of it.
 type textBlock struct {
 	id       uint64
 	key      plan.Key
 	parent   *textBlock
-	tokens   int     // of the text, up to the end of the block
-	after    int     // the number of cached blocks that follow it directly
+	tokens   int     // number of tokens in the text up to the end of the block
+	after    int     // number of cached blocks that follow it directly
 	cached   bool    // it can be found
-	ready    bool    // the step that writes it is done
-	sums     bool    // attention sums lie with it
-	summed   bool    // the step that writes the sums is done
+	ready    bool    // the step that writes it has completed
+	sums     bool    // it has attention sums
+	summed   bool    // the step that writes the sums has completed
 	outdated bool    // it is in prefixCache.outdated
-	step     uint64  // the last step whose plan names it: that plan cannot evict it
+	step     uint64  // last step whose plan contains it; that plan cannot evict it
 	pins     []int32 // by rank: the number of sequences that hold its rows
 	uses     int64
 	value    int64 // see prefixCache.use
@@ -79,26 +79,26 @@ type textBlock struct {
 // PrefixTotals count tokens since the start.
 type PrefixTotals struct {
 	Queries  uint64 // of prompts that were looked up, at their first admission
-	Hits     uint64 // of Queries, those that were found
+	Hits     uint64 // portion of Queries that was found
 	Evicted  uint64 // in blocks that were evicted
-	Restored uint64 // in blocks that came from disks
-	Late     uint64 // times that a disk was too slow
-	Answers  uint64 // in blocks of generated tokens that stayed
+	Restored uint64 // in blocks that were read from disks
+	Late     uint64 // number of disk requests that were too slow
+	Answers  uint64 // in blocks of generated tokens that were kept
 }
 
 func newPrefixCache(s *State) *prefixCache {
 	return &prefixCache{s: s, root: sha256.Sum256([]byte("shoal prefix 1\x00" + s.cfg.Identity)), blocks: map[plan.Key]*textBlock{}}
 }
 
-// clear forgets all blocks and fetches, because the epoch of the sockets that had them is over.
+// clear forgets all blocks and fetches when their epoch is over.
 func (c *prefixCache) clear() {
-	*c = prefixCache{s: c.s, totals: c.totals, root: c.root, lastID: c.lastID, blocks: map[plan.Key]*textBlock{}, disk: c.disk, asks: c.asks, diskAfter: c.diskAfter, spreadAfter: c.spreadAfter}
+	*c = prefixCache{s: c.s, totals: c.totals, root: c.root, lastID: c.lastID, blocks: map[plan.Key]*textBlock{}, disk: c.disk, lastRequest: c.lastRequest, diskAfter: c.diskAfter, spreadAfter: c.spreadAfter}
 	for _, r := range c.s.waiting {
 		r.prefix.asked = false
 	}
 }
 
-// between does the cache's part of the pause between two steps.
+// between does the cache's work between two steps.
 func (c *prefixCache) between() {
 	if c.empty {
 		c.reset()
@@ -106,12 +106,12 @@ func (c *prefixCache) between() {
 	c.restoreAll()
 }
 
-// fit finds the owner of a request, with the blocks that the request can begin with. It gives up
-// fetches for it, and begins without blocks if these leave no room.
+// fit finds the owner of a request and the blocks that it can begin with. To make room it cancels fetches,
+// and finally begins without blocks.
 func (c *prefixCache) fit(r *request, read int) (chain []*textBlock, owner int, need []int64) {
 	chain = c.find(r, read)
 	owner, need = c.fitChain(r, chain)
-	for owner == none && c.giveUp(true) {
+	for owner == none && c.cancelOne(true) {
 		owner, need = c.fitChain(r, chain)
 	}
 	if owner == none && len(chain) > 0 {
@@ -138,7 +138,7 @@ func (c *prefixCache) fitChain(r *request, chain []*textBlock) (owner int, need 
 	return none, nil
 }
 
-// admit gives a request the chain of blocks that it begins with.
+// admit gives a request the chain of blocks at its beginning.
 func (c *prefixCache) admit(r *request, open *plan.Open, chain []*textBlock) {
 	r.prefix.blocks, r.prefix.saves = chain, !r.NoCache
 	if n := len(chain); n > 0 && chain[n-1].summed {
@@ -151,13 +151,13 @@ func (c *prefixCache) admit(r *request, open *plan.Open, chain []*textBlock) {
 	}
 }
 
-// plan adds to a plan what the sockets must drop and keep.
+// plan adds the blocks to drop and to keep to a plan.
 func (c *prefixCache) plan(p *plan.Plan) {
 	p.Evict, p.Keep = c.evicted.take(), c.kept.take()
 	p.DropSums, c.unsummed = c.unsummed, nil
 }
 
-// keyOf is the key of block number at of a request. The request must have all its tokens.
+// keyOf returns the key of block number at of a request. The request must have all its tokens.
 func (c *prefixCache) keyOf(r *request, at int) plan.Key {
 	for len(r.prefix.keys) <= at {
 		h := sha256.New()
@@ -178,19 +178,19 @@ func (c *prefixCache) keyOf(r *request, at int) plan.Key {
 	return r.prefix.keys[at]
 }
 
-// sharable is the number of blocks of a prefill that may come from the cache.
+// sharable returns the number of blocks of a prefill that may come from the cache.
 func (c *prefixCache) sharable(r *request, read int) int {
 	if r.NoCache {
 		return 0
 	}
 	n := r.Policy.Warm(read)
 	if r.PromptLogprobs >= 0 && r.scored < len(r.Prompt)-1 {
-		n = min(n, r.scored) // the later rows must be computed, because they give scores
+		n = min(n, r.scored) // the later rows give scores, so they must be computed
 	}
 	return n / tensor.BlockSlots
 }
 
-// find is the chain of cached blocks that a request can begin with.
+// find returns the chain of cached blocks that a request can begin with.
 func (c *prefixCache) find(r *request, read int) (chain []*textBlock) {
 	for n := c.sharable(r, read); len(chain) < n; {
 		b := c.blocks[c.keyOf(r, len(chain))]
@@ -205,7 +205,7 @@ func (c *prefixCache) find(r *request, read int) (chain []*textBlock) {
 	return chain
 }
 
-// follows says whether the sequence v is about to read the next block that a waiting request
+// follows reports whether the sequence v is about to read the next block that a waiting request
 // lacks, or to keep the sums that it needs.
 func (c *prefixCache) follows(r, v *request, read int) bool {
 	n := c.sharable(r, read)
@@ -219,7 +219,7 @@ func (c *prefixCache) follows(r, v *request, read int) bool {
 		b := c.blocks[next]
 		return next == c.keyOf(r, at) && (b == nil || !b.summed) && len(c.find(r, read)) <= at
 	}
-	at := v.cached / tensor.BlockSlots // all full blocks of what v has read are shared
+	at := v.cached / tensor.BlockSlots // all full blocks that v has read are shared
 	if at >= n || len(v.prefix.blocks) < at || v.phase != prefill || v.ended || !v.prefix.saves || v.read/tensor.BlockSlots <= at {
 		return false
 	}
@@ -228,8 +228,8 @@ func (c *prefixCache) follows(r, v *request, read int) bool {
 	return next == c.keyOf(r, at) && (b == nil || !b.ready)
 }
 
-// save shares the full blocks that a chunk completes. A block that the cache has already replaces
-// the request's own. A request that cannot share a block shares none after it.
+// save shares the full blocks that a chunk completes. A block that the cache already has replaces the
+// request's own. If a request cannot share a block, it shares no later ones.
 func (c *prefixCache) save(run *plan.Run, r *request) {
 	run.SaveFrom = len(r.prefix.blocks)
 	for at := len(r.prefix.blocks); r.prefix.saves && (at+1)*tensor.BlockSlots <= run.Start+len(run.Tokens); at++ {
@@ -244,7 +244,7 @@ func (c *prefixCache) save(run *plan.Run, r *request) {
 		name := c.keyOf(r, at)
 		b := c.blocks[name]
 		if b != nil {
-			r.prefix.duplicates++ // the request has its own rows as well until the step is done
+			r.prefix.duplicates++ // until the step has completed the request also has its own rows
 		} else {
 			if !c.reserveWindow() || parent != nil && !parent.cached {
 				r.prefix.saves = false
@@ -263,7 +263,7 @@ func (c *prefixCache) save(run *plan.Run, r *request) {
 	c.saveSums(run, r)
 }
 
-// diskKeys are the keys that disks use: of the block before the first, then of each block.
+// diskKeys returns the keys that disks use: of the block before the first, then of each block.
 func (c *prefixCache) diskKeys(r *request, from, blocks int) (keys []plan.Key) {
 	if !c.disk {
 		return nil
@@ -277,15 +277,14 @@ func (c *prefixCache) diskKeys(r *request, from, blocks int) (keys []plan.Key) {
 	return keys
 }
 
-// shareNew moves a block of the request's own to the cache, as a child of parent.
+// shareNew moves one of the request's blocks to the cache, as a child of parent.
 func (c *prefixCache) shareNew(r *request, name plan.Key, parent *textBlock) *textBlock {
 	b := c.newBlock(name, parent)
-	c.s.ledger.took(r, 1)
+	c.s.ledger.takeOver(r, 1)
 	return b
 }
 
-// newBlock adds a block to the cache, as a child of parent. It is not ready before its rows are
-// written.
+// newBlock adds a block to the cache, as a child of parent. It is not ready until its rows are written.
 func (c *prefixCache) newBlock(name plan.Key, parent *textBlock) *textBlock {
 	c.lastID++
 	b := &textBlock{id: c.lastID, key: name, parent: parent, tokens: tensor.BlockSlots, cached: true, pins: make([]int32, len(c.s.ledger.sockets)), at: none}
@@ -299,8 +298,8 @@ func (c *prefixCache) newBlock(name plan.Key, parent *textBlock) *textBlock {
 	return b
 }
 
-// reserveWindow makes room on every socket for the rows of one block in layers with a window.
-// Prefill would have freed those rows.
+// reserveWindow reserves room on every socket for the rows of one block in layers with a window. Prefill
+// would have freed those rows.
 func (c *prefixCache) reserveWindow() bool {
 	for i := range c.s.ledger.sockets {
 		if !c.s.makeFree(i, c.s.ledger.sockets[i].windowed) {
@@ -310,9 +309,9 @@ func (c *prefixCache) reserveWindow() bool {
 	return true
 }
 
-// done marks the blocks that a run wrote: its step is over.
+// done marks the blocks that a run wrote as ready: its step has completed.
 func (c *prefixCache) done(run *plan.Run, r *request) {
-	c.s.ledger.took(r, r.prefix.duplicates)
+	c.s.ledger.takeOver(r, r.prefix.duplicates)
 	r.prefix.duplicates = 0
 	for i := range run.Save {
 		b := r.prefix.blocks[run.SaveFrom+i]

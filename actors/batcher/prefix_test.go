@@ -12,7 +12,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// holds is the bytes that the stores of all sequences must have on each socket between two steps:
+// holds returns the bytes that the stores of all sequences must have on each socket between two steps:
 // their own, and shared blocks once.
 func holds(s *State, at *cluster, p *plan.Plan) []int64 {
 	bytes := make([]int64, len(s.ledger.sockets))
@@ -21,7 +21,7 @@ func holds(s *State, at *cluster, p *plan.Plan) []int64 {
 		if r.ended && at.seqs[r.seq] != nil {
 			cached = max(cached, at.seqs[r.seq].next)
 		}
-		for _, d := range p.Decode { // its row was written, though it had ended
+		for _, d := range p.Decode { // its row was written although it had ended
 			if d.Seq == r.seq {
 				cached = max(cached, d.Start+1)
 			}
@@ -44,8 +44,8 @@ func holds(s *State, at *cluster, p *plan.Plan) []int64 {
 	return bytes
 }
 
-// TestPrefixLedger: after each of 10,000 steps with random hits, evictions, ends, failures and
-// placements, the ledger has the same bytes as the arenas: in all, shared, and evictable.
+// TestPrefixLedger checks that after each of 10,000 steps with random hits, evictions, ends, failures and
+// placements, the ledger has the same bytes as the arenas: in total, shared, and evictable.
 func TestPrefixLedger(t *testing.T) {
 	steps := 10_000
 	if testing.Short() {
@@ -156,22 +156,22 @@ func TestPrefixLedger(t *testing.T) {
 			pass := int64(1)
 			switch slow := s.now < s.prefix.diskAfter; {
 			case slow && rng.IntN(4) == 0:
-				pass = 40_000 // it is asked again
+				pass = 40_000 // its blocks are requested again
 			case !slow && rng.IntN(100) == 0:
 				pass = 2500 // a disk is too slow
 			}
 			step(Tick{s.now + pass})
 		}
 	}
-	t.Logf("sums were kept %d times, gone on from on %d sockets, dropped %d times", kept, summed, unsummed)
+	t.Logf("sums were kept %d times, resumed on %d sockets, dropped %d times", kept, summed, unsummed)
 	if total := s.prefix.totals; warm == 0 || kept == 0 || summed == 0 || unsummed == 0 || evicted == 0 || total.Hits == 0 || total.Restored == 0 || total.Late == 0 || total.Answers == 0 || spread == 0 {
-		t.Errorf("%d tokens found, %d blocks evicted, %+v: nothing was tried", warm, evicted, total)
+		t.Errorf("%d tokens found, %d blocks evicted, %+v: the test exercised nothing", warm, evicted, total)
 	}
 	t.Logf("%d requests, %+v, %d blocks evicted, %d came from disks and owners, %d answers were to be spread", n, s.prefix.totals, evicted, disk.came, spread)
 }
 
-// A request that reads a block which the cache got meanwhile has rows of its own until the step is
-// done. TestEverythingEnds found a plan that had used that memory already.
+// A request that reads a block that was just added to the cache keeps its own rows until the step has
+// completed. TestEverythingEnds found a plan that had already used that memory.
 func TestReadTwice(t *testing.T) {
 	s := testState(t, func(c *Config) { c.TokenBudget, c.Chunk = 200, 100 })
 	out := newClient(t)
@@ -189,7 +189,7 @@ func TestReadTwice(t *testing.T) {
 			if l, p := &s.ledger.sockets[0], e.Start; len(p.Chunks) > 0 {
 				need := s.ledger.need(kvcache.Streaming(4, 20), 0, 65, 65)[0]
 				if i > 0 {
-					need += l.block // the cache's, and its own
+					need += l.block // the cache's rows and its own
 				}
 				if l.reserved+l.shared != need {
 					t.Errorf("r%d: %d bytes are booked for a step that takes %d", i, l.reserved+l.shared, need)

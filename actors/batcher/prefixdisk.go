@@ -8,25 +8,25 @@ import (
 )
 
 // Blocks in files. Every socket writes its rows of saved blocks to files while steps run (see
-// internal/engine/kvcache/tier). Before a prompt is read, the sockets are asked how many of its
-// blocks they have. Then the ledger reserves memory for them, and the request waits while others
-// are admitted, but never longer than reading the prompt would take. A block that is late is a miss.
+// internal/engine/kvcache/tier). Before prefill of a prompt, the batcher asks the sockets how many of
+// its blocks they have. Then the ledger reserves memory for them. The request waits while others are
+// admitted, but never longer than prefill would take. A late block counts as a miss.
 
-// Disk asks all sockets for blocks of a text: from their disks, or from the owner of a sequence
-// that has ended. A DiskDone answers it.
+// Disk requests blocks of a text from all sockets: from their disks, or from the owner of an ended
+// sequence. A DiskDone answers it.
 type Disk struct {
 	Number uint64
-	Seq    uint64     // the owner of this sequence has the rows of all heads; 0: disks have them
+	Seq    uint64     // sequence whose owner has the rows of all heads; 0: read from disks
 	Owner  int        // rank
 	From   int        // number of the first block in its text
-	Before plan.Key   // of the block before the first
-	Keys   []plan.Key // of the blocks
-	Blocks []uint64   // their IDs from now on; none: the answer is how many the sockets have
-	Step   uint64     // a socket that has begun a later step ignores it
-	Millis int64      // until the answer counts as late
+	Before plan.Key   // key of the block before the first
+	Keys   []plan.Key // keys of the blocks
+	Blocks []uint64   // their IDs from now on; empty: only ask how many blocks the sockets have
+	Step   uint64     // a socket that has begun a later step ignores the request
+	Millis int64      // time until the answer counts as late
 }
 
-// DiskDone answers a Disk: the number of the first blocks that every socket has.
+// DiskDone answers a Disk with the number of leading blocks that every socket has.
 type DiskDone struct {
 	Number uint64
 	Blocks int
@@ -36,25 +36,25 @@ func (DiskDone) input() {}
 
 const (
 	maxFetches  = 8
-	lookMillis  = 250    // to ask which blocks there are, which reads no file
-	fetchMillis = 500    // the least time to read
-	slowMillis  = 30_000 // after a late answer nothing is asked for this long
+	lookMillis  = 250    // for a lookup, which reads no file
+	fetchMillis = 500    // minimum time for a read
+	slowMillis  = 30_000 // pause after a late answer
 )
 
-// fetch brings in blocks for a request that waits, or of a sequence that has ended.
+// fetch reads blocks for a waiting request, or of an ended sequence.
 type fetch struct {
 	r      *request
-	number uint64 // of the Disk that has no answer yet; 0: it has one
+	number uint64 // number of the unanswered Disk; 0: it was answered
 	until  int64
-	seq    uint64 // of the ended sequence, see prefixoutput.go; 0: from disks
+	seq    uint64 // ended sequence, see prefixoutput.go; 0: read from disks
 	from   int    // number of the first block in its text
 	keys   []plan.Key
-	there  int          // the number of blocks that all disks have
-	chain  []*textBlock // cached blocks before those, pinned meanwhile
-	coming []*textBlock // the blocks that come; none while the disks are asked what they have
+	there  int          // number of blocks that all disks have
+	chain  []*textBlock // cached blocks before them, pinned during the fetch
+	coming []*textBlock // blocks that are being fetched; empty during a lookup
 }
 
-// restoreAll asks for the blocks that all disks have. It runs between steps.
+// restoreAll requests the blocks that all disks have. It runs between steps.
 func (c *prefixCache) restoreAll() {
 	for _, f := range slices.Clone(c.fetches) {
 		if f.there > 0 && len(f.coming) == 0 {
@@ -63,7 +63,7 @@ func (c *prefixCache) restoreAll() {
 	}
 }
 
-// lookAll asks the disks which blocks they have of the prompts that are admitted next.
+// lookAll asks the disks for the blocks of the prompts that will be admitted next.
 func (c *prefixCache) lookAll() {
 	if !c.disk {
 		return
@@ -72,10 +72,10 @@ func (c *prefixCache) lookAll() {
 		if c.fetchesOf(false) >= maxFetches || c.s.full() || c.s.now < c.diskAfter {
 			return
 		}
-		if r.unfit != "" || r.unread || r.prefix.asked || r.Policy.Needs.PromptAttention || c.s.awaits(r) != 0 || c.comes(r) {
+		if r.unfit != "" || r.unread || r.prefix.asked || r.Policy.Needs.PromptAttention || c.s.awaits(r) != 0 || c.incoming(r) {
 			continue
 		}
-		read, tokens := r.asks()
+		read, tokens := r.demand()
 		if _, _, why := c.s.ledger.choose(r.Policy, read, tokens, 0, r.canOwn); why != "" {
 			return
 		}
@@ -94,8 +94,8 @@ func (c *prefixCache) lookAll() {
 }
 
 func (c *prefixCache) ask(f *fetch, millis int64) {
-	c.asks++
-	f.number, f.until = c.asks, c.s.now+millis
+	c.lastRequest++
+	f.number, f.until = c.lastRequest, c.s.now+millis
 	d := Disk{Number: f.number, Seq: f.seq, Owner: f.r.owner, From: f.from, Keys: f.keys, Millis: millis}
 	if f.from > 0 {
 		d.Before = c.keyOf(f.r, f.from-1)
@@ -106,7 +106,7 @@ func (c *prefixCache) ask(f *fetch, millis int64) {
 	c.s.out.Disk = append(c.s.out.Disk, d)
 }
 
-// restore reserves memory for blocks, and asks for them.
+// restore reserves memory for blocks and requests them.
 func (c *prefixCache) restore(f *fetch) {
 	chain := c.find(f.r, f.r.toRead())
 	last := f.from + f.there
@@ -119,11 +119,11 @@ func (c *prefixCache) restore(f *fetch) {
 		c.endFetch(f, 0)
 		return
 	}
-	c.ask(f, c.patience(len(f.coming)))
+	c.ask(f, c.fetchTimeout(len(f.coming)))
 }
 
-// book reserves memory for the blocks that follow a chain, as far as there is some. Until the
-// fetch ends none of them is evicted, because each block of the chain has a child.
+// book reserves memory for the blocks after a chain, as many as fit. None of the chain's blocks is evicted
+// before the fetch ends, because each has a child.
 func (c *prefixCache) book(f *fetch, chain []*textBlock) {
 	f.chain = chain
 	steps := make([]uint64, len(chain))
@@ -146,9 +146,9 @@ func (c *prefixCache) book(f *fetch, chain []*textBlock) {
 	f.keys = f.keys[:len(f.coming)]
 }
 
-// patience is how many milliseconds to wait for blocks: at most about as long as prefill needs
-// for their tokens.
-func (c *prefixCache) patience(blocks int) int64 {
+// fetchTimeout returns the milliseconds to wait for blocks: at most about the time of a prefill of their
+// tokens.
+func (c *prefixCache) fetchTimeout(blocks int) int64 {
 	millis := c.s.cfg.DiskMillis
 	if c.s.rate.perSecond > 0 {
 		millis = min(millis, max(fetchMillis, int64(blocks*tensor.BlockSlots)*1000/c.s.rate.perSecond))
@@ -156,7 +156,7 @@ func (c *prefixCache) patience(blocks int) int64 {
 	return millis
 }
 
-// reserveBlock makes room for a block on every socket.
+// reserveBlock reserves room for a block on every socket.
 func (c *prefixCache) reserveBlock() bool {
 	for i := range c.s.ledger.sockets {
 		if a := &c.s.ledger.sockets[i]; !c.s.makeFree(i, a.block+a.windowed) {
@@ -176,8 +176,8 @@ func (c *prefixCache) pinAll(b *textBlock, by int) {
 	}
 }
 
-// endFetches takes the answers since the last step, and ends fetches that are late. It runs
-// between steps, when memory can be freed.
+// endFetches processes the answers since the last step, and ends late fetches. It runs between steps, when
+// memory can be freed.
 func (c *prefixCache) endFetches() {
 	for _, d := range c.answered {
 		c.answer(d)
@@ -196,7 +196,7 @@ func (c *prefixCache) endFetches() {
 	}
 }
 
-// answer takes a DiskDone. One that comes too late has no effect.
+// answer processes a DiskDone. A late one has no effect.
 func (c *prefixCache) answer(d DiskDone) {
 	for _, f := range c.fetches {
 		switch {
@@ -210,10 +210,10 @@ func (c *prefixCache) answer(d DiskDone) {
 	}
 }
 
-// endFetch ends a fetch of which the first blocks arrived. Those can be found from now on. The
-// others are dropped, unless another prompt has written them or writes them in the next step. A
-// question that no socket has got yet is withdrawn: a socket could get it after the step that drops
-// the blocks, and would keep them.
+// endFetch ends a fetch whose first blocks have arrived. Those can be found from now on. The others are
+// dropped, unless another prompt has written them or writes them in the next step. A request that has
+// not been sent yet is withdrawn: a socket could get it after the step that drops the blocks, and would
+// keep them.
 func (c *prefixCache) endFetch(f *fetch, came int) {
 	c.s.out.Disk = slices.DeleteFunc(c.s.out.Disk, func(d Disk) bool { return d.Number == f.number })
 	for _, b := range f.chain {
@@ -244,13 +244,13 @@ func (c *prefixCache) endFetch(f *fetch, came int) {
 	c.fetches = slices.DeleteFunc(c.fetches, func(o *fetch) bool { return o == f })
 }
 
-// fetching says whether a request waits for blocks.
+// fetching reports whether a request waits for blocks.
 func (c *prefixCache) fetching(r *request) bool {
 	return slices.ContainsFunc(c.fetches, func(f *fetch) bool { return f.r == r })
 }
 
-// comes says whether the next block that a request lacks is on its way for another request.
-func (c *prefixCache) comes(r *request) bool {
+// incoming reports whether the next block that a request lacks is on its way for another request.
+func (c *prefixCache) incoming(r *request) bool {
 	if len(c.fetches) == 0 || r.Policy.Needs.PromptAttention {
 		return false
 	}
@@ -263,20 +263,20 @@ func (c *prefixCache) comes(r *request) bool {
 	return b != nil && slices.ContainsFunc(c.fetches, func(f *fetch) bool { return slices.Contains(f.coming, b) })
 }
 
-// delays says whether blocks that a request begins with are on their way.
-func (c *prefixCache) delays(r *request) bool { return c.fetching(r) || c.comes(r) }
+// awaitsBlocks reports whether blocks that a request begins with are on their way.
+func (c *prefixCache) awaitsBlocks(r *request) bool { return c.fetching(r) || c.incoming(r) }
 
-// limit gives up fetches of ended sequences while a socket would hold too many sequences.
+// limit cancels fetches of ended sequences while a socket would have too many sequences.
 func (c *prefixCache) limit() {
-	for len(c.s.running)+c.fetchesOf(true) >= c.s.cfg.TokenBudget-1 && c.giveUp(true) {
+	for len(c.s.running)+c.fetchesOf(true) >= c.s.cfg.TokenBudget-1 && c.cancelOne(true) {
 	}
 }
 
-// giveUpFetch ends one fetch to free its memory: a fetch of an ended sequence first, the newest
-// first. It returns false when there is none.
-func (c *prefixCache) giveUpFetch() bool { return c.giveUp(true) || c.giveUp(false) }
+// cancelFetch cancels one fetch to free its memory: a fetch of an ended sequence first, the newest first.
+// It returns false if there is none.
+func (c *prefixCache) cancelFetch() bool { return c.cancelOne(true) || c.cancelOne(false) }
 
-func (c *prefixCache) giveUp(output bool) bool {
+func (c *prefixCache) cancelOne(output bool) bool {
 	for _, f := range slices.Backward(c.fetches) {
 		if len(f.coming) > 0 && (f.seq != 0) == output {
 			c.endFetch(f, 0)
@@ -286,7 +286,7 @@ func (c *prefixCache) giveUp(output bool) bool {
 	return false
 }
 
-// fetchesOf counts the fetches of ended sequences (output), or the others.
+// fetchesOf counts the fetches of ended sequences (output), or all others.
 func (c *prefixCache) fetchesOf(output bool) (n int) {
 	for _, f := range c.fetches {
 		if (f.seq != 0) == output {

@@ -10,17 +10,16 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// disks simulates the disks of all sockets: the texts of saved blocks by their keys, and the
-// questions without an answer.
+// disks simulates the disks of all sockets: the texts of saved blocks by key, and the unanswered requests.
 type disks struct {
 	texts  map[plan.Key][]int32
 	asked  []Disk
-	late   []Disk          // of these, those that sockets may hear of behind the next step
-	coming map[uint64]bool // blocks that were asked for and not evicted since
+	late   []Disk          // requests that may arrive at the sockets after the next step
+	coming map[uint64]bool // blocks that were requested and not evicted since
 	came   int
 }
 
-// wrote saves the blocks of a plan, except some for which the disk was too slow.
+// wrote saves the blocks of a plan, except some that the disk was too slow for.
 func (k *disks) wrote(at *cluster, rng *rand.Rand, keys []plan.Key, blocks []uint64) {
 	for i, id := range blocks {
 		if text := at.texts[id]; text != nil && len(keys) > 0 && rng.IntN(20) > 0 {
@@ -29,7 +28,7 @@ func (k *disks) wrote(at *cluster, rng *rand.Rand, keys []plan.Key, blocks []uin
 	}
 }
 
-// ask sends questions. Some arrive after the step that begins at the same time.
+// ask sends requests. Some arrive after the step that begins at the same time.
 func (k *disks) ask(all []Disk) {
 	for _, d := range all {
 		k.asked = append(k.asked, d)
@@ -39,8 +38,8 @@ func (k *disks) ask(all []Disk) {
 	}
 }
 
-// hear delivers late questions to sockets that have begun a step. They ignore what was decided before
-// that step.
+// hear delivers late requests to sockets that have begun a step. The sockets ignore requests that were made
+// before that step.
 func (k *disks) hear(step uint64) {
 	for _, d := range k.late {
 		for _, id := range d.Blocks {
@@ -67,7 +66,7 @@ func (k *disks) evict(blocks []uint64) {
 // forget ends an epoch.
 func (k *disks) forget() { k.asked, k.late, k.coming = nil, nil, map[uint64]bool{} }
 
-// answer answers one of the questions with all, some or none of the blocks.
+// answer answers one of the requests with all, some or none of the blocks.
 func (k *disks) answer(at *cluster, rng *rand.Rand) (DiskDone, bool) {
 	if len(k.asked) == 0 {
 		return DiskDone{}, false
@@ -102,7 +101,7 @@ func (k *disks) answer(at *cluster, rng *rand.Rand) (DiskDone, bool) {
 	return done, true
 }
 
-// arrives puts a block into the arenas. If its reserved memory is not free yet, the block is a miss.
+// arrives stores a block in the arenas. If its reserved memory is not free yet, the block is a miss.
 func (k *disks) arrives(at *cluster, id uint64, number int, text []int32) bool {
 	if !k.coming[id] {
 		return false
@@ -126,7 +125,7 @@ func (k *disks) arrives(at *cluster, id uint64, number int, text []int32) bool {
 	return true
 }
 
-// textBlocks are the blocks of the prefix cache, fetches its fetches; none without the cache.
+// textBlocks returns the blocks of the prefix cache and fetches its fetches; none without the cache.
 func (s *State) textBlocks() map[plan.Key]*textBlock {
 	if s.prefix == nil {
 		return nil
@@ -152,8 +151,8 @@ func (s *State) pinned() map[*textBlock]int32 {
 	return held
 }
 
-// absent is the bytes of reserved blocks that have not arrived on a socket, and the bytes that only
-// waiting requests hold.
+// absent returns the bytes of reserved blocks that have not arrived on a socket, and the bytes that only
+// waiting requests have.
 func (k *disks) absent(s *State, at *cluster, rank int) (booked, alone int64) {
 	a := &s.ledger.sockets[rank]
 	for b, n := range s.pinned() {
@@ -163,7 +162,7 @@ func (k *disks) absent(s *State, at *cluster, rank int) (booked, alone int64) {
 			alone += a.block
 		}
 	}
-	for _, b := range s.textBlocks() { // a prompt writes it, and has it among its own
+	for _, b := range s.textBlocks() { // a prompt writes it and counts it as its own
 		if !b.ready && at.blocks[b.id] == nil && s.pinned()[b] == 0 {
 			booked += a.block + a.windowed
 		}
@@ -171,8 +170,8 @@ func (k *disks) absent(s *State, at *cluster, rank int) (booked, alone int64) {
 	return booked, alone
 }
 
-// A fetch that is given up in the same Step is not sent. Otherwise a socket could get it after the
-// step that drops the blocks, would keep them, and a later step would lack the memory.
+// A fetch that is cancelled in the same Step is not sent. Otherwise a socket could get it after the step that
+// drops the blocks, would keep them, and a later step would lack the memory.
 func TestGivenUpAsAsked(t *testing.T) {
 	s := testState(t, func(c *Config) { c.TokenBudget, c.Chunk, c.MaxRunning = 300, 128, 4 })
 	out := newClient(t)
@@ -228,7 +227,7 @@ func TestGivenUpAsAsked(t *testing.T) {
 		answer()
 	}
 	if dropped != 2 || disk.came != 0 {
-		t.Errorf("%d blocks were dropped and %d came: 2 were to be given up", dropped, disk.came)
+		t.Errorf("%d blocks were dropped and %d came: 2 had to be cancelled", dropped, disk.came)
 	}
 	for !s.Idle() {
 		run()

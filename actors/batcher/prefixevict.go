@@ -6,9 +6,9 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// use counts a use of a block. Its value is the number of uses plus the value of the last evicted
-// block, so a block that is no longer used goes in the end (GreedyDual-Size with frequency; all
-// blocks have the same size, and about the same cost to read).
+// use counts a use of a block. Its value is the number of uses plus the value of the last evicted block, so
+// a block that is no longer used is evicted eventually. This is GreedyDual-Size with frequency; all blocks
+// have the same size and about the same cost to read.
 func (c *prefixCache) use(b *textBlock) {
 	c.touches++
 	b.uses++
@@ -18,7 +18,7 @@ func (c *prefixCache) use(b *textBlock) {
 	}
 }
 
-// settle puts a block among the leaves, or takes it from there.
+// settle adds a block to the leaves or removes it, as its state requires.
 func (c *prefixCache) settle(b *textBlock) {
 	leaf := b.cached && b.ready && b.after == 0
 	switch {
@@ -29,8 +29,8 @@ func (c *prefixCache) settle(b *textBlock) {
 	}
 }
 
-// evict frees memory on a socket: it drops the block of the least value that has memory there, or
-// only its sums. It returns false when no block does.
+// evict frees memory on a socket: it drops the least valuable block with memory there, or only its sums. It
+// returns false if no block has any.
 func (c *prefixCache) evict(rank int) bool {
 	if c.evictSums(rank) {
 		return true
@@ -63,7 +63,7 @@ func (c *prefixCache) evict(rank int) bool {
 
 // drop removes a leaf from the cache. Sequences that hold its rows keep them.
 func (c *prefixCache) drop(b *textBlock) {
-	c.s.ledger.uncache(b)
+	c.s.ledger.freeBlock(b)
 	delete(c.blocks, b.key)
 	b.cached = false
 	c.settle(b)
@@ -79,7 +79,7 @@ func (c *prefixCache) drop(b *textBlock) {
 // reset empties the cache.
 func (c *prefixCache) reset() {
 	c.empty, c.outdated = false, nil
-	for c.giveUpFetch() {
+	for c.cancelFetch() {
 	}
 	for len(c.leaves) > 0 {
 		c.drop(heap.Pop(&c.leaves).(*textBlock))

@@ -1,9 +1,9 @@
 package batcher
 
-// The ledger books the bytes of a block once, as long as the prefix cache or a sequence has it.
-// The bytes of a sequence's own rows are booked apart from that.
+// The ledger books the bytes of a block once, for as long as the prefix cache or a sequence has it. The bytes of
+// a sequence's own rows are booked separately.
 
-// blocksOn is the number of shared blocks that a request holds on a socket.
+// blocksOn returns the number of shared blocks that a request holds on a socket.
 func (r *request) blocksOn(rank int) int {
 	if r.phase == prefill || r.owner == rank {
 		return len(r.prefix.blocks)
@@ -11,8 +11,8 @@ func (r *request) blocksOn(rank int) int {
 	return 0
 }
 
-// handBlocksOver books the end of prefill: other sockets than the owner no longer hold the shared
-// blocks, and the owner only if its cache takes them over.
+// handBlocksOver books the end of prefill: the shared blocks are released on all sockets except the owner, and
+// on the owner too unless its cache includes them.
 func (l *ledger) handBlocksOver(r *request) {
 	adopts := r.Policy.Adopts(l.g, r.read)
 	for _, b := range r.prefix.blocks {
@@ -28,7 +28,7 @@ func (l *ledger) handBlocksOver(r *request) {
 	}
 }
 
-// releaseBlocks books that a request holds no shared blocks any more.
+// releaseBlocks books that a request has released its shared blocks.
 func (l *ledger) releaseBlocks(r *request) {
 	for i := range l.sockets {
 		if r.blocksOn(i) > 0 {
@@ -40,7 +40,7 @@ func (l *ledger) releaseBlocks(r *request) {
 	r.prefix.blocks = nil
 }
 
-// share makes a request a holder of a block on every socket.
+// share adds a request as a user of a block on every socket.
 func (l *ledger) share(r *request, b *textBlock) {
 	for i := range l.sockets {
 		l.pin(b, i)
@@ -48,8 +48,8 @@ func (l *ledger) share(r *request, b *textBlock) {
 	r.prefix.blocks = append(r.prefix.blocks, b)
 }
 
-// took gives back the bytes of the request's own blocks that the cache has now.
-func (l *ledger) took(r *request, blocks int) {
+// takeOver frees the bytes of the request's own blocks that the cache has taken over.
+func (l *ledger) takeOver(r *request, blocks int) {
 	for i := range l.sockets {
 		bytes := int64(blocks) * l.sockets[i].block
 		r.booked[i] -= bytes
@@ -85,8 +85,8 @@ func (l *ledger) cache(b *textBlock) {
 	}
 }
 
-// uncache gives back the bytes that an evicted block frees.
-func (l *ledger) uncache(b *textBlock) {
+// freeBlock frees the bytes of an evicted block.
+func (l *ledger) freeBlock(b *textBlock) {
 	for i := range l.sockets {
 		bytes := l.gain(b, i)
 		l.sockets[i].shared -= bytes
@@ -95,7 +95,7 @@ func (l *ledger) uncache(b *textBlock) {
 	b.sums, b.summed = false, false
 }
 
-// gain is the bytes that evicting a block frees on a socket.
+// gain returns the bytes that evicting a block frees on a socket.
 func (l *ledger) gain(b *textBlock, rank int) int64 {
 	bytes := l.sockets[rank].windowed + l.sumsBytes(b, rank)
 	if b.pins[rank] == 0 {
@@ -104,7 +104,7 @@ func (l *ledger) gain(b *textBlock, rank int) int64 {
 	return bytes
 }
 
-// sharedBytes is the bytes of shared blocks that a request holds on its owner, beyond r.booked.
+// sharedBytes returns the bytes of shared blocks that a request holds on its owner, beyond r.booked.
 func (l *ledger) sharedBytes(r *request) int64 {
 	return int64(len(r.prefix.blocks)) * l.sockets[r.owner].block
 }

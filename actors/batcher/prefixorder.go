@@ -1,32 +1,32 @@
 package batcher
 
-// The order of admissions. Requests about the same text are faster one after the other: where
-// memory holds only a few texts, each text is then read once. So a request whose text is cached
-// goes before the first in order, if that one would evict part of the cache. It must have the same
-// priority, and no request is passed too often.
+// The order of admissions. Requests about the same text run faster one after another: if memory holds only a
+// few texts, each text is then read once. So a request whose text is cached is admitted before the first in
+// order, if the first would evict part of the cache. Both must have the same priority, and no
+// request is passed too often.
 
 const (
-	maxPassed     = 16 // the most later requests that go before one
-	maxPassedJobs = 64 // the same for jobs, which have no client that waits
-	groupWindow   = 64 // the most requests that are compared
+	maxPassed     = 16 // maximum number of later requests admitted before one
+	maxPassedJobs = 64 // the same for jobs, for which no client waits
+	groupWindow   = 64 // maximum number of requests that are compared
 )
 
-// overdue says whether no further request may go before this one.
+// overdue reports whether no further request may go before this one.
 func (r *request) overdue() bool {
 	return r.prefix.passed >= maxPassed && (!r.Accepted || r.prefix.passed >= maxPassedJobs)
 }
 
-// next is the request to admit: the first in order, or a later one whose text is cached.
+// next returns the request to admit: the first in order, or a later one whose text is cached.
 func (c *prefixCache) next(first *request) *request {
 	if first == nil || first.overdue() || len(c.blocks) == 0 || !c.wouldEvict(first) {
 		return first
 	}
 	best, most, looked := first, len(c.find(first, first.toRead())), 0
 	for _, r := range c.s.waiting {
-		if r == first || !c.alike(first, r) {
+		if r == first || !c.interchangeable(first, r) {
 			continue
 		}
-		read, tokens := r.asks()
+		read, tokens := r.demand()
 		if n := len(c.find(r, read)); n > most {
 			if _, _, why := c.s.ledger.choose(r.Policy, read, tokens, 0, r.canOwn); why == "" {
 				best, most = r, n
@@ -39,8 +39,8 @@ func (c *prefixCache) next(first *request) *request {
 	return best
 }
 
-// alike says whether a request may go before the first in order.
-func (c *prefixCache) alike(first, r *request) bool {
+// interchangeable reports whether a request may go before the first in order.
+func (c *prefixCache) interchangeable(first, r *request) bool {
 	return inOrder(first, r) < 0 && r.Priority == first.Priority && r.Accepted == first.Accepted && c.s.eligible(r) && c.s.awaits(r) == 0
 }
 
@@ -55,15 +55,15 @@ func (c *prefixCache) passOver(r *request) {
 		if inOrder(v, r) >= 0 {
 			return
 		}
-		if c.alike(first, v) {
+		if c.interchangeable(first, v) {
 			v.prefix.passed++
 		}
 	}
 }
 
-// wouldEvict says whether a request's admission takes memory from the prefix cache.
+// wouldEvict reports whether a request's admission takes memory from the prefix cache.
 func (c *prefixCache) wouldEvict(r *request) bool {
-	read, tokens := r.asks()
+	read, tokens := r.demand()
 	_, need, why := c.s.ledger.choose(r.Policy, read, tokens, len(c.find(r, read)), r.canOwn)
 	if why != "" {
 		return false

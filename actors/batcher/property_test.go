@@ -31,17 +31,17 @@ func drawSockets(r *rapid.T, least int64) []Socket {
 	return sockets
 }
 
-// drawRoomy places a cluster that can take any request of drawSpec, but not on every owner: one
-// socket is large, and the others can at least read their heads.
+// drawRoomy places a cluster that can take any request of drawSpec, but not on every owner: one socket is large,
+// and the others can at least read their heads.
 func drawRoomy(r *rapid.T) []Socket {
 	sockets := drawSockets(r, block*20)
 	sockets[rapid.IntRange(0, len(sockets)-1).Draw(r, "large")].Budget += int64(geometry.Layers) * block * 25
 	return sockets
 }
 
-// drawHeirs draws the old socket of each new one. The processes are the same, with the same memory,
-// in any order. Other sockets died or are new.
-func drawHeirs(r *rapid.T, at *cluster, sockets []Socket) []int {
+// drawSuccessors draws the old socket of each new one. Processes that continue have the same memory, in any order.
+// Other sockets died or are new.
+func drawSuccessors(r *rapid.T, at *cluster, sockets []Socket) []int {
 	heirs, left := make([]int, len(sockets)), []int{}
 	for rank := range at.arenas {
 		left = append(left, rank)
@@ -84,8 +84,8 @@ func drawSpec(r *rapid.T, id string, now int64) Spec {
 	return p
 }
 
-// Under any sequence of events the ledger is right, the real arenas never refuse memory, every token
-// arrives once and in order, and every request ends.
+// Under any sequence of events the ledger must be right, the real arenas must never refuse memory, every token
+// must arrive once and in order, and every request must end.
 func TestEverythingEnds(t *testing.T) { everythingEnds(t) }
 
 // TestEverythingEndsInWindows: the same where some layers see only the newest tokens.
@@ -175,7 +175,7 @@ func everythingEnds(t *testing.T) {
 			if at == nil {
 				at = newCluster(r, epoch, sockets)
 			} else {
-				at, held = at.inherit(epoch, sockets, drawHeirs(r, at, sockets))
+				at, held = at.inherit(epoch, sockets, drawSuccessors(r, at, sockets))
 			}
 			flight = nil
 			disk.forget()
@@ -229,7 +229,7 @@ func everythingEnds(t *testing.T) {
 				}
 			}
 		}
-		// A cluster that holds any one request: all must end, in bounded work.
+		// A cluster that fits every single request: all must end, with bounded work.
 		place(drawRoomy(r))
 		for id := range out.specs {
 			step(Unread{id, false})
@@ -256,7 +256,7 @@ func everythingEnds(t *testing.T) {
 		for _, d := range disk.asked {
 			step(DiskDone{Number: d.Number})
 		}
-		at.release(s.release.items) // the last ones may not have been heard
+		at.release(s.release.items) // the last ones may not have arrived
 		if len(at.seqs) > 0 {
 			r.Fatalf("%d caches were never released", len(at.seqs))
 		}
@@ -293,7 +293,7 @@ func TestFirstComeFirstServed(t *testing.T) {
 			if todo > 0 && (flight == nil || rapid.IntRange(0, 2).Draw(r, "submit") == 0) {
 				todo--
 				spec := drawSpec(r, fmt.Sprint("r", todo), int64(len(want)))
-				spec.Priority, spec.Accepted, spec.NoCache = 0, false, true // equals, of which none waits to begin as a fork
+				spec.Priority, spec.Accepted, spec.NoCache = 0, false, true // equal priorities, and no request waits to start as a fork
 				out.specs[spec.ID], out.tokens[spec.ID] = &spec, len(spec.Emitted)
 				want = append(want, spec.ID)
 				step(Submit{spec})

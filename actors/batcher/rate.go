@@ -3,20 +3,20 @@ package batcher
 const (
 	// rateMillis is the shortest window of a rate.
 	rateMillis = 1000
-	// stuckMillis is how long a step may run before the rate it has not finished counts as 0.
+	// stuckMillis is the duration from which a running step counts as a rate of 0.
 	stuckMillis = 10_000
 )
 
-// rate measures throughput from Ticks and finished steps, in windows of rateMillis or more.
-// A window without rows stays open while a step runs, so that a step of several seconds
-// counts over its whole duration.
+// rate measures throughput from Ticks and completed steps, in windows of at least rateMillis. A window without
+// rows stays open while a step runs, so that a step of several seconds counts over its whole
+// duration.
 type rate struct {
 	since  int64 // milliseconds; start of the window
 	rows   int64 // computed in the window, rejected drafts included
 	tokens int64 // prompt tokens read and output tokens emitted in the window
 
-	// perSecond is the smoothed rate of rows while there was work, 0 before the first.
-	// It does not fall when the cluster is idle: it estimates how fast future work will go.
+	// perSecond is the smoothed rate of rows during work, 0 before the first. It does not fall when
+	// the cluster is idle, because it estimates the speed of future work.
 	perSecond int64
 	// current is the rate of tokens in the last window, 0 when idle.
 	current float64

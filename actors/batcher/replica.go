@@ -5,19 +5,19 @@ import "github.com/shoal-llm/shoal/internal/engine/plan"
 // none is the rank of a replica that does not exist.
 const none = plan.None
 
-// residency is the module for rows of decoding sequences that lie elsewhere than in their
-// owner's memory: replicas on another socket (this file), and files (spill.go). Replicas use
-// only memory that sequences and the prefix cache leave.
+// residency is the module for rows of decoding sequences that are not only in their owner's memory: replicas
+// on another socket (this file), and files (spill.go). Replicas use memory that sequences and the prefix
+// cache do not need.
 type residency struct {
 	s       *State
 	dropped []uint64 // sequences whose replica the next plan drops
 }
 
-// resides says where else the cache of a request lies.
+// resides describes the other places of a request's cache.
 type resides struct {
 	replica  int    // rank, or none
 	file     inFile // of the owner
-	inMemory bool   // a file of it was lost: it stays in memory
+	inMemory bool   // its file failed once, so it stays in memory
 }
 
 // plan makes replicas, moves rows to files, and passes on which replicas are dropped.
@@ -29,7 +29,7 @@ func (v *residency) plan(p *plan.Plan) {
 	p.DropReplica, v.dropped = v.dropped, nil
 }
 
-// done takes what the sockets moved to files in a step, and the sequences whose files failed.
+// done processes the caches that moved to files in a step, and the sequences whose files failed.
 func (v *residency) done(d *StepDone) {
 	v.moved(d.Spilled)
 	v.lost(d.Lost)
@@ -38,10 +38,10 @@ func (v *residency) done(d *StepDone) {
 // copiesAStep bounds the new replicas of one step.
 const copiesAStep = 2
 
-// planReplicas gives sequences that decode a replica, on the socket with the most free bytes.
-// Some have none. Under a policy that scores slots in decode, every step changes all scores,
-// and sending them costs more than the rebuild that a replica saves. A cache with rows in a
-// file would have to be read back. A cache that others share is on its owner alone.
+// planReplicas gives decoding sequences a replica, on the socket with the most free bytes. Some get none. Under a
+// policy that scores slots in decode, every step changes all scores, and sending them costs more than
+// the rebuild that a replica saves. A cache with rows in a file would have to be read back. A cache
+// that others share exists on its owner only.
 func (v *residency) planReplicas(p *plan.Plan) {
 	if len(v.s.ledger.sockets) < 2 {
 		return
@@ -50,7 +50,7 @@ func (v *residency) planReplicas(p *plan.Plan) {
 		if len(p.Copy) == copiesAStep {
 			return
 		}
-		if r.phase != decoding || r.ended || r.rests() || r.shares != nil || r.resides.replica != none || r.Policy.Scored() || r.resides.file.blocks > 0 {
+		if r.phase != decoding || r.ended || r.holdsContext() || r.shares != nil || r.resides.replica != none || r.Policy.Scored() || r.resides.file.blocks > 0 {
 			continue
 		}
 		replica := none
@@ -79,13 +79,13 @@ func (v *residency) evict(rank int) bool {
 	return false
 }
 
-// drop gives up the replica of a request.
+// drop drops the replica of a request.
 func (v *residency) drop(r *request) {
 	v.s.ledger.removeReplica(r)
 	v.dropped = append(v.dropped, r.seq)
 }
 
-// owned is the bytes of the cache of a decoding sequence, with the blocks that it shares.
+// owned returns the bytes of the cache of a decoding sequence, with the blocks that it shares.
 func (l *ledger) owned(r *request) int64 { return r.booked[r.owner] + l.sharedBytes(r) }
 
 // addReplica books the bytes of a replica. A replica shares no blocks.
@@ -97,7 +97,7 @@ func (l *ledger) addReplica(r *request, replica int) {
 	l.sockets[replica].replicas += bytes
 }
 
-// removeReplica gives the bytes of a replica back.
+// removeReplica frees the bytes of a replica.
 func (l *ledger) removeReplica(r *request) {
 	a := &l.sockets[r.resides.replica]
 	a.reserved -= r.booked[r.resides.replica]

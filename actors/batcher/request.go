@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// phase of a request: waiting -> prefill -> decoding, and back to waiting when
-// it is preempted or its epoch breaks.
+// phase of a request: waiting -> prefill -> decoding, and back to waiting after a preemption or the end of
+// its epoch.
 type phase uint8
 
 const (
@@ -19,11 +19,11 @@ const (
 // belong to one admission. Modules keep their state of it in one field each.
 type request struct {
 	Spec
-	number uint64  // order of submission, breaks ties
+	number uint64  // order of submission; decides ties
 	rank   int64   // place in the order: arrival + priority
-	limit  int     // the most output tokens, by MaxTokens and the context
+	limit  int     // maximum output tokens, by MaxTokens and the context
 	out    []int32 // output tokens so far
-	scored int     // prompt positions up to this one have been scored
+	scored int     // prompt positions below this one have been scored
 
 	phase     phase
 	unread    bool // its client does not read its tokens
@@ -34,10 +34,10 @@ type request struct {
 	cached    int     // tokens in the cache
 	staged    int     // tokens of the last step in the cache, which the sockets have not committed
 	booked    []int64 // bytes in the ledger, by rank
-	reached   int     // the most tokens in a cache of any of its admissions
-	resides   resides // where else its cache is
-	kept      kept    // of the admission that the end of an epoch interrupted
-	outage    *Outage // that interrupted it, until its next token; or nil
+	reached   int     // largest number of cached tokens in any of its admissions
+	resides   resides // other places of its cache
+	kept      kept    // the admission that the end of an epoch interrupted
+	outage    *Outage // the outage that interrupted it, until its next token; or nil
 	lastToken int64   // time of its newest token
 	drafted   drafted
 
@@ -48,16 +48,16 @@ type request struct {
 	clustered clustered
 	shares    *contextShare // memory that its cache shares with others of the same context, or nil
 
-	able      []bool // by rank: whether the socket can own it to its end
-	unfit     string // the reason why the placement can never take it; "": it can
-	unserved  int64  // since when no placement can take it; -1: one can
+	able      []bool // by rank: the socket can own it to its end
+	unfit     string // reason why the placement can never take it; "": it can
+	unserved  int64  // start of the time in which no placement can take it; -1: one can
 	failures  int    // failed steps since its last new token
 	preempted int
 	started   int64
 	first     int64
 }
 
-// token is the token at a position of prompt + output.
+// token returns the token at a position of prompt + output.
 func (r *request) token(pos int) int32 {
 	if pos < len(r.Prompt) {
 		return r.Prompt[pos]
@@ -74,9 +74,9 @@ func (r *request) tokens(lo, hi int) []int32 {
 	return run
 }
 
-// toRead is the number of tokens that prefill reads if the request is admitted now. Under an
-// identity policy a cache is the same after prefill and after decode. Other policies evict while
-// they decode, so the output must be replayed.
+// toRead returns the number of tokens that prefill reads if the request is admitted now. Under an identity policy
+// a cache is the same after prefill and after decode. Other policies evict during decode, so the output
+// must be replayed.
 func (r *request) toRead() int {
 	if r.Policy.RebuildsByPrefill() && r.Context == 0 {
 		return len(r.Prompt) + len(r.out)
@@ -84,7 +84,7 @@ func (r *request) toRead() int {
 	return r.context()
 }
 
-// context is the number of prompt tokens that prefill reads; the others come as decode rows.
+// context returns the number of prompt tokens that prefill reads; the others come as decode rows.
 func (r *request) context() int {
 	if r.Context > 0 {
 		return r.Context
@@ -92,23 +92,22 @@ func (r *request) context() int {
 	return r.Policy.Context(len(r.Prompt))
 }
 
-// rests says that the request holds a cache for others, and has no rows.
-func (r *request) rests() bool { return r.Hold && r.phase == decoding && len(r.out) > 0 }
+// holdsContext reports whether the request holds a cache for others, and has no rows.
+func (r *request) holdsContext() bool { return r.Hold && r.phase == decoding && len(r.out) > 0 }
 
-// final is the number of tokens in the cache at the very end: the last output
-// token is never fed back.
+// final returns the number of tokens in the cache at the very end. The last output token is never fed back.
 func (r *request) final() int { return len(r.Prompt) + max(r.limit, 1) - 1 }
 
-// asks is what an admission needs memory for: the tokens that prefill reads, and the tokens in the
+// demand returns the tokens that determine the memory of an admission: those that prefill reads, and those in the
 // cache after the first decode row.
-func (r *request) asks() (read, tokens int) {
+func (r *request) demand() (read, tokens int) {
 	read = r.toRead()
 	return read, min(read+1, r.final())
 }
 
 func (r *request) canOwn(rank int) bool { return r.able[rank] }
 
-// finished is the reason why the newest token ends the request, if it does.
+// finished returns the reason why the newest token ends the request, if it does.
 func (r *request) finished(eos []int32) (string, bool) {
 	if n := len(r.out); n > 0 {
 		last := r.out[n-1]
@@ -119,7 +118,7 @@ func (r *request) finished(eos []int32) (string, bool) {
 	return ReasonLength, len(r.out) >= r.limit && r.limit > 0
 }
 
-// restart forgets the admission and keeps the tokens.
+// restart resets the admission and keeps the tokens.
 func (r *request) restart() {
 	r.phase, r.seq, r.owner, r.read, r.cached, r.staged, r.booked, r.kept = waiting, 0, 0, 0, 0, 0, nil, kept{}
 	r.prefix.restart()

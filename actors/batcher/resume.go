@@ -7,35 +7,34 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 )
 
-// Held is a cache of a sequence that decoded when its epoch ended, and that a socket of the next
-// epoch still has: the owner's own, or a replica. A change of the placement does not matter, since
-// a cache is whole on one socket.
+// Held is the cache of a sequence that was decoding when its epoch ended, on a socket of the next epoch: the
+// owner's cache, or a replica. A change of the placement does not matter, because the cache is whole.
 type Held struct {
 	Seq     uint64
 	Rank    int // in the new placement
-	Prompt  int // tokens that prefill read
+	Prompt  int // tokens that prefill has read
 	Tokens  int // committed
-	Staged  int // tokens of the last step; the socket can keep or roll them back
+	Staged  int // tokens of the last step, which the socket can keep or roll back
 	Replica bool
 	Spilled int // the number of its blocks in a file
 }
 
-// fits says that the cache matches an interrupted admission.
+// fits reports whether the cache matches an interrupted admission.
 func (h *Held) fits(k kept) bool {
 	return h.Prompt == k.read && h.Tokens <= k.cached && k.cached <= h.Tokens+h.Staged
 }
 
-// kept is the admission that a suspended request had. A Held must fit it.
+// kept is the admission that a suspended request had. A Held must match it.
 type kept struct {
 	seq          uint64
 	read, cached int
 }
 
-// maxTrusted: after this many failed steps a request is rebuilt from its tokens, and no longer
-// from a cache that outlived the epoch.
+// maxTrusted is the number of failed steps after which a request is rebuilt from its tokens, instead of from a
+// cache that outlived the epoch.
 const maxTrusted = 2
 
-// keep is the admission of a request that decodes, for adopt.
+// keep returns the admission of a request that decodes, for adopt.
 func (r *request) keep() kept {
 	if r.phase != decoding || r.failures >= maxTrusted {
 		return kept{}
@@ -43,8 +42,8 @@ func (r *request) keep() kept {
 	return kept{seq: r.seq, read: r.read, cached: r.cached}
 }
 
-// adopt gives suspended requests the caches that outlived their epoch, and these run again at
-// once. Every other cache is released.
+// adopt gives suspended requests the caches that outlived their epoch, and resumes them at once. Every other
+// cache is released.
 func (s *State) adopt(held []Held) {
 	found := make(map[uint64][]*Held, len(held))
 	for i := range held {
@@ -108,15 +107,14 @@ func (s *State) adopt(held []Held) {
 	s.release.items = slices.DeleteFunc(s.release.items, func(seq uint64) bool { return taken[seq] })
 }
 
-// resumption is a request that the next plan opens with its cache, if it still runs under the
-// same sequence.
+// resumption is a request that the next plan opens with its cache, if it still runs under the same sequence
+// number.
 type resumption struct {
 	r   *request
 	seq uint64
 }
 
-// reopen adds the resumed sequences to a plan. A plan without rows is not sent, and leaves them to
-// the next.
+// reopen adds the resumed sequences to a plan. A plan without rows is not sent, and leaves them to the next.
 func (s *State) reopen(p *plan.Plan) {
 	for _, q := range s.resumed {
 		if r := q.r; r.phase == decoding && r.seq == q.seq && !r.ended {

@@ -5,9 +5,9 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// schedule makes the next step. It takes memory for the decode rows first. Then the plan gets the
-// decode rows, chunks of prompts that are being read, and new admissions, until the token budget is
-// used up. At last the modules add to it.
+// schedule makes the next step. It reserves memory for the decode rows first. Then it adds the decode rows,
+// chunks of prompts in prefill and new admissions to the plan, until the token budget is used up. Finally
+// the modules add their parts.
 func (s *State) schedule() {
 	s.growAll()
 	s.makeRoom()
@@ -15,7 +15,7 @@ func (s *State) schedule() {
 	s.reopen(p)
 	rows := map[uint64]*request{}
 	for _, r := range s.running {
-		if r.phase == decoding && !r.rests() {
+		if r.phase == decoding && !r.holdsContext() {
 			p.Decode = append(p.Decode, r.row())
 			rows[r.seq] = r
 		}
@@ -63,23 +63,22 @@ func (s *State) schedule() {
 	s.out.Start = p
 }
 
-// row is the next decode row of a request.
+// row returns the next decode row of a request.
 func (r *request) row() plan.Run {
 	return plan.Run{Seq: r.seq, Owner: r.owner, Accepted: r.staged, Start: r.cached, Tokens: r.tokens(r.cached, r.cached+1),
 		Sample: r.cached+1 >= len(r.Prompt), PromptLogprobs: plan.None, Next: plan.None}
 }
 
-// growAll books the bytes that the next decode rows need, the first in order first. When memory is
-// short on a socket, replicas there are dropped first. Then the last sequence in order there is
-// preempted, which can be the same one.
+// growAll books the bytes of the next decode rows, in order. If memory is short on a socket, it first drops
+// replicas there. Then it preempts the last sequence in order that has memory there, which can be the same one.
 func (s *State) growAll() {
 	for _, r := range append(queue(nil), s.running...) {
-		if r.phase != decoding || r.rests() {
+		if r.phase != decoding || r.holdsContext() {
 			continue // in prefill, or preempted by this loop
 		}
 		bytes := s.ledger.growth(r, 1)
 		for r.phase == decoding && !s.makeFree(r.owner, bytes) {
-			if (s.prefix == nil || !s.prefix.giveUpFetch()) && !s.residency.evict(r.owner) {
+			if (s.prefix == nil || !s.prefix.cancelFetch()) && !s.residency.evict(r.owner) {
 				s.preempt(s.victim(r.owner))
 			}
 		}
@@ -93,8 +92,8 @@ func (s *State) growAll() {
 	}
 }
 
-// reserve books memory for n more tokens in the next row of a request, or for a half of them
-// and so on, as far as that memory is free. It returns their number.
+// reserve books memory for n more tokens in the next row of a request, or for half of them and so on, as far as
+// memory is free. It returns their number.
 func (s *State) reserve(r *request, n int) int {
 	for ; n > 0; n /= 2 {
 		bytes := s.ledger.growth(r, 1+n)
@@ -107,7 +106,7 @@ func (s *State) reserve(r *request, n int) int {
 	return 0
 }
 
-// victim is the last in order that holds bytes on a socket.
+// victim returns the last request in order that has bytes on a socket.
 func (s *State) victim(rank int) *request {
 	for i := len(s.running) - 1; i >= 0; i-- {
 		if r := s.running[i]; r.booked[rank] > 0 || r.blocksOn(rank) > 0 {
@@ -127,41 +126,41 @@ func (s *State) preempt(r *request) {
 	s.waiting.insert(r)
 }
 
-// full says that no more sequences can run: because of those with rows, or of all that a socket holds.
+// full reports whether no more sequences can run: by the number with rows, or by the number on a socket.
 func (s *State) full() bool {
 	return s.busy() >= s.cfg.MaxRunning || len(s.running) >= s.cfg.TokenBudget-1
 }
 
-// busy counts the sequences with rows. A context that is held has none.
+// busy counts the sequences with rows. A held context has none.
 func (s *State) busy() (n int) {
 	for _, r := range s.running {
-		if !r.rests() {
+		if !r.holdsContext() {
 			n++
 		}
 	}
 	return n
 }
 
-// makeRoom preempts sequences for the first request in order that waits, when it lacks a place or
-// memory. It preempts requests whose clients do not read, contexts that are held, and jobs that are
-// later in the order. They wait with the tokens that they have.
+// makeRoom preempts sequences for the first waiting request in order, when it lacks a place or memory. It
+// preempts requests whose clients do not read, held contexts, and jobs that are later in the order. They
+// wait with their tokens.
 func (s *State) makeRoom() {
 	r := s.head()
 	if r == nil {
 		return
 	}
-	read, tokens := r.asks()
+	read, tokens := r.demand()
 	for {
 		source := s.contexts.source(r, read)
 		_, _, why := s.ledger.choose(r.Policy, read, tokens, 0, r.canOwn)
 		if (why == "" || source != nil && s.contexts.bytes(r) <= s.ledger.sockets[source.owner].room()) && !s.full() {
 			return
 		}
-		if why != "" && s.prefix != nil && s.prefix.giveUp(true) {
+		if why != "" && s.prefix != nil && s.prefix.cancelOne(true) {
 			continue
 		}
 		yields := func(v *request) bool {
-			return v.unread || v.rests() && s.busy() < s.cfg.MaxRunning && r.rank < lastRank || v.Accepted && !r.Accepted && inOrder(r, v) < 0
+			return v.unread || v.holdsContext() && s.busy() < s.cfg.MaxRunning && r.rank < lastRank || v.Accepted && !r.Accepted && inOrder(r, v) < 0
 		}
 		last := len(s.running) - 1
 		for last >= 0 && (s.running[last] == source || !yields(s.running[last])) {
@@ -178,9 +177,9 @@ func (s *State) makeRoom() {
 	}
 }
 
-// admit takes the first request in order that waits into the plan, if it fits everywhere at its
-// peak. A smaller request does not overtake it. Only requests that share a text with the prefix
-// cache may go first (prefixCache.next). Requests that this placement can never take stand aside.
+// admit adds the first waiting request in order to the plan, if it fits everywhere at its peak. A smaller request
+// does not overtake it. Only requests whose text is in the prefix cache may go first (prefixCache.next).
+// Requests that this placement can never take are skipped.
 func (s *State) admit(p *plan.Plan) *request {
 	if s.full() {
 		return nil
@@ -195,11 +194,11 @@ func (s *State) admit(p *plan.Plan) *request {
 	if r == nil {
 		return nil
 	}
-	read, tokens := r.asks()
+	read, tokens := r.demand()
 	if v := s.contexts.source(r, read); v != nil && s.contexts.admit(p, r, v) {
 		return r
 	}
-	var chain []*textBlock // of the prefix cache that the prompt begins with
+	var chain []*textBlock // blocks of the prefix cache at the beginning of the prompt
 	var owner int
 	var need []int64
 	if s.prefix == nil {
@@ -228,7 +227,7 @@ func (s *State) admit(p *plan.Plan) *request {
 	return r
 }
 
-// opens is the Open of a request that is being admitted.
+// opens returns the Open of a request that is being admitted.
 func (s *State) opens(r *request) plan.Open {
 	return plan.Open{Seq: r.seq, ID: r.ID, Owner: r.owner, Policy: r.Policy, Sampling: r.Sampling,
 		Read: r.read, Sampled: max(0, r.read-len(r.Prompt)), Tail: max(0, len(r.Prompt)-r.read), Reserve: r.read + 1, Replica: none}
@@ -246,10 +245,10 @@ func (s *State) begun(r *request, found int) {
 	}
 }
 
-// fit finds the owner of a request that begins with this number of shared blocks, and makes
-// memory free for it. The owner is none when the request does not fit.
+// fit finds the owner of a request that begins with this number of shared blocks, and frees memory for it. It
+// returns none if the request does not fit.
 func (s *State) fit(r *request, shared int) (owner int, need []int64) {
-	read, tokens := r.asks()
+	read, tokens := r.demand()
 	owner, need, why := s.ledger.choose(r.Policy, read, tokens, shared, r.canOwn)
 	fits := why == ""
 	for i := range need {
@@ -261,7 +260,7 @@ func (s *State) fit(r *request, shared int) (owner int, need []int64) {
 	return owner, need
 }
 
-// makeFree evicts from the prefix cache until this number of bytes is free on a socket.
+// makeFree evicts blocks of the prefix cache until this number of bytes is free on a socket.
 func (s *State) makeFree(rank int, bytes int64) bool {
 	for s.ledger.sockets[rank].free() < bytes {
 		if s.prefix == nil || !s.prefix.evict(rank) {
@@ -271,8 +270,8 @@ func (s *State) makeFree(rank int, bytes int64) bool {
 	return true
 }
 
-// head is the first request in order that waits for a place. It skips requests whose client
-// does not read, and requests whose text another sequence is reading at the moment.
+// head returns the first request in order that waits for a place. It skips requests whose client does not read,
+// and requests whose text another sequence is reading at the moment.
 func (s *State) head() *request {
 	for _, r := range s.waiting {
 		if !s.eligible(r) {
@@ -287,14 +286,14 @@ func (s *State) head() *request {
 	return nil
 }
 
-// eligible says whether a request waits only for a place, or for a sequence that reads its text.
+// eligible reports whether a request waits only for a place, or for a sequence that reads its text.
 func (s *State) eligible(r *request) bool {
-	return r.unfit == "" && !r.unread && (s.prefix == nil || !s.prefix.delays(r))
+	return r.unfit == "" && !r.unread && (s.prefix == nil || !s.prefix.awaitsBlocks(r))
 }
 
-// awaits is the sequence in prefill that a waiting request should wait for: it is about to read the
-// next block that the request lacks, or the request can begin as a fork of it. A request waits for
-// one such sequence at most.
+// awaits returns the sequence in prefill that a waiting request should wait for: it is about to read the next block
+// that the request lacks, or the request can start as a fork of it. A request waits for at most one such
+// sequence.
 func (s *State) awaits(r *request) (seq uint64) {
 	read := r.toRead()
 	for _, v := range s.running {
@@ -308,14 +307,14 @@ func (s *State) awaits(r *request) (seq uint64) {
 	return 0
 }
 
-// chunk adds the next tokens of a prompt to the plan and returns how many. It adds none while
-// pieces of the prompt's clustering are due.
+// chunk adds the next tokens of a prompt to the plan and returns their number. It adds none while pieces of the
+// prompt's clustering are due.
 func (s *State) chunk(p *plan.Plan, r *request, left int) int {
-	if s.clusters.due(r) {
+	if s.clusters.piecesDue(r) {
 		return 0
 	}
 	end := min(r.read, r.cached+min(left, s.cfg.Chunk))
-	x := s.clusters.of(r)
+	x := s.clusters.clusteringOf(r)
 	if r.cached < x.After {
 		end = min(end, x.After)
 	}

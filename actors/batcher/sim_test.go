@@ -35,26 +35,26 @@ func modelToken(id string, index int) int32 {
 	return int32(h.Sum32() % 1000)
 }
 
-// cluster runs plans with the real arenas and stores of package kvcache. A step that the ledger
-// allows must never get ErrBudget.
+// cluster runs plans with the real arenas and stores of package kvcache. A step that the ledger allows must never
+// get ErrBudget.
 type cluster struct {
 	t      fataler
 	epoch  uint32
 	arenas []*kvcache.Arena
 	spans  []tensor.Span
 	seqs   map[uint64]*sequence
-	gone   map[uint64]bool // released
+	gone   map[uint64]bool // released sequences
 
-	blocks           map[uint64][]*kvcache.Segment // of the prefix cache, by rank
-	texts            map[uint64][]int32            // the tokens of each, and of all before it
-	warm             int                           // tokens that sequences began with
+	blocks           map[uint64][]*kvcache.Segment // blocks of the prefix cache by rank
+	texts            map[uint64][]int32            // tokens of each block and all blocks before it
+	warm             int                           // number of tokens that sequences began with
 	summed, unsummed int                           // ranks that went on from sums, and blocks whose sums were dropped
 
-	accepted int // drafts
-	passes   int // after the first of a step
+	accepted int // accepted drafts
+	passes   int // passes after the first of a step
 	forks    int
-	spills   int // caches that went to files
-	lost     int // of these
+	spills   int // caches that moved to files
+	lost     int // files that were lost
 }
 
 type fataler interface{ Fatalf(string, ...any) }
@@ -62,17 +62,17 @@ type fataler interface{ Fatalf(string, ...any) }
 type sequence struct {
 	open    plan.Open
 	parts   []*kvcache.Store
-	seen    []*kvcache.Observation // of policies that sum attention
+	seen    []*kvcache.Observation // for policies that sum attention
 	own     *kvcache.Store
-	copy    *kvcache.Store // on replica
+	copy    *kvcache.Store // store on the replica's rank
 	owner   int
 	replica int
 	held    bool // its epoch is over, and no plan has opened it since
 	prompt  int  // of the request
 	text    []int32
-	next    int // position that the next row must have
+	next    int // required position of the next row
 	ordered int // blocks that must move to a file
-	indexed int // pieces of its clustering
+	indexed int // completed pieces of its clustering
 }
 
 func newCluster(t fataler, epoch uint32, sockets []Socket) *cluster {
@@ -91,8 +91,8 @@ func (c *cluster) close() {
 	}
 }
 
-// inherit makes the cluster of the next epoch: rank i is rank from[i] of c with its caches, or a new
-// socket for none. The others are gone.
+// inherit creates the cluster of the next epoch. Rank i is rank from[i] of c with its caches, or a new socket for none.
+// All other ranks are gone.
 func (c *cluster) inherit(epoch uint32, sockets []Socket, from []int) (*cluster, []Held) {
 	next := newCluster(c.t, epoch, nil)
 	next.spills, next.lost = c.spills, c.lost
@@ -121,7 +121,7 @@ func (c *cluster) inherit(epoch uint32, sockets []Socket, from []int) (*cluster,
 			switch {
 			case s == nil || !lives:
 				return nil, none
-			case !s.Sealed(): // its hand-over was under way
+			case !s.Sealed(): // its hand-over had begun
 				s.Release()
 				return nil, none
 			}
@@ -177,7 +177,7 @@ func (c *cluster) resume(o plan.Open, requests map[string]*Spec) {
 	q.feed(c, requests, 0, o.Resume)
 }
 
-// settle commits the tokens of the step before that a plan accepts.
+// settle commits the tokens of the previous step that a plan accepts.
 func (c *cluster) settle(p *plan.Plan) {
 	for _, d := range p.Decode {
 		q := c.seqs[d.Seq]
@@ -198,7 +198,7 @@ func (c *cluster) release(seqs []uint64) {
 		q := c.seqs[seq]
 		if q == nil {
 			if !c.gone[seq] {
-				c.t.Fatalf("release of sequence %d, which was never there", seq)
+				c.t.Fatalf("release of sequence %d, which never existed", seq)
 			}
 			continue
 		}
@@ -252,7 +252,7 @@ func (c *cluster) attach(q *sequence, requests map[string]*Spec) {
 		var chain []*kvcache.Segment
 		for _, id := range q.open.Shared {
 			if c.blocks[id] == nil {
-				c.t.Fatalf("%s: begins with block %d, which is not there", q.open.ID, id)
+				c.t.Fatalf("%s: begins with block %d, which does not exist", q.open.ID, id)
 			}
 			chain = append(chain, c.blocks[id][rank])
 		}
@@ -626,7 +626,7 @@ func newClient(t fataler) *client {
 	return &client{t: t, specs: map[string]*Spec{}, tokens: map[string]int{}, scored: map[string]int{}, finished: map[string]Finish{}, seen: map[string]bool{}}
 }
 
-// guess is right for some tokens, then wrong.
+// guess returns right tokens first, then wrong ones.
 func (c *client) guess(id string, position int) (drafts []int32) {
 	h := fnv.New32a()
 	fmt.Fprintf(h, "drafts of %s at %d", id, position)
@@ -765,7 +765,7 @@ func checkLedger(t fataler, s *State) {
 	}
 }
 
-// holders are the requests with memory: running ones, and ended ones whose output is fetched.
+// holders returns the requests with memory: running ones, and ended ones whose output is fetched.
 func holders(s *State) []*request {
 	all := slices.Clone(s.running)
 	for _, f := range s.fetches() {
@@ -778,7 +778,7 @@ func holders(s *State) []*request {
 
 func prompt(id string, n int) []int32 { return begin(make([]int32, n), id, 0) }
 
-// begin is a prompt that continues with the text of an ID from a token on.
+// begin returns a prompt that continues with the text of an ID from a token on.
 func begin(p []int32, id string, from int) []int32 {
 	for i := from; i < len(p); i++ {
 		p[i] = modelToken("prompt of "+id, i)

@@ -115,7 +115,7 @@ func (s *State) Snapshot() Snapshot {
 		switch {
 		case r.ended:
 			state.State = "ending"
-		case r.rests():
+		case r.holdsContext():
 			state.State = "context"
 		}
 		v.Running = append(v.Running, state)
@@ -127,7 +127,7 @@ func (s *State) Snapshot() Snapshot {
 	return v
 }
 
-// why is what a waiting request waits for.
+// why returns what a waiting request waits for.
 func (s *State) why(r *request, ahead int, head *request) string {
 	switch {
 	case !s.placed:
@@ -138,14 +138,14 @@ func (s *State) why(r *request, ahead int, head *request) string {
 		return "its client does not take the tokens that it has"
 	case s.awaits(r) != 0:
 		return "another request reads the same text"
-	case s.prefix != nil && s.prefix.delays(r):
+	case s.prefix != nil && s.prefix.awaitsBlocks(r):
 		return "its beginning is on its way"
 	case r != head:
 		return fmt.Sprintf("%d ahead in the queue", ahead)
 	case s.full():
 		return fmt.Sprintf("%d sequences run, the limit is %d", s.busy(), s.cfg.MaxRunning)
 	}
-	read, tokens := r.asks()
+	read, tokens := r.demand()
 	if _, _, why := s.ledger.choose(r.Policy, read, tokens, 0, r.canOwn); why != "" {
 		return why
 	}

@@ -5,28 +5,28 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 )
 
-// Rows in files. A policy that reads few rows in each step can have most of a cache in a file of
-// its owner: the bits are the same, and the steps are slower. When memory is short the largest
-// such cache on a socket goes to its file, as long as the disk has room. No step waits for that:
-// the owner writes while steps run, and reports when the memory is free (StepDone.Spilled). A
-// cache whose file fails is read again from the tokens, and then stays in memory.
+// Rows in files. A policy that reads few rows per step can have most of a cache in a file of its owner. The bits
+// are the same, and the steps are slower. When memory is short, the largest such cache on a socket moves to its
+// file, if the disk has room. No step waits for that: the owner writes while steps run, and reports when the
+// memory is free (StepDone.Spilled). A cache whose file fails is rebuilt from the tokens, and then
+// stays in memory.
 
 // inFile is the part of a cache that is in a file, or will be.
 type inFile struct {
 	blocks int
 	done   bool // its memory is free
 	bytes  int64
-	before int64 // extra memory until then, where others hold its rows too
+	before int64 // additional memory before it is freed, where others share its rows
 }
 
-// memoryShort: memory is short when less than the budget divided by this is free.
+// memoryShort divides the budget: memory is short if less than this share is free.
 const memoryShort = 8
 
 // planFiles asks each owner that is short of memory to move one cache to a file.
 func (v *residency) planFiles(p *plan.Plan) {
 	waits := false
 	if r := v.s.head(); r != nil && !v.s.full() {
-		read, tokens := r.asks()
+		read, tokens := r.demand()
 		_, _, why := v.s.ledger.choose(r.Policy, read, tokens, 0, r.canOwn)
 		waits = why != ""
 	}
@@ -55,15 +55,14 @@ func (v *residency) planFiles(p *plan.Plan) {
 	}
 }
 
-// fileBlocks is the number of blocks of a sequence that can be in a file. Only tokens that
-// count are in them.
+// fileBlocks returns the number of blocks of a sequence that can be in a file. They have only committed tokens.
 func (v *residency) fileBlocks(r *request) int {
 	return kvcache.Spillable(v.s.ledger.g, r.read, r.cached-r.staged, r.Policy)
 }
 
-// canMove says whether a cache can go to a file in this step.
+// canMove reports whether a cache can go to a file in this step.
 func (v *residency) canMove(r *request, p *plan.Plan) bool {
-	if r.phase != decoding || r.ended || r.rests() || r.shares != nil || r.resides.inMemory || r.resides.file.blocks > 0 {
+	if r.phase != decoding || r.ended || r.holdsContext() || r.shares != nil || r.resides.inMemory || r.resides.file.blocks > 0 {
 		return false
 	}
 	for _, k := range p.Copy {
@@ -75,7 +74,7 @@ func (v *residency) canMove(r *request, p *plan.Plan) bool {
 	return blocks > 0 && a.files+kvcache.FileBytes(v.s.ledger.g, blocks, r.Policy) <= a.Scratch
 }
 
-// moved books the caches that sockets moved to files since the last step.
+// moved books the caches that sockets have moved to files since the last step.
 func (v *residency) moved(list []plan.Spill) {
 	for _, f := range list {
 		for _, r := range v.s.running {
@@ -87,7 +86,7 @@ func (v *residency) moved(list []plan.Spill) {
 	}
 }
 
-// lost preempts sequences whose files failed. The tokens that the step sampled for them do not count.
+// lost preempts sequences whose files failed. The tokens that the step sampled for them are ignored.
 func (v *residency) lost(seqs []uint64) {
 	for _, seq := range seqs {
 		for _, r := range append(queue(nil), v.s.running...) {
@@ -100,8 +99,8 @@ func (v *residency) lost(seqs []uint64) {
 	}
 }
 
-// spilled books that the owner freed the rows of the first blocks of a cache. It gives up the
-// blocks of the prefix cache that it shared.
+// spilled books that the owner has freed the rows of the first blocks of a cache. It releases the shared blocks
+// of the prefix cache.
 func (l *ledger) spilled(r *request, blocks int) {
 	a := &l.sockets[r.owner]
 	change := l.spillChange(r, blocks) - r.resides.file.before
@@ -117,13 +116,13 @@ func (l *ledger) spilled(r *request, blocks int) {
 	a.freed -= min(0, change)
 }
 
-// spillChange is the change of the bytes that only this sequence holds on its owner, which no
-// longer shares blocks of the prefix cache.
+// spillChange returns the change of the bytes that only this sequence has on its owner, because it no longer shares
+// blocks of the prefix cache.
 func (l *ledger) spillChange(r *request, blocks int) int64 {
 	return l.sharedBytes(r) + kvcache.SpilledBytes(l.g, r.read, r.cached, 1, blocks, r.Policy) - kvcache.StepBytes(l.g, r.read, r.cached, 1, r.Policy)
 }
 
-// stepBytes is kvcache.StepBytes of the owner's cache, with or without rows in a file.
+// stepBytes returns kvcache.StepBytes of the owner's cache, with or without rows in a file.
 func (l *ledger) stepBytes(r *request, tokens, staged int) int64 {
 	blocks := 0
 	if r.resides.file.done {

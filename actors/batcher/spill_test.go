@@ -22,7 +22,7 @@ func (c *cluster) spill(p *plan.Plan, done *StepDone) {
 	for _, f := range p.Spill {
 		q := c.seqs[f.Seq]
 		if q == nil || q.own == nil || !q.own.Sealed() || q.owner != f.Owner || q.ordered > 0 || f.Blocks*64 > q.own.Tokens() {
-			c.t.Fatalf("%+v is ordered of a cache that is not there, or has been before", f)
+			c.t.Fatalf("%+v is ordered for a cache that does not exist or was ordered before", f)
 		}
 		q.ordered = f.Blocks
 	}
@@ -53,9 +53,9 @@ var paged = func() *kvcache.Policy {
 	return p
 }()
 
-// A sequence goes to a file once, when another waits for memory and the disk has room. Its memory is
-// free when the owner reports it. A sequence whose file is lost is read again, stays in memory, and
-// continues with the next token.
+// A sequence moves to a file once, when another waits for memory and the disk has room. Its memory is free when the
+// owner reports it. A sequence whose file is lost is read again, stays in memory, and continues with the next
+// token.
 func TestSpill(t *testing.T) {
 	whole := kvcache.HandoverBytes(geometry, geometry.KVHeads, 400, paged)
 	file := kvcache.FileBytes(geometry, 6, paged)

@@ -10,20 +10,20 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// State is the scheduler: the requests that wait and run, the memory that each holds, and the
-// step in flight. It is not safe for concurrent use.
+// State is the scheduler: the waiting and running requests, their memory, and the step in flight. It is not safe for
+// concurrent use.
 type State struct {
 	cfg Config
 	now int64 // of the last Tick
 
 	requests map[string]*request // by ID, until Finish
 	waiting  queue
-	running  queue // in prefill and decode, in order; they hold memory
+	running  queue // in prefill and decode, in order; they have memory
 
 	epoch    uint32 // the newest that was placed
-	placed   bool   // its placement still works
+	placed   bool   // the placement works
 	unplaced string // the reason when it does not
-	onePass  bool   // the sockets run the model once for a plan
+	onePass  bool   // the sockets run the model once per plan
 	ledger   ledger
 	draining bool
 
@@ -50,7 +50,7 @@ type State struct {
 type flight struct {
 	plan    *plan.Plan
 	started int64
-	rows    map[uint64]*request // sequences of the plan's rows
+	rows    map[uint64]*request // requests by sequence of the plan's rows
 }
 
 // New makes the state of a cluster that is not placed yet.
@@ -69,8 +69,7 @@ func New(cfg Config) (*State, error) {
 	return s, nil
 }
 
-// Step takes one input and returns what must happen, in the order that Effects
-// documents.
+// Step processes one input and returns the actions, in the order that Effects documents.
 func (s *State) Step(in Input) Effects {
 	s.out = Effects{}
 	switch in := in.(type) {
@@ -134,7 +133,7 @@ func (s *State) Step(in Input) Effects {
 	return s.out
 }
 
-// Idle says that there is no request.
+// Idle reports whether there is no request.
 func (s *State) Idle() bool { return len(s.requests) == 0 }
 
 // place starts an epoch. The sockets have the caches that Placed lists, and no others.
@@ -147,7 +146,7 @@ func (s *State) place(p Placed) {
 		s.out.Faults = append(s.out.Faults, Fault{Kind: "placement", Message: fmt.Sprintf("epoch %d: %s", p.Epoch, why)})
 		return
 	}
-	if p.Chunk > 0 { // no request holds memory that was counted with the old value
+	if p.Chunk > 0 { // no request has memory that was counted with the old value
 		s.cfg.Chunk = min(p.Chunk, s.cfg.TokenBudget)
 		s.cfg.Geometry.Chunk, s.ledger.g.Chunk = s.cfg.Chunk, s.cfg.Chunk
 	}
@@ -167,7 +166,7 @@ func (s *State) place(p Placed) {
 	s.adopt(p.Held)
 	for _, list := range []queue{s.waiting, s.running} {
 		for _, r := range list {
-			r.able, r.unfit = s.ledger.alone(r, r.limit)
+			r.able, r.unfit = s.ledger.ableOwners(r, r.limit)
 		}
 	}
 }
@@ -189,8 +188,7 @@ func checkPlacement(sockets []Socket, heads int) string {
 	return ""
 }
 
-// finish ends a request. Its memory is freed between steps, because the step in flight may still
-// write to it.
+// finish ends a request. Its memory is freed between steps, because the step in flight may still write to it.
 func (s *State) finish(r *request, reason, code, message string) {
 	delete(s.requests, r.ID)
 	r.ended = true

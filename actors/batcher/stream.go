@@ -6,21 +6,20 @@ import (
 	"sync"
 )
 
-// Event is one thing that a request yields; one field is set.
+// Event is one event of a request. Exactly one field is set.
 type Event struct {
 	Scores []PromptLogprob
 	Emit   *Emit
 	Finish *Finish
 }
 
-// Stream is a Sink that a reader drains at its own pace. It never blocks the
-// batcher: what was not read yet is kept, which is bounded by the request's own
-// max_tokens.
+// Stream is a Sink that a reader drains at its own pace. It never blocks the batcher: unread events are kept, and
+// their number is bounded by the request's max_tokens.
 type Stream struct {
 	mu     sync.Mutex
 	events []Event
 	ready  chan struct{} // holds a token while there may be something to read
-	over   bool          // Finish was put in
+	over   bool          // Finish was added
 }
 
 func NewStream() *Stream { return &Stream{ready: make(chan struct{}, 1)} }
@@ -68,8 +67,7 @@ func (s *Stream) Next(ctx context.Context) (Event, error) {
 	}
 }
 
-// gatedSink lets nothing through once its request was given up on before it was
-// known to be accepted.
+// gatedSink passes nothing on if its caller gave up before it was known that the request was accepted.
 type gatedSink struct {
 	mu     sync.Mutex
 	closed bool

@@ -25,7 +25,7 @@ func (s *State) submit(spec Spec) {
 	r.number = s.submitted
 	s.requests[r.ID] = r
 	s.waiting.insert(r)
-	if reason, over := r.finished(s.cfg.EOS); over && !r.Hold { // a job whose coordinator died after its last token, before its end
+	if reason, over := r.finished(s.cfg.EOS); over && !r.Hold { // a job whose coordinator died between its last token and its end
 		s.finish(r, reason, "", "")
 	}
 }
@@ -59,7 +59,7 @@ func (s *State) refuse(r *request) *Reject {
 		return &Reject{Code: CodeContext, Message: fmt.Sprintf("the prompt has %d tokens, and the context holds %d with the output", len(r.Prompt)+len(r.out), s.cfg.ContextLimit)}
 	}
 	if s.placed {
-		if r.able, r.unfit = s.ledger.alone(r, r.limit); r.unfit != "" && !r.Accepted {
+		if r.able, r.unfit = s.ledger.ableOwners(r, r.limit); r.unfit != "" && !r.Accepted {
 			return &Reject{Code: CodeBudget, Message: s.tooLarge(r)}
 		}
 	}
@@ -75,7 +75,7 @@ func (s *State) refuse(r *request) *Reject {
 	return nil
 }
 
-// tooLarge is the message for a request that cannot fit: the bytes that it needs, on which socket,
+// tooLarge returns the message for a request that cannot fit: the bytes that it needs, on which socket,
 // and the output that would fit.
 func (s *State) tooLarge(r *request) string {
 	advice := "the prompt alone does not fit"
@@ -86,8 +86,8 @@ func (s *State) tooLarge(r *request) string {
 		len(r.Prompt), r.limit, r.Policy.Spec(), r.unfit, advice)
 }
 
-// retryAfter estimates the seconds until the queue has a free place, from 1 to 60: the mean work of
-// the requests in it, at the measured rate.
+// retryAfter estimates the seconds until the queue has a free place, from 1 to 60: the mean work of the queued
+// requests, at the measured rate.
 func (s *State) retryAfter() int {
 	if s.rate.perSecond == 0 || len(s.waiting) == 0 {
 		return 5

@@ -8,25 +8,24 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 )
 
-// The best number of compute threads for a decode step depends on the model, the rows and the
-// length of their caches, the nodes, and the other work of their machines. The bits are the same
-// with any number. So this module measures: for some steps all nodes halve their threads (see
-// plan.ThreadShift), and later steps of the same kind use the fastest number. Steps with prompts
-// use all threads (docs/decisions/threads.md).
+// The best number of compute threads for a decode step depends on the model, the rows and the length of their caches,
+// the nodes, and the other processes on their machines. The bits are the same with any number. So this module
+// measures: in some steps all nodes halve their threads (see plan.ThreadShift), and later steps of the same kind
+// use the fastest number. Steps with prompts use all threads (docs/decisions/threads.md).
 const (
 	maxThreadShift = 4
 	TrialRounds    = 8 // rounds in which each shift has one turn
 
-	// A turn ends when this many of its plans were measured, over at least trialMicros.
+	// A turn ends when this number of its plans was measured, over at least trialMicros.
 	trialPlans  = 3
 	trialMicros = 16e3 // microseconds
-	trialMost   = 128  // plans of a turn, measured or not
+	trialMost   = 128  // maximum plans of a turn, measured or not
 
-	// Plans that begin less than this after a change of the shift are not measured: threads
-	// still wake or park. Microseconds.
+	// Plans are not measured until this many microseconds after a change of the shift, because threads
+	// still wake or park.
 	trialWakes = 5e3
 
-	// The trials begin again after this many plans that took at least this long together.
+	// The trials start again after this number of plans, if they took at least trialLater microseconds.
 	trialAgain = 1024
 	trialLater = 16e6 // microseconds
 
@@ -36,12 +35,12 @@ const (
 
 // threads is the module that chooses the number of compute threads of each step.
 type threads struct {
-	most   int              // the largest shift that may be tried
-	rounds int              // of trials; 0: TrialRounds
+	most   int              // largest shift that may be tried
+	rounds int              // number of rounds of trials; 0: TrialRounds
 	kinds  map[kindOf]*kind // of steps
-	last   int              // shift of the plan before
+	last   int              // shift of the previous plan
 	since  float64          // microseconds since the shift changed
-	kind   *kind            // of the plan in flight; nil: it does more than decode
+	kind   *kind            // kind of the plan in flight; nil: it is not decode-only
 	counts bool             // the time of the plan in flight is measured
 }
 
@@ -61,10 +60,10 @@ func kindOfPlan(p *plan.Plan) kindOf {
 type kind struct {
 	took  [][]float64 // microseconds of a pass of each measured plan, by shift
 	best  int         // shift
-	turns int         // turns of the trials that are over
-	most  int         // turns in all
-	turn  []float64   // the measurements of the present turn
-	plans int         // plans of the present turn, or since the trials
+	turns int         // completed turns of the trials
+	most  int         // total number of turns
+	turn  []float64   // measurements of the current turn
+	plans int         // plans of the current turn, or since the trials
 	spent float64     // microseconds of those plans
 }
 
@@ -83,7 +82,7 @@ func (t *threads) of(o kindOf) *kind {
 	return k
 }
 
-// near is a kind with shorter caches or fewer rows that has measurements, or nil.
+// near returns a kind with shorter caches or fewer rows that has measurements, or nil.
 func (t *threads) near(o kindOf) *kind {
 	for ; o.rows > 0; o.rows-- {
 		for back := o.back; back >= 0; back-- {
@@ -111,14 +110,14 @@ func (t *threads) plan(p *plan.Plan) {
 	}
 }
 
-// comparable says that the time of a plan can be compared with others of its kind.
+// comparable reports whether the time of a plan can be compared with others of its kind.
 func comparable(p *plan.Plan) bool {
 	return len(p.Open)+len(p.Copy)+len(p.Spill) == 0 && !slices.ContainsFunc(p.Decode, func(d plan.Run) bool { return !d.Sample || len(d.Tokens) > 1 })
 }
 
 func (k *kind) chosen() bool { return k.turns >= k.most }
 
-// next is the shift that the next plan tries, or the best one.
+// next returns the shift to try in the next plan, or the best one.
 func (k *kind) next() int {
 	k.plans++
 	switch {
@@ -126,7 +125,7 @@ func (k *kind) next() int {
 		k.turned()
 	case k.chosen() && k.plans > trialAgain && k.spent > trialLater:
 		k.plans, k.spent, k.turns = 0, 0, 0
-		clear(k.took) // the machine may do something else now
+		clear(k.took) // the load of the machine may have changed
 	}
 	for ; !k.chosen(); k.turns++ {
 		at := k.at()
@@ -137,8 +136,8 @@ func (k *kind) next() int {
 	return k.best
 }
 
-// at is the shift that has the present turn. Each second round goes backwards, because steps
-// become slower as sequences grow.
+// at returns the shift of the current turn. Every second round goes backwards, because steps become slower as
+// sequences grow.
 func (k *kind) at() int {
 	at := k.turns % len(k.took)
 	if k.turns/len(k.took)%2 == 1 {
@@ -147,10 +146,10 @@ func (k *kind) at() int {
 	return at
 }
 
-// timeOf is about the third quartile of the times, 0 without any. Where the threads use all
-// processors, every third step can take three times as long. A lower quantile would not see those
-// steps, and a higher one would see every step in which another process took a processor. It is
-// the mean of two neighbours, because a turn and its turn of the way back form a pair.
+// timeOf returns about the third quartile of the times, 0 without any. Where the threads use all processors, every
+// third step can take three times as long. A lower quantile would not see those steps, and a higher one would see
+// every step in which another process took a processor. The result is the mean of two neighbouring
+// values, because each turn of a forward round pairs with one of the backward round.
 func timeOf(took []float64) float64 {
 	t := slices.Sorted(slices.Values(took))
 	if len(t) == 0 {
@@ -160,7 +159,7 @@ func timeOf(took []float64) float64 {
 	return (t[max(0, at-1)] + t[at]) / 2
 }
 
-// measured records the microseconds of a pass of the present turn.
+// measured records the microseconds of a pass of the current turn.
 func (k *kind) measured(micros float64) {
 	if k.chosen() {
 		return
@@ -171,7 +170,7 @@ func (k *kind) measured(micros float64) {
 	}
 }
 
-// turned ends a turn and chooses the best shift so far.
+// turned completes a turn and chooses the best shift so far.
 func (k *kind) turned() {
 	at := k.at()
 	k.took[at] = append(k.took[at], k.turn...)
@@ -179,8 +178,8 @@ func (k *kind) turned() {
 	k.best = ChooseThreads(k.took, k.best)
 }
 
-// ChooseThreads is the best shift by the times of passes with each shift. It stays with best, the
-// one in use, unless another is clearly faster.
+// ChooseThreads returns the best shift, given the times of passes for each shift. It keeps best, the one in use,
+// unless another is clearly faster.
 func ChooseThreads(took [][]float64, best int) int {
 	now := timeOf(took[best])
 	for i := range took {
@@ -191,8 +190,8 @@ func ChooseThreads(took [][]float64, best int) int {
 	return best
 }
 
-// done learns from the microseconds of a pass of the plan in flight. It says whether the
-// plan had the threads that plans like it usually have.
+// done records the microseconds of a pass of the plan in flight. It reports whether the plan had the usual number of
+// threads for its kind.
 func (t *threads) done(p *plan.Plan, micros float64) bool {
 	usual := t.kind == nil || p.ThreadShift == t.kind.best
 	t.since += micros * float64(p.PassCount())

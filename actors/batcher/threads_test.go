@@ -32,7 +32,7 @@ func tried(r *rand.Rand, s *State, plans, rows, position int, pass func(shift in
 			t *= 3 // another process took a processor
 		}
 		if since < disturbed {
-			t *= 1 + 1/float64(uint(1)<<p.ThreadShift) // the more, the longer
+			t *= 1 + 1/float64(uint(1)<<p.ThreadShift) // fewer threads take longer
 		}
 		s.threads.done(p, t)
 		use[p.ThreadShift]++
@@ -60,7 +60,7 @@ func TestThreads(t *testing.T) {
 	} {
 		s := &State{threads: threads{most: len(c.us) - 1}}
 		tried(r, s, trials, 1, 0, curve(c.us...))
-		plans := max(5000, int(3*trialLater/c.us[0])) // there are rounds more
+		plans := max(5000, int(3*trialLater/c.us[0])) // plans for more than one series of trials
 		use, share := tried(r, s, plans, 1, 0, curve(c.us...))
 		if c.want >= 0 && use[c.want] < plans*9/10 || share > 1.03 {
 			t.Errorf("%s: plans %v, %.3f of the fastest's time", c.name, use, share)
@@ -98,11 +98,11 @@ func TestThreadsOfUneven(t *testing.T) {
 	}
 }
 
-// Equal shifts get equal times, since turns go forward and back; and the trials begin again later.
+// Equal shifts must get equal times, because turns go forward and back. The trials must start again later.
 func TestThreadsTurns(t *testing.T) {
 	k := kind{took: make([][]float64, 3), most: TrialRounds * 3}
 	for i := range TrialRounds * 3 {
-		k.spent, k.turn = trialMicros, slices.Repeat([]float64{float64(i)}, trialPlans-1) // and one more ends it
+		k.spent, k.turn = trialMicros, slices.Repeat([]float64{float64(i)}, trialPlans-1) // one more measurement completes the turn
 		k.measured(float64(i))
 	}
 	if a, b, c := timeOf(k.took[0]), timeOf(k.took[1]), timeOf(k.took[2]); !k.chosen() || a != b || b != c {
@@ -117,8 +117,8 @@ func TestThreadsTurns(t *testing.T) {
 // trials is more plans than the trials of three shifts need.
 const trials = TrialRounds * 3 * trialMost
 
-// Each kind of steps is measured alone, starts with the best shift of a similar kind, and follows a
-// machine that changes.
+// Each kind of steps is measured separately, starts with the best shift of a similar kind, and adapts to a machine
+// that changes.
 func TestThreadsFollow(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	s := &State{threads: threads{most: 2}}
@@ -136,13 +136,13 @@ func TestThreadsFollow(t *testing.T) {
 		t.Errorf("since the machine has changed: %v", use)
 	}
 	tried(r, s, trials, 4, 0, curve(1000, 1150, 1250))
-	tried(r, s, 16000+400, 4, 0, curve(1000, 900, 800)) // the others are faster now, and this one is not
+	tried(r, s, 16000+400, 4, 0, curve(1000, 900, 800)) // now the other shifts are faster
 	if use, _ := tried(r, s, 100, 4, 0, curve(1000, 900, 800)); use[2] < 80 {
 		t.Errorf("since others have become faster: %v", use)
 	}
 }
 
-// Steps with long caches are another kind than steps with short ones.
+// Steps with long caches and steps with short caches are different kinds.
 func TestThreadsKinds(t *testing.T) {
 	at := func(rows, position int) kindOf {
 		return kindOfPlan(&plan.Plan{Decode: slices.Repeat([]plan.Run{{Start: position, Sample: true}}, rows)})
@@ -172,8 +172,8 @@ func TestThreadsKinds(t *testing.T) {
 	}
 }
 
-// A slow shift is tried in two rounds, the others in all. A turn has a least duration, however fast
-// its plans, and ends soon if none of them counts.
+// A slow shift is tried in two rounds, the others in all. A turn has a minimum duration, however fast its plans are,
+// and ends early if none of them counts.
 func TestThreadsTrials(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	s := &State{threads: threads{most: 2}}
@@ -182,17 +182,17 @@ func TestThreadsTrials(t *testing.T) {
 		t.Errorf("trials: %v", use)
 	}
 	s = &State{threads: threads{most: 2}}
-	for range TrialRounds * 3 * trialMost * 2 { // two kinds, plan by plan: where they differ nothing settles
+	for range TrialRounds * 3 * trialMost * 2 { // two kinds alternate, so no turn can complete
 		for _, rows := range []int{1, 16} {
 			tried(r, s, 1, rows, 0, curve(100, 90, 80))
 		}
 	}
 	if one, many := s.threads.of(kindOf{1, 0}), s.threads.of(kindOf{5, 0}); !one.chosen() || !many.chosen() {
-		t.Errorf("two kinds in turn, tried for ever: %d turns, %d turns", one.turns, many.turns)
+		t.Errorf("alternating kinds never complete their trials: %d turns, %d turns", one.turns, many.turns)
 	}
 }
 
-// A step that does more than decode is not measured, and a step with prompts has all threads.
+// A step that is not decode-only is not measured, and a step with prompts has all threads.
 func TestThreadsOfOthers(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	one := []plan.Run{{Tokens: []int32{1}, Sample: true}}

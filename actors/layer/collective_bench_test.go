@@ -33,7 +33,7 @@ func (m mailed) Receive(take func(src int, msg []byte)) {
 
 func (m mailed) Recycle(msg []byte) { m.Transport.(collective.Recycler).Recycle(msg) }
 
-// BenchmarkGroup is an all-gather of 4 ranks in memory, in four variants: the group itself; operations
+// BenchmarkGroup runs an all-gather of 4 ranks in memory, in four variants: the group itself; operations
 // as messages to an actor; and incoming data as messages too, handled on the sender's goroutine or on
 // the actor's own.
 func BenchmarkGroup(b *testing.B) {

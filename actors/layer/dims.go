@@ -40,7 +40,7 @@ func (d Dims) score() tensor.Score {
 	return s
 }
 
-// valueDim is the width of a head's attention output after its value projection.
+// valueDim returns the width of a head's attention output after its value projection.
 func (d Dims) valueDim() int {
 	if d.Latent.Rank > 0 {
 		return d.Latent.Value
@@ -50,7 +50,7 @@ func (d Dims) valueDim() int {
 
 func (d Dims) attnCols() int { return d.Heads * d.valueDim() }
 
-// ropeHalf is the number of rotated pairs per head.
+// ropeHalf returns the number of rotated pairs per head.
 func (d Dims) ropeHalf() int {
 	if d.Latent.Rank > 0 {
 		return d.Latent.Rope / 2
@@ -58,10 +58,10 @@ func (d Dims) ropeHalf() int {
 	return d.HeadDim / 2
 }
 
-// gateWidth is the row stride of gate and up projections.
+// gateWidth returns the row stride of gate and up projections.
 func (d Dims) gateWidth() int { return stride(d.FFN) }
 
-// stride is the row stride for n elements: one cache line is added if rows are whole pages. A tile
+// stride returns the row stride for n elements: one cache line is added if rows are whole pages. A tile
 // writes a few columns of many rows at a time. At a stride of whole pages these addresses would
 // compete for the ways of one cache set.
 func stride(n int) int {

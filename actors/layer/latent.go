@@ -91,7 +91,7 @@ func (b *Processor) initLatent(maxRows int) {
 	}
 }
 
-// row is the width of a cached row and of an absorbed query.
+// row returns the width of a cached row and of an absorbed query.
 func (d Dims) row() int { return d.Latent.Rank + d.Latent.Rope }
 
 func (d Dims) downCols() int { return d.Latent.QueryRank + d.row() }

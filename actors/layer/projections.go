@@ -185,7 +185,7 @@ func (b *Batch) attentionCols(h topology.Range) topology.Range {
 	return topology.Range{Lo: h.Lo * w, Hi: h.Hi * w}
 }
 
-// qkvWidth is the row stride of QKV.
+// qkvWidth returns the row stride of QKV.
 func (d Dims) qkvWidth() int {
 	if d.Latent.Rank > 0 {
 		return d.Heads * d.row()

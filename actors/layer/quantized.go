@@ -39,7 +39,7 @@ type quantized struct {
 	row, addRow func(t int) // norm of a row; residual sum and norm of a row
 }
 
-// quantizedFloats is the size of a row's blocks in units of float32, so that tiles can hold them.
+// quantizedFloats returns the size of a row's blocks in units of float32, so that tiles can hold them.
 func quantizedFloats(cols int) int { return tensor.QuantizedBytes(cols) / 4 }
 
 // quantizedCols returns the columns of blocks that hold columns c.

@@ -22,7 +22,7 @@ func (x *Exchange) String() string { return x.name }
 
 func (x *Exchange) when(applies bool) Stage { return when(x, applies) }
 
-// allGather is an exchange in which every rank sends the same tiles to all others.
+// allGather returns an exchange in which every rank sends the same tiles to all others.
 func allGather(name string, tiles gatherTiles) *Exchange {
 	return &Exchange{name: name, unpack: func(b *Batch) { b.unpackGather(tiles) },
 		start: func(b *Batch, g Group, done func(error)) {
@@ -31,7 +31,7 @@ func allGather(name string, tiles gatherTiles) *Exchange {
 		}}
 }
 
-// allToAll is an exchange in which every pair of ranks has tiles of its own.
+// allToAll returns an exchange in which every pair of ranks has tiles of its own.
 func allToAll(name string, tiles pairTiles) *Exchange {
 	return &Exchange{name: name, unpack: func(b *Batch) { b.unpackPairs(tiles) },
 		start: func(b *Batch, g Group, done func(error)) {
@@ -40,7 +40,7 @@ func allToAll(name string, tiles pairTiles) *Exchange {
 		}}
 }
 
-// sum is a reduction. It writes its result where the next stage reads it, so it has no unpack step.
+// sum returns a reduction. It writes its result where the next stage reads it, so it has no unpack step.
 func sum(name string, start func(b *Batch, g Group, done func(error))) *Exchange {
 	return &Exchange{name: name, unpack: func(*Batch) {}, start: start}
 }

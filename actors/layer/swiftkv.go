@@ -53,7 +53,7 @@ var (
 	})
 )
 
-// swiftKV is the schedule of the pass before the later layers.
+// swiftKV returns the schedule of the pass before the later layers.
 func (c conditions) swiftKV() []Stage {
 	own := c.mapping == topology.Reduce && !c.alone
 	return list(

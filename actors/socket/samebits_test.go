@@ -187,7 +187,7 @@ func TestInt8Cache(t *testing.T) {
 // float32 reference. float32 rows stay within 2e-3, bf16 rows within 0.03.
 const int8Tolerance = 0.08
 
-// TestSameBitsQuantised is the same for weights that are quantised during loading: the blocks of a row do
+// TestSameBitsQuantised does the same for weights that are quantised during loading: the blocks of a row do
 // not depend on the rank that has it.
 func TestSameBitsQuantised(t *testing.T) {
 	for _, m := range []struct{ dir, weights string }{
@@ -222,7 +222,7 @@ func TestSameBitsQuantised(t *testing.T) {
 	}
 }
 
-// TestSameBitsLatent is the same for latent attention with every policy, whose scores are sums over the
+// TestSameBitsLatent does the same for latent attention with every policy, whose scores are sums over the
 // query heads of all sockets, and for every cache type.
 func TestSameBitsLatent(t *testing.T) {
 	type row struct {

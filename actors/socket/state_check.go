@@ -449,12 +449,12 @@ func (m *Machine) checkCopies(p *plan.Plan, at func(uint64) *Sequence) error {
 	return nil
 }
 
-// dropsReplica says whether a plan drops the replica of a sequence that it does not open.
+// dropsReplica reports whether a plan drops the replica of a sequence that it does not open.
 func dropsReplica(p *plan.Plan, seq uint64) bool {
 	return slices.Contains(p.DropReplica, seq) && !slices.ContainsFunc(p.Open, func(o plan.Open) bool { return o.Seq == seq })
 }
 
-// scoresOf is the number of log-probabilities that a run asks for.
+// scoresOf returns the number of log-probabilities that a run asks for.
 func scoresOf(c *plan.Run, q *Sequence) (n int) {
 	if c.PromptLogprobs >= 0 {
 		n = len(c.Tokens) * (1 + c.PromptLogprobs)

@@ -74,7 +74,7 @@ type Kept struct {
 	Replica                bool
 }
 
-// NewMachine is the machine of a socket that has just started.
+// NewMachine returns the machine of a socket that has just started.
 func NewMachine() *Machine {
 	return &Machine{State: State{Phase: Idle}, seqs: map[uint64]*Sequence{}, kept: map[uint64]*Kept{}, blocks: map[uint64]int{}, sums: map[uint64]bool{}}
 }
