@@ -119,8 +119,9 @@ func (c *core) StepTotals() StepTotals {
 	return c.stepper.figures.total
 }
 
-// ThreadTrials returns the measurements behind the choice of threads, for steps like the newest: microseconds of a pass
-// of each plan, by thread shift. It returns nil if the newest step is not decode-only.
+// ThreadTrials returns the measurements behind the choice of threads, for steps like the newest:
+// microseconds of a pass of each plan, by thread shift. It returns nil if the newest step is not
+// decode-only.
 func (c *core) ThreadTrials(ctx context.Context) ([][]float64, error) {
 	snap, err := c.batcher.Snapshot(ctx)
 	return snap.Trials, err
@@ -134,8 +135,8 @@ func (f *figures) begin(at time.Time, rows int) {
 	f.total.Rows += uint64(rows)
 }
 
-// broken returns the start of the step that the end of a placement interrupted, or that failed before it; zero if there
-// was none.
+// broken returns the start of the step that the end of a placement interrupted, or that failed
+// before it; zero if there was none.
 func (f *figures) broken() time.Time {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -144,8 +145,8 @@ func (f *figures) broken() time.Time {
 	return began
 }
 
-// note records a completed plan. Each of its passes counts as a step. A failed plan stays recorded for broken, because
-// its epoch is about to end.
+// note records a completed plan. Each of its passes counts as a step. A failed plan stays recorded
+// for broken, because its epoch is about to end.
 func (f *figures) note(began time.Time, took time.Duration, p *plan.Plan, replies []*proto.StepReply) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -186,8 +187,8 @@ func threadsOf(m *proto.ThreadTime) tensor.Spent {
 		Absent: time.Duration(m.GetAbsent()), Uneven: time.Duration(m.GetUneven()), End: time.Duration(m.GetEnd()), Again: m.GetAgain()}
 }
 
-// run sends one plan to all sockets and waits for their replies until the deadline. An error names the nodes that
-// failed. Nodes that do not answer a ping are reported as suspects.
+// run sends one plan to all sockets and waits for their replies until the deadline. An error names
+// the nodes that failed. Nodes that do not answer a ping are reported as suspects.
 func (s *stepper) run(ctx context.Context, p *plan.Plan) (batcher.StepDone, error) {
 	g := s.director.serving.Load()
 	if g == nil || g.Placement.Epoch != p.Epoch {
@@ -212,8 +213,8 @@ func (s *stepper) run(ctx context.Context, p *plan.Plan) (batcher.StepDone, erro
 	return StepDone(p, replies), nil
 }
 
-// failed returns the error of a step that failed on any rank. It reports ranks that do not answer a ping. If all do, it
-// reports the rank that the others waited for, or the only rank that failed.
+// failed returns the error of a step that failed on any rank. It reports ranks that do not answer a
+// ping. If all do, it reports the rank that the others waited for, or the only rank that failed.
 func (s *stepper) failed(g *Group, errs []error) error {
 	var failed []string
 	var failures []topology.Failure

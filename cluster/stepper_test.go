@@ -7,8 +7,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 )
 
-// TestBrokenStep checks that a step that a lost node breaks counts exactly once, whether it fails before its placement
-// ends or after.
+// TestBrokenStep checks that a step that a lost node breaks counts exactly once, whether it fails
+// before its placement ends or after.
 func TestBrokenStep(t *testing.T) {
 	at := time.Unix(100, 0)
 	var f figures

@@ -45,8 +45,8 @@ const (
 
 	// tailRows is the maximum number of a prompt's last tokens per sequence and step.
 	tailRows = 64
-	// draftScores limits the log-probabilities that drafts add to the reply of a step. The reply has room
-	// for twice that number (socket.maxScores).
+	// draftScores limits the log-probabilities that drafts add to the reply of a step. The reply
+	// has room for twice that number (socket.maxScores).
 	draftScores = 1 << 15
 )
 
@@ -119,9 +119,9 @@ func (d *drafts) finish(r *request) {
 	r.drafted.text, r.drafted.bytes = nil, 0
 }
 
-// fromText returns a draft of at most `most` tokens for a request. It searches only if a draft could pay
-// off in a step with this number of sequences. After short matches that were useless it waits longer
-// each time, so text without repetition costs almost nothing.
+// fromText returns a draft of at most `most` tokens for a request. It searches only if a draft
+// could pay off in a step with this number of sequences. After short matches that were useless it
+// waits longer each time, so text without repetition costs almost nothing.
 func (d *drafts) fromText(r *request, most, sequences int) (draft speculate.Draft) {
 	if !d.index(r) {
 		return draft

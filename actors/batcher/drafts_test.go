@@ -74,8 +74,8 @@ func TestDraftersSaveSteps(t *testing.T) {
 	}
 }
 
-// TestDraftsNeverCost checks that drafts take at most 3 % of the time for text with misleading repetitions,
-// whatever a row costs. For text that repeats itself they must save time.
+// TestDraftsNeverCost checks that drafts take at most 3 % of the time for text with misleading
+// repetitions, whatever a row costs. For text that repeats itself they must save time.
 func TestDraftsNeverCost(t *testing.T) {
 	const tokens = 400
 	const look, guess = 10.0, 50.0 // microseconds; guess is a pass of the draft model; a step with one row takes 1000
@@ -131,8 +131,8 @@ func TestDraftsNeverCost(t *testing.T) {
 	}
 }
 
-// TestDraftsLeaveRoomForScores checks the limit of log-probabilities in the reply of a step. A plan that
-// exceeds it would break the epoch, so drafts and known tokens must be fewer then.
+// TestDraftsLeaveRoomForScores checks the limit of log-probabilities in the reply of a step. A plan
+// that exceeds it would break the epoch, so drafts and known tokens must be fewer then.
 func TestDraftsLeaveRoomForScores(t *testing.T) {
 	for _, logprobs := range []int{-1, 20, 1000, 40000} {
 		for _, emitted := range []int{0, 200} {

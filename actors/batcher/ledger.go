@@ -51,8 +51,8 @@ func (l *ledger) need(p *kvcache.Policy, owner, read, tokens int) []int64 {
 	return need
 }
 
-// choose finds the owner for a sequence that begins with this number of shared blocks. Only able sockets
-// qualify, and the sequence must fit on every socket. It prefers the most free bytes, then
+// choose finds the owner for a sequence that begins with this number of shared blocks. Only able
+// sockets qualify, and the sequence must fit on every socket. It prefers the most free bytes, then
 // the fewest sequences, then the lowest rank. If none fits, why describes the one that lacks least.
 func (l *ledger) choose(p *kvcache.Policy, read, tokens, shared int, able func(owner int) bool) (owner int, need []int64, why string) {
 	owner = -1
@@ -100,9 +100,9 @@ func (l *ledger) short(need []int64) (at int, bytes int64) {
 	return at, bytes
 }
 
-// ableOwners finds the owners that can run a request with this output to its end without other requests,
-// even if it must be rebuilt just before its last token; if none can, why says the reason. Only these
-// are ever chosen, so a sequence that runs alone can always grow.
+// ableOwners finds the owners that can run a request with this output to its end without other
+// requests, even if it must be rebuilt just before its last token; if none can, why says the
+// reason. Only these are ever chosen, so a sequence that runs alone can always grow.
 func (l *ledger) ableOwners(r *request, output int) (able []bool, why string) {
 	empty := ledger{g: l.g, sockets: make([]account, len(l.sockets))}
 	for i := range l.sockets {
@@ -169,8 +169,8 @@ func (l *ledger) handedOver(r *request) {
 	}
 }
 
-// growth returns the additional bytes for a decode row of this number of tokens, beyond those booked. It
-// is negative after a row with more tokens.
+// growth returns the additional bytes for a decode row of this number of tokens, beyond those
+// booked. It is negative after a row with more tokens.
 func (l *ledger) growth(r *request, tokens int) int64 {
 	return l.stepBytes(r, r.cached+tokens, tokens) - r.booked[r.owner] - l.sharedBytes(r) - r.shares.size()
 }

@@ -8,11 +8,11 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// prefixCache is the module that lets prompts share their beginnings. During prefill each socket stores
-// its heads' rows of the prompt in blocks of tensor.BlockSlots tokens. Prompts that begin with the same
-// tokens share the full blocks. Unused blocks stay in free memory. Only this module decides which blocks
-// are found, kept and evicted. So every socket has the same blocks and the ledger knows their
-// bytes. See docs/decisions/prefix-cache.md.
+// prefixCache is the module that lets prompts share their beginnings. During prefill each socket
+// stores its heads' rows of the prompt in blocks of tensor.BlockSlots tokens. Prompts that begin
+// with the same tokens share the full blocks. Unused blocks stay in free memory. Only this module
+// decides which blocks are found, kept and evicted. So every socket has the same blocks and the
+// ledger knows their bytes. See docs/decisions/prefix-cache.md.
 //
 // Other files: prefixdisk.go (blocks in files), prefixoutput.go (blocks of generated tokens),
 // prefixsums.go (attention sums with blocks), prefixorder.go (the order of admissions).
@@ -106,8 +106,8 @@ func (c *prefixCache) between() {
 	c.restoreAll()
 }
 
-// fit finds the owner of a request and the blocks that it can begin with. To make room it cancels fetches,
-// and finally begins without blocks.
+// fit finds the owner of a request and the blocks that it can begin with. To make room it cancels
+// fetches, and finally begins without blocks.
 func (c *prefixCache) fit(r *request, read int) (chain []*textBlock, owner int, need []int64) {
 	chain = c.find(r, read)
 	owner, need = c.fitChain(r, chain)
@@ -298,8 +298,8 @@ func (c *prefixCache) newBlock(name plan.Key, parent *textBlock) *textBlock {
 	return b
 }
 
-// reserveWindow reserves room on every socket for the rows of one block in layers with a window. Prefill
-// would have freed those rows.
+// reserveWindow reserves room on every socket for the rows of one block in layers with a window.
+// Prefill would have freed those rows.
 func (c *prefixCache) reserveWindow() bool {
 	for i := range c.s.ledger.sockets {
 		if !c.s.makeFree(i, c.s.ledger.sockets[i].windowed) {

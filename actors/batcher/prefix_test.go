@@ -44,8 +44,9 @@ func holds(s *State, at *cluster, p *plan.Plan) []int64 {
 	return bytes
 }
 
-// TestPrefixLedger checks that after each of 10,000 steps with random hits, evictions, ends, failures and
-// placements, the ledger has the same bytes as the arenas: in total, shared, and evictable.
+// TestPrefixLedger checks that after each of 10,000 steps with random hits, evictions, ends,
+// failures and placements, the ledger has the same bytes as the arenas: in total, shared, and
+// evictable.
 func TestPrefixLedger(t *testing.T) {
 	steps := 10_000
 	if testing.Short() {

@@ -122,8 +122,8 @@ func (c *prefixCache) restore(f *fetch) {
 	c.ask(f, c.fetchTimeout(len(f.coming)))
 }
 
-// book reserves memory for the blocks after a chain, as many as fit. None of the chain's blocks is evicted
-// before the fetch ends, because each has a child.
+// book reserves memory for the blocks after a chain, as many as fit. None of the chain's blocks is
+// evicted before the fetch ends, because each has a child.
 func (c *prefixCache) book(f *fetch, chain []*textBlock) {
 	f.chain = chain
 	steps := make([]uint64, len(chain))
@@ -146,8 +146,8 @@ func (c *prefixCache) book(f *fetch, chain []*textBlock) {
 	f.keys = f.keys[:len(f.coming)]
 }
 
-// fetchTimeout returns the milliseconds to wait for blocks: at most about the time of a prefill of their
-// tokens.
+// fetchTimeout returns the milliseconds to wait for blocks: at most about the time of a prefill of
+// their tokens.
 func (c *prefixCache) fetchTimeout(blocks int) int64 {
 	millis := c.s.cfg.DiskMillis
 	if c.s.rate.perSecond > 0 {
@@ -176,8 +176,8 @@ func (c *prefixCache) pinAll(b *textBlock, by int) {
 	}
 }
 
-// endFetches processes the answers since the last step, and ends late fetches. It runs between steps, when
-// memory can be freed.
+// endFetches processes the answers since the last step, and ends late fetches. It runs between
+// steps, when memory can be freed.
 func (c *prefixCache) endFetches() {
 	for _, d := range c.answered {
 		c.answer(d)
@@ -272,8 +272,8 @@ func (c *prefixCache) limit() {
 	}
 }
 
-// cancelFetch cancels one fetch to free its memory: a fetch of an ended sequence first, the newest first.
-// It returns false if there is none.
+// cancelFetch cancels one fetch to free its memory: a fetch of an ended sequence first, the newest
+// first. It returns false if there is none.
 func (c *prefixCache) cancelFetch() bool { return c.cancelOne(true) || c.cancelOne(false) }
 
 func (c *prefixCache) cancelOne(output bool) bool {

@@ -10,7 +10,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// disks simulates the disks of all sockets: the texts of saved blocks by key, and the unanswered requests.
+// disks simulates the disks of all sockets: the texts of saved blocks by key, and the unanswered
+// requests.
 type disks struct {
 	texts  map[plan.Key][]int32
 	asked  []Disk
@@ -38,8 +39,8 @@ func (k *disks) ask(all []Disk) {
 	}
 }
 
-// hear delivers late requests to sockets that have begun a step. The sockets ignore requests that were made
-// before that step.
+// hear delivers late requests to sockets that have begun a step. The sockets ignore requests that
+// were made before that step.
 func (k *disks) hear(step uint64) {
 	for _, d := range k.late {
 		for _, id := range d.Blocks {
@@ -151,8 +152,8 @@ func (s *State) pinned() map[*textBlock]int32 {
 	return held
 }
 
-// absent returns the bytes of reserved blocks that have not arrived on a socket, and the bytes that only
-// waiting requests have.
+// absent returns the bytes of reserved blocks that have not arrived on a socket, and the bytes that
+// only waiting requests have.
 func (k *disks) absent(s *State, at *cluster, rank int) (booked, alone int64) {
 	a := &s.ledger.sockets[rank]
 	for b, n := range s.pinned() {
@@ -170,8 +171,8 @@ func (k *disks) absent(s *State, at *cluster, rank int) (booked, alone int64) {
 	return booked, alone
 }
 
-// A fetch that is cancelled in the same Step is not sent. Otherwise a socket could get it after the step that
-// drops the blocks, would keep them, and a later step would lack the memory.
+// A fetch that is cancelled in the same Step is not sent. Otherwise a socket could get it after the
+// step that drops the blocks, would keep them, and a later step would lack the memory.
 func TestGivenUpAsAsked(t *testing.T) {
 	s := testState(t, func(c *Config) { c.TokenBudget, c.Chunk, c.MaxRunning = 300, 128, 4 })
 	out := newClient(t)

@@ -6,9 +6,9 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// use counts a use of a block. Its value is the number of uses plus the value of the last evicted block, so
-// a block that is no longer used is evicted eventually. This is GreedyDual-Size with frequency; all blocks
-// have the same size and about the same cost to read.
+// use counts a use of a block. Its value is the number of uses plus the value of the last evicted
+// block, so a block that is no longer used is evicted eventually. This is GreedyDual-Size with
+// frequency; all blocks have the same size and about the same cost to read.
 func (c *prefixCache) use(b *textBlock) {
 	c.touches++
 	b.uses++
@@ -29,8 +29,8 @@ func (c *prefixCache) settle(b *textBlock) {
 	}
 }
 
-// evict frees memory on a socket: it drops the least valuable block with memory there, or only its sums. It
-// returns false if no block has any.
+// evict frees memory on a socket: it drops the least valuable block with memory there, or only its
+// sums. It returns false if no block has any.
 func (c *prefixCache) evict(rank int) bool {
 	if c.evictSums(rank) {
 		return true

@@ -1,7 +1,7 @@
 package batcher
 
-// The ledger books the bytes of a block once, for as long as the prefix cache or a sequence has it. The bytes of
-// a sequence's own rows are booked separately.
+// The ledger books the bytes of a block once, for as long as the prefix cache or a sequence has it.
+// The bytes of a sequence's own rows are booked separately.
 
 // blocksOn returns the number of shared blocks that a request holds on a socket.
 func (r *request) blocksOn(rank int) int {
@@ -11,8 +11,8 @@ func (r *request) blocksOn(rank int) int {
 	return 0
 }
 
-// handBlocksOver books the end of prefill: the shared blocks are released on all sockets except the owner, and
-// on the owner too unless its cache includes them.
+// handBlocksOver books the end of prefill: the shared blocks are released on all sockets except the
+// owner, and on the owner too unless its cache includes them.
 func (l *ledger) handBlocksOver(r *request) {
 	adopts := r.Policy.Adopts(l.g, r.read)
 	for _, b := range r.prefix.blocks {

@@ -1,9 +1,9 @@
 package batcher
 
-// The order of admissions. Requests about the same text run faster one after another: if memory holds only a
-// few texts, each text is then read once. So a request whose text is cached is admitted before the first in
-// order, if the first would evict part of the cache. Both must have the same priority, and no
-// request is passed too often.
+// The order of admissions. Requests about the same text run faster one after another: if memory
+// holds only a few texts, each text is then read once. So a request whose text is cached is
+// admitted before the first in order, if the first would evict part of the cache. Both must have
+// the same priority, and no request is passed too often.
 
 const (
 	maxPassed     = 16 // maximum number of later requests admitted before one

@@ -10,9 +10,9 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// TestGrouped runs jobs about several texts in random order, with memory for one and a half texts. Most must
-// find their text in the cache, none may be passed too often, and requests may pass others of the
-// same priority only.
+// TestGrouped runs jobs about several texts in random order, with memory for one and a half texts.
+// Most must find their text in the cache, none may be passed too often, and requests may pass
+// others of the same priority only.
 func TestGrouped(t *testing.T) {
 	for _, jobs := range []bool{false, true} {
 		t.Run(fmt.Sprint("jobs ", jobs), func(t *testing.T) { grouped(t, jobs) })

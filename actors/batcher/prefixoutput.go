@@ -7,14 +7,14 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// Blocks of generated tokens. A prompt and its output are the beginning of the conversation's next turn. With
-// policies that rebuild by prefill, the rows of the output equal those of a prefill. But only the owner has
-// them, with all heads. With one socket they stay there. With several, the ended sequence keeps its memory
-// until each socket has fetched the rows of its heads. That happens while steps run, in memory that is
-// otherwise unused.
+// Blocks of generated tokens. A prompt and its output are the beginning of the conversation's next
+// turn. With policies that rebuild by prefill, the rows of the output equal those of a prefill. But
+// only the owner has them, with all heads. With one socket they stay there. With several, the ended
+// sequence keeps its memory until each socket has fetched the rows of its heads. That happens while
+// steps run, in memory that is otherwise unused.
 
-// keepOutput moves the blocks of an ended sequence to the cache. held reports that the sequence keeps its
-// memory until endFetch.
+// keepOutput moves the blocks of an ended sequence to the cache. held reports that the sequence
+// keeps its memory until endFetch.
 func (c *prefixCache) keepOutput(r *request) (held bool) {
 	switch {
 	case r.phase != decoding || r.NoCache || c.s.cfg.Geometry.Windows != nil || !r.Policy.RebuildsByPrefill():
@@ -50,8 +50,8 @@ func (c *prefixCache) keepHere(r *request) {
 	}
 }
 
-// spread makes all sockets fetch the blocks of an output, if the cache still has the blocks of its prompt. A
-// request with the same text waits for them (see incoming).
+// spread makes all sockets fetch the blocks of an output, if the cache still has the blocks of its
+// prompt. A request with the same text waits for them (see incoming).
 func (c *prefixCache) spread(r *request) bool {
 	chain, to := slices.Clone(r.prefix.blocks), (r.cached-r.staged)/tensor.BlockSlots
 	if n := len(chain); n < len(r.Prompt)/tensor.BlockSlots || n > 0 && !chain[n-1].cached || c.s.now < c.spreadAfter || c.fetchesOf(true) >= maxFetches {

@@ -8,9 +8,10 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// Attention sums. A policy that sums attention over all queries of a prompt needs these sums in addition to
-// a cached text's rows. The sums at the end of some blocks are stored with those blocks, in memory of the
-// cache, and a later prompt continues from them (kvcache.Policy.SumsAt). Files have no sums.
+// Attention sums. A policy that sums attention over all queries of a prompt needs these sums in
+// addition to a cached text's rows. The sums at the end of some blocks are stored with those
+// blocks, in memory of the cache, and a later prompt continues from them (kvcache.Policy.SumsAt).
+// Files have no sums.
 
 // sumsAt returns where the next chunk of a prompt must end so that its sums can be kept; 0: anywhere.
 func (r *request) sumsAt() int {
@@ -36,8 +37,8 @@ func (r *request) awaitsSums(v *request) int {
 	return v.sumsAt()
 }
 
-// saveSums stores the sums at the end of a chunk, if the chunk ends at the right place and all sockets have
-// room.
+// saveSums stores the sums at the end of a chunk, if the chunk ends at the right place and all
+// sockets have room.
 func (c *prefixCache) saveSums(run *plan.Run, r *request) {
 	end := run.Start + len(run.Tokens)
 	if !r.prefix.saves || r.sumsAt() != end || len(r.prefix.blocks)*tensor.BlockSlots != end {
@@ -58,8 +59,8 @@ func (c *prefixCache) saveSums(run *plan.Run, r *request) {
 	run.Sums = true
 }
 
-// savedSums marks sums whose step has completed. Earlier sums of the same conversation are then outdated,
-// except at powers of two, where texts are likely to diverge.
+// savedSums marks sums whose step has completed. Earlier sums of the same conversation are then
+// outdated, except at powers of two, where texts are likely to diverge.
 func (c *prefixCache) savedSums(r *request) {
 	b := r.prefix.blocks[len(r.prefix.blocks)-1]
 	b.summed = true

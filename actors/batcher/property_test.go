@@ -31,16 +31,16 @@ func drawSockets(r *rapid.T, least int64) []Socket {
 	return sockets
 }
 
-// drawRoomy places a cluster that can take any request of drawSpec, but not on every owner: one socket is large,
-// and the others can at least read their heads.
+// drawRoomy places a cluster that can take any request of drawSpec, but not on every owner: one
+// socket is large, and the others can at least read their heads.
 func drawRoomy(r *rapid.T) []Socket {
 	sockets := drawSockets(r, block*20)
 	sockets[rapid.IntRange(0, len(sockets)-1).Draw(r, "large")].Budget += int64(geometry.Layers) * block * 25
 	return sockets
 }
 
-// drawSuccessors draws the old socket of each new one. Processes that continue have the same memory, in any order.
-// Other sockets died or are new.
+// drawSuccessors draws the old socket of each new one. Processes that continue have the same
+// memory, in any order. Other sockets died or are new.
 func drawSuccessors(r *rapid.T, at *cluster, sockets []Socket) []int {
 	heirs, left := make([]int, len(sockets)), []int{}
 	for rank := range at.arenas {
@@ -84,8 +84,8 @@ func drawSpec(r *rapid.T, id string, now int64) Spec {
 	return p
 }
 
-// Under any sequence of events the ledger must be right, the real arenas must never refuse memory, every token
-// must arrive once and in order, and every request must end.
+// Under any sequence of events the ledger must be right, the real arenas must never refuse memory,
+// every token must arrive once and in order, and every request must end.
 func TestEverythingEnds(t *testing.T) { everythingEnds(t) }
 
 // TestEverythingEndsInWindows: the same where some layers see only the newest tokens.

@@ -7,9 +7,9 @@ const (
 	stuckMillis = 10_000
 )
 
-// rate measures throughput from Ticks and completed steps, in windows of at least rateMillis. A window without
-// rows stays open while a step runs, so that a step of several seconds counts over its whole
-// duration.
+// rate measures throughput from Ticks and completed steps, in windows of at least rateMillis. A
+// window without rows stays open while a step runs, so that a step of several seconds counts over
+// its whole duration.
 type rate struct {
 	since  int64 // milliseconds; start of the window
 	rows   int64 // computed in the window, rejected drafts included

@@ -55,8 +55,8 @@ func TestRate(t *testing.T) {
 	}
 }
 
-// TestTokensOfAStep checks that the rate counts every prompt and output token once, and no rejected draft. Each
-// Emit has the number of tokens of its step that follow.
+// TestTokensOfAStep checks that the rate counts every prompt and output token once, and no rejected
+// draft. Each Emit has the number of tokens of its step that follow.
 func TestTokensOfAStep(t *testing.T) {
 	const read, tokens = 30, 300
 	s, out := testState(t, nil), newClient(t)

@@ -5,9 +5,9 @@ import "github.com/shoal-llm/shoal/internal/engine/plan"
 // none is the rank of a replica that does not exist.
 const none = plan.None
 
-// residency is the module for rows of decoding sequences that are not only in their owner's memory: replicas
-// on another socket (this file), and files (spill.go). Replicas use memory that sequences and the prefix
-// cache do not need.
+// residency is the module for rows of decoding sequences that are not only in their owner's memory:
+// replicas on another socket (this file), and files (spill.go). Replicas use memory that sequences
+// and the prefix cache do not need.
 type residency struct {
 	s       *State
 	dropped []uint64 // sequences whose replica the next plan drops
@@ -38,10 +38,10 @@ func (v *residency) done(d *StepDone) {
 // copiesAStep bounds the new replicas of one step.
 const copiesAStep = 2
 
-// planReplicas gives decoding sequences a replica, on the socket with the most free bytes. Some get none. Under a
-// policy that scores slots in decode, every step changes all scores, and sending them costs more than
-// the rebuild that a replica saves. A cache with rows in a file would have to be read back. A cache
-// that others share exists on its owner only.
+// planReplicas gives decoding sequences a replica, on the socket with the most free bytes. Some get
+// none. Under a policy that scores slots in decode, every step changes all scores, and sending them
+// costs more than the rebuild that a replica saves. A cache with rows in a file would have to be
+// read back. A cache that others share exists on its owner only.
 func (v *residency) planReplicas(p *plan.Plan) {
 	if len(v.s.ledger.sockets) < 2 {
 		return

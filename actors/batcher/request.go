@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// phase of a request: waiting -> prefill -> decoding, and back to waiting after a preemption or the end of
-// its epoch.
+// phase of a request: waiting -> prefill -> decoding, and back to waiting after a preemption or the
+// end of its epoch.
 type phase uint8
 
 const (
@@ -74,9 +74,9 @@ func (r *request) tokens(lo, hi int) []int32 {
 	return run
 }
 
-// toRead returns the number of tokens that prefill reads if the request is admitted now. Under an identity policy
-// a cache is the same after prefill and after decode. Other policies evict during decode, so the output
-// must be replayed.
+// toRead returns the number of tokens that prefill reads if the request is admitted now. Under an
+// identity policy a cache is the same after prefill and after decode. Other policies evict during
+// decode, so the output must be replayed.
 func (r *request) toRead() int {
 	if r.Policy.RebuildsByPrefill() && r.Context == 0 {
 		return len(r.Prompt) + len(r.out)
@@ -95,11 +95,12 @@ func (r *request) context() int {
 // holdsContext reports whether the request holds a cache for others, and has no rows.
 func (r *request) holdsContext() bool { return r.Hold && r.phase == decoding && len(r.out) > 0 }
 
-// final returns the number of tokens in the cache at the very end. The last output token is never fed back.
+// final returns the number of tokens in the cache at the very end. The last output token is never
+// fed back.
 func (r *request) final() int { return len(r.Prompt) + max(r.limit, 1) - 1 }
 
-// demand returns the tokens that determine the memory of an admission: those that prefill reads, and those in the
-// cache after the first decode row.
+// demand returns the tokens that determine the memory of an admission: those that prefill reads,
+// and those in the cache after the first decode row.
 func (r *request) demand() (read, tokens int) {
 	read = r.toRead()
 	return read, min(read+1, r.final())

@@ -7,8 +7,9 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 )
 
-// Held is the cache of a sequence that was decoding when its epoch ended, on a socket of the next epoch: the
-// owner's cache, or a replica. A change of the placement does not matter, because the cache is whole.
+// Held is the cache of a sequence that was decoding when its epoch ended, on a socket of the next
+// epoch: the owner's cache, or a replica. A change of the placement does not matter, because the
+// cache is whole.
 type Held struct {
 	Seq     uint64
 	Rank    int // in the new placement
@@ -30,8 +31,8 @@ type kept struct {
 	read, cached int
 }
 
-// maxTrusted is the number of failed steps after which a request is rebuilt from its tokens, instead of from a
-// cache that outlived the epoch.
+// maxTrusted is the number of failed steps after which a request is rebuilt from its tokens,
+// instead of from a cache that outlived the epoch.
 const maxTrusted = 2
 
 // keep returns the admission of a request that decodes, for adopt.
@@ -42,8 +43,8 @@ func (r *request) keep() kept {
 	return kept{seq: r.seq, read: r.read, cached: r.cached}
 }
 
-// adopt gives suspended requests the caches that outlived their epoch, and resumes them at once. Every other
-// cache is released.
+// adopt gives suspended requests the caches that outlived their epoch, and resumes them at once.
+// Every other cache is released.
 func (s *State) adopt(held []Held) {
 	found := make(map[uint64][]*Held, len(held))
 	for i := range held {
@@ -107,14 +108,15 @@ func (s *State) adopt(held []Held) {
 	s.release.items = slices.DeleteFunc(s.release.items, func(seq uint64) bool { return taken[seq] })
 }
 
-// resumption is a request that the next plan opens with its cache, if it still runs under the same sequence
-// number.
+// resumption is a request that the next plan opens with its cache, if it still runs under the same
+// sequence number.
 type resumption struct {
 	r   *request
 	seq uint64
 }
 
-// reopen adds the resumed sequences to a plan. A plan without rows is not sent, and leaves them to the next.
+// reopen adds the resumed sequences to a plan. A plan without rows is not sent, and leaves them to
+// the next.
 func (s *State) reopen(p *plan.Plan) {
 	for _, q := range s.resumed {
 		if r := q.r; r.phase == decoding && r.seq == q.seq && !r.ended {

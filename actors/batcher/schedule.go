@@ -5,9 +5,9 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// schedule makes the next step. It reserves memory for the decode rows first. Then it adds the decode rows,
-// chunks of prompts in prefill and new admissions to the plan, until the token budget is used up. Finally
-// the modules add their parts.
+// schedule makes the next step. It reserves memory for the decode rows first. Then it adds the
+// decode rows, chunks of prompts in prefill and new admissions to the plan, until the token budget
+// is used up. Finally the modules add their parts.
 func (s *State) schedule() {
 	s.growAll()
 	s.makeRoom()
@@ -69,8 +69,9 @@ func (r *request) row() plan.Run {
 		Sample: r.cached+1 >= len(r.Prompt), PromptLogprobs: plan.None, Next: plan.None}
 }
 
-// growAll books the bytes of the next decode rows, in order. If memory is short on a socket, it first drops
-// replicas there. Then it preempts the last sequence in order that has memory there, which can be the same one.
+// growAll books the bytes of the next decode rows, in order. If memory is short on a socket, it
+// first drops replicas there. Then it preempts the last sequence in order that has memory there,
+// which can be the same one.
 func (s *State) growAll() {
 	for _, r := range append(queue(nil), s.running...) {
 		if r.phase != decoding || r.holdsContext() {
@@ -92,8 +93,8 @@ func (s *State) growAll() {
 	}
 }
 
-// reserve books memory for n more tokens in the next row of a request, or for half of them and so on, as far as
-// memory is free. It returns their number.
+// reserve books memory for n more tokens in the next row of a request, or for half of them and so
+// on, as far as memory is free. It returns their number.
 func (s *State) reserve(r *request, n int) int {
 	for ; n > 0; n /= 2 {
 		bytes := s.ledger.growth(r, 1+n)
@@ -126,7 +127,8 @@ func (s *State) preempt(r *request) {
 	s.waiting.insert(r)
 }
 
-// full reports whether no more sequences can run: by the number with rows, or by the number on a socket.
+// full reports whether no more sequences can run: by the number with rows, or by the number on a
+// socket.
 func (s *State) full() bool {
 	return s.busy() >= s.cfg.MaxRunning || len(s.running) >= s.cfg.TokenBudget-1
 }
@@ -141,9 +143,9 @@ func (s *State) busy() (n int) {
 	return n
 }
 
-// makeRoom preempts sequences for the first waiting request in order, when it lacks a place or memory. It
-// preempts requests whose clients do not read, held contexts, and jobs that are later in the order. They
-// wait with their tokens.
+// makeRoom preempts sequences for the first waiting request in order, when it lacks a place or
+// memory. It preempts requests whose clients do not read, held contexts, and jobs that are later in
+// the order. They wait with their tokens.
 func (s *State) makeRoom() {
 	r := s.head()
 	if r == nil {
@@ -177,9 +179,9 @@ func (s *State) makeRoom() {
 	}
 }
 
-// admit adds the first waiting request in order to the plan, if it fits everywhere at its peak. A smaller request
-// does not overtake it. Only requests whose text is in the prefix cache may go first (prefixCache.next).
-// Requests that this placement can never take are skipped.
+// admit adds the first waiting request in order to the plan, if it fits everywhere at its peak. A
+// smaller request does not overtake it. Only requests whose text is in the prefix cache may go
+// first (prefixCache.next). Requests that this placement can never take are skipped.
 func (s *State) admit(p *plan.Plan) *request {
 	if s.full() {
 		return nil
@@ -245,8 +247,8 @@ func (s *State) begun(r *request, found int) {
 	}
 }
 
-// fit finds the owner of a request that begins with this number of shared blocks, and frees memory for it. It
-// returns none if the request does not fit.
+// fit finds the owner of a request that begins with this number of shared blocks, and frees memory
+// for it. It returns none if the request does not fit.
 func (s *State) fit(r *request, shared int) (owner int, need []int64) {
 	read, tokens := r.demand()
 	owner, need, why := s.ledger.choose(r.Policy, read, tokens, shared, r.canOwn)
@@ -270,8 +272,8 @@ func (s *State) makeFree(rank int, bytes int64) bool {
 	return true
 }
 
-// head returns the first request in order that waits for a place. It skips requests whose client does not read,
-// and requests whose text another sequence is reading at the moment.
+// head returns the first request in order that waits for a place. It skips requests whose client
+// does not read, and requests whose text another sequence is reading at the moment.
 func (s *State) head() *request {
 	for _, r := range s.waiting {
 		if !s.eligible(r) {
@@ -291,9 +293,9 @@ func (s *State) eligible(r *request) bool {
 	return r.unfit == "" && !r.unread && (s.prefix == nil || !s.prefix.awaitsBlocks(r))
 }
 
-// awaits returns the sequence in prefill that a waiting request should wait for: it is about to read the next block
-// that the request lacks, or the request can start as a fork of it. A request waits for at most one such
-// sequence.
+// awaits returns the sequence in prefill that a waiting request should wait for: it is about to
+// read the next block that the request lacks, or the request can start as a fork of it. A request
+// waits for at most one such sequence.
 func (s *State) awaits(r *request) (seq uint64) {
 	read := r.toRead()
 	for _, v := range s.running {
@@ -307,8 +309,8 @@ func (s *State) awaits(r *request) (seq uint64) {
 	return 0
 }
 
-// chunk adds the next tokens of a prompt to the plan and returns their number. It adds none while pieces of the
-// prompt's clustering are due.
+// chunk adds the next tokens of a prompt to the plan and returns their number. It adds none while
+// pieces of the prompt's clustering are due.
 func (s *State) chunk(p *plan.Plan, r *request, left int) int {
 	if s.clusters.piecesDue(r) {
 		return 0

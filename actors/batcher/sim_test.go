@@ -35,8 +35,8 @@ func modelToken(id string, index int) int32 {
 	return int32(h.Sum32() % 1000)
 }
 
-// cluster runs plans with the real arenas and stores of package kvcache. A step that the ledger allows must never
-// get ErrBudget.
+// cluster runs plans with the real arenas and stores of package kvcache. A step that the ledger
+// allows must never get ErrBudget.
 type cluster struct {
 	t      fataler
 	epoch  uint32
@@ -91,8 +91,8 @@ func (c *cluster) close() {
 	}
 }
 
-// inherit creates the cluster of the next epoch. Rank i is rank from[i] of c with its caches, or a new socket for none.
-// All other ranks are gone.
+// inherit creates the cluster of the next epoch. Rank i is rank from[i] of c with its caches, or a
+// new socket for none. All other ranks are gone.
 func (c *cluster) inherit(epoch uint32, sockets []Socket, from []int) (*cluster, []Held) {
 	next := newCluster(c.t, epoch, nil)
 	next.spills, next.lost = c.spills, c.lost

@@ -5,11 +5,11 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 )
 
-// Rows in files. A policy that reads few rows per step can have most of a cache in a file of its owner. The bits
-// are the same, and the steps are slower. When memory is short, the largest such cache on a socket moves to its
-// file, if the disk has room. No step waits for that: the owner writes while steps run, and reports when the
-// memory is free (StepDone.Spilled). A cache whose file fails is rebuilt from the tokens, and then
-// stays in memory.
+// Rows in files. A policy that reads few rows per step can have most of a cache in a file of its
+// owner. The bits are the same, and the steps are slower. When memory is short, the largest such
+// cache on a socket moves to its file, if the disk has room. No step waits for that: the owner
+// writes while steps run, and reports when the memory is free (StepDone.Spilled). A cache whose
+// file fails is rebuilt from the tokens, and then stays in memory.
 
 // inFile is the part of a cache that is in a file, or will be.
 type inFile struct {
@@ -55,7 +55,8 @@ func (v *residency) planFiles(p *plan.Plan) {
 	}
 }
 
-// fileBlocks returns the number of blocks of a sequence that can be in a file. They have only committed tokens.
+// fileBlocks returns the number of blocks of a sequence that can be in a file. They have only
+// committed tokens.
 func (v *residency) fileBlocks(r *request) int {
 	return kvcache.Spillable(v.s.ledger.g, r.read, r.cached-r.staged, r.Policy)
 }
@@ -99,8 +100,8 @@ func (v *residency) lost(seqs []uint64) {
 	}
 }
 
-// spilled books that the owner has freed the rows of the first blocks of a cache. It releases the shared blocks
-// of the prefix cache.
+// spilled books that the owner has freed the rows of the first blocks of a cache. It releases the
+// shared blocks of the prefix cache.
 func (l *ledger) spilled(r *request, blocks int) {
 	a := &l.sockets[r.owner]
 	change := l.spillChange(r, blocks) - r.resides.file.before
@@ -116,8 +117,8 @@ func (l *ledger) spilled(r *request, blocks int) {
 	a.freed -= min(0, change)
 }
 
-// spillChange returns the change of the bytes that only this sequence has on its owner, because it no longer shares
-// blocks of the prefix cache.
+// spillChange returns the change of the bytes that only this sequence has on its owner, because it
+// no longer shares blocks of the prefix cache.
 func (l *ledger) spillChange(r *request, blocks int) int64 {
 	return l.sharedBytes(r) + kvcache.SpilledBytes(l.g, r.read, r.cached, 1, blocks, r.Policy) - kvcache.StepBytes(l.g, r.read, r.cached, 1, r.Policy)
 }

@@ -53,9 +53,9 @@ var paged = func() *kvcache.Policy {
 	return p
 }()
 
-// A sequence moves to a file once, when another waits for memory and the disk has room. Its memory is free when the
-// owner reports it. A sequence whose file is lost is read again, stays in memory, and continues with the next
-// token.
+// A sequence moves to a file once, when another waits for memory and the disk has room. Its memory
+// is free when the owner reports it. A sequence whose file is lost is read again, stays in memory,
+// and continues with the next token.
 func TestSpill(t *testing.T) {
 	whole := kvcache.HandoverBytes(geometry, geometry.KVHeads, 400, paged)
 	file := kvcache.FileBytes(geometry, 6, paged)

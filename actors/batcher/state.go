@@ -10,8 +10,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// State is the scheduler: the waiting and running requests, their memory, and the step in flight. It is not safe for
-// concurrent use.
+// State is the scheduler: the waiting and running requests, their memory, and the step in flight.
+// It is not safe for concurrent use.
 type State struct {
 	cfg Config
 	now int64 // of the last Tick
@@ -188,7 +188,8 @@ func checkPlacement(sockets []Socket, heads int) string {
 	return ""
 }
 
-// finish ends a request. Its memory is freed between steps, because the step in flight may still write to it.
+// finish ends a request. Its memory is freed between steps, because the step in flight may still
+// write to it.
 func (s *State) finish(r *request, reason, code, message string) {
 	delete(s.requests, r.ID)
 	r.ended = true

@@ -13,8 +13,8 @@ type Event struct {
 	Finish *Finish
 }
 
-// Stream is a Sink that a reader drains at its own pace. It never blocks the batcher: unread events are kept, and
-// their number is bounded by the request's max_tokens.
+// Stream is a Sink that a reader drains at its own pace. It never blocks the batcher: unread events
+// are kept, and their number is bounded by the request's max_tokens.
 type Stream struct {
 	mu     sync.Mutex
 	events []Event

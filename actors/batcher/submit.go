@@ -86,8 +86,8 @@ func (s *State) tooLarge(r *request) string {
 		len(r.Prompt), r.limit, r.Policy.Spec(), r.unfit, advice)
 }
 
-// retryAfter estimates the seconds until the queue has a free place, from 1 to 60: the mean work of the queued
-// requests, at the measured rate.
+// retryAfter estimates the seconds until the queue has a free place, from 1 to 60: the mean work of
+// the queued requests, at the measured rate.
 func (s *State) retryAfter() int {
 	if s.rate.perSecond == 0 || len(s.waiting) == 0 {
 		return 5

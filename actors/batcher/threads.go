@@ -8,10 +8,11 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 )
 
-// The best number of compute threads for a decode step depends on the model, the rows and the length of their caches,
-// the nodes, and the other processes on their machines. The bits are the same with any number. So this module
-// measures: in some steps all nodes halve their threads (see plan.ThreadShift), and later steps of the same kind
-// use the fastest number. Steps with prompts use all threads (docs/decisions/threads.md).
+// The best number of compute threads for a decode step depends on the model, the rows and the
+// length of their caches, the nodes, and the other processes on their machines. The bits are the
+// same with any number. So this module measures: in some steps all nodes halve their threads (see
+// plan.ThreadShift), and later steps of the same kind use the fastest number. Steps with prompts
+// use all threads (docs/decisions/threads.md).
 const (
 	maxThreadShift = 4
 	TrialRounds    = 8 // rounds in which each shift has one turn
@@ -136,8 +137,8 @@ func (k *kind) next() int {
 	return k.best
 }
 
-// at returns the shift of the current turn. Every second round goes backwards, because steps become slower as
-// sequences grow.
+// at returns the shift of the current turn. Every second round goes backwards, because steps become
+// slower as sequences grow.
 func (k *kind) at() int {
 	at := k.turns % len(k.took)
 	if k.turns/len(k.took)%2 == 1 {
@@ -146,10 +147,11 @@ func (k *kind) at() int {
 	return at
 }
 
-// timeOf returns about the third quartile of the times, 0 without any. Where the threads use all processors, every
-// third step can take three times as long. A lower quantile would not see those steps, and a higher one would see
-// every step in which another process took a processor. The result is the mean of two neighbouring
-// values, because each turn of a forward round pairs with one of the backward round.
+// timeOf returns about the third quartile of the times, 0 without any. Where the threads use all
+// processors, every third step can take three times as long. A lower quantile would not see those
+// steps, and a higher one would see every step in which another process took a processor. The
+// result is the mean of two neighbouring values, because each turn of a forward round pairs with
+// one of the backward round.
 func timeOf(took []float64) float64 {
 	t := slices.Sorted(slices.Values(took))
 	if len(t) == 0 {
@@ -178,8 +180,8 @@ func (k *kind) turned() {
 	k.best = ChooseThreads(k.took, k.best)
 }
 
-// ChooseThreads returns the best shift, given the times of passes for each shift. It keeps best, the one in use,
-// unless another is clearly faster.
+// ChooseThreads returns the best shift, given the times of passes for each shift. It keeps best,
+// the one in use, unless another is clearly faster.
 func ChooseThreads(took [][]float64, best int) int {
 	now := timeOf(took[best])
 	for i := range took {
@@ -190,8 +192,8 @@ func ChooseThreads(took [][]float64, best int) int {
 	return best
 }
 
-// done records the microseconds of a pass of the plan in flight. It reports whether the plan had the usual number of
-// threads for its kind.
+// done records the microseconds of a pass of the plan in flight. It reports whether the plan had
+// the usual number of threads for its kind.
 func (t *threads) done(p *plan.Plan, micros float64) bool {
 	usual := t.kind == nil || p.ThreadShift == t.kind.best
 	t.since += micros * float64(p.PassCount())

@@ -98,7 +98,8 @@ func TestThreadsOfUneven(t *testing.T) {
 	}
 }
 
-// Equal shifts must get equal times, because turns go forward and back. The trials must start again later.
+// Equal shifts must get equal times, because turns go forward and back. The trials must start again
+// later.
 func TestThreadsTurns(t *testing.T) {
 	k := kind{took: make([][]float64, 3), most: TrialRounds * 3}
 	for i := range TrialRounds * 3 {
@@ -117,8 +118,8 @@ func TestThreadsTurns(t *testing.T) {
 // trials is more plans than the trials of three shifts need.
 const trials = TrialRounds * 3 * trialMost
 
-// Each kind of steps is measured separately, starts with the best shift of a similar kind, and adapts to a machine
-// that changes.
+// Each kind of steps is measured separately, starts with the best shift of a similar kind, and
+// adapts to a machine that changes.
 func TestThreadsFollow(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	s := &State{threads: threads{most: 2}}
@@ -172,8 +173,8 @@ func TestThreadsKinds(t *testing.T) {
 	}
 }
 
-// A slow shift is tried in two rounds, the others in all. A turn has a minimum duration, however fast its plans are,
-// and ends early if none of them counts.
+// A slow shift is tried in two rounds, the others in all. A turn has a minimum duration, however
+// fast its plans are, and ends early if none of them counts.
 func TestThreadsTrials(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	s := &State{threads: threads{most: 2}}

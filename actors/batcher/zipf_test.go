@@ -11,7 +11,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// visit is one request of a trace: the blocks of a shared text at its beginning, and the number of its own blocks.
+// visit is one request of a trace: the blocks of a shared text at its beginning, and the number of
+// its own blocks.
 type visit struct {
 	text, shared, own int
 }
@@ -46,7 +47,8 @@ type page struct {
 	used, next int // the last request with it, and the one to come
 }
 
-// hitRate replays a trace with a cache of this number of blocks. It evicts the least valuable block without a child.
+// hitRate replays a trace with a cache of this number of blocks. It evicts the least valuable block
+// without a child.
 func hitRate(trace []visit, room int, worth func(p *page) int) float64 {
 	comes := make([][]int, len(trace)) // requests of each text
 	for i, v := range trace {
@@ -96,8 +98,8 @@ func hitRate(trace []visit, room int, worth func(p *page) int) float64 {
 	return float64(hits) / float64(all)
 }
 
-// TestZipf runs 1000 requests over 40 texts, with memory for a tenth of them. The hit rate must be above that of LRU
-// and below that of an oracle.
+// TestZipf runs 1000 requests over 40 texts, with memory for a tenth of them. The hit rate must be
+// above that of LRU and below that of an oracle.
 func TestZipf(t *testing.T) {
 	trace, blocks := zipf(rand.New(rand.NewPCG(40, 1000)), 1000, 40)
 	room := blocks / 10

@@ -272,8 +272,8 @@ func (a *attention) attend(t attendTask, causal bool, after []byte) {
 	sc.After = nil
 }
 
-// observeQueries passes the queries to the cache policy. Of a cache shared by several layers, the policy
-// observes the first layer only.
+// observeQueries passes the queries to the cache policy. Of a cache shared by several layers, the
+// policy observes the first layer only.
 func (a *attention) observeQueries(t attendTask) {
 	if a.w.Follows {
 		return

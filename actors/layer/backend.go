@@ -20,10 +20,11 @@ type Backend interface {
 	Embed(e Held, row int, tokens []uint32, checked bool) error
 	// Run computes runs of layers in order. On a single rank the runs cover all layers, which a
 	// device can capture as a graph. Between two runs, with no work of its own in flight, a backend
-	// may call between unless it is nil. Other work runs on the device meanwhile. If between returns
+	// may call between unless it is nil: it runs the executor's other jobs. If between returns
 	// false, the weights have been freed and Run must return at once.
 	Run(runs []LayerRun, between func() (goOn bool))
-	// Pack appends the values of tiles, row by row, to to. Unpack copies packed values into tiles.
+	// Pack appends the values of tiles, row by row, to the slice to. Unpack copies packed values
+	// into tiles.
 	Pack(to []float32, tiles []Tile) []float32
 	Unpack(from []float32, tiles []Tile)
 	// Nodes returns the tree nodes of projectUnits, (T, Hidden) each. Total is where the sum over

@@ -33,9 +33,9 @@ func (m mailed) Receive(take func(src int, msg []byte)) {
 
 func (m mailed) Recycle(msg []byte) { m.Transport.(collective.Recycler).Recycle(msg) }
 
-// BenchmarkGroup runs an all-gather of 4 ranks in memory, in four variants: the group itself; operations
-// as messages to an actor; and incoming data as messages too, handled on the sender's goroutine or on
-// the actor's own.
+// BenchmarkGroup runs an all-gather of 4 ranks in memory, in four variants: the group itself;
+// operations as messages to an actor; and incoming data as messages too, handled on the sender's
+// goroutine or on the actor's own.
 func BenchmarkGroup(b *testing.B) {
 	const ranks = 4
 	for _, floats := range []int{96, 1 << 16} { // a quarter of a decoded token's row of the test model fry; 256 KiB of a prompt

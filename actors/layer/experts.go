@@ -9,7 +9,7 @@ import (
 // Experts are a socket's slices of a layer's mixture of experts: in both mappings the rows
 // Slice.Part of every gate and up projection, and the rows Slice.Down of every down projection.
 // Every socket has the whole router, in float32 whatever the type of the weights: all sockets must
-// choose the same experts, and rounding the router would change the output most.
+// choose the same experts, and an error in its scores changes more than one in any other weight.
 //
 // Summing a tree of units would reduce every (token, expert) pair across sockets, PerToken times
 // the bytes of a dense layer. The activations of experts are narrow, so both mappings gather them.
@@ -137,8 +137,9 @@ func (b *Batch) part(rank, width int) topology.Range {
 	return b.Place.Slices[rank].Part(tensor.Units(b.Dims.FFN), width)
 }
 
-// quantizedInput reports whether the experts' input is quantized. quantizesActivations reports whether the rank that
-// computes the experts' activations quantizes them: on a single rank, which also multiplies them.
+// quantizedInput reports whether the experts' input is quantized. quantizesActivations reports
+// whether the rank that computes the experts' activations quantizes them: on a single rank, which
+// also multiplies them.
 func (m *mixture) quantizedInput() bool { return quantizes(m.experts.Gate) }
 
 func (b *Processor) quantizesActivations() bool {

@@ -347,8 +347,8 @@ func (a *latentAttention) attend(t attendTask) {
 	}
 }
 
-// observeQueries passes the queries to the cache policy: of a prompt those of one unit, in decode those of
-// all heads.
+// observeQueries passes the queries to the cache policy: of a prompt those of one unit, in decode
+// those of all heads.
 func (a *latentAttention) observeQueries(t attendTask) {
 	ld, d := a.b.Dims.qkvWidth(), a.b.Dims
 	t.s.Cache.Observe(a.index, t.head, t.s.Start+t.first, t.n, a.b.QKV[(t.s.First+t.first)*ld+t.head*d.group()*d.row():], ld)

@@ -113,8 +113,8 @@ func (b *Processor) each(rows int, f func(int)) {
 	b.Pool.Run(rows, f)
 }
 
-// minParallelRows is the number of rows from which element-wise work is divided among threads. A row takes
-// about a microsecond, and so does waking the other threads.
+// minParallelRows is the number of rows from which element-wise work is divided among threads. A
+// row takes about a microsecond, and so does waking the other threads.
 const minParallelRows = 4
 
 func addBias(y []float32, ld, n int, bias []float32, r topology.Range) {

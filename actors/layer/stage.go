@@ -40,7 +40,8 @@ func allToAll(name string, tiles pairTiles) *Exchange {
 		}}
 }
 
-// sum returns a reduction. It writes its result where the next stage reads it, so it has no unpack step.
+// sum returns a reduction. It writes its result where the next stage reads it, so it has no unpack
+// step.
 func sum(name string, start func(b *Batch, g Group, done func(error))) *Exchange {
 	return &Exchange{name: name, unpack: func(*Batch) {}, start: start}
 }

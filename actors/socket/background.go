@@ -26,7 +26,8 @@ func newBackground(exec *layer.Executor, c *caches) *background {
 // stopTimeout is the maximum time that the end of a socket waits for a disk or a connection.
 const stopTimeout = 2 * time.Second
 
-// end stops the goroutines and waits for them, for at most stopTimeout. The executor must still be running.
+// end stops the goroutines and waits for them, for at most stopTimeout. The executor must still be
+// running.
 func (b *background) end() {
 	close(b.quit)
 	done := make(chan struct{})

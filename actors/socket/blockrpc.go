@@ -12,10 +12,10 @@ import (
 	"github.com/shoal-llm/shoal/internal/proto"
 )
 
-// blockFetcher fetches cache rows of completed sequences from their owners, while steps run. Each socket
-// fetches the rows of its own heads, piece by piece. After each piece it pauses for as long as the
-// piece took, so that these transfers use at most half of the bandwidth: no request waits for them.
-// Lost pieces are requested again until the deadline.
+// blockFetcher fetches cache rows of completed sequences from their owners, while steps run. Each
+// socket fetches the rows of its own heads, piece by piece. After each piece it pauses for as long
+// as the piece took, so that these transfers use at most half of the bandwidth: no request waits
+// for them. Lost pieces are requested again until the deadline.
 type blockFetcher struct {
 	*background
 	jobs     chan func() // jobs of the goroutine that fetches
@@ -35,7 +35,8 @@ type blockLink struct {
 	replies chan blockReply
 }
 
-// blockRequest is the request of another rank: bytes of a block's rows for some heads, from an offset on.
+// blockRequest is the request of another rank: bytes of a block's rows for some heads, from an
+// offset on.
 type blockRequest struct {
 	blockLink *blockLink
 	src       int
@@ -211,7 +212,8 @@ func (a *blockFetcher) reply(r blockRequest) {
 	}
 }
 
-// ownedRows returns a block's rows for some heads, of a sequence that this socket owns; nil if there are none.
+// ownedRows returns a block's rows for some heads, of a sequence that this socket owns; nil if
+// there are none.
 func (a *blockFetcher) ownedRows(l *blockLink, w rowsAt) []byte {
 	size, heads := l.epoch.form.HeadBytes, l.epoch.geometry.KVHeads
 	if w.heads.Lo < 0 || w.heads.Len() < 1 || w.heads.Hi > heads {

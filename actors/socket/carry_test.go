@@ -14,9 +14,9 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// TestCachesOutliveTheirEpoch checks that sequences continue with equal tokens and scores in a later
-// epoch with fewer sockets: with the owner's cache, or with the replica if the owner is gone, and whether
-// or not the coordinator got the result of the last step.
+// TestCachesOutliveTheirEpoch checks that sequences continue with equal tokens and scores in a
+// later epoch with fewer sockets: with the owner's cache, or with the replica if the owner is gone,
+// and whether or not the coordinator got the result of the last step.
 func TestCachesOutliveTheirEpoch(t *testing.T) {
 	policies := []string{"full", "streaming:sink=4,recent=28", "snapstream:sink=4,recent=20,topk=24,obs=8", "sage:sink=4,recent=20,topk=24", "snapkv:topk=40,obs=8",
 		"streaming:sink=4,recent=28,positions=cache", "streaming:sink=4,recent=28,positions=cache,half=1",

@@ -14,8 +14,8 @@ import (
 	"github.com/shoal-llm/shoal/collective"
 )
 
-// A collective actor that is stopped while its group forms must close the group and report that. One that
-// panics must end its group, whose later operations fail.
+// A collective actor that is stopped while its group forms must close the group and report that.
+// One that panics must end its group, whose later operations fail.
 func TestCollectiveActorEndsItsGroup(t *testing.T) {
 	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
 	sys := actor.NewActorSystem(actor.WithLoggerFactory(func(*actor.ActorSystem) *slog.Logger { return quiet }))

@@ -93,9 +93,9 @@ func (c *constraint) undo() {
 // minRebuild is the minimum number of tokens before a constraint is rebuilt.
 const minRebuild = 64
 
-// rebuild recomputes the state from all tokens with an empty grammar cache, when the grammar that it shares
-// with other sequences is close to its limits. It rebuilds again only after the number of tokens has
-// doubled, so that the total work is linear in the tokens.
+// rebuild recomputes the state from all tokens with an empty grammar cache, when the grammar that
+// it shares with other sequences is close to its limits. It rebuilds again only after the number of
+// tokens has doubled, so that the total work is linear in the tokens.
 func (c *constraint) rebuild(err error) bool {
 	if !c.newest.Crowded() && !errors.Is(err, grammar.ErrTooComplex) || len(c.tokens) < max(2*c.rebuiltAt, minRebuild) {
 		return false

@@ -12,8 +12,8 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// boxed is a device whose handles only its own backend can open. A socket that read the weights itself, or
-// passed them to another backend, would panic.
+// boxed is a device whose handles only its own backend can open. A socket that read the weights
+// itself, or passed them to another backend, would panic.
 type boxed struct {
 	layer.Host
 	open, runs, whole *atomic.Int64 // open handles, calls of Run, whole rows of logits
@@ -89,8 +89,8 @@ func (b boxedBackend) Logits(e layer.Held, rows []layer.LogitRow) {
 	}
 }
 
-// TestDevice checks that a socket computes with the configured device, never reads its weights and closes
-// them all. A single socket must give all layers of a step in one call.
+// TestDevice checks that a socket computes with the configured device, never reads its weights and
+// closes them all. A single socket must give all layers of a step in one call.
 func TestDevice(t *testing.T) {
 	for _, m := range topology.Mappings {
 		for _, sockets := range []int{1, 3} {

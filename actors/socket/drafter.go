@@ -162,8 +162,8 @@ type draftRequest struct {
 	rows []int32 // tokens that are not in the cache yet
 }
 
-// draftTokens feeds the sampled tokens of a step to the drafter, for the sequences that this rank owns. It
-// drafts the next tokens where the plan requests drafts.
+// draftTokens feeds the sampled tokens of a step to the drafter, for the sequences that this rank
+// owns. It drafts the next tokens where the plan requests drafts.
 func (e *epoch) draftTokens(s *step) {
 	g := e.drafter
 	b := s.micro.batch

@@ -150,8 +150,8 @@ func (e *epoch) segment(c *Run) layer.Segment {
 	return seg
 }
 
-// droppedRows returns the number of first rows of a run that end with SwiftKV's pass: their logits are not
-// requested, and the policy does not observe their queries in the later layers.
+// droppedRows returns the number of first rows of a run that end with SwiftKV's pass: their logits
+// are not requested, and the policy does not observe their queries in the later layers.
 func (e *epoch) droppedRows(w *Work, run int) int {
 	c := &w.Runs[run]
 	if e.config.SwiftKV.Layers == 0 || !c.Prefill {

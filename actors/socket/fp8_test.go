@@ -11,8 +11,8 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// TestFP8 serves a checkpoint in FP8 blocks and one with the same numbers in F32. Both must give the same
-// bits, although the blocks do not align with the sockets' slices.
+// TestFP8 serves a checkpoint in FP8 blocks and one with the same numbers in F32. Both must give
+// the same bits, although the blocks do not align with the sockets' slices.
 func TestFP8(t *testing.T) {
 	ck, err := model.Open(filepath.Join(modelData, "mixtral"))
 	if err != nil {

@@ -30,8 +30,8 @@ type wanted struct {
 // greedy reports whether only the largest logit is needed.
 func (w wanted) greedy() bool { return w.sample && w.seq.params.Greedy() }
 
-// head turns final hidden states into tokens. The vocabulary is divided over the sockets. Each sends its
-// logits, or for greedy rows only its best one, to the sequence's owner, which samples.
+// head turns final hidden states into tokens. The vocabulary is divided over the sockets. Each
+// sends its logits, or for greedy rows only its best one, to the sequence's owner, which samples.
 type head struct {
 	ends layer.Held
 	pool *tensor.Pool // runs sampling tasks
@@ -44,8 +44,8 @@ type head struct {
 	draw  sync.Pool // of *sampler.Scratch, one per thread
 }
 
-// errWrongDraft marks a row after a draft token that differs from the sampled token. There is nothing to
-// sample from it.
+// errWrongDraft marks a row after a draft token that differs from the sampled token. There is
+// nothing to sample from it.
 var errWrongDraft = errors.New("socket: the row follows a wrong draft")
 
 // bestBytes is the wire size of a greedy row: logit and index.

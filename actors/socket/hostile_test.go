@@ -56,9 +56,9 @@ func newVictims(t testing.TB, dir string) *victims {
 	return v
 }
 
-// session returns a coordinator's messages to two new sockets. In two epochs, one sequence is read in two
-// chunks and another in one; both are decoded, copied, resumed and released. With a short deadline,
-// sockets that disagree on a step fail soon.
+// session returns a coordinator's messages to two new sockets. In two epochs, one sequence is read
+// in two chunks and another in one; both are decoded, copied, resumed and released. With a short
+// deadline, sockets that disagree on a step fail soon.
 func (v *victims) session(deadline time.Duration) []pb.Message {
 	var members []topology.Member
 	for i := range sessionSockets {
@@ -210,7 +210,8 @@ func TestSessionIsTaken(t *testing.T) {
 	}
 }
 
-// TestForksAreRefused checks that a fork is refused unless its cache equals one built from its own prompt.
+// TestForksAreRefused checks that a fork is refused unless its cache equals one built from its own
+// prompt.
 func TestForksAreRefused(t *testing.T) {
 	q := Sequence{Owner: 1, Policy: parsed(t, "squeezed"), Prompt: 100, HandedOver: true}
 	o := &plan.Open{Seq: 2, Fork: 1}
@@ -234,7 +235,8 @@ func TestForksAreRefused(t *testing.T) {
 	}
 }
 
-// TestIndexIsRefused checks that the pieces of an index come in order, once each, after their tokens were read.
+// TestIndexIsRefused checks that the pieces of an index come in order, once each, after their
+// tokens were read.
 func TestIndexIsRefused(t *testing.T) {
 	m := Machine{limits: Limits{Layers: 2, Layout: tensor.KVLayout{Type: tensor.F32, KDim: 8, VDim: 8}}}
 	q := Sequence{Policy: parsed(t, "squeezed"), Prompt: 400, Read: 300, Indexed: 5}
@@ -323,8 +325,8 @@ func TestStepsAreRefused(t *testing.T) {
 	}
 }
 
-// TestCacheThatNobodyResumed checks that a sequence that is read again, although an earlier epoch kept its
-// cache, leaves one cache and not two.
+// TestCacheThatNobodyResumed checks that a sequence that is read again, although an earlier epoch
+// kept its cache, leaves one cache and not two.
 func TestCacheThatNobodyResumed(t *testing.T) {
 	v := newVictims(t, goldenDir)
 	first := v.session(time.Minute)
@@ -341,8 +343,8 @@ func TestCacheThatNobodyResumed(t *testing.T) {
 	}
 }
 
-// TestHostileNumbers sets every field of every message in turn to invalid values. Each message must get a
-// reply.
+// TestHostileNumbers sets every field of every message in turn to invalid values. Each message must
+// get a reply.
 func TestHostileNumbers(t *testing.T) {
 	for _, arch := range []string{"llama", "deepseek_v3", "gemma3"} {
 		t.Run(arch, func(t *testing.T) {

@@ -61,7 +61,8 @@ type story struct {
 	work  [MicroBatches]*Work
 }
 
-// run executes one command: a name, then key=value pairs. Numbers within a value are separated by colons.
+// run executes one command: a name, then key=value pairs. Numbers within a value are separated by
+// colons.
 func (s *story) run(line string) string {
 	words := strings.Fields(line)
 	num := func(key string, otherwise int) int {

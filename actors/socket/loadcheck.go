@@ -10,9 +10,9 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// Numbers in the coordinator's messages are checked before they count, index or size anything. Loads are
-// checked here and plans in state_check.go, with one function per message. The numbers of a join are
-// checked where they are used, by collective.Config and its transport.
+// Numbers in the coordinator's messages are checked before they count, index or size anything.
+// Loads are checked here and plans in state_check.go, with one function per message. The numbers of
+// a join are checked where they are used, by collective.Config and its transport.
 
 const (
 	maxSockets    = 256

@@ -9,8 +9,8 @@ import (
 
 // Passes of a step after its first (docs/decisions/multi-step.md).
 
-// nextPass returns the stages of the next pass: the owners send the sampled tokens to all ranks, and the
-// model reads them.
+// nextPass returns the stages of the next pass: the owners send the sampled tokens to all ranks,
+// and the model reads them.
 func (e *epoch) nextPass(s *step) []stage {
 	n := len(e.place.Slices)
 	return []stage{{job: func(done func(error)) {
@@ -35,8 +35,8 @@ func (e *epoch) nextPass(s *step) []stage {
 	}}}
 }
 
-// sendSampled sends the tokens that this rank's rows have sampled to all ranks, in the order of the rows. A
-// float32 represents every token number exactly.
+// sendSampled sends the tokens that this rank's rows have sampled to all ranks, in the order of the
+// rows. A float32 represents every token number exactly.
 func (e *epoch) sendSampled(s *step, done func(error)) {
 	if s.sampledBy == nil {
 		s.sampledBy = make([][]float32, len(e.place.Slices))

@@ -17,8 +17,8 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// TestWeightsThatAreNoNumbers checks that a checkpoint full of NaN gives no tokens and does no other harm,
-// with every policy and architecture.
+// TestWeightsThatAreNoNumbers checks that a checkpoint full of NaN gives no tokens and does no
+// other harm, with every policy and architecture.
 func TestWeightsThatAreNoNumbers(t *testing.T) {
 	for _, arch := range []string{"llama", "qwen3_moe", "deepseek_v3", "gemma3"} {
 		dir := t.TempDir()
@@ -66,8 +66,8 @@ func TestWeightsThatAreNoNumbers(t *testing.T) {
 	}
 }
 
-// TestBestOfAllRanks checks that the largest logit wins, and the lowest token on a tie. NaN must never win,
-// and a token outside of its sender's range must fail the step.
+// TestBestOfAllRanks checks that the largest logit wins, and the lowest token on a tie. NaN must
+// never win, and a token outside of its sender's range must fail the step.
 func TestBestOfAllRanks(t *testing.T) {
 	nan, inf := float32(math.NaN()), float32(math.Inf(1))
 	const none, fails = -1, -2

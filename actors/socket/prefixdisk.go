@@ -13,9 +13,9 @@ import (
 	"github.com/shoal-llm/shoal/internal/proto"
 )
 
-// files moves blocks of the prefix cache between memory and disk. One goroutine writes and one reads, so
-// the socket's actor and its executor never wait for a disk. Each block is copied through a buffer, so
-// that no memory of the arena is held during disk I/O.
+// files moves blocks of the prefix cache between memory and disk. One goroutine writes and one
+// reads, so the socket's actor and its executor never wait for a disk. Each block is copied through
+// a buffer, so that no memory of the arena is held during disk I/O.
 type files struct {
 	*background
 	store  *tier.Store

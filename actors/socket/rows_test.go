@@ -110,9 +110,10 @@ func (d *decoder) pass(rows []float32, start int) []float32 {
 	return slices.Clone(x[:len(rows)])
 }
 
-// TestRowsOfSeveralTokens checks that a step of 1 to 9 tokens of a sequence gives the bits of one token per
-// step. The tokens are rows of one pass or one per pass, and any number of them is committed. It covers
-// every policy, ordinary and latent attention, layers with a window, and repeated steps.
+// TestRowsOfSeveralTokens checks that a step of 1 to 9 tokens of a sequence gives the bits of one
+// token per step. The tokens are rows of one pass or one per pass, and any number of them is
+// committed. It covers every policy, ordinary and latent attention, layers with a window, and
+// repeated steps.
 func TestRowsOfSeveralTokens(t *testing.T) {
 	policies := []string{"full", "streaming:sink=4,recent=60", "streaming:sink=0,recent=3", "snapkv:topk=30,obs=8,pool=5",
 		"snapstream:sink=4,recent=20,topk=20,obs=8,pool=7", "sage:sink=4,recent=20,topk=20", "h2o:recent=20,topk=20", "h2o:recent=2,topk=40,step=1", "h2o:recent=20,topk=50,step=1", "tova:size=50",

@@ -15,8 +15,8 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// mixed returns requests of all kinds: greedy and sampled, short and long, with every policy. They arrive
-// one after another, so that batches keep changing.
+// mixed returns requests of all kinds: greedy and sampled, short and long, with every policy. They
+// arrive one after another, so that batches keep changing.
 func mixed(policy string) []*request {
 	var reqs []*request
 	for i, n := range []int{1, 7, 64, 65, 200, 333, 511} {
@@ -56,8 +56,8 @@ func bits(t *testing.T, reqs []*request) []byte {
 	return out.Bytes()
 }
 
-// TestSameBits checks that results depend on the request only: not on the number of sockets, their shares,
-// the mapping, the chunk size or the other requests in the batch.
+// TestSameBits checks that results depend on the request only: not on the number of sockets, their
+// shares, the mapping, the chunk size or the other requests in the batch.
 func TestSameBits(t *testing.T) {
 	policies := []string{"full", "streaming:sink=4,recent=60", "snapkv:topk=56,obs=8,pool=5",
 		"snapstream:sink=4,recent=40,topk=40,obs=8,pool=7", "sage:sink=4,recent=30,topk=50", "h2o:recent=40,topk=40", "h2o:recent=40,topk=40,step=1", "tova:size=80",
@@ -118,8 +118,8 @@ func TestSameBits(t *testing.T) {
 	}
 }
 
-// TestSameBitsFamilies does the same for features of other architectures: biases with sliced rows, norms of
-// heads, and experts, whose tokens are grouped differently by each batch and chunk.
+// TestSameBitsFamilies does the same for features of other architectures: biases with sliced rows,
+// norms of heads, and experts, whose tokens are grouped differently by each batch and chunk.
 func TestSameBitsFamilies(t *testing.T) {
 	const policy = "snapstream:sink=4,recent=40,topk=40,obs=8,pool=7"
 	for _, name := range []string{"qwen2", "qwen3", "mistral", "mistral_window", "qwen2_window", "gemma3", "phi3", "deepseek_v2", "dace"} {
@@ -134,7 +134,8 @@ func TestSameBitsFamilies(t *testing.T) {
 		}
 		sameAsAlone(t, rigConfig{dir: dir}, policy, 31, rigConfig{sockets: 3, mapping: topology.Gather, shares: []float64{1, 4, 2}})
 	}
-	// Activations quantized before an exchange (layer/quantized.go): with biases, with norms after attention and FFN.
+	// Activations quantized before an exchange (layer/quantized.go): with biases, with norms after
+	// attention and FFN.
 	for _, name := range []string{"qwen2", "gemma3"} {
 		sameAsAlone(t, rigConfig{dir: filepath.Join(modelData, name), weights: "q8_0"}, policy, 41,
 			rigConfig{sockets: 3, mapping: topology.Gather, shares: []float64{1, 4, 2}},
@@ -149,8 +150,8 @@ func TestSameBitsFamilies(t *testing.T) {
 	}
 }
 
-// sameAsAlone compares the results of several clusters, with the given chunk size, with those of a single
-// socket.
+// sameAsAlone compares the results of several clusters, with the given chunk size, with those of a
+// single socket.
 func sameAsAlone(t *testing.T, model rigConfig, policy string, chunk int, clusters ...rigConfig) {
 	t.Helper()
 	want := mixed(policy)[:5]
@@ -183,12 +184,12 @@ func TestInt8Cache(t *testing.T) {
 	}
 }
 
-// int8Tolerance bounds the change of a log-probability of the random model with int8 rows, relative to the
-// float32 reference. float32 rows stay within 2e-3, bf16 rows within 0.03.
+// int8Tolerance bounds the change of a log-probability of the random model with int8 rows, relative
+// to the float32 reference. float32 rows stay within 2e-3, bf16 rows within 0.03.
 const int8Tolerance = 0.08
 
-// TestSameBitsQuantised does the same for weights that are quantised during loading: the blocks of a row do
-// not depend on the rank that has it.
+// TestSameBitsQuantised does the same for weights that are quantised during loading: the blocks of
+// a row do not depend on the rank that has it.
 func TestSameBitsQuantised(t *testing.T) {
 	for _, m := range []struct{ dir, weights string }{
 		{goldenDir, "q8_0"}, {goldenDir, "q4_0"}, {goldenDir, "iq4_nl"},
@@ -222,8 +223,8 @@ func TestSameBitsQuantised(t *testing.T) {
 	}
 }
 
-// TestSameBitsLatent does the same for latent attention with every policy, whose scores are sums over the
-// query heads of all sockets, and for every cache type.
+// TestSameBitsLatent does the same for latent attention with every policy, whose scores are sums
+// over the query heads of all sockets, and for every cache type.
 func TestSameBitsLatent(t *testing.T) {
 	type row struct {
 		policy string

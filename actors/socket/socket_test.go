@@ -394,8 +394,8 @@ func TestGoldensGGUF(t *testing.T) {
 	}
 }
 
-// TestGGUFDeepseekV2 does the same for a model whose goldens a GGUF file cannot express (two mscales). It
-// compares with its folder with one mscale: tokens and scores, bit for bit.
+// TestGGUFDeepseekV2 does the same for a model whose goldens a GGUF file cannot express (two
+// mscales). It compares with its folder with one mscale: tokens and scores, bit for bit.
 func TestGGUFDeepseekV2(t *testing.T) {
 	dir, file := t.TempDir(), filepath.Join(t.TempDir(), "m.gguf")
 	if err := modeltest.SameMScale(filepath.Join(modelData, "deepseek_v2"), dir); err != nil {

@@ -151,8 +151,8 @@ func copyPages(file *tier.Pages, g kvcache.Geometry, p *kvcache.Policy, blocks i
 	return sums, nil
 }
 
-// withCache runs do with a cache on the executor. It returns false if the cache does not exist, do returns
-// false, or the socket ends.
+// withCache runs do with a cache on the executor. It returns false if the cache does not exist, do
+// returns false, or the socket ends.
 func (s *spiller) withCache(seq uint64, do func(own *kvcache.Store) bool) bool {
 	return s.onExecutor(func() error {
 		if q := s.caches.seqs[seq]; q == nil || q.cache == nil || !q.cache.Sealed() || !do(q.cache) {

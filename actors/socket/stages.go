@@ -135,8 +135,8 @@ func (h *handover) exchange(of int, heads topology.Range) []stage {
 	return []stage{{job: func(done func(error)) { h.heads = heads; h.start(of, done) }}, {job: func(done func(error)) { done(h.finish(of)) }}}
 }
 
-// timed measures the stages of a hand-over: selection, transfer and storage of the rows. With end, the
-// hand-over ends after them.
+// timed measures the stages of a hand-over: selection, transfer and storage of the rows. With end,
+// it also seals the hand-over.
 func (h *handover) timed(s *step, stages []stage, end bool) []stage {
 	var began time.Time
 	h.batch = s.micro.batch

@@ -10,9 +10,10 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// checked returns a machine of rank 0 of 2. Sequence 1 decodes here under full after 130 tokens, the last two
-// of them staged. Sequence 2 is a prompt under full, with 64 of 200 tokens read. Sequence 3 decodes one
-// token a step on rank 1. Sequence 4 decodes under h2o. Sequence 9 was kept from an earlier epoch.
+// checked returns a machine of rank 0 of 2. Sequence 1 decodes here under full after 130 tokens,
+// the last two of them staged. Sequence 2 is a prompt under full, with 64 of 200 tokens read.
+// Sequence 3 decodes one token a step on rank 1. Sequence 4 decodes under h2o. Sequence 9 was kept
+// from an earlier epoch.
 func checked(t *testing.T) *Machine {
 	m := NewMachine()
 	m.limits = Limits{Ranks: 2, Vocab: 100, Positions: 1000, Rows: 64, Layout: tensor.KVLayout{Type: tensor.BF16, KDim: 8, VDim: 8}}

@@ -18,8 +18,8 @@ import (
 //
 // A sequence has up to three caches: the prompt, which all sockets read, divided by KV heads; the
 // cache that decode reads, whole on its owner; and a replica of that on another socket. The rows
-// that decode writes are committed only when a later plan has the number of tokens that count. So a cache
-// matches what the coordinator knows however a step ended, and can be used in the next epoch.
+// that decode writes are committed only when a later plan has the number of tokens that count. So a
+// cache matches what the coordinator knows however a step ended, and can be used in the next epoch.
 type Machine struct {
 	State
 	limits      Limits

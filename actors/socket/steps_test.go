@@ -20,8 +20,9 @@ var everyPolicy = []string{"full", "streaming:sink=4,recent=28", "snapkv:topk=40
 	"h2o:recent=20,topk=20", "h2o:recent=20,topk=20,step=1", "tova:size=40", "streaming:sink=4,recent=28,positions=cache", "streaming:sink=4,recent=28,positions=cache,half=1",
 	"h2o:recent=20,topk=20,step=1,positions=cache,half=1", "knorm:sink=4,recent=20,topk=20", "quest:page=16,budget=48", "shadowkv:chunk=8,budget=16,outliers=1,local=1", "shadowkv:keys=lowrank,rank=8,chunk=4,budget=8,outliers=1,local=1", "squeezed:clusters=0.25,levels=2,sparsity=0.5,tail=4,obs=6,segment=64"}
 
-// TestStepsOfSeveralTokens checks that steps with 1 to 9 tokens of a sequence, of which a later plan accepts
-// some, give the bits of one token at a time. Policies that allow replicas run with them.
+// TestStepsOfSeveralTokens checks that steps with 1 to 9 tokens of a sequence, of which a later
+// plan accepts some, give the bits of one token at a time. Policies that allow replicas run with
+// them.
 func TestStepsOfSeveralTokens(t *testing.T) {
 	policies := everyPolicy
 	if raceEnabled {
@@ -59,8 +60,8 @@ func someRequests(policy string, tokens int) (list []*request) {
 	return list
 }
 
-// speculate decodes sequences whose result is known from want. Each row has a known token and some drafts,
-// which are right or wrong at random.
+// speculate decodes sequences whose result is known from want. Each row has a known token and some
+// drafts, which are right or wrong at random.
 func rowsOfSeveral(t *testing.T, r *rig, want, reqs []*request) {
 	t.Helper()
 	random := rand.New(rand.NewPCG(5, 6))
@@ -113,8 +114,8 @@ func rowsOfSeveral(t *testing.T, r *rig, want, reqs []*request) {
 	}
 }
 
-// TestTwoStepsInFlight checks that steps of two micro-batches, begun together and ended in any order, give
-// the bits of one step at a time.
+// TestTwoStepsInFlight checks that steps of two micro-batches, begun together and ended in any
+// order, give the bits of one step at a time.
 func TestTwoStepsInFlight(t *testing.T) {
 	for i, policy := range []string{"full", "snapstream:sink=4,recent=20,topk=24,obs=8", "h2o:recent=20,topk=20"} {
 		for _, sockets := range []int{1, 3} {

@@ -19,8 +19,8 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// TestStopInTheMidst stops a socket while it loads, reads a prompt or decodes. When Stop returns, nothing may
-// read the checkpoint any more: the test unmaps it at once, and a read would crash.
+// TestStopInTheMidst stops a socket while it loads, reads a prompt or decodes. When Stop returns,
+// nothing may read the checkpoint any more: the test unmaps it at once, and a read would crash.
 func TestStopInTheMidst(t *testing.T) {
 	rounds := 150
 	if testing.Short() || raceEnabled {

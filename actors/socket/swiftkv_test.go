@@ -14,9 +14,9 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// TestSameBitsSwiftKV checks that rows that skip the later layers change no result: with any policy, type of
-// weights, number of sockets and chunk size, in both mappings. The reference reads each prompt whole on
-// one socket, and all of its rows go through every layer.
+// TestSameBitsSwiftKV checks that rows that skip the later layers change no result: with any
+// policy, type of weights, number of sockets and chunk size, in both mappings. The reference reads
+// each prompt whole on one socket, and all of its rows go through every layer.
 func TestSameBitsSwiftKV(t *testing.T) {
 	rows := []struct{ model, policy, weights string }{
 		{"swiftkv", "full", "F32"}, {"swiftkv_across", "full", "q8_0"}, {"swiftkv_across", "snapstream:sink=4,recent=40,topk=40,obs=8,pool=7", "F32"},
@@ -72,8 +72,9 @@ func TestSameBitsAdapters(t *testing.T) {
 	}
 }
 
-// TestRowsLeave checks the rows that go through the later layers: none of a chunk that is not the last, and of
-// the last chunk those that the policy observes. With prompt log-probabilities all rows do.
+// TestRowsLeave checks the rows that go through the later layers: none of a chunk that is not the
+// last, and of the last chunk those that the policy observes. With prompt log-probabilities all
+// rows do.
 func TestRowsLeave(t *testing.T) {
 	for _, c := range []struct {
 		policy         string
@@ -108,8 +109,8 @@ func TestRowsLeave(t *testing.T) {
 	}
 }
 
-// TestSharedCacheIsCountedOnce checks that the ledger books exactly the bytes that the stores of layers with
-// shared caches take, which is half of what separate caches would.
+// TestSharedCacheIsCountedOnce checks that the ledger books exactly the bytes that the stores of
+// layers with shared caches take, which is half of what separate caches would.
 func TestSharedCacheIsCountedOnce(t *testing.T) {
 	r := newRig(t, rigConfig{dir: filepath.Join(modelData, "swiftkv_across"), sockets: 1, mapping: topology.Gather, kv: tensor.BF16})
 	q := &request{prompt: somePrompt(200, 1), max: 2, params: greedy(0), policy: "full"}
@@ -125,8 +126,8 @@ func TestSharedCacheIsCountedOnce(t *testing.T) {
 	}
 }
 
-// TestScoredStepsOfOneToken checks that a policy with attention scores refuses several tokens of a sequence in
-// one step if layers share caches.
+// TestScoredStepsOfOneToken checks that a policy with attention scores refuses several tokens of a
+// sequence in one step if layers share caches.
 func TestScoredStepsOfOneToken(t *testing.T) {
 	for policy, refused := range map[string]bool{"h2o:recent=20,topk=20,step=1": true, "streaming:sink=4,recent=28": false} {
 		m := NewMachine()

@@ -11,8 +11,8 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// TestStepCutByANewEpoch ends an epoch during any stage of a step. The step must get a reply and must not read
-// freed memory, which would crash. The next epoch must work.
+// TestStepCutByANewEpoch ends an epoch during any stage of a step. The step must get a reply and
+// must not read freed memory, which would crash. The next epoch must work.
 func TestStepCutByANewEpoch(t *testing.T) {
 	rounds := 400
 	if testing.Short() || raceEnabled {

@@ -24,7 +24,7 @@ type Stages struct {
 	Wait        time.Duration // for collectives
 	Own         time.Duration // portion of the above that other sockets may not have: attention of own sequences, their indexes
 
-	Threads tensor.Spent // CPU time of the pool during the step
+	Threads tensor.Spent // of the pool during the step
 
 	Experts int // number of experts whose weights were read, all layers together
 }

@@ -41,9 +41,9 @@ func (r *recorder) Send(dst int, msg []byte) error {
 	return r.Transport.Send(dst, msg)
 }
 
-// conversation returns the hash of all messages between the sockets of a cluster for two requests. Ranks derive
-// the order of collectives from the plan. Two builds that derive it differently cannot work together, although
-// no message between processes differs.
+// conversation returns the hash of all messages between the sockets of a cluster for two requests.
+// Ranks derive the order of collectives from the plan. Two builds that derive it differently cannot
+// work together, although no message between processes differs.
 func conversation(t *testing.T, c rigConfig, policies ...string) string {
 	t.Helper()
 	var mu sync.Mutex

@@ -86,8 +86,8 @@ func TestCache(t *testing.T) {
 	}
 }
 
-// TestCacheLimit checks that the folder never exceeds its limit and that the least recently used file is
-// removed first.
+// TestCacheLimit checks that the folder never exceeds its limit and that the least recently used
+// file is removed first.
 func TestCacheLimit(t *testing.T) {
 	pool := tensor.NewPool(1)
 	defer pool.Close()

@@ -9,8 +9,8 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// LoadDraft loads the whole draft model for base, for a placement of one rank: a separate model, or with
-// mtp the multi-token-prediction layer, with the embedding and the head of base.
+// LoadDraft loads the whole draft model for base, for a placement of one rank: a separate model, or
+// with mtp the multi-token-prediction layer, with the embedding and the head of base.
 func LoadDraft(ctx context.Context, draft, base *model.Checkpoint, p topology.Placement, mtp bool, dt tensor.DType, o Options) (*Weights, layer.Held, error) {
 	sources := []*model.Checkpoint{draft, base}
 	marks := make([]model.Mark, len(sources))

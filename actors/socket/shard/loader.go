@@ -36,8 +36,8 @@ type loader struct {
 	mark     model.Mark        // state of the files when loading began
 }
 
-// unchanged reports whether the bytes read of a tensor belong to the model. Only then may they be stored
-// in the disk cache or shared with other nodes.
+// unchanged reports whether the bytes read of a tensor belong to the model. Only then may they be
+// stored in the disk cache or shared with other nodes.
 func (l *loader) unchanged(name string) bool {
 	if l.err == nil && !l.ck.Random() {
 		t, err := l.ck.Tensor(name)

@@ -14,8 +14,9 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// Nodes of one machine that load concurrently must get the attention weights that each would load alone,
-// in memory that exists once and is freed with the last node. Sliced matrices are not shared.
+// Nodes of one machine that load concurrently must get the attention weights that each would load
+// alone, in memory that exists once and is freed with the last node. Sliced matrices are not
+// shared.
 func TestSlicesAreShared(t *testing.T) {
 	f, err := sharedmem.Create()
 	if errors.Is(err, sharedmem.ErrUnsupported) {
