@@ -70,9 +70,9 @@ func shapeOf(name string) (*model.Config, error) {
 	return &ck.Config, nil
 }
 
-// measured runs a measurement as a node runs, with the same collector settings; profiled
+// runMeasurement runs a measurement as a node runs, with the same collector settings; profiled
 // if asked. A person is told what is going on, and then what came of it.
-func measured[T any](f *benchFlags, e *env, run func(note func(string)) (T, error), text func(io.Writer, T)) error {
+func runMeasurement[T any](f *benchFlags, e *env, run func(progress func(string)) (T, error), text func(io.Writer, T)) error {
 	debug.SetGCPercent(400)
 	if f.CPUProfile != "" {
 		file, err := os.Create(f.CPUProfile)
@@ -85,20 +85,20 @@ func measured[T any](f *benchFlags, e *env, run func(note func(string)) (T, erro
 		}
 		defer pprof.StopCPUProfile()
 	}
-	v, err := run(func(s string) { note(e, s+" ...") })
-	note(e, "")
-	return report(e, f.JSON, v, err, text)
+	v, err := run(func(s string) { showProgress(e, s+" ...") })
+	showProgress(e, "")
+	return printResult(e, f.JSON, v, err, text)
 }
 
-// note tells a person what is going on.
-func note(e *env, s string) {
+// showProgress tells a person what is going on.
+func showProgress(e *env, s string) {
 	if isTerminal(e.stderr) {
 		showStatus(e.stderr, s)
 	}
 }
 
-// report prints what came of a command, as JSON or as text.
-func report[T any](e *env, json bool, v T, err error, text func(io.Writer, T)) error {
+// printResult prints what came of a command, as JSON or as text.
+func printResult[T any](e *env, json bool, v T, err error, text func(io.Writer, T)) error {
 	switch {
 	case err != nil:
 		return err
@@ -142,7 +142,9 @@ func (c *benchDecodeCmd) Run(e *env) error {
 	if o.Context < 1 || o.Batch < 1 || o.Batch > 4096 || o.Tokens < 1 {
 		return fmt.Errorf("--context %d, --batch %d, --tokens %d: want at least 1, and a batch of at most 4096", c.Context, c.Batch, c.Tokens)
 	}
-	return measured(&c.benchFlags, e, func(note func(string)) (*bench.Decode, error) { return bench.RunDecode(e.ctx, o, c.Policy, note) }, printDecode)
+	return runMeasurement(&c.benchFlags, e, func(progress func(string)) (*bench.Decode, error) {
+		return bench.RunDecode(e.ctx, o, c.Policy, progress)
+	}, printDecode)
 }
 
 func printDecode(w io.Writer, d *bench.Decode) {
@@ -196,11 +198,11 @@ func (c *benchPrefillCmd) Run(e *env) error {
 		return fmt.Errorf("--context %d, --chunk %d, --repeat %d: want a prompt of 1 to %d tokens, and nothing negative", c.Context, c.Chunk, c.Repeat, 1<<16)
 	}
 	if len(c.SwiftKV) > 0 {
-		return measured(&c.benchFlags, e, func(note func(string)) (*bench.SwiftKV, error) {
-			return bench.RunSwiftKV(e.ctx, o, c.SwiftKV, c.Group, note)
+		return runMeasurement(&c.benchFlags, e, func(progress func(string)) (*bench.SwiftKV, error) {
+			return bench.RunSwiftKV(e.ctx, o, c.SwiftKV, c.Group, progress)
 		}, printSwiftKV)
 	}
-	return measured(&c.benchFlags, e, func(note func(string)) (*bench.Prefill, error) { return bench.RunPrefill(e.ctx, o, note) }, printPrefill)
+	return runMeasurement(&c.benchFlags, e, func(progress func(string)) (*bench.Prefill, error) { return bench.RunPrefill(e.ctx, o, progress) }, printPrefill)
 }
 
 func printSwiftKV(w io.Writer, s *bench.SwiftKV) {

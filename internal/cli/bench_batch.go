@@ -81,9 +81,9 @@ func (c *benchBatchCmd) Run(e *env) error {
 	if c.Filled {
 		o.Model, run = shape, bench.RunFilled
 	}
-	b, err := run(e.ctx, o, func(s string) { note(e, s+" ...") })
-	note(e, "")
-	return report(e, c.JSON, b, err, printBatch)
+	b, err := run(e.ctx, o, func(s string) { showProgress(e, s+" ...") })
+	showProgress(e, "")
+	return printResult(e, c.JSON, b, err, printBatch)
 }
 
 func printBatch(w io.Writer, b *bench.Batch) {
@@ -138,7 +138,7 @@ func (c *benchBatchCmd) processes(e *env, o bench.BatchOptions) func(context.Con
 		up := benchCluster(c.Nodes, c.Threads, o.Memory, o.Model, o.Weights, o.KV)
 		up.Mapping, up.Policy, up.noJobs = "auto", policy, true
 		up.MaxSequences, up.Queue, up.StepDeadline, up.SyncDeadline = 256, o.Requests+1, 10*time.Minute, 5*time.Minute
-		l, err := up.ready(&env{ctx: ctx, stdin: e.stdin, stdout: e.stdout, stderr: e.stderr})
+		l, err := up.startAndWait(&env{ctx: ctx, stdin: e.stdin, stdout: e.stdout, stderr: e.stderr})
 		if err != nil {
 			return nil, nil, err
 		}

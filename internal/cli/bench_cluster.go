@@ -77,7 +77,7 @@ func (c *benchClusterCmd) Run(e *env) error {
 	if err := up.check(); err != nil {
 		return err
 	}
-	l, err := up.ready(&env{ctx: ctx, stdin: e.stdin, stdout: e.stdout, stderr: e.stderr})
+	l, err := up.startAndWait(&env{ctx: ctx, stdin: e.stdin, stdout: e.stdout, stderr: e.stderr})
 	if err != nil {
 		return err
 	}
@@ -86,19 +86,19 @@ func (c *benchClusterCmd) Run(e *env) error {
 		Tokens: c.Tokens, Prompt: c.Prompt, Repeat: c.Repeat}
 	if c.Prompt > 0 {
 		f, err := bench.PromptsOfProcesses(ctx, o)
-		return report(e, c.JSON, f, err, printPrompts)
+		return printResult(e, c.JSON, f, err, printPrompts)
 	}
 	for _, o.Context = range c.Context {
 		for _, o.Batch = range c.Batch {
 			if c.Trials > 0 {
 				f, err := bench.TrialsOfProcesses(ctx, o, c.Trials)
-				if err := report(e, c.JSON, f, err, printTrials); err != nil {
+				if err := printResult(e, c.JSON, f, err, printTrials); err != nil {
 					return err
 				}
 				continue
 			}
 			f, err := bench.DecodeOfProcesses(ctx, o)
-			if err := report(e, c.JSON, f, err, printProcesses); err != nil {
+			if err := printResult(e, c.JSON, f, err, printProcesses); err != nil {
 				return err
 			}
 		}
@@ -129,8 +129,8 @@ func benchCluster(nodes, threads int, memory int64, model, weights, kv string) *
 	return up
 }
 
-// ready starts the cluster and waits until its model answers.
-func (c *upCmd) ready(e *env) (*local, error) {
+// startAndWait starts the cluster and waits until its model answers.
+func (c *upCmd) startAndWait(e *env) (*localCluster, error) {
 	serve, err := c.prepare(e)
 	if err != nil {
 		return nil, err

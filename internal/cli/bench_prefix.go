@@ -66,7 +66,7 @@ func (c *benchPrefixCmd) over(ctx context.Context, e *env, nodes int) (list []*b
 	if err := up.check(); err != nil {
 		return nil, err
 	}
-	l, err := up.ready(&env{ctx: ctx, stdin: e.stdin, stdout: e.stdout, stderr: e.stderr})
+	l, err := up.startAndWait(&env{ctx: ctx, stdin: e.stdin, stdout: e.stdout, stderr: e.stderr})
 	if err != nil {
 		return nil, err
 	}

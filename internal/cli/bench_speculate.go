@@ -82,11 +82,11 @@ func (c *benchSpeculateCmd) measure(e *env, name string, nodes int) (map[string]
 	if threads == 0 {
 		threads = topology.ThreadsOf(runtime.GOMAXPROCS(0), nodes).Most
 	}
-	material, err := newMaterial(e, name)
+	fixtures, err := newFixtures(e, name)
 	if err != nil {
 		return nil, err
 	}
-	engine, stop, err := c.engine(e, material.dir, nodes, threads)
+	engine, stop, err := c.engine(e, fixtures.dir, nodes, threads)
 	if err != nil {
 		return nil, err
 	}
@@ -96,12 +96,12 @@ func (c *benchSpeculateCmd) measure(e *env, name string, nodes int) (map[string]
 		if nodes == 0 {
 			where = "this process"
 		}
-		fmt.Fprintf(e.stdout, "%v; %s in %s, %d threads each\n", bench.ThisMachine(), material.dir, where, threads)
+		fmt.Fprintf(e.stdout, "%v; %s in %s, %d threads each\n", bench.ThisMachine(), fixtures.dir, where, threads)
 		fmt.Fprintf(e.stdout, "%-10s %5s %-8s %8s %8s %6s %11s %5s %6s %6s %8s\n", "text", "batch", "mode", "off t/s", "on t/s", "x off", "half within", "pairs", "cpu x", "right", "tok/row")
 	}
 	var all []bench.Speculate
 	for _, kind := range c.Text {
-		text, err := material.text(e, engine, kind)
+		text, err := fixtures.text(e, engine, kind)
 		if err != nil {
 			return nil, err
 		}
@@ -121,7 +121,7 @@ func (c *benchSpeculateCmd) measure(e *env, name string, nodes int) (map[string]
 			all = append(all, rows...)
 		}
 	}
-	return map[string]any{"model": material.dir, "nodes": nodes, "threads": threads, "rows": all}, nil
+	return map[string]any{"model": fixtures.dir, "nodes": nodes, "threads": threads, "rows": all}, nil
 }
 
 func printSpeculate(w io.Writer, r bench.Speculate) {
@@ -145,7 +145,7 @@ func (c *benchSpeculateCmd) engine(e *env, dir string, nodes, threads int) (api.
 	up.Draft = c.Draft
 	up.Mapping, up.Policy, up.PrefixCache, up.noJobs = "auto", "full", cluster.PrefixShared, true
 	up.Queue, up.StepDeadline, up.SyncDeadline = 1024, 10*time.Minute, 5*time.Minute
-	l, err := up.ready(&env{ctx: e.ctx, stdin: e.stdin, stdout: e.stdout, stderr: e.stderr})
+	l, err := up.startAndWait(&env{ctx: e.ctx, stdin: e.stdin, stdout: e.stdout, stderr: e.stderr})
 	if err != nil {
 		return nil, nil, err
 	}

@@ -6,13 +6,13 @@ import (
 )
 
 type cacheCmd struct {
-	lookFlags
+	timeoutFlags
 	Empty bool `help:"Forget all prefixes, on disk too; running sequences keep what they hold."`
 	JSON  bool `name:"json" help:"Print prefix_cache of /v1/cluster as it is."`
 }
 
 func (c *cacheCmd) Run(e *env) error {
-	ctx, cancel := c.within(e.ctx)
+	ctx, cancel := c.withTimeout(e.ctx)
 	defer cancel()
 	if c.Empty {
 		resp, err := c.client().Do(ctx, http.MethodPost, "/reset_prefix_cache", nil)

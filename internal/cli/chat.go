@@ -53,10 +53,10 @@ type turn struct {
 func (c *chatCmd) Run(e *env) error {
 	checkpoint := ""
 	if c.Model != "" {
-		checkpoint = named(c.Model)
+		checkpoint = localCheckpoint(c.Model)
 		switch {
 		case checkpoint != "":
-		case servesName(e.ctx, c.client(), c.Model):
+		case serverHasModel(e.ctx, c.client(), c.Model):
 			c.served = c.Model
 		case !canPull(c.Model):
 			return errNoModel(c.Model)
@@ -67,7 +67,7 @@ func (c *chatCmd) Run(e *env) error {
 			}
 		}
 	}
-	cl, end, err := c.begin(e, c.serverFlags, checkpoint)
+	cl, end, err := c.connect(e, c.serverFlags, checkpoint)
 	if err != nil {
 		return err
 	}
@@ -79,10 +79,10 @@ func (c *chatCmd) Run(e *env) error {
 	if err := c.checkTemplate(e.ctx, cl, state.Model); err != nil {
 		return err
 	}
-	t := &talk{chatCmd: c, e: e, cl: cl, person: isTerminal(e.stdout), turns: c.start()}
-	if t.person {
-		fmt.Fprintf(e.stdout, "%s on %s; /help lists the commands, /exit leaves\n", state.Model, counted(len(state.Nodes), "node"))
-		defer e.interrupts.during(t.tooLate)()
+	t := &conversation{chatCmd: c, e: e, cl: cl, interactive: isTerminal(e.stdout), turns: c.start()}
+	if t.interactive {
+		fmt.Fprintf(e.stdout, "%s on %s; /help lists the commands, /exit leaves\n", state.Model, plural(len(state.Nodes), "node"))
+		defer e.interrupts.intercept(t.answerJustEnded)()
 	}
 	return t.run(newLines(e, "> "))
 }
@@ -93,41 +93,41 @@ func (c *chatCmd) checkTemplate(ctx context.Context, cl *client.Client, name str
 	if err == nil {
 		return resp.Body.Close()
 	}
-	if lacksTemplate(err) {
+	if isNoTemplate(err) {
 		return fmt.Errorf("%s has no chat template, so there is nobody to talk to: it continues texts, as in `shoal run \"Once upon a time\"`", name)
 	}
 	return nil // the first message will tell
 }
 
-// talk is a conversation.
-type talk struct {
+// conversation is a conversation.
+type conversation struct {
 	*chatCmd
-	e      *env
-	cl     *client.Client
-	person bool // somebody sees the answers as they come
-	turns  []turn
-	warned bool                      // the newest input was a Ctrl-C at an empty prompt
-	quiet  bool                      // nothing was printed since the prompt
-	ended  atomic.Pointer[time.Time] // when the newest answer ended; nil: none has
+	e           *env
+	cl          *client.Client
+	interactive bool // somebody sees the answers as they come
+	turns       []turn
+	warned      bool                      // the newest input was a Ctrl-C at an empty prompt
+	silent      bool                      // nothing was printed since the prompt
+	ended       atomic.Pointer[time.Time] // when the newest answer ended; nil: none has
 }
 
-// moment is how long after an answer a Ctrl-C is taken to be meant for it.
-const moment = time.Second
+// interruptGrace is how long after an answer a Ctrl-C is taken to be meant for it.
+const interruptGrace = time.Second
 
-// tooLate takes a Ctrl-C that was meant for an answer that had just ended.
-func (t *talk) tooLate() bool {
+// answerJustEnded takes a Ctrl-C that was meant for an answer that had just ended.
+func (t *conversation) answerJustEnded() bool {
 	ended := t.ended.Load()
-	return ended != nil && time.Since(*ended) < moment
+	return ended != nil && time.Since(*ended) < interruptGrace
 }
 
 // run reads messages and answers them until somebody leaves.
-func (t *talk) run(in *lines) error {
+func (t *conversation) run(in *lines) error {
 	for {
-		if t.person && !t.quiet {
+		if t.interactive && !t.silent {
 			fmt.Fprintln(t.e.stdout)
 		}
-		t.quiet = false
-		text, err := message(t.e.ctx, in)
+		t.silent = false
+		text, err := readMessage(t.e.ctx, in)
 		var stopped interrupted
 		switch {
 		case errors.As(err, &stopped):
@@ -142,21 +142,21 @@ func (t *talk) run(in *lines) error {
 		}
 		t.warned = false
 		if strings.TrimSpace(text) == "" {
-			t.quiet = true
+			t.silent = true
 			continue
 		}
-		in.history.keep(text)
-		known, leave := t.command(text)
-		if leave {
+		in.history.add(text)
+		known, quit := t.command(text)
+		if quit {
 			return nil
 		}
 		if known {
 			continue
 		}
-		said, err := t.say(t.e, t.cl, append(t.turns, turn{"user", text}))
+		said, err := t.send(t.e, t.cl, append(t.turns, turn{"user", text}))
 		now := time.Now()
 		t.ended.Store(&now)
-		if err != nil && (!t.person || t.e.ctx.Err() != nil) {
+		if err != nil && (!t.interactive || t.e.ctx.Err() != nil) {
 			return err
 		}
 		if err != nil { // a person may ask again
@@ -169,22 +169,22 @@ func (t *talk) run(in *lines) error {
 
 // interrupt decides on a Ctrl-C at the prompt: it clears a line, and leaves the chat the
 // second time at an empty one.
-func (t *talk) interrupt(at interrupted) (leave bool) {
-	t.quiet = true
+func (t *conversation) interrupt(at interrupted) (quit bool) {
+	t.silent = true
 	switch {
 	case at.text:
 		t.warned = false
-	case t.warned && !t.tooLate():
+	case t.warned && !t.answerJustEnded():
 		return true
 	default:
 		fmt.Fprintln(t.e.stdout, "Ctrl-C once more leaves, as do Ctrl-D and /exit")
-		t.warned = !t.tooLate()
+		t.warned = !t.answerJustEnded()
 	}
 	return false
 }
 
-// message is what a person says at once: a line, or several.
-func message(ctx context.Context, in *lines) (string, error) {
+// readMessage is what a person says at once: a line, or several.
+func readMessage(ctx context.Context, in *lines) (string, error) {
 	defer in.prompt("> ")
 	text, err := in.next(ctx)
 	if err != nil {
@@ -207,9 +207,9 @@ func message(ctx context.Context, in *lines) (string, error) {
 			text = text[:len(text)-1]
 		}
 		in.prompt(". ")
-		var more string
-		more, err = in.next(ctx)
-		text += "\n" + more
+		var next string
+		next, err = in.next(ctx)
+		text += "\n" + next
 	}
 	if errors.As(err, new(interrupted)) { // there is a message to discard, also at an empty line
 		err = interrupted{text: true}
@@ -217,9 +217,9 @@ func message(ctx context.Context, in *lines) (string, error) {
 	return text, err
 }
 
-// say asks for an answer to what was said, and returns both. A person's Ctrl-C ends the
+// send asks for an answer to what was said, and returns both. A person's Ctrl-C ends the
 // answer where it is.
-func (c *chatCmd) say(e *env, cl *client.Client, history []turn) ([]turn, error) {
+func (c *chatCmd) send(e *env, cl *client.Client, history []turn) ([]turn, error) {
 	body := c.body()
 	body["messages"] = history
 	if c.served != "" {
@@ -227,7 +227,7 @@ func (c *chatCmd) say(e *env, cl *client.Client, history []turn) ([]turn, error)
 	}
 	ctx, stop := context.WithCancel(e.ctx)
 	defer stop()
-	defer e.interrupts.during(func() bool { stop(); return true })()
+	defer e.interrupts.intercept(func() bool { stop(); return true })()
 	var answer strings.Builder
 	f, err := stream(ctx, cl, "/v1/chat/completions", body, func(t string) {
 		answer.WriteString(t)
@@ -240,7 +240,7 @@ func (c *chatCmd) say(e *env, cl *client.Client, history []turn) ([]turn, error)
 	case err != nil:
 		return nil, err
 	default:
-		f.sayIfCut(e.stderr)
+		f.printIfTruncated(e.stderr)
 	}
 	return append(history, turn{"assistant", answer.String()}), nil
 }

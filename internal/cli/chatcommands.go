@@ -11,19 +11,19 @@ import (
 
 // chatCommands are the commands of a chat. Each gets what follows its name, and returns what
 // to print.
-var chatCommands = map[string]func(t *talk, rest string) (string, error){
-	"/clear": (*talk).clear,
-	"/reset": (*talk).clear,
-	"/set":   (*talk).set,
-	"/save":  (*talk).save,
-	"/load":  (*talk).load,
-	"/help":  func(*talk, string) (string, error) { return chatHelp, nil },
-	"/?":     func(*talk, string) (string, error) { return chatHelp, nil },
+var chatCommands = map[string]func(t *conversation, rest string) (string, error){
+	"/clear": (*conversation).clear,
+	"/reset": (*conversation).clear,
+	"/set":   (*conversation).set,
+	"/save":  (*conversation).save,
+	"/load":  (*conversation).load,
+	"/help":  func(*conversation, string) (string, error) { return chatHelp, nil },
+	"/?":     func(*conversation, string) (string, error) { return chatHelp, nil },
 }
 
 // command carries out a message that is a command, and tells whether it was one, and whether
 // the chat is over.
-func (t *talk) command(text string) (known, leave bool) {
+func (t *conversation) command(text string) (known, quit bool) {
 	name, rest, _ := strings.Cut(text, " ")
 	if !strings.HasPrefix(name, "/") || strings.Contains(text, "\n") {
 		return false, false
@@ -48,13 +48,13 @@ func (t *talk) command(text string) (known, leave bool) {
 	return true, false
 }
 
-func (t *talk) clear(string) (string, error) {
+func (t *conversation) clear(string) (string, error) {
 	t.turns = t.start()
 	return "the conversation is empty", nil
 }
 
 // set shows or changes the settings of the next answers.
-func (t *talk) set(rest string) (string, error) {
+func (t *conversation) set(rest string) (string, error) {
 	if rest == "" {
 		return t.settings(), nil
 	}
@@ -115,7 +115,7 @@ func setFloat(to **float64, text string, lo, hi float64) error {
 }
 
 // settings lists the settings of the next answers.
-func (t *talk) settings() string {
+func (t *conversation) settings() string {
 	number := func(x *float64) string {
 		if x == nil {
 			return "the model's"
@@ -136,7 +136,7 @@ func (t *talk) settings() string {
 }
 
 // save writes the conversation to a new file that only its owner reads.
-func (t *talk) save(file string) (string, error) {
+func (t *conversation) save(file string) (string, error) {
 	if file == "" {
 		return "", errors.New("/save: name a file, as in /save talk.json")
 	}
@@ -155,11 +155,11 @@ func (t *talk) save(file string) (string, error) {
 	if err = errors.Join(err, f.Close()); err != nil {
 		return "", fmt.Errorf("/save: %w", err)
 	}
-	return fmt.Sprintf("%s saved in %s", counted(len(t.turns), "message"), file), nil
+	return fmt.Sprintf("%s saved in %s", plural(len(t.turns), "message"), file), nil
 }
 
 // load goes on with a conversation that was saved.
-func (t *talk) load(file string) (string, error) {
+func (t *conversation) load(file string) (string, error) {
 	if file == "" {
 		return "", errors.New("/load: name a file, as in /load talk.json")
 	}
@@ -180,5 +180,5 @@ func (t *talk) load(file string) (string, error) {
 	if len(turns) > 0 && turns[0].Role == "system" {
 		t.System = turns[0].Content
 	}
-	return fmt.Sprintf("%s loaded from %s", counted(len(turns), "message"), file), nil
+	return fmt.Sprintf("%s loaded from %s", plural(len(turns), "message"), file), nil
 }

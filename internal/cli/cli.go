@@ -101,16 +101,16 @@ func Main(args []string) int {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	defer signal.Stop(signals)
-	taken := &interrupts{}
+	sigint := &interrupts{}
 	go func() { // ends with the process
-		for s := <-signals; s == os.Interrupt && taken.taken(); s = <-signals {
+		for s := <-signals; s == os.Interrupt && sigint.handled(); s = <-signals {
 		}
 		cancel()
 		s := <-signals
 		fmt.Fprintf(os.Stderr, "shoal: %v while ending: stopped at once. Running requests are cut off; durable jobs go on when a coordinator runs again.\n", s)
 		os.Exit(exitInterrupted)
 	}()
-	return run(env{ctx: ctx, stdin: os.Stdin, stdout: os.Stdout, stderr: &console{file: os.Stderr}, interrupts: taken}, args)
+	return run(env{ctx: ctx, stdin: os.Stdin, stdout: os.Stdout, stderr: &console{file: os.Stderr}, interrupts: sigint}, args)
 }
 
 // parser reads command lines into c.

@@ -15,34 +15,34 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
-// patience is how long run and chat wait for a server that says it is not ready yet: one
+// readyTimeout is how long run and chat wait for a server that says it is not ready yet: one
 // that `shoal up` has just started, or that has lost all of its nodes.
-const patience = 30 * time.Second
+const readyTimeout = 30 * time.Second
 
-// waiting has a client wait, and tell a terminal what for.
-func waiting(c *client.Client, w io.Writer) *client.Client {
-	c.Patience = patience
-	c.Waiting = func(why error) { fmt.Fprintf(w, "waiting for the server (%v at most): %v\n", patience, why) }
+// waitUntilReady has a client wait, and tell a terminal what for.
+func waitUntilReady(c *client.Client, w io.Writer) *client.Client {
+	c.Patience = readyTimeout
+	c.Waiting = func(why error) { fmt.Fprintf(w, "waiting for the server (%v at most): %v\n", readyTimeout, why) }
 	return c
 }
 
-// trusting trusts servers by the certificates of a file.
-func trusting(file string) http.RoundTripper {
+// caTransport trusts servers by the certificates of a file.
+func caTransport(file string) http.RoundTripper {
 	pem, err := readSmall(file)
 	pool := x509.NewCertPool()
 	if err == nil && !pool.AppendCertsFromPEM(pem) {
 		err = fmt.Errorf("%s holds no certificate", file)
 	}
 	if err != nil {
-		return failing{fmt.Errorf("--tls-ca: %w", err)}
+		return errorTransport{fmt.Errorf("--tls-ca: %w", err)}
 	}
 	return &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}}
 }
 
-// failing is a transport that says why there is none.
-type failing struct{ error }
+// errorTransport is a transport that says why there is none.
+type errorTransport struct{ error }
 
-func (f failing) RoundTrip(*http.Request) (*http.Response, error) { return nil, f.error }
+func (f errorTransport) RoundTrip(*http.Request) (*http.Response, error) { return nil, f.error }
 
 // usage is the token count of an answer.
 type usage struct {
@@ -66,8 +66,8 @@ type chunk struct {
 	} `json:"error"`
 }
 
-// finished is what a stream came to.
-type finished struct {
+// streamResult is what a stream came to.
+type streamResult struct {
 	Calls  []api.ToolCall
 	Reason string
 	Usage  usage
@@ -76,21 +76,21 @@ type finished struct {
 }
 
 // stream posts body to path and gives each piece of text to emit.
-func stream(ctx context.Context, c *client.Client, path string, body map[string]any, emit func(string)) (finished, error) {
+func stream(ctx context.Context, c *client.Client, path string, body map[string]any, emit func(string)) (streamResult, error) {
 	body["stream"], body["stream_options"] = true, map[string]any{"include_usage": true}
 	began := time.Now()
 	resp, err := c.Do(ctx, http.MethodPost, path, body)
 	if err != nil {
-		return finished{}, err
+		return streamResult{}, err
 	}
 	defer resp.Body.Close()
-	var f finished
+	var f streamResult
 	err = client.Data(resp.Body, func(data []byte) error {
 		if string(data) == "[DONE]" {
 			f.Total = time.Since(began)
 			return io.EOF
 		}
-		return f.take(data, began, emit)
+		return f.addChunk(data, began, emit)
 	})
 	switch {
 	case errors.Is(err, io.EOF):
@@ -101,14 +101,14 @@ func stream(ctx context.Context, c *client.Client, path string, body map[string]
 	return f, err
 }
 
-// sayIfCut tells that an answer was not at its end.
-func (f *finished) sayIfCut(w io.Writer) {
+// printIfTruncated tells that an answer was not at its end.
+func (f *streamResult) printIfTruncated(w io.Writer) {
 	if f.Reason == api.FinishLength {
 		fmt.Fprintf(w, "[cut after %d tokens; -t N takes more, up to the model's context]\n", f.Usage.Completion)
 	}
 }
 
-func (f *finished) take(data []byte, began time.Time, emit func(string)) error {
+func (f *streamResult) addChunk(data []byte, began time.Time, emit func(string)) error {
 	var k chunk
 	if err := json.Unmarshal(data, &k); err != nil {
 		return fmt.Errorf("the server sent a chunk that is not JSON: %w", err)

@@ -42,7 +42,7 @@ func TestStreamWaitsUntilReady(t *testing.T) {
 			}))
 			defer srv.Close()
 			var notice, text bytes.Buffer
-			cl := waiting(&client.Client{Server: srv.URL}, &notice)
+			cl := waitUntilReady(&client.Client{Server: srv.URL}, &notice)
 			_, err := stream(context.Background(), cl, "/v1/completions", map[string]any{}, func(s string) { text.WriteString(s) })
 			if got := fmt.Sprint(err); c.wantErr == "" && err != nil || !strings.Contains(got, c.wantErr) {
 				t.Errorf("error %v, want %q", err, c.wantErr)

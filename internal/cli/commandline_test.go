@@ -129,7 +129,7 @@ func TestUpFlagsArrive(t *testing.T) {
 		}
 	}
 	settled := up
-	settled.settle()
+	settled.applyDefaults()
 	k, n := settled.coordinator("/model"), settled.node(1, "/model", []string{"127.0.0.1:1"}, "")
 	coordinator, node := reparsed(t, "coordinator", &k), reparsed(t, "node", &n)
 	arrived := []map[string]any{flagsOf(t, &coordinator.Coordinator), flagsOf(t, &node.Node)}
@@ -161,7 +161,7 @@ func TestUpFlagsArrive(t *testing.T) {
 func TestDraftIsTheDefault(t *testing.T) {
 	for _, c := range []struct{ draft, speculate, want string }{{"mtp", "suffix", "model"}, {"mtp", "off", "off"}, {"", "suffix", "suffix"}} {
 		up := upCmd{Nodes: 1, nodeFlags: nodeFlags{Draft: c.draft}, serveFlags: serveFlags{Speculate: c.speculate}}
-		up.settle()
+		up.applyDefaults()
 		k, n := up.coordinator("/model"), up.node(0, "/model", nil, "")
 		if k.Speculate != c.want || n.Draft != c.draft {
 			t.Errorf("%+v: the coordinator has --speculate %q, the node --draft %q", c, k.Speculate, n.Draft)

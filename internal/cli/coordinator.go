@@ -60,7 +60,7 @@ func (c *coordinatorCmd) Run(e *env) error {
 	}
 	if c.Quant == quantAuto { // else the memory of the nodes, which is unknown here, does not matter
 		limit, from := machine.MemoryLimit()
-		if err := c.settleWeights(e, &serve, room{local: 1, total: max(1, c.Nodes), limit: limit, from: from, caches: min(kvMemory, limit/2)}); err != nil {
+		if err := c.resolveQuant(e, &serve, capacity{local: 1, total: max(1, c.Nodes), limit: limit, from: from, caches: min(kvMemory, limit/2)}); err != nil {
 			return err
 		}
 	}
@@ -68,16 +68,16 @@ func (c *coordinatorCmd) Run(e *env) error {
 	serve.Logger = log
 	c.warn(serve.Model, log)
 	if !c.WithParent {
-		defer sayEnding(e)()
+		defer printShutdown(e)()
 	}
 	if _, err := cluster.Check(serve, cluster.APIConfig{Template: c.ChatTemplate, ToolParser: c.ToolParser}, math.MaxInt64); err != nil {
 		return err
 	}
-	front, err := c.front(e, log)
+	settings, err := c.openSettings(e, log)
 	if err != nil {
 		return err
 	}
-	defer front.close()
+	defer settings.close()
 	defer rereadKey(e, key, log)()
 	l, err := c.listen()
 	if err != nil {
@@ -91,13 +91,13 @@ func (c *coordinatorCmd) Run(e *env) error {
 			os.Exit(1) // what it has promised is on disk
 		})
 	}
-	serve.Tracer = front.traces()
+	serve.Tracer = settings.tracerOrNil()
 	cfg := cluster.CoordinatorConfig{ID: c.ID, Bind: c.Bind, Ports: cluster.Ports(c.Ports), Cluster: c.Cluster, Join: c.Join, Standby: c.Standby, API: c.scheme() + "://" + l.Addr().String() + "/v1", Nodes: c.Nodes, Serve: serve, Key: key, Insecure: c.Insecure, NATS: c.NATS, DataDir: c.DataDir, StoreNodes: c.StoreNodes}
 	if c.Standby {
 		cfg.ID = cmp.Or(cfg.ID, "standby")
-		c.tell(e, "standby at %s, in the cluster of %v\n", l.Addr(), c.Join)
+		c.printf(e, "standby at %s, in the cluster of %v\n", l.Addr(), c.Join)
 	}
-	co, err := startBehindDoorman(ctx, cfg, l, c.ListenFD != 0, front)
+	co, err := startCoordinatorAt(ctx, cfg, l, c.ListenFD != 0, settings)
 	if err != nil {
 		if c.Standby && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 			return nil // it was asked to end, and was never needed
@@ -105,17 +105,17 @@ func (c *coordinatorCmd) Run(e *env) error {
 		return err
 	}
 	defer co.Close()
-	c.tell(e, "coordinator at %s; start nodes with: shoal node --join %s%s\n", co.GossipAddress(), co.GossipAddress(), c.more(key))
-	return serveAPI(&env{ctx: ctx, stdin: e.stdin, stdout: e.stdout, stderr: e.stderr}, co, l, front, func(addr string) {
-		c.tell(e, "API at %s://%s/v1\n", c.scheme(), addr)
+	c.printf(e, "coordinator at %s; start nodes with: shoal node --join %s%s\n", co.GossipAddress(), co.GossipAddress(), c.nodeFlagsText(key))
+	return serveAPI(&env{ctx: ctx, stdin: e.stdin, stdout: e.stdout, stderr: e.stderr}, co, l, settings, func(addr string) {
+		c.printf(e, "API at %s://%s/v1\n", c.scheme(), addr)
 		if !c.WithParent && awaitReady(ctx, e, co) == nil {
-			c.tell(e, "ready: %s on %s\n", co.ServeConfig().Names[0], counted(len(co.Cluster().Nodes), "node"))
+			c.printf(e, "ready: %s on %s\n", co.ServeConfig().Names[0], plural(len(co.Cluster().Nodes), "node"))
 		}
 	})
 }
 
-// tell writes for the operator. Where another process started this one, that one does.
-func (c *coordinatorCmd) tell(e *env, format string, args ...any) {
+// printf writes for the operator. Where another process started this one, that one does.
+func (c *coordinatorCmd) printf(e *env, format string, args ...any) {
 	if !c.WithParent {
 		fmt.Fprintf(e.stderr, format, args...)
 	}
@@ -142,8 +142,8 @@ func (c *coordinatorCmd) listen() (net.Listener, error) {
 	return net.FileListener(f)
 }
 
-// more are the flags that nodes need as well.
-func (c *coordinatorCmd) more(key security.Key) string {
+// nodeFlagsText are the flags that nodes need as well.
+func (c *coordinatorCmd) nodeFlagsText(key security.Key) string {
 	out := " --cluster-key FILE --bind HOST:PORT"
 	if key.IsZero() {
 		out = " --insecure"
@@ -159,8 +159,8 @@ func (c *coordinatorCmd) more(key security.Key) string {
 
 // serveAPI serves at a listener until the context ends or the coordinator loses
 // its lease, then drains. ready, when set, is called once with the API's address.
-func serveAPI(e *env, co *cluster.Coordinator, l net.Listener, front *front, ready func(addr string)) error {
-	cfg, err := front.config()
+func serveAPI(e *env, co *cluster.Coordinator, l net.Listener, settings *apiSettings, ready func(addr string)) error {
+	cfg, err := settings.config()
 	if err != nil {
 		return err
 	}
@@ -181,7 +181,7 @@ func serveAPI(e *env, co *cluster.Coordinator, l net.Listener, front *front, rea
 	defer cancel()
 	watched := make(chan struct{})
 	defer func() { cancel(); <-watched }()
-	go func() { defer close(watched); front.watch(ctx, srv) }()
+	go func() { defer close(watched); settings.watch(ctx, srv) }()
 	go func() {
 		select {
 		case <-co.Lost():

@@ -141,7 +141,7 @@ func (c *demoCmd) call(ctx context.Context, w io.Writer, cl *client.Client) erro
 }
 
 // printRate says how long the answer took.
-func printRate(w io.Writer, f finished) {
+func printRate(w io.Writer, f streamResult) {
 	decode := (f.Total - f.First).Seconds()
 	rate := 0.0
 	if f.Usage.Completion > 1 && decode > 0 {

@@ -11,8 +11,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// takes fails unless the program would take a command line that a file of deploy/ gives it.
-func takes(t *testing.T, where string, args []string, env map[string]string) {
+// accepts fails unless the program would take a command line that a file of deploy/ gives it.
+func accepts(t *testing.T, where string, args []string, env map[string]string) {
 	t.Helper()
 	for name, value := range env {
 		t.Setenv(name, value)
@@ -72,7 +72,7 @@ func TestDeployedCommands(t *testing.T) {
 			if file == flags && !strings.HasSuffix(u, "/shoal.service") {
 				continue // those need the rest of it
 			}
-			takes(t, u, strings.Fields(strings.ReplaceAll(string(start[1]), "/etc/shoal/shoal.yaml", file)), nil)
+			accepts(t, u, strings.Fields(strings.ReplaceAll(string(start[1]), "/etc/shoal/shoal.yaml", file)), nil)
 		}
 	}
 	for _, c := range documents[struct {
@@ -85,7 +85,7 @@ func TestDeployedCommands(t *testing.T) {
 			t.Errorf("compose starts %d services", len(c.Services))
 		}
 		for name, s := range c.Services {
-			takes(t, "compose: "+name, s.Command, s.Environment)
+			accepts(t, "compose: "+name, s.Command, s.Environment)
 		}
 	}
 }
@@ -186,7 +186,7 @@ func TestKubernetes(t *testing.T) {
 				env[e.Name] = "secret"
 			}
 		}
-		takes(t, name, c.Args, env)
+		accepts(t, name, c.Args, env)
 		if live := c.Live; live != nil && live.TCPSocket == nil {
 			t.Errorf("%s: its liveness is %+v; /health and /ready are 503 while it waits", name, live)
 		}

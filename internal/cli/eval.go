@@ -37,15 +37,15 @@ type evalTarget struct {
 	KVType      string        `name:"kv-type" placeholder:"TYPE" help:"Embedded: type of the cache: f32, bf16, int8."`
 }
 
-// asked is a model that is ready to be asked.
-type asked struct {
+// evalModel is a model that is ready to be asked.
+type evalModel struct {
 	client *eval.Client
 	tok    *tokenizer.Tokenizer
 	chat   *tokenizer.ChatTemplate // nil: it has none
 	close  func()
 }
 
-func (t *evalTarget) open(e *env) (_ *asked, err error) {
+func (t *evalTarget) open(e *env) (_ *evalModel, err error) {
 	if err := checkThreads(t.Threads); err != nil {
 		return nil, err
 	}
@@ -56,7 +56,7 @@ func (t *evalTarget) open(e *env) (_ *asked, err error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &asked{close: func() {}}
+	a := &evalModel{close: func() {}}
 	if a.tok, err = tokenizer.Load(dir); err != nil {
 		return nil, err
 	}
@@ -170,9 +170,9 @@ func (c *evalRulerCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
-	run := c.ask
+	run := c.runOnline
 	if c.Together || c.Prompts != "" {
-		run = c.together
+		run = c.runOffline
 	}
 	records, err := run(e, corpus, store, &cfg)
 	if closed := store.Close(); err == nil {
@@ -184,7 +184,7 @@ func (c *evalRulerCmd) Run(e *env) error {
 	return c.report(e.stdout, eval.Summarize(records, cfg))
 }
 
-func (c *evalRulerCmd) ask(e *env, corpus *eval.Corpus, store *eval.Store, cfg *eval.Config) ([]eval.Record, error) {
+func (c *evalRulerCmd) runOnline(e *env, corpus *eval.Corpus, store *eval.Store, cfg *eval.Config) ([]eval.Record, error) {
 	a, err := c.open(e)
 	if err != nil {
 		return nil, err
@@ -204,8 +204,8 @@ func (c *evalRulerCmd) ask(e *env, corpus *eval.Corpus, store *eval.Store, cfg *
 	return eval.Run(e.ctx, a.client, a.tok, g, store, *cfg)
 }
 
-// together runs without a server.
-func (c *evalRulerCmd) together(e *env, corpus *eval.Corpus, store *eval.Store, cfg *eval.Config) ([]eval.Record, error) {
+// runOffline runs without a server.
+func (c *evalRulerCmd) runOffline(e *env, corpus *eval.Corpus, store *eval.Store, cfg *eval.Config) ([]eval.Record, error) {
 	if c.Server != "" {
 		return nil, errors.New("--together and --prompts run the model in this process: leave --server out")
 	}

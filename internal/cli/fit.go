@@ -10,8 +10,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// room is the memory that a cluster has for a model.
-type room struct {
+// capacity is the memory that a cluster has for a model.
+type capacity struct {
 	local  int    // nodes on this machine
 	total  int    // nodes of the cluster, at least local
 	limit  int64  // bytes that all nodes of a machine may use; 0: unknown
@@ -47,7 +47,7 @@ func (n needs) text() string {
 
 // fit decides what of a model fits in a room. Its functions compute and touch nothing.
 type fit struct {
-	room
+	capacity
 	// held is what a node holds besides caches, in a cluster of a number of nodes. It fails where
 	// the model cannot be cut into that many parts.
 	held func(weights tensor.DType, nodes int) (bench.NodeMemory, error)
@@ -68,9 +68,9 @@ func (f *fit) fits(weights tensor.DType, local, total int) (bool, needs, error) 
 	return err == nil && n.sum() <= f.limit, n, err
 }
 
-// smaller are the types that a checkpoint may be held in, the largest first: as stored, or
+// quantCandidates are the types that a checkpoint may be held in, the largest first: as stored, or
 // smaller.
-func smaller(stored tensor.DType) (out []tensor.DType) {
+func quantCandidates(stored tensor.DType) (out []tensor.DType) {
 	if !tensor.Quantised(stored) {
 		out = append(out, stored)
 		if stored == tensor.F32 {
@@ -86,7 +86,7 @@ func (f *fit) choose(stored tensor.DType) (tensor.DType, string, error) {
 		return stored, fmt.Sprintf("--quant auto: %s, as stored: this system does not say how much memory there is", stored), nil
 	}
 	beyond := ""
-	for _, dt := range smaller(stored) {
+	for _, dt := range quantCandidates(stored) {
 		ok, n, err := f.fits(dt, f.local, f.total)
 		if err != nil {
 			return dt, "", err
@@ -96,7 +96,7 @@ func (f *fit) choose(stored tensor.DType) (tensor.DType, string, error) {
 		}
 		beyond = fmt.Sprintf("; %s would take %s", dt, bytesText(n.sum()))
 	}
-	return 0, "", f.refusal(tensor.Q4_0)
+	return 0, "", f.misfitError(tensor.Q4_0)
 }
 
 // check refuses a type of weights that does not fit, and says what would.
@@ -107,12 +107,12 @@ func (f *fit) check(weights tensor.DType) error {
 	if ok, _, err := f.fits(weights, f.local, f.total); ok || err != nil {
 		return err
 	}
-	return f.refusal(weights)
+	return f.misfitError(weights)
 }
 
-// refusal says why a type of weights does not fit, and what would: a smaller type, a shorter
+// misfitError says why a type of weights does not fit, and what would: a smaller type, a shorter
 // context, more machines.
-func (f *fit) refusal(weights tensor.DType) error {
+func (f *fit) misfitError(weights tensor.DType) error {
 	n, err := f.needs(weights, f.local, f.total)
 	if err != nil {
 		return err
@@ -124,7 +124,7 @@ func (f *fit) refusal(weights tensor.DType) error {
 		options++
 		fmt.Fprintf(&b, "\n  "+format, args...)
 	}
-	for _, dt := range smaller(weights) {
+	for _, dt := range quantCandidates(weights) {
 		if dt == weights {
 			continue
 		}
@@ -133,10 +133,10 @@ func (f *fit) refusal(weights tensor.DType) error {
 			break
 		}
 	}
-	if tokens, caches := f.shorter(n); tokens > 0 {
+	if tokens, caches := f.shorterContext(n); tokens > 0 {
 		option("a shorter context: --kv-memory %dMiB --max-context %d", caches>>20, tokens)
 	}
-	if machines, less := f.machines(weights); machines > 0 {
+	if machines, less := f.machinesNeeded(weights); machines > 0 {
 		option("more nodes: %d machines like this one, with a node each that takes %s (shoal up --cluster NAME --expect %d)", machines, bytesText(less.sum()), machines)
 	}
 	if options == 0 {
@@ -145,9 +145,9 @@ func (f *fit) refusal(weights tensor.DType) error {
 	return errors.New(b.String())
 }
 
-// shorter is the longest context whose cache fits where the caches as asked for do not, and
+// shorterContext is the longest context whose cache fits where the caches as asked for do not, and
 // the memory of that cache; 0: none.
-func (f *fit) shorter(n needs) (tokens int, caches int64) {
+func (f *fit) shorterContext(n needs) (tokens int, caches int64) {
 	n.caches = 0
 	caches = (f.limit - n.sum()) / n.nodes &^ (1<<20 - 1)
 	return sort.Search(f.context, func(i int) bool { return f.cacheOf(i+1) > caches }), caches
@@ -156,9 +156,9 @@ func (f *fit) shorter(n needs) (tokens int, caches int64) {
 // mostMachines is how many are tried.
 const mostMachines = 256
 
-// machines is the least number of machines with one node each that a type of weights fits on;
+// machinesNeeded is the least number of machines with one node each that a type of weights fits on;
 // 0: none does.
-func (f *fit) machines(weights tensor.DType) (int, needs) {
+func (f *fit) machinesNeeded(weights tensor.DType) (int, needs) {
 	for total := max(2, f.total-f.local+1); total <= mostMachines; total++ {
 		if total == f.total && f.local == 1 {
 			continue

@@ -14,7 +14,7 @@ import (
 // toyFit is a room for a model of 16 GiB in bf16 that can be cut into 8 parts, with a cache of
 // 128 KiB a token.
 func toyFit(local, total int, limit, caches int64) *fit {
-	return &fit{room: room{local: local, total: total, limit: limit, from: "this container", caches: caches}, context: 131072,
+	return &fit{capacity: capacity{local: local, total: total, limit: limit, from: "this container", caches: caches}, context: 131072,
 		held: func(dt tensor.DType, nodes int) (bench.NodeMemory, error) {
 			if nodes > 8 {
 				return bench.NodeMemory{}, errors.New("cannot be cut further")
@@ -90,7 +90,7 @@ func TestFit(t *testing.T) {
 func TestOffersFit(t *testing.T) {
 	for limit := int64(1 << 30); limit < 40<<30; limit += 777 << 20 {
 		f := toyFit(1, 1, limit, 2<<30)
-		if machines, _ := f.machines(tensor.BF16); machines > 0 {
+		if machines, _ := f.machinesNeeded(tensor.BF16); machines > 0 {
 			if ok, n, err := f.fits(tensor.BF16, 1, machines); !ok || err != nil {
 				t.Errorf("of %d: %d machines take %d: %v", limit, machines, n.sum(), err)
 			}
@@ -102,7 +102,7 @@ func TestOffersFit(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if tokens, caches := f.shorter(n); tokens > 0 {
+		if tokens, caches := f.shorterContext(n); tokens > 0 {
 			less := *f
 			less.caches = caches
 			if ok, _, _ := less.fits(tensor.BF16, 1, 1); !ok || f.cacheOf(tokens) > caches {
@@ -119,11 +119,11 @@ func TestFitIsPlan(t *testing.T) {
 		t.Fatal(err)
 	}
 	serve := cluster.ServeConfig{KV: "bf16", Policy: "full", Mapping: "auto", StepTokens: 512, MaxContext: m.Config.MaxPositions}
-	f, err := fitOf(m, &serve, room{local: 1, total: 2, limit: 1 << 40, caches: 1 << 30})
+	f, err := fitOf(m, &serve, capacity{local: 1, total: 2, limit: 1 << 40, caches: 1 << 30})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, dt := range smaller(tensor.BF16) {
+	for _, dt := range quantCandidates(tensor.BF16) {
 		p, err := bench.RunPlan(m, bench.PlanOptions{Sockets: 2, Memory: 1 << 40, Weights: dt, KV: tensor.BF16, Mapping: "gather", Rows: 512, Ratio: 4})
 		if err != nil {
 			t.Fatal(err)

@@ -52,8 +52,8 @@ func readHistory() *history {
 // inFile is a message as the file has it.
 func inFile(message string) string { return strings.ReplaceAll(message, "\n", fileMark) + "\n" }
 
-// keep adds a message. A nil history keeps none.
-func (h *history) keep(message string) {
+// add adds a message. A nil history keeps none.
+func (h *history) add(message string) {
 	if h == nil || strings.TrimSpace(message) == "" || len(h.messages) > 0 && h.messages[len(h.messages)-1] == message {
 		return
 	}
@@ -68,10 +68,10 @@ func (h *history) keep(message string) {
 }
 
 // begin starts a read.
-func (h *history) begin() { h.recalled = false }
+func (h *history) startRead() { h.recalled = false }
 
-// typed is the text of a line that the editor returned.
-func (h *history) typed(line string) string {
+// textOf is the text of a line that the editor returned.
+func (h *history) textOf(line string) string {
 	if !h.recalled {
 		return line
 	}

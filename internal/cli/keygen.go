@@ -46,9 +46,9 @@ type clusterKeyFlag struct {
 
 func (f clusterKeyFlag) key() (security.Key, error) { return security.LoadKey(f.ClusterKeyFile) }
 
-// orDraw is the key of a cluster that this process starts: one of its own, unless another
+// keyOrNew is the key of a cluster that this process starts: one of its own, unless another
 // was given.
-func (f clusterKeyFlag) orDraw() (security.Key, error) {
+func (f clusterKeyFlag) keyOrNew() (security.Key, error) {
 	k, err := f.key()
 	if err == nil && k.IsZero() {
 		k = security.NewKey()

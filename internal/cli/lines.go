@@ -103,7 +103,7 @@ func newLines(e *env, prompt string) *lines {
 		}
 		t.SetBracketedPasteMode(true)
 		stopped = nil
-		h.begin()
+		h.startRead()
 		var pasted strings.Builder // lines that were pasted are one, with what follows them
 		for {
 			text, err := t.ReadLine()
@@ -111,7 +111,7 @@ func newLines(e *env, prompt string) *lines {
 				stopped.text = stopped.text || pasted.Len() > 0
 				return "", *stopped
 			}
-			pasted.WriteString(h.typed(text))
+			pasted.WriteString(h.textOf(text))
 			if !errors.Is(err, term.ErrPasteIndicator) {
 				return pasted.String(), err
 			}

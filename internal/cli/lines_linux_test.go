@@ -81,7 +81,7 @@ func TestChatAtATerminal(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(state, "shoal", "history"), []byte("older\nold\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	taken := &interrupts{}
+	sigint := &interrupts{}
 	s := &echo{}
 	srv := httptest.NewServer(s)
 	defer srv.Close()
@@ -116,7 +116,7 @@ func TestChatAtATerminal(t *testing.T) {
 	}
 	done := make(chan int, 1)
 	go func() {
-		done <- run(env{ctx: context.Background(), stdin: program, stdout: program, stderr: program, interrupts: taken}, []string{"chat", "--server", srv.URL})
+		done <- run(env{ctx: context.Background(), stdin: program, stdout: program, stderr: program, interrupts: sigint}, []string{"chat", "--server", srv.URL})
 	}()
 	wait("> ")
 	fmt.Fprint(person, "\x1b[A\x1b[A\r") // of an earlier chat
@@ -153,12 +153,12 @@ func TestChatAtATerminal(t *testing.T) {
 	wait("> ")
 	fmt.Fprint(person, "slow\r")
 	wait("begun")
-	if !taken.taken() {
+	if !sigint.handled() {
 		t.Error("Ctrl-C is not taken while an answer comes")
 	}
 	wait("[stopped]")
 	wait("> ")
-	if !taken.taken() {
+	if !sigint.handled() {
 		t.Error("Ctrl-C right after an answer ends the chat")
 	}
 	fmt.Fprint(person, "half a line\x03")
@@ -170,8 +170,8 @@ func TestChatAtATerminal(t *testing.T) {
 	wait(". ")
 	fmt.Fprint(person, "\x03")
 	wait("> ")
-	time.Sleep(moment)
-	if taken.taken() {
+	time.Sleep(interruptGrace)
+	if sigint.handled() {
 		t.Error("a signal is taken while nothing is answered")
 	}
 	// A prompt says that the terminal is raw again. Before it, Ctrl-C would be a signal of the
@@ -187,7 +187,7 @@ func TestChatAtATerminal(t *testing.T) {
 		wait("once more")
 		wait("> ")
 	}
-	time.Sleep(moment)
+	time.Sleep(interruptGrace)
 	fmt.Fprint(person, "\x03")
 	wait("once more")
 	wait("> ")

@@ -17,12 +17,12 @@ import (
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 )
 
-// maxSmall bounds the files of small; the largest are tokenizer.json, 35 MB where published.
-const maxSmall = 256 << 20
+// maxSmallFile bounds the files of small; the largest are tokenizer.json, 35 MB where published.
+const maxSmallFile = 256 << 20
 
-// small lists the files of a checkpoint other than its weights and chat templates. Those of an adapter
+// smallFiles lists the files of a checkpoint other than its weights and chat templates. Those of an adapter
 // come before those of its base.
-var small = []string{"config.json", "generation_config.json", "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+var smallFiles = []string{"config.json", "generation_config.json", "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
 	"vocab.json", "merges.txt"}
 
 // templatesOf is the chat templates of an adapter over its base. An adapter that brings a
@@ -70,7 +70,7 @@ func merged(e *env, adapter string) (string, error) {
 	if err := mergeInto(filepath.Join(tmp, name), base, adapter); err != nil {
 		return "", fmt.Errorf("merging %s: %w", adapter, err)
 	}
-	if again, err := mergeKey(base, adapter); err != nil || again != key {
+	if keyNow, err := mergeKey(base, adapter); err != nil || keyNow != key {
 		return "", errors.Join(fmt.Errorf("merging %s: its files or those of %s changed meanwhile: start again when they are complete", adapter, base), err)
 	}
 	if err := os.Rename(tmp, at); err != nil && !exists(filepath.Join(at, name, "config.json")) { // another process may have come first
@@ -125,7 +125,7 @@ func mergeKey(base, adapter string) (string, error) {
 	}
 	files := []string{filepath.Join(adapter, "adapter_config.json"), filepath.Join(adapter, "adapter_model.safetensors")}
 	for _, dir := range []string{base, adapter} {
-		for _, name := range small {
+		for _, name := range smallFiles {
 			files = append(files, filepath.Join(dir, name))
 		}
 	}
@@ -166,9 +166,9 @@ func mergeInto(out, base, adapter string) error {
 	if err := tokenizer.WriteTemplates(out, templates); err != nil {
 		return err
 	}
-	for _, name := range slices.Backward(small) { // config.json, by which a model is known, is last
+	for _, name := range slices.Backward(smallFiles) { // config.json, by which a model is known, is last
 		for _, dir := range []string{adapter, base} {
-			text, err := modelfile.Read(filepath.Join(dir, name), maxSmall)
+			text, err := modelfile.Read(filepath.Join(dir, name), maxSmallFile)
 			if errors.Is(err, os.ErrNotExist) {
 				continue
 			} else if err != nil {

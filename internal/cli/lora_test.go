@@ -32,7 +32,7 @@ func TestMergedFollowsItsBase(t *testing.T) {
 	seen := map[string]string{}
 	merge := func(what string) string {
 		t.Helper()
-		out, err := merged(quietly(t), adapter)
+		out, err := merged(quietEnv(t), adapter)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -101,7 +101,7 @@ func TestMergedChatTemplates(t *testing.T) {
 		dir := t.TempDir()
 		copyModel(t, "../../models/fry", filepath.Join(dir, "fry"), c.base)
 		copyModel(t, "../../models/fry-tools", filepath.Join(dir, "adapter"), c.adapter)
-		out, err := merged(quietly(t), filepath.Join(dir, "adapter"))
+		out, err := merged(quietEnv(t), filepath.Join(dir, "adapter"))
 		if err != nil {
 			t.Fatalf("%s: %v", what, err)
 		}

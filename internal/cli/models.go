@@ -163,7 +163,7 @@ func printModels(w io.Writer, list []listedModel, s hub.Settings, nodes int) {
 			fmt.Fprintf(w, "%s: %s\n", m.Ref, m.Problem)
 		}
 	}
-	fmt.Fprintf(w, "\nBF16, Q8_0, Q4_0 (--quant): memory per node without caches, and expected tokens per second, on %s of this machine.\n", counted(nodes, "node"))
+	fmt.Fprintf(w, "\nBF16, Q8_0, Q4_0 (--quant): memory per node without caches, and expected tokens per second, on %s of this machine.\n", plural(nodes, "node"))
 }
 
 // rateText is a rate with two digits or all before the point.

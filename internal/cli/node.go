@@ -52,8 +52,8 @@ it fetches what it needs from processes that have it, and keeps that in
   shoal node --join 10.0.0.1:7070 --bind 10.0.0.2:7070 --cluster-key key --model ~/models/llama`
 }
 
-// here is the checkpoint on this machine; empty: it comes over the bus.
-func (c *nodeCmd) here(e *env) (string, error) {
+// checkpointPath is the checkpoint on this machine; empty: it comes over the bus.
+func (c *nodeCmd) checkpointPath(e *env) (string, error) {
 	dir, err := c.dir(e)
 	if err == nil && !strings.HasPrefix(filepath.Base(dir), model.RandomPrefix) {
 		_, err = os.Stat(dir)
@@ -75,25 +75,25 @@ func (c *nodeCmd) Run(e *env) error {
 		signal.Ignore(syscall.SIGHUP)
 	}
 	log := c.logger(e.stderr)
-	if err := c.settleCluster(e, log); err != nil {
+	if err := c.resolveCluster(e, log); err != nil {
 		return err
 	}
 	key, err := c.key()
 	if err != nil {
 		return err
 	}
-	if err := c.takeKVBytes(1, log); err != nil {
+	if err := c.resolveKVMemory(1, log); err != nil {
 		return err
 	}
 	cfg := cluster.NodeConfig{ID: c.ID, Bind: cmp.Or(c.Bind, net.JoinHostPort(loopback, "0")), Ports: cluster.Ports(c.Ports), Cluster: c.Cluster, Join: c.Join, SwiftKV: c.SwiftKV, KVBudget: int64(c.KVMemory), Threads: c.Threads, Share: c.Share,
 		WeightsCache: c.weightsCache(), WeightsCacheSize: int64(c.WeightsCacheSize), PrefixDisk: c.PrefixDisk, PrefixDiskSize: int64(c.PrefixDiskSize), KVDisk: c.KVDisk, KVDiskSize: int64(c.KVDiskSize),
 		Key: key, Insecure: c.Insecure, NATS: c.NATS, DataDir: c.DataDir, Abrupt: c.WithParent, Logger: log, OnThreads: c.goProcessors}
-	wrong := cfg.Validate()
-	if wrong != nil && (c.Model == "" || canPull(c.Model)) { // before gigabytes are fetched
-		return wrong
+	flagErr := cfg.Validate()
+	if flagErr != nil && (c.Model == "" || canPull(c.Model)) { // before gigabytes are fetched
+		return flagErr
 	}
-	dir, err := c.here(e)
-	if err = cmp.Or(err, wrong); err != nil {
+	dir, err := c.checkpointPath(e)
+	if err = cmp.Or(err, flagErr); err != nil {
 		return err
 	}
 	if c.Draft, err = findDraft(e, c.Draft); err != nil {

@@ -50,19 +50,19 @@ func (c *nodeCmd) memberships() ([]join.Membership, error) {
 	return []join.Membership{m}, err
 }
 
-// enter is how a node gets into its cluster.
-type enter int
+// joinMethod is how a node gets into its cluster.
+type joinMethod int
 
 const (
-	byKey      enter = iota // with the key that it was given
-	byToken                 // with the token that it was given
-	byDiscover              // as the answer to --discover says
-	asBefore                // with what it kept when it joined
+	joinByKey       joinMethod = iota // with the key that it was given
+	joinByToken                       // with the token that it was given
+	joinByDiscovery                   // as the answer to --discover says
+	rejoin                            // with what it kept when it joined
 )
 
-// entrance decides how a node gets in, from its flags and what it has kept. chosen is set with
+// chooseJoinMethod decides how a node gets in, from its flags and what it has kept. chosen is set with
 // asBefore.
-func entrance(c *nodeCmd, haveKey bool, kept []join.Membership) (how enter, chosen join.Membership, err error) {
+func chooseJoinMethod(c *nodeCmd, haveKey bool, kept []join.Membership) (how joinMethod, chosen join.Membership, err error) {
 	switch {
 	case haveKey && (c.Token != "" || c.Discover):
 		return 0, chosen, errors.New("--token and --discover fetch the cluster key: leave --cluster-key and SHOAL_CLUSTER_KEY out")
@@ -71,24 +71,24 @@ func entrance(c *nodeCmd, haveKey bool, kept []join.Membership) (how enter, chos
 	case c.Insecure && (c.Token != "" || c.Discover):
 		return 0, chosen, errors.New("--insecure has no key to fetch: leave --token and --discover out")
 	case c.Discover:
-		return byDiscover, chosen, nil
+		return joinByDiscovery, chosen, nil
 	case c.Token != "" && len(c.Join) != 1:
 		return 0, chosen, errors.New("--token needs the address of the first machine: --join ADDRESS, as `shoal up --cluster` printed it, or --discover to look for it")
 	case c.Token != "":
-		return byToken, chosen, nil
+		return joinByToken, chosen, nil
 	}
 	if haveKey || c.Insecure {
 		if len(c.Join) == 0 {
 			return 0, chosen, errors.New("--join: name the gossip address of the coordinator, or of any node: --join HOST:PORT")
 		}
-		return byKey, chosen, nil
+		return joinByKey, chosen, nil
 	}
 	fit := slices.DeleteFunc(slices.Clone(kept), func(m join.Membership) bool {
 		return c.Cluster != "" && m.Cluster != c.Cluster || len(c.Join) > 0 && !slices.ContainsFunc(c.Join, func(at string) bool { return at == m.Server || slices.Contains(m.Join, at) })
 	})
 	switch {
 	case len(fit) == 1:
-		return asBefore, fit[0], nil
+		return rejoin, fit[0], nil
 	case len(fit) > 1:
 		var names []string
 		for _, m := range fit {
@@ -98,11 +98,11 @@ func entrance(c *nodeCmd, haveKey bool, kept []join.Membership) (how enter, chos
 	case len(c.Join) == 0:
 		return 0, chosen, errors.New("no cluster is named: --join ADDRESS --token TOKEN, as `shoal up --cluster NAME` on the first machine prints it; --discover looks for one on the local network; --join HOST:PORT --cluster-key FILE has a copy of the key")
 	}
-	return byKey, chosen, nil // there is none, which is refused after all other flags were checked
+	return joinByKey, chosen, nil // there is none, which is refused after all other flags were checked
 }
 
-// settleCluster finds the cluster and its key, and fills in the flags that follow from that.
-func (c *nodeCmd) settleCluster(e *env, log *slog.Logger) error {
+// resolveCluster finds the cluster and its key, and fills in the flags that follow from that.
+func (c *nodeCmd) resolveCluster(e *env, log *slog.Logger) error {
 	if c.KeyFD != 0 { // up started this process
 		return nil
 	}
@@ -116,13 +116,13 @@ func (c *nodeCmd) settleCluster(e *env, log *slog.Logger) error {
 			return err
 		}
 	}
-	how, m, err := entrance(c, !key.IsZero(), kept)
-	if err != nil || how == byKey {
+	how, m, err := chooseJoinMethod(c, !key.IsZero(), kept)
+	if err != nil || how == joinByKey {
 		return err
 	}
 	host := ""
 	switch how {
-	case byToken:
+	case joinByToken:
 		t, err := join.ParseToken(c.Token)
 		if err != nil {
 			return err
@@ -131,13 +131,13 @@ func (c *nodeCmd) settleCluster(e *env, log *slog.Logger) error {
 		if err != nil {
 			return err
 		}
-	case byDiscover:
+	case joinByDiscovery:
 		if m, host, err = c.discover(e, log, kept); err != nil {
 			return err
 		}
-	case asBefore:
+	case rejoin:
 		log.Info("joining the cluster that this machine joined before", "cluster", m.Cluster, "join", strings.Join(m.Join, ","))
-	case byKey:
+	case joinByKey:
 	}
 	c.ClusterKeyFile, c.Cluster, c.Join = m.KeyFile, m.Cluster, m.Join
 	if c.Model == "" {
@@ -147,15 +147,15 @@ func (c *nodeCmd) settleCluster(e *env, log *slog.Logger) error {
 	}
 	if c.Bind == "" {
 		if host == "" {
-			host, err = hostTowards(m.Join[0])
+			host, err = sourceAddress(m.Join[0])
 		}
 		c.Bind = net.JoinHostPort(host, "0")
 	}
 	return err
 }
 
-// hostTowards is the address of this machine that packets to another one leave from.
-func hostTowards(addr string) (string, error) {
+// sourceAddress is the address of this machine that packets to another one leave from.
+func sourceAddress(addr string) (string, error) {
 	conn, err := net.Dial("udp", addr) // sends nothing
 	if err != nil {
 		return "", fmt.Errorf("there is no route from here to %s, where the cluster was joined before (%w); name an address of this machine with --bind, or join again with a token", addr, err)

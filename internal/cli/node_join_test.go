@@ -8,8 +8,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/join"
 )
 
-// TestEntrance: how a node gets into a cluster follows from its flags and from what it kept.
-func TestEntrance(t *testing.T) {
+// TestChooseJoinMethod: how a node gets into a cluster follows from its flags and from what it kept.
+func TestChooseJoinMethod(t *testing.T) {
 	lab := join.Membership{Cluster: "lab", Join: []string{"10.0.0.1:7070"}, Server: "10.0.0.1:7069"}
 	shop := join.Membership{Cluster: "shop", Join: []string{"10.0.0.2:7070"}, Server: "10.0.0.2:7069"}
 	node := func(change func(*nodeCmd)) *nodeCmd {
@@ -22,30 +22,30 @@ func TestEntrance(t *testing.T) {
 		cmd     *nodeCmd
 		haveKey bool
 		kept    []join.Membership
-		how     enter
+		how     joinMethod
 		cluster string
 		says    string
 	}{
-		"key and address":           {node(at("10.0.0.1:7070")), true, []join.Membership{shop}, byKey, "", ""},
+		"key and address":           {node(at("10.0.0.1:7070")), true, []join.Membership{shop}, joinByKey, "", ""},
 		"key alone":                 {node(func(*nodeCmd) {}), true, nil, 0, "", "--join: name the gossip address"},
-		"insecure":                  {node(func(c *nodeCmd) { c.Insecure, c.Join = true, []string{"127.0.0.1:1"} }), false, nil, byKey, "", ""},
-		"token":                     {node(func(c *nodeCmd) { c.Token, c.Join = "t", []string{"10.0.0.1:7069"} }), false, []join.Membership{lab}, byToken, "", ""},
+		"insecure":                  {node(func(c *nodeCmd) { c.Insecure, c.Join = true, []string{"127.0.0.1:1"} }), false, nil, joinByKey, "", ""},
+		"token":                     {node(func(c *nodeCmd) { c.Token, c.Join = "t", []string{"10.0.0.1:7069"} }), false, []join.Membership{lab}, joinByToken, "", ""},
 		"token without address":     {node(func(c *nodeCmd) { c.Token = "t" }), false, nil, 0, "", "needs the address"},
 		"token and key":             {node(func(c *nodeCmd) { c.Token, c.Join = "t", []string{"10.0.0.1:7069"} }), true, nil, 0, "", "leave --cluster-key"},
 		"token, insecure":           {node(func(c *nodeCmd) { c.Token, c.Join, c.Insecure = "t", []string{"10.0.0.1:7069"}, true }), false, nil, 0, "", "--insecure has no key"},
-		"discover":                  {node(func(c *nodeCmd) { c.Discover, c.Token = true, "t" }), false, nil, byDiscover, "", ""},
+		"discover":                  {node(func(c *nodeCmd) { c.Discover, c.Token = true, "t" }), false, nil, joinByDiscovery, "", ""},
 		"discover and address":      {node(func(c *nodeCmd) { c.Discover, c.Join = true, []string{"10.0.0.1:7069"} }), false, nil, 0, "", "leave --join out"},
-		"restart":                   {node(func(*nodeCmd) {}), false, []join.Membership{lab}, asBefore, "lab", ""},
+		"restart":                   {node(func(*nodeCmd) {}), false, []join.Membership{lab}, rejoin, "lab", ""},
 		"restart, several clusters": {node(func(*nodeCmd) {}), false, []join.Membership{lab, shop}, 0, "", "--cluster NAME: lab, shop"},
-		"restart by name":           {node(func(c *nodeCmd) { c.Cluster = "shop" }), false, []join.Membership{lab, shop}, asBefore, "shop", ""},
-		"restart by join server":    {node(at("10.0.0.2:7069")), false, []join.Membership{lab, shop}, asBefore, "shop", ""},
-		"restart by gossip":         {node(at("10.0.0.1:7070")), false, []join.Membership{lab, shop}, asBefore, "lab", ""},
-		"an unknown address":        {node(at("10.0.0.9:7070")), false, []join.Membership{lab}, byKey, "", ""},
-		"no key, a model":           {node(func(c *nodeCmd) { c.Model, c.Join = "m", []string{"10.0.0.9:7070"} }), false, nil, byKey, "", ""},
+		"restart by name":           {node(func(c *nodeCmd) { c.Cluster = "shop" }), false, []join.Membership{lab, shop}, rejoin, "shop", ""},
+		"restart by join server":    {node(at("10.0.0.2:7069")), false, []join.Membership{lab, shop}, rejoin, "shop", ""},
+		"restart by gossip":         {node(at("10.0.0.1:7070")), false, []join.Membership{lab, shop}, rejoin, "lab", ""},
+		"an unknown address":        {node(at("10.0.0.9:7070")), false, []join.Membership{lab}, joinByKey, "", ""},
+		"no key, a model":           {node(func(c *nodeCmd) { c.Model, c.Join = "m", []string{"10.0.0.9:7070"} }), false, nil, joinByKey, "", ""},
 		"nothing":                   {node(func(*nodeCmd) {}), false, nil, 0, "", "--join ADDRESS --token TOKEN"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			how, m, err := entrance(c.cmd, c.haveKey, c.kept)
+			how, m, err := chooseJoinMethod(c.cmd, c.haveKey, c.kept)
 			if how != c.how || m.Cluster != c.cluster || (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error(), c.says) {
 				t.Errorf("got %v, %q, %v", how, m.Cluster, err)
 			}

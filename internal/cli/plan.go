@@ -58,7 +58,7 @@ func (c *planCmd) Run(e *env) error {
 		return printJSON(e.stdout, p)
 	}
 	w := e.stdout
-	fmt.Fprintf(w, "%s, %s parameters, on %s, %s mapping\n", p.Model, count(p.Parameters), counted(p.Sockets, "node"), p.Mapping)
+	fmt.Fprintf(w, "%s, %s parameters, on %s, %s mapping\n", p.Model, count(p.Parameters), plural(p.Sockets, "node"), p.Mapping)
 	fmt.Fprintf(w, "  each node: %s weights (%s), %s embedding (mapped), %s activations; %s of %s are left for caches\n",
 		bytesText(p.WeightBytes), p.WeightType, bytesText(p.EmbeddingBytes), bytesText(p.WorkspaceBytes), bytesText(max(0, p.CacheBytes)), bytesText(p.Memory))
 	fmt.Fprintf(w, "  cache of one token: %s (%s)\n", bytesText(p.TokenBytes), p.KVType)

@@ -34,7 +34,7 @@ func TestNamedModels(t *testing.T) {
 	if err := os.CopyFS(snapshot, os.DirFS("../../models/fry")); err != nil {
 		t.Fatal(err)
 	}
-	if got := named(hub); got != snapshot {
+	if got := localCheckpoint(hub); got != snapshot {
 		t.Errorf("%s names %q, want %s", hub, got, snapshot)
 	}
 	for _, path := range []string{hub, snapshot, "../../models/fry-tools"} {

@@ -16,12 +16,12 @@ func TestAPIKeysArePrivate(t *testing.T) {
 		t.Fatal(err)
 	}
 	f := &listenFlags{APIKeys: path}
-	fr := &front{flags: f}
+	settings := &apiSettings{flags: f}
 	keys, err := f.keys()
 	if err != nil || len(keys) != 1 {
 		t.Fatal(keys, err)
 	}
-	before := fr.stamps()
+	before := settings.fileStates()
 	for _, mode := range []os.FileMode{0o644, 0o640, 0o666} {
 		if err := os.Chmod(path, mode); err != nil {
 			t.Fatal(err)
@@ -29,7 +29,7 @@ func TestAPIKeysArePrivate(t *testing.T) {
 		if keys, err := f.keys(); keys != nil || err == nil || !strings.Contains(err.Error(), "--api-keys") || !strings.Contains(err.Error(), "chmod 600 "+path) {
 			t.Errorf("%04o: %v %v", mode, keys, err)
 		}
-		if now := fr.stamps(); now[0] == before[0] {
+		if now := settings.fileStates(); now[0] == before[0] {
 			t.Errorf("a change to %04o is not noticed", mode)
 		}
 	}

@@ -16,13 +16,13 @@ import (
 	"github.com/shoal-llm/shoal/internal/hub/layout"
 )
 
-// quietly is what a test gives to functions that may pull.
-func quietly(t *testing.T) *env {
+// quietEnv is what a test gives to functions that may pull.
+func quietEnv(t *testing.T) *env {
 	return &env{ctx: t.Context(), stdin: strings.NewReader(""), stdout: io.Discard, stderr: io.Discard}
 }
 
-// ownCaches gives the test caches of its own, and a hub that nobody answers for.
-func ownCaches(t *testing.T) string {
+// isolateCaches gives the test caches of its own, and a hub that nobody answers for.
+func isolateCaches(t *testing.T) string {
 	dir := t.TempDir()
 	for name, v := range map[string]string{"XDG_CACHE_HOME": dir, "HF_HOME": "", "HF_HUB_CACHE": "", "HF_TOKEN": "", "HF_TOKEN_PATH": filepath.Join(dir, "none"), "HF_HUB_OFFLINE": "",
 		"SHOAL_MODELS": "", "OLLAMA_MODELS": filepath.Join(dir, "ollama"), "HF_ENDPOINT": "http://127.0.0.1:1"} {
@@ -65,7 +65,7 @@ func shoal(t *testing.T, args ...string) (status int, stdout, stderr string) {
 // TestPullAndUse walks the life of a model: it is pulled, listed, verified, found by the name
 // of its repository however it is given, damaged, and removed.
 func TestPullAndUse(t *testing.T) {
-	ownCaches(t)
+	isolateCaches(t)
 	h := hubOf(t, "../../models/fry")
 	if status, _, stderr := shoal(t, "tokenize", "-m", "org/none", "x"); status != 1 || !strings.Contains(stderr, "has no repository org/none") {
 		t.Errorf("a model that the hub has not: %d, %s", status, stderr)
@@ -78,7 +78,7 @@ func TestPullAndUse(t *testing.T) {
 	n := len(h.Log())
 	t.Setenv("HF_HUB_OFFLINE", "1")
 	for _, word := range []string{"org/fry", "hf://org/fry", path, path + "/", filepath.Dir(filepath.Dir(path)), filepath.Join(path, "model.safetensors"), "models--org--fry"} {
-		dir, err := findModel(quietly(t), word)
+		dir, err := findModel(quietEnv(t), word)
 		if err != nil || dir != path || layout.NameOf(dir) != "org/fry" {
 			t.Errorf("%s is %s, %v; want %s", word, dir, err, path)
 		}
@@ -139,14 +139,14 @@ func TestPullAndUse(t *testing.T) {
 		t.Errorf("up offline: %d, %s", status, stderr)
 	}
 	t.Setenv("HF_HUB_OFFLINE", "")
-	if dir, err := findModel(quietly(t), "org/fry"); err != nil || dir != path {
+	if dir, err := findModel(quietEnv(t), "org/fry"); err != nil || dir != path {
 		t.Errorf("a model that is not here is not pulled: %s, %v", dir, err)
 	}
 }
 
 func TestFindModel(t *testing.T) {
-	ownCaches(t)
-	e := quietly(t)
+	isolateCaches(t)
+	e := quietEnv(t)
 	for word, want := range map[string]string{"fry": "fry", "fry-tools": "fry-tools", "../../models/fry": "fry", "../../models/fry/": "fry", "random:llama-3.2-1b": "random:llama-3.2-1b"} {
 		if dir, err := findModel(e, word); err != nil || layout.NameOf(dir) != want {
 			t.Errorf("%s is %s, %v; want %s", word, dir, err, want)
@@ -166,25 +166,25 @@ func TestFindModel(t *testing.T) {
 
 // TestPullAdapter: an adapter of the hub brings its base, and is called by its own name.
 func TestPullAdapter(t *testing.T) {
-	ownCaches(t)
+	isolateCaches(t)
 	h := hubOf(t, "../../models/fry", "../../models/fry-tools")
 	config := h.Repos["org/fry-tools"].Files
 	config["adapter_config.json"] = bytes.ReplaceAll(config["adapter_config.json"], []byte(`"../fry"`), []byte(`"org/fry"`))
 	if !bytes.Contains(config["adapter_config.json"], []byte("org/fry")) {
 		t.Fatalf("the adapter names its base otherwise: %s", config["adapter_config.json"])
 	}
-	dir, err := findModel(quietly(t), "org/fry-tools")
+	dir, err := findModel(quietEnv(t), "org/fry-tools")
 	if err != nil || layout.NameOf(dir) != "org/fry-tools" || !exists(filepath.Join(dir, "config.json")) {
 		t.Errorf("%s, %v", dir, err)
 	}
-	if dir, err := findModel(quietly(t), "org/fry"); err != nil || layout.NameOf(dir) != "org/fry" {
+	if dir, err := findModel(quietEnv(t), "org/fry"); err != nil || layout.NameOf(dir) != "org/fry" {
 		t.Errorf("the base: %s, %v", dir, err)
 	}
 }
 
 // TestPlanFetchesTheConfigAlone: a plan needs no weights.
 func TestPlanFetchesTheConfigAlone(t *testing.T) {
-	ownCaches(t)
+	isolateCaches(t)
 	h := hubOf(t, "../../models/fry")
 	if status, stdout, stderr := shoal(t, "plan", "-m", "org/fry", "--nodes", "2", "--memory", "1GB"); status != 0 || !strings.Contains(stdout, "org/fry") {
 		t.Errorf("%d, %s%s", status, stdout, stderr)
@@ -214,21 +214,21 @@ func TestPullBar(t *testing.T) {
 }
 
 func TestFindDraft(t *testing.T) {
-	ownCaches(t)
+	isolateCaches(t)
 	hubOf(t, "../../models/fry")
 	for word, want := range map[string]string{"": "", "mtp": "mtp", "org/fry": "org/fry", "fry": "fry"} {
-		if at, err := findDraft(quietly(t), word); err != nil || want == "" && at != "" || want != "" && layout.NameOf(at) != want {
+		if at, err := findDraft(quietEnv(t), word); err != nil || want == "" && at != "" || want != "" && layout.NameOf(at) != want {
 			t.Errorf("%q is %s, %v; want %s", word, at, err, want)
 		}
 	}
-	if _, err := findDraft(quietly(t), "org/none"); err == nil || !strings.HasPrefix(err.Error(), "--draft: ") {
+	if _, err := findDraft(quietEnv(t), "org/none"); err == nil || !strings.HasPrefix(err.Error(), "--draft: ") {
 		t.Errorf("%v", err)
 	}
 }
 
 // TestWrongFlagsPullNothing: flags are checked before gigabytes are fetched.
 func TestWrongFlagsPullNothing(t *testing.T) {
-	ownCaches(t)
+	isolateCaches(t)
 	h := hubOf(t, "../../models/fry")
 	for _, args := range [][]string{
 		{"up", "-m", "org/fry", "--listen", "nonsense"},

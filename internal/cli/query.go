@@ -41,26 +41,26 @@ func likeModel(word string) bool {
 // them, or a single word before more text. All else is text.
 func understand(words []string, checkpoint func(string) string, served, pull func(string) bool) (query, error) {
 	if len(words) == 0 || words[0] == "-" {
-		return query{text: typed(words)}, nil
+		return query{text: textArgs(words)}, nil
 	}
 	first, rest := words[0], words[1:]
 	if at := checkpoint(first); at != "" {
-		return query{checkpoint: at, text: typed(rest)}, nil
+		return query{checkpoint: at, text: textArgs(rest)}, nil
 	}
 	if len(rest) > 0 && oneWord.MatchString(first) || likeModel(first) || isPath(first, len(rest) > 0) {
 		if served(first) {
-			return query{served: first, text: typed(rest)}, nil
+			return query{served: first, text: textArgs(rest)}, nil
 		}
 		if pull(first) {
-			return query{pull: first, text: typed(rest)}, nil
+			return query{pull: first, text: textArgs(rest)}, nil
 		}
 		return query{}, notText(first, rest)
 	}
-	return query{text: typed(words)}, nil
+	return query{text: textArgs(words)}, nil
 }
 
 // typed is nil for no text, and for "-", which is standard input.
-func typed(words []string) []string {
+func textArgs(words []string) []string {
 	if len(words) == 0 || slices.Equal(words, []string{"-"}) {
 		return nil
 	}

@@ -89,7 +89,7 @@ func (c *runCmd) Run(e *env) error {
 	if c.Raw && c.System != "" {
 		return errors.New("--raw continues the text alone: leave --system out")
 	}
-	ask, err := understand(c.words(), named, func(name string) bool { return servesName(e.ctx, c.client(), name) }, canPull)
+	ask, err := understand(c.words(), localCheckpoint, func(name string) bool { return serverHasModel(e.ctx, c.client(), name) }, canPull)
 	if err != nil {
 		return err
 	}
@@ -109,7 +109,7 @@ func (c *runCmd) Run(e *env) error {
 	} else if ask.checkpoint == "" && ask.served == "" && len(ask.text) == 1 && oneWord.MatchString(text) {
 		fmt.Fprintf(e.stderr, "%q is taken as the text, since no model is called so\n", text)
 	}
-	cl, end, err := c.begin(e, c.serverFlags, ask.checkpoint)
+	cl, end, err := c.connect(e, c.serverFlags, ask.checkpoint)
 	if err != nil {
 		return err
 	}
@@ -119,7 +119,7 @@ func (c *runCmd) Run(e *env) error {
 		return err
 	}
 	fmt.Fprintln(e.stdout)
-	f.sayIfCut(e.stderr)
+	f.printIfTruncated(e.stderr)
 	if c.Stats {
 		printRate(e.stderr, f)
 	}
@@ -143,7 +143,7 @@ func (c *runCmd) readText(e *env) (string, error) {
 
 // ask streams the answer to a text: a message in the model's chat template, or its
 // continuation.
-func (c *runCmd) ask(e *env, cl *client.Client, name, text string) (finished, error) {
+func (c *runCmd) ask(e *env, cl *client.Client, name, text string) (streamResult, error) {
 	emit := func(t string) { fmt.Fprint(e.stdout, t) }
 	body := c.body()
 	if name != "" {
@@ -156,7 +156,7 @@ func (c *runCmd) ask(e *env, cl *client.Client, name, text string) (finished, er
 		}
 		body["messages"] = append(turns, turn{"user", text})
 		f, err := stream(e.ctx, cl, "/v1/chat/completions", body, emit)
-		if !lacksTemplate(err) || c.System != "" {
+		if !isNoTemplate(err) || c.System != "" {
 			return f, err
 		}
 		delete(body, "messages")
@@ -165,8 +165,8 @@ func (c *runCmd) ask(e *env, cl *client.Client, name, text string) (finished, er
 	return stream(e.ctx, cl, "/v1/completions", body, emit)
 }
 
-// lacksTemplate tells whether a chat was refused since the model has no chat template.
-func lacksTemplate(err error) bool {
+// isNoTemplate tells whether a chat was refused since the model has no chat template.
+func isNoTemplate(err error) bool {
 	var refused *client.Error
 	return errors.As(err, &refused) && refused.Code == "no_chat_template"
 }

@@ -191,7 +191,7 @@ func (f *nodeFlags) kvBytes(nodes int, limit int64, from string) (bytes int64, l
 	part := limit / 2 / int64(nodes)
 	if bytes = int64(f.KVMemory); bytes > 0 {
 		if limit > 0 && bytes > limit/int64(nodes) {
-			err = fmt.Errorf("--kv-memory %s for each of %s is more than %s may use (%s): give at most %s, or leave it out for %s", bytesText(bytes), counted(nodes, "node"), from, bytesText(limit), bytesText(limit/int64(nodes)), bytesText(min(kvMemory, max(part, kvMemoryLeast))))
+			err = fmt.Errorf("--kv-memory %s for each of %s is more than %s may use (%s): give at most %s, or leave it out for %s", bytesText(bytes), plural(nodes, "node"), from, bytesText(limit), bytesText(limit/int64(nodes)), bytesText(min(kvMemory, max(part, kvMemoryLeast))))
 		}
 		return bytes, false, err
 	}
@@ -201,8 +201,8 @@ func (f *nodeFlags) kvBytes(nodes int, limit int64, from string) (bytes int64, l
 	return max(part, kvMemoryLeast), true, nil
 }
 
-// takeKVBytes fills in KVMemory.
-func (f *nodeFlags) takeKVBytes(nodes int, log *slog.Logger) error {
+// resolveKVMemory fills in KVMemory.
+func (f *nodeFlags) resolveKVMemory(nodes int, log *slog.Logger) error {
 	limit, from := machine.MemoryLimit()
 	bytes, less, err := f.kvBytes(nodes, limit, from)
 	if less {

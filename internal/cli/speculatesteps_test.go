@@ -81,7 +81,7 @@ func replayed(t *testing.T, text bench.SpeculateText, batch int, each float64) (
 }
 
 // edits are files of the tree and what becomes of them, by ways to change a file.
-func edits(t *testing.T, m *material) (all []bench.SpeculateText) {
+func edits(t *testing.T, m *fixtures) (all []bench.SpeculateText) {
 	files := []string{"../../collective/state.go", "../text/grammar/object.go", "../engine/sampler/sample.go", "../../docs/adding-a-model.md"}
 	word := regexp.MustCompile(`\b[A-Za-z]{3,}\b`)
 	ways := map[string]func(r *rand.Rand, lines []string) []string{
@@ -138,7 +138,7 @@ func edits(t *testing.T, m *material) (all []bench.SpeculateText) {
 // edited in other ways, without a model: what it gains where a row costs little, as over nodes
 // and of large weights, and that it loses nothing where rows cost much.
 func TestDraftsOfTexts(t *testing.T) {
-	m, err := newMaterial(quietly(t), "llama-3.2-1b")
+	m, err := newFixtures(quietEnv(t), "llama-3.2-1b")
 	if err != nil {
 		t.Fatal(err)
 	}

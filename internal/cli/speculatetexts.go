@@ -16,9 +16,9 @@ import (
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 )
 
-// material is what the texts of shoal bench speculate are made of: a model, or a shape with
+// fixtures is what the texts of shoal bench speculate are made of: a model, or a shape with
 // the bundled model's tokenizer, and the corpus of the evaluation.
-type material struct {
+type fixtures struct {
 	dir    string // the model
 	random bool   // its weights: it has nothing to say, and replays texts
 	tok    *tokenizer.Tokenizer
@@ -34,8 +34,8 @@ const (
 	shortTokens    = 192 // of one that a shape reads
 )
 
-func newMaterial(e *env, name string) (m *material, err error) {
-	m = &material{corpus: eval.OwnCorpus(), random: slices.Contains(model.Shapes(), name)}
+func newFixtures(e *env, name string) (m *fixtures, err error) {
+	m = &fixtures{corpus: eval.OwnCorpus(), random: slices.Contains(model.Shapes(), name)}
 	from := ""
 	if m.random {
 		m.dir = model.RandomPrefix + name
@@ -58,7 +58,7 @@ func newMaterial(e *env, name string) (m *material, err error) {
 }
 
 // texts is how many there are of a kind, and how long files of code are.
-func (m *material) texts() (n, file int) {
+func (m *fixtures) texts() (n, file int) {
 	if m.random {
 		return replayedTexts, shortTokens
 	}
@@ -67,7 +67,7 @@ func (m *material) texts() (n, file int) {
 
 // text makes prompts of one kind, and for those that are replayed the answers. engine gives
 // first turns.
-func (m *material) text(e *env, engine api.Engine, kind string) (t bench.SpeculateText, err error) {
+func (m *fixtures) text(e *env, engine api.Engine, kind string) (t bench.SpeculateText, err error) {
 	t = bench.SpeculateText{Kind: kind, Sampling: greedily}
 	n, file := m.texts()
 	for i := range n {
@@ -110,12 +110,12 @@ func (m *material) text(e *env, engine api.Engine, kind string) (t bench.Specula
 				prompt = s.Prompt
 			}
 		case "random":
-			dice := rand.New(rand.NewPCG(20, uint64(i)))
+			rng := rand.New(rand.NewPCG(20, uint64(i)))
 			for range 64 {
-				prompt = append(prompt, int32(16+dice.IntN(m.tok.VocabSize()-16)))
+				prompt = append(prompt, int32(16+rng.IntN(m.tok.VocabSize()-16)))
 			}
 			for range 4096 {
-				replay = append(replay, int32(16+dice.IntN(m.tok.VocabSize()-16)))
+				replay = append(replay, int32(16+rng.IntN(m.tok.VocabSize()-16)))
 			}
 		default:
 			return t, fmt.Errorf("--text %q: known are chat, again, code, edit, retrieval, random", kind)
@@ -136,7 +136,7 @@ func greedily(int) sampler.Params {
 	return p
 }
 
-func (m *material) turn(messages ...tokenizer.Message) ([]int32, error) {
+func (m *fixtures) turn(messages ...tokenizer.Message) ([]int32, error) {
 	r, err := m.chat.Render(messages, tokenizer.RenderOptions{AddGenerationPrompt: true})
 	if err != nil {
 		return nil, err
@@ -147,7 +147,7 @@ func (m *material) turn(messages ...tokenizer.Message) ([]int32, error) {
 // again is a chat whose second question has an answer that restates the first. With weights
 // both questions are the same, and the model says what it says; without, the first answer is
 // a list of sentences, and the second the same ones as bullets, but for one that is left out.
-func (m *material) again(e *env, engine api.Engine, i int) (prompt, replay []int32, err error) {
+func (m *fixtures) again(e *env, engine api.Engine, i int) (prompt, replay []int32, err error) {
 	question := tokenizer.Message{Role: "user", Content: chatQuestions[i%len(chatQuestions)]}
 	if m.random {
 		said := m.prose(i, 8)
@@ -182,14 +182,14 @@ func (m *material) again(e *env, engine api.Engine, i int) (prompt, replay []int
 }
 
 // prose are sentences of the corpus, other ones for each i.
-func (m *material) prose(i, n int) []string {
+func (m *fixtures) prose(i, n int) []string {
 	all := strings.Split(strings.Join(strings.Fields(m.corpus.English), " "), ". ")
 	at := i * 47 % (len(all) - n)
 	return all[at : at+n]
 }
 
 // cut is so many tokens of a text, in whole lines, at least one.
-func (m *material) cut(text string, at, tokens int) string {
+func (m *fixtures) cut(text string, at, tokens int) string {
 	at %= len(text) / 2
 	at += strings.IndexByte(text[at:], '\n') + 1
 	cut := m.tok.Decode(m.tok.EncodeLiteral(text[at : at+8*tokens])[:tokens], false)

@@ -9,7 +9,7 @@ import (
 // TestSpeculateTexts: a shape replays every kind of text; an edited file has the new name
 // wherever the old one was, and is otherwise the file.
 func TestSpeculateTexts(t *testing.T) {
-	m, err := newMaterial(quietly(t), "llama-3.2-1b")
+	m, err := newFixtures(quietEnv(t), "llama-3.2-1b")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -27,14 +27,14 @@ type serverFlags struct {
 	TLSCA  string `name:"tls-ca" type:"path" placeholder:"FILE" help:"Certificates (PEM) to trust a server at https:// by, instead of the system's."`
 }
 
-// lookFlags are of commands that look at a running server and end.
-type lookFlags struct {
+// timeoutFlags are of commands that look at a running server and end.
+type timeoutFlags struct {
 	serverFlags
 	Timeout time.Duration `default:"5s" help:"How long to wait for the answer."`
 }
 
-// within bounds the wait for an answer.
-func (f lookFlags) within(ctx context.Context) (context.Context, context.CancelFunc) {
+// withTimeout bounds the wait for an answer.
+func (f timeoutFlags) withTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(ctx, f.Timeout, fmt.Errorf("--timeout %v", f.Timeout))
 }
 
@@ -47,26 +47,26 @@ func (f serverFlags) client() *client.Client {
 	}
 	c := &client.Client{Server: f.Server, Key: key}
 	if f.TLSCA != "" {
-		c.HTTP.Transport = trusting(f.TLSCA)
+		c.HTTP.Transport = caTransport(f.TLSCA)
 	}
 	return c
 }
 
 // state is /v1/cluster as it is now.
-func (f *lookFlags) state(e *env) (*api.ClusterState, error) {
-	ctx, cancel := f.within(e.ctx)
+func (f *timeoutFlags) state(e *env) (*api.ClusterState, error) {
+	ctx, cancel := f.withTimeout(e.ctx)
 	defer cancel()
 	return f.client().Cluster(ctx)
 }
 
 type statusCmd struct {
-	lookFlags
+	timeoutFlags
 	Wait time.Duration `placeholder:"DURATION" help:"Wait until the cluster serves, at most this long, as in 1m (default: no wait)."`
 	JSON bool          `name:"json" help:"Print /v1/cluster as it is."`
 }
 
-// notServing is the exit status of `shoal status` while a server answers and does not serve.
-const notServing = 3
+// exitNotServing is the exit status of `shoal status` while a server answers and does not serve.
+const exitNotServing = 3
 
 func (c *statusCmd) Help() string {
 	return `Exit status: 0 the cluster serves, 3 it answers and does not serve yet (it gathers nodes, loads
@@ -75,8 +75,8 @@ weights, drains, or is a standby), 1 nobody answers or the request was refused.
   shoal status --wait 1m && shoal run "What is a goroutine?"`
 }
 
-// lookEvery is the time between two looks of `shoal status --wait`.
-const lookEvery = 200 * time.Millisecond
+// statusInterval is the time between two looks of `shoal status --wait`.
+const statusInterval = 200 * time.Millisecond
 
 func (c *statusCmd) Run(e *env) error {
 	if c.Wait < 0 {
@@ -84,7 +84,7 @@ func (c *statusCmd) Run(e *env) error {
 	}
 	until, last := time.Now().Add(c.Wait), ""
 	for {
-		s, err := c.look(e)
+		s, err := c.fetch(e)
 		var not *client.ErrNotReady
 		var nobody *client.Unreachable
 		waits := errors.As(err, &not) || errors.As(err, &nobody)
@@ -100,15 +100,15 @@ func (c *statusCmd) Run(e *env) error {
 		}
 		select {
 		case <-e.ctx.Done():
-		case <-time.After(lookEvery):
+		case <-time.After(statusInterval):
 		}
 	}
 }
 
-// look asks a server for its state, and whether it serves. Both may be there: the state of
+// fetch asks a server for its state, and whether it serves. Both may be there: the state of
 // a server, and the reason why it does not serve.
-func (c *statusCmd) look(e *env) (*api.ClusterState, error) {
-	ctx, cancel := c.within(e.ctx)
+func (c *statusCmd) fetch(e *env) (*api.ClusterState, error) {
+	ctx, cancel := c.withTimeout(e.ctx)
 	defer cancel()
 	cl := c.client()
 	ready := cl.Ready(ctx)
@@ -137,7 +137,7 @@ func (c *statusCmd) print(e *env, s *api.ClusterState, err error) error {
 	}
 	if not := (*client.ErrNotReady)(nil); errors.As(err, &not) {
 		fmt.Fprintln(e.stderr, "shoal:", err)
-		return exit(notServing)
+		return exit(exitNotServing)
 	}
 	return err
 }

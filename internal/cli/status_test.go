@@ -23,8 +23,8 @@ func TestStatusExits(t *testing.T) {
 		out, said      string
 	}{
 		{"serves", 200, 200, 0, "model m", ""},
-		{"gathers", 503, 200, notServing, "model m", "not serving: gathering nodes: 1 of 4"},
-		{"standby", 503, 503, notServing, "", "not serving: gathering nodes: 1 of 4"},
+		{"gathers", 503, 200, exitNotServing, "model m", "not serving: gathering nodes: 1 of 4"},
+		{"standby", 503, 503, exitNotServing, "", "not serving: gathering nodes: 1 of 4"},
 		{"wrong key", 200, 401, 1, "", "401 Unauthorized: no"},
 		{"another server", 404, 404, 1, "", "404"},
 	} {

@@ -28,7 +28,7 @@ machine that is lost for good is replaced soon:
   shoal store add n4 --cluster-key key`
 }
 
-type storeListCmd struct{ lookFlags }
+type storeListCmd struct{ timeoutFlags }
 
 type storeChange struct {
 	serverFlags

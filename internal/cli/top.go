@@ -14,7 +14,7 @@ import (
 )
 
 type topCmd struct {
-	lookFlags
+	timeoutFlags
 	Once     bool          `help:"Print it once and end, as where the output is no terminal."`
 	Interval time.Duration `default:"1s" help:"Time from one look to the next."`
 }
@@ -80,8 +80,8 @@ func (c *topCmd) watch(e *env) error {
 	defer stop()
 	cl := c.client()
 	for {
-		look, cancel := c.within(ctx)
-		s, err := cl.Cluster(look)
+		request, cancel := c.withTimeout(ctx)
+		s, err := cl.Cluster(request)
 		cancel()
 		if ctx.Err() == nil {
 			var b bytes.Buffer
@@ -124,7 +124,7 @@ func printTop(w io.Writer, s *api.ClusterState) {
 	fmt.Fprintf(w, "model %s   policy %s   epoch %d   mapping %s\n", s.Model, s.Policy, s.Epoch, s.Mapping)
 	step := "idle"
 	if s.StepMillis > 0 {
-		step = fmt.Sprintf("step %.1f ms with %s of %s", s.StepMillis, counted(s.BatchRows, "row"), counted(s.BatchSequences, "sequence"))
+		step = fmt.Sprintf("step %.1f ms with %s of %s", s.StepMillis, plural(s.BatchRows, "row"), plural(s.BatchSequences, "sequence"))
 	}
 	fmt.Fprintf(w, "%.1f tokens/s   %s   running %d   waiting %d %s\n", s.TokensPerSecond, step, s.Running, s.Waiting, s.WaitingReason)
 	if p := s.PrefixCache; p != nil && p.Queries > 0 {
@@ -135,7 +135,7 @@ func printTop(w io.Writer, s *api.ClusterState) {
 	}
 	if r := s.Recovery; r != nil && s.Recoveries > 0 {
 		fmt.Fprintf(w, "faults: %s withdrawn   tokens computed again %d   caches that went on %d, from replicas %d\n",
-			counted(int(s.Recoveries), "placement"), r.RecomputedTokens+r.ReplayedTokens, r.RestoredCaches, r.RestoredReplicas)
+			plural(int(s.Recoveries), "placement"), r.RecomputedTokens+r.ReplayedTokens, r.RestoredCaches, r.RestoredReplicas)
 	}
 	if st := s.Store; st != nil {
 		printStoreLine(w, st)

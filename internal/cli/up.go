@@ -92,15 +92,15 @@ func (c *upCmd) Run(e *env) error {
 			serve.Logger = slog.New(slog.NewMultiHandler(c.handler(e.stderr, c.level()), c.handler(file, slog.LevelDebug)))
 		}
 	}
-	defer sayEnding(e)()
+	defer printShutdown(e)()
 	if c.Standby {
-		return c.runPair(e, serve)
+		return c.runWithStandby(e, serve)
 	}
-	front, err := c.front(e, serve.Logger)
+	settings, err := c.openSettings(e, serve.Logger)
 	if err != nil {
 		return err
 	}
-	defer front.close()
+	defer settings.close()
 	at, err := listenAt(c.Listen)
 	if err != nil {
 		return err
@@ -110,14 +110,14 @@ func (c *upCmd) Run(e *env) error {
 		return err
 	}
 	defer c.net.close()
-	l, err := c.start(e, serve, at, front)
+	l, err := c.start(e, serve, at, settings)
 	if err != nil {
 		return err
 	}
 	defer l.stop()
-	err = serveAPI(&env{ctx: l.ctx, stdin: e.stdin, stdout: e.stdout, stderr: e.stderr}, l.coordinator, at, front, func(addr string) {
+	err = serveAPI(&env{ctx: l.ctx, stdin: e.stdin, stdout: e.stdout, stderr: e.stderr}, l.coordinator, at, settings, func(addr string) {
 		if l.waitReady(e) == nil {
-			c.announce(e, serve, standingOf(l.weighed(), addr, l.coordinator.GossipAddress(), l.data))
+			c.printReady(e, serve, readyStateOf(l.stateWithMemory(), addr, l.coordinator.GossipAddress(), l.data))
 		}
 	})
 	if err == nil && e.ctx.Err() == nil { // nobody asked it to end
@@ -126,16 +126,16 @@ func (c *upCmd) Run(e *env) error {
 	return err
 }
 
-// sayEnding tells at once that Ctrl-C or SIGTERM was heard, as the end may take a while.
+// printShutdown tells at once that Ctrl-C or SIGTERM was heard, as the end may take a while.
 // The caller calls what it returns when it is over.
-func sayEnding(e *env) func() bool {
+func printShutdown(e *env) func() bool {
 	return context.AfterFunc(e.ctx, func() {
 		fmt.Fprintln(e.stderr, "ending: running requests get up to 30 s, jobs are kept; Ctrl-C again stops at once")
 	})
 }
 
-// local is a cluster of processes on this machine.
-type local struct {
+// localCluster is a cluster of processes on this machine.
+type localCluster struct {
 	ctx         context.Context // ends when the cluster cannot go on
 	cancel      context.CancelCauseFunc
 	coordinator *cluster.Coordinator
@@ -143,12 +143,12 @@ type local struct {
 	log         *slog.Logger
 	data        string // folder of jobs
 	files       []*os.File
-	unlisten    func() // ends what listens for SIGHUP
+	stopSignals func() // ends what listens for SIGHUP
 }
 
-// weighed is the state of a cluster that serves, once its nodes have told their memory: they
+// stateWithMemory is the state of a cluster that serves, once its nodes have told their memory: they
 // are asked for it several times a second during a start.
-func (l *local) weighed() *api.ClusterState {
+func (l *localCluster) stateWithMemory() *api.ClusterState {
 	for range 20 {
 		if s := l.coordinator.Cluster(); len(s.Nodes) > 0 && s.Nodes[0].WeightBytes > 0 {
 			return &s
@@ -197,7 +197,7 @@ func (c *upCmd) prepare(e *env) (serve cluster.ServeConfig, err error) {
 		return serve, err
 	}
 	c.cpus = placeNodes(c.Nodes, numaOfThis())
-	c.settle()
+	c.applyDefaults()
 	if serve, err = c.config(e); err != nil {
 		return serve, err
 	}
@@ -205,38 +205,38 @@ func (c *upCmd) prepare(e *env) (serve cluster.ServeConfig, err error) {
 		return serve, err
 	}
 	serve.Logger = c.logger(e.stderr)
-	if err := c.takeKVBytes(c.Nodes, serve.Logger); err != nil {
+	if err := c.resolveKVMemory(c.Nodes, serve.Logger); err != nil {
 		return serve, err
 	}
-	if err := c.settleWeights(e, &serve, c.room()); err != nil {
+	if err := c.resolveQuant(e, &serve, c.capacity()); err != nil {
 		return serve, err
 	}
 	return cluster.Check(serve, cluster.APIConfig{Template: c.ChatTemplate, ToolParser: c.ToolParser}, int64(c.KVMemory))
 }
 
-// room is the memory of this machine, or container, for the nodes of this command.
-func (c *upCmd) room() room {
+// capacity is the memory of this machine, or container, for the nodes of this command.
+func (c *upCmd) capacity() capacity {
 	limit, from := machine.MemoryLimit()
-	return room{local: c.Nodes, total: c.allNodes(), limit: limit, from: from, caches: int64(c.KVMemory)}
+	return capacity{local: c.Nodes, total: c.allNodes(), limit: limit, from: from, caches: int64(c.KVMemory)}
 }
 
 // start brings coordinator and nodes up; it does not wait for the model. What its store
 // waits for is reported at the listener of the API; nil: nowhere.
-func (c *upCmd) start(e *env, serve cluster.ServeConfig, at net.Listener, front *front) (_ *local, err error) {
+func (c *upCmd) start(e *env, serve cluster.ServeConfig, at net.Listener, settings *apiSettings) (_ *localCluster, err error) {
 	log := serve.Logger
 	data, err := c.dataDir(serve.Model, "", log)
 	if err != nil {
 		return nil, err
 	}
-	if at := filepath.Join(data, pairCoordinator, "store.json"); data != "" && exists(at) {
+	if at := filepath.Join(data, firstCoordinator, "store.json"); data != "" && exists(at) {
 		return nil, fmt.Errorf("%s was written by `shoal up --standby`; start it with --standby, or with another --data-dir", data)
 	}
-	key, err := c.orDraw()
+	key, err := c.keyOrNew()
 	if err != nil {
 		return nil, err
 	}
-	l := &local{log: log, data: data}
-	serve.Tracer, serve.TrialRounds = front.traces(), c.trialRounds
+	l := &localCluster{log: log, data: data}
+	serve.Tracer, serve.TrialRounds = settings.tracerOrNil(), c.trialRounds
 	c.warn(serve.Model, l.log)
 	l.ctx, l.cancel = context.WithCancelCause(e.ctx)
 	defer func() {
@@ -244,15 +244,15 @@ func (c *upCmd) start(e *env, serve cluster.ServeConfig, at net.Listener, front 
 			l.stop()
 		}
 	}()
-	l.coordinator, err = startBehindDoorman(l.ctx, cluster.CoordinatorConfig{ID: "coordinator", Cluster: c.Cluster, Bind: c.net.bindGossip(0), Ports: cluster.Ports(c.Ports), Nodes: c.allNodes(), Serve: serve, Key: key, DataDir: data, DataOptional: c.DataDir == ""}, at, false, front)
+	l.coordinator, err = startCoordinatorAt(l.ctx, cluster.CoordinatorConfig{ID: "coordinator", Cluster: c.Cluster, Bind: c.net.bindGossip(0), Ports: cluster.Ports(c.Ports), Nodes: c.allNodes(), Serve: serve, Key: key, DataDir: data, DataOptional: c.DataDir == ""}, at, false, settings)
 	if err != nil {
 		return nil, err
 	}
 	l.children = supervise.New(key, l.log)
 	l.children.KeyFile = c.ClusterKeyFile
 	reread, pass := rereadKey(e, key, l.log), passHangup(e, l.children)
-	l.unlisten = func() { reread(); pass() }
-	if err := c.takeThreads(l.ctx, serve, l.log); err != nil {
+	l.stopSignals = func() { reread(); pass() }
+	if err := c.measureThreads(l.ctx, serve, l.log); err != nil {
 		return nil, err
 	}
 	if c.Nodes > 1 {
@@ -263,7 +263,7 @@ func (c *upCmd) start(e *env, serve cluster.ServeConfig, at net.Listener, front 
 		}
 	}
 	for i := range c.Nodes {
-		if err := c.child(l, i, serve.Model, []string{l.coordinator.GossipAddress()}, ""); err != nil {
+		if err := c.startNode(l, i, serve.Model, []string{l.coordinator.GossipAddress()}, ""); err != nil {
 			return nil, err
 		}
 	}
@@ -288,9 +288,9 @@ func (c *upCmd) dataDir(checkpoint, suffix string, log *slog.Logger) (string, er
 	return dir, err
 }
 
-// settle fills in the flags whose defaults depend on other flags.
-func (c *upCmd) settle() {
-	c.nameShares()
+// applyDefaults fills in the flags whose defaults depend on other flags.
+func (c *upCmd) applyDefaults() {
+	c.setShares()
 	if c.Draft != "" && c.Speculate == string(speculate.Suffix) {
 		c.Speculate = string(speculate.Model)
 	}
@@ -299,9 +299,9 @@ func (c *upCmd) settle() {
 // allNodes is how many nodes the first placement waits for.
 func (c *upCmd) allNodes() int { return max(c.Nodes, c.Expect) }
 
-// nameShares says what each node is to have: processes of one machine are equals, unless
+// setShares says what each node is to have: processes of one machine are equals, unless
 // --share says otherwise. With nodes of other machines they have what was measured.
-func (c *upCmd) nameShares() {
+func (c *upCmd) setShares() {
 	if c.Cluster != "" && len(c.Share) == 0 {
 		return
 	}
@@ -319,8 +319,8 @@ func (c *upCmd) nameShares() {
 	c.Shares = shares
 }
 
-// takeThreads settles the compute threads of each node, by what this machine gives.
-func (c *upCmd) takeThreads(ctx context.Context, serve cluster.ServeConfig, log *slog.Logger) error {
+// measureThreads settles the compute threads of each node, by what this machine gives.
+func (c *upCmd) measureThreads(ctx context.Context, serve cluster.ServeConfig, log *slog.Logger) error {
 	ck, err := model.Open(serve.Model)
 	if err != nil {
 		return err
@@ -361,7 +361,7 @@ func (c *upCmd) coordinator(checkpoint string) coordinatorCmd {
 // clusterName is the name of clusters unless --cluster gives another one.
 const clusterName = "shoal"
 
-func (c *upCmd) child(l *local, i int, checkpoint string, join []string, dataDir string) error {
+func (c *upCmd) startNode(l *localCluster, i int, checkpoint string, join []string, dataDir string) error {
 	n := c.node(i, checkpoint, join, dataDir)
 	if c.speeds.Valid() {
 		text, err := json.Marshal(c.speeds)
@@ -429,9 +429,9 @@ func exists(path string) bool {
 }
 
 // stop drains and ends everything.
-func (l *local) stop() {
-	if l.unlisten != nil {
-		l.unlisten()
+func (l *localCluster) stop() {
+	if l.stopSignals != nil {
+		l.stopSignals()
 	}
 	if l.coordinator != nil {
 		l.coordinator.Close()
@@ -446,4 +446,4 @@ func (l *local) stop() {
 }
 
 // waitReady waits until the model answers, telling a person how far it is.
-func (l *local) waitReady(e *env) error { return awaitReady(l.ctx, e, l.coordinator) }
+func (l *localCluster) waitReady(e *env) error { return awaitReady(l.ctx, e, l.coordinator) }

@@ -174,7 +174,7 @@ func (c *upCmd) openNetwork(e *env, serve *cluster.ServeConfig) (err error) {
 	if err != nil {
 		return err
 	}
-	l, err := c.takeAddresses(before, log)
+	l, err := c.chooseAddresses(before, log)
 	if err != nil {
 		return err
 	}
@@ -205,14 +205,14 @@ func (c *upCmd) openNetwork(e *env, serve *cluster.ServeConfig) (err error) {
 	return printJoinLine(e.stdout, n.folder, at, c.TokenLife)
 }
 
-// takeAddresses chooses where this machine listens: where flags say, else where it listened
+// chooseAddresses chooses where this machine listens: where flags say, else where it listened
 // before, else at usual ports that are free. It opens the listener of the join server.
-func (c *upCmd) takeAddresses(before join.Addresses, log *slog.Logger) (net.Listener, error) {
+func (c *upCmd) chooseAddresses(before join.Addresses, log *slog.Logger) (net.Listener, error) {
 	n := &c.net
 	host, port, err := splitBind(cmp.Or(c.Bind, before.Join))
 	if c.Bind == "" {
 		port = 0
-		if err != nil || !isOurs(host) {
+		if err != nil || !isLocalAddress(host) {
 			if before.Join != "" {
 				log.Warn("this machine no longer has the address that it had; machines that joined before do not find it, until --bind names an address that they know or they join again", "address", host)
 				before = join.Addresses{}
@@ -229,7 +229,7 @@ func (c *upCmd) takeAddresses(before join.Addresses, log *slog.Logger) (net.List
 		}
 	} else if err != nil {
 		return nil, err
-	} else if !isOurs(host) {
+	} else if !isLocalAddress(host) {
 		return nil, fmt.Errorf("--bind %s: this machine does not have that address; `ip address` lists those that it has", c.Bind)
 	}
 	n.host = host
@@ -272,8 +272,8 @@ func listenNear(host string, asked, before, usual int) (net.Listener, error) {
 	return fixedport.Listen(host)
 }
 
-// isOurs tells whether this machine has an address.
-func isOurs(host string) bool {
+// isLocalAddress tells whether this machine has an address.
+func isLocalAddress(host string) bool {
 	l, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
 	if err != nil {
 		return false

@@ -24,22 +24,22 @@ import (
 // Folders in the data directory of a cluster with a standby, one a copy of the
 // store; the third one is that of the first node.
 const (
-	pairCoordinator = "coordinator"
-	pairStandby     = "standby"
+	firstCoordinator  = "coordinator"
+	secondCoordinator = "standby"
 )
 
 const (
-	pairDrain = 40 * time.Second // a coordinator drains for up to 30 s
-	pairPause = time.Second      // before a coordinator that died is started again; it doubles
-	pairLong  = time.Minute      // one that lived this long starts afresh
+	drainTimeout = 40 * time.Second // a coordinator drains for up to 30 s
+	restartDelay = time.Second      // before a coordinator that died is started again; it doubles
+	stableAfter  = time.Minute      // one that lived this long starts afresh
 )
 
-// pair is a local cluster whose coordinator is a process of its own, with another
+// standbyCluster is a local cluster whose coordinator is a process of its own, with another
 // one in its shadow. Both have the API's listener, which this process opened, and
 // the one that coordinates accepts from it: the address outlives either, and who
 // connects while nobody coordinates waits in the kernel's queue.
-type pair struct {
-	*local
+type standbyCluster struct {
+	*localCluster
 	cmd    *upCmd
 	e      *env
 	model  string // path of the checkpoint
@@ -48,14 +48,14 @@ type pair struct {
 	gossip [2]string
 	logs   [2]*os.File // nil: none
 
-	heads *supervise.Children
-	wg    sync.WaitGroup
+	coordinators *supervise.Children
+	wg           sync.WaitGroup
 }
 
-var pairNames = [2]string{pairCoordinator, pairStandby}
+var coordinatorNames = [2]string{firstCoordinator, secondCoordinator}
 
-func (c *upCmd) runPair(e *env, serve cluster.ServeConfig) (err error) {
-	p := &pair{local: &local{log: serve.Logger}, cmd: c, e: e}
+func (c *upCmd) runWithStandby(e *env, serve cluster.ServeConfig) (err error) {
+	p := &standbyCluster{localCluster: &localCluster{log: serve.Logger}, cmd: c, e: e}
 	if p.data, err = c.dataDir(serve.Model, "-standby", p.log); err != nil { // not where a cluster without a standby keeps its jobs
 		return err
 	}
@@ -80,13 +80,13 @@ func (c *upCmd) runPair(e *env, serve cluster.ServeConfig) (err error) {
 	} else if p.gossip, err = freeAddresses(); err != nil {
 		return err
 	}
-	key, err := c.orDraw()
+	key, err := c.keyOrNew()
 	if err != nil {
 		return err
 	}
 	p.model = serve.Model
 	if c.LogDir != "" {
-		for i, id := range pairNames {
+		for i, id := range coordinatorNames {
 			if p.logs[i], err = c.logFile(id); err != nil {
 				return err
 			}
@@ -94,18 +94,18 @@ func (c *upCmd) runPair(e *env, serve cluster.ServeConfig) (err error) {
 		}
 	}
 	p.ctx, p.cancel = context.WithCancelCause(e.ctx)
-	p.heads, p.children = supervise.New(key, p.log), supervise.New(key, p.log)
+	p.coordinators, p.children = supervise.New(key, p.log), supervise.New(key, p.log)
 	defer p.stop()
-	p.heads.KeyFile, p.children.KeyFile = c.ClusterKeyFile, c.ClusterKeyFile
-	defer rereadKey(e, key, p.log)()           // for processes that are started later
-	defer passHangup(e, p.heads, p.children)() // they have the files that it is about
-	again := exists(filepath.Join(p.data, pairCoordinator, "store.json"))
+	p.coordinators.KeyFile, p.children.KeyFile = c.ClusterKeyFile, c.ClusterKeyFile
+	defer rereadKey(e, key, p.log)()                  // for processes that are started later
+	defer passHangup(e, p.coordinators, p.children)() // they have the files that it is about
+	restarted := exists(filepath.Join(p.data, firstCoordinator, "store.json"))
 	for i := range p.gossip {
-		if err := p.head(i, again || i > 0, pairPause); err != nil {
+		if err := p.startCoordinator(i, restarted || i > 0, restartDelay); err != nil {
 			return err
 		}
 	}
-	if err := c.takeThreads(p.ctx, serve, p.log); err != nil {
+	if err := c.measureThreads(p.ctx, serve, p.log); err != nil {
 		return err
 	}
 	for i := range c.Nodes {
@@ -113,16 +113,16 @@ func (c *upCmd) runPair(e *env, serve cluster.ServeConfig) (err error) {
 		if i == 0 {
 			data = filepath.Join(p.data, "node-0")
 		}
-		if err := c.child(p.local, i, serve.Model, p.gossip[:], data); err != nil {
+		if err := c.startNode(p.localCluster, i, serve.Model, p.gossip[:], data); err != nil {
 			return err
 		}
 	}
 	addr := at.Addr().String()
 	state, err := p.ready(addr)
 	if err == nil {
-		s := standingOf(state, addr, strings.Join(p.gossip[:], ","), p.data)
+		s := readyStateOf(state, addr, strings.Join(p.gossip[:], ","), p.data)
 		s.data = p.data
-		c.announce(e, serve, s)
+		c.printReady(e, serve, s)
 		<-p.ctx.Done()
 	}
 	if e.ctx.Err() != nil { // it was asked to end
@@ -144,11 +144,11 @@ func freeAddresses() (out [2]string, err error) {
 	return out, nil
 }
 
-// head starts a coordinator, and again when it dies, in the shadow of the other.
-func (p *pair) head(i int, standby bool, pause time.Duration) error {
-	id := pairNames[i]
+// startCoordinator starts a coordinator, and again when it dies, in the shadow of the other.
+func (p *standbyCluster) startCoordinator(i int, standby bool, pause time.Duration) error {
+	id := coordinatorNames[i]
 	k := p.cmd.coordinator(p.model)
-	k.ID, k.Bind, k.ListenFD, k.DataDir, k.StoreNodes = id, p.gossip[i], 3, filepath.Join(p.data, id), []string{pairStandby, "node-0"}
+	k.ID, k.Bind, k.ListenFD, k.DataDir, k.StoreNodes = id, p.gossip[i], 3, filepath.Join(p.data, id), []string{secondCoordinator, "node-0"}
 	_, k.Ports = p.cmd.processPorts(i)
 	if standby {
 		k.Standby, k.Join = true, []string{p.gossip[1-i]}
@@ -166,13 +166,13 @@ func (p *pair) head(i int, standby bool, pause time.Duration) error {
 		out, file = io.MultiWriter(out, f), f.Name()
 	}
 	began := time.Now()
-	return p.heads.Start(supervise.Child{ID: id, Args: args, Env: keys, Files: []*os.File{p.fd}, Stderr: out, Log: file, Exited: func(error) {
-		if p.heads.Alive() == 0 {
+	return p.coordinators.Start(supervise.Child{ID: id, Args: args, Env: keys, Files: []*os.File{p.fd}, Stderr: out, Log: file, Exited: func(error) {
+		if p.coordinators.Alive() == 0 {
 			p.cancel(errors.New("both coordinators have ended"))
 			return
 		}
-		if time.Since(began) > pairLong {
-			pause = pairPause
+		if time.Since(began) > stableAfter {
+			pause = restartDelay
 		}
 		p.wg.Go(func() {
 			select {
@@ -180,7 +180,7 @@ func (p *pair) head(i int, standby bool, pause time.Duration) error {
 				return
 			case <-time.After(pause):
 			}
-			if err := p.head(i, true, min(2*pause, 30*time.Second)); err != nil && p.ctx.Err() == nil {
+			if err := p.startCoordinator(i, true, min(2*pause, 30*time.Second)); err != nil && p.ctx.Err() == nil {
 				p.log.Error("a coordinator was not started again", "id", id, "error", err)
 			}
 		})
@@ -189,7 +189,7 @@ func (p *pair) head(i int, standby bool, pause time.Duration) error {
 
 // ready waits until the model answers, shows a terminal what for, and returns the state of
 // the cluster: an empty one where only the holders of keys in a file may ask for it.
-func (p *pair) ready(addr string) (*api.ClusterState, error) {
+func (p *standbyCluster) ready(addr string) (*api.ClusterState, error) {
 	key := ""
 	if len(p.cmd.APIKey) > 0 {
 		key = p.cmd.APIKey[0]
@@ -232,10 +232,10 @@ func (p *pair) ready(addr string) (*api.ClusterState, error) {
 }
 
 // stop lets who coordinates drain, and ends everything.
-func (p *pair) stop() {
+func (p *standbyCluster) stop() {
 	p.cancel(nil)
-	p.heads.Drain(pairDrain)
-	p.heads.Stop(5 * time.Second)
+	p.coordinators.Drain(drainTimeout)
+	p.coordinators.Stop(5 * time.Second)
 	p.wg.Wait() // nobody is started any more, and who was about to has heard of it
-	p.local.stop()
+	p.localCluster.stop()
 }

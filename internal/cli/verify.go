@@ -78,7 +78,7 @@ func (c *verifyCmd) Run(e *env) error {
 			return err
 		}
 		if checked.Files > 0 {
-			fmt.Fprintf(e.stdout, "    %s, %s: every byte is as the hub recorded it\n", counted(checked.Files, "file"), bytesText(checked.Bytes))
+			fmt.Fprintf(e.stdout, "    %s, %s: every byte is as the hub recorded it\n", plural(checked.Files, "file"), bytesText(checked.Bytes))
 		}
 		if tokErr == nil {
 			for _, warning := range tok.Warnings() {
@@ -232,8 +232,8 @@ func (b *bar) end() {
 	}
 }
 
-// counted is "1 node", "2 nodes".
-func counted(n int, what string) string {
+// plural is "1 node", "2 nodes".
+func plural(n int, what string) string {
 	if n != 1 {
 		what += "s"
 	}

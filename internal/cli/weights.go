@@ -13,7 +13,7 @@ import (
 )
 
 // fitOf is what plan computes for a model, with the settings of a server.
-func fitOf(m bench.PlanModel, serve *cluster.ServeConfig, r room) (*fit, error) {
+func fitOf(m bench.PlanModel, serve *cluster.ServeConfig, r capacity) (*fit, error) {
 	kv, err := tensor.ParseDType(serve.KV)
 	if err != nil {
 		return nil, err
@@ -27,7 +27,7 @@ func fitOf(m bench.PlanModel, serve *cluster.ServeConfig, r room) (*fit, error) 
 		mapping = topology.Gather // needs least, and the planner chooses
 	}
 	geometry := socket.GeometryOf(&m.Config, kv)
-	return &fit{room: r, context: serve.MaxContext,
+	return &fit{capacity: r, context: serve.MaxContext,
 		held: func(weights tensor.DType, nodes int) (bench.NodeMemory, error) {
 			return bench.NodeBytes(m, bench.PlanOptions{Sockets: nodes, Weights: weights, Mapping: mapping, Rows: serve.StepTokens})
 		},
@@ -35,9 +35,9 @@ func fitOf(m bench.PlanModel, serve *cluster.ServeConfig, r room) (*fit, error) 
 	}, nil
 }
 
-// settleWeights replaces --quant auto with the type that fits, and says so. A given type that
+// resolveQuant replaces --quant auto with the type that fits, and says so. A given type that
 // does not fit is an error that says what would.
-func (f *serveFlags) settleWeights(e *env, serve *cluster.ServeConfig, r room) error {
+func (f *serveFlags) resolveQuant(e *env, serve *cluster.ServeConfig, r capacity) error {
 	ck, err := model.OpenSwiftKV(serve.Model, serve.SwiftKV)
 	if err != nil {
 		return err

@@ -23,9 +23,9 @@ type startFlags struct {
 	Nodes int       `default:"1" help:"Where MODEL is started: node processes."`
 }
 
-// named is the checkpoint on disk that a word names: a path, a model that comes with the
+// localCheckpoint is the checkpoint on disk that a word names: a path, a model that comes with the
 // program, or one that was pulled. "": it names none.
-func named(word string) string {
+func localCheckpoint(word string) string {
 	if isCheckpoint(word) {
 		if at, err := layout.Locate(word); err == nil {
 			word = at // as the server that serves it names it
@@ -41,21 +41,21 @@ func named(word string) string {
 	return pulled(word)
 }
 
-// begin finds who answers for a checkpoint: the server of f, if it serves that one, or
+// connect finds who answers for a checkpoint: the server of f, if it serves that one, or
 // else a cluster of this command's own, which ends with end. "": whoever the server is.
-func (s *startFlags) begin(e *env, f serverFlags, checkpoint string) (_ *client.Client, end func(), err error) {
+func (s *startFlags) connect(e *env, f serverFlags, checkpoint string) (_ *client.Client, end func(), err error) {
 	c := f.client()
 	if checkpoint == "" {
-		return waiting(c, e.stderr), func() {}, nil
+		return waitUntilReady(c, e.stderr), func() {}, nil
 	}
-	other, ok := serves(e, c, checkpoint)
+	other, ok := serverHasCheckpoint(e, c, checkpoint)
 	if ok {
-		return waiting(c, e.stderr), func() {}, nil
+		return waitUntilReady(c, e.stderr), func() {}, nil
 	}
 	if other == "" {
 		other = "nothing"
 	}
-	fmt.Fprintf(e.stderr, "%s serves %s; %s is started for this command, on %s\n", c.URL(), other, layout.NameOf(checkpoint), counted(s.Nodes, "node"))
+	fmt.Fprintf(e.stderr, "%s serves %s; %s is started for this command, on %s\n", c.URL(), other, layout.NameOf(checkpoint), plural(s.Nodes, "node"))
 	up, err := s.up(e, checkpoint)
 	if err != nil {
 		return nil, nil, err
@@ -77,7 +77,7 @@ func (s *startFlags) begin(e *env, f serverFlags, checkpoint string) (_ *client.
 		l.stop()
 		return nil, nil, err
 	}
-	return waiting(&client.Client{Server: addr}, e.stderr), func() { unserve(); l.stop() }, nil
+	return waitUntilReady(&client.Client{Server: addr}, e.stderr), func() { unserve(); l.stop() }, nil
 }
 
 // up is `shoal up` with its own defaults, environment and file of flags.
@@ -98,9 +98,9 @@ func (s *startFlags) up(e *env, checkpoint string) (*upCmd, error) {
 	return &c.Up, nil
 }
 
-// serves tells whether the server serves a checkpoint, and else which one it serves; "":
+// serverHasCheckpoint tells whether the server serves a checkpoint, and else which one it serves; "":
 // nobody answers.
-func serves(e *env, c *client.Client, checkpoint string) (other string, yes bool) {
+func serverHasCheckpoint(e *env, c *client.Client, checkpoint string) (other string, yes bool) {
 	models, err := modelsOf(e.ctx, c)
 	switch {
 	case err != nil:
@@ -117,8 +117,8 @@ func serves(e *env, c *client.Client, checkpoint string) (other string, yes bool
 	return models[0].ID, slices.ContainsFunc(models, func(m modelOf) bool { return m.Root == root })
 }
 
-// servesName tells whether the server serves a model under a name.
-func servesName(ctx context.Context, c *client.Client, name string) bool {
+// serverHasModel tells whether the server serves a model under a name.
+func serverHasModel(ctx context.Context, c *client.Client, name string) bool {
 	models, err := modelsOf(ctx, c)
 	return err == nil && slices.ContainsFunc(models, func(m modelOf) bool { return m.ID == name })
 }
@@ -141,7 +141,7 @@ func modelsOf(ctx context.Context, c *client.Client) ([]modelOf, error) {
 }
 
 // serve answers the API on a free port of this machine; end closes it.
-func (l *local) serve(ctx context.Context) (addr string, end func(), err error) {
+func (l *localCluster) serve(ctx context.Context) (addr string, end func(), err error) {
 	srv, err := cluster.NewAPI(l.coordinator, l.coordinator.Checkpoint(), l.coordinator.ServeConfig(), cluster.APIConfig{Version: cluster.Build(), Logger: l.log})
 	if err != nil {
 		return "", nil, err

@@ -13,7 +13,7 @@ import (
 func TestServesAdapter(t *testing.T) {
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	const adapter = "../../models/fry-tools"
-	root, err := merged(quietly(t), adapter)
+	root, err := merged(quietEnv(t), adapter)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -25,7 +25,7 @@ func TestServesAdapter(t *testing.T) {
 	defer s.Close()
 	c := client.New(s.URL, "")
 	for path, want := range map[string]bool{adapter: true, root: true, "../../models/fry": false} {
-		if _, yes := serves(quietly(t), c, path); yes != want {
+		if _, yes := serverHasCheckpoint(quietEnv(t), c, path); yes != want {
 			t.Errorf("%s is served: %v, want %v", path, yes, want)
 		}
 	}

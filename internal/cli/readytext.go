@@ -12,17 +12,17 @@ import (
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 )
 
-// standing is a cluster that serves, as far as its user has to know it.
-type standing struct {
+// readyState is a cluster that serves, as far as its user has to know it.
+type readyState struct {
 	addr    string // of the API
 	gossip  string // what further nodes join
 	data    string // folder of jobs; "": there are none
 	weights int64  // bytes of the largest node
 }
 
-// standingOf reads the state of a cluster.
-func standingOf(s *api.ClusterState, addr, gossip, data string) standing {
-	out := standing{addr: addr, gossip: gossip}
+// readyStateOf reads the state of a cluster.
+func readyStateOf(s *api.ClusterState, addr, gossip, data string) readyState {
+	out := readyState{addr: addr, gossip: gossip}
 	if s.Store != nil {
 		out.data = data
 	}
@@ -32,12 +32,12 @@ func standingOf(s *api.ClusterState, addr, gossip, data string) standing {
 	return out
 }
 
-// announce prints what a user needs: what serves, where, how to ask it, and how to stop it.
-func (c *upCmd) announce(e *env, serve cluster.ServeConfig, s standing) {
+// printReady prints what a user needs: what serves, where, how to ask it, and how to stop it.
+func (c *upCmd) printReady(e *env, serve cluster.ServeConfig, s readyState) {
 	fmt.Fprint(e.stdout, c.readyText(serve, s, os.Getpid()))
 }
 
-func (c *upCmd) readyText(serve cluster.ServeConfig, s standing, pid int) string {
+func (c *upCmd) readyText(serve cluster.ServeConfig, s readyState, pid int) string {
 	var b strings.Builder
 	line := func(head, format string, args ...any) {
 		fmt.Fprintf(&b, "  %-7s "+format+"\n", append([]any{head}, args...)...)
@@ -53,7 +53,7 @@ func (c *upCmd) readyText(serve cluster.ServeConfig, s standing, pid int) string
 	if keyed {
 		more, auth = more+" --api-key KEY", auth+" -H 'Authorization: Bearer KEY'"
 	}
-	fmt.Fprintf(&b, "ready: %s on %s, API at %s/v1\n\n", serve.Names[0], counted(c.allNodes(), "node"), url)
+	fmt.Fprintf(&b, "ready: %s on %s, API at %s/v1\n\n", serve.Names[0], plural(c.allNodes(), "node"), url)
 	line("model", "%s, weights %s, context of %d tokens", serve.Model, serve.Weights, serve.MaxContext)
 	weights := ""
 	if s.weights > 0 {

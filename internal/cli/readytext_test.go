@@ -26,7 +26,7 @@ func TestReadyText(t *testing.T) {
 		{plain, &api.ClusterState{}, "127.0.0.1:9", "each node: caches ... shoal top --server 127.0.0.1:9 ... data    none ... shoal chat --server 127.0.0.1:9", nil},
 		{keyed, state, "127.0.0.1:9", "API at https://127.0.0.1:9/v1 ... --tls-ca cert.pem ... clients must send an API key ... logs    /logs ... shoal chat --server https://127.0.0.1:9 --tls-ca cert.pem --api-key KEY ... --cacert cert.pem -H 'Authorization: Bearer KEY'", []string{"s3cret"}},
 	} {
-		got := c.up.readyText(serve, standingOf(c.state, c.addr, "g", "/data"), 7)
+		got := c.up.readyText(serve, readyStateOf(c.state, c.addr, "g", "/data"), 7)
 		if !inOrder(got, c.want) || strings.Count(got, "\n") > 13 {
 			t.Errorf("want %q in\n%s", c.want, got)
 		}

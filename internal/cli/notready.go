@@ -12,36 +12,36 @@ import (
 	"github.com/shoal-llm/shoal/cluster"
 )
 
-// doorman answers at the API's address while this process does not coordinate, because
+// notReadyServer answers at the API's address while this process does not coordinate, because
 // it is a standby or its store lacks replicas: 503, and why.
-type doorman struct {
+type notReadyServer struct {
 	srv     *http.Server
-	l       *shared
+	l       *reusableListener
 	standby bool
 	done    chan struct{}
-	why     atomic.Pointer[string]
+	reason  atomic.Pointer[string]
 }
 
-// startBehindDoorman starts a coordinator that is to serve at l. What it waits for
+// startCoordinatorAt starts a coordinator that is to serve at l. What it waits for
 // meanwhile is told there. A listener that is shared with another coordinator is left to
 // that one, and to who waits in the kernel's queue, unless nobody coordinates.
-func startBehindDoorman(ctx context.Context, cfg cluster.CoordinatorConfig, l net.Listener, shared bool, front *front) (*cluster.Coordinator, error) {
-	var d *doorman
+func startCoordinatorAt(ctx context.Context, cfg cluster.CoordinatorConfig, l net.Listener, shared bool, settings *apiSettings) (*cluster.Coordinator, error) {
+	var d *notReadyServer
 	set := func(open bool) {
 		switch {
 		case open && d == nil:
-			d = newDoorman(l, cfg.Standby && !shared, 5*time.Second, front.tls())
+			d = newNotReadyServer(l, cfg.Standby && !shared, 5*time.Second, settings.tls())
 		case !open && d != nil:
-			d.leave()
+			d.handOver()
 			d = nil
 		}
 	}
 	if l != nil {
 		set(cfg.Standby && !shared)
-		cfg.Waits = func(why string, alone bool) {
+		cfg.Waits = func(reason string, alone bool) {
 			set(alone || !shared)
 			if d != nil {
-				d.say(why)
+				d.setReason(reason)
 			}
 		}
 	}
@@ -50,10 +50,10 @@ func startBehindDoorman(ctx context.Context, cfg cluster.CoordinatorConfig, l ne
 	return co, err
 }
 
-// newDoorman answers at l. Bodies, which nobody reads, have the time limit to come.
-func newDoorman(l net.Listener, standby bool, limit time.Duration, secure *tls.Config) *doorman {
-	d := &doorman{l: &shared{Listener: l}, standby: standby, done: make(chan struct{})}
-	d.say("starting")
+// newNotReadyServer answers at l. Bodies, which nobody reads, have the time limit to come.
+func newNotReadyServer(l net.Listener, standby bool, limit time.Duration, secure *tls.Config) *notReadyServer {
+	d := &notReadyServer{l: &reusableListener{Listener: l}, standby: standby, done: make(chan struct{})}
+	d.setReason("starting")
 	d.srv = &http.Server{Handler: d, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: limit, IdleTimeout: 30 * time.Second, MaxHeaderBytes: 1 << 14}
 	at := net.Listener(d.l)
 	if secure != nil {
@@ -66,10 +66,10 @@ func newDoorman(l net.Listener, standby bool, limit time.Duration, secure *tls.C
 	return d
 }
 
-func (d *doorman) say(why string) { d.why.Store(&why) }
+func (d *notReadyServer) setReason(reason string) { d.reason.Store(&reason) }
 
-func (d *doorman) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	why, what, code := *d.why.Load(), "does not serve yet", "store_unavailable"
+func (d *notReadyServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	reason, what, code := *d.reason.Load(), "does not serve yet", "store_unavailable"
 	w.Header().Set("Content-Type", "application/json")
 	if d.standby {
 		if r.URL.Path == "/health" { // the process is well, and no place for requests
@@ -80,37 +80,37 @@ func (d *doorman) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Retry-After", "1")
 	w.WriteHeader(http.StatusServiceUnavailable)
-	var answer any = map[string]any{"error": map[string]any{"message": "This coordinator " + what + ": " + why + ".", "type": "server_error", "param": nil, "code": code}}
+	var answer any = map[string]any{"error": map[string]any{"message": "This coordinator " + what + ": " + reason + ".", "type": "server_error", "param": nil, "code": code}}
 	if r.URL.Path == "/health" || r.URL.Path == "/ready" {
-		answer = map[string]string{"status": map[string]string{"/health": "unhealthy", "/ready": "not_ready"}[r.URL.Path], "reason": why}
+		answer = map[string]string{"status": map[string]string{"/health": "unhealthy", "/ready": "not_ready"}[r.URL.Path], "reason": reason}
 	}
 	_ = json.NewEncoder(w).Encode(answer)
 }
 
-// leave gives the listener back, open.
-func (d *doorman) leave() {
+// handOver gives the listener back, open.
+func (d *notReadyServer) handOver() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	if d.srv.Shutdown(ctx) != nil {
 		_ = d.srv.Close()
 	}
 	<-d.done
-	d.l.again()
+	d.l.resume()
 }
 
-// shared is a listener that outlives a server: closing it only ends Accept.
-type shared struct{ net.Listener }
+// reusableListener is a listener that outlives a server: closing it only ends Accept.
+type reusableListener struct{ net.Listener }
 
 type deadliner interface{ SetDeadline(time.Time) error }
 
-func (s *shared) Close() error {
+func (s *reusableListener) Close() error {
 	if d, ok := s.Listener.(deadliner); ok {
 		return d.SetDeadline(time.Unix(1, 0))
 	}
 	return nil
 }
 
-func (s *shared) again() {
+func (s *reusableListener) resume() {
 	if d, ok := s.Listener.(deadliner); ok {
 		_ = d.SetDeadline(time.Time{})
 	}

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// TestDoormanSpeaksTLS: who waits answers as the API does that will be there.
-func TestDoormanSpeaksTLS(t *testing.T) {
+// TestNotReadyServerSpeaksTLS: who waits answers as the API does that will be there.
+func TestNotReadyServerSpeaksTLS(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -20,9 +20,9 @@ func TestDoormanSpeaksTLS(t *testing.T) {
 	defer l.Close()
 	cert := httptest.NewTLSServer(nil) // for its certificate
 	defer cert.Close()
-	d := newDoorman(l, false, 5*time.Second, &tls.Config{Certificates: cert.TLS.Certificates})
-	defer d.leave()
-	d.say("the store is away")
+	d := newNotReadyServer(l, false, 5*time.Second, &tls.Config{Certificates: cert.TLS.Certificates})
+	defer d.handOver()
+	d.setReason("the store is away")
 	client := cert.Client()
 	client.Timeout = time.Minute
 	resp, err := client.Get("https://" + l.Addr().String() + "/ready")
@@ -36,8 +36,8 @@ func TestDoormanSpeaksTLS(t *testing.T) {
 	}
 }
 
-// TestDoormanWaitsForNoBody: who announces a body and sends none gets the answer.
-func TestDoormanWaitsForNoBody(t *testing.T) {
+// TestNotReadyServerDoesNotWaitForBodies: who announces a body and sends none gets the answer.
+func TestNotReadyServerDoesNotWaitForBodies(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -52,8 +52,8 @@ func TestDoormanWaitsForNoBody(t *testing.T) {
 	if _, err := io.WriteString(c, "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n"); err != nil {
 		t.Fatal(err)
 	}
-	d := newDoorman(l, true, 50*time.Millisecond, nil)
-	defer d.leave()
+	d := newNotReadyServer(l, true, 50*time.Millisecond, nil)
+	defer d.handOver()
 	if line, err := bufio.NewReader(c).ReadString('\n'); !strings.Contains(line, "503") {
 		t.Errorf("%q, %v", line, err)
 	}

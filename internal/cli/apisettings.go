@@ -1,0 +1,250 @@
+package cli
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/shoal-llm/shoal/cluster"
+	"github.com/shoal-llm/shoal/internal/security"
+	"github.com/shoal-llm/shoal/internal/server/api"
+	"github.com/shoal-llm/shoal/internal/tracing"
+)
+
+// apiSettings is what the API reads from files of its operator: keys, certificate and the
+// place of the audit log. They are read again on SIGHUP, keys and certificate also when
+// their files change.
+type apiSettings struct {
+	flags   *listenFlags
+	log     *slog.Logger
+	cert    atomic.Pointer[tls.Certificate]
+	audit   *reopenableFile // nil: none
+	hangups chan os.Signal
+
+	tracer *tracing.Tracer // nil: nobody is told
+}
+
+// traceFlushTimeout bounds sending the last traces.
+const traceFlushTimeout = 3 * time.Second
+
+// watchInterval is how often the files are looked at.
+const watchInterval = 2 * time.Second
+
+// apiSettings opens the files, and takes SIGHUP from here on, until close.
+func (f *listenFlags) openSettings(e *env, log *slog.Logger) (*apiSettings, error) {
+	s := &apiSettings{flags: f, log: log, hangups: make(chan os.Signal, 1)}
+	if err := s.readCertificate(); err != nil {
+		return nil, err
+	}
+	if f.AuditLog != "" {
+		s.audit = &reopenableFile{path: f.AuditLog}
+		if err := s.audit.reopen(); err != nil {
+			return nil, fmt.Errorf("--audit-log: %w", err)
+		}
+	}
+	if f.OTLP != "" || tracing.Wanted() {
+		var err error
+		if s.tracer, err = tracing.Start(e.ctx, f.OTLP, cluster.Build(), log); err != nil {
+			return nil, fmt.Errorf("--otlp: %w", err)
+		}
+	}
+	if !isTerminal(e.stdin) { // else it tells that the terminal is gone, which ends the program
+		signal.Notify(s.hangups, syscall.SIGHUP)
+	}
+	return s, nil
+}
+
+// tracerOrNil is where they go; a front may be nil.
+func (s *apiSettings) tracerOrNil() *tracing.Tracer {
+	if s == nil {
+		return nil
+	}
+	return s.tracer
+}
+
+func (s *apiSettings) close() {
+	signal.Stop(s.hangups)
+	if s.audit != nil {
+		s.audit.close()
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), traceFlushTimeout)
+	defer cancel()
+	if err := s.tracer.Close(ctx); err != nil {
+		s.log.Warn("the last traces are not delivered", "error", err)
+	}
+}
+
+// config is the API's part of it.
+func (s *apiSettings) config() (cluster.APIConfig, error) {
+	f := s.flags
+	cfg := cluster.APIConfig{Strict: f.Strict, AllowOrigins: f.AllowOrigin, Template: f.ChatTemplate, ToolParser: f.ToolParser, Version: cluster.Build(), Logger: s.log}
+	var err error
+	if cfg.Keys, err = f.keys(); err != nil {
+		return cfg, err
+	}
+	cfg.TLS = s.tls()
+	if s.audit != nil {
+		cfg.Audit = slog.New(slog.NewJSONHandler(s.audit, nil))
+	}
+	return cfg, nil
+}
+
+// tls is nil without a certificate; a front may be nil.
+func (s *apiSettings) tls() *tls.Config {
+	if s == nil || s.flags.TLSCert == "" {
+		return nil
+	}
+	return &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"},
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return s.cert.Load(), nil }}
+}
+
+// keys are those of the flags, for operators, and those of the file.
+func (f *listenFlags) keys() ([]api.Key, error) {
+	keys := api.OperatorKeys(f.APIKey...)
+	if f.APIKeys == "" {
+		return keys, nil
+	}
+	file, err := security.OpenPrivate(f.APIKeys)
+	if err != nil {
+		return nil, fmt.Errorf("--api-keys: %w", err)
+	}
+	defer file.Close()
+	text, err := readAll(file)
+	if err != nil {
+		return nil, fmt.Errorf("--api-keys: %w", err)
+	}
+	fromFile, err := api.ParseKeys(text)
+	if err != nil {
+		return nil, fmt.Errorf("--api-keys %s: %w", f.APIKeys, err)
+	}
+	return slices.Concat(keys, fromFile), nil
+}
+
+// readSmall reads a file of at most 16 MiB.
+func readSmall(path string) ([]byte, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	return readAll(file)
+}
+
+func readAll(file *os.File) ([]byte, error) {
+	const limit = 16 << 20
+	text, err := io.ReadAll(io.LimitReader(file, limit+1))
+	if err == nil && len(text) > limit {
+		err = fmt.Errorf("%s has more than %d bytes", file.Name(), limit)
+	}
+	return text, err
+}
+
+func (s *apiSettings) readCertificate() error {
+	if s.flags.TLSCert == "" {
+		return nil
+	}
+	cert, err := tls.LoadX509KeyPair(s.flags.TLSCert, s.flags.TLSKey)
+	if err != nil {
+		return fmt.Errorf("--tls-cert, --tls-key: %w", err)
+	}
+	s.cert.Store(&cert)
+	return nil
+}
+
+// watch reads the files again until ctx ends. What cannot be read leaves all as it is.
+func (s *apiSettings) watch(ctx context.Context, srv *api.Server) {
+	t := time.NewTicker(watchInterval)
+	defer t.Stop()
+	before := s.fileStates()
+	for {
+		why := "a file has changed"
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.hangups:
+			why = "SIGHUP"
+			if s.audit != nil {
+				s.logReload("audit log", s.audit.reopen(), why)
+			}
+		case <-t.C:
+			if slices.Equal(before, s.fileStates()) {
+				continue
+			}
+		}
+		before = s.fileStates()
+		if s.flags.TLSCert != "" {
+			s.logReload("certificate", s.readCertificate(), why)
+		}
+		keys, err := s.flags.keys()
+		if err == nil {
+			err = srv.SetKeys(keys)
+		}
+		s.logReload("API keys", err, why)
+	}
+}
+
+func (s *apiSettings) logReload(what string, err error, why string) {
+	if err != nil {
+		s.log.Error(what+" not read again: the old stays", "error", err, "because", why)
+		return
+	}
+	s.log.Info(what+" read again", "because", why)
+}
+
+// fileStates tells a file from what it was.
+func (s *apiSettings) fileStates() []string {
+	var out []string
+	for _, path := range []string{s.flags.APIKeys, s.flags.TLSCert, s.flags.TLSKey} {
+		if path == "" {
+			continue
+		}
+		state := path
+		if info, err := os.Stat(path); err == nil {
+			state = fmt.Sprint(info.ModTime(), info.Size(), info.Mode())
+		}
+		out = append(out, state)
+	}
+	return out
+}
+
+// reopenableFile is a file that is appended to, and opened again when it was moved away.
+type reopenableFile struct {
+	path string
+	mu   sync.Mutex
+	file *os.File
+}
+
+func (r *reopenableFile) reopen() error {
+	f, err := os.OpenFile(r.path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.file != nil {
+		_ = r.file.Close()
+	}
+	r.file = f
+	return nil
+}
+
+func (r *reopenableFile) Write(p []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.file.Write(p)
+}
+
+func (r *reopenableFile) close() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	_ = r.file.Close()
+}
