@@ -17,21 +17,21 @@ import (
 )
 
 type benchCmd struct {
-	Decode    benchDecodeCmd    `cmd:"" help:"Tokens per second of decode, beside the bandwidth measured in the same run."`
-	Prefill   benchPrefillCmd   `cmd:"" help:"Tokens per second of reading a prompt, by stage, beside the arithmetic peak."`
-	Cluster   benchClusterCmd   `cmd:"" help:"Decode, or read prompts (--prompt), over real node processes: compute, wait and bytes on the wire apart."`
-	Prefix    benchPrefixCmd    `cmd:"" help:"Time to the first token of a prompt that was read before but for its end, beside reading it."`
-	Batch     benchBatchCmd     `cmd:"" help:"Throughput and most sequences at once of a fixed cache memory, with and without compression."`
-	Speculate benchSpeculateCmd `cmd:"" help:"Tokens per second with drafts beside without, on three kinds of text; answers must be the same."`
+	Decode    benchDecodeCmd    `cmd:"" help:"Measure decode in tokens per second, and compare it with the memory bandwidth of the same run."`
+	Prefill   benchPrefillCmd   `cmd:"" help:"Measure prefill in tokens per second, by stage, and compare it with the arithmetic peak."`
+	Cluster   benchClusterCmd   `cmd:"" help:"Measure decode, or prefill with --prompt, over real node processes. Reports compute, wait and bytes sent."`
+	Prefix    benchPrefixCmd    `cmd:"" help:"Measure the time to first token with a warm prefix cache, compared with a cold one."`
+	Batch     benchBatchCmd     `cmd:"" help:"Measure throughput and concurrent sequences in a fixed cache memory, with and without compression."`
+	Speculate benchSpeculateCmd `cmd:"" help:"Measure tokens per second with and without speculative decoding. Both must give the same answers."`
 }
 
 // benchFlags name what is measured.
 type benchFlags struct {
-	Model      string `short:"m" env:"SHOAL_BENCH_MODEL" default:"bench160m" placeholder:"SHAPE" help:"Shape of a public model, with random weights: ${shapes}."`
-	Quant      string `default:"q8_0" help:"Type of the weights: f32, bf16, f16, q8_0, q4_0, iq4_nl."`
+	Model      string `short:"m" env:"SHOAL_BENCH_MODEL" default:"bench160m" placeholder:"SHAPE" help:"Shape of a public model; its weights are random: ${shapes}."`
+	Quant      string `default:"q8_0" help:"Type of the weights in memory: f32, bf16, f16, q8_0, q4_0, iq4_nl."`
 	KVType     string `name:"kv-type" default:"bf16" help:"Type of the cache: f32, bf16, int8."`
-	Threads    int    `help:"Compute threads (default: the processors)."`
-	CPUProfile string `type:"path" name:"cpuprofile" placeholder:"FILE" help:"Write a profile for go tool pprof."`
+	Threads    int    `help:"Compute threads (default: all CPUs)."`
+	CPUProfile string `type:"path" name:"cpuprofile" placeholder:"FILE" help:"Write a CPU profile to this file, for go tool pprof."`
 	JSON       bool   `name:"json" help:"Print JSON."`
 }
 
@@ -111,12 +111,12 @@ func printResult[T any](e *env, json bool, v T, err error, text func(io.Writer, 
 
 type benchDecodeCmd struct {
 	benchFlags
-	Context int      `default:"128" help:"Tokens in the cache of every sequence."`
-	Batch   int      `default:"1" help:"Sequences that are decoded together."`
-	Tokens  int      `default:"64" help:"Steps that are measured."`
-	Nodes   int      `short:"n" default:"1" help:"Sockets that share the model and exchange over NATS, all in this process, --threads each. Sequences take turns among them."`
-	Mapping string   `default:"reduce" help:"With --nodes: gather or reduce."`
-	Policy  []string `default:"full" sep:"none" help:"Cache policy: measured beside the policy full in the same run, and so are others, each a flag of its own."`
+	Context int      `default:"128" help:"Tokens in the cache of each sequence."`
+	Batch   int      `default:"1" help:"Sequences in one decode step."`
+	Tokens  int      `default:"64" help:"Decode steps to measure."`
+	Nodes   int      `short:"n" default:"1" help:"Tensor-parallel ranks in this process, each with --threads threads. They exchange over NATS, and sequences are assigned to them in turn."`
+	Mapping string   `default:"reduce" help:"With --nodes: how attention weights are split, gather or reduce."`
+	Policy  []string `default:"full" sep:"none" help:"Cache policy to measure, compared with full in the same run. Repeat the flag for several."`
 }
 
 func (c *benchDecodeCmd) Run(e *env) error {
@@ -176,13 +176,13 @@ func printDecodeFigures(w io.Writer, d *bench.Decode) {
 
 type benchPrefillCmd struct {
 	benchFlags
-	Context int    `default:"512" help:"Tokens of the prompt."`
-	Chunk   int    `help:"Tokens a step (default: all at once)."`
-	Policy  string `default:"full" help:"Cache policy: its work at the end of the prompt is measured too."`
-	Repeat  int    `default:"5" help:"Prompts that are measured."`
+	Context int    `default:"512" help:"Prompt length in tokens."`
+	Chunk   int    `help:"Prompt tokens per step (default: the whole prompt)."`
+	Policy  string `default:"full" help:"Cache policy. Its work at the end of the prompt is part of the measurement."`
+	Repeat  int    `default:"5" help:"Prompts to measure."`
 
-	SwiftKV []float64 `name:"swiftkv" placeholder:"SHARE,..." help:"Measure with this part of the layers left out for all tokens but the last (SwiftKV), beside none: 0.5, or several."`
-	Group   int       `default:"1" help:"With --swiftkv: so many neighbours of the layers that are left out share a cache (AcrossKV)."`
+	SwiftKV []float64 `name:"swiftkv" placeholder:"SHARE,..." help:"Fractions of the layers to skip for all prompt tokens but the last (SwiftKV), such as 0.5. Each is compared with 0."`
+	Group   int       `default:"1" help:"With --swiftkv: number of adjacent skipped layers that share one cache (AcrossKV)."`
 }
 
 func (c *benchPrefillCmd) Run(e *env) error {

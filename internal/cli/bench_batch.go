@@ -20,21 +20,21 @@ import (
 
 type benchBatchCmd struct {
 	Model    string   `short:"m" env:"SHOAL_BENCH_MODEL" placeholder:"DIR|SHAPE" help:"Checkpoint folder, or a shape with random weights: ${shapes} (default: the bundled model)."`
-	Quant    string   `placeholder:"TYPE" help:"Type of the weights (default: as stored)."`
-	KVType   string   `name:"kv-type" placeholder:"TYPE" help:"Type of the cache: f32, bf16, int8 (default: as the weights are stored)."`
+	Quant    string   `placeholder:"TYPE" help:"Type of the weights in memory (default: as stored)."`
+	KVType   string   `name:"kv-type" placeholder:"TYPE" help:"Type of the cache: f32, bf16, int8 (default: the type of the stored weights)."`
 	KVMemory size     `name:"kv-memory" default:"256MiB" help:"Memory of the caches, per node."`
-	Fit      int      `placeholder:"N" help:"Instead of --kv-memory: as much, over all nodes, as lets the first policy hold N sequences and not N+1."`
-	Nodes    int      `short:"n" default:"1" help:"Node processes; 1: a cluster in this process."`
-	Filled   bool     `help:"Shapes only, one node: fill caches with random rows instead of reading prompts; the number of sequences is what the ledger admits."`
-	Threads  int      `help:"Compute threads, of a node (default: the processors, shared out)."`
-	Requests int      `default:"24" help:"Requests that are sent at once."`
-	Prompt   int      `default:"4096" help:"Tokens of each prompt."`
-	Output   int      `default:"64" help:"Tokens that each generates."`
-	Policy   []string `sep:"none" placeholder:"POLICY" help:"Cache policies to compare; may be given several times (default: full, and a snapstream of a quarter of the prompt)."`
+	Fit      int      `placeholder:"N" help:"Instead of --kv-memory: choose the memory so that the first policy holds N sequences on all nodes together, but not N+1."`
+	Nodes    int      `short:"n" default:"1" help:"Node processes; 1 runs the cluster in this process."`
+	Filled   bool     `help:"Shapes only, one node: fill the caches with random rows instead of reading prompts. The ledger determines the number of sequences."`
+	Threads  int      `help:"Compute threads per node (default: all CPUs, divided evenly)."`
+	Requests int      `default:"24" help:"Requests to send at once."`
+	Prompt   int      `default:"4096" help:"Prompt length in tokens."`
+	Output   int      `default:"64" help:"Tokens to generate per request."`
+	Policy   []string `sep:"none" placeholder:"POLICY" help:"Cache policy to compare; repeat the flag for several (default: full, and snapstream with a quarter of the prompt)."`
 	JSON     bool     `name:"json" help:"Print JSON."`
 
-	KVDisk     string `name:"kv-disk" type:"path" placeholder:"DIR" help:"One node: rows that memory has no room for go to files in this folder."`
-	KVDiskSize size   `name:"kv-disk-size" default:"64GiB" help:"Most bytes of those files."`
+	KVDisk     string `name:"kv-disk" type:"path" placeholder:"DIR" help:"One node: folder for the cache rows that do not fit in memory."`
+	KVDiskSize size   `name:"kv-disk-size" default:"64GiB" help:"Maximum size of these files."`
 }
 
 func (c *benchBatchCmd) Run(e *env) error {

@@ -14,21 +14,21 @@ import (
 )
 
 type benchClusterCmd struct {
-	Model      string        `short:"m" default:"bench160m" placeholder:"DIR|SHAPE" help:"Checkpoint folder, or shape of a public model with random weights: ${shapes}."`
+	Model      string        `short:"m" default:"bench160m" placeholder:"DIR|SHAPE" help:"Checkpoint folder, or shape of a public model; a shape has random weights: ${shapes}."`
 	Nodes      int           `short:"n" default:"4" help:"Node processes."`
-	Quant      string        `default:"q8_0" help:"Type of the weights: f32, bf16, f16, q8_0, q4_0, iq4_nl."`
-	KVType     string        `name:"kv-type" default:"bf16" help:"Type of the cache."`
-	Mapping    string        `default:"auto" help:"gather, reduce or auto."`
-	Context    []int         `default:"128" help:"Tokens of every prompt. Several: each with each batch."`
-	Batch      []int         `default:"1" help:"Sequences decoded together. Several: one after the other."`
-	Tokens     int           `default:"64" help:"Tokens decoded of each."`
-	Prompt     int           `placeholder:"LENGTH" help:"Instead of decoding: read prompts of this many tokens, one at a time."`
-	Trials     int           `placeholder:"ROUNDS" help:"Instead of decoding: try each number of threads in turn so often (16 or more), and say what steps take with each, and how well a number is chosen by eight rounds."`
-	Repeat     int           `default:"2" help:"With --prompt: prompts that are read."`
-	Chunk      int           `help:"With --prompt: tokens of a prompt in a step (default: as shoal up)."`
-	Threads    int           `help:"Compute threads per node (default: as shoal up)."`
-	Processors int           `hidden:"" help:"Go's, of each node."`
-	Limit      time.Duration `default:"5m" help:"Give up after this long."`
+	Quant      string        `default:"q8_0" help:"Type of the weights in memory: f32, bf16, f16, q8_0, q4_0, iq4_nl."`
+	KVType     string        `name:"kv-type" default:"bf16" help:"Type of the cache: f32, bf16, int8."`
+	Mapping    string        `default:"auto" help:"How attention weights are split: gather, reduce, auto."`
+	Context    []int         `default:"128" help:"Prompt lengths in tokens. Each is measured with each --batch."`
+	Batch      []int         `default:"1" help:"Numbers of sequences in one decode step. Each is measured by itself."`
+	Tokens     int           `default:"64" help:"Tokens to decode per sequence."`
+	Prompt     int           `placeholder:"LENGTH" help:"Measure prefill instead of decode: prompts of LENGTH tokens, one at a time."`
+	Trials     int           `placeholder:"ROUNDS" help:"Measure the choice of threads instead of decode: try each number of threads ROUNDS times (16 to 1000). Reports the time of a step with each number, and how good a choice after eight rounds is."`
+	Repeat     int           `default:"2" help:"With --prompt: number of prompts."`
+	Chunk      int           `help:"With --prompt: prompt tokens per step (default: as for shoal up)."`
+	Threads    int           `help:"Compute threads per node (default: as for shoal up)."`
+	Processors int           `hidden:"" help:"GOMAXPROCS of each node."`
+	Limit      time.Duration `default:"5m" help:"Time limit for the whole measurement."`
 	JSON       bool          `name:"json" help:"Print JSON."`
 }
 

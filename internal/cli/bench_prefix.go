@@ -13,19 +13,19 @@ import (
 )
 
 type benchPrefixCmd struct {
-	Model    string        `short:"m" default:"bench160m" placeholder:"SHAPE" help:"Shape of a public model, with random weights: ${shapes}."`
-	Nodes    []int         `short:"n" default:"1" help:"Node processes, apart by commas: a cluster each."`
-	Quant    string        `default:"q8_0" help:"Type of the weights: f32, bf16, f16, q8_0, q4_0, iq4_nl."`
-	KVType   string        `name:"kv-type" default:"bf16" help:"Type of the cache."`
-	KVMemory size          `name:"kv-memory" default:"1GiB" help:"Memory of the caches, per node."`
-	Mapping  string        `default:"auto" help:"gather, reduce or auto."`
-	Prompt   []int         `default:"4096" help:"Tokens of every prompt, apart by commas; the last hundredth is new in the warm ones."`
-	Policies []string      `name:"policies" sep:";" default:"full;snapstream:sink=4,recent=252,topk=256" help:"Cache policies, apart by semicolons."`
-	Repeat   int           `default:"3" help:"Rounds of a cold prompt, and of a warm one under each policy."`
-	Turns    int           `default:"8" help:"Turns of a conversation, each of 256 tokens asked and 64 answered, with the cache and without; 0: none."`
-	Misses   int           `default:"0" help:"Pairs of prompts of 512 tokens that nobody has read, with the cache and without."`
-	Threads  int           `help:"Compute threads per node (default: the processors, shared out)."`
-	Limit    time.Duration `default:"10m" help:"Give up after this long."`
+	Model    string        `short:"m" default:"bench160m" placeholder:"SHAPE" help:"Shape of a public model; its weights are random: ${shapes}."`
+	Nodes    []int         `short:"n" default:"1" help:"Comma-separated numbers of node processes. Each is measured on a cluster of its own."`
+	Quant    string        `default:"q8_0" help:"Type of the weights in memory: f32, bf16, f16, q8_0, q4_0, iq4_nl."`
+	KVType   string        `name:"kv-type" default:"bf16" help:"Type of the cache: f32, bf16, int8."`
+	KVMemory size          `name:"kv-memory" default:"1GiB" help:"Memory for the caches, per node."`
+	Mapping  string        `default:"auto" help:"How attention weights are split: gather, reduce, auto."`
+	Prompt   []int         `default:"4096" help:"Comma-separated prompt lengths in tokens. The last 1% of a warm prompt is new."`
+	Policies []string      `name:"policies" sep:";" default:"full;snapstream:sink=4,recent=252,topk=256" help:"Semicolon-separated cache policies."`
+	Repeat   int           `default:"3" help:"Rounds. Each measures one cold prompt, and one warm prompt per policy."`
+	Turns    int           `default:"8" help:"Turns of a conversation to measure with and without the cache. A turn has 256 prompt tokens and 64 answer tokens; 0 skips it."`
+	Misses   int           `default:"0" help:"Pairs of 512-token prompts that are not cached, to measure with and without the cache."`
+	Threads  int           `help:"Compute threads per node (default: all CPUs, divided evenly)."`
+	Limit    time.Duration `default:"10m" help:"Time limit for the whole measurement."`
 	JSON     bool          `name:"json" help:"Print JSON."`
 }
 

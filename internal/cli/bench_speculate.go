@@ -15,18 +15,18 @@ import (
 )
 
 type benchSpeculateCmd struct {
-	Model   []string      `short:"m" env:"SHOAL_BENCH_MODEL" placeholder:"DIR|SHAPE" help:"Checkpoint folders, or shapes with random weights: ${shapes} (default: the bundled model). The texts are tokenized by the bundled model's tokenizer if a shape has none."`
-	Quant   string        `placeholder:"TYPE" help:"Type of the weights (default: as stored)."`
-	Nodes   []int         `short:"n" default:"1" help:"Node processes; 0: a cluster in this process, of which processor time is told as well."`
-	Threads int           `help:"Compute threads, of a node (default: the processors, shared out)."`
-	Batch   []int         `default:"1,4,16" help:"Requests together."`
-	Text    []string      `default:"chat,again,edit,retrieval,random" help:"Kinds of text: chat (questions, sampled), again (a second turn that asks for the same), code (a file that is written again), edit (one with a name changed and a line more), retrieval (answers from a text), random (tokens that nothing foretells). The model says what it says, except that edit and random, and with random weights every kind, replay a text: its tokens take the place of those that are drawn, at the same cost."`
-	Mode    []string      `default:"suffix" help:"Ways to draft that off is compared with: lookup, suffix, model; suffix:4 has four drafts a row, whatever they cost."`
-	Draft   string        `placeholder:"DIR|mtp" help:"Small model for --mode model, as of up."`
-	Tokens  int           `default:"192" help:"Tokens of an answer, at most."`
-	Round   int           `name:"round-tokens" help:"Tokens of all answers of a round together, but 16 of each; 0: any number."`
-	Rounds  int           `default:"5" help:"Rounds of all modes in turn, at least, after one that does not count. Of the ratios to off beside it the median is told, and between what a half of them lies."`
-	For     time.Duration `default:"3s" help:"More rounds, as many as this time has room for, of each text and number together."`
+	Model   []string      `short:"m" env:"SHOAL_BENCH_MODEL" placeholder:"DIR|SHAPE" help:"Checkpoint folders, or shapes of public models (default: the bundled model). A shape has random weights and uses the tokenizer of the bundled model: ${shapes}."`
+	Quant   string        `placeholder:"TYPE" help:"Type of the weights in memory (default: as stored)."`
+	Nodes   []int         `short:"n" default:"1" help:"Numbers of node processes; 0 runs the cluster in this process, and reports its CPU time as well."`
+	Threads int           `help:"Compute threads per node (default: all CPUs, divided evenly)."`
+	Batch   []int         `default:"1,4,16" help:"Numbers of concurrent requests."`
+	Text    []string      `default:"chat,again,edit,retrieval,random" help:"Kinds of text: chat (sampled answers to questions), again (a second turn that repeats the question), code (a file copied from the prompt), edit (a copy with one name changed and one line added), retrieval (answers from a text), random (unpredictable tokens). The model generates the answers. For edit and random, and for every kind with random weights, a prepared answer replaces the sampled tokens at the same cost."`
+	Mode    []string      `default:"suffix" help:"Draft modes to compare with off: lookup, suffix, model. suffix:4 always drafts four tokens per sequence."`
+	Draft   string        `placeholder:"DIR|mtp" help:"Draft model for --mode model, as for shoal up."`
+	Tokens  int           `default:"192" help:"Maximum tokens per answer."`
+	Round   int           `name:"round-tokens" help:"Maximum tokens of all answers of a round together, but at least 16 per answer; 0 sets no limit."`
+	Rounds  int           `default:"5" help:"Minimum number of rounds, after one round of warm-up. Each round runs every mode. Reports the median and the quartiles of the ratios to off in the same round."`
+	For     time.Duration `default:"3s" help:"Time for further rounds, per text and batch."`
 	JSON    bool          `name:"json" help:"Print JSON."`
 }
 

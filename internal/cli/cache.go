@@ -7,8 +7,8 @@ import (
 
 type cacheCmd struct {
 	timeoutFlags
-	Empty bool `help:"Forget all prefixes, on disk too; running sequences keep what they hold."`
-	JSON  bool `name:"json" help:"Print prefix_cache of /v1/cluster as it is."`
+	Empty bool `help:"Remove all prefixes from memory and disk. Running sequences keep their caches."`
+	JSON  bool `name:"json" help:"Print the prefix_cache member of /v1/cluster as JSON."`
 }
 
 func (c *cacheCmd) Run(e *env) error {

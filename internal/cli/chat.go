@@ -18,28 +18,28 @@ type chatCmd struct {
 	sampleFlags
 	startFlags
 	System string `help:"System message."`
-	Model  string `arg:"" optional:"" help:"A checkpoint, a model that comes with the program, or a name that the server serves (default: the server's model)."`
+	Model  string `arg:"" optional:"" help:"Model to chat with: a checkpoint, a model that comes with the program, or a name on the server (default: the server's model)."`
 	served string // the name under which the server serves it; "": its default
 }
 
-const chatHelp = `/clear            forget what was said (also /reset)
+const chatHelp = `/clear            start a new conversation (also /reset)
 /set              show the settings; /set NAME VALUE changes one: system, temperature, top_p,
-                  seed, max_tokens, kv_policy; /set NAME gives it its default
+                  seed, max_tokens, kv_policy; /set NAME restores its default
 /save FILE        write the conversation to a file, as JSON
-/load FILE        go on with a conversation from a file
-/help             this text
+/load FILE        continue a conversation from a file
+/help             print this text
 /exit             leave (also /bye, Ctrl-D, and Ctrl-C twice at an empty prompt)
 
-A message of several lines begins and ends with """. A \ at the end of a line continues the
-message on the next one. A pasted text is one message. Ctrl-C stops an answer, or clears the
-line. The arrow keys move in the line and recall earlier messages, also those of earlier chats.`
+Put """ around a message of several lines, or end each line but the last with \. Pasted text
+is one message. Ctrl-C stops an answer, or clears the line. The arrow keys move the cursor
+and recall messages of this chat and of earlier ones.`
 
 func (c *chatCmd) Help() string {
-	return `A conversation with a running cluster, or with a model: if the server does not serve it, a
-cluster is started on this machine for as long as the chat lasts.
+	return `Starts a conversation with the model of a running cluster, or with MODEL. If the server does
+not have MODEL, the command starts a cluster on this machine and stops it at the end.
 
-  shoal chat                              with whatever 127.0.0.1:8080 serves
-  shoal chat fry                          with the model that comes with the program
+  shoal chat                              the model on 127.0.0.1:8080
+  shoal chat fry                          the model that comes with the program
   shoal chat ~/models/Llama-3.2-1B-Instruct --quant q8_0
 
 ` + chatHelp

@@ -18,51 +18,51 @@ import (
 
 type commands struct {
 	Config      configFlag       `type:"path" placeholder:"FILE" help:"${config}"`
-	ShowVersion kong.VersionFlag `name:"version" env:"-" help:"Print the version and what it was built from."`
+	ShowVersion kong.VersionFlag `name:"version" env:"-" help:"Print the version and the build."`
 
-	Demo demoCmd `cmd:"" group:"use" help:"Start four node processes, stream a completion from the bundled model, stop."`
-	Chat chatCmd `cmd:"" group:"use" help:"Talk to a model, which is started if need be."`
-	Run  runCmd  `cmd:"" group:"use" help:"Ask a model one question and print the answer as it comes, or talk to it."`
+	Demo demoCmd `cmd:"" group:"use" help:"Start four node processes, stream answers from the bundled model, and stop."`
+	Chat chatCmd `cmd:"" group:"use" help:"Chat with a model. Starts the model if no server has it."`
+	Run  runCmd  `cmd:"" group:"use" help:"Ask a model one question and stream the answer, or chat with it."`
 	Up   upCmd   `cmd:"" group:"use" help:"Start a local cluster of node processes and serve the OpenAI API."`
 
 	Status statusCmd `cmd:"" group:"watch" aliases:"ps" help:"Show a running cluster: nodes, shares, memory, sequences."`
-	Top    topCmd    `cmd:"" group:"watch" help:"Show a running cluster over and over: load, caches, nodes, faults."`
-	Events eventsCmd `cmd:"" group:"watch" help:"Show what happened to a running cluster, and what it cost."`
+	Top    topCmd    `cmd:"" group:"watch" help:"Show a running cluster and refresh it: load, caches, nodes, faults."`
+	Events eventsCmd `cmd:"" group:"watch" help:"Show the events of a running cluster, and what each one cost."`
 	Cache  cacheCmd  `cmd:"" group:"watch" help:"Show the prefix cache of a running cluster, or empty it."`
 
-	Keygen      keygenCmd      `cmd:"" group:"machines" help:"Make a cluster key: it authenticates and encrypts all traffic between processes."`
+	Keygen      keygenCmd      `cmd:"" group:"machines" help:"Make a cluster key. It authenticates and encrypts all traffic between processes."`
 	Coordinator coordinatorCmd `cmd:"" group:"machines" help:"Run the coordinator: API, batcher, placement."`
-	Node        nodeCmd        `cmd:"" group:"machines" help:"Run one node; it joins a coordinator."`
+	Node        nodeCmd        `cmd:"" group:"machines" help:"Run one node. It joins a coordinator."`
 	Token       tokenCmd       `cmd:"" group:"machines" help:"Make, list and revoke the tokens that let machines join a cluster."`
-	Drain       drainCmd       `cmd:"" group:"machines" help:"Move a node's work to the others before it is stopped."`
-	Undrain     undrainCmd     `cmd:"" group:"machines" help:"Let a drained node take a share again."`
-	Store       storeCmd       `cmd:"" group:"machines" help:"Say and change who keeps copies of the store of jobs and placement."`
+	Drain       drainCmd       `cmd:"" group:"machines" help:"Move a node's work to the other nodes before you stop it."`
+	Undrain     undrainCmd     `cmd:"" group:"machines" help:"Give a drained node a share of the model again."`
+	Store       storeCmd       `cmd:"" group:"machines" help:"List and change the processes that keep a copy of the store of jobs and placement."`
 
 	Pull     pullCmd     `cmd:"" group:"models" help:"Fetch a model from a hub, a registry or a URL."`
 	Models   modelsCmd   `cmd:"" group:"models" help:"List the models on this machine and what they need, or remove one."`
-	Verify   verifyCmd   `cmd:"" group:"models" help:"Check a checkpoint and say what it costs per node."`
-	Plan     planCmd     `cmd:"" group:"models" help:"Say from a config alone what fits: weights, caches, largest batch."`
+	Verify   verifyCmd   `cmd:"" group:"models" help:"Check a checkpoint and show its memory per node."`
+	Plan     planCmd     `cmd:"" group:"models" help:"Calculate from a config what fits: weights, caches, largest batch."`
 	Tokenize tokenizeCmd `cmd:"" group:"models" help:"Show the tokens of a text."`
-	Bench    benchCmd    `cmd:"" group:"models" help:"Measure this machine, and this program on it."`
-	Eval     evalCmd     `cmd:"" group:"models" help:"Measure accuracy: needles in long prompts under any cache policy, perplexity, your own questions."`
+	Bench    benchCmd    `cmd:"" group:"models" help:"Measure the performance of this machine and of this program."`
+	Eval     evalCmd     `cmd:"" group:"models" help:"Measure accuracy: retrieval from long prompts with any cache policy, perplexity, your own questions."`
 
-	Completion completionCmd `cmd:"" group:"program" help:"Write the completion of a shell: bash, zsh or fish."`
-	Man        manCmd        `cmd:"" group:"program" help:"Write the manual page."`
-	Version    versionCmd    `cmd:"" group:"program" help:"Print what this program was built from, how it speaks and how it computes."`
+	Completion completionCmd `cmd:"" group:"program" help:"Write the completion script for bash, zsh or fish."`
+	Man        manCmd        `cmd:"" group:"program" help:"Write the manual page shoal(1)."`
+	Version    versionCmd    `cmd:"" group:"program" help:"Print the build, the wire version and the arithmetic of this program."`
 }
 
-const description = `Serve one large language model, cut across all your machines.
+const description = `Serve one large language model, split across all your machines.
 
   shoal demo                                   see it work: four processes, one model
   shoal up                                     serve on this machine, API on 127.0.0.1:8080
-  shoal chat                                   talk to it
-  shoal run "What is a goroutine?"             or ask one question
-  shoal chat MODEL                             the same without up: a folder or .gguf file, or fry
-  shoal up --cluster NAME                      on several machines: this on the first one;
-  shoal node --join ADDRESS --token TOKEN      it prints this line for the others
+  shoal chat                                   chat with that model
+  shoal run "What is a goroutine?"             ask it one question
+  shoal chat MODEL                             start a model and chat: a folder, a .gguf file, or fry
+  shoal up --cluster NAME                      several machines: run this on the first one,
+  shoal node --join ADDRESS --token TOKEN      and the line that it prints on the others
 
-Every flag can be set by its environment variable, --kv-memory is SHOAL_KV_MEMORY, or in a
-file (--config).`
+Every flag has an environment variable (--kv-memory: SHOAL_KV_MEMORY), and can be set in a
+config file (--config).`
 
 // groups are those of the commands in `shoal --help`.
 var groups = []kong.Group{

@@ -10,7 +10,7 @@ import (
 
 // completionCmd writes what a shell needs to complete commands, flags and their values.
 type completionCmd struct {
-	Shell string `arg:"" enum:"bash,zsh,fish" help:"bash, zsh or fish."`
+	Shell string `arg:"" enum:"bash,zsh,fish" help:"Shell: bash, zsh or fish."`
 }
 
 func (completionCmd) Help() string {

@@ -19,7 +19,7 @@ import (
 // then the default.
 type configFlag string
 
-const configHelp = `YAML file of flags: "kv-memory: 4GiB" is --kv-memory 4GiB; those below "node:" are of that command alone (docs/config.md).`
+const configHelp = `YAML file with flags: "kv-memory: 4GiB" sets --kv-memory 4GiB. Flags below "node:" apply to that command only (docs/config.md).`
 
 // BeforeResolve reads the file; Kong calls it when the flag is given or in the environment.
 func (configFlag) BeforeResolve(ctx *kong.Context, app *kong.Kong, trace *kong.Path, e *env) error {

@@ -19,8 +19,8 @@ import (
 
 // startFlags are of commands that start a cluster for themselves when they need one.
 type startFlags struct {
-	Quant quantType `placeholder:"TYPE" help:"Where MODEL is started: type of its weights in memory, as for up; auto chooses what fits."`
-	Nodes int       `default:"1" help:"Where MODEL is started: node processes."`
+	Quant quantType `placeholder:"TYPE" help:"If this command starts MODEL: type of the weights in memory, as for shoal up; auto chooses the largest that fits."`
+	Nodes int       `default:"1" help:"If this command starts MODEL: number of node processes."`
 }
 
 // localCheckpoint is the checkpoint on disk that a word names: a path, a model that comes with the

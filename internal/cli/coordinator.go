@@ -21,27 +21,27 @@ type coordinatorCmd struct {
 	listenFlags
 	keyFlags
 	logFlags
-	Bind       string   `default:"127.0.0.1:7070" help:"Gossip address that nodes join; port 0 takes a free one. Beyond loopback it needs a cluster key."`
-	Ports      int      `default:"0" placeholder:"FIRST" help:"First of four ports on the host of --bind: control, routes, tensors, store (default: any that are free)."`
-	ID         string   `name:"id" help:"Name in the cluster (default: coordinator, or standby)."`
-	Join       []string `placeholder:"HOST:PORT" help:"Gossip address of the cluster, for a coordinator that is not its first process."`
-	Standby    bool     `help:"Wait while another coordinator has the lease, and take over when it is gone. Needs --join and --data-dir."`
-	Nodes      int      `default:"0" help:"Nodes to wait for before serving (default: whoever is there after two quiet seconds)."`
+	Bind       string   `default:"127.0.0.1:7070" help:"Gossip address that nodes join; port 0 chooses a free port. An address other than loopback needs a cluster key."`
+	Ports      int      `default:"0" placeholder:"FIRST" help:"First of four consecutive ports on the host of --bind: control, routes, tensors, store (default: free ports)."`
+	ID         string   `name:"id" help:"Name of this process in the cluster (default: coordinator, or standby with --standby)."`
+	Join       []string `placeholder:"HOST:PORT" help:"Gossip addresses of a cluster that is already running."`
+	Standby    bool     `help:"Wait while another coordinator holds the lease, and take over when it fails. Needs --join and --data-dir."`
+	Nodes      int      `default:"0" help:"Nodes to wait for before serving (default: all nodes that have joined when no node has joined for two seconds)."`
 	NATS       string   `name:"nats" placeholder:"URL" help:"Use an external NATS instead of the embedded mesh."`
-	DataDir    string   `type:"path" placeholder:"DIR" help:"Where jobs, batches and files live; a restarted coordinator goes on with them (default: none, jobs are refused)."`
-	StoreNodes []string `placeholder:"NAME" help:"Processes (--id, with a --data-dir of their own) that are to keep copies of the store, from two on: a standby and a node, or two nodes. Nobody else is asked to; later, shoal store add and remove."`
-	WithParent bool     `hidden:"" help:"End at once when standard input closes."`
-	ListenFD   int      `name:"listen-fd" hidden:"" help:"Descriptor of a listener that the parent has open, in place of --listen; a standby does not answer there."`
+	DataDir    string   `type:"path" placeholder:"DIR" help:"Folder for jobs, batches and files. A restarted coordinator continues them (default: none; jobs are refused)."`
+	StoreNodes []string `placeholder:"NAME" help:"Names (--id) of two or more processes that keep copies of the store: a standby and a node, or two nodes. Each needs its own --data-dir. To change them later, use shoal store add and remove."`
+	WithParent bool     `hidden:"" help:"Exit at once when standard input closes."`
+	ListenFD   int      `name:"listen-fd" hidden:"" help:"File descriptor of a listener inherited from the parent, instead of --listen. A standby does not answer there."`
 }
 
 func (c *coordinatorCmd) Help() string {
-	return `The process with the API, the batcher and the placement authority. Nodes join it:
+	return `Runs the process with the API, the batcher and the placement. Nodes join it:
 
   shoal keygen -o key
   shoal coordinator --bind 10.0.0.1:7070 --cluster-key key --listen 10.0.0.1:8080 --api-key secret --nodes 3 --model ~/models/llama
   shoal node --join 10.0.0.1:7070 ...
 
-With a second one in its shadow, jobs outlive the loss of this machine:
+With a standby coordinator, jobs survive the loss of this machine:
 
   shoal coordinator --standby --join 10.0.0.1:7070 --bind 10.0.0.2:7070 --data-dir /var/lib/shoal ...`
 }

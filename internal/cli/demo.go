@@ -14,12 +14,12 @@ type demoCmd struct {
 	serveFlags
 	nodeFlags
 	Nodes  int    `short:"n" default:"4" help:"Node processes."`
-	Prompt string `help:"Ask this instead."`
-	Tokens int    `default:"160" help:"Most tokens of an answer."`
+	Prompt string `help:"Question to ask instead of the demo's own."`
+	Tokens int    `default:"160" help:"Maximum tokens per answer."`
 }
 
 func (c *demoCmd) Help() string {
-	return "Nothing is downloaded and nothing is left running. The answers are the same bits with any --nodes."
+	return "Downloads nothing and leaves nothing running. The answers are bit-identical for every --nodes."
 }
 
 // questions show what the bundled model was trained for: Go, and finding

@@ -8,13 +8,13 @@ import (
 type drainCmd struct {
 	serverFlags
 	Node  string        `arg:"" help:"Name of the node, as in shoal status."`
-	Limit time.Duration `default:"2m" help:"How long to wait until the others have its work."`
+	Limit time.Duration `default:"2m" help:"Time limit for moving the work to the other nodes."`
 }
 
 func (c *drainCmd) Help() string {
-	return `Moves a node's sequences and shares to the others while it runs; streams go on.
-When it says that the node is drained, stop it. Started again, or after shoal undrain, it
-takes a share.`
+	return `Moves a node's sequences and share to the other nodes; streams continue. Stop the node when
+the command reports that it is drained. A node that restarts, or that you undrain, gets a
+share again.`
 }
 
 type undrainCmd struct {

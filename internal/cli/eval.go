@@ -17,24 +17,24 @@ import (
 )
 
 type evalCmd struct {
-	Ruler evalRulerCmd `cmd:"" help:"Find things in long prompts: 12 tasks, any length, any cache policy; tables and plots."`
-	PPL   evalPPLCmd   `cmd:"" name:"ppl" help:"Perplexity on a text."`
-	JSONL evalJSONLCmd `cmd:"" name:"jsonl" help:"Score questions of your own: LongBench and RULER files."`
+	Ruler evalRulerCmd `cmd:"" help:"Measure retrieval from long prompts: 12 tasks, any length, any cache policy; tables and plots."`
+	PPL   evalPPLCmd   `cmd:"" name:"ppl" help:"Measure the perplexity of a text."`
+	JSONL evalJSONLCmd `cmd:"" name:"jsonl" help:"Score your own questions: LongBench and RULER files."`
 }
 
 // evalTarget says which model is asked: a server's, or one that is embedded.
 type evalTarget struct {
 	modelFlag
-	Server      string        `placeholder:"URL" help:"Ask this OpenAI-compatible server (default: a cluster inside this process). --model then names the folder with the served model's tokenizer."`
-	APIKey      string        `name:"api-key" help:"Key of the server, when it asks for one."`
-	ServedModel string        `placeholder:"NAME" help:"Model name at the server (default: its first)."`
-	Concurrency int           `short:"c" default:"4" help:"Requests at a time."`
-	Timeout     time.Duration `default:"10m" help:"Most time for one request."`
-	Sockets     int           `default:"1" help:"Embedded: sockets to cut the model over. Never changes a bit."`
-	Threads     int           `help:"Embedded: compute threads (default: the processors)."`
-	KVMemory    size          `name:"kv-memory" default:"1GiB" help:"Embedded: memory of the caches, per socket."`
-	Quant       string        `placeholder:"TYPE" help:"Embedded: type of the weights: f32, bf16, ... (default: as stored)."`
-	KVType      string        `name:"kv-type" placeholder:"TYPE" help:"Embedded: type of the cache: f32, bf16, int8."`
+	Server      string        `placeholder:"URL" help:"URL of an OpenAI-compatible server to evaluate (default: a cluster in this process). --model must then name a folder with the tokenizer of the served model."`
+	APIKey      string        `name:"api-key" help:"API key of the server, if it requires one."`
+	ServedModel string        `placeholder:"NAME" help:"Model name on the server (default: the first that it lists)."`
+	Concurrency int           `short:"c" default:"4" help:"Concurrent requests."`
+	Timeout     time.Duration `default:"10m" help:"Time limit for one request."`
+	Sockets     int           `default:"1" help:"Without --server: tensor-parallel ranks. Does not change the output."`
+	Threads     int           `help:"Without --server: compute threads (default: all CPUs)."`
+	KVMemory    size          `name:"kv-memory" default:"1GiB" help:"Without --server: memory for the caches, per rank."`
+	Quant       string        `placeholder:"TYPE" help:"Without --server: type of the weights in memory: f32, bf16, f16, q8_0, q4_0, iq4_nl (default: as stored)."`
+	KVType      string        `name:"kv-type" placeholder:"TYPE" help:"Without --server: type of the cache: f32, bf16, int8."`
 }
 
 // evalModel is a model that is ready to be asked.
@@ -98,25 +98,24 @@ func (t *evalTarget) open(e *env) (_ *evalModel, err error) {
 
 type evalRulerCmd struct {
 	evalTarget
-	Policy   []string `sep:"none" placeholder:"POLICY" help:"Cache policies, each run on the same prompts; several may be given (default: full, or the server's own)."`
+	Policy   []string `sep:"none" placeholder:"POLICY" help:"Cache policies to compare on the same prompts; repeat the flag for several (default: full, or the server's own)."`
 	Length   []int    `short:"l" default:"4096" help:"Prompt lengths in tokens."`
-	Samples  int      `short:"n" default:"20" help:"Samples of each task and length."`
-	Tasks    []string `placeholder:"TASK" help:"Tasks (default: all that need not be named)."`
-	Seed     uint64   `default:"1" help:"The same seed gives the same prompts."`
-	Text     string   `type:"path" placeholder:"PATH" help:"Hide the needles in this text, or in the .go, .md and .txt files of this folder (default: a text that comes with Shoal)."`
-	Out      string   `short:"o" type:"path" placeholder:"DIR" help:"Write results, summary and plots here. A run with the same folder goes on where the last one stopped."`
-	Together bool     `help:"Read each prompt once for all policies, in this process: the same answers, much sooner. --workers prompts at a time, a thread each."`
-	Workers  int      `help:"With --together: prompts at a time (default: the processors)."`
-	Prompts  string   `type:"path" placeholder:"FILE" help:"Ask these prompts, as train/evalgen.py makes them, in JSON (gzipped or not); implies --together."`
-	Write    string   `name:"write-prompts" type:"path" placeholder:"FILE" help:"Write the prompts as gzipped JSON, as --prompts and train/evalpol.py take them, and ask nothing."`
+	Samples  int      `short:"n" default:"20" help:"Samples per task and length."`
+	Tasks    []string `placeholder:"TASK" help:"Tasks to run (default: all but those that must be named)."`
+	Seed     uint64   `default:"1" help:"Seed of the prompts. The same seed gives the same prompts."`
+	Text     string   `type:"path" placeholder:"PATH" help:"Text that hides the needles: a file, or a folder of .go, .md and .txt files (default: a text that comes with Shoal)."`
+	Out      string   `short:"o" type:"path" placeholder:"DIR" help:"Folder for results, summary and plots. A run with the same folder continues the last one."`
+	Together bool     `help:"Run in this process and read each prompt once for all policies. Gives the same answers in less time. Runs --workers prompts at a time, with one thread each."`
+	Workers  int      `help:"With --together: concurrent prompts (default: the number of CPUs)."`
+	Prompts  string   `type:"path" placeholder:"FILE" help:"JSON file of prompts from train/evalgen.py, gzipped or plain. Implies --together."`
+	Write    string   `name:"write-prompts" type:"path" placeholder:"FILE" help:"Write the prompts to this file as gzipped JSON, for --prompts and train/evalpol.py, and stop."`
 	JSON     bool     `name:"json" help:"Print the summary as JSON."`
-	Markdown bool     `help:"Print the table as Markdown."`
+	Markdown bool     `help:"Print the summary as a Markdown table."`
 }
 
 func (c *evalRulerCmd) Help() string {
-	return `Prompts of exactly --length tokens in which something must be found again, with greedy
-answers scored by exact match of the whole answer. Without --server the model runs inside
-this process.
+	return `Asks the model to find facts in prompts of exactly --length tokens. Decoding is greedy, and an
+answer counts only if all of it matches. Without --server the model runs in this process.
 
   shoal eval ruler                                     the bundled model, all tasks at 4096
   shoal eval ruler -l 512 -n 2 --tasks passkey,vt      a quick look
@@ -126,14 +125,14 @@ this process.
   shoal eval ruler --server 127.0.0.1:8080             a running cluster, its own policy
   shoal eval ruler --server http://gpu:8000/v1 --model ~/models/Llama-3.1-8B-Instruct -l 32768
 
-With -o DIR every answer is a line of DIR/results.jsonl as soon as it is there; Ctrl-C loses
-nothing. DIR also gets summary.json and the plots accuracy-LENGTH (accuracy by budget) and
+With -o DIR the command appends each answer to DIR/results.jsonl when it arrives, so Ctrl-C
+loses nothing. It also writes DIR/summary.json and the plots accuracy-LENGTH (accuracy by budget) and
 depth-LENGTH (single needles by depth), as PNG and SVG.
 
 Tasks:
 ` + eval.TaskHelp() + `
-Policies: full, the full text of any policy that the server knows, default (the server's own),
-or a budget in tokens, in the forms of the reference measurements:
+Policies: full, any policy of the server with its parameters, default (the server's own), or a
+policy with a budget in tokens:
 ` + eval.PolicyHelp()
 }
 

@@ -21,16 +21,15 @@ func loadChat(dir string) (*tokenizer.ChatTemplate, error) {
 
 type evalPPLCmd struct {
 	evalTarget
-	Text   string `required:"" type:"existingfile" placeholder:"FILE" help:"The text."`
-	Window int    `default:"2048" help:"Tokens of one prompt."`
-	Stride int    `help:"Tokens from one window to the next; only new ones are scored (default: windows do not overlap)."`
+	Text   string `required:"" type:"existingfile" placeholder:"FILE" help:"Text file to measure."`
+	Window int    `default:"2048" help:"Window length in tokens."`
+	Stride int    `help:"Distance of two windows in tokens; each token is scored once (default: --window, without overlap)."`
 	JSON   bool   `name:"json" help:"Print the result as JSON."`
 }
 
 func (c *evalPPLCmd) Help() string {
-	return `Cuts the text into windows and scores every token by the model's log probability of it
-(/v1/completions with echo and logprobs). A prompt is read with full attention, so a cache
-policy changes nothing here.
+	return `Splits the text into windows and scores each token by its log probability (/v1/completions
+with echo and logprobs). A prompt is read with full attention, so cache policies have no effect.
 
   shoal eval ppl --text README.md
   shoal eval ppl --text book.txt --window 8192 --stride 4096 --server 127.0.0.1:8080`
@@ -72,21 +71,21 @@ func (c *evalPPLCmd) Run(e *env) error {
 
 type evalJSONLCmd struct {
 	evalTarget
-	File      string   `arg:"" type:"existingfile" help:"JSON lines: input and outputs (RULER), or context, input and answers (LongBench)."`
-	Metric    string   `enum:"exact,contains,f1" default:"contains" help:"How answers are scored: exact, contains, f1."`
-	Template  string   `placeholder:"TEXT" help:"Prompt with {context} and {input} in it (default: both, with an empty line between)."`
-	Chat      bool     `help:"Ask in the words of the model's chat template."`
-	MaxTokens int      `short:"t" default:"64" help:"Most tokens of an answer."`
-	MaxPrompt int      `placeholder:"TOKENS" help:"Cut the middle out of longer prompts, as LongBench does (default: never)."`
-	Limit     int      `placeholder:"N" help:"Only the first N questions."`
+	File      string   `arg:"" type:"existingfile" help:"File of JSON lines: input and outputs (RULER), or context, input and answers (LongBench)."`
+	Metric    string   `enum:"exact,contains,f1" default:"contains" help:"Score of an answer: exact, contains, f1."`
+	Template  string   `placeholder:"TEXT" help:"Prompt template with {context} and {input} (default: both, separated by an empty line)."`
+	Chat      bool     `help:"Send each question as a message in the model's chat template."`
+	MaxTokens int      `short:"t" default:"64" help:"Maximum tokens per answer."`
+	MaxPrompt int      `placeholder:"TOKENS" help:"Maximum prompt length. The middle of longer prompts is removed, as in LongBench (default: no limit)."`
+	Limit     int      `placeholder:"N" help:"Number of questions to ask (default: all)."`
 	Policy    []string `sep:"none" placeholder:"POLICY" help:"Cache policies, as for eval ruler (default: the server's own)."`
-	Out       string   `short:"o" type:"path" placeholder:"FILE" help:"Write each answer as a JSON line."`
+	Out       string   `short:"o" type:"path" placeholder:"FILE" help:"File for the answers, one JSON line each."`
 	JSON      bool     `name:"json" help:"Print the scores as JSON."`
 }
 
 func (c *evalJSONLCmd) Help() string {
-	return `Puts the questions of a file and scores the answers: exact (normalized text), contains
-(fraction of the references found in the answer, RULER's measure), f1 (of words, LongBench's).
+	return `Asks the questions of a file and scores the answers: exact (normalized text), contains (the
+fraction of references found in the answer, as in RULER), f1 (of words, as in LongBench).
 
   shoal eval jsonl niah_single_1/validation.jsonl --server 127.0.0.1:8080 -m ~/models/X -t 128
   shoal eval jsonl hotpotqa.jsonl --metric f1 --chat --max-prompt 31500 \

@@ -12,15 +12,15 @@ import (
 
 type eventsCmd struct {
 	serverFlags
-	Follow bool `short:"f" help:"Go on as events come, until Ctrl-C."`
-	JSON   bool `name:"json" help:"Print one JSON object a line, as in /v1/events. With --follow an event comes again when its cost becomes known."`
+	Follow bool `short:"f" help:"Print new events as they arrive, until Ctrl-C."`
+	JSON   bool `name:"json" help:"Print one JSON object per line, as in /v1/events. With --follow an event is printed again when its cost is known."`
 }
 
 func (c *eventsCmd) Help() string {
-	return `Lists what happened to the cluster: nodes that came and went, placements that ended, and
-what each end cost: how long no placement served, how many streams went on, tokens that were
-computed again. The coordinator keeps the newest ones, also over its own end where it has a
---data-dir.`
+	return `Lists the events of the cluster: nodes that joined or left, and placements that ended. For
+each ended placement it shows the cost: the time without a placement, the streams that
+continued, and the tokens that were computed again. The coordinator keeps the newest events.
+With --data-dir they survive its restart.`
 }
 
 func (c *eventsCmd) Run(e *env) error {

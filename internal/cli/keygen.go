@@ -9,11 +9,11 @@ import (
 )
 
 type keygenCmd struct {
-	Out string `short:"o" type:"path" placeholder:"FILE" help:"Write the key to this file (mode 0600) instead of printing it."`
+	Out string `short:"o" type:"path" placeholder:"FILE" help:"File to write the key to, with mode 0600 (default: standard output)."`
 }
 
 func (c *keygenCmd) Help() string {
-	return "Give the same key to the coordinator and to every node: --cluster-key FILE, or the environment variable SHOAL_CLUSTER_KEY. `shoal up` draws one for itself and needs none of these, unless further nodes are to join it."
+	return "Give the same key to the coordinator and to every node: --cluster-key FILE, or the environment variable SHOAL_CLUSTER_KEY. `shoal up` generates a key of its own. It needs this one only if other nodes must join it."
 }
 
 func (c *keygenCmd) Run(e *env) error {
@@ -35,13 +35,13 @@ func (c *keygenCmd) Run(e *env) error {
 // keyFlags say which cluster a process belongs to.
 type keyFlags struct {
 	clusterKeyFlag
-	Cluster  string `placeholder:"NAME" help:"Name of the cluster: processes of another name are not let in, and share nothing on an external NATS (default: shoal, or the cluster that this machine joined)."`
-	Insecure bool   `help:"Start without a cluster key, on loopback addresses alone: every user of this machine can join, and read what passes."`
-	KeyFD    int    `name:"cluster-key-fd" hidden:"" help:"Descriptor that the parent has put the key into."`
+	Cluster  string `placeholder:"NAME" help:"Name of the cluster. Processes with another name cannot join, and are separate on an external NATS (default: shoal, or the cluster that this machine joined)."`
+	Insecure bool   `help:"Run without a cluster key, on loopback addresses only. Every user of this machine can then join the cluster and read its traffic."`
+	KeyFD    int    `name:"cluster-key-fd" hidden:"" help:"File descriptor from which to read the key that the parent wrote."`
 }
 
 type clusterKeyFlag struct {
-	ClusterKeyFile string `name:"cluster-key" type:"path" placeholder:"FILE" env:"SHOAL_CLUSTER_KEY_FILE" help:"Cluster key from shoal keygen; or put the key itself into SHOAL_CLUSTER_KEY."`
+	ClusterKeyFile string `name:"cluster-key" type:"path" placeholder:"FILE" env:"SHOAL_CLUSTER_KEY_FILE" help:"File with a cluster key from shoal keygen. SHOAL_CLUSTER_KEY can hold the key itself instead."`
 }
 
 func (f clusterKeyFlag) key() (security.Key, error) { return security.LoadKey(f.ClusterKeyFile) }

@@ -13,8 +13,8 @@ import (
 // manCmd writes what --help says of all commands, as one page.
 type manCmd struct {
 	serverFlags
-	Markdown bool `help:"As docs/reference.md instead of a manual page."`
-	HTTP     bool `name:"http" help:"As docs/http.md: the routes of a running server, from its /openapi.json."`
+	Markdown bool `help:"Write docs/reference.md instead of the manual page."`
+	HTTP     bool `name:"http" help:"Write docs/http.md: the routes of a running server, from its /openapi.json."`
 }
 
 func (manCmd) Help() string {

@@ -18,8 +18,8 @@ const (
 
 // modelFlag names a checkpoint folder; without it the bundled model is served.
 type modelFlag struct {
-	Model   string `short:"m" placeholder:"MODEL" help:"Model: a folder, a .gguf file, a LoRA adapter, or org/name of a hub, which is pulled if need be (shoal pull --help has all forms; default: the bundled model)."`
-	SwiftKV string `name:"swiftkv" type:"path" placeholder:"DIR" help:"A SwiftKV adapter of the checkpoint: prompts leave after its first layers. Another model, with a hash of its own."`
+	Model   string `short:"m" placeholder:"MODEL" help:"Model: a folder, a .gguf file, a LoRA adapter, or org/name of a hub, which is pulled if necessary; shoal pull --help lists all forms (default: the bundled model)."`
+	SwiftKV string `name:"swiftkv" type:"path" placeholder:"DIR" help:"Folder of a SwiftKV adapter for the checkpoint. Prompt tokens then skip the later layers. The result is a different model with its own hash."`
 }
 
 // adapterNote tells of an adapter that lies beside a checkpoint; "" when there is none.

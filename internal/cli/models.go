@@ -25,9 +25,9 @@ type modelsCmd struct {
 }
 
 func (c *modelsCmd) Help() string {
-	return `Lists the models that shoal pull, Python's huggingface_hub or Ollama left on this machine. For
-each type of weights it shows the memory of a node, without caches, and the tokens per second of
-one short sequence that the planner expects from what this machine measured.
+	return `Lists the models on this machine that shoal pull, Python's huggingface_hub or Ollama fetched.
+For each type of weights it shows the memory per node without caches, and the expected tokens
+per second of one short sequence, estimated from the measured speed of this machine.
 
   shoal models
   shoal models --nodes 4
@@ -35,7 +35,7 @@ one short sequence that the planner expects from what this machine measured.
 }
 
 type modelsListCmd struct {
-	Nodes int  `short:"n" default:"1" help:"Node processes on this machine that the figures are for, 1 to 64."`
+	Nodes int  `short:"n" default:"1" help:"Number of node processes on this machine to calculate with, 1 to 64."`
 	JSON  bool `name:"json" help:"Print the list as JSON."`
 }
 

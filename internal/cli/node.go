@@ -25,30 +25,30 @@ type nodeCmd struct {
 	nodeFlags
 	keyFlags
 	logFlags
-	Join       []string `placeholder:"HOST:PORT" help:"With --token: address that the first machine printed. Else the gossip address of the coordinator, or of any node (default: the cluster that this machine joined before)."`
-	Token      string   `placeholder:"TOKEN" help:"Token from the first machine (shoal up --cluster, shoal token create). It is exchanged for the cluster key, which is kept, so that a restart needs no token. In SHOAL_TOKEN other users do not see it."`
+	Join       []string `placeholder:"HOST:PORT" help:"With --token: address that the first machine printed. Without: gossip addresses of the coordinator or of any node (default: those of the cluster that this machine joined before)."`
+	Token      string   `placeholder:"TOKEN" help:"Token from the first machine (shoal up --cluster, shoal token create). The node exchanges it for the cluster key and stores the key, so a restart needs no token. Other users cannot see a token in SHOAL_TOKEN."`
 	Discover   bool     `help:"Find the cluster on the local network by multicast DNS, and ask for the token."`
-	ID         string   `name:"id" help:"Name of the node (default: host name and process id)."`
-	Bind       string   `placeholder:"HOST:PORT" help:"Gossip address; the other listeners take free ports on the same host. Beyond loopback it needs a cluster key (default: 127.0.0.1:0, or in a cluster that was joined with a token the address that reaches the first machine)."`
-	Ports      int      `default:"0" placeholder:"FIRST" help:"First of four ports on the host of --bind: control, routes, tensors, store (default: any that are free)."`
-	Share      float64  `help:"Part of the work relative to other nodes (default: its measured memory bandwidth in 10 GB/s); at most twice that. The coordinator's --shares overrides it."`
+	ID         string   `name:"id" help:"Name of the node (default: host name and process ID)."`
+	Bind       string   `placeholder:"HOST:PORT" help:"Gossip address. The other listeners use free ports on the same host. An address other than loopback needs a cluster key (default: 127.0.0.1:0; after joining with a token, the local address of the route to the first machine)."`
+	Ports      int      `default:"0" placeholder:"FIRST" help:"First of four consecutive ports on the host of --bind: control, routes, tensors, store (default: free ports)."`
+	Share      float64  `help:"Share of the work relative to other nodes, at most twice the default (default: the measured memory bandwidth in units of 10 GB/s). The coordinator's --shares overrides it."`
 	NATS       string   `name:"nats" placeholder:"URL" help:"Use an external NATS instead of the embedded mesh."`
-	DataDir    string   `type:"path" placeholder:"DIR" help:"Where this node keeps a copy of the coordinator's store (jobs, placement); with three such processes it is replicated (default: it keeps none)."`
-	WithParent bool     `hidden:"" help:"End when standard input closes."`
-	Processors int      `hidden:"" help:"Go's, unless GOMAXPROCS says another number; 0: as many as compute threads."`
-	SharedFD   int      `hidden:"" name:"shared-fd" help:"Descriptor of memory that nodes of this machine share."`
-	Speeds     string   `hidden:"" help:"What this machine was measured to give, as JSON."`
+	DataDir    string   `type:"path" placeholder:"DIR" help:"Folder for a copy of the coordinator's store of jobs and placement. Three processes with copies replicate the store (default: no copy)."`
+	WithParent bool     `hidden:"" help:"Exit when standard input closes."`
+	Processors int      `hidden:"" help:"GOMAXPROCS, unless the environment sets it; 0: the number of compute threads."`
+	SharedFD   int      `hidden:"" name:"shared-fd" help:"File descriptor of the memory that the nodes of this machine share."`
+	Speeds     string   `hidden:"" help:"Measured speeds of this machine, as JSON."`
 }
 
 func (c *nodeCmd) Help() string {
-	return `One process of the cluster: it owns a slice of every weight matrix and one
-partition of the KV cache. With --model bus it needs no checkpoint on this machine:
-it fetches what it needs from processes that have it, and keeps that in
---weights-cache. That is the default in a cluster that was joined with a token.
+	return `Runs one process of the cluster, with a slice of every weight matrix and one partition of
+the KV cache. With --model bus the node needs no checkpoint on this machine: it fetches its
+weights from other processes and stores them in --weights-cache. That is the default after
+joining with a token.
 
-  shoal node --join 10.0.0.1:7069 --token shoaljoin1-...     the first time
-  shoal node                                                 later
-  shoal node --discover                                      looks for the cluster, asks for the token
+  shoal node --join 10.0.0.1:7069 --token shoaljoin1-...     the first start
+  shoal node                                                 later starts
+  shoal node --discover                                      finds the cluster and asks for the token
   shoal node --join 10.0.0.1:7070 --bind 10.0.0.2:7070 --cluster-key key --model ~/models/llama`
 }
 

@@ -14,22 +14,22 @@ import (
 )
 
 type planCmd struct {
-	Model   string `short:"m" default:"deepseek-r1" help:"Folder with a config.json, or a public model by name (an unknown name lists them)."`
+	Model   string `short:"m" default:"deepseek-r1" help:"Folder with a config.json, or name of a public model; an unknown name lists them."`
 	Nodes   int    `default:"16" help:"Nodes of the cluster, 1 to 256."`
-	Memory  size   `default:"64GB" help:"Memory of each node, for weights, caches and activations."`
+	Memory  size   `default:"64GB" help:"Memory per node, for weights, caches and activations."`
 	Quant   string `default:"q8_0" enum:"f32,bf16,f16,q8_0,q4_0,iq4_nl" help:"Type of the weights in memory: f32, bf16, f16, q8_0, q4_0, iq4_nl."`
-	KVType  string `name:"kv-type" default:"bf16" enum:"f32,bf16,int8" help:"Type of the cache."`
-	Mapping string `default:"gather" enum:"gather,reduce" help:"gather cuts all projections; reduce holds attention weights whole on every node."`
-	Context []int  `placeholder:"TOKENS" help:"Lengths of context, in tokens (default: 131072, or the most of the model, half and a quarter of it)."`
-	Ratio   int    `default:"4" help:"SnapStream keeps one token of this number."`
-	Rows    int    `default:"512" help:"Token budget of a step."`
+	KVType  string `name:"kv-type" default:"bf16" enum:"f32,bf16,int8" help:"Type of the cache: f32, bf16, int8."`
+	Mapping string `default:"gather" enum:"gather,reduce" help:"gather splits all projections; reduce keeps all attention weights on every node."`
+	Context []int  `placeholder:"TOKENS" help:"Context lengths in tokens (default: 131072 or the maximum of the model, and half and a quarter of that)."`
+	Ratio   int    `default:"4" help:"SnapStream keeps one of this many tokens."`
+	Rows    int    `default:"512" help:"Tokens per step."`
 	JSON    bool   `name:"json" help:"Print the plan as JSON."`
 }
 
 func (c *planCmd) Help() string {
-	return `Reads a config, no weights. The cache of a sequence is on one node. "most" is the number of
-sequences that the memory of all nodes admits; "batch" rounds the part of each node down to a
-power of two, as static graphs need it. What the prefill of a prompt holds is not counted.
+	return `Reads a config and no weights. The cache of a sequence is on one node. "most" is the number of
+sequences that fit in the memory of all nodes. "batch" rounds the number per node down to a
+power of two, as static graphs require. Memory that prefill uses for a prompt is not included.
 
   shoal plan                                   DeepSeek-R1 on 16 nodes of 64 GB
   shoal plan -m gemma-3-27b --nodes 2 --memory 48GB --context 131072

@@ -10,12 +10,12 @@ import (
 )
 
 type pullCmd struct {
-	Model []string `arg:"" help:"Models, as org/name or ollama://name."`
+	Model []string `arg:"" help:"Models to fetch, as org/name or ollama://name."`
 	JSON  bool     `name:"json" help:"Print name, path, bytes and files of each as JSON."`
 }
 
 func (c *pullCmd) Help() string {
-	return `Fetches models and prints where they are. A pull that was stopped continues where it was.
+	return `Fetches models and prints their paths. A pull that was stopped continues on the next call.
 
 ` + strings.TrimPrefix(hub.Forms, "a model is one of\n") + `
 
@@ -23,8 +23,8 @@ func (c *pullCmd) Help() string {
   shoal pull bartowski/Llama-3.2-1B-Instruct-GGUF:Q4_K_M
   shoal pull ollama://qwen3:0.6b
 
-Files of a hub are kept where Python's huggingface_hub keeps them, and both use them. Variables:
-HF_ENDPOINT, HF_TOKEN, HF_HOME, HF_HUB_CACHE, HF_HUB_OFFLINE, HTTPS_PROXY, SHOAL_MODELS. See
+Files of a hub are stored in the folder of Python's huggingface_hub, and both programs use them.
+Environment variables: HF_ENDPOINT, HF_TOKEN, HF_HOME, HF_HUB_CACHE, HF_HUB_OFFLINE, HTTPS_PROXY, SHOAL_MODELS. See
 docs/pull.md.`
 }
 

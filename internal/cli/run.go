@@ -25,11 +25,11 @@ const defaultAnswer = 256
 
 // sampleFlags are the sampling parameters of run and chat.
 type sampleFlags struct {
-	MaxTokens   int      `short:"t" default:"${answer}" help:"Most tokens of an answer."`
-	Temperature *float64 `help:"0 is greedy (default: the model's)."`
-	TopP        *float64 `help:"Nucleus sampling."`
-	Seed        *int64   `help:"The same seed gives the same tokens, on any cluster."`
-	Policy      string   `name:"kv-policy" help:"Cache policy of this request, as --policy of shoal up has them (default: the server's)."`
+	MaxTokens   int      `short:"t" default:"${answer}" help:"Maximum tokens of the answer."`
+	Temperature *float64 `help:"Sampling temperature; 0 is greedy (default: the model's)."`
+	TopP        *float64 `help:"Probability mass for nucleus sampling (default: the model's)."`
+	Seed        *int64   `help:"Sampling seed. The same seed gives the same tokens on any cluster (default: random)."`
+	Policy      string   `name:"kv-policy" help:"Cache policy, as for --policy of shoal up (default: the server's)."`
 }
 
 func (f sampleFlags) body() map[string]any {
@@ -53,28 +53,28 @@ type runCmd struct {
 	serverFlags
 	sampleFlags
 	startFlags
-	Model  *string  `arg:"" optional:"" help:"A path, org/name of a hub, a model that comes with the program, or a name that the server serves; or the first word of the text."`
-	Text   []string `arg:"" optional:"" help:"Question for the model (default, and with -: standard input)."`
+	Model  *string  `arg:"" optional:"" help:"Model: a path, org/name of a hub, a model that comes with the program, or a name on the server. Otherwise the first word of the text."`
+	Text   []string `arg:"" optional:"" help:"Question for the model; - reads standard input (default: standard input)."`
 	System string   `help:"System message."`
-	Raw    bool     `help:"Continue the text without the chat template of the model."`
+	Raw    bool     `help:"Complete the text without the model's chat template."`
 	Stats  bool     `help:"Print timings to standard error."`
 }
 
 func (c *runCmd) Help() string {
-	return `Asks a model one question and prints the answer as it comes. The text is a message in the
-model's chat template; with --raw, or where the model has no template, it is continued.
+	return `Asks a model one question and streams the answer. The text is sent as a message in the model's
+chat template. With --raw, or without a chat template, the model completes the text.
 
-  shoal run "What is a goroutine?"             the model that 127.0.0.1:8080 serves
+  shoal run "What is a goroutine?"             the model on 127.0.0.1:8080
   shoal run fry "What is a goroutine?"         a model by name or path
   shoal run Qwen/Qwen3-0.6B "And a channel?"   a model of a hub, which is pulled first
-  shoal run ~/models/Llama-3.2-1B-Instruct     no text, at a terminal: as shoal chat
+  shoal run ~/models/Llama-3.2-1B-Instruct     no text, at a terminal: the same as shoal chat
   shoal run --raw "func add(a, b int) int {"
   shoal run --temperature 0.8 --seed 7 < notes.txt
 
-If the server does not serve the named model, a cluster is started on this machine for as
-long as the command runs. The first argument is the model if it names a checkpoint or a model
-of the server. It is an error if it can only be meant as a model: a path, a .gguf file, a name
-such as llama3, or one word before more text. So quote a text of several words.`
+If the server does not have the model, the command starts a cluster on this machine and stops
+it at the end. The first argument is the model if it names a checkpoint or a model on the
+server. An argument that looks like a model but names none is an error: a path, a .gguf file,
+a name such as llama3, or one word before more text. So put quotes around a text.`
 }
 
 // words are two arguments, so that flags may stand between them.

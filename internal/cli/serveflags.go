@@ -46,28 +46,28 @@ func (s *size) UnmarshalText(text []byte) error {
 // serveFlags say what is served and how.
 type serveFlags struct {
 	modelFlag
-	ModelName    []string           `placeholder:"NAME" help:"Names of the model in the API (default: the folder's name)."`
-	Quant        quantType          `default:"" placeholder:"TYPE" help:"Type of the weights in memory: f32, bf16, f16, q8_0, q4_0, iq4_nl; auto, or no value: the largest of bf16, q8_0 and q4_0 that fits in memory (default: as stored). Part of what decides the bits."`
-	KVType       string             `name:"kv-type" placeholder:"TYPE" help:"Type of the cache: f32, bf16, int8 (default: bf16 when the weights are)."`
-	Shares       map[string]float64 `mapsep:"," placeholder:"NODE=X,..." help:"Parts of the work of nodes by name, relative to each other. A node that is not named has its measured memory bandwidth in units of 10 GB/s, or the --share that it was given, at most twice what it measured and twice the median of the others."`
-	Mapping      string             `default:"auto" help:"How layers are scheduled over the nodes: gather, reduce, auto. Never changes a bit."`
-	Policy       string             `default:"full" help:"Cache policy of requests that name none: ${policies}."`
-	MaxContext   int                `placeholder:"TOKENS" help:"Prompt and completion together (default: the model's)."`
-	StepTokens   int                `default:"512" help:"Token budget of one step, decode rows and prompt chunks together."`
-	Chunk        int                `placeholder:"TOKENS" help:"Most prompt tokens of one sequence in one step (default: 128 to 512, by what the nodes measured). Never changes a bit."`
-	MaxSequences int                `placeholder:"N" help:"Most sequences that hold memory at once (default: 64)."`
-	Replicas     int                `placeholder:"N" default:"0" help:"1: a second node keeps a copy of each decoding sequence's cache, in memory that no sequence needs, so that the loss of a node costs no prompt again."`
-	PrefixCache  string             `default:"on" help:"Keep what was read of prompts in memory that no sequence needs, for prompts that begin alike: on (of one API key), shared (of all), off. Never changes a bit."`
-	Speculate    string             `default:"suffix" help:"Draft tokens of requests that do not say otherwise, and verify several in one step: suffix (what followed most often, also in recent answers to the same API key), lookup (what followed the same words before), model (suffix, or what --draft guesses; the default with that), off; as many as gain time, or suffix:N, N a row. Never changes a bit."`
+	ModelName    []string           `placeholder:"NAME" help:"Names of the model in the API (default: the name of the folder)."`
+	Quant        quantType          `default:"" placeholder:"TYPE" help:"Type of the weights in memory: f32, bf16, f16, q8_0, q4_0, iq4_nl. auto, or no value, chooses the largest of bf16, q8_0 and q4_0 that fits (default: as stored). Changes the output."`
+	KVType       string             `name:"kv-type" placeholder:"TYPE" help:"Type of the cache: f32, bf16, int8 (default: bf16 for bf16 weights). Changes the output."`
+	Shares       map[string]float64 `mapsep:"," placeholder:"NODE=X,..." help:"Relative shares of the work, by node name. The default for a node is its --share, or its measured memory bandwidth in units of 10 GB/s. It is at most twice that bandwidth, and twice the median of the other nodes."`
+	Mapping      string             `default:"auto" help:"How attention weights are split over the nodes: gather, reduce, auto. Does not change the output."`
+	Policy       string             `default:"full" help:"Default cache policy of requests: ${policies}."`
+	MaxContext   int                `placeholder:"TOKENS" help:"Maximum tokens of prompt and completion together (default: the model's)."`
+	StepTokens   int                `default:"512" help:"Maximum tokens in one step, for decode and prompt chunks together."`
+	Chunk        int                `placeholder:"TOKENS" help:"Maximum prompt tokens of one sequence in one step (default: 128 to 512, from the measured speed of the nodes). Does not change the output."`
+	MaxSequences int                `placeholder:"N" help:"Maximum number of sequences with a cache in memory (default: 64)."`
+	Replicas     int                `placeholder:"N" default:"0" help:"Copies of each decoding sequence's cache on other nodes, 0 or 1, in otherwise unused memory. With 1, no prompt is computed again after the loss of a node."`
+	PrefixCache  string             `default:"on" help:"Reuse the cache of prompts with a common prefix: on (within one API key), shared (across all keys), off. Uses only memory that no sequence needs. Does not change the output."`
+	Speculate    string             `default:"suffix" help:"Default speculative decoding of requests: suffix (the most frequent continuation, in recent answers too), lookup (the latest continuation of the same tokens), model (suffix, or the model of --draft; the default with --draft), off. The draft length adapts; suffix:N fixes it at N. Does not change the output."`
 
-	SpeculateRecent string `default:"key" help:"Recent answers that --speculate suffix drafts from: those to the same API key, shared (of all keys: how fast an answer comes then tells what others were told), off."`
+	SpeculateRecent string `default:"key" help:"Recent answers that --speculate suffix drafts from: key (the same API key), shared (all keys), off. With shared, the speed of an answer reveals text of other keys."`
 
-	DecodeSteps int `placeholder:"N" help:"Most tokens that each sequence decodes before the nodes ask what is next, as far as that takes no longer than 50 ms (default: 8; 1: each token by itself). Never changes a bit."`
+	DecodeSteps int `placeholder:"N" help:"Maximum tokens that a sequence decodes before the nodes ask the coordinator for the next plan, within 50 ms (default: 8). 1 asks after every token. Does not change the output."`
 
-	Queue        int           `default:"1024" help:"Requests that may wait; beyond them clients get 503."`
-	StepDeadline time.Duration `default:"5s" help:"A node that makes no progress in a step for this long, while the others wait for it, is left out for a while. A step that takes six times as long breaks the epoch."`
-	LoadDeadline time.Duration `default:"1m" help:"A node that makes no progress in loading its weights for this long, while others do, is left out for a while."`
-	SyncDeadline time.Duration `default:"10s" help:"A collective that takes longer fails the step."`
+	Queue        int           `default:"1024" help:"Maximum number of waiting requests. Further requests get status 503."`
+	StepDeadline time.Duration `default:"5s" help:"Time without progress in a step, while other nodes wait, after which a node is excluded temporarily. A step that takes six times this long ends the epoch."`
+	LoadDeadline time.Duration `default:"1m" help:"Time without progress in loading weights, while other nodes progress, after which a node is excluded temporarily."`
+	SyncDeadline time.Duration `default:"10s" help:"Time limit for a collective. A longer one fails the step."`
 }
 
 // warn tells what of the checkpoint is not served.
@@ -86,18 +86,18 @@ func (f *serveFlags) config(e *env) (cluster.ServeConfig, error) {
 
 // listenFlags say where the API listens.
 type listenFlags struct {
-	Listen string  `default:"${server}" help:"Address of the API; port 0 takes a free one. Beyond loopback it needs --api-key."`
-	APIKey apiKeys `name:"api-key" env:"SHOAL_API_KEY" placeholder:"KEY" help:"Keys that clients must send; several may be given. Their holders may do everything. With up, auto makes a key, keeps it in --data-dir and prints it."`
+	Listen string  `default:"${server}" help:"Address of the API; port 0 chooses a free port. An address other than loopback needs --api-key."`
+	APIKey apiKeys `name:"api-key" env:"SHOAL_API_KEY" placeholder:"KEY" help:"Keys that clients must send; repeat the flag for several. These keys have all permissions. With shoal up, auto generates a key, stores it in --data-dir and prints it."`
 
-	APIKeys      string   `name:"api-keys" type:"path" placeholder:"FILE" help:"JSON file of keys with names, roles and limits (docs/operations.md); read again when it changes, and on SIGHUP."`
-	TLSCert      string   `name:"tls-cert" type:"path" placeholder:"FILE" help:"Serve the API over TLS with this certificate chain (PEM); read again when it changes, and on SIGHUP."`
+	APIKeys      string   `name:"api-keys" type:"path" placeholder:"FILE" help:"JSON file of keys with names, roles and limits (docs/operations.md). It is reloaded when it changes, and on SIGHUP."`
+	TLSCert      string   `name:"tls-cert" type:"path" placeholder:"FILE" help:"Certificate chain (PEM) for TLS on the API. It is reloaded when it changes, and on SIGHUP."`
 	TLSKey       string   `name:"tls-key" type:"path" placeholder:"FILE" help:"Private key of --tls-cert (PEM)."`
-	AuditLog     string   `name:"audit-log" type:"path" placeholder:"FILE" help:"Append a JSON line for each request that may change something, or is refused for its key; opened again on SIGHUP."`
-	OTLP         string   `name:"otlp" placeholder:"URL" help:"Send OpenTelemetry traces to the collector at URL (OTLP over HTTP, as http://127.0.0.1:4318); also on when OTEL_EXPORTER_OTLP_ENDPOINT is set."`
-	AllowOrigin  []string `placeholder:"ORIGIN" help:"Web pages of this origin (https://chat.example.com, or * for every one) may use the API; others may not, and without API keys the API answers to no other name than localhost."`
-	Strict       bool     `help:"Refuse requests with parameters that are not known, instead of naming them in a header."`
-	ToolParser   string   `name:"tool-parser" placeholder:"FAMILY" help:"How the model writes calls of functions: hermes, llama3_json, pythonic, mistral, deepseek, json (default: by the chat template)."`
-	ChatTemplate string   `name:"chat-template" type:"path" placeholder:"FILE" help:"Jinja chat template to use instead of the checkpoint's."`
+	AuditLog     string   `name:"audit-log" type:"path" placeholder:"FILE" help:"Append a JSON line to this file for each request that can change something, or whose key is refused. The file is reopened on SIGHUP."`
+	OTLP         string   `name:"otlp" placeholder:"URL" help:"URL of an OpenTelemetry collector for traces (OTLP over HTTP), such as http://127.0.0.1:4318 (default: OTEL_EXPORTER_OTLP_ENDPOINT)."`
+	AllowOrigin  []string `placeholder:"ORIGIN" help:"Origin whose web pages can use the API, such as https://chat.example.com; * allows all. Other origins are refused. Without API keys, localhost is the only host name that the API accepts."`
+	Strict       bool     `help:"Refuse requests with unknown parameters, instead of naming these in a header."`
+	ToolParser   string   `name:"tool-parser" placeholder:"FAMILY" help:"Format of the model's tool calls: hermes, llama3_json, pythonic, mistral, deepseek, json (default: from the chat template)."`
+	ChatTemplate string   `name:"chat-template" type:"path" placeholder:"FILE" help:"File of a Jinja chat template (default: the checkpoint's)."`
 }
 
 // apiKeys are the values of --api-key.
@@ -154,18 +154,18 @@ func (f *listenFlags) scheme() string {
 
 // nodeFlags say what each node may use.
 type nodeFlags struct {
-	KVMemory size   `name:"kv-memory" help:"Memory of the caches, per node (default: 1GiB, or less: half of what this machine or container may use, shared by the nodes of this command)."`
-	Draft    string `placeholder:"MODEL|mtp" help:"Guess what comes next with a small model of the same tokenizer (a folder, or org/name of a hub), or with the model's own layer of multi-token prediction (mtp, or a folder with mtp.safetensors). Every node has it whole, and a sixteenth of --kv-memory for its caches. Never changes a bit."`
-	Threads  int    `help:"Compute threads per node, in every step (default: the processors, which up and demo share out; steps that decode have as many of them as proves fastest)."`
+	KVMemory size   `name:"kv-memory" help:"Memory of the caches, per node (default: 1GiB, or half of the memory limit of this machine or container divided by the nodes of this command, if that is less)."`
+	Draft    string `placeholder:"MODEL|mtp" help:"Draft model for speculative decoding: a small model with the same tokenizer (a folder, or org/name of a hub), or the model's own multi-token prediction layer (mtp, or a folder with mtp.safetensors). Every node holds all of it, and uses 1/16 of --kv-memory for its caches. Does not change the output."`
+	Threads  int    `help:"Compute threads per node. Default: all CPUs, which up and demo divide evenly; decode steps use the number that measures fastest."`
 
-	WeightsCache     string `placeholder:"DIR|off" help:"Keep quantised weights in this folder, so that the next start is quick (default: shoal/weights in the user's cache directory)."`
-	WeightsCacheSize size   `default:"64GiB" help:"Most bytes in that folder; what was not used for longest is removed."`
+	WeightsCache     string `placeholder:"DIR|off" help:"Folder for quantised weights, which makes the next start faster; off disables it (default: shoal/weights in the user's cache directory)."`
+	WeightsCacheSize size   `default:"64GiB" help:"Maximum size of that folder. The least recently used files are removed first."`
 
-	PrefixDisk     string `type:"path" placeholder:"DIR" help:"Keep what was read of prompts in files of this folder as well, for prompts that begin alike after memory needed the room, or after a restart. They hold what users say, unencrypted. Never changes a bit (default: none)."`
-	PrefixDiskSize size   `default:"64GiB" help:"Most bytes in that folder, of all nodes of this command together."`
+	PrefixDisk     string `type:"path" placeholder:"DIR" help:"Folder for the prefix cache on disk, which outlives eviction from memory and restarts. Its files hold the text of users, unencrypted. Does not change the output (default: none)."`
+	PrefixDiskSize size   `default:"64GiB" help:"Maximum size of that folder, for all nodes of this command together."`
 
-	KVDisk     string `name:"kv-disk" type:"path" placeholder:"DIR" help:"When memory is short, move rows of long sequences whose policy reads few of them (shadowkv, quest) to files of this folder, which hold what users say, unencrypted, and end with the process. Never changes a bit (default: none)."`
-	KVDiskSize size   `name:"kv-disk-size" default:"64GiB" help:"Most bytes of those files, of all nodes of this command together."`
+	KVDisk     string `name:"kv-disk" type:"path" placeholder:"DIR" help:"Folder for cache rows of long sequences when memory is short, for policies that read few rows (shadowkv, quest). Its files hold the text of users, unencrypted, and are removed with the process. Does not change the output (default: none)."`
+	KVDiskSize size   `name:"kv-disk-size" default:"64GiB" help:"Maximum size of these files, for all nodes of this command together."`
 }
 
 // maxThreads is more than any machine has processors.
@@ -229,6 +229,6 @@ func (f *nodeFlags) weightsCache() string {
 
 // logFlags choose what is logged.
 type logFlags struct {
-	LogLevel string `enum:"debug,info,warn,error" default:"info" help:"Least level that is logged: debug, info, warn, error."`
-	LogJSON  bool   `name:"log-json" help:"Log as JSON."`
+	LogLevel string `enum:"debug,info,warn,error" default:"info" help:"Minimum level to log: debug, info, warn, error."`
+	LogJSON  bool   `name:"log-json" help:"Write the log as JSON lines."`
 }

@@ -23,14 +23,14 @@ const defaultServer = "127.0.0.1:8080"
 // serverFlags name a running server.
 type serverFlags struct {
 	Server string `default:"${server}" help:"Address of the API."`
-	APIKey string `name:"api-key" env:"SHOAL_API_KEY" help:"Key of the API, when it asks for one."`
-	TLSCA  string `name:"tls-ca" type:"path" placeholder:"FILE" help:"Certificates (PEM) to trust a server at https:// by, instead of the system's."`
+	APIKey string `name:"api-key" env:"SHOAL_API_KEY" help:"API key of the server, if it requires one."`
+	TLSCA  string `name:"tls-ca" type:"path" placeholder:"FILE" help:"File of CA certificates (PEM) to trust for https:// (default: the system's)."`
 }
 
 // timeoutFlags are of commands that look at a running server and end.
 type timeoutFlags struct {
 	serverFlags
-	Timeout time.Duration `default:"5s" help:"How long to wait for the answer."`
+	Timeout time.Duration `default:"5s" help:"Time limit for the answer."`
 }
 
 // withTimeout bounds the wait for an answer.
@@ -61,16 +61,16 @@ func (f *timeoutFlags) state(e *env) (*api.ClusterState, error) {
 
 type statusCmd struct {
 	timeoutFlags
-	Wait time.Duration `placeholder:"DURATION" help:"Wait until the cluster serves, at most this long, as in 1m (default: no wait)."`
-	JSON bool          `name:"json" help:"Print /v1/cluster as it is."`
+	Wait time.Duration `placeholder:"DURATION" help:"Maximum time to wait until the cluster serves, such as 1m (default: no wait)."`
+	JSON bool          `name:"json" help:"Print the answer of /v1/cluster as JSON."`
 }
 
 // exitNotServing is the exit status of `shoal status` while a server answers and does not serve.
 const exitNotServing = 3
 
 func (c *statusCmd) Help() string {
-	return `Exit status: 0 the cluster serves, 3 it answers and does not serve yet (it gathers nodes, loads
-weights, drains, or is a standby), 1 nobody answers or the request was refused.
+	return `Exit status: 0 if the cluster serves; 3 if it answers but does not serve (it waits for nodes,
+loads weights, drains, or is a standby); 1 if no server answers, or it refuses the request.
 
   shoal status --wait 1m && shoal run "What is a goroutine?"`
 }

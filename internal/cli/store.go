@@ -14,15 +14,15 @@ import (
 )
 
 type storeCmd struct {
-	List   storeListCmd   `cmd:"" help:"Say who keeps copies of the store."`
-	Add    storeAddCmd    `cmd:"" help:"Name a process that is to keep a copy. It must have a --data-dir."`
-	Remove storeRemoveCmd `cmd:"" help:"Take a process out, be it here or lost for good; another one may have its place then."`
+	List   storeListCmd   `cmd:"" help:"List the processes that keep a copy of the store."`
+	Add    storeAddCmd    `cmd:"" help:"Add a process that keeps a copy. It must run with --data-dir."`
+	Remove storeRemoveCmd `cmd:"" help:"Remove a process, whether it is running or permanently lost. A replacement can then be added."`
 }
 
 func (c *storeCmd) Help() string {
-	return `The store holds placement, jobs, batches and their files: one copy with the coordinator,
-or three, in processes that the operator names. It works while two of three are up, so a
-machine that is lost for good is replaced soon:
+	return `The store holds the placement, jobs, batches and their files. It has one copy at the
+coordinator, or three copies in processes that the operator chooses. With three copies it
+works while two are running. Replace a machine that is permanently lost:
 
   shoal store remove n1 --cluster-key key
   shoal store add n4 --cluster-key key`

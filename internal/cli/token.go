@@ -13,14 +13,14 @@ import (
 )
 
 type tokenCmd struct {
-	Create tokenCreateCmd `cmd:"" help:"Make a token, and print the line to run on another machine."`
-	List   tokenListCmd   `cmd:"" help:"List tokens: when each expires, and which machines have used it."`
-	Revoke tokenRevokeCmd `cmd:"" help:"Make a token useless. Machines that have joined stay."`
+	Create tokenCreateCmd `cmd:"" help:"Make a token, and print the command to run on another machine."`
+	List   tokenListCmd   `cmd:"" help:"List the tokens with their expiry and the machines that used them."`
+	Revoke tokenRevokeCmd `cmd:"" help:"Revoke a token. Machines that have joined stay in the cluster."`
 }
 
 func (c *tokenCmd) Help() string {
-	return `On the first machine of a cluster, that of shoal up --cluster NAME. A token lets machines
-join; it is exchanged for the cluster key, and kept here only as the public half of a key.
+	return `Run these on the first machine of the cluster, where shoal up --cluster NAME runs. A machine
+exchanges a token for the cluster key to join. This machine stores only a public key per token.
 
   shoal token create --life 10m
   shoal token list
@@ -29,8 +29,8 @@ join; it is exchanged for the cluster key, and kept here only as the public half
 
 // tokenFlags say whose tokens.
 type tokenFlags struct {
-	Cluster string `placeholder:"NAME" help:"The cluster (default: the only one of this machine)."`
-	DataDir string `type:"path" placeholder:"DIR" help:"The --data-dir of shoal up, when it had one."`
+	Cluster string `placeholder:"NAME" help:"Name of the cluster (default: the only one of this machine)."`
+	DataDir string `type:"path" placeholder:"DIR" help:"The --data-dir of shoal up, if it was set."`
 }
 
 // folder finds the cluster.
@@ -78,7 +78,7 @@ func subfolders(dir string) (names []string, err error) {
 
 type tokenCreateCmd struct {
 	tokenFlags
-	Life time.Duration `default:"1h" help:"How long the token is valid, 1m to 168h."`
+	Life time.Duration `default:"1h" help:"Time until the token expires, 1m to 168h."`
 }
 
 func (c *tokenCreateCmd) Run(e *env) error {
@@ -131,7 +131,7 @@ func (c *tokenListCmd) Run(e *env) error {
 
 type tokenRevokeCmd struct {
 	tokenFlags
-	ID string `arg:"" help:"The token: the first column of shoal token list, or the token itself."`
+	ID string `arg:"" help:"Token ID from the first column of shoal token list, or the token itself."`
 }
 
 func (c *tokenRevokeCmd) Run(e *env) error {

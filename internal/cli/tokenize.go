@@ -11,9 +11,9 @@ import (
 
 type tokenizeCmd struct {
 	modelFlag
-	Text      []string `arg:"" optional:"" help:"Text; standard input when absent or -."`
-	NoSpecial bool     `help:"Leave out the tokens that the model's post-processor adds."`
-	JSON      bool     `name:"json" help:"Print ids and tokens as JSON."`
+	Text      []string `arg:"" optional:"" help:"Text to tokenize; - reads standard input (default: standard input)."`
+	NoSpecial bool     `help:"Omit the special tokens that the tokenizer adds."`
+	JSON      bool     `name:"json" help:"Print IDs and tokens as JSON."`
 }
 
 func (c *tokenizeCmd) Help() string {

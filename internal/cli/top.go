@@ -15,30 +15,30 @@ import (
 
 type topCmd struct {
 	timeoutFlags
-	Once     bool          `help:"Print it once and end, as where the output is no terminal."`
-	Interval time.Duration `default:"1s" help:"Time from one look to the next."`
+	Once     bool          `help:"Print the state once and exit; the default if the output is not a terminal."`
+	Interval time.Duration `default:"1s" help:"Time between two refreshes."`
 }
 
-const topLegend = `epoch      number of the placement, which says what each node holds; it grows whenever a node
-           comes or goes
-mapping    how attention weights are cut over the nodes: gather or reduce
+const topLegend = `epoch      number of the placement, which assigns weights to nodes; it grows whenever a node
+           joins or leaves
+mapping    how attention weights are split over the nodes: gather or reduce
 tokens/s   prompt tokens read and tokens generated in the last second, 0 when idle
-step       time of a pass of the model over the batch; rows are the tokens in it
-store      where jobs and the placement are kept. "single" is one copy on one disk, "replicated"
-           several on as many machines; "in step" are the copies that have every write. The
-           coordinator named last holds the lease; its term grows with each change of hands.
-SHARE      part of the weights on the node
+step       time of one pass of the model over the batch; rows are the tokens in the batch
+store      jobs and the placement: "single" is one copy, "replicated" is one copy on each of
+           several machines; copies "in step" have every write. The coordinator named last
+           holds the lease; the term grows each time the lease changes hands.
+SHARE      fraction of the weights on the node
 SEQ        sequences whose cache the node owns
 CACHE      cache memory of the node: # sequences, = prefix cache, . free
 USED PREFIXES BUDGET   the same in bytes
 WEIGHTS    memory of the weights
 RSS        memory of the whole process
-LATE       part of the steps' time in which the others wait for this node alone; above 50% it is
-           a straggler: give it a smaller share, or its machine less else to do
+LATE       fraction of the step time in which the other nodes wait only for this node; above
+           50% it is a straggler: reduce its share, or the other load on its machine
 `
 
 func (c *topCmd) Help() string {
-	return "Refreshes until q or Ctrl-C. h shows and hides this legend:\n\n  " + strings.ReplaceAll(strings.TrimSpace(topLegend), "\n", "\n  ")
+	return "Refreshes until q or Ctrl-C. The key h shows or hides this legend:\n\n  " + strings.ReplaceAll(strings.TrimSpace(topLegend), "\n", "\n  ")
 }
 
 func (c *topCmd) Run(e *env) error {

@@ -36,10 +36,10 @@ type upCmd struct {
 	clusterKeyFlag
 	networkFlags
 	logFlags
-	Nodes   int       `short:"n" default:"0" help:"Node processes on this machine, 1 to 64 (default: one per NUMA node, which is one on most machines)."`
-	Share   []float64 `placeholder:"X" help:"Relative shares of the nodes (default: even)."`
-	DataDir string    `type:"path" placeholder:"DIR" help:"Where jobs, batches and files live; a restarted cluster goes on with them (default: shoal/jobs in the user's state directory, ~/.local/state on Linux, one folder per model)."`
-	Standby bool      `help:"Run the coordinator as a process of its own, with a second one that takes over when it dies. Three copies of the job store, in three processes."`
+	Nodes   int       `short:"n" default:"0" help:"Node processes on this machine, 1 to 64 (default: one per NUMA node; most machines have one)."`
+	Share   []float64 `placeholder:"X" help:"Relative shares of the nodes of this command (default: equal)."`
+	DataDir string    `type:"path" placeholder:"DIR" help:"Folder for jobs, batches and files. A restarted cluster continues them (default: shoal/jobs in the user's state directory, ~/.local/state on Linux, one folder per model)."`
+	Standby bool      `help:"Run the coordinator in its own process, with a second one that takes over if it fails. Keeps three copies of the job store, in three processes."`
 	noJobs  bool
 	keyFile string          // file of the key that --api-key auto made; "": keys were given
 	shared  *os.File        // of parts that the nodes hold once; nil: none
@@ -50,17 +50,17 @@ type upCmd struct {
 	net        network // with --cluster
 	// trialRounds are those of numbers of threads; 0: as many as choose well.
 	trialRounds int
-	LogDir      string `type:"path" placeholder:"DIR" help:"Write the log of each process to a file in this folder, with details (default: standard error has what the operator should know)."`
+	LogDir      string `type:"path" placeholder:"DIR" help:"Folder for one debug log file per process (default: log to standard error, at --log-level)."`
 }
 
 func (c *upCmd) Help() string {
-	return `Runs this program once more for every node; the model is cut across them. The
-coordinator and the API live in this process. Ctrl-C drains.
+	return `Starts one process per node and splits the model across them. The coordinator and the API
+run in this process. Ctrl-C drains the cluster and stops it.
 
-The processes share a key that is drawn at the start: no other one gets in. With
---cluster NAME other machines join: it prints the line to run on them, with a token that is
-valid for an hour. The key, the addresses and the tokens are kept in the user's state
-directory, or in --data-dir, so that a restart needs no new tokens.
+The processes share a key that is generated at the start, so no other process can join. With
+--cluster NAME other machines can join: the command prints the line to run on them, with a
+token that is valid for one hour. It stores the key, the addresses and the tokens in the
+user's state directory, or in --data-dir, so a restart needs no new tokens.
 
   shoal up
   shoal up --quant --model ~/models/Llama-3.2-1B

@@ -22,12 +22,12 @@ import (
 
 // networkFlags let machines join a cluster that up starts.
 type networkFlags struct {
-	Cluster   string        `placeholder:"NAME" help:"Let other machines join: listen on the network, keep a key for the cluster of this name, and print the line to run on them."`
-	Bind      string        `placeholder:"ADDRESS[:PORT]" help:"With --cluster: IP address that the other machines reach this one by, and port of gossip (default: the address of the default route, port 7070)."`
-	Ports     int           `default:"0" placeholder:"FIRST" help:"With --cluster: first of the ports of this command's processes on --bind: four of the coordinator, then five of the standby and of each node (default: any that are free)."`
+	Cluster   string        `placeholder:"NAME" help:"Name of a cluster that other machines can join. Listens on the network, stores a key for the cluster, and prints the command to run on them."`
+	Bind      string        `placeholder:"ADDRESS[:PORT]" help:"With --cluster: IP address of this machine for the other machines, and gossip port (default: the address of the default route, port 7070)."`
+	Ports     int           `default:"0" placeholder:"FIRST" help:"With --cluster: first of the consecutive ports on the host of --bind: four for the coordinator, then five each for the standby and for every node (default: free ports)."`
 	JoinPort  int           `name:"join-port" default:"0" placeholder:"PORT" help:"With --cluster: port on --bind where machines exchange their token (default: 7069)."`
-	TokenLife time.Duration `name:"token-life" default:"1h" help:"With --cluster: how long the printed token is valid, 1m to 168h; 0: print none, shoal token create makes one."`
-	Expect    int           `placeholder:"N" help:"With --cluster: nodes to wait for before the first placement, those of other machines included (default: the nodes of this command)."`
+	TokenLife time.Duration `name:"token-life" default:"1h" help:"With --cluster: time until the printed token expires, 1m to 168h; 0 prints none (shoal token create makes one)."`
+	Expect    int           `placeholder:"N" help:"With --cluster: nodes to wait for before the first placement, including those on other machines (default: the nodes of this command)."`
 	Advertise bool          `default:"true" negatable:"" help:"With --cluster: answer shoal node --discover on the local network."`
 }
 

@@ -17,16 +17,16 @@ import (
 )
 
 type verifyCmd struct {
-	Model   string `arg:"" optional:"" help:"Model on this machine: a folder, a .gguf file, or a name as shoal models has it (default: the bundled model)."`
-	SwiftKV string `name:"swiftkv" type:"path" placeholder:"DIR" help:"A SwiftKV adapter of the checkpoint."`
-	Nodes   []int  `default:"1,2,4,8,16" help:"Node counts to show the cost for."`
+	Model   string `arg:"" optional:"" help:"Model on this machine: a folder, a .gguf file, or a name from shoal models (default: the bundled model)."`
+	SwiftKV string `name:"swiftkv" type:"path" placeholder:"DIR" help:"Folder of a SwiftKV adapter for the checkpoint."`
+	Nodes   []int  `default:"1,2,4,8,16" help:"Numbers of nodes for which to show the memory per node."`
 	JSON    bool   `name:"json" help:"Print the report as JSON."`
 }
 
 func (c *verifyCmd) Help() string {
-	return `Reads config, tokenizer and every weight. Of a model that was pulled it first reads every byte,
-and compares the SHA-256 or the git blob id of each file with the one of the hub. Exit status 1
-when something is wrong.
+	return `Reads the config, the tokenizer and every weight. For a pulled model it first compares the
+SHA-256 or the git blob ID of each file with that of the hub. The exit status is 1 if a check
+fails.
 
   shoal verify
   shoal verify ~/models/Llama-3.2-1B --nodes 2,3
