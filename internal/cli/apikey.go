@@ -12,11 +12,11 @@ import (
 	"github.com/shoal-llm/shoal/internal/security"
 )
 
-// autoKey as the only --api-key makes one.
+// autoKey, as the only value of --api-key, requests a generated key.
 const autoKey = "auto"
 
-// resolveAutoKey replaces --api-key auto by the key in the file at path, which it makes the first
-// time. It returns that path, or "" for keys that were given.
+// resolveAutoKey replaces --api-key auto with the key in the file at path. It creates the file
+// on first use. It returns path, or "" if --api-key holds keys of the user.
 func (f *listenFlags) resolveAutoKey(path string) (string, error) {
 	if len(f.APIKey) != 1 || f.APIKey[0] != autoKey {
 		return "", nil
@@ -43,7 +43,8 @@ func (f *listenFlags) resolveAutoKey(path string) (string, error) {
 	return path, nil
 }
 
-// autoKeyFile is where shoal up without --data-dir keeps the key that it made; "" without a home.
+// autoKeyFile is the file of the generated key of shoal up without --data-dir. It is "" if the
+// user has no home directory.
 func autoKeyFile() string {
 	if stateHome() == "" {
 		return ""

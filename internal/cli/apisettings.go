@@ -20,9 +20,9 @@ import (
 	"github.com/shoal-llm/shoal/internal/tracing"
 )
 
-// apiSettings is what the API reads from files of its operator: keys, certificate and the
-// place of the audit log. They are read again on SIGHUP, keys and certificate also when
-// their files change.
+// apiSettings holds the settings of the API that come from the operator's files: keys,
+// certificate and audit log. SIGHUP reloads them. A change of their files reloads keys and
+// certificate.
 type apiSettings struct {
 	flags   *listenFlags
 	log     *slog.Logger
@@ -30,13 +30,13 @@ type apiSettings struct {
 	audit   *reopenableFile // nil: none
 	hangups chan os.Signal
 
-	tracer *tracing.Tracer // nil: nobody is told
+	tracer *tracing.Tracer // nil if tracing is off
 }
 
-// traceFlushTimeout bounds sending the last traces.
+// traceFlushTimeout is the time limit for sending the last traces.
 const traceFlushTimeout = 3 * time.Second
 
-// watchInterval is how often the files are looked at.
+// watchInterval is the time between two checks of the files.
 const watchInterval = 2 * time.Second
 
 // apiSettings opens the files, and takes SIGHUP from here on, until close.
@@ -57,13 +57,13 @@ func (f *listenFlags) openSettings(e *env, log *slog.Logger) (*apiSettings, erro
 			return nil, fmt.Errorf("--otlp: %w", err)
 		}
 	}
-	if !isTerminal(e.stdin) { // else it tells that the terminal is gone, which ends the program
+	if !isTerminal(e.stdin) { // at a terminal, SIGHUP reports its loss and ends the program
 		signal.Notify(s.hangups, syscall.SIGHUP)
 	}
 	return s, nil
 }
 
-// tracerOrNil is where they go; a front may be nil.
+// tracerOrNil returns the tracer; s may be nil.
 func (s *apiSettings) tracerOrNil() *tracing.Tracer {
 	if s == nil {
 		return nil
@@ -83,7 +83,7 @@ func (s *apiSettings) close() {
 	}
 }
 
-// config is the API's part of it.
+// config returns the settings as a config of the API.
 func (s *apiSettings) config() (cluster.APIConfig, error) {
 	f := s.flags
 	cfg := cluster.APIConfig{Strict: f.Strict, AllowOrigins: f.AllowOrigin, Template: f.ChatTemplate, ToolParser: f.ToolParser, Version: cluster.Build(), Logger: s.log}
@@ -98,7 +98,7 @@ func (s *apiSettings) config() (cluster.APIConfig, error) {
 	return cfg, nil
 }
 
-// tls is nil without a certificate; a front may be nil.
+// tls returns nil without a certificate; s may be nil.
 func (s *apiSettings) tls() *tls.Config {
 	if s == nil || s.flags.TLSCert == "" {
 		return nil
@@ -107,7 +107,7 @@ func (s *apiSettings) tls() *tls.Config {
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return s.cert.Load(), nil }}
 }
 
-// keys are those of the flags, for operators, and those of the file.
+// keys returns the keys of --api-key, which have all permissions, and those of --api-keys.
 func (f *listenFlags) keys() ([]api.Key, error) {
 	keys := api.OperatorKeys(f.APIKey...)
 	if f.APIKeys == "" {
@@ -160,7 +160,7 @@ func (s *apiSettings) readCertificate() error {
 	return nil
 }
 
-// watch reads the files again until ctx ends. What cannot be read leaves all as it is.
+// watch reloads the files until ctx ends. A file that cannot be read changes nothing.
 func (s *apiSettings) watch(ctx context.Context, srv *api.Server) {
 	t := time.NewTicker(watchInterval)
 	defer t.Stop()
@@ -200,7 +200,7 @@ func (s *apiSettings) logReload(what string, err error, why string) {
 	s.log.Info(what+" read again", "because", why)
 }
 
-// fileStates tells a file from what it was.
+// fileStates returns a text per file that changes when the file changes.
 func (s *apiSettings) fileStates() []string {
 	var out []string
 	for _, path := range []string{s.flags.APIKeys, s.flags.TLSCert, s.flags.TLSKey} {
@@ -216,7 +216,7 @@ func (s *apiSettings) fileStates() []string {
 	return out
 }
 
-// reopenableFile is a file that is appended to, and opened again when it was moved away.
+// reopenableFile is an append-only file that can be reopened after log rotation.
 type reopenableFile struct {
 	path string
 	mu   sync.Mutex

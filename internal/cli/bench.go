@@ -25,7 +25,7 @@ type benchCmd struct {
 	Speculate benchSpeculateCmd `cmd:"" help:"Measure tokens per second with and without speculative decoding. Both must give the same answers."`
 }
 
-// benchFlags name what is measured.
+// benchFlags choose the model and the types to measure.
 type benchFlags struct {
 	Model      string `short:"m" env:"SHOAL_BENCH_MODEL" default:"bench160m" placeholder:"SHAPE" help:"Shape of a public model; its weights are random: ${shapes}."`
 	Quant      string `default:"q8_0" help:"Type of the weights in memory: f32, bf16, f16, q8_0, q4_0, iq4_nl."`
@@ -61,7 +61,7 @@ func (f *benchFlags) options() (o bench.Options, err error) {
 	return o, nil
 }
 
-// shapeOf is the public model that --model names.
+// shapeOf returns the config of the public model that --model names.
 func shapeOf(name string) (*model.Config, error) {
 	ck, err := model.Random(name)
 	if err != nil {
@@ -70,8 +70,8 @@ func shapeOf(name string) (*model.Config, error) {
 	return &ck.Config, nil
 }
 
-// runMeasurement runs a measurement as a node runs, with the same collector settings; profiled
-// if asked. A person is told what is going on, and then what came of it.
+// runMeasurement runs a measurement with the garbage collector settings of a node, and writes
+// a CPU profile if --cpuprofile is set. It shows progress on a terminal and prints the result.
 func runMeasurement[T any](f *benchFlags, e *env, run func(progress func(string)) (T, error), text func(io.Writer, T)) error {
 	debug.SetGCPercent(400)
 	if f.CPUProfile != "" {
@@ -90,14 +90,14 @@ func runMeasurement[T any](f *benchFlags, e *env, run func(progress func(string)
 	return printResult(e, f.JSON, v, err, text)
 }
 
-// showProgress tells a person what is going on.
+// showProgress shows a status line if standard error is a terminal.
 func showProgress(e *env, s string) {
 	if isTerminal(e.stderr) {
 		showStatus(e.stderr, s)
 	}
 }
 
-// printResult prints what came of a command, as JSON or as text.
+// printResult prints a result as JSON or as text, or returns err.
 func printResult[T any](e *env, json bool, v T, err error, text func(io.Writer, T)) error {
 	switch {
 	case err != nil:
@@ -249,7 +249,7 @@ func printStages(w io.Writer, s bench.Stages) {
 	}
 }
 
-// printThreads says where the threads' time went; nothing of a thread alone.
+// printThreads prints how the threads spent their time. It prints nothing for a single thread.
 func printThreads(w io.Writer, t bench.Threads) {
 	if t.Runs == 0 {
 		return

@@ -99,8 +99,8 @@ func printBatch(w io.Writer, b *bench.Batch) {
 	}
 }
 
-// memory is --kv-memory, or with --fit just less than the first policy needs for one
-// sequence more. It fills in the types.
+// memory returns --kv-memory. With --fit it returns slightly less than the first policy needs
+// for one sequence more. It also sets the types of the weights and the cache in o.
 func (c *benchBatchCmd) memory(o *bench.BatchOptions) (int64, error) {
 	ck, err := model.Open(o.Model)
 	if errors.Is(err, model.ErrMissing) {
@@ -128,11 +128,11 @@ func (c *benchBatchCmd) memory(o *bench.BatchOptions) (int64, error) {
 	}
 	g := socket.GeometryOf(&ck.Config, kv)
 	first, last := kvcache.ResidentBytes(g, o.Prompt, o.Prompt, p), kvcache.ResidentBytes(g, o.Prompt, o.Prompt+o.Output-1, p)
-	own := int64((c.Fit + c.Nodes - 1) / c.Nodes) // sequences are owned whole
+	own := int64((c.Fit + c.Nodes - 1) / c.Nodes) // one node owns all of a sequence
 	return max((own+1)*first-first/64, own*last), nil
 }
 
-// processes starts the cluster of shoal up for a policy.
+// processes returns a function that starts a cluster of node processes with a policy.
 func (c *benchBatchCmd) processes(e *env, o bench.BatchOptions) func(context.Context, string) (bench.BatchEngine, func(), error) {
 	return func(ctx context.Context, policy string) (bench.BatchEngine, func(), error) {
 		up := benchCluster(c.Nodes, c.Threads, o.Memory, o.Model, o.Weights, o.KV)

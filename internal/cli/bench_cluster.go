@@ -106,7 +106,8 @@ func (c *benchClusterCmd) Run(e *env) error {
 	return nil
 }
 
-// memory is what caches may take on a node: as by default, or what the largest batch needs.
+// memory returns the bytes for caches on a node: the default, or more if the largest batch
+// needs it.
 func (c *benchClusterCmd) memory(cfg *model.Config) (int64, error) {
 	weights, err := tensor.ParseDType(c.Quant)
 	if err != nil {
@@ -116,20 +117,20 @@ func (c *benchClusterCmd) memory(cfg *model.Config) (int64, error) {
 	if err != nil {
 		return 0, fmt.Errorf("--kv-type: %w", err)
 	}
-	longest := 2 * (slices.Max(c.Context) + c.Tokens) // tokens while the prompts of others are read, and blocks
+	longest := 2 * (slices.Max(c.Context) + c.Tokens) // twice: other prompts are read meanwhile, and memory is allocated in blocks
 	sequences := (slices.Max(c.Batch)-1)/max(1, c.Nodes) + 1
 	return max(1<<30, int64(sequences)*bench.CostsOf(cfg, weights, kv).KVBytes(longest)), nil
 }
 
-// benchCluster is the local cluster that a benchmark starts.
+// benchCluster returns the local cluster that a benchmark starts.
 func benchCluster(nodes, threads int, memory int64, model, weights, kv string) *upCmd {
 	up := &upCmd{Nodes: nodes, logFlags: logFlags{LogLevel: "warn"}, nodeFlags: nodeFlags{KVMemory: size(memory), Threads: threads}}
 	up.Listen, up.Model, up.Quant, up.KVType, up.StepTokens = "127.0.0.1:0", model, quantType(weights), kv, 512
-	up.Speculate = "off" // random weights repeat themselves
+	up.Speculate = "off" // text from random weights repeats itself, so drafts would distort the result
 	return up
 }
 
-// startAndWait starts the cluster and waits until its model answers.
+// startAndWait starts the cluster and waits until the model is ready.
 func (c *upCmd) startAndWait(e *env) (*localCluster, error) {
 	serve, err := c.prepare(e)
 	if err != nil {

@@ -58,7 +58,8 @@ func (c *benchPrefixCmd) Run(e *env) error {
 	return nil
 }
 
-// over measures prompts of every length over so many nodes, and what comes once a cluster with the first.
+// over measures prompts of every length on one cluster. It measures turns and misses only once,
+// with the first length.
 func (c *benchPrefixCmd) over(ctx context.Context, e *env, nodes int) (list []*bench.Prefix, err error) {
 	up := benchCluster(nodes, c.Threads, int64(c.KVMemory), model.RandomPrefix+c.Model, c.Quant, c.KVType)
 	up.Mapping, up.Policy = c.Mapping, "full"

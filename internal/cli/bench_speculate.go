@@ -76,7 +76,7 @@ func (c *benchSpeculateCmd) Run(e *env) error {
 	return nil
 }
 
-// measure is one model over so many nodes.
+// measure measures one model with a number of node processes.
 func (c *benchSpeculateCmd) measure(e *env, name string, nodes int) (map[string]any, error) {
 	threads := c.Threads
 	if threads == 0 {
@@ -132,7 +132,7 @@ func printSpeculate(w io.Writer, r bench.Speculate) {
 	fmt.Fprintf(w, "%-10s %5d %-8s %8.1f %8.1f %6.2f %5.2f %5.2f %5d %6s %5.0f%% %8.2f\n", r.Text, r.Batch, r.Mode, r.Off, r.TokensPerS, r.Over, r.Low, r.High, len(r.Pairs), worked, 100*r.Acceptance, r.PerStep)
 }
 
-// engine is the cluster that is asked.
+// engine starts the cluster to measure.
 func (c *benchSpeculateCmd) engine(e *env, dir string, nodes, threads int) (api.Engine, func(), error) {
 	if nodes == 0 {
 		l, err := cluster.New(e.ctx, cluster.LocalConfig{KVBudget: 1 << 30, Threads: threads, Draft: c.Draft, Serve: cluster.ServeConfig{Model: dir, Weights: c.Quant, PrefixCache: cluster.PrefixShared, Logger: slog.New(slog.DiscardHandler), StepDeadline: 10 * time.Minute, SyncDeadline: 10 * time.Minute}})

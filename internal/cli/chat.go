@@ -19,7 +19,7 @@ type chatCmd struct {
 	startFlags
 	System string `help:"System message."`
 	Model  string `arg:"" optional:"" help:"Model to chat with: a checkpoint, a model that comes with the program, or a name on the server (default: the server's model)."`
-	served string // the name under which the server serves it; "": its default
+	served string // name of the model on the server; "" for its default
 }
 
 const chatHelp = `/clear            start a new conversation (also /reset)
@@ -87,7 +87,7 @@ func (c *chatCmd) Run(e *env) error {
 	return t.run(newLines(e, "> "))
 }
 
-// checkTemplate refuses a model without a chat template before anybody types.
+// checkTemplate refuses a model without a chat template before the user types a message.
 func (c *chatCmd) checkTemplate(ctx context.Context, cl *client.Client, name string) error {
 	resp, err := cl.Do(ctx, http.MethodPost, "/tokenize", map[string]any{"messages": []turn{{"user", "x"}}})
 	if err == nil {
@@ -96,31 +96,31 @@ func (c *chatCmd) checkTemplate(ctx context.Context, cl *client.Client, name str
 	if isNoTemplate(err) {
 		return fmt.Errorf("%s has no chat template, so there is nobody to talk to: it continues texts, as in `shoal run \"Once upon a time\"`", name)
 	}
-	return nil // the first message will tell
+	return nil // the first message reports other errors
 }
 
-// conversation is a conversation.
+// conversation is the state of a chat.
 type conversation struct {
 	*chatCmd
 	e           *env
 	cl          *client.Client
-	interactive bool // somebody sees the answers as they come
+	interactive bool // standard output is a terminal
 	turns       []turn
-	warned      bool                      // the newest input was a Ctrl-C at an empty prompt
-	silent      bool                      // nothing was printed since the prompt
-	ended       atomic.Pointer[time.Time] // when the newest answer ended; nil: none has
+	warned      bool                      // the last input was Ctrl-C at an empty prompt
+	silent      bool                      // nothing was printed after the last prompt
+	ended       atomic.Pointer[time.Time] // end of the last answer; nil before the first
 }
 
-// interruptGrace is how long after an answer a Ctrl-C is taken to be meant for it.
+// interruptGrace is the time after an answer in which Ctrl-C counts as meant for that answer.
 const interruptGrace = time.Second
 
-// answerJustEnded takes a Ctrl-C that was meant for an answer that had just ended.
+// answerJustEnded reports whether an answer ended within interruptGrace.
 func (t *conversation) answerJustEnded() bool {
 	ended := t.ended.Load()
 	return ended != nil && time.Since(*ended) < interruptGrace
 }
 
-// run reads messages and answers them until somebody leaves.
+// run reads messages and streams answers until the user exits.
 func (t *conversation) run(in *lines) error {
 	for {
 		if t.interactive && !t.silent {
@@ -159,7 +159,7 @@ func (t *conversation) run(in *lines) error {
 		if err != nil && (!t.interactive || t.e.ctx.Err() != nil) {
 			return err
 		}
-		if err != nil { // a person may ask again
+		if err != nil { // the user can repeat the message
 			fmt.Fprintln(t.e.stderr, "shoal:", err)
 			continue
 		}
@@ -167,8 +167,8 @@ func (t *conversation) run(in *lines) error {
 	}
 }
 
-// interrupt decides on a Ctrl-C at the prompt: it clears a line, and leaves the chat the
-// second time at an empty one.
+// interrupt handles Ctrl-C at the prompt. It clears a line with text. At an empty line, the
+// second Ctrl-C ends the chat.
 func (t *conversation) interrupt(at interrupted) (quit bool) {
 	t.silent = true
 	switch {
@@ -183,7 +183,7 @@ func (t *conversation) interrupt(at interrupted) (quit bool) {
 	return false
 }
 
-// readMessage is what a person says at once: a line, or several.
+// readMessage reads one message, which has one or several lines.
 func readMessage(ctx context.Context, in *lines) (string, error) {
 	defer in.prompt("> ")
 	text, err := in.next(ctx)
@@ -211,14 +211,14 @@ func readMessage(ctx context.Context, in *lines) (string, error) {
 		next, err = in.next(ctx)
 		text += "\n" + next
 	}
-	if errors.As(err, new(interrupted)) { // there is a message to discard, also at an empty line
+	if errors.As(err, new(interrupted)) { // earlier lines of the message are discarded too
 		err = interrupted{text: true}
 	}
 	return text, err
 }
 
-// send asks for an answer to what was said, and returns both. A person's Ctrl-C ends the
-// answer where it is.
+// send streams the answer to a conversation, and returns the conversation with the answer.
+// Ctrl-C stops the answer and keeps its beginning.
 func (c *chatCmd) send(e *env, cl *client.Client, history []turn) ([]turn, error) {
 	body := c.body()
 	body["messages"] = history

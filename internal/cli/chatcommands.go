@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// chatCommands are the commands of a chat. Each gets what follows its name, and returns what
-// to print.
+// chatCommands are the commands of a chat. Each gets the text after its name, and returns the
+// text to print.
 var chatCommands = map[string]func(t *conversation, rest string) (string, error){
 	"/clear": (*conversation).clear,
 	"/reset": (*conversation).clear,
@@ -21,8 +21,8 @@ var chatCommands = map[string]func(t *conversation, rest string) (string, error)
 	"/?":     func(*conversation, string) (string, error) { return chatHelp, nil },
 }
 
-// command carries out a message that is a command, and tells whether it was one, and whether
-// the chat is over.
+// command runs a message that is a command. known reports whether it is one, and quit whether
+// the chat must end.
 func (t *conversation) command(text string) (known, quit bool) {
 	name, rest, _ := strings.Cut(text, " ")
 	if !strings.HasPrefix(name, "/") || strings.Contains(text, "\n") {
@@ -33,7 +33,7 @@ func (t *conversation) command(text string) (known, quit bool) {
 	}
 	run := chatCommands[name]
 	if run == nil {
-		if rest != "" || strings.Count(name, "/") > 1 { // a text about a path
+		if rest != "" || strings.Count(name, "/") > 1 { // a message that begins with a path
 			return false, false
 		}
 		fmt.Fprintf(t.e.stdout, "there is no command %s; /help lists the commands\n", name)
@@ -53,7 +53,7 @@ func (t *conversation) clear(string) (string, error) {
 	return "the conversation is empty", nil
 }
 
-// set shows or changes the settings of the next answers.
+// set prints or changes the settings of the next answers.
 func (t *conversation) set(rest string) (string, error) {
 	if rest == "" {
 		return t.settings(), nil
@@ -100,7 +100,7 @@ func (t *conversation) set(rest string) (string, error) {
 	return t.settings(), nil
 }
 
-// setFloat reads a number from lo to hi; "" gives the default.
+// setFloat parses a number from lo to hi; "" restores the default.
 func setFloat(to **float64, text string, lo, hi float64) error {
 	if text == "" {
 		*to = nil
@@ -114,7 +114,7 @@ func setFloat(to **float64, text string, lo, hi float64) error {
 	return nil
 }
 
-// settings lists the settings of the next answers.
+// settings returns the settings of the next answers as text.
 func (t *conversation) settings() string {
 	number := func(x *float64) string {
 		if x == nil {
@@ -135,7 +135,7 @@ func (t *conversation) settings() string {
 	return fmt.Sprintf("system %s\ntemperature %s\ntop_p %s\nseed %s\nmax_tokens %d\nkv_policy %s", system, number(t.Temperature), number(t.TopP), seed, t.MaxTokens, policy)
 }
 
-// save writes the conversation to a new file that only its owner reads.
+// save writes the conversation to a new file that only its owner can read.
 func (t *conversation) save(file string) (string, error) {
 	if file == "" {
 		return "", errors.New("/save: name a file, as in /save talk.json")
@@ -158,7 +158,7 @@ func (t *conversation) save(file string) (string, error) {
 	return fmt.Sprintf("%s saved in %s", plural(len(t.turns), "message"), file), nil
 }
 
-// load goes on with a conversation that was saved.
+// load continues a saved conversation.
 func (t *conversation) load(file string) (string, error) {
 	if file == "" {
 		return "", errors.New("/load: name a file, as in /load talk.json")

@@ -1,4 +1,4 @@
-// Package cli is the command line: flags -> config -> run, nothing else.
+// Package cli is the command line. It turns flags into a config and runs it.
 package cli
 
 import (
@@ -64,7 +64,7 @@ const description = `Serve one large language model, split across all your machi
 Every flag has an environment variable (--kv-memory: SHOAL_KV_MEMORY), and can be set in a
 config file (--config).`
 
-// groups are those of the commands in `shoal --help`.
+// groups are the groups of commands in `shoal --help`.
 var groups = []kong.Group{
 	{Key: "use", Title: "Use a model:"},
 	{Key: "watch", Title: "Watch a cluster:"},
@@ -73,13 +73,13 @@ var groups = []kong.Group{
 	{Key: "program", Title: "This program:"},
 }
 
-// env is what a command may touch of the outside.
+// env holds the context, the standard streams and the signals of a command.
 type env struct {
 	ctx    context.Context
 	stdin  io.Reader
 	stdout io.Writer
 	stderr io.Writer
-	// interrupts are a person's Ctrl-C; nil: nobody's.
+	// interrupts handle Ctrl-C; nil if the command gets none.
 	interrupts *interrupts
 }
 
@@ -88,13 +88,13 @@ type exit int
 
 func (e exit) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
 
-// exitInterrupted is the exit status of a command that a signal ended before it was done, and of
-// one that got a second signal while it ended.
+// exitInterrupted is the exit status of a command that a signal ended early, or that got a
+// second signal during its shutdown.
 const exitInterrupted = 130
 
-// Main runs the command line and returns the exit status: 0 done, 1 failed, 2
-// wrong usage, 130 interrupted. The first Ctrl-C or SIGTERM asks a command to end,
-// which may drain for a while; a second one ends the process at once.
+// Main runs the command line and returns the exit status: 0 success, 1 failure, 2 wrong usage,
+// 130 interrupted. The first Ctrl-C or SIGTERM starts the shutdown of a command, which may
+// drain requests. A second one ends the process at once.
 func Main(args []string) int {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -113,7 +113,7 @@ func Main(args []string) int {
 	return run(env{ctx: ctx, stdin: os.Stdin, stdout: os.Stdout, stderr: &console{file: os.Stderr}, interrupts: sigint}, args)
 }
 
-// parser reads command lines into c.
+// parser returns a parser that stores the flags of a command line in c.
 func parser(c *commands, e *env, exit func(int)) (*kong.Kong, error) {
 	return kong.New(c,
 		kong.Name("shoal"), kong.Description(description), kong.UsageOnError(),
@@ -161,7 +161,7 @@ func run(e env, args []string) (status int) {
 	return 1
 }
 
-// plainError is the text of an error without the name of the package that begins it.
+// plainError returns the text of an error without a leading package name.
 func plainError(err error) string {
 	text := err.Error()
 	for _, name := range []string{"bench", "client", "cluster", "eval", "hub", "join", "security", "topology"} {

@@ -15,18 +15,18 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
-// readyTimeout is how long run and chat wait for a server that says it is not ready yet: one
-// that `shoal up` has just started, or that has lost all of its nodes.
+// readyTimeout is how long run and chat wait for a server that is not ready. `shoal up` may have
+// just started it, or it may have lost all of its nodes.
 const readyTimeout = 30 * time.Second
 
-// waitUntilReady has a client wait, and tell a terminal what for.
+// waitUntilReady makes a client wait for a server that is not ready, and print the reason to w.
 func waitUntilReady(c *client.Client, w io.Writer) *client.Client {
 	c.Patience = readyTimeout
 	c.Waiting = func(why error) { fmt.Fprintf(w, "waiting for the server (%v at most): %v\n", readyTimeout, why) }
 	return c
 }
 
-// caTransport trusts servers by the certificates of a file.
+// caTransport returns a transport that trusts the CA certificates in a file.
 func caTransport(file string) http.RoundTripper {
 	pem, err := readSmall(file)
 	pool := x509.NewCertPool()
@@ -39,7 +39,7 @@ func caTransport(file string) http.RoundTripper {
 	return &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}}
 }
 
-// errorTransport is a transport that says why there is none.
+// errorTransport fails every request with the same error.
 type errorTransport struct{ error }
 
 func (f errorTransport) RoundTrip(*http.Request) (*http.Response, error) { return nil, f.error }
@@ -50,7 +50,7 @@ type usage struct {
 	Completion int `json:"completion_tokens"`
 }
 
-// chunk is the part of a streamed answer that the CLI reads, of both endpoints.
+// chunk holds the members that the CLI reads from a streamed chat completion or completion.
 type chunk struct {
 	Choices []struct {
 		Text         string `json:"text"`
@@ -66,7 +66,7 @@ type chunk struct {
 	} `json:"error"`
 }
 
-// streamResult is what a stream came to.
+// streamResult summarizes a stream.
 type streamResult struct {
 	Calls  []api.ToolCall
 	Reason string
@@ -75,7 +75,7 @@ type streamResult struct {
 	Total  time.Duration
 }
 
-// stream posts body to path and gives each piece of text to emit.
+// stream posts body to path and passes each piece of text to emit.
 func stream(ctx context.Context, c *client.Client, path string, body map[string]any, emit func(string)) (streamResult, error) {
 	body["stream"], body["stream_options"] = true, map[string]any{"include_usage": true}
 	began := time.Now()
@@ -101,7 +101,7 @@ func stream(ctx context.Context, c *client.Client, path string, body map[string]
 	return f, err
 }
 
-// printIfTruncated tells that an answer was not at its end.
+// printIfTruncated prints a note if the token limit ended the answer.
 func (f *streamResult) printIfTruncated(w io.Writer) {
 	if f.Reason == api.FinishLength {
 		fmt.Fprintf(w, "[cut after %d tokens; -t N takes more, up to the model's context]\n", f.Usage.Completion)

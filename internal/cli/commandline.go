@@ -14,13 +14,13 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 )
 
-// inEnvironment are the flags whose values [commandLine] leaves out, since every user of the
-// machine reads a command line: their values go into the environment of a process.
+// inEnvironment lists the flags that [commandLine] omits, since every user of the machine can
+// read a command line. A process gets their values in its environment.
 var inEnvironment = []string{"api-key"}
 
-// commandLine writes a command with all of its flags, so that another process of this program
-// gets the same values. cmd points to the command's struct. A flag without a default is left
-// out while its value is zero.
+// commandLine returns the arguments that start another process of this program with the same
+// flags. cmd points to the command's struct. It omits a flag without a default whose value is
+// zero.
 func commandLine(name string, cmd any) ([]string, error) {
 	k, err := kong.New(cmd, variables())
 	if err != nil {
@@ -36,7 +36,7 @@ func commandLine(name string, cmd any) ([]string, error) {
 			return nil, fmt.Errorf("--%s: %w", f.Name, err)
 		}
 		for _, v := range values {
-			if v == "" || v[0] == '-' || f.IsBool() { // else it would be taken for a flag, or for a text
+			if v == "" || v[0] == '-' || f.IsBool() { // without "=" the parser would read a flag or a positional argument
 				args = append(args, "--"+f.Name+"="+v)
 			} else {
 				args = append(args, "--"+f.Name, v)
@@ -46,7 +46,7 @@ func commandLine(name string, cmd any) ([]string, error) {
 	return args, nil
 }
 
-// flagValues are the texts that give a flag its value, one for each element of a list or map.
+// flagValues returns the texts that set a flag, one for each element of a list or map.
 func flagValues(f *kong.Flag) (out []string, err error) {
 	v := f.Target
 	switch v.Kind() {
@@ -77,7 +77,7 @@ func flagValues(f *kong.Flag) (out []string, err error) {
 	return []string{text}, err
 }
 
-// plainText writes one value so that its flag reads it again.
+// plainText formats one value so that its flag parses it.
 func plainText(v reflect.Value) (string, error) {
 	if d, ok := v.Interface().(time.Duration); ok {
 		return d.String(), nil
@@ -95,10 +95,10 @@ func plainText(v reflect.Value) (string, error) {
 	return "", fmt.Errorf("a value of type %v has no text for a command line", v.Type())
 }
 
-// variables are what the help of flags refers to.
+// variables are the values of ${name} in the help texts and the defaults.
 func variables() kong.Vars {
 	return kong.Vars{"policies": strings.Join(kvcache.Usage(), " | "), "shapes": shapeNames(), "version": versionFlag(), "config": configHelp, "server": defaultServer, "answer": strconv.Itoa(defaultAnswer)}
 }
 
-// apiKeysEnv is the value of SHOAL_API_KEY that gives a process these keys.
+// apiKeysEnv returns the value of SHOAL_API_KEY for these keys.
 func apiKeysEnv(keys []string) string { return kong.JoinEscaped(keys, ',') }

@@ -8,7 +8,7 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// completionCmd writes what a shell needs to complete commands, flags and their values.
+// completionCmd prints a script that completes commands, flags and their values in a shell.
 type completionCmd struct {
 	Shell string `arg:"" enum:"bash,zsh,fish" help:"Shell: bash, zsh or fish."`
 }
@@ -22,7 +22,7 @@ func (completionCmd) Help() string {
 func (c *completionCmd) Run(e *env, k *kong.Context) error {
 	all := words(k.Model)
 	switch c.Shell {
-	case "zsh": // which reads bash's form
+	case "zsh": // bashcompinit reads the script for bash
 		fmt.Fprint(e.stdout, "#compdef shoal\nautoload -U +X bashcompinit && bashcompinit\n")
 		fallthrough
 	case "bash":
@@ -33,16 +33,16 @@ func (c *completionCmd) Run(e *env, k *kong.Context) error {
 	return nil
 }
 
-// commandWords are what may follow a command.
+// commandWords are the words that can follow a command.
 type commandWords struct {
-	path   string // of the command, without the program: "", "store add"
+	path   string // of the command without the program name, such as "store add"
 	help   string
-	below  []string // commands
+	below  []string // subcommands
 	flags  []*kong.Flag
-	values []string // of its first argument
+	values []string // allowed values of its first argument
 }
 
-// words are those of every command, the program first.
+// words returns the words of every command; the program itself is first.
 func words(app *kong.Application) (out []commandWords) {
 	var visit func(n *kong.Node, path string)
 	visit = func(n *kong.Node, path string) {
@@ -66,7 +66,7 @@ func words(app *kong.Application) (out []commandWords) {
 	return out
 }
 
-// choices are the values that a flag or an argument may have, when they are few.
+// choices returns the allowed values of a flag or an argument that has an enum.
 func choices(v *kong.Value) []string {
 	return slices.DeleteFunc(v.EnumSlice(), func(s string) bool { return s == "" })
 }

@@ -14,20 +14,21 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// configFlag is a YAML file of flags. What stands on the command line counts first, then
-// the environment, then a section of the file that is named as the command, then its top,
-// then the default.
+// configFlag is a YAML file of flags. The order of precedence is: the command line, the
+// environment, the section of the file with the name of the command, the top level of the
+// file, the default.
 type configFlag string
 
 const configHelp = `YAML file with flags: "kv-memory: 4GiB" sets --kv-memory 4GiB. Flags below "node:" apply to that command only (docs/config.md).`
 
-// BeforeResolve reads the file; Kong calls it when the flag is given or in the environment.
+// BeforeResolve reads the file. Kong calls it if the command line or the environment sets the
+// flag.
 func (configFlag) BeforeResolve(ctx *kong.Context, app *kong.Kong, trace *kong.Path, e *env) error {
 	path, ok := ctx.FlagValue(trace.Flag).(configFlag)
 	if !ok || path == "" {
 		return nil
 	}
-	// The file may be a pipe, which blocks until somebody writes into it.
+	// The file may be a pipe, which blocks until another process writes to it.
 	text, err := await(e.ctx, func() ([]byte, error) { return readSmall(string(path)) }, func() {})
 	if err != nil {
 		return fmt.Errorf("--config: %w", err)
@@ -42,7 +43,7 @@ func (configFlag) BeforeResolve(ctx *kong.Context, app *kong.Kong, trace *kong.P
 			return nil, nil
 		}
 		text, err := flagText(v, flag)
-		if err == nil { // what it means is tried here, where the line is known
+		if err == nil { // parse the value here, where the line number is known
 			err = flag.Parse(kong.Scan().PushTyped(text, kong.FlagValueToken), reflect.New(flag.Target.Type()).Elem())
 		}
 		if err != nil {
@@ -53,7 +54,7 @@ func (configFlag) BeforeResolve(ctx *kong.Context, app *kong.Kong, trace *kong.P
 	return nil
 }
 
-// topCommand is the command below the program itself: store, for store add. nil: none.
+// topCommand returns the top-level command, such as store for store add; nil if there is none.
 func topCommand(n *kong.Node) *kong.Node {
 	for n != nil && n.Parent != nil && n.Parent.Parent != nil {
 		n = n.Parent
@@ -61,8 +62,8 @@ func topCommand(n *kong.Node) *kong.Node {
 	return n
 }
 
-// parseConfig reads the flags that a file sets for a command. Every key of the file has to
-// be a flag: at its top of some command, in a section of that one.
+// parseConfig returns the flags that a file sets for a command. A key at the top level must be a
+// flag of any command. A key in a section must be a flag of that command.
 func parseConfig(text []byte, app *kong.Application, command *kong.Node) (map[string]*yaml.Node, error) {
 	var doc yaml.Node
 	d := yaml.NewDecoder(bytes.NewReader(text))
@@ -89,7 +90,7 @@ func parseConfig(text []byte, app *kong.Application, command *kong.Node) (map[st
 		}
 		values[p.key] = p.value
 	}
-	for _, p := range top { // sections count before the top
+	for _, p := range top { // sections override the top level
 		if values[p.key] != nil {
 			continue
 		}
@@ -116,7 +117,7 @@ type entry struct {
 	value *yaml.Node
 }
 
-// entries are those of a mapping; a key may stand in it once.
+// entries returns the entries of a mapping. It refuses a repeated key.
 func entries(n *yaml.Node) (out []entry, err error) {
 	if n.Kind != yaml.MappingNode {
 		return nil, fmt.Errorf("line %d: want lines of the form \"flag: value\"", n.Line)

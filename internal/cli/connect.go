@@ -17,18 +17,18 @@ import (
 	"github.com/shoal-llm/shoal/internal/hub/layout"
 )
 
-// startFlags are of commands that start a cluster for themselves when they need one.
+// startFlags are flags of commands that start their own cluster when no server has the model.
 type startFlags struct {
 	Quant quantType `placeholder:"TYPE" help:"If this command starts MODEL: type of the weights in memory, as for shoal up; auto chooses the largest that fits."`
 	Nodes int       `default:"1" help:"If this command starts MODEL: number of node processes."`
 }
 
-// localCheckpoint is the checkpoint on disk that a word names: a path, a model that comes with the
-// program, or one that was pulled. "": it names none.
+// localCheckpoint returns the path of the checkpoint on disk that word names: a path, a model
+// that comes with the program, or a pulled model. It returns "" if word names none.
 func localCheckpoint(word string) string {
 	if isCheckpoint(word) {
 		if at, err := layout.Locate(word); err == nil {
-			word = at // as the server that serves it names it
+			word = at // a server reports this path as the root of its model
 		}
 		if abs, err := filepath.Abs(word); err == nil {
 			return abs
@@ -41,8 +41,9 @@ func localCheckpoint(word string) string {
 	return pulled(word)
 }
 
-// connect finds who answers for a checkpoint: the server of f, if it serves that one, or
-// else a cluster of this command's own, which ends with end. "": whoever the server is.
+// connect returns a client for a checkpoint. It uses the server of f if that serves the
+// checkpoint, and otherwise starts a cluster, which end stops. With checkpoint "" it always
+// uses the server of f.
 func (s *startFlags) connect(e *env, f serverFlags, checkpoint string) (_ *client.Client, end func(), err error) {
 	c := f.client()
 	if checkpoint == "" {
@@ -80,7 +81,8 @@ func (s *startFlags) connect(e *env, f serverFlags, checkpoint string) (_ *clien
 	return waitUntilReady(&client.Client{Server: addr}, e.stderr), func() { unserve(); l.stop() }, nil
 }
 
-// up is `shoal up` with its own defaults, environment and file of flags.
+// up returns the `shoal up` command for a checkpoint. Its other flags come from the environment,
+// the config file and the defaults.
 func (s *startFlags) up(e *env, checkpoint string) (*upCmd, error) {
 	var c commands
 	p, err := parser(&c, &env{ctx: e.ctx, stdout: io.Discard, stderr: io.Discard}, func(int) {})
@@ -94,12 +96,12 @@ func (s *startFlags) up(e *env, checkpoint string) (*upCmd, error) {
 	if _, err := p.Parse(args); err != nil {
 		return nil, err
 	}
-	c.Up.noJobs, c.Up.Standby, c.Up.DataDir, c.Up.APIKey, c.Up.networkFlags = true, false, "", nil, networkFlags{} // it serves this command alone
+	c.Up.noJobs, c.Up.Standby, c.Up.DataDir, c.Up.APIKey, c.Up.networkFlags = true, false, "", nil, networkFlags{} // only this command uses the cluster
 	return &c.Up, nil
 }
 
-// serverHasCheckpoint tells whether the server serves a checkpoint, and else which one it serves; "":
-// nobody answers.
+// serverHasCheckpoint reports whether the server serves a checkpoint. If not, other is the model
+// that it serves, or "" if no server answers.
 func serverHasCheckpoint(e *env, c *client.Client, checkpoint string) (other string, yes bool) {
 	models, err := modelsOf(e.ctx, c)
 	switch {
@@ -109,7 +111,7 @@ func serverHasCheckpoint(e *env, c *client.Client, checkpoint string) (other str
 		return "something else", false
 	}
 	root := checkpoint
-	if model.IsLoRA(checkpoint) { // a server names the folder of the merged weights
+	if model.IsLoRA(checkpoint) { // a server reports the folder of the merged weights
 		if dir, err := merged(e, checkpoint); err == nil {
 			root = dir
 		}
@@ -117,16 +119,16 @@ func serverHasCheckpoint(e *env, c *client.Client, checkpoint string) (other str
 	return models[0].ID, slices.ContainsFunc(models, func(m modelOf) bool { return m.Root == root })
 }
 
-// serverHasModel tells whether the server serves a model under a name.
+// serverHasModel reports whether the server serves a model with this name.
 func serverHasModel(ctx context.Context, c *client.Client, name string) bool {
 	models, err := modelsOf(ctx, c)
 	return err == nil && slices.ContainsFunc(models, func(m modelOf) bool { return m.ID == name })
 }
 
-// modelOf is an entry of a server's list of models.
+// modelOf is an entry of /v1/models.
 type modelOf struct{ ID, Root string }
 
-// modelsOf lists the models of a server; an error if it does not answer.
+// modelsOf lists the models of a server. It fails if the server does not answer.
 func modelsOf(ctx context.Context, c *client.Client) ([]modelOf, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
@@ -136,11 +138,11 @@ func modelsOf(ctx context.Context, c *client.Client) ([]modelOf, error) {
 	}
 	defer resp.Body.Close()
 	var list struct{ Data []modelOf }
-	_ = json.NewDecoder(io.LimitReader(resp.Body, 1<<20)).Decode(&list) // else it is no server of models
+	_ = json.NewDecoder(io.LimitReader(resp.Body, 1<<20)).Decode(&list) // a server of another kind has no models
 	return list.Data, nil
 }
 
-// serve answers the API on a free port of this machine; end closes it.
+// serve starts the API on a free loopback port; end stops it.
 func (l *localCluster) serve(ctx context.Context) (addr string, end func(), err error) {
 	srv, err := cluster.NewAPI(l.coordinator, l.coordinator.Checkpoint(), l.coordinator.ServeConfig(), cluster.APIConfig{Version: cluster.Build(), Logger: l.log})
 	if err != nil {

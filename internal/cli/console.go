@@ -11,8 +11,8 @@ import (
 	"golang.org/x/term"
 )
 
-// console is standard error. While bars or a status stand on it, lines are written
-// above them: a log line in the midst of a bar would leave half of each.
+// console is standard error. While it shows progress bars or a status line, it writes other
+// lines above them, so that a log line does not break a bar.
 type console struct {
 	file   *os.File
 	mu     sync.Mutex
@@ -26,7 +26,7 @@ func (c *console) Write(p []byte) (int, error) {
 	if c.bars != nil {
 		if n, err := c.bars.Write(p); err == nil {
 			return n, nil
-		} // the bars are gone already
+		} // the bars have ended
 	}
 	if c.status == "" {
 		return c.file.Write(p)
@@ -37,8 +37,7 @@ func (c *console) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// showStatus replaces the line that says what a terminal's user waits for; "" takes
-// it away.
+// showStatus replaces the status line of a terminal; "" removes it.
 func showStatus(w io.Writer, text string) {
 	if c, ok := w.(*console); ok {
 		c.mu.Lock()
@@ -50,8 +49,8 @@ func showStatus(w io.Writer, text string) {
 
 const clearLine = "\r\x1b[K"
 
-// showBars makes a place for bars on a terminal; hideBars takes it away when every
-// bar has ended.
+// showBars starts an area for progress bars on a terminal. hideBars removes it after every bar
+// has ended.
 func showBars(w io.Writer) *mpb.Progress {
 	c, ok := w.(*console)
 	if !ok {

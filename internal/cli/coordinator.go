@@ -58,7 +58,7 @@ func (c *coordinatorCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
-	if c.Quant == quantAuto { // else the memory of the nodes, which is unknown here, does not matter
+	if c.Quant == quantAuto { // any other type does not depend on memory; that of the nodes is unknown here
 		limit, from := machine.MemoryLimit()
 		if err := c.resolveQuant(e, &serve, capacity{local: 1, total: max(1, c.Nodes), limit: limit, from: from, caches: min(kvMemory, limit/2)}); err != nil {
 			return err
@@ -88,7 +88,7 @@ func (c *coordinatorCmd) Run(e *env) error {
 	if c.WithParent {
 		context.AfterFunc(supervise.WithParent(context.WithoutCancel(ctx), e.stdin), func() {
 			fmt.Fprintln(e.stderr, "shoal: the parent process is gone")
-			os.Exit(1) // what it has promised is on disk
+			os.Exit(1) // all accepted work is on disk
 		})
 	}
 	serve.Tracer = settings.tracerOrNil()
@@ -100,7 +100,7 @@ func (c *coordinatorCmd) Run(e *env) error {
 	co, err := startCoordinatorAt(ctx, cfg, l, c.ListenFD != 0, settings)
 	if err != nil {
 		if c.Standby && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
-			return nil // it was asked to end, and was never needed
+			return nil // a signal ended the standby before it had to take over
 		}
 		return err
 	}
@@ -114,7 +114,8 @@ func (c *coordinatorCmd) Run(e *env) error {
 	})
 }
 
-// printf writes for the operator. Where another process started this one, that one does.
+// printf prints to standard error. It prints nothing if another process started this one, since
+// that process informs the operator.
 func (c *coordinatorCmd) printf(e *env, format string, args ...any) {
 	if !c.WithParent {
 		fmt.Fprintf(e.stderr, format, args...)
@@ -138,11 +139,11 @@ func (c *coordinatorCmd) listen() (net.Listener, error) {
 		return listenAt(c.Listen)
 	}
 	f := os.NewFile(uintptr(c.ListenFD), "listener")
-	defer f.Close() // the listener has its own
+	defer f.Close() // the listener duplicates the descriptor
 	return net.FileListener(f)
 }
 
-// nodeFlagsText are the flags that nodes need as well.
+// nodeFlagsText returns the further flags that nodes need.
 func (c *coordinatorCmd) nodeFlagsText(key security.Key) string {
 	out := " --cluster-key FILE --bind HOST:PORT"
 	if key.IsZero() {
@@ -157,8 +158,8 @@ func (c *coordinatorCmd) nodeFlagsText(key security.Key) string {
 	return out
 }
 
-// serveAPI serves at a listener until the context ends or the coordinator loses
-// its lease, then drains. ready, when set, is called once with the API's address.
+// serveAPI serves the API on a listener until the context ends or the coordinator loses its
+// lease, and then drains. It calls ready, unless nil, once with the address of the API.
 func serveAPI(e *env, co *cluster.Coordinator, l net.Listener, settings *apiSettings, ready func(addr string)) error {
 	cfg, err := settings.config()
 	if err != nil {

@@ -2,7 +2,7 @@ package cli
 
 import "golang.org/x/sys/unix"
 
-// allowedCPUs tells which processors this process may use.
+// allowedCPUs returns a function that reports whether this process may use a CPU.
 func allowedCPUs() func(cpu int) bool {
 	var set unix.CPUSet
 	if unix.SchedGetaffinity(0, &set) != nil {

@@ -2,5 +2,5 @@
 
 package cli
 
-// allowedCPUs tells which processors this process may use.
+// allowedCPUs returns a function that reports whether this process may use a CPU.
 func allowedCPUs() func(cpu int) bool { return func(int) bool { return true } }

@@ -22,8 +22,8 @@ func (c *demoCmd) Help() string {
 	return "Downloads nothing and leaves nothing running. The answers are bit-identical for every --nodes."
 }
 
-// questions show what the bundled model was trained for: Go, and finding
-// things in a long text.
+// questions returns questions that suit the training of the bundled model: one about Go, and
+// one about a fact in a long text.
 func questions() []question {
 	return []question{
 		{"Write a Go function that reverses a string.", ""},
@@ -31,25 +31,25 @@ func questions() []question {
 	}
 }
 
-// weather is a function that the demo's model may call, and a question that needs it.
+// weather is a function that the model can call; weatherQuestion needs it.
 const (
 	weather         = `{"type":"function","function":{"name":"get_weather","description":"The weather in a city.","parameters":{"type":"object","properties":{"city":{"type":"string"}},"required":["city"]}}}`
 	weatherQuestion = "What is the weather in Lisbon?"
 	weatherResult   = `{"sky": "fog", "degrees": 17}`
 )
 
-// question is shown as it is; context goes before it unshown.
+// question is one question of the demo. The demo prints text, and sends context before it.
 type question struct{ text, context string }
 
 func (c *demoCmd) Run(e *env) error {
-	if c.Nodes < 1 { // up takes 0 as its default
+	if c.Nodes < 1 { // shoal up has the default 0
 		return fmt.Errorf("--nodes %d: want 1 to 64", c.Nodes)
 	}
 	up := upCmd{noJobs: true, serveFlags: c.serveFlags, nodeFlags: c.nodeFlags, Nodes: c.Nodes, logFlags: logFlags{LogLevel: "error"}}
 	up.Listen = "127.0.0.1:0"
 	calls := c.Model == "" && c.Prompt == ""
 	if c.Model == "" {
-		up.Model = findBundled(bundledTools) // as good as the bundled one, and knows functions
+		up.Model = findBundled(bundledTools) // the bundled model with an adapter for tool calls
 	}
 	began := time.Now()
 	if c.Tokens < 1 {
@@ -116,7 +116,7 @@ func (c *demoCmd) answer(ctx context.Context, w io.Writer, cl *client.Client, q 
 	return nil
 }
 
-// call has the model call a function, and answer with what it said.
+// call lets the model call a function and answer with its result.
 func (c *demoCmd) call(ctx context.Context, w io.Writer, cl *client.Client) error {
 	fmt.Fprintf(w, "\n> %s   (with a function get_weather)\n", weatherQuestion)
 	messages := []any{map[string]any{"role": "user", "content": weatherQuestion}}
@@ -140,14 +140,14 @@ func (c *demoCmd) call(ctx context.Context, w io.Writer, cl *client.Client) erro
 	return nil
 }
 
-// printRate says how long the answer took.
+// printRate prints the times and the rate of an answer.
 func printRate(w io.Writer, f streamResult) {
 	decode := (f.Total - f.First).Seconds()
 	rate := 0.0
 	if f.Usage.Completion > 1 && decode > 0 {
 		rate = float64(f.Usage.Completion-1) / decode
 	}
-	if f.First == 0 { // no text came
+	if f.First == 0 { // the answer has no text
 		fmt.Fprintf(w, "[%d prompt tokens, %d tokens, no text, %.2f s]\n", f.Usage.Prompt, f.Usage.Completion, f.Total.Seconds())
 		return
 	}

@@ -22,7 +22,7 @@ type evalCmd struct {
 	JSONL evalJSONLCmd `cmd:"" name:"jsonl" help:"Score your own questions: LongBench and RULER files."`
 }
 
-// evalTarget says which model is asked: a server's, or one that is embedded.
+// evalTarget selects the model: that of a server, or one in this process.
 type evalTarget struct {
 	modelFlag
 	Server      string        `placeholder:"URL" help:"URL of an OpenAI-compatible server to evaluate (default: a cluster in this process). --model must then name a folder with the tokenizer of the served model."`
@@ -37,11 +37,11 @@ type evalTarget struct {
 	KVType      string        `name:"kv-type" placeholder:"TYPE" help:"Without --server: type of the cache: f32, bf16, int8."`
 }
 
-// evalModel is a model that is ready to be asked.
+// evalModel is a model that is ready for requests.
 type evalModel struct {
 	client *eval.Client
 	tok    *tokenizer.Tokenizer
-	chat   *tokenizer.ChatTemplate // nil: it has none
+	chat   *tokenizer.ChatTemplate // nil if the model has none
 	close  func()
 }
 
@@ -146,7 +146,7 @@ func (c *evalRulerCmd) Run(e *env) error {
 	if cfg.Policies, err = eval.ParsePolicies(policies); err != nil {
 		return err
 	}
-	if err := cfg.Validate(); err != nil { // before a model is loaded
+	if err := cfg.Validate(); err != nil { // before loading a model
 		return err
 	}
 	var corpus *eval.Corpus
@@ -203,7 +203,7 @@ func (c *evalRulerCmd) runOnline(e *env, corpus *eval.Corpus, store *eval.Store,
 	return eval.Run(e.ctx, a.client, a.tok, g, store, *cfg)
 }
 
-// runOffline runs without a server.
+// runOffline runs the model in this process, without a server.
 func (c *evalRulerCmd) runOffline(e *env, corpus *eval.Corpus, store *eval.Store, cfg *eval.Config) ([]eval.Record, error) {
 	if c.Server != "" {
 		return nil, errors.New("--together and --prompts run the model in this process: leave --server out")
@@ -226,7 +226,7 @@ func (c *evalRulerCmd) runOffline(e *env, corpus *eval.Corpus, store *eval.Store
 	return eval.RunTogether(e.ctx, tok, source, store, *cfg, eval.TogetherConfig{Model: dir, SwiftKV: c.SwiftKV, Weights: c.Quant, KV: c.KVType, Workers: c.Workers})
 }
 
-// write makes the prompts and asks nothing.
+// write generates the prompts and writes them to the file of --write-prompts.
 func (c *evalRulerCmd) write(e *env, corpus *eval.Corpus, cfg *eval.Config) error {
 	dir, err := c.dir(e)
 	if err != nil {
@@ -251,7 +251,7 @@ func (c *evalRulerCmd) write(e *env, corpus *eval.Corpus, cfg *eval.Config) erro
 	return err
 }
 
-// source gives the samples: from the file, or made.
+// source returns the samples: those of the file of --prompts, or generated ones.
 func (c *evalRulerCmd) source(dir string, tok *tokenizer.Tokenizer, corpus *eval.Corpus, cfg *eval.Config) (eval.Source, error) {
 	if c.Prompts != "" {
 		p, err := eval.ReadPrompts(c.Prompts, tok)

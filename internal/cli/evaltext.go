@@ -35,7 +35,7 @@ with echo and logprobs). A prompt is read with full attention, so cache policies
   shoal eval ppl --text book.txt --window 8192 --stride 4096 --server 127.0.0.1:8080`
 }
 
-// maxText bounds a text that is measured.
+// maxText is the maximum size in bytes of a text to measure.
 const maxText = 256 << 20
 
 func (c *evalPPLCmd) Run(e *env) error {

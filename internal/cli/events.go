@@ -36,7 +36,7 @@ func (c *eventsCmd) Run(e *env) error {
 	for _, v := range list {
 		newest = max(newest, v.Revision)
 	}
-	slices.SortFunc(list, func(a, b api.ClusterEvent) int { return cmp.Compare(a.ID, b.ID) }) // they come by their newest change
+	slices.SortFunc(list, func(a, b api.ClusterEvent) int { return cmp.Compare(a.ID, b.ID) }) // the server orders them by their last change
 	for i := range list {
 		if err == nil {
 			err = show(&list[i])
@@ -51,7 +51,7 @@ func (c *eventsCmd) Run(e *env) error {
 			return nil
 		case err != nil:
 			return err
-		case !c.JSON && v.Cost != nil && v.Cost.Open: // told once it is over
+		case !c.JSON && v.Cost != nil && v.Cost.Open: // printed when its cost is final
 			continue
 		}
 		if err := show(&v); err != nil {
@@ -61,7 +61,7 @@ func (c *eventsCmd) Run(e *env) error {
 	return nil
 }
 
-// eventLine is an event in words.
+// eventLine formats an event as text.
 func eventLine(v *api.ClusterEvent) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s  epoch %d  %s", v.At.Local().Format("Jan 02 15:04:05.000"), v.Epoch, strings.ReplaceAll(v.Kind, "_", " "))

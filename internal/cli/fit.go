@@ -14,19 +14,19 @@ import (
 type capacity struct {
 	local  int    // nodes on this machine
 	total  int    // nodes of the cluster, at least local
-	limit  int64  // bytes that all nodes of a machine may use; 0: unknown
-	from   string // whose limit that is
+	limit  int64  // bytes that all nodes of a machine may use; 0 if unknown
+	from   string // what sets the limit, for messages
 	caches int64  // bytes of each node's caches
 }
 
-// marginPart is the part of a machine's memory that is left for the system, the runtime and
-// messages: one in this number.
+// marginPart is the divisor that gives the share of a machine's memory for the system, the
+// runtime and messages.
 const marginPart = 16
 
-// needs is what the nodes of one machine hold, in bytes.
+// needs is the memory that the nodes of one machine use, in bytes.
 type needs struct {
 	weights, workspace, caches int64 // of each node
-	embedding                  int64 // mapped once on a machine
+	embedding                  int64 // mapped once per machine
 	margin                     int64 // of the machine
 	nodes                      int64 // of the machine
 }
@@ -35,7 +35,7 @@ func (n needs) sum() int64 {
 	return n.nodes*(n.weights+n.workspace+n.caches) + n.embedding + n.margin
 }
 
-// text lists the parts that make up the sum.
+// text formats the sum and its parts.
 func (n needs) text() string {
 	of := ""
 	if n.nodes > 1 {
@@ -45,31 +45,31 @@ func (n needs) text() string {
 		bytesText(n.sum()), of, bytesText(n.weights), bytesText(n.workspace), bytesText(n.caches), bytesText(n.embedding), bytesText(n.margin))
 }
 
-// fit decides what of a model fits in a room. Its functions compute and touch nothing.
+// fit decides how a model fits in a capacity. Its functions are pure.
 type fit struct {
 	capacity
-	// held is what a node holds besides caches, in a cluster of a number of nodes. It fails where
-	// the model cannot be cut into that many parts.
+	// held returns the memory of a node without caches, in a cluster of a number of nodes. It
+	// fails if the model cannot be split into that many parts.
 	held func(weights tensor.DType, nodes int) (bench.NodeMemory, error)
-	// cacheOf is the cache of one sequence with a context of a number of tokens.
+	// cacheOf returns the cache size in bytes of one sequence with a number of tokens.
 	cacheOf func(tokens int) int64
-	context int // the longest that may be asked for
+	context int // maximum context in tokens
 }
 
-// needs is what one machine with a number of nodes holds, in a cluster of total nodes.
+// needs returns the memory of one machine with local nodes, in a cluster of total nodes.
 func (f *fit) needs(weights tensor.DType, local, total int) (needs, error) {
 	h, err := f.held(weights, total)
 	return needs{weights: h.Weights, workspace: h.Workspace, caches: f.caches, embedding: h.Embedding, margin: f.limit / marginPart, nodes: int64(local)}, err
 }
 
-// fits tells whether a type of weights fits.
+// fits reports whether a type of weights fits, and how much memory it needs.
 func (f *fit) fits(weights tensor.DType, local, total int) (bool, needs, error) {
 	n, err := f.needs(weights, local, total)
 	return err == nil && n.sum() <= f.limit, n, err
 }
 
-// quantCandidates are the types that a checkpoint may be held in, the largest first: as stored, or
-// smaller.
+// quantCandidates returns the types in which a checkpoint can be loaded, largest first: the
+// stored type and smaller ones.
 func quantCandidates(stored tensor.DType) (out []tensor.DType) {
 	if !tensor.Quantised(stored) {
 		out = append(out, stored)
@@ -80,7 +80,7 @@ func quantCandidates(stored tensor.DType) (out []tensor.DType) {
 	return append(out, tensor.Q8_0, tensor.Q4_0)
 }
 
-// choose is the largest type that fits, and a line that says why.
+// choose returns the largest type that fits, and a line that explains the choice.
 func (f *fit) choose(stored tensor.DType) (tensor.DType, string, error) {
 	if f.limit == 0 {
 		return stored, fmt.Sprintf("--quant auto: %s, as stored: this system does not say how much memory there is", stored), nil
@@ -99,7 +99,7 @@ func (f *fit) choose(stored tensor.DType) (tensor.DType, string, error) {
 	return 0, "", f.misfitError(tensor.Q4_0)
 }
 
-// check refuses a type of weights that does not fit, and says what would.
+// check refuses a type of weights that does not fit. The error lists alternatives.
 func (f *fit) check(weights tensor.DType) error {
 	if f.limit == 0 {
 		return nil
@@ -110,8 +110,8 @@ func (f *fit) check(weights tensor.DType) error {
 	return f.misfitError(weights)
 }
 
-// misfitError says why a type of weights does not fit, and what would: a smaller type, a shorter
-// context, more machines.
+// misfitError explains why a type of weights does not fit. It suggests a smaller type, a shorter
+// context, or more machines.
 func (f *fit) misfitError(weights tensor.DType) error {
 	n, err := f.needs(weights, f.local, f.total)
 	if err != nil {
@@ -145,26 +145,26 @@ func (f *fit) misfitError(weights tensor.DType) error {
 	return errors.New(b.String())
 }
 
-// shorterContext is the longest context whose cache fits where the caches as asked for do not, and
-// the memory of that cache; 0: none.
+// shorterContext returns the longest context whose cache fits in the remaining memory, and the
+// size of that memory. tokens is 0 if none fits.
 func (f *fit) shorterContext(n needs) (tokens int, caches int64) {
 	n.caches = 0
 	caches = (f.limit - n.sum()) / n.nodes &^ (1<<20 - 1)
 	return sort.Search(f.context, func(i int) bool { return f.cacheOf(i+1) > caches }), caches
 }
 
-// mostMachines is how many are tried.
+// mostMachines is the largest number of machines to suggest.
 const mostMachines = 256
 
-// machinesNeeded is the least number of machines with one node each that a type of weights fits on;
-// 0: none does.
+// machinesNeeded returns the smallest number of machines with one node each on which a type of
+// weights fits, or 0.
 func (f *fit) machinesNeeded(weights tensor.DType) (int, needs) {
 	for total := max(2, f.total-f.local+1); total <= mostMachines; total++ {
 		if total == f.total && f.local == 1 {
 			continue
 		}
 		if ok, n, err := f.fits(weights, 1, total); err != nil {
-			break // the model cannot be cut further
+			break // the model cannot be split further
 		} else if ok {
 			return total, n
 		}

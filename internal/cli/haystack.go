@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// haystack is a long text with one fact in it, in the form the bundled model
-// was trained to read (train/gen.py): lines of Go documentation around a needle.
+// haystack returns a long text with one fact, in the form that the bundled model was trained on
+// (train/gen.py).
 func haystack() string {
 	var b strings.Builder
 	b.WriteString("Some special magic numbers are hidden within the following text. Make sure to memorize it. I will quiz you about the numbers afterwards.\n")

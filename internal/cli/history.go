@@ -7,24 +7,24 @@ import (
 	"strings"
 )
 
-// history is the messages that a person typed, also in earlier chats: those of a file, which
-// only its owner reads, as long as it can be written. It is the line editor's history, where a
+// history holds the messages of this chat and of earlier ones. A file stores them if it can be
+// written, and only its owner can read it. The type is the history of the line editor. There, a
 // message of several lines is one line with marks.
 type history struct {
 	path     string
-	messages []string // the newest last
-	recalled bool     // a message of several lines was brought back during this read
+	messages []string // newest last
+	recalled bool     // this read has recalled a message of several lines
 }
 
 const (
 	maxHistory = 1000
-	// lineMark replaces the end of a line in a message that the editor recalls.
+	// lineMark replaces a line break in a message that the editor recalls.
 	lineMark = "⏎"
-	// fileMark replaces it in the file, which has one message a line.
+	// fileMark replaces a line break in the file, which has one message per line.
 	fileMark = "\x1e"
 )
 
-// readHistory reads the messages of earlier chats; without a home there are none.
+// readHistory reads the messages of earlier chats. Without a home directory there are none.
 func readHistory() *history {
 	home := stateHome()
 	if home == "" {
@@ -38,7 +38,7 @@ func readHistory() *history {
 	for line := range strings.Lines(string(text)) {
 		h.messages = append(h.messages, strings.ReplaceAll(strings.TrimRight(line, "\n"), fileMark, "\n"))
 	}
-	if len(h.messages) > maxHistory { // the file grows by what is typed: cut it now and then
+	if len(h.messages) > maxHistory { // the file grows with every message: truncate it
 		h.messages = slices.Clone(h.messages[len(h.messages)-maxHistory:])
 		var b strings.Builder
 		for _, m := range h.messages {
@@ -49,10 +49,10 @@ func readHistory() *history {
 	return h
 }
 
-// inFile is a message as the file has it.
+// inFile returns the line of the file for a message.
 func inFile(message string) string { return strings.ReplaceAll(message, "\n", fileMark) + "\n" }
 
-// add adds a message. A nil history keeps none.
+// add stores a message. A nil history ignores it.
 func (h *history) add(message string) {
 	if h == nil || strings.TrimSpace(message) == "" || len(h.messages) > 0 && h.messages[len(h.messages)-1] == message {
 		return
@@ -62,15 +62,15 @@ func (h *history) add(message string) {
 		return
 	}
 	if f, err := os.OpenFile(h.path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600); err == nil {
-		_, _ = f.WriteString(inFile(message)) // a chat goes on without
+		_, _ = f.WriteString(inFile(message)) // a chat works without the file
 		_ = f.Close()
 	}
 }
 
-// begin starts a read.
+// startRead prepares for the next message.
 func (h *history) startRead() { h.recalled = false }
 
-// textOf is the text of a line that the editor returned.
+// textOf returns the message for a line of the editor.
 func (h *history) textOf(line string) string {
 	if !h.recalled {
 		return line
@@ -78,7 +78,7 @@ func (h *history) textOf(line string) string {
 	return strings.ReplaceAll(line, lineMark, "\n")
 }
 
-// Add implements [term.History]. Its lines are parts of messages, which [history.keep] takes.
+// Add implements [term.History]. It ignores the lines of the editor, since they are parts of messages; see [history.add].
 func (h *history) Add(string) {}
 
 // Len implements [term.History].

@@ -32,18 +32,18 @@ type schema struct {
 
 type content map[string]struct{ Schema schema }
 
-// openAPI is the part of the description that the page shows.
+// openAPI is the part of /openapi.json that the page shows.
 type openAPI struct {
 	Paths map[string]map[string]struct {
 		Summary     string
-		Security    *[]any // present and empty: no key is asked for
+		Security    *[]any // present and empty if the route needs no key
 		RequestBody struct{ Content content }
 		Responses   map[string]struct{ Content content }
 	}
 	Components struct{ Schemas map[string]*schema }
 }
 
-// writeRoutes is docs/http.md: what the server says of its routes.
+// writeRoutes writes docs/http.md from the server's description of its routes.
 func (c *manCmd) writeRoutes(e *env) error {
 	resp, err := c.client().Do(e.ctx, http.MethodGet, "/openapi.json", nil)
 	if err != nil {
@@ -86,16 +86,17 @@ func (c *manCmd) writeRoutes(e *env) error {
 		if s.Properties == nil {
 			m.printf("\nAny JSON.\n")
 		}
-		s.Required = nil // the server writes all that is not said to be absent
+		s.Required = nil // the server always writes these members
 		m.members(s, schema{})
 	}
 	return m.err
 }
 
-// chatPath is the route that describes the members which others share with it.
+// chatPath is the route that describes the members that it shares with other routes.
 const chatPath = "/v1/chat/completions"
 
-// members writes a table of the members of s, and the names of those that chat has alike.
+// members writes a table of the members of s. For members that are equal in chat it lists only
+// the names.
 func (m *markdown) members(s, chat schema) {
 	var rows, alike []string
 	for _, name := range slices.Sorted(maps.Keys(s.Properties)) {
@@ -114,7 +115,7 @@ func (m *markdown) members(s, chat schema) {
 	}
 }
 
-// member is the row of a table for one member.
+// member returns the row of a table for one member.
 func (s *schema) member(name string) string {
 	required := ""
 	if slices.Contains(s.Required, name) {
@@ -123,8 +124,8 @@ func (s *schema) member(name string) string {
 	return fmt.Sprintf("| `%s` | %s%s |\n", name, s.Properties[name].words(), required)
 }
 
-// orNull is a type, or a type and null, which the table leaves out: in requests null counts as
-// absent everywhere.
+// orNull is a type, or a type and null. The table omits null, because null in a request always
+// means absent.
 type orNull string
 
 func (o *orNull) UnmarshalJSON(text []byte) error {
@@ -136,7 +137,7 @@ func (o *orNull) UnmarshalJSON(text []byte) error {
 	return json.Unmarshal(text, (*string)(o))
 }
 
-// nonNull are the words of an enum without null.
+// nonNull holds the values of an enum without null.
 type nonNull []string
 
 func (n *nonNull) UnmarshalJSON(text []byte) error {
@@ -152,7 +153,7 @@ func (n *nonNull) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// given is a schema of a request without null, which counts as absent.
+// given returns the schema of a request without null, which means absent.
 func (s schema) given() *schema {
 	out := s
 	out.Properties = map[string]*schema{}
@@ -162,7 +163,7 @@ func (s schema) given() *schema {
 	return &out
 }
 
-// withoutNull is the schema of a member without null.
+// withoutNull returns the schema of a member without null.
 func (s *schema) withoutNull() *schema {
 	out := *s
 	if last := len(out.AnyOf) - 1; last >= 0 && out.AnyOf[last].Type == "null" {
@@ -171,7 +172,7 @@ func (s *schema) withoutNull() *schema {
 	return &out
 }
 
-// words are what a value may be.
+// words describes the values that s allows.
 func (s *schema) words() string {
 	within := func(what string) string {
 		switch {

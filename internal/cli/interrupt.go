@@ -2,15 +2,15 @@ package cli
 
 import "sync"
 
-// interrupts is a person's Ctrl-C: it ends the command, unless the command takes it while it
-// does something. A nil one is never taken.
+// interrupts dispatches Ctrl-C. It ends the command unless the command has set a handler. A nil
+// value has no handlers.
 type interrupts struct {
 	mu      sync.Mutex
 	handler func() bool
 }
 
-// intercept has f called in place of the command's end, until the caller calls what it gets. f
-// returns false for a Ctrl-C that is to end the command.
+// intercept sets f as the handler of Ctrl-C until the caller calls restore. f returns false if
+// Ctrl-C must end the command.
 func (i *interrupts) intercept(f func() bool) (restore func()) {
 	if i == nil {
 		return func() {}
@@ -26,7 +26,7 @@ func (i *interrupts) intercept(f func() bool) (restore func()) {
 	}
 }
 
-// handled tells that somebody has taken a Ctrl-C.
+// handled reports whether a handler accepted a Ctrl-C.
 func (i *interrupts) handled() bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()

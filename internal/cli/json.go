@@ -5,7 +5,7 @@ import (
 	"io"
 )
 
-// printJSON is what --json prints: indented, one value.
+// printJSON prints one value as indented JSON, for --json.
 func printJSON(w io.Writer, v any) error {
 	out := json.NewEncoder(w)
 	out.SetIndent("", "  ")

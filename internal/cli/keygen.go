@@ -32,7 +32,7 @@ func (c *keygenCmd) Run(e *env) error {
 	return nil
 }
 
-// keyFlags say which cluster a process belongs to.
+// keyFlags select the cluster of a process.
 type keyFlags struct {
 	clusterKeyFlag
 	Cluster  string `placeholder:"NAME" help:"Name of the cluster. Processes with another name cannot join, and are separate on an external NATS (default: shoal, or the cluster that this machine joined)."`
@@ -46,8 +46,7 @@ type clusterKeyFlag struct {
 
 func (f clusterKeyFlag) key() (security.Key, error) { return security.LoadKey(f.ClusterKeyFile) }
 
-// keyOrNew is the key of a cluster that this process starts: one of its own, unless another
-// was given.
+// keyOrNew returns the cluster key of the flags, or a new key if they set none.
 func (f clusterKeyFlag) keyOrNew() (security.Key, error) {
 	k, err := f.key()
 	if err == nil && k.IsZero() {

@@ -7,8 +7,8 @@ import (
 )
 
 // watchKeys switches a terminal to raw mode and calls pressed with each key. stop restores the
-// mode. In raw mode Ctrl-C is a key, not a signal, and output needs \r\n. live is false, and
-// nothing happens, if in is not a terminal.
+// mode. In raw mode Ctrl-C is a key and not a signal, and output needs \r\n. If in is not a
+// terminal, watchKeys does nothing and live is false.
 func watchKeys(in any, pressed func(key byte)) (stop func(), live bool) {
 	f, ok := in.(*os.File)
 	if !ok || !isTerminal(f) {
@@ -18,7 +18,7 @@ func watchKeys(in any, pressed func(key byte)) (stop func(), live bool) {
 	if err != nil {
 		return func() {}, false
 	}
-	go func() { // nothing but its end ends a read of a terminal: this one ends with the process
+	go func() { // a read of a terminal cannot be cancelled: the goroutine ends with the process
 		var b [1]byte
 		for {
 			if n, err := f.Read(b[:]); err != nil || n == 0 {

@@ -12,26 +12,26 @@ import (
 	"golang.org/x/term"
 )
 
-// lines reads lines from a person, with editing and history, or from a file or pipe. One
-// read is under way at a time; a context ends the wait for it, not the read.
+// lines reads lines from a terminal, with editing and history, or from a file or pipe. Only one
+// read runs at a time. A context ends the wait for a read, not the read itself.
 type lines struct {
 	read   func() (string, error)
-	prompt func(string) // for the next line
-	stop   func()       // gives the terminal back as it was; may be called twice
-	// history is what a person typed; nil where nobody types.
+	prompt func(string) // sets the prompt of the next line
+	stop   func()       // restores the terminal; safe to call twice
+	// history holds the typed messages; nil if the input is not a terminal.
 	history *history
 }
 
-// interrupted is the error of a read at which a person typed Ctrl-C. The line is discarded.
-type interrupted struct{ text bool } // text: there was something on the line
+// interrupted is the error of a read that Ctrl-C ended. The line is discarded.
+type interrupted struct{ text bool } // text: the line was not empty
 
 func (interrupted) Error() string { return "interrupted" }
 
-// interruptKey replaces Ctrl-C in the input of the line editor, which would end the input on
-// Ctrl-C itself. The editor gives it to its callback, as it does any key that it has no use for.
+// interruptKey replaces Ctrl-C in the input of the line editor, which would end the input at
+// Ctrl-C. The editor passes it to its callback, as every key without a function.
 const interruptKey = 0x1c
 
-// keys reads a terminal, with each Ctrl-C as interruptKey and Enter.
+// keys reads a terminal and replaces each Ctrl-C with interruptKey and Enter.
 type keys struct {
 	from io.Reader
 	rest []byte
@@ -53,10 +53,10 @@ func (k *keys) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// maxLine bounds a line that is no terminal's.
+// maxLine is the maximum length in bytes of a line or of a pasted text.
 const maxLine = 16 << 20
 
-// newLines reads from e's standard input; the prompt is for a person only.
+// newLines reads from the standard input of e. Only a terminal shows the prompt.
 func newLines(e *env, prompt string) *lines {
 	in, ok := e.stdin.(*os.File)
 	if !ok || !isTerminal(in) || !isTerminal(e.stdout) {
@@ -99,12 +99,12 @@ func newLines(e *env, prompt string) *lines {
 		}
 		defer l.stop()
 		if w, h, err := term.GetSize(fd); err == nil && w > 0 {
-			_ = t.SetSize(w, h) // an error of its own output, which ReadLine meets as well
+			_ = t.SetSize(w, h) // ReadLine reports an error of the output as well
 		}
 		t.SetBracketedPasteMode(true)
 		stopped = nil
 		h.startRead()
-		var pasted strings.Builder // lines that were pasted are one, with what follows them
+		var pasted strings.Builder // pasted lines and the rest of the last line are one message
 		for {
 			text, err := t.ReadLine()
 			if stopped != nil {
@@ -124,14 +124,14 @@ func newLines(e *env, prompt string) *lines {
 	return l
 }
 
-// next is the next line, io.EOF after the last one or a person's Ctrl-D, [interrupted] after
-// Ctrl-C, or the context's error.
+// next returns the next line. Its error is io.EOF after the last line or Ctrl-D, [interrupted]
+// after Ctrl-C, or the error of the context.
 func (l *lines) next(ctx context.Context) (string, error) {
 	return await(ctx, l.read, l.stop)
 }
 
-// await waits for a read until ctx ends. The read goes on then, and the process with it:
-// nothing else ends a read of a terminal.
+// await waits for a read until ctx ends, and then calls stop. The read itself continues until
+// the process ends, since a read of a terminal cannot be cancelled.
 func await[T any](ctx context.Context, read func() (T, error), stop func()) (T, error) {
 	type result struct {
 		value T

@@ -13,7 +13,7 @@ func (f logFlags) logger(w io.Writer) *slog.Logger { return slog.New(f.handler(w
 
 func (f logFlags) level() slog.Level {
 	var level slog.Level
-	_ = level.UnmarshalText([]byte(f.LogLevel)) // kong's enum admits only known names
+	_ = level.UnmarshalText([]byte(f.LogLevel)) // kong's enum allows only known names
 	return level
 }
 
@@ -25,7 +25,7 @@ func (f logFlags) handler(w io.Writer, level slog.Level) slog.Handler {
 	return slog.NewTextHandler(w, o)
 }
 
-// plainAttr writes values as JSON that a text handler would write in Go's own syntax.
+// plainAttr formats structs, maps and slices as JSON. The text handler would use Go syntax.
 func plainAttr(_ []string, a slog.Attr) slog.Attr {
 	if a.Value.Kind() != slog.KindAny {
 		return a

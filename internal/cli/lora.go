@@ -17,16 +17,18 @@ import (
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 )
 
-// maxSmallFile bounds the files of small; the largest are tokenizer.json, 35 MB where published.
+// maxSmallFile is the maximum size in bytes of a file of smallFiles. The largest published
+// tokenizer.json has 35 MB.
 const maxSmallFile = 256 << 20
 
-// smallFiles lists the files of a checkpoint other than its weights and chat templates. Those of an adapter
-// come before those of its base.
+// smallFiles lists the files of a checkpoint other than its weights and chat templates. A file
+// of an adapter replaces that of its base.
 var smallFiles = []string{"config.json", "generation_config.json", "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
 	"vocab.json", "merges.txt"}
 
-// templatesOf is the chat templates of an adapter over its base. An adapter that brings a
-// default template brings all of them; else each of its templates replaces the base's of that name.
+// templatesOf returns the chat templates of an adapter with its base. If the adapter has a default
+// template, only its own templates apply. Otherwise each of its templates replaces that of the
+// base with the same name.
 func templatesOf(base, adapter string) (map[string]string, error) {
 	own, err := tokenizer.FolderTemplates(adapter)
 	if err != nil || own["default"] != "" {
@@ -40,8 +42,8 @@ func templatesOf(base, adapter string) (map[string]string, error) {
 	return out, nil
 }
 
-// merged is the folder of a LoRA adapter merged into its base: made once, in the user's
-// cache, under a name of what both hold, so that every process of a machine comes to one.
+// merged returns the folder of a LoRA adapter that is merged into its base. The folder is in the
+// user's cache, and its name is a hash of both. So all processes of a machine share one merge.
 func merged(e *env, adapter string) (string, error) {
 	base, err := baseOf(e, adapter)
 	if err != nil {
@@ -73,13 +75,13 @@ func merged(e *env, adapter string) (string, error) {
 	if keyNow, err := mergeKey(base, adapter); err != nil || keyNow != key {
 		return "", errors.Join(fmt.Errorf("merging %s: its files or those of %s changed meanwhile: start again when they are complete", adapter, base), err)
 	}
-	if err := os.Rename(tmp, at); err != nil && !exists(filepath.Join(at, name, "config.json")) { // another process may have come first
+	if err := os.Rename(tmp, at); err != nil && !exists(filepath.Join(at, name, "config.json")) { // another process may have been faster
 		return "", fmt.Errorf("merging %s: %w", adapter, err)
 	}
 	return filepath.Join(at, name), nil
 }
 
-// mergedName is the name of the merged folder. It makes the model be called as the adapter is.
+// mergedName returns the name of the merged folder. The model then has the name of the adapter.
 func mergedName(adapter string) string {
 	name := layout.NameOf(adapter)
 	if strings.Contains(name, "/") {
@@ -88,7 +90,8 @@ func mergedName(adapter string) string {
 	return name
 }
 
-// baseOf finds the folder that an adapter says it belongs to, from its own folder on.
+// baseOf finds the base folder that an adapter names. It resolves a relative path from the
+// folder of the adapter first.
 func baseOf(e *env, adapter string) (string, error) {
 	base, err := model.BaseOfLoRA(adapter)
 	if err != nil {
@@ -112,7 +115,7 @@ func baseOf(e *env, adapter string) (string, error) {
 	return "", fmt.Errorf("%s is a LoRA adapter of %q, which is no folder here: let base_model_name_or_path in its adapter_config.json name the folder of its base", adapter, base)
 }
 
-// mergeKey names what an adapter and its base hold.
+// mergeKey returns a hash of the contents of an adapter and its base.
 func mergeKey(base, adapter string) (string, error) {
 	ck, err := model.Open(base)
 	if err != nil {
@@ -166,7 +169,7 @@ func mergeInto(out, base, adapter string) error {
 	if err := tokenizer.WriteTemplates(out, templates); err != nil {
 		return err
 	}
-	for _, name := range slices.Backward(smallFiles) { // config.json, by which a model is known, is last
+	for _, name := range slices.Backward(smallFiles) { // config.json is last, since it marks a complete model
 		for _, dir := range []string{adapter, base} {
 			text, err := modelfile.Read(filepath.Join(dir, name), maxSmallFile)
 			if errors.Is(err, os.ErrNotExist) {

@@ -10,7 +10,7 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// manCmd writes what --help says of all commands, as one page.
+// manCmd writes the help of all commands as one page.
 type manCmd struct {
 	serverFlags
 	Markdown bool `help:"Write docs/reference.md instead of the manual page."`
@@ -32,10 +32,10 @@ func (c *manCmd) Run(e *env, k *kong.Context) error {
 	return writeManual(m, k.Model)
 }
 
-// manual is a form of the page. Text comes as it is shown: escaping is the form's matter.
+// manual is an output format of the page. Its methods get unescaped text.
 type manual interface {
 	begin(summary, text string)
-	// command starts a command: how it is called, in one line what for, and more of it.
+	// command starts the section of a command: its usage, a summary of one line, and details.
 	command(usage, summary, text string)
 	flag(f *kong.Flag)
 	end() error
@@ -63,7 +63,7 @@ func writeManual(m manual, app *kong.Application) error {
 	return m.end()
 }
 
-// environment is the variable of a flag, if any.
+// environment returns the environment variable of a flag, or "".
 func environment(f *kong.Flag) string {
 	if len(f.Envs) == 0 {
 		return ""
@@ -71,7 +71,7 @@ func environment(f *kong.Flag) string {
 	return f.Envs[0]
 }
 
-// chunks are a text's paragraphs and its indented lines, which are shown as they are.
+// chunks splits a text into paragraphs and blocks of indented lines, which stay verbatim.
 func chunks(text string) (out []chunkOfText) {
 	for line := range strings.Lines(strings.TrimSpace(text) + "\n") {
 		line = strings.TrimRight(line, "\n")
@@ -105,10 +105,11 @@ func (r *roff) printf(format string, args ...any) {
 	}
 }
 
-// commaInWord finds where a long word, such as the parameters of a policy, may be broken.
+// commaInWord matches the places where a long word, such as the parameters of a policy, can
+// be broken.
 var commaInWord = regexp.MustCompile(`,(\S)`)
 
-// escaped is text that roff does not take for its own.
+// escaped escapes a text for roff.
 func escaped(text string) string {
 	text = strings.NewReplacer(`\`, `\e`, "-", `\-`, "'", `\(aq`, "`", `\(ga`, "~", `\(ti`, "^", `\(ha`).Replace(text)
 	text = commaInWord.ReplaceAllString(text, `,\:$1`)

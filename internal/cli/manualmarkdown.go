@@ -13,7 +13,7 @@ import (
 type markdown struct {
 	w        io.Writer
 	err      error
-	sections []*manualSection // of the flags of every command, then of each command
+	sections []*manualSection // the first has the flags of every command
 }
 
 type manualSection struct {
@@ -21,7 +21,7 @@ type manualSection struct {
 	flags                []manualFlag
 }
 
-// manualFlag is a flag's name and its row of a table.
+// manualFlag is the name of a flag and its table row.
 type manualFlag struct{ name, row string }
 
 func (m *markdown) printf(format string, args ...any) {
@@ -48,7 +48,7 @@ func (m *markdown) flag(f *kong.Flag) {
 	s.flags = append(s.flags, manualFlag{"--" + f.Name, row + " |"})
 }
 
-// homes are the sections that describe each row.
+// homes returns the section that describes each row.
 func (m *markdown) homes() map[string]*manualSection {
 	homes := map[string]*manualSection{}
 	for _, s := range m.sections {
@@ -61,7 +61,7 @@ func (m *markdown) homes() map[string]*manualSection {
 	return homes
 }
 
-// end writes the page: what is described where is known only now.
+// end writes the page. Only now is it known which section describes a flag.
 func (m *markdown) end() error {
 	homes := m.homes()
 	for _, s := range m.sections {
@@ -88,7 +88,8 @@ func (m *markdown) paragraphs(text string) {
 	}
 }
 
-// flags writes a section's own flags, then the names of those that another one describes.
+// flags writes the flags that section s describes, then the names of those that another section
+// describes.
 func (m *markdown) flags(s *manualSection, homes map[string]*manualSection) {
 	var elsewhere []*manualSection
 	names := map[*manualSection][]string{}

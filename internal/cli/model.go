@@ -9,20 +9,20 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/model"
 )
 
-// The checkpoints that come with the project: what is served by itself, and an adapter of it
-// that calls functions.
+// The checkpoints that come with the project: the default model, and an adapter of it for tool
+// calls.
 const (
 	bundled      = "models/fry"
 	bundledTools = "models/fry-tools"
 )
 
-// modelFlag names a checkpoint folder; without it the bundled model is served.
+// modelFlag selects the model; the default is the bundled one.
 type modelFlag struct {
 	Model   string `short:"m" placeholder:"MODEL" help:"Model: a folder, a .gguf file, a LoRA adapter, or org/name of a hub, which is pulled if necessary; shoal pull --help lists all forms (default: the bundled model)."`
 	SwiftKV string `name:"swiftkv" type:"path" placeholder:"DIR" help:"Folder of a SwiftKV adapter for the checkpoint. Prompt tokens then skip the later layers. The result is a different model with its own hash."`
 }
 
-// adapterNote tells of an adapter that lies beside a checkpoint; "" when there is none.
+// adapterNote returns a note about an adapter in the same folder as a checkpoint, or "".
 func adapterNote(dir string) string {
 	if !exists(filepath.Join(dir, "adapter_config.json")) || model.IsLoRA(dir) {
 		return ""
@@ -30,7 +30,7 @@ func adapterNote(dir string) string {
 	return "adapter_config.json: a LoRA adapter lies beside a whole model, and is not applied: put it in a folder of its own to have it"
 }
 
-// dir finds the model of the flag, or the bundled one.
+// dir returns the path of the model of the flag, or of the bundled one.
 func (f modelFlag) dir(e *env) (string, error) {
 	word := f.Model
 	if word == "" {
@@ -41,9 +41,9 @@ func (f modelFlag) dir(e *env) (string, error) {
 	return findModel(e, word)
 }
 
-// findBundled finds a checkpoint that came with the program above the working directory or the
-// executable, there or in share/shoal, or where the sources were built from.
-// name is as models/fry; "": it is not here.
+// findBundled finds a checkpoint that comes with the program, such as models/fry. It searches the
+// working directory, the folder of the executable and the source folder, with all folders above
+// them, and share/shoal below each. It returns "" if there is none.
 func findBundled(name string) string {
 	var starts []string
 	if wd, err := os.Getwd(); err == nil {
@@ -57,7 +57,7 @@ func findBundled(name string) string {
 	}
 	for _, at := range starts {
 		for {
-			for _, below := range []string{"", "share/shoal"} { // the second: as packages install it
+			for _, below := range []string{"", "share/shoal"} { // packages install it in the second
 				if dir := filepath.Join(at, below, name); exists(filepath.Join(dir, "config.json")) || model.IsLoRA(dir) {
 					return dir
 				}

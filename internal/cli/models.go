@@ -39,7 +39,7 @@ type modelsListCmd struct {
 	JSON  bool `name:"json" help:"Print the list as JSON."`
 }
 
-// listedModel is a model on disk. Needs is by the type of the weights in memory.
+// listedModel is a model on disk. Needs has an entry per type of the weights in memory.
 type listedModel struct {
 	Name    string      `json:"name"`
 	Ref     string      `json:"reference"`
@@ -51,14 +51,14 @@ type listedModel struct {
 	Needs   []modelNeed `json:"needs,omitempty"`
 }
 
-// modelNeed is what a model needs with its weights in one type.
+// modelNeed is the memory and the speed of a model with one type of weights.
 type modelNeed struct {
 	Quant     string  `json:"quant"`
 	NodeBytes int64   `json:"node_bytes"`   // memory of one node, without caches
 	Rate      float64 `json:"tokens_per_s"` // expected
 }
 
-// quants are the types that the list compares.
+// quants are the types of weights that the list compares.
 var quants = []tensor.DType{tensor.BF16, tensor.Q8_0, tensor.Q4_0}
 
 func (c *modelsListCmd) Run(e *env) error {
@@ -107,8 +107,8 @@ func (c *modelsListCmd) Run(e *env) error {
 	return nil
 }
 
-// measured is what this machine gives to nodes, by whether weights are quantized. It is
-// measured once, and kept.
+// measured returns the measured speeds of the nodes on this machine, for plain (false) and
+// quantized (true) weights. A measurement is cached.
 func (c *modelsListCmd) measured(e *env, config *model.Config) map[bool][]topology.Node {
 	out := map[bool][]topology.Node{}
 	for _, dt := range []tensor.DType{tensor.BF16, tensor.Q8_0} {
@@ -122,7 +122,7 @@ func (c *modelsListCmd) measured(e *env, config *model.Config) map[bool][]topolo
 	return out
 }
 
-// needs are the memory and the speed of a model; nil where the planner cannot cut it.
+// needs returns the memory and the speed of a model, or nil if the planner cannot split it.
 func (c *modelsListCmd) needs(name string, config *model.Config, measured map[bool][]topology.Node) (out []modelNeed) {
 	for _, dt := range quants {
 		p, err := bench.RunPlan(bench.PlanModelOf(name, config), bench.PlanOptions{Sockets: c.Nodes, Weights: dt, KV: tensor.BF16,
@@ -166,7 +166,7 @@ func printModels(w io.Writer, list []listedModel, s hub.Settings, nodes int) {
 	fmt.Fprintf(w, "\nBF16, Q8_0, Q4_0 (--quant): memory per node without caches, and expected tokens per second, on %s of this machine.\n", plural(nodes, "node"))
 }
 
-// rateText is a rate with two digits or all before the point.
+// rateText formats a rate: with one decimal below 10, and as an integer from 10 on.
 func rateText(x float64) string {
 	if x >= 10 {
 		return fmt.Sprintf("%.0f", x)

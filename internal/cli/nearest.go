@@ -1,7 +1,7 @@
 package cli
 
-// nearest is the known word with the fewest edits from word, and their number; "" when none
-// of them is closer than half of the word's length.
+// nearest returns the known word with the smallest edit distance from word, and that distance. It
+// returns "" if the distance of every word is more than half of the length of word.
 func nearest(word string, known []string) (best string, distance int) {
 	distance = len(word)/2 + 1
 	for _, k := range known {
@@ -12,8 +12,8 @@ func nearest(word string, known []string) (best string, distance int) {
 	return best, distance
 }
 
-// editDistance is the distance of two words by insertion, deletion and replacement of one byte, and
-// by exchange of two neighbours (optimal string alignment).
+// editDistance returns the optimal string alignment distance of two words: the number of
+// insertions, deletions and replacements of a byte, and of swaps of two neighbours.
 func editDistance(a, b string) int {
 	last, row, next := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
 	for j := range row {

@@ -52,7 +52,8 @@ joining with a token.
   shoal node --join 10.0.0.1:7070 --bind 10.0.0.2:7070 --cluster-key key --model ~/models/llama`
 }
 
-// checkpointPath is the checkpoint on this machine; empty: it comes over the bus.
+// checkpointPath returns the checkpoint on this machine, or "" if the node fetches its weights
+// from other processes.
 func (c *nodeCmd) checkpointPath(e *env) (string, error) {
 	dir, err := c.dir(e)
 	if err == nil && !strings.HasPrefix(filepath.Base(dir), model.RandomPrefix) {
@@ -71,7 +72,7 @@ func (c *nodeCmd) Run(e *env) error {
 	if err := checkThreads(c.Threads); err != nil {
 		return err
 	}
-	if !isTerminal(e.stdin) { // a node has nothing to read again, and nothing to end for
+	if !isTerminal(e.stdin) { // a node has no file to reload, and must not end at a SIGHUP
 		signal.Ignore(syscall.SIGHUP)
 	}
 	log := c.logger(e.stderr)
@@ -89,7 +90,7 @@ func (c *nodeCmd) Run(e *env) error {
 		WeightsCache: c.weightsCache(), WeightsCacheSize: int64(c.WeightsCacheSize), PrefixDisk: c.PrefixDisk, PrefixDiskSize: int64(c.PrefixDiskSize), KVDisk: c.KVDisk, KVDiskSize: int64(c.KVDiskSize),
 		Key: key, Insecure: c.Insecure, NATS: c.NATS, DataDir: c.DataDir, Abrupt: c.WithParent, Logger: log, OnThreads: c.goProcessors}
 	flagErr := cfg.Validate()
-	if flagErr != nil && (c.Model == "" || canPull(c.Model)) { // before gigabytes are fetched
+	if flagErr != nil && (c.Model == "" || canPull(c.Model)) { // before pulling gigabytes
 		return flagErr
 	}
 	dir, err := c.checkpointPath(e)
@@ -123,7 +124,7 @@ func (c *nodeCmd) Run(e *env) error {
 	return cluster.RunNode(ctx, cfg)
 }
 
-// openShared opens what this process was started with; nil: nothing.
+// openShared opens the shared memory that this process inherited; nil if there is none.
 func openShared(fd int) (*sharedmem.Region, error) {
 	if fd == 0 {
 		return nil, nil
@@ -140,14 +141,14 @@ func openShared(fd int) (*sharedmem.Region, error) {
 	return r, nil
 }
 
-// allProcessors are those that this process may use.
+// allProcessors is the number of CPUs that this process may use.
 var allProcessors = runtime.GOMAXPROCS(0)
 
-// goProcessors has Go run on as many processors as there are compute threads, unless GOMAXPROCS
-// in the environment or --processors says how many. The last one carries messages while the
-// others' threads compute or wait for work. With more, each message that wakes a goroutine wakes
-// another thread of this process to look for work, where one that is awake would have got to it
-// sooner: with one more than 7, ranks of 4 nodes wait up to twice as long for each other.
+// goProcessors sets GOMAXPROCS to the number of compute threads, unless the environment or
+// --processors sets it. The last processor carries messages while the other threads compute or
+// wait for work. With a higher number, a message that wakes a goroutine also wakes another
+// thread to look for work, although a thread that is awake would run it sooner. With 8 instead
+// of 7, the ranks of 4 nodes waited up to twice as long for each other.
 func (c *nodeCmd) goProcessors(threads int) {
 	n := min(cmp.Or(c.Processors, threads), allProcessors)
 	if os.Getenv("GOMAXPROCS") == "" && n > 0 && n != runtime.GOMAXPROCS(0) {

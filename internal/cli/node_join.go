@@ -18,8 +18,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/join"
 )
 
-// membershipsHome is the folder of the clusters that this machine has joined; "": there is no
-// home.
+// membershipsHome returns the folder of the clusters that this machine has joined, or "" if the
+// user has no home directory.
 func membershipsHome() string {
 	if home := stateHome(); home != "" {
 		return filepath.Join(home, "shoal", "joined")
@@ -27,7 +27,7 @@ func membershipsHome() string {
 	return ""
 }
 
-// membershipFolder is where a node keeps what it needs to join again.
+// membershipFolder returns the folder where a node stores the key and the addresses of a cluster.
 func (c *nodeCmd) membershipFolder(name string) (string, error) {
 	if c.DataDir != "" {
 		return filepath.Join(c.DataDir, "cluster"), nil
@@ -38,7 +38,7 @@ func (c *nodeCmd) membershipFolder(name string) (string, error) {
 	return "", errors.New("this user has no home directory to keep the cluster key in: name a folder with --data-dir DIR")
 }
 
-// memberships are the clusters that this machine has joined before.
+// memberships returns the clusters that this machine has joined before.
 func (c *nodeCmd) memberships() ([]join.Membership, error) {
 	if c.DataDir == "" {
 		return join.Memberships(membershipsHome())
@@ -50,18 +50,18 @@ func (c *nodeCmd) memberships() ([]join.Membership, error) {
 	return []join.Membership{m}, err
 }
 
-// joinMethod is how a node gets into its cluster.
+// joinMethod is the way in which a node joins its cluster.
 type joinMethod int
 
 const (
-	joinByKey       joinMethod = iota // with the key that it was given
-	joinByToken                       // with the token that it was given
-	joinByDiscovery                   // as the answer to --discover says
-	rejoin                            // with what it kept when it joined
+	joinByKey       joinMethod = iota // with the key of the flags
+	joinByToken                       // with the token of the flags
+	joinByDiscovery                   // with --discover
+	rejoin                            // with the key and the addresses that it stored when it joined
 )
 
-// chooseJoinMethod decides how a node gets in, from its flags and what it has kept. chosen is set with
-// asBefore.
+// chooseJoinMethod chooses how a node joins, from its flags and the stored memberships. chosen is
+// set only with rejoin.
 func chooseJoinMethod(c *nodeCmd, haveKey bool, kept []join.Membership) (how joinMethod, chosen join.Membership, err error) {
 	switch {
 	case haveKey && (c.Token != "" || c.Discover):
@@ -98,12 +98,12 @@ func chooseJoinMethod(c *nodeCmd, haveKey bool, kept []join.Membership) (how joi
 	case len(c.Join) == 0:
 		return 0, chosen, errors.New("no cluster is named: --join ADDRESS --token TOKEN, as `shoal up --cluster NAME` on the first machine prints it; --discover looks for one on the local network; --join HOST:PORT --cluster-key FILE has a copy of the key")
 	}
-	return joinByKey, chosen, nil // there is none, which is refused after all other flags were checked
+	return joinByKey, chosen, nil // the missing key is an error after the checks of all other flags
 }
 
-// resolveCluster finds the cluster and its key, and fills in the flags that follow from that.
+// resolveCluster finds the cluster and its key, and sets the flags that depend on them.
 func (c *nodeCmd) resolveCluster(e *env, log *slog.Logger) error {
-	if c.KeyFD != 0 { // up started this process
+	if c.KeyFD != 0 { // shoal up started this process
 		return nil
 	}
 	key, err := c.key()
@@ -141,7 +141,7 @@ func (c *nodeCmd) resolveCluster(e *env, log *slog.Logger) error {
 	}
 	c.ClusterKeyFile, c.Cluster, c.Join = m.KeyFile, m.Cluster, m.Join
 	if c.Model == "" {
-		if c.Model = "bus"; m.Model != "" && pulled(m.Model) != "" { // the same commit is on this disk
+		if c.Model = "bus"; m.Model != "" && pulled(m.Model) != "" { // this disk has the same commit
 			c.Model = m.Model
 		}
 	}
@@ -154,9 +154,9 @@ func (c *nodeCmd) resolveCluster(e *env, log *slog.Logger) error {
 	return err
 }
 
-// sourceAddress is the address of this machine that packets to another one leave from.
+// sourceAddress returns the local address of the route to addr.
 func sourceAddress(addr string) (string, error) {
-	conn, err := net.Dial("udp", addr) // sends nothing
+	conn, err := net.Dial("udp", addr) // sends no packet
 	if err != nil {
 		return "", fmt.Errorf("there is no route from here to %s, where the cluster was joined before (%w); name an address of this machine with --bind, or join again with a token", addr, err)
 	}
@@ -165,8 +165,8 @@ func sourceAddress(addr string) (string, error) {
 	return host, err
 }
 
-// exchange gets the key for a token and keeps it. Where this machine has joined the cluster
-// before, a token that no longer works is not needed: the same command line starts it again.
+// exchange trades a token for the cluster key and stores the key. A machine that has joined the
+// cluster before does not need a valid token, so the same command line also restarts a node.
 func (c *nodeCmd) exchange(e *env, log *slog.Logger, at string, t join.Token, kept []join.Membership) (m join.Membership, host string, err error) {
 	ask := join.Ask{Machine: c.machineName(), Ports: c.fixedPorts()}
 	if c.Bind != "" {
@@ -196,13 +196,13 @@ func (c *nodeCmd) exchange(e *env, log *slog.Logger, at string, t join.Token, ke
 	return m, host, err
 }
 
-// machineName is how the first machine's log names this one.
+// machineName returns the name of this machine for the log of the first machine.
 func (c *nodeCmd) machineName() string {
-	host, _ := os.Hostname() // without one the node's own name will do
+	host, _ := os.Hostname() // the name of the node is the fallback
 	return join.CleanName(cmp.Or(c.ID, host, "node"))
 }
 
-// fixedPorts are the TCP ports that flags choose for this node; none: any.
+// fixedPorts returns the TCP ports that the flags set for this node, if any.
 func (c *nodeCmd) fixedPorts() (ports []int) {
 	if port := portOf(c.Bind); port != 0 {
 		ports = append(ports, port)
@@ -248,7 +248,7 @@ func (c *nodeCmd) discover(e *env, log *slog.Logger, kept []join.Membership) (m 
 	return c.exchange(e, log, chosen.Addr, *token, kept)
 }
 
-// askToken asks a person for the token. It is not shown.
+// askToken prompts for the token at the terminal, without echo.
 func askToken(ctx context.Context, e *env, f join.Found) (t join.Token, err error) {
 	in, ok := e.stdin.(*os.File)
 	if !ok || !isTerminal(in) {

@@ -12,8 +12,8 @@ import (
 	"github.com/shoal-llm/shoal/cluster"
 )
 
-// notReadyServer answers at the API's address while this process does not coordinate, because
-// it is a standby or its store lacks replicas: 503, and why.
+// notReadyServer answers at the address of the API while this process does not coordinate: it is
+// a standby, or its store lacks replicas. It answers 503 with the reason.
 type notReadyServer struct {
 	srv     *http.Server
 	l       *reusableListener
@@ -22,9 +22,10 @@ type notReadyServer struct {
 	reason  atomic.Pointer[string]
 }
 
-// startCoordinatorAt starts a coordinator that is to serve at l. What it waits for
-// meanwhile is told there. A listener that is shared with another coordinator is left to
-// that one, and to who waits in the kernel's queue, unless nobody coordinates.
+// startCoordinatorAt starts a coordinator that will serve at l. While it waits, a notReadyServer
+// reports the reason at l. If l is shared with another coordinator, it is left to that one, and
+// connections wait in the kernel's queue. The notReadyServer uses it only if no process
+// coordinates.
 func startCoordinatorAt(ctx context.Context, cfg cluster.CoordinatorConfig, l net.Listener, shared bool, settings *apiSettings) (*cluster.Coordinator, error) {
 	var d *notReadyServer
 	set := func(open bool) {
@@ -50,7 +51,8 @@ func startCoordinatorAt(ctx context.Context, cfg cluster.CoordinatorConfig, l ne
 	return co, err
 }
 
-// newNotReadyServer answers at l. Bodies, which nobody reads, have the time limit to come.
+// newNotReadyServer starts to answer at l. It does not read bodies; limit is the time for a
+// client to send one.
 func newNotReadyServer(l net.Listener, standby bool, limit time.Duration, secure *tls.Config) *notReadyServer {
 	d := &notReadyServer{l: &reusableListener{Listener: l}, standby: standby, done: make(chan struct{})}
 	d.setReason("starting")
@@ -72,7 +74,7 @@ func (d *notReadyServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	reason, what, code := *d.reason.Load(), "does not serve yet", "store_unavailable"
 	w.Header().Set("Content-Type", "application/json")
 	if d.standby {
-		if r.URL.Path == "/health" { // the process is well, and no place for requests
+		if r.URL.Path == "/health" { // the process is healthy, but serves no requests
 			_, _ = w.Write([]byte(`{"status":"standby"}`))
 			return
 		}
@@ -87,7 +89,7 @@ func (d *notReadyServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(answer)
 }
 
-// handOver gives the listener back, open.
+// handOver stops the server and leaves the listener open.
 func (d *notReadyServer) handOver() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
@@ -98,7 +100,7 @@ func (d *notReadyServer) handOver() {
 	d.l.resume()
 }
 
-// reusableListener is a listener that outlives a server: closing it only ends Accept.
+// reusableListener is a listener that outlives a server: Close only ends Accept.
 type reusableListener struct{ net.Listener }
 
 type deadliner interface{ SetDeadline(time.Time) error }

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// numaNodes lists the processors of each NUMA node below root, without those that allowed
-// excludes. A node without processors is left out. It is empty where the system does not say.
+// numaNodes returns the allowed CPUs of each NUMA node below root. It omits a node without CPUs.
+// The result is empty if the system does not report NUMA nodes.
 func numaNodes(root fs.FS, allowed func(cpu int) bool) (out [][]int) {
 	lists, err := fs.Glob(root, "sys/devices/system/node/node[0-9]*/cpulist")
 	if err != nil {
@@ -33,13 +33,13 @@ func numaNodes(root fs.FS, allowed func(cpu int) bool) (out [][]int) {
 	return out
 }
 
-// numaOfThis are the NUMA nodes of this machine.
+// numaOfThis returns the NUMA nodes of this machine.
 func numaOfThis() [][]int { return numaNodes(os.DirFS("/"), allowedCPUs()) }
 
-// mostCPUs is more than Linux numbers.
+// mostCPUs is an upper bound for the number of CPUs that Linux supports.
 const mostCPUs = 8192
 
-// cpuList reads a list of Linux, such as 0-3,8,10-11. What does not read is skipped.
+// cpuList parses a CPU list of Linux, such as 0-3,8,10-11. It skips invalid parts.
 func cpuList(text string) (out []int) {
 	for part := range strings.SplitSeq(strings.TrimSpace(text), ",") {
 		from, to, several := strings.Cut(part, "-")
@@ -58,8 +58,8 @@ func cpuList(text string) (out []int) {
 	return out
 }
 
-// defaultNodes is the number of node processes for a machine: one per NUMA node, and one
-// where the processors that this process may use are fewer than that.
+// defaultNodes returns the number of node processes for a machine: one per NUMA node, or one if
+// this process may use fewer CPUs than there are NUMA nodes.
 func defaultNodes(numa [][]int, processors int) int {
 	if len(numa) > processors || len(numa) > 64 {
 		return 1
@@ -67,9 +67,9 @@ func defaultNodes(numa [][]int, processors int) int {
 	return max(1, len(numa))
 }
 
-// placeNodes gives each of n node processes the processors of one NUMA node; nil: any. Memory
-// that a process touches first is then local to its processors. That needs NUMA nodes of equal
-// size, each with the same number of processes: threads are shared out evenly.
+// placeNodes assigns the CPUs of one NUMA node to each of n node processes. Memory that a process
+// touches first is then local to its CPUs. Threads are divided evenly, so all NUMA nodes must have
+// the same size and the same number of processes. Otherwise the result is nil: no assignment.
 func placeNodes(n int, numa [][]int) [][]int {
 	if len(numa) < 2 || n%len(numa) != 0 || slices.ContainsFunc(numa, func(cpus []int) bool { return len(cpus) != len(numa[0]) }) {
 		return nil

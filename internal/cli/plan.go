@@ -72,7 +72,7 @@ func (c *planCmd) Run(e *env) error {
 	return nil
 }
 
-// batchText is a cell of the table.
+// batchText formats a cell of the table.
 func batchText(b bench.PlanBatch) string {
 	if b.Most == 0 {
 		return "does not fit"
@@ -80,7 +80,7 @@ func batchText(b bench.PlanBatch) string {
 	return fmt.Sprintf("%d (%d)", b.Batch, b.Most)
 }
 
-// shape reads a folder's config, or finds the named model.
+// shape reads the config of a folder, or finds a public model by name.
 func (c *planCmd) shape(e *env) (bench.PlanModel, error) {
 	dir, err := onDisk(c.Model)
 	if r, ok := fetchable(c.Model); dir == "" && err == nil && ok {
@@ -92,7 +92,7 @@ func (c *planCmd) shape(e *env) (bench.PlanModel, error) {
 	} else if dir == "" {
 		dir = c.Model
 	}
-	if err == nil && model.IsLoRA(dir) { // merging changes no sizes
+	if err == nil && model.IsLoRA(dir) { // merging does not change sizes
 		dir, err = baseOf(e, dir)
 	}
 	if err != nil {
@@ -101,7 +101,7 @@ func (c *planCmd) shape(e *env) (bench.PlanModel, error) {
 	text, err := modelfile.Read(filepath.Join(dir, "config.json"), 16<<20)
 	if err != nil {
 		known, unknown := bench.PlanShape(c.Model)
-		if unknown != nil && (strings.ContainsRune(c.Model, filepath.Separator) || exists(c.Model)) { // a path was meant
+		if unknown != nil && (strings.ContainsRune(c.Model, filepath.Separator) || exists(c.Model)) { // the word is a path
 			unknown = fmt.Errorf("--model: %w; give a folder with a config.json, or one of: %s", err, strings.Join(bench.PlanShapes(), ", "))
 		}
 		return known, unknown

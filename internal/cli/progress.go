@@ -15,13 +15,13 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
-// loading shows how far nodes are with reading and converting their weights: a
-// bar each on a terminal, else a line now and then. Short loads show nothing.
+// loading shows the progress of nodes that read and convert their weights. A terminal gets one
+// bar per node, other outputs a line every few seconds. A short load shows nothing.
 type loading struct {
 	e     *env
 	mu    sync.Mutex
-	busy  bool      // some node loads
-	began time.Time // since when
+	busy  bool      // at least one node loads
+	began time.Time // start of the load
 	said  time.Time
 	all   *mpb.Progress
 	bars  map[string]*mpb.Bar
@@ -34,7 +34,7 @@ const (
 
 func newLoading(e *env) *loading { return &loading{e: e} }
 
-// show takes the newest figures, and says whether something stands on the terminal.
+// show updates the progress, and reports whether bars are visible.
 func (l *loading) show(nodes []api.NodeState) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -70,7 +70,7 @@ func (l *loading) show(nodes []api.NodeState) bool {
 	return l.all != nil
 }
 
-// end takes the bars away.
+// end removes the bars.
 func (l *loading) end() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -83,7 +83,7 @@ func (l *loading) end() {
 	l.all, l.bars, l.busy = nil, nil, false
 }
 
-// loadingText is "" when no node loads.
+// loadingText describes the progress of the loading nodes. It is "" if no node loads.
 func loadingText(nodes []api.NodeState) string {
 	var out []string
 	for _, n := range nodes {
@@ -94,7 +94,7 @@ func loadingText(nodes []api.NodeState) string {
 	return strings.Join(out, ", ")
 }
 
-// awaitReady waits until the model answers, telling a person how far it is.
+// awaitReady waits until the model is ready, and shows the progress.
 func awaitReady(ctx context.Context, e *env, co *cluster.Coordinator) error {
 	bars, show, last := newLoading(e), isTerminal(e.stderr), ""
 	defer bars.end()
@@ -128,7 +128,7 @@ func awaitReady(ctx context.Context, e *env, co *cluster.Coordinator) error {
 	}
 }
 
-// nodeProgress shows one node's own loads.
+// nodeProgress returns a function that shows the load progress of one node.
 func nodeProgress(e *env, id string) func(done, total int64) {
 	bars := newLoading(e)
 	return func(done, total int64) {

@@ -28,7 +28,7 @@ Environment variables: HF_ENDPOINT, HF_TOKEN, HF_HOME, HF_HUB_CACHE, HF_HUB_OFFL
 docs/pull.md.`
 }
 
-// pulledModel is a line of the answer in JSON.
+// pulledModel is an entry of the output with --json.
 type pulledModel struct {
 	Name  string `json:"name"`
 	Path  string `json:"path"`
@@ -72,8 +72,8 @@ func (c *pullCmd) Run(e *env) error {
 	return nil
 }
 
-// pullProgress shows a pull: a bar on a terminal, else a line every few seconds. A pull that
-// takes less than half a second shows nothing.
+// pullProgress shows the progress of a pull. A terminal gets a bar, other outputs a line every few
+// seconds. A pull of less than half a second shows nothing.
 type pullProgress struct {
 	e            *env
 	began, shown time.Time
@@ -106,7 +106,7 @@ func (p *pullProgress) end() {
 	}
 }
 
-// pullBar is one line of at most 100 columns.
+// pullBar formats the progress as one line of at most 100 columns.
 func pullBar(g hub.Progress) string {
 	const width = 24
 	full := 0
@@ -120,7 +120,7 @@ func pullBar(g hub.Progress) string {
 	return fmt.Sprintf("%s [%s%s] %s", name, strings.Repeat("=", full), strings.Repeat(" ", width-full), pullText(g))
 }
 
-// pullText is how far a pull is, in words.
+// pullText describes the progress of a pull.
 func pullText(g hub.Progress) string {
 	if g.Total == 0 {
 		if g.Waiting != "" {

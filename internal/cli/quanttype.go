@@ -6,10 +6,10 @@ import "github.com/alecthomas/kong"
 // checkpoint.
 type quantType string
 
-// quantAuto asks for the largest type that fits in memory.
+// quantAuto selects the largest type that fits in memory.
 const quantAuto = quantType("auto")
 
-// Decode takes the value that follows the flag, or auto where another flag or nothing follows.
+// Decode reads the value after the flag. It sets auto if another flag or nothing follows.
 func (q *quantType) Decode(ctx *kong.DecodeContext) error {
 	if !ctx.Scan.Peek().IsValue() {
 		*q = quantAuto

@@ -8,25 +8,25 @@ import (
 	"strings"
 )
 
-// query is what the arguments of `shoal run` mean: a model, a text, or both.
+// query is the meaning of the arguments of `shoal run`: a model, a text, or both.
 type query struct {
-	checkpoint string   // path of the model; "": the server's
-	pull       string   // the model is not on this machine, and has to be pulled first
-	served     string   // name under which the server serves the model; "": its default
-	text       []string // nil: standard input
+	checkpoint string   // path of the model; "" for the server's
+	pull       string   // model that must be pulled first
+	served     string   // name of the model on the server; "" for its default
+	text       []string // nil for standard input
 }
 
-// modelName finds what names of models have in registries and words seldom have: a digit
-// after a letter, or a mark between two letters, as in llama3, deepseek-r1 and my_model.
+// modelName matches names of models in registries, and few ordinary words: a digit after a
+// letter, or a mark between two letters, as in llama3, deepseek-r1 and my_model.
 var modelName = regexp.MustCompile(`[A-Za-z].*\d|[A-Za-z0-9][-_.:].*[A-Za-z]|[A-Za-z].*[-_.:][A-Za-z0-9]`)
 
-// families are the bare names of families of models.
+// families are the names of model families without a version.
 var families = []string{"llama", "codellama", "tinyllama", "mistral", "mixtral", "qwen", "gemma", "phi", "deepseek", "falcon", "granite", "fry"}
 
-// oneWord matches a word that could be the name of a model.
+// oneWord matches a word that can be the name of a model.
 var oneWord = regexp.MustCompile(`^[A-Za-z0-9][\w.:@+-]*$`)
 
-// likeModel tells whether a word that stands alone is meant as a model rather than as a text.
+// likeModel reports whether a single word looks like a model rather than a text.
 func likeModel(word string) bool {
 	if !oneWord.MatchString(word) {
 		return false
@@ -35,10 +35,10 @@ func likeModel(word string) bool {
 	return modelName.MatchString(word) || near != "" && (distance == 0 || distance == 1 && len(word) > 3)
 }
 
-// understand finds the model among the arguments of `shoal run`. The first argument is the
-// model when it names a checkpoint, a model of the server, or one that can be pulled. It is an error when it can
-// only be meant as a model and names none: a path, a .gguf file, a name as registries have
-// them, or a single word before more text. All else is text.
+// understand finds the model in the arguments of `shoal run`. The first argument is the model if
+// it names a checkpoint, a model on the server, or a model that can be pulled. It is an error if
+// it looks like a model but names none: a path, a .gguf file, a name as in registries, or a
+// single word before more text. All other arguments are text.
 func understand(words []string, checkpoint func(string) string, served, pull func(string) bool) (query, error) {
 	if len(words) == 0 || words[0] == "-" {
 		return query{text: textArgs(words)}, nil
@@ -59,7 +59,7 @@ func understand(words []string, checkpoint func(string) string, served, pull fun
 	return query{text: textArgs(words)}, nil
 }
 
-// typed is nil for no text, and for "-", which is standard input.
+// textArgs returns nil for no text, and for "-", which means standard input.
 func textArgs(words []string) []string {
 	if len(words) == 0 || slices.Equal(words, []string{"-"}) {
 		return nil
@@ -67,8 +67,8 @@ func textArgs(words []string) []string {
 	return words
 }
 
-// isPath tells whether an argument of `shoal run` is a path. One that stands alone may be a
-// text with slashes, if it has spaces.
+// isPath reports whether an argument of `shoal run` is a path. A single argument with slashes and
+// spaces is a text.
 func isPath(word string, more bool) bool {
 	if strings.EqualFold(filepath.Ext(word), ".gguf") {
 		return true
@@ -76,7 +76,7 @@ func isPath(word string, more bool) bool {
 	return strings.ContainsAny(word, `/\`) && (more || !strings.ContainsAny(word, " \t\r\n"))
 }
 
-// notText is the error for a first argument that is no model.
+// notText returns the error for a first argument that is not a model.
 func notText(first string, rest []string) error {
 	if len(rest) == 0 {
 		return fmt.Errorf("%w; to send it as a text: echo %s | shoal run", errNoModel(first), quoted(first))
@@ -84,7 +84,7 @@ func notText(first string, rest []string) error {
 	return fmt.Errorf("%w; if it belongs to the text, quote the text: shoal run %s", errNoModel(first), quoted(strings.Join(append([]string{first}, rest...), " ")))
 }
 
-// quoted is a text for a shell, cut where it is long.
+// quoted quotes a text for a shell, and shortens a long one.
 func quoted(text string) string {
 	const most = 60
 	if r := []rune(text); len(r) > most {

@@ -12,15 +12,15 @@ import (
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 )
 
-// readyState is a cluster that serves, as far as its user has to know it.
+// readyState holds the facts about a serving cluster that its user needs.
 type readyState struct {
 	addr    string // of the API
-	gossip  string // what further nodes join
-	data    string // folder of jobs; "": there are none
-	weights int64  // bytes of the largest node
+	gossip  string // address that further nodes join
+	data    string // folder of jobs; "" if jobs are off
+	weights int64  // bytes on the node with the most
 }
 
-// readyStateOf reads the state of a cluster.
+// readyStateOf extracts a readyState from the state of a cluster.
 func readyStateOf(s *api.ClusterState, addr, gossip, data string) readyState {
 	out := readyState{addr: addr, gossip: gossip}
 	if s.Store != nil {
@@ -32,7 +32,7 @@ func readyStateOf(s *api.ClusterState, addr, gossip, data string) readyState {
 	return out
 }
 
-// printReady prints what a user needs: what serves, where, how to ask it, and how to stop it.
+// printReady prints the model, the address, example requests, and how to stop the cluster.
 func (c *upCmd) printReady(e *env, serve cluster.ServeConfig, s readyState) {
 	fmt.Fprint(e.stdout, c.readyText(serve, s, os.Getpid()))
 }

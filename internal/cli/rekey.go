@@ -12,8 +12,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/supervise"
 )
 
-// passHangup passes SIGHUP on to the processes of a local cluster, until the returned
-// function is called.
+// passHangup forwards SIGHUP to the processes of a local cluster until the caller calls stop.
 func passHangup(e *env, all ...*supervise.Children) (stop func()) {
 	return onHangup(e, func() {
 		for _, c := range all {
@@ -22,8 +21,8 @@ func passHangup(e *env, all ...*supervise.Children) (stop func()) {
 	})
 }
 
-// onHangup calls f on each SIGHUP, until the returned function is called. At a terminal it
-// tells that the terminal is gone, which ends the program.
+// onHangup calls f on each SIGHUP until the caller calls stop. At a terminal it does nothing:
+// there SIGHUP means that the terminal is gone, and ends the program.
 func onHangup(e *env, f func()) (stop func()) {
 	if isTerminal(e.stdin) {
 		return func() {}

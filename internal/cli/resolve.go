@@ -13,9 +13,9 @@ import (
 	"github.com/shoal-llm/shoal/internal/hub/layout"
 )
 
-// findModel returns the folder or the .gguf file of the model that a word names, in this order:
-// a path, a model that comes with the program, a model on disk that was pulled, and a model that
-// is pulled now. A LoRA adapter is merged into its base first.
+// findModel returns the folder or the .gguf file of the model that word names. It tries, in this
+// order: a path, a model that comes with the program, a pulled model on disk, and a pull. It
+// merges a LoRA adapter into its base.
 func findModel(e *env, word string) (string, error) {
 	at, err := findFiles(e, word)
 	if err == nil && model.IsLoRA(at) {
@@ -24,7 +24,7 @@ func findModel(e *env, word string) (string, error) {
 	return at, err
 }
 
-// findFiles is findModel, without merging.
+// findFiles is findModel without merging.
 func findFiles(e *env, word string) (string, error) {
 	if strings.HasPrefix(word, model.RandomPrefix) {
 		return word, nil
@@ -37,7 +37,7 @@ func findFiles(e *env, word string) (string, error) {
 		return "", err
 	}
 	if r.Kind == hub.Local {
-		return kong.ExpandPath(r.Path), nil // its reader says what is missing there
+		return kong.ExpandPath(r.Path), nil // the reader reports missing files
 	}
 	s, err := openStore()
 	if err != nil {
@@ -50,7 +50,7 @@ func findFiles(e *env, word string) (string, error) {
 	return m.Path, err
 }
 
-// findDraft is findModel for --draft, which may also be mtp, the model's own layer.
+// findDraft is findModel for --draft, which can also be mtp, a layer of the model itself.
 func findDraft(e *env, word string) (string, error) {
 	if word == "" || word == "mtp" {
 		return word, nil
@@ -62,7 +62,7 @@ func findDraft(e *env, word string) (string, error) {
 	return at, nil
 }
 
-// onDisk finds a path, or else a model that comes with the program; "": word is neither.
+// onDisk finds a path, or a model that comes with the program. It returns "" if word is neither.
 func onDisk(word string) (string, error) {
 	if path := filepath.Clean(kong.ExpandPath(word)); exists(path) {
 		return layout.Locate(path)
@@ -75,7 +75,7 @@ func onDisk(word string) (string, error) {
 
 // openStore opens the models of this user.
 func openStore() (*hub.Store, error) {
-	home, _ := os.UserHomeDir() // the settings say what is missing without one
+	home, _ := os.UserHomeDir() // FromEnv reports a missing home if it needs one
 	s, err := hub.FromEnv(os.Getenv, home)
 	if err != nil {
 		return nil, err
@@ -83,7 +83,7 @@ func openStore() (*hub.Store, error) {
 	return hub.Open(s), nil
 }
 
-// pulled is the path of a model of a hub, a registry or a URL that is on disk; "": it is not.
+// pulled returns the path of a pulled model of a hub, a registry or a URL, or "".
 func pulled(word string) string {
 	r, ok := fetchable(word)
 	if !ok {
@@ -101,8 +101,9 @@ func pulled(word string) string {
 	return m.Path
 }
 
-// modelReference is a reference by which other machines have exactly the files at path: a
-// repository of the hub with its commit. Empty: word names none, or path is not in the cache.
+// modelReference returns a reference for exactly the files at path: a repository of the hub with
+// its commit. Other machines can pull it. It returns "" if word is not of the hub, or path is not
+// in the cache.
 func modelReference(word, path string) string {
 	r, ok := fetchable(word)
 	if at, err := onDisk(word); !ok || r.Kind != hub.Hub || at != "" || err != nil {
@@ -116,18 +117,18 @@ func modelReference(word, path string) string {
 	return r.String()
 }
 
-// fetchable tells whether a word names a model that could be pulled.
+// fetchable reports whether a word names a model that can be pulled.
 func fetchable(word string) (hub.Ref, bool) {
 	r, err := hub.Parse(word)
 	return r, err == nil && r.Kind != hub.Local
 }
 
-// errNoModel says what a word that should name a model may be.
+// errNoModel is the error for a word that names no model. It lists the valid forms.
 func errNoModel(word string) error {
 	return fmt.Errorf("there is no model %q: name a folder that holds config.json, a .gguf file, org/name of a hub (see 'shoal pull --help'), or fry, which comes with the program", word)
 }
 
-// canPull tells whether a word can only be meant as a model of a hub, a registry or a URL.
+// canPull reports whether a word is a reference to a hub, a registry or a URL.
 func canPull(word string) bool {
 	_, ok := fetchable(word)
 	return ok

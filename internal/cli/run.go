@@ -12,7 +12,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/hub/layout"
 )
 
-// isCheckpoint tells whether a text is the path of one.
+// isCheckpoint reports whether a text is the path of a checkpoint.
 func isCheckpoint(text string) bool {
 	if at, err := layout.Locate(text); err == nil {
 		text = at
@@ -20,7 +20,7 @@ func isCheckpoint(text string) bool {
 	return text != "" && len(text) < 4096 && (exists(filepath.Join(text, "config.json")) || model.IsLoRA(text) || strings.EqualFold(filepath.Ext(text), ".gguf") && exists(text))
 }
 
-// defaultAnswer is the most tokens of an answer unless a flag gives another number.
+// defaultAnswer is the default limit of tokens per answer.
 const defaultAnswer = 256
 
 // sampleFlags are the sampling parameters of run and chat.
@@ -77,7 +77,7 @@ server. An argument that looks like a model but names none is an error: a path, 
 a name such as llama3, or one word before more text. So put quotes around a text.`
 }
 
-// words are two arguments, so that flags may stand between them.
+// words joins the two arguments. There are two, so that flags can follow the first.
 func (c *runCmd) words() []string {
 	if c.Model == nil {
 		return c.Text
@@ -141,8 +141,8 @@ func (c *runCmd) readText(e *env) (string, error) {
 	return "", errors.New("there is no text: give it as an argument or on standard input")
 }
 
-// ask streams the answer to a text: a message in the model's chat template, or its
-// continuation.
+// ask sends a text and streams the answer. The text is a message in the model's chat template, or
+// a prompt to complete.
 func (c *runCmd) ask(e *env, cl *client.Client, name, text string) (streamResult, error) {
 	emit := func(t string) { fmt.Fprint(e.stdout, t) }
 	body := c.body()
@@ -165,7 +165,7 @@ func (c *runCmd) ask(e *env, cl *client.Client, name, text string) (streamResult
 	return stream(e.ctx, cl, "/v1/completions", body, emit)
 }
 
-// isNoTemplate tells whether a chat was refused since the model has no chat template.
+// isNoTemplate reports whether a server refused a chat because the model has no chat template.
 func isNoTemplate(err error) bool {
 	var refused *client.Error
 	return errors.As(err, &refused) && refused.Code == "no_chat_template"

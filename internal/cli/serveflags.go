@@ -43,7 +43,7 @@ func (s *size) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// serveFlags say what is served and how.
+// serveFlags configure the model and the scheduler.
 type serveFlags struct {
 	modelFlag
 	ModelName    []string           `placeholder:"NAME" help:"Names of the model in the API (default: the name of the folder)."`
@@ -70,7 +70,7 @@ type serveFlags struct {
 	SyncDeadline time.Duration `default:"10s" help:"Time limit for a collective. A longer one fails the step."`
 }
 
-// warn tells what of the checkpoint is not served.
+// warn logs the parts of the checkpoint that are not used.
 func (f *serveFlags) warn(dir string, log *slog.Logger) {
 	if note := adapterNote(dir); note != "" {
 		log.Warn(note)
@@ -84,7 +84,7 @@ func (f *serveFlags) config(e *env) (cluster.ServeConfig, error) {
 		StepDeadline: f.StepDeadline, LoadDeadline: f.LoadDeadline, SyncDeadline: f.SyncDeadline}, err
 }
 
-// listenFlags say where the API listens.
+// listenFlags configure the API server.
 type listenFlags struct {
 	Listen string  `default:"${server}" help:"Address of the API; port 0 chooses a free port. An address other than loopback needs --api-key."`
 	APIKey apiKeys `name:"api-key" env:"SHOAL_API_KEY" placeholder:"KEY" help:"Keys that clients must send; repeat the flag for several. These keys have all permissions. With shoal up, auto generates a key, stores it in --data-dir and prints it."`
@@ -103,8 +103,8 @@ type listenFlags struct {
 // apiKeys are the values of --api-key.
 type apiKeys []string
 
-// Decode keeps an empty value, which Kong's own decoder of lists takes for no value: a
-// variable that is not set must not open the API.
+// Decode keeps an empty value, which Kong's decoder of lists would drop. A shell variable that is
+// not set must not open the API to everyone.
 func (k *apiKeys) Decode(ctx *kong.DecodeContext) error {
 	var text string
 	if err := ctx.Scan.PopValueInto("key", &text); err != nil {
@@ -118,14 +118,14 @@ func (k *apiKeys) Decode(ctx *kong.DecodeContext) error {
 	return nil
 }
 
-// check refuses an address that cannot be one, and one that would let everyone in.
+// check refuses invalid flags, and an address that would open the API to everyone.
 func (f *listenFlags) check() error {
 	for i, k := range f.APIKey {
 		if strings.TrimSpace(k) == "" {
 			return fmt.Errorf("--api-key: key %d of %d is empty and would let everyone in: set the variable that it comes from, or leave --api-key and SHOAL_API_KEY out", i+1, len(f.APIKey))
 		}
 	}
-	if slices.Contains(f.APIKey, autoKey) { // up has replaced it where it is the only one
+	if slices.Contains(f.APIKey, autoKey) { // shoal up has already replaced a single auto
 		return errors.New("--api-key auto makes a key for shoal up, and stands alone; give a key here")
 	}
 	if _, _, err := security.HostPort(f.Listen); err != nil {
@@ -144,7 +144,7 @@ func (f *listenFlags) check() error {
 	return security.CheckAPIBind(f.Listen, len(keys) > 0)
 }
 
-// scheme of the API's address.
+// scheme returns the URL scheme of the API.
 func (f *listenFlags) scheme() string {
 	if f.TLSCert != "" {
 		return "https"
@@ -152,7 +152,7 @@ func (f *listenFlags) scheme() string {
 	return "http"
 }
 
-// nodeFlags say what each node may use.
+// nodeFlags set the resources of each node.
 type nodeFlags struct {
 	KVMemory size   `name:"kv-memory" help:"Memory of the caches, per node (default: 1GiB, or half of the memory limit of this machine or container divided by the nodes of this command, if that is less)."`
 	Draft    string `placeholder:"MODEL|mtp" help:"Draft model for speculative decoding: a small model with the same tokenizer (a folder, or org/name of a hub), or the model's own multi-token prediction layer (mtp, or a folder with mtp.safetensors). Every node holds all of it, and uses 1/16 of --kv-memory for its caches. Does not change the output."`
@@ -168,10 +168,10 @@ type nodeFlags struct {
 	KVDiskSize size   `name:"kv-disk-size" default:"64GiB" help:"Maximum size of these files, for all nodes of this command together."`
 }
 
-// maxThreads is more than any machine has processors.
+// maxThreads is an upper bound for the CPUs of a machine.
 const maxThreads = 1024
 
-// checkThreads refuses a number of compute threads; 0 asks for the default.
+// checkThreads refuses an invalid number of compute threads; 0 means the default.
 func checkThreads(n int) error {
 	if n < 0 || n > maxThreads {
 		return fmt.Errorf("--threads %d: want 1 to %d, or 0 for the default", n, maxThreads)
@@ -184,9 +184,8 @@ const (
 	kvMemoryLeast = 16 << 20
 )
 
-// kvBytes is the memory of each node's caches, for a number of nodes in this machine or
-// container, which may use limit bytes (0: unknown). less tells that the default is smaller
-// than on a large machine.
+// kvBytes returns the memory for the caches of each node. The machine or container may use limit
+// bytes for all nodes; 0 means unknown. less reports that the limit reduced the default.
 func (f *nodeFlags) kvBytes(nodes int, limit int64, from string) (bytes int64, less bool, err error) {
 	part := limit / 2 / int64(nodes)
 	if bytes = int64(f.KVMemory); bytes > 0 {
@@ -201,7 +200,7 @@ func (f *nodeFlags) kvBytes(nodes int, limit int64, from string) (bytes int64, l
 	return max(part, kvMemoryLeast), true, nil
 }
 
-// resolveKVMemory fills in KVMemory.
+// resolveKVMemory sets KVMemory to its default if the flag is not set, and checks it.
 func (f *nodeFlags) resolveKVMemory(nodes int, log *slog.Logger) error {
 	limit, from := machine.MemoryLimit()
 	bytes, less, err := f.kvBytes(nodes, limit, from)
@@ -212,7 +211,7 @@ func (f *nodeFlags) resolveKVMemory(nodes int, log *slog.Logger) error {
 	return err
 }
 
-// weightsCache is the folder of quantised weights, empty for none.
+// weightsCache returns the folder of quantised weights, or "" for none.
 func (f *nodeFlags) weightsCache() string {
 	switch f.WeightsCache {
 	case "off":
@@ -220,14 +219,14 @@ func (f *nodeFlags) weightsCache() string {
 	case "":
 		cache, err := os.UserCacheDir()
 		if err != nil {
-			return "" // no home: nothing is kept, unless it is asked for
+			return "" // without a home directory only --weights-cache enables it
 		}
 		return filepath.Join(cache, "shoal", "weights")
 	}
 	return f.WeightsCache
 }
 
-// logFlags choose what is logged.
+// logFlags set the level and the format of the log.
 type logFlags struct {
 	LogLevel string `enum:"debug,info,warn,error" default:"info" help:"Minimum level to log: debug, info, warn, error."`
 	LogJSON  bool   `name:"log-json" help:"Write the log as JSON lines."`

@@ -16,11 +16,11 @@ import (
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 )
 
-// fixtures is what the texts of shoal bench speculate are made of: a model, or a shape with
-// the bundled model's tokenizer, and the corpus of the evaluation.
+// fixtures holds the sources of the texts of shoal bench speculate: a model, or a shape with the
+// tokenizer of the bundled model, and the corpus of the evaluation.
 type fixtures struct {
 	dir    string // the model
-	random bool   // its weights: it has nothing to say, and replays texts
+	random bool   // the weights are random, so the answers are prepared texts
 	tok    *tokenizer.Tokenizer
 	chat   *tokenizer.ChatTemplate
 	gen    *eval.Generator
@@ -28,10 +28,10 @@ type fixtures struct {
 }
 
 const (
-	speculateTexts = 24  // of a kind, of a model with weights
-	replayedTexts  = 16  // of a shape: larger models read prompts for long
-	fileTokens     = 600 // of a file of code
-	shortTokens    = 192 // of one that a shape reads
+	speculateTexts = 24  // texts per kind for a model with weights
+	replayedTexts  = 16  // texts per kind for a shape; prefill of a large model takes long
+	fileTokens     = 600 // tokens of a code file
+	shortTokens    = 192 // tokens of a code file for a shape
 )
 
 func newFixtures(e *env, name string) (m *fixtures, err error) {
@@ -57,7 +57,7 @@ func newFixtures(e *env, name string) (m *fixtures, err error) {
 	return m, err
 }
 
-// texts is how many there are of a kind, and how long files of code are.
+// texts returns the number of texts per kind, and the length of code files in tokens.
 func (m *fixtures) texts() (n, file int) {
 	if m.random {
 		return replayedTexts, shortTokens
@@ -65,8 +65,8 @@ func (m *fixtures) texts() (n, file int) {
 	return speculateTexts, fileTokens
 }
 
-// text makes prompts of one kind, and for those that are replayed the answers. engine gives
-// first turns.
+// text generates the prompts of one kind, and the answers to replay if there are any. engine
+// generates the first turns of a conversation.
 func (m *fixtures) text(e *env, engine api.Engine, kind string) (t bench.SpeculateText, err error) {
 	t = bench.SpeculateText{Kind: kind, Sampling: greedily}
 	n, file := m.texts()
@@ -144,9 +144,9 @@ func (m *fixtures) turn(messages ...tokenizer.Message) ([]int32, error) {
 	return m.tok.Encode(r.String(), false), nil
 }
 
-// again is a chat whose second question has an answer that restates the first. With weights
-// both questions are the same, and the model says what it says; without, the first answer is
-// a list of sentences, and the second the same ones as bullets, but for one that is left out.
+// again returns a chat in which the second answer repeats the first. With real weights both
+// questions are the same, and the model generates the answers. With random weights the first
+// answer is a list of sentences, and the second repeats all but one of them as bullets.
 func (m *fixtures) again(e *env, engine api.Engine, i int) (prompt, replay []int32, err error) {
 	question := tokenizer.Message{Role: "user", Content: chatQuestions[i%len(chatQuestions)]}
 	if m.random {
@@ -181,14 +181,14 @@ func (m *fixtures) again(e *env, engine api.Engine, i int) (prompt, replay []int
 	return prompt, nil, err
 }
 
-// prose are sentences of the corpus, other ones for each i.
+// prose returns sentences of the corpus; each i gets different ones.
 func (m *fixtures) prose(i, n int) []string {
 	all := strings.Split(strings.Join(strings.Fields(m.corpus.English), " "), ". ")
 	at := i * 47 % (len(all) - n)
 	return all[at : at+n]
 }
 
-// cut is so many tokens of a text, in whole lines, at least one.
+// cut returns about the given number of tokens of a text, in whole lines, at least one.
 func (m *fixtures) cut(text string, at, tokens int) string {
 	at %= len(text) / 2
 	at += strings.IndexByte(text[at:], '\n') + 1
@@ -198,8 +198,8 @@ func (m *fixtures) cut(text string, at, tokens int) string {
 
 var names = regexp.MustCompile(`\b[a-z][A-Za-z]{3,}\b`)
 
-// edit is what is asked of a file of code, and the file after it: the name that it uses most
-// is another, and one line is new.
+// edit returns an instruction for a code file, and the edited file: its most frequent name is
+// replaced, and one line is added.
 func edit(code string) (instruction, edited string) {
 	used, name := map[string]int{}, "func"
 	for _, n := range names.FindAllString(code, -1) {
@@ -213,7 +213,7 @@ func edit(code string) (instruction, edited string) {
 	return "\n// Rename " + name + " to " + to + ", and note where it needs a word:\n\n", strings.Join(lines, "")
 }
 
-// chatQuestions are asked of a model that was trained on few: what it says comes again.
+// chatQuestions are few, like those of the training of the bundled model, so answers repeat.
 var chatQuestions = []string{
 	"Write a Go function that reverses a string.", "What is a goroutine?", "What is the difference between a slice and an array?",
 	"Write a test for a function that adds two numbers.", "How do I read a file line by line?", "What does defer do?",

@@ -8,8 +8,8 @@ import (
 	"runtime"
 )
 
-// stateHome is the user's folder for what programs keep: not the cache, which people and
-// programs empty. "": none.
+// stateHome returns the user's folder for the state of programs, or "". It is not the cache,
+// since people and programs empty that.
 func stateHome() string {
 	if dir := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(dir) {
 		return dir
@@ -18,7 +18,7 @@ func stateHome() string {
 	case "windows":
 		return os.Getenv("LocalAppData")
 	case "darwin":
-		dir, _ := os.UserConfigDir() // none without a home
+		dir, _ := os.UserConfigDir() // "" without a home directory
 		return dir
 	}
 	if home, err := os.UserHomeDir(); err == nil {
@@ -27,9 +27,9 @@ func stateHome() string {
 	return ""
 }
 
-// jobsDir is the folder of a checkpoint's jobs: those of one model mean nothing to
-// another. suffix tells kinds of clusters apart. Where an earlier version has left jobs in
-// the user's cache, and there are none in the new place, that is it. "": there is no home.
+// jobsDir returns the folder of the jobs of a checkpoint, since jobs are bound to a model. suffix
+// separates kinds of clusters. If only the user's cache has jobs, left by an earlier version, it
+// returns that folder, and old is true. dir is "" if the user has no home directory.
 func jobsDir(checkpoint, suffix string) (dir string, old bool, err error) {
 	abs, err := filepath.Abs(checkpoint)
 	if err != nil {

@@ -17,31 +17,31 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
-// defaultServer is the address of the API unless a flag gives another one.
+// defaultServer is the default address of the API.
 const defaultServer = "127.0.0.1:8080"
 
-// serverFlags name a running server.
+// serverFlags select a running server.
 type serverFlags struct {
 	Server string `default:"${server}" help:"Address of the API."`
 	APIKey string `name:"api-key" env:"SHOAL_API_KEY" help:"API key of the server, if it requires one."`
 	TLSCA  string `name:"tls-ca" type:"path" placeholder:"FILE" help:"File of CA certificates (PEM) to trust for https:// (default: the system's)."`
 }
 
-// timeoutFlags are of commands that look at a running server and end.
+// timeoutFlags are flags of commands that query a server once.
 type timeoutFlags struct {
 	serverFlags
 	Timeout time.Duration `default:"5s" help:"Time limit for the answer."`
 }
 
-// withTimeout bounds the wait for an answer.
+// withTimeout returns a context with the time limit for an answer.
 func (f timeoutFlags) withTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(ctx, f.Timeout, fmt.Errorf("--timeout %v", f.Timeout))
 }
 
 func (f serverFlags) client() *client.Client {
-	key, _, _ := strings.Cut(f.APIKey, ",") // the first of several in the environment
+	key, _, _ := strings.Cut(f.APIKey, ",") // the environment can hold several keys: use the first
 	if key == autoKey {
-		if made, err := readKey(autoKeyFile()); err == nil { // else the server refuses the word
+		if made, err := readKey(autoKeyFile()); err == nil { // without it the server refuses "auto" as a key
 			key = made
 		}
 	}
@@ -52,7 +52,7 @@ func (f serverFlags) client() *client.Client {
 	return c
 }
 
-// state is /v1/cluster as it is now.
+// state returns the current /v1/cluster.
 func (f *timeoutFlags) state(e *env) (*api.ClusterState, error) {
 	ctx, cancel := f.withTimeout(e.ctx)
 	defer cancel()
@@ -65,7 +65,7 @@ type statusCmd struct {
 	JSON bool          `name:"json" help:"Print the answer of /v1/cluster as JSON."`
 }
 
-// exitNotServing is the exit status of `shoal status` while a server answers and does not serve.
+// exitNotServing is the exit status of `shoal status` if a server answers but does not serve.
 const exitNotServing = 3
 
 func (c *statusCmd) Help() string {
@@ -75,7 +75,7 @@ loads weights, drains, or is a standby); 1 if no server answers, or it refuses t
   shoal status --wait 1m && shoal run "What is a goroutine?"`
 }
 
-// statusInterval is the time between two looks of `shoal status --wait`.
+// statusInterval is the time between two requests of `shoal status --wait`.
 const statusInterval = 200 * time.Millisecond
 
 func (c *statusCmd) Run(e *env) error {
@@ -105,8 +105,8 @@ func (c *statusCmd) Run(e *env) error {
 	}
 }
 
-// fetch asks a server for its state, and whether it serves. Both may be there: the state of
-// a server, and the reason why it does not serve.
+// fetch requests the state of a server, and whether it serves. It can return both a state and
+// an error: the reason why the server does not serve.
 func (c *statusCmd) fetch(e *env) (*api.ClusterState, error) {
 	ctx, cancel := c.withTimeout(e.ctx)
 	defer cancel()
@@ -124,7 +124,7 @@ func (c *statusCmd) fetch(e *env) (*api.ClusterState, error) {
 	return s, ready
 }
 
-// print writes what a look has found; err is why the cluster does not serve.
+// print prints the result of fetch; err is the reason why the cluster does not serve.
 func (c *statusCmd) print(e *env, s *api.ClusterState, err error) error {
 	switch {
 	case s != nil && c.JSON:
@@ -142,11 +142,11 @@ func (c *statusCmd) print(e *env, s *api.ClusterState, err error) error {
 	return err
 }
 
-// printBuilds says which processes were built from what: those of one arithmetic may
-// serve together, as while a cluster is upgraded node by node.
+// printBuilds prints the builds of the processes. Builds with the same arithmetic can serve
+// together, for example while a cluster is upgraded node by node.
 func printBuilds(w io.Writer, s *api.ClusterState) {
 	if s.Build == "" {
-		return // embedded, or an early server
+		return // a cluster in this process, or an early server
 	}
 	who := map[string][]string{s.Build: {"coordinator"}}
 	for _, n := range s.Nodes {
@@ -180,7 +180,7 @@ func printStatus(w io.Writer, s *api.ClusterState) {
 		fmt.Fprintf(t, "%s\t%d\t%s\t%.0f%%\t%d\t%s\t%s\t%s\t\n", n.ID, n.PID, stateText(n), 100*n.Share, n.Sequences, bytesText(n.KVUsedBytes), bytesText(n.KVPrefix), bytesText(n.KVBudgetBytes))
 	}
 	t.Flush()
-	for _, n := range s.Nodes { // reasons are long: below the table
+	for _, n := range s.Nodes { // reasons are long, so they follow the table
 		if why, refused := strings.CutPrefix(n.State, "refused: "); refused {
 			fmt.Fprintf(w, "%s is refused: %s\n", n.ID, why)
 		}

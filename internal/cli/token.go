@@ -27,13 +27,13 @@ exchanges a token for the cluster key to join. This machine stores only a public
   shoal token revoke 1f3a9c02`
 }
 
-// tokenFlags say whose tokens.
+// tokenFlags select the cluster of the tokens.
 type tokenFlags struct {
 	Cluster string `placeholder:"NAME" help:"Name of the cluster (default: the only one of this machine)."`
 	DataDir string `type:"path" placeholder:"DIR" help:"The --data-dir of shoal up, if it was set."`
 }
 
-// folder finds the cluster.
+// folder opens the folder of the cluster.
 func (f *tokenFlags) folder() (*join.Folder, error) {
 	if f.Cluster != "" {
 		if err := join.CheckCluster(f.Cluster); err != nil {
@@ -62,7 +62,7 @@ func (f *tokenFlags) folder() (*join.Folder, error) {
 	return join.OpenFolder(dir, false)
 }
 
-// subfolders are the names of the folders in dir, sorted; none where there is no dir.
+// subfolders returns the sorted names of the folders in dir; none if dir does not exist.
 func subfolders(dir string) (names []string, err error) {
 	list, err := os.ReadDir(dir)
 	if dir == "" || errors.Is(err, os.ErrNotExist) {

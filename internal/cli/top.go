@@ -59,7 +59,7 @@ func (c *topCmd) Run(e *env) error {
 	return c.watch(e)
 }
 
-// watch draws the cluster once an interval until a person or the context ends it.
+// watch draws the state once per interval until a key or the context ends it.
 func (c *topCmd) watch(e *env) error {
 	ctx, quit := context.WithCancel(e.ctx)
 	defer quit()
@@ -102,7 +102,7 @@ func (c *topCmd) watch(e *env) error {
 		select {
 		case <-redraw:
 		case <-ctx.Done():
-			if !keys { // the terminal has written ^C
+			if !keys { // the terminal has echoed ^C
 				fmt.Fprintln(e.stdout)
 			}
 			return nil
@@ -115,7 +115,7 @@ func (c *topCmd) head(w io.Writer) {
 	fmt.Fprintf(w, "shoal top   %s   %s\n", c.client().URL(), time.Now().Format(time.TimeOnly))
 }
 
-// draw writes from the top of the screen, each line to its end, and nothing below: no flicker.
+// draw overwrites the screen line by line and clears the rest, which avoids flicker.
 func draw(w io.Writer, text string) {
 	fmt.Fprint(w, "\x1b[H"+strings.ReplaceAll(text, "\n", "\x1b[K\r\n")+"\x1b[J")
 }
@@ -150,7 +150,7 @@ func printTop(w io.Writer, s *api.ClusterState) {
 	t.Flush()
 }
 
-// gauge draws a cache: sequences, prefixes, free.
+// gauge draws the use of a cache: sequences, prefixes, free.
 func gauge(used, prefixes, budget int64) string {
 	const width = 16
 	if budget <= 0 {

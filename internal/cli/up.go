@@ -41,14 +41,14 @@ type upCmd struct {
 	DataDir string    `type:"path" placeholder:"DIR" help:"Folder for jobs, batches and files. A restarted cluster continues them (default: shoal/jobs in the user's state directory, ~/.local/state on Linux, one folder per model)."`
 	Standby bool      `help:"Run the coordinator in its own process, with a second one that takes over if it fails. Keeps three copies of the job store, in three processes."`
 	noJobs  bool
-	keyFile string          // file of the key that --api-key auto made; "": keys were given
-	shared  *os.File        // of parts that the nodes hold once; nil: none
-	speeds  topology.Speeds // of each node; zero: not measured
-	// processors of Go's in each node; 0: as many as compute threads.
+	keyFile string          // file of the key of --api-key auto; "" without auto
+	shared  *os.File        // memory that the nodes share; nil if there is none
+	speeds  topology.Speeds // of each node; zero before the measurement
+	// processors is GOMAXPROCS of each node; 0 for the number of compute threads.
 	processors int
-	cpus       [][]int // of each node; nil: any
-	net        network // with --cluster
-	// trialRounds are those of numbers of threads; 0: as many as choose well.
+	cpus       [][]int // CPUs of each node; nil for no assignment
+	net        network // set with --cluster
+	// trialRounds is the number of trials per number of threads; 0 for the default.
 	trialRounds int
 	LogDir      string `type:"path" placeholder:"DIR" help:"Folder for one debug log file per process (default: log to standard error, at --log-level)."`
 }
@@ -88,7 +88,7 @@ func (c *upCmd) Run(e *env) error {
 			return err
 		}
 		defer file.Close()
-		if !c.Standby { // else the coordinators write it
+		if !c.Standby { // with a standby the coordinator processes write it
 			serve.Logger = slog.New(slog.NewMultiHandler(c.handler(e.stderr, c.level()), c.handler(file, slog.LevelDebug)))
 		}
 	}
@@ -120,14 +120,14 @@ func (c *upCmd) Run(e *env) error {
 			c.printReady(e, serve, readyStateOf(l.stateWithMemory(), addr, l.coordinator.GossipAddress(), l.data))
 		}
 	})
-	if err == nil && e.ctx.Err() == nil { // nobody asked it to end
+	if err == nil && e.ctx.Err() == nil { // no signal ended it
 		err = context.Cause(l.ctx)
 	}
 	return err
 }
 
-// printShutdown tells at once that Ctrl-C or SIGTERM was heard, as the end may take a while.
-// The caller calls what it returns when it is over.
+// printShutdown prints a message when a signal starts the shutdown, since draining takes time.
+// The caller calls the returned function when the command has ended.
 func printShutdown(e *env) func() bool {
 	return context.AfterFunc(e.ctx, func() {
 		fmt.Fprintln(e.stderr, "ending: running requests get up to 30 s, jobs are kept; Ctrl-C again stops at once")
@@ -136,18 +136,18 @@ func printShutdown(e *env) func() bool {
 
 // localCluster is a cluster of processes on this machine.
 type localCluster struct {
-	ctx         context.Context // ends when the cluster cannot go on
+	ctx         context.Context // ends when the cluster fails
 	cancel      context.CancelCauseFunc
 	coordinator *cluster.Coordinator
 	children    *supervise.Children
 	log         *slog.Logger
-	data        string // folder of jobs
+	data        string // folder of jobs; "" if jobs are off
 	files       []*os.File
-	stopSignals func() // ends what listens for SIGHUP
+	stopSignals func() // stops the handlers of SIGHUP
 }
 
-// stateWithMemory is the state of a cluster that serves, once its nodes have told their memory: they
-// are asked for it several times a second during a start.
+// stateWithMemory returns the state of a serving cluster after its nodes have reported their
+// memory. The coordinator polls them several times a second during a start.
 func (l *localCluster) stateWithMemory() *api.ClusterState {
 	for range 20 {
 		if s := l.coordinator.Cluster(); len(s.Nodes) > 0 && s.Nodes[0].WeightBytes > 0 {
@@ -183,8 +183,8 @@ func (c *upCmd) check() error {
 	return c.listenFlags.check()
 }
 
-// prepare checks all flags, before a port is opened or a process started, and returns what is
-// served.
+// prepare checks all flags before the command opens a port or starts a process. It returns the
+// config of the coordinator.
 func (c *upCmd) prepare(e *env) (serve cluster.ServeConfig, err error) {
 	keyFile := autoKeyFile()
 	if c.DataDir != "" {
@@ -214,14 +214,14 @@ func (c *upCmd) prepare(e *env) (serve cluster.ServeConfig, err error) {
 	return cluster.Check(serve, cluster.APIConfig{Template: c.ChatTemplate, ToolParser: c.ToolParser}, int64(c.KVMemory))
 }
 
-// capacity is the memory of this machine, or container, for the nodes of this command.
+// capacity returns the memory of this machine or container for the nodes of this command.
 func (c *upCmd) capacity() capacity {
 	limit, from := machine.MemoryLimit()
 	return capacity{local: c.Nodes, total: c.allNodes(), limit: limit, from: from, caches: int64(c.KVMemory)}
 }
 
-// start brings coordinator and nodes up; it does not wait for the model. What its store
-// waits for is reported at the listener of the API; nil: nowhere.
+// start starts the coordinator and the nodes. It does not wait for the model. While the store
+// waits for replicas, the listener at reports the reason, unless it is nil.
 func (c *upCmd) start(e *env, serve cluster.ServeConfig, at net.Listener, settings *apiSettings) (_ *localCluster, err error) {
 	log := serve.Logger
 	data, err := c.dataDir(serve.Model, "", log)
@@ -259,7 +259,7 @@ func (c *upCmd) start(e *env, serve cluster.ServeConfig, at net.Listener, settin
 		if c.shared, err = sharedmem.Create(); err != nil {
 			l.log.Debug("each node has weights of its own", "reason", err)
 		} else {
-			defer c.shared.Close() // they have it
+			defer c.shared.Close() // the nodes inherit it
 		}
 	}
 	for i := range c.Nodes {
@@ -270,12 +270,12 @@ func (c *upCmd) start(e *env, serve cluster.ServeConfig, at net.Listener, settin
 	return l, nil
 }
 
-// dataDir is --data-dir, or the folder of the model's jobs; suffix is for the latter.
+// dataDir returns --data-dir, or the folder of the model's jobs, whose name ends with suffix.
 func (c *upCmd) dataDir(checkpoint, suffix string, log *slog.Logger) (string, error) {
 	if c.DataDir != "" || c.noJobs {
 		return c.DataDir, nil
 	}
-	if c.SwiftKV != "" { // another model
+	if c.SwiftKV != "" { // a different model
 		suffix = fmt.Sprintf("-%x", sha256.Sum256([]byte(c.SwiftKV)))[:9] + suffix
 	}
 	dir, old, err := jobsDir(checkpoint, suffix)
@@ -288,7 +288,7 @@ func (c *upCmd) dataDir(checkpoint, suffix string, log *slog.Logger) (string, er
 	return dir, err
 }
 
-// applyDefaults fills in the flags whose defaults depend on other flags.
+// applyDefaults sets the flags whose defaults depend on other flags.
 func (c *upCmd) applyDefaults() {
 	c.setShares()
 	if c.Draft != "" && c.Speculate == string(speculate.Suffix) {
@@ -296,11 +296,11 @@ func (c *upCmd) applyDefaults() {
 	}
 }
 
-// allNodes is how many nodes the first placement waits for.
+// allNodes returns the number of nodes that the first placement waits for.
 func (c *upCmd) allNodes() int { return max(c.Nodes, c.Expect) }
 
-// setShares says what each node is to have: processes of one machine are equals, unless
-// --share says otherwise. With nodes of other machines they have what was measured.
+// setShares sets the share of each node. The processes of one machine get equal shares unless
+// --share is set. With nodes on other machines, shares follow the measured speeds.
 func (c *upCmd) setShares() {
 	if c.Cluster != "" && len(c.Share) == 0 {
 		return
@@ -319,7 +319,7 @@ func (c *upCmd) setShares() {
 	c.Shares = shares
 }
 
-// measureThreads settles the compute threads of each node, by what this machine gives.
+// measureThreads measures this machine and sets the compute threads of each node.
 func (c *upCmd) measureThreads(ctx context.Context, serve cluster.ServeConfig, log *slog.Logger) error {
 	ck, err := model.Open(serve.Model)
 	if err != nil {
@@ -335,8 +335,8 @@ func (c *upCmd) measureThreads(ctx context.Context, serve cluster.ServeConfig, l
 	return err
 }
 
-// node is the command of a node process. Its flags are those of up, but for shares of what
-// all nodes have together.
+// node returns the command of a node process. It has the flags of up; disk limits are divided
+// by the number of nodes.
 func (c *upCmd) node(i int, checkpoint string, join []string, dataDir string) nodeCmd {
 	id := fmt.Sprintf("node-%d", i)
 	gossip, ports := c.processPorts(c.coordinators() + i)
@@ -351,14 +351,14 @@ func (c *upCmd) node(i int, checkpoint string, join []string, dataDir string) no
 	return n
 }
 
-// coordinator is the command of a coordinator process. Its flags are those of up.
+// coordinator returns the command of a coordinator process. It has the flags of up.
 func (c *upCmd) coordinator(checkpoint string) coordinatorCmd {
 	k := coordinatorCmd{serveFlags: c.serveFlags, listenFlags: c.listenFlags, logFlags: c.logFlags, Nodes: c.allNodes(), WithParent: true}
 	k.Model, k.Cluster = checkpoint, cmp.Or(c.Cluster, clusterName)
 	return k
 }
 
-// clusterName is the name of clusters unless --cluster gives another one.
+// clusterName is the default name of a cluster.
 const clusterName = "shoal"
 
 func (c *upCmd) startNode(l *localCluster, i int, checkpoint string, join []string, dataDir string) error {
@@ -379,7 +379,7 @@ func (c *upCmd) startNode(l *localCluster, i int, checkpoint string, join []stri
 	if err != nil {
 		return err
 	}
-	var out io.Writer = io.Discard // the tail is kept and shown when the node ends
+	var out io.Writer = io.Discard // supervise keeps the last lines and shows them when the node ends
 	file := ""
 	if c.LogDir != "" {
 		f, err := c.logFile(id)
@@ -400,7 +400,7 @@ func (c *upCmd) startNode(l *localCluster, i int, checkpoint string, join []stri
 	}})
 }
 
-// logFile begins the log of a process in --log-dir.
+// logFile creates the log file of a process in --log-dir.
 func (c *upCmd) logFile(id string) (*os.File, error) {
 	f, err := createLog(filepath.Join(c.LogDir, id+".log"))
 	if err != nil {
@@ -409,8 +409,8 @@ func (c *upCmd) logFile(id string) (*os.File, error) {
 	return f, nil
 }
 
-// createLog makes an empty file that only its owner can read, also where an earlier version
-// left one for everybody.
+// createLog creates or truncates a file and makes it readable only by its owner. An earlier
+// version may have left a file that everyone can read.
 func createLog(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
@@ -428,7 +428,7 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// stop drains and ends everything.
+// stop drains the cluster and ends all of its processes.
 func (l *localCluster) stop() {
 	if l.stopSignals != nil {
 		l.stopSignals()
@@ -445,5 +445,5 @@ func (l *localCluster) stop() {
 	l.cancel(nil)
 }
 
-// waitReady waits until the model answers, telling a person how far it is.
+// waitReady waits until the model is ready, and shows the progress.
 func (l *localCluster) waitReady(e *env) error { return awaitReady(l.ctx, e, l.coordinator) }

@@ -20,7 +20,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/sys/fixedport"
 )
 
-// networkFlags let machines join a cluster that up starts.
+// networkFlags let other machines join the cluster of shoal up.
 type networkFlags struct {
 	Cluster   string        `placeholder:"NAME" help:"Name of a cluster that other machines can join. Listens on the network, stores a key for the cluster, and prints the command to run on them."`
 	Bind      string        `placeholder:"ADDRESS[:PORT]" help:"With --cluster: IP address of this machine for the other machines, and gossip port (default: the address of the default route, port 7070)."`
@@ -31,36 +31,36 @@ type networkFlags struct {
 	Advertise bool          `default:"true" negatable:"" help:"With --cluster: answer shoal node --discover on the local network."`
 }
 
-// Ports of a first machine, unless others are given or these are taken.
+// Default ports of a first machine, if they are free.
 const (
 	joinPort   = 7069
 	gossipPort = 7070
 )
 
-// Ports with --ports: of the coordinator, whose gossip has the port of --bind, and of each other
-// process, gossip included.
+// Numbers of ports with --ports. The gossip port of the coordinator is that of --bind and is not
+// counted; those of the other processes are.
 const (
 	portsOfCoordinator = 4
 	portsOfOthers      = 5
 )
 
-// network is what a first machine has on the network. The zero network is none: everything
-// listens on loopback.
+// network holds the addresses and the join server of a first machine. With the zero value all
+// processes listen on loopback.
 type network struct {
 	host    string // IP address
 	gossip  []string
-	model   string // reference of the model; empty: it is in a folder of this machine
+	model   string // reference of the model; "" for a folder of this machine
 	folder  *join.Folder
 	closers []func()
 }
 
-// loopback is the host of clusters that no other machine joins.
+// loopback is the host of clusters on one machine.
 const loopback = "127.0.0.1"
 
-// bindHost is where processes of this command listen.
+// bindHost returns the host where the processes of this command listen.
 func (n *network) bindHost() string { return cmp.Or(n.host, loopback) }
 
-// bindGossip is where the coordinator with a number listens for gossip.
+// bindGossip returns the gossip address of coordinator i.
 func (n *network) bindGossip(i int) string {
 	if i < len(n.gossip) {
 		return n.gossip[i]
@@ -75,7 +75,7 @@ func (n *network) close() {
 	n.closers = nil
 }
 
-// checkNetwork refuses flags that mean nothing without --cluster, and values that cannot be.
+// checkNetwork refuses flags that need --cluster without it, and invalid values.
 func (c *upCmd) checkNetwork() error {
 	if c.Cluster == "" {
 		for name, given := range map[string]bool{"bind": c.Bind != "", "ports": c.Ports != 0, "join-port": c.JoinPort != 0, "expect": c.Expect != 0} {
@@ -108,7 +108,7 @@ func (c *upCmd) checkNetwork() error {
 	return nil
 }
 
-// splitBind reads --bind: an IP address, and a port or 0.
+// splitBind parses --bind: an IP address with an optional port. The port is 0 if it is not set.
 func splitBind(text string) (host string, port int, err error) {
 	host = text
 	if _, err := netip.ParseAddr(text); err != nil {
@@ -122,7 +122,8 @@ func splitBind(text string) (host string, port int, err error) {
 	return host, port, nil
 }
 
-// clustersHome is the folder of the clusters whose first machine this is; "": there is no home.
+// clustersHome returns the folder of the clusters whose first machine is this one, or "" if the
+// user has no home directory.
 func clustersHome() string {
 	if home := stateHome(); home != "" {
 		return filepath.Join(home, "shoal", "clusters")
@@ -130,7 +131,8 @@ func clustersHome() string {
 	return ""
 }
 
-// clusterFolder is where a first machine keeps the key, the addresses and the tokens.
+// clusterFolder returns the folder where a first machine stores the key, the addresses and the
+// tokens.
 func clusterFolder(dataDir, name string) (string, error) {
 	if dataDir != "" {
 		return filepath.Join(dataDir, "cluster"), nil
@@ -141,8 +143,8 @@ func clusterFolder(dataDir, name string) (string, error) {
 	return "", errors.New("this user has no home directory to keep the cluster key in: name a folder with --data-dir DIR")
 }
 
-// openNetwork opens what a first machine has on the network: its folder, its addresses, and the
-// server that exchanges tokens. Without --cluster it opens nothing.
+// openNetwork opens the folder of a first machine, chooses its addresses, and starts the server
+// that exchanges tokens. Without --cluster it does nothing.
 func (c *upCmd) openNetwork(e *env, serve *cluster.ServeConfig) (err error) {
 	n, log := &c.net, serve.Logger
 	if c.Cluster == "" {
@@ -205,8 +207,8 @@ func (c *upCmd) openNetwork(e *env, serve *cluster.ServeConfig) (err error) {
 	return printJoinLine(e.stdout, n.folder, at, c.TokenLife)
 }
 
-// chooseAddresses chooses where this machine listens: where flags say, else where it listened
-// before, else at usual ports that are free. It opens the listener of the join server.
+// chooseAddresses chooses the addresses of this machine: those of the flags, else those of the
+// last start, else the default ports if they are free. It opens the listener of the join server.
 func (c *upCmd) chooseAddresses(before join.Addresses, log *slog.Logger) (net.Listener, error) {
 	n := &c.net
 	host, port, err := splitBind(cmp.Or(c.Bind, before.Join))
@@ -250,14 +252,14 @@ func (c *upCmd) chooseAddresses(before join.Addresses, log *slog.Logger) (net.Li
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("--bind: %w", err), l.Close())
 		}
-		defer g.Close() // once all are found; gossip listens there itself
+		defer g.Close() // after all are chosen, since gossip opens them itself
 		n.gossip = append(n.gossip, g.Addr().String())
 	}
 	return l, nil
 }
 
-// listenNear listens at the port that was asked for, or at the one that was used before; other
-// machines know these. Failing both it takes the usual one, or any that is free.
+// listenNear listens at the port asked, or at the port before of the last start. Other machines
+// know these, so a failure is an error. Without them it uses the usual port, or any free port.
 func listenNear(host string, asked, before, usual int) (net.Listener, error) {
 	if port := cmp.Or(asked, before); port != 0 {
 		l, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(port)))
@@ -272,7 +274,7 @@ func listenNear(host string, asked, before, usual int) (net.Listener, error) {
 	return fixedport.Listen(host)
 }
 
-// isLocalAddress tells whether this machine has an address.
+// isLocalAddress reports whether this machine has an address.
 func isLocalAddress(host string) bool {
 	l, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
 	if err != nil {
@@ -282,7 +284,7 @@ func isLocalAddress(host string) bool {
 	return true
 }
 
-// portOf is the port of an address; 0: it has none.
+// portOf returns the port of an address, or 0.
 func portOf(addr string) int {
 	_, port, err := security.HostPort(addr)
 	if err != nil {
@@ -291,8 +293,8 @@ func portOf(addr string) int {
 	return port
 }
 
-// grant is what a machine gets for a token. The key file is read each time, since it may have
-// changed.
+// grant returns the data that a machine gets for a token. It reads the key file each time, since
+// the file may have changed.
 func (c *upCmd) grant() (*join.Grant, error) {
 	key, err := c.key()
 	if err != nil {
@@ -305,7 +307,7 @@ func (c *upCmd) grant() (*join.Grant, error) {
 	return g, nil
 }
 
-// printJoinLine makes a token and prints the line that uses it.
+// printJoinLine makes a token and prints the command that uses it.
 func printJoinLine(w io.Writer, f *join.Folder, at string, life time.Duration) error {
 	token, _, err := f.Tokens.Create(life)
 	if err != nil {
@@ -315,7 +317,7 @@ func printJoinLine(w io.Writer, f *join.Folder, at string, life time.Duration) e
 	return nil
 }
 
-// plainDuration is a duration without zero parts: 1h, 90m.
+// plainDuration formats a duration without zero parts: 1h, 1h30m.
 func plainDuration(d time.Duration) string {
 	text := d.Round(time.Second).String()
 	for _, zero := range []string{"m0s", "h0m"} {
@@ -326,7 +328,7 @@ func plainDuration(d time.Duration) string {
 	return text
 }
 
-// tokenFlagsText are the flags by which shoal token finds this cluster.
+// tokenFlagsText returns the flags with which shoal token finds this cluster.
 func (c *upCmd) tokenFlagsText() string {
 	if c.DataDir != "" {
 		return "--data-dir " + c.DataDir
@@ -334,7 +336,7 @@ func (c *upCmd) tokenFlagsText() string {
 	return "--cluster " + c.Cluster
 }
 
-// coordinators is how many processes this command runs a coordinator in.
+// coordinators returns the number of coordinator processes of this command.
 func (c *upCmd) coordinators() int {
 	if c.Standby {
 		return 2
@@ -342,9 +344,9 @@ func (c *upCmd) coordinators() int {
 	return 1
 }
 
-// processPorts are the port of gossip and the first of the others of a process where --ports
-// chooses them; 0: any. Coordinators count first, then nodes. The first one's gossip is at the
-// port of --bind.
+// processPorts returns the gossip port and the first of the other ports of process i with
+// --ports. 0 means any port. Coordinators are first, then nodes. The gossip port of process 0 is
+// that of --bind.
 func (c *upCmd) processPorts(i int) (gossip, first int) {
 	switch {
 	case c.Ports == 0:

@@ -21,8 +21,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/sys/fixedport"
 )
 
-// Folders in the data directory of a cluster with a standby, one a copy of the
-// store; the third one is that of the first node.
+// Names of the coordinators, and of their folders in the data directory. Each folder has a copy
+// of the store; the third copy is that of the first node.
 const (
 	firstCoordinator  = "coordinator"
 	secondCoordinator = "standby"
@@ -30,14 +30,14 @@ const (
 
 const (
 	drainTimeout = 40 * time.Second // a coordinator drains for up to 30 s
-	restartDelay = time.Second      // before a coordinator that died is started again; it doubles
-	stableAfter  = time.Minute      // one that lived this long starts afresh
+	restartDelay = time.Second      // delay before a coordinator is restarted; it doubles each time
+	stableAfter  = time.Minute      // a coordinator that ran this long gets the first delay again
 )
 
-// standbyCluster is a local cluster whose coordinator is a process of its own, with another
-// one in its shadow. Both have the API's listener, which this process opened, and
-// the one that coordinates accepts from it: the address outlives either, and who
-// connects while nobody coordinates waits in the kernel's queue.
+// standbyCluster is a local cluster with a coordinator and a standby in processes of their own.
+// This process opens the listener of the API, and both inherit it. Only the active coordinator
+// accepts connections. So the address outlives both, and connections wait in the kernel's queue
+// while neither is active.
 type standbyCluster struct {
 	*localCluster
 	cmd    *upCmd
@@ -46,7 +46,7 @@ type standbyCluster struct {
 	data   string
 	fd     *os.File
 	gossip [2]string
-	logs   [2]*os.File // nil: none
+	logs   [2]*os.File // nil without --log-dir
 
 	coordinators *supervise.Children
 	wg           sync.WaitGroup
@@ -56,7 +56,7 @@ var coordinatorNames = [2]string{firstCoordinator, secondCoordinator}
 
 func (c *upCmd) runWithStandby(e *env, serve cluster.ServeConfig) (err error) {
 	p := &standbyCluster{localCluster: &localCluster{log: serve.Logger}, cmd: c, e: e}
-	if p.data, err = c.dataDir(serve.Model, "-standby", p.log); err != nil { // not where a cluster without a standby keeps its jobs
+	if p.data, err = c.dataDir(serve.Model, "-standby", p.log); err != nil { // a cluster without a standby uses another folder
 		return err
 	}
 	if p.data == "" {
@@ -97,8 +97,8 @@ func (c *upCmd) runWithStandby(e *env, serve cluster.ServeConfig) (err error) {
 	p.coordinators, p.children = supervise.New(key, p.log), supervise.New(key, p.log)
 	defer p.stop()
 	p.coordinators.KeyFile, p.children.KeyFile = c.ClusterKeyFile, c.ClusterKeyFile
-	defer rereadKey(e, key, p.log)()                  // for processes that are started later
-	defer passHangup(e, p.coordinators, p.children)() // they have the files that it is about
+	defer rereadKey(e, key, p.log)()                  // for processes that start later
+	defer passHangup(e, p.coordinators, p.children)() // the processes reload their own files
 	restarted := exists(filepath.Join(p.data, firstCoordinator, "store.json"))
 	for i := range p.gossip {
 		if err := p.startCoordinator(i, restarted || i > 0, restartDelay); err != nil {
@@ -131,20 +131,22 @@ func (c *upCmd) runWithStandby(e *env, serve cluster.ServeConfig) (err error) {
 	return context.Cause(p.ctx)
 }
 
-// freeAddresses are two that nobody has now: a coordinator must come back at its own.
+// freeAddresses returns two free addresses. They are fixed, since a restarted coordinator must
+// use the same one.
 func freeAddresses() (out [2]string, err error) {
 	for i := range out {
 		l, err := fixedport.Listen("127.0.0.1")
 		if err != nil {
 			return out, err
 		}
-		defer l.Close() // after the other one has been found
+		defer l.Close() // after the other address is chosen
 		out[i] = l.Addr().String()
 	}
 	return out, nil
 }
 
-// startCoordinator starts a coordinator, and again when it dies, in the shadow of the other.
+// startCoordinator starts coordinator i. When it exits, it is restarted as the standby of the
+// other one.
 func (p *standbyCluster) startCoordinator(i int, standby bool, pause time.Duration) error {
 	id := coordinatorNames[i]
 	k := p.cmd.coordinator(p.model)
@@ -158,7 +160,7 @@ func (p *standbyCluster) startCoordinator(i int, standby bool, pause time.Durati
 		return err
 	}
 	var keys []string
-	if len(p.cmd.APIKey) > 0 { // not where every user of the machine reads it
+	if len(p.cmd.APIKey) > 0 { // every user of the machine can read a command line
 		keys = []string{"SHOAL_API_KEY=" + apiKeysEnv(p.cmd.APIKey)}
 	}
 	out, file := p.e.stderr, ""
@@ -187,8 +189,8 @@ func (p *standbyCluster) startCoordinator(i int, standby bool, pause time.Durati
 	}})
 }
 
-// ready waits until the model answers, shows a terminal what for, and returns the state of
-// the cluster: an empty one where only the holders of keys in a file may ask for it.
+// ready waits until the model is ready, and shows the reason on a terminal. It returns the state
+// of the cluster, which is empty if only a key from --api-keys could read it.
 func (p *standbyCluster) ready(addr string) (*api.ClusterState, error) {
 	key := ""
 	if len(p.cmd.APIKey) > 0 {
@@ -231,11 +233,11 @@ func (p *standbyCluster) ready(addr string) (*api.ClusterState, error) {
 	}
 }
 
-// stop lets who coordinates drain, and ends everything.
+// stop drains the active coordinator and ends all processes.
 func (p *standbyCluster) stop() {
 	p.cancel(nil)
 	p.coordinators.Drain(drainTimeout)
 	p.coordinators.Stop(5 * time.Second)
-	p.wg.Wait() // nobody is started any more, and who was about to has heard of it
+	p.wg.Wait() // the context has ended all pending restarts
 	p.localCluster.stop()
 }

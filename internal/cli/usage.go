@@ -11,8 +11,8 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// usageError is the text of an error of the command line. A word where a command is wanted is
-// no command, and the nearest one is named.
+// usageError returns the text of an error of the command line. For an unknown command it suggests
+// the nearest one.
 func usageError(err error, app *kong.Node) string {
 	var parse *kong.ParseError
 	word, found := strings.CutPrefix(err.Error(), "unexpected argument ")
@@ -43,7 +43,7 @@ func usageError(err error, app *kong.Node) string {
 	return text
 }
 
-// pathOf is a command's name after those of the commands above it, each after a space.
+// pathOf returns the names of the parent commands and of n, each after a space.
 func pathOf(n *kong.Node) string {
 	if n.Parent == nil {
 		return ""
@@ -51,8 +51,8 @@ func pathOf(n *kong.Node) string {
 	return pathOf(n.Parent) + " " + n.Name
 }
 
-// nearestCommand is the command that a word begins, or else the one with the fewest edits; "":
-// none is near.
+// nearestCommand returns the command that begins with word, or else the one with the smallest edit
+// distance. It returns "" if none is near.
 func nearestCommand(word string, known []string) string {
 	for _, k := range known {
 		if word != "" && strings.HasPrefix(k, strings.ToLower(word)) {
@@ -63,7 +63,7 @@ func nearestCommand(word string, known []string) string {
 	return near
 }
 
-// plainNumbers read the values of flags that are numbers, and name what is wrong in plain words.
+// plainNumbers parses the numbers of flags, with plain error messages.
 func plainNumbers() kong.Option {
 	whole := func(bits int) kong.MapperFunc {
 		return number("a whole number", func(text string, v reflect.Value) error {
@@ -96,7 +96,7 @@ func plainNumbers() kong.Option {
 	})
 }
 
-// number decodes a value with set; what names the values that are wanted.
+// number returns a decoder that parses a value with set; what describes the valid values.
 func number(what string, set func(text string, v reflect.Value) error) kong.MapperFunc {
 	return func(ctx *kong.DecodeContext, target reflect.Value) error {
 		t, err := ctx.Scan.PopValue("number")

@@ -92,7 +92,7 @@ func (c *verifyCmd) Run(e *env) error {
 	return tokErr
 }
 
-// files finds the model on this machine; it fetches nothing.
+// files finds the model on this machine. It downloads nothing.
 func (c *verifyCmd) files(e *env) (string, error) {
 	if r, ok := fetchable(c.Model); ok {
 		if at, err := onDisk(c.Model); at != "" || err != nil {
@@ -112,7 +112,7 @@ func (c *verifyCmd) files(e *env) (string, error) {
 	return findFiles(e, c.Model)
 }
 
-// hashed counts what checkHashes has read.
+// hashed counts the files and bytes that checkHashes has read.
 type hashed struct {
 	Files int   `json:"files"`
 	Bytes int64 `json:"bytes"`
@@ -144,9 +144,8 @@ func checkHashes(e *env, at string, show bool) (out hashed, err error) {
 	return out, err
 }
 
-// nodeWeights is the most memory that the weights take on one of n nodes of equal
-// share, in the type and the mapping that a cluster takes by itself if its nodes have
-// measured nothing.
+// nodeWeights returns the largest memory of the weights on one of n nodes with equal shares. It
+// uses the default type, and the mapping that a cluster chooses without measurements.
 func nodeWeights(c *model.Config, n int) (topology.Mapping, int64, error) {
 	shape := shard.ShapeOf(c)
 	dt := tensor.F32
@@ -202,7 +201,7 @@ func (c *verifyCmd) print(e *env, r *model.Report, tokenizes bool) error {
 	return nil
 }
 
-// bar is a progress bar on standard error, shown only to a person.
+// bar is a progress bar on standard error, if that is a terminal.
 type bar struct {
 	on       io.Writer
 	progress *mpb.Progress
@@ -232,7 +231,7 @@ func (b *bar) end() {
 	}
 }
 
-// plural is "1 node", "2 nodes".
+// plural formats a number with a noun: "1 node", "2 nodes".
 func plural(n int, what string) string {
 	if n != 1 {
 		what += "s"

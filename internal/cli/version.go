@@ -12,7 +12,7 @@ import (
 
 type versionCmd struct{}
 
-// versionFlag is what --version prints, for people and scripts; the command says more.
+// versionFlag returns the output of --version. The command prints more.
 func versionFlag() string { return "shoal " + cluster.Build() }
 
 func (versionCmd) Run(e *env) error {

@@ -12,7 +12,7 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// fitOf is what plan computes for a model, with the settings of a server.
+// fitOf returns the fit of a model with the settings of a server. It calculates as shoal plan.
 func fitOf(m bench.PlanModel, serve *cluster.ServeConfig, r capacity) (*fit, error) {
 	kv, err := tensor.ParseDType(serve.KV)
 	if err != nil {
@@ -24,7 +24,7 @@ func fitOf(m bench.PlanModel, serve *cluster.ServeConfig, r capacity) (*fit, err
 	}
 	mapping, err := topology.ParseMapping(serve.Mapping)
 	if err != nil {
-		mapping = topology.Gather // needs least, and the planner chooses
+		mapping = topology.Gather // auto: gather needs the least memory
 	}
 	geometry := socket.GeometryOf(&m.Config, kv)
 	return &fit{capacity: r, context: serve.MaxContext,
@@ -35,8 +35,8 @@ func fitOf(m bench.PlanModel, serve *cluster.ServeConfig, r capacity) (*fit, err
 	}, nil
 }
 
-// resolveQuant replaces --quant auto with the type that fits, and says so. A given type that
-// does not fit is an error that says what would.
+// resolveQuant replaces --quant auto with the type that fits, and prints the choice. If a given
+// type does not fit, its error suggests alternatives.
 func (f *serveFlags) resolveQuant(e *env, serve *cluster.ServeConfig, r capacity) error {
 	ck, err := model.OpenSwiftKV(serve.Model, serve.SwiftKV)
 	if err != nil {
@@ -62,7 +62,7 @@ func (f *serveFlags) resolveQuant(e *env, serve *cluster.ServeConfig, r capacity
 	if f.Quant != quantAuto {
 		return fit.check(weights)
 	}
-	if ck.Config.DType == tensor.F16 { // served as f32 where nobody chooses
+	if ck.Config.DType == tensor.F16 { // the default for f16 is f32
 		weights = tensor.F16
 	}
 	chosen, why, err := fit.choose(weights)
