@@ -22,7 +22,7 @@ func (f *listenFlags) resolveAutoKey(path string) (string, error) {
 		return "", nil
 	}
 	if path == "" {
-		return "", errors.New("--api-key auto: there is no home directory to keep the key in; give --data-dir, or a key of your own")
+		return "", errors.New("--api-key auto: there is no home directory for the key; set --data-dir, or choose a key yourself")
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return "", fmt.Errorf("--api-key auto: %w", err)

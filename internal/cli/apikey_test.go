@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// --api-key auto makes one key, keeps it for its owner only, and uses it again.
+// TestAutoKey checks that --api-key auto makes one key, in a file that only its owner can read, and
+// reuses it.
 func TestAutoKey(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new", "api-key")
 	f := listenFlags{APIKey: apiKeys{autoKey}}

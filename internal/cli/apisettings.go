@@ -79,7 +79,7 @@ func (s *apiSettings) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), traceFlushTimeout)
 	defer cancel()
 	if err := s.tracer.Close(ctx); err != nil {
-		s.log.Warn("the last traces are not delivered", "error", err)
+		s.log.Warn("the last traces were not delivered", "error", err)
 	}
 }
 
@@ -194,10 +194,10 @@ func (s *apiSettings) watch(ctx context.Context, srv *api.Server) {
 
 func (s *apiSettings) logReload(what string, err error, why string) {
 	if err != nil {
-		s.log.Error(what+" not read again: the old stays", "error", err, "because", why)
+		s.log.Error(what+" not reloaded: the previous version stays in use", "error", err, "because", why)
 		return
 	}
-	s.log.Info(what+" read again", "because", why)
+	s.log.Info(what+" reloaded", "because", why)
 }
 
 // fileStates returns a text per file that changes when the file changes.

@@ -50,7 +50,7 @@ func (f *benchFlags) options() (o bench.Options, err error) {
 		return o, fmt.Errorf("--quant: %w", err)
 	}
 	if tensor.WeightBytes(o.Weights, 16, 32) == 0 {
-		return o, fmt.Errorf("--quant %s is no type of weights: want f32, bf16, f16, q8_0, q4_0 or iq4_nl", f.Quant)
+		return o, fmt.Errorf("--quant %s is not a type of weights: want f32, bf16, f16, q8_0, q4_0 or iq4_nl", f.Quant)
 	}
 	if o.KV, err = tensor.ParseDType(f.KVType); err != nil {
 		return o, fmt.Errorf("--kv-type: %w", err)
@@ -65,7 +65,7 @@ func (f *benchFlags) options() (o bench.Options, err error) {
 func shapeOf(name string) (*model.Config, error) {
 	ck, err := model.Random(name)
 	if err != nil {
-		return nil, fmt.Errorf("--model: %w (its weights are random: no folder is read; bench batch reads one)", err)
+		return nil, fmt.Errorf("--model: %w (weights are random: no folder is read; bench batch reads one)", err)
 	}
 	return &ck.Config, nil
 }
@@ -195,7 +195,7 @@ func (c *benchPrefillCmd) Run(e *env) error {
 	}
 	o.Context, o.Chunk, o.Policy, o.Repeat = c.Context, c.Chunk, c.Policy, c.Repeat
 	if o.Context < 1 || o.Context > 1<<16 || o.Chunk < 0 || o.Repeat < 1 {
-		return fmt.Errorf("--context %d, --chunk %d, --repeat %d: want a prompt of 1 to %d tokens, and nothing negative", c.Context, c.Chunk, c.Repeat, 1<<16)
+		return fmt.Errorf("--context %d, --chunk %d, --repeat %d: want a prompt of 1 to %d tokens, no negative chunk, and at least 1 repeat", c.Context, c.Chunk, c.Repeat, 1<<16)
 	}
 	if len(c.SwiftKV) > 0 {
 		return runMeasurement(&c.benchFlags, e, func(progress func(string)) (*bench.SwiftKV, error) {

@@ -39,16 +39,16 @@ type benchBatchCmd struct {
 
 func (c *benchBatchCmd) Run(e *env) error {
 	if c.KVDisk != "" && c.Nodes > 1 {
-		return fmt.Errorf("--kv-disk: want one node")
+		return fmt.Errorf("--kv-disk works with one node: set --nodes 1")
 	}
 	if c.Nodes < 1 || c.Nodes > 64 || c.Filled && c.Nodes > 1 || c.Fit < 0 {
-		return fmt.Errorf("--nodes %d, --fit %d: want 1 to 64 nodes, one with --filled, and nothing negative", c.Nodes, c.Fit)
+		return fmt.Errorf("--nodes %d, --fit %d: want 1 to 64 nodes, 1 with --filled, and --fit 0 or more", c.Nodes, c.Fit)
 	}
 	if c.Threads == 0 {
 		c.Threads = topology.ThreadsOf(runtime.GOMAXPROCS(0), c.Nodes).Most
 	}
 	if c.Requests < 1 || c.Requests > 4096 || c.Prompt < 64 || c.Output < 1 || c.Threads < 1 || c.Threads > 1024 {
-		return fmt.Errorf("--requests %d, --prompt %d, --output %d, --threads %d: want 1 to 4096 requests, prompts of 64 tokens or more, and at least 1 of the others", c.Requests, c.Prompt, c.Output, c.Threads)
+		return fmt.Errorf("--requests %d, --prompt %d, --output %d, --threads %d: want 1 to 4096 requests, prompts of at least 64 tokens, at least 1 output token, and 1 to 1024 threads", c.Requests, c.Prompt, c.Output, c.Threads)
 	}
 	shape := c.Model
 	if slices.Contains(model.Shapes(), c.Model) {

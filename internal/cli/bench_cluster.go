@@ -50,10 +50,10 @@ func (c *benchClusterCmd) Run(e *env) error {
 	}
 	defer ck.Close()
 	if c.Prompt < 0 || c.Repeat < 1 || c.Prompt > 0 && c.Nodes > 16 {
-		return fmt.Errorf("--prompt %d, --repeat %d, --nodes %d: want a length, a prompt or more, and at most 16 nodes with them", c.Prompt, c.Repeat, c.Nodes)
+		return fmt.Errorf("--prompt %d, --repeat %d, --nodes %d: want a length of at least 0, at least 1 repeat, and at most 16 nodes with --prompt", c.Prompt, c.Repeat, c.Nodes)
 	}
 	if slices.Min(c.Batch) < 1 || slices.Max(c.Batch) > 64 || slices.Min(c.Context) < 1 || c.Tokens < 2 {
-		return fmt.Errorf("--batch %d, --context %d, --tokens %d: want batches of 1 to 64, 1 token of prompt, 2 of answer", c.Batch, c.Context, c.Tokens)
+		return fmt.Errorf("--batch %d, --context %d, --tokens %d: want batches of 1 to 64, at least 1 prompt token, and at least 2 tokens to decode", c.Batch, c.Context, c.Tokens)
 	}
 	if most, context := ck.Config.MaxPositions, slices.Max(c.Context); c.Prompt >= most || c.Prompt == 0 && (context >= most || c.Tokens > most-context) {
 		return fmt.Errorf("--prompt %d, --context %d, --tokens %d: %s supports %d tokens", c.Prompt, context, c.Tokens, c.Model, most)
@@ -62,9 +62,9 @@ func (c *benchClusterCmd) Run(e *env) error {
 		return fmt.Errorf("--trials %d: want %d to 1000, without --prompt and --threads", c.Trials, 2*batcher.TrialRounds)
 	}
 	if c.Limit <= 0 {
-		return fmt.Errorf("--limit %v: want a time, as in 5m", c.Limit)
+		return fmt.Errorf("--limit %v: want a time such as 5m", c.Limit)
 	}
-	ctx, cancel := context.WithTimeoutCause(e.ctx, c.Limit, fmt.Errorf("bench: not done in %v (--limit)", c.Limit))
+	ctx, cancel := context.WithTimeoutCause(e.ctx, c.Limit, fmt.Errorf("bench: not finished in %v (--limit)", c.Limit))
 	defer cancel()
 	memory, err := c.memory(&ck.Config)
 	if err != nil {

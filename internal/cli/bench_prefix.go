@@ -35,14 +35,14 @@ func (c *benchPrefixCmd) Run(e *env) error {
 		return err
 	}
 	if slices.Min(c.Prompt) < 200 || slices.Max(c.Prompt) >= shape.MaxPositions || c.Repeat < 1 || c.Turns < 0 || c.Misses < 0 || 320*c.Turns >= shape.MaxPositions || c.Limit <= 0 || slices.Min(c.Nodes) < 1 || slices.Max(c.Nodes) > 16 {
-		return fmt.Errorf("--prompt %v, --repeat %d, --turns %d, --misses %d, --limit %v, --nodes %v: want 200 tokens to the %d of %s, a round or more, turns of 320 tokens within that, some time, at most 16 nodes", c.Prompt, c.Repeat, c.Turns, c.Misses, c.Limit, c.Nodes, shape.MaxPositions-1, c.Model)
+		return fmt.Errorf("--prompt %v, --repeat %d, --turns %d, --misses %d, --limit %v, --nodes %v: want prompts of 200 to %d tokens for %s, at least 1 round, turns of 320 tokens that fit in the context, a limit above 0, and 1 to 16 nodes", c.Prompt, c.Repeat, c.Turns, c.Misses, c.Limit, c.Nodes, shape.MaxPositions-1, c.Model)
 	}
 	for _, p := range c.Policies {
 		if _, err := kvcache.Parse(p); err != nil {
 			return err
 		}
 	}
-	ctx, cancel := context.WithTimeoutCause(e.ctx, c.Limit, fmt.Errorf("bench: not done in %v (--limit)", c.Limit))
+	ctx, cancel := context.WithTimeoutCause(e.ctx, c.Limit, fmt.Errorf("bench: not finished in %v (--limit)", c.Limit))
 	defer cancel()
 	var all []*bench.Prefix
 	for _, nodes := range c.Nodes {
@@ -94,7 +94,7 @@ func printPrefix(w io.Writer, f *bench.Prefix) {
 		fmt.Fprintf(w, "  %-44s %d tokens cached, %8.3f s, %.1f%% of cold\n", r.Policy, r.Cached, r.Warm, 100*r.Share)
 	}
 	if m := f.Misses; m != nil {
-		fmt.Fprintf(w, "  %d pairs of prompts of %d tokens that nobody has read: %.2f s, without the cache %.2f; median of the ratios %+.2f%%\n", m.Pairs, m.Prompt, m.With, m.Plain, 100*(m.Ratio-1))
+		fmt.Fprintf(w, "  %d pairs of prompts of %d tokens that are not cached: %.2f s, without the cache %.2f; median of the ratios %+.2f%%\n", m.Pairs, m.Prompt, m.With, m.Plain, 100*(m.Ratio-1))
 	}
 	for _, c := range f.Chat {
 		fmt.Fprintf(w, "  %d turns under %s: %.2f s, without the cache %.2f (%.2f times); %d of %d tokens cached, the same answers\n", c.Turns, c.Policy, c.With, c.Plain, c.Plain/c.With, c.Cached, c.Read)

@@ -32,7 +32,7 @@ type benchSpeculateCmd struct {
 
 func (c *benchSpeculateCmd) Run(e *env) error {
 	if c.Tokens < 2 || c.Tokens > 4096 || c.Round < 0 || c.Rounds < 1 || c.Rounds > 99 || c.For < 0 || c.For > time.Hour || len(c.Mode) > 7 {
-		return fmt.Errorf("--tokens %d, --round-tokens %d, --rounds %d, --for %v, --mode %v: want 2 to 4096 tokens, 0 or more of a round, 1 to 99 rounds, at most an hour, at most 7 modes", c.Tokens, c.Round, c.Rounds, c.For, c.Mode)
+		return fmt.Errorf("--tokens %d, --round-tokens %d, --rounds %d, --for %v, --mode %v: want 2 to 4096 tokens, 0 or more tokens per round, 1 to 99 rounds, 0s to 1h, and at most 7 modes", c.Tokens, c.Round, c.Rounds, c.For, c.Mode)
 	}
 	for _, m := range c.Mode {
 		if _, err := speculate.Parse(m); err != nil {

@@ -42,12 +42,12 @@ func (c *cacheCmd) Run(e *env) error {
 	for _, n := range s.Nodes {
 		bytes += n.KVPrefix
 	}
-	fmt.Fprintf(e.stdout, "prefix cache %s: %d tokens in %s that no sequence needs, %d evicted\n%d of %d prompt tokens were found (%.1f%%); %d tokens of answers stayed for next turns\n",
+	fmt.Fprintf(e.stdout, "prefix cache %s: %d tokens in %s of otherwise unused memory, %d evicted\n%d of %d prompt tokens were found (%.1f%%); %d tokens of answers are cached for later turns\n",
 		p.Mode, p.Tokens, bytesText(bytes), p.Evicted, p.Hits, p.Queries, share, p.Answers)
 	if d := p.Disk; d != nil {
-		fmt.Fprintf(e.stdout, "on disk: %s of %s in %d blocks; %d tokens came from there\n", bytesText(d.Bytes), bytesText(d.Limit), d.Blocks, d.Restored)
+		fmt.Fprintf(e.stdout, "on disk: %s of %s in %d blocks; %d tokens were read from disk\n", bytesText(d.Bytes), bytesText(d.Limit), d.Blocks, d.Restored)
 		if d.Dropped+d.Damaged+d.Failed+d.Late > 0 {
-			fmt.Fprintf(e.stdout, "trouble with it: %d blocks not written (too slow), %d damaged, %d failures, %d times too slow to wait for\n", d.Dropped, d.Damaged, d.Failed, d.Late)
+			fmt.Fprintf(e.stdout, "disk problems: %d blocks not written in time, %d blocks damaged, %d failures, %d reads abandoned because they were slow\n", d.Dropped, d.Damaged, d.Failed, d.Late)
 		}
 	}
 	return nil

@@ -81,7 +81,7 @@ func (c *chatCmd) Run(e *env) error {
 	}
 	t := &conversation{chatCmd: c, e: e, cl: cl, interactive: isTerminal(e.stdout), turns: c.start()}
 	if t.interactive {
-		fmt.Fprintf(e.stdout, "%s on %s; /help lists the commands, /exit leaves\n", state.Model, plural(len(state.Nodes), "node"))
+		fmt.Fprintf(e.stdout, "%s on %s; /help lists the commands, /exit ends the chat\n", state.Model, plural(len(state.Nodes), "node"))
 		defer e.interrupts.intercept(t.answerJustEnded)()
 	}
 	return t.run(newLines(e, "> "))
@@ -94,7 +94,7 @@ func (c *chatCmd) checkTemplate(ctx context.Context, cl *client.Client, name str
 		return resp.Body.Close()
 	}
 	if isNoTemplate(err) {
-		return fmt.Errorf("%s has no chat template, so there is nobody to talk to: it continues texts, as in `shoal run \"Once upon a time\"`", name)
+		return fmt.Errorf("%s has no chat template, so it cannot chat. It completes texts, as in `shoal run \"Once upon a time\"`", name)
 	}
 	return nil // the first message reports other errors
 }
@@ -153,7 +153,7 @@ func (t *conversation) run(in *lines) error {
 		if known {
 			continue
 		}
-		said, err := t.send(t.e, t.cl, append(t.turns, turn{"user", text}))
+		turns, err := t.send(t.e, t.cl, append(t.turns, turn{"user", text}))
 		now := time.Now()
 		t.ended.Store(&now)
 		if err != nil && (!t.interactive || t.e.ctx.Err() != nil) {
@@ -163,7 +163,7 @@ func (t *conversation) run(in *lines) error {
 			fmt.Fprintln(t.e.stderr, "shoal:", err)
 			continue
 		}
-		t.turns = said
+		t.turns = turns
 	}
 }
 
@@ -177,7 +177,7 @@ func (t *conversation) interrupt(at interrupted) (quit bool) {
 	case t.warned && !t.answerJustEnded():
 		return true
 	default:
-		fmt.Fprintln(t.e.stdout, "Ctrl-C once more leaves, as do Ctrl-D and /exit")
+		fmt.Fprintln(t.e.stdout, "press Ctrl-C once more to exit; Ctrl-D and /exit also work")
 		t.warned = !t.answerJustEnded()
 	}
 	return false

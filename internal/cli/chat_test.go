@@ -11,17 +11,17 @@ import (
 	"testing"
 )
 
-// TestChatCommands: settings reach the server, a conversation is saved, forgotten and loaded,
-// and an empty line does nothing.
+// TestChatCommands checks that settings reach the server, that a conversation can be saved, cleared
+// and loaded, and that an empty line does nothing.
 func TestChatCommands(t *testing.T) {
 	s := &recorder{}
 	srv := httptest.NewServer(s)
 	defer srv.Close()
 	file := filepath.Join(t.TempDir(), "talk.json")
-	var out, said bytes.Buffer
+	var out, stderr bytes.Buffer
 	in := strings.Join([]string{"one", "", "/set system Be brief.", "two", "/save FILE", "/save FILE", "/clear", "three", "/load FILE", "four", "/set system", "five",
 		"/set temperature 0.5", "/set temperature 9", "/set seed x", "/set max_tokens 0", "/set nothing 1", "/load /nonexistent", "/nothing", "/etc/passwd", "/exit", "six"}, "\n")
-	status := run(env{ctx: context.Background(), stdin: strings.NewReader(strings.ReplaceAll(in, "FILE", file)), stdout: &out, stderr: &said}, []string{"chat", "--server", srv.URL})
+	status := run(env{ctx: context.Background(), stdin: strings.NewReader(strings.ReplaceAll(in, "FILE", file)), stdout: &out, stderr: &stderr}, []string{"chat", "--server", srv.URL})
 	want := []string{
 		"chat [{user one}]",
 		"chat [{system Be brief.} {user one} {assistant fine} {user two}]",
@@ -36,21 +36,22 @@ func TestChatCommands(t *testing.T) {
 	if !inOrder(out.String(), "system Be brief. ... temperature the model's ... 5 messages saved in ... the conversation is empty ... 5 messages loaded from ... temperature 0.5 ... there is no command /nothing") {
 		t.Errorf("wrote %s", &out)
 	}
-	if !inOrder(said.String(), "talk.json exists ... not a number from 0 to 2 ... want a whole number ... want a number from 1 ... there is no setting \"nothing\" ... /load: open /nonexistent") {
-		t.Errorf("complained %s", &said)
+	if !inOrder(stderr.String(), "talk.json exists ... not a number from 0 to 2 ... want a whole number ... want a number from 1 ... there is no setting \"nothing\" ... /load: open /nonexistent") {
+		t.Errorf("standard error has %s", &stderr)
 	}
 	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the saved file: %v, %v", info, err)
 	}
 }
 
-// TestChatWithABaseModel: it is said before anybody types.
+// TestChatWithABaseModel checks that a chat refuses a model without a chat template before the first
+// message.
 func TestChatWithABaseModel(t *testing.T) {
 	srv := httptest.NewServer(&recorder{base: true})
 	defer srv.Close()
-	var said bytes.Buffer
-	status := run(env{ctx: context.Background(), stdin: strings.NewReader("hello\n"), stdout: io.Discard, stderr: &said}, []string{"chat", "--server", srv.URL})
-	if status != 1 || !inOrder(said.String(), "has no chat template ... shoal run") || strings.Count(said.String(), "\n") != 1 {
-		t.Errorf("status %d: %s", status, &said)
+	var stderr bytes.Buffer
+	status := run(env{ctx: context.Background(), stdin: strings.NewReader("hello\n"), stdout: io.Discard, stderr: &stderr}, []string{"chat", "--server", srv.URL})
+	if status != 1 || !inOrder(stderr.String(), "has no chat template ... shoal run") || strings.Count(stderr.String(), "\n") != 1 {
+		t.Errorf("status %d: %s", status, &stderr)
 	}
 }

@@ -39,11 +39,11 @@ func (t *conversation) command(text string) (known, quit bool) {
 		fmt.Fprintf(t.e.stdout, "there is no command %s; /help lists the commands\n", name)
 		return true, false
 	}
-	said, err := run(t, strings.TrimSpace(rest))
+	text, err := run(t, strings.TrimSpace(rest))
 	if err != nil {
 		fmt.Fprintln(t.e.stderr, "shoal:", err)
-	} else if said != "" {
-		fmt.Fprintln(t.e.stdout, said)
+	} else if text != "" {
+		fmt.Fprintln(t.e.stdout, text)
 	}
 	return true, false
 }

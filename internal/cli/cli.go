@@ -107,7 +107,7 @@ func Main(args []string) int {
 		}
 		cancel()
 		s := <-signals
-		fmt.Fprintf(os.Stderr, "shoal: %v while ending: stopped at once. Running requests are cut off; durable jobs go on when a coordinator runs again.\n", s)
+		fmt.Fprintf(os.Stderr, "shoal: %v during shutdown: stopped at once. Running requests are cut off; durable jobs continue when a coordinator runs again.\n", s)
 		os.Exit(exitInterrupted)
 	}()
 	return run(env{ctx: ctx, stdin: os.Stdin, stdout: os.Stdout, stderr: &console{file: os.Stderr}, interrupts: sigint}, args)

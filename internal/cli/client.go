@@ -22,7 +22,7 @@ const readyTimeout = 30 * time.Second
 // waitUntilReady makes a client wait for a server that is not ready, and print the reason to w.
 func waitUntilReady(c *client.Client, w io.Writer) *client.Client {
 	c.Patience = readyTimeout
-	c.Waiting = func(why error) { fmt.Fprintf(w, "waiting for the server (%v at most): %v\n", readyTimeout, why) }
+	c.Waiting = func(why error) { fmt.Fprintf(w, "waiting for the server (at most %v): %v\n", readyTimeout, why) }
 	return c
 }
 
@@ -31,7 +31,7 @@ func caTransport(file string) http.RoundTripper {
 	pem, err := readSmall(file)
 	pool := x509.NewCertPool()
 	if err == nil && !pool.AppendCertsFromPEM(pem) {
-		err = fmt.Errorf("%s holds no certificate", file)
+		err = fmt.Errorf("%s contains no PEM certificate", file)
 	}
 	if err != nil {
 		return errorTransport{fmt.Errorf("--tls-ca: %w", err)}
@@ -71,7 +71,7 @@ type streamResult struct {
 	Calls  []api.ToolCall
 	Reason string
 	Usage  usage
-	First  time.Duration // to the first text
+	First  time.Duration // time to the first text
 	Total  time.Duration
 }
 
@@ -104,7 +104,7 @@ func stream(ctx context.Context, c *client.Client, path string, body map[string]
 // printIfTruncated prints a note if the token limit ended the answer.
 func (f *streamResult) printIfTruncated(w io.Writer) {
 	if f.Reason == api.FinishLength {
-		fmt.Fprintf(w, "[cut after %d tokens; -t N takes more, up to the model's context]\n", f.Usage.Completion)
+		fmt.Fprintf(w, "[cut after %d tokens; -t N raises the limit, up to the model's context]\n", f.Usage.Completion)
 	}
 }
 

@@ -12,11 +12,12 @@ import (
 	"github.com/shoal-llm/shoal/client"
 )
 
-// run and chat wait for a server that says when to come again, and for no other.
+// TestStreamWaitsUntilReady checks that a stream waits only for a server that is not ready and sends
+// Retry-After.
 func TestStreamWaitsUntilReady(t *testing.T) {
 	for _, c := range []struct {
 		name    string
-		refuse  int // times
+		refuse  int // number of refusals
 		status  int
 		retry   string
 		asked   int
@@ -51,10 +52,10 @@ func TestStreamWaitsUntilReady(t *testing.T) {
 				t.Errorf("text %q", text.String())
 			}
 			if asked != c.asked {
-				t.Errorf("asked %d times, want %d", asked, c.asked)
+				t.Errorf("%d requests, want %d", asked, c.asked)
 			}
-			if told := strings.Count(notice.String(), "no node has joined"); told > 1 || told == 1 != (c.asked > 1) {
-				t.Errorf("told %q", notice.String())
+			if n := strings.Count(notice.String(), "no node has joined"); n > 1 || n == 1 != (c.asked > 1) {
+				t.Errorf("the notice is %q", notice.String())
 			}
 		})
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// fill gives every field of a struct a value that is neither zero nor a default.
+// fill sets every field of a struct to a value that is neither zero nor a default.
 func fill(t *testing.T, v reflect.Value) {
 	t.Helper()
 	for i := range v.NumField() {
@@ -41,12 +41,12 @@ func fill(t *testing.T, v reflect.Value) {
 		case x.Type() == reflect.TypeFor[map[string]float64]():
 			x.Set(reflect.ValueOf(map[string]float64{"a": 0.25, "b,c": 3}))
 		default:
-			t.Fatalf("%s is a %v: fill it in here", f.Name, x.Type())
+			t.Fatalf("%s has the type %v: add a value for it here", f.Name, x.Type())
 		}
 	}
 }
 
-// reparsed is a command as the process reads it whose command line its parent wrote.
+// reparsed formats a command as a command line and parses it again.
 func reparsed(t *testing.T, name string, cmd any) *commands {
 	t.Helper()
 	args, err := commandLine(name, cmd)
@@ -78,7 +78,7 @@ func flagsOf(t *testing.T, cmd any) map[string]any {
 	return out
 }
 
-// TestCommandLine: another process reads the value of every flag that this one has.
+// TestCommandLine checks that another process gets the value of every flag.
 func TestCommandLine(t *testing.T) {
 	var node nodeCmd
 	var coordinator coordinatorCmd
@@ -96,26 +96,26 @@ func TestCommandLine(t *testing.T) {
 	}
 }
 
-// TestUpFlagsArrive walks all flags of up: the processes that up and up --standby start get
-// each of them with its value, except for those listed here with what up does with them.
+// TestUpFlagsArrive checks that the processes of up and up --standby get every flag of up with its
+// value. The exceptions are listed here with the reason.
 func TestUpFlagsArrive(t *testing.T) {
 	own := map[string]string{
-		"help":             "ends before anything starts",
-		"advertise":        "up answers",
-		"api-key":          "in the environment of the coordinators",
-		"bind":             "each process has a port of its own",
-		"expect":           "in nodes",
-		"join-port":        "up listens there",
-		"ports":            "some for each process",
-		"token-life":       "up makes the token",
-		"cluster-key":      "supervise passes it",
-		"data-dir":         "one folder of it for each process",
-		"log-dir":          "up opens the files",
-		"model":            "as the path that up has found",
-		"share":            "in shares",
-		"shares":           "with those of share",
-		"standby":          "of one coordinator",
-		"weights-cache":    "as the path that up has found",
+		"help":             "starts no process",
+		"advertise":        "used by up itself",
+		"api-key":          "passed in the environment of the coordinators",
+		"bind":             "each process gets a port of its own",
+		"expect":           "passed in --nodes",
+		"join-port":        "used by up itself",
+		"ports":            "each process gets its own ports",
+		"token-life":       "used by up itself",
+		"cluster-key":      "passed by supervise",
+		"data-dir":         "each process gets a folder of it",
+		"log-dir":          "used by up itself",
+		"model":            "passed as the path that up has found",
+		"share":            "passed in --shares",
+		"shares":           "extended with --share",
+		"standby":          "passed to one coordinator",
+		"weights-cache":    "passed as the path that up has found",
 		"prefix-disk-size": "divided by the nodes",
 		"kv-disk-size":     "divided by the nodes",
 	}
@@ -125,7 +125,7 @@ func TestUpFlagsArrive(t *testing.T) {
 	want := flagsOf(t, &up)
 	for name := range own {
 		if _, ok := want[name]; !ok {
-			t.Errorf("up has no flag --%s any more: take it off this list", name)
+			t.Errorf("up has no flag --%s: remove it from this list", name)
 		}
 	}
 	settled := up
@@ -156,7 +156,7 @@ func TestUpFlagsArrive(t *testing.T) {
 	}
 }
 
-// TestDraftIsTheDefault: --draft makes its guesses the default of --speculate, with and
+// TestDraftIsTheDefault checks that --draft changes the default of --speculate to model, with and
 // without --standby.
 func TestDraftIsTheDefault(t *testing.T) {
 	for _, c := range []struct{ draft, speculate, want string }{{"mtp", "suffix", "model"}, {"mtp", "off", "off"}, {"", "suffix", "suffix"}} {
@@ -169,7 +169,7 @@ func TestDraftIsTheDefault(t *testing.T) {
 	}
 }
 
-// TestKeysTravel: API keys with commas reach a coordinator through its environment.
+// TestKeysTravel checks that API keys with commas reach a coordinator through its environment.
 func TestKeysTravel(t *testing.T) {
 	keys := []string{"one", "two,three"}
 	t.Setenv("SHOAL_API_KEY", apiKeysEnv(keys))

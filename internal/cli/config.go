@@ -86,7 +86,7 @@ func parseConfig(text []byte, app *kong.Application, command *kong.Node) (map[st
 			continue
 		}
 		if !hasFlag(app.Node, p.key) {
-			return nil, fmt.Errorf("line %d: no command has a flag --%s, nor is there a command of that name; see `shoal --help`", p.line, p.key)
+			return nil, fmt.Errorf("line %d: no command has a flag --%s, and no command has that name; see `shoal --help`", p.line, p.key)
 		}
 		values[p.key] = p.value
 	}
@@ -129,7 +129,7 @@ func entries(n *yaml.Node) (out []entry, err error) {
 			v = v.Alias
 		}
 		if k.Kind != yaml.ScalarNode || seen[k.Value] {
-			return nil, fmt.Errorf("line %d: %q stands twice, or is not a name", k.Line, k.Value)
+			return nil, fmt.Errorf("line %d: %q is repeated, or is not a name", k.Line, k.Value)
 		}
 		seen[k.Value] = true
 		out = append(out, entry{k.Value, k.Line, v})
@@ -137,14 +137,14 @@ func entries(n *yaml.Node) (out []entry, err error) {
 	return out, nil
 }
 
-// hasFlag tells whether a command, or one below it, has the flag. What acts at once, and
-// this file's own flag, do not count.
+// hasFlag reports whether a command or a subcommand has the flag. It excludes --help, --version and
+// --config.
 func hasFlag(n *kong.Node, name string) bool {
 	return !slices.Contains([]string{"help", "version", "config"}, name) && slices.ContainsFunc(n.Flags, func(f *kong.Flag) bool { return f.Name == name }) ||
 		slices.ContainsFunc(n.Children, func(c *kong.Node) bool { return hasFlag(c, name) })
 }
 
-// flagText writes a value as it would stand on the command line.
+// flagText formats a value as on the command line.
 func flagText(n *yaml.Node, flag *kong.Flag) (string, error) {
 	var parts []string
 	sep := flag.Tag.Sep

@@ -14,7 +14,7 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// parsed is what a command line comes to.
+// parsed returns the flags of a command line.
 func parsed(t *testing.T, args ...string) (*commands, error) {
 	t.Helper()
 	var c commands
@@ -62,8 +62,7 @@ node:
 			t.Errorf("got %v, want %v", x[0], x[1])
 		}
 	}
-	// The environment counts before the file, and may name it; what a command requires may
-	// stand there.
+	// The environment overrides the file, and can name it. The file can set a required flag.
 	t.Setenv("SHOAL_QUEUE", "11")
 	t.Setenv("SHOAL_CONFIG", file("queue: 9\nchunk: 5\njoin: [h:1, h:2]\n"))
 	if c, err = parsed(t, "coordinator"); err != nil || c.Coordinator.Queue != 11 || c.Coordinator.Chunk != 5 {
@@ -76,7 +75,7 @@ node:
 		"queue: 9\nkv-memry: 1GiB\n":  "line 2: no command has a flag --kv-memry",
 		"node:\n  chunk: 5\n":         "line 2: node has no flag --chunk",
 		"queue: 9\n\nchunk: many\n":   "shoal.yaml:3:",
-		"queue: 1\nqueue: 2\n":        "line 2: \"queue\" stands twice",
+		"queue: 1\nqueue: 2\n":        "line 2: \"queue\" is repeated",
 		"chunk: [1, 2]\n":             "shoal.yaml:1: takes one value",
 		"chunk:\n":                    "shoal.yaml:1: has no value",
 		"chunk: {a: 1}\n":             "shoal.yaml:1: takes a value",
@@ -93,7 +92,7 @@ node:
 		t.Errorf("an empty file: %v", err)
 	}
 	if _, err := parsed(t, "up", "--config", filepath.Join(dir, "none")); err == nil {
-		t.Error("a file that is not there was taken")
+		t.Error("a missing file is accepted")
 	}
 }
 
@@ -127,7 +126,7 @@ func FuzzConfig(f *testing.F) {
 			}
 		}
 		if bytes.Contains(text, []byte("no-such-flag: 1\n")) && bytes.HasPrefix(text, []byte("no-such")) {
-			t.Error("an unknown key was taken")
+			t.Error("an unknown key is accepted")
 		}
 	})
 }

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// TestConfigPipeIsInterrupted: a command that waits for its file of flags ends at the first
+// TestConfigPipeIsInterrupted checks that a command that waits for its config file ends at the first
 // signal.
 func TestConfigPipeIsInterrupted(t *testing.T) {
 	pipe := filepath.Join(t.TempDir(), "flags")

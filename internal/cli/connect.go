@@ -158,7 +158,7 @@ func (l *localCluster) serve(ctx context.Context) (addr string, end func(), err 
 	return lis.Addr().String(), func() {
 		cancel()
 		if err := <-served; err != nil {
-			l.log.Error("the API did not stop cleanly", "error", err)
+			l.log.Error("API did not stop cleanly", "error", err)
 		}
 	}, nil
 }

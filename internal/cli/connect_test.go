@@ -9,7 +9,8 @@ import (
 	"github.com/shoal-llm/shoal/client"
 )
 
-// A server of a LoRA adapter names the folder of the merged weights as its root.
+// TestServesAdapter checks that an adapter is recognized on a server, which reports the folder of the
+// merged weights as root.
 func TestServesAdapter(t *testing.T) {
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	const adapter = "../../models/fry-tools"

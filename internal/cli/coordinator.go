@@ -87,7 +87,7 @@ func (c *coordinatorCmd) Run(e *env) error {
 	ctx := e.ctx
 	if c.WithParent {
 		context.AfterFunc(supervise.WithParent(context.WithoutCancel(ctx), e.stdin), func() {
-			fmt.Fprintln(e.stderr, "shoal: the parent process is gone")
+			fmt.Fprintln(e.stderr, "shoal: exiting because the parent process is gone")
 			os.Exit(1) // all accepted work is on disk
 		})
 	}
@@ -127,7 +127,7 @@ func listenAt(addr string) (net.Listener, error) {
 	l, err := net.Listen("tcp", addr)
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, fmt.Errorf("--listen %s: another program listens there: stop it, or choose another port (0: a free one)", addr)
+		return nil, fmt.Errorf("--listen %s: another program listens there: stop it, or choose another port (0 chooses a free one)", addr)
 	case err != nil:
 		return nil, fmt.Errorf("--listen: %w", err)
 	}

@@ -78,7 +78,7 @@ func (c *demoCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(e.stdout, "%d processes up in %.1f s, one model cut across them\n\n", c.Nodes, time.Since(began).Seconds())
+	fmt.Fprintf(e.stdout, "%d processes up in %.1f s, with one model split across them\n\n", c.Nodes, time.Since(began).Seconds())
 	printStatus(e.stdout, state)
 	ask := questions()
 	if c.Prompt != "" {

@@ -11,7 +11,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// accepts fails unless the program would take a command line that a file of deploy/ gives it.
+// accepts checks that the program accepts a command line from a file of deploy/.
 func accepts(t *testing.T, where string, args []string, env map[string]string) {
 	t.Helper()
 	for name, value := range env {
@@ -27,7 +27,7 @@ func accepts(t *testing.T, where string, args []string, env map[string]string) {
 	}
 }
 
-// documents are those of a YAML file, each read by itself: an anchor holds in its own.
+// documents parses each document of a YAML file by itself, since an anchor is local to its document.
 func documents[T any](t *testing.T, path string) (out []T) {
 	t.Helper()
 	text, err := os.ReadFile(path)
@@ -44,8 +44,8 @@ func documents[T any](t *testing.T, path string) (out []T) {
 	return out
 }
 
-// What the units, the containers and the pods run are commands that the program takes, and
-// the file of flags that the package installs is one.
+// TestDeployedCommands checks that the program accepts the commands of the units and containers, and
+// the config file of the package.
 func TestDeployedCommands(t *testing.T) {
 	units, err := filepath.Glob("../../deploy/systemd/*.service")
 	if err != nil || len(units) != 3 {
@@ -56,7 +56,7 @@ func TestDeployedCommands(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The example for several machines, taken out of its comment, is one as well.
+	// The commented example for several machines must be valid as well.
 	example := filepath.Join(t.TempDir(), "shoal.yaml")
 	_, several, _ := strings.Cut(string(text), "# cluster-key:")
 	if err := os.WriteFile(example, []byte("cluster-key:"+strings.ReplaceAll(several, "\n# ", "\n")), 0o600); err != nil {
@@ -70,7 +70,7 @@ func TestDeployedCommands(t *testing.T) {
 		start := regexp.MustCompile(`(?m)^ExecStart=/usr/bin/shoal (.*)$`).FindSubmatch(unit)
 		for _, file := range []string{flags, example} {
 			if file == flags && !strings.HasSuffix(u, "/shoal.service") {
-				continue // those need the rest of it
+				continue // the other units need the example
 			}
 			accepts(t, u, strings.Fields(strings.ReplaceAll(string(start[1]), "/etc/shoal/shoal.yaml", file)), nil)
 		}
@@ -92,7 +92,7 @@ func TestDeployedCommands(t *testing.T) {
 
 type labels map[string]string
 
-// object is what is looked at of a Kubernetes object.
+// object holds the members of a Kubernetes object that the test checks.
 type object struct {
 	APIVersion string `yaml:"apiVersion"`
 	Kind       string
@@ -130,8 +130,8 @@ type probe struct {
 	HTTPGet   *struct{ Path string } `yaml:"httpGet"`
 }
 
-// Pods start with flags that the program takes, find each other before they are ready, and
-// no probe ends a coordinator because it waits.
+// TestKubernetes checks that the flags of the pods are valid, that pods find each other before they
+// are ready, and that no probe ends a coordinator that waits.
 func TestKubernetes(t *testing.T) {
 	all := documents[object](t, "../../deploy/kubernetes/shoal.yaml")
 	var pods, services []object
@@ -169,15 +169,15 @@ func TestKubernetes(t *testing.T) {
 	}
 	headless := slices.IndexFunc(services, func(s object) bool { return s.Spec.ClusterIP == "None" })
 	if headless < 0 || !services[headless].Spec.PublishNotReadyAddresses {
-		t.Fatal("names of pods that are not ready yet are not published: no node finds a coordinator that waits for it")
+		t.Fatal("the names of pods that are not ready are not published, so no node finds a coordinator that waits for nodes")
 	}
 	for _, p := range pods {
 		name, spec := p.Metadata.Name, p.Spec.Template.Spec
 		if !match(selects(p), p) || !match(selects(services[headless]), p) || p.Spec.ServiceName != services[headless].Metadata.Name {
-			t.Errorf("%s: selectors and labels do not meet", name)
+			t.Errorf("%s: selectors and labels do not match", name)
 		}
 		if !spec.SecurityContext.RunAsNonRoot || spec.TerminationGracePeriodSeconds < 35 {
-			t.Errorf("%s runs as root, or is killed before its requests have had their 30 s", name)
+			t.Errorf("%s runs as root, or is killed before its requests had 30 s to end", name)
 		}
 		c := spec.Containers[0]
 		env := map[string]string{}
@@ -188,7 +188,7 @@ func TestKubernetes(t *testing.T) {
 		}
 		accepts(t, name, c.Args, env)
 		if live := c.Live; live != nil && live.TCPSocket == nil {
-			t.Errorf("%s: its liveness is %+v; /health and /ready are 503 while it waits", name, live)
+			t.Errorf("%s: the liveness probe is %+v, but /health and /ready answer 503 while it waits", name, live)
 		}
 		switch c.Args[0] {
 		case "coordinator":
@@ -201,7 +201,7 @@ func TestKubernetes(t *testing.T) {
 			}
 		case "node":
 			if p.Spec.PodManagementPolicy != "Parallel" {
-				t.Errorf("%s: one node would wait for the other to be ready, and none is before all are there", name)
+				t.Errorf("%s: nodes start one after the other, but none becomes ready before all have joined", name)
 			}
 		}
 	}

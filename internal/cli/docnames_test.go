@@ -10,13 +10,13 @@ import (
 	"testing"
 )
 
-// foreign are flags of other programs that the pages name.
+// foreign lists flags of other programs in the pages.
 var foreign = strings.Fields(`--bench --buffer-float-type --check --data-parallel-size --enable-lora --enable-prefix-caching
 	--from-literal --gpu-memory-utilization --ignore-missing --install --kv-cache-dtype --max-model-len --max-num-batched-tokens
 	--max-num-seqs --max-seq-len --net-turbo --now --pipeline-parallel-size --quantization --rm --served-model-name
 	--speculative-config --tensor-parallel-size --tool-call-parser`)
 
-// mistyped are flags that a page shows with the error of the program.
+// mistyped lists wrong flags that a page shows with their error.
 var mistyped = []string{"--kv-memry"}
 
 var (
@@ -24,8 +24,8 @@ var (
 	routeInText = regexp.MustCompile("(?:GET|POST|DELETE) (/[a-z0-9_/{}]+)")
 )
 
-// TestDocsNameFlagsAndRoutes checks that the pages name no flag that no command has, and no
-// route that docs/http.md, which a server writes, does not list.
+// TestDocsNameFlagsAndRoutes checks that a command has every flag in the pages, and that docs/http.md,
+// which a server generates, has every route.
 func TestDocsNameFlagsAndRoutes(t *testing.T) {
 	pages := map[string]string{}
 	for _, pattern := range []string{"*.md", "docs/*.md", "docs/decisions/*.md"} {
@@ -41,10 +41,10 @@ func TestDocsNameFlagsAndRoutes(t *testing.T) {
 			pages[strings.TrimPrefix(filepath.ToSlash(f), "../../")] = string(text)
 		}
 	}
-	delete(pages, "CHANGELOG.md") // it may name what is gone
+	delete(pages, "CHANGELOG.md") // it can name removed flags
 	known := map[string]bool{}
 	for _, f := range flagInText.FindAllStringSubmatch(output(t, "man", "--markdown"), -1) {
-		known[f[1]], known["--no-"+strings.TrimPrefix(f[1], "--")] = true, true // a switch may be negatable
+		known[f[1]], known["--no-"+strings.TrimPrefix(f[1], "--")] = true, true // a boolean flag can be negatable
 	}
 	for _, f := range slices.Concat(foreign, mistyped) {
 		known[f] = true

@@ -48,11 +48,11 @@ func (c *drainCmd) Run(e *env) error {
 			}
 		}
 		if serving && (state == "drained" || state == "gone") {
-			fmt.Fprintf(e.stdout, "%s is %s: it holds nothing, stop it when you like\n", c.Node, state)
+			fmt.Fprintf(e.stdout, "%s is %s: it holds no data, so you can stop it\n", c.Node, state)
 			return nil
 		}
 		if time.Now().After(end) {
-			return fmt.Errorf("%s is still %s after %v", c.Node, state, c.Limit)
+			return fmt.Errorf("%s is still %s after %v; run the command again, or raise --limit", c.Node, state, c.Limit)
 		}
 		select {
 		case <-e.ctx.Done():

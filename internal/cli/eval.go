@@ -50,7 +50,7 @@ func (t *evalTarget) open(e *env) (_ *evalModel, err error) {
 		return nil, err
 	}
 	if t.Timeout <= 0 {
-		return nil, fmt.Errorf("--timeout %v: want a time, as in 10m", t.Timeout)
+		return nil, fmt.Errorf("--timeout %v: want a time such as 10m", t.Timeout)
 	}
 	dir, err := t.dir(e)
 	if err != nil {
@@ -75,7 +75,7 @@ func (t *evalTarget) open(e *env) (_ *evalModel, err error) {
 		server = c.Address
 		a.close = func() {
 			if err := c.Close(); err != nil {
-				fmt.Fprintln(e.stderr, "shoal: the embedded API:", err)
+				fmt.Fprintln(e.stderr, "shoal: stopping the API of this process:", err)
 			}
 		}
 	}
@@ -91,7 +91,7 @@ func (t *evalTarget) open(e *env) (_ *evalModel, err error) {
 	a.close = func() { a.client.Close(); stop() }
 	const probe = "Shoal: func main() { fmt.Println(1234567) } // grüße\n"
 	if same, known := a.client.SameTokens(e.ctx, probe, a.tok.Encode(probe, false)); known && !same {
-		return nil, fmt.Errorf("the server's tokenizer is not the one in %s: name the folder of the served model with --model", dir)
+		return nil, fmt.Errorf("the server's tokenizer differs from the one in %s: set --model to the folder of the served model", dir)
 	}
 	return a, nil
 }
@@ -195,7 +195,7 @@ func (c *evalRulerCmd) runOnline(e *env, corpus *eval.Corpus, store *eval.Store,
 	}
 	if len(c.Tasks) == 0 && a.chat == nil {
 		cfg.Tasks = slices.DeleteFunc(cfg.Tasks, eval.NeedsChat)
-		fmt.Fprintln(e.stderr, "the model has no chat template: chat tasks are left out")
+		fmt.Fprintln(e.stderr, "the model has no chat template: chat tasks are skipped")
 	}
 	bar := newBar(e, "eval", !c.JSON)
 	defer bar.end()
@@ -206,7 +206,7 @@ func (c *evalRulerCmd) runOnline(e *env, corpus *eval.Corpus, store *eval.Store,
 // runOffline runs the model in this process, without a server.
 func (c *evalRulerCmd) runOffline(e *env, corpus *eval.Corpus, store *eval.Store, cfg *eval.Config) ([]eval.Record, error) {
 	if c.Server != "" {
-		return nil, errors.New("--together and --prompts run the model in this process: leave --server out")
+		return nil, errors.New("--together and --prompts run the model in this process: remove --server")
 	}
 	dir, err := c.dir(e)
 	if err != nil {

@@ -44,7 +44,7 @@ func (c *evalPPLCmd) Run(e *env) error {
 		return err
 	}
 	if info.Size() > maxText {
-		return fmt.Errorf("%s has %s; at most %s are measured", c.Text, bytesText(info.Size()), bytesText(maxText))
+		return fmt.Errorf("%s has %s; the limit is %s: use a part of the text", c.Text, bytesText(info.Size()), bytesText(maxText))
 	}
 	text, err := os.ReadFile(c.Text)
 	if err != nil {

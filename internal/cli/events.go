@@ -76,17 +76,17 @@ func eventLine(v *api.ClusterEvent) string {
 		return b.String()
 	}
 	if c.NextEpoch == 0 {
-		return b.String() + "\n    no placement serves in its place yet"
+		return b.String() + "\n    no placement has replaced it yet"
 	}
 	fmt.Fprintf(&b, "\n    epoch %d after %d ms", c.NextEpoch, c.StallMillis)
 	if c.Streams > 0 {
-		fmt.Fprintf(&b, "; %d of %d streams went on, longest silence %d ms; %d tokens computed again, %d caches kept", c.WentOn, c.Streams, c.SilentMillis, c.Recomputed+c.Replayed, c.RestoredCaches+c.RestoredReplicas)
+		fmt.Fprintf(&b, "; %d of %d streams continued, longest pause %d ms; %d tokens computed again, %d caches kept", c.WentOn, c.Streams, c.SilentMillis, c.Recomputed+c.Replayed, c.RestoredCaches+c.RestoredReplicas)
 	}
 	if c.Failed > 0 {
 		fmt.Fprintf(&b, "; %d failed", c.Failed)
 	}
 	if c.Open {
-		b.WriteString("; not over")
+		b.WriteString("; not finished")
 	}
 	return b.String()
 }

@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// TestEvents: the list, then what follows; an end is told once its cost is known.
+// TestEvents checks that the command prints the list and then new events, and an end of a placement
+// once, with its final cost.
 func TestEvents(t *testing.T) {
 	const up = `{"id":1,"revision":1,"at":"2026-01-02T03:04:05.006Z","kind":"node_up","node":"a","epoch":0}`
 	const end = `{"id":2,"revision":%d,"at":"2026-01-02T03:04:06Z","kind":"node_lost","node":"b","epoch":1,"reason":"node b is gone",` +
@@ -21,7 +22,7 @@ func TestEvents(t *testing.T) {
 			return
 		}
 		if got := r.URL.Query().Get("from"); got != "1" {
-			t.Errorf("it follows from %q", got)
+			t.Errorf("the stream starts at %q, want 1", got)
 		}
 		fmt.Fprintf(w, ": keep-alive\n\nid: 2\ndata: "+end+"\n\nid: 3\ndata: "+end+"\n\n", 2, true, 3, 3, false, 7)
 	}))
@@ -32,16 +33,16 @@ func TestEvents(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	want := []string{"epoch 0  node up  a\n", "epoch 0  node up  c\n", "epoch 1  node lost  b  (node b is gone)\n",
-		"    epoch 2 after 310 ms; 7 of 8 streams went on, longest silence 420 ms; 62 tokens computed again, 6 caches kept; 1 failed\n"}
+		"    epoch 2 after 310 ms; 7 of 8 streams continued, longest pause 420 ms; 62 tokens computed again, 6 caches kept; 1 failed\n"}
 	rest := out.String()
 	for _, w := range want {
 		before, after, ok := strings.Cut(rest, w)
-		if !ok || strings.Contains(before, "\n") { // before it stands the time
+		if !ok || strings.Contains(before, "\n") { // the time precedes it
 			t.Fatalf("%q does not follow in\n%s", w, out.String())
 		}
 		rest = after
 	}
 	if rest != "" {
-		t.Errorf("more is told: %q", rest)
+		t.Errorf("unexpected output: %q", rest)
 	}
 }

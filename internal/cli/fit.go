@@ -83,7 +83,7 @@ func quantCandidates(stored tensor.DType) (out []tensor.DType) {
 // choose returns the largest type that fits, and a line that explains the choice.
 func (f *fit) choose(stored tensor.DType) (tensor.DType, string, error) {
 	if f.limit == 0 {
-		return stored, fmt.Sprintf("--quant auto: %s, as stored: this system does not say how much memory there is", stored), nil
+		return stored, fmt.Sprintf("--quant auto: %s, as stored: the memory of this system is unknown", stored), nil
 	}
 	beyond := ""
 	for _, dt := range quantCandidates(stored) {
@@ -140,7 +140,7 @@ func (f *fit) misfitError(weights tensor.DType) error {
 		option("more nodes: %d machines like this one, with a node each that takes %s (shoal up --cluster NAME --expect %d)", machines, bytesText(less.sum()), machines)
 	}
 	if options == 0 {
-		option("nothing on machines of this size: give them more memory")
+		option("nothing on machines of this size: use machines with more memory")
 	}
 	return errors.New(b.String())
 }

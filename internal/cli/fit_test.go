@@ -11,8 +11,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// toyFit is a room for a model of 16 GiB in bf16 that can be cut into 8 parts, with a cache of
-// 128 KiB a token.
+// toyFit returns a fit of a model with 16 GiB in bf16 that can be split into 8 parts. Its cache has
+// 128 KiB per token.
 func toyFit(local, total int, limit, caches int64) *fit {
 	return &fit{capacity: capacity{local: local, total: total, limit: limit, from: "this container", caches: caches}, context: 131072,
 		held: func(dt tensor.DType, nodes int) (bench.NodeMemory, error) {
@@ -25,16 +25,16 @@ func toyFit(local, total int, limit, caches int64) *fit {
 		cacheOf: func(tokens int) int64 { return int64(tokens) << 17 }}
 }
 
-// TestFit: what is chosen for a memory, and what an error offers instead.
+// TestFit checks the type that is chosen for a memory, and the alternatives in an error.
 func TestFit(t *testing.T) {
 	const gib = 1 << 30
 	for _, c := range []struct {
 		name                string
 		local, total        int
 		limit, caches       int64
-		stored, auto        tensor.DType // auto: what --quant auto chooses; F32: nothing
-		fits                bool         // as stored
-		says, offers, never []string     // in the line of auto, in the error of the stored type
+		stored, auto        tensor.DType // auto: choice of --quant auto; F32 if nothing fits
+		fits                bool         // whether the stored type fits
+		says, offers, never []string     // parts of the line of auto; parts in and absent from the error of the stored type
 	}{
 		{name: "plenty", local: 1, total: 1, limit: 64 * gib, caches: gib, stored: tensor.BF16, auto: tensor.BF16, fits: true,
 			says: []string{"--quant auto: bf16, which takes 21.75 GiB = 16.00 GiB of weights, 256.0 MiB of activations and 1.00 GiB of caches, 512.0 MiB of embedding and a margin of 4.00 GiB, of the 64.00 GiB that this container may use"}},
@@ -49,9 +49,9 @@ func TestFit(t *testing.T) {
 			offers: []string{"--kv-memory 2048MiB --max-context 16384", "--quant q8_0", "2 machines"}},
 		{name: "several nodes share a machine", local: 4, total: 4, limit: 16 * gib, caches: gib, stored: tensor.BF16, auto: tensor.Q8_0,
 			offers: []string{"4 times 4.00 GiB of weights"}},
-		{name: "machines that are to come", local: 1, total: 4, limit: 8 * gib, caches: gib, stored: tensor.BF16, auto: tensor.BF16, fits: true},
+		{name: "machines that join later", local: 1, total: 4, limit: 8 * gib, caches: gib, stored: tensor.BF16, auto: tensor.BF16, fits: true},
 		{name: "not even with 4 bits", local: 1, total: 1, limit: 4 * gib, caches: gib, stored: tensor.BF16, offers: []string{"8 machines"}, never: []string{"--quant q"}},
-		{name: "nothing would do", local: 1, total: 1, limit: gib, caches: gib / 2, stored: tensor.BF16, offers: []string{"nothing on machines of this size"}, never: []string{"--quant q", "machines like"}},
+		{name: "nothing fits", local: 1, total: 1, limit: gib, caches: gib / 2, stored: tensor.BF16, offers: []string{"nothing on machines of this size"}, never: []string{"--quant q", "machines like"}},
 		{name: "unknown memory", local: 1, total: 1, limit: 0, caches: gib, stored: tensor.BF16, auto: tensor.BF16, fits: true, says: []string{"as stored"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -86,7 +86,7 @@ func TestFit(t *testing.T) {
 	}
 }
 
-// TestOffersFit: whatever an error offers fits by the same count.
+// TestOffersFit checks that every alternative in an error fits.
 func TestOffersFit(t *testing.T) {
 	for limit := int64(1 << 30); limit < 40<<30; limit += 777 << 20 {
 		f := toyFit(1, 1, limit, 2<<30)
@@ -95,7 +95,7 @@ func TestOffersFit(t *testing.T) {
 				t.Errorf("of %d: %d machines take %d: %v", limit, machines, n.sum(), err)
 			}
 			if ok, _, _ := f.fits(tensor.BF16, 1, machines-1); ok && machines > 2 {
-				t.Errorf("of %d: %d machines would do", limit, machines-1)
+				t.Errorf("of %d: %d machines are enough", limit, machines-1)
 			}
 		}
 		n, err := f.needs(tensor.BF16, 1, 1)
@@ -112,7 +112,7 @@ func TestOffersFit(t *testing.T) {
 	}
 }
 
-// TestFitIsPlan: the numbers are those of shoal plan.
+// TestFitIsPlan checks that the numbers equal those of shoal plan.
 func TestFitIsPlan(t *testing.T) {
 	m, err := bench.PlanShape(bench.PlanShapes()[0])
 	if err != nil {
@@ -138,7 +138,8 @@ func TestFitIsPlan(t *testing.T) {
 	}
 }
 
-// TestQuantWithoutAValue: --quant alone, auto, a type, and none, wherever it stands.
+// TestQuantWithoutAValue checks --quant with no value, auto, a type and an empty value, in any
+// position.
 func TestQuantWithoutAValue(t *testing.T) {
 	for _, c := range []struct {
 		args []string

@@ -21,7 +21,7 @@ func (c *keygenCmd) Run(e *env) error {
 	if c.Out != "" {
 		if err := security.WriteKeyFile(c.Out, k); err != nil {
 			if errors.Is(err, fs.ErrExist) {
-				return fmt.Errorf("%w: a key is never overwritten, since running processes use it; name another file, or remove this one first", err)
+				return fmt.Errorf("%w: a key is never overwritten, since running processes may use it; choose another file, or remove this one first", err)
 			}
 			return err
 		}
@@ -61,7 +61,7 @@ func (f keyFlags) key() (security.Key, error) {
 	}
 	k, err := f.clusterKeyFlag.key()
 	if err == nil && !k.IsZero() && f.Insecure {
-		err = errors.New("--insecure with a cluster key: leave one of them out")
+		err = errors.New("--insecure excludes a cluster key: remove one of them")
 	}
 	return k, err
 }

@@ -9,10 +9,10 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// apiTypes are those of deploy/kubernetes/schema.yaml.
+// apiTypes are the types of deploy/kubernetes/schema.yaml.
 type apiTypes map[string]any
 
-// check says what is wrong with a value of a type, and where.
+// check returns the errors of a value, with their places.
 func (s apiTypes) check(kind any, v *yaml.Node, at string) (wrong []string) {
 	if v.Kind == yaml.AliasNode {
 		v = v.Alias
@@ -67,13 +67,13 @@ func (s apiTypes) check(kind any, v *yaml.Node, at string) (wrong []string) {
 		}
 		tags := map[string]string{"string": "!!str", "integer": "!!int", "boolean": "!!bool", "number": "!!int"}
 		if !slices.ContainsFunc(strings.Split(name, "|"), func(t string) bool { return v.Tag == tags[t] }) {
-			complain("%q is %s, want %s (a type that schema.yaml does not describe is to be added there)", v.Value, v.Tag, name)
+			complain("%q is %s, want %s (add a missing type to schema.yaml)", v.Value, v.Tag, name)
 		}
 	}
 	return wrong
 }
 
-// The manifests are of the types that Kubernetes has, with no member that it does not know.
+// TestKubernetesSchema checks that the manifests use only the types and members of Kubernetes.
 func TestKubernetesSchema(t *testing.T) {
 	types := documents[map[string]any](t, "../../deploy/kubernetes/schema.yaml")[0]
 	known := apiTypes{}
@@ -99,7 +99,7 @@ func TestKubernetesSchema(t *testing.T) {
 			t.Error(wrong)
 		}
 	}
-	for text, want := range map[string]string{ // each is found
+	for text, want := range map[string]string{ // each error must be found
 		"kind: Service\napiVersion: v1\nspec: {ports: [{name: api}]}":                                         `must have "port"`,
 		"kind: Service\napiVersion: v2":                                                                       "none of",
 		"kind: Service\nspec: {selectors: {a: b}}":                                                            `no "selectors"`,

@@ -117,7 +117,7 @@ func newLines(e *env, prompt string) *lines {
 			}
 			pasted.WriteByte('\n')
 			if pasted.Len() > maxLine {
-				return "", errors.New("what was pasted is too long")
+				return "", errors.New("the pasted text is too long; the limit is 16 MiB")
 			}
 		}
 	}

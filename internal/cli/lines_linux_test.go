@@ -17,18 +17,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// terminal opens a pseudo-terminal: what a person types and sees, and what the program has.
-func terminal(t *testing.T) (person, program *os.File) {
+// terminal opens a pseudo-terminal. The test uses user, and the program gets program.
+func terminal(t *testing.T) (user, program *os.File) {
 	t.Helper()
-	person, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	user, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
 		t.Skip("no pseudo-terminals here:", err)
 	}
-	t.Cleanup(func() { person.Close() })
-	if err := unix.IoctlSetPointerInt(int(person.Fd()), unix.TIOCSPTLCK, 0); err != nil {
+	t.Cleanup(func() { user.Close() })
+	if err := unix.IoctlSetPointerInt(int(user.Fd()), unix.TIOCSPTLCK, 0); err != nil {
 		t.Fatal(err)
 	}
-	n, err := unix.IoctlGetInt(int(person.Fd()), unix.TIOCGPTN)
+	n, err := unix.IoctlGetInt(int(user.Fd()), unix.TIOCGPTN)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,13 +36,13 @@ func terminal(t *testing.T) (person, program *os.File) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { program.Close() })
-	return person, program
+	return user, program
 }
 
-// echo is a server that answers every chat with "fine", cut.
+// echo is a server that answers every chat with "fine", truncated by the token limit.
 type echo struct {
 	mu    sync.Mutex
-	asked []string // last messages
+	asked []string // last message of each request
 }
 
 func (s *echo) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -61,7 +61,7 @@ func (s *echo) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.(http.Flusher).Flush()
 		select {
 		case <-r.Context().Done():
-		case <-time.After(linePatience + time.Second): // nobody has stopped it, which the test has said
+		case <-time.After(linePatience + time.Second): // the test has already failed
 		}
 		return
 	}
@@ -70,8 +70,9 @@ func (s *echo) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 const linePatience = time.Minute
 
-// A person edits a line, has an earlier one back, also of an earlier chat, writes and pastes
-// several lines, is helped, is told that an answer was cut, stops one, and leaves with Ctrl-C.
+// TestChatAtATerminal types at a terminal: it edits a line, recalls messages of this chat and an
+// earlier one, enters and pastes several lines, asks for help, reads that an answer is truncated,
+// stops an answer, and exits with Ctrl-C.
 func TestChatAtATerminal(t *testing.T) {
 	state := t.TempDir()
 	t.Setenv("XDG_STATE_HOME", state)
@@ -85,12 +86,12 @@ func TestChatAtATerminal(t *testing.T) {
 	s := &echo{}
 	srv := httptest.NewServer(s)
 	defer srv.Close()
-	person, program := terminal(t)
+	user, program := terminal(t)
 	seen := make(chan string, 1000)
 	go func() {
 		buf := make([]byte, 4096)
 		for {
-			n, err := person.Read(buf)
+			n, err := user.Read(buf)
 			if err != nil {
 				close(seen)
 				return
@@ -107,7 +108,7 @@ func TestChatAtATerminal(t *testing.T) {
 			case text := <-seen:
 				screen.WriteString(text)
 			case <-late:
-				t.Fatalf("%q does not come; on the screen: %q", want, screen.String())
+				t.Fatalf("%q is missing; the screen shows %q", want, screen.String())
 			}
 		}
 		_, rest, _ := strings.Cut(screen.String(), want)
@@ -119,91 +120,91 @@ func TestChatAtATerminal(t *testing.T) {
 		done <- run(env{ctx: context.Background(), stdin: program, stdout: program, stderr: program, interrupts: sigint}, []string{"chat", "--server", srv.URL})
 	}()
 	wait("> ")
-	fmt.Fprint(person, "\x1b[A\x1b[A\r") // of an earlier chat
+	fmt.Fprint(user, "\x1b[A\x1b[A\r") // a message of an earlier chat
 	wait("[cut after")
 	wait("> ")
-	fmt.Fprint(person, "helo\x7flo\r") // o is taken back
+	fmt.Fprint(user, "helo\x7flo\r") // the o is deleted
 	wait("[cut after")
 	wait("> ")
-	fmt.Fprint(person, "\x1b[A!\r") // the line before, and more
+	fmt.Fprint(user, "\x1b[A!\r") // the last message, extended
 	wait("[cut after")
 	wait("> ")
-	fmt.Fprint(person, "/help\r")
+	fmt.Fprint(user, "/help\r")
 	wait("/reset")
 	wait("> ")
-	fmt.Fprint(person, "\"\"\"one\r")
+	fmt.Fprint(user, "\"\"\"one\r")
 	wait(". ")
-	fmt.Fprint(person, "two\"\"\"\r")
+	fmt.Fprint(user, "two\"\"\"\r")
 	wait("[cut after")
 	wait("> ")
-	fmt.Fprint(person, "three\\\r")
+	fmt.Fprint(user, "three\\\r")
 	wait(". ")
-	fmt.Fprint(person, "four\r")
+	fmt.Fprint(user, "four\r")
 	wait("[cut after")
 	wait("> ")
-	fmt.Fprint(person, "\x1b[200~five\rsix\x1b[201~\r")
+	fmt.Fprint(user, "\x1b[200~five\rsix\x1b[201~\r")
 	wait("[cut after")
 	wait("> ")
-	fmt.Fprint(person, "\x1b[A\x1b[A\r") // one before the last: of two lines
+	fmt.Fprint(user, "\x1b[A\x1b[A\r") // the message before the last, with two lines
 	wait("three⏎four")
 	wait("[cut after")
 	wait("> ")
-	fmt.Fprint(person, "\r\r") // empty lines do nothing
+	fmt.Fprint(user, "\r\r") // empty lines do nothing
 	wait("> ")
 	wait("> ")
-	fmt.Fprint(person, "slow\r")
+	fmt.Fprint(user, "slow\r")
 	wait("begun")
 	if !sigint.handled() {
-		t.Error("Ctrl-C is not taken while an answer comes")
+		t.Error("Ctrl-C is not handled during an answer")
 	}
 	wait("[stopped]")
 	wait("> ")
 	if !sigint.handled() {
 		t.Error("Ctrl-C right after an answer ends the chat")
 	}
-	fmt.Fprint(person, "half a line\x03")
+	fmt.Fprint(user, "half a line\x03")
 	wait("> ")
-	fmt.Fprint(person, "half\x03whole\r") // the line is cleared
+	fmt.Fprint(user, "half\x03whole\r") // the line is cleared
 	wait("[cut after")
 	wait("> ")
-	fmt.Fprint(person, "\"\"\"begun\r") // and so is a message
+	fmt.Fprint(user, "\"\"\"begun\r") // a message of several lines is cleared too
 	wait(". ")
-	fmt.Fprint(person, "\x03")
+	fmt.Fprint(user, "\x03")
 	wait("> ")
 	time.Sleep(interruptGrace)
 	if sigint.handled() {
-		t.Error("a signal is taken while nothing is answered")
+		t.Error("a signal is handled without an answer")
 	}
-	// A prompt says that the terminal is raw again. Before it, Ctrl-C would be a signal of the
-	// terminal, and this terminal belongs to no process group.
-	fmt.Fprint(person, "\x03")
+	// The terminal is in raw mode after a prompt. Before, Ctrl-C would be a signal of the terminal,
+	// and this terminal has no process group.
+	fmt.Fprint(user, "\x03")
 	wait("once more")
 	wait("> ")
-	fmt.Fprint(person, "still\r") // the second one must follow the first
+	fmt.Fprint(user, "still\r") // only a second Ctrl-C right after the first one exits
 	wait("[cut after")
 	wait("> ")
-	fmt.Fprint(person, "\x03\x03\x03") // meant for the answer
+	fmt.Fprint(user, "\x03\x03\x03") // these count as meant for the answer
 	for range 3 {
 		wait("once more")
 		wait("> ")
 	}
 	time.Sleep(interruptGrace)
-	fmt.Fprint(person, "\x03")
+	fmt.Fprint(user, "\x03")
 	wait("once more")
 	wait("> ")
-	fmt.Fprint(person, "\x03")
+	fmt.Fprint(user, "\x03")
 	select {
 	case status := <-done:
 		if status != 0 {
 			t.Errorf("status %d", status)
 		}
 	case <-time.After(linePatience):
-		t.Fatal("Ctrl-C does not leave")
+		t.Fatal("Ctrl-C does not end the chat")
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if strings.Join(s.asked, ",") != "older,hello,hello!,one\ntwo,three\nfour,five\nsix,three\nfour,slow,whole,still" {
-		t.Errorf("asked %q", s.asked)
+		t.Errorf("the requests are %q", s.asked)
 	}
 	kept, err := os.ReadFile(filepath.Join(state, "shoal", "history"))
 	if err != nil || !strings.HasPrefix(string(kept), "older\nold\nolder\nhello\nhello!\n") {
@@ -211,7 +212,7 @@ func TestChatAtATerminal(t *testing.T) {
 	}
 }
 
-// Ctrl-C and SIGTERM leave a chat and a run that wait for input.
+// TestInterruptWhileInputIsAwaited checks that a signal ends a chat and a run that wait for input.
 func TestInterruptWhileInputIsAwaited(t *testing.T) {
 	srv := httptest.NewServer(&echo{})
 	defer srv.Close()
@@ -235,7 +236,7 @@ func TestInterruptWhileInputIsAwaited(t *testing.T) {
 	}
 }
 
-// A model that nothing serves is started; ps shows the cluster.
+// TestRunOfAModel checks that run starts a model that no server has, and that ps shows a cluster.
 func TestRunOfAModel(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "config.json"), []byte("{}"), 0o600); err != nil {

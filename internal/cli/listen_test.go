@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// TestListenAtTakenPort: the error says what to do, and any other names the flag.
+// TestListenAtTakenPort checks that the error for a used port suggests a remedy, and that other errors
+// name the flag.
 func TestListenAtTakenPort(t *testing.T) {
 	l, err := listenAt("127.0.0.1:0")
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// TestNoGoStructsInTheLog: values of structs are JSON, in text and in JSON.
+// TestNoGoStructsInTheLog checks that struct values are JSON in both log formats.
 func TestNoGoStructsInTheLog(t *testing.T) {
 	type inner struct{ Least, Most int }
 	value := struct {

@@ -73,7 +73,7 @@ func merged(e *env, adapter string) (string, error) {
 		return "", fmt.Errorf("merging %s: %w", adapter, err)
 	}
 	if keyNow, err := mergeKey(base, adapter); err != nil || keyNow != key {
-		return "", errors.Join(fmt.Errorf("merging %s: its files or those of %s changed meanwhile: start again when they are complete", adapter, base), err)
+		return "", errors.Join(fmt.Errorf("merging %s: its files or those of %s changed during the merge: try again when they are complete", adapter, base), err)
 	}
 	if err := os.Rename(tmp, at); err != nil && !exists(filepath.Join(at, name, "config.json")) { // another process may have been faster
 		return "", fmt.Errorf("merging %s: %w", adapter, err)
@@ -112,7 +112,7 @@ func baseOf(e *env, adapter string) (string, error) {
 		}
 		return at, nil
 	}
-	return "", fmt.Errorf("%s is a LoRA adapter of %q, which is no folder here: let base_model_name_or_path in its adapter_config.json name the folder of its base", adapter, base)
+	return "", fmt.Errorf("%s is a LoRA adapter of %q, which is not a folder on this machine: set base_model_name_or_path in its adapter_config.json to the folder of its base", adapter, base)
 }
 
 // mergeKey returns a hash of the contents of an adapter and its base.

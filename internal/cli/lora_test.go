@@ -10,8 +10,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 )
 
-// A merged adapter is of the bytes that its base has: one changed row of the base is another
-// folder, also when the base's time of modification was put back.
+// TestMergedFollowsItsBase checks that a changed base gets a new merged folder, even if its
+// modification time is unchanged.
 func TestMergedFollowsItsBase(t *testing.T) {
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	dir := t.TempDir()
@@ -37,7 +37,7 @@ func TestMergedFollowsItsBase(t *testing.T) {
 			t.Fatal(err)
 		}
 		if filepath.Base(out) != "adapter" {
-			t.Errorf("%s: the merged model lies in %s", what, out)
+			t.Errorf("%s: the merged model is in %s", what, out)
 		}
 		seen[out] = what
 		return out

@@ -13,9 +13,9 @@ import (
 // output is what a command prints.
 func output(t *testing.T, args ...string) string {
 	t.Helper()
-	var out, trouble bytes.Buffer
-	if status := run(env{ctx: context.Background(), stdin: strings.NewReader(""), stdout: &out, stderr: &trouble}, args); status != 0 {
-		t.Fatalf("shoal %v: status %d: %s", args, status, &trouble)
+	var out, stderr bytes.Buffer
+	if status := run(env{ctx: context.Background(), stdin: strings.NewReader(""), stdout: &out, stderr: &stderr}, args); status != 0 {
+		t.Fatalf("shoal %v: status %d: %s", args, status, &stderr)
 	}
 	return out.String()
 }
@@ -69,10 +69,10 @@ func TestManualFormats(t *testing.T) {
 	page := output(t, "man")
 	for _, width := range []string{"60n", "78n", "120n"} {
 		c := exec.Command(groff, "-man", "-ww", "-Tutf8", "-rLL="+width)
-		var said strings.Builder
-		c.Stdin, c.Stderr = strings.NewReader(page), &said
-		if err := c.Run(); err != nil || said.Len() > 0 {
-			t.Errorf("width %s: %v\n%s", width, err, said.String())
+		var stderr strings.Builder
+		c.Stdin, c.Stderr = strings.NewReader(page), &stderr
+		if err := c.Run(); err != nil || stderr.Len() > 0 {
+			t.Errorf("width %s: %v\n%s", width, err, stderr.String())
 		}
 	}
 }

@@ -27,7 +27,7 @@ func adapterNote(dir string) string {
 	if !exists(filepath.Join(dir, "adapter_config.json")) || model.IsLoRA(dir) {
 		return ""
 	}
-	return "adapter_config.json: a LoRA adapter lies beside a whole model, and is not applied: put it in a folder of its own to have it"
+	return "adapter_config.json: the LoRA adapter in the folder of a complete model is not applied; move it to a folder of its own to use it"
 }
 
 // dir returns the path of the model of the flag, or of the bundled one.
@@ -35,7 +35,7 @@ func (f modelFlag) dir(e *env) (string, error) {
 	word := f.Model
 	if word == "" {
 		if word = findBundled(bundled); word == "" {
-			return "", fmt.Errorf("the bundled model %s was not found above the working directory or the program: name a model with --model", bundled)
+			return "", fmt.Errorf("the bundled model %s was not found in the working directory, the folder of the program, or a folder above them: choose a model with --model", bundled)
 		}
 	}
 	return findModel(e, word)

@@ -137,7 +137,7 @@ func (c *modelsListCmd) needs(name string, config *model.Config, measured map[bo
 
 func printModels(w io.Writer, list []listedModel, s hub.Settings, nodes int) {
 	if len(list) == 0 {
-		fmt.Fprintf(w, "no models in %s or %s; fetch one: shoal pull Qwen/Qwen3-0.6B\n", s.Cache, s.Own)
+		fmt.Fprintf(w, "no models in %s or %s; to fetch one, run shoal pull Qwen/Qwen3-0.6B\n", s.Cache, s.Own)
 		return
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
@@ -163,7 +163,7 @@ func printModels(w io.Writer, list []listedModel, s hub.Settings, nodes int) {
 			fmt.Fprintf(w, "%s: %s\n", m.Ref, m.Problem)
 		}
 	}
-	fmt.Fprintf(w, "\nBF16, Q8_0, Q4_0 (--quant): memory per node without caches, and expected tokens per second, on %s of this machine.\n", plural(nodes, "node"))
+	fmt.Fprintf(w, "\nBF16, Q8_0, Q4_0 (--quant): memory per node without caches, and expected tokens per second, on %s on this machine.\n", plural(nodes, "node"))
 }
 
 // rateText formats a rate: with one decimal below 10, and as an integer from 10 on.
@@ -183,7 +183,7 @@ func (c *modelsRmCmd) Run(e *env) error {
 	for _, word := range c.Model {
 		r, err := hub.Parse(word)
 		if err == nil && r.Kind == hub.Local {
-			err = errors.New("a path is yours to remove; name the model as 'shoal models' does")
+			err = errors.New("shoal does not remove a path; use a name from 'shoal models'")
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", word, err)

@@ -63,7 +63,7 @@ func (c *nodeCmd) checkpointPath(e *env) (string, error) {
 		return "", nil
 	}
 	if err != nil {
-		return "", fmt.Errorf("no checkpoint here: %w; name a folder that holds config.json, or a .gguf file (--model bus fetches what is needed from the others)", err)
+		return "", fmt.Errorf("no checkpoint on this machine: %w; choose a folder with config.json, or a .gguf file (--model bus fetches the weights from other nodes)", err)
 	}
 	return dir, nil
 }
@@ -103,7 +103,7 @@ func (c *nodeCmd) Run(e *env) error {
 	var speeds topology.Speeds
 	if c.Speeds != "" {
 		if err := json.Unmarshal([]byte(c.Speeds), &speeds); err != nil || !speeds.Valid() || speeds.Threads.Most != c.Threads {
-			return fmt.Errorf("--speeds %q: want what a machine gives to %d threads: %w", c.Speeds, c.Threads, cmp.Or(err, errors.New("it is not")))
+			return fmt.Errorf("--speeds %q: want the measured speeds of %d threads: %w", c.Speeds, c.Threads, cmp.Or(err, errors.New("invalid speeds")))
 		}
 	}
 	shared, err := openShared(c.SharedFD)
@@ -131,7 +131,7 @@ func openShared(fd int) (*sharedmem.Region, error) {
 	}
 	f := os.NewFile(uintptr(fd), "shared")
 	if f == nil {
-		return nil, fmt.Errorf("--shared-fd %d: no descriptor", fd)
+		return nil, fmt.Errorf("--shared-fd %d: not an open file descriptor", fd)
 	}
 	defer f.Close()
 	r, err := sharedmem.Open(f)

@@ -35,7 +35,7 @@ func (c *nodeCmd) membershipFolder(name string) (string, error) {
 	if home := membershipsHome(); home != "" {
 		return filepath.Join(home, name), nil
 	}
-	return "", errors.New("this user has no home directory to keep the cluster key in: name a folder with --data-dir DIR")
+	return "", errors.New("this user has no home directory for the cluster key: set a folder with --data-dir DIR")
 }
 
 // memberships returns the clusters that this machine has joined before.
@@ -65,21 +65,21 @@ const (
 func chooseJoinMethod(c *nodeCmd, haveKey bool, kept []join.Membership) (how joinMethod, chosen join.Membership, err error) {
 	switch {
 	case haveKey && (c.Token != "" || c.Discover):
-		return 0, chosen, errors.New("--token and --discover fetch the cluster key: leave --cluster-key and SHOAL_CLUSTER_KEY out")
+		return 0, chosen, errors.New("--token and --discover fetch the cluster key: remove --cluster-key and SHOAL_CLUSTER_KEY")
 	case c.Discover && len(c.Join) > 0:
-		return 0, chosen, errors.New("--discover finds the address: leave --join out")
+		return 0, chosen, errors.New("--discover finds the address: remove --join")
 	case c.Insecure && (c.Token != "" || c.Discover):
-		return 0, chosen, errors.New("--insecure has no key to fetch: leave --token and --discover out")
+		return 0, chosen, errors.New("--insecure has no key to fetch: remove --token and --discover")
 	case c.Discover:
 		return joinByDiscovery, chosen, nil
 	case c.Token != "" && len(c.Join) != 1:
-		return 0, chosen, errors.New("--token needs the address of the first machine: --join ADDRESS, as `shoal up --cluster` printed it, or --discover to look for it")
+		return 0, chosen, errors.New("--token needs the address of the first machine: --join ADDRESS, as printed by `shoal up --cluster`, or --discover to search for it")
 	case c.Token != "":
 		return joinByToken, chosen, nil
 	}
 	if haveKey || c.Insecure {
 		if len(c.Join) == 0 {
-			return 0, chosen, errors.New("--join: name the gossip address of the coordinator, or of any node: --join HOST:PORT")
+			return 0, chosen, errors.New("--join is missing: set the gossip address of the coordinator or of any node: --join HOST:PORT")
 		}
 		return joinByKey, chosen, nil
 	}
@@ -96,7 +96,7 @@ func chooseJoinMethod(c *nodeCmd, haveKey bool, kept []join.Membership) (how joi
 		}
 		return 0, chosen, fmt.Errorf("this machine has joined several clusters: choose one with --cluster NAME: %s", strings.Join(names, ", "))
 	case len(c.Join) == 0:
-		return 0, chosen, errors.New("no cluster is named: --join ADDRESS --token TOKEN, as `shoal up --cluster NAME` on the first machine prints it; --discover looks for one on the local network; --join HOST:PORT --cluster-key FILE has a copy of the key")
+		return 0, chosen, errors.New("no cluster is chosen. Use --join ADDRESS --token TOKEN, as printed by `shoal up --cluster NAME` on the first machine; --discover to search the local network; or --join HOST:PORT --cluster-key FILE with a copy of the key")
 	}
 	return joinByKey, chosen, nil // the missing key is an error after the checks of all other flags
 }
@@ -136,7 +136,7 @@ func (c *nodeCmd) resolveCluster(e *env, log *slog.Logger) error {
 			return err
 		}
 	case rejoin:
-		log.Info("joining the cluster that this machine joined before", "cluster", m.Cluster, "join", strings.Join(m.Join, ","))
+		log.Info("joining the cluster of the last start", "cluster", m.Cluster, "join", strings.Join(m.Join, ","))
 	case joinByKey:
 	}
 	c.ClusterKeyFile, c.Cluster, c.Join = m.KeyFile, m.Cluster, m.Join
@@ -158,7 +158,7 @@ func (c *nodeCmd) resolveCluster(e *env, log *slog.Logger) error {
 func sourceAddress(addr string) (string, error) {
 	conn, err := net.Dial("udp", addr) // sends no packet
 	if err != nil {
-		return "", fmt.Errorf("there is no route from here to %s, where the cluster was joined before (%w); name an address of this machine with --bind, or join again with a token", addr, err)
+		return "", fmt.Errorf("there is no route from this machine to %s, where it joined the cluster before (%w); set an address of this machine with --bind, or join again with a token", addr, err)
 	}
 	defer conn.Close()
 	host, _, err := net.SplitHostPort(conn.LocalAddr().String())
@@ -180,18 +180,18 @@ func (c *nodeCmd) exchange(e *env, log *slog.Logger, at string, t join.Token, ke
 		if i < 0 || errors.Is(err, join.ErrImpostor) || e.ctx.Err() != nil {
 			return m, "", err
 		}
-		log.Info("the token was not exchanged; this machine joins with the key that it kept", "cluster", kept[i].Cluster, "reason", err)
+		log.Info("token not exchanged; joining with the stored key", "cluster", kept[i].Cluster, "reason", err)
 		return kept[i], "", nil
 	}
 	if c.Cluster != "" && c.Cluster != g.Cluster {
-		return m, "", fmt.Errorf("--cluster %s: the token is of the cluster %q", c.Cluster, g.Cluster)
+		return m, "", fmt.Errorf("--cluster %s: the token belongs to the cluster %q; remove --cluster, or use a token of that cluster", c.Cluster, g.Cluster)
 	}
 	dir, err := c.membershipFolder(g.Cluster)
 	if err != nil {
 		return m, "", err
 	}
 	if m, err = join.SaveGrant(dir, g, at, t.Pin); err == nil {
-		fmt.Fprintf(e.stderr, "joined the cluster %s; its key is kept in %s, so the next start needs no token\n", g.Cluster, dir)
+		fmt.Fprintf(e.stderr, "joined the cluster %s; its key is stored in %s, so the next start needs no token\n", g.Cluster, dir)
 	}
 	return m, host, err
 }
@@ -241,7 +241,7 @@ func (c *nodeCmd) discover(e *env, log *slog.Logger, kept []join.Membership) (m 
 			return m, "", err
 		}
 		if t.Pin != chosen.Pin {
-			return m, "", fmt.Errorf("the token was not made by the cluster %s at %s: its fingerprint is %s, that of the advert %s", chosen.Cluster, chosen.Addr, t.Pin.Short(), chosen.Pin.Short())
+			return m, "", fmt.Errorf("the token was not made by the cluster %s at %s: its fingerprint is %s, but that of the cluster is %s; make a token on the first machine of this cluster", chosen.Cluster, chosen.Addr, t.Pin.Short(), chosen.Pin.Short())
 		}
 		token = &t
 	}

@@ -27,14 +27,14 @@ func TestChooseJoinMethod(t *testing.T) {
 		says    string
 	}{
 		"key and address":           {node(at("10.0.0.1:7070")), true, []join.Membership{shop}, joinByKey, "", ""},
-		"key alone":                 {node(func(*nodeCmd) {}), true, nil, 0, "", "--join: name the gossip address"},
+		"key alone":                 {node(func(*nodeCmd) {}), true, nil, 0, "", "--join is missing: set the gossip address"},
 		"insecure":                  {node(func(c *nodeCmd) { c.Insecure, c.Join = true, []string{"127.0.0.1:1"} }), false, nil, joinByKey, "", ""},
 		"token":                     {node(func(c *nodeCmd) { c.Token, c.Join = "t", []string{"10.0.0.1:7069"} }), false, []join.Membership{lab}, joinByToken, "", ""},
 		"token without address":     {node(func(c *nodeCmd) { c.Token = "t" }), false, nil, 0, "", "needs the address"},
-		"token and key":             {node(func(c *nodeCmd) { c.Token, c.Join = "t", []string{"10.0.0.1:7069"} }), true, nil, 0, "", "leave --cluster-key"},
+		"token and key":             {node(func(c *nodeCmd) { c.Token, c.Join = "t", []string{"10.0.0.1:7069"} }), true, nil, 0, "", "remove --cluster-key"},
 		"token, insecure":           {node(func(c *nodeCmd) { c.Token, c.Join, c.Insecure = "t", []string{"10.0.0.1:7069"}, true }), false, nil, 0, "", "--insecure has no key"},
 		"discover":                  {node(func(c *nodeCmd) { c.Discover, c.Token = true, "t" }), false, nil, joinByDiscovery, "", ""},
-		"discover and address":      {node(func(c *nodeCmd) { c.Discover, c.Join = true, []string{"10.0.0.1:7069"} }), false, nil, 0, "", "leave --join out"},
+		"discover and address":      {node(func(c *nodeCmd) { c.Discover, c.Join = true, []string{"10.0.0.1:7069"} }), false, nil, 0, "", "remove --join"},
 		"restart":                   {node(func(*nodeCmd) {}), false, []join.Membership{lab}, rejoin, "lab", ""},
 		"restart, several clusters": {node(func(*nodeCmd) {}), false, []join.Membership{lab, shop}, 0, "", "--cluster NAME: lab, shop"},
 		"restart by name":           {node(func(c *nodeCmd) { c.Cluster = "shop" }), false, []join.Membership{lab, shop}, rejoin, "shop", ""},

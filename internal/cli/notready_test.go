@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// TestNotReadyServerSpeaksTLS: who waits answers as the API does that will be there.
+// TestNotReadyServerSpeaksTLS checks that a waiting coordinator answers with the TLS settings of the
+// API.
 func TestNotReadyServerSpeaksTLS(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -36,7 +37,8 @@ func TestNotReadyServerSpeaksTLS(t *testing.T) {
 	}
 }
 
-// TestNotReadyServerDoesNotWaitForBodies: who announces a body and sends none gets the answer.
+// TestNotReadyServerDoesNotWaitForBodies checks that a client that announces a body and sends none
+// gets an answer.
 func TestNotReadyServerDoesNotWaitForBodies(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"testing/fstest"
 )
 
-// TestNUMANodes: what Linux writes of a machine decides how many nodes it gets, and where.
+// TestNUMANodes checks the number and the placement of nodes for NUMA lists of Linux.
 func TestNUMANodes(t *testing.T) {
 	const at = "sys/devices/system/node/"
 	machine := func(lists map[string]string) fstest.MapFS {
@@ -27,7 +27,7 @@ func TestNUMANodes(t *testing.T) {
 		ask        int // --nodes
 		placed     [][]int
 	}{
-		{"nothing is known", nil, all, 8, nil, 1, 2, nil},
+		{"no NUMA information", nil, all, 8, nil, 1, 2, nil},
 		{"one", map[string]string{"node0": "0-3"}, all, 4, [][]int{{0, 1, 2, 3}}, 1, 4, nil},
 		{"two", map[string]string{"node1": "1,3", "node0": "0,2"}, all, 4, [][]int{{0, 2}, {1, 3}}, 2, 2, [][]int{{0, 2}, {1, 3}}},
 		{"several processes on each", map[string]string{"node0": "0-1", "node1": "2-3"}, all, 4, [][]int{{0, 1}, {2, 3}}, 2, 4, [][]int{{0, 1}, {0, 1}, {2, 3}, {2, 3}}},
@@ -37,7 +37,7 @@ func TestNUMANodes(t *testing.T) {
 		{"a set of processors on one of them", map[string]string{"node0": "0-1", "node1": "2-3"}, func(cpu int) bool { return cpu > 1 }, 2, [][]int{{2, 3}}, 1, 1, nil},
 		{"unequal", map[string]string{"node0": "0-2", "node1": "3"}, all, 4, [][]int{{0, 1, 2}, {3}}, 2, 2, nil},
 		{"a container with one processor's time", map[string]string{"node0": "0-1", "node1": "2-3"}, all, 1, [][]int{{0, 1}, {2, 3}}, 1, 1, nil},
-		{"a list that nobody writes", map[string]string{"node0": "0-x,5,7-999999,-3"}, all, 1, [][]int{{5}}, 1, 1, nil},
+		{"an invalid list", map[string]string{"node0": "0-x,5,7-999999,-3"}, all, 1, [][]int{{5}}, 1, 1, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			numa := numaNodes(machine(c.lists), c.allowed)

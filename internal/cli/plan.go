@@ -63,7 +63,7 @@ func (c *planCmd) Run(e *env) error {
 		bytesText(p.WeightBytes), p.WeightType, bytesText(p.EmbeddingBytes), bytesText(p.WorkspaceBytes), bytesText(max(0, p.CacheBytes)), bytesText(p.Memory))
 	fmt.Fprintf(w, "  cache of one token: %s (%s)\n", bytesText(p.TokenBytes), p.KVType)
 	if p.CacheBytes < 0 {
-		return fmt.Errorf("the weights do not fit: %s are missing on every node; give more nodes, more memory, or a smaller --quant", bytesText(-p.CacheBytes))
+		return fmt.Errorf("the weights do not fit: %s are missing on every node; use more nodes, more memory, or a smaller --quant", bytesText(-p.CacheBytes))
 	}
 	fmt.Fprintf(w, "\n  %8s  %10s  %24s  %24s\n", "context", "compressed", "full: batch (most)", "snapstream: batch (most)")
 	for _, r := range p.Rows {

@@ -11,23 +11,23 @@ import (
 	"github.com/shoal-llm/shoal/internal/bench"
 )
 
-// TestPlanOfEveryModel: plan works without further flags for each model that it lists, and
+// TestPlanOfEveryModel checks that plan works without further flags for each model that it lists, and
 // for a folder.
 func TestPlanOfEveryModel(t *testing.T) {
 	for _, name := range append(bench.PlanShapes(), "../../models/fry", "../../models/dace") {
 		for _, nodes := range []string{"1", "16"} {
-			var out, said bytes.Buffer
-			status := run(env{ctx: context.Background(), stdout: &out, stderr: &said}, []string{"plan", "-m", name, "--nodes", nodes})
-			misfit := status == 1 && strings.Contains(said.String(), "the weights do not fit") && nodes == "1" && !strings.Contains(out.String(), "context")
-			if status != 0 && !misfit || strings.Contains(out.String(), "1 nodes") || strings.Contains(out.String()+said.String(), "socket") || strings.Contains(said.String(), "bench:") || strings.Contains(out.String(), "0 (0)") {
-				t.Errorf("%s on %s: status %d\n%s%s", name, nodes, status, &out, &said)
+			var out, stderr bytes.Buffer
+			status := run(env{ctx: context.Background(), stdout: &out, stderr: &stderr}, []string{"plan", "-m", name, "--nodes", nodes})
+			misfit := status == 1 && strings.Contains(stderr.String(), "the weights do not fit") && nodes == "1" && !strings.Contains(out.String(), "context")
+			if status != 0 && !misfit || strings.Contains(out.String(), "1 nodes") || strings.Contains(out.String()+stderr.String(), "socket") || strings.Contains(stderr.String(), "bench:") || strings.Contains(out.String(), "0 (0)") {
+				t.Errorf("%s on %s: status %d\n%s%s", name, nodes, status, &out, &stderr)
 			}
 		}
 	}
 }
 
-// TestNamedModels: plan, run and chat find a model in the folder of a repository in the cache
-// of Hugging Face; plan takes the base of an adapter.
+// TestNamedModels checks that plan, run and chat find a model in a repository folder of the Hugging
+// Face cache, and that plan uses the base of an adapter.
 func TestNamedModels(t *testing.T) {
 	hub := filepath.Join(t.TempDir(), "models--x--fry")
 	snapshot := filepath.Join(hub, "snapshots", "abc")
@@ -38,17 +38,17 @@ func TestNamedModels(t *testing.T) {
 		t.Errorf("%s names %q, want %s", hub, got, snapshot)
 	}
 	for _, path := range []string{hub, snapshot, "../../models/fry-tools"} {
-		var out, said bytes.Buffer
-		if status := run(env{ctx: t.Context(), stdout: &out, stderr: &said}, []string{"plan", "-m", path, "--nodes", "1"}); status != 0 {
-			t.Errorf("plan of %s: status %d\n%s%s", path, status, &out, &said)
+		var out, stderr bytes.Buffer
+		if status := run(env{ctx: t.Context(), stdout: &out, stderr: &stderr}, []string{"plan", "-m", path, "--nodes", "1"}); status != 0 {
+			t.Errorf("plan of %s: status %d\n%s%s", path, status, &out, &stderr)
 		}
 	}
 	if err := os.CopyFS(filepath.Join(hub, "snapshots", "other"), os.DirFS("../../models/fry")); err != nil {
 		t.Fatal(err)
 	}
-	var said bytes.Buffer
-	status := run(env{ctx: t.Context(), stdout: &said, stderr: &said}, []string{"plan", "-m", hub})
-	if status == 0 || !strings.Contains(said.String(), "holds abc, other and there is no refs/main") {
-		t.Errorf("plan of two snapshots: status %d, %s", status, &said)
+	var stderr bytes.Buffer
+	status := run(env{ctx: t.Context(), stdout: &stderr, stderr: &stderr}, []string{"plan", "-m", hub})
+	if status == 0 || !strings.Contains(stderr.String(), "holds abc, other and there is no refs/main") {
+		t.Errorf("plan of two snapshots: status %d, %s", status, &stderr)
 	}
 }

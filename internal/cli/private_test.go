@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// A file of API keys that others can read is refused, at the start and when it is read again.
+// TestAPIKeysArePrivate checks that a key file that others can read is refused at the start and at a
+// reload.
 func TestAPIKeysArePrivate(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "keys.json")
 	if err := os.WriteFile(path, []byte(`{"keys":[{"name":"a","key":"s"}]}`), 0o600); err != nil {
@@ -35,7 +36,8 @@ func TestAPIKeysArePrivate(t *testing.T) {
 	}
 }
 
-// Logs of nodes are for their owner, also where an earlier version made the file.
+// TestLogsArePrivate checks that only the owner can read a log, even if an earlier version created the
+// file.
 func TestLogsArePrivate(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"new.log", "old.log"} {
@@ -56,7 +58,8 @@ func TestLogsArePrivate(t *testing.T) {
 	}
 }
 
-// Without a home directory there is no place for jobs. The log has a warning with the remedy.
+// TestNoHomeForJobs checks that jobs are off without a home directory, and that the log suggests
+// --data-dir.
 func TestNoHomeForJobs(t *testing.T) {
 	for _, name := range []string{"HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME", "LocalAppData"} {
 		t.Setenv(name, "")
@@ -68,7 +71,7 @@ func TestNoHomeForJobs(t *testing.T) {
 		t.Fatal(dir, err)
 	}
 	if text := out.String(); !strings.Contains(text, "level=WARN") || !strings.Contains(text, "jobs") || !strings.Contains(text, "are off") || !strings.Contains(text, "--data-dir") {
-		t.Errorf("said: %q", text)
+		t.Errorf("the log has %q", text)
 	}
 	out.Reset()
 	c.DataDir = "/elsewhere"

@@ -18,18 +18,18 @@ import (
 // loading shows the progress of nodes that read and convert their weights. A terminal gets one
 // bar per node, other outputs a line every few seconds. A short load shows nothing.
 type loading struct {
-	e     *env
-	mu    sync.Mutex
-	busy  bool      // at least one node loads
-	began time.Time // start of the load
-	said  time.Time
-	all   *mpb.Progress
-	bars  map[string]*mpb.Bar
+	e        *env
+	mu       sync.Mutex
+	busy     bool      // at least one node loads
+	began    time.Time // start of the load
+	lastLine time.Time // time of the last line
+	all      *mpb.Progress
+	bars     map[string]*mpb.Bar
 }
 
 const (
-	barAfter  = 500 * time.Millisecond
-	lineEvery = 5 * time.Second
+	barAfter     = 500 * time.Millisecond
+	lineInterval = 5 * time.Second
 )
 
 func newLoading(e *env) *loading { return &loading{e: e} }
@@ -40,13 +40,13 @@ func (l *loading) show(nodes []api.NodeState) bool {
 	defer l.mu.Unlock()
 	text := loadingText(nodes)
 	if text != "" && !l.busy {
-		l.began, l.said = time.Now(), time.Now()
+		l.began, l.lastLine = time.Now(), time.Now()
 	}
 	l.busy = text != ""
 	if !isTerminal(l.e.stderr) {
-		if l.busy && time.Since(l.said) >= lineEvery {
+		if l.busy && time.Since(l.lastLine) >= lineInterval {
 			fmt.Fprintf(l.e.stderr, "loading for %.0f s: %s\n", time.Since(l.began).Seconds(), text)
-			l.said = time.Now()
+			l.lastLine = time.Now()
 		}
 		return false
 	}

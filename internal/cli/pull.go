@@ -40,7 +40,7 @@ func (c *pullCmd) Run(e *env) error {
 	var refs []hub.Ref
 	for _, word := range c.Model {
 		if at, err := onDisk(word); err != nil || at != "" {
-			return errors.Join(fmt.Errorf("%s is on this machine, so there is nothing to pull", word), err)
+			return errors.Join(fmt.Errorf("%s is already on this machine, so there is nothing to pull", word), err)
 		}
 		r, err := hub.Parse(word)
 		if err != nil {
@@ -93,7 +93,7 @@ func (p *pullProgress) show(g hub.Progress) {
 			p.open = true
 			showStatus(p.e.stderr, pullBar(g))
 		}
-	case now.Sub(p.shown) >= lineEvery:
+	case now.Sub(p.shown) >= lineInterval:
 		p.shown = now
 		fmt.Fprintln(p.e.stderr, "pulling "+g.Model+": "+pullText(g))
 	}

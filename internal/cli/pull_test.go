@@ -16,12 +16,13 @@ import (
 	"github.com/shoal-llm/shoal/internal/hub/layout"
 )
 
-// quietEnv is what a test gives to functions that may pull.
+// quietEnv returns an env without input and output.
 func quietEnv(t *testing.T) *env {
 	return &env{ctx: t.Context(), stdin: strings.NewReader(""), stdout: io.Discard, stderr: io.Discard}
 }
 
-// isolateCaches gives the test caches of its own, and a hub that nobody answers for.
+// isolateCaches gives the test its own caches, and a hub that does not answer. It returns the folder
+// of the caches.
 func isolateCaches(t *testing.T) string {
 	dir := t.TempDir()
 	for name, v := range map[string]string{"XDG_CACHE_HOME": dir, "HF_HOME": "", "HF_HUB_CACHE": "", "HF_TOKEN": "", "HF_TOKEN_PATH": filepath.Join(dir, "none"), "HF_HUB_OFFLINE": "",
@@ -31,7 +32,7 @@ func isolateCaches(t *testing.T) string {
 	return dir
 }
 
-// hubOf is a hub that serves folders as org/NAME.
+// hubOf starts a hub that serves folders as org/NAME.
 func hubOf(t *testing.T, dirs ...string) *hubtest.Hub {
 	t.Helper()
 	h := hubtest.Start()
@@ -62,13 +63,13 @@ func shoal(t *testing.T, args ...string) (status int, stdout, stderr string) {
 	return status, out.String(), errs.String()
 }
 
-// TestPullAndUse walks the life of a model: it is pulled, listed, verified, found by the name
-// of its repository however it is given, damaged, and removed.
+// TestPullAndUse pulls, lists and verifies a model, finds it by every form of its name, damages it, and
+// removes it.
 func TestPullAndUse(t *testing.T) {
 	isolateCaches(t)
 	h := hubOf(t, "../../models/fry")
 	if status, _, stderr := shoal(t, "tokenize", "-m", "org/none", "x"); status != 1 || !strings.Contains(stderr, "has no repository org/none") {
-		t.Errorf("a model that the hub has not: %d, %s", status, stderr)
+		t.Errorf("a model that the hub does not have: %d, %s", status, stderr)
 	}
 	status, stdout, stderr := shoal(t, "pull", "org/fry")
 	if status != 0 || !strings.HasPrefix(stdout, "org/fry, 30.3 MiB, is in ") {
@@ -87,7 +88,7 @@ func TestPullAndUse(t *testing.T) {
 		}
 	}
 	if len(h.Log()) != n {
-		t.Errorf("a model on disk asked the hub: %q", h.Log()[n:])
+		t.Errorf("a model on disk caused requests to the hub: %q", h.Log()[n:])
 	}
 	status, stdout, stderr = shoal(t, "models", "--json")
 	var list []listedModel
@@ -106,7 +107,7 @@ func TestPullAndUse(t *testing.T) {
 	if status, stdout, _ := shoal(t, "models"); status != 0 || !regexp.MustCompile(`(?m)^org/fry +safetensors +\w+ +30\.3 MiB .* MiB, .*/s .*`+path).MatchString(stdout) {
 		t.Errorf("models: %d\n%s", status, stdout)
 	}
-	if status, stdout, stderr := shoal(t, "verify", "org/fry"); status != 0 || !strings.Contains(stdout, "5 files, 30.3 MiB: every byte is as the hub recorded it") {
+	if status, stdout, stderr := shoal(t, "verify", "org/fry"); status != 0 || !strings.Contains(stdout, "5 files, 30.3 MiB: all bytes match the checksums of the hub") {
 		t.Errorf("verify: %d, %s%s", status, stdout, stderr)
 	}
 	blob, err := filepath.EvalSymlinks(filepath.Join(path, "model.safetensors"))
@@ -117,7 +118,7 @@ func TestPullAndUse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b[len(b)-1] ^= 1 // still a number
+	b[len(b)-1] ^= 1 // the weight stays finite
 	if err := os.WriteFile(blob, b, 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -140,7 +141,7 @@ func TestPullAndUse(t *testing.T) {
 	}
 	t.Setenv("HF_HUB_OFFLINE", "")
 	if dir, err := findModel(quietEnv(t), "org/fry"); err != nil || dir != path {
-		t.Errorf("a model that is not here is not pulled: %s, %v", dir, err)
+		t.Errorf("a missing model is not pulled: %s, %v", dir, err)
 	}
 }
 
@@ -164,14 +165,14 @@ func TestFindModel(t *testing.T) {
 	}
 }
 
-// TestPullAdapter: an adapter of the hub brings its base, and is called by its own name.
+// TestPullAdapter checks that an adapter of a hub pulls its base, and keeps its own name.
 func TestPullAdapter(t *testing.T) {
 	isolateCaches(t)
 	h := hubOf(t, "../../models/fry", "../../models/fry-tools")
 	config := h.Repos["org/fry-tools"].Files
 	config["adapter_config.json"] = bytes.ReplaceAll(config["adapter_config.json"], []byte(`"../fry"`), []byte(`"org/fry"`))
 	if !bytes.Contains(config["adapter_config.json"], []byte("org/fry")) {
-		t.Fatalf("the adapter names its base otherwise: %s", config["adapter_config.json"])
+		t.Fatalf("the adapter names another base: %s", config["adapter_config.json"])
 	}
 	dir, err := findModel(quietEnv(t), "org/fry-tools")
 	if err != nil || layout.NameOf(dir) != "org/fry-tools" || !exists(filepath.Join(dir, "config.json")) {
@@ -182,7 +183,7 @@ func TestPullAdapter(t *testing.T) {
 	}
 }
 
-// TestPlanFetchesTheConfigAlone: a plan needs no weights.
+// TestPlanFetchesTheConfigAlone checks that a plan downloads no weights.
 func TestPlanFetchesTheConfigAlone(t *testing.T) {
 	isolateCaches(t)
 	h := hubOf(t, "../../models/fry")
@@ -226,7 +227,7 @@ func TestFindDraft(t *testing.T) {
 	}
 }
 
-// TestWrongFlagsPullNothing: flags are checked before gigabytes are fetched.
+// TestWrongFlagsPullNothing checks that wrong flags are refused before a pull.
 func TestWrongFlagsPullNothing(t *testing.T) {
 	isolateCaches(t)
 	h := hubOf(t, "../../models/fry")

@@ -2,7 +2,7 @@ package cli
 
 import "github.com/alecthomas/kong"
 
-// quantType is the value of --quant: a type of weights, auto, or empty for the type of the
+// quantType is the value of --quant: a type of weights, auto, or "" for the type of the
 // checkpoint.
 type quantType string
 

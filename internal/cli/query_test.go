@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestUnderstand: a mistyped model is never taken for a text.
+// TestUnderstand checks that a mistyped model is never treated as a text.
 func TestUnderstand(t *testing.T) {
 	checkpoint := func(w string) string {
 		if w == "fry" || w == "./m" || w == "/m.gguf" {
@@ -18,7 +18,7 @@ func TestUnderstand(t *testing.T) {
 	for _, c := range []struct {
 		words []string
 		want  query
-		fails string // words of the error
+		fails string // parts of the error
 	}{
 		{nil, query{}, ""},
 		{[]string{"-"}, query{}, ""},
@@ -81,7 +81,7 @@ func TestUnderstand(t *testing.T) {
 	}
 }
 
-// inOrder tells whether a text has the parts of want, which " ... " separates, in their order.
+// inOrder reports whether a text contains the parts of want in order; " ... " separates them.
 func inOrder(text, want string) bool {
 	for _, part := range strings.Split(want, " ... ") {
 		_, rest, found := strings.Cut(text, part)

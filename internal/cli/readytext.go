@@ -14,7 +14,7 @@ import (
 
 // readyState holds the facts about a serving cluster that its user needs.
 type readyState struct {
-	addr    string // of the API
+	addr    string // address of the API
 	gossip  string // address that further nodes join
 	data    string // folder of jobs; "" if jobs are off
 	weights int64  // bytes on the node with the most
@@ -63,13 +63,13 @@ func (c *upCmd) readyText(serve cluster.ServeConfig, s readyState, pid int) stri
 	line("page", "%s/     in a terminal: shoal top%s", url, more)
 	switch {
 	case c.keyFile != "":
-		line("key", "%s, which clients must send; it is kept in %s", c.APIKey[0], c.keyFile)
+		line("key", "%s, which clients must send; it is stored in %s", c.APIKey[0], c.keyFile)
 	case keyed:
 		line("key", "clients must send an API key")
 	default:
-		line("key", "none: every program of this machine may use the API (--api-key asks for one)")
+		line("key", "none: every program on this machine can use the API (--api-key requires a key)")
 	}
-	line("data", "%s", cmp.Or(s.data, "none: jobs, batches and files are refused"))
+	line("data", "%s", cmp.Or(s.data, "none: jobs, batches and files are off"))
 	if c.LogDir != "" {
 		line("logs", "%s", c.LogDir)
 	}
@@ -80,7 +80,7 @@ func (c *upCmd) readyText(serve cluster.ServeConfig, s readyState, pid int) stri
 	line("ask", "%s", ask)
 	line("", "curl %s/v1/%s%s -d '%s'", url, path, auth, body)
 	if c.Cluster != "" {
-		line("join", "shoal token create %s prints the line for another machine", c.tokenFlagsText())
+		line("join", "shoal token create %s prints the command for another machine", c.tokenFlagsText())
 	} else if given, err := c.key(); err == nil && !given.IsZero() {
 		line("join", "shoal node --join %s --cluster-key %s", s.gossip, cmp.Or(c.ClusterKeyFile, "FILE"))
 	}

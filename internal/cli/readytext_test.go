@@ -8,7 +8,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
-// TestReadyText: a start ends with what a user needs, in some ten lines.
+// TestReadyText checks the message at the end of a start, which has about ten lines.
 func TestReadyText(t *testing.T) {
 	serve := cluster.ServeConfig{Model: "../../models/fry", Names: []string{"fry"}, Weights: "bf16", MaxContext: 8192}
 	state := &api.ClusterState{Model: "fry", Store: &api.StoreState{}, Nodes: []api.NodeState{{WeightBytes: 1 << 20}, {WeightBytes: 3 << 20}}}

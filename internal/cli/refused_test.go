@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// TestMain ends a process of a cluster that a test started by mistake: it would be this
-// test binary again, run as a node.
+// TestMain exits if a test starts a cluster process by mistake, which would run this test binary as a
+// node.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && !strings.HasPrefix(os.Args[1], "-") {
 		os.Exit(1)
@@ -20,20 +20,20 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestWrongFlagsAreRefused: every command says what was wrong, where, and what it takes,
-// before it begins anything.
+// TestWrongFlagsAreRefused checks that every command refuses wrong flags before it starts work. The
+// error names the flag, the value and the valid values.
 func TestWrongFlagsAreRefused(t *testing.T) {
 	empty, cache := t.TempDir(), filepath.Join(t.TempDir(), "cache")
 	t.Setenv("XDG_CACHE_HOME", cache)
 	t.Setenv("XDG_STATE_HOME", cache)
-	busy, err := net.Listen("tcp", "127.0.0.1:0") // wrong flags are found before ports
+	busy, err := net.Listen("tcp", "127.0.0.1:0") // wrong flags are refused before a port is opened
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer busy.Close()
 	const big = "9223372036854775807"
 	for _, c := range []struct {
-		args, want string // want: words of the answer, in their order, with " ... " between
+		args, want string // want: parts of the error in order, separated by " ... "
 	}{
 		{"bench decode --model /nope", `no shape "/nope" ... bench160m ... no folder is read`},
 		{"bench prefill --model nope", `no shape "nope" ... bench160m`},
@@ -67,7 +67,7 @@ func TestWrongFlagsAreRefused(t *testing.T) {
 		{"up --standby --quant q3", `--quant "q3": known are f32`},
 		{"up --kv-type q3", `--kv-type "q3": known are f32`},
 		{"up --kv-memory 10", "--kv-memory 10: the caches of the shortest request take"},
-		{"up --kv-memory 900000GiB", "--kv-memory 900000.00 GiB ... more than ... may use ... give at most"},
+		{"up --kv-memory 900000GiB", "--kv-memory 900000.00 GiB ... more than ... may use ... set at most"},
 		{"up --standby --kv-memory 900000GiB", "--kv-memory 900000.00 GiB ... more than ... may use"},
 		{"node --model fry --join 127.0.0.1:1 --kv-memory 900000GiB", "--kv-memory 900000.00 GiB for each of 1 node is more than"},
 		{"up --policy nope", "--policy: "},
@@ -85,8 +85,8 @@ func TestWrongFlagsAreRefused(t *testing.T) {
 		{"up --listen nonsense", `--listen "nonsense" is not HOST:PORT`},
 		{"up --listen 127.0.0.1:99999", `--listen "127.0.0.1:99999" is not HOST:PORT`},
 		{"up --listen 0.0.0.0:0", "no API key"},
-		{"up --api-key auto,b", "--api-key auto makes a key for shoal up, and stands alone"},
-		{"coordinator --api-key auto", "--api-key auto makes a key for shoal up"},
+		{"up --api-key auto,b", "--api-key auto is for shoal up, as the only key"},
+		{"coordinator --api-key auto", "--api-key auto is for shoal up"},
 		{"up --listen 0.0.0.0:0 --api-key=BLANK", "--api-key: key 1 of 1 is empty"},
 		{"coordinator --api-key=BLANK", "--api-key: key 1 of 1 is empty"},
 		{"coordinator --listen nonsense", `--listen "nonsense" is not HOST:PORT`},
@@ -119,12 +119,12 @@ func TestWrongFlagsAreRefused(t *testing.T) {
 		if (args[0] == "up" || args[0] == "coordinator") && !strings.Contains(c.args, "--listen") {
 			args = append(args, "--listen", busy.Addr().String())
 		}
-		var said, out bytes.Buffer
+		var stderr, out bytes.Buffer
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		status := run(env{ctx: ctx, stdin: strings.NewReader(""), stdout: &out, stderr: &said}, args)
+		status := run(env{ctx: ctx, stdin: strings.NewReader(""), stdout: &out, stderr: &stderr}, args)
 		cancel()
-		if status != 1 || !inOrder(said.String(), strings.ReplaceAll(c.want, "EMPTY", empty)) || out.Len() > 0 || strings.Count(said.String(), "\n") != 1 {
-			t.Errorf("shoal %s: status %d, want 1 and one line with %q: %s%s", c.args, status, c.want, &out, &said)
+		if status != 1 || !inOrder(stderr.String(), strings.ReplaceAll(c.want, "EMPTY", empty)) || out.Len() > 0 || strings.Count(stderr.String(), "\n") != 1 {
+			t.Errorf("shoal %s: status %d, want 1 and one line with %q: %s%s", c.args, status, c.want, &out, &stderr)
 		}
 	}
 	left, err := filepath.Glob(filepath.Join(cache, "shoal", "*"))
@@ -132,23 +132,23 @@ func TestWrongFlagsAreRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, path := range left {
-		if filepath.Base(path) != "digests" { // of checkpoints that were opened
+		if filepath.Base(path) != "digests" { // the cache of checkpoint hashes
 			t.Errorf("a refused command left %s", path)
 		}
 	}
 }
 
-// TestEmptyKeyInTheEnvironment: a variable that is set to nothing does not open the API.
+// TestEmptyKeyInTheEnvironment checks that an empty environment variable does not open the API.
 func TestEmptyKeyInTheEnvironment(t *testing.T) {
 	t.Setenv("SHOAL_API_KEY", "")
 	for _, command := range []string{"up", "coordinator"} {
-		var said bytes.Buffer
-		if status := run(env{ctx: t.Context(), stdin: strings.NewReader(""), stdout: &said, stderr: &said}, []string{command, "--listen", "127.0.0.1:0"}); status != 1 || !strings.Contains(said.String(), "--api-key: key 1 of 1 is empty") {
-			t.Errorf("%s: status %d: %s", command, status, &said)
+		var stderr bytes.Buffer
+		if status := run(env{ctx: t.Context(), stdin: strings.NewReader(""), stdout: &stderr, stderr: &stderr}, []string{command, "--listen", "127.0.0.1:0"}); status != 1 || !strings.Contains(stderr.String(), "--api-key: key 1 of 1 is empty") {
+			t.Errorf("%s: status %d: %s", command, status, &stderr)
 		}
 	}
-	var said bytes.Buffer
-	if status := run(env{ctx: t.Context(), stdout: &said, stderr: &said}, []string{"status", "--server", "127.0.0.1:1"}); status != 1 || !strings.Contains(said.String(), "connection refused") {
-		t.Errorf("status %d: %s", status, &said)
+	var stderr bytes.Buffer
+	if status := run(env{ctx: t.Context(), stdout: &stderr, stderr: &stderr}, []string{"status", "--server", "127.0.0.1:1"}); status != 1 || !strings.Contains(stderr.String(), "connection refused") {
+		t.Errorf("status %d: %s", status, &stderr)
 	}
 }

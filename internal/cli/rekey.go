@@ -47,7 +47,7 @@ func onHangup(e *env, f func()) (stop func()) {
 	}
 }
 
-// rereadKey reads the file of the cluster key again on each SIGHUP, until the returned
+// rereadKey reloads the file of the cluster key on each SIGHUP, until the returned
 // function is called.
 func rereadKey(e *env, key security.Key, log *slog.Logger) (stop func()) {
 	if key.IsZero() {
@@ -57,7 +57,7 @@ func rereadKey(e *env, key security.Key, log *slog.Logger) (stop func()) {
 		switch err := key.Reload(); {
 		case errors.Is(err, security.ErrNoFile):
 		case err != nil:
-			log.Error("the cluster key was not read again; the keys are those of before", "error", err)
+			log.Error("cluster key not reloaded; the previous keys stay in use", "error", err)
 		default:
 			log.Info("cluster key file read", "keys", strings.Join(key.Fingerprints(), ", "))
 		}

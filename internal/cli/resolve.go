@@ -125,7 +125,7 @@ func fetchable(word string) (hub.Ref, bool) {
 
 // errNoModel is the error for a word that names no model. It lists the valid forms.
 func errNoModel(word string) error {
-	return fmt.Errorf("there is no model %q: name a folder that holds config.json, a .gguf file, org/name of a hub (see 'shoal pull --help'), or fry, which comes with the program", word)
+	return fmt.Errorf("there is no model %q: use a folder with config.json, a .gguf file, org/name of a hub (see 'shoal pull --help'), or fry, which comes with the program", word)
 }
 
 // canPull reports whether a word is a reference to a hub, a registry or a URL.

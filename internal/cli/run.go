@@ -87,7 +87,7 @@ func (c *runCmd) words() []string {
 
 func (c *runCmd) Run(e *env) error {
 	if c.Raw && c.System != "" {
-		return errors.New("--raw continues the text alone: leave --system out")
+		return errors.New("--raw has no system message: remove --system")
 	}
 	ask, err := understand(c.words(), localCheckpoint, func(name string) bool { return serverHasModel(e.ctx, c.client(), name) }, canPull)
 	if err != nil {
@@ -107,7 +107,7 @@ func (c *runCmd) Run(e *env) error {
 			return err
 		}
 	} else if ask.checkpoint == "" && ask.served == "" && len(ask.text) == 1 && oneWord.MatchString(text) {
-		fmt.Fprintf(e.stderr, "%q is taken as the text, since no model is called so\n", text)
+		fmt.Fprintf(e.stderr, "%q is used as the text, since no model has this name\n", text)
 	}
 	cl, end, err := c.connect(e, c.serverFlags, ask.checkpoint)
 	if err != nil {
@@ -129,7 +129,7 @@ func (c *runCmd) Run(e *env) error {
 // readText reads the text from standard input.
 func (c *runCmd) readText(e *env) (string, error) {
 	if isTerminal(e.stdin) {
-		fmt.Fprintln(e.stderr, "Type the text; Ctrl-D on a line of its own ends it.")
+		fmt.Fprintln(e.stderr, "Type the text, and end it with Ctrl-D on a line of its own.")
 	}
 	b, err := await(e.ctx, func() ([]byte, error) { return io.ReadAll(e.stdin) }, func() {})
 	if err != nil || c.Raw {
@@ -138,7 +138,7 @@ func (c *runCmd) readText(e *env) (string, error) {
 	if text := strings.TrimSpace(string(b)); text != "" {
 		return text, nil
 	}
-	return "", errors.New("there is no text: give it as an argument or on standard input")
+	return "", errors.New("there is no text: pass it as an argument or on standard input")
 }
 
 // ask sends a text and streams the answer. The text is a message in the model's chat template, or

@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-// Flags may stand before, after and between a model and a text.
+// TestRunWords checks that flags can be before, after and between a model and a text.
 func TestRunWords(t *testing.T) {
 	for _, args := range [][]string{{"-t", "8", "fry", "func add(", "b"}, {"fry", "-t", "8", "func add(", "b"}, {"fry", "func add(", "b", "-t", "8"}} {
 		var c commands
@@ -63,15 +63,15 @@ func (s *recorder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprint(w, "data: {\"choices\":[{\"text\":\"fine\",\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n")
 }
 
-// TestRunAsks: run applies the chat template where there is one and --raw does not ask for
-// the text alone; a name of the server is the model.
+// TestRunAsks checks that run uses the chat template unless the model has none or --raw is set, and
+// that it accepts a model name of the server.
 func TestRunAsks(t *testing.T) {
 	for _, c := range []struct {
-		args        []string
-		stdin       string
-		base        bool
-		want, stays string // the request, and part of standard error
-		status      int
+		args         []string
+		stdin        string
+		base         bool
+		want, stderr string // the request, and part of standard error
+		status       int
 	}{
 		{args: []string{"What is Go?"}, want: "chat [{user What is Go?}]"},
 		{args: []string{"ours", "What is Go?"}, want: "chat ours[{user What is Go?}]"},
@@ -83,28 +83,28 @@ func TestRunAsks(t *testing.T) {
 		{args: nil, stdin: "What is Go?\n", want: "chat [{user What is Go?}]"},
 		{args: []string{"ours", "-"}, stdin: "What is Go?\n", want: "chat ours[{user What is Go?}]"},
 		{args: []string{"--raw"}, stdin: "What is Go?\n", want: "text [What is Go?\n]"},
-		{args: []string{"hello"}, want: "chat [{user hello}]", stays: `"hello" is taken as the text`},
-		{args: nil, stdin: " \n", status: 1, stays: "there is no text"},
-		{args: []string{"--raw", "--system", "x", "What is Go?"}, status: 1, stays: "leave --system out"},
-		{args: []string{"--system", "x", "What is Go?"}, base: true, status: 1, stays: "no template"},
-		{args: []string{"llama3.2", "What is Go?"}, status: 1, stays: `no model "llama3.2"`},
-		{args: []string{"./models/nope", "What is Go?"}, status: 1, stays: `no model "./models/nope"`},
+		{args: []string{"hello"}, want: "chat [{user hello}]", stderr: `"hello" is used as the text`},
+		{args: nil, stdin: " \n", status: 1, stderr: "there is no text"},
+		{args: []string{"--raw", "--system", "x", "What is Go?"}, status: 1, stderr: "remove --system"},
+		{args: []string{"--system", "x", "What is Go?"}, base: true, status: 1, stderr: "no template"},
+		{args: []string{"llama3.2", "What is Go?"}, status: 1, stderr: `no model "llama3.2"`},
+		{args: []string{"./models/nope", "What is Go?"}, status: 1, stderr: `no model "./models/nope"`},
 	} {
 		s := &recorder{base: c.base}
 		srv := httptest.NewServer(s)
-		var out, said bytes.Buffer
-		status := run(env{ctx: context.Background(), stdin: strings.NewReader(c.stdin), stdout: &out, stderr: &said}, append([]string{"run", "--server", srv.URL}, c.args...))
+		var out, stderr bytes.Buffer
+		status := run(env{ctx: context.Background(), stdin: strings.NewReader(c.stdin), stdout: &out, stderr: &stderr}, append([]string{"run", "--server", srv.URL}, c.args...))
 		srv.Close()
-		if got := strings.Join(s.asked, ";"); status != c.status || got != c.want || !strings.Contains(said.String(), c.stays) || c.stays == "" && said.Len() > 0 || c.want != "" && out.String() != "fine\n" {
-			t.Errorf("run %q (base model: %v): status %d, asked %q, wrote %q and %q; want %d, %q, %q", c.args, c.base, status, got, &out, &said, c.status, c.want, c.stays)
+		if got := strings.Join(s.asked, ";"); status != c.status || got != c.want || !strings.Contains(stderr.String(), c.stderr) || c.stderr == "" && stderr.Len() > 0 || c.want != "" && out.String() != "fine\n" {
+			t.Errorf("run %q (base model: %v): status %d, asked %q, wrote %q and %q; want %d, %q, %q", c.args, c.base, status, got, &out, &stderr, c.status, c.want, c.stderr)
 		}
 	}
-	var said bytes.Buffer
-	if status := run(env{ctx: context.Background(), stdout: io.Discard, stderr: &said}, []string{"run", "--server", "127.0.0.1:1", "/nonexistent", "hello"}); status != 1 || !strings.Contains(said.String(), `no model "/nonexistent"`) {
-		t.Errorf("without a server: %d %s", status, &said)
+	var stderr bytes.Buffer
+	if status := run(env{ctx: context.Background(), stdout: io.Discard, stderr: &stderr}, []string{"run", "--server", "127.0.0.1:1", "/nonexistent", "hello"}); status != 1 || !strings.Contains(stderr.String(), `no model "/nonexistent"`) {
+		t.Errorf("without a server: %d %s", status, &stderr)
 	}
-	said.Reset()
-	if status := run(env{ctx: context.Background(), stdout: io.Discard, stderr: &said}, []string{"run", "--server", "127.0.0.1:1", "some text"}); status != 1 || said.String() != "shoal: no answer from http://127.0.0.1:1: connection refused (is the cluster up? `shoal up` starts one)\n" {
-		t.Errorf("without a server: %d %s", status, &said)
+	stderr.Reset()
+	if status := run(env{ctx: context.Background(), stdout: io.Discard, stderr: &stderr}, []string{"run", "--server", "127.0.0.1:1", "some text"}); status != 1 || stderr.String() != "shoal: no answer from http://127.0.0.1:1: connection refused (is the cluster up? `shoal up` starts one)\n" {
+		t.Errorf("without a server: %d %s", status, &stderr)
 	}
 }

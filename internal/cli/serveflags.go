@@ -122,20 +122,20 @@ func (k *apiKeys) Decode(ctx *kong.DecodeContext) error {
 func (f *listenFlags) check() error {
 	for i, k := range f.APIKey {
 		if strings.TrimSpace(k) == "" {
-			return fmt.Errorf("--api-key: key %d of %d is empty and would let everyone in: set the variable that it comes from, or leave --api-key and SHOAL_API_KEY out", i+1, len(f.APIKey))
+			return fmt.Errorf("--api-key: key %d of %d is empty and would open the API to everyone: set its variable, or remove --api-key and SHOAL_API_KEY", i+1, len(f.APIKey))
 		}
 	}
 	if slices.Contains(f.APIKey, autoKey) { // shoal up has already replaced a single auto
-		return errors.New("--api-key auto makes a key for shoal up, and stands alone; give a key here")
+		return errors.New("--api-key auto is for shoal up, as the only key; set a key here")
 	}
 	if _, _, err := security.HostPort(f.Listen); err != nil {
-		return fmt.Errorf("--listen %q is not HOST:PORT, as in 127.0.0.1:8080", f.Listen)
+		return fmt.Errorf("--listen %q is not HOST:PORT, such as 127.0.0.1:8080", f.Listen)
 	}
 	if (f.TLSCert == "") != (f.TLSKey == "") {
-		return errors.New("--tls-cert and --tls-key belong together: give both")
+		return errors.New("--tls-cert and --tls-key must be set together")
 	}
 	if bad, ok := api.CheckOrigins(f.AllowOrigin); !ok {
-		return fmt.Errorf("--allow-origin %q is no origin, as https://chat.example.com is, or http://localhost:3000", bad)
+		return fmt.Errorf("--allow-origin %q is not an origin such as https://chat.example.com or http://localhost:3000", bad)
 	}
 	keys, err := f.keys()
 	if err != nil {
@@ -190,7 +190,7 @@ func (f *nodeFlags) kvBytes(nodes int, limit int64, from string) (bytes int64, l
 	part := limit / 2 / int64(nodes)
 	if bytes = int64(f.KVMemory); bytes > 0 {
 		if limit > 0 && bytes > limit/int64(nodes) {
-			err = fmt.Errorf("--kv-memory %s for each of %s is more than %s may use (%s): give at most %s, or leave it out for %s", bytesText(bytes), plural(nodes, "node"), from, bytesText(limit), bytesText(limit/int64(nodes)), bytesText(min(kvMemory, max(part, kvMemoryLeast))))
+			err = fmt.Errorf("--kv-memory %s for each of %s is more than %s may use (%s): set at most %s, or remove the flag to use %s", bytesText(bytes), plural(nodes, "node"), from, bytesText(limit), bytesText(limit/int64(nodes)), bytesText(min(kvMemory, max(part, kvMemoryLeast))))
 		}
 		return bytes, false, err
 	}
@@ -205,7 +205,7 @@ func (f *nodeFlags) resolveKVMemory(nodes int, log *slog.Logger) error {
 	limit, from := machine.MemoryLimit()
 	bytes, less, err := f.kvBytes(nodes, limit, from)
 	if less {
-		log.Info("caches are smaller than the default of 1 GiB, to fit the memory; --kv-memory sets them", "bytes_of_a_node", bytes, "nodes", nodes, "limit", limit, "of", from)
+		log.Info("caches are smaller than 1 GiB to fit the memory limit; --kv-memory sets their size", "bytes_of_a_node", bytes, "nodes", nodes, "limit", limit, "of", from)
 	}
 	f.KVMemory = size(bytes)
 	return err

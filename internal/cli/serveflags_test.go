@@ -2,7 +2,7 @@ package cli
 
 import "testing"
 
-// TestKVBytes: the default never takes more than half of what there is.
+// TestKVBytes checks that the default uses at most half of the memory.
 func TestKVBytes(t *testing.T) {
 	const gib = 1 << 30
 	for _, x := range []struct {
@@ -13,14 +13,14 @@ func TestKVBytes(t *testing.T) {
 		less  bool
 		fails bool
 	}{
-		{0, 4, 0, gib, false, false},          // nobody knows
-		{0, 4, 64 * gib, gib, false, false},   // plenty
+		{0, 4, 0, gib, false, false},          // the limit is unknown
+		{0, 4, 64 * gib, gib, false, false},   // enough memory
 		{0, 4, 2 * gib, gib / 4, true, false}, // a small container
 		{0, 1, 2 * gib, gib, false, false},
-		{0, 64, gib, 16 << 20, true, false}, // nothing runs with less
+		{0, 64, gib, 16 << 20, true, false}, // the minimum
 		{3 * gib, 4, 64 * gib, 3 * gib, false, false},
-		{3 * gib, 4, 2 * gib, 3 * gib, false, true}, // more than there is
-		{3 * gib, 4, 8 * gib, 3 * gib, false, true}, // each fits, all do not
+		{3 * gib, 4, 2 * gib, 3 * gib, false, true}, // more than the limit
+		{3 * gib, 4, 8 * gib, 3 * gib, false, true}, // one node fits, four do not
 		{3 * gib, 4, 0, 3 * gib, false, false},
 	} {
 		f := nodeFlags{KVMemory: x.flag}

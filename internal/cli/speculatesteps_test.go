@@ -18,9 +18,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// replayed runs the batcher alone over replayed answers, so many together, where a row costs
-// each of the first, and says how much faster they come than without drafts, and how many
-// tokens a row gives.
+// replayed runs only the batcher on replayed answers, batch of them at a time. Each further row of a
+// step costs the fraction each of the first. It returns the speedup from drafts and the tokens per row.
 func replayed(t *testing.T, text bench.SpeculateText, batch int, each float64) (over, perRow float64) {
 	s, err := batcher.New(batcher.Config{Geometry: kvcache.Geometry{Layers: 1, KVHeads: 1, Layout: tensor.KVLayout{Type: tensor.BF16, KDim: 8, VDim: 8}}, ContextLimit: 8192})
 	if err != nil {
@@ -31,7 +30,7 @@ func replayed(t *testing.T, text bench.SpeculateText, batch int, each float64) (
 	var on, off, tokens, rows float64
 	for first := 0; first+batch <= len(text.Prompts); first += batch {
 		var e batcher.Effects
-		of := map[uint64]int{} // text of a sequence
+		of := map[uint64]int{} // index of the text of a sequence
 		for i := first; i < first+batch; i++ {
 			p := greedily(i)
 			more := s.Step(batcher.Submit{Spec: batcher.Spec{ID: fmt.Sprint(i), Prompt: text.Prompts[i], MaxTokens: min(text.Tokens, len(text.Replay[i])), Sampling: &p, IgnoreEOS: true,
@@ -48,7 +47,7 @@ func replayed(t *testing.T, text bench.SpeculateText, batch int, each float64) (
 				}
 			}
 			d := batcher.StepDone{Epoch: p.Epoch, Step: p.Step}
-			drawn := func(seq uint64, position int) sampler.Result { // after the token there
+			drawn := func(seq uint64, position int) sampler.Result { // the token after position
 				replay := text.Replay[of[seq]]
 				return sampler.Result{Token: replay[min(position+1-len(text.Prompts[of[seq]]), len(replay)-1)]}
 			}
@@ -80,7 +79,7 @@ func replayed(t *testing.T, text bench.SpeculateText, batch int, each float64) (
 	return off / on, tokens / rows
 }
 
-// edits are files of the tree and what becomes of them, by ways to change a file.
+// edits returns files of the tree with edited versions, one text per way to edit.
 func edits(t *testing.T, m *fixtures) (all []bench.SpeculateText) {
 	files := []string{"../../collective/state.go", "../text/grammar/object.go", "../engine/sampler/sample.go", "../../docs/adding-a-model.md"}
 	word := regexp.MustCompile(`\b[A-Za-z]{3,}\b`)
@@ -134,9 +133,9 @@ func edits(t *testing.T, m *fixtures) (all []bench.SpeculateText) {
 	return all
 }
 
-// TestDraftsOfTexts: what the batcher drafts of each text of the bench, and of files that are
-// edited in other ways, without a model: what it gains where a row costs little, as over nodes
-// and of large weights, and that it loses nothing where rows cost much.
+// TestDraftsOfTexts checks the gain from drafts without a model, for the texts of the bench and for
+// files that are edited in other ways. Cheap rows, as over several nodes or with large weights, must
+// gain a minimum. Expensive rows must lose nothing.
 func TestDraftsOfTexts(t *testing.T) {
 	m, err := newFixtures(quietEnv(t), "llama-3.2-1b")
 	if err != nil {

@@ -100,9 +100,9 @@ func (m *fixtures) text(e *env, engine api.Engine, kind string) (t bench.Specula
 		case "retrieval":
 			t.ToEnd = true
 			if m.random {
-				said := m.prose(i, 12)
-				prompt, err = m.turn(tokenizer.Message{Role: "user", Content: strings.Join(said, ". ") + ".\n\nWhat is said in the middle, and what just before the end? Quote it."})
-				replay = m.tok.EncodeLiteral(fmt.Sprintf("In the middle the text says: \"%s.\" Just before its end it says: \"%s.\"", said[5]+". "+said[6], said[10]))
+				sentences := m.prose(i, 12)
+				prompt, err = m.turn(tokenizer.Message{Role: "user", Content: strings.Join(sentences, ". ") + ".\n\nWhat is said in the middle, and what just before the end? Quote it."})
+				replay = m.tok.EncodeLiteral(fmt.Sprintf("In the middle the text says: \"%s.\" Just before its end it says: \"%s.\"", sentences[5]+". "+sentences[6], sentences[10]))
 				break
 			}
 			var s *eval.Sample
@@ -150,9 +150,9 @@ func (m *fixtures) turn(messages ...tokenizer.Message) ([]int32, error) {
 func (m *fixtures) again(e *env, engine api.Engine, i int) (prompt, replay []int32, err error) {
 	question := tokenizer.Message{Role: "user", Content: chatQuestions[i%len(chatQuestions)]}
 	if m.random {
-		said := m.prose(i, 8)
+		sentences := m.prose(i, 8)
 		first, second := "", ""
-		for k, sentence := range said {
+		for k, sentence := range sentences {
 			first += fmt.Sprintf("%d. %s\n", k+1, sentence)
 			if k != 2 {
 				second += "- " + sentence + "\n"
@@ -168,16 +168,16 @@ func (m *fixtures) again(e *env, engine api.Engine, i int) (prompt, replay []int
 	if err != nil {
 		return nil, nil, err
 	}
-	var said []int32
+	var answer []int32
 	for ev := range events {
 		if err = errors.Join(err, ev.Err); ev.Token != api.NoToken && !m.tok.IsSpecial(ev.Token) {
-			said = append(said, ev.Token)
+			answer = append(answer, ev.Token)
 		}
 	}
 	if err != nil {
 		return nil, nil, err
 	}
-	prompt, err = m.turn(question, tokenizer.Message{Role: "assistant", Content: m.tok.Decode(said, false)}, question)
+	prompt, err = m.turn(question, tokenizer.Message{Role: "assistant", Content: m.tok.Decode(answer, false)}, question)
 	return prompt, nil, err
 }
 

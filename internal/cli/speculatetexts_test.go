@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestSpeculateTexts: a shape replays every kind of text; an edited file has the new name
-// wherever the old one was, and is otherwise the file.
+// TestSpeculateTexts checks that a shape has replies for every kind of text, and that an edited file
+// differs only in the new name and the new line.
 func TestSpeculateTexts(t *testing.T) {
 	m, err := newFixtures(quietEnv(t), "llama-3.2-1b")
 	if err != nil {
@@ -23,7 +23,7 @@ func TestSpeculateTexts(t *testing.T) {
 				t.Errorf("%s %d: a prompt of %d tokens, %d to replay", kind, i, len(text.Prompts[i]), len(replay))
 			}
 			if i > 0 && slices.Equal(replay, text.Replay[i-1]) {
-				t.Errorf("%s %d replays what %d does", kind, i, i-1)
+				t.Errorf("%s %d replays the same text as %d", kind, i, i-1)
 			}
 		}
 	}

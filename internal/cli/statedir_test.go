@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// Jobs lie in the state folder, not in the cache, unless an earlier version left them
-// there; the kinds of clusters have their own.
+// TestJobsLieInTheStateFolder checks that jobs are in the state folder, or in the cache if an earlier
+// version left them there, and that each kind of cluster has its own folder.
 func TestJobsLieInTheStateFolder(t *testing.T) {
 	state, cache := t.TempDir(), t.TempDir()
 	t.Setenv("XDG_STATE_HOME", state)
@@ -39,11 +39,11 @@ func TestJobsLieInTheStateFolder(t *testing.T) {
 		t.Fatal(err)
 	}
 	if dir, old, _ := jobsDir("model", ""); dir != fresh || old {
-		t.Errorf("the new place counts first: %s", dir)
+		t.Errorf("the state folder does not take precedence: %s", dir)
 	}
 }
 
-// A model with an adapter is another model: its jobs lie apart.
+// TestJobsOfAdapters checks that a model with an adapter has its own jobs folder.
 func TestJobsOfAdapters(t *testing.T) {
 	t.Setenv("XDG_STATE_HOME", t.TempDir())
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())

@@ -86,9 +86,9 @@ func (c *statusCmd) Run(e *env) error {
 	for {
 		s, err := c.fetch(e)
 		var not *client.ErrNotReady
-		var nobody *client.Unreachable
-		waits := errors.As(err, &not) || errors.As(err, &nobody)
-		if !waits || time.Now().After(until) || e.ctx.Err() != nil {
+		var unreachable *client.Unreachable
+		retry := errors.As(err, &not) || errors.As(err, &unreachable)
+		if !retry || time.Now().After(until) || e.ctx.Err() != nil {
 			if last != "" {
 				showStatus(e.stderr, "")
 			}
@@ -148,14 +148,14 @@ func printBuilds(w io.Writer, s *api.ClusterState) {
 	if s.Build == "" {
 		return // a cluster in this process, or an early server
 	}
-	who := map[string][]string{s.Build: {"coordinator"}}
+	byBuild := map[string][]string{s.Build: {"coordinator"}}
 	for _, n := range s.Nodes {
-		who[n.Build] = append(who[n.Build], n.ID)
+		byBuild[n.Build] = append(byBuild[n.Build], n.ID)
 	}
 	fmt.Fprintf(w, "arithmetic %s   wire version %d   build %s\n", s.Arithmetic, s.WireVersion, s.Build)
-	delete(who, s.Build)
-	for _, build := range slices.Sorted(maps.Keys(who)) {
-		fmt.Fprintf(w, "another build on %s: %s\n", strings.Join(who[build], ", "), cmp.Or(build, "unknown"))
+	delete(byBuild, s.Build)
+	for _, build := range slices.Sorted(maps.Keys(byBuild)) {
+		fmt.Fprintf(w, "another build on %s: %s\n", strings.Join(byBuild[build], ", "), cmp.Or(build, "unknown"))
 	}
 }
 
@@ -172,7 +172,7 @@ func printStatus(w io.Writer, s *api.ClusterState) {
 		printStoreLine(w, st)
 	}
 	if st := s.Store; st != nil && st.Trouble != "" {
-		fmt.Fprintln(w, "trouble:", st.Trouble)
+		fmt.Fprintln(w, "store problem:", st.Trouble)
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "node\tpid\tstate\tshare\tsequences\tcache used\tprefixes\tcache budget\t")
@@ -197,9 +197,9 @@ func printStoreLine(w io.Writer, s *api.StoreState) {
 	}
 	switch {
 	case len(away) > len(s.Members)/2:
-		fmt.Fprintf(w, "most replicas of the store are away: %s; until they are back no job is accepted, and no placement follows this one\n", strings.Join(away, ", "))
+		fmt.Fprintf(w, "most replicas of the store are unreachable: %s; until they return, the cluster accepts no jobs and keeps this placement\n", strings.Join(away, ", "))
 	case len(away) > 0:
-		fmt.Fprintf(w, "a replica of the store is away: %s; one more, and no job is accepted. If it is lost: shoal store remove, then add another\n", away[0])
+		fmt.Fprintf(w, "a replica of the store is unreachable: %s; if one more fails, the cluster accepts no jobs. If the replica is lost, run shoal store remove, then shoal store add\n", away[0])
 	}
 }
 

@@ -13,14 +13,14 @@ import (
 	"testing"
 )
 
-// TestStatusExits: 0 only where the cluster serves, 3 while it gathers, 1 where nobody
-// answers or a key is wrong.
+// TestStatusExits checks the exit status: 0 only if the cluster serves, 3 while it waits for nodes, 1 if
+// no server answers or the key is wrong.
 func TestStatusExits(t *testing.T) {
 	for _, c := range []struct {
 		name           string
-		ready, cluster int // statuses of the two routes
+		ready, cluster int // HTTP statuses of /ready and /v1/cluster
 		status         int
-		out, said      string
+		out, stderr    string
 	}{
 		{"serves", 200, 200, 0, "model m", ""},
 		{"gathers", 503, 200, exitNotServing, "model m", "not serving: gathering nodes: 1 of 4"},
@@ -43,20 +43,21 @@ func TestStatusExits(t *testing.T) {
 			}
 		}))
 		for _, args := range [][]string{nil, {"--json"}} {
-			var out, said bytes.Buffer
-			status := run(env{ctx: context.Background(), stdout: &out, stderr: &said}, append([]string{"status", "--server", srv.URL}, args...))
+			var out, stderr bytes.Buffer
+			status := run(env{ctx: context.Background(), stdout: &out, stderr: &stderr}, append([]string{"status", "--server", srv.URL}, args...))
 			if args != nil {
 				c.out = strings.ReplaceAll(c.out, "model m", `"model": "m"`)
 			}
-			if status != c.status || !strings.Contains(out.String(), c.out) || !strings.Contains(said.String(), c.said) || c.said == "" && said.Len() > 0 {
-				t.Errorf("%s %q: status %d, %q, %q; want %d, %q, %q", c.name, args, status, &out, &said, c.status, c.out, c.said)
+			if status != c.status || !strings.Contains(out.String(), c.out) || !strings.Contains(stderr.String(), c.stderr) || c.stderr == "" && stderr.Len() > 0 {
+				t.Errorf("%s %q: status %d, %q, %q; want %d, %q, %q", c.name, args, status, &out, &stderr, c.status, c.out, c.stderr)
 			}
 		}
 		srv.Close()
 	}
 }
 
-// TestStatusWaits: --wait returns when the cluster serves, also one that does not listen yet.
+// TestStatusWaits checks that --wait returns when the cluster serves, even if it did not listen at
+// first.
 func TestStatusWaits(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -77,9 +78,9 @@ func TestStatusWaits(t *testing.T) {
 	srv := &http.Server{Handler: handler}
 	defer srv.Close()
 	go func() { _ = srv.Serve(l) }()
-	var out, said bytes.Buffer
-	if status := run(env{ctx: context.Background(), stdout: &out, stderr: &said}, []string{"status", "--wait", "1m", "--server", l.Addr().String()}); status != 0 || asked.Load() != 3 || said.Len() > 0 {
-		t.Errorf("status %d after %d looks: %s%s", status, asked.Load(), &out, &said)
+	var out, stderr bytes.Buffer
+	if status := run(env{ctx: context.Background(), stdout: &out, stderr: &stderr}, []string{"status", "--wait", "1m", "--server", l.Addr().String()}); status != 0 || asked.Load() != 3 || stderr.Len() > 0 {
+		t.Errorf("status %d after %d requests: %s%s", status, asked.Load(), &out, &stderr)
 	}
 	for args, want := range map[string]int{"--wait=300ms": 1, "--wait=-1s": 1} {
 		if status := run(env{ctx: context.Background(), stdout: io.Discard, stderr: io.Discard}, []string{"status", args, "--server", "127.0.0.1:1"}); status != want {

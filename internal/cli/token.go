@@ -48,7 +48,7 @@ func (f *tokenFlags) folder() (*join.Folder, error) {
 		}
 		switch len(names) {
 		case 0:
-			return nil, errors.New("this machine is the first of no cluster: start one with `shoal up --cluster NAME`, or name the --data-dir of the one that runs")
+			return nil, errors.New("this machine is not the first machine of a cluster: start one with `shoal up --cluster NAME`, or set the --data-dir of a running one")
 		case 1:
 			name = names[0]
 		default:
@@ -146,6 +146,6 @@ func (c *tokenRevokeCmd) Run(e *env) error {
 	if err := f.Tokens.Revoke(id); err != nil {
 		return err
 	}
-	fmt.Fprintf(e.stderr, "token %s is revoked; machines that have joined with it stay, until the cluster key is changed (docs/machines.md)\n", id)
+	fmt.Fprintf(e.stderr, "token %s is revoked; machines that joined with it stay in the cluster until you change the cluster key (docs/machines.md)\n", id)
 	return nil
 }

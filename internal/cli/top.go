@@ -131,10 +131,10 @@ func printTop(w io.Writer, s *api.ClusterState) {
 		fmt.Fprintf(w, "prefix cache: %.0f%% of the prompts' tokens were found\n", 100*float64(p.Hits)/float64(p.Queries))
 	}
 	if d := s.Drafts; d != nil && d.Drafted > 0 {
-		fmt.Fprintf(w, "drafts: %.0f%% of the tokens were right\n", 100*float64(d.Accepted)/float64(d.Drafted))
+		fmt.Fprintf(w, "drafts: %.0f%% of the tokens were accepted\n", 100*float64(d.Accepted)/float64(d.Drafted))
 	}
 	if r := s.Recovery; r != nil && s.Recoveries > 0 {
-		fmt.Fprintf(w, "faults: %s withdrawn   tokens computed again %d   caches that went on %d, from replicas %d\n",
+		fmt.Fprintf(w, "faults: %s withdrawn   tokens computed again %d   caches that continued %d, from replicas %d\n",
 			plural(int(s.Recoveries), "placement"), r.RecomputedTokens+r.ReplayedTokens, r.RestoredCaches, r.RestoredReplicas)
 	}
 	if st := s.Store; st != nil {

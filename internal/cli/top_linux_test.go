@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// q, Ctrl-C and a signal end top with status 0, restore the terminal's mode and leave no stray
-// characters. h explains the columns. An idle cluster shows no rate.
+// TestTopAtATerminal checks that q, Ctrl-C and a signal end top with status 0, restore the mode of the
+// terminal and print no stray characters. The key h explains the columns. An idle cluster has no rate.
 func TestTopAtATerminal(t *testing.T) {
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprint(w, `{"model":"m","nodes":[{"id":"a","state":"ready","share":1}],"store":{"durability":"single","replicas":1,"wanted":3}}`)
@@ -21,7 +21,7 @@ func TestTopAtATerminal(t *testing.T) {
 	defer srv.Close()
 	for name, c := range map[string]struct {
 		keys string
-		want string // on the screen before the end
+		want string // text on the screen before the end
 	}{
 		"q":          {"q", "q quits"},
 		"Ctrl-C":     {"\x03", "q quits"},
@@ -29,7 +29,7 @@ func TestTopAtATerminal(t *testing.T) {
 		"a signal":   {"", "0.0 tokens/s   idle   running 0"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			person, program := terminal(t)
+			user, program := terminal(t)
 			mode := func() unix.Termios {
 				m, err := unix.IoctlGetTermios(int(program.Fd()), unix.TCGETS)
 				if err != nil {
@@ -42,7 +42,7 @@ func TestTopAtATerminal(t *testing.T) {
 			go func() {
 				buf := make([]byte, 4096)
 				for {
-					n, err := person.Read(buf)
+					n, err := user.Read(buf)
 					if err != nil {
 						return
 					}
@@ -63,16 +63,16 @@ func TestTopAtATerminal(t *testing.T) {
 					case text := <-seen:
 						screen.WriteString(text)
 					case <-late:
-						t.Fatalf("%q does not come; on the screen: %q", want, screen.String())
+						t.Fatalf("%q is missing; the screen shows %q", want, screen.String())
 					}
 				}
 			}
 			wait("h explains")
-			fmt.Fprint(person, c.keys)
+			fmt.Fprint(user, c.keys)
 			wait(c.want)
 			switch name {
 			case "the legend":
-				fmt.Fprint(person, "q")
+				fmt.Fprint(user, "q")
 			case "a signal":
 				cancel()
 			}
@@ -82,7 +82,7 @@ func TestTopAtATerminal(t *testing.T) {
 					t.Errorf("status %d", status)
 				}
 			case <-time.After(linePatience):
-				t.Fatal("it does not end")
+				t.Fatal("top does not exit")
 			}
 			if after := mode(); after != before {
 				t.Errorf("the terminal is left in another mode: %+v, before %+v", after, before)

@@ -130,7 +130,7 @@ func (c *upCmd) Run(e *env) error {
 // The caller calls the returned function when the command has ended.
 func printShutdown(e *env) func() bool {
 	return context.AfterFunc(e.ctx, func() {
-		fmt.Fprintln(e.stderr, "ending: running requests get up to 30 s, jobs are kept; Ctrl-C again stops at once")
+		fmt.Fprintln(e.stderr, "stopping: running requests get up to 30 s, jobs are kept; press Ctrl-C again to stop at once")
 	})
 }
 
@@ -170,11 +170,11 @@ func (c *upCmd) check() error {
 		return err
 	}
 	if len(c.Share) > 0 && len(c.Share) != c.Nodes {
-		return fmt.Errorf("--share names %d shares for %d nodes", len(c.Share), c.Nodes)
+		return fmt.Errorf("--share has %d shares for %d nodes", len(c.Share), c.Nodes)
 	}
 	for _, s := range c.Share {
 		if !(s >= 0) || math.IsInf(s, 1) {
-			return fmt.Errorf("--share %v: want a number, not negative", s)
+			return fmt.Errorf("--share %v: want a number of at least 0", s)
 		}
 	}
 	if err := checkThreads(c.Threads); err != nil {
@@ -257,7 +257,7 @@ func (c *upCmd) start(e *env, serve cluster.ServeConfig, at net.Listener, settin
 	}
 	if c.Nodes > 1 {
 		if c.shared, err = sharedmem.Create(); err != nil {
-			l.log.Debug("each node has weights of its own", "reason", err)
+			l.log.Debug("nodes do not share weights", "reason", err)
 		} else {
 			defer c.shared.Close() // the nodes inherit it
 		}
@@ -280,10 +280,10 @@ func (c *upCmd) dataDir(checkpoint, suffix string, log *slog.Logger) (string, er
 	}
 	dir, old, err := jobsDir(checkpoint, suffix)
 	if dir == "" && err == nil {
-		log.Warn("jobs, batches, files and stored responses are off: this user has no home directory to keep them in; name a folder with --data-dir DIR to turn them on")
+		log.Warn("jobs, batches, files and stored responses are off: this user has no home directory for them; set a folder with --data-dir DIR")
 	}
 	if old {
-		log.Warn("jobs lie in the user's cache folder, which may be emptied: move the folder to the state folder while nothing runs, or name one with --data-dir", "from", dir, "to", filepath.Join(stateHome(), "shoal", "jobs"))
+		log.Warn("jobs are in the user's cache folder, which other programs can empty: stop the cluster and move the folder, or set --data-dir", "from", dir, "to", filepath.Join(stateHome(), "shoal", "jobs"))
 	}
 	return dir, err
 }

@@ -80,7 +80,7 @@ func (c *upCmd) checkNetwork() error {
 	if c.Cluster == "" {
 		for name, given := range map[string]bool{"bind": c.Bind != "", "ports": c.Ports != 0, "join-port": c.JoinPort != 0, "expect": c.Expect != 0} {
 			if given {
-				return fmt.Errorf("--%s is for clusters that other machines join: give --cluster NAME as well", name)
+				return fmt.Errorf("--%s applies only to clusters that other machines join: give --cluster NAME", name)
 			}
 		}
 		return nil
@@ -117,7 +117,7 @@ func splitBind(text string) (host string, port int, err error) {
 		}
 	}
 	if ip, err := netip.ParseAddr(host); err != nil || ip.IsUnspecified() {
-		return "", 0, fmt.Errorf("--bind %q: want an IP address of this machine that the others reach it by, not a name and not every interface", text)
+		return "", 0, fmt.Errorf("--bind %q: want an IP address of this machine that the others can reach, not a name and not every interface", text)
 	}
 	return host, port, nil
 }
@@ -140,7 +140,7 @@ func clusterFolder(dataDir, name string) (string, error) {
 	if home := clustersHome(); home != "" {
 		return filepath.Join(home, name), nil
 	}
-	return "", errors.New("this user has no home directory to keep the cluster key in: name a folder with --data-dir DIR")
+	return "", errors.New("this user has no home directory for the cluster key: set a folder with --data-dir DIR")
 }
 
 // openNetwork opens the folder of a first machine, chooses its addresses, and starts the server
@@ -190,13 +190,13 @@ func (c *upCmd) openNetwork(e *env, serve *cluster.ServeConfig) (err error) {
 	go func() {
 		defer close(done)
 		if err := n.folder.Serve(ctx, l, c.grant, log); err != nil {
-			log.Error("no more machines can join", "error", err)
+			log.Error("join server stopped: no more machines can join", "error", err)
 		}
 	}()
 	if c.Advertise {
 		stop, err := join.Advertise(c.Cluster, at, n.folder.Pin())
 		if err != nil {
-			log.Info("shoal node --discover does not find this cluster", "reason", err)
+			log.Info("advertising is off: shoal node --discover does not find this cluster", "reason", err)
 		} else {
 			n.closers = append(n.closers, stop)
 		}
@@ -216,7 +216,7 @@ func (c *upCmd) chooseAddresses(before join.Addresses, log *slog.Logger) (net.Li
 		port = 0
 		if err != nil || !isLocalAddress(host) {
 			if before.Join != "" {
-				log.Warn("this machine no longer has the address that it had; machines that joined before do not find it, until --bind names an address that they know or they join again", "address", host)
+				log.Warn("address of the last start is gone: machines that joined before cannot find this one until --bind sets an address that they know, or they join again", "address", host)
 				before = join.Addresses{}
 			}
 			all, err := join.HostAddrs()
@@ -232,7 +232,7 @@ func (c *upCmd) chooseAddresses(before join.Addresses, log *slog.Logger) (net.Li
 	} else if err != nil {
 		return nil, err
 	} else if !isLocalAddress(host) {
-		return nil, fmt.Errorf("--bind %s: this machine does not have that address; `ip address` lists those that it has", c.Bind)
+		return nil, fmt.Errorf("--bind %s: this machine does not have that address; `ip address` lists its addresses", c.Bind)
 	}
 	n.host = host
 	l, err := listenNear(host, c.JoinPort, portOf(before.Join), joinPort)
@@ -313,7 +313,7 @@ func printJoinLine(w io.Writer, f *join.Folder, at string, life time.Duration) e
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(w, "to add a machine, run this there within %s; it is good for several machines:\n\n  shoal node --join %s --token %s\n\n", plainDuration(life), at, token.Text())
+	fmt.Fprintf(w, "to add a machine, run this on it within %s; it works for several machines:\n\n  shoal node --join %s --token %s\n\n", plainDuration(life), at, token.Text())
 	return nil
 }
 

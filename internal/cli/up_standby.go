@@ -125,7 +125,7 @@ func (c *upCmd) runWithStandby(e *env, serve cluster.ServeConfig) (err error) {
 		c.printReady(e, serve, s)
 		<-p.ctx.Done()
 	}
-	if e.ctx.Err() != nil { // it was asked to end
+	if e.ctx.Err() != nil { // a signal ended it
 		return nil
 	}
 	return context.Cause(p.ctx)
@@ -183,7 +183,7 @@ func (p *standbyCluster) startCoordinator(i int, standby bool, pause time.Durati
 			case <-time.After(pause):
 			}
 			if err := p.startCoordinator(i, true, min(2*pause, 30*time.Second)); err != nil && p.ctx.Err() == nil {
-				p.log.Error("a coordinator was not started again", "id", id, "error", err)
+				p.log.Error("coordinator not restarted", "id", id, "error", err)
 			}
 		})
 	}})

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestUsageErrors: what is wrong with a command line is said in plain words.
+// TestUsageErrors checks the messages for wrong command lines.
 func TestUsageErrors(t *testing.T) {
 	for args, want := range map[string]string{
 		"bogus":                           `no command "bogus"` + "\n",
@@ -29,10 +29,10 @@ func TestUsageErrors(t *testing.T) {
 		"up --kv-memory lots":             `--kv-memory: "lots" is not a size`,
 		"up --nothing":                    "unknown flag --nothing",
 	} {
-		var out, said bytes.Buffer
-		status := run(env{ctx: context.Background(), stdout: &out, stderr: &said}, strings.Fields(args))
-		if text := said.String(); status != 2 || !strings.Contains(text, want) || strings.Contains(text, "bit int") || !strings.Contains(text, "shoal --help") || out.Len() > 0 {
-			t.Errorf("shoal %s: status %d: %s%s", args, status, &out, &said)
+		var out, stderr bytes.Buffer
+		status := run(env{ctx: context.Background(), stdout: &out, stderr: &stderr}, strings.Fields(args))
+		if text := stderr.String(); status != 2 || !strings.Contains(text, want) || strings.Contains(text, "bit int") || !strings.Contains(text, "shoal --help") || out.Len() > 0 {
+			t.Errorf("shoal %s: status %d: %s%s", args, status, &out, &stderr)
 		}
 	}
 }

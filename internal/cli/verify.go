@@ -36,7 +36,7 @@ fails.
 func (c *verifyCmd) Run(e *env) error {
 	for _, n := range c.Nodes {
 		if n < 1 || n > 256 {
-			return fmt.Errorf("--nodes %d: want 1 to 256 of each", n)
+			return fmt.Errorf("--nodes %d: want 1 to 256", n)
 		}
 	}
 	at, err := c.files(e)
@@ -78,7 +78,7 @@ func (c *verifyCmd) Run(e *env) error {
 			return err
 		}
 		if checked.Files > 0 {
-			fmt.Fprintf(e.stdout, "    %s, %s: every byte is as the hub recorded it\n", plural(checked.Files, "file"), bytesText(checked.Bytes))
+			fmt.Fprintf(e.stdout, "    %s, %s: all bytes match the checksums of the hub\n", plural(checked.Files, "file"), bytesText(checked.Bytes))
 		}
 		if tokErr == nil {
 			for _, warning := range tok.Warnings() {
@@ -118,8 +118,8 @@ type hashed struct {
 	Bytes int64 `json:"bytes"`
 }
 
-// checkHashes reads every byte of the files whose hashes are recorded. The error names all
-// files that differ.
+// checkHashes compares the files that have recorded hashes with these. The error names all files
+// that differ.
 func checkHashes(e *env, at string, show bool) (out hashed, err error) {
 	files, err := hub.RecordedAt(at)
 	if err != nil || len(files) == 0 {
@@ -178,7 +178,7 @@ func (c *verifyCmd) print(e *env, r *model.Report, tokenizes bool) error {
 		fmt.Fprintf(w, "  warning: %v\n", warning)
 	}
 	if s := m.SwiftKV; s.Layers > 0 {
-		fmt.Fprintf(w, "  SwiftKV: prompts leave after layer %d, the %d later ones have %d caches\n", s.Layers, m.Layers-s.Layers, m.CacheLayers()-s.Layers)
+		fmt.Fprintf(w, "  SwiftKV: prompt tokens skip the layers after layer %d; these %d layers have %d caches\n", s.Layers, m.Layers-s.Layers, m.CacheLayers()-s.Layers)
 	}
 	for _, t := range r.Types {
 		fmt.Fprintf(w, "  %s: %d tensors, %s parameters, %s\n", t.Stored, t.Tensors, count(t.Parameters), bytesText(t.Bytes))

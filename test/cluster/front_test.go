@@ -125,7 +125,7 @@ func TestHangupReadsKeysAndCertificateAgain(t *testing.T) {
 	}
 	testutil.Eventually(t, patience, "the log of an invalid key file", func() (bool, string) {
 		log := tail(s.head.err)
-		return strings.Contains(log, "API keys not read again"), log
+		return strings.Contains(log, "API keys not reloaded"), log
 	})
 	if status := ask("two"); status != 200 {
 		t.Errorf("after keys that are refused: %d", status)

@@ -102,7 +102,7 @@ func TestDrain(t *testing.T) {
 	}
 	testutil.Eventually(t, patience, "it says that it ends", func() (bool, string) {
 		b, err := os.ReadFile(c.head.err)
-		return err == nil && strings.Contains(string(b), "ending: "), "nothing"
+		return err == nil && strings.Contains(string(b), "stopping: "), "nothing"
 	})
 	t.Logf("said so after %v", time.Since(began).Round(time.Millisecond))
 	got, _ := f.wait(t)

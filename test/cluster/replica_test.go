@@ -146,7 +146,7 @@ func TestStoreMemberIsReplaced(t *testing.T) {
 	k.nodes[0].kill(t)
 	testutil.Eventually(t, patience, "that n0 is away is told", func() (bool, string) {
 		out, _ := k.store("list")
-		return strings.Contains(out, "a replica of the store is away: n0"), out
+		return strings.Contains(out, "a replica of the store is unreachable: n0"), out
 	})
 	if out, code := k.store("remove", "n1"); code != 1 || !strings.Contains(out, "n0 is down too") {
 		t.Errorf("the last but one: status %d: %s", code, out)
@@ -191,7 +191,7 @@ func TestStoreReplicasGone(t *testing.T) {
 		a := k.at[0].call("GET", "/health", nil)
 		return strings.Contains(string(a.body), lacks), fmt.Sprint(a.status, string(a.body))
 	})
-	if out, _, _ := command(t, patience, nil, "status", "--server", k.at[0].base); !strings.Contains(out, "most replicas of the store are away: n0, n1") {
+	if out, _, _ := command(t, patience, nil, "status", "--server", k.at[0].base); !strings.Contains(out, "most replicas of the store are unreachable: n0, n1") {
 		t.Errorf("shoal status does not name the missing process:\n%s", out)
 	}
 	k.runs[0].kill(t)

@@ -91,7 +91,7 @@ func TestKeyRotation(t *testing.T) {
 		t.Fatal(err)
 	}
 	testutil.Eventually(t, patience, "the bad file is refused", func() (bool, string) {
-		return strings.Contains(tail(procs[1].err), "the keys are those of before"), tail(procs[1].err)
+		return strings.Contains(tail(procs[1].err), "the previous keys stay in use"), tail(procs[1].err)
 	})
 	got, _ = c.open(reqs).wait(t)
 	same(t, "after a bad file", reqs, want, got)

@@ -35,7 +35,7 @@ func TestSecondSignal(t *testing.T) {
 		return err != nil || strings.Contains(string(a.body), "draining"), string(a.body)
 	})
 	signal(c.head.cmd.Process.Pid, syscall.SIGTERM)
-	if code := c.head.end(t, startLimit); code != 130 || !strings.Contains(tail(c.head.err), "terminated while ending: stopped at once") {
+	if code := c.head.end(t, startLimit); code != 130 || !strings.Contains(tail(c.head.err), "terminated during shutdown: stopped at once") {
 		t.Errorf("status %d after the second signal, want 130 and a word on it", code)
 	}
 	for _, pid := range pids {

@@ -109,7 +109,7 @@ func TestKeyless(t *testing.T) {
 			t.Errorf("shoal %s: status %d: %s", args[0], code, stderr)
 		}
 	}
-	if _, stderr, code := command(t, patience, []string{security.EnvKey + "=" + clusterKey.Text()}, "node", "--insecure", "--join", "127.0.0.1:1"); code != 1 || !strings.Contains(stderr, "--insecure with a cluster key") {
+	if _, stderr, code := command(t, patience, []string{security.EnvKey + "=" + clusterKey.Text()}, "node", "--insecure", "--join", "127.0.0.1:1"); code != 1 || !strings.Contains(stderr, "--insecure excludes a cluster key") {
 		t.Errorf("both: status %d: %s", code, stderr)
 	}
 	s, gossip := coordinate(t, config{args: []string{"--insecure", "--nodes", "1"}})
