@@ -232,7 +232,7 @@ func (c *chatCmd) send(e *env, cl *client.Client, history []turn) ([]turn, error
 	f, err := stream(ctx, cl, "/v1/chat/completions", body, func(t string) {
 		answer.WriteString(t)
 		fmt.Fprint(e.stdout, t)
-	})
+	}, e.stderr)
 	fmt.Fprintln(e.stdout)
 	switch {
 	case err != nil && ctx.Err() != nil && e.ctx.Err() == nil:

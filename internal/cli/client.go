@@ -56,8 +56,9 @@ type chunk struct {
 		Text         string `json:"text"`
 		FinishReason string `json:"finish_reason"`
 		Delta        struct {
-			Content string          `json:"content"`
-			Calls   []api.CallDelta `json:"tool_calls"`
+			Content   string          `json:"content"`
+			Reasoning string          `json:"reasoning_content"`
+			Calls     []api.CallDelta `json:"tool_calls"`
 		} `json:"delta"`
 	} `json:"choices"`
 	Usage *usage `json:"usage"`
@@ -73,10 +74,34 @@ type streamResult struct {
 	Usage  usage
 	First  time.Duration // time to the first text
 	Total  time.Duration
+
+	thoughts io.Writer // nil: thoughts are dropped
+	thinking bool      // the newest piece was a thought
 }
 
-// stream posts body to path and passes each piece of text to emit.
-func stream(ctx context.Context, c *client.Client, path string, body map[string]any, emit func(string)) (streamResult, error) {
+// think prints a piece of a thought between marks of its own.
+func (f *streamResult) think(piece string) {
+	if f.thoughts == nil {
+		return
+	}
+	if !f.thinking {
+		fmt.Fprintln(f.thoughts, "[thinking]")
+	}
+	f.thinking = true
+	fmt.Fprint(f.thoughts, piece)
+}
+
+// endThought prints the mark after a thought.
+func (f *streamResult) endThought() {
+	if f.thinking {
+		fmt.Fprint(f.thoughts, "\n[end of thinking]\n")
+	}
+	f.thinking = false
+}
+
+// stream posts body to path and passes each piece of text to emit. The thoughts of a model that
+// thinks before it answers go to thoughts; nil drops them.
+func stream(ctx context.Context, c *client.Client, path string, body map[string]any, emit func(string), thoughts io.Writer) (streamResult, error) {
 	body["stream"], body["stream_options"] = true, map[string]any{"include_usage": true}
 	began := time.Now()
 	resp, err := c.Do(ctx, http.MethodPost, path, body)
@@ -84,7 +109,7 @@ func stream(ctx context.Context, c *client.Client, path string, body map[string]
 		return streamResult{}, err
 	}
 	defer resp.Body.Close()
-	var f streamResult
+	f := streamResult{thoughts: thoughts}
 	err = client.Data(resp.Body, func(data []byte) error {
 		if string(data) == "[DONE]" {
 			f.Total = time.Since(began)
@@ -127,13 +152,18 @@ func (f *streamResult) addChunk(data []byte, began time.Time, emit func(string))
 				f.Calls[piece.Index].Function.Arguments += piece.Function.Arguments
 			}
 		}
+		if ch.Delta.Reasoning != "" {
+			f.think(ch.Delta.Reasoning)
+		}
 		if text := ch.Text + ch.Delta.Content; text != "" {
+			f.endThought()
 			if f.First == 0 {
 				f.First = time.Since(began)
 			}
 			emit(text)
 		}
 		if ch.FinishReason != "" {
+			f.endThought()
 			f.Reason = ch.FinishReason
 		}
 	}

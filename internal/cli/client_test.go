@@ -44,7 +44,7 @@ func TestStreamWaitsUntilReady(t *testing.T) {
 			defer srv.Close()
 			var notice, text bytes.Buffer
 			cl := waitUntilReady(&client.Client{Server: srv.URL}, &notice)
-			_, err := stream(context.Background(), cl, "/v1/completions", map[string]any{}, func(s string) { text.WriteString(s) })
+			_, err := stream(context.Background(), cl, "/v1/completions", map[string]any{}, func(s string) { text.WriteString(s) }, nil)
 			if got := fmt.Sprint(err); c.wantErr == "" && err != nil || !strings.Contains(got, c.wantErr) {
 				t.Errorf("error %v, want %q", err, c.wantErr)
 			}
@@ -58,5 +58,28 @@ func TestStreamWaitsUntilReady(t *testing.T) {
 				t.Errorf("the notice is %q", notice.String())
 			}
 		})
+	}
+}
+
+// TestThoughtsArePrinted checks that thoughts are printed apart from the answer, also when the
+// token limit ends the stream within a thought.
+func TestThoughtsArePrinted(t *testing.T) {
+	for _, c := range []struct{ deltas, text, thoughts string }{
+		{`{"reasoning_content":"a "},{"reasoning_content":"thought"},{"content":"the "},{"content":"answer"}`, "the answer", "[thinking]\na thought\n[end of thinking]\n"},
+		{`{"reasoning_content":"cut"}`, "", "[thinking]\ncut\n[end of thinking]\n"},
+		{`{"content":"plain"}`, "plain", ""},
+	} {
+		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			for _, delta := range strings.SplitAfter(c.deltas, "},") {
+				fmt.Fprintf(w, "data: {\"choices\":[{\"delta\":%s}]}\n\n", strings.TrimSuffix(delta, ","))
+			}
+			fmt.Fprint(w, "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"length\"}]}\n\ndata: [DONE]\n\n")
+		}))
+		var text, thoughts strings.Builder
+		_, err := stream(t.Context(), client.New(srv.URL, ""), "/v1/chat/completions", map[string]any{}, func(s string) { text.WriteString(s) }, &thoughts)
+		srv.Close()
+		if err != nil || text.String() != c.text || thoughts.String() != c.thoughts {
+			t.Errorf("%s: text %q, thoughts %q, %v; want %q and %q", c.deltas, text.String(), thoughts.String(), err, c.text, c.thoughts)
+		}
 	}
 }

@@ -107,7 +107,7 @@ func (c *demoCmd) answer(ctx context.Context, w io.Writer, cl *client.Client, q 
 	f, err := stream(ctx, cl, "/v1/chat/completions", map[string]any{
 		"messages":   []map[string]string{{"role": "user", "content": q.context + q.text}},
 		"max_tokens": c.Tokens,
-	}, func(text string) { fmt.Fprint(w, text) })
+	}, func(text string) { fmt.Fprint(w, text) }, w)
 	if err != nil {
 		return err
 	}
@@ -122,7 +122,7 @@ func (c *demoCmd) call(ctx context.Context, w io.Writer, cl *client.Client) erro
 	messages := []any{map[string]any{"role": "user", "content": weatherQuestion}}
 	for range 2 {
 		f, err := stream(ctx, cl, "/v1/chat/completions", map[string]any{"messages": messages, "tools": []any{json.RawMessage(weather)}, "max_tokens": c.Tokens, "temperature": 0},
-			func(text string) { fmt.Fprint(w, text) })
+			func(text string) { fmt.Fprint(w, text) }, w)
 		if err != nil {
 			return err
 		}

@@ -71,6 +71,8 @@ chat template. With --raw, or without a chat template, the model completes the t
   shoal run --raw "func add(a, b int) int {"
   shoal run --temperature 0.8 --seed 7 < notes.txt
 
+Thoughts of a model that thinks first are printed on standard error.
+
 If the server does not have the model, the command starts a cluster on this machine and stops
 it at the end. The first argument is the model if it names a checkpoint or a model on the
 server. An argument that looks like a model but names none is an error: a path, a .gguf file,
@@ -155,14 +157,14 @@ func (c *runCmd) ask(e *env, cl *client.Client, name, text string) (streamResult
 			turns = append(turns, turn{"system", c.System})
 		}
 		body["messages"] = append(turns, turn{"user", text})
-		f, err := stream(e.ctx, cl, "/v1/chat/completions", body, emit)
+		f, err := stream(e.ctx, cl, "/v1/chat/completions", body, emit, e.stderr)
 		if !isNoTemplate(err) || c.System != "" {
 			return f, err
 		}
 		delete(body, "messages")
 	}
 	body["prompt"] = text
-	return stream(e.ctx, cl, "/v1/completions", body, emit)
+	return stream(e.ctx, cl, "/v1/completions", body, emit, nil)
 }
 
 // isNoTemplate reports whether a server refused a chat because the model has no chat template.
