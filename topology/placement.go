@@ -12,7 +12,7 @@ import (
 )
 
 // Mapping names a schedule of a layer's operators over the sockets. It changes where work happens
-// and what is sent, never the bits of the result (DESIGN.md, "Canonical arithmetic").
+// and what is sent, never the bits of the result (ARCHITECTURE.md, "Canonical arithmetic").
 type Mapping string
 
 const (
