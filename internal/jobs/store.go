@@ -3,6 +3,7 @@ package jobs
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -16,7 +17,6 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
-	"github.com/shoal-llm/shoal/internal/randomid"
 )
 
 // StoreConfig configures a store. Zero fields take their defaults.
@@ -273,7 +273,7 @@ func (s *Store) Last() uint64 {
 // the key. Without a key it is random.
 func ID(key string) string {
 	if key == "" {
-		return "job-" + randomid.New()
+		return "job-" + strings.ToLower(rand.Text())
 	}
 	sum := sha256.Sum256([]byte("shoal job\x00" + key))
 	return "job-" + hex.EncodeToString(sum[:16])

@@ -3,6 +3,7 @@ package batches
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,7 +16,6 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/jobs"
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
-	"github.com/shoal-llm/shoal/internal/randomid"
 )
 
 const prefix = "batch_"
@@ -34,7 +34,7 @@ type spec struct {
 // key that sent it.
 func (s *spec) id() string {
 	if s.Key == "" {
-		return prefix + randomid.New()
+		return prefix + strings.ToLower(rand.Text())
 	}
 	key := s.Key
 	if s.Holder != "" {

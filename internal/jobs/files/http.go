@@ -2,6 +2,7 @@ package files
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -17,7 +18,6 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
 	"github.com/shoal-llm/shoal/internal/jobs/routes"
-	"github.com/shoal-llm/shoal/internal/randomid"
 	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
@@ -91,7 +91,7 @@ func (v *Service) postFile(w http.ResponseWriter, r *http.Request) (any, error) 
 			if len(name) > 255 || !utf8.ValidString(name) {
 				return nil, api.Problem{Status: http.StatusBadRequest, Param: "file", Message: "The file's name must be UTF-8 of at most 255 bytes."}
 			}
-			if f, err = v.store.Put(r.Context(), File{ID: "file-" + randomid.New(), Filename: name, Purpose: "batch", CreatedAt: time.Now().Unix(), Holder: api.KeyName(r.Context())}, sentBy{p}); err != nil {
+			if f, err = v.store.Put(r.Context(), File{ID: "file-" + strings.ToLower(rand.Text()), Filename: name, Purpose: "batch", CreatedAt: time.Now().Unix(), Holder: api.KeyName(r.Context())}, sentBy{p}); err != nil {
 				return nil, fileProblem(err)
 			}
 			have = true

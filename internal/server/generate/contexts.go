@@ -3,17 +3,18 @@ package generate
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"maps"
 	"net/http"
 	"regexp"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
-	"github.com/shoal-llm/shoal/internal/randomid"
 	"github.com/shoal-llm/shoal/internal/server/apierr"
 	"github.com/shoal-llm/shoal/internal/server/engine"
 )
@@ -167,7 +168,7 @@ func (s *Service) hold(x *FixedContext, ready func(error)) {
 func (s *Service) holdOnce(x *FixedContext, ready func()) error {
 	p := sampler.Default()
 	p.Temperature = 0
-	events, err := s.engine.Submit(x.held, &engine.Request{ID: "context-" + randomid.New(), Prompt: x.Ids, MaxTokens: 1, Sampling: p, IgnoreEOS: true, PromptLogprobs: -1,
+	events, err := s.engine.Submit(x.held, &engine.Request{ID: "context-" + strings.ToLower(rand.Text()), Prompt: x.Ids, MaxTokens: 1, Sampling: p, IgnoreEOS: true, PromptLogprobs: -1,
 		Policy: x.Policy, Tenant: x.Tenant, Context: len(x.Ids), Hold: true})
 	if err != nil {
 		return err

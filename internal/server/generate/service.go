@@ -3,16 +3,17 @@ package generate
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"fmt"
 	"log/slog"
 	"math"
 	"net/http"
+	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/shoal-llm/shoal/internal/randomid"
 	"github.com/shoal-llm/shoal/internal/server/apierr"
 	"github.com/shoal-llm/shoal/internal/server/engine"
 	"github.com/shoal-llm/shoal/internal/server/httpserver"
@@ -143,5 +144,5 @@ func (s *Service) Fit(ids []int32, p *Params, def int, param string) *apierr.Err
 }
 
 func (s *Service) NewHead(prefix, object, model string) Head {
-	return Head{ID: prefix + randomid.New(), Object: object, Created: time.Now().Unix(), Model: model, SystemFingerprint: s.Config.SystemFingerprint}
+	return Head{ID: prefix + strings.ToLower(rand.Text()), Object: object, Created: time.Now().Unix(), Model: model, SystemFingerprint: s.Config.SystemFingerprint}
 }

@@ -2,6 +2,7 @@ package httpserver
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"net/http"
@@ -10,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/shoal-llm/shoal/internal/randomid"
 	"github.com/shoal-llm/shoal/internal/server/apierr"
 	"github.com/shoal-llm/shoal/internal/server/jsonbody"
 	"github.com/shoal-llm/shoal/internal/tracing"
@@ -319,5 +319,5 @@ func requestID(r *http.Request) string {
 	if ok {
 		return id
 	}
-	return "req-" + randomid.New()
+	return "req-" + strings.ToLower(rand.Text())
 }
