@@ -124,7 +124,7 @@ type AuthorityConfig struct {
 	Pause time.Duration
 	// Shares are the operator's shares by node. They override the nodes' own.
 	Shares map[string]float64
-	// MaxNodes bounds the sockets of a placement.
+	// MaxNodes bounds the sockets of a placement. Default: DefaultMaxNodes.
 	MaxNodes  int
 	ModelHash string
 	// After is the newest epoch ever written to the store. The first epoch is higher. Epochs that
@@ -169,9 +169,12 @@ type Authority struct {
 	reason       string
 }
 
+// DefaultMaxNodes is the largest number of sockets in a placement.
+const DefaultMaxNodes = 64
+
 // NewAuthority returns an authority without nodes.
 func NewAuthority(cfg AuthorityConfig) *Authority {
-	cfg.MaxNodes = cmp.Or(cfg.MaxNodes, 64)
+	cfg.MaxNodes = cmp.Or(cfg.MaxNodes, DefaultMaxNodes)
 	cfg.Quarantine = cmp.Or(cfg.Quarantine, 5*time.Second)
 	cfg.Pause = cmp.Or(cfg.Pause, 10*time.Second)
 	drained := maps.Clone(cfg.Drained)

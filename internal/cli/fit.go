@@ -8,6 +8,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/bench"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // capacity is the memory that a cluster has for a model.
@@ -153,13 +154,10 @@ func (f *fit) shorterContext(n needs) (tokens int, caches int64) {
 	return sort.Search(f.context, func(i int) bool { return f.cacheOf(i+1) > caches }), caches
 }
 
-// mostMachines is the largest number of machines to suggest.
-const mostMachines = 256
-
 // machinesNeeded returns the smallest number of machines with one node each on which a type of
 // weights fits, or 0.
 func (f *fit) machinesNeeded(weights tensor.DType) (int, needs) {
-	for total := max(2, f.total-f.local+1); total <= mostMachines; total++ {
+	for total := max(2, f.total-f.local+1); total <= topology.DefaultMaxNodes; total++ {
 		if total == f.total && f.local == 1 {
 			continue
 		}

@@ -62,6 +62,7 @@ func TestNetworkFlags(t *testing.T) {
 		"--cluster lab --bind 0.0.0.0":           "not every interface",
 		"--cluster lab --bind [::]:7070":         "not every interface",
 		"--cluster ../x":                         "letters, digits",
+		"--cluster lab --nodes 2 --expect 65":    "--expect 65: want 2, the nodes of this command, to 64",
 		"--cluster lab --nodes 2 --expect 1":     "--expect 1: want 2",
 		"--cluster lab --ports 65530":            "--ports 65530: want",
 		"--cluster lab --token-life 1s":          "--token-life 1s: want 1m",

@@ -18,6 +18,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/join"
 	"github.com/shoal-llm/shoal/internal/security"
 	"github.com/shoal-llm/shoal/internal/sys/fixedport"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // networkFlags let other machines join the cluster of shoal up.
@@ -100,8 +101,8 @@ func (c *upCmd) checkNetwork() error {
 		return fmt.Errorf("--ports %d: want 1 to %d, the first of %d, or 0", c.Ports, last, all)
 	case c.JoinPort < 0 || c.JoinPort > 65535:
 		return fmt.Errorf("--join-port %d: want 1 to 65535, or 0", c.JoinPort)
-	case c.Expect != 0 && (c.Expect < c.Nodes || c.Expect > 256):
-		return fmt.Errorf("--expect %d: want %d, the nodes of this command, to 256", c.Expect, c.Nodes)
+	case c.Expect != 0 && (c.Expect < c.Nodes || c.Expect > topology.DefaultMaxNodes):
+		return fmt.Errorf("--expect %d: want %d, the nodes of this command, to %d", c.Expect, c.Nodes, topology.DefaultMaxNodes)
 	case c.TokenLife != 0 && (c.TokenLife < join.ShortestLife || c.TokenLife > join.LongestLife):
 		return fmt.Errorf("--token-life %v: want %v to %v, or 0 for no token", c.TokenLife, join.ShortestLife, join.LongestLife)
 	}
