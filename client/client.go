@@ -41,7 +41,7 @@ func New(server, key string) *Client {
 	return &Client{Server: server, Key: key, Patience: 30 * time.Second}
 }
 
-// Error is what a server answers in place of what was asked for.
+// Error is an error response of the server.
 type Error struct {
 	Status  int    // of HTTP
 	Code    string // stable; "" where it has none

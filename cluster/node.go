@@ -52,7 +52,7 @@ type NodeConfig struct {
 	Model string
 	// SwiftKV is the folder of an adapter of Model; empty: none.
 	SwiftKV string
-	// Draft is a folder with a small model with the same tokenizer, or "mtp", see OpenDraft.
+	// Draft is the folder of a draft model with the same tokenizer, or "mtp". See OpenDraft.
 	Draft string
 	// KVBudget is the cache memory of this node in bytes. Default 1 GiB.
 	KVBudget int64

@@ -98,7 +98,7 @@ func (c *Coordinator) ServeStore(a *api.Server) error {
 			a.WriteJSON(w, http.StatusAccepted, c.store.State())
 		}})
 	}
-	return errors.Join(serve(http.MethodPost, "a process keeps a replica of the store", c.members.Add), serve(http.MethodDelete, "one that is gone for good does not", c.members.Remove))
+	return errors.Join(serve(http.MethodPost, "adds a process to the replicas of the store", c.members.Add), serve(http.MethodDelete, "removes a process from the replicas of the store", c.members.Remove))
 }
 
 // isOperator accepts the token of any key that the cluster accepts now.

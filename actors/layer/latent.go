@@ -54,7 +54,7 @@ var (
 	})
 )
 
-// latentBatch is the activations of latent attention. Batch.QKV has the absorbed queries,
+// latentBatch is the activations of latent attention. Processor.QKV has the absorbed queries,
 // (T, Heads*(rank+rope)).
 type latentBatch struct {
 	down  []float32 // (T, query rank + rank + rope)

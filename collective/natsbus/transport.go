@@ -16,7 +16,7 @@ import (
 	"github.com/shoal-llm/shoal/collective"
 )
 
-// TransportConfig says which rank of which group a transport serves. Everything but Rank must be
+// TransportConfig names the rank and the group that a transport serves. Everything but Rank must be
 // the same on all ranks.
 type TransportConfig struct {
 	Group        string // one token; with the epoch, unique in the cluster
@@ -175,8 +175,8 @@ func (t *Transport) connect() error {
 	return nil
 }
 
-// openPublishers opens connections to the own server that only publish: one for broadcasts and one
-// for each other rank, since a server reads each connection on one goroutine.
+// openPublishers opens publish-only connections to this node's server: one for broadcasts and one
+// for each other rank. The server reads each connection on one goroutine.
 func (t *Transport) openPublishers(role string) error {
 	open := func(role string) (*link, error) {
 		l, forget, err := t.server.pipe(t.dialing, role, speakPermissions(t.names))

@@ -189,8 +189,8 @@ func (p *standbyCluster) startCoordinator(i int, standby bool, pause time.Durati
 	}})
 }
 
-// ready waits until the model is ready, and shows the reason on a terminal. It returns the state
-// of the cluster, which is empty if only a key from --api-keys could read it.
+// ready waits until the model is ready. On a terminal it prints why it is not ready yet. It returns
+// the state of the cluster, which is empty if only a key from --api-keys could read it.
 func (p *standbyCluster) ready(addr string) (*api.ClusterState, error) {
 	key := ""
 	if len(p.cmd.APIKey) > 0 {

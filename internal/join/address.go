@@ -14,7 +14,7 @@ import (
 type HostAddr struct {
 	Interface string
 	Addr      netip.Addr
-	Virtual   bool // of a bridge, a container or a tunnel: no device stands behind it
+	Virtual   bool // of a bridge, a container or a tunnel: no device answers at it
 	Default   bool // packets to the rest of the world leave from it
 }
 

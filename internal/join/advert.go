@@ -34,8 +34,8 @@ type Found struct {
 	Pin     Pin
 }
 
-// Advertise answers questions for clusters on the network of addr, which is the address of a
-// server, until stop is called.
+// Advertise answers mDNS queries for clusters until stop is called. addr is the address of the
+// server; queries on its network are answered.
 func Advertise(cluster, addr string, pin Pin) (stop func(), err error) {
 	host, p, err := net.SplitHostPort(addr)
 	if err != nil {

@@ -65,7 +65,7 @@ func (l *limiter) leave(s netip.Prefix) {
 	}
 }
 
-// blocked tells that a source has failed too often.
+// blocked reports whether a source has failed too often.
 func (l *limiter) blocked(s netip.Prefix, now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -255,7 +255,7 @@ func measuredSyncs(ctx context.Context, s *natsbus.Server, pools []*tensor.Pool)
 		out.Four, err = measuredSync(ctx, s, 4, pools)
 	}
 	if err != nil {
-		return topology.Syncs{}, fmt.Errorf("cluster: timing collectives failed: %w", err)
+		return topology.Syncs{}, fmt.Errorf("machine: timing collectives failed: %w", err)
 	}
 	return out, nil
 }

@@ -46,8 +46,8 @@ const width = 64 // of a head, and of the FFN
 
 // Write creates dir and a checkpoint in it. The model has one layer, whose attention and FFN are
 // zero. The embedding of token i is the unit vector i, and lm_head maps it to the token that
-// follows i in the script. Without merges, prompts are encoded byte by byte, while script tokens
-// have two bytes or more: so the last token of any prompt leads to the start of the script.
+// follows i in the script. Without merges, prompts are encoded byte by byte. Script tokens have
+// two bytes or more. So the last token of any prompt leads to the start of the script.
 func Write(dir string, s Script) error {
 	v, line, err := s.vocabulary()
 	if err != nil {

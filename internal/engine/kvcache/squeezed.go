@@ -27,7 +27,7 @@ var squeezed = method{"squeezed", []param{share("clusters", 50, 5, 500), {key: "
 	return Parts{Arranger: c, Selector: c, Needs: Needs{Window: v[4], Queries: true, Labels: true}, Tail: v[3]}
 }}
 
-// clusters arranges a prompt, and selects from it.
+// clusters is the Arranger and the Selector of policy squeezed.
 type clusters struct {
 	share, coarse, sparsity int // thousandths of keys; coarse 0: one level
 	tail, obs, segment      int // tokens

@@ -26,7 +26,7 @@ var blockScales = map[gguf.Type][]int{
 	gguf.Q2_K: {80, 82}, gguf.Q3_K: {108}, gguf.Q4_K: {0, 2}, gguf.Q5_K: {0, 2}, gguf.Q6_K: {208},
 }
 
-// heldAs is the type in which a stored type is held by default. All block formats are held as Q8_0.
+// heldAs is the type in which the tensors of a GGUF file are held. All block formats are held as Q8_0.
 // That is exact for Q8_0, and within 1/254 of a block's largest element for the others (half a step
 // of Q4_0 is 1/16). So a file of several types, as most are, needs only one type in memory.
 func heldAs(t gguf.Type) tensor.DType {

@@ -155,8 +155,8 @@ func flat(t Tensor) Tensor {
 	return t
 }
 
-// fillKVUp returns rows of KVUp. The rows of a head's keys come from one transposition, which is
-// cached until its last row, since loaders read heads row by row, several heads at once.
+// fillKVUp returns rows of KVUp. It transposes a head's keys once and caches them until the head's
+// last row: loaders read heads row by row, several heads at once.
 func fillKVUp(k, v Tensor, l Latent) func(dst []float32, r, lo int) {
 	const kept = 64
 	var (

@@ -53,7 +53,7 @@ func routes() []api.Route {
 			{Path: "/{id}/events", About: "its tokens from the index `from` on, as they come", Events: api.JobEvent{}}}},
 		{Method: del, Path: "/v1/jobs/*", Docs: []api.Doc{{About: "cancels it; `purge=true` forgets it", Answer: api.Job{}}}},
 		{Method: get, Path: "/v1/responses/*", Docs: []api.Doc{{About: "a response that was stored; `stream=true` and `starting_after` give its events", Answer: api.ResponseType()},
-			{Path: "/{id}/input_items", About: "what it was asked"}}},
+			{Path: "/{id}/input_items", About: "input items of the response"}}},
 		{Method: post, Path: "/v1/responses/*", Docs: []api.Doc{{Path: "/{id}/cancel", About: "ends one in the background", Answer: api.ResponseType()}}},
 		{Method: del, Path: "/v1/responses/*", Docs: []api.Doc{{About: "forgets it"}}},
 		{Method: post, Path: "/v1/files", Uploads: true, Docs: []api.Doc{{About: "keeps a file (multipart/form-data)"}}},

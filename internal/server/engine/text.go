@@ -93,8 +93,8 @@ func FromTemplate(t *tokenizer.ChatTemplate) ChatTemplate { return checkpointTem
 
 type checkpointTemplate struct{ *tokenizer.ChatTemplate }
 
-// Source and ToolSource tell New how the model writes calls and thoughts, in answers to
-// requests without tools and with them.
+// Source and ToolSource return the templates from which the syntax of calls and thoughts is
+// detected, for requests without tools and with them.
 func (t checkpointTemplate) Source() string { return t.ChatTemplate.Source() }
 
 func (t checkpointTemplate) ToolSource() string { return t.ChatTemplate.ToolSource() }

@@ -39,7 +39,7 @@ func (s *API) AddRoutes(h *httpserver.Server) error {
 	const get, post = http.MethodGet, http.MethodPost
 	named := []string{"model"}
 	routes := []httpserver.Route{
-		{Method: post, Path: "/api/chat", Handler: s.handleOllama, Docs: []httpserver.Doc{{About: "Ollama's chat", Params: s.table.Without("prompt", "system"), Required: named}}},
+		{Method: post, Path: "/api/chat", Handler: s.handleOllama, Docs: []httpserver.Doc{{About: "Chat in Ollama's format", Params: s.table.Without("prompt", "system"), Required: named}}},
 		{Method: post, Path: "/api/generate", Handler: s.handleOllama, Docs: []httpserver.Doc{{About: "Ollama's completion", Params: s.table.Without("messages", "tools"), Required: named}}},
 		{Method: get, Path: "/api/tags", Brief: true, Handler: s.handleOllamaTags, Docs: []httpserver.Doc{{About: "the names of the model, as Ollama has them", Answer: ollamaModels{}}}},
 		{Method: get, Path: "/api/ps", Brief: true, Handler: s.handleOllamaRunning, Docs: []httpserver.Doc{{About: "the model that is loaded", Answer: ollamaModels{}}}},

@@ -5,7 +5,8 @@ import (
 	"strings"
 )
 
-// tests is filled by init because "filter" and "test" look up names.
+// tests is filled by init. A literal would be an initialization cycle, because the tests "filter"
+// and "test" read the tables.
 var tests map[string]func(in *interp, v Value, a *args) bool
 
 // compareTests maps "x is gt 3" and its other spellings to operators.
