@@ -1,0 +1,150 @@
+package bench
+
+import (
+	"cmp"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/topology"
+)
+
+var updatePage = flag.Bool("update", false, "write the generated sections of docs/supported-models.md")
+
+const supportedPage = "../../docs/supported-models.md"
+
+// TestSupportedModelsPage compares the generated sections of docs/supported-models.md with what the
+// planner and the list of architectures give. With -update it writes them.
+func TestSupportedModelsPage(t *testing.T) {
+	text, err := os.ReadFile(supportedPage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := string(text)
+	for name, section := range map[string]string{"memory": memorySection(t), "downloads": downloadsSection(t)} {
+		begin, end := "<!-- begin "+name+" -->\n", "<!-- end "+name+" -->"
+		before, rest, found := strings.Cut(page, begin)
+		old, after, closed := strings.Cut(rest, end)
+		if !found || !closed {
+			t.Fatalf("%s has no section between %q and %q", supportedPage, begin, end)
+		}
+		if old != section && !*updatePage {
+			t.Errorf("the section %q of %s is out of date; run: go test ./internal/bench -run SupportedModelsPage -update\nhave:\n%swant:\n%s", name, supportedPage, old, section)
+		}
+		page = before + begin + section + end + after
+	}
+	if *updatePage {
+		if err := os.WriteFile(supportedPage, []byte(page), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// memorySection is a table of all named models by size, with the memory of their weights on one
+// node and the largest type of weights that fits in a machine.
+func memorySection(t *testing.T) string {
+	var models []PlanModel
+	for _, name := range PlanShapes() {
+		m, err := PlanShape(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		models = append(models, m)
+	}
+	slices.SortFunc(models, func(a, b PlanModel) int {
+		return cmp.Or(cmp.Compare(a.Parameters, b.Parameters), strings.Compare(a.Name, b.Name))
+	})
+	var b strings.Builder
+	b.WriteString("| model | parameters | `bf16` | `q8_0` | `q4_0`, `iq4_nl` | cache of 1,000 tokens | on 16 GB | on 32 GB | on 64 GB |\n")
+	b.WriteString("| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n")
+	for _, m := range models {
+		cache := func(tokens int) int64 {
+			return kvcache.ResidentBytes(socket.GeometryOf(&m.Config, tensor.BF16), tokens, tokens, kvcache.Full())
+		}
+		fmt.Fprintf(&b, "| `%s` | %.1fB", m.Name, float64(m.Parameters)/1e9)
+		for _, weights := range []tensor.DType{tensor.BF16, tensor.Q8_0, tensor.Q4_0} {
+			fmt.Fprintf(&b, " | %s", gibText(oneNode(t, m, weights).Weights))
+		}
+		fmt.Fprintf(&b, " | %d MiB", (cache(1000)+1<<19)>>20)
+		for _, machine := range []int64{16e9, 32e9, 64e9} {
+			fmt.Fprintf(&b, " | %s", largestType(t, m, machine, cache(min(8192, m.Config.MaxPositions))))
+		}
+		b.WriteString(" |\n")
+	}
+	return b.String()
+}
+
+func oneNode(t *testing.T, m PlanModel, weights tensor.DType) NodeMemory {
+	h, err := NodeBytes(m, PlanOptions{Sockets: 1, Weights: weights, Mapping: topology.Gather, Rows: 512})
+	if err != nil {
+		t.Fatalf("%s: %v", m.Name, err)
+	}
+	return h
+}
+
+// largestType returns the largest type of weights that fits with the cache in 15 of 16 parts of a
+// machine's memory, as --quant auto chooses it.
+func largestType(t *testing.T, m PlanModel, machine, cache int64) string {
+	for _, weights := range []tensor.DType{tensor.BF16, tensor.Q8_0, tensor.Q4_0} {
+		if h := oneNode(t, m, weights); h.Weights+h.Embedding+h.Workspace+cache <= machine/16*15 {
+			return "`" + weights.String() + "`"
+		}
+	}
+	return "no"
+}
+
+func gibText(n int64) string {
+	if g := float64(n) / (1 << 30); g < 100 {
+		return fmt.Sprintf("%.1f GiB", g)
+	}
+	return fmt.Sprintf("%d GiB", (n+1<<29)>>30)
+}
+
+// downloadsSection is a table of the share of downloads by kind of model, and the sum of those that
+// this build serves.
+func downloadsSection(t *testing.T) string {
+	text, err := os.ReadFile("testdata/downloads.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var downloads struct {
+		Source     string
+		Generative float64
+		Kinds      []struct {
+			Name          string
+			Share         float64
+			Architectures []string
+		}
+	}
+	if err := json.Unmarshal(text, &downloads); err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	served := 0.0
+	b.WriteString("| kind | share of all downloads | served |\n| --- | --- | --- |\n")
+	for _, k := range downloads.Kinds {
+		yes := "no"
+		if !slices.ContainsFunc(k.Architectures, unknownArchitecture) {
+			yes, served = "yes", served+k.Share
+		}
+		fmt.Fprintf(&b, "| %s | %.1f %% | %s |\n", k.Name, k.Share, yes)
+	}
+	fmt.Fprintf(&b, "\nShoal serves %.0f %% of the downloads of generative models, which are %.0f %% of all downloads. The others are embedding and vision models. %s\n",
+		100*served/downloads.Generative, downloads.Generative, downloads.Source)
+	return b.String()
+}
+
+// unknownArchitecture reports whether a config is refused because of its architecture, whatever its
+// sizes are.
+func unknownArchitecture(name string) bool {
+	_, err := model.ParseConfig("", fmt.Appendf(nil, `{"architectures": [%q], "text_config": {}}`, name), nil)
+	return err != nil && strings.Contains(err.Error(), "is not supported")
+}
