@@ -3,13 +3,12 @@ package cluster
 import (
 	"context"
 	"fmt"
-	"sync"
-	"time"
-
-	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/actors/socket/machine"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/proto"
 	"github.com/shoal-llm/shoal/topology"
+	"sync"
+	"time"
 )
 
 // stepStalls is the maximum duration of a step, in stall deadlines.
@@ -63,7 +62,7 @@ func standing(st *proto.SocketStatus, err error) *topology.Standing {
 	if err != nil {
 		return nil
 	}
-	return &topology.Standing{Epoch: st.Epoch, Step: st.LastStep, Loading: st.State == string(socket.Loading), Stepping: st.State == string(socket.Stepping),
+	return &topology.Standing{Epoch: st.Epoch, Step: st.LastStep, Loading: st.State == string(machine.Loading), Stepping: st.State == string(machine.Stepping),
 		Busy: st.Busy, Finished: st.Progress, Loaded: uint64(st.LoadedBytes) + uint64(st.FetchedBytes)}
 }
 

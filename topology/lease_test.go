@@ -165,7 +165,7 @@ func (w *leaseWorld) deliver(i int) {
 	w.loads = append(w.loads[:i], w.loads[i+1:]...)
 	n := &w.nodes[m.node]
 	if m.epoch <= n.epoch {
-		return // what every socket does, see actors/socket/state.go
+		return // what every socket does, see actors/socket/machine/state.go
 	}
 	if m.term < n.term {
 		w.fail("node %d follows %s of term %d into epoch %d, after a coordinator of term %d", m.node, w.who(m.from), m.term, m.epoch, n.term)

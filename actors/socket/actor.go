@@ -1,3 +1,6 @@
+// Package socket is one rank of the tensor-parallel group: an actor that owns a
+// slice of every weight matrix and one partition of the KV cache, and carries
+// out the steps that the coordinator plans.
 package socket
 
 import (
@@ -11,6 +14,7 @@ import (
 	"github.com/asynkron/protoactor-go/actor"
 
 	"github.com/shoal-llm/shoal/actors/layer"
+	"github.com/shoal-llm/shoal/actors/socket/machine"
 	"github.com/shoal-llm/shoal/actors/socket/shard"
 	"github.com/shoal-llm/shoal/collective"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
@@ -157,7 +161,7 @@ type (
 	}
 	jobDone struct {
 		number uint32
-		made   map[uint64]*Kept
+		made   map[uint64]*machine.Kept
 		err    error
 		reply  func(error)
 	}
@@ -172,7 +176,7 @@ type (
 type Actor struct {
 	Config Config
 
-	machine      *Machine
+	machine      *machine.Machine
 	exec         *layer.Executor
 	caches       *caches // used by the executor only
 	files        *files  // nil: the prefix cache is in memory only
@@ -182,7 +186,7 @@ type Actor struct {
 	layers       []*actor.PID
 	// collective actor of the epoch; nil before the epoch's Join
 	collective *actor.PID
-	steps      [MicroBatches]*step
+	steps      [machine.MicroBatches]*step
 	cancel     context.CancelFunc // cancels loading
 	read       *progress          // of the newest load
 }
@@ -197,7 +201,7 @@ var ErrRetired = errors.New("socket: epoch retired")
 func (a *Actor) Receive(c actor.Context) {
 	switch m := c.Message().(type) {
 	case *actor.Started:
-		a.machine = NewMachine()
+		a.machine = machine.NewMachine()
 		a.exec = layer.NewExecutor()
 		a.caches = &caches{arena: a.Config.device().Arena(a.Config.KVBudget), seqs: map[uint64]*sequence{}, blocks: map[uint64]*kvcache.Segment{}, incoming: map[uint64]*incoming{}, named: map[uint64]offer{}}
 		a.files = newFiles(a.Config.PrefixDisk, a.exec, a.caches)
@@ -266,7 +270,7 @@ func (a *Actor) Receive(c actor.Context) {
 
 func (a *Actor) load(c actor.Context, m *Load) {
 	p, rank, err := placementOf(m.Request, &a.Config.Checkpoint.Config)
-	var effects []Effect
+	var effects []machine.Effect
 	if err == nil {
 		effects, err = a.machine.Load(p.Epoch, m.Request.Coordinator, limitsOf(m.Request, &a.Config, rank))
 	}
@@ -288,9 +292,9 @@ func (a *Actor) load(c actor.Context, m *Load) {
 }
 
 // limitsOf returns the limits of a load whose placement has been checked.
-func limitsOf(r *proto.LoadRequest, cfg *Config, rank int) Limits {
+func limitsOf(r *proto.LoadRequest, cfg *Config, rank int) machine.Limits {
 	c := &cfg.Checkpoint.Config
-	l := Limits{Rank: rank, Ranks: len(r.Placement.Slices), Vocab: c.Vocab, Positions: c.MaxPositions, Rows: int(r.MaxStepTokens), Layers: c.CacheLayers(), Parse: cfg.ParsePolicy, Across: c.CacheLayers() < c.Layers}
+	l := machine.Limits{Rank: rank, Ranks: len(r.Placement.Slices), Vocab: c.Vocab, Positions: c.MaxPositions, Rows: int(r.MaxStepTokens), Layers: c.CacheLayers(), Parse: cfg.ParsePolicy, Across: c.CacheLayers() < c.Layers}
 	if kv, err := tensor.ParseDType(r.KvType); err == nil { // build reports the error
 		l.Layout = c.CacheLayout(kv)
 	}
@@ -450,7 +454,7 @@ func (a *Actor) begin(c actor.Context, m *Step) {
 
 // failSteps fails the steps in flight if the epoch has failed.
 func (a *Actor) failSteps(cause error) {
-	if a.machine.Phase == Stepping || a.machine.Phase == Ready {
+	if a.machine.Phase == machine.Stepping || a.machine.Phase == machine.Ready {
 		return
 	}
 	for i, s := range a.steps {
@@ -483,7 +487,7 @@ func (a *Actor) between(c actor.Context, m *Between) {
 	}
 	e, self, root := a.epoch, c.Self(), c.ActorSystem().Root
 	a.exec.Submit(func() {
-		caches := &Caches{e: e, made: map[uint64]*Kept{}}
+		caches := &Caches{e: e, made: map[uint64]*machine.Kept{}}
 		err := m.Do(caches)
 		root.Send(self, &jobDone{number: m.Epoch, made: caches.made, err: err, reply: m.Reply})
 	})
@@ -539,7 +543,7 @@ func (a *Actor) advance(c actor.Context, s *step, err error) {
 
 // teardown ends all work in flight and frees the epoch, except for the caches that a later epoch can
 // use. The executor may be running a stage, so freeing is the last job of the epoch's term.
-func (a *Actor) teardown(c actor.Context, effects []Effect) {
+func (a *Actor) teardown(c actor.Context, effects []machine.Effect) {
 	if a.cancel != nil {
 		a.cancel()
 		a.cancel = nil

@@ -3,8 +3,10 @@ package socket
 import (
 	"fmt"
 
+	"github.com/shoal-llm/shoal/actors/socket/machine"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/topology"
 )
@@ -12,7 +14,7 @@ import (
 // Caches is the access to an epoch's caches for a job between steps. It is valid until the job returns.
 type Caches struct {
 	e    *epoch
-	made map[uint64]*Kept
+	made map[uint64]*machine.Kept
 }
 
 // Arena returns the arena of all caches.
@@ -100,7 +102,7 @@ func (c *Caches) Spill(own *kvcache.Store) error {
 // Keep adds a whole cache to the socket, as if an earlier epoch had left it. A plan can continue with
 // it by an Open with Resume. Keep frees the socket's previous cache of the sequence.
 func (c *Caches) Keep(seq uint64, own *kvcache.Store) {
-	c.e.release([]Effect{{Do: DoRelease, Seq: seq}})
-	c.e.seqs[seq] = &sequence{id: seq, replica: none, cache: own}
-	c.made[seq] = &Kept{Prompt: own.Prompt(), Tokens: own.Tokens(), Policy: own.Policy()}
+	c.e.release([]machine.Effect{{Do: machine.DoRelease, Seq: seq}})
+	c.e.seqs[seq] = &sequence{id: seq, replica: plan.None, cache: own}
+	c.made[seq] = &machine.Kept{Prompt: own.Prompt(), Tokens: own.Tokens(), Policy: own.Policy()}
 }

@@ -4,10 +4,12 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/actors/layer"
+	"github.com/shoal-llm/shoal/actors/socket/machine"
 	"github.com/shoal-llm/shoal/actors/socket/shard"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/tier"
 	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/proto"
 	"github.com/shoal-llm/shoal/internal/text/grammar"
@@ -26,7 +28,7 @@ type epoch struct {
 	geometry  kvcache.Geometry
 	form      tier.Form    // of the prefix cache's blocks in files
 	score     tensor.Score // attention scale and options
-	micro     [MicroBatches]*microBatch
+	micro     [machine.MicroBatches]*microBatch
 	maxRows   int
 	dt        tensor.DType      // type of the matrices
 	group     *exchanges        // set when the group has formed
@@ -73,14 +75,14 @@ func newBatch(on layer.Device, c *model.Config, maxRows int, cache tensor.KVLayo
 }
 
 // close frees the epoch and the caches that no later epoch can use.
-func (e *epoch) close(effects []Effect) {
+func (e *epoch) close(effects []machine.Effect) {
 	e.release(effects)
 	e.weights.Close()
 }
 
 // step is the execution of one plan. All of its state is in it and in its micro-batch.
 type step struct {
-	work      *Work
+	work      *machine.Work
 	micro     *microBatch
 	wanted    []wanted
 	results   results
@@ -138,7 +140,7 @@ func (e *epoch) fill(s *step) error {
 }
 
 // segment returns a run of tokens as a segment of the layers.
-func (e *epoch) segment(c *Run) layer.Segment {
+func (e *epoch) segment(c *machine.Run) layer.Segment {
 	q := e.seqs[c.Seq]
 	seg := layer.Segment{Seq: c.Seq, N: len(c.Tokens), Start: c.Start, Prefill: c.Prefill, Owner: c.Owner}
 	switch {
@@ -152,7 +154,7 @@ func (e *epoch) segment(c *Run) layer.Segment {
 
 // droppedRows returns the number of first rows of a run that end with SwiftKV's pass: their logits
 // are not requested, and the policy does not observe their queries in the later layers.
-func (e *epoch) droppedRows(w *Work, run int) int {
+func (e *epoch) droppedRows(w *machine.Work, run int) int {
 	c := &w.Runs[run]
 	if e.config.SwiftKV.Layers == 0 || !c.Prefill {
 		return 0
@@ -180,7 +182,7 @@ func (e *epoch) embed(s *step) error {
 	s.wanted = make([]wanted, 0, len(s.work.Wanted))
 	for _, w := range s.work.Wanted {
 		c := &s.work.Runs[w.Run]
-		out := wanted{row: last[c.Seq] + w.Row, seq: e.seqs[c.Seq], position: w.Position, sample: w.Sample, score: w.Score, top: w.Top, token: none}
+		out := wanted{row: last[c.Seq] + w.Row, seq: e.seqs[c.Seq], position: w.Position, sample: w.Sample, score: w.Score, top: w.Top, token: plan.None}
 		if w.Sample && !c.Prefill {
 			out.token, out.draft, drawn[w.Run] = c.Tokens[w.Row], w.Row > 0, true
 		}

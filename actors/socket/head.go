@@ -9,6 +9,7 @@ import (
 
 	"github.com/shoal-llm/shoal/actors/layer"
 	"github.com/shoal-llm/shoal/collective"
+	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/proto"
@@ -118,7 +119,7 @@ func (h *head) finish(b *layer.Batch, rows []wanted, reply *results) error {
 	}
 	h.runs = h.runs[:0]
 	for i, w := range rows {
-		if i == 0 || w.token == none || w.seq != rows[i-1].seq { // the decode rows of one sequence are one task
+		if i == 0 || w.token == plan.None || w.seq != rows[i-1].seq { // the decode rows of one sequence are one task
 			h.runs = append(h.runs, i)
 		}
 	}
@@ -130,10 +131,10 @@ func (h *head) finish(b *layer.Batch, rows []wanted, reply *results) error {
 		for i := h.runs[i]; i < end && rows[i].seq.owner == b.Rank; i++ {
 			w := rows[i]
 			if w.draft && w.seq.next != w.token { // a wrong draft, or a row after a wrong draft
-				w.seq.next, h.drawn[i].Err = none, errWrongDraft
+				w.seq.next, h.drawn[i].Err = plan.None, errWrongDraft
 				continue
 			}
-			if w.token != none {
+			if w.token != plan.None {
 				w.seq.feed(w.token, w.position-1)
 			}
 			h.drawn[i] = h.result(b, i, w)
@@ -141,7 +142,7 @@ func (h *head) finish(b *layer.Batch, rows []wanted, reply *results) error {
 				h.drawn[i].Token = w.seq.replayed(h.drawn[i].Token, w.position)
 				w.seq.next = h.drawn[i].Token
 				if h.drawn[i].Err != nil {
-					w.seq.next = none
+					w.seq.next = plan.None
 				}
 			}
 		}

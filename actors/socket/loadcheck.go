@@ -11,7 +11,7 @@ import (
 )
 
 // Numbers in the coordinator's messages are checked before they count, index or size anything.
-// Loads are checked here and plans in state_check.go, with one function per message. The numbers of
+// Loads are checked here and plans in machine/check.go, with one function per message. The numbers of
 // a join are checked where they are used, by collective.Config and its transport.
 
 const (

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/shoal-llm/shoal/actors/socket/machine"
 	"github.com/shoal-llm/shoal/collective"
 )
 
@@ -62,7 +63,7 @@ func drawn(q *sequence) int32 { return max(0, q.next) }
 func (e *epoch) fillNextPass(s *step) error {
 	at := make([]int, len(s.sampledBy))
 	var bad error
-	s.work.Again(func(c *Run) int32 {
+	s.work.Again(func(c *machine.Run) int32 {
 		if c.Owner == e.rank {
 			return drawn(e.seqs[c.Seq])
 		}

@@ -178,7 +178,7 @@ func (a *Actor) prefix(m *Prefix) {
 		tell(0)
 		return
 	}
-	heads := e.promptHeads(none)
+	heads := e.promptHeads(plan.None)
 	if len(r.Blocks) > 0 {
 		if err := a.machine.Restore(r); err != nil {
 			m.Reply(nil, err)

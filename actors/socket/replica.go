@@ -6,6 +6,7 @@ import (
 	"github.com/shoal-llm/shoal/actors/layer"
 	"github.com/shoal-llm/shoal/collective"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/plan"
 )
 
 // replicate records the rank of a sequence's replica, and creates the replica on that rank.
@@ -71,7 +72,7 @@ func (e *epoch) replication(s *step) []stage {
 	r := &s.micro.rows
 	r.epoch, r.batch, r.seqs, r.sent = e, s.micro.batch, r.seqs[:0], 0
 	for _, c := range s.work.Runs {
-		if q := e.seqs[c.Seq]; !c.Prefill && q.replica != none {
+		if q := e.seqs[c.Seq]; !c.Prefill && q.replica != plan.None {
 			r.seqs = append(r.seqs, moved{q, c.Start, len(c.Tokens)})
 		}
 	}

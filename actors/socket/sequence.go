@@ -3,6 +3,7 @@ package socket
 import (
 	"fmt"
 
+	"github.com/shoal-llm/shoal/actors/socket/machine"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
@@ -134,64 +135,64 @@ func (s *sequence) dropReplica() {
 		s.replicaCache.Release()
 		s.replicaCache = nil
 	}
-	s.replica = none
+	s.replica = plan.None
 }
 
 // release performs the effects that free memory. An epoch that is over needs no others.
-func (c *caches) release(effects []Effect) {
+func (c *caches) release(effects []machine.Effect) {
 	for _, f := range effects {
 		switch q, b := c.seqs[f.Seq], c.blocks[f.Block]; {
-		case f.Do == DoRelease && q != nil:
+		case f.Do == machine.DoRelease && q != nil:
 			q.release()
 			delete(c.seqs, f.Seq)
-		case f.Do == DoKeep && q != nil:
+		case f.Do == machine.DoKeep && q != nil:
 			// If sharing fails, the block is missing, and the plan that begins with it fails.
 			if segment, err := q.cache.Share(f.Tokens); err == nil {
 				c.blocks[f.Block] = segment
 				c.files.keep(f.Tokens, []uint64{f.Block}, f.Keys)
 			}
-		case f.Do == DoEvict:
+		case f.Do == machine.DoEvict:
 			if b != nil {
 				b.Release()
 			}
 			delete(c.blocks, f.Block)
 			delete(c.incoming, f.Block)
 			delete(c.named, f.Block)
-		case f.Do == DoDropSums && b != nil:
+		case f.Do == machine.DoDropSums && b != nil:
 			b.DropSums()
 		}
 	}
 }
 
 // do performs effects.
-func (e *epoch) do(effects []Effect) error {
+func (e *epoch) do(effects []machine.Effect) error {
 	for i, f := range effects {
 		var err error
 		q := e.seqs[f.Seq]
 		switch f.Do {
-		case DoCommit:
+		case machine.DoCommit:
 			err = q.commit(f.Tokens)
-		case DoKeep, DoRelease, DoEvict, DoDropSums:
+		case machine.DoKeep, machine.DoRelease, machine.DoEvict, machine.DoDropSums:
 			e.caches.release(effects[i : i+1])
-		case DoDropReplica:
+		case machine.DoDropReplica:
 			q.dropReplica()
-		case DoResume:
+		case machine.DoResume:
 			err = e.resume(f.Open)
-		case DoOpen:
+		case machine.DoOpen:
 			err = e.open(f.Open)
-		case DoFork:
+		case machine.DoFork:
 			err = e.fork(f.Open)
-		case DoReplicate:
+		case machine.DoReplicate:
 			err = e.replicate(q, f.Rank, f.Tokens)
-		case DoReservePrompt:
+		case machine.DoReservePrompt:
 			if q.promptShard != nil {
 				err = q.promptShard.Reserve(f.Tokens)
 			}
-		case DoOpenCache:
+		case machine.DoOpenCache:
 			err = e.openCache(q)
-		case DoReserveCache:
+		case machine.DoReserveCache:
 			err = q.reserve(f.Tokens)
-		case DoSpill:
+		case machine.DoSpill:
 			e.spiller.order(f.Seq, f.Tokens)
 		}
 		if err != nil {
@@ -245,7 +246,7 @@ func (e *epoch) attach(s *sequence, shared []uint64) error {
 
 // save adds the blocks that a run has completed to the prefix cache. If the cache already has a block
 // from another prompt, the sequence uses that block's rows instead of its own.
-func (e *epoch) save(s *sequence, c *Run) error {
+func (e *epoch) save(s *sequence, c *machine.Run) error {
 	if e.place.Slices[e.rank].KVHeads.Len() == 0 {
 		return nil // latent attention: this owner reads no heads
 	}

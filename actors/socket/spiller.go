@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/actors/layer"
+	"github.com/shoal-llm/shoal/actors/socket/machine"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/tier"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
@@ -192,7 +193,7 @@ func (s *spiller) limit() int64 {
 }
 
 // lost lists the step's sequences that this rank owns and whose files have failed.
-func (e *epoch) lost(w *Work) (list []uint64) {
+func (e *epoch) lost(w *machine.Work) (list []uint64) {
 	for _, r := range w.Runs {
 		if q := e.seqs[r.Seq]; q.owner == e.rank && q.cache != nil && q.cache.Lost() != nil {
 			list = append(list, r.Seq)

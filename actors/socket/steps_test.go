@@ -8,6 +8,7 @@ import (
 
 	pb "google.golang.org/protobuf/proto"
 
+	"github.com/shoal-llm/shoal/actors/socket/machine"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
@@ -132,7 +133,7 @@ func TestTwoStepsInFlight(t *testing.T) {
 				newRig(t, c).generate(20, want...)
 				r, got := newRig(t, c), reqs()
 				half := len(got) / 2
-				halves := [MicroBatches]*flow{{reqs: got[:half]}, {reqs: got[half:]}}
+				halves := [machine.MicroBatches]*flow{{reqs: got[:half]}, {reqs: got[half:]}}
 				for n := 0; halves[0].left() || halves[1].left(); n++ {
 					for batch, h := range halves {
 						if h.ended != nil && (n+batch)%3 > 0 { // the other micro-batch may begin and end another step first

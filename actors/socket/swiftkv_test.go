@@ -6,9 +6,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shoal-llm/shoal/actors/socket/machine"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
-	"github.com/shoal-llm/shoal/internal/engine/sampler"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/proto"
 	"github.com/shoal-llm/shoal/topology"
@@ -96,12 +96,12 @@ func TestRowsLeave(t *testing.T) {
 		}
 		e := epoch{caches: &caches{seqs: map[uint64]*sequence{1: {prompt: 200, policy: p}}}}
 		e.config.SwiftKV.Layers, e.config.SwiftKV.Group = 2, 1
-		w := &Work{Runs: []Run{{Run: &plan.Run{Seq: 1, Prefill: true, Start: c.start, Tokens: make([]int32, c.n)}}}}
+		w := &machine.Work{Runs: []machine.Run{{Run: &plan.Run{Seq: 1, Prefill: true, Start: c.start, Tokens: make([]int32, c.n)}}}}
 		if c.sample {
-			w.Wanted = append(w.Wanted, Wanted{Row: c.n - 1, Sample: true})
+			w.Wanted = append(w.Wanted, machine.Wanted{Row: c.n - 1, Sample: true})
 		}
 		if c.scores {
-			w.Wanted = append(w.Wanted, Wanted{Row: 0})
+			w.Wanted = append(w.Wanted, machine.Wanted{Row: 0})
 		}
 		if got := e.droppedRows(w, 0); got != c.want {
 			t.Errorf("%+v: %d rows skip the later layers", c, got)
@@ -123,23 +123,5 @@ func TestSharedCacheIsCountedOnce(t *testing.T) {
 	r.sys.Root.Send(r.pids[0], &Status{Reply: func(s *proto.SocketStatus) { status <- s }})
 	if got, want := (<-status).KvUsedBytes, kvcache.ResidentBytes(g, 200, 201, kvcache.Full()); got != want {
 		t.Errorf("the cache takes %d bytes, %d were booked", got, want)
-	}
-}
-
-// TestScoredStepsOfOneToken checks that a policy with attention scores refuses several tokens of a
-// sequence in one step if layers share caches.
-func TestScoredStepsOfOneToken(t *testing.T) {
-	for policy, refused := range map[string]bool{"h2o:recent=20,topk=20,step=1": true, "streaming:sink=4,recent=28": false} {
-		m := NewMachine()
-		m.limits = Limits{Ranks: 1, Vocab: 10, Positions: 100, Rows: 8, Across: true}
-		q, err := m.checkOpen(&plan.Open{Seq: 1, Read: 4, Policy: parsed(t, policy), Sampling: &sampler.Params{TopP: 1, RepetitionPenalty: 1}, Replica: none}, false)
-		if err != nil {
-			t.Fatal(err)
-		}
-		q.Read, q.HandedOver = 4, true
-		err = m.checkRun(&plan.Plan{Step: 1}, &plan.Run{Seq: 1, Start: 4, Tokens: []int32{1, 2}, PromptLogprobs: none}, q)
-		if (err != nil) != refused {
-			t.Errorf("%s: %v", policy, err)
-		}
 	}
 }

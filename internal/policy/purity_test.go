@@ -13,11 +13,11 @@ import (
 // replays it gets the same result. It uses no clock, channel, socket, logger, lock or random
 // numbers. Time is an argument.
 
-// decides reports which files must be pure: state.go, state_*.go, the operations of collective, and
-// all of topology.
+// decides reports which files must be pure: state.go, state_*.go, the operations of
+// collective, and all of topology and actors/socket/machine.
 func decides(s source) bool {
 	base := path.Base(s.name)
-	return !s.test && (base == "state.go" || strings.HasPrefix(base, "state_") || s.pkg == "topology" || s.name == "collective/op.go")
+	return !s.test && (base == "state.go" || strings.HasPrefix(base, "state_") || s.pkg == "topology" || s.pkg == "actors/socket/machine" || s.name == "collective/op.go")
 }
 
 // impure lists packages that a deciding file must not import, including their subpackages.

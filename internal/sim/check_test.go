@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/shoal-llm/shoal/actors/batcher"
-	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/actors/socket/machine"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/topology"
 )
@@ -159,9 +159,9 @@ func (k *checker) restless() string {
 		s := n.machine.State
 		takesPart := slices.ContainsFunc(part, func(m topology.Node) bool { return m.ID == n.name })
 		switch {
-		case takesPart && (s.Phase != socket.Ready || s.Epoch != c.authority.Epoch()):
+		case takesPart && (s.Phase != machine.Ready || s.Epoch != c.authority.Epoch()):
 			return fmt.Sprintf("I8: %s is part of epoch %d, but is %s at %d", n.name, c.authority.Epoch(), s.Phase, s.Epoch)
-		case !takesPart && s.Phase != socket.Idle:
+		case !takesPart && s.Phase != machine.Idle:
 			return fmt.Sprintf("I6: %s is not part of epoch %d, but is %s at %d", n.name, c.authority.Epoch(), s.Phase, s.Epoch)
 		}
 	}

@@ -1,10 +1,9 @@
 package sim
 
 import (
-	"time"
-
-	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/actors/socket/machine"
 	"github.com/shoal-llm/shoal/topology"
+	"time"
 )
 
 // executor is a node's executor: a queue of jobs that take time. It may hang while the node's actor
@@ -54,7 +53,7 @@ func (j *executor) busy() bool { return j.taken > j.ended }
 // standing is the actor's report of the node's progress.
 func (n *node) standing() *topology.Standing {
 	s := n.machine.State
-	out := &topology.Standing{Epoch: s.Epoch, Step: s.Step, Loading: s.Phase == socket.Loading, Stepping: s.Phase == socket.Stepping,
+	out := &topology.Standing{Epoch: s.Epoch, Step: s.Step, Loading: s.Phase == machine.Loading, Stepping: s.Phase == machine.Stepping,
 		Busy: n.jobs.busy(), Finished: n.jobs.ended, Loaded: n.jobs.loaded}
 	if n.step != nil {
 		out.Finished -= n.jobs.before

@@ -3,20 +3,19 @@ package sim
 import (
 	"errors"
 	"fmt"
-	"time"
-
-	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/actors/socket/machine"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/proto"
 	"github.com/shoal-llm/shoal/topology"
+	"time"
 )
 
-// node is one process with one socket: the real socket.Machine, whose effects act on caches of
+// node is one process with one socket: the real machine.Machine, whose effects act on caches of
 // cells, and the executor as a queue of jobs that take time.
 type node struct {
 	*process
 	w       *world
-	machine *socket.Machine
+	machine *machine.Machine
 	memory  memory
 	seqs    map[uint64]*sequence // the executor's
 	blocks  map[uint64]*block    // and the prefix cache
@@ -46,7 +45,7 @@ type epoch struct {
 
 func (w *world) newNode(slot int, budget int64, share float64) *node {
 	n := &node{process: &process{name: fmt.Sprintf("n%d", slot+1), slot: slot, incarnation: w.nextLife(), slow: 1, stirred: w.fresh(), dragged: -settled},
-		w: w, machine: socket.NewMachine(), memory: memory{budget: budget}, seqs: map[uint64]*sequence{}, blocks: map[uint64]*block{}, coming: map[uint64]bool{}, share: share}
+		w: w, machine: machine.NewMachine(), memory: memory{budget: budget}, seqs: map[uint64]*sequence{}, blocks: map[uint64]*block{}, coming: map[uint64]bool{}, share: share}
 	return n
 }
 
@@ -79,13 +78,13 @@ func (n *node) unfenced() bool { return n.w.opt.Bug == NoFence || n.w.opt.Bug ==
 func (n *node) load(e *epoch, reply func(any, error)) {
 	defer n.fenced("load", e.place.Epoch)()
 	if n.unfenced() {
-		n.machine.Phase, n.machine.Epoch = socket.Idle, 0
+		n.machine.Phase, n.machine.Epoch = machine.Idle, 0
 	}
 	coordinator := e.of.incarnation
 	if !n.w.cfg.keeps {
 		coordinator = n.w.nextLife()
 	}
-	effects, err := n.machine.Load(e.place.Epoch, coordinator, socket.Limits{Rank: e.rank, Ranks: len(e.peers), Vocab: vocab, Positions: window,
+	effects, err := n.machine.Load(e.place.Epoch, coordinator, machine.Limits{Rank: e.rank, Ranks: len(e.peers), Vocab: vocab, Positions: window,
 		Rows: n.w.cfg.batcher.TokenBudget, Layout: geometry.Layout, Parse: kvcache.Parse})
 	if err != nil {
 		n.stale(err)
@@ -103,7 +102,7 @@ func (n *node) load(e *epoch, reply func(any, error)) {
 // read reads the weights, one piece at a time.
 func (n *node) read(e *epoch, pieces int, reply func(any, error)) {
 	n.exec(n.w.between(time.Millisecond, 9*time.Millisecond), func() {
-		if s := n.machine.State; pieces > 1 && s.Phase == socket.Loading && s.Epoch == e.place.Epoch {
+		if s := n.machine.State; pieces > 1 && s.Phase == machine.Loading && s.Epoch == e.place.Epoch {
 			n.jobs.loaded++
 			n.read(e, pieces-1, reply)
 			return
@@ -193,7 +192,7 @@ func (n *node) release(r *proto.ReleaseRequest, reply func(any, error)) {
 }
 
 // teardown ends everything in flight and frees the epoch, after the executor's jobs.
-func (n *node) teardown(effects []socket.Effect) {
+func (n *node) teardown(effects []machine.Effect) {
 	if s := n.step; s != nil {
 		n.step = nil
 		s.reply(nil, errRetired)
@@ -214,7 +213,7 @@ func (n *node) teardown(effects []socket.Effect) {
 
 // stale counts what the fence refused.
 func (n *node) stale(err error) {
-	if errors.Is(err, socket.ErrStaleEpoch) {
+	if errors.Is(err, machine.ErrStaleEpoch) {
 		n.w.cover[StaleAtSocket]++
 	}
 }

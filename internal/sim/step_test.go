@@ -2,16 +2,15 @@ package sim
 
 import (
 	"encoding/binary"
-	"time"
-
-	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/actors/socket/machine"
 	"github.com/shoal-llm/shoal/collective"
 	"github.com/shoal-llm/shoal/internal/proto"
+	"time"
 )
 
 // step is one plan on one socket: stages between synchronisations.
 type step struct {
-	*socket.Work
+	*machine.Work
 	reply  func(any, error)
 	stages []func(s *step, done func(error))
 	at     int
@@ -28,7 +27,7 @@ type step struct {
 }
 
 type row struct {
-	run   *socket.Run
+	run   *machine.Run
 	seq   *sequence
 	token int32
 	pos   int
@@ -37,12 +36,12 @@ type row struct {
 
 // wanted is a row of which a token or a score is requested.
 type wanted struct {
-	socket.Wanted
+	machine.Wanted
 	row int
 	out [heads]uint64
 }
 
-func (n *node) newStep(w *socket.Work, reply func(any, error)) *step {
+func (n *node) newStep(w *machine.Work, reply func(any, error)) *step {
 	s := &step{Work: w, reply: reply, epoch: n.epoch, late: n.epoch.group.lateness(), out: map[uint64]*proto.Sampled{}}
 	n.jobs.before = n.jobs.ended
 	s.stages = []func(*step, func(error)){chain(n.prepare, n.copyCaches), chain(n.copied, n.exchangeRows), chain(n.attend, n.exchangeHeads), chain(n.sample, n.replicate), chain(n.replicated, n.handOver), n.seal}
@@ -172,7 +171,7 @@ func (n *node) tell(s *step, done func(error)) {
 // told starts the next pass with these tokens.
 func (n *node) told(s *step, done func(error)) {
 	at := make([]int, len(s.epoch.peers))
-	s.Again(func(c *socket.Run) int32 {
+	s.Again(func(c *machine.Run) int32 {
 		if c.Owner == s.epoch.rank {
 			drawn := s.out[c.Seq].Drawn
 			return int32(drawn[len(drawn)-1].Token)

@@ -2,8 +2,7 @@ package sim
 
 import (
 	"fmt"
-
-	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/actors/socket/machine"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
@@ -27,7 +26,7 @@ func (m *memory) resize(holds *int64, to int64) error {
 	return nil
 }
 
-// sequence is what a socket holds of one sequence, by socket.Machine.
+// sequence is what a socket holds of one sequence, by machine.Machine.
 type sequence struct {
 	open    *plan.Open
 	policy  *kvcache.Policy
@@ -81,7 +80,7 @@ func (q *sequence) hold(m *memory, b *block, own bool) {
 }
 
 // save stores the blocks of a prompt that a run has completed.
-func (n *node) save(e *epoch, c *socket.Run) {
+func (n *node) save(e *epoch, c *machine.Run) {
 	q, own := n.seqs[c.Seq], e.heads()
 	if own.Len() == 0 {
 		return
@@ -187,20 +186,20 @@ func (c *cache) write(q *sequence, cells [heads]cell) {
 }
 
 // do carries out effects.
-func (n *node) do(e *epoch, effects []socket.Effect) error {
+func (n *node) do(e *epoch, effects []machine.Effect) error {
 	m := &n.memory
 	for _, f := range effects {
 		q := n.seqs[f.Seq]
 		var err error
 		switch f.Do {
-		case socket.DoCommit:
+		case machine.DoCommit:
 			err = q.commit(n.w, m, f.Tokens)
-		case socket.DoRelease:
+		case machine.DoRelease:
 			if q != nil {
 				q.release(m)
 				delete(n.seqs, f.Seq)
 			}
-		case socket.DoKeep:
+		case machine.DoKeep:
 			if q == nil {
 				break
 			}
@@ -216,31 +215,31 @@ func (n *node) do(e *epoch, effects []socket.Effect) error {
 			_ = m.resize(&q.own.bytes, q.own.bytes-b.bytes)
 			n.w.cover[BlockOfAnswer]++
 			n.write(e, f.Block, f.Keys, 0)
-		case socket.DoEvict:
+		case machine.DoEvict:
 			if b := n.blocks[f.Block]; b != nil {
 				m.drop(b)
 				delete(n.blocks, f.Block)
 			}
 			delete(n.coming, f.Block)
-		case socket.DoDropReplica:
+		case machine.DoDropReplica:
 			_ = m.resize(&q.copy.bytes, 0)
 			q.copy, q.replica = cache{}, -1
-		case socket.DoOpen, socket.DoResume:
+		case machine.DoOpen, machine.DoResume:
 			err = n.open(e, q, f)
-		case socket.DoReplicate:
+		case machine.DoReplicate:
 			if q.replica = f.Rank; f.Rank == e.rank {
 				q.copy.tokens = f.Tokens
 				err = m.resize(&q.copy.bytes, q.resident(f.Tokens))
 			}
-		case socket.DoReservePrompt:
+		case machine.DoReservePrompt:
 			err = m.resize(&q.partBytes, max(q.partBytes, kvcache.PrefillBytes(geometry, e.heads().Len(), f.Tokens, q.policy)-q.sharedBytes()))
-		case socket.DoOpenCache:
+		case machine.DoOpenCache:
 			bytes := q.resident(f.Tokens)
 			if q.policy.KeepsAll() { // the blocks of its own heads are adopted, so they are counted already
 				bytes -= kvcache.PrefillBytes(geometry, e.heads().Len(), f.Tokens, q.policy)
 			}
 			err = m.resize(&q.own.bytes, bytes)
-		case socket.DoReserveCache:
+		case machine.DoReserveCache:
 			for _, c := range [...]*cache{&q.own, &q.copy} {
 				if err == nil && c.tokens > 0 {
 					err = m.resize(&c.bytes, max(c.bytes, q.takes(c, f.Tokens)+q.undoes(f.Tokens, f.Tokens-c.tokens)))
@@ -255,10 +254,10 @@ func (n *node) do(e *epoch, effects []socket.Effect) error {
 }
 
 // open starts a sequence, with its kept cache if it continues here.
-func (n *node) open(e *epoch, kept *sequence, f socket.Effect) error {
+func (n *node) open(e *epoch, kept *sequence, f machine.Effect) error {
 	q := &sequence{open: f.Open, policy: f.Open.Policy, replica: f.Open.Replica}
 	n.seqs[f.Seq] = q
-	if f.Do == socket.DoOpen {
+	if f.Do == machine.DoOpen {
 		for _, id := range f.Open.Shared {
 			n.w.cover[Warm]++
 			b := n.block(id)

@@ -3,12 +3,11 @@ package sim
 import (
 	"errors"
 	"fmt"
-	"time"
-
-	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/actors/socket/machine"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/proto"
 	"github.com/shoal-llm/shoal/topology"
+	"time"
 )
 
 // The parts of cluster/straggler.go and loadwatch.go: the real Stall, LoadStall and Pace get the
@@ -126,7 +125,7 @@ func (l *loading) look() {
 			}
 		}
 		if len(hung) == 0 {
-			c.w.watch.held(c, &l.truth, hosts, l.rule.Deadline+3*every, func(n *node) bool { return n.machine.Phase != socket.Loading })
+			c.w.watch.held(c, &l.truth, hosts, l.rule.Deadline+3*every, func(n *node) bool { return n.machine.Phase != machine.Loading })
 		}
 		c.w.after(c.process, every, l.look)
 	})

@@ -1,4 +1,4 @@
-package socket
+package machine
 
 import (
 	"fmt"
@@ -120,14 +120,14 @@ func (m *Machine) checkOpen(o *plan.Open, released bool) (*Sequence, error) {
 	if err := m.checkShared(o); err != nil {
 		return nil, err
 	}
-	q := &Sequence{Owner: o.Owner, Replica: none, Prompt: o.Read, Policy: o.Policy, Logprobs: o.Sampling.Logprobs, Read: len(o.Prefix), oneToken: l.Across && o.Policy.Scored()}
+	q := &Sequence{Owner: o.Owner, Replica: plan.None, Prompt: o.Read, Policy: o.Policy, Logprobs: o.Sampling.Logprobs, Read: len(o.Prefix), oneToken: l.Across && o.Policy.Scored()}
 	switch {
-	case len(o.Resume) == 0 && o.Replica != none:
+	case len(o.Resume) == 0 && o.Replica != plan.None:
 		return nil, fmt.Errorf("socket: sequence %d: a replica on %d of a cache that is not there yet", o.Seq, o.Replica)
 	case len(o.Resume) == 0:
 		return q, nil
 	}
-	q.Replica, q.Read, q.HandedOver, q.Replicated = o.Replica, len(o.Resume), true, o.Replica != none
+	q.Replica, q.Read, q.HandedOver, q.Replicated = o.Replica, len(o.Resume), true, o.Replica != plan.None
 	if err := m.checkTokens(o.Seq, o.Resume); err != nil {
 		return nil, err
 	}
@@ -147,7 +147,7 @@ func checkForked(o *plan.Open) error {
 		return fails(fmt.Sprintf("policy %s cannot fork", o.Policy.Spec()))
 	case len(o.Resume) != o.Read:
 		return fails(fmt.Sprintf("its prompt has %d", o.Read))
-	case o.Replica != none:
+	case o.Replica != plan.None:
 		return fails("a fork has no replica")
 	}
 	return nil
@@ -318,7 +318,7 @@ func (m *Machine) checkRun(p *plan.Plan, c *plan.Run, q *Sequence) error {
 		return fmt.Errorf("socket: sequence %d: %d tokens from position %d, context is %d", c.Seq, n, c.Start, l.Positions)
 	case c.Draft > speculate.Most:
 		return fmt.Errorf("socket: sequence %d: a draft of %d tokens, at most %d are possible", c.Seq, c.Draft, speculate.Most)
-	case c.PromptLogprobs > l.Vocab || c.PromptLogprobs >= 0 && (c.Next < none || int(c.Next) >= l.Vocab):
+	case c.PromptLogprobs > l.Vocab || c.PromptLogprobs >= 0 && (c.Next < plan.None || int(c.Next) >= l.Vocab):
 		return fmt.Errorf("socket: sequence %d: %d log-probabilities of prompt tokens, the next is %d; vocabulary is %d", c.Seq, c.PromptLogprobs, c.Next, l.Vocab)
 	}
 	check := m.checkDecode
@@ -436,7 +436,7 @@ func (m *Machine) checkCopies(p *plan.Plan, at func(uint64) *Sequence) error {
 			return fmt.Errorf("socket: sequence %d cannot be copied: it is not open", c.Seq)
 		case !q.HandedOver:
 			return fmt.Errorf("socket: sequence %d cannot be copied: its prompt is not complete", c.Seq)
-		case q.Replica != none && !dropsReplica(p, c.Seq):
+		case q.Replica != plan.None && !dropsReplica(p, c.Seq):
 			return fmt.Errorf("socket: sequence %d cannot be copied: it has a replica on %d", c.Seq, q.Replica)
 		case slices.ContainsFunc(p.Copy[:i], func(o plan.Copy) bool { return o.Seq == c.Seq }):
 			return fmt.Errorf("socket: step %d copies sequence %d twice", p.Step, c.Seq)

@@ -1,4 +1,4 @@
-package socket
+package machine
 
 import (
 	"strings"
@@ -18,10 +18,10 @@ func checked(t *testing.T) *Machine {
 	m := NewMachine()
 	m.limits = Limits{Ranks: 2, Vocab: 100, Positions: 1000, Rows: 64, Layout: tensor.KVLayout{Type: tensor.BF16, KDim: 8, VDim: 8}}
 	h2o := parsed(t, "h2o:recent=8,topk=8")
-	m.seqs[1] = &Sequence{Replica: none, Prompt: 100, Policy: kvcache.Full(), Read: 128, Staged: 2, HandedOver: true, Logprobs: none}
-	m.seqs[2] = &Sequence{Replica: none, Prompt: 200, Policy: kvcache.Full(), Read: 64, Logprobs: none}
-	m.seqs[3] = &Sequence{Owner: 1, Replica: none, Prompt: 100, Policy: h2o, Read: 100, HandedOver: true, oneToken: true, Logprobs: none}
-	m.seqs[4] = &Sequence{Replica: none, Prompt: 100, Policy: h2o, Read: 100, HandedOver: true, Logprobs: none}
+	m.seqs[1] = &Sequence{Replica: plan.None, Prompt: 100, Policy: kvcache.Full(), Read: 128, Staged: 2, HandedOver: true, Logprobs: plan.None}
+	m.seqs[2] = &Sequence{Replica: plan.None, Prompt: 200, Policy: kvcache.Full(), Read: 64, Logprobs: plan.None}
+	m.seqs[3] = &Sequence{Owner: 1, Replica: plan.None, Prompt: 100, Policy: h2o, Read: 100, HandedOver: true, oneToken: true, Logprobs: plan.None}
+	m.seqs[4] = &Sequence{Replica: plan.None, Prompt: 100, Policy: h2o, Read: 100, HandedOver: true, Logprobs: plan.None}
 	m.blocks[11], m.blocks[12] = 0, 1
 	m.kept[9] = &Kept{Prompt: 100, Tokens: 120, Staged: 1, Policy: kvcache.Full(), Layout: m.limits.Layout}
 	return m
@@ -31,11 +31,11 @@ func checked(t *testing.T) *Machine {
 func TestEachRule(t *testing.T) {
 	decode := func(p *plan.Plan) *plan.Run { return &p.Decode[0] }
 	chunk := func(p *plan.Plan) *plan.Run {
-		p.Chunks = []plan.Run{{Seq: 2, Start: 64, Tokens: make([]int32, 64), Prefill: true, PromptLogprobs: none, Next: none}}
+		p.Chunks = []plan.Run{{Seq: 2, Start: 64, Tokens: make([]int32, 64), Prefill: true, PromptLogprobs: plan.None, Next: plan.None}}
 		return &p.Chunks[0]
 	}
 	open := func(p *plan.Plan) *plan.Open {
-		p.Open = []plan.Open{{Seq: 5, Read: 100, Policy: kvcache.Full(), Sampling: &sampler.Params{TopP: 1, RepetitionPenalty: 1, Logprobs: none}, Replica: none}}
+		p.Open = []plan.Open{{Seq: 5, Read: 100, Policy: kvcache.Full(), Sampling: &sampler.Params{TopP: 1, RepetitionPenalty: 1, Logprobs: plan.None}, Replica: plan.None}}
 		return &p.Open[0]
 	}
 	resume := func(p *plan.Plan, seq uint64, tokens int) *plan.Open {
@@ -136,7 +136,7 @@ func TestEachRule(t *testing.T) {
 		"accepts 3 tokens":             func(_ *Machine, p *plan.Plan) { d := decode(p); d.Accepted, d.Start = 3, 131 },
 		"position 129, but 128 tokens": func(_ *Machine, p *plan.Plan) { decode(p).Start = 129 },
 		"decode one token a step": func(_ *Machine, p *plan.Plan) {
-			*decode(p) = plan.Run{Seq: 3, Start: 100, Tokens: []int32{1, 2}, PromptLogprobs: none}
+			*decode(p) = plan.Run{Seq: 3, Start: 100, Tokens: []int32{1, 2}, PromptLogprobs: plan.None}
 		},
 		"token 4294967295, vocabulary":      func(_ *Machine, p *plan.Plan) { decode(p).Tokens[0] = -1 },
 		"at most 16 are possible":           func(_ *Machine, p *plan.Plan) { p.Passes = 17 },
@@ -159,7 +159,7 @@ func TestEachRule(t *testing.T) {
 		"copies sequence 4 and does not de": func(_ *Machine, p *plan.Plan) { p.Copy = []plan.Copy{{Seq: 4, Replica: 1}} },
 	} {
 		m := checked(t)
-		p := &plan.Plan{Step: 5, Decode: []plan.Run{{Seq: 1, Start: 130, Accepted: 2, Tokens: make([]int32, 1), Sample: true, PromptLogprobs: none, Next: none}}}
+		p := &plan.Plan{Step: 5, Decode: []plan.Run{{Seq: 1, Start: 130, Accepted: 2, Tokens: make([]int32, 1), Sample: true, PromptLogprobs: plan.None, Next: plan.None}}}
 		edit(m, p)
 		switch _, err := m.check(p); {
 		case want == "" && err != nil:
@@ -168,7 +168,7 @@ func TestEachRule(t *testing.T) {
 			t.Errorf("want %q, got %v", want, err)
 		}
 	}
-	m, p := checked(t), &plan.Plan{Step: 5, Decode: []plan.Run{{Seq: 8, Start: 120, Tokens: make([]int32, 1), Sample: true, PromptLogprobs: none, Next: none}}}
+	m, p := checked(t), &plan.Plan{Step: 5, Decode: []plan.Run{{Seq: 8, Start: 120, Tokens: make([]int32, 1), Sample: true, PromptLogprobs: plan.None, Next: plan.None}}}
 	resume(p, 8, 120).Owner = 1
 	if _, err := m.check(p); err != nil {
 		t.Errorf("a sequence that resumes on another rank: %v", err)

@@ -1,7 +1,7 @@
-// Package socket is one rank of the tensor-parallel group: an actor that owns a
-// slice of every weight matrix and one partition of the KV cache, and carries
-// out the steps that the coordinator plans.
-package socket
+// Package machine decides, for one socket, which messages of the coordinator take effect and what a
+// plan means for the caches of this rank. It is pure: it takes values and returns effects, which the
+// socket's actor performs.
+package machine
 
 import (
 	"errors"
@@ -37,10 +37,10 @@ const MicroBatches = 2
 // State fences the socket: a pure record of epoch, phase and steps. Every
 // method either moves on or returns an error and changes nothing.
 type State struct {
-	Phase  Phase
-	Epoch  uint32
-	Step   uint64             // last step begun
-	Flight [MicroBatches]bool // micro-batches with a step in flight
+	Phase    Phase
+	Epoch    uint32
+	Step     uint64             // last step begun
+	InFlight [MicroBatches]bool // micro-batches with a step in flight
 }
 
 // Load begins epoch. It may interrupt any phase of an older epoch.
@@ -75,13 +75,13 @@ func (s *State) Begin(epoch uint32, step uint64, batch int) error {
 		return fmt.Errorf("%w: step %d was begun already, at %d", ErrStaleEpoch, step, s.Step)
 	case batch < 0 || batch >= MicroBatches:
 		return fmt.Errorf("%w: micro-batch %d of %d", ErrWrongPhase, batch, MicroBatches)
-	case s.Flight[batch] || !ready:
+	case s.InFlight[batch] || !ready:
 		return s.move(epoch, Ready, Stepping)
 	}
 	if err := s.move(epoch, s.Phase, Stepping); err != nil {
 		return err
 	}
-	s.Step, s.Flight[batch] = step, true
+	s.Step, s.InFlight[batch] = step, true
 	return nil
 }
 
@@ -90,8 +90,8 @@ func (s *State) End(epoch uint32, batch int, ok bool) error {
 	if err := s.move(epoch, Stepping, pick(ok, Stepping, Failed)); err != nil {
 		return err
 	}
-	s.Flight[batch] = false
-	if ok && s.Flight == [MicroBatches]bool{} {
+	s.InFlight[batch] = false
+	if ok && s.InFlight == [MicroBatches]bool{} {
 		s.Phase = Ready
 	}
 	return nil

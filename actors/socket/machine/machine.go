@@ -1,4 +1,4 @@
-package socket
+package machine
 
 import (
 	"crypto/sha256"
@@ -43,9 +43,6 @@ type Limits struct {
 	Across      bool            // layers read each other's caches
 	Parse       func(spec string) (*kvcache.Policy, error)
 }
-
-// none is the rank of a replica that does not exist.
-const none = -1
 
 // Sequence is what the machine knows of a sequence, the same on every rank.
 type Sequence struct {

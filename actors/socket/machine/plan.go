@@ -1,4 +1,4 @@
-package socket
+package machine
 
 import (
 	"fmt"
@@ -35,8 +35,8 @@ func (m *Machine) Plan(r *proto.StepRequest) (*Work, error) {
 	m.commit(w)
 	w.First = m.release(m.keep(w.First, p.Keep), p.Release)
 	for _, id := range p.DropReplica {
-		if q := m.seqs[id]; q != nil && q.Replica != none {
-			q.Replica, q.Replicated = none, false
+		if q := m.seqs[id]; q != nil && q.Replica != plan.None {
+			q.Replica, q.Replicated = plan.None, false
 			w.First = append(w.First, Effect{Do: DoDropReplica, Seq: id})
 		}
 	}

@@ -1,6 +1,6 @@
 //go:build unfenced
 
-package socket
+package machine
 
 // fenced = false makes a socket accept messages of every epoch. Only test/cluster,
 // TestFencingMutationIsCaught, builds it; it is never released.
