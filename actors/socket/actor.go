@@ -217,7 +217,7 @@ func (a *Actor) Receive(c actor.Context) {
 		a.blockFetcher.end()
 		a.caches.spiller.close()
 		a.exec.Close()
-		a.caches.grammarWork.close()
+		a.caches.grammarWork.Close()
 		a.caches.arena.Close()
 		a.caches.drafter.close()
 		select {

@@ -212,7 +212,7 @@ func (e *epoch) embed(s *step) error {
 		c := &s.work.Runs[i]
 		q := e.seqs[c.Seq]
 		if drawn[i] && q.owner == e.rank {
-			q.grammar.warm(c.Tokens)
+			q.grammar.Warm(c.Tokens)
 		}
 		for j, t := range c.Tokens {
 			switch {

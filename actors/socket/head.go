@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/shoal-llm/shoal/actors/layer"
+	"github.com/shoal-llm/shoal/actors/socket/constraint"
 	"github.com/shoal-llm/shoal/collective"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
@@ -183,9 +184,9 @@ func (h *head) result(b *layer.Batch, i int, w wanted) sampler.Result {
 	defer h.draw.Put(scratch)
 	switch {
 	case w.sample && w.seq.grammar != nil:
-		allowed, err := w.seq.grammar.allowed()
+		allowed, err := w.seq.grammar.Allowed()
 		switch { // errors of this sequence only; the step continues
-		case errors.Is(err, errNoGrammars):
+		case errors.Is(err, constraint.ErrNoGrammars):
 			return sampler.Result{Err: fmt.Errorf("%w: %w", sampler.ErrNoCandidate, err)}
 		case err != nil:
 			return sampler.Result{Err: fmt.Errorf("%w: %w", sampler.ErrBanned, err)}

@@ -3,6 +3,7 @@ package socket
 import (
 	"fmt"
 
+	"github.com/shoal-llm/shoal/actors/socket/constraint"
 	"github.com/shoal-llm/shoal/actors/socket/machine"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
@@ -21,7 +22,7 @@ type caches struct {
 	incoming    map[uint64]*incoming        // blocks that are being read or fetched
 	named       map[uint64]offer            // identity of each block in files
 	drafter     *drafter                    // loaded once; nil: none
-	grammarWork grammarWork                 // grammar computations of sequences
+	grammarWork constraint.Runner           // grammar computations of sequences
 }
 
 // sequence is a socket's data of one sequence: its heads of the prompt during prefill and, on the
@@ -42,10 +43,10 @@ type sequence struct {
 
 	params  sampler.Params
 	history *sampler.History
-	staged  []stagedToken // tokens of the last decode rows, which may be rolled back
-	grammar *constraint   // grammar of the output; nil: none, or another socket has it
-	draft   *draftState   // state of the draft model, on the owner; or nil
-	next    int32         // the token sampled after the newest row, or none
+	staged  []stagedToken          // tokens of the last decode rows, which may be rolled back
+	grammar *constraint.Constraint // grammar of the output; nil: none, or another socket has it
+	draft   *draftState            // state of the draft model, on the owner; or nil
+	next    int32                  // the token sampled after the newest row, or none
 }
 
 // stagedToken is a token in the history that may be rolled back.
@@ -63,7 +64,7 @@ func (s *sequence) note(token int32, position int) {
 		return
 	}
 	s.history.AddOutput(token)
-	s.grammar.feed(token)
+	s.grammar.Feed(token)
 	s.draft.feed(token)
 }
 
@@ -108,7 +109,7 @@ func (s *sequence) commit(tokens int) error {
 				continue
 			}
 			s.history.Undo(last.token, last.distinct)
-			s.grammar.undo()
+			s.grammar.Undo()
 		}
 		s.staged = s.staged[:0]
 	}
@@ -277,7 +278,7 @@ func (e *epoch) newSequence(o *plan.Open) *sequence {
 	s.params = *o.Sampling // on all ranks, because the wire size of a row depends on it
 	if s.owner == e.rank {
 		s.history = new(sampler.History)
-		s.grammar = newConstraint(&e.grammarWork, e.grammars, s.params.Grammar)
+		s.grammar = constraint.New(&e.grammarWork, e.grammars, s.params.Grammar)
 		if e.drafter != nil {
 			s.draft = e.drafter.sequence()
 		}

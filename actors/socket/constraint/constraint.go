@@ -1,4 +1,6 @@
-package socket
+// Package constraint tracks which tokens a request's grammar allows next, while tokens of the output
+// are added and undone.
+package constraint
 
 import (
 	"errors"
@@ -8,32 +10,33 @@ import (
 	"github.com/shoal-llm/shoal/internal/text/grammar"
 )
 
-// grammarWork runs grammar computations in parallel to the layers. The socket owns it. close makes each
+// Runner runs grammar computations in parallel to the layers. The socket owns it. Close makes each
 // computation end after its current call, which has a bounded number of steps, and waits for all.
-type grammarWork struct {
+type Runner struct {
 	runs  sync.WaitGroup
 	ended atomic.Bool
 }
 
-func (b *grammarWork) run(do func()) { b.runs.Go(do) }
+func (r *Runner) run(do func()) { r.runs.Go(do) }
 
-func (b *grammarWork) close() {
-	b.ended.Store(true)
-	b.runs.Wait()
+// Close ends the computations. No Constraint may start another.
+func (r *Runner) Close() {
+	r.ended.Store(true)
+	r.runs.Wait()
 }
 
-// constraint is the state of a sequence's output under its grammar. It is a function of the output's
+// Constraint is the state of a sequence's output under its grammar. It is a function of the output's
 // tokens, so a rebuilt or resumed sequence gets the same state. Only the executor uses it, except
-// for the goroutines of warm.
-type constraint struct {
-	grammarWork *grammarWork
-	compile     func() (*grammar.Grammar, error)
-	tokens      []int32 // tokens of the output
-	consumed    int     // number of tokens that newest has consumed
-	newest      grammar.State
-	undoStates  []undoState // states before the last tokens
-	err         error       // permanent, unless the tokens that caused it are undone
-	rebuiltAt   int         // number of tokens when newest was last rebuilt
+// for the goroutines of Warm.
+type Constraint struct {
+	runner     *Runner
+	compile    func() (*grammar.Grammar, error)
+	tokens     []int32 // tokens of the output
+	consumed   int     // number of tokens that newest has consumed
+	newest     grammar.State
+	undoStates []undoState // states before the last tokens
+	err        error       // permanent, unless the tokens that caused it are undone
+	rebuiltAt  int         // number of tokens when newest was last rebuilt
 }
 
 type undoState struct {
@@ -45,16 +48,18 @@ type undoState struct {
 // state is computed again from the beginning.
 const maxUndo = 32
 
-var errNoGrammars = errors.New("socket: a request has a grammar, but this process has no vocabulary for grammars")
+// ErrNoGrammars reports that this process cannot compile grammars.
+var ErrNoGrammars = errors.New("socket: a request has a grammar, but this process has no vocabulary for grammars")
 
-// newConstraint returns nil without a grammar.
-func newConstraint(b *grammarWork, engine func() (*grammar.Engine, error), spec *grammar.Spec) *constraint {
+// New returns the constraint of an output that has no tokens yet, or nil without a grammar. engine
+// returns the engine of the vocabulary; nil: this process has none.
+func New(r *Runner, engine func() (*grammar.Engine, error), spec *grammar.Spec) *Constraint {
 	if spec == nil {
 		return nil
 	}
-	c := &constraint{grammarWork: b, compile: func() (*grammar.Grammar, error) {
+	c := &Constraint{runner: r, compile: func() (*grammar.Grammar, error) {
 		if engine == nil {
-			return nil, errNoGrammars
+			return nil, ErrNoGrammars
 		}
 		e, err := engine()
 		if err != nil {
@@ -62,18 +67,19 @@ func newConstraint(b *grammarWork, engine func() (*grammar.Engine, error), spec 
 		}
 		return e.Compile(*spec)
 	}}
-	b.run(func() { _, _ = c.compile() }) // so that the grammar is ready for the first token; earlier callers wait for it
+	r.run(func() { _, _ = c.compile() }) // so that the grammar is ready for the first token; earlier callers wait for it
 	return c
 }
 
-func (c *constraint) feed(token int32) {
+// Feed appends a token of the output. Methods of a nil Constraint do nothing.
+func (c *Constraint) Feed(token int32) {
 	if c != nil {
 		c.tokens = append(c.tokens, token)
 	}
 }
 
-// undo removes the newest token.
-func (c *constraint) undo() {
+// Undo removes the newest token.
+func (c *Constraint) Undo() {
 	if c == nil {
 		return
 	}
@@ -96,7 +102,7 @@ const minRebuild = 64
 // rebuild recomputes the state from all tokens with an empty grammar cache, when the grammar that
 // it shares with other sequences is close to its limits. It rebuilds again only after the number of
 // tokens has doubled, so that the total work is linear in the tokens.
-func (c *constraint) rebuild(err error) bool {
+func (c *Constraint) rebuild(err error) bool {
 	if !c.newest.Crowded() && !errors.Is(err, grammar.ErrTooComplex) || len(c.tokens) < max(2*c.rebuiltAt, minRebuild) {
 		return false
 	}
@@ -106,7 +112,7 @@ func (c *constraint) rebuild(err error) bool {
 }
 
 // state returns the state after all tokens.
-func (c *constraint) state() (grammar.State, error) {
+func (c *Constraint) state() (grammar.State, error) {
 	s, err := c.advanced()
 	if c.rebuild(err) {
 		return c.advanced()
@@ -114,7 +120,7 @@ func (c *constraint) state() (grammar.State, error) {
 	return s, err
 }
 
-func (c *constraint) advanced() (grammar.State, error) {
+func (c *Constraint) advanced() (grammar.State, error) {
 	if c.newest == (grammar.State{}) && c.err == nil {
 		g, err := c.compile()
 		if err != nil {
@@ -134,8 +140,8 @@ func (c *constraint) advanced() (grammar.State, error) {
 	return c.newest, c.err
 }
 
-// allowed returns the set of tokens that may come next, 64 ids per word.
-func (c *constraint) allowed() ([]uint64, error) {
+// Allowed returns the set of tokens that may come next, 64 ids per word.
+func (c *Constraint) Allowed() ([]uint64, error) {
 	s, err := c.state()
 	if err != nil {
 		return nil, err
@@ -152,9 +158,9 @@ func (c *constraint) allowed() ([]uint64, error) {
 	return m.Words(), nil
 }
 
-// warm computes what the step will need after the given tokens, while the layers run. The grammar
+// Warm computes what the step will need after the given tokens, while the layers run. The grammar
 // caches the result. A caller that needs it earlier waits for it there.
-func (c *constraint) warm(tokens []int32) {
+func (c *Constraint) Warm(tokens []int32) {
 	if c == nil || c.newest == (grammar.State{}) {
 		return
 	}
@@ -162,9 +168,9 @@ func (c *constraint) warm(tokens []int32) {
 	if err != nil {
 		return
 	}
-	c.grammarWork.run(func() {
+	c.runner.run(func() {
 		for _, t := range tokens {
-			if c.grammarWork.ended.Load() {
+			if c.runner.ended.Load() {
 				return
 			}
 			if s, err = s.Advance(int32(t)); err != nil {

@@ -1,4 +1,4 @@
-package socket
+package constraint
 
 import (
 	"bytes"
@@ -13,13 +13,13 @@ import (
 func TestConstraintUndoes(t *testing.T) {
 	v := grammar.NewVocabulary(256, func(id int32) []byte { return []byte{byte(id)} }, []int32{0})
 	engine := grammar.NewEngine(v)
-	var b grammarWork
-	fresh := func() *constraint {
-		return newConstraint(&b, func() (*grammar.Engine, error) { return engine, nil }, &grammar.Spec{Kind: grammar.KindRegex, Text: "(ab|ac)*[0-9]{2}"})
+	var r Runner
+	fresh := func() *Constraint {
+		return New(&r, func() (*grammar.Engine, error) { return engine, nil }, &grammar.Spec{Kind: grammar.KindRegex, Text: "(ab|ac)*[0-9]{2}"})
 	}
-	feed := func(c *constraint, text string) {
+	feed := func(c *Constraint, text string) {
 		for _, b := range []byte(text) {
-			c.feed(int32(b))
+			c.Feed(int32(b))
 		}
 	}
 	for _, c := range []struct{ first, undone, then string }{
@@ -30,29 +30,29 @@ func TestConstraintUndoes(t *testing.T) {
 	} {
 		got, want := fresh(), fresh()
 		feed(got, c.first)
-		if _, err := got.allowed(); err != nil {
+		if _, err := got.Allowed(); err != nil {
 			t.Fatal(err)
 		}
 		for _, b := range []byte(c.undone) {
-			got.feed(int32(b))
-			_, _ = got.allowed() // also where a draft is rejected
+			got.Feed(int32(b))
+			_, _ = got.Allowed() // also where a draft is rejected
 		}
 		for range c.undone {
-			got.undo()
+			got.Undo()
 		}
 		feed(got, c.then)
 		feed(want, c.first+c.then)
-		g, err := got.allowed()
-		w, wrong := want.allowed()
+		g, err := got.Allowed()
+		w, wrong := want.Allowed()
 		if err != nil || wrong != nil || !slices.Equal(g, w) {
 			t.Errorf("%+v: %v, want %v (%v, %v)", c, g, w, err, wrong)
 		}
 	}
-	var none *constraint
-	none.feed(1)
-	none.undo()
-	none.warm(nil)
-	b.close()
+	var none *Constraint
+	none.Feed(1)
+	none.Undo()
+	none.Warm(nil)
+	r.Close()
 }
 
 // A sequence leaves a shared grammar that is full. The set of its allowed tokens must not change.
@@ -60,13 +60,13 @@ func TestConstraintBeginsAnew(t *testing.T) {
 	v := grammar.NewVocabulary(256, func(id int32) []byte { return []byte{byte(id)} }, []int32{0})
 	engine := grammar.NewEngine(v)
 	spec := &grammar.Spec{Kind: grammar.KindGBNF, Text: `root ::= "(" root ")" | "x"`}
-	var b grammarWork
-	defer b.close()
-	c := newConstraint(&b, func() (*grammar.Engine, error) { return engine, nil }, spec)
+	var r Runner
+	defer r.Close()
+	c := New(&r, func() (*grammar.Engine, error) { return engine, nil }, spec)
 	for range minRebuild {
-		c.feed('(')
+		c.Feed('(')
 	}
-	want, err := c.allowed()
+	want, err := c.Allowed()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +89,7 @@ func TestConstraintBeginsAnew(t *testing.T) {
 	if !c.newest.Crowded() {
 		t.Fatal("the grammar is not shared")
 	}
-	got, err := c.allowed()
+	got, err := c.Allowed()
 	if err != nil || !slices.Equal(got, want) || c.newest.Crowded() || c.consumed != minRebuild {
 		t.Errorf("%v, want %v; crowded %v, %d tokens: %v", got, want, c.newest.Crowded(), c.consumed, err)
 	}
@@ -97,17 +97,17 @@ func TestConstraintBeginsAnew(t *testing.T) {
 
 // Grammar computations that run in parallel to the steps must end before their socket has ended.
 func TestConstraintsEndWithTheirSocket(t *testing.T) {
-	var b grammarWork
+	var r Runner
 	started, proceed, ended := make(chan struct{}), make(chan struct{}), false
-	newConstraint(&b, func() (*grammar.Engine, error) {
+	New(&r, func() (*grammar.Engine, error) {
 		close(started)
 		<-proceed
 		ended = true
-		return nil, errNoGrammars
+		return nil, ErrNoGrammars
 	}, &grammar.Spec{Kind: grammar.KindRegex, Text: "a"})
 	<-started
 	go close(proceed)
-	b.close()
+	r.Close()
 	if !ended {
 		t.Error("the socket ended before its grammars")
 	}
