@@ -98,7 +98,7 @@ func (m landmarks) Select(l tensor.KVLayout, index [][]byte, n int, q Queries, s
 	}
 	for r := range q.Heads {
 		row := scores[r*marked:][:marked]
-		tensor.Scale(row, q.Score.Scale)
+		q.Score.Of(row)
 		for i, word := range fixed {
 			for ; word != 0; word &= word - 1 {
 				row[i*64+bits.TrailingZeros64(word)] = negInf

@@ -107,7 +107,7 @@ func (x squeezedIndex) expand(keys []uint32, coarse, fine int, runs []int32) []i
 // score computes the logits of the queries with the centroids in runs, [Heads][n].
 func (x squeezedIndex) score(runs []int32, q Queries, s *tensor.AttnScratch) (scores []float32, n int) {
 	scores, n = s.ScoreLandmarkRuns(x.l, x.kind, x.blocks, runs, q.Rows, q.Heads)
-	tensor.Scale(scores, q.Score.Scale)
+	q.Score.Of(scores)
 	return scores, n
 }
 

@@ -195,6 +195,9 @@ func (t *selfTest) attention(l KVLayout) {
 		mass := make([]float32, slots)
 		AttentionMass(mass, q, c.g*l.KDim, c.nq, first, c.g, score, l, blocks, &t.s)
 		t.floats(mass)
+		capped := Score{Scale: 1. / 64, Cap: 0.5}
+		AttendCausal(out, c.g*l.VDim, q, c.g*l.KDim, c.nq, first, c.window, c.g, capped, l, blocks, &t.s)
+		t.floats(out)
 	}
 	t.pages(l, blocks)
 }

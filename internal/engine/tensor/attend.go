@@ -107,6 +107,9 @@ func Attend(out, q []float32, g int, score Score, l KVLayout, blocks [][]byte, n
 func (s *AttnScratch) pass(l KVLayout, blocks [][]byte, q []float32, g, first, end, n int, valid []uint64, score Score) {
 	s.stream = prefetchAhead == 0 && g <= streamRows && !l.Latent
 	whole, picked := pickAttend(active.attend, l, g), pickAttend(active.picked, l, g)
+	if score.Cap != 0 { // the kernels of whole blocks do not cap
+		whole, picked = nil, nil
+	}
 	if valid == nil {
 		picked = nil
 	}
@@ -531,6 +534,15 @@ func (s *AttnScratch) soften(l KVLayout, block []byte, r0, r1 int, mask uint64, 
 	a.vdim, a.rows, a.valid, a.scale = uintptr(l.VDim), uintptr(r1-r0), mask, score.kernelScale()
 	if l.scaledApart() {
 		a.keys, a.values = l.scales(block, 0), l.scales(block, 1)
+	}
+	if score.Cap != 0 {
+		for r := r0; r < r1; r++ {
+			if a.keys != nil {
+				active.mul64(&s.s[r], a.keys)
+			}
+			score.Of(s.s[r][:])
+		}
+		a.keys = nil
 	}
 	active.softmax(a)
 	*a = softmaxArgs{}

@@ -10,7 +10,7 @@ import (
 // naiveRun is the definition of a run, for one (query, head): slots in order, blocks of 64, online
 // softmax. It reads the cache one slot at a time. Sums are not divided yet. some is false if no
 // slot is valid.
-func naiveRun(q []float32, scale float32, l KVLayout, blocks [][]byte, n int, valid []uint64) (o []float32, top float32, sum lanes, some bool) {
+func naiveRun(q []float32, weight Score, l KVLayout, blocks [][]byte, n int, valid []uint64) (o []float32, top float32, sum lanes, some bool) {
 	k, v := make([]float32, l.KDim), make([]float32, l.VDim)
 	o, top = make([]float32, l.VDim), negInf
 	for b := 0; b*BlockSlots < n; b++ {
@@ -33,7 +33,10 @@ func naiveRun(q []float32, scale float32, l KVLayout, blocks [][]byte, n int, va
 			if l.Type == Int8 {
 				acc *= kscale
 			}
-			score[j] = acc * scale
+			score[j] = acc * weight.Scale
+			if weight.Cap != 0 {
+				portableSoftCap(score[j:j+1], weight.Cap)
+			}
 			if score[j] > next {
 				next = score[j]
 			}
@@ -70,7 +73,7 @@ func naiveRun(q []float32, scale float32, l KVLayout, blocks [][]byte, n int, va
 
 // naiveAttend is the definition, for one (query, head): runs of RunBlocks blocks, each from its own
 // start, folded in order.
-func naiveAttend(q []float32, scale float32, l KVLayout, blocks [][]byte, n int, valid []uint64) []float32 {
+func naiveAttend(q []float32, weight Score, l KVLayout, blocks [][]byte, n int, valid []uint64) []float32 {
 	var o []float32
 	var top float32
 	var sum lanes
@@ -80,7 +83,7 @@ func naiveAttend(q []float32, scale float32, l KVLayout, blocks [][]byte, n int,
 		if valid != nil {
 			mask = valid[b:]
 		}
-		ro, rtop, rsum, any := naiveRun(q, scale, l, blocks[b:], min(n-b*BlockSlots, RunSlots), mask)
+		ro, rtop, rsum, any := naiveRun(q, weight, l, blocks[b:], min(n-b*BlockSlots, RunSlots), mask)
 		switch {
 		case !any:
 			continue
@@ -185,13 +188,17 @@ func TestAttendSameBits(t *testing.T) {
 				}
 				for m, valid := range masks {
 					want := make([]float32, 0, g*l.VDim)
+					score := Score{Scale: scale}
+					if (m+g+n)%3 == 0 {
+						score.Cap = 1.5
+					}
 					for h := range g {
-						want = append(want, naiveAttend(q[h*l.KDim:][:l.KDim], scale, l, blocks, n, valid)...)
+						want = append(want, naiveAttend(q[h*l.KDim:][:l.KDim], score, l, blocks, n, valid)...)
 					}
 					forEach(t, func(t *testing.T) {
 						out := make([]float32, g*l.VDim)
-						Attend(out, q, g, Score{Scale: scale}, l, blocks, n, valid, &s)
-						sameBits(t, fmt.Sprintf("%+v n=%d g=%d mask %d", l, n, g, m), out, want)
+						Attend(out, q, g, score, l, blocks, n, valid, &s)
+						sameBits(t, fmt.Sprintf("%+v %+v n=%d g=%d mask %d", l, score, n, g, m), out, want)
 					})
 				}
 			}
@@ -215,6 +222,10 @@ func TestAttendCausalIsAttend(t *testing.T) {
 				windows = []int{0, 65}
 			}
 			for _, window := range windows {
+				score := Score{Scale: 0.3}
+				if window%2 > 0 {
+					score.Cap = 2
+				}
 				want := make([]float32, c.nq*ldo)
 				for i := range c.nq {
 					n := c.first + i + 1
@@ -225,11 +236,11 @@ func TestAttendCausalIsAttend(t *testing.T) {
 							valid[slot/64] |= 1 << (slot % 64)
 						}
 					}
-					Attend(want[i*ldo:], q[i*ldq:], c.g, Score{Scale: 0.3}, l, blocks, n, valid, &s)
+					Attend(want[i*ldo:], q[i*ldq:], c.g, score, l, blocks, n, valid, &s)
 				}
 				forEach(t, func(t *testing.T) {
 					out := make([]float32, c.nq*ldo)
-					AttendCausal(out, ldo, q, ldq, c.nq, c.first, window, c.g, Score{Scale: 0.3}, l, blocks, &s)
+					AttendCausal(out, ldo, q, ldq, c.nq, c.first, window, c.g, score, l, blocks, &s)
 					sameBits(t, fmt.Sprintf("%+v %+v window %d", l, c, window), out, want)
 				})
 			}

@@ -51,13 +51,14 @@ func TestAttendOfManyRuns(t *testing.T) {
 		}
 		for _, n := range lengths {
 			for m, valid := range [][]uint64{nil, holes(len(blocks))} {
+				score := Score{Scale: 0.05, Cap: float32(n % 2)}
 				var want []float32
 				for h := range g {
-					want = append(want, naiveAttend(q[h*l.KDim:][:l.KDim], 0.05, l, blocks, n, valid)...)
+					want = append(want, naiveAttend(q[h*l.KDim:][:l.KDim], score, l, blocks, n, valid)...)
 				}
 				forEach(t, func(t *testing.T) {
 					out := make([]float32, g*l.VDim)
-					Attend(out, q, g, Score{Scale: 0.05}, l, blocks, n, valid, &s)
+					Attend(out, q, g, score, l, blocks, n, valid, &s)
 					sameBits(t, fmt.Sprintf("%+v, %d slots, mask %d", l, n, m), out, want)
 				})
 			}
@@ -70,7 +71,7 @@ func TestOneRunIsOneChain(t *testing.T) {
 	l := KVLayout{Type: F32, KDim: 8, VDim: 32}
 	r := rng(6)
 	blocks, q := longCache(r, l, RunSlots), normal(r, l.KDim)
-	o, _, sum, _ := naiveRun(q, 0.1, l, blocks, RunSlots, nil)
+	o, _, sum, _ := naiveRun(q, Score{Scale: 0.1}, l, blocks, RunSlots, nil)
 	inv := 1 / sum.sum()
 	for i := range o {
 		o[i] *= inv
@@ -100,7 +101,7 @@ func TestCausalOfManyRuns(t *testing.T) {
 						valid[slot/64] |= 1 << (slot % 64)
 					}
 					for h := range c.g {
-						want = append(want, naiveAttend(q[(i*c.g+h)*l.KDim:][:l.KDim], 0.3, l, blocks, n, valid)...)
+						want = append(want, naiveAttend(q[(i*c.g+h)*l.KDim:][:l.KDim], Score{Scale: 0.3}, l, blocks, n, valid)...)
 					}
 				}
 				forEach(t, func(t *testing.T) {

@@ -38,6 +38,7 @@ type kernels struct {
 	maxOf   func(x []float32) float32
 	sumExp  func(x []float32, max float32) float32
 	scaleBy func(x []float32, by float32)
+	softCap func(x []float32, top float32)
 	mul64   func(x, by *[BlockSlots]float32)
 	raise   func(dst, x []float32, by float32) // dst = max(dst, x-by)
 	laneMax func(acc *lanes, x []float32)      // largest numbers, of whole 16s

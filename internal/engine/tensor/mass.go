@@ -6,7 +6,7 @@ import (
 )
 
 // AttentionMass adds to mass[slot], for slots [0, first+nq), the attention that nq successive query
-// tokens of g heads pay to it: the sum over tokens and heads of softmax(q.k*scale), where token i
+// tokens of g heads pay to it: the sum over tokens and heads of softmax(score of q.k), where token i
 // sees the slots [0, first+i]. q[i*ldq:] is [g][KDim] as in [AttendCausal]. Of the matrix queries x
 // slots, only the current rows exist at any time.
 //
@@ -39,7 +39,7 @@ func (s *AttnScratch) mass(masses [][]float32, q []float32, ldq, nq, first, g in
 		s.kept = slices.Grow(s.kept, blocks*nq*g)[:blocks*nq*g]
 	}
 	for b := 0; b*BlockSlots < first+nq; b++ {
-		s.weigh(l, blocks[b], b, nq, first, g, func(r int, mask uint64) {
+		s.weigh(l, blocks[b], b, nq, first, g, score, func(r int, mask uint64) {
 			if len(s.kept) > 0 {
 				s.kept[b*nq*g+r] = s.s[r]
 			}
@@ -61,7 +61,7 @@ func (s *AttnScratch) mass(masses [][]float32, q []float32, ldq, nq, first, g in
 			active.add(masses[r%g*len(masses)/g][lo:hi], s.s[r][:hi-lo])
 		}
 		if len(s.kept) == 0 {
-			s.weigh(l, blocks[b], b, nq, first, g, share)
+			s.weigh(l, blocks[b], b, nq, first, g, score, share)
 			continue
 		}
 		seen := first + 1 - b*BlockSlots
@@ -76,7 +76,7 @@ func (s *AttnScratch) mass(masses [][]float32, q []float32, ldq, nq, first, g in
 const keptBlocks = 256
 
 // weigh scores one block for all rows and calls f for each row that sees a part of it.
-func (s *AttnScratch) weigh(l KVLayout, block []byte, b, nq, first, g int, f func(r int, mask uint64)) {
+func (s *AttnScratch) weigh(l KVLayout, block []byte, b, nq, first, g int, score Score, f func(r int, mask uint64)) {
 	seen := first + 1 - b*BlockSlots
 	some := min(nq, max(0, 1-seen))
 	s.score(l, block, s.q, some*g, nq*g, min(BlockSlots, seen+nq-1))
@@ -86,6 +86,7 @@ func (s *AttnScratch) weigh(l KVLayout, block []byte, b, nq, first, g int, f fun
 			if l.scaledApart() {
 				active.mul64(&s.s[r], l.scales(block, 0))
 			}
+			score.bound(s.s[r][:])
 			f(r, mask)
 		}
 	}

@@ -6,7 +6,7 @@ import (
 )
 
 // massTwin is AttentionMass in float64 with the whole matrix.
-func massTwin(q []float32, nq, first, g int, scale float32, l KVLayout, blocks [][]byte) []float64 {
+func massTwin(q []float32, nq, first, g int, score Score, l KVLayout, blocks [][]byte) []float64 {
 	mass := make([]float64, first+nq)
 	k, v := make([]float32, l.KDim), make([]float32, l.VDim)
 	for i := range nq {
@@ -17,7 +17,10 @@ func massTwin(q []float32, nq, first, g int, scale float32, l KVLayout, blocks [
 				for d := range k {
 					row[j] += float64(k[d]) * float64(q[(i*g+h)*l.KDim+d])
 				}
-				row[j] = math.Exp(row[j] * float64(scale))
+				if row[j] *= float64(score.Scale); score.Cap != 0 {
+					row[j] = float64(score.Cap) * math.Tanh(row[j]/float64(score.Cap))
+				}
+				row[j] = math.Exp(row[j])
 				sum += row[j]
 			}
 			for j, p := range row {
@@ -31,6 +34,10 @@ func massTwin(q []float32, nq, first, g int, scale float32, l KVLayout, blocks [
 func TestAttentionMass(t *testing.T) {
 	for _, l := range []KVLayout{{Type: F32, KDim: 32, VDim: 32}, {Type: BF16, KDim: 64, VDim: 64}, {Type: BF16, KDim: 40, VDim: 32, Latent: true}, {Type: Int8, KDim: 40, VDim: 32, Latent: true}} {
 		const nq, first, g = 37, 150, 2
+		score := Score{Scale: 0.3}
+		if l.Type != F32 {
+			score.Cap = 0.8
+		}
 		blocks := make([][]byte, (first+nq+BlockSlots-1)/BlockSlots)
 		rnd := uint32(7)
 		next := func() float32 {
@@ -52,15 +59,15 @@ func TestAttentionMass(t *testing.T) {
 			q[i] = next()
 		}
 		whole := make([]float32, first+nq)
-		AttentionMass(whole, q, g*l.KDim, nq, first, g, Score{Scale: 0.3}, l, blocks, new(AttnScratch))
-		for j, want := range massTwin(q, nq, first, g, 0.3, l, blocks) {
+		AttentionMass(whole, q, g*l.KDim, nq, first, g, score, l, blocks, new(AttnScratch))
+		for j, want := range massTwin(q, nq, first, g, score, l, blocks) {
 			if math.Abs(float64(whole[j])-want) > 1e-4 {
 				t.Fatalf("%v slot %d: got %v, want %v", l.Type, j, whole[j], want)
 			}
 		}
 		parts := make([]float32, first+nq)
 		for lo := 0; lo < nq; lo += 5 {
-			AttentionMass(parts, q[lo*g*l.KDim:], g*l.KDim, min(5, nq-lo), first+lo, g, Score{Scale: 0.3}, l, blocks, new(AttnScratch))
+			AttentionMass(parts, q[lo*g*l.KDim:], g*l.KDim, min(5, nq-lo), first+lo, g, score, l, blocks, new(AttnScratch))
 		}
 		for j := range whole {
 			if whole[j] != parts[j] {
@@ -76,7 +83,10 @@ func TestAttentionMasses(t *testing.T) {
 	for _, l := range []KVLayout{{Type: BF16, KDim: 40, VDim: 32, Latent: true}, {Type: F32, KDim: 40, VDim: 32, Latent: true}, {Type: BF16, KDim: 32, VDim: 32}} {
 		const g, parts, nq = 12, 4, 9
 		for _, first := range []int{3, 150, keptBlocks * BlockSlots} {
-			r := rng(5)
+			r, score := rng(5), Score{Scale: 0.3}
+			if first == 150 {
+				score.Cap = 2
+			}
 			blocks := make([][]byte, (first+nq+BlockSlots-1)/BlockSlots)
 			for b := range blocks {
 				blocks[b] = make([]byte, l.BlockBytes())
@@ -91,10 +101,10 @@ func TestAttentionMasses(t *testing.T) {
 				for i := range masses {
 					masses[i] = make([]float32, first+nq)
 				}
-				AttentionMasses(masses, q, g*l.KDim, nq, first, g, Score{Scale: 0.3}, l, blocks, new(AttnScratch))
+				AttentionMasses(masses, q, g*l.KDim, nq, first, g, score, l, blocks, new(AttnScratch))
 				for i, m := range masses {
 					alone := make([]float32, first+nq)
-					AttentionMass(alone, q[i*g/parts*l.KDim:], g*l.KDim, nq, first, g/parts, Score{Scale: 0.3}, l, blocks, new(AttnScratch))
+					AttentionMass(alone, q[i*g/parts*l.KDim:], g*l.KDim, nq, first, g/parts, score, l, blocks, new(AttnScratch))
 					sameBits(t, "part", m, alone)
 					all = append(all, m...)
 				}

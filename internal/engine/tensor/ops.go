@@ -66,12 +66,9 @@ func GELUMul(dst, gate, up []float32) {
 	active.geluMul(dst, gate, up)
 }
 
-// SoftCap computes x = cap * tanh(x/cap) in place.
-func SoftCap(x []float32, cap float32) {
-	for i, v := range x {
-		x[i] = cap * (1 - 2/(1+Exp(2*(v/cap))))
-	}
-}
+// SoftCap computes x = top * tanh(x/top) in place, with tanh(y) = 1 - 2/(1+exp(2y)). Every operation
+// is rounded.
+func SoftCap(x []float32, top float32) { active.softCap(x, top) }
 
 // RopeRotateHalf rotates one head x [d] in place, in the rotate-half pairing (i, i+d/2):
 // x[i]*cos[i] - x[i+d/2]*sin[i] and x[i+d/2]*cos[i] + x[i]*sin[i], each product rounded. cos and

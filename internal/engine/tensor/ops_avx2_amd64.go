@@ -81,6 +81,12 @@ func scaleVecAVX2(x []float32, by float32) {
 	portableScale(x[n:], by)
 }
 
+func softCapVecAVX2(x []float32, top float32) {
+	n := len(x) &^ 15
+	softCapAVX2(unsafe.SliceData(x), top, n)
+	portableSoftCap(x[n:], top)
+}
+
 func raiseVecAVX2(dst, x []float32, by float32) {
 	n := len(dst) &^ 15
 	raiseAVX2(unsafe.SliceData(dst), unsafe.SliceData(x), by, n)
@@ -108,6 +114,7 @@ var kernelsAVX2 = &kernels{
 	maxOf:   maxOfAVX2,
 	sumExp:  sumExpVecAVX2,
 	scaleBy: scaleVecAVX2,
+	softCap: softCapVecAVX2,
 	mul64:   mul64AVX2,
 	raise:   raiseVecAVX2,
 	laneMax: laneMaxAVX2,

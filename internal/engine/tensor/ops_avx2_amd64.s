@@ -370,6 +370,102 @@ DATA geluLine_ops_avx2<>+24(SB)/4, $0xbfcc422a
 DATA geluLine_ops_avx2<>+28(SB)/4, $0xbfcc422a
 GLOBL geluLine_ops_avx2<>(SB), RODATA|NOPTR, $32
 
+// func softCapAVX2(x uintptr, by float32, n int)
+// Requires: AVX, AVX2, FMA3
+TEXT ·softCapAVX2(SB), NOSPLIT, $0-24
+	MOVQ         x+0(FP), AX
+	MOVQ         n+16(FP), CX
+	VBROADCASTSS by+8(FP), Y0
+	TESTQ        CX, CX
+	JZ           loop_done
+
+loop:
+	VMOVUPS      (AX), Y1
+	VDIVPS       Y0, Y1, Y1
+	VMOVUPS      two_ops_avx2<>+0(SB), Y2
+	VMULPS       Y2, Y1, Y1
+	VMOVUPS      expMax_ops_avx2<>+0(SB), Y3
+	VMINPS       Y1, Y3, Y1
+	VMOVUPS      expMin_ops_avx2<>+0(SB), Y3
+	VMAXPS       Y1, Y3, Y1
+	VMULPS       log2e_ops_avx2<>+0(SB), Y1, Y3
+	VROUNDPS     $0x08, Y3, Y3
+	VFNMADD231PS ln2High_ops_avx2<>+0(SB), Y3, Y1
+	VFNMADD231PS ln2Low_ops_avx2<>+0(SB), Y3, Y1
+	VMOVUPS      expC6_ops_avx2<>+0(SB), Y4
+	VFMADD213PS  expC5_ops_avx2<>+0(SB), Y1, Y4
+	VFMADD213PS  expC4_ops_avx2<>+0(SB), Y1, Y4
+	VFMADD213PS  expC3_ops_avx2<>+0(SB), Y1, Y4
+	VFMADD213PS  expC2_ops_avx2<>+0(SB), Y1, Y4
+	VFMADD213PS  one_ops_avx2<>+0(SB), Y1, Y4
+	VFMADD213PS  one_ops_avx2<>+0(SB), Y1, Y4
+	VCVTPS2DQ    Y3, Y1
+	VPSRAD       $0x01, Y1, Y3
+	VPSUBD       Y3, Y1, Y1
+	VPADDD       bias_ops_avx2<>+0(SB), Y3, Y3
+	VPSLLD       $0x17, Y3, Y3
+	VPADDD       bias_ops_avx2<>+0(SB), Y1, Y1
+	VPSLLD       $0x17, Y1, Y1
+	VMULPS       Y3, Y4, Y4
+	VMULPS       Y1, Y4, Y1
+	VADDPS       one_ops_avx2<>+0(SB), Y1, Y1
+	VDIVPS       Y1, Y2, Y1
+	VMOVUPS      one_ops_avx2<>+0(SB), Y2
+	VSUBPS       Y1, Y2, Y1
+	VMULPS       Y0, Y1, Y1
+	VMOVUPS      Y1, (AX)
+	VMOVUPS      32(AX), Y1
+	VDIVPS       Y0, Y1, Y1
+	VMOVUPS      two_ops_avx2<>+0(SB), Y2
+	VMULPS       Y2, Y1, Y1
+	VMOVUPS      expMax_ops_avx2<>+0(SB), Y3
+	VMINPS       Y1, Y3, Y1
+	VMOVUPS      expMin_ops_avx2<>+0(SB), Y3
+	VMAXPS       Y1, Y3, Y1
+	VMULPS       log2e_ops_avx2<>+0(SB), Y1, Y3
+	VROUNDPS     $0x08, Y3, Y3
+	VFNMADD231PS ln2High_ops_avx2<>+0(SB), Y3, Y1
+	VFNMADD231PS ln2Low_ops_avx2<>+0(SB), Y3, Y1
+	VMOVUPS      expC6_ops_avx2<>+0(SB), Y4
+	VFMADD213PS  expC5_ops_avx2<>+0(SB), Y1, Y4
+	VFMADD213PS  expC4_ops_avx2<>+0(SB), Y1, Y4
+	VFMADD213PS  expC3_ops_avx2<>+0(SB), Y1, Y4
+	VFMADD213PS  expC2_ops_avx2<>+0(SB), Y1, Y4
+	VFMADD213PS  one_ops_avx2<>+0(SB), Y1, Y4
+	VFMADD213PS  one_ops_avx2<>+0(SB), Y1, Y4
+	VCVTPS2DQ    Y3, Y1
+	VPSRAD       $0x01, Y1, Y3
+	VPSUBD       Y3, Y1, Y1
+	VPADDD       bias_ops_avx2<>+0(SB), Y3, Y3
+	VPSLLD       $0x17, Y3, Y3
+	VPADDD       bias_ops_avx2<>+0(SB), Y1, Y1
+	VPSLLD       $0x17, Y1, Y1
+	VMULPS       Y3, Y4, Y4
+	VMULPS       Y1, Y4, Y1
+	VADDPS       one_ops_avx2<>+0(SB), Y1, Y1
+	VDIVPS       Y1, Y2, Y1
+	VMOVUPS      one_ops_avx2<>+0(SB), Y2
+	VSUBPS       Y1, Y2, Y1
+	VMULPS       Y0, Y1, Y1
+	VMOVUPS      Y1, 32(AX)
+	ADDQ         $0x40, AX
+	SUBQ         $0x10, CX
+	JNZ          loop
+
+loop_done:
+	VZEROUPPER
+	RET
+
+DATA two_ops_avx2<>+0(SB)/4, $0x40000000
+DATA two_ops_avx2<>+4(SB)/4, $0x40000000
+DATA two_ops_avx2<>+8(SB)/4, $0x40000000
+DATA two_ops_avx2<>+12(SB)/4, $0x40000000
+DATA two_ops_avx2<>+16(SB)/4, $0x40000000
+DATA two_ops_avx2<>+20(SB)/4, $0x40000000
+DATA two_ops_avx2<>+24(SB)/4, $0x40000000
+DATA two_ops_avx2<>+28(SB)/4, $0x40000000
+GLOBL two_ops_avx2<>(SB), RODATA|NOPTR, $32
+
 // func ropeAVX2(lo uintptr, hi uintptr, cos uintptr, sin uintptr, n int)
 // Requires: AVX
 TEXT ·ropeAVX2(SB), NOSPLIT, $0-40

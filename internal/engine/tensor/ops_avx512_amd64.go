@@ -81,6 +81,12 @@ func scaleVecAVX512(x []float32, by float32) {
 	portableScale(x[n:], by)
 }
 
+func softCapVecAVX512(x []float32, top float32) {
+	n := len(x) &^ 15
+	softCapAVX512(unsafe.SliceData(x), top, n)
+	portableSoftCap(x[n:], top)
+}
+
 func raiseVecAVX512(dst, x []float32, by float32) {
 	n := len(dst) &^ 15
 	raiseAVX512(unsafe.SliceData(dst), unsafe.SliceData(x), by, n)
@@ -108,6 +114,7 @@ var kernelsAVX512 = &kernels{
 	maxOf:   maxOfAVX512,
 	sumExp:  sumExpVecAVX512,
 	scaleBy: scaleVecAVX512,
+	softCap: softCapVecAVX512,
 	mul64:   mul64AVX512,
 	raise:   raiseVecAVX512,
 	laneMax: laneMaxAVX512,

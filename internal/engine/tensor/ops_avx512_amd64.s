@@ -177,6 +177,53 @@ GLOBL geluCube_ops_avx512<>(SB), RODATA|NOPTR, $4
 DATA geluLine_ops_avx512<>+0(SB)/4, $0xbfcc422a
 GLOBL geluLine_ops_avx512<>(SB), RODATA|NOPTR, $4
 
+// func softCapAVX512(x uintptr, by float32, n int)
+// Requires: AVX, AVX512F
+TEXT ·softCapAVX512(SB), NOSPLIT, $0-24
+	MOVQ         x+0(FP), AX
+	MOVQ         n+16(FP), CX
+	VBROADCASTSS by+8(FP), Z0
+	TESTQ        CX, CX
+	JZ           loop_done
+
+loop:
+	VMOVUPS           (AX), Z1
+	VDIVPS            Z0, Z1, Z1
+	VBROADCASTSS      two_ops_avx512<>+0(SB), Z2
+	VMULPS            Z2, Z1, Z1
+	VBROADCASTSS      expMax_ops_avx512<>+0(SB), Z3
+	VMINPS            Z1, Z3, Z1
+	VBROADCASTSS      expMin_ops_avx512<>+0(SB), Z3
+	VMAXPS            Z1, Z3, Z1
+	VMULPS.BCST       log2e_ops_avx512<>+0(SB), Z1, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_ops_avx512<>+0(SB), Z3, Z1
+	VFNMADD231PS.BCST ln2Low_ops_avx512<>+0(SB), Z3, Z1
+	VBROADCASTSS      expC6_ops_avx512<>+0(SB), Z4
+	VFMADD213PS.BCST  expC5_ops_avx512<>+0(SB), Z1, Z4
+	VFMADD213PS.BCST  expC4_ops_avx512<>+0(SB), Z1, Z4
+	VFMADD213PS.BCST  expC3_ops_avx512<>+0(SB), Z1, Z4
+	VFMADD213PS.BCST  expC2_ops_avx512<>+0(SB), Z1, Z4
+	VFMADD213PS.BCST  one_ops_avx512<>+0(SB), Z1, Z4
+	VFMADD213PS.BCST  one_ops_avx512<>+0(SB), Z1, Z4
+	VSCALEFPS         Z3, Z4, Z1
+	VADDPS.BCST       one_ops_avx512<>+0(SB), Z1, Z1
+	VDIVPS            Z1, Z2, Z1
+	VBROADCASTSS      one_ops_avx512<>+0(SB), Z2
+	VSUBPS            Z1, Z2, Z1
+	VMULPS            Z0, Z1, Z1
+	VMOVUPS           Z1, (AX)
+	ADDQ              $0x40, AX
+	SUBQ              $0x10, CX
+	JNZ               loop
+
+loop_done:
+	VZEROUPPER
+	RET
+
+DATA two_ops_avx512<>+0(SB)/4, $0x40000000
+GLOBL two_ops_avx512<>(SB), RODATA|NOPTR, $4
+
 // func ropeAVX512(lo uintptr, hi uintptr, cos uintptr, sin uintptr, n int)
 // Requires: AVX, AVX512F
 TEXT ·ropeAVX512(SB), NOSPLIT, $0-40

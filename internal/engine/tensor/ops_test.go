@@ -64,6 +64,7 @@ func TestOpsSameBits(t *testing.T) {
 			run("Add", func(d []float32) { Add(d, b) })
 			run("SiLUMul", func(d []float32) { SiLUMul(d, a, b) })
 			run("GELUMul", func(d []float32) { GELUMul(d, a, b) })
+			run("SoftCap", func(d []float32) { SoftCap(d, 5) })
 			run("scale", func(d []float32) { active.scaleBy(d, 1.7) })
 			run("Raise", func(d []float32) { Raise(d, b, 0.3) })
 			run("Tops", func(d []float32) {

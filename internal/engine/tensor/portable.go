@@ -20,6 +20,7 @@ func portableKernels() *kernels {
 		maxOf:   portableMax,
 		sumExp:  portableSumExp,
 		scaleBy: portableScale,
+		softCap: portableSoftCap,
 		mul64:   portableMul64,
 		raise:   portableRaise,
 		laneMax: portableLaneMax,

@@ -63,6 +63,12 @@ func portableGELUMul(dst, gate, up []float32) {
 	}
 }
 
+func portableSoftCap(x []float32, top float32) {
+	for i, v := range x {
+		x[i] = top * float32(1-2/(1+Exp(2*float32(v/top))))
+	}
+}
+
 func portableRope(x, cos, sin []float32) {
 	half := len(x) / 2
 	ropeTail(x[:half], x[half:], cos, sin)

@@ -81,6 +81,12 @@ func scaleVecISA(x []float32, by float32) {
 	portableScale(x[n:], by)
 }
 
+func softCapVecISA(x []float32, top float32) {
+	n := len(x) &^ 15
+	softCapISA(unsafe.SliceData(x), top, n)
+	portableSoftCap(x[n:], top)
+}
+
 func raiseVecISA(dst, x []float32, by float32) {
 	n := len(dst) &^ 15
 	raiseISA(unsafe.SliceData(dst), unsafe.SliceData(x), by, n)
@@ -108,6 +114,7 @@ var kernelsISA = &kernels{
 	maxOf:   maxOfISA,
 	sumExp:  sumExpVecISA,
 	scaleBy: scaleVecISA,
+	softCap: softCapVecISA,
 	mul64:   mul64ISA,
 	raise:   raiseVecISA,
 	laneMax: laneMaxISA,
