@@ -10,9 +10,6 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// ErrRows means that rows from another socket do not fit the store.
-var ErrRows = errors.New("kvcache: bad rows")
-
 // Open prepares an empty store for a sequence with prompt tokens at the end of prefill and tokens
 // in its cache. These are equal unless a sequence moves between owners while it decodes. It
 // allocates every block that the rows need, all or nothing. The adopted heads will come from a
