@@ -69,9 +69,9 @@ if [ ! -e "$big/config.json" ]; then
     sed -i 's/"max_position_embeddings": 8192/"max_position_embeddings": 8448/' "$big/config.json"
 fi
 prompts=$out/prompts.json.gz
-[ -e "$prompts" ] || { "$shoal" eval ruler -m "$big" -n "$n" -l "$length" --tasks $tasks --write-prompts "$prompts.$$" && mv "$prompts.$$" "$prompts"; }
+[ -e "$prompts" ] || { "$shoal" lab ruler -m "$big" -n "$n" -l "$length" --tasks $tasks --write-prompts "$prompts.$$" && mv "$prompts.$$" "$prompts"; }
 
-answer() { "$shoal" eval ruler -m "$big" --together --quant bf16 --kv-type f32 --prompts "$prompts" -l "$length" -n "$n" ${WORKERS:+--workers $WORKERS} -o "$out/shoal" --policy "$policies"; }
+answer() { "$shoal" lab ruler -m "$big" --together --quant bf16 --kv-type f32 --prompts "$prompts" -l "$length" -n "$n" ${WORKERS:+--workers $WORKERS} -o "$out/shoal" --policy "$policies"; }
 print() {
     for t in $tables; do
         python3 "$here/evalshares.py" "$length" "$out/$t" "$out/shoal/results.jsonl" "$out/$t.svg" $(ls "$out"/pol-*.json 2>/dev/null)

@@ -1,5 +1,5 @@
 """Shoal's answers beside the reference's, cell by cell. Usage: evaldiff.py results.jsonl pol.json [pol.json ...]
-results.jsonl is of `shoal eval ruler -o DIR --prompts FILE`, pol.json of evalpol.py on the same FILE. Only samples that
+results.jsonl is of `shoal lab ruler -o DIR --prompts FILE`, pol.json of evalpol.py on the same FILE. Only samples that
 both have answered count. Exit 1 when a cell is more than 5 points off."""
 import sys, json
 from collections import defaultdict

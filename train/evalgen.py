@@ -43,7 +43,7 @@ def build(data, spec, procs=14, tasks=None, seed=1000):
     return fin
 
 def shoal(f, ctx, out):
-    """the prompts of one length as `shoal eval ruler --prompts` takes them"""
+    """the prompts of one length as `shoal lab ruler --prompts` takes them"""
     import gzip, json
     d = {f"{t}@{c}": dict(prompt=x["prompt"].tolist(), ans=[[int(i) for i in a if i >= 0] for a in x["ans"]], sf=x["sf"].tolist(),
                           depth=[None if np.isnan(y) else float(y) for y in x["depth"]]) for (t, c), x in f.items() if c == ctx}

@@ -1,6 +1,6 @@
 """Cache policies on a trained model. Usage: evalpol.py DATA HF_DIR EVAL OUT.json ctx:n:batch:budget+budget[,..] [dev];
-EVAL: a pickle of evalgen.py, or prompts of `shoal eval ruler --write-prompts` (.json.gz). SHARD=k/n in the environment: a part of the tasks,
-POLICIES=a+b: only these; those with a "/" or ":" are policies in the words of `shoal eval ruler`, as in quest/768 or
+EVAL: a pickle of evalgen.py, or prompts of `shoal lab ruler --write-prompts` (.json.gz). SHARD=k/n in the environment: a part of the tasks,
+POLICIES=a+b: only these; those with a "/" or ":" are policies in the words of `shoal lab ruler`, as in quest/768 or
 squeezed:clusters=0.02,sparsity=0.98 (form), whatever budgets are named. What OUT.json has already is not run again.
 The prompt is prefilled with full attention (stream_w: with the sliding window itself), the prompt's cache is
 cut to the budget, then the answer is decoded (teacher-forced greedy: exact match is the same as free-running greedy).
@@ -225,7 +225,7 @@ def decode_quest(m, Ks, Vs, page, budget, skip, xl, ans):
     return torch.stack(out, 1)
 
 
-# name: chunk, outliers, local chunks, rank of the keys (0: exact); the budget is all that is read, as `shoal eval` has it
+# name: chunk, outliers, local chunks, rank of the keys (0: exact); the budget is all that is read, as `shoal lab` has it
 SHADOW = {"shadowkv": (8, 48, 4, 0), "shadowkv_o8": (8, 8, 4, 0), "shadowkv_c4": (4, 16, 8, 0), "shadowkv_r128": (8, 48, 4, 128)}
 
 
@@ -431,7 +431,7 @@ def numbers(text):
 
 
 def form(text):
-    """a policy of `shoal eval ruler` as the arguments of what answers under it: kind, arguments"""
+    """a policy of `shoal lab ruler` as the arguments of what answers under it: kind, arguments"""
     family, _, budget = text.partition("/")
     b = int(budget or 0)
     if b and family in SHADOW:
@@ -573,7 +573,7 @@ def load(path, dev):
 
 
 def prompts(path):
-    """{(task, ctx): arrays} of a pickle of evalgen.py, or of `shoal eval ruler --write-prompts`"""
+    """{(task, ctx): arrays} of a pickle of evalgen.py, or of `shoal lab ruler --write-prompts`"""
     if path.endswith(".pkl"):
         return pickle.load(open(path, "rb"))
     import gzip

@@ -9,7 +9,7 @@ model, fit = os.environ.get("MODEL", "llama-3.2-1b"), os.environ.get("FIT", "2")
 policies = {"full": "full", "ShadowKV, 1/32 read": "shadowkv:chunk=16,int8=1,budget={},outliers=6,local=2"}
 rows = []
 for n in contexts:
-    command = [shoal, "bench", "batch", "--json", "-m", model, "--quant", "q8_0", "--kv-type", "bf16", "--filled", "--prompt", str(n), "--output", "24",
+    command = [shoal, "lab", "batch", "--json", "-m", model, "--quant", "q8_0", "--kv-type", "bf16", "--filled", "--prompt", str(n), "--output", "24",
                "--fit", fit, "--kv-disk", disk, "--kv-disk-size", "200GiB"]
     for p in policies.values():
         command += ["--policy", p.format(n // 128)]

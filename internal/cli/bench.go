@@ -16,15 +16,6 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-type benchCmd struct {
-	Decode    benchDecodeCmd    `cmd:"" help:"Measure decode in tokens per second, and compare it with the memory bandwidth of the same run."`
-	Prefill   benchPrefillCmd   `cmd:"" help:"Measure prefill in tokens per second, by stage, and compare it with the arithmetic peak."`
-	Cluster   benchClusterCmd   `cmd:"" help:"Measure decode, or prefill with --prompt, over real node processes. Reports compute, wait and bytes sent."`
-	Prefix    benchPrefixCmd    `cmd:"" help:"Measure the time to first token with a warm prefix cache, compared with a cold one."`
-	Batch     benchBatchCmd     `cmd:"" help:"Measure throughput and concurrent sequences in a fixed cache memory, with and without compression."`
-	Speculate benchSpeculateCmd `cmd:"" help:"Measure tokens per second with and without speculative decoding. Both must give the same answers."`
-}
-
 // benchFlags choose the model and the types to measure.
 type benchFlags struct {
 	Model      string `short:"m" env:"SHOAL_BENCH_MODEL" default:"bench160m" placeholder:"SHAPE" help:"Shape of a public model; its weights are random: ${shapes}."`

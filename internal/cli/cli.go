@@ -43,8 +43,9 @@ type commands struct {
 	Verify   verifyCmd   `cmd:"" group:"models" help:"Check a checkpoint and show its memory per node."`
 	Plan     planCmd     `cmd:"" group:"models" help:"Calculate from a config what fits: weights, caches, largest batch."`
 	Tokenize tokenizeCmd `cmd:"" group:"models" help:"Show the tokens of a text."`
-	Bench    benchCmd    `cmd:"" group:"models" help:"Measure the performance of this machine and of this program."`
-	Eval     evalCmd     `cmd:"" group:"models" help:"Measure accuracy: retrieval from long prompts with any cache policy, perplexity, your own questions."`
+
+	// The aliases are the commands that became lab.
+	Lab labCmd `cmd:"" group:"models" aliases:"bench,eval" help:"Measure speed and accuracy: decode, prefill, caches, drafts, retrieval from long prompts, perplexity, your own questions."`
 
 	Completion completionCmd `cmd:"" group:"program" help:"Write the completion script for bash, zsh or fish."`
 	Man        manCmd        `cmd:"" group:"program" help:"Write the manual page shoal(1)."`

@@ -82,7 +82,7 @@ func parseConfig(text []byte, app *kong.Application, command *kong.Node) (map[st
 		return nil, err
 	}
 	for _, p := range top {
-		if i := slices.IndexFunc(app.Children, func(n *kong.Node) bool { return n.Name == p.key }); i >= 0 && p.value.Kind == yaml.MappingNode {
+		if childNamed(app.Node, p.key) != nil && p.value.Kind == yaml.MappingNode {
 			continue
 		}
 		if !hasFlag(app.Node, p.key) {
@@ -94,7 +94,7 @@ func parseConfig(text []byte, app *kong.Application, command *kong.Node) (map[st
 		if values[p.key] != nil {
 			continue
 		}
-		section := app.Children[slices.IndexFunc(app.Children, func(n *kong.Node) bool { return n.Name == p.key })]
+		section := childNamed(app.Node, p.key)
 		inner, err := entries(p.value)
 		if err != nil {
 			return nil, err
@@ -109,6 +109,16 @@ func parseConfig(text []byte, app *kong.Application, command *kong.Node) (map[st
 		}
 	}
 	return values, nil
+}
+
+// childNamed returns the command below n with a name or an alias, or nil.
+func childNamed(n *kong.Node, name string) *kong.Node {
+	for _, c := range n.Children {
+		if c.Name == name || slices.Contains(c.Aliases, name) {
+			return c
+		}
+	}
+	return nil
 }
 
 type entry struct {

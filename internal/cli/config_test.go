@@ -130,3 +130,21 @@ func FuzzConfig(f *testing.F) {
 		}
 	})
 }
+
+// TestOldCommandNames checks that the names of commands that became lab still work, on the command
+// line and as sections of a file.
+func TestOldCommandNames(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "shoal.yaml")
+	if err := os.WriteFile(path, []byte("bench:\n  tokens: 7\neval:\n  samples: 3\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"bench", "eval", "lab"} {
+		c, err := parsed(t, name, "decode", "--config", path)
+		if err != nil || c.Lab.Decode.Tokens != 7 {
+			t.Errorf("%s decode: %d tokens (%v), want 7", name, c.Lab.Decode.Tokens, err)
+		}
+		if c, err = parsed(t, name, "ruler", "--config", path); err != nil || c.Lab.Ruler.Samples != 3 {
+			t.Errorf("%s ruler: %d samples (%v), want 3", name, c.Lab.Ruler.Samples, err)
+		}
+	}
+}

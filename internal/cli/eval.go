@@ -16,12 +16,6 @@ import (
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 )
 
-type evalCmd struct {
-	Ruler evalRulerCmd `cmd:"" help:"Measure retrieval from long prompts: 12 tasks, any length, any cache policy; tables and plots."`
-	PPL   evalPPLCmd   `cmd:"" name:"ppl" help:"Measure the perplexity of a text."`
-	JSONL evalJSONLCmd `cmd:"" name:"jsonl" help:"Score your own questions: LongBench and RULER files."`
-}
-
 // evalTarget selects the model: that of a server, or one in this process.
 type evalTarget struct {
 	modelFlag
@@ -117,13 +111,13 @@ func (c *evalRulerCmd) Help() string {
 	return `Asks the model to find facts in prompts of exactly --length tokens. Decoding is greedy, and an
 answer counts only if all of it matches. Without --server the model runs in this process.
 
-  shoal eval ruler                                     the bundled model, all tasks at 4096
-  shoal eval ruler -l 512 -n 2 --tasks passkey,vt      a quick look
-  shoal eval ruler -l 4096,8192 -n 100 -o results \
+  shoal lab ruler                                     the bundled model, all tasks at 4096
+  shoal lab ruler -l 512 -n 2 --tasks passkey,vt      a quick look
+  shoal lab ruler -l 4096,8192 -n 100 -o results \
       --policy "full streaming/512 snapkv/512 snapstream/512 snapstream/1024"
-  shoal eval ruler --policy snapstream:sink=4,recent=64,topk=444,obs=32,pool=7
-  shoal eval ruler --server 127.0.0.1:8080             a running cluster, its own policy
-  shoal eval ruler --server http://gpu:8000/v1 --model ~/models/Llama-3.1-8B-Instruct -l 32768
+  shoal lab ruler --policy snapstream:sink=4,recent=64,topk=444,obs=32,pool=7
+  shoal lab ruler --server 127.0.0.1:8080             a running cluster, its own policy
+  shoal lab ruler --server http://gpu:8000/v1 --model ~/models/Llama-3.1-8B-Instruct -l 32768
 
 With -o DIR the command appends each answer to DIR/results.jsonl when it arrives, so Ctrl-C
 loses nothing. It also writes DIR/summary.json and the plots accuracy-LENGTH (accuracy by budget) and

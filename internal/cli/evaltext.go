@@ -31,8 +31,8 @@ func (c *evalPPLCmd) Help() string {
 	return `Splits the text into windows and scores each token by its log probability (/v1/completions
 with echo and logprobs). A prompt is read with full attention, so cache policies have no effect.
 
-  shoal eval ppl --text README.md
-  shoal eval ppl --text book.txt --window 8192 --stride 4096 --server 127.0.0.1:8080`
+  shoal lab ppl --text README.md
+  shoal lab ppl --text book.txt --window 8192 --stride 4096 --server 127.0.0.1:8080`
 }
 
 // maxText is the maximum size in bytes of a text to measure.
@@ -87,8 +87,8 @@ func (c *evalJSONLCmd) Help() string {
 	return `Asks the questions of a file and scores the answers: exact (normalized text), contains (the
 fraction of references found in the answer, as in RULER), f1 (of words, as in LongBench).
 
-  shoal eval jsonl niah_single_1/validation.jsonl --server 127.0.0.1:8080 -m ~/models/X -t 128
-  shoal eval jsonl hotpotqa.jsonl --metric f1 --chat --max-prompt 31500 \
+  shoal lab jsonl niah_single_1/validation.jsonl --server 127.0.0.1:8080 -m ~/models/X -t 128
+  shoal lab jsonl hotpotqa.jsonl --metric f1 --chat --max-prompt 31500 \
       --template "Answer from the passages.\n{context}\nQuestion: {input}" \
       --policy "full snapstream/4096"`
 }

@@ -47,7 +47,10 @@ func writeManual(m manual, app *kong.Application) error {
 		m.flag(f)
 	}
 	for _, n := range app.Leaves(true) {
-		usage := "shoal " + strings.TrimPrefix(n.FullPath(), app.Name+" ")
+		usage := "shoal" + pathOf(n)
+		if len(n.Aliases) > 0 {
+			usage += " (" + strings.Join(n.Aliases, ", ") + ")"
+		}
 		for _, p := range n.Positional {
 			usage += " " + p.Summary()
 		}

@@ -41,7 +41,7 @@ func TestReference(t *testing.T) {
 // nothing wrong with it.
 func TestManualPage(t *testing.T) {
 	page := output(t, "man")
-	for _, want := range []string{".TH SHOAL 1", `.SS shoal bench decode`, `\-\-kv\-memory`, "SHOAL_KV_MEMORY"} {
+	for _, want := range []string{".TH SHOAL 1", `.SS shoal lab decode`, `\-\-kv\-memory`, "SHOAL_KV_MEMORY"} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page lacks %q", want)
 		}
@@ -87,7 +87,7 @@ func TestBashCompletion(t *testing.T) {
 	for _, c := range []struct{ line, want, not string }{
 		{"shoal ", "coordinator", "decode"},
 		{"shoal sta", "status", "up"},
-		{"shoal bench ", "decode", "coordinator"},
+		{"shoal lab ", "decode", "coordinator"},
 		{"shoal up --kv-", "--kv-memory", "--join"},
 		{"shoal node --", "--join", "--nodes"},
 		{"shoal up --nodes 3 --log-level ", "debug", "--nodes"},

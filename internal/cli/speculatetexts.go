@@ -16,7 +16,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 )
 
-// fixtures holds the sources of the texts of shoal bench speculate: a model, or a shape with the
+// fixtures holds the sources of the texts of shoal lab speculate: a model, or a shape with the
 // tokenizer of the bundled model, and the corpus of the evaluation.
 type fixtures struct {
 	dir    string // the model

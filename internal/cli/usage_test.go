@@ -16,7 +16,7 @@ func TestUsageErrors(t *testing.T) {
 		"Chat":                            `no command "Chat"; did you mean "chat"?`,
 		"pss":                             `no command "pss"; did you mean "ps"?`,
 		"store ad":                        `no command "ad" of shoal store; did you mean "add"?`,
-		"bench nothing":                   `no command "nothing" of shoal bench` + "\n",
+		"lab nothing":                     `no command "nothing" of shoal lab` + "\n",
 		"status now":                      `shoal status takes no argument "now" here`,
 		"up --nodes two":                  `--nodes: want a whole number, not "two"`,
 		"up --nodes 1.5":                  `--nodes: want a whole number, not "1.5"`,

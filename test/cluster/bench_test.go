@@ -13,7 +13,7 @@ import (
 // measurement starts with the last sequence, and all others still decode then.
 func TestBenchDecodesTogether(t *testing.T) {
 	t.Parallel()
-	out, errs, code := command(t, time.Minute, nil, "bench", "cluster", "-m", goldenModel, "-n", "2", "--batch", "6", "--context", "1500", "--tokens", "24", "--json")
+	out, errs, code := command(t, time.Minute, nil, "lab", "cluster", "-m", goldenModel, "-n", "2", "--batch", "6", "--context", "1500", "--tokens", "24", "--json")
 	var f bench.Processes
 	if err := json.Unmarshal([]byte(out), &f); code != 0 || err != nil {
 		t.Fatalf("ended with %d, %v: %s%s", code, err, out, errs)
@@ -26,7 +26,7 @@ func TestBenchDecodesTogether(t *testing.T) {
 // Every thread count is tried, and the chosen one is among them.
 func TestBenchTrials(t *testing.T) {
 	t.Parallel()
-	out, errs, code := command(t, time.Minute, []string{"GOMAXPROCS=4"}, "bench", "cluster", "-m", goldenModel, "-n", "2", "--trials", "16", "--json")
+	out, errs, code := command(t, time.Minute, []string{"GOMAXPROCS=4"}, "lab", "cluster", "-m", goldenModel, "-n", "2", "--trials", "16", "--json")
 	var f bench.Trials
 	if err := json.Unmarshal([]byte(out), &f); code != 0 || err != nil {
 		t.Fatalf("ended with %d, %v: %s%s", code, err, out, errs)

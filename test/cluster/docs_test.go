@@ -19,10 +19,10 @@ import (
 // first words, with the reason.
 var notRun = map[string]map[string]string{
 	"docs/accuracy.md": {
-		"shoal eval ruler        ":            "minutes to hours each; tests of eval run all of these on a few tasks",
-		"shoal eval ruler --together -l 4096": "an hour",
-		"train/accuracy.sh shoal":             "an hour, and PyTorch",
-		"shoal eval ruler -m models/dace":     "an hour, and PyTorch",
+		"shoal lab ruler        ":            "minutes to hours each; tests of eval run all of these on a few tasks",
+		"shoal lab ruler --together -l 4096": "an hour",
+		"train/accuracy.sh shoal":            "an hour, and PyTorch",
+		"shoal lab ruler -m models/dace":     "an hour, and PyTorch",
 	},
 	"docs/caches.md": {"P=snapstream": "minutes each, on a machine with nothing else to do"},
 	"docs/install.md": {

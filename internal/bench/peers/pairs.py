@@ -25,7 +25,7 @@ class Rig:
         return p.stdout
 
     def shoal(self, what, *flags):
-        out = json.loads(self.run([self.args.shoal, "bench", what, "--json", *map(str, flags)]))
+        out = json.loads(self.run([self.args.shoal, "lab", what, "--json", *map(str, flags)]))
         return out["tokens_per_s"] if what == "cluster" else out["mean_tokens_per_s"]
 
     def model(self, name):

@@ -29,7 +29,7 @@ def run(model, nodes, more):
     for some, contexts in groups.items():
         if not some:
             continue
-        args = [a.shoal, "bench", "cluster", "-m", model, "--quant", a.quant, "--nodes", str(nodes), "--tokens", str(a.tokens), "--json", "--batch", some, "--context", ",".join(contexts), *more]
+        args = [a.shoal, "lab", "cluster", "-m", model, "--quant", a.quant, "--nodes", str(nodes), "--tokens", str(a.tokens), "--json", "--batch", some, "--context", ",".join(contexts), *more]
         try:
             p = subprocess.run(args, capture_output=True, text=True, timeout=max(1, left() + 5))
         except subprocess.TimeoutExpired:
