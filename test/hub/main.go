@@ -25,7 +25,7 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	repo := &hubtest.Repo{Files: map[string][]byte{}, LFS: map[string]bool{}}
+	repo := &hubtest.Repo{Files: map[string][]byte{}, LFS: map[string]bool{}, Fixed: true}
 	for _, e := range entries {
 		if !e.Type().IsRegular() {
 			continue

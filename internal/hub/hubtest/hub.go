@@ -23,7 +23,22 @@ type Repo struct {
 	LFS     map[string]bool // which files are large: served by the CDN, named by SHA-256
 	Unlists map[string]bool // files that the listing leaves out
 	Gated   bool            // needs Token
+	Fixed   bool            // Files never change, so each file is hashed once
+
+	sums sync.Map // hashes of a Fixed repository, by function and name
 }
+
+// sum is a hash of a file.
+func (r *Repo) sum(kind, name string, hash func([]byte) string) string {
+	if !r.Fixed {
+		return hash(r.Files[name])
+	}
+	once, _ := r.sums.LoadOrStore(kind+name, sync.OnceValue(func() string { return hash(r.Files[name]) }))
+	return once.(func() string)()
+}
+
+func (r *Repo) gitBlob(name string) string { return r.sum("git ", name, GitBlob) }
+func (r *Repo) sha256(name string) string  { return r.sum("sha256 ", name, SHA256) }
 
 // Hub is a hub with a CDN on another port. Its fields are set under Lock, or before the first
 // request of this process.
@@ -83,7 +98,7 @@ func (h *Hub) Leaked() []string {
 func (r *Repo) Commit() string {
 	s := sha1.New()
 	for _, name := range slices.Sorted(maps.Keys(r.Files)) {
-		fmt.Fprintln(s, name, GitBlob(r.Files[name]))
+		fmt.Fprintln(s, name, r.gitBlob(name))
 	}
 	return fmt.Sprintf("%x", s.Sum(nil))
 }
@@ -194,10 +209,10 @@ func (h *Hub) serveAPI(w http.ResponseWriter, r *http.Request, rest string) {
 		b := repo.Files[name]
 		s := map[string]any{"rfilename": name}
 		if !h.NamesOnly && r.URL.Query().Get("blobs") == "true" {
-			s["size"], s["blobId"] = len(b), GitBlob(b)
+			s["size"], s["blobId"] = len(b), repo.gitBlob(name)
 			if repo.LFS[name] {
-				s["blobId"] = GitBlob([]byte("pointer to " + SHA256(b)))
-				s["lfs"] = map[string]any{"sha256": SHA256(b), "size": len(b), "pointerSize": 134}
+				s["blobId"] = GitBlob([]byte("pointer to " + repo.sha256(name)))
+				s["lfs"] = map[string]any{"sha256": repo.sha256(name), "size": len(b), "pointerSize": 134}
 			}
 		}
 		siblings = append(siblings, s)
@@ -214,9 +229,9 @@ func (h *Hub) tree(w http.ResponseWriter, r *http.Request, id, revision string) 
 	var out []map[string]any
 	for _, name := range slices.Sorted(maps.Keys(repo.Files)) {
 		b := repo.Files[name]
-		f := map[string]any{"type": "file", "path": name, "size": len(b), "oid": GitBlob(b)}
+		f := map[string]any{"type": "file", "path": name, "size": len(b), "oid": repo.gitBlob(name)}
 		if repo.LFS[name] {
-			f["lfs"] = map[string]any{"oid": SHA256(b), "size": len(b), "pointerSize": 134}
+			f["lfs"] = map[string]any{"oid": repo.sha256(name), "size": len(b), "pointerSize": 134}
 		}
 		out = append(out, f)
 	}
@@ -251,10 +266,10 @@ func (h *Hub) resolve(w http.ResponseWriter, r *http.Request, id, revision, name
 		return
 	}
 	if !large {
-		fault.serve(w, r, b, strconv.Quote(GitBlob(b)), h.stop)
+		fault.serve(w, r, b, strconv.Quote(repo.gitBlob(name)), h.stop)
 		return
 	}
-	w.Header().Set("X-Linked-Etag", strconv.Quote(SHA256(b)))
+	w.Header().Set("X-Linked-Etag", strconv.Quote(repo.sha256(name)))
 	w.Header().Set("X-Linked-Size", strconv.Itoa(len(b)))
 	w.Header().Set("ETag", strconv.Quote(GitBlob([]byte("pointer"))))
 	h.Lock()
@@ -289,10 +304,11 @@ func (h *Hub) serveCDN(w http.ResponseWriter, r *http.Request) {
 	} else if h.Signatures > 0 {
 		h.left[sig]--
 	}
-	var b []byte
-	if repo := h.Repos[id]; repo != nil {
-		b = repo.Files[name]
+	repo := h.Repos[id]
+	if repo == nil {
+		repo = &Repo{}
 	}
+	b := repo.Files[name]
 	h.Unlock()
-	fault.serve(w, r, b, strconv.Quote("cdn-"+SHA256(b)[:16]), h.stop)
+	fault.serve(w, r, b, strconv.Quote("cdn-"+repo.sha256(name)[:16]), h.stop)
 }
