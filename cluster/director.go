@@ -229,7 +229,7 @@ func (d *director) Receive(c actor.Context) {
 	case *rpc.PeerDown:
 		d.down(c, m.Peer.ID, m.Peer.Incarnation)
 	case *nodeAnswered:
-		if m.err != nil {
+		if m.err != nil && !errors.Is(m.err, errNewer) { // a newer placement cancels the calls of a load
 			d.cfg.Logger.Warn("a node failed a call", "node", m.id, "epoch", m.epoch, "error", m.err)
 		}
 		if m.reply != nil && m.epoch == d.authority.Epoch() { // a late reply lists outdated caches

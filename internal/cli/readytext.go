@@ -17,12 +17,13 @@ type readyState struct {
 	addr    string // address of the API
 	gossip  string // address that further nodes join
 	data    string // folder of jobs; "" if jobs are off
+	nodes   int    // 0 if the state does not tell
 	weights int64  // bytes on the node with the most
 }
 
 // readyStateOf extracts a readyState from the state of a cluster.
 func readyStateOf(s *api.ClusterState, addr, gossip, data string) readyState {
-	out := readyState{addr: addr, gossip: gossip}
+	out := readyState{addr: addr, gossip: gossip, nodes: len(s.Nodes)}
 	if s.Store != nil {
 		out.data = data
 	}
@@ -53,7 +54,7 @@ func (c *upCmd) readyText(serve cluster.ServeConfig, s readyState, pid int) stri
 	if keyed {
 		more, auth = more+" --api-key KEY", auth+" -H 'Authorization: Bearer KEY'"
 	}
-	fmt.Fprintf(&b, "ready: %s on %s, API at %s/v1\n\n", serve.Names[0], plural(c.allNodes(), "node"), url)
+	fmt.Fprintf(&b, "ready: %s on %s, API at %s/v1\n\n", serve.Names[0], plural(cmp.Or(s.nodes, c.allNodes()), "node"), url)
 	line("model", "%s, weights %s, context of %d tokens", serve.Model, serve.Weights, serve.MaxContext)
 	weights := ""
 	if s.weights > 0 {

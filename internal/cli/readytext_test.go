@@ -15,6 +15,7 @@ func TestReadyText(t *testing.T) {
 	plain := upCmd{Nodes: 2, nodeFlags: nodeFlags{KVMemory: 1 << 30}}
 	keyed := upCmd{Nodes: 1, nodeFlags: nodeFlags{KVMemory: 1 << 30}, listenFlags: listenFlags{APIKey: []string{"s3cret"}, TLSCert: "cert.pem"}, LogDir: "/logs"}
 	keyed.ClusterKeyFile = "key"
+	joined := &api.ClusterState{Nodes: make([]api.NodeState, 3)} // a machine joined before the model was ready
 	for _, c := range []struct {
 		up     upCmd
 		state  *api.ClusterState
@@ -24,6 +25,7 @@ func TestReadyText(t *testing.T) {
 	}{
 		{plain, state, defaultServer, "ready: fry on 2 nodes, API at http://127.0.0.1:8080/v1\n ... model   ../../models/fry, weights bf16, context of 8192 tokens ... each node: 3.0 MiB of weights, caches of at most 1.00 GiB ... http://127.0.0.1:8080/ ... shoal top\n ... none: every program ... data    /data ... ask     shoal chat\n ... curl http://127.0.0.1:8080/v1/chat/completions ... Ctrl-C, or kill 7", []string{"--server", "Bearer", "logs", "join"}},
 		{plain, &api.ClusterState{}, "127.0.0.1:9", "each node: caches ... shoal top --server 127.0.0.1:9 ... data    none ... shoal chat --server 127.0.0.1:9", nil},
+		{plain, joined, defaultServer, "ready: fry on 3 nodes, API", nil},
 		{keyed, state, "127.0.0.1:9", "API at https://127.0.0.1:9/v1 ... --tls-ca cert.pem ... clients must send an API key ... logs    /logs ... shoal chat --server https://127.0.0.1:9 --tls-ca cert.pem --api-key KEY ... --cacert cert.pem -H 'Authorization: Bearer KEY'", []string{"s3cret"}},
 	} {
 		got := c.up.readyText(serve, readyStateOf(c.state, c.addr, "g", "/data"), 7)
