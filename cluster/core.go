@@ -19,7 +19,6 @@ import (
 	"github.com/asynkron/protoactor-go/actor"
 
 	"github.com/shoal-llm/shoal/actors/batcher"
-	"github.com/shoal-llm/shoal/actors/socket"
 	"github.com/shoal-llm/shoal/actors/socket/shard"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/model"
@@ -104,7 +103,7 @@ func newCore(root *actor.RootContext, ck *model.Checkpoint, s ServeConfig, nodes
 		OnServe: c.placed, OnWithdraw: c.unplaced, OnEvent: c.events.note,
 	})
 	c.stepper = &stepper{director: c.director, stall: s.StepDeadline, deadline: stepStalls * s.StepDeadline, suspect: c.nodeGone, fence: c.fence, blame: c.blame, log: s.Logger, tracer: s.Tracer}
-	c.geometry = socket.GeometryOf(m, kv)
+	c.geometry = shard.GeometryOf(m, kv)
 	if err := c.geometry.Fits(policy); err != nil {
 		return nil, err
 	}

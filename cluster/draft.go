@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/actors/socket/draft"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 )
@@ -15,11 +15,11 @@ const draftShare = 16
 // OpenDraft opens the draft model of a checkpoint: a folder with a small model with the same
 // tokenizer, "mtp" for the checkpoint's own multi-token prediction layer, or a folder with such a
 // layer; "" is none. Its caches are taken from the budget.
-func OpenDraft(dir string, ck *model.Checkpoint, budget *int64) (*socket.Draft, error) {
+func OpenDraft(dir string, ck *model.Checkpoint, budget *int64) (*draft.Config, error) {
 	if dir == "" {
 		return nil, nil
 	}
-	d := &socket.Draft{MTP: dir == "mtp" || model.IsMTP(dir)}
+	d := &draft.Config{MTP: dir == "mtp" || model.IsMTP(dir)}
 	var err error
 	switch {
 	case dir == "mtp":
@@ -63,7 +63,7 @@ func sameTokens(small, ck *model.Checkpoint) error {
 }
 
 // closeDraft closes the draft model, unless it is part of the checkpoint.
-func closeDraft(d *socket.Draft, ck *model.Checkpoint) {
+func closeDraft(d *draft.Config, ck *model.Checkpoint) {
 	if d != nil && d.Checkpoint != ck {
 		d.Checkpoint.Close()
 	}

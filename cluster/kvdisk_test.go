@@ -12,13 +12,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoal-llm/shoal/actors/socket/shard"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/tier"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/server/api"
-
-	"github.com/shoal-llm/shoal/actors/socket"
 )
 
 // disk simulates the disk of scratch files, with faults.
@@ -101,7 +100,7 @@ func TestKVDisk(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := socket.GeometryOf(&ck.Config, tensor.BF16)
+	g := shard.GeometryOf(&ck.Config, tensor.BF16)
 	budget := 33 * kvcache.HandoverBytes(g, g.KVHeads, length+150, p) / 16 // enough for two complete sequences
 	const all = 1 << 40
 	for _, c := range []struct {

@@ -5,15 +5,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"runtime"
 	"sync"
 	"time"
 
 	"github.com/asynkron/protoactor-go/actor"
 
-	"log/slog"
-
 	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/actors/socket/draft"
 	"github.com/shoal-llm/shoal/collective"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/tier"
 	"github.com/shoal-llm/shoal/internal/engine/model"
@@ -56,7 +56,7 @@ type Local struct {
 	system  *actor.ActorSystem
 	sockets []localSocket
 	pool    *tensor.Pool
-	draft   *socket.Draft
+	draft   *draft.Config
 }
 
 type localSocket struct {

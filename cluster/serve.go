@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/actors/socket/shard"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/speculate"
@@ -205,7 +205,7 @@ func Check(s ServeConfig, a APIConfig, caches int64) (ServeConfig, error) {
 	if err != nil {
 		return s, err
 	}
-	geometry := socket.GeometryOf(&ck.Config, kv)
+	geometry := shard.GeometryOf(&ck.Config, kv)
 	if err := geometry.Fits(policy); err != nil {
 		return s, err
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/asynkron/protoactor-go/actor"
 
 	"github.com/shoal-llm/shoal/actors/layer"
+	"github.com/shoal-llm/shoal/actors/socket/draft"
 	"github.com/shoal-llm/shoal/actors/socket/machine"
 	"github.com/shoal-llm/shoal/actors/socket/shard"
 	"github.com/shoal-llm/shoal/collective"
@@ -37,7 +38,7 @@ type Config struct {
 	KVBudget   int64            // bytes of KV cache on this socket
 	// ParsePolicy parses the name of a cache policy; nil: kvcache.Parse.
 	ParsePolicy func(spec string) (*kvcache.Policy, error)
-	Draft       *Draft // drafts tokens for speculative decoding; nil: none
+	Draft       *draft.Config // drafts tokens for speculative decoding; nil: none
 	// Grammars returns the grammar engine of the checkpoint's vocabulary, which it builds on the
 	// first call. It may be called from any goroutine. nil: no request may have a grammar.
 	Grammars func() (*grammar.Engine, error)
@@ -219,7 +220,9 @@ func (a *Actor) Receive(c actor.Context) {
 		a.exec.Close()
 		a.caches.grammarWork.Close()
 		a.caches.arena.Close()
-		a.caches.drafter.close()
+		if g := a.caches.drafter; g != nil {
+			g.Close()
+		}
 		select {
 		case <-a.Config.Stopped: // the actor was restarted under its name
 		default:
@@ -325,7 +328,7 @@ func build(ctx context.Context, cfg Config, read *progress, held *caches, p topo
 		cfg.Logger.Debug("weights shared by the nodes of this machine", "huge_pages", huge, "of", all)
 	}
 	if cfg.Draft != nil && held.drafter == nil {
-		if held.drafter, err = loadDrafter(ctx, &cfg, dt, kv); err != nil {
+		if held.drafter, err = draft.Load(ctx, cfg.Draft, cfg.Checkpoint, dt, kv, shard.Options{Pool: cfg.Pool, Device: cfg.device()}); err != nil {
 			w.Close()
 			return nil, unusable(err)
 		}

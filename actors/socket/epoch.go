@@ -51,7 +51,7 @@ func newEpoch(cfg *Config, p topology.Placement, rank int, w *shard.Weights, dt,
 	c := cfg.Checkpoint.Config
 	e := &epoch{
 		caches: held, place: p, rank: rank, config: c, weights: w, device: cfg.device(), pool: cfg.Pool, maxRows: maxRows, dt: dt,
-		geometry: GeometryOf(&c, kv), score: tensor.Score{Scale: c.AttentionScale()}, ropes: layer.RotationsOf(&c),
+		geometry: shard.GeometryOf(&c, kv), score: tensor.Score{Scale: c.AttentionScale()}, ropes: layer.RotationsOf(&c),
 		grammars: cfg.Grammars,
 	}
 	e.microBatch(0)

@@ -30,7 +30,7 @@ const decodeRows = 9
 
 func newDecoder(t *testing.T, ck *model.Checkpoint, w *shard.Weights, place topology.Placement, pool *tensor.Pool, arena *kvcache.Arena, p *kvcache.Policy, prompt int, noise uint64) *decoder {
 	c := &ck.Config
-	d := &decoder{t: t, g: GeometryOf(c, tensor.BF16), w: w, place: place}
+	d := &decoder{t: t, g: shard.GeometryOf(c, tensor.BF16), w: w, place: place}
 	d.batch = layer.NewBatch(layer.DimsOf(c), decodeRows, layer.NewProcessor(layer.DimsOf(c), decodeRows, d.g.Layout, pool))
 	d.ropes = layer.RotationsOf(c)
 	r := rand.New(rand.NewPCG(noise, 1))

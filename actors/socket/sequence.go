@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/shoal-llm/shoal/actors/socket/constraint"
+	"github.com/shoal-llm/shoal/actors/socket/draft"
 	"github.com/shoal-llm/shoal/actors/socket/machine"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
@@ -21,7 +22,7 @@ type caches struct {
 	spiller     *spiller                    // moves caches to files; nil: caches stay in memory
 	incoming    map[uint64]*incoming        // blocks that are being read or fetched
 	named       map[uint64]offer            // identity of each block in files
-	drafter     *drafter                    // loaded once; nil: none
+	drafter     *draft.Drafter              // loaded once; nil: none
 	grammarWork constraint.Runner           // grammar computations of sequences
 }
 
@@ -45,7 +46,7 @@ type sequence struct {
 	history *sampler.History
 	staged  []stagedToken          // tokens of the last decode rows, which may be rolled back
 	grammar *constraint.Constraint // grammar of the output; nil: none, or another socket has it
-	draft   *draftState            // state of the draft model, on the owner; or nil
+	draft   *draft.State           // state of the draft model, on the owner; or nil
 	next    int32                  // the token sampled after the newest row, or none
 }
 
@@ -60,12 +61,12 @@ type stagedToken struct {
 func (s *sequence) note(token int32, position int) {
 	if position < s.requestTokens {
 		s.history.Add([]int32{token})
-		s.draft.feed(token)
+		s.draft.Feed(token)
 		return
 	}
 	s.history.AddOutput(token)
 	s.grammar.Feed(token)
-	s.draft.feed(token)
+	s.draft.Feed(token)
 }
 
 // replayed returns the trace's token at a position, or the sampled token if there is none.
@@ -103,7 +104,7 @@ func (s *sequence) commit(tokens int) error {
 		for len(s.staged) > n {
 			last := s.staged[len(s.staged)-1]
 			s.staged = s.staged[:len(s.staged)-1]
-			s.draft.undo()
+			s.draft.Undo()
 			if last.fromPrompt {
 				s.history.UndoPrompt(last.token, last.distinct)
 				continue
@@ -123,7 +124,7 @@ func (s *sequence) release() {
 	}
 	s.stats.Release()
 	s.stats = nil
-	s.draft.release()
+	s.draft.Release()
 	if s.cache != nil {
 		s.cache.Release()
 		s.cache = nil
@@ -280,7 +281,7 @@ func (e *epoch) newSequence(o *plan.Open) *sequence {
 		s.history = new(sampler.History)
 		s.grammar = constraint.New(&e.grammarWork, e.grammars, s.params.Grammar)
 		if e.drafter != nil {
-			s.draft = e.drafter.sequence()
+			s.draft = e.drafter.NewState()
 		}
 	}
 	return s
@@ -290,7 +291,7 @@ func (e *epoch) newSequence(o *plan.Open) *sequence {
 func (e *epoch) resume(o *plan.Open) error {
 	s := e.newSequence(o)
 	kept := e.seqs[o.Seq]
-	kept.draft.release()
+	kept.draft.Release()
 	store := kept.cache
 	if store == nil {
 		store = kept.replicaCache

@@ -1,18 +1,9 @@
 package socket
 
 import (
-	"github.com/shoal-llm/shoal/internal/engine/kvcache"
-	"github.com/shoal-llm/shoal/internal/engine/model"
-	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/proto"
 	"github.com/shoal-llm/shoal/topology"
 )
-
-// GeometryOf returns the shape of the model's cache with rows of type kv.
-func GeometryOf(c *model.Config, kv tensor.DType) kvcache.Geometry {
-	heads, _, _ := c.CacheRow()
-	return kvcache.Geometry{Layers: c.CacheLayers(), Across: c.CacheLayers() < c.Layers, KVHeads: heads, Group: c.Heads / heads, Layout: c.CacheLayout(kv), Windows: c.Windows, Units: c.HeadUnits()}
-}
 
 func rangeOf(m *proto.Range) topology.Range {
 	return topology.Range{Lo: int(m.GetLo()), Hi: int(m.GetHi())}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/shoal-llm/shoal/actors/socket/machine"
+	"github.com/shoal-llm/shoal/actors/socket/shard"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
@@ -114,7 +115,7 @@ func TestRowsLeave(t *testing.T) {
 func TestSharedCacheIsCountedOnce(t *testing.T) {
 	r := newRig(t, rigConfig{dir: filepath.Join(modelData, "swiftkv_across"), sockets: 1, mapping: topology.Gather, kv: tensor.BF16})
 	q := &request{prompt: somePrompt(200, 1), max: 2, params: greedy(0), policy: "full"}
-	g := GeometryOf(&r.ck.Config, tensor.BF16)
+	g := shard.GeometryOf(&r.ck.Config, tensor.BF16)
 	if g.Layers != 4 {
 		t.Fatalf("%d caches of 6 layers, of which the last four share two", g.Layers)
 	}

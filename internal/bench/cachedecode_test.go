@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/actors/layer"
-	"github.com/shoal-llm/shoal/actors/socket"
 	"github.com/shoal-llm/shoal/actors/socket/shard"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/model"
@@ -61,7 +60,7 @@ func runCacheDecode(ctx context.Context, o Options) (out []cacheWay, err error) 
 		return nil, err
 	}
 	defer w.Close()
-	g := socket.GeometryOf(c, o.KV)
+	g := shard.GeometryOf(c, o.KV)
 	l := g.Layout
 	rope := layer.RotationsOf(c)[0]
 	rope.Until(o.Context + o.Tokens + warmSteps)

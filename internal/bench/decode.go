@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/actors/socket/shard"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
@@ -76,7 +77,7 @@ func RunDecode(ctx context.Context, o Options, policies []string, note func(stri
 		return nil, err
 	}
 	note("loading")
-	g := socket.GeometryOf(c, o.KV)
+	g := shard.GeometryOf(c, o.KV)
 	all, held := []*kvcache.Policy{kvcache.Full()}, k.heldBytes(o.Context+steps+128)
 	for _, spec := range policies {
 		p, err := kvcache.Parse(spec)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/actors/socket/shard"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/tier"
 	"github.com/shoal-llm/shoal/internal/engine/model"
@@ -57,7 +58,7 @@ func runFilled(ctx context.Context, o BatchOptions, spec string, weights, kv ten
 	if err != nil {
 		return nil, err
 	}
-	g := socket.GeometryOf(&ck.Config, kv)
+	g := shard.GeometryOf(&ck.Config, kv)
 	ck.Close()
 	full := kvcache.ResidentBytes(g, o.Prompt, o.Prompt+o.Output-1, kvcache.Full())
 	spilled := 0

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/actors/socket/shard"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
@@ -18,7 +18,7 @@ func TestHeldIsWhatFits(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer ck.Close()
-	g := socket.GeometryOf(&ck.Config, tensor.BF16)
+	g := shard.GeometryOf(&ck.Config, tensor.BF16)
 	const prompt, output = 512, 100
 	for _, spec := range []string{"full", "streaming:sink=4,recent=124", "snapstream:sink=4,recent=60,topk=64,obs=16"} {
 		p, err := kvcache.Parse(spec)

@@ -5,7 +5,6 @@ import (
 	"math/bits"
 	"strconv"
 
-	"github.com/shoal-llm/shoal/actors/socket"
 	"github.com/shoal-llm/shoal/actors/socket/shard"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/model"
@@ -122,7 +121,7 @@ func RunPlan(m PlanModel, o PlanOptions) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := socket.GeometryOf(c, o.KV)
+	g := shard.GeometryOf(c, o.KV)
 	p := &Plan{Model: m.Name, Parameters: m.Parameters, Sockets: o.Sockets, Memory: o.Memory, Mapping: string(o.Mapping),
 		WeightType: o.Weights.String(), KVType: o.KV.String(), TokenBytes: g.TokenBytes(),
 		WeightBytes: held.Weights, EmbeddingBytes: held.Embedding, WorkspaceBytes: held.Workspace}

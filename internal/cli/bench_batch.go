@@ -9,7 +9,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/actors/socket/shard"
 	"github.com/shoal-llm/shoal/cluster"
 	"github.com/shoal-llm/shoal/internal/bench"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
@@ -126,7 +126,7 @@ func (c *benchBatchCmd) memory(o *bench.BatchOptions) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	g := socket.GeometryOf(&ck.Config, kv)
+	g := shard.GeometryOf(&ck.Config, kv)
 	first, last := kvcache.ResidentBytes(g, o.Prompt, o.Prompt, p), kvcache.ResidentBytes(g, o.Prompt, o.Prompt+o.Output-1, p)
 	own := int64((c.Fit + c.Nodes - 1) / c.Nodes) // one node owns all of a sequence
 	return max((own+1)*first-first/64, own*last), nil

@@ -3,7 +3,7 @@ package cli
 import (
 	"fmt"
 
-	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/actors/socket/shard"
 	"github.com/shoal-llm/shoal/cluster"
 	"github.com/shoal-llm/shoal/internal/bench"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
@@ -26,7 +26,7 @@ func fitOf(m bench.PlanModel, serve *cluster.ServeConfig, r capacity) (*fit, err
 	if err != nil {
 		mapping = topology.Gather // auto: gather needs the least memory
 	}
-	geometry := socket.GeometryOf(&m.Config, kv)
+	geometry := shard.GeometryOf(&m.Config, kv)
 	return &fit{capacity: r, context: serve.MaxContext,
 		held: func(weights tensor.DType, nodes int) (bench.NodeMemory, error) {
 			return bench.NodeBytes(m, bench.PlanOptions{Sockets: nodes, Weights: weights, Mapping: mapping, Rows: serve.StepTokens})

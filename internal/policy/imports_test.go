@@ -22,7 +22,7 @@ helpers:  internal/wire/wiretest internal/hub/hubtest internal/engine/model/mode
 plans:    internal/engine/plan
 wires:    collective/natsbus internal/gossip internal/rpc internal/supervise
 layer:    actors/layer
-sockets:  actors/socket/shard actors/socket/machine actors/socket/constraint
+sockets:  actors/socket/shard actors/socket/machine actors/socket/constraint actors/socket/draft + actors/socket/draft:actors/socket/shard
 rooms:    actors/socket actors/batcher
 rigs:     internal/machine internal/engine/alone internal/engine/arithmetic + internal/engine/arithmetic:internal/engine/alone
 client:   client

@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/topology"
@@ -15,4 +16,10 @@ func ShapeOf(c *model.Config) topology.Shape {
 	sparse := float64(c.SparseLayers()) / float64(max(1, c.Layers))
 	return topology.Shape{Sparse: sparse, ActiveFFN: c.MoE.PerToken*c.MoE.FFN + c.MoE.Shared, Layers: c.Layers, Hidden: c.Hidden, Heads: c.Heads, KVHeads: kvHeads, HeadDim: c.HeadDim, FFN: c.FFN, Vocab: c.Vocab, Latent: latent,
 		FFNUnits: tensor.Units(c.FFN), FFNUnitStart: func(u int) int { return tensor.UnitsSpan(c.FFN, 0, u).Hi }}
+}
+
+// GeometryOf returns the shape of the model's cache with rows of type kv.
+func GeometryOf(c *model.Config, kv tensor.DType) kvcache.Geometry {
+	heads, _, _ := c.CacheRow()
+	return kvcache.Geometry{Layers: c.CacheLayers(), Across: c.CacheLayers() < c.Layers, KVHeads: heads, Group: c.Heads / heads, Layout: c.CacheLayout(kv), Windows: c.Windows, Units: c.HeadUnits()}
 }

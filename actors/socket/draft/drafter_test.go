@@ -1,4 +1,4 @@
-package socket
+package draft
 
 import (
 	"encoding/json"
@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	engine "github.com/shoal-llm/shoal/actors/layer"
+	"github.com/shoal-llm/shoal/actors/socket/shard"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/proto"
@@ -17,7 +18,7 @@ import (
 // (train/goldens_mtp.py), for several sequences in one pass, whole or in pieces, and that its rollback
 // leaves no rows.
 func TestMTPGoldens(t *testing.T) {
-	const dir = "../../internal/engine/model/testdata/deepseek_v3"
+	const dir = "../../../internal/engine/model/testdata/deepseek_v3"
 	raw, err := os.ReadFile(dir + "_mtp/goldens.json")
 	if err != nil {
 		t.Fatal(err)
@@ -43,20 +44,21 @@ func TestMTPGoldens(t *testing.T) {
 	defer layer.Close()
 	pool := tensor.NewPool(2)
 	defer pool.Close()
-	g, err := loadDrafter(t.Context(), &Config{Checkpoint: ck, Pool: pool, Draft: &Draft{Checkpoint: layer, MTP: true, KVBudget: 1 << 20}}, tensor.F32, tensor.F32)
+	on := shard.Options{Pool: pool, Device: engine.Host{Pool: pool}}
+	g, err := Load(t.Context(), &Config{Checkpoint: layer, MTP: true, KVBudget: 1 << 20}, ck, tensor.F32, tensor.F32, on)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer g.close()
+	defer g.Close()
 	g.minProbability = 0
 	h := ck.Config.Hidden
 	for _, pieces := range []int{1, 3} {
-		seqs := make([]*draftState, len(golden.Items))
+		seqs := make([]*State, len(golden.Items))
 		for piece := range pieces {
-			var requests []draftRequest
+			var requests []Request
 			for i, item := range golden.Items {
 				if piece == 0 {
-					seqs[i] = g.sequence()
+					seqs[i] = g.NewState()
 				}
 				d, n := seqs[i], len(item.Tokens)
 				lo, hi := n*piece/pieces, n*(piece+1)/pieces
@@ -66,9 +68,9 @@ func TestMTPGoldens(t *testing.T) {
 				if hi == lo && piece < pieces-1 {
 					continue
 				}
-				requests = append(requests, draftRequest{of: d, n: len(item.Drafts), out: &proto.Sampled{}, rows: d.tokens})
+				requests = append(requests, Request{of: d, n: len(item.Drafts), out: &proto.Sampled{}, rows: d.tokens})
 			}
-			g.draft(requests)
+			g.Draft(requests)
 			if piece < pieces-1 {
 				continue // drafts of the other sequences follow these rows and are rolled back
 			}
@@ -92,21 +94,21 @@ func TestMTPGoldens(t *testing.T) {
 			if d.cache.Tokens() == 0 || d.cache.Staged() != 0 {
 				t.Errorf("%d tokens in the cache, %d staged", d.cache.Tokens(), d.cache.Staged())
 			}
-			d.release()
+			d.Release()
 		}
 	}
 	if g.arena.Used() != 0 {
 		t.Errorf("%d bytes are left", g.arena.Used())
 	}
 	// Without memory there are no drafts and no error.
-	d := &draftState{mtp: true, tokens: golden.Items[0].Tokens, hidden: &engine.HostStates{Hidden: h, Rows: golden.Items[0].Hidden}}
-	small, err := loadDrafter(t.Context(), &Config{Checkpoint: ck, Pool: pool, Draft: &Draft{Checkpoint: layer, MTP: true, KVBudget: 100}}, tensor.BF16, tensor.BF16)
+	d := &State{mtp: true, tokens: golden.Items[0].Tokens, hidden: &engine.HostStates{Hidden: h, Rows: golden.Items[0].Hidden}}
+	small, err := Load(t.Context(), &Config{Checkpoint: layer, MTP: true, KVBudget: 100}, ck, tensor.BF16, tensor.BF16, on)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer small.close()
+	defer small.Close()
 	out := &proto.Sampled{}
-	if small.draft([]draftRequest{{of: d, n: 3, out: out, rows: d.tokens}}); len(out.Drafts) > 0 || small.arena.Used() > 0 {
+	if small.Draft([]Request{{of: d, n: 3, out: out, rows: d.tokens}}); len(out.Drafts) > 0 || small.arena.Used() > 0 {
 		t.Errorf("drafts %v in %d bytes of 100", out.Drafts, small.arena.Used())
 	}
 }
