@@ -33,7 +33,7 @@ func (c PromptCache) View(layer, head, _ int, _ []float32, _ *tensor.AttnScratch
 type OwnedCache struct {
 	*kvcache.Store
 	Score tensor.Score
-	Rope  kvcache.Rope
+	Ropes kvcache.Ropes
 }
 
 // Observe updates the slot scores from the newest query, for policies that evict by attention. Their
@@ -44,9 +44,9 @@ func (c OwnedCache) Observe(layer, head, _, _ int, q []float32, _ int) {
 	}
 	s := scratch.Get().(*tensor.AttnScratch)
 	defer scratch.Put(s)
-	c.Weigh(layer, head, q, c.Score, c.Rope, s)
+	c.Weigh(layer, head, q, c.Score, c.Ropes.Of(layer), s)
 }
 
 func (c OwnedCache) View(layer, head, pos int, q []float32, s *tensor.AttnScratch) ([][]byte, int, []uint64) {
-	return c.Store.View(layer, head, pos, q, c.Score, c.Rope, s)
+	return c.Store.View(layer, head, pos, q, c.Score, c.Ropes.Of(layer), s)
 }

@@ -24,7 +24,7 @@ type Device interface {
 	// Arena allocates the memory of caches. Prompt and Owned adapt caches in it for the layers.
 	Arena(budget int64) *kvcache.Arena
 	Prompt(s *kvcache.Store, seen *kvcache.Observation, score tensor.Score) Cache
-	Owned(s *kvcache.Store, score tensor.Score, rope kvcache.Rope) Cache
+	Owned(s *kvcache.Store, score tensor.Score, ropes kvcache.Ropes) Cache
 }
 
 // Held is weights in the form of a device.
@@ -55,6 +55,6 @@ func (Host) Prompt(s *kvcache.Store, seen *kvcache.Observation, score tensor.Sco
 	return PromptCache{Store: s, Seen: seen, Score: score}
 }
 
-func (Host) Owned(s *kvcache.Store, score tensor.Score, rope kvcache.Rope) Cache {
-	return OwnedCache{Store: s, Score: score, Rope: rope}
+func (Host) Owned(s *kvcache.Store, score tensor.Score, ropes kvcache.Ropes) Cache {
+	return OwnedCache{Store: s, Score: score, Ropes: ropes}
 }

@@ -3,23 +3,33 @@ package layer
 import (
 	"math"
 
+	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 )
 
 // Rotation is a table of cos and sin by position, which grows with the longest sequence. The angle
 // is a float32 product, as in the reference implementation.
 type Rotation struct {
-	inv       []float64
-	amplitude float32   // factor of the computed cos and sin; 0 counts as 1
+	inv       []float64 // angle per position of each pair; 0: the pair does not rotate
+	amplitude float32   // factor of cos and sin of the pairs that rotate; 0 counts as 1
 	cos, sin  []float32 // (positions, half)
 }
 
 // RotationsOf returns the rotations that a model's layers choose from (Weights.Rope).
 func RotationsOf(c *model.Config) (out []*Rotation) {
-	for _, inv := range c.Rotations() {
-		out = append(out, &Rotation{inv: inv, amplitude: float32(c.Rope.Amplitude)})
+	for _, r := range c.Rotations() {
+		out = append(out, &Rotation{inv: r.Freq, amplitude: r.Amplitude})
 	}
 	return out
+}
+
+// RopesOf returns the rotation of each cache's keys. The tables of rotations may grow later.
+func RopesOf(c *model.Config, rotations []*Rotation) kvcache.Ropes {
+	ropes := make(kvcache.Ropes, c.CacheLayers())
+	for i := range c.Layers {
+		ropes[c.CacheOf(i)] = rotations[c.RopeOf(i)].At
+	}
+	return ropes
 }
 
 // Until extends the table up to position pos.
@@ -46,8 +56,10 @@ func (r *Rotation) fill(pos int, cos, sin []float32) {
 	copy(cos, c)
 	copy(sin, s)
 	if r.amplitude != 0 && r.amplitude != 1 {
-		for i := range cos {
-			cos[i], sin[i] = cos[i]*r.amplitude, sin[i]*r.amplitude
+		for i, f := range r.inv {
+			if f != 0 {
+				cos[i], sin[i] = cos[i]*r.amplitude, sin[i]*r.amplitude
+			}
 		}
 	}
 }

@@ -58,7 +58,7 @@ func (c *Caches) Compress(part *kvcache.Store, seen *kvcache.Observation, p *kvc
 		}
 	}
 	if err == nil {
-		err = q.cache.SealOn(e.pool.Run, e.rope(q.prompt))
+		err = q.cache.SealOn(e.pool.Run, e.ropesUntil(q.prompt))
 	}
 	if err != nil {
 		q.cache.Release()

@@ -33,7 +33,8 @@ type epoch struct {
 	dt        tensor.DType      // type of the matrices
 	group     *exchanges        // set when the group has formed
 	blockLink *blockLink        // for transfers outside of the exchanges
-	ropes     []*layer.Rotation // index 0 is for layers without a window
+	rotations []*layer.Rotation // that layers choose from
+	ropes     kvcache.Ropes     // of the keys in the caches
 	pool      *tensor.Pool
 	await     func(*layer.Batch, layer.Listener, func()) // starts an exchange
 	grammars  func() (*grammar.Engine, error)
@@ -51,9 +52,10 @@ func newEpoch(cfg *Config, p topology.Placement, rank int, w *shard.Weights, dt,
 	c := cfg.Checkpoint.Config
 	e := &epoch{
 		caches: held, place: p, rank: rank, config: c, weights: w, device: cfg.device(), pool: cfg.Pool, maxRows: maxRows, dt: dt,
-		geometry: shard.GeometryOf(&c, kv), score: tensor.Score{Scale: c.AttentionScale()}, ropes: layer.RotationsOf(&c),
-		grammars: cfg.Grammars,
+		geometry: shard.GeometryOf(&c, kv), score: tensor.Score{Scale: c.AttentionScale()},
+		rotations: layer.RotationsOf(&c), grammars: cfg.Grammars,
 	}
+	e.ropes = layer.RopesOf(&c, e.rotations)
 	e.microBatch(0)
 	return e
 }
@@ -133,7 +135,7 @@ func (e *epoch) fill(s *step) error {
 		segments[i] = e.segment(&s.work.Runs[i])
 		segments[i].Leave = e.droppedRows(s.work, i)
 	}
-	if err := s.micro.batch.Reset(e.place, e.rank, segments, e.ropes...); err != nil {
+	if err := s.micro.batch.Reset(e.place, e.rank, segments, e.rotations...); err != nil {
 		return err
 	}
 	return e.embed(s)
@@ -147,7 +149,7 @@ func (e *epoch) segment(c *machine.Run) layer.Segment {
 	case c.Prefill && q.promptShard != nil:
 		seg.Cache = e.device.Prompt(q.promptShard, q.stats, e.score)
 	case !c.Prefill && q.owner == e.rank:
-		seg.Cache = e.device.Owned(q.cache, e.score, e.ropes[0].At)
+		seg.Cache = e.device.Owned(q.cache, e.score, e.ropes)
 	}
 	return seg
 }

@@ -184,7 +184,7 @@ func (h *handover) observed(q *sequence, layer, head int, s *kvcache.Statistics)
 func (h *handover) seal() error {
 	for _, q := range h.seqs {
 		if q.cache != nil {
-			if err := q.cache.SealOn(h.epoch.pool.Run, h.epoch.rope(q.prompt)); err != nil {
+			if err := q.cache.SealOn(h.epoch.pool.Run, h.epoch.ropesUntil(q.prompt)); err != nil {
 				return err
 			}
 		}

@@ -346,10 +346,12 @@ func (q *sequence) reserve(tokens int) error {
 	return nil
 }
 
-// rope returns the rotations of keys for positions below `tokens`.
-func (e *epoch) rope(tokens int) kvcache.Rope {
-	e.ropes[0].Until(tokens - 1)
-	return e.ropes[0].At
+// ropesUntil returns the rotations of keys for positions below `tokens`.
+func (e *epoch) ropesUntil(tokens int) kvcache.Ropes {
+	for _, r := range e.rotations {
+		r.Until(tokens - 1)
+	}
+	return e.ropes
 }
 
 var noHeads tensor.Span

@@ -26,6 +26,7 @@ var architectures = []struct {
 	{name: "qwen2_window", tiny: true, long: true},
 	{name: "qwen3", tiny: true, long: true},
 	{name: "qwen3_moe", tiny: true, long: true},
+	{name: "smollm3", tiny: true, long: true},
 	{name: "deepseek_v2", tiny: true, long: true},
 	{name: "deepseek_v3", tiny: true, long: true},
 }

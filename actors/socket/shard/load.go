@@ -156,9 +156,9 @@ func (l *loader) embedding(s *Weights, ends *layer.Ends, of *model.Checkpoint) {
 func (l *loader) layer(c *model.Config, n *model.LayerSpec, me cut) *layer.Weights {
 	w := &layer.Weights{
 		Index: n.Cache, Later: n.KVSource != nil, Follows: n.KVSource != nil && n.K.Weight == "", Window: n.Window, Rope: n.Rope, Activation: n.Activation,
-		AttnNorm: l.norm(n.AttnNorm, n), PostAttnNorm: l.norm(n.PostAttnNorm, n), QNorm: l.norm(n.QNorm, n), KNorm: l.norm(n.KNorm, n),
+		AttnNorm: l.norm(n.AttnNorm, n), PostAttnNorm: l.norm(n.PostAttnNorm, n), QNorm: l.headNorm(n.QNorm, n.Q, n), KNorm: l.headNorm(n.KNorm, n.K, n),
 		FFNNorm: l.norm(n.FFNNorm, n), PostFFNNorm: l.norm(n.PostFFNNorm, n),
-		QBias: l.vector(n.Q.Bias), OBias: l.vector(n.O.Bias),
+		QBias: l.bias(n.Q), OBias: l.bias(n.O),
 	}
 	attention := l.matrix
 	if me.whole {
@@ -171,7 +171,7 @@ func (l *loader) layer(c *model.Config, n *model.LayerSpec, me cut) *layer.Weigh
 	}
 	if n.Latent == nil && n.KVSource == nil {
 		w.K, w.V = attention(n.K, c.Hidden, me.k), attention(n.V, c.Hidden, me.k)
-		w.KBias, w.VBias = l.vector(n.K.Bias), l.vector(n.V.Bias)
+		w.KBias, w.VBias = l.bias(n.K), l.bias(n.V)
 	}
 	w.O = attention(n.O, c.Heads*c.ValueDim(), me.out)
 	if n.Experts != nil {
@@ -180,7 +180,7 @@ func (l *loader) layer(c *model.Config, n *model.LayerSpec, me cut) *layer.Weigh
 	}
 	w.Gate, w.Up = l.matrix(n.Gate, c.Hidden, me.ffn), l.matrix(n.Up, c.Hidden, me.ffn)
 	w.Down = l.units(n.Down, c.FFN, me.down, me.units)
-	w.GateBias, w.UpBias, w.DownBias = l.vector(n.Gate.Bias), l.vector(n.Up.Bias), l.vector(n.Down.Bias)
+	w.GateBias, w.UpBias, w.DownBias = l.bias(n.Gate), l.bias(n.Up), l.bias(n.Down)
 	return w
 }
 
@@ -194,7 +194,7 @@ func (l *loader) swiftKV(c *model.Config, first int, me cut) *layer.SwiftKV {
 		}
 		if n.K.Weight != "" {
 			s.Caches = append(s.Caches, layer.KV{K: l.matrix(n.K, c.Hidden, me.k), V: l.matrix(n.V, c.Hidden, me.k),
-				KBias: l.vector(n.K.Bias), VBias: l.vector(n.V.Bias), KNorm: l.norm(n.KNorm, &n)})
+				KBias: l.bias(n.K), VBias: l.bias(n.V), KNorm: l.headNorm(n.KNorm, n.K, &n)})
 		}
 	}
 	return s

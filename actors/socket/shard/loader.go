@@ -138,8 +138,8 @@ func (l *loader) fill(w *tensor.Weight, to int, m model.Linear, rows topology.Ra
 		return
 	}
 	span, want := w.Span(), topology.Range{Lo: m.First + rows.Lo, Hi: m.First + rows.Hi}
-	if m.Pairs > 0 {
-		want = upTo(t.Rows())
+	if h := m.Order.Head; h > 0 { // whole heads
+		want = topology.Range{Lo: m.First + rows.Lo/h*h, Hi: m.First + (rows.Hi+h-1)/h*h}
 	}
 	if l.err = l.ck.Want(l.ctx, m.Weight, want.Lo, want.Hi, span.Lo, span.Hi); l.err != nil {
 		return
@@ -229,6 +229,26 @@ func (l *loader) tensor(name string) (model.Tensor, error) {
 		err = l.ck.Want(l.ctx, name, 0, t.Rows(), 0, t.Cols())
 	}
 	return t, err
+}
+
+// bias reads the bias of a projection. Without one it returns nil.
+func (l *loader) bias(m model.Linear) []float32 { return ordered(l.vector(m.Bias), m.Order) }
+
+// headNorm reads the weights of a norm of the heads of a projection.
+func (l *loader) headNorm(name string, heads model.Linear, of *model.LayerSpec) []float32 {
+	return ordered(l.norm(name, of), heads.Order)
+}
+
+// ordered returns the elements of a stored vector as they are used.
+func ordered(v []float32, o model.Order) []float32 {
+	if v == nil || o.Head == 0 {
+		return v
+	}
+	out := make([]float32, len(v))
+	for i := range out {
+		out[i] = v[o.Row(i)]
+	}
+	return out
 }
 
 // vector reads a whole vector. Without a name it returns nil.

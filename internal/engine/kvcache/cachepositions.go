@@ -42,6 +42,17 @@ func (p *Policy) AtCachePositions(half bool) *Policy {
 // concurrently. n is at most the position of the newest token.
 type Rope func(n int) (cos, sin []float32)
 
+// Ropes are the rotations of keys by cache layer; nil: keys are not rotated.
+type Ropes []Rope
+
+// Of returns the rotation of a layer's keys.
+func (r Ropes) Of(layer int) Rope {
+	if r == nil {
+		return nil
+	}
+	return r[layer]
+}
+
 // ReadBlocks returns the blocks of a head as attention reads them. Under AtCachePositions, blocks
 // with a key that must be rotated are copies in scratch, valid until its next use. All other blocks
 // are those of Blocks.

@@ -7,14 +7,17 @@ import (
 )
 
 // factorise computes the factors of a prompt whose rows are complete, and frees the rows.
-func (s *Store) factorise(run func(n int, f func(i int)), rope Rope) {
+func (s *Store) factorise(run func(n int, f func(i int)), ropes Ropes) {
 	var layers []int
 	for i := 0; i < len(s.tables); i += s.heads.Len() {
 		if f := s.tables[i].factors; f != nil && !f.given {
 			layers = append(layers, i)
 		}
 	}
-	run(len(layers), func(i int) { s.factoriseLayer(s.tables[layers[i]:][:s.heads.Len()], rope) })
+	run(len(layers), func(i int) {
+		heads := s.tables[layers[i]:][:s.heads.Len()]
+		s.factoriseLayer(heads, ropes.Of(heads[0].Layer))
+	})
 	for i := range s.tables {
 		t := &s.tables[i]
 		f := t.factors

@@ -250,8 +250,8 @@ func (s *Store) Seal() error {
 }
 
 // SealOn is Seal with parallel index building. run calls f with each of 0 to n-1, in any order and
-// possibly concurrently. rope returns the rotations of keys; nil: keys are not rotated.
-func (s *Store) SealOn(run func(n int, f func(i int)), rope Rope) error {
+// possibly concurrently. ropes rotate the keys of each layer.
+func (s *Store) SealOn(run func(n int, f func(i int)), ropes Ropes) error {
 	if s.sealed || s.pending == 0 {
 		return errors.New("kvcache: Seal of a store that is not open")
 	}
@@ -271,7 +271,7 @@ func (s *Store) SealOn(run func(n int, f func(i int)), rope Rope) error {
 		t.countEvicted(s.pending)
 	}
 	run(len(s.tables), func(i int) { s.extendIndex(&s.tables[i], s.tables[i].indexed, s.tables[i].n) })
-	s.factorise(run, rope)
+	s.factorise(run, ropes)
 	for x := ClusteringOf(s.g, s.prompt, s.policy); s.indexed < x.Pieces-x.Before; {
 		if err := s.Index(s.indexed, run); err != nil {
 			return err

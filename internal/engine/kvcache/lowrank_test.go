@@ -23,6 +23,12 @@ func rotations(d int) Rope {
 	}
 }
 
+// unrotated is the rotation of a layer without rotary positions.
+func unrotated(d int) Rope {
+	cos, sin := slices.Repeat([]float32{1}, d/2), make([]float32, d/2)
+	return func(int) ([]float32, []float32) { return cos, sin }
+}
+
 // eigen returns the eigenvalues of a symmetric matrix, the largest first, and their vectors as
 // columns: cyclic Jacobi.
 func eigen(a [][]float64) (values []float64, vectors [][]float64) {
@@ -97,7 +103,7 @@ func TestLowRankEqualsNaive(t *testing.T) {
 				low := shadowKV.of(params...)
 				a := NewArena(1 << 30)
 				defer a.Close()
-				rope, r := rotations(l.KDim), rand.New(rand.NewPCG(uint64(chunk), uint64(i)))
+				ropes, r := Ropes{rotations(l.KDim), unrotated(l.KDim)}, rand.New(rand.NewPCG(uint64(chunk), uint64(i)))
 				plain := make([][][]float64, g.Layers) // keys before rotation
 				mix := make([]float64, wide*wide)
 				for j := range mix {
@@ -114,7 +120,7 @@ func TestLowRankEqualsNaive(t *testing.T) {
 								}
 							}
 							plain[layer] = append(plain[layer], row)
-							cos, sin := rope(pos)
+							cos, sin := ropes.Of(layer)(pos)
 							v := make([]float32, l.VDim)
 							for h := range 3 {
 								k := make([]float32, l.KDim)
@@ -153,7 +159,7 @@ func TestLowRankEqualsNaive(t *testing.T) {
 						for i := range n {
 							f(n - 1 - i)
 						}
-					}, rope); err != nil {
+					}, ropes); err != nil {
 						t.Fatal(err)
 					}
 					both = append(both, s)
@@ -195,7 +201,7 @@ func TestLowRankEqualsNaive(t *testing.T) {
 						var n [2]int
 						var mask [2][]uint64
 						for i, s := range both {
-							view[i], n[i], mask[i] = s.View(layer, h, prompt+steps-1, q, tensor.Score{Scale: 0.3}, rope, new(tensor.AttnScratch))
+							view[i], n[i], mask[i] = s.View(layer, h, prompt+steps-1, q, tensor.Score{Scale: 0.3}, ropes.Of(layer), new(tensor.AttnScratch))
 						}
 						if n[0] != n[1] || !slices.Equal(mask[0], mask[1]) || chunk < 16 && mask[0] == nil {
 							t.Fatalf("layer %d, head %d: other slots are read: %d %x, exact %d %x", layer, h, n[1], mask[1], n[0], mask[0])
@@ -214,7 +220,7 @@ func TestLowRankEqualsNaive(t *testing.T) {
 								continue
 							}
 							pos := slices.IndexFunc(plain[layer][:prompt], func(row []float64) bool { // the position of this key
-								return near(row[h*l.KDim:][:l.KDim], wk, rope, l, slices.IndexFunc(plain[layer], func(o []float64) bool { return &o[0] == &row[0] }))
+								return near(row[h*l.KDim:][:l.KDim], wk, ropes.Of(layer), l, slices.IndexFunc(plain[layer], func(o []float64) bool { return &o[0] == &row[0] }))
 							})
 							if pos < 0 || pos >= prompt-chunk {
 								t.Fatalf("layer %d, head %d, slot %d: a key that has no factors is not exact", layer, h, slot)
@@ -231,7 +237,7 @@ func TestLowRankEqualsNaive(t *testing.T) {
 								}
 								want[e] = float32(sum)
 							}
-							cos, sin := rope(pos)
+							cos, sin := ropes.Of(layer)(pos)
 							tensor.RopeRotateHalf(want, cos, sin)
 							rebuilt++
 							for e := range want {

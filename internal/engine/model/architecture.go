@@ -21,6 +21,10 @@ type architecture struct {
 	// layer returns the spec of one layer.
 	layer func(c *Config, i int) LayerSpec
 
+	// rotary names the settings of rotary positions that read implements, of those that are
+	// otherwise refused: see refuseRotary.
+	rotary []string
+
 	// extra reports whether a tensor outside of the list may be present, because ignoring it
 	// changes nothing.
 	extra func(name string) bool

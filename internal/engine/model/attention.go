@@ -2,23 +2,44 @@ package model
 
 import (
 	"math"
+	"slices"
 
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
 // Attention's parameters from the config: rotations, scale, and the shape of a cached row.
 
-// Rotations are the angles per position from which layers choose, see RopeOf.
-func (c *Config) Rotations() [][]float64 {
-	if c.LocalRope.Theta == 0 {
-		return [][]float64{c.InvFreq()}
+// Rotation is a rotation of heads by position.
+type Rotation struct {
+	Freq      []float64 // radians per position of each pair (i, i+dim/2); 0: the pair does not rotate
+	Amplitude float32   // factor of cosine and sine of pairs that rotate; 0 counts as 1
+}
+
+// Rotations are those from which layers choose, see RopeOf: the model's; that of layers with a
+// window, if they have one of their own; and one that changes nothing, if some layers need it.
+func (c *Config) Rotations() []Rotation {
+	all := []Rotation{{c.InvFreq(), float32(c.Rope.Amplitude)}}
+	if c.LocalRope.Theta != 0 {
+		all = append(all, Rotation{c.padded(c.LocalRope.InvFreq(c.rotated())), float32(c.LocalRope.Amplitude)})
 	}
-	return [][]float64{c.InvFreq(), c.LocalRope.InvFreq(c.HeadDim)}
+	if len(c.Unrotated) > 0 {
+		all = append(all, Rotation{Freq: make([]float64, c.RopeDim()/2)})
+	}
+	return all
+}
+
+// padded adds the pairs that do not rotate.
+func (c *Config) padded(freq []float64) []float64 {
+	return append(freq, make([]float64, c.RopeDim()/2-len(freq))...)
 }
 
 // RopeOf is the index in Rotations that a layer uses.
 func (c *Config) RopeOf(layer int) int {
-	if c.LocalRope.Theta != 0 && c.Window(layer) > 0 {
+	local := c.LocalRope.Theta != 0
+	switch {
+	case slices.Contains(c.Unrotated, layer) && local:
+		return 2
+	case slices.Contains(c.Unrotated, layer), local && c.Window(layer) > 0:
 		return 1
 	}
 	return 0
@@ -69,7 +90,8 @@ func (c *Config) CacheLayout(kv tensor.DType) tensor.KVLayout {
 	return tensor.KVLayout{Type: kv, KDim: key, VDim: value, Latent: c.Latent.Rank > 0}
 }
 
-// RopeDim is the number of rotated elements of a head.
+// RopeDim is the number of elements of a head that are rotated as pairs of halves. Some of these
+// pairs may have frequency 0.
 func (c *Config) RopeDim() int {
 	if c.Latent.Rank > 0 {
 		return c.Latent.Rope

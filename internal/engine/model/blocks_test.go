@@ -64,8 +64,8 @@ func TestPairedRows(t *testing.T) {
 			}
 		}
 	}
-	m := Tensor{DType: tensor.F32, Shape: []int{heads * dim, cols}, Data: data, paired: dim}
-	v := Tensor{DType: tensor.F32, Shape: []int{heads * dim * cols}, Data: data, paired: dim}
+	m := Tensor{DType: tensor.F32, Shape: []int{heads * dim, cols}, Data: data, order: Order{Head: dim, Rotated: dim, Neighbours: true}}
+	v := Tensor{DType: tensor.F32, Shape: []int{heads * dim * cols}, Data: data, order: m.order}
 	var got [cols]float32
 	for r := range heads * dim {
 		if m.Row(got[:], r, 0, cols); got != [cols]float32{float32(r * cols), float32(r*cols + 1)} {

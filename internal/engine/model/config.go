@@ -48,8 +48,11 @@ type Config struct {
 
 	// Windows is the sliding window of each layer; 0: the layer attends to everything; nil: all
 	// layers do. See Window.
-	Windows   []int `json:",omitempty"`
-	LocalRope Rope  `json:",omitzero"` // of the layers with a window; zero: like Rope
+	Windows    []int `json:",omitempty"`
+	LocalRope  Rope  `json:",omitzero"`  // of the layers with a window; zero: like Rope
+	Rotated    int   `json:",omitempty"` // first elements of a head that rotate; 0: all
+	Neighbours bool  `json:",omitempty"` // rotated pairs are stored as elements 2i and 2i+1, see Order
+	Unrotated  []int `json:",omitempty"` // layers without rotary positions, ascending
 
 	Activation      tensor.Activation `json:",omitempty"` // of the FFN's gate
 	NormsAddOne     bool              `json:",omitempty"` // norms multiply by 1 + weight
@@ -140,7 +143,7 @@ var architectureOf = map[string]string{
 	"gemma3": "Gemma3ForConditionalGeneration", "gemma3_text": "Gemma3ForCausalLM",
 	"llama": "LlamaForCausalLM", "llama_swiftkv": "LlamaSwiftKVForCausalLM",
 	"mistral": "MistralForCausalLM", "mixtral": "MixtralForCausalLM", "phi3": "Phi3ForCausalLM",
-	"qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM",
+	"qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM", "smollm3": "SmolLM3ForCausalLM",
 }
 
 // readShape reads the sizes, under the names of Llama that its successors kept.

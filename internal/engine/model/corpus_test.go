@@ -63,9 +63,9 @@ func readAll(t testing.TB, c *model.Checkpoint) {
 			x.Row(row, r, 0, len(row))
 		}
 	}
-	for _, angles := range c.Config.Rotations() {
-		for _, v := range angles {
-			if !(v > 0) || v > 1e6 {
+	for _, r := range c.Config.Rotations() {
+		for _, v := range r.Freq {
+			if !(v >= 0) || v > 1e6 {
 				t.Fatalf("frequency %g of %+v", v, c.Config.Rope)
 			}
 		}

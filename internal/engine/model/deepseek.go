@@ -25,9 +25,7 @@ import (
 //	q_i . k_i   = [KUp_i^T qn_i | qr_i] . [c | kr]
 //	sum p v_i   = VUp_i (sum p c)
 //
-// RoPE rotates pairs of neighbours here. Their rows are read in the order evens, odds, for queries
-// and the shared key. That leaves every product unchanged and turns pairs of neighbours into pairs
-// of halves.
+// RoPE rotates pairs of neighbours here, see Order.
 func init() {
 	for _, name := range []string{"DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM"} {
 		register(architecture{
@@ -77,8 +75,8 @@ func deepseekLayer(c *Config, i int) LayerSpec {
 	if d.QueryRank > 0 {
 		l.Latent.QDown, l.Latent.QNorm, l.Latent.QUp = linear(p+"q_a_proj", false), p+"q_a_layernorm.weight", linear(p+"q_b_proj", false)
 	}
-	l.Latent.QUp.Pairs, l.Latent.QUp.Plain = c.HeadDim, d.Nope
-	l.Latent.KVDown.Pairs, l.Latent.KVDown.Plain = d.Rank+d.Rope, d.Rank
+	l.Latent.QUp.Order = Order{Head: c.HeadDim, Plain: d.Nope, Rotated: d.Rope, Neighbours: true}
+	l.Latent.KVDown.Order = Order{Head: d.Rank + d.Rope, Plain: d.Rank, Rotated: d.Rope, Neighbours: true}
 	return l
 }
 

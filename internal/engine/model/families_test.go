@@ -16,7 +16,7 @@ import (
 )
 
 // families are the architectures that the package registers.
-var families = []string{"DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "Gemma3ForCausalLM", "LlamaForCausalLM", "LlamaSwiftKVForCausalLM", "MistralForCausalLM", "MixtralForCausalLM", "Phi3ForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM"}
+var families = []string{"DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "Gemma3ForCausalLM", "LlamaForCausalLM", "LlamaSwiftKVForCausalLM", "MistralForCausalLM", "MixtralForCausalLM", "Phi3ForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM", "SmolLM3ForCausalLM"}
 
 // Each family's own keys and defaults, as its configuration class in
 // transformers has them.
@@ -55,6 +55,15 @@ func TestFamilies(t *testing.T) {
 		}},
 		{"Gemma3", change{"rope_theta": remove, "rope_parameters": map[string]any{"full_attention": map[string]any{"rope_type": "linear", "factor": 8, "rope_theta": 5e5}, "sliding_attention": map[string]any{"rope_theta": 3e4, "rope_type": "default"}}}, func(c *Config) bool {
 			return c.Rope.Theta == 5e5 && c.Rope.Factor == 8 && c.LocalRope.Theta == 3e4 && c.LocalRope.Type == ""
+		}},
+		{"SmolLM3", change{"num_hidden_layers": 8, "rope_theta": remove, "tie_word_embeddings": remove}, func(c *Config) bool {
+			return slices.Equal(c.Unrotated, []int{3, 7}) && c.RopeOf(2) == 0 && c.RopeOf(3) == 1 && c.Rope.Theta == 2e6 && c.Tied && c.Windows == nil
+		}},
+		{"SmolLM3", change{"no_rope_layers": []int{0, 1, 1}, "no_rope_layer_interval": 1, "layer_types": []string{"sliding_attention", "full_attention"}, "sliding_window": 8}, func(c *Config) bool {
+			return slices.Equal(c.Unrotated, []int{0}) && c.Windows == nil
+		}},
+		{"SmolLM3", change{"no_rope_layer_interval": 2, "use_sliding_window": true, "sliding_window": 8}, func(c *Config) bool {
+			return slices.Equal(c.Unrotated, []int{1}) && c.Window(0) == 0 && c.Window(1) == 8
 		}},
 	} {
 		full := change{"architectures": []string{test.arch + "ForCausalLM"}}
@@ -100,6 +109,14 @@ func TestFamilies(t *testing.T) {
 			t.Errorf("Phi-3, %s %v: %v", field, v, err)
 		}
 	}
+	for field, v := range map[string]any{"no_rope_layers": []int{1}, "no_rope_layer_interval": 0, "attention_bias": 2, "partial_rotary_factor": 0.5} {
+		if _, err := ParseConfig("d", with(change{"architectures": []string{"SmolLM3ForCausalLM"}, field: v}), nil); err == nil || !strings.Contains(err.Error(), field) {
+			t.Errorf("SmolLM3, %s %v: %v", field, v, err)
+		}
+	}
+	if _, err := ParseConfig("d", with(change{"architectures": []string{"SmolLM3ForCausalLM"}, "no_rope_layers": []int{1, 2}}), nil); err == nil || !strings.Contains(err.Error(), "layer 1: 2 is neither 0 nor 1") {
+		t.Errorf("SmolLM3, a layer that is neither: %v", err)
+	}
 	for field, v := range map[string]any{"attn_logit_softcapping": 50, "use_bidirectional_attention": true, "hidden_activation": "gelu", "layer_types": []string{"full_attention"},
 		"query_pre_attn_scalar": 0, "rope_parameters": map[string]any{"full_attention": map[string]any{"rope_type": "yarn"}}} {
 		full := change{"architectures": []string{"Gemma3ForCausalLM"}, "rope_theta": remove, field: v}
@@ -119,7 +136,7 @@ func TestFamilies(t *testing.T) {
 func TestFamilyCheckpoints(t *testing.T) {
 	for name, arch := range map[string]string{"qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "mistral": "MistralForCausalLM", "mixtral": "MixtralForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM",
 		"gemma3": "Gemma3ForCausalLM", "mistral_window": "MistralForCausalLM", "qwen2_window": "Qwen2ForCausalLM",
-		"deepseek_v2": "DeepseekV2ForCausalLM", "deepseek_v3": "DeepseekV3ForCausalLM", "phi3": "Phi3ForCausalLM"} {
+		"deepseek_v2": "DeepseekV2ForCausalLM", "deepseek_v3": "DeepseekV3ForCausalLM", "phi3": "Phi3ForCausalLM", "smollm3": "SmolLM3ForCausalLM"} {
 		dir := filepath.Join("testdata", name)
 		c, err := Open(dir)
 		if err != nil {
@@ -141,14 +158,14 @@ func TestFamilyCheckpoints(t *testing.T) {
 				}
 			}
 		}
-		got := c.Config.Rotations()
+		got := slices.DeleteFunc(c.Config.Rotations(), func(r Rotation) bool { return r.Freq[0] == 0 }) // that of layers without rotary positions
 		if c.Config.Architecture != arch || len(c.Extra()) != 0 || len(got) != len(want) {
 			t.Errorf("%s: %+v, extra %v, %d rotations, want %d", name, c.Config, c.Extra(), len(got), len(want))
 		}
 		for r := range want {
 			for i := range want[r] {
-				if w := want[r][i].(float64); math.Abs(got[r][i]-w) > 1e-6*w {
-					t.Errorf("%s: frequency %d of rotation %d is %g, want %g", name, i, r, got[r][i], w)
+				if w := want[r][i].(float64); math.Abs(got[r].Freq[i]-w) > 1e-6*w {
+					t.Errorf("%s: frequency %d of rotation %d is %g, want %g", name, i, r, got[r].Freq[i], w)
 				}
 			}
 		}

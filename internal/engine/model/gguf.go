@@ -60,7 +60,7 @@ func (c *Checkpoint) openGGUF(path string) error {
 				p.blocks = t.Type
 			}
 			if family.paired && (strings.Contains(t.Name, ".attn_q.") || strings.Contains(t.Name, ".attn_k.")) {
-				p.paired = c.Config.HeadDim
+				p.order = Order{Head: c.Config.HeadDim, Rotated: c.Config.HeadDim, Neighbours: true}
 			}
 			taken, err := c.takeExperts(t, p)
 			if err == nil && !taken {

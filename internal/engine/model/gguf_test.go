@@ -29,7 +29,7 @@ func always(typ gguf.Type) func(string) gguf.Type { return func(string) gguf.Typ
 // of every tensor.
 func TestGGUFIsTheSameModel(t *testing.T) {
 	dirs := map[string]string{}
-	for _, name := range []string{"llama", "qwen2", "qwen3", "mistral", "mistral_window", "mixtral", "qwen3_moe", "gemma3", "phi3", "deepseek_v3"} {
+	for _, name := range []string{"llama", "qwen2", "qwen3", "mistral", "mistral_window", "mixtral", "qwen3_moe", "gemma3", "phi3", "deepseek_v3", "smollm3"} {
 		dirs[name] = filepath.Join("testdata", name)
 	}
 	dirs["deepseek_v2"] = t.TempDir()
@@ -58,9 +58,9 @@ func TestGGUFIsTheSameModel(t *testing.T) {
 			}
 			for r, f := range hub.Config.Rotations() {
 				g := got.Config.Rotations()[r]
-				for i := range f {
-					if math.Abs(f[i]-g[i]) > 1e-7*f[i] {
-						t.Errorf("rotation %d, frequency %d is %g, want %g", r, i, g[i], f[i])
+				for i := range f.Freq {
+					if math.Abs(f.Freq[i]-g.Freq[i]) > 1e-7*f.Freq[i] {
+						t.Errorf("rotation %d, frequency %d is %g, want %g", r, i, g.Freq[i], f.Freq[i])
 					}
 				}
 			}

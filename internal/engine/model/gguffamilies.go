@@ -13,7 +13,7 @@ type familyGGUF struct {
 	read   func(*metadata)         // reads settings beyond sizes and rotation
 	finish func(*Config)           // adjusts the config after config.json was parsed; nil: nothing
 	names  map[string]string       // parts of a block whose names differ from partsGGUF
-	paired bool                    // query and key rows are pairs of neighbours, as llama.cpp rotates them in this family
+	paired bool                    // rows of queries and keys were reordered to pairs of neighbours, as llama.cpp rotates them
 	join   func(*Checkpoint) error // joins tensors that the file holds in pieces; nil: none
 }
 
@@ -24,7 +24,8 @@ var familiesGGUF = map[string]familyGGUF{
 	"qwen3moe":  {hub: "Qwen3MoeForCausalLM", read: (*metadata).qwen3moe},
 	"gemma3":    {hub: "Gemma3ForCausalLM", read: (*metadata).gemma3, finish: finishGemma3, names: gemmaGGUF},
 	"phi3":      {hub: "Phi3ForCausalLM", read: (*metadata).phi3, names: map[string]string{"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}}, // Phi-4 too
-	"deepseek2": {hub: "DeepseekV2ForCausalLM", read: (*metadata).deepseek, names: deepseekGGUF, join: joinKVUp},                                            // V3 and R1 too
+	"smollm3":   {hub: "SmolLM3ForCausalLM", read: (*metadata).smollm3, paired: true},
+	"deepseek2": {hub: "DeepseekV2ForCausalLM", read: (*metadata).deepseek, names: deepseekGGUF, join: joinKVUp}, // V3 and R1 too
 }
 
 func knownGGUF() string {
@@ -78,6 +79,9 @@ func (m *metadata) llama() {
 
 // phi3: a window applies to all layers.
 func (m *metadata) phi3() { m.window() }
+
+// smollm3: llama.cpp does not rotate in every fourth layer, whatever the file says.
+func (m *metadata) smollm3() { m.set("no_rope_layer_interval", "general.architecture", 4) }
 
 // qwenWindow: a window of a Qwen model applies to all layers.
 func (m *metadata) qwenWindow() {

@@ -52,6 +52,8 @@ func llamaLayer(c *Config, i int) LayerSpec {
 
 		Window: c.Window(i), Rope: c.RopeOf(i), Activation: c.Activation, NormsAddOne: c.NormsAddOne,
 	}
+	l.Q.Order = c.headOrder()
+	l.K.Order = l.Q.Order
 	if c.QKNorm {
 		l.QNorm, l.KNorm = p+"self_attn.q_norm.weight", p+"self_attn.k_norm.weight"
 	}

@@ -34,9 +34,9 @@ func phi3Layer(c *Config, i int) LayerSpec {
 	l := llamaLayer(c, i)
 	p := fmt.Sprintf("model.layers.%d.", i)
 	q, kv := c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
-	qkv := Linear{Weight: p + "self_attn.qkv_proj.weight", Of: q + 2*kv}
+	qkv := Linear{Weight: p + "self_attn.qkv_proj.weight", Of: q + 2*kv, Order: c.headOrder()}
 	l.Q, l.K, l.V = qkv, qkv, qkv
-	l.K.First, l.V.First = q, q+kv
+	l.K.First, l.V.First, l.V.Order = q, q+kv, Order{}
 	l.Gate = Linear{Weight: p + "mlp.gate_up_proj.weight", Of: 2 * c.FFN}
 	l.Up = l.Gate
 	l.Up.First = c.FFN

@@ -29,7 +29,7 @@ type Rope struct {
 }
 
 // InvFreq returns the angles per position in radians, one for each of the RopeDim/2 pairs.
-func (c *Config) InvFreq() []float64 { return c.Rope.InvFreq(c.RopeDim()) }
+func (c *Config) InvFreq() []float64 { return c.padded(c.Rope.InvFreq(c.rotated())) }
 
 // InvFreq returns theta^(-2i/dim) for i < dim/2, scaled by Type. dim is the number of rotated
 // elements of a head.

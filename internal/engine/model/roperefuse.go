@@ -43,9 +43,11 @@ func (f *fields) refuseRotary(c *Config, theta float64) {
 	}
 }
 
-// refuseNoRope refuses layers without rotary positions. no_rope_layers has 1 for each layer that
-// rotates. Without it, layers whose number is a multiple of no_rope_layer_interval do not rotate.
+// refuseNoRope refuses layers without rotary positions, see readUnrotated.
 func (f *fields) refuseNoRope(c *Config) {
+	if c.implements("no_rope_layers") {
+		return
+	}
 	var rotates []float64
 	f.get("no_rope_layers", &rotates, "a list with 0 or 1 for each layer")
 	if slices.ContainsFunc(rotates, func(x float64) bool { return x != 1 }) {
@@ -54,4 +56,32 @@ func (f *fields) refuseNoRope(c *Config) {
 	if n := f.Index("no_rope_layer_interval", 0, maxLayers); n > 0 && n <= c.Layers && len(rotates) == 0 {
 		f.fail("no_rope_layer_interval", ErrUnsupported, "%d: every layer rotates here", n)
 	}
+}
+
+// readUnrotated reads which layers have no rotary positions. no_rope_layers has 1 for each layer
+// that rotates and 0 for others. Without it, layers whose number, counted from 1, is a multiple of
+// no_rope_layer_interval do not rotate; interval is its default.
+func readUnrotated(f *fields, c *Config, interval int) {
+	var rotates []int
+	f.get("no_rope_layers", &rotates, "a list with 0 or 1 for each layer")
+	interval = f.Size("no_rope_layer_interval", interval, maxLayers)
+	if len(rotates) > 0 && len(rotates) < c.Layers {
+		f.fail("no_rope_layers", ErrFormat, "%d entries for %d layers", len(rotates), c.Layers)
+	}
+	for i := range c.Layers {
+		switch {
+		case f.err != nil:
+			return
+		case len(rotates) == 0 && (i+1)%interval == 0, len(rotates) > 0 && rotates[i] == 0:
+			c.Unrotated = append(c.Unrotated, i)
+		case len(rotates) > 0 && rotates[i] != 1:
+			f.fail("no_rope_layers", ErrFormat, "layer %d: %d is neither 0 nor 1", i, rotates[i])
+		}
+	}
+}
+
+// implements reports whether the family reads a setting of rotary positions itself.
+func (c *Config) implements(key string) bool {
+	a, ok := lookup(c.Architecture)
+	return ok && slices.Contains(a.rotary, key)
 }

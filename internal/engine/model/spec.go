@@ -11,7 +11,7 @@ type LayerSpec struct {
 	KVSource     *KVSource   // the input of K and V instead of h; nil: h
 	Cache        int         // number of the cache that attention reads, see Config.CacheOf
 	Latent       *LatentSpec // instead of Q, K and V; nil: none
-	QNorm, KNorm string      // (dim): RMSNorm of every query and key head before rotation
+	QNorm, KNorm string      // (dim): RMSNorm of every query and key head before rotation, in the orders of Q and K
 	O            Linear      // (hidden, heads*value)
 	PostAttnNorm string      // (hidden): norm of attention's contribution to x
 
@@ -41,22 +41,11 @@ type Linear struct {
 	// First is the first row of this projection if the stored matrix holds several, with Of rows in
 	// all; Of 0: this one alone.
 	First, Of int
-	// Pairs, unless zero: of every Pairs rows, those from Plain on are rotated as pairs of
-	// neighbours. See Row.
-	Pairs, Plain int
+	Order     Order // of its rows and of its bias
 }
 
-// Row is the stored position of row r. Rows that are rotated as pairs of neighbours are read in the
-// order evens, odds, for queries and keys. That leaves every product unchanged and turns them into
-// pairs of halves, which the rotation expects.
-func (l *Linear) Row(r int) int {
-	if l.Pairs > 0 {
-		if i, half := r%l.Pairs-l.Plain, (l.Pairs-l.Plain)/2; i >= 0 {
-			r += i%half*2 + i/half - i
-		}
-	}
-	return l.First + r
-}
+// Row is the stored position of row r.
+func (l *Linear) Row(r int) int { return l.First + l.Order.Row(r) }
 
 // linear is a projection under the name that Hugging Face gives its module.
 func linear(module string, bias bool) Linear {

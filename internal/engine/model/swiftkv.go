@@ -51,12 +51,15 @@ func (s *SwiftKV) rewire(l *LayerSpec, i int) {
 	}
 	l.KVSource = &KVSource{Layer: s.Layers, Norm: NormSwiftKV}
 	p := fmt.Sprintf("model.layers.%d.self_attn.", i)
+	order := l.Q.Order
 	l.Q = linear(p+"q_proj_swiftkv", l.Q.Bias != "")
+	l.Q.Order = order
 	if (i-s.Layers)%s.Group > 0 {
 		l.K, l.V, l.KNorm = Linear{}, Linear{}, ""
 		return
 	}
 	l.K, l.V = linear(p+"k_proj_swiftkv", l.K.Bias != ""), linear(p+"v_proj_swiftkv", l.V.Bias != "")
+	l.K.Order = order
 }
 
 // rewirable returns why no layer from L on can be rewired, or "".
@@ -66,6 +69,8 @@ func (c *Config) rewirable() string {
 		return "latent attention has no key and value projections of its own"
 	case c.Windows != nil:
 		return "some of its layers have a sliding window"
+	case c.Unrotated != nil:
+		return "some of its layers have no rotary positions"
 	case last.Q.Of > 0:
 		return "its queries, keys and values are stored as one matrix"
 	case c.FP8Block[0] > 0:

@@ -26,7 +26,7 @@ type Tensor struct {
 	scales *fp8Scales                     // of FP8
 	home   *weightFile                    // the file that Data is mapped from; nil: no file
 	sums   [][sha256.Size]byte            // digests of the pieces of Data, if rows are read after loading: see CheckedRow
-	paired int                            // rows (of a vector: elements) of each head are stored as pairs (i, i+paired/2): see row
+	order  Order                          // of rows (of a vector: elements) in the file, if it is not that of Hugging Face
 }
 
 // Stored names the format of Data: "f32", "bf16", "f16", or a block format such as "q4_k".
@@ -90,16 +90,6 @@ func (t Tensor) block() (n, size int64) {
 	return 1, elementBytes(t.DType)
 }
 
-// row is the stored position of row r. llama.cpp rotates pairs of neighbours, and stores the query
-// and key projections of Llama so that these are the pairs (i, i+dim/2) of each head.
-func (t Tensor) row(r int) int {
-	if t.paired == 0 {
-		return r
-	}
-	i, half := r%t.paired, t.paired/2
-	return r - i + i%half*2 + i/half
-}
-
 // Row writes columns [lo, hi) of row r to dst[:hi-lo] as float32, exactly: all types are subsets of
 // float32, blocks by their definition. It panics if the row or the columns do not exist. If the
 // file was truncated, it writes zeros; Checkpoint.Since and Unchanged detect that.
@@ -119,16 +109,16 @@ func (t Tensor) readRow(dst []float32, r, lo, hi int) {
 		return
 	}
 	dst = dst[:hi-lo]
-	if t.paired != 0 && len(t.Shape) == 1 { // a vector has the order of its rows
+	if t.order.Head > 0 && len(t.Shape) == 1 {
 		plain := t
-		plain.paired = 0
+		plain.order = Order{}
 		for i := range dst {
-			at := t.row(lo + i)
+			at := t.order.Row(lo + i)
 			plain.readRow(dst[i:i+1], 0, at, at+1)
 		}
 		return
 	}
-	r = t.row(r)
+	r = t.order.Row(r)
 	n, bytes := t.block()
 	if t.blocks != 0 {
 		size := cols / int(n) * int(bytes)

@@ -15,6 +15,7 @@ var tinies = map[string]map[string]any{
 	"Phi3ForCausalLM":         {"sliding_window": 16},
 	"Qwen2ForCausalLM":        {"use_sliding_window": true, "sliding_window": 8, "max_window_layers": 0},
 	"Qwen3ForCausalLM":        {"tie_word_embeddings": true},
+	"SmolLM3ForCausalLM":      {"no_rope_layers": []int{1, 0}},
 	"MixtralForCausalLM":      {"num_local_experts": 3, "num_experts_per_tok": 2},
 	"Qwen3MoeForCausalLM":     {"num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 8, "norm_topk_prob": true, "mlp_only_layers": []int{1}},
 	"Gemma3ForCausalLM": {"hidden_activation": "gelu_pytorch_tanh", "sliding_window": 8, "sliding_window_pattern": 2, "rope_theta": 1e6, "rope_local_base_freq": 1e4,

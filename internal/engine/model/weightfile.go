@@ -220,7 +220,7 @@ func (t Tensor) Unchanged(s State) bool { return t.home == nil || t.home.in(s.kn
 func (t Tensor) CheckedRow(dst []float32, r, lo, hi int) error {
 	t.home.of.recheckSoon()
 	bytes := len(t.Data) / t.Rows()
-	from := t.row(r) * bytes
+	from := t.order.Row(r) * bytes
 	first, last := from/pieceBytes, (from+bytes-1)/pieceBytes
 	if len(t.sums) <= last {
 		return t.home.changed("was changed")
@@ -238,7 +238,7 @@ func (t Tensor) CheckedRow(dst []float32, r, lo, hi int) error {
 		buf = buf[:len(buf)+p.n]
 	}
 	one := t
-	one.Data, one.Shape, one.paired = buf[from-first*pieceBytes:][:bytes], []int{1, t.Cols()}, 0
+	one.Data, one.Shape, one.order = buf[from-first*pieceBytes:][:bytes], []int{1, t.Cols()}, Order{}
 	one.readRow(dst, 0, lo, hi)
 	return nil
 }

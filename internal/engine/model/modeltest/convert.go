@@ -23,6 +23,7 @@ var families = map[string]family{
 	"LlamaForCausalLM":      {arch: "llama", pairs: true},
 	"MistralForCausalLM":    {arch: "llama", pairs: true, keys: windowKey("llama")},
 	"MixtralForCausalLM":    {arch: "llama", pairs: true},
+	"SmolLM3ForCausalLM":    {arch: "smollm3", pairs: true},
 	"Phi3ForCausalLM":       {arch: "phi3", names: strings.NewReplacer("self_attn.qkv_proj", "attn_qkv", "mlp.gate_up_proj", "ffn_up"), keys: windowKey("phi3")},
 	"Qwen2ForCausalLM":      {arch: "qwen2"},
 	"Qwen3ForCausalLM":      {arch: "qwen3"},

@@ -1,0 +1,132 @@
+"""Tiny random checkpoints of families that differ from Llama in rotary positions, names or experts,
+with reference logits from transformers in float32. Usage: goldens_rotary.py OUTDIR [name,name]
+
+config.json is in the form that the hub has. The names of the tensors are those that transformers
+itself writes (save_pretrained). Parameters that transformers initialises to a constant are random too.
+"""
+import json, math, os, random, shutil, sys, tempfile
+import torch
+
+torch.set_num_threads(1)
+
+V = 512
+LENGTHS = (1, 17, 41, 71, 130)
+
+
+def base(arch, mt, **k):
+    return {"architectures": [arch], "model_type": mt, "vocab_size": V, "hidden_act": "silu", "max_position_embeddings": 512, "rms_norm_eps": 1e-5,
+            "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2, "tie_word_embeddings": True, "torch_dtype": "bfloat16",
+            "hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 6, "num_key_value_heads": 2, "intermediate_size": 48} | k
+
+
+FAMILIES = {
+    "smollm3": base("SmolLM3ForCausalLM", "smollm3", num_hidden_layers=5, rope_theta=5e6, no_rope_layer_interval=4, no_rope_layers=[1, 1, 1, 0, 1],
+                    rope_scaling=None, attention_bias=False, mlp_bias=False, sliding_window=None, use_sliding_window=False),
+}
+
+
+def randomise(model):
+    """Sets every parameter and every stored buffer to random numbers that bf16 holds exactly."""
+    state = model.state_dict()
+    for name, p in state.items():
+        if not p.is_floating_point():
+            continue
+        if "e_score_correction_bias" in name:
+            x = 0.15 * torch.randn(p.shape)
+        elif p.dim() < 2 and name.endswith("bias"):
+            x = 0.3 * torch.randn(p.shape)
+        elif p.dim() < 2:
+            x = 1 + 0.15 * torch.randn(p.shape)
+        elif "embed_tokens" in name:
+            x = 0.5 * torch.randn(p.shape)
+        elif "lm_head" in name:
+            x = 2.5 * torch.randn(p.shape) / math.sqrt(p.shape[-1])
+        else:
+            inside = p.shape[-1] if not name.endswith(("experts.gate_up_proj", "experts.down_proj")) or model.dense_experts else p.shape[-2]
+            x = 1.2 * torch.randn(p.shape) / math.sqrt(inside)
+        p.copy_(x.to(torch.bfloat16))
+
+
+def logits(model, ids):
+    with torch.no_grad():
+        return model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, -1].float()
+
+
+def watch_routers(model, k):
+    """Returns the smallest gap between the last chosen and the first refused expert, as a list of one."""
+    seen = [9e9]
+
+    def hook(mod, args, out):
+        out = out[0] if isinstance(out, tuple) else out
+        s = out.float()
+        if s.dim() == 2 and s.shape[1] > k:
+            if getattr(mod, "e_score_correction_bias", None) is not None:
+                s = s.sigmoid() + mod.e_score_correction_bias
+            s = s.topk(k + 1, dim=-1).values
+            seen[0] = min(seen[0], (s[:, k - 1] - s[:, k]).min().item())
+    for mod in model.modules():
+        if type(mod).__name__.endswith("Router"):
+            mod.register_forward_hook(hook)
+    return seen
+
+
+def reference(folder, cls, seed, k):
+    import transformers
+    model, info = cls.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
+    bad = {k: v for k, v in info.items() if v and k != "error_msgs"}
+    assert not bad, bad
+    model.eval()
+    routed = watch_routers(model, k) if k else [9e9]
+    rng = random.Random(seed)
+    items, gap = [], 9e9
+    for n in LENGTHS:
+        prompt = [0] + [rng.randrange(5, V) for _ in range(n - 1)]
+        first, ids, greedy = logits(model, prompt), list(prompt), []
+        row = first
+        while len(greedy) < 32:
+            top = row.topk(2)
+            gap = min(gap, (top.values[0] - top.values[1]).item())
+            greedy.append(int(top.indices[0]))
+            ids.append(greedy[-1])
+            row = logits(model, ids)
+        items.append({"prompt": prompt, "logits": [float("%.6g" % x) for x in first.tolist()], "greedy": greedy})
+    inv = [float("%.9g" % x) for n, b in model.named_buffers() if n.endswith("rotary_emb.inv_freq") and "visual" not in n and "vision" not in n for x in b.tolist()]
+    return {"seed": seed, "compute": "float32, eager attention, no cache", "transformers": transformers.__version__, "torch": torch.__version__,
+            "min_gap": gap, "min_routing_gap": routed[0], "items": items, "inv_freq": inv}
+
+
+def write(out, name, config):
+    import transformers
+    folder = f"{out}/{name}"
+    os.makedirs(folder, exist_ok=True)
+    cls = getattr(transformers, config["architectures"][0])
+    json.dump(config, open(f"{folder}/config.json", "w"), indent=1)
+    json.dump({"bos_token_id": 0, "eos_token_id": 1, "do_sample": False}, open(f"{folder}/generation_config.json", "w"), indent=1)
+    text = config.get("text_config", config)
+    for seed in range(7000, 7200):
+        torch.manual_seed(seed)
+        c = transformers.AutoConfig.from_pretrained(folder)
+        model = cls(c)
+        model.dense_experts = True
+        with torch.no_grad():
+            randomise(model)
+        model.to(torch.bfloat16)
+        with tempfile.TemporaryDirectory() as tmp:
+            model.save_pretrained(tmp)
+            shutil.move(f"{tmp}/model.safetensors", f"{folder}/model.safetensors")
+            shutil.move(f"{tmp}/config.json", f"{folder}/config.v5.json")
+        golden = reference(folder, cls, seed, text.get("num_experts_per_tok"))
+        print(name, "seed", seed, "smallest greedy gap %.2e, routing %.2e" % (golden["min_gap"], golden["min_routing_gap"]), flush=True)
+        if golden["min_gap"] > 1e-3 and golden["min_routing_gap"] > 1e-4:
+            break
+    json.dump(golden, open(f"{folder}/goldens.json", "w"))
+
+
+def main():
+    out = sys.argv[1]
+    for name in sys.argv[2].split(",") if len(sys.argv) > 2 else FAMILIES:
+        write(out, name, FAMILIES[name])
+
+
+if __name__ == "__main__":
+    main()
