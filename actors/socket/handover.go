@@ -79,7 +79,7 @@ func (h *handover) queries(seq, head int) *kvcache.Statistics {
 func (h *handover) rowBytes(q *sequence, layer int, heads topology.Range) int {
 	g := h.epoch.geometry
 	rule := g.Rule(layer, q.policy)
-	return heads.Len() * (rule.Slots(q.prompt, q.prompt)*kvcache.RowBytes(g, rule) + kvcache.QueryBytes(g, rule, q.prompt))
+	return heads.Len() * (rule.Slots(q.prompt, q.prompt)*kvcache.RowBytes(g, layer, rule) + kvcache.QueryBytes(g, rule, q.prompt))
 }
 
 // start packs one layer and begins its exchange.

@@ -113,6 +113,47 @@ func (a *Arena) Alloc(size, n int) ([][]byte, error) {
 	return blocks, nil
 }
 
+// allocAll is Alloc for blocks of several sizes, which sizes yields in order, the same in each call.
+func (a *Arena) allocAll(sizes func(yield func(size int))) ([][]byte, error) {
+	var kinds []struct {
+		size, n int
+		blocks  [][]byte
+	}
+	at := func(size int) int {
+		for i := range kinds {
+			if kinds[i].size == size {
+				return i
+			}
+		}
+		kinds = append(kinds, struct {
+			size, n int
+			blocks  [][]byte
+		}{size: size})
+		return len(kinds) - 1
+	}
+	all := 0
+	sizes(func(size int) {
+		kinds[at(size)].n++
+		all++
+	})
+	for i := range kinds {
+		k := &kinds[i]
+		var err error
+		if k.blocks, err = a.Alloc(k.size, k.n); err != nil {
+			for _, k := range kinds[:i] {
+				a.Release(k.blocks)
+			}
+			return nil, err
+		}
+	}
+	out := make([][]byte, 0, all)
+	sizes(func(size int) {
+		k := &kinds[at(size)]
+		out, k.blocks = append(out, k.blocks[0]), k.blocks[1:]
+	})
+	return out, nil
+}
+
 func (a *Arena) take(size, n int) ([][]byte, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

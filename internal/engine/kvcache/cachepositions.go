@@ -61,7 +61,7 @@ func (s *Store) ReadBlocks(layer, head int, rope Rope, scratch *tensor.AttnScrat
 	if t.offsets == nil {
 		return t.rows()
 	}
-	l, n := s.g.Layout, t.n
+	l, n := t.layout, t.n
 	turning := 0
 	for b := 0; b*tensor.BlockSlots < n; b++ {
 		if slices.ContainsFunc(t.blockOffsets(b), nonzero) {
@@ -133,6 +133,6 @@ func (t *table) countEvicted(tokens int) {
 // updateHalf recomputes the rotate-half row of a slot whose key has changed.
 func (s *Store) updateHalf(t *table, slot int) {
 	if halves := t.planes[halfPlane].blocks; halves != nil {
-		s.g.Layout.PutHalf(halves[slot/tensor.BlockSlots], t.rows()[slot/tensor.BlockSlots], slot%tensor.BlockSlots)
+		t.layout.PutHalf(halves[slot/tensor.BlockSlots], t.rows()[slot/tensor.BlockSlots], slot%tensor.BlockSlots)
 	}
 }

@@ -10,6 +10,10 @@ type Geometry struct {
 	Group   int  // query heads that share a KV head; 0 counts as 1
 	Layout  tensor.KVLayout
 
+	// Local is the layout of a row in the layers with a window, if their heads have another width;
+	// zero: Layout. Policies act on the other layers only.
+	Local tensor.KVLayout
+
 	// Windows is the sliding window of each layer in tokens; 0: the layer attends to all tokens;
 	// nil: all layers do. See window.go.
 	Windows []int
@@ -45,6 +49,24 @@ func (g Geometry) Cut() int {
 	return g.KVHeads
 }
 
+// LayoutOf is the layout of a row in a layer.
+func (g Geometry) LayoutOf(layer int) tensor.KVLayout { return g.rows(g.window(layer)) }
+
+// rows is the layout of a row in the layers with a window of that size; 0: in those without one.
+func (g Geometry) rows(window int) tensor.KVLayout {
+	if window > 0 && g.Local.KDim > 0 {
+		return g.Local
+	}
+	return g.Layout
+}
+
+// rowBytes is the size of a token in a number of heads of every layer, for a size of one row in a
+// layout.
+func (g Geometry) rowBytes(heads int, size func(tensor.KVLayout) int) int {
+	plain := g.unwindowed()
+	return heads * (plain*size(g.Layout) + (g.Layers-plain)*size(g.rows(1)))
+}
+
 // Single reports whether a sequence must decode one token a step. With several tokens, a scored
 // policy evicts between them by the attention of the first of the layers that share a cache. The
 // other layers cannot follow that.
@@ -54,18 +76,18 @@ func (g Geometry) group() int { return max(g.Group, 1) }
 
 // TokenBytes is the size of one token in a full cache, not rounded to blocks.
 func (g Geometry) TokenBytes() int64 {
-	return int64(g.Layers) * int64(g.KVHeads) * int64(g.Layout.BlockBytes()) / tensor.BlockSlots
+	return int64(g.rowBytes(g.KVHeads, tensor.KVLayout.BlockBytes)) / tensor.BlockSlots
 }
 
 // PrefillBytes is the maximum that a socket holds for a sequence after reading tokens prompt
 // tokens, with heads KV heads of every layer. Prefill attends to the whole prompt under every
 // policy, except in layers with a window.
 func PrefillBytes(g Geometry, heads, tokens int, p *Policy) int64 {
-	blocks := int64(0)
+	bytes := int64(0)
 	for _, r := range g.rules(p) {
-		blocks += r.layers * g.promptBlocks(r, tokens)
+		bytes += r.blockBytes(g, r.layers*int64(heads)*g.promptBlocks(r, tokens))
 	}
-	return blockBytes(g, blocks*int64(heads))
+	return bytes
 }
 
 // promptBlocks is the maximum number of blocks of one head of a layer under rule r during prefill.
@@ -94,7 +116,7 @@ func StepBytes(g Geometry, prompt, tokens, staged int, p *Policy) int64 {
 	for _, r := range g.rules(p) {
 		slots := r.Slots(prompt, tokens)
 		table := blocksOf(slots) * tableBytes(r.Policy)
-		for _, plane := range g.planesOf(r.Policy) {
+		for _, plane := range g.planesOf(r.Policy, r.window) {
 			table += int64(plane.size) * int64(plane.room(slots))
 		}
 		if staged > 1 && r.Scored() {
@@ -104,7 +126,12 @@ func StepBytes(g Geometry, prompt, tokens, staged int, p *Policy) int64 {
 		undo = undo || overwrites(r.Policy, prompt, tokens)
 	}
 	if undo {
-		bytes += blockBytes(g, undoBlocks(int64(g.Layers)*int64(g.KVHeads), staged))
+		heads := int64(g.KVHeads)
+		plain := int64(g.unwindowed()) * heads
+		if g.rows(1) == g.Layout {
+			plain = int64(g.Layers) * heads
+		}
+		bytes += blockBytes(g.Layout, undoBlocks(plain, staged)) + blockBytes(g.Local, undoBlocks(int64(g.Layers)*heads-plain, staged))
 	}
 	return bytes
 }
@@ -118,9 +145,9 @@ func HandoverBytes(g Geometry, heads, prompt int, p *Policy) int64 {
 		bytes += r.layers * int64(g.KVHeads) * queryBytes(g, r.Policy, prompt)
 		switch gone := r.factored(g, prompt); {
 		case gone > 0: // the rows, and a second copy of those that stay of adopted heads
-			bytes += r.layers*r.keyBytes(g, prompt) + blockBytes(g, r.layers*int64(heads)*(blocksOf(prompt)-int64(gone)))
+			bytes += r.layers*r.keyBytes(g, prompt) + blockBytes(g.Layout, r.layers*int64(heads)*(blocksOf(prompt)-int64(gone)))
 		case !r.Adopts(g, prompt) || !p.Adopts(g, prompt):
-			bytes += blockBytes(g, r.layers*int64(heads)*g.promptBlocks(r, prompt))
+			bytes += r.blockBytes(g, r.layers*int64(heads)*g.promptBlocks(r, prompt))
 		}
 	}
 	return bytes
@@ -149,7 +176,7 @@ func ReadBytes(g Geometry, prompt, tokens int, p *Policy) int64 {
 		if r.window > 0 {
 			slots = min(tokens, r.window)
 		}
-		bytes += r.layers * int64(g.KVHeads) * int64(slots*g.Layout.RowBytes()+index)
+		bytes += r.layers * int64(g.KVHeads) * int64(slots*g.rows(r.window).RowBytes()+index)
 	}
 	return bytes
 }
@@ -182,4 +209,12 @@ func undoBlocks(heads int64, staged int) int64 {
 	return (heads*int64(staged) + tensor.BlockSlots - 1) / tensor.BlockSlots
 }
 
-func blockBytes(g Geometry, blocks int64) int64 { return blocks * int64(g.Layout.BlockBytes()) }
+func blockBytes(l tensor.KVLayout, blocks int64) int64 {
+	if blocks == 0 {
+		return 0
+	}
+	return blocks * int64(l.BlockBytes())
+}
+
+// blockBytes is the size of a number of blocks in a layer under the rule.
+func (r rule) blockBytes(g Geometry, blocks int64) int64 { return blockBytes(g.rows(r.window), blocks) }

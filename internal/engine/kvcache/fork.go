@@ -53,7 +53,7 @@ func (s *Store) Fork() (*Store, error) {
 
 // ForkBytes is the part of ResidentBytes that all forks of a prompt part of that many tokens share.
 func ForkBytes(g Geometry, prompt int, p *Policy) int64 {
-	planes := g.planesOf(p)
+	planes := g.planesOf(p, 0)
 	table := int64(prompt/tensor.BlockSlots)*int64(planes[rowsPlane].size) + int64(planes[indexPlane].room(prompt))*int64(planes[indexPlane].size)
 	return int64(g.Layers) * int64(g.KVHeads) * table
 }

@@ -46,9 +46,9 @@ func (s *Store) OpenMoved(prompt, tokens int) error {
 
 func (s *Store) open(prompt, tokens int, moved bool, adopted func(*table) bool) error {
 	s.prompt = prompt
-	undo := 0
+	undo := 0 // tokens to undo
 	if s.overwrites(tokens) {
-		undo = int(undoBlocks(int64(len(s.tables)), 1))
+		undo = 1
 	}
 	err := s.openFactors(moved, adopted)
 	if err == nil {
@@ -124,30 +124,31 @@ func (s *Store) Keep(from *Store, layer, head int, kept Kept) error {
 		}
 		if next := slot + 4; next < len(kept.Positions) { // an Arranger keeps rows in any order
 			if pos := kept.Positions[next]; pos >= 0 && pos < int32(own.n) {
-				s.g.Layout.Fetch(own.rows()[pos/tensor.BlockSlots], int(pos)%tensor.BlockSlots)
+				to.layout.Fetch(own.rows()[pos/tensor.BlockSlots], int(pos)%tensor.BlockSlots)
 			}
 		}
-		s.g.Layout.CopySlot(to.rows()[slot/tensor.BlockSlots], slot%tensor.BlockSlots, own.rows()[pos/tensor.BlockSlots], int(pos)%tensor.BlockSlots)
+		to.layout.CopySlot(to.rows()[slot/tensor.BlockSlots], slot%tensor.BlockSlots, own.rows()[pos/tensor.BlockSlots], int(pos)%tensor.BlockSlots)
 		s.updateHalf(to, slot)
 		s.fill(to, slot, pos, scoreOf(kept, slot))
 	}
 	return nil
 }
 
-// RowBytes is the size of one row of a layer under rule p as Export writes it: position (int32),
+// RowBytes is the size of one row of a layer, which has rule p, as Export writes it: position (int32),
 // number (float32, only under scored policies and Arrangers, see Arranger), key and value, little
 // endian.
-func RowBytes(g Geometry, p *Policy) int {
+func RowBytes(g Geometry, layer int, p *Policy) int {
+	size := 4 + g.LayoutOf(layer).RowBytes()
 	if p.numbered() {
-		return 8 + g.Layout.RowBytes()
+		size += 4
 	}
-	return 4 + g.Layout.RowBytes()
+	return size
 }
 
 // Export appends the rows of the prompt positions in kept to dst. kept is a complete result of
 // Policy.Keep, or a run of its slots. s is a prefill store, p the rule of the layer.
 func (s *Store) Export(dst []byte, p *Policy, layer, head int, kept Kept) []byte {
-	t, size := s.table(layer, head), RowBytes(s.g, p)
+	t, size := s.table(layer, head), RowBytes(s.g, layer, p)
 	for i, pos := range kept.Positions {
 		at := len(dst)
 		dst = append(dst, make([]byte, size)...)
@@ -160,7 +161,7 @@ func (s *Store) Export(dst []byte, p *Policy, layer, head int, kept Kept) []byte
 // to another owner.
 func (s *Store) ExportSlots(dst []byte, layer, head, lo, hi int) []byte {
 	t := s.table(layer, head)
-	size, note := RowBytes(s.g, t.rule), func(int) float32 { return 0 }
+	size, note := RowBytes(s.g, layer, t.rule), func(int) float32 { return 0 }
 	if a := t.rule.Arranger; a != nil {
 		note = a.notes(t, s)
 	}
@@ -183,7 +184,7 @@ func (s *Store) exportRow(dst []byte, p *Policy, t *table, slot, pos int, score 
 		binary.LittleEndian.PutUint32(dst, math.Float32bits(score))
 		dst = dst[4:]
 	}
-	s.g.Layout.ExportRow(dst, t.rows()[slot/tensor.BlockSlots], slot%tensor.BlockSlots)
+	t.layout.ExportRow(dst, t.rows()[slot/tensor.BlockSlots], slot%tensor.BlockSlots)
 }
 
 // Import writes rows (a whole number of them, as from Export) into the slots from first on. It
@@ -194,7 +195,7 @@ func (s *Store) Import(layer, head, first int, rows []byte) error {
 		return fmt.Errorf("%w: layer %d, head %d of %d layers and heads [%d,%d)", ErrRows, layer, head, s.g.Layers, s.heads.Lo, s.heads.Hi)
 	}
 	t := s.table(layer, head)
-	size, slots := RowBytes(s.g, t.rule), t.rule.Slots(s.prompt, s.pending)
+	size, slots := RowBytes(s.g, layer, t.rule), t.rule.Slots(s.prompt, s.pending)
 	n := len(rows) / size
 	switch {
 	case s.sealed || s.pending == 0:
@@ -218,7 +219,7 @@ func (s *Store) Import(layer, head, first int, rows []byte) error {
 			score = math.Float32frombits(binary.LittleEndian.Uint32(row))
 			row = row[4:]
 		}
-		s.g.Layout.ImportRow(t.rows()[slot/tensor.BlockSlots], slot%tensor.BlockSlots, row)
+		t.layout.ImportRow(t.rows()[slot/tensor.BlockSlots], slot%tensor.BlockSlots, row)
 		s.updateHalf(t, slot)
 		s.fill(t, slot, pos, score)
 	}

@@ -40,9 +40,12 @@ var small = Geometry{Layers: 2, KVHeads: 3, Layout: tensor.KVLayout{Type: tensor
 
 var windowed = Geometry{Layers: 2, KVHeads: 3, Layout: small.Layout, Windows: []int{40, 0}}
 
+// mixed has heads of another width in the layers with a window.
+var mixed = Geometry{Layers: 3, KVHeads: 3, Layout: small.Layout, Local: tensor.KVLayout{Type: tensor.BF16, KDim: 32, VDim: 24}, Windows: []int{40, 0, 40}}
+
 // row is the key and value of a token; bf16 represents them exactly.
 func row(g Geometry, layer, head, pos int) (k, v []float32) {
-	k, v = make([]float32, g.Layout.KDim), make([]float32, g.Layout.VDim)
+	k, v = make([]float32, g.LayoutOf(layer).KDim), make([]float32, g.LayoutOf(layer).VDim)
 	for i := range k {
 		k[i] = float32((pos*31+layer*7+head*3+i)%251) - 125
 	}
@@ -66,7 +69,7 @@ func writeHead(s *Store, layer, head, from, to int) {
 		kk, vv := row(s.g, layer, head, pos)
 		k, v = append(k, kk...), append(v, vv...)
 	}
-	s.WriteRun(layer, head, from, to-from, k, s.g.Layout.KDim, v, s.g.Layout.VDim)
+	s.WriteRun(layer, head, from, to-from, k, s.g.LayoutOf(layer).KDim, v, s.g.LayoutOf(layer).VDim)
 }
 
 // step advances a store by n tokens and checks that every row is there.
@@ -133,8 +136,9 @@ func indexOf(s *Store, layer, head int) []float32 {
 // checkRows compares every live row with what was written for its position.
 func checkRows(t testing.TB, s *Store) {
 	t.Helper()
-	k, v := make([]float32, s.g.Layout.KDim), make([]float32, s.g.Layout.VDim)
 	for layer := range s.g.Layers {
+		l := s.g.LayoutOf(layer)
+		k, v := make([]float32, l.KDim), make([]float32, l.VDim)
 		for head := s.heads.Lo; head < s.heads.Hi; head++ {
 			for slot := range s.Len(layer, head) {
 				pos := s.Position(layer, head, slot)
@@ -148,7 +152,7 @@ func checkRows(t testing.TB, s *Store) {
 					s.g.Layout.Get(block, slot%chunk, k, v)
 					copy(k, wk)
 				} else {
-					s.g.Layout.Get(s.Blocks(layer, head)[slot/tensor.BlockSlots], slot%tensor.BlockSlots, k, v)
+					l.Get(s.Blocks(layer, head)[slot/tensor.BlockSlots], slot%tensor.BlockSlots, k, v)
 				}
 				if fmt.Sprint(k, v) != fmt.Sprint(wk, wv) {
 					t.Fatalf("layer %d head %d slot %d: row of position %d is\n%v %v, want\n%v %v", layer, head, slot, pos, k, v, wk, wv)

@@ -72,12 +72,12 @@ func (r rule) factorBytes(g Geometry, prompt int) int64 {
 		return 0
 	}
 	coeffs, basis, values := r.factorSizes(g.Layout)
-	return int64(blocks)*int64(coeffs) + int64(g.KVHeads)*(int64(basis)+int64(blocks)*int64(values)+blockBytes(g, int64(r.exactBlocks()))+4*int64(r.Factors.Exact))
+	return int64(blocks)*int64(coeffs) + int64(g.KVHeads)*(int64(basis)+int64(blocks)*int64(values)+blockBytes(g.Layout, int64(r.exactBlocks()))+4*int64(r.Factors.Exact))
 }
 
 // keyBytes is the size of a layer's rows that its factors replace.
 func (r rule) keyBytes(g Geometry, prompt int) int64 {
-	return blockBytes(g, int64(g.KVHeads)*int64(r.factored(g, prompt)))
+	return blockBytes(g.Layout, int64(g.KVHeads)*int64(r.factored(g, prompt)))
 }
 
 // rebuiltBytes is what a step reads of a head's factors beyond the size of the keys that it

@@ -15,10 +15,10 @@ func LayerBytes(g Geometry, layer, prompt, tokens int, p *Policy) int {
 	bytes := 0
 	if blocks := r.factored(g, prompt); blocks > 0 {
 		rows -= blocks * tensor.BlockSlots
-		index := g.planesOf(r.Policy)[indexPlane]
+		index := g.planesOf(r.Policy, 0)[indexPlane]
 		bytes = int(r.factorBytes(g, prompt)) + g.KVHeads*index.room(blocks*tensor.BlockSlots)*index.size
 	}
-	return bytes + g.KVHeads*rows*RowBytes(g, r.Policy)
+	return bytes + g.KVHeads*rows*RowBytes(g, layer, r.Policy)
 }
 
 // ExportLayer appends the contents of one layer of the owner's store, up to the given number of
@@ -96,7 +96,7 @@ func (s *Store) ImportLayer(layer int, in []byte) error {
 			t.n = max(t.n, t.firstRow())
 			t.indexed = t.firstRow()
 		}
-		rows := (t.rule.Slots(s.prompt, s.pending) - t.firstRow()) * RowBytes(s.g, t.rule)
+		rows := (t.rule.Slots(s.prompt, s.pending) - t.firstRow()) * RowBytes(s.g, layer, t.rule)
 		if err := s.Import(layer, head, t.firstRow(), in[:rows]); err != nil {
 			return err
 		}

@@ -181,7 +181,7 @@ func (o *Observation) CopyQueries(from *Observation) { copy(o.queries, from.quer
 
 // StatisticsOf returns the statistics that need no observation.
 func StatisticsOf(s *Store, layer, head int) *Statistics {
-	return &Statistics{Layer: layer, Head: head, Prompt: s.Tokens(), Group: s.g.group(), Layout: s.g.Layout, Blocks: s.Blocks(layer, head)}
+	return &Statistics{Layer: layer, Head: head, Prompt: s.Tokens(), Group: s.g.group(), Layout: s.g.LayoutOf(layer), Blocks: s.Blocks(layer, head)}
 }
 
 // Release returns the bytes to the arena. It may be called twice, or on nil.

@@ -36,7 +36,7 @@ func (s *Store) extendIndex(t *table, from, to int) {
 	if t.rule.Selector != nil {
 		scratch := scratches.Get().(*tensor.AttnScratch)
 		defer scratches.Put(scratch)
-		t.rule.Selector.Update(s.g.Layout, t.planes[indexPlane].blocks, t.rows(), from, to, scratch)
+		t.rule.Selector.Update(t.layout, t.planes[indexPlane].blocks, t.rows(), from, to, scratch)
 		t.indexed = to
 	}
 }
@@ -53,9 +53,9 @@ func (s *Store) reindex(t *table, from, to int) {
 
 var scratches = sync.Pool{New: func() any { return new(tensor.AttnScratch) }}
 
-// planesOf returns the planes of a table under rule p, all empty.
-func (g Geometry) planesOf(p *Policy) (all [planes]plane) {
-	all[rowsPlane] = plane{size: g.Layout.BlockBytes(), slots: tensor.BlockSlots}
+// planesOf returns the planes of a table under rule p, all empty. window is that of its layer.
+func (g Geometry) planesOf(p *Policy, window int) (all [planes]plane) {
+	all[rowsPlane] = plane{size: g.rows(window).BlockBytes(), slots: tensor.BlockSlots}
 	if p.half {
 		all[halfPlane] = plane{size: g.Layout.HalfBytes(), slots: tensor.BlockSlots}
 	}

@@ -27,6 +27,7 @@ func forEachShape(t *testing.T, f func(t *testing.T, p *Policy, g Geometry)) {
 	forEach(t, func(t *testing.T, p *Policy) { f(t, p, small) })
 	for _, i := range []int{0, 5, 13, 16} {
 		t.Run("window,"+policies[i].Spec(), func(t *testing.T) { f(t, policies[i], windowed) })
+		t.Run("mixed,"+policies[i].Spec(), func(t *testing.T) { f(t, policies[i], mixed) })
 	}
 }
 

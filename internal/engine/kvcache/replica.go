@@ -17,15 +17,15 @@ func (s *Store) Sealed() bool { return s.sealed }
 func (s *Store) Staged() int { return s.staged }
 
 // TokenBytes is the size of one token's update of a replica: a row of every head of every layer.
-func TokenBytes(g Geometry) int { return g.Layers * g.KVHeads * g.Layout.RowBytes() }
+func TokenBytes(g Geometry) int { return g.rowBytes(g.KVHeads, tensor.KVLayout.RowBytes) }
 
 // ExportToken appends the rows of the token at pos, which the running step wrote: TokenBytes in
 // all, in the order of layers, then heads.
 func (s *Store) ExportToken(dst []byte, pos int) []byte {
 	s.checkStaged(pos)
-	l, size := s.g.Layout, s.g.Layout.RowBytes()
 	for i := range s.tables {
 		t, slot := &s.tables[i], pos
+		l := t.layout
 		block := []byte(nil)
 		if !t.rule.KeepsAll() {
 			entries := s.undo.entries[i*s.undo.per:][:s.undo.per]
@@ -36,7 +36,7 @@ func (s *Store) ExportToken(dst []byte, pos int) []byte {
 			for j := pos - s.tokens + 1; j < len(entries) && block == nil; j++ {
 				if int(entries[j].slot)-1 == slot { // a later token of the step took the slot
 					block = make([]byte, l.BlockBytes())
-					rows, at := s.undo.row(i*s.undo.per + j)
+					rows, at := s.undo.row(t, j)
 					l.LoadRow(block, slot%tensor.BlockSlots, rows, at)
 				}
 			}
@@ -45,7 +45,7 @@ func (s *Store) ExportToken(dst []byte, pos int) []byte {
 			block = t.rows()[slot/tensor.BlockSlots]
 		}
 		at := len(dst)
-		dst = append(dst, make([]byte, size)...)
+		dst = append(dst, make([]byte, l.RowBytes())...)
 		l.ExportRow(dst[at:], block, slot%tensor.BlockSlots)
 	}
 	return dst
@@ -54,20 +54,20 @@ func (s *Store) ExportToken(dst []byte, pos int) []byte {
 // ImportToken is Write of a token's rows from ExportToken of another store of the same sequence.
 // Errors wrap ErrRows.
 func (s *Store) ImportToken(pos int, rows []byte) error {
-	if len(rows) != len(s.tables)*s.g.Layout.RowBytes() {
-		return fmt.Errorf("%w: a token has %d bytes, not %d", ErrRows, len(s.tables)*s.g.Layout.RowBytes(), len(rows))
+	if want := s.g.rowBytes(s.heads.Len(), tensor.KVLayout.RowBytes); len(rows) != want {
+		return fmt.Errorf("%w: a token has %d bytes, not %d", ErrRows, want, len(rows))
 	}
 	s.checkStaged(pos)
-	size := s.g.Layout.RowBytes()
 	for i := range s.tables {
 		t, slot := &s.tables[i], pos
 		if !t.rule.KeepsAll() {
 			if s.undo.entries[i*s.undo.per+pos-s.tokens].slot > 0 {
 				s.rewind(t, pos-s.tokens)
 			}
-			slot = s.stage(t, i*s.undo.per+pos-s.tokens, pos)
+			slot = s.stage(t, pos)
 		}
-		s.g.Layout.ImportRow(t.rows()[slot/tensor.BlockSlots], slot%tensor.BlockSlots, rows[i*size:])
+		t.layout.ImportRow(t.rows()[slot/tensor.BlockSlots], slot%tensor.BlockSlots, rows)
+		rows = rows[t.layout.RowBytes():]
 		s.updateHalf(t, slot)
 		s.reindex(t, slot, slot+1)
 		t.n = max(t.n, slot+1)

@@ -117,7 +117,7 @@ func (s *Store) fits(g *Segment, at int) error {
 	switch {
 	case g.blocks == nil:
 		return errors.New("kvcache: a segment that was released")
-	case g.arena != s.arena || g.heads != s.heads || g.g.Layers != s.g.Layers || g.g.Layout != s.g.Layout:
+	case g.arena != s.arena || g.heads != s.heads || g.g.Layers != s.g.Layers || g.g.Layout != s.g.Layout || g.g.Local != s.g.Local:
 		return errors.New("kvcache: a segment of another arena or shape")
 	case g.at != at:
 		return fmt.Errorf("kvcache: block %d of a text as its block %d", g.at, at)
@@ -129,7 +129,7 @@ func (s *Store) fits(g *Segment, at int) error {
 // without a window, and in layers with one.
 func SegmentBytes(g Geometry, heads int) (whole, windows int64) {
 	plain := int64(g.unwindowed()) * int64(heads)
-	return blockBytes(g, plain), blockBytes(g, int64(g.Layers)*int64(heads)-plain)
+	return blockBytes(g.Layout, plain), blockBytes(g.rows(1), int64(g.Layers)*int64(heads)-plain)
 }
 
 // Shared is how many of Bytes other stores or segments hold too.
@@ -158,7 +158,11 @@ func (s *Store) unshare() error {
 			shared = append(shared, t)
 		}
 	}
-	copies, err := s.arena.Alloc(s.g.Layout.BlockBytes(), len(shared))
+	copies, err := s.arena.allocAll(func(yield func(size int)) {
+		for _, t := range shared {
+			yield(t.layout.BlockBytes())
+		}
+	})
 	if err != nil {
 		return err
 	}

@@ -35,7 +35,7 @@ func chainOf(t testing.TB, a *Arena, g Geometry, heads tensor.Span, prompt, n in
 // another's tokens, failed steps leave no trace, and the arena's exclusive, shared and evictable
 // bytes are exact. Layers with a window hold what they would have held.
 func TestSegments(t *testing.T) {
-	for name, g := range map[string]Geometry{"plain": small, "windows": windowed} {
+	for name, g := range map[string]Geometry{"plain": small, "windows": windowed, "mixed": mixed} {
 		t.Run(name, func(t *testing.T) {
 			heads := tensor.Span{Lo: 0, Hi: g.KVHeads}
 			rapid.Check(t, func(r *rapid.T) {
@@ -138,7 +138,7 @@ func TestSegmentsAreAdopted(t *testing.T) {
 
 // A step that cannot copy its shared blocks allocates nothing.
 func TestSharedCopyIsAllOrNothing(t *testing.T) {
-	a := NewArena(PrefillBytes(small, 3, 70, Full()) + blockBytes(small, 5))
+	a := NewArena(PrefillBytes(small, 3, 70, Full()) + blockBytes(small.Layout, 5))
 	defer a.Close()
 	all := tensor.Span{Lo: 0, Hi: 3}
 	part, s := read(t, a, small, all, 70, 64), NewStore(a, small, Full())

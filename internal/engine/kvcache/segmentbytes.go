@@ -9,15 +9,15 @@ import (
 )
 
 // HeadBytes is the size of one KV head of a segment: its block of every layer.
-func HeadBytes(g Geometry) int { return g.Layers * g.Layout.BlockBytes() }
+func HeadBytes(g Geometry) int { return g.rowBytes(1, tensor.KVLayout.BlockBytes) }
 
 // Bytes copies the segment's rows to dst: [head][layer] blocks as in memory, HeadBytes a head. dst
 // has room for all of them.
 func (g *Segment) Bytes(dst []byte) {
-	heads, size := g.heads.Len(), g.g.Layout.BlockBytes()
+	heads := g.heads.Len()
 	for head := range heads {
 		for layer := range g.g.Layers {
-			copy(dst[(head*g.g.Layers+layer)*size:][:size], g.blocks[layer*heads+head])
+			dst = dst[copy(dst, g.blocks[layer*heads+head]):]
 		}
 	}
 }
@@ -28,14 +28,19 @@ func NewSegment(a *Arena, g Geometry, heads tensor.Span, at int, rows []byte) (*
 	if heads.Lo < 0 || heads.Hi > g.KVHeads || heads.Len() < 1 || len(rows) != heads.Len()*HeadBytes(g) {
 		return nil, fmt.Errorf("%w: %d bytes for heads [%d,%d) of %d layers", ErrRows, len(rows), heads.Lo, heads.Hi, g.Layers)
 	}
-	size := g.Layout.BlockBytes()
-	blocks, err := a.Alloc(size, g.Layers*heads.Len())
+	blocks, err := a.allocAll(func(yield func(size int)) {
+		for layer := range g.Layers {
+			for range heads.Len() {
+				yield(g.LayoutOf(layer).BlockBytes())
+			}
+		}
+	})
 	if err != nil {
 		return nil, fmt.Errorf("restoring block %d of a text: %w", at, err)
 	}
 	for head := range heads.Len() {
 		for layer := range g.Layers {
-			copy(blocks[layer*heads.Len()+head], rows[(head*g.Layers+layer)*size:][:size])
+			rows = rows[copy(blocks[layer*heads.Len()+head], rows):]
 		}
 	}
 	s := &Segment{arena: a, g: g, heads: heads, at: at, blocks: blocks}
@@ -49,13 +54,22 @@ func NewSegment(a *Arena, g Geometry, heads tensor.Span, at int, rows []byte) (*
 func Form(g Geometry) [sha256.Size]byte {
 	h := sha256.New()
 	fmt.Fprintf(h, "%d layers, %+v, windows %v\x00", g.Layers, g.Layout, g.Windows)
-	block, row := make([]byte, g.Layout.BlockBytes()), make([]byte, g.Layout.RowBytes())
+	h.Write(sampleBlock(g.Layout))
+	if g.Local.KDim > 0 {
+		fmt.Fprintf(h, "%+v\x00", g.Local)
+		h.Write(sampleBlock(g.Local))
+	}
+	return [sha256.Size]byte(h.Sum(nil))
+}
+
+// sampleBlock is a block of a layout with different values in all its rows.
+func sampleBlock(l tensor.KVLayout) []byte {
+	block, row := make([]byte, l.BlockBytes()), make([]byte, l.RowBytes())
 	for slot := range tensor.BlockSlots {
 		for i := 0; i+4 <= len(row); i += 4 {
 			binary.LittleEndian.PutUint32(row[i:], uint32(slot*len(row)+i)*2654435761)
 		}
-		g.Layout.ImportRow(block, slot, row)
+		l.ImportRow(block, slot, row)
 	}
-	h.Write(block)
-	return [sha256.Size]byte(h.Sum(nil))
+	return block
 }

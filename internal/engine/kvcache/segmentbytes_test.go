@@ -11,7 +11,7 @@ import (
 // A segment made from another's bytes holds its rows, on another arena but only for the same heads.
 // A prompt that continues after it reads the same as one after the original.
 func TestSegmentBytes(t *testing.T) {
-	for name, g := range map[string]Geometry{"plain": small, "windows": windowed} {
+	for name, g := range map[string]Geometry{"plain": small, "windows": windowed, "mixed": mixed} {
 		t.Run(name, func(t *testing.T) {
 			heads := tensor.Span{Lo: 0, Hi: g.KVHeads}
 			a, b := NewArena(1<<30), NewArena(1<<30)
@@ -70,7 +70,7 @@ func TestSegmentBytes(t *testing.T) {
 	}
 	same, other := small, small
 	other.Layout.Type = tensor.Int8
-	if Form(small) == Form(windowed) || Form(small) == Form(other) || Form(small) != Form(same) {
+	if Form(small) == Form(windowed) || Form(windowed) == Form(mixed) || Form(small) == Form(other) || Form(small) != Form(same) {
 		t.Error("forms do not tell layouts apart")
 	}
 }

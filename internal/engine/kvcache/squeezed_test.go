@@ -508,7 +508,7 @@ func TestCoarseClustersComeWithRows(t *testing.T) {
 		changed := false
 		for layer := range small.Layers {
 			for head := range small.KVHeads {
-				rows, size := s.ExportSlots(nil, layer, head, 0, 150), RowBytes(small, p)
+				rows, size := s.ExportSlots(nil, layer, head, 0, 150), RowBytes(small, layer, p)
 				for at := 0; at < len(rows) && !changed; at += size {
 					if score := math.Float32frombits(binary.LittleEndian.Uint32(rows[at+4:])); score > 1 {
 						change(rows[at+4 : at+8])

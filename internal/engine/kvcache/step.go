@@ -18,7 +18,7 @@ func (s *Store) Reserve(upTo int) error {
 	}
 	staged, undo := upTo-s.tokens, 0
 	if s.overwrites(upTo) {
-		undo = int(undoBlocks(int64(len(s.tables)), staged))
+		undo = staged
 	}
 	if err := s.grow(upTo, undo, func(*table) bool { return false }); err != nil {
 		return fmt.Errorf("reserving tokens [%d,%d): %w", s.tokens, upTo, err)
@@ -60,54 +60,62 @@ func (s *Store) evicts() bool {
 }
 
 // grow allocates space for tokens in the tables, except for rows that will be adopted, and for the
-// undo log.
+// undo log of a number of tokens.
 func (s *Store) grow(tokens, undo int, adopted func(*table) bool) error {
-	var need, sizes [planes]int
-	need[rowsPlane], sizes[rowsPlane] = max(0, undo-len(s.undo.blocks)), s.g.Layout.BlockBytes()
-	undo, charge := need[rowsPlane], int64(0)
+	want, charge := s.undoNeed(undo), int64(0)
+	need := func(t *table, j int) int {
+		if p := &t.planes[j]; p.size > 0 && (j != rowsPlane || !adopted(t)) {
+			return max(0, p.room(t.rule.Slots(s.prompt, tokens))-len(p.blocks))
+		}
+		return 0
+	}
+	all := max(0, want[0]-len(s.undo.blocks[0])) + max(0, want[1]-len(s.undo.blocks[1]))
 	for i := range s.tables {
 		t := &s.tables[i]
-		slots := t.rule.Slots(s.prompt, tokens)
+		charge += int64(need(t, rowsPlane)) * tableBytes(t.rule)
 		for j := range t.planes {
-			if p := &t.planes[j]; p.size > 0 && (j != rowsPlane || !adopted(t)) {
-				n := max(0, p.room(slots)-len(p.blocks))
-				need[j], sizes[j] = need[j]+n, p.size
-				if j == rowsPlane {
-					charge += int64(n) * tableBytes(t.rule)
-				}
-			}
+			all += need(t, j)
 		}
+	}
+	if all == 0 {
+		return nil
 	}
 	if err := s.arena.Charge(charge); err != nil {
 		return err
 	}
-	var got [planes][][]byte
-	for j, n := range need {
-		if n == 0 {
-			continue
-		}
-		var err error
-		if got[j], err = s.arena.Alloc(sizes[j], n); err != nil {
-			for _, blocks := range got {
-				s.arena.Release(blocks)
+	got, err := s.arena.allocAll(func(yield func(size int)) {
+		for class, n := range want {
+			for range n - len(s.undo.blocks[class]) {
+				yield([2]tensor.KVLayout{s.g.Layout, s.g.Local}[class].BlockBytes())
 			}
-			s.arena.Uncharge(charge)
-			return err
 		}
+		for i := range s.tables {
+			for j := range s.tables[i].planes {
+				for range need(&s.tables[i], j) {
+					yield(s.tables[i].planes[j].size)
+				}
+			}
+		}
+	})
+	if err != nil {
+		s.arena.Uncharge(charge)
+		return err
 	}
 	s.charge += charge
-	s.undo.blocks = append(s.undo.blocks, got[rowsPlane][:undo]...)
-	got[rowsPlane] = got[rowsPlane][undo:]
-	for i := range s.tables {
-		t := &s.tables[i]
-		slots, grown := t.rule.Slots(s.prompt, tokens), false
-		for j := range t.planes {
-			p := &t.planes[j]
-			if n := p.room(slots) - len(p.blocks); n > 0 && (j != rowsPlane || !adopted(t)) {
-				p.blocks, got[j], grown = append(p.blocks, got[j][:n]...), got[j][n:], true
-			}
+	take := func(to *[][]byte, n int) {
+		if n > 0 {
+			*to, got = append(*to, got[:n]...), got[n:]
 		}
-		if grown {
+	}
+	for class, n := range want {
+		take(&s.undo.blocks[class], n-len(s.undo.blocks[class]))
+	}
+	for i := range s.tables {
+		t, before := &s.tables[i], len(got)
+		for j := range t.planes {
+			take(&t.planes[j].blocks, need(t, j))
+		}
+		if len(got) < before {
 			s.resizeTable(t)
 		}
 	}
@@ -165,9 +173,9 @@ func (s *Store) WriteRun(layer, head, pos, m int, k []float32, ldk int, v []floa
 		if keeps {
 			n = min(n, tensor.BlockSlots-slot%tensor.BlockSlots)
 		} else {
-			slot, n, old, at = s.stageRun(t, i*s.undo.per+slot-s.tokens, slot, n)
+			slot, n, old, at = s.stageRun(t, slot, n)
 		}
-		s.g.Layout.PutRun(t.rows()[slot/tensor.BlockSlots], slot%tensor.BlockSlots, n, k[j*ldk:], ldk, v[j*ldv:], ldv, old, at)
+		t.layout.PutRun(t.rows()[slot/tensor.BlockSlots], slot%tensor.BlockSlots, n, k[j*ldk:], ldk, v[j*ldv:], ldv, old, at)
 		for i := range n {
 			s.updateHalf(t, slot+i)
 		}
@@ -273,11 +281,13 @@ func (s *Store) Together(layer, pos, n int) (together, causal bool) {
 func (s *Store) trimTo(tokens int) {
 	undo := 0
 	if s.overwrites(tokens) {
-		undo = int(undoBlocks(int64(len(s.tables)), max(s.expected, tokens-s.tokens)))
+		undo = max(s.expected, tokens-s.tokens)
 	}
-	if undo < len(s.undo.blocks) {
-		s.arena.Release(s.undo.blocks[undo:])
-		s.undo.blocks = s.undo.blocks[:undo]
+	for class, want := range s.undoNeed(undo) {
+		if of := &s.undo.blocks[class]; want < len(*of) {
+			s.arena.Release((*of)[want:])
+			*of = (*of)[:want]
+		}
 	}
 	for i := range s.tables {
 		t := &s.tables[i]

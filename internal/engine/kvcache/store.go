@@ -36,8 +36,10 @@ type Store struct {
 // table is one head of one layer.
 type table struct {
 	Head
-	rule           *Policy // Geometry.Rule; Full during prefill
-	window         int     // window of the layer; 0: none
+	rule           *Policy         // Geometry.Rule; Full during prefill
+	layout         tensor.KVLayout // of a row
+	nth            int             // number of the table among those of its layout
+	window         int             // window of the layer; 0: none
 	planes         [planes]plane
 	offsets        []int32      // [slots], see Policy.AtCachePositions
 	n              int          // slots in use: the highest written one + 1
@@ -68,8 +70,9 @@ func NewPrefill(a *Arena, g Geometry, heads tensor.Span) *Store {
 	s := newStore(a, plain, heads, full)
 	s.g, s.sealed = g, true
 	for i := range s.tables {
-		if w := g.window(s.tables[i].Layer); w > 0 {
-			s.tables[i].ring = windowRing(w)
+		if t := &s.tables[i]; g.window(t.Layer) > 0 {
+			w := g.window(t.Layer)
+			t.ring, t.layout, t.planes = windowRing(w), g.rows(w), g.planesOf(t.rule, w)
 		}
 	}
 	return s
@@ -85,8 +88,9 @@ func newStore(a *Arena, g Geometry, heads tensor.Span, p *Policy) *Store {
 	if heads.Lo < 0 || heads.Hi > g.KVHeads || heads.Lo > heads.Hi {
 		panic(fmt.Sprintf("kvcache: heads [%d,%d) of a model with %d", heads.Lo, heads.Hi, g.KVHeads))
 	}
-	s := &Store{arena: a, g: g, policy: p, heads: heads, expected: 1}
+	s := &Store{arena: a, g: g, policy: p, heads: heads, undo: undo{local: g.Local}, expected: 1}
 	s.tables = make([]table, g.Layers*heads.Len())
+	var local int // tables with the layout Geometry.Local
 	for i := range s.tables {
 		t := &s.tables[i]
 		t.Layer, t.Index = i/heads.Len(), heads.Lo+i%heads.Len()
@@ -95,7 +99,11 @@ func newStore(a *Arena, g Geometry, heads tensor.Span, p *Policy) *Store {
 		} else {
 			t.rule = g.Rule(t.Layer, p)
 		}
-		t.planes = g.planesOf(t.rule)
+		t.layout, t.planes = g.rows(t.window), g.planesOf(t.rule, t.window)
+		if t.nth = i - local; t.layout != g.Layout {
+			t.nth = local
+			local++
+		}
 	}
 	return s
 }
@@ -112,7 +120,7 @@ func (s *Store) Policy() *Policy { return s.policy }
 // Rule is the policy of one layer of the store.
 func (s *Store) Rule(layer int) *Policy { return s.table(layer, s.heads.Lo).rule }
 
-// Layout is the layout of a row in a block.
+// Layout is the layout of a row in a block, in the layers without a window.
 func (s *Store) Layout() tensor.KVLayout { return s.g.Layout }
 
 // Tokens is the number of committed tokens, evicted ones included. It is the position of the next
@@ -125,13 +133,13 @@ func (s *Store) Prompt() int { return s.prompt }
 // Bytes is the memory that the store holds in its arena: planes, slot tables and undo rows. Shared
 // blocks count whole, see Shared.
 func (s *Store) Bytes() int64 {
-	bytes := blockBytes(s.g, int64(len(s.undo.blocks))) + s.charge + s.queryCharge + s.undo.charge
+	bytes := blockBytes(s.g.Layout, int64(len(s.undo.blocks[0]))) + blockBytes(s.g.Local, int64(len(s.undo.blocks[1]))) + s.charge + s.queryCharge + s.undo.charge
 	for i := range s.tables {
 		t := &s.tables[i]
 		for _, p := range t.planes {
 			bytes += int64(p.size) * int64(len(p.blocks))
 		}
-		bytes += t.factors.bytes() - blockBytes(s.g, int64(t.freed))
+		bytes += t.factors.bytes() - blockBytes(t.layout, int64(t.freed))
 		if t.fetched != nil {
 			bytes += int64(len(t.fetched.blocks) * t.rule.spilledSize(s.g.Layout, tensor.BlockSlots))
 		}
@@ -175,7 +183,7 @@ func (s *Store) Fetch(layer, head, pos int) {
 		slot, _ = t.rule.runs.Run(pos, 1)
 	}
 	if b := slot / tensor.BlockSlots; b < len(t.rows()) && t.rows()[b] != nil {
-		s.g.Layout.Fetch(t.rows()[b], slot%tensor.BlockSlots)
+		t.layout.Fetch(t.rows()[b], slot%tensor.BlockSlots)
 	}
 }
 
@@ -247,11 +255,12 @@ func (s *Store) Release() {
 		for _, p := range t.planes[1:] {
 			s.arena.Release(p.blocks)
 		}
-		*t = table{Head: Head{Layer: t.Layer, Index: t.Index}, rule: t.rule, window: t.window, ring: t.ring, planes: s.g.planesOf(t.rule)}
+		*t = table{Head: Head{Layer: t.Layer, Index: t.Index}, rule: t.rule, layout: t.layout, nth: t.nth, window: t.window, ring: t.ring, planes: s.g.planesOf(t.rule, s.g.window(t.Layer))}
 	}
-	s.arena.Release(s.undo.blocks)
+	s.arena.Release(s.undo.blocks[0])
+	s.arena.Release(s.undo.blocks[1])
 	s.arena.Uncharge(s.charge + s.queryCharge + s.undo.charge)
-	s.undo, s.charge, s.queryCharge = undo{}, 0, 0
+	s.undo, s.charge, s.queryCharge = undo{local: s.undo.local}, 0, 0
 	s.tokens, s.staged, s.prompt, s.pending, s.sealed, s.shares, s.indexed, s.calibration = 0, 0, 0, 0, false, false, 0, nil
 }
 

@@ -7,14 +7,16 @@ import (
 )
 
 // undo is the log of one running step of a policy that overwrites slots. Entry h*per+i is the i-th
-// token of the step in table h. Its old row is row e%BlockSlots of block e/BlockSlots, in row form
-// (tensor.KVLayout.SaveRow), so a run of tokens is saved in one copy. Entries are independent:
+// token of the step in table h. Tables of one layout have their old rows in the same blocks: with e
+// counted among them, the row is row e%BlockSlots of block e/BlockSlots, in row form
+// (tensor.KVLayout.SaveRow). So a run of tokens is saved in one copy. Entries are independent:
 // heads may be written concurrently.
 //
 // It costs one row per head. In return a failed step leaves no trace, and a store can be copied
 // elsewhere or drop rejected tokens without a rebuild.
 type undo struct {
-	blocks  [][]byte
+	blocks  [2][][]byte // of the tables with Geometry.Layout, of those with Geometry.Local
+	local   tensor.KVLayout
 	per     int // tokens of the step
 	entries []undoEntry
 	charge  int64 // bytes of kept scores booked in the arena
@@ -40,9 +42,10 @@ func (s *Store) extend(per int) {
 			u.entries[from] = undoEntry{}
 			u.entries[to] = e
 			if e.slot > 0 && e.old >= 0 {
-				rows, at := u.row(to)
-				src, i := u.row(from)
-				s.g.Layout.MoveRow(rows, at, src, i)
+				t := &s.tables[h]
+				rows, at := u.rowOf(t, t.nth*per+i)
+				src, i := u.rowOf(t, t.nth*was+i)
+				t.layout.MoveRow(rows, at, src, i)
 			}
 		}
 	}
@@ -50,15 +53,40 @@ func (s *Store) extend(per int) {
 
 func (u *undo) clear() { u.entries, u.per = u.entries[:0], 0 }
 
-// row is the place of an entry's old row: a block in row form, and the row in it.
-func (u *undo) row(entry int) ([]byte, int) {
-	return u.blocks[entry/tensor.BlockSlots], entry % tensor.BlockSlots
+// row is the place of the old row of a table's i-th token: a block in row form, and the row in it.
+func (u *undo) row(t *table, i int) ([]byte, int) { return u.rowOf(t, t.nth*u.per+i) }
+
+// rowOf is row for the number of an entry among those of the table's layout.
+func (u *undo) rowOf(t *table, e int) ([]byte, int) {
+	return u.blocks[u.class(t)][e/tensor.BlockSlots], e % tensor.BlockSlots
+}
+
+// class is the index in blocks of a table's rows.
+func (u *undo) class(t *table) int {
+	if t.layout == u.local && u.local.KDim > 0 {
+		return 1
+	}
+	return 0
+}
+
+// undoNeed is the number of blocks of each layout that undo a number of tokens.
+func (s *Store) undoNeed(staged int) (need [2]int) {
+	var tables [2]int64
+	for i := range s.tables {
+		tables[s.undo.class(&s.tables[i])]++
+	}
+	for class, n := range tables {
+		need[class] = int(undoBlocks(n, staged))
+	}
+	return need
 }
 
 // stage returns the slot of the token at pos, and saves its old contents.
-func (s *Store) stage(t *table, entry, pos int) int {
+func (s *Store) stage(t *table, pos int) int {
+	i := pos - s.tokens
+	entry := s.index(t.Layer, t.Index)*s.undo.per + i
 	if t.Scores != nil {
-		s.keepScores(t, pos-s.tokens)
+		s.keepScores(t, i)
 	}
 	e, slot := &s.undo.entries[entry], t.rule.Slot(&t.Head, pos)
 	*e = undoEntry{slot: int32(slot + 1), old: t.Positions[slot], n: int32(t.n)}
@@ -67,8 +95,8 @@ func (s *Store) stage(t *table, entry, pos int) int {
 			e.off, t.offsets[slot] = t.offsets[slot], 0
 			t.evicted(e.old, 1)
 		}
-		rows, at := s.undo.row(entry)
-		s.g.Layout.SaveRow(rows, at, t.rows()[slot/tensor.BlockSlots], slot%tensor.BlockSlots)
+		rows, at := s.undo.row(t, i)
+		t.layout.SaveRow(rows, at, t.rows()[slot/tensor.BlockSlots], slot%tensor.BlockSlots)
 	}
 	if t.Scores != nil {
 		e.score, t.Scores[slot] = t.Scores[slot], 0
@@ -99,10 +127,12 @@ func (s *Store) keepScores(t *table, i int) {
 // stageRun is stage for as many of the m tokens from pos on as take successive slots of one block
 // and successive rows in one block of the log. It does not save the rows: the caller copies them to
 // old, unless that is nil.
-func (s *Store) stageRun(t *table, first, pos, m int) (slot, n int, old []byte, at int) {
-	n = min(m, tensor.BlockSlots-first%tensor.BlockSlots)
+func (s *Store) stageRun(t *table, pos, m int) (slot, n int, old []byte, at int) {
+	i := pos - s.tokens
+	first := s.index(t.Layer, t.Index)*s.undo.per + i
+	n = min(m, tensor.BlockSlots-(t.nth*s.undo.per+i)%tensor.BlockSlots)
 	if t.rule.runs == nil || n < 2 || t.offsets != nil {
-		return s.stage(t, first, pos), 1, nil, 0
+		return s.stage(t, pos), 1, nil, 0
 	}
 	slot, n = t.rule.runs.Run(pos, n)
 	n = min(n, tensor.BlockSlots-slot%tensor.BlockSlots)
@@ -118,7 +148,7 @@ func (s *Store) stageRun(t *table, first, pos, m int) (slot, n int, old []byte, 
 		positions[j] = int32(pos + j)
 	}
 	if evicts {
-		old, at = s.undo.row(first)
+		old, at = s.undo.row(t, i)
 	}
 	return slot, n, old, at
 }
@@ -143,7 +173,7 @@ func (s *Store) rewind(t *table, n int) {
 	base := s.index(t.Layer, t.Index) * s.undo.per
 	for j := s.undo.per - 1; j >= n; j-- {
 		if s.undo.entries[base+j].slot > 0 {
-			s.putBack(t, base+j)
+			s.putBack(t, base, j)
 			t.attention = t.attention[:0] // of that token, or a later one
 		}
 	}
@@ -153,13 +183,15 @@ func (s *Store) rewind(t *table, n int) {
 	}
 }
 
-func (s *Store) putBack(t *table, entry int) {
+// putBack undoes the i-th token of the step in a table whose entries start at base.
+func (s *Store) putBack(t *table, base, i int) {
+	entry := base + i
 	e := s.undo.entries[entry]
 	s.undo.entries[entry] = undoEntry{}
 	slot := int(e.slot - 1)
 	if e.old >= 0 {
-		rows, at := s.undo.row(entry)
-		s.g.Layout.LoadRow(t.rows()[slot/tensor.BlockSlots], slot%tensor.BlockSlots, rows, at)
+		rows, at := s.undo.row(t, i)
+		t.layout.LoadRow(t.rows()[slot/tensor.BlockSlots], slot%tensor.BlockSlots, rows, at)
 		s.updateHalf(t, slot)
 	}
 	t.Positions[slot] = e.old
