@@ -492,6 +492,12 @@ func geluMulAVX512(dst, gate, up *float32, n int)
 func softCapAVX512(x *float32, by float32, n int)
 
 //go:noescape
+func sigmoidMulAVX512(dst, gate, x *float32, n int)
+
+//go:noescape
+func addProductAVX512(dst, x, y *float32, n int)
+
+//go:noescape
 func ropeAVX512(lo, hi, cos, sin *float32, n int)
 
 //go:noescape
@@ -526,6 +532,15 @@ func fmaPeakAVX512(n int)
 
 //go:noescape
 func dotPeakAVX512(n int)
+
+//go:noescape
+func deltaPredictAVX512(a *deltaArgs)
+
+//go:noescape
+func deltaReadAVX512(a *deltaArgs)
+
+//go:noescape
+func deltaAdvanceAVX512(a *deltaArgs)
 
 //go:noescape
 func tileF321x1AVX2(a *tileArgs)
@@ -831,6 +846,12 @@ func geluMulAVX2(dst, gate, up *float32, n int)
 func softCapAVX2(x *float32, by float32, n int)
 
 //go:noescape
+func sigmoidMulAVX2(dst, gate, x *float32, n int)
+
+//go:noescape
+func addProductAVX2(dst, x, y *float32, n int)
+
+//go:noescape
 func ropeAVX2(lo, hi, cos, sin *float32, n int)
 
 //go:noescape
@@ -868,6 +889,15 @@ func fmaPeakAVX2(n int)
 
 //go:noescape
 func dotPeakAVX2(n int)
+
+//go:noescape
+func deltaPredictAVX2(a *deltaArgs)
+
+//go:noescape
+func deltaReadAVX2(a *deltaArgs)
+
+//go:noescape
+func deltaAdvanceAVX2(a *deltaArgs)
 
 //go:noescape
 func attendF3232x1AVX512(a *attendArgs)

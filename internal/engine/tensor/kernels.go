@@ -33,6 +33,11 @@ type kernels struct {
 	add     func(dst, x []float32)
 	siluMul func(dst, gate, up []float32)
 	geluMul func(dst, gate, up []float32)
+
+	sigmoidMul func(dst, gate, x []float32)
+	addProduct func(dst, x, y []float32) // dst = fma(x, y, dst)
+	delta      deltaKernels
+
 	rope    func(x, cos, sin []float32)
 	argMax  func(x []float32) int
 	maxOf   func(x []float32) float32

@@ -70,6 +70,18 @@ func GELUMul(dst, gate, up []float32) {
 // is rounded.
 func SoftCap(x []float32, top float32) { active.softCap(x, top) }
 
+// SigmoidMul computes dst = x / (1+exp(-gate)) over the length of dst. dst may be gate or x.
+func SigmoidMul(dst, gate, x []float32) {
+	sameLength("SigmoidMul", len(dst), len(gate), len(x))
+	active.sigmoidMul(dst, gate, x)
+}
+
+// AddProduct computes dst = fma(x, y, dst) over the length of dst.
+func AddProduct(dst, x, y []float32) {
+	sameLength("AddProduct", len(dst), len(x), len(y))
+	active.addProduct(dst, x, y)
+}
+
 // RopeRotateHalf rotates one head x [d] in place, in the rotate-half pairing (i, i+d/2):
 // x[i]*cos[i] - x[i+d/2]*sin[i] and x[i+d/2]*cos[i] + x[i]*sin[i], each product rounded. cos and
 // sin have d/2 elements.

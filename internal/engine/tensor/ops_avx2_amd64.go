@@ -39,6 +39,18 @@ func geluMulVecAVX2(dst, gate, up []float32) {
 	portableGELUMul(dst[n:], gate[n:], up[n:])
 }
 
+func sigmoidMulVecAVX2(dst, gate, x []float32) {
+	n := len(dst) &^ 15
+	sigmoidMulAVX2(unsafe.SliceData(dst), unsafe.SliceData(gate), unsafe.SliceData(x), n)
+	portableSigmoidMul(dst[n:], gate[n:], x[n:])
+}
+
+func addProductVecAVX2(dst, x, y []float32) {
+	n := len(dst) &^ 15
+	addProductAVX2(unsafe.SliceData(dst), unsafe.SliceData(x), unsafe.SliceData(y), n)
+	portableAddProduct(dst[n:], x[n:], y[n:])
+}
+
 func ropeVecAVX2(x, cos, sin []float32) {
 	half := len(x) / 2
 	n := half &^ 15
@@ -98,30 +110,33 @@ func laneMaxAVX2(acc *lanes, x []float32) { maximumAVX2(acc, unsafe.SliceData(x)
 func mul64AVX2(x, by *[BlockSlots]float32) { mulAVX2(&x[0], &by[0], BlockSlots) }
 
 var kernelsAVX2 = &kernels{
-	name:    "avx2",
-	tile:    tilesAVX2,
-	values:  valuesAVX2,
-	softmax: softmaxAVX2,
-	attend:  attendAVX2,
-	picked:  pickedAVX2,
-	fold:    foldAVX2,
-	rmsnorm: rmsnormAVX2,
-	add:     addVecAVX2,
-	siluMul: siluMulVecAVX2,
-	geluMul: geluMulVecAVX2,
-	rope:    ropeVecAVX2,
-	argMax:  argMaxAVX2,
-	maxOf:   maxOfAVX2,
-	sumExp:  sumExpVecAVX2,
-	scaleBy: scaleVecAVX2,
-	softCap: softCapVecAVX2,
-	mul64:   mul64AVX2,
-	raise:   raiseVecAVX2,
-	laneMax: laneMaxAVX2,
-	quant:   quantiseVec,
-	turn:    transpose8AVX2,
-	toBF16:  roundBF16Vec,
-	widen:   widenBF16VecAVX2,
-	fetch:   fetchAVX2,
-	peak:    peaks{8, readPeakAVX2, fmaPeakAVX2, 8, dotPeakAVX2},
+	name:       "avx2",
+	tile:       tilesAVX2,
+	values:     valuesAVX2,
+	softmax:    softmaxAVX2,
+	attend:     attendAVX2,
+	picked:     pickedAVX2,
+	fold:       foldAVX2,
+	rmsnorm:    rmsnormAVX2,
+	add:        addVecAVX2,
+	siluMul:    siluMulVecAVX2,
+	geluMul:    geluMulVecAVX2,
+	sigmoidMul: sigmoidMulVecAVX2,
+	addProduct: addProductVecAVX2,
+	delta:      deltaKernels{deltaPredictAVX2, deltaReadAVX2, deltaAdvanceAVX2},
+	rope:       ropeVecAVX2,
+	argMax:     argMaxAVX2,
+	maxOf:      maxOfAVX2,
+	sumExp:     sumExpVecAVX2,
+	scaleBy:    scaleVecAVX2,
+	softCap:    softCapVecAVX2,
+	mul64:      mul64AVX2,
+	raise:      raiseVecAVX2,
+	laneMax:    laneMaxAVX2,
+	quant:      quantiseVec,
+	turn:       transpose8AVX2,
+	toBF16:     roundBF16Vec,
+	widen:      widenBF16VecAVX2,
+	fetch:      fetchAVX2,
+	peak:       peaks{8, readPeakAVX2, fmaPeakAVX2, 8, dotPeakAVX2},
 }

@@ -466,6 +466,116 @@ DATA two_ops_avx2<>+24(SB)/4, $0x40000000
 DATA two_ops_avx2<>+28(SB)/4, $0x40000000
 GLOBL two_ops_avx2<>(SB), RODATA|NOPTR, $32
 
+// func sigmoidMulAVX2(dst uintptr, gate uintptr, x uintptr, n int)
+// Requires: AVX, AVX2, FMA3
+TEXT ·sigmoidMulAVX2(SB), NOSPLIT, $0-32
+	MOVQ  dst+0(FP), AX
+	MOVQ  gate+8(FP), CX
+	MOVQ  x+16(FP), DX
+	MOVQ  n+24(FP), BX
+	TESTQ BX, BX
+	JZ    loop_done
+
+loop:
+	VMOVUPS      (CX), Y0
+	VXORPS       sign_ops_avx2<>+0(SB), Y0, Y1
+	VMOVUPS      expMax_ops_avx2<>+0(SB), Y0
+	VMINPS       Y1, Y0, Y1
+	VMOVUPS      expMin_ops_avx2<>+0(SB), Y0
+	VMAXPS       Y1, Y0, Y1
+	VMULPS       log2e_ops_avx2<>+0(SB), Y1, Y0
+	VROUNDPS     $0x08, Y0, Y0
+	VFNMADD231PS ln2High_ops_avx2<>+0(SB), Y0, Y1
+	VFNMADD231PS ln2Low_ops_avx2<>+0(SB), Y0, Y1
+	VMOVUPS      expC6_ops_avx2<>+0(SB), Y2
+	VFMADD213PS  expC5_ops_avx2<>+0(SB), Y1, Y2
+	VFMADD213PS  expC4_ops_avx2<>+0(SB), Y1, Y2
+	VFMADD213PS  expC3_ops_avx2<>+0(SB), Y1, Y2
+	VFMADD213PS  expC2_ops_avx2<>+0(SB), Y1, Y2
+	VFMADD213PS  one_ops_avx2<>+0(SB), Y1, Y2
+	VFMADD213PS  one_ops_avx2<>+0(SB), Y1, Y2
+	VCVTPS2DQ    Y0, Y0
+	VPSRAD       $0x01, Y0, Y1
+	VPSUBD       Y1, Y0, Y0
+	VPADDD       bias_ops_avx2<>+0(SB), Y1, Y1
+	VPSLLD       $0x17, Y1, Y1
+	VPADDD       bias_ops_avx2<>+0(SB), Y0, Y0
+	VPSLLD       $0x17, Y0, Y0
+	VMULPS       Y1, Y2, Y2
+	VMULPS       Y0, Y2, Y1
+	VADDPS       one_ops_avx2<>+0(SB), Y1, Y1
+	VMOVUPS      (DX), Y0
+	VDIVPS       Y1, Y0, Y0
+	VMOVUPS      Y0, (AX)
+	VMOVUPS      32(CX), Y0
+	VXORPS       sign_ops_avx2<>+0(SB), Y0, Y1
+	VMOVUPS      expMax_ops_avx2<>+0(SB), Y0
+	VMINPS       Y1, Y0, Y1
+	VMOVUPS      expMin_ops_avx2<>+0(SB), Y0
+	VMAXPS       Y1, Y0, Y1
+	VMULPS       log2e_ops_avx2<>+0(SB), Y1, Y0
+	VROUNDPS     $0x08, Y0, Y0
+	VFNMADD231PS ln2High_ops_avx2<>+0(SB), Y0, Y1
+	VFNMADD231PS ln2Low_ops_avx2<>+0(SB), Y0, Y1
+	VMOVUPS      expC6_ops_avx2<>+0(SB), Y2
+	VFMADD213PS  expC5_ops_avx2<>+0(SB), Y1, Y2
+	VFMADD213PS  expC4_ops_avx2<>+0(SB), Y1, Y2
+	VFMADD213PS  expC3_ops_avx2<>+0(SB), Y1, Y2
+	VFMADD213PS  expC2_ops_avx2<>+0(SB), Y1, Y2
+	VFMADD213PS  one_ops_avx2<>+0(SB), Y1, Y2
+	VFMADD213PS  one_ops_avx2<>+0(SB), Y1, Y2
+	VCVTPS2DQ    Y0, Y0
+	VPSRAD       $0x01, Y0, Y1
+	VPSUBD       Y1, Y0, Y0
+	VPADDD       bias_ops_avx2<>+0(SB), Y1, Y1
+	VPSLLD       $0x17, Y1, Y1
+	VPADDD       bias_ops_avx2<>+0(SB), Y0, Y0
+	VPSLLD       $0x17, Y0, Y0
+	VMULPS       Y1, Y2, Y2
+	VMULPS       Y0, Y2, Y1
+	VADDPS       one_ops_avx2<>+0(SB), Y1, Y1
+	VMOVUPS      32(DX), Y0
+	VDIVPS       Y1, Y0, Y0
+	VMOVUPS      Y0, 32(AX)
+	ADDQ         $0x40, AX
+	ADDQ         $0x40, CX
+	ADDQ         $0x40, DX
+	SUBQ         $0x10, BX
+	JNZ          loop
+
+loop_done:
+	VZEROUPPER
+	RET
+
+// func addProductAVX2(dst uintptr, x uintptr, y uintptr, n int)
+// Requires: AVX, FMA3
+TEXT ·addProductAVX2(SB), NOSPLIT, $0-32
+	MOVQ  dst+0(FP), AX
+	MOVQ  x+8(FP), CX
+	MOVQ  y+16(FP), DX
+	MOVQ  n+24(FP), BX
+	TESTQ BX, BX
+	JZ    loop_done
+
+loop:
+	VMOVUPS     (AX), Y0
+	VMOVUPS     (CX), Y1
+	VFMADD231PS (DX), Y1, Y0
+	VMOVUPS     Y0, (AX)
+	VMOVUPS     32(AX), Y0
+	VMOVUPS     32(CX), Y1
+	VFMADD231PS 32(DX), Y1, Y0
+	VMOVUPS     Y0, 32(AX)
+	ADDQ        $0x40, AX
+	ADDQ        $0x40, CX
+	ADDQ        $0x40, DX
+	SUBQ        $0x10, BX
+	JNZ         loop
+
+loop_done:
+	VZEROUPPER
+	RET
+
 // func ropeAVX2(lo uintptr, hi uintptr, cos uintptr, sin uintptr, n int)
 // Requires: AVX
 TEXT ·ropeAVX2(SB), NOSPLIT, $0-40

@@ -39,6 +39,18 @@ func geluMulVecAVX512(dst, gate, up []float32) {
 	portableGELUMul(dst[n:], gate[n:], up[n:])
 }
 
+func sigmoidMulVecAVX512(dst, gate, x []float32) {
+	n := len(dst) &^ 15
+	sigmoidMulAVX512(unsafe.SliceData(dst), unsafe.SliceData(gate), unsafe.SliceData(x), n)
+	portableSigmoidMul(dst[n:], gate[n:], x[n:])
+}
+
+func addProductVecAVX512(dst, x, y []float32) {
+	n := len(dst) &^ 15
+	addProductAVX512(unsafe.SliceData(dst), unsafe.SliceData(x), unsafe.SliceData(y), n)
+	portableAddProduct(dst[n:], x[n:], y[n:])
+}
+
 func ropeVecAVX512(x, cos, sin []float32) {
 	half := len(x) / 2
 	n := half &^ 15
@@ -98,30 +110,33 @@ func laneMaxAVX512(acc *lanes, x []float32) { maximumAVX512(acc, unsafe.SliceDat
 func mul64AVX512(x, by *[BlockSlots]float32) { mulAVX512(&x[0], &by[0], BlockSlots) }
 
 var kernelsAVX512 = &kernels{
-	name:    "avx512",
-	tile:    tilesAVX512,
-	values:  valuesAVX512,
-	softmax: softmaxAVX512,
-	attend:  attendAVX512,
-	picked:  pickedAVX512,
-	fold:    foldAVX2,
-	rmsnorm: rmsnormAVX512,
-	add:     addVecAVX512,
-	siluMul: siluMulVecAVX512,
-	geluMul: geluMulVecAVX512,
-	rope:    ropeVecAVX512,
-	argMax:  argMaxAVX512,
-	maxOf:   maxOfAVX512,
-	sumExp:  sumExpVecAVX512,
-	scaleBy: scaleVecAVX512,
-	softCap: softCapVecAVX512,
-	mul64:   mul64AVX512,
-	raise:   raiseVecAVX512,
-	laneMax: laneMaxAVX512,
-	quant:   quantiseVec,
-	turn:    transpose8AVX2,
-	toBF16:  roundBF16Vec,
-	widen:   widenBF16VecAVX512,
-	fetch:   fetchAVX2,
-	peak:    peaks{16, readPeakAVX512, fmaPeakAVX512, 16, dotPeakAVX512},
+	name:       "avx512",
+	tile:       tilesAVX512,
+	values:     valuesAVX512,
+	softmax:    softmaxAVX512,
+	attend:     attendAVX512,
+	picked:     pickedAVX512,
+	fold:       foldAVX2,
+	rmsnorm:    rmsnormAVX512,
+	add:        addVecAVX512,
+	siluMul:    siluMulVecAVX512,
+	geluMul:    geluMulVecAVX512,
+	sigmoidMul: sigmoidMulVecAVX512,
+	addProduct: addProductVecAVX512,
+	delta:      deltaKernels{deltaPredictAVX512, deltaReadAVX512, deltaAdvanceAVX512},
+	rope:       ropeVecAVX512,
+	argMax:     argMaxAVX512,
+	maxOf:      maxOfAVX512,
+	sumExp:     sumExpVecAVX512,
+	scaleBy:    scaleVecAVX512,
+	softCap:    softCapVecAVX512,
+	mul64:      mul64AVX512,
+	raise:      raiseVecAVX512,
+	laneMax:    laneMaxAVX512,
+	quant:      quantiseVec,
+	turn:       transpose8AVX2,
+	toBF16:     roundBF16Vec,
+	widen:      widenBF16VecAVX512,
+	fetch:      fetchAVX2,
+	peak:       peaks{16, readPeakAVX512, fmaPeakAVX512, 16, dotPeakAVX512},
 }

@@ -224,6 +224,74 @@ loop_done:
 DATA two_ops_avx512<>+0(SB)/4, $0x40000000
 GLOBL two_ops_avx512<>(SB), RODATA|NOPTR, $4
 
+// func sigmoidMulAVX512(dst uintptr, gate uintptr, x uintptr, n int)
+// Requires: AVX, AVX512F
+TEXT ·sigmoidMulAVX512(SB), NOSPLIT, $0-32
+	MOVQ  dst+0(FP), AX
+	MOVQ  gate+8(FP), CX
+	MOVQ  x+16(FP), DX
+	MOVQ  n+24(FP), BX
+	TESTQ BX, BX
+	JZ    loop_done
+
+loop:
+	VMOVUPS           (CX), Z0
+	VPXORD.BCST       sign_ops_avx512<>+0(SB), Z0, Z1
+	VBROADCASTSS      expMax_ops_avx512<>+0(SB), Z0
+	VMINPS            Z1, Z0, Z1
+	VBROADCASTSS      expMin_ops_avx512<>+0(SB), Z0
+	VMAXPS            Z1, Z0, Z1
+	VMULPS.BCST       log2e_ops_avx512<>+0(SB), Z1, Z0
+	VRNDSCALEPS       $0x08, Z0, Z0
+	VFNMADD231PS.BCST ln2High_ops_avx512<>+0(SB), Z0, Z1
+	VFNMADD231PS.BCST ln2Low_ops_avx512<>+0(SB), Z0, Z1
+	VBROADCASTSS      expC6_ops_avx512<>+0(SB), Z2
+	VFMADD213PS.BCST  expC5_ops_avx512<>+0(SB), Z1, Z2
+	VFMADD213PS.BCST  expC4_ops_avx512<>+0(SB), Z1, Z2
+	VFMADD213PS.BCST  expC3_ops_avx512<>+0(SB), Z1, Z2
+	VFMADD213PS.BCST  expC2_ops_avx512<>+0(SB), Z1, Z2
+	VFMADD213PS.BCST  one_ops_avx512<>+0(SB), Z1, Z2
+	VFMADD213PS.BCST  one_ops_avx512<>+0(SB), Z1, Z2
+	VSCALEFPS         Z0, Z2, Z1
+	VADDPS.BCST       one_ops_avx512<>+0(SB), Z1, Z1
+	VMOVUPS           (DX), Z0
+	VDIVPS            Z1, Z0, Z0
+	VMOVUPS           Z0, (AX)
+	ADDQ              $0x40, AX
+	ADDQ              $0x40, CX
+	ADDQ              $0x40, DX
+	SUBQ              $0x10, BX
+	JNZ               loop
+
+loop_done:
+	VZEROUPPER
+	RET
+
+// func addProductAVX512(dst uintptr, x uintptr, y uintptr, n int)
+// Requires: AVX, AVX512F
+TEXT ·addProductAVX512(SB), NOSPLIT, $0-32
+	MOVQ  dst+0(FP), AX
+	MOVQ  x+8(FP), CX
+	MOVQ  y+16(FP), DX
+	MOVQ  n+24(FP), BX
+	TESTQ BX, BX
+	JZ    loop_done
+
+loop:
+	VMOVUPS     (AX), Z0
+	VMOVUPS     (CX), Z1
+	VFMADD231PS (DX), Z1, Z0
+	VMOVUPS     Z0, (AX)
+	ADDQ        $0x40, AX
+	ADDQ        $0x40, CX
+	ADDQ        $0x40, DX
+	SUBQ        $0x10, BX
+	JNZ         loop
+
+loop_done:
+	VZEROUPPER
+	RET
+
 // func ropeAVX512(lo uintptr, hi uintptr, cos uintptr, sin uintptr, n int)
 // Requires: AVX, AVX512F
 TEXT ·ropeAVX512(SB), NOSPLIT, $0-40

@@ -49,6 +49,18 @@ func portableSiLUMul(dst, gate, up []float32) {
 	}
 }
 
+func portableSigmoidMul(dst, gate, x []float32) {
+	for i := range dst {
+		dst[i] = x[i] / (1 + Exp(-gate[i]))
+	}
+}
+
+func portableAddProduct(dst, x, y []float32) {
+	for i := range dst {
+		dst[i] = fma32(x[i], y[i], dst[i])
+	}
+}
+
 // -2 sqrt(2/pi), and that times 0.044715, as float32.
 const (
 	geluLine = -0x1.988454p+0

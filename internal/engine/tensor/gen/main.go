@@ -38,6 +38,7 @@ func main() {
 		file(dir, "softmax_"+is.file, is, softmaxes)
 		file(dir, "ops_"+is.file, is, ops)
 		file(dir, "peak_"+is.file, is, peaks)
+		file(dir, "delta_"+is.file, is, deltas)
 	}
 	file(dir, "attend_"+avx512.file, avx512, attends)
 	file(dir, "picked_"+avx512.file, avx512, picked)

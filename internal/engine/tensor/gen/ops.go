@@ -60,6 +60,23 @@ func ops(g *gen) {
 		g.VMULPS(by, x, x)
 		g.VMOVUPS(x, mem(p[0], d))
 	})
+	g.elementwise("sigmoidMul", "dst, gate, x", func(p []reg.Register, _ reg.VecVirtual, d int) {
+		x, e := g.vec(), g.vec()
+		g.VMOVUPS(mem(p[1], d), x)
+		g.by(g.VXORPS, g.VPXORD_BCST)(g.konst("sign", 1<<31), x, e)
+		g.exp(e)
+		g.addBy()(g.f32("one", 1), e, e)
+		g.VMOVUPS(mem(p[2], d), x)
+		g.VDIVPS(e, x, x)
+		g.VMOVUPS(x, mem(p[0], d))
+	})
+	g.elementwise("addProduct", "dst, x, y", func(p []reg.Register, _ reg.VecVirtual, d int) {
+		v, w := g.vec(), g.vec()
+		g.VMOVUPS(mem(p[0], d), v)
+		g.VMOVUPS(mem(p[1], d), w)
+		g.VFMADD231PS(mem(p[2], d), w, v)
+		g.VMOVUPS(v, mem(p[0], d))
+	})
 	g.elementwise("rope", "lo, hi, cos, sin", func(p []reg.Register, _ reg.VecVirtual, d int) {
 		lo, hi, c, s := g.vec(), g.vec(), g.vec(), g.vec()
 		t, u := g.vec(), g.vec()

@@ -39,6 +39,18 @@ func geluMulVecISA(dst, gate, up []float32) {
 	portableGELUMul(dst[n:], gate[n:], up[n:])
 }
 
+func sigmoidMulVecISA(dst, gate, x []float32) {
+	n := len(dst) &^ 15
+	sigmoidMulISA(unsafe.SliceData(dst), unsafe.SliceData(gate), unsafe.SliceData(x), n)
+	portableSigmoidMul(dst[n:], gate[n:], x[n:])
+}
+
+func addProductVecISA(dst, x, y []float32) {
+	n := len(dst) &^ 15
+	addProductISA(unsafe.SliceData(dst), unsafe.SliceData(x), unsafe.SliceData(y), n)
+	portableAddProduct(dst[n:], x[n:], y[n:])
+}
+
 func ropeVecISA(x, cos, sin []float32) {
 	half := len(x) / 2
 	n := half &^ 15
@@ -109,6 +121,9 @@ var kernelsISA = &kernels{
 	add:     addVecISA,
 	siluMul: siluMulVecISA,
 	geluMul: geluMulVecISA,
+	sigmoidMul: sigmoidMulVecISA,
+	addProduct: addProductVecISA,
+	delta: deltaKernels{deltaPredictISA, deltaReadISA, deltaAdvanceISA},
 	rope:    ropeVecISA,
 	argMax:  argMaxISA,
 	maxOf:   maxOfISA,
