@@ -18,7 +18,7 @@ import (
 
 // benchFlags choose the model and the types to measure.
 type benchFlags struct {
-	Model      string `short:"m" env:"SHOAL_BENCH_MODEL" default:"bench160m" placeholder:"SHAPE" help:"Shape of a public model; its weights are random: ${shapes}."`
+	Model      string `short:"m" default:"bench160m" placeholder:"SHAPE" help:"Shape of a public model; its weights are random: ${shapes}."`
 	Quant      string `default:"q8_0" help:"Type of the weights in memory: f32, bf16, f16, q8_0, q4_0, iq4_nl."`
 	KVType     string `name:"kv-type" default:"bf16" help:"Type of the cache: f32, bf16, int8."`
 	Threads    int    `help:"Compute threads (default: all CPUs)."`

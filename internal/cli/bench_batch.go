@@ -19,7 +19,7 @@ import (
 )
 
 type benchBatchCmd struct {
-	Model    string   `short:"m" env:"SHOAL_BENCH_MODEL" placeholder:"DIR|SHAPE" help:"Checkpoint folder, or a shape with random weights: ${shapes} (default: the bundled model)."`
+	Model    string   `short:"m" placeholder:"DIR|SHAPE" help:"Checkpoint folder, or a shape with random weights: ${shapes} (default: the bundled model)."`
 	Quant    string   `placeholder:"TYPE" help:"Type of the weights in memory (default: as stored)."`
 	KVType   string   `name:"kv-type" placeholder:"TYPE" help:"Type of the cache: f32, bf16, int8 (default: the type of the stored weights)."`
 	KVMemory size     `name:"kv-memory" default:"256MiB" help:"Memory of the caches, per node."`

@@ -15,7 +15,7 @@ import (
 )
 
 type benchSpeculateCmd struct {
-	Model   []string      `short:"m" env:"SHOAL_BENCH_MODEL" placeholder:"DIR|SHAPE" help:"Checkpoint folders, or shapes of public models (default: the bundled model). A shape has random weights and uses the tokenizer of the bundled model: ${shapes}."`
+	Model   []string      `short:"m" placeholder:"DIR|SHAPE" help:"Checkpoint folders, or shapes of public models (default: the bundled model). A shape has random weights and uses the tokenizer of the bundled model: ${shapes}."`
 	Quant   string        `placeholder:"TYPE" help:"Type of the weights in memory (default: as stored)."`
 	Nodes   []int         `short:"n" default:"1" help:"Numbers of node processes; 0 runs the cluster in this process, and reports its CPU time as well."`
 	Threads int           `help:"Compute threads per node (default: all CPUs, divided evenly)."`

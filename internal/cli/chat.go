@@ -17,7 +17,6 @@ type chatCmd struct {
 	serverFlags
 	sampleFlags
 	startFlags
-	System string `help:"System message."`
 	Model  string `arg:"" optional:"" help:"Model to chat with: a checkpoint, a model that comes with the program, or a name on the server (default: the server's model)."`
 	served string // name of the model on the server; "" for its default
 }

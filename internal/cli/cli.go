@@ -62,8 +62,8 @@ const description = `Serve one large language model, split across all your machi
   shoal up --cluster NAME                      several machines: run this on the first one,
   shoal node --join ADDRESS --token TOKEN      and the line that it prints on the others
 
-Every flag has an environment variable (--kv-memory: SHOAL_KV_MEMORY), and can be set in a
-config file (--config).`
+Every flag has an environment variable, which --help shows (--kv-memory: SHOAL_KV_MEMORY;
+--nodes of up: SHOAL_UP_NODES), and can be set in a config file (--config).`
 
 // groups are the groups of commands in `shoal --help`.
 var groups = []kong.Group{
@@ -118,7 +118,7 @@ func Main(args []string) int {
 func parser(c *commands, e *env, exit func(int)) (*kong.Kong, error) {
 	return kong.New(c,
 		kong.Name("shoal"), kong.Description(description), kong.UsageOnError(),
-		kong.DefaultEnvars("SHOAL"), kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 100}),
+		environmentVariables(), kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 100}),
 		kong.Writers(e.stdout, e.stderr), kong.Exit(exit), kong.Bind(e), variables(), kong.ExplicitGroups(groups), plainNumbers())
 }
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"reflect"
 	"slices"
 	"strings"
@@ -39,7 +38,7 @@ func (configFlag) BeforeResolve(ctx *kong.Context, app *kong.Kong, trace *kong.P
 	}
 	ctx.AddResolver(kong.ResolverFunc(func(_ *kong.Context, _ *kong.Path, flag *kong.Flag) (any, error) {
 		v, ok := values[flag.Name]
-		if !ok || slices.ContainsFunc(flag.Envs, func(name string) bool { _, set := os.LookupEnv(name); return set }) {
+		if !ok || slices.ContainsFunc(flag.Tag.Envs, isSet) {
 			return nil, nil
 		}
 		text, err := flagText(v, flag)

@@ -19,8 +19,8 @@ import (
 
 // startFlags are flags of commands that start their own cluster when no server has the model.
 type startFlags struct {
-	Quant quantType `placeholder:"TYPE" help:"If this command starts MODEL: type of the weights in memory, as for shoal up; auto chooses the largest that fits."`
-	Nodes int       `default:"1" help:"If this command starts MODEL: number of node processes."`
+	Quant quantType `env:"SHOAL_QUANT" placeholder:"TYPE" help:"If this command starts MODEL: type of the weights in memory, as for shoal up; auto chooses the largest that fits."`
+	Nodes int       `env:"SHOAL_START_NODES" default:"1" help:"If this command starts MODEL: number of node processes."`
 }
 
 // localCheckpoint returns the path of the checkpoint on disk that word names: a path, a model

@@ -8,6 +8,7 @@ import (
 	"math"
 	"net"
 	"os"
+	"strconv"
 	"syscall"
 
 	"github.com/shoal-llm/shoal/cluster"
@@ -20,15 +21,10 @@ type coordinatorCmd struct {
 	serveFlags
 	listenFlags
 	keyFlags
+	processFlags
 	logFlags
-	Bind       string   `default:"127.0.0.1:7070" help:"Gossip address that nodes join; port 0 chooses a free port. An address other than loopback needs a cluster key."`
-	Ports      int      `default:"0" placeholder:"FIRST" help:"First of four consecutive ports on the host of --bind: control, routes, tensors, store (default: free ports)."`
-	ID         string   `name:"id" help:"Name of this process in the cluster (default: coordinator, or standby with --standby)."`
-	Join       []string `placeholder:"HOST:PORT" help:"Gossip addresses of a cluster that is already running."`
 	Standby    bool     `help:"Wait while another coordinator holds the lease, and take over when it fails. Needs --join and --data-dir."`
 	Nodes      int      `default:"0" help:"Nodes to wait for before serving (default: all nodes that have joined when no node has joined for two seconds)."`
-	NATS       string   `name:"nats" placeholder:"URL" help:"Use an external NATS instead of the embedded mesh."`
-	DataDir    string   `type:"path" placeholder:"DIR" help:"Folder for jobs, batches and files. A restarted coordinator continues them (default: none; jobs are refused)."`
 	StoreNodes []string `placeholder:"NAME" help:"Names (--id) of two or more processes that keep copies of the store: a standby and a node, or two nodes. Each needs its own --data-dir. To change them later, use shoal store add and remove."`
 	WithParent bool     `hidden:"" help:"Exit at once when standard input closes."`
 	ListenFD   int      `name:"listen-fd" hidden:"" help:"File descriptor of a listener inherited from the parent, instead of --listen. A standby does not answer there."`
@@ -92,7 +88,7 @@ func (c *coordinatorCmd) Run(e *env) error {
 		})
 	}
 	serve.Tracer = settings.tracerOrNil()
-	cfg := cluster.CoordinatorConfig{ID: c.ID, Bind: c.Bind, Ports: cluster.Ports(c.Ports), Cluster: c.Cluster, Join: c.Join, Standby: c.Standby, API: c.scheme() + "://" + l.Addr().String() + "/v1", Nodes: c.Nodes, Serve: serve, Key: key, Insecure: c.Insecure, NATS: c.NATS, DataDir: c.DataDir, StoreNodes: c.StoreNodes}
+	cfg := cluster.CoordinatorConfig{ID: c.ID, Bind: cmp.Or(c.Bind, net.JoinHostPort(loopback, strconv.Itoa(gossipPort))), Ports: cluster.Ports(c.Ports), Cluster: c.Cluster, Join: c.Join, Standby: c.Standby, API: c.scheme() + "://" + l.Addr().String() + "/v1", Nodes: c.Nodes, Serve: serve, Key: key, Insecure: c.Insecure, NATS: c.NATS, DataDir: c.DataDir, StoreNodes: c.StoreNodes}
 	if c.Standby {
 		cfg.ID = cmp.Or(cfg.ID, "standby")
 		c.printf(e, "standby at %s, in the cluster of %v\n", l.Addr(), c.Join)

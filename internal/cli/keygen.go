@@ -35,7 +35,7 @@ func (c *keygenCmd) Run(e *env) error {
 // keyFlags select the cluster of a process.
 type keyFlags struct {
 	clusterKeyFlag
-	Cluster  string `placeholder:"NAME" help:"Name of the cluster. Processes with another name cannot join, and are separate on an external NATS (default: shoal, or the cluster that this machine joined)."`
+	Cluster  string `env:"SHOAL_CLUSTER" placeholder:"NAME" help:"Name of the cluster. Processes with another name cannot join, and are separate on an external NATS (default: shoal, or the cluster that this machine joined)."`
 	Insecure bool   `help:"Run without a cluster key, on loopback addresses only. Every user of this machine can then join the cluster and read its traffic."`
 	KeyFD    int    `name:"cluster-key-fd" hidden:"" help:"File descriptor from which to read the key that the parent wrote."`
 }

@@ -66,14 +66,6 @@ func writeManual(m manual, app *kong.Application) error {
 	return m.end()
 }
 
-// environment returns the environment variable of a flag, or "".
-func environment(f *kong.Flag) string {
-	if len(f.Envs) == 0 {
-		return ""
-	}
-	return f.Envs[0]
-}
-
 // chunks splits a text into paragraphs and blocks of indented lines, which stay verbatim.
 func chunks(text string) (out []chunkOfText) {
 	for line := range strings.Lines(strings.TrimSpace(text) + "\n") {
@@ -152,7 +144,7 @@ func (r *roff) command(usage, summary, text string) {
 
 func (r *roff) flag(f *kong.Flag) {
 	r.printf(".TP\n.B %s\n%s", escaped(f.String()), escaped(f.Help))
-	if name := environment(f); name != "" {
+	if name := environment(f.Value); name != "" {
 		r.printf(" [%s]", escaped(name))
 	}
 	r.printf("\n")

@@ -24,20 +24,15 @@ type nodeCmd struct {
 	modelFlag
 	nodeFlags
 	keyFlags
+	processFlags
 	logFlags
-	Join       []string `placeholder:"HOST:PORT" help:"With --token: address that the first machine printed. Without: gossip addresses of the coordinator or of any node (default: those of the cluster that this machine joined before)."`
-	Token      string   `placeholder:"TOKEN" help:"Token from the first machine (shoal up --cluster, shoal token create). The node exchanges it for the cluster key and stores the key, so a restart needs no token. Other users cannot see a token in SHOAL_TOKEN."`
-	Discover   bool     `help:"Find the cluster on the local network by multicast DNS, and ask for the token."`
-	ID         string   `name:"id" help:"Name of the node (default: host name and process ID)."`
-	Bind       string   `placeholder:"HOST:PORT" help:"Gossip address. The other listeners use free ports on the same host. An address other than loopback needs a cluster key (default: 127.0.0.1:0; after joining with a token, the local address of the route to the first machine)."`
-	Ports      int      `default:"0" placeholder:"FIRST" help:"First of four consecutive ports on the host of --bind: control, routes, tensors, store (default: free ports)."`
-	Share      float64  `help:"Share of the work relative to other nodes, at most twice the default (default: the measured memory bandwidth in units of 10 GB/s). The coordinator's --shares overrides it."`
-	NATS       string   `name:"nats" placeholder:"URL" help:"Use an external NATS instead of the embedded mesh."`
-	DataDir    string   `type:"path" placeholder:"DIR" help:"Folder for a copy of the coordinator's store of jobs and placement. Three processes with copies replicate the store (default: no copy)."`
-	WithParent bool     `hidden:"" help:"Exit when standard input closes."`
-	Processors int      `hidden:"" help:"GOMAXPROCS, unless the environment sets it; 0: the number of compute threads."`
-	SharedFD   int      `hidden:"" name:"shared-fd" help:"File descriptor of the memory that the nodes of this machine share."`
-	Speeds     string   `hidden:"" help:"Measured speeds of this machine, as JSON."`
+	Token      string  `env:"SHOAL_TOKEN" placeholder:"TOKEN" help:"Token from the first machine (shoal up --cluster, shoal token create). The node exchanges it for the cluster key and stores the key, so a restart needs no token. Other users cannot see a token in SHOAL_TOKEN."`
+	Discover   bool    `help:"Find the cluster on the local network by multicast DNS, and ask for the token."`
+	Share      float64 `help:"Share of the work relative to other nodes, at most twice the default (default: the measured memory bandwidth in units of 10 GB/s). The coordinator's --shares overrides it."`
+	WithParent bool    `hidden:"" help:"Exit when standard input closes."`
+	Processors int     `hidden:"" help:"GOMAXPROCS, unless the environment sets it; 0: the number of compute threads."`
+	SharedFD   int     `hidden:"" name:"shared-fd" help:"File descriptor of the memory that the nodes of this machine share."`
+	Speeds     string  `hidden:"" help:"Measured speeds of this machine, as JSON."`
 }
 
 func (c *nodeCmd) Help() string {

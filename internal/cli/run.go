@@ -25,6 +25,7 @@ const defaultAnswer = 256
 
 // sampleFlags are the sampling parameters of run and chat.
 type sampleFlags struct {
+	System      string   `help:"System message."`
 	MaxTokens   int      `short:"t" default:"${answer}" help:"Maximum tokens of the answer."`
 	Temperature *float64 `help:"Sampling temperature; 0 is greedy (default: the model's)."`
 	TopP        *float64 `help:"Probability mass for nucleus sampling (default: the model's)."`
@@ -53,11 +54,10 @@ type runCmd struct {
 	serverFlags
 	sampleFlags
 	startFlags
-	Model  *string  `arg:"" optional:"" help:"Model: a path, org/name of a hub, a model that comes with the program, or a name on the server. Otherwise the first word of the text."`
-	Text   []string `arg:"" optional:"" help:"Question for the model; - reads standard input (default: standard input)."`
-	System string   `help:"System message."`
-	Raw    bool     `help:"Complete the text without the model's chat template."`
-	Stats  bool     `help:"Print timings to standard error."`
+	Model *string  `arg:"" optional:"" help:"Model: a path, org/name of a hub, a model that comes with the program, or a name on the server. Otherwise the first word of the text."`
+	Text  []string `arg:"" optional:"" help:"Question for the model; - reads standard input (default: standard input)."`
+	Raw   bool     `help:"Complete the text without the model's chat template."`
+	Stats bool     `help:"Print timings to standard error."`
 }
 
 func (c *runCmd) Help() string {
@@ -101,7 +101,7 @@ func (c *runCmd) Run(e *env) error {
 		}
 	}
 	if (ask.checkpoint != "" || ask.served != "") && ask.text == nil && !c.Raw && isTerminal(e.stdin) {
-		return (&chatCmd{serverFlags: c.serverFlags, sampleFlags: c.sampleFlags, startFlags: c.startFlags, System: c.System, Model: *c.Model}).Run(e)
+		return (&chatCmd{serverFlags: c.serverFlags, sampleFlags: c.sampleFlags, startFlags: c.startFlags, Model: *c.Model}).Run(e)
 	}
 	text := strings.Join(ask.text, " ")
 	if ask.text == nil {

@@ -47,7 +47,7 @@ func (s *size) UnmarshalText(text []byte) error {
 type serveFlags struct {
 	modelFlag
 	ModelName    []string           `placeholder:"NAME" help:"Names of the model in the API (default: the name of the folder)."`
-	Quant        quantType          `default:"" placeholder:"TYPE" help:"Type of the weights in memory: f32, bf16, f16, q8_0, q4_0, iq4_nl. auto, or no value, chooses the largest of bf16, q8_0 and q4_0 that fits (default: as stored). Changes the output."`
+	Quant        quantType          `env:"SHOAL_QUANT" default:"" placeholder:"TYPE" help:"Type of the weights in memory: f32, bf16, f16, q8_0, q4_0, iq4_nl. auto, or no value, chooses the largest of bf16, q8_0 and q4_0 that fits (default: as stored). Changes the output."`
 	KVType       string             `name:"kv-type" placeholder:"TYPE" help:"Type of the cache: f32, bf16, int8 (default: bf16 for bf16 weights). Changes the output."`
 	Shares       map[string]float64 `mapsep:"," placeholder:"NODE=X,..." help:"Relative shares of the work, by node name. The default for a node is its --share, or its measured memory bandwidth in units of 10 GB/s. It is at most twice that bandwidth, and twice the median of the other nodes."`
 	Mapping      string             `default:"auto" help:"How attention weights are split over the nodes: gather, reduce, auto. Does not change the output."`
@@ -224,6 +224,16 @@ func (f *nodeFlags) weightsCache() string {
 		return filepath.Join(cache, "shoal", "weights")
 	}
 	return f.WeightsCache
+}
+
+// processFlags set the place of a coordinator or node in its cluster.
+type processFlags struct {
+	ID      string   `name:"id" help:"Name of this process in the cluster (default: coordinator, standby with --standby; of a node, host name and process ID)."`
+	Join    []string `placeholder:"HOST:PORT" help:"Gossip addresses of a running cluster, of any of its processes; with --token, the address that the first machine printed (default: those of the cluster that this machine joined with a token)."`
+	Bind    string   `placeholder:"HOST:PORT" help:"Gossip address, which other processes join; port 0 chooses a free port. An address other than loopback needs a cluster key (default: of a coordinator, 127.0.0.1:7070; of a node, 127.0.0.1:0, or with a token the local address of the route to the first machine)."`
+	Ports   int      `default:"0" placeholder:"FIRST" help:"First of four consecutive ports on the host of --bind: control, routes, tensors, store (default: free ports)."`
+	NATS    string   `name:"nats" placeholder:"URL" help:"Use an external NATS instead of the embedded mesh."`
+	DataDir string   `env:"SHOAL_DATA_DIR" type:"path" placeholder:"DIR" help:"Folder for jobs, batches and files, which a restarted coordinator continues; of a node, for a copy of them and of the placement, which three processes replicate (default: none; a coordinator then refuses jobs)."`
 }
 
 // logFlags set the level and the format of the log.

@@ -29,8 +29,8 @@ exchanges a token for the cluster key to join. This machine stores only a public
 
 // tokenFlags select the cluster of the tokens.
 type tokenFlags struct {
-	Cluster string `placeholder:"NAME" help:"Name of the cluster (default: the only one of this machine)."`
-	DataDir string `type:"path" placeholder:"DIR" help:"The --data-dir of shoal up, if it was set."`
+	Cluster string `env:"SHOAL_CLUSTER" placeholder:"NAME" help:"Name of the cluster (default: the only one of this machine)."`
+	DataDir string `env:"SHOAL_DATA_DIR" type:"path" placeholder:"DIR" help:"The --data-dir of shoal up, if it was set."`
 }
 
 // folder opens the folder of the cluster.

@@ -38,7 +38,7 @@ type upCmd struct {
 	logFlags
 	Nodes   int       `short:"n" default:"0" help:"Node processes on this machine, 1 to 64 (default: one per NUMA node; most machines have one)."`
 	Share   []float64 `placeholder:"X" help:"Relative shares of the nodes of this command (default: equal)."`
-	DataDir string    `type:"path" placeholder:"DIR" help:"Folder for jobs, batches and files. A restarted cluster continues them (default: shoal/jobs in the user's state directory, ~/.local/state on Linux, one folder per model)."`
+	DataDir string    `env:"SHOAL_DATA_DIR" type:"path" placeholder:"DIR" help:"Folder for jobs, batches and files. A restarted cluster continues them (default: shoal/jobs in the user's state directory, ~/.local/state on Linux, one folder per model)."`
 	Standby bool      `help:"Run the coordinator in its own process, with a second one that takes over if it fails. Keeps three copies of the job store, in three processes."`
 	noJobs  bool
 	keyFile string          // file of the key of --api-key auto; "" without auto
@@ -341,7 +341,8 @@ func (c *upCmd) node(i int, checkpoint string, join []string, dataDir string) no
 	id := fmt.Sprintf("node-%d", i)
 	gossip, ports := c.processPorts(c.coordinators() + i)
 	n := nodeCmd{modelFlag: modelFlag{Model: checkpoint, SwiftKV: c.SwiftKV}, nodeFlags: c.nodeFlags, logFlags: c.logFlags,
-		Join: join, ID: id, Bind: net.JoinHostPort(c.net.bindHost(), strconv.Itoa(gossip)), Ports: ports, Share: c.Shares[id], DataDir: dataDir, WithParent: true, Processors: c.processors}
+		processFlags: processFlags{Join: join, ID: id, Bind: net.JoinHostPort(c.net.bindHost(), strconv.Itoa(gossip)), Ports: ports, DataDir: dataDir},
+		Share:        c.Shares[id], WithParent: true, Processors: c.processors}
 	n.Cluster = cmp.Or(c.Cluster, clusterName)
 	if c.LogDir != "" {
 		n.LogLevel = "debug"

@@ -23,7 +23,7 @@ import (
 
 // networkFlags let other machines join the cluster of shoal up.
 type networkFlags struct {
-	Cluster   string        `placeholder:"NAME" help:"Name of a cluster that other machines can join. Listens on the network, stores a key for the cluster, and prints the command to run on them."`
+	Cluster   string        `env:"SHOAL_CLUSTER" placeholder:"NAME" help:"Name of a cluster that other machines can join. Listens on the network, stores a key for the cluster, and prints the command to run on them."`
 	Bind      string        `placeholder:"ADDRESS[:PORT]" help:"With --cluster: IP address of this machine for the other machines, and gossip port (default: the address of the default route, port 7070)."`
 	Ports     int           `default:"0" placeholder:"FIRST" help:"With --cluster: first of the consecutive ports on the host of --bind: four for the coordinator, then five each for the standby and for every node (default: free ports)."`
 	JoinPort  int           `name:"join-port" default:"0" placeholder:"PORT" help:"With --cluster: port on --bind where machines exchange their token (default: 7069)."`

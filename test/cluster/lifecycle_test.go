@@ -160,7 +160,7 @@ func TestAllNodesDie(t *testing.T) {
 func TestEnvironment(t *testing.T) {
 	parallel(t)
 	key, _, _ := command(t, startLimit, nil, "keygen")
-	c := start(t, config{nodes: 2, env: []string{"SHOAL_CLUSTER_KEY=" + strings.TrimSpace(key), "SHOAL_KV_MEMORY=64MiB", "SHOAL_SHARE=1,3"}})
+	c := start(t, config{nodes: 2, env: []string{"SHOAL_CLUSTER_KEY=" + strings.TrimSpace(key), "SHOAL_KV_MEMORY=64MiB", "SHOAL_UP_SHARE=1,3"}})
 	shares := ""
 	for _, n := range c.state().Nodes {
 		shares += fmt.Sprintf("%.2f ", n.Share)
