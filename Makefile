@@ -33,12 +33,12 @@ release: ## archives for Linux, macOS and Windows, checksums, bills of materials
 	go run ./deploy/release
 
 .PHONY: deb
-deb: release ## the Debian package, into dist/, by nfpm
+deb: ## the Debian package, into dist/, by nfpm
 	bash deploy/deb/build
 
 .PHONY: bare
-bare: ## each way of installing in a bare Debian, timed (as root, with debootstrap, after make deb)
-	bash deploy/bare
+bare: ## each way of installing in a bare Debian, timed (as root, with debootstrap, after make release deb); STEPS='model machines'
+	bash deploy/bare dist $(STEPS)
 
 .PHONY: test
 test: ## all tests, or those of PKG=./internal/engine/kvcache RUN=Snap
