@@ -142,7 +142,7 @@ func (e *epoch) fill(s *step) error {
 }
 
 // segment returns a run of tokens as a segment of the layers.
-func (e *epoch) segment(c *machine.Run) layer.Segment {
+func (e *epoch) segment(c *plan.Run) layer.Segment {
 	q := e.seqs[c.Seq]
 	seg := layer.Segment{Seq: c.Seq, N: len(c.Tokens), Start: c.Start, Prefill: c.Prefill, Owner: c.Owner}
 	switch {
@@ -163,7 +163,7 @@ func (e *epoch) droppedRows(w *machine.Work, run int) int {
 	}
 	q := e.seqs[c.Seq]
 	n := min(len(c.Tokens), max(0, q.policy.Unseen(q.prompt)-c.Start))
-	for _, x := range w.Wanted {
+	for x := range w.Wanted() {
 		if x.Run == run {
 			n = min(n, x.Row)
 		}
@@ -181,8 +181,8 @@ func (e *epoch) embed(s *step) error {
 		stay += seg.N - seg.Leave
 	}
 	drawn := make([]bool, len(s.work.Runs))
-	s.wanted = make([]wanted, 0, len(s.work.Wanted))
-	for _, w := range s.work.Wanted {
+	s.wanted = make([]wanted, 0, len(s.work.Runs))
+	for w := range s.work.Wanted() {
 		c := &s.work.Runs[w.Run]
 		out := wanted{row: last[c.Seq] + w.Row, seq: e.seqs[c.Seq], position: w.Position, sample: w.Sample, score: w.Score, top: w.Top, token: plan.None}
 		if w.Sample && !c.Prefill {

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/shoal-llm/shoal/actors/socket/machine"
 	"github.com/shoal-llm/shoal/collective"
+	"github.com/shoal-llm/shoal/internal/engine/plan"
 )
 
 // Passes of a step after its first (docs/decisions/multi-step.md).
@@ -63,7 +63,7 @@ func drawn(q *sequence) int32 { return max(0, q.next) }
 func (e *epoch) fillNextPass(s *step) error {
 	at := make([]int, len(s.sampledBy))
 	var bad error
-	s.work.Again(func(c *machine.Run) int32 {
+	s.work.Again(func(c *plan.Run) int32 {
 		if c.Owner == e.rank {
 			return drawn(e.seqs[c.Seq])
 		}

@@ -248,7 +248,7 @@ func (e *epoch) attach(s *sequence, shared []uint64) error {
 
 // save adds the blocks that a run has completed to the prefix cache. If the cache already has a block
 // from another prompt, the sequence uses that block's rows instead of its own.
-func (e *epoch) save(s *sequence, c *machine.Run) error {
+func (e *epoch) save(s *sequence, c *plan.Run) error {
 	if e.place.Slices[e.rank].KVHeads.Len() == 0 {
 		return nil // latent attention: this owner reads no heads
 	}

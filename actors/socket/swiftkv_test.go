@@ -97,13 +97,11 @@ func TestRowsLeave(t *testing.T) {
 		}
 		e := epoch{caches: &caches{seqs: map[uint64]*sequence{1: {prompt: 200, policy: p}}}}
 		e.config.SwiftKV.Layers, e.config.SwiftKV.Group = 2, 1
-		w := &machine.Work{Runs: []machine.Run{{Run: &plan.Run{Seq: 1, Prefill: true, Start: c.start, Tokens: make([]int32, c.n)}}}}
-		if c.sample {
-			w.Wanted = append(w.Wanted, machine.Wanted{Row: c.n - 1, Sample: true})
-		}
+		run := plan.Run{Seq: 1, Prefill: true, Start: c.start, Tokens: make([]int32, c.n), Sample: c.sample, PromptLogprobs: plan.None}
 		if c.scores {
-			w.Wanted = append(w.Wanted, machine.Wanted{Row: 0})
+			run.PromptLogprobs = 0
 		}
+		w := &machine.Work{Runs: []plan.Run{run}}
 		if got := e.droppedRows(w, 0); got != c.want {
 			t.Errorf("%+v: %d rows skip the later layers", c, got)
 		}

@@ -2,10 +2,12 @@ package sim
 
 import (
 	"encoding/binary"
+	"time"
+
 	"github.com/shoal-llm/shoal/actors/socket/machine"
 	"github.com/shoal-llm/shoal/collective"
+	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/proto"
-	"time"
 )
 
 // step is one plan on one socket: stages between synchronisations.
@@ -27,7 +29,7 @@ type step struct {
 }
 
 type row struct {
-	run   *machine.Run
+	run   *plan.Run
 	seq   *sequence
 	token int32
 	pos   int
@@ -148,7 +150,7 @@ func (n *node) prepare(s *step, done func(error)) {
 			}
 		}
 	}
-	for _, w := range s.Work.Wanted {
+	for w := range s.Work.Wanted() {
 		s.wanted = append(s.wanted, wanted{Wanted: w, row: first[w.Run] + w.Row})
 	}
 	n.w.hook(hook, n)
@@ -171,7 +173,7 @@ func (n *node) tell(s *step, done func(error)) {
 // told starts the next pass with these tokens.
 func (n *node) told(s *step, done func(error)) {
 	at := make([]int, len(s.epoch.peers))
-	s.Again(func(c *machine.Run) int32 {
+	s.Again(func(c *plan.Run) int32 {
 		if c.Owner == s.epoch.rank {
 			drawn := s.out[c.Seq].Drawn
 			return int32(drawn[len(drawn)-1].Token)

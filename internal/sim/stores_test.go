@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+
 	"github.com/shoal-llm/shoal/actors/socket/machine"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
@@ -80,7 +81,7 @@ func (q *sequence) hold(m *memory, b *block, own bool) {
 }
 
 // save stores the blocks of a prompt that a run has completed.
-func (n *node) save(e *epoch, c *machine.Run) {
+func (n *node) save(e *epoch, c *plan.Run) {
 	q, own := n.seqs[c.Seq], e.heads()
 	if own.Len() == 0 {
 		return

@@ -28,15 +28,15 @@ func (m *Machine) check(p *plan.Plan) (opened map[uint64]*Sequence, err error) {
 			}
 		}
 	}
-	opened, at, err := m.checkOpens(p)
+	seqs, err := m.checkOpens(p)
 	if err != nil {
 		return nil, err
 	}
-	if err := m.checkRuns(p, at); err != nil {
+	if err := m.checkRuns(p, &seqs); err != nil {
 		return nil, err
 	}
 	for i := range p.Index {
-		if err := m.checkIndex(p, &p.Index[i], at(p.Index[i].Seq)); err != nil {
+		if err := m.checkIndex(p, &p.Index[i], seqs.at(p.Index[i].Seq)); err != nil {
 			return nil, err
 		}
 	}
@@ -44,60 +44,68 @@ func (m *Machine) check(p *plan.Plan) (opened map[uint64]*Sequence, err error) {
 		return nil, fmt.Errorf("socket: step %d has no rows", p.Step)
 	}
 	for _, f := range p.Spill {
-		switch q := at(f.Seq); {
+		switch q := seqs.at(f.Seq); {
 		case q == nil || !q.HandedOver:
 			return nil, fmt.Errorf("socket: sequence %d has no cache to move to a file", f.Seq)
 		case f.Blocks == 0 || f.Blocks > q.Read/tensor.BlockSlots:
 			return nil, fmt.Errorf("socket: sequence %d: %d blocks must move to a file, the cache has %d full blocks", f.Seq, f.Blocks, q.Read/tensor.BlockSlots)
 		}
 	}
-	return opened, m.checkCopies(p, at)
+	return seqs.opened, m.checkCopies(p, &seqs)
 }
 
-// checkOpens checks the sequences that a plan opens. at is the sequence with an ID after
-// the releases and opens of the plan, or nil.
-func (m *Machine) checkOpens(p *plan.Plan) (opened map[uint64]*Sequence, at func(uint64) *Sequence, err error) {
+// sequences are those of a socket after the releases and opens of a plan.
+type sequences struct {
+	now      map[uint64]*Sequence
+	released map[uint64]bool
+	opened   map[uint64]*Sequence
+}
+
+// at returns the sequence with an ID, or nil.
+func (s *sequences) at(id uint64) *Sequence {
+	if q := s.opened[id]; q != nil {
+		return q
+	}
+	if s.released[id] {
+		return nil
+	}
+	return s.now[id]
+}
+
+// checkOpens checks the sequences that a plan opens.
+func (m *Machine) checkOpens(p *plan.Plan) (seqs sequences, err error) {
 	left := len(m.seqs)
-	var released map[uint64]bool
+	seqs.now = m.seqs
 	for _, id := range p.Release {
-		if released == nil {
-			released = map[uint64]bool{}
+		if seqs.released == nil {
+			seqs.released = map[uint64]bool{}
 		}
-		if !released[id] && m.seqs[id] != nil {
+		if !seqs.released[id] && m.seqs[id] != nil {
 			left--
 		}
-		released[id] = true
-	}
-	at = func(id uint64) *Sequence {
-		if q := opened[id]; q != nil {
-			return q
-		}
-		if released[id] {
-			return nil
-		}
-		return m.seqs[id]
+		seqs.released[id] = true
 	}
 	for i := range p.Open {
 		o := &p.Open[i]
 		switch {
-		case at(o.Seq) != nil:
-			return nil, nil, fmt.Errorf("socket: sequence %d is open already", o.Seq)
-		case left+len(opened) >= m.limits.Rows:
-			return nil, nil, fmt.Errorf("socket: sequence %d: %d are open, as many as a step has rows", o.Seq, left+len(opened))
+		case seqs.at(o.Seq) != nil:
+			return seqs, fmt.Errorf("socket: sequence %d is open already", o.Seq)
+		case left+len(seqs.opened) >= m.limits.Rows:
+			return seqs, fmt.Errorf("socket: sequence %d: %d are open, as many as a step has rows", o.Seq, left+len(seqs.opened))
 		}
-		q, err := m.checkOpen(o, released[o.Seq])
+		q, err := m.checkOpen(o, seqs.released[o.Seq])
 		if err == nil && o.Fork != 0 {
-			err = checkFork(o, q, at(o.Fork))
+			err = checkFork(o, q, seqs.at(o.Fork))
 		}
 		if err != nil {
-			return nil, nil, err
+			return seqs, err
 		}
-		if opened == nil {
-			opened = map[uint64]*Sequence{}
+		if seqs.opened == nil {
+			seqs.opened = map[uint64]*Sequence{}
 		}
-		opened[o.Seq] = q
+		seqs.opened[o.Seq] = q
 	}
-	return opened, at, nil
+	return seqs, nil
 }
 
 func (m *Machine) checkOpen(o *plan.Open, released bool) (*Sequence, error) {
@@ -283,12 +291,12 @@ func (m *Machine) checkSave(c *plan.Run, q *Sequence) error {
 }
 
 // checkRuns checks the rows of a step, and the number of log-probabilities that they ask for.
-func (m *Machine) checkRuns(p *plan.Plan, at func(uint64) *Sequence) error {
+func (m *Machine) checkRuns(p *plan.Plan, seqs *sequences) error {
 	scores := 0
 	for _, list := range [...][]plan.Run{p.Decode, p.Chunks} {
 		for i := range list {
 			c := &list[i]
-			q := at(c.Seq)
+			q := seqs.at(c.Seq)
 			if err := m.checkRun(p, c, q); err != nil {
 				return err
 			}
@@ -428,9 +436,9 @@ func (m *Machine) checkIndex(p *plan.Plan, x *plan.Index, q *Sequence) error {
 
 // checkCopies checks new replicas. The step must decode the sequence too: otherwise the
 // replica would not have the tokens of its owner.
-func (m *Machine) checkCopies(p *plan.Plan, at func(uint64) *Sequence) error {
+func (m *Machine) checkCopies(p *plan.Plan, seqs *sequences) error {
 	for i, c := range p.Copy {
-		q := at(c.Seq)
+		q := seqs.at(c.Seq)
 		switch {
 		case q == nil:
 			return fmt.Errorf("socket: sequence %d cannot be copied: it is not open", c.Seq)

@@ -2,6 +2,7 @@ package machine
 
 import (
 	"fmt"
+	"iter"
 
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 )
@@ -60,12 +61,6 @@ func (e Effect) String() string {
 	return fmt.Sprintf("%v %d: %d tokens", e.Do, e.Seq, e.Tokens)
 }
 
-// Run is a run of a plan, with what this socket knows of its sequence.
-type Run struct {
-	*plan.Run
-	Replica int // rank that also gets the rows of decode, or none
-}
-
 // Wanted is a row of a step whose logits are requested.
 type Wanted struct {
 	Run, Row int   // the run, and the row within it
@@ -87,20 +82,56 @@ type Copy struct {
 // replicas, and the hand-over of complete prompts. Every rank derives the same
 // collectives from it.
 type Work struct {
-	*plan.Plan
+	plan.Plan
 	First  []Effect
 	Copies []Copy
-	Runs   []Run // those of Decode, then those of Chunks
-	Wanted []Wanted
+	Runs   []plan.Run // those of Decode, then those of Chunks, in the same memory
+}
+
+// Wanted returns the rows whose logits are requested, of the step or of its current pass.
+func (w *Work) Wanted() iter.Seq[Wanted] {
+	return func(yield func(Wanted) bool) {
+		for i := range w.Runs {
+			if !wanted(&w.Runs[i], i, yield) {
+				return
+			}
+		}
+	}
+}
+
+// wanted yields the requested rows of one run.
+func wanted(r *plan.Run, run int, yield func(Wanted) bool) bool {
+	n := len(r.Tokens)
+	if r.PromptLogprobs >= 0 {
+		for i := range n {
+			token := r.Next
+			if i < n-1 {
+				token = r.Tokens[i+1]
+			}
+			if token != plan.None && !yield(Wanted{Run: run, Row: i, Position: r.Start + i + 1, Score: token, Top: r.PromptLogprobs}) {
+				return false
+			}
+		}
+	}
+	if !r.Sample {
+		return true
+	}
+	first := 0
+	if r.Prefill {
+		first = n - 1
+	}
+	for i := first; i < n; i++ {
+		if !yield(Wanted{Run: run, Row: i, Position: r.Start + i + 1, Sample: true}) {
+			return false
+		}
+	}
+	return true
 }
 
 // Again makes the runs those of the next pass: each has the token that it sampled.
-func (w *Work) Again(sampled func(*Run) int32) {
+func (w *Work) Again(sampled func(*plan.Run) int32) {
 	for i := range w.Runs {
 		r := &w.Runs[i]
 		r.Start, r.Tokens = r.Start+1, []int32{sampled(r)}
-	}
-	for i := range w.Wanted {
-		w.Wanted[i].Position++
 	}
 }

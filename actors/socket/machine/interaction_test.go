@@ -97,7 +97,7 @@ func (s *story) run(line string) string {
 			return s.say(nil, err)
 		}
 		s.work[batch] = w
-		return s.say(w.First, nil) + describe(w)
+		return s.say(w.First, nil) + s.describe(w)
 	case "ended":
 		return s.say(nil, s.m.End(s.work[batch], ok))
 	case "release":
@@ -139,7 +139,7 @@ func (s *story) say(effects []Effect, err error) string {
 	return b.String()
 }
 
-func describe(w *Work) string {
+func (s *story) describe(w *Work) string {
 	var b strings.Builder
 	for _, k := range w.Copies {
 		fmt.Fprintf(&b, "copy %d: %d tokens, then %d rows\n", k.Seq, k.Tokens, k.Rows)
@@ -149,12 +149,12 @@ func describe(w *Work) string {
 	}
 	for i, r := range w.Runs {
 		wants := 0
-		for _, o := range w.Wanted {
+		for o := range w.Wanted() {
 			if o.Run == i {
 				wants++
 			}
 		}
-		fmt.Fprintf(&b, "run %d: [%d,%d) prefill=%v last=%v owner %d replica %d, %d wanted\n", r.Seq, r.Start, r.Start+len(r.Tokens), r.Prefill, r.Last, r.Owner, r.Replica, wants)
+		fmt.Fprintf(&b, "run %d: [%d,%d) prefill=%v last=%v owner %d replica %d, %d wanted\n", r.Seq, r.Start, r.Start+len(r.Tokens), r.Prefill, r.Last, r.Owner, s.m.seqs[r.Seq].Replica, wants)
 	}
 	return b.String()
 }

@@ -21,17 +21,18 @@ func (m *Machine) Plan(r *proto.StepRequest) (*Work, error) {
 	if err := m.Begin(r.Epoch, r.Step, batch); err != nil {
 		return nil, err
 	}
-	p, err := plan.Decode(r, m.limits.Parse)
+	w := new(Work)
+	p := &w.Plan
+	var err error
 	var opened map[uint64]*Sequence
-	if err == nil {
+	if w.Plan, w.Runs, err = plan.Decode(r, m.limits.Parse); err == nil {
 		opened, err = m.check(p)
 	}
 	if err != nil {
 		m.Phase = Failed
 		return nil, err
 	}
-	n := len(p.Decode) + len(p.Chunks)
-	w := &Work{Plan: p, First: make([]Effect, 0, 2*n), Runs: make([]Run, 0, n), Wanted: make([]Wanted, 0, n)}
+	w.First = make([]Effect, 0, 2*len(w.Runs))
 	m.commit(w)
 	w.First = m.release(m.keep(w.First, p.Keep), p.Release)
 	for _, id := range p.DropReplica {
@@ -48,10 +49,8 @@ func (m *Machine) Plan(r *proto.StepRequest) (*Work, error) {
 		w.First = append(w.First, Effect{Do: DoReplicate, Seq: c.Seq, Rank: q.Replica, Tokens: q.Read})
 		w.Copies = append(w.Copies, Copy{Seq: c.Seq, Tokens: q.Read})
 	}
-	for _, list := range [...][]plan.Run{p.Decode, p.Chunks} {
-		for i := range list {
-			m.run(w, &list[i])
-		}
+	for i := range w.Runs {
+		m.run(w, &w.Runs[i])
 	}
 	for _, x := range p.Index {
 		q := m.seqs[x.Seq]
@@ -107,33 +106,12 @@ func (m *Machine) open(w *Work, opened map[uint64]*Sequence) {
 	}
 }
 
-// run adds one run of tokens to the work, and the memory that it needs.
+// run completes one run of tokens, and adds the memory that it needs to the work.
 func (m *Machine) run(w *Work, c *plan.Run) {
 	q, n, start := m.seqs[c.Seq], len(c.Tokens), c.Start
 	q.inFlight = w.Step
 	m.flights[w.MicroBatch] = append(m.flights[w.MicroBatch], c.Seq)
-	if c.PromptLogprobs >= 0 {
-		for i := range c.Tokens {
-			token := c.Next
-			if i < n-1 {
-				token = c.Tokens[i+1]
-			}
-			if token != plan.None {
-				w.Wanted = append(w.Wanted, Wanted{Run: len(w.Runs), Row: i, Position: start + i + 1, Score: token, Top: c.PromptLogprobs})
-			}
-		}
-	}
-	if c.Sample {
-		from := n - 1
-		if !c.Prefill {
-			from = 0
-		}
-		for i := from; i < n; i++ {
-			w.Wanted = append(w.Wanted, Wanted{Run: len(w.Runs), Row: i, Position: start + i + 1, Sample: true})
-		}
-	}
 	c.Owner = q.Owner
-	w.Runs = append(w.Runs, Run{Run: c, Replica: q.Replica})
 	for i, id := range c.Save {
 		m.blocks[id] = c.SaveFrom + i
 		m.sums[id] = m.sums[id] || c.Sums && i == len(c.Save)-1

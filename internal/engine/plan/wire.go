@@ -78,13 +78,13 @@ func EncodeKeys(out []byte, keys []Key) []byte {
 }
 
 // Decode reads the wire form of a plan. It parses each policy and each set of sampling
-// parameters, once; it checks their form but not whether the numbers fit the model.
-func Decode(m *proto.StepRequest, parse func(spec string) (*kvcache.Policy, error)) (*Plan, error) {
-	p := &Plan{Epoch: m.Epoch, Step: m.Step, MicroBatch: int(m.MicroBatch), Release: m.Release, DropReplica: m.DropReplica,
+// parameters, once; it checks their form but not whether the numbers fit the model. runs has the
+// runs of Decode, then those of Chunks; they share their memory.
+func Decode(m *proto.StepRequest, parse func(spec string) (*kvcache.Policy, error)) (p Plan, runs []Run, err error) {
+	p = Plan{Epoch: m.Epoch, Step: m.Step, MicroBatch: int(m.MicroBatch), Release: m.Release, DropReplica: m.DropReplica,
 		Evict: m.Evict, DropSums: m.DropSums, Passes: int(m.Passes), ThreadShift: int(m.Halvings)}
-	var err error
 	if p.Keep, err = DecodeKeep(m.Keep); err != nil {
-		return nil, err
+		return p, nil, err
 	}
 	for _, x := range m.Index {
 		p.Index = append(p.Index, Index{Seq: x.GetSeq(), From: int(x.GetFrom()), Pieces: int(x.GetPieces())})
@@ -92,7 +92,7 @@ func Decode(m *proto.StepRequest, parse func(spec string) (*kvcache.Policy, erro
 	for _, o := range m.Open {
 		open, err := decodeOpen(o, parse)
 		if err != nil {
-			return nil, err
+			return p, nil, err
 		}
 		p.Open = append(p.Open, open)
 	}
@@ -102,7 +102,12 @@ func Decode(m *proto.StepRequest, parse func(spec string) (*kvcache.Policy, erro
 	for _, f := range m.Spill {
 		p.Spill = append(p.Spill, Spill{Seq: f.GetSeq(), Blocks: int(f.GetBlocks())})
 	}
-	return p, decodeRuns(p, m.Chunks)
+	var decode int
+	if runs, decode, err = decodeRuns(m.Chunks); err != nil {
+		return p, nil, err
+	}
+	p.Decode, p.Chunks = runs[:decode:decode], runs[decode:]
+	return p, runs, nil
 }
 
 func decodeOpen(m *proto.Open, parse func(spec string) (*kvcache.Policy, error)) (Open, error) {
@@ -116,17 +121,19 @@ func decodeOpen(m *proto.Open, parse func(spec string) (*kvcache.Policy, error))
 		Resume: convert[int32](m.Resume), Replica: int(m.Replica) - 1, Fork: m.Fork, Shared: m.Shared, Prefix: convert[int32](m.Prefix)}, nil
 }
 
-// decodeRuns divides the runs between decode and prefill. All their tokens are in one slice.
-func decodeRuns(p *Plan, list []*proto.Chunk) error {
-	tokens, prefill := 0, 0
+// decodeRuns returns the runs of decode, whose number it also returns, and then those of prefill. All
+// their tokens are in one slice.
+func decodeRuns(list []*proto.Chunk) (runs []Run, decode int, err error) {
+	tokens := 0
 	for _, m := range list {
 		tokens += len(m.GetTokens())
-		if m.GetPrefill() {
-			prefill++
+		if !m.GetPrefill() {
+			decode++
 		}
 	}
 	all := make([]int32, 0, tokens)
-	p.Decode, p.Chunks = make([]Run, 0, len(list)-prefill), make([]Run, 0, prefill)
+	runs = make([]Run, len(list))
+	nextDecode, nextPrefill := 0, decode
 	for _, m := range list {
 		first := len(all)
 		for _, t := range m.GetTokens() {
@@ -137,20 +144,20 @@ func decodeRuns(p *Plan, list []*proto.Chunk) error {
 			Next: int32(m.GetNext()) - 1, SaveFrom: int(m.GetSaveFrom()), Save: m.GetSave(), Sums: m.GetSums()}
 		if m.GetWantPromptLogprobs() {
 			if r.PromptLogprobs = int(m.GetPromptLogprobs()); r.PromptLogprobs < 0 {
-				return fmt.Errorf("plan: sequence %d asks for %d log-probabilities of each prompt token: the number must be 0 or more", r.Seq, r.PromptLogprobs)
+				return nil, 0, fmt.Errorf("plan: sequence %d asks for %d log-probabilities of each prompt token: the number must be 0 or more", r.Seq, r.PromptLogprobs)
 			}
 		}
-		var err error
 		if r.Keys, err = decodeKeys(r.Seq, m.GetKeys(), len(r.Save)); err != nil {
-			return err
+			return nil, 0, err
 		}
+		at := &nextDecode
 		if r.Prefill {
-			p.Chunks = append(p.Chunks, r)
-		} else {
-			p.Decode = append(p.Decode, r)
+			at = &nextPrefill
 		}
+		runs[*at] = r
+		*at++
 	}
-	return nil
+	return runs, decode, nil
 }
 
 // DecodeKeep reads the blocks that sequences leave to the prefix cache.

@@ -8,8 +8,9 @@ import (
 	"github.com/shoal-llm/shoal/internal/proto"
 )
 
-// BenchmarkPlan decodes, checks and begins a step of 16 decode rows.
-func BenchmarkPlan(b *testing.B) {
+// decoding opens 16 sequences that decode. The function that it returns decodes, checks, begins and
+// ends their next step.
+func decoding(t testing.TB) func() {
 	m := NewMachine()
 	m.Phase, m.Epoch = Ready, 1
 	m.limits = Limits{Ranks: 1, Vocab: 100, Positions: 1 << 40, Rows: 64, Layout: tensor.KVLayout{Type: tensor.BF16, KDim: 8, VDim: 8}, Parse: kvcache.Parse}
@@ -23,10 +24,10 @@ func BenchmarkPlan(b *testing.B) {
 	step := func(r *proto.StepRequest) {
 		w, err := m.Plan(r)
 		if err != nil {
-			b.Fatal(err)
+			t.Fatal(err)
 		}
 		if err := m.End(w, true); err != nil {
-			b.Fatal(err)
+			t.Fatal(err)
 		}
 	}
 	step(open)
@@ -35,12 +36,27 @@ func BenchmarkPlan(b *testing.B) {
 	}
 	next.Step++
 	step(next)
-	b.ReportAllocs()
-	for b.Loop() {
+	return func() {
 		next.Step++
 		for _, c := range next.Chunks {
 			c.Accepted, c.Start = 1, c.Start+1
 		}
 		step(next)
+	}
+}
+
+func BenchmarkPlan(b *testing.B) {
+	step := decoding(b)
+	b.ReportAllocs()
+	for b.Loop() {
+		step()
+	}
+}
+
+// TestPlanAllocations: a plan of any number of decode rows takes 4 allocations: the work, the runs,
+// their tokens and the effects.
+func TestPlanAllocations(t *testing.T) {
+	if n := testing.AllocsPerRun(100, decoding(t)); n > 4 {
+		t.Errorf("a step takes %v allocations, want at most 4", n)
 	}
 }
