@@ -1,0 +1,85 @@
+package policy
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const (
+	maxFolders = 16   // at the top of the tree, without hidden and ignored ones
+	maxLines   = 5000 // of a package, without tests and generated files
+)
+
+// oversize lists the packages that have more than maxLines lines today, each with its own limit. The
+// list may only shrink: split a package instead of adding it or raising its limit.
+var oversize = map[string]int{
+	"cluster":                 5500,
+	"internal/cli":            10000,
+	"internal/engine/kvcache": 7000,
+	"internal/engine/model":   7000,
+	"internal/engine/tensor":  7000,
+	"internal/text/grammar":   7500,
+	"internal/text/jinja":     6000,
+}
+
+func TestPackagesAreSmall(t *testing.T) {
+	lines := map[string]int{}
+	for _, s := range sources(t) {
+		if !s.test && !s.generated() {
+			lines[s.pkg] += s.fset.File(s.file.Pos()).LineCount()
+		}
+	}
+	for _, complaint := range checkSizes(lines, oversize) {
+		t.Error(complaint)
+	}
+	limits := map[string]int{"a": 6000, "b": 6000, "gone": 6000}
+	got := strings.Join(checkSizes(map[string]int{"a": 6001, "b": 5000, "c": 5001, "d": 5000}, limits), "; ")
+	for _, want := range []string{"a has 6001", "b has 5000", "c has 5001", "gone has 0"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("the check finds %q, want %s", got, want)
+		}
+	}
+	if strings.Contains(got, "d has") {
+		t.Errorf("the check refuses a package with %d lines", maxLines)
+	}
+}
+
+// checkSizes lists packages above their limits, and limits that are not needed any more.
+func checkSizes(lines, oversize map[string]int) (complaints []string) {
+	for pkg, n := range lines {
+		if limit := max(maxLines, oversize[pkg]); n > limit {
+			complaints = append(complaints, fmt.Sprintf("package %s has %d lines, at most %d are allowed: split it", pkg, n, limit))
+		}
+	}
+	for pkg := range oversize {
+		if n := lines[pkg]; n <= maxLines {
+			complaints = append(complaints, fmt.Sprintf("package %s has %d lines: remove its exception", pkg, n))
+		}
+	}
+	slices.Sort(complaints)
+	return complaints
+}
+
+func TestFewFoldersAtTheTop(t *testing.T) {
+	list, err := os.ReadDir(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ignored, err := os.ReadFile(filepath.Join(root, ".gitignore"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var folders []string
+	for _, f := range list {
+		if f.IsDir() && !strings.HasPrefix(f.Name(), ".") && !strings.Contains("\n"+string(ignored), "\n/"+f.Name()+"/\n") {
+			folders = append(folders, f.Name())
+		}
+	}
+	if len(folders) < 5 || len(folders) > maxFolders {
+		t.Errorf("%d folders at the top, at most %d are allowed: %s", len(folders), maxFolders, strings.Join(folders, ", "))
+	}
+}
