@@ -226,7 +226,7 @@ func filled(a *kvcache.Arena, g kvcache.Geometry, p *kvcache.Policy, tokens int)
 	if err := s.Open(tokens, tokens, tensor.Span{}); err != nil {
 		return nil, err
 	}
-	size := kvcache.RowBytes(g, p)
+	size := kvcache.RowBytes(g, 0, p)
 	block, rows := make([]byte, g.Layout.BlockBytes()), make([]byte, tokens*size)
 	k, v := make([]float32, g.Layout.KDim), make([]float32, g.Layout.VDim)
 	r := rand.New(rand.NewPCG(1, 2))
