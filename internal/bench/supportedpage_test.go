@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/actors/socket/shard"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
@@ -67,7 +67,7 @@ func memorySection(t *testing.T) string {
 	b.WriteString("| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n")
 	for _, m := range models {
 		cache := func(tokens int) int64 {
-			return kvcache.ResidentBytes(socket.GeometryOf(&m.Config, tensor.BF16), tokens, tokens, kvcache.Full())
+			return kvcache.ResidentBytes(shard.GeometryOf(&m.Config, tensor.BF16), tokens, tokens, kvcache.Full())
 		}
 		fmt.Fprintf(&b, "| `%s` | %.1fB", m.Name, float64(m.Parameters)/1e9)
 		for _, weights := range []tensor.DType{tensor.BF16, tensor.Q8_0, tensor.Q4_0} {
