@@ -29,13 +29,28 @@ type Tensor struct {
 	Name  string
 	Type  Type
 	Shape []int  // outermost dimension first: rows, columns (the file has the reverse order)
-	Data  []byte // its blocks, row by row, in the mapping
+	Data  []byte // its blocks, row by row, in the mapping; nil after ParseHead
+
+	Offset, Bytes int64 // position of Data in the file, and its length
 }
 
 // Parse reads a whole file in memory. The result points into data. Errors are *Error without a
 // path.
 func Parse(data []byte) (*File, error) {
-	f, err := attempt.At(func() *File { return parse(data) })
+	f, err := ParseHead(data, int64(len(data)))
+	if err != nil {
+		return nil, err
+	}
+	for i, t := range f.Tensors {
+		f.Tensors[i].Data = data[t.Offset : t.Offset+t.Bytes : t.Offset+t.Bytes]
+	}
+	return f, nil
+}
+
+// ParseHead reads the header of a file of size bytes that begins with head. The tensors have no
+// Data. It fails if head ends within the header.
+func ParseHead(head []byte, size int64) (*File, error) {
+	f, err := attempt.At(func() *File { return parse(head, uint64(size)) })
 	var e *Error
 	if err == nil || errors.As(err, &e) {
 		return f, err
@@ -43,7 +58,7 @@ func Parse(data []byte) (*File, error) {
 	return nil, &Error{Kind: ErrFormat, Detail: err.Error()}
 }
 
-func parse(data []byte) *File {
+func parse(data []byte, size uint64) *File {
 	r := &reader{data: data[:min(len(data), maxHeaderBytes)], clipped: len(data) > maxHeaderBytes}
 	if len(data) < 4 {
 		panic(wrong("%d bytes are not a GGUF file", len(data)))
@@ -76,13 +91,13 @@ func parse(data []byte) *File {
 	f.readAlignment()
 	begins := f.readTable(r, int(tensors))
 	start := align(uint64(r.at), uint64(f.Alignment))
-	if start > uint64(len(data)) {
+	if start > size {
 		if len(f.Tensors) > 0 {
-			panic(wrong("%w: the data begins at byte %d of %d", errTruncated, start, len(data)))
+			panic(wrong("%w: the data begins at byte %d of %d", errTruncated, start, size))
 		}
-		start = uint64(len(data))
+		start = size
 	}
-	f.place(data[start:], begins)
+	f.place(start, size-start, begins)
 	return f
 }
 
@@ -178,9 +193,9 @@ func (t *Tensor) size() (uint64, error) {
 	return total, nil
 }
 
-// place assigns every tensor its data. In order of offset each must start at the first aligned byte
+// place assigns every tensor its place in the data, which has size bytes from start on. In order of offset each must start at the first aligned byte
 // after the one before, so that no byte belongs to two tensors.
-func (f *File) place(data []byte, begins []uint64) {
+func (f *File) place(start, size uint64, begins []uint64) {
 	order := make([]int, len(begins))
 	for i := range order {
 		order[i] = i
@@ -197,7 +212,7 @@ func (f *File) place(data []byte, begins []uint64) {
 	at := uint64(0)
 	for _, i := range order {
 		t, begin := &f.Tensors[i], begins[i]
-		size, err := t.size()
+		n, err := t.size()
 		switch {
 		case err != nil:
 		case begin%uint64(f.Alignment) != 0:
@@ -206,16 +221,16 @@ func (f *File) place(data []byte, begins []uint64) {
 			err = fmt.Errorf("begins at byte %d of the data, within another tensor that ends at %d", begin, at)
 		case begin > align(at, uint64(f.Alignment)):
 			err = fmt.Errorf("begins at byte %d of the data; a hole after the tensor that ends at %d", begin, at)
-		case begin > uint64(len(data)) || size > uint64(len(data))-begin:
-			err = fmt.Errorf("%w: %d bytes from byte %d of the data, which has %d", errTruncated, size, begin, len(data))
+		case begin > size || n > size-begin:
+			err = fmt.Errorf("%w: %d bytes from byte %d of the data, which has %d", errTruncated, n, begin, size)
 		}
 		if err != nil {
 			panic(attempt.Failure{Err: inTensor(t.Name, err)})
 		}
-		t.Data = data[begin : begin+size : begin+size]
-		at = begin + size
+		t.Offset, t.Bytes = int64(start+begin), int64(n)
+		at = begin + n
 	}
-	if rest := uint64(len(data)) - at; rest >= uint64(f.Alignment) {
+	if rest := size - at; rest >= uint64(f.Alignment) {
 		panic(wrong("%d bytes after the last tensor belong to no tensor", rest))
 	}
 }

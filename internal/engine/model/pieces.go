@@ -58,7 +58,7 @@ func (c *Checkpoint) pieces() (out []piece) {
 }
 
 // digests are the SHA-256 of each piece, concatenated. They come from the user's cache if an
-// earlier process cached them for files with the same stamps.
+// earlier Open, or a Download, cached them for files with the same stamps.
 func (c *Checkpoint) digests(ctx context.Context, pieces []piece) ([]byte, error) {
 	key := sha256.New()
 	fmt.Fprintf(key, "shoal pieces 1, of %d bytes\n", pieceBytes)
@@ -86,16 +86,16 @@ func (c *Checkpoint) digests(ctx context.Context, pieces []piece) ([]byte, error
 		return c.Since(stamps) == nil
 	}
 	return modelfile.Digests(ctx, [sha256.Size]byte(key.Sum(nil)), len(pieces)*sha256.Size, settled, func() ([]byte, error) {
-		return sumPieces(ctx, pieces)
+		return sumPieces(ctx, pieces, c.downloaded(stamps))
 	})
 }
 
 // summed counts the hashed bytes, for tests.
 var summed atomic.Int64
 
-// sumPieces reads the pieces with one thread per CPU. It reads the files rather than their
-// mappings, which would count as memory of this process.
-func sumPieces(ctx context.Context, pieces []piece) ([]byte, error) {
+// sumPieces reads the pieces whose digest is not known, with one thread per CPU. It reads the files
+// rather than their mappings, which would count as memory of this process.
+func sumPieces(ctx context.Context, pieces []piece, known []fileDigests) ([]byte, error) {
 	out := make([]byte, len(pieces)*sha256.Size)
 	var next atomic.Int64
 	var once sync.Once
@@ -111,13 +111,17 @@ func sumPieces(ctx context.Context, pieces []piece) ([]byte, error) {
 				if i >= len(pieces) || ctx.Err() != nil {
 					return
 				}
+				to := out[i*sha256.Size:][:sha256.Size]
+				if pieces[i].known(to, known) {
+					continue
+				}
 				if err := pieces[i].read(buf); err != nil {
 					once.Do(func() { failed = err })
 					cancel(err)
 					return
 				}
 				sum := sha256.Sum256(buf[:pieces[i].n])
-				copy(out[i*sha256.Size:], sum[:])
+				copy(to, sum[:])
 				summed.Add(int64(pieces[i].n))
 			}
 		})
@@ -127,6 +131,17 @@ func sumPieces(ctx context.Context, pieces []piece) ([]byte, error) {
 		failed = context.Cause(ctx)
 	}
 	return out, failed
+}
+
+// known copies the digest of the piece, if one of the files has it.
+func (p piece) known(to []byte, files []fileDigests) bool {
+	for _, f := range files {
+		if sum := f.of(p); sum != nil {
+			copy(to, sum)
+			return true
+		}
+	}
+	return false
 }
 
 // read fills buf[:n] from the file.

@@ -24,7 +24,7 @@ const (
 	lockSuffix   = ".lock"
 	lockPause    = 50 * time.Millisecond
 	lockLimit    = 5 * time.Minute // a process that holds the lock for longer may be stopped
-	maxEntries   = 256             // older ones are removed
+	maxEntries   = 1024            // older ones are removed; a pulled model has one for each weight file
 )
 
 // Digests returns the size bytes cached under key. If there are none it returns the result of
@@ -35,7 +35,7 @@ func Digests(ctx context.Context, key [sha256.Size]byte, size int, keep func() b
 	if err != nil {
 		return compute()
 	}
-	path := filepath.Join(dir, hex.EncodeToString(key[:])+digestSuffix)
+	path := digestPath(dir, key)
 	var data []byte
 	kept := func() (ok bool) { data, ok = readDigests(path, key, size); return ok }
 	if kept() {
@@ -54,6 +54,26 @@ func Digests(ctx context.Context, key [sha256.Size]byte, size int, keep func() b
 		writeDigests(dir, path, key, data)
 	}
 	return data, err
+}
+
+// KeptDigests returns the size bytes cached under key, if there are any.
+func KeptDigests(key [sha256.Size]byte, size int) ([]byte, bool) {
+	dir, err := digestDir()
+	if err != nil {
+		return nil, false
+	}
+	return readDigests(digestPath(dir, key), key, size)
+}
+
+// KeepDigests caches data under key.
+func KeepDigests(key [sha256.Size]byte, data []byte) {
+	if dir, err := digestDir(); err == nil {
+		writeDigests(dir, digestPath(dir, key), key, data)
+	}
+}
+
+func digestPath(dir string, key [sha256.Size]byte) string {
+	return filepath.Join(dir, hex.EncodeToString(key[:])+digestSuffix)
 }
 
 // lockUnless takes the lock at path, or waits for its holder until done returns true. On systems

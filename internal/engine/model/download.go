@@ -1,0 +1,237 @@
+package model
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"hash"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/shoal-llm/shoal/internal/engine/gguf"
+	"github.com/shoal-llm/shoal/internal/engine/modelfile"
+	"github.com/shoal-llm/shoal/internal/sys/mmap"
+)
+
+// span is a range of a weight file.
+type span struct {
+	off int64
+	n   int
+}
+
+// Download computes the digests of the pieces of a weight file from the bytes that a download
+// writes, so that the first Open need not read the file. Its results are only hints: a piece that
+// Download cut otherwise than Open, or did not see, is read.
+type Download struct {
+	size  int64
+	head  []byte // the file so far, until its header is complete
+	parse int64  // bytes of head at which the header is parsed next
+	at    int64  // bytes of the file that were cut into pieces
+	spans []span
+	no    int // spans that are complete
+	sum   hash.Hash
+	sums  []byte
+	other bool // not a weight file
+}
+
+const (
+	firstHead = 1 << 20 // bytes after which a header is parsed, then after twice as many, and so on
+	maxHead   = 1 << 28
+)
+
+// NewDownload returns a Download of a file of size bytes.
+func NewDownload(size int64) *Download {
+	return &Download{size: size, parse: min(firstHead, size), sum: sha256.New()}
+}
+
+// Write takes the next bytes of the file. It never fails.
+func (d *Download) Write(p []byte) (int, error) {
+	switch {
+	case d.other:
+	case d.spans != nil:
+		d.cut(p)
+	default:
+		d.head = append(d.head, p...)
+		if int64(len(d.head)) >= d.parse {
+			d.readHead()
+		}
+	}
+	return len(p), nil
+}
+
+// readHead parses the header, and cuts the bytes that follow it.
+func (d *Download) readHead() {
+	spans, err := fileSpans(d.head, d.size)
+	switch {
+	case err == nil && len(spans) > 0:
+		d.spans = spans
+		d.cut(d.head)
+		d.head = nil
+	case err == nil, d.parse == d.size, d.parse >= maxHead:
+		d.other, d.head = true, nil
+	default:
+		d.parse = min(2*d.parse, d.size)
+	}
+}
+
+// cut adds bytes to the digests of their pieces.
+func (d *Download) cut(p []byte) {
+	for len(p) > 0 && d.no < len(d.spans) {
+		s := d.spans[d.no]
+		if gap := s.off - d.at; gap > 0 {
+			n := min(gap, int64(len(p)))
+			d.at, p = d.at+n, p[n:]
+			continue
+		}
+		n := min(s.off+int64(s.n)-d.at, int64(len(p)))
+		d.sum.Write(p[:n])
+		d.at, p = d.at+n, p[n:]
+		if d.at == s.off+int64(s.n) {
+			d.sums = d.sum.Sum(d.sums)
+			d.sum.Reset()
+			d.no++
+		}
+	}
+}
+
+// Complete caches the digests for the file at path, which now has all bytes that were written. It
+// waits until a later change of the file gives another stamp: 0.05 s, or 2 s on file systems that
+// count seconds.
+func (d *Download) Complete(ctx context.Context, path string) {
+	if d.spans == nil || d.no < len(d.spans) {
+		return
+	}
+	stamp, err := stampAt(path)
+	for err == nil && !stamp.Settled(time.Now()) {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	if now, err2 := stampAt(path); err != nil || err2 != nil || now != stamp || now.Size != d.size {
+		return
+	}
+	modelfile.KeepDigests(downloadKey(path, stamp), d.sums)
+}
+
+func stampAt(path string) (modelfile.Stamp, error) {
+	st, err := os.Stat(path)
+	if err != nil {
+		return modelfile.Stamp{}, err
+	}
+	return modelfile.StampOf(st), nil
+}
+
+// downloadKey is the key of the digests of one file, whatever links lead to it.
+func downloadKey(path string, stamp modelfile.Stamp) [sha256.Size]byte {
+	if real, err := filepath.EvalSymlinks(path); err == nil {
+		path = real
+	}
+	if abs, err := filepath.Abs(path); err == nil {
+		path = abs
+	}
+	return sha256.Sum256(fmt.Appendf(nil, "shoal pieces of a file 1, of %d bytes\n%q %+v\n", pieceBytes, path, stamp))
+}
+
+// extent is the place of a tensor in a file.
+type extent struct {
+	off, n int64
+	shape  []int
+}
+
+// fileSpans are the pieces of all tensors of a file that begins with head and has size bytes, in
+// the order of the file; none for a file without tensors. It fails if head ends within the header.
+func fileSpans(head []byte, size int64) (out []span, err error) {
+	all, err := extents(head, size)
+	slices.SortFunc(all, func(a, b extent) int { return cmp.Compare(a.off, b.off) })
+	for _, t := range all {
+		each := t.n
+		if len(t.shape) > 2 && t.shape[0] > 0 && t.n/int64(t.shape[0]) >= minMatrix {
+			each = t.n / int64(t.shape[0]) // stacked matrices of experts, which Open takes apart
+		}
+		for at := int64(0); at < t.n; {
+			n := min(pieceBytes, each-at%each, t.n-at)
+			out = append(out, span{t.off + at, int(n)})
+			at += n
+		}
+	}
+	return out, err
+}
+
+// minMatrix bounds the number of pieces of a file by its size.
+const minMatrix = 4 << 10
+
+// extents are the places of all tensors.
+func extents(head []byte, size int64) (out []extent, err error) {
+	if bytes.HasPrefix(head, []byte("GGUF")) {
+		f, err := gguf.ParseHead(head, size)
+		if err != nil {
+			return nil, err
+		}
+		for _, t := range f.Tensors {
+			out = append(out, extent{t.Offset, t.Bytes, t.Shape})
+		}
+		return out, nil
+	}
+	if len(head) < 9 || head[8] != '{' {
+		return nil, nil
+	}
+	n := binary.LittleEndian.Uint64(head)
+	if n > maxHeaderBytes || int64(n) > size-8 {
+		return nil, nil
+	}
+	begin := 8 + int64(n)
+	if begin > int64(len(head)) {
+		return nil, malformed("the header has %d bytes", n)
+	}
+	entries, err := parseHeader(head[8:begin], size-begin)
+	for _, e := range entries {
+		out = append(out, extent{begin + e.begin, e.end - e.begin, e.shape})
+	}
+	return out, err
+}
+
+// fileDigests are the digests that a Download cached for a file.
+type fileDigests struct {
+	home  *weightFile
+	spans []span
+	sums  []byte
+}
+
+// downloaded returns what Downloads cached for the files in the states stamps.
+func (c *Checkpoint) downloaded(stamps Mark) (out []fileDigests) {
+	for i, f := range c.sources {
+		if int64(len(f.Data)) != stamps[i].Size {
+			continue
+		}
+		d := fileDigests{home: f}
+		var err error
+		fault := mmap.Guard(func() { d.spans, err = fileSpans(f.Data, stamps[i].Size) })
+		if fault != nil || err != nil {
+			continue
+		}
+		var ok bool
+		if d.sums, ok = modelfile.KeptDigests(downloadKey(f.Path, stamps[i]), len(d.spans)*sha256.Size); ok {
+			out = append(out, d)
+		}
+	}
+	return out
+}
+
+// of returns the digest of a piece, or nil.
+func (d fileDigests) of(p piece) []byte {
+	if d.home != p.home {
+		return nil
+	}
+	i, ok := slices.BinarySearchFunc(d.spans, p.off, func(s span, off int64) int { return cmp.Compare(s.off, off) })
+	if !ok || d.spans[i].n != p.n {
+		return nil
+	}
+	return d.sums[i*sha256.Size:][:sha256.Size]
+}
