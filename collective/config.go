@@ -41,10 +41,10 @@ type Config struct {
 	WindowOps   int
 	WindowBytes int
 
-	// Crew calls f with each of 0 to n-1 on several threads and returns when all calls have, like
+	// Parallel calls f with each of 0 to n-1 on several threads and returns when all calls have, like
 	// tensor.Pool.Run. A polling goroutine (Group.Poll) sends with it, since those threads wait for
 	// the same exchange anyway. nil: messages are sent one after the other.
-	Crew func(n int, f func(i int))
+	Parallel func(n int, f func(i int))
 
 	// OnPost receives what another rank has posted. Goroutines of the transport call it
 	// concurrently. It must not block, and must neither keep nor modify payload. nil: posts are

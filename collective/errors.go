@@ -3,7 +3,6 @@ package collective
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 )
@@ -77,12 +76,4 @@ func NamedIn(text string) (ranks []int, ok bool) {
 		}
 	}
 	return ranks, ok
-}
-
-// Blamed lists the ranks that err blames, or nil.
-func Blamed(err error) []int {
-	if e, ok := errors.AsType[*OpError](err); ok {
-		return slices.Clone(e.Ranks)
-	}
-	return nil
 }

@@ -36,7 +36,7 @@ type Group struct {
 	working   bool // a goroutine is doing work and uses message
 
 	message     []byte   // send buffer of the goroutine that does the work
-	batch       []job    // chunks that Config.Crew sends in parallel
+	batch       []job    // chunks that Config.Parallel sends in parallel
 	messages    [][]byte // send buffers of chunks, by index
 	sendBatched func(i int)
 	ended       chan struct{} // closed when the worker has returned

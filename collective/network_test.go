@@ -230,7 +230,7 @@ func TestFaults(t *testing.T) {
 					}
 				} else if o.err != g.Err() {
 					t.Fatalf("rank %d: op error %v, group error %v", k, o.err, g.Err())
-				} else if !errors.Is(o.err, ErrPeerTimeout) || len(Blamed(o.err)) == 0 {
+				} else if !errors.Is(o.err, ErrPeerTimeout) || len(blamed(o.err)) == 0 {
 					t.Fatalf("rank %d: %v", k, o.err)
 				}
 			}
@@ -282,7 +282,8 @@ func TestFlipsWithoutChecksum(t *testing.T) {
 func ExampleOpError() {
 	err := error(&OpError{Op: Op(1, 42), Kind: KindAllGather, Ranks: []int{2, 3}, Err: ErrPeerTimeout, Detail: "did not deliver before the deadline"})
 	fmt.Println(err)
-	fmt.Println(errors.Is(err, ErrPeerTimeout), Blamed(err))
+	e, _ := errors.AsType[*OpError](err)
+	fmt.Println(errors.Is(err, ErrPeerTimeout), e.Ranks)
 	// Output:
 	// collective: peer timed out: op 1.42 (all-gather), rank 2 3: did not deliver before the deadline
 	// true [2 3]

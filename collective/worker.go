@@ -26,11 +26,11 @@ func (g *Group) drain() {
 	}
 }
 
-// sendParallel sends one chunk each to several ranks on the threads of Config.Crew. It returns false if
+// sendParallel sends one chunk each to several ranks on the threads of Config.Parallel. It returns false if
 // fewer than two chunks are pending. The lock is held on entry and exit.
 func (g *Group) sendParallel() bool {
 	n := min(len(g.st.jobs.all()), g.cfg.Size-1)
-	if g.cfg.Crew == nil || n < 2 {
+	if g.cfg.Parallel == nil || n < 2 {
 		return false
 	}
 	g.working = true
@@ -42,7 +42,7 @@ func (g *Group) sendParallel() bool {
 		g.messages = append(g.messages, nil)
 	}
 	g.mu.Unlock()
-	g.cfg.Crew(n, g.sendBatched)
+	g.cfg.Parallel(n, g.sendBatched)
 	g.mu.Lock()
 	clear(g.batch)
 	g.batch, g.working = g.batch[:0], false

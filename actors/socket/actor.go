@@ -381,7 +381,7 @@ func (a *Actor) join(c actor.Context, m *Join) {
 	deadline := time.Duration(m.Request.DeadlineMillis) * time.Millisecond
 	e, r, self, root, connect := a.epoch, m.Request, c.Self(), c.ActorSystem().Root, a.Config.Connect
 	e.blockLink = a.blockFetcher.open(e)
-	cfg := collective.Config{OnPost: e.blockLink.posted, Rank: e.rank, Size: len(e.place.Slices), Epoch: e.place.Epoch, Incarnations: r.Incarnations, Deadline: deadline, Crew: a.Config.Pool.Run,
+	cfg := collective.Config{OnPost: e.blockLink.posted, Rank: e.rank, Size: len(e.place.Slices), Epoch: e.place.Epoch, Incarnations: r.Incarnations, Deadline: deadline, Parallel: a.Config.Pool.Run,
 		OnFail: func(err error) { root.Send(self, &groupFailed{number: r.Epoch, err: err}) }}
 	child := &collectiveActor{
 		timeout: min(max(deadline, minJoinTimeout), maxJoinTimeout),

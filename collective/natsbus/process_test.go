@@ -79,7 +79,11 @@ func runRank(arg []string) error {
 			fmt.Println("warm")
 		}
 		if err != nil {
-			fmt.Printf("failed %v %v %v\n", errors.Is(err, collective.ErrPeerTimeout), errors.Is(err, collective.ErrPeerGone), collective.Blamed(err))
+			var ranks []int
+			if e, ok := errors.AsType[*collective.OpError](err); ok {
+				ranks = e.Ranks
+			}
+			fmt.Printf("failed %v %v %v\n", errors.Is(err, collective.ErrPeerTimeout), errors.Is(err, collective.ErrPeerGone), ranks)
 			io.Copy(io.Discard, os.Stdin) // a rank that exits early would look dead to slower ones
 			return nil
 		}

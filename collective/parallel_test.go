@@ -23,8 +23,8 @@ func (m *rendezvous) Send(dst int, msg []byte) error {
 	return nil
 }
 
-// crew is tensor.Pool.Run with one thread per call.
-func crew(n int, f func(i int)) {
+// parallel is tensor.Pool.Run with one thread per call.
+func parallel(n int, f func(i int)) {
 	var all sync.WaitGroup
 	for i := range n {
 		all.Go(func() { f(i) })
@@ -33,7 +33,7 @@ func crew(n int, f func(i int)) {
 }
 
 // A polling goroutine sends to all ranks at once. A send that fails also fails the group.
-func TestCrewSendsAtOnce(t *testing.T) {
+func TestParallelSends(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		fail int
@@ -43,7 +43,7 @@ func TestCrewSendsAtOnce(t *testing.T) {
 			m := &rendezvous{fail: c.fail}
 			m.all.Add(ranks - 1)
 			var failed error
-			g, err := NewGroup(Config{Rank: 0, Size: ranks, Deadline: time.Hour, Crew: crew, OnFail: func(err error) { failed = err }}, m)
+			g, err := NewGroup(Config{Rank: 0, Size: ranks, Deadline: time.Hour, Parallel: parallel, OnFail: func(err error) { failed = err }}, m)
 			if err != nil {
 				t.Fatal(err)
 			}
