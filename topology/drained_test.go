@@ -29,7 +29,7 @@ func TestDrainedOutlivesItsCoordinator(t *testing.T) {
 		}
 	}
 	lease := func(holder string, found bool) *Lease {
-		return NewLease(LeaseConfig{Holder: holder, Incarnation: 7, TTL: 8 * time.Second, Hint: time.Second, Renew: time.Second, Found: found})
+		return NewLease(LeaseConfig{Holder: holder, Incarnation: 7, TTL: 8 * time.Second, Hint: time.Second, Renew: time.Second, Bootstrap: found})
 	}
 	first := lease("first", true)
 	carry(first, first.Tick(0))

@@ -40,11 +40,11 @@ type (
 		Claim    Claim
 		Revision uint64
 	}
-	// Recorded: nodes may learn of the placement of an epoch. It is in the store. If Owed, the
-	// store accepts no writes (Waive) and the write is still retried.
+	// Recorded: nodes may learn of the placement of an epoch. It is in the store. If Unwritten, the
+	// store accepts no writes (WriteTimeout) and the write is still retried.
 	Recorded struct {
-		Epoch uint32
-		Owed  bool
+		Epoch     uint32
+		Unwritten bool
 	}
 	// Deposed: another holder has the lease. No more effects follow.
 	Deposed struct{ By Claim }
@@ -64,18 +64,18 @@ type LeaseConfig struct {
 	// replaces TTL once the holder is known to be gone. Renew is the interval in which a holder
 	// writes and a candidate reads.
 	TTL, Hint, Renew time.Duration
-	// Heir: this process succeeds the record's holder without waiting, if the record names this
-	// Holder with another incarnation. That process is known to be dead, because we hold the lock
+	// Successor: this process succeeds the record's holder without waiting, if the record names
+	// this Holder with another incarnation. That process is known to be dead, because we hold the lock
 	// of its data directory.
-	Heir bool
-	// Sole: no other live process can write this store.
-	Sole bool
-	// Waive is how long a Sole holder waits for a store that accepts no writes before it continues
-	// without it. Epochs then rest on the nodes' reports, and no other process can be elected
-	// meanwhile. 0: it waits for ever.
-	Waive time.Duration
-	// Found: create the first record if there is none.
-	Found bool
+	Successor bool
+	// Exclusive: no other live process can write this store.
+	Exclusive bool
+	// WriteTimeout is how long an Exclusive holder waits for a store that accepts no writes before
+	// it continues without it. Epochs then rest on the nodes' reports, and no other process can be
+	// elected meanwhile. 0: it waits for ever.
+	WriteTimeout time.Duration
+	// Bootstrap: create the first record if there is none.
+	Bootstrap bool
 }
 
 // Lease decides which process coordinates; this is the pure half. Safety rests on the
@@ -115,27 +115,27 @@ func (l *Lease) Claim() (Claim, uint64) { return l.claim, l.revision }
 // Tick advances the clock, which never goes back.
 func (l *Lease) Tick(now time.Duration) []LeaseEffect {
 	l.now = max(l.now, now)
-	return append(l.waive(), l.next()...)
+	return append(l.reportUnwritten(), l.next()...)
 }
 
-// waive returns Recorded for a placement that the store does not accept.
-func (l *Lease) waive() []LeaseEffect {
-	if !l.Owing() || l.want.Placement.Epoch <= l.announced {
+// reportUnwritten returns Recorded for a placement that the store does not accept.
+func (l *Lease) reportUnwritten() []LeaseEffect {
+	if !l.Unwritten() || l.want.Placement.Epoch <= l.announced {
 		return nil
 	}
 	l.announced = l.want.Placement.Epoch
-	return []LeaseEffect{Recorded{Epoch: l.announced, Owed: true}}
+	return []LeaseEffect{Recorded{Epoch: l.announced, Unwritten: true}}
 }
 
-// Owing reports whether the newest placement is missing in the store because the store accepts no
-// writes. If this process ends now, its successor does not know that placement.
-func (l *Lease) Owing() bool {
-	return l.Holding() && l.cfg.Sole && l.cfg.Waive > 0 && l.want != nil && l.timedOutSince >= 0 && l.now-l.timedOutSince >= l.cfg.Waive
+// Unwritten reports whether the newest placement is missing in the store because the store accepts
+// no writes. If this process ends now, its successor does not know that placement.
+func (l *Lease) Unwritten() bool {
+	return l.Holding() && l.cfg.Exclusive && l.cfg.WriteTimeout > 0 && l.want != nil && l.timedOutSince >= 0 && l.now-l.timedOutSince >= l.cfg.WriteTimeout
 }
 
 // Moved reports that this process, the holder, has copied the record to another store, with its
 // revision there. No other process may have used that store before.
-func (l *Lease) Moved(revision uint64) { l.revision, l.cfg.Sole = revision, false }
+func (l *Lease) Moved(revision uint64) { l.revision, l.cfg.Exclusive = revision, false }
 
 // Gone reports that a holder's process is known to be dead or unreachable.
 func (l *Lease) Gone(incarnation uint64) { l.gone = incarnation }
@@ -147,7 +147,7 @@ func (l *Lease) Record(p Placement, incarnations []uint64) []LeaseEffect {
 	}
 	l.want = &Claim{Placement: p, Incarnations: incarnations}
 	l.retryAt = l.now
-	return append(l.waive(), l.next()...)
+	return append(l.reportUnwritten(), l.next()...)
 }
 
 // Drained sets the nodes that must take no part, for later coordinators too. It requests a write at
@@ -285,11 +285,11 @@ func (l *Lease) next() []LeaseEffect {
 // free reports whether the record may be claimed because no process renews it.
 func (l *Lease) free() bool {
 	if l.revision == 0 {
-		return l.cfg.Found
+		return l.cfg.Bootstrap
 	}
 	still := l.now - l.unchangedSince
 	switch {
-	case l.cfg.Sole, l.cfg.Heir && l.claim.Holder == l.cfg.Holder:
+	case l.cfg.Exclusive, l.cfg.Successor && l.claim.Holder == l.cfg.Holder:
 		return true
 	case l.gone == l.claim.Incarnation && still >= l.cfg.Hint:
 		return true

@@ -53,7 +53,7 @@ type rival struct {
 func (w *leaseWorld) start(name string, heir bool) *rival {
 	w.lives++
 	v := &rival{name: name, life: w.lives}
-	v.lease = NewLease(LeaseConfig{Holder: name, Incarnation: v.life, TTL: 5 * time.Second, Hint: time.Second, Renew: time.Second, Heir: heir, Found: true})
+	v.lease = NewLease(LeaseConfig{Holder: name, Incarnation: v.life, TTL: 5 * time.Second, Hint: time.Second, Renew: time.Second, Successor: heir, Bootstrap: true})
 	return v
 }
 

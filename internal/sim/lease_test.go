@@ -101,7 +101,7 @@ func (w *world) candidate(place int, heir bool) {
 		c.coordinate(0)
 		return
 	}
-	c.lease = topology.NewLease(topology.LeaseConfig{Holder: c.name, Incarnation: c.incarnation, TTL: w.cfg.ttl, Hint: w.cfg.ttl / 5, Renew: w.cfg.ttl / 8, Heir: heir, Found: true})
+	c.lease = topology.NewLease(topology.LeaseConfig{Holder: c.name, Incarnation: c.incarnation, TTL: w.cfg.ttl, Hint: w.cfg.ttl / 5, Renew: w.cfg.ttl / 8, Successor: heir, Bootstrap: true})
 	c.every(w.cfg.tick/4, func() { c.lead(c.lease.Tick(w.now - c.began)) })
 }
 

@@ -30,9 +30,9 @@ const (
 	leaseRenew    = time.Second
 	electionTick  = 100 * time.Millisecond
 	electionLimit = 3 * time.Second // of one read or write
-	// waiveAfter is how long the only process that can write a store waits for the disk. It then
+	// writeTimeout is how long the only process that can write a store waits for the disk. It then
 	// places nodes without recording that, because plain requests need no disk.
-	waiveAfter = 2 * time.Second
+	writeTimeout = 2 * time.Second
 )
 
 // Election runs topology.Lease: one goroutine accesses the register and reports the resulting
@@ -67,8 +67,8 @@ type Callbacks struct {
 func (s *Store) Elect(holder string, incarnation uint64, api string, callbacks Callbacks) *Election {
 	sole := s.alone != nil
 	s.election = &Election{log: s.log, began: time.Now(), callbacks: callbacks, reg: s.lease, wake: make(chan struct{}, 1),
-		lease: topology.NewLease(topology.LeaseConfig{Holder: holder, Incarnation: incarnation, API: api, Sole: sole, Found: sole, Heir: true,
-			TTL: LeaseTTL, Hint: hintAfter, Renew: leaseRenew, Waive: waiveAfter})}
+		lease: topology.NewLease(topology.LeaseConfig{Holder: holder, Incarnation: incarnation, API: api, Exclusive: sole, Bootstrap: sole, Successor: true,
+			TTL: LeaseTTL, Hint: hintAfter, Renew: leaseRenew, WriteTimeout: writeTimeout})}
 	s.election.run()
 	return s.election
 }
@@ -112,7 +112,7 @@ func (s *Election) advance(step func(*topology.Lease) []topology.LeaseEffect) {
 			tell = append(tell, func() { s.callbacks.Elected(e.Claim) })
 		case topology.Recorded:
 			tell = append(tell, func() {
-				if e.Owed {
+				if e.Unwritten {
 					s.log.Warn("the placement was not recorded because the store accepts no writes; a successor will rely on what nodes report", "epoch", e.Epoch)
 				}
 				s.callbacks.Recorded(e.Epoch)
@@ -246,7 +246,7 @@ func (s *Election) signal() {
 func (s *Election) pending() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.lease.Owing()
+	return s.lease.Unwritten()
 }
 
 // Claim returns the record as last read, whether this process holds the lease, and if not, why.

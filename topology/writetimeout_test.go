@@ -7,22 +7,22 @@ import (
 	"time"
 )
 
-// TestLeaseWaive: a store that accepts no writes stops only a holder that shares it. The owed
+// TestLeaseWriteTimeout: a store that accepts no writes stops only a holder that shares it. The
 // placement is written when the store accepts writes again, and Recorded is returned once.
-func TestLeaseWaive(t *testing.T) {
-	for _, sole := range []bool{true, false} {
+func TestLeaseWriteTimeout(t *testing.T) {
+	for _, exclusive := range []bool{true, false} {
 		var told []string
 		var asked []LeaseEffect
 		full := false
 		var claim Claim
 		revision := uint64(0)
-		l := NewLease(LeaseConfig{Holder: "c", Incarnation: 1, TTL: 8 * time.Second, Hint: time.Second, Renew: time.Second, Sole: sole, Waive: 2 * time.Second, Found: true})
+		l := NewLease(LeaseConfig{Holder: "c", Incarnation: 1, TTL: 8 * time.Second, Hint: time.Second, Renew: time.Second, Exclusive: exclusive, WriteTimeout: 2 * time.Second, Bootstrap: true})
 		now := time.Duration(0)
 		take := func(effects []LeaseEffect) {
 			for _, e := range effects {
 				switch e := e.(type) {
 				case Recorded:
-					told = append(told, fmt.Sprintf("%d %v at %v", e.Epoch, e.Owed, now))
+					told = append(told, fmt.Sprintf("%d %v at %v", e.Epoch, e.Unwritten, now))
 				case ReadClaim, WriteClaim:
 					asked = append(asked, e)
 				}
@@ -62,19 +62,19 @@ func TestLeaseWaive(t *testing.T) {
 		until(20 * time.Second)
 		take(l.Record(Placement{Epoch: 3}, nil)) // now it is
 		until(21 * time.Second)
-		owing := l.Owing()
+		unwritten := l.Unwritten()
 		full = false
 		until(30 * time.Second)
 		got := strings.Join(told, ", ")
-		if sole {
-			if got != "1 false at 10s, 2 true at 16s, 3 true at 20s" || !owing {
-				t.Errorf("sole: told %s, owing %v", got, owing)
+		if exclusive {
+			if got != "1 false at 10s, 2 true at 16s, 3 true at 20s" || !unwritten {
+				t.Errorf("exclusive: told %s, unwritten %v", got, unwritten)
 			}
-		} else if !strings.HasPrefix(got, "1 false at 10s, 3 false at 2") || strings.Contains(got, "true") || owing {
-			t.Errorf("shared: told %s, owing %v", got, owing)
+		} else if !strings.HasPrefix(got, "1 false at 10s, 3 false at 2") || strings.Contains(got, "true") || unwritten {
+			t.Errorf("shared: told %s, unwritten %v", got, unwritten)
 		}
-		if claim.Placement.Epoch != 3 || l.Owing() {
-			t.Errorf("sole %v: the store has epoch %d in the end, owing %v", sole, claim.Placement.Epoch, l.Owing())
+		if claim.Placement.Epoch != 3 || l.Unwritten() {
+			t.Errorf("exclusive %v: the store has epoch %d in the end, unwritten %v", exclusive, claim.Placement.Epoch, l.Unwritten())
 		}
 	}
 }
