@@ -14,7 +14,7 @@ func broken(format string) bool {
 		strings.Contains(format, "out of resources") || strings.Contains(format, "resources, will be DISABLED") || strings.Contains(format, "permission denied while writing")
 }
 
-// Broken returns why JetStream has stopped writing, or "". Only Mend clears it.
+// Broken returns why JetStream has stopped writing, or "". Only RestartJetStream clears it.
 func (s *Server) Broken() string {
 	if why := s.broken.Load(); why != nil {
 		return *why
@@ -22,10 +22,10 @@ func (s *Server) Broken() string {
 	return ""
 }
 
-// Mend restarts JetStream over its files, in the same server. Connections and routes stay; requests
+// RestartJetStream starts JetStream again over its files, in the same server. Connections and routes stay; requests
 // get no answer meanwhile. All acknowledged messages are kept. While the disk is still full it does
 // not help.
-func (s *Server) Mend() error {
+func (s *Server) RestartJetStream() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed || s.ns == nil || s.cfg.StoreDir == "" {

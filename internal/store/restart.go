@@ -59,7 +59,7 @@ func (m *restarter) run() {
 			continue
 		}
 		tried = time.Now()
-		if err := bus.Mend(); err != nil {
+		if err := bus.RestartJetStream(); err != nil {
 			m.log.Warn("restarting the job store failed", "error", err)
 			continue
 		}
