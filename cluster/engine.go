@@ -325,7 +325,7 @@ func (c *core) Cluster() api.ClusterState {
 	s.Clustering = c.stepper.figures.total.Clustering.Seconds()
 	late := map[string]float64{}
 	for _, n := range v.Nodes {
-		late[n.ID] = c.stepper.figures.pace.Ratio(n.ID)
+		late[n.ID] = c.stepper.figures.slow.Ratio(n.ID)
 	}
 	c.stepper.figures.mu.Unlock()
 	c.mu.Lock()

@@ -55,7 +55,7 @@ func (d *director) watchLoad(ctx context.Context, c actor.Context, e topology.Lo
 func loadings(ctx context.Context, handles []Handle, epoch uint32, limit time.Duration) []topology.LoadProgress {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	return fromAll(handles, func(_ int, h Handle) topology.LoadProgress { return standing(h.Status(ctx)).InLoad(epoch) })
+	return fromAll(handles, func(_ int, h Handle) topology.LoadProgress { return nodeProgress(h.Status(ctx)).InLoad(epoch) })
 }
 
 // fromAll calls ask for all nodes concurrently and waits for every result.

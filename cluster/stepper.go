@@ -90,7 +90,7 @@ type figures struct {
 	copied  uint64    // bytes to replicas
 	flight  time.Time // start of the step in flight, or of the one that broke its epoch; zero: none
 	epoch   uint32
-	pace    topology.Pace
+	slow    topology.StragglerDetector
 }
 
 // StepTotals are sums over all steps since the start.

@@ -54,15 +54,15 @@ func (s *stepper) watch(ctx context.Context, g *Group, p *plan.Plan) (_ context.
 func (s *stepper) progress(ctx context.Context, g *Group, p *plan.Plan, limit time.Duration) []topology.Progress {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	return fromAll(g.Handles, func(_ int, h Handle) topology.Progress { return standing(h.Status(ctx)).InStep(p.Epoch, p.Step) })
+	return fromAll(g.Handles, func(_ int, h Handle) topology.Progress { return nodeProgress(h.Status(ctx)).InStep(p.Epoch, p.Step) })
 }
 
-// standing returns what a node reported about itself; nil: it did not reply.
-func standing(st *proto.SocketStatus, err error) *topology.Standing {
+// nodeProgress returns what a node reported about itself; nil: it did not reply.
+func nodeProgress(st *proto.SocketStatus, err error) *topology.NodeProgress {
 	if err != nil {
 		return nil
 	}
-	return &topology.Standing{Epoch: st.Epoch, Step: st.LastStep, Loading: st.State == string(machine.Loading), Stepping: st.State == string(machine.Stepping),
+	return &topology.NodeProgress{Epoch: st.Epoch, Step: st.LastStep, Loading: st.State == string(machine.Loading), Stepping: st.State == string(machine.Stepping),
 		Busy: st.Busy, Finished: st.Progress, Loaded: uint64(st.LoadedBytes) + uint64(st.FetchedBytes)}
 }
 
@@ -79,9 +79,9 @@ func (s *stepper) recordWaits(g *Group, took time.Duration, replies []*proto.Ste
 	f.mu.Lock()
 	if f.epoch != g.Placement.Epoch {
 		f.epoch = g.Placement.Epoch
-		f.pace.Reset()
+		f.slow.Reset()
 	}
-	remarks := f.pace.Step(took, ids, late, own)
+	remarks := f.slow.Step(took, ids, late, own)
 	f.mu.Unlock()
 	for _, r := range remarks {
 		switch {

@@ -101,7 +101,7 @@ func TestPaceSeen(t *testing.T) {
 		{"from 1 to 0 in the last exchange: nobody else waits", [3][3]int{{0, 2197, 1250}, {210063, 0, 1150}, {461, 1947, 0}}, [3]int{0, 0, 0}},
 		{"the coordinator's request to 2, which is 2's own as far as others can tell", [3][3]int{{0, 1157, 205485}, {1692, 0, 211497}, {1660, 1331, 0}}, [3]int{0, 0, 202494}},
 	} {
-		var p Pace
+		var p StragglerDetector
 		late := make([][]time.Duration, 3)
 		for i := range late {
 			for _, d := range x.late[i] {
@@ -142,7 +142,7 @@ func TestPaceLossy(t *testing.T) {
 		{"four, c computes ten times as long", lossy{n: 4, ops: 8, work: 20 * time.Millisecond, slow: []float64{1, 1, 10, 1}}, "c"},
 	} {
 		x.l.r, x.l.loss = rand.New(rand.NewPCG(7, uint64(x.l.n))), uniform
-		var p Pace
+		var p StragglerDetector
 		named, fenced, most := map[string]int{}, map[string]int{}, 0.0
 		end := hours
 		if x.slow != "" {

@@ -78,7 +78,7 @@ func TestLoadStall(t *testing.T) {
 }
 
 // paced runs steps; cost is how long a rank keeps the others waiting in a step.
-func paced(p *Pace, steps int, wall time.Duration, ids []string, cost func(step, rank int) time.Duration) (out []Verdict, fencedAfter time.Duration) {
+func paced(p *StragglerDetector, steps int, wall time.Duration, ids []string, cost func(step, rank int) time.Duration) (out []Verdict, fencedAfter time.Duration) {
 	for s := range steps {
 		late := make([][]time.Duration, len(ids))
 		for i := range late {
@@ -131,7 +131,7 @@ func TestPaceOfOwners(t *testing.T) {
 				late[i][0] = time.Duration(c.waits) * time.Millisecond
 			}
 		}
-		var p Pace
+		var p StragglerDetector
 		fenced := false
 		for range 200 {
 			for _, r := range p.Step(100*time.Millisecond, ids, late, c.own) {
@@ -147,14 +147,14 @@ func TestPaceOfOwners(t *testing.T) {
 func TestPace(t *testing.T) {
 	ids := []string{"a", "b", "c", "d"}
 	const wall = 100 * time.Millisecond
-	var p Pace
+	var p StragglerDetector
 	got, after := paced(&p, 100, wall, ids, func(_, rank int) time.Duration {
 		if rank == 2 {
 			return 80 * time.Millisecond
 		}
 		return 2 * time.Millisecond
 	})
-	if len(got) < 2 || got[0] != (Verdict{ID: "c", Ratio: got[0].Ratio}) || !got[1].Fence || got[1].ID != "c" || after < paceFence || after > 2*paceFence {
+	if len(got) < 2 || got[0] != (Verdict{ID: "c", Ratio: got[0].Ratio}) || !got[1].Fence || got[1].ID != "c" || after < delayFence || after > 2*delayFence {
 		t.Errorf("a node at a fifth of the speed: %+v after %v", got, after)
 	}
 	if r := p.Ratio("c"); r < 0.7 || r > 0.9 {

@@ -2,8 +2,8 @@
 // schedule.
 //
 // All decisions are made by the real code: the batcher's State, the placement Authority and its
-// Fence, the rules that find stragglers (Stall, LoadStall, Pace), the Lease over which coordinators
-// compete, each socket's Machine, the collective state machines, a job's State, Journal, Writing
+// Fence, the rules that find stragglers (Stall, LoadStall, StragglerDetector), the Lease over
+// which coordinators compete, each socket's Machine, the collective state machines, a job's State, Journal, Writing
 // and Progress, the cost functions and slot rules of package kvcache.
 //
 // Everything that acts is modelled: a socket's effects on caches of cells (stores_test.go), its

@@ -50,10 +50,10 @@ func (n *node) resumeExecutor() {
 
 func (j *executor) busy() bool { return j.taken > j.ended }
 
-// standing is the actor's report of the node's progress.
-func (n *node) standing() *topology.Standing {
+// nodeProgress is the actor's report of the node's progress.
+func (n *node) nodeProgress() *topology.NodeProgress {
 	s := n.machine.State
-	out := &topology.Standing{Epoch: s.Epoch, Step: s.Step, Loading: s.Phase == machine.Loading, Stepping: s.Phase == machine.Stepping,
+	out := &topology.NodeProgress{Epoch: s.Epoch, Step: s.Step, Loading: s.Phase == machine.Loading, Stepping: s.Phase == machine.Stepping,
 		Busy: n.jobs.busy(), Finished: n.jobs.ended, Loaded: n.jobs.loaded}
 	if n.step != nil {
 		out.Finished -= n.jobs.before

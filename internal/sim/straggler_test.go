@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// The parts of cluster/straggler.go and loadwatch.go: the real Stall, LoadStall and Pace get the
-// nodes' reports.
+// The parts of cluster/straggler.go and loadwatch.go: the real Stall, LoadStall and
+// StragglerDetector get the nodes' reports.
 
 // flight is a step in flight.
 type flight struct {
@@ -47,7 +47,7 @@ func (f *flight) look() {
 		return
 	}
 	c, every, asked := f.c, f.c.w.cfg.stall/8, f.c.w.now
-	c.standings(f.g.hosts, every, func(said []*topology.Standing) {
+	c.nodesProgress(f.g.hosts, every, func(said []*topology.NodeProgress) {
 		if f.left == 0 {
 			return
 		}
@@ -98,7 +98,7 @@ func (l *loading) look() {
 		hosts = append(hosts, c.hosts[n.ID].node)
 	}
 	every, asked := c.w.cfg.loadStall/8, c.w.now
-	c.standings(hosts, every, func(said []*topology.Standing) {
+	c.nodesProgress(hosts, every, func(said []*topology.NodeProgress) {
 		if over() {
 			return
 		}
@@ -131,16 +131,16 @@ func (l *loading) look() {
 	})
 }
 
-// standings asks all nodes for their progress at once. A node that has not answered after limit
+// nodesProgress asks all nodes for their progress at once. A node that has not answered after limit
 // counts as silent.
-func (c *coordinator) standings(hosts []*node, limit time.Duration, done func([]*topology.Standing)) {
-	said, left := make([]*topology.Standing, len(hosts)), len(hosts)
+func (c *coordinator) nodesProgress(hosts []*node, limit time.Duration, done func([]*topology.NodeProgress)) {
+	said, left := make([]*topology.NodeProgress, len(hosts)), len(hosts)
 	for i, h := range hosts {
 		c.w.ask(c.process, h.process, limit, func(reply func(any, error)) {
-			h.take(func() { reply(h.standing(), nil) })
+			h.take(func() { reply(h.nodeProgress(), nil) })
 		}, func(v any, err error) {
 			if err == nil {
-				said[i] = v.(*topology.Standing)
+				said[i] = v.(*topology.NodeProgress)
 			}
 			if left--; left == 0 {
 				done(said)
@@ -151,13 +151,13 @@ func (c *coordinator) standings(hosts []*node, limit time.Duration, done func([]
 
 // pace is the stepper's record of the steps of an epoch.
 type pace struct {
-	topology.Pace
+	topology.StragglerDetector
 	epoch uint32
 	truth map[string]spent // steps in which a node alone was slow
 }
 
-// keepPace records how long each node kept the others waiting. The thresholds of Pace are in
-// seconds of the real product, so times are scaled.
+// keepPace records how long each node kept the others waiting. The thresholds of StragglerDetector
+// are in seconds of the real product, so times are scaled.
 func (c *coordinator) keepPace(g *serving, took time.Duration, replies []*proto.StepReply) {
 	ids, late := make([]string, len(replies)), make([][]time.Duration, len(replies))
 	for i, r := range replies {
@@ -215,9 +215,9 @@ func (c *coordinator) probe(n topology.Node) {
 	}
 	h := c.hosts[n.ID].node
 	c.w.ask(c.process, h.process, c.w.cfg.probe, func(reply func(any, error)) {
-		h.take(func() { reply(h.standing(), nil) })
+		h.take(func() { reply(h.nodeProgress(), nil) })
 	}, func(v any, err error) {
-		if err != nil || v.(*topology.Standing).Busy {
+		if err != nil || v.(*topology.NodeProgress).Busy {
 			c.w.cover[ProbedInVain]++
 			return
 		}

@@ -1,8 +1,8 @@
 package topology
 
-// Standing is a node's report of its progress. Its meaning for a step or a load is decided here,
+// NodeProgress is a node's report of its progress. Its meaning for a step or a load is decided here,
 // for the coordinator and for package sim.
-type Standing struct {
+type NodeProgress struct {
 	Epoch    uint32
 	Step     uint64 // the newest step that it has begun
 	Loading  bool
@@ -14,7 +14,7 @@ type Standing struct {
 
 // InStep is the node's progress in a step. nil means that it did not answer. A node that has left
 // the step is done with it, even if by an error.
-func (s *Standing) InStep(epoch uint32, step uint64) Progress {
+func (s *NodeProgress) InStep(epoch uint32, step uint64) Progress {
 	switch {
 	case s == nil:
 		return Progress{Silent: true}
@@ -28,7 +28,7 @@ func (s *Standing) InStep(epoch uint32, step uint64) Progress {
 
 // InLoad is the node's progress in the load of an epoch. nil means that it did not answer. Jobs
 // that its executor runs before the load count as progress, since the load waits for them.
-func (s *Standing) InLoad(epoch uint32) LoadProgress {
+func (s *NodeProgress) InLoad(epoch uint32) LoadProgress {
 	if s == nil {
 		return LoadProgress{Silent: true}
 	}

@@ -7,22 +7,22 @@ import (
 	"time"
 )
 
-// Pace finds stragglers: nodes that take part and answer, but keep the others waiting most of the
-// time (a throttled CPU, a failing disk, a machine that swaps). One slow step is not enough; it
-// takes several, over seconds.
-type Pace struct {
-	nodes map[string]*pace
+// StragglerDetector finds stragglers: nodes that take part and answer, but keep the others waiting
+// most of the time (a throttled CPU, a failing disk, a machine that swaps). One slow step is not
+// enough; it takes several, over seconds.
+type StragglerDetector struct {
+	nodes map[string]*nodeDelay
 	clock time.Duration // time spent in steps
 }
 
-type pace struct {
+type nodeDelay struct {
 	wall   float64       // seconds of steps without the node's own extra work, decaying with age
 	late   float64       // seconds of wall that the others waited for this node alone
 	slow   time.Duration // when it became slow, on the clock; -1: it is not
 	misses int           // steps since then in which it cost more than half
 }
 
-// Verdict is the judgement of Pace on one node.
+// Verdict is the judgement of a StragglerDetector on one node.
 type Verdict struct {
 	ID    string
 	Ratio float64 // part of the time that the others wait for it
@@ -34,51 +34,51 @@ type Verdict struct {
 // seconds of steps. It is fenced after eight seconds and eight misses. A delay below two
 // milliseconds, or below a sixth of a step, does not count.
 const (
-	paceHalf   = 2 * time.Second // half-life of a step's weight
-	paceSlow   = 0.5
-	paceFine   = 0.35
-	paceName   = 2 * time.Second
-	paceFence  = 8 * time.Second
-	paceMisses = 8
-	paceFloor  = 2 * time.Millisecond
-	paceLeast  = 6 // at least 1/paceLeast of a step
+	delayHalfLife   = 2 * time.Second // half-life of a step's weight
+	delaySlow       = 0.5
+	delayFine       = 0.35
+	delayName       = 2 * time.Second
+	delayFence      = 8 * time.Second
+	delayMisses     = 8
+	minDelay        = 2 * time.Millisecond
+	minDelayDivisor = 6 // at least 1/minDelayDivisor of a step
 )
 
 // Reset clears the rates, for another placement.
-func (p *Pace) Reset() { *p = Pace{} }
+func (s *StragglerDetector) Reset() { *s = StragglerDetector{} }
 
 // Step records the times of one step. late[i][j] is how long rank i waited for rank j alone. The
 // median over the reporters counts, so that no single rank can blame another. own[j] is rank j's
 // compute that other ranks need not have, such as the attention of a long sequence. A rank with
 // more of it keeps the others waiting by design, so the excess is subtracted from the step.
-func (p *Pace) Step(wall time.Duration, ids []string, late [][]time.Duration, own []time.Duration) []Verdict {
+func (s *StragglerDetector) Step(wall time.Duration, ids []string, late [][]time.Duration, own []time.Duration) []Verdict {
 	if wall <= 0 || len(ids) < 2 || len(late) != len(ids) {
 		return nil
 	}
-	if p.nodes == nil {
-		p.nodes = map[string]*pace{}
+	if s.nodes == nil {
+		s.nodes = map[string]*nodeDelay{}
 	}
-	p.clock += wall
-	fade := math.Exp2(-wall.Seconds() / paceHalf.Seconds())
+	s.clock += wall
+	fade := math.Exp2(-wall.Seconds() / delayHalfLife.Seconds())
 	var out []Verdict
 	for j, id := range ids {
-		n := p.nodes[id]
+		n := s.nodes[id]
 		if n == nil {
-			n = &pace{slow: -1}
-			p.nodes[id] = n
+			n = &nodeDelay{slow: -1}
+			s.nodes[id] = n
 		}
 		more := min(moreThanOthers(j, own), wall)
-		cost, rest := max(0, p.cost(j, late)-more), wall-more
+		cost, rest := max(0, s.cost(j, late)-more), wall-more
 		n.wall, n.late = n.wall*fade+rest.Seconds(), n.late*fade+cost.Seconds()
-		floor, ratio := max(paceFloor, wall/paceLeast), n.ratio()
+		floor, ratio := max(minDelay, wall/minDelayDivisor), n.ratio()
 		switch {
-		case n.slow >= 0 && ratio < paceFine:
-			if p.clock-n.slow >= paceName {
+		case n.slow >= 0 && ratio < delayFine:
+			if s.clock-n.slow >= delayName {
 				out = append(out, Verdict{ID: id, Ratio: ratio, Over: true})
 			}
 			n.slow, n.misses = -1, 0
-		case n.slow < 0 && ratio > paceSlow && cost >= floor:
-			n.slow = p.clock
+		case n.slow < 0 && ratio > delaySlow && cost >= floor:
+			n.slow = s.clock
 		}
 		if n.slow < 0 {
 			continue
@@ -86,11 +86,11 @@ func (p *Pace) Step(wall time.Duration, ids []string, late [][]time.Duration, ow
 		if cost >= floor && cost > rest/2 {
 			n.misses++
 		}
-		before, now := p.clock-wall-n.slow, p.clock-n.slow
+		before, now := s.clock-wall-n.slow, s.clock-n.slow
 		switch {
-		case now >= paceFence && n.misses >= paceMisses && ratio > paceSlow:
+		case now >= delayFence && n.misses >= delayMisses && ratio > delaySlow:
 			out = append(out, Verdict{ID: id, Ratio: ratio, Fence: true})
-		case before < paceName && now >= paceName:
+		case before < delayName && now >= delayName:
 			out = append(out, Verdict{ID: id, Ratio: ratio})
 		}
 	}
@@ -99,14 +99,14 @@ func (p *Pace) Step(wall time.Duration, ids []string, late [][]time.Duration, ow
 
 // Ratio is the part of the time, 0 to 1, that the others wait for a node, without the node's own
 // extra work.
-func (p *Pace) Ratio(id string) float64 {
-	if n := p.nodes[id]; n != nil {
+func (s *StragglerDetector) Ratio(id string) float64 {
+	if n := s.nodes[id]; n != nil {
 		return n.ratio()
 	}
 	return 0
 }
 
-func (n *pace) ratio() float64 {
+func (n *nodeDelay) ratio() float64 {
 	if n.wall <= 0 {
 		return 0
 	}
@@ -127,7 +127,7 @@ func moreThanOthers(j int, own []time.Duration) time.Duration {
 // (the lower one of an even number), minus its own waits. A slow rank does not wait itself. A rank
 // whose incoming message was lost in the network waits as long as the others wait for it, and is
 // not to blame.
-func (p *Pace) cost(j int, late [][]time.Duration) time.Duration {
+func (s *StragglerDetector) cost(j int, late [][]time.Duration) time.Duration {
 	var said []time.Duration
 	for i := range late {
 		if i != j && j < len(late[i]) {
