@@ -52,7 +52,7 @@ const (
 
 // Speculated counts drafts and their results.
 type Speculated struct {
-	Looks    uint64                 // lookups of drafts, also after short matches
+	Lookups    uint64                 // lookups of drafts, also after short matches
 	Rows     uint64                 // decode rows with drafts
 	Drafted  uint64                 // tokens
 	Accepted uint64                 // of Drafted
@@ -136,8 +136,8 @@ func (d *drafts) fromText(r *request, most, sequences int) (draft speculate.Draf
 		return draft
 	}
 	if least == 0 {
-		d.totals.Looks++
-		g.counted.Looks++
+		d.totals.Lookups++
+		g.counted.Lookups++
 	}
 	if mode == speculate.Lookup {
 		return g.text.Lookup(least, most)

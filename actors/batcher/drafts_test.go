@@ -60,7 +60,7 @@ func TestDraftersSaveSteps(t *testing.T) {
 				for _, v := range out.finished["loop"].Verified {
 					told.count(int(v.Drafted), int(v.Accepted))
 				}
-				if told.Looks = f.Looks; told != f {
+				if told.Lookups = f.Lookups; told != f {
 					t.Errorf("%+v in steps, %+v in all", told, f)
 				}
 				if total := s.Snapshot().Speculated; f.Accepted != total.Accepted || int(f.Accepted) != at.accepted || f.Drafted != total.Drafted || tokens-steps != at.accepted {
@@ -105,9 +105,9 @@ func TestDraftsNeverCost(t *testing.T) {
 			}
 			took += guess * (float64(deep) + 0.1*float64(asked))
 			if len(e.Start.Chunks) == 0 {
-				micros += took + look*float64(s.drafts.totals.Looks-looks)
+				micros += took + look*float64(s.drafts.totals.Lookups-looks)
 			}
-			looks = s.drafts.totals.Looks
+			looks = s.drafts.totals.Lookups
 			d.Micros = int64(took * (0.8 + 0.5*jitter.Float64())) // noise of other programs
 			if jitter.IntN(40) == 0 {
 				d.Micros *= 6
