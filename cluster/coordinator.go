@@ -172,7 +172,7 @@ func StartCoordinator(ctx context.Context, cfg CoordinatorConfig) (_ *Coordinato
 	if c.core, err = newCore(c.bus.rpc.Actors().Root, ck, cfg.Serve, cfg.Nodes, groupName(), l); err != nil {
 		return nil, err
 	}
-	c.trouble = c.storeTrouble
+	c.trouble = c.storeProblem
 	c.restoreEvents(l, &cfg)
 	c.up.Store(c.core)
 	select {
@@ -325,7 +325,7 @@ func (c *Coordinator) acquireLease(ctx context.Context, incarnation uint64, cfg 
 			return placementLog{}, ctx.Err()
 		}
 		claim, _, why := election.Claim()
-		if cfg.Standby || time.Since(began) > store.Quiet {
+		if cfg.Standby || time.Since(began) > store.QuietPeriod {
 			v.setReason(why)
 		}
 		if !cfg.Standby && time.Since(began) > rivalWait {

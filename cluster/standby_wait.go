@@ -50,7 +50,7 @@ func (v *standbyWait) stop() {
 func (v *standbyWait) run() {
 	t := time.NewTicker(waitsTick)
 	defer t.Stop()
-	limit, since := store.Quiet, time.Now()
+	limit, since := store.QuietPeriod, time.Now()
 	said, wasAlone := "", false
 	logged, changed := "", time.Now()
 	for {

@@ -31,11 +31,11 @@ func (c *Coordinator) ServeJobs(a *api.Server) error {
 }
 
 // Health implements api.Engine. A store without a majority of its replicas accepts no placement.
-// The running placement continues (see storeTrouble). Without one, the error names the missing
+// The running placement continues (see storeProblem). Without one, the error names the missing
 // replicas.
 func (c *Coordinator) Health() error {
 	err := c.core.Health()
-	if why := c.storeLacks(); why != "" && !errors.As(err, new(api.ErrDegraded)) {
+	if why := c.missingReplicas(); why != "" && !errors.As(err, new(api.ErrDegraded)) {
 		return api.ErrNotReady{Reason: why}
 	}
 	return err
@@ -43,24 +43,24 @@ func (c *Coordinator) Health() error {
 
 func (c *Coordinator) Ready() error {
 	err := c.core.Ready()
-	if why := c.storeLacks(); err != nil && why != "" {
+	if why := c.missingReplicas(); err != nil && why != "" {
 		return api.ErrNotReady{Reason: why, RetryAfter: time.Second}
 	}
 	return err
 }
 
-func (c *Coordinator) storeLacks() string {
+func (c *Coordinator) missingReplicas() string {
 	if c.store == nil {
 		return ""
 	}
-	return c.store.Lacks()
+	return c.store.MissingReplicas()
 }
 
-func (c *Coordinator) storeTrouble() string {
+func (c *Coordinator) storeProblem() string {
 	if c.store == nil {
 		return ""
 	}
-	return c.store.Trouble()
+	return c.store.Problem()
 }
 
 // OperatorHeader carries security.Key.OperatorToken in requests that change the store.

@@ -278,7 +278,7 @@ func (v *Service) listJobs(_ http.ResponseWriter, r *http.Request) (any, error) 
 	if err != nil {
 		return nil, err
 	}
-	out := api.JobList{Object: "list", Data: []api.Job{}, Counts: map[string]int{}, Store: cmp.Or(v.store.Trouble(), "ok"), Damage: v.store.Damage()}
+	out := api.JobList{Object: "list", Data: []api.Job{}, Counts: map[string]int{}, Store: cmp.Or(v.store.LastError(), "ok"), Damage: v.store.Damage()}
 	for _, p := range Phases {
 		out.Counts[string(p)] = 0
 	}

@@ -230,8 +230,8 @@ func (s *Store) Write(ctx context.Context, w *journal.Writer, r journal.Record, 
 	return apply(&r, seq)
 }
 
-// Trouble returns the error of the last write, or "".
-func (s *Store) Trouble() string {
+// LastError returns the error of the last write, or "".
+func (s *Store) LastError() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.trouble

@@ -202,8 +202,8 @@ func (s *Store) openReplicated(ctx context.Context, waits func(why string)) erro
 	return s.replica.keep(ctx, p)
 }
 
-// Quiet is how long a store may take to open before the log says what it waits for.
-const Quiet = 3 * time.Second
+// QuietPeriod is how long a store may take to open before the log says what it waits for.
+const QuietPeriod = 3 * time.Second
 
 func (s *Store) replicated(ctx context.Context, waits func(why string)) (*bucketRegister, *nats.Conn, error) {
 	p, bus := s.replica.now()
@@ -213,7 +213,7 @@ func (s *Store) replicated(ctx context.Context, waits func(why string)) (*bucket
 	}
 	began, said := time.Now(), time.Now()
 	r, err := openWithin(ctx, nc, wanted, func(err error) {
-		if waits != nil && time.Since(began) > Quiet {
+		if waits != nil && time.Since(began) > QuietPeriod {
 			waits(p.lacks(bus))
 		}
 		if time.Since(said) > startPatience {
@@ -462,7 +462,7 @@ func (s *Store) startJobs() {
 func (s *Store) State() *api.StoreState {
 	kind, n := s.Durability()
 	claim, _, _ := s.election.Claim()
-	out := &api.StoreState{Durability: kind, Replicas: n, Wanted: wanted, Trouble: s.Trouble(), Coordinator: claim.Holder, Term: claim.Term}
+	out := &api.StoreState{Durability: kind, Replicas: n, Wanted: wanted, Trouble: s.Problem(), Coordinator: claim.Holder, Term: claim.Term}
 	p, bus := s.replica.now()
 	if p == nil || kind != "replicated" {
 		return out
@@ -478,8 +478,8 @@ func (s *Store) State() *api.StoreState {
 	return out
 }
 
-// Lacks names the replicas that the store waits for; "" if it works.
-func (s *Store) Lacks() string {
+// MissingReplicas names the replicas that the store waits for; "" if it works.
+func (s *Store) MissingReplicas() string {
 	if kind, _ := s.Durability(); kind == "replicated" {
 		if p, bus := s.replica.now(); !p.majority(bus.Peers()) {
 			return p.lacks(bus)
@@ -488,9 +488,9 @@ func (s *Store) Lacks() string {
 	return ""
 }
 
-// Trouble describes what is wrong with a store that serves; "" if nothing is. Reading it requires
+// Problem describes what is wrong with a store that serves; "" if nothing is. Reading it requires
 // no key, so it contains no path.
-func (s *Store) Trouble() string {
+func (s *Store) Problem() string {
 	s.mu.Lock()
 	bus, store := s.alone, s.store
 	s.mu.Unlock()
@@ -498,8 +498,8 @@ func (s *Store) Trouble() string {
 		_, bus = s.replica.now()
 	}
 	var why []string
-	if lacks := s.Lacks(); lacks != "" {
-		why = append(why, lacks)
+	if missing := s.MissingReplicas(); missing != "" {
+		why = append(why, missing)
 	}
 	if since := s.behind.Load(); len(why) == 0 && since != nil && time.Since(*since) > behindMost {
 		why = append(why, fmt.Sprintf("%d of the %d copies of the job store are in step, although their processes are connected: their disks may be full or failing. Until two are in step, no job is accepted and no new placement is possible", s.inStep.Load(), wanted))
