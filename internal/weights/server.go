@@ -201,7 +201,7 @@ func (s *server) hash() (*proto.WeightsReply, map[string]*servedFile, error) {
 		}
 		paths = append(paths, small...)
 	}
-	paths = append(paths, s.ck.Beside()...)
+	paths = append(paths, s.ck.SideFiles()...)
 	slices.Sort(paths)
 	for _, path := range slices.Compact(paths) {
 		f, digest, err := s.hashFile(path)

@@ -102,5 +102,5 @@ func hasAdapter(dir string) bool {
 	return err == nil
 }
 
-// Beside lists small files of the checkpoint that are in another folder.
-func (c *Checkpoint) Beside() []string { return slices.Clone(c.beside) }
+// SideFiles lists small files of the checkpoint that are in another folder.
+func (c *Checkpoint) SideFiles() []string { return slices.Clone(c.beside) }

@@ -41,8 +41,8 @@ func TestBundledAdapters(t *testing.T) {
 		if got := ck.Config.CacheLayers(); got != want.caches || added != want.tensors {
 			t.Errorf("%s: %d caches and %d tensors, want %+v", dir, got, added, want)
 		}
-		if files := ck.Files(); len(files) != 2 || len(ck.Beside()) != 1 {
-			t.Errorf("%s: weights %v, other files %v", dir, files, ck.Beside())
+		if files := ck.Files(); len(files) != 2 || len(ck.SideFiles()) != 1 {
+			t.Errorf("%s: weights %v, other files %v", dir, files, ck.SideFiles())
 		}
 	}
 }
