@@ -40,7 +40,7 @@ type offlineRunner struct {
 }
 
 // RunTogether does the same as Run, in this process. Each prompt is read once, and every policy
-// compresses it and answers (alone.Together). The answers equal a server's, token by token. It runs
+// compresses it and answers (alone.PrefillPolicies). The answers equal a server's, token by token. It runs
 // all tasks of one sample number before the next, so an interrupted run has covered everything
 // evenly.
 func RunTogether(ctx context.Context, tok *tokenizer.Tokenizer, g Source, store *Store, cfg Config, t TogetherConfig) ([]Record, error) {
@@ -197,7 +197,7 @@ func (w *offlineRunner) answer(ctx context.Context, a *alone.Socket, j job, poli
 			all = append(all, answers[i].Seq)
 		}
 	}
-	first, err := a.Together(ctx, seq, s.Prompt, specs, readChunk)
+	first, err := a.PrefillPolicies(ctx, seq, s.Prompt, specs, readChunk)
 	if err != nil {
 		return err
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/proto"
 )
 
-// Together reads a prompt, chunk tokens a step, and turns it into a sequence seq under the policy
+// PrefillPolicies reads a prompt, chunk tokens a step, and turns it into a sequence seq under the policy
 // full. For policy i it also creates a sequence seq+1+i with what that policy keeps. It returns the
 // first token of each, greedy, full first. From then on they are decoded like any others.
 //
@@ -24,7 +24,7 @@ import (
 // everything have it read up to the tail, and the tail under each policy. Every reading after the
 // first reuses its blocks, up to where observations begin. Policies with the same clusters compute
 // them once.
-func (a *Socket) Together(ctx context.Context, seq uint64, prompt []int32, policies []string, chunk int) (first []int32, err error) {
+func (a *Socket) PrefillPolicies(ctx context.Context, seq uint64, prompt []int32, policies []string, chunk int) (first []int32, err error) {
 	defer a.forget()
 	tokens := make([]uint32, len(prompt))
 	for i, t := range prompt {
