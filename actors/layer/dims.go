@@ -24,7 +24,7 @@ type Dims struct {
 // DimsOf returns the dimensions of a model's layers.
 func DimsOf(c *model.Config) Dims {
 	d := Dims{Hidden: c.Hidden, Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim, FFN: c.FFN, NormEps: c.NormEps, MoE: c.MoE,
-		Score: tensor.Score{Scale: c.AttentionScale()}, Ropes: len(c.Rotations()), Vocab: c.Vocab}
+		Score: c.Score(), Ropes: len(c.Rotations()), Vocab: c.Vocab}
 	if c.Latent.Rank > 0 {
 		d.KVHeads, d.Latent, d.LatentEps = c.HeadUnits(), c.Latent, model.LatentNormEps
 	}

@@ -52,7 +52,7 @@ func newEpoch(cfg *Config, p topology.Placement, rank int, w *shard.Weights, dt,
 	c := cfg.Checkpoint.Config
 	e := &epoch{
 		caches: held, place: p, rank: rank, config: c, weights: w, device: cfg.device(), pool: cfg.Pool, maxRows: maxRows, dt: dt,
-		geometry: shard.GeometryOf(&c, kv), score: tensor.Score{Scale: c.AttentionScale()},
+		geometry: shard.GeometryOf(&c, kv), score: c.Score(),
 		rotations: layer.RotationsOf(&c), grammars: cfg.Grammars,
 	}
 	e.ropes = layer.RopesOf(&c, e.rotations)

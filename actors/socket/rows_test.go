@@ -61,7 +61,7 @@ func newDecoder(t *testing.T, ck *model.Checkpoint, w *shard.Weights, place topo
 	must(own.Seal())
 	part.Release()
 	d.ropes[0].Until(prompt + 200)
-	d.view = layer.OwnedCache{Store: own, Score: tensor.Score{Scale: c.AttentionScale()}, Ropes: layer.RopesOf(c, d.ropes)}
+	d.view = layer.OwnedCache{Store: own, Score: c.Score(), Ropes: layer.RopesOf(c, d.ropes)}
 	return d
 }
 

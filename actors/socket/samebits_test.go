@@ -122,14 +122,14 @@ func TestSameBits(t *testing.T) {
 // norms of heads, and experts, whose tokens are grouped differently by each batch and chunk.
 func TestSameBitsFamilies(t *testing.T) {
 	const policy = "snapstream:sink=4,recent=40,topk=40,obs=8,pool=7"
-	for _, name := range []string{"qwen2", "qwen3", "mistral", "mistral_window", "qwen2_window", "gemma3", "phi3", "smollm3", "deepseek_v2", "dace"} {
+	for _, name := range []string{"qwen2", "qwen3", "mistral", "mistral_window", "qwen2_window", "gemma2", "gemma3", "phi3", "smollm3", "deepseek_v2", "dace"} {
 		dir := filepath.Join(modelData, name)
 		if name == "dace" { // bundled, latents and experts, trained
 			if dir = filepath.Join("../../models", name); raceEnabled || testing.Short() {
 				continue
 			}
 		}
-		if name == "deepseek_v2" || name == "gemma3" {
+		if name == "deepseek_v2" || name == "gemma2" || name == "gemma3" {
 			sameAsAlone(t, rigConfig{dir: dir}, "squeezed:clusters=0.25,levels=2,sparsity=0.5,tail=4,obs=6,segment=64", 31, rigConfig{sockets: 3, mapping: topology.Reduce})
 		}
 		sameAsAlone(t, rigConfig{dir: dir}, policy, 31, rigConfig{sockets: 3, mapping: topology.Gather, shares: []float64{1, 4, 2}})

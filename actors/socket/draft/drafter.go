@@ -68,7 +68,7 @@ func Load(ctx context.Context, d *Config, of *model.Checkpoint, dt, kv tensor.DT
 	if err != nil {
 		return nil, err
 	}
-	g := &Drafter{device: o.Device, config: c, place: place, geometry: shard.GeometryOf(&one, kv), score: tensor.Score{Scale: c.AttentionScale()}, ropes: layer.RotationsOf(&c),
+	g := &Drafter{device: o.Device, config: c, place: place, geometry: shard.GeometryOf(&one, kv), score: c.Score(), ropes: layer.RotationsOf(&c),
 		arena: o.Device.Arena(d.KVBudget), states: o.Device.States(c.Hidden), minProbability: minProbability}
 	g.weights, g.mtp, err = shard.LoadDraft(ctx, d.Checkpoint, of, place, d.MTP, dt, o)
 	if err != nil {

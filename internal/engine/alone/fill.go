@@ -98,15 +98,15 @@ const calibrationSeq = 1 << 63
 
 // readBy is the fraction of a cache's slots that the queries read, on average.
 func readBy(c *socket.Caches, own, part *kvcache.Store, queries *kvcache.Observation) float64 {
-	g, scale := own.Geometry(), c.Config().AttentionScale()
+	g, score := own.Geometry(), c.Config().Score()
 	read := make([]int, g.Layers*g.KVHeads)
 	seen := 0
 	c.Pool().Run(len(read), func(i int) {
 		scratch := new(tensor.AttnScratch)
-		q := queries.Statistics(part, i/g.KVHeads, i%g.KVHeads, tensor.Score{Scale: scale}).Queries
+		q := queries.Statistics(part, i/g.KVHeads, i%g.KVHeads, score).Queries
 		width := g.Group * g.Layout.KDim
 		for at := 0; at < len(q); at += width {
-			_, n, mask := own.View(i/g.KVHeads, i%g.KVHeads, own.Tokens()-1, q[at:at+width], tensor.Score{Scale: scale}, nil, scratch)
+			_, n, mask := own.View(i/g.KVHeads, i%g.KVHeads, own.Tokens()-1, q[at:at+width], score, nil, scratch)
 			if mask == nil {
 				read[i] += n
 			}

@@ -57,6 +57,11 @@ func (c *Config) AttentionScale() float32 {
 	return float32(1 / math.Sqrt(float64(c.HeadDim)))
 }
 
+// Score is the weight of a key in attention.
+func (c *Config) Score() tensor.Score {
+	return tensor.Score{Scale: c.AttentionScale(), Cap: c.ScoreCap}
+}
+
 // EmbeddingScale is the factor of an embedding that is stored as dt. transformers rounds the root
 // to the type of the weights: sqrt(2560) becomes 50.5 in bf16. Quantized weights are converted from
 // such weights.

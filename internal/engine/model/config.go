@@ -60,6 +60,7 @@ type Config struct {
 	TrainedAs       tensor.DType      `json:",omitempty"` // the type to which EmbeddingScale is rounded; 0: the stored type
 	QueryScale      float64           `json:",omitempty"` // see AttentionScale
 	LogitCap        float32           `json:",omitempty"` // c: logits are c tanh(logits/c); 0: none
+	ScoreCap        float32           `json:",omitempty"` // the same for attention scores
 
 	BOS []int32 // first token of a sequence; empty: none
 	EOS []int32 // tokens that end an answer: those of generation_config.json, then further ones of config.json
@@ -140,6 +141,7 @@ func (f *fields) architecture() string {
 // architectureOf maps each model_type of transformers to its decoder.
 var architectureOf = map[string]string{
 	"deepseek_v2": "DeepseekV2ForCausalLM", "deepseek_v3": "DeepseekV3ForCausalLM",
+	"gemma": "GemmaForCausalLM", "gemma2": "Gemma2ForCausalLM",
 	"gemma3": "Gemma3ForConditionalGeneration", "gemma3_text": "Gemma3ForCausalLM",
 	"llama": "LlamaForCausalLM", "llama_swiftkv": "LlamaSwiftKVForCausalLM",
 	"mistral": "MistralForCausalLM", "mixtral": "MixtralForCausalLM", "phi3": "Phi3ForCausalLM",

@@ -16,7 +16,7 @@ import (
 )
 
 // families are the architectures that the package registers.
-var families = []string{"DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "Gemma3ForCausalLM", "LlamaForCausalLM", "LlamaSwiftKVForCausalLM", "MistralForCausalLM", "MixtralForCausalLM", "Phi3ForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM", "SmolLM3ForCausalLM"}
+var families = []string{"DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "Gemma2ForCausalLM", "Gemma3ForCausalLM", "GemmaForCausalLM", "LlamaForCausalLM", "LlamaSwiftKVForCausalLM", "MistralForCausalLM", "MixtralForCausalLM", "Phi3ForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM", "SmolLM3ForCausalLM"}
 
 // Each family's own keys and defaults, as its configuration class in
 // transformers has them.
@@ -46,6 +46,15 @@ func TestFamilies(t *testing.T) {
 			return c.NormEps == 1e-5 && c.MaxPositions == 4096 && c.Window(1) == 100
 		}},
 		{"Phi3", change{"sliding_window": nil, "partial_rotary_factor": 1}, func(c *Config) bool { return c.Windows == nil }},
+		{"Gemma", change{"hidden_act": "gelu"}, func(c *Config) bool {
+			return c.HeadDim == 256 && c.NormsAddOne && c.ScaledEmbedding && c.AttentionScale() == 1./16 && c.Windows == nil
+		}},
+		{"Gemma2", change{"num_hidden_layers": 3, "hidden_act": "gelu_pytorch_tanh"}, func(c *Config) bool {
+			return c.Window(0) == 4096 && c.Window(1) == 0 && c.Window(2) == 4096 && c.LogitCap == 30 && c.ScoreCap == 50 && c.AttentionScale() == 1./16 && c.Score().Cap == 50
+		}},
+		{"Gemma2", change{"final_logit_softcapping": nil, "attn_logit_softcapping": nil, "query_pre_attn_scalar": 144}, func(c *Config) bool {
+			return c.LogitCap == 0 && c.ScoreCap == 0 && c.AttentionScale() == 1./12
+		}},
 		{"Gemma3", change{"num_hidden_layers": 7, "rope_theta": remove, "sliding_window": 32, "tie_word_embeddings": remove, "hidden_activation": "gelu_pytorch_tanh"}, func(c *Config) bool {
 			return c.Window(4) == 32 && c.Window(5) == 0 && c.Window(6) == 32 && c.RopeOf(4) == 1 && c.RopeOf(5) == 0 && c.Rope.Theta == 1e6 && c.LocalRope.Theta == 1e4 &&
 				c.Tied && c.HeadDim == 256 && c.AttentionScale() == 1./16 && c.LogitCap == 0
@@ -117,7 +126,7 @@ func TestFamilies(t *testing.T) {
 	if _, err := ParseConfig("d", with(change{"architectures": []string{"SmolLM3ForCausalLM"}, "no_rope_layers": []int{1, 2}}), nil); err == nil || !strings.Contains(err.Error(), "layer 1: 2 is neither 0 nor 1") {
 		t.Errorf("SmolLM3, a layer that is neither: %v", err)
 	}
-	for field, v := range map[string]any{"attn_logit_softcapping": 50, "use_bidirectional_attention": true, "hidden_activation": "gelu", "layer_types": []string{"full_attention"},
+	for field, v := range map[string]any{"attn_logit_softcapping": 0, "use_bidirectional_attention": true, "hidden_activation": "gelu", "layer_types": []string{"full_attention"},
 		"query_pre_attn_scalar": 0, "rope_parameters": map[string]any{"full_attention": map[string]any{"rope_type": "yarn"}}} {
 		full := change{"architectures": []string{"Gemma3ForCausalLM"}, "rope_theta": remove, field: v}
 		if _, err := ParseConfig("d", with(full), nil); err == nil || !strings.Contains(err.Error(), field) {
@@ -135,7 +144,7 @@ func TestFamilies(t *testing.T) {
 // Folders of the other families' reference models open, with the frequencies of transformers.
 func TestFamilyCheckpoints(t *testing.T) {
 	for name, arch := range map[string]string{"qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "mistral": "MistralForCausalLM", "mixtral": "MixtralForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM",
-		"gemma3": "Gemma3ForCausalLM", "mistral_window": "MistralForCausalLM", "qwen2_window": "Qwen2ForCausalLM",
+		"gemma": "GemmaForCausalLM", "gemma2": "Gemma2ForCausalLM", "gemma3": "Gemma3ForCausalLM", "mistral_window": "MistralForCausalLM", "qwen2_window": "Qwen2ForCausalLM",
 		"deepseek_v2": "DeepseekV2ForCausalLM", "deepseek_v3": "DeepseekV3ForCausalLM", "phi3": "Phi3ForCausalLM", "smollm3": "SmolLM3ForCausalLM"} {
 		dir := filepath.Join("testdata", name)
 		c, err := Open(dir)

@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-
-	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
 // Gemma 3, text (Gemma Team, arXiv 2503.19786). Differences from llama.go:
@@ -37,20 +35,11 @@ func init() {
 const gemma3 = "Gemma3ForCausalLM"
 
 func readGemma3(f *fields, c *Config) {
-	c.Tied = f.Bool("tie_word_embeddings", true)
-	c.QKVBias = f.Bool("attention_bias", false)
-	c.OutBias = c.QKVBias
-	c.QKNorm, c.NormsAddOne, c.ScaledEmbedding = true, true, true
-	c.Activation = tensor.GELUTanh
-	f.activation("hidden_activation", "gelu_pytorch_tanh")
+	readGemma(f, c)
+	c.QKNorm = true
 	c.QueryScale = f.Number("query_pre_attn_scalar", 256, 1e-3, 1e6)
-	c.LogitCap = float32(f.Number("final_logit_softcapping", 0, 1e-3, 1e6))
-	if f.has("attn_logit_softcapping") {
-		f.fail("attn_logit_softcapping", ErrUnsupported, "attention scores are not capped here; published Gemma 3 models have none")
-	}
-	if f.Bool("use_bidirectional_attention", false) {
-		f.fail("use_bidirectional_attention", ErrUnsupported, "attention here is causal")
-	}
+	c.LogitCap = f.readCap("final_logit_softcapping", 0)
+	c.ScoreCap = f.readCap("attn_logit_softcapping", 0)
 	pattern := f.Size("sliding_window_pattern", f.Size("_sliding_window_pattern", 6, maxLayers), maxLayers)
 	readWindows(f, c, 4096, func(layer int) bool { return (layer+1)%pattern != 0 })
 	if p := f.Object("rope_parameters"); p != nil && (p.has("full_attention") || p.has("sliding_attention")) {

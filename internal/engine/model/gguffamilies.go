@@ -22,7 +22,9 @@ var familiesGGUF = map[string]familyGGUF{
 	"qwen2":     {hub: "Qwen2ForCausalLM", read: (*metadata).qwenWindow},
 	"qwen3":     {hub: "Qwen3ForCausalLM", read: (*metadata).qwenWindow},
 	"qwen3moe":  {hub: "Qwen3MoeForCausalLM", read: (*metadata).qwen3moe},
-	"gemma3":    {hub: "Gemma3ForCausalLM", read: (*metadata).gemma3, finish: finishGemma3, names: gemmaGGUF},
+	"gemma":     {hub: "GemmaForCausalLM", read: func(*metadata) {}, finish: finishGemma},
+	"gemma2":    {hub: "Gemma2ForCausalLM", read: (*metadata).gemma2, finish: finishGemma, names: gemmaGGUF},
+	"gemma3":    {hub: "Gemma3ForCausalLM", read: (*metadata).gemma3, finish: finishGemma, names: gemmaGGUF},
 	"phi3":      {hub: "Phi3ForCausalLM", read: (*metadata).phi3, names: map[string]string{"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}}, // Phi-4 too
 	"smollm3":   {hub: "SmolLM3ForCausalLM", read: (*metadata).smollm3, paired: true},
 	"deepseek2": {hub: "DeepseekV2ForCausalLM", read: (*metadata).deepseek, names: deepseekGGUF, join: joinKVUp}, // V3 and R1 too

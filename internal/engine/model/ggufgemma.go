@@ -7,17 +7,17 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// Gemma 3 in GGUF. The converter adds the 1 to the weights of norms. Five of six layers have the
-// window, unless a pattern is given. Their rotation has llama.cpp's constant base, unless one is
-// given. Scores are scaled by the width of a head. The 27B model, known by its 62 layers, uses
-// hidden/heads instead. attention.scale overrides both.
+// Gemma in GGUF. The converter adds the 1 to the weights of norms. In Gemma 3 five of six layers
+// have the window, unless a pattern is given. Their rotation has llama.cpp's constant base, unless
+// one is given. Gemma 2 and 3 scale scores by the width of a head. Their 27B models, known by the
+// number of layers, use hidden/heads instead. attention.scale overrides both.
 var gemmaGGUF = map[string]string{
 	"ffn_norm": "pre_feedforward_layernorm", "post_attention_norm": "post_attention_layernorm", "post_ffw_norm": "post_feedforward_layernorm",
 }
 
-// finishGemma3 sets what a file does not hold. The stored type does not show the trained one, and
+// finishGemma sets what a file does not hold. The stored type does not show the trained one, and
 // all models that Google published are bf16. (llama.cpp does not round the embedding's scale.)
-func finishGemma3(c *Config) { c.NormsAddOne, c.TrainedAs = false, tensor.BF16 }
+func finishGemma(c *Config) { c.NormsAddOne, c.TrainedAs = false, tensor.BF16 }
 
 func (m *metadata) gemma3() {
 	window := m.window()
@@ -26,13 +26,24 @@ func (m *metadata) gemma3() {
 	} else {
 		m.take("attention.sliding_window_pattern", "sliding_window_pattern")
 	}
-	for _, p := range [][2]string{{"rope.freq_base_swa", "rope_local_base_freq"}, {"final_logit_softcapping", "final_logit_softcapping"}, {"attn_logit_softcapping", "attn_logit_softcapping"}} {
-		m.take(p[0], p[1])
-	}
+	m.take("rope.freq_base_swa", "rope_local_base_freq")
+	m.gemmaScores(62)
+}
+
+// gemma2: every second layer has the window.
+func (m *metadata) gemma2() {
+	m.window()
+	m.gemmaScores(46)
+}
+
+// gemmaScores reads caps and the scale of scores. layers27B is the number of layers of the family's
+// 27B model.
+func (m *metadata) gemmaScores(layers27B int64) {
+	m.take("final_logit_softcapping", "final_logit_softcapping")
+	m.take("attn_logit_softcapping", "attn_logit_softcapping")
 	scale := m.number("attention.scale", 0)
 	whole := func(field string) int64 { n, _ := m.config[field].(int64); return n }
 	scalar, key := float64(whole("head_dim")), m.arch+".attention.key_length"
-	const layers27B = 62
 	switch heads := whole("num_attention_heads"); {
 	case scale != 0:
 		if key = m.arch + ".attention.scale"; !(scale > 1e-3 && scale < 1e3) {

@@ -94,7 +94,7 @@ func TestNested(t *testing.T) {
 		`{"architectures":["Gemma3ForConditionalGeneration"],"text_config":null}`:                                              `field "text_config": missing`,
 		`{"architectures":["Gemma3ForConditionalGeneration"],"text_config":[]}`:                                                `"text_config": [] is not an object`,
 		`{"architectures":["Gemma3ForConditionalGeneration"],"text_config":{"hidden_size":-1}}`:                                `field "text_config.hidden_size": -1`,
-		`{"architectures":["Gemma3ForConditionalGeneration"],"text_config":{"hidden_act":"gelu","attn_logit_softcapping":50}}`: `field "text_config.attn_logit_softcapping"`,
+		`{"architectures":["Gemma3ForConditionalGeneration"],"text_config":{"hidden_act":"gelu","attn_logit_softcapping":-1}}`: `field "text_config.attn_logit_softcapping"`,
 	} {
 		if _, err := model.ParseConfig("d", []byte(text), nil); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", text, err)

@@ -18,6 +18,8 @@ var tinies = map[string]map[string]any{
 	"SmolLM3ForCausalLM":      {"no_rope_layers": []int{1, 0}},
 	"MixtralForCausalLM":      {"num_local_experts": 3, "num_experts_per_tok": 2},
 	"Qwen3MoeForCausalLM":     {"num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 8, "norm_topk_prob": true, "mlp_only_layers": []int{1}},
+	"GemmaForCausalLM":        {"hidden_act": "gelu"},
+	"Gemma2ForCausalLM":       {"hidden_act": "gelu_pytorch_tanh", "sliding_window": 8, "query_pre_attn_scalar": 8, "attn_logit_softcapping": 2, "final_logit_softcapping": 8},
 	"Gemma3ForCausalLM": {"hidden_activation": "gelu_pytorch_tanh", "sliding_window": 8, "sliding_window_pattern": 2, "rope_theta": 1e6, "rope_local_base_freq": 1e4,
 		"query_pre_attn_scalar": 8, "rope_scaling": map[string]any{"rope_type": "linear", "factor": 8}},
 	"DeepseekV2ForCausalLM": tinyLatent(map[string]any{"q_lora_rank": nil, "topk_method": "group_limited_greedy", "scoring_func": "softmax", "norm_topk_prob": false}),

@@ -28,6 +28,8 @@ var families = map[string]family{
 	"Qwen2ForCausalLM":      {arch: "qwen2"},
 	"Qwen3ForCausalLM":      {arch: "qwen3"},
 	"Qwen3MoeForCausalLM":   {arch: "qwen3moe", keys: func(g *GGUF, m *model.Config) { g.Set("qwen3moe.expert_feed_forward_length", m.MoE.FFN) }},
+	"GemmaForCausalLM":      {arch: "gemma", shift: true},
+	"Gemma2ForCausalLM":     {arch: "gemma2", names: gemmaNames, keys: gemma2Keys, shift: true},
 	"Gemma3ForCausalLM":     {arch: "gemma3", names: gemmaNames, keys: gemmaKeys, shift: true},
 	"DeepseekV2ForCausalLM": {arch: "deepseek2", names: deepseekNames, keys: deepseekKeys, halves: true},
 	"DeepseekV3ForCausalLM": {arch: "deepseek2", names: deepseekNames, keys: deepseekKeys, halves: true},

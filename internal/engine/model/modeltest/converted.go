@@ -40,8 +40,20 @@ func gemmaKeys(g *GGUF, m *model.Config) {
 		}
 	}
 	g.Set(p+"attention.sliding_window_pattern", pattern) // newer files; default 6
+	gemmaScores(g, p, m)
+}
+
+func gemma2Keys(g *GGUF, m *model.Config) {
+	g.Set("gemma2.attention.sliding_window", m.Window(0))
+	gemmaScores(g, "gemma2.", m)
+}
+
+func gemmaScores(g *GGUF, p string, m *model.Config) {
 	if m.LogitCap != 0 {
 		g.Set(p+"final_logit_softcapping", m.LogitCap)
+	}
+	if m.ScoreCap != 0 {
+		g.Set(p+"attn_logit_softcapping", m.ScoreCap)
 	}
 	if m.QueryScale != float64(m.HeadDim) {
 		g.Set(p+"attention.scale", float32(1/math.Sqrt(m.QueryScale)))

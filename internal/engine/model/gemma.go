@@ -1,0 +1,45 @@
+package model
+
+import "github.com/shoal-llm/shoal/internal/engine/tensor"
+
+// Gemma (Gemma Team, arXiv 2403.08295). Differences from llama.go: the embedding is scaled by
+// sqrt(hidden), rounded as it is stored; every norm multiplies by 1 + its weight; the FFN's gate is
+// GELU in its tanh form.
+func init() {
+	register(architecture{
+		Name: "GemmaForCausalLM",
+		defaults: map[string]string{"hidden_size": "3072", "intermediate_size": "24576", "num_hidden_layers": "28", "num_attention_heads": "16",
+			"num_key_value_heads": "16", "head_dim": "256", "vocab_size": "256000", "max_position_embeddings": "8192"},
+		read: func(f *fields, c *Config) {
+			// Published files say gelu, which means the tanh form (transformers does the same).
+			if act := f.Text("hidden_act", "gelu"); act != "gelu" {
+				f.activation("hidden_act", "gelu_pytorch_tanh")
+			}
+			readGemma(f, c)
+			readRope(f, c, 10000)
+		},
+		layer: llamaLayer,
+		extra: llamaExtra,
+	})
+}
+
+// readGemma reads what Gemma 1 to 3 have in common.
+func readGemma(f *fields, c *Config) {
+	c.Tied = f.Bool("tie_word_embeddings", true)
+	c.QKVBias = f.Bool("attention_bias", false)
+	c.OutBias = c.QKVBias
+	c.NormsAddOne, c.ScaledEmbedding = true, true
+	c.Activation = tensor.GELUTanh
+	f.activation("hidden_activation", "gelu_pytorch_tanh")
+	if f.Bool("use_bidirectional_attention", false) {
+		f.fail("use_bidirectional_attention", ErrUnsupported, "attention here is causal")
+	}
+}
+
+// readCap reads the bound of scores or logits. Without the key it is def; null means none.
+func (f *fields) readCap(key string, def float64) float32 {
+	if f.given(key) && !f.has(key) {
+		return 0
+	}
+	return float32(f.Number(key, def, 1e-3, 1e6))
+}
