@@ -24,11 +24,12 @@ FAMILIES = {
     "gemma": base("GemmaForCausalLM", "gemma", hidden_size=36, head_dim=16, hidden_act="gelu", rms_norm_eps=1e-6, rope_theta=10000.0, attention_bias=False),
     "gemma2": base("Gemma2ForCausalLM", "gemma2", hidden_size=36, head_dim=16, hidden_act="gelu_pytorch_tanh", hidden_activation="gelu_pytorch_tanh", rms_norm_eps=1e-6, rope_theta=10000.0, attention_bias=False,
                    query_pre_attn_scalar=24, sliding_window=20, attn_logit_softcapping=2.0, final_logit_softcapping=8.0),
+    "granite": base("GraniteForCausalLM", "granite", embedding_multiplier=12.0, attention_multiplier=0.25, residual_multiplier=0.22, logits_scaling=3.0, rope_theta=10000.0, attention_bias=False, mlp_bias=False),
 }
 
 
 # Embeddings are smaller, so that the layers decide the next token, and the final norm is as much larger.
-SMALLER = {"gemma": 16, "gemma2": 10}
+SMALLER = {"gemma": 16, "gemma2": 10, "granite": 300}
 
 
 def randomise(model, smaller):

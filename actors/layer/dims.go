@@ -15,6 +15,7 @@ type Dims struct {
 	Score                                tensor.Score // of attention; a zero scale means 1/sqrt(HeadDim)
 	Ropes                                int          // number of rotations that layers choose from; 0 counts as 1
 	Vocab                                int          // number of logits
+	Residual                             float32      // factor of what is added to the residual stream; 0 counts as 1
 
 	// Latent attention: KVHeads counts groups ("units") of query heads, HeadDim is that of queries.
 	Latent    model.Latent
@@ -24,7 +25,7 @@ type Dims struct {
 // DimsOf returns the dimensions of a model's layers.
 func DimsOf(c *model.Config) Dims {
 	d := Dims{Hidden: c.Hidden, Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim, FFN: c.FFN, NormEps: c.NormEps, MoE: c.MoE,
-		Score: c.Score(), Ropes: len(c.Rotations()), Vocab: c.Vocab}
+		Score: c.Score(), Ropes: len(c.Rotations()), Vocab: c.Vocab, Residual: c.Multipliers.Residual}
 	if c.Latent.Rank > 0 {
 		d.KVHeads, d.Latent, d.LatentEps = c.HeadUnits(), c.Latent, model.LatentNormEps
 	}

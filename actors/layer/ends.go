@@ -11,6 +11,7 @@ type Ends struct {
 	EmbeddingScale float32        // factor for the embedding rows; 1: none
 	FinalNorm      []float32      // (Hidden)
 	Head           *tensor.Weight // this rank's vocabulary rows of the output head; nil if it has none
+	LogitScale     float32        // factor of the logits; 0 counts as 1
 	LogitCap       float32        // Config.LogitCap
 }
 
@@ -71,6 +72,9 @@ func (b *Processor) Logits(ends Held, rows []LogitRow) {
 		row, part := i/parts, i%parts
 		lo, hi := mine.Len()*part/parts, mine.Len()*(part+1)/parts
 		logits := b.logits[row*vocab+mine.Lo+lo : row*vocab+mine.Lo+hi]
+		if e.LogitScale != 0 {
+			tensor.Scale(logits, e.LogitScale)
+		}
 		if e.LogitCap > 0 {
 			tensor.SoftCap(logits, e.LogitCap)
 		}

@@ -90,7 +90,7 @@ func (b *Processor) norm(weight []float32) {
 	b.each(b.batch.T, b.normRow)
 }
 
-// addResidual computes X += Y, or X += RMSNorm(Y, norm), for rows.
+// addResidual computes X += Y, or X += RMSNorm(Y, norm), times Dims.Residual, for rows.
 func (b *Processor) addResidual(norm []float32, rows topology.Range) {
 	b.postNorm, b.firstRow = norm, rows.Lo
 	b.each(rows.Len(), b.residualRow)

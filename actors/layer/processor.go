@@ -66,6 +66,9 @@ func NewProcessor(d Dims, maxRows int, layout tensor.KVLayout, pool *tensor.Pool
 		if b.postNorm != nil {
 			tensor.RMSNorm(y, y, b.postNorm, d.NormEps)
 		}
+		if d.Residual != 0 {
+			tensor.Scale(y, d.Residual)
+		}
 		tensor.Add(b.X[t*h:(t+1)*h], y)
 	}
 	b.addNormRow = func(t int) {

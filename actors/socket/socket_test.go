@@ -348,6 +348,7 @@ func TestGoldens(t *testing.T) {
 		{"qwen3_moe", []int{1, 3, 16}},
 		{"mistral_window", []int{1, 3, 16}},
 		{"qwen2_window", []int{1, 3, 16}},
+		{"granite", []int{1, 3, 4}},
 		{"gemma", []int{1, 3, 4}},
 		{"gemma2", []int{1, 3, 4}},
 		{"gemma3", []int{1, 3, 16}},
@@ -377,7 +378,7 @@ func TestGoldens(t *testing.T) {
 
 // TestGoldensGGUF checks that the same weights in a GGUF file give the same results.
 func TestGoldensGGUF(t *testing.T) {
-	for _, name := range []string{"llama", "qwen2", "qwen3", "mistral", "mistral_window", "mixtral", "qwen3_moe", "gemma", "gemma2", "gemma3", "phi3", "deepseek_v3", "smollm3"} {
+	for _, name := range []string{"llama", "qwen2", "qwen3", "mistral", "mistral_window", "mixtral", "qwen3_moe", "granite", "gemma", "gemma2", "gemma3", "phi3", "deepseek_v3", "smollm3"} {
 		dir := filepath.Join(modelData, name)
 		ck, err := model.Open(dir)
 		if err != nil {

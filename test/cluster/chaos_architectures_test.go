@@ -20,6 +20,7 @@ var architectures = []struct {
 	{name: "mistral_window", tiny: true},
 	{name: "swiftkv_across", tiny: true},
 	{name: "swiftkv", tiny: true, long: true},
+	{name: "granite", tiny: true, long: true},
 	{name: "gemma2", tiny: true, long: true},
 	{name: "gemma3", tiny: true, long: true},
 	{name: "mixtral", tiny: true, long: true},

@@ -108,7 +108,7 @@ func upTo(n int) topology.Range { return topology.Range{Lo: 0, Hi: n} }
 // slices reads all slices except the embedding; with measure it only counts their bytes. After an error
 // (l.err) the result is incomplete. The ends have not been passed to the device.
 func (l *loader) slices(c *model.Config, p topology.Placement, rank int) (*Weights, *layer.Ends) {
-	ends := &layer.Ends{LogitCap: c.LogitCap}
+	ends := &layer.Ends{LogitScale: c.Multipliers.Logits, LogitCap: c.LogitCap}
 	s, me := &Weights{Ends: ends}, cutOf(c, p.Mapping, p.Slices[rank])
 	for i := 0; i < c.Layers && l.err == nil; i++ {
 		n := c.Layer(i)

@@ -66,6 +66,9 @@ func (c *Config) Score() tensor.Score {
 // to the type of the weights: sqrt(2560) becomes 50.5 in bf16. Quantized weights are converted from
 // such weights.
 func (c *Config) EmbeddingScale(dt tensor.DType) float32 {
+	if m := c.Multipliers.Embedding; m != 0 {
+		return m
+	}
 	if !c.ScaledEmbedding {
 		return 1
 	}

@@ -61,6 +61,7 @@ type Config struct {
 	QueryScale      float64           `json:",omitempty"` // see AttentionScale
 	LogitCap        float32           `json:",omitempty"` // c: logits are c tanh(logits/c); 0: none
 	ScoreCap        float32           `json:",omitempty"` // the same for attention scores
+	Multipliers     Multipliers       `json:",omitzero"`
 
 	BOS []int32 // first token of a sequence; empty: none
 	EOS []int32 // tokens that end an answer: those of generation_config.json, then further ones of config.json
@@ -73,6 +74,13 @@ type Config struct {
 
 	// Warnings name parts of the files that are not used, for the user.
 	Warnings []error `json:"-"`
+}
+
+// Multipliers are factors of a family; 0 counts as 1.
+type Multipliers struct {
+	Embedding float32 `json:",omitempty"` // of the embedding's rows
+	Residual  float32 `json:",omitempty"` // of what attention and FFN add to the residual stream
+	Logits    float32 `json:",omitempty"` // of the logits, before LogitCap
 }
 
 // ParseConfig parses config.json and generation_config.json (nil if there is none). dir only names
@@ -141,7 +149,8 @@ func (f *fields) architecture() string {
 // architectureOf maps each model_type of transformers to its decoder.
 var architectureOf = map[string]string{
 	"deepseek_v2": "DeepseekV2ForCausalLM", "deepseek_v3": "DeepseekV3ForCausalLM",
-	"gemma": "GemmaForCausalLM", "gemma2": "Gemma2ForCausalLM",
+	"granite": "GraniteForCausalLM",
+	"gemma":   "GemmaForCausalLM", "gemma2": "Gemma2ForCausalLM",
 	"gemma3": "Gemma3ForConditionalGeneration", "gemma3_text": "Gemma3ForCausalLM",
 	"llama": "LlamaForCausalLM", "llama_swiftkv": "LlamaSwiftKVForCausalLM",
 	"mistral": "MistralForCausalLM", "mixtral": "MixtralForCausalLM", "phi3": "Phi3ForCausalLM",

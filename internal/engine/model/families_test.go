@@ -16,7 +16,7 @@ import (
 )
 
 // families are the architectures that the package registers.
-var families = []string{"DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "Gemma2ForCausalLM", "Gemma3ForCausalLM", "GemmaForCausalLM", "LlamaForCausalLM", "LlamaSwiftKVForCausalLM", "MistralForCausalLM", "MixtralForCausalLM", "Phi3ForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM", "SmolLM3ForCausalLM"}
+var families = []string{"DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "Gemma2ForCausalLM", "Gemma3ForCausalLM", "GemmaForCausalLM", "GraniteForCausalLM", "LlamaForCausalLM", "LlamaSwiftKVForCausalLM", "MistralForCausalLM", "MixtralForCausalLM", "Phi3ForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM", "SmolLM3ForCausalLM"}
 
 // Each family's own keys and defaults, as its configuration class in
 // transformers has them.
@@ -46,6 +46,10 @@ func TestFamilies(t *testing.T) {
 			return c.NormEps == 1e-5 && c.MaxPositions == 4096 && c.Window(1) == 100
 		}},
 		{"Phi3", change{"sliding_window": nil, "partial_rotary_factor": 1}, func(c *Config) bool { return c.Windows == nil }},
+		{"Granite", change{"attention_multiplier": 0.0078125, "embedding_multiplier": 12, "residual_multiplier": 0.22, "logits_scaling": 16, "attention_bias": true}, func(c *Config) bool {
+			return c.AttentionScale() == 1./128 && c.Multipliers == Multipliers{12, 0.22, 1. / 16} && c.QKVBias && c.EmbeddingScale(tensor.BF16) == 12
+		}},
+		{"Granite", nil, func(c *Config) bool { return c.AttentionScale() == 1 && c.Multipliers == Multipliers{1, 1, 1} }},
 		{"Gemma", change{"hidden_act": "gelu"}, func(c *Config) bool {
 			return c.HeadDim == 256 && c.NormsAddOne && c.ScaledEmbedding && c.AttentionScale() == 1./16 && c.Windows == nil
 		}},
@@ -133,6 +137,12 @@ func TestFamilies(t *testing.T) {
 			t.Errorf("Gemma 3, %s %v: %v", field, v, err)
 		}
 	}
+	for field, v := range map[string]any{"attention_multiplier": 0, "embedding_multiplier": "x", "residual_multiplier": -1, "logits_scaling": 1e9} {
+		full := change{"architectures": []string{"GraniteForCausalLM"}, field: v}
+		if _, err := ParseConfig("d", with(full), nil); err == nil || !strings.Contains(err.Error(), field) {
+			t.Errorf("Granite, %s %v: %v", field, v, err)
+		}
+	}
 	for field, v := range map[string]any{"sliding_window": 0, "hidden_act": "gelu", "layer_types": 3, "max_window_layers": -1, "use_sliding_window": "yes"} {
 		full := change{"architectures": []string{"Qwen2ForCausalLM"}, "use_sliding_window": true, "max_window_layers": 0, field: v}
 		if _, err := ParseConfig("d", with(full), nil); err == nil || !strings.Contains(err.Error(), field) {
@@ -144,7 +154,7 @@ func TestFamilies(t *testing.T) {
 // Folders of the other families' reference models open, with the frequencies of transformers.
 func TestFamilyCheckpoints(t *testing.T) {
 	for name, arch := range map[string]string{"qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "mistral": "MistralForCausalLM", "mixtral": "MixtralForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM",
-		"gemma": "GemmaForCausalLM", "gemma2": "Gemma2ForCausalLM", "gemma3": "Gemma3ForCausalLM", "mistral_window": "MistralForCausalLM", "qwen2_window": "Qwen2ForCausalLM",
+		"granite": "GraniteForCausalLM", "gemma": "GemmaForCausalLM", "gemma2": "Gemma2ForCausalLM", "gemma3": "Gemma3ForCausalLM", "mistral_window": "MistralForCausalLM", "qwen2_window": "Qwen2ForCausalLM",
 		"deepseek_v2": "DeepseekV2ForCausalLM", "deepseek_v3": "DeepseekV3ForCausalLM", "phi3": "Phi3ForCausalLM", "smollm3": "SmolLM3ForCausalLM"} {
 		dir := filepath.Join("testdata", name)
 		c, err := Open(dir)

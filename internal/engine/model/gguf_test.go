@@ -29,7 +29,7 @@ func always(typ gguf.Type) func(string) gguf.Type { return func(string) gguf.Typ
 // of every tensor.
 func TestGGUFIsTheSameModel(t *testing.T) {
 	dirs := map[string]string{}
-	for _, name := range []string{"llama", "qwen2", "qwen3", "mistral", "mistral_window", "mixtral", "qwen3_moe", "gemma", "gemma2", "gemma3", "phi3", "deepseek_v3", "smollm3"} {
+	for _, name := range []string{"llama", "qwen2", "qwen3", "mistral", "mistral_window", "mixtral", "qwen3_moe", "granite", "gemma", "gemma2", "gemma3", "phi3", "deepseek_v3", "smollm3"} {
 		dirs[name] = filepath.Join("testdata", name)
 	}
 	dirs["deepseek_v2"] = t.TempDir()
@@ -385,7 +385,7 @@ func TestGGUFMetadata(t *testing.T) {
 		kind error
 		want string
 	}{
-		{"no architecture", map[string]any{"general.architecture": nil}, model.ErrUnknownArch, `architecture "" is not supported; known: deepseek2, gemma, gemma2, gemma3, llama, phi3, qwen2, qwen3`},
+		{"no architecture", map[string]any{"general.architecture": nil}, model.ErrUnknownArch, `architecture "" is not supported; known: deepseek2, gemma, gemma2, gemma3, granite, llama, phi3, qwen2, qwen3`},
 		{"another", map[string]any{"general.architecture": "gemma9"}, model.ErrUnsupported, `"gemma9" is not supported`},
 		{"not a name", map[string]any{"general.architecture": 3}, model.ErrFormat, "is not a string"},
 		{"no layers", map[string]any{"llama.block_count": nil}, model.ErrMissing, `field "llama.block_count": missing`},

@@ -25,6 +25,7 @@ var familiesGGUF = map[string]familyGGUF{
 	"gemma":     {hub: "GemmaForCausalLM", read: func(*metadata) {}, finish: finishGemma},
 	"gemma2":    {hub: "Gemma2ForCausalLM", read: (*metadata).gemma2, finish: finishGemma, names: gemmaGGUF},
 	"gemma3":    {hub: "Gemma3ForCausalLM", read: (*metadata).gemma3, finish: finishGemma, names: gemmaGGUF},
+	"granite":   {hub: "GraniteForCausalLM", read: (*metadata).granite, paired: true},
 	"phi3":      {hub: "Phi3ForCausalLM", read: (*metadata).phi3, names: map[string]string{"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}}, // Phi-4 too
 	"smollm3":   {hub: "SmolLM3ForCausalLM", read: (*metadata).smollm3, paired: true},
 	"deepseek2": {hub: "DeepseekV2ForCausalLM", read: (*metadata).deepseek, names: deepseekGGUF, join: joinKVUp}, // V3 and R1 too

@@ -18,6 +18,7 @@ var tinies = map[string]map[string]any{
 	"SmolLM3ForCausalLM":      {"no_rope_layers": []int{1, 0}},
 	"MixtralForCausalLM":      {"num_local_experts": 3, "num_experts_per_tok": 2},
 	"Qwen3MoeForCausalLM":     {"num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 8, "norm_topk_prob": true, "mlp_only_layers": []int{1}},
+	"GraniteForCausalLM":      {"embedding_multiplier": 12, "attention_multiplier": 0.25, "residual_multiplier": 0.22, "logits_scaling": 3},
 	"GemmaForCausalLM":        {"hidden_act": "gelu"},
 	"Gemma2ForCausalLM":       {"hidden_act": "gelu_pytorch_tanh", "sliding_window": 8, "query_pre_attn_scalar": 8, "attn_logit_softcapping": 2, "final_logit_softcapping": 8},
 	"Gemma3ForCausalLM": {"hidden_activation": "gelu_pytorch_tanh", "sliding_window": 8, "sliding_window_pattern": 2, "rope_theta": 1e6, "rope_local_base_freq": 1e4,

@@ -28,6 +28,7 @@ var families = map[string]family{
 	"Qwen2ForCausalLM":      {arch: "qwen2"},
 	"Qwen3ForCausalLM":      {arch: "qwen3"},
 	"Qwen3MoeForCausalLM":   {arch: "qwen3moe", keys: func(g *GGUF, m *model.Config) { g.Set("qwen3moe.expert_feed_forward_length", m.MoE.FFN) }},
+	"GraniteForCausalLM":    {arch: "granite", keys: graniteKeys, pairs: true},
 	"GemmaForCausalLM":      {arch: "gemma", shift: true},
 	"Gemma2ForCausalLM":     {arch: "gemma2", names: gemmaNames, keys: gemma2Keys, shift: true},
 	"Gemma3ForCausalLM":     {arch: "gemma3", names: gemmaNames, keys: gemmaKeys, shift: true},

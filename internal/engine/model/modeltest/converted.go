@@ -60,6 +60,13 @@ func gemmaScores(g *GGUF, p string, m *model.Config) {
 	}
 }
 
+func graniteKeys(g *GGUF, m *model.Config) {
+	g.Set("granite.embedding_scale", m.Multipliers.Embedding)
+	g.Set("granite.residual_scale", m.Multipliers.Residual)
+	g.Set("granite.logit_scale", 1/m.Multipliers.Logits)
+	g.Set("granite.attention.scale", m.AttentionScale())
+}
+
 func deepseekKeys(g *GGUF, m *model.Config) {
 	const p = "deepseek2."
 	l, e := m.Latent, m.MoE
