@@ -19,7 +19,8 @@ type Config struct {
 	Chunk       int // prompt tokens of one sequence in one step; 256, at most TokenBudget
 	MaxRunning  int // sequences with memory at once; 64, below TokenBudget so that prefill never stalls
 	Replicas    int // copies of each decoding cache on other sockets, 0 or 1, in memory that is otherwise unused
-	// NoPrefixCache disables the prefix cache.
+	// NoPrefixCache disables the prefix cache. It is always disabled for a model whose sequences
+	// cannot start from a prefix (kvcache.Geometry.Snapshots).
 	NoPrefixCache bool
 	Identity      string         // identifies everything that cache rows depend on, except tokens: model, weights, types, arithmetic
 	Speculate     speculate.Mode // for requests that name no mode; off
@@ -60,6 +61,7 @@ func (c *Config) Defaults() {
 			*field = value
 		}
 	}
+	c.NoPrefixCache = c.NoPrefixCache || !c.Geometry.Snapshots()
 	set(&c.TokenBudget, 512)
 	set(&c.Chunk, min(256, c.TokenBudget))
 	set(&c.MaxRunning, min(64, c.TokenBudget-1))

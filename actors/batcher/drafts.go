@@ -202,11 +202,11 @@ func (d *drafts) plan(p *plan.Plan, rows map[uint64]*request, left int) {
 		r := rows[row.Seq]
 		r.drafted.draft = speculate.Draft{}
 		next := r.cached + 1
-		if !row.Sample {
-			m.take(r, row, r.tokens(next, min(len(r.Prompt)-1, r.cached+tailRows)))
+		if d.s.cfg.Geometry.Single(r.Policy) {
 			continue
 		}
-		if d.s.cfg.Geometry.Single(r.Policy) {
+		if !row.Sample {
+			m.take(r, row, r.tokens(next, min(len(r.Prompt)-1, r.cached+tailRows)))
 			continue
 		}
 		most := min(speculate.Most, r.final()-next, m.scores/scoresOf(r))

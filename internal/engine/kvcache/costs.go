@@ -22,6 +22,9 @@ type Geometry struct {
 	// with a window holds a chunk and its ring.
 	Chunk int
 
+	// Recurrent is the shape of layers with a recurrent state. Layers does not count them.
+	Recurrent Recurrent
+
 	// Units is for latent attention, where all query heads share one KV head and sockets divide the
 	// query heads. It is the number of equal runs of heads that a socket may own. A socket that
 	// computes any of them keeps the whole row of every prompt token, and so does the owner of the
@@ -69,8 +72,14 @@ func (g Geometry) rowBytes(heads int, size func(tensor.KVLayout) int) int {
 
 // Single reports whether a sequence must decode one token a step. With several tokens, a scored
 // policy evicts between them by the attention of the first of the layers that share a cache. The
-// other layers cannot follow that.
-func (g Geometry) Single(p *Policy) bool { return g.Across && p.Scored() }
+// other layers cannot follow that. A recurrent state has the record of one token.
+func (g Geometry) Single(p *Policy) bool {
+	return g.Across && p.Scored() || g.Recurrent.Layers > 0
+}
+
+// Snapshots reports whether a sequence can start from the cache of another one at any block. A
+// recurrent state exists only after the newest token.
+func (g Geometry) Snapshots() bool { return g.Recurrent.Layers == 0 }
 
 func (g Geometry) group() int { return max(g.Group, 1) }
 
@@ -87,7 +96,7 @@ func PrefillBytes(g Geometry, heads, tokens int, p *Policy) int64 {
 	for _, r := range g.rules(p) {
 		bytes += r.blockBytes(g, r.layers*int64(heads)*g.promptBlocks(r, tokens))
 	}
-	return bytes
+	return bytes + StateBytes(g, heads)
 }
 
 // promptBlocks is the maximum number of blocks of one head of a layer under rule r during prefill.
@@ -111,7 +120,7 @@ func ResidentBytes(g Geometry, prompt, tokens int, p *Policy) int64 {
 // StepBytes is ResidentBytes during a step with staged new tokens, after which the cache has the
 // given number of tokens. It includes what is needed to roll them back.
 func StepBytes(g Geometry, prompt, tokens, staged int, p *Policy) int64 {
-	var bytes int64
+	bytes := StateBytes(g, g.KVHeads)
 	undo := false
 	for _, r := range g.rules(p) {
 		slots := r.Slots(prompt, tokens)
@@ -140,7 +149,7 @@ func StepBytes(g Geometry, prompt, tokens, staged int, p *Policy) int64 {
 // read heads of the KV heads. A policy that keeps every token adopts their blocks. Otherwise, and
 // in layers with a window, the kept rows are copied.
 func HandoverBytes(g Geometry, heads, prompt int, p *Policy) int64 {
-	bytes := ResidentBytes(g, prompt, prompt, p)
+	bytes := ResidentBytes(g, prompt, prompt, p) + StateBytes(g, heads)
 	for _, r := range g.rules(p) {
 		bytes += r.layers * int64(g.KVHeads) * queryBytes(g, r.Policy, prompt)
 		switch gone := r.factored(g, prompt); {
@@ -161,10 +170,10 @@ func queryBytes(g Geometry, p *Policy, prompt int) int64 {
 	return 4 * int64(min(p.Needs.Window, prompt)) * int64(g.group()*g.Layout.KDim)
 }
 
-// ReadBytes is what the attention of one token reads from a sequence's cache: rows, and the pages
-// in use of an index. prompt is the number of tokens at the end of prefill.
+// ReadBytes is what the attention of one token reads from a sequence's cache: rows, the pages in
+// use of an index, and recurrent states. prompt is the number of tokens at the end of prefill.
 func ReadBytes(g Geometry, prompt, tokens int, p *Policy) int64 {
-	var bytes int64
+	bytes := StateBytes(g, g.KVHeads)
 	for _, r := range g.rules(p) {
 		slots, index := r.Slots(prompt, tokens), 0
 		if c := r.Selector; c != nil && slots > c.Reads(slots) {

@@ -14,6 +14,9 @@ func (p *Policy) Forks() bool { return p.Arranger != nil }
 // Fork returns a store in the state of s at its Seal. Both hold the prompt's full blocks and their
 // index, which count once; the rest is copied. Errors wrap ErrBudget.
 func (s *Store) Fork() (*Store, error) {
+	if !s.g.Snapshots() {
+		return nil, errStates
+	}
 	if !s.sealed || !s.policy.Forks() || len(s.g.Windows) > 0 {
 		return nil, errors.New("kvcache: only a whole cache of clusters can be forked")
 	}

@@ -52,10 +52,14 @@ func (s *Store) open(prompt, tokens int, moved bool, adopted func(*table) bool) 
 	}
 	err := s.openFactors(moved, adopted)
 	if err == nil {
+		err = s.openStates(-1)
+	}
+	if err == nil {
 		err = s.grow(tokens, undo, adopted)
 	}
 	if err != nil {
 		s.dropFactors()
+		s.dropStates()
 		for i := range s.tables {
 			s.tables[i].planes[rowsPlane].blocks, s.tables[i].freed = nil, 0
 		}
@@ -265,6 +269,9 @@ func (s *Store) SealOn(run func(n int, f func(i int)), ropes Ropes) error {
 		if filled < slots {
 			return fmt.Errorf("kvcache: hand-over is not complete: layer %d, head %d has %d of %d slots", t.Layer, t.Index, filled, slots)
 		}
+	}
+	if err := s.statesArrived(); err != nil {
+		return err
 	}
 	for i := range s.tables {
 		t := &s.tables[i]

@@ -16,8 +16,11 @@ func (s *Store) Sealed() bool { return s.sealed }
 // Staged is the number of reserved tokens beyond Tokens: those of the running step.
 func (s *Store) Staged() int { return s.staged }
 
-// TokenBytes is the size of one token's update of a replica: a row of every head of every layer.
-func TokenBytes(g Geometry) int { return g.rowBytes(g.KVHeads, tensor.KVLayout.RowBytes) }
+// TokenBytes is the size of one token's update of a replica: a row of every head of every layer, and
+// the records of recurrent layers.
+func TokenBytes(g Geometry) int {
+	return g.rowBytes(g.KVHeads, tensor.KVLayout.RowBytes) + recordBytes(g)
+}
 
 // ExportToken appends the rows of the token at pos, which the running step wrote: TokenBytes in
 // all, in the order of layers, then heads.
@@ -48,13 +51,13 @@ func (s *Store) ExportToken(dst []byte, pos int) []byte {
 		dst = append(dst, make([]byte, l.RowBytes())...)
 		l.ExportRow(dst[at:], block, slot%tensor.BlockSlots)
 	}
-	return dst
+	return s.exportRecords(dst, pos)
 }
 
 // ImportToken is Write of a token's rows from ExportToken of another store of the same sequence.
 // Errors wrap ErrRows.
 func (s *Store) ImportToken(pos int, rows []byte) error {
-	if want := s.g.rowBytes(s.heads.Len(), tensor.KVLayout.RowBytes); len(rows) != want {
+	if want := TokenBytes(s.g); len(rows) != want {
 		return fmt.Errorf("%w: a token has %d bytes, not %d", ErrRows, want, len(rows))
 	}
 	s.checkStaged(pos)
@@ -72,7 +75,7 @@ func (s *Store) ImportToken(pos int, rows []byte) error {
 		s.reindex(t, slot, slot+1)
 		t.n = max(t.n, slot+1)
 	}
-	return nil
+	return s.importRecords(pos, rows)
 }
 
 func (s *Store) checkStaged(pos int) {

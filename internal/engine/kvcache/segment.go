@@ -23,6 +23,9 @@ type Segment struct {
 // running step. Call it before Commit, which frees what layers with a window do not need. The
 // caller releases it. It also works on an owner's store if all its heads keep every token.
 func (s *Store) Share(block int) (*Segment, error) {
+	if !s.g.Snapshots() {
+		return nil, errStates
+	}
 	if !s.sealed || block < 0 || (block+1)*tensor.BlockSlots > s.tokens+s.staged {
 		return nil, fmt.Errorf("kvcache: block %d of a store with %d tokens cannot be shared", block, s.tokens+s.staged)
 	}
@@ -67,6 +70,9 @@ func (g *Segment) Release() {
 // same arena, shape and heads. It allocates nothing. In layers with a window it holds only what
 // later tokens see.
 func (s *Store) Attach(chain []*Segment) error {
+	if !s.g.Snapshots() {
+		return errStates
+	}
 	if s.tokens+s.staged > 0 || !s.sealed || s.evicts() {
 		return errors.New("kvcache: segments are attached to an empty prefill store only")
 	}

@@ -16,6 +16,9 @@ func (s *Store) Reserve(upTo int) error {
 	if upTo <= s.tokens+s.staged {
 		return nil
 	}
+	if err := s.openStates(s.tokens); err != nil {
+		return err
+	}
 	staged, undo := upTo-s.tokens, 0
 	if s.overwrites(upTo) {
 		undo = staged

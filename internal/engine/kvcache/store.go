@@ -29,6 +29,9 @@ type Store struct {
 	shares      bool     // blocks may be shared with other stores: the next write must check
 	spilled     *spilled // the part in a file; nil: none
 
+	stateBlocks [][]byte // [recurrent layer][head]; nil: not allocated yet, or none
+	states      []State  // of stateBlocks
+
 	indexed     int // pieces of the index done before Seal
 	calibration *calibration
 }
@@ -147,6 +150,9 @@ func (s *Store) Bytes() int64 {
 	if s.spilled != nil {
 		bytes += s.spilled.charged
 	}
+	for _, b := range s.stateBlocks {
+		bytes += int64(len(b))
+	}
 	return bytes
 }
 
@@ -249,6 +255,7 @@ const panelSlots = 16
 func (s *Store) Release() {
 	s.dropSpilled()
 	s.dropFactors()
+	s.dropStates()
 	for i := range s.tables {
 		t := &s.tables[i]
 		s.arena.Release(t.rows()[t.freed:])

@@ -1,0 +1,303 @@
+package kvcache
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+)
+
+// recurrents have recurrent layers beside two layers of rows. In the second, KV heads stand for
+// different numbers of key heads.
+var recurrents = []Geometry{
+	{Layers: 2, KVHeads: 3, Layout: small.Layout, Recurrent: Recurrent{Layers: 2, KeyHeads: 6, ValueHeads: 12, KeyDim: 8, ValueDim: 20, Taps: 4}},
+	{Layers: 2, KVHeads: 3, Layout: small.Layout, Recurrent: Recurrent{Layers: 1, KeyHeads: 4, ValueHeads: 4, KeyDim: 6, ValueDim: 16, Taps: 2}},
+}
+
+// tokenRecord is the record of a token for a key head. value makes tokens differ.
+func tokenRecord(g Geometry, layer, head, pos, value int) Record {
+	r, n := g.Recurrent, 0
+	next := func(count int) []float32 {
+		x := make([]float32, count)
+		for i := range x {
+			n++
+			x[i] = float32((pos*37+layer*11+head*7+value*5+n*13)%61)/64 - 0.5
+		}
+		return x
+	}
+	rec := Record{Input: next(r.Channels()), Key: next(r.KeyDim)}
+	for range r.Group() {
+		rec.Update, rec.Decay = append(rec.Update, next(r.ValueDim)), append(rec.Decay, 0.75)
+	}
+	return rec
+}
+
+// eachState calls f for every key head of the states of a store.
+func eachState(s *Store, f func(layer int, state *State, head int)) {
+	for layer := range s.g.Recurrent.Layers {
+		for h := s.heads.Lo; h < s.heads.Hi; h++ {
+			state := s.State(layer, h)
+			for head := state.Heads().Lo; head < state.Heads().Hi; head++ {
+				f(layer, state, head)
+			}
+		}
+	}
+}
+
+// advance runs a prompt's token through the states of a store.
+func advance(s *Store, pos, value int) {
+	eachState(s, func(layer int, state *State, head int) {
+		if state.Next(pos) {
+			panic("a prompt's token has no record")
+		}
+		r, out := tokenRecord(s.g, layer, head, pos, value), make([]float32, s.g.Recurrent.ValueDim)
+		for v, u := range r.Update {
+			tensor.DeltaAdvance(out, state.Matrix(head, v), r.Key, r.Key, u, r.Decay[v])
+		}
+		state.Push(head, r.Input)
+	})
+	for i := range s.states {
+		s.states[i].Advanced(pos + 1)
+	}
+}
+
+// record runs a decoded token through the states of a store.
+func record(s *Store, pos, value int) {
+	eachState(s, func(layer int, state *State, head int) {
+		if state.Next(pos) {
+			state.Apply(head, make([]float32, s.g.Recurrent.ValueDim))
+		}
+		from, to := tokenRecord(s.g, layer, head, pos, value), state.Record(head)
+		copy(to.Input, from.Input)
+		copy(to.Key, from.Key)
+		copy(to.Decay, from.Decay)
+		for v := range from.Update {
+			copy(to.Update[v], from.Update[v])
+		}
+	})
+	for i := range s.states {
+		s.states[i].Recorded(pos)
+	}
+}
+
+// statesOf are all states after a number of tokens.
+func statesOf(t *testing.T, s *Store, tokens int) (all []byte) {
+	t.Helper()
+	for layer := range s.g.Recurrent.Layers {
+		var err error
+		if all, err = s.ExportState(all, layer, s.heads, tokens); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return all
+}
+
+// recurrentStep is step with recurrent layers.
+func recurrentStep(t *testing.T, s *Store, value int, token func(s *Store, pos, value int)) {
+	t.Helper()
+	pos := s.Tokens()
+	if err := s.Reserve(pos + 1); err != nil {
+		t.Fatal(err)
+	}
+	write(s, pos, pos+1)
+	token(s, pos, value)
+	s.Commit(1)
+}
+
+// TestRecurrentState takes a sequence through prefill on two sockets, hand-over, decode with
+// repeated and rolled back tokens, and a replica. Its states have the bits of a text that is read
+// token by token, and its bytes are those of the formulas.
+func TestRecurrentState(t *testing.T) {
+	for _, g := range recurrents {
+		for _, p := range []*Policy{Full(), Streaming(4, 60)} {
+			t.Run(fmt.Sprint(g.Recurrent.KeyHeads, p.Name()), func(t *testing.T) {
+				const prompt, output = 70, 5
+				a := NewArena(1 << 24)
+				defer a.Close()
+				naive := NewPrefill(a, g, tensor.Span{Hi: 3})
+				for pos := range prompt + output {
+					recurrentStep(t, naive, 0, advance)
+					if want := PrefillBytes(g, 3, pos+1, p); naive.Bytes() != want {
+						t.Fatalf("%d bytes during prefill, want %d", naive.Bytes(), want)
+					}
+				}
+				want := statesOf(t, naive, prompt+output)
+				naive.Release()
+
+				parts := []*Store{NewPrefill(a, g, tensor.Span{Hi: 2}), NewPrefill(a, g, tensor.Span{Lo: 2, Hi: 3})}
+				for range prompt {
+					recurrentStep(t, parts[0], 0, advance)
+					recurrentStep(t, parts[1], 0, advance)
+				}
+				o := NewStore(a, g, p)
+				heads := tensor.Span{}
+				if p.KeepsAll() {
+					heads = parts[0].Heads()
+				}
+				if err := o.Open(prompt, prompt, heads); err != nil {
+					t.Fatal(err)
+				}
+				if got, want := a.Used()-parts[1].Bytes(), HandoverBytes(g, 2, prompt, p); got != want && !p.KeepsAll() {
+					t.Errorf("%d bytes during the hand-over, want %d", got, want)
+				}
+				handOverRows(t, o, parts, p)
+				if err := o.Seal(); err == nil {
+					t.Fatal("sealed without states")
+				}
+				for layer := range g.Recurrent.Layers {
+					if err := o.KeepState(parts[0], layer, parts[0].Heads()); err != nil {
+						t.Fatal(err)
+					}
+					rows, err := parts[1].ExportState(nil, layer, parts[1].Heads(), prompt)
+					if err != nil || len(rows) != StateRowBytes(g, parts[1].Heads()) {
+						t.Fatalf("%d bytes, %v", len(rows), err)
+					}
+					if err := o.ImportState(layer, parts[1].Heads(), rows[1:]); !errors.Is(err, ErrRows) {
+						t.Errorf("a state without its first byte: %v", err)
+					}
+					if err := o.ImportState(layer, parts[1].Heads(), rows); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if err := o.Seal(); err != nil {
+					t.Fatal(err)
+				}
+				for _, s := range parts {
+					s.Release()
+				}
+				replica := NewStore(a, g, p)
+				for i := range output {
+					if i == 2 { // a replica of a sequence whose last token is a record
+						mirror(t, o, replica, prompt)
+					}
+					if err := o.Reserve(o.Tokens() + 1); err != nil {
+						t.Fatal(err)
+					}
+					pos := o.Tokens()
+					write(o, pos, pos+1)
+					record(o, pos, 9) // another token, which is rolled back
+					o.Rollback()
+					recurrentStep(t, o, 8, record) // a step that is repeated
+					o.tokens--
+					recurrentStep(t, o, 0, record)
+					if want := ResidentBytes(g, prompt, pos+1, p); o.Bytes() != want {
+						t.Fatalf("%d bytes after %d tokens, want %d", o.Bytes(), pos+1, want)
+					}
+					if i >= 2 {
+						follow(t, o, replica, pos)
+					}
+				}
+				if !slices.Equal(statesOf(t, o, prompt+output), want) {
+					t.Error("the owner's states differ from those of a text read token by token")
+				}
+				if !slices.Equal(statesOf(t, replica, prompt+output), want) {
+					t.Error("the replica's states differ from those of a text read token by token")
+				}
+				o.Release()
+				replica.Release()
+				if a.Used() != 0 {
+					t.Errorf("%d bytes are left", a.Used())
+				}
+			})
+		}
+	}
+}
+
+// handOverRows moves the rows of a prompt to its owner, which shares a socket with parts[0].
+func handOverRows(t *testing.T, o *Store, parts []*Store, p *Policy) {
+	t.Helper()
+	for i, s := range parts {
+		for head := s.heads.Lo; head < s.heads.Hi; head++ {
+			if i == 0 && p.KeepsAll() {
+				if err := o.Adopt(s, head); err != nil {
+					t.Fatal(err)
+				}
+				continue
+			}
+			for layer := range s.g.Layers {
+				kept := p.Keep(&Statistics{Prompt: o.prompt})
+				if err := o.Import(layer, head, 0, s.Export(nil, p, layer, head, kept)); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+}
+
+// mirror copies a whole cache to a replica.
+func mirror(t *testing.T, o, replica *Store, prompt int) {
+	t.Helper()
+	if err := replica.OpenMoved(prompt, o.Tokens()); err != nil {
+		t.Fatal(err)
+	}
+	for layer := range o.g.Layers {
+		if err := replica.ImportLayer(layer, o.ExportLayer(nil, layer, o.Tokens())); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for layer := range o.g.Recurrent.Layers {
+		rows, err := o.ExportState(nil, layer, o.Heads(), o.Tokens())
+		if err == nil {
+			err = replica.ImportState(layer, o.Heads(), rows)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := replica.Seal(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// follow sends the committed token at pos to a replica.
+func follow(t *testing.T, o, replica *Store, pos int) {
+	t.Helper()
+	o.tokens, o.staged = pos, 1
+	if o.evicts() {
+		o.extend(1)
+		for i := range o.tables {
+			o.undo.entries[i].slot = int32(o.tables[i].rule.Slot(&o.tables[i].Head, pos)) + 1
+		}
+	}
+	rows := o.ExportToken(nil, pos)
+	o.undo.clear()
+	o.tokens, o.staged = pos+1, 0
+	if len(rows) != TokenBytes(o.g) {
+		t.Fatalf("a token has %d bytes, want %d", len(rows), TokenBytes(o.g))
+	}
+	if err := replica.Reserve(pos + 1); err != nil {
+		t.Fatal(err)
+	}
+	if err := replica.ImportToken(pos, rows); err != nil {
+		t.Fatal(err)
+	}
+	replica.Commit(1)
+}
+
+// TestRecurrentStateIsNotShared checks that no prefix of a sequence with a state can be reused.
+func TestRecurrentStateIsNotShared(t *testing.T) {
+	a := NewArena(1 << 24)
+	defer a.Close()
+	s := NewPrefill(a, recurrents[0], tensor.Span{Hi: 3})
+	defer s.Release()
+	for range tensor.BlockSlots {
+		recurrentStep(t, s, 0, advance)
+	}
+	if _, err := s.Share(0); err == nil {
+		t.Error("a block was shared")
+	}
+	if err := NewPrefill(a, recurrents[0], tensor.Span{Hi: 3}).Attach(nil); err == nil {
+		t.Error("a prompt began with blocks of another one")
+	}
+	if _, err := s.Fork(); err == nil {
+		t.Error("a cache was forked")
+	}
+	defer func() {
+		if recover() == nil {
+			t.Error("a token was skipped")
+		}
+	}()
+	s.State(0, 0).Next(tensor.BlockSlots + 1)
+}
