@@ -16,7 +16,8 @@ var scratch = sync.Pool{New: func() any { return new(tensor.AttnScratch) }}
 type attention struct {
 	b       *Processor
 	w       *Weights
-	index   int
+	index   int          // the layer's first cache
+	caches  int          // number of its caches
 	entries []attendTask // decode: one per segment and head
 	split   []*longRow   // per entry: nil, or the row whose attention is split by runs of slots
 	long    longRows
@@ -34,6 +35,7 @@ type attention struct {
 type attendTask struct {
 	s              *Segment
 	head, first, n int // KV head; first row and number of rows within the segment
+	cache, unit    int // where the head is stored: its cache, and its head there
 }
 
 func (a *attention) init(b *Processor) {
@@ -48,15 +50,16 @@ func (a *attention) init(b *Processor) {
 		}
 		t := a.entries[i]
 		a.rotateQueries(t)
-		if !a.w.Later {
+		if a.w.computesKV() {
 			a.rotateKeys(t)
+			a.lend(t)
 		}
 		if r := a.split[i]; r != nil {
 			if !a.w.Follows {
 				a.put(t)
 			}
 			q, out := a.rows(t)
-			r.begin(b, a.index, t.head, q, q[:b.Dims.group()*b.Dims.HeadDim], b.Dims.group(), out)
+			r.begin(b, t.cache, t.unit, q, q[:b.Dims.group()*b.Dims.HeadDim], b.Dims.group(), out)
 			return
 		}
 		a.decode(t, a.after(i))
@@ -86,20 +89,21 @@ func (a *attention) init(b *Processor) {
 // KV head of this rank.
 func (w *Weights) attend(index int, b *Processor) {
 	a := &b.attention
-	a.w, a.index = w, index
+	a.w, a.index, a.caches = w, index, b.Dims.caches()
+	b.roomLent(w)
 	a.entries, a.prompts, a.writes, a.reads = a.entries[:0], a.prompts[:0], a.writes[:0], a.reads[:0]
 	for i := range b.batch.Segments {
 		s := &b.batch.Segments[i]
 		h := b.batch.heads(s, b.batch.Rank)
 		for head := h.Lo; head < h.Hi; head++ {
-			t := attendTask{s, head, 0, s.N}
+			t := attendTask{s, head, 0, s.N, index + head%a.caches, head / a.caches}
 			if !s.Prefill {
 				a.entries = append(a.entries, t)
 				continue
 			}
 			a.prompts = append(a.prompts, t)
-			if !w.Later {
-				a.writes = splitWrites(a.writes, t, index)
+			if w.computesKV() {
+				a.writes = splitWrites(a.writes, t)
 			}
 			a.reads = splitReads(a.reads, t, b.Layout.TokensTogether(b.Dims.group()))
 		}
@@ -117,13 +121,15 @@ func (w *Weights) attend(index int, b *Processor) {
 
 // splitWrites appends the tasks that write a prompt's rows: one per block of the cache if several
 // threads may write them in parallel, otherwise one.
-func splitWrites(to []attendTask, t attendTask, index int) []attendTask {
-	if !t.s.Cache.Apart(index, t.head, t.s.Start, t.s.N) {
+func splitWrites(to []attendTask, t attendTask) []attendTask {
+	if !t.s.Cache.Apart(t.cache, t.unit, t.s.Start, t.s.N) {
 		return append(to, t)
 	}
 	for first := 0; first < t.s.N; {
 		n := min(tensor.BlockSlots-(t.s.Start+first)%tensor.BlockSlots, t.s.N-first)
-		to = append(to, attendTask{t.s, t.head, first, n})
+		part := t
+		part.first, part.n = first, n
+		to = append(to, part)
 		first += n
 	}
 	return to
@@ -134,9 +140,12 @@ func splitWrites(to []attendTask, t attendTask, index int) []attendTask {
 // tasks alternate between the end and the beginning of the prompt, the longer one first.
 func splitReads(to []attendTask, t attendTask, queries int) []attendTask {
 	for lo, hi := 0, (t.s.N+queries-1)/queries-1; lo <= hi; lo, hi = lo+1, hi-1 {
-		to = append(to, attendTask{t.s, t.head, hi * queries, min(queries, t.s.N-hi*queries)})
+		part := t
+		part.first, part.n = hi*queries, min(queries, t.s.N-hi*queries)
+		to = append(to, part)
 		if lo < hi {
-			to = append(to, attendTask{t.s, t.head, lo * queries, queries})
+			part.first, part.n = lo*queries, queries
+			to = append(to, part)
 		}
 	}
 	return to
@@ -149,10 +158,10 @@ func (a *attention) splitLong() {
 	threads, all := a.b.Pool.Threads(), 0
 	for _, t := range a.entries {
 		a.split = append(a.split, nil)
-		all += a.long.blocks(a.index, t.head, t)
+		all += a.long.blocks(t)
 	}
 	for i, t := range a.entries {
-		if worthSplitting(a.long.blocks(a.index, t.head, t), all, threads) && t.s.N == 1 {
+		if worthSplitting(a.long.blocks(t), all, threads) && t.s.N == 1 {
 			a.split[i] = a.long.add(t)
 		}
 	}
@@ -164,8 +173,10 @@ func (a *attention) rotateQueries(t attendTask) {
 	a.rotate(t, t.head*g, g, a.w.QNorm)
 }
 
-// rotateKeys applies the key norm and RoPE to the keys of a KV head.
+// rotateKeys applies the key norm and RoPE to the keys of a KV head, and the value norm to its
+// values.
 func (a *attention) rotateKeys(t attendTask) {
+	a.values(t)
 	a.rotate(t, a.b.Dims.Heads+t.head, 1, a.w.KNorm)
 }
 
@@ -186,11 +197,16 @@ func (a *attention) rotate(t attendTask, first, heads int, norm []float32) {
 // put writes the task's keys and values into the cache.
 func (a *attention) put(t attendTask) {
 	b := a.b
-	if a.w.Later {
-		a.putRows(a.index, t, b.KV[b.batch.kvColumn(a.index-a.swiftKV.First):], b.batch.kvWidth())
+	if a.w.Borrows {
+		ld := 2 * b.Dims.kCols()
+		a.putRows(t, b.lent[a.w.Lent], ld)
 		return
 	}
-	a.putRows(a.index, t, b.QKV[b.Dims.qCols():], b.Dims.qkvWidth())
+	if a.w.Later {
+		a.putRows(t, b.KV[b.batch.kvColumn(a.index-a.swiftKV.First):], b.batch.kvWidth())
+		return
+	}
+	a.putRows(t, b.QKV[b.Dims.qCols():], b.Dims.qkvWidth())
 }
 
 // after returns a block that the task after decode task i will read, or nil if the block is not
@@ -199,9 +215,9 @@ func (a *attention) put(t attendTask) {
 func (a *attention) after(i int) []byte {
 	if i+1 < len(a.entries) {
 		t := a.entries[i+1]
-		if blocks := t.s.Cache.Blocks(a.index, t.head); len(blocks) > 0 {
-			t.s.Cache.Fetch(a.index, t.head, t.s.Start)
-			if t.s.Cache.Read(a.index, t.head) == len(blocks) {
+		if blocks := t.s.Cache.Blocks(t.cache, t.unit); len(blocks) > 0 {
+			t.s.Cache.Fetch(t.cache, t.unit, t.s.Start)
+			if t.s.Cache.Read(t.cache, t.unit) == len(blocks) {
 				return blocks[0]
 			}
 		}
@@ -212,7 +228,7 @@ func (a *attention) after(i int) []byte {
 // decode writes and attends to the decode rows of a segment. The results have the same bits as with
 // one token per step.
 func (a *attention) decode(t attendTask, after []byte) {
-	together, causal := t.s.Cache.Together(a.index, t.s.Start, t.s.N)
+	together, causal := t.s.Cache.Together(t.cache, t.s.Start, t.s.N)
 	if !together {
 		t.n = 1
 	}
@@ -239,7 +255,7 @@ func (a *attention) prefill(t attendTask) {
 	sc := scratch.Get().(*tensor.AttnScratch)
 	defer scratch.Put(sc)
 	q, out := a.rows(t)
-	tensor.AttendCausal(out, d.qCols(), q, a.b.Dims.qkvWidth(), t.n, t.s.Start+t.first, a.w.Window, d.group(), d.score(), a.b.Layout, t.s.Cache.Blocks(a.index, t.head), sc)
+	tensor.AttendCausal(out, d.qCols(), q, a.b.Dims.qkvWidth(), t.n, t.s.Start+t.first, a.w.Window, d.group(), d.score(), a.b.Layout, t.s.Cache.Blocks(t.cache, t.unit), sc)
 	a.attended(t)
 }
 
@@ -260,13 +276,13 @@ func (a *attention) attend(t attendTask, causal bool, after []byte) {
 	q, out := a.rows(t)
 	if causal {
 		last := t.n - 1
-		blocks, slots, _ := t.s.Cache.View(a.index, t.head, pos+last, q[last*ld:][:width], sc)
+		blocks, slots, _ := t.s.Cache.View(t.cache, t.unit, pos+last, q[last*ld:][:width], sc)
 		tensor.AttendCausal(out, d.qCols(), q, ld, t.n, slots-t.n, 0, g, score, a.b.Layout, blocks, sc)
 		return
 	}
 	sc.After = after
 	for r := range t.n {
-		blocks, slots, valid := t.s.Cache.View(a.index, t.head, pos+r, q[r*ld:][:width], sc)
+		blocks, slots, valid := t.s.Cache.View(t.cache, t.unit, pos+r, q[r*ld:][:width], sc)
 		tensor.Attend(out[r*d.qCols():], q[r*ld:], g, score, a.b.Layout, blocks, slots, valid, sc)
 	}
 	sc.After = nil
@@ -279,5 +295,5 @@ func (a *attention) observeQueries(t attendTask) {
 		return
 	}
 	q, _ := a.rows(t)
-	t.s.Cache.Observe(a.index, t.head, t.s.Start+t.first, t.n, q, a.b.Dims.qkvWidth())
+	t.s.Cache.Observe(t.cache, t.unit, t.s.Start+t.first, t.n, q, a.b.Dims.qkvWidth())
 }

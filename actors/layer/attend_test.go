@@ -47,7 +47,7 @@ func TestSplitWrites(t *testing.T) {
 	}{{0, 512, []int{0, 64, 128, 192, 256, 320, 384, 448}}, {0, 7, []int{0}}, {60, 70, []int{0, 4, 68}}, {64, 64, []int{0}}} {
 		for _, apart := range []bool{true, false} {
 			s := &Segment{N: c.n, Start: c.start, Cache: cacheWithApart{may: apart}}
-			puts, end := splitWrites(nil, attendTask{s, 2, 0, c.n}, 1), 0
+			puts, end := splitWrites(nil, attendTask{s: s, head: 2, n: c.n, cache: 1, unit: 2}), 0
 			for i, p := range puts {
 				if p.first != end || p.head != 2 || apart && p.first != c.want[i] {
 					t.Errorf("%d tokens from %d on, apart %v: task %d is %+v", c.n, c.start, apart, i, p)

@@ -88,9 +88,11 @@ type LayerRun struct {
 // Kind is the properties of a layer that decide its schedule.
 type Kind struct {
 	Sparse bool // has experts instead of a dense FFN
-	Later  bool // reads keys and values that SwiftKV's pass has computed
+	Later  bool // reads keys and values that SwiftKV's pass or an earlier layer has computed
 	Input  bool // is SwiftKV's pass, which computes those keys and values
 	Caches int  // with Input: the number of caches that it fills
+	Widths int  // index in Dims.Widths
+	VFromK bool // computes no values: they follow from the keys
 }
 
 // Activation names a matrix of a micro-batch. Rows are tokens unless noted otherwise.
@@ -111,4 +113,5 @@ const (
 	LatentMeans                          // (T, Heads*rank) attention outputs of latent attention
 	ExpertGate                           // (pairs, FFN) of experts
 	SharedGate                           // (T, Shared) of shared experts
+	SharedSum                            // (T, Hidden) output of a dense FFN beside the experts
 )

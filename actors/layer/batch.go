@@ -78,6 +78,8 @@ type Batch struct {
 	caches    int                      // number of caches that SwiftKV's pass fills
 	kept      []topology.Range         // scratch of dropRows: the remaining rows, by their old numbers
 
+	widths []widthsBatch // by index of Dims.Widths; nil: all layers are alike
+
 	rows     []topology.Range // prompt rows owned by each rank, see rowRanges
 	nodes    [][]tensor.Span  // tree nodes of each rank
 	parts    [][]float32      // scatterDown, scatterPrompt: the rows of this rank's tree nodes that are summed
@@ -99,6 +101,13 @@ type Batch struct {
 // NewBatch returns a batch for steps of at most maxRows rows, computed by backend.
 func NewBatch(d Dims, maxRows int, backend Backend) *Batch {
 	b := &Batch{Dims: d, maxRows: maxRows, Backend: backend, schedules: map[conditions]*Schedule{}}
+	if d.Widths != nil {
+		b.widths = make([]widthsBatch, 1+len(d.Widths))
+		b.widths[0].dims = d
+		for i := range d.Widths {
+			b.widths[1+i].dims = d.of(i)
+		}
+	}
 	b.addTile = func(t Tile) { b.tiles = append(b.tiles, t) }
 	return b
 }
@@ -118,7 +127,8 @@ func (b *Batch) Reset(p topology.Placement, rank int, segments []Segment, rotati
 		}
 		return 0
 	})
-	b.Place, b.Rank, b.Segments, b.T, b.decode = p, rank, segments, 0, 0
+	b.Rank, b.Segments, b.T, b.decode = rank, segments, 0, 0
+	b.place(p)
 	for i := range segments {
 		segments[i].First = b.T
 		b.T += segments[i].N
@@ -140,6 +150,52 @@ func (b *Batch) Reset(p topology.Placement, rank int, segments []Segment, rotati
 func (b *Batch) ClearTimes() {
 	b.Compute, b.Wait, b.Observed, b.Spent, b.ExpertsRead = 0, 0, 0, [Parts]time.Duration{}, 0
 	b.own.begin()
+}
+
+// widthsBatch is what a batch knows of the layers of some widths.
+type widthsBatch struct {
+	dims  Dims
+	place topology.Placement
+	nodes [][]tensor.Span // Batch.nodes
+}
+
+// place sets the placement, for layers of all widths. Until enter, the batch has the common divisors.
+func (b *Batch) place(p topology.Placement) {
+	b.Place = p
+	if b.widths == nil {
+		return
+	}
+	if was := b.widths[0].place.Slices; len(was) != len(p.Slices) || &was[0] != &p.Slices[0] {
+		for i := range b.widths {
+			w := &b.widths[i]
+			w.place, w.nodes = p, nil
+			if i > 0 {
+				w.place.Slices = slices.Clone(p.Slices)
+				for r, s := range p.Slices {
+					w.place.Slices[r] = b.widths[0].dims.slice(s, i-1)
+				}
+			}
+		}
+	}
+	b.use(0)
+}
+
+// enter sets the widths of the layer that is computed next.
+func (b *Batch) enter(widths int) {
+	if b.widths != nil {
+		b.use(1 + widths)
+	}
+}
+
+func (b *Batch) use(i int) {
+	w := &b.widths[i]
+	if w.nodes == nil {
+		w.nodes = make([][]tensor.Span, len(w.place.Slices))
+		for r, s := range w.place.Slices {
+			w.nodes[r] = tensor.Subtrees(s.FFNUnits.Lo, s.FFNUnits.Hi, tensor.Units(w.dims.FFN))
+		}
+	}
+	b.Dims, b.Place, b.nodes = w.dims, w.place, w.nodes
 }
 
 func (b *Batch) all() topology.Range { return topology.Range{Lo: 0, Hi: b.T} }

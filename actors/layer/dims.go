@@ -2,20 +2,31 @@ package layer
 
 import (
 	"math"
+	"slices"
 
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // Dims are the dimensions of a layer.
 type Dims struct {
 	Hidden, Heads, KVHeads, HeadDim, FFN int
 	NormEps                              float32
-	MoE                                  model.MoE    // for layers with experts
-	Score                                tensor.Score // of attention; a zero scale means 1/sqrt(HeadDim)
-	Ropes                                int          // number of rotations that layers choose from; 0 counts as 1
-	Vocab                                int          // number of logits
-	Residual                             float32      // factor of what is added to the residual stream; 0 counts as 1
+	MoE                                  model.MoE         // for layers with experts
+	Score                                tensor.Score      // of attention; a zero scale means 1/sqrt(HeadDim)
+	Ropes                                int               // number of rotations that layers choose from; 0 counts as 1
+	Vocab                                int               // number of logits
+	Residual                             float32           // factor of what is added to the residual stream; 0 counts as 1
+	PerLayer                             int               // width of each layer's own input; 0: none
+	Layers                               int               // with PerLayer: number of layers
+	Activation                           tensor.Activation // of experts and of per-layer inputs
+
+	// Widths are those of layers, where they differ; nil: all layers have KVHeads, HeadDim and FFN.
+	// With Widths, KVHeads and HeadDim are common divisors: KVHeads is the number of runs of heads
+	// that sockets divide in every layer.
+	Widths []Widths
+	units  int // of the widths of a layer: KVHeads of the common divisors
 
 	// Latent attention: KVHeads counts groups ("units") of query heads, HeadDim is that of queries.
 	Latent    model.Latent
@@ -26,10 +37,77 @@ type Dims struct {
 func DimsOf(c *model.Config) Dims {
 	d := Dims{Hidden: c.Hidden, Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim, FFN: c.FFN, NormEps: c.NormEps, MoE: c.MoE,
 		Score: c.Score(), Ropes: len(c.Rotations()), Vocab: c.Vocab, Residual: c.Multipliers.Residual}
+	d.PerLayer, d.Layers, d.Activation = c.PerLayer.Width, c.Layers, c.Activation
+	if c.Global.Dim > 0 || c.WideFFN {
+		d.KVHeads, d.HeadDim = c.KVUnits(), c.UnitDim()
+		for i := range c.Layers {
+			if w := widthsOf(c, i); !slices.Contains(d.Widths, w) {
+				d.Widths = append(d.Widths, w)
+			}
+		}
+	}
 	if c.Latent.Rank > 0 {
 		d.KVHeads, d.Latent, d.LatentEps = c.HeadUnits(), c.Latent, model.LatentNormEps
 	}
 	return d
+}
+
+// Widths are the widths of a layer that may differ from those of others.
+type Widths struct{ KVHeads, HeadDim, FFN int }
+
+func widthsOf(c *model.Config, layer int) Widths {
+	s := c.KVOf(layer)
+	return Widths{s.Heads, s.Dim, c.FFNOf(layer)}
+}
+
+// WidthsOf is the index in Widths of a layer's.
+func (d Dims) WidthsOf(c *model.Config, layer int) int {
+	return max(0, slices.Index(d.Widths, widthsOf(c, layer)))
+}
+
+// of returns the dimensions with the widths of index i.
+func (d Dims) of(i int) Dims {
+	if d.Widths != nil {
+		w := d.Widths[i]
+		d.units = d.KVHeads
+		d.KVHeads, d.HeadDim, d.FFN = w.KVHeads, w.HeadDim, w.FFN
+	}
+	return d
+}
+
+// kinds is the number of different widths.
+func (d Dims) kinds() int { return max(1, len(d.Widths)) }
+
+// most is the largest result of f for the widths of any layer.
+func (d Dims) most(f func(Dims) int) (n int) {
+	for i := range d.kinds() {
+		n = max(n, f(d.of(i)))
+	}
+	return n
+}
+
+// slice converts a socket's slice of the common divisors to one of the widths of index i. Runs of
+// heads, rows of heads and units of the FFN grow in proportion, so they tile the layer as they tile
+// the divisors.
+func (d Dims) slice(s topology.Slice, i int) topology.Slice {
+	if d.Widths == nil {
+		return s
+	}
+	w := d.Widths[i]
+	times := func(r topology.Range, n int) topology.Range { return topology.Range{Lo: r.Lo * n, Hi: r.Hi * n} }
+	heads, dim := w.KVHeads/d.KVHeads, w.HeadDim/d.HeadDim
+	s.KVHeads, s.Q = times(s.KVHeads, heads), times(s.Q, dim)
+	s.K, s.V = times(s.K, heads*dim), times(s.V, heads*dim)
+	from, to := tensor.Units(d.FFN), tensor.Units(w.FFN)
+	s.FFNUnits = topology.Range{Lo: s.FFNUnits.Lo * to / from, Hi: s.FFNUnits.Hi * to / from}
+	s.FFN = tensor.UnitsSpan(w.FFN, s.FFNUnits.Lo, s.FFNUnits.Hi)
+	return s
+}
+
+// SliceOf is slice for a layer of a model.
+func SliceOf(c *model.Config, layer int, s topology.Slice) topology.Slice {
+	d := DimsOf(c)
+	return d.slice(s, d.WidthsOf(c, layer))
 }
 
 func (d Dims) score() tensor.Score {

@@ -7,26 +7,38 @@ import (
 
 // Ends are a socket's weights before the first layer and after the last: embedding, norm and head.
 type Ends struct {
-	Embedding      model.Tensor   // read from its file, one row per token
-	EmbeddingScale float32        // factor for the embedding rows; 1: none
-	FinalNorm      []float32      // (Hidden)
-	Head           *tensor.Weight // this rank's vocabulary rows of the output head; nil if it has none
-	LogitScale     float32        // factor of the logits; 0 counts as 1
-	LogitCap       float32        // Config.LogitCap
+	Embedding      model.Tensor    // read from its file, one row per token
+	EmbeddingScale float32         // factor for the embedding rows; 1: none
+	FinalNorm      []float32       // (Hidden)
+	Head           *tensor.Weight  // this rank's vocabulary rows of the output head; nil if it has none
+	LogitScale     float32         // factor of the logits; 0 counts as 1
+	LogitCap       float32         // Config.LogitCap
+	PerLayer       *PerLayerInputs // or nil
 }
 
 // Bytes returns the memory of the weights, and Close frees it.
 func (e *Ends) Bytes() int64 {
-	if e.Head == nil {
-		return 0
+	n := int64(0)
+	for _, m := range e.matrices() {
+		n += m.Bytes()
 	}
-	return e.Head.Bytes()
+	return n
 }
 
 func (e *Ends) Close() {
-	if e.Head != nil {
-		e.Head.Close()
+	for _, m := range e.matrices() {
+		m.Close()
 	}
+}
+
+func (e *Ends) matrices() (all []*tensor.Weight) {
+	if e.Head != nil {
+		all = append(all, e.Head)
+	}
+	if p := e.PerLayer; p != nil && p.Project != nil {
+		all = append(all, p.Project)
+	}
+	return all
 }
 
 func (b *Processor) Embed(ends Held, row int, tokens []uint32, checked bool) (err error) {
@@ -41,6 +53,9 @@ func (b *Processor) Embed(ends Held, row int, tokens []uint32, checked bool) (er
 		if e.EmbeddingScale != 1 {
 			tensor.Scale(x, e.EmbeddingScale)
 		}
+	}
+	if e.PerLayer != nil {
+		return b.embedPerLayer(e.PerLayer, row, tokens, checked)
 	}
 	return nil
 }

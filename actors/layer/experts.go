@@ -18,6 +18,7 @@ type Experts struct {
 	Bias                             []float32      // (experts), or nil
 	Gate, Up, Down                   *tensor.Bank   // nil if this socket has no rows
 	SharedGate, SharedUp, SharedDown *tensor.Weight // shared experts; nil if the model or this socket has none
+	Beside                           *Beside        // the shared FFN is a dense one with norms of its own; or nil
 }
 
 func (e *Experts) weights() []closer {
@@ -34,6 +35,20 @@ func (e *Experts) weights() []closer {
 	}
 	return all
 }
+
+// Beside is the vectors of a layer with a dense FFN beside its experts, see model.BesideNames.
+type Beside struct {
+	RouterScale    []float32 // (Hidden), with the factor Hidden^-0.5
+	ExpertScale    []float32 // (experts)
+	SharedNorm     []float32 // (Hidden)
+	Norm, PostNorm []float32 // (Hidden)
+}
+
+// exchangeBeside is exchangeDown for the two outputs of such a layer.
+var exchangeBeside = allGather("exchange-beside", func(b *Batch, rank int, yield func(Tile)) {
+	yield(Tile{Sum, b.all(), b.Place.Slices[rank].Down})
+	yield(Tile{SharedSum, b.all(), b.Place.Slices[rank].Down})
+})
 
 // exchangeExperts gathers the experts' activations on every rank. It replaces exchangeFFN.
 var exchangeExperts = allGather("exchange-experts", func(b *Batch, rank int, yield func(Tile)) {
@@ -60,9 +75,15 @@ type mixture struct {
 	mid            []float32 // (pairs, quantizedFloats(FFN)): quantized activations, on a single rank
 	sharedGate     []float32 // (T, Shared)
 	sharedUp       []float32
+	sharedSum      []float32 // (T, Hidden): output of a dense FFN beside the experts
+	router         []float32 // (T, Hidden): input of the router there
+	besideInput    []float32 // (T, Hidden): input of the experts there
 	groups         []tensor.Group
 
 	route, pack, combine     func(t int)
+	normBeside, joinBeside   func(t int)
+	beside                   *Beside
+	firstRow                 int // of joinBeside
 	activate, activateShared func(r0, r1, t0, t1 int)
 }
 
@@ -82,10 +103,19 @@ func (b *Processor) initMixture(maxRows int) {
 	m.groups = make([]tensor.Group, 0, 2*e)
 	k, h := d.PerToken, b.Dims.Hidden
 	m.route = func(t int) {
-		Route(&d.Router, m.scores[t*e:(t+1)*e], m.experts.Bias, m.choice[t*e:(t+1)*e], m.chosen[t*k:(t+1)*k], m.weight[t*k:(t+1)*k])
+		chosen, weight := m.chosen[t*k:(t+1)*k], m.weight[t*k:(t+1)*k]
+		Route(&d.Router, m.scores[t*e:(t+1)*e], m.experts.Bias, m.choice[t*e:(t+1)*e], chosen, weight)
+		if m.experts.Beside != nil {
+			for i, of := range chosen {
+				weight[i] *= m.experts.Beside.ExpertScale[of]
+			}
+		}
+	}
+	if d.Beside {
+		m.initBeside(b, maxRows)
 	}
 	m.pack = func(t int) {
-		pairs, x, ld := m.pair[t*k:(t+1)*k], b.Norm[t*h:(t+1)*h], h
+		pairs, x, ld := m.pair[t*k:(t+1)*k], m.input(b)[t*h:(t+1)*h], h
 		if m.quantizedInput() {
 			ld = quantizedFloats(h)
 			first := m.x[int(pairs[0])*ld:][:ld]
@@ -100,7 +130,7 @@ func (b *Processor) initMixture(maxRows int) {
 		lo := b.batch.expertColumns(b.batch.Rank).Lo
 		for p := p0; p < p1; p++ {
 			gate := m.gate[p*d.FFN+lo+r0 : p*d.FFN+lo+r1]
-			tensor.SiLUMul(gate, gate, m.up[p*d.FFN+lo+r0:p*d.FFN+lo+r1])
+			b.Dims.Activation.Mul(gate, gate, m.up[p*d.FFN+lo+r0:p*d.FFN+lo+r1])
 			tensor.Scale(gate, m.pairWeight[p])
 		}
 		if ld := quantizedFloats(d.FFN); b.quantizesActivations() {
@@ -111,7 +141,7 @@ func (b *Processor) initMixture(maxRows int) {
 		lo := b.batch.sharedColumns(b.batch.Rank).Lo
 		for t := t0; t < t1; t++ {
 			gate := m.sharedGate[t*d.Shared+lo+r0 : t*d.Shared+lo+r1]
-			tensor.SiLUMul(gate, gate, m.sharedUp[t*d.Shared+lo+r0:t*d.Shared+lo+r1])
+			b.Dims.Activation.Mul(gate, gate, m.sharedUp[t*d.Shared+lo+r0:t*d.Shared+lo+r1])
 		}
 	}
 	m.combine = func(t int) {
@@ -119,7 +149,7 @@ func (b *Processor) initMixture(maxRows int) {
 		y := b.Y[t*h+own.Lo : t*h+own.Hi]
 		for j := range k {
 			answer := m.x[int(m.pair[t*k+j])*h+own.Lo:][:len(y)]
-			if j == 0 && d.Shared == 0 {
+			if j == 0 && (d.Shared == 0 || d.Beside) {
 				copy(y, answer)
 			} else {
 				tensor.Add(y, answer)
@@ -155,7 +185,12 @@ func quantizes(of *tensor.Bank) bool {
 func (b *Processor) routeAll(e *Experts) {
 	m, d := &b.mix, &b.Dims.MoE
 	m.experts = e
-	b.Pool.MatMul(m.scores, d.Experts, e.Router, b.Norm, b.Dims.Hidden, b.batch.T)
+	input := b.Norm
+	if e.Beside != nil {
+		b.each(b.batch.T, m.normBeside)
+		input = m.router
+	}
+	b.Pool.MatMul(m.scores, d.Experts, e.Router, input, b.Dims.Hidden, b.batch.T)
 	b.each(b.batch.T, m.route)
 	clear(m.first)
 	chosen := m.chosen[:b.batch.T*d.PerToken]
@@ -228,7 +263,11 @@ func (e *Experts) down(b *Processor) {
 		return
 	}
 	if d.Shared > 0 {
-		b.Pool.MatMul(b.Y[own.Lo:], h, e.SharedDown, m.sharedGate, d.Shared, b.batch.T)
+		y := b.Y
+		if d.Beside {
+			y = m.sharedSum
+		}
+		b.Pool.MatMul(y[own.Lo:], h, e.SharedDown, m.sharedGate, d.Shared, b.batch.T)
 	}
 	m.runs(func(expert, lo, hi int) {
 		m.groups = append(m.groups, tensor.Group{Y: m.x[lo*h+own.Lo:], LdY: h, W: e.Down.At(expert), T0: lo, T1: hi})

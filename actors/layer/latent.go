@@ -260,20 +260,20 @@ func (a *latentAttention) plan(round int) (more bool) {
 			} else if round > 0 {
 				continue
 			}
-			a.writes = append(a.writes, attendTask{s, 0, first, n})
+			a.writes = append(a.writes, attendTask{s: s, head: 0, first: first, n: n, cache: a.index})
 			for head := 0; head < d.Heads && units.Len() > 0; head += latentHeads {
-				a.reads = append(a.reads, attendTask{s, head, first, n})
+				a.reads = append(a.reads, attendTask{s: s, head: head, first: first, n: n, cache: a.index})
 			}
-			a.observations = append(a.observations, attendTask{s, 0, first, n})
+			a.observations = append(a.observations, attendTask{s: s, head: 0, first: first, n: n, cache: a.index})
 			continue
 		}
 		if round > 0 {
 			continue
 		}
-		a.writes = splitWrites(a.writes, attendTask{s, 0, 0, s.N}, a.index)
+		a.writes = splitWrites(a.writes, attendTask{s: s, head: 0, first: 0, n: s.N, cache: a.index})
 		for unit := units.Lo; unit < units.Hi; unit++ {
-			a.reads = splitReads(a.reads, attendTask{s, unit, 0, s.N}, latentQueries)
-			a.observations = append(a.observations, attendTask{s, unit, 0, s.N})
+			a.reads = splitReads(a.reads, attendTask{s: s, head: unit, first: 0, n: s.N, cache: a.index}, latentQueries)
+			a.observations = append(a.observations, attendTask{s: s, head: unit, first: 0, n: s.N, cache: a.index})
 		}
 	}
 	return more
@@ -299,10 +299,10 @@ func (a *latentAttention) put(t attendTask) {
 func (a *latentAttention) splitLong() {
 	all, threads := 0, a.b.Pool.Threads()
 	for _, t := range a.reads {
-		all += a.long.blocks(a.index, 0, t)
+		all += a.long.blocks(t)
 	}
 	a.reads = slices.DeleteFunc(a.reads, func(t attendTask) bool {
-		cut := t.n == 1 && worthSplitting(a.long.blocks(a.index, 0, t), all, threads)
+		cut := t.n == 1 && worthSplitting(a.long.blocks(t), all, threads)
 		if cut {
 			a.long.add(t)
 		}

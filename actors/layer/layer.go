@@ -29,6 +29,18 @@ type Weights struct {
 	SwiftKV        *SwiftKV
 	Later, Follows bool
 
+	// Borrows is set for layers that read the keys and values of an earlier layer, which has Lends
+	// set. Lent is the number of the lending layer among those of the model.
+	Borrows, Lends bool
+	Lent           int
+
+	VNorm  []float32 // (HeadDim) ones: the norm of each value head; or nil
+	VFromK bool      // values are the keys before their norm and rotation
+
+	PerLayer *PerLayer // what follows the FFN; or nil
+	Scalar   float32   // factor of X at the end of the layer; 0 counts as 1
+
+	Widths int // index in Dims.Widths
 	Window int // sliding window in tokens, including the newest; 0: none
 	Rope   int // index of the rotation: 0, or 1 where layers with a window have their own
 
@@ -36,7 +48,7 @@ type Weights struct {
 }
 
 func (w *Weights) Kind() Kind {
-	k := Kind{Sparse: w.Experts != nil, Later: w.Later, Input: w.SwiftKV != nil}
+	k := Kind{Sparse: w.Experts != nil, Later: w.Later || w.Borrows, Input: w.SwiftKV != nil, Widths: w.Widths, VFromK: w.VFromK}
 	if k.Input {
 		k.Caches = len(w.SwiftKV.Caches)
 	}
@@ -57,6 +69,9 @@ func (w *Weights) all() []closer {
 	}
 	if w.Experts != nil {
 		all = append(all, w.Experts.weights()...)
+	}
+	if p := w.PerLayer; p != nil && p.Gate != nil {
+		all = append(all, p.Gate, p.Project)
 	}
 	if w.SwiftKV != nil {
 		for _, c := range w.SwiftKV.Caches {

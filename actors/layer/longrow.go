@@ -49,11 +49,11 @@ func (l *longRows) add(t attendTask) *longRow {
 
 // blocks estimates the number of blocks that a decode task reads. Every token of the task reads
 // them again.
-func (l *longRows) blocks(index, head int, t attendTask) int {
+func (l *longRows) blocks(t attendTask) int {
 	if t.s.Prefill {
 		return 0
 	}
-	return t.n * t.s.Cache.Read(index, head)
+	return t.n * t.s.Cache.Read(t.cache, t.unit)
 }
 
 // worthSplitting reports whether a task over this number of blocks, out of all tasks' blocks, would

@@ -9,7 +9,8 @@ import (
 // Processor is the CPU backend. It holds the activations of a micro-batch in host memory and reuses
 // its buffers in every step.
 type Processor struct {
-	Dims    Dims
+	Dims    Dims   // of the current layer
+	widths  []Dims // by index of Dims.Widths
 	maxRows int
 	batch   *Batch // the current step, set by Begin
 	Layout  tensor.KVLayout
@@ -20,6 +21,7 @@ type Processor struct {
 	Y    []float32   // (T, Hidden)
 	QKV  []float32   // (T, qkvWidth)
 	Attn []float32   // (T, attnCols)
+	lent [][]float32 // by number of the lending layer: (decode rows, keys and values)
 	KV   []float32   // (T, kvWidth) with SwiftKV: keys and values of each of the later layers' caches
 	Gate []float32   // (T, gateWidth): stride of FFN columns
 	Up   []float32   // (T, gateWidth)
@@ -37,6 +39,7 @@ type Processor struct {
 	latent          latentBatch
 	latentAttention latentAttention
 	mix             mixture
+	perLayer        perLayer
 	quantized       quantized
 	normWeight      []float32
 	postNorm        []float32
@@ -52,11 +55,15 @@ func NewProcessor(d Dims, maxRows int, layout tensor.KVLayout, pool *tensor.Pool
 	b := &Processor{
 		Dims: d, maxRows: maxRows, Layout: layout, Pool: pool,
 		X: make([]float32, maxRows*d.Hidden), Norm: make([]float32, maxRows*d.Hidden), Y: make([]float32, maxRows*d.Hidden),
-		QKV: make([]float32, maxRows*d.qkvWidth()), Attn: make([]float32, maxRows*d.attnCols()),
-		Gate: make([]float32, maxRows*d.gateWidth()), Up: make([]float32, maxRows*d.gateWidth()),
+		QKV: make([]float32, maxRows*d.most(Dims.qkvWidth)), Attn: make([]float32, maxRows*d.most(Dims.attnCols)),
+		Gate: make([]float32, maxRows*d.most(Dims.gateWidth)), Up: make([]float32, maxRows*d.most(Dims.gateWidth)),
+	}
+	for i := range d.Widths {
+		b.widths = append(b.widths, d.of(i))
 	}
 	for range max(1, d.Ropes) {
-		b.Cos, b.Sin = append(b.Cos, make([]float32, maxRows*d.ropeHalf())), append(b.Sin, make([]float32, maxRows*d.ropeHalf()))
+		n := maxRows * d.most(Dims.ropeHalf)
+		b.Cos, b.Sin = append(b.Cos, make([]float32, n)), append(b.Sin, make([]float32, n))
 	}
 	h := d.Hidden
 	b.normRow = func(t int) { tensor.RMSNorm(b.Norm[t*h:(t+1)*h], b.X[t*h:(t+1)*h], b.normWeight, d.NormEps) }
@@ -78,6 +85,7 @@ func NewProcessor(d Dims, maxRows int, layout tensor.KVLayout, pool *tensor.Pool
 	b.activate = b.activateTile
 	b.attention.init(b)
 	b.initMixture(maxRows)
+	b.initPerLayer(maxRows)
 	b.latentAttention.init(b)
 	b.initLatent(maxRows)
 	return b
@@ -86,11 +94,11 @@ func NewProcessor(d Dims, maxRows int, layout tensor.KVLayout, pool *tensor.Pool
 // Begin implements Backend.
 func (b *Processor) Begin(batch *Batch, rotations []*Rotation) {
 	b.batch = batch
-	half := b.Dims.ropeHalf()
 	for _, s := range b.batch.Segments {
 		for i := range s.N {
 			r := s.First + i
 			for j, turn := range rotations {
+				half := len(turn.inv)
 				turn.fill(s.Start+i, b.Cos[j][r*half:(r+1)*half], b.Sin[j][r*half:(r+1)*half])
 			}
 		}
@@ -112,6 +120,7 @@ func (b *Processor) Run(runs []LayerRun, between func() bool) {
 
 // runLayer runs operations and counts their time. It reads the clock once for each part.
 func (b *Processor) runLayer(w *Weights, ops []Op) {
+	b.enter(w.Widths)
 	began, before := time.Now(), b.batch.Spent[Projections]+b.batch.Spent[Attention]
 	for i, op := range ops {
 		operations[op](w, b)
@@ -123,6 +132,15 @@ func (b *Processor) runLayer(w *Weights, ops []Op) {
 	}
 	if took := b.batch.Spent[Projections] + b.batch.Spent[Attention] - before; took > 0 {
 		b.batch.own.add(took)
+	}
+}
+
+// enter sets the widths of the layer that is computed next.
+func (b *Processor) enter(widths int) {
+	if b.widths != nil {
+		b.Dims = b.widths[widths]
+		b.Layout.KDim, b.Layout.VDim = b.Dims.HeadDim, b.Dims.HeadDim
+		b.batch.enter(widths)
 	}
 }
 
@@ -151,6 +169,8 @@ func (b *Processor) matrix(of Activation) (m []float32, ld int) {
 		return b.latent.out, d.Heads * d.Latent.Rank
 	case ExpertGate:
 		return b.mix.gate, d.MoE.FFN
+	case SharedSum:
+		return b.mix.sharedSum, d.Hidden
 	case SharedGate:
 		return b.mix.sharedGate, d.MoE.Shared
 	}

@@ -14,6 +14,9 @@ var (
 	// exchangeQ sends only queries.
 	exchangeQ = exchangeParts("exchange-q", 1)
 
+	// exchangeQK sends queries and keys.
+	exchangeQK = exchangeParts("exchange-qk", 2)
+
 	// exchangeAttention gathers the attention outputs on every rank.
 	exchangeAttention = allGather("exchange-attention", func(b *Batch, rank int, yield func(Tile)) {
 		for i := range b.Segments {

@@ -53,7 +53,11 @@ func (b *Batch) quantizable() (activations, owned bool) {
 	d, alone := b.Dims, b.alone()
 	whole := func(n int) bool { return n%tensor.BlockWidth == 0 }
 	on := tensor.Quantised(b.Type) && d.MoE.Experts == 0 && d.Latent.Rank == 0 &&
-		whole(d.Hidden) && whole(d.group()*d.HeadDim) && whole(d.FFN)
+		whole(d.Hidden)
+	for i := range d.kinds() {
+		w := d.of(i)
+		on = on && whole(w.group()*w.HeadDim) && whole(w.FFN)
+	}
 	owned = on && (alone || b.T-b.decode >= quantizedRows || b.Place.Mapping == topology.Reduce && !b.HasPrefill())
 	activations = on && (owned || b.Place.Mapping == topology.Gather)
 	return activations, activations && owned
@@ -61,7 +65,7 @@ func (b *Batch) quantizable() (activations, owned bool) {
 
 func (b *Processor) roomQuantized() {
 	d, q, rows := &b.Dims, &b.quantized, b.maxRows
-	q.norm, q.mid = growF(q.norm, rows*quantizedFloats(d.Hidden)), growF(q.mid, rows*quantizedFloats(max(d.attnCols(), d.FFN)))
+	q.norm, q.mid = growF(q.norm, rows*quantizedFloats(d.Hidden)), growF(q.mid, rows*quantizedFloats(d.most(func(d Dims) int { return max(d.attnCols(), d.FFN) })))
 	if q.row != nil {
 		return
 	}

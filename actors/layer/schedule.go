@@ -25,7 +25,9 @@ type conditions struct {
 
 	latent      bool // latent attention
 	sparse      bool // the layer has experts
-	kvComputed  bool // SwiftKV's pass has computed its keys and values
+	beside      bool // layers with experts have a dense FFN too
+	kvComputed  bool // its keys and values have been computed before
+	vFromK      bool // its values follow from its keys
 	swiftKVPass bool // the schedule is SwiftKV's pass
 	last        bool // the last layer
 }
@@ -57,7 +59,7 @@ func (c conditions) gather() []Stage {
 		either(c.latent, OpProjectLatents, OpProjectQKV),
 		exchangeLatents.when(c.latent),
 		OpProjectHeads.when(c.latent),
-		either(c.latent, exchangeQueries, either(c.kvComputed, exchangeQ, exchangeQKV)).when(!c.local),
+		either(c.latent, exchangeQueries, either(c.kvComputed, exchangeQ, either(c.vFromK, exchangeQK, exchangeQKV))).when(!c.local),
 		either(c.latent, OpAttendLatents, OpAttend),
 		exchangeMeans.when(c.latent && !c.local),
 		OpProjectValues.when(c.latent),
@@ -70,7 +72,7 @@ func (c conditions) gather() []Stage {
 		either(c.sparse, OpExpertsUp, OpGateUp),
 		either(c.sparse, exchangeExperts, exchangeFFN),
 		either(c.sparse, OpExpertsDown, OpProjectDown),
-		either(c.owned, exchangeDownRows, exchangeDown),
+		either(c.owned, exchangeDownRows, either(c.sparse && c.beside, exchangeBeside, exchangeDown)),
 		either(c.owned, OpAddOwnedFFN, OpAddFFN),
 		exchangeResidual.when(c.owned && c.last), // the head reads all rows
 	)
@@ -105,7 +107,7 @@ func (c conditions) reduce() []Stage {
 		either(c.sparse, OpExpertsUp, OpGateUp),
 		exchangeExperts.when(c.sparse),
 		OpExpertsDown.when(c.sparse),
-		exchangeDown.when(c.sparse),
+		either(c.beside, exchangeBeside, exchangeDown).when(c.sparse),
 		OpProjectUnits.when(!c.sparse),
 		scatterDown.when(!c.sparse && scatter),
 		scatterPrompt.when(!c.sparse && apart),
@@ -116,20 +118,23 @@ func (c conditions) reduce() []Stage {
 }
 
 // kinds is the number of combinations of Kind's booleans.
-const kinds = 8
+const kinds = 16
 
 // scheduleOf returns this step's schedule of a layer of kind k, which may be the last.
 func (b *Batch) scheduleOf(k Kind, last bool) *Schedule {
-	of := &b.lists[index(k.Sparse)|2*index(k.Later)|4*index(k.Input)][index(last)]
+	b.enter(k.Widths)
+	of := &b.lists[index(k.Sparse)|2*index(k.Later)|4*index(k.Input)|8*index(k.VFromK)][index(last)]
 	if *of == nil {
 		c := b.step
-		c.sparse, c.kvComputed, c.swiftKVPass, c.last = k.Sparse, k.Later, k.Input, last
+		c.sparse, c.kvComputed, c.swiftKVPass, c.vFromK, c.last = k.Sparse, k.Later, k.Input, k.VFromK, last
 		switch {
 		case c.swiftKVPass:
 			c.local = b.projectionsLocal(1, 2)
 			b.caches = k.Caches
 		case c.kvComputed:
 			c.local = b.projectionsLocal(0)
+		case c.vFromK:
+			c.local = b.projectionsLocal(0, 1)
 		}
 		*of = b.schedules[c]
 		if *of == nil {
@@ -149,7 +154,7 @@ func index(yes bool) int {
 
 // classify derives the conditions that decide the step's schedules.
 func (b *Batch) classify() {
-	c := conditions{mapping: b.Place.Mapping, alone: b.alone(), prefill: b.HasPrefill(), decode: b.decode > 0, latent: b.Dims.Latent.Rank > 0}
+	c := conditions{mapping: b.Place.Mapping, alone: b.alone(), prefill: b.HasPrefill(), decode: b.decode > 0, latent: b.Dims.Latent.Rank > 0, beside: b.Dims.MoE.Beside}
 	c.local, c.dropsRows = b.projectionsLocal(0, 1, 2), b.dropsRows()
 	c.quantized, c.owned = b.quantizable()
 	if b.step != c {

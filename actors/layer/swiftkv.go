@@ -166,16 +166,16 @@ func (a *attention) initKV(b *Processor) {
 			tensor.RopeRotateHalf(k, b.Cos[0][row*half:(row+1)*half], b.Sin[0][row*half:(row+1)*half])
 		}
 		if t.s.Prefill {
-			a.putRows(a.swiftKV.First+t.cache, attendTask{t.s, t.head, 0, t.s.N}, b.KV[b.batch.kvColumn(t.cache):], ld)
+			a.putRows(attendTask{s: t.s, head: t.head, n: t.s.N, cache: a.swiftKV.First + t.cache, unit: t.head}, b.KV[b.batch.kvColumn(t.cache):], ld)
 		}
 	}
 }
 
-// putRows writes rows of keys and values, with all heads side by side, into a cache.
-func (a *attention) putRows(cache int, t attendTask, kv []float32, ld int) {
+// putRows writes a task's rows of keys and values, with all heads side by side, into its cache.
+func (a *attention) putRows(t attendTask, kv []float32, ld int) {
 	d := a.b.Dims
 	k := (t.s.First+t.first)*ld + t.head*d.HeadDim
-	t.s.Cache.WriteRun(cache, t.head, t.s.Start+t.first, t.n, kv[k:], ld, kv[k+d.kCols():], ld)
+	t.s.Cache.WriteRun(t.cache, t.unit, t.s.Start+t.first, t.n, kv[k:], ld, kv[k+d.kCols():], ld)
 }
 
 func (w *Weights) projectKV(b *Processor) {

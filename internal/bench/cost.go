@@ -62,7 +62,7 @@ func CostsOf(c *model.Config, weights, kv tensor.DType) Costs {
 			}
 			add(&k.LayerParams, q, c.Hidden)
 		}
-		add(&k.LayerParams, c.Hidden, c.Heads*c.ValueDim())
+		add(&k.LayerParams, c.Hidden, c.Heads*c.ValueOf(&layer))
 		k.attention += k.WeightBytes - bytes
 		if !c.Sparse(i) {
 			add(&k.LayerParams, c.FFN, c.Hidden)

@@ -2,6 +2,8 @@ package shard
 
 import (
 	"context"
+	"math"
+	"slices"
 
 	"github.com/shoal-llm/shoal/actors/layer"
 	"github.com/shoal-llm/shoal/internal/engine/model"
@@ -88,15 +90,18 @@ type cut struct {
 	whole          bool           // every socket has all of attention
 }
 
-func cutOf(c *model.Config, m topology.Mapping, s topology.Slice) cut {
-	units, group := tensor.Units(c.FFN), c.Heads/max(1, c.HeadUnits())
+// cutOf is for layer i of a model.
+func cutOf(c *model.Config, i int, m topology.Mapping, s topology.Slice) cut {
+	s = layer.SliceOf(c, i, s)
+	ffn, kv := c.FFNOf(i), c.KVOf(i)
+	units, group := tensor.Units(ffn), c.Heads/max(1, c.HeadUnits())
 	cut := cut{
 		q: s.Q, k: s.K, out: s.Out, latents: s.K, heads: topology.Range{Lo: s.KVHeads.Lo * group, Hi: s.KVHeads.Hi * group},
 		ffn: s.FFN, down: s.Down, units: upTo(units), expert: s.Part(units, c.MoE.FFN), shared: s.Part(units, c.MoE.Shared), expertDown: s.Down, vocab: s.Vocab,
 	}
 	if m == topology.Reduce {
 		cut.whole = true
-		cut.q, cut.k, cut.out = upTo(c.Heads*c.HeadDim), upTo(c.KVHeads*c.HeadDim), upTo(c.Hidden)
+		cut.q, cut.k, cut.out = upTo(c.Heads*kv.Dim), upTo(kv.Heads*kv.Dim), upTo(c.Hidden)
 		cut.latents, cut.heads = upTo(c.Latent.QueryRank+c.Latent.Rank+c.Latent.Rope), upTo(c.Heads)
 		cut.down, cut.units = upTo(c.Hidden), s.FFNUnits
 	}
@@ -109,13 +114,17 @@ func upTo(n int) topology.Range { return topology.Range{Lo: 0, Hi: n} }
 // (l.err) the result is incomplete. The ends have not been passed to the device.
 func (l *loader) slices(c *model.Config, p topology.Placement, rank int) (*Weights, *layer.Ends) {
 	ends := &layer.Ends{LogitScale: c.Multipliers.Logits, LogitCap: c.LogitCap}
-	s, me := &Weights{Ends: ends}, cutOf(c, p.Mapping, p.Slices[rank])
+	s, me := &Weights{Ends: ends}, cutOf(c, 0, p.Mapping, p.Slices[rank])
 	for i := 0; i < c.Layers && l.err == nil; i++ {
 		n := c.Layer(i)
+		me := cutOf(c, i, p.Mapping, p.Slices[rank])
 		if n.KVSource != nil && n.KVSource.Layer == i {
 			s.Layers = append(s.Layers, l.hold(&layer.Weights{SwiftKV: l.swiftKV(c, i, me)}))
 		}
-		s.Layers = append(s.Layers, l.hold(l.layer(c, &n, me)))
+		s.Layers = append(s.Layers, l.hold(l.layer(c, i, &n, me)))
+	}
+	if w := c.PerLayer.Width; w > 0 {
+		ends.PerLayer = &layer.PerLayerInputs{Project: l.matrix(model.Linear{Weight: model.PerLayerProject}, c.Hidden, upTo(c.Layers*w)), Norm: l.vector(model.PerLayerNorm)}
 	}
 	last := c.Layer(c.Layers - 1)
 	ends.Head, ends.FinalNorm = l.matrix(model.Linear{Weight: c.HeadName()}, c.Hidden, me.vocab), l.norm(model.FinalNorm, &last)
@@ -144,6 +153,12 @@ func (l *loader) embedding(s *Weights, ends *layer.Ends, of *model.Checkpoint) {
 	if s.Embedding, l.err = from.tensor(model.Embedding); l.err != nil {
 		return
 	}
+	if p := ends.PerLayer; p != nil {
+		if p.Table, l.err = from.tensor(model.PerLayerTable); l.err != nil {
+			return
+		}
+		p.Scale = of.Config.PerLayerScale(p.Table.DType)
+	}
 	ends.Embedding, ends.EmbeddingScale = s.Embedding, of.Config.EmbeddingScale(s.Embedding.DType)
 	held, err := l.device.Ends(ends)
 	if err != nil {
@@ -153,12 +168,26 @@ func (l *loader) embedding(s *Weights, ends *layer.Ends, of *model.Checkpoint) {
 	s.Ends = held
 }
 
-func (l *loader) layer(c *model.Config, n *model.LayerSpec, me cut) *layer.Weights {
+func (l *loader) layer(c *model.Config, i int, n *model.LayerSpec, me cut) *layer.Weights {
 	w := &layer.Weights{
-		Index: n.Cache, Later: n.KVSource != nil, Follows: n.KVSource != nil && n.K.Weight == "", Window: n.Window, Rope: n.Rope, Activation: n.Activation,
+		Index: n.Cache, Later: n.KVSource != nil, Follows: n.Borrows || n.KVSource != nil && n.K.Weight == "", Window: n.Window, Rope: n.Rope, Activation: n.Activation,
 		AttnNorm: l.norm(n.AttnNorm, n), PostAttnNorm: l.norm(n.PostAttnNorm, n), QNorm: l.headNorm(n.QNorm, n.Q, n), KNorm: l.headNorm(n.KNorm, n.K, n),
 		FFNNorm: l.norm(n.FFNNorm, n), PostFFNNorm: l.norm(n.PostFFNNorm, n),
 		QBias: l.bias(n.Q), OBias: l.bias(n.O),
+		Borrows: n.Borrows, Lends: c.Lends(i), VFromK: n.Latent == nil && n.K.Weight != "" && n.V.Weight == "", Widths: layer.DimsOf(c).WidthsOf(c, i),
+	}
+	if w.Borrows || w.Lends {
+		w.Lent = c.KVOwner(i)
+	}
+	if n.VNorm {
+		w.VNorm = slices.Repeat([]float32{1}, n.KV.Dim)
+	}
+	if s := l.vector(n.Scalar); s != nil {
+		w.Scalar = s[0]
+	}
+	if p := n.PerLayer; p != nil {
+		w.PerLayer = &layer.PerLayer{Gate: l.matrix(p.Gate, c.Hidden, upTo(c.PerLayer.Width)), Project: l.matrix(p.Project, c.PerLayer.Width, upTo(c.Hidden)),
+			Norm: l.norm(p.Norm, n), Layer: i}
 	}
 	attention := l.matrix
 	if me.whole {
@@ -169,17 +198,19 @@ func (l *loader) layer(c *model.Config, n *model.LayerSpec, me cut) *layer.Weigh
 	} else {
 		w.Q = attention(n.Q, c.Hidden, me.q)
 	}
-	if n.Latent == nil && n.KVSource == nil {
-		w.K, w.V = attention(n.K, c.Hidden, me.k), attention(n.V, c.Hidden, me.k)
+	if n.Latent == nil && n.KVSource == nil && !n.Borrows {
+		if w.K = attention(n.K, c.Hidden, me.k); !w.VFromK {
+			w.V = attention(n.V, c.Hidden, me.k)
+		}
 		w.KBias, w.VBias = l.bias(n.K), l.bias(n.V)
 	}
-	w.O = attention(n.O, c.Heads*c.ValueDim(), me.out)
+	w.O = attention(n.O, c.Heads*c.ValueOf(n), me.out)
 	if n.Experts != nil {
 		w.Experts = l.experts(c, n.Experts, me)
 		return w
 	}
 	w.Gate, w.Up = l.matrix(n.Gate, c.Hidden, me.ffn), l.matrix(n.Up, c.Hidden, me.ffn)
-	w.Down = l.units(n.Down, c.FFN, me.down, me.units)
+	w.Down = l.units(n.Down, n.FFN, me.down, me.units)
 	w.GateBias, w.UpBias, w.DownBias = l.bias(n.Gate), l.bias(n.Up), l.bias(n.Down)
 	return w
 }
@@ -218,6 +249,11 @@ func (l *loader) experts(c *model.Config, n *model.MoENames, me cut) *layer.Expe
 	if m.Shared > 0 {
 		e.SharedGate, e.SharedUp = l.matrix(model.Linear{Weight: n.SharedGate}, c.Hidden, me.shared), l.matrix(model.Linear{Weight: n.SharedUp}, c.Hidden, me.shared)
 		e.SharedDown = l.matrix(model.Linear{Weight: n.SharedDown}, m.Shared, me.expertDown)
+	}
+	if b := n.Beside; b != nil {
+		e.Beside = &layer.Beside{RouterScale: l.vector(b.RouterScale), ExpertScale: l.vector(b.ExpertScale), SharedNorm: l.vector(b.SharedNorm),
+			Norm: l.vector(b.Norm), PostNorm: l.vector(b.PostNorm)}
+		tensor.Scale(e.Beside.RouterScale, float32(1/math.Sqrt(float64(c.Hidden))))
 	}
 	return e
 }

@@ -20,7 +20,11 @@ type Rotation struct {
 func (c *Config) Rotations() []Rotation {
 	all := []Rotation{{c.InvFreq(), float32(c.Rope.Amplitude)}}
 	if c.LocalRope.Theta != 0 {
-		all = append(all, Rotation{c.padded(c.LocalRope.InvFreq(c.rotated())), float32(c.LocalRope.Amplitude)})
+		freq := c.LocalRope.InvFreq(c.HeadDim)
+		if c.Global.Dim == 0 {
+			freq = c.padded(c.LocalRope.InvFreq(c.rotated()))
+		}
+		all = append(all, Rotation{freq, float32(c.LocalRope.Amplitude)})
 	}
 	if len(c.Unrotated) > 0 {
 		all = append(all, Rotation{Freq: make([]float64, c.RopeDim()/2)})
@@ -72,7 +76,14 @@ func (c *Config) EmbeddingScale(dt tensor.DType) float32 {
 	if !c.ScaledEmbedding {
 		return 1
 	}
-	root := float32(math.Sqrt(float64(c.Hidden)))
+	return c.root(c.Hidden, dt)
+}
+
+// PerLayerScale is that factor for the table of per-layer inputs.
+func (c *Config) PerLayerScale(dt tensor.DType) float32 { return c.root(c.PerLayer.Width, dt) }
+
+func (c *Config) root(n int, dt tensor.DType) float32 {
+	root := float32(math.Sqrt(float64(n)))
 	if c.TrainedAs != 0 {
 		dt = c.TrainedAs
 	}
@@ -85,11 +96,13 @@ func (c *Config) EmbeddingScale(dt tensor.DType) float32 {
 // CacheRow is the shape of a cached token in a layer: the number of KV heads, and the width of a
 // key and of a value. Latent attention has one head. Its key is the latent and the rotated key. Its
 // value is the latent, which is the key's first elements and stored once.
+// With heads of two widths it is the shape in a layer without a window.
 func (c *Config) CacheRow() (heads, key, value int) {
 	if c.Latent.Rank > 0 {
 		return 1, c.Latent.Rank + c.Latent.Rope, c.Latent.Rank
 	}
-	return c.KVHeads, c.HeadDim, c.HeadDim
+	s := c.globalKV()
+	return s.Heads, s.Dim, s.Dim
 }
 
 // CacheLayout is the layout of a cache with CacheRow and a type.
@@ -98,21 +111,29 @@ func (c *Config) CacheLayout(kv tensor.DType) tensor.KVLayout {
 	return tensor.KVLayout{Type: kv, KDim: key, VDim: value, Latent: c.Latent.Rank > 0}
 }
 
+// LocalLayout is the layout of a cache in the layers with a window; zero: CacheLayout.
+func (c *Config) LocalLayout(kv tensor.DType) tensor.KVLayout {
+	if c.globalKV().Dim == c.HeadDim {
+		return tensor.KVLayout{}
+	}
+	return tensor.KVLayout{Type: kv, KDim: c.HeadDim, VDim: c.HeadDim}
+}
+
 // RopeDim is the number of elements of a head that are rotated as pairs of halves. Some of these
 // pairs may have frequency 0.
 func (c *Config) RopeDim() int {
 	if c.Latent.Rank > 0 {
 		return c.Latent.Rope
 	}
-	return c.HeadDim
+	return c.globalKV().Dim
 }
 
-// ValueDim is the width of a head's value in the output projection.
-func (c *Config) ValueDim() int {
+// ValueOf is the width of a head's value in the output projection of a layer.
+func (c *Config) ValueOf(l *LayerSpec) int {
 	if c.Latent.Rank > 0 {
 		return c.Latent.Value
 	}
-	return c.HeadDim
+	return l.KV.Dim
 }
 
 // maxHeadUnits is the maximum number of runs of query heads that sockets divide in prefill of

@@ -280,8 +280,23 @@ func (c *Checkpoint) checkIndex(where map[string]string) error {
 	return bad.in(c.Dir)
 }
 
+// flatten reads the stacked matrices of experts, (experts, rows, columns), as one matrix.
+func (c *Checkpoint) flatten() {
+	for i := 0; i < c.Config.Layers && c.Config.MoE.Beside; i++ {
+		if n := c.Config.Layer(i).Experts; n != nil && n.stacked != nil {
+			for _, name := range []string{n.stacked.gateUp, n.stacked.down} {
+				if p, ok := c.at[name]; ok && len(p.Shape) == 3 && p.Shape[0] == c.Config.MoE.Experts {
+					p.Shape = []int{p.Shape[0] * p.Shape[1], p.Shape[2]}
+					c.at[name] = p
+				}
+			}
+		}
+	}
+}
+
 // check compares the tensors with the architecture's list.
 func (c *Checkpoint) check() error {
+	c.flatten()
 	var bad Problems
 	arch, _ := lookup(c.Config.Architecture)
 	known := map[string]bool{}
@@ -322,7 +337,7 @@ func (c *Checkpoint) asked() Config {
 	few, names := c.Config, 0
 	for i := 0; i < c.Config.Layers && names <= len(c.at); i++ {
 		few.Layers = i + 1
-		if names++; c.Config.Sparse(i) {
+		if names++; c.Config.Sparse(i) && !c.Config.MoE.Beside { // whose experts are in two tensors
 			names += 3 * c.Config.MoE.Experts
 		}
 	}

@@ -40,9 +40,16 @@ type Config struct {
 	OutBias bool    // of the attention's output projection
 	MLPBias bool    // of gate, up and down
 	QKNorm  bool    // RMSNorm of every query and key head before rotation
+	VNorm   bool    `json:",omitempty"` // RMSNorm without weights of every value head
+	VFromK  bool    `json:",omitempty"` // in layers without a window, values are the keys before norm and rotation
 	Rope    Rope
 	MoE     MoE    `json:",omitzero"` // experts instead of some layers' feed-forward networks
 	Latent  Latent `json:",omitzero"` // latent attention; HeadDim is then the width of queries, and KVHeads is 1
+
+	Global   KVShape  `json:",omitzero"`  // of the layers without a window, if it differs; zero: KVHeads and HeadDim, as in all layers
+	OwnKV    int      `json:",omitempty"` // the first layers, which have keys and values of their own, see KVOwner; 0: all
+	WideFFN  bool     `json:",omitempty"` // the layers after OwnKV have twice the FFN width
+	PerLayer PerLayer `json:",omitzero"`  // inputs that each layer gets besides the residual stream
 
 	SwiftKV SwiftKV `json:",omitzero"` // where later layers take their keys and values from
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -177,6 +178,15 @@ func (f *fields) Layers(key string, layers int) []int {
 		out = append(out, int(i))
 	}
 	return out
+}
+
+// only refuses keys that are not in the list, which has a space between two.
+func (f *fields) only(known string) {
+	for _, key := range slices.Sorted(maps.Keys(f.raw)) {
+		if !slices.Contains(strings.Fields(known), key) && f.has(key) {
+			f.fail(key, ErrUnsupported, "is not known here; known: %s", strings.ReplaceAll(known, " ", ", "))
+		}
+	}
 }
 
 // take keeps the first error of a nested object.

@@ -80,7 +80,7 @@ func (c *Checkpoint) takeExperts(t gguf.Tensor, p place) (bool, error) {
 	for e := range m.Experts {
 		gate, up, down := n.Expert(e)
 		one := p
-		one.Name, one.Shape = [3]string{gate, up, down}[at], t.Shape[1:]
+		one.Name, one.Shape = [3]Linear{gate, up, down}[at].Weight, t.Shape[1:]
 		one.Data = t.Data[e*size : (e+1)*size : (e+1)*size]
 		if err := c.add(one); err != nil {
 			return true, err

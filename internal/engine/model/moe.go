@@ -19,6 +19,7 @@ type MoE struct {
 	FFN      int // inner width of one expert
 	Shared   int `json:",omitempty"` // inner width of all shared experts together; 0: none
 	Router   Router
+	Beside   bool  `json:",omitempty"` // see BesideNames
 	Dense    []int `json:",omitempty"` // layers with a dense feed-forward network, ascending
 }
 
@@ -47,17 +48,44 @@ const (
 
 // MoENames names the tensors of a layer with experts.
 type MoENames struct {
-	Router                           string // (experts, hidden)
-	Bias                             string // (experts): Router.Bias
-	expert                           string // prefix of the expert's number
-	gate, up, down                   string // suffixes after it
-	SharedGate, SharedUp, SharedDown string // (shared, hidden), (shared, hidden), (hidden, shared): MoE.Shared
+	Router                           string          // (experts, hidden)
+	Bias                             string          // (experts): Router.Bias
+	expert                           string          // prefix of the expert's number
+	gate, up, down                   string          // suffixes after it
+	stacked                          *stackedExperts // instead of a matrix for each expert; nil: no
+	Beside                           *BesideNames    // MoE.Beside; nil: no
+	SharedGate, SharedUp, SharedDown string          // (shared, hidden), (shared, hidden), (hidden, shared): MoE.Shared
 }
 
-// Expert names the matrices of expert e: (ffn, hidden), (ffn, hidden), (hidden, ffn).
-func (n *MoENames) Expert(e int) (gate, up, down string) {
+// BesideNames names what a layer has in which the shared FFN is a dense one beside the experts, with
+// norms of its own (Gemma 4). x is the residual stream:
+//
+//	s = Router (RMSNorm(x) * RouterScale * hidden^-0.5)    a norm without weights
+//	w_e *= ExpertScale_e                                   of the chosen experts
+//	y = RMSNorm(Shared RMSNorm(x, FFNNorm), SharedNorm) + RMSNorm(sum over e of w_e Expert_e RMSNorm(x, Norm), PostNorm)
+type BesideNames struct {
+	RouterScale    string // (hidden)
+	ExpertScale    string // (experts)
+	SharedNorm     string // (hidden): of the output of the shared FFN
+	Norm, PostNorm string // (hidden): of the experts' input, of the sum of their outputs
+}
+
+// stackedExperts names the matrices of all experts, one below the other: gate and up of each expert
+// (experts*2*ffn, hidden), and (experts*hidden, ffn).
+type stackedExperts struct {
+	gateUp, down           string
+	experts, width, hidden int
+}
+
+// Expert is the matrices of expert e: (ffn, hidden), (ffn, hidden), (hidden, ffn).
+func (n *MoENames) Expert(e int) (gate, up, down Linear) {
+	if s := n.stacked; s != nil {
+		both, down := s.experts*2*s.width, s.experts*s.hidden
+		return Linear{Weight: s.gateUp, First: e * 2 * s.width, Of: both}, Linear{Weight: s.gateUp, First: (2*e + 1) * s.width, Of: both},
+			Linear{Weight: s.down, First: e * s.hidden, Of: down}
+	}
 	p := fmt.Sprintf("%s%d.", n.expert, e)
-	return p + n.gate, p + n.up, p + n.down
+	return Linear{Weight: p + n.gate}, Linear{Weight: p + n.up}, Linear{Weight: p + n.down}
 }
 
 // Sparse reports whether layer i has experts instead of a dense feed-forward network.
@@ -83,10 +111,10 @@ func mlpExperts(mlp string) *MoENames {
 // experts lists the tensors of a layer with experts.
 func (s *specs) experts(c *Config, n *MoENames) {
 	m := &c.MoE
-	three := func(gate, up, down string, width int) {
-		s.add(gate, width, c.Hidden)
-		s.add(up, width, c.Hidden)
-		s.add(down, c.Hidden, width)
+	three := func(gate, up, down Linear, width int) {
+		s.linear(gate, width, c.Hidden)
+		s.linear(up, width, c.Hidden)
+		s.linear(down, c.Hidden, width)
 	}
 	s.add(n.Router, m.Experts, c.Hidden)
 	if m.Router.Bias {
@@ -97,7 +125,14 @@ func (s *specs) experts(c *Config, n *MoENames) {
 		three(gate, up, down, m.FFN)
 	}
 	if m.Shared > 0 {
-		three(n.SharedGate, n.SharedUp, n.SharedDown, m.Shared)
+		three(Linear{Weight: n.SharedGate}, Linear{Weight: n.SharedUp}, Linear{Weight: n.SharedDown}, m.Shared)
+	}
+	if b := n.Beside; b != nil {
+		s.add(b.RouterScale, c.Hidden)
+		s.add(b.ExpertScale, m.Experts)
+		s.add(b.SharedNorm, c.Hidden)
+		s.add(b.Norm, c.Hidden)
+		s.add(b.PostNorm, c.Hidden)
 	}
 }
 
@@ -109,7 +144,7 @@ func checkMoE(f *fields, c *Config, experts, perToken, groups, topGroups string)
 	}
 	m, r := &c.MoE, &c.MoE.Router
 	switch {
-	case m.Experts*c.Layers*3 > maxTensors:
+	case !m.Beside && m.Experts*c.Layers*3 > maxTensors:
 		f.fail(experts, ErrOutOfRange, "%d experts in %d layers are more than %d tensors", m.Experts, c.Layers, maxTensors)
 	case m.PerToken > m.Experts:
 		f.fail(perToken, ErrFormat, "%d of %d experts", m.PerToken, m.Experts)

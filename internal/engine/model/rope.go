@@ -12,7 +12,7 @@ import (
 // to longer contexts.
 type Rope struct {
 	Theta float64
-	Type  string // "" as trained; "linear" (Chen et al., arXiv 2306.15595); "llama3" (Llama 3.1); "yarn"; "divided"
+	Type  string // "" as trained; "linear" (Chen et al., arXiv 2306.15595); "llama3" (Llama 3.1); "yarn"; "divided"; "proportional" (Gemma 4)
 
 	Factor      float64 // linear, llama3, yarn: extension factor of the context
 	LowFreq     float64 // llama3: low_freq_factor; longer waves than OriginalMax/LowFreq are fully stretched
@@ -24,6 +24,8 @@ type Rope struct {
 	Exact     bool    `json:",omitempty"` // yarn: truncate false; the bounds of the ramp are not rounded to whole pairs
 	Amplitude float64 `json:",omitempty"` // yarn: factor of cosine and sine; 0 counts as 1
 	MScaleAll float64 `json:",omitempty"` // yarn: mscale_all_dim, see AttentionScale
+
+	Part float64 `json:",omitempty"` // proportional: the share of the pairs that rotate, the first ones; angles are those of the whole head
 
 	Divisors []float64 `json:",omitempty"` // divided: divisor of each pair's angle (dim/2), GGUF's form of llama3
 }
@@ -50,6 +52,13 @@ func (r Rope) InvFreq(dim int) []float64 {
 		}
 	case "yarn":
 		r.yarn(freq)
+	case "proportional":
+		rotated := int(r.Part * float64(dim) / 2)
+		for i := range freq {
+			if freq[i] /= r.Factor; i >= rotated {
+				freq[i] = 0
+			}
+		}
 	case "divided":
 		for i := range freq {
 			freq[i] /= r.Divisors[i]

@@ -37,7 +37,7 @@ func (o Order) Row(r int) int {
 // headOrder is the order of query and key heads in the files.
 func (c *Config) headOrder() Order {
 	rotated := c.rotated()
-	if rotated == c.HeadDim && !c.Neighbours {
+	if rotated == c.RopeDim() && !c.Neighbours {
 		return Order{}
 	}
 	return Order{Head: c.HeadDim, Rotated: rotated, Neighbours: c.Neighbours}

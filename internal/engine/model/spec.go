@@ -7,7 +7,11 @@ import "github.com/shoal-llm/shoal/internal/engine/tensor"
 type LayerSpec struct {
 	AttnNorm     string      // (hidden): h = RMSNorm(x)
 	Q            Linear      // (heads*dim, hidden)
-	K, V         Linear      // (kv*dim, hidden); without a name the layer reads another's cache
+	K, V         Linear      // (kv*dim, hidden); without a name the layer reads another's cache, and without V alone its values are its keys
+	KV           KVShape     // of the layer; KV.Dim is the dim in these comments
+	FFN          int         // the ffn in these comments
+	VNorm        bool        // RMSNorm without weights of every value head
+	Borrows      bool        // the layer reads the keys and values of an earlier one
 	KVSource     *KVSource   // the input of K and V instead of h; nil: h
 	Cache        int         // number of the cache that attention reads, see Config.CacheOf
 	Latent       *LatentSpec // instead of Q, K and V; nil: none
@@ -24,6 +28,9 @@ type LayerSpec struct {
 	Activation  tensor.Activation
 	Experts     *MoENames // instead of Gate, Up and Down; nil: none
 	PostFFNNorm string    // (hidden): norm of the FFN's contribution to x
+
+	PerLayer *PerLayerSpec // what follows the FFN; nil: nothing
+	Scalar   string        // (1): factor of x at the end of the layer
 
 	NormsAddOne bool // norms multiply by 1 + weight
 }
@@ -87,23 +94,25 @@ func (s *specs) layer(c *Config, l *LayerSpec, i int) {
 	if l.Latent != nil {
 		s.latent(c, l.Latent)
 	} else {
-		s.linear(l.Q, c.Heads*c.HeadDim, c.Hidden)
-		s.linear(l.K, c.KVHeads*c.HeadDim, c.Hidden)
-		s.linear(l.V, c.KVHeads*c.HeadDim, c.Hidden)
+		s.linear(l.Q, c.Heads*l.KV.Dim, c.Hidden)
+		s.linear(l.K, l.KV.Heads*l.KV.Dim, c.Hidden)
+		s.linear(l.V, l.KV.Heads*l.KV.Dim, c.Hidden)
 	}
-	s.add(l.QNorm, c.HeadDim)
-	s.add(l.KNorm, c.HeadDim)
-	s.linear(l.O, c.Hidden, c.Heads*c.ValueDim())
+	s.add(l.QNorm, l.KV.Dim)
+	s.add(l.KNorm, l.KV.Dim)
+	s.linear(l.O, c.Hidden, c.Heads*c.ValueOf(l))
 	s.add(l.PostAttnNorm, c.Hidden)
 	s.add(l.FFNNorm, c.Hidden)
 	if l.Experts != nil {
 		s.experts(c, l.Experts)
 	} else {
-		s.linear(l.Gate, c.FFN, c.Hidden)
-		s.linear(l.Up, c.FFN, c.Hidden)
-		s.linear(l.Down, c.Hidden, c.FFN)
+		s.linear(l.Gate, l.FFN, c.Hidden)
+		s.linear(l.Up, l.FFN, c.Hidden)
+		s.linear(l.Down, c.Hidden, l.FFN)
 	}
 	s.add(l.PostFFNNorm, c.Hidden)
+	s.perLayer(c, l.PerLayer)
+	s.add(l.Scalar, 1)
 }
 
 // Layer is the spec of layer i, counted from 0.
@@ -113,7 +122,7 @@ func (c *Config) Layer(i int) LayerSpec {
 		a.layer = llamaLayer
 	}
 	l := a.layer(c, i)
-	l.Cache = c.CacheOf(i)
+	l.Cache, l.KV, l.FFN, l.Borrows = c.CacheOf(i), c.KVOf(i), c.FFNOf(i), c.borrows(i)
 	c.SwiftKV.rewire(&l, i)
 	return l
 }
@@ -126,6 +135,7 @@ func (c *Config) Tensors() []Spec {
 	}
 	var s specs
 	s.add(Embedding, c.Vocab, c.Hidden)
+	s.perLayerInputs(c)
 	for i := range c.Layers {
 		l := c.Layer(i)
 		s.layer(c, &l, i)

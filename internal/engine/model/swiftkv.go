@@ -27,19 +27,29 @@ type SwiftKV struct {
 // NormSwiftKV is the norm from which the keys and values of all later layers are computed.
 const NormSwiftKV = "model.norm_swiftkv.weight" // (hidden)
 
-// CacheLayers is the number of layers with a cache of their own.
+// CacheLayers is the number of caches.
 func (c *Config) CacheLayers() int {
-	if c.SwiftKV.Layers == 0 {
+	switch {
+	case c.OwnKV > 0:
+		return c.CacheOf(c.OwnKV-1) + c.CachesOf(c.OwnKV-1)
+	case c.SwiftKV.Layers == 0 && c.Global.Dim == 0:
 		return c.Layers
 	}
-	return c.CacheOf(c.Layers-1) + 1
+	return c.CacheOf(c.Layers-1) + c.CachesOf(c.Layers-1)
 }
 
-// CacheOf is the number of the cache that a layer reads, counted from 0.
+// CacheOf is the number of the first cache that a layer reads, counted from 0. See CachesOf.
 func (c *Config) CacheOf(layer int) int {
 	s := &c.SwiftKV
 	if s.Layers == 0 || layer < s.Layers {
-		return layer
+		n := layer
+		if c.Global.Dim > 0 || c.OwnKV > 0 {
+			n = 0
+			for i := range c.KVOwner(layer) {
+				n += c.CachesOf(i)
+			}
+		}
+		return n
 	}
 	return s.Layers + (layer-s.Layers)/s.Group
 }

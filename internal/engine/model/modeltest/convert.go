@@ -192,7 +192,7 @@ func expertNames(c *model.Config) map[string]string {
 		names[n.Router] = block + "gate_inp.weight"
 		for e := range c.MoE.Experts {
 			gate, up, down := n.Expert(e)
-			names[gate], names[up], names[down] = block+"gate_exps.weight", block+"up_exps.weight", block+"down_exps.weight"
+			names[gate.Weight], names[up.Weight], names[down.Weight] = block+"gate_exps.weight", block+"up_exps.weight", block+"down_exps.weight"
 		}
 	}
 	return names

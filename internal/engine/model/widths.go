@@ -1,0 +1,112 @@
+package model
+
+// Widths that differ between layers: KV heads, the caches they are stored in, and the FFN.
+
+// KVShape is the number of KV heads of a layer, and their width, which queries share.
+type KVShape struct{ Heads, Dim int }
+
+// globalKV is the shape of the layers without a window.
+func (c *Config) globalKV() KVShape {
+	if c.Global.Dim > 0 {
+		return c.Global
+	}
+	return KVShape{c.KVHeads, c.HeadDim}
+}
+
+// KVOf is the shape of a layer.
+func (c *Config) KVOf(layer int) KVShape {
+	if c.Window(layer) > 0 {
+		return KVShape{c.KVHeads, c.HeadDim}
+	}
+	return c.globalKV()
+}
+
+// FFNOf is the width of a layer's feed-forward network.
+func (c *Config) FFNOf(layer int) int {
+	if c.WideFFN && c.borrows(layer) {
+		return 2 * c.FFN
+	}
+	return c.FFN
+}
+
+// KVUnits is the number of equal runs of KV heads that nodes divide in prefill, in every layer
+// alike: the greatest common divisor of the numbers of heads.
+func (c *Config) KVUnits() int { return gcd(c.KVHeads, c.globalKV().Heads) }
+
+// UnitDim is the greatest common divisor of the widths of heads.
+func (c *Config) UnitDim() int { return gcd(c.HeadDim, c.globalKV().Dim) }
+
+func gcd(a, b int) int {
+	for b > 0 {
+		a, b = b, a%b
+	}
+	return a
+}
+
+// borrows reports whether a layer reads the cache of an earlier one of its kind.
+func (c *Config) borrows(layer int) bool { return c.OwnKV > 0 && layer >= c.OwnKV }
+
+// KVOwner is the layer whose keys and values a layer reads: itself, or the last of the first OwnKV
+// layers that has a window if this one has, and none if it has none. It is -1 if there is no such
+// layer.
+func (c *Config) KVOwner(layer int) int {
+	if !c.borrows(layer) {
+		return layer
+	}
+	for i := c.OwnKV - 1; i >= 0; i-- {
+		if (c.Window(i) > 0) == (c.Window(layer) > 0) {
+			return i
+		}
+	}
+	return -1
+}
+
+// Lends reports whether a later layer reads the keys and values of this one.
+func (c *Config) Lends(layer int) bool {
+	for i := c.OwnKV; c.OwnKV > 0 && i < c.Layers; i++ {
+		if c.KVOwner(i) == layer {
+			return true
+		}
+	}
+	return false
+}
+
+// CachesOf is the number of caches of a layer. Every cache has KVUnits heads. Head h of the layer
+// is head h/CachesOf of its cache number h%CachesOf, so that a run of units is the same run of
+// heads in every cache.
+func (c *Config) CachesOf(layer int) int {
+	if c.Latent.Rank > 0 {
+		return 1
+	}
+	return c.KVOf(layer).Heads / c.KVUnits()
+}
+
+// CacheWindows is the window of each cache; nil: none has one.
+func (c *Config) CacheWindows() []int {
+	if c.Windows == nil || c.CacheLayers() == c.Layers && c.Global.Dim == 0 {
+		return c.Windows
+	}
+	var windows []int
+	for i := range c.Layers {
+		if c.borrows(i) {
+			break
+		}
+		for range c.CachesOf(i) {
+			windows = append(windows, c.Windows[i])
+		}
+	}
+	return windows
+}
+
+// SharesCaches reports whether several layers read one cache.
+func (c *Config) SharesCaches() bool {
+	return c.OwnKV > 0 || c.SwiftKV.Layers > 0 && c.SwiftKV.Group > 1
+}
+
+// CacheHeads is the number of heads of every cache.
+func (c *Config) CacheHeads() int {
+	if c.Latent.Rank > 0 {
+		return 1
+	}
+	return c.KVUnits()
+}
