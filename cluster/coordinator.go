@@ -14,6 +14,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/gossip"
+	"github.com/shoal-llm/shoal/internal/options"
 	"github.com/shoal-llm/shoal/internal/rpc"
 	"github.com/shoal-llm/shoal/internal/security"
 	"github.com/shoal-llm/shoal/internal/server/api"
@@ -24,17 +25,7 @@ import (
 
 // CoordinatorConfig configures the process with the API, the batcher and the placement authority.
 type CoordinatorConfig struct {
-	// ID is the name of the process in the cluster. Default "coordinator".
-	ID string
-	// Bind is the host:port for gossip, which nodes join. The other listeners use Ports on the same
-	// host. Default 127.0.0.1:0.
-	Bind  string
-	Ports Ports
-	// Cluster is the name of the cluster. Processes with another name are refused. Letters, digits,
-	// - and _. Default "shoal".
-	Cluster string
-	// Join has gossip addresses of the cluster, for a coordinator that is not its first process.
-	Join []string
+	Process
 	// API is the address of this coordinator for clients. It is announced to other coordinators.
 	API string
 	// Standby: wait while another coordinator has the lease, and take over once it is gone.
@@ -46,17 +37,10 @@ type CoordinatorConfig struct {
 	Waits func(why string, alone bool)
 	// Nodes is the number of nodes that the first placement waits for. 0: it uses the nodes present
 	// after a quiet period.
-	Nodes int
+	Nodes int `range:"1..256"`
 	Serve ServeConfig
 	// Key authenticates all processes to each other and encrypts traffic between machines.
 	Key security.Key
-	// Insecure: start without a Key. Any client can then connect, so only loopback addresses may be
-	// bound.
-	Insecure bool
-	NATS     string
-	// DataDir is the directory of jobs, batches and files, used by one running coordinator at a
-	// time. Empty: no jobs.
-	DataDir string
 	// StoreNodes are the processes that keep copies of the store once two of them are connected.
 	// store.Members.Add names further ones.
 	StoreNodes []string
@@ -97,19 +81,13 @@ func StartCoordinator(ctx context.Context, cfg CoordinatorConfig) (_ *Coordinato
 	orDefault(&cfg.ID, "coordinator")
 	orDefault(&cfg.Bind, "127.0.0.1:0")
 	orDefault(&cfg.Cluster, defaultCluster)
-	if cfg.Nodes < 0 || cfg.Nodes > 256 {
-		return nil, errors.New("cluster: --nodes: want 0 to 256")
+	if err := options.Check(&cfg); err != nil {
+		return nil, fmt.Errorf("cluster: %w", err)
 	}
 	if cfg.Standby && (cfg.DataDir == "" || len(cfg.Join) == 0) {
-		return nil, errors.New("cluster: a standby needs --data-dir DIR for its copy of the store, and --join HOST:PORT of the cluster")
+		return nil, fmt.Errorf("cluster: a standby needs %s DIR for its copy of the store, and %s HOST:PORT of the cluster", options.Name("data-dir"), options.Name("join"))
 	}
-	if err := checkJoin(cfg.Join); err != nil {
-		return nil, err
-	}
-	if err := cfg.Ports.check(); err != nil {
-		return nil, err
-	}
-	if err := checkBind(cfg.Bind, cfg.Key, cfg.Insecure); err != nil {
+	if err := cfg.Process.check(cfg.Key); err != nil {
 		return nil, err
 	}
 	ck, err := model.OpenSwiftKV(cfg.Serve.Model, cfg.Serve.SwiftKV)
@@ -204,17 +182,17 @@ func (c *Coordinator) restoreEvents(l placementLog, cfg *CoordinatorConfig) {
 // openStore opens the data directory. It runs before join, because a coordinator without its data
 // directory must not contact nodes.
 func (c *Coordinator) openStore(ctx context.Context, cfg *CoordinatorConfig) (err error) {
-	c.noJobs = "Jobs, batches and files need a data directory: start the coordinator with --data-dir DIR."
+	c.noJobs = "Jobs, batches and files need a data directory: start the coordinator with " + options.Name("data-dir") + " DIR."
 	if cfg.DataDir == "" {
 		return nil
 	}
 	host, _, err := net.SplitHostPort(cfg.Bind)
 	if err != nil {
-		return fmt.Errorf("cluster: --bind %q is not host:port: %w", cfg.Bind, err)
+		return fmt.Errorf("cluster: %s %q is not host:port: %w", options.Name("bind"), cfg.Bind, err)
 	}
 	c.store, err = store.Open(ctx, cfg.DataDir, cfg.ID, cfg.Ports.at(host, storePort), cfg.Key, security.RoleCoordinator, c.log)
 	if err != nil && cfg.DataOptional {
-		c.noJobs = "Jobs, batches and files are off: " + err.Error() + ". Give this coordinator its own --data-dir DIR."
+		c.noJobs = "Jobs, batches and files are off: " + err.Error() + ". Give this coordinator its own " + options.Name("data-dir") + " DIR."
 		c.log.Warn("serving without jobs", "error", err)
 		return nil
 	}
@@ -294,7 +272,7 @@ func (c *Coordinator) acquireLease(ctx context.Context, incarnation uint64, cfg 
 		unlike.log(c.log, "the active coordinator has an incompatible build: this standby could not take over its nodes", why)
 	}
 	for cfg.Standby && !c.store.Replicated() {
-		v.setReason(fmt.Sprintf("the coordinator has not asked this process to keep a copy of the store yet: name it there with --store-nodes %s,... or shoal store add %s; a replicated store needs three processes with a --data-dir", cfg.ID, cfg.ID))
+		v.setReason(fmt.Sprintf("the coordinator has not asked this process to keep a copy of the store yet: name it there with %s %s,... or shoal store add %s; a replicated store needs three processes with a %s", options.Name("store-nodes"), cfg.ID, cfg.ID, options.Name("data-dir")))
 		select {
 		case <-t.C:
 			look()
@@ -329,7 +307,7 @@ func (c *Coordinator) acquireLease(ctx context.Context, incarnation uint64, cfg 
 			v.setReason(why)
 		}
 		if !cfg.Standby && time.Since(began) > rivalWait {
-			return placementLog{}, fmt.Errorf("cluster: %s (its API: %s); to run this one as a standby start it with --standby --join HOST:PORT", why, claim.API)
+			return placementLog{}, fmt.Errorf("cluster: %s (its API: %s); to run this one as a standby start it with %s %s HOST:PORT", why, claim.API, options.Name("standby"), options.Name("join"))
 		}
 	}
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/speculate"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/options"
 	"github.com/shoal-llm/shoal/internal/proto"
 	"github.com/shoal-llm/shoal/topology"
 )
@@ -145,7 +146,7 @@ func (c *core) placed(g *Group) {
 	c.chunk.Store(int64(p.Chunk))
 	for i, s := range g.Placement.Slices {
 		if have, least := g.Nodes[i].KVBudget, kvcache.ResidentBytes(c.geometry, 1, 1, c.policy); have < least {
-			c.serve.Logger.Warn("no request fits the cache memory of this node: restart it with a larger --kv-memory", "node", s.ID, "bytes", have, "shortest_request", least)
+			c.serve.Logger.Warn("no request fits the cache memory of this node: restart it with a larger "+options.Name("kv-memory"), "node", s.ID, "bytes", have, "shortest_request", least)
 		}
 		p.Sockets = append(p.Sockets, batcher.Socket{ID: s.ID, Budget: g.Nodes[i].KVBudget, Heads: tensor.Span{Lo: s.KVHeads.Lo, Hi: s.KVHeads.Hi}, Scratch: g.Scratch[i]})
 	}

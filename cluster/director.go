@@ -14,6 +14,7 @@ import (
 	"github.com/asynkron/protoactor-go/actor"
 
 	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/internal/options"
 	"github.com/shoal-llm/shoal/internal/proto"
 	"github.com/shoal-llm/shoal/internal/rpc"
 	"github.com/shoal-llm/shoal/internal/server/api"
@@ -462,7 +463,7 @@ func (d *director) run(c actor.Context, effects []topology.Effect) {
 			}
 			if g.Disk && len(without) > 0 {
 				g.Disk = false
-				d.cfg.Logger.Warn("prompts do not use prefix blocks on disk: start every node with --prefix-disk", "without", without)
+				d.cfg.Logger.Warn("prompts do not use prefix blocks on disk: start every node with "+options.Name("prefix-disk"), "without", without)
 			}
 			d.serving.Store(g)
 			level := slog.LevelInfo
@@ -471,7 +472,7 @@ func (d *director) run(c actor.Context, effects []topology.Effect) {
 			}
 			d.cfg.Logger.Log(context.Background(), level, "serving", "epoch", e.Placement.Epoch, "sockets", len(e.Nodes))
 			for id, why := range d.authority.Capped() {
-				d.cfg.Logger.Warn("a node gets less work than its own share: to override, set --shares on the coordinator", "node", id, "share", why)
+				d.cfg.Logger.Warn("a node gets less work than its own share: to override, set "+options.Name("shares")+" on the coordinator", "node", id, "share", why)
 			}
 			d.cfg.OnServe(g)
 		case topology.Probe:

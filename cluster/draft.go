@@ -6,6 +6,7 @@ import (
 
 	"github.com/shoal-llm/shoal/actors/socket/draft"
 	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/options"
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 )
 
@@ -34,7 +35,7 @@ func OpenDraft(dir string, ck *model.Checkpoint, budget *int64) (*draft.Config, 
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("cluster: --draft %s: %w", dir, err)
+		return nil, fmt.Errorf("cluster: %s %s: %w", options.Name("draft"), dir, err)
 	}
 	d.KVBudget = *budget / draftShare
 	*budget -= d.KVBudget

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"net"
 	"os"
 	"runtime/debug"
@@ -24,6 +23,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/gossip"
 	"github.com/shoal-llm/shoal/internal/machine"
+	"github.com/shoal-llm/shoal/internal/options"
 	"github.com/shoal-llm/shoal/internal/proto"
 	"github.com/shoal-llm/shoal/internal/rpc"
 	"github.com/shoal-llm/shoal/internal/security"
@@ -35,42 +35,13 @@ import (
 
 // NodeConfig configures one node process: one socket on one machine.
 type NodeConfig struct {
-	// ID is the name of the node in the cluster: letters, digits, - and _. Default: host name and
-	// process id.
-	ID string
-	// Bind is the host:port for gossip; port 0 chooses a free one. The other listeners use Ports on
-	// the same host. Default 127.0.0.1:0.
-	Bind  string
-	Ports Ports
-	// Join has gossip addresses of the coordinator or of any node, at least one.
-	Join []string
-	// Cluster is the name of the cluster. Processes with another name are refused. Letters, digits,
-	// - and _. Default "shoal".
-	Cluster string
+	Process
+	Resources
 	// Model is the checkpoint, which must match the one that the cluster serves. Empty: the node
 	// fetches the parts that it needs from other processes into WeightsCache.
 	Model string
 	// SwiftKV is the folder of an adapter of Model; empty: none.
 	SwiftKV string
-	// Draft is the folder of a draft model with the same tokenizer, or "mtp". See OpenDraft.
-	Draft string
-	// KVBudget is the cache memory of this node in bytes. Default 1 GiB.
-	KVBudget int64
-	// WeightsCache is the folder that keeps quantized weights between starts, at most
-	// WeightsCacheSize bytes. Empty: none are kept.
-	WeightsCache     string
-	WeightsCacheSize int64
-	// PrefixDisk is the folder for prefix cache blocks, at most PrefixDiskSize bytes. Empty: none
-	// are stored. Processes on a machine may share it.
-	PrefixDisk     string
-	PrefixDiskSize int64
-	// KVDisk is a folder for rows of long sequences that do not fit in memory, at most KVDiskSize
-	// bytes. Empty: they stay in memory. Processes on a machine may share it.
-	KVDisk     string
-	KVDiskSize int64
-	// Threads is the number of compute threads in every step. Default: the CPUs of the machine, or
-	// fewer.
-	Threads int
 	// OnThreads, if set, is called with the number of compute threads before they start.
 	OnThreads func(threads int)
 	// Shared, if set, is memory that the nodes of this machine share. Close it after RunNode.
@@ -79,20 +50,12 @@ type NodeConfig struct {
 	Speeds topology.Speeds
 	// Share is this node's part of the work relative to other nodes, at most twice the measured
 	// speed. 0: the measured speed. ServeConfig.Shares of the coordinator has precedence.
-	Share float64
+	Share float64 `range:"0.."`
 	// Key authenticates all processes to each other and encrypts traffic between machines.
 	Key security.Key
-	// Insecure: start without a Key. Any client can then connect, so only loopback addresses may be
-	// bound.
-	Insecure bool
 	// Abrupt: leave without waiting until other nodes have the work, for a node that ends together
 	// with its cluster.
 	Abrupt bool
-	// DataDir is the directory for a replica of the coordinator's store, if this node becomes a
-	// member. Empty: it keeps none.
-	DataDir string
-	// NATS is the URL of an external NATS to use instead of the embedded mesh.
-	NATS string
 	// OnProgress, if set, is called with the load progress in bytes of this node's weights. It is
 	// called often and from any goroutine.
 	OnProgress func(done, total int64)
@@ -106,9 +69,8 @@ func (c *NodeConfig) ensureDefaults() {
 	}
 	orDefault(&c.Bind, "127.0.0.1:0")
 	orDefault(&c.Cluster, defaultCluster)
-	if c.KVBudget == 0 {
-		c.KVBudget = 1 << 30
-	}
+	options.SetDefaults(&c.Resources)
+	orDefault(&c.KVMemory, 1<<30)
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
@@ -117,28 +79,25 @@ func (c *NodeConfig) ensureDefaults() {
 // Validate checks a config as RunNode would.
 func (c *NodeConfig) Validate() error {
 	if len(c.Join) == 0 {
-		return errors.New("cluster: a node needs the address of its coordinator: --join HOST:PORT")
+		return fmt.Errorf("cluster: a node needs the address of its coordinator: %s HOST:PORT", options.Name("join"))
 	}
-	if err := checkJoin(c.Join); err != nil {
-		return err
+	if err := errors.Join(options.Check(&c.Resources), options.Check(c)); err != nil {
+		return fmt.Errorf("cluster: %w", err)
 	}
-	if err := c.Ports.check(); err != nil {
-		return err
-	}
-	if c.KVBudget < 0 || c.Threads < 0 || !(c.Share >= 0) || math.IsInf(c.Share, 1) {
-		return fmt.Errorf("cluster: --kv-memory %d, --threads %d, --share %v: want nothing negative, and a number", c.KVBudget, c.Threads, c.Share)
-	}
-	return checkBind(c.Bind, c.Key, c.Insecure)
+	return c.Process.check(c.Key)
 }
 
-// checkJoin rejects values that are not addresses of a process.
-func checkJoin(addrs []string) error {
-	for _, at := range addrs {
+// check checks the addresses.
+func (p *Process) check(key security.Key) error {
+	if err := options.Check(p); err != nil {
+		return fmt.Errorf("cluster: %w", err)
+	}
+	for _, at := range p.Join {
 		if _, _, err := security.HostPort(at); err != nil {
-			return fmt.Errorf("cluster: --join: %w", err)
+			return fmt.Errorf("cluster: %s: %w", options.Name("join"), err)
 		}
 	}
-	return nil
+	return checkBind(p.Bind, key, p.Insecure)
 }
 
 // defaultCluster is the default name of a cluster.
@@ -152,11 +111,12 @@ func checkBind(addr string, key security.Key, insecure bool) error {
 	}
 	host, _, err := net.SplitHostPort(addr)
 	if ip := net.ParseIP(host); err == nil && host != "localhost" && (ip == nil || ip.IsUnspecified()) {
-		return fmt.Errorf("cluster: --bind %s: want one IP address of this machine that the other processes can reach, for example --bind 10.0.0.2:7070", addr)
+		return fmt.Errorf("cluster: %s %s: want one IP address of this machine that the other processes can reach, such as 10.0.0.2:7070", options.Name("bind"), addr)
 	}
 	if key.IsZero() && !insecure {
 		return fmt.Errorf("%w: every user of this machine could join the cluster, and read its prompts. Give the token that `shoal up --cluster` or `shoal token create` printed "+
-			"on the first machine (node --token TOKEN); or make a key with `shoal keygen -o key` and give it to every process: --cluster-key key, or %s. Without one, only with --insecure", security.ErrNoKey, security.EnvKey)
+			"on the first machine (%s TOKEN); or make a key with `shoal keygen -o key` and give it to every process: %s key, or %s. Without one, only with %s",
+			security.ErrNoKey, options.Name("token"), options.Name("cluster-key"), security.EnvKey, options.Name("insecure"))
 	}
 	return nil
 }
@@ -185,7 +145,7 @@ type bus struct {
 func openBus(role security.Role, name, id, bind string, ports Ports, url string, key security.Key, log *slog.Logger, meta gossip.Meta, onEvent func(gossip.Event)) (_ *bus, err error) {
 	host, _, err := net.SplitHostPort(bind)
 	if err != nil {
-		return nil, fmt.Errorf("cluster: --bind %q is not host:port: %w", bind, err)
+		return nil, fmt.Errorf("cluster: %s %q is not host:port: %w", options.Name("bind"), bind, err)
 	}
 	if err := introduce(&meta); err != nil {
 		return nil, err
@@ -276,9 +236,9 @@ func (b *bus) sameBus() error {
 			continue
 		}
 		if ours {
-			return fmt.Errorf("cluster: this node has --nats but the coordinator %s has not: set it for all processes or for none", m.Name)
+			return fmt.Errorf("cluster: this node has %s but the coordinator %s has not: set it for all processes or for none", options.Name("nats"), m.Name)
 		}
-		return fmt.Errorf("cluster: the coordinator %s uses an external NATS: give this node the same --nats URL", m.Name)
+		return fmt.Errorf("cluster: the coordinator %s uses an external NATS: give this node the same %s URL", m.Name, options.Name("nats"))
 	}
 	return nil
 }
@@ -363,7 +323,7 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 			return err
 		}
 	}
-	draft, err := OpenDraft(cfg.Draft, ck, &cfg.KVBudget)
+	draft, err := OpenDraft(cfg.Draft, ck, &cfg.KVMemory)
 	if err != nil {
 		return err
 	}
@@ -383,7 +343,7 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 	}
 	n := &nodeActor{cache: m, retired: make(chan struct{}, 1), mux: rpc.NewMux(b.rpc), bus: b.nats, cfg: cfg, hash: ck.Hash(), incarnation: incarnation, speed: speed, speeds: speeds}
 	n.register()
-	n.socket = socket.Config{Checkpoint: ck, Grammars: grammars(ck), Pool: pool, Threads: speeds.Threads, OnThreads: cfg.OnThreads, KVBudget: cfg.KVBudget, Shared: cfg.Shared, Draft: draft, Logger: cfg.Logger, Connect: b.nats.Join, OnProgress: cfg.OnProgress, Stopped: make(chan struct{})}
+	n.socket = socket.Config{Checkpoint: ck, Grammars: grammars(ck), Pool: pool, Threads: speeds.Threads, OnThreads: cfg.OnThreads, KVBudget: cfg.KVMemory, Shared: cfg.Shared, Draft: draft, Logger: cfg.Logger, Connect: b.nats.Join, OnProgress: cfg.OnProgress, Stopped: make(chan struct{})}
 	if cfg.WeightsCache != "" {
 		n.socket.WeightsCache = &shard.Cache{Dir: cfg.WeightsCache, Limit: cfg.WeightsCacheSize, Logger: cfg.Logger}
 	}
@@ -507,7 +467,7 @@ func openStore(ctx context.Context, cfg *NodeConfig) (*store.Store, error) {
 	}
 	host, _, err := net.SplitHostPort(cfg.Bind)
 	if err != nil {
-		return nil, fmt.Errorf("cluster: --bind %q is not host:port: %w", cfg.Bind, err)
+		return nil, fmt.Errorf("cluster: %s %q is not host:port: %w", options.Name("bind"), cfg.Bind, err)
 	}
 	return store.Open(ctx, cfg.DataDir, cfg.ID, cfg.Ports.at(host, storePort), cfg.Key, security.RoleNode, cfg.Logger)
 }
@@ -544,7 +504,7 @@ func (n *nodeActor) register() {
 		// A restarted coordinator continues after the newest epoch.
 		c.Actor.Send(n.pid, &socket.Status{Reply: func(s *proto.SocketStatus) {
 			respond(c, &proto.NodeDescription{Id: n.cfg.ID, Incarnation: n.incarnation, Pid: uint32(os.Getpid()), ModelHash: n.hash,
-				KvBudgetBytes: n.cfg.KVBudget, Share: n.cfg.Share, Speed: n.speed, Read: n.speeds.Read, SyncTwo: n.speeds.Syncs.Two, SyncFour: n.speeds.Syncs.Four, Products: n.speeds.Products[:], Threads: uint32(n.speeds.Threads.Most), FewestThreads: uint32(n.speeds.Threads.Fewest), Epoch: s.Epoch}, nil)
+				KvBudgetBytes: n.cfg.KVMemory, Share: n.cfg.Share, Speed: n.speed, Read: n.speeds.Read, SyncTwo: n.speeds.Syncs.Two, SyncFour: n.speeds.Syncs.Four, Products: n.speeds.Products[:], Threads: uint32(n.speeds.Threads.Most), FewestThreads: uint32(n.speeds.Threads.Fewest), Epoch: s.Epoch}, nil)
 		}})
 	})
 	rpc.Handle(n.mux, uint32(proto.Kind_KIND_LOAD), func(c *rpc.Ctx, m *proto.LoadRequest) {

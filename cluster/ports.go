@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"fmt"
 	"net"
 	"strconv"
 )
@@ -28,11 +27,4 @@ func (p Ports) number(which int) int {
 
 func (p Ports) at(host string, which int) string {
 	return net.JoinHostPort(host, strconv.Itoa(p.number(which)))
-}
-
-func (p Ports) check() error {
-	if p < 0 || p > 65536-portsOfAll {
-		return fmt.Errorf("cluster: --ports %d: want 1 to %d, the first of %d, or 0", int(p), 65536-portsOfAll, portsOfAll)
-	}
-	return nil
 }

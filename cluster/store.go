@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/internal/jobs/routes"
+	"github.com/shoal-llm/shoal/internal/options"
 	"github.com/shoal-llm/shoal/internal/security"
 	"github.com/shoal-llm/shoal/internal/server/api"
 	"github.com/shoal-llm/shoal/internal/store"
@@ -78,10 +79,10 @@ func (c *Coordinator) ServeStore(a *api.Server) error {
 			id := strings.TrimPrefix(r.URL.Path, "/v1/store/members/")
 			switch {
 			case !c.isOperator(r.Header.Get(OperatorHeader)):
-				a.WriteError(w, api.Problem{Status: http.StatusForbidden, Code: "not_the_operator", Message: "Changing the members of the store requires the cluster key: shoal store --cluster-key FILE."})
+				a.WriteError(w, api.Problem{Status: http.StatusForbidden, Code: "not_the_operator", Message: "Changing the members of the store requires the cluster key: shoal store " + options.Name("cluster-key") + " FILE."})
 				return
 			case c.store == nil:
-				a.WriteError(w, api.Problem{Status: http.StatusConflict, Code: "no_store", Message: "This coordinator has no store: start it with --data-dir DIR."})
+				a.WriteError(w, api.Problem{Status: http.StatusConflict, Code: "no_store", Message: "This coordinator has no store: start it with " + options.Name("data-dir") + " DIR."})
 				return
 			}
 			if err := change(r.Context(), id); err != nil {

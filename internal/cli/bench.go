@@ -21,7 +21,7 @@ type benchFlags struct {
 	Model      string `short:"m" default:"bench160m" placeholder:"SHAPE" help:"Shape of a public model; its weights are random: ${shapes}."`
 	Quant      string `default:"q8_0" help:"Type of the weights in memory: f32, bf16, f16, q8_0, q4_0, iq4_nl."`
 	KVType     string `name:"kv-type" default:"bf16" help:"Type of the cache: f32, bf16, int8."`
-	Threads    int    `help:"Compute threads (default: all CPUs)."`
+	Threads    int    `range:"1..1024" placeholder:"N" help:"Compute threads (default: all CPUs)."`
 	CPUProfile string `type:"path" name:"cpuprofile" placeholder:"FILE" help:"Write a CPU profile to this file, for go tool pprof."`
 	JSON       bool   `name:"json" help:"Print JSON."`
 }
@@ -30,9 +30,6 @@ func (f *benchFlags) options() (o bench.Options, err error) {
 	o.Model, o.Threads = f.Model, f.Threads
 	if o.Threads == 0 {
 		o.Threads = runtime.GOMAXPROCS(0)
-	}
-	if err := checkThreads(f.Threads); err != nil {
-		return o, err
 	}
 	if _, err := shapeOf(f.Model); err != nil {
 		return o, err
@@ -102,10 +99,10 @@ func printResult[T any](e *env, json bool, v T, err error, text func(io.Writer, 
 
 type benchDecodeCmd struct {
 	benchFlags
-	Context int      `default:"128" help:"Tokens in the cache of each sequence."`
-	Batch   int      `default:"1" help:"Sequences in one decode step."`
-	Tokens  int      `default:"64" help:"Decode steps to measure."`
-	Nodes   int      `short:"n" default:"1" help:"Tensor-parallel ranks in this process, each with --threads threads. They exchange over NATS, and sequences are assigned to them in turn."`
+	Context int      `default:"128" range:"1.." help:"Tokens in the cache of each sequence."`
+	Batch   int      `default:"1" range:"1..4096" help:"Sequences in one decode step."`
+	Tokens  int      `default:"64" range:"1.." help:"Decode steps to measure."`
+	Nodes   int      `short:"n" default:"1" range:"1..64" help:"Tensor-parallel ranks in this process, each with --threads threads. They exchange over NATS, and sequences are assigned to them in turn."`
 	Mapping string   `default:"reduce" help:"With --nodes: how attention weights are split, gather or reduce."`
 	Policy  []string `default:"full" sep:"none" help:"Cache policy to measure, compared with full in the same run. Repeat the flag for several."`
 }
@@ -124,14 +121,8 @@ func (c *benchDecodeCmd) Run(e *env) error {
 	if o.Mapping, err = topology.ParseMapping(c.Mapping); err != nil {
 		return fmt.Errorf("--mapping: %w", err)
 	}
-	if o.Nodes < 1 || o.Nodes > 64 {
-		return fmt.Errorf("--nodes %d: want 1 to 64", c.Nodes)
-	}
 	if c.Threads == 0 && c.Nodes > 1 {
 		o.Threads = topology.ThreadsOf(runtime.GOMAXPROCS(0), c.Nodes).Most
-	}
-	if o.Context < 1 || o.Batch < 1 || o.Batch > 4096 || o.Tokens < 1 {
-		return fmt.Errorf("--context %d, --batch %d, --tokens %d: want at least 1, and a batch of at most 4096", c.Context, c.Batch, c.Tokens)
 	}
 	return runMeasurement(&c.benchFlags, e, func(progress func(string)) (*bench.Decode, error) {
 		return bench.RunDecode(e.ctx, o, c.Policy, progress)
@@ -167,10 +158,10 @@ func printDecodeFigures(w io.Writer, d *bench.Decode) {
 
 type benchPrefillCmd struct {
 	benchFlags
-	Context int    `default:"512" help:"Prompt length in tokens."`
-	Chunk   int    `help:"Prompt tokens per step (default: the whole prompt)."`
+	Context int    `default:"512" range:"1..65536" help:"Prompt length in tokens."`
+	Chunk   int    `range:"1.." help:"Prompt tokens per step (default: the whole prompt)."`
 	Policy  string `default:"full" help:"Cache policy. Its work at the end of the prompt is part of the measurement."`
-	Repeat  int    `default:"5" help:"Prompts to measure."`
+	Repeat  int    `default:"5" range:"1.." help:"Prompts to measure."`
 
 	SwiftKV []float64 `name:"swiftkv" placeholder:"SHARE,..." help:"Fractions of the layers to skip for all prompt tokens but the last (SwiftKV), such as 0.5. Each is compared with 0."`
 	Group   int       `default:"1" help:"With --swiftkv: number of adjacent skipped layers that share one cache (AcrossKV)."`
@@ -185,9 +176,6 @@ func (c *benchPrefillCmd) Run(e *env) error {
 		return fmt.Errorf("--policy: %w", err)
 	}
 	o.Context, o.Chunk, o.Policy, o.Repeat = c.Context, c.Chunk, c.Policy, c.Repeat
-	if o.Context < 1 || o.Context > 1<<16 || o.Chunk < 0 || o.Repeat < 1 {
-		return fmt.Errorf("--context %d, --chunk %d, --repeat %d: want a prompt of 1 to %d tokens, no negative chunk, and at least 1 repeat", c.Context, c.Chunk, c.Repeat, 1<<16)
-	}
 	if len(c.SwiftKV) > 0 {
 		return runMeasurement(&c.benchFlags, e, func(progress func(string)) (*bench.SwiftKV, error) {
 			return bench.RunSwiftKV(e.ctx, o, c.SwiftKV, c.Group, progress)

@@ -22,33 +22,30 @@ type benchBatchCmd struct {
 	Model    string   `short:"m" placeholder:"DIR|SHAPE" help:"Checkpoint folder, or a shape with random weights: ${shapes} (default: the bundled model)."`
 	Quant    string   `placeholder:"TYPE" help:"Type of the weights in memory (default: as stored)."`
 	KVType   string   `name:"kv-type" placeholder:"TYPE" help:"Type of the cache: f32, bf16, int8 (default: the type of the stored weights)."`
-	KVMemory size     `name:"kv-memory" default:"256MiB" help:"Memory of the caches, per node."`
-	Fit      int      `placeholder:"N" help:"Instead of --kv-memory: choose the memory so that the first policy holds N sequences on all nodes together, but not N+1."`
-	Nodes    int      `short:"n" default:"1" help:"Node processes; 1 runs the cluster in this process."`
+	KVMemory int64    `type:"size" name:"kv-memory" default:"256MiB" help:"Memory of the caches, per node."`
+	Fit      int      `range:"1.." placeholder:"N" help:"Instead of --kv-memory: choose the memory so that the first policy holds N sequences on all nodes together, but not N+1."`
+	Nodes    int      `short:"n" default:"1" range:"1..64" help:"Node processes; 1 runs the cluster in this process."`
 	Filled   bool     `help:"Shapes only, one node: fill the caches with random rows instead of reading prompts. The ledger determines the number of sequences."`
-	Threads  int      `help:"Compute threads per node (default: all CPUs, divided evenly)."`
-	Requests int      `default:"24" help:"Requests to send at once."`
-	Prompt   int      `default:"4096" help:"Prompt length in tokens."`
-	Output   int      `default:"64" help:"Tokens to generate per request."`
+	Threads  int      `range:"1..1024" placeholder:"N" help:"Compute threads per node (default: all CPUs, divided evenly)."`
+	Requests int      `default:"24" range:"1..4096" help:"Requests to send at once."`
+	Prompt   int      `default:"4096" range:"64.." help:"Prompt length in tokens."`
+	Output   int      `default:"64" range:"1.." help:"Tokens to generate per request."`
 	Policy   []string `sep:"none" placeholder:"POLICY" help:"Cache policy to compare; repeat the flag for several (default: full, and snapstream with a quarter of the prompt)."`
 	JSON     bool     `name:"json" help:"Print JSON."`
 
 	KVDisk     string `name:"kv-disk" type:"path" placeholder:"DIR" help:"One node: folder for the cache rows that do not fit in memory."`
-	KVDiskSize size   `name:"kv-disk-size" default:"64GiB" help:"Maximum size of these files."`
+	KVDiskSize int64  `type:"size" name:"kv-disk-size" default:"64GiB" help:"Maximum size of these files."`
 }
 
 func (c *benchBatchCmd) Run(e *env) error {
 	if c.KVDisk != "" && c.Nodes > 1 {
 		return fmt.Errorf("--kv-disk works with one node: set --nodes 1")
 	}
-	if c.Nodes < 1 || c.Nodes > 64 || c.Filled && c.Nodes > 1 || c.Fit < 0 {
-		return fmt.Errorf("--nodes %d, --fit %d: want 1 to 64 nodes, 1 with --filled, and --fit 0 or more", c.Nodes, c.Fit)
+	if c.Filled && c.Nodes > 1 {
+		return fmt.Errorf("--nodes %d: want 1 with --filled", c.Nodes)
 	}
 	if c.Threads == 0 {
 		c.Threads = topology.ThreadsOf(runtime.GOMAXPROCS(0), c.Nodes).Most
-	}
-	if c.Requests < 1 || c.Requests > 4096 || c.Prompt < 64 || c.Output < 1 || c.Threads < 1 || c.Threads > 1024 {
-		return fmt.Errorf("--requests %d, --prompt %d, --output %d, --threads %d: want 1 to 4096 requests, prompts of at least 64 tokens, at least 1 output token, and 1 to 1024 threads", c.Requests, c.Prompt, c.Output, c.Threads)
 	}
 	shape := c.Model
 	if slices.Contains(model.Shapes(), c.Model) {
@@ -69,8 +66,8 @@ func (c *benchBatchCmd) Run(e *env) error {
 			return fmt.Errorf("--policy: %w", err)
 		}
 	}
-	o := bench.BatchOptions{Model: dir, Weights: c.Quant, KV: c.KVType, Threads: c.Threads, Memory: int64(c.KVMemory),
-		Requests: c.Requests, Prompt: c.Prompt, Output: c.Output, Policies: c.Policy, Nodes: c.Nodes, KVDisk: c.KVDisk, KVDiskSize: int64(c.KVDiskSize)}
+	o := bench.BatchOptions{Model: dir, Weights: c.Quant, KV: c.KVType, Threads: c.Threads, Memory: c.KVMemory,
+		Requests: c.Requests, Prompt: c.Prompt, Output: c.Output, Policies: c.Policy, Nodes: c.Nodes, KVDisk: c.KVDisk, KVDiskSize: c.KVDiskSize}
 	if o.Memory, err = c.memory(&o); err != nil {
 		return err
 	}
@@ -136,8 +133,8 @@ func (c *benchBatchCmd) memory(o *bench.BatchOptions) (int64, error) {
 func (c *benchBatchCmd) processes(e *env, o bench.BatchOptions) func(context.Context, string) (bench.BatchEngine, func(), error) {
 	return func(ctx context.Context, policy string) (bench.BatchEngine, func(), error) {
 		up := benchCluster(c.Nodes, c.Threads, o.Memory, o.Model, o.Weights, o.KV)
-		up.Mapping, up.Policy, up.noJobs = "auto", policy, true
-		up.MaxSequences, up.Queue, up.StepDeadline, up.SyncDeadline = 256, o.Requests+1, 10*time.Minute, 5*time.Minute
+		up.Serve.Mapping, up.Serve.Policy, up.noJobs = "auto", policy, true
+		up.Serve.MaxSequences, up.Serve.Queue, up.Serve.StepDeadline, up.Serve.SyncDeadline = 256, o.Requests+1, 10*time.Minute, 5*time.Minute
 		l, err := up.startAndWait(&env{ctx: ctx, stdin: e.stdin, stdout: e.stdout, stderr: e.stderr})
 		if err != nil {
 			return nil, nil, err

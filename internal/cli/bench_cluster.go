@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/shoal-llm/shoal/actors/batcher"
+	"github.com/shoal-llm/shoal/cluster"
 	"github.com/shoal-llm/shoal/internal/bench"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
@@ -15,20 +15,20 @@ import (
 
 type benchClusterCmd struct {
 	Model      string        `short:"m" default:"bench160m" placeholder:"DIR|SHAPE" help:"Checkpoint folder, or shape of a public model; a shape has random weights: ${shapes}."`
-	Nodes      int           `short:"n" default:"4" help:"Node processes."`
+	Nodes      int           `short:"n" default:"4" range:"1..64" help:"Node processes."`
 	Quant      string        `default:"q8_0" help:"Type of the weights in memory: f32, bf16, f16, q8_0, q4_0, iq4_nl."`
 	KVType     string        `name:"kv-type" default:"bf16" help:"Type of the cache: f32, bf16, int8."`
 	Mapping    string        `default:"auto" help:"How attention weights are split: gather, reduce, auto."`
-	Context    []int         `default:"128" help:"Prompt lengths in tokens. Each is measured with each --batch."`
-	Batch      []int         `default:"1" help:"Numbers of sequences in one decode step. Each is measured by itself."`
-	Tokens     int           `default:"64" help:"Tokens to decode per sequence."`
-	Prompt     int           `placeholder:"LENGTH" help:"Measure prefill instead of decode: prompts of LENGTH tokens, one at a time."`
-	Trials     int           `placeholder:"ROUNDS" help:"Measure the choice of threads instead of decode: try each number of threads ROUNDS times (16 to 1000). Reports the time of a step with each number, and how good a choice after eight rounds is."`
-	Repeat     int           `default:"2" help:"With --prompt: number of prompts."`
+	Context    []int         `default:"128" range:"1.." help:"Prompt lengths in tokens. Each is measured with each --batch."`
+	Batch      []int         `default:"1" range:"1..64" help:"Numbers of sequences in one decode step. Each is measured by itself."`
+	Tokens     int           `default:"64" range:"2.." help:"Tokens to decode per sequence."`
+	Prompt     int           `range:"1.." placeholder:"LENGTH" help:"Measure prefill instead of decode: prompts of LENGTH tokens, one at a time."`
+	Trials     int           `range:"16..1000" placeholder:"ROUNDS" help:"Measure the choice of threads instead of decode: try each number of threads ROUNDS times (16 to 1000). Reports the time of a step with each number, and how good a choice after eight rounds is."`
+	Repeat     int           `default:"2" range:"1.." help:"With --prompt: number of prompts."`
 	Chunk      int           `help:"With --prompt: prompt tokens per step (default: as for shoal up)."`
-	Threads    int           `help:"Compute threads per node (default: as for shoal up)."`
+	Threads    int           `range:"1..1024" placeholder:"N" help:"Compute threads per node (default: as for shoal up)."`
 	Processors int           `hidden:"" help:"GOMAXPROCS of each node."`
-	Limit      time.Duration `default:"5m" help:"Time limit for the whole measurement."`
+	Limit      time.Duration `default:"5m" range:"1ms.." help:"Time limit for the whole measurement."`
 	JSON       bool          `name:"json" help:"Print JSON."`
 }
 
@@ -49,20 +49,14 @@ func (c *benchClusterCmd) Run(e *env) error {
 		return fmt.Errorf("--model: %w", err)
 	}
 	defer ck.Close()
-	if c.Prompt < 0 || c.Repeat < 1 || c.Prompt > 0 && c.Nodes > 16 {
-		return fmt.Errorf("--prompt %d, --repeat %d, --nodes %d: want a length of at least 0, at least 1 repeat, and at most 16 nodes with --prompt", c.Prompt, c.Repeat, c.Nodes)
-	}
-	if slices.Min(c.Batch) < 1 || slices.Max(c.Batch) > 64 || slices.Min(c.Context) < 1 || c.Tokens < 2 {
-		return fmt.Errorf("--batch %d, --context %d, --tokens %d: want batches of 1 to 64, at least 1 prompt token, and at least 2 tokens to decode", c.Batch, c.Context, c.Tokens)
+	if c.Prompt > 0 && c.Nodes > 16 {
+		return fmt.Errorf("--nodes %d: want at most 16 with --prompt", c.Nodes)
 	}
 	if most, context := ck.Config.MaxPositions, slices.Max(c.Context); c.Prompt >= most || c.Prompt == 0 && (context >= most || c.Tokens > most-context) {
 		return fmt.Errorf("--prompt %d, --context %d, --tokens %d: %s supports %d tokens", c.Prompt, context, c.Tokens, c.Model, most)
 	}
-	if c.Trials != 0 && (c.Trials < 2*batcher.TrialRounds || c.Trials > 1000 || c.Prompt > 0 || c.Threads > 0) {
-		return fmt.Errorf("--trials %d: want %d to 1000, without --prompt and --threads", c.Trials, 2*batcher.TrialRounds)
-	}
-	if c.Limit <= 0 {
-		return fmt.Errorf("--limit %v: want a time such as 5m", c.Limit)
+	if c.Trials != 0 && (c.Prompt > 0 || c.Threads > 0) {
+		return fmt.Errorf("--trials %d: remove --prompt and --threads", c.Trials)
 	}
 	ctx, cancel := context.WithTimeoutCause(e.ctx, c.Limit, fmt.Errorf("bench: not finished in %v (--limit)", c.Limit))
 	defer cancel()
@@ -71,9 +65,9 @@ func (c *benchClusterCmd) Run(e *env) error {
 		return err
 	}
 	up := benchCluster(c.Nodes, c.Threads, memory, dir, c.Quant, c.KVType)
-	up.Mapping, up.Policy, up.Chunk, up.noJobs, up.processors = c.Mapping, "full", c.Chunk, true, c.Processors
+	up.Serve.Mapping, up.Serve.Policy, up.Serve.Chunk, up.noJobs, up.processors = c.Mapping, "full", c.Chunk, true, c.Processors
 	up.trialRounds = c.Trials
-	up.Queue, up.StepDeadline, up.SyncDeadline = 1024, time.Minute, 30*time.Second
+	up.Serve.Queue, up.Serve.StepDeadline, up.Serve.SyncDeadline = 1024, time.Minute, 30*time.Second
 	if err := up.check(); err != nil {
 		return err
 	}
@@ -124,9 +118,9 @@ func (c *benchClusterCmd) memory(cfg *model.Config) (int64, error) {
 
 // benchCluster returns the local cluster that a benchmark starts.
 func benchCluster(nodes, threads int, memory int64, model, weights, kv string) *upCmd {
-	up := &upCmd{Nodes: nodes, logFlags: logFlags{LogLevel: "warn"}, nodeFlags: nodeFlags{KVMemory: size(memory), Threads: threads}}
-	up.Listen, up.Model, up.Quant, up.KVType, up.StepTokens = "127.0.0.1:0", model, quantType(weights), kv, 512
-	up.Speculate = "off" // text from random weights repeats itself, so drafts would distort the result
+	up := &upCmd{Nodes: nodes, logFlags: logFlags{LogLevel: "warn"}, nodeFlags: nodeFlags{cluster.Resources{KVMemory: memory, Threads: threads}}}
+	up.Listen, up.Model, up.Quant, up.Serve.KV, up.Serve.StepTokens = "127.0.0.1:0", model, quantType(weights), kv, 512
+	up.Serve.Speculate = "off" // text from random weights repeats itself, so drafts would distort the result
 	return up
 }
 

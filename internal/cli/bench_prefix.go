@@ -14,18 +14,18 @@ import (
 
 type benchPrefixCmd struct {
 	Model    string        `short:"m" default:"bench160m" placeholder:"SHAPE" help:"Shape of a public model; its weights are random: ${shapes}."`
-	Nodes    []int         `short:"n" default:"1" help:"Comma-separated numbers of node processes. Each is measured on a cluster of its own."`
+	Nodes    []int         `short:"n" default:"1" range:"1..16" help:"Comma-separated numbers of node processes. Each is measured on a cluster of its own."`
 	Quant    string        `default:"q8_0" help:"Type of the weights in memory: f32, bf16, f16, q8_0, q4_0, iq4_nl."`
 	KVType   string        `name:"kv-type" default:"bf16" help:"Type of the cache: f32, bf16, int8."`
-	KVMemory size          `name:"kv-memory" default:"1GiB" help:"Memory for the caches, per node."`
+	KVMemory int64         `type:"size" name:"kv-memory" default:"1GiB" help:"Memory for the caches, per node."`
 	Mapping  string        `default:"auto" help:"How attention weights are split: gather, reduce, auto."`
-	Prompt   []int         `default:"4096" help:"Comma-separated prompt lengths in tokens. The last 1% of a warm prompt is new."`
+	Prompt   []int         `default:"4096" range:"200.." help:"Comma-separated prompt lengths in tokens. The last 1% of a warm prompt is new."`
 	Policies []string      `name:"policies" sep:";" default:"full;snapstream:sink=4,recent=252,topk=256" help:"Semicolon-separated cache policies."`
-	Repeat   int           `default:"3" help:"Rounds. Each measures one cold prompt, and one warm prompt per policy."`
-	Turns    int           `default:"8" help:"Turns of a conversation to measure with and without the cache. A turn has 256 prompt tokens and 64 answer tokens; 0 skips it."`
-	Misses   int           `default:"0" help:"Pairs of 512-token prompts that are not cached, to measure with and without the cache."`
-	Threads  int           `help:"Compute threads per node (default: all CPUs, divided evenly)."`
-	Limit    time.Duration `default:"10m" help:"Time limit for the whole measurement."`
+	Repeat   int           `default:"3" range:"1.." help:"Rounds. Each measures one cold prompt, and one warm prompt per policy."`
+	Turns    int           `default:"8" range:"0.." help:"Turns of a conversation to measure with and without the cache. A turn has 256 prompt tokens and 64 answer tokens; 0 skips it."`
+	Misses   int           `default:"0" range:"0.." help:"Pairs of 512-token prompts that are not cached, to measure with and without the cache."`
+	Threads  int           `range:"1..1024" placeholder:"N" help:"Compute threads per node (default: all CPUs, divided evenly)."`
+	Limit    time.Duration `default:"10m" range:"1ms.." help:"Time limit for the whole measurement."`
 	JSON     bool          `name:"json" help:"Print JSON."`
 }
 
@@ -34,8 +34,8 @@ func (c *benchPrefixCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
-	if slices.Min(c.Prompt) < 200 || slices.Max(c.Prompt) >= shape.MaxPositions || c.Repeat < 1 || c.Turns < 0 || c.Misses < 0 || 320*c.Turns >= shape.MaxPositions || c.Limit <= 0 || slices.Min(c.Nodes) < 1 || slices.Max(c.Nodes) > 16 {
-		return fmt.Errorf("--prompt %v, --repeat %d, --turns %d, --misses %d, --limit %v, --nodes %v: want prompts of 200 to %d tokens for %s, at least 1 round, turns of 320 tokens that fit in the context, a limit above 0, and 1 to 16 nodes", c.Prompt, c.Repeat, c.Turns, c.Misses, c.Limit, c.Nodes, shape.MaxPositions-1, c.Model)
+	if slices.Max(c.Prompt) >= shape.MaxPositions || 320*c.Turns >= shape.MaxPositions {
+		return fmt.Errorf("--prompt %v, --turns %d: want prompts of 200 to %d tokens for %s, and turns of 320 tokens that fit in the context", c.Prompt, c.Turns, shape.MaxPositions-1, c.Model)
 	}
 	for _, p := range c.Policies {
 		if _, err := kvcache.Parse(p); err != nil {
@@ -61,9 +61,9 @@ func (c *benchPrefixCmd) Run(e *env) error {
 // over measures prompts of every length on one cluster. It measures turns and misses only once,
 // with the first length.
 func (c *benchPrefixCmd) over(ctx context.Context, e *env, nodes int) (list []*bench.Prefix, err error) {
-	up := benchCluster(nodes, c.Threads, int64(c.KVMemory), model.RandomPrefix+c.Model, c.Quant, c.KVType)
-	up.Mapping, up.Policy = c.Mapping, "full"
-	up.Queue, up.StepDeadline, up.SyncDeadline = 1024, time.Minute, 30*time.Second
+	up := benchCluster(nodes, c.Threads, c.KVMemory, model.RandomPrefix+c.Model, c.Quant, c.KVType)
+	up.Serve.Mapping, up.Serve.Policy = c.Mapping, "full"
+	up.Serve.Queue, up.Serve.StepDeadline, up.Serve.SyncDeadline = 1024, time.Minute, 30*time.Second
 	if err := up.check(); err != nil {
 		return nil, err
 	}

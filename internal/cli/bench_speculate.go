@@ -17,40 +17,27 @@ import (
 type benchSpeculateCmd struct {
 	Model   []string      `short:"m" placeholder:"DIR|SHAPE" help:"Checkpoint folders, or shapes of public models (default: the bundled model). A shape has random weights and uses the tokenizer of the bundled model: ${shapes}."`
 	Quant   string        `placeholder:"TYPE" help:"Type of the weights in memory (default: as stored)."`
-	Nodes   []int         `short:"n" default:"1" help:"Numbers of node processes; 0 runs the cluster in this process, and reports its CPU time as well."`
-	Threads int           `help:"Compute threads per node (default: all CPUs, divided evenly)."`
-	Batch   []int         `default:"1,4,16" help:"Numbers of concurrent requests."`
+	Nodes   []int         `short:"n" default:"1" range:"0..16" help:"Numbers of node processes; 0 runs the cluster in this process, and reports its CPU time as well."`
+	Threads int           `range:"1..1024" placeholder:"N" help:"Compute threads per node (default: all CPUs, divided evenly)."`
+	Batch   []int         `default:"1,4,16" range:"1..64" help:"Numbers of concurrent requests."`
 	Text    []string      `default:"chat,again,edit,retrieval,random" help:"Kinds of text: chat (sampled answers to questions), again (a second turn that repeats the question), code (a file copied from the prompt), edit (a copy with one name changed and one line added), retrieval (answers from a text), random (unpredictable tokens). The model generates the answers. For edit and random, and for every kind with random weights, a prepared answer replaces the sampled tokens at the same cost."`
 	Mode    []string      `default:"suffix" help:"Draft modes to compare with off: lookup, suffix, model. suffix:4 always drafts four tokens per sequence."`
 	Draft   string        `placeholder:"DIR|mtp" help:"Draft model for --mode model, as for shoal up."`
-	Tokens  int           `default:"192" help:"Maximum tokens per answer."`
-	Round   int           `name:"round-tokens" help:"Maximum tokens of all answers of a round together, but at least 16 per answer; 0 sets no limit."`
-	Rounds  int           `default:"5" help:"Minimum number of rounds, after one round of warm-up. Each round runs every mode. Reports the median and the quartiles of the ratios to off in the same round."`
-	For     time.Duration `default:"3s" help:"Time for further rounds, per text and batch."`
+	Tokens  int           `default:"192" range:"2..4096" help:"Maximum tokens per answer."`
+	Round   int           `name:"round-tokens" range:"1.." placeholder:"N" help:"Maximum tokens of all answers of a round together, but at least 16 per answer; 0 sets no limit."`
+	Rounds  int           `default:"5" range:"1..99" help:"Minimum number of rounds, after one round of warm-up. Each round runs every mode. Reports the median and the quartiles of the ratios to off in the same round."`
+	For     time.Duration `default:"3s" range:"0s..1h" help:"Time for further rounds, per text and batch."`
 	JSON    bool          `name:"json" help:"Print JSON."`
 }
 
 func (c *benchSpeculateCmd) Run(e *env) error {
-	if c.Tokens < 2 || c.Tokens > 4096 || c.Round < 0 || c.Rounds < 1 || c.Rounds > 99 || c.For < 0 || c.For > time.Hour || len(c.Mode) > 7 {
-		return fmt.Errorf("--tokens %d, --round-tokens %d, --rounds %d, --for %v, --mode %v: want 2 to 4096 tokens, 0 or more tokens per round, 1 to 99 rounds, 0s to 1h, and at most 7 modes", c.Tokens, c.Round, c.Rounds, c.For, c.Mode)
+	if len(c.Mode) > 7 {
+		return fmt.Errorf("--mode %v: want at most 7 modes", c.Mode)
 	}
 	for _, m := range c.Mode {
 		if _, err := speculate.Parse(m); err != nil {
 			return fmt.Errorf("--mode: %w", err)
 		}
-	}
-	for _, b := range c.Batch {
-		if b < 1 || b > 64 {
-			return fmt.Errorf("--batch %d: want 1 to 64 requests", b)
-		}
-	}
-	for _, n := range c.Nodes {
-		if n < 0 || n > 16 {
-			return fmt.Errorf("--nodes %d: want 0 to 16", n)
-		}
-	}
-	if err := checkThreads(c.Threads); err != nil {
-		return err
 	}
 	draft, err := findDraft(e, c.Draft)
 	if err != nil {
@@ -143,8 +130,8 @@ func (c *benchSpeculateCmd) engine(e *env, dir string, nodes, threads int) (api.
 	}
 	up := benchCluster(nodes, threads, 1<<30, dir, c.Quant, "")
 	up.Draft = c.Draft
-	up.Mapping, up.Policy, up.PrefixCache, up.noJobs = "auto", "full", cluster.PrefixShared, true
-	up.Queue, up.StepDeadline, up.SyncDeadline = 1024, 10*time.Minute, 5*time.Minute
+	up.Serve.Mapping, up.Serve.Policy, up.Serve.PrefixCache, up.noJobs = "auto", "full", cluster.PrefixShared, true
+	up.Serve.Queue, up.Serve.StepDeadline, up.Serve.SyncDeadline = 1024, 10*time.Minute, 5*time.Minute
 	l, err := up.startAndWait(&env{ctx: e.ctx, stdin: e.stdin, stdout: e.stdout, stderr: e.stderr})
 	if err != nil {
 		return nil, nil, err

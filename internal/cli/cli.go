@@ -14,6 +14,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/options"
 )
 
 type commands struct {
@@ -123,6 +124,7 @@ func parser(c *commands, e *env, exit func(int)) (*kong.Kong, error) {
 }
 
 func run(e env, args []string) (status int) {
+	options.NameFlags()
 	var c commands
 	done := false
 	parser, err := parser(&c, &e, func(code int) { done, status = true, code })
@@ -148,7 +150,9 @@ func run(e env, args []string) (status int) {
 		fmt.Fprintf(e.stderr, "shoal: %s\nshoal: see `shoal --help`, or `shoal COMMAND --help`\n", usageError(err, parser.Model.Node))
 		return 2
 	}
-	err = k.Run()
+	if err = checkFlags(k); err == nil {
+		err = k.Run()
+	}
 	var code exit
 	switch {
 	case err == nil:
@@ -160,6 +164,16 @@ func run(e env, args []string) (status int) {
 	}
 	fmt.Fprintln(e.stderr, "shoal:", plainError(err))
 	return 1
+}
+
+// checkFlags checks the flags of the command against the table of options.
+func checkFlags(k *kong.Context) error {
+	for _, f := range k.Flags() {
+		if err := options.CheckValue(f.Name, f.Tag, f.Target); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // plainError returns the text of an error without a leading package name.

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/alecthomas/kong"
+
+	"github.com/shoal-llm/shoal/cluster"
 )
 
 // fill sets every field of a struct to a value that is neither zero nor a default.
@@ -17,7 +19,8 @@ func fill(t *testing.T, v reflect.Value) {
 	for i := range v.NumField() {
 		f, x := v.Type().Field(i), v.Field(i)
 		switch {
-		case f.Anonymous:
+		case f.Tag.Get("kong") == "-":
+		case f.Anonymous || f.Type == reflect.TypeFor[cluster.ServeConfig]():
 			fill(t, x)
 		case !f.IsExported():
 		case x.Type() == reflect.TypeFor[time.Duration]():
@@ -148,7 +151,7 @@ func TestUpFlagsArrive(t *testing.T) {
 			t.Errorf("no process gets --%s", name)
 		}
 	}
-	if got := coordinator.Coordinator.Shares; got["node-0"] != 0.25 || got["node-1"] != 3 || got["a"] != 0.25 || node.Node.Share != 3 {
+	if got := coordinator.Coordinator.Serve.Shares; got["node-0"] != 0.25 || got["node-1"] != 3 || got["a"] != 0.25 || node.Node.Share != 3 {
 		t.Errorf("--share and --shares arrive as %v and %v", got, node.Node.Share)
 	}
 	if got := node.Node; got.PrefixDiskSize != up.PrefixDiskSize/2 || got.KVDiskSize != up.KVDiskSize/2 || got.WeightsCache != up.WeightsCache || got.Model != "/model" {
@@ -160,11 +163,11 @@ func TestUpFlagsArrive(t *testing.T) {
 // without --standby.
 func TestDraftIsTheDefault(t *testing.T) {
 	for _, c := range []struct{ draft, speculate, want string }{{"mtp", "suffix", "model"}, {"mtp", "off", "off"}, {"", "suffix", "suffix"}} {
-		up := upCmd{Nodes: 1, nodeFlags: nodeFlags{Draft: c.draft}, serveFlags: serveFlags{Speculate: c.speculate}}
+		up := upCmd{Nodes: 1, nodeFlags: nodeFlags{cluster.Resources{Draft: c.draft}}, serveFlags: serveFlags{Serve: cluster.ServeConfig{Speculate: c.speculate}}}
 		up.applyDefaults()
 		k, n := up.coordinator("/model"), up.node(0, "/model", nil, "")
-		if k.Speculate != c.want || n.Draft != c.draft {
-			t.Errorf("%+v: the coordinator has --speculate %q, the node --draft %q", c, k.Speculate, n.Draft)
+		if k.Serve.Speculate != c.want || n.Draft != c.draft {
+			t.Errorf("%+v: the coordinator has --speculate %q, the node --draft %q", c, k.Serve.Speculate, n.Draft)
 		}
 	}
 }

@@ -54,9 +54,9 @@ node:
 		t.Fatal(err)
 	}
 	for _, x := range [][2]any{
-		{c.Up.KVMemory, size(3 << 30)}, {c.Up.Chunk, 7}, {c.Up.Queue, 9}, {c.Up.StepDeadline, 3 * time.Second}, {c.Up.Standby, true},
-		{c.Up.AllowOrigin, []string{"https://a.example", "https://b.example"}}, {c.Up.Shares, map[string]float64{"a": 1.5, "b": 2}},
-		{c.Up.Share, []float64{1, 2.5}}, {c.Up.StepTokens, 512},
+		{c.Up.KVMemory, int64(3 << 30)}, {c.Up.Serve.Chunk, 7}, {c.Up.Serve.Queue, 9}, {c.Up.Serve.StepDeadline, 3 * time.Second}, {c.Up.Standby, true},
+		{c.Up.AllowOrigin, []string{"https://a.example", "https://b.example"}}, {c.Up.Serve.Shares, map[string]float64{"a": 1.5, "b": 2}},
+		{c.Up.Share, []float64{1, 2.5}}, {c.Up.Serve.StepTokens, 512},
 	} {
 		if !reflect.DeepEqual(x[0], x[1]) {
 			t.Errorf("got %v, want %v", x[0], x[1])
@@ -65,8 +65,8 @@ node:
 	// The environment overrides the file, and can name it. The file can set a required flag.
 	t.Setenv("SHOAL_QUEUE", "11")
 	t.Setenv("SHOAL_CONFIG", file("queue: 9\nchunk: 5\njoin: [h:1, h:2]\n"))
-	if c, err = parsed(t, "coordinator"); err != nil || c.Coordinator.Queue != 11 || c.Coordinator.Chunk != 5 {
-		t.Errorf("queue %d, chunk %d (%v), want 11 of the environment and 5 of the file", c.Coordinator.Queue, c.Coordinator.Chunk, err)
+	if c, err = parsed(t, "coordinator"); err != nil || c.Coordinator.Serve.Queue != 11 || c.Coordinator.Serve.Chunk != 5 {
+		t.Errorf("queue %d, chunk %d (%v), want 11 of the environment and 5 of the file", c.Coordinator.Serve.Queue, c.Coordinator.Serve.Chunk, err)
 	}
 	if c, err = parsed(t, "node"); err != nil || len(c.Node.Join) != 2 {
 		t.Errorf("node joins %v (%v)", c.Node.Join, err)

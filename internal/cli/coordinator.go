@@ -21,10 +21,10 @@ type coordinatorCmd struct {
 	serveFlags
 	listenFlags
 	keyFlags
-	processFlags
+	cluster.Process
 	logFlags
 	Standby    bool     `help:"Wait while another coordinator holds the lease, and take over when it fails. Needs --join and --data-dir."`
-	Nodes      int      `default:"0" help:"Nodes to wait for before serving (default: all nodes that have joined when no node has joined for two seconds)."`
+	Nodes      int      `range:"1..256" placeholder:"N" help:"Nodes to wait for before serving (default: all nodes that have joined when no node has joined for two seconds)."`
 	StoreNodes []string `placeholder:"NAME" help:"Names (--id) of two or more processes that keep copies of the store: a standby and a node, or two nodes. Each needs its own --data-dir. To change them later, use shoal store add and remove."`
 	WithParent bool     `hidden:"" help:"Exit at once when standard input closes."`
 	ListenFD   int      `name:"listen-fd" hidden:"" help:"File descriptor of a listener inherited from the parent, instead of --listen. A standby does not answer there."`
@@ -46,7 +46,7 @@ func (c *coordinatorCmd) Run(e *env) error {
 	if err := c.check(); err != nil {
 		return err
 	}
-	key, err := c.key()
+	key, err := c.key(c.Insecure)
 	if err != nil {
 		return err
 	}
@@ -88,7 +88,8 @@ func (c *coordinatorCmd) Run(e *env) error {
 		})
 	}
 	serve.Tracer = settings.tracerOrNil()
-	cfg := cluster.CoordinatorConfig{ID: c.ID, Bind: cmp.Or(c.Bind, net.JoinHostPort(loopback, strconv.Itoa(gossipPort))), Ports: cluster.Ports(c.Ports), Cluster: c.Cluster, Join: c.Join, Standby: c.Standby, API: c.scheme() + "://" + l.Addr().String() + "/v1", Nodes: c.Nodes, Serve: serve, Key: key, Insecure: c.Insecure, NATS: c.NATS, DataDir: c.DataDir, StoreNodes: c.StoreNodes}
+	cfg := cluster.CoordinatorConfig{Process: c.Process, Standby: c.Standby, API: c.scheme() + "://" + l.Addr().String() + "/v1", Nodes: c.Nodes, Serve: serve, Key: key, StoreNodes: c.StoreNodes}
+	cfg.Bind = cmp.Or(c.Bind, net.JoinHostPort(loopback, strconv.Itoa(gossipPort)))
 	if c.Standby {
 		cfg.ID = cmp.Or(cfg.ID, "standby")
 		c.printf(e, "standby at %s, in the cluster of %v\n", l.Addr(), c.Join)

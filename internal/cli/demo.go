@@ -13,9 +13,9 @@ import (
 type demoCmd struct {
 	serveFlags
 	nodeFlags
-	Nodes  int    `short:"n" default:"4" help:"Node processes."`
+	Nodes  int    `short:"n" default:"4" range:"1..64" help:"Node processes."`
 	Prompt string `help:"Question to ask instead of the demo's own."`
-	Tokens int    `default:"160" help:"Maximum tokens per answer."`
+	Tokens int    `default:"160" range:"1.." help:"Maximum tokens per answer."`
 }
 
 func (c *demoCmd) Help() string {
@@ -42,9 +42,6 @@ const (
 type question struct{ text, context string }
 
 func (c *demoCmd) Run(e *env) error {
-	if c.Nodes < 1 { // shoal up has the default 0
-		return fmt.Errorf("--nodes %d: want 1 to 64", c.Nodes)
-	}
 	up := upCmd{noJobs: true, serveFlags: c.serveFlags, nodeFlags: c.nodeFlags, Nodes: c.Nodes, logFlags: logFlags{LogLevel: "error"}}
 	up.Listen = "127.0.0.1:0"
 	calls := c.Model == "" && c.Prompt == ""
@@ -52,9 +49,6 @@ func (c *demoCmd) Run(e *env) error {
 		up.Model = findBundled(bundledTools) // the bundled model with an adapter for tool calls
 	}
 	began := time.Now()
-	if c.Tokens < 1 {
-		return fmt.Errorf("--tokens %d: want at least 1", c.Tokens)
-	}
 	serve, err := up.prepare(e)
 	if err != nil {
 		return err

@@ -23,10 +23,10 @@ type evalTarget struct {
 	APIKey      string        `name:"api-key" help:"API key of the server, if it requires one."`
 	ServedModel string        `placeholder:"NAME" help:"Model name on the server (default: the first that it lists)."`
 	Concurrency int           `short:"c" default:"4" help:"Concurrent requests."`
-	Timeout     time.Duration `default:"10m" help:"Time limit for one request."`
+	Timeout     time.Duration `default:"10m" range:"1ms.." help:"Time limit for one request."`
 	Sockets     int           `default:"1" help:"Without --server: tensor-parallel ranks. Does not change the output."`
-	Threads     int           `help:"Without --server: compute threads (default: all CPUs)."`
-	KVMemory    size          `name:"kv-memory" default:"1GiB" help:"Without --server: memory for the caches, per rank."`
+	Threads     int           `range:"1..1024" placeholder:"N" help:"Without --server: compute threads (default: all CPUs)."`
+	KVMemory    int64         `type:"size" name:"kv-memory" default:"1GiB" help:"Without --server: memory for the caches, per rank."`
 	Quant       string        `placeholder:"TYPE" help:"Without --server: type of the weights in memory: f32, bf16, f16, q8_0, q4_0, iq4_nl (default: as stored)."`
 	KVType      string        `name:"kv-type" placeholder:"TYPE" help:"Without --server: type of the cache: f32, bf16, int8."`
 }
@@ -40,12 +40,6 @@ type evalModel struct {
 }
 
 func (t *evalTarget) open(e *env) (_ *evalModel, err error) {
-	if err := checkThreads(t.Threads); err != nil {
-		return nil, err
-	}
-	if t.Timeout <= 0 {
-		return nil, fmt.Errorf("--timeout %v: want a time such as 10m", t.Timeout)
-	}
 	dir, err := t.dir(e)
 	if err != nil {
 		return nil, err
@@ -61,7 +55,7 @@ func (t *evalTarget) open(e *env) (_ *evalModel, err error) {
 	if server == "" {
 		ctx, cancel := context.WithTimeout(e.ctx, 5*time.Minute)
 		defer cancel()
-		c, err := eval.StartEmbedded(ctx, cluster.LocalConfig{Sockets: t.Sockets, Threads: t.Threads, KVBudget: int64(t.KVMemory),
+		c, err := eval.StartEmbedded(ctx, cluster.LocalConfig{Sockets: t.Sockets, Threads: t.Threads, KVBudget: t.KVMemory,
 			Serve: cluster.ServeConfig{Model: dir, SwiftKV: t.SwiftKV, Weights: t.Quant, KV: t.KVType}})
 		if err != nil {
 			return nil, err

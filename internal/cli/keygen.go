@@ -32,12 +32,10 @@ func (c *keygenCmd) Run(e *env) error {
 	return nil
 }
 
-// keyFlags select the cluster of a process.
+// keyFlags give a process the key of its cluster.
 type keyFlags struct {
 	clusterKeyFlag
-	Cluster  string `env:"SHOAL_CLUSTER" placeholder:"NAME" help:"Name of the cluster. Processes with another name cannot join, and are separate on an external NATS (default: shoal, or the cluster that this machine joined)."`
-	Insecure bool   `help:"Run without a cluster key, on loopback addresses only. Every user of this machine can then join the cluster and read its traffic."`
-	KeyFD    int    `name:"cluster-key-fd" hidden:"" help:"File descriptor from which to read the key that the parent wrote."`
+	KeyFD int `name:"cluster-key-fd" hidden:"" help:"File descriptor from which to read the key that the parent wrote."`
 }
 
 type clusterKeyFlag struct {
@@ -55,12 +53,12 @@ func (f clusterKeyFlag) keyOrNew() (security.Key, error) {
 	return k, err
 }
 
-func (f keyFlags) key() (security.Key, error) {
+func (f keyFlags) key(insecure bool) (security.Key, error) {
 	if f.KeyFD != 0 {
 		return security.ReadKeyPipe(f.KeyFD)
 	}
 	k, err := f.clusterKeyFlag.key()
-	if err == nil && !k.IsZero() && f.Insecure {
+	if err == nil && !k.IsZero() && insecure {
 		err = errors.New("--insecure excludes a cluster key: remove one of them")
 	}
 	return k, err

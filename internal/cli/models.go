@@ -35,7 +35,7 @@ per second of one short sequence, estimated from the measured speed of this mach
 }
 
 type modelsListCmd struct {
-	Nodes int  `short:"n" default:"1" help:"Number of node processes on this machine to calculate with, 1 to 64."`
+	Nodes int  `short:"n" default:"1" range:"1..64" help:"Number of node processes on this machine to calculate with, 1 to 64."`
 	JSON  bool `name:"json" help:"Print the list as JSON."`
 }
 
@@ -62,9 +62,6 @@ type modelNeed struct {
 var quants = []tensor.DType{tensor.BF16, tensor.Q8_0, tensor.Q4_0}
 
 func (c *modelsListCmd) Run(e *env) error {
-	if c.Nodes < 1 || c.Nodes > 64 {
-		return fmt.Errorf("--nodes %d: want 1 to 64", c.Nodes)
-	}
 	s, err := openStore()
 	if err != nil {
 		return err

@@ -24,7 +24,7 @@ type nodeCmd struct {
 	modelFlag
 	nodeFlags
 	keyFlags
-	processFlags
+	cluster.Process
 	logFlags
 	Token      string  `env:"SHOAL_TOKEN" placeholder:"TOKEN" help:"Token from the first machine (shoal up --cluster, shoal token create). The node exchanges it for the cluster key and stores the key, so a restart needs no token. Other users cannot see a token in SHOAL_TOKEN."`
 	Discover   bool    `help:"Find the cluster on the local network by multicast DNS, and ask for the token."`
@@ -64,9 +64,6 @@ func (c *nodeCmd) checkpointPath(e *env) (string, error) {
 }
 
 func (c *nodeCmd) Run(e *env) error {
-	if err := checkThreads(c.Threads); err != nil {
-		return err
-	}
 	if !isTerminal(e.stdin) { // a node has no file to reload, and must not end at a SIGHUP
 		signal.Ignore(syscall.SIGHUP)
 	}
@@ -74,16 +71,16 @@ func (c *nodeCmd) Run(e *env) error {
 	if err := c.resolveCluster(e, log); err != nil {
 		return err
 	}
-	key, err := c.key()
+	key, err := c.key(c.Insecure)
 	if err != nil {
 		return err
 	}
 	if err := c.resolveKVMemory(1, log); err != nil {
 		return err
 	}
-	cfg := cluster.NodeConfig{ID: c.ID, Bind: cmp.Or(c.Bind, net.JoinHostPort(loopback, "0")), Ports: cluster.Ports(c.Ports), Cluster: c.Cluster, Join: c.Join, SwiftKV: c.SwiftKV, KVBudget: int64(c.KVMemory), Threads: c.Threads, Share: c.Share,
-		WeightsCache: c.weightsCache(), WeightsCacheSize: int64(c.WeightsCacheSize), PrefixDisk: c.PrefixDisk, PrefixDiskSize: int64(c.PrefixDiskSize), KVDisk: c.KVDisk, KVDiskSize: int64(c.KVDiskSize),
-		Key: key, Insecure: c.Insecure, NATS: c.NATS, DataDir: c.DataDir, Abrupt: c.WithParent, Logger: log, OnThreads: c.goProcessors}
+	c.WeightsCache = c.weightsCache()
+	cfg := cluster.NodeConfig{Process: c.Process, Resources: c.Resources, SwiftKV: c.SwiftKV, Share: c.Share, Key: key, Abrupt: c.WithParent, Logger: log, OnThreads: c.goProcessors}
+	cfg.Bind = cmp.Or(c.Bind, net.JoinHostPort(loopback, "0"))
 	flagErr := cfg.Validate()
 	if flagErr != nil && (c.Model == "" || canPull(c.Model)) { // before pulling gigabytes
 		return flagErr

@@ -106,7 +106,7 @@ func (c *nodeCmd) resolveCluster(e *env, log *slog.Logger) error {
 	if c.KeyFD != 0 { // shoal up started this process
 		return nil
 	}
-	key, err := c.key()
+	key, err := c.key(c.Insecure)
 	if err != nil {
 		return err
 	}
@@ -208,7 +208,8 @@ func (c *nodeCmd) fixedPorts() (ports []int) {
 		ports = append(ports, port)
 	}
 	if c.Ports != 0 {
-		ports = append(ports, c.Ports, c.Ports+1, c.Ports+2)
+		first := int(c.Ports)
+		ports = append(ports, first, first+1, first+2)
 	}
 	return ports
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoal-llm/shoal/cluster"
 	"github.com/shoal-llm/shoal/internal/join"
 )
 
@@ -66,7 +67,6 @@ func TestNetworkFlags(t *testing.T) {
 		"--cluster lab --nodes 2 --expect 1":     "--expect 1: want 2",
 		"--cluster lab --ports 65530":            "--ports 65530: want",
 		"--cluster lab --token-life 1s":          "--token-life 1s: want 1m",
-		"--cluster lab --join-port 70000":        "--join-port 70000",
 		"--cluster lab --bind 10.0.0.1":          "",
 		"--cluster lab --bind 10.0.0.1:7070":     "",
 		"--cluster lab --bind 2001:db8::1":       "",
@@ -128,7 +128,8 @@ func TestProcessPorts(t *testing.T) {
 		c := upCmd{Nodes: 3, Standby: standby, networkFlags: networkFlags{Cluster: "lab", Ports: 7071}}
 		taken := map[int]int{7070: -1}
 		for i := range c.coordinators() + c.Nodes {
-			gossip, first := c.processPorts(i)
+			gossip, from := c.processPorts(i)
+			first := int(from)
 			for _, port := range []int{gossip, first, first + 1, first + 2, first + 3} {
 				if owner, ok := taken[port]; ok && port != 0 {
 					t.Errorf("processes %d and %d both have port %d", owner, i, port)
@@ -137,7 +138,7 @@ func TestProcessPorts(t *testing.T) {
 			}
 		}
 		delete(taken, 0)
-		c.Ports = 65536 - (len(taken) - 1)
+		c.Ports = cluster.Ports(65536 - (len(taken) - 1))
 		if err := c.checkNetwork(); err != nil {
 			t.Error(err)
 		}

@@ -16,7 +16,7 @@ import (
 type planCmd struct {
 	Model   string `short:"m" default:"deepseek-r1" help:"Folder with a config.json, or name of a public model; an unknown name lists them."`
 	Nodes   int    `default:"16" help:"Nodes of the cluster, 1 to 256."`
-	Memory  size   `default:"64GB" help:"Memory per node, for weights, caches and activations."`
+	Memory  int64  `type:"size" default:"64GB" help:"Memory per node, for weights, caches and activations."`
 	Quant   string `default:"q8_0" enum:"f32,bf16,f16,q8_0,q4_0,iq4_nl" help:"Type of the weights in memory: f32, bf16, f16, q8_0, q4_0, iq4_nl."`
 	KVType  string `name:"kv-type" default:"bf16" enum:"f32,bf16,int8" help:"Type of the cache: f32, bf16, int8."`
 	Mapping string `default:"gather" enum:"gather,reduce" help:"gather splits all projections; reduce keeps all attention weights on every node."`
@@ -49,7 +49,7 @@ func (c *planCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
-	p, err := bench.RunPlan(m, bench.PlanOptions{Sockets: c.Nodes, Memory: int64(c.Memory), Weights: quant, KV: kv,
+	p, err := bench.RunPlan(m, bench.PlanOptions{Sockets: c.Nodes, Memory: c.Memory, Weights: quant, KV: kv,
 		Mapping: topology.Mapping(c.Mapping), Rows: c.Rows, Contexts: c.Context, Ratio: c.Ratio})
 	if err != nil {
 		return err

@@ -12,8 +12,8 @@ import (
 func TestReadyText(t *testing.T) {
 	serve := cluster.ServeConfig{Model: "../../models/fry", Names: []string{"fry"}, Weights: "bf16", MaxContext: 8192}
 	state := &api.ClusterState{Model: "fry", Store: &api.StoreState{}, Nodes: []api.NodeState{{WeightBytes: 1 << 20}, {WeightBytes: 3 << 20}}}
-	plain := upCmd{Nodes: 2, nodeFlags: nodeFlags{KVMemory: 1 << 30}}
-	keyed := upCmd{Nodes: 1, nodeFlags: nodeFlags{KVMemory: 1 << 30}, listenFlags: listenFlags{APIKey: []string{"s3cret"}, TLSCert: "cert.pem"}, LogDir: "/logs"}
+	plain := upCmd{Nodes: 2, nodeFlags: nodeFlags{cluster.Resources{KVMemory: 1 << 30}}}
+	keyed := upCmd{Nodes: 1, nodeFlags: nodeFlags{cluster.Resources{KVMemory: 1 << 30}}, listenFlags: listenFlags{APIKey: []string{"s3cret"}, TLSCert: "cert.pem"}, LogDir: "/logs"}
 	keyed.ClusterKeyFile = "key"
 	joined := &api.ClusterState{Nodes: make([]api.NodeState, 3)} // a machine joined before the model was ready
 	for _, c := range []struct {

@@ -1,12 +1,16 @@
 package cli
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/shoal-llm/shoal/cluster"
+)
 
 // TestKVBytes checks that the default uses at most half of the memory.
 func TestKVBytes(t *testing.T) {
 	const gib = 1 << 30
 	for _, x := range []struct {
-		flag  size
+		flag  int64
 		nodes int
 		limit int64
 		want  int64
@@ -23,7 +27,7 @@ func TestKVBytes(t *testing.T) {
 		{3 * gib, 4, 8 * gib, 3 * gib, false, true}, // one node fits, four do not
 		{3 * gib, 4, 0, 3 * gib, false, false},
 	} {
-		f := nodeFlags{KVMemory: x.flag}
+		f := nodeFlags{cluster.Resources{KVMemory: x.flag}}
 		got, less, err := f.kvBytes(x.nodes, x.limit, "this container")
 		if got != x.want || less != x.less || (err != nil) != x.fails {
 			t.Errorf("%d nodes in %d, asked for %d: %d, %v, %v; want %d", x.nodes, x.limit, x.flag, got, less, err, x.want)

@@ -16,7 +16,7 @@ import (
 type topCmd struct {
 	timeoutFlags
 	Once     bool          `help:"Print the state once and exit; the default if the output is not a terminal."`
-	Interval time.Duration `default:"1s" help:"Time between two refreshes."`
+	Interval time.Duration `default:"1s" range:"100ms.." help:"Time between two refreshes."`
 }
 
 const topLegend = `epoch      number of the placement, which assigns weights to nodes; it grows whenever a node
@@ -42,9 +42,6 @@ func (c *topCmd) Help() string {
 }
 
 func (c *topCmd) Run(e *env) error {
-	if c.Interval < 100*time.Millisecond {
-		return fmt.Errorf("--interval %v: want at least 100ms", c.Interval)
-	}
 	if c.Once || !isTerminal(e.stdout) {
 		s, err := c.state(e)
 		if err != nil {

@@ -10,7 +10,6 @@ import (
 	"io"
 	"log/slog"
 	"maps"
-	"math"
 	"net"
 	"os"
 	"path/filepath"
@@ -36,8 +35,8 @@ type upCmd struct {
 	clusterKeyFlag
 	networkFlags
 	logFlags
-	Nodes   int       `short:"n" default:"0" help:"Node processes on this machine, 1 to 64 (default: one per NUMA node; most machines have one)."`
-	Share   []float64 `placeholder:"X" help:"Relative shares of the nodes of this command (default: equal)."`
+	Nodes   int       `short:"n" range:"1..64" placeholder:"N" help:"Node processes on this machine, 1 to 64 (default: one per NUMA node; most machines have one)."`
+	Share   []float64 `range:"0.." placeholder:"X" help:"Relative shares of the nodes of this command (default: equal)."`
 	DataDir string    `env:"SHOAL_DATA_DIR" type:"path" placeholder:"DIR" help:"Folder for jobs, batches and files. A restarted cluster continues them (default: shoal/jobs in the user's state directory, ~/.local/state on Linux, one folder per model)."`
 	Standby bool      `help:"Run the coordinator in its own process, with a second one that takes over if it fails. Keeps three copies of the job store, in three processes."`
 	noJobs  bool
@@ -163,22 +162,11 @@ func (l *localCluster) stateWithMemory() *api.ClusterState {
 }
 
 func (c *upCmd) check() error {
-	if c.Nodes < 1 || c.Nodes > 64 {
-		return fmt.Errorf("--nodes %d: want 1 to 64", c.Nodes)
-	}
 	if err := c.checkNetwork(); err != nil {
 		return err
 	}
 	if len(c.Share) > 0 && len(c.Share) != c.Nodes {
 		return fmt.Errorf("--share has %d shares for %d nodes", len(c.Share), c.Nodes)
-	}
-	for _, s := range c.Share {
-		if !(s >= 0) || math.IsInf(s, 1) {
-			return fmt.Errorf("--share %v: want a number of at least 0", s)
-		}
-	}
-	if err := checkThreads(c.Threads); err != nil {
-		return err
 	}
 	return c.listenFlags.check()
 }
@@ -211,13 +199,13 @@ func (c *upCmd) prepare(e *env) (serve cluster.ServeConfig, err error) {
 	if err := c.resolveQuant(e, &serve, c.capacity()); err != nil {
 		return serve, err
 	}
-	return cluster.Check(serve, cluster.APIConfig{Template: c.ChatTemplate, ToolParser: c.ToolParser}, int64(c.KVMemory))
+	return cluster.Check(serve, cluster.APIConfig{Template: c.ChatTemplate, ToolParser: c.ToolParser}, c.KVMemory)
 }
 
 // capacity returns the memory of this machine or container for the nodes of this command.
 func (c *upCmd) capacity() capacity {
 	limit, from := machine.MemoryLimit()
-	return capacity{local: c.Nodes, total: c.allNodes(), limit: limit, from: from, caches: int64(c.KVMemory)}
+	return capacity{local: c.Nodes, total: c.allNodes(), limit: limit, from: from, caches: c.KVMemory}
 }
 
 // start starts the coordinator and the nodes. It does not wait for the model. While the store
@@ -244,7 +232,8 @@ func (c *upCmd) start(e *env, serve cluster.ServeConfig, at net.Listener, settin
 			l.stop()
 		}
 	}()
-	l.coordinator, err = startCoordinatorAt(l.ctx, cluster.CoordinatorConfig{ID: "coordinator", Cluster: c.Cluster, Bind: c.net.bindGossip(0), Ports: cluster.Ports(c.Ports), Nodes: c.allNodes(), Serve: serve, Key: key, DataDir: data, DataOptional: c.DataDir == ""}, at, false, settings)
+	place := cluster.Process{ID: firstCoordinator, Cluster: c.Cluster, Bind: c.net.bindGossip(0), Ports: c.Ports, DataDir: data}
+	l.coordinator, err = startCoordinatorAt(l.ctx, cluster.CoordinatorConfig{Process: place, Nodes: c.allNodes(), Serve: serve, Key: key, DataOptional: c.DataDir == ""}, at, false, settings)
 	if err != nil {
 		return nil, err
 	}
@@ -291,8 +280,8 @@ func (c *upCmd) dataDir(checkpoint, suffix string, log *slog.Logger) (string, er
 // applyDefaults sets the flags whose defaults depend on other flags.
 func (c *upCmd) applyDefaults() {
 	c.setShares()
-	if c.Draft != "" && c.Speculate == string(speculate.Suffix) {
-		c.Speculate = string(speculate.Model)
+	if c.Draft != "" && c.Serve.Speculate == string(speculate.Suffix) {
+		c.Serve.Speculate = string(speculate.Model)
 	}
 }
 
@@ -305,7 +294,7 @@ func (c *upCmd) setShares() {
 	if c.Cluster != "" && len(c.Share) == 0 {
 		return
 	}
-	shares := maps.Clone(c.Shares)
+	shares := maps.Clone(c.Serve.Shares)
 	if shares == nil {
 		shares = map[string]float64{}
 	}
@@ -316,7 +305,7 @@ func (c *upCmd) setShares() {
 		}
 		shares[fmt.Sprintf("node-%d", i)] = share
 	}
-	c.Shares = shares
+	c.Serve.Shares = shares
 }
 
 // measureThreads measures this machine and sets the compute threads of each node.
@@ -341,14 +330,13 @@ func (c *upCmd) node(i int, checkpoint string, join []string, dataDir string) no
 	id := fmt.Sprintf("node-%d", i)
 	gossip, ports := c.processPorts(c.coordinators() + i)
 	n := nodeCmd{modelFlag: modelFlag{Model: checkpoint, SwiftKV: c.SwiftKV}, nodeFlags: c.nodeFlags, logFlags: c.logFlags,
-		processFlags: processFlags{Join: join, ID: id, Bind: net.JoinHostPort(c.net.bindHost(), strconv.Itoa(gossip)), Ports: ports, DataDir: dataDir},
-		Share:        c.Shares[id], WithParent: true, Processors: c.processors}
-	n.Cluster = cmp.Or(c.Cluster, clusterName)
+		Process: cluster.Process{Cluster: cmp.Or(c.Cluster, clusterName), Join: join, ID: id, Bind: net.JoinHostPort(c.net.bindHost(), strconv.Itoa(gossip)), Ports: ports, DataDir: dataDir},
+		Share:   c.Serve.Shares[id], WithParent: true, Processors: c.processors}
 	if c.LogDir != "" {
 		n.LogLevel = "debug"
 	}
 	n.WeightsCache = cmp.Or(c.weightsCache(), "off")
-	n.PrefixDiskSize, n.KVDiskSize = c.PrefixDiskSize/size(c.Nodes), c.KVDiskSize/size(c.Nodes)
+	n.PrefixDiskSize, n.KVDiskSize = c.PrefixDiskSize/int64(c.Nodes), c.KVDiskSize/int64(c.Nodes)
 	return n
 }
 

@@ -25,8 +25,8 @@ import (
 type networkFlags struct {
 	Cluster   string        `env:"SHOAL_CLUSTER" placeholder:"NAME" help:"Name of a cluster that other machines can join. Listens on the network, stores a key for the cluster, and prints the command to run on them."`
 	Bind      string        `placeholder:"ADDRESS[:PORT]" help:"With --cluster: IP address of this machine for the other machines, and gossip port (default: the address of the default route, port 7070)."`
-	Ports     int           `default:"0" placeholder:"FIRST" help:"With --cluster: first of the consecutive ports on the host of --bind: four for the coordinator, then five each for the standby and for every node (default: free ports)."`
-	JoinPort  int           `name:"join-port" default:"0" placeholder:"PORT" help:"With --cluster: port on --bind where machines exchange their token (default: 7069)."`
+	Ports     cluster.Ports `placeholder:"FIRST" help:"With --cluster: first of the consecutive ports on the host of --bind: four for the coordinator, then five each for the standby and for every node (default: free ports)."`
+	JoinPort  int           `range:"1..65535" placeholder:"PORT" help:"With --cluster: port on --bind where machines exchange their token (default: 7069)."`
 	TokenLife time.Duration `name:"token-life" default:"1h" help:"With --cluster: time until the printed token expires, 1m to 168h; 0 prints none (shoal token create makes one)."`
 	Expect    int           `placeholder:"N" help:"With --cluster: nodes to wait for before the first placement, including those on other machines (default: the nodes of this command)."`
 	Advertise bool          `default:"true" negatable:"" help:"With --cluster: answer shoal node --discover on the local network."`
@@ -97,10 +97,8 @@ func (c *upCmd) checkNetwork() error {
 	all := portsOfCoordinator + portsOfOthers*(c.coordinators()-1+c.Nodes)
 	last := 65536 - all
 	switch {
-	case c.Ports < 0 || c.Ports > last:
+	case c.Ports < 0 || int(c.Ports) > last:
 		return fmt.Errorf("--ports %d: want 1 to %d, the first of %d, or 0", c.Ports, last, all)
-	case c.JoinPort < 0 || c.JoinPort > 65535:
-		return fmt.Errorf("--join-port %d: want 1 to 65535, or 0", c.JoinPort)
 	case c.Expect != 0 && (c.Expect < c.Nodes || c.Expect > topology.DefaultMaxNodes):
 		return fmt.Errorf("--expect %d: want %d, the nodes of this command, to %d", c.Expect, c.Nodes, topology.DefaultMaxNodes)
 	case c.TokenLife != 0 && (c.TokenLife < join.ShortestLife || c.TokenLife > join.LongestLife):
@@ -348,13 +346,13 @@ func (c *upCmd) coordinators() int {
 // processPorts returns the gossip port and the first of the other ports of process i with
 // --ports. 0 means any port. Coordinators are first, then nodes. The gossip port of process 0 is
 // that of --bind.
-func (c *upCmd) processPorts(i int) (gossip, first int) {
+func (c *upCmd) processPorts(i int) (gossip int, first cluster.Ports) {
 	switch {
 	case c.Ports == 0:
 		return 0, 0
 	case i == 0:
 		return 0, c.Ports
 	}
-	at := c.Ports + portsOfCoordinator + portsOfOthers*(i-1)
-	return at, at + 1
+	at := int(c.Ports) + portsOfCoordinator + portsOfOthers*(i-1)
+	return at, cluster.Ports(at + 1)
 }

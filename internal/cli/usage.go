@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/alecthomas/kong"
+
+	"github.com/shoal-llm/shoal/internal/options"
 )
 
 // usageError returns the text of an error of the command line. For an unknown command it suggests
@@ -72,12 +74,17 @@ func plainNumbers() kong.Option {
 			return err
 		})
 	}
-	options := []kong.Option{
+	mappers := []kong.Option{
 		kong.KindMapper(reflect.Int, whole(strconv.IntSize)),
 		kong.KindMapper(reflect.Int64, whole(64)),
 		kong.KindMapper(reflect.Float64, number("a number", func(text string, v reflect.Value) error {
 			x, err := strconv.ParseFloat(text, 64)
 			v.SetFloat(x)
+			return err
+		})),
+		kong.NamedMapper("size", number("a size", func(text string, v reflect.Value) error {
+			n, err := options.ParseSize(text)
+			v.SetInt(n)
 			return err
 		})),
 		kong.TypeMapper(reflect.TypeFor[time.Duration](), number("a duration, as 500ms, 30s or 5m", func(text string, v reflect.Value) error {
@@ -87,7 +94,7 @@ func plainNumbers() kong.Option {
 		})),
 	}
 	return kong.OptionFunc(func(k *kong.Kong) error {
-		for _, o := range options {
+		for _, o := range mappers {
 			if err := o.Apply(k); err != nil {
 				return err
 			}
@@ -106,6 +113,8 @@ func number(what string, set func(text string, v reflect.Value) error) kong.Mapp
 		text := fmt.Sprint(t.Value)
 		err = set(text, target)
 		switch {
+		case what == "a size":
+			return err
 		case errors.Is(err, strconv.ErrRange):
 			return fmt.Errorf("%s is out of range", text)
 		case err != nil:

@@ -19,7 +19,7 @@ import (
 type verifyCmd struct {
 	Model   string `arg:"" optional:"" help:"Model on this machine: a folder, a .gguf file, or a name from shoal models (default: the bundled model)."`
 	SwiftKV string `name:"swiftkv" type:"path" placeholder:"DIR" help:"Folder of a SwiftKV adapter for the checkpoint."`
-	Nodes   []int  `default:"1,2,4,8,16" help:"Numbers of nodes for which to show the memory per node."`
+	Nodes   []int  `default:"1,2,4,8,16" range:"1..256" help:"Numbers of nodes for which to show the memory per node."`
 	JSON    bool   `name:"json" help:"Print the report as JSON."`
 }
 
@@ -34,11 +34,6 @@ fails.
 }
 
 func (c *verifyCmd) Run(e *env) error {
-	for _, n := range c.Nodes {
-		if n < 1 || n > 256 {
-			return fmt.Errorf("--nodes %d: want 1 to 256", n)
-		}
-	}
 	at, err := c.files(e)
 	if err != nil {
 		return err

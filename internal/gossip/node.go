@@ -18,6 +18,7 @@ import (
 	"github.com/hashicorp/memberlist"
 
 	"github.com/shoal-llm/shoal/internal/lograte"
+	"github.com/shoal-llm/shoal/internal/options"
 )
 
 const (
@@ -232,11 +233,11 @@ func explain(err error) error {
 	text := err.Error()
 	for _, sign := range []string{"decrypt", "encrypt", "label"} {
 		if strings.Contains(text, sign) {
-			return fmt.Errorf("%w; give every process the same --cluster-key and --cluster (%s)", ErrWrongKey, singleLine(text))
+			return fmt.Errorf("%w; give every process the same "+options.Name("cluster-key")+" and "+options.Name("cluster")+" (%s)", ErrWrongKey, singleLine(text))
 		}
 	}
 	if strings.Contains(text, "EOF") {
-		return fmt.Errorf("%s; the member closed the connection, perhaps because it has another --cluster name", singleLine(text))
+		return fmt.Errorf("%s; the member closed the connection, perhaps because it has another "+options.Name("cluster")+" name", singleLine(text))
 	}
 	return errors.New(singleLine(text))
 }

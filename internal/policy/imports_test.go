@@ -14,6 +14,7 @@ import (
 // Packages of the floor "helpers" are for tests. They import downwards like others, but only
 // test files and the floor "tests" may import them.
 const floors = `
+options:  internal/options
 values:   internal/engine/tensor internal/proto internal/hub internal/hub/layout internal/wire internal/security internal/attempt internal/sys/mmap internal/sys/sharedmem internal/sys/flock internal/lograte internal/sys/fixedport internal/sys/openfiles internal/tracing internal/engine/gguf internal/engine/modelfile internal/strictjson + internal/proto:internal/wire internal/engine/gguf:internal/sys/mmap internal/engine/gguf:internal/attempt internal/tracing:internal/lograte internal/engine/gguf:internal/engine/modelfile internal/engine/modelfile:internal/sys/flock internal/engine/modelfile:internal/sys/mmap internal/hub:internal/sys/flock internal/hub:internal/hub/layout internal/hub/layout:internal/engine/modelfile internal/hub:internal/engine/modelfile
 machines: topology internal/engine/model internal/engine/kvcache internal/engine/kvcache/tier collective internal/text/tokenizer internal/text/jinja internal/engine/sampler internal/text/grammar internal/text/toolcall internal/engine/speculate + internal/engine/sampler:internal/text/grammar internal/engine/kvcache:internal/engine/sampler internal/engine/model:topology internal/text/tokenizer:internal/text/jinja collective:topology
 wire:     client/wire

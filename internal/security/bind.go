@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+
+	"github.com/shoal-llm/shoal/internal/options"
 )
 
 // ErrOpenBind is returned for an address that would expose the process without a secret.
@@ -21,7 +23,7 @@ func CheckBind(addr string, haveKey bool) error {
 		return err
 	}
 	return fmt.Errorf("%w: %s is reachable from other machines and there is no cluster key; "+
-		"make one with 'shoal keygen' and give it to every process as %s or --cluster-key, or listen on 127.0.0.1", ErrOpenBind, addr, EnvKey)
+		"make one with 'shoal keygen' and give it to every process as %s or "+options.Name("cluster-key")+", or listen on 127.0.0.1", ErrOpenBind, addr, EnvKey)
 }
 
 // CheckAPIBind is CheckBind for the HTTP API and its bearer keys.
@@ -31,7 +33,7 @@ func CheckAPIBind(addr string, haveAPIKey bool) error {
 		return err
 	}
 	return fmt.Errorf("%w: the API on %s is reachable from other machines and no API key is set; "+
-		"set one with --api-key or SHOAL_API_KEY, or listen on 127.0.0.1", ErrOpenBind, addr)
+		"set one with "+options.Name("api-key")+" or SHOAL_API_KEY, or listen on 127.0.0.1", ErrOpenBind, addr)
 }
 
 // Loopback reports whether host:port is reachable from this machine only.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/internal/gossip"
+	"github.com/shoal-llm/shoal/internal/options"
 	"github.com/shoal-llm/shoal/internal/proto"
 	"github.com/shoal-llm/shoal/internal/rpc"
 )
@@ -113,7 +114,7 @@ func (g *Members) Add(ctx context.Context, name string) error {
 	defer cancel()
 	m, ok := g.offers(name)
 	if !ok {
-		return fmt.Errorf("%w: %q is not connected, or has no --data-dir", ErrNoMember, name)
+		return fmt.Errorf("%w: %q is not connected, or has no "+options.Name("data-dir"), ErrNoMember, name)
 	}
 	g.op.Lock()
 	defer g.op.Unlock()

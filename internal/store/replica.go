@@ -18,6 +18,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/jobs"
 	"github.com/shoal-llm/shoal/internal/jobs/files"
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
+	"github.com/shoal-llm/shoal/internal/options"
 	"github.com/shoal-llm/shoal/internal/proto"
 	"github.com/shoal-llm/shoal/internal/rpc"
 	"github.com/shoal-llm/shoal/internal/security"
@@ -106,7 +107,7 @@ func (r *replica) keep(ctx context.Context, p *plan) error {
 		if old.ID == p.ID {
 			return r.follow(old, p, bus)
 		}
-		return fmt.Errorf("store: %s keeps store %s already, not %s; give it an empty --data-dir to change that", r.name, old.ID, p.ID)
+		return fmt.Errorf("store: %s keeps store %s already, not %s; give it an empty "+options.Name("data-dir")+" to change that", r.name, old.ID, p.ID)
 	}
 	if err := r.write(p); err != nil {
 		return err
@@ -172,7 +173,7 @@ func (r *replica) start(ctx context.Context, p *plan) error {
 		cfg.ClientTLS, cfg.Secret, cfg.Secrets = clients, r.key.BusPassword(security.RoleCoordinator), r.key.BusPasswords(security.RoleCoordinator)
 	}
 	if err := awaitPort(ctx, cfg.Listen, r.log); err != nil {
-		return fmt.Errorf("%w. Or let another process keep the copy: shoal store remove %[2]s, then start %[2]s with an empty --data-dir and add it again", err, r.name)
+		return fmt.Errorf("%w. Or let another process keep the copy: shoal store remove %[2]s, then start %[2]s with an empty "+options.Name("data-dir")+" and add it again", err, r.name)
 	}
 	bus, err := natsbus.Start(cfg)
 	if err != nil {
@@ -213,7 +214,7 @@ func (r *replica) serve(sys *rpc.System) error {
 		}
 		p.Self = p.at(r.addr)
 		if _, err := os.Stat(filepath.Join(r.dir, "jetstream")); err == nil {
-			c.Fail(fmt.Errorf("store: %s has jobs of its own in %s; give it an empty --data-dir", r.name, r.dir))
+			c.Fail(fmt.Errorf("store: %s has jobs of its own in %s; give it an empty "+options.Name("data-dir"), r.name, r.dir))
 			return
 		}
 		r.asked.Go(func() { // in a goroutine: starting a server takes a while

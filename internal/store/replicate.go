@@ -15,6 +15,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/gossip"
 	"github.com/shoal-llm/shoal/internal/jobs/files"
 	"github.com/shoal-llm/shoal/internal/jobs/journal"
+	"github.com/shoal-llm/shoal/internal/options"
 	"github.com/shoal-llm/shoal/internal/security"
 )
 
@@ -105,7 +106,7 @@ func (g *Members) propose() (*plan, error) {
 		}
 	}
 	if len(others) < wanted-1 {
-		return nil, fmt.Errorf("the store needs two more processes that are named (--store-nodes or shoal store add) and have a --data-dir; named: %s; connected: %d", g.names, len(others))
+		return nil, fmt.Errorf("the store needs two more processes that are named ("+options.Name("store-nodes")+" or shoal store add) and have a "+options.Name("data-dir")+"; named: %s; connected: %d", g.names, len(others))
 	}
 	standby := func(m gossip.Member) int {
 		if m.Meta.Role == string(security.RoleCoordinator) {

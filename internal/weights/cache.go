@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 
 	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/options"
 	"github.com/shoal-llm/shoal/internal/proto"
 )
 
@@ -52,7 +53,7 @@ var ErrDamaged = errors.New("weights: data does not match its hash")
 // tokenizer, and the headers of the weights.
 func Open(ctx context.Context, ask Ask, cache string, limit int64, log *slog.Logger) (*model.Checkpoint, *Cache, error) {
 	if cache == "" {
-		return nil, nil, errors.New("weights: a node without a checkpoint needs a folder for the fetched weights: --weights-cache DIR")
+		return nil, nil, errors.New("weights: a node without a checkpoint needs a folder for the fetched weights: " + options.Name("weights-cache") + " DIR")
 	}
 	m := &Cache{log: log, ask: ask, flights: make(chan struct{}, requestsAtOnce), files: map[string]*cachedFile{}}
 	folder := filepath.Join(cache, "bus")

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/shoal-llm/shoal/internal/options"
 	"github.com/shoal-llm/shoal/internal/server/apierr"
 )
 
@@ -28,7 +29,7 @@ func notJSON() *apierr.Error {
 // foreign returns the error of a request that a page of another origin sent, or nil.
 func (s *Server) foreign(r *http.Request, route *Route) *apierr.Error {
 	refuse := func(code, why string) *apierr.Error {
-		return &apierr.Error{Status: http.StatusForbidden, Type: apierr.TypePermission, Code: code, Message: why + " --allow-origin allows it, where that is meant."}
+		return &apierr.Error{Status: http.StatusForbidden, Type: apierr.TypePermission, Code: code, Message: why + " " + options.Name("allow-origin") + " allows it, where that is meant."}
 	}
 	if origin := r.Header.Get("Origin"); origin != "" && !s.allows(origin) {
 		if u, err := url.Parse(origin); err != nil || u.Host == "" || !strings.EqualFold(u.Host, r.Host) {

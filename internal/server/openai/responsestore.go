@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/shoal-llm/shoal/internal/options"
 	"github.com/shoal-llm/shoal/internal/server/apierr"
 	"github.com/shoal-llm/shoal/internal/server/generate"
 	"github.com/shoal-llm/shoal/internal/server/jsonbody"
@@ -53,7 +54,7 @@ func (s *API) mayStore(q *responseRequest) *apierr.Error {
 	case q.background && q.store != nil && !*q.store:
 		return apierr.Invalid("background", "'background' needs 'store': true.")
 	case !here && (q.background || q.store != nil && *q.store):
-		return apierr.Unavailable("jobs_unavailable", "Responses cannot be stored here, nor made in the background: the coordinator has no --data-dir, or its store is not there yet. Send 'store': false.", time.Minute)
+		return apierr.Unavailable("jobs_unavailable", "Responses cannot be stored here, nor made in the background: the coordinator has no "+options.Name("data-dir")+", or its store is not there yet. Send 'store': false.", time.Minute)
 	}
 	q.echo.Store = here && (q.store == nil || *q.store)
 	return nil

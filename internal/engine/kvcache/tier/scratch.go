@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/internal/lograte"
+	"github.com/shoal-llm/shoal/internal/options"
 )
 
 // Scratch is a folder for rows of running sequences that do not fit in memory. Its files are
@@ -70,14 +71,14 @@ const (
 // processes left when they died.
 func OpenScratch(dir string, limit int64, log *slog.Logger) (*Scratch, error) {
 	if limit < 1 {
-		return nil, fmt.Errorf("tier: --kv-disk-size %d: want a number of bytes", limit)
+		return nil, fmt.Errorf("tier: "+options.Name("kv-disk-size")+" %d: want a number of bytes", limit)
 	}
-	if err := private(dir, "--kv-disk"); err != nil {
+	if err := private(dir, options.Name("kv-disk")); err != nil {
 		return nil, err
 	}
 	left, err := filepath.Glob(filepath.Join(dir, scratchPrefix+"*"))
 	if err != nil {
-		return nil, fmt.Errorf("tier: --kv-disk: %w", err)
+		return nil, fmt.Errorf("tier: "+options.Name("kv-disk")+": %w", err)
 	}
 	for _, name := range left {
 		_ = os.Remove(name) // of another process, which does not need the name, or in use on systems that cannot unlink open files
@@ -95,10 +96,10 @@ func OpenScratch(dir string, limit int64, log *slog.Logger) (*Scratch, error) {
 	}
 	f, err := create()
 	if err != nil {
-		return nil, fmt.Errorf("tier: --kv-disk: %w", err)
+		return nil, fmt.Errorf("tier: "+options.Name("kv-disk")+": %w", err)
 	}
 	if err := f.Close(); err != nil {
-		return nil, fmt.Errorf("tier: --kv-disk: %w", err)
+		return nil, fmt.Errorf("tier: "+options.Name("kv-disk")+": %w", err)
 	}
 	return NewScratch(create, limit, log), nil
 }

@@ -24,6 +24,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/lograte"
+	"github.com/shoal-llm/shoal/internal/options"
 	"github.com/shoal-llm/shoal/internal/sys/flock"
 )
 
@@ -76,9 +77,9 @@ const none = -1
 // that this process stores.
 func Open(root string, limit int64, log *slog.Logger) (*Store, error) {
 	if limit < 1 {
-		return nil, fmt.Errorf("tier: --prefix-disk-size %d: want a number of bytes", limit)
+		return nil, fmt.Errorf("tier: "+options.Name("prefix-disk-size")+" %d: want a number of bytes", limit)
 	}
-	if err := private(root, "--prefix-disk"); err != nil {
+	if err := private(root, options.Name("prefix-disk")); err != nil {
 		return nil, err
 	}
 	s := &Store{root: root, limit: limit, log: log, files: map[Key][]*file{}}
@@ -101,7 +102,7 @@ func (s *Store) take() error {
 	for i := range folders {
 		dir := filepath.Join(s.root, strconv.Itoa(i))
 		if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-			return fmt.Errorf("tier: --prefix-disk: %w", err)
+			return fmt.Errorf("tier: "+options.Name("prefix-disk")+": %w", err)
 		}
 		f, err := flock.Open(filepath.Join(dir, lockName), flock.Own)
 		if errors.Is(err, flock.ErrHeld) {
@@ -109,12 +110,12 @@ func (s *Store) take() error {
 			continue
 		}
 		if err != nil {
-			return fmt.Errorf("tier: --prefix-disk: %w", err)
+			return fmt.Errorf("tier: "+options.Name("prefix-disk")+": %w", err)
 		}
 		s.dir, s.lock = dir, f
 		return nil
 	}
-	return fmt.Errorf("tier: --prefix-disk %s: %d processes use it", s.root, folders)
+	return fmt.Errorf("tier: "+options.Name("prefix-disk")+" %s: %d processes use it", s.root, folders)
 }
 
 // Close releases the folder for the next process. Its files stay.

@@ -1,0 +1,144 @@
+package cluster
+
+import (
+	"fmt"
+	"log/slog"
+	"math"
+	"time"
+
+	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/speculate"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/hub/layout"
+	"github.com/shoal-llm/shoal/internal/options"
+	"github.com/shoal-llm/shoal/internal/tracing"
+)
+
+// This file is the table of options of a cluster. A field with a help text is a row: the command
+// line makes the flag, the YAML key, the environment variable, the reference page and the settings
+// of child processes of its tags, which internal/options describes. A Go program sets the field.
+
+// ServeConfig configures what a cluster serves and how it schedules. Model is required.
+type ServeConfig struct {
+	// Model is the checkpoint: a Hugging Face folder or a GGUF file.
+	Model string `kong:"-"`
+	// SwiftKV is the folder of a SwiftKV adapter of Model; empty: none.
+	SwiftKV string `kong:"-"`
+	// Weights is the type of the matrices in memory. Default: bf16 for checkpoints stored as bf16,
+	// q8_0 for quantized GGUF files, else f32. It affects the bits.
+	Weights string `kong:"-" name:"quant" oneof:"f32,bf16,f16,q8_0,q4_0,iq4_nl"`
+
+	Names           []string           `name:"model-name" placeholder:"NAME" help:"Names of the model in the API (default: the name of the folder)."`
+	KV              string             `name:"kv-type" oneof:"f32,bf16,int8" placeholder:"TYPE" help:"Type of the cache: f32, bf16, int8 (default: bf16 for bf16 weights). Changes the output."`
+	Shares          map[string]float64 `mapsep:"," placeholder:"NODE=X,..." help:"Relative shares of the work, by node name. The default for a node is its --share, or its measured memory bandwidth in units of 10 GB/s. It is at most twice that bandwidth, and twice the median of the other nodes."`
+	Mapping         string             `default:"auto" oneof:"gather,reduce,auto" help:"How attention weights are split over the nodes: gather, reduce, auto. Does not change the output."`
+	Policy          string             `default:"full" help:"Default cache policy of requests: ${policies}."`
+	MaxContext      int                `placeholder:"TOKENS" help:"Maximum tokens of prompt and completion together (default: the model's)."`
+	StepTokens      int                `default:"512" range:"2..65536" help:"Maximum tokens in one step, for decode and prompt chunks together."`
+	Chunk           int                `range:"1..65536" placeholder:"TOKENS" help:"Maximum prompt tokens of one sequence in one step (default: 128 to 512, from the measured speed of the nodes). Does not change the output."`
+	MaxSequences    int                `range:"1..65535" placeholder:"N" help:"Maximum number of sequences with a cache in memory, below --step-tokens (default: 64)."`
+	Replicas        int                `range:"0..1" placeholder:"N" help:"Copies of each decoding sequence's cache on other nodes, 0 or 1, in otherwise unused memory. With 1, no prompt is computed again after the loss of a node (default: 0)."`
+	PrefixCache     string             `default:"on" oneof:"on,shared,off" help:"Reuse the cache of prompts with a common prefix: on (within one API key), shared (across all keys), off. Uses only memory that no sequence needs. Does not change the output."`
+	Speculate       string             `default:"suffix" help:"Default speculative decoding of requests: suffix (the most frequent continuation, in recent answers too), lookup (the latest continuation of the same tokens), model (suffix, or the model of --draft; the default with --draft), off. The draft length adapts; suffix:N fixes it at N. Does not change the output."`
+	SpeculateRecent string             `default:"key" oneof:"key,shared,off" help:"Recent answers that --speculate suffix drafts from: key (the same API key), shared (all keys), off. With shared, the speed of an answer reveals text of other keys."`
+	DecodeSteps     int                `default:"8" range:"1..16" help:"Maximum tokens that a sequence decodes before the nodes ask the coordinator for the next plan, within 50 ms. 1 asks after every token. Does not change the output."`
+	Queue           int                `default:"1024" range:"1.." help:"Maximum number of waiting requests. Further requests get status 503."`
+	StepDeadline    time.Duration      `default:"5s" range:"1ms.." help:"Time without progress in a step, while other nodes wait, after which a node is excluded temporarily. A step that takes six times this long ends the epoch."`
+	LoadDeadline    time.Duration      `default:"1m" range:"1ms.." help:"Time without progress in loading weights, while other nodes progress, after which a node is excluded temporarily."`
+	SyncDeadline    time.Duration      `default:"10s" range:"1ms.." help:"Time limit for a collective. A longer one fails the step."`
+
+	// TrialRounds is how often each thread count is tried for steps of a kind; 0: the batcher's
+	// default.
+	TrialRounds int `kong:"-"`
+	// Tracer exports the timing of requests; nil: off.
+	Tracer *tracing.Tracer `kong:"-"`
+	Logger *slog.Logger    `kong:"-"`
+
+	guess func(id string, position int) []int32 // batcher.Config.Guess
+}
+
+// Values of ServeConfig.PrefixCache.
+const (
+	PrefixOn     = "on"
+	PrefixShared = "shared"
+	PrefixOff    = "off"
+)
+
+// Process is the place of a coordinator or a node in its cluster.
+type Process struct {
+	ID       string   `name:"id" help:"Name of this process in the cluster: letters, digits, - and _ (default: coordinator, standby with --standby; of a node, host name and process ID)."`
+	Cluster  string   `env:"SHOAL_CLUSTER" placeholder:"NAME" help:"Name of the cluster. Processes with another name cannot join, and are separate on an external NATS (default: shoal, or the cluster that this machine joined)."`
+	Join     []string `placeholder:"HOST:PORT" help:"Gossip addresses of a running cluster, of any of its processes; with --token, the address that the first machine printed (default: those of the cluster that this machine joined with a token)."`
+	Bind     string   `placeholder:"HOST:PORT" help:"Gossip address, which other processes join; port 0 chooses a free port. An address other than loopback needs a cluster key (default: of a coordinator, 127.0.0.1:7070; of a node, 127.0.0.1:0, or with a token the local address of the route to the first machine)."`
+	Ports    Ports    `range:"1..65532" placeholder:"FIRST" help:"First of four consecutive ports on the host of --bind: control, routes, tensors, store (default: free ports)."`
+	NATS     string   `name:"nats" placeholder:"URL" help:"Use an external NATS instead of the embedded mesh."`
+	Insecure bool     `help:"Run without a cluster key, on loopback addresses only. Every user of this machine can then join the cluster and read its traffic."`
+	DataDir  string   `env:"SHOAL_DATA_DIR" type:"path" placeholder:"DIR" help:"Folder for jobs, batches and files, which a restarted coordinator continues; of a node, for a copy of them and of the placement, which three processes replicate (default: none; a coordinator then refuses jobs)."`
+}
+
+// Resources are what a node may use of its machine.
+type Resources struct {
+	KVMemory         int64  `name:"kv-memory" type:"size" placeholder:"SIZE" range:"0.." help:"Memory of the caches, per node (default: 1GiB, or half of the memory limit of this machine or container divided by the nodes of this command, if that is less)."`
+	Draft            string `placeholder:"MODEL|mtp" help:"Draft model for speculative decoding: a small model with the same tokenizer (a folder, or org/name of a hub), or the model's own multi-token prediction layer (mtp, or a folder with mtp.safetensors). Every node holds all of it, and uses 1/16 of --kv-memory for its caches. Does not change the output."`
+	Threads          int    `range:"1..1024" help:"Compute threads per node. Default: all CPUs, which up and demo divide evenly; decode steps use the number that measures fastest."`
+	WeightsCache     string `placeholder:"DIR|off" help:"Folder for quantised weights, which makes the next start faster; off disables it (default: shoal/weights in the user's cache directory)."`
+	WeightsCacheSize int64  `type:"size" default:"64GiB" help:"Maximum size of that folder. The least recently used files are removed first."`
+	PrefixDisk       string `type:"path" placeholder:"DIR" help:"Folder for the prefix cache on disk, which outlives eviction from memory and restarts. Its files hold the text of users, unencrypted. Does not change the output (default: none)."`
+	PrefixDiskSize   int64  `type:"size" default:"64GiB" help:"Maximum size of that folder, for all nodes of this command together."`
+	KVDisk           string `name:"kv-disk" type:"path" placeholder:"DIR" help:"Folder for cache rows of long sequences when memory is short, for policies that read few rows (shadowkv, quest). Its files hold the text of users, unencrypted, and are removed with the process. Does not change the output (default: none)."`
+	KVDiskSize       int64  `name:"kv-disk-size" type:"size" default:"64GiB" help:"Maximum size of these files, for all nodes of this command together."`
+}
+
+func (c *ServeConfig) ensureDefaults(m *model.Config) {
+	if len(c.Names) == 0 {
+		c.Names = []string{layout.NameOf(c.Model)}
+	}
+	weights, kv := tensor.F32, tensor.F32
+	switch m.DType {
+	case tensor.BF16, tensor.Q8_0:
+		weights, kv = m.DType, tensor.BF16
+	}
+	options.SetDefaults(c)
+	orDefault(&c.Weights, weights.String())
+	orDefault(&c.KV, kv.String())
+	orDefault(&c.MaxContext, m.MaxPositions)
+	orDefault(&c.MaxSequences, min(64, max(1, c.StepTokens-1)))
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+}
+
+func orDefault[T comparable](v *T, d T) {
+	var zero T
+	if *v == zero {
+		*v = d
+	}
+}
+
+// Validate checks a config with defaults filled in.
+func (c *ServeConfig) Validate(m *model.Config) error {
+	if err := options.Check(c); err != nil {
+		return fmt.Errorf("cluster: %w", err)
+	}
+	if _, err := kvcache.Parse(c.Policy); err != nil {
+		return fmt.Errorf("cluster: %s: %w", options.Name("policy"), err)
+	}
+	if _, err := speculate.Parse(c.Speculate); err != nil {
+		return fmt.Errorf("cluster: %s: %w", options.Name("speculate"), err)
+	}
+	for id, s := range c.Shares {
+		if !(s > 0) || math.IsInf(s, 1) {
+			return fmt.Errorf("cluster: the share of %s is %v: want a number above zero", id, s)
+		}
+	}
+	switch {
+	case c.MaxContext < 2 || c.MaxContext > m.MaxPositions:
+		return fmt.Errorf("cluster: %s %d: the model supports 2 to %d tokens", options.Name("max-context"), c.MaxContext, m.MaxPositions)
+	case c.Chunk > c.StepTokens:
+		return fmt.Errorf("cluster: %s %d: want 1 to %s, %d, or 0 for the planner's choice", options.Name("chunk"), c.Chunk, options.Name("step-tokens"), c.StepTokens)
+	case c.MaxSequences >= c.StepTokens:
+		return fmt.Errorf("cluster: %s %d: want at least 1 and less than %s, %d", options.Name("max-sequences"), c.MaxSequences, options.Name("step-tokens"), c.StepTokens)
+	}
+	return nil
+}
