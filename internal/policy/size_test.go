@@ -2,6 +2,7 @@ package policy
 
 import (
 	"fmt"
+	"go/ast"
 	"os"
 	"path/filepath"
 	"slices"
@@ -81,5 +82,26 @@ func TestFewFoldersAtTheTop(t *testing.T) {
 	}
 	if len(folders) < 5 || len(folders) > maxFolders {
 		t.Errorf("%d folders at the top, at most %d are allowed: %s", len(folders), maxFolders, strings.Join(folders, ", "))
+	}
+}
+
+// TestSchedulerStateIsSmall keeps features out of the scheduler's core: each is a module with hooks.
+func TestSchedulerStateIsSmall(t *testing.T) {
+	const most = 45
+	methods := 0
+	for _, s := range sources(t) {
+		if s.test || s.pkg != "actors/batcher" {
+			continue
+		}
+		for _, d := range s.file.Decls {
+			if f, ok := d.(*ast.FuncDecl); ok && f.Recv != nil {
+				if star, ok := f.Recv.List[0].Type.(*ast.StarExpr); ok && fmt.Sprint(star.X) == "State" {
+					methods++
+				}
+			}
+		}
+	}
+	if methods < 20 || methods > most {
+		t.Errorf("batcher.State has %d methods, at most %d are allowed: give the feature a module with hooks", methods, most)
 	}
 }
