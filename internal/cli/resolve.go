@@ -73,14 +73,16 @@ func onDisk(word string) (string, error) {
 	return "", nil
 }
 
-// openStore opens the models of this user.
+// openStore opens the models of this user. A pull caches the digests of the weights for model.Open.
 func openStore() (*hub.Store, error) {
 	home, _ := os.UserHomeDir() // FromEnv reports a missing home if it needs one
 	s, err := hub.FromEnv(os.Getenv, home)
 	if err != nil {
 		return nil, err
 	}
-	return hub.Open(s), nil
+	store := hub.Open(s)
+	store.Observe = func(size int64) hub.Observer { return model.NewDownload(size) }
+	return store, nil
 }
 
 // pulled returns the path of a pulled model of a hub, a registry or a URL, or "".

@@ -33,6 +33,7 @@ type blob struct {
 	etag   string // the validator of a file without a digest, for If-Range
 	part   string // where its first bytes are; "": path.incomplete
 	sum    string // set by fetch: the hash of what was fetched
+	seen   Observer
 	send   func(*http.Request) (*http.Response, error)
 }
 
@@ -52,10 +53,11 @@ type fetcher struct {
 	slots   chan struct{} // one for each open connection
 	chunk   int64
 	patient time.Duration
+	observe func(size int64) Observer // nil: nobody observes
 }
 
 func newFetcher(s *Store, t *tracker) *fetcher {
-	return &fetcher{c: s.c, track: t, slots: make(chan struct{}, connections), chunk: s.chunk, patient: lockPatient}
+	return &fetcher{c: s.c, track: t, slots: make(chan struct{}, connections), chunk: s.chunk, patient: lockPatient, observe: s.Observe}
 }
 
 // present tells whether the file is there, complete. A name is given only to checked
@@ -192,6 +194,9 @@ func (f *fetcher) fill(ctx context.Context, b *blob) error {
 	if err := os.Rename(part, b.path); err != nil {
 		return onDisk(err)
 	}
+	if b.seen != nil {
+		b.seen.Complete(ctx, b.path)
+	}
 	return syncDir(filepath.Dir(b.path))
 }
 
@@ -214,10 +219,15 @@ func (f *fetcher) complete(ctx context.Context, b *blob, part string) error {
 		have = 0
 	}
 	w := &appender{file: file, at: have, hash: b.digest.hasher(b.size), b: b, track: f.track}
+	var read io.Writer = w.hash
+	if f.observe != nil {
+		b.seen = f.observe(b.size)
+		read = io.MultiWriter(w.hash, b.seen)
+	}
 	f.track.set(b.name, have)
 	if have > 0 {
 		f.track.wait(b.name, "reading the part of "+b.name+" that is here")
-		if _, err := copyCounted(w.hash, io.NewSectionReader(file, 0, have), nil); err != nil {
+		if _, err := copyCounted(read, io.NewSectionReader(file, 0, have), nil); err != nil {
 			return onDisk(err)
 		}
 		f.track.wait(b.name, "")
@@ -250,6 +260,9 @@ func (w *appender) append(p []byte) error {
 	}
 	w.at += int64(len(p))
 	w.hash.Write(p)
+	if w.b.seen != nil {
+		_, _ = w.b.seen.Write(p)
+	}
 	return nil
 }
 

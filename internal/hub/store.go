@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"path/filepath"
 	"slices"
@@ -16,6 +17,16 @@ type Store struct {
 	s     Settings
 	c     *client
 	chunk int64 // bytes of one request, where a file is fetched over several connections
+
+	// Observe, if not nil, makes an observer of a file of that size. Set it before the first Pull.
+	Observe func(size int64) Observer
+}
+
+// Observer gets the bytes of one file while it is fetched, so that its caller need not read the
+// file again. The bytes of a file that an earlier pull began come from the disk.
+type Observer interface {
+	io.Writer                                  // takes the bytes in order, from one goroutine; errors are ignored
+	Complete(ctx context.Context, path string) // path is the final name of the file, whose hash was checked
 }
 
 // Open returns a store with these settings; Close ends its idle connections.

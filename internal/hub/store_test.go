@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -338,12 +339,18 @@ func TestPullUnderFaults(t *testing.T) {
 			s := at(t, h)
 			s.s.Token = "secret"
 			set(h, s)
+			seen := observed(s)
 			var last Progress
 			m, err := s.Pull(t.Context(), parsed(t, "org/one"), func(p Progress) { last = p })
 			if err != nil {
 				t.Fatal(err)
 			}
 			same(t, m, repo, "config.json", "tokenizer.json", "model.safetensors")
+			for _, name := range []string{"config.json", "tokenizer.json", "model.safetensors"} {
+				if !slices.ContainsFunc(seen(), func(got []byte) bool { return bytes.Equal(got, repo.Files[name]) }) {
+					t.Errorf("no observer saw every byte of %s", name)
+				}
+			}
 			if last.Done != last.Total || last.Files != 3 || last.Of != 3 || last.Total != m.Bytes {
 				t.Errorf("the last progress is %+v of %d bytes", last, m.Bytes)
 			}
@@ -360,6 +367,36 @@ func TestPullUnderFaults(t *testing.T) {
 				t.Errorf("the part was fetched again: %q", h.Log())
 			}
 		})
+	}
+}
+
+// observer collects a file.
+type observer struct {
+	bytes.Buffer
+	complete func([]byte)
+}
+
+func (o *observer) Complete(_ context.Context, path string) {
+	if b, err := os.ReadFile(path); err == nil && bytes.Equal(b, o.Bytes()) {
+		o.complete(b)
+	}
+}
+
+// observed observes the files of a store. It returns those of which an observer saw every byte.
+func observed(s *Store) (files func() [][]byte) {
+	var mu sync.Mutex
+	var all [][]byte
+	s.Observe = func(int64) Observer {
+		return &observer{complete: func(b []byte) {
+			mu.Lock()
+			defer mu.Unlock()
+			all = append(all, b)
+		}}
+	}
+	return func() [][]byte {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Clone(all)
 	}
 }
 
