@@ -19,7 +19,29 @@ def base(arch, mt, **k):
             "hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 6, "num_key_value_heads": 2, "intermediate_size": 48} | k
 
 
+
+def text(**k):
+    """Returns the text_config of a wrapper: what base has, without what belongs to the whole checkpoint."""
+    c = base("", "") | k
+    for key in ("architectures", "bos_token_id", "eos_token_id", "pad_token_id", "tie_word_embeddings", "torch_dtype"):
+        del c[key]
+    return c
+
+
+def wrapper(arch, mt, text_config, vision_config, **k):
+    return {"architectures": [arch], "model_type": mt, "bos_token_id": 0, "eos_token_id": 1, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
+            "text_config": text_config, "vision_config": vision_config} | k
+
+
 FAMILIES = {
+    "qwen2_5_vl": base("Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl", rope_theta=1e6, rope_scaling={"type": "mrope", "mrope_section": [2, 1, 1]}, use_sliding_window=False, sliding_window=64, max_window_layers=2,
+                       vision_config={"depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2, "out_hidden_size": 48, "patch_size": 4, "fullatt_block_indexes": [0]},
+                       image_token_id=3, video_token_id=4, vision_start_token_id=3, vision_end_token_id=4),
+    "qwen3_vl_moe": wrapper("Qwen3VLMoeForConditionalGeneration", "qwen3_vl_moe",
+                            text(model_type="qwen3_vl_moe_text", head_dim=16, num_attention_heads=4, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=32, decoder_sparse_step=1, mlp_only_layers=[], norm_topk_prob=True,
+                                 rope_theta=5e6, rope_scaling={"mrope_interleaved": True, "mrope_section": [4, 2, 2], "rope_type": "default"}, attention_bias=False),
+                            {"depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2, "out_hidden_size": 48, "patch_size": 4, "num_position_embeddings": 16, "deepstack_visual_indexes": [0]},
+                            image_token_id=3, video_token_id=4, vision_start_token_id=3, vision_end_token_id=4),
     "smollm3": base("SmolLM3ForCausalLM", "smollm3", num_hidden_layers=5, rope_theta=5e6, no_rope_layer_interval=4, no_rope_layers=[1, 1, 1, 0, 1],
                     rope_scaling=None, attention_bias=False, mlp_bias=False, sliding_window=None, use_sliding_window=False),
 }
@@ -95,6 +117,15 @@ def reference(folder, cls, seed, k):
             "min_gap": gap, "min_routing_gap": routed[0], "items": items, "inv_freq": inv}
 
 
+TRANSPOSED = ["qwen3_vl_moe"]  # families whose published files have stacked experts (experts, inputs, outputs)
+
+
+def transpose(file):
+    from safetensors.torch import load_file, save_file
+    w = load_file(file)
+    save_file({k: v.transpose(1, 2).contiguous() if ".experts." in k and v.dim() == 3 else v for k, v in w.items()}, file, metadata={"format": "pt"})
+
+
 def write(out, name, config):
     import transformers
     folder = f"{out}/{name}"
@@ -115,6 +146,8 @@ def write(out, name, config):
             model.save_pretrained(tmp)
             shutil.move(f"{tmp}/model.safetensors", f"{folder}/model.safetensors")
             shutil.move(f"{tmp}/config.json", f"{folder}/config.v5.json")
+        if name in TRANSPOSED:
+            transpose(f"{folder}/model.safetensors")
         golden = reference(folder, cls, seed, text.get("num_experts_per_tok"))
         print(name, "seed", seed, "smallest greedy gap %.2e, routing %.2e" % (golden["min_gap"], golden["min_routing_gap"]), flush=True)
         if golden["min_gap"] > 1e-3 and golden["min_routing_gap"] > 1e-4:

@@ -354,6 +354,8 @@ func TestGoldens(t *testing.T) {
 		{"gemma3", []int{1, 3, 16}},
 		{"phi3", []int{1, 3, 16}},
 		{"smollm3", []int{1, 3, 4}},
+		{"qwen2_5_vl", []int{1, 3, 4}},
+		{"qwen3_vl_moe", []int{1, 3, 4}},
 		{"swiftkv", []int{1, 2, 3, 16}},
 		{"swiftkv_across", []int{1, 3, 16}},
 		{"swiftkv_bias", []int{1, 3, 16}},

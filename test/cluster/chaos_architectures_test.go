@@ -29,6 +29,8 @@ var architectures = []struct {
 	{name: "qwen3", tiny: true, long: true},
 	{name: "qwen3_moe", tiny: true, long: true},
 	{name: "smollm3", tiny: true, long: true},
+	{name: "qwen2_5_vl", tiny: true, long: true},
+	{name: "qwen3_vl_moe", tiny: true, long: true},
 	{name: "deepseek_v2", tiny: true, long: true},
 	{name: "deepseek_v3", tiny: true, long: true},
 }

@@ -160,6 +160,9 @@ func (c *Checkpoint) open() error {
 	if err := c.takeScales(); err != nil {
 		return err
 	}
+	if err := c.takeStackedExperts(); err != nil {
+		return err
+	}
 	if err := c.check(); err != nil {
 		return err
 	}
@@ -242,11 +245,7 @@ func (c *Checkpoint) mapShard(path string) error {
 	c.heads[path] = head
 	for _, e := range s.entries {
 		if c.nested {
-			name, ok := decoderName(e.name)
-			if !ok {
-				continue
-			}
-			e.name = name
+			e.name = decoderName(e.name)
 		}
 		if old, ok := c.at[e.name]; ok {
 			return &Error{File: path, Tensor: e.name, Kind: ErrFormat, Detail: "is also in " + old.path}
@@ -261,12 +260,9 @@ func (c *Checkpoint) mapShard(path string) error {
 func (c *Checkpoint) checkIndex(where map[string]string) error {
 	var names []string
 	for name, file := range where {
-		own, ok := name, true
+		own := name
 		if c.nested {
-			own, ok = decoderName(name)
-		}
-		if !ok {
-			continue
+			own = decoderName(name)
 		}
 		if p, ok := c.at[own]; !ok || filepath.Base(p.path) != file {
 			names = append(names, name)
@@ -323,6 +319,9 @@ func (c *Checkpoint) check() error {
 		}
 	}
 	for _, name := range c.names() {
+		if c.nested && isTower(name) {
+			continue
+		}
 		if !known[name] && (c.gguf || !arch.extra(name) && !c.Config.rewired(name) && (arch.beyond == nil || !arch.beyond(&c.Config, name))) { // a GGUF file holds its model and nothing else
 			bad.List = append(bad.List, &Error{File: c.at[name].path, Tensor: name, Kind: ErrMismatch,
 				Detail: fmt.Sprintf("is not part of the %s that %s describes; ignoring it would change the output", arch.Name, c.described())})

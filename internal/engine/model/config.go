@@ -104,11 +104,10 @@ func ParseConfig(dir string, config, generation []byte) (Config, error) {
 		return Config{}, f.err
 	}
 	given := name
-	if text, ok := nested[name]; ok {
-		if f, err = f.decoder(); err != nil {
+	if w, ok := nested[name]; ok {
+		if f, name, err = f.unwrap(w); err != nil {
 			return Config{}, err
 		}
-		name = text
 	}
 	arch, ok := lookup(name)
 	if !ok {
@@ -161,7 +160,9 @@ var architectureOf = map[string]string{
 	"gemma3": "Gemma3ForConditionalGeneration", "gemma3_text": "Gemma3ForCausalLM",
 	"llama": "LlamaForCausalLM", "llama_swiftkv": "LlamaSwiftKVForCausalLM",
 	"mistral": "MistralForCausalLM", "mixtral": "MixtralForCausalLM", "phi3": "Phi3ForCausalLM",
-	"qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM", "smollm3": "SmolLM3ForCausalLM",
+	"qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM",
+	"mistral3": "Mistral3ForConditionalGeneration", "qwen2_vl": "Qwen2VLForConditionalGeneration", "qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration",
+	"qwen3_vl": "Qwen3VLForConditionalGeneration", "qwen3_vl_moe": "Qwen3VLMoeForConditionalGeneration", "smollm3": "SmolLM3ForCausalLM",
 }
 
 // readShape reads the sizes, under the names of Llama that its successors kept.

@@ -155,7 +155,7 @@ func TestFamilies(t *testing.T) {
 func TestFamilyCheckpoints(t *testing.T) {
 	for name, arch := range map[string]string{"qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "mistral": "MistralForCausalLM", "mixtral": "MixtralForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM",
 		"granite": "GraniteForCausalLM", "gemma": "GemmaForCausalLM", "gemma2": "Gemma2ForCausalLM", "gemma3": "Gemma3ForCausalLM", "mistral_window": "MistralForCausalLM", "qwen2_window": "Qwen2ForCausalLM",
-		"deepseek_v2": "DeepseekV2ForCausalLM", "deepseek_v3": "DeepseekV3ForCausalLM", "phi3": "Phi3ForCausalLM", "smollm3": "SmolLM3ForCausalLM"} {
+		"deepseek_v2": "DeepseekV2ForCausalLM", "deepseek_v3": "DeepseekV3ForCausalLM", "phi3": "Phi3ForCausalLM", "smollm3": "SmolLM3ForCausalLM", "qwen2_5_vl": "Qwen2ForCausalLM", "qwen3_vl_moe": "Qwen3MoeForCausalLM"} {
 		dir := filepath.Join("testdata", name)
 		c, err := Open(dir)
 		if err != nil {
@@ -178,7 +178,7 @@ func TestFamilyCheckpoints(t *testing.T) {
 			}
 		}
 		got := slices.DeleteFunc(c.Config.Rotations(), func(r Rotation) bool { return r.Freq[0] == 0 }) // that of layers without rotary positions
-		if c.Config.Architecture != arch || len(c.Extra()) != 0 || len(got) != len(want) {
+		if c.Config.Architecture != arch || slices.ContainsFunc(c.Extra(), func(name string) bool { return !isTower(name) }) || c.nested != (len(c.Extra()) > 0) || len(got) != len(want) {
 			t.Errorf("%s: %+v, extra %v, %d rotations, want %d", name, c.Config, c.Extra(), len(got), len(want))
 		}
 		for r := range want {

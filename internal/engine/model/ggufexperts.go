@@ -45,7 +45,7 @@ func (m *metadata) qwen3moe() {
 		}
 	}
 	m.set("mlp_only_layers", "block_count", dense)
-	m.qwenWindow()
+	m.qwenVL()
 }
 
 // blockName splits names like "blk.7.ffn_gate.weight".

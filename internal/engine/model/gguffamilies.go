@@ -18,17 +18,20 @@ type familyGGUF struct {
 }
 
 var familiesGGUF = map[string]familyGGUF{
-	"llama":     {hub: "LlamaForCausalLM", read: (*metadata).llama, paired: true}, // Mistral's and Mixtral's too
-	"qwen2":     {hub: "Qwen2ForCausalLM", read: (*metadata).qwenWindow},
-	"qwen3":     {hub: "Qwen3ForCausalLM", read: (*metadata).qwenWindow},
-	"qwen3moe":  {hub: "Qwen3MoeForCausalLM", read: (*metadata).qwen3moe},
-	"gemma":     {hub: "GemmaForCausalLM", read: func(*metadata) {}, finish: finishGemma},
-	"gemma2":    {hub: "Gemma2ForCausalLM", read: (*metadata).gemma2, finish: finishGemma, names: gemmaGGUF},
-	"gemma3":    {hub: "Gemma3ForCausalLM", read: (*metadata).gemma3, finish: finishGemma, names: gemmaGGUF},
-	"granite":   {hub: "GraniteForCausalLM", read: (*metadata).granite, paired: true},
-	"phi3":      {hub: "Phi3ForCausalLM", read: (*metadata).phi3, names: map[string]string{"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}}, // Phi-4 too
-	"smollm3":   {hub: "SmolLM3ForCausalLM", read: (*metadata).smollm3, paired: true},
-	"deepseek2": {hub: "DeepseekV2ForCausalLM", read: (*metadata).deepseek, names: deepseekGGUF, join: joinKVUp}, // V3 and R1 too
+	"llama":      {hub: "LlamaForCausalLM", read: (*metadata).llama, paired: true}, // Mistral's and Mixtral's too
+	"qwen2":      {hub: "Qwen2ForCausalLM", read: (*metadata).qwenWindow},
+	"qwen3":      {hub: "Qwen3ForCausalLM", read: (*metadata).qwenWindow},
+	"qwen2vl":    {hub: "Qwen2ForCausalLM", read: (*metadata).qwenVL}, // Qwen2.5-VL too; the encoder of images has its own file
+	"qwen3vl":    {hub: "Qwen3ForCausalLM", read: (*metadata).qwenVL},
+	"qwen3vlmoe": {hub: "Qwen3MoeForCausalLM", read: (*metadata).qwen3moe},
+	"qwen3moe":   {hub: "Qwen3MoeForCausalLM", read: (*metadata).qwen3moe},
+	"gemma":      {hub: "GemmaForCausalLM", read: func(*metadata) {}, finish: finishGemma},
+	"gemma2":     {hub: "Gemma2ForCausalLM", read: (*metadata).gemma2, finish: finishGemma, names: gemmaGGUF},
+	"gemma3":     {hub: "Gemma3ForCausalLM", read: (*metadata).gemma3, finish: finishGemma, names: gemmaGGUF},
+	"granite":    {hub: "GraniteForCausalLM", read: (*metadata).granite, paired: true},
+	"phi3":       {hub: "Phi3ForCausalLM", read: (*metadata).phi3, names: map[string]string{"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}}, // Phi-4 too
+	"smollm3":    {hub: "SmolLM3ForCausalLM", read: (*metadata).smollm3, paired: true},
+	"deepseek2":  {hub: "DeepseekV2ForCausalLM", read: (*metadata).deepseek, names: deepseekGGUF, join: joinKVUp}, // V3 and R1 too
 }
 
 func knownGGUF() string {
@@ -85,6 +88,14 @@ func (m *metadata) phi3() { m.window() }
 
 // smollm3: llama.cpp does not rotate in every fourth layer, whatever the file says.
 func (m *metadata) smollm3() { m.set("no_rope_layer_interval", "general.architecture", 4) }
+
+// qwenVL: keys of the positions of images change nothing for text.
+func (m *metadata) qwenVL() {
+	for _, key := range []string{"rope.dimension_sections", "n_deepstack_layers"} {
+		m.read[m.arch+"."+key] = true
+	}
+	m.qwenWindow()
+}
 
 // qwenWindow: a window of a Qwen model applies to all layers.
 func (m *metadata) qwenWindow() {

@@ -2,16 +2,35 @@ package model
 
 import (
 	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
 	"strings"
 )
 
 // Multimodal checkpoints have their decoder's config in text_config, and its tensors next to those
-// of the vision tower. Only the decoder is read: text in, text out.
+// of encoders of images and sound. Only the decoder is read: text in, text out.
 
-// nested maps the architecture of such a checkpoint to that of its decoder.
-var nested = map[string]string{"Gemma3ForConditionalGeneration": "Gemma3ForCausalLM"}
+// wrapper describes the checkpoints of one multimodal architecture.
+type wrapper struct {
+	decoder string            // architecture of the decoder; "": the one that text_config.model_type names
+	flat    bool              // older files have the decoder's settings outside, without text_config
+	anyTie  bool              // head and embedding are tied if either config says so; false: the outer one counts
+	assumed map[string]string // settings of the decoder that files leave to the configuration class
+}
 
-// isNested reports whether config.json is of that kind.
+// nested lists the wrappers. In Qwen's, a token has three positions, which are equal for text: see
+// plainPositions.
+var nested = map[string]wrapper{
+	"Gemma3ForConditionalGeneration":     {decoder: gemma3},
+	"Mistral3ForConditionalGeneration":   {},
+	"Qwen2VLForConditionalGeneration":    {decoder: "Qwen2ForCausalLM", flat: true, anyTie: true, assumed: map[string]string{"rms_norm_eps": "1e-5", "max_window_layers": "80"}},
+	"Qwen2_5_VLForConditionalGeneration": {decoder: "Qwen2ForCausalLM", flat: true, anyTie: true, assumed: map[string]string{"rms_norm_eps": "1e-5", "max_window_layers": "80"}},
+	"Qwen3VLForConditionalGeneration":    {decoder: "Qwen3ForCausalLM", assumed: map[string]string{"max_position_embeddings": "128000"}},
+	"Qwen3VLMoeForConditionalGeneration": {decoder: "Qwen3MoeForCausalLM", assumed: map[string]string{"max_position_embeddings": "128000", "norm_topk_prob": "true"}},
+}
+
+// isNested reports whether config.json is of a multimodal checkpoint.
 func isNested(config []byte) bool {
 	f, err := parseFields("", config)
 	if err != nil {
@@ -21,21 +40,62 @@ func isNested(config []byte) bool {
 	return ok
 }
 
-// decoder opens text_config. Settings of the whole checkpoint are outside of it.
-func (f *fields) decoder() (*fields, error) {
-	in := f.Object("text_config")
+// unwrap opens the decoder's config inside that of a wrapper, and returns the decoder's
+// architecture. Settings of the whole checkpoint are outside of it.
+func (f *fields) unwrap(w wrapper) (in *fields, name string, err error) {
+	in = f.Object("text_config")
+	if in == nil && w.flat && f.err == nil {
+		in = f
+	}
 	if f.err == nil && in == nil {
 		f.fail("text_config", ErrMissing, "missing")
 	}
 	if f.err != nil {
-		return nil, f.err
+		return nil, "", f.err
 	}
-	for _, key := range []string{"bos_token_id", "eos_token_id", "dtype", "torch_dtype", "quantization_config", "compression_config", "tie_word_embeddings"} {
+	for _, key := range []string{"bos_token_id", "eos_token_id", "dtype", "torch_dtype", "quantization_config", "compression_config"} {
 		if v, ok := f.raw[key]; ok && !in.has(key) {
 			in.raw[key] = v
 		}
 	}
-	return in, nil
+	const tie = "tie_word_embeddings"
+	if f.has(tie) && !(w.anyTie && in.Bool(tie, false)) {
+		in.raw[tie] = f.raw[tie]
+	}
+	in.assume(w.assumed)
+	in.plainPositions()
+	if name = w.decoder; name == "" {
+		kind := in.Text("model_type", "")
+		if name = architectureOf[kind]; name == "" {
+			in.fail("model_type", ErrUnknownArch, "decoder %q is not supported; known: %s", clip(kind), strings.Join(slices.Sorted(maps.Keys(architectureOf)), ", "))
+		}
+	}
+	return in, name, in.err
+}
+
+// plainPositions removes the settings of positions in three dimensions (mrope: time, height and
+// width of an image, for parts of a head each). The three positions of a text's token are equal, and
+// the rotation is the usual one.
+func (f *fields) plainPositions() {
+	for _, key := range []string{"rope_scaling", "rope_parameters"} {
+		in := f.Object(key)
+		if in == nil {
+			continue
+		}
+		delete(in.raw, "mrope_section")
+		delete(in.raw, "mrope_interleaved")
+		for _, kind := range []string{"type", "rope_type"} {
+			if string(in.raw[kind]) == `"mrope"` {
+				in.raw[kind] = json.RawMessage(`"default"`)
+			}
+		}
+		text, err := json.Marshal(in.raw)
+		if err != nil {
+			f.fail(key, ErrFormat, "%v", err)
+			return
+		}
+		f.raw[key] = text
+	}
 }
 
 // assume fills in missing keys, as the family's configuration class does.
@@ -47,17 +107,97 @@ func (f *fields) assume(defaults map[string]string) {
 	}
 }
 
-// decoderName is the name of a tensor in a checkpoint of the decoder alone, from the spelling of
-// transformers up to 4.51 (language_model.model.x) or of later versions (model.language_model.x).
-// false: the tensor is not the decoder's.
-func decoderName(name string) (string, bool) {
-	for _, eye := range []string{"vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector."} {
-		if strings.HasPrefix(name, eye) {
-			return "", false
+// decoderName is the name that a decoder's tensor has in a checkpoint of the decoder alone.
+// Wrappers spell it model.language_model.x, language_model.model.x or language_model.x.
+func decoderName(name string) string {
+	for _, prefix := range []string{"model.language_model.", "language_model.model."} {
+		if rest, ok := strings.CutPrefix(name, prefix); ok {
+			return "model." + rest
 		}
 	}
-	if rest, ok := strings.CutPrefix(name, "model.language_model."); ok {
-		return "model." + rest, true
+	rest, ok := strings.CutPrefix(name, "language_model.")
+	if ok && !strings.HasPrefix(rest, "lm_head.") {
+		rest = "model." + rest
 	}
-	return strings.TrimPrefix(name, "language_model."), true
+	return rest
+}
+
+// towers are the first parts of the names of a wrapper's other tensors.
+var towers = []string{"visual", "vision_tower", "vision_model", "vision_embed_tokens", "multi_modal_projector", "mm_projector", "patch_merger", "audio_tower", "embed_vision", "embed_audio"}
+
+// isTower reports whether a tensor belongs to an encoder of images or sound.
+func isTower(name string) bool {
+	first, _, _ := strings.Cut(strings.TrimPrefix(name, "model."), ".")
+	return slices.Contains(towers, first)
+}
+
+// takeStackedExperts names the experts of layers whose files stack them, as in a checkpoint with one
+// tensor per expert. Gate and up are one tensor, its rows or columns gate first:
+//
+//	gate_up_proj (experts, 2*ffn, hidden), down_proj (experts, hidden, ffn)   or transposed:
+//	gate_up_proj (experts, hidden, 2*ffn), down_proj (experts, ffn, hidden)
+func (c *Checkpoint) takeStackedExperts() error {
+	m := &c.Config.MoE
+	for i := range c.Config.Layers {
+		if !c.Config.Sparse(i) {
+			continue
+		}
+		n := c.Config.Layer(i).Experts
+		both, stacked := c.at[n.expert+"gate_up_proj"]
+		down, also := c.at[n.expert+"down_proj"]
+		if !stacked && !also {
+			continue
+		}
+		shapes := fmt.Sprintf("gate_up_proj has shape %v and down_proj %v", both.Shape, down.Shape)
+		plain := slices.Equal(both.Shape, []int{m.Experts, 2 * m.FFN, c.Config.Hidden}) && slices.Equal(down.Shape, []int{m.Experts, c.Config.Hidden, m.FFN})
+		turned := slices.Equal(both.Shape, []int{m.Experts, c.Config.Hidden, 2 * m.FFN}) && slices.Equal(down.Shape, []int{m.Experts, m.FFN, c.Config.Hidden})
+		if !plain && !turned {
+			return &Error{File: c.Dir, Tensor: n.expert + "gate_up_proj", Kind: ErrMismatch, Detail: shapes + fmt.Sprintf("; %d experts of width %d want [%d %d %d] and [%d %d %d], or both transposed",
+				m.Experts, m.FFN, m.Experts, 2*m.FFN, c.Config.Hidden, m.Experts, c.Config.Hidden, m.FFN)}
+		}
+		delete(c.at, n.expert+"gate_up_proj")
+		delete(c.at, n.expert+"down_proj")
+		for e := range m.Experts {
+			gate, up, d := n.Expert(e)
+			for _, part := range []struct {
+				name       string
+				of         place
+				first, out int // rows of the matrix
+			}{{gate, both, 0, m.FFN}, {up, both, m.FFN, m.FFN}, {d, down, 0, c.Config.Hidden}} {
+				if err := c.add(part.of.matrix(part.name, e, part.first, part.out, turned)); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// matrix is rows [first, first+n) of the e-th matrix in a stack, or of its transpose.
+func (p place) matrix(name string, e, first, n int, turned bool) place {
+	size := int64(len(p.Data) / p.Shape[0])
+	rows, cols := p.Shape[1], p.Shape[2]
+	from, to := int64(e)*size, int64(e+1)*size
+	if turned {
+		rows, cols = cols, rows
+	} else {
+		row := size / int64(rows)
+		from, to = from+int64(first)*row, from+int64(first+n)*row
+	}
+	one := p
+	one.Name, one.Shape, one.Data = name, []int{n, cols}, p.Data[from:to:to]
+	if p.offset > 0 {
+		one.offset = p.offset + from
+	}
+	if turned {
+		stack := one.Tensor
+		stack.Shape = []int{cols, rows}
+		one.Data, one.parts = nil, []Tensor{stack}
+		one.fill = func(dst []float32, r, lo int) {
+			for i := range dst {
+				stack.readRow(dst[i:i+1], lo+i, first+r, first+r+1)
+			}
+		}
+	}
+	return one
 }

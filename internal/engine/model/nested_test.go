@@ -1,14 +1,17 @@
 package model_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/shoal-llm/shoal/internal/engine/gguf"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/model/modeltest"
 )
@@ -79,7 +82,7 @@ func TestNested(t *testing.T) {
 		for _, s := range hub.Config.Tensors() {
 			equalTensors(t, hub, c, s.Name, 0)
 		}
-		if len(c.Extra()) != 0 {
+		if slices.ContainsFunc(c.Extra(), func(name string) bool { return !isEye(name) }) || len(c.Extra()) != 3 {
 			t.Errorf("%s: extra %v", name, c.Extra())
 		}
 	}
@@ -122,5 +125,107 @@ func TestNested(t *testing.T) {
 	var deep = `{"architectures":["Gemma3ForConditionalGeneration"],"text_config":` + strings.Repeat(`{"text_config":`, 4000) + `{}` + strings.Repeat("}", 4001)
 	if c, err := model.ParseConfig("d", []byte(deep), nil); err != nil || c.Hidden != 2304 {
 		t.Errorf("a text_config within a text_config: %+v, %v", c, err)
+	}
+}
+
+// Other wrappers: which decoder they hold, and which of two settings counts.
+func TestWrappers(t *testing.T) {
+	const text = `"hidden_size":64,"num_hidden_layers":2,"num_attention_heads":4,"num_key_value_heads":2,"intermediate_size":96,"vocab_size":100,"rope_theta":1e6`
+	for _, test := range []struct {
+		config string
+		want   func(c *model.Config) bool
+		err    string
+	}{
+		{`{"architectures":["Qwen2_5_VLForConditionalGeneration"],` + text + `,"tie_word_embeddings":true,"rope_scaling":{"type":"mrope","mrope_section":[2,3,3]}}`,
+			func(c *model.Config) bool {
+				return c.Architecture == "Qwen2ForCausalLM" && c.Tied && c.Rope.Type == "" && c.Rope.Theta == 1e6 && c.NormEps == 1e-5
+			}, ""},
+		{`{"model_type":"qwen2_vl","tie_word_embeddings":false,"text_config":{"tie_word_embeddings":true,` + text + `}}`, func(c *model.Config) bool { return c.Tied && c.QKVBias }, ""},
+		{`{"architectures":["Qwen3VLForConditionalGeneration"],"tie_word_embeddings":true,"text_config":{"tie_word_embeddings":false,"head_dim":null,` + text + `,"rope_scaling":{"rope_type":"default","mrope_interleaved":true,"mrope_section":[24,20,20]}}}`,
+			func(c *model.Config) bool {
+				return c.Architecture == "Qwen3ForCausalLM" && c.Tied && c.HeadDim == 128 && c.MaxPositions == 128000
+			}, ""},
+		{`{"architectures":["Qwen3VLForConditionalGeneration"],"tie_word_embeddings":false,"text_config":{"tie_word_embeddings":true,` + text + `}}`, func(c *model.Config) bool { return !c.Tied }, ""},
+		{`{"architectures":["Qwen3VLForConditionalGeneration"],"text_config":{"tie_word_embeddings":true,` + text + `}}`, func(c *model.Config) bool { return c.Tied }, ""},
+		{`{"architectures":["Qwen3VLForConditionalGeneration"],` + text + `}`, nil, `field "text_config": missing`},
+		{`{"architectures":["Qwen3VLForConditionalGeneration"],"text_config":{` + text + `,"rope_scaling":{"type":"mrope","factor":2,"partial_rotary_factor":0.5}}}`, nil, "partial_rotary_factor"},
+		{`{"architectures":["Mistral3ForConditionalGeneration"],"text_config":{"model_type":"mistral",` + text + `,"sliding_window":null}}`, func(c *model.Config) bool { return c.Architecture == "MistralForCausalLM" && c.Windows == nil }, ""},
+		{`{"architectures":["Mistral3ForConditionalGeneration"],"text_config":{"model_type":"pixtral",` + text + `}}`, nil, `field "text_config.model_type": decoder "pixtral" is not supported`},
+		{`{"architectures":["Mistral3ForConditionalGeneration"],"text_config":{"model_type":7}}`, nil, "text_config.model_type"},
+	} {
+		c, err := model.ParseConfig("d", []byte(test.config), nil)
+		if test.err != "" {
+			if err == nil || !strings.Contains(err.Error(), test.err) {
+				t.Errorf("%s: %v, want %q", test.config, err, test.err)
+			}
+		} else if err != nil || !test.want(&c) {
+			t.Errorf("%s: %+v, %v", test.config, c, err)
+		}
+	}
+}
+
+// Stacked experts are the same in both layouts, and wrong shapes are refused.
+func TestStackedExperts(t *testing.T) {
+	const from = "testdata/qwen3_vl_moe"
+	turned := open(t, from)
+	file, err := os.ReadFile(filepath.Join(from, "model.safetensors"))
+	check(t, err)
+	header, data := modeltest.Parts(file)
+	for name, e := range header {
+		if !strings.Contains(name, ".experts.") {
+			continue
+		}
+		entry := e.(map[string]any)
+		at, shape := entry["data_offsets"].([]any), entry["shape"].([]any)
+		stack := data[int(at[0].(float64)):int(at[1].(float64))]
+		experts, rows, cols := int(shape[0].(float64)), int(shape[1].(float64)), int(shape[2].(float64))
+		plain := make([]byte, 0, len(stack))
+		for x := range experts {
+			for c := range cols {
+				for r := range rows {
+					i := 2 * ((x*rows+r)*cols + c)
+					plain = append(plain, stack[i:i+2]...)
+				}
+			}
+		}
+		copy(stack, plain)
+		entry["shape"] = []int{experts, cols, rows}
+	}
+	config, err := os.ReadFile(filepath.Join(from, "config.json"))
+	check(t, err)
+	dir := t.TempDir()
+	put(t, filepath.Join(dir, "config.json"), config)
+	put(t, filepath.Join(dir, "model.safetensors"), modeltest.File(header, data))
+	plain := open(t, dir)
+	for _, s := range turned.Config.Tensors() {
+		equalTensors(t, turned, plain, s.Name, 0)
+	}
+	put(t, filepath.Join(dir, "config.json"), bytes.Replace(config, []byte(`"moe_intermediate_size": 32`), []byte(`"moe_intermediate_size": 31`), 1))
+	if _, err := model.Open(dir); !errors.Is(err, model.ErrMismatch) || !strings.Contains(err.Error(), "gate_up_proj has shape [6 64 48] and down_proj [6 48 32]; 6 experts of width 31 want [6 62 48]") {
+		t.Error(err)
+	}
+}
+
+// llama.cpp has names of its own for the decoders of Qwen's wrappers, and keys for images.
+func TestGGUFWrappers(t *testing.T) {
+	for from, to := range map[string]string{"qwen2": "qwen2vl", "qwen3": "qwen3vl", "qwen3_moe": "qwen3vlmoe"} {
+		hub := open(t, filepath.Join("testdata", from))
+		g := modeltest.Convert(hub, always(gguf.F32))
+		old := strings.ReplaceAll(from, "_", "") + "."
+		for i, k := range g.Meta {
+			if rest, ok := strings.CutPrefix(k.Name, old); ok {
+				g.Meta[i].Name = to + "." + rest
+			}
+		}
+		g.Unset("general.architecture")
+		g.Set("general.architecture", to)
+		g.Set(to+".rope.dimension_sections", []int32{4, 2, 2, 0})
+		g.Set(to+".n_deepstack_layers", uint32(3))
+		path := filepath.Join(t.TempDir(), "m.gguf")
+		put(t, path, g.Bytes())
+		got := open(t, path)
+		for _, s := range hub.Config.Tensors() {
+			equalTensors(t, hub, got, s.Name, 0)
+		}
 	}
 }

@@ -45,6 +45,9 @@ func (c *Checkpoint) Want(ctx context.Context, name string, rowLo, rowHi, colLo,
 	if rowLo < 0 || int64(rowHi) > rows || colLo < 0 || int64(colHi) > cols {
 		return fmt.Errorf("model: tensor %q of shape %v has no rows [%d, %d), columns [%d, %d)", name, p.Shape, rowLo, rowHi, colLo, colHi)
 	}
+	if p.parts != nil { // columns of a stack's matrix
+		return c.fetch.Fetch(ctx, filepath.Base(p.path), []Span{{p.offset, p.offset + int64(len(p.parts[0].Data))}})
+	}
 	each := int64(len(p.Data)) / (rows * cols)
 	whole := colHi-colLo == int(cols)
 	var spans []Span
@@ -68,7 +71,7 @@ func (c *Checkpoint) wantSmall() error {
 	}
 	byFile := map[string][]Span{}
 	for name, p := range c.at {
-		if len(p.Shape) < 2 || strings.HasSuffix(name, fp8Suffix) {
+		if !(c.nested && isTower(name)) && (len(p.Shape) < 2 || strings.HasSuffix(name, fp8Suffix)) {
 			file := filepath.Base(p.path)
 			byFile[file] = append(byFile[file], Span{p.offset, p.offset + int64(len(p.Data))})
 		}
