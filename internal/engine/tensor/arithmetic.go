@@ -80,6 +80,7 @@ func (t *selfTest) operations() {
 		t.floats(dst)
 	}
 	op(func(dst []float32) { RMSNorm(dst, x, w, 1e-5) })
+	op(func(dst []float32) { NormBy(dst, x, w, RMSFactor(SumSquares(x), n, 1e-5)) })
 	op(func(dst []float32) { Add(dst, y) })
 	op(func(dst []float32) { Scale(dst, w[0]) })
 	op(func(dst []float32) { SiLUMul(dst, x, y) })

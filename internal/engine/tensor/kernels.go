@@ -30,6 +30,8 @@ type kernels struct {
 	values [6]valuesKernels
 
 	rmsnorm func(dst, x, w []float32, eps float32)
+	squares func(x []float32) float32
+	normBy  func(dst, x, w []float32, by float32)
 	add     func(dst, x []float32)
 	siluMul func(dst, gate, up []float32)
 	geluMul func(dst, gate, up []float32)

@@ -1,6 +1,9 @@
 package tensor
 
-import "fmt"
+import (
+	"fmt"
+	"math"
+)
 
 func sameLength(op string, lens ...int) {
 	for _, n := range lens[1:] {
@@ -18,6 +21,40 @@ func RMSNorm(dst, x, w []float32, eps float32) {
 	}
 	sameLength("RMSNorm", len(x), len(dst), len(w))
 	active.rmsnorm(dst, x, w, eps)
+}
+
+// LayerNorm is RMSNorm of x minus its mean, without a bias (Ba et al., arXiv 1607.06450). The sum of
+// x is in 16 lanes, then their tree. dst may be x.
+func LayerNorm(dst, x, w []float32, eps float32) {
+	if len(x) == 0 {
+		return
+	}
+	sameLength("LayerNorm", len(x), len(dst), len(w))
+	var acc lanes
+	for i, v := range x {
+		acc[i&15] += v
+	}
+	mean := acc.sum() / float32(len(x))
+	for i, v := range x {
+		dst[i] = v - mean
+	}
+	active.rmsnorm(dst, dst[:len(x)], w, eps)
+}
+
+// SumSquares is the sum of squares of RMSNorm: a fused chain in 16 lanes, then their tree.
+func SumSquares(x []float32) float32 { return active.squares(x) }
+
+// RMSFactor is 1/sqrt(mean + eps) of n numbers with the given sum of squares.
+func RMSFactor(squares float32, n int, eps float32) float32 {
+	mean := squares / float32(n)
+	return 1 / float32(math.Sqrt(float64(mean+eps)))
+}
+
+// NormBy computes dst = (x * by) * w over the length of x: RMSNorm, if by is its RMSFactor. dst may
+// be x.
+func NormBy(dst, x, w []float32, by float32) {
+	sameLength("NormBy", len(x), len(dst), len(w))
+	active.normBy(dst, x, w, by)
 }
 
 // Add computes dst += x over the length of dst.

@@ -14,6 +14,20 @@ func rmsnormAVX2(dst, x, w []float32, eps float32) {
 	normTail(dst[n:], x[n:], w[n:], r)
 }
 
+func sumSquaresVecAVX2(x []float32) float32 {
+	var acc lanes
+	n := len(x) &^ 15
+	sumSquaresAVX2(&acc, unsafe.SliceData(x), n)
+	sumSquaresTail(&acc, x[n:])
+	return acc.sum()
+}
+
+func normByAVX2(dst, x, w []float32, by float32) {
+	n := len(x) &^ 15
+	normAVX2(unsafe.SliceData(dst), unsafe.SliceData(x), unsafe.SliceData(w), by, n)
+	normTail(dst[n:], x[n:], w[n:], by)
+}
+
 func addVecAVX2(dst, x []float32) {
 	n := len(dst) &^ 15
 	addAVX2(unsafe.SliceData(dst), unsafe.SliceData(x), n)
@@ -118,6 +132,8 @@ var kernelsAVX2 = &kernels{
 	picked:     pickedAVX2,
 	fold:       foldAVX2,
 	rmsnorm:    rmsnormAVX2,
+	squares:    sumSquaresVecAVX2,
+	normBy:     normByAVX2,
 	add:        addVecAVX2,
 	siluMul:    siluMulVecAVX2,
 	geluMul:    geluMulVecAVX2,

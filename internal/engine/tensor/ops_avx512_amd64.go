@@ -14,6 +14,20 @@ func rmsnormAVX512(dst, x, w []float32, eps float32) {
 	normTail(dst[n:], x[n:], w[n:], r)
 }
 
+func sumSquaresVecAVX512(x []float32) float32 {
+	var acc lanes
+	n := len(x) &^ 15
+	sumSquaresAVX512(&acc, unsafe.SliceData(x), n)
+	sumSquaresTail(&acc, x[n:])
+	return acc.sum()
+}
+
+func normByAVX512(dst, x, w []float32, by float32) {
+	n := len(x) &^ 15
+	normAVX512(unsafe.SliceData(dst), unsafe.SliceData(x), unsafe.SliceData(w), by, n)
+	normTail(dst[n:], x[n:], w[n:], by)
+}
+
 func addVecAVX512(dst, x []float32) {
 	n := len(dst) &^ 15
 	addAVX512(unsafe.SliceData(dst), unsafe.SliceData(x), n)
@@ -118,6 +132,8 @@ var kernelsAVX512 = &kernels{
 	picked:     pickedAVX512,
 	fold:       foldAVX2,
 	rmsnorm:    rmsnormAVX512,
+	squares:    sumSquaresVecAVX512,
+	normBy:     normByAVX512,
 	add:        addVecAVX512,
 	siluMul:    siluMulVecAVX512,
 	geluMul:    geluMulVecAVX512,

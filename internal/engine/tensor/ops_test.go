@@ -61,6 +61,15 @@ func TestOpsSameBits(t *testing.T) {
 				})
 			}
 			run("RMSNorm", func(d []float32) { RMSNorm(d, a, b, 1e-5) })
+			run("LayerNorm", func(d []float32) { LayerNorm(d, a, b, 1e-5) })
+			run("SumSquares", func(d []float32) { d[0] = SumSquares(a) })
+			run("NormBy", func(d []float32) { NormBy(d, a, b, 0.7) })
+			run("RMSNorm in parts", func(d []float32) {
+				whole := make([]float32, n)
+				NormBy(d, a, b, RMSFactor(SumSquares(a), n, 1e-5))
+				RMSNorm(whole, a, b, 1e-5)
+				sameBits(t, "RMSNorm in parts", d, whole)
+			})
 			run("Add", func(d []float32) { Add(d, b) })
 			run("SiLUMul", func(d []float32) { SiLUMul(d, a, b) })
 			run("GELUMul", func(d []float32) { GELUMul(d, a, b) })
@@ -157,6 +166,19 @@ func TestOpsAreTheDefinition(t *testing.T) {
 				v := float64(x[i])
 				if want := v / 2 * (1 + math.Tanh(math.Sqrt(2/math.Pi)*(v+0.044715*v*v*v))) * float64(up[i]); !close(act[i], want) {
 					t.Fatalf("GELUMul of %d: element %d is %v, want %v", n, i, act[i], want)
+				}
+			}
+			LayerNorm(norm, x, up, 1e-5)
+			mean, variance := 0.0, 0.0
+			for _, v := range x {
+				mean += float64(v) / float64(n)
+			}
+			for _, v := range x {
+				variance += (float64(v) - mean) * (float64(v) - mean) / float64(n)
+			}
+			for i, v := range x {
+				if want := (float64(v) - mean) / math.Sqrt(variance+1e-5) * float64(up[i]); !close(norm[i], want) {
+					t.Fatalf("LayerNorm of %d: element %d is %v, want %v", n, i, norm[i], want)
 				}
 			}
 			SoftCap(act, 0.7)

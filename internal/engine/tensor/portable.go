@@ -12,6 +12,8 @@ func portableKernels() *kernels {
 		softmax:    portableSoftmax,
 		fold:       portableFold,
 		rmsnorm:    portableRMSNorm,
+		squares:    portableSumSquares,
+		normBy:     normTail,
 		add:        portableAdd,
 		siluMul:    portableSiLUMul,
 		geluMul:    portableGELUMul,

@@ -18,6 +18,12 @@ func portableRMSNorm(dst, x, w []float32, eps float32) {
 	normTail(dst, x, w, rsqrtMean(&acc, len(x), eps))
 }
 
+func portableSumSquares(x []float32) float32 {
+	var acc lanes
+	sumSquaresTail(&acc, x)
+	return acc.sum()
+}
+
 func sumSquaresTail(acc *lanes, x []float32) {
 	for i, v := range x {
 		acc[i&15] = fma32(v, v, acc[i&15])
@@ -25,8 +31,7 @@ func sumSquaresTail(acc *lanes, x []float32) {
 }
 
 func rsqrtMean(acc *lanes, n int, eps float32) float32 {
-	mean := acc.sum() / float32(n)
-	return 1 / float32(math.Sqrt(float64(mean+eps)))
+	return RMSFactor(acc.sum(), n, eps)
 }
 
 func normTail(dst, x, w []float32, r float32) {

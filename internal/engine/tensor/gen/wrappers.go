@@ -14,6 +14,20 @@ func rmsnormISA(dst, x, w []float32, eps float32) {
 	normTail(dst[n:], x[n:], w[n:], r)
 }
 
+func sumSquaresVecISA(x []float32) float32 {
+	var acc lanes
+	n := len(x) &^ 15
+	sumSquaresISA(&acc, unsafe.SliceData(x), n)
+	sumSquaresTail(&acc, x[n:])
+	return acc.sum()
+}
+
+func normByISA(dst, x, w []float32, by float32) {
+	n := len(x) &^ 15
+	normISA(unsafe.SliceData(dst), unsafe.SliceData(x), unsafe.SliceData(w), by, n)
+	normTail(dst[n:], x[n:], w[n:], by)
+}
+
 func addVecISA(dst, x []float32) {
 	n := len(dst) &^ 15
 	addISA(unsafe.SliceData(dst), unsafe.SliceData(x), n)
@@ -118,6 +132,8 @@ var kernelsISA = &kernels{
 	picked:  pickedISA,
 	fold:    foldAVX2,
 	rmsnorm: rmsnormISA,
+	squares: sumSquaresVecISA,
+	normBy:  normByISA,
 	add:     addVecISA,
 	siluMul: siluMulVecISA,
 	geluMul: geluMulVecISA,
