@@ -163,7 +163,7 @@ func (c *Checkpoint) takeStackedExperts() error {
 				name       string
 				of         place
 				first, out int // rows of the matrix
-			}{{gate, both, 0, m.FFN}, {up, both, m.FFN, m.FFN}, {d, down, 0, c.Config.Hidden}} {
+			}{{gate.Weight, both, 0, m.FFN}, {up.Weight, both, m.FFN, m.FFN}, {d.Weight, down, 0, c.Config.Hidden}} {
 				if err := c.add(part.of.matrix(part.name, e, part.first, part.out, turned)); err != nil {
 					return err
 				}
