@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	pb "google.golang.org/protobuf/proto"
@@ -122,26 +123,26 @@ func TestSameBits(t *testing.T) {
 // norms of heads, and experts, whose tokens are grouped differently by each batch and chunk.
 func TestSameBitsFamilies(t *testing.T) {
 	const policy = "snapstream:sink=4,recent=40,topk=40,obs=8,pool=7"
-	for _, name := range []string{"qwen2", "qwen3", "mistral", "mistral_window", "qwen2_window", "granite", "gemma2", "gemma3", "phi3", "smollm3", "qwen2_5_vl", "qwen3_vl_moe", "deepseek_v2", "dace"} {
+	for _, name := range []string{"qwen2", "qwen3", "mistral", "mistral_window", "qwen2_window", "granite", "gemma2", "gemma3", "gemma4_31b", "gemma4_e2b", "gemma4_26b", "phi3", "smollm3", "qwen2_5_vl", "qwen3_vl_moe", "deepseek_v2", "dace"} {
 		dir := filepath.Join(modelData, name)
 		if name == "dace" { // bundled, latents and experts, trained
 			if dir = filepath.Join("../../models", name); raceEnabled || testing.Short() {
 				continue
 			}
 		}
-		if name == "deepseek_v2" || name == "gemma2" || name == "gemma3" {
+		if name == "deepseek_v2" || name == "gemma2" || name == "gemma3" || strings.HasPrefix(name, "gemma4") {
 			sameAsAlone(t, rigConfig{dir: dir}, "squeezed:clusters=0.25,levels=2,sparsity=0.5,tail=4,obs=6,segment=64", 31, rigConfig{sockets: 3, mapping: topology.Reduce})
 		}
 		sameAsAlone(t, rigConfig{dir: dir}, policy, 31, rigConfig{sockets: 3, mapping: topology.Gather, shares: []float64{1, 4, 2}})
 	}
 	// Activations quantized before an exchange (layer/quantized.go): with biases, with norms after
 	// attention and FFN.
-	for _, name := range []string{"qwen2", "gemma3"} {
+	for _, name := range []string{"qwen2", "gemma3", "gemma4_31b", "gemma4_e2b"} {
 		sameAsAlone(t, rigConfig{dir: filepath.Join(modelData, name), weights: "q8_0"}, policy, 41,
 			rigConfig{sockets: 3, mapping: topology.Gather, shares: []float64{1, 4, 2}},
 			rigConfig{sockets: 4, mapping: topology.Reduce, shares: []float64{0.1, 1, 3, 1}})
 	}
-	for _, name := range []string{"mixtral", "qwen3_moe"} {
+	for _, name := range []string{"mixtral", "qwen3_moe", "gemma4_26b"} {
 		for _, weights := range []string{"F32", "q8_0"} {
 			sameAsAlone(t, rigConfig{dir: filepath.Join(modelData, name), weights: weights}, policy, 31,
 				rigConfig{sockets: 3, mapping: topology.Gather, shares: []float64{1, 4, 2}},

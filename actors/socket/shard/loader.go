@@ -180,9 +180,9 @@ func (l *loader) bank(n int, rows topology.Range, cols int) *tensor.Bank {
 	return b
 }
 
-func (l *loader) fillBank(b *tensor.Bank, i int, m model.Linear, rows topology.Range) {
+func (l *loader) fillBank(b *tensor.Bank, i int, name string, rows topology.Range) {
 	if b != nil {
-		l.fill(b.At(i), 0, m, rows)
+		l.fill(b.At(i), 0, model.Linear{Weight: name}, rows)
 	}
 }
 

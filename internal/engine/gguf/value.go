@@ -90,6 +90,18 @@ func (v Value) Wholes() ([]int64, bool) {
 	return out, true
 }
 
+// Flags copies an array of bools.
+func (v Value) Flags() ([]bool, bool) {
+	if v.Kind != Array || v.Elem != Bool {
+		return nil, false
+	}
+	out := make([]bool, v.N)
+	for i := range out {
+		out[i] = v.raw[i] != 0
+	}
+	return out, true
+}
+
 func (v Value) Float32s() ([]float32, bool) {
 	if v.Kind != Array || v.Elem != Float32 {
 		return nil, false

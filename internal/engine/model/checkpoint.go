@@ -276,23 +276,8 @@ func (c *Checkpoint) checkIndex(where map[string]string) error {
 	return bad.in(c.Dir)
 }
 
-// flatten reads the stacked matrices of experts, (experts, rows, columns), as one matrix.
-func (c *Checkpoint) flatten() {
-	for i := 0; i < c.Config.Layers && c.Config.MoE.Beside; i++ {
-		if n := c.Config.Layer(i).Experts; n != nil && n.stacked != nil {
-			for _, name := range []string{n.stacked.gateUp, n.stacked.down} {
-				if p, ok := c.at[name]; ok && len(p.Shape) == 3 && p.Shape[0] == c.Config.MoE.Experts {
-					p.Shape = []int{p.Shape[0] * p.Shape[1], p.Shape[2]}
-					c.at[name] = p
-				}
-			}
-		}
-	}
-}
-
 // check compares the tensors with the architecture's list.
 func (c *Checkpoint) check() error {
-	c.flatten()
 	var bad Problems
 	arch, _ := lookup(c.Config.Architecture)
 	known := map[string]bool{}
@@ -322,7 +307,7 @@ func (c *Checkpoint) check() error {
 		if c.nested && isTower(name) {
 			continue
 		}
-		if !known[name] && (c.gguf || !arch.extra(name) && !c.Config.rewired(name) && (arch.beyond == nil || !arch.beyond(&c.Config, name))) { // a GGUF file holds its model and nothing else
+		if !known[name] && (arch.beyond == nil || !arch.beyond(&c.Config, name)) && (c.gguf || !arch.extra(name) && !c.Config.rewired(name)) { // a GGUF file holds its model and nothing else
 			bad.List = append(bad.List, &Error{File: c.at[name].path, Tensor: name, Kind: ErrMismatch,
 				Detail: fmt.Sprintf("is not part of the %s that %s describes; ignoring it would change the output", arch.Name, c.described())})
 		}
@@ -336,7 +321,7 @@ func (c *Checkpoint) asked() Config {
 	few, names := c.Config, 0
 	for i := 0; i < c.Config.Layers && names <= len(c.at); i++ {
 		few.Layers = i + 1
-		if names++; c.Config.Sparse(i) && !c.Config.MoE.Beside { // whose experts are in two tensors
+		if names++; c.Config.Sparse(i) {
 			names += 3 * c.Config.MoE.Experts
 		}
 	}

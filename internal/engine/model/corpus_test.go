@@ -270,7 +270,7 @@ func corpusSafetensors(t *testing.T, dir string, cases *int) {
 			damage("no "+key, func(_, e map[string]any) { delete(e, key) })
 		}
 		damage("a key more", func(_, e map[string]any) { e["strides"] = []int{1} })
-		damage("a flat shape", func(_, e map[string]any) { e["shape"] = []int{1} })
+		damage("another rank", func(_, e map[string]any) { e["shape"] = append(e["shape"].([]any), 1) })
 		damage("a rank of 9", func(_, e map[string]any) { e["shape"] = []int{1, 1, 1, 1, 1, 1, 1, 1, 1} })
 		damage("another name", func(h, e map[string]any) { delete(h, name); h["model.layers.9.x"] = e })
 		damage("a name of a megabyte", func(h, e map[string]any) { h[strings.Repeat("n", 1<<20)] = e })

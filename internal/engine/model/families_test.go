@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -16,7 +17,7 @@ import (
 )
 
 // families are the architectures that the package registers.
-var families = []string{"DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "Gemma2ForCausalLM", "Gemma3ForCausalLM", "GemmaForCausalLM", "GraniteForCausalLM", "LlamaForCausalLM", "LlamaSwiftKVForCausalLM", "MistralForCausalLM", "MixtralForCausalLM", "Phi3ForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM", "SmolLM3ForCausalLM"}
+var families = []string{"DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "Gemma2ForCausalLM", "Gemma3ForCausalLM", "Gemma4ForCausalLM", "Gemma4UnifiedForCausalLM", "GemmaForCausalLM", "GraniteForCausalLM", "LlamaForCausalLM", "LlamaSwiftKVForCausalLM", "MistralForCausalLM", "MixtralForCausalLM", "Phi3ForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM", "SmolLM3ForCausalLM"}
 
 // Each family's own keys and defaults, as its configuration class in
 // transformers has them.
@@ -62,6 +63,14 @@ func TestFamilies(t *testing.T) {
 		{"Gemma3", change{"num_hidden_layers": 7, "rope_theta": remove, "sliding_window": 32, "tie_word_embeddings": remove, "hidden_activation": "gelu_pytorch_tanh"}, func(c *Config) bool {
 			return c.Window(4) == 32 && c.Window(5) == 0 && c.Window(6) == 32 && c.RopeOf(4) == 1 && c.RopeOf(5) == 0 && c.Rope.Theta == 1e6 && c.LocalRope.Theta == 1e4 &&
 				c.Tied && c.HeadDim == 256 && c.AttentionScale() == 1./16 && c.LogitCap == 0
+		}},
+		{"Gemma4", change{"num_hidden_layers": 7, "tie_word_embeddings": remove, "hidden_activation": "gelu_pytorch_tanh", "vocab_size": 1000, "head_dim": 16}, func(c *Config) bool {
+			return c.Window(0) == 512 && c.Window(5) == 0 && c.Window(6) == 0 && c.Tied && c.Global == KVShape{c.KVHeads, 512} && c.AttentionScale() == 1 && c.Rope.Theta == 1e6 && c.Rope.Part == 0.25 &&
+				c.LocalRope.Theta == 1e4 && c.PerLayer == PerLayer{256, 262144} && !c.NormsAddOne && c.VNorm && c.OwnKV == 0 && c.MoE.Experts == 0
+		}},
+		{"Gemma4Unified", change{"num_hidden_layers": 12, "attention_k_eq_v": true, "num_global_key_value_heads": 1, "num_kv_shared_layers": 6, "hidden_size_per_layer_input": 256, "enable_moe_block": true}, func(c *Config) bool {
+			return c.Window(0) == 1024 && c.Global == KVShape{1, 512} && c.VFromK && c.OwnKV == 6 && c.KVOwner(11) == 5 && c.KVOwner(6) == 4 && c.PerLayer.Width == 0 && c.MoE.Experts == 0 &&
+				c.CachesOf(0) == c.KVHeads && c.CachesOf(5) == 1 && c.CacheLayers() == 5*c.KVHeads+1 && c.CacheOf(11) == 5*c.KVHeads && !c.WideFFN
 		}},
 		{"Gemma3", change{"sliding_window": 100000, "sliding_window_pattern": 2, "query_pre_attn_scalar": 4, "final_logit_softcapping": 30}, func(c *Config) bool {
 			return c.Window(0) == 100000 && c.RopeOf(0) == 1 && c.RopeOf(1) == 0 && c.AttentionScale() == 0.5 && c.LogitCap == 30 // the rotation stays, although the window has no effect
@@ -143,6 +152,24 @@ func TestFamilies(t *testing.T) {
 			t.Errorf("Granite, %s %v: %v", field, v, err)
 		}
 	}
+	layerHeads := func(layer int, v map[string]any) map[string]any { return map[string]any{strconv.Itoa(layer): v} }
+	for i, test := range []change{{"attention_k_eq_v": "x"}, {"num_kv_shared_layers": 7}, {"num_kv_shared_layers": 6}, {"num_kv_shared_layers": -1}, {"global_head_dim": 15}, {"global_head_dim": 1 << 20},
+		{"attention_k_eq_v": true, "num_global_key_value_heads": 3}, {"hidden_size_per_layer_input": 1 << 20}, {"vocab_size_per_layer_input": 7}, {"per_layer_config": layerHeads(0, map[string]any{"head_dim": 64})},
+		{"per_layer_config": layerHeads(5, map[string]any{"head_dim": 64})}, {"per_layer_config": layerHeads(5, map[string]any{"sliding_window": 64})},
+		{"rope_parameters": map[string]any{"full_attention": map[string]any{"rope_theta": 1e6, "rope_type": "yarn"}}}, {"rope_parameters": map[string]any{"rope_theta": 1e6}},
+		{"rope_parameters": map[string]any{"sliding_attention": map[string]any{"rope_theta": 1e6, "rope_type": "default", "factor": 2}}}, {"rope_scaling": map[string]any{"rope_type": "linear", "factor": 2}},
+		{"enable_moe_block": true, "top_k_experts": 2, "moe_intermediate_size": 8}, {"enable_moe_block": true, "num_experts": 4, "top_k_experts": 5, "moe_intermediate_size": 8}, {"use_bidirectional_attention": "all"}, {"final_logit_softcapping": -1}} {
+		full := change{"architectures": []string{gemma4}, "num_hidden_layers": 7, "hidden_activation": "gelu_pytorch_tanh"}
+		var fields []string
+		for k, v := range test {
+			full[k] = v
+			fields = append(fields, k)
+		}
+		_, err := ParseConfig("d", with(full), nil)
+		if err == nil || !slices.ContainsFunc(fields, func(field string) bool { return strings.Contains(err.Error(), field) }) && !strings.Contains(err.Error(), "num_experts") {
+			t.Errorf("Gemma 4, case %d, %v: %v", i, test, err)
+		}
+	}
 	for field, v := range map[string]any{"sliding_window": 0, "hidden_act": "gelu", "layer_types": 3, "max_window_layers": -1, "use_sliding_window": "yes"} {
 		full := change{"architectures": []string{"Qwen2ForCausalLM"}, "use_sliding_window": true, "max_window_layers": 0, field: v}
 		if _, err := ParseConfig("d", with(full), nil); err == nil || !strings.Contains(err.Error(), field) {
@@ -154,7 +181,7 @@ func TestFamilies(t *testing.T) {
 // Folders of the other families' reference models open, with the frequencies of transformers.
 func TestFamilyCheckpoints(t *testing.T) {
 	for name, arch := range map[string]string{"qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "mistral": "MistralForCausalLM", "mixtral": "MixtralForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM",
-		"granite": "GraniteForCausalLM", "gemma": "GemmaForCausalLM", "gemma2": "Gemma2ForCausalLM", "gemma3": "Gemma3ForCausalLM", "mistral_window": "MistralForCausalLM", "qwen2_window": "Qwen2ForCausalLM",
+		"granite": "GraniteForCausalLM", "gemma": "GemmaForCausalLM", "gemma2": "Gemma2ForCausalLM", "gemma3": "Gemma3ForCausalLM", "gemma4_31b": gemma4, "gemma4_e2b": gemma4, "gemma4_26b": gemma4, "mistral_window": "MistralForCausalLM", "qwen2_window": "Qwen2ForCausalLM",
 		"deepseek_v2": "DeepseekV2ForCausalLM", "deepseek_v3": "DeepseekV3ForCausalLM", "phi3": "Phi3ForCausalLM", "smollm3": "SmolLM3ForCausalLM", "qwen2_5_vl": "Qwen2ForCausalLM", "qwen3_vl_moe": "Qwen3MoeForCausalLM"} {
 		dir := filepath.Join("testdata", name)
 		c, err := Open(dir)
@@ -178,7 +205,7 @@ func TestFamilyCheckpoints(t *testing.T) {
 			}
 		}
 		got := slices.DeleteFunc(c.Config.Rotations(), func(r Rotation) bool { return r.Freq[0] == 0 }) // that of layers without rotary positions
-		if c.Config.Architecture != arch || slices.ContainsFunc(c.Extra(), func(name string) bool { return !isTower(name) }) || c.nested != (len(c.Extra()) > 0) || len(got) != len(want) {
+		if c.Config.Architecture != arch || slices.ContainsFunc(c.Extra(), func(name string) bool { return !isTower(name) && !gemma4Beyond(&c.Config, name) }) || c.nested != (len(c.Extra()) > 0) || len(got) != len(want) {
 			t.Errorf("%s: %+v, extra %v, %d rotations, want %d", name, c.Config, c.Extra(), len(got), len(want))
 		}
 		for r := range want {

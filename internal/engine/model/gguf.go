@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/shoal-llm/shoal/internal/engine/gguf"
@@ -98,7 +99,7 @@ func (c *Checkpoint) takeRopeFactors(path string) error {
 	fail := func(kind error, format string, args ...any) error {
 		return &Error{File: path, Tensor: name, Kind: kind, Detail: fmt.Sprintf(format, args...)}
 	}
-	n := c.Config.HeadDim / 2
+	n := c.Config.RopeDim() / 2
 	switch {
 	case p.DType != tensor.F32 || len(p.Shape) != 1 || p.Shape[0] != n:
 		return fail(ErrMismatch, "is %s of shape %v; %d frequencies want F32 [%d]", p.stored, p.Shape, n, n)
@@ -107,6 +108,15 @@ func (c *Checkpoint) takeRopeFactors(path string) error {
 	}
 	factors := make([]float32, n)
 	p.Row(factors, 0, 0, n)
+	if rotated := slices.Index(factors, 1e30); rotated >= 0 { // as the converter writes Gemma 4's
+		for i, v := range factors {
+			if i < rotated && v != 1 || i >= rotated && v != 1e30 {
+				return fail(ErrUnsupported, "element %d is %g; with 1e30 for pairs that do not rotate, the first ones have 1", i, v)
+			}
+		}
+		c.Config.Rope.Type, c.Config.Rope.Factor, c.Config.Rope.Part = "proportional", 1, float64(rotated)/float64(n)
+		return nil
+	}
 	c.Config.Rope.Type, c.Config.Rope.Divisors = "divided", make([]float64, n)
 	for i, v := range factors {
 		if !(v > 1e-6 && v < 1e6) {

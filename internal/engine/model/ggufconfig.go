@@ -105,7 +105,9 @@ func (m *metadata) sizes() {
 		{"attention.key_length", "head_dim"}, {"context_length", "max_position_embeddings"},
 		{"attention.layer_norm_rms_epsilon", "rms_norm_eps"},
 	} {
-		m.take(p[0], p[1])
+		if m.arch != "gemma4" || !slices.Contains(gemma4Lists, p[0]) {
+			m.take(p[0], p[1])
+		}
 		if _, ok := m.config[p[1]]; !ok {
 			m.from[p[1]] = m.arch + "." + p[0] // names the key if it is missing
 		}
@@ -191,7 +193,7 @@ func (m *metadata) window() int64 {
 
 // endings are control tokens that end an answer in the supported families, whatever the metadata
 // says, as in generation_config.json of their folders.
-var endings = []string{"<|eot_id|>", "<|im_end|>", "<|end_of_text|>", "<|endoftext|>", "<|eom_id|>", "<|end|>", "<end_of_turn>", "<eos>"}
+var endings = []string{"<|eot_id|>", "<|im_end|>", "<|end_of_text|>", "<|endoftext|>", "<|eom_id|>", "<|end|>", "<end_of_turn>", "<turn|>", "<eos>"}
 
 // tokens reads the tokens that begin and end a text.
 func (m *metadata) tokens() {
@@ -223,7 +225,7 @@ func (m *metadata) tokens() {
 
 // refuse checks every other setting of the architecture: an unknown one may change the arithmetic.
 func (m *metadata) refuse() {
-	for _, key := range []string{"vocab_size", "attention.value_length", "rope.dimension_count"} { // see consistent
+	for _, key := range []string{"vocab_size", "attention.value_length", "rope.dimension_count", "attention.value_length_swa", "rope.dimension_count_swa"} { // see consistent
 		m.read[m.arch+"."+key] = true
 	}
 	for _, key := range []string{"tensor_data_layout", "rope.scaling.original_context_length", "rope.scaling.finetuned"} { // informational
@@ -250,7 +252,8 @@ func (m *metadata) refuse() {
 
 // consistent checks values that metadata contains twice.
 func (m *metadata) consistent(c *Config) {
-	twice := map[string]int{"vocab_size": c.Vocab, "attention.value_length": c.HeadDim, "rope.dimension_count": c.HeadDim}
+	twice := map[string]int{"vocab_size": c.Vocab, "attention.value_length": c.globalKV().Dim, "rope.dimension_count": c.globalKV().Dim,
+		"attention.value_length_swa": c.HeadDim, "rope.dimension_count_swa": c.HeadDim}
 	if c.Latent.Rank > 0 {
 		twice = map[string]int{"vocab_size": c.Vocab} // see ggufdeepseek.go
 	}

@@ -65,25 +65,24 @@ func (c *Checkpoint) takeExperts(t gguf.Tensor, p place) (bool, error) {
 		return false, nil
 	}
 	n, m := c.Config.Layer(layer).Experts, &c.Config.MoE
-	which := map[string]int{"ffn_gate_exps.weight": 0, "ffn_up_exps.weight": 1, "ffn_down_exps.weight": 2}
-	at, stacked := which[part]
+	which := map[string][]int{"ffn_gate_exps.weight": {0}, "ffn_up_exps.weight": {1}, "ffn_down_exps.weight": {2}, "ffn_gate_up_exps.weight": {0, 1}}
+	parts, stacked := which[part]
 	switch {
 	case part == "ffn_gate_inp.weight":
 		p.Name = n.Router
 		return true, c.add(p)
 	case !stacked:
 		return false, nil
-	case len(t.Shape) != 3 || t.Shape[0] != m.Experts:
+	case len(t.Shape) != 3 || t.Shape[0] != m.Experts || t.Shape[1]%len(parts) != 0:
 		return true, &Error{File: p.path, Tensor: t.Name, Kind: ErrMismatch, Detail: fmt.Sprintf("has shape %v; its metadata has %d experts, want [%d rows columns]", t.Shape, m.Experts, m.Experts)}
 	}
-	size := len(t.Data) / m.Experts
+	rows := t.Shape[1] / len(parts)
 	for e := range m.Experts {
 		gate, up, down := n.Expert(e)
-		one := p
-		one.Name, one.Shape = [3]Linear{gate, up, down}[at].Weight, t.Shape[1:]
-		one.Data = t.Data[e*size : (e+1)*size : (e+1)*size]
-		if err := c.add(one); err != nil {
-			return true, err
+		for i, at := range parts {
+			if err := c.add(p.matrix([3]string{gate, up, down}[at], e, i*rows, rows, false)); err != nil {
+				return true, err
+			}
 		}
 	}
 	return true, nil

@@ -28,6 +28,7 @@ var familiesGGUF = map[string]familyGGUF{
 	"gemma":      {hub: "GemmaForCausalLM", read: func(*metadata) {}, finish: finishGemma},
 	"gemma2":     {hub: "Gemma2ForCausalLM", read: (*metadata).gemma2, finish: finishGemma, names: gemmaGGUF},
 	"gemma3":     {hub: "Gemma3ForCausalLM", read: (*metadata).gemma3, finish: finishGemma, names: gemmaGGUF},
+	"gemma4":     {hub: gemma4, read: (*metadata).gemma4, finish: finishGemma, names: gemma4GGUF},
 	"granite":    {hub: "GraniteForCausalLM", read: (*metadata).granite, paired: true},
 	"phi3":       {hub: "Phi3ForCausalLM", read: (*metadata).phi3, names: map[string]string{"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}}, // Phi-4 too
 	"smollm3":    {hub: "SmolLM3ForCausalLM", read: (*metadata).smollm3, paired: true},
@@ -55,6 +56,12 @@ func (f familyGGUF) hubName(name string) string {
 		return FinalNorm
 	case "output.weight":
 		return Head
+	case "per_layer_token_embd.weight":
+		return PerLayerTable
+	case "per_layer_model_proj.weight":
+		return PerLayerProject
+	case "per_layer_proj_norm.weight":
+		return PerLayerNorm
 	}
 	rest, inside := strings.CutPrefix(name, "blk.")
 	layer, part, ok := strings.Cut(rest, ".")
@@ -67,7 +74,7 @@ func (f familyGGUF) hubName(name string) string {
 		}
 		hub += kind
 	}
-	if !inside || !ok || hub == kind || (kind != ".weight" && kind != ".bias") {
+	if !inside || !ok || !whole && (hub == kind || kind != ".weight" && kind != ".bias") {
 		return name
 	}
 	return "model.layers." + layer + "." + hub

@@ -48,13 +48,12 @@ const (
 
 // MoENames names the tensors of a layer with experts.
 type MoENames struct {
-	Router                           string          // (experts, hidden)
-	Bias                             string          // (experts): Router.Bias
-	expert                           string          // prefix of the expert's number
-	gate, up, down                   string          // suffixes after it
-	stacked                          *stackedExperts // instead of a matrix for each expert; nil: no
-	Beside                           *BesideNames    // MoE.Beside; nil: no
-	SharedGate, SharedUp, SharedDown string          // (shared, hidden), (shared, hidden), (hidden, shared): MoE.Shared
+	Router                           string       // (experts, hidden)
+	Bias                             string       // (experts): Router.Bias
+	expert                           string       // prefix of the expert's number
+	gate, up, down                   string       // suffixes after it
+	Beside                           *BesideNames // MoE.Beside; nil: no
+	SharedGate, SharedUp, SharedDown string       // (shared, hidden), (shared, hidden), (hidden, shared): MoE.Shared
 }
 
 // BesideNames names what a layer has in which the shared FFN is a dense one beside the experts, with
@@ -70,22 +69,10 @@ type BesideNames struct {
 	Norm, PostNorm string // (hidden): of the experts' input, of the sum of their outputs
 }
 
-// stackedExperts names the matrices of all experts, one below the other: gate and up of each expert
-// (experts*2*ffn, hidden), and (experts*hidden, ffn).
-type stackedExperts struct {
-	gateUp, down           string
-	experts, width, hidden int
-}
-
 // Expert is the matrices of expert e: (ffn, hidden), (ffn, hidden), (hidden, ffn).
-func (n *MoENames) Expert(e int) (gate, up, down Linear) {
-	if s := n.stacked; s != nil {
-		both, down := s.experts*2*s.width, s.experts*s.hidden
-		return Linear{Weight: s.gateUp, First: e * 2 * s.width, Of: both}, Linear{Weight: s.gateUp, First: (2*e + 1) * s.width, Of: both},
-			Linear{Weight: s.down, First: e * s.hidden, Of: down}
-	}
+func (n *MoENames) Expert(e int) (gate, up, down string) {
 	p := fmt.Sprintf("%s%d.", n.expert, e)
-	return Linear{Weight: p + n.gate}, Linear{Weight: p + n.up}, Linear{Weight: p + n.down}
+	return p + n.gate, p + n.up, p + n.down
 }
 
 // Sparse reports whether layer i has experts instead of a dense feed-forward network.
@@ -111,10 +98,10 @@ func mlpExperts(mlp string) *MoENames {
 // experts lists the tensors of a layer with experts.
 func (s *specs) experts(c *Config, n *MoENames) {
 	m := &c.MoE
-	three := func(gate, up, down Linear, width int) {
-		s.linear(gate, width, c.Hidden)
-		s.linear(up, width, c.Hidden)
-		s.linear(down, c.Hidden, width)
+	three := func(gate, up, down string, width int) {
+		s.add(gate, width, c.Hidden)
+		s.add(up, width, c.Hidden)
+		s.add(down, c.Hidden, width)
 	}
 	s.add(n.Router, m.Experts, c.Hidden)
 	if m.Router.Bias {
@@ -125,7 +112,7 @@ func (s *specs) experts(c *Config, n *MoENames) {
 		three(gate, up, down, m.FFN)
 	}
 	if m.Shared > 0 {
-		three(Linear{Weight: n.SharedGate}, Linear{Weight: n.SharedUp}, Linear{Weight: n.SharedDown}, m.Shared)
+		three(n.SharedGate, n.SharedUp, n.SharedDown, m.Shared)
 	}
 	if b := n.Beside; b != nil {
 		s.add(b.RouterScale, c.Hidden)
@@ -144,7 +131,7 @@ func checkMoE(f *fields, c *Config, experts, perToken, groups, topGroups string)
 	}
 	m, r := &c.MoE, &c.MoE.Router
 	switch {
-	case !m.Beside && m.Experts*c.Layers*3 > maxTensors:
+	case m.Experts*c.Layers*3 > maxTensors:
 		f.fail(experts, ErrOutOfRange, "%d experts in %d layers are more than %d tensors", m.Experts, c.Layers, maxTensors)
 	case m.PerToken > m.Experts:
 		f.fail(perToken, ErrFormat, "%d of %d experts", m.PerToken, m.Experts)

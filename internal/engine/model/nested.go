@@ -22,12 +22,14 @@ type wrapper struct {
 // nested lists the wrappers. In Qwen's, a token has three positions, which are equal for text: see
 // plainPositions.
 var nested = map[string]wrapper{
-	"Gemma3ForConditionalGeneration":     {decoder: gemma3},
-	"Mistral3ForConditionalGeneration":   {},
-	"Qwen2VLForConditionalGeneration":    {decoder: "Qwen2ForCausalLM", flat: true, anyTie: true, assumed: map[string]string{"rms_norm_eps": "1e-5", "max_window_layers": "80"}},
-	"Qwen2_5_VLForConditionalGeneration": {decoder: "Qwen2ForCausalLM", flat: true, anyTie: true, assumed: map[string]string{"rms_norm_eps": "1e-5", "max_window_layers": "80"}},
-	"Qwen3VLForConditionalGeneration":    {decoder: "Qwen3ForCausalLM", assumed: map[string]string{"max_position_embeddings": "128000"}},
-	"Qwen3VLMoeForConditionalGeneration": {decoder: "Qwen3MoeForCausalLM", assumed: map[string]string{"max_position_embeddings": "128000", "norm_topk_prob": "true"}},
+	"Gemma3ForConditionalGeneration":        {decoder: gemma3},
+	"Gemma4ForConditionalGeneration":        {decoder: gemma4},
+	"Gemma4UnifiedForConditionalGeneration": {decoder: gemma4Unified},
+	"Mistral3ForConditionalGeneration":      {},
+	"Qwen2VLForConditionalGeneration":       {decoder: "Qwen2ForCausalLM", flat: true, anyTie: true, assumed: map[string]string{"rms_norm_eps": "1e-5", "max_window_layers": "80"}},
+	"Qwen2_5_VLForConditionalGeneration":    {decoder: "Qwen2ForCausalLM", flat: true, anyTie: true, assumed: map[string]string{"rms_norm_eps": "1e-5", "max_window_layers": "80"}},
+	"Qwen3VLForConditionalGeneration":       {decoder: "Qwen3ForCausalLM", assumed: map[string]string{"max_position_embeddings": "128000"}},
+	"Qwen3VLMoeForConditionalGeneration":    {decoder: "Qwen3MoeForCausalLM", assumed: map[string]string{"max_position_embeddings": "128000", "norm_topk_prob": "true"}},
 }
 
 // isNested reports whether config.json is of a multimodal checkpoint.
@@ -163,7 +165,7 @@ func (c *Checkpoint) takeStackedExperts() error {
 				name       string
 				of         place
 				first, out int // rows of the matrix
-			}{{gate.Weight, both, 0, m.FFN}, {up.Weight, both, m.FFN, m.FFN}, {d.Weight, down, 0, c.Config.Hidden}} {
+			}{{gate, both, 0, m.FFN}, {up, both, m.FFN, m.FFN}, {d, down, 0, c.Config.Hidden}} {
 				if err := c.add(part.of.matrix(part.name, e, part.first, part.out, turned)); err != nil {
 					return err
 				}

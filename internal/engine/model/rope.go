@@ -53,7 +53,7 @@ func (r Rope) InvFreq(dim int) []float64 {
 	case "yarn":
 		r.yarn(freq)
 	case "proportional":
-		rotated := int(r.Part * float64(dim) / 2)
+		rotated := int(r.Part*float64(dim)/2 + 1e-6)
 		for i := range freq {
 			if freq[i] /= r.Factor; i >= rotated {
 				freq[i] = 0

@@ -23,6 +23,11 @@ var tinies = map[string]map[string]any{
 	"Gemma2ForCausalLM":       {"hidden_act": "gelu_pytorch_tanh", "sliding_window": 8, "query_pre_attn_scalar": 8, "attn_logit_softcapping": 2, "final_logit_softcapping": 8},
 	"Gemma3ForCausalLM": {"hidden_activation": "gelu_pytorch_tanh", "sliding_window": 8, "sliding_window_pattern": 2, "rope_theta": 1e6, "rope_local_base_freq": 1e4,
 		"query_pre_attn_scalar": 8, "rope_scaling": map[string]any{"rope_type": "linear", "factor": 8}},
+	"Gemma4ForCausalLM": {"num_hidden_layers": 4, "layer_types": []string{"sliding_attention", "full_attention", "sliding_attention", "full_attention"}, "sliding_window": 8, "num_key_value_heads": 2,
+		"global_head_dim": 16, "num_global_key_value_heads": 1, "attention_k_eq_v": true, "num_kv_shared_layers": 2, "hidden_size_per_layer_input": 4, "vocab_size_per_layer_input": 12,
+		"enable_moe_block": true, "num_experts": 3, "top_k_experts": 2, "moe_intermediate_size": 8, "tie_word_embeddings": true, "final_logit_softcapping": 30, "hidden_activation": "gelu_pytorch_tanh"},
+	"Gemma4UnifiedForCausalLM": {"num_hidden_layers": 4, "layer_types": []string{"sliding_attention", "full_attention", "sliding_attention", "full_attention"}, "sliding_window": 8, "num_key_value_heads": 2,
+		"global_head_dim": 16, "num_kv_shared_layers": 2, "use_double_wide_mlp": true, "tie_word_embeddings": true, "hidden_activation": "gelu_pytorch_tanh"},
 	"DeepseekV2ForCausalLM": tinyLatent(map[string]any{"q_lora_rank": nil, "topk_method": "group_limited_greedy", "scoring_func": "softmax", "norm_topk_prob": false}),
 	"DeepseekV3ForCausalLM": tinyLatent(map[string]any{"q_lora_rank": 8, "topk_method": "noaux_tc", "scoring_func": "sigmoid", "norm_topk_prob": true}),
 }

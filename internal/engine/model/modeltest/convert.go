@@ -32,6 +32,7 @@ var families = map[string]family{
 	"GemmaForCausalLM":      {arch: "gemma", shift: true},
 	"Gemma2ForCausalLM":     {arch: "gemma2", names: gemmaNames, keys: gemma2Keys, shift: true},
 	"Gemma3ForCausalLM":     {arch: "gemma3", names: gemmaNames, keys: gemmaKeys, shift: true},
+	"Gemma4ForCausalLM":     {arch: "gemma4", names: gemma4Names, keys: gemma4Keys},
 	"DeepseekV2ForCausalLM": {arch: "deepseek2", names: deepseekNames, keys: deepseekKeys, halves: true},
 	"DeepseekV3ForCausalLM": {arch: "deepseek2", names: deepseekNames, keys: deepseekKeys, halves: true},
 }
@@ -102,7 +103,10 @@ func Convert(c *model.Checkpoint, typ func(name string) gguf.Type) *GGUF {
 		}
 		if shape := t.Shape; expert && len(shape) == 2 && strings.Contains(name, "_exps") {
 			stacks[name] = append(stacks[name], all...)
-			if n := len(stacks[name]) / len(all); n == m.MoE.Experts {
+			if strings.Contains(name, "gate_up") {
+				shape = []int{2 * shape[0], shape[1]}
+			}
+			if n := len(stacks[name]) / (shape[0] * shape[1]); n == m.MoE.Experts && len(stacks[name]) == n*shape[0]*shape[1] {
 				g.Add(name, kind, append([]int{n}, shape...), Quantise(kind, stacks[name]))
 			}
 			continue
@@ -172,6 +176,9 @@ func ggufName(f family, name string) string {
 	case model.Head:
 		return "output.weight"
 	}
+	if top, ok := perLayerNames[name]; ok {
+		return top
+	}
 	if !strings.HasPrefix(name, "model.layers.") {
 		panic(fmt.Sprintf("modeltest: GGUF has no name for %s", name))
 	}
@@ -192,7 +199,10 @@ func expertNames(c *model.Config) map[string]string {
 		names[n.Router] = block + "gate_inp.weight"
 		for e := range c.MoE.Experts {
 			gate, up, down := n.Expert(e)
-			names[gate.Weight], names[up.Weight], names[down.Weight] = block+"gate_exps.weight", block+"up_exps.weight", block+"down_exps.weight"
+			names[gate], names[up], names[down] = block+"gate_exps.weight", block+"up_exps.weight", block+"down_exps.weight"
+			if c.MoE.Beside { // as the converter writes Gemma 4's
+				names[gate], names[up] = block+"gate_up_exps.weight", block+"gate_up_exps.weight"
+			}
 		}
 	}
 	return names

@@ -121,6 +121,16 @@ func appendValue(b []byte, v any) []byte {
 			b = appendString(b, s)
 		}
 		return b
+	case []bool:
+		b = array(gguf.Bool, len(v))
+		for _, on := range v {
+			n := byte(0)
+			if on {
+				n = 1
+			}
+			b = append(b, n)
+		}
+		return b
 	case []int32:
 		b = array(gguf.Int32, len(v))
 		for _, n := range v {
