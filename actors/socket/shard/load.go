@@ -253,7 +253,9 @@ func (l *loader) experts(c *model.Config, n *model.MoENames, me cut) *layer.Expe
 	if b := n.Beside; b != nil {
 		e.Beside = &layer.Beside{RouterScale: l.vector(b.RouterScale), ExpertScale: l.vector(b.ExpertScale), SharedNorm: l.vector(b.SharedNorm),
 			Norm: l.vector(b.Norm), PostNorm: l.vector(b.PostNorm)}
-		tensor.Scale(e.Beside.RouterScale, float32(1/math.Sqrt(float64(c.Hidden))))
+		for i := range e.Beside.RouterScale {
+			e.Beside.RouterScale[i] *= float32(1 / math.Sqrt(float64(c.Hidden)))
+		}
 	}
 	return e
 }

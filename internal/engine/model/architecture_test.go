@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/shoal-llm/shoal/internal/engine/safetensors"
 )
 
 // A new architecture is one entry: here Llama's sizes with biases on query, key and value alone,
@@ -64,7 +66,7 @@ func TestLlamaParameterCounts(t *testing.T) {
 		test.c.Architecture = "LlamaForCausalLM"
 		var got int64
 		for _, s := range test.c.Tensors() {
-			n, ok := byteSize(s.Shape, 1)
+			n, ok := safetensors.ByteSize(s.Shape, 1)
 			if !ok {
 				t.Fatal(s)
 			}

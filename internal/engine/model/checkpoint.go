@@ -16,6 +16,7 @@ import (
 	"sync/atomic"
 
 	"github.com/shoal-llm/shoal/internal/engine/modelfile"
+	"github.com/shoal-llm/shoal/internal/engine/safetensors"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/hub/layout"
 	"github.com/shoal-llm/shoal/internal/sys/mmap"
@@ -245,13 +246,13 @@ func (c *Checkpoint) mapShard(path string) error {
 	c.heads[path] = head
 	for _, e := range s.entries {
 		if c.nested {
-			e.name = decoderName(e.name)
+			e.Name = decoderName(e.Name)
 		}
-		if old, ok := c.at[e.name]; ok {
-			return &Error{File: path, Tensor: e.name, Kind: ErrFormat, Detail: "is also in " + old.path}
+		if old, ok := c.at[e.Name]; ok {
+			return &Error{File: path, Tensor: e.Name, Kind: ErrFormat, Detail: "is also in " + old.path}
 		}
-		dt, ok := weightType[e.stored]
-		c.at[e.name] = place{path, head + e.begin, e.stored, ok, Tensor{Name: e.name, DType: dt, Shape: e.shape, Data: s.data[e.begin:e.end:e.end], home: home}}
+		dt, ok := weightType[e.Stored]
+		c.at[e.Name] = place{path, head + e.Begin, e.Stored, ok, Tensor{Name: e.Name, DType: dt, Shape: e.Shape, Data: s.data[e.Begin:e.End:e.End], home: home}}
 	}
 	return nil
 }
@@ -407,13 +408,13 @@ func parseIndex(data []byte) (files []string, where map[string]string, err error
 	if err := modelfile.Unmarshal(data, &index); err != nil {
 		return nil, nil, fmt.Errorf("not an index: %w", err)
 	}
-	if n := len(index.WeightMap); n == 0 || n > maxTensors {
-		return nil, nil, fmt.Errorf("weight_map of %d tensors; want 1..%d", n, maxTensors)
+	if n := len(index.WeightMap); n == 0 || n > safetensors.MaxTensors {
+		return nil, nil, fmt.Errorf("weight_map of %d tensors; want 1..%d", n, safetensors.MaxTensors)
 	}
 	seen := map[string]bool{}
 	for name, file := range index.WeightMap {
-		if len(name) > maxNameBytes {
-			return nil, nil, fmt.Errorf("tensor name %q of %d bytes, more than %d", clip(name), len(name), maxNameBytes)
+		if len(name) > safetensors.MaxNameBytes {
+			return nil, nil, fmt.Errorf("tensor name %q of %d bytes, more than %d", clip(name), len(name), safetensors.MaxNameBytes)
 		}
 		if seen[file] {
 			continue

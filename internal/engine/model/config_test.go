@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shoal-llm/shoal/internal/engine/safetensors"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -343,7 +344,7 @@ func FuzzConfig(f *testing.F) {
 			t.Fatalf("accepted %+v", c)
 		}
 		for _, s := range c.Tensors() {
-			if n, ok := byteSize(s.Shape, 8); !ok || n <= 0 {
+			if n, ok := safetensors.ByteSize(s.Shape, 8); !ok || n <= 0 {
 				t.Fatalf("tensor %q of shape %v", s.Name, s.Shape)
 			}
 		}

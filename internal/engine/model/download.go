@@ -15,6 +15,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/engine/gguf"
 	"github.com/shoal-llm/shoal/internal/engine/modelfile"
+	"github.com/shoal-llm/shoal/internal/engine/safetensors"
 	"github.com/shoal-llm/shoal/internal/sys/mmap"
 )
 
@@ -183,16 +184,16 @@ func extents(head []byte, size int64) (out []extent, err error) {
 		return nil, nil
 	}
 	n := binary.LittleEndian.Uint64(head)
-	if n > maxHeaderBytes || int64(n) > size-8 {
+	if n > safetensors.MaxHeaderBytes || int64(n) > size-8 {
 		return nil, nil
 	}
 	begin := 8 + int64(n)
 	if begin > int64(len(head)) {
 		return nil, malformed("the header has %d bytes", n)
 	}
-	entries, err := parseHeader(head[8:begin], size-begin)
+	entries, err := readHeader(head[8:begin], size-begin)
 	for _, e := range entries {
-		out = append(out, extent{begin + e.begin, e.end - e.begin, e.shape})
+		out = append(out, extent{begin + e.Begin, e.End - e.Begin, e.Shape})
 	}
 	return out, err
 }

@@ -8,7 +8,7 @@ func ReadFP8(file []byte, name string, block [2]int) ([]float32, error) {
 	for i := range 8 {
 		n |= uint64(file[i]) << (8 * i)
 	}
-	entries, err := parseHeader(file[8:8+n], int64(len(file))-8-int64(n))
+	entries, err := readHeader(file[8:8+n], int64(len(file))-8-int64(n))
 	if err != nil {
 		return nil, err
 	}
@@ -17,7 +17,7 @@ func ReadFP8(file []byte, name string, block [2]int) ([]float32, error) {
 	}
 	c := &Checkpoint{at: map[string]place{}, Config: Config{FP8Block: block}}
 	for _, e := range entries {
-		c.at[e.name] = place{stored: e.stored, Tensor: Tensor{Name: e.name, Shape: e.shape, Data: file[8+n:][e.begin:e.end:e.end]}}
+		c.at[e.Name] = place{stored: e.Stored, Tensor: Tensor{Name: e.Name, Shape: e.Shape, Data: file[8+n:][e.Begin:e.End:e.End]}}
 	}
 	if err := c.takeScales(); err != nil {
 		return nil, err

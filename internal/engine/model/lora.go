@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/shoal-llm/shoal/internal/engine/safetensors"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/sys/mmap"
 )
@@ -27,7 +28,7 @@ const (
 )
 
 // loraPair holds the two factors of one matrix.
-type loraPair struct{ a, b *entry }
+type loraPair struct{ a, b *safetensors.Entry }
 
 // lora is an open adapter.
 type lora struct {
@@ -86,7 +87,7 @@ func MergeLoRA(base, adapter, out string) (err error) {
 			err = errors.Join(err, s.Close())
 		}
 	}()
-	known := map[string]*entry{}
+	known := map[string]*safetensors.Entry{}
 	for _, path := range ck.Files() {
 		s, err := openShard(path)
 		if err != nil {
@@ -94,7 +95,7 @@ func MergeLoRA(base, adapter, out string) (err error) {
 		}
 		shards = append(shards, s)
 		for i := range s.entries {
-			known[s.entries[i].name] = &s.entries[i]
+			known[s.entries[i].Name] = &s.entries[i]
 		}
 	}
 	if err := l.fits(known); err != nil {
@@ -153,12 +154,12 @@ func openLoRA(dir string) (*lora, error) {
 
 // pair finds both factors of every matrix.
 func (l *lora) pair(rank int) error {
-	refuse := func(e *entry, kind error, format string, args ...any) error {
-		return &Error{File: l.path, Tensor: e.name, Kind: kind, Detail: fmt.Sprintf(format, args...)}
+	refuse := func(e *safetensors.Entry, kind error, format string, args ...any) error {
+		return &Error{File: l.path, Tensor: e.Name, Kind: kind, Detail: fmt.Sprintf(format, args...)}
 	}
 	for i := range l.entries {
 		e := &l.entries[i]
-		name, ok := strings.CutPrefix(e.name, "base_model.model.")
+		name, ok := strings.CutPrefix(e.Name, "base_model.model.")
 		of, isA := strings.CutSuffix(name, ".lora_A.weight")
 		if !isA {
 			var isB bool
@@ -168,8 +169,8 @@ func (l *lora) pair(rank int) error {
 		if !ok {
 			return refuse(e, ErrUnsupported, "is not a factor of a matrix (base_model.model.NAME.lora_A.weight or lora_B.weight)")
 		}
-		if _, ok := weightType[e.stored]; !ok || len(e.shape) != 2 {
-			return refuse(e, ErrUnsupported, "is %s of shape %v; want a matrix of F32, BF16 or F16", e.stored, e.shape)
+		if _, ok := weightType[e.Stored]; !ok || len(e.Shape) != 2 {
+			return refuse(e, ErrUnsupported, "is %s of shape %v; want a matrix of F32, BF16 or F16", e.Stored, e.Shape)
 		}
 		p, at := l.pairs[of+".weight"], 0
 		if isA {
@@ -177,8 +178,8 @@ func (l *lora) pair(rank int) error {
 		} else {
 			p.b, at = e, 1
 		}
-		if e.shape[at] != rank {
-			return refuse(e, ErrMismatch, "has shape %v, but the adapter's rank is %d", e.shape, rank)
+		if e.Shape[at] != rank {
+			return refuse(e, ErrMismatch, "has shape %v, but the adapter's rank is %d", e.Shape, rank)
 		}
 		l.pairs[of+".weight"] = p
 	}
@@ -189,12 +190,12 @@ func (l *lora) pair(rank int) error {
 }
 
 // fits compares the adapter with the tensors of its base.
-func (l *lora) fits(known map[string]*entry) error {
+func (l *lora) fits(known map[string]*safetensors.Entry) error {
 	var bad Problems
 	for name, p := range l.pairs {
 		e, weight := known[name], false
 		if e != nil {
-			_, weight = weightType[e.stored]
+			_, weight = weightType[e.Stored]
 		}
 		fail := func(kind error, format string, args ...any) {
 			bad.List = append(bad.List, &Error{File: l.path, Tensor: name, Kind: kind, Detail: fmt.Sprintf(format, args...)})
@@ -205,9 +206,9 @@ func (l *lora) fits(known map[string]*entry) error {
 		case e == nil:
 			fail(ErrMismatch, "is not in the base: is this another model's adapter?")
 		case !weight:
-			fail(ErrUnsupported, "is stored as %s; only F32, BF16 and F16 can be merged", e.stored)
-		case !slices.Equal(e.shape, []int{p.b.shape[0], p.a.shape[1]}):
-			fail(ErrMismatch, "has shape %v in the base, [%d %d] in the adapter", e.shape, p.b.shape[0], p.a.shape[1])
+			fail(ErrUnsupported, "is stored as %s; only F32, BF16 and F16 can be merged", e.Stored)
+		case !slices.Equal(e.Shape, []int{p.b.Shape[0], p.a.Shape[1]}):
+			fail(ErrMismatch, "has shape %v in the base, [%d %d] in the adapter", e.Shape, p.b.Shape[0], p.a.Shape[1])
 		}
 	}
 	slices.SortFunc(bad.List, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
@@ -224,8 +225,8 @@ func (l *lora) write(w io.Writer, shards []*shard) error {
 	all, at := map[string]any{"__metadata__": map[string]string{"format": "pt"}}, int64(0)
 	for _, s := range shards {
 		for _, e := range s.entries {
-			size := e.end - e.begin
-			all[e.name] = header{e.stored, e.shape, [2]int64{at, at + size}}
+			size := e.End - e.Begin
+			all[e.Name] = header{e.Stored, e.Shape, [2]int64{at, at + size}}
 			at += size
 		}
 	}
@@ -241,9 +242,9 @@ func (l *lora) write(w io.Writer, shards []*shard) error {
 	}
 	for _, s := range shards {
 		for _, e := range s.entries {
-			p, ok := l.pairs[e.name]
+			p, ok := l.pairs[e.Name]
 			if !ok {
-				_, err = w.Write(s.data[e.begin:e.end])
+				_, err = w.Write(s.data[e.Begin:e.End])
 			} else {
 				err = l.merge(w, s.tensor(&e), l.tensor(p.a), l.tensor(p.b))
 			}
@@ -256,8 +257,8 @@ func (l *lora) write(w io.Writer, shards []*shard) error {
 }
 
 // tensor returns the contents of an entry whose type is possible for a weight.
-func (s *shard) tensor(e *entry) Tensor {
-	return Tensor{Name: e.name, DType: weightType[e.stored], Shape: e.shape, Data: s.data[e.begin:e.end:e.end]}
+func (s *shard) tensor(e *safetensors.Entry) Tensor {
+	return Tensor{Name: e.Name, DType: weightType[e.Stored], Shape: e.Shape, Data: s.data[e.Begin:e.End:e.End]}
 }
 
 // merge writes w + scale b a, row by row. Products of two float32 are exact in float64, so fused

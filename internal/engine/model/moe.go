@@ -3,6 +3,8 @@ package model
 import (
 	"fmt"
 	"slices"
+
+	"github.com/shoal-llm/shoal/internal/engine/safetensors"
 )
 
 // MoE is the mixture of experts (Shazeer et al., arXiv 1701.06538) that replaces the feed-forward
@@ -131,8 +133,8 @@ func checkMoE(f *fields, c *Config, experts, perToken, groups, topGroups string)
 	}
 	m, r := &c.MoE, &c.MoE.Router
 	switch {
-	case m.Experts*c.Layers*3 > maxTensors:
-		f.fail(experts, ErrOutOfRange, "%d experts in %d layers are more than %d tensors", m.Experts, c.Layers, maxTensors)
+	case m.Experts*c.Layers*3 > safetensors.MaxTensors:
+		f.fail(experts, ErrOutOfRange, "%d experts in %d layers are more than %d tensors", m.Experts, c.Layers, safetensors.MaxTensors)
 	case m.PerToken > m.Experts:
 		f.fail(perToken, ErrFormat, "%d of %d experts", m.PerToken, m.Experts)
 	case r.Groups <= 1:
