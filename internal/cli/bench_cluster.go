@@ -130,7 +130,7 @@ func (c *upCmd) startAndWait(e *env) (*localCluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	l, err := c.start(e, serve, nil, nil)
+	l, err := c.startPrivate(e, serve)
 	if err != nil {
 		return nil, err
 	}

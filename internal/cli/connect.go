@@ -65,7 +65,7 @@ func (s *startFlags) connect(e *env, f serverFlags, checkpoint string) (_ *clien
 	if err != nil {
 		return nil, nil, err
 	}
-	l, err := up.start(e, serve, nil, nil)
+	l, err := up.startPrivate(e, serve)
 	if err != nil {
 		return nil, nil, err
 	}

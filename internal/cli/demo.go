@@ -53,7 +53,7 @@ func (c *demoCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
-	l, err := up.start(e, serve, nil, nil)
+	l, err := up.startPrivate(e, serve)
 	if err != nil {
 		return err
 	}

@@ -67,7 +67,7 @@ func TestNoHomeForJobs(t *testing.T) {
 	var out bytes.Buffer
 	log := slog.New(slog.NewTextHandler(&out, nil))
 	var c upCmd
-	if dir, err := c.dataDir("/model", "", log); dir != "" || err != nil {
+	if dir, err := c.dataDir("/model", log); dir != "" || err != nil {
 		t.Fatal(dir, err)
 	}
 	if text := out.String(); !strings.Contains(text, "level=WARN") || !strings.Contains(text, "jobs") || !strings.Contains(text, "are off") || !strings.Contains(text, "--data-dir") {
@@ -75,7 +75,7 @@ func TestNoHomeForJobs(t *testing.T) {
 	}
 	out.Reset()
 	c.DataDir = "/elsewhere"
-	if dir, err := c.dataDir("/model", "", log); dir != "/elsewhere" || err != nil || out.Len() > 0 {
+	if dir, err := c.dataDir("/model", log); dir != "/elsewhere" || err != nil || out.Len() > 0 {
 		t.Error(dir, err, out.String())
 	}
 }

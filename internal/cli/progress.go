@@ -11,7 +11,6 @@ import (
 	"github.com/vbauerster/mpb/v8"
 	"github.com/vbauerster/mpb/v8/decor"
 
-	"github.com/shoal-llm/shoal/cluster"
 	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
@@ -94,8 +93,14 @@ func loadingText(nodes []api.NodeState) string {
 	return strings.Join(out, ", ")
 }
 
+// readiness is a cluster that starts: a coordinator of this process, or of another one.
+type readiness interface {
+	Ready() error
+	Cluster() api.ClusterState
+}
+
 // awaitReady waits until the model is ready, and shows the progress.
-func awaitReady(ctx context.Context, e *env, co *cluster.Coordinator) error {
+func awaitReady(ctx context.Context, e *env, co readiness) error {
 	bars, show, last := newLoading(e), isTerminal(e.stderr), ""
 	defer bars.end()
 	for i := 0; ; i++ {

@@ -50,8 +50,8 @@ func TestJobsOfAdapters(t *testing.T) {
 	seen := map[string]bool{}
 	for _, adapter := range []string{"", "/a", "/b"} {
 		var c upCmd
-		c.SwiftKV = adapter
-		dir, err := c.dataDir("model", "-standby", slog.New(slog.DiscardHandler))
+		c.SwiftKV, c.Standby = adapter, true
+		dir, err := c.dataDir("model", slog.New(slog.DiscardHandler))
 		if err != nil || dir == "" || seen[dir] || !strings.HasSuffix(dir, "-standby") {
 			t.Errorf("adapter %q: %s, %v", adapter, dir, err)
 		}

@@ -4,10 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"maps"
 	"net"
@@ -15,16 +12,12 @@ import (
 	"path/filepath"
 	"runtime"
 	"strconv"
-	"time"
 
 	"github.com/shoal-llm/shoal/cluster"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/speculate"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/machine"
-	"github.com/shoal-llm/shoal/internal/server/api"
-	"github.com/shoal-llm/shoal/internal/supervise"
-	"github.com/shoal-llm/shoal/internal/sys/sharedmem"
 	"github.com/shoal-llm/shoal/topology"
 )
 
@@ -41,7 +34,6 @@ type upCmd struct {
 	Standby bool      `help:"Run the coordinator in its own process, with a second one that takes over if it fails. Keeps three copies of the job store, in three processes."`
 	noJobs  bool
 	keyFile string          // file of the key of --api-key auto; "" without auto
-	shared  *os.File        // memory that the nodes share; nil if there is none
 	speeds  topology.Speeds // of each node; zero before the measurement
 	// processors is GOMAXPROCS of each node; 0 for the number of compute threads.
 	processors int
@@ -78,47 +70,23 @@ func (c *upCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
-	if c.LogDir != "" {
-		if err := os.MkdirAll(c.LogDir, 0o700); err != nil {
-			return fmt.Errorf("--log-dir: %w", err)
-		}
-		file, err := c.logFile("coordinator")
-		if err != nil {
-			return err
-		}
-		defer file.Close()
-		if !c.Standby { // with a standby the coordinator processes write it
-			serve.Logger = slog.New(slog.NewMultiHandler(c.handler(e.stderr, c.level()), c.handler(file, slog.LevelDebug)))
-		}
-	}
 	defer printShutdown(e)()
-	if c.Standby {
-		return c.runWithStandby(e, serve)
-	}
-	settings, err := c.openSettings(e, serve.Logger)
-	if err != nil {
-		return err
-	}
-	defer settings.close()
-	at, err := listenAt(c.Listen)
-	if err != nil {
-		return err
-	}
-	defer at.Close()
-	if err := c.openNetwork(e, &serve); err != nil {
-		return err
-	}
-	defer c.net.close()
-	l, err := c.start(e, serve, at, settings)
-	if err != nil {
-		return err
-	}
+	l, err := c.prepareLocal(e, serve, true)
 	defer l.stop()
-	err = serveAPI(&env{ctx: l.ctx, stdin: e.stdin, stdout: e.stdout, stderr: e.stderr}, l.coordinator, at, settings, func(addr string) {
-		if l.waitReady(e) == nil {
-			c.printReady(e, serve, readyStateOf(l.stateWithMemory(), addr, l.coordinator.GossipAddress(), l.data))
-		}
-	})
+	if err != nil {
+		return err
+	}
+	if l.at, err = listenAt(c.Listen); err != nil {
+		return err
+	}
+	l.closers = append(l.closers, func() { l.at.Close() }, c.net.close)
+	if err := c.openNetwork(e, &l.config); err != nil {
+		return err
+	}
+	if err := l.start(e); err != nil {
+		return err
+	}
+	err = l.serveUntilDone(e)
 	if err == nil && e.ctx.Err() == nil { // no signal ended it
 		err = context.Cause(l.ctx)
 	}
@@ -131,34 +99,6 @@ func printShutdown(e *env) func() bool {
 	return context.AfterFunc(e.ctx, func() {
 		fmt.Fprintln(e.stderr, "stopping: running requests get up to 30 s, jobs are kept; press Ctrl-C again to stop at once")
 	})
-}
-
-// localCluster is a cluster of processes on this machine.
-type localCluster struct {
-	ctx         context.Context // ends when the cluster fails
-	cancel      context.CancelCauseFunc
-	coordinator *cluster.Coordinator
-	children    *supervise.Children
-	log         *slog.Logger
-	data        string // folder of jobs; "" if jobs are off
-	files       []*os.File
-	stopSignals func() // stops the handlers of SIGHUP
-}
-
-// stateWithMemory returns the state of a serving cluster after its nodes have reported their
-// memory. The coordinator polls them several times a second during a start.
-func (l *localCluster) stateWithMemory() *api.ClusterState {
-	for range 20 {
-		if s := l.coordinator.Cluster(); len(s.Nodes) > 0 && s.Nodes[0].WeightBytes > 0 {
-			return &s
-		}
-		select {
-		case <-l.ctx.Done():
-		case <-time.After(20 * time.Millisecond):
-		}
-	}
-	s := l.coordinator.Cluster()
-	return &s
 }
 
 func (c *upCmd) check() error {
@@ -208,61 +148,15 @@ func (c *upCmd) capacity() capacity {
 	return capacity{local: c.Nodes, total: c.allNodes(), limit: limit, from: from, caches: c.KVMemory}
 }
 
-// start starts the coordinator and the nodes. It does not wait for the model. While the store
-// waits for replicas, the listener at reports the reason, unless it is nil.
-func (c *upCmd) start(e *env, serve cluster.ServeConfig, at net.Listener, settings *apiSettings) (_ *localCluster, err error) {
-	log := serve.Logger
-	data, err := c.dataDir(serve.Model, "", log)
-	if err != nil {
-		return nil, err
-	}
-	if at := filepath.Join(data, firstCoordinator, "store.json"); data != "" && exists(at) {
-		return nil, fmt.Errorf("%s was written by `shoal up --standby`; start it with --standby, or with another --data-dir", data)
-	}
-	key, err := c.keyOrNew()
-	if err != nil {
-		return nil, err
-	}
-	l := &localCluster{log: log, data: data}
-	serve.Tracer, serve.TrialRounds = settings.tracerOrNil(), c.trialRounds
-	c.warn(serve.Model, l.log)
-	l.ctx, l.cancel = context.WithCancelCause(e.ctx)
-	defer func() {
-		if err != nil {
-			l.stop()
-		}
-	}()
-	place := cluster.Process{ID: firstCoordinator, Cluster: c.Cluster, Bind: c.net.bindGossip(0), Ports: c.Ports, DataDir: data}
-	l.coordinator, err = startCoordinatorAt(l.ctx, cluster.CoordinatorConfig{Process: place, Nodes: c.allNodes(), Serve: serve, Key: key, DataOptional: c.DataDir == ""}, at, false, settings)
-	if err != nil {
-		return nil, err
-	}
-	l.children = supervise.New(key, l.log)
-	l.children.KeyFile = c.ClusterKeyFile
-	reread, pass := rereadKey(e, key, l.log), passHangup(e, l.children)
-	l.stopSignals = func() { reread(); pass() }
-	if err := c.measureThreads(l.ctx, serve, l.log); err != nil {
-		return nil, err
-	}
-	if c.Nodes > 1 {
-		if c.shared, err = sharedmem.Create(); err != nil {
-			l.log.Debug("nodes do not share weights", "reason", err)
-		} else {
-			defer c.shared.Close() // the nodes inherit it
-		}
-	}
-	for i := range c.Nodes {
-		if err := c.startNode(l, i, serve.Model, []string{l.coordinator.GossipAddress()}, ""); err != nil {
-			return nil, err
-		}
-	}
-	return l, nil
-}
-
-// dataDir returns --data-dir, or the folder of the model's jobs, whose name ends with suffix.
-func (c *upCmd) dataDir(checkpoint, suffix string, log *slog.Logger) (string, error) {
+// dataDir returns --data-dir, or the folder of the model's jobs. With and without a standby these
+// differ. It is "" if jobs are off.
+func (c *upCmd) dataDir(checkpoint string, log *slog.Logger) (string, error) {
 	if c.DataDir != "" || c.noJobs {
 		return c.DataDir, nil
+	}
+	suffix := ""
+	if c.Standby {
+		suffix = "-standby"
 	}
 	if c.SwiftKV != "" { // a different model
 		suffix = fmt.Sprintf("-%x", sha256.Sum256([]byte(c.SwiftKV)))[:9] + suffix
@@ -350,89 +244,7 @@ func (c *upCmd) coordinator(checkpoint string) coordinatorCmd {
 // clusterName is the default name of a cluster.
 const clusterName = "shoal"
 
-func (c *upCmd) startNode(l *localCluster, i int, checkpoint string, join []string, dataDir string) error {
-	n := c.node(i, checkpoint, join, dataDir)
-	if c.speeds.Valid() {
-		text, err := json.Marshal(c.speeds)
-		if err != nil {
-			return err
-		}
-		n.Speeds = string(text)
-	}
-	var files []*os.File
-	if c.shared != nil {
-		files, n.SharedFD = append(files, c.shared), 3
-	}
-	id := n.ID
-	args, err := commandLine("node", &n)
-	if err != nil {
-		return err
-	}
-	var out io.Writer = io.Discard // supervise keeps the last lines and shows them when the node ends
-	file := ""
-	if c.LogDir != "" {
-		f, err := c.logFile(id)
-		if err != nil {
-			return err
-		}
-		l.files = append(l.files, f)
-		out, file = f, f.Name()
-	}
-	var cpus []int
-	if c.cpus != nil {
-		cpus = c.cpus[i]
-	}
-	return l.children.Start(supervise.Child{ID: id, Args: args, CPUs: cpus, Files: files, Stderr: out, Log: file, Exited: func(error) {
-		if l.children.Alive() == 0 {
-			l.cancel(errors.New("every node process has ended"))
-		}
-	}})
-}
-
-// logFile creates the log file of a process in --log-dir.
-func (c *upCmd) logFile(id string) (*os.File, error) {
-	f, err := createLog(filepath.Join(c.LogDir, id+".log"))
-	if err != nil {
-		return nil, fmt.Errorf("--log-dir: %w", err)
-	}
-	return f, nil
-}
-
-// createLog creates or truncates a file and makes it readable only by its owner. An earlier
-// version may have left a file that everyone can read.
-func createLog(path string) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	if err := f.Chmod(0o600); err != nil {
-		f.Close()
-		return nil, err
-	}
-	return f, nil
-}
-
 func exists(path string) bool {
 	_, err := os.Stat(path)
 	return err == nil
 }
-
-// stop drains the cluster and ends all of its processes.
-func (l *localCluster) stop() {
-	if l.stopSignals != nil {
-		l.stopSignals()
-	}
-	if l.coordinator != nil {
-		l.coordinator.Close()
-	}
-	if l.children != nil {
-		l.children.Stop(5 * time.Second)
-	}
-	for _, f := range l.files {
-		f.Close()
-	}
-	l.cancel(nil)
-}
-
-// waitReady waits until the model is ready, and shows the progress.
-func (l *localCluster) waitReady(e *env) error { return awaitReady(l.ctx, e, l.coordinator) }
