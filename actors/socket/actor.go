@@ -157,7 +157,7 @@ type (
 		reply  func(*proto.JoinReply, error)
 	}
 	stageDone struct {
-		step *step
+		step *flight
 		err  error
 	}
 	jobDone struct {
@@ -187,7 +187,7 @@ type Actor struct {
 	layers       []*actor.PID
 	// collective actor of the epoch; nil before the epoch's Join
 	collective *actor.PID
-	steps      [machine.MicroBatches]*step
+	steps      [machine.MicroBatches]*flight
 	cancel     context.CancelFunc // cancels loading
 	read       *progress          // of the newest load
 }
@@ -436,22 +436,9 @@ func (a *Actor) begin(c actor.Context, m *Step) {
 		a.failSteps(err)
 		return
 	}
-	s := &step{work: w, reply: m.Reply, observe: m.Stages}
-	e := a.epoch
+	s := &flight{step: a.epoch.newStep(w, a.Config.use), reply: m.Reply, observe: m.Stages}
 	s.jobsBefore, _ = a.exec.Progress()
 	a.steps[w.MicroBatch] = s
-	s.stages = []stage{{job: func(done func(error)) {
-		a.Config.use(w.ThreadShift)
-		s.wireBefore, s.before = e.group.wireBytes(), e.pool.Spent()
-		s.lateBefore = e.group.lateness()
-		began := time.Now()
-		err := e.begin(s)
-		s.spent.Begin = time.Since(began)
-		if err == nil {
-			s.stages = append(s.stages, e.plan(s)...)
-		}
-		done(err)
-	}}}
 	a.run(c, s)
 }
 
@@ -496,34 +483,36 @@ func (a *Actor) between(c actor.Context, m *Between) {
 	})
 }
 
+// flight is a step in flight.
+type flight struct {
+	*step
+	reply      func(*proto.StepReply, error)
+	observe    func(Stages)
+	sent       *layer.Batch // batch in the layers
+	jobsBefore uint64       // jobs of the executor before the step
+}
+
 // run starts the current stage of a step.
-func (a *Actor) run(c actor.Context, s *step) {
-	l := s.stages[s.at]
-	if l.job == nil {
-		s.sent = s.micro.batch
-		c.Send(a.layers[0], &layer.Run{Batch: s.micro.batch, Group: a.epoch.group, ReplyTo: c.Self()})
+func (a *Actor) run(c actor.Context, s *flight) {
+	job, batch := s.job()
+	if job == nil {
+		s.sent = batch
+		c.Send(a.layers[0], &layer.Run{Batch: batch, Group: a.epoch.group, ReplyTo: c.Self()})
 		return
 	}
 	self, root := c.Self(), c.ActorSystem().Root
-	a.exec.Submit(func() { l.job(func(err error) { root.Send(self, &stageDone{s, err}) }) })
+	a.exec.Submit(func() { job(func(err error) { root.Send(self, &stageDone{s, err}) }) })
 }
 
 // advance starts a step's next stage or ends the step.
-func (a *Actor) advance(c actor.Context, s *step, err error) {
+func (a *Actor) advance(c actor.Context, s *flight, err error) {
 	w := s.work
 	if a.steps[w.MicroBatch] != s {
 		return // the step's epoch is over
 	}
-	if err == nil {
-		if s.at++; s.at < len(s.stages) {
-			a.run(c, s)
-			return
-		}
-		if s.pass+1 < w.Passes {
-			s.at, s.stages = 0, a.epoch.nextPass(s)
-			a.run(c, s)
-			return
-		}
+	if err == nil && s.step.advance() {
+		a.run(c, s)
+		return
 	}
 	a.steps[w.MicroBatch] = nil
 	if stale := a.machine.End(w, err == nil); stale != nil || err != nil {
@@ -533,15 +522,11 @@ func (a *Actor) advance(c actor.Context, s *step, err error) {
 		a.failSteps(err)
 		return
 	}
-	s.passed(s.micro.batch)
-	s.spent.Threads = a.epoch.pool.Spent().Sub(s.before)
-	spent := s.spent
+	times, reply := s.finish()
 	if s.observe != nil {
-		s.observe(spent)
+		s.observe(times)
 	}
-	s.reply(&proto.StepReply{Epoch: w.Epoch, Step: w.Step, Sampled: s.sampled, KvUsedBytes: a.caches.arena.Used(),
-		ComputeMicros: uint32((s.compute + spent.Head + spent.Begin).Microseconds()), WaitMicros: uint32(spent.Wait.Microseconds()),
-		Spilled: s.spilled, Lost: s.lost, Threads: threadTime(s.spent.Threads), ClusteringMicros: uint32(spent.Clustering.Microseconds()), OwnMicros: uint32(spent.Own.Microseconds()), WireBytes: a.epoch.group.wireBytes() - s.wireBefore, ReplicaBytes: s.copied, LateMicros: micros(a.epoch.group.lateness(), s.lateBefore)}, nil)
+	s.reply(reply, nil)
 }
 
 // teardown ends all work in flight and frees the epoch, except for the caches that a later epoch can

@@ -1,8 +1,6 @@
 package socket
 
 import (
-	"time"
-
 	"github.com/shoal-llm/shoal/actors/layer"
 	"github.com/shoal-llm/shoal/actors/socket/machine"
 	"github.com/shoal-llm/shoal/actors/socket/shard"
@@ -11,7 +9,6 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
-	"github.com/shoal-llm/shoal/internal/proto"
 	"github.com/shoal-llm/shoal/internal/text/grammar"
 	"github.com/shoal-llm/shoal/topology"
 )
@@ -30,11 +27,12 @@ type epoch struct {
 	score     tensor.Score // attention scale and options
 	micro     [machine.MicroBatches]*microBatch
 	maxRows   int
-	dt        tensor.DType      // type of the matrices
-	group     *exchanges        // set when the group has formed
-	blockLink *blockLink        // for transfers outside of the exchanges
-	rotations []*layer.Rotation // that layers choose from
-	ropes     kvcache.Ropes     // of the keys in the caches
+	handovers map[*sequence]*handover // hand-overs that take several steps
+	dt        tensor.DType            // type of the matrices
+	group     *exchanges              // set when the group has formed
+	blockLink *blockLink              // for transfers outside of the exchanges
+	rotations []*layer.Rotation       // that layers choose from
+	ropes     kvcache.Ropes           // of the keys in the caches
 	pool      *tensor.Pool
 	await     func(*layer.Batch, layer.Listener, func()) // starts an exchange
 	grammars  func() (*grammar.Engine, error)
@@ -53,7 +51,7 @@ func newEpoch(cfg *Config, p topology.Placement, rank int, w *shard.Weights, dt,
 	e := &epoch{
 		caches: held, place: p, rank: rank, config: c, weights: w, device: cfg.device(), pool: cfg.Pool, maxRows: maxRows, dt: dt,
 		geometry: shard.GeometryOf(&c, kv), score: c.Score(),
-		rotations: layer.RotationsOf(&c), grammars: cfg.Grammars,
+		rotations: layer.RotationsOf(&c), grammars: cfg.Grammars, handovers: map[*sequence]*handover{},
 	}
 	e.ropes = layer.RopesOf(&c, e.rotations)
 	e.microBatch(0)
@@ -80,38 +78,6 @@ func newBatch(on layer.Device, c *model.Config, maxRows int, cache tensor.KVLayo
 func (e *epoch) close(effects []machine.Effect) {
 	e.release(effects)
 	e.weights.Close()
-}
-
-// step is the execution of one plan. All of its state is in it and in its micro-batch.
-type step struct {
-	work      *machine.Work
-	micro     *microBatch
-	wanted    []wanted
-	results   results
-	sampled   []*proto.Sampled // results of all passes, in order of passes
-	pass      int              // number of completed passes
-	sampledBy [][]float32      // with several sockets: the tokens that the rows of each rank have sampled
-	stages    []stage
-	sent      *layer.Batch // batch in the layers; set by the actor; the executor has the other fields
-	at        int
-	reply     func(*proto.StepReply, error)
-
-	spent      Stages
-	compute    time.Duration // of the layers, in completed passes
-	observe    func(Stages)
-	copied     uint64 // bytes sent to replicas
-	spilled    []*proto.Spill
-	lost       []uint64
-	wireBefore uint64
-	before     tensor.Spent
-	lateBefore []time.Duration
-	jobsBefore uint64
-}
-
-// stage is one part of a step: a job on the executor, which calls done once. Without a job it is all
-// layers in order.
-type stage struct {
-	job func(done func(error))
 }
 
 // begin reserves every cache block that the step needs and fills the batch. Later parts of the step

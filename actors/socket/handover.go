@@ -193,7 +193,8 @@ func (h *handover) seal() error {
 			q.promptShard = nil
 		}
 		q.stats.Release()
-		q.stats, q.handover = nil, nil
+		q.stats = nil
+		delete(h.epoch.handovers, q)
 	}
 	return nil
 }

@@ -39,7 +39,6 @@ type sequence struct {
 	promptShard  *kvcache.Store       // this rank's KV heads of the prompt; nil without any, or after the hand-over
 	stats        *kvcache.Observation // attention statistics for the policy; nil: the policy needs none
 	cache        *kvcache.Store       // the owner's cache, from the last chunk on
-	handover     *handover            // a hand-over that takes several steps
 	replicaCache *kvcache.Store       // the replica on this socket
 
 	params  sampler.Params

@@ -1,6 +1,7 @@
 package socket
 
 import (
+	"maps"
 	"time"
 
 	"github.com/shoal-llm/shoal/actors/layer"
@@ -92,10 +93,12 @@ func (e *epoch) cluster(s *step) (stages []stage) {
 
 // move returns the stages for pieces [lo, hi) of a prompt's hand-over; piece all-1 completes it.
 func (e *epoch) move(s *step, q *sequence, lo, hi, all int) (stages []stage) {
-	if q.handover == nil {
-		q.handover = &handover{epoch: e, seqs: []*sequence{q}}
+	h := e.handovers[q]
+	if h == nil {
+		maps.DeleteFunc(e.handovers, func(q *sequence, _ *handover) bool { return e.seqs[q.id] != q }) // of sequences that were released
+		h = &handover{epoch: e, seqs: []*sequence{q}}
+		e.handovers[q] = h
 	}
-	h := q.handover
 	for piece := lo; piece < min(hi, all-1); piece++ {
 		if of, heads, moved := e.geometry.Moved(piece); moved && heads.Len() > 0 {
 			stages = append(stages, h.exchange(of, heads)...)
