@@ -51,7 +51,7 @@ joining with a token.
 // from other processes.
 func (c *nodeCmd) checkpointPath(e *env) (string, error) {
 	dir, err := c.dir(e)
-	if err == nil && !strings.HasPrefix(filepath.Base(dir), model.RandomPrefix) {
+	if err == nil && !strings.HasPrefix(dir, model.RandomPrefix) {
 		_, err = os.Stat(dir)
 	}
 	if err != nil && filepath.Base(c.Model) == "bus" {

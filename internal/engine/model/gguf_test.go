@@ -277,6 +277,11 @@ func TestGGUFPaths(t *testing.T) {
 	if file := open(t, filepath.Join(dir, "a.gguf")); file.Hash() != one.Hash() {
 		t.Error("the file and its folder differ")
 	}
+	pulled := filepath.Join(t.TempDir(), "random:8b.gguf") // ollama://random:8b
+	put(t, pulled, data)
+	if other := open(t, pulled); other.Hash() != one.Hash() {
+		t.Error("a file whose name begins like that of random weights differs")
+	}
 	put(t, filepath.Join(dir, "b.gguf"), data)
 	if _, err := model.Open(dir); !errors.Is(err, model.ErrNoCheckpoint) || !strings.Contains(err.Error(), "holds 2 .gguf files (a.gguf, b.gguf") {
 		t.Errorf("a folder of two: %v", err)

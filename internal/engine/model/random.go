@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"hash/fnv"
 	"math"
-	"path/filepath"
 	"strings"
 
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
 // RandomPrefix instead of a folder names a shape with random weights: Open("random:llama-3.2-1b").
+// A file of such a name, as of ollama://random:8b, is opened by a path with its folder.
 // Nothing is read or stored; a tensor's rows are generated on demand. There is no tokenizer. It is
 // for measurements.
 const RandomPrefix = "random:"
@@ -81,7 +81,7 @@ func Random(name string) (*Checkpoint, error) {
 		}
 		return made(name, s.c), nil
 	}
-	return nil, fmt.Errorf("model: no shape %q; known are %s", name, strings.Join(Shapes(), ", "))
+	return nil, fmt.Errorf("model: no shape %q; known are %s (a file of the name %[3]s%[1]s is ./%[3]s%[1]s, a model of Ollama ollama://%[3]s%[1]s)", name, strings.Join(Shapes(), ", "), RandomPrefix)
 }
 
 // made returns a checkpoint of random weights.
@@ -95,9 +95,9 @@ func made(name string, config Config) *Checkpoint {
 	return c
 }
 
-// randomShape recognises the prefix, even after a command line has made an absolute path of it.
+// randomShape returns the shape that a name for Open has.
 func randomShape(dir string) (string, bool) {
-	return strings.CutPrefix(filepath.Base(dir), RandomPrefix)
+	return strings.CutPrefix(dir, RandomPrefix)
 }
 
 // makeNoise is the source of all random tensors: uniform with variance 1.
