@@ -81,7 +81,7 @@ func TestWarmIsCold(t *testing.T) {
 
 // TestWarmIsColdFamilies repeats that for models with windows and with latent attention.
 func TestWarmIsColdFamilies(t *testing.T) {
-	for _, name := range []string{"gemma3", "mistral_window", "deepseek_v2", "swiftkv"} {
+	for _, name := range []string{"gemma3", "gemma4_31b", "gemma4_e2b", "mistral_window", "deepseek_v2", "swiftkv"} {
 		t.Run(name, func(t *testing.T) {
 			warmIsCold(t, LocalConfig{Threads: 1, Serve: ServeConfig{Model: filepath.Join("../internal/engine/model/testdata", name)}},
 				[]string{"full", "snapstream:sink=4,recent=40,topk=40,obs=8,pool=7", "h2o:recent=40,topk=40"})

@@ -20,7 +20,7 @@ import (
 // TestWeightsThatAreNoNumbers checks that a checkpoint full of NaN gives no tokens and does no
 // other harm, with every policy and architecture.
 func TestWeightsThatAreNoNumbers(t *testing.T) {
-	for _, arch := range []string{"llama", "qwen3_moe", "deepseek_v3", "gemma3"} {
+	for _, arch := range []string{"llama", "qwen3_moe", "deepseek_v3", "gemma3", "gemma4_26b", "gemma4_e2b"} {
 		dir := t.TempDir()
 		files, err := os.ReadDir(filepath.Join(modelData, arch))
 		if err != nil {

@@ -29,12 +29,12 @@ func TestStepsOfSeveralTokens(t *testing.T) {
 	if raceEnabled {
 		policies = policies[3:6]
 	}
-	for _, arch := range []string{"llama", "deepseek_v3", "gemma3", "swiftkv", "swiftkv_across"} {
+	for _, arch := range []string{"llama", "deepseek_v3", "gemma3", "gemma4_e2b", "gemma4_31b", "swiftkv", "swiftkv_across"} {
 		for i, policy := range policies {
 			if testing.Short() && (arch != "llama" || i%2 > 0) {
 				continue
 			}
-			if p, err := kvcache.Parse(policy); err != nil || p.Scored() && arch == "swiftkv_across" {
+			if p, err := kvcache.Parse(policy); err != nil || p.Scored() && (arch == "swiftkv_across" || arch == "gemma4_e2b") {
 				continue // refused by the policy
 			}
 			t.Run(arch+"/"+policy, func(t *testing.T) {
