@@ -134,8 +134,10 @@ func filesGGUF(f *gguf.File) (files Files) {
 		doc, bos = v.byteLevel(f)
 	case "llama":
 		doc, files.gguf.scores = v.sentencePiece(f)
+	case "gemma4":
+		doc = v.gemma4(f)
 	default:
-		panic(attempt.Failure{Err: unsupported(ggufPrefix+"model", "tokenizer", kind, []string{"gpt2", "llama"})})
+		panic(attempt.Failure{Err: unsupported(ggufPrefix+"model", "tokenizer", kind, []string{"gemma4", "gpt2", "llama"})})
 	}
 	doc["added_tokens"] = v.added()
 	files.Tokenizer = attempt.Must(json.Marshal(doc))
@@ -243,9 +245,26 @@ func (v *ggufVocab) sentencePiece(f *gguf.File) (doc map[string]any, scores []fl
 	if attempt.Must(f.Flag(ggufPrefix+"remove_extra_whitespaces", false)) {
 		panic(attempt.Failure{Err: fmt.Errorf("%w: %sremove_extra_whitespaces is set", ErrUnsupported, ggufPrefix)})
 	}
-	prefix := attempt.Must(f.Flag(ggufPrefix+"add_space_prefix", true))
+	return v.characters(f, []string{}, attempt.Must(f.Flag(ggufPrefix+"add_space_prefix", true))), scores
+}
+
+// gemma4 converts Gemma 4's kind: the same characters, merged by a list of merges. llama.cpp splits
+// a text at runs of line breaks first; no merge crosses them.
+func (v *ggufVocab) gemma4(f *gguf.File) map[string]any {
+	merges := attempt.Must(f.Texts(ggufPrefix + "merges"))
+	if merges == nil {
+		panic(attempt.Failure{Err: invalid(ggufPrefix+"merges", "is missing")})
+	}
+	doc := v.characters(f, merges, attempt.Must(f.Flag(ggufPrefix+"add_space_prefix", false)))
+	doc["pre_tokenizer"] = map[string]any{"type": "Split", "pattern": map[string]any{"Regex": "\n+"}, "behavior": "Isolated"}
+	return doc
+}
+
+// characters is a tokenizer whose first symbols are characters, with spaces as U+2581, and bytes for
+// those that are missing. prefix: a space goes before each text.
+func (v *ggufVocab) characters(f *gguf.File, merges []string, prefix bool) map[string]any {
 	const mark = "\u2581"
-	model := map[string]any{"type": "BPE", "vocab": v.first, "merges": []string{}, "byte_fallback": true, "fuse_unk": true}
+	model := map[string]any{"type": "BPE", "vocab": v.first, "merges": merges, "byte_fallback": true, "fuse_unk": true}
 	if id := v.named(f, "unknown_token_id", 0); id != "" {
 		model["unk_token"] = id
 	}
@@ -257,7 +276,7 @@ func (v *ggufVocab) sentencePiece(f *gguf.File) (doc map[string]any, scores []fl
 		decoders = append(decoders, map[string]any{"type": "Strip", "content": " ", "start": 1, "stop": 0})
 	}
 	return map[string]any{"model": model, "normalizer": map[string]any{"type": "Sequence", "normalizers": normalizers},
-		"decoder": map[string]any{"type": "Sequence", "decoders": decoders}}, scores
+		"decoder": map[string]any{"type": "Sequence", "decoders": decoders}}
 }
 
 // named returns the token whose id a key has. def is the default id; -1 means none.

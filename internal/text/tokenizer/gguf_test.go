@@ -24,11 +24,17 @@ func writeGGUF(t testing.TB, g *modeltest.GGUF) string {
 
 // A tokenizer converted to GGUF metadata gives the ids of its tokenizer.json.
 func TestGGUFByteLevel(t *testing.T) {
-	for name, pre := range map[string]string{"llama": "llama-bpe", "qwen2": "qwen2", "deepseek_v3": "deepseek-v3"} {
+	for name, pre := range map[string]string{"llama": "llama-bpe", "qwen2": "qwen2", "deepseek_v3": "deepseek-v3", "gemma4": ""} {
 		t.Run(name, func(t *testing.T) {
 			g := &modeltest.GGUF{}
 			if err := g.Vocabulary(filepath.Join("testdata", name), pre); err != nil {
 				t.Fatal(err)
+			}
+			if name == "gemma4" { // which has no name of a pattern
+				g.Unset("tokenizer.ggml.model")
+				g.Unset("tokenizer.ggml.pre")
+				g.Set("tokenizer.ggml.model", "gemma4")
+				g.Set("tokenizer.ggml.unknown_token_id", 3)
 			}
 			path := writeGGUF(t, g)
 			tok, err := Load(path)
@@ -256,7 +262,7 @@ func TestGGUFTokenizerRefused(t *testing.T) {
 		"tokens of numbers":    {bpe(), p + "tokens", []int32{1}, ErrInvalid, "array of strings"},
 		"twice the same":       {bpe(), p + "tokens", []string{"a", "a"}, ErrInvalid, "token_type"},
 		"not UTF-8":            {s.file(), p + "tokens", append(slices.Clone(s.Tokens[:699]), "\xff"), ErrInvalid, "token 699 is not valid UTF-8"},
-		"another model":        {bpe(), p + "model", "t5", ErrUnsupported, `"t5" is not one of gpt2, llama`},
+		"another model":        {bpe(), p + "model", "t5", ErrUnsupported, `"t5" is not one of gemma4, gpt2, llama`},
 		"no model":             {bpe(), p + "model", nil, ErrUnsupported, `""`},
 		"unknown pattern":      {bpe(), p + "pre", "falcon", ErrUnsupported, `"falcon" is not one of deepseek-coder, deepseek-llm, deepseek-r1-qwen, deepseek-v3, gpt-2, llama-bpe`},
 		"no pattern":           {bpe(), p + "pre", nil, ErrUnsupported, `"default" is not one of`},
@@ -291,7 +297,7 @@ func TestGGUFTokenizerRefused(t *testing.T) {
 // FuzzGGUF: a file with any metadata is refused, or loads and decodes what it encodes.
 func FuzzGGUF(f *testing.F) {
 	const p = "tokenizer.ggml."
-	for _, kind := range []string{"llama", "gpt2"} {
+	for _, kind := range []string{"llama", "gpt2", "gemma4"} {
 		g := &modeltest.GGUF{}
 		g.Set(p+"model", kind)
 		g.Set(p+"pre", "deepseek-v3")

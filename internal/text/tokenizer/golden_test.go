@@ -82,7 +82,7 @@ func loadHF(t testing.TB, name string) *Tokenizer {
 
 // TestModels compares the tokenizers of the golden checkpoints with transformers.
 func TestModels(t *testing.T) {
-	for _, name := range []string{"llama", "qwen2", "deepseek_v3"} {
+	for _, name := range []string{"llama", "qwen2", "deepseek_v3", "gemma4"} {
 		t.Run(name, func(t *testing.T) {
 			tok := mustLoad(t, name)
 			var cases []goldenCase
