@@ -68,9 +68,9 @@ const (
 // Process is the place of a coordinator or a node in its cluster.
 type Process struct {
 	ID       string   `name:"id" help:"Name of this process in the cluster: letters, digits, - and _ (default: coordinator, standby with --standby; of a node, host name and process ID)."`
-	Cluster  string   `env:"SHOAL_CLUSTER" placeholder:"NAME" help:"Name of the cluster. Processes with another name cannot join, and are separate on an external NATS (default: shoal, or the cluster that this machine joined)."`
+	Cluster  string   `env:"SHOAL_CLUSTER" placeholder:"NAME" help:"Name of the cluster. Processes with another name cannot join, and are separate on an external NATS. A coordinator with a name prints the command that adds another machine (default: shoal, or the cluster that this machine joined)."`
 	Join     []string `placeholder:"HOST:PORT" help:"Gossip addresses of a running cluster, of any of its processes; with --token, the address that the first machine printed (default: those of the cluster that this machine joined with a token)."`
-	Bind     string   `placeholder:"HOST:PORT" help:"Gossip address, which other processes join; port 0 chooses a free port. An address other than loopback needs a cluster key (default: of a coordinator, 127.0.0.1:7070; of a node, 127.0.0.1:0, or with a token the local address of the route to the first machine)."`
+	Bind     string   `placeholder:"HOST:PORT" help:"Gossip address, which other processes join; port 0 chooses a free port. An address other than loopback needs a cluster key (default: of a coordinator, 127.0.0.1:7070, or with --cluster the address of the default route; of a node, 127.0.0.1:0, or with a token the local address of the route to the first machine)."`
 	Ports    Ports    `range:"1..65532" placeholder:"FIRST" help:"First of four consecutive ports on the host of --bind: control, routes, tensors, store (default: free ports)."`
 	NATS     string   `name:"nats" placeholder:"URL" help:"Use an external NATS instead of the embedded mesh."`
 	Insecure bool     `help:"Run without a cluster key, on loopback addresses only. Every user of this machine can then join the cluster and read its traffic."`

@@ -12,6 +12,7 @@ import (
 	"syscall"
 
 	"github.com/shoal-llm/shoal/cluster"
+	"github.com/shoal-llm/shoal/internal/join"
 	"github.com/shoal-llm/shoal/internal/machine"
 	"github.com/shoal-llm/shoal/internal/security"
 	"github.com/shoal-llm/shoal/internal/supervise"
@@ -22,16 +23,24 @@ type coordinatorCmd struct {
 	listenFlags
 	keyFlags
 	cluster.Process
+	tokenServerFlags
 	logFlags
 	Standby    bool     `help:"Wait while another coordinator holds the lease, and take over when it fails. Needs --join and --data-dir."`
 	Nodes      int      `range:"1..256" placeholder:"N" help:"Nodes to wait for before serving (default: all nodes that have joined when no node has joined for two seconds)."`
 	StoreNodes []string `placeholder:"NAME" help:"Names (--id) of two or more processes that keep copies of the store: a standby and a node, or two nodes. Each needs its own --data-dir. To change them later, use shoal store add and remove."`
 	WithParent bool     `hidden:"" help:"Exit at once when standard input closes."`
 	ListenFD   int      `name:"listen-fd" hidden:"" help:"File descriptor of a listener inherited from the parent, instead of --listen. A standby does not answer there."`
+	net        network  // open with --cluster
 }
 
 func (c *coordinatorCmd) Help() string {
-	return `Runs the process with the API, the batcher and the placement. Nodes join it:
+	return `Runs the process with the API, the batcher and the placement. With --cluster NAME it prints
+the line that adds a node, with a token, as shoal up does:
+
+  shoal coordinator --cluster lab --nodes 3 --model ~/models/llama
+  shoal node --join 10.0.0.1:7069 --token TOKEN
+
+With a key file that every machine has:
 
   shoal keygen -o key
   shoal coordinator --bind 10.0.0.1:7070 --cluster-key key --listen 10.0.0.1:8080 --api-key secret --nodes 3 --model ~/models/llama
@@ -46,8 +55,7 @@ func (c *coordinatorCmd) Run(e *env) error {
 	if err := c.check(); err != nil {
 		return err
 	}
-	key, err := c.key(c.Insecure)
-	if err != nil {
+	if _, err := c.key(c.Insecure); err != nil {
 		return err
 	}
 	serve, err := c.config(e)
@@ -74,12 +82,20 @@ func (c *coordinatorCmd) Run(e *env) error {
 		return err
 	}
 	defer settings.close()
-	defer rereadKey(e, key, log)()
 	l, err := c.listen()
 	if err != nil {
 		return err
 	}
 	defer l.Close()
+	if err := c.openNetwork(e, &serve); err != nil {
+		return err
+	}
+	defer c.net.close()
+	key, err := c.key(c.Insecure)
+	if err != nil {
+		return err
+	}
+	defer rereadKey(e, key, log)()
 	ctx := e.ctx
 	if c.WithParent {
 		context.AfterFunc(supervise.WithParent(context.WithoutCancel(ctx), e.stdin), func() {
@@ -102,7 +118,7 @@ func (c *coordinatorCmd) Run(e *env) error {
 		return err
 	}
 	defer co.Close()
-	c.printf(e, "coordinator at %s; start nodes with: shoal node --join %s%s\n", co.GossipAddress(), co.GossipAddress(), c.nodeFlagsText(key))
+	c.printf(e, "coordinator at %s; %s\n", co.GossipAddress(), c.nodeHint(co.GossipAddress(), key))
 	return serveAPI(&env{ctx: ctx, stdin: e.stdin, stdout: e.stdout, stderr: e.stderr}, co, l, settings, func(addr string) {
 		c.printf(e, "API at %s://%s/v1\n", c.scheme(), addr)
 		if !c.WithParent && awaitReady(ctx, e, co) == nil {
@@ -140,11 +156,39 @@ func (c *coordinatorCmd) listen() (net.Listener, error) {
 	return net.FileListener(f)
 }
 
-// nodeFlagsText returns the further flags that nodes need.
-func (c *coordinatorCmd) nodeFlagsText(key security.Key) string {
-	out := " --cluster-key FILE --bind HOST:PORT"
+// exchangesTokens reports whether other machines can join with a token. A process that shoal up or
+// an operator's standby started shares the cluster key of the first one.
+func (c *coordinatorCmd) exchangesTokens() bool {
+	return c.Cluster != "" && c.NATS == "" && !c.Insecure && !c.Standby && !c.WithParent
+}
+
+// openNetwork starts the server that exchanges tokens, and chooses the key and the gossip address.
+func (c *coordinatorCmd) openNetwork(e *env, serve *cluster.ServeConfig) error {
+	if !c.exchangesTokens() {
+		return nil
+	}
+	if err := errors.Join(join.CheckCluster(c.Cluster), c.checkLife()); err != nil {
+		return err
+	}
+	c.net.tokenServer = tokenServer{tokenServerFlags: c.tokenServerFlags, cluster: c.Cluster, bind: c.Bind, dataDir: c.DataDir,
+		model: modelReference(c.Model, serve.Model), key: &c.clusterKeyFlag, ports: []int{0}}
+	if err := c.net.open(e, serve.Logger); err != nil {
+		return err
+	}
+	c.Bind = c.net.gossip[0]
+	return nil
+}
+
+// nodeHint returns the command that adds a node.
+func (c *coordinatorCmd) nodeHint(gossip string, key security.Key) string {
+	if c.exchangesTokens() {
+		return tokenCommand(c.Cluster, c.DataDir) + " prints the command for another machine"
+	}
+	out := "start nodes with: shoal node --join " + gossip
 	if key.IsZero() {
-		out = " --insecure"
+		out += " --insecure"
+	} else {
+		out += " --cluster-key FILE --bind HOST:PORT"
 	}
 	if c.Cluster != "" && c.Cluster != clusterName {
 		out += " --cluster " + c.Cluster

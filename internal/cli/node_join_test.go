@@ -121,6 +121,28 @@ func TestModelReference(t *testing.T) {
 	}
 }
 
+// TestCoordinatorExchangesTokens: only a coordinator that an operator starts with --cluster, and
+// that has a key to give, exchanges tokens.
+func TestCoordinatorExchangesTokens(t *testing.T) {
+	for flags, want := range map[string]bool{
+		"--cluster lab":                   true,
+		"--cluster lab --data-dir /tmp/x": true,
+		"":                                false,
+		"--cluster lab --insecure":        false,
+		"--cluster lab --nats nats://127.0.0.1:4222":   false,
+		"--cluster lab --with-parent":                  false,
+		"--cluster lab --standby --join 10.0.0.1:7070": false,
+	} {
+		c, err := parsed(t, append([]string{"coordinator"}, strings.Fields(flags)...)...)
+		if err != nil {
+			t.Fatalf("%s: %v", flags, err)
+		}
+		if got := c.Coordinator.exchangesTokens(); got != want {
+			t.Errorf("%q: exchanges tokens: %v, want %v", flags, got, want)
+		}
+	}
+}
+
 // TestProcessPorts: with --ports no two processes of up have a port in common, and checkNetwork
 // counts them all.
 func TestProcessPorts(t *testing.T) {

@@ -81,7 +81,7 @@ func (c *upCmd) readyText(serve cluster.ServeConfig, s readyState, pid int) stri
 	line("ask", "%s", ask)
 	line("", "curl %s/v1/%s%s -d '%s'", url, path, auth, body)
 	if c.Cluster != "" {
-		line("join", "shoal token create %s prints the command for another machine", c.tokenFlagsText())
+		line("join", "%s prints the command for another machine", tokenCommand(c.Cluster, c.DataDir))
 	} else if given, err := c.key(); err == nil && !given.IsZero() {
 		line("join", "shoal node --join %s --cluster-key %s", s.gossip, cmp.Or(c.ClusterKeyFile, "FILE"))
 	}

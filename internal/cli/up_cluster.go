@@ -23,13 +23,25 @@ import (
 
 // networkFlags let other machines join the cluster of shoal up.
 type networkFlags struct {
-	Cluster   string        `env:"SHOAL_CLUSTER" placeholder:"NAME" help:"Name of a cluster that other machines can join. Listens on the network, stores a key for the cluster, and prints the command to run on them."`
-	Bind      string        `placeholder:"ADDRESS[:PORT]" help:"With --cluster: IP address of this machine for the other machines, and gossip port (default: the address of the default route, port 7070)."`
-	Ports     cluster.Ports `placeholder:"FIRST" help:"With --cluster: first of the consecutive ports on the host of --bind: four for the coordinator, then five each for the standby and for every node (default: free ports)."`
+	Cluster string        `env:"SHOAL_CLUSTER" placeholder:"NAME" help:"Name of a cluster that other machines can join. Listens on the network, stores a key for the cluster, and prints the command to run on them."`
+	Bind    string        `placeholder:"ADDRESS[:PORT]" help:"With --cluster: IP address of this machine for the other machines, and gossip port (default: the address of the default route, port 7070)."`
+	Ports   cluster.Ports `placeholder:"FIRST" help:"With --cluster: first of the consecutive ports on the host of --bind: four for the coordinator, then five each for the standby and for every node (default: free ports)."`
+	Expect  int           `placeholder:"N" help:"With --cluster: nodes to wait for before the first placement, including those on other machines (default: the nodes of this command)."`
+	tokenServerFlags
+}
+
+// tokenServerFlags are those of the server that exchanges tokens for the cluster key.
+type tokenServerFlags struct {
 	JoinPort  int           `range:"1..65535" placeholder:"PORT" help:"With --cluster: port on --bind where machines exchange their token (default: 7069)."`
 	TokenLife time.Duration `name:"token-life" default:"1h" help:"With --cluster: time until the printed token expires, 1m to 168h; 0 prints none (shoal token create makes one)."`
-	Expect    int           `placeholder:"N" help:"With --cluster: nodes to wait for before the first placement, including those on other machines (default: the nodes of this command)."`
 	Advertise bool          `default:"true" negatable:"" help:"With --cluster: answer shoal node --discover on the local network."`
+}
+
+func (f *tokenServerFlags) checkLife() error {
+	if f.TokenLife != 0 && (f.TokenLife < join.ShortestLife || f.TokenLife > join.LongestLife) {
+		return fmt.Errorf("--token-life %v: want %v to %v, or 0 for no token", f.TokenLife, join.ShortestLife, join.LongestLife)
+	}
+	return nil
 }
 
 // Default ports of a first machine, if they are free.
@@ -48,11 +60,20 @@ const (
 // network holds the addresses and the join server of a first machine. With the zero value all
 // processes listen on loopback.
 type network struct {
+	tokenServer
 	host    string // IP address
 	gossip  []string
-	model   string // reference of the model; "" for a folder of this machine
 	folder  *join.Folder
 	closers []func()
+}
+
+// tokenServer holds the settings of the server that exchanges tokens.
+type tokenServer struct {
+	tokenServerFlags
+	cluster, bind, dataDir string
+	model                  string          // reference of the model; "" for a folder of this machine
+	key                    *clusterKeyFlag // the file of a new key is set here, if there is none
+	ports                  []int           // gossip port of each coordinator, but for that of bind; 0: any
 }
 
 // loopback is the host of clusters on one machine.
@@ -101,10 +122,8 @@ func (c *upCmd) checkNetwork() error {
 		return fmt.Errorf("--ports %d: want 1 to %d, the first of %d, or 0", c.Ports, last, all)
 	case c.Expect != 0 && (c.Expect < c.Nodes || c.Expect > topology.DefaultMaxNodes):
 		return fmt.Errorf("--expect %d: want %d, the nodes of this command, to %d", c.Expect, c.Nodes, topology.DefaultMaxNodes)
-	case c.TokenLife != 0 && (c.TokenLife < join.ShortestLife || c.TokenLife > join.LongestLife):
-		return fmt.Errorf("--token-life %v: want %v to %v, or 0 for no token", c.TokenLife, join.ShortestLife, join.LongestLife)
 	}
-	return nil
+	return c.checkLife()
 }
 
 // splitBind parses --bind: an IP address with an optional port. The port is 0 if it is not set.
@@ -142,32 +161,41 @@ func clusterFolder(dataDir, name string) (string, error) {
 	return "", errors.New("this user has no home directory for the cluster key: set a folder with --data-dir DIR")
 }
 
-// openNetwork opens the folder of a first machine, chooses its addresses, and starts the server
-// that exchanges tokens. Without --cluster it does nothing.
-func (c *upCmd) openNetwork(e *env, serve *cluster.ServeConfig) (err error) {
-	n, log := &c.net, serve.Logger
+// openNetwork opens the network of a first machine. Without --cluster it does nothing.
+func (c *upCmd) openNetwork(e *env, serve *cluster.ServeConfig) error {
 	if c.Cluster == "" {
 		return nil
 	}
-	n.model = modelReference(c.Model, serve.Model)
+	c.net.tokenServer = tokenServer{tokenServerFlags: c.tokenServerFlags, cluster: c.Cluster, bind: c.Bind, dataDir: c.DataDir,
+		model: modelReference(c.Model, serve.Model), key: &c.clusterKeyFlag}
+	for i := range c.coordinators() {
+		port, _ := c.processPorts(i)
+		c.net.ports = append(c.net.ports, port)
+	}
+	return c.net.open(e, serve.Logger)
+}
+
+// open opens the folder of a first machine, chooses its addresses, and starts the server that
+// exchanges tokens.
+func (n *network) open(e *env, log *slog.Logger) (err error) {
 	defer func() {
 		if err != nil {
 			n.close()
 		}
 	}()
-	dir, err := clusterFolder(c.DataDir, c.Cluster)
+	dir, err := clusterFolder(n.dataDir, n.cluster)
 	if err != nil {
 		return err
 	}
 	if n.folder, err = join.OpenFolder(dir, true); err != nil {
 		return err
 	}
-	given, err := c.key()
+	given, err := n.key.key()
 	if err != nil {
 		return err
 	}
 	if given.IsZero() {
-		if c.ClusterKeyFile, err = n.folder.KeyFile(); err != nil {
+		if n.key.ClusterKeyFile, err = n.folder.KeyFile(); err != nil {
 			return err
 		}
 	}
@@ -175,7 +203,7 @@ func (c *upCmd) openNetwork(e *env, serve *cluster.ServeConfig) (err error) {
 	if err != nil {
 		return err
 	}
-	l, err := c.chooseAddresses(before, log)
+	l, err := n.chooseAddresses(before, log)
 	if err != nil {
 		return err
 	}
@@ -188,30 +216,29 @@ func (c *upCmd) openNetwork(e *env, serve *cluster.ServeConfig) (err error) {
 	n.closers = append(n.closers, func() { cancel(); <-done })
 	go func() {
 		defer close(done)
-		if err := n.folder.Serve(ctx, l, c.grant, log); err != nil {
+		if err := n.folder.Serve(ctx, l, n.grant, log); err != nil {
 			log.Error("join server stopped: no more machines can join", "error", err)
 		}
 	}()
-	if c.Advertise {
-		stop, err := join.Advertise(c.Cluster, at, n.folder.Pin())
+	if n.Advertise {
+		stop, err := join.Advertise(n.cluster, at, n.folder.Pin())
 		if err != nil {
 			log.Info("advertising is off: shoal node --discover does not find this cluster", "reason", err)
 		} else {
 			n.closers = append(n.closers, stop)
 		}
 	}
-	if c.TokenLife == 0 {
+	if n.TokenLife == 0 {
 		return nil
 	}
-	return printJoinLine(e.stdout, n.folder, at, c.TokenLife)
+	return printJoinLine(e.stdout, n.folder, at, n.TokenLife)
 }
 
 // chooseAddresses chooses the addresses of this machine: those of the flags, else those of the
 // last start, else the default ports if they are free. It opens the listener of the join server.
-func (c *upCmd) chooseAddresses(before join.Addresses, log *slog.Logger) (net.Listener, error) {
-	n := &c.net
-	host, port, err := splitBind(cmp.Or(c.Bind, before.Join))
-	if c.Bind == "" {
+func (n *network) chooseAddresses(before join.Addresses, log *slog.Logger) (net.Listener, error) {
+	host, port, err := splitBind(cmp.Or(n.bind, before.Join))
+	if n.bind == "" {
 		port = 0
 		if err != nil || !isLocalAddress(host) {
 			if before.Join != "" {
@@ -231,18 +258,18 @@ func (c *upCmd) chooseAddresses(before join.Addresses, log *slog.Logger) (net.Li
 	} else if err != nil {
 		return nil, err
 	} else if !isLocalAddress(host) {
-		return nil, fmt.Errorf("--bind %s: this machine does not have that address; `ip address` lists its addresses", c.Bind)
+		return nil, fmt.Errorf("--bind %s: this machine does not have that address; `ip address` lists its addresses", n.bind)
 	}
 	n.host = host
-	l, err := listenNear(host, c.JoinPort, portOf(before.Join), joinPort)
+	l, err := listenNear(host, n.JoinPort, portOf(before.Join), joinPort)
 	if err != nil {
 		return nil, fmt.Errorf("--join-port: %w", err)
 	}
 	was := strings.Split(before.Gossip, ",")
-	for i := range c.coordinators() {
+	for i := range n.ports {
 		kept := 0
 		if i > 0 {
-			port, _ = c.processPorts(i)
+			port = n.ports[i]
 		}
 		if i < len(was) {
 			kept = portOf(was[i])
@@ -294,12 +321,12 @@ func portOf(addr string) int {
 
 // grant returns the data that a machine gets for a token. It reads the key file each time, since
 // the file may have changed.
-func (c *upCmd) grant() (*join.Grant, error) {
-	key, err := c.key()
+func (n *network) grant() (*join.Grant, error) {
+	key, err := n.key.key()
 	if err != nil {
 		return nil, err
 	}
-	g := &join.Grant{Cluster: c.Cluster, Join: c.net.gossip, Model: c.net.model}
+	g := &join.Grant{Cluster: n.cluster, Join: n.gossip, Model: n.model}
 	for _, k := range key.Keys() {
 		g.Keys = append(g.Keys, k.Text())
 	}
@@ -327,12 +354,12 @@ func plainDuration(d time.Duration) string {
 	return text
 }
 
-// tokenFlagsText returns the flags with which shoal token finds this cluster.
-func (c *upCmd) tokenFlagsText() string {
-	if c.DataDir != "" {
-		return "--data-dir " + c.DataDir
+// tokenCommand returns the command that makes another token for a cluster.
+func tokenCommand(cluster, dataDir string) string {
+	if dataDir != "" {
+		return "shoal token create --data-dir " + dataDir
 	}
-	return "--cluster " + c.Cluster
+	return "shoal token create --cluster " + cluster
 }
 
 // coordinators returns the number of coordinator processes of this command.

@@ -179,6 +179,40 @@ func TestJoinMachines(t *testing.T) {
 	_ = second
 }
 
+// TestJoinCoordinator: a coordinator without nodes prints the line, too. A machine joins with it,
+// and again without a token after both were started anew.
+func TestJoinCoordinator(t *testing.T) {
+	testlevel.NeedLong(t)
+	w := newWire(t, true)
+	one, two := &machine{t: t, at: w.plug(), home: t.TempDir()}, &machine{t: t, at: w.plug(), home: t.TempDir()}
+	model, err := filepath.Abs("../../models/fry")
+	if err != nil {
+		t.Fatal(err)
+	}
+	coordinator := []string{"coordinator", "--cluster", "lab", "-m", model, "--listen", "127.0.0.1:0"}
+	node := []string{"node", "--threads", "1"}
+	head := one.start("coordinator", coordinator...)
+	line := head.line(t, head.out, joinCommand, startLimit)
+	second := two.start("node", append(node, "--join", line[1], "--token", line[2])...)
+	for restart := range 2 {
+		if restart == 1 {
+			for _, p := range []*process{second, head} {
+				_ = p.cmd.Process.Signal(syscall.SIGTERM)
+				if code := p.end(t, patience); code != 0 {
+					t.Errorf("status %d", code)
+				}
+			}
+			head, second = one.start("coordinator", coordinator...), two.start("node", node...)
+		}
+		api := newHTTPClient(t, head.line(t, head.err, regexp.MustCompile(`API at (http://\S+)/v1`), startLimit)[1], "")
+		api.http.Transport.(*http.Transport).DialContext = one.at.dial
+		api.waitReadyNodes(t, 1)
+		if got, _ := api.undisturbed(t, streaming(1, 8)); len(got) != 1 {
+			t.Errorf("%d answers", len(got))
+		}
+	}
+}
+
 // waitReadyNodes waits until n nodes serve.
 func (c *httpClient) waitReadyNodes(t *testing.T, n int) {
 	t.Helper()
