@@ -52,7 +52,7 @@ const (
 
 // Speculated counts drafts and their results.
 type Speculated struct {
-	Lookups    uint64                 // lookups of drafts, also after short matches
+	Lookups  uint64                 // lookups of drafts, also after short matches
 	Rows     uint64                 // decode rows with drafts
 	Drafted  uint64                 // tokens
 	Accepted uint64                 // of Drafted
@@ -202,11 +202,11 @@ func (d *drafts) plan(p *plan.Plan, rows map[uint64]*request, left int) {
 		r := rows[row.Seq]
 		r.drafted.draft = speculate.Draft{}
 		next := r.cached + 1
-		if d.s.cfg.Geometry.Single(r.Policy) {
-			continue
-		}
 		if !row.Sample {
 			m.take(r, row, r.tokens(next, min(len(r.Prompt)-1, r.cached+tailRows)))
+			continue
+		}
+		if d.s.cfg.Geometry.Single(r.Policy) {
 			continue
 		}
 		most := min(speculate.Most, r.final()-next, m.scores/scoresOf(r))

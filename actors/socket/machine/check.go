@@ -128,7 +128,7 @@ func (m *Machine) checkOpen(o *plan.Open, released bool) (*Sequence, error) {
 	if err := m.checkShared(o); err != nil {
 		return nil, err
 	}
-	q := &Sequence{Owner: o.Owner, Replica: plan.None, Prompt: o.Read, Policy: o.Policy, Logprobs: o.Sampling.Logprobs, Read: len(o.Prefix), oneToken: l.Recurrent || l.Across && o.Policy.Scored()}
+	q := &Sequence{Owner: o.Owner, Replica: plan.None, Prompt: o.Read, Policy: o.Policy, Logprobs: o.Sampling.Logprobs, Read: len(o.Prefix), oneToken: l.Across && o.Policy.Scored()}
 	switch {
 	case len(o.Resume) == 0 && o.Replica != plan.None:
 		return nil, fmt.Errorf("socket: sequence %d: a replica on %d of a cache that is not there yet", o.Seq, o.Replica)

@@ -41,7 +41,6 @@ type Limits struct {
 	Layout      tensor.KVLayout // of the cache
 	Layers      int             // with a cache of their own
 	Across      bool            // layers read each other's caches
-	Recurrent   bool            // layers have a recurrent state: a sequence decodes one token a step
 	Parse       func(spec string) (*kvcache.Policy, error)
 }
 

@@ -72,10 +72,8 @@ func (g Geometry) rowBytes(heads int, size func(tensor.KVLayout) int) int {
 
 // Single reports whether a sequence must decode one token a step. With several tokens, a scored
 // policy evicts between them by the attention of the first of the layers that share a cache. The
-// other layers cannot follow that. A recurrent state has the record of one token.
-func (g Geometry) Single(p *Policy) bool {
-	return g.Across && p.Scored() || g.Recurrent.Layers > 0
-}
+// other layers cannot follow that.
+func (g Geometry) Single(p *Policy) bool { return g.Across && p.Scored() }
 
 // Snapshots reports whether a sequence can start from the cache of another one at any block. A
 // recurrent state exists only after the newest token.
@@ -120,7 +118,7 @@ func ResidentBytes(g Geometry, prompt, tokens int, p *Policy) int64 {
 // StepBytes is ResidentBytes during a step with staged new tokens, after which the cache has the
 // given number of tokens. It includes what is needed to roll them back.
 func StepBytes(g Geometry, prompt, tokens, staged int, p *Policy) int64 {
-	bytes := StateBytes(g, g.KVHeads)
+	bytes := StateBytes(g, g.KVHeads) + recordBytes(g, staged)
 	undo := false
 	for _, r := range g.rules(p) {
 		slots := r.Slots(prompt, tokens)

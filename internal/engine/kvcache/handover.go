@@ -247,11 +247,14 @@ func (s *Store) fill(t *table, slot int, pos int32, score float32) {
 // Seal ends the hand-over. Every slot of every head must have been filled. Afterwards tokens may be
 // written, the first at position Tokens.
 func (s *Store) Seal() error {
-	return s.SealOn(func(n int, f func(i int)) {
-		for i := range n {
-			f(i)
-		}
-	}, nil)
+	return s.SealOn(inOrder, nil)
+}
+
+// inOrder calls f with each of 0 to n-1.
+func inOrder(n int, f func(i int)) {
+	for i := range n {
+		f(i)
+	}
 }
 
 // SealOn is Seal with parallel index building. run calls f with each of 0 to n-1, in any order and

@@ -46,10 +46,15 @@ func (r Recurrent) recordFloats() int {
 func (g Geometry) most() int { return (g.Recurrent.KeyHeads + g.KVHeads - 1) / g.KVHeads }
 
 // stateBlock is the size in bytes of the arena block of one KV head of a recurrent layer.
-func (g Geometry) stateBlock() int {
-	n := 4 * g.most() * (g.Recurrent.headFloats() + g.Recurrent.recordFloats())
-	return (n + blockAlign - 1) / blockAlign * blockAlign
+func (g Geometry) stateBlock() int { return wholeLines(4 * g.most() * g.Recurrent.headFloats()) }
+
+// recordBlock is the size in bytes of the arena block of one token's records, of all recurrent layers
+// and a number of KV heads.
+func (g Geometry) recordBlock(heads int) int {
+	return wholeLines(4 * g.Recurrent.Layers * heads * g.most() * g.Recurrent.recordFloats())
 }
+
+func wholeLines(bytes int) int { return (bytes + blockAlign - 1) / blockAlign * blockAlign }
 
 // StateBytes is the size of a sequence's recurrent states on a socket with heads KV heads. It does
 // not depend on the number of tokens.
@@ -60,6 +65,14 @@ func StateBytes(g Geometry, heads int) int64 {
 	return int64(g.Recurrent.Layers) * int64(heads) * int64(g.stateBlock())
 }
 
+// recordBytes is the size of the records of a step of staged tokens on the owner.
+func recordBytes(g Geometry, staged int) int64 {
+	if g.Recurrent.Layers == 0 {
+		return 0
+	}
+	return int64(max(staged, 1)) * int64(g.recordBlock(g.KVHeads))
+}
+
 // errStates is returned where a prefix of a sequence would have to be shared.
 var errStates = errors.New("kvcache: a recurrent state exists after the newest token only, so no prefix can be shared")
 
@@ -67,39 +80,35 @@ var errStates = errors.New("kvcache: a recurrent state exists after the newest t
 //
 // A prompt's tokens advance it in place. In decode a step may be repeated or rolled back, so a
 // decoded token leaves a record: its convolution input, its key, and for each value head its update
-// vector and its decay. The next token, or an export, applies the record of a token that counts. So
-// the position of the next token decides everything, and Commit and Rollback do not touch a state.
+// vector and its decay. A record is applied when its token counts: by the next step, or by Commit if
+// several tokens count. So a rollback only forgets records.
 //
 // Different key heads may be computed concurrently.
 type State struct {
-	r        Recurrent
-	heads    tensor.Span // key heads
-	data     []float32   // [key head] of headFloats, then [key head] of recordFloats
-	tokens   int         // applied to the state; -1: the state has not arrived
-	recorded bool        // the record is of the token at position tokens
+	r       Recurrent
+	heads   tensor.Span // key heads
+	data    []float32   // [key head] of headFloats
+	store   *Store
+	index   int // in Store.states
+	applied int // tokens in data; -1: the state has not arrived
 }
 
 // Heads are the key heads of the state.
 func (s *State) Heads() tensor.Span { return s.heads }
 
-// Next prepares the state for the token at position pos. It reports whether the record must be
-// applied first (Apply, for every key head).
-func (s *State) Next(pos int) (apply bool) {
-	switch {
-	case pos == s.tokens:
-		return false
-	case pos == s.tokens+1 && s.recorded:
-		return true
+// Prompt returns an error unless the next token of a prompt that is being read is at position pos.
+func (s *State) Prompt(pos int) error {
+	if s.applied != pos {
+		return fmt.Errorf("kvcache: token %d of a prompt whose recurrent state has %d tokens", pos, s.applied)
 	}
-	panic(fmt.Sprintf("kvcache: token %d of a recurrent state after %d tokens", pos, s.tokens))
+	return nil
 }
 
-// Recorded notes that all key heads have applied their records, if Next asked for it, and hold a
-// record of the token at pos.
-func (s *State) Recorded(pos int) { s.tokens, s.recorded = pos, true }
+// Committed is the number of tokens that count. Records are of later ones.
+func (s *State) Committed() int { return s.store.tokens }
 
-// Advanced notes that all key heads were advanced in place to a number of tokens.
-func (s *State) Advanced(tokens int) { s.tokens, s.recorded = tokens, false }
+// Advanced notes that all key heads have been advanced to a number of tokens.
+func (s *State) Advanced(tokens int) { s.applied = tokens }
 
 // Matrix returns the state (KeyDim, ValueDim) of value head v of a key head's group.
 func (s *State) Matrix(head, v int) []float32 {
@@ -114,38 +123,50 @@ func (s *State) Inputs(head int) []float32 {
 	return s.data[at+s.r.Group()*s.r.KeyDim*s.r.ValueDim : at+s.r.headFloats()]
 }
 
-// Record is what a token adds to the state of a key head. Its slices are parts of the state.
+// Record is what a token adds to the state of a key head. Its slices are in the store.
 type Record struct {
-	Input  []float32   // (Channels) of the convolution
-	Key    []float32   // (KeyDim), normalized
-	Update [][]float32 // [Group](ValueDim)
-	Decay  []float32   // (Group)
+	Input []float32 // (Channels) of the convolution
+	Key   []float32 // (KeyDim), normalized
+	Decay []float32 // (Group)
+	rest  []float32 // (Group, ValueDim)
 }
 
-// Record returns the record of a key head.
-func (s *State) Record(head int) Record {
-	x := s.data[s.heads.Len()*s.r.headFloats()+(head-s.heads.Lo)*s.r.recordFloats():][:s.r.recordFloats()]
-	take := func(n int) []float32 {
-		part := x[:n:n]
-		x = x[n:]
-		return part
-	}
-	r := Record{Input: take(s.r.Channels()), Key: take(s.r.KeyDim)}
-	for range s.r.Group() {
-		r.Update = append(r.Update, take(s.r.ValueDim))
-	}
-	r.Decay = take(s.r.Group())
-	return r
+// Update returns the update vector of value head v of the group.
+func (r *Record) Update(v int) []float32 {
+	n := len(r.rest) / len(r.Decay)
+	return r.rest[v*n:][:n]
 }
 
-// Apply advances a key head by its record. out is scratch of ValueDim elements. The operations are
-// those of a prompt's token, so the bits are the same.
-func (s *State) Apply(head int, out []float32) {
-	r := s.Record(head)
-	for v, u := range r.Update {
-		tensor.DeltaAdvance(out[:s.r.ValueDim], s.Matrix(head, v), r.Key, r.Key, u, r.Decay[v])
+// Record returns the record of a key head for the token at pos, which does not count yet.
+func (s *State) Record(head, pos int) Record { return s.record(head, pos-s.store.tokens) }
+
+// record returns the record of a key head in a slot.
+func (s *State) record(head, slot int) Record {
+	if slot < 0 || slot >= len(s.store.records) {
+		panic(fmt.Sprintf("kvcache: record %d of a recurrent state, room for %d", slot, len(s.store.records)))
 	}
-	s.Push(head, r.Input)
+	n := s.r.recordFloats()
+	x := floatsOf(s.store.records[slot])[s.index*s.store.g.most()*n+(head-s.heads.Lo)*n:][:n]
+	c, k, g := s.r.Channels(), s.r.KeyDim, s.r.Group()
+	return Record{Input: x[:c], Key: x[c : c+k], Decay: x[c+k : c+k+g], rest: x[c+k+g:]}
+}
+
+// Settle applies to a key head the records of the tokens that count. out is scratch of ValueDim
+// elements. The operations are those of a prompt's token, so the bits are the same. Afterwards the
+// caller calls Advanced with Committed, once for all key heads.
+func (s *State) Settle(head int, out []float32) { s.settle(head, s.store.tokens, out) }
+
+func (s *State) settle(head, tokens int, out []float32) {
+	if s.applied < 0 || s.applied > tokens {
+		panic(fmt.Sprintf("kvcache: %d tokens count, but a recurrent state has %d", tokens, s.applied))
+	}
+	for slot := range tokens - s.applied {
+		r := s.record(head, slot)
+		for v := range s.r.Group() {
+			tensor.DeltaAdvance(out[:s.r.ValueDim], s.Matrix(head, v), r.Key, r.Key, r.Update(v), r.Decay[v])
+		}
+		s.Push(head, r.Input)
+	}
 }
 
 // Push appends an input of the convolution and drops the oldest.
@@ -157,26 +178,27 @@ func (s *State) Push(head int, input []float32) {
 	}
 }
 
-// settle applies the record of the last of a number of tokens that count.
-func (s *State) settle(tokens int) error {
-	switch {
-	case tokens == s.tokens:
-		return nil
-	case tokens != s.tokens+1 || !s.recorded:
-		return fmt.Errorf("kvcache: a recurrent state after %d tokens, not %d", s.tokens, tokens)
-	}
+// settleAll applies the records of the first tokens of a sequence to all key heads.
+func (s *State) settleAll(tokens int) {
 	out := make([]float32, s.r.ValueDim)
 	for head := s.heads.Lo; head < s.heads.Hi; head++ {
-		s.Apply(head, out)
+		s.settle(head, tokens, out)
 	}
-	s.Advanced(tokens)
-	return nil
+	s.applied = tokens
 }
 
 // State returns the recurrent state of a KV head. Recurrent layers are counted from 0, apart from
 // those with keys and values.
 func (s *Store) State(layer, head int) *State {
 	return &s.states[layer*s.heads.Len()+head-s.heads.Lo]
+}
+
+// Settle prepares Commit of n tokens. run calls f with each of 0 to n-1, in any order and possibly
+// concurrently. Without it, Commit does the same on one thread.
+func (s *Store) Settle(n int, run func(n int, f func(i int))) {
+	if n > 1 && len(s.states) > 0 && s.states[0].applied < s.tokens+n {
+		run(len(s.states), func(i int) { s.states[i].settleAll(s.tokens + n) })
+	}
 }
 
 // openStates allocates the states, all or nothing, with the given number of tokens applied.
@@ -189,26 +211,51 @@ func (s *Store) openStates(tokens int) error {
 	if err != nil {
 		return fmt.Errorf("recurrent states: %w", err)
 	}
+	if err := s.growRecords(1); err != nil {
+		s.arena.Release(blocks)
+		return err
+	}
 	s.stateBlocks, s.states = blocks, make([]State, len(blocks))
 	for i, b := range blocks {
 		head := s.heads.Lo + i%s.heads.Len()
-		s.states[i] = State{r: r, heads: r.HeadsOf(tensor.Span{Lo: head, Hi: head + 1}, s.g.KVHeads), tokens: tokens,
-			data: unsafe.Slice((*float32)(unsafe.Pointer(&b[0])), len(b)/4)}
+		s.states[i] = State{r: r, heads: r.HeadsOf(tensor.Span{Lo: head, Hi: head + 1}, s.g.KVHeads), data: floatsOf(b), store: s, index: i, applied: tokens}
 	}
 	return nil
 }
 
+// growRecords makes room for the records of a step of staged tokens.
+func (s *Store) growRecords(staged int) error {
+	if n := staged - len(s.records); n > 0 && s.g.Recurrent.Layers > 0 && !s.prefill {
+		blocks, err := s.arena.Alloc(s.g.recordBlock(s.heads.Len()), n)
+		if err != nil {
+			return fmt.Errorf("records of recurrent states: %w", err)
+		}
+		s.records = append(s.records, blocks...)
+	}
+	return nil
+}
+
+// trimRecords frees the records beyond the first.
+func (s *Store) trimRecords() {
+	if len(s.records) > 1 {
+		s.arena.Release(s.records[1:])
+		s.records = s.records[:1]
+	}
+}
+
 func (s *Store) dropStates() {
 	s.arena.Release(s.stateBlocks)
-	s.stateBlocks, s.states = nil, nil
+	s.arena.Release(s.records)
+	s.stateBlocks, s.states, s.records = nil, nil, nil
 }
 
 // moved is the part of a state that another socket needs.
 func (s *State) moved() []byte { return floatBytes(s.data[:s.heads.Len()*s.r.headFloats()]) }
 
-// record is the records of all key heads.
-func (s *State) record() []byte {
-	return floatBytes(s.data[s.heads.Len()*s.r.headFloats():][:s.heads.Len()*s.r.recordFloats()])
+// recordOf is the records of all key heads in a slot.
+func (s *State) recordOf(slot int) []byte {
+	n := s.r.recordFloats()
+	return floatBytes(floatsOf(s.store.records[slot])[s.index*s.store.g.most()*n:][:s.heads.Len()*n])
 }
 
 // floatBytes views float32 as bytes on the wire. Every supported host is little-endian.
@@ -219,13 +266,16 @@ func floatBytes(f []float32) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(&f[0])), 4*len(f))
 }
 
-// StateRowBytes is the size of what ExportState appends for KV heads h of one recurrent layer, and
-// RecordBytes that of a token's records of all recurrent layers.
+// floatsOf views an arena block as float32.
+func floatsOf(b []byte) []float32 { return unsafe.Slice((*float32)(unsafe.Pointer(&b[0])), len(b)/4) }
+
+// StateRowBytes is the size of what ExportState appends for KV heads h of one recurrent layer.
 func StateRowBytes(g Geometry, h tensor.Span) int {
 	return 4 * g.Recurrent.HeadsOf(h, g.KVHeads).Len() * g.Recurrent.headFloats()
 }
 
-func recordBytes(g Geometry) int {
+// recordRowBytes is the size of a token's records of all recurrent layers on the wire.
+func recordRowBytes(g Geometry) int {
 	if g.Recurrent.Layers == 0 {
 		return 0
 	}
@@ -237,9 +287,10 @@ func recordBytes(g Geometry) int {
 func (s *Store) ExportState(dst []byte, layer int, h tensor.Span, tokens int) ([]byte, error) {
 	for head := h.Lo; head < h.Hi; head++ {
 		state := s.State(layer, head)
-		if err := state.settle(tokens); err != nil {
-			return dst, err
+		if tokens < state.applied || tokens > s.tokens {
+			return dst, fmt.Errorf("kvcache: a recurrent state after %d tokens of %d, it has %d", tokens, s.tokens, state.applied)
 		}
+		state.settleAll(tokens)
 		dst = append(dst, state.moved()...)
 	}
 	return dst, nil
@@ -266,8 +317,8 @@ func (s *Store) ImportState(layer int, h tensor.Span, in []byte) error {
 func (s *Store) KeepState(from *Store, layer int, h tensor.Span) error {
 	for head := h.Lo; head < h.Hi; head++ {
 		to, own := s.State(layer, head), from.State(layer, head)
-		if own.tokens != s.pending || own.recorded {
-			return fmt.Errorf("kvcache: a recurrent state after %d tokens of a prompt of %d", own.tokens, s.pending)
+		if own.applied != s.pending {
+			return fmt.Errorf("kvcache: a recurrent state after %d tokens of a prompt of %d", own.applied, s.pending)
 		}
 		copy(to.moved(), own.moved())
 		to.Advanced(s.pending)
@@ -278,33 +329,28 @@ func (s *Store) KeepState(from *Store, layer int, h tensor.Span) error {
 // statesArrived reports whether the hand-over has filled all states.
 func (s *Store) statesArrived() error {
 	for i := range s.states {
-		if s.states[i].tokens != s.pending {
+		if s.states[i].applied != s.pending {
 			return errors.New("kvcache: hand-over is not complete: a recurrent state is missing")
 		}
 	}
 	return nil
 }
 
-// exportRecords appends the records of the token at pos.
+// exportRecords appends the records of the token at pos, which the running step wrote.
 func (s *Store) exportRecords(dst []byte, pos int) []byte {
 	for i := range s.states {
-		if state := &s.states[i]; state.tokens != pos || !state.recorded {
-			panic(fmt.Sprintf("kvcache: no record of token %d in a recurrent state after %d tokens", pos, state.tokens))
+		if s.states[i].applied != s.tokens {
+			panic(fmt.Sprintf("kvcache: the running step has no record of a recurrent state after %d tokens of %d", s.states[i].applied, s.tokens))
 		}
-		dst = append(dst, s.states[i].record()...)
+		dst = append(dst, s.states[i].recordOf(pos-s.tokens)...)
 	}
 	return dst
 }
 
-// importRecords stores the records of the token at pos. It applies those of the token before.
-func (s *Store) importRecords(pos int, in []byte) error {
+// importRecords stores the records of the token at pos. It applies those of the tokens that count.
+func (s *Store) importRecords(pos int, in []byte) {
 	for i := range s.states {
-		state := &s.states[i]
-		if err := state.settle(pos); err != nil {
-			return err
-		}
-		in = in[copy(state.record(), in):]
-		state.Recorded(pos)
+		s.states[i].settleAll(s.tokens)
+		in = in[copy(s.states[i].recordOf(pos-s.tokens), in):]
 	}
-	return nil
 }

@@ -27,9 +27,9 @@ func tokenRecord(g Geometry, layer, head, pos, value int) Record {
 		}
 		return x
 	}
-	rec := Record{Input: next(r.Channels()), Key: next(r.KeyDim)}
-	for range r.Group() {
-		rec.Update, rec.Decay = append(rec.Update, next(r.ValueDim)), append(rec.Decay, 0.75)
+	rec := Record{Input: next(r.Channels()), Key: next(r.KeyDim), Decay: make([]float32, r.Group()), rest: next(r.Group() * r.ValueDim)}
+	for v := range rec.Decay {
+		rec.Decay[v] = 0.75
 	}
 	return rec
 }
@@ -49,12 +49,12 @@ func eachState(s *Store, f func(layer int, state *State, head int)) {
 // advance runs a prompt's token through the states of a store.
 func advance(s *Store, pos, value int) {
 	eachState(s, func(layer int, state *State, head int) {
-		if state.Next(pos) {
-			panic("a prompt's token has no record")
+		if err := state.Prompt(pos); err != nil {
+			panic(err)
 		}
 		r, out := tokenRecord(s.g, layer, head, pos, value), make([]float32, s.g.Recurrent.ValueDim)
-		for v, u := range r.Update {
-			tensor.DeltaAdvance(out, state.Matrix(head, v), r.Key, r.Key, u, r.Decay[v])
+		for v := range r.Decay {
+			tensor.DeltaAdvance(out, state.Matrix(head, v), r.Key, r.Key, r.Update(v), r.Decay[v])
 		}
 		state.Push(head, r.Input)
 	})
@@ -66,19 +66,15 @@ func advance(s *Store, pos, value int) {
 // record runs a decoded token through the states of a store.
 func record(s *Store, pos, value int) {
 	eachState(s, func(layer int, state *State, head int) {
-		if state.Next(pos) {
-			state.Apply(head, make([]float32, s.g.Recurrent.ValueDim))
-		}
-		from, to := tokenRecord(s.g, layer, head, pos, value), state.Record(head)
+		state.Settle(head, make([]float32, s.g.Recurrent.ValueDim))
+		from, to := tokenRecord(s.g, layer, head, pos, value), state.Record(head, pos)
 		copy(to.Input, from.Input)
 		copy(to.Key, from.Key)
 		copy(to.Decay, from.Decay)
-		for v := range from.Update {
-			copy(to.Update[v], from.Update[v])
-		}
+		copy(to.rest, from.rest)
 	})
 	for i := range s.states {
-		s.states[i].Recorded(pos)
+		s.states[i].Advanced(s.tokens)
 	}
 }
 
@@ -113,7 +109,7 @@ func TestRecurrentState(t *testing.T) {
 	for _, g := range recurrents {
 		for _, p := range []*Policy{Full(), Streaming(4, 60)} {
 			t.Run(fmt.Sprint(g.Recurrent.KeyHeads, p.Name()), func(t *testing.T) {
-				const prompt, output = 70, 5
+				const prompt, output = 70, 11
 				a := NewArena(1 << 24)
 				defer a.Close()
 				naive := NewPrefill(a, g, tensor.Span{Hi: 3})
@@ -168,26 +164,11 @@ func TestRecurrentState(t *testing.T) {
 					s.Release()
 				}
 				replica := NewStore(a, g, p)
-				for i := range output {
-					if i == 2 { // a replica of a sequence whose last token is a record
+				for i := 0; o.Tokens() < prompt+output; i++ {
+					if i == 1 { // a replica of a sequence whose last token is a record
 						mirror(t, o, replica, prompt)
 					}
-					if err := o.Reserve(o.Tokens() + 1); err != nil {
-						t.Fatal(err)
-					}
-					pos := o.Tokens()
-					write(o, pos, pos+1)
-					record(o, pos, 9) // another token, which is rolled back
-					o.Rollback()
-					recurrentStep(t, o, 8, record) // a step that is repeated
-					o.tokens--
-					recurrentStep(t, o, 0, record)
-					if want := ResidentBytes(g, prompt, pos+1, p); o.Bytes() != want {
-						t.Fatalf("%d bytes after %d tokens, want %d", o.Bytes(), pos+1, want)
-					}
-					if i >= 2 {
-						follow(t, o, replica, pos)
-					}
+					decodeStep(t, g, p, o, replica, min(1+i%3, prompt+output-o.Tokens()))
 				}
 				if !slices.Equal(statesOf(t, o, prompt+output), want) {
 					t.Error("the owner's states differ from those of a text read token by token")
@@ -202,6 +183,54 @@ func TestRecurrentState(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// decodeStep decodes n tokens that count and one that does not, in a step that is rolled back once
+// and repeated once, on the owner and on a replica that is complete.
+func decodeStep(t *testing.T, g Geometry, p *Policy, o, replica *Store, n int) {
+	t.Helper()
+	pos := o.Tokens()
+	reserve := func(s *Store) {
+		if err := s.Reserve(pos + n + 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	step := func(value int) {
+		for i := range n + 1 {
+			write(o, pos+i, pos+i+1)
+			v := value
+			if i == n {
+				v++
+			}
+			record(o, pos+i, v)
+		}
+	}
+	reserve(o)
+	step(9)
+	o.Rollback()
+	reserve(o)
+	step(8)
+	step(0)
+	if want := StepBytes(g, o.Prompt(), pos+n+1, n+1, p); o.Bytes() != want {
+		t.Fatalf("%d bytes in a step of %d tokens, want %d", o.Bytes(), n+1, want)
+	}
+	if replica.Sealed() {
+		reserve(replica)
+		for i := range n + 1 {
+			rows := o.ExportToken(nil, pos+i)
+			if len(rows) != TokenBytes(g) {
+				t.Fatalf("a token has %d bytes, want %d", len(rows), TokenBytes(g))
+			}
+			if err := replica.ImportToken(pos+i, rows); err != nil {
+				t.Fatal(err)
+			}
+		}
+		replica.Commit(n)
+	}
+	o.Commit(n)
+	if want := ResidentBytes(g, o.Prompt(), pos+n, p); o.Bytes() != want {
+		t.Fatalf("%d bytes after %d tokens, want %d", o.Bytes(), pos+n, want)
 	}
 }
 
@@ -251,31 +280,6 @@ func mirror(t *testing.T, o, replica *Store, prompt int) {
 	}
 }
 
-// follow sends the committed token at pos to a replica.
-func follow(t *testing.T, o, replica *Store, pos int) {
-	t.Helper()
-	o.tokens, o.staged = pos, 1
-	if o.evicts() {
-		o.extend(1)
-		for i := range o.tables {
-			o.undo.entries[i].slot = int32(o.tables[i].rule.Slot(&o.tables[i].Head, pos)) + 1
-		}
-	}
-	rows := o.ExportToken(nil, pos)
-	o.undo.clear()
-	o.tokens, o.staged = pos+1, 0
-	if len(rows) != TokenBytes(o.g) {
-		t.Fatalf("a token has %d bytes, want %d", len(rows), TokenBytes(o.g))
-	}
-	if err := replica.Reserve(pos + 1); err != nil {
-		t.Fatal(err)
-	}
-	if err := replica.ImportToken(pos, rows); err != nil {
-		t.Fatal(err)
-	}
-	replica.Commit(1)
-}
-
 // TestRecurrentStateIsNotShared checks that no prefix of a sequence with a state can be reused.
 func TestRecurrentStateIsNotShared(t *testing.T) {
 	a := NewArena(1 << 24)
@@ -294,10 +298,7 @@ func TestRecurrentStateIsNotShared(t *testing.T) {
 	if _, err := s.Fork(); err == nil {
 		t.Error("a cache was forked")
 	}
-	defer func() {
-		if recover() == nil {
-			t.Error("a token was skipped")
-		}
-	}()
-	s.State(0, 0).Next(tensor.BlockSlots + 1)
+	if err := s.State(0, 0).Prompt(tensor.BlockSlots + 1); err == nil {
+		t.Error("a token was skipped")
+	}
 }

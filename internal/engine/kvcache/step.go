@@ -19,6 +19,9 @@ func (s *Store) Reserve(upTo int) error {
 	if err := s.openStates(s.tokens); err != nil {
 		return err
 	}
+	if err := s.growRecords(upTo - s.tokens); err != nil {
+		return err
+	}
 	staged, undo := upTo-s.tokens, 0
 	if s.overwrites(upTo) {
 		undo = staged
@@ -216,6 +219,7 @@ func (s *Store) Commit(n int) {
 	if n < s.staged {
 		s.rollback(n)
 	}
+	s.Settle(n, inOrder)
 	s.tokens += n
 	for i := range s.tables {
 		t := &s.tables[i]
@@ -230,6 +234,7 @@ func (s *Store) Commit(n int) {
 	s.arena.Uncharge(s.undo.charge)
 	s.staged, s.undo.charge = 0, 0
 	s.undo.clear()
+	s.trimRecords()
 	s.trimTo(s.tokens)
 }
 

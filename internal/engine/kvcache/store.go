@@ -2,6 +2,7 @@ package kvcache
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
@@ -31,6 +32,8 @@ type Store struct {
 
 	stateBlocks [][]byte // [recurrent layer][head]; nil: not allocated yet, or none
 	states      []State  // of stateBlocks
+	records     [][]byte // [token of the step after the committed ones]
+	prefill     bool     // states advance in place, without records
 
 	indexed     int // pieces of the index done before Seal
 	calibration *calibration
@@ -71,7 +74,7 @@ func NewPrefill(a *Arena, g Geometry, heads tensor.Span) *Store {
 	plain := g
 	plain.Windows = nil
 	s := newStore(a, plain, heads, full)
-	s.g, s.sealed = g, true
+	s.g, s.sealed, s.prefill = g, true, true
 	for i := range s.tables {
 		if t := &s.tables[i]; g.window(t.Layer) > 0 {
 			w := g.window(t.Layer)
@@ -150,7 +153,7 @@ func (s *Store) Bytes() int64 {
 	if s.spilled != nil {
 		bytes += s.spilled.charged
 	}
-	for _, b := range s.stateBlocks {
+	for _, b := range slices.Concat(s.stateBlocks, s.records) {
 		bytes += int64(len(b))
 	}
 	return bytes
