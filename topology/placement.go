@@ -105,6 +105,18 @@ func (s Slice) Part(units, width int) Range {
 	return Range{Lo: at(s.FFNUnits.Lo), Hi: at(s.FFNUnits.Hi)}
 }
 
+// DeltaRows are the rows of the joint projection of a linear layer that a socket computes with
+// mapping Gather. The rows of a key head are adjacent, width of them. While every socket has KV
+// heads they are those of its key heads, so that prefill needs no exchange. With more sockets they
+// are cut by rows alone, in the proportions of the FFN axis of units.
+func (p *Placement) DeltaRows(rank, kvHeads, keyHeads, width, units int) Range {
+	s := p.Slices[rank]
+	if len(p.Slices) <= kvHeads {
+		return Range{Lo: s.KVHeads.Lo * keyHeads / kvHeads * width, Hi: s.KVHeads.Hi * keyHeads / kvHeads * width}
+	}
+	return s.Part(units, keyHeads*width)
+}
+
 // Placement is the ownership of one epoch.
 type Placement struct {
 	Epoch   uint32

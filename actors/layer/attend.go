@@ -259,10 +259,17 @@ func (a *attention) prefill(t attendTask) {
 	a.attended(t)
 }
 
-// attended quantizes a task's attention output if the step is quantized.
+// attended multiplies a task's attention output by its gate, if the model has one, and quantizes it
+// if the step is quantized.
 func (a *attention) attended(t attendTask) {
 	d, row := a.b.Dims, t.s.First+t.first
 	width := d.group() * d.HeadDim
+	if d.OutputGate {
+		for r := row; r < row+t.n; r++ {
+			out := a.b.Attn[r*d.qCols()+t.head*width:][:width]
+			tensor.SigmoidMul(out, a.b.QKV[r*d.qkvWidth()+d.gateAt()+t.head*width:][:width], out)
+		}
+	}
 	a.b.quantize(a.b.Attn, d.qCols(), d.qCols(), topology.Range{Lo: row, Hi: row + t.n}, topology.Range{Lo: t.head * width, Hi: (t.head + 1) * width})
 }
 

@@ -93,6 +93,8 @@ type Kind struct {
 	Caches int  // with Input: the number of caches that it fills
 	Widths int  // index in Dims.Widths
 	VFromK bool // computes no values: they follow from the keys
+
+	Recurrent bool // has a recurrent state instead of attention
 }
 
 // Activation names a matrix of a micro-batch. Rows are tokens unless noted otherwise.
@@ -114,4 +116,6 @@ const (
 	ExpertGate                           // (pairs, FFN) of experts
 	SharedGate                           // (T, Shared) of shared experts
 	SharedSum                            // (T, Hidden) output of a dense FFN beside the experts
+	DeltaIn                              // (T, deltaIn) q, k, v and z of the gated delta rule
+	DeltaOut                             // (T, deltaOut) outputs of its heads
 )

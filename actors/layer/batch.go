@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/collective"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/topology"
 )
@@ -38,6 +39,8 @@ type Cache interface {
 	// Observe passes the rotated queries of n tokens from position pos on to the cache policy.
 	// q[i*ldq:] is (group, HeadDim) of token i. Their keys are in the cache already.
 	Observe(layer, head, pos, n int, q []float32, ldq int)
+	// State returns the state of one KV head of a recurrent layer.
+	State(layer, head int) *kvcache.State
 }
 
 // Segment is a run of rows of one sequence in a step.

@@ -4,6 +4,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/topology"
@@ -28,6 +29,9 @@ type Dims struct {
 	Widths []Widths
 	units  int // of the widths of a layer: KVHeads of the common divisors
 
+	Recurrent  kvcache.Recurrent // of layers with the gated delta rule
+	OutputGate bool              // attention has an output gate
+
 	// Latent attention: KVHeads counts groups ("units") of query heads, HeadDim is that of queries.
 	Latent    model.Latent
 	LatentEps float32
@@ -36,7 +40,8 @@ type Dims struct {
 // DimsOf returns the dimensions of a model's layers.
 func DimsOf(c *model.Config) Dims {
 	d := Dims{Hidden: c.Hidden, Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim, FFN: c.FFN, NormEps: c.NormEps, MoE: c.MoE,
-		Score: c.Score(), Ropes: len(c.Rotations()), Vocab: c.Vocab, Residual: c.Multipliers.Residual}
+		Score: c.Score(), Ropes: len(c.Rotations()), Vocab: c.Vocab, Residual: c.Multipliers.Residual,
+		Recurrent: RecurrentOf(c), OutputGate: c.OutputGate}
 	d.PerLayer, d.Layers, d.Activation = c.PerLayer.Width, c.Layers, c.Activation
 	if c.Global.Dim > 0 || c.WideFFN {
 		d.KVHeads, d.HeadDim = c.KVUnits(), c.UnitDim()

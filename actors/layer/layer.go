@@ -4,6 +4,8 @@
 package layer
 
 import (
+	"slices"
+
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/topology"
 )
@@ -13,15 +15,17 @@ import (
 // are whole, Gate and Up have the rows of the FFN slice, and Down has all rows and the columns of
 // the FFN units. A layer with Experts has no Gate, Up and Down.
 type Weights struct {
-	Index int // number of the cache that the layer's attention reads
+	Index int // number of the cache that the layer's attention reads, or of its recurrent state
 
 	Q, K, V, O, Gate, Up, Down                             *tensor.Weight
-	AttnNorm, FFNNorm                                      []float32 // (Hidden)
-	PostAttnNorm, PostFFNNorm                              []float32 // (Hidden), norms of the outputs of attention and FFN; or nil
-	QNorm, KNorm                                           []float32 // (HeadDim), applied to each head before RoPE; or nil
-	QBias, KBias, VBias, OBias, GateBias, UpBias, DownBias []float32 // for whole rows, or nil
-	Experts                                                *Experts  // on every socket, or on none
-	Latent                                                 *Latent   // replaces Q, K and V; or nil
+	AttnNorm, FFNNorm                                      []float32      // (Hidden)
+	PostAttnNorm, PostFFNNorm                              []float32      // (Hidden), norms of the outputs of attention and FFN; or nil
+	QNorm, KNorm                                           []float32      // (HeadDim), applied to each head before RoPE; or nil
+	QBias, KBias, VBias, OBias, GateBias, UpBias, DownBias []float32      // for whole rows, or nil
+	Experts                                                *Experts       // on every socket, or on none
+	Latent                                                 *Latent        // replaces Q, K and V; or nil
+	Delta                                                  *Delta         // replaces attention, except O; or nil
+	QGate                                                  *tensor.Weight // rows of Q; the output of attention is multiplied by its sigmoid; or nil
 
 	// SwiftKV, if not nil, is the only field in use: the weights are those of SwiftKV's pass, not
 	// of a layer. Later is set for the layers whose keys and values that pass computes. Follows is
@@ -48,7 +52,7 @@ type Weights struct {
 }
 
 func (w *Weights) Kind() Kind {
-	k := Kind{Sparse: w.Experts != nil, Later: w.Later || w.Borrows, Input: w.SwiftKV != nil, Widths: w.Widths, VFromK: w.VFromK}
+	k := Kind{Sparse: w.Experts != nil, Later: w.Later || w.Borrows, Input: w.SwiftKV != nil, Widths: w.Widths, VFromK: w.VFromK, Recurrent: w.Delta != nil}
 	if k.Input {
 		k.Caches = len(w.SwiftKV.Caches)
 	}
@@ -62,7 +66,7 @@ type closer interface {
 
 func (w *Weights) all() []closer {
 	var all []closer
-	for _, m := range append([]*tensor.Weight{w.Q, w.K, w.V, w.O, w.Gate, w.Up, w.Down}, w.Latent.matrices()...) {
+	for _, m := range slices.Concat([]*tensor.Weight{w.Q, w.K, w.V, w.QGate, w.O, w.Gate, w.Up, w.Down}, w.Latent.matrices(), w.Delta.matrices()) {
 		if m != nil {
 			all = append(all, m)
 		}

@@ -32,6 +32,12 @@ var operations = [Ops]func(w *Weights, b *Processor){
 	OpAttendLatents:     func(w *Weights, b *Processor) { w.Latent.attend(w.Index, b) },
 	OpProjectValues:     func(w *Weights, b *Processor) { w.Latent.projectValues(b) },
 
+	OpProjectDelta:       func(w *Weights, b *Processor) { w.Delta.project(b) },
+	OpProjectOwnDelta:    func(w *Weights, b *Processor) { w.Delta.projectOwn(b) },
+	OpDelta:              func(w *Weights, b *Processor) { w.Delta.run(w.Index, b) },
+	OpProjectDeltaOut:    (*Weights).projectDeltaOut,
+	OpProjectOwnDeltaOut: (*Weights).projectOwnDeltaOut,
+
 	OpNormInput:      func(w *Weights, b *Processor) { b.norm(w.SwiftKV.Norm) },
 	OpNormOwnedInput: func(w *Weights, b *Processor) { b.normQuantized(w.SwiftKV.Norm, b.batch.owned(b.batch.Rank)) },
 	OpProjectKV:      (*Weights).projectKV,

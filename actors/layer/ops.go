@@ -38,6 +38,14 @@ const (
 	OpAttendLatents     // cache write, attention of this rank's heads over latents
 	OpProjectValues     // values of heads from their attention outputs in latent space
 
+	// The gated delta rule: replaces the projections of queries, keys and values, OpAttend and the
+	// output projection.
+	OpProjectDelta       // q, k, v and z: this rank's rows of the matrix, all tokens; its gates
+	OpProjectOwnDelta    // the same with the whole matrix: this rank's decode rows, and its heads of all prompt rows
+	OpDelta              // convolution, recurrence and gated norm of this rank's heads
+	OpProjectDeltaOut    // Y = Wo . outputs of all heads, this rank's output rows, all tokens
+	OpProjectOwnDeltaOut // Y with the whole matrix, for the tokens that this rank owns
+
 	// SwiftKV's pass before the later layers.
 	OpNormInput      // Norm = RMSNorm(X, SwiftKV.Norm), all rows
 	OpNormOwnedInput // the same for the rows that this rank owns, quantized
@@ -87,6 +95,11 @@ var ops = [Ops]struct {
 	OpProjectHeads:       {"project-heads", Projections},
 	OpAttendLatents:      {"attend-latents", Attention},
 	OpProjectValues:      {"project-values", Projections},
+	OpProjectDelta:       {"project-delta", Projections},
+	OpProjectOwnDelta:    {"project-own-delta", Projections},
+	OpDelta:              {"delta", Attention},
+	OpProjectDeltaOut:    {"project-delta-out", Projections},
+	OpProjectOwnDeltaOut: {"project-own-delta-out", Projections},
 	OpNormInput:          {"norm-input", Projections},
 	OpNormOwnedInput:     {"norm-owned-input", Projections},
 	OpProjectKV:          {"project-kv", Projections},

@@ -38,6 +38,7 @@ type Processor struct {
 	attention       attention
 	latent          latentBatch
 	latentAttention latentAttention
+	delta           deltaBatch
 	mix             mixture
 	perLayer        perLayer
 	quantized       quantized
@@ -88,6 +89,7 @@ func NewProcessor(d Dims, maxRows int, layout tensor.KVLayout, pool *tensor.Pool
 	b.initPerLayer(maxRows)
 	b.latentAttention.init(b)
 	b.initLatent(maxRows)
+	b.initDelta(maxRows)
 	return b
 }
 
@@ -171,6 +173,10 @@ func (b *Processor) matrix(of Activation) (m []float32, ld int) {
 		return b.mix.gate, d.MoE.FFN
 	case SharedSum:
 		return b.mix.sharedSum, d.Hidden
+	case DeltaIn:
+		return b.delta.in, d.deltaIn()
+	case DeltaOut:
+		return b.delta.out, d.deltaOut()
 	case SharedGate:
 		return b.mix.sharedGate, d.MoE.Shared
 	}

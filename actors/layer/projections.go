@@ -9,7 +9,7 @@ import (
 
 var (
 	// exchangeQKV sends the columns that `from` computed to `to`, whose attention needs them.
-	exchangeQKV = exchangeParts("exchange-qkv", 3)
+	exchangeQKV = exchangeParts("exchange-qkv", 4)
 
 	// exchangeQ sends only queries.
 	exchangeQ = exchangeParts("exchange-q", 1)
@@ -56,7 +56,7 @@ var (
 	})
 )
 
-// exchangeParts exchanges the first `parts` of queries, keys and values.
+// exchangeParts exchanges the first `parts` of queries, keys, values and output gates.
 func exchangeParts(name string, parts int) *Exchange {
 	return allToAll(name, func(b *Batch, from, to int, yield func(Tile)) {
 		have := b.ownParts(from)
@@ -75,22 +75,25 @@ func (w *Weights) projectQKV(b *Processor) {
 	b.project(w.Q, within(w.QBias, me.Q), b.batch.all(), topology.Range{Lo: 0, Hi: me.Q.Len()}, cols[0].Lo)
 	b.project(w.K, within(w.KBias, me.K), b.batch.all(), topology.Range{Lo: 0, Hi: me.K.Len()}, cols[1].Lo)
 	b.project(w.V, within(w.VBias, me.V), b.batch.all(), topology.Range{Lo: 0, Hi: me.V.Len()}, cols[2].Lo)
+	b.project(w.QGate, nil, b.batch.all(), topology.Range{Lo: 0, Hi: me.Q.Len()}, cols[3].Lo)
 	b.projectAll(b.batch.all())
 }
 
 func (w *Weights) projectOwnQKV(b *Processor) {
 	d := b.Dims
-	q, k, v := 0, d.qCols(), d.qCols()+d.kCols()
+	q, k, v, gate := 0, d.qCols(), d.qCols()+d.kCols(), d.qCols()+2*d.kCols()
 	own, prompts := b.batch.decodeRows(b.batch.Rank), topology.Range{Lo: b.batch.decode, Hi: b.batch.T}
 	b.project(w.Q, w.QBias, own, topology.Range{Lo: 0, Hi: d.qCols()}, q)
 	b.project(w.K, w.KBias, own, topology.Range{Lo: 0, Hi: d.kCols()}, k)
 	b.project(w.V, w.VBias, own, topology.Range{Lo: 0, Hi: d.kCols()}, v)
+	b.project(w.QGate, nil, own, topology.Range{Lo: 0, Hi: d.qCols()}, gate)
 	b.projectAll(own)
 	h := b.batch.headParts(b.batch.Place.Slices[b.batch.Rank].KVHeads)
 	rows := func(r topology.Range, base, limit int) topology.Range { return panelRows(r.Lo-base, r.Hi-base, limit) }
 	b.project(w.Q, w.QBias, prompts, rows(h[0], q, d.qCols()), q)
 	b.project(w.K, w.KBias, prompts, rows(h[1], k, d.kCols()), k)
 	b.project(w.V, w.VBias, prompts, rows(h[2], v, d.kCols()), v)
+	b.project(w.QGate, nil, prompts, rows(h[3], gate, d.qCols()), gate)
 	b.projectAll(prompts)
 }
 
@@ -193,19 +196,32 @@ func (d Dims) qkvWidth() int {
 	if d.Latent.Rank > 0 {
 		return d.Heads * d.row()
 	}
-	return stride(d.qCols() + 2*d.kCols())
+	return stride(d.gateAt() + d.gateCols())
 }
 
-// qkvParts returns the column ranges of QKV that hold the given query, key and value rows.
-func (b *Batch) qkvParts(q, k, v topology.Range) [3]topology.Range {
+// gateAt returns the first column of the output gates in QKV, and gateCols their number.
+func (d Dims) gateAt() int { return d.qCols() + 2*d.kCols() }
+
+func (d Dims) gateCols() int {
+	if d.OutputGate {
+		return d.qCols()
+	}
+	return 0
+}
+
+// qkvParts returns the column ranges of QKV that hold the given query, key and value rows, and the
+// output gates of the queries.
+func (b *Batch) qkvParts(q, k, v topology.Range) [4]topology.Range {
 	d := b.Dims
-	return [3]topology.Range{q,
+	gates := q.Intersect(topology.Range{Hi: d.gateCols()})
+	return [4]topology.Range{q,
 		{Lo: d.qCols() + k.Lo, Hi: d.qCols() + k.Hi},
-		{Lo: d.qCols() + d.kCols() + v.Lo, Hi: d.qCols() + d.kCols() + v.Hi}}
+		{Lo: d.qCols() + d.kCols() + v.Lo, Hi: d.qCols() + d.kCols() + v.Hi},
+		{Lo: d.gateAt() + gates.Lo, Hi: d.gateAt() + gates.Hi}}
 }
 
 // headParts returns the columns of QKV that the attention of KV heads h needs.
-func (b *Batch) headParts(h topology.Range) [3]topology.Range {
+func (b *Batch) headParts(h topology.Range) [4]topology.Range {
 	d := b.Dims
 	q := topology.Range{Lo: h.Lo * d.group() * d.HeadDim, Hi: h.Hi * d.group() * d.HeadDim}
 	k := topology.Range{Lo: h.Lo * d.HeadDim, Hi: h.Hi * d.HeadDim}
@@ -213,13 +229,13 @@ func (b *Batch) headParts(h topology.Range) [3]topology.Range {
 }
 
 // ownParts returns the columns of QKV that a rank computes with mapping Gather.
-func (b *Batch) ownParts(rank int) [3]topology.Range {
+func (b *Batch) ownParts(rank int) [4]topology.Range {
 	s := b.Place.Slices[rank]
 	return b.qkvParts(s.Q, s.K, s.V)
 }
 
-// projectionsLocal reports whether every rank computes the given parts (queries, keys, values) that
-// its attention needs. All ranks get the same result, because it depends only on the plan and the
+// projectionsLocal reports whether every rank computes the given parts (queries, keys, values,
+// output gates) that its attention needs. All ranks get the same result, because it depends only on the plan and the
 // placement.
 func (b *Batch) projectionsLocal(parts ...int) bool {
 	if b.Dims.Latent.Rank > 0 {

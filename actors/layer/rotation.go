@@ -27,6 +27,9 @@ func RotationsOf(c *model.Config) (out []*Rotation) {
 func RopesOf(c *model.Config, rotations []*Rotation) kvcache.Ropes {
 	ropes := make(kvcache.Ropes, c.CacheLayers())
 	for i := range c.Layers {
+		if c.Recurrent(i) {
+			continue
+		}
 		ropes[c.CacheOf(i)] = rotations[c.RopeOf(i)].At
 	}
 	return ropes

@@ -24,6 +24,7 @@ type conditions struct {
 	dropsRows bool // SwiftKV's pass drops rows before the later layers
 
 	latent      bool // latent attention
+	recurrent   bool // the gated delta rule instead of attention
 	sparse      bool // the layer has experts
 	beside      bool // layers with experts have a dense FFN too
 	kvComputed  bool // its keys and values have been computed before
@@ -56,15 +57,15 @@ func (c conditions) gather() []Stage {
 	return list(
 		either(c.owned, OpNormOwnedAttention, OpNormAttention),
 		exchangeNorm.when(c.owned),
-		either(c.latent, OpProjectLatents, OpProjectQKV),
+		either(c.latent, OpProjectLatents, either(c.recurrent, OpProjectDelta, OpProjectQKV)),
 		exchangeLatents.when(c.latent),
 		OpProjectHeads.when(c.latent),
-		either(c.latent, exchangeQueries, either(c.kvComputed, exchangeQ, either(c.vFromK, exchangeQK, exchangeQKV))).when(!c.local),
-		either(c.latent, OpAttendLatents, OpAttend),
+		either(c.latent, exchangeQueries, either(c.recurrent, exchangeDelta, either(c.kvComputed, exchangeQ, either(c.vFromK, exchangeQK, exchangeQKV)))).when(!c.local),
+		either(c.latent, OpAttendLatents, either(c.recurrent, OpDelta, OpAttend)),
 		exchangeMeans.when(c.latent && !c.local),
 		OpProjectValues.when(c.latent),
-		exchangeAttention,
-		OpProjectOut,
+		either(c.recurrent, exchangeDeltaOut, exchangeAttention),
+		either(c.recurrent, OpProjectDeltaOut, OpProjectOut),
 		either(c.owned, exchangeOutRows, exchangeOut),
 
 		either(c.owned, OpAddNormOwnedFFN, OpAddNormFFN),
@@ -92,13 +93,13 @@ func (c conditions) reduce() []Stage {
 	return list(
 		either(c.owned, OpNormOwnedAttention, OpNormAttention),
 		exchangeNorm.when(apart),
-		either(c.latent, OpProjectOwnLatents, OpProjectOwnQKV),
+		either(c.latent, OpProjectOwnLatents, either(c.recurrent, OpProjectOwnDelta, OpProjectOwnQKV)),
 		exchangeLatentRows.when(c.latent && c.prefill),
 		OpProjectHeads.when(c.latent),
-		either(c.latent, OpAttendLatents, OpAttend),
+		either(c.latent, OpAttendLatents, either(c.recurrent, OpDelta, OpAttend)),
 		OpProjectValues.when(c.latent),
-		exchangeHeads.when(c.prefill),
-		OpProjectOwnOut,
+		either(c.recurrent, exchangeDeltaHeads, exchangeHeads).when(c.prefill),
+		either(c.recurrent, OpProjectOwnDeltaOut, OpProjectOwnOut),
 		OpAddOwnedAttention.when(gives),
 		exchangeResidual.when(gives),
 
@@ -118,16 +119,18 @@ func (c conditions) reduce() []Stage {
 }
 
 // kinds is the number of combinations of Kind's booleans.
-const kinds = 16
+const kinds = 32
 
 // scheduleOf returns this step's schedule of a layer of kind k, which may be the last.
 func (b *Batch) scheduleOf(k Kind, last bool) *Schedule {
 	b.enter(k.Widths)
-	of := &b.lists[index(k.Sparse)|2*index(k.Later)|4*index(k.Input)|8*index(k.VFromK)][index(last)]
+	of := &b.lists[index(k.Sparse)|2*index(k.Later)|4*index(k.Input)|8*index(k.VFromK)|16*index(k.Recurrent)][index(last)]
 	if *of == nil {
 		c := b.step
-		c.sparse, c.kvComputed, c.swiftKVPass, c.vFromK, c.last = k.Sparse, k.Later, k.Input, k.VFromK, last
+		c.sparse, c.kvComputed, c.swiftKVPass, c.vFromK, c.recurrent, c.last = k.Sparse, k.Later, k.Input, k.VFromK, k.Recurrent, last
 		switch {
+		case c.recurrent:
+			c.local = b.deltaLocal()
 		case c.swiftKVPass:
 			c.local = b.projectionsLocal(1, 2)
 			b.caches = k.Caches
@@ -155,7 +158,7 @@ func index(yes bool) int {
 // classify derives the conditions that decide the step's schedules.
 func (b *Batch) classify() {
 	c := conditions{mapping: b.Place.Mapping, alone: b.alone(), prefill: b.HasPrefill(), decode: b.decode > 0, latent: b.Dims.Latent.Rank > 0, beside: b.Dims.MoE.Beside}
-	c.local, c.dropsRows = b.projectionsLocal(0, 1, 2), b.dropsRows()
+	c.local, c.dropsRows = b.projectionsLocal(0, 1, 2, 3), b.dropsRows()
 	c.quantized, c.owned = b.quantizable()
 	if b.step != c {
 		b.step, b.lists = c, [kinds][2]*Schedule{}

@@ -56,7 +56,7 @@ func (e *epoch) copies(s *step) []stage {
 			done(r.each(func(q moved, rows []byte) error { return q.replicaCache.ImportLayer(l, rows) }))
 		}})
 	}
-	return append(stages, stage{job: func(done func(error)) {
+	return append(append(stages, r.copyStates()...), stage{job: func(done func(error)) {
 		s.copied += r.sent
 		done(r.each(func(q moved, _ []byte) error {
 			if err := q.replicaCache.SealOn(e.pool.Run, nil); err != nil {

@@ -84,7 +84,7 @@ func (s *sequence) feed(token int32, position int) {
 
 // commit sets the number of valid tokens in the cache. It commits the first of the last step's staged
 // rows and rolls the others back.
-func (s *sequence) commit(tokens int) error {
+func (s *sequence) commit(tokens int, run func(n int, f func(i int))) error {
 	for _, store := range [...]*kvcache.Store{s.cache, s.replicaCache} {
 		if store == nil {
 			continue
@@ -96,6 +96,7 @@ func (s *sequence) commit(tokens int) error {
 		if store == s.cache && len(s.staged) > 0 && n > len(s.staged) {
 			return fmt.Errorf("socket: sequence %d: the plan commits %d tokens of the last step, but token %d of it is not the sampled one", s.id, n, len(s.staged)+1)
 		}
+		store.Settle(n, run)
 		store.Commit(n)
 		if store != s.cache {
 			continue
@@ -172,7 +173,7 @@ func (e *epoch) do(effects []machine.Effect) error {
 		q := e.seqs[f.Seq]
 		switch f.Do {
 		case machine.DoCommit:
-			err = q.commit(f.Tokens)
+			err = q.commit(f.Tokens, e.pool.Run)
 		case machine.DoKeep, machine.DoRelease, machine.DoEvict, machine.DoDropSums:
 			e.caches.release(effects[i : i+1])
 		case machine.DoDropReplica:
@@ -304,7 +305,7 @@ func (e *epoch) resume(o *plan.Open) error {
 		s.replicaCache = store
 	}
 	e.seqs[o.Seq] = s
-	return s.commit(len(o.Resume))
+	return s.commit(len(o.Resume), e.pool.Run)
 }
 
 // fork creates a sequence with the cache of another.

@@ -113,6 +113,9 @@ func (e *epoch) move(s *step, q *sequence, lo, hi, all int) (stages []stage) {
 			done(err)
 		}})
 	}
+	if hi == all {
+		stages = append(stages, h.states()...)
+	}
 	return h.timed(s, stages, hi == all)
 }
 
@@ -130,6 +133,7 @@ func (e *epoch) handOver(s *step) (stages []stage) {
 	for l := range e.geometry.Layers {
 		stages = append(stages, h.exchange(l, topology.Range{Hi: e.geometry.KVHeads})...)
 	}
+	stages = append(stages, h.states()...)
 	return h.timed(s, stages, true)
 }
 

@@ -20,7 +20,7 @@ const (
 var oversize = map[string]int{
 	"internal/cli":            10000,
 	"internal/engine/kvcache": 7000,
-	"internal/engine/model":   7000,
+	"internal/engine/model":   7500,
 	"internal/engine/tensor":  7000,
 	"internal/text/grammar":   7500,
 	"internal/text/jinja":     6000,

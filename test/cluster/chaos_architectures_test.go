@@ -34,6 +34,7 @@ var architectures = []struct {
 	{name: "smollm3", tiny: true, long: true},
 	{name: "qwen2_5_vl", tiny: true, long: true},
 	{name: "qwen3_vl_moe", tiny: true, long: true},
+	{name: "qwen3_5", tiny: true, long: true},
 	{name: "deepseek_v2", tiny: true, long: true},
 	{name: "deepseek_v3", tiny: true, long: true},
 }

@@ -48,7 +48,7 @@ func LoadDraft(ctx context.Context, draft, base *model.Checkpoint, p topology.Pl
 
 // mtp loads the multi-token-prediction layer, with the whole head of the model.
 func (l *loader) mtp(c *model.Config, p topology.Placement, base *model.Checkpoint) (*Weights, *layer.Ends, layer.Held) {
-	t, me := c.MTP(), cutOf(c, 0, p.Mapping, p.Slices[0])
+	t, me := c.MTP(), cutOf(c, 0, p, 0)
 	ends := &layer.Ends{LogitCap: c.LogitCap}
 	s := &Weights{Layers: []layer.Layer{l.hold(l.layer(c, c.Layers, &t.Layer, me))}, Ends: ends}
 	m := &layer.MTP{Embed: l.norm(t.EmbedNorm, &t.Layer), Hidden: l.norm(t.HiddenNorm, &t.Layer), Project: l.matrix(t.Project, 2*c.Hidden, upTo(c.Hidden))}

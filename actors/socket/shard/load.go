@@ -82,6 +82,7 @@ func Bytes(c *model.Config, p topology.Placement, rank int, dt tensor.DType) int
 type cut struct {
 	q, k, out      topology.Range // rows of the projections; v has the rows of k
 	latents, heads topology.Range // latent attention: rows of the down projection, heads
+	delta          topology.Range // gated delta rule: rows of its joint projection
 	ffn            topology.Range // rows of gate and up
 	down, units    topology.Range // rows of down, units of the FFN that are its columns
 	expert, shared topology.Range // rows of gate and up of every expert, of the shared experts
@@ -91,15 +92,18 @@ type cut struct {
 }
 
 // cutOf is for layer i of a model.
-func cutOf(c *model.Config, i int, m topology.Mapping, s topology.Slice) cut {
-	s = layer.SliceOf(c, i, s)
+func cutOf(c *model.Config, i int, p topology.Placement, rank int) cut {
+	s := layer.SliceOf(c, i, p.Slices[rank])
 	ffn, kv := c.FFNOf(i), c.KVOf(i)
 	units, group := tensor.Units(ffn), c.Heads/max(1, c.HeadUnits())
 	cut := cut{
 		q: s.Q, k: s.K, out: s.Out, latents: s.K, heads: topology.Range{Lo: s.KVHeads.Lo * group, Hi: s.KVHeads.Hi * group},
 		ffn: s.FFN, down: s.Down, units: upTo(units), expert: s.Part(units, c.MoE.FFN), shared: s.Part(units, c.MoE.Shared), expertDown: s.Down, vocab: s.Vocab,
 	}
-	if m == topology.Reduce {
+	if d := layer.DimsOf(c); d.Recurrent.Layers > 0 {
+		cut.delta = d.DeltaRows(p, rank)
+	}
+	if p.Mapping == topology.Reduce {
 		cut.whole = true
 		cut.q, cut.k, cut.out = upTo(c.Heads*kv.Dim), upTo(kv.Heads*kv.Dim), upTo(c.Hidden)
 		cut.latents, cut.heads = upTo(c.Latent.QueryRank+c.Latent.Rank+c.Latent.Rope), upTo(c.Heads)
@@ -114,10 +118,10 @@ func upTo(n int) topology.Range { return topology.Range{Lo: 0, Hi: n} }
 // (l.err) the result is incomplete. The ends have not been passed to the device.
 func (l *loader) slices(c *model.Config, p topology.Placement, rank int) (*Weights, *layer.Ends) {
 	ends := &layer.Ends{LogitScale: c.Multipliers.Logits, LogitCap: c.LogitCap}
-	s, me := &Weights{Ends: ends}, cutOf(c, 0, p.Mapping, p.Slices[rank])
+	s, me := &Weights{Ends: ends}, cutOf(c, 0, p, rank)
 	for i := 0; i < c.Layers && l.err == nil; i++ {
 		n := c.Layer(i)
-		me := cutOf(c, i, p.Mapping, p.Slices[rank])
+		me := cutOf(c, i, p, rank)
 		if n.KVSource != nil && n.KVSource.Layer == i {
 			s.Layers = append(s.Layers, l.hold(&layer.Weights{SwiftKV: l.swiftKV(c, i, me)}))
 		}
@@ -195,16 +199,23 @@ func (l *loader) layer(c *model.Config, i int, n *model.LayerSpec, me cut) *laye
 	}
 	if n.Latent != nil {
 		w.Latent = l.latent(c, n.Latent, me)
+	} else if n.Delta != nil {
+		w.Delta, w.O = l.delta(c, n.Delta, me), attention(n.Delta.Out, c.Delta.ValueHeads*c.Delta.ValueDim, me.out)
 	} else {
 		w.Q = attention(n.Q, c.Hidden, me.q)
 	}
-	if n.Latent == nil && n.KVSource == nil && !n.Borrows {
+	if n.QGate.Weight != "" {
+		w.QGate = attention(n.QGate, c.Hidden, me.q)
+	}
+	if n.Latent == nil && n.Delta == nil && n.KVSource == nil && !n.Borrows {
 		if w.K = attention(n.K, c.Hidden, me.k); !w.VFromK {
 			w.V = attention(n.V, c.Hidden, me.k)
 		}
 		w.KBias, w.VBias = l.bias(n.K), l.bias(n.V)
 	}
-	w.O = attention(n.O, c.Heads*c.ValueOf(n), me.out)
+	if n.Delta == nil {
+		w.O = attention(n.O, c.Heads*c.ValueOf(n), me.out)
+	}
 	if n.Experts != nil {
 		w.Experts = l.experts(c, n.Experts, me)
 		return w

@@ -62,7 +62,7 @@ func (l *loader) common(m model.Linear, cols int, rows topology.Range) *tensor.W
 	}
 	units := tensor.Units(cols)
 	at := &tensor.Weight{Type: l.dt, Cols: cols, UnitHi: units}
-	key := cacheKey(l.source, m.Weight, topology.Range{Lo: m.First + rows.Lo, Hi: m.First + rows.Hi}, at)
+	key := cacheKey(l.source, part(m), topology.Range{Lo: m.First + rows.Lo, Hi: m.First + rows.Hi}, at)
 	part, err := l.shared.Take(l.ctx, key, int(tensor.WeightBytes(l.dt, rows.Len(), cols)))
 	if err != nil { // the shared memory is full
 		return l.matrix(m, cols, rows)
@@ -86,6 +86,15 @@ func (l *loader) units(m model.Linear, cols int, rows, units topology.Range) *te
 	w := l.room(l.dt, m.Weight, rows.Len(), cols, units)
 	l.fill(w, 0, m, rows)
 	return w
+}
+
+// part names the tensor of a projection in keys. Two projections whose rows alternate in one tensor
+// have different names.
+func part(m model.Linear) string {
+	if m.Gap == 0 {
+		return m.Weight
+	}
+	return fmt.Sprintf("%s, %d of %d rows from %d", m.Weight, m.Run, m.Run+m.Gap, m.First)
 }
 
 // room allocates a matrix. It returns nil if the socket has no rows of it.
@@ -121,7 +130,7 @@ func (l *loader) fill(w *tensor.Weight, to int, m model.Linear, rows topology.Ra
 		return
 	}
 	if l.cache != nil && rows.Len() == w.Rows && tensor.Quantised(w.Type) && w.Bytes() > 0 && !l.ck.Random() {
-		key := cacheKey(l.source, m.Weight, topology.Range{Lo: m.First + rows.Lo, Hi: m.First + rows.Hi}, w)
+		key := cacheKey(l.source, part(m), topology.Range{Lo: m.First + rows.Lo, Hi: m.First + rows.Hi}, w)
 		if l.cache.load(key, w, l.pool) {
 			l.packed(w.Bytes())
 			return
@@ -138,8 +147,9 @@ func (l *loader) fill(w *tensor.Weight, to int, m model.Linear, rows topology.Ra
 		return
 	}
 	span, want := w.Span(), topology.Range{Lo: m.First + rows.Lo, Hi: m.First + rows.Hi}
-	if h := m.Order.Head; h > 0 { // whole heads
-		want = topology.Range{Lo: m.First + rows.Lo/h*h, Hi: m.First + (rows.Hi+h-1)/h*h}
+	if h := max(m.Order.Head, m.Run); h > 0 { // whole heads
+		lo, hi := rows.Lo/h, (rows.Hi+h-1)/h
+		want = topology.Range{Lo: m.First + lo*(h+m.Gap), Hi: m.First + (hi-1)*(h+m.Gap) + h}
 	}
 	if l.err = l.ck.Want(l.ctx, m.Weight, want.Lo, want.Hi, span.Lo, span.Hi); l.err != nil {
 		return

@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"github.com/shoal-llm/shoal/actors/layer"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
@@ -21,5 +22,5 @@ func ShapeOf(c *model.Config) topology.Shape {
 // GeometryOf returns the shape of the model's cache with rows of type kv.
 func GeometryOf(c *model.Config, kv tensor.DType) kvcache.Geometry {
 	heads, _, _ := c.CacheRow()
-	return kvcache.Geometry{Layers: c.CacheLayers(), Across: c.SharesCaches(), KVHeads: c.CacheHeads(), Group: c.Heads / heads, Layout: c.CacheLayout(kv), Local: c.LocalLayout(kv), Windows: c.CacheWindows(), Units: c.HeadUnits()}
+	return kvcache.Geometry{Layers: c.CacheLayers(), Across: c.SharesCaches(), Recurrent: layer.RecurrentOf(c), KVHeads: c.CacheHeads(), Group: c.Heads / heads, Layout: c.CacheLayout(kv), Local: c.LocalLayout(kv), Windows: c.CacheWindows(), Units: c.HeadUnits()}
 }

@@ -46,10 +46,12 @@ type Config struct {
 	MoE     MoE    `json:",omitzero"` // experts instead of some layers' feed-forward networks
 	Latent  Latent `json:",omitzero"` // latent attention; HeadDim is then the width of queries, and KVHeads is 1
 
-	Global   KVShape  `json:",omitzero"`  // of the layers without a window, if it differs; zero: KVHeads and HeadDim, as in all layers
-	OwnKV    int      `json:",omitempty"` // the first layers, which have keys and values of their own, see KVOwner; 0: all
-	WideFFN  bool     `json:",omitempty"` // the layers after OwnKV have twice the FFN width
-	PerLayer PerLayer `json:",omitzero"`  // inputs that each layer gets besides the residual stream
+	Global     KVShape  `json:",omitzero"`  // of the layers without a window, if it differs; zero: KVHeads and HeadDim, as in all layers
+	OwnKV      int      `json:",omitempty"` // the first layers, which have keys and values of their own, see KVOwner; 0: all
+	WideFFN    bool     `json:",omitempty"` // the layers after OwnKV have twice the FFN width
+	PerLayer   PerLayer `json:",omitzero"`  // inputs that each layer gets besides the residual stream
+	Delta      Delta    `json:",omitzero"`  // the gated delta rule instead of attention in some layers
+	OutputGate bool     `json:",omitempty"` // attention's output is multiplied by a sigmoid gate
 
 	SwiftKV SwiftKV `json:",omitzero"` // where later layers take their keys and values from
 
@@ -164,6 +166,7 @@ var architectureOf = map[string]string{
 	"qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM",
 	"mistral3": "Mistral3ForConditionalGeneration", "qwen2_vl": "Qwen2VLForConditionalGeneration", "qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration",
 	"qwen3_vl": "Qwen3VLForConditionalGeneration", "qwen3_vl_moe": "Qwen3VLMoeForConditionalGeneration", "smollm3": "SmolLM3ForCausalLM",
+	"qwen3_5": "Qwen3_5ForConditionalGeneration", "qwen3_5_text": "Qwen3_5ForCausalLM",
 }
 
 // readShape reads the sizes, under the names of Llama that its successors kept.

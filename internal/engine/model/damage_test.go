@@ -66,7 +66,7 @@ func splitGGUF(g *modeltest.GGUF, n int) []*modeltest.GGUF {
 
 // ggufs are the architectures that a GGUF file can hold.
 func ggufs() []string {
-	return slices.DeleteFunc(model.Architectures(), func(name string) bool { return name == "LlamaSwiftKVForCausalLM" || name == "Gemma4UnifiedForCausalLM" })
+	return slices.DeleteFunc(model.Architectures(), func(name string) bool { return name == "LlamaSwiftKVForCausalLM" || name == "Qwen3_5ForCausalLM" || name == "Gemma4UnifiedForCausalLM" })
 }
 
 // writeTiny writes a checkpoint of a few kilobytes, in bf16.

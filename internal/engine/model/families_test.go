@@ -17,7 +17,7 @@ import (
 )
 
 // families are the architectures that the package registers.
-var families = []string{"DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "Gemma2ForCausalLM", "Gemma3ForCausalLM", "Gemma4ForCausalLM", "Gemma4UnifiedForCausalLM", "GemmaForCausalLM", "GraniteForCausalLM", "LlamaForCausalLM", "LlamaSwiftKVForCausalLM", "MistralForCausalLM", "MixtralForCausalLM", "Phi3ForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM", "SmolLM3ForCausalLM"}
+var families = []string{"DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "Gemma2ForCausalLM", "Gemma3ForCausalLM", "Gemma4ForCausalLM", "Gemma4UnifiedForCausalLM", "GemmaForCausalLM", "GraniteForCausalLM", "LlamaForCausalLM", "LlamaSwiftKVForCausalLM", "MistralForCausalLM", "MixtralForCausalLM", "Phi3ForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM", "Qwen3_5ForCausalLM", "SmolLM3ForCausalLM"}
 
 // Each family's own keys and defaults, as its configuration class in
 // transformers has them.
@@ -77,6 +77,14 @@ func TestFamilies(t *testing.T) {
 		}},
 		{"Gemma3", change{"rope_theta": remove, "rope_parameters": map[string]any{"full_attention": map[string]any{"rope_type": "linear", "factor": 8, "rope_theta": 5e5}, "sliding_attention": map[string]any{"rope_theta": 3e4, "rope_type": "default"}}}, func(c *Config) bool {
 			return c.Rope.Theta == 5e5 && c.Rope.Factor == 8 && c.LocalRope.Theta == 3e4 && c.LocalRope.Type == ""
+		}},
+		{"Qwen3_5", change{"num_hidden_layers": 9, "rope_theta": remove, "full_attention_interval": 3}, func(c *Config) bool {
+			return slices.Equal(c.Delta.Full, []int{2, 5, 8}) && c.RecurrentLayers() == 6 && c.CacheLayers() == 3 && c.CacheOf(5) == 1 && c.CacheOf(6) == 4 && c.HeadDim == 256 && c.Rotated == 64 &&
+				c.Delta.KeyHeads == 16 && c.Delta.ValueHeads == 32 && c.Delta.KeyDim == 128 && c.Delta.ValueDim == 128 && c.Delta.Taps == 4 && c.OutputGate && c.NormsAddOne && c.Rope.Theta == 10000
+		}},
+		{"Qwen3_5", change{"layer_types": []string{"full_attention", "linear_attention"}, "linear_num_value_heads": 16, "rope_theta": remove,
+			"rope_parameters": map[string]any{"rope_type": "default", "rope_theta": 1e7, "partial_rotary_factor": 0.5, "mrope_section": []int{11, 11, 10}, "mrope_interleaved": true}}, func(c *Config) bool {
+			return slices.Equal(c.Delta.Full, []int{0}) && c.CacheOf(1) == 0 && c.Recurrent(1) && c.Rotated == 128 && c.Rope.Theta == 1e7
 		}},
 		{"SmolLM3", change{"num_hidden_layers": 8, "rope_theta": remove, "tie_word_embeddings": remove}, func(c *Config) bool {
 			return slices.Equal(c.Unrotated, []int{3, 7}) && c.RopeOf(2) == 0 && c.RopeOf(3) == 1 && c.Rope.Theta == 2e6 && c.Tied && c.Windows == nil
@@ -139,6 +147,16 @@ func TestFamilies(t *testing.T) {
 	if _, err := ParseConfig("d", with(change{"architectures": []string{"SmolLM3ForCausalLM"}, "no_rope_layers": []int{1, 2}}), nil); err == nil || !strings.Contains(err.Error(), "layer 1: 2 is neither 0 nor 1") {
 		t.Errorf("SmolLM3, a layer that is neither: %v", err)
 	}
+	for field, v := range map[string]any{"linear_num_value_heads": 17, "linear_num_key_heads": 0, "linear_conv_kernel_dim": 17, "layer_types": []string{"linear_attention", "sliding_attention"}, "attention_bias": true,
+		"attn_output_gate": false, "output_gate_type": "sigmoid", "partial_rotary_factor": 0.001, "hidden_act": "gelu", "full_attention_interval": 0, "mrope_section": "x", "no_rope_layers": []int{0, 1}} {
+		full := change{"architectures": []string{"Qwen3_5ForCausalLM"}, "num_hidden_layers": 4, field: v}
+		if _, err := ParseConfig("d", with(full), nil); err == nil || !strings.Contains(err.Error(), field) {
+			t.Errorf("Qwen3.5, %s %v: %v", field, v, err)
+		}
+	}
+	if _, err := ParseConfig("d", with(change{"architectures": []string{"Qwen3_5ForCausalLM"}, "layer_types": []string{"linear_attention", "linear_attention"}}), nil); !errors.Is(err, ErrUnsupported) {
+		t.Errorf("Qwen3.5 without attention: %v", err)
+	}
 	for field, v := range map[string]any{"attn_logit_softcapping": 0, "use_bidirectional_attention": true, "hidden_activation": "gelu", "layer_types": []string{"full_attention"},
 		"query_pre_attn_scalar": 0, "rope_parameters": map[string]any{"full_attention": map[string]any{"rope_type": "yarn"}}} {
 		full := change{"architectures": []string{"Gemma3ForCausalLM"}, "rope_theta": remove, field: v}
@@ -182,7 +200,7 @@ func TestFamilies(t *testing.T) {
 func TestFamilyCheckpoints(t *testing.T) {
 	for name, arch := range map[string]string{"qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "mistral": "MistralForCausalLM", "mixtral": "MixtralForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM",
 		"granite": "GraniteForCausalLM", "gemma": "GemmaForCausalLM", "gemma2": "Gemma2ForCausalLM", "gemma3": "Gemma3ForCausalLM", "gemma4_31b": gemma4, "gemma4_e2b": gemma4, "gemma4_26b": gemma4, "mistral_window": "MistralForCausalLM", "qwen2_window": "Qwen2ForCausalLM",
-		"deepseek_v2": "DeepseekV2ForCausalLM", "deepseek_v3": "DeepseekV3ForCausalLM", "phi3": "Phi3ForCausalLM", "smollm3": "SmolLM3ForCausalLM", "qwen2_5_vl": "Qwen2ForCausalLM", "qwen3_vl_moe": "Qwen3MoeForCausalLM"} {
+		"deepseek_v2": "DeepseekV2ForCausalLM", "deepseek_v3": "DeepseekV3ForCausalLM", "phi3": "Phi3ForCausalLM", "smollm3": "SmolLM3ForCausalLM", "qwen2_5_vl": "Qwen2ForCausalLM", "qwen3_vl_moe": "Qwen3MoeForCausalLM", "qwen3_5": "Qwen3_5ForCausalLM", "qwen3_5_uneven": "Qwen3_5ForCausalLM"} {
 		dir := filepath.Join("testdata", name)
 		c, err := Open(dir)
 		if err != nil {
@@ -223,7 +241,11 @@ func TestFamilyCheckpoints(t *testing.T) {
 			}
 		}
 		names := c.names()
-		l := LlamaLayer(0)
+		first := 0 // layer with attention
+		for c.Config.Recurrent(first) {
+			first++
+		}
+		l := LlamaLayer(first)
 		if slices.Contains(names, l.QNorm) != c.Config.QKNorm || slices.Contains(names, l.Q.Bias) != c.Config.QKVBias || slices.Contains(names, l.O.Bias) {
 			t.Errorf("%s: tensors %v", name, names)
 		}

@@ -13,7 +13,7 @@ func (f *fields) refuseRotary(c *Config, theta float64) {
 		width = f.Size("qk_rope_head_dim", 64, maxHeadDim)
 	}
 	for _, key := range []string{"partial_rotary_factor", "rotary_pct", "rope_pct"} {
-		if part := f.Number(key, 1, 0, 1); part != 1 {
+		if part := f.Number(key, 1, 0, 1); part != 1 && !c.implements(key) {
 			f.fail(key, ErrUnsupported, "%g: heads are rotated whole", part)
 		}
 	}

@@ -15,6 +15,8 @@ type LayerSpec struct {
 	KVSource     *KVSource   // the input of K and V instead of h; nil: h
 	Cache        int         // number of the cache that attention reads, see Config.CacheOf
 	Latent       *LatentSpec // instead of Q, K and V; nil: none
+	Delta        *DeltaSpec  // instead of Q, K, V and O; nil: none
+	QGate        Linear      // (heads*dim, hidden): attention's output is multiplied by sigmoid(QGate h)
 	QNorm, KNorm string      // (dim): RMSNorm of every query and key head before rotation, in the orders of Q and K
 	O            Linear      // (hidden, heads*value)
 	PostAttnNorm string      // (hidden): norm of attention's contribution to x
@@ -49,10 +51,17 @@ type Linear struct {
 	// all; Of 0: this one alone.
 	First, Of int
 	Order     Order // of its rows and of its bias
+	Run, Gap  int   // after every Run rows, Gap rows of another projection follow; 0: none do
 }
 
 // Row is the stored position of row r.
-func (l *Linear) Row(r int) int { return l.First + l.Order.Row(r) }
+func (l *Linear) Row(r int) int {
+	r = l.Order.Row(r)
+	if l.Gap > 0 {
+		r += r / l.Run * l.Gap
+	}
+	return l.First + r
+}
 
 // linear is a projection under the name that Hugging Face gives its module.
 func linear(module string, bias bool) Linear {
@@ -91,10 +100,14 @@ func (s *specs) layer(c *Config, l *LayerSpec, i int) {
 		s.add(l.KVSource.Norm, c.Hidden)
 	}
 	s.add(l.AttnNorm, c.Hidden)
-	if l.Latent != nil {
+	switch {
+	case l.Latent != nil:
 		s.latent(c, l.Latent)
-	} else {
+	case l.Delta != nil:
+		s.delta(c, l.Delta)
+	default:
 		s.linear(l.Q, c.Heads*l.KV.Dim, c.Hidden)
+		s.linear(l.QGate, c.Heads*l.KV.Dim, c.Hidden)
 		s.linear(l.K, l.KV.Heads*l.KV.Dim, c.Hidden)
 		s.linear(l.V, l.KV.Heads*l.KV.Dim, c.Hidden)
 	}

@@ -33,16 +33,17 @@ func (c *Config) CacheLayers() int {
 	case c.OwnKV > 0:
 		return c.CacheOf(c.OwnKV-1) + c.CachesOf(c.OwnKV-1)
 	case c.SwiftKV.Layers == 0 && c.Global.Dim == 0:
-		return c.Layers
+		return c.Layers - c.RecurrentLayers()
 	}
 	return c.CacheOf(c.Layers-1) + c.CachesOf(c.Layers-1)
 }
 
 // CacheOf is the number of the first cache that a layer reads, counted from 0. See CachesOf.
+// For a recurrent layer it is the number of its state.
 func (c *Config) CacheOf(layer int) int {
 	s := &c.SwiftKV
 	if s.Layers == 0 || layer < s.Layers {
-		n := layer
+		n := c.slot(layer)
 		if c.Global.Dim > 0 || c.OwnKV > 0 {
 			n = 0
 			for i := range c.KVOwner(layer) {
@@ -79,6 +80,8 @@ func (c *Config) rewirable() string {
 		return "latent attention has no key and value projections of its own"
 	case c.Windows != nil:
 		return "some of its layers have a sliding window"
+	case c.Delta.KeyHeads > 0:
+		return "some of its layers have a recurrent state"
 	case c.Unrotated != nil:
 		return "some of its layers have no rotary positions"
 	case last.Q.Of > 0:

@@ -21,6 +21,8 @@ var tinies = map[string]map[string]any{
 	"GraniteForCausalLM":      {"embedding_multiplier": 12, "attention_multiplier": 0.25, "residual_multiplier": 0.22, "logits_scaling": 3},
 	"GemmaForCausalLM":        {"hidden_act": "gelu"},
 	"Gemma2ForCausalLM":       {"hidden_act": "gelu_pytorch_tanh", "sliding_window": 8, "query_pre_attn_scalar": 8, "attn_logit_softcapping": 2, "final_logit_softcapping": 8},
+	"Qwen3_5ForCausalLM": {"layer_types": []string{"linear_attention", "full_attention"}, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 4,
+		"num_attention_heads": 4, "num_key_value_heads": 2, "partial_rotary_factor": 0.5},
 	"Gemma3ForCausalLM": {"hidden_activation": "gelu_pytorch_tanh", "sliding_window": 8, "sliding_window_pattern": 2, "rope_theta": 1e6, "rope_local_base_freq": 1e4,
 		"query_pre_attn_scalar": 8, "rope_scaling": map[string]any{"rope_type": "linear", "factor": 8}},
 	"Gemma4ForCausalLM": {"num_hidden_layers": 4, "layer_types": []string{"sliding_attention", "full_attention", "sliding_attention", "full_attention"}, "sliding_window": 8, "num_key_value_heads": 2,

@@ -1,0 +1,76 @@
+"""Tiny random checkpoints of families with the gated delta rule, with reference logits from transformers
+in float32. Usage: goldens_delta.py OUTDIR [name,name]
+
+The reference reads a whole text at once, in chunks of 64 tokens. Its token-by-token form is compared too.
+"""
+import math, sys
+import torch
+import goldens_rotary as g
+
+base = g.base
+ROPE = {"rope_type": "default", "rope_theta": 1e7, "partial_rotary_factor": 0.25, "mrope_section": [2, 1, 1], "mrope_interleaved": True}
+
+
+def text(arch, mt, **k):
+    return base(arch, mt, rms_norm_eps=1e-6, tie_word_embeddings=False, hidden_size=64, num_hidden_layers=8, num_attention_heads=4, num_key_value_heads=2,
+                head_dim=32, intermediate_size=96, full_attention_interval=4, rope_parameters=ROPE, attn_output_gate=True, attention_bias=False,
+                linear_conv_kernel_dim=4, linear_key_head_dim=16, linear_value_head_dim=16, linear_num_key_heads=2, linear_num_value_heads=4) | k
+
+
+FAMILIES = {
+    "qwen3_5": text("Qwen3_5ForCausalLM", "qwen3_5_text"),
+    # KV heads stand for one or two of three key heads; keys and values differ in width; tied head
+    "qwen3_5_uneven": text("Qwen3_5ForCausalLM", "qwen3_5_text", num_hidden_layers=4, linear_num_key_heads=3, linear_num_value_heads=3, linear_key_head_dim=24,
+                           linear_value_head_dim=40, layer_types=["linear_attention", "full_attention", "full_attention", "linear_attention"], tie_word_embeddings=True),
+}
+
+
+def randomise(model):
+    """Sets every parameter to random numbers that bf16 holds exactly. Decays are from 0.3 to 0.99."""
+    for name, p in model.state_dict().items():
+        if not p.is_floating_point():
+            continue
+        if name.endswith("A_log"):
+            x = torch.log(0.05 + torch.rand(p.shape))
+        elif name.endswith("dt_bias"):
+            x = torch.randn(p.shape) - 1
+        elif name.endswith("linear_attn.norm.weight"):
+            x = 1 + 0.15 * torch.randn(p.shape)
+        elif p.dim() < 2:  # norms multiply by 1 + weight
+            x = 0.15 * torch.randn(p.shape)
+        elif "embed_tokens" in name:
+            x = 0.5 * torch.randn(p.shape)
+        elif "lm_head" in name:
+            x = 2.5 * torch.randn(p.shape) / math.sqrt(p.shape[-1])
+        else:
+            x = 1.2 * torch.randn(p.shape) / math.sqrt(p.shape[-1])
+        p.copy_(x.to(torch.bfloat16))
+
+
+def cached(model, ids):
+    """The logits after the last token, with the texts' tokens read one by one after the first."""
+    with torch.no_grad():
+        out = model(input_ids=torch.tensor([ids[:1]]), use_cache=True)
+        for t in ids[1:]:
+            out = model(input_ids=torch.tensor([[t]]), past_key_values=out.past_key_values, use_cache=True)
+        return out.logits[0, -1].float()
+
+
+def main():
+    g.randomise = randomise
+    whole = g.logits
+
+    def both(model, ids):
+        row = whole(model, ids)
+        if len(ids) in g.LENGTHS:
+            apart = (row - cached(model, ids)).abs().max().item()
+            assert apart < 1e-3, "token by token differs by %g after %d tokens" % (apart, len(ids))
+        return row
+
+    g.logits = both
+    for name in sys.argv[2].split(",") if len(sys.argv) > 2 else FAMILIES:
+        g.write(sys.argv[1], name, FAMILIES[name])
+
+
+if __name__ == "__main__":
+    main()
