@@ -140,6 +140,7 @@ func newShifted(g kvcache.Geometry, slots int, r *layer.Rotation) *shifted {
 	return c
 }
 
+func (c *shifted) State(_, _ int) *kvcache.State              { return nil } // no recurrent layers
 func (c *shifted) begin(int) error                            { return nil }
 func (c *shifted) end()                                       {}
 func (c *shifted) Observe(_, _, _, _ int, _ []float32, _ int) {}
