@@ -1,5 +1,5 @@
 """What Hugging Face transformers prints for our chat templates, which are written like those of
-Llama 3, Qwen 2.5 and 3, Mistral, Mixtral, DeepSeek V2, V3 and R1, and Gemma 3.
+Llama 3, Qwen 2.5 and 3, Mistral, Mixtral, DeepSeek V2, V3 and R1, and Gemma 3 and 4.
 
 Usage: goldens_templates.py TOKENIZER_FOLDER (pip install transformers jinja2)
 

@@ -19,11 +19,12 @@ const (
 	Pythonic Family = "pythonic"    // [f(a=1), g()]; only whole answers
 	Mistral  Family = "mistral"     // [TOOL_CALLS] and a JSON list, or name[ARGS]{...}
 	DeepSeek Family = "deepseek"    // <｜tool▁calls▁begin｜>...
+	Gemma    Family = "gemma"       // <|tool_call>call:f{a:<|"|>text<|"|>}<tool_call|>; Gemma 4
 	JSON     Family = "json"        // a call or a list of calls as a whole answer; for any template with tools
 )
 
 // Families lists the names that may be configured.
-var Families = []Family{Hermes, Llama, Pythonic, Mistral, DeepSeek, JSON}
+var Families = []Family{Hermes, Llama, Pythonic, Mistral, DeepSeek, Gemma, JSON}
 
 // Detect returns the family of a chat template, or None if it does not render tools.
 func Detect(template string) Family {
@@ -31,6 +32,8 @@ func Detect(template string) Family {
 	switch {
 	case !has("tools"):
 		return None
+	case has("<|tool_call>call:"):
+		return Gemma
 	case has("<tool_call>"):
 		return Hermes
 	case has("[TOOL_CALLS]"):

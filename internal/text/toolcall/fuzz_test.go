@@ -46,6 +46,7 @@ func FuzzParser(f *testing.F) {
 	for i := range Families {
 		f.Add(uint8(i), `<tool_call>{"name":"f","arguments":{}}</tool_call>[f(a=1)]`, uint8(3), false)
 		f.Add(uint8(i), `[TOOL_CALLS]f[ARGS]{"a":1}`, uint8(1), true)
+		f.Add(uint8(i), `<|tool_call>call:f{a:<|"|>x<|"|>,b:[1,{c:d}]}<tool_call|>`, uint8(2), false)
 		f.Add(uint8(i), "<function=f>\n<parameter=a>\n1\n</function>", uint8(2), false)
 	}
 	f.Fuzz(func(t *testing.T, family uint8, text string, n uint8, cut bool) {
@@ -54,18 +55,18 @@ func FuzzParser(f *testing.F) {
 }
 
 // scraps are parts of answers with calls, valid and broken.
-var scraps = strings.Split(`<tool_call>|</tool_call>|<function=f>|<function=h>|</function>|<parameter=a>|<parameter=b>|</parameter>|<parameter name="c">|`+
+var scraps = append(strings.Split(`<tool_call>|</tool_call>|<function=f>|<function=h>|</function>|<parameter=a>|<parameter=b>|</parameter>|<parameter name="c">|`+
 	`[TOOL_CALLS]|[ARGS]|[CALL_ID]x|f|g|[f(a=1, b='x')]|f(|)|<｜tool▁calls▁begin｜>|<｜tool▁call▁begin｜>|<｜tool▁sep｜>|<｜tool▁call▁end｜>|<｜tool▁calls▁end｜>|`+
 	`{"name": "f", "arguments": |{"name": "f", "parameters": |{"arguments": |, "name": "f"}|{'name': 'f', 'arguments': |{"name": "h", "arguments": |"function": |"type": "function", |`+
 	`{|}|[|]|,|:|"|'|"a": |"b"|'c': |d: |"text|more"|\|\n|\u12|\u00e9|\d|true|None|NaN|007|1_000|0x1F|.5|//|/*|*/|#|;|=|`+
-	"```|```json\n|<|</|日|\n|\t| |1|-|\x00|<|python_tag|>|null|\"\"|</tool|</para|junk", "|")
+	"```|```json\n|<|</|日|\n|\t| |1|-|\x00|<|python_tag|>|null|\"\"|</tool|</para|junk", "|"), gemmaOpen, gemmaOpen+"call:f{", gemmaEnd, gemmaQuote, gemmaQuote+"x", gemmaResponse, "call:f")
 
 func TestRandomAnswers(t *testing.T) {
 	r, rounds := rand.New(rand.NewPCG(3, 9)), 3000
 	if testing.Short() {
 		rounds = 300
 	}
-	begins := map[Family]string{Hermes: "<tool_call>", Mistral: "[TOOL_CALLS]", DeepSeek: "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>"}
+	begins := map[Family]string{Hermes: "<tool_call>", Mistral: "[TOOL_CALLS]", DeepSeek: "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>", Gemma: gemmaOpen + "call:f{a:"}
 	for range rounds {
 		for _, f := range Families {
 			var b strings.Builder

@@ -29,6 +29,8 @@ type Parser struct {
 	after place  // state after the arguments
 	body  string // output of w for an object that is read whole
 	xml   xmlCall
+
+	gemma *gemmaCalls // reads the answer instead, in that family
 }
 
 // place is the state of the parser.
@@ -49,6 +51,8 @@ const (
 func New(f Family, tools map[string]Tool) *Parser {
 	p := &Parser{family: f, tools: tools}
 	switch f {
+	case Gemma:
+		p.gemma = &gemmaCalls{tools: tools}
 	case Hermes:
 		p.open, p.end = hermesOpen, hermesEnd
 		p.ends, p.opens = []string{p.end}, hermesOpens
@@ -65,15 +69,24 @@ func New(f Family, tools map[string]Tool) *Parser {
 }
 
 // Calls returns the number of calls so far.
-func (p *Parser) Calls() int { return p.calls }
+func (p *Parser) Calls() int {
+	if p.gemma != nil {
+		return p.gemma.calls
+	}
+	return p.calls
+}
 
 // Open reports whether the arguments of the newest call are incomplete.
-func (p *Parser) Open() bool { return p.at == arguments || p.at == parameters }
+func (p *Parser) Open() bool {
+	return p.at == arguments || p.at == parameters || p.gemma != nil && p.gemma.at == gemmaIn
+}
 
 // Marks reports whether the parser uses a control token. Its text must then be passed to Push,
 // although it is not part of the answer.
 func (p *Parser) Marks(token string) bool {
 	switch p.family {
+	case Gemma:
+		return p.gemma.marks(token)
 	case Hermes:
 		return token == p.open || token == p.end
 	case Mistral:
@@ -94,6 +107,9 @@ const (
 
 // Push adds text and returns the pieces that are certain.
 func (p *Parser) Push(text string) (out []Piece) {
+	if p.gemma != nil {
+		return p.gemma.push(text)
+	}
 	p.buf += text
 	for p.step(&out) {
 	}
@@ -103,6 +119,9 @@ func (p *Parser) Push(text string) (out []Piece) {
 // Flush ends the answer and returns the remaining pieces. It completes open arguments, unless the
 // answer was cut by its limit or by a client's stop string.
 func (p *Parser) Flush(cut bool) (out []Piece) {
+	if p.gemma != nil {
+		return p.gemma.flush(cut)
+	}
 	p.final, p.cut = true, cut
 	for p.step(&out) {
 	}

@@ -84,6 +84,16 @@ func TestFamilies(t *testing.T) {
 		{Mistral, `[TOOL_CALLS]h[ARGS]{}`, `[TOOL_CALLS]h[ARGS]{}`},
 		{DeepSeek, "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{\"a\":1}<｜tool▁call▁end｜><｜tool▁call▁begin｜>g<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>", `«f{"a":1}»«g{}»`},
 		{DeepSeek, "Ok<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{\"a\":1}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>", `Ok«f{"a":1}»`},
+		{Gemma, `Sure.` + "\n" + `<|tool_call>call:f{a:<|"|>x "y" \n<|"|>,b:[1,<|"|>z<|"|>,{c:true,d:null}],e:-2.5}<tool_call|>`, `Sure.«f{"a":"x \"y\" \\n","b":[1,"z",{"c":true,"d":null}],"e":-2.5}»`},
+		{Gemma, `<|tool_call>call:f{a:1}<tool_call|><|tool_call>call:g{}<tool_call|><|tool_response>`, `«f{"a":1}»«g{}»`},
+		{Gemma, `<|tool_call>call:f{<|"|>a<|"|>:<|"|>b<|"|>}<tool_call|> after`, `«f{"a":"b"}» after`},
+		{Gemma, `<|tool_call>call:f{a:{b:[<tool_call|> after`, `«f{"a":{"b":[]}}» after`},
+		{Gemma, `<|tool_call>call:f{a:<|"|>open, {}<tool_call|>x`, `«f{"a":"open, {}"}»x`},
+		{Gemma, `<|tool_call>call:f{"a": "q\"r", b: two words ,c:}`, `«f{"a":"q\"r","b":"two words","c":null}»`},
+		{Gemma, `<|tool_call>call:h{a:1}<tool_call|>`, `<|tool_call>call:h{a:1}<tool_call|>`},
+		{Gemma, `a <|tool_cal`, `a <|tool_cal`},
+		{Gemma, `<|tool_call>call:f`, `<|tool_call>call:f`},
+		{Gemma, "No call. ", "No call. "},
 		{JSON, "```json\n[{\"name\": \"f\", \"parameters\": {}}]\n```", "«f{}»"},
 		{JSON, `{"name": "f", "parameters": {}} and more`, `«f{}» and more`},
 		{JSON, "```json\n[1]\n```", "```json\n[1]\n```"},
@@ -187,7 +197,7 @@ func TestThought(t *testing.T) {
 
 // Detect recognises the templates of the tokenizer's tests.
 func TestDetect(t *testing.T) {
-	for name, want := range map[string]Family{"qwen25": Hermes, "qwen3_xml": Hermes, "llama32": Llama, "mistral_small": Mistral, "deepseek_v31": DeepSeek, "gemma3_tools": JSON, "mixtral": None} {
+	for name, want := range map[string]Family{"qwen25": Hermes, "qwen3_xml": Hermes, "llama32": Llama, "mistral_small": Mistral, "deepseek_v31": DeepSeek, "gemma3_tools": JSON, "gemma4": Gemma, "mixtral": None} {
 		text, err := os.ReadFile(filepath.Join("..", "tokenizer", "testdata", "templates", name+".jinja"))
 		if err != nil {
 			t.Fatal(err)
