@@ -14,9 +14,11 @@ import (
 	"github.com/asynkron/protoactor-go/actor"
 
 	"github.com/shoal-llm/shoal/actors/layer"
+	"github.com/shoal-llm/shoal/actors/socket/caches"
 	"github.com/shoal-llm/shoal/actors/socket/draft"
 	"github.com/shoal-llm/shoal/actors/socket/machine"
 	"github.com/shoal-llm/shoal/actors/socket/shard"
+	"github.com/shoal-llm/shoal/actors/socket/step"
 	"github.com/shoal-llm/shoal/collective"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/tier"
@@ -113,7 +115,7 @@ type (
 	Step struct {
 		Request *proto.StepRequest
 		Reply   func(*proto.StepReply, error)
-		Stages  func(Stages) // if not nil, called before Reply with the times of the step
+		Times   func(step.Times) // if not nil, called before Reply with the times of the step
 	}
 	Retire struct {
 		Request *proto.RetireRequest
@@ -128,7 +130,7 @@ type (
 	// the epoch's caches.
 	Between struct {
 		Epoch uint32
-		Do    func(*Caches) error
+		Do    func(*step.Job) error
 		Reply func(error)
 	}
 	// Prefix looks up or reads blocks of the prefix cache in files.
@@ -143,7 +145,7 @@ type (
 type (
 	loaded struct {
 		number  uint32
-		epoch   *epoch
+		epoch   *step.Epoch
 		err     error
 		inFiles map[uint64]int // blocks of each sequence's cache that are in files
 		took    time.Duration
@@ -177,14 +179,13 @@ type (
 type Actor struct {
 	Config Config
 
-	machine      *machine.Machine
-	exec         *layer.Executor
-	caches       *caches // used by the executor only
-	files        *files  // nil: the prefix cache is in memory only
-	blockFetcher *blockFetcher
-	epoch        *epoch
-	term         *layer.Term // of the current epoch
-	layers       []*actor.PID
+	machine *machine.Machine
+	exec    *layer.Executor
+	caches  *caches.Caches
+	epoch   *step.Epoch
+	link    *caches.Link // of the current epoch, from its Join on
+	term    *layer.Term  // of the current epoch
+	layers  []*actor.PID
 	// collective actor of the epoch; nil before the epoch's Join
 	collective *actor.PID
 	steps      [machine.MicroBatches]*flight
@@ -204,25 +205,15 @@ func (a *Actor) Receive(c actor.Context) {
 	case *actor.Started:
 		a.machine = machine.NewMachine()
 		a.exec = layer.NewExecutor()
-		a.caches = &caches{arena: a.Config.device().Arena(a.Config.KVBudget), seqs: map[uint64]*sequence{}, blocks: map[uint64]*kvcache.Segment{}, incoming: map[uint64]*incoming{}, named: map[uint64]offer{}}
-		a.files = newFiles(a.Config.PrefixDisk, a.exec, a.caches)
-		a.caches.files = a.files
-		a.blockFetcher = newBlockFetcher(a.exec, a.caches)
-		a.caches.spiller = newSpiller(a.Config.Scratch, a.exec, a.caches)
+		a.caches = caches.New(caches.Options{Arena: a.Config.device().Arena(a.Config.KVBudget), Executor: a.exec, PrefixDisk: a.Config.PrefixDisk, Scratch: a.Config.Scratch})
 		if a.Config.ParsePolicy == nil {
 			a.Config.ParsePolicy = kvcache.Parse
 		}
 	case *actor.Stopping:
 		a.teardown(c, a.machine.Stop())
-		a.files.close()
-		a.blockFetcher.end()
-		a.caches.spiller.close()
+		a.caches.StopTransfers()
 		a.exec.Close()
-		a.caches.grammarWork.Close()
-		a.caches.arena.Close()
-		if g := a.caches.drafter; g != nil {
-			g.Close()
-		}
+		a.caches.Close()
 		select {
 		case <-a.Config.Stopped: // the actor was restarted under its name
 		default:
@@ -263,7 +254,7 @@ func (a *Actor) Receive(c actor.Context) {
 		a.between(c, m)
 	case *jobDone:
 		if effects := a.machine.JobDone(m.number, m.made); len(effects) > 0 {
-			a.exec.Submit(func() { a.caches.release(effects) })
+			a.exec.Submit(func() { a.caches.Release(effects) })
 		}
 		m.reply(m.err)
 	case *Status:
@@ -290,7 +281,7 @@ func (a *Actor) load(c actor.Context, m *Load) {
 	a.exec.Submit(func() {
 		began := time.Now()
 		e, err := build(ctx, cfg, read, held, p, rank, m.Request)
-		root.Send(self, &loaded{number: p.Epoch, epoch: e, err: err, inFiles: held.inFiles(), took: time.Since(began), reply: m.Reply})
+		root.Send(self, &loaded{number: p.Epoch, epoch: e, err: err, inFiles: held.BlocksInFiles(), took: time.Since(began), reply: m.Reply})
 	})
 }
 
@@ -304,7 +295,7 @@ func limitsOf(r *proto.LoadRequest, cfg *Config, rank int) machine.Limits {
 	return l
 }
 
-func build(ctx context.Context, cfg Config, read *progress, held *caches, p topology.Placement, rank int, r *proto.LoadRequest) (*epoch, error) {
+func build(ctx context.Context, cfg Config, read *progress, held *caches.Caches, p topology.Placement, rank int, r *proto.LoadRequest) (*step.Epoch, error) {
 	if h := cfg.Checkpoint.Hash(); r.ModelHash != h {
 		return nil, fmt.Errorf("socket: the cluster serves model %.12s, this node has %.12s in %s", r.ModelHash, h, cfg.Checkpoint.Dir)
 	}
@@ -327,13 +318,14 @@ func build(ctx context.Context, cfg Config, read *progress, held *caches, p topo
 		huge, all := cfg.Shared.Huge()
 		cfg.Logger.Debug("weights shared by the nodes of this machine", "huge_pages", huge, "of", all)
 	}
-	if cfg.Draft != nil && held.drafter == nil {
-		if held.drafter, err = draft.Load(ctx, cfg.Draft, cfg.Checkpoint, dt, kv, shard.Options{Pool: cfg.Pool, Device: cfg.device()}); err != nil {
+	if cfg.Draft != nil && held.Drafter == nil {
+		if held.Drafter, err = draft.Load(ctx, cfg.Draft, cfg.Checkpoint, dt, kv, shard.Options{Pool: cfg.Pool, Device: cfg.device()}); err != nil {
 			w.Close()
 			return nil, unusable(err)
 		}
 	}
-	return newEpoch(&cfg, p, rank, w, dt, kv, held, int(r.MaxStepTokens)), nil
+	c := &caches.Epoch{Caches: held, Place: p, Rank: rank, Geometry: shard.GeometryOf(&cfg.Checkpoint.Config, kv), Grammars: cfg.Grammars, Parallel: cfg.Pool.Run}
+	return step.NewEpoch(c, step.Options{Config: cfg.Checkpoint.Config, Weights: w, Type: dt, Device: cfg.device(), Pool: cfg.Pool, MaxRows: int(r.MaxStepTokens)}), nil
 }
 
 // unusable marks the error of a weights file that has changed. Other nodes may have an intact copy.
@@ -347,30 +339,30 @@ func unusable(err error) error {
 func (a *Actor) loaded(c actor.Context, m *loaded) {
 	if err := a.machine.Loaded(m.number, m.err == nil); err != nil || m.err != nil {
 		if m.epoch != nil {
-			m.epoch.close(nil)
+			m.epoch.Close(nil)
 		}
 		m.reply(nil, errors.Join(m.err, err))
 		return
 	}
 	a.epoch, a.term = m.epoch, a.exec.NewTerm()
-	a.epoch.await = a.term.Await
-	a.files.begin(m.epoch)
-	layers := m.epoch.weights.Layers
+	a.epoch.Await = a.term.Await
+	a.caches.Begin(m.epoch.Epoch)
+	layers := m.epoch.Weights.Layers
 	a.layers = make([]*actor.PID, len(layers))
 	for i := len(layers) - 1; i >= 0; i-- {
 		l := &layer.Actor{Layers: layers[i:], Next: a.layers[i+1:], Term: a.term}
 		a.layers[i] = c.Spawn(actor.PropsFromProducer(func() actor.Actor { return l }, actor.WithDispatcher(layer.Dispatcher)))
 	}
-	a.Config.Logger.Info("slices loaded", "epoch", m.number, "rank", m.epoch.rank, "sockets", len(m.epoch.place.Slices),
-		"weights_bytes", m.epoch.weights.Bytes(), "took", m.took.Round(time.Millisecond))
+	a.Config.Logger.Info("slices loaded", "epoch", m.number, "rank", m.epoch.Rank, "sockets", len(m.epoch.Place.Slices),
+		"weights_bytes", m.epoch.Weights.Bytes(), "took", m.took.Round(time.Millisecond))
 	kept := a.machine.Held()
 	for _, h := range kept {
 		if !h.Replica {
 			h.Spilled = uint32(m.inFiles[h.Seq])
 		}
 	}
-	m.reply(&proto.LoadReply{WeightBytes: m.epoch.weights.Bytes() + m.epoch.drafter.Bytes(), KvBudgetBytes: a.caches.arena.Budget(), Millis: uint32(m.took.Milliseconds()), Held: kept,
-		PrefixDisk: a.files != nil, ScratchBytes: a.caches.spiller.limit()}, nil)
+	m.reply(&proto.LoadReply{WeightBytes: m.epoch.Weights.Bytes() + m.epoch.Drafter.Bytes(), KvBudgetBytes: a.caches.Arena.Budget(), Millis: uint32(m.took.Milliseconds()), Held: kept,
+		PrefixDisk: a.caches.HasPrefixDisk(), ScratchBytes: a.caches.ScratchLimit()}, nil)
 }
 
 func (a *Actor) join(c actor.Context, m *Join) {
@@ -380,8 +372,9 @@ func (a *Actor) join(c actor.Context, m *Join) {
 	}
 	deadline := time.Duration(m.Request.DeadlineMillis) * time.Millisecond
 	e, r, self, root, connect := a.epoch, m.Request, c.Self(), c.ActorSystem().Root, a.Config.Connect
-	e.blockLink = a.blockFetcher.open(e)
-	cfg := collective.Config{OnPost: e.blockLink.posted, Rank: e.rank, Size: len(e.place.Slices), Epoch: e.place.Epoch, Incarnations: r.Incarnations, Deadline: deadline, Parallel: a.Config.Pool.Run,
+	link, onPost := e.OpenLink()
+	a.link = link
+	cfg := collective.Config{OnPost: onPost, Rank: e.Rank, Size: len(e.Place.Slices), Epoch: e.Place.Epoch, Incarnations: r.Incarnations, Deadline: deadline, Parallel: a.Config.Pool.Run,
 		OnFail: func(err error) { root.Send(self, &groupFailed{number: r.Epoch, err: err}) }}
 	child := &collectiveActor{
 		timeout: min(max(deadline, minJoinTimeout), maxJoinTimeout),
@@ -424,8 +417,8 @@ func (a *Actor) joined(_ actor.Context, m *joined) {
 		m.reply(nil, errors.Join(m.err, err))
 		return
 	}
-	a.epoch.group = m.group
-	a.epoch.blockLink.group.Store(m.group.group)
+	a.epoch.Group = m.group
+	a.link.Connect(m.group.group)
 	m.reply(&proto.JoinReply{Millis: uint32(m.took.Milliseconds())}, nil)
 }
 
@@ -436,7 +429,7 @@ func (a *Actor) begin(c actor.Context, m *Step) {
 		a.failSteps(err)
 		return
 	}
-	s := &flight{step: a.epoch.newStep(w, a.Config.use), reply: m.Reply, observe: m.Stages}
+	s := &flight{Step: a.epoch.NewStep(w, a.Config.use), reply: m.Reply, observe: m.Times}
 	s.jobsBefore, _ = a.exec.Progress()
 	a.steps[w.MicroBatch] = s
 	a.run(c, s)
@@ -464,8 +457,8 @@ func (a *Actor) release(m *Release) {
 	}
 	held := a.caches
 	a.exec.Submit(func() {
-		held.release(effects)
-		m.Reply(&proto.ReleaseReply{KvUsedBytes: held.arena.Used()}, nil)
+		held.Release(effects)
+		m.Reply(&proto.ReleaseReply{KvUsedBytes: held.Arena.Used()}, nil)
 	})
 }
 
@@ -477,27 +470,26 @@ func (a *Actor) between(c actor.Context, m *Between) {
 	}
 	e, self, root := a.epoch, c.Self(), c.ActorSystem().Root
 	a.exec.Submit(func() {
-		caches := &Caches{e: e, made: map[uint64]*machine.Kept{}}
-		err := m.Do(caches)
-		root.Send(self, &jobDone{number: m.Epoch, made: caches.made, err: err, reply: m.Reply})
+		made, err := e.Run(m.Do)
+		root.Send(self, &jobDone{number: m.Epoch, made: made, err: err, reply: m.Reply})
 	})
 }
 
 // flight is a step in flight.
 type flight struct {
-	*step
+	*step.Step
 	reply      func(*proto.StepReply, error)
-	observe    func(Stages)
+	observe    func(step.Times)
 	sent       *layer.Batch // batch in the layers
 	jobsBefore uint64       // jobs of the executor before the step
 }
 
 // run starts the current stage of a step.
 func (a *Actor) run(c actor.Context, s *flight) {
-	job, batch := s.job()
+	job, batch := s.Job()
 	if job == nil {
 		s.sent = batch
-		c.Send(a.layers[0], &layer.Run{Batch: batch, Group: a.epoch.group, ReplyTo: c.Self()})
+		c.Send(a.layers[0], &layer.Run{Batch: batch, Group: a.epoch.Group, ReplyTo: c.Self()})
 		return
 	}
 	self, root := c.Self(), c.ActorSystem().Root
@@ -506,11 +498,11 @@ func (a *Actor) run(c actor.Context, s *flight) {
 
 // advance starts a step's next stage or ends the step.
 func (a *Actor) advance(c actor.Context, s *flight, err error) {
-	w := s.work
+	w := s.Work
 	if a.steps[w.MicroBatch] != s {
 		return // the step's epoch is over
 	}
-	if err == nil && s.step.advance() {
+	if err == nil && s.Advance() {
 		a.run(c, s)
 		return
 	}
@@ -522,7 +514,7 @@ func (a *Actor) advance(c actor.Context, s *flight, err error) {
 		a.failSteps(err)
 		return
 	}
-	times, reply := s.finish()
+	times, reply := s.Finish()
 	if s.observe != nil {
 		s.observe(times)
 	}
@@ -544,16 +536,17 @@ func (a *Actor) teardown(c actor.Context, effects []machine.Effect) {
 	held := a.caches
 	if e := a.epoch; e != nil {
 		a.epoch = nil
-		e.blockLink.close()
+		a.link.Close()
+		a.link = nil
 		if a.collective != nil {
 			c.Stop(a.collective)
 			a.collective = nil
 		}
-		a.term.End(func() { e.close(effects) })
+		a.term.End(func() { e.Close(effects) })
 		return
 	}
 	if len(effects) > 0 {
-		a.exec.Submit(func() { held.release(effects) })
+		a.exec.Submit(func() { held.Release(effects) })
 	}
 }
 
@@ -566,9 +559,9 @@ func (a *Actor) status() *proto.SocketStatus {
 		}
 	}
 	s := &proto.SocketStatus{Progress: done - before, Busy: busy, Epoch: a.machine.Epoch, State: string(a.machine.Phase), LastStep: a.machine.Step,
-		KvUsedBytes: a.caches.arena.Used(), KvBudgetBytes: a.caches.arena.Budget(), PrefixDisk: a.files.figures(), Scratch: a.caches.spiller.figures()}
+		KvUsedBytes: a.caches.Arena.Used(), KvBudgetBytes: a.caches.Arena.Budget(), PrefixDisk: a.caches.PrefixDisk(), Scratch: a.caches.Scratch()}
 	if a.epoch != nil {
-		s.WeightBytes = a.epoch.weights.Bytes() + a.epoch.drafter.Bytes()
+		s.WeightBytes = a.epoch.Weights.Bytes() + a.epoch.Drafter.Bytes()
 	}
 	if a.read != nil {
 		s.LoadedBytes, s.LoadBytes = a.read.done.Load(), a.read.total.Load()

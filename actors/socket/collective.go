@@ -7,7 +7,7 @@ import (
 
 	"github.com/asynkron/protoactor-go/actor"
 
-	"github.com/shoal-llm/shoal/actors/layer"
+	"github.com/shoal-llm/shoal/actors/socket/step"
 	"github.com/shoal-llm/shoal/collective"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
@@ -86,7 +86,7 @@ type exchanges struct {
 	group *collective.Group
 }
 
-var _ layer.Group = (*exchanges)(nil)
+var _ step.Group = (*exchanges)(nil)
 
 func (x *exchanges) AllGather(id collective.OpID, mine []float32, recv [][]float32, done func(error)) {
 	x.root.Send(x.pid, operation(func() { x.group.AllGather(id, mine, recv, done) }))
@@ -108,8 +108,8 @@ func (x *exchanges) Hold()      { x.group.Hold() }
 func (x *exchanges) Poll() bool { return x.group.Poll() }
 func (x *exchanges) Rest()      { x.group.Rest() }
 
-// wireBytes returns the bytes that the group has sent so far. A broadcast counts once.
-func (x *exchanges) wireBytes() uint64 { return x.group.Stats().BytesSent }
+// WireBytes returns the bytes that the group has sent so far. A broadcast counts once.
+func (x *exchanges) WireBytes() uint64 { return x.group.Stats().BytesSent }
 
-// lateness returns the time that this rank has waited for each other rank so far.
-func (x *exchanges) lateness() []time.Duration { return x.group.Late() }
+// Lateness returns the time that this rank has waited for each other rank so far.
+func (x *exchanges) Lateness() []time.Duration { return x.group.Late() }

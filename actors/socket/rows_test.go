@@ -50,7 +50,7 @@ func newDecoder(t *testing.T, ck *model.Checkpoint, w *shard.Weights, place topo
 		}
 	}
 	part.Commit(prompt)
-	must(own.Open(prompt, prompt, noHeads))
+	must(own.Open(prompt, prompt, tensor.Span{}))
 	for layer := range d.g.Layers {
 		for head := range d.g.KVHeads {
 			s := kvcache.StatisticsOf(part, layer, head)

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/shoal-llm/shoal/actors/socket"
 	"github.com/shoal-llm/shoal/actors/socket/shard"
+	"github.com/shoal-llm/shoal/actors/socket/step"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
@@ -29,7 +29,7 @@ type Stages struct {
 	Step        float64 `json:"step_us"`
 }
 
-func stagesOf(s socket.Stages, step time.Duration) Stages {
+func stagesOf(s step.Times, step time.Duration) Stages {
 	us := func(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }
 	known := s.Begin + s.Projection + s.Attention + s.FFN + s.Head + s.Wait + s.Compression()
 	return Stages{Begin: us(s.Begin), Projection: us(s.Projection), Attention: us(s.Attention), Observation: us(s.Observation), FFN: us(s.FFN), Head: us(s.Head),
@@ -144,7 +144,7 @@ func (d *Decode) measure(ctx context.Context, r *rig, f *floor, k Costs, g kvcac
 	d.CacheShare = d.CacheBytes / whole
 	var took, read, compute, stepCPU, readCPU []time.Duration
 	var spent tensor.Spent
-	_, err = r.decode(ctx, d.Batch, d.Context, d.Steps, func(t, processor time.Duration, stages socket.Stages) {
+	_, err = r.decode(ctx, d.Batch, d.Context, d.Steps, func(t, processor time.Duration, stages step.Times) {
 		took, stepCPU, spent = append(took, t), append(stepCPU, processor), spent.Add(stages.Threads)
 		if t == slices.Min(took) {
 			d.Stages = stagesOf(stages, t)

@@ -6,8 +6,8 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/shoal-llm/shoal/actors/socket"
 	"github.com/shoal-llm/shoal/actors/socket/shard"
+	"github.com/shoal-llm/shoal/actors/socket/step"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/tier"
 	"github.com/shoal-llm/shoal/internal/engine/model"
@@ -90,7 +90,7 @@ func runFilled(ctx context.Context, o BatchOptions, spec string, weights, kv ten
 	}
 	note("policy " + spec + ": decoding")
 	var took []time.Duration
-	peak, err := r.decode(ctx, row.Sequences, o.Prompt, o.Output, func(t, _ time.Duration, _ socket.Stages) { took = append(took, t) })
+	peak, err := r.decode(ctx, row.Sequences, o.Prompt, o.Output, func(t, _ time.Duration, _ step.Times) { took = append(took, t) })
 	if err != nil {
 		return nil, err
 	}

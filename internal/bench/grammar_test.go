@@ -26,7 +26,7 @@ import (
 var (
 	schemas = flag.String("schemas", "", "MaskBench's schemas: the `folder` maskbench/data of guidance-ai/jsonschemabench")
 	masked  = flag.String("tokenizer", "../../models/fry", "`folder` with the tokenizer of the vocabulary that is masked")
-	step    = flag.Int("step", 1, "take every N-th schema")
+	every   = flag.Int("step", 1, "take every N-th schema")
 	threads = flag.Int("threads", 1, "schemas at once")
 	free    = flag.Bool("any-order", false, "let properties come in any order")
 	open    = flag.Bool("open", false, "let objects hold members that their schema does not name")
@@ -42,7 +42,7 @@ func TestMaskBench(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	files, err := grammarFiles(*schemas, *step)
+	files, err := grammarFiles(*schemas, *every)
 	if err != nil {
 		t.Fatal(err)
 	}

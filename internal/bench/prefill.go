@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/actors/socket/step"
 	"github.com/shoal-llm/shoal/internal/engine/alone"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
@@ -82,7 +82,7 @@ func RunPrefill(ctx context.Context, o Options, note func(string)) (*Prefill, er
 }
 
 // prompt reads one prompt, which replaces the previous one.
-func (r *rig) prompt(ctx context.Context, o Options, seq uint64) (took time.Duration, sum socket.Stages, err error) {
+func (r *rig) prompt(ctx context.Context, o Options, seq uint64) (took time.Duration, sum step.Times, err error) {
 	p := alone.Prompt{Seq: seq, Policy: o.Policy, Chunk: o.Chunk}
 	for t := range o.Context {
 		p.Tokens = append(p.Tokens, uint32((t*7919+int(seq))%r.ck.Config.Vocab))

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/actors/socket/step"
 	"github.com/shoal-llm/shoal/collective/natsbus"
 	"github.com/shoal-llm/shoal/internal/engine/alone"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/tier"
@@ -127,7 +127,7 @@ func (r *rig) empty(ctx context.Context, n int) error {
 
 // decode decodes `steps` tokens of the sequences 1..n, whose caches have context tokens, after some
 // warm-up steps. It calls step for each measured step.
-func (r *rig) decode(ctx context.Context, n, context, steps int, step func(took, processor time.Duration, s socket.Stages)) (peak int64, err error) {
+func (r *rig) decode(ctx context.Context, n, context, steps int, step func(took, processor time.Duration, s step.Times)) (peak int64, err error) {
 	rows := make([]*alone.Row, n)
 	for i := range rows {
 		rows[i] = &alone.Row{Seq: uint64(i + 1), At: context}

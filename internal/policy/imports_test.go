@@ -24,6 +24,8 @@ plans:    internal/engine/plan
 wires:    collective/natsbus internal/gossip internal/rpc internal/supervise
 layer:    actors/layer
 sockets:  actors/socket/shard actors/socket/machine actors/socket/constraint actors/socket/draft + actors/socket/draft:actors/socket/shard
+caches:   actors/socket/caches
+steps:    actors/socket/step
 rooms:    actors/socket actors/batcher
 rigs:     internal/machine internal/engine/alone internal/engine/arithmetic + internal/engine/arithmetic:internal/engine/alone
 client:   client

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"math/bits"
 
-	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/actors/socket/step"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
@@ -57,7 +57,7 @@ func (a *Socket) Fill(ctx context.Context, seqs []uint64, tokens int, policy str
 
 // fillOn creates the sequences that one socket owns, and returns their number.
 func (a *Socket) fillOn(ctx context.Context, owner int, seqs []uint64, tokens int, p *kvcache.Policy) (made int, read float64, err error) {
-	err = a.between(ctx, owner, func(c *socket.Caches) error {
+	err = a.between(ctx, owner, func(c *step.Job) error {
 		if most := c.Config().MaxPositions; tokens < 1 || tokens >= most {
 			return fmt.Errorf("alone: fill of %d tokens: want 1 to %d", tokens, most-1)
 		}
@@ -97,7 +97,7 @@ func (a *Socket) fillOn(ctx context.Context, owner int, seqs []uint64, tokens in
 const calibrationSeq = 1 << 63
 
 // readBy is the fraction of a cache's slots that the queries read, on average.
-func readBy(c *socket.Caches, own, part *kvcache.Store, queries *kvcache.Observation) float64 {
+func readBy(c *step.Job, own, part *kvcache.Store, queries *kvcache.Observation) float64 {
 	g, score := own.Geometry(), c.Config().Score()
 	read := make([]int, g.Layers*g.KVHeads)
 	seen := 0
@@ -125,7 +125,7 @@ func readBy(c *socket.Caches, own, part *kvcache.Store, queries *kvcache.Observa
 	return float64(sum) / float64(seen*own.Tokens()*len(read))
 }
 
-func fill(c *socket.Caches, templates [][]byte, tokens int, p *kvcache.Policy, queries *kvcache.Observation) (*kvcache.Store, error) {
+func fill(c *step.Job, templates [][]byte, tokens int, p *kvcache.Policy, queries *kvcache.Observation) (*kvcache.Store, error) {
 	g := c.Geometry()
 	heads := tensor.Span{Lo: 0, Hi: g.KVHeads}
 	prompt := kvcache.NewPrefill(c.Arena(), g, heads)

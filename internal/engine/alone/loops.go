@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/actors/socket/step"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/proto"
@@ -23,7 +23,7 @@ type Prompt struct {
 }
 
 // Prefill reads a prompt. It returns the next token, greedy, and the total of all of its steps.
-func (a *Socket) Prefill(ctx context.Context, p Prompt) (first int32, took time.Duration, sum socket.Stages, err error) {
+func (a *Socket) Prefill(ctx context.Context, p Prompt) (first int32, took time.Duration, sum step.Times, err error) {
 	from := p.Blocks * tensor.BlockSlots
 	req := &proto.StepRequest{Open: []*proto.Open{{Seq: p.Seq, Policy: p.Policy, Sampling: greedy(), PromptTokens: uint32(len(p.Tokens)),
 		Shared: blocks(0, p.Blocks), Prefix: p.Tokens[:from]}}, Release: p.Drop}
@@ -73,7 +73,7 @@ type Row struct {
 }
 
 // Decode advances every row by one token, greedy, and updates Token and At.
-func (a *Socket) Decode(ctx context.Context, rows []*Row) (*proto.StepReply, time.Duration, socket.Stages, error) {
+func (a *Socket) Decode(ctx context.Context, rows []*Row) (*proto.StepReply, time.Duration, step.Times, error) {
 	req := &proto.StepRequest{DeadlineMillis: 60000}
 	of := make(map[uint64]*Row, len(rows))
 	for _, r := range rows {

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/actors/socket/step"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
@@ -32,7 +32,7 @@ func (a *Socket) PrefillPolicies(ctx context.Context, seq uint64, prompt []int32
 	}
 	all := make([]*kvcache.Policy, len(policies))
 	var g kvcache.Geometry
-	if err := a.between(ctx, 0, func(c *socket.Caches) error { g = c.Geometry(); return nil }); err != nil {
+	if err := a.between(ctx, 0, func(c *step.Job) error { g = c.Geometry(); return nil }); err != nil {
 		return nil, err
 	}
 	bases, of := []kvcache.Needs{{}}, make([]int, len(all)) // what each prefill observes; each policy's prefill
@@ -72,7 +72,7 @@ func (a *Socket) PrefillPolicies(ctx context.Context, seq uint64, prompt []int32
 			return nil, err
 		}
 		first[0] = drawn
-		err = a.between(ctx, 0, func(c *socket.Caches) error {
+		err = a.between(ctx, 0, func(c *step.Job) error {
 			part, seen, err := c.Prompt(seq)
 			if err != nil {
 				return err
@@ -136,7 +136,7 @@ func (a *Socket) tails(ctx context.Context, seq uint64, tokens []uint32, part ob
 	if _, _, _, err := a.Prefill(ctx, a.reading(seq, part.needs, tokens[:part.context], chunk)); err != nil {
 		return err
 	}
-	err := a.between(ctx, 0, func(c *socket.Caches) error {
+	err := a.between(ctx, 0, func(c *step.Job) error {
 		prompt, seen, err := c.Prompt(seq)
 		var found kvcache.Clustering
 		for _, i := range list {

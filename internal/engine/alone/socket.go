@@ -16,6 +16,7 @@ import (
 
 	"github.com/shoal-llm/shoal/actors/socket"
 	"github.com/shoal-llm/shoal/actors/socket/shard"
+	"github.com/shoal-llm/shoal/actors/socket/step"
 	"github.com/shoal-llm/shoal/collective"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/tier"
@@ -142,7 +143,7 @@ func (a *Socket) Close() {
 // Step runs a step. It returns the reply, its duration, and where the first socket spent the time.
 // It numbers the request, opens the sequences whose caches were created since the last step, and
 // accepts all rows. The reply has the samples of all sockets, and the largest cache size of any.
-func (a *Socket) Step(ctx context.Context, req *proto.StepRequest) (*proto.StepReply, time.Duration, socket.Stages, error) {
+func (a *Socket) Step(ctx context.Context, req *proto.StepRequest) (*proto.StepReply, time.Duration, step.Times, error) {
 	a.step++
 	req.Epoch, req.Step = 1, a.step
 	req.Open, a.opens = append(a.opens, req.Open...), nil
@@ -155,12 +156,12 @@ func (a *Socket) Step(ctx context.Context, req *proto.StepRequest) (*proto.StepR
 			c.Accepted, a.rows[c.Seq] = uint32(a.rows[c.Seq]), len(c.Tokens)
 		}
 	}
-	var stages socket.Stages
+	var stages step.Times
 	began := time.Now()
 	replies, err := each(ctx, a, func(i int, pid *actor.PID, reply func(*proto.StepReply, error)) {
 		s := &socket.Step{Request: req, Reply: reply}
 		if i == 0 {
-			s.Stages = func(s socket.Stages) { stages = s }
+			s.Times = func(s step.Times) { stages = s }
 		}
 		a.sys.Root.Send(pid, s)
 	})
@@ -185,7 +186,7 @@ func (a *Socket) Release(ctx context.Context, seqs []uint64) error {
 }
 
 // between runs a job on one socket between steps.
-func (a *Socket) between(ctx context.Context, rank int, do func(*socket.Caches) error) error {
+func (a *Socket) between(ctx context.Context, rank int, do func(*step.Job) error) error {
 	_, err := ask(ctx, func(reply func(struct{}, error)) {
 		a.sys.Root.Send(a.ranks[rank].pid, &socket.Between{Epoch: 1, Do: do, Reply: func(err error) { reply(struct{}{}, err) }})
 	})

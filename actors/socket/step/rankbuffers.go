@@ -1,4 +1,4 @@
-package socket
+package step
 
 // rankBuffers are the send and receive buffers for each other rank in an all-to-all. Their memory is
 // reused by the next exchange.

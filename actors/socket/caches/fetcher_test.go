@@ -1,8 +1,12 @@
-package socket
+package caches
 
 import (
 	"bytes"
+	"fmt"
 	"testing"
+
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/wire/wiretest"
 )
 
 // FuzzPost checks that a post is parsed to the values that were written, or rejected.
@@ -28,4 +32,10 @@ func FuzzPost(f *testing.F) {
 			t.Fatalf("%x is parsed as %+v, which is encoded as %x", b, w, again)
 		}
 	})
+}
+
+// TestWire records the requests and replies for blocks.
+func TestWire(t *testing.T) {
+	post := &rowsAt{seq: 0x0102030405060708, block: 0x11, heads: tensor.Span{Lo: 0x12, Hi: 0x13}, offset: 0x14}
+	wiretest.Check(t, wiretest.Form{Name: "posts", Text: fmt.Sprintf("%x\n%x", putAsk(post), putRows(post, []byte("rows")))})
 }

@@ -1,4 +1,4 @@
-package socket
+package step
 
 import (
 	"github.com/shoal-llm/shoal/actors/socket/draft"
@@ -6,21 +6,21 @@ import (
 
 // draftTokens feeds the sampled tokens of a step to the drafter, for the sequences that this rank
 // owns. It drafts the next tokens where the plan requests drafts.
-func (e *epoch) draftTokens(s *step) {
+func (e *Epoch) draftTokens(s *Step) {
 	b := s.micro.batch
 	first := map[uint64]int{}
 	for _, seg := range b.Segments {
 		first[seg.Seq] = seg.First
 	}
 	var requests []draft.Request
-	for i := range s.work.Runs {
-		c := &s.work.Runs[i]
-		q, drawn := e.seqs[c.Seq], s.results.bySeq[c.Seq]
-		if q.draft == nil || c.Prefill && !c.Last {
+	for i := range s.Work.Runs {
+		c := &s.Work.Runs[i]
+		q, drawn := e.Seqs[c.Seq], s.results.bySeq[c.Seq]
+		if q.Draft == nil || c.Prefill && !c.Last {
 			continue
 		}
 		if drawn == nil || len(drawn.Drawn) == 0 {
-			q.draft.Skip()
+			q.Draft.Skip()
 			continue
 		}
 		last := drawn.Drawn[len(drawn.Drawn)-1]
@@ -28,10 +28,10 @@ func (e *epoch) draftTokens(s *step) {
 		if !c.Prefill {
 			known = known[:len(drawn.Drawn)]
 		}
-		q.draft.Queue(b.Backend, e.weights.Ends, known, first[c.Seq], int32(last.Token))
+		q.Draft.Queue(b.Backend, e.Weights.Ends, known, first[c.Seq], int32(last.Token))
 		if c.Draft > 0 && last.HasToken {
-			requests = append(requests, q.draft.Request(c.Draft, int32(last.Token), drawn))
+			requests = append(requests, q.Draft.Request(c.Draft, int32(last.Token), drawn))
 		}
 	}
-	e.drafter.Draft(requests)
+	e.Drafter.Draft(requests)
 }

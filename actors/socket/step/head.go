@@ -1,4 +1,4 @@
-package socket
+package step
 
 import (
 	"encoding/binary"
@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/shoal-llm/shoal/actors/layer"
+	"github.com/shoal-llm/shoal/actors/socket/caches"
 	"github.com/shoal-llm/shoal/actors/socket/constraint"
 	"github.com/shoal-llm/shoal/collective"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
@@ -20,7 +21,7 @@ import (
 // wanted is a row of the step whose logits are requested.
 type wanted struct {
 	row      int
-	seq      *sequence
+	seq      *caches.Sequence
 	position int   // true position of the token that the logits predict
 	sample   bool  // sample a token
 	score    int32 // without sample: report the log-probability of this prompt token
@@ -30,7 +31,7 @@ type wanted struct {
 }
 
 // greedy reports whether only the largest logit is needed.
-func (w wanted) greedy() bool { return w.sample && w.seq.params.Greedy() }
+func (w wanted) greedy() bool { return w.sample && w.seq.Params.Greedy() }
 
 // head turns final hidden states into tokens. The vocabulary is divided over the sockets. Each
 // sends its logits, or for greedy rows only its best one, to the sequence's owner, which samples.
@@ -62,10 +63,10 @@ func (h *head) compute(b *layer.Batch, rows []wanted) {
 }
 
 // exchange sends this rank's part of every row to the owner of the row.
-func (h *head) exchange(b *layer.Batch, rows []wanted, g *exchanges, done func(error)) {
+func (h *head) exchange(b *layer.Batch, rows []wanted, g Group, done func(error)) {
 	h.reset(len(b.Place.Slices), func(r int) (bytes int) {
 		for _, w := range rows {
-			if w.seq.owner == b.Rank && r != b.Rank {
+			if w.seq.Owner == b.Rank && r != b.Rank {
 				bytes += partBytes(w, b.Place.Slices[r].Vocab)
 			}
 		}
@@ -73,7 +74,7 @@ func (h *head) exchange(b *layer.Batch, rows []wanted, g *exchanges, done func(e
 	})
 	me := b.Place.Slices[b.Rank].Vocab
 	for i, w := range rows {
-		if r := w.seq.owner; r != b.Rank {
+		if r := w.seq.Owner; r != b.Rank {
 			h.send[r] = h.appendPart(h.send[r], i, w, me)
 		}
 	}
@@ -113,7 +114,7 @@ func (h *head) finish(b *layer.Batch, rows []wanted, reply *results) error {
 	for i, w := range rows {
 		h.at = append(h.at, h.at[i*n:]...)
 		for r, s := range b.Place.Slices {
-			if r != b.Rank && w.seq.owner == b.Rank {
+			if r != b.Rank && w.seq.Owner == b.Rank {
 				h.at[(i+1)*n+r] += partBytes(w, s.Vocab)
 			}
 		}
@@ -129,28 +130,28 @@ func (h *head) finish(b *layer.Batch, rows []wanted, reply *results) error {
 		if i+1 < len(h.runs) {
 			end = h.runs[i+1]
 		}
-		for i := h.runs[i]; i < end && rows[i].seq.owner == b.Rank; i++ {
+		for i := h.runs[i]; i < end && rows[i].seq.Owner == b.Rank; i++ {
 			w := rows[i]
-			if w.draft && w.seq.next != w.token { // a wrong draft, or a row after a wrong draft
-				w.seq.next, h.drawn[i].Err = plan.None, errWrongDraft
+			if w.draft && w.seq.Next != w.token { // a wrong draft, or a row after a wrong draft
+				w.seq.Next, h.drawn[i].Err = plan.None, errWrongDraft
 				continue
 			}
 			if w.token != plan.None {
-				w.seq.feed(w.token, w.position-1)
+				w.seq.Feed(w.token, w.position-1)
 			}
 			h.drawn[i] = h.result(b, i, w)
 			if w.sample { // prompt rows without sampling are independent tasks
-				h.drawn[i].Token = w.seq.replayed(h.drawn[i].Token, w.position)
-				w.seq.next = h.drawn[i].Token
+				h.drawn[i].Token = w.seq.Replayed(h.drawn[i].Token, w.position)
+				w.seq.Next = h.drawn[i].Token
 				if h.drawn[i].Err != nil {
-					w.seq.next = plan.None
+					w.seq.Next = plan.None
 				}
 			}
 		}
 	})
 	for i, w := range rows {
 		switch err := h.drawn[i].Err; {
-		case w.seq.owner != b.Rank || errors.Is(err, errWrongDraft):
+		case w.seq.Owner != b.Rank || errors.Is(err, errWrongDraft):
 		case err != nil && !errors.Is(err, sampler.ErrNoCandidate) && !errors.Is(err, sampler.ErrBanned):
 			return err
 		case w.sample:
@@ -183,17 +184,17 @@ func (h *head) result(b *layer.Batch, i int, w wanted) sampler.Result {
 	}
 	defer h.draw.Put(scratch)
 	switch {
-	case w.sample && w.seq.grammar != nil:
-		allowed, err := w.seq.grammar.Allowed()
+	case w.sample && w.seq.Grammar != nil:
+		allowed, err := w.seq.Grammar.Allowed()
 		switch { // errors of this sequence only; the step continues
 		case errors.Is(err, constraint.ErrNoGrammars):
 			return sampler.Result{Err: fmt.Errorf("%w: %w", sampler.ErrNoCandidate, err)}
 		case err != nil:
 			return sampler.Result{Err: fmt.Errorf("%w: %w", sampler.ErrBanned, err)}
 		}
-		return sampler.SampleAmong(logits, &w.seq.params, w.position, w.seq.history, allowed, scratch)
+		return sampler.SampleAmong(logits, &w.seq.Params, w.position, w.seq.History, allowed, scratch)
 	case w.sample:
-		return sampler.Sample(logits, &w.seq.params, w.position, w.seq.history, scratch)
+		return sampler.Sample(logits, &w.seq.Params, w.position, w.seq.History, scratch)
 	}
 	return sampler.Logprobs(logits, w.score, w.top, scratch)
 }
@@ -233,21 +234,21 @@ type results struct {
 	order []*proto.Sampled
 }
 
-func (r *results) of(s *sequence) *proto.Sampled {
+func (r *results) of(s *caches.Sequence) *proto.Sampled {
 	if r.bySeq == nil {
 		r.bySeq = map[uint64]*proto.Sampled{}
 	}
-	p := r.bySeq[s.id]
+	p := r.bySeq[s.ID]
 	if p == nil {
-		p = &proto.Sampled{Seq: s.id}
-		r.bySeq[s.id] = p
+		p = &proto.Sampled{Seq: s.ID}
+		r.bySeq[s.ID] = p
 		r.order = append(r.order, p)
 	}
 	return p
 }
 
 // token reports the sampled token after the next row.
-func (r *results) token(s *sequence, t sampler.Result) {
+func (r *results) token(s *caches.Sequence, t sampler.Result) {
 	p, d := r.of(s), &proto.Drawn{Banned: errors.Is(t.Err, sampler.ErrBanned)}
 	if t.Err == nil { // otherwise there was nothing to sample from
 		d.HasToken, d.Token, d.Logprob, d.Top = true, uint32(t.Token), t.Logprob, tops(t.Top)

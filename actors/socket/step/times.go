@@ -1,4 +1,4 @@
-package socket
+package step
 
 import (
 	"time"
@@ -8,9 +8,9 @@ import (
 	"github.com/shoal-llm/shoal/internal/proto"
 )
 
-// Stages are the times of a step's stages on this socket. The rest of the step's duration is messages
+// Times are the times of a step's stages on this socket. The rest of the step's duration is messages
 // between actors and time in queues.
-type Stages struct {
+type Times struct {
 	Begin       time.Duration // checks, cache blocks, embedding
 	Projection  time.Duration // query, key, value and output projections, with their norm
 	Attention   time.Duration // RoPE, cache writes, attention
@@ -30,12 +30,12 @@ type Stages struct {
 }
 
 // Compression returns the cost of the policy for a prompt, including observation.
-func (s Stages) Compression() time.Duration {
+func (s Times) Compression() time.Duration {
 	return s.Observation + s.Clustering + s.Votes + s.Selection + s.Shipping
 }
 
 // Add adds the times of another step.
-func (s *Stages) Add(o Stages) {
+func (s *Times) Add(o Times) {
 	s.Begin += o.Begin
 	s.Projection += o.Projection
 	s.Attention += o.Attention
@@ -52,7 +52,7 @@ func (s *Stages) Add(o Stages) {
 	s.Experts += o.Experts
 }
 
-func (s Stages) with(b *layer.Batch) Stages {
+func (s Times) with(b *layer.Batch) Times {
 	s.Projection += b.Spent[layer.Projections]
 	s.FFN += b.Spent[layer.FFN]
 	s.Attention += b.Spent[layer.Attention] - b.Observed
@@ -64,7 +64,7 @@ func (s Stages) with(b *layer.Batch) Stages {
 }
 
 // passed ends a pass: it collects its results and times.
-func (s *step) passed(b *layer.Batch) {
+func (s *Step) passed(b *layer.Batch) {
 	s.pass++
 	s.spent, s.compute = s.spent.with(b), s.compute+b.Compute
 	if s.sampled == nil {

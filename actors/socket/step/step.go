@@ -1,4 +1,6 @@
-package socket
+// Package step carries out plans: it runs the layers, samples tokens, and moves cache rows between the
+// sockets of an epoch. All its work is jobs for the executor.
+package step
 
 import (
 	"time"
@@ -9,11 +11,12 @@ import (
 	"github.com/shoal-llm/shoal/internal/proto"
 )
 
-// step is the execution of one plan. All of its state is in it and in its micro-batch. The executor
+// Step is the execution of one plan. All of its state is in it and in its micro-batch. The executor
 // runs its jobs. Between them the actor reads which one is next.
-type step struct {
-	epoch     *epoch
-	work      *machine.Work
+type Step struct {
+	Work *machine.Work
+
+	epoch     *Epoch
 	micro     *microBatch
 	wanted    []wanted
 	results   results
@@ -23,7 +26,7 @@ type step struct {
 	stages    []stage
 	at        int
 
-	spent      Stages
+	spent      Times
 	compute    time.Duration // of the layers, in completed passes
 	copied     uint64        // bytes sent to replicas
 	spilled    []*proto.Spill
@@ -39,13 +42,13 @@ type stage struct {
 	job func(done func(error))
 }
 
-// newStep returns a step whose first stage begins it. use sets the number of threads.
-func (e *epoch) newStep(w *machine.Work, use func(shift int)) *step {
-	s := &step{epoch: e, work: w}
+// NewStep returns a step whose first stage begins it. use sets the number of threads.
+func (e *Epoch) NewStep(w *machine.Work, use func(shift int)) *Step {
+	s := &Step{epoch: e, Work: w}
 	s.stages = []stage{{job: func(done func(error)) {
 		use(w.ThreadShift)
-		s.wireBefore, s.before = e.group.wireBytes(), e.pool.Spent()
-		s.lateBefore = e.group.lateness()
+		s.wireBefore, s.before = e.Group.WireBytes(), e.pool.Spent()
+		s.lateBefore = e.Group.Lateness()
 		began := time.Now()
 		err := e.begin(s)
 		s.spent.Begin = time.Since(began)
@@ -57,35 +60,35 @@ func (e *epoch) newStep(w *machine.Work, use func(shift int)) *step {
 	return s
 }
 
-// job returns the job of the current stage. If it is nil, the stage is all layers, which run the batch.
-func (s *step) job() (job func(done func(error)), layers *layer.Batch) {
+// Job returns the job of the current stage. If it is nil, the stage is all layers, which run the batch.
+func (s *Step) Job() (job func(done func(error)), layers *layer.Batch) {
 	if job = s.stages[s.at].job; job == nil {
 		layers = s.micro.batch
 	}
 	return job, layers
 }
 
-// advance moves to the next stage, of the current pass or of the next one. It returns false after the
+// Advance moves to the next stage, of the current pass or of the next one. It returns false after the
 // last stage.
-func (s *step) advance() bool {
+func (s *Step) Advance() bool {
 	if s.at++; s.at < len(s.stages) {
 		return true
 	}
-	if s.pass+1 < s.work.Passes {
+	if s.pass+1 < s.Work.Passes {
 		s.at, s.stages = 0, s.epoch.nextPass(s)
 		return true
 	}
 	return false
 }
 
-// finish ends a step whose stages have all succeeded.
-func (s *step) finish() (Stages, *proto.StepReply) {
-	e, w := s.epoch, s.work
+// Finish ends a step whose stages have all succeeded.
+func (s *Step) Finish() (Times, *proto.StepReply) {
+	e, w := s.epoch, s.Work
 	s.passed(s.micro.batch)
 	s.spent.Threads = e.pool.Spent().Sub(s.before)
 	t := s.spent
-	return t, &proto.StepReply{Epoch: w.Epoch, Step: w.Step, Sampled: s.sampled, KvUsedBytes: e.arena.Used(),
+	return t, &proto.StepReply{Epoch: w.Epoch, Step: w.Step, Sampled: s.sampled, KvUsedBytes: e.Arena.Used(),
 		ComputeMicros: uint32((s.compute + t.Head + t.Begin).Microseconds()), WaitMicros: uint32(t.Wait.Microseconds()), OwnMicros: uint32(t.Own.Microseconds()),
-		ClusteringMicros: uint32(t.Clustering.Microseconds()), LateMicros: micros(e.group.lateness(), s.lateBefore), Threads: threadTime(t.Threads),
-		Spilled: s.spilled, Lost: s.lost, WireBytes: e.group.wireBytes() - s.wireBefore, ReplicaBytes: s.copied}
+		ClusteringMicros: uint32(t.Clustering.Microseconds()), LateMicros: micros(e.Group.Lateness(), s.lateBefore), Threads: threadTime(t.Threads),
+		Spilled: s.spilled, Lost: s.lost, WireBytes: e.Group.WireBytes() - s.wireBefore, ReplicaBytes: s.copied}
 }

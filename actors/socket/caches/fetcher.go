@@ -1,4 +1,4 @@
-package socket
+package caches
 
 import (
 	"encoding/binary"
@@ -12,11 +12,11 @@ import (
 	"github.com/shoal-llm/shoal/internal/proto"
 )
 
-// blockFetcher fetches cache rows of completed sequences from their owners, while steps run. Each
+// fetcher fetches cache rows of completed sequences from their owners, while steps run. Each
 // socket fetches the rows of its own heads, piece by piece. After each piece it pauses for as long
 // as the piece took, so that these transfers use at most half of the bandwidth: no request waits
 // for them. Lost pieces are requested again until the deadline.
-type blockFetcher struct {
+type fetcher struct {
 	*background
 	jobs     chan func() // jobs of the goroutine that fetches
 	requests chan blockRequest
@@ -26,11 +26,11 @@ type blockFetcher struct {
 	next   int
 }
 
-// blockLink is an epoch's connection to the other ranks for these transfers.
-type blockLink struct {
-	to      *blockFetcher
+// Link is an epoch's connection to the other ranks for these transfers.
+type Link struct {
+	to      *fetcher
 	group   atomic.Pointer[collective.Group]
-	epoch   *epoch
+	epoch   *Epoch
 	closed  chan struct{}
 	replies chan blockReply
 }
@@ -38,8 +38,8 @@ type blockLink struct {
 // blockRequest is the request of another rank: bytes of a block's rows for some heads, from an
 // offset on.
 type blockRequest struct {
-	blockLink *blockLink
-	src       int
+	link *Link
+	src  int
 	rowsAt
 }
 
@@ -59,10 +59,10 @@ type blockReply struct {
 
 // ownedBlock is a block of a sequence that this rank owns.
 type ownedBlock struct {
-	blockLink *blockLink
-	seq       uint64
-	block     int
-	rows      []byte
+	link  *Link
+	seq   uint64
+	block int
+	rows  []byte
 }
 
 const (
@@ -73,28 +73,34 @@ const (
 	maxRetry     = 400 * time.Millisecond
 )
 
-func newBlockFetcher(exec *layer.Executor, c *caches) *blockFetcher {
-	a := &blockFetcher{background: newBackground(exec, c), jobs: make(chan func(), maxFetchJobs), requests: make(chan blockRequest, maxRequests)}
-	a.goroutines.Go(func() { a.runAll(a.jobs) })
-	a.goroutines.Go(func() {
+func newFetcher(exec *layer.Executor, c *Caches) *fetcher {
+	f := &fetcher{background: newBackground(exec, c), jobs: make(chan func(), maxFetchJobs), requests: make(chan blockRequest, maxRequests)}
+	f.goroutines.Go(func() { f.runAll(f.jobs) })
+	f.goroutines.Go(func() {
 		for {
 			select {
-			case <-a.quit:
+			case <-f.quit:
 				return
-			case r := <-a.requests:
-				a.reply(r)
+			case r := <-f.requests:
+				f.reply(r)
 			}
 		}
 	})
-	return a
+	return f
 }
 
-// open returns an epoch's blockLink. The epoch must close it.
-func (a *blockFetcher) open(e *epoch) *blockLink {
-	return &blockLink{to: a, epoch: e, closed: make(chan struct{}), replies: make(chan blockReply, 4)}
+// OpenLink returns an epoch's Link, which must be closed, and a function that receives the posts of the
+// epoch's group (collective.Config.OnPost).
+func (e *Epoch) OpenLink() (*Link, func(src int, payload []byte)) {
+	l := &Link{to: e.fetcher, epoch: e, closed: make(chan struct{}), replies: make(chan blockReply, 4)}
+	return l, l.posted
 }
 
-func (l *blockLink) close() {
+// Connect sets the group of the epoch. Until then the link sends nothing.
+func (l *Link) Connect(g *collective.Group) { l.group.Store(g) }
+
+// Close ends the transfers of the epoch. A nil Link has none.
+func (l *Link) Close() {
 	if l != nil {
 		close(l.closed)
 	}
@@ -102,9 +108,9 @@ func (l *blockLink) close() {
 
 // fetch queues the blocks of a sequence. tell is called with the number of blocks that arrived. fetch
 // returns false if the queue is full.
-func (a *blockFetcher) fetch(l *blockLink, r *proto.PrefixRequest, list []*incoming, until time.Time, tell func(int)) bool {
+func (f *fetcher) fetch(l *Link, r *proto.PrefixRequest, list []*incoming, until time.Time, tell func(int)) bool {
 	select {
-	case a.jobs <- func() { tell(a.restore(l, r.Seq, int(r.Owner), list, until)) }:
+	case f.jobs <- func() { tell(f.restore(l, r.Seq, int(r.Owner), list, until)) }:
 		return true
 	default:
 		return false
@@ -112,44 +118,44 @@ func (a *blockFetcher) fetch(l *blockLink, r *proto.PrefixRequest, list []*incom
 }
 
 // restore fetches blocks in order until one fails.
-func (a *blockFetcher) restore(l *blockLink, seq uint64, owner int, list []*incoming, until time.Time) (n int) {
+func (f *fetcher) restore(l *Link, seq uint64, owner int, list []*incoming, until time.Time) (n int) {
 	var rows []byte
 	for _, x := range list {
 		w := rowsAt{seq: seq, block: x.at, heads: x.heads}
 		switch size := x.heads.Len() * x.named.form.HeadBytes; {
-		case owner == l.epoch.rank:
-			rows = a.ownedRows(l, w)
+		case owner == l.epoch.Rank:
+			rows = f.ownedRows(l, w)
 		case len(rows) != size:
 			rows = make([]byte, size)
 			fallthrough
 		default:
-			if !a.fetchBlock(l, w, owner, rows, x, until) {
+			if !f.fetchBlock(l, w, owner, rows, x, until) {
 				rows = nil
 			}
 		}
-		if rows == nil || !a.arrive(x, rows, until) {
+		if rows == nil || !f.arrive(x, rows, until) {
 			break
 		}
-		a.keepFile(x)
+		f.keepFile(x)
 		n++
 	}
 	return n
 }
 
 // keepFile offers a fetched block to the disk, as after a prompt has saved it.
-func (a *blockFetcher) keepFile(x *incoming) {
-	if f := a.caches.files; f != nil {
-		a.exec.Submit(func() { f.offer(x.named) })
+func (f *fetcher) keepFile(x *incoming) {
+	if files := f.caches.files; files != nil {
+		f.exec.Submit(func() { files.offer(x.named) })
 	}
 }
 
 // fetchBlock fetches the rows of a block, piece by piece.
-func (a *blockFetcher) fetchBlock(l *blockLink, w rowsAt, owner int, rows []byte, x *incoming, until time.Time) bool {
+func (f *fetcher) fetchBlock(l *Link, w rowsAt, owner int, rows []byte, x *incoming, until time.Time) bool {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for w.offset < len(rows) {
 		began := time.Now()
-		if !a.fetchPiece(l, &w, owner, rows, x, until) {
+		if !f.fetchPiece(l, &w, owner, rows, x, until) {
 			return false
 		}
 		timer.Reset(time.Since(began))
@@ -157,7 +163,7 @@ func (a *blockFetcher) fetchBlock(l *blockLink, w rowsAt, owner int, rows []byte
 		case <-timer.C:
 		case <-l.closed:
 			return false
-		case <-a.quit:
+		case <-f.quit:
 			return false
 		}
 	}
@@ -165,7 +171,7 @@ func (a *blockFetcher) fetchBlock(l *blockLink, w rowsAt, owner int, rows []byte
 }
 
 // fetchPiece requests the next piece until it arrives.
-func (a *blockFetcher) fetchPiece(l *blockLink, w *rowsAt, owner int, rows []byte, x *incoming, until time.Time) bool {
+func (f *fetcher) fetchPiece(l *Link, w *rowsAt, owner int, rows []byte, x *incoming, until time.Time) bool {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for again := minRetry; ; again = min(2*again, maxRetry) {
@@ -184,19 +190,19 @@ func (a *blockFetcher) fetchPiece(l *blockLink, w *rowsAt, owner int, rows []byt
 			case <-timer.C:
 			case <-l.closed:
 				return false
-			case <-a.quit:
+			case <-f.quit:
 				return false
 			}
 			break
 		}
-		if a.onExecutor(func() error { return a.caches.stillIncoming(x) }) != nil {
+		if f.onExecutor(func() error { return f.caches.stillIncoming(x) }) != nil {
 			return false
 		}
 	}
 }
 
 // stillIncoming returns an error if a block is no longer being fetched.
-func (c *caches) stillIncoming(x *incoming) error {
+func (c *Caches) stillIncoming(x *incoming) error {
 	if c.incoming[x.named.id] != x {
 		return errEvicted
 	}
@@ -204,9 +210,9 @@ func (c *caches) stillIncoming(x *incoming) error {
 }
 
 // reply sends a reply to another rank. The reply has no rows if this rank does not have the block.
-func (a *blockFetcher) reply(r blockRequest) {
-	rows := a.ownedRows(r.blockLink, r.rowsAt)
-	if g := r.blockLink.group.Load(); g != nil {
+func (f *fetcher) reply(r blockRequest) {
+	rows := f.ownedRows(r.link, r.rowsAt)
+	if g := r.link.group.Load(); g != nil {
 		rows = rows[min(len(rows), r.offset):]
 		_ = g.Post(r.src, putRows(&r.rowsAt, rows[:min(len(rows), pieceBytes)])) // after an error the other rank asks again
 	}
@@ -214,25 +220,25 @@ func (a *blockFetcher) reply(r blockRequest) {
 
 // ownedRows returns a block's rows for some heads, of a sequence that this socket owns; nil if
 // there are none.
-func (a *blockFetcher) ownedRows(l *blockLink, w rowsAt) []byte {
-	size, heads := l.epoch.form.HeadBytes, l.epoch.geometry.KVHeads
+func (f *fetcher) ownedRows(l *Link, w rowsAt) []byte {
+	size, heads := l.epoch.Form.HeadBytes, l.epoch.Geometry.KVHeads
 	if w.heads.Lo < 0 || w.heads.Len() < 1 || w.heads.Hi > heads {
 		return nil
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, g := range a.recent {
-		if g.blockLink == l && g.seq == w.seq && g.block == w.block {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, g := range f.recent {
+		if g.link == l && g.seq == w.seq && g.block == w.block {
 			return g.rows[w.heads.Lo*size : w.heads.Hi*size]
 		}
 	}
 	rows := make([]byte, heads*size)
-	err := a.onExecutor(func() error {
-		q := a.caches.seqs[w.seq]
-		if q == nil || q.cache == nil {
+	err := f.onExecutor(func() error {
+		q := f.caches.Seqs[w.seq]
+		if q == nil || q.Cache == nil {
 			return errEvicted
 		}
-		b, err := q.cache.Share(w.block)
+		b, err := q.Cache.Share(w.block)
 		if err != nil {
 			return err
 		}
@@ -243,13 +249,13 @@ func (a *blockFetcher) ownedRows(l *blockLink, w rowsAt) []byte {
 	if err != nil {
 		return nil
 	}
-	a.recent[a.next] = ownedBlock{l, w.seq, w.block, rows}
-	a.next = (a.next + 1) % len(a.recent)
+	f.recent[f.next] = ownedBlock{l, w.seq, w.block, rows}
+	f.next = (f.next + 1) % len(f.recent)
 	return rows[w.heads.Lo*size : w.heads.Hi*size]
 }
 
 // posted receives a post of another rank.
-func (l *blockLink) posted(src int, payload []byte) {
+func (l *Link) posted(src int, payload []byte) {
 	w, rows, ask, ok := parsePost(payload)
 	switch {
 	case !ok:

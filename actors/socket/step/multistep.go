@@ -1,9 +1,10 @@
-package socket
+package step
 
 import (
 	"fmt"
 	"time"
 
+	"github.com/shoal-llm/shoal/actors/socket/caches"
 	"github.com/shoal-llm/shoal/collective"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 )
@@ -12,8 +13,8 @@ import (
 
 // nextPass returns the stages of the next pass: the owners send the sampled tokens to all ranks,
 // and the model reads them.
-func (e *epoch) nextPass(s *step) []stage {
-	n := len(e.place.Slices)
+func (e *Epoch) nextPass(s *Step) []stage {
+	n := len(e.Place.Slices)
 	return []stage{{job: func(done func(error)) {
 		began := time.Now()
 		s.passed(s.micro.batch)
@@ -38,34 +39,34 @@ func (e *epoch) nextPass(s *step) []stage {
 
 // sendSampled sends the tokens that this rank's rows have sampled to all ranks, in the order of the
 // rows. A float32 represents every token number exactly.
-func (e *epoch) sendSampled(s *step, done func(error)) {
+func (e *Epoch) sendSampled(s *Step, done func(error)) {
 	if s.sampledBy == nil {
-		s.sampledBy = make([][]float32, len(e.place.Slices))
+		s.sampledBy = make([][]float32, len(e.Place.Slices))
 	}
 	for r := range s.sampledBy {
 		s.sampledBy[r] = s.sampledBy[r][:0]
 	}
-	for _, c := range s.work.Runs {
+	for _, c := range s.Work.Runs {
 		t := float32(0)
-		if c.Owner == e.rank {
-			t = float32(drawn(e.seqs[c.Seq]))
+		if c.Owner == e.Rank {
+			t = float32(drawn(e.Seqs[c.Seq]))
 		}
 		s.sampledBy[c.Owner] = append(s.sampledBy[c.Owner], t)
 	}
-	e.group.AllGather(collective.OpID(s.micro.batch.NextOp()), s.sampledBy[e.rank], s.sampledBy, done)
+	e.Group.AllGather(collective.OpID(s.micro.batch.NextOp()), s.sampledBy[e.Rank], s.sampledBy, done)
 }
 
 // drawn returns the token that a sequence continues with. A sequence without a sampled token ends with
 // the step; until then any valid token will do.
-func drawn(q *sequence) int32 { return max(0, q.next) }
+func drawn(q *caches.Sequence) int32 { return max(0, q.Next) }
 
 // fillNextPass fills the batch with the runs of the next pass.
-func (e *epoch) fillNextPass(s *step) error {
+func (e *Epoch) fillNextPass(s *Step) error {
 	at := make([]int, len(s.sampledBy))
 	var bad error
-	s.work.Again(func(c *plan.Run) int32 {
-		if c.Owner == e.rank {
-			return drawn(e.seqs[c.Seq])
+	s.Work.Again(func(c *plan.Run) int32 {
+		if c.Owner == e.Rank {
+			return drawn(e.Seqs[c.Seq])
 		}
 		t := s.sampledBy[c.Owner][at[c.Owner]]
 		if at[c.Owner]++; !(t >= 0 && t < float32(e.config.Vocab)) {

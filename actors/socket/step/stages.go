@@ -1,10 +1,11 @@
-package socket
+package step
 
 import (
 	"maps"
 	"time"
 
 	"github.com/shoal-llm/shoal/actors/layer"
+	"github.com/shoal-llm/shoal/actors/socket/caches"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/topology"
 )
@@ -12,12 +13,12 @@ import (
 // plan lists the stages after begin: copies of whole caches, the layers, the head for the wanted rows,
 // the rows for replicas, the commit of prompts, the hand-over of complete prompts. Every rank lists the
 // same collectives in the same order.
-func (e *epoch) plan(s *step) []stage {
-	if len(s.work.Runs) == 0 {
+func (e *Epoch) plan(s *Step) []stage {
+	if len(s.Work.Runs) == 0 {
 		return e.cluster(s)
 	}
 	stages := append(e.copies(s), stage{}) // copies, then all layers
-	alone := len(e.place.Slices) == 1
+	alone := len(e.Place.Slices) == 1
 	b, h := s.micro.batch, &s.micro.head
 	for lo := 0; lo < len(s.wanted); lo += layer.LogitRows {
 		rows := s.wanted[lo:min(lo+layer.LogitRows, len(s.wanted))]
@@ -30,8 +31,8 @@ func (e *epoch) plan(s *step) []stage {
 				done(nil)
 				return
 			}
-			e.await(b, e.group, func() {
-				h.exchange(b, rows, e.group, func(err error) {
+			e.Await(b, e.Group, func() {
+				h.exchange(b, rows, e.Group, func(err error) {
 					s.spent.Wait += time.Since(sent)
 					done(err)
 				})
@@ -43,7 +44,7 @@ func (e *epoch) plan(s *step) []stage {
 			done(err)
 		}})
 	}
-	if e.drafter != nil {
+	if e.Drafter != nil {
 		stages = append(stages, stage{job: func(done func(error)) {
 			began := time.Now()
 			e.draftTokens(s)
@@ -53,35 +54,35 @@ func (e *epoch) plan(s *step) []stage {
 	}
 	stages = append(stages, e.replication(s)...)
 	stages = append(stages, stage{job: func(done func(error)) {
-		for i := range s.work.Runs {
-			c := &s.work.Runs[i]
-			if q := e.seqs[c.Seq]; c.Prefill && q.promptShard != nil {
-				if err := e.save(q, c); err != nil {
+		for i := range s.Work.Runs {
+			c := &s.Work.Runs[i]
+			if q := e.Seqs[c.Seq]; c.Prefill && q.PromptShard != nil {
+				if err := e.Save(q, c); err != nil {
 					done(err)
 					return
 				}
-				q.promptShard.Commit(len(c.Tokens))
+				q.PromptShard.Commit(len(c.Tokens))
 			}
 		}
-		s.spilled, s.lost = append(s.spilled, e.spiller.spilled()...), e.lost(s.work)
+		s.spilled, s.lost = append(s.spilled, e.TakeSpilled()...), e.Lost(s.Work)
 		done(nil)
 	}})
 	return append(append(stages, e.cluster(s)...), e.handOver(s)...)
 }
 
 // cluster returns the stages of a step that cluster prompts.
-func (e *epoch) cluster(s *step) (stages []stage) {
-	for _, x := range s.work.Index {
-		q := e.seqs[x.Seq]
-		if c := kvcache.ClusteringOf(e.geometry, q.prompt, q.policy); x.From >= c.Before {
+func (e *Epoch) cluster(s *Step) (stages []stage) {
+	for _, x := range s.Work.Index {
+		q := e.Seqs[x.Seq]
+		if c := kvcache.ClusteringOf(e.Geometry, q.Prompt, q.Policy); x.From >= c.Before {
 			stages = append(stages, e.move(s, q, x.From-c.Before, x.From-c.Before+x.Pieces, c.Pieces-c.Before)...)
 			continue
 		}
 		stages = append(stages, stage{job: func(done func(error)) {
 			began := time.Now()
-			if q.promptShard != nil && (e.geometry.Units == 0 || q.owner == e.rank) {
+			if q.PromptShard != nil && (e.Geometry.Units == 0 || q.Owner == e.Rank) {
 				for i := range x.Pieces {
-					q.stats.Cluster(q.promptShard, q.policy, x.From+i, e.pool.Run)
+					q.Stats.Cluster(q.PromptShard, q.Policy, x.From+i, e.pool.Run)
 				}
 			}
 			s.spent.Clustering += time.Since(began)
@@ -92,22 +93,22 @@ func (e *epoch) cluster(s *step) (stages []stage) {
 }
 
 // move returns the stages for pieces [lo, hi) of a prompt's hand-over; piece all-1 completes it.
-func (e *epoch) move(s *step, q *sequence, lo, hi, all int) (stages []stage) {
+func (e *Epoch) move(s *Step, q *caches.Sequence, lo, hi, all int) (stages []stage) {
 	h := e.handovers[q]
 	if h == nil {
-		maps.DeleteFunc(e.handovers, func(q *sequence, _ *handover) bool { return e.seqs[q.id] != q }) // of sequences that were released
-		h = &handover{epoch: e, seqs: []*sequence{q}}
+		maps.DeleteFunc(e.handovers, func(q *caches.Sequence, _ *handover) bool { return e.Seqs[q.ID] != q }) // of sequences that were released
+		h = &handover{epoch: e, seqs: []*caches.Sequence{q}}
 		e.handovers[q] = h
 	}
 	for piece := lo; piece < min(hi, all-1); piece++ {
-		if of, heads, moved := e.geometry.Moved(piece); moved && heads.Len() > 0 {
+		if of, heads, moved := e.Geometry.Moved(piece); moved && heads.Len() > 0 {
 			stages = append(stages, h.exchange(of, heads)...)
 		}
 		stages = append(stages, stage{job: func(done func(error)) {
 			began := time.Now()
 			var err error
-			if q.cache != nil {
-				err = q.cache.Index(piece, e.pool.Run)
+			if q.Cache != nil {
+				err = q.Cache.Index(piece, e.pool.Run)
 			}
 			s.spent.Own += time.Since(began)
 			done(err)
@@ -120,18 +121,18 @@ func (e *epoch) move(s *step, q *sequence, lo, hi, all int) (stages []stage) {
 }
 
 // handOver returns the stages that move complete prompts to their owners.
-func (e *epoch) handOver(s *step) (stages []stage) {
+func (e *Epoch) handOver(s *Step) (stages []stage) {
 	h := &handover{epoch: e}
-	for _, c := range s.work.Runs {
+	for _, c := range s.Work.Runs {
 		if c.Last {
-			h.seqs = append(h.seqs, e.seqs[c.Seq])
+			h.seqs = append(h.seqs, e.Seqs[c.Seq])
 		}
 	}
 	if len(h.seqs) == 0 {
 		return nil
 	}
-	for l := range e.geometry.Layers {
-		stages = append(stages, h.exchange(l, topology.Range{Hi: e.geometry.KVHeads})...)
+	for l := range e.Geometry.Layers {
+		stages = append(stages, h.exchange(l, topology.Range{Hi: e.Geometry.KVHeads})...)
 	}
 	stages = append(stages, h.states()...)
 	return h.timed(s, stages, true)
@@ -144,7 +145,7 @@ func (h *handover) exchange(of int, heads topology.Range) []stage {
 
 // timed measures the stages of a hand-over: selection, transfer and storage of the rows. With end,
 // it also seals the hand-over.
-func (h *handover) timed(s *step, stages []stage, end bool) []stage {
+func (h *handover) timed(s *Step, stages []stage, end bool) []stage {
 	var began time.Time
 	h.batch = s.micro.batch
 	first := stage{job: func(done func(error)) { began = time.Now(); done(nil) }}

@@ -1,4 +1,4 @@
-package socket
+package caches
 
 import (
 	"crypto/sha256"
@@ -36,7 +36,7 @@ const (
 	waitingWrites = 4096 // blocks of 64 tokens each
 )
 
-func newFiles(store *tier.Store, exec *layer.Executor, c *caches) *files {
+func newFiles(store *tier.Store, exec *layer.Executor, c *Caches) *files {
 	if store == nil {
 		return nil
 	}
@@ -46,7 +46,7 @@ func newFiles(store *tier.Store, exec *layer.Executor, c *caches) *files {
 	return f
 }
 
-// close ends the goroutines and waits for them, unless the disk stopTimeout.
+// close ends the goroutines and waits for them, for at most stopTimeout.
 func (f *files) close() {
 	if f != nil {
 		f.end()
@@ -57,11 +57,11 @@ func (f *files) close() {
 const maxRead = 10 * time.Second
 
 // begin starts an epoch. It looks for files of other processes.
-func (f *files) begin(e *epoch) {
-	e.form.HeadBytes = kvcache.HeadBytes(e.geometry)
+func (f *files) begin(e *Epoch) {
+	e.Form.HeadBytes = kvcache.HeadBytes(e.Geometry)
 	if f != nil {
-		e.form.Hash = kvcache.Form(e.geometry)
-		f.exec.Submit(func() { f.form = e.form })
+		e.Form.Hash = kvcache.Form(e.Geometry)
+		f.exec.Submit(func() { f.form = e.Form })
 		f.read(f.store.Rescan)
 	}
 }

@@ -1,4 +1,4 @@
-package socket
+package caches
 
 import (
 	"errors"
@@ -14,12 +14,12 @@ import (
 // caches, so a goroutine asks it for each access.
 type background struct {
 	exec       *layer.Executor
-	caches     *caches
+	caches     *Caches
 	quit       chan struct{}
 	goroutines sync.WaitGroup
 }
 
-func newBackground(exec *layer.Executor, c *caches) *background {
+func newBackground(exec *layer.Executor, c *Caches) *background {
 	return &background{exec: exec, caches: c, quit: make(chan struct{})}
 }
 
@@ -96,13 +96,13 @@ func (b *background) arrive(x *incoming, rows []byte, until time.Time) bool {
 const memoryRetry = 2 * time.Millisecond
 
 // arrive stores a block's rows, unless the block was evicted meanwhile.
-func (c *caches) arrive(x *incoming, rows []byte) error {
+func (c *Caches) arrive(x *incoming, rows []byte) error {
 	id := x.named.id
 	switch {
 	case c.incoming[id] != x:
 		return errEvicted
 	case c.blocks[id] == nil: // otherwise a prompt has written the block meanwhile
-		b, err := kvcache.NewSegment(c.arena, x.g, x.heads, x.at, rows)
+		b, err := kvcache.NewSegment(c.Arena, x.g, x.heads, x.at, rows)
 		if err != nil {
 			return err
 		}

@@ -1,4 +1,4 @@
-package socket
+package caches
 
 import (
 	"errors"
@@ -27,7 +27,7 @@ type spiller struct {
 	moved   map[uint64]int // blocks per sequence whose rows were freed; used by the executor only
 }
 
-func newSpiller(scratch *tier.Scratch, exec *layer.Executor, c *caches) *spiller {
+func newSpiller(scratch *tier.Scratch, exec *layer.Executor, c *Caches) *spiller {
 	if scratch == nil {
 		return nil
 	}
@@ -36,7 +36,7 @@ func newSpiller(scratch *tier.Scratch, exec *layer.Executor, c *caches) *spiller
 	return s
 }
 
-// close ends the goroutine and waits for it, unless the disk stopTimeout.
+// close ends the goroutine and waits for it, for at most stopTimeout.
 func (s *spiller) close() {
 	if s != nil {
 		s.end()
@@ -156,7 +156,7 @@ func copyPages(file *tier.Pages, g kvcache.Geometry, p *kvcache.Policy, blocks i
 // returns false, or the socket ends.
 func (s *spiller) withCache(seq uint64, do func(own *kvcache.Store) bool) bool {
 	return s.onExecutor(func() error {
-		if q := s.caches.seqs[seq]; q == nil || q.cache == nil || !q.cache.Sealed() || !do(q.cache) {
+		if q := s.caches.Seqs[seq]; q == nil || q.Cache == nil || !q.Cache.Sealed() || !do(q.Cache) {
 			return errGone
 		}
 		return nil
@@ -192,23 +192,45 @@ func (s *spiller) limit() int64 {
 	return s.scratch.Limit()
 }
 
-// lost lists the step's sequences that this rank owns and whose files have failed.
-func (e *epoch) lost(w *machine.Work) (list []uint64) {
+// Lost lists the step's sequences that this rank owns and whose files have failed.
+func (e *Epoch) Lost(w *machine.Work) (list []uint64) {
 	for _, r := range w.Runs {
-		if q := e.seqs[r.Seq]; q.owner == e.rank && q.cache != nil && q.cache.Lost() != nil {
+		if q := e.Seqs[r.Seq]; q.Owner == e.Rank && q.Cache != nil && q.Cache.Lost() != nil {
 			list = append(list, r.Seq)
 		}
 	}
 	return list
 }
 
-// inFiles returns the number of blocks in files for each cache.
-func (c *caches) inFiles() map[uint64]int {
+// BlocksInFiles returns the number of blocks in files for each cache.
+func (c *Caches) BlocksInFiles() map[uint64]int {
 	found := map[uint64]int{}
-	for id, q := range c.seqs {
-		if q.cache != nil && q.cache.Spilled() > 0 {
-			found[id] = q.cache.Spilled()
+	for id, q := range c.Seqs {
+		if q.Cache != nil && q.Cache.Spilled() > 0 {
+			found[id] = q.Cache.Spilled()
 		}
 	}
 	return found
+}
+
+// Spill moves the rows of a whole cache to a file, if the socket has a disk for them and the cache is
+// large enough. Unlike the spiller it waits for the disk.
+func (c *Caches) Spill(own *kvcache.Store) error {
+	s, g, p := c.spiller, own.Geometry(), own.Policy()
+	blocks := kvcache.Spillable(g, own.Prompt(), own.Tokens(), p)
+	if s == nil || blocks == 0 {
+		return nil
+	}
+	file, err := s.scratch.Create(kvcache.FileBytes(g, blocks, p))
+	if err != nil {
+		return err
+	}
+	sums, err := copyPages(file, g, p, blocks, func(buf []byte, at int64) int { return own.CopyPages(buf, at, blocks) })
+	if err == nil {
+		err = own.Spill(file, blocks, sums)
+	}
+	if err != nil {
+		file.Close()
+	}
+	return err
 }

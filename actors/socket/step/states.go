@@ -1,4 +1,4 @@
-package socket
+package step
 
 import (
 	"fmt"
@@ -19,29 +19,29 @@ func (h *handover) exchangeState(layer int) []stage {
 
 // states returns the stages that move the states of all recurrent layers.
 func (h *handover) states() (stages []stage) {
-	for l := range h.epoch.geometry.Recurrent.Layers {
+	for l := range h.epoch.Geometry.Recurrent.Layers {
 		stages = append(stages, h.exchangeState(l)...)
 	}
 	return stages
 }
 
 func (h *handover) startState(layer int, done func(error)) {
-	e, n := h.epoch, len(h.epoch.place.Slices)
+	e, n := h.epoch, len(h.epoch.Place.Slices)
 	h.reset(n, func(r int) (bytes int) {
 		for _, q := range h.seqs {
-			if q.owner == e.rank && r != e.rank {
-				bytes += kvcache.StateRowBytes(e.geometry, e.place.Slices[r].KVHeads)
+			if q.Owner == e.Rank && r != e.Rank {
+				bytes += kvcache.StateRowBytes(e.Geometry, e.Place.Slices[r].KVHeads)
 			}
 		}
 		return bytes
 	})
 	for _, q := range h.seqs {
-		if q.owner == e.rank || q.promptShard == nil {
+		if q.Owner == e.Rank || q.PromptShard == nil {
 			continue
 		}
 		var err error
-		if h.send[q.owner], err = q.promptShard.ExportState(h.send[q.owner], layer, q.promptShard.Heads(), q.prompt); err != nil {
-			done(fmt.Errorf("socket: states of sequence %d: %w", q.id, err))
+		if h.send[q.Owner], err = q.PromptShard.ExportState(h.send[q.Owner], layer, q.PromptShard.Heads(), q.Prompt); err != nil {
+			done(fmt.Errorf("socket: states of sequence %d: %w", q.ID, err))
 			return
 		}
 	}
@@ -49,28 +49,28 @@ func (h *handover) startState(layer int, done func(error)) {
 		done(nil)
 		return
 	}
-	e.group.AllToAll(collective.OpID(h.batch.NextOp()), h.send, h.recv, done)
+	e.Group.AllToAll(collective.OpID(h.batch.NextOp()), h.send, h.recv, done)
 }
 
 func (h *handover) finishState(layer int) error {
 	e := h.epoch
-	at := make([]int, len(e.place.Slices))
+	at := make([]int, len(e.Place.Slices))
 	for _, q := range h.seqs {
-		if q.owner != e.rank {
+		if q.Owner != e.Rank {
 			continue
 		}
-		for r, s := range e.place.Slices {
+		for r, s := range e.Place.Slices {
 			var err error
-			switch size := kvcache.StateRowBytes(e.geometry, s.KVHeads); {
+			switch size := kvcache.StateRowBytes(e.Geometry, s.KVHeads); {
 			case s.KVHeads.Len() == 0:
-			case r == e.rank:
-				err = q.cache.KeepState(q.promptShard, layer, s.KVHeads)
+			case r == e.Rank:
+				err = q.Cache.KeepState(q.PromptShard, layer, s.KVHeads)
 			default:
-				err = q.cache.ImportState(layer, s.KVHeads, h.recv[r][at[r]:at[r]+size])
+				err = q.Cache.ImportState(layer, s.KVHeads, h.recv[r][at[r]:at[r]+size])
 				at[r] += size
 			}
 			if err != nil {
-				return fmt.Errorf("socket: states of sequence %d: %w", q.id, err)
+				return fmt.Errorf("socket: states of sequence %d: %w", q.ID, err)
 			}
 		}
 	}
@@ -79,7 +79,7 @@ func (h *handover) finishState(layer int) error {
 
 // copyStates returns the stages that copy recurrent states to replicas, one layer per exchange.
 func (r *replicas) copyStates() (stages []stage) {
-	g := r.epoch.geometry
+	g := r.epoch.Geometry
 	all := tensor.Span{Hi: g.KVHeads}
 	for l := range g.Recurrent.Layers {
 		var err error
@@ -87,7 +87,7 @@ func (r *replicas) copyStates() (stages []stage) {
 			r.exchange(func(moved) int {
 				return kvcache.StateRowBytes(g, all)
 			}, func(dst []byte, q moved) []byte {
-				dst, failed := q.cache.ExportState(dst, l, all, q.tokens)
+				dst, failed := q.Cache.ExportState(dst, l, all, q.tokens)
 				err = failed
 				return dst
 			}, done)
@@ -96,7 +96,7 @@ func (r *replicas) copyStates() (stages []stage) {
 				done(err)
 				return
 			}
-			done(r.each(func(q moved, rows []byte) error { return q.replicaCache.ImportState(l, all, rows) }))
+			done(r.each(func(q moved, rows []byte) error { return q.ReplicaCache.ImportState(l, all, rows) }))
 		}})
 	}
 	return stages

@@ -1,0 +1,54 @@
+// Package caches holds what a socket stores of sequences: the prompt during prefill, the cache that decode
+// reads, replicas, and blocks of the prefix cache. It performs the effects of package machine. Goroutines
+// move rows to files and between sockets while steps run. They ask the executor for every access.
+package caches
+
+import (
+	"github.com/shoal-llm/shoal/actors/layer"
+	"github.com/shoal-llm/shoal/actors/socket/constraint"
+	"github.com/shoal-llm/shoal/actors/socket/draft"
+	"github.com/shoal-llm/shoal/actors/socket/machine"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+)
+
+// Caches are the stores of a socket, of its current epoch and of earlier ones. Machine decides what
+// happens to them; only the executor accesses them.
+type Caches struct {
+	Arena       *kvcache.Arena
+	exec        *layer.Executor
+	Seqs        map[uint64]*Sequence
+	blocks      map[uint64]*kvcache.Segment // of the prefix cache; empty on a socket that reads no heads
+	files       *files                      // nil: blocks are in memory only
+	spiller     *spiller                    // moves caches to files; nil: caches stay in memory
+	fetcher     *fetcher                    // fetches blocks from other sockets
+	incoming    map[uint64]*incoming        // blocks that are being read or fetched
+	named       map[uint64]offer            // identity of each block in files
+	Drafter     *draft.Drafter              // loaded once; nil: none
+	constraints constraint.Runner           // grammar computations of sequences
+}
+
+// Release performs the effects that free memory. An epoch that is over needs no others.
+func (c *Caches) Release(effects []machine.Effect) {
+	for _, f := range effects {
+		switch q, b := c.Seqs[f.Seq], c.blocks[f.Block]; {
+		case f.Do == machine.DoRelease && q != nil:
+			q.release()
+			delete(c.Seqs, f.Seq)
+		case f.Do == machine.DoKeep && q != nil:
+			// If sharing fails, the block is missing, and the plan that begins with it fails.
+			if segment, err := q.Cache.Share(f.Tokens); err == nil {
+				c.blocks[f.Block] = segment
+				c.files.keep(f.Tokens, []uint64{f.Block}, f.Keys)
+			}
+		case f.Do == machine.DoEvict:
+			if b != nil {
+				b.Release()
+			}
+			delete(c.blocks, f.Block)
+			delete(c.incoming, f.Block)
+			delete(c.named, f.Block)
+		case f.Do == machine.DoDropSums && b != nil:
+			b.DropSums()
+		}
+	}
+}

@@ -1,0 +1,215 @@
+package step
+
+import (
+	"time"
+
+	"github.com/shoal-llm/shoal/actors/layer"
+	"github.com/shoal-llm/shoal/actors/socket/caches"
+	"github.com/shoal-llm/shoal/actors/socket/machine"
+	"github.com/shoal-llm/shoal/actors/socket/shard"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/plan"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+)
+
+// Epoch is the state of a socket for one placement. The executor builds it, the steps of each
+// micro-batch use it one at a time, and it is freed as a whole.
+type Epoch struct {
+	*caches.Epoch
+	Group   Group                                      // set when the group has formed
+	Await   func(*layer.Batch, layer.Listener, func()) // starts an exchange
+	Weights *shard.Weights
+
+	config    model.Config
+	device    layer.Device
+	pool      *tensor.Pool
+	score     tensor.Score // attention scale and options
+	micro     [machine.MicroBatches]*microBatch
+	maxRows   int
+	handovers map[*caches.Sequence]*handover // hand-overs that take several steps
+	dt        tensor.DType                   // type of the matrices
+	rotations []*layer.Rotation              // that layers choose from
+	ropes     kvcache.Ropes                  // of the keys in the caches
+}
+
+// Group performs the exchanges of an epoch.
+type Group interface {
+	layer.Group
+	WireBytes() uint64         // bytes that this rank has sent so far; a broadcast counts once
+	Lateness() []time.Duration // time that this rank has waited for each other rank so far
+}
+
+// Options are the parts of an epoch besides its caches.
+type Options struct {
+	Config  model.Config
+	Weights *shard.Weights // closed with the epoch
+	Type    tensor.DType   // of the matrices
+	Device  layer.Device
+	Pool    *tensor.Pool
+	MaxRows int // of a step
+}
+
+// microBatch is the memory that the steps of one micro-batch share, one after the other.
+type microBatch struct {
+	batch *layer.Batch
+	head  head
+	rows  replicas // rows of a step's tokens for replicas
+	ids   []uint32 // scratch: tokens of one run for the embedding
+}
+
+// NewEpoch returns an epoch over caches. Close frees it.
+func NewEpoch(c *caches.Epoch, o Options) *Epoch {
+	e := &Epoch{
+		Epoch: c, Weights: o.Weights, config: o.Config, device: o.Device, pool: o.Pool, maxRows: o.MaxRows, dt: o.Type,
+		score: o.Config.Score(), rotations: layer.RotationsOf(&o.Config), handovers: map[*caches.Sequence]*handover{},
+	}
+	e.ropes = layer.RopesOf(&o.Config, e.rotations)
+	e.microBatch(0)
+	return e
+}
+
+// microBatch returns a micro-batch by number. The first call allocates its activations.
+func (e *Epoch) microBatch(batch int) *microBatch {
+	if e.micro[batch] == nil {
+		c := &e.config
+		b := newBatch(e.device, c, e.maxRows, e.Geometry.Layout)
+		b.Type, b.MicroBatch = e.dt, uint8(batch)
+		e.micro[batch] = &microBatch{batch: b, head: head{ends: e.Weights.Ends, pool: e.pool}}
+	}
+	return e.micro[batch]
+}
+
+func newBatch(on layer.Device, c *model.Config, maxRows int, cache tensor.KVLayout) *layer.Batch {
+	d := layer.DimsOf(c)
+	return layer.NewBatch(d, maxRows, on.Backend(d, maxRows, cache))
+}
+
+// Close frees the epoch and the caches that no later epoch can use.
+func (e *Epoch) Close(effects []machine.Effect) {
+	e.Release(effects)
+	e.Weights.Close()
+}
+
+// begin reserves every cache block that the step needs and fills the batch. Later parts of the step
+// cannot run out of memory.
+func (e *Epoch) begin(s *Step) error {
+	if err := e.Do(s.Work.First); err != nil {
+		return err
+	}
+	s.micro = e.microBatch(s.Work.MicroBatch)
+	if len(s.Work.Runs) == 0 {
+		s.micro.batch.ClearTimes()
+		return nil
+	}
+	return e.fill(s)
+}
+
+// fill adds the runs of a pass to the batch.
+func (e *Epoch) fill(s *Step) error {
+	segments := make([]layer.Segment, len(s.Work.Runs))
+	for i := range s.Work.Runs {
+		segments[i] = e.segment(&s.Work.Runs[i])
+		segments[i].Leave = e.droppedRows(s.Work, i)
+	}
+	if err := s.micro.batch.Reset(e.Place, e.Rank, segments, e.rotations...); err != nil {
+		return err
+	}
+	return e.embed(s)
+}
+
+// segment returns a run of tokens as a segment of the layers.
+func (e *Epoch) segment(c *plan.Run) layer.Segment {
+	q := e.Seqs[c.Seq]
+	seg := layer.Segment{Seq: c.Seq, N: len(c.Tokens), Start: c.Start, Prefill: c.Prefill, Owner: c.Owner}
+	switch {
+	case c.Prefill && q.PromptShard != nil:
+		seg.Cache = e.device.Prompt(q.PromptShard, q.Stats, e.score)
+	case !c.Prefill && q.Owner == e.Rank:
+		seg.Cache = e.device.Owned(q.Cache, e.score, e.ropes)
+	}
+	return seg
+}
+
+// droppedRows returns the number of first rows of a run that end with SwiftKV's pass: their logits
+// are not requested, and the policy does not observe their queries in the later layers.
+func (e *Epoch) droppedRows(w *machine.Work, run int) int {
+	c := &w.Runs[run]
+	if e.config.SwiftKV.Layers == 0 || !c.Prefill {
+		return 0
+	}
+	q := e.Seqs[c.Seq]
+	n := min(len(c.Tokens), max(0, q.Policy.Unseen(q.Prompt)-c.Start))
+	for x := range w.Wanted() {
+		if x.Run == run {
+			n = min(n, x.Row)
+		}
+	}
+	return n
+}
+
+// embed looks up the embeddings of the tokens, appends the tokens to the owners' histories (for decode
+// rows only when their tokens are sampled), and lists the rows whose logits are requested.
+func (e *Epoch) embed(s *Step) error {
+	b := s.micro.batch
+	first, last, stay := make(map[uint64]int, len(b.Segments)), make(map[uint64]int, len(b.Segments)), 0
+	for _, seg := range b.Segments {
+		first[seg.Seq], last[seg.Seq] = seg.First, stay-seg.Leave
+		stay += seg.N - seg.Leave
+	}
+	drawn := make([]bool, len(s.Work.Runs))
+	s.wanted = make([]wanted, 0, len(s.Work.Runs))
+	for w := range s.Work.Wanted() {
+		c := &s.Work.Runs[w.Run]
+		out := wanted{row: last[c.Seq] + w.Row, seq: e.Seqs[c.Seq], position: w.Position, sample: w.Sample, score: w.Score, top: w.Top, token: plan.None}
+		if w.Sample && !c.Prefill {
+			out.token, out.draft, drawn[w.Run] = c.Tokens[w.Row], w.Row > 0, true
+		}
+		s.wanted = append(s.wanted, out)
+	}
+	lookUp := func(checked bool) (err error) {
+		for i := 0; i < len(s.Work.Runs) && err == nil; i++ {
+			c := &s.Work.Runs[i]
+			ids := s.micro.ids[:0]
+			for _, t := range c.Tokens {
+				ids = append(ids, uint32(t))
+			}
+			s.micro.ids = ids
+			err = b.Backend.Embed(e.Weights.Ends, first[c.Seq], ids, checked)
+		}
+		return err
+	}
+	state := e.Weights.Embedding.State()
+	err := lookUp(false)
+	if err == nil && !e.Weights.Embedding.Unchanged(state) {
+		err = lookUp(true)
+	}
+	if err != nil {
+		return err
+	}
+	for i := range s.Work.Runs {
+		c := &s.Work.Runs[i]
+		q := e.Seqs[c.Seq]
+		if drawn[i] && q.Owner == e.Rank {
+			q.Grammar.Warm(c.Tokens)
+		}
+		for j, t := range c.Tokens {
+			switch {
+			case q.Owner != e.Rank || drawn[i]:
+			case c.Prefill:
+				q.Note(t, c.Start+j)
+			default:
+				q.Feed(t, c.Start+j)
+			}
+		}
+	}
+	return nil
+}
+
+// ropesUntil returns the rotations of keys for positions below `tokens`.
+func (e *Epoch) ropesUntil(tokens int) kvcache.Ropes {
+	for _, r := range e.rotations {
+		r.Until(tokens - 1)
+	}
+	return e.ropes
+}
