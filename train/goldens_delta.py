@@ -24,6 +24,11 @@ FAMILIES = {
                            linear_value_head_dim=40, layer_types=["linear_attention", "full_attention", "full_attention", "linear_attention"], tie_word_embeddings=True),
 }
 
+EXPERTS = dict(num_experts=8, num_experts_per_tok=2, moe_intermediate_size=32, shared_expert_intermediate_size=48, num_hidden_layers=4, layer_types=["linear_attention", "full_attention", "linear_attention", "full_attention"])
+FAMILIES["qwen3_5_moe"] = text("Qwen3_5MoeForCausalLM", "qwen3_5_moe_text", **EXPERTS)
+FAMILIES["qwen3_next"] = text("Qwen3NextForCausalLM", "qwen3_next", norm_topk_prob=True, decoder_sparse_step=1, mlp_only_layers=[1],
+                              **EXPERTS | {"rope_parameters": {"rope_type": "default", "rope_theta": 1e7, "partial_rotary_factor": 0.25}})
+
 
 def randomise(model):
     """Sets every parameter to random numbers that bf16 holds exactly. Decays are from 0.3 to 0.99."""
@@ -43,7 +48,7 @@ def randomise(model):
         elif "lm_head" in name:
             x = 2.5 * torch.randn(p.shape) / math.sqrt(p.shape[-1])
         else:
-            x = 1.2 * torch.randn(p.shape) / math.sqrt(p.shape[-1])
+            x = 1.2 * torch.randn(p.shape) / math.sqrt(p.shape[-1])  # experts are (experts, rows, columns)
         p.copy_(x.to(torch.bfloat16))
 
 
@@ -52,7 +57,7 @@ def cached(model, ids):
     with torch.no_grad():
         out = model(input_ids=torch.tensor([ids[:1]]), use_cache=True)
         for t in ids[1:]:
-            out = model(input_ids=torch.tensor([[t]]), past_key_values=out.past_key_values, use_cache=True)
+            out = model(input_ids=torch.tensor([[t]]), cache=out.past_key_values, use_cache=True)
         return out.logits[0, -1].float()
 
 

@@ -18,12 +18,13 @@ type Experts struct {
 	Bias                             []float32      // (experts), or nil
 	Gate, Up, Down                   *tensor.Bank   // nil if this socket has no rows
 	SharedGate, SharedUp, SharedDown *tensor.Weight // shared experts; nil if the model or this socket has none
+	SharedFactor                     *tensor.Weight // (1, hidden) in float32, whole: the shared output is multiplied by its sigmoid; or nil
 	Beside                           *Beside        // the shared FFN is a dense one with norms of its own; or nil
 }
 
 func (e *Experts) weights() []closer {
 	var all []closer
-	for _, m := range []*tensor.Weight{e.Router, e.SharedGate, e.SharedUp, e.SharedDown} {
+	for _, m := range []*tensor.Weight{e.Router, e.SharedGate, e.SharedUp, e.SharedDown, e.SharedFactor} {
 		if m != nil {
 			all = append(all, m)
 		}
@@ -75,6 +76,7 @@ type mixture struct {
 	mid            []float32 // (pairs, quantizedFloats(FFN)): quantized activations, on a single rank
 	sharedGate     []float32 // (T, Shared)
 	sharedUp       []float32
+	sharedFactor   []float32 // (T): outputs of SharedFactor
 	sharedSum      []float32 // (T, Hidden): output of a dense FFN beside the experts
 	router         []float32 // (T, Hidden): input of the router there
 	besideInput    []float32 // (T, Hidden): input of the experts there
@@ -99,7 +101,7 @@ func (b *Processor) initMixture(maxRows int) {
 	m.first = make([]int32, e+1)
 	m.x = make([]float32, pairs*b.Dims.Hidden)
 	m.gate, m.up = make([]float32, pairs*d.FFN), make([]float32, pairs*d.FFN)
-	m.sharedGate, m.sharedUp = make([]float32, maxRows*d.Shared), make([]float32, maxRows*d.Shared)
+	m.sharedGate, m.sharedUp, m.sharedFactor = make([]float32, maxRows*d.Shared), make([]float32, maxRows*d.Shared), make([]float32, maxRows)
 	m.groups = make([]tensor.Group, 0, 2*e)
 	k, h := d.PerToken, b.Dims.Hidden
 	m.route = func(t int) {
@@ -147,6 +149,9 @@ func (b *Processor) initMixture(maxRows int) {
 	m.combine = func(t int) {
 		own := b.batch.Place.Slices[b.batch.Rank].Down
 		y := b.Y[t*h+own.Lo : t*h+own.Hi]
+		if m.experts.SharedFactor != nil {
+			tensor.Scale(y, 1/(1+tensor.Exp(-m.sharedFactor[t])))
+		}
 		for j := range k {
 			answer := m.x[int(m.pair[t*k+j])*h+own.Lo:][:len(y)]
 			if j == 0 && (d.Shared == 0 || d.Beside) {
@@ -191,6 +196,9 @@ func (b *Processor) routeAll(e *Experts) {
 		input = m.router
 	}
 	b.Pool.MatMul(m.scores, d.Experts, e.Router, input, b.Dims.Hidden, b.batch.T)
+	if e.SharedFactor != nil {
+		b.Pool.MatMul(m.sharedFactor, 1, e.SharedFactor, b.Norm, b.Dims.Hidden, b.batch.T)
+	}
 	b.each(b.batch.T, m.route)
 	clear(m.first)
 	chosen := m.chosen[:b.batch.T*d.PerToken]

@@ -142,7 +142,7 @@ func TestSameBitsFamilies(t *testing.T) {
 			rigConfig{sockets: 3, mapping: topology.Gather, shares: []float64{1, 4, 2}},
 			rigConfig{sockets: 4, mapping: topology.Reduce, shares: []float64{0.1, 1, 3, 1}})
 	}
-	for _, name := range []string{"mixtral", "qwen3_moe", "gemma4_26b"} {
+	for _, name := range []string{"mixtral", "qwen3_moe", "qwen3_5_moe", "qwen3_next", "gemma4_26b"} {
 		for _, weights := range []string{"F32", "q8_0"} {
 			sameAsAlone(t, rigConfig{dir: filepath.Join(modelData, name), weights: weights}, policy, 31,
 				rigConfig{sockets: 3, mapping: topology.Gather, shares: []float64{1, 4, 2}},

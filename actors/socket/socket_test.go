@@ -361,6 +361,8 @@ func TestGoldens(t *testing.T) {
 		{"gemma4_26b", []int{1, 3, 4, 16}},
 		{"qwen3_5", []int{1, 2, 3, 4}},
 		{"qwen3_5_uneven", []int{1, 2, 3, 4}},
+		{"qwen3_5_moe", []int{1, 3, 4}},
+		{"qwen3_next", []int{1, 3, 4}},
 		{"swiftkv", []int{1, 2, 3, 16}},
 		{"swiftkv_across", []int{1, 3, 16}},
 		{"swiftkv_bias", []int{1, 3, 16}},

@@ -35,6 +35,8 @@ var architectures = []struct {
 	{name: "qwen2_5_vl", tiny: true, long: true},
 	{name: "qwen3_vl_moe", tiny: true, long: true},
 	{name: "qwen3_5", tiny: true, long: true},
+	{name: "qwen3_5_moe", tiny: true, long: true},
+	{name: "qwen3_next", tiny: true, long: true},
 	{name: "deepseek_v2", tiny: true, long: true},
 	{name: "deepseek_v3", tiny: true, long: true},
 }

@@ -4,6 +4,7 @@ import (
 	"github.com/shoal-llm/shoal/actors/layer"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // delta reads a layer with the gated delta rule, except its output projection. The joint projection
@@ -13,24 +14,28 @@ func (l *loader) delta(c *model.Config, n *model.DeltaSpec, me cut) *layer.Delta
 	d := &c.Delta
 	w := layer.NewDelta(l.vector(n.ALog), l.vector(n.DtBias), l.vector(n.Norm))
 	units := upTo(tensor.Units(c.Hidden))
-	w.In = l.room(l.dt, n.QKV.Weight, me.delta.Len(), c.Hidden, units)
-	for r := me.delta.Lo; r < me.delta.Hi && w.In != nil; {
-		from, at := n.InRow(d, r)
-		rows := 1
-		for ; r+rows < me.delta.Hi; rows++ {
-			if next, i := n.InRow(d, r+rows); next.Weight != from.Weight || i != at+rows {
+	w.In = l.room(l.dt, n.Out.Weight, me.delta.Len(), c.Hidden, units)
+	l.fillRuns(w.In, me.delta, func(r int) (model.Linear, int) { return n.InRow(d, r) })
+	w.Gates = l.room(tensor.F32, n.Out.Weight, 2*d.ValueHeads, c.Hidden, units)
+	l.fillRuns(w.Gates, upTo(2*d.ValueHeads), func(r int) (model.Linear, int) { return n.GateRow(d, r) })
+	w.Conv = l.convolution(d, n)
+	return w
+}
+
+// fillRuns packs rows of a matrix that come from several places of several tensors.
+func (l *loader) fillRuns(w *tensor.Weight, rows topology.Range, where func(r int) (from model.Linear, at int)) {
+	for r := rows.Lo; r < rows.Hi && w != nil; {
+		from, at := where(r)
+		n := 1
+		for ; r+n < rows.Hi; n++ {
+			if next, i := where(r + n); next.Weight != from.Weight || i != at+n {
 				break
 			}
 		}
 		from.First += at
-		l.fill(w.In, r-me.delta.Lo, from, upTo(rows))
-		r += rows
+		l.fill(w, r-rows.Lo, from, upTo(n))
+		r += n
 	}
-	w.Gates = l.room(tensor.F32, n.B.Weight, 2*d.ValueHeads, c.Hidden, units)
-	l.fill(w.Gates, 0, n.B, upTo(d.ValueHeads))
-	l.fill(w.Gates, d.ValueHeads, n.A, upTo(d.ValueHeads))
-	w.Conv = l.convolution(d, n)
-	return w
 }
 
 // convolution reads the filters as (Taps, channels), with the channels of a key head next to each

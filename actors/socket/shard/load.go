@@ -261,6 +261,10 @@ func (l *loader) experts(c *model.Config, n *model.MoENames, me cut) *layer.Expe
 		e.SharedGate, e.SharedUp = l.matrix(model.Linear{Weight: n.SharedGate}, c.Hidden, me.shared), l.matrix(model.Linear{Weight: n.SharedUp}, c.Hidden, me.shared)
 		e.SharedDown = l.matrix(model.Linear{Weight: n.SharedDown}, m.Shared, me.expertDown)
 	}
+	if m.Gated {
+		e.SharedFactor = l.room(tensor.F32, n.SharedFactor, 1, c.Hidden, upTo(tensor.Units(c.Hidden)))
+		l.fill(e.SharedFactor, 0, model.Linear{Weight: n.SharedFactor}, upTo(1))
+	}
 	if b := n.Beside; b != nil {
 		e.Beside = &layer.Beside{RouterScale: l.vector(b.RouterScale), ExpertScale: l.vector(b.ExpertScale), SharedNorm: l.vector(b.SharedNorm),
 			Norm: l.vector(b.Norm), PostNorm: l.vector(b.PostNorm)}

@@ -26,12 +26,14 @@ type Delta struct {
 	Full       []int // layers with attention, ascending
 }
 
-// DeltaSpec names the tensors of a linear layer. The rows of In and Gates are used in the order of
-// key heads: q, k, v and z of the first, then those of the next. InRow and Channel say where a file
-// has them.
+// DeltaSpec names the tensors of a linear layer. The rows of In are used in the order of key heads:
+// q, k, v and z of the first, then those of the next. Those of Gates are b, then a. InRow, GateRow
+// and Channel say where a file has them.
 type DeltaSpec struct {
 	QKV, Z Linear // (2*keys + values, hidden) q, then k, then v; (values, hidden)
 	B, A   Linear // (value heads, hidden)
+	Joint  Linear // instead of QKV and Z: the rows of In
+	BA     Linear // instead of B and A: b, then a of each key head's value heads
 	Conv   string // (2*keys + values, 1, Taps), channels as the rows of QKV
 	DtBias string // (value heads)
 	ALog   string // (value heads)
@@ -48,11 +50,27 @@ func (d *Delta) width() int    { return d.channels() + d.ValueHeads/d.KeyHeads*d
 
 // InRow is the projection that holds row r of In, and its row there.
 func (s *DeltaSpec) InRow(d *Delta, r int) (Linear, int) {
+	if s.Joint.Weight != "" {
+		return s.Joint, r
+	}
 	head, at := r/d.width(), r%d.width()
 	if at >= d.channels() {
 		return s.Z, head*(d.width()-d.channels()) + at - d.channels()
 	}
 	return s.QKV, s.Channel(d, head*d.channels()+at)
+}
+
+// GateRow is the projection that holds row r of Gates, and its row there.
+func (s *DeltaSpec) GateRow(d *Delta, r int) (Linear, int) {
+	second, head := r/d.ValueHeads, r%d.ValueHeads
+	if s.BA.Weight != "" {
+		group := d.ValueHeads / d.KeyHeads
+		return s.BA, (head/group*2+second)*group + head%group
+	}
+	if second > 0 {
+		return s.A, head
+	}
+	return s.B, head
 }
 
 // Channel is the stored position of channel c of the convolution.
@@ -70,6 +88,8 @@ func (s *DeltaSpec) Channel(d *Delta, c int) int {
 // delta lists the tensors of a linear layer.
 func (s *specs) delta(c *Config, l *DeltaSpec) {
 	d := &c.Delta
+	s.linear(l.Joint, 2*d.keys()+2*d.values(), c.Hidden)
+	s.linear(l.BA, 2*d.ValueHeads, c.Hidden)
 	s.linear(l.QKV, 2*d.keys()+d.values(), c.Hidden)
 	s.linear(l.Z, d.values(), c.Hidden)
 	s.linear(l.B, d.ValueHeads, c.Hidden)

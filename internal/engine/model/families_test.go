@@ -17,7 +17,7 @@ import (
 )
 
 // families are the architectures that the package registers.
-var families = []string{"DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "Gemma2ForCausalLM", "Gemma3ForCausalLM", "Gemma4ForCausalLM", "Gemma4UnifiedForCausalLM", "GemmaForCausalLM", "GraniteForCausalLM", "LlamaForCausalLM", "LlamaSwiftKVForCausalLM", "MistralForCausalLM", "MixtralForCausalLM", "Phi3ForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM", "Qwen3_5ForCausalLM", "SmolLM3ForCausalLM"}
+var families = []string{"DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "Gemma2ForCausalLM", "Gemma3ForCausalLM", "Gemma4ForCausalLM", "Gemma4UnifiedForCausalLM", "GemmaForCausalLM", "GraniteForCausalLM", "LlamaForCausalLM", "LlamaSwiftKVForCausalLM", "MistralForCausalLM", "MixtralForCausalLM", "Phi3ForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM", "Qwen3NextForCausalLM", "Qwen3_5ForCausalLM", "Qwen3_5MoeForCausalLM", "SmolLM3ForCausalLM"}
 
 // Each family's own keys and defaults, as its configuration class in
 // transformers has them.
@@ -200,7 +200,7 @@ func TestFamilies(t *testing.T) {
 func TestFamilyCheckpoints(t *testing.T) {
 	for name, arch := range map[string]string{"qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "mistral": "MistralForCausalLM", "mixtral": "MixtralForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM",
 		"granite": "GraniteForCausalLM", "gemma": "GemmaForCausalLM", "gemma2": "Gemma2ForCausalLM", "gemma3": "Gemma3ForCausalLM", "gemma4_31b": gemma4, "gemma4_e2b": gemma4, "gemma4_26b": gemma4, "mistral_window": "MistralForCausalLM", "qwen2_window": "Qwen2ForCausalLM",
-		"deepseek_v2": "DeepseekV2ForCausalLM", "deepseek_v3": "DeepseekV3ForCausalLM", "phi3": "Phi3ForCausalLM", "smollm3": "SmolLM3ForCausalLM", "qwen2_5_vl": "Qwen2ForCausalLM", "qwen3_vl_moe": "Qwen3MoeForCausalLM", "qwen3_5": "Qwen3_5ForCausalLM", "qwen3_5_uneven": "Qwen3_5ForCausalLM"} {
+		"deepseek_v2": "DeepseekV2ForCausalLM", "deepseek_v3": "DeepseekV3ForCausalLM", "phi3": "Phi3ForCausalLM", "smollm3": "SmolLM3ForCausalLM", "qwen2_5_vl": "Qwen2ForCausalLM", "qwen3_vl_moe": "Qwen3MoeForCausalLM", "qwen3_5": "Qwen3_5ForCausalLM", "qwen3_5_uneven": "Qwen3_5ForCausalLM", "qwen3_5_moe": "Qwen3_5MoeForCausalLM", "qwen3_next": "Qwen3NextForCausalLM"} {
 		dir := filepath.Join("testdata", name)
 		c, err := Open(dir)
 		if err != nil {

@@ -22,6 +22,7 @@ type MoE struct {
 	Shared   int `json:",omitempty"` // inner width of all shared experts together; 0: none
 	Router   Router
 	Beside   bool  `json:",omitempty"` // see BesideNames
+	Gated    bool  `json:",omitempty"` // the output of the shared expert is multiplied by a sigmoid
 	Dense    []int `json:",omitempty"` // layers with a dense feed-forward network, ascending
 }
 
@@ -56,6 +57,7 @@ type MoENames struct {
 	gate, up, down                   string       // suffixes after it
 	Beside                           *BesideNames // MoE.Beside; nil: no
 	SharedGate, SharedUp, SharedDown string       // (shared, hidden), (shared, hidden), (hidden, shared): MoE.Shared
+	SharedFactor                     string       // (1, hidden): Shared(h) is multiplied by sigmoid(SharedFactor h): MoE.Gated
 }
 
 // BesideNames names what a layer has in which the shared FFN is a dense one beside the experts, with
@@ -115,6 +117,9 @@ func (s *specs) experts(c *Config, n *MoENames) {
 	}
 	if m.Shared > 0 {
 		three(n.SharedGate, n.SharedUp, n.SharedDown, m.Shared)
+	}
+	if m.Gated {
+		s.add(n.SharedFactor, 1, c.Hidden)
 	}
 	if b := n.Beside; b != nil {
 		s.add(b.RouterScale, c.Hidden)

@@ -28,6 +28,7 @@ var nested = map[string]wrapper{
 	"Mistral3ForConditionalGeneration":      {},
 	"Qwen2VLForConditionalGeneration":       {decoder: "Qwen2ForCausalLM", flat: true, anyTie: true, assumed: map[string]string{"rms_norm_eps": "1e-5", "max_window_layers": "80"}},
 	"Qwen2_5_VLForConditionalGeneration":    {decoder: "Qwen2ForCausalLM", flat: true, anyTie: true, assumed: map[string]string{"rms_norm_eps": "1e-5", "max_window_layers": "80"}},
+	"Qwen3_5MoeForConditionalGeneration":    {decoder: "Qwen3_5MoeForCausalLM"},
 	"Qwen3_5ForConditionalGeneration":       {decoder: "Qwen3_5ForCausalLM"},
 	"Qwen3VLForConditionalGeneration":       {decoder: "Qwen3ForCausalLM", assumed: map[string]string{"max_position_embeddings": "128000"}},
 	"Qwen3VLMoeForConditionalGeneration":    {decoder: "Qwen3MoeForCausalLM", assumed: map[string]string{"max_position_embeddings": "128000", "norm_topk_prob": "true"}},

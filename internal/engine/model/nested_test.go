@@ -149,6 +149,14 @@ func TestWrappers(t *testing.T) {
 		{`{"architectures":["Qwen3VLForConditionalGeneration"],"text_config":{"tie_word_embeddings":true,` + text + `}}`, func(c *model.Config) bool { return c.Tied }, ""},
 		{`{"architectures":["Qwen3VLForConditionalGeneration"],` + text + `}`, nil, `field "text_config": missing`},
 		{`{"architectures":["Qwen3VLForConditionalGeneration"],"text_config":{` + text + `,"rope_scaling":{"type":"mrope","factor":2,"partial_rotary_factor":0.5}}}`, nil, "partial_rotary_factor"},
+		{`{"model_type":"qwen3_5","tie_word_embeddings":true,"vision_config":{},"text_config":{"model_type":"qwen3_5_text","tie_word_embeddings":false,"head_dim":16,` + strings.Replace(text, `"rope_theta":1e6`, `"full_attention_interval":2,"mtp_num_hidden_layers":1,"mamba_ssm_dtype":"float32","rope_parameters":{"mrope_interleaved":true,"mrope_section":[11,11,10],"rope_type":"default","rope_theta":1e7,"partial_rotary_factor":0.25}`, 1) + `}}`,
+			func(c *model.Config) bool {
+				return c.Architecture == "Qwen3_5ForCausalLM" && c.Tied && c.Rotated == 4 && c.Rope.Theta == 1e7 && slices.Equal(c.Delta.Full, []int{1})
+			}, ""},
+		{`{"architectures":["Qwen3_5MoeForConditionalGeneration"],"text_config":{"shared_expert_intermediate_size":96,` + strings.Replace(text, `"intermediate_size":96,`, `"layer_types":["full_attention","linear_attention"],`, 1) + `}}`,
+			func(c *model.Config) bool {
+				return c.Architecture == "Qwen3_5MoeForCausalLM" && c.MoE.Experts == 256 && c.MoE.PerToken == 8 && c.MoE.FFN == 512 && c.MoE.Shared == 96 && c.MoE.Gated && c.MoE.Router.Normalise && c.HeadDim == 256 && c.Recurrent(1)
+			}, ""},
 		{`{"architectures":["Mistral3ForConditionalGeneration"],"text_config":{"model_type":"mistral",` + text + `,"sliding_window":null}}`, func(c *model.Config) bool { return c.Architecture == "MistralForCausalLM" && c.Windows == nil }, ""},
 		{`{"architectures":["Mistral3ForConditionalGeneration"],"text_config":{"model_type":"pixtral",` + text + `}}`, nil, `field "text_config.model_type": decoder "pixtral" is not supported`},
 		{`{"architectures":["Mistral3ForConditionalGeneration"],"text_config":{"model_type":7}}`, nil, "text_config.model_type"},

@@ -22,6 +22,57 @@ func init() {
 	})
 }
 
+// The variant with experts has them in every layer, besides a shared one: y = sigmoid(SharedFactor h)
+// Shared(h) + the sum over the chosen experts of moe.go, whose weights are divided by their sum.
+func init() {
+	register(architecture{
+		Name: "Qwen3_5MoeForCausalLM",
+		defaults: map[string]string{"hidden_size": "2048", "intermediate_size": "512", "num_hidden_layers": "40", "num_attention_heads": "16",
+			"num_key_value_heads": "2", "head_dim": "256", "vocab_size": "248320", "max_position_embeddings": "32768"},
+		read: func(f *fields, c *Config) {
+			readQwen35(f, c)
+			readGatedExperts(f, c, 256, 8, nil)
+		},
+		layer:  qwen35Layer,
+		rotary: []string{"partial_rotary_factor"},
+		extra:  llamaExtra,
+	})
+}
+
+// Qwen3-Next: Qwen3.5 with experts, of which some layers may have none. The rows of the projections of
+// linear layers are stored by key head.
+func init() {
+	register(architecture{
+		Name: qwen3Next,
+		defaults: map[string]string{"hidden_size": "2048", "intermediate_size": "5632", "num_hidden_layers": "48", "num_attention_heads": "16",
+			"num_key_value_heads": "2", "head_dim": "256", "vocab_size": "151936", "max_position_embeddings": "32768"},
+		read: func(f *fields, c *Config) {
+			readQwen35(f, c)
+			readGatedExperts(f, c, 512, 10, denseLayers(c.Layers, f.Size("decoder_sparse_step", 1, maxLayers), f.Layers("mlp_only_layers", c.Layers)))
+			c.MoE.Router.Normalise = f.Bool("norm_topk_prob", true)
+		},
+		layer:  qwen35Layer,
+		rotary: []string{"partial_rotary_factor"},
+		extra:  llamaExtra,
+	})
+}
+
+const qwen3Next = "Qwen3NextForCausalLM"
+
+// readGatedExperts reads the experts, with the class's numbers of all and of chosen ones.
+func readGatedExperts(f *fields, c *Config, all, chosen int, dense []int) {
+	c.MoE = MoE{
+		Experts:  f.Size("num_experts", all, maxExperts),
+		PerToken: f.Size("num_experts_per_tok", chosen, maxExperts),
+		FFN:      f.Size("moe_intermediate_size", 512, maxFFN),
+		Shared:   f.Size("shared_expert_intermediate_size", 512, maxFFN),
+		Gated:    true,
+		Router:   Router{Score: Softmax, Normalise: true, Scale: 1},
+		Dense:    dense,
+	}
+	checkMoE(f, c, "num_experts", "num_experts_per_tok", "", "")
+}
+
 func readQwen35(f *fields, c *Config) {
 	f.plainPositions()
 	c.Tied = f.Bool("tie_word_embeddings", false)
@@ -58,8 +109,18 @@ func (c *Config) readRotated(f *fields, def float64) {
 
 func qwen35Layer(c *Config, i int) LayerSpec {
 	l := llamaLayer(c, i)
+	p := fmt.Sprintf("model.layers.%d.", i)
+	if e := l.Experts; e != nil {
+		shared := p + "mlp.shared_expert."
+		e.SharedGate, e.SharedUp, e.SharedDown = shared+"gate_proj.weight", shared+"up_proj.weight", shared+"down_proj.weight"
+		e.SharedFactor = p + "mlp.shared_expert_gate.weight"
+	}
 	if c.Recurrent(i) {
-		linearLayer(&l, fmt.Sprintf("model.layers.%d.", i))
+		linearLayer(&l, p)
+		if d := l.Delta; c.Architecture == qwen3Next {
+			d.QKV, d.Z, d.B, d.A = Linear{}, Linear{}, Linear{}, Linear{}
+			d.Joint, d.BA = linear(p+"linear_attn.in_proj_qkvz", false), linear(p+"linear_attn.in_proj_ba", false)
+		}
 		return l
 	}
 	c.gatedQuery(&l)
