@@ -1,0 +1,81 @@
+package socket
+
+import (
+	"time"
+
+	"github.com/shoal-llm/shoal/actors/socket/machine"
+	"github.com/shoal-llm/shoal/actors/socket/step"
+	"github.com/shoal-llm/shoal/internal/proto"
+)
+
+// Commands of a socket. Reply is called exactly once, from any goroutine, and must not block.
+type (
+	Load struct {
+		Request *proto.LoadRequest
+		Reply   func(*proto.LoadReply, error)
+	}
+	Join struct {
+		Request *proto.JoinRequest
+		Reply   func(*proto.JoinReply, error)
+	}
+	Step struct {
+		Request *proto.StepRequest
+		Reply   func(*proto.StepReply, error)
+		Times   func(step.Times) // if not nil, called before Reply with the times of the step
+	}
+	Retire struct {
+		Request *proto.RetireRequest
+		Reply   func(error)
+	}
+	// Release frees sequences between steps.
+	Release struct {
+		Request *proto.ReleaseRequest
+		Reply   func(*proto.ReleaseReply, error)
+	}
+	// Between runs a job on the executor between two steps of an epoch, while no other work uses
+	// the epoch's caches.
+	Between struct {
+		Epoch uint32
+		Do    func(*step.Job) error
+		Reply func(error)
+	}
+	// Prefix looks up or reads blocks of the prefix cache in files.
+	Prefix struct {
+		Request *proto.PrefixRequest
+		Reply   func(*proto.PrefixReply, error)
+	}
+	Status struct{ Reply func(*proto.SocketStatus) }
+)
+
+// Events that the socket's jobs send to their actor.
+type (
+	loaded struct {
+		number  uint32
+		epoch   *step.Epoch
+		err     error
+		inFiles map[uint64]int // blocks of each sequence's cache that are in files
+		took    time.Duration
+		reply   func(*proto.LoadReply, error)
+	}
+	joined struct {
+		number uint32
+		group  *exchanges
+		err    error
+		took   time.Duration
+		reply  func(*proto.JoinReply, error)
+	}
+	stageDone struct {
+		step *flight
+		err  error
+	}
+	jobDone struct {
+		number uint32
+		made   map[uint64]*machine.Kept
+		err    error
+		reply  func(error)
+	}
+	groupFailed struct {
+		number uint32
+		err    error
+	}
+)

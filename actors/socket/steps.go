@@ -1,0 +1,111 @@
+package socket
+
+import (
+	"errors"
+
+	"github.com/asynkron/protoactor-go/actor"
+
+	"github.com/shoal-llm/shoal/actors/layer"
+	"github.com/shoal-llm/shoal/actors/socket/machine"
+	"github.com/shoal-llm/shoal/actors/socket/step"
+	"github.com/shoal-llm/shoal/internal/proto"
+)
+
+func (a *Actor) begin(c actor.Context, m *Step) {
+	w, err := a.machine.Plan(m.Request)
+	if err != nil {
+		m.Reply(nil, err)
+		a.failSteps(err)
+		return
+	}
+	s := &flight{Step: a.epoch.NewStep(w, a.Config.use), reply: m.Reply, observe: m.Times}
+	s.jobsBefore, _ = a.exec.Progress()
+	a.steps[w.MicroBatch] = s
+	a.run(c, s)
+}
+
+// failSteps fails the steps in flight if the epoch has failed.
+func (a *Actor) failSteps(cause error) {
+	if a.machine.Phase == machine.Stepping || a.machine.Phase == machine.Ready {
+		return
+	}
+	for i, s := range a.steps {
+		if s != nil {
+			a.steps[i] = nil
+			s.reply(nil, cause)
+		}
+	}
+}
+
+// flight is a step in flight.
+type flight struct {
+	*step.Step
+	reply      func(*proto.StepReply, error)
+	observe    func(step.Times)
+	sent       *layer.Batch // batch in the layers
+	jobsBefore uint64       // jobs of the executor before the step
+}
+
+// run starts the current stage of a step.
+func (a *Actor) run(c actor.Context, s *flight) {
+	job, batch := s.Job()
+	if job == nil {
+		s.sent = batch
+		c.Send(a.layers[0], &layer.Run{Batch: batch, Group: a.epoch.Group, ReplyTo: c.Self()})
+		return
+	}
+	self, root := c.Self(), c.ActorSystem().Root
+	a.exec.Submit(func() { job(func(err error) { root.Send(self, &stageDone{s, err}) }) })
+}
+
+// advance starts a step's next stage or ends the step.
+func (a *Actor) advance(c actor.Context, s *flight, err error) {
+	w := s.Work
+	if a.steps[w.MicroBatch] != s {
+		return // the step's epoch is over
+	}
+	if err == nil && s.Advance() {
+		a.run(c, s)
+		return
+	}
+	a.steps[w.MicroBatch] = nil
+	if stale := a.machine.End(w, err == nil); stale != nil || err != nil {
+		err = errors.Join(err, stale)
+		a.Config.Logger.Warn("step failed", "epoch", w.Epoch, "step", w.Step, "error", err)
+		s.reply(nil, err)
+		a.failSteps(err)
+		return
+	}
+	times, reply := s.Finish()
+	if s.observe != nil {
+		s.observe(times)
+	}
+	s.reply(reply, nil)
+}
+
+// release frees sequences between steps, after the executor's queued jobs.
+func (a *Actor) release(m *Release) {
+	effects, err := a.machine.Release(m.Request)
+	if err != nil {
+		m.Reply(nil, err)
+		return
+	}
+	held := a.caches
+	a.exec.Submit(func() {
+		held.Release(effects)
+		m.Reply(&proto.ReleaseReply{KvUsedBytes: held.Arena.Used()}, nil)
+	})
+}
+
+// between runs a job on the executor between two steps of an epoch, or refuses it.
+func (a *Actor) between(c actor.Context, m *Between) {
+	if err := a.machine.Job(m.Epoch); err != nil {
+		m.Reply(err)
+		return
+	}
+	e, self, root := a.epoch, c.Self(), c.ActorSystem().Root
+	a.exec.Submit(func() {
+		made, err := e.Run(m.Do)
+		root.Send(self, &jobDone{number: m.Epoch, made: made, err: err, reply: m.Reply})
+	})
+}
