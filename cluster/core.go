@@ -21,6 +21,7 @@ import (
 	"github.com/shoal-llm/shoal/actors/batcher"
 	"github.com/shoal-llm/shoal/actors/socket/shard"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/speculate"
@@ -76,7 +77,7 @@ type placementLog struct {
 
 // newCore builds a core from a valid config.
 func newCore(root *actor.RootContext, ck *model.Checkpoint, s ServeConfig, nodes int, group string, l placementLog) (*core, error) {
-	policy, err := kvcache.Parse(s.Policy)
+	policy, err := kvpolicy.Parse(s.Policy)
 	if err != nil {
 		return nil, err
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/shoal-llm/shoal/actors/batcher"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 	"github.com/shoal-llm/shoal/internal/engine/speculate"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
@@ -25,7 +26,7 @@ func (c *core) Submit(ctx context.Context, r *api.Request) (<-chan api.Event, er
 	}
 	policy := c.policy
 	if r.Policy != "" {
-		p, err := kvcache.Parse(r.Policy)
+		p, err := kvpolicy.Parse(r.Policy)
 		if err != nil {
 			return nil, api.ErrInvalid{Param: "kv_policy", Message: err.Error()}
 		}
@@ -86,7 +87,7 @@ func (c *core) Unread(id string, yes bool) { c.batcher.Unread(id, yes) }
 func (c *core) CacheBytes(policy string, prompt, output int) (bytes, full int64) {
 	p := c.policy
 	if policy != "" {
-		if q, err := kvcache.Parse(policy); err == nil {
+		if q, err := kvpolicy.Parse(policy); err == nil {
 			p = q
 		}
 	}
@@ -296,7 +297,7 @@ func (c *core) Cluster() api.ClusterState {
 		return api.ClusterState{WaitingReason: err.Error()}
 	}
 	s := api.ClusterState{Epoch: uint64(v.Epoch), Mapping: string(v.Placement.Mapping), Running: len(snap.Running), Waiting: len(snap.Waiting),
-		Model: c.serve.Names[0], Policy: c.serve.Policy, Policies: kvcache.Usage(), TokensPerSecond: math.Round(100*snap.TokensPerSecond) / 100, BatchRows: snap.BatchRows, BatchSequences: snap.BatchSequences, TryingThreads: snap.Trying,
+		Model: c.serve.Names[0], Policy: c.serve.Policy, Policies: kvpolicy.Usage(), TokensPerSecond: math.Round(100*snap.TokensPerSecond) / 100, BatchRows: snap.BatchRows, BatchSequences: snap.BatchSequences, TryingThreads: snap.Trying,
 		Recoveries: c.recoveries.Load(), Nodes: []api.NodeState{}, Fences: v.Fences}
 	if c.serve.PrefixCache != PrefixOff {
 		s.PrefixCache = &api.PrefixCacheState{Mode: c.serve.PrefixCache, Queries: snap.Prefix.Queries, Hits: snap.Prefix.Hits,

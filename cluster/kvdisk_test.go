@@ -14,6 +14,7 @@ import (
 
 	"github.com/shoal-llm/shoal/actors/socket/shard"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/tier"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
@@ -96,7 +97,7 @@ func TestKVDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer ck.Close()
-	p, err := kvcache.Parse(policy)
+	p, err := kvpolicy.Parse(policy)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,7 +6,7 @@ import (
 	"math"
 	"time"
 
-	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/speculate"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
@@ -121,7 +121,7 @@ func (c *ServeConfig) Validate(m *model.Config) error {
 	if err := options.Check(c); err != nil {
 		return fmt.Errorf("cluster: %w", err)
 	}
-	if _, err := kvcache.Parse(c.Policy); err != nil {
+	if _, err := kvpolicy.Parse(c.Policy); err != nil {
 		return fmt.Errorf("cluster: %s: %w", options.Name("policy"), err)
 	}
 	if _, err := speculate.Parse(c.Speculate); err != nil {

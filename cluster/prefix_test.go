@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 	"github.com/shoal-llm/shoal/internal/server/api"
 )
@@ -119,7 +119,7 @@ func warmIsCold(t *testing.T, cfg LocalConfig, policies []string) {
 			sums := map[string]bool{} // policies that store sums of attention with the rows at the end of a text
 			for _, policy := range policies {
 				found := 0
-				p, err := kvcache.Parse(policy)
+				p, err := kvpolicy.Parse(policy)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/server/api"
 	"github.com/shoal-llm/shoal/internal/testutil"
@@ -72,7 +72,7 @@ func prefixDisk(t *testing.T, serve ServeConfig, policies []string, cuts [][2]Lo
 			})
 			e := startLocal(t, cut[1])
 			for _, policy := range policies {
-				p, err := kvcache.Parse(policy)
+				p, err := kvpolicy.Parse(policy)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/shoal-llm/shoal/actors/socket/shard"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/options"
@@ -32,7 +33,7 @@ func Check(s ServeConfig, a APIConfig, caches int64) (ServeConfig, error) {
 	if err := s.Validate(&ck.Config); err != nil {
 		return s, err
 	}
-	policy, err := kvcache.Parse(s.Policy)
+	policy, err := kvpolicy.Parse(s.Policy)
 	if err != nil {
 		return s, err
 	}

@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 	"github.com/shoal-llm/shoal/internal/engine/speculate"
 	"github.com/shoal-llm/shoal/internal/server/api"
@@ -194,7 +194,7 @@ func TestSpeculationChangesNothing(t *testing.T) {
 
 // TestEveryPolicyIsSpeculated: the protocol covers every policy.
 func TestEveryPolicyIsSpeculated(t *testing.T) {
-	for _, usage := range kvcache.Usage() {
+	for _, usage := range kvpolicy.Usage() {
 		name, _, _ := strings.Cut(usage, ":")
 		if !slices.ContainsFunc(everyPolicy, func(p string) bool { return strings.HasPrefix(p+":", name+":") }) {
 			t.Errorf("%s is not among everyPolicy", name)

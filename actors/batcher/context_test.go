@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
@@ -114,7 +115,7 @@ func TestClusteringBesideStreams(t *testing.T) {
 	s := testState(t, func(c *Config) {
 		c.Geometry, c.TokenBudget, c.Chunk, c.NoPrefixCache, c.ContextLimit = big, 2048, 512, true, 40000
 	})
-	policy, err := kvcache.Parse("squeezed")
+	policy, err := kvpolicy.Parse("squeezed")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 )
@@ -171,7 +171,7 @@ func sockets(text string) []Socket {
 }
 
 func (s *story) spec(a arguments) Spec {
-	policy, err := kvcache.Parse(a["policy"])
+	policy, err := kvpolicy.Parse(a["policy"])
 	if err != nil {
 		panic(err)
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
@@ -59,7 +60,7 @@ func TestPrefixLedger(t *testing.T) {
 	defer func() { at.close() }()
 	var flight *plan.Plan
 	epoch, n, warm, evicted, spread, kept, summed, unsummed := uint32(0), 0, 0, 0, 0, 0, 0, 0
-	h2o, err := kvcache.Parse("h2o:recent=20,topk=20")
+	h2o, err := kvpolicy.Parse("h2o:recent=20,topk=20")
 	if err != nil {
 		t.Fatal(err)
 	}

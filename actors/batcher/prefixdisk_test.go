@@ -102,6 +102,13 @@ func (k *disks) answer(at *cluster, rng *rand.Rand) (DiskDone, bool) {
 	return done, true
 }
 
+// zeroRows is a cache of zeros.
+type zeroRows struct{ kvcache.Geometry }
+
+func (z zeroRows) ReadRows(dst []byte, b kvcache.RowBlock) ([]byte, error) {
+	return append(dst, make([]byte, b.Bytes(z)-kvcache.RowBlockHeader)...), nil
+}
+
 // arrives stores a block in the arenas. If its reserved memory is not free yet, the block is a miss.
 func (k *disks) arrives(at *cluster, id uint64, number int, text []int32) bool {
 	if !k.coming[id] {
@@ -112,7 +119,11 @@ func (k *disks) arrives(at *cluster, id uint64, number int, text []int32) bool {
 	}
 	var all []*kvcache.Segment
 	for i, a := range at.arenas {
-		seg, err := kvcache.NewSegment(a, geometry, at.spans[i], number, make([]byte, at.spans[i].Len()*kvcache.HeadBytes(geometry)))
+		var rows []byte
+		for head := at.spans[i].Lo; head < at.spans[i].Hi; head++ {
+			rows, _ = geometry.SegmentBlock(head, number).Append(rows, zeroRows{geometry})
+		}
+		seg, err := kvcache.NewSegment(a, geometry, at.spans[i], number, rows)
 		if err != nil {
 			for _, seg := range all {
 				seg.Release()

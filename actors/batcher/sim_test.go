@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
@@ -379,7 +380,7 @@ func (c *cluster) run(p *plan.Plan, requests map[string]*Spec) StepDone {
 		q.copy, q.replica = kvcache.NewStore(c.arenas[k.Replica], geometry, q.open.Policy), k.Replica
 		c.must(q.copy.OpenMoved(q.own.Prompt(), q.own.Tokens()), "copy of %d tokens", q.own.Tokens())
 		for layer := range geometry.Layers {
-			c.must(q.copy.ImportLayer(layer, q.own.ExportLayer(nil, layer, q.own.Tokens())), "copy")
+			c.move(q.own.LayerBlock(layer, q.own.Tokens()), q.own, q.copy)
 		}
 		c.must(q.copy.Seal(), "seal of a copy")
 	}
@@ -426,9 +427,7 @@ func (c *cluster) run(p *plan.Plan, requests map[string]*Spec) StepDone {
 		}
 		put(q.own, d.Start, n)
 		if q.copy != nil {
-			for i := range n {
-				c.must(q.copy.ImportToken(d.Start+i, q.own.ExportToken(nil, d.Start+i)), "row of a copy")
-			}
+			c.move(q.own.StepBlock(d.Start, n), q.own, q.copy)
 		}
 		if !d.Sample {
 			q.feed(c, requests, d.Start, d.Tokens)
@@ -444,7 +443,7 @@ func (c *cluster) run(p *plan.Plan, requests map[string]*Spec) StepDone {
 		for i := 1; i < p.PassCount(); i++ {
 			put(q.own, d.Start+i, 1)
 			if q.copy != nil {
-				c.must(q.copy.ImportToken(d.Start+i, q.own.ExportToken(nil, d.Start+i)), "row of a copy")
+				c.move(q.own.StepBlock(d.Start+i, 1), q.own, q.copy)
 			}
 			q.feed(c, requests, d.Start+i, []int32{r.Samples[i-1].Token})
 			r.Samples = append(r.Samples, q.result(d.Seq, d.Start+i+1).Samples[0])
@@ -503,7 +502,7 @@ func (c *cluster) run(p *plan.Plan, requests map[string]*Spec) StepDone {
 
 // factored is a policy that keeps factors of the prompt's keys.
 var factored = func() *kvcache.Policy {
-	p, err := kvcache.Parse("shadowkv:chunk=4,budget=8,outliers=1,local=1,keys=lowrank,rank=16")
+	p, err := kvpolicy.Parse("shadowkv:chunk=4,budget=8,outliers=1,local=1,keys=lowrank,rank=16")
 	if err != nil {
 		panic(err)
 	}
@@ -512,7 +511,7 @@ var factored = func() *kvcache.Policy {
 
 // squeezed is a policy that reads the end of a prompt as decode rows.
 var squeezed = func() *kvcache.Policy {
-	p, err := kvcache.Parse("squeezed:clusters=0.2,levels=2,tail=9,obs=7")
+	p, err := kvpolicy.Parse("squeezed:clusters=0.2,levels=2,tail=9,obs=7")
 	if err != nil {
 		panic(err)
 	}
@@ -577,11 +576,20 @@ func (q *sequence) result(seq uint64, cached int) Result {
 func (c *cluster) openCache(q *sequence, owner int) {
 	a := c.arenas[owner]
 	q.own, q.owner = kvcache.NewStore(a, geometry, q.open.Policy), owner
+	q.own.Score = tensor.Score{Scale: 1}
 	adopted := tensor.Span{}
 	if q.open.Policy.KeepsAll() {
 		adopted = c.spans[owner]
 	}
 	c.must(q.own.Open(q.open.Read, q.open.Read, adopted), "hand-over of %d tokens", q.open.Read)
+}
+
+// move copies a block of rows from one cache to another.
+func (c *cluster) move(b kvcache.RowBlock, from kvcache.RowSource, to kvcache.RowSink) {
+	rows, err := b.Append(nil, from)
+	c.must(err, "%v", b)
+	rest, err := b.Store(rows, to)
+	c.must(err, "%v, %d bytes are left", b, len(rest))
 }
 
 func (c *cluster) handOver(q *sequence, owner int) {
@@ -592,12 +600,13 @@ func (c *cluster) handOver(q *sequence, owner int) {
 				seen := c.statistics(q, rank, layer, head)
 				seen.Queries = make([]float32, min(rule.Needs.Window, q.open.Read)*seen.Group*geometry.Layout.KDim)
 				kept := rule.Keep(seen)
-				c.must(q.own.ImportQueries(layer, head, tensor.Score{Scale: 1}, kvcache.ExportQueries(nil, rule, seen)), "queries")
 				switch {
 				case rank != owner:
-					c.must(q.own.Import(layer, head, 0, part.Export(nil, rule, layer, head, kept)), "import")
+					b := kvcache.PromptBlock(geometry, q.open.Policy, q.open.Read, layer, tensor.Span{Lo: head, Hi: head + 1})
+					c.move(b, kvcache.Selection{From: part, Policy: q.open.Policy, Kept: func(int) (kvcache.Kept, *kvcache.Statistics) { return kept, seen }}, q.own)
 				case !rule.KeepsAll():
 					c.must(q.own.Keep(part, layer, head, kept), "keep")
+					c.must(q.own.KeepQueries(seen), "queries")
 				}
 			}
 			if rank == owner && q.open.Policy.KeepsAll() {

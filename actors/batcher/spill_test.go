@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
@@ -46,7 +47,7 @@ func (c *cluster) spill(p *plan.Plan, done *StepDone) {
 
 // paged is a policy whose rows can be in a file.
 var paged = func() *kvcache.Policy {
-	p, err := kvcache.Parse("quest:page=16,budget=32")
+	p, err := kvpolicy.Parse("quest:page=16,budget=32")
 	if err != nil {
 		panic(err)
 	}

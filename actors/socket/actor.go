@@ -13,7 +13,7 @@ import (
 	"github.com/shoal-llm/shoal/actors/socket/caches"
 	"github.com/shoal-llm/shoal/actors/socket/machine"
 	"github.com/shoal-llm/shoal/actors/socket/step"
-	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
 	"github.com/shoal-llm/shoal/internal/proto"
 )
 
@@ -55,7 +55,7 @@ func (a *Actor) Receive(c actor.Context) {
 		a.exec = layer.NewExecutor()
 		a.caches = caches.New(caches.Options{Arena: a.Config.device().Arena(a.Config.KVBudget), Executor: a.exec, PrefixDisk: a.Config.PrefixDisk, Scratch: a.Config.Scratch})
 		if a.Config.ParsePolicy == nil {
-			a.Config.ParsePolicy = kvcache.Parse
+			a.Config.ParsePolicy = kvpolicy.Parse
 		}
 	case *actor.Stopping:
 		a.teardown(c, a.machine.Stop())

@@ -25,7 +25,7 @@ type Config struct {
 	Threads    topology.Threads // range of the pool's threads, from which each step picks a number; zero: all in every step
 	OnThreads  func(int)        // called with the new number of threads before they compute; or nil
 	KVBudget   int64            // bytes of KV cache on this socket
-	// ParsePolicy parses the name of a cache policy; nil: kvcache.Parse.
+	// ParsePolicy parses the name of a cache policy; nil: kvpolicy.Parse.
 	ParsePolicy func(spec string) (*kvcache.Policy, error)
 	Draft       *draft.Config // drafts tokens for speculative decoding; nil: none
 	// Grammars returns the grammar engine of the checkpoint's vocabulary, which it builds on the

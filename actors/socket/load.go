@@ -86,7 +86,7 @@ func build(ctx context.Context, cfg Config, read *progress, held *caches.Caches,
 			return nil, unusable(err)
 		}
 	}
-	c := &caches.Epoch{Caches: held, Place: p, Rank: rank, Geometry: shard.GeometryOf(&cfg.Checkpoint.Config, kv), Grammars: cfg.Grammars, Parallel: cfg.Pool.Run}
+	c := &caches.Epoch{Caches: held, Place: p, Rank: rank, Geometry: shard.GeometryOf(&cfg.Checkpoint.Config, kv), Score: cfg.Checkpoint.Config.Score(), Grammars: cfg.Grammars, Parallel: cfg.Pool.Run}
 	return step.NewEpoch(c, step.Options{Config: cfg.Checkpoint.Config, Weights: w, Type: dt, Device: cfg.device(), Pool: cfg.Pool, MaxRows: int(r.MaxStepTokens)}), nil
 }
 

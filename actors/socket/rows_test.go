@@ -10,6 +10,7 @@ import (
 	"github.com/shoal-llm/shoal/actors/layer"
 	"github.com/shoal-llm/shoal/actors/socket/shard"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/topology"
@@ -139,7 +140,7 @@ func TestRowsOfSeveralTokens(t *testing.T) {
 		defer w.Close()
 		for _, spec := range policies {
 			t.Run(name+" "+spec, func(t *testing.T) {
-				p, err := kvcache.Parse(spec)
+				p, err := kvpolicy.Parse(spec)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -195,7 +196,14 @@ func rowsOf(s *kvcache.Store, layers int) string {
 	out := fmt.Appendf(nil, "%d tokens, %d bytes", s.Tokens(), s.Bytes())
 	for layer := range layers {
 		for head := s.Heads().Lo; head < s.Heads().Hi; head++ {
-			out = s.ExportSlots(out, layer, head, 0, s.Len(layer, head))
+			var err error
+			out, err = s.ReadRows(out, kvcache.RowBlock{
+				Layers: tensor.Span{Lo: layer, Hi: layer + 1}, Heads: tensor.Span{Lo: head, Hi: head + 1},
+				Slots: tensor.Span{Lo: 0, Hi: s.Len(layer, head)}, Planes: kvcache.PlanePositions | kvcache.PlaneNumbers | kvcache.PlaneRows,
+			})
+			if err != nil {
+				return err.Error()
+			}
 		}
 	}
 	return string(out)

@@ -9,7 +9,7 @@ import (
 	pb "google.golang.org/protobuf/proto"
 
 	"github.com/shoal-llm/shoal/actors/socket/machine"
-	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/proto"
@@ -34,7 +34,7 @@ func TestStepsOfSeveralTokens(t *testing.T) {
 			if testing.Short() && (arch != "llama" || i%2 > 0) {
 				continue
 			}
-			if p, err := kvcache.Parse(policy); err != nil || p.Scored() && (arch == "swiftkv_across" || arch == "gemma4_e2b") {
+			if p, err := kvpolicy.Parse(policy); err != nil || p.Scored() && (arch == "swiftkv_across" || arch == "gemma4_e2b") {
 				continue // refused by the policy
 			}
 			t.Run(arch+"/"+policy, func(t *testing.T) {
@@ -79,7 +79,7 @@ func rowsOfSeveral(t *testing.T, r *rig, want, reqs []*request) {
 			if left == 0 {
 				continue
 			}
-			if p, err := kvcache.Parse(q.policy); n == 2 && err == nil && !p.Scored() {
+			if p, err := kvpolicy.Parse(q.policy); n == 2 && err == nil && !p.Scored() {
 				s.Copy = append(s.Copy, &proto.Copy{Seq: q.id, Replica: uint32((q.owner + 1) % 3)})
 			}
 			c := &proto.Chunk{Seq: q.id, Start: uint32(q.at), Sample: true, Accepted: uint32(accepted[i])}

@@ -226,20 +226,22 @@ func filled(a *kvcache.Arena, g kvcache.Geometry, p *kvcache.Policy, tokens int)
 	if err := s.Open(tokens, tokens, tensor.Span{}); err != nil {
 		return nil, err
 	}
-	size := kvcache.RowBytes(g, 0, p)
-	block, rows := make([]byte, g.Layout.BlockBytes()), make([]byte, tokens*size)
+	size := g.Layout.RowBytes()
+	block, body := make([]byte, g.Layout.BlockBytes()), make([]byte, tokens*(4+size))
+	positions, rows := body[:4*tokens], body[4*tokens:]
 	k, v := make([]float32, g.Layout.KDim), make([]float32, g.Layout.VDim)
 	r := rand.New(rand.NewPCG(1, 2))
 	for i := range tokens {
 		randomRow(r, k)
 		randomRow(r, v)
 		g.Layout.Put(block, 0, k, v)
-		binary.LittleEndian.PutUint32(rows[i*size:], uint32(i))
-		g.Layout.ExportRow(rows[(i+1)*size-g.Layout.RowBytes():], block, 0)
+		binary.LittleEndian.PutUint32(positions[4*i:], uint32(i))
+		g.Layout.ExportRow(rows[i*size:], block, 0)
 	}
 	for layer := range g.Layers {
 		for head := range g.KVHeads {
-			if err := s.Import(layer, head, 0, rows); err != nil {
+			b := kvcache.RowBlock{Layers: tensor.Span{Lo: layer, Hi: layer + 1}, Heads: tensor.Span{Lo: head, Hi: head + 1}, Slots: tensor.Span{Lo: 0, Hi: tokens}, Planes: kvcache.PlanePositions | kvcache.PlaneRows}
+			if err := s.WriteRows(b, body); err != nil {
 				return nil, err
 			}
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/shoal-llm/shoal/actors/socket/shard"
 	"github.com/shoal-llm/shoal/actors/socket/step"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -80,7 +81,7 @@ func RunDecode(ctx context.Context, o Options, policies []string, note func(stri
 	g := shard.GeometryOf(c, o.KV)
 	all, held := []*kvcache.Policy{kvcache.Full()}, k.heldBytes(o.Context+steps+128)
 	for _, spec := range policies {
-		p, err := kvcache.Parse(spec)
+		p, err := kvpolicy.Parse(spec)
 		if err != nil {
 			return nil, err
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/shoal-llm/shoal/actors/socket/shard"
 	"github.com/shoal-llm/shoal/actors/socket/step"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/tier"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
@@ -50,7 +51,7 @@ func Held(g kvcache.Geometry, p *kvcache.Policy, prompt, output, spilled int, me
 }
 
 func runFilled(ctx context.Context, o BatchOptions, spec string, weights, kv tensor.DType, note func(string)) (*BatchRow, error) {
-	p, err := kvcache.Parse(spec)
+	p, err := kvpolicy.Parse(spec)
 	if err != nil {
 		return nil, err
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/shoal-llm/shoal/actors/socket/shard"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
@@ -21,7 +22,7 @@ func TestHeldIsWhatFits(t *testing.T) {
 	g := shard.GeometryOf(&ck.Config, tensor.BF16)
 	const prompt, output = 512, 100
 	for _, spec := range []string{"full", "streaming:sink=4,recent=124", "snapstream:sink=4,recent=60,topk=64,obs=16"} {
-		p, err := kvcache.Parse(spec)
+		p, err := kvpolicy.Parse(spec)
 		if err != nil {
 			t.Fatal(err)
 		}

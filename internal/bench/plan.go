@@ -7,6 +7,7 @@ import (
 
 	"github.com/shoal-llm/shoal/actors/socket/shard"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/topology"
@@ -131,7 +132,7 @@ func RunPlan(m PlanModel, o PlanOptions) (*Plan, error) {
 			return nil, fmt.Errorf("bench: --context %d: want %d to %d tokens, the longest context of %s", context, least, c.MaxPositions, m.Name)
 		}
 		kept := context / o.Ratio
-		snap, err := kvcache.Parse(fmt.Sprintf("snapstream:sink=4,recent=%d,topk=%d", kept/2-4, kept-kept/2))
+		snap, err := kvpolicy.Parse(fmt.Sprintf("snapstream:sink=4,recent=%d,topk=%d", kept/2-4, kept-kept/2))
 		if err != nil {
 			return nil, err
 		}

@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"github.com/shoal-llm/shoal/internal/bench"
-	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/topology"
@@ -113,7 +113,7 @@ func (c *benchDecodeCmd) Run(e *env) error {
 		return err
 	}
 	for _, p := range c.Policy {
-		if _, err := kvcache.Parse(p); err != nil {
+		if _, err := kvpolicy.Parse(p); err != nil {
 			return fmt.Errorf("--policy: %w", err)
 		}
 	}
@@ -172,7 +172,7 @@ func (c *benchPrefillCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
-	if _, err := kvcache.Parse(c.Policy); err != nil {
+	if _, err := kvpolicy.Parse(c.Policy); err != nil {
 		return fmt.Errorf("--policy: %w", err)
 	}
 	o.Context, o.Chunk, o.Policy, o.Repeat = c.Context, c.Chunk, c.Policy, c.Repeat

@@ -13,6 +13,7 @@ import (
 	"github.com/shoal-llm/shoal/cluster"
 	"github.com/shoal-llm/shoal/internal/bench"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/topology"
@@ -62,7 +63,7 @@ func (c *benchBatchCmd) Run(e *env) error {
 		c.Policy = []string{"full", fmt.Sprintf("snapstream:sink=4,recent=%d,topk=%d,obs=32,pool=7", kept/2-4, kept-kept/2)}
 	}
 	for _, p := range c.Policy {
-		if _, err := kvcache.Parse(p); err != nil {
+		if _, err := kvpolicy.Parse(p); err != nil {
 			return fmt.Errorf("--policy: %w", err)
 		}
 	}
@@ -119,7 +120,7 @@ func (c *benchBatchCmd) memory(o *bench.BatchOptions) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	p, err := kvcache.Parse(o.Policies[0])
+	p, err := kvpolicy.Parse(o.Policies[0])
 	if err != nil {
 		return 0, err
 	}

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/internal/bench"
-	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 )
 
@@ -38,7 +38,7 @@ func (c *benchPrefixCmd) Run(e *env) error {
 		return fmt.Errorf("--prompt %v, --turns %d: want prompts of 200 to %d tokens for %s, and turns of 320 tokens that fit in the context", c.Prompt, c.Turns, shape.MaxPositions-1, c.Model)
 	}
 	for _, p := range c.Policies {
-		if _, err := kvcache.Parse(p); err != nil {
+		if _, err := kvpolicy.Parse(p); err != nil {
 			return err
 		}
 	}

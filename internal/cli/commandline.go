@@ -11,7 +11,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
 )
 
 // inEnvironment lists the flags that [commandLine] omits, since every user of the machine can
@@ -97,7 +97,7 @@ func plainText(v reflect.Value) (string, error) {
 
 // variables are the values of ${name} in the help texts and the defaults.
 func variables() kong.Vars {
-	return kong.Vars{"policies": strings.Join(kvcache.Usage(), " | "), "shapes": shapeNames(), "version": versionFlag(), "config": configHelp, "server": defaultServer, "answer": strconv.Itoa(defaultAnswer)}
+	return kong.Vars{"policies": strings.Join(kvpolicy.Usage(), " | "), "shapes": shapeNames(), "version": versionFlag(), "config": configHelp, "server": defaultServer, "answer": strconv.Itoa(defaultAnswer)}
 }
 
 // apiKeysEnv returns the value of SHOAL_API_KEY for these keys.

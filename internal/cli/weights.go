@@ -7,6 +7,7 @@ import (
 	"github.com/shoal-llm/shoal/cluster"
 	"github.com/shoal-llm/shoal/internal/bench"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/topology"
@@ -18,7 +19,7 @@ func fitOf(m bench.PlanModel, serve *cluster.ServeConfig, r capacity) (*fit, err
 	if err != nil {
 		return nil, err
 	}
-	policy, err := kvcache.Parse(serve.Policy)
+	policy, err := kvpolicy.Parse(serve.Policy)
 	if err != nil {
 		return nil, err
 	}

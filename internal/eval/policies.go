@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
 )
 
 // Policy is a cache policy as requested and displayed.
@@ -109,7 +109,7 @@ func ParsePolicies(list []string) ([]Policy, error) {
 // budgetOf returns how many tokens a known policy keeps or reads of a very long prompt; 0 for full
 // attention and for unknown policies.
 func budgetOf(spec string) int {
-	p, err := kvcache.Parse(spec)
+	p, err := kvpolicy.Parse(spec)
 	switch {
 	case err != nil || p.RebuildsByPrefill():
 		return 0

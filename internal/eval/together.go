@@ -15,6 +15,7 @@ import (
 	"github.com/shoal-llm/shoal/cluster"
 	"github.com/shoal-llm/shoal/internal/engine/alone"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
@@ -49,7 +50,7 @@ func RunTogether(ctx context.Context, tok *tokenizer.Tokenizer, g Source, store 
 	}
 	whole := 0
 	for i := range cfg.Policies {
-		p, err := kvcache.Parse(cfg.Policies[i].Spec)
+		p, err := kvpolicy.Parse(cfg.Policies[i].Spec)
 		if err != nil {
 			return nil, err
 		}

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"github.com/shoal-llm/shoal/actors/socket/machine"
-	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
 	"github.com/shoal-llm/shoal/internal/proto"
 	"github.com/shoal-llm/shoal/topology"
 	"time"
@@ -85,7 +85,7 @@ func (n *node) load(e *epoch, reply func(any, error)) {
 		coordinator = n.w.nextLife()
 	}
 	effects, err := n.machine.Load(e.place.Epoch, coordinator, machine.Limits{Rank: e.rank, Ranks: len(e.peers), Vocab: vocab, Positions: window,
-		Rows: n.w.cfg.batcher.TokenBudget, Layout: geometry.Layout, Parse: kvcache.Parse})
+		Rows: n.w.cfg.batcher.TokenBudget, Layout: geometry.Layout, Parse: kvpolicy.Parse})
 	if err != nil {
 		n.stale(err)
 		reply(nil, err)

@@ -4,6 +4,6 @@ package wire
 
 const (
 	// Version is the wire version that this build writes; it reads MinVersion to Version.
-	Version    = 7
-	MinVersion = 7
+	Version    = 8
+	MinVersion = 8
 )

@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/shoal-llm/shoal/internal/engine/gguf"
-	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/model/modeltest"
 )
@@ -202,7 +202,7 @@ func (s setup) cutsOf() []cut {
 
 // complete returns an error for anything in the tree without a row in the matrix.
 func complete(all []setup, root string) error {
-	for _, u := range kvcache.Usage() {
+	for _, u := range kvpolicy.Usage() {
 		name, _, _ := strings.Cut(u, ":")
 		if !slices.ContainsFunc(policies, func(p string) bool { n, _, _ := strings.Cut(p, ":"); return n == name }) {
 			return fmt.Errorf("answers: policy %s has no row in policies (test/answers/matrix.go): add one", name)

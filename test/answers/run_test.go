@@ -17,6 +17,7 @@ import (
 
 	"github.com/shoal-llm/shoal/cluster"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
@@ -94,7 +95,7 @@ func (s setup) requests(c *model.Config) []request {
 
 // holds reports whether a policy supports this model: low-rank keys do not support all.
 func holds(c *model.Config, policy string) bool {
-	p, err := kvcache.Parse(policy)
+	p, err := kvpolicy.Parse(policy)
 	g := kvcache.Geometry{KVHeads: c.KVHeads, Layout: tensor.KVLayout{KDim: c.HeadDim, Latent: c.Latent.Rank > 0}}
 	return err != nil || g.Fits(p) == nil // the cluster must refuse unknown names
 }

@@ -20,7 +20,8 @@ type Epoch struct {
 	Place    topology.Placement
 	Rank     int
 	Geometry kvcache.Geometry
-	Form     tier.Form // of the prefix cache's blocks in files
+	Score    tensor.Score // scale, cap and sinks of attention
+	Form     tier.Form    // of the prefix cache's blocks in files
 	Grammars func() (*grammar.Engine, error)
 	Parallel func(n int, f func(i int)) // runs tasks on the socket's threads, like tensor.Pool.Run
 }
@@ -185,6 +186,7 @@ func (e *Epoch) fork(o *plan.Open) error {
 // openCache creates the owner's cache for a prompt's hand-over.
 func (e *Epoch) openCache(q *Sequence) error {
 	q.Cache = kvcache.NewStore(e.Arena, e.Geometry, q.Policy)
+	q.Cache.Score = e.Score
 	var heads tensor.Span
 	if q.PromptShard != nil && q.Policy.KeepsAll() {
 		heads = e.PromptHeads(q.Owner)

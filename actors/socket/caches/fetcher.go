@@ -232,7 +232,7 @@ func (f *fetcher) ownedRows(l *Link, w rowsAt) []byte {
 			return g.rows[w.heads.Lo*size : w.heads.Hi*size]
 		}
 	}
-	rows := make([]byte, heads*size)
+	rows := make([]byte, 0, heads*size)
 	err := f.onExecutor(func() error {
 		q := f.caches.Seqs[w.seq]
 		if q == nil || q.Cache == nil {
@@ -242,7 +242,7 @@ func (f *fetcher) ownedRows(l *Link, w rowsAt) []byte {
 		if err != nil {
 			return err
 		}
-		b.Bytes(rows)
+		rows = b.Append(rows)
 		b.Release()
 		return nil
 	})

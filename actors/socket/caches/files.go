@@ -131,10 +131,7 @@ func (f *files) write() {
 				return errEvicted
 			}
 			heads = b.Heads()
-			if n := heads.Len() * o.form.HeadBytes; len(rows) != n {
-				rows = make([]byte, n)
-			}
-			b.Bytes(rows)
+			rows = b.Append(rows[:0])
 			return nil
 		})
 		if copied == nil {

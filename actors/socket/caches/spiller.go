@@ -11,7 +11,6 @@ import (
 	"github.com/shoal-llm/shoal/actors/socket/machine"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/tier"
-	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/proto"
 )
 
@@ -116,12 +115,13 @@ func (s *spiller) spill(o *proto.Spill) (ended bool) {
 			file.Close()
 		}
 	}()
-	sums, err := copyPages(file, g, p, blocks, func(buf []byte, at int64) (n int) {
-		s.withCache(o.Seq, func(own *kvcache.Store) bool { n = own.CopyPages(buf, at, blocks); return true })
-		return n
+	sums, err := copyPages(file, g, p, blocks, func(buf []byte, b kvcache.RowBlock) ([]byte, error) {
+		err := errGone
+		s.withCache(o.Seq, func(own *kvcache.Store) bool { buf, err = own.ReadRows(buf, b); return true })
+		return buf, err
 	})
 	if err != nil {
-		return errors.Is(err, errGone)
+		return !errors.Is(err, tier.ErrScratch)
 	}
 	s.withCache(o.Seq, func(own *kvcache.Store) bool {
 		if own.Spill(file, blocks, sums) == nil { // after an error the cache stays in memory
@@ -136,18 +136,18 @@ func (s *spiller) spill(o *proto.Spill) (ended bool) {
 var errGone = errors.New("socket: the cache was released")
 
 // copyPages fills the file of a cache with the given number of blocks, piece by piece, and returns the
-// checksums of its pages. next copies the bytes at an offset into buf; it returns 0 at an error.
-func copyPages(file *tier.Pages, g kvcache.Geometry, p *kvcache.Policy, blocks int, next func(buf []byte, at int64) int) (sums []uint32, err error) {
-	buf := make([]byte, max(copyBytes, tensor.BlockSlots*g.Layout.RowBytes()))
-	for at, size := int64(0), kvcache.FileBytes(g, blocks, p); at < size; {
-		n := next(buf, at)
-		if n == 0 {
-			return nil, errGone
+// checksums of its pages. read is ReadRows of the cache.
+func copyPages(file *tier.Pages, g kvcache.Geometry, p *kvcache.Policy, blocks int, read func(buf []byte, b kvcache.RowBlock) ([]byte, error)) (sums []uint32, err error) {
+	var buf []byte
+	at := int64(0)
+	for _, b := range kvcache.FileBlocks(g, p, blocks, copyBytes) {
+		if buf, err = read(buf[:0], b); err == nil {
+			err = file.Write(buf, at)
 		}
-		if err := file.Write(buf[:n], at); err != nil {
+		if err != nil {
 			return nil, err
 		}
-		sums, at = kvcache.PageSums(sums, g, p, buf[:n]), at+int64(n)
+		sums, at = kvcache.PageSums(sums, g, p, buf), at+int64(len(buf))
 	}
 	return sums, nil
 }
@@ -225,7 +225,7 @@ func (c *Caches) Spill(own *kvcache.Store) error {
 	if err != nil {
 		return err
 	}
-	sums, err := copyPages(file, g, p, blocks, func(buf []byte, at int64) int { return own.CopyPages(buf, at, blocks) })
+	sums, err := copyPages(file, g, p, blocks, own.ReadRows)
 	if err == nil {
 		err = own.Spill(file, blocks, sums)
 	}

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/proto"
 )
@@ -79,7 +80,7 @@ func (s *story) run(line string) string {
 	switch words[0] {
 	case "load":
 		effects, err := s.m.Load(s.epoch, uint64(num("coordinator", 7)), Limits{Rank: num("rank", 0), Ranks: num("of", 2), Vocab: 100, Positions: 1000, Rows: 64,
-			Layout: tensor.KVLayout{Type: tensor.BF16, KDim: 8, VDim: 8}, Parse: kvcache.Parse})
+			Layout: tensor.KVLayout{Type: tensor.BF16, KDim: 8, VDim: 8}, Parse: kvpolicy.Parse})
 		return s.say(effects, err)
 	case "loaded":
 		out := s.say(nil, s.m.Loaded(s.epoch, ok))

@@ -3,7 +3,7 @@ package machine
 import (
 	"testing"
 
-	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/proto"
 )
@@ -13,7 +13,7 @@ import (
 func decoding(t testing.TB) func() {
 	m := NewMachine()
 	m.Phase, m.Epoch = Ready, 1
-	m.limits = Limits{Ranks: 1, Vocab: 100, Positions: 1 << 40, Rows: 64, Layout: tensor.KVLayout{Type: tensor.BF16, KDim: 8, VDim: 8}, Parse: kvcache.Parse}
+	m.limits = Limits{Ranks: 1, Vocab: 100, Positions: 1 << 40, Rows: 64, Layout: tensor.KVLayout{Type: tensor.BF16, KDim: 8, VDim: 8}, Parse: kvpolicy.Parse}
 	open := &proto.StepRequest{Epoch: 1, Step: 1}
 	next := &proto.StepRequest{Epoch: 1, Step: 1}
 	for seq := range uint64(16) {

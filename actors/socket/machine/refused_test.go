@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
@@ -90,7 +91,7 @@ func TestScoredStepsOfOneToken(t *testing.T) {
 
 func parsed(t *testing.T, spec string) *kvcache.Policy {
 	t.Helper()
-	p, err := kvcache.Parse(spec)
+	p, err := kvpolicy.Parse(spec)
 	if err != nil {
 		t.Fatal(err)
 	}

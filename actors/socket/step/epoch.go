@@ -24,7 +24,6 @@ type Epoch struct {
 	config    model.Config
 	device    layer.Device
 	pool      *tensor.Pool
-	score     tensor.Score // attention scale and options
 	micro     [machine.MicroBatches]*microBatch
 	maxRows   int
 	handovers map[*caches.Sequence]*handover // hand-overs that take several steps
@@ -62,7 +61,7 @@ type microBatch struct {
 func NewEpoch(c *caches.Epoch, o Options) *Epoch {
 	e := &Epoch{
 		Epoch: c, Weights: o.Weights, config: o.Config, device: o.Device, pool: o.Pool, maxRows: o.MaxRows, dt: o.Type,
-		score: o.Config.Score(), rotations: layer.RotationsOf(&o.Config), handovers: map[*caches.Sequence]*handover{},
+		rotations: layer.RotationsOf(&o.Config), handovers: map[*caches.Sequence]*handover{},
 	}
 	e.ropes = layer.RopesOf(&o.Config, e.rotations)
 	e.microBatch(0)
@@ -124,9 +123,9 @@ func (e *Epoch) segment(c *plan.Run) layer.Segment {
 	seg := layer.Segment{Seq: c.Seq, N: len(c.Tokens), Start: c.Start, Prefill: c.Prefill, Owner: c.Owner}
 	switch {
 	case c.Prefill && q.PromptShard != nil:
-		seg.Cache = e.device.Prompt(q.PromptShard, q.Stats, e.score)
+		seg.Cache = e.device.Prompt(q.PromptShard, q.Stats, e.Score)
 	case !c.Prefill && q.Owner == e.Rank:
-		seg.Cache = e.device.Owned(q.Cache, e.score, e.ropes)
+		seg.Cache = e.device.Owned(q.Cache, e.Score, e.ropes)
 	}
 	return seg
 }

@@ -24,13 +24,17 @@ type handover struct {
 	kept  []kvcache.Kept     // choice per (sequence, own head) of the current layer
 	stats []*kvcache.Statistics
 	rankBuffers
-	sum []float32 // latent attention: attention statistics of all sequences, summed over all sockets
+	sum  []float32   // latent attention: attention statistics of all sequences, summed over all sockets
+	sums [][]float32 // sum per sequence
 
 	observing, choosing time.Duration
 }
 
-// of returns the current heads that a rank has.
+// of returns the current heads that a rank has. In latent attention it has the one head of all.
 func (h *handover) of(rank int) topology.Range {
+	if h.epoch.Geometry.Units > 0 {
+		return topology.Range{Lo: 0, Hi: 1}
+	}
 	has := h.epoch.Place.Slices[rank].KVHeads
 	lo := min(max(has.Lo, h.heads.Lo), has.Hi)
 	return topology.Range{Lo: lo, Hi: max(lo, min(has.Hi, h.heads.Hi))}
@@ -39,18 +43,30 @@ func (h *handover) of(rank int) topology.Range {
 // choose lets the policies choose the tokens of one layer, for all of this rank's heads at once. It
 // computes the attention of the observation window first.
 func (h *handover) choose(layer int) {
-	began := time.Now()
 	e := h.epoch
+	if layer >= e.Geometry.Layers { // a recurrent state
+		return
+	}
+	began := time.Now()
 	mine := h.of(e.Rank)
 	h.kept = make([]kvcache.Kept, len(h.seqs)*mine.Len())
 	h.stats = make([]*kvcache.Statistics, len(h.kept))
 	e.pool.Run(len(h.kept), func(i int) {
 		q, head := h.seqs[i/mine.Len()], mine.Lo+i%mine.Len()
-		if rule := e.Geometry.Rule(layer, q.Policy); q.Owner != e.Rank || !rule.KeepsAll() {
-			h.stats[i] = q.Stats.Statistics(q.PromptShard, layer, head, e.score)
-			if !rule.Needs.Queries {
-				h.stats[i].Vote(rule.Needs.Window)
-			}
+		rule := e.Geometry.Rule(layer, q.Policy)
+		switch {
+		case q.Owner == e.Rank && rule.KeepsAll():
+			return
+		case e.Geometry.Units == 0:
+			h.stats[i] = q.Stats.Statistics(q.PromptShard, layer, head, e.Score)
+		case q.Owner == e.Rank:
+			h.stats[i] = kvcache.StatisticsOfSum(q.PromptShard, layer, q.Policy, e.Score, h.sums[i])
+			q.Stats.Label(h.stats[i])
+		default:
+			return
+		}
+		if !rule.Needs.Queries {
+			h.stats[i].Vote(rule.Needs.Window)
 		}
 	})
 	voted := time.Now()
@@ -63,24 +79,18 @@ func (h *handover) choose(layer int) {
 	h.choosing += time.Since(voted)
 }
 
-// keep returns the choice for one head.
-func (h *handover) keep(seq, head int) kvcache.Kept {
-	mine := h.of(h.epoch.Rank)
-	return h.kept[seq*mine.Len()+head-mine.Lo]
+// selection is the rows of one sequence that its owner gets from this rank.
+func (h *handover) selection(seq int) kvcache.Selection {
+	q, mine := h.seqs[seq], h.of(h.epoch.Rank)
+	return kvcache.Selection{From: q.PromptShard, Policy: q.Policy, Kept: func(head int) (kvcache.Kept, *kvcache.Statistics) {
+		at := seq*mine.Len() + head - mine.Lo
+		return h.kept[at], h.stats[at]
+	}}
 }
 
-// queries returns the query statistics of one head that the owner gets.
-func (h *handover) queries(seq, head int) *kvcache.Statistics {
-	mine := h.of(h.epoch.Rank)
-	return h.stats[seq*mine.Len()+head-mine.Lo]
-}
-
-// rowBytes returns the size of the heads of a layer on the wire to the owner: their rows, and the query
-// statistics if the policy needs them on the owner.
-func (h *handover) rowBytes(q *caches.Sequence, layer int, heads topology.Range) int {
-	g := h.epoch.Geometry
-	rule := g.Rule(layer, q.Policy)
-	return heads.Len() * (rule.Slots(q.Prompt, q.Prompt)*kvcache.RowBytes(g, layer, rule) + kvcache.QueryBytes(g, rule, q.Prompt))
+// block names the rows that a rank sends to the owner of a sequence.
+func (h *handover) block(q *caches.Sequence, layer, rank int) kvcache.RowBlock {
+	return kvcache.PromptBlock(h.epoch.Geometry, q.Policy, q.Prompt, layer, tensor.Span(h.of(rank)))
 }
 
 // start packs one layer and begins its exchange.
@@ -93,21 +103,20 @@ func (h *handover) start(layer int, done func(error)) {
 	h.reset(n, func(r int) (bytes int) {
 		for _, q := range h.seqs {
 			if q.Owner == e.Rank && r != e.Rank {
-				bytes += h.rowBytes(q, layer, h.of(r))
+				bytes += h.block(q, layer, r).Bytes(q.Cache)
 			}
 		}
 		return bytes
 	})
-	mine := h.of(e.Rank)
 	h.choose(layer)
 	for i, q := range h.seqs {
 		if q.Owner == e.Rank {
 			continue
 		}
-		for head := mine.Lo; head < mine.Hi; head++ {
-			rule := e.Geometry.Rule(layer, q.Policy)
-			h.send[q.Owner] = q.PromptShard.Export(h.send[q.Owner], rule, layer, head, h.keep(i, head))
-			h.send[q.Owner] = kvcache.ExportQueries(h.send[q.Owner], rule, h.queries(i, head))
+		var err error
+		if h.send[q.Owner], err = h.block(q, layer, e.Rank).Append(h.send[q.Owner], h.selection(i)); err != nil {
+			done(err)
+			return
 		}
 	}
 	if n == 1 {
@@ -121,64 +130,53 @@ func (h *handover) start(layer int, done func(error)) {
 func (h *handover) finish(layer int) error {
 	e := h.epoch
 	if e.Geometry.Units > 0 {
-		return h.finishLatent(layer)
+		h.choose(layer)
 	}
-	at := make([]int, len(e.Place.Slices))
+	rows := slices.Clone(h.recv)
 	for i, q := range h.seqs {
 		if q.Owner != e.Rank {
 			continue
 		}
 		for r := range e.Place.Slices {
-			if r == e.Rank {
-				if err := h.keepOwn(i, layer, h.of(r)); err != nil {
-					return err
-				}
-				continue
+			var err error
+			switch {
+			case r == e.Rank:
+				err = h.keepOwn(i, layer)
+			case e.Geometry.Units == 0:
+				rows[r], err = h.block(q, layer, r).Store(rows[r], q.Cache)
 			}
-			size := h.rowBytes(q, layer, topology.Range{Lo: 0, Hi: 1})
-			rows := size - kvcache.QueryBytes(e.Geometry, e.Geometry.Rule(layer, q.Policy), q.Prompt)
-			for head := h.of(r).Lo; head < h.of(r).Hi; head++ {
-				in := h.recv[r][at[r] : at[r]+size]
-				if err := q.Cache.Import(layer, head, 0, in[:rows]); err != nil {
-					return err
-				}
-				if err := q.Cache.ImportQueries(layer, head, e.score, in[rows:]); err != nil {
-					return err
-				}
-				at[r] += size
+			if err != nil {
+				return err
 			}
 		}
 	}
 	return nil
 }
 
-func (h *handover) keepOwn(i, layer int, heads topology.Range) error {
-	e, q := h.epoch, h.seqs[i]
+// keepOwn stores this rank's own rows of a sequence that it owns.
+func (h *handover) keepOwn(i, layer int) error {
+	e, q, from := h.epoch, h.seqs[i], h.selection(i)
+	heads := h.of(e.Rank)
+	if layer >= e.Geometry.Layers {
+		return q.Cache.KeepState(q.PromptShard, layer-e.Geometry.Layers, heads)
+	}
 	moved, errs := !e.Geometry.Rule(layer, q.Policy).KeepsAll(), make([]error, heads.Len())
 	if moved {
-		e.pool.Run(heads.Len(), func(n int) { errs[n] = q.Cache.Keep(q.PromptShard, layer, heads.Lo+n, h.keep(i, heads.Lo+n)) })
-	}
-	if err := errors.Join(errs...); err != nil {
-		return err
+		e.pool.Run(heads.Len(), func(n int) {
+			kept, _ := from.Kept(heads.Lo + n)
+			errs[n] = q.Cache.Keep(q.PromptShard, layer, heads.Lo+n, kept)
+		})
 	}
 	for head := heads.Lo; head < heads.Hi; head++ {
 		if q.Policy.KeepsAll() && layer == e.Geometry.Layers-1 { // all layers at once, after the policy's last choice
-			if err := q.Cache.Adopt(q.PromptShard, head); err != nil {
-				return err
-			}
+			errs = append(errs, q.Cache.Adopt(q.PromptShard, head))
 		}
 		if moved {
-			if err := h.observed(q, layer, head, h.queries(i, head)); err != nil {
-				return err
-			}
+			_, seen := from.Kept(head)
+			errs = append(errs, q.Cache.KeepQueries(seen))
 		}
 	}
-	return nil
-}
-
-// observed copies the statistics of a head on this socket to the owner's cache.
-func (h *handover) observed(q *caches.Sequence, layer, head int, s *kvcache.Statistics) error {
-	return q.Cache.ImportQueries(layer, head, h.epoch.score, kvcache.ExportQueries(nil, h.epoch.Geometry.Rule(layer, q.Policy), s))
+	return errors.Join(errs...)
 }
 
 // seal ends the hand-over: it frees the prompt's full cache.
@@ -206,11 +204,16 @@ func (h *handover) seal() error {
 func (h *handover) startLatent(layer int, done func(error)) {
 	e := h.epoch
 	units := e.Geometry.Units
-	floats := 0
-	for _, q := range h.seqs {
-		floats += kvcache.PartFloats(e.Geometry, q.Policy, q.Prompt)
+	floats, n := 0, make([]int, len(h.seqs))
+	for i, q := range h.seqs {
+		n[i] = kvcache.PartFloats(e.Geometry, q.Policy, q.Prompt)
+		floats += n[i]
 	}
 	h.sum = slices.Grow(h.sum[:0], floats)[:floats]
+	h.sums = h.sums[:0]
+	for rest := h.sum; len(h.sums) < len(n); rest = rest[n[len(h.sums)-1]:] {
+		h.sums = append(h.sums, rest[:n[len(h.sums)]])
+	}
 	if floats == 0 {
 		done(nil)
 		return
@@ -225,15 +228,14 @@ func (h *handover) startLatent(layer int, done func(error)) {
 		parts[i] = make([]float32, floats)
 	}
 	at, of := 0, make([][]float32, len(parts))
-	for _, q := range h.seqs {
-		n := kvcache.PartFloats(e.Geometry, q.Policy, q.Prompt)
-		for i := range parts {
-			of[i] = parts[i][at : at+n]
+	for i, q := range h.seqs {
+		for j := range parts {
+			of[j] = parts[j][at : at+n[i]]
 		}
-		if n > 0 && len(mine) > 0 {
+		if n[i] > 0 && len(mine) > 0 {
 			q.Stats.Parts(layer, mine, of)
 		}
-		at += n
+		at += n[i]
 	}
 	if len(nodes) == 1 {
 		copy(h.sum, parts[0]) // with a single socket the tree has one node, the root
@@ -241,39 +243,4 @@ func (h *handover) startLatent(layer int, done func(error)) {
 		return
 	}
 	e.Group.AllReduceTree(collective.OpID(h.batch.NextOp()), units, nodes, parts, h.sum, done)
-}
-
-// finishLatent lets the owners keep the rows that their policies choose.
-func (h *handover) finishLatent(layer int) error {
-	e, at := h.epoch, 0
-	kept, stats := make([]kvcache.Kept, len(h.seqs)), make([]*kvcache.Statistics, len(h.seqs))
-	sums := make([][]float32, len(h.seqs))
-	for i, q := range h.seqs {
-		n := kvcache.PartFloats(e.Geometry, q.Policy, q.Prompt)
-		sums[i], at = h.sum[at:at+n], at+n
-	}
-	e.pool.Run(len(h.seqs), func(i int) {
-		if q := h.seqs[i]; q.Owner == e.Rank && !q.Policy.KeepsAll() {
-			stats[i] = kvcache.StatisticsOfSum(q.PromptShard, layer, q.Policy, e.score, sums[i])
-			q.Stats.Label(stats[i])
-			kept[i] = q.Policy.Keep(stats[i])
-		}
-	})
-	for i, q := range h.seqs {
-		switch {
-		case q.Owner != e.Rank:
-		case !q.Policy.KeepsAll():
-			if err := q.Cache.Keep(q.PromptShard, layer, 0, kept[i]); err != nil {
-				return err
-			}
-			if err := h.observed(q, layer, 0, stats[i]); err != nil {
-				return err
-			}
-		case layer == e.Geometry.Layers-1: // all layers at once, after the policy's last choice
-			if err := q.Cache.Adopt(q.PromptShard, 0); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
 }

@@ -53,6 +53,7 @@ func (j *Job) Compress(part *kvcache.Store, seen *kvcache.Observation, p *kvcach
 		return nil, fmt.Errorf("socket: this socket has KV heads [%d, %d) of %d of the prompt, compression needs all", have.Lo, have.Hi, e.Geometry.KVHeads)
 	}
 	q := &caches.Sequence{Prompt: part.Tokens(), Policy: p, PromptShard: part, Stats: seen, Cache: kvcache.NewStore(e.Arena, e.Geometry, p)}
+	q.Cache.Score = e.Score
 	adopted := tensor.Span{}
 	if p.KeepsAll() {
 		adopted = part.Heads()

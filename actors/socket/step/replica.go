@@ -1,7 +1,9 @@
 package step
 
 import (
+	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/shoal-llm/shoal/actors/layer"
 	"github.com/shoal-llm/shoal/actors/socket/caches"
@@ -24,8 +26,8 @@ type replicas struct {
 	batch *layer.Batch
 	seqs  []moved
 	rankBuffers
-	size func(moved) int // of the current exchange
-	sent uint64          // bytes sent in the step
+	block func(moved, *kvcache.Store) kvcache.RowBlock // of the current exchange
+	sent  uint64                                       // bytes sent in the step
 }
 
 // copies returns the stages that copy whole caches.
@@ -38,23 +40,23 @@ func (e *Epoch) copies(s *Step) []stage {
 		r.seqs = append(r.seqs, moved{e.Seqs[k.Seq], k.Tokens, k.Rows})
 	}
 	var stages []stage
-	for l := range e.Geometry.Layers {
+	for l := range e.Geometry.Layers + e.Geometry.Recurrent.Layers {
 		stages = append(stages, stage{job: func(done func(error)) {
-			r.exchange(func(q moved) int {
-				return kvcache.LayerBytes(e.Geometry, l, q.Prompt, q.tokens, q.Policy)
-			}, func(dst []byte, q moved) []byte { return q.Cache.ExportLayer(dst, l, q.tokens) }, done)
-		}}, stage{job: func(done func(error)) {
-			done(r.each(func(q moved, rows []byte) error { return q.ReplicaCache.ImportLayer(l, rows) }))
-		}})
+			r.exchange(func(q moved, own *kvcache.Store) kvcache.RowBlock { return own.LayerBlock(l, q.tokens) }, done)
+		}}, stage{job: func(done func(error)) { done(r.store()) }})
 	}
-	return append(append(stages, r.copyStates()...), stage{job: func(done func(error)) {
+	return append(stages, stage{job: func(done func(error)) {
 		s.copied += r.sent
-		done(r.each(func(q moved, _ []byte) error {
-			if err := q.ReplicaCache.SealOn(e.pool.Run, nil); err != nil {
-				return err
+		for _, q := range r.seqs {
+			if q.Replica != e.Rank {
+				continue
 			}
-			return q.ReplicaCache.Reserve(q.tokens + q.rows)
-		}))
+			if err := errors.Join(q.ReplicaCache.SealOn(e.pool.Run, nil), q.ReplicaCache.Reserve(q.tokens+q.rows)); err != nil {
+				done(err)
+				return
+			}
+		}
+		done(nil)
 	}})
 }
 
@@ -70,59 +72,50 @@ func (e *Epoch) replication(s *Step) []stage {
 	if len(r.seqs) == 0 {
 		return nil
 	}
-	size := kvcache.TokenBytes(e.Geometry)
 	return []stage{{job: func(done func(error)) {
-		r.exchange(func(q moved) int { return q.rows * size }, func(dst []byte, q moved) []byte {
-			for i := range q.rows {
-				dst = q.Cache.ExportToken(dst, q.tokens+i)
-			}
-			return dst
-		}, done)
+		r.exchange(func(q moved, own *kvcache.Store) kvcache.RowBlock { return own.StepBlock(q.tokens, q.rows) }, done)
 	}}, {job: func(done func(error)) {
 		s.copied += r.sent
-		done(r.each(func(q moved, rows []byte) error {
-			for i := range q.rows {
-				if err := q.ReplicaCache.ImportToken(q.tokens+i, rows[i*size:(i+1)*size]); err != nil {
-					return err
-				}
-			}
-			return nil
-		}))
+		done(r.store())
 	}}}
 }
 
-// exchange sends the output of pack for each sequence, of size bytes, from owners to replicas.
-func (r *replicas) exchange(size func(moved) int, pack func([]byte, moved) []byte, done func(error)) {
-	r.size = size
+// exchange sends a block of each sequence's cache from its owner to its replica.
+func (r *replicas) exchange(block func(moved, *kvcache.Store) kvcache.RowBlock, done func(error)) {
+	r.block = block
 	e := r.epoch
 	r.reset(len(e.Place.Slices), func(rank int) (bytes int) {
 		for _, q := range r.seqs {
 			if q.Replica == e.Rank && q.Owner == rank {
-				bytes += size(q)
+				bytes += block(q, q.ReplicaCache).Bytes(q.ReplicaCache)
 			}
 		}
 		return bytes
 	})
 	for _, q := range r.seqs {
-		if q.Owner == e.Rank {
-			before := len(r.send[q.Replica])
-			r.send[q.Replica] = pack(r.send[q.Replica], q)
-			r.sent += uint64(len(r.send[q.Replica]) - before)
+		if q.Owner != e.Rank {
+			continue
 		}
+		before := len(r.send[q.Replica])
+		var err error
+		if r.send[q.Replica], err = block(q, q.Cache).Append(r.send[q.Replica], q.Cache); err != nil {
+			done(err)
+			return
+		}
+		r.sent += uint64(len(r.send[q.Replica]) - before)
 	}
 	e.Group.AllToAll(collective.OpID(r.batch.NextOp()), r.send, r.recv, done)
 }
 
-// each passes the received rows to the replicas on this socket.
-func (r *replicas) each(put func(q moved, rows []byte) error) error {
-	at := make([]int, len(r.recv))
+// store passes the received blocks to the replicas on this socket.
+func (r *replicas) store() error {
+	rows := slices.Clone(r.recv)
 	for _, q := range r.seqs {
 		if q.Replica != r.epoch.Rank {
 			continue
 		}
-		rows := r.recv[q.Owner][at[q.Owner]:][:r.size(q)]
-		at[q.Owner] += len(rows)
-		if err := put(q, rows); err != nil {
+		var err error
+		if rows[q.Owner], err = r.block(q, q.ReplicaCache).Store(rows[q.Owner], q.ReplicaCache); err != nil {
 			return fmt.Errorf("socket: replica of sequence %d: %w", q.ID, err)
 		}
 	}

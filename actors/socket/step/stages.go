@@ -82,7 +82,7 @@ func (e *Epoch) cluster(s *Step) (stages []stage) {
 			began := time.Now()
 			if q.PromptShard != nil && (e.Geometry.Units == 0 || q.Owner == e.Rank) {
 				for i := range x.Pieces {
-					q.Stats.Cluster(q.PromptShard, q.Policy, x.From+i, e.pool.Run)
+					q.Stats.Prepare(q.PromptShard, q.Policy, x.From+i, e.pool.Run)
 				}
 			}
 			s.spent.Clustering += time.Since(began)
@@ -136,6 +136,15 @@ func (e *Epoch) handOver(s *Step) (stages []stage) {
 	}
 	stages = append(stages, h.states()...)
 	return h.timed(s, stages, true)
+}
+
+// states returns the stages that move recurrent states. Their layers are numbered after the others.
+func (h *handover) states() (stages []stage) {
+	g := h.epoch.Geometry
+	for l := range g.Recurrent.Layers {
+		stages = append(stages, h.exchange(g.Layers+l, topology.Range{Hi: g.KVHeads})...)
+	}
+	return stages
 }
 
 // exchange returns the stages that move heads of one layer.

@@ -5,7 +5,7 @@ import (
 
 	"github.com/shoal-llm/shoal/actors/socket/caches"
 	"github.com/shoal-llm/shoal/actors/socket/machine"
-	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 )
 
@@ -27,7 +27,7 @@ func TestRowsLeave(t *testing.T) {
 		{"snapkv:topk=40,obs=128", 0, 100, false, false, 72},
 		{"h2o:recent=20,topk=20", 0, 100, false, false, 0},
 	} {
-		p, err := kvcache.Parse(c.policy)
+		p, err := kvpolicy.Parse(c.policy)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
@@ -53,7 +54,7 @@ func TestResidentMemoryFollowsCompression(t *testing.T) {
 		high = max(high, resident(t))
 	}
 	g := kvcache.Geometry{Layers: 8, KVHeads: 8, Group: 2, Layout: tensor.KVLayout{Type: tensor.BF16, KDim: 32, VDim: 32}}
-	p, err := kvcache.Parse("snapstream:sink=4,recent=444,topk=512,obs=8")
+	p, err := kvpolicy.Parse("snapstream:sink=4,recent=444,topk=512,obs=8")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/shoal-llm/shoal/actors/socket/step"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -17,7 +18,7 @@ import (
 // the fraction of the first sequence's slots that these queries read, one query at a time, under a
 // policy that selects slots; otherwise 0. Several sockets own the sequences in turn.
 func (a *Socket) Fill(ctx context.Context, seqs []uint64, tokens int, policy string) (read float64, err error) {
-	p, err := kvcache.Parse(policy)
+	p, err := kvpolicy.Parse(policy)
 	if err != nil {
 		return 0, err
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/shoal-llm/shoal/actors/socket/step"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/proto"
@@ -38,7 +39,7 @@ func (a *Socket) PrefillPolicies(ctx context.Context, seq uint64, prompt []int32
 	bases, of := []kvcache.Needs{{}}, make([]int, len(all)) // what each prefill observes; each policy's prefill
 	parts := map[observedPart][]int{}
 	for i, spec := range policies {
-		if all[i], err = kvcache.Parse(spec); err != nil {
+		if all[i], err = kvpolicy.Parse(spec); err != nil {
 			return nil, err
 		}
 		if err := g.Fits(all[i]); err != nil {
@@ -145,7 +146,7 @@ func (a *Socket) tails(ctx context.Context, seq uint64, tokens []uint32, part ob
 			}
 			if x := kvcache.ClusteringOf(c.Geometry(), part.context, all[i]); x.Clusters != found.Clusters {
 				for piece := range x.Fine {
-					seen.Cluster(prompt, all[i], piece, c.Pool().Run)
+					seen.Prepare(prompt, all[i], piece, c.Pool().Run)
 				}
 				found = x
 			}
@@ -195,11 +196,11 @@ func watching(n kvcache.Needs) *kvcache.Policy {
 	return kvcache.Compose("watching", fmt.Sprintf("watching:%d,%t,%t,%t", n.Window, n.PromptAttention, n.Queries, n.Labels), kvcache.Parts{Needs: n})
 }
 
-// parse is kvcache.Parse, and also accepts a watching.
+// parse is kvpolicy.Parse, and also accepts a watching.
 func parse(spec string) (*kvcache.Policy, error) {
 	rest, ok := strings.CutPrefix(spec, "watching:")
 	if !ok {
-		return kvcache.Parse(spec)
+		return kvpolicy.Parse(spec)
 	}
 	var n kvcache.Needs
 	_, err := fmt.Sscanf(rest, "%d,%t,%t,%t", &n.Window, &n.PromptAttention, &n.Queries, &n.Labels)

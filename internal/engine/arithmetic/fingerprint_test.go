@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
@@ -81,7 +81,7 @@ func TestSameOnEverySetOfKernels(t *testing.T) {
 
 // TestEverythingIsAsked: every policy, architecture and type takes part in the self-test.
 func TestEverythingIsAsked(t *testing.T) {
-	for _, usage := range kvcache.Usage() {
+	for _, usage := range kvpolicy.Usage() {
 		name, _, _ := strings.Cut(usage, ":")
 		if !slices.ContainsFunc(policies, func(p string) bool { return p == name || strings.HasPrefix(p, name+":") }) {
 			t.Errorf("no sequence has the policy %s", name)

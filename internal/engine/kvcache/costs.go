@@ -129,7 +129,8 @@ func StepBytes(g Geometry, prompt, tokens, staged int, p *Policy) int64 {
 		if staged > 1 && r.Scored() {
 			table += int64(staged) * 4 * blocksOf(slots) * tensor.BlockSlots
 		}
-		bytes += r.layers * (int64(g.KVHeads)*table + r.factorBytes(g, prompt) - r.keyBytes(g, prompt))
+		x := r.plan(g, prompt)
+		bytes += r.layers * (int64(g.KVHeads)*table + x.Bytes - blockBytes(g.Layout, int64(g.KVHeads*x.Replaced)))
 		undo = undo || overwrites(r.Policy, prompt, tokens)
 	}
 	if undo {
@@ -150,9 +151,9 @@ func HandoverBytes(g Geometry, heads, prompt int, p *Policy) int64 {
 	bytes := ResidentBytes(g, prompt, prompt, p) + StateBytes(g, heads)
 	for _, r := range g.rules(p) {
 		bytes += r.layers * int64(g.KVHeads) * queryBytes(g, r.Policy, prompt)
-		switch gone := r.factored(g, prompt); {
+		switch gone := r.plan(g, prompt).Replaced; {
 		case gone > 0: // the rows, and a second copy of those that stay of adopted heads
-			bytes += r.layers*r.keyBytes(g, prompt) + blockBytes(g.Layout, r.layers*int64(heads)*(blocksOf(prompt)-int64(gone)))
+			bytes += r.layers*blockBytes(g.Layout, int64(g.KVHeads*gone)) + blockBytes(g.Layout, r.layers*int64(heads)*(blocksOf(prompt)-int64(gone)))
 		case !r.Adopts(g, prompt) || !p.Adopts(g, prompt):
 			bytes += r.blockBytes(g, r.layers*int64(heads)*g.promptBlocks(r, prompt))
 		}
@@ -178,7 +179,7 @@ func ReadBytes(g Geometry, prompt, tokens int, p *Policy) int64 {
 			size, covers := c.Index(g.Layout)
 			index = (slots + c.Page() - 1) / c.Page() * (size * c.Page() / covers)
 			slots = c.Reads(slots)
-			index += r.rebuiltBytes(g, prompt)
+			index += r.plan(g, prompt).Read
 		}
 		if r.window > 0 {
 			slots = min(tokens, r.window)
@@ -206,6 +207,12 @@ func tableBytes(p *Policy) int64 {
 		n += 4 * tensor.BlockSlots
 	}
 	return n
+}
+
+// Adopts reports whether the owner of a sequence continues with the blocks of its prompt as they
+// were read.
+func (p *Policy) Adopts(g Geometry, prompt int) bool {
+	return p.KeepsAll() && p.plan(g, prompt).Replaced == 0
 }
 
 func blocksOf(slots int) int64 { return int64(slots+tensor.BlockSlots-1) / tensor.BlockSlots }

@@ -300,7 +300,7 @@ func observeRandom(h *history) {
 // attention equals the reference's.
 func TestLongDecodeEqualsNaive(t *testing.T) {
 	for _, p := range []*Policy{Streaming(4, 60), Streaming(4, 60).AtCachePositions(false),
-		Streaming(4, 60).AtCachePositions(true), h2o.of(30, 34, 1).AtCachePositions(false)} {
+		Streaming(4, 60).AtCachePositions(true), parse("h2o:recent=30,topk=34,step=1").AtCachePositions(false)} {
 		t.Run(p.Spec(), func(t *testing.T) {
 			t.Parallel()
 			a := NewArena(1 << 26)

@@ -9,7 +9,7 @@ import (
 
 // Forks reports whether a sequence may start with the cache of another sequence that has the same
 // prompt part. The rows and the index of that part never change.
-func (p *Policy) Forks() bool { return p.Arranger != nil }
+func (p *Policy) Forks() bool { return p.Reorders }
 
 // Fork returns a store in the state of s at its Seal. Both hold the prompt's full blocks and their
 // index, which count once; the rest is copied. Errors wrap ErrBudget.
@@ -51,7 +51,7 @@ func (s *Store) Fork() (*Store, error) {
 		t.Prompt, t.n, t.indexed = s.prompt, s.prompt, s.prompt
 	}
 	f.tokens, f.sealed = s.prompt, true
-	return f, nil
+	return f, f.openIndex(false)
 }
 
 // ForkBytes is the part of ResidentBytes that all forks of a prompt part of that many tokens share.

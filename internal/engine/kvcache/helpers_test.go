@@ -3,37 +3,48 @@ package kvcache
 import (
 	"errors"
 	"fmt"
+	"hash/crc32"
+	"strings"
 	"testing"
 
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// policies is the table of all policies. Every policy in it runs all the tests below.
-var policies = []*Policy{
-	Full(),
-	Streaming(4, 60),
-	Streaming(0, 1),
-	Streaming(3, 130),
-	snapKV.of(40, 8, 5),
-	snapStream.of(4, 30, 33, 8, 7),
-	snapStream.of(0, 1, 5, 70, 1),
-	sage.of(4, 20, 40),
-	h2o.of(30, 30, 0),
-	h2o.of(30, 30, 1),
-	tova.of(64),
-	Streaming(4, 60).AtCachePositions(false),
-	snapStream.of(4, 30, 33, 8, 7).AtCachePositions(true),
-	h2o.of(30, 30, 1).AtCachePositions(true),
-	knorm.of(4, 20, 30),
-	knorm.of(0, 1, 9).AtCachePositions(true),
-	quest.of(16, 64, 0),
-	quest.of(32, 96, 1),
-	shadowKV.of(8, 32, 2, 1, 0, 0, 0, 128),
-	shadowKV.of(4, 16, 0, 2, 1, 1, 0, 128),
-	shadowKV.of(4, 8, 2, 1, 0, 0, 1, 16),
-	shadowKV.of(8, 8, 1, 1, 1, 1, 1, 8),
-	squeezed.of(250, 1, 800, 4, 6, 64),
-	squeezed.of(400, 2, 700, 8, 3, 100),
+// policies is the table of all policies. Every policy in it runs all the tests below. Policies are
+// packages above this one, so package kvcache_test fills it in, and the helpers of kvcachetest.
+var (
+	policies   []*Policy
+	Parse      func(spec string) (*Policy, error)
+	noise      func(g Geometry, layer, head, pos int) (k, v []float32)
+	writeNoise func(s *Store, from, to int)
+	observed   func(prompt int, g Geometry) []float32
+	statistics func(s *Store, layer, head int) *Statistics
+	handOver   func(p *Policy, stores []*Store, owner int) (*Store, int64, error)
+)
+
+// Suite is what package kvcache_test fills in.
+type Suite struct {
+	Policies   []*Policy
+	Parse      func(spec string) (*Policy, error)
+	Noise      func(g Geometry, layer, head, pos int) (k, v []float32)
+	WriteNoise func(s *Store, from, to int)
+	Observed   func(prompt int, g Geometry) []float32
+	Statistics func(s *Store, layer, head int) *Statistics
+	HandOver   func(p *Policy, stores []*Store, owner int) (*Store, int64, error)
+}
+
+// Use sets the variables of the tests.
+func (x Suite) Use() {
+	policies, Parse, noise, writeNoise, observed, statistics, handOver = x.Policies, x.Parse, x.Noise, x.WriteNoise, x.Observed, x.Statistics, x.HandOver
+}
+
+// parse is Parse of a spec that is right.
+func parse(spec string) *Policy {
+	p, err := Parse(spec)
+	if err != nil {
+		panic(err)
+	}
+	return p
 }
 
 var small = Geometry{Layers: 2, KVHeads: 3, Layout: tensor.KVLayout{Type: tensor.BF16, KDim: 16, VDim: 8}}
@@ -90,13 +101,10 @@ func dump(s *Store) string {
 		for head := s.heads.Lo; head < s.heads.Hi; head++ {
 			out = fmt.Appendf(out, " layer %d head %d len %d:", layer, head, s.Len(layer, head))
 			t := s.table(layer, head)
-			if f := t.factors; f != nil {
-				for _, piece := range f.pieces() {
-					out = append(out, piece...)
-				}
-				out = fmt.Append(out, f.exact)
-			}
-			out = s.ExportSlots(out, layer, head, t.firstRow(), s.Len(layer, head))
+			index := append1(RowBlock{tensor.Span{Lo: layer, Hi: layer + 1}, tensor.Span{Lo: head, Hi: head + 1}, tensor.Span{}, PlaneIndex}, s)
+			p := &t.planes[indexPlane] // of landmarks, which indexOf has, and with them what was undone
+			out = append(out, index[RowBlockHeader+p.room(t.replaced*tensor.BlockSlots)*p.size:]...)
+			out = append(out, slotRows(s, layer, head, t.replaced*tensor.BlockSlots, s.Len(layer, head))...)
 			out = fmt.Append(out, indexOf(s, layer, head))
 		}
 	}
@@ -114,19 +122,26 @@ func indexOf(s *Store, layer, head int) []float32 {
 		q[i] = float32(i*5%7) - 3
 	}
 	page := t.rule.Selector.Page()
-	if c, ok := t.rule.Selector.(clusters); ok {
-		if len(t.planes[indexPlane].blocks) == 0 {
-			return nil
+	index, l := t.planes[indexPlane].blocks, s.g.Layout
+	switch t.rule.Name() {
+	case "squeezed": // built once
+		sums := []float32{}
+		for _, b := range index {
+			sums = append(sums, float32(crc32.ChecksumIEEE(b)>>16), float32(crc32.ChecksumIEEE(b)&0xffff))
 		}
-		x := c.index(s.g.Layout, t.planes[indexPlane].blocks)
-		scores, _ := x.score([]int32{0, int32(x.words()[coarseWord] + x.words()[fineWord])}, Queries{q, 1, tensor.Score{Scale: 1}}, new(tensor.AttnScratch))
-		return append(scores, x.bound(coarseBound), x.bound(fineBound))
-	}
-	if m, ok := t.rule.Selector.(landmarks); ok {
-		n, scratch := t.n/m.chunk, new(tensor.AttnScratch)
-		marks := scratch.ScoreLandmarks(s.g.Layout, m.kind(s.g.Layout), t.planes[indexPlane].blocks, n, q, 1)
+		return sums
+	case "shadowkv":
+		kind := tensor.BF16
+		if l.Type == tensor.F32 {
+			kind = tensor.F32
+		}
+		if strings.Contains(t.rule.Spec(), "int8=1") {
+			kind = tensor.Int8
+		}
+		n, scratch := t.n/page, new(tensor.AttnScratch)
+		marks := scratch.ScoreLandmarks(l, kind, index, n, q, 1)
 		for i := range n {
-			marks = append(marks, s.g.Layout.LandmarkNumbers(m.kind(s.g.Layout), t.planes[indexPlane].blocks[i/tensor.BlockSlots])[i%tensor.BlockSlots])
+			marks = append(marks, l.LandmarkNumbers(kind, index[i/tensor.BlockSlots])[i%tensor.BlockSlots])
 		}
 		return marks
 	}
@@ -146,9 +161,11 @@ func checkRows(t testing.TB, s *Store) {
 					continue
 				}
 				wk, wv := row(s.g, layer, head, pos)
-				if f := s.table(layer, head).factors; f != nil && slot < f.blocks*tensor.BlockSlots {
+				if slot < s.table(layer, head).replaced*tensor.BlockSlots {
 					block, chunk := make([]byte, s.g.Layout.BlockBytes()), s.table(layer, head).rule.Selector.Page()
-					s.g.Layout.LoadValues(block, 0, chunk, f.values[slot/tensor.BlockSlots][slot%tensor.BlockSlots/chunk*s.g.Layout.ValueBytes(chunk):])
+					values := make([]byte, s.g.Layout.ValueBytes(tensor.BlockSlots))
+					s.replacer.ReadValues(values, layer, head, slot/tensor.BlockSlots)
+					s.g.Layout.LoadValues(block, 0, chunk, values[slot%tensor.BlockSlots/chunk*s.g.Layout.ValueBytes(chunk):])
 					s.g.Layout.Get(block, slot%chunk, k, v)
 					copy(k, wk)
 				} else {
@@ -172,81 +189,18 @@ func read(t testing.TB, a *Arena, g Geometry, heads tensor.Span, prompt, chunk i
 	return s
 }
 
-// observed returns queries of a prompt.
-func observed(prompt int, g Geometry) []float32 {
-	q := make([]float32, prompt*g.group()*g.Layout.KDim)
-	for i := range q {
-		q[i] = float32(i%13)/13 - 0.5
+// append1 is Append of a block that can be read.
+func append1(b RowBlock, from RowSource) []byte {
+	rows, err := b.Append(nil, from)
+	if err != nil {
+		panic(err)
 	}
-	return q
+	return rows
 }
 
-func statistics(s *Store, layer, head int) *Statistics {
-	e := StatisticsOf(s, layer, head)
-	e.Score, e.Queries, e.Attention = tensor.Score{Scale: 0.25}, observed(e.Prompt, s.g), make([]float32, e.Prompt)
-	for i := range e.Attention {
-		e.Attention[i] = float32(i * 7 % 31)
-	}
-	return e
-}
-
-// handOver hands a prompt from the sockets that read it (stores, one of them the owner) over to the
-// owner. It returns the owner's peak bytes.
-func handOver(p *Policy, stores []*Store, owner int) (*Store, int64, error) {
-	own := stores[owner]
-	o := NewStore(own.arena, own.g, p)
-	adopted := tensor.Span{}
-	if p.KeepsAll() {
-		adopted = own.Heads()
-	}
-	prompt := own.Tokens()
-	if err := o.Open(prompt, prompt, adopted); err != nil {
-		return nil, 0, err
-	}
-	peak := o.Bytes() + own.Bytes()
-	for i, s := range stores {
-		for head := s.heads.Lo; head < s.heads.Hi; head++ {
-			if i == owner && p.KeepsAll() {
-				if err := o.Adopt(s, head); err != nil {
-					return nil, 0, err
-				}
-			}
-			for layer := range s.g.Layers {
-				p := s.g.Rule(layer, p)
-				if i == owner && p.KeepsAll() {
-					continue
-				}
-				seen := statistics(s, layer, head)
-				kept := p.Keep(seen)
-				if err := o.ImportQueries(layer, head, seen.Score, ExportQueries(nil, p, seen)); err != nil {
-					return nil, 0, err
-				}
-				if i == owner {
-					if err := o.Keep(s, layer, head, kept); err != nil {
-						return nil, 0, err
-					}
-					continue
-				}
-				for at := 0; at < len(kept.Positions); at += 50 { // messages are bounded, so rows go in runs
-					end := min(at+50, len(kept.Positions))
-					run := Kept{Positions: kept.Positions[at:end]}
-					if kept.Scores != nil {
-						run.Scores = kept.Scores[at:end]
-					}
-					if err := o.Import(layer, head, at, s.Export(nil, p, layer, head, run)); err != nil {
-						return nil, 0, err
-					}
-				}
-			}
-		}
-	}
-	if p.Needs.Queries { // they came with the rows
-		peak = o.Bytes() + own.Bytes()
-	}
-	for _, s := range stores {
-		s.Release()
-	}
-	return o, peak, o.Seal()
+// slotRows are the rows of slots [lo, hi) of a head.
+func slotRows(s *Store, layer, head, lo, hi int) []byte {
+	return append1(RowBlock{tensor.Span{Lo: layer, Hi: layer + 1}, tensor.Span{Lo: head, Hi: head + 1}, tensor.Span{Lo: lo, Hi: hi}, PlanePositions | PlaneNumbers | PlaneRows}, s)
 }
 
 func attentionOf(head, pos int) float32 { return float32((pos*37+head*101)%97) + 1 }

@@ -21,14 +21,14 @@ type Statistics struct {
 	Votes []float32
 	// Attention is the attention received by each prompt token, [Prompt]; nil unless requested.
 	Attention []float32
-	// votes are windowVotes of the last voted queries, after Vote.
+	// votes are WindowVotes of the last voted queries, after Vote.
 	votes []float32
 	voted int
 
-	// labels are the clusters of the tokens of the first labelled segments, which were clustered
-	// during prefill.
-	labels   []int32
-	labelled int
+	// Labels are the numbers of the tokens that PromptIndex.Prepare has written, [Prompt], and Prepared
+	// is what it has kept in the observation; nil: nothing was prepared.
+	Labels   []int32
+	Prepared any
 
 	// Layout and Blocks give access to the prompt's keys: slot = position.
 	Layout tensor.KVLayout
@@ -64,9 +64,10 @@ type Observation struct {
 	queries   []float32 // (layer, head or unit, window, its query heads, KDim), after RoPE; for latent attention only on request
 	votes     []float32 // (layer, unit, prompt): attention of the window to each token; latent attention only
 	attention []float32 // (layer, head or unit, prompt)
-	labels    []int32   // (layer, head, prompt), see Clustering
-	labelled  int       // segments with complete labels
-	means     *means    // of the head in progress
+	labels    []int32   // (layer, head, prompt), of PromptIndex.Prepare
+
+	// Prepared is the state of PromptIndex.Prepare.
+	Prepared any
 }
 
 // StatisticsBytes is the size of an Observation for policy p on a socket with heads KV heads (or
@@ -190,5 +191,33 @@ func (o *Observation) Release() {
 		return
 	}
 	o.arena.Uncharge(o.charge)
-	o.charge, o.queries, o.votes, o.attention, o.labels, o.means = 0, nil, nil, nil, nil, nil
+	o.charge, o.queries, o.votes, o.attention, o.labels, o.Prepared = 0, nil, nil, nil, nil, nil
+}
+
+// Prompt is the number of tokens in the prompt.
+func (o *Observation) Prompt() int { return o.prompt }
+
+// LabelHeads are the heads with labels. In latent attention all units share one head.
+func (o *Observation) LabelHeads() tensor.Span {
+	if o.g.Units > 0 {
+		return tensor.Span{Lo: 0, Hi: 1}
+	}
+	return o.heads
+}
+
+// Labels are the numbers of the tokens of a head, [prompt], zero at first; nil: the layer has a
+// window.
+func (o *Observation) Labels(layer, head int) []int32 {
+	if o == nil || o.labels == nil || o.at[layer] < 0 {
+		return nil
+	}
+	of := o.LabelHeads()
+	return o.labels[(o.at[layer]*of.Len()+head-of.Lo)*o.prompt:][:o.prompt]
+}
+
+// Label copies what was prepared so far to a head's statistics.
+func (o *Observation) Label(s *Statistics) {
+	if s.Labels = o.Labels(s.Layer, s.Head); s.Labels != nil {
+		s.Prepared = o.Prepared
+	}
 }

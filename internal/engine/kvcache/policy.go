@@ -1,16 +1,21 @@
 package kvcache
 
 import (
+	"errors"
 	"math/bits"
 	"slices"
 
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
+// ErrPolicy means that a text is not a policy, or that a policy is not possible for a model. The
+// message says which are.
+var ErrPolicy = errors.New("kvcache: bad cache policy")
+
 // Policy decides which slots a sequence keeps, writes and reads: at most one [Compressor], one
 // [Eviction] and one [Selector], and their parameters. It is a pure value. The same arguments must
-// give the same result on every socket; otherwise a rebuilt sequence would have other bits. [Parse]
-// makes one from a text.
+// give the same result on every socket; otherwise a rebuilt sequence would have other bits. Package
+// kvpolicy makes one from a text.
 type Policy struct {
 	Parts
 	name, spec string
@@ -35,33 +40,15 @@ type Parts struct {
 	Eviction Eviction
 	// Selector chooses what a query reads; nil: every kept token.
 	Selector Selector
-	// Factors replace a prompt's keys under a selector of pages.
-	Factors Factors
+	// Index is built of a prompt when it has been read; nil: none. Under Reorders its Arrange decides
+	// where the prompt's tokens are stored, all of which stay; otherwise they stay in text order.
+	// Under ReplacesKeys it stands for the keys of pages, and a file holds only their values.
+	Index                  PromptIndex
+	Reorders, ReplacesKeys bool
 	// Skip is the number of first layers that keep and read everything.
 	Skip int
-	// Arranger reorders the prompt's tokens, all of which stay; nil: they stay in text order.
-	Arranger Arranger
-	// Tail is the number of a prompt's last tokens that attend like generated ones; see Context.
-	Tail int
-}
-
-// Arranger decides once, at the end of prefill, where the tokens of a prompt are stored, and
-// indexes them when the owner has all heads.
-type Arranger interface {
-	// Arrange keeps every token. Its scores are numbers that travel with the rows, see note.
-	Arrange(s *Statistics) Kept
-	// arranged is the number of a context's first tokens that it moves.
-	arranged(context int) int
-	// clustering describes the part of its work that can be done before the end of prefill; piece
-	// does one piece.
-	clustering(g Geometry, prompt int) Clustering
-	piece(o *Observation, from *Store, p *Policy, piece int, run func(n int, f func(i int)))
-	// note receives the number that came with a row. notes returns the number of each slot, for a
-	// cache that moves.
-	note(t *table, s *Store, slot int, number float32)
-	notes(t *table, s *Store) func(slot int) float32
-	// finish does one piece of the owner's index, see Clustering.
-	finish(s *Store, piece int, run func(n int, f func(i int))) error
+	// Tail is the number of a prompt's last tokens that attend like generated ones; nil: none.
+	Tail func(prompt int) int
 }
 
 // Compressor scores the prompt's tokens once, at the end of prefill; see Parts.
@@ -131,17 +118,6 @@ type Queries struct {
 	Score tensor.Score // of a product with a key
 }
 
-// Factors configure low-rank factors for the keys of a prompt's pages, see lowrank.go.
-type Factors struct {
-	Rank  int // 0: keys are exact
-	Exact int // maximum number of pages that keep their keys
-	Pages int // number of other pages that a query chooses
-	// Marked is the number of first pages from which a query chooses; 0: it reads all.
-	Marked func(slots int) int
-	// Choose sets the bits of the first n pages whose keys stay exact.
-	Choose func(l tensor.KVLayout, index [][]byte, n int, s *tensor.AttnScratch) []uint64
-}
-
 // Needs are a compressor's inputs beyond the keys.
 type Needs struct {
 	// Window is the length of the observation window: the queries of the last Window prompt tokens.
@@ -152,14 +128,16 @@ type Needs struct {
 	PromptAttention bool
 	// Queries: the window's queries themselves go to the owner, not their votes.
 	Queries bool
-	// Labels: the arranger's work may start before the end of prefill, see Clustering.
+	// Labels: the index is prepared before the end of prefill, with a number for each token, see
+	// Clustering.
 	Labels bool
 }
 
 // Kept is what a head of a layer keeps of a prompt.
 type Kept struct {
 	Positions []int32   // [slots] the prompt position stored in each slot
-	Scores    []float32 // [slots] initial scores of a Scored eviction, or an Arranger's numbers; otherwise nil
+	Scores    []float32 // [slots] initial scores of a Scored eviction; otherwise nil
+	Index     []byte    // what StoreIndex.WriteIndex gets, of a PromptIndex that reorders
 }
 
 // Head is one head of one layer, as an eviction sees it. Only Observe changes Scores.
@@ -186,17 +164,18 @@ func (p *Policy) Spec() string { return p.spec }
 
 // KeepsAll reports whether every token stays in the slot of its position. Then the prefill blocks
 // become the resident blocks.
-func (p *Policy) KeepsAll() bool { return !p.evicts() && p.Arranger == nil }
+func (p *Policy) KeepsAll() bool { return !p.Evicts() && !p.Reorders }
 
-func (p *Policy) evicts() bool { return p.Compressor != nil || p.Eviction != nil }
+// Evicts reports whether the policy drops tokens.
+func (p *Policy) Evicts() bool { return p.Compressor != nil || p.Eviction != nil }
 
 // Context is the number of a prompt's tokens that prefill reads. The others attend like generated
 // ones.
 func (p *Policy) Context(prompt int) int {
-	if p.Arranger != nil && p.Arranger.arranged(prompt) > 0 {
-		return prompt - p.Tail // some of these may be too few to cluster
+	if p.Tail == nil {
+		return prompt
 	}
-	return prompt
+	return prompt - p.Tail(prompt)
 }
 
 // RebuildsByPrefill reports whether a lost cache can be rebuilt by prefill of the prompt and the
@@ -237,9 +216,6 @@ func (p *Policy) SumsAt(prompt, from int) int {
 // follow such a cache, since it sees rows but no queries.
 func (p *Policy) Scored() bool { return p.scored != nil }
 
-// numbered reports whether rows carry a number when a cache moves.
-func (p *Policy) numbered() bool { return p.Scored() || p.Arranger != nil }
-
 // Layer is the policy of a layer without a window.
 func (p *Policy) Layer(layer int) *Policy {
 	if layer < p.Skip {
@@ -274,8 +250,8 @@ func (p *Policy) afterRing(prompt int) int { return min(max(prompt-p.Sink-p.Rece
 // and otherwise the first, the chosen and the newest tokens in text order.
 func (p *Policy) Keep(s *Statistics) Kept {
 	n := s.Prompt
-	if p.Arranger != nil {
-		return p.Arranger.Arrange(s)
+	if p.Reorders {
+		return p.Index.Arrange(s)
 	}
 	if p.Eviction != nil && p.scored == nil {
 		kept := make([]int32, p.Eviction.Slots(n))
@@ -299,11 +275,11 @@ func (p *Policy) Keep(s *Statistics) Kept {
 	if p.scored != nil || p.Compressor != nil && n-recent > sink && p.TopK > 0 {
 		scores = p.Compressor.Score(s)
 	}
-	kept := span(nil, 0, sink)
+	kept := Positions(nil, 0, sink)
 	if scores != nil {
 		kept = append(kept, topK(scores, sink, n-recent, p.TopK)...)
 	}
-	k := Kept{Positions: span(kept, n-recent, n)}
+	k := Kept{Positions: Positions(kept, n-recent, n)}
 	if p.scored != nil {
 		k.Scores = make([]float32, len(k.Positions))
 		for i, pos := range k.Positions {
@@ -313,8 +289,8 @@ func (p *Policy) Keep(s *Statistics) Kept {
 	return k
 }
 
-// span appends the positions [lo, hi).
-func span(kept []int32, lo, hi int) []int32 {
+// Positions appends the positions [lo, hi).
+func Positions(kept []int32, lo, hi int) []int32 {
 	for pos := lo; pos < hi; pos++ {
 		kept = append(kept, int32(pos))
 	}

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 
@@ -227,13 +226,14 @@ func TestMove(t *testing.T) {
 				r.Fatal(err)
 			}
 			for layer := range small.Layers {
-				rows := s.ExportLayer(nil, layer, s.Tokens())
-				if err := to.ImportLayer(layer, rows[1:]); !errors.Is(err, ErrRows) {
-					r.Fatalf("a layer without its first byte: %v", err)
+				b := s.LayerBlock(layer, s.Tokens())
+				rows := append1(b, s)
+				if _, err := b.Store(rows[:len(rows)-1], to); !errors.Is(err, ErrRows) {
+					r.Fatalf("a layer without its last byte: %v", err)
 				}
 				for range 2 { // a repeated message has no effect
-					if err := to.ImportLayer(layer, rows); err != nil {
-						r.Fatal(err)
+					if rest, err := b.Store(rows, to); err != nil || len(rest) > 0 {
+						r.Fatal(err, len(rest))
 					}
 				}
 			}
@@ -291,7 +291,7 @@ func TestReserveIsAllOrNothing(t *testing.T) {
 func TestScoresFollowTokens(t *testing.T) {
 	a := NewArena(1 << 30)
 	defer a.Close()
-	p := h2o.of(1, 7, 1)
+	p := parse("h2o:recent=1,topk=7,step=1")
 	s := owned(t, a, p, 20)
 	h := s.Head(1, 2)
 	slot := p.Slot(h, 20)
@@ -333,7 +333,22 @@ func TestHandOverIsChecked(t *testing.T) {
 	s := NewStore(a, small, Full())
 	refuse("a token before Open", s.Reserve(1))
 	refuse("Seal before Open", s.Seal())
-	refuse("rows before Open", s.Import(0, 0, 0, nil))
+	row := RowBlock{tensor.Span{Lo: 0, Hi: small.Layers}, tensor.Span{Lo: 2, Hi: 3}, tensor.Span{}, PlanePositions | PlaneRows}
+	rows := func(lo, hi int) []byte {
+		b := row
+		b.Slots = tensor.Span{Lo: lo, Hi: hi}
+		body, err := Selection{src, Full(), func(int) (Kept, *Statistics) { return Full().Keep(&Statistics{Prompt: 70}), nil }}.ReadRows(nil, b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return body
+	}
+	write := func(lo, hi int, body []byte) error {
+		b := row
+		b.Slots = tensor.Span{Lo: lo, Hi: hi}
+		return s.WriteRows(b, body)
+	}
+	refuse("rows before Open", write(0, 1, rows(0, 1)))
 	refuse("an empty prompt", s.Open(0, 0, all))
 	refuse("fewer tokens than the prompt", s.Open(5, 4, all))
 	if err := s.Open(70, 70, tensor.Span{Lo: 0, Hi: 2}); err != nil {
@@ -347,30 +362,21 @@ func TestHandOverIsChecked(t *testing.T) {
 		}
 	}
 	refuse("a store without its third head", s.Seal())
-	rows := func(lo, hi int) []byte {
-		k := Kept{Positions: Full().Keep(&Statistics{Prompt: 70}).Positions[lo:hi]}
-		return src.Export(nil, Full(), 0, 2, k)
-	}
-	refuse("rows of other positions", s.Import(0, 2, 1, rows(0, 69)))
-	refuse("rows past the end", s.Import(0, 2, 69, rows(68, 70)))
-	refuse("half a row", s.Import(0, 2, 0, rows(0, 1)[1:]))
-	for layer := range small.Layers {
-		for range 2 { // a repeated message has no effect
-			if err := s.Import(layer, 2, 0, rows(0, 69)); err != nil {
-				t.Fatal(err)
-			}
+	refuse("rows of other positions", write(1, 70, rows(0, 69)))
+	refuse("rows past the end", write(69, 71, rows(68, 70)))
+	for range 2 { // a repeated message has no effect
+		if err := write(0, 69, rows(0, 69)); err != nil {
+			t.Fatal(err)
 		}
 	}
 	refuse("a store without its last row", s.Seal())
-	for layer := range small.Layers {
-		if err := s.Import(layer, 2, 69, rows(69, 70)); err != nil {
-			t.Fatal(err)
-		}
+	if err := write(69, 70, rows(69, 70)); err != nil {
+		t.Fatal(err)
 	}
 	if err := s.Seal(); err != nil {
 		t.Fatal(err)
 	}
-	refuse("rows after Seal", s.Import(0, 2, 0, rows(0, 1)))
+	refuse("rows after Seal", write(0, 1, rows(0, 1)))
 
 	ring := NewStore(a, small, Streaming(1, 8))
 	refuse("an adopted head of a ring", ring.Open(70, 70, all))
@@ -387,68 +393,19 @@ func TestHandOverIsChecked(t *testing.T) {
 	refuse("blocks of another arena", other.Adopt(src, 2))
 }
 
-func TestParse(t *testing.T) {
-	for _, c := range []struct{ spec, want string }{
-		{"", "full"},
-		{"full", "full"},
-		{"streaming", "streaming:sink=4,recent=1020"},
-		{"streaming:recent=8", "streaming:sink=4,recent=8"},
-		{"streaming:recent=8,sink=0", "streaming:sink=0,recent=8"},
-		{"streaming:positions=original", "streaming:sink=4,recent=1020"},
-		{"streaming:positions=cache,recent=8", "streaming:sink=4,recent=8,positions=cache"},
-		{"tova:half=1,positions=cache", "tova:size=1024,positions=cache,half=1"},
-	} {
-		p, err := Parse(c.spec)
-		if err != nil || p.Spec() != c.want {
-			t.Errorf("Parse(%q) = %v, %v; want %s", c.spec, p, err, c.want)
-		}
-	}
-	for _, spec := range []string{"snap", "full:x=1", "streaming:", "streaming:sink", "streaming:sink=-1", "streaming:recent=0", "streaming:sink=1,sink=2", "streaming:sink=99999999999999999999", "streaming:topk=3",
-		"full:positions=cache", "streaming:positions=text", "streaming:half=1", "streaming:positions=cache,half=2"} {
-		if p, err := Parse(spec); !errors.Is(err, ErrPolicy) {
-			t.Errorf("Parse(%q) = %v, %v; want ErrPolicy", spec, p, err)
-		}
-	}
-	_, err := Parse("unknown")
-	for _, u := range Usage() {
-		if !strings.Contains(err.Error(), u) {
-			t.Errorf("%q does not list %q", err, u)
-		}
-		if p, err := Parse(u); err != nil || p.Spec() != u {
-			t.Errorf("usage %q parses to %v, %v", u, p, err)
-		}
-	}
-}
-
-func FuzzParse(f *testing.F) {
-	for _, s := range []string{"full", "streaming:sink=4,recent=1020", "streaming:=,", ":", "a:b=c", "streaming:positions=cache,half=1"} {
-		f.Add(s)
-	}
-	f.Fuzz(func(t *testing.T, spec string) {
-		p, err := Parse(spec)
-		if err != nil {
-			return
-		}
-		again, err := Parse(p.Spec())
-		if err != nil || again.Spec() != p.Spec() {
-			t.Fatalf("%q -> %q -> %v, %v", spec, p.Spec(), again, err)
-		}
-	})
-}
-
 func FuzzImport(f *testing.F) {
 	a := NewArena(1 << 24)
 	src := read(f, a, small, tensor.Span{Lo: 0, Hi: 3}, 10, 10)
-	f.Add(0, 0, 0, src.Export(nil, Full(), 0, 0, Full().Keep(statistics(src, 0, 0))))
-	f.Add(1, 2, 3, src.Export(nil, Full(), 0, 0, Kept{Positions: []int32{3}}))
-	f.Add(-1, 9, -4, []byte{1, 2, 3})
-	f.Fuzz(func(t *testing.T, layer, head, first int, rows []byte) {
+	b := PromptBlock(small, Full(), 10, 1, src.Heads())
+	f.Add(append1(b, Selection{src, Full(), func(head int) (Kept, *Statistics) { return Full().Keep(statistics(src, 1, head)), nil }}))
+	f.Add([]byte{1, 2, 3})
+	f.Fuzz(func(t *testing.T, rows []byte) {
 		s := NewStore(a, small, Full())
 		defer s.Release()
 		if err := s.Open(10, 10, tensor.Span{}); err != nil {
 			t.Fatal(err)
 		}
-		if err := s.Import(layer, head, first, rows); err != nil && !errors.Is(err, ErrRows) {
+		if _, err := b.Store(rows, s); err != nil && !errors.Is(err, ErrRows) {
 			t.Fatal(err)
 		}
 	})
@@ -555,10 +512,9 @@ func TestReplicaFollows(t *testing.T) {
 				}
 				write(s, from, from+n)
 				for range rapid.IntRange(1, 2).Draw(r, "times") {
-					for pos := from; pos < from+n; pos++ {
-						if err := replica.ImportToken(pos, s.ExportToken(nil, pos)); err != nil {
-							r.Fatal(err)
-						}
+					b := s.StepBlock(from, n)
+					if _, err := b.Store(append1(b, s), replica); err != nil {
+						r.Fatal(err)
 					}
 				}
 				keep := rapid.IntRange(0, n).Draw(r, "accepted")

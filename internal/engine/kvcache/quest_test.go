@@ -11,61 +11,19 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// The chosen pages are those of a stable sort by score, plus the first and the last.
-func TestChosenPages(t *testing.T) {
-	scratch := new(tensor.AttnScratch)
-	rapid.Check(t, func(r *rapid.T) {
-		score := rapid.SampledFrom([]float32{-3, -1, 0, float32(math.Copysign(0, -1)), 1e-40, 2, 7, float32(math.Inf(1)), float32(math.Inf(-1))})
-		if rapid.Bool().Draw(r, "all different") {
-			score = rapid.Float32Range(-5, 5)
-		}
-		scores := rapid.SliceOfN(score, 3, 200).Draw(r, "scores")
-		for n := rapid.SampledFrom([]int{0, 2000}).Draw(r, "more"); len(scores) < n; {
-			scores = append(scores, scores[len(scores)-3]+float32(len(scores)%19)/64)
-		}
-		k := rapid.IntRange(2, len(scores)-1).Draw(r, "k")
-		var rest []int32
-		for i := range len(scores) - 2 {
-			rest = append(rest, int32(i+1))
-		}
-		slices.SortStableFunc(rest, func(a, b int32) int {
-			x, y := scores[a], scores[b]
-			switch {
-			case x > y || x == y && !math.Signbit(float64(x)) && math.Signbit(float64(y)):
-				return -1
-			case x < y || x == y && math.Signbit(float64(x)) && !math.Signbit(float64(y)):
-				return 1
-			}
-			return 0
-		})
-		want := append([]int32{0, int32(len(scores) - 1)}, rest[:k-2]...)
-		slices.Sort(want)
-		mask, row := make([]uint64, (len(scores)+63)/64), slices.Clone(scores)
-		row[0], row[len(row)-1] = notANumber, notANumber
-		if k > 2 {
-			highest(row, k-2, mask, scratch)
-		}
-		mask[0] |= 1
-		mask[(len(row)-1)/64] |= 1 << ((len(row) - 1) % 64)
-		if got := listed(mask, nil); !slices.Equal(got, want) {
-			r.Fatalf("%d of %v: %v, want %v", k, scores, got, want)
-		}
-	})
-}
-
 // questNaive returns the positions that Quest reads for one query group, by the paper's algorithm
 // over rows in float64, unless the choice is too close to call.
-func questNaive(t *testing.T, s *Store, p pageBounds, layer, head, n int, q []float32, g int) (positions []int) {
+func questNaive(t *testing.T, s *Store, page, most int, layer, head, n int, q []float32, g int) (positions []int) {
 	l := s.g.Layout
-	pages := (n + p.page - 1) / p.page
+	pages := (n + page - 1) / page
 	scores := make([]float64, pages)
 	k, v := make([]float32, l.KDim), make([]float32, l.VDim)
 	for i := range scores {
 		lo, hi := make([]float64, l.KDim), make([]float64, l.KDim)
-		for slot := i * p.page; slot < min(n, (i+1)*p.page); slot++ {
+		for slot := i * page; slot < min(n, (i+1)*page); slot++ {
 			l.Get(s.Blocks(layer, head)[slot/tensor.BlockSlots], slot%tensor.BlockSlots, k, v)
 			for d, x := range k {
-				if slot == i*p.page {
+				if slot == i*page {
 					lo[d], hi[d] = float64(x), float64(x)
 				}
 				lo[d], hi[d] = min(lo[d], float64(x)), max(hi[d], float64(x))
@@ -95,10 +53,10 @@ func questNaive(t *testing.T, s *Store, p pageBounds, layer, head, n int, q []fl
 		}
 		return 0
 	})
-	keep := order[:min(p.pages, pages)]
+	keep := order[:min(most, pages)]
 	slices.Sort(keep)
 	for _, i := range keep {
-		for slot := i * p.page; slot < min(n, (i+1)*p.page); slot++ {
+		for slot := i * page; slot < min(n, (i+1)*page); slot++ {
 			positions = append(positions, slot)
 		}
 	}
@@ -138,7 +96,7 @@ func TestReadBytes(t *testing.T) {
 // steps. While the context is within the budget it holds everything, without a copy.
 func TestQuestEqualsNaive(t *testing.T) {
 	g := Geometry{Layers: 2, KVHeads: 2, Group: 3, Layout: tensor.KVLayout{Type: tensor.F32, KDim: 8, VDim: 8}}
-	for _, p := range []*Policy{quest.of(16, 64, 0), quest.of(16, 35, 1), quest.of(32, 128, 0), quest.of(64, 128, 0)} {
+	for _, p := range []*Policy{parse("quest:page=16,budget=64,skip=0"), parse("quest:page=16,budget=35,skip=1"), parse("quest:page=32,budget=128,skip=0"), parse("quest:page=64,budget=128,skip=0")} {
 		t.Run(p.Spec(), func(t *testing.T) {
 			rapid.Check(t, func(r *rapid.T) {
 				a := NewArena(1 << 30)
@@ -168,7 +126,7 @@ func TestQuestEqualsNaive(t *testing.T) {
 						}
 						continue
 					}
-					want := questNaive(t, s, p.Selector.(pageBounds), layer, 1, at+1, q, 3)
+					want := questNaive(t, s, p.Selector.Page(), p.Selector.Reads(1<<30)/p.Selector.Page(), layer, 1, at+1, q, 3)
 					k, v := make([]float32, 8), make([]float32, 8)
 					for i := range max(n, len(want)) {
 						if n != len(want) {

@@ -269,9 +269,9 @@ func floatBytes(f []float32) []byte {
 // floatsOf views an arena block as float32.
 func floatsOf(b []byte) []float32 { return unsafe.Slice((*float32)(unsafe.Pointer(&b[0])), len(b)/4) }
 
-// StateRowBytes is the size of what ExportState appends for KV heads h of one recurrent layer.
-func StateRowBytes(g Geometry, h tensor.Span) int {
-	return 4 * g.Recurrent.HeadsOf(h, g.KVHeads).Len() * g.Recurrent.headFloats()
+// stateRow is the size of the states of a KV head of one recurrent layer on the wire.
+func (g Geometry) stateRow(head int) int {
+	return 4 * g.Recurrent.HeadsOf(tensor.Span{Lo: head, Hi: head + 1}, g.KVHeads).Len() * g.Recurrent.headFloats()
 }
 
 // recordRowBytes is the size of a token's records of all recurrent layers on the wire.
@@ -282,33 +282,24 @@ func recordRowBytes(g Geometry) int {
 	return 4 * g.Recurrent.Layers * g.Recurrent.KeyHeads * g.Recurrent.recordFloats()
 }
 
-// ExportState appends the states of KV heads h of one recurrent layer after the first tokens of the
-// sequence, all of which are committed.
-func (s *Store) ExportState(dst []byte, layer int, h tensor.Span, tokens int) ([]byte, error) {
-	for head := h.Lo; head < h.Hi; head++ {
-		state := s.State(layer, head)
-		if tokens < state.applied || tokens > s.tokens {
-			return dst, fmt.Errorf("kvcache: a recurrent state after %d tokens of %d, it has %d", tokens, s.tokens, state.applied)
-		}
-		state.settleAll(tokens)
-		dst = append(dst, state.moved()...)
+// readState copies the states of a KV head after the first tokens of the sequence, all of which are
+// committed.
+func (s *Store) readState(dst []byte, state *State, tokens int) error {
+	if tokens < state.applied || tokens > s.tokens {
+		return fmt.Errorf("kvcache: a recurrent state after %d tokens of %d, it has %d", tokens, s.tokens, state.applied)
 	}
-	return dst, nil
+	state.settleAll(tokens)
+	copy(dst, state.moved())
+	return nil
 }
 
-// ImportState stores what ExportState appended, in a store that is open. Errors wrap ErrRows.
-func (s *Store) ImportState(layer int, h tensor.Span, in []byte) error {
-	switch want := StateRowBytes(s.g, h); {
-	case s.sealed || s.pending == 0 || layer < 0 || layer >= s.g.Recurrent.Layers || h.Lo < s.heads.Lo || h.Hi > s.heads.Hi:
-		return fmt.Errorf("%w: states of layer %d, heads [%d,%d) of a store that is not open for them", ErrRows, layer, h.Lo, h.Hi)
-	case len(in) != want:
-		return fmt.Errorf("%w: states of heads [%d,%d) have %d bytes, want %d", ErrRows, h.Lo, h.Hi, len(in), want)
+// writeState stores what readState copied, in a store that is open.
+func (s *Store) writeState(state *State, tokens int, src []byte) error {
+	if s.sealed || tokens != s.pending {
+		return fmt.Errorf("%w: a recurrent state after %d tokens of a store that is open for %d", ErrRows, tokens, s.pending)
 	}
-	for head := h.Lo; head < h.Hi; head++ {
-		state := s.State(layer, head)
-		in = in[copy(state.moved(), in):]
-		state.Advanced(s.pending)
-	}
+	copy(state.moved(), src)
+	state.Advanced(s.pending)
 	return nil
 }
 

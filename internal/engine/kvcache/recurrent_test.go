@@ -83,7 +83,7 @@ func statesOf(t *testing.T, s *Store, tokens int) (all []byte) {
 	t.Helper()
 	for layer := range s.g.Recurrent.Layers {
 		var err error
-		if all, err = s.ExportState(all, layer, s.heads, tokens); err != nil {
+		if all, err = s.ReadRows(all, s.LayerBlock(s.g.Layers+layer, tokens)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -146,14 +146,15 @@ func TestRecurrentState(t *testing.T) {
 					if err := o.KeepState(parts[0], layer, parts[0].Heads()); err != nil {
 						t.Fatal(err)
 					}
-					rows, err := parts[1].ExportState(nil, layer, parts[1].Heads(), prompt)
-					if err != nil || len(rows) != StateRowBytes(g, parts[1].Heads()) {
+					b := PromptBlock(g, p, prompt, g.Layers+layer, parts[1].Heads())
+					rows, err := b.Append(nil, parts[1])
+					if err != nil || len(rows) != b.Bytes(o) {
 						t.Fatalf("%d bytes, %v", len(rows), err)
 					}
-					if err := o.ImportState(layer, parts[1].Heads(), rows[1:]); !errors.Is(err, ErrRows) {
-						t.Errorf("a state without its first byte: %v", err)
+					if err := storeRows(b, rows[:len(rows)-1], o); !errors.Is(err, ErrRows) {
+						t.Errorf("a state without its last byte: %v", err)
 					}
-					if err := o.ImportState(layer, parts[1].Heads(), rows); err != nil {
+					if err := storeRows(b, rows, o); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -217,14 +218,9 @@ func decodeStep(t *testing.T, g Geometry, p *Policy, o, replica *Store, n int) {
 	}
 	if replica.Sealed() {
 		reserve(replica)
-		for i := range n + 1 {
-			rows := o.ExportToken(nil, pos+i)
-			if len(rows) != TokenBytes(g) {
-				t.Fatalf("a token has %d bytes, want %d", len(rows), TokenBytes(g))
-			}
-			if err := replica.ImportToken(pos+i, rows); err != nil {
-				t.Fatal(err)
-			}
+		b := o.StepBlock(pos, n+1)
+		if _, err := b.Store(append1(b, o), replica); err != nil {
+			t.Fatal(err)
 		}
 		replica.Commit(n)
 	}
@@ -247,12 +243,19 @@ func handOverRows(t *testing.T, o *Store, parts []*Store, p *Policy) {
 			}
 			for layer := range s.g.Layers {
 				kept := p.Keep(&Statistics{Prompt: o.prompt})
-				if err := o.Import(layer, head, 0, s.Export(nil, p, layer, head, kept)); err != nil {
+				b := PromptBlock(s.g, p, o.prompt, layer, tensor.Span{Lo: head, Hi: head + 1})
+				if _, err := b.Store(append1(b, Selection{s, p, func(int) (Kept, *Statistics) { return kept, nil }}), o); err != nil {
 					t.Fatal(err)
 				}
 			}
 		}
 	}
+}
+
+// storeRows stores a block.
+func storeRows(b RowBlock, rows []byte, to *Store) error {
+	_, err := b.Store(rows, to)
+	return err
 }
 
 // mirror copies a whole cache to a replica.
@@ -261,17 +264,9 @@ func mirror(t *testing.T, o, replica *Store, prompt int) {
 	if err := replica.OpenMoved(prompt, o.Tokens()); err != nil {
 		t.Fatal(err)
 	}
-	for layer := range o.g.Layers {
-		if err := replica.ImportLayer(layer, o.ExportLayer(nil, layer, o.Tokens())); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for layer := range o.g.Recurrent.Layers {
-		rows, err := o.ExportState(nil, layer, o.Heads(), o.Tokens())
-		if err == nil {
-			err = replica.ImportState(layer, o.Heads(), rows)
-		}
-		if err != nil {
+	for layer := range o.g.Layers + o.g.Recurrent.Layers {
+		b := o.LayerBlock(layer, o.Tokens())
+		if _, err := b.Store(append1(b, o), replica); err != nil {
 			t.Fatal(err)
 		}
 	}

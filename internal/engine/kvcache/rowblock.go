@@ -44,10 +44,14 @@ const (
 	PlaneBlocks
 	// PlanePages is pages of a Selector as files hold them.
 	PlanePages
-	// PlaneState is one row: the state of a recurrent layer.
+	// PlaneState is one row: the state of a recurrent layer after as many tokens as the block has
+	// slots. Recurrent layers are numbered after those with rows.
 	PlaneState
+	// PlaneRecords is what the tokens of the running step add to all recurrent states. Its slots are
+	// positions. The first head of layer 0 has it.
+	PlaneRecords
 
-	lastPlane = PlaneState
+	lastPlane = PlaneRecords
 )
 
 // RowShape is the shape of a plane in one head of a layer.
@@ -82,7 +86,8 @@ type RowSink interface {
 var ErrRows = errors.New("kvcache: bad rows")
 
 const (
-	rowBlockHeader = 7 * 4
+	// RowBlockHeader is the size of a header in bytes.
+	RowBlockHeader = 7 * 4
 	// maxSpan bounds the numbers in a header. It exceeds every context.
 	maxSpan = 1 << 26
 )
@@ -124,7 +129,7 @@ func (b RowBlock) each(of RowShaper, f func(at rowsAt) error) error {
 
 // Bytes is the size of a block: the result of Append.
 func (b RowBlock) Bytes(of RowShaper) int {
-	n := rowBlockHeader
+	n := RowBlockHeader
 	_ = b.each(of, func(at rowsAt) error { n += at.bytes; return nil })
 	return n
 }
@@ -144,8 +149,8 @@ func (b RowBlock) numbers() [7]uint32 {
 
 // ParseRowBlock reads the header at the start of in.
 func ParseRowBlock(in []byte) (b RowBlock, err error) {
-	if len(in) < rowBlockHeader {
-		return b, fmt.Errorf("%w: %d bytes, a header has %d", ErrRows, len(in), rowBlockHeader)
+	if len(in) < RowBlockHeader {
+		return b, fmt.Errorf("%w: %d bytes, a header has %d", ErrRows, len(in), RowBlockHeader)
 	}
 	for i, span := range [...]*tensor.Span{&b.Layers, &b.Heads, &b.Slots} {
 		lo, hi := binary.LittleEndian.Uint32(in[8*i:]), binary.LittleEndian.Uint32(in[8*i+4:])
@@ -174,7 +179,7 @@ func (b RowBlock) Cut(in []byte, of RowShaper) (body, rest []byte, err error) {
 	if len(in) < size {
 		return nil, nil, fmt.Errorf("%w: %v has %d bytes, not %d", ErrRows, b, len(in), size)
 	}
-	return in[rowBlockHeader:size], in[size:], nil
+	return in[RowBlockHeader:size], in[size:], nil
 }
 
 // Store stores this block, with which in starts, and returns what follows it.

@@ -47,16 +47,16 @@ var toyBlock = RowBlock{Layers: tensor.Span{Lo: 0, Hi: 3}, Heads: tensor.Span{Lo
 func TestRowBlock(t *testing.T) {
 	var to toyRows
 	in, err := toyBlock.Append([]byte("before"), toyRows{})
-	if err != nil || len(in) != len("before")+toyBlock.Bytes(to) || toyBlock.Bytes(to) != rowBlockHeader+2*(5*4+2*6+10) {
+	if err != nil || len(in) != len("before")+toyBlock.Bytes(to) || toyBlock.Bytes(to) != RowBlockHeader+2*(5*4+2*6+10) {
 		t.Fatalf("%d bytes, want %d (%v)", len(in), toyBlock.Bytes(to), err)
 	}
 	in = append(in[len("before"):], "after"...)
 	rest, err := toyBlock.Store(in, &to)
-	if err != nil || string(rest) != "after" || !bytes.Equal(to.body, in[rowBlockHeader:len(in)-len(rest)]) {
+	if err != nil || string(rest) != "after" || !bytes.Equal(to.body, in[RowBlockHeader:len(in)-len(rest)]) {
 		t.Fatalf("%d bytes stored, rest %q: %v", len(to.body), rest, err)
 	}
 	// Only the block that the receiver expects is stored, and only whole.
-	for name, bad := range map[string][]byte{"short header": in[:rowBlockHeader-1], "short body": in[:toyBlock.Bytes(to)-1], "other block": append([]byte{1}, in[1:]...)} {
+	for name, bad := range map[string][]byte{"short header": in[:RowBlockHeader-1], "short body": in[:toyBlock.Bytes(to)-1], "other block": append([]byte{1}, in[1:]...)} {
 		var to toyRows
 		if _, err := toyBlock.Store(bad, &to); !errors.Is(err, ErrRows) || to.body != nil {
 			t.Errorf("%s: %v, %d bytes stored", name, err, len(to.body))
@@ -72,8 +72,8 @@ func FuzzRowBlock(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add(seed)
-	f.Add(seed[:rowBlockHeader])
-	f.Add(append(bytes.Repeat([]byte{255}, rowBlockHeader), 0))
+	f.Add(seed[:RowBlockHeader])
+	f.Add(append(bytes.Repeat([]byte{255}, RowBlockHeader), 0))
 	f.Fuzz(func(t *testing.T, in []byte) {
 		var to toyRows
 		rest, stored := toyBlock.Store(in, &to)
@@ -93,7 +93,7 @@ func FuzzRowBlock(f *testing.F) {
 		if b.Layers.Len()*b.Heads.Len() > 1<<10 || b.Slots.Len() > 1<<10 {
 			return
 		}
-		if again, err := b.Append(nil, toyRows{}); err != nil || !bytes.Equal(again[:rowBlockHeader], in[:rowBlockHeader]) {
+		if again, err := b.Append(nil, toyRows{}); err != nil || !bytes.Equal(again[:RowBlockHeader], in[:RowBlockHeader]) {
 			t.Fatalf("%v is written with another header: %v", b, err)
 		}
 	})

@@ -8,52 +8,89 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// HeadBytes is the size of one KV head of a segment: its block of every layer.
-func HeadBytes(g Geometry) int { return g.rowBytes(1, tensor.KVLayout.BlockBytes) }
-
-// Bytes copies the segment's rows to dst: [head][layer] blocks as in memory, HeadBytes a head. dst
-// has room for all of them.
-func (g *Segment) Bytes(dst []byte) {
-	heads := g.heads.Len()
-	for head := range heads {
-		for layer := range g.g.Layers {
-			dst = dst[copy(dst, g.blocks[layer*heads+head]):]
-		}
+// RowShape implements RowShaper, for the planes of segments.
+func (g Geometry) RowShape(layer, _ int, plane Plane) RowShape {
+	if plane == PlaneBlocks {
+		return RowShape{Bytes: g.LayoutOf(layer).BlockBytes(), Slots: tensor.BlockSlots}
 	}
+	return RowShape{}
 }
 
-// NewSegment makes block at of a text from the result of Bytes on a socket with the same heads. It
-// allocates: errors wrap ErrBudget and ErrMemory.
+// SegmentBlock is one KV head of block at of a text: its block of every layer.
+func (g Geometry) SegmentBlock(head, at int) RowBlock {
+	return RowBlock{tensor.Span{Lo: 0, Hi: g.Layers}, tensor.Span{Lo: head, Hi: head + 1}, tensor.Span{Lo: at * tensor.BlockSlots, Hi: (at + 1) * tensor.BlockSlots}, PlaneBlocks}
+}
+
+// HeadBytes is the size of one KV head of a segment on the wire: its block of every layer.
+func HeadBytes(g Geometry) int { return g.SegmentBlock(0, 0).Bytes(g) }
+
+// Append appends the rows of a segment, a RowBlock of HeadBytes for each head, so that files and
+// sockets can cut them by heads.
+func (g *Segment) Append(dst []byte) []byte {
+	for head := g.heads.Lo; head < g.heads.Hi; head++ {
+		dst, _ = g.g.SegmentBlock(head, g.at).Append(dst, g)
+	}
+	return dst
+}
+
+// RowShape implements RowShaper.
+func (g *Segment) RowShape(layer, head int, plane Plane) RowShape {
+	return g.g.RowShape(layer, head, plane)
+}
+
+// ReadRows implements RowSource. It does not fail.
+func (g *Segment) ReadRows(dst []byte, b RowBlock) ([]byte, error) {
+	return b.readEach(dst, g, func(dst []byte, at rowsAt) error { copy(dst, g.block(at)); return nil })
+}
+
+// WriteRows implements RowSink.
+func (g *Segment) WriteRows(b RowBlock, body []byte) error {
+	return b.writeEach(body, g, func(at rowsAt, src []byte) error { copy(g.block(at), src); return nil })
+}
+
+func (g *Segment) block(at rowsAt) []byte {
+	return g.blocks[at.layer*g.heads.Len()+at.head-g.heads.Lo]
+}
+
+// NewSegment makes block at of a text from the result of Append on a socket with the same heads. It
+// checks the rows before it allocates. Errors wrap ErrRows, ErrBudget and ErrMemory.
 func NewSegment(a *Arena, g Geometry, heads tensor.Span, at int, rows []byte) (*Segment, error) {
 	if heads.Lo < 0 || heads.Hi > g.KVHeads || heads.Len() < 1 || len(rows) != heads.Len()*HeadBytes(g) {
 		return nil, fmt.Errorf("%w: %d bytes for heads [%d,%d) of %d layers", ErrRows, len(rows), heads.Lo, heads.Hi, g.Layers)
 	}
-	blocks, err := a.allocAll(func(yield func(size int)) {
+	bodies := make([][]byte, heads.Len())
+	var err error
+	for i := range bodies {
+		if bodies[i], rows, err = g.SegmentBlock(heads.Lo+i, at).Cut(rows, g); err != nil {
+			return nil, err
+		}
+	}
+	s := &Segment{arena: a, g: g, heads: heads, at: at}
+	if s.blocks, err = a.allocAll(func(yield func(size int)) {
 		for layer := range g.Layers {
 			for range heads.Len() {
 				yield(g.LayoutOf(layer).BlockBytes())
 			}
 		}
-	})
-	if err != nil {
+	}); err != nil {
 		return nil, fmt.Errorf("restoring block %d of a text: %w", at, err)
 	}
-	for head := range heads.Len() {
-		for layer := range g.Layers {
-			rows = rows[copy(blocks[layer*heads.Len()+head], rows):]
+	for i, body := range bodies {
+		if err := s.WriteRows(g.SegmentBlock(heads.Lo+i, at), body); err != nil {
+			s.arena.Release(s.blocks)
+			return nil, err
 		}
 	}
-	s := &Segment{arena: a, g: g, heads: heads, at: at, blocks: blocks}
 	a.register(s)
 	return s, nil
 }
 
 // Form identifies the layout of rows in a block. Processes with equal forms can read each other's
-// Bytes. It is a hash of the shape and of sample blocks, so that no build misreads the rows of
+// segments. It is a hash of the shape and of sample blocks, so that no build misreads the rows of
 // another layout.
 func Form(g Geometry) [sha256.Size]byte {
 	h := sha256.New()
-	fmt.Fprintf(h, "%d layers, %+v, windows %v\x00", g.Layers, g.Layout, g.Windows)
+	fmt.Fprintf(h, "row blocks, %d layers, %+v, windows %v\x00", g.Layers, g.Layout, g.Windows)
 	h.Write(sampleBlock(g.Layout))
 	if g.Local.KDim > 0 {
 		fmt.Fprintf(h, "%+v\x00", g.Local)

@@ -18,10 +18,10 @@ func TestSegmentBytes(t *testing.T) {
 			defer a.Close()
 			defer b.Close()
 			chain, source := chainOf(t, a, g, heads, 200, 3)
-			rows := make([]byte, g.KVHeads*HeadBytes(g))
+			var rows []byte
 			var again []*Segment
 			for at, seg := range chain {
-				seg.Bytes(rows)
+				rows = seg.Append(rows[:0])
 				if s, err := NewSegment(b, g, heads, at, rows); err != nil {
 					t.Fatal(err)
 				} else {
@@ -57,13 +57,16 @@ func TestSegmentBytes(t *testing.T) {
 			if s := b.Stats(); s.Used != 0 {
 				t.Errorf("%+v after all were released", s)
 			}
-			if _, err := NewSegment(b, g, heads, 0, rows[1:]); !errors.Is(err, ErrRows) {
+			if _, err := NewSegment(b, g, heads, 2, rows[1:]); !errors.Is(err, ErrRows) {
 				t.Errorf("rows that lack a byte: %v", err)
+			}
+			if _, err := NewSegment(b, g, heads, 1, rows); !errors.Is(err, ErrRows) || b.Used() != 0 {
+				t.Errorf("another block of the text: %v, %d bytes in use", err, b.Used())
 			}
 			if _, err := NewSegment(NewArena(one), g, tensor.Span{Lo: 0, Hi: g.KVHeads + 1}, 0, rows); !errors.Is(err, ErrRows) {
 				t.Errorf("heads that are not there: %v", err)
 			}
-			if _, err := NewSegment(NewArena(one+window-1), g, heads, 0, rows); !errors.Is(err, ErrBudget) {
+			if _, err := NewSegment(NewArena(one+window-1), g, heads, 2, rows); !errors.Is(err, ErrBudget) {
 				t.Errorf("no room: %v", err)
 			}
 		})

@@ -15,8 +15,8 @@ import (
 // page of them, keys and values of a page and head adjacent. In memory remain the index, the later
 // rows, and for each head the pages that the last step selected. The next step reads only pages
 // from the file that its selection adds. Attention gets blocks with the selected pages at their
-// usual places, so no bit depends on where a page is stored. If keys are factors, the file has the
-// values (as ShadowKV was published), and the factors stay in memory.
+// usual places, so no bit depends on where a page is stored. If an index replaces keys, the file has
+// the values (as ShadowKV was published), and the index stays in memory.
 
 // PageFile holds the pages of one store. Read may be called concurrently.
 type PageFile interface {
@@ -46,7 +46,6 @@ type fetched struct {
 	pages  []int32  // pages in memory, ascending
 	places []int32  // place of each in blocks
 	taken  []uint64 // one bit per place
-	want   []int32  // pages of the running selection, under factors
 	spare  [2][]int32
 	blocks [][]byte
 }
@@ -62,7 +61,7 @@ func (p *Policy) pager() pageSelector {
 
 // spilledSize is the number of bytes of n slots that move to a file.
 func (p *Policy) spilledSize(l tensor.KVLayout, n int) int {
-	if p.Factors.Rank > 0 {
+	if p.ReplacesKeys {
 		return l.ValueBytes(n)
 	}
 	return l.PageBytes(n)
@@ -74,7 +73,7 @@ func pagesKept(c pageSelector) int { return (c.Reads(1<<30) + c.Page() - 1) / c.
 // keptBytes are the bytes of one head that stay in memory: its selected pages and its tables.
 func keptBytes(g Geometry, p *Policy, blocks int) (rows, tables int64) {
 	c, each := p.pager(), int64(16)
-	if p.Factors.Rank > 0 {
+	if p.ReplacesKeys {
 		each = 20
 	}
 	return blocksOf(pagesKept(c)*c.Page()) * int64(p.spilledSize(g.Layout, tensor.BlockSlots)), each*int64(pagesKept(c)) + 8*((int64(pagesKept(c))+63)/64) + 4*int64(blocks*tensor.BlockSlots/c.Page())
@@ -98,8 +97,8 @@ func pageable(g Geometry, prompt, tokens int, p *Policy) (blocks int) {
 			switch {
 			case tokens <= 2*c.Reads(1<<30):
 				return 0
-			case r.Factors.Rank > 0:
-				return r.factored(g, prompt)
+			case r.ReplacesKeys:
+				return r.plan(g, prompt).Replaced
 			}
 			blocks = tokens / tensor.BlockSlots
 		}
@@ -132,7 +131,7 @@ func FileBytes(g Geometry, blocks int, p *Policy) int64 {
 
 // pager is the selector of pages of a table; nil: its rows stay in memory.
 func (t *table) pager() pageSelector {
-	if t.window > 0 || t.rule.Factors.Rank > 0 && t.factors == nil {
+	if t.window > 0 || t.rule.ReplacesKeys && t.replaced == 0 {
 		return nil
 	}
 	return t.rule.pager()
@@ -146,43 +145,49 @@ func (s *Store) Spilled() int {
 	return s.spilled.blocks
 }
 
-// CopyPages fills dst with what the file of a store's first blocks must contain from offset at on,
-// in whole pages. It returns the length; 0 at the end. dst has room for a block.
-func (s *Store) CopyPages(dst []byte, at int64, blocks int) int {
-	n, skip := 0, at
-	if blocks > pageable(s.g, s.prompt, s.tokens, s.policy) {
-		return 0
-	}
-	for i := range s.tables {
-		t := &s.tables[i]
-		c := t.pager()
-		if c == nil {
+// FileBlocks lists what the file of a store's first blocks contains, in order, in pieces of
+// at most the given bytes, or of one block of rows if that is larger.
+func FileBlocks(g Geometry, p *Policy, blocks, bytes int) (list []RowBlock) {
+	for layer := range g.Layers {
+		r := g.Rule(layer, p)
+		if r.pager() == nil {
 			continue
 		}
-		size := int64(t.rule.spilledSize(s.g.Layout, tensor.BlockSlots))
-		if skip >= int64(blocks)*size {
-			skip -= int64(blocks) * size
-			continue
-		}
-		for b := int(skip / size); b < blocks && n+int(size) <= len(dst); b++ {
-			if f := t.factors; f != nil {
-				copy(dst[n:], f.values[b])
-			} else {
-				for first, at := 0, n; first < tensor.BlockSlots; first, at = first+c.Page(), at+s.g.Layout.PageBytes(c.Page()) {
-					s.g.Layout.SavePage(dst[at:], t.rows()[b], first, c.Page())
-				}
+		size := r.spilledSize(g.Layout, tensor.BlockSlots)
+		heads, n := min(g.KVHeads, max(1, bytes/(size*blocks))), min(blocks, max(1, bytes/size))
+		for head := 0; head < g.KVHeads; head += heads {
+			for b := 0; b < blocks; b += n {
+				list = append(list, RowBlock{tensor.Span{Lo: layer, Hi: layer + 1}, tensor.Span{Lo: head, Hi: min(head+heads, g.KVHeads)},
+					tensor.Span{Lo: b * tensor.BlockSlots, Hi: min(b+n, blocks) * tensor.BlockSlots}, PlanePages})
 			}
-			n, skip = n+int(size), skip+size
 		}
-		if skip < int64(blocks)*size {
-			return n
-		}
-		skip = 0
 	}
-	return n
+	return list
 }
 
-// PageSums appends the checksums of pages from CopyPages, in the policy's page size.
+// readPages reads pages of whole blocks as files hold them.
+func (s *Store) readPages(dst []byte, t *table, slots tensor.Span) error {
+	lo, hi := slots.Lo/tensor.BlockSlots, slots.Hi/tensor.BlockSlots
+	if hi > pageable(s.g, s.prompt, s.tokens, s.policy) || lo < t.freed && t.replaced == 0 {
+		return fmt.Errorf("%w: blocks [%d,%d) of a store with %d tokens cannot be in a file", ErrRows, lo, hi, s.tokens)
+	}
+	page := t.pager().Page()
+	for b := lo; b < hi; b++ {
+		if t.replaced > 0 {
+			n := t.rule.spilledSize(s.g.Layout, tensor.BlockSlots)
+			s.replacer.ReadValues(dst[:n], t.Layer, t.Index, b)
+			dst = dst[n:]
+			continue
+		}
+		for first := 0; first < tensor.BlockSlots; first += page {
+			s.g.Layout.SavePage(dst, t.rows()[b], first, page)
+			dst = dst[s.g.Layout.PageBytes(page):]
+		}
+	}
+	return nil
+}
+
+// PageSums appends the checksums of pages of FileBlocks, in the policy's page size.
 func PageSums(sums []uint32, g Geometry, p *Policy, pages []byte) []uint32 {
 	for _, r := range g.rules(p) {
 		if c := r.pager(); c != nil {
@@ -197,10 +202,10 @@ func PageSums(sums []uint32, g Geometry, p *Policy, pages []byte) []uint32 {
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Spill frees the rows of a store's first blocks. The file has all their pages, from CopyPages,
-// with the checksums of PageSums. The store closes the file.
+// Spill frees the rows of a store's first blocks. The file has all their pages, those of
+// FileBlocks, with the checksums of PageSums. The store closes the file.
 func (s *Store) Spill(file PageFile, blocks int, sums []uint32) error {
-	if want := pageable(s.g, s.prompt, s.tokens, s.policy); s.spilled != nil || !s.sealed || blocks < 1 || blocks > want || s.policy.Factors.Rank > 0 && blocks < want {
+	if want := pageable(s.g, s.prompt, s.tokens, s.policy); s.spilled != nil || !s.sealed || blocks < 1 || blocks > want || s.policy.ReplacesKeys && blocks < want {
 		return fmt.Errorf("kvcache: %d blocks of a store with %d tokens, %d of them in a file already, cannot be spilled: %d can", blocks, s.tokens, s.Spilled(), want)
 	}
 	in := spilled{file: file, blocks: blocks}
@@ -218,9 +223,8 @@ func (s *Store) Spill(file PageFile, blocks int, sums []uint32) error {
 			return fmt.Errorf("kvcache: checksums of %d pages for %d bytes of pages", len(sums), all-from)
 		}
 		rows, tables := keptBytes(s.g, t.rule, blocks)
-		if f := t.factors; f != nil { // frees far more than the next allocation takes
-			s.arena.Release(f.values)
-			f.values = nil
+		if t.replaced > 0 { // frees far more than the next allocation takes
+			s.replacer.DropValues(t.Layer, t.Index)
 		} else {
 			s.arena.Release(t.rows()[t.freed:blocks])
 			clear(t.rows()[t.freed:blocks])
@@ -339,6 +343,30 @@ func (s *Store) viewSpilled(t *table, pages []int32, n int, scratch *tensor.Attn
 			clear(block)
 		}
 	})
+}
+
+// FetchPages reads the given pages of a head, ascending, from its file, except those in memory.
+// spilled is false if the head has no file.
+func (s *Store) FetchPages(layer, head int, pages []int32) (spilled bool) {
+	t := s.table(layer, head)
+	s.fetchPages(t, pages)
+	return t.fetched != nil
+}
+
+// FetchedPage is the i-th of the pages of the last FetchPages; nil: it is lost, and so is the result
+// of the step.
+func (s *Store) FetchedPage(layer, head, i int) []byte {
+	t := s.table(layer, head)
+	if i >= len(t.fetched.pages) {
+		return nil
+	}
+	return t.fetched.page(i, t.rule.spilledSize(s.g.Layout, t.rule.Selector.Page()))
+}
+
+// ViewPages is View of the selected pages of a head, for a RowReplacer: load writes the i-th page, if
+// its rows are replaced, into the slots of a block from first on.
+func (s *Store) ViewPages(layer, head int, pages []int32, n int, scratch *tensor.AttnScratch, load func(block []byte, first, i int)) ([][]byte, int, []uint64) {
+	return s.viewPages(s.table(layer, head), pages, n, scratch, load)
 }
 
 // viewPages is View of the selected pages of a head whose first blocks are freed. load writes the

@@ -38,13 +38,12 @@ func (f *pagesInMemory) Close() { f.closed++ }
 
 // spill moves as much of a store as possible to a file, through a buffer of a few blocks.
 func spill(t interface{ Fatal(...any) }, s *Store) *pagesInMemory {
-	f, blocks, buf := &pagesInMemory{}, Spillable(s.g, s.prompt, s.tokens, s.policy), make([]byte, 3*s.g.Layout.BlockBytes()+5)
-	for {
-		n := s.CopyPages(buf, int64(len(f.bytes)), blocks)
-		if n == 0 {
-			break
+	f, blocks := &pagesInMemory{}, Spillable(s.g, s.prompt, s.tokens, s.policy)
+	for _, b := range FileBlocks(s.g, s.policy, blocks, 3*s.g.Layout.BlockBytes()+5) {
+		var err error
+		if f.bytes, err = s.ReadRows(f.bytes, b); err != nil {
+			t.Fatal(err)
 		}
-		f.bytes = append(f.bytes, buf[:n]...)
 	}
 	if want := FileBytes(s.g, blocks, s.policy); int64(len(f.bytes)) != want {
 		t.Fatal(fmt.Sprintf("%d bytes of pages, FileBytes says %d", len(f.bytes), want))
@@ -74,15 +73,15 @@ type spillCase struct {
 }
 
 func spillCases() (all []spillCase) {
-	for i, p := range []*Policy{shadowKV.of(8, 40, 5, 4, 0, 0, 0, 128), shadowKV.of(4, 16, 0, 1, 1, 1, 0, 128), shadowKV.of(16, 32, 2, 2, 0, 0, 0, 128), quest.of(16, 64, 0), quest.of(32, 96, 1), shadowKV.of(8, 40, 5, 4, 0, 0, 1, 8), shadowKV.of(4, 16, 0, 1, 1, 0, 1, 8)} {
+	for i, p := range []*Policy{parse("shadowkv:chunk=8,budget=40,outliers=5,local=4,int8=0,skip=0,keys=exact,rank=128"), parse("shadowkv:chunk=4,budget=16,outliers=0,local=1,int8=1,skip=1,keys=exact,rank=128"), parse("shadowkv:chunk=16,budget=32,outliers=2,local=2,int8=0,skip=0,keys=exact,rank=128"), parse("quest:page=16,budget=64,skip=0"), parse("quest:page=32,budget=96,skip=1"), parse("shadowkv:chunk=8,budget=40,outliers=5,local=4,int8=0,skip=0,keys=lowrank,rank=8"), parse("shadowkv:chunk=4,budget=16,outliers=0,local=1,int8=1,skip=0,keys=lowrank,rank=8")} {
 		for j, l := range []tensor.KVLayout{{Type: tensor.F32, KDim: 8, VDim: 16}, {Type: tensor.BF16, KDim: 16, VDim: 8}, {Type: tensor.Int8, KDim: 32, VDim: 32}, {Type: tensor.BF16, KDim: 24, VDim: 16, Latent: true}} {
 			g := Geometry{Layers: 3, KVHeads: 2, Group: 2, Layout: l}
 			switch {
-			case l.Latent && p.Factors.Rank > 0:
+			case l.Latent && p.ReplacesKeys:
 				continue
 			case l.Latent:
 				g.KVHeads, g.Units = 1, 2
-			case p.Factors.Rank > 0: // make the values large enough to spill
+			case p.ReplacesKeys: // make the values large enough to spill
 				g.Layout.VDim *= 2
 			}
 			if (i+j)%3 == 0 {
@@ -98,7 +97,7 @@ func spillCases() (all []spillCase) {
 // rollbacks and times of the spill, and takes SpilledBytes.
 func TestSpilledIsInMemory(t *testing.T) {
 	exact := spillCases()
-	at := slices.IndexFunc(exact, func(c spillCase) bool { return c.p.Factors.Rank > 0 })
+	at := slices.IndexFunc(exact, func(c spillCase) bool { return c.p.ReplacesKeys })
 	exact, low := exact[:at], exact[at:]
 	spills := map[bool]int{}
 	rapid.Check(t, func(r *rapid.T) {
@@ -123,7 +122,7 @@ func TestSpilledIsInMemory(t *testing.T) {
 		q := make([]float32, c.g.Group*c.g.Layout.KDim)
 		for k := range rapid.IntRange(1, 6).Draw(r, "steps") {
 			if k == when && Spillable(c.g, prompt, stores[1].Tokens(), c.p) > 0 {
-				spills[c.p.Factors.Rank > 0]++
+				spills[c.p.ReplacesKeys]++
 				before := arenas[1].Used()
 				file = spill(r, stores[1])
 				if blocks = stores[1].Spilled(); arenas[1].Used() >= before {
@@ -179,7 +178,7 @@ func TestSpilledPagesAreChecked(t *testing.T) {
 		q[i] = float32(i%3) - 1
 	}
 	for i, fault := range []string{"", "bytes", "read", "", "bytes", "read"} {
-		p := shadowKV.of(8, 40, 5, 4, 0, 0, i/3, 8) // exact keys, or factors
+		p := parse("shadowkv:chunk=8,budget=40,outliers=5,local=4,rank=8,keys=" + [...]string{"exact", "lowrank"}[i/3])
 		a := NewArena(1 << 30)
 		s := ownedOf(t, a, g, p, 900)
 		f := spill(t, s)

@@ -35,33 +35,35 @@ type Store struct {
 	records     [][]byte // [token of the step after the committed ones]
 	prefill     bool     // states advance in place, without records
 
-	indexed     int // pieces of the index done before Seal
-	calibration *calibration
+	// Score is that of a query with a key, for a PromptIndex. The owner sets it before Seal.
+	Score tensor.Score
+
+	promptIndex StoreIndex  // nil: none
+	replacer    RowReplacer // promptIndex, if it replaces rows
+	indexed     int         // pieces of it done before Seal
 }
 
 // table is one head of one layer.
 type table struct {
 	Head
-	rule           *Policy         // Geometry.Rule; Full during prefill
-	layout         tensor.KVLayout // of a row
-	nth            int             // number of the table among those of its layout
-	window         int             // window of the layer; 0: none
-	planes         [planes]plane
-	offsets        []int32      // [slots], see Policy.AtCachePositions
-	n              int          // slots in use: the highest written one + 1
-	indexed        int          // slots in the index
-	attention      []float32    // attention of the newest token of the running step, for Scored evictions
-	before         [][]float32  // scores before each token of a step with several
-	filled         []uint64     // one bit per slot that arrived between Open and Seal
-	order          [][]byte     // memory of windowView
-	queries        []float32    // queries of the observation window, between Open and Seal
-	score          tensor.Score // factor of their products with keys
-	bounds         [2]float32   // thresholds of a moved cache of clusters
-	groupsReceived int          // coarse clusters that arrived with rows, see note
-	ring           int          // slots of the layer's window during prefill
-	freed          int          // freed blocks: outside of the window, or in a file
-	fetched        *fetched     // pages of those blocks, if they are in a file
-	factors        *factors     // factors of the keys of those blocks; nil: none
+	rule      *Policy         // Geometry.Rule; Full during prefill
+	layout    tensor.KVLayout // of a row
+	nth       int             // number of the table among those of its layout
+	window    int             // window of the layer; 0: none
+	planes    [planes]plane
+	offsets   []int32     // [slots], see Policy.AtCachePositions
+	n         int         // slots in use: the highest written one + 1
+	indexed   int         // slots in the index
+	attention []float32   // attention of the newest token of the running step, for Scored evictions
+	before    [][]float32 // scores before each token of a step with several
+	filled    []uint64    // one bit per slot that arrived between Open and Seal
+	order     [][]byte    // memory of windowView
+	queries   []float32   // queries of the observation window, between Open and Seal
+	ring      int         // slots of the layer's window during prefill
+	freed     int         // freed blocks: outside of the window, or in a file
+	fetched   *fetched    // pages of those blocks, if they are in a file
+	replaced  int         // first blocks whose rows the index replaces
+	rest      [][]byte    // memory for the other rows, while they belong to another store until Seal
 }
 
 // rows returns the blocks of keys and values.
@@ -145,7 +147,7 @@ func (s *Store) Bytes() int64 {
 		for _, p := range t.planes {
 			bytes += int64(p.size) * int64(len(p.blocks))
 		}
-		bytes += t.factors.bytes() - blockBytes(t.layout, int64(t.freed))
+		bytes += blockBytes(t.layout, int64(len(t.rest)-t.freed))
 		if t.fetched != nil {
 			bytes += int64(len(t.fetched.blocks) * t.rule.spilledSize(s.g.Layout, tensor.BlockSlots))
 		}
@@ -155,6 +157,9 @@ func (s *Store) Bytes() int64 {
 	}
 	for _, b := range slices.Concat(s.stateBlocks, s.records) {
 		bytes += int64(len(b))
+	}
+	if s.promptIndex != nil {
+		bytes += s.promptIndex.Bytes()
 	}
 	return bytes
 }
@@ -203,8 +208,9 @@ func (s *Store) Len(layer, head int) int { return s.table(layer, head).n }
 func (s *Store) Head(layer, head int) *Head { return &s.table(layer, head).Head }
 
 // Position is the true position of the token in a slot; -1: the slot is empty.
-func (s *Store) Position(layer, head, slot int) int {
-	t := s.table(layer, head)
+func (s *Store) Position(layer, head, slot int) int { return s.table(layer, head).position(slot) }
+
+func (t *table) position(slot int) int {
 	switch {
 	case slot < 0 || slot >= t.n:
 		return -1
@@ -235,8 +241,8 @@ func (s *Store) View(layer, head, pos int, q []float32, score tensor.Score, rope
 	case pageSelector:
 		if pages := c.Select(s.g.Layout, t.planes[indexPlane].blocks, n, Queries{q, s.g.group(), score}, scratch); pages != nil {
 			switch {
-			case t.factors != nil:
-				return s.viewFactored(t, pages, n, rope, scratch)
+			case t.replaced > 0:
+				return s.replacer.View(layer, head, pages, n, rope, scratch)
 			case t.fetched != nil:
 				return s.viewSpilled(t, pages, n, scratch)
 			}
@@ -257,10 +263,13 @@ const panelSlots = 16
 // Release frees everything. The store is empty afterwards. Release may be called twice.
 func (s *Store) Release() {
 	s.dropSpilled()
-	s.dropFactors()
 	s.dropStates()
+	if s.promptIndex != nil {
+		s.promptIndex.Release()
+	}
 	for i := range s.tables {
 		t := &s.tables[i]
+		s.arena.Release(t.rest)
 		s.arena.Release(t.rows()[t.freed:])
 		for _, p := range t.planes[1:] {
 			s.arena.Release(p.blocks)
@@ -271,7 +280,7 @@ func (s *Store) Release() {
 	s.arena.Release(s.undo.blocks[1])
 	s.arena.Uncharge(s.charge + s.queryCharge + s.undo.charge)
 	s.undo, s.charge, s.queryCharge = undo{local: s.undo.local}, 0, 0
-	s.tokens, s.staged, s.prompt, s.pending, s.sealed, s.shares, s.indexed, s.calibration = 0, 0, 0, 0, false, false, 0, nil
+	s.tokens, s.staged, s.prompt, s.pending, s.sealed, s.shares, s.indexed, s.promptIndex, s.replacer = 0, 0, 0, 0, false, false, 0, nil, nil
 }
 
 func (s *Store) table(layer, head int) *table {

@@ -1,5 +1,7 @@
 package kvcache
 
+import "fmt"
+
 // Ring is StreamingLLM (arXiv 2309.17453) with the ring buffer of SnapStream (arXiv 2511.03092),
 // section 3.2.1: slots [sink | ring]. A token keeps its original position (its key is never rotated
 // again), and the newest overwrites the oldest in place.
@@ -28,8 +30,6 @@ func (r Ring) Run(pos, m int) (slot, n int) {
 }
 
 // Streaming keeps the first sink tokens and the newest recent ones.
-func Streaming(sink, recent int) *Policy { return streaming.of(sink, recent) }
-
-var streaming = method{"streaming", []param{size("sink", 4, 0), size("recent", 1020, 1)}, func(v []int) Parts {
-	return Parts{Sink: v[0], Recent: v[1], Eviction: Ring{v[0], v[1]}}
-}}
+func Streaming(sink, recent int) *Policy {
+	return Compose("streaming", fmt.Sprintf("streaming:sink=%d,recent=%d", sink, recent), Parts{Sink: sink, Recent: recent, Eviction: Ring{sink, recent}})
+}

@@ -16,7 +16,7 @@ func TestSumsGoOn(t *testing.T) {
 	latent.KVHeads, latent.Group, latent.Units = 1, 4, 2
 	grouped := small
 	grouped.Group = 2
-	p := h2o.of(30, 30, 0)
+	p := parse("h2o:recent=30,topk=30,step=0")
 	for name, g := range map[string]Geometry{"plain": grouped, "windows": windowed, "latent": latent} {
 		t.Run(name, func(t *testing.T) {
 			rapid.Check(t, func(r *rapid.T) {
@@ -87,7 +87,7 @@ func TestSumsGoOn(t *testing.T) {
 // Sums are kept at powers of two and at the end of what another prompt can reuse, and take less
 // than those of three whole prompts.
 func TestSumsAt(t *testing.T) {
-	p := h2o.of(30, 30, 1)
+	p := parse("h2o:recent=30,topk=30,step=1")
 	for prompt := range 20_000 {
 		from, all := 0, 0
 		for at := p.SumsAt(prompt, 0); at > 0; at = p.SumsAt(prompt, from) {

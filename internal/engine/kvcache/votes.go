@@ -6,22 +6,13 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// votes scores a token by equations 1 and 2 of SnapStream: the attention that the last obs queries
-// pay to it, pooled over its neighbours. Needs.Window must be obs.
-type votes struct {
-	obs  int // queries
-	pool int // width of the average pooling, odd; 1: none
-}
-
-func (v votes) Score(s *Statistics) []float32 { return pooled(windowVotes(s, v.obs), v.pool) }
-
-// windowVotes is equation 1 of SnapStream (SnapKV, arXiv 2404.14469): the attention that each
+// WindowVotes is equation 1 of SnapStream (SnapKV, arXiv 2404.14469): the attention that each
 // prompt token receives from the last window queries, summed over them and over the query heads of
 // the group. The softmax runs over all tokens that a query sees, as in the layer itself. No window
 // x prompt matrix is stored.
 //
 // window is the policy's Needs.Window. Latent attention has counted its votes already.
-func windowVotes(s *Statistics, window int) []float32 {
+func (s *Statistics) WindowVotes(window int) []float32 {
 	if s.Votes != nil {
 		return slices.Clone(s.Votes)
 	}
@@ -40,25 +31,8 @@ func windowVotes(s *Statistics, window int) []float32 {
 // cost of each can be measured.
 func (s *Statistics) Vote(window int) {
 	if window > 0 {
-		s.votes, s.voted = windowVotes(s, window), min(window, s.Prompt)
+		s.votes, s.voted = s.WindowVotes(window), min(window, s.Prompt)
 	}
-}
-
-// pooled is the average pooling of equation 2: stride 1, zero padding, an odd kernel. The padding
-// counts as in PyTorch's avg_pool1d. Sums run from the left, so the bits depend on the votes alone.
-func pooled(votes []float32, kernel int) []float32 {
-	if kernel <= 1 {
-		return votes
-	}
-	out := make([]float32, len(votes))
-	for i := range votes {
-		sum := float32(0)
-		for j := max(0, i-kernel/2); j <= min(len(votes)-1, i+kernel/2); j++ {
-			sum += votes[j]
-		}
-		out[i] = sum / float32(kernel)
-	}
-	return out
 }
 
 // topK returns the positions of the k largest votes in [lo, hi), ascending. The earlier token wins

@@ -56,7 +56,10 @@ func TestWindowPrefill(t *testing.T) {
 		}
 		rule := g.Rule(0, Full())
 		kept := rule.Keep(StatisticsOf(s, 0, 1))
-		if !slices.Equal(s.Export(nil, rule, 0, 1, kept), whole.Export(nil, rule, 0, 1, kept)) {
+		rows := func(s *Store) []byte {
+			return append1(PromptBlock(g, Full(), prompt, 0, tensor.Span{Lo: 1, Hi: 2}), Selection{s, Full(), func(int) (Kept, *Statistics) { return kept, nil }})
+		}
+		if !slices.Equal(rows(s), rows(whole)) {
 			t.Errorf("window %d: the owner gets other rows", size)
 		}
 		s.Release()

@@ -81,7 +81,7 @@ func TestWindowBytes(t *testing.T) {
 	if whole := ResidentBytes(plain, tokens, tokens, Full()); full > whole/5 {
 		t.Errorf("%d bytes with windows, %d without", full, whole)
 	}
-	p := snapStream.of(4, 1020, 1024, 64, 7)
+	p := parse("snapstream:sink=4,recent=1020,topk=1024,obs=64,pool=7")
 	if got, want := ResidentBytes(g, tokens, tokens, p), 2048*(row+table)+5*(1024+tensor.BlockSlots)*(row+table); got != want {
 		t.Errorf("snapstream: %d bytes, want %d", got, want)
 	}

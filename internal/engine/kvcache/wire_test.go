@@ -10,18 +10,35 @@ import (
 	"github.com/shoal-llm/shoal/internal/wire/wiretest"
 )
 
-// TestWire records the bytes in which caches move between sockets: the rows of a hand-over, whole
-// layers, and the rows of a decoded token.
+// TestWire records the blocks in which cache rows move between sockets: of a hand-over, of a whole
+// layer, of a decoded token, of the prefix cache.
 func TestWire(t *testing.T) {
-	var layers, tokens, queries strings.Builder
+	var layers, tokens, prompts, segments strings.Builder
 	for _, kv := range []tensor.DType{tensor.F32, tensor.BF16, tensor.Int8} {
 		g := small
 		g.Layout.Type = kv
 		for _, p := range policies {
 			a := NewArena(1 << 30)
+			part := read(t, a, g, tensor.Span{Lo: 0, Hi: g.KVHeads}, 70, 64)
+			for layer := range g.Layers {
+				b := append1(PromptBlock(g, p, 70, layer, part.Heads()), Selection{part, p, func(head int) (Kept, *Statistics) {
+					seen := statistics(part, layer, head)
+					return g.Rule(layer, p).Keep(seen), seen
+				}})
+				fmt.Fprintf(&prompts, "%v %s layer %d: %d bytes %x\n", kv, p.Spec(), layer, len(b), sum(b))
+			}
+			segment, err := part.Share(0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if b := segment.Append(nil); p.Name() == "full" {
+				fmt.Fprintf(&segments, "%v: %d bytes %x\n", kv, len(b), sum(b))
+			}
+			segment.Release()
+			part.Release()
 			s := ownedOf(t, a, g, p, 70)
 			for layer := range g.Layers {
-				b := s.ExportLayer(nil, layer, s.Tokens())
+				b := append1(s.LayerBlock(layer, s.Tokens()), s)
 				fmt.Fprintf(&layers, "%v %s layer %d: %d bytes %x\n", kv, p.Spec(), layer, len(b), sum(b))
 			}
 			observe(s)
@@ -30,24 +47,14 @@ func TestWire(t *testing.T) {
 			}
 			write(s, s.Tokens(), s.Tokens()+1)
 			if !p.Scored() {
-				b := s.ExportToken(nil, s.Tokens())
+				b := append1(s.StepBlock(s.Tokens(), 1), s)
 				fmt.Fprintf(&tokens, "%v %s: %d bytes %x\n", kv, p.Spec(), len(b), sum(b))
 			}
 			s.Release()
 			a.Close()
 		}
 	}
-	q := make([]float32, 3*2*4)
-	for i := range q {
-		q[i] = float32(i) / 8
-	}
-	for _, p := range policies {
-		st := &Statistics{Prompt: 3, Group: 2, Layout: tensor.KVLayout{Type: tensor.BF16, KDim: 4, VDim: 4}, Queries: q}
-		if b := ExportQueries(nil, p, st); len(b) > 0 {
-			fmt.Fprintf(&queries, "%s: %x\n", p.Spec(), b)
-		}
-	}
-	wiretest.Check(t, wiretest.Form{Name: "layers", Text: layers.String()}, wiretest.Form{Name: "tokens", Text: tokens.String()}, wiretest.Form{Name: "queries", Text: queries.String()})
+	wiretest.Check(t, wiretest.Form{Name: "layers", Text: layers.String()}, wiretest.Form{Name: "tokens", Text: tokens.String()}, wiretest.Form{Name: "prompts", Text: prompts.String()}, wiretest.Form{Name: "segments", Text: segments.String()})
 }
 
 func sum(b []byte) []byte {

@@ -9,6 +9,7 @@ import (
 	pb "google.golang.org/protobuf/proto"
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 	"github.com/shoal-llm/shoal/internal/proto"
 )
@@ -25,7 +26,7 @@ func TestRoundTrip(t *testing.T) {
 		*r = Run{Seq: r.Seq, Owner: r.Owner, Start: r.Start, Tokens: r.Tokens, Sample: true, Accepted: r.Accepted, Draft: r.Draft, PromptLogprobs: None, Next: None}
 	}
 	for _, c := range [...]struct{ from, want *Plan }{{&p, &p}, {&Plan{}, &Plan{Decode: []Run{}, Chunks: []Run{}}}} {
-		got, _, err := Decode(carry(t, Encode(c.from, time.Second)), kvcache.Parse)
+		got, _, err := Decode(carry(t, Encode(c.from, time.Second)), kvpolicy.Parse)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -44,7 +45,7 @@ func TestDecodeRefuses(t *testing.T) {
 		"sequence 6 has 64 bytes of keys for 2":  {Chunks: []*proto.Chunk{{Seq: 6, Save: []uint64{1, 2}, Keys: make([]byte, 64)}}},
 		"sequence 7 has 33 bytes of keys for 1 ": {Keep: []*proto.Keep{{Seq: 7, Save: []uint64{1}, Keys: make([]byte, 33)}}},
 	} {
-		if _, _, err := Decode(m, kvcache.Parse); err == nil || !strings.Contains(err.Error(), want) {
+		if _, _, err := Decode(m, kvpolicy.Parse); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
 		}
 	}

@@ -1,0 +1,25 @@
+package kvpolicy
+
+import (
+	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/kvcache/method"
+)
+
+// snapStream keeps, in this order of slots, the first sink tokens, a ring of the newest tokens, and
+// the topk prompt tokens between them that the last obs queries attend to most (SnapStream, arXiv
+// 2511.03092, section 3):
+//
+//	| sink | ring of recent | top-K |
+//
+// Prefill fills the ring by listing 3 and selects the top-K by listing 6. Decode writes one row in
+// place by listing 5. Positions are the original ones.
+//
+//	case 1, L <  sink+recent: no token is evicted, the top-K section is empty
+//	case 2, L >= sink+recent: valid_topk = min(L-sink-recent, topk) of it are kept
+//
+// The paper masks the unused rest of a static top-K section. Here the section is as long as
+// valid_topk, so no slot is empty.
+var snapStream = method.Method{Name: "snapstream", Params: []method.Param{method.Size("sink", 4, 0), method.Size("recent", 1020, 1), method.Size("topk", 1024, 0), method.Size("obs", 64, 1), method.Odd("pool", 7)},
+	Parts: func(v []int) kvcache.Parts {
+		return kvcache.Parts{Sink: v[0], Recent: v[1], TopK: v[2], Compressor: votes{v[3], v[4]}, Needs: kvcache.Needs{Window: v[3]}, Eviction: kvcache.Ring{Sink: v[0], Recent: v[1]}}
+	}}

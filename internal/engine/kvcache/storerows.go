@@ -1,0 +1,340 @@
+package kvcache
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+)
+
+// PromptBlock is what the owner of a sequence receives of some heads of a layer at the end of
+// prefill.
+func PromptBlock(g Geometry, p *Policy, prompt, layer int, heads tensor.Span) RowBlock {
+	if layer >= g.Layers {
+		return stateBlock(layer, prompt, heads)
+	}
+	slots := tensor.Span{Lo: 0, Hi: g.Rule(layer, p).Slots(prompt, prompt)}
+	planes := PlanePositions | PlaneNumbers | PlaneRows | PlaneQueries
+	if p.Reorders {
+		planes |= PlaneIndex
+	}
+	return RowBlock{tensor.Span{Lo: layer, Hi: layer + 1}, heads, slots, planes}
+}
+
+// LayerBlock is a layer of the store, all that a replica needs of its first tokens.
+func (s *Store) LayerBlock(layer, tokens int) RowBlock {
+	if layer >= s.g.Layers {
+		return stateBlock(layer, tokens, s.heads)
+	}
+	r := s.table(layer, s.heads.Lo).rule
+	slots := tensor.Span{Lo: r.plan(s.g, s.prompt).Replaced * tensor.BlockSlots, Hi: r.Slots(s.prompt, tokens)}
+	return RowBlock{tensor.Span{Lo: layer, Hi: layer + 1}, s.heads, slots, PlanePositions | PlaneNumbers | PlaneRows | PlaneIndex}
+}
+
+func stateBlock(layer, tokens int, heads tensor.Span) RowBlock {
+	return RowBlock{tensor.Span{Lo: layer, Hi: layer + 1}, heads, tensor.Span{Lo: 0, Hi: tokens}, PlaneState}
+}
+
+// StepBlock is the rows of the running step's n tokens from pos on, in all layers. A replica that
+// gets them stays equal to the store: its policy makes the same choices, since they depend on
+// positions alone. Policies whose scores change in decode have no replicas.
+func (s *Store) StepBlock(pos, n int) RowBlock {
+	return RowBlock{tensor.Span{Lo: 0, Hi: s.g.Layers}, s.heads, tensor.Span{Lo: pos, Hi: pos + n}, PlaneStaged | PlaneRecords}
+}
+
+// RowShape implements RowShaper.
+func (s *Store) RowShape(layer, head int, plane Plane) RowShape {
+	if layer >= s.g.Layers || plane == PlaneState {
+		if layer < s.g.Layers || plane != PlaneState {
+			return RowShape{}
+		}
+		return RowShape{Bytes: s.g.stateRow(head)}
+	}
+	t := s.table(layer, head)
+	switch {
+	case plane == PlaneIndex && t.rule.Index != nil && s.promptIndex != nil:
+		return RowShape{Bytes: s.promptIndex.IndexBytes(layer, head)}
+	case plane == PlaneRecords && layer == 0 && head == s.heads.Lo:
+		return RowShape{Bytes: recordRowBytes(s.g), Slots: 1}
+	}
+	return rowShape(s.g, layer, t.rule, s.prompt, plane)
+}
+
+// rowShape is the shape of a plane of a layer, which has rule p.
+func rowShape(g Geometry, layer int, p *Policy, prompt int, plane Plane) RowShape {
+	switch plane {
+	case PlanePositions:
+		return RowShape{Bytes: 4, Slots: 1}
+	case PlaneNumbers:
+		if p.Scored() {
+			return RowShape{Bytes: 4, Slots: 1}
+		}
+	case PlaneRows, PlaneStaged:
+		return RowShape{Bytes: g.LayoutOf(layer).RowBytes(), Slots: 1}
+	case PlaneQueries:
+		return RowShape{Bytes: int(queryBytes(g, p, prompt))}
+	case PlanePages:
+		if c := p.pager(); c != nil {
+			return RowShape{Bytes: p.spilledSize(g.Layout, c.Page()), Slots: c.Page()}
+		}
+	}
+	return RowShape{}
+}
+
+// ReadRows implements RowSource: rows of LayerBlock, StepBlock or FileBlocks.
+func (s *Store) ReadRows(dst []byte, b RowBlock) ([]byte, error) { return b.readEach(dst, s, s.read) }
+
+func (s *Store) read(dst []byte, at rowsAt) error {
+	if at.plane == PlaneState {
+		return s.readState(dst, s.State(at.layer-s.g.Layers, at.head), at.slots.Hi)
+	}
+	t := s.table(at.layer, at.head)
+	switch at.plane {
+	case PlaneIndex:
+		s.promptIndex.ReadIndex(dst, at.layer, at.head)
+		return nil
+	case PlanePages:
+		return s.readPages(dst, t, at.slots)
+	case PlaneStaged, PlaneRecords:
+		if err := s.checkStaged(at.slots); err != nil {
+			return err
+		}
+	}
+	size := at.bytes / at.slots.Len()
+	for slot := at.slots.Lo; slot < at.slots.Hi; slot++ {
+		row := dst[(slot-at.slots.Lo)*size:][:size]
+		switch at.plane {
+		case PlanePositions:
+			binary.LittleEndian.PutUint32(row, uint32(int32(t.position(slot))))
+		case PlaneNumbers:
+			binary.LittleEndian.PutUint32(row, math.Float32bits(t.Scores[slot]))
+		case PlaneRows:
+			t.layout.ExportRow(row, t.rows()[slot/tensor.BlockSlots], slot%tensor.BlockSlots)
+		case PlaneStaged:
+			s.readStaged(row, t, slot)
+		case PlaneRecords:
+			copy(row, s.exportRecords(nil, slot))
+		default:
+			return fmt.Errorf("%w: a store has no plane %#x", ErrRows, uint32(at.plane))
+		}
+	}
+	return nil
+}
+
+// readStaged reads the row that the running step wrote for the token at pos.
+func (s *Store) readStaged(row []byte, t *table, pos int) {
+	l, slot, block := t.layout, pos, []byte(nil)
+	if !t.rule.KeepsAll() {
+		i := s.index(t.Layer, t.Index) * s.undo.per
+		entries := s.undo.entries[i:][:s.undo.per]
+		slot = int(entries[pos-s.tokens].slot) - 1
+		if slot < 0 {
+			panic(fmt.Sprintf("kvcache: position %d was not written in this step", pos))
+		}
+		for j := pos - s.tokens + 1; j < len(entries) && block == nil; j++ {
+			if int(entries[j].slot)-1 == slot { // a later token of the step took the slot
+				block = make([]byte, l.BlockBytes())
+				rows, at := s.undo.row(t, j)
+				l.LoadRow(block, slot%tensor.BlockSlots, rows, at)
+			}
+		}
+	}
+	if block == nil {
+		block = t.rows()[slot/tensor.BlockSlots]
+	}
+	l.ExportRow(row, block, slot%tensor.BlockSlots)
+}
+
+// WriteRows implements RowSink: rows of PromptBlock or LayerBlock between Open and Seal, of
+// StepBlock in a step. Writing the same rows again gives the same state.
+func (s *Store) WriteRows(b RowBlock, body []byte) error { return b.writeEach(body, s, s.write) }
+
+func (s *Store) write(at rowsAt, src []byte) error {
+	if at.plane == PlaneState {
+		return s.writeState(s.State(at.layer-s.g.Layers, at.head), at.slots.Hi, src)
+	}
+	t := s.table(at.layer, at.head)
+	slots := t.rule.Slots(s.prompt, s.pending)
+	switch {
+	case at.plane == PlaneStaged:
+		return s.writeStaged(t, at.slots, src)
+	case at.plane == PlaneRecords:
+		if err := s.checkStaged(at.slots); err != nil {
+			return err
+		}
+		size := at.bytes / at.slots.Len()
+		for pos := at.slots.Lo; pos < at.slots.Hi; pos, src = pos+1, src[size:] {
+			s.importRecords(pos, src[:size])
+		}
+		return nil
+	case s.sealed || s.pending == 0:
+		return fmt.Errorf("%w: the store is not open", ErrRows)
+	case at.plane == PlaneQueries:
+		return s.writeQueries(t, src)
+	case at.plane == PlaneIndex:
+		return s.writeIndex(t, src)
+	case at.slots.Lo < t.freed*tensor.BlockSlots || at.slots.Hi > slots || int(blocksOf(at.slots.Hi)) > len(t.rows()):
+		return fmt.Errorf("%w: slots [%d,%d) of a store with %d", ErrRows, at.slots.Lo, at.slots.Hi, slots)
+	case at.plane == PlanePositions:
+		return s.writePositions(t, at.slots, src)
+	}
+	for slot := at.slots.Lo; slot < at.slots.Hi; slot++ {
+		row := src[(slot-at.slots.Lo)*at.bytes/at.slots.Len():]
+		switch at.plane {
+		case PlaneNumbers:
+			t.Scores[slot] = math.Float32frombits(binary.LittleEndian.Uint32(row))
+		case PlaneRows:
+			t.layout.ImportRow(t.rows()[slot/tensor.BlockSlots], slot%tensor.BlockSlots, row)
+			s.filled(t, slot)
+		default:
+			return fmt.Errorf("%w: a store takes no plane %#x", ErrRows, uint32(at.plane))
+		}
+	}
+	return nil
+}
+
+func (s *Store) writePositions(t *table, slots tensor.Span, src []byte) error {
+	for slot := slots.Lo; slot < slots.Hi; slot++ {
+		pos := int32(binary.LittleEndian.Uint32(src[4*(slot-slots.Lo):]))
+		if pos < 0 || int(pos) >= s.pending || t.rule.KeepsAll() && int(pos) != slot {
+			return fmt.Errorf("%w: slot %d carries position %d of %d", ErrRows, slot, pos, s.pending)
+		}
+	}
+	for slot := slots.Lo; slot < slots.Hi && t.Positions != nil; slot++ {
+		t.Positions[slot] = int32(binary.LittleEndian.Uint32(src[4*(slot-slots.Lo):]))
+	}
+	return nil
+}
+
+// writeIndex stores the index of a head. With rows that the index replaces, that of the selector
+// has come too.
+func (s *Store) writeIndex(t *table, src []byte) error {
+	if err := s.promptIndex.WriteIndex(src, t.Layer, t.Index); err != nil || t.freed == 0 {
+		return err
+	}
+	t.indexed = t.freed * tensor.BlockSlots
+	for slot := range t.indexed {
+		t.filled[slot/64] |= 1 << (slot % 64)
+	}
+	t.n = max(t.n, t.indexed)
+	return nil
+}
+
+// filled marks a slot whose row has arrived between Open and Seal.
+func (s *Store) filled(t *table, slot int) {
+	s.updateHalf(t, slot)
+	t.n = max(t.n, slot+1)
+	t.filled[slot/64] |= 1 << (slot % 64)
+}
+
+func (s *Store) writeQueries(t *table, src []byte) error {
+	q := make([]float32, len(src)/4)
+	for i := range q {
+		q[i] = math.Float32frombits(binary.LittleEndian.Uint32(src[4*i:]))
+	}
+	return s.setQueries(t, q)
+}
+
+// setQueries keeps the queries of a head's observation window, charged until Seal.
+func (s *Store) setQueries(t *table, q []float32) error {
+	if t.queries == nil {
+		if err := s.arena.Charge(4 * int64(len(q))); err != nil {
+			return fmt.Errorf("queries of layer %d, head %d: %w", t.Layer, t.Index, err)
+		}
+		s.queryCharge += 4 * int64(len(q))
+	}
+	t.queries = q
+	return nil
+}
+
+// writeStaged is Write of tokens whose rows come from another store of the same sequence.
+func (s *Store) writeStaged(t *table, positions tensor.Span, src []byte) error {
+	if err := s.checkStaged(positions); err != nil {
+		return err
+	}
+	i := s.index(t.Layer, t.Index) * s.undo.per
+	for pos := positions.Lo; pos < positions.Hi; pos++ {
+		slot := pos
+		if !t.rule.KeepsAll() {
+			if s.undo.entries[i+pos-s.tokens].slot > 0 {
+				s.rewind(t, pos-s.tokens)
+			}
+			slot = s.stage(t, pos)
+		}
+		t.layout.ImportRow(t.rows()[slot/tensor.BlockSlots], slot%tensor.BlockSlots, src[(pos-positions.Lo)*t.layout.RowBytes():])
+		s.updateHalf(t, slot)
+		s.reindex(t, slot, slot+1)
+		t.n = max(t.n, slot+1)
+	}
+	return nil
+}
+
+func (s *Store) checkStaged(positions tensor.Span) error {
+	if positions.Lo < s.tokens || positions.Hi > s.tokens+s.staged {
+		return fmt.Errorf("%w: positions [%d,%d), reserved are [%d,%d)", ErrRows, positions.Lo, positions.Hi, s.tokens, s.tokens+s.staged)
+	}
+	return nil
+}
+
+// Sealed reports whether the store is complete, so that tokens may be written.
+func (s *Store) Sealed() bool { return s.sealed }
+
+// Staged is the number of reserved tokens beyond Tokens: those of the running step.
+func (s *Store) Staged() int { return s.staged }
+
+// Selection is the rows that a policy keeps of one layer of a prompt, as the owner receives them.
+type Selection struct {
+	From   *Store // a prefill store
+	Policy *Policy
+	Kept   func(head int) (Kept, *Statistics)
+}
+
+// RowShape implements RowShaper.
+func (x Selection) RowShape(layer, head int, plane Plane) RowShape {
+	switch plane {
+	case PlaneState:
+		return x.From.RowShape(layer, head, plane)
+	case PlaneIndex:
+		kept, _ := x.Kept(head)
+		return RowShape{Bytes: len(kept.Index)}
+	}
+	return rowShape(x.From.g, layer, x.From.g.Rule(layer, x.Policy), x.From.tokens, plane)
+}
+
+// ReadRows implements RowSource: rows of PromptBlock.
+func (x Selection) ReadRows(dst []byte, b RowBlock) ([]byte, error) {
+	return b.readEach(dst, x, func(dst []byte, at rowsAt) error {
+		if at.plane == PlaneState {
+			return x.From.read(dst, at)
+		}
+		t := x.From.table(at.layer, at.head)
+		kept, seen := x.Kept(at.head)
+		switch at.plane {
+		case PlaneIndex:
+			copy(dst, kept.Index)
+			return nil
+		case PlaneQueries:
+			for i, q := range seen.window(at.bytes / 4) {
+				binary.LittleEndian.PutUint32(dst[4*i:], math.Float32bits(q))
+			}
+			return nil
+		}
+		size := at.bytes / at.slots.Len()
+		for i, pos := range kept.Positions[at.slots.Lo:at.slots.Hi] {
+			row := dst[i*size:][:size]
+			switch at.plane {
+			case PlanePositions:
+				binary.LittleEndian.PutUint32(row, uint32(pos))
+			case PlaneNumbers:
+				binary.LittleEndian.PutUint32(row, math.Float32bits(kept.Scores[at.slots.Lo+i]))
+			case PlaneRows:
+				t.layout.ExportRow(row, t.rows()[pos/tensor.BlockSlots], int(pos)%tensor.BlockSlots)
+			}
+		}
+		return nil
+	})
+}
+
+// window is the last n elements of the observed queries.
+func (s *Statistics) window(n int) []float32 { return s.Queries[len(s.Queries)-n:] }
