@@ -13,9 +13,8 @@ import (
 // built is the index of a store.
 type built struct {
 	clusters
-	s     *kvcache.Store
-	keys  int // clustered keys of a head
-	moved bool
+	s    *kvcache.Store
+	keys int // clustered keys of a head
 	*calibration
 }
 
@@ -28,8 +27,8 @@ type calibration struct {
 }
 
 // Open implements kvcache.PromptIndex.
-func (c clusters) Open(s *kvcache.Store, moved bool) (kvcache.StoreIndex, error) {
-	return &built{clusters: c, s: s, keys: c.arranged(s.Prompt()), moved: moved}, nil
+func (c clusters) Open(s *kvcache.Store, _ bool) (kvcache.StoreIndex, error) {
+	return &built{clusters: c, s: s, keys: c.arranged(s.Prompt())}, nil
 }
 
 // begin lists the heads with an index.
@@ -68,7 +67,7 @@ func (b *built) Build(piece int, run kvcache.Run, _ kvcache.Ropes) error {
 		run(len(errs), func(i int) { errs[i] = b.build(lo + i) })
 		return errors.Join(errs...)
 	case b.coarse > 0 && layer < g.Layers:
-		if b.moved || len(b.tables) == 0 {
+		if !b.calibrates() {
 			return nil
 		}
 		if layer == 0 {
@@ -77,7 +76,7 @@ func (b *built) Build(piece int, run kvcache.Run, _ kvcache.Ropes) error {
 		run(hi-lo, func(i int) { b.prune(&b.heads[lo+i]) })
 		return nil
 	}
-	if !b.moved && len(b.tables) > 0 {
+	if b.calibrates() {
 		b.thresholds()
 	}
 	b.calibration = nil
@@ -92,7 +91,13 @@ type headShares struct {
 	sizes        []int     // number of keys of each centroid, the coarse ones first
 }
 
-// build fills the index of a head except for its thresholds, which a moved one has.
+// calibrates reports whether the hand-over brought the queries that set the thresholds. The index of
+// a cache that was moved has them already.
+func (b *built) calibrates() bool {
+	return len(b.tables) > 0 && b.s.Queries(b.tables[0][0], b.tables[0][1]) != nil
+}
+
+// build fills the index of a head except for its thresholds.
 func (b *built) build(table int) error {
 	layer, head := b.tables[table][0], b.tables[table][1]
 	bad := func(err error) error {
@@ -107,8 +112,8 @@ func (b *built) build(table int) error {
 		return bad(fmt.Errorf("%d clusters of %d keys, at most %d are possible", fine, b.keys, most))
 	}
 	h.x, h.queries = b.indexOf(l, b.s.IndexBlocks(layer, head)), b.s.Queries(layer, head)
-	if !b.moved && h.queries == nil {
-		return bad(errors.New("the queries that set the threshold are missing"))
+	if (h.queries != nil) != b.calibrates() {
+		return bad(errors.New("only some heads have the queries that set the threshold"))
 	}
 	size := func(i int) int {
 		if i+1 < fine {
@@ -134,7 +139,7 @@ func (b *built) build(table int) error {
 	words := h.x.words()
 	words[coarseWord], words[fineWord], words[keysWord] = uint64(coarse), uint64(fine), uint64(b.keys)
 	switch {
-	case b.moved:
+	case h.queries == nil:
 	case coarse > 0: // prune fills fine
 		h.coarse, h.fine = b.shares(h, []int32{0, int32(coarse)}), make([]float32, fine)
 	default:
