@@ -73,10 +73,10 @@ func (c *Config) use(shift int) {
 		return
 	}
 	if n < had { // park threads before OnThreads, so that they release their CPUs first
-		c.Pool.Use(n)
+		c.Pool.SetThreads(n)
 	}
 	if c.OnThreads != nil {
 		c.OnThreads(n)
 	}
-	c.Pool.Use(n)
+	c.Pool.SetThreads(n)
 }

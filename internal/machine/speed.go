@@ -137,7 +137,7 @@ func (c *SpeedsConfig) measure(ctx context.Context, bus *natsbus.Server, threads
 		return s, err
 	}
 	for _, p := range pools { // roughly the number of threads that wait for messages during a decode step
-		p.Use(threads.Shifted(1))
+		p.SetThreads(threads.Shifted(1))
 	}
 	s.Syncs, err = measuredSyncs(ctx, bus, pools)
 	return s, err

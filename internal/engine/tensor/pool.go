@@ -72,9 +72,9 @@ func NewPool(threads int) *Pool {
 // Threads is the number of threads that take part in a Run, the caller included.
 func (p *Pool) Threads() int { return int(p.use.Load()) }
 
-// Use sets the number of the pool's threads that take part in Runs, from one to all of them. The
+// SetThreads sets the number of the pool's threads that take part in Runs, from one to all of them. The
 // other threads park at once, so they do not occupy CPUs that others may need.
-func (p *Pool) Use(threads int) {
+func (p *Pool) SetThreads(threads int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	threads = max(1, min(threads, len(p.workers)+1))

@@ -47,7 +47,7 @@ func TestPoolUses(t *testing.T) {
 	p := NewPool(all)
 	defer p.Close()
 	for round, use := range []int{2, all, 1, 3, 4, 2, 9, 0} {
-		p.Use(use)
+		p.SetThreads(use)
 		use = max(1, min(use, all))
 		if p.Threads() != use {
 			t.Fatalf("%d threads, want %d", p.Threads(), use)

@@ -75,7 +75,7 @@ func TestFillProcessors(t *testing.T) {
 	}
 	spinning.Add(-1)
 	runtime.GOMAXPROCS(3)
-	if p.Use(2); !allProcsBusy() {
+	if p.SetThreads(2); !allProcsBusy() {
 		t.Error("three do not fill 3 processors")
 	}
 	p.Close()
