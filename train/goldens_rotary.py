@@ -34,6 +34,15 @@ def wrapper(arch, mt, text_config, vision_config, **k):
 
 
 FAMILIES = {
+    "glm": base("GlmForCausalLM", "glm", head_dim=16, num_attention_heads=4, attention_bias=True, partial_rotary_factor=0.5, rope_theta=10000.0, tie_word_embeddings=True),
+    "glm4": base("Glm4ForCausalLM", "glm4", head_dim=16, num_attention_heads=4, attention_bias=True, partial_rotary_factor=0.5, rope_theta=10000.0),
+    "ernie4_5": base("Ernie4_5ForCausalLM", "ernie4_5", head_dim=16, num_attention_heads=4, use_bias=True, rope_theta=500000.0),
+    "mistral3": wrapper("Mistral3ForConditionalGeneration", "mistral3",
+                        text(model_type="ministral3", head_dim=16, num_attention_heads=4, sliding_window=None,
+                             rope_parameters={"type": "yarn", "rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0, "original_max_position_embeddings": 16, "max_position_embeddings": 64, "beta_fast": 32.0, "beta_slow": 1.0,
+                                              "mscale_all_dim": 1.0, "mscale": 1.0, "llama_4_scaling_beta": 0.1}),
+                        {"model_type": "pixtral", "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "head_dim": 8, "image_size": 16, "patch_size": 4},
+                        tie_word_embeddings=True),
     "qwen2_5_vl": base("Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl", rope_theta=1e6, rope_scaling={"type": "mrope", "mrope_section": [2, 1, 1]}, use_sliding_window=False, sliding_window=64, max_window_layers=2,
                        vision_config={"depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2, "out_hidden_size": 48, "patch_size": 4, "fullatt_block_indexes": [0]},
                        image_token_id=3, video_token_id=4, vision_start_token_id=3, vision_end_token_id=4),

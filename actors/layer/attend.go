@@ -167,10 +167,18 @@ func (a *attention) splitLong() {
 	}
 }
 
-// rotateQueries applies the query norm and RoPE to the queries of a KV head's group.
+// rotateQueries applies the query norm, RoPE and the position's factor to the queries of a KV head's
+// group.
 func (a *attention) rotateQueries(t attendTask) {
-	g := a.b.Dims.group()
+	b, d := a.b, a.b.Dims
+	g := d.group()
 	a.rotate(t, t.head*g, g, a.w.QNorm)
+	if b.grown == nil {
+		return
+	}
+	for row := t.s.First + t.first; row < t.s.First+t.first+t.n; row++ {
+		tensor.Scale(b.QKV[row*d.qkvWidth()+t.head*g*d.HeadDim:][:g*d.HeadDim], b.grown[row])
+	}
 }
 
 // rotateKeys applies the key norm and RoPE to the keys of a KV head, and the value norm to its

@@ -16,6 +16,7 @@ type Dims struct {
 	NormEps                              float32
 	MoE                                  model.MoE         // for layers with experts
 	Score                                tensor.Score      // of attention; a zero scale means 1/sqrt(HeadDim)
+	Growth                               model.Growth      // of queries with their position
 	Ropes                                int               // number of rotations that layers choose from; 0 counts as 1
 	Vocab                                int               // number of logits
 	Residual                             float32           // factor of what is added to the residual stream; 0 counts as 1
@@ -40,7 +41,7 @@ type Dims struct {
 // DimsOf returns the dimensions of a model's layers.
 func DimsOf(c *model.Config) Dims {
 	d := Dims{Hidden: c.Hidden, Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim, FFN: c.FFN, NormEps: c.NormEps, MoE: c.MoE,
-		Score: c.Score(), Ropes: len(c.Rotations()), Vocab: c.Vocab, Residual: c.Multipliers.Residual,
+		Score: c.Score(), Ropes: len(c.Rotations()), Growth: c.Growth, Vocab: c.Vocab, Residual: c.Multipliers.Residual,
 		Recurrent: RecurrentOf(c), OutputGate: c.OutputGate}
 	d.PerLayer, d.Layers, d.Activation = c.PerLayer.Width, c.Layers, c.Activation
 	if c.Global.Dim > 0 || c.WideFFN {

@@ -16,17 +16,18 @@ type Processor struct {
 	Layout  tensor.KVLayout
 	Pool    *tensor.Pool
 
-	X    []float32   // (T, Hidden) residual stream, replicated
-	Norm []float32   // (T, Hidden)
-	Y    []float32   // (T, Hidden)
-	QKV  []float32   // (T, qkvWidth)
-	Attn []float32   // (T, attnCols)
-	lent [][]float32 // by number of the lending layer: (decode rows, keys and values)
-	KV   []float32   // (T, kvWidth) with SwiftKV: keys and values of each of the later layers' caches
-	Gate []float32   // (T, gateWidth): stride of FFN columns
-	Up   []float32   // (T, gateWidth)
-	Cos  [][]float32 // (Ropes)(T, ropeHalf)
-	Sin  [][]float32
+	X     []float32   // (T, Hidden) residual stream, replicated
+	Norm  []float32   // (T, Hidden)
+	Y     []float32   // (T, Hidden)
+	QKV   []float32   // (T, qkvWidth)
+	Attn  []float32   // (T, attnCols)
+	lent  [][]float32 // by number of the lending layer: (decode rows, keys and values)
+	KV    []float32   // (T, kvWidth) with SwiftKV: keys and values of each of the later layers' caches
+	Gate  []float32   // (T, gateWidth): stride of FFN columns
+	Up    []float32   // (T, gateWidth)
+	grown []float32   // (T): factors of queries, see model.Growth; nil: none
+	Cos   [][]float32 // (Ropes)(T, ropeHalf)
+	Sin   [][]float32
 
 	products        []tensor.Product // queued products of the same input rows
 	biases          [][]float32
@@ -61,6 +62,9 @@ func NewProcessor(d Dims, maxRows int, layout tensor.KVLayout, pool *tensor.Pool
 	}
 	for i := range d.Widths {
 		b.widths = append(b.widths, d.of(i))
+	}
+	if d.Growth.Beta != 0 {
+		b.grown = make([]float32, maxRows)
 	}
 	for range max(1, d.Ropes) {
 		n := maxRows * d.most(Dims.ropeHalf)
@@ -102,6 +106,9 @@ func (b *Processor) Begin(batch *Batch, rotations []*Rotation) {
 			for j, turn := range rotations {
 				half := len(turn.inv)
 				turn.fill(s.Start+i, b.Cos[j][r*half:(r+1)*half], b.Sin[j][r*half:(r+1)*half])
+			}
+			if b.grown != nil {
+				b.grown[r] = queryFactor(b.Dims.Growth, s.Start+i)
 			}
 		}
 	}

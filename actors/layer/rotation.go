@@ -5,6 +5,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
 // Rotation is a table of cos and sin by position, which grows with the longest sequence. The angle
@@ -33,6 +34,11 @@ func RopesOf(c *model.Config, rotations []*Rotation) kvcache.Ropes {
 		ropes[c.CacheOf(i)] = rotations[c.RopeOf(i)].At
 	}
 	return ropes
+}
+
+// queryFactor returns the factor of the queries of a position.
+func queryFactor(g model.Growth, pos int) float32 {
+	return 1 + float32(g.Beta*tensor.Log(float32(1+pos/g.Original)))
 }
 
 // Until extends the table up to position pos.

@@ -106,6 +106,9 @@ func (b *Processor) Leave(rows []topology.Range) {
 			copy(b.Cos[i][to*half:], b.Cos[i][r.Lo*half:r.Hi*half])
 			copy(b.Sin[i][to*half:], b.Sin[i][r.Lo*half:r.Hi*half])
 		}
+		if b.grown != nil {
+			copy(b.grown[to:], b.grown[r.Lo:r.Hi])
+		}
 		to += r.Len()
 	}
 	if b.batch.step.quantized {

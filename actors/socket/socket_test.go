@@ -354,6 +354,10 @@ func TestGoldens(t *testing.T) {
 		{"gemma3", []int{1, 3, 16}},
 		{"phi3", []int{1, 3, 16}},
 		{"smollm3", []int{1, 3, 4}},
+		{"mistral3", []int{1, 3, 4}},
+		{"ernie4_5", []int{1, 3, 4}},
+		{"glm4", []int{1, 3, 4}},
+		{"glm", []int{1, 3, 4}},
 		{"qwen2_5_vl", []int{1, 3, 4}},
 		{"qwen3_vl_moe", []int{1, 3, 4}},
 		{"gemma4_31b", []int{1, 3, 4, 16}},
@@ -387,7 +391,9 @@ func TestGoldens(t *testing.T) {
 
 // TestGoldensGGUF checks that the same weights in a GGUF file give the same results.
 func TestGoldensGGUF(t *testing.T) {
-	for _, name := range []string{"llama", "qwen2", "qwen3", "mistral", "mistral_window", "mixtral", "qwen3_moe", "granite", "gemma", "gemma2", "gemma3", "gemma4_31b", "gemma4_e2b", "gemma4_26b", "phi3", "deepseek_v3", "smollm3"} {
+	for _, name := range []string{"llama", "qwen2", "qwen3", "mistral", "mistral_window", "mixtral", "qwen3_moe", "granite", "gemma", "gemma2", "gemma3", "gemma4_31b", "gemma4_e2b", "gemma4_26b", "phi3", "deepseek_v3",
+		"smollm3", "glm4", "ernie4_5", "mistral3",
+	} {
 		dir := filepath.Join(modelData, name)
 		ck, err := model.Open(dir)
 		if err != nil {

@@ -57,11 +57,12 @@ type Config struct {
 
 	// Windows is the sliding window of each layer; 0: the layer attends to everything; nil: all
 	// layers do. See Window.
-	Windows    []int `json:",omitempty"`
-	LocalRope  Rope  `json:",omitzero"`  // of the layers with a window; zero: like Rope
-	Rotated    int   `json:",omitempty"` // first elements of a head that rotate; 0: all
-	Neighbours bool  `json:",omitempty"` // rotated pairs are stored as elements 2i and 2i+1, see Order
-	Unrotated  []int `json:",omitempty"` // layers without rotary positions, ascending
+	Windows    []int  `json:",omitempty"`
+	LocalRope  Rope   `json:",omitzero"`  // of the layers with a window; zero: like Rope
+	Rotated    int    `json:",omitempty"` // first elements of a head that rotate; 0: all
+	Neighbours bool   `json:",omitempty"` // rotated pairs are stored as elements 2i and 2i+1, see Order
+	Growth     Growth `json:",omitzero"`  // of queries with their position
+	Unrotated  []int  `json:",omitempty"` // layers without rotary positions, ascending
 
 	Activation      tensor.Activation `json:",omitempty"` // of the FFN's gate
 	NormsAddOne     bool              `json:",omitempty"` // norms multiply by 1 + weight
@@ -168,6 +169,7 @@ var architectureOf = map[string]string{
 	"qwen3_vl": "Qwen3VLForConditionalGeneration", "qwen3_vl_moe": "Qwen3VLMoeForConditionalGeneration", "smollm3": "SmolLM3ForCausalLM",
 	"qwen3_5": "Qwen3_5ForConditionalGeneration", "qwen3_5_text": "Qwen3_5ForCausalLM", "qwen3_next": "Qwen3NextForCausalLM",
 	"qwen3_5_moe": "Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe_text": "Qwen3_5MoeForCausalLM",
+	"ernie4_5": "Ernie4_5ForCausalLM", "glm": "GlmForCausalLM", "glm4": "Glm4ForCausalLM", "ministral3": "Ministral3ForCausalLM",
 }
 
 // readShape reads the sizes, under the names of Llama that its successors kept.

@@ -17,7 +17,32 @@ import (
 )
 
 // families are the architectures that the package registers.
-var families = []string{"DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "Gemma2ForCausalLM", "Gemma3ForCausalLM", "Gemma4ForCausalLM", "Gemma4UnifiedForCausalLM", "GemmaForCausalLM", "GraniteForCausalLM", "LlamaForCausalLM", "LlamaSwiftKVForCausalLM", "MistralForCausalLM", "MixtralForCausalLM", "Phi3ForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM", "Qwen3NextForCausalLM", "Qwen3_5ForCausalLM", "Qwen3_5MoeForCausalLM", "SmolLM3ForCausalLM"}
+var families = []string{
+	"DeepseekV2ForCausalLM",
+	"DeepseekV3ForCausalLM",
+	"Ernie4_5ForCausalLM",
+	"Gemma2ForCausalLM",
+	"Gemma3ForCausalLM",
+	"Gemma4ForCausalLM",
+	"Gemma4UnifiedForCausalLM",
+	"GemmaForCausalLM",
+	"Glm4ForCausalLM",
+	"GlmForCausalLM",
+	"GraniteForCausalLM",
+	"LlamaForCausalLM",
+	"LlamaSwiftKVForCausalLM",
+	"Ministral3ForCausalLM",
+	"MistralForCausalLM",
+	"MixtralForCausalLM",
+	"Phi3ForCausalLM",
+	"Qwen2ForCausalLM",
+	"Qwen3ForCausalLM",
+	"Qwen3MoeForCausalLM",
+	"Qwen3NextForCausalLM",
+	"Qwen3_5ForCausalLM",
+	"Qwen3_5MoeForCausalLM",
+	"SmolLM3ForCausalLM",
+}
 
 // Each family's own keys and defaults, as its configuration class in
 // transformers has them.
@@ -95,6 +120,17 @@ func TestFamilies(t *testing.T) {
 		{"SmolLM3", change{"no_rope_layer_interval": 2, "use_sliding_window": true, "sliding_window": 8}, func(c *Config) bool {
 			return slices.Equal(c.Unrotated, []int{1}) && c.Window(0) == 0 && c.Window(1) == 8
 		}},
+		{"Glm4", change{"head_dim": remove, "hidden_size": 512, "num_key_value_heads": remove, "rms_norm_eps": remove}, func(c *Config) bool {
+			return c.HeadDim == 128 && c.Rotated == 64 && c.Neighbours && c.QKVBias && !c.OutBias && c.KVHeads == 2 && c.NormEps == 1.5625e-7
+		}},
+		{"Glm", change{"head_dim": 16, "partial_rotary_factor": 1, "attention_bias": false}, func(c *Config) bool { return c.Rotated == 0 && c.Neighbours && !c.QKVBias }},
+		{"Glm4", change{"head_dim": 16, "rope_theta": remove, "rope_parameters": map[string]any{"partial_rotary_factor": 0.25, "rope_theta": 1e4}}, func(c *Config) bool { return c.Rotated == 4 }},
+		{"Ernie4_5", change{"tie_word_embeddings": remove, "rope_theta": remove}, func(c *Config) bool {
+			return c.HeadDim == 128 && c.Neighbours && c.Tied && !c.QKVBias && c.Rope.Theta == 5e5
+		}},
+		{"Ministral3", change{"max_position_embeddings": 64, "rope_scaling": map[string]any{"type": "yarn", "factor": 16, "original_max_position_embeddings": 16, "mscale": 1, "mscale_all_dim": 1, "llama_4_scaling_beta": 0.1}}, func(c *Config) bool {
+			return c.Growth == Growth{0.1, 16} && c.MaxPositions == 256 && c.Rope.Amplitude == 1 && c.AttentionScale() == 0.25 && c.Windows == nil
+		}},
 	} {
 		full := change{"architectures": []string{test.arch + "ForCausalLM"}}
 		for k, v := range test.c {
@@ -137,6 +173,15 @@ func TestFamilies(t *testing.T) {
 		full := change{"architectures": []string{"Phi3ForCausalLM"}, field: v}
 		if _, err := ParseConfig("d", with(full), nil); err == nil || !strings.Contains(err.Error(), field) {
 			t.Errorf("Phi-3, %s %v: %v", field, v, err)
+		}
+	}
+	for _, r := range []struct {
+		arch, field string
+		v           any
+	}{{"Glm4", "partial_rotary_factor", 0.1}, {"Glm4", "partial_rotary_factor", 1.5}, {"Glm4", "rope_parameters", map[string]any{"partial_rotary_factor": 0.5, "rope_theta": 7}}, {"Glm4", "rotary_dim", 4}, {"Ernie4_5", "partial_rotary_factor", 0.5},
+		{"Ministral3", "rope_parameters", nil}, {"Ministral3", "rope_parameters", map[string]any{"llama_4_scaling_beta": 0.1}}, {"Ministral3", "rope_parameters", map[string]any{"llama_4_scaling_beta": -1, "original_max_position_embeddings": 16}}} {
+		if _, err := ParseConfig("d", with(change{"architectures": []string{r.arch + "ForCausalLM"}, "head_dim": 16, r.field: r.v}), nil); err == nil || !strings.Contains(err.Error(), r.field) {
+			t.Errorf("%s, %s %v: %v", r.arch, r.field, r.v, err)
 		}
 	}
 	for field, v := range map[string]any{"no_rope_layers": []int{1}, "no_rope_layer_interval": 0, "attention_bias": 2, "partial_rotary_factor": 0.5} {
@@ -200,7 +245,9 @@ func TestFamilies(t *testing.T) {
 func TestFamilyCheckpoints(t *testing.T) {
 	for name, arch := range map[string]string{"qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "mistral": "MistralForCausalLM", "mixtral": "MixtralForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM",
 		"granite": "GraniteForCausalLM", "gemma": "GemmaForCausalLM", "gemma2": "Gemma2ForCausalLM", "gemma3": "Gemma3ForCausalLM", "gemma4_31b": gemma4, "gemma4_e2b": gemma4, "gemma4_26b": gemma4, "mistral_window": "MistralForCausalLM", "qwen2_window": "Qwen2ForCausalLM",
-		"deepseek_v2": "DeepseekV2ForCausalLM", "deepseek_v3": "DeepseekV3ForCausalLM", "phi3": "Phi3ForCausalLM", "smollm3": "SmolLM3ForCausalLM", "qwen2_5_vl": "Qwen2ForCausalLM", "qwen3_vl_moe": "Qwen3MoeForCausalLM", "qwen3_5": "Qwen3_5ForCausalLM", "qwen3_5_uneven": "Qwen3_5ForCausalLM", "qwen3_5_moe": "Qwen3_5MoeForCausalLM", "qwen3_next": "Qwen3NextForCausalLM"} {
+		"deepseek_v2": "DeepseekV2ForCausalLM", "deepseek_v3": "DeepseekV3ForCausalLM", "phi3": "Phi3ForCausalLM",
+		"mistral3": "Ministral3ForCausalLM", "ernie4_5": "Ernie4_5ForCausalLM", "glm4": "Glm4ForCausalLM", "glm": "GlmForCausalLM",
+		"smollm3": "SmolLM3ForCausalLM", "qwen2_5_vl": "Qwen2ForCausalLM", "qwen3_vl_moe": "Qwen3MoeForCausalLM", "qwen3_5": "Qwen3_5ForCausalLM", "qwen3_5_uneven": "Qwen3_5ForCausalLM", "qwen3_5_moe": "Qwen3_5MoeForCausalLM", "qwen3_next": "Qwen3NextForCausalLM"} {
 		dir := filepath.Join("testdata", name)
 		c, err := Open(dir)
 		if err != nil {
@@ -246,7 +293,7 @@ func TestFamilyCheckpoints(t *testing.T) {
 			first++
 		}
 		l := LlamaLayer(first)
-		if slices.Contains(names, l.QNorm) != c.Config.QKNorm || slices.Contains(names, l.Q.Bias) != c.Config.QKVBias || slices.Contains(names, l.O.Bias) {
+		if slices.Contains(names, l.QNorm) != c.Config.QKNorm || slices.Contains(names, l.Q.Bias) != c.Config.QKVBias || slices.Contains(names, l.O.Bias) != c.Config.OutBias {
 			t.Errorf("%s: tensors %v", name, names)
 		}
 		if err := c.Close(); err != nil {

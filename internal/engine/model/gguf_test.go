@@ -29,7 +29,9 @@ func always(typ gguf.Type) func(string) gguf.Type { return func(string) gguf.Typ
 // of every tensor.
 func TestGGUFIsTheSameModel(t *testing.T) {
 	dirs := map[string]string{}
-	for _, name := range []string{"llama", "qwen2", "qwen3", "mistral", "mistral_window", "mixtral", "qwen3_moe", "granite", "gemma", "gemma2", "gemma3", "gemma4_31b", "gemma4_e2b", "gemma4_26b", "phi3", "deepseek_v3", "smollm3"} {
+	for _, name := range []string{"llama", "qwen2", "qwen3", "mistral", "mistral_window", "mixtral", "qwen3_moe", "granite", "gemma", "gemma2", "gemma3", "gemma4_31b", "gemma4_e2b", "gemma4_26b", "phi3", "deepseek_v3",
+		"smollm3", "glm4", "ernie4_5", "mistral3",
+	} {
 		dirs[name] = filepath.Join("testdata", name)
 	}
 	dirs["deepseek_v2"] = t.TempDir()

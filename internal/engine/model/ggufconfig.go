@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -147,9 +148,9 @@ func (m *metadata) rope() {
 	if kind == "none" {
 		return
 	}
-	yarn := kind == "yarn" && m.arch == "deepseek2"
+	yarn := kind == "yarn" && (m.arch == "deepseek2" || m.arch == "mistral3")
 	if kind != "linear" && !yarn {
-		panic(attempt.Failure{Err: &Error{Field: key, Kind: ErrUnsupported, Detail: fmt.Sprintf("%q is not supported; known: none, linear, yarn of deepseek2 (and rope_freqs.weight for Llama 3)", clip(kind))}})
+		panic(attempt.Failure{Err: &Error{Field: key, Kind: ErrUnsupported, Detail: fmt.Sprintf("%q is not supported; known: none, linear, yarn of deepseek2 and mistral3 (and rope_freqs.weight for Llama 3)", clip(kind))}})
 	}
 	v, _ := m.f.Value(m.arch + "." + factor)
 	n, ok := v.Number()
@@ -252,7 +253,7 @@ func (m *metadata) refuse() {
 
 // consistent checks values that metadata contains twice.
 func (m *metadata) consistent(c *Config) {
-	twice := map[string]int{"vocab_size": c.Vocab, "attention.value_length": c.globalKV().Dim, "rope.dimension_count": c.globalKV().Dim,
+	twice := map[string]int{"vocab_size": c.Vocab, "attention.value_length": c.globalKV().Dim, "rope.dimension_count": cmp.Or(c.Rotated, c.globalKV().Dim),
 		"attention.value_length_swa": c.HeadDim, "rope.dimension_count_swa": c.HeadDim}
 	if c.Latent.Rank > 0 {
 		twice = map[string]int{"vocab_size": c.Vocab} // see ggufdeepseek.go

@@ -84,8 +84,8 @@ func (m *metadata) deepseekExperts() {
 	}
 }
 
-// yarn reads YaRN's settings. The converter writes a tenth of mscale_all_dim and omits mscale,
-// which llama.cpp takes to be equal.
+// yarn reads YaRN's settings. The converter writes mscale_all_dim (for deepseek2 a tenth of it) and
+// omits mscale, which llama.cpp takes to be equal.
 func (m *metadata) yarn(key string, factor float64) {
 	original := m.arch + ".rope.scaling.original_context_length"
 	n := attempt.Must(m.f.Whole(original, 0, 0, maxPositions))
@@ -100,7 +100,10 @@ func (m *metadata) yarn(key string, factor float64) {
 		}
 	}
 	if log, ok := scaling["mscale_all_dim"].(float64); ok {
-		all := math.Round(log*1e7) / 1e6 // a float32 of one tenth
+		all := math.Round(log*1e6) / 1e6 // a float32
+		if m.arch == "deepseek2" {
+			all = math.Round(log*1e7) / 1e6
+		}
 		scaling["mscale"], scaling["mscale_all_dim"] = all, all
 	}
 	m.set("rope_scaling", key, scaling)

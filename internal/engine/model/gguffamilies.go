@@ -1,10 +1,13 @@
 package model
 
 import (
+	"fmt"
 	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/shoal-llm/shoal/internal/attempt"
 )
 
 // familyGGUF describes how llama.cpp's converter writes one family.
@@ -31,6 +34,9 @@ var familiesGGUF = map[string]familyGGUF{
 	"gemma4":     {hub: gemma4, read: (*metadata).gemma4, finish: finishGemma, names: gemma4GGUF},
 	"granite":    {hub: "GraniteForCausalLM", read: (*metadata).granite, paired: true},
 	"phi3":       {hub: "Phi3ForCausalLM", read: (*metadata).phi3, names: map[string]string{"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}}, // Phi-4 too
+	"ernie4_5":   {hub: "Ernie4_5ForCausalLM", read: (*metadata).plain},
+	"glm4":       {hub: "Glm4ForCausalLM", read: (*metadata).glm4, names: glm4GGUF},
+	"mistral3":   {hub: "Ministral3ForCausalLM", read: (*metadata).mistral3, paired: true},
 	"smollm3":    {hub: "SmolLM3ForCausalLM", read: (*metadata).smollm3, paired: true},
 	"deepseek2":  {hub: "DeepseekV2ForCausalLM", read: (*metadata).deepseek, names: deepseekGGUF, join: joinKVUp}, // V3 and R1 too
 }
@@ -92,6 +98,47 @@ func (m *metadata) llama() {
 
 // phi3: a window applies to all layers.
 func (m *metadata) phi3() { m.window() }
+
+// plain: nothing beyond sizes and rotation.
+func (m *metadata) plain() {}
+
+var glm4GGUF = map[string]string{"ffn_up": "mlp.gate_up_proj", "post_attention_norm": "post_self_attn_layernorm", "post_ffw_norm": "post_mlp_layernorm"}
+
+// glm4: biases are where the file has them.
+func (m *metadata) glm4() {
+	m.set("attention_bias", "general.architecture", false)
+	m.partial()
+}
+
+// partial reads the number of elements of a head that rotate.
+func (m *metadata) partial() {
+	key := m.arch + ".rope.dimension_count"
+	dim, _ := m.config["head_dim"].(int64)
+	n := attempt.Must(m.f.Whole(key, dim, 0, maxHeadDim))
+	if n < dim {
+		m.set(partialKey, key, (float64(n)+0.5)/float64(dim)) // rounded down when it is read
+	} else {
+		m.set(partialKey, key, 1)
+	}
+}
+
+// mistral3 is Ministral 3 with YaRN, otherwise Mistral.
+func (m *metadata) mistral3() {
+	windowed := m.window() > 0
+	beta := m.number("attention.temperature_scale", 0)
+	if scaling, ok := m.config["rope_scaling"].(map[string]any); ok && scaling["rope_type"] == "yarn" {
+		scaling[growthKey] = beta
+		return
+	}
+	if beta != 0 {
+		key := m.arch + ".attention.temperature_scale"
+		panic(attempt.Failure{Err: &Error{Field: key, Kind: ErrUnsupported, Detail: fmt.Sprintf("%g without rope.scaling.type yarn, whose original context it needs", beta)}})
+	}
+	m.set("architectures", "general.architecture", []string{"MistralForCausalLM"})
+	if !windowed {
+		m.set("sliding_window", m.arch+".attention.sliding_window", nil)
+	}
+}
 
 // smollm3: llama.cpp does not rotate in every fourth layer, whatever the file says.
 func (m *metadata) smollm3() { m.set("no_rope_layer_interval", "general.architecture", 4) }

@@ -37,8 +37,6 @@ func phi3Layer(c *Config, i int) LayerSpec {
 	qkv := Linear{Weight: p + "self_attn.qkv_proj.weight", Of: q + 2*kv, Order: c.headOrder()}
 	l.Q, l.K, l.V = qkv, qkv, qkv
 	l.K.First, l.V.First, l.V.Order = q, q+kv, Order{}
-	l.Gate = Linear{Weight: p + "mlp.gate_up_proj.weight", Of: 2 * c.FFN}
-	l.Up = l.Gate
-	l.Up.First = c.FFN
+	l.fuseGateUp(c, i)
 	return l
 }

@@ -17,7 +17,7 @@ func init() {
 			"num_key_value_heads": "4", "head_dim": "256", "vocab_size": "248320", "max_position_embeddings": "32768"},
 		read:   readQwen35,
 		layer:  qwen35Layer,
-		rotary: []string{"partial_rotary_factor"},
+		rotary: []string{partialKey},
 		extra:  llamaExtra,
 	})
 }
@@ -90,21 +90,6 @@ func readQwen35(f *fields, c *Config) {
 	readDelta(f, c)
 	c.readRotated(f, 0.25)
 	readRope(f, c, 10000)
-}
-
-// readRotated reads the part of a head that rotates, in the forms of transformers 4 and 5.
-func (c *Config) readRotated(f *fields, def float64) {
-	part := f.Number("partial_rotary_factor", def, 0, 1)
-	if p := f.Object("rope_parameters"); p != nil {
-		part = p.Number("partial_rotary_factor", part, 0, 1)
-		f.take(p)
-	}
-	if c.Rotated = int(part * float64(c.HeadDim)); f.err == nil && (c.Rotated < 2 || c.Rotated%2 != 0) {
-		f.fail("partial_rotary_factor", ErrUnsupported, "%g: %d of %d elements of a head rotate; rotary positions need pairs", part, c.Rotated, c.HeadDim)
-	}
-	if c.Rotated == c.HeadDim {
-		c.Rotated = 0
-	}
 }
 
 func qwen35Layer(c *Config, i int) LayerSpec {

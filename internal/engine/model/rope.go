@@ -156,7 +156,7 @@ func (f *fields) agree(scaling *fields, base Rope, c *Config) {
 // scaled is r with the scaling of an object of the config; nil: r itself.
 func (f *fields) scaled(r Rope, in *fields, c *Config) Rope {
 	if in != nil {
-		in.scaling(&r, f.Size("original_max_position_embeddings", c.MaxPositions, maxPositions))
+		in.scaling(&r, c, f.Size("original_max_position_embeddings", c.MaxPositions, maxPositions))
 		in.refuseRotary(c, r.Theta)
 		f.take(in)
 	}
@@ -182,7 +182,7 @@ func (f *fields) lengthen(r *Rope, positions int) int {
 }
 
 // scaling reads the extension of a rotary embedding. original is the default of the trained length.
-func (s *fields) scaling(r *Rope, original int) {
+func (s *fields) scaling(r *Rope, c *Config, original int) {
 	key := "rope_type"
 	if !s.has(key) {
 		key = "type"
@@ -208,8 +208,8 @@ func (s *fields) scaling(r *Rope, original int) {
 			s.fail("high_freq_factor", ErrFormat, "%g is not above low_freq_factor %g", r.HighFreq, r.LowFreq)
 		}
 	}
-	for key, neutral := range map[string]float64{"llama_4_scaling_beta": 0, "extrapolation_factor": 1, "attn_factor": 1} {
-		if v := s.Number(key, neutral, -1e300, 1e300); v != neutral {
+	for key, neutral := range map[string]float64{growthKey: 0, "extrapolation_factor": 1, "attn_factor": 1} {
+		if v := s.Number(key, neutral, -1e300, 1e300); v != neutral && !c.implements(key) {
 			s.fail(key, ErrUnsupported, "%g is not implemented; only %g, which changes nothing, is", v, neutral)
 		}
 	}

@@ -12,7 +12,7 @@ func (f *fields) refuseRotary(c *Config, theta float64) {
 	if width == 0 { // latent attention rotates a separate part
 		width = f.Size("qk_rope_head_dim", 64, maxHeadDim)
 	}
-	for _, key := range []string{"partial_rotary_factor", "rotary_pct", "rope_pct"} {
+	for _, key := range []string{partialKey, "rotary_pct", "rope_pct"} {
 		if part := f.Number(key, 1, 0, 1); part != 1 && !c.implements(key) {
 			f.fail(key, ErrUnsupported, "%g: heads are rotated whole", part)
 		}
@@ -40,6 +40,34 @@ func (f *fields) refuseRotary(c *Config, theta float64) {
 	}
 	if f.Bool("mrope_interleaved", false) {
 		f.fail("mrope_interleaved", ErrUnsupported, "true: parts of a head with positions of their own are not implemented")
+	}
+}
+
+// partialKey is the setting of heads that are rotated in part.
+const partialKey = "partial_rotary_factor"
+
+// readRotated reads which part of a head rotates, in the forms of transformers 4 and 5: the first
+// elements.
+func (c *Config) readRotated(f *fields, part float64) {
+	given := f.has(partialKey)
+	part = f.Number(partialKey, part, 0, 1)
+	for _, key := range []string{"rope_scaling", "rope_parameters"} {
+		if in := f.Object(key); in != nil && in.has(partialKey) {
+			inner := in.Number(partialKey, part, 0, 1)
+			if given && inner != part {
+				in.fail(partialKey, ErrFormat, "%g differs from the %g outside", inner, part)
+			}
+			f.take(in)
+			given, part = true, inner
+		}
+	}
+	n := int(part * float64(c.HeadDim))
+	switch {
+	case f.err != nil:
+	case n < 2 || n%2 != 0:
+		f.fail(partialKey, ErrUnsupported, "%g: %d of %d elements of a head rotate; rotary positions need pairs", part, n, c.HeadDim)
+	case n < c.HeadDim:
+		c.Rotated = n
 	}
 }
 

@@ -1,6 +1,7 @@
 package modeltest
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"strings"
@@ -23,6 +24,9 @@ var families = map[string]family{
 	"LlamaForCausalLM":      {arch: "llama", pairs: true},
 	"MistralForCausalLM":    {arch: "llama", pairs: true, keys: windowKey("llama")},
 	"MixtralForCausalLM":    {arch: "llama", pairs: true},
+	"Ernie4_5ForCausalLM":   {arch: "ernie4_5"},
+	"Glm4ForCausalLM":       {arch: "glm4", names: strings.NewReplacer("mlp.gate_up_proj", "ffn_up", "post_self_attn_layernorm", "post_attention_norm", "post_mlp_layernorm", "post_ffw_norm")},
+	"Ministral3ForCausalLM": {arch: "mistral3", pairs: true, keys: mistral3Keys},
 	"SmolLM3ForCausalLM":    {arch: "smollm3", pairs: true},
 	"Phi3ForCausalLM":       {arch: "phi3", names: strings.NewReplacer("self_attn.qkv_proj", "attn_qkv", "mlp.gate_up_proj", "ffn_up"), keys: windowKey("phi3")},
 	"Qwen2ForCausalLM":      {arch: "qwen2"},
@@ -52,7 +56,7 @@ func Convert(c *model.Checkpoint, typ func(name string) gguf.Type) *GGUF {
 		n   int
 	}{{"block_count", m.Layers}, {"context_length", m.MaxPositions}, {"embedding_length", m.Hidden}, {"feed_forward_length", m.FFN},
 		{"attention.head_count", m.Heads}, {"attention.head_count_kv", m.KVHeads}, {"attention.key_length", m.HeadDim},
-		{"attention.value_length", m.HeadDim}, {"rope.dimension_count", m.HeadDim}, {"vocab_size", m.Vocab}} {
+		{"attention.value_length", m.HeadDim}, {"rope.dimension_count", cmp.Or(m.Rotated, m.HeadDim)}, {"vocab_size", m.Vocab}} {
 		if kv.n == m.Hidden/m.Heads && m.HeadDim == kv.n && strings.HasPrefix(kv.key, "attention.") && kv.key != "attention.head_count" && kv.key != "attention.head_count_kv" {
 			continue // the converter writes a head's width only if it does not follow from others
 		}

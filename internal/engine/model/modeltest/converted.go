@@ -154,3 +154,12 @@ func SameMScale(from, to string) error {
 	}
 	return nil
 }
+
+func mistral3Keys(g *GGUF, m *model.Config) {
+	g.Set("mistral3.rope.scaling.type", "yarn")
+	for key, v := range map[string]float64{"rope.scaling.factor": m.Rope.Factor, "rope.scaling.yarn_beta_fast": m.Rope.Fast, "rope.scaling.yarn_beta_slow": m.Rope.Slow,
+		"rope.scaling.yarn_log_multiplier": m.Rope.MScaleAll, "attention.temperature_scale": float64(m.Growth.Beta)} {
+		g.Set("mistral3."+key, float32(v))
+	}
+	g.Set("mistral3.rope.scaling.original_context_length", m.Rope.OriginalMax)
+}

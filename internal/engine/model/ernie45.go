@@ -1,0 +1,22 @@
+package model
+
+// ERNIE 4.5, dense (Baidu, 2025): the equations of llama.go, with rotated pairs (2i, 2i+1). use_bias
+// puts a bias on all projections.
+func init() {
+	register(architecture{
+		Name:     "Ernie4_5ForCausalLM",
+		defaults: map[string]string{"rms_norm_eps": "1e-5", "max_position_embeddings": "131072", "head_dim": "128"},
+		read:     readErnie45,
+		layer:    llamaLayer,
+		extra:    llamaExtra,
+	})
+}
+
+func readErnie45(f *fields, c *Config) {
+	c.Tied = f.Bool("tie_word_embeddings", true)
+	c.QKVBias = f.Bool("use_bias", false)
+	c.OutBias, c.MLPBias = c.QKVBias, c.QKVBias
+	c.Neighbours = true
+	readRope(f, c, 500000)
+	f.activation("hidden_act", "silu")
+}
