@@ -117,7 +117,7 @@ func readDeepseek(f *fields, c *Config) {
 		f.fail("qk_rope_head_dim", ErrUnsupported, "%d is odd; rotary positions need pairs", l.Rope)
 	}
 	c.HeadDim, c.KVHeads = l.Nope+l.Rope, 1
-	readDeepseekExperts(f, c, c.Architecture == "DeepseekV3ForCausalLM")
+	readDeepseekExperts(f, c, c.Architecture != "DeepseekV2ForCausalLM")
 }
 
 // readDeepseekExperts reads the router's settings. V2 scores experts by a softmax over all, and may

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -27,6 +28,7 @@ var families = []string{
 	"Gemma4UnifiedForCausalLM",
 	"GemmaForCausalLM",
 	"Glm4ForCausalLM",
+	"Glm4MoeLiteForCausalLM",
 	"GlmForCausalLM",
 	"GraniteForCausalLM",
 	"LlamaForCausalLM",
@@ -189,6 +191,21 @@ func TestFamilies(t *testing.T) {
 			t.Errorf("SmolLM3, %s %v: %v", field, v, err)
 		}
 	}
+	latent := change{"architectures": []string{"Glm4MoeLiteForCausalLM"}, "kv_lora_rank": 16, "num_hidden_layers": 3}
+	if c, err := ParseConfig("d", with(latent), nil); err != nil || c.MoE.Experts != 64 || c.MoE.Router.Groups != 0 || c.MoE.Router.Scale != 1.8 || !slices.Equal(c.MoE.Dense, []int{0}) || c.HeadDim != 256 || c.Latent.Value != 256 {
+		t.Errorf("GLM-4.7-Flash: %+v, %v", c, err)
+	}
+	for field, v := range map[string]any{"mlp_layer_types": []string{"dense", "sparse"}, "scoring_func": "softmax", "partial_rotary_factor": 0.5} {
+		bad := maps.Clone(latent)
+		bad[field] = v
+		if _, err := ParseConfig("d", with(bad), nil); err == nil || !strings.Contains(err.Error(), field) {
+			t.Errorf("GLM-4.7-Flash, %s %v: %v", field, v, err)
+		}
+	}
+	latent["mlp_layer_types"] = []string{"sparse", "other", "dense"}
+	if _, err := ParseConfig("d", with(latent), nil); err == nil || !strings.Contains(err.Error(), `layer 1: "other" is not supported`) {
+		t.Errorf("GLM-4.7-Flash, a layer of another kind: %v", err)
+	}
 	if _, err := ParseConfig("d", with(change{"architectures": []string{"SmolLM3ForCausalLM"}, "no_rope_layers": []int{1, 2}}), nil); err == nil || !strings.Contains(err.Error(), "layer 1: 2 is neither 0 nor 1") {
 		t.Errorf("SmolLM3, a layer that is neither: %v", err)
 	}
@@ -247,7 +264,9 @@ func TestFamilyCheckpoints(t *testing.T) {
 		"granite": "GraniteForCausalLM", "gemma": "GemmaForCausalLM", "gemma2": "Gemma2ForCausalLM", "gemma3": "Gemma3ForCausalLM", "gemma4_31b": gemma4, "gemma4_e2b": gemma4, "gemma4_26b": gemma4, "mistral_window": "MistralForCausalLM", "qwen2_window": "Qwen2ForCausalLM",
 		"deepseek_v2": "DeepseekV2ForCausalLM", "deepseek_v3": "DeepseekV3ForCausalLM", "phi3": "Phi3ForCausalLM",
 		"mistral3": "Ministral3ForCausalLM", "ernie4_5": "Ernie4_5ForCausalLM", "glm4": "Glm4ForCausalLM", "glm": "GlmForCausalLM",
-		"smollm3": "SmolLM3ForCausalLM", "qwen2_5_vl": "Qwen2ForCausalLM", "qwen3_vl_moe": "Qwen3MoeForCausalLM", "qwen3_5": "Qwen3_5ForCausalLM", "qwen3_5_uneven": "Qwen3_5ForCausalLM", "qwen3_5_moe": "Qwen3_5MoeForCausalLM", "qwen3_next": "Qwen3NextForCausalLM"} {
+
+		"glm4_moe_lite": "Glm4MoeLiteForCausalLM",
+		"smollm3":       "SmolLM3ForCausalLM", "qwen2_5_vl": "Qwen2ForCausalLM", "qwen3_vl_moe": "Qwen3MoeForCausalLM", "qwen3_5": "Qwen3_5ForCausalLM", "qwen3_5_uneven": "Qwen3_5ForCausalLM", "qwen3_5_moe": "Qwen3_5MoeForCausalLM", "qwen3_next": "Qwen3NextForCausalLM"} {
 		dir := filepath.Join("testdata", name)
 		c, err := Open(dir)
 		if err != nil {

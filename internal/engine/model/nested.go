@@ -26,6 +26,7 @@ var nested = map[string]wrapper{
 	"Gemma4ForConditionalGeneration":        {decoder: gemma4},
 	"Gemma4UnifiedForConditionalGeneration": {decoder: gemma4Unified},
 	"Mistral3ForConditionalGeneration":      {},
+	"KimiK25ForConditionalGeneration":       {},
 	"Qwen2VLForConditionalGeneration":       {decoder: "Qwen2ForCausalLM", flat: true, anyTie: true, assumed: map[string]string{"rms_norm_eps": "1e-5", "max_window_layers": "80"}},
 	"Qwen2_5_VLForConditionalGeneration":    {decoder: "Qwen2ForCausalLM", flat: true, anyTie: true, assumed: map[string]string{"rms_norm_eps": "1e-5", "max_window_layers": "80"}},
 	"Qwen3_5MoeForConditionalGeneration":    {decoder: "Qwen3_5MoeForCausalLM"},

@@ -158,6 +158,10 @@ func TestWrappers(t *testing.T) {
 				return c.Architecture == "Qwen3_5MoeForCausalLM" && c.MoE.Experts == 256 && c.MoE.PerToken == 8 && c.MoE.FFN == 512 && c.MoE.Shared == 96 && c.MoE.Gated && c.MoE.Router.Normalise && c.HeadDim == 256 && c.Recurrent(1)
 			}, ""},
 		{`{"architectures":["Mistral3ForConditionalGeneration"],"text_config":{"model_type":"mistral",` + text + `,"sliding_window":null}}`, func(c *model.Config) bool { return c.Architecture == "MistralForCausalLM" && c.Windows == nil }, ""},
+		{`{"architectures":["KimiK25ForConditionalGeneration"],"tie_word_embeddings":false,"text_config":{"model_type":"kimi_k2",` + text + `,"kv_lora_rank":16,"n_group":1,"topk_group":1,"n_routed_experts":384,"routed_scaling_factor":2.827,"first_k_dense_replace":1}}`,
+			func(c *model.Config) bool {
+				return c.Architecture == "DeepseekV3ForCausalLM" && c.MoE.Experts == 384 && c.MoE.Router.Groups == 0 && len(c.MoE.Dense) == 1
+			}, ""},
 		{`{"architectures":["Mistral3ForConditionalGeneration"],"text_config":{"model_type":"pixtral",` + text + `}}`, nil, `field "text_config.model_type": decoder "pixtral" is not supported`},
 		{`{"architectures":["Mistral3ForConditionalGeneration"],"text_config":{"model_type":7}}`, nil, "text_config.model_type"},
 	} {
