@@ -11,13 +11,15 @@ import (
 // dialect is how a model writes calls and thoughts, by the template that renders a request.
 type dialect struct {
 	family toolcall.Family
-	thinks bool // answers may begin with thoughts
-	late   bool // and such a thought may end without having begun
+	tags   toolcall.Tags // of thoughts
+	thinks bool          // answers may begin with thoughts
+	late   bool          // and such a thought may end without having begun
 }
 
 func dialectOf(source string) dialect {
-	d := dialect{family: toolcall.Detect(source), thinks: toolcall.Thinks(source)}
-	d.late = d.thinks && !strings.Contains(source, toolcall.ThinkOpen)
+	d := dialect{family: toolcall.Detect(source)}
+	d.tags, d.thinks = toolcall.TagsOf(source)
+	d.late = d.thinks && !strings.Contains(source, d.tags.Open)
 	return d
 }
 

@@ -125,7 +125,7 @@ func (s *Service) newChoice(g *Request, index int) *Choice {
 	}
 	var gate *stopGate
 	if g.StopsInAnswer && g.thinking.on && len(g.stop) > 0 {
-		gate = &stopGate{think: toolcall.NewThinker(g.thinking.inside, false)}
+		gate = &stopGate{think: toolcall.NewThinker(g.thinking.tags, g.thinking.inside, false)}
 	}
 	return &Choice{
 		gate: gate, parts: s.newParts(g, index), index: index, text: text, stop: stopper{stops: g.stop},

@@ -7,7 +7,10 @@ import (
 
 // thinking says whether an answer may begin with a thought (on), and whether the prompt opened
 // the thought already (inside) or opened and closed it (closed).
-type thinking struct{ on, inside, closed bool }
+type thinking struct {
+	on, inside, closed bool
+	tags               toolcall.Tags
+}
 
 // thinking is decided by the template of a request and by the end of the prompt, in which the
 // answer goes on.
@@ -15,8 +18,8 @@ func (d dialect) thinking(turn string) thinking {
 	if !d.thinks {
 		return thinking{}
 	}
-	inside, closed := toolcall.Thought(turn)
-	return thinking{on: true, inside: inside, closed: closed}
+	inside, closed := d.tags.Thought(turn)
+	return thinking{on: true, inside: inside, closed: closed, tags: d.tags}
 }
 
 // render renders a conversation. turn is the end of the prompt, in which the answer goes on.

@@ -41,7 +41,7 @@ func (s *Service) constrainTools(g *Request, turn string) (e *apierr.Error) {
 	if e != nil {
 		return e
 	}
-	if *spec != nil && g.thinking.on {
+	if *spec != nil && g.thinking.on && g.thinking.tags == toolcall.Usual { // which the grammar knows
 		after := **spec
 		after.Thought = grammar.ThoughtMay
 		if g.thinking.inside {

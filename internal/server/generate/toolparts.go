@@ -65,9 +65,9 @@ func (s *Service) newParts(g *Request, index int) *parts {
 	if !g.KeepSpecial {
 		p.tok = s.Tokenizer
 	}
-	if t := g.thinking; t.on {
+	if t := g.thinking; t.on && (t.tags == toolcall.Usual || g.Sampling.Grammar == nil) {
 		late := !t.closed && g.Sampling.Grammar == nil && (!g.Stream || s.dialect(g.Tools).late)
-		p.think = toolcall.NewThinker(t.inside, late)
+		p.think = toolcall.NewThinker(t.tags, t.inside, late)
 	}
 	if g.Tools == nil {
 		return p
@@ -100,7 +100,7 @@ func (p *parts) mark(id int32, before string) string {
 	p.spoke = p.spoke || strings.TrimSpace(before) != ""
 	switch {
 	case t == "":
-	case t == toolcall.ThinkOpen && p.think != nil && !p.spoke, t == toolcall.ThinkClose && p.think.Open(), p.parser != nil && p.parser.Marks(t):
+	case p.think.Begins(t) && !p.spoke, p.think.Ends(t) && p.think.Open(), p.parser != nil && p.parser.Marks(t):
 		return t
 	}
 	return ""

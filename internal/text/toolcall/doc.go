@@ -20,11 +20,17 @@ const (
 	Mistral  Family = "mistral"     // [TOOL_CALLS] and a JSON list, or name[ARGS]{...}
 	DeepSeek Family = "deepseek"    // <｜tool▁calls▁begin｜>...
 	Gemma    Family = "gemma"       // <|tool_call>call:f{a:<|"|>text<|"|>}<tool_call|>; Gemma 4
+	Kimi     Family = "kimi"        // <|tool_calls_section_begin|>...
+	Phi      Family = "phi"         // <|tool_call|> and a JSON list
+	GLM      Family = "glm"         // <tool_call>name<arg_key>...</arg_key><arg_value>...</arg_value></tool_call>
+	MiniMax  Family = "minimax"     // <minimax:tool_call><invoke name="..."><parameter name="...">...
+	Seed     Family = "seed"        // <seed:tool_call><function=...><parameter=...>...
+	DSML     Family = "dsml"        // <｜DSML｜function_calls><｜DSML｜invoke name="...">...; DeepSeek V3.2
 	JSON     Family = "json"        // a call or a list of calls as a whole answer; for any template with tools
 )
 
 // Families lists the names that may be configured.
-var Families = []Family{Hermes, Llama, Pythonic, Mistral, DeepSeek, Gemma, JSON}
+var Families = []Family{Hermes, Llama, Pythonic, Mistral, DeepSeek, Gemma, Kimi, Phi, GLM, MiniMax, Seed, DSML, JSON}
 
 // Detect returns the family of a chat template, or None if it does not render tools.
 func Detect(template string) Family {
@@ -34,6 +40,18 @@ func Detect(template string) Family {
 		return None
 	case has("<|tool_call>call:"):
 		return Gemma
+	case has("<arg_key>"):
+		return GLM
+	case has("<minimax:tool_call>"):
+		return MiniMax
+	case has("<seed:tool_call>"):
+		return Seed
+	case has("｜DSML｜"):
+		return DSML
+	case has("<|tool_calls_section_begin|>"):
+		return Kimi
+	case has("<|tool_call|>"):
+		return Phi
 	case has("<tool_call>"):
 		return Hermes
 	case has("[TOOL_CALLS]"):
@@ -47,9 +65,6 @@ func Detect(template string) Family {
 	}
 	return JSON
 }
-
-// Thinks reports whether answers with a template may start with thoughts.
-func Thinks(template string) bool { return strings.Contains(template, "</think>") }
 
 type Call struct {
 	Name      string

@@ -61,6 +61,10 @@ func (g *gemmaCalls) flush(cut bool) []Piece {
 	return out
 }
 
+func (g *gemmaCalls) made() int { return g.calls }
+
+func (g *gemmaCalls) open() bool { return g.at == gemmaIn }
+
 // text emits text, but holds white space back until more text follows.
 func (g *gemmaCalls) text(out *[]Piece, s string) {
 	s = g.blank + s

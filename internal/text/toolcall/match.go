@@ -62,15 +62,15 @@ func (m *match) str() (text string, ok bool) {
 func (m *match) separators(p *Parser) string {
 	marks, set := []string{fence, pythonTag, pythonStart, pythonEnd}, blanks+",;[]"
 	switch p.family {
-	case Hermes, Mistral:
+	case Hermes, Mistral, Phi:
 		if marks = nil; p.block {
 			marks = []string{fence}
 		}
 		if p.made && p.family == Hermes {
 			marks = append(marks, functionEnd)
 		}
-	case DeepSeek:
-		marks, set = []string{fence, callEnd}, blanks
+	case DeepSeek, Kimi:
+		marks, set = []string{fence, p.marks.callEnd}, blanks
 	}
 	if p.made {
 		set += "}" // one too many
@@ -145,20 +145,28 @@ func (m *match) mistral() string {
 	return name
 }
 
-const (
-	callBegin = "<｜tool▁call▁begin｜>"
-	callEnd   = "<｜tool▁call▁end｜>"
+// sectionMarks surround calls, each call, and separate a call's name from its arguments.
+type sectionMarks struct{ open, end, call, name, callEnd string }
+
+var (
+	deepSeekMarks = sectionMarks{"<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"}
+	kimiMarks     = sectionMarks{"<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"}
 )
 
-// deepSeek parses a mark, a name, and another mark. V3 and R1 write the kind in place of the name,
-// followed by the name and a code block.
-func (m *match) deepSeek() string {
-	if !m.lit(callBegin) {
+// inSection parses a mark, a name, and another mark. DeepSeek V3 and R1 write the kind in place of
+// the name, followed by the name and a code block. Kimi writes functions.NAME:NUMBER.
+func (m *match) inSection(marks sectionMarks) string {
+	if !m.lit(marks.call) {
 		return ""
 	}
-	name, ok := m.until("<｜tool▁sep｜>")
+	name, ok := m.until(marks.name)
 	if !ok {
 		return ""
+	}
+	if marks == kimiMarks {
+		m.blank()
+		name, _, _ = strings.Cut(strings.TrimPrefix(strings.TrimSpace(name), "functions."), ":")
+		return strings.TrimSpace(name)
 	}
 	if strings.TrimSpace(name) == "function" {
 		if name, ok = m.until("\n"); !ok {

@@ -14,6 +14,7 @@ type Parser struct {
 	end    string   // ends the calls; "": the end of the answer does
 	ends   []string // marks that end the arguments of a call
 	opens  []string // marks that start the next call
+	marks  sectionMarks
 
 	at    place
 	buf   string // text that is not classified yet
@@ -30,7 +31,16 @@ type Parser struct {
 	body  string // output of w for an object that is read whole
 	xml   xmlCall
 
-	gemma *gemmaCalls // reads the answer instead, in that family
+	other otherParser // reads the answer instead, in families with a parser of their own
+}
+
+// otherParser parses the answers of one family, as Parser does.
+type otherParser interface {
+	push(text string) []Piece
+	flush(cut bool) []Piece
+	marks(token string) bool
+	made() int  // number of calls
+	open() bool // the arguments of the newest call are incomplete
 }
 
 // place is the state of the parser.
@@ -50,9 +60,13 @@ const (
 // New returns a parser for calls of the given tools.
 func New(f Family, tools map[string]Tool) *Parser {
 	p := &Parser{family: f, tools: tools}
+	if form := tagForms[f]; form != nil {
+		p.other = &tagged{tagForm: form, tools: tools}
+		return p
+	}
 	switch f {
 	case Gemma:
-		p.gemma = &gemmaCalls{tools: tools}
+		p.other = &gemmaCalls{tools: tools}
 	case Hermes:
 		p.open, p.end = hermesOpen, hermesEnd
 		p.ends, p.opens = []string{p.end}, hermesOpens
@@ -60,35 +74,51 @@ func New(f Family, tools map[string]Tool) *Parser {
 		p.open = "[TOOL_CALLS]"
 		p.ends, p.opens = []string{p.open}, []string{p.open}
 	case DeepSeek:
-		p.open, p.end = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
-		p.ends, p.opens = []string{callEnd, p.end}, []string{p.open, callBegin, p.end}
+		p.section(deepSeekMarks)
+	case Kimi:
+		p.section(kimiMarks)
+	case Phi:
+		p.open, p.end = "<|tool_call|>", "<|/tool_call|>"
+		p.ends, p.opens = []string{p.end}, []string{p.open}
 	default:
 		p.at = between
 	}
 	return p
 }
 
+// section sets the marks of a family whose calls have marks of their own within a section.
+func (p *Parser) section(m sectionMarks) {
+	p.open, p.end, p.marks = m.open, m.end, m
+	p.ends, p.opens = []string{m.callEnd, p.end}, []string{p.open, m.call, p.end}
+}
+
 // Calls returns the number of calls so far.
 func (p *Parser) Calls() int {
-	if p.gemma != nil {
-		return p.gemma.calls
+	if p.other != nil {
+		return p.other.made()
 	}
 	return p.calls
 }
 
 // Open reports whether the arguments of the newest call are incomplete.
 func (p *Parser) Open() bool {
-	return p.at == arguments || p.at == parameters || p.gemma != nil && p.gemma.at == gemmaIn
+	if p.other != nil {
+		return p.other.open()
+	}
+	return p.at == arguments || p.at == parameters
 }
 
 // Marks reports whether the parser uses a control token. Its text must then be passed to Push,
 // although it is not part of the answer.
 func (p *Parser) Marks(token string) bool {
+	if p.other != nil {
+		return p.other.marks(token)
+	}
 	switch p.family {
-	case Gemma:
-		return p.gemma.marks(token)
-	case Hermes:
+	case Hermes, Phi:
 		return token == p.open || token == p.end
+	case Kimi:
+		return strings.HasPrefix(token, "<|tool_call")
 	case Mistral:
 		return token == p.open || token == "[ARGS]" || token == "[CALL_ID]"
 	case DeepSeek:
@@ -107,8 +137,8 @@ const (
 
 // Push adds text and returns the pieces that are certain.
 func (p *Parser) Push(text string) (out []Piece) {
-	if p.gemma != nil {
-		return p.gemma.push(text)
+	if p.other != nil {
+		return p.other.push(text)
 	}
 	p.buf += text
 	for p.step(&out) {
@@ -119,8 +149,8 @@ func (p *Parser) Push(text string) (out []Piece) {
 // Flush ends the answer and returns the remaining pieces. It completes open arguments, unless the
 // answer was cut by its limit or by a client's stop string.
 func (p *Parser) Flush(cut bool) (out []Piece) {
-	if p.gemma != nil {
-		return p.gemma.flush(cut)
+	if p.other != nil {
+		return p.other.flush(cut)
 	}
 	p.final, p.cut = true, cut
 	for p.step(&out) {
@@ -179,9 +209,9 @@ func (p *Parser) outside(out *[]Piece) bool {
 			p.text(out, i)
 			p.buf, p.block = p.buf[len(p.end):], false
 			return true
-		case p.block && p.made && p.family == DeepSeek && m.lit(callEnd): // after text that a repair left over
+		case p.block && p.made && p.marks.callEnd != "" && m.lit(p.marks.callEnd): // after text that a repair left over
 			p.text(out, i)
-			p.buf = p.buf[len(callEnd):]
+			p.buf = p.buf[len(p.marks.callEnd):]
 			return true
 		case p.beginsUnmarked(&head):
 			p.text(out, i)
@@ -211,8 +241,8 @@ func (p *Parser) beginsUnmarked(m *match) bool {
 	case p.family == Hermes:
 		name, _ := m.function(p)
 		return name != ""
-	case p.family == DeepSeek && p.block:
-		return p.known(m.deepSeek())
+	case p.marks.call != "" && p.block:
+		return p.known(m.inSection(p.marks))
 	}
 	return false
 }
@@ -299,7 +329,7 @@ func (p *Parser) next(out *[]Piece) bool {
 	switch {
 	case m.short:
 		return false
-	case start < len(p.buf) && p.buf[start] == '{' && p.family != DeepSeek:
+	case start < len(p.buf) && p.buf[start] == '{' && p.marks.call == "":
 		p.kept += p.buf[:start]
 		p.read(start, member, writer{})
 	case p.made:
@@ -325,8 +355,8 @@ func (p *Parser) head(m *match) (name string, kind place) {
 		if m.at < len(m.s) && strings.IndexByte("{[", m.s[m.at]) < 0 {
 			return m.mistral(), between
 		}
-	case DeepSeek:
-		return m.deepSeek(), between
+	case DeepSeek, Kimi:
+		return m.inSection(p.marks), between
 	}
 	return m.object(), rest
 }

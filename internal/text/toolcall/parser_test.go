@@ -94,6 +94,26 @@ func TestFamilies(t *testing.T) {
 		{Gemma, `a <|tool_cal`, `a <|tool_cal`},
 		{Gemma, `<|tool_call>call:f`, `<|tool_call>call:f`},
 		{Gemma, "No call. ", "No call. "},
+		{Kimi, "Ok<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{\"a\": 1}<|tool_call_end|><|tool_call_begin|>functions.g:1<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>", `Ok«f{"a": 1}»«g{}»`},
+		{Kimi, "<|tool_calls_section_begin|><|tool_call_begin|>functions.h:0<|tool_call_argument_begin|>{}<|tool_call_end|>", "<|tool_calls_section_begin|><|tool_call_begin|>functions.h:0<|tool_call_argument_begin|>{}<|tool_call_end|>"},
+		{Phi, `Sure.<|tool_call|>[{"name": "f", "arguments": {"a": 1}}, {"name": "g", "arguments": {}}]<|/tool_call|>`, `Sure.«f{"a": 1}»«g{}»`},
+		{Phi, `<|tool_call|>[{"type": "function", "function": {"name": "f", "arguments": {"a": 1}}}]<|/tool_call|> x`, `«f{"a": 1}» x`},
+		{Phi, `<|tool_call|>[]<|/tool_call|>`, `<|tool_call|>[]<|/tool_call|>`},
+		{GLM, "I look.\n<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Oslo</arg_value>\n<arg_key>days</arg_key>\n<arg_value>3</arg_value>\n</tool_call>\n<tool_call>g</tool_call>", `I look.«get_weather{"city": "Oslo", "days": 3}»«g{}»`},
+		{GLM, "<tool_call>f<arg_key>path</arg_key><arg_value>a\nb</arg_value><arg_key>x</arg_key><arg_value>{\"k\": [1]}</arg_value></tool_call>", `«f{"path": "a\nb", "x": {"k": [1]}}»`},
+		{GLM, "<tool_call>f\n<arg_key>path</arg_key>\n<arg_value>see </arg_value> and </tool_call> here</arg_value>\n</tool_call> after", `«f{"path": "see </arg_value> and </tool_call> here"}» after`},
+		{GLM, "<tool_call>f\n<arg_key>path</arg_key>\n<arg_value>a</tool_call>", `«f{"path": "a"}»`},
+		{GLM, "<tool_call>h\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n</tool_call>", "<tool_call>h\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n</tool_call>"},
+		{GLM, `<tool_call>{"name": "f", "arguments": {}}</tool_call>`, `<tool_call>{"name": "f", "arguments": {}}</tool_call>`},
+		{GLM, "<tool_call>f\njunk here\n<arg_key>a</arg_key>1</tool_call> x", "«f{}»junk here<arg_key>a</arg_key>1 x"},
+		{GLM, "<tool_call>f\n<tool_call>g</tool_call>", "«f{}»«g{}»"},
+		{GLM, "a <tool_ca", "a <tool_ca"},
+		{MiniMax, "Yes.\n<minimax:tool_call>\n<invoke name=\"get_weather\">\n<parameter name=\"city\">Oslo</parameter>\n<parameter name=\"days\">3</parameter>\n</invoke>\n<invoke name=\"g\">\n</invoke>\n</minimax:tool_call>\nDone", "Yes.«get_weather{\"city\": \"Oslo\", \"days\": 3}»«g{}»\nDone"},
+		{MiniMax, "<minimax:tool_call><invoke name=\"f\"><parameter name=\"a\">1</invoke></minimax:tool_call>", `«f{"a": 1}»`},
+		{MiniMax, "<minimax:tool_call><invoke name=\"f\"></invoke> then <invoke name=\"g\"></invoke></minimax:tool_call> end", "«f{}» then«g{}» end"},
+		{MiniMax, "<minimax:tool_call><invoke name=\"h\"></invoke></minimax:tool_call>", "<minimax:tool_call><invoke name=\"h\"></invoke></minimax:tool_call>"},
+		{Seed, "<seed:tool_call>\n<function=f>\n<parameter=path>\na b\n</parameter>\n</function>\n</seed:tool_call>", `«f{"path": "a b"}»`},
+		{DSML, "<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"f\">\n<｜DSML｜parameter name=\"path\" string=\"true\">5</｜DSML｜parameter>\n<｜DSML｜parameter name=\"a\" string=\"false\">5</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜function_calls>", `«f{"path": "5", "a": 5}»`},
 		{JSON, "```json\n[{\"name\": \"f\", \"parameters\": {}}]\n```", "«f{}»"},
 		{JSON, `{"name": "f", "parameters": {}} and more`, `«f{}» and more`},
 		{JSON, "```json\n[1]\n```", "```json\n[1]\n```"},
@@ -143,7 +163,7 @@ func TestThinker(t *testing.T) {
 		{true, "<thi", "<thi", ""},
 	} {
 		for cut := 1; cut < 8; cut++ {
-			th, rest := NewThinker(c.inside, false), c.text
+			th, rest := NewThinker(Usual, c.inside, false), c.text
 			var thought, content string
 			add := func(a, b string) { thought += a; content += b }
 			for rest != "" {
@@ -170,7 +190,7 @@ func TestLateThoughts(t *testing.T) {
 		{"a </thin", "", "a </thin"},
 	} {
 		for cut := 1; cut < 9; cut++ {
-			th, rest := NewThinker(false, true), c.text
+			th, rest := NewThinker(Usual, false, true), c.text
 			var thought, content string
 			add := func(a, b string) { thought += a; content += b }
 			for rest != "" {
@@ -189,9 +209,51 @@ func TestLateThoughts(t *testing.T) {
 func TestThought(t *testing.T) {
 	for turn, want := range map[string][2]bool{"": {}, "<think>\n": {true, false}, "<think>\nhalf": {true, false}, "<think>\n\n</think>\n\n": {false, true},
 		"</think>": {false, true}, "<think>a</think><think>\nb": {true, false}} {
-		if inside, closed := Thought(turn); inside != want[0] || closed != want[1] {
+		if inside, closed := Usual.Thought(turn); inside != want[0] || closed != want[1] {
 			t.Errorf("%q: inside %v, closed %v", turn, inside, closed)
 		}
+	}
+}
+
+// Tags of other families separate a thought too, in pieces and whole.
+func TestThoughtTags(t *testing.T) {
+	for template, want := range map[string]Tags{"a</think>b": Usual, "[THINK] and [/THINK]": {"[THINK]", "[/THINK]"}, "<seed:think></seed:think>": {"<seed:think>", "</seed:think>"}, "◁/think▷": {"◁think▷", "◁/think▷"}, "think": {}} {
+		tags, ok := TagsOf(template)
+		if tags != want || ok != (want != Tags{}) {
+			t.Errorf("%q: %v, %v", template, tags, ok)
+		}
+		if !ok {
+			continue
+		}
+		text := tags.Open + "I see <think> " + tags.Open[:3] + tags.Close + "\n\nYes."
+		for n := 1; n <= len(text); n++ {
+			th, thought, answer := NewThinker(tags, false, false), "", ""
+			for at := 0; at < len(text); at += n {
+				a, b := th.Push(text[at:min(at+n, len(text))])
+				thought, answer = thought+a, answer+b
+			}
+			a, b := th.Flush()
+			if thought, answer = thought+a, answer+b; thought != "I see <think> "+tags.Open[:3] || answer != "Yes." {
+				t.Errorf("%q by %d: thought %q, answer %q", text, n, thought, answer)
+			}
+		}
+		if inside, closed := tags.Thought("x" + tags.Open + "\n"); !inside || closed {
+			t.Errorf("%v: inside %v, closed %v", tags, inside, closed)
+		}
+	}
+}
+
+// Families of which the tests have no template, by the marks that it renders. Most have the mark of
+// another family too.
+func TestDetectMarks(t *testing.T) {
+	for marks, want := range map[string]Family{"<tool_call>{{ name }}<arg_key>": GLM, "<minimax:tool_call><invoke name=": MiniMax, "<seed:tool_call><function=": Seed, "<｜DSML｜function_calls>": DSML,
+		"<|tool_calls_section_begin|><|tool_call_begin|>": Kimi, "<|tool|><|tool_call|>": Phi, "<tool_call>\n<function=": Hermes, "[TOOL_CALLS]": Mistral} {
+		if got := Detect("{% for t in tools %}" + marks); got != want {
+			t.Errorf("%q: %q, want %q", marks, got, want)
+		}
+	}
+	if got := Detect("<arg_key>"); got != None {
+		t.Errorf("a template without tools: %q", got)
 	}
 }
 

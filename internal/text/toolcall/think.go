@@ -2,21 +2,37 @@ package toolcall
 
 import "strings"
 
-// Tags of a thought.
-const (
-	ThinkOpen  = "<think>"
-	ThinkClose = "</think>"
-)
+// Tags surround a thought.
+type Tags struct{ Open, Close string }
+
+// Usual are the tags of most families.
+var Usual = Tags{"<think>", "</think>"}
+
+// thoughtTags lists those that are recognised in a template: also Mistral's, Seed's, and those of
+// earlier models of Kimi.
+var thoughtTags = []Tags{Usual, {"[THINK]", "[/THINK]"}, {"<seed:think>", "</seed:think>"}, {"◁think▷", "◁/think▷"}}
+
+// TagsOf returns the tags of thoughts with which answers with a template may start. Without any, ok
+// is false.
+func TagsOf(template string) (t Tags, ok bool) {
+	for _, t := range thoughtTags {
+		if strings.Contains(template, t.Close) {
+			return t, true
+		}
+	}
+	return Tags{}, false
+}
 
 // Thought reports whether the end of a prompt, which the answer continues, leaves a thought open
 // (inside) or has closed one.
-func Thought(turn string) (inside, closed bool) {
-	open, end := strings.LastIndex(turn, ThinkOpen), strings.LastIndex(turn, ThinkClose)
+func (t Tags) Thought(turn string) (inside, closed bool) {
+	open, end := strings.LastIndex(turn, t.Open), strings.LastIndex(turn, t.Close)
 	return open > end, end > open
 }
 
 // Thinker separates the thought at the start of an answer.
 type Thinker struct {
+	tags  Tags
 	state thinkState
 	late  bool // a closing tag may come without an opening one
 	begun bool // the thought has more than white space
@@ -34,10 +50,10 @@ const (
 	thinkOver
 )
 
-// NewThinker returns one for an answer. inside: the prompt opened the thought. late: the model may
+// NewThinker returns one for an answer, with the tags of its family. inside: the prompt opened the thought. late: the model may
 // close a thought without an opening tag; text is then held until a closing tag or the end.
-func NewThinker(inside, late bool) *Thinker {
-	t := &Thinker{late: late}
+func NewThinker(tags Tags, inside, late bool) *Thinker {
+	t := &Thinker{tags: tags, late: late}
 	if inside {
 		t.state = thinkInside
 	}
@@ -49,6 +65,12 @@ func (t *Thinker) Inside() bool { return t != nil && t.state == thinkInside }
 
 // Open reports whether a closing tag would end a thought.
 func (t *Thinker) Open() bool { return t != nil && t.state < thinkBetween }
+
+// Begins reports whether a control token opens a thought.
+func (t *Thinker) Begins(token string) bool { return t != nil && token == t.tags.Open }
+
+// Ends reports whether a control token closes a thought.
+func (t *Thinker) Ends(token string) bool { return t != nil && token == t.tags.Close }
 
 // Late reports whether the thought was recognised by its closing tag alone.
 func (t *Thinker) Late() bool { return t != nil && t.late && t.state > thinkLate }
@@ -65,9 +87,9 @@ func (t *Thinker) Push(text string) (thought, answer string) {
 		case thinkStart:
 			s := strings.TrimLeft(buf, blanks)
 			switch {
-			case strings.HasPrefix(s, ThinkOpen):
-				t.state, t.late, text = thinkInside, false, s[len(ThinkOpen):]
-			case strings.HasPrefix(ThinkOpen, s):
+			case strings.HasPrefix(s, t.tags.Open):
+				t.state, t.late, text = thinkInside, false, s[len(t.tags.Open):]
+			case strings.HasPrefix(t.tags.Open, s):
 				t.held = buf
 				return thought, answer
 			case t.late:
@@ -78,35 +100,35 @@ func (t *Thinker) Push(text string) (thought, answer string) {
 		case thinkInside:
 			if !t.begun {
 				buf = strings.TrimLeft(buf, blanks)
-				if rest, twice := strings.CutPrefix(buf, ThinkOpen); twice {
+				if rest, twice := strings.CutPrefix(buf, t.tags.Open); twice {
 					text = rest
 					continue
 				}
-				if strings.HasPrefix(ThinkOpen, buf) {
+				if strings.HasPrefix(t.tags.Open, buf) {
 					t.held = buf
 					return thought, answer
 				}
 				t.begun = true
 			}
-			if at := strings.Index(buf, ThinkClose); at >= 0 {
+			if at := strings.Index(buf, t.tags.Close); at >= 0 {
 				thought += strings.TrimRight(buf[:at], blanks)
-				t.state, text = thinkBetween, buf[at+len(ThinkClose):]
+				t.state, text = thinkBetween, buf[at+len(t.tags.Close):]
 				continue
 			}
-			keep := len(strings.TrimRight(buf[:len(buf)-partial(buf, ThinkClose)], blanks))
+			keep := len(strings.TrimRight(buf[:len(buf)-partial(buf, t.tags.Close)], blanks))
 			thought += buf[:keep]
 			t.held = buf[keep:]
 			return thought, answer
 		case thinkLate:
-			from := max(0, t.whole.Len()-len(ThinkClose))
+			from := max(0, t.whole.Len()-len(t.tags.Close))
 			t.whole.WriteString(buf)
 			all := t.whole.String()
-			at := lateClose(all, from)
+			at := t.tags.lateClose(all, from)
 			if at < 0 {
 				return thought, answer
 			}
 			thought += strings.TrimSpace(all[:at])
-			t.state, text = thinkBetween, all[at+len(ThinkClose):]
+			t.state, text = thinkBetween, all[at+len(t.tags.Close):]
 			t.whole.Reset()
 		case thinkBetween:
 			if text = strings.TrimLeft(buf, blanks); text == "" {
@@ -119,10 +141,10 @@ func (t *Thinker) Push(text string) (thought, answer string) {
 
 // lateClose returns the position of an unquoted closing tag, or -1. The character after the tag
 // must be known.
-func lateClose(s string, from int) int {
+func (t Tags) lateClose(s string, from int) int {
 	for {
-		at := strings.Index(s[from:], ThinkClose)
-		end := from + at + len(ThinkClose)
+		at := strings.Index(s[from:], t.Close)
+		end := from + at + len(t.Close)
 		if at < 0 || end == len(s) {
 			return -1
 		}
@@ -144,7 +166,7 @@ func (t *Thinker) Flush() (thought, answer string) {
 	case thinkLate:
 		held = t.whole.String()
 		t.late = false
-		if rest, closed := strings.CutSuffix(held, ThinkClose); closed {
+		if rest, closed := strings.CutSuffix(held, t.tags.Close); closed {
 			t.late, t.state = true, thinkOver
 			return strings.TrimSpace(rest), ""
 		}
