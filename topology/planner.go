@@ -94,6 +94,9 @@ func (s *Shape) attentionWeights() int {
 	if s.Latent > 0 {
 		return s.Hidden * (s.Latent + 2*s.Heads*s.HeadDim)
 	}
+	if s.Attention > 0 {
+		return s.Attention
+	}
 	return s.Hidden * (2*s.Heads + 2*s.KVHeads) * s.HeadDim
 }
 

@@ -14,16 +14,16 @@ import (
 type Costs struct {
 	LayerParams int64 // elements of the layers' matrices that one token multiplies; of experts only the chosen ones
 	HeadParams  int64
-	WeightBytes int64 // of all matrices, packed
-	attention   int64 // attention's part of WeightBytes
-	ExpertBytes int64 // of WeightBytes: one expert in every layer with experts
-	SlotBytes   int64 // one token's cache in one layer
-	experts     int   // per layer; 0: none
-	sparse      int   // layers with experts
-	windows     []int // per layer, in slots; 0: none
-	attnFlops   int64 // per query token and slot, in one layer
-	later       int   // layers that prompts skip (SwiftKV)
-	laterParams int64 // of LayerParams: the later layers' matrices for rows that stay
+	WeightBytes int64   // of all matrices, packed
+	attention   int64   // attention's part of WeightBytes
+	ExpertBytes int64   // of WeightBytes: one expert in every layer with experts
+	slotBytes   []int64 // one token's cache, per layer
+	experts     int     // per layer; 0: none
+	sparse      int     // layers with experts
+	windows     []int   // per layer, in slots; 0: none
+	attnFlops   []int64 // per query token and slot, per layer
+	later       int     // layers that prompts skip (SwiftKV)
+	laterParams int64   // of LayerParams: the later layers' matrices for rows that stay
 }
 
 // CostsOf returns the costs of a model with given types of weights and cache. Latent attention is
@@ -34,12 +34,12 @@ func CostsOf(c *model.Config, weights, kv tensor.DType) Costs {
 		*n += int64(rows) * int64(cols)
 		k.WeightBytes += tensor.WeightBytes(weights, rows, cols)
 	}
-	q, v := c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
 	e, l := c.MoE, c.Latent
 	k.experts, k.sparse = e.Experts, c.SparseLayers()
 	for i := range c.Layers {
 		k.windows = append(k.windows, c.Window(i))
 		layer, before, bytes := c.Layer(i), k.LayerParams, k.WeightBytes
+		q, v := c.Heads*layer.KV.Dim, layer.KV.Heads*layer.KV.Dim
 		if l.Rank > 0 {
 			if up := c.Hidden; l.QueryRank > 0 {
 				add(&k.LayerParams, l.QueryRank, c.Hidden)
@@ -53,9 +53,10 @@ func CostsOf(c *model.Config, weights, kv tensor.DType) Costs {
 				add(&k.LayerParams, l.Value, l.Rank)
 			}
 		} else {
-			if layer.K.Weight != "" {
-				add(&k.LayerParams, v, c.Hidden)
-				add(&k.LayerParams, v, c.Hidden)
+			for _, m := range []model.Linear{layer.K, layer.V} {
+				if m.Weight != "" {
+					add(&k.LayerParams, v, c.Hidden)
+				}
 			}
 			if layer.KVSource != nil {
 				before, k.later = k.LayerParams, k.later+1
@@ -65,9 +66,9 @@ func CostsOf(c *model.Config, weights, kv tensor.DType) Costs {
 		add(&k.LayerParams, c.Hidden, c.Heads*c.ValueOf(&layer))
 		k.attention += k.WeightBytes - bytes
 		if !c.Sparse(i) {
-			add(&k.LayerParams, c.FFN, c.Hidden)
-			add(&k.LayerParams, c.FFN, c.Hidden)
-			add(&k.LayerParams, c.Hidden, c.FFN)
+			add(&k.LayerParams, layer.FFN, c.Hidden)
+			add(&k.LayerParams, layer.FFN, c.Hidden)
+			add(&k.LayerParams, c.Hidden, layer.FFN)
 		} else {
 			k.sparseLayer(c, weights, add)
 		}
@@ -76,9 +77,23 @@ func CostsOf(c *model.Config, weights, kv tensor.DType) Costs {
 		}
 	}
 	add(&k.HeadParams, c.Vocab, c.Hidden)
-	heads, key, value := c.CacheRow()
-	k.SlotBytes = int64(c.CacheLayout(kv).RowBytes()) * int64(heads)
-	k.attnFlops = 2 * int64(c.Heads) * int64(key+value)
+	for i := range c.Layers {
+		heads, key, value := c.CacheRow()
+		row := c.CacheLayout(kv)
+		if s := c.KVOf(i); l.Rank == 0 {
+			heads, key, value = s.Heads, s.Dim, s.Dim
+			row.KDim, row.VDim = key, value
+		}
+		k.slotBytes = append(k.slotBytes, int64(row.RowBytes())*int64(heads))
+		k.attnFlops = append(k.attnFlops, 2*int64(c.Heads)*int64(key+value))
+	}
+	if w := c.PerLayer.Width; w > 0 {
+		add(&k.LayerParams, c.Layers*w, c.Hidden)
+		for range c.Layers {
+			add(&k.LayerParams, w, c.Hidden)
+			add(&k.LayerParams, c.Hidden, w)
+		}
+	}
 	return k
 }
 
@@ -106,24 +121,27 @@ func (k Costs) over(m topology.Mapping, owners int) Costs {
 	return k
 }
 
-// slots returns how many of context slots a query at their end reads, over all layers.
-func (k Costs) slots(context int) float64 {
-	n := 0
-	for _, w := range k.windows {
+// slots returns how many of context slots a query at their end reads, over all layers, each times
+// the value of its layer.
+func (k Costs) slots(context int, each []int64) (n int64) {
+	for i, w := range k.windows {
 		if w == 0 || context < w {
 			w = context
 		}
-		n += w
+		n += int64(w) * each[i]
 	}
-	return float64(n)
+	return n
 }
 
 // KVBytes returns the bytes that attention reads of a cache of context tokens.
-func (k Costs) KVBytes(context int) int64 { return int64(k.slots(context)) * k.SlotBytes }
+func (k Costs) KVBytes(context int) int64 { return k.slots(context, k.slotBytes) }
 
 // heldBytes returns the maximum size of a cache of this many tokens: a prompt is held completely.
-func (k Costs) heldBytes(context int) int64 {
-	return int64(len(k.windows)) * int64(context) * k.SlotBytes
+func (k Costs) heldBytes(context int) (n int64) {
+	for _, bytes := range k.slotBytes {
+		n += int64(context) * bytes
+	}
+	return n
 }
 
 // Decode returns the bytes and flops (a multiply-add is two) of a step that decodes one token for
@@ -135,33 +153,33 @@ func (k Costs) Decode(batch, context int, experts float64) (bytes, matFlops, att
 	if k.sparse > 0 {
 		unread = (float64(k.sparse*k.experts) - experts) * float64(k.ExpertBytes) / float64(k.sparse)
 	}
-	return float64(k.WeightBytes) - unread + b*k.slots(context)*float64(k.SlotBytes),
-		2 * b * float64(k.LayerParams+k.HeadParams), b * k.slots(context) * float64(k.attnFlops)
+	return float64(k.WeightBytes) - unread + b*float64(k.KVBytes(context)),
+		2 * b * float64(k.LayerParams+k.HeadParams), b * float64(k.slots(context, k.attnFlops))
 }
 
 // Prefill returns the flops of a prompt. Logits are computed for its last token only.
 func (k Costs) Prefill(tokens int) (matFlops, attnFlops float64) {
 	t := float64(tokens)
-	pairs := 0.0 // pairs of a query and a slot
+	flops := 0.0 // of pairs of a query and a slot
 	for i, w := range k.windows {
 		if i >= len(k.windows)-k.later {
-			pairs += t // for the last token
+			flops += t * float64(k.attnFlops[i]) // for the last token
 			continue
 		}
 		full := t // queries that see less than the window
 		if w > 0 && w < tokens {
 			full = float64(w)
 		}
-		pairs += full*(full+1)/2 + (t-full)*full
+		flops += (full*(full+1)/2 + (t-full)*full) * float64(k.attnFlops[i])
 	}
-	return 2*t*float64(k.LayerParams-k.laterParams) + 2*float64(k.laterParams+k.HeadParams), pairs * float64(k.attnFlops)
+	return 2*t*float64(k.LayerParams-k.laterParams) + 2*float64(k.laterParams+k.HeadParams), flops
 }
 
 // fits returns an error if this machine's memory is too small.
 func (k Costs) fits(batch, context, step int, c *model.Config) error {
 	kv := int64(batch) * k.KVBytes(context+64)
 	e := c.MoE
-	act := int64(step) * 4 * int64(3*c.Hidden+3*c.Heads*c.HeadDim+2*c.FFN+e.PerToken*(c.Hidden+2*e.FFN)+2*e.Shared)
+	act := int64(step) * 4 * int64(3*c.Hidden+3*c.Heads*max(c.HeadDim, c.Global.Dim)+2*c.FFNOf(c.Layers-1)+e.PerToken*(c.Hidden+2*e.FFN)+2*e.Shared)
 	need, have := k.WeightBytes+kv+act+64*4*int64(c.Vocab), Available()
 	if have > 0 && need > have-have/16 {
 		return fmt.Errorf("bench: needs %s (weights %s, cache %s of %d x %d tokens), the machine has %s left: choose a smaller --model, --quant, --context or --batch",

@@ -36,11 +36,15 @@ func PlanModelOf(name string, c *model.Config) PlanModel {
 // row returns the approximate number of floats of a token's activations in a step.
 func (m *PlanModel) row() int {
 	c := &m.Config
-	attention := 2*c.Heads*c.HeadDim + 2*c.KVHeads*c.HeadDim
+	attention := 0
+	for i := range c.Layers {
+		s := c.KVOf(i)
+		attention = max(attention, 2*c.Heads*s.Dim+2*s.Heads*s.Dim)
+	}
 	if l := c.Latent; l.Rank > 0 {
 		attention = c.Heads * (c.HeadDim + l.Rank + l.Rope + l.Rank + l.Value) // absorbed queries, attention's results on latents, values
 	}
-	return 3*c.Hidden + attention + 2*max(c.FFN, c.MoE.PerToken*c.MoE.FFN+c.MoE.Shared)
+	return 3*c.Hidden + attention + 2*max(c.FFNOf(max(0, c.Layers-1)), c.MoE.PerToken*c.MoE.FFN+c.MoE.Shared)
 }
 
 // PlanOptions describes the cluster to plan for.

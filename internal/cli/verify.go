@@ -169,6 +169,9 @@ func (c *verifyCmd) print(e *env, r *model.Report, tokenizes bool) error {
 	fmt.Fprintf(w, "%s\n  %s, %s parameters, %s as stored\n", r.Dir, m.Architecture, count(r.Parameters), bytesText(r.Bytes))
 	fmt.Fprintf(w, "  %d layers, hidden %d, %d heads (%d kv) of %d, ffn %d, vocabulary %d, context %d\n",
 		m.Layers, m.Hidden, m.Heads, m.KVHeads, m.HeadDim, m.FFN, m.Vocab, m.MaxPositions)
+	if g := m.Global; g.Dim > 0 {
+		fmt.Fprintf(w, "  layers without a window: %d kv heads of %d\n", g.Heads, g.Dim)
+	}
 	for _, warning := range m.Warnings {
 		fmt.Fprintf(w, "  warning: %v\n", warning)
 	}

@@ -15,8 +15,26 @@ func ShapeOf(c *model.Config) topology.Shape {
 		kvHeads, dim, latent = c.HeadUnits(), c.HeadDim, c.Latent.QueryRank+c.Latent.Rank+c.Latent.Rope
 	}
 	sparse := float64(c.SparseLayers()) / float64(max(1, c.Layers))
-	return topology.Shape{Sparse: sparse, ActiveFFN: c.MoE.PerToken*c.MoE.FFN + c.MoE.Shared, Layers: c.Layers, Hidden: c.Hidden, Heads: c.Heads, KVHeads: kvHeads, HeadDim: dim, FFN: c.FFN, Vocab: c.Vocab, Latent: latent,
+	return topology.Shape{Sparse: sparse, ActiveFFN: c.MoE.PerToken*c.MoE.FFN + c.MoE.Shared, Layers: c.Layers, Hidden: c.Hidden, Heads: c.Heads, KVHeads: kvHeads, HeadDim: dim, FFN: c.FFN, Vocab: c.Vocab, Latent: latent, Attention: meanProjections(c),
 		FFNUnits: tensor.Units(c.FFN), FFNUnitStart: func(u int) int { return tensor.UnitsSpan(c.FFN, 0, u).Hi }}
+}
+
+// meanProjections is topology.Shape.Attention.
+func meanProjections(c *model.Config) int {
+	if c.Global.Dim == 0 && c.OwnKV == 0 || c.Layers == 0 {
+		return 0
+	}
+	rows := 0
+	for i := range c.Layers {
+		l := c.Layer(i)
+		rows += 2 * c.Heads * l.KV.Dim
+		for _, m := range []model.Linear{l.K, l.V} {
+			if m.Weight != "" {
+				rows += l.KV.Heads * l.KV.Dim
+			}
+		}
+	}
+	return c.Hidden * rows / c.Layers
 }
 
 // GeometryOf returns the shape of the model's cache with rows of type kv.

@@ -95,6 +95,9 @@ func TestFamilies(t *testing.T) {
 			return c.Window(0) == 512 && c.Window(5) == 0 && c.Window(6) == 0 && c.Tied && c.Global == KVShape{c.KVHeads, 512} && c.AttentionScale() == 1 && c.Rope.Theta == 1e6 && c.Rope.Part == 0.25 &&
 				c.LocalRope.Theta == 1e4 && c.PerLayer == PerLayer{256, 262144} && !c.NormsAddOne && c.VNorm && c.OwnKV == 0 && c.MoE.Experts == 0
 		}},
+		{"Gemma4", change{"hidden_size_per_layer_input": nil, "rope_parameters": map[string]any{"full_attention": map[string]any{"rope_theta": 1e6, "rope_type": "default", "partial_rotary_factor": 1}}}, func(c *Config) bool {
+			return c.PerLayer.Width == 0 && c.Rope.Type == "" && c.Rope.Part == 0
+		}},
 		{"Gemma4Unified", change{"num_hidden_layers": 12, "attention_k_eq_v": true, "num_global_key_value_heads": 1, "num_kv_shared_layers": 6, "hidden_size_per_layer_input": 256, "enable_moe_block": true}, func(c *Config) bool {
 			return c.Window(0) == 1024 && c.Global == KVShape{1, 512} && c.VFromK && c.OwnKV == 6 && c.KVOwner(11) == 5 && c.KVOwner(6) == 4 && c.PerLayer.Width == 0 && c.MoE.Experts == 0 &&
 				c.CachesOf(0) == c.KVHeads && c.CachesOf(5) == 1 && c.CacheLayers() == 5*c.KVHeads+1 && c.CacheOf(11) == 5*c.KVHeads && !c.WideFFN
@@ -236,7 +239,7 @@ func TestFamilies(t *testing.T) {
 	for i, test := range []change{{"attention_k_eq_v": "x"}, {"num_kv_shared_layers": 7}, {"num_kv_shared_layers": 6}, {"num_kv_shared_layers": -1}, {"global_head_dim": 15}, {"global_head_dim": 1 << 20},
 		{"attention_k_eq_v": true, "num_global_key_value_heads": 3}, {"hidden_size_per_layer_input": 1 << 20}, {"vocab_size_per_layer_input": 7}, {"per_layer_config": layerHeads(0, map[string]any{"head_dim": 64})},
 		{"per_layer_config": layerHeads(5, map[string]any{"head_dim": 64})}, {"per_layer_config": layerHeads(5, map[string]any{"sliding_window": 64})},
-		{"rope_parameters": map[string]any{"full_attention": map[string]any{"rope_theta": 1e6, "rope_type": "yarn"}}}, {"rope_parameters": map[string]any{"rope_theta": 1e6}},
+		{"rope_parameters": map[string]any{"full_attention": map[string]any{"rope_theta": 1e6, "rope_type": "yarn"}}}, {"rope_parameters": map[string]any{"rope_theta": 1e6}}, {"rope_parameters": map[string]any{"full_attention": map[string]any{"rope_theta": 1e6, "partial_rotary_factor": 0.5}}},
 		{"rope_parameters": map[string]any{"sliding_attention": map[string]any{"rope_theta": 1e6, "rope_type": "default", "factor": 2}}}, {"rope_scaling": map[string]any{"rope_type": "linear", "factor": 2}},
 		{"enable_moe_block": true, "top_k_experts": 2, "moe_intermediate_size": 8}, {"enable_moe_block": true, "num_experts": 4, "top_k_experts": 5, "moe_intermediate_size": 8}, {"use_bidirectional_attention": "all"}, {"final_logit_softcapping": -1}} {
 		full := change{"architectures": []string{gemma4}, "num_hidden_layers": 7, "hidden_activation": "gelu_pytorch_tanh"}

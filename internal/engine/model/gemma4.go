@@ -134,6 +134,10 @@ func (f *fields) ropeOfKinds(c *Config) {
 		switch in.OneOf("rope_type", "default", "default", "proportional") {
 		case "default":
 			*r = Rope{Theta: r.Theta}
+			if part := in.Number("partial_rotary_factor", 1, 0, 1); part != 1 {
+				in.fail("partial_rotary_factor", ErrUnsupported, "%g with rope_type default; it goes with proportional", part)
+			}
+			known += " partial_rotary_factor"
 		case "proportional":
 			r.Type, r.Factor, r.Part = "proportional", in.Number("factor", 1, 1, 1e6), in.Number("partial_rotary_factor", 1, 0, 1)
 			known += " factor partial_rotary_factor"
@@ -160,7 +164,11 @@ func (f *fields) lenders(c *Config) {
 }
 
 func (f *fields) perLayer(c *Config) {
-	c.PerLayer.Width = f.Index("hidden_size_per_layer_input", 256, maxPerLayer)
+	const key = "hidden_size_per_layer_input"
+	c.PerLayer.Width = f.Index(key, 256, maxPerLayer)
+	if f.given(key) && !f.has(key) { // null, as some files of 26B and 31B have it
+		c.PerLayer.Width = 0
+	}
 	if c.PerLayer.Width == 0 || f.err != nil {
 		return
 	}

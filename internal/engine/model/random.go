@@ -27,6 +27,7 @@ var shapes = []struct {
 	{"deepseek-v2-lite", latentShape(27, 102400, 10944, 64)},
 	{"fry", Config{Hidden: 384, Layers: 8, Heads: 16, KVHeads: 8, HeadDim: 32, FFN: 1024, Vocab: 4096, Tied: true,
 		MaxPositions: 8192, NormEps: 1e-5, Rope: Rope{Theta: 500000}}},
+	{"gemma-4-26b-a4b", gemma4Shape()},
 	{"llama-3.1-8b", Config{Hidden: 4096, Layers: 32, Heads: 32, KVHeads: 8, HeadDim: 128, FFN: 14336, Vocab: 128256,
 		MaxPositions: 131072, NormEps: 1e-5, Rope: Rope{Theta: 500000, Type: "llama3", Factor: 8, LowFreq: 1, HighFreq: 4, OriginalMax: 8192}}},
 	{"llama-3.2-1b", Config{Hidden: 2048, Layers: 16, Heads: 32, KVHeads: 8, HeadDim: 64, FFN: 8192, Vocab: 128256, Tied: true,
@@ -49,6 +50,22 @@ func latentShape(layers, vocab, ffn, experts int) Config {
 		MaxPositions: 163840, NormEps: 1e-6, Latent: Latent{Rank: 512, Nope: 128, Rope: 64, Value: 128},
 		Rope: Rope{Theta: 10000, Type: "yarn", Factor: 40, OriginalMax: 4096, Fast: 32, Slow: 1, Amplitude: 1, MScaleAll: 0.707},
 		MoE:  MoE{Experts: experts, PerToken: 6, FFN: 1408, Shared: 2 * 1408, Router: Router{Score: Softmax, Scale: 1}, Dense: []int{0}}}
+}
+
+// gemma4Shape is Gemma 4 26B-A4B: heads of two widths, experts beside a dense FFN.
+func gemma4Shape() Config {
+	c := Config{Architecture: gemma4, Hidden: 2816, Layers: 30, Heads: 16, KVHeads: 8, HeadDim: 256, FFN: 2112, Vocab: 262144, Tied: true,
+		MaxPositions: 262144, NormEps: 1e-6, QKNorm: true, VNorm: true, VFromK: true, Global: KVShape{2, 512}, ScaledEmbedding: true, QueryScale: 1, LogitCap: 30,
+		Activation: tensor.GELUTanh, Rope: Rope{Theta: 1e6, Type: "proportional", Factor: 1, Part: 0.25}, LocalRope: Rope{Theta: 1e4},
+		MoE: MoE{Experts: 128, PerToken: 8, FFN: 704, Shared: 2112, Beside: true, Router: Router{Score: Softmax, Normalise: true, Scale: 1}}}
+	for i := range c.Layers {
+		window := 1024
+		if i%6 == 5 {
+			window = 0
+		}
+		c.Windows = append(c.Windows, window)
+	}
+	return c
 }
 
 // Shapes lists the names that Random knows.

@@ -67,11 +67,7 @@ func (c *Checkpoint) Verify(ctx context.Context, progress func(done, total int64
 
 func (c *Checkpoint) verify(ctx context.Context, progress func(done, total int64)) (*Report, error) {
 	r := &Report{Dir: c.Dir, Config: c.Config, Hash: c.hash, Extra: c.Extra()}
-	heads, key, value := c.Config.CacheRow()
-	if c.Config.Latent.Rank > 0 {
-		value = 0 // part of the key
-	}
-	cache := int64(c.Config.CacheLayers()) * int64(heads) * int64(key+value)
+	cache := c.Config.cacheElements()
 	r.KVBytesF32, r.KVBytesBF16 = cache*4, cache*2
 
 	specs := c.Config.Tensors()

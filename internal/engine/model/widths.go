@@ -110,3 +110,20 @@ func (c *Config) CacheHeads() int {
 	}
 	return c.KVUnits()
 }
+
+// cacheElements is the number of elements of keys and values that a token has in all caches.
+func (c *Config) cacheElements() (n int64) {
+	heads, key, value := c.CacheRow()
+	switch {
+	case c.Latent.Rank > 0:
+		return int64(c.CacheLayers()) * int64(key) // the value is part of the key
+	case c.Global.Dim == 0:
+		return int64(c.CacheLayers()) * int64(heads) * int64(key+value)
+	}
+	for i := range c.Layers {
+		if s := c.KVOf(i); !c.borrows(i) {
+			n += 2 * int64(s.Heads) * int64(s.Dim)
+		}
+	}
+	return n
+}
