@@ -52,7 +52,10 @@ func serveTools(t *testing.T, source string, e *servertest.Engine) (string, *eng
 	return h.URL + "/v1/chat/completions", seen
 }
 
-const hermesTemplate = "{{ tools }} <tool_call> </think>"
+const (
+	hermesTemplate = "{{ tools }} <tool_call> </think>"
+	gemmaTemplate  = "{{ tools }} <|tool_call>call: <|channel>thought <channel|>"
+)
 
 func weather(more ...M) []M {
 	return append([]M{{"type": "function", "function": M{"name": "get_weather", "description": "of a city", "strict": false,
@@ -109,8 +112,14 @@ func TestToolCalls(t *testing.T) {
 		{"<tool_call>{\"name\": \"get_weather\", \"arguments\": {</tool_call>", "", "", `get_weather{};`, "tool_calls"},
 		{"<tool_call>{\"name\": \"get_weather\", \"arguments\": {\"city\": {</tool_call> so", " so", "", `get_weather{"city": {}};`, "tool_calls"},
 		{"<tool_call>{\"name\": \"unknown\", \"arguments\": {}}</tool_call>", "<tool_call>{\"name\": \"unknown\", \"arguments\": {}}</tool_call>", "", "", "stop"},
+		{"<|channel>thought\nhm\n<channel|>I look.<|tool_call>call:get_weather{city:<|\"|>Os\"lo<|\"|>}<tool_call|>", "I look.", "hm", `get_weather{"city":"Os\"lo"};`, "tool_calls"},
+		{"<|tool_call>call:get_weather{}<tool_call|><|tool_call>call:get_weather{city:<|\"|>日<|\"|>}<tool_call|><|tool_response>", "", "", `get_weather{};get_weather{"city":"日"};`, "tool_calls"},
 	} {
-		url, seen := serveTools(t, hermesTemplate, &servertest.Engine{Script: says(c.text)})
+		template := hermesTemplate
+		if strings.HasPrefix(c.text, "<|") {
+			template = gemmaTemplate
+		}
+		url, seen := serveTools(t, template, &servertest.Engine{Script: says(c.text)})
 		body := chat(M{"tools": weather(), "logprobs": true})
 		a := post(t, url, body)
 		if a.status != 200 {

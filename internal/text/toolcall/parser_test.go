@@ -161,9 +161,18 @@ func TestThinker(t *testing.T) {
 		{true, "\n<think> <think>plan <think></think>hi", "plan <think>", "hi"},
 		{false, "<think><think></think>\n\nhi", "", "hi"},
 		{true, "<thi", "<thi", ""},
+		{false, "<|channel>thought\n\n hm <b>\n<channel|>Hello", "hm <b>", "Hello"},
+		{false, "<|channel>thought\n<channel|>\nHello <|channel>", "", "Hello <|channel>"},
+		{false, "<|channel>thoughtful<channel|>hi", "thoughtful", "hi"},
+		{false, "<|channel>thought\nthought\nx<channel|>hi", "thought\nx", "hi"},
+		{true, "thou", "thou", ""},
 	} {
 		for cut := 1; cut < 8; cut++ {
-			th, rest := NewThinker(Usual, c.inside, false), c.text
+			tags := Usual
+			if strings.Contains(c.text, "<|channel>") {
+				tags, _ = TagsOf("<|channel>thought<channel|>")
+			}
+			th, rest := NewThinker(tags, c.inside, false), c.text
 			var thought, content string
 			add := func(a, b string) { thought += a; content += b }
 			for rest != "" {
@@ -217,7 +226,8 @@ func TestThought(t *testing.T) {
 
 // Tags of other families separate a thought too, in pieces and whole.
 func TestThoughtTags(t *testing.T) {
-	for template, want := range map[string]Tags{"a</think>b": Usual, "[THINK] and [/THINK]": {"[THINK]", "[/THINK]"}, "<seed:think></seed:think>": {"<seed:think>", "</seed:think>"}, "◁/think▷": {"◁think▷", "◁/think▷"}, "think": {}} {
+	for template, want := range map[string]Tags{"a</think>b": Usual, "[THINK] and [/THINK]": {Open: "[THINK]", Close: "[/THINK]"}, "<seed:think></seed:think>": {Open: "<seed:think>", Close: "</seed:think>"},
+		"◁/think▷": {Open: "◁think▷", Close: "◁/think▷"}, "<|channel>x<channel|>": {Open: "<|channel>", Close: "<channel|>", Label: "thought\n"}, "think": {}} {
 		tags, ok := TagsOf(template)
 		if tags != want || ok != (want != Tags{}) {
 			t.Errorf("%q: %v, %v", template, tags, ok)

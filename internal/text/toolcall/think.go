@@ -2,15 +2,16 @@ package toolcall
 
 import "strings"
 
-// Tags surround a thought.
-type Tags struct{ Open, Close string }
+// Tags surround a thought. Label is text that may follow Open and is not part of the thought.
+type Tags struct{ Open, Close, Label string }
 
 // Usual are the tags of most families.
-var Usual = Tags{"<think>", "</think>"}
+var Usual = Tags{Open: "<think>", Close: "</think>"}
 
-// thoughtTags lists those that are recognised in a template: also Mistral's, Seed's, and those of
-// earlier models of Kimi.
-var thoughtTags = []Tags{Usual, {"[THINK]", "[/THINK]"}, {"<seed:think>", "</seed:think>"}, {"◁think▷", "◁/think▷"}}
+// thoughtTags lists those that are recognised in a template: also Mistral's, Seed's, those of
+// earlier models of Kimi, and Gemma 4's.
+var thoughtTags = []Tags{Usual, {Open: "[THINK]", Close: "[/THINK]"}, {Open: "<seed:think>", Close: "</seed:think>"}, {Open: "◁think▷", Close: "◁/think▷"},
+	{Open: "<|channel>", Close: "<channel|>", Label: "thought\n"}}
 
 // TagsOf returns the tags of thoughts with which answers with a template may start. Without any, ok
 // is false.
@@ -32,12 +33,13 @@ func (t Tags) Thought(turn string) (inside, closed bool) {
 
 // Thinker separates the thought at the start of an answer.
 type Thinker struct {
-	tags  Tags
-	state thinkState
-	late  bool // a closing tag may come without an opening one
-	begun bool // the thought has more than white space
-	held  string
-	whole strings.Builder // for thinkLate
+	tags     Tags
+	state    thinkState
+	late     bool // a closing tag may come without an opening one
+	begun    bool // the thought has more than white space
+	labelled bool // its label was read
+	held     string
+	whole    strings.Builder // for thinkLate
 }
 
 type thinkState uint8
@@ -104,7 +106,12 @@ func (t *Thinker) Push(text string) (thought, answer string) {
 					text = rest
 					continue
 				}
-				if strings.HasPrefix(t.tags.Open, buf) {
+				rest, labelled := strings.CutPrefix(buf, t.tags.Label)
+				if labelled = labelled && !t.labelled && t.tags.Label != ""; labelled {
+					t.labelled, text = true, rest
+					continue
+				}
+				if strings.HasPrefix(t.tags.Open, buf) || !t.labelled && strings.HasPrefix(t.tags.Label, buf) {
 					t.held = buf
 					return thought, answer
 				}
