@@ -354,6 +354,8 @@ func TestGoldens(t *testing.T) {
 		{"gemma3", []int{1, 3, 16}},
 		{"phi3", []int{1, 3, 16}},
 		{"smollm3", []int{1, 3, 4}},
+		{"glm4_moe", []int{1, 3, 4}},
+		{"qwen2_moe", []int{1, 3, 4}},
 		{"glm4_moe_lite", []int{1, 3, 4}},
 		{"mistral3", []int{1, 3, 4}},
 		{"ernie4_5", []int{1, 3, 4}},

@@ -28,6 +28,7 @@ var families = []string{
 	"Gemma4UnifiedForCausalLM",
 	"GemmaForCausalLM",
 	"Glm4ForCausalLM",
+	"Glm4MoeForCausalLM",
 	"Glm4MoeLiteForCausalLM",
 	"GlmForCausalLM",
 	"GraniteForCausalLM",
@@ -38,6 +39,7 @@ var families = []string{
 	"MixtralForCausalLM",
 	"Phi3ForCausalLM",
 	"Qwen2ForCausalLM",
+	"Qwen2MoeForCausalLM",
 	"Qwen3ForCausalLM",
 	"Qwen3MoeForCausalLM",
 	"Qwen3NextForCausalLM",
@@ -198,6 +200,13 @@ func TestFamilies(t *testing.T) {
 	if c, err := ParseConfig("d", with(latent), nil); err != nil || c.MoE.Experts != 64 || c.MoE.Router.Groups != 0 || c.MoE.Router.Scale != 1.8 || !slices.Equal(c.MoE.Dense, []int{0}) || c.HeadDim != 256 || c.Latent.Value != 256 {
 		t.Errorf("GLM-4.7-Flash: %+v, %v", c, err)
 	}
+	moe45 := change{"architectures": []string{"Glm4MoeForCausalLM"}, "num_hidden_layers": 3, "head_dim": 16, "use_qk_norm": true}
+	if c, err := ParseConfig("d", with(moe45), nil); err != nil || c.Rotated != 8 || c.Neighbours || !c.QKNorm || c.QKVBias || c.MoE.Experts != 128 || c.MoE.Shared != 1408 || !c.MoE.Router.Bias || c.MoE.Router.Scale != 1 || !slices.Equal(c.MoE.Dense, []int{0}) {
+		t.Errorf("GLM-4.5: %+v, %v", c, err)
+	}
+	if c, err := ParseConfig("d", with(change{"architectures": []string{"Qwen2MoeForCausalLM"}, "qkv_bias": false}), nil); err != nil || c.QKVBias || !c.MoE.Gated || c.MoE.Shared != 5632 || c.MoE.Router.Normalise || c.MoE.Experts != 60 {
+		t.Errorf("Qwen2 with experts: %+v, %v", c, err)
+	}
 	for field, v := range map[string]any{"mlp_layer_types": []string{"dense", "sparse"}, "scoring_func": "softmax", "partial_rotary_factor": 0.5} {
 		bad := maps.Clone(latent)
 		bad[field] = v
@@ -267,6 +276,7 @@ func TestFamilyCheckpoints(t *testing.T) {
 		"granite": "GraniteForCausalLM", "gemma": "GemmaForCausalLM", "gemma2": "Gemma2ForCausalLM", "gemma3": "Gemma3ForCausalLM", "gemma4_31b": gemma4, "gemma4_e2b": gemma4, "gemma4_26b": gemma4, "mistral_window": "MistralForCausalLM", "qwen2_window": "Qwen2ForCausalLM",
 		"deepseek_v2": "DeepseekV2ForCausalLM", "deepseek_v3": "DeepseekV3ForCausalLM", "phi3": "Phi3ForCausalLM",
 		"mistral3": "Ministral3ForCausalLM", "ernie4_5": "Ernie4_5ForCausalLM", "glm4": "Glm4ForCausalLM", "glm": "GlmForCausalLM",
+		"glm4_moe": "Glm4MoeForCausalLM", "qwen2_moe": "Qwen2MoeForCausalLM",
 
 		"glm4_moe_lite": "Glm4MoeLiteForCausalLM",
 		"smollm3":       "SmolLM3ForCausalLM", "qwen2_5_vl": "Qwen2ForCausalLM", "qwen3_vl_moe": "Qwen3MoeForCausalLM", "qwen3_5": "Qwen3_5ForCausalLM", "qwen3_5_uneven": "Qwen3_5ForCausalLM", "qwen3_5_moe": "Qwen3_5MoeForCausalLM", "qwen3_next": "Qwen3NextForCausalLM"} {

@@ -96,9 +96,7 @@ func qwen35Layer(c *Config, i int) LayerSpec {
 	l := llamaLayer(c, i)
 	p := fmt.Sprintf("model.layers.%d.", i)
 	if e := l.Experts; e != nil {
-		shared := p + "mlp.shared_expert."
-		e.SharedGate, e.SharedUp, e.SharedDown = shared+"gate_proj.weight", shared+"up_proj.weight", shared+"down_proj.weight"
-		e.SharedFactor = p + "mlp.shared_expert_gate.weight"
+		e.gateShared(p + "mlp.")
 	}
 	if c.Recurrent(i) {
 		linearLayer(&l, p)

@@ -1,0 +1,28 @@
+package model
+
+// GLM-4.5, 4.6 and 4.7 (Z.ai, arXiv 2508.06471). Differences from llama.go: the first half of a head
+// rotates; attention_bias puts a bias on query, key and value; with use_qk_norm every head of
+// queries and keys is normalised before rotation; and the later layers have DeepSeek V3's experts
+// (deepseek.go, moe.go). Layers after the last predict further tokens and are not read.
+func init() {
+	register(architecture{
+		Name: "Glm4MoeForCausalLM",
+		defaults: map[string]string{"rms_norm_eps": "1e-5", "max_position_embeddings": "131072", "n_routed_experts": "128", "moe_intermediate_size": "1408",
+			"n_group": "1", "topk_group": "1", "routed_scaling_factor": "1", "first_k_dense_replace": "1"},
+		rotary: []string{partialKey},
+		read:   readGLM4MoE,
+		layer:  llamaLayer,
+		extra:  llamaExtra,
+		beyond: deepseekBeyond,
+	})
+}
+
+func readGLM4MoE(f *fields, c *Config) {
+	c.Tied = f.Bool("tie_word_embeddings", false)
+	c.QKVBias = f.Bool("attention_bias", false)
+	c.QKNorm = f.Bool("use_qk_norm", false)
+	c.readRotated(f, 0.5)
+	readRope(f, c, 10000)
+	f.activation("hidden_act", "silu")
+	readDeepseekExperts(f, c, true)
+}
