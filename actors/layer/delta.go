@@ -21,10 +21,13 @@ type Delta struct {
 	Norm   []float32      // (ValueDim), of each value head's output
 }
 
-// NewDelta returns weights with their vectors. It replaces aLog by the decays.
-func NewDelta(aLog, dtBias, norm []float32) *Delta {
+// NewDelta returns weights with their vectors. It replaces aLog by the decays, which it holds already
+// if negated.
+func NewDelta(aLog, dtBias, norm []float32, negated bool) *Delta {
 	for i, a := range aLog {
-		aLog[i] = -tensor.Exp(a)
+		if !negated {
+			aLog[i] = -tensor.Exp(a)
+		}
 	}
 	return &Delta{Decay: aLog, DtBias: dtBias, Norm: norm}
 }

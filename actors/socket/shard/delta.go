@@ -12,7 +12,7 @@ import (
 // changes the state of all later tokens.
 func (l *loader) delta(c *model.Config, n *model.DeltaSpec, me cut) *layer.Delta {
 	d := &c.Delta
-	w := layer.NewDelta(l.vector(n.ALog), l.vector(n.DtBias), l.vector(n.Norm))
+	w := layer.NewDelta(l.vector(n.ALog), l.vector(n.DtBias), l.vector(n.Norm), d.Negated)
 	units := upTo(tensor.Units(c.Hidden))
 	w.In = l.room(l.dt, n.Out.Weight, me.delta.Len(), c.Hidden, units)
 	l.fillRuns(w.In, me.delta, func(r int) (model.Linear, int) { return n.InRow(d, r) })

@@ -24,6 +24,7 @@ type Delta struct {
 	ValueDim   int
 	Taps       int
 	Full       []int // layers with attention, ascending
+	Negated    bool  `json:",omitempty"` // ALog holds -exp(ALog), as in GGUF
 }
 
 // DeltaSpec names the tensors of a linear layer. The rows of In are used in the order of key heads:

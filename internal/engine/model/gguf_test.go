@@ -30,7 +30,7 @@ func always(typ gguf.Type) func(string) gguf.Type { return func(string) gguf.Typ
 func TestGGUFIsTheSameModel(t *testing.T) {
 	dirs := map[string]string{}
 	for _, name := range []string{"llama", "qwen2", "qwen3", "mistral", "mistral_window", "mixtral", "qwen3_moe", "granite", "gemma", "gemma2", "gemma3", "gemma4_31b", "gemma4_e2b", "gemma4_26b", "phi3", "deepseek_v3",
-		"smollm3", "glm4", "ernie4_5", "mistral3",
+		"smollm3", "qwen3_5", "qwen3_5_moe", "qwen3_next", "glm4", "ernie4_5", "mistral3",
 	} {
 		dirs[name] = filepath.Join("testdata", name)
 	}
@@ -51,7 +51,7 @@ func TestGGUFIsTheSameModel(t *testing.T) {
 			if got, want := got.Config.AttentionScale(), hub.Config.AttentionScale(); got != want {
 				t.Errorf("scores are scaled by %v, want %v", got, want)
 			}
-			want.QueryScale = got.Config.QueryScale
+			want.QueryScale, want.Delta.Negated = got.Config.QueryScale, got.Config.Delta.Negated
 			if hub.Config.ScaledEmbedding {
 				want.TrainedAs = tensor.BF16
 			}
@@ -70,8 +70,8 @@ func TestGGUFIsTheSameModel(t *testing.T) {
 				t.Errorf("YaRN %+v, want %+v", b, a)
 			}
 			for _, spec := range hub.Config.Tensors() {
-				if hub.Config.NormsAddOne && strings.HasSuffix(spec.Name, "norm.weight") {
-					continue // see TestGGUFNorms
+				if hub.Config.NormsAddOne && strings.HasSuffix(spec.Name, "norm.weight") || strings.HasSuffix(spec.Name, "A_log") {
+					continue // see TestGGUFNorms, and Delta.Negated
 				}
 				equalTensors(t, hub, got, spec.Name, 0)
 			}
@@ -463,5 +463,44 @@ func TestGGUFSplit(t *testing.T) {
 	}
 	if _, err := model.Open(dir); !errors.Is(err, model.ErrNoCheckpoint) || !strings.Contains(err.Error(), "part 2 of 3 is missing") {
 		t.Error(err)
+	}
+}
+
+// Qwen3.5 in GGUF: the block of multi-token prediction is dropped, other further blocks are refused,
+// and so are value heads that do not divide the values.
+func TestGGUFQwen35(t *testing.T) {
+	hub := open(t, "testdata/qwen3_5")
+	try := func(change func(g *modeltest.GGUF)) (*model.Checkpoint, error) {
+		g := modeltest.Convert(hub, always(gguf.F32))
+		change(g)
+		path := filepath.Join(t.TempDir(), "m.gguf")
+		put(t, path, g.Bytes())
+		return model.Open(path)
+	}
+	further := func(g *modeltest.GGUF, name string) {
+		g.Add(name, gguf.F32, []int{64}, modeltest.Quantise(gguf.F32, make([]float32, 64)))
+	}
+	c, err := try(func(g *modeltest.GGUF) {
+		g.Unset("qwen35.block_count")
+		g.Set("qwen35.block_count", 9)
+		g.Set("qwen35.nextn_predict_layers", 1)
+		further(g, "blk.8.nextn.enorm.weight")
+		further(g, "blk.8.attn_norm.weight")
+		further(g, "blk.8.unknown.weight")
+	})
+	if err != nil || c.Config.Layers != 8 || len(c.Extra()) != 0 {
+		t.Fatalf("with a block of multi-token prediction: %v", err)
+	}
+	check(t, c.Close())
+	for name, change := range map[string]func(g *modeltest.GGUF){
+		"model.layers.8.input_layernorm.weight":  func(g *modeltest.GGUF) { further(g, "blk.8.attn_norm.weight") },
+		"model.layers.0.self_attn.k_proj.weight": func(g *modeltest.GGUF) { further(g, "blk.0.attn_k.weight") },
+		"ssm.inner_size":                         func(g *modeltest.GGUF) { g.Unset("qwen35.ssm.inner_size"); g.Set("qwen35.ssm.inner_size", 65) },
+		"nextn_predict_layers":                   func(g *modeltest.GGUF) { g.Set("qwen35.nextn_predict_layers", 8) },
+		"ssm.group_count":                        func(g *modeltest.GGUF) { g.Unset("qwen35.ssm.group_count") },
+	} {
+		if _, err := try(change); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }

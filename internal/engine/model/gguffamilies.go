@@ -37,6 +37,9 @@ var familiesGGUF = map[string]familyGGUF{
 	"ernie4_5":   {hub: "Ernie4_5ForCausalLM", read: (*metadata).plain},
 	"glm4":       {hub: "Glm4ForCausalLM", read: (*metadata).glm4, names: glm4GGUF},
 	"mistral3":   {hub: "Ministral3ForCausalLM", read: (*metadata).mistral3, paired: true},
+	"qwen35":     {hub: "Qwen3_5ForCausalLM", read: (*metadata).qwen35, finish: finishQwen35, names: qwen35GGUF, join: takeDelta},
+	"qwen35moe":  {hub: "Qwen3_5MoeForCausalLM", read: (*metadata).qwen35moe, finish: finishQwen35, names: qwen35GGUF, join: takeDelta},
+	"qwen3next":  {hub: qwen3Next, read: (*metadata).qwen35moe, finish: finishQwen35, names: qwen35GGUF, join: takeDelta},
 	"smollm3":    {hub: "SmolLM3ForCausalLM", read: (*metadata).smollm3, paired: true},
 	"deepseek2":  {hub: "DeepseekV2ForCausalLM", read: (*metadata).deepseek, names: deepseekGGUF, join: joinKVUp}, // V3 and R1 too
 }

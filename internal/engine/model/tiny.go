@@ -27,7 +27,7 @@ var tinies = map[string]map[string]any{
 	"Gemma2ForCausalLM":       {"hidden_act": "gelu_pytorch_tanh", "sliding_window": 8, "query_pre_attn_scalar": 8, "attn_logit_softcapping": 2, "final_logit_softcapping": 8},
 	"Qwen3_5MoeForCausalLM": {"layer_types": []string{"linear_attention", "full_attention"}, "linear_num_key_heads": 2, "linear_num_value_heads": 2, "linear_key_head_dim": 8, "linear_value_head_dim": 4,
 		"num_attention_heads": 4, "num_key_value_heads": 2, "partial_rotary_factor": 0.5, "num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 8, "shared_expert_intermediate_size": 16},
-	"Qwen3NextForCausalLM": {"layer_types": []string{"full_attention", "linear_attention"}, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 4,
+	"Qwen3NextForCausalLM": {"layer_types": []string{"linear_attention", "full_attention"}, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 4,
 		"num_attention_heads": 4, "num_key_value_heads": 2, "partial_rotary_factor": 0.5, "num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 8, "shared_expert_intermediate_size": 8, "mlp_only_layers": []int{0}},
 	"Qwen3_5ForCausalLM": {"layer_types": []string{"linear_attention", "full_attention"}, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 4,
 		"num_attention_heads": 4, "num_key_value_heads": 2, "partial_rotary_factor": 0.5},

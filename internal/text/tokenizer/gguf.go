@@ -43,6 +43,7 @@ var ggufPretokenizers = map[string]struct {
 	"llama3":    {patterns: []string{llama3Pattern}, ignoreMerges: true, bos: true},
 	"llama-v3":  {patterns: []string{llama3Pattern}, ignoreMerges: true, bos: true},
 	"qwen2":     {patterns: []string{qwen2Pattern}, normalizer: "NFC"},
+	"qwen35":    {patterns: []string{qwen35Pattern}, normalizer: "NFC"},
 	"smollm":    {patterns: []string{digitPattern, gpt2Pattern}},
 
 	"tekken": {patterns: []string{tekkenPattern}, ignoreMerges: true, bos: true},

@@ -18,6 +18,7 @@ var scanners = map[string]scanner{
 	gpt2Pattern:     scanGPT2,
 	llama3Pattern:   func(s string, i int) int { return scanLlama3(s, i, 3) },
 	qwen2Pattern:    func(s string, i int) int { return scanLlama3(s, i, 1) },
+	qwen35Pattern:   scanQwen35,
 	numbersPattern:  func(s string, i int) int { return scanClass(s, i, number, 3) },
 	cjkPattern:      scanCJK,
 	deepseekPattern: scanDeepSeek,
@@ -27,6 +28,7 @@ var scanners = map[string]scanner{
 const (
 	gpt2Pattern   = `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`
 	llama3Pattern = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
+	qwen35Pattern = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
 	qwen2Pattern  = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
 
 	numbersPattern  = `\p{N}{1,3}`
@@ -257,6 +259,35 @@ func scanLlama3(s string, i, digits int) int {
 		i++
 	}
 	return scanNewlines(s, scanMixed(s, i, mark, punct, symbol, other))
+}
+
+// scanQwen35 is Qwen 2's split with marks among the letters instead of the punctuation.
+func scanQwen35(s string, i int) int {
+	if s[i] == '\'' {
+		if end := scanContraction(s, i, true); end > i {
+			return end
+		}
+	}
+	k, n := classAt(s, i)
+	switch k {
+	case letter, mark:
+		return scanMixed(s, i+n, letter, mark)
+	case number:
+		return i + n
+	}
+	if s[i] != '\r' && s[i] != '\n' {
+		if next, m := classAt(s, i+n); m > 0 && in(next, letter, mark) {
+			return scanMixed(s, i+n+m, letter, mark)
+		}
+	}
+	if k == space {
+		next, m := classAt(s, i+1)
+		if s[i] != ' ' || m == 0 || in(next, space, letter, mark, number) {
+			return scanSpace(s, i, true)
+		}
+		i++
+	}
+	return scanNewlines(s, scanMixed(s, i, punct, symbol, other))
 }
 
 // scanDeepSeek is the third split of DeepSeek-V3. It leaves numbers and isolated control characters

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"strconv"
 	"strings"
 
 	"github.com/shoal-llm/shoal/internal/engine/gguf"
@@ -32,6 +33,9 @@ var families = map[string]family{
 	"Qwen2ForCausalLM":      {arch: "qwen2"},
 	"Qwen3ForCausalLM":      {arch: "qwen3"},
 	"Qwen3MoeForCausalLM":   {arch: "qwen3moe", keys: func(g *GGUF, m *model.Config) { g.Set("qwen3moe.expert_feed_forward_length", m.MoE.FFN) }},
+	"Qwen3_5ForCausalLM":    {arch: "qwen35", names: qwen35Names, keys: qwen35Keys("qwen35"), shift: true},
+	"Qwen3_5MoeForCausalLM": {arch: "qwen35moe", names: qwen35Names, keys: qwen35Keys("qwen35moe"), shift: true},
+	"Qwen3NextForCausalLM":  {arch: "qwen3next", names: qwen35Names, keys: qwen35Keys("qwen3next"), shift: true},
 	"GraniteForCausalLM":    {arch: "granite", keys: graniteKeys, pairs: true},
 	"GemmaForCausalLM":      {arch: "gemma", shift: true},
 	"Gemma2ForCausalLM":     {arch: "gemma2", names: gemmaNames, keys: gemma2Keys, shift: true},
@@ -119,7 +123,10 @@ func Convert(c *model.Checkpoint, typ func(name string) gguf.Type) *GGUF {
 			addHalves(g, strings.TrimSuffix(name, "kv_b.weight"), &m, all, kind)
 			continue
 		}
-		if f.shift && strings.HasSuffix(name, "norm.weight") {
+		if m.Recurrent(blockOf(name)) && addDelta(g, &m, name, t, all, kind) {
+			continue
+		}
+		if f.shift && strings.HasSuffix(name, "norm.weight") && !strings.Contains(name, "ssm_norm") {
 			for i := range all {
 				all[i]++
 			}
@@ -210,4 +217,13 @@ func expertNames(c *model.Config) map[string]string {
 		}
 	}
 	return names
+}
+
+// blockOf is the number of a tensor's block; -1: it is outside of them.
+func blockOf(name string) int {
+	number, _, _ := strings.Cut(strings.TrimPrefix(name, "blk."), ".")
+	if i, err := strconv.Atoi(number); err == nil {
+		return i
+	}
+	return -1
 }
