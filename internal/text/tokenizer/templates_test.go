@@ -44,11 +44,11 @@ func readTemplateGoldens(t *testing.T) (g templateGoldens) {
 
 // TestTemplatesOfFamilies: for chats with systems, tools, results, thoughts and generated turns,
 // the prompts equal those of transformers' apply_chat_template, byte for byte. The templates
-// resemble those of Llama 3, Qwen 2.5 and 3, Mistral, Mixtral, DeepSeek V2, V3 and R1, and Gemma 3 and 4.
+// resemble those of Llama 3, Qwen 2.5, 3 and 3.5, Mistral, Mixtral, DeepSeek V2, V3 and R1, and Gemma 3 and 4.
 // What transformers refuses is refused.
 func TestTemplatesOfFamilies(t *testing.T) {
 	g := readTemplateGoldens(t)
-	if len(g.Templates) < 19 {
+	if len(g.Templates) < 21 {
 		t.Fatalf("%d templates", len(g.Templates))
 	}
 	for path, want := range g.Templates {

@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -269,13 +270,35 @@ func TestDetectMarks(t *testing.T) {
 
 // Detect recognises the templates of the tokenizer's tests.
 func TestDetect(t *testing.T) {
-	for name, want := range map[string]Family{"qwen25": Hermes, "qwen3_xml": Hermes, "llama32": Llama, "mistral_small": Mistral, "deepseek_v31": DeepSeek, "gemma3_tools": JSON, "gemma4": Gemma, "mixtral": None} {
+	for name, want := range map[string]Family{"qwen25": Hermes, "qwen3_xml": Hermes, "qwen35": Hermes, "llama32": Llama, "mistral_small": Mistral, "deepseek_v31": DeepSeek, "gemma3_tools": JSON, "gemma4": Gemma, "mixtral": None} {
 		text, err := os.ReadFile(filepath.Join("..", "tokenizer", "testdata", "templates", name+".jinja"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		if got := Detect(string(text)); got != want {
 			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+	}
+}
+
+// TestQwen35 reads an answer whose thought the prompt opened, with a call in Qwen 3.5's form after it.
+// The result does not depend on how the text is split.
+func TestQwen35(t *testing.T) {
+	const text = "I need the weather.\n</think>\n\nLet me look.\n\n<tool_call>\n<function=get_weather>\n<parameter=city>\nNew\nYork\n</parameter>\n<parameter=days>\n3\n</parameter>\n</function>\n</tool_call>"
+	for _, size := range []int{1, 7, len(text)} {
+		think, p, thoughts := NewThinker(true, false), New(Hermes, known), ""
+		var pieces []Piece
+		take := func(thought, answer string) {
+			thoughts += thought
+			pieces = append(pieces, p.Push(answer)...)
+		}
+		for part := range slices.Chunk([]byte(text), size) {
+			take(think.Push(string(part)))
+		}
+		take(think.Flush())
+		got := render(append(pieces, p.Flush(false)...))
+		if want := `Let me look.«get_weather{"city": "New\nYork", "days": 3}»`; strings.TrimSpace(thoughts) != "I need the weather." || got != want {
+			t.Errorf("in steps of %d: thought %q, answer %s, want %s", size, thoughts, got, want)
 		}
 	}
 }
