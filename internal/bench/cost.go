@@ -40,7 +40,9 @@ func CostsOf(c *model.Config, weights, kv tensor.DType) Costs {
 		k.windows = append(k.windows, c.Window(i))
 		layer, before, bytes := c.Layer(i), k.LayerParams, k.WeightBytes
 		q, v := c.Heads*layer.KV.Dim, layer.KV.Heads*layer.KV.Dim
-		if l.Rank > 0 {
+		if layer.Delta != nil {
+			k.deltaLayer(c, i, add)
+		} else if l.Rank > 0 {
 			if up := c.Hidden; l.QueryRank > 0 {
 				add(&k.LayerParams, l.QueryRank, c.Hidden)
 				add(&k.LayerParams, q, l.QueryRank)
@@ -62,8 +64,13 @@ func CostsOf(c *model.Config, weights, kv tensor.DType) Costs {
 				before, k.later = k.LayerParams, k.later+1
 			}
 			add(&k.LayerParams, q, c.Hidden)
+			if layer.QGate.Weight != "" {
+				add(&k.LayerParams, q, c.Hidden)
+			}
 		}
-		add(&k.LayerParams, c.Hidden, c.Heads*c.ValueOf(&layer))
+		if layer.Delta == nil {
+			add(&k.LayerParams, c.Hidden, c.Heads*c.ValueOf(&layer))
+		}
 		k.attention += k.WeightBytes - bytes
 		if !c.Sparse(i) {
 			add(&k.LayerParams, layer.FFN, c.Hidden)
@@ -95,6 +102,16 @@ func CostsOf(c *model.Config, weights, kv tensor.DType) Costs {
 		}
 	}
 	return k
+}
+
+// deltaLayer adds the projections of a layer with the gated delta rule. Its state has a fixed size: it
+// counts as one slot.
+func (k *Costs) deltaLayer(c *model.Config, i int, add func(n *int64, rows, cols int)) {
+	d := &c.Delta
+	values := d.ValueHeads * d.ValueDim
+	k.windows[i] = 1
+	add(&k.LayerParams, 2*(d.KeyHeads*d.KeyDim+values)+2*d.ValueHeads, c.Hidden)
+	add(&k.LayerParams, c.Hidden, values)
 }
 
 // sparseLayer adds the experts of a layer.

@@ -64,7 +64,7 @@ func TestDefaultContexts(t *testing.T) {
 func TestPlanShapes(t *testing.T) {
 	for name, billions := range map[string]float64{"llama-3.1-8b": 8.03, "llama-3.1-70b": 70.55, "qwen2.5-7b": 7.62, "mistral-7b-v0.1": 7.24, "gemma-3-27b": 27.01, "deepseek-r1": 671.03, "deepseek-v2-lite": 15.71, "qwen3-30b-a3b": 30.53,
 		"qwen3-0.6b": 0.60, "gemma-3-1b": 1.00, "llama-3.2-1b": 1.24, "qwen3-1.7b": 1.72, "llama-3.2-3b": 3.21, "gemma-3-4b": 3.88, "qwen3-4b": 4.02,
-		"qwen3-8b": 8.19, "gemma-3-12b": 11.77, "phi-4": 14.66, "qwen3-14b": 14.77, "qwen3-32b": 32.76, "mixtral-8x7b": 46.70, "gemma-4-e2b": 4.63, "gemma-4-e4b": 7.46, "gemma-4-26b-a4b": 25.23, "gemma-4-31b": 30.70} {
+		"qwen3-8b": 8.19, "gemma-3-12b": 11.77, "phi-4": 14.66, "qwen3-14b": 14.77, "qwen3-32b": 32.76, "mixtral-8x7b": 46.70, "qwen3.5-9b": 8.95, "qwen3.5-35b-a3b": 34.66, "qwen3-next-80b-a3b": 79.67, "gemma-4-e2b": 4.63, "gemma-4-e4b": 7.46, "gemma-4-26b-a4b": 25.23, "gemma-4-31b": 30.70} {
 		m, err := PlanShape(name)
 		if err != nil {
 			t.Fatal(err)
