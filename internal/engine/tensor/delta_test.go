@@ -3,6 +3,7 @@ package tensor
 import (
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 )
 
@@ -23,7 +24,7 @@ func TestDelta(t *testing.T) {
 				sameBits(t, "state after a read", state, s)
 				DeltaAdvance(out, state, k, q, u, decay)
 				sameBits(t, "read", read, out)
-				return append(append(append(p, u...), out...), state...)
+				return slices.Concat(p, u, out, state)
 			}
 			got := run()
 			allEqual(t, "delta rule", run)
