@@ -31,6 +31,7 @@ func SelfTest() ([sha256.Size]byte, error) {
 		t.attention(l)
 	}
 	t.long()
+	t.deltaRule()
 	return [sha256.Size]byte(t.h.Sum(nil)), nil
 }
 
@@ -238,4 +239,21 @@ func (t *selfTest) pages(l KVLayout, blocks [][]byte) {
 		l.Get(turned, slot, key, value)
 		t.floats(key, value)
 	}
+}
+
+// deltaRule tests the gated delta rule and its gates, over wide and narrow blocks of columns and a
+// rest.
+func (t *selfTest) deltaRule() {
+	const rows, cols = 9, 6*groupRows + 5
+	s, k, q, v, gate := t.numbers(rows*cols), t.numbers(rows), t.numbers(rows), t.numbers(cols), t.numbers(cols)
+	u, read, out, conv := make([]float32, cols), make([]float32, cols), make([]float32, cols), append([]float32(nil), v...)
+	Scale(k, 0.25)
+	Scale(q, 0.25)
+	DeltaPredict(u, s, k, 0.875)
+	DeltaUpdate(u, v, u, 0.375)
+	DeltaRead(read, s, k, q, u, 0.875)
+	DeltaAdvance(out, s, k, q, u, 0.875)
+	SigmoidMul(gate, gate, v)
+	AddProduct(conv, v, u)
+	t.floats(u, read, out, s, gate, conv, []float32{Softplus(v[0]), Softplus(-v[0] / 4096)})
 }
