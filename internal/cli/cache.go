@@ -3,6 +3,8 @@ package cli
 import (
 	"fmt"
 	"net/http"
+
+	"github.com/shoal-llm/shoal/internal/cli/ui"
 )
 
 type cacheCmd struct {
@@ -11,15 +13,15 @@ type cacheCmd struct {
 	JSON  bool `name:"json" help:"Print the prefix_cache member of /v1/cluster as JSON."`
 }
 
-func (c *cacheCmd) Run(e *env) error {
-	ctx, cancel := c.withTimeout(e.ctx)
+func (c *cacheCmd) Run(e *ui.Env) error {
+	ctx, cancel := c.withTimeout(e.Ctx)
 	defer cancel()
 	if c.Empty {
 		resp, err := c.client().Do(ctx, http.MethodPost, "/reset_prefix_cache", nil)
 		if err != nil {
 			return err
 		}
-		fmt.Fprintln(e.stdout, "the prefix cache is empty")
+		fmt.Fprintln(e.Stdout, "the prefix cache is empty")
 		return resp.Body.Close()
 	}
 	s, err := c.client().Cluster(ctx)
@@ -27,11 +29,11 @@ func (c *cacheCmd) Run(e *env) error {
 		return err
 	}
 	if c.JSON {
-		return printJSON(e.stdout, s.PrefixCache)
+		return ui.PrintJSON(e.Stdout, s.PrefixCache)
 	}
 	p := s.PrefixCache
 	if p == nil {
-		fmt.Fprintln(e.stdout, "the prefix cache is off: start the server without --prefix-cache=off")
+		fmt.Fprintln(e.Stdout, "the prefix cache is off: start the server without --prefix-cache=off")
 		return nil
 	}
 	share := 0.0
@@ -42,12 +44,12 @@ func (c *cacheCmd) Run(e *env) error {
 	for _, n := range s.Nodes {
 		bytes += n.KVPrefix
 	}
-	fmt.Fprintf(e.stdout, "prefix cache %s: %d tokens in %s of otherwise unused memory, %d evicted\n%d of %d prompt tokens were found (%.1f%%); %d tokens of answers are cached for later turns\n",
-		p.Mode, p.Tokens, bytesText(bytes), p.Evicted, p.Hits, p.Queries, share, p.Answers)
+	fmt.Fprintf(e.Stdout, "prefix cache %s: %d tokens in %s of otherwise unused memory, %d evicted\n%d of %d prompt tokens were found (%.1f%%); %d tokens of answers are cached for later turns\n",
+		p.Mode, p.Tokens, ui.BytesText(bytes), p.Evicted, p.Hits, p.Queries, share, p.Answers)
 	if d := p.Disk; d != nil {
-		fmt.Fprintf(e.stdout, "on disk: %s of %s in %d blocks; %d tokens were read from disk\n", bytesText(d.Bytes), bytesText(d.Limit), d.Blocks, d.Restored)
+		fmt.Fprintf(e.Stdout, "on disk: %s of %s in %d blocks; %d tokens were read from disk\n", ui.BytesText(d.Bytes), ui.BytesText(d.Limit), d.Blocks, d.Restored)
 		if d.Dropped+d.Damaged+d.Failed+d.Late > 0 {
-			fmt.Fprintf(e.stdout, "disk problems: %d blocks not written in time, %d blocks damaged, %d failures, %d reads abandoned because they were slow\n", d.Dropped, d.Damaged, d.Failed, d.Late)
+			fmt.Fprintf(e.Stdout, "disk problems: %d blocks not written in time, %d blocks damaged, %d failures, %d reads abandoned because they were slow\n", d.Dropped, d.Damaged, d.Failed, d.Late)
 		}
 	}
 	return nil

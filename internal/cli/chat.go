@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/client"
+	"github.com/shoal-llm/shoal/internal/cli/models"
+	"github.com/shoal-llm/shoal/internal/cli/ui"
 )
 
 type chatCmd struct {
@@ -49,19 +51,19 @@ type turn struct {
 	Content string `json:"content"`
 }
 
-func (c *chatCmd) Run(e *env) error {
+func (c *chatCmd) Run(e *ui.Env) error {
 	checkpoint := ""
 	if c.Model != "" {
 		checkpoint = localCheckpoint(c.Model)
 		switch {
 		case checkpoint != "":
-		case serverHasModel(e.ctx, c.client(), c.Model):
+		case serverHasModel(e.Ctx, c.client(), c.Model):
 			c.served = c.Model
-		case !canPull(c.Model):
-			return errNoModel(c.Model)
+		case !models.CanPull(c.Model):
+			return models.ErrNoModel(c.Model)
 		default:
 			var err error
-			if checkpoint, err = findFiles(e, c.Model); err != nil {
+			if checkpoint, err = models.FindFiles(e, c.Model); err != nil {
 				return err
 			}
 		}
@@ -71,17 +73,17 @@ func (c *chatCmd) Run(e *env) error {
 		return err
 	}
 	defer end()
-	state, err := cl.Cluster(e.ctx)
+	state, err := cl.Cluster(e.Ctx)
 	if err != nil {
 		return err
 	}
-	if err := c.checkTemplate(e.ctx, cl, state.Model); err != nil {
+	if err := c.checkTemplate(e.Ctx, cl, state.Model); err != nil {
 		return err
 	}
-	t := &conversation{chatCmd: c, e: e, cl: cl, interactive: isTerminal(e.stdout), turns: c.start()}
+	t := &conversation{chatCmd: c, e: e, cl: cl, interactive: ui.IsTerminal(e.Stdout), turns: c.start()}
 	if t.interactive {
-		fmt.Fprintf(e.stdout, "%s on %s; /help lists the commands, /exit ends the chat\n", state.Model, plural(len(state.Nodes), "node"))
-		defer e.interrupts.intercept(t.answerJustEnded)()
+		fmt.Fprintf(e.Stdout, "%s on %s; /help lists the commands, /exit ends the chat\n", state.Model, ui.Plural(len(state.Nodes), "node"))
+		defer e.Interrupts.Intercept(t.answerJustEnded)()
 	}
 	return t.run(newLines(e, "> "))
 }
@@ -101,7 +103,7 @@ func (c *chatCmd) checkTemplate(ctx context.Context, cl *client.Client, name str
 // conversation is the state of a chat.
 type conversation struct {
 	*chatCmd
-	e           *env
+	e           *ui.Env
 	cl          *client.Client
 	interactive bool // standard output is a terminal
 	turns       []turn
@@ -123,10 +125,10 @@ func (t *conversation) answerJustEnded() bool {
 func (t *conversation) run(in *lines) error {
 	for {
 		if t.interactive && !t.silent {
-			fmt.Fprintln(t.e.stdout)
+			fmt.Fprintln(t.e.Stdout)
 		}
 		t.silent = false
-		text, err := readMessage(t.e.ctx, in)
+		text, err := readMessage(t.e.Ctx, in)
 		var stopped interrupted
 		switch {
 		case errors.As(err, &stopped):
@@ -155,11 +157,11 @@ func (t *conversation) run(in *lines) error {
 		turns, err := t.send(t.e, t.cl, append(t.turns, turn{"user", text}))
 		now := time.Now()
 		t.ended.Store(&now)
-		if err != nil && (!t.interactive || t.e.ctx.Err() != nil) {
+		if err != nil && (!t.interactive || t.e.Ctx.Err() != nil) {
 			return err
 		}
 		if err != nil { // the user can repeat the message
-			fmt.Fprintln(t.e.stderr, "shoal:", err)
+			fmt.Fprintln(t.e.Stderr, "shoal:", err)
 			continue
 		}
 		t.turns = turns
@@ -176,7 +178,7 @@ func (t *conversation) interrupt(at interrupted) (quit bool) {
 	case t.warned && !t.answerJustEnded():
 		return true
 	default:
-		fmt.Fprintln(t.e.stdout, "press Ctrl-C once more to exit; Ctrl-D and /exit also work")
+		fmt.Fprintln(t.e.Stdout, "press Ctrl-C once more to exit; Ctrl-D and /exit also work")
 		t.warned = !t.answerJustEnded()
 	}
 	return false
@@ -218,28 +220,28 @@ func readMessage(ctx context.Context, in *lines) (string, error) {
 
 // send streams the answer to a conversation, and returns the conversation with the answer.
 // Ctrl-C stops the answer and keeps its beginning.
-func (c *chatCmd) send(e *env, cl *client.Client, history []turn) ([]turn, error) {
+func (c *chatCmd) send(e *ui.Env, cl *client.Client, history []turn) ([]turn, error) {
 	body := c.body()
 	body["messages"] = history
 	if c.served != "" {
 		body["model"] = c.served
 	}
-	ctx, stop := context.WithCancel(e.ctx)
+	ctx, stop := context.WithCancel(e.Ctx)
 	defer stop()
-	defer e.interrupts.intercept(func() bool { stop(); return true })()
+	defer e.Interrupts.Intercept(func() bool { stop(); return true })()
 	var answer strings.Builder
 	f, err := stream(ctx, cl, "/v1/chat/completions", body, func(t string) {
 		answer.WriteString(t)
-		fmt.Fprint(e.stdout, t)
-	}, e.stderr)
-	fmt.Fprintln(e.stdout)
+		fmt.Fprint(e.Stdout, t)
+	}, e.Stderr)
+	fmt.Fprintln(e.Stdout)
 	switch {
-	case err != nil && ctx.Err() != nil && e.ctx.Err() == nil:
-		fmt.Fprintln(e.stderr, "[stopped]")
+	case err != nil && ctx.Err() != nil && e.Ctx.Err() == nil:
+		fmt.Fprintln(e.Stderr, "[stopped]")
 	case err != nil:
 		return nil, err
 	default:
-		f.printIfTruncated(e.stderr)
+		f.printIfTruncated(e.Stderr)
 	}
 	return append(history, turn{"assistant", answer.String()}), nil
 }

@@ -7,6 +7,8 @@ import (
 	"os"
 	"strconv"
 	"strings"
+
+	"github.com/shoal-llm/shoal/internal/cli/ui"
 )
 
 // chatCommands are the commands of a chat. Each gets the text after its name, and returns the
@@ -36,14 +38,14 @@ func (t *conversation) command(text string) (known, quit bool) {
 		if rest != "" || strings.Count(name, "/") > 1 { // a message that begins with a path
 			return false, false
 		}
-		fmt.Fprintf(t.e.stdout, "there is no command %s; /help lists the commands\n", name)
+		fmt.Fprintf(t.e.Stdout, "there is no command %s; /help lists the commands\n", name)
 		return true, false
 	}
 	text, err := run(t, strings.TrimSpace(rest))
 	if err != nil {
-		fmt.Fprintln(t.e.stderr, "shoal:", err)
+		fmt.Fprintln(t.e.Stderr, "shoal:", err)
 	} else if text != "" {
-		fmt.Fprintln(t.e.stdout, text)
+		fmt.Fprintln(t.e.Stdout, text)
 	}
 	return true, false
 }
@@ -155,7 +157,7 @@ func (t *conversation) save(file string) (string, error) {
 	if err = errors.Join(err, f.Close()); err != nil {
 		return "", fmt.Errorf("/save: %w", err)
 	}
-	return fmt.Sprintf("%s saved in %s", plural(len(t.turns), "message"), file), nil
+	return fmt.Sprintf("%s saved in %s", ui.Plural(len(t.turns), "message"), file), nil
 }
 
 // load continues a saved conversation.
@@ -163,7 +165,7 @@ func (t *conversation) load(file string) (string, error) {
 	if file == "" {
 		return "", errors.New("/load: name a file, as in /load talk.json")
 	}
-	text, err := readSmall(file)
+	text, err := ui.ReadSmall(file)
 	if err != nil {
 		return "", fmt.Errorf("/load: %w", err)
 	}
@@ -180,5 +182,5 @@ func (t *conversation) load(file string) (string, error) {
 	if len(turns) > 0 && turns[0].Role == "system" {
 		t.System = turns[0].Content
 	}
-	return fmt.Sprintf("%s loaded from %s", plural(len(turns), "message"), file), nil
+	return fmt.Sprintf("%s loaded from %s", ui.Plural(len(turns), "message"), file), nil
 }

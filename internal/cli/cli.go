@@ -5,14 +5,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
-	"strings"
+	"strconv"
 	"syscall"
 
 	"github.com/alecthomas/kong"
 
+	"github.com/shoal-llm/shoal/internal/cli/lab"
+	"github.com/shoal-llm/shoal/internal/cli/launch"
+	"github.com/shoal-llm/shoal/internal/cli/models"
+	"github.com/shoal-llm/shoal/internal/cli/ui"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/options"
 )
@@ -21,32 +24,32 @@ type commands struct {
 	Config      configFlag       `type:"path" placeholder:"FILE" help:"${config}"`
 	ShowVersion kong.VersionFlag `name:"version" env:"-" help:"Print the version and the build."`
 
-	Demo demoCmd `cmd:"" group:"use" help:"Start four node processes, stream answers from the bundled model, and stop."`
-	Chat chatCmd `cmd:"" group:"use" help:"Chat with a model. Starts the model if no server has it."`
-	Run  runCmd  `cmd:"" group:"use" help:"Ask a model one question and stream the answer, or chat with it."`
-	Up   upCmd   `cmd:"" group:"use" help:"Start a local cluster of node processes and serve the OpenAI API."`
+	Demo demoCmd   `cmd:"" group:"use" help:"Start four node processes, stream answers from the bundled model, and stop."`
+	Chat chatCmd   `cmd:"" group:"use" help:"Chat with a model. Starts the model if no server has it."`
+	Run  runCmd    `cmd:"" group:"use" help:"Ask a model one question and stream the answer, or chat with it."`
+	Up   launch.Up `cmd:"" group:"use" help:"Start a local cluster of node processes and serve the OpenAI API."`
 
 	Status statusCmd `cmd:"" group:"watch" aliases:"ps" help:"Show a running cluster: nodes, shares, memory, sequences."`
 	Top    topCmd    `cmd:"" group:"watch" help:"Show a running cluster and refresh it: load, caches, nodes, faults."`
 	Events eventsCmd `cmd:"" group:"watch" help:"Show the events of a running cluster, and what each one cost."`
 	Cache  cacheCmd  `cmd:"" group:"watch" help:"Show the prefix cache of a running cluster, or empty it."`
 
-	Keygen      keygenCmd      `cmd:"" group:"machines" help:"Make a cluster key. It authenticates and encrypts all traffic between processes."`
-	Coordinator coordinatorCmd `cmd:"" group:"machines" help:"Run the coordinator: API, batcher, placement."`
-	Node        nodeCmd        `cmd:"" group:"machines" help:"Run one node. It joins a coordinator."`
-	Token       tokenCmd       `cmd:"" group:"machines" help:"Make, list and revoke the tokens that let machines join a cluster."`
-	Drain       drainCmd       `cmd:"" group:"machines" help:"Move a node's work to the other nodes before you stop it."`
-	Undrain     undrainCmd     `cmd:"" group:"machines" help:"Give a drained node a share of the model again."`
-	Store       storeCmd       `cmd:"" group:"machines" help:"List and change the processes that keep a copy of the store of jobs and placement."`
+	Keygen      launch.KeygenCmd      `cmd:"" group:"machines" help:"Make a cluster key. It authenticates and encrypts all traffic between processes."`
+	Coordinator launch.CoordinatorCmd `cmd:"" group:"machines" help:"Run the coordinator: API, batcher, placement."`
+	Node        launch.NodeCmd        `cmd:"" group:"machines" help:"Run one node. It joins a coordinator."`
+	Token       launch.TokenCmd       `cmd:"" group:"machines" help:"Make, list and revoke the tokens that let machines join a cluster."`
+	Drain       drainCmd              `cmd:"" group:"machines" help:"Move a node's work to the other nodes before you stop it."`
+	Undrain     undrainCmd            `cmd:"" group:"machines" help:"Give a drained node a share of the model again."`
+	Store       storeCmd              `cmd:"" group:"machines" help:"List and change the processes that keep a copy of the store of jobs and placement."`
 
-	Pull     pullCmd     `cmd:"" group:"models" help:"Fetch a model from a hub, a registry or a URL."`
-	Models   modelsCmd   `cmd:"" group:"models" help:"List the models on this machine and what they need, or remove one."`
-	Verify   verifyCmd   `cmd:"" group:"models" help:"Check a checkpoint and show its memory per node."`
-	Plan     planCmd     `cmd:"" group:"models" help:"Calculate from a config what fits: weights, caches, largest batch."`
-	Tokenize tokenizeCmd `cmd:"" group:"models" help:"Show the tokens of a text."`
+	Pull     models.PullCmd     `cmd:"" group:"models" help:"Fetch a model from a hub, a registry or a URL."`
+	Models   models.ModelsCmd   `cmd:"" group:"models" help:"List the models on this machine and what they need, or remove one."`
+	Verify   models.VerifyCmd   `cmd:"" group:"models" help:"Check a checkpoint and show its memory per node."`
+	Plan     models.PlanCmd     `cmd:"" group:"models" help:"Calculate from a config what fits: weights, caches, largest batch."`
+	Tokenize models.TokenizeCmd `cmd:"" group:"models" help:"Show the tokens of a text."`
 
 	// The aliases are the commands that became lab.
-	Lab labCmd `cmd:"" group:"models" aliases:"bench,eval" help:"Measure speed and accuracy: decode, prefill, caches, drafts, retrieval from long prompts, perplexity, your own questions."`
+	Lab lab.Lab `cmd:"" group:"models" aliases:"bench,eval" help:"Measure speed and accuracy: decode, prefill, caches, drafts, retrieval from long prompts, perplexity, your own questions."`
 
 	Completion completionCmd `cmd:"" group:"program" help:"Write the completion script for bash, zsh or fish."`
 	Man        manCmd        `cmd:"" group:"program" help:"Write the manual page shoal(1)."`
@@ -75,21 +78,6 @@ var groups = []kong.Group{
 	{Key: "program", Title: "This program:"},
 }
 
-// env holds the context, the standard streams and the signals of a command.
-type env struct {
-	ctx    context.Context
-	stdin  io.Reader
-	stdout io.Writer
-	stderr io.Writer
-	// interrupts handle Ctrl-C; nil if the command gets none.
-	interrupts *interrupts
-}
-
-// exit ends a command with a status and no further message.
-type exit int
-
-func (e exit) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
-
 // exitInterrupted is the exit status of a command that a signal ended early, or that got a
 // second signal during its shutdown.
 const exitInterrupted = 130
@@ -103,66 +91,66 @@ func Main(args []string) int {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	defer signal.Stop(signals)
-	sigint := &interrupts{}
+	sigint := &ui.Interrupts{}
 	go func() { // ends with the process
-		for s := <-signals; s == os.Interrupt && sigint.handled(); s = <-signals {
+		for s := <-signals; s == os.Interrupt && sigint.Handled(); s = <-signals {
 		}
 		cancel()
 		s := <-signals
 		fmt.Fprintf(os.Stderr, "shoal: %v during shutdown: stopped at once. Running requests are cut off; durable jobs continue when a coordinator runs again.\n", s)
 		os.Exit(exitInterrupted)
 	}()
-	return run(env{ctx: ctx, stdin: os.Stdin, stdout: os.Stdout, stderr: &console{file: os.Stderr}, interrupts: sigint}, args)
+	return run(ui.Env{Ctx: ctx, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: &ui.Console{File: os.Stderr}, Interrupts: sigint}, args)
 }
 
 // parser returns a parser that stores the flags of a command line in c.
-func parser(c *commands, e *env, exit func(int)) (*kong.Kong, error) {
+func parser(c *commands, e *ui.Env, exit func(int)) (*kong.Kong, error) {
 	return kong.New(c,
 		kong.Name("shoal"), kong.Description(description), kong.UsageOnError(),
 		environmentVariables(), kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 100}),
-		kong.Writers(e.stdout, e.stderr), kong.Exit(exit), kong.Bind(e), variables(), kong.ExplicitGroups(groups), plainNumbers())
+		kong.Writers(e.Stdout, e.Stderr), kong.Exit(exit), kong.Bind(e), launch.Variables(), kong.Vars{"version": versionFlag(), "config": configHelp, "answer": strconv.Itoa(defaultAnswer)}, kong.ExplicitGroups(groups), launch.PlainNumbers())
 }
 
-func run(e env, args []string) (status int) {
+func run(e ui.Env, args []string) (status int) {
 	options.NameFlags()
 	var c commands
 	done := false
 	parser, err := parser(&c, &e, func(code int) { done, status = true, code })
 	if err != nil {
-		fmt.Fprintln(e.stderr, "shoal:", err)
+		fmt.Fprintln(e.Stderr, "shoal:", err)
 		return 2
 	}
 	if len(args) == 0 {
 		args = []string{"--help"}
 	}
 	if _, err := tensor.Implementation(); err != nil {
-		fmt.Fprintln(e.stderr, "shoal:", err)
+		fmt.Fprintln(e.Stderr, "shoal:", err)
 		return 2
 	}
 	k, err := parser.Parse(args)
 	if done {
 		return status
 	}
-	if err != nil && e.ctx.Err() != nil {
+	if err != nil && e.Ctx.Err() != nil {
 		return exitInterrupted
 	}
 	if err != nil {
-		fmt.Fprintf(e.stderr, "shoal: %s\nshoal: see `shoal --help`, or `shoal COMMAND --help`\n", usageError(err, parser.Model.Node))
+		fmt.Fprintf(e.Stderr, "shoal: %s\nshoal: see `shoal --help`, or `shoal COMMAND --help`\n", usageError(err, parser.Model.Node))
 		return 2
 	}
 	if err = checkFlags(k); err == nil {
 		err = k.Run()
 	}
-	var code exit
+	var code ui.Exit
 	switch {
 	case err == nil:
 		return 0
 	case errors.As(err, &code):
 		return int(code)
-	case e.ctx.Err() != nil && errors.Is(err, context.Canceled):
+	case e.Ctx.Err() != nil && errors.Is(err, context.Canceled):
 		return exitInterrupted
 	}
-	fmt.Fprintln(e.stderr, "shoal:", plainError(err))
+	fmt.Fprintln(e.Stderr, "shoal:", ui.PlainError(err))
 	return 1
 }
 
@@ -174,15 +162,4 @@ func checkFlags(k *kong.Context) error {
 		}
 	}
 	return nil
-}
-
-// plainError returns the text of an error without a leading package name.
-func plainError(err error) string {
-	text := err.Error()
-	for _, name := range []string{"bench", "client", "cluster", "eval", "hub", "join", "security", "topology"} {
-		if rest, ok := strings.CutPrefix(text, name+": "); ok {
-			return rest
-		}
-	}
-	return text
 }

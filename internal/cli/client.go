@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/client"
+	"github.com/shoal-llm/shoal/internal/cli/ui"
 	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
@@ -28,7 +29,7 @@ func waitUntilReady(c *client.Client, w io.Writer) *client.Client {
 
 // caTransport returns a transport that trusts the CA certificates in a file.
 func caTransport(file string) http.RoundTripper {
-	pem, err := readSmall(file)
+	pem, err := ui.ReadSmall(file)
 	pool := x509.NewCertPool()
 	if err == nil && !pool.AppendCertsFromPEM(pem) {
 		err = fmt.Errorf("%s contains no PEM certificate", file)

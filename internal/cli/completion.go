@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/alecthomas/kong"
+
+	"github.com/shoal-llm/shoal/internal/cli/ui"
 )
 
 // completionCmd prints a script that completes commands, flags and their values in a shell.
@@ -19,16 +21,16 @@ func (completionCmd) Help() string {
   shoal completion fish > ~/.config/fish/completions/shoal.fish`
 }
 
-func (c *completionCmd) Run(e *env, k *kong.Context) error {
+func (c *completionCmd) Run(e *ui.Env, k *kong.Context) error {
 	all := words(k.Model)
 	switch c.Shell {
 	case "zsh": // bashcompinit reads the script for bash
-		fmt.Fprint(e.stdout, "#compdef shoal\nautoload -U +X bashcompinit && bashcompinit\n")
+		fmt.Fprint(e.Stdout, "#compdef shoal\nautoload -U +X bashcompinit && bashcompinit\n")
 		fallthrough
 	case "bash":
-		fmt.Fprint(e.stdout, bashCompletion(all))
+		fmt.Fprint(e.Stdout, bashCompletion(all))
 	case "fish":
-		fmt.Fprint(e.stdout, fishCompletion(all))
+		fmt.Fprint(e.Stdout, fishCompletion(all))
 	}
 	return nil
 }

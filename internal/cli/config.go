@@ -11,6 +11,8 @@ import (
 
 	"github.com/alecthomas/kong"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/shoal-llm/shoal/internal/cli/ui"
 )
 
 // configFlag is a YAML file of flags. The order of precedence is: the command line, the
@@ -22,13 +24,13 @@ const configHelp = `YAML file with flags: "kv-memory: 4GiB" sets --kv-memory 4Gi
 
 // BeforeResolve reads the file. Kong calls it if the command line or the environment sets the
 // flag.
-func (configFlag) BeforeResolve(ctx *kong.Context, app *kong.Kong, trace *kong.Path, e *env) error {
+func (configFlag) BeforeResolve(ctx *kong.Context, app *kong.Kong, trace *kong.Path, e *ui.Env) error {
 	path, ok := ctx.FlagValue(trace.Flag).(configFlag)
 	if !ok || path == "" {
 		return nil
 	}
 	// The file may be a pipe, which blocks until another process writes to it.
-	text, err := await(e.ctx, func() ([]byte, error) { return readSmall(string(path)) }, func() {})
+	text, err := ui.Await(e.Ctx, func() ([]byte, error) { return ui.ReadSmall(string(path)) }, func() {})
 	if err != nil {
 		return fmt.Errorf("--config: %w", err)
 	}

@@ -3,7 +3,6 @@ package cli
 import (
 	"bytes"
 	"context"
-	"io"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -12,13 +11,15 @@ import (
 	"time"
 
 	"github.com/alecthomas/kong"
+
+	"github.com/shoal-llm/shoal/internal/cli/ui"
 )
 
 // parsed returns the flags of a command line.
 func parsed(t *testing.T, args ...string) (*commands, error) {
 	t.Helper()
 	var c commands
-	p, err := parser(&c, &env{ctx: context.Background(), stdout: io.Discard, stderr: io.Discard}, func(int) {})
+	p, err := parser(&c, ui.Quiet(context.Background()), func(int) {})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +102,7 @@ func FuzzConfig(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	var c commands
-	p, err := parser(&c, &env{ctx: context.Background(), stdout: io.Discard, stderr: io.Discard}, func(int) {})
+	p, err := parser(&c, ui.Quiet(context.Background()), func(int) {})
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/shoal-llm/shoal/internal/cli/ui"
 )
 
 // TestConfigPipeIsInterrupted checks that a command that waits for its config file ends at the first
@@ -21,7 +23,7 @@ func TestConfigPipeIsInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	status := make(chan int, 1)
 	go func() {
-		status <- run(env{ctx: ctx, stdout: io.Discard, stderr: io.Discard}, []string{"version", "--config", pipe})
+		status <- run(ui.Env{Ctx: ctx, Stdout: io.Discard, Stderr: io.Discard}, []string{"version", "--config", pipe})
 	}()
 	select {
 	case s := <-status:

@@ -5,22 +5,23 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"path/filepath"
 	"slices"
 	"time"
 
 	"github.com/shoal-llm/shoal/client"
-	"github.com/shoal-llm/shoal/cluster"
+	"github.com/shoal-llm/shoal/internal/cli/launch"
+	"github.com/shoal-llm/shoal/internal/cli/models"
+	"github.com/shoal-llm/shoal/internal/cli/ui"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/hub/layout"
 )
 
 // startFlags are flags of commands that start their own cluster when no server has the model.
 type startFlags struct {
-	Quant quantType `env:"SHOAL_QUANT" placeholder:"TYPE" help:"If this command starts MODEL: type of the weights in memory, as for shoal up; auto chooses the largest that fits."`
-	Nodes int       `env:"SHOAL_START_NODES" default:"1" help:"If this command starts MODEL: number of node processes."`
+	Quant models.Quant `env:"SHOAL_QUANT" placeholder:"TYPE" help:"If this command starts MODEL: type of the weights in memory, as for shoal up; auto chooses the largest that fits."`
+	Nodes int          `env:"SHOAL_START_NODES" default:"1" help:"If this command starts MODEL: number of node processes."`
 }
 
 // localCheckpoint returns the path of the checkpoint on disk that word names: a path, a model
@@ -36,56 +37,56 @@ func localCheckpoint(word string) string {
 		return word
 	}
 	if filepath.Base(word) == word && word != "." && word != ".." {
-		return findBundled(filepath.Join("models", word))
+		return models.FindBundled(filepath.Join("models", word))
 	}
-	return pulled(word)
+	return models.Pulled(word)
 }
 
 // connect returns a client for a checkpoint. It uses the server of f if that serves the
 // checkpoint, and otherwise starts a cluster, which end stops. With checkpoint "" it always
 // uses the server of f.
-func (s *startFlags) connect(e *env, f serverFlags, checkpoint string) (_ *client.Client, end func(), err error) {
+func (s *startFlags) connect(e *ui.Env, f serverFlags, checkpoint string) (_ *client.Client, end func(), err error) {
 	c := f.client()
 	if checkpoint == "" {
-		return waitUntilReady(c, e.stderr), func() {}, nil
+		return waitUntilReady(c, e.Stderr), func() {}, nil
 	}
 	other, ok := serverHasCheckpoint(e, c, checkpoint)
 	if ok {
-		return waitUntilReady(c, e.stderr), func() {}, nil
+		return waitUntilReady(c, e.Stderr), func() {}, nil
 	}
 	if other == "" {
 		other = "nothing"
 	}
-	fmt.Fprintf(e.stderr, "%s serves %s; %s is started for this command, on %s\n", c.URL(), other, layout.NameOf(checkpoint), plural(s.Nodes, "node"))
+	fmt.Fprintf(e.Stderr, "%s serves %s; %s is started for this command, on %s\n", c.URL(), other, layout.NameOf(checkpoint), ui.Plural(s.Nodes, "node"))
 	up, err := s.up(e, checkpoint)
 	if err != nil {
 		return nil, nil, err
 	}
-	serve, err := up.prepare(e)
+	serve, err := up.Prepare(e)
 	if err != nil {
 		return nil, nil, err
 	}
-	l, err := up.startPrivate(e, serve)
+	l, err := up.StartPrivate(e, serve)
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := l.waitReady(e); err != nil {
-		l.stop()
+	if err := l.WaitReady(e); err != nil {
+		l.Stop()
 		return nil, nil, err
 	}
-	addr, unserve, err := l.serve(e.ctx)
+	addr, unserve, err := l.Serve(e.Ctx)
 	if err != nil {
-		l.stop()
+		l.Stop()
 		return nil, nil, err
 	}
-	return waitUntilReady(&client.Client{Server: addr}, e.stderr), func() { unserve(); l.stop() }, nil
+	return waitUntilReady(&client.Client{Server: addr}, e.Stderr), func() { unserve(); l.Stop() }, nil
 }
 
 // up returns the `shoal up` command for a checkpoint. Its other flags come from the environment,
 // the config file and the defaults.
-func (s *startFlags) up(e *env, checkpoint string) (*upCmd, error) {
+func (s *startFlags) up(e *ui.Env, checkpoint string) (*launch.Up, error) {
 	var c commands
-	p, err := parser(&c, &env{ctx: e.ctx, stdout: io.Discard, stderr: io.Discard}, func(int) {})
+	p, err := parser(&c, ui.Quiet(e.Ctx), func(int) {})
 	if err != nil {
 		return nil, err
 	}
@@ -96,33 +97,33 @@ func (s *startFlags) up(e *env, checkpoint string) (*upCmd, error) {
 	if _, err := p.Parse(args); err != nil {
 		return nil, err
 	}
-	c.Up.noJobs, c.Up.Standby, c.Up.DataDir, c.Up.APIKey, c.Up.networkFlags = true, false, "", nil, networkFlags{} // only this command uses the cluster
+	c.Up.NoJobs, c.Up.Standby, c.Up.DataDir, c.Up.APIKey, c.Up.NetworkFlags = true, false, "", nil, launch.NetworkFlags{} // only this command uses the cluster
 	return &c.Up, nil
 }
 
 // serverHasCheckpoint reports whether the server serves a checkpoint. If not, other is the model
 // that it serves, or "" if no server answers.
-func serverHasCheckpoint(e *env, c *client.Client, checkpoint string) (other string, yes bool) {
-	models, err := modelsOf(e.ctx, c)
+func serverHasCheckpoint(e *ui.Env, c *client.Client, checkpoint string) (other string, yes bool) {
+	list, err := modelsOf(e.Ctx, c)
 	switch {
 	case err != nil:
 		return "", false
-	case len(models) == 0:
+	case len(list) == 0:
 		return "something else", false
 	}
 	root := checkpoint
 	if model.IsLoRA(checkpoint) { // a server reports the folder of the merged weights
-		if dir, err := merged(e, checkpoint); err == nil {
+		if dir, err := models.Merged(e, checkpoint); err == nil {
 			root = dir
 		}
 	}
-	return models[0].ID, slices.ContainsFunc(models, func(m modelOf) bool { return m.Root == root })
+	return list[0].ID, slices.ContainsFunc(list, func(m modelOf) bool { return m.Root == root })
 }
 
 // serverHasModel reports whether the server serves a model with this name.
 func serverHasModel(ctx context.Context, c *client.Client, name string) bool {
-	models, err := modelsOf(ctx, c)
-	return err == nil && slices.ContainsFunc(models, func(m modelOf) bool { return m.ID == name })
+	list, err := modelsOf(ctx, c)
+	return err == nil && slices.ContainsFunc(list, func(m modelOf) bool { return m.ID == name })
 }
 
 // modelOf is an entry of /v1/models.
@@ -140,25 +141,4 @@ func modelsOf(ctx context.Context, c *client.Client) ([]modelOf, error) {
 	var list struct{ Data []modelOf }
 	_ = json.NewDecoder(io.LimitReader(resp.Body, 1<<20)).Decode(&list) // a server of another kind has no models
 	return list.Data, nil
-}
-
-// serve starts the API on a free loopback port; end stops it.
-func (l *localCluster) serve(ctx context.Context) (addr string, end func(), err error) {
-	srv, err := cluster.NewAPI(l.coordinator, l.coordinator.Checkpoint(), l.coordinator.ServeConfig(), cluster.APIConfig{Version: cluster.Build(), Logger: l.log})
-	if err != nil {
-		return "", nil, err
-	}
-	lis, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", nil, err
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	served := make(chan error, 1)
-	go func() { served <- srv.Serve(ctx, lis) }()
-	return lis.Addr().String(), func() {
-		cancel()
-		if err := <-served; err != nil {
-			l.log.Error("API did not stop cleanly", "error", err)
-		}
-	}, nil
 }

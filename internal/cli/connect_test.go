@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/shoal-llm/shoal/client"
+	"github.com/shoal-llm/shoal/internal/cli/models"
+	"github.com/shoal-llm/shoal/internal/cli/ui"
 )
 
 // TestServesAdapter checks that an adapter is recognized on a server, which reports the folder of the
@@ -14,7 +16,7 @@ import (
 func TestServesAdapter(t *testing.T) {
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	const adapter = "../../models/fry-tools"
-	root, err := merged(quietEnv(t), adapter)
+	root, err := models.Merged(ui.Quiet(t.Context()), adapter)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -26,7 +28,7 @@ func TestServesAdapter(t *testing.T) {
 	defer s.Close()
 	c := client.New(s.URL, "")
 	for path, want := range map[string]bool{adapter: true, root: true, "../../models/fry": false} {
-		if _, yes := serverHasCheckpoint(quietEnv(t), c, path); yes != want {
+		if _, yes := serverHasCheckpoint(ui.Quiet(t.Context()), c, path); yes != want {
 			t.Errorf("%s is served: %v, want %v", path, yes, want)
 		}
 	}

@@ -8,11 +8,14 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/client"
+	"github.com/shoal-llm/shoal/internal/cli/launch"
+	"github.com/shoal-llm/shoal/internal/cli/models"
+	"github.com/shoal-llm/shoal/internal/cli/ui"
 )
 
 type demoCmd struct {
-	serveFlags
-	nodeFlags
+	launch.ServeFlags
+	launch.NodeFlags
 	Nodes  int    `short:"n" default:"4" range:"1..64" help:"Node processes."`
 	Prompt string `help:"Question to ask instead of the demo's own."`
 	Tokens int    `default:"160" range:"1.." help:"Maximum tokens per answer."`
@@ -41,54 +44,54 @@ const (
 // question is one question of the demo. The demo prints text, and sends context before it.
 type question struct{ text, context string }
 
-func (c *demoCmd) Run(e *env) error {
-	up := upCmd{noJobs: true, serveFlags: c.serveFlags, nodeFlags: c.nodeFlags, Nodes: c.Nodes, logFlags: logFlags{LogLevel: "error"}}
+func (c *demoCmd) Run(e *ui.Env) error {
+	up := launch.Up{NoJobs: true, ServeFlags: c.ServeFlags, NodeFlags: c.NodeFlags, Nodes: c.Nodes, LogFlags: launch.LogFlags{LogLevel: "error"}}
 	up.Listen = "127.0.0.1:0"
 	calls := c.Model == "" && c.Prompt == ""
 	if c.Model == "" {
-		up.Model = findBundled(bundledTools) // the bundled model with an adapter for tool calls
+		up.Model = models.FindBundled(models.BundledTools) // the bundled model with an adapter for tool calls
 	}
 	began := time.Now()
-	serve, err := up.prepare(e)
+	serve, err := up.Prepare(e)
 	if err != nil {
 		return err
 	}
-	l, err := up.startPrivate(e, serve)
+	l, err := up.StartPrivate(e, serve)
 	if err != nil {
 		return err
 	}
-	defer l.stop()
-	if err := l.waitReady(e); err != nil {
+	defer l.Stop()
+	if err := l.WaitReady(e); err != nil {
 		return err
 	}
-	addr, unserve, err := l.serve(e.ctx)
+	addr, unserve, err := l.Serve(e.Ctx)
 	if err != nil {
 		return err
 	}
 	defer unserve()
-	ctx := e.ctx
+	ctx := e.Ctx
 	cl := &client.Client{Server: addr}
 	state, err := cl.Cluster(ctx)
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(e.stdout, "%d processes up in %.1f s, with one model split across them\n\n", c.Nodes, time.Since(began).Seconds())
-	printStatus(e.stdout, state)
+	fmt.Fprintf(e.Stdout, "%d processes up in %.1f s, with one model split across them\n\n", c.Nodes, time.Since(began).Seconds())
+	printStatus(e.Stdout, state)
 	ask := questions()
 	if c.Prompt != "" {
 		ask = []question{{c.Prompt, ""}}
 	}
 	for _, q := range ask {
-		if err := c.answer(ctx, e.stdout, cl, q); err != nil {
+		if err := c.answer(ctx, e.Stdout, cl, q); err != nil {
 			return err
 		}
 	}
 	if calls && up.Model != "" {
-		if err := c.call(ctx, e.stdout, cl); err != nil {
+		if err := c.call(ctx, e.Stdout, cl); err != nil {
 			return err
 		}
 	}
-	fmt.Fprintf(e.stdout, "\nnext: shoal up, then shoal chat (or `go run ./cmd/shoal up`)\n")
+	fmt.Fprintf(e.Stdout, "\nnext: shoal up, then shoal chat (or `go run ./cmd/shoal up`)\n")
 	return nil
 }
 

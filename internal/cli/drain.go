@@ -3,6 +3,8 @@ package cli
 import (
 	"fmt"
 	"time"
+
+	"github.com/shoal-llm/shoal/internal/cli/ui"
 )
 
 type drainCmd struct {
@@ -22,20 +24,20 @@ type undrainCmd struct {
 	Node string `arg:"" help:"Name of the node, as in shoal status."`
 }
 
-func (c *undrainCmd) Run(e *env) error {
-	err := c.client().Undrain(e.ctx, c.Node)
+func (c *undrainCmd) Run(e *ui.Env) error {
+	err := c.client().Undrain(e.Ctx, c.Node)
 	if err == nil {
-		fmt.Fprintf(e.stdout, "%s takes a share again\n", c.Node)
+		fmt.Fprintf(e.Stdout, "%s takes a share again\n", c.Node)
 	}
 	return err
 }
 
-func (c *drainCmd) Run(e *env) error {
-	if err := c.client().Drain(e.ctx, c.Node); err != nil {
+func (c *drainCmd) Run(e *ui.Env) error {
+	if err := c.client().Drain(e.Ctx, c.Node); err != nil {
 		return err
 	}
 	for end := time.Now().Add(c.Limit); ; {
-		s, err := c.client().Cluster(e.ctx)
+		s, err := c.client().Cluster(e.Ctx)
 		if err != nil {
 			return err
 		}
@@ -48,15 +50,15 @@ func (c *drainCmd) Run(e *env) error {
 			}
 		}
 		if serving && (state == "drained" || state == "gone") {
-			fmt.Fprintf(e.stdout, "%s is %s: it holds no data, so you can stop it\n", c.Node, state)
+			fmt.Fprintf(e.Stdout, "%s is %s: it holds no data, so you can stop it\n", c.Node, state)
 			return nil
 		}
 		if time.Now().After(end) {
 			return fmt.Errorf("%s is still %s after %v; run the command again, or raise --limit", c.Node, state, c.Limit)
 		}
 		select {
-		case <-e.ctx.Done():
-			return e.ctx.Err()
+		case <-e.Ctx.Done():
+			return e.Ctx.Err()
 		case <-time.After(100 * time.Millisecond):
 		}
 	}

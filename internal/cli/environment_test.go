@@ -1,11 +1,13 @@
 package cli
 
 import (
-	"io"
+	"context"
 	"strings"
 	"testing"
 
 	"github.com/alecthomas/kong"
+
+	"github.com/shoal-llm/shoal/internal/cli/ui"
 )
 
 // TestEachVariableHasOneMeaning checks that two flags with the same variable are the same row, or
@@ -13,7 +15,7 @@ import (
 func TestEachVariableHasOneMeaning(t *testing.T) {
 	tagged := map[string]bool{"SHOAL_API_KEY": true, "SHOAL_CLUSTER": true, "SHOAL_DATA_DIR": true, "SHOAL_QUANT": true}
 	var c commands
-	k, err := parser(&c, &env{stdout: io.Discard, stderr: io.Discard}, func(int) {})
+	k, err := parser(&c, ui.Quiet(context.Background()), func(int) {})
 	if err != nil {
 		t.Fatal(err)
 	}

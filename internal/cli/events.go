@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/shoal-llm/shoal/internal/cli/ui"
 	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
@@ -23,16 +24,16 @@ continued, and the tokens that were computed again. The coordinator keeps the ne
 With --data-dir they survive its restart.`
 }
 
-func (c *eventsCmd) Run(e *env) error {
+func (c *eventsCmd) Run(e *ui.Env) error {
 	show := func(v *api.ClusterEvent) error {
 		if c.JSON {
-			return json.NewEncoder(e.stdout).Encode(v)
+			return json.NewEncoder(e.Stdout).Encode(v)
 		}
-		_, err := fmt.Fprintln(e.stdout, eventLine(v))
+		_, err := fmt.Fprintln(e.Stdout, eventLine(v))
 		return err
 	}
 	cl, newest := c.client(), uint64(0)
-	list, err := cl.Events(e.ctx, 0)
+	list, err := cl.Events(e.Ctx, 0)
 	for _, v := range list {
 		newest = max(newest, v.Revision)
 	}
@@ -45,9 +46,9 @@ func (c *eventsCmd) Run(e *env) error {
 	if err != nil || !c.Follow {
 		return err
 	}
-	for v, err := range cl.FollowEvents(e.ctx, newest) {
+	for v, err := range cl.FollowEvents(e.Ctx, newest) {
 		switch {
-		case e.ctx.Err() != nil:
+		case e.Ctx.Err() != nil:
 			return nil
 		case err != nil:
 			return err

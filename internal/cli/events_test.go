@@ -8,6 +8,8 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+
+	"github.com/shoal-llm/shoal/internal/cli/ui"
 )
 
 // TestEvents checks that the command prints the list and then new events, and an end of a placement
@@ -29,7 +31,7 @@ func TestEvents(t *testing.T) {
 	defer srv.Close()
 	var out bytes.Buffer
 	c := eventsCmd{serverFlags: serverFlags{Server: srv.URL}, Follow: true}
-	if err := c.Run(&env{ctx: context.Background(), stdout: &out}); err == nil || !strings.Contains(err.Error(), "ended the stream") {
+	if err := c.Run(&ui.Env{Ctx: context.Background(), Stdout: &out}); err == nil || !strings.Contains(err.Error(), "ended the stream") {
 		t.Errorf("error %v", err)
 	}
 	want := []string{"epoch 0  node up  a\n", "epoch 0  node up  c\n", "epoch 1  node lost  b  (node b is gone)\n",

@@ -5,6 +5,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/shoal-llm/shoal/internal/cli/launch"
+	"github.com/shoal-llm/shoal/internal/cli/ui"
 )
 
 // history holds the messages of this chat and of earlier ones. A file stores them if it can be
@@ -26,12 +29,12 @@ const (
 
 // readHistory reads the messages of earlier chats. Without a home directory there are none.
 func readHistory() *history {
-	home := stateHome()
+	home := launch.StateHome()
 	if home == "" {
 		return &history{}
 	}
 	h := &history{path: filepath.Join(home, "shoal", "history")}
-	text, err := readSmall(h.path)
+	text, err := ui.ReadSmall(h.path)
 	if err != nil {
 		return h // the first chat
 	}

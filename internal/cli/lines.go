@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"golang.org/x/term"
+
+	"github.com/shoal-llm/shoal/internal/cli/ui"
 )
 
 // lines reads lines from a terminal, with editing and history, or from a file or pipe. Only one
@@ -57,10 +59,10 @@ func (k *keys) Read(p []byte) (int, error) {
 const maxLine = 16 << 20
 
 // newLines reads from the standard input of e. Only a terminal shows the prompt.
-func newLines(e *env, prompt string) *lines {
-	in, ok := e.stdin.(*os.File)
-	if !ok || !isTerminal(in) || !isTerminal(e.stdout) {
-		scan := bufio.NewScanner(e.stdin)
+func newLines(e *ui.Env, prompt string) *lines {
+	in, ok := e.Stdin.(*os.File)
+	if !ok || !ui.IsTerminal(in) || !ui.IsTerminal(e.Stdout) {
+		scan := bufio.NewScanner(e.Stdin)
 		scan.Buffer(nil, maxLine)
 		return &lines{stop: func() {}, prompt: func(string) {}, read: func() (string, error) {
 			if scan.Scan() {
@@ -75,7 +77,7 @@ func newLines(e *env, prompt string) *lines {
 	t := term.NewTerminal(struct {
 		io.Reader
 		io.Writer
-	}{&keys{from: in}, e.stdout}, prompt)
+	}{&keys{from: in}, e.Stdout}, prompt)
 	fd := int(in.Fd())
 	before, err := term.GetState(fd)
 	h := readHistory()
@@ -127,27 +129,5 @@ func newLines(e *env, prompt string) *lines {
 // next returns the next line. Its error is io.EOF after the last line or Ctrl-D, [interrupted]
 // after Ctrl-C, or the error of the context.
 func (l *lines) next(ctx context.Context) (string, error) {
-	return await(ctx, l.read, l.stop)
-}
-
-// await waits for a read until ctx ends, and then calls stop. The read itself continues until
-// the process ends, since a read of a terminal cannot be cancelled.
-func await[T any](ctx context.Context, read func() (T, error), stop func()) (T, error) {
-	type result struct {
-		value T
-		err   error
-	}
-	done := make(chan result, 1)
-	go func() {
-		v, err := read()
-		done <- result{v, err}
-	}()
-	select {
-	case r := <-done:
-		return r.value, r.err
-	case <-ctx.Done():
-		stop()
-		var none T
-		return none, ctx.Err()
-	}
+	return ui.Await(ctx, l.read, l.stop)
 }

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/shoal-llm/shoal/internal/cli/ui"
 )
 
 // terminal opens a pseudo-terminal. The test uses user, and the program gets program.
@@ -82,7 +84,7 @@ func TestChatAtATerminal(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(state, "shoal", "history"), []byte("older\nold\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	sigint := &interrupts{}
+	sigint := &ui.Interrupts{}
 	s := &echo{}
 	srv := httptest.NewServer(s)
 	defer srv.Close()
@@ -117,7 +119,7 @@ func TestChatAtATerminal(t *testing.T) {
 	}
 	done := make(chan int, 1)
 	go func() {
-		done <- run(env{ctx: context.Background(), stdin: program, stdout: program, stderr: program, interrupts: sigint}, []string{"chat", "--server", srv.URL})
+		done <- run(ui.Env{Ctx: context.Background(), Stdin: program, Stdout: program, Stderr: program, Interrupts: sigint}, []string{"chat", "--server", srv.URL})
 	}()
 	wait("> ")
 	fmt.Fprint(user, "\x1b[A\x1b[A\r") // a message of an earlier chat
@@ -154,12 +156,12 @@ func TestChatAtATerminal(t *testing.T) {
 	wait("> ")
 	fmt.Fprint(user, "slow\r")
 	wait("begun")
-	if !sigint.handled() {
+	if !sigint.Handled() {
 		t.Error("Ctrl-C is not handled during an answer")
 	}
 	wait("[stopped]")
 	wait("> ")
-	if !sigint.handled() {
+	if !sigint.Handled() {
 		t.Error("Ctrl-C right after an answer ends the chat")
 	}
 	fmt.Fprint(user, "half a line\x03")
@@ -172,7 +174,7 @@ func TestChatAtATerminal(t *testing.T) {
 	fmt.Fprint(user, "\x03")
 	wait("> ")
 	time.Sleep(interruptGrace)
-	if sigint.handled() {
+	if sigint.Handled() {
 		t.Error("a signal is handled without an answer")
 	}
 	// The terminal is in raw mode after a prompt. Before, Ctrl-C would be a signal of the terminal,
@@ -221,7 +223,7 @@ func TestInterruptWhileInputIsAwaited(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan int, 1)
 		go func() {
-			done <- run(env{ctx: ctx, stdin: r, stdout: io.Discard, stderr: io.Discard}, []string{command, "--server", srv.URL})
+			done <- run(ui.Env{Ctx: ctx, Stdin: r, Stdout: io.Discard, Stderr: io.Discard}, []string{command, "--server", srv.URL})
 		}()
 		time.AfterFunc(50*time.Millisecond, cancel)
 		select {
@@ -243,13 +245,13 @@ func TestRunOfAModel(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out strings.Builder
-	if status := run(env{ctx: context.Background(), stdin: strings.NewReader("x"), stdout: &out, stderr: &out}, []string{"run", "--server", "127.0.0.1:1", dir}); status != 1 || !strings.Contains(out.String(), "serves nothing") || !strings.Contains(out.String(), "architectures") {
+	if status := run(ui.Env{Ctx: context.Background(), Stdin: strings.NewReader("x"), Stdout: &out, Stderr: &out}, []string{"run", "--server", "127.0.0.1:1", dir}); status != 1 || !strings.Contains(out.String(), "serves nothing") || !strings.Contains(out.String(), "architectures") {
 		t.Errorf("status %d: %s", status, out.String())
 	}
 	srv := httptest.NewServer(&echo{})
 	defer srv.Close()
 	out.Reset()
-	if status := run(env{ctx: context.Background(), stdout: &out, stderr: &out}, []string{"ps", "--server", srv.URL}); status != 0 || !strings.Contains(out.String(), "model m") {
+	if status := run(ui.Env{Ctx: context.Background(), Stdout: &out, Stderr: &out}, []string{"ps", "--server", srv.URL}); status != 0 || !strings.Contains(out.String(), "model m") {
 		t.Errorf("ps: status %d: %s", status, out.String())
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/alecthomas/kong"
+
+	"github.com/shoal-llm/shoal/internal/cli/ui"
 )
 
 // manCmd writes the help of all commands as one page.
@@ -21,13 +23,13 @@ func (manCmd) Help() string {
 	return "Writes shoal(1) to standard output: shoal man > shoal.1, man ./shoal.1"
 }
 
-func (c *manCmd) Run(e *env, k *kong.Context) error {
+func (c *manCmd) Run(e *ui.Env, k *kong.Context) error {
 	if c.HTTP {
 		return c.writeRoutes(e)
 	}
-	var m manual = &roff{w: e.stdout}
+	var m manual = &roff{w: e.Stdout}
 	if c.Markdown {
-		m = &markdown{w: e.stdout}
+		m = &markdown{w: e.Stdout}
 	}
 	return writeManual(m, k.Model)
 }

@@ -8,13 +8,15 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/shoal-llm/shoal/internal/cli/ui"
 )
 
 // output is what a command prints.
 func output(t *testing.T, args ...string) string {
 	t.Helper()
 	var out, stderr bytes.Buffer
-	if status := run(env{ctx: context.Background(), stdin: strings.NewReader(""), stdout: &out, stderr: &stderr}, args); status != 0 {
+	if status := run(ui.Env{Ctx: context.Background(), Stdin: strings.NewReader(""), Stdout: &out, Stderr: &stderr}, args); status != 0 {
 		t.Fatalf("shoal %v: status %d: %s", args, status, &stderr)
 	}
 	return out.String()

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/shoal-llm/shoal/internal/bench"
+	"github.com/shoal-llm/shoal/internal/cli/ui"
 )
 
 // TestPlanOfEveryModel checks that plan works without further flags for each model that it lists, and
@@ -17,7 +18,7 @@ func TestPlanOfEveryModel(t *testing.T) {
 	for _, name := range append(bench.PlanShapes(), "../../models/fry", "../../models/dace") {
 		for _, nodes := range []string{"1", "16"} {
 			var out, stderr bytes.Buffer
-			status := run(env{ctx: context.Background(), stdout: &out, stderr: &stderr}, []string{"plan", "-m", name, "--nodes", nodes})
+			status := run(ui.Env{Ctx: context.Background(), Stdout: &out, Stderr: &stderr}, []string{"plan", "-m", name, "--nodes", nodes})
 			misfit := status == 1 && strings.Contains(stderr.String(), "the weights do not fit") && nodes == "1" && !strings.Contains(out.String(), "context")
 			if status != 0 && !misfit || strings.Contains(out.String(), "1 nodes") || strings.Contains(out.String()+stderr.String(), "socket") || strings.Contains(stderr.String(), "bench:") || strings.Contains(out.String(), "0 (0)") {
 				t.Errorf("%s on %s: status %d\n%s%s", name, nodes, status, &out, &stderr)
@@ -39,7 +40,7 @@ func TestNamedModels(t *testing.T) {
 	}
 	for _, path := range []string{hub, snapshot, "../../models/fry-tools"} {
 		var out, stderr bytes.Buffer
-		if status := run(env{ctx: t.Context(), stdout: &out, stderr: &stderr}, []string{"plan", "-m", path, "--nodes", "1"}); status != 0 {
+		if status := run(ui.Env{Ctx: t.Context(), Stdout: &out, Stderr: &stderr}, []string{"plan", "-m", path, "--nodes", "1"}); status != 0 {
 			t.Errorf("plan of %s: status %d\n%s%s", path, status, &out, &stderr)
 		}
 	}
@@ -47,7 +48,7 @@ func TestNamedModels(t *testing.T) {
 		t.Fatal(err)
 	}
 	var stderr bytes.Buffer
-	status := run(env{ctx: t.Context(), stdout: &stderr, stderr: &stderr}, []string{"plan", "-m", hub})
+	status := run(ui.Env{Ctx: t.Context(), Stdout: &stderr, Stderr: &stderr}, []string{"plan", "-m", hub})
 	if status == 0 || !strings.Contains(stderr.String(), "holds abc, other and there is no refs/main") {
 		t.Errorf("plan of two snapshots: status %d, %s", status, &stderr)
 	}

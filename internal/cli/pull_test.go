@@ -3,23 +3,17 @@ package cli
 import (
 	"bytes"
 	"encoding/json"
-	"io"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/shoal-llm/shoal/internal/hub"
+	"github.com/shoal-llm/shoal/internal/cli/models"
+	"github.com/shoal-llm/shoal/internal/cli/ui"
 	"github.com/shoal-llm/shoal/internal/hub/hubtest"
 	"github.com/shoal-llm/shoal/internal/hub/layout"
 )
-
-// quietEnv returns an env without input and output.
-func quietEnv(t *testing.T) *env {
-	return &env{ctx: t.Context(), stdin: strings.NewReader(""), stdout: io.Discard, stderr: io.Discard}
-}
 
 // isolateCaches gives the test its own caches, and a hub that does not answer. It returns the folder
 // of the caches.
@@ -59,7 +53,7 @@ func hubOf(t *testing.T, dirs ...string) *hubtest.Hub {
 // shoal runs a command line in this process.
 func shoal(t *testing.T, args ...string) (status int, stdout, stderr string) {
 	var out, errs bytes.Buffer
-	status = run(env{ctx: t.Context(), stdin: strings.NewReader(""), stdout: &out, stderr: &errs}, args)
+	status = run(ui.Env{Ctx: t.Context(), Stdin: strings.NewReader(""), Stdout: &out, Stderr: &errs}, args)
 	return status, out.String(), errs.String()
 }
 
@@ -79,7 +73,7 @@ func TestPullAndUse(t *testing.T) {
 	n := len(h.Log())
 	t.Setenv("HF_HUB_OFFLINE", "1")
 	for _, word := range []string{"org/fry", "hf://org/fry", path, path + "/", filepath.Dir(filepath.Dir(path)), filepath.Join(path, "model.safetensors"), "models--org--fry"} {
-		dir, err := findModel(quietEnv(t), word)
+		dir, err := models.FindModel(ui.Quiet(t.Context()), word)
 		if err != nil || dir != path || layout.NameOf(dir) != "org/fry" {
 			t.Errorf("%s is %s, %v; want %s", word, dir, err, path)
 		}
@@ -91,12 +85,12 @@ func TestPullAndUse(t *testing.T) {
 		t.Errorf("a model on disk caused requests to the hub: %q", h.Log()[n:])
 	}
 	status, stdout, stderr = shoal(t, "models", "--json")
-	var list []listedModel
+	var list []models.ListedModel
 	if err := json.Unmarshal([]byte(stdout), &list); status != 0 || err != nil || len(list) != 1 {
 		t.Fatalf("models: %d, %v, %s%s", status, err, stdout, stderr)
 	}
 	m := list[0]
-	if m.Name != "org/fry" || m.Path != path || m.Format != "safetensors" || m.Stored != "f32" && m.Stored != "bf16" || m.Problem != "" || len(m.Needs) != len(quants) {
+	if m.Name != "org/fry" || m.Path != path || m.Format != "safetensors" || m.Stored != "f32" && m.Stored != "bf16" || m.Problem != "" || len(m.Needs) != len(models.Quants) {
 		t.Errorf("the list has %+v", m)
 	}
 	for i, need := range m.Needs {
@@ -140,21 +134,21 @@ func TestPullAndUse(t *testing.T) {
 		t.Errorf("up offline: %d, %s", status, stderr)
 	}
 	t.Setenv("HF_HUB_OFFLINE", "")
-	if dir, err := findModel(quietEnv(t), "org/fry"); err != nil || dir != path {
+	if dir, err := models.FindModel(ui.Quiet(t.Context()), "org/fry"); err != nil || dir != path {
 		t.Errorf("a missing model is not pulled: %s, %v", dir, err)
 	}
 }
 
 func TestFindModel(t *testing.T) {
 	isolateCaches(t)
-	e := quietEnv(t)
+	e := ui.Quiet(t.Context())
 	for word, want := range map[string]string{"fry": "fry", "fry-tools": "fry-tools", "../../models/fry": "fry", "../../models/fry/": "fry", "random:llama-3.2-1b": "random:llama-3.2-1b"} {
-		if dir, err := findModel(e, word); err != nil || layout.NameOf(dir) != want {
+		if dir, err := models.FindModel(e, word); err != nil || layout.NameOf(dir) != want {
 			t.Errorf("%s is %s, %v; want %s", word, dir, err, want)
 		}
 	}
 	for word, want := range map[string]string{"llama3": "ollama://llama3", "org/a--b": "org/name@revision", "s3://x": "is not known"} {
-		if dir, err := findModel(e, word); err == nil || !strings.Contains(err.Error(), want) {
+		if dir, err := models.FindModel(e, word); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s is %s, %v; want an error with %q", word, dir, err, want)
 		}
 	}
@@ -174,11 +168,11 @@ func TestPullAdapter(t *testing.T) {
 	if !bytes.Contains(config["adapter_config.json"], []byte("org/fry")) {
 		t.Fatalf("the adapter names another base: %s", config["adapter_config.json"])
 	}
-	dir, err := findModel(quietEnv(t), "org/fry-tools")
-	if err != nil || layout.NameOf(dir) != "org/fry-tools" || !exists(filepath.Join(dir, "config.json")) {
+	dir, err := models.FindModel(ui.Quiet(t.Context()), "org/fry-tools")
+	if err != nil || layout.NameOf(dir) != "org/fry-tools" || !ui.Exists(filepath.Join(dir, "config.json")) {
 		t.Errorf("%s, %v", dir, err)
 	}
-	if dir, err := findModel(quietEnv(t), "org/fry"); err != nil || layout.NameOf(dir) != "org/fry" {
+	if dir, err := models.FindModel(ui.Quiet(t.Context()), "org/fry"); err != nil || layout.NameOf(dir) != "org/fry" {
 		t.Errorf("the base: %s, %v", dir, err)
 	}
 }
@@ -200,29 +194,15 @@ func TestPlanFetchesTheConfigAlone(t *testing.T) {
 	}
 }
 
-func TestPullBar(t *testing.T) {
-	for want, g := range map[string]hub.Progress{
-		"org/m [                        ] asking for the list of files":             {Model: "org/m"},
-		"org/m [============            ] 50% of 4.00 GiB, 1.0 MiB/s, 34m8s left":   {Model: "org/m", Done: 2 << 30, Total: 4 << 30, Rate: 1 << 20, Left: 34*time.Minute + 8*time.Second},
-		"org/m [========================] 100% of 1.0 KiB":                          {Model: "org/m", Done: 2000, Total: 1024},
-		"org/m [                        ] 0% of 1.0 KiB, another process fetches x": {Model: "org/m", Total: 1024, Waiting: "another process fetches x"},
-		"...tion/a-model-of-a-long-name [                        ] a reason":        {Model: "a-corporation/a-model-of-a-long-name", Waiting: "a reason"},
-	} {
-		if got := pullBar(g); got != want {
-			t.Errorf("%q, want %q", got, want)
-		}
-	}
-}
-
 func TestFindDraft(t *testing.T) {
 	isolateCaches(t)
 	hubOf(t, "../../models/fry")
 	for word, want := range map[string]string{"": "", "mtp": "mtp", "org/fry": "org/fry", "fry": "fry"} {
-		if at, err := findDraft(quietEnv(t), word); err != nil || want == "" && at != "" || want != "" && layout.NameOf(at) != want {
+		if at, err := models.FindDraft(ui.Quiet(t.Context()), word); err != nil || want == "" && at != "" || want != "" && layout.NameOf(at) != want {
 			t.Errorf("%q is %s, %v; want %s", word, at, err, want)
 		}
 	}
-	if _, err := findDraft(quietEnv(t), "org/none"); err == nil || !strings.HasPrefix(err.Error(), "--draft: ") {
+	if _, err := models.FindDraft(ui.Quiet(t.Context()), "org/none"); err == nil || !strings.HasPrefix(err.Error(), "--draft: ") {
 		t.Errorf("%v", err)
 	}
 }

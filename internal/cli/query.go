@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/shoal-llm/shoal/internal/cli/models"
 )
 
 // query is the meaning of the arguments of `shoal run`: a model, a text, or both.
@@ -79,9 +81,9 @@ func isPath(word string, more bool) bool {
 // notText returns the error for a first argument that is not a model.
 func notText(first string, rest []string) error {
 	if len(rest) == 0 {
-		return fmt.Errorf("%w; to send it as a text: echo %s | shoal run", errNoModel(first), quoted(first))
+		return fmt.Errorf("%w; to send it as a text: echo %s | shoal run", models.ErrNoModel(first), quoted(first))
 	}
-	return fmt.Errorf("%w; if it belongs to the text, quote the text: shoal run %s", errNoModel(first), quoted(strings.Join(append([]string{first}, rest...), " ")))
+	return fmt.Errorf("%w; if it belongs to the text, quote the text: shoal run %s", models.ErrNoModel(first), quoted(strings.Join(append([]string{first}, rest...), " ")))
 }
 
 // quoted quotes a text for a shell, and shortens a long one.

@@ -2,8 +2,10 @@ package cli
 
 import (
 	"slices"
-	"strings"
 	"testing"
+
+	"github.com/shoal-llm/shoal/internal/cli/models"
+	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
 // TestUnderstand checks that a mistyped model is never treated as a text.
@@ -68,29 +70,17 @@ func TestUnderstand(t *testing.T) {
 		{[]string{"Mistral"}, query{}, `no model "Mistral"`},
 		{[]string{"lama"}, query{}, `no model "lama"`},
 	} {
-		got, err := understand(c.words, checkpoint, served, canPull)
+		got, err := understand(c.words, checkpoint, served, models.CanPull)
 		if c.fails == "" {
 			if err != nil || got.checkpoint != c.want.checkpoint || got.served != c.want.served || got.pull != c.want.pull || !slices.Equal(got.text, c.want.text) || (got.text == nil) != (c.want.text == nil) {
 				t.Errorf("%q: %+v, %v; want %+v", c.words, got, err, c.want)
 			}
 			continue
 		}
-		if err == nil || !inOrder(err.Error(), c.fails) {
+		if err == nil || !testutil.InOrder(err.Error(), c.fails) {
 			t.Errorf("%q: %+v, %v; want an error with %q", c.words, got, err, c.fails)
 		}
 	}
-}
-
-// inOrder reports whether a text contains the parts of want in order; " ... " separates them.
-func inOrder(text, want string) bool {
-	for _, part := range strings.Split(want, " ... ") {
-		_, rest, found := strings.Cut(text, part)
-		if !found {
-			return false
-		}
-		text = rest
-	}
-	return true
 }
 
 func TestNearest(t *testing.T) {

@@ -9,6 +9,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/shoal-llm/shoal/internal/cli/ui"
+	"github.com/shoal-llm/shoal/internal/testutil"
 )
 
 // TestMain exits if a test starts a cluster process by mistake, which would run this test binary as a
@@ -122,9 +125,9 @@ func TestWrongFlagsAreRefused(t *testing.T) {
 		}
 		var stderr, out bytes.Buffer
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		status := run(env{ctx: ctx, stdin: strings.NewReader(""), stdout: &out, stderr: &stderr}, args)
+		status := run(ui.Env{Ctx: ctx, Stdin: strings.NewReader(""), Stdout: &out, Stderr: &stderr}, args)
 		cancel()
-		if status != 1 || !inOrder(stderr.String(), strings.ReplaceAll(c.want, "EMPTY", empty)) || out.Len() > 0 || strings.Count(stderr.String(), "\n") != 1 {
+		if status != 1 || !testutil.InOrder(stderr.String(), strings.ReplaceAll(c.want, "EMPTY", empty)) || out.Len() > 0 || strings.Count(stderr.String(), "\n") != 1 {
 			t.Errorf("shoal %s: status %d, want 1 and one line with %q: %s%s", c.args, status, c.want, &out, &stderr)
 		}
 	}
@@ -144,12 +147,12 @@ func TestEmptyKeyInTheEnvironment(t *testing.T) {
 	t.Setenv("SHOAL_API_KEY", "")
 	for _, command := range []string{"up", "coordinator"} {
 		var stderr bytes.Buffer
-		if status := run(env{ctx: t.Context(), stdin: strings.NewReader(""), stdout: &stderr, stderr: &stderr}, []string{command, "--listen", "127.0.0.1:0"}); status != 1 || !strings.Contains(stderr.String(), "--api-key: key 1 of 1 is empty") {
+		if status := run(ui.Env{Ctx: t.Context(), Stdin: strings.NewReader(""), Stdout: &stderr, Stderr: &stderr}, []string{command, "--listen", "127.0.0.1:0"}); status != 1 || !strings.Contains(stderr.String(), "--api-key: key 1 of 1 is empty") {
 			t.Errorf("%s: status %d: %s", command, status, &stderr)
 		}
 	}
 	var stderr bytes.Buffer
-	if status := run(env{ctx: t.Context(), stdout: &stderr, stderr: &stderr}, []string{"status", "--server", "127.0.0.1:1"}); status != 1 || !strings.Contains(stderr.String(), "connection refused") {
+	if status := run(ui.Env{Ctx: t.Context(), Stdout: &stderr, Stderr: &stderr}, []string{"status", "--server", "127.0.0.1:1"}); status != 1 || !strings.Contains(stderr.String(), "connection refused") {
 		t.Errorf("status %d: %s", status, &stderr)
 	}
 }

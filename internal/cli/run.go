@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/shoal-llm/shoal/client"
+	"github.com/shoal-llm/shoal/internal/cli/models"
+	"github.com/shoal-llm/shoal/internal/cli/ui"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/hub/layout"
 )
@@ -17,7 +19,7 @@ func isCheckpoint(text string) bool {
 	if at, err := layout.Locate(text); err == nil {
 		text = at
 	}
-	return text != "" && len(text) < 4096 && (exists(filepath.Join(text, "config.json")) || model.IsLoRA(text) || strings.EqualFold(filepath.Ext(text), ".gguf") && exists(text))
+	return text != "" && len(text) < 4096 && (ui.Exists(filepath.Join(text, "config.json")) || model.IsLoRA(text) || strings.EqualFold(filepath.Ext(text), ".gguf") && ui.Exists(text))
 }
 
 // defaultAnswer is the default limit of tokens per answer.
@@ -87,20 +89,20 @@ func (c *runCmd) words() []string {
 	return append([]string{*c.Model}, c.Text...)
 }
 
-func (c *runCmd) Run(e *env) error {
+func (c *runCmd) Run(e *ui.Env) error {
 	if c.Raw && c.System != "" {
 		return errors.New("--raw has no system message: remove --system")
 	}
-	ask, err := understand(c.words(), localCheckpoint, func(name string) bool { return serverHasModel(e.ctx, c.client(), name) }, canPull)
+	ask, err := understand(c.words(), localCheckpoint, func(name string) bool { return serverHasModel(e.Ctx, c.client(), name) }, models.CanPull)
 	if err != nil {
 		return err
 	}
 	if ask.pull != "" {
-		if ask.checkpoint, err = findFiles(e, ask.pull); err != nil {
+		if ask.checkpoint, err = models.FindFiles(e, ask.pull); err != nil {
 			return err
 		}
 	}
-	if (ask.checkpoint != "" || ask.served != "") && ask.text == nil && !c.Raw && isTerminal(e.stdin) {
+	if (ask.checkpoint != "" || ask.served != "") && ask.text == nil && !c.Raw && ui.IsTerminal(e.Stdin) {
 		return (&chatCmd{serverFlags: c.serverFlags, sampleFlags: c.sampleFlags, startFlags: c.startFlags, Model: *c.Model}).Run(e)
 	}
 	text := strings.Join(ask.text, " ")
@@ -109,7 +111,7 @@ func (c *runCmd) Run(e *env) error {
 			return err
 		}
 	} else if ask.checkpoint == "" && ask.served == "" && len(ask.text) == 1 && oneWord.MatchString(text) {
-		fmt.Fprintf(e.stderr, "%q is used as the text, since no model has this name\n", text)
+		fmt.Fprintf(e.Stderr, "%q is used as the text, since no model has this name\n", text)
 	}
 	cl, end, err := c.connect(e, c.serverFlags, ask.checkpoint)
 	if err != nil {
@@ -120,20 +122,20 @@ func (c *runCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintln(e.stdout)
-	f.printIfTruncated(e.stderr)
+	fmt.Fprintln(e.Stdout)
+	f.printIfTruncated(e.Stderr)
 	if c.Stats {
-		printRate(e.stderr, f)
+		printRate(e.Stderr, f)
 	}
 	return nil
 }
 
 // readText reads the text from standard input.
-func (c *runCmd) readText(e *env) (string, error) {
-	if isTerminal(e.stdin) {
-		fmt.Fprintln(e.stderr, "Type the text, and end it with Ctrl-D on a line of its own.")
+func (c *runCmd) readText(e *ui.Env) (string, error) {
+	if ui.IsTerminal(e.Stdin) {
+		fmt.Fprintln(e.Stderr, "Type the text, and end it with Ctrl-D on a line of its own.")
 	}
-	b, err := await(e.ctx, func() ([]byte, error) { return io.ReadAll(e.stdin) }, func() {})
+	b, err := ui.Await(e.Ctx, func() ([]byte, error) { return io.ReadAll(e.Stdin) }, func() {})
 	if err != nil || c.Raw {
 		return string(b), err
 	}
@@ -145,8 +147,8 @@ func (c *runCmd) readText(e *env) (string, error) {
 
 // ask sends a text and streams the answer. The text is a message in the model's chat template, or
 // a prompt to complete.
-func (c *runCmd) ask(e *env, cl *client.Client, name, text string) (streamResult, error) {
-	emit := func(t string) { fmt.Fprint(e.stdout, t) }
+func (c *runCmd) ask(e *ui.Env, cl *client.Client, name, text string) (streamResult, error) {
+	emit := func(t string) { fmt.Fprint(e.Stdout, t) }
 	body := c.body()
 	if name != "" {
 		body["model"] = name
@@ -157,14 +159,14 @@ func (c *runCmd) ask(e *env, cl *client.Client, name, text string) (streamResult
 			turns = append(turns, turn{"system", c.System})
 		}
 		body["messages"] = append(turns, turn{"user", text})
-		f, err := stream(e.ctx, cl, "/v1/chat/completions", body, emit, e.stderr)
+		f, err := stream(e.Ctx, cl, "/v1/chat/completions", body, emit, e.Stderr)
 		if !isNoTemplate(err) || c.System != "" {
 			return f, err
 		}
 		delete(body, "messages")
 	}
 	body["prompt"] = text
-	return stream(e.ctx, cl, "/v1/completions", body, emit, nil)
+	return stream(e.Ctx, cl, "/v1/completions", body, emit, nil)
 }
 
 // isNoTemplate reports whether a server refused a chat because the model has no chat template.

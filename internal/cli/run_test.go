@@ -11,13 +11,15 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/shoal-llm/shoal/internal/cli/ui"
 )
 
 // TestRunWords checks that flags can be before, after and between a model and a text.
 func TestRunWords(t *testing.T) {
 	for _, args := range [][]string{{"-t", "8", "fry", "func add(", "b"}, {"fry", "-t", "8", "func add(", "b"}, {"fry", "func add(", "b", "-t", "8"}} {
 		var c commands
-		p, err := parser(&c, &env{stdout: io.Discard, stderr: io.Discard}, func(int) {})
+		p, err := parser(&c, ui.Quiet(context.Background()), func(int) {})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -93,18 +95,18 @@ func TestRunAsks(t *testing.T) {
 		s := &recorder{base: c.base}
 		srv := httptest.NewServer(s)
 		var out, stderr bytes.Buffer
-		status := run(env{ctx: context.Background(), stdin: strings.NewReader(c.stdin), stdout: &out, stderr: &stderr}, append([]string{"run", "--server", srv.URL}, c.args...))
+		status := run(ui.Env{Ctx: context.Background(), Stdin: strings.NewReader(c.stdin), Stdout: &out, Stderr: &stderr}, append([]string{"run", "--server", srv.URL}, c.args...))
 		srv.Close()
 		if got := strings.Join(s.asked, ";"); status != c.status || got != c.want || !strings.Contains(stderr.String(), c.stderr) || c.stderr == "" && stderr.Len() > 0 || c.want != "" && out.String() != "fine\n" {
 			t.Errorf("run %q (base model: %v): status %d, asked %q, wrote %q and %q; want %d, %q, %q", c.args, c.base, status, got, &out, &stderr, c.status, c.want, c.stderr)
 		}
 	}
 	var stderr bytes.Buffer
-	if status := run(env{ctx: context.Background(), stdout: io.Discard, stderr: &stderr}, []string{"run", "--server", "127.0.0.1:1", "/nonexistent", "hello"}); status != 1 || !strings.Contains(stderr.String(), `no model "/nonexistent"`) {
+	if status := run(ui.Env{Ctx: context.Background(), Stdout: io.Discard, Stderr: &stderr}, []string{"run", "--server", "127.0.0.1:1", "/nonexistent", "hello"}); status != 1 || !strings.Contains(stderr.String(), `no model "/nonexistent"`) {
 		t.Errorf("without a server: %d %s", status, &stderr)
 	}
 	stderr.Reset()
-	if status := run(env{ctx: context.Background(), stdout: io.Discard, stderr: &stderr}, []string{"run", "--server", "127.0.0.1:1", "some text"}); status != 1 || stderr.String() != "shoal: no answer from http://127.0.0.1:1: connection refused (is the cluster up? `shoal up` starts one)\n" {
+	if status := run(ui.Env{Ctx: context.Background(), Stdout: io.Discard, Stderr: &stderr}, []string{"run", "--server", "127.0.0.1:1", "some text"}); status != 1 || stderr.String() != "shoal: no answer from http://127.0.0.1:1: connection refused (is the cluster up? `shoal up` starts one)\n" {
 		t.Errorf("without a server: %d %s", status, &stderr)
 	}
 }

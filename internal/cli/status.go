@@ -14,11 +14,10 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/client"
+	"github.com/shoal-llm/shoal/internal/cli/launch"
+	"github.com/shoal-llm/shoal/internal/cli/ui"
 	"github.com/shoal-llm/shoal/internal/server/api"
 )
-
-// defaultServer is the default address of the API.
-const defaultServer = "127.0.0.1:8080"
 
 // serverFlags select a running server.
 type serverFlags struct {
@@ -40,8 +39,8 @@ func (f timeoutFlags) withTimeout(ctx context.Context) (context.Context, context
 
 func (f serverFlags) client() *client.Client {
 	key, _, _ := strings.Cut(f.APIKey, ",") // the environment can hold several keys: use the first
-	if key == autoKey {
-		if made, err := readKey(autoKeyFile()); err == nil { // without it the server refuses "auto" as a key
+	if key == launch.AutoKey {
+		if made, err := launch.ReadKey(launch.AutoKeyFile()); err == nil { // without it the server refuses "auto" as a key
 			key = made
 		}
 	}
@@ -53,8 +52,8 @@ func (f serverFlags) client() *client.Client {
 }
 
 // state returns the current /v1/cluster.
-func (f *timeoutFlags) state(e *env) (*api.ClusterState, error) {
-	ctx, cancel := f.withTimeout(e.ctx)
+func (f *timeoutFlags) state(e *ui.Env) (*api.ClusterState, error) {
+	ctx, cancel := f.withTimeout(e.Ctx)
 	defer cancel()
 	return f.client().Cluster(ctx)
 }
@@ -78,7 +77,7 @@ loads weights, drains, or is a standby); 1 if no server answers, or it refuses t
 // statusInterval is the time between two requests of `shoal status --wait`.
 const statusInterval = 200 * time.Millisecond
 
-func (c *statusCmd) Run(e *env) error {
+func (c *statusCmd) Run(e *ui.Env) error {
 	if c.Wait < 0 {
 		return fmt.Errorf("--wait %v: want a duration such as 1m, or 0 for no wait", c.Wait)
 	}
@@ -88,18 +87,18 @@ func (c *statusCmd) Run(e *env) error {
 		var not *client.ErrNotReady
 		var unreachable *client.Unreachable
 		retry := errors.As(err, &not) || errors.As(err, &unreachable)
-		if !retry || time.Now().After(until) || e.ctx.Err() != nil {
+		if !retry || time.Now().After(until) || e.Ctx.Err() != nil {
 			if last != "" {
-				showStatus(e.stderr, "")
+				ui.ShowStatus(e.Stderr, "")
 			}
 			return c.print(e, s, err)
 		}
-		if text := err.Error(); isTerminal(e.stderr) && text != last {
+		if text := err.Error(); ui.IsTerminal(e.Stderr) && text != last {
 			last = text
-			showStatus(e.stderr, text)
+			ui.ShowStatus(e.Stderr, text)
 		}
 		select {
-		case <-e.ctx.Done():
+		case <-e.Ctx.Done():
 		case <-time.After(statusInterval):
 		}
 	}
@@ -107,8 +106,8 @@ func (c *statusCmd) Run(e *env) error {
 
 // fetch requests the state of a server, and whether it serves. It can return both a state and
 // an error: the reason why the server does not serve.
-func (c *statusCmd) fetch(e *env) (*api.ClusterState, error) {
-	ctx, cancel := c.withTimeout(e.ctx)
+func (c *statusCmd) fetch(e *ui.Env) (*api.ClusterState, error) {
+	ctx, cancel := c.withTimeout(e.Ctx)
 	defer cancel()
 	cl := c.client()
 	ready := cl.Ready(ctx)
@@ -125,19 +124,19 @@ func (c *statusCmd) fetch(e *env) (*api.ClusterState, error) {
 }
 
 // print prints the result of fetch; err is the reason why the cluster does not serve.
-func (c *statusCmd) print(e *env, s *api.ClusterState, err error) error {
+func (c *statusCmd) print(e *ui.Env, s *api.ClusterState, err error) error {
 	switch {
 	case s != nil && c.JSON:
-		if err := printJSON(e.stdout, s); err != nil {
+		if err := ui.PrintJSON(e.Stdout, s); err != nil {
 			return err
 		}
 	case s != nil:
-		printStatus(e.stdout, s)
-		printBuilds(e.stdout, s)
+		printStatus(e.Stdout, s)
+		printBuilds(e.Stdout, s)
 	}
 	if not := (*client.ErrNotReady)(nil); errors.As(err, &not) {
-		fmt.Fprintln(e.stderr, "shoal:", err)
-		return exit(exitNotServing)
+		fmt.Fprintln(e.Stderr, "shoal:", err)
+		return ui.Exit(exitNotServing)
 	}
 	return err
 }
@@ -177,7 +176,7 @@ func printStatus(w io.Writer, s *api.ClusterState) {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "node\tpid\tstate\tshare\tsequences\tcache used\tprefixes\tcache budget\t")
 	for _, n := range s.Nodes {
-		fmt.Fprintf(t, "%s\t%d\t%s\t%.0f%%\t%d\t%s\t%s\t%s\t\n", n.ID, n.PID, stateText(n), 100*n.Share, n.Sequences, bytesText(n.KVUsedBytes), bytesText(n.KVPrefix), bytesText(n.KVBudgetBytes))
+		fmt.Fprintf(t, "%s\t%d\t%s\t%.0f%%\t%d\t%s\t%s\t%s\t\n", n.ID, n.PID, stateText(n), 100*n.Share, n.Sequences, ui.BytesText(n.KVUsedBytes), ui.BytesText(n.KVPrefix), ui.BytesText(n.KVBudgetBytes))
 	}
 	t.Flush()
 	for _, n := range s.Nodes { // reasons are long, so they follow the table

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+
+	"github.com/shoal-llm/shoal/internal/cli/ui"
 )
 
 // TestStatusExits checks the exit status: 0 only if the cluster serves, 3 while it waits for nodes, 1 if
@@ -44,7 +46,7 @@ func TestStatusExits(t *testing.T) {
 		}))
 		for _, args := range [][]string{nil, {"--json"}} {
 			var out, stderr bytes.Buffer
-			status := run(env{ctx: context.Background(), stdout: &out, stderr: &stderr}, append([]string{"status", "--server", srv.URL}, args...))
+			status := run(ui.Env{Ctx: context.Background(), Stdout: &out, Stderr: &stderr}, append([]string{"status", "--server", srv.URL}, args...))
 			if args != nil {
 				c.out = strings.ReplaceAll(c.out, "model m", `"model": "m"`)
 			}
@@ -79,11 +81,11 @@ func TestStatusWaits(t *testing.T) {
 	defer srv.Close()
 	go func() { _ = srv.Serve(l) }()
 	var out, stderr bytes.Buffer
-	if status := run(env{ctx: context.Background(), stdout: &out, stderr: &stderr}, []string{"status", "--wait", "1m", "--server", l.Addr().String()}); status != 0 || asked.Load() != 3 || stderr.Len() > 0 {
+	if status := run(ui.Env{Ctx: context.Background(), Stdout: &out, Stderr: &stderr}, []string{"status", "--wait", "1m", "--server", l.Addr().String()}); status != 0 || asked.Load() != 3 || stderr.Len() > 0 {
 		t.Errorf("status %d after %d requests: %s%s", status, asked.Load(), &out, &stderr)
 	}
 	for args, want := range map[string]int{"--wait=300ms": 1, "--wait=-1s": 1} {
-		if status := run(env{ctx: context.Background(), stdout: io.Discard, stderr: io.Discard}, []string{"status", args, "--server", "127.0.0.1:1"}); status != want {
+		if status := run(ui.Env{Ctx: context.Background(), Stdout: io.Discard, Stderr: io.Discard}, []string{"status", args, "--server", "127.0.0.1:1"}); status != want {
 			t.Errorf("%s: status %d, want %d", args, status, want)
 		}
 	}

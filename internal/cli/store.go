@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/cluster"
+	"github.com/shoal-llm/shoal/internal/cli/launch"
+	"github.com/shoal-llm/shoal/internal/cli/ui"
 	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
@@ -32,7 +34,7 @@ type storeListCmd struct{ timeoutFlags }
 
 type storeChange struct {
 	serverFlags
-	clusterKeyFlag
+	launch.ClusterKeyFlag
 	Name string `arg:"" help:"Name of the process (--id)."`
 }
 
@@ -41,7 +43,7 @@ type (
 	storeRemoveCmd storeChange
 )
 
-func (c *storeListCmd) Run(e *env) error {
+func (c *storeListCmd) Run(e *ui.Env) error {
 	s, err := c.state(e)
 	if err != nil {
 		return err
@@ -53,25 +55,25 @@ func (c *storeListCmd) Run(e *env) error {
 	return nil
 }
 
-func printStore(e *env, s *api.StoreState) {
-	printStoreLine(e.stdout, s)
-	t := tabwriter.NewWriter(e.stdout, 0, 0, 2, ' ', 0)
+func printStore(e *ui.Env, s *api.StoreState) {
+	printStoreLine(e.Stdout, s)
+	t := tabwriter.NewWriter(e.Stdout, 0, 0, 2, ' ', 0)
 	for _, k := range s.Members {
 		fmt.Fprintf(t, "%s\t%s\t%s\n", k.ID, k.State, k.Route)
 	}
 	t.Flush()
 }
 
-func (c *storeAddCmd) Run(e *env) error { return (*storeChange)(c).run(e, http.MethodPost) }
+func (c *storeAddCmd) Run(e *ui.Env) error { return (*storeChange)(c).run(e, http.MethodPost) }
 
-func (c *storeRemoveCmd) Run(e *env) error { return (*storeChange)(c).run(e, http.MethodDelete) }
+func (c *storeRemoveCmd) Run(e *ui.Env) error { return (*storeChange)(c).run(e, http.MethodDelete) }
 
-func (c *storeChange) run(e *env, method string) error {
-	key, err := c.key()
+func (c *storeChange) run(e *ui.Env, method string) error {
+	key, err := c.Key()
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(e.ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(e.Ctx, time.Minute)
 	defer cancel()
 	cl := c.client()
 	cl.Header = http.Header{cluster.OperatorHeader: {key.OperatorToken()}}

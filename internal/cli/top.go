@@ -10,6 +10,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/shoal-llm/shoal/internal/cli/ui"
 	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
@@ -41,8 +42,8 @@ func (c *topCmd) Help() string {
 	return "Refreshes until q or Ctrl-C. The key h shows or hides this legend:\n\n  " + strings.ReplaceAll(strings.TrimSpace(topLegend), "\n", "\n  ")
 }
 
-func (c *topCmd) Run(e *env) error {
-	if c.Once || !isTerminal(e.stdout) {
+func (c *topCmd) Run(e *ui.Env) error {
+	if c.Once || !ui.IsTerminal(e.Stdout) {
 		s, err := c.state(e)
 		if err != nil {
 			return err
@@ -50,21 +51,21 @@ func (c *topCmd) Run(e *env) error {
 		var b bytes.Buffer
 		c.head(&b)
 		printTop(&b, s)
-		_, err = e.stdout.Write(b.Bytes())
+		_, err = e.Stdout.Write(b.Bytes())
 		return err
 	}
 	return c.watch(e)
 }
 
 // watch draws the state once per interval until a key or the context ends it.
-func (c *topCmd) watch(e *env) error {
-	ctx, quit := context.WithCancel(e.ctx)
+func (c *topCmd) watch(e *ui.Env) error {
+	ctx, quit := context.WithCancel(e.Ctx)
 	defer quit()
 	var legend atomic.Bool
 	redraw := make(chan struct{}, 1)
-	stop, keys := watchKeys(e.stdin, func(key byte) {
+	stop, keys := ui.WatchKeys(e.Stdin, func(key byte) {
 		switch key {
-		case 'q', 'Q', ctrlC, ctrlD:
+		case 'q', 'Q', ui.CtrlC, ui.CtrlD:
 			quit()
 		case 'h', 'H', '?':
 			legend.Store(!legend.Load())
@@ -94,13 +95,13 @@ func (c *topCmd) watch(e *env) error {
 			if keys {
 				fmt.Fprintln(&b, "\nq quits, h explains")
 			}
-			draw(e.stdout, b.String())
+			draw(e.Stdout, b.String())
 		}
 		select {
 		case <-redraw:
 		case <-ctx.Done():
 			if !keys { // the terminal has echoed ^C
-				fmt.Fprintln(e.stdout)
+				fmt.Fprintln(e.Stdout)
 			}
 			return nil
 		case <-time.After(c.Interval):
@@ -121,7 +122,7 @@ func printTop(w io.Writer, s *api.ClusterState) {
 	fmt.Fprintf(w, "model %s   policy %s   epoch %d   mapping %s\n", s.Model, s.Policy, s.Epoch, s.Mapping)
 	step := "idle"
 	if s.StepMillis > 0 {
-		step = fmt.Sprintf("step %.1f ms with %s of %s", s.StepMillis, plural(s.BatchRows, "row"), plural(s.BatchSequences, "sequence"))
+		step = fmt.Sprintf("step %.1f ms with %s of %s", s.StepMillis, ui.Plural(s.BatchRows, "row"), ui.Plural(s.BatchSequences, "sequence"))
 	}
 	fmt.Fprintf(w, "%.1f tokens/s   %s   running %d   waiting %d %s\n", s.TokensPerSecond, step, s.Running, s.Waiting, s.WaitingReason)
 	if p := s.PrefixCache; p != nil && p.Queries > 0 {
@@ -132,7 +133,7 @@ func printTop(w io.Writer, s *api.ClusterState) {
 	}
 	if r := s.Recovery; r != nil && s.Recoveries > 0 {
 		fmt.Fprintf(w, "faults: %s withdrawn   tokens computed again %d   caches that continued %d, from replicas %d\n",
-			plural(int(s.Recoveries), "placement"), r.RecomputedTokens+r.ReplayedTokens, r.RestoredCaches, r.RestoredReplicas)
+			ui.Plural(int(s.Recoveries), "placement"), r.RecomputedTokens+r.ReplayedTokens, r.RestoredCaches, r.RestoredReplicas)
 	}
 	if st := s.Store; st != nil {
 		printStoreLine(w, st)
@@ -142,7 +143,7 @@ func printTop(w io.Writer, s *api.ClusterState) {
 	fmt.Fprintln(t, "NODE\tSTATE\tSHARE\tSEQ\tCACHE\tUSED\tPREFIXES\tBUDGET\tWEIGHTS\tRSS\tLATE\t")
 	for _, n := range s.Nodes {
 		fmt.Fprintf(t, "%s\t%s\t%.0f%%\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%.0f%%\t\n", n.ID, stateText(n), 100*n.Share, n.Sequences, gauge(n.KVUsedBytes, n.KVPrefix, n.KVBudgetBytes),
-			bytesText(n.KVUsedBytes), bytesText(n.KVPrefix), bytesText(n.KVBudgetBytes), bytesText(n.WeightBytes), bytesText(n.RSSBytes), 100*n.Late)
+			ui.BytesText(n.KVUsedBytes), ui.BytesText(n.KVPrefix), ui.BytesText(n.KVBudgetBytes), ui.BytesText(n.WeightBytes), ui.BytesText(n.RSSBytes), 100*n.Late)
 	}
 	t.Flush()
 }

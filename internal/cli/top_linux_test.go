@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/shoal-llm/shoal/internal/cli/ui"
 )
 
 // TestTopAtATerminal checks that q, Ctrl-C and a signal end top with status 0, restore the mode of the
@@ -53,7 +55,7 @@ func TestTopAtATerminal(t *testing.T) {
 			defer cancel()
 			done := make(chan int, 1)
 			go func() {
-				done <- run(env{ctx: ctx, stdin: program, stdout: program, stderr: program}, []string{"top", "--server", srv.URL})
+				done <- run(ui.Env{Ctx: ctx, Stdin: program, Stdout: program, Stderr: program}, []string{"top", "--server", srv.URL})
 			}()
 			var screen strings.Builder
 			wait := func(want string) {

@@ -5,6 +5,8 @@ import (
 	"context"
 	"strings"
 	"testing"
+
+	"github.com/shoal-llm/shoal/internal/cli/ui"
 )
 
 // TestUsageErrors checks the messages for wrong command lines.
@@ -30,7 +32,7 @@ func TestUsageErrors(t *testing.T) {
 		"up --nothing":                    "unknown flag --nothing",
 	} {
 		var out, stderr bytes.Buffer
-		status := run(env{ctx: context.Background(), stdout: &out, stderr: &stderr}, strings.Fields(args))
+		status := run(ui.Env{Ctx: context.Background(), Stdout: &out, Stderr: &stderr}, strings.Fields(args))
 		if text := stderr.String(); status != 2 || !strings.Contains(text, want) || strings.Contains(text, "bit int") || !strings.Contains(text, "shoal --help") || out.Len() > 0 {
 			t.Errorf("shoal %s: status %d: %s%s", args, status, &out, &stderr)
 		}
@@ -40,7 +42,7 @@ func TestUsageErrors(t *testing.T) {
 // TestHelpHasGroups checks that the help lists each command in exactly one group.
 func TestHelpHasGroups(t *testing.T) {
 	var out bytes.Buffer
-	if status := run(env{ctx: context.Background(), stdout: &out, stderr: &out}, nil); status != 0 {
+	if status := run(ui.Env{Ctx: context.Background(), Stdout: &out, Stderr: &out}, nil); status != 0 {
 		t.Fatalf("status %d: %s", status, &out)
 	}
 	for _, g := range groups {
@@ -52,7 +54,7 @@ func TestHelpHasGroups(t *testing.T) {
 		t.Errorf("a command has no group:\n%s", &out)
 	}
 	out.Reset()
-	if run(env{ctx: context.Background(), stdout: &out, stderr: &out}, []string{"chat", "--help"}); strings.Contains(out.String(), "snapkv") {
+	if run(ui.Env{Ctx: context.Background(), Stdout: &out, Stderr: &out}, []string{"chat", "--help"}); strings.Contains(out.String(), "snapkv") {
 		t.Errorf("chat lists the cache policies:\n%s", &out)
 	}
 }

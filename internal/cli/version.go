@@ -5,6 +5,7 @@ import (
 	"runtime"
 
 	"github.com/shoal-llm/shoal/cluster"
+	"github.com/shoal-llm/shoal/internal/cli/ui"
 	"github.com/shoal-llm/shoal/internal/engine/arithmetic"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/rpc"
@@ -15,7 +16,7 @@ type versionCmd struct{}
 // versionFlag returns the output of --version. The command prints more.
 func versionFlag() string { return "shoal " + cluster.Build() }
 
-func (versionCmd) Run(e *env) error {
+func (versionCmd) Run(e *ui.Env) error {
 	print, err := arithmetic.Fingerprint()
 	if err != nil {
 		return err
@@ -24,6 +25,6 @@ func (versionCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(e.stdout, "shoal %s %s/%s, wire version %d, arithmetic %s (%s)\n", cluster.Build(), runtime.GOOS, runtime.GOARCH, rpc.Version, print, kernels)
+	fmt.Fprintf(e.Stdout, "shoal %s %s/%s, wire version %d, arithmetic %s (%s)\n", cluster.Build(), runtime.GOOS, runtime.GOARCH, rpc.Version, print, kernels)
 	return nil
 }

@@ -14,7 +14,7 @@ var wallClock = map[string]string{
 	"internal/server/generate/service.go":       "created, for clients",
 	"internal/server/openai/contexts.go":        "created, for clients",
 	"internal/server/openai/responseencoder.go": "completed, for clients",
-	"internal/cli/notready.go":                  "a deadline in the past",
+	"internal/cli/launch/notready.go":           "a deadline in the past",
 	"deploy/release/main.go":                    "the time of a commit",
 	"internal/engine/modelfile/stamp.go":        "the times of a file",
 	"internal/jobs/batches/store.go":            "when a damaged batch ended, for clients",

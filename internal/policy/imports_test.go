@@ -43,7 +43,11 @@ batches:  internal/jobs/batches
 weights:  internal/weights
 stores:   internal/store
 cluster:  cluster
-tools:    internal/cli internal/eval internal/bench + internal/cli:internal/eval internal/cli:internal/bench
+tools:    internal/eval internal/bench internal/cli/ui
+models:   internal/cli/models
+launch:   internal/cli/launch
+lab:      internal/cli/lab
+cli:      internal/cli
 street:   cmd/shoal cmd/node cmd/coordinator deploy deploy/release examples/embedding examples/jobs examples/policies
 tests:    test/hub internal/policy internal/sim test/cluster test/answers test/web
 `

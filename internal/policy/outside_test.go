@@ -13,7 +13,7 @@ import (
 // all packages below it, "all", or "tests" for test files only. docs/dependencies.md has each
 // module with its version and the reason for it.
 const outside = `
-github.com/alecthomas/kong:             internal/cli
+github.com/alecthomas/kong:             internal/cli internal/cli/models internal/cli/launch
 github.com/asynkron/protoactor-go:      actors/... cluster/... internal/rpc internal/store internal/weights internal/engine/alone
 github.com/chromedp/chromedp:           tests
 github.com/dlclark/regexp2/v2:          internal/text/...
@@ -26,7 +26,7 @@ github.com/nats-io/nats.go:             collective/natsbus cluster/... internal/
 github.com/openai/openai-go/v3:         tests
 github.com/prometheus/client_golang:    internal/server/... cluster/... internal/rpc internal/store internal/weights
 github.com/rogpeppe/go-internal:        tests
-github.com/vbauerster/mpb/v8:           internal/cli
+github.com/vbauerster/mpb/v8:           internal/cli internal/cli/ui internal/cli/launch internal/cli/models
 go.opentelemetry.io/otel:               internal/tracing
 go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp: internal/tracing
 go.opentelemetry.io/otel/sdk:           internal/tracing
@@ -35,7 +35,7 @@ go.uber.org/goleak:                     tests
 go.yaml.in/yaml/v3:                     internal/cli
 golang.org/x/sync:                      all
 golang.org/x/sys:                       all
-golang.org/x/term:                      internal/cli
+golang.org/x/term:                      internal/cli internal/cli/ui internal/cli/launch
 golang.org/x/text:                      internal/text/...
 golang.org/x/time:                      internal/join
 google.golang.org/grpc:                 internal/rpc internal/security

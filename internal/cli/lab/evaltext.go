@@ -1,0 +1,166 @@
+package lab
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/shoal-llm/shoal/internal/cli/ui"
+	"github.com/shoal-llm/shoal/internal/eval"
+	"github.com/shoal-llm/shoal/internal/text/tokenizer"
+)
+
+func loadChat(dir string) (*tokenizer.ChatTemplate, error) {
+	t, err := tokenizer.LoadChatTemplate(dir)
+	if errors.Is(err, tokenizer.ErrNoChatTemplate) {
+		return nil, nil
+	}
+	return t, err
+}
+
+type evalPPLCmd struct {
+	evalTarget
+	Text   string `required:"" type:"existingfile" placeholder:"FILE" help:"Text file to measure."`
+	Window int    `default:"2048" help:"Window length in tokens."`
+	Stride int    `help:"Distance of two windows in tokens; each token is scored once (default: --window, without overlap)."`
+	JSON   bool   `name:"json" help:"Print the result as JSON."`
+}
+
+func (c *evalPPLCmd) Help() string {
+	return `Splits the text into windows and scores each token by its log probability (/v1/completions
+with echo and logprobs). A prompt is read with full attention, so cache policies have no effect.
+
+  shoal lab ppl --text README.md
+  shoal lab ppl --text book.txt --window 8192 --stride 4096 --server 127.0.0.1:8080`
+}
+
+// maxText is the maximum size in bytes of a text to measure.
+const maxText = 256 << 20
+
+func (c *evalPPLCmd) Run(e *ui.Env) error {
+	info, err := os.Stat(c.Text)
+	if err != nil {
+		return err
+	}
+	if info.Size() > maxText {
+		return fmt.Errorf("%s has %s; the limit is %s: use a part of the text", c.Text, ui.BytesText(info.Size()), ui.BytesText(maxText))
+	}
+	text, err := os.ReadFile(c.Text)
+	if err != nil {
+		return err
+	}
+	a, err := c.open(e)
+	if err != nil {
+		return err
+	}
+	defer a.close()
+	bar := ui.NewBar(e, "ppl", !c.JSON)
+	p, err := eval.MeasurePerplexity(e.Ctx, a.client, a.tok, string(text), eval.PerplexityConfig{Window: c.Window, Stride: c.Stride, Concurrency: c.Concurrency, Progress: bar.Set})
+	bar.End()
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		return ui.PrintJSON(e.Stdout, p)
+	}
+	name, _ := a.client.Model()
+	fmt.Fprintf(e.Stdout, "%s on %s: perplexity %.4f (%.4f nats a token), %.4f bits a byte; %d tokens, %d windows\n", name, c.Text, p.Perplexity, p.NLL, p.BitsPerByte, p.Tokens, p.Windows)
+	return nil
+}
+
+type evalJSONLCmd struct {
+	evalTarget
+	File      string   `arg:"" type:"existingfile" help:"File of JSON lines: input and outputs (RULER), or context, input and answers (LongBench)."`
+	Metric    string   `enum:"exact,contains,f1" default:"contains" help:"Score of an answer: exact, contains, f1."`
+	Template  string   `placeholder:"TEXT" help:"Prompt template with {context} and {input} (default: both, separated by an empty line)."`
+	Chat      bool     `help:"Send each question as a message in the model's chat template."`
+	MaxTokens int      `short:"t" default:"64" help:"Maximum tokens per answer."`
+	MaxPrompt int      `placeholder:"TOKENS" help:"Maximum prompt length. The middle of longer prompts is removed, as in LongBench (default: no limit)."`
+	Limit     int      `placeholder:"N" help:"Number of questions to ask (default: all)."`
+	Policy    []string `sep:"none" placeholder:"POLICY" help:"Cache policies, as for eval ruler (default: the server's own)."`
+	Out       string   `short:"o" type:"path" placeholder:"FILE" help:"File for the answers, one JSON line each."`
+	JSON      bool     `name:"json" help:"Print the scores as JSON."`
+}
+
+func (c *evalJSONLCmd) Help() string {
+	return `Asks the questions of a file and scores the answers: exact (normalized text), contains (the
+fraction of references found in the answer, as in RULER), f1 (of words, as in LongBench).
+
+  shoal lab jsonl niah_single_1/validation.jsonl --server 127.0.0.1:8080 -m ~/models/X -t 128
+  shoal lab jsonl hotpotqa.jsonl --metric f1 --chat --max-prompt 31500 \
+      --template "Answer from the passages.\n{context}\nQuestion: {input}" \
+      --policy "full snapstream/4096"`
+}
+
+func (c *evalJSONLCmd) Run(e *ui.Env) error {
+	policies, err := eval.ParsePolicies(c.Policy)
+	if err != nil {
+		return err
+	}
+	questions, err := c.read()
+	if err != nil {
+		return err
+	}
+	a, err := c.open(e)
+	if err != nil {
+		return err
+	}
+	defer a.close()
+	cfg := eval.AskConfig{Metric: c.Metric, Template: c.Template, MaxTokens: c.MaxTokens, MaxPrompt: c.MaxPrompt, Policies: policies, Concurrency: c.Concurrency}
+	if c.Chat {
+		if cfg.Chat = a.chat; a.chat == nil {
+			return errors.New("--chat: the model has no chat template")
+		}
+	}
+	bar := ui.NewBar(e, "eval", !c.JSON)
+	cfg.Progress = bar.Set
+	answers, err := eval.Ask(e.Ctx, a.client, a.tok, questions, cfg)
+	bar.End()
+	if err != nil {
+		return err
+	}
+	if c.Out != "" {
+		if err := writeLines(c.Out, answers); err != nil {
+			return err
+		}
+	}
+	rows := eval.SummarizeAnswers(answers)
+	if c.JSON {
+		return ui.PrintJSON(e.Stdout, map[string]any{"metric": c.Metric, "rows": rows})
+	}
+	eval.WriteAnswerTable(e.Stdout, c.Metric, rows)
+	return nil
+}
+
+func (c *evalJSONLCmd) read() ([]eval.Question, error) {
+	f, err := os.Open(c.File)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	q, err := eval.ReadQuestions(io.Reader(f))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", c.File, err)
+	}
+	if c.Limit > 0 && c.Limit < len(q) {
+		q = q[:c.Limit]
+	}
+	return q, nil
+}
+
+func writeLines(path string, answers []eval.Answered) (err error) {
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	out := json.NewEncoder(f)
+	for _, a := range answers {
+		if err := out.Encode(a); err != nil {
+			return err
+		}
+	}
+	return nil
+}

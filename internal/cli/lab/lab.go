@@ -1,0 +1,15 @@
+package lab
+
+// Lab has the commands of the laboratory: measurements for those who develop Shoal or choose a
+// machine, a type of weights or a cache policy.
+type Lab struct {
+	Decode    benchDecodeCmd    `cmd:"" help:"Measure decode in tokens per second, and compare it with the memory bandwidth of the same run."`
+	Prefill   benchPrefillCmd   `cmd:"" help:"Measure prefill in tokens per second, by stage, and compare it with the arithmetic peak."`
+	Cluster   benchClusterCmd   `cmd:"" help:"Measure decode, or prefill with --prompt, over real node processes. Reports compute, wait and bytes sent."`
+	Prefix    benchPrefixCmd    `cmd:"" help:"Measure the time to first token with a warm prefix cache, compared with a cold one."`
+	Batch     benchBatchCmd     `cmd:"" help:"Measure throughput and concurrent sequences in a fixed cache memory, with and without compression."`
+	Speculate benchSpeculateCmd `cmd:"" help:"Measure tokens per second with and without speculative decoding. Both must give the same answers."`
+	Ruler     evalRulerCmd      `cmd:"" help:"Measure retrieval from long prompts: 12 tasks, any length, any cache policy; tables and plots."`
+	PPL       evalPPLCmd        `cmd:"" name:"ppl" help:"Measure the perplexity of a text."`
+	JSONL     evalJSONLCmd      `cmd:"" name:"jsonl" help:"Score your own questions: LongBench and RULER files."`
+}

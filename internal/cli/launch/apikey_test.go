@@ -1,0 +1,48 @@
+package launch
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestAutoKey checks that --api-key auto makes one key, in a file that only its owner can read, and
+// reuses it.
+func TestAutoKey(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "new", "api-key")
+	f := listenFlags{APIKey: apiKeys{AutoKey}}
+	path, err := f.resolveAutoKey(dir)
+	if err != nil || len(f.APIKey[0]) < 26 {
+		t.Fatalf("key %q, %v", f.APIKey, err)
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v", info, err)
+	}
+	again := listenFlags{APIKey: apiKeys{AutoKey}}
+	if _, err := again.resolveAutoKey(dir); err != nil || again.APIKey[0] != f.APIKey[0] {
+		t.Errorf("the second start has %q, want %q (%v)", again.APIKey, f.APIKey, err)
+	}
+	given := listenFlags{APIKey: apiKeys{"mine"}}
+	if path, err := given.resolveAutoKey(""); path != "" || err != nil || given.APIKey[0] != "mine" {
+		t.Errorf("%q, %q, %v", path, given.APIKey, err)
+	}
+	for name, change := range map[string]func() error{
+		"others on this machine can read it": func() error { return os.Chmod(path, 0o644) },
+		"is empty":                           func() error { return os.Truncate(path, 0) },
+	} {
+		if err := os.Chmod(path, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := change(); err != nil {
+			t.Fatal(err)
+		}
+		broken := listenFlags{APIKey: apiKeys{AutoKey}}
+		if _, err := broken.resolveAutoKey(dir); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("got %v, want an error with %q", err, name)
+		}
+		if err := os.WriteFile(path, []byte(f.APIKey[0]), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,151 @@
+package launch
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+
+	"github.com/shoal-llm/shoal/cluster"
+	"github.com/shoal-llm/shoal/internal/cli/models"
+	"github.com/shoal-llm/shoal/internal/cli/ui"
+	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/supervise"
+	"github.com/shoal-llm/shoal/internal/sys/sharedmem"
+	"github.com/shoal-llm/shoal/topology"
+)
+
+type NodeCmd struct {
+	models.ModelFlag
+	NodeFlags
+	keyFlags
+	cluster.Process
+	LogFlags
+	Token      string  `env:"SHOAL_TOKEN" placeholder:"TOKEN" help:"Token from the first machine (shoal up --cluster, shoal token create). The node exchanges it for the cluster key and stores the key, so a restart needs no token. Other users cannot see a token in SHOAL_TOKEN."`
+	Discover   bool    `help:"Find the cluster on the local network by multicast DNS, and ask for the token."`
+	Share      float64 `help:"Share of the work relative to other nodes, at most twice the default (default: the measured memory bandwidth in units of 10 GB/s). The coordinator's --shares overrides it."`
+	WithParent bool    `hidden:"" help:"Exit when standard input closes."`
+	Processors int     `hidden:"" help:"GOMAXPROCS, unless the environment sets it; 0: the number of compute threads."`
+	SharedFD   int     `hidden:"" name:"shared-fd" help:"File descriptor of the memory that the nodes of this machine share."`
+	Speeds     string  `hidden:"" help:"Measured speeds of this machine, as JSON."`
+}
+
+func (c *NodeCmd) Help() string {
+	return `Runs one process of the cluster, with a slice of every weight matrix and one partition of
+the KV cache. With --model bus the node needs no checkpoint on this machine: it fetches its
+weights from other processes and stores them in --weights-cache. That is the default after
+joining with a token.
+
+  shoal node --join 10.0.0.1:7069 --token shoaljoin1-...     the first start
+  shoal node                                                 later starts
+  shoal node --discover                                      finds the cluster and asks for the token
+  shoal node --join 10.0.0.1:7070 --bind 10.0.0.2:7070 --cluster-key key --model ~/models/llama`
+}
+
+// checkpointPath returns the checkpoint on this machine, or "" if the node fetches its weights
+// from other processes.
+func (c *NodeCmd) checkpointPath(e *ui.Env) (string, error) {
+	dir, err := c.Dir(e)
+	if err == nil && !strings.HasPrefix(dir, model.RandomPrefix) {
+		_, err = os.Stat(dir)
+	}
+	if err != nil && filepath.Base(c.Model) == "bus" {
+		return "", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("no checkpoint on this machine: %w; choose a folder with config.json, or a .gguf file (--model bus fetches the weights from other nodes)", err)
+	}
+	return dir, nil
+}
+
+func (c *NodeCmd) Run(e *ui.Env) error {
+	if !ui.IsTerminal(e.Stdin) { // a node has no file to reload, and must not end at a SIGHUP
+		signal.Ignore(syscall.SIGHUP)
+	}
+	log := c.logger(e.Stderr)
+	if err := c.resolveCluster(e, log); err != nil {
+		return err
+	}
+	key, err := c.key(c.Insecure)
+	if err != nil {
+		return err
+	}
+	if err := c.resolveKVMemory(1, log); err != nil {
+		return err
+	}
+	c.WeightsCache = c.weightsCache()
+	cfg := cluster.NodeConfig{Process: c.Process, Resources: c.Resources, SwiftKV: c.SwiftKV, Share: c.Share, Key: key, Abrupt: c.WithParent, Logger: log, OnThreads: c.goProcessors}
+	cfg.Bind = cmp.Or(c.Bind, net.JoinHostPort(loopback, "0"))
+	flagErr := cfg.Validate()
+	if flagErr != nil && (c.Model == "" || models.CanPull(c.Model)) { // before pulling gigabytes
+		return flagErr
+	}
+	dir, err := c.checkpointPath(e)
+	if err = cmp.Or(err, flagErr); err != nil {
+		return err
+	}
+	if c.Draft, err = models.FindDraft(e, c.Draft); err != nil {
+		return err
+	}
+	var speeds topology.Speeds
+	if c.Speeds != "" {
+		if err := json.Unmarshal([]byte(c.Speeds), &speeds); err != nil || !speeds.Valid() || speeds.Threads.Most != c.Threads {
+			return fmt.Errorf("--speeds %q: want the measured speeds of %d threads: %w", c.Speeds, c.Threads, cmp.Or(err, errors.New("invalid speeds")))
+		}
+	}
+	shared, err := openShared(c.SharedFD)
+	if err != nil {
+		return err
+	}
+	if shared != nil {
+		defer shared.Close()
+	}
+	ctx := e.Ctx
+	if c.WithParent {
+		ctx = supervise.WithParent(ctx, e.Stdin)
+	}
+	c.goProcessors(c.Threads)
+	defer rereadKey(e, key, log)()
+	progress := nodeProgress(e, cmp.Or(c.ID, "this node"))
+	cfg.Model, cfg.Draft, cfg.Speeds, cfg.Shared, cfg.OnProgress = dir, c.Draft, speeds, shared, progress
+	return cluster.RunNode(ctx, cfg)
+}
+
+// openShared opens the shared memory that this process inherited; nil if there is none.
+func openShared(fd int) (*sharedmem.Region, error) {
+	if fd == 0 {
+		return nil, nil
+	}
+	f := os.NewFile(uintptr(fd), "shared")
+	if f == nil {
+		return nil, fmt.Errorf("--shared-fd %d: not an open file descriptor", fd)
+	}
+	defer f.Close()
+	r, err := sharedmem.Open(f)
+	if err != nil {
+		return nil, fmt.Errorf("--shared-fd %d: %w", fd, err)
+	}
+	return r, nil
+}
+
+// allProcessors is the number of CPUs that this process may use.
+var allProcessors = runtime.GOMAXPROCS(0)
+
+// goProcessors sets GOMAXPROCS to the number of compute threads, unless the environment or
+// --processors sets it. The last processor carries messages while the other threads compute or
+// wait for work. With a higher number, a message that wakes a goroutine also wakes another
+// thread to look for work, although a thread that is awake would run it sooner. With 8 instead
+// of 7, the ranks of 4 nodes waited up to twice as long for each other.
+func (c *NodeCmd) goProcessors(threads int) {
+	n := min(cmp.Or(c.Processors, threads), allProcessors)
+	if os.Getenv("GOMAXPROCS") == "" && n > 0 && n != runtime.GOMAXPROCS(0) {
+		runtime.GOMAXPROCS(n)
+	}
+}

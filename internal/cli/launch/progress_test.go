@@ -1,0 +1,41 @@
+package launch
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/shoal-llm/shoal/internal/cli/ui"
+	"github.com/shoal-llm/shoal/internal/server/api"
+)
+
+// TestLoadingLines checks the output of a load without a terminal: every five seconds a line with the
+// progress and the duration of this load, and nothing for a short load.
+func TestLoadingLines(t *testing.T) {
+	var out bytes.Buffer
+	l := newLoading(&ui.Env{Stderr: &out})
+	at := func(done int64, seconds float64) {
+		ago := time.Duration(seconds * float64(time.Second))
+		l.lastLine, l.began = l.lastLine.Add(-ago), l.began.Add(-ago)
+		l.show([]api.NodeState{{ID: "n0", LoadedBytes: done, LoadBytes: 4 << 30}, {ID: "n1", LoadedBytes: 2 << 30, LoadBytes: 2 << 30}})
+	}
+	at(0, 0)
+	at(1<<30, 4)
+	if out.Len() > 0 {
+		t.Errorf("after 4 s it prints %q", out.String())
+	}
+	at(2<<30, 2)
+	at(2<<30, 3) // less than five seconds after the last line
+	at(3<<30, 3)
+	at(4<<30, 6)
+	at(0, 9) // a second load has its own start
+	at(1<<30, 6)
+	want := "loading for 6 s: n0 50% of 4.00 GiB\nloading for 12 s: n0 75% of 4.00 GiB\nloading for 6 s: n0 25% of 4.00 GiB\n"
+	if got := out.String(); got != want {
+		t.Errorf("it prints %q, want %q", got, want)
+	}
+	if strings.Contains(loadingText(nil), "%") {
+		t.Error("it prints progress although no node loads")
+	}
+}

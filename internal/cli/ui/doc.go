@@ -1,0 +1,2 @@
+// Package ui has what all commands share: their streams, progress bars, texts and small files.
+package ui
