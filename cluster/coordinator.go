@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/events"
 	"github.com/shoal-llm/shoal/internal/gossip"
 	"github.com/shoal-llm/shoal/internal/options"
 	"github.com/shoal-llm/shoal/internal/rpc"
@@ -110,14 +111,14 @@ func StartCoordinator(ctx context.Context, cfg CoordinatorConfig) (_ *Coordinato
 	if err = c.openStore(ctx, &cfg); err != nil {
 		return nil, err
 	}
-	var events atomic.Pointer[discoverer]
+	var discover atomic.Pointer[discoverer]
 	meta := gossip.Meta{Incarnation: rpc.NewIncarnation(), State: gossip.Ready, Leads: true}
 	if c.store != nil { // may wait for the lease
 		meta.Store, meta.Leads = c.store.Addr(), false
 	}
 	c.bus, err = openBus(security.RoleCoordinator, cfg.Cluster, cfg.ID, cfg.Bind, cfg.Ports, cfg.NATS, cfg.Key, cfg.Serve.Logger, meta, func(e gossip.Event) {
 		c.coordinatorGone(e)
-		if d := events.Load(); d != nil { // the periodic comparison finds earlier ones
+		if d := discover.Load(); d != nil { // the periodic comparison finds earlier ones
 			d.event(e)
 		}
 	})
@@ -159,7 +160,7 @@ func StartCoordinator(ctx context.Context, cfg CoordinatorConfig) (_ *Coordinato
 	default:
 	}
 	c.discover = newDiscoverer(c.bus, c.dpid, c.director.known, cfg.Serve.Logger)
-	events.Store(c.discover)
+	discover.Store(c.discover)
 	return c, nil
 }
 
@@ -168,15 +169,15 @@ func (c *Coordinator) restoreEvents(l placementLog, cfg *CoordinatorConfig) {
 	first := api.ClusterEvent{At: time.Now(), Kind: api.EventStarted, Epoch: l.after, Reason: cfg.ID}
 	if c.store != nil {
 		first.Reason = fmt.Sprintf("%s, term %d", cfg.ID, l.term)
-		if c.events.restore(c.ctx, c.store.Events, c.log); cfg.Standby {
+		if c.events.Restore(c.ctx, c.store.Events, c.log); cfg.Standby {
 			first.Kind, first.Cost = api.EventTakeover, &api.Cost{Open: true}
 			if at := c.lastGone.Load(); at != nil {
 				first.At = *at
 			}
 		}
-		c.wg.Go(func() { c.events.persist(c.ctx, c.store.KeepEvents, c.log) })
+		c.wg.Go(func() { c.events.Persist(c.ctx, c.store.KeepEvents, c.log) })
 	}
-	c.events.change(func(e *eventLog, _ time.Time) bool { e.add(first); return true })
+	c.events.Change(func(e *events.State, _ time.Time) bool { e.Add(first); return true })
 }
 
 // openStore opens the data directory. It runs before join, because a coordinator without its data

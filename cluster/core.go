@@ -23,9 +23,9 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
 	"github.com/shoal-llm/shoal/internal/engine/model"
-	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/speculate"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/events"
 	"github.com/shoal-llm/shoal/internal/options"
 	"github.com/shoal-llm/shoal/internal/proto"
 	"github.com/shoal-llm/shoal/topology"
@@ -46,7 +46,7 @@ type core struct {
 	most       atomic.Int64  // cache bytes of the largest placement that served
 	chunk      atomic.Int64  // maximum prompt tokens of one sequence per step in the newest placement
 	recovery   *recovery
-	events     *events
+	events     *events.Log
 	trouble    func() string             // faults other than of steps; "": none
 	withdrawn  atomic.Pointer[time.Time] // since when no placement serves; nil: one serves, or none ever did
 
@@ -61,7 +61,7 @@ type core struct {
 // statusEvery is the interval at which nodes report their figures. loadingEvery is the interval
 // while no placement serves, for progress bars.
 const (
-	statusEvery  = time.Second
+	statusEvery  = events.SampleEvery
 	loadingEvery = statusEvery / 5
 )
 
@@ -85,7 +85,7 @@ func newCore(root *actor.RootContext, ck *model.Checkpoint, s ServeConfig, nodes
 	if err != nil {
 		return nil, err
 	}
-	c := &core{checkpoint: ck, serve: s, root: root, policy: policy, recovery: newRecovery(), events: newEvents(), status: map[string]*proto.SocketStatus{}}
+	c := &core{checkpoint: ck, serve: s, root: root, policy: policy, recovery: newRecovery(), events: events.New(), status: map[string]*proto.SocketStatus{}}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	m := &ck.Config
 	shape := shard.ShapeOf(m)
@@ -102,7 +102,7 @@ func newCore(root *actor.RootContext, ck *model.Checkpoint, s ServeConfig, nodes
 		Record:    l.record, Drained: l.drain,
 		Load:      &proto.LoadRequest{ModelHash: ck.Hash(), WeightType: s.Weights, KvType: s.KV, MaxStepTokens: uint32(s.StepTokens), Coordinator: rand.Uint64()},
 		GroupName: group, Deadline: s.SyncDeadline, LoadStall: s.LoadDeadline, Logger: s.Logger,
-		OnServe: c.placed, OnWithdraw: c.unplaced, OnEvent: c.events.note,
+		OnServe: c.placed, OnWithdraw: c.unplaced, OnEvent: c.events.Note,
 	})
 	c.stepper = &stepper{director: c.director, stall: s.StepDeadline, deadline: stepStalls * s.StepDeadline, suspect: c.nodeGone, fence: c.fence, blame: c.blame, log: s.Logger, tracer: s.Tracer}
 	c.geometry = shard.GeometryOf(m, kv)
@@ -121,7 +121,7 @@ func newCore(root *actor.RootContext, ck *model.Checkpoint, s ServeConfig, nodes
 		StepMillis: (stepStalls*s.StepDeadline + 5*time.Second).Milliseconds(),
 	}
 	cfg.Defaults()
-	if c.batcher, err = batcher.Start(root, cfg, c, batcher.Options{Logger: s.Logger}); err != nil {
+	if c.batcher, err = batcher.Start(root, cfg, callbacks{c}, batcher.Options{Logger: s.Logger}); err != nil {
 		return nil, err
 	}
 	c.dpid = root.Spawn(actor.PropsFromProducer(func() actor.Actor { return c.director }))
@@ -138,7 +138,7 @@ func (c *core) placed(g *Group) {
 	if since := c.withdrawn.Swap(nil); since != nil {
 		c.recovery.served(*since, time.Now())
 	}
-	c.events.serves(g.Placement.Epoch, len(g.Nodes))
+	c.events.Serves(g.Placement.Epoch, len(g.Nodes))
 	c.most.Store(max(c.most.Load(), g.budget()))
 	p := batcher.Placed{Epoch: g.Placement.Epoch, Disk: g.Disk, Chunk: c.serve.Chunk}
 	if a := &c.director.cfg.Authority; p.Chunk == 0 {
@@ -167,7 +167,7 @@ func (c *core) unplaced(w topology.Withdraw) {
 	now := time.Now()
 	c.withdrawn.CompareAndSwap(nil, &now)
 	c.recovery.withdrawn(w, c.stepper.figures.broken(), now)
-	c.events.ended(w)
+	c.events.Ended(w)
 	if !w.Grown {
 		c.recoveries.Add(1)
 	}
@@ -188,53 +188,6 @@ func (c *core) fence(g *Group, rank int, reason string, hung bool) {
 // blame reports the node that caused the end of an epoch.
 func (c *core) blame(g *Group, rank int, fault error, alone bool) {
 	c.root.Send(c.dpid, &nodeBlamed{epoch: g.Placement.Epoch, id: g.Nodes[rank].ID, fault: fault.Error(), alone: alone})
-}
-
-// StartStep implements batcher.Stepper.
-func (c *core) StartStep(p *plan.Plan, done func(batcher.StepDone, error)) {
-	c.steps.Go(func() {
-		d, err := c.stepper.run(c.ctx, p)
-		for rank, used := range d.Used {
-			c.noteUsed(c.nodeOf(p.Epoch, rank), used)
-		}
-		done(d, err)
-	})
-}
-
-// Release implements batcher.Stepper.
-func (c *core) Release(epoch uint32, keep []plan.Keep, seqs, blocks []uint64) {
-	g := c.director.serving.Load()
-	if g == nil || g.Placement.Epoch != epoch {
-		return
-	}
-	r := plan.EncodeRelease(epoch, keep, seqs, blocks)
-	for i, h := range g.Handles {
-		c.steps.Go(func() {
-			ctx, cancel := context.WithTimeout(c.ctx, retireTimeout)
-			defer cancel()
-			reply, err := h.Release(ctx, r)
-			if err != nil {
-				c.serve.Logger.Debug("a release was lost; the next step repeats it", "error", err)
-				return
-			}
-			c.noteUsed(g.Nodes[i].ID, reply.KvUsedBytes)
-		})
-	}
-}
-
-// Disk implements batcher.Stepper.
-func (c *core) Disk(epoch uint32, d batcher.Disk, done func(int)) {
-	g := c.director.serving.Load()
-	if g == nil || g.Placement.Epoch != epoch {
-		done(0)
-		return
-	}
-	r := PrefixRequest(epoch, d)
-	c.steps.Go(func() {
-		ctx, cancel := context.WithTimeout(c.ctx, time.Duration(d.Millis)*time.Millisecond)
-		defer cancel()
-		done(c.askDisks(ctx, g, r))
-	})
 }
 
 // askDisks asks all nodes of a group concurrently and returns how many of the first blocks all of
@@ -289,11 +242,6 @@ func (c *core) nodeOf(epoch uint32, rank int) string {
 	return ""
 }
 
-// Broken implements batcher.Stepper.
-func (c *core) Broken(b batcher.Broken) {
-	c.root.Send(c.dpid, &epochBroken{epoch: b.Epoch, reason: b.Reason})
-}
-
 // view requests a snapshot from the director.
 func (c *core) view(ctx context.Context) (directorView, error) {
 	m := &directorAsk{reply: make(chan directorView, 1)}
@@ -331,12 +279,12 @@ func (c *core) recordFigures(sampled *time.Time) {
 	ctx, cancel := context.WithTimeout(c.ctx, statusEvery)
 	defer cancel()
 	if snap, err := c.batcher.Snapshot(ctx); err == nil {
-		c.events.cost(snap.Outage)
+		c.events.Cost(snap.Outage)
 	}
 	if now := time.Now(); now.Sub(*sampled) >= statusEvery {
 		*sampled = now
 		s := c.Cluster()
-		c.events.sample(&s)
+		c.events.Sample(&s)
 	}
 }
 

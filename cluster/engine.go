@@ -388,3 +388,13 @@ func (c *core) Cluster() api.ClusterState {
 	}
 	return s
 }
+
+// Events returns the events that occurred or changed after a revision.
+func (c *core) Events(revision uint64) []api.ClusterEvent {
+	list, _ := c.events.After(revision)
+	return list
+}
+
+// ServeEvents adds the routes of the event log and the recent past to an API server. Call it
+// before the server serves.
+func (c *core) ServeEvents(a *api.Server) error { return c.events.AddRoutes(a) }

@@ -42,6 +42,7 @@ jobs:     internal/jobs
 batches:  internal/jobs/batches
 weights:  internal/weights
 stores:   internal/store
+events:   internal/events
 cluster:  cluster
 tools:    internal/eval internal/bench internal/cli/ui
 models:   internal/cli/models

@@ -1,4 +1,5 @@
-package cluster
+// Package events keeps what happened to a cluster: its log of events, and samples of its load.
+package events
 
 import (
 	"context"
@@ -15,19 +16,20 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// events wraps eventLog and samples with a lock, a clock, notification of waiters, and a copy in
+// Log wraps a State and samples with a lock, a clock, notification of waiters, and a copy in
 // the store that survives this process.
-type events struct {
+type Log struct {
 	mu      sync.Mutex
-	log     eventLog
+	log     State
 	samples samples
 	changed chan struct{} // closed at each change
 }
 
-func newEvents() *events { return &events{changed: make(chan struct{})} }
+// New returns an empty log.
+func New() *Log { return &Log{changed: make(chan struct{})} }
 
-// change calls f to change the log. f returns false if it changed nothing.
-func (e *events) change(f func(l *eventLog, now time.Time) bool) {
+// Change calls f to change the log. f returns false if it changed nothing.
+func (e *Log) Change(f func(l *State, now time.Time) bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if f(&e.log, time.Now()) {
@@ -36,40 +38,37 @@ func (e *events) change(f func(l *eventLog, now time.Time) bool) {
 	}
 }
 
-func (e *events) note(kind, node, reason string) {
-	e.change(func(l *eventLog, now time.Time) bool { l.note(now, kind, node, reason); return true })
+func (e *Log) Note(kind, node, reason string) {
+	e.Change(func(l *State, now time.Time) bool { l.note(now, kind, node, reason); return true })
 }
 
-func (e *events) ended(w topology.Withdraw) {
-	e.change(func(l *eventLog, now time.Time) bool { l.ended(now, w); return true })
+func (e *Log) Ended(w topology.Withdraw) {
+	e.Change(func(l *State, now time.Time) bool { l.ended(now, w); return true })
 }
 
-func (e *events) serves(epoch uint32, sockets int) {
-	e.change(func(l *eventLog, now time.Time) bool { l.serves(now, epoch, sockets); return true })
+func (e *Log) Serves(epoch uint32, sockets int) {
+	e.Change(func(l *State, now time.Time) bool { l.serves(now, epoch, sockets); return true })
 }
 
-func (e *events) cost(o batcher.Outage) {
-	e.change(func(l *eventLog, _ time.Time) bool { return l.cost(o) })
+func (e *Log) Cost(o batcher.Outage) {
+	e.Change(func(l *State, _ time.Time) bool { return l.cost(o) })
 }
 
-func (e *events) sample(c *api.ClusterState) {
+func (e *Log) Sample(c *api.ClusterState) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.samples.add(c)
 }
 
-// after returns the events newer than a revision, and a channel that is closed at the next change.
-func (e *events) after(revision uint64) ([]api.ClusterEvent, <-chan struct{}) {
+// After returns the events newer than a revision, and a channel that is closed at the next change.
+func (e *Log) After(revision uint64) ([]api.ClusterEvent, <-chan struct{}) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.log.after(revision), e.changed
 }
 
-// Events returns the events that occurred or changed after a revision.
-func (c *core) Events(revision uint64) []api.ClusterEvent {
-	list, _ := c.events.after(revision)
-	return list
-}
+// SampleEvery is the interval of the samples.
+const SampleEvery = time.Second
 
 const (
 	// keepEvery is the minimum interval for writing a changed log to the store, which syncs its
@@ -81,8 +80,8 @@ const (
 	writtenEvents = 128
 )
 
-// restore starts with the log that an earlier coordinator persisted, if it is readable.
-func (e *events) restore(ctx context.Context, read func(context.Context) ([]byte, error), log *slog.Logger) {
+// Restore starts with the log that an earlier coordinator persisted, if it is readable.
+func (e *Log) Restore(ctx context.Context, read func(context.Context) ([]byte, error), log *slog.Logger) {
 	ctx, cancel := context.WithTimeout(ctx, keepLimit)
 	defer cancel()
 	b, err := read(ctx)
@@ -94,14 +93,14 @@ func (e *events) restore(ctx context.Context, read func(context.Context) ([]byte
 		log.Warn("the previous event log is unreadable; starting a new one", "error", err)
 		return
 	}
-	e.change(func(l *eventLog, _ time.Time) bool { l.restore(list); return true })
+	e.Change(func(l *State, _ time.Time) bool { l.restore(list); return true })
 }
 
-// persist writes the log to the store after changes, until ctx ends.
-func (e *events) persist(ctx context.Context, write func(context.Context, []byte) error, log *slog.Logger) {
+// Persist writes the log to the store after changes, until ctx ends.
+func (e *Log) Persist(ctx context.Context, write func(context.Context, []byte) error, log *slog.Logger) {
 	var kept uint64
 	for {
-		list, changed := e.after(0)
+		list, changed := e.After(0)
 		if n := len(list); n > 0 && list[n-1].Revision > kept {
 			b, err := json.Marshal(list[max(0, n-writtenEvents):]) // the events that changed last
 			if err == nil {
@@ -130,14 +129,13 @@ func (e *events) persist(ctx context.Context, write func(context.Context, []byte
 	}
 }
 
-// ServeEvents adds the routes of the event log and the recent past to an API server. Call it
-// before the server serves.
+// AddRoutes adds the routes of the event log and the recent past to an API server:
 //
 //	GET /v1/events?from=N            events that are new or changed after revision N; as
 //	                                 server-sent events if the client accepts them
 //	GET /v1/cluster/history?from=N   samples starting at an index, one per second
-func (c *core) ServeEvents(a *api.Server) error {
-	if err := a.Handle(api.Route{Method: http.MethodGet, Path: "/v1/events", Docs: []api.Doc{{About: "what happened to the cluster after the revision `from`; as server-sent events where those are accepted", Answer: eventList{}, Events: api.ClusterEvent{}}}, Handler: func(w http.ResponseWriter, r *http.Request) { c.events.serve(a, w, r) }}); err != nil {
+func (e *Log) AddRoutes(a *api.Server) error {
+	if err := a.Handle(api.Route{Method: http.MethodGet, Path: "/v1/events", Docs: []api.Doc{{About: "what happened to the cluster after the revision `from`; as server-sent events where those are accepted", Answer: eventList{}, Events: api.ClusterEvent{}}}, Handler: func(w http.ResponseWriter, r *http.Request) { e.serve(a, w, r) }}); err != nil {
 		return err
 	}
 	return a.Handle(api.Route{Method: http.MethodGet, Path: "/v1/cluster/history", Docs: []api.Doc{{About: "load and memory of the last minutes, one sample a second, from the index `from` on", Answer: sampleList{}}}, Handler: func(w http.ResponseWriter, r *http.Request) {
@@ -146,10 +144,10 @@ func (c *core) ServeEvents(a *api.Server) error {
 			a.WriteError(w, err)
 			return
 		}
-		c.events.mu.Lock()
-		list := c.events.samples.from(from)
-		c.events.mu.Unlock()
-		a.WriteJSON(w, http.StatusOK, sampleList{list, statusEvery.Milliseconds(), "list"})
+		e.mu.Lock()
+		list := e.samples.from(from)
+		e.mu.Unlock()
+		a.WriteJSON(w, http.StatusOK, sampleList{list, SampleEvery.Milliseconds(), "list"})
 	}})
 }
 
@@ -180,20 +178,20 @@ func number(r *http.Request, header string) (uint64, error) {
 	return n, nil
 }
 
-func (e *events) serve(a *api.Server, w http.ResponseWriter, r *http.Request) {
+func (e *Log) serve(a *api.Server, w http.ResponseWriter, r *http.Request) {
 	from, err := number(r, "Last-Event-ID")
 	if err != nil {
 		a.WriteError(w, err)
 		return
 	}
 	if !strings.Contains(r.Header.Get("Accept"), "text/event-stream") {
-		list, _ := e.after(from)
+		list, _ := e.After(from)
 		a.WriteJSON(w, http.StatusOK, eventList{list, "list"})
 		return
 	}
 	out := a.NewEventStream(w)
 	for {
-		list, changed := e.after(from)
+		list, changed := e.After(from)
 		for i := range list {
 			if out.Data(strconv.FormatUint(list[i].Revision, 10), &list[i]) != nil {
 				return

@@ -1,6 +1,8 @@
-package cluster
+package events
 
-import "github.com/shoal-llm/shoal/internal/server/api"
+import (
+	"github.com/shoal-llm/shoal/internal/server/api"
+)
 
 // keptSamples covers the last minutes, one sample per sampleEvery.
 const keptSamples = 300

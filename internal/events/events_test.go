@@ -1,4 +1,4 @@
-package cluster
+package events
 
 import (
 	"context"
@@ -15,7 +15,7 @@ import (
 )
 
 // tell formats the log: kind, node, epoch, and the cost of each placement end.
-func tell(l *eventLog) string {
+func tell(l *State) string {
 	var b strings.Builder
 	for _, e := range l.events {
 		fmt.Fprintf(&b, "%s %s@%d", e.Kind, e.Node, e.Epoch)
@@ -30,7 +30,7 @@ func tell(l *eventLog) string {
 func TestEventLog(t *testing.T) {
 	at := time.Now()
 	after := func(ms int) time.Time { return at.Add(time.Duration(ms) * time.Millisecond) }
-	l := new(eventLog)
+	l := new(State)
 	l.note(at, api.EventNodeUp, "a", "")
 	l.serves(at, 1, 3)
 	l.ended(at, topology.Withdraw{Kind: topology.KindStep, Reason: "node b: timeout"})
@@ -67,10 +67,10 @@ node_joined @3 open=true next=0 stall=0 0/1 failed=0 silent=0 again=0
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := newEvents()
-	e.restore(context.Background(), func(context.Context) ([]byte, error) { return text, nil }, slog.New(slog.DiscardHandler))
-	e.change(func(l *eventLog, _ time.Time) bool {
-		l.add(api.ClusterEvent{At: after(5000), Kind: api.EventTakeover, Cost: &api.Cost{Open: true}})
+	e := New()
+	e.Restore(context.Background(), func(context.Context) ([]byte, error) { return text, nil }, slog.New(slog.DiscardHandler))
+	e.Change(func(l *State, _ time.Time) bool {
+		l.Add(api.ClusterEvent{At: after(5000), Kind: api.EventTakeover, Cost: &api.Cost{Open: true}})
 		l.serves(after(6500), 4, 2)
 		return true
 	})
@@ -84,7 +84,7 @@ node_joined @3 open=true next=0 stall=0 0/1 failed=0 silent=0 again=0
 }
 
 func TestEventLogIsBounded(t *testing.T) {
-	l := new(eventLog)
+	l := new(State)
 	for i := range 3 * keptEvents {
 		l.note(time.Now(), api.EventNodeUp, fmt.Sprint(i), "")
 	}
@@ -107,14 +107,14 @@ func TestEventLogIsBounded(t *testing.T) {
 // TestEventsAreWrittenDown: one write contains all changes since the last, and a later change is
 // written too.
 func TestEventsAreWrittenDown(t *testing.T) {
-	e := newEvents()
+	e := New()
 	wrote := make(chan int, 10)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
-	e.note(api.EventNodeUp, "a", "")
+	e.Note(api.EventNodeUp, "a", "")
 	go func() {
 		defer close(done)
-		e.persist(ctx, func(_ context.Context, b []byte) error {
+		e.Persist(ctx, func(_ context.Context, b []byte) error {
 			var list []api.ClusterEvent
 			err := json.Unmarshal(b, &list)
 			wrote <- len(list)
@@ -133,8 +133,8 @@ func TestEventsAreWrittenDown(t *testing.T) {
 	if n := next(); n != 1 {
 		t.Errorf("%d events were written", n)
 	}
-	e.note(api.EventNodeUp, "b", "")
-	e.note(api.EventNodeUp, "c", "")
+	e.Note(api.EventNodeUp, "b", "")
+	e.Note(api.EventNodeUp, "c", "")
 	if n := next(); n != 3 {
 		t.Errorf("%d events were written after two more", n)
 	}

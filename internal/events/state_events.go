@@ -1,4 +1,4 @@
-package cluster
+package events
 
 import (
 	"cmp"
@@ -13,8 +13,8 @@ import (
 // keptEvents is the size of the log: some days of a healthy cluster, hours of a troubled one.
 const keptEvents = 256
 
-// eventLog has the newest events of a cluster.
-type eventLog struct {
+// State has the newest events of a cluster.
+type State struct {
 	events   []api.ClusterEvent // oldest first; events with a cost are replaced, never modified
 	id       uint64             // of the newest event
 	revision uint64
@@ -23,7 +23,7 @@ type eventLog struct {
 
 // restore continues the log of an earlier coordinator. Costs that it had not completed stay as they
 // were.
-func (l *eventLog) restore(events []api.ClusterEvent) {
+func (l *State) restore(events []api.ClusterEvent) {
 	slices.SortFunc(events, func(a, b api.ClusterEvent) int { return cmp.Compare(a.ID, b.ID) })
 	l.events = slices.Clone(events[max(0, len(events)-keptEvents):])
 	for i := range l.events {
@@ -36,7 +36,7 @@ func (l *eventLog) restore(events []api.ClusterEvent) {
 	}
 }
 
-func (l *eventLog) add(e api.ClusterEvent) {
+func (l *State) Add(e api.ClusterEvent) {
 	l.id++
 	l.revision++
 	l.epoch = max(l.epoch, e.Epoch)
@@ -49,26 +49,26 @@ func (l *eventLog) add(e api.ClusterEvent) {
 
 // note adds an event of a node. If only a failed step was known so far, the loss of the node
 // becomes the reason why that placement ended.
-func (l *eventLog) note(at time.Time, kind, node, reason string) {
+func (l *State) note(at time.Time, kind, node, reason string) {
 	if e := l.openOutage(); e != nil && e.Kind == topology.KindStep && (kind == topology.KindLost || kind == topology.KindFenced || kind == topology.KindRefused) {
 		e.Kind, e.Node, e.Reason = kind, node, reason
 		l.touch(e)
 		return
 	}
-	l.add(api.ClusterEvent{At: at, Kind: kind, Node: node, Reason: reason})
+	l.Add(api.ClusterEvent{At: at, Kind: kind, Node: node, Reason: reason})
 }
 
 // ended records that a placement no longer serves.
-func (l *eventLog) ended(at time.Time, w topology.Withdraw) {
-	l.add(api.ClusterEvent{At: at, Kind: w.Kind, Node: w.Node, Reason: w.Reason, Cost: &api.Cost{Open: true}})
+func (l *State) ended(at time.Time, w topology.Withdraw) {
+	l.Add(api.ClusterEvent{At: at, Kind: w.Kind, Node: w.Node, Reason: w.Reason, Cost: &api.Cost{Open: true}})
 }
 
 // serves records that a placement serves.
-func (l *eventLog) serves(at time.Time, epoch uint32, sockets int) {
+func (l *State) serves(at time.Time, epoch uint32, sockets int) {
 	l.epoch = max(l.epoch, epoch)
 	e := l.openOutage()
 	if e == nil {
-		l.add(api.ClusterEvent{At: at, Kind: api.EventServing, Epoch: epoch, Sockets: sockets})
+		l.Add(api.ClusterEvent{At: at, Kind: api.EventServing, Epoch: epoch, Sockets: sockets})
 		return
 	}
 	c := *e.Cost
@@ -79,7 +79,7 @@ func (l *eventLog) serves(at time.Time, epoch uint32, sockets int) {
 }
 
 // cost updates the newest end of a placement and reports whether it changed.
-func (l *eventLog) cost(o batcher.Outage) bool {
+func (l *State) cost(o batcher.Outage) bool {
 	at := slices.IndexFunc(l.events, func(e api.ClusterEvent) bool { return e.Cost != nil && e.Cost.Open && e.Epoch == o.Epoch })
 	if at < 0 {
 		return l.settle(o.Epoch)
@@ -99,7 +99,7 @@ func (l *eventLog) cost(o batcher.Outage) bool {
 }
 
 // settle closes costs that a later outage has taken over.
-func (l *eventLog) settle(newest uint32) (changed bool) {
+func (l *State) settle(newest uint32) (changed bool) {
 	for i := range l.events {
 		if e := &l.events[i]; e.Cost != nil && e.Cost.Open && e.Epoch < newest {
 			c := *e.Cost
@@ -111,7 +111,7 @@ func (l *eventLog) settle(newest uint32) (changed bool) {
 }
 
 // openOutage returns the newest end of a placement while no other one serves, else nil.
-func (l *eventLog) openOutage() *api.ClusterEvent {
+func (l *State) openOutage() *api.ClusterEvent {
 	for i := len(l.events) - 1; i >= 0; i-- {
 		if e := &l.events[i]; e.Cost != nil {
 			if e.Cost.Open && e.Cost.NextEpoch == 0 {
@@ -123,13 +123,13 @@ func (l *eventLog) openOutage() *api.ClusterEvent {
 	return nil
 }
 
-func (l *eventLog) touch(e *api.ClusterEvent) {
+func (l *State) touch(e *api.ClusterEvent) {
 	l.revision++
 	e.Revision = l.revision
 }
 
 // after returns the events that are newer than a revision or changed since, ordered by revision.
-func (l *eventLog) after(revision uint64) []api.ClusterEvent {
+func (l *State) after(revision uint64) []api.ClusterEvent {
 	if revision > l.revision { // of a log that this one does not continue
 		revision = 0
 	}

@@ -1,0 +1,65 @@
+package cluster
+
+import (
+	"context"
+	"time"
+
+	"github.com/shoal-llm/shoal/actors/batcher"
+	"github.com/shoal-llm/shoal/internal/engine/plan"
+)
+
+// callbacks are what the batcher calls. They have a type of their own, so that a Coordinator and a
+// Local, which embed a core, do not export them.
+type callbacks struct{ c *core }
+
+// StartStep implements batcher.Stepper.
+func (k callbacks) StartStep(p *plan.Plan, done func(batcher.StepDone, error)) {
+	k.c.steps.Go(func() {
+		d, err := k.c.stepper.run(k.c.ctx, p)
+		for rank, used := range d.Used {
+			k.c.noteUsed(k.c.nodeOf(p.Epoch, rank), used)
+		}
+		done(d, err)
+	})
+}
+
+// Release implements batcher.Stepper.
+func (k callbacks) Release(epoch uint32, keep []plan.Keep, seqs, blocks []uint64) {
+	g := k.c.director.serving.Load()
+	if g == nil || g.Placement.Epoch != epoch {
+		return
+	}
+	r := plan.EncodeRelease(epoch, keep, seqs, blocks)
+	for i, h := range g.Handles {
+		k.c.steps.Go(func() {
+			ctx, cancel := context.WithTimeout(k.c.ctx, retireTimeout)
+			defer cancel()
+			reply, err := h.Release(ctx, r)
+			if err != nil {
+				k.c.serve.Logger.Debug("a release was lost; the next step repeats it", "error", err)
+				return
+			}
+			k.c.noteUsed(g.Nodes[i].ID, reply.KvUsedBytes)
+		})
+	}
+}
+
+// Disk implements batcher.Stepper.
+func (k callbacks) Disk(epoch uint32, d batcher.Disk, done func(int)) {
+	g := k.c.director.serving.Load()
+	if g == nil || g.Placement.Epoch != epoch {
+		done(0)
+		return
+	}
+	r := PrefixRequest(epoch, d)
+	k.c.steps.Go(func() {
+		ctx, cancel := context.WithTimeout(k.c.ctx, time.Duration(d.Millis)*time.Millisecond)
+		defer cancel()
+		done(k.c.askDisks(ctx, g, r))
+	})
+}
+
+// Broken implements batcher.Stepper.
+func (k callbacks) Broken(b batcher.Broken) {
+	k.c.root.Send(k.c.dpid, &epochBroken{epoch: b.Epoch, reason: b.Reason})
+}
