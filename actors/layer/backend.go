@@ -8,12 +8,12 @@ import "github.com/shoal-llm/shoal/topology"
 // executor makes all calls, one at a time. Weights must come from the backend's [Device].
 type Backend interface {
 	// Begin allocates room for the step that b describes and computes its rotations from positions.
-	// The following calls belong to this step. Only Leave may change what b describes.
+	// The following calls belong to this step. Only Compact may change what b describes.
 	Begin(b *Batch, rotations []*Rotation)
-	// Leave compacts the step to the given rows after the batch has dropped the others. It moves
+	// Compact reduces the step to the given rows after the batch has dropped the others. It moves
 	// the residual stream, the rotations and, for decode rows, the keys and values that later
 	// layers need.
-	Leave(rows []topology.Range)
+	Compact(rows []topology.Range)
 	// Embed fills the residual stream from the given row on with the embeddings of tokens. If the
 	// embedding file changed during the call (model.Tensor.Unchanged), the rows may be wrong and the
 	// caller must repeat it with checked. A checked call fails unless the bytes are the model's.
@@ -60,9 +60,9 @@ const LogitRows = 64
 
 // LogitRow is a row of a step whose logits are requested, and the results for it.
 type LogitRow struct {
-	Row   int
-	Whole bool // return all logits, not only the best
-	Odds  bool // also return the probability of the best token
+	Row         int
+	Whole       bool // return all logits, not only the best
+	Probability bool // also return the probability of the best token
 
 	Best  int     // index of this rank's best token, relative to its first column
 	Logit float32 // logit of the best token

@@ -52,7 +52,7 @@ type Segment struct {
 	Start   int  // true position of the first token
 	Prefill bool // heads are split over the sockets; otherwise the owner has all of them
 	Owner   int  // rank that owns the sequence
-	Leave   int  // number of first rows of a prompt that end with SwiftKV's pass
+	Dropped int  // number of first rows of a prompt that end with SwiftKV's pass
 }
 
 func (s *Segment) rows() topology.Range { return topology.Range{Lo: s.First, Hi: s.First + s.N} }

@@ -104,7 +104,7 @@ func (b *Processor) Logits(ends Held, rows []LogitRow) {
 		}
 		logits := b.logits[i*vocab+mine.Lo : i*vocab+mine.Hi]
 		r.Best = bestOf(logits, b.bests[i*parts:(i+1)*parts])
-		if r.Logit = logits[r.Best]; r.Odds {
+		if r.Logit = logits[r.Best]; r.Probability {
 			r.Share = probabilityOf(logits, r.Best)
 		}
 	}

@@ -67,13 +67,13 @@ func (c conditions) swiftKV() []Stage {
 }
 
 func (s *Segment) keptRows() topology.Range {
-	return topology.Range{Lo: s.First + s.Leave, Hi: s.First + s.N}
+	return topology.Range{Lo: s.First + s.Dropped, Hi: s.First + s.N}
 }
 
 // dropsRows reports whether the step drops rows after SwiftKV's pass.
 func (b *Batch) dropsRows() bool {
 	for i := range b.Segments {
-		if b.Segments[i].Leave > 0 {
+		if b.Segments[i].Dropped > 0 {
 			return true
 		}
 	}
@@ -88,17 +88,17 @@ func (b *Batch) dropRows() {
 		if r.Len() == 0 {
 			continue
 		}
-		s.First, s.N, s.Start, s.Leave = to, r.Len(), s.Start+s.Leave, 0
+		s.First, s.N, s.Start, s.Dropped = to, r.Len(), s.Start+s.Dropped, 0
 		to += s.N
 		stay, rows = append(stay, s), append(rows, r)
 	}
 	b.Segments, b.kept, b.T = stay, rows, to
 	b.rows = b.rowRanges()
 	b.classify()
-	b.Backend.Leave(rows)
+	b.Backend.Compact(rows)
 }
 
-func (b *Processor) Leave(rows []topology.Range) {
+func (b *Processor) Compact(rows []topology.Range) {
 	h, half, to := b.Dims.Hidden, b.Dims.ropeHalf(), 0
 	for _, r := range rows {
 		copy(b.X[to*h:], b.X[r.Lo*h:r.Hi*h])

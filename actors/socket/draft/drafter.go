@@ -197,7 +197,7 @@ func (g *Drafter) pass(live []Request, states []layer.StateRun) {
 		}
 		_ = b.Backend.Embed(g.weights.Ends, segments[i].First, tokens, false) // wrong bytes only make drafts worse: each draft is verified
 		last[i] = segments[i].First + segments[i].N - 1
-		g.rows = append(g.rows, layer.LogitRow{Row: last[i], Odds: true})
+		g.rows = append(g.rows, layer.LogitRow{Row: last[i], Probability: true})
 	}
 	if g.mtp != nil {
 		b.Backend.Join(g.mtp, states)

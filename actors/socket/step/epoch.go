@@ -109,7 +109,7 @@ func (e *Epoch) fill(s *Step) error {
 	segments := make([]layer.Segment, len(s.Work.Runs))
 	for i := range s.Work.Runs {
 		segments[i] = e.segment(&s.Work.Runs[i])
-		segments[i].Leave = e.droppedRows(s.Work, i)
+		segments[i].Dropped = e.droppedRows(s.Work, i)
 	}
 	if err := s.micro.batch.Reset(e.Place, e.Rank, segments, e.rotations...); err != nil {
 		return err
@@ -153,8 +153,8 @@ func (e *Epoch) embed(s *Step) error {
 	b := s.micro.batch
 	first, last, stay := make(map[uint64]int, len(b.Segments)), make(map[uint64]int, len(b.Segments)), 0
 	for _, seg := range b.Segments {
-		first[seg.Seq], last[seg.Seq] = seg.First, stay-seg.Leave
-		stay += seg.N - seg.Leave
+		first[seg.Seq], last[seg.Seq] = seg.First, stay-seg.Dropped
+		stay += seg.N - seg.Dropped
 	}
 	drawn := make([]bool, len(s.Work.Runs))
 	s.wanted = make([]wanted, 0, len(s.Work.Runs))
