@@ -286,7 +286,7 @@ func TestDetect(t *testing.T) {
 func TestQwen35(t *testing.T) {
 	const text = "I need the weather.\n</think>\n\nLet me look.\n\n<tool_call>\n<function=get_weather>\n<parameter=city>\nNew\nYork\n</parameter>\n<parameter=days>\n3\n</parameter>\n</function>\n</tool_call>"
 	for _, size := range []int{1, 7, len(text)} {
-		think, p, thoughts := NewThinker(true, false), New(Hermes, known), ""
+		think, p, thoughts := NewThinker(Usual, true, false), New(Hermes, known), ""
 		var pieces []Piece
 		take := func(thought, answer string) {
 			thoughts += thought
