@@ -20,7 +20,6 @@ const (
 var oversize = map[string]int{
 	"internal/engine/model":  8500,
 	"internal/engine/tensor": 7000,
-	"internal/text/jinja":    6000,
 }
 
 func TestPackagesAreSmall(t *testing.T) {
