@@ -34,8 +34,13 @@ type timeoutFlags struct {
 
 // withTimeout returns a context with the time limit for an answer.
 func (f timeoutFlags) withTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeoutCause(ctx, f.Timeout, fmt.Errorf("--timeout %v", f.Timeout))
+	return context.WithTimeoutCause(ctx, f.Timeout, noAnswer(f.Timeout))
 }
+
+// noAnswer is the cause of a context that withTimeout has ended.
+type noAnswer time.Duration
+
+func (t noAnswer) Error() string { return fmt.Sprintf("--timeout %v", time.Duration(t)) }
 
 func (f serverFlags) client() *client.Client {
 	key, _, _ := strings.Cut(f.APIKey, ",") // the environment can hold several keys: use the first
@@ -86,7 +91,8 @@ func (c *statusCmd) Run(e *ui.Env) error {
 		s, err := c.fetch(e)
 		var not *client.ErrNotReady
 		var unreachable *client.Unreachable
-		retry := errors.As(err, &not) || errors.As(err, &unreachable)
+		var late noAnswer // a process that starts on a busy machine listens before it answers
+		retry := errors.As(err, &not) || errors.As(err, &unreachable) || errors.As(err, &late)
 		if !retry || time.Now().After(until) || e.Ctx.Err() != nil {
 			if last != "" {
 				ui.ShowStatus(e.Stderr, "")
