@@ -167,16 +167,23 @@ func (h *handover) keepOwn(i, layer int) error {
 			errs[n] = q.Cache.Keep(q.PromptShard, layer, heads.Lo+n, kept)
 		})
 	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
 	for head := heads.Lo; head < heads.Hi; head++ {
 		if q.Policy.KeepsAll() && layer == e.Geometry.Layers-1 { // all layers at once, after the policy's last choice
-			errs = append(errs, q.Cache.Adopt(q.PromptShard, head))
+			if err := q.Cache.Adopt(q.PromptShard, head); err != nil {
+				return err
+			}
 		}
 		if moved {
 			_, seen := from.Kept(head)
-			errs = append(errs, q.Cache.KeepQueries(seen))
+			if err := q.Cache.KeepQueries(seen); err != nil {
+				return err
+			}
 		}
 	}
-	return errors.Join(errs...)
+	return nil
 }
 
 // seal ends the hand-over: it frees the prompt's full cache.
