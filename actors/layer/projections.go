@@ -213,7 +213,10 @@ func (d Dims) gateCols() int {
 // output gates of the queries.
 func (b *Batch) qkvParts(q, k, v topology.Range) [4]topology.Range {
 	d := b.Dims
-	gates := q.Intersect(topology.Range{Hi: d.gateCols()})
+	var gates topology.Range // without gates at column gateAt, which every row has or ends at
+	if d.gateCols() > 0 {
+		gates = q
+	}
 	return [4]topology.Range{q,
 		{Lo: d.qCols() + k.Lo, Hi: d.qCols() + k.Hi},
 		{Lo: d.qCols() + d.kCols() + v.Lo, Hi: d.qCols() + d.kCols() + v.Hi},

@@ -153,6 +153,25 @@ func TestSameBitsFamilies(t *testing.T) {
 	}
 }
 
+// TestFullStep: a step may have as many rows as a node has memory for, and its last row has all
+// parts.
+func TestFullStep(t *testing.T) {
+	for _, name := range []string{"llama", "smollm3", "qwen3_5"} {
+		dir := filepath.Join(modelData, name)
+		var want []*request
+		for _, sockets := range []int{1, 3} {
+			got := []*request{{prompt: somePrompt(fullStep, 1), max: 1, params: greedy(5)}}
+			newRig(t, rigConfig{dir: dir, sockets: sockets, mapping: topology.Gather, shares: []float64{1, 5, 2}[:sockets], kv: tensor.BF16}).generate(fullStep, got...)
+			if want == nil {
+				want = got
+			}
+			if !bytes.Equal(bits(t, got), bits(t, want)) {
+				t.Errorf("%s: results of %d sockets differ from a single socket", name, sockets)
+			}
+		}
+	}
+}
+
 // sameAsAlone compares the results of several clusters, with the given chunk size, with those of a
 // single socket.
 func sameAsAlone(t *testing.T, model rigConfig, policy string, chunk int, clusters ...rigConfig) {

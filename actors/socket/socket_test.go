@@ -131,7 +131,7 @@ func (r *rig) place(epoch uint32) [][]*proto.Held {
 	loads := make(chan error, n)
 	for i, p := range r.pids {
 		r.sys.Root.Send(p, &Load{Request: &proto.LoadRequest{Placement: PlacementMessage(place, make([]uint64, n)), Rank: uint32(i),
-			ModelHash: r.ck.Hash(), WeightType: r.c.weights, KvType: r.c.kv.String(), MaxStepTokens: 512},
+			ModelHash: r.ck.Hash(), WeightType: r.c.weights, KvType: r.c.kv.String(), MaxStepTokens: fullStep},
 			Reply: func(l *proto.LoadReply, err error) { held[i] = l.GetHeld(); loads <- err }})
 	}
 	r.all(loads)
@@ -303,6 +303,9 @@ func (q *request) take(t *testing.T, got *proto.Sampled, passes int) {
 		q.tokens, q.scores = append(q.tokens, int32(d.Token)), append(q.scores, one)
 	}
 }
+
+// fullStep is the number of rows for which the sockets of a rig have memory.
+const fullStep = 512
 
 func greedy(logprobs int) sampler.Params {
 	p := sampler.Default()
