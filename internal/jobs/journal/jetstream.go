@@ -54,7 +54,7 @@ func OpenFileStream(ctx context.Context, nc *nats.Conn, maxBytes int64, replicas
 func openStream(ctx context.Context, nc *nats.Conn, name, prefix, about string, maxBytes int64, replicas int) (*jetLog, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
-		return nil, fmt.Errorf("jobs: JetStream: %w", err)
+		return nil, fmt.Errorf("journal: JetStream: %w", err)
 	}
 	cfg := jetstream.StreamConfig{
 		Name: name, Subjects: []string{prefix + ">"}, Description: about,
@@ -67,7 +67,7 @@ func openStream(ctx context.Context, nc *nats.Conn, name, prefix, about string, 
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("jobs: stream %s: %w", name, err)
+		return nil, fmt.Errorf("journal: stream %s: %w", name, err)
 	}
 	return &jetLog{nc: nc, js: js, stream: stream, name: name, prefix: prefix, limit: maxBytes, copies: replicas}, nil
 }
@@ -102,12 +102,12 @@ func (l *jetLog) Append(ctx context.Context, journal string, after uint64, data 
 		case jetstream.JSErrCodeStreamWrongLastSequenceConstant:
 			// The leader is processing another append to this journal, usually this writer's own
 			// whose answer is missing. The error does not say what the journal holds.
-			return 0, fmt.Errorf("jobs: append to %s: another append is under way: %w", journal, err)
+			return 0, fmt.Errorf("journal: append to %s: another append is under way: %w", journal, err)
 		case codeMaxBytes, codeNoStorage:
 			return 0, fmt.Errorf("%w: %v", ErrFull, err)
 		}
 	}
-	return 0, fmt.Errorf("jobs: append to %s: %w", journal, l.noAnswer(err))
+	return 0, fmt.Errorf("journal: append to %s: %w", journal, l.noAnswer(err))
 }
 
 func (l *jetLog) retry(ctx context.Context, ask func(context.Context) error) error {
@@ -133,7 +133,7 @@ func (l *jetLog) Read(ctx context.Context, journal string, after uint64, each fu
 			return nil
 		}
 		if err != nil {
-			return fmt.Errorf("jobs: read %s after %d: %w", journal, after, err)
+			return fmt.Errorf("journal: read %s after %d: %w", journal, after, err)
 		}
 		if err := each(m.Sequence, m.Data); err != nil {
 			return err
@@ -148,18 +148,18 @@ const scanPause = 3 * time.Second
 func (l *jetLog) Scan(ctx context.Context, each func(string, uint64, []byte) error) error {
 	info, err := l.info(ctx)
 	if err != nil {
-		return fmt.Errorf("jobs: scan: %w", err)
+		return fmt.Errorf("journal: scan: %w", err)
 	}
 	if info.State.Msgs == 0 {
 		return nil
 	}
 	c, err := l.consumer(ctx, jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverAllPolicy, InactiveThreshold: time.Minute})
 	if err != nil {
-		return fmt.Errorf("jobs: scan: %w", err)
+		return fmt.Errorf("journal: scan: %w", err)
 	}
 	it, err := c.Messages(jetstream.PullMaxMessages(256))
 	if err != nil {
-		return fmt.Errorf("jobs: scan: %w", err)
+		return fmt.Errorf("journal: scan: %w", err)
 	}
 	defer it.Stop()
 	pauses, patience := 0, 1
@@ -175,11 +175,11 @@ func (l *jetLog) Scan(ctx context.Context, each func(string, uint64, []byte) err
 			return nil // the rest is unreadable; journals detect their missing records
 		}
 		if err != nil {
-			return fmt.Errorf("jobs: scan: %w", err)
+			return fmt.Errorf("journal: scan: %w", err)
 		}
 		meta, err := m.Metadata()
 		if err != nil {
-			return fmt.Errorf("jobs: scan: %w", err)
+			return fmt.Errorf("journal: scan: %w", err)
 		}
 		if err := each(strings.TrimPrefix(m.Subject(), l.prefix), meta.Sequence.Stream, m.Data()); err != nil {
 			return err
@@ -199,11 +199,11 @@ func (l *jetLog) Follow(ctx context.Context, after uint64, each func(string, uin
 	c, err := l.consumer(ctx, jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverByStartSequencePolicy,
 		OptStartSeq: after + 1, HeadersOnly: true, InactiveThreshold: time.Minute})
 	if err != nil {
-		return fmt.Errorf("jobs: follow: %w", err)
+		return fmt.Errorf("journal: follow: %w", err)
 	}
 	it, err := c.Messages(jetstream.PullMaxMessages(256), jetstream.PullHeartbeat(followBeat))
 	if err != nil {
-		return fmt.Errorf("jobs: follow: %w", err)
+		return fmt.Errorf("journal: follow: %w", err)
 	}
 	defer context.AfterFunc(ctx, it.Stop)()
 	defer it.Stop()
@@ -213,11 +213,11 @@ func (l *jetLog) Follow(ctx context.Context, after uint64, each func(string, uin
 			return ctx.Err()
 		}
 		if err != nil {
-			return fmt.Errorf("jobs: follow: %w", err)
+			return fmt.Errorf("journal: follow: %w", err)
 		}
 		meta, err := m.Metadata()
 		if err != nil {
-			return fmt.Errorf("jobs: follow: %w", err)
+			return fmt.Errorf("journal: follow: %w", err)
 		}
 		each(strings.TrimPrefix(m.Subject(), l.prefix), meta.Sequence.Stream)
 	}
@@ -235,7 +235,7 @@ func (l *jetLog) Last(ctx context.Context, journal string) (seq uint64, data []b
 		return 0, nil, nil
 	}
 	if err != nil {
-		return 0, nil, fmt.Errorf("jobs: read the end of %s: %w", journal, err)
+		return 0, nil, fmt.Errorf("journal: read the end of %s: %w", journal, err)
 	}
 	return seq, data, nil
 }
@@ -247,7 +247,7 @@ func (l *jetLog) Journals(ctx context.Context) (out []string, err error) {
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("jobs: stream %s: %w", l.name, err)
+		return nil, fmt.Errorf("journal: stream %s: %w", l.name, err)
 	}
 	for subject := range info.State.Subjects {
 		out = append(out, strings.TrimPrefix(subject, l.prefix))
@@ -260,14 +260,14 @@ func (l *jetLog) Drop(ctx context.Context, journal string) error {
 		return l.stream.Purge(ctx, jetstream.WithPurgeSubject(l.prefix+journal))
 	})
 	if err != nil {
-		return fmt.Errorf("jobs: drop %s: %w", journal, err)
+		return fmt.Errorf("journal: drop %s: %w", journal, err)
 	}
 	return nil
 }
 
 func (l *jetLog) Clear(ctx context.Context) error {
 	if err := l.retry(ctx, func(ctx context.Context) error { return l.stream.Purge(ctx) }); err != nil {
-		return fmt.Errorf("jobs: clear: %w", err)
+		return fmt.Errorf("journal: clear: %w", err)
 	}
 	return nil
 }
@@ -275,7 +275,7 @@ func (l *jetLog) Clear(ctx context.Context) error {
 func (l *jetLog) Usage(ctx context.Context) (Usage, error) {
 	info, err := l.info(ctx)
 	if err != nil {
-		return Usage{}, fmt.Errorf("jobs: stream %s: %w", l.name, err)
+		return Usage{}, fmt.Errorf("journal: stream %s: %w", l.name, err)
 	}
 	return Usage{Bytes: int64(info.State.Bytes), Limit: l.limit, Last: info.State.LastSeq}, nil
 }

@@ -48,13 +48,13 @@ const (
 
 var (
 	// ErrDamaged: a record differs from what was written.
-	ErrDamaged = errors.New("jobs: record damaged")
+	ErrDamaged = errors.New("journal: record damaged")
 	// ErrConflict: another process has written to the journal.
-	ErrConflict = errors.New("jobs: the journal has moved on")
+	ErrConflict = errors.New("journal: the journal has moved on")
 	// ErrFull: the log has reached its size limit.
-	ErrFull = errors.New("jobs: the job store is full")
+	ErrFull = errors.New("journal: the job store is full")
 	// ErrMismatch: the idempotency key was used with another request.
-	ErrMismatch = errors.New("jobs: the idempotency key was used with another request")
+	ErrMismatch = errors.New("journal: the idempotency key was used with another request")
 )
 
 // Encode sets the hash and returns the encoded record.

@@ -99,7 +99,7 @@ type Writing struct {
 func (j *Journal) Write(r *Record) (*Writing, Move) {
 	w := &Writing{journal: j, record: r, Pause: firstPause / 2}
 	if len(r.Payload) > maxPayload {
-		w.Err = fmt.Errorf("jobs: a record of %d bytes for %s exceeds the limit of %d", len(r.Payload), j.Name, maxPayload)
+		w.Err = fmt.Errorf("journal: a record of %d bytes for %s exceeds the limit of %d", len(r.Payload), j.Name, maxPayload)
 		return w, MoveEnd
 	}
 	r.Number, r.prev = j.number, j.prev

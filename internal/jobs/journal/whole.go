@@ -11,7 +11,7 @@ import (
 func WriteWhole(path string, b []byte) error {
 	tmp, err := os.CreateTemp(filepath.Dir(path), "*.tmp")
 	if err != nil {
-		return fmt.Errorf("jobs: %w", err)
+		return fmt.Errorf("journal: %w", err)
 	}
 	_, err = tmp.Write(b)
 	err = errors.Join(err, tmp.Sync(), tmp.Close())
@@ -20,15 +20,15 @@ func WriteWhole(path string, b []byte) error {
 	}
 	if err != nil {
 		_ = os.Remove(tmp.Name())
-		return fmt.Errorf("jobs: write %s: %w", path, err)
+		return fmt.Errorf("journal: write %s: %w", path, err)
 	}
 	d, err := os.Open(filepath.Dir(path))
 	if err != nil {
-		return fmt.Errorf("jobs: %w", err)
+		return fmt.Errorf("journal: %w", err)
 	}
 	defer d.Close()
 	if err := d.Sync(); err != nil {
-		return fmt.Errorf("jobs: sync %s: %w", d.Name(), err)
+		return fmt.Errorf("journal: sync %s: %w", d.Name(), err)
 	}
 	return nil
 }

@@ -66,8 +66,8 @@ type Choice struct {
 }
 
 var (
-	errEngineClosed  = errors.New("api: the engine closed the stream without a finish reason")
-	errEngineOverrun = errors.New("api: the engine sent more tokens than were asked for")
+	errEngineClosed  = errors.New("generate: the engine closed the stream without a finish reason")
+	errEngineOverrun = errors.New("generate: the engine sent more tokens than were asked for")
 )
 
 // echo is the prompt that goes before the output.
@@ -84,10 +84,10 @@ func (c *Choice) accept(ev engine.Event) (d Delta, show bool, err error) {
 	switch ev.Finish {
 	case "", engine.FinishStop, engine.FinishLength:
 	case engine.FinishCancelled:
-		return Delta{}, false, fmt.Errorf("api: the engine cancelled the request%s", because(ev.Err))
+		return Delta{}, false, fmt.Errorf("generate: the engine cancelled the request%s", because(ev.Err))
 	default:
 		if ev.Err == nil {
-			return Delta{}, false, fmt.Errorf("api: the engine failed without a reason (finish %q)", ev.Finish)
+			return Delta{}, false, fmt.Errorf("generate: the engine failed without a reason (finish %q)", ev.Finish)
 		}
 		return Delta{}, false, ev.Err
 	}

@@ -40,11 +40,11 @@ func (s *Service) KeepContexts(store ContextStore) {
 	defer cancel()
 	kept, err := store.KeptContexts(ctx)
 	if err != nil {
-		s.Log.Error("api: contexts cannot be read from the store", "error", err)
+		s.Log.Error("generate: contexts cannot be read from the store", "error", err)
 	}
 	for _, k := range kept {
 		if k.Fingerprint != s.Config.SystemFingerprint {
-			s.Log.Warn("api: a context was made with another model or other settings: it is left in the store", "name", k.Name, "made with", k.Fingerprint)
+			s.Log.Warn("generate: a context was made with another model or other settings: it is left in the store", "name", k.Name, "made with", k.Fingerprint)
 			continue
 		}
 		x := &FixedContext{Object: "context", Name: k.Name, Tokens: len(k.IDs), Policy: k.Policy, Automatic: k.Automatic, Created: k.Created, Status: "reading", Durable: true, Tenant: k.Tenant, Ids: k.IDs}
@@ -55,7 +55,7 @@ func (s *Service) KeepContexts(store ContextStore) {
 		}
 		go s.hold(x, func(err error) { // ends as in makeContext
 			if err != nil && x.held.Err() == nil {
-				s.Log.Warn("api: a context of the store is not read yet", "name", x.Name, "error", err)
+				s.Log.Warn("generate: a context of the store is not read yet", "name", x.Name, "error", err)
 			}
 		})
 	}

@@ -42,7 +42,7 @@ func (s *Service) readTemplate() error {
 	}
 	if name := toolcall.Family(s.Config.ToolParser); name != "" {
 		if !slices.Contains(toolcall.Families, name) {
-			return fmt.Errorf("api: the tool parser %q is not known; known are %v", name, toolcall.Families)
+			return fmt.Errorf("generate: the tool parser %q is not known; known are %v", name, toolcall.Families)
 		}
 		s.plain.family, s.tooled.family = name, name
 	}

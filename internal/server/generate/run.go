@@ -174,7 +174,7 @@ func (r *Run) trace(s *tracing.Sequence, ev engine.Event) {
 }
 
 // errIdle means that nothing arrived for a while; the caller may send a keep-alive and wait on.
-var errIdle = errors.New("api: idle")
+var errIdle = errors.New("generate: idle")
 
 // wait fills into with at least one arrival, or returns an error.
 func (r *Run) wait(ctx context.Context, into []arrival, idle time.Duration) ([]arrival, error) {
@@ -246,7 +246,7 @@ func (r *Run) makeEcho(i int, first engine.Event, after engine.TextStream) (*ech
 	case len(p.Ids) == 1 && len(scores) == 0: // the engine scores what has a token before it
 		scores = make([]engine.PromptLogprob, 1)
 	case len(scores) != len(p.Ids):
-		return nil, after, fmt.Errorf("api: the engine sent logprobs of %d prompt tokens, not of %d", len(scores), len(p.Ids))
+		return nil, after, fmt.Errorf("generate: the engine sent logprobs of %d prompt tokens, not of %d", len(scores), len(p.Ids))
 	}
 	e, text, runes := &echo{}, r.Service.Tokenizer.NewStream(!r.KeepSpecial), 0
 	var all strings.Builder
@@ -310,10 +310,10 @@ func (s *Service) collect(ctx context.Context, w http.ResponseWriter, run *Run) 
 	err := run.play(ctx, enc, nil, time.Hour)
 	switch {
 	case errors.Is(err, context.Canceled): // nobody is there to read
-		s.Log.Info("api: client left", "id", run.Head.ID)
+		s.Log.Info("generate: client left", "id", run.Head.ID)
 	case err != nil:
 		run.failure = "error"
-		s.Log.Warn("api: request failed", "id", run.Head.ID, "err", err)
+		s.Log.Warn("generate: request failed", "id", run.Head.ID, "err", err)
 		s.HTTP.Fail(w, apierr.Of(err), true)
 	default:
 		s.HTTP.WriteJSON(w, http.StatusOK, enc.Body())

@@ -128,7 +128,7 @@ func (t *Task) Replay() *Replay {
 // first Accept.
 func (r *Replay) Stream(out *httpserver.EventStream, after int) error {
 	if r.run.Resume == nil {
-		return errors.New("api: the events of this endpoint have no numbers; only those of responses have")
+		return errors.New("generate: the events of this endpoint have no numbers; only those of responses have")
 	}
 	r.out = out.Out.Stream
 	r.events = r.run.Resume(r.run, r.out, after)
@@ -139,7 +139,7 @@ func (r *Replay) Stream(out *httpserver.EventStream, after int) error {
 // End writes the last event of a response, after Stream: how it is kept.
 func (r *Replay) End(k KeptResponse) error {
 	if r.events == nil {
-		return errors.New("api: End without Stream")
+		return errors.New("generate: End without Stream")
 	}
 	r.events.EndAs(k)
 	return r.out.Failure()
@@ -148,7 +148,7 @@ func (r *Replay) End(k KeptResponse) error {
 // Accept applies an event of a choice. An error means that the choice failed.
 func (r *Replay) Accept(choice int, e engine.Event) (TaskDelta, error) {
 	if choice < 0 || choice >= len(r.run.Choices) {
-		return TaskDelta{}, fmt.Errorf("api: an event of choice %d, there are %d", choice, len(r.run.Choices))
+		return TaskDelta{}, fmt.Errorf("generate: an event of choice %d, there are %d", choice, len(r.run.Choices))
 	}
 	c := r.run.Choices[choice]
 	before := c.tokens
@@ -191,7 +191,7 @@ func (r *Replay) Tokens(choice int) int { return r.run.Choices[choice].tokens }
 func (r *Replay) Result() (json.RawMessage, error) {
 	for i := range r.run.Choices {
 		if !r.Done(i) {
-			return nil, fmt.Errorf("api: choice %d of a task is not done", i)
+			return nil, fmt.Errorf("generate: choice %d of a task is not done", i)
 		}
 	}
 	r.enc.End()

@@ -136,7 +136,7 @@ func (s *Server) readAll(sc *scope, body io.Reader, length int64) ([]byte, *apie
 		case errors.Is(err, io.EOF):
 			return buf, nil
 		case errors.Is(err, ErrSlowBody):
-			return nil, &apierr.Error{Status: http.StatusRequestTimeout, Type: apierr.TypeInvalid, Code: "body_not_read", Message: "The request was not read: " + strings.TrimPrefix(err.Error(), "api: ") + "."}
+			return nil, &apierr.Error{Status: http.StatusRequestTimeout, Type: apierr.TypeInvalid, Code: "body_not_read", Message: "The request was not read: " + strings.TrimPrefix(err.Error(), "httpserver: ") + "."}
 		case err != nil:
 			return nil, &apierr.Error{Status: http.StatusBadRequest, Type: apierr.TypeInvalid, Code: "body_not_read", Message: "The request body cannot be read: " + err.Error() + "."}
 		}

@@ -55,10 +55,10 @@ func ParseKeys(text []byte) ([]Key, error) {
 	d := json.NewDecoder(strings.NewReader(string(text)))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&file); err != nil {
-		return nil, fmt.Errorf("api: keys: %w", err)
+		return nil, fmt.Errorf("httpserver: keys: %w", err)
 	}
 	if d.More() {
-		return nil, errors.New("api: keys: something follows the object")
+		return nil, errors.New("httpserver: keys: something follows the object")
 	}
 	if len(file.Keys) == 0 {
 		return nil, errors.New(`api: keys: there are none; want {"keys": [{"name": "...", "key": "..."}]}`)
@@ -91,13 +91,13 @@ var anonymous = &Principal{Key: Key{Role: RoleOperator}}
 // newKeyring checks keys. Keys that old has too keep their use.
 func newKeyring(keys []Key, old keyring) (keyring, error) {
 	if len(keys) > maxKeys {
-		return nil, fmt.Errorf("api: %d keys are more than %d", len(keys), maxKeys)
+		return nil, fmt.Errorf("httpserver: %d keys are more than %d", len(keys), maxKeys)
 	}
 	out, names, sums := make(keyring, 0, len(keys)), map[string]bool{}, map[[sha256.Size]byte]bool{}
 	for i, k := range keys {
 		h := &Principal{Key: k, use: &keyUse{}}
 		bad := func(format string, args ...any) (keyring, error) {
-			return nil, fmt.Errorf("api: key %d of %d (%.40q): %s", i+1, len(keys), k.Name, fmt.Sprintf(format, args...))
+			return nil, fmt.Errorf("httpserver: key %d of %d (%.40q): %s", i+1, len(keys), k.Name, fmt.Sprintf(format, args...))
 		}
 		h.Role = cmp.Or(h.Role, RoleUser)
 		h.Secret, h.SHA256 = "", ""
@@ -225,7 +225,7 @@ func limited(message string, after time.Duration) *apierr.Error {
 func (s *Server) SetKeys(keys []Key) error {
 	old := *s.keys.Load()
 	if len(old) > 0 && len(keys) == 0 {
-		return errors.New("api: no keys: it would let everyone in")
+		return errors.New("httpserver: no keys: it would let everyone in")
 	}
 	ring, err := newKeyring(keys, old)
 	if err != nil {

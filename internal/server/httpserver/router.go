@@ -51,7 +51,7 @@ type ErrorFormat func(*apierr.Error) any
 func (s *Server) Handle(route Route) error {
 	for _, r := range s.routes {
 		if r.Method == route.Method && r.Path == route.Path {
-			return fmt.Errorf("api: route %s %s is taken", r.Method, r.Path)
+			return fmt.Errorf("httpserver: route %s %s is taken", r.Method, r.Path)
 		}
 	}
 	s.routes = append(s.routes, route)
@@ -262,7 +262,7 @@ func (s *Server) panicked(w *response, r *http.Request, sc *scope, p any) {
 	if err, ok := p.(error); ok && errors.Is(err, http.ErrAbortHandler) {
 		panic(p)
 	}
-	s.log.Error("api: handler panicked", "id", sc.Id, "method", r.Method, "path", r.URL.Path, "panic", p, "stack", string(debug.Stack()))
+	s.log.Error("httpserver: handler panicked", "id", sc.Id, "method", r.Method, "path", r.URL.Path, "panic", p, "stack", string(debug.Stack()))
 	e := &apierr.Error{Status: http.StatusInternalServerError, Type: apierr.TypeServer, Code: "internal",
 		Message: "An internal error occurred (request " + sc.Id + ")."}
 	switch {

@@ -91,7 +91,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	go func() { failed <- srv.Serve(at) }()
 	select {
 	case err := <-failed:
-		return fmt.Errorf("api: serve: %w", err)
+		return fmt.Errorf("httpserver: serve: %w", err)
 	case <-ctx.Done():
 	}
 	s.draining.Store(true)
@@ -111,7 +111,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		err = e
 	}
 	if err != nil {
-		return fmt.Errorf("api: drain: connections cut after %v: %w", s.cfg.Grace, err)
+		return fmt.Errorf("httpserver: drain: connections cut after %v: %w", s.cfg.Grace, err)
 	}
 	return nil
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // ErrSlowBody means that the body of a request came too slowly, or stopped.
-var ErrSlowBody = errors.New("api: the body came too slowly")
+var ErrSlowBody = errors.New("httpserver: the body came too slowly")
 
 // pacedBody ends a request's body that arrives too slowly: within every limit of waiting time,
 // the given number of bytes or the end must arrive. A slow but steady sender may take as long as

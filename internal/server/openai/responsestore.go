@@ -70,7 +70,7 @@ func (s *API) keep(q *responseRequest, seed uint64, done responseObject) bool {
 	defer cancel()
 	err := store.KeepResponse(ctx, generate.KeptResponse{ID: done.ID, Created: done.CreatedAt, Holder: q.holder, Body: q.body, Result: jsonbody.MustJSON(done)}, seed)
 	if err != nil {
-		s.Log.Warn("api: a response is not stored", "id", done.ID, "err", err)
+		s.Log.Warn("openai: a response is not stored", "id", done.ID, "err", err)
 	}
 	return err == nil
 }
@@ -98,7 +98,7 @@ func (s *API) history(ctx context.Context, id string) ([]inItem, *apierr.Error) 
 			Output json.RawMessage `json:"output"`
 		}
 		if jsonbody.Unmarshal(k.Body, &body) != nil || jsonbody.Unmarshal(k.Result, &result) != nil {
-			return nil, apierr.Of(fmt.Errorf("api: the response %s does not decode", id))
+			return nil, apierr.Of(fmt.Errorf("openai: the response %s does not decode", id))
 		}
 		if jsonbody.IsNull(body.Input) {
 			body.Input = nil

@@ -104,10 +104,10 @@ func TokenizerInfo(config json.RawMessage, context int, tmpl engine.ChatTemplate
 	info := map[string]any{}
 	if len(config) > 0 {
 		if err := json.Unmarshal(config, &info); err != nil {
-			return nil, fmt.Errorf("api: Config.TokenizerConfig is not a JSON object: %w", err)
+			return nil, fmt.Errorf("openai: Config.TokenizerConfig is not a JSON object: %w", err)
 		}
 		if info == nil {
-			return nil, fmt.Errorf("api: Config.TokenizerConfig is null, not a JSON object")
+			return nil, fmt.Errorf("openai: Config.TokenizerConfig is null, not a JSON object")
 		}
 	}
 	for _, k := range []string{"bos_token", "eos_token", "pad_token", "unk_token"} {
