@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"encoding/binary"
 	"slices"
-
-	"github.com/shoal-llm/shoal/internal/text/grammar/regex"
 )
 
 // exprID is an expression of a context-free grammar whose terminals are regular expressions. Equal
@@ -52,7 +50,7 @@ const noFrame frameID = 0 // nothing follows: the text may end
 // thread is one way to parse the text so far: a position inside a terminal, and a stack. Inside an
 // undeclared name, it also knows the name's text.
 type thread struct {
-	r regex.ID
+	r regexID
 	k frameID
 	c nameID
 }
@@ -67,7 +65,7 @@ type opened struct {
 // machine is a grammar under construction and in use: a pushdown automaton whose states are sets of
 // threads, created when they are reached.
 type machine struct {
-	*regex.Store
+	*regexes
 	exprs  []exprNode
 	eindex map[string]exprID
 	rules  []exprID // body of each rule
@@ -89,17 +87,17 @@ type machine struct {
 	setIDs   map[string]uint32
 
 	otherSets []otherNames // sets of undeclared names; the first is empty
-	otherIDs  map[regex.ID]int32
+	otherIDs  map[regexID]int32
 	names     []nameByte
 	nameIDs   map[nameByte]nameID
 
 	thought     frameID  // what follows a thought; noFrame: thoughts are not allowed
 	annotations []string // places of keywords without effect
 
-	insides    map[regex.ID]*inside
-	plainChars map[regex.ID]bool // set of characters of a JSON string that includes every plain one, by terminal
-	char       regex.ID          // a character of a JSON string, in any spelling
-	shortChar  regex.ID          // the same in its shortest spelling
+	insides    map[regexID]*inside
+	plainChars map[regexID]bool // set of characters of a JSON string that includes every plain one, by terminal
+	char       regexID          // a character of a JSON string, in any spelling
+	shortChar  regexID          // the same in its shortest spelling
 }
 
 // state is a set of threads after some text. It is immutable except for cached results.
@@ -108,7 +106,7 @@ type state struct {
 	end     bool
 	loose   bool // depends on an unknown name, so fewer tokens may be allowed
 	naming  bool // a thread is inside an undeclared name
-	part    *regex.Partition
+	part    *partition
 	next    []*state
 	mask    *Mask
 	maybe   []int32 // tokens that depend on the earlier names
@@ -119,14 +117,14 @@ type state struct {
 var dead = &state{}
 
 func newMachine(limit int) *machine {
-	m := &machine{Store: regex.NewStore(limit), eindex: map[string]exprID{}, findex: map[frame]frameID{}, open: map[frameID]*opened{}, states: map[string]*state{}, fits: map[exprID]bool{}}
+	m := &machine{regexes: newRegexes(limit), eindex: map[string]exprID{}, findex: map[frame]frameID{}, open: map[frameID]*opened{}, states: map[string]*state{}, fits: map[exprID]bool{}}
 	m.exprs = []exprNode{{kind: xFail}, {kind: xDone}}
 	m.frames = []frame{{}}
-	m.insides, m.setIDs = map[regex.ID]*inside{}, map[string]uint32{}
-	m.otherSets, m.otherIDs = []otherNames{{names: regex.Empty}}, map[regex.ID]int32{}
+	m.insides, m.setIDs = map[regexID]*inside{}, map[string]uint32{}
+	m.otherSets, m.otherIDs = []otherNames{{names: rEmpty}}, map[regexID]int32{}
 	m.names, m.nameIDs = make([]nameByte, noText+1), map[nameByte]nameID{}
-	m.char, m.shortChar = m.JSONChar(), regex.JSONText(m.Store).Class(regex.AnyRune)
-	m.plainChars = map[regex.ID]bool{m.char: true, m.shortChar: true}
+	m.char, m.shortChar = m.jsonChar(), jsonText{m.regexes}.class(anyRune)
+	m.plainChars = map[regexID]bool{m.char: true, m.shortChar: true}
 	return m
 }
 
@@ -150,7 +148,7 @@ func (m *machine) expr(n exprNode) exprID {
 		return id
 	}
 	if len(m.exprs) >= maxExprs {
-		panic(regex.Large("it has too many parts"))
+		panic(tooLarge{"it has too many parts"})
 	}
 	m.exprs = append(m.exprs, n)
 	id := exprID(len(m.exprs) - 1)
@@ -158,17 +156,17 @@ func (m *machine) expr(n exprNode) exprID {
 	return id
 }
 
-func (m *machine) lex(r regex.ID) exprID {
+func (m *machine) lex(r regexID) exprID {
 	switch {
-	case r == regex.Epsilon:
+	case r == rEps:
 		return eDone
-	case !m.Alive(r):
+	case !m.alive(r):
 		return eFail
 	}
 	return m.expr(exprNode{kind: xLex, a: uint32(r)})
 }
 
-func (m *machine) text(s string) exprID { return m.lex(m.Literal(s)) }
+func (m *machine) text(s string) exprID { return m.lex(m.literal(s)) }
 
 func (m *machine) seq(list ...exprID) exprID {
 	out := eDone
@@ -332,7 +330,7 @@ func (m *machine) frame(e exprID, next frameID) frameID {
 		return id
 	}
 	if len(m.frames) >= maxFrames {
-		panic(regex.Large("its stacks take too much memory"))
+		panic(tooLarge{"its stacks take too much memory"})
 	}
 	m.frames = append(m.frames, f)
 	id := frameID(len(m.frames) - 1)
@@ -355,7 +353,7 @@ func (m *machine) openFrame(k frameID) *opened {
 			continue
 		}
 		if m.opens++; m.opens > maxOpens || len(seen) > 4*maxThreads {
-			panic(regex.Large("too many things can follow"))
+			panic(tooLarge{"too many things can follow"})
 		}
 		seen[k] = true
 		if k == noFrame {
@@ -368,11 +366,11 @@ func (m *machine) openFrame(k frameID) *opened {
 		}
 		switch n := m.exprs[f.e]; n.kind {
 		case xLex:
-			r := regex.ID(n.a)
-			if r != regex.Epsilon {
+			r := regexID(n.a)
+			if r != rEps {
 				o.threads = append(o.threads, thread{r: r, k: f.next})
 			}
-			if m.Nullable(r) {
+			if m.nodes[r].nullable {
 				stack = append(stack, f.next)
 			}
 		case xSeq:
@@ -426,7 +424,7 @@ func (m *machine) state(t []thread, end, loose bool) *state {
 		return dead
 	}
 	if len(t) > maxThreads {
-		panic(regex.Large("too many ways to read the same text"))
+		panic(tooLarge{"too many ways to read the same text"})
 	}
 	key := m.skey[:0]
 	flags := byte(0)
@@ -451,15 +449,15 @@ func (m *machine) state(t []thread, end, loose bool) *state {
 	p := int32(-1)
 	for _, x := range t {
 		s.naming = s.naming || m.naming(x.k)
-		if q := m.PartitionOf(x.r); p < 0 {
+		if q := m.partitionOf(x.r); p < 0 {
 			p = q
 		} else {
-			p = m.Refine(p, q)
+			p = m.refine(p, q)
 		}
 	}
 	if p >= 0 {
-		s.part = m.Classes(p)
-		s.next = make([]*state, len(s.part.First))
+		s.part = m.parts[p]
+		s.next = make([]*state, len(s.part.first))
 	}
 	m.states[string(key)] = s
 	if slices.ContainsFunc(t, func(x thread) bool { return x.c != unknown }) {
@@ -478,21 +476,21 @@ func (m *machine) after(s *state, b byte) *state {
 	if s.part == nil {
 		return dead
 	}
-	c := s.part.Class[b]
+	c := s.part.class[b]
 	if n := s.next[c]; n != nil {
 		return n
 	}
 	var threads []thread
 	end, loose := false, s.loose
 	for _, t := range s.threads {
-		r := m.Step(t.r, b)
-		if r == regex.Empty {
+		r := m.step(t.r, b)
+		if r == rEmpty {
 			continue
 		}
-		if r != regex.Epsilon {
+		if r != rEps {
 			threads = append(threads, thread{r: r, k: t.k})
 		}
-		if m.Nullable(r) {
+		if m.nodes[r].nullable {
 			o := m.openFrame(t.k)
 			threads = append(threads, o.threads...)
 			end, loose = end || o.end, loose || o.loose

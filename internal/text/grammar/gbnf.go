@@ -6,58 +6,57 @@ import (
 	"unicode/utf8"
 
 	"github.com/shoal-llm/shoal/internal/attempt"
-	"github.com/shoal-llm/shoal/internal/text/grammar/regex"
 )
 
 // gbnfParser parses llama.cpp's GBNF (its grammars/README.md).
 type gbnfParser struct {
-	regex.Cursor
+	cursor
 	b *rulebook
 }
 
 func (m *machine) compileGBNF(text string) exprID {
-	p := &gbnfParser{regex.Cursor{Text: text}, newRulebook(m, "GBNF: ")}
+	p := &gbnfParser{cursor{s: text}, newRulebook(m, "GBNF: ")}
 	if !utf8.ValidString(text) {
 		panic(attempt.Failure{Err: &Error{Message: "GBNF: not valid UTF-8"}})
 	}
-	for p.blank(true); p.At < len(p.Text); p.blank(true) {
+	for p.blank(true); p.at < len(p.s); p.blank(true) {
 		name := p.name()
 		if name == "" {
 			panic(p.fail("expected the name of a rule"))
 		}
 		p.blank(false)
-		if !p.Eat("::=") {
+		if !p.eat("::=") {
 			panic(p.fail("expected '::=' after %q", name))
 		}
 		p.blank(true)
 		p.b.add(name, p.alts(false))
-		if p.At < len(p.Text) && p.Text[p.At] != '\n' && p.Text[p.At] != '\r' {
-			panic(p.fail("expected the end of the rule %q, found %q", name, p.Text[p.At]))
+		if p.at < len(p.s) && p.s[p.at] != '\n' && p.s[p.at] != '\r' {
+			panic(p.fail("expected the end of the rule %q, found %q", name, p.s[p.at]))
 		}
 	}
 	return p.b.compile("root")
 }
 
 func (p *gbnfParser) fail(format string, args ...any) attempt.Failure {
-	return attempt.Failure{Err: &Error{Message: fmt.Sprintf("GBNF, line %d: %s", p.Line(), fmt.Sprintf(format, args...))}}
+	return attempt.Failure{Err: &Error{Message: fmt.Sprintf("GBNF, line %d: %s", p.line(), fmt.Sprintf(format, args...))}}
 }
 
-func (p *gbnfParser) blank(lines bool) { p.Blanks(lines, "#") }
+func (p *gbnfParser) blank(lines bool) { p.blanks(lines, "#") }
 
 func (p *gbnfParser) name() string {
-	return p.While(func(b byte) bool { return regex.IsWord(b) || b == '-' || b == '_' })
+	return p.while(func(b byte) bool { return isWord(b) || b == '-' || b == '_' })
 }
 
 func (p *gbnfParser) alts(nested bool) *part {
-	if p.Depth++; p.Depth > regex.MaxDepth {
-		panic(p.fail("nested deeper than %d", regex.MaxDepth))
+	if p.depth++; p.depth > maxPatternDepth {
+		panic(p.fail("nested deeper than %d", maxPatternDepth))
 	}
-	defer func() { p.Depth-- }()
+	defer func() { p.depth-- }()
 	out := part{kind: xAlt}
 	for {
 		seq := p.seq(nested)
 		out.list = append(out.list, seq)
-		if !p.Eat("|") {
+		if !p.eat("|") {
 			return p.b.part(out)
 		}
 		p.blank(true)
@@ -66,23 +65,23 @@ func (p *gbnfParser) alts(nested bool) *part {
 
 func (p *gbnfParser) seq(nested bool) *part {
 	out := part{kind: xSeq}
-	for p.At < len(p.Text) {
+	for p.at < len(p.s) {
 		var item *part
-		switch c := p.Text[p.At]; {
+		switch c := p.s[p.at]; {
 		case c == '"':
 			s := p.literal()
-			item = p.b.part(part{kind: xLex, r: p.b.m.Literal(s)})
+			item = p.b.part(part{kind: xLex, r: p.b.m.literal(s)})
 		case c == '[':
 			set := p.class()
-			item = p.b.part(part{kind: xLex, r: p.b.m.UTF8(set)})
+			item = p.b.part(part{kind: xLex, r: p.b.m.utf8(set)})
 		case c == '.':
-			p.At++
-			item = p.b.part(part{kind: xLex, r: p.b.m.UTF8(regex.AnyRune)})
+			p.at++
+			item = p.b.part(part{kind: xLex, r: p.b.m.utf8(anyRune)})
 		case c == '(':
-			p.At++
+			p.at++
 			p.blank(true)
 			inner := p.alts(true)
-			if !p.Eat(")") {
+			if !p.eat(")") {
 				panic(p.fail("a group does not end"))
 			}
 			item = inner
@@ -96,22 +95,22 @@ func (p *gbnfParser) seq(nested bool) *part {
 			item = p.b.part(part{kind: xRule, name: name})
 		}
 		p.blank(nested)
-		for p.At < len(p.Text) && strings.IndexByte("*+?{", p.Text[p.At]) >= 0 {
+		for p.at < len(p.s) && strings.IndexByte("*+?{", p.s[p.at]) >= 0 {
 			lo, hi := 0, -1
-			switch p.Text[p.At] {
+			switch p.s[p.at] {
 			case '+':
 				lo = 1
 			case '?':
 				hi = 1
 			case '{':
-				q := regex.ParserAt(p.Text, p.At)
+				q := &patternParser{cursor: cursor{s: p.s, at: p.at}}
 				var ok bool
-				if lo, hi, ok = q.Bounds(); !ok || hi >= 0 && lo > hi || lo > regex.MaxRepeat || hi > regex.MaxRepeat {
+				if lo, hi, ok = q.bounds(); !ok || hi >= 0 && lo > hi || lo > maxPatternRepeat || hi > maxPatternRepeat {
 					panic(p.fail("a repetition is out of range"))
 				}
-				p.At = q.At - 1
+				p.at = q.at - 1
 			}
-			p.At++
+			p.at++
 			item = p.b.part(part{kind: xRepeat, lo: lo, hi: hi, list: []*part{item}})
 			p.blank(nested)
 		}
@@ -121,56 +120,56 @@ func (p *gbnfParser) seq(nested bool) *part {
 }
 
 func (p *gbnfParser) char(end byte) rune {
-	if p.At >= len(p.Text) || p.Text[p.At] == '\n' && end != 0 {
+	if p.at >= len(p.s) || p.s[p.at] == '\n' && end != 0 {
 		panic(p.fail("expected %q", end))
 	}
-	if p.Text[p.At] != '\\' {
-		c, n := utf8.DecodeRuneInString(p.Text[p.At:])
-		p.At += n
+	if p.s[p.at] != '\\' {
+		c, n := utf8.DecodeRuneInString(p.s[p.at:])
+		p.at += n
 		return c
 	}
-	q := regex.ParserAt(p.Text, p.At+1)
-	c, err := attempt.At(q.Escaped)
+	q := &patternParser{cursor: cursor{s: p.s, at: p.at + 1}}
+	c, err := attempt.At(q.escaped)
 	if err != nil {
 		panic(p.fail("%v", err))
 	}
-	p.At = q.At
+	p.at = q.at
 	return c
 }
 
 func (p *gbnfParser) literal() string {
 	var out []byte
-	for p.At++; p.At < len(p.Text) && p.Text[p.At] != '"'; {
+	for p.at++; p.at < len(p.s) && p.s[p.at] != '"'; {
 		c := p.char('"')
 		out = utf8.AppendRune(out, c)
 	}
-	if !p.Eat(`"`) {
+	if !p.eat(`"`) {
 		panic(p.fail("a text does not end"))
 	}
 	return string(out)
 }
 
-func (p *gbnfParser) class() regex.Runes {
-	p.At++
-	not := p.Eat("^")
-	var out regex.Runes
-	for !p.Eat("]") {
-		if !p.More() {
+func (p *gbnfParser) class() runes {
+	p.at++
+	not := p.eat("^")
+	var out runes
+	for !p.eat("]") {
+		if !p.more() {
 			panic(p.fail("a class does not end"))
 		}
 		lo := p.char(']')
 		hi := lo
-		if p.At+1 < len(p.Text) && p.Text[p.At] == '-' && p.Text[p.At+1] != ']' {
-			p.At++
+		if p.at+1 < len(p.s) && p.s[p.at] == '-' && p.s[p.at+1] != ']' {
+			p.at++
 			hi = p.char(']')
 			if hi < lo {
 				panic(p.fail("the range %q-%q is backwards", lo, hi))
 			}
 		}
-		out = append(out, regex.Between(lo, hi)...)
+		out = append(out, runeRange{lo, hi})
 	}
-	if out = out.Normal(); not {
-		out = regex.AnyRune.Except(out)
+	if out = out.normal(); not {
+		out = anyRune.except(out)
 	}
 	return out
 }

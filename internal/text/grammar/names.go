@@ -1,10 +1,6 @@
 package grammar
 
-import (
-	"slices"
-
-	"github.com/shoal-llm/shoal/internal/text/grammar/regex"
-)
+import "slices"
 
 // nameID is the text of an undeclared name so far: a prefix plus one byte.
 type nameID uint32
@@ -55,18 +51,18 @@ func (m *machine) advance(s *state, b byte) *state {
 	var threads []thread
 	end := false
 	for _, t := range s.threads {
-		r := m.Step(t.r, b)
-		if r == regex.Empty {
+		r := m.step(t.r, b)
+		if r == rEmpty {
 			continue
 		}
 		c, k := unknown, t.k
 		if m.naming(k) {
 			c = m.withByte(t.c, b)
 		}
-		if r != regex.Epsilon {
+		if r != rEps {
 			threads = append(threads, thread{r, k, c})
 		}
-		if !m.Nullable(r) {
+		if !m.nodes[r].nullable {
 			continue
 		}
 		if c != unknown {

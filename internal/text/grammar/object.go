@@ -1,10 +1,6 @@
 package grammar
 
-import (
-	"slices"
-
-	"github.com/shoal-llm/shoal/internal/text/grammar/regex"
-)
+import "slices"
 
 // keyed returns the schemas that apply to one name, or to all names in a class of patterns.
 func (b *builder) keyed(f *conjunction, name string, known bool, matched map[*jsonValue]bool) (list []*schemaNode) {
@@ -22,7 +18,7 @@ func (b *builder) keyed(f *conjunction, name string, known bool, matched map[*js
 				ok := matched[x]
 				if known {
 					r := b.pattern(n, "patternProperties", k)
-					ok = b.m.Matches(r, regex.JSONSpelling(name))
+					ok = b.m.matches(r, jsonSpelling(name))
 				}
 				if ok {
 					hit = true
@@ -57,7 +53,7 @@ func (b *builder) closed(f *conjunction) bool {
 
 // class is a set of keys that match the same patterns.
 type class struct {
-	key     regex.ID
+	key     regexID
 	matched map[*jsonValue]bool
 }
 
@@ -127,12 +123,12 @@ func (b *builder) object(f *conjunction) exprID {
 		props = append(props, property{name, e})
 	}
 	o := &members{lo: lo, hi: hi, ordered: !b.any}
-	o.colon = m.lex(m.Concat(b.ws, m.Literal(":"), b.ws))
-	comma := m.Concat(b.ws, m.Literal(","), b.ws)
-	o.opening = [2]exprID{m.text(`"`), m.lex(m.Concat(comma, m.Literal(`"`)))}
+	o.colon = m.lex(m.concat(b.ws, m.literal(":"), b.ws))
+	comma := m.concat(b.ws, m.literal(","), b.ws)
+	o.opening = [2]exprID{m.text(`"`), m.lex(m.concat(comma, m.literal(`"`)))}
 	for _, p := range props {
-		key := m.Concat(m.Literal(`"`+regex.JSONSpelling(p.key)+`"`), b.ws, m.Literal(":"), b.ws)
-		o.named = append(o.named, member{[2]exprID{m.seq(m.lex(key), p.value), m.seq(m.lex(m.Concat(comma, key)), p.value)}, required[p.key]})
+		key := m.concat(m.literal(`"`+jsonSpelling(p.key)+`"`), b.ws, m.literal(":"), b.ws)
+		o.named = append(o.named, member{[2]exprID{m.seq(m.lex(key), p.value), m.seq(m.lex(m.concat(comma, key)), p.value)}, required[p.key]})
 	}
 	for _, c := range b.otherKeys(f, names, nameSchemas) {
 		list := b.keyed(f, "", false, c.matched)
@@ -142,7 +138,7 @@ func (b *builder) object(f *conjunction) exprID {
 		if lo > len(props)+maxOthers {
 			panic(b.fail(f.nodes[0], "minProperties", "the number of properties is too large to be counted"))
 		}
-		o.others = append(o.others, others{c.key, b.compile(list), m.Strings(c.key, lo)})
+		o.others = append(o.others, others{c.key, b.compile(list), m.strings(c.key, lo)})
 	}
 	blank := m.lex(b.ws)
 	if len(o.named) == 0 && len(o.others) == 0 && lo == 0 {
@@ -164,7 +160,7 @@ func (b *builder) collect(f *conjunction, k string) (out []*schemaNode) {
 // them.
 func (b *builder) otherKeys(f *conjunction, names []string, nameSchemas []*schemaNode) []class {
 	m := b.m
-	quote := m.Literal(`"`)
+	quote := m.literal(`"`)
 	closed, patterns := b.closed(f), 0
 	none := closed
 	for _, n := range f.nodes {
@@ -178,26 +174,26 @@ func (b *builder) otherKeys(f *conjunction, names []string, nameSchemas []*schem
 		return nil
 	}
 	if len(names) == 0 && patterns == 0 && len(nameSchemas) == 0 {
-		return []class{{key: m.Concat(m.Star(m.shortChar), quote)}}
+		return []class{{key: m.concat(m.star(m.shortChar), quote)}}
 	}
-	parts := []regex.ID{m.Concat(m.Star(m.shortChar), quote)}
-	var named []regex.ID
+	parts := []regexID{m.concat(m.star(m.shortChar), quote)}
+	var named []regexID
 	for _, k := range names {
-		named = append(named, m.Literal(regex.JSONSpelling(k)+`"`))
+		named = append(named, m.literal(jsonSpelling(k)+`"`))
 	}
 	if len(named) > 0 {
-		parts = append(parts, m.Not(m.Or(named...)))
+		parts = append(parts, m.not(m.or(named...)))
 	}
 	for _, s := range nameSchemas {
 		flats := b.apply([]*conjunction{{types: tString}}, s)
-		var ways []regex.ID
+		var ways []regexID
 		for _, g := range flats {
 			r := b.nameBody(g)
 			ways = append(ways, r)
 		}
-		parts = append(parts, m.Or(ways...))
+		parts = append(parts, m.or(ways...))
 	}
-	classes := []class{{key: m.And(parts...), matched: map[*jsonValue]bool{}}}
+	classes := []class{{key: m.and(parts...), matched: map[*jsonValue]bool{}}}
 	for _, n := range f.nodes {
 		p := n.v.get("patternProperties")
 		if p == nil {
@@ -205,17 +201,17 @@ func (b *builder) otherKeys(f *conjunction, names []string, nameSchemas []*schem
 		}
 		for _, k := range p.keys {
 			r := b.pattern(n, "patternProperties", k)
-			r = m.Concat(r, quote)
+			r = m.concat(r, quote)
 			var split []class
 			for _, c := range classes {
-				if in := m.And(c.key, r); m.Alive(in) {
+				if in := m.and(c.key, r); m.alive(in) {
 					matched := map[*jsonValue]bool{p.at[k]: true}
 					for x := range c.matched {
 						matched[x] = true
 					}
 					split = append(split, class{in, matched})
 				}
-				if out := m.And(c.key, m.Not(r)); m.Alive(out) {
+				if out := m.and(c.key, m.not(r)); m.alive(out) {
 					split = append(split, class{out, c.matched})
 				}
 			}
@@ -224,11 +220,11 @@ func (b *builder) otherKeys(f *conjunction, names []string, nameSchemas []*schem
 			}
 		}
 	}
-	return slices.DeleteFunc(classes, func(c class) bool { return !m.Alive(c.key) || closed && len(c.matched) == 0 })
+	return slices.DeleteFunc(classes, func(c class) bool { return !m.alive(c.key) || closed && len(c.matched) == 0 })
 }
 
 // nameBody is stringBody for names. The values of an enumeration must be strings.
-func (b *builder) nameBody(f *conjunction) regex.ID {
+func (b *builder) nameBody(f *conjunction) regexID {
 	for _, n := range f.nodes {
 		for _, k := range [...]string{"enum", "const"} {
 			x := n.v.get(k)
@@ -239,7 +235,7 @@ func (b *builder) nameBody(f *conjunction) regex.ID {
 			if k == "enum" {
 				list = x.list
 			}
-			var out []regex.ID
+			var out []regexID
 			v := &validator{b: b}
 			for _, s := range list {
 				ok := s.kind == jString
@@ -250,10 +246,10 @@ func (b *builder) nameBody(f *conjunction) regex.ID {
 					ok = v.valid(o, s, 0)
 				}
 				if ok {
-					out = append(out, b.m.Literal(regex.JSONSpelling(s.s)+`"`))
+					out = append(out, b.m.literal(jsonSpelling(s.s)+`"`))
 				}
 			}
-			return b.m.Or(out...)
+			return b.m.or(out...)
 		}
 	}
 	return b.stringBody(f)

@@ -6,7 +6,6 @@ import (
 	"sync"
 
 	"github.com/shoal-llm/shoal/internal/attempt"
-	"github.com/shoal-llm/shoal/internal/text/grammar/regex"
 )
 
 // Parameters answers questions about individual members of an object's schema. Unreadable parts of
@@ -70,7 +69,7 @@ func (p *Parameters) open() bool {
 		if err != nil || len(p.text) > maxSpec {
 			return false
 		}
-		b := &builder{m: newMachine(maxParameterNodes), root: v, nodes: map[*jsonValue]*schemaNode{}, uris: map[string]*schemaNode{}, memo: map[string]regex.ID{}}
+		b := &builder{m: newMachine(maxParameterNodes), root: v, nodes: map[*jsonValue]*schemaNode{}, uris: map[string]*schemaNode{}, memo: map[string]regexID{}}
 		p.root = b.node(v, "#", "", isOld(v, false))
 		if _, ok := trying(func() bool { b.index(p.root); return true }); ok {
 			p.b = b
@@ -158,7 +157,7 @@ func (p *Parameters) own(n *schemaNode, name string) (list []*schemaNode) {
 		for _, pattern := range x.keys {
 			hit, _ := trying(func() bool {
 				p.b.m.refuel()
-				return p.b.m.Matches(p.b.pattern(n, "patternProperties", pattern), regex.JSONSpelling(name))
+				return p.b.m.matches(p.b.pattern(n, "patternProperties", pattern), jsonSpelling(name))
 			})
 			if hit {
 				list = append(list, p.b.child(n, x.at[pattern], "patternProperties", pattern))

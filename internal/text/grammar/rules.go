@@ -7,7 +7,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/shoal-llm/shoal/internal/attempt"
-	"github.com/shoal-llm/shoal/internal/text/grammar/regex"
 )
 
 // rulebook has named rules before they are compiled. The machine reads from left to right, so a
@@ -24,7 +23,7 @@ type rulebook struct {
 
 type part struct {
 	kind   exprKind // xLex, xSeq, xAlt, xRepeat, xRule; xDone: e
-	r      regex.ID
+	r      regexID
 	e      exprID // for xDone: a finished expression
 	name   string
 	list   []*part
@@ -43,7 +42,7 @@ func (b *rulebook) refused(format string, args ...any) attempt.Failure {
 
 func (b *rulebook) part(p part) *part {
 	if b.count++; b.count > maxParts {
-		panic(regex.Large("it has too many parts"))
+		panic(tooLarge{"it has too many parts"})
 	}
 	return &p
 }
@@ -100,7 +99,7 @@ func (b *rulebook) known(rule string, p *part) {
 func (b *rulebook) nullable(p *part) bool {
 	switch p.kind {
 	case xLex:
-		return b.m.Nullable(p.r)
+		return b.m.nodes[p.r].nullable
 	case xSeq:
 		for _, l := range p.list {
 			if !b.nullable(l) {
@@ -224,7 +223,7 @@ func (m *machine) compileChoice(text string) exprID {
 	if err != nil || v.kind != jArray || len(v.list) == 0 {
 		panic(attempt.Failure{Err: &Error{Message: "a choice is a list of strings, with one at least"}})
 	}
-	list := make([]regex.ID, len(v.list))
+	list := make([]regexID, len(v.list))
 	for i, s := range v.list {
 		if s.kind != jString || s.s == "" {
 			panic(attempt.Failure{Err: &Error{Message: fmt.Sprintf("choice %d is not a string, or empty", i)}})
@@ -232,9 +231,9 @@ func (m *machine) compileChoice(text string) exprID {
 		if !utf8.ValidString(s.s) {
 			panic(attempt.Failure{Err: &Error{Message: fmt.Sprintf("choice %d contains an unpaired surrogate", i)}})
 		}
-		list[i] = m.Literal(s.s)
+		list[i] = m.literal(s.s)
 	}
-	return m.lex(m.Or(list...))
+	return m.lex(m.or(list...))
 }
 
 // compileTags matches free text with tags. A tag that has started must follow its schema to its end
@@ -251,16 +250,16 @@ func (m *machine) compileTags(s Spec) exprID {
 	if triggers == nil || triggers.kind != jArray || len(triggers.list) == 0 {
 		panic(attempt.Failure{Err: &Error{Message: "a structural tag needs 'triggers', a list of strings"}})
 	}
-	var marks []regex.ID
+	var marks []regexID
 	for _, t := range triggers.list {
 		if t.kind != jString || t.s == "" {
 			panic(attempt.Failure{Err: &Error{Message: "a trigger is a string that is not empty"}})
 		}
-		marks = append(marks, m.Literal(t.s))
+		marks = append(marks, m.literal(t.s))
 	}
-	mark := m.Or(marks...)
+	mark := m.or(marks...)
 	name, loop := m.rule()
-	ways := []exprID{m.lex(m.Not(m.Concat(regex.All, mark, regex.All)))}
+	ways := []exprID{m.lex(m.not(m.concat(rAll, mark, rAll)))}
 	byTrigger := make([][]exprID, len(marks))
 	for i, t := range structures.list {
 		begin, end, schema := t.get("begin"), t.get("end"), t.get("schema")
@@ -289,6 +288,6 @@ func (m *machine) compileTags(s Spec) exprID {
 }
 
 // until matches any text that ends with mark and has no earlier mark.
-func (m *machine) until(mark, marks regex.ID) regex.ID {
-	return m.And(m.Concat(regex.All, mark), m.Not(m.Concat(regex.All, marks, m.Bytes(0, 255), regex.All)))
+func (m *machine) until(mark, marks regexID) regexID {
+	return m.and(m.concat(rAll, mark), m.not(m.concat(rAll, marks, m.bytes(0, 255), rAll)))
 }

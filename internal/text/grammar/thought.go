@@ -1,7 +1,5 @@
 package grammar
 
-import "github.com/shoal-llm/shoal/internal/text/grammar/regex"
-
 // Values of Spec.Thought.
 const (
 	ThoughtBegun = "begun" // the prompt has opened a thought: the text starts inside it
@@ -25,9 +23,9 @@ const blanksAfter = 8
 // closing mark and not part of the grammar.
 func (m *machine) afterThought(how string, top exprID) exprID {
 	name, rest := m.rule()
-	m.rules[name] = m.seq(m.lex(m.Repeat(m.Set(blanks()), 0, blanksAfter)), top)
+	m.rules[name] = m.seq(m.lex(m.repeat(m.set(blanks()), 0, blanksAfter)), top)
 	m.thought = m.frame(rest, noFrame)
-	end := m.Literal(thoughtClose)
+	end := m.literal(thoughtClose)
 	thought := m.seq(m.lex(m.until(end, end)), rest)
 	if how == ThoughtBegun {
 		return thought
@@ -48,7 +46,7 @@ func (m *machine) mark(v *Vocabulary, s *state, token int32) string {
 		}
 	case thoughtClose:
 		for _, t := range s.threads {
-			if t.k == m.thought && m.Step(t.r, thoughtClose[0]) != regex.Empty {
+			if t.k == m.thought && m.step(t.r, thoughtClose[0]) != rEmpty {
 				return thoughtClose
 			}
 		}

@@ -5,11 +5,9 @@ import (
 	"math/big"
 	"strconv"
 	"strings"
-
-	"github.com/shoal-llm/shoal/internal/text/jinja/python"
 )
 
-type filterFunc func(in *interp, v python.Value, a *args) python.Value
+type filterFunc func(in *interp, v Value, a *args) Value
 
 // filters is filled by init because some filters (map, select) look up others.
 var filters map[string]filterFunc
@@ -33,32 +31,32 @@ func init() {
 	}
 }
 
-func (in *interp) filter(name string, v python.Value, a *args) python.Value {
+func (in *interp) filter(name string, v Value, a *args) Value {
 	f, ok := filters[name]
 	if !ok {
-		in.Fail("No filter named '%s'", name)
+		in.fail("No filter named '%s'", name)
 	}
-	in.Step(1)
-	if s, ok := v.(python.Str); ok {
-		in.Scan(s)
+	in.step(1)
+	if s, ok := v.(Str); ok {
+		in.scan(s)
 	}
 	return f(in, v, a)
 }
 
 // onStr returns a filter that prints its operand and calls a method of str.
 func onStr(method string) filterFunc {
-	return func(in *interp, v python.Value, a *args) python.Value {
-		return strMethods[method](in, in.Str(v), a)
+	return func(in *interp, v Value, a *args) Value {
+		return strMethods[method](in, in.str(v), a)
 	}
 }
 
-func filterAbs(in *interp, v python.Value, a *args) python.Value {
+func filterAbs(in *interp, v Value, a *args) Value {
 	a.bind(in, "abs")
-	i, f, isInt, ok := python.Number(v)
+	i, f, isInt, ok := number(v)
 	switch {
 	case !ok:
 		in.defined(v)
-		in.Fail("bad operand type for abs(): '%s'", python.TypeName(v))
+		in.fail("bad operand type for abs(): '%s'", typeName(v))
 	case !isInt:
 		return math.Abs(f)
 	case i < 0:
@@ -67,30 +65,30 @@ func filterAbs(in *interp, v python.Value, a *args) python.Value {
 	return i
 }
 
-func filterAttr(in *interp, v python.Value, a *args) python.Value {
+func filterAttr(in *interp, v Value, a *args) Value {
 	name := in.wantStr("attr", a.bind(in, "attr", "name")[0])
-	if r, ok := in.attribute(v, name.Text); ok {
+	if r, ok := in.attribute(v, name.s); ok {
 		return r
 	}
-	return missing(v, "attribute", name.Text)
+	return missing(v, "attribute", name.s)
 }
 
-func filterDefault(in *interp, v python.Value, a *args) python.Value {
+func filterDefault(in *interp, v Value, a *args) Value {
 	p := a.bind(in, "default", "default_value?", "boolean?")
-	_, undef := v.(*python.Undefined)
-	if undef || (optBool(p[1], false) && !python.Truth(v)) {
+	_, undef := v.(*Undefined)
+	if undef || (optBool(p[1], false) && !truth(v)) {
 		if !given(p[0]) {
-			return python.Str{}
+			return Str{}
 		}
 		return p[0]
 	}
 	return v
 }
 
-func filterEscape(in *interp, v python.Value, a *args) python.Value {
+func filterEscape(in *interp, v Value, a *args) Value {
 	a.bind(in, "escape")
-	var b python.Builder
-	python.EscapeInto(&b, in.Str(v), func(r rune, _ int) string {
+	var b builder
+	escapeInto(&b, in.str(v), func(r rune, _ int) string {
 		switch r {
 		case '&':
 			return "&amp;"
@@ -105,21 +103,21 @@ func filterEscape(in *interp, v python.Value, a *args) python.Value {
 		}
 		return ""
 	})
-	return in.Made(b.Str())
+	return in.made(b.str())
 }
 
-func filterFloat(in *interp, v python.Value, a *args) python.Value {
+func filterFloat(in *interp, v Value, a *args) Value {
 	p := a.bind(in, "float", "default?")
 	switch x := v.(type) {
-	case python.Str:
-		if f, err := strconv.ParseFloat(pyNumber(x.Text), 64); err == nil || math.IsInf(f, 0) {
+	case Str:
+		if f, err := strconv.ParseFloat(pyNumber(x.s), 64); err == nil || math.IsInf(f, 0) {
 			return f
 		}
 	case *big.Int:
 		f, _ := new(big.Float).SetInt(x).Float64()
 		return f
 	default:
-		if _, f, _, ok := python.Number(v); ok {
+		if _, f, _, ok := number(v); ok {
 			return f
 		}
 		in.defined(v)
@@ -133,20 +131,20 @@ func filterFloat(in *interp, v python.Value, a *args) python.Value {
 // pyNumber converts a number in Python's syntax for Go's parsers: trimmed, with "_" between digits,
 // and without hexadecimal floats.
 func pyNumber(s string) string {
-	s = strings.TrimFunc(s, python.IsSpace)
+	s = strings.TrimFunc(s, isSpace)
 	if strings.ContainsAny(s, "xX") || strings.Contains(s, "__") || strings.HasPrefix(s, "_") || strings.HasSuffix(s, "_") {
 		return ""
 	}
 	return strings.ReplaceAll(s, "_", "")
 }
 
-func filterInt(in *interp, v python.Value, a *args) python.Value {
+func filterInt(in *interp, v Value, a *args) Value {
 	p := a.bind(in, "int", "default?", "base?")
 	switch x := v.(type) {
-	case python.Str:
-		s, base := strings.ToLower(strings.TrimFunc(x.Text, python.IsSpace)), in.wantInt("int", p[1], 10)
+	case Str:
+		s, base := strings.ToLower(strings.TrimFunc(x.s, isSpace)), in.wantInt("int", p[1], 10)
 		if base < 2 || base > 36 {
-			in.Fail("int() base must be >= 2 and <= 36")
+			in.fail("int() base must be >= 2 and <= 36")
 		}
 		for prefix, b := range map[string]int{"0x": 16, "0o": 8, "0b": 2} {
 			if base == b {
@@ -159,16 +157,16 @@ func filterInt(in *interp, v python.Value, a *args) python.Value {
 		if i, err := strconv.ParseInt(s, base, 64); err == nil {
 			return i
 		}
-		if b, ok := new(big.Int).SetString(s, base); ok && len(s) <= python.MaxIntDigits {
+		if b, ok := new(big.Int).SetString(s, base); ok && len(s) <= maxIntDigits {
 			return b
 		}
-		if f, err := strconv.ParseFloat(pyNumber(x.Text), 64); err == nil && math.Abs(f) < 1<<63 {
+		if f, err := strconv.ParseFloat(pyNumber(x.s), 64); err == nil && math.Abs(f) < 1<<63 {
 			return int64(f)
 		}
 	case *big.Int:
 		return x
 	default:
-		i, f, isInt, ok := python.Number(v)
+		i, f, isInt, ok := number(v)
 		if ok && isInt {
 			return i
 		}
@@ -183,19 +181,19 @@ func filterInt(in *interp, v python.Value, a *args) python.Value {
 	return p[0]
 }
 
-func filterRound(in *interp, v python.Value, a *args) python.Value {
+func filterRound(in *interp, v Value, a *args) Value {
 	p := a.bind(in, "round", "precision?", "method?")
 	digits, method := in.wantInt("round", p[0], 0), "common"
 	if given(p[1]) {
-		method = in.wantStr("round", p[1]).Text
+		method = in.wantStr("round", p[1]).s
 	}
-	i, f, isInt, ok := python.Number(v)
+	i, f, isInt, ok := number(v)
 	switch {
 	case !ok:
 		in.defined(v)
-		in.Fail("round needs a number, not '%s'", python.TypeName(v))
+		in.fail("round needs a number, not '%s'", typeName(v))
 	case digits < -300 || digits > 300:
-		in.Fail("round to %d digits", digits)
+		in.fail("round to %d digits", digits)
 	case method == "common" && isInt && digits >= 0:
 		return i
 	case method == "common":
@@ -216,62 +214,62 @@ func filterRound(in *interp, v python.Value, a *args) python.Value {
 		}
 		return math.Floor(f*scale) / scale
 	}
-	in.Fail("round: the method must be common, ceil or floor")
+	in.fail("round: the method must be common, ceil or floor")
 	return nil
 }
 
-func filterString(in *interp, v python.Value, a *args) python.Value {
+func filterString(in *interp, v Value, a *args) Value {
 	a.bind(in, "string")
-	return in.Str(v)
+	return in.str(v)
 }
 
-func filterLength(in *interp, v python.Value, a *args) python.Value {
+func filterLength(in *interp, v Value, a *args) Value {
 	a.bind(in, "length")
 	switch v := v.(type) {
-	case python.Str:
-		return int64(v.Runes())
-	case *python.Dict:
+	case Str:
+		return int64(v.runes())
+	case *Dict:
 		return int64(v.Len())
-	case *python.Undefined:
+	case *Undefined:
 		return int64(0)
-	case *python.List:
-		if v.Sized() {
-			return int64(len(v.Items))
+	case *List:
+		if v.sized() {
+			return int64(len(v.items))
 		}
 	}
-	in.Fail("object of type '%s' has no len()", python.TypeName(v))
+	in.fail("object of type '%s' has no len()", typeName(v))
 	return nil
 }
 
-func filterItems(in *interp, v python.Value, a *args) python.Value {
+func filterItems(in *interp, v Value, a *args) Value {
 	a.bind(in, "items")
 	switch v := v.(type) {
-	case *python.Undefined:
-		return python.Generator(nil)
-	case *python.Dict:
-		in.Charge(64 * v.Len())
-		return python.Generator(v.Items())
+	case *Undefined:
+		return generator(nil)
+	case *Dict:
+		in.charge(64 * v.Len())
+		return generator(v.items())
 	}
-	in.Fail("Can only get item pairs from a mapping.")
+	in.fail("Can only get item pairs from a mapping.")
 	return nil
 }
 
-func filterReverse(in *interp, v python.Value, a *args) python.Value {
+func filterReverse(in *interp, v Value, a *args) Value {
 	a.bind(in, "reverse")
-	if s, ok := v.(python.Str); ok {
-		in.Charge(40 * len(s.Text))
-		chars := s.Chars()
+	if s, ok := v.(Str); ok {
+		in.charge(40 * len(s.s))
+		chars := s.chars()
 		for i, j := 0, len(chars)-1; i < j; i, j = i+1, j-1 {
 			chars[i], chars[j] = chars[j], chars[i]
 		}
-		return python.JoinStr(chars, python.Str{})
+		return joinStr(chars, Str{})
 	}
 	items := in.iterate(v)
-	in.Charge(16 * len(items))
-	r := python.Generator(make([]python.Value, len(items)))
-	r.Name = "list_reverseiterator"
+	in.charge(16 * len(items))
+	r := generator(make([]Value, len(items)))
+	r.name = "list_reverseiterator"
 	for i, x := range items {
-		r.Items[len(items)-1-i] = x
+		r.items[len(items)-1-i] = x
 	}
 	return r
 }

@@ -1,33 +1,29 @@
 package jinja
 
-import (
-	"fmt"
-
-	"github.com/shoal-llm/shoal/internal/text/jinja/python"
-)
+import "fmt"
 
 const maxRange = 100000 // as in Jinja's sandbox
 
 // globals are the functions available to every template. (strftime_now and raise_exception come
 // from transformers.)
-var globals map[string]python.Value
+var globals map[string]Value
 
 func init() {
-	globals = map[string]python.Value{}
-	for name, f := range map[string]func(in *interp, a *args) python.Value{
+	globals = map[string]Value{}
+	for name, f := range map[string]func(in *interp, a *args) Value{
 		"range":           pyRange,
 		"dict":            pyDict,
-		"namespace":       func(in *interp, a *args) python.Value { return &python.Namespace{Attrs: pyDict(in, a).(*python.Dict)} },
+		"namespace":       func(in *interp, a *args) Value { return &Namespace{pyDict(in, a).(*Dict)} },
 		"raise_exception": raise,
-		"strftime_now": func(in *interp, a *args) python.Value {
+		"strftime_now": func(in *interp, a *args) Value {
 			format := in.wantStr("strftime_now", a.bind(in, "strftime_now", "format")[0])
-			in.Charge(64 * len(format.Text)) // bounds the output of every directive
-			return format.Like(strftime(in.now, format.Text))
+			in.charge(64 * len(format.s)) // bounds the output of every directive
+			return format.like(strftime(in.now, format.s))
 		},
-		"joiner": func(in *interp, a *args) python.Value {
+		"joiner": func(in *interp, a *args) Value {
 			sep := a.bind(in, "joiner", "sep?")[0]
 			if !given(sep) {
-				sep = python.Trusted(", ")
+				sep = Trusted(", ")
 			}
 			return &joiner{sep: in.wantStr("joiner", sep)}
 		},
@@ -36,57 +32,57 @@ func init() {
 	}
 }
 
-func raise(in *interp, a *args) python.Value {
-	msg := in.Str(a.bind(in, "raise_exception", "message")[0])
-	panic(&python.Error{Line: in.Line, Message: msg.Text, Cause: python.ErrRaised})
+func raise(in *interp, a *args) Value {
+	msg := in.str(a.bind(in, "raise_exception", "message")[0])
+	panic(&Error{in.line, msg.s, ErrRaised})
 }
 
-func pyRange(in *interp, a *args) python.Value {
+func pyRange(in *interp, a *args) Value {
 	p := a.bind(in, "range", "start", "stop?", "step?")
 	lo, hi, step := 0, in.wantInt("range", p[0], 0), in.wantInt("range", p[2], 1)
 	if given(p[1]) {
 		lo, hi = hi, in.wantInt("range", p[1], 0)
 	}
 	if step == 0 {
-		in.Fail("range() arg 3 must not be zero")
+		in.fail("range() arg 3 must not be zero")
 	}
 	n := max((hi-lo+step-1)/step, 0)
 	if step < 0 {
 		n = max((lo-hi-step-1)/-step, 0)
 	}
 	if n > maxRange {
-		in.Fail("range too big: the sandbox blocks ranges larger than %d", maxRange)
+		in.fail("range too big: the sandbox blocks ranges larger than %d", maxRange)
 	}
-	in.Charge(24 * n)
-	r := &python.List{Kind: python.KindRange, Items: make([]python.Value, n), Name: fmt.Sprintf("range(%d, %d)", lo, hi)}
+	in.charge(24 * n)
+	r := &List{kind: kindRange, items: make([]Value, n), name: fmt.Sprintf("range(%d, %d)", lo, hi)}
 	if step != 1 {
-		r.Name = fmt.Sprintf("range(%d, %d, %d)", lo, hi, step)
+		r.name = fmt.Sprintf("range(%d, %d, %d)", lo, hi, step)
 	}
 	for i := range n {
-		r.Items[i] = int64(lo + i*step)
+		r.items[i] = int64(lo + i*step)
 	}
 	return r
 }
 
 // pyDict implements dict(mapping or pairs, name=value...).
-func pyDict(in *interp, a *args) python.Value {
-	d := python.NewDict()
+func pyDict(in *interp, a *args) Value {
+	d := NewDict()
 	if len(a.pos) > 1 {
-		in.Fail("dict expected at most 1 argument, got %d", len(a.pos))
+		in.fail("dict expected at most 1 argument, got %d", len(a.pos))
 	}
 	if len(a.pos) == 1 {
-		if m, ok := a.pos[0].(*python.Dict); ok {
-			in.Charge(64 * m.Len())
-			d = m.Clone()
+		if m, ok := a.pos[0].(*Dict); ok {
+			in.charge(64 * m.Len())
+			d = m.clone()
 		} else {
 			items := in.iterate(a.pos[0])
-			in.Charge(64 * len(items))
+			in.charge(64 * len(items))
 			for _, x := range items {
 				pair := in.iterate(x)
 				if len(pair) != 2 {
-					in.Fail("a dict is made of pairs, this has %d items", len(pair))
+					in.fail("a dict is made of pairs, this has %d items", len(pair))
 				}
-				d.Put(in.Key(pair[0]), pair[0], pair[1])
+				d.put(in.key(pair[0]), pair[0], pair[1])
 			}
 		}
 	}
@@ -97,9 +93,10 @@ func pyDict(in *interp, a *args) python.Value {
 }
 
 type joiner struct {
-	sep  python.Str
+	sep  Str
 	used bool
 }
 
-func (*joiner) TypeName() string { return "Joiner" }
-func (*joiner) Repr() string     { return "<Joiner>" }
+func (*joiner) typeName() string { return "Joiner" }
+
+func (*joiner) attr(*interp, string) (Value, bool) { return nil, false }

@@ -6,8 +6,6 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
-
-	"github.com/shoal-llm/shoal/internal/text/jinja/python"
 )
 
 type tokenKind uint8
@@ -70,7 +68,7 @@ func lex(src string) []token {
 
 func (lx *lexer) fail(format string, a ...any) {
 	lx.count()
-	panic(&python.Error{Line: lx.line, Message: fmt.Sprintf(format, a...), Cause: python.ErrSyntax})
+	panic(&Error{lx.line, fmt.Sprintf(format, a...), ErrSyntax})
 }
 
 func (lx *lexer) count() {
@@ -136,10 +134,10 @@ func nextTag(src string, from int) int {
 // data emits text before a tag with this sign.
 func (lx *lexer) data(text string, sign byte, lstrip bool) {
 	if sign == '-' {
-		text = strings.TrimRightFunc(text, python.IsSpace)
+		text = strings.TrimRightFunc(text, isSpace)
 	} else if sign != '+' && lstrip {
 		at := strings.LastIndexByte(text, '\n') + 1
-		if (at > 0 || lx.lineStart) && strings.TrimLeftFunc(text[at:], python.IsSpace) == "" {
+		if (at > 0 || lx.lineStart) && strings.TrimLeftFunc(text[at:], isSpace) == "" {
 			text = text[:at]
 		}
 	}
@@ -159,7 +157,7 @@ func (lx *lexer) closeTag(signed bool, kind byte) {
 	switch {
 	case sign == '-':
 		rest := lx.src[lx.pos:]
-		lx.pos += len(rest) - len(strings.TrimLeftFunc(rest, python.IsSpace))
+		lx.pos += len(rest) - len(strings.TrimLeftFunc(rest, isSpace))
 	case sign != '+' && kind != '}' && strings.HasPrefix(lx.src[lx.pos:], "\n"):
 		lx.pos++
 	}
@@ -168,14 +166,14 @@ func (lx *lexer) closeTag(signed bool, kind byte) {
 
 // rawBegin returns the start of the text of {% raw %}, or -1 for another tag.
 func (lx *lexer) rawBegin(at int) int {
-	rest := strings.TrimLeftFunc(lx.src[at:], python.IsSpace)
+	rest := strings.TrimLeftFunc(lx.src[at:], isSpace)
 	rest, ok := strings.CutPrefix(rest, "raw")
 	if !ok {
 		return -1
 	}
-	rest = strings.TrimLeftFunc(rest, python.IsSpace)
+	rest = strings.TrimLeftFunc(rest, isSpace)
 	if r, ok := strings.CutPrefix(rest, "-%}"); ok {
-		return len(lx.src) - len(strings.TrimLeftFunc(r, python.IsSpace))
+		return len(lx.src) - len(strings.TrimLeftFunc(r, isSpace))
 	}
 	if r, ok := strings.CutPrefix(rest, "%}"); ok {
 		return len(lx.src) - len(r)
@@ -195,11 +193,11 @@ func (lx *lexer) raw(body int) {
 			sign = lx.src[at]
 			at++
 		}
-		rest, ok := strings.CutPrefix(strings.TrimLeftFunc(lx.src[at:], python.IsSpace), "endraw")
+		rest, ok := strings.CutPrefix(strings.TrimLeftFunc(lx.src[at:], isSpace), "endraw")
 		if !ok {
 			continue
 		}
-		rest = strings.TrimLeftFunc(rest, python.IsSpace)
+		rest = strings.TrimLeftFunc(rest, isSpace)
 		signed := strings.HasPrefix(rest, "-") || strings.HasPrefix(rest, "+")
 		if signed {
 			rest = rest[1:]
@@ -230,7 +228,7 @@ const (
 func (lx *lexer) expression(close byte) {
 	var open []int // open brackets; inside them "}}" is two braces
 	for {
-		rest := strings.TrimLeftFunc(lx.src[lx.pos:], python.IsSpace)
+		rest := strings.TrimLeftFunc(lx.src[lx.pos:], isSpace)
 		lx.pos = len(lx.src) - len(rest)
 		if rest == "" {
 			lx.fail("a tag is not closed by '%c}'", close)

@@ -1,11 +1,5 @@
 package jinja
 
-import (
-	"fmt"
-
-	"github.com/shoal-llm/shoal/internal/text/jinja/python"
-)
-
 type forLoop struct {
 	line        int
 	target      target
@@ -15,28 +9,28 @@ type forLoop struct {
 }
 
 // run iterates over over; depth counts recursive calls.
-func (l *forLoop) run(in *interp, over python.Value, sc *scope, out *python.Builder, depth int) signal {
-	in.Enter()
-	defer in.Leave()
-	in.Line = l.line
+func (l *forLoop) run(in *interp, over Value, sc *scope, out *builder, depth int) signal {
+	in.enter()
+	defer in.leave()
+	in.line = l.line
 	items := in.iterate(over)
 	if l.filter != nil {
 		items = l.filtered(in, items, sc)
 	}
 	lp := &loopObject{items: items, depth: depth}
 	if l.recursive {
-		lp.recurse = func(in *interp, v python.Value) python.Value {
-			var b python.Builder
+		lp.recurse = func(in *interp, v Value) Value {
+			var b builder
 			l.run(in, v, sc, &b, depth+1)
-			return b.Str()
+			return b.str()
 		}
 	}
 	for i, v := range items {
-		in.Step(1)
+		in.step(1)
 		lp.i = i
 		inner := sc.inner()
 		inner.set("loop", lp)
-		in.Line = l.line
+		in.line = l.line
 		l.target(in, v, inner)
 		if in.exec(l.body, inner, out) == doBreak {
 			break
@@ -48,13 +42,13 @@ func (l *forLoop) run(in *interp, over python.Value, sc *scope, out *python.Buil
 	return goOn
 }
 
-func (l *forLoop) filtered(in *interp, items []python.Value, sc *scope) []python.Value {
-	var kept []python.Value
+func (l *forLoop) filtered(in *interp, items []Value, sc *scope) []Value {
+	var kept []Value
 	for _, v := range items {
 		inner := sc.inner()
 		l.target(in, v, inner)
-		if python.Truth(l.filter(in, inner)) {
-			in.Charge(16)
+		if truth(l.filter(in, inner)) {
+			in.charge(16)
 			kept = append(kept, v)
 		}
 	}
@@ -63,21 +57,17 @@ func (l *forLoop) filtered(in *interp, items []python.Value, sc *scope) []python
 
 // loopObject is the variable "loop".
 type loopObject struct {
-	items   []python.Value
+	items   []Value
 	i       int
 	depth   int
-	changed []python.Value
+	changed []Value
 	seen    bool // changed() was called
-	recurse func(in *interp, v python.Value) python.Value
+	recurse func(in *interp, v Value) Value
 }
 
-func (l *loopObject) TypeName() string { return "LoopContext" }
+func (l *loopObject) typeName() string { return "LoopContext" }
 
-func (l *loopObject) Repr() string {
-	return fmt.Sprintf("<LoopContext %d/%d>", l.i+1, len(l.items))
-}
-
-func (l *loopObject) attr(in *interp, name string) (python.Value, bool) {
+func (l *loopObject) attr(in *interp, name string) (Value, bool) {
 	n := len(l.items)
 	switch name {
 	case "index":
@@ -100,24 +90,24 @@ func (l *loopObject) attr(in *interp, name string) (python.Value, bool) {
 		return int64(l.depth), true
 	case "previtem":
 		if l.i == 0 {
-			return &python.Undefined{Message: "there is no previous item"}, true
+			return &Undefined{"there is no previous item"}, true
 		}
 		return l.items[l.i-1], true
 	case "nextitem":
 		if l.i == n-1 {
-			return &python.Undefined{Message: "there is no next item"}, true
+			return &Undefined{"there is no next item"}, true
 		}
 		return l.items[l.i+1], true
 	case "cycle":
-		return &callable{name: "cycle", call: func(in *interp, a *args) python.Value {
+		return &callable{name: "cycle", call: func(in *interp, a *args) Value {
 			if len(a.pos) == 0 {
-				in.Fail("no items for cycling given")
+				in.fail("no items for cycling given")
 			}
 			return a.pos[l.i%len(a.pos)]
 		}}, true
 	case "changed":
-		return &callable{name: "changed", call: func(in *interp, a *args) python.Value {
-			if l.seen && in.Equal(python.Tuple(l.changed...), python.Tuple(a.pos...)) {
+		return &callable{name: "changed", call: func(in *interp, a *args) Value {
+			if l.seen && in.equal(tuple(l.changed...), tuple(a.pos...)) {
 				return false
 			}
 			l.seen, l.changed = true, a.pos

@@ -8,15 +8,13 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
-
-	"github.com/shoal-llm/shoal/internal/text/jinja/python"
 )
 
 // strFormat implements str.format: fields in braces with attributes, items, conversions, and format
 // specs for numbers and strings.
-func strFormat(in *interp, s python.Str, a *args) python.Value {
+func strFormat(in *interp, s Str, a *args) Value {
 	f := &fields{args: a}
-	return in.Made(f.fill(in, s, 0))
+	return in.made(f.fill(in, s, 0))
 }
 
 type fields struct {
@@ -25,30 +23,30 @@ type fields struct {
 	byHand bool // fields have explicit numbers
 }
 
-func (f *fields) fill(in *interp, s python.Str, depth int) python.Str {
+func (f *fields) fill(in *interp, s Str, depth int) Str {
 	if depth > 1 {
-		in.Fail("Max string recursion exceeded")
+		in.fail("Max string recursion exceeded")
 	}
-	var b python.Builder
-	for i := 0; i < len(s.Text); {
-		at := strings.IndexAny(s.Text[i:], "{}")
+	var b builder
+	for i := 0; i < len(s.s); {
+		at := strings.IndexAny(s.s[i:], "{}")
 		if at < 0 {
-			b.Add(s.Slice(i, len(s.Text)))
+			b.add(s.slice(i, len(s.s)))
 			break
 		}
-		b.Add(s.Slice(i, i+at))
+		b.add(s.slice(i, i+at))
 		i += at
-		if i+1 < len(s.Text) && s.Text[i+1] == s.Text[i] {
-			b.Add(s.Slice(i, i+1))
+		if i+1 < len(s.s) && s.s[i+1] == s.s[i] {
+			b.add(s.slice(i, i+1))
 			i += 2
 			continue
 		}
-		if s.Text[i] == '}' {
-			in.Fail("Single '}' encountered in format string")
+		if s.s[i] == '}' {
+			in.fail("Single '}' encountered in format string")
 		}
 		end, open := i+1, 1
-		for ; end < len(s.Text) && open > 0; end++ {
-			switch s.Text[end] {
+		for ; end < len(s.s) && open > 0; end++ {
+			switch s.s[end] {
 			case '{':
 				open++
 			case '}':
@@ -56,33 +54,33 @@ func (f *fields) fill(in *interp, s python.Str, depth int) python.Str {
 			}
 		}
 		if open > 0 {
-			in.Fail("expected '}' before end of string")
+			in.fail("expected '}' before end of string")
 		}
-		b.Add(f.field(in, s.Slice(i+1, end-1), depth))
+		b.add(f.field(in, s.slice(i+1, end-1), depth))
 		i = end
 	}
-	return b.Str()
+	return b.str()
 }
 
 // field formats the text between braces: name!conversion:spec.
-func (f *fields) field(in *interp, s python.Str, depth int) python.Str {
-	in.Step(1)
-	name, spec, conversion := s, python.Str{}, ""
+func (f *fields) field(in *interp, s Str, depth int) Str {
+	in.step(1)
+	name, spec, conversion := s, Str{}, ""
 	depthOf := 0
-	for i, c := range s.Text {
+	for i, c := range s.s {
 		if c == '[' {
 			depthOf++
 		} else if c == ']' {
 			depthOf--
 		}
 		if (c == '!' || c == ':') && depthOf <= 0 {
-			name = s.Slice(0, i)
-			rest := s.Slice(i+1, len(s.Text))
+			name = s.slice(0, i)
+			rest := s.slice(i+1, len(s.s))
 			if c == '!' {
 				var found bool
-				conversion, _, found = strings.Cut(rest.Text, ":")
+				conversion, _, found = strings.Cut(rest.s, ":")
 				if found {
-					spec = rest.Slice(len(conversion)+1, len(rest.Text))
+					spec = rest.slice(len(conversion)+1, len(rest.s))
 				}
 			} else {
 				spec = rest
@@ -90,33 +88,33 @@ func (f *fields) field(in *interp, s python.Str, depth int) python.Str {
 			break
 		}
 	}
-	v := f.value(in, name.Text)
+	v := f.value(in, name.s)
 	switch conversion {
 	case "":
-		if strings.Contains(s.Text, "!") && len(name.Text) < len(s.Text) && s.Text[len(name.Text)] == '!' {
-			in.Fail("unmatched '{' in format spec")
+		if strings.Contains(s.s, "!") && len(name.s) < len(s.s) && s.s[len(name.s)] == '!' {
+			in.fail("unmatched '{' in format spec")
 		}
 	case "s":
-		v = in.Str(v)
+		v = in.str(v)
 	case "r", "a":
-		v = in.Repr(v)
+		v = in.repr(v)
 	default:
-		in.Fail("Unknown conversion specifier %s", oneLine(conversion))
+		in.fail("Unknown conversion specifier %s", oneLine(conversion))
 	}
-	if spec.Text != "" {
+	if spec.s != "" {
 		spec = f.fill(in, spec, depth+1)
 	}
-	return in.formatted(v, spec.Text)
+	return in.formatted(v, spec.s)
 }
 
 // value looks up name, 0, name.attribute or name[item].
-func (f *fields) value(in *interp, path string) python.Value {
+func (f *fields) value(in *interp, path string) Value {
 	end := strings.IndexAny(path, ".[")
 	if end < 0 {
 		end = len(path)
 	}
 	first, rest := path[:end], path[end:]
-	var v python.Value
+	var v Value
 	switch n, err := strconv.Atoi(first); {
 	case first == "" || err == nil && isDigit(first[0]):
 		if first == "" {
@@ -124,18 +122,18 @@ func (f *fields) value(in *interp, path string) python.Value {
 			f.next++
 		}
 		if byHand := first != ""; byHand && f.next > 0 || !byHand && f.byHand {
-			in.Fail("cannot switch between manual field specification and automatic field numbering")
+			in.fail("cannot switch between manual field specification and automatic field numbering")
 		} else if byHand {
 			f.byHand = true
 		}
 		if n >= len(f.args.pos) {
-			in.Fail("Replacement index %d out of range for positional args tuple", n)
+			in.fail("Replacement index %d out of range for positional args tuple", n)
 		}
 		v = f.args.pos[n]
 	default:
 		i := f.args.find(first)
 		if i < 0 {
-			in.Fail("format: no value for '%s'", oneLine(first))
+			in.fail("format: no value for '%s'", oneLine(first))
 		}
 		v = f.args.named[i].value
 	}
@@ -151,9 +149,9 @@ func (f *fields) value(in *interp, path string) python.Value {
 		}
 		end := strings.IndexByte(rest, ']')
 		if end < 2 || rest[0] != '[' {
-			in.Fail("Missing ']' in format string")
+			in.fail("Missing ']' in format string")
 		}
-		var key python.Value = python.Trusted(rest[1:end])
+		var key Value = Trusted(rest[1:end])
 		if n, err := strconv.ParseInt(rest[1:end], 10, 64); err == nil && isDigit(rest[1]) {
 			key = n
 		}
@@ -164,9 +162,9 @@ func (f *fields) value(in *interp, path string) python.Value {
 }
 
 // formatted implements format(v, spec): [[fill]align][sign][#][0][width][,_][.precision][type].
-func (in *interp) formatted(v python.Value, spec string) python.Str {
+func (in *interp) formatted(v Value, spec string) Str {
 	if spec == "" {
-		return in.Str(v)
+		return in.str(v)
 	}
 	fill, align, sign := "", "", ""
 	if r, n := utf8.DecodeRuneInString(spec); n < len(spec) && strings.IndexByte("<>=^", spec[n]) >= 0 {
@@ -184,7 +182,7 @@ func (in *interp) formatted(v python.Value, spec string) python.Str {
 	}
 	sign = take("+- ")
 	alternate := take("#") != ""
-	s, text := v.(python.Str)
+	s, text := v.(Str)
 	if take("0") != "" {
 		fill = cmp.Or(fill, "0")
 		if align == "" && !text {
@@ -198,30 +196,30 @@ func (in *interp) formatted(v python.Value, spec string) python.Str {
 	precision := -1
 	if take(".") != "" {
 		if spec == "" || !isDigit(spec[0]) {
-			in.Fail("Format specifier missing precision")
+			in.fail("Format specifier missing precision")
 		}
 		precision, at = in.digitsAt(spec, 0)
 		spec = spec[at:]
 	}
 	if precision > maxPrecision {
-		in.Exceed("digits of a formatted number", maxPrecision)
+		in.limit("digits of a formatted number", maxPrecision)
 	}
 	kind := take("bcdeEfFgGnosxX%")
 	if spec != "" {
-		in.Fail("Invalid format specifier")
+		in.fail("Invalid format specifier")
 	}
 	in.defined(v)
 	var digits string
 	switch {
 	case text:
 		if kind != "" && kind != "s" || sign != "" || comma != "" || alternate || align == "=" {
-			in.Fail("Invalid format specifier for object of type 'str'")
+			in.fail("Invalid format specifier for object of type 'str'")
 		}
-		if precision >= 0 && precision < s.Runes() {
-			s = s.Slice(0, s.Offset(precision))
+		if precision >= 0 && precision < s.runes() {
+			s = s.slice(0, s.offset(precision))
 		}
 	case kind == "c" && (sign != "" || alternate), comma != "" && strings.Contains("nsc", cmp.Or(kind, " ")), comma == "," && strings.Contains("boxX", cmp.Or(kind, " ")):
-		in.Fail("Invalid format specifier for a number")
+		in.fail("Invalid format specifier for a number")
 	default:
 		zeros := 0
 		if align == "=" && fill == "0" {
@@ -229,27 +227,27 @@ func (in *interp) formatted(v python.Value, spec string) python.Str {
 		}
 		digits, s = in.formattedNumber(v, strings.Trim(sign, "-"), kind, precision, alternate, comma, zeros)
 	}
-	n := max(width-s.Runes(), 0)
-	pad := func(n int) python.Str { return in.fill(n, python.Trusted(fill)) }
+	n := max(width-s.runes(), 0)
+	pad := func(n int) Str { return in.fill(n, Trusted(fill)) }
 	switch {
 	case align == "<", align == "" && text:
-		return python.JoinStr([]python.Str{s, pad(n)}, python.Str{})
+		return joinStr([]Str{s, pad(n)}, Str{})
 	case align == "^":
-		return python.JoinStr([]python.Str{pad(n / 2), s, pad(n - n/2)}, python.Str{})
+		return joinStr([]Str{pad(n / 2), s, pad(n - n/2)}, Str{})
 	case align == "=":
-		at := len(s.Text) - len(digits)
-		return python.JoinStr([]python.Str{s.Slice(0, at), pad(n), s.Slice(at, len(s.Text))}, python.Str{})
+		at := len(s.s) - len(digits)
+		return joinStr([]Str{s.slice(0, at), pad(n), s.slice(at, len(s.s))}, Str{})
 	}
-	return python.JoinStr([]python.Str{pad(n), s}, python.Str{})
+	return joinStr([]Str{pad(n), s}, Str{})
 }
 
 // formattedNumber returns the sign and prefix of a number and its digits. sign is printed for a
 // number that is not negative. Grouped digits get zeros to fill the width.
-func (in *interp) formattedNumber(v python.Value, sign, kind string, precision int, alternate bool, comma string, width int) (digits string, whole python.Str) {
+func (in *interp) formattedNumber(v Value, sign, kind string, precision int, alternate bool, comma string, width int) (digits string, whole Str) {
 	long, _ := v.(*big.Int)
-	i, f, isInt, ok := python.Number(v)
+	i, f, isInt, ok := number(v)
 	if !ok && long == nil {
-		in.Fail("unsupported format string passed to %s.__format__", python.TypeName(v))
+		in.fail("unsupported format string passed to %s.__format__", typeName(v))
 	}
 	isInt = isInt || long != nil
 	if long == nil && isInt {
@@ -261,13 +259,13 @@ func (in *interp) formattedNumber(v python.Value, sign, kind string, precision i
 	switch {
 	case isInt && strings.Contains("dnboxXc", kind):
 		if precision >= 0 {
-			in.Fail("Precision not allowed in integer format specifier")
+			in.fail("Precision not allowed in integer format specifier")
 		}
 		if kind == "c" {
 			if i < 0 || i > utf8.MaxRune {
-				in.Fail("%%c arg not in range(0x110000)")
+				in.fail("%%c arg not in range(0x110000)")
 			}
-			return "", python.Trusted(string(rune(i)))
+			return "", Trusted(string(rune(i)))
 		}
 		base := map[string]int{"b": 2, "o": 8, "x": 16, "X": 16}[kind]
 		if base == 0 {
@@ -283,7 +281,7 @@ func (in *interp) formattedNumber(v python.Value, sign, kind string, precision i
 			prefix = "-" + strings.TrimPrefix(prefix, sign)
 		}
 	case strings.Contains("boxXcsd", kind) && kind != "":
-		in.Fail("Unknown format code '%s' for object of type '%s'", kind, python.TypeName(v))
+		in.fail("Unknown format code '%s' for object of type '%s'", kind, typeName(v))
 	default:
 		a := math.Abs(f)
 		if math.Signbit(f) && !math.IsNaN(f) {
@@ -296,10 +294,10 @@ func (in *interp) formattedNumber(v python.Value, sign, kind string, precision i
 		if strings.Contains("boxX", cmp.Or(kind, " ")) {
 			size = 4
 		}
-		in.Charge(4 * max(width, 0))
+		in.charge(4 * max(width, 0))
 		digits = grouped(digits, comma, size, width-len(prefix))
 	}
-	return digits, python.Trusted(prefix + digits)
+	return digits, Trusted(prefix + digits)
 }
 
 // formattedFloat formats a number that is not negative.
@@ -322,7 +320,7 @@ func formattedFloat(f float64, kind string, precision int, alternate bool) strin
 		return mantissa + exponent
 	}
 	if bare && precision < 0 {
-		s := python.FormatFloat(f)
+		s := formatFloat(f)
 		if at := strings.IndexByte(s, 'e'); at >= 0 {
 			return pointed(s[:at], s[at:])
 		}

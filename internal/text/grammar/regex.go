@@ -1,22 +1,22 @@
-package regex
+package grammar
 
 import (
 	"encoding/binary"
 	"slices"
 )
 
-// ID is a regular expression over bytes in a store. Equal expressions have one id, so an id is
+// regexID is a regular expression over bytes in a store. Equal expressions have one id, so an id is
 // also a state of the automaton formed by its derivatives (Brzozowski 1964; Owens, Reppy, Turon,
 // "Regular-expression derivatives re-examined", 2009). States are created when a byte leads to
 // them. With intersection and complement in the language, "any key except these" and "this pattern,
 // with this length" need no special construction.
-type ID uint32
+type regexID uint32
 
 const (
-	rNone   ID = iota // unknown
-	Empty             // no string
-	Epsilon           // the empty string
-	All               // every string
+	rNone  regexID = iota // unknown
+	rEmpty                // no string
+	rEps                  // the empty string
+	rAll                  // every string
 )
 
 type rkind uint8
@@ -38,44 +38,42 @@ type regexNode struct {
 	kind     rkind
 	nullable bool
 	plain    bool // made without and, not, mod: not empty unless it is rEmpty
-	a, b     ID
+	a, b     regexID
 	lo, hi   int32
 	lit      string
-	list     []ID
+	list     []regexID
 	mod      *modulus
 }
 
-// ByteSet is a set of bytes.
-type ByteSet [4]uint64
+type byteSet [4]uint64
 
-func (s *ByteSet) has(b byte) bool { return s[b>>6]>>(b&63)&1 != 0 }
-func (s *ByteSet) Add(b byte)      { s[b>>6] |= 1 << (b & 63) }
-func (s *ByteSet) addRange(lo, hi byte) {
+func (s *byteSet) has(b byte) bool { return s[b>>6]>>(b&63)&1 != 0 }
+func (s *byteSet) add(b byte)      { s[b>>6] |= 1 << (b & 63) }
+func (s *byteSet) addRange(lo, hi byte) {
 	for b := int(lo); b <= int(hi); b++ {
-		s.Add(byte(b))
+		s.add(byte(b))
 	}
 }
 
-// Partition groups bytes into classes that lead to the same state.
-type Partition struct {
-	Class [256]uint8
-	First []byte // one byte per class
+// partition groups bytes into classes that lead to the same state.
+type partition struct {
+	class [256]uint8
+	first []byte // one byte per class
 }
 
-// Store holds expressions, each once.
-type Store struct {
+type regexes struct {
 	nodes []regexNode
-	index map[string]ID
-	sets  []ByteSet
-	setID map[ByteSet]ID
+	index map[string]regexID
+	sets  []byteSet
+	setID map[byteSet]regexID
 
-	parts   []*Partition
+	parts   []*partition
 	partID  map[[256]uint8]int32
 	refined map[[2]int32]int32
-	part    []int32 // by node; -1: unknown
-	next    [][]ID  // by node and class
-	live    []uint8 // for nodes that are not plain: 0 unknown, 1 matches nothing, 2 matches something
-	memo    map[uint64]ID
+	part    []int32     // by node; -1: unknown
+	next    [][]regexID // by node and class
+	live    []uint8     // for nodes that are not plain: 0 unknown, 1 matches nothing, 2 matches something
+	memo    map[uint64]regexID
 
 	limit int // maximum number of nodes
 	key   []byte
@@ -83,20 +81,17 @@ type Store struct {
 	fuel  int
 }
 
-// TooLarge is the panic of a store that has reached its limits.
-type TooLarge struct{ What string }
+// tooLarge is the panic of a store that has reached its limits. The entry points of the package
+// convert it to ErrTooComplex.
+type tooLarge struct{ what string }
 
-// Large returns the value of a panic at a limit of the caller.
-func Large(what string) TooLarge { return TooLarge{what} }
-
-// NewStore returns a store of at most limit expressions.
-func NewStore(limit int) *Store {
-	x := &Store{index: map[string]ID{}, setID: map[ByteSet]ID{}, partID: map[[256]uint8]int32{}, refined: map[[2]int32]int32{}, memo: map[uint64]ID{}, limit: limit, fuel: 1 << 62}
+func newRegexes(limit int) *regexes {
+	x := &regexes{index: map[string]regexID{}, setID: map[byteSet]regexID{}, partID: map[[256]uint8]int32{}, refined: map[[2]int32]int32{}, memo: map[uint64]regexID{}, limit: limit, fuel: 1 << 62}
 	x.push(regexNode{}) // rNone
 	x.push(regexNode{kind: kEmpty, plain: true})
 	x.push(regexNode{kind: kEps, nullable: true, plain: true})
-	any := x.Set(ByteSet{^uint64(0), ^uint64(0), ^uint64(0), ^uint64(0)}) // becomes node 3: swapped below
-	x.nodes[All] = regexNode{kind: kRepeat, nullable: true, plain: true, a: 4, hi: -1}
+	any := x.set(byteSet{^uint64(0), ^uint64(0), ^uint64(0), ^uint64(0)}) // becomes node 3: swapped below
+	x.nodes[rAll] = regexNode{kind: kRepeat, nullable: true, plain: true, a: 4, hi: -1}
 	x.nodes = append(x.nodes, regexNode{kind: kBytes, plain: true, a: 0})
 	x.part, x.next, x.live = append(x.part, -1), append(x.next, nil), append(x.live, 0)
 	for k, v := range x.index {
@@ -104,20 +99,20 @@ func NewStore(limit int) *Store {
 			x.index[k] = 4
 		}
 	}
-	x.index[string(x.keyOf(&x.nodes[All]))] = All
+	x.index[string(x.keyOf(&x.nodes[rAll]))] = rAll
 	return x
 }
 
-func (x *Store) push(n regexNode) ID {
+func (x *regexes) push(n regexNode) regexID {
 	if len(x.nodes) >= x.limit {
-		panic(TooLarge{"its regular expressions have too many states"})
+		panic(tooLarge{"its regular expressions have too many states"})
 	}
 	x.nodes = append(x.nodes, n)
 	x.part, x.next, x.live = append(x.part, -1), append(x.next, nil), append(x.live, 0)
-	return ID(len(x.nodes) - 1)
+	return regexID(len(x.nodes) - 1)
 }
 
-func (x *Store) keyOf(n *regexNode) []byte {
+func (x *regexes) keyOf(n *regexNode) []byte {
 	k := append(x.key[:0], byte(n.kind))
 	k = binary.LittleEndian.AppendUint32(k, uint32(n.a))
 	k = binary.LittleEndian.AppendUint32(k, uint32(n.b))
@@ -134,7 +129,7 @@ func (x *Store) keyOf(n *regexNode) []byte {
 	return k
 }
 
-func (x *Store) intern(n regexNode) ID {
+func (x *regexes) intern(n regexNode) regexID {
 	k := x.keyOf(&n)
 	if id, ok := x.index[string(k)]; ok {
 		return id
@@ -145,51 +140,47 @@ func (x *Store) intern(n regexNode) ID {
 	return id
 }
 
-// Set matches one byte of a set.
-func (x *Store) Set(s ByteSet) ID {
-	if s == (ByteSet{}) {
-		return Empty
+func (x *regexes) set(s byteSet) regexID {
+	if s == (byteSet{}) {
+		return rEmpty
 	}
 	id, ok := x.setID[s]
 	if !ok {
-		id = ID(len(x.sets))
+		id = regexID(len(x.sets))
 		x.sets = append(x.sets, s)
 		x.setID[s] = id
 	}
 	return x.intern(regexNode{kind: kBytes, plain: true, a: id})
 }
 
-// Bytes matches one byte from lo to hi.
-func (x *Store) Bytes(lo, hi byte) ID {
-	var s ByteSet
+func (x *regexes) bytes(lo, hi byte) regexID {
+	var s byteSet
 	s.addRange(lo, hi)
-	return x.Set(s)
+	return x.set(s)
 }
 
-// Literal matches a string.
-func (x *Store) Literal(s string) ID {
+func (x *regexes) literal(s string) regexID {
 	if s == "" {
-		return Epsilon
+		return rEps
 	}
 	return x.intern(regexNode{kind: kLit, plain: true, lit: s})
 }
 
-// Concat matches its parts in order.
-func (x *Store) Concat(list ...ID) ID {
-	out := Epsilon
+func (x *regexes) concat(list ...regexID) regexID {
+	out := rEps
 	for i := len(list) - 1; i >= 0; i-- {
 		out = x.concat2(list[i], out)
 	}
 	return out
 }
 
-func (x *Store) concat2(a, b ID) ID {
+func (x *regexes) concat2(a, b regexID) regexID {
 	switch {
-	case a == Empty || b == Empty:
-		return Empty
-	case a == Epsilon:
+	case a == rEmpty || b == rEmpty:
+		return rEmpty
+	case a == rEps:
 		return b
-	case b == Epsilon:
+	case b == rEps:
 		return a
 	}
 	na, nb := &x.nodes[a], &x.nodes[b]
@@ -198,33 +189,32 @@ func (x *Store) concat2(a, b ID) ID {
 		return x.concat2(head, x.concat2(tail, b))
 	}
 	if na.kind == kLit && nb.kind == kLit {
-		return x.Literal(na.lit + nb.lit)
+		return x.literal(na.lit + nb.lit)
 	}
 	if na.kind == kLit && nb.kind == kConcat && x.nodes[nb.a].kind == kLit {
 		tail := nb.b
-		return x.concat2(x.Literal(na.lit+x.nodes[nb.a].lit), tail)
+		return x.concat2(x.literal(na.lit+x.nodes[nb.a].lit), tail)
 	}
-	if a == All && b == All {
-		return All
+	if a == rAll && b == rAll {
+		return rAll
 	}
 	return x.intern(regexNode{kind: kConcat, a: a, b: b, nullable: na.nullable && nb.nullable, plain: na.plain && nb.plain})
 }
 
-// Or matches one of its parts.
-func (x *Store) Or(list ...ID) ID {
-	flat := make([]ID, 0, len(list))
+func (x *regexes) or(list ...regexID) regexID {
+	flat := make([]regexID, 0, len(list))
 	for _, r := range list {
 		switch {
-		case r == All:
-			return All
-		case r == Empty:
+		case r == rAll:
+			return rAll
+		case r == rEmpty:
 		case x.nodes[r].kind == kOr:
 			flat = append(flat, x.nodes[r].list...)
 		default:
 			flat = append(flat, r)
 		}
 	}
-	var s ByteSet
+	var s byteSet
 	sets := 0
 	for _, r := range flat {
 		if n := &x.nodes[r]; n.kind == kBytes {
@@ -235,8 +225,8 @@ func (x *Store) Or(list ...ID) ID {
 		}
 	}
 	if sets > 1 {
-		flat = slices.DeleteFunc(flat, func(r ID) bool { return x.nodes[r].kind == kBytes })
-		flat = append(flat, x.Set(s))
+		flat = slices.DeleteFunc(flat, func(r regexID) bool { return x.nodes[r].kind == kBytes })
+		flat = append(flat, x.set(s))
 	}
 	slices.Sort(flat)
 	flat = slices.Compact(flat)
@@ -245,27 +235,26 @@ func (x *Store) Or(list ...ID) ID {
 		nullable, plain = nullable || x.nodes[r].nullable, plain && x.nodes[r].plain
 	}
 	if nullable && len(flat) > 1 { // another one matches the empty string too
-		flat = slices.DeleteFunc(flat, func(r ID) bool {
-			return r == Epsilon && slices.ContainsFunc(flat, func(o ID) bool { return o != Epsilon && x.nodes[o].nullable })
+		flat = slices.DeleteFunc(flat, func(r regexID) bool {
+			return r == rEps && slices.ContainsFunc(flat, func(o regexID) bool { return o != rEps && x.nodes[o].nullable })
 		})
 	}
 	switch len(flat) {
 	case 0:
-		return Empty
+		return rEmpty
 	case 1:
 		return flat[0]
 	}
 	return x.intern(regexNode{kind: kOr, list: flat, nullable: nullable, plain: plain})
 }
 
-// And matches what all of its parts match.
-func (x *Store) And(list ...ID) ID {
-	flat := make([]ID, 0, len(list))
+func (x *regexes) and(list ...regexID) regexID {
+	flat := make([]regexID, 0, len(list))
 	for _, r := range list {
 		switch {
-		case r == Empty:
-			return Empty
-		case r == All:
+		case r == rEmpty:
+			return rEmpty
+		case r == rAll:
 		case x.nodes[r].kind == kAnd:
 			flat = append(flat, x.nodes[r].list...)
 		default:
@@ -280,44 +269,43 @@ func (x *Store) And(list ...ID) ID {
 	}
 	switch len(flat) {
 	case 0:
-		return All
+		return rAll
 	case 1:
 		return flat[0]
 	}
-	if flat[0] == Epsilon {
+	if flat[0] == rEps {
 		if nullable {
-			return Epsilon
+			return rEps
 		}
-		return Empty
+		return rEmpty
 	}
 	return x.intern(regexNode{kind: kAnd, list: flat, nullable: nullable})
 }
 
-// Not matches any string except those of a.
-func (x *Store) Not(a ID) ID {
+func (x *regexes) not(a regexID) regexID {
 	switch {
-	case a == Empty:
-		return All
-	case a == All:
-		return Empty
+	case a == rEmpty:
+		return rAll
+	case a == rAll:
+		return rEmpty
 	case x.nodes[a].kind == kNot:
 		return x.nodes[a].a
 	}
 	return x.intern(regexNode{kind: kNot, a: a, nullable: !x.nodes[a].nullable})
 }
 
-// Repeat repeats a; hi -1 is unbounded.
-func (x *Store) Repeat(a ID, lo, hi int) ID {
+// repeat repeats a; hi -1 is unbounded.
+func (x *regexes) repeat(a regexID, lo, hi int) regexID {
 	n := &x.nodes[a]
 	switch {
-	case hi == 0 || a == Epsilon:
-		return Epsilon
+	case hi == 0 || a == rEps:
+		return rEps
 	case hi > 0 && lo > hi:
-		return Empty
-	case a == Empty && lo == 0:
-		return Epsilon
-	case a == Empty:
-		return Empty
+		return rEmpty
+	case a == rEmpty && lo == 0:
+		return rEps
+	case a == rEmpty:
+		return rEmpty
 	case lo == 1 && hi == 1:
 		return a
 	}
@@ -330,14 +318,11 @@ func (x *Store) Repeat(a ID, lo, hi int) ID {
 	return x.intern(regexNode{kind: kRepeat, a: a, lo: int32(lo), hi: int32(hi), nullable: lo == 0, plain: n.plain})
 }
 
-// Star repeats a any number of times.
-func (x *Store) Star(a ID) ID { return x.Repeat(a, 0, -1) }
+func (x *regexes) star(a regexID) regexID { return x.repeat(a, 0, -1) }
+func (x *regexes) opt(a regexID) regexID  { return x.or(rEps, a) }
 
-// Opt matches a or the empty string.
-func (x *Store) Opt(a ID) ID { return x.Or(Epsilon, a) }
-
-// PartitionOf returns the number of a node's partition.
-func (x *Store) PartitionOf(r ID) int32 {
+// partitionOf returns the number of a node's partition.
+func (x *regexes) partitionOf(r regexID) int32 {
 	if p := x.part[r]; p >= 0 {
 		return p
 	}
@@ -358,17 +343,17 @@ func (x *Store) PartitionOf(r ID) int32 {
 		c[n.lit[0]] = 1
 		p = x.partition(c)
 	case kConcat:
-		p = x.PartitionOf(n.a)
+		p = x.partitionOf(n.a)
 		if x.nodes[n.a].nullable {
-			p = x.Refine(p, x.PartitionOf(n.b))
+			p = x.refine(p, x.partitionOf(n.b))
 		}
 	case kOr, kAnd:
-		p = x.PartitionOf(n.list[0])
+		p = x.partitionOf(n.list[0])
 		for _, l := range n.list[1:] {
-			p = x.Refine(p, x.PartitionOf(l))
+			p = x.refine(p, x.partitionOf(l))
 		}
 	case kNot, kRepeat:
-		p = x.PartitionOf(n.a)
+		p = x.partitionOf(n.a)
 	case kMod:
 		var c [256]uint8
 		for d := range 10 {
@@ -383,28 +368,27 @@ func (x *Store) PartitionOf(r ID) int32 {
 	return p
 }
 
-// Partition numbers classes in the order of their bytes.
-func (x *Store) partition(c [256]uint8) int32 {
+// partition numbers classes in the order of their bytes.
+func (x *regexes) partition(c [256]uint8) int32 {
 	var to [256]int16
-	p := &Partition{}
+	p := &partition{}
 	for b := range 256 {
 		if to[c[b]] == 0 {
-			p.First = append(p.First, byte(b))
-			to[c[b]] = int16(len(p.First))
+			p.first = append(p.first, byte(b))
+			to[c[b]] = int16(len(p.first))
 		}
-		p.Class[b] = uint8(to[c[b]] - 1)
+		p.class[b] = uint8(to[c[b]] - 1)
 	}
-	if id, ok := x.partID[p.Class]; ok {
+	if id, ok := x.partID[p.class]; ok {
 		return id
 	}
 	x.parts = append(x.parts, p)
 	id := int32(len(x.parts) - 1)
-	x.partID[p.Class] = id
+	x.partID[p.class] = id
 	return id
 }
 
-// Refine returns the coarsest partition that is finer than a and b.
-func (x *Store) Refine(a, b int32) int32 {
+func (x *regexes) refine(a, b int32) int32 {
 	if a == b {
 		return a
 	}
@@ -418,7 +402,7 @@ func (x *Store) Refine(a, b int32) int32 {
 	seen := map[[2]uint8]uint8{}
 	var c [256]uint8
 	for i := range 256 {
-		k := [2]uint8{pa.Class[i], pb.Class[i]}
+		k := [2]uint8{pa.class[i], pb.class[i]}
 		n, ok := seen[k]
 		if !ok {
 			n = uint8(len(seen))
@@ -431,106 +415,86 @@ func (x *Store) Refine(a, b int32) int32 {
 	return id
 }
 
-// Nullable reports whether r matches the empty string.
-func (x *Store) Nullable(r ID) bool { return x.nodes[r].nullable }
-
-// Size returns the number of expressions.
-func (x *Store) Size() int { return len(x.nodes) }
-
-// Complemented returns a if r matches any string except a.
-func (x *Store) Complemented(r ID) (a ID, ok bool) {
-	return x.nodes[r].a, x.nodes[r].kind == kNot
-}
-
-// Budget lets the store panic with TooLarge after n more derivatives.
-func (x *Store) Budget(n int) { x.fuel = x.asked + n }
-
-// Spent returns the number of derivatives so far.
-func (x *Store) Spent() int { return x.asked }
-
-// Classes returns the classes of the bytes that may follow, by the result of partitionOf or refine.
-func (x *Store) Classes(p int32) *Partition { return x.parts[p] }
-
-// Step returns the state after one byte; rEmpty if no string continues this way.
-func (x *Store) Step(r ID, b byte) ID {
-	if r == Empty || r == Epsilon {
-		return Empty
+// step returns the state after one byte; rEmpty if no string continues this way.
+func (x *regexes) step(r regexID, b byte) regexID {
+	if r == rEmpty || r == rEps {
+		return rEmpty
 	}
 	next := x.next[r]
 	if next == nil {
-		next = make([]ID, len(x.parts[x.PartitionOf(r)].First))
+		next = make([]regexID, len(x.parts[x.partitionOf(r)].first))
 		x.next[r] = next
 	}
 	p := x.parts[x.part[r]]
-	c := p.Class[b]
+	c := p.class[b]
 	if d := next[c]; d != rNone {
 		return d
 	}
-	d := x.derive(r, p.First[c])
-	if !x.Alive(d) {
-		d = Empty
+	d := x.derive(r, p.first[c])
+	if !x.alive(d) {
+		d = rEmpty
 	}
 	next[c] = d
 	return d
 }
 
-func (x *Store) derive(r ID, b byte) ID {
+func (x *regexes) derive(r regexID, b byte) regexID {
 	n := x.nodes[r]
 	switch n.kind {
 	case kBytes:
 		if x.sets[n.a].has(b) {
-			return Epsilon
+			return rEps
 		}
-		return Empty
+		return rEmpty
 	case kLit:
 		if n.lit[0] == b {
-			return x.Literal(n.lit[1:])
+			return x.literal(n.lit[1:])
 		}
-		return Empty
+		return rEmpty
 	case kEmpty, kEps:
-		return Empty
+		return rEmpty
 	}
 	key := uint64(r)<<8 | uint64(b)
 	if d, ok := x.memo[key]; ok {
 		return d
 	}
 	if x.asked++; x.asked > x.fuel {
-		panic(TooLarge{"it takes too many steps"})
+		panic(tooLarge{"it takes too many steps"})
 	}
-	var d ID
+	var d regexID
 	switch n.kind {
 	case kConcat:
 		d = x.concat2(x.derive(n.a, b), n.b)
 		if x.nodes[n.a].nullable {
-			d = x.Or(d, x.derive(n.b, b))
+			d = x.or(d, x.derive(n.b, b))
 		}
 	case kOr, kAnd:
-		list := make([]ID, 0, len(n.list))
+		list := make([]regexID, 0, len(n.list))
 		for _, l := range n.list {
 			e := x.derive(l, b)
-			if n.kind == kAnd && e == Empty {
-				list = append(list[:0], Empty)
+			if n.kind == kAnd && e == rEmpty {
+				list = append(list[:0], rEmpty)
 				break
 			}
-			if e != Empty || n.kind == kAnd {
+			if e != rEmpty || n.kind == kAnd {
 				list = append(list, e)
 			}
 		}
 		if n.kind == kOr {
-			d = x.Or(list...)
+			d = x.or(list...)
 		} else {
-			d = x.And(list...)
+			d = x.and(list...)
 		}
 	case kNot:
-		d = x.Not(x.derive(n.a, b))
+		d = x.not(x.derive(n.a, b))
 	case kRepeat:
 		hi := int(n.hi)
 		if hi > 0 {
 			hi--
 		}
 		d = x.derive(n.a, b)
-		if d != Empty {
-			d = x.concat2(d, x.Repeat(n.a, max(0, int(n.lo)-1), hi))
+		if d != rEmpty {
+			d = x.concat2(d, x.repeat(n.a, max(0, int(n.lo)-1), hi))
 		}
 	case kMod:
 		d = x.deriveMod(n.mod, b)
@@ -539,10 +503,10 @@ func (x *Store) derive(r ID, b byte) ID {
 	return d
 }
 
-// Alive reports whether any string matches.
-func (x *Store) Alive(r ID) bool {
+// alive reports whether any string matches.
+func (x *regexes) alive(r regexID) bool {
 	if x.nodes[r].plain {
-		return r != Empty
+		return r != rEmpty
 	}
 	if x.live[r] == 0 {
 		x.search(r)
@@ -553,25 +517,25 @@ func (x *Store) Alive(r ID) bool {
 // search looks for a string that r matches, depth first, and records the result for every visited
 // state. If it finds one, all states on the path match some string; otherwise none of the visited
 // states does.
-func (x *Store) search(r ID) {
+func (x *regexes) search(r regexID) {
 	type place struct {
-		r ID
+		r regexID
 		c int
 	}
-	seen := map[ID]bool{r: true}
+	seen := map[regexID]bool{r: true}
 	path := []place{{r, 0}}
-	order := []ID{r}
+	order := []regexID{r}
 	found := x.nodes[r].nullable
 	for len(path) > 0 && !found {
 		at := &path[len(path)-1]
-		p := x.parts[x.PartitionOf(at.r)]
-		if at.c == len(p.First) {
+		p := x.parts[x.partitionOf(at.r)]
+		if at.c == len(p.first) {
 			path = path[:len(path)-1]
 			continue
 		}
-		d := x.derive(at.r, p.First[at.c])
+		d := x.derive(at.r, p.first[at.c])
 		at.c++
-		if seen[d] || d == Empty || x.live[d] == 1 {
+		if seen[d] || d == rEmpty || x.live[d] == 1 {
 			continue
 		}
 		if x.nodes[d].nullable || x.nodes[d].plain || x.live[d] == 2 {
@@ -580,7 +544,7 @@ func (x *Store) search(r ID) {
 			break
 		}
 		if len(seen) > maxSearch {
-			panic(TooLarge{"deciding whether anything matches takes too many steps"})
+			panic(tooLarge{"deciding whether anything matches takes too many steps"})
 		}
 		seen[d] = true
 		order = append(order, d)
@@ -600,18 +564,18 @@ func (x *Store) search(r ID) {
 
 const maxSearch = 50_000
 
-// Strings counts the strings of r; -1: at least limit, or too many to count.
-func (x *Store) Strings(r ID, limit int) int {
+// strings counts the strings of r; -1: at least limit, or too many to count.
+func (x *regexes) strings(r regexID, limit int) int {
 	total := 0
-	for at := map[ID]int{r: 1}; len(at) > 0; {
-		next := map[ID]int{}
+	for at := map[regexID]int{r: 1}; len(at) > 0; {
+		next := map[regexID]int{}
 		for r, n := range at {
 			if x.nodes[r].nullable {
 				total += n
 			}
-			if p := x.parts[x.PartitionOf(r)]; r != Epsilon {
+			if p := x.parts[x.partitionOf(r)]; r != rEps {
 				for b := range 256 {
-					if to := x.Step(r, p.First[p.Class[b]]); to != Empty {
+					if to := x.step(r, p.first[p.class[b]]); to != rEmpty {
 						next[to] += n
 					}
 				}
@@ -630,10 +594,10 @@ func (x *Store) Strings(r ID, limit int) int {
 
 const maxStates = 1000
 
-// Matches reports whether r matches a string.
-func (x *Store) Matches(r ID, s string) bool {
+// matches reports whether r matches a string.
+func (x *regexes) matches(r regexID, s string) bool {
 	for i := range len(s) {
-		if r = x.Step(r, s[i]); r == Empty {
+		if r = x.step(r, s[i]); r == rEmpty {
 			return false
 		}
 	}
@@ -641,14 +605,14 @@ func (x *Store) Matches(r ID, s string) bool {
 }
 
 // firstBytes returns the first bytes of the strings of r.
-func (x *Store) firstBytes(r ID) (s ByteSet) {
-	if r == Empty || r == Epsilon {
+func (x *regexes) firstBytes(r regexID) (s byteSet) {
+	if r == rEmpty || r == rEps {
 		return s
 	}
-	p := x.parts[x.PartitionOf(r)]
+	p := x.parts[x.partitionOf(r)]
 	for b := range 256 {
-		if x.Step(r, p.First[p.Class[b]]) != Empty {
-			s.Add(byte(b))
+		if x.step(r, p.first[p.class[b]]) != rEmpty {
+			s.add(byte(b))
 		}
 	}
 	return s

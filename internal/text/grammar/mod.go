@@ -1,4 +1,4 @@
-package regex
+package grammar
 
 import "encoding/binary"
 
@@ -26,15 +26,15 @@ func (m *modulus) whole() bool {
 
 // multiple matches decimals without an exponent that are multiples of of/10^scale. Intersect it
 // with the syntax of a number.
-func (x *Store) multiple(of uint64, scale int) ID {
+func (x *regexes) multiple(of uint64, scale int) regexID {
 	return x.modulus(modulus{of: of, scale: scale, after: -1})
 }
 
-func (x *Store) modulus(m modulus) ID {
+func (x *regexes) modulus(m modulus) regexID {
 	return x.intern(regexNode{kind: kMod, mod: &m, nullable: m.whole()})
 }
 
-func (x *Store) deriveMod(m *modulus, b byte) ID {
+func (x *regexes) deriveMod(m *modulus, b byte) regexID {
 	next := *m
 	switch {
 	case b == '-' && m.rem == 0 && m.after < 0:
@@ -42,10 +42,10 @@ func (x *Store) deriveMod(m *modulus, b byte) ID {
 	case b == '.' && m.after < 0:
 		next.after = 0
 	case b < '0' || b > '9':
-		return Empty
+		return rEmpty
 	case m.after >= 0 && m.after == m.scale:
 		if b != '0' {
-			return Empty
+			return rEmpty
 		}
 	default:
 		next.rem = (m.rem*10 + uint64(b-'0')) % m.of

@@ -1,8 +1,8 @@
-package regex
+package grammar
 
-// Formats has the string formats that are enforced. Any other format is an annotation, as in JSON
+// formats has the string formats that are enforced. Any other format is an annotation, as in JSON
 // Schema 2020-12.
-var Formats = map[string]string{
+var formats = map[string]string{
 	"date":      date,
 	"time":      clock,
 	"date-time": date + `[tT]` + clock,

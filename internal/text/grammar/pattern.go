@@ -1,4 +1,4 @@
-package regex
+package grammar
 
 import (
 	"fmt"
@@ -30,14 +30,14 @@ const (
 type patternNode struct {
 	kind   pkind
 	list   []*patternNode
-	set    Runes
+	set    runes
 	lo, hi int
 	not    bool // a negative look-ahead
 	marks  bool // contains an anchor or look-ahead
 }
 
-type Parser struct {
-	Cursor
+type patternParser struct {
+	cursor
 	fold bool // flag i
 	dot  bool // flag s: a dot matches newlines
 	ext  bool // flag x: white space is ignored
@@ -45,14 +45,14 @@ type Parser struct {
 }
 
 const (
-	MaxDepth       = 200
-	maxPatternSize = 1 << 16
-	MaxRepeat      = 1 << 20
-	maxPatternWays = 256
+	maxPatternDepth  = 200
+	maxPatternSize   = 1 << 16
+	maxPatternRepeat = 1 << 20
+	maxPatternWays   = 256
 )
 
 func parsePattern(s, flags string) *patternNode {
-	p := &Parser{Cursor: Cursor{Text: s}}
+	p := &patternParser{cursor: cursor{s: s}}
 	for _, f := range flags {
 		switch f {
 		case 'i':
@@ -73,44 +73,34 @@ func parsePattern(s, flags string) *patternNode {
 		panic(p.fail("it is not valid UTF-8"))
 	}
 	n := p.alt()
-	if p.At < len(s) {
+	if p.at < len(s) {
 		panic(p.fail("a ')' too many"))
 	}
 	return n
 }
 
-// ParserAt returns a parser of the parts that other languages share with patterns: bounds of a
-// repetition, escapes, characters.
-func ParserAt(s string, at int) *Parser {
-	return &Parser{Cursor: Cursor{Text: s, At: at}}
+func (p *patternParser) fail(format string, args ...any) attempt.Failure {
+	return refused("regular expression %.80q, byte %d: %s", p.s, p.at, fmt.Sprintf(format, args...))
 }
 
-func wrong(format string, args ...any) attempt.Failure {
-	return attempt.Failure{Err: fmt.Errorf(format, args...)}
-}
-
-func (p *Parser) fail(format string, args ...any) attempt.Failure {
-	return wrong("regular expression %.80q, byte %d: %s", p.Text, p.At, fmt.Sprintf(format, args...))
-}
-
-func (p *Parser) Rune() rune {
-	r, n := utf8.DecodeRuneInString(p.Text[p.At:])
-	p.At += n
+func (p *patternParser) rune() rune {
+	r, n := utf8.DecodeRuneInString(p.s[p.at:])
+	p.at += n
 	return r
 }
 
-func (p *Parser) alt() *patternNode {
-	if p.Depth++; p.Depth > MaxDepth {
-		panic(p.fail("it is nested deeper than %d", MaxDepth))
+func (p *patternParser) alt() *patternNode {
+	if p.depth++; p.depth > maxPatternDepth {
+		panic(p.fail("it is nested deeper than %d", maxPatternDepth))
 	}
-	defer func() { p.Depth-- }()
+	defer func() { p.depth-- }()
 	fold, dot, ext := p.fold, p.dot, p.ext
 	out := &patternNode{kind: pAlt}
 	for {
 		seq := p.seq()
 		out.list = append(out.list, seq)
 		out.marks = out.marks || seq.marks
-		if !p.Eat("|") {
+		if !p.eat("|") {
 			break
 		}
 	}
@@ -121,11 +111,11 @@ func (p *Parser) alt() *patternNode {
 	return out
 }
 
-func (p *Parser) seq() *patternNode {
+func (p *patternParser) seq() *patternNode {
 	out := &patternNode{kind: pSeq}
-	for p.More() && p.Peek() != '|' && p.Peek() != ')' {
-		if p.ext && strings.IndexByte(" \t\r\n", p.Peek()) >= 0 {
-			p.At++
+	for p.more() && p.peek() != '|' && p.peek() != ')' {
+		if p.ext && strings.IndexByte(" \t\r\n", p.peek()) >= 0 {
+			p.at++
 			continue
 		}
 		item := p.atom()
@@ -139,22 +129,22 @@ func (p *Parser) seq() *patternNode {
 	return out
 }
 
-func (p *Parser) quantified(item *patternNode) *patternNode {
+func (p *patternParser) quantified(item *patternNode) *patternNode {
 	for {
-		lo, hi, start := 0, -1, p.At
+		lo, hi, start := 0, -1, p.at
 		switch {
-		case p.Eat("*"):
-		case p.Eat("+"):
+		case p.eat("*"):
+		case p.eat("+"):
 			lo = 1
-		case p.Eat("?"):
+		case p.eat("?"):
 			hi = 1
-		case p.Peek() == '{':
+		case p.peek() == '{':
 			var ok bool
-			if lo, hi, ok = p.Bounds(); !ok {
-				p.At = start
+			if lo, hi, ok = p.bounds(); !ok {
+				p.at = start
 				return item
 			}
-			if lo > MaxRepeat || hi > MaxRepeat || hi >= 0 && lo > hi {
+			if lo > maxPatternRepeat || hi > maxPatternRepeat || hi >= 0 && lo > hi {
 				panic(p.fail("the repetition {%d,%d} is out of range", lo, hi))
 			}
 		default:
@@ -163,20 +153,20 @@ func (p *Parser) quantified(item *patternNode) *patternNode {
 		if item.marks {
 			panic(p.fail("a repeated anchor or look-ahead is not supported"))
 		}
-		if p.Peek() == '+' && hi != 1 && lo <= 1 && p.Text[start] != '{' {
+		if p.peek() == '+' && hi != 1 && lo <= 1 && p.s[start] != '{' {
 			panic(p.fail("possessive quantifiers are not supported"))
 		}
-		p.Eat("?") // lazy
+		p.eat("?") // lazy
 		item = &patternNode{kind: pRepeat, list: []*patternNode{item}, lo: lo, hi: hi}
 	}
 }
 
-func (p *Parser) Bounds() (lo, hi int, ok bool) {
-	end := strings.IndexByte(p.Text[p.At:], '}')
+func (p *patternParser) bounds() (lo, hi int, ok bool) {
+	end := strings.IndexByte(p.s[p.at:], '}')
 	if end < 0 || end > 24 {
 		return 0, 0, false
 	}
-	a, b, two := strings.Cut(p.Text[p.At+1:p.At+end], ",")
+	a, b, two := strings.Cut(p.s[p.at+1:p.at+end], ",")
 	a, b = strings.TrimSpace(a), strings.TrimSpace(b)
 	var err error
 	if a == "" && two && b != "" {
@@ -194,71 +184,71 @@ func (p *Parser) Bounds() (lo, hi int, ok bool) {
 			}
 		}
 	}
-	p.At += end + 1
+	p.at += end + 1
 	return lo, hi, true
 }
 
-func (p *Parser) atom() *patternNode {
+func (p *patternParser) atom() *patternNode {
 	if p.size++; p.size > maxPatternSize {
 		panic(p.fail("it is too large"))
 	}
-	switch p.Peek() {
+	switch p.peek() {
 	case '(':
 		return p.group()
 	case '[':
-		p.At++
+		p.at++
 		set := p.set()
 		return p.class(set)
 	case '.':
-		p.At++
+		p.at++
 		if p.dot {
-			return p.class(AnyRune)
+			return p.class(anyRune)
 		}
-		return p.class(AnyRune.Except(Runes{{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}}))
+		return p.class(anyRune.except(runes{{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}}))
 	case '^':
-		p.At++
+		p.at++
 		return &patternNode{kind: pStart, marks: true}
 	case '$':
-		p.At++
+		p.at++
 		return &patternNode{kind: pEnd, marks: true}
 	case '*', '+', '?':
-		panic(p.fail("nothing to repeat before %q", p.Peek()))
+		panic(p.fail("nothing to repeat before %q", p.peek()))
 	case '\\':
-		p.At++
+		p.at++
 		return p.escape()
 	}
-	c := p.Rune()
-	return p.class(Runes{{c, c}})
+	c := p.rune()
+	return p.class(runes{{c, c}})
 }
 
-func (p *Parser) class(set Runes) *patternNode {
+func (p *patternParser) class(set runes) *patternNode {
 	if p.fold {
-		set = set.Folded()
+		set = set.folded()
 	}
 	return &patternNode{kind: pClass, set: set}
 }
 
-func (p *Parser) group() *patternNode {
-	p.At++
+func (p *patternParser) group() *patternNode {
+	p.at++
 	look, not := false, false
 	switch {
-	case p.Eat("?:"), p.Eat("?>"):
-	case p.Eat("?="):
+	case p.eat("?:"), p.eat("?>"):
+	case p.eat("?="):
 		look = true
-	case p.Eat("?!"):
+	case p.eat("?!"):
 		look, not = true, true
-	case p.Eat("?<="), p.Eat("?<!"):
+	case p.eat("?<="), p.eat("?<!"):
 		panic(p.fail("look-behind is not supported"))
-	case p.Eat("?P<"), p.Eat("?<"):
-		end := strings.IndexByte(p.Text[p.At:], '>')
+	case p.eat("?P<"), p.eat("?<"):
+		end := strings.IndexByte(p.s[p.at:], '>')
 		if end < 0 {
 			panic(p.fail("the name of a group does not end"))
 		}
-		p.At += end + 1
-	case p.Eat("?"):
+		p.at += end + 1
+	case p.eat("?"):
 		off := false
-		for p.More() && p.Peek() != ')' && p.Peek() != ':' {
-			switch c := p.Rune(); c {
+		for p.more() && p.peek() != ')' && p.peek() != ':' {
+			switch c := p.rune(); c {
 			case '-':
 				off = true
 			case 'i':
@@ -272,13 +262,13 @@ func (p *Parser) group() *patternNode {
 				panic(p.fail("the group (?%c is not supported", c))
 			}
 		}
-		if p.Eat(")") {
+		if p.eat(")") {
 			return nil // flags for the rest of the enclosing group
 		}
-		p.Eat(":")
+		p.eat(":")
 	}
 	n := p.alt()
-	if !p.Eat(")") {
+	if !p.eat(")") {
 		panic(p.fail("a group does not end"))
 	}
 	if look {
@@ -288,35 +278,35 @@ func (p *Parser) group() *patternNode {
 }
 
 var (
-	digits     = Runes{{'0', '9'}}
-	wordRunes  = Runes{{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}}
-	spaceRunes = Runes{{'\t', '\r'}, {' ', ' '}, {0xA0, 0xA0}, {0x1680, 0x1680}, {0x2000, 0x200A}, {0x2028, 0x2029}, {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000}, {0xFEFF, 0xFEFF}}
+	digits     = runes{{'0', '9'}}
+	wordRunes  = runes{{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}}
+	spaceRunes = runes{{'\t', '\r'}, {' ', ' '}, {0xA0, 0xA0}, {0x1680, 0x1680}, {0x2000, 0x200A}, {0x2028, 0x2029}, {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000}, {0xFEFF, 0xFEFF}}
 )
 
 // shorthand parses the class that a letter after a backslash names.
-func (p *Parser) shorthand() (Runes, bool) {
-	switch p.Peek() {
+func (p *patternParser) shorthand() (runes, bool) {
+	switch p.peek() {
 	case 'd', 'D', 'w', 'W', 's', 'S':
-		c := p.Peek()
-		p.At++
-		set := map[byte]Runes{'d': digits, 'w': wordRunes, 's': spaceRunes}[c|0x20]
+		c := p.peek()
+		p.at++
+		set := map[byte]runes{'d': digits, 'w': wordRunes, 's': spaceRunes}[c|0x20]
 		if c < 'a' {
-			set = AnyRune.Except(set)
+			set = anyRune.except(set)
 		}
 		return set, true
 	case 'p', 'P':
-		not := p.Peek() == 'P'
-		p.At++
+		not := p.peek() == 'P'
+		p.at++
 		name := ""
-		if p.Eat("{") {
-			end := strings.IndexByte(p.Text[p.At:], '}')
+		if p.eat("{") {
+			end := strings.IndexByte(p.s[p.at:], '}')
 			if end < 0 {
 				panic(p.fail("the name of a property does not end"))
 			}
-			name = p.Text[p.At : p.At+end]
-			p.At += end + 1
-		} else if p.More() {
-			name = string(p.Rune())
+			name = p.s[p.at : p.at+end]
+			p.at += end + 1
+		} else if p.more() {
+			name = string(p.rune())
 		}
 		if strings.HasPrefix(name, "^") {
 			name, not = name[1:], !not
@@ -324,7 +314,7 @@ func (p *Parser) shorthand() (Runes, bool) {
 		if _, v, ok := strings.Cut(name, "="); ok {
 			name = v
 		}
-		var set Runes
+		var set runes
 		switch {
 		case longCategories[name] != "":
 			set = tableRunes(unicode.Categories[longCategories[name]])
@@ -335,20 +325,20 @@ func (p *Parser) shorthand() (Runes, bool) {
 		case unicode.Properties[name] != nil:
 			set = tableRunes(unicode.Properties[name])
 		case name == "Any":
-			set = AnyRune
+			set = anyRune
 		case name == "ASCII":
-			set = Runes{{0, 0x7F}}
+			set = runes{{0, 0x7F}}
 		case name == "Alphabetic":
-			set = append(append(append(tableRunes(unicode.L), tableRunes(unicode.Nl)...), tableRunes(unicode.Other_Alphabetic)...), runeRange{}).Normal().Except(Runes{{0, 0}})
+			set = append(append(append(tableRunes(unicode.L), tableRunes(unicode.Nl)...), tableRunes(unicode.Other_Alphabetic)...), runeRange{}).normal().except(runes{{0, 0}})
 		case name == "Lowercase":
-			set = append(tableRunes(unicode.Ll), tableRunes(unicode.Other_Lowercase)...).Normal()
+			set = append(tableRunes(unicode.Ll), tableRunes(unicode.Other_Lowercase)...).normal()
 		case name == "Uppercase":
-			set = append(tableRunes(unicode.Lu), tableRunes(unicode.Other_Uppercase)...).Normal()
+			set = append(tableRunes(unicode.Lu), tableRunes(unicode.Other_Uppercase)...).normal()
 		default:
 			panic(p.fail("the property %.40q is not known", name))
 		}
 		if not {
-			set = AnyRune.Except(set)
+			set = anyRune.except(set)
 		}
 		return set, true
 	}
@@ -357,44 +347,44 @@ func (p *Parser) shorthand() (Runes, bool) {
 
 var longCategories = map[string]string{"Letter": "L", "Lowercase_Letter": "Ll", "Uppercase_Letter": "Lu", "Titlecase_Letter": "Lt", "Mark": "M", "Number": "N", "Decimal_Number": "Nd", "digit": "Nd", "Punctuation": "P", "punct": "P", "Symbol": "S", "Separator": "Z", "Space_Separator": "Zs", "Other": "C", "Control": "Cc"}
 
-func (p *Parser) escape() *patternNode {
-	if !p.More() {
+func (p *patternParser) escape() *patternNode {
+	if !p.more() {
 		panic(p.fail("a backslash at the end"))
 	}
 	if set, ok := p.shorthand(); ok {
 		return p.class(set)
 	}
-	switch c := p.Peek(); {
+	switch c := p.peek(); {
 	case c == 'b', c == 'B':
 		panic(p.fail("word boundaries are not supported"))
 	case c == 'A':
-		p.At++
+		p.at++
 		return &patternNode{kind: pStart, marks: true}
 	case c == 'z', c == 'Z':
-		p.At++
+		p.at++
 		return &patternNode{kind: pEnd, marks: true}
 	case c >= '1' && c <= '9', c == 'k':
 		panic(p.fail("back references are not supported"))
 	}
-	c := p.Escaped()
-	return p.class(Runes{{c, c}})
+	c := p.escaped()
+	return p.class(runes{{c, c}})
 }
 
-// Escaped parses one character after a backslash.
-func (p *Parser) Escaped() rune {
-	if !p.More() {
+// escaped parses one character after a backslash.
+func (p *patternParser) escaped() rune {
+	if !p.more() {
 		panic(p.fail("a backslash at the end"))
 	}
-	c := p.Rune()
+	c := p.rune()
 	hex := func(n int) rune {
-		if p.At+n > len(p.Text) {
+		if p.at+n > len(p.s) {
 			panic(p.fail("an escape is cut short"))
 		}
-		v, err := strconv.ParseUint(p.Text[p.At:p.At+n], 16, 32)
+		v, err := strconv.ParseUint(p.s[p.at:p.at+n], 16, 32)
 		if err != nil {
-			panic(p.fail("%.8q is not hexadecimal", p.Text[p.At:p.At+n]))
+			panic(p.fail("%.8q is not hexadecimal", p.s[p.at:p.at+n]))
 		}
-		p.At += n
+		p.at += n
 		return rune(v)
 	}
 	switch c {
@@ -415,17 +405,17 @@ func (p *Parser) Escaped() rune {
 	case '0':
 		return 0
 	case 'c':
-		if p.More() {
-			return p.Rune() & 31
+		if p.more() {
+			return p.rune() & 31
 		}
 	case 'x':
-		if p.Peek() != '{' {
+		if p.peek() != '{' {
 			return hex(2)
 		}
 		fallthrough
 	case 'u':
-		if p.Eat("{") {
-			end := strings.IndexByte(p.Text[p.At:], '}')
+		if p.eat("{") {
+			end := strings.IndexByte(p.s[p.at:], '}')
 			if end < 1 || end > 6 {
 				panic(p.fail("an escape is cut short"))
 			}
@@ -433,11 +423,11 @@ func (p *Parser) Escaped() rune {
 			if v > unicode.MaxRune {
 				panic(p.fail("%U is not a character", v))
 			}
-			p.At++
+			p.at++
 			return v
 		}
 		v := hex(4)
-		if v >= 0xD800 && v < 0xDC00 && p.Eat(`\u`) {
+		if v >= 0xD800 && v < 0xDC00 && p.eat(`\u`) {
 			low := hex(4)
 			if low < 0xDC00 || low > 0xDFFF {
 				panic(p.fail("an unpaired surrogate"))
@@ -458,28 +448,28 @@ func (p *Parser) Escaped() rune {
 	return c
 }
 
-// Set parses the rest of a class after its bracket.
-func (p *Parser) set() Runes {
-	not := p.Eat("^")
-	var out Runes
+// set parses the rest of a class after its bracket.
+func (p *patternParser) set() runes {
+	not := p.eat("^")
+	var out runes
 	for first := true; ; first = false {
-		if !p.More() {
+		if !p.more() {
 			panic(p.fail("a class does not end"))
 		}
-		if p.Peek() == ']' && (!first || strings.IndexByte(p.Text[p.At+1:], ']') < 0) {
-			p.At++
+		if p.peek() == ']' && (!first || strings.IndexByte(p.s[p.at+1:], ']') < 0) {
+			p.at++
 			break
 		}
-		if p.Eat("[:") {
-			end := strings.Index(p.Text[p.At:], ":]")
-			var named Runes
+		if p.eat("[:") {
+			end := strings.Index(p.s[p.at:], ":]")
+			var named runes
 			if end >= 0 {
-				named = posixClass[p.Text[p.At:p.At+end]]
+				named = posixClass[p.s[p.at:p.at+end]]
 			}
 			if named == nil {
 				panic(p.fail("a class inside a class is not supported"))
 			}
-			p.At += end + 2
+			p.at += end + 2
 			out = append(out, named...)
 			continue
 		}
@@ -489,49 +479,49 @@ func (p *Parser) set() Runes {
 			continue
 		}
 		hi := lo
-		if p.Peek() == '-' && p.At+1 < len(p.Text) && p.Text[p.At+1] != ']' {
-			mark := p.At
-			p.At++
+		if p.peek() == '-' && p.at+1 < len(p.s) && p.s[p.at+1] != ']' {
+			mark := p.at
+			p.at++
 			hi, set = p.member()
 			if set != nil { // [a-\d]: the dash is literal
-				p.At, hi = mark, lo
+				p.at, hi = mark, lo
 			} else if hi < lo {
 				panic(p.fail("the range %q-%q is backwards", lo, hi))
 			}
 		}
 		out = append(out, runeRange{lo, hi})
 	}
-	out = out.Normal()
+	out = out.normal()
 	if p.fold {
-		out = out.Folded()
+		out = out.folded()
 	}
 	if not {
-		out = AnyRune.Except(out)
+		out = anyRune.except(out)
 	}
 	return out
 }
 
-var posixClass = map[string]Runes{
+var posixClass = map[string]runes{
 	"alpha": {{'A', 'Z'}, {'a', 'z'}}, "digit": digits, "alnum": {{'0', '9'}, {'A', 'Z'}, {'a', 'z'}}, "upper": {{'A', 'Z'}}, "lower": {{'a', 'z'}},
 	"space": {{'\t', '\r'}, {' ', ' '}}, "xdigit": {{'0', '9'}, {'A', 'F'}, {'a', 'f'}}, "word": wordRunes, "blank": {{'\t', '\t'}, {' ', ' '}},
 	"punct": {{'!', '/'}, {':', '@'}, {'[', '`'}, {'{', '~'}}, "cntrl": {{0, 31}, {127, 127}}, "print": {{32, 126}}, "graph": {{33, 126}},
 }
 
-func (p *Parser) member() (rune, Runes) {
-	if !p.Eat(`\`) {
-		if !p.More() {
+func (p *patternParser) member() (rune, runes) {
+	if !p.eat(`\`) {
+		if !p.more() {
 			panic(p.fail("a class does not end"))
 		}
-		return p.Rune(), nil
+		return p.rune(), nil
 	}
 	if set, ok := p.shorthand(); ok {
 		return 0, set
 	}
-	if p.Eat("b") {
+	if p.eat("b") {
 		return '\b', nil
 	}
-	if p.Eat("-") {
+	if p.eat("-") {
 		return '-', nil
 	}
-	return p.Escaped(), nil
+	return p.escaped(), nil
 }

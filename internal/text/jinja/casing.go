@@ -1,4 +1,4 @@
-package python
+package jinja
 
 import (
 	"sync"
@@ -27,21 +27,21 @@ var fullCase = sync.OnceValue(func() map[rune][2]string {
 	return out
 })
 
-func UpperRune(r rune) string {
+func upperRune(r rune) string {
 	if unicode.Is(severalRunes, r) {
 		return fullCase()[r][0]
 	}
 	return string(unicode.ToUpper(r))
 }
 
-func TitleRune(r rune) string {
+func titleRune(r rune) string {
 	if unicode.Is(severalRunes, r) {
 		return fullCase()[r][1]
 	}
 	return string(unicode.ToTitle(r))
 }
 
-func LowerRune(r rune) string {
+func lowerRune(r rune) string {
 	if r == 'İ' {
 		return "i̇"
 	}
