@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/shoal-llm/shoal/internal/attempt"
+	"github.com/shoal-llm/shoal/internal/text/grammar/regex"
 )
 
 // types is a set of value types. A number is an integer or has a fraction.
@@ -61,7 +62,7 @@ func (b *builder) apply(flats []*conjunction, n *schemaNode) []*conjunction {
 		}
 	}
 	if b.work += 1 + len(flats); b.work > maxSchemaWork {
-		panic(tooLarge{"the schema has too many parts"})
+		panic(regex.Large("the schema has too many parts"))
 	}
 	ref := n.v.get("$ref")
 	if ref != nil && n.old {

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"encoding/binary"
 	"slices"
+
+	"github.com/shoal-llm/shoal/internal/text/grammar/regex"
 )
 
 // exprID is an expression of a context-free grammar whose terminals are regular expressions. Equal
@@ -50,7 +52,7 @@ const noFrame frameID = 0 // nothing follows: the text may end
 // thread is one way to parse the text so far: a position inside a terminal, and a stack. Inside an
 // undeclared name, it also knows the name's text.
 type thread struct {
-	r regexID
+	r regex.ID
 	k frameID
 	c nameID
 }
@@ -65,7 +67,7 @@ type opened struct {
 // machine is a grammar under construction and in use: a pushdown automaton whose states are sets of
 // threads, created when they are reached.
 type machine struct {
-	*regexes
+	*regex.Store
 	exprs  []exprNode
 	eindex map[string]exprID
 	rules  []exprID // body of each rule
@@ -87,17 +89,17 @@ type machine struct {
 	setIDs   map[string]uint32
 
 	otherSets []otherNames // sets of undeclared names; the first is empty
-	otherIDs  map[regexID]int32
+	otherIDs  map[regex.ID]int32
 	names     []nameByte
 	nameIDs   map[nameByte]nameID
 
 	thought     frameID  // what follows a thought; noFrame: thoughts are not allowed
 	annotations []string // places of keywords without effect
 
-	insides    map[regexID]*inside
-	plainChars map[regexID]bool // set of characters of a JSON string that includes every plain one, by terminal
-	char       regexID          // a character of a JSON string, in any spelling
-	shortChar  regexID          // the same in its shortest spelling
+	insides    map[regex.ID]*inside
+	plainChars map[regex.ID]bool // set of characters of a JSON string that includes every plain one, by terminal
+	char       regex.ID          // a character of a JSON string, in any spelling
+	shortChar  regex.ID          // the same in its shortest spelling
 }
 
 // state is a set of threads after some text. It is immutable except for cached results.
@@ -106,7 +108,7 @@ type state struct {
 	end     bool
 	loose   bool // depends on an unknown name, so fewer tokens may be allowed
 	naming  bool // a thread is inside an undeclared name
-	part    *partition
+	part    *regex.Partition
 	next    []*state
 	mask    *Mask
 	maybe   []int32 // tokens that depend on the earlier names
@@ -117,14 +119,14 @@ type state struct {
 var dead = &state{}
 
 func newMachine(limit int) *machine {
-	m := &machine{regexes: newRegexes(limit), eindex: map[string]exprID{}, findex: map[frame]frameID{}, open: map[frameID]*opened{}, states: map[string]*state{}, fits: map[exprID]bool{}}
+	m := &machine{Store: regex.NewStore(limit), eindex: map[string]exprID{}, findex: map[frame]frameID{}, open: map[frameID]*opened{}, states: map[string]*state{}, fits: map[exprID]bool{}}
 	m.exprs = []exprNode{{kind: xFail}, {kind: xDone}}
 	m.frames = []frame{{}}
-	m.insides, m.setIDs = map[regexID]*inside{}, map[string]uint32{}
-	m.otherSets, m.otherIDs = []otherNames{{names: rEmpty}}, map[regexID]int32{}
+	m.insides, m.setIDs = map[regex.ID]*inside{}, map[string]uint32{}
+	m.otherSets, m.otherIDs = []otherNames{{names: regex.Empty}}, map[regex.ID]int32{}
 	m.names, m.nameIDs = make([]nameByte, noText+1), map[nameByte]nameID{}
-	m.char, m.shortChar = m.jsonChar(), jsonText{m.regexes}.class(anyRune)
-	m.plainChars = map[regexID]bool{m.char: true, m.shortChar: true}
+	m.char, m.shortChar = m.JSONChar(), regex.JSONText(m.Store).Class(regex.AnyRune)
+	m.plainChars = map[regex.ID]bool{m.char: true, m.shortChar: true}
 	return m
 }
 
@@ -148,7 +150,7 @@ func (m *machine) expr(n exprNode) exprID {
 		return id
 	}
 	if len(m.exprs) >= maxExprs {
-		panic(tooLarge{"it has too many parts"})
+		panic(regex.Large("it has too many parts"))
 	}
 	m.exprs = append(m.exprs, n)
 	id := exprID(len(m.exprs) - 1)
@@ -156,17 +158,17 @@ func (m *machine) expr(n exprNode) exprID {
 	return id
 }
 
-func (m *machine) lex(r regexID) exprID {
+func (m *machine) lex(r regex.ID) exprID {
 	switch {
-	case r == rEps:
+	case r == regex.Epsilon:
 		return eDone
-	case !m.alive(r):
+	case !m.Alive(r):
 		return eFail
 	}
 	return m.expr(exprNode{kind: xLex, a: uint32(r)})
 }
 
-func (m *machine) text(s string) exprID { return m.lex(m.literal(s)) }
+func (m *machine) text(s string) exprID { return m.lex(m.Literal(s)) }
 
 func (m *machine) seq(list ...exprID) exprID {
 	out := eDone
@@ -330,7 +332,7 @@ func (m *machine) frame(e exprID, next frameID) frameID {
 		return id
 	}
 	if len(m.frames) >= maxFrames {
-		panic(tooLarge{"its stacks take too much memory"})
+		panic(regex.Large("its stacks take too much memory"))
 	}
 	m.frames = append(m.frames, f)
 	id := frameID(len(m.frames) - 1)
@@ -353,7 +355,7 @@ func (m *machine) openFrame(k frameID) *opened {
 			continue
 		}
 		if m.opens++; m.opens > maxOpens || len(seen) > 4*maxThreads {
-			panic(tooLarge{"too many things can follow"})
+			panic(regex.Large("too many things can follow"))
 		}
 		seen[k] = true
 		if k == noFrame {
@@ -366,11 +368,11 @@ func (m *machine) openFrame(k frameID) *opened {
 		}
 		switch n := m.exprs[f.e]; n.kind {
 		case xLex:
-			r := regexID(n.a)
-			if r != rEps {
+			r := regex.ID(n.a)
+			if r != regex.Epsilon {
 				o.threads = append(o.threads, thread{r: r, k: f.next})
 			}
-			if m.nodes[r].nullable {
+			if m.Nullable(r) {
 				stack = append(stack, f.next)
 			}
 		case xSeq:
@@ -424,7 +426,7 @@ func (m *machine) state(t []thread, end, loose bool) *state {
 		return dead
 	}
 	if len(t) > maxThreads {
-		panic(tooLarge{"too many ways to read the same text"})
+		panic(regex.Large("too many ways to read the same text"))
 	}
 	key := m.skey[:0]
 	flags := byte(0)
@@ -449,15 +451,15 @@ func (m *machine) state(t []thread, end, loose bool) *state {
 	p := int32(-1)
 	for _, x := range t {
 		s.naming = s.naming || m.naming(x.k)
-		if q := m.partitionOf(x.r); p < 0 {
+		if q := m.PartitionOf(x.r); p < 0 {
 			p = q
 		} else {
-			p = m.refine(p, q)
+			p = m.Refine(p, q)
 		}
 	}
 	if p >= 0 {
-		s.part = m.parts[p]
-		s.next = make([]*state, len(s.part.first))
+		s.part = m.Classes(p)
+		s.next = make([]*state, len(s.part.First))
 	}
 	m.states[string(key)] = s
 	if slices.ContainsFunc(t, func(x thread) bool { return x.c != unknown }) {
@@ -476,21 +478,21 @@ func (m *machine) after(s *state, b byte) *state {
 	if s.part == nil {
 		return dead
 	}
-	c := s.part.class[b]
+	c := s.part.Class[b]
 	if n := s.next[c]; n != nil {
 		return n
 	}
 	var threads []thread
 	end, loose := false, s.loose
 	for _, t := range s.threads {
-		r := m.step(t.r, b)
-		if r == rEmpty {
+		r := m.Step(t.r, b)
+		if r == regex.Empty {
 			continue
 		}
-		if r != rEps {
+		if r != regex.Epsilon {
 			threads = append(threads, thread{r: r, k: t.k})
 		}
-		if m.nodes[r].nullable {
+		if m.Nullable(r) {
 			o := m.openFrame(t.k)
 			threads = append(threads, o.threads...)
 			end, loose = end || o.end, loose || o.loose

@@ -2,7 +2,7 @@
 //
 // A grammar is context-free with regular expressions as terminals, both over bytes. Its
 // automaton is built on demand. A terminal's states are derivatives of its regular
-// expression (regex.go). A state of the automaton is a set of threads: a position inside a
+// expression (package regex). A state of the automaton is a set of threads: a position inside a
 // terminal, with a stack of what must follow (cfg.go). States are immutable and depend only
 // on the text, so going back means keeping the older state.
 //
@@ -10,7 +10,7 @@
 // that stay inside one terminal are computed once per terminal, for all grammars. Only
 // tokens that leave it are walked together with what follows (mask.go).
 //
-// Front ends: JSON Schema (schema.go and others), regular expressions (pattern.go),
+// Front ends: JSON Schema (schema.go and others), regular expressions (package regex),
 // llama.cpp's GBNF (gbnf.go), and a dialect of Lark (lark.go). Unsupported constructs are
 // refused by name and never ignored, except for an unknown 'format', which is an annotation
 // (Grammar.Annotations). Engine.Relax removes unsupported parts from a schema instead.

@@ -6,57 +6,58 @@ import (
 	"unicode/utf8"
 
 	"github.com/shoal-llm/shoal/internal/attempt"
+	"github.com/shoal-llm/shoal/internal/text/grammar/regex"
 )
 
 // gbnfParser parses llama.cpp's GBNF (its grammars/README.md).
 type gbnfParser struct {
-	cursor
+	regex.Cursor
 	b *rulebook
 }
 
 func (m *machine) compileGBNF(text string) exprID {
-	p := &gbnfParser{cursor{s: text}, newRulebook(m, "GBNF: ")}
+	p := &gbnfParser{regex.Cursor{Text: text}, newRulebook(m, "GBNF: ")}
 	if !utf8.ValidString(text) {
 		panic(attempt.Failure{Err: &Error{Message: "GBNF: not valid UTF-8"}})
 	}
-	for p.blank(true); p.at < len(p.s); p.blank(true) {
+	for p.blank(true); p.At < len(p.Text); p.blank(true) {
 		name := p.name()
 		if name == "" {
 			panic(p.fail("expected the name of a rule"))
 		}
 		p.blank(false)
-		if !p.eat("::=") {
+		if !p.Eat("::=") {
 			panic(p.fail("expected '::=' after %q", name))
 		}
 		p.blank(true)
 		p.b.add(name, p.alts(false))
-		if p.at < len(p.s) && p.s[p.at] != '\n' && p.s[p.at] != '\r' {
-			panic(p.fail("expected the end of the rule %q, found %q", name, p.s[p.at]))
+		if p.At < len(p.Text) && p.Text[p.At] != '\n' && p.Text[p.At] != '\r' {
+			panic(p.fail("expected the end of the rule %q, found %q", name, p.Text[p.At]))
 		}
 	}
 	return p.b.compile("root")
 }
 
 func (p *gbnfParser) fail(format string, args ...any) attempt.Failure {
-	return attempt.Failure{Err: &Error{Message: fmt.Sprintf("GBNF, line %d: %s", p.line(), fmt.Sprintf(format, args...))}}
+	return attempt.Failure{Err: &Error{Message: fmt.Sprintf("GBNF, line %d: %s", p.Line(), fmt.Sprintf(format, args...))}}
 }
 
-func (p *gbnfParser) blank(lines bool) { p.blanks(lines, "#") }
+func (p *gbnfParser) blank(lines bool) { p.Blanks(lines, "#") }
 
 func (p *gbnfParser) name() string {
-	return p.while(func(b byte) bool { return isWord(b) || b == '-' || b == '_' })
+	return p.While(func(b byte) bool { return regex.IsWord(b) || b == '-' || b == '_' })
 }
 
 func (p *gbnfParser) alts(nested bool) *part {
-	if p.depth++; p.depth > maxPatternDepth {
-		panic(p.fail("nested deeper than %d", maxPatternDepth))
+	if p.Depth++; p.Depth > regex.MaxDepth {
+		panic(p.fail("nested deeper than %d", regex.MaxDepth))
 	}
-	defer func() { p.depth-- }()
+	defer func() { p.Depth-- }()
 	out := part{kind: xAlt}
 	for {
 		seq := p.seq(nested)
 		out.list = append(out.list, seq)
-		if !p.eat("|") {
+		if !p.Eat("|") {
 			return p.b.part(out)
 		}
 		p.blank(true)
@@ -65,23 +66,23 @@ func (p *gbnfParser) alts(nested bool) *part {
 
 func (p *gbnfParser) seq(nested bool) *part {
 	out := part{kind: xSeq}
-	for p.at < len(p.s) {
+	for p.At < len(p.Text) {
 		var item *part
-		switch c := p.s[p.at]; {
+		switch c := p.Text[p.At]; {
 		case c == '"':
 			s := p.literal()
-			item = p.b.part(part{kind: xLex, r: p.b.m.literal(s)})
+			item = p.b.part(part{kind: xLex, r: p.b.m.Literal(s)})
 		case c == '[':
 			set := p.class()
-			item = p.b.part(part{kind: xLex, r: p.b.m.utf8(set)})
+			item = p.b.part(part{kind: xLex, r: p.b.m.UTF8(set)})
 		case c == '.':
-			p.at++
-			item = p.b.part(part{kind: xLex, r: p.b.m.utf8(anyRune)})
+			p.At++
+			item = p.b.part(part{kind: xLex, r: p.b.m.UTF8(regex.AnyRune)})
 		case c == '(':
-			p.at++
+			p.At++
 			p.blank(true)
 			inner := p.alts(true)
-			if !p.eat(")") {
+			if !p.Eat(")") {
 				panic(p.fail("a group does not end"))
 			}
 			item = inner
@@ -95,22 +96,22 @@ func (p *gbnfParser) seq(nested bool) *part {
 			item = p.b.part(part{kind: xRule, name: name})
 		}
 		p.blank(nested)
-		for p.at < len(p.s) && strings.IndexByte("*+?{", p.s[p.at]) >= 0 {
+		for p.At < len(p.Text) && strings.IndexByte("*+?{", p.Text[p.At]) >= 0 {
 			lo, hi := 0, -1
-			switch p.s[p.at] {
+			switch p.Text[p.At] {
 			case '+':
 				lo = 1
 			case '?':
 				hi = 1
 			case '{':
-				q := &patternParser{cursor: cursor{s: p.s, at: p.at}}
+				q := regex.ParserAt(p.Text, p.At)
 				var ok bool
-				if lo, hi, ok = q.bounds(); !ok || hi >= 0 && lo > hi || lo > maxPatternRepeat || hi > maxPatternRepeat {
+				if lo, hi, ok = q.Bounds(); !ok || hi >= 0 && lo > hi || lo > regex.MaxRepeat || hi > regex.MaxRepeat {
 					panic(p.fail("a repetition is out of range"))
 				}
-				p.at = q.at - 1
+				p.At = q.At - 1
 			}
-			p.at++
+			p.At++
 			item = p.b.part(part{kind: xRepeat, lo: lo, hi: hi, list: []*part{item}})
 			p.blank(nested)
 		}
@@ -120,56 +121,56 @@ func (p *gbnfParser) seq(nested bool) *part {
 }
 
 func (p *gbnfParser) char(end byte) rune {
-	if p.at >= len(p.s) || p.s[p.at] == '\n' && end != 0 {
+	if p.At >= len(p.Text) || p.Text[p.At] == '\n' && end != 0 {
 		panic(p.fail("expected %q", end))
 	}
-	if p.s[p.at] != '\\' {
-		c, n := utf8.DecodeRuneInString(p.s[p.at:])
-		p.at += n
+	if p.Text[p.At] != '\\' {
+		c, n := utf8.DecodeRuneInString(p.Text[p.At:])
+		p.At += n
 		return c
 	}
-	q := &patternParser{cursor: cursor{s: p.s, at: p.at + 1}}
-	c, err := attempt.At(q.escaped)
+	q := regex.ParserAt(p.Text, p.At+1)
+	c, err := attempt.At(q.Escaped)
 	if err != nil {
 		panic(p.fail("%v", err))
 	}
-	p.at = q.at
+	p.At = q.At
 	return c
 }
 
 func (p *gbnfParser) literal() string {
 	var out []byte
-	for p.at++; p.at < len(p.s) && p.s[p.at] != '"'; {
+	for p.At++; p.At < len(p.Text) && p.Text[p.At] != '"'; {
 		c := p.char('"')
 		out = utf8.AppendRune(out, c)
 	}
-	if !p.eat(`"`) {
+	if !p.Eat(`"`) {
 		panic(p.fail("a text does not end"))
 	}
 	return string(out)
 }
 
-func (p *gbnfParser) class() runes {
-	p.at++
-	not := p.eat("^")
-	var out runes
-	for !p.eat("]") {
-		if !p.more() {
+func (p *gbnfParser) class() regex.Runes {
+	p.At++
+	not := p.Eat("^")
+	var out regex.Runes
+	for !p.Eat("]") {
+		if !p.More() {
 			panic(p.fail("a class does not end"))
 		}
 		lo := p.char(']')
 		hi := lo
-		if p.at+1 < len(p.s) && p.s[p.at] == '-' && p.s[p.at+1] != ']' {
-			p.at++
+		if p.At+1 < len(p.Text) && p.Text[p.At] == '-' && p.Text[p.At+1] != ']' {
+			p.At++
 			hi = p.char(']')
 			if hi < lo {
 				panic(p.fail("the range %q-%q is backwards", lo, hi))
 			}
 		}
-		out = append(out, runeRange{lo, hi})
+		out = append(out, regex.Between(lo, hi)...)
 	}
-	if out = out.normal(); not {
-		out = anyRune.except(out)
+	if out = out.Normal(); not {
+		out = regex.AnyRune.Except(out)
 	}
 	return out
 }

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/shoal-llm/shoal/internal/attempt"
+	"github.com/shoal-llm/shoal/internal/text/grammar/regex"
 )
 
 // Kinds of a Spec.
@@ -169,7 +170,7 @@ func (m *machine) grammar(v *Vocabulary, s Spec) (g *Grammar, err error) {
 		return nil, &Error{Message: fmt.Sprintf("it has %d bytes, and may have %d", len(s.Text), maxSpec)}
 	}
 	defer recoverLarge(&err)
-	m.fuel = maxCompile
+	m.Budget(maxCompile)
 	top, err := attempt.At(func() exprID { return m.compile(s) })
 	if err != nil {
 		return nil, err
@@ -191,8 +192,8 @@ func (m *machine) grammar(v *Vocabulary, s Spec) (g *Grammar, err error) {
 func recoverLarge(err *error) {
 	switch p := recover().(type) {
 	case nil:
-	case tooLarge:
-		*err = fmt.Errorf("%w: %s", ErrTooComplex, p.what)
+	case regex.TooLarge:
+		*err = fmt.Errorf("%w: %s", ErrTooComplex, p.What)
 	default:
 		panic(p)
 	}
@@ -207,7 +208,7 @@ func (m *machine) compile(s Spec) exprID {
 	case KindJSONSchema, KindJSONObject:
 		return m.compileSchema(s)
 	case KindRegex:
-		r, err := m.pattern(s.Text, "", rawText{m.regexes}, true)
+		r, err := m.Pattern(s.Text, "", regex.RawText(m.Store), true)
 		if err != nil {
 			panic(attempt.Failure{Err: &Error{Message: err.Error()}})
 		}
@@ -232,8 +233,8 @@ func (g *Grammar) Annotations() []string { return g.m.annotations }
 // computation.
 func (g *Grammar) note() {
 	m := g.m
-	g.nodes.Store(int64(len(m.nodes)))
-	g.bytes.Store(int64(m.held) + int64(len(m.nodes))*192 + int64(len(m.frames))*48 + int64(len(m.exprs))*96 + int64(len(m.names))*48)
+	g.nodes.Store(int64(m.Size()))
+	g.bytes.Store(int64(m.held) + int64(m.Size())*192 + int64(len(m.frames))*48 + int64(len(m.exprs))*96 + int64(len(m.names))*48)
 	g.full.Store(len(m.exprs) > maxExprs/2 || len(m.frames) > maxFrames/2)
 }
 
@@ -340,8 +341,11 @@ func (m *machine) forget() {
 		s.mask, s.known, s.maybe = nil, nil, nil
 		clear(s.next)
 	}
-	m.states, m.open, m.insides = map[string]*state{}, map[frameID]*opened{}, map[regexID]*inside{}
+	m.states, m.open, m.insides = map[string]*state{}, map[frameID]*opened{}, map[regex.ID]*inside{}
 	m.held = 0
 }
 
-func (m *machine) refuel() { m.fuel, m.opens = m.asked+maxWork, 0 }
+func (m *machine) refuel() {
+	m.Budget(maxWork)
+	m.opens = 0
+}

@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/shoal-llm/shoal/internal/attempt"
+	"github.com/shoal-llm/shoal/internal/text/grammar/regex"
 )
 
 // jsonKind is the type of a JSON value.
@@ -67,7 +68,7 @@ func (v *jsonValue) remove(key string) {
 
 // append appends the value as JSON.
 func (v *jsonValue) append(to []byte) []byte {
-	quote := func(s string) { to = append(append(append(to, '"'), jsonSpelling(s)...), '"') }
+	quote := func(s string) { to = append(append(append(to, '"'), regex.JSONSpelling(s)...), '"') }
 	switch v.kind {
 	case jNull:
 		return append(to, "null"...)

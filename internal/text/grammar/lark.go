@@ -7,6 +7,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/shoal-llm/shoal/internal/attempt"
+	"github.com/shoal-llm/shoal/internal/text/grammar/regex"
 )
 
 // larkParser parses the part of Lark's language that llguidance supports (its docs/syntax.md):
@@ -15,13 +16,13 @@ import (
 // first occurrence of "text". Consecutive terminals need no separator, because there is no
 // longest-match lexer. Two words may therefore match what Lark would read as one name.
 type larkParser struct {
-	cursor
+	regex.Cursor
 	b      *rulebook
 	spec   Spec
 	terms  map[string]*part
 	skip   []*part
 	opened map[string]bool
-	done   map[string]regexID
+	done   map[string]regex.ID
 }
 
 // larkCommon has the terminals of Lark's common library.
@@ -36,7 +37,7 @@ var larkCommon = map[string]string{
 }
 
 func (m *machine) compileLark(s Spec) exprID {
-	p := &larkParser{cursor: cursor{s: s.Text}, b: newRulebook(m, "Lark: "), spec: s, terms: map[string]*part{}, opened: map[string]bool{}, done: map[string]regexID{}}
+	p := &larkParser{Cursor: regex.Cursor{Text: s.Text}, b: newRulebook(m, "Lark: "), spec: s, terms: map[string]*part{}, opened: map[string]bool{}, done: map[string]regex.ID{}}
 	if !utf8.ValidString(s.Text) {
 		panic(attempt.Failure{Err: &Error{Message: "Lark: not valid UTF-8"}})
 	}
@@ -44,21 +45,21 @@ func (m *machine) compileLark(s Spec) exprID {
 }
 
 func (p *larkParser) fail(format string, args ...any) attempt.Failure {
-	return attempt.Failure{Err: &Error{Message: fmt.Sprintf("Lark: line %d: %s", p.line(), fmt.Sprintf(format, args...))}}
+	return attempt.Failure{Err: &Error{Message: fmt.Sprintf("Lark: line %d: %s", p.Line(), fmt.Sprintf(format, args...))}}
 }
 
 // blank skips spaces and comments. A line that starts with '|' continues the previous one.
 func (p *larkParser) blank(lines bool) {
-	p.blanks(lines, "//", "#")
-	if rest := p.at; !lines && strings.IndexByte("\r\n", p.peek()) >= 0 {
-		if p.blank(true); p.peek() != '|' {
-			p.at = rest
+	p.Blanks(lines, "//", "#")
+	if rest := p.At; !lines && strings.IndexByte("\r\n", p.Peek()) >= 0 {
+		if p.blank(true); p.Peek() != '|' {
+			p.At = rest
 		}
 	}
 }
 
 func (p *larkParser) name() string {
-	return p.while(func(b byte) bool { return isWord(b) || b == '_' })
+	return p.While(func(b byte) bool { return regex.IsWord(b) || b == '_' })
 }
 
 func isTerminal(name string) bool {
@@ -69,40 +70,40 @@ func isTerminal(name string) bool {
 func (p *larkParser) run() exprID {
 	var rules []string
 	bodies := map[string]*part{}
-	for p.blank(true); p.at < len(p.s); p.blank(true) {
+	for p.blank(true); p.At < len(p.Text); p.blank(true) {
 		switch {
-		case p.eat("%ignore"):
+		case p.Eat("%ignore"):
 			p.blank(false)
 			x := p.alts(false)
 			p.skip = append(p.skip, x)
 			continue
-		case p.eat("%import"):
+		case p.Eat("%import"):
 			p.imports()
 			continue
-		case p.eat("%llguidance"):
+		case p.Eat("%llguidance"):
 			p.blank(false)
 			raw := p.value()
 			if len(raw.keys) > 0 {
 				panic(p.fail("options of %%llguidance are not supported"))
 			}
 			continue
-		case p.s[p.at] == '%':
-			panic(p.fail("the directive %.20q is not supported", p.s[p.at:]))
+		case p.Text[p.At] == '%':
+			panic(p.fail("the directive %.20q is not supported", p.Text[p.At:]))
 		}
-		p.eat("?")
-		p.eat("!")
+		p.Eat("?")
+		p.Eat("!")
 		name := p.name()
 		if name == "" {
-			panic(p.fail("expected the name of a rule, found %.20q", p.s[p.at:]))
+			panic(p.fail("expected the name of a rule, found %.20q", p.Text[p.At:]))
 		}
-		if p.at < len(p.s) && p.s[p.at] == '[' {
+		if p.At < len(p.Text) && p.Text[p.At] == '[' {
 			panic(p.fail("attributes of a rule (%q) are not supported", name))
 		}
-		if p.eat(".") {
+		if p.Eat(".") {
 			p.name() // a priority, which only matters to a lexer
 		}
 		p.blank(false)
-		if !p.eat(":") {
+		if !p.Eat(":") {
 			panic(p.fail("expected ':' after %q", name))
 		}
 		p.blank(false)
@@ -120,14 +121,14 @@ func (p *larkParser) run() exprID {
 			rules = append(rules, name)
 		}
 	}
-	skip := rEps
+	skip := regex.Epsilon
 	if len(p.skip) > 0 {
-		var list []regexID
+		var list []regex.ID
 		for _, x := range p.skip {
 			r := p.terminal(x)
 			list = append(list, r)
 		}
-		skip = p.b.m.star(p.b.m.or(list...))
+		skip = p.b.m.Star(p.b.m.Or(list...))
 	}
 	for _, n := range rules {
 		p.b.add(n, p.resolve(bodies[n], skip))
@@ -138,12 +139,12 @@ func (p *larkParser) run() exprID {
 
 func (p *larkParser) imports() {
 	p.blank(false)
-	if !p.eat("common") || !p.eat(".") {
+	if !p.Eat("common") || !p.Eat(".") {
 		panic(p.fail("only terminals of 'common' can be imported"))
 	}
 	var names []string
-	if p.eat("(") {
-		for !p.eat(")") {
+	if p.Eat("(") {
+		for !p.Eat(")") {
 			p.blank(true)
 			n := p.name()
 			if n == "" {
@@ -151,7 +152,7 @@ func (p *larkParser) imports() {
 			}
 			names = append(names, n)
 			p.blank(true)
-			p.eat(",")
+			p.Eat(",")
 			p.blank(true)
 		}
 	} else {
@@ -159,7 +160,7 @@ func (p *larkParser) imports() {
 	}
 	as := ""
 	p.blank(false)
-	if p.eat("->") {
+	if p.Eat("->") {
 		p.blank(false)
 		as = p.name()
 	}
@@ -177,8 +178,8 @@ func (p *larkParser) imports() {
 
 }
 
-func (p *larkParser) regex(text, flags string) regexID {
-	r, err := p.b.m.pattern(text, flags, rawText{p.b.m.regexes}, true)
+func (p *larkParser) regex(text, flags string) regex.ID {
+	r, err := p.b.m.Pattern(text, flags, regex.RawText(p.b.m.Store), true)
 	if err != nil {
 		panic(p.fail("%v", err))
 	}
@@ -186,18 +187,18 @@ func (p *larkParser) regex(text, flags string) regexID {
 }
 
 func (p *larkParser) alts(nested bool) *part {
-	if p.depth++; p.depth > maxPatternDepth {
-		panic(p.fail("nested deeper than %d", maxPatternDepth))
+	if p.Depth++; p.Depth > regex.MaxDepth {
+		panic(p.fail("nested deeper than %d", regex.MaxDepth))
 	}
-	defer func() { p.depth-- }()
+	defer func() { p.Depth-- }()
 	out := part{kind: xAlt}
 	p.blank(nested)
-	p.eat("|")
+	p.Eat("|")
 	for {
 		seq := p.seq(nested)
 		out.list = append(out.list, seq)
 		p.blank(nested)
-		if !p.eat("|") {
+		if !p.Eat("|") {
 			return p.b.part(out)
 		}
 		p.blank(true)
@@ -208,10 +209,10 @@ func (p *larkParser) seq(nested bool) *part {
 	out := part{kind: xSeq}
 	for {
 		p.blank(nested)
-		if p.at >= len(p.s) || strings.IndexByte("|)]\r\n", p.s[p.at]) >= 0 {
+		if p.At >= len(p.Text) || strings.IndexByte("|)]\r\n", p.Text[p.At]) >= 0 {
 			return p.b.part(out)
 		}
-		if p.eat("->") { // an alias, which only names a tree node
+		if p.Eat("->") { // an alias, which only names a tree node
 			p.blank(nested)
 			p.name()
 			continue
@@ -219,32 +220,32 @@ func (p *larkParser) seq(nested bool) *part {
 		item := p.atom()
 		for {
 			lo, hi := 0, -1
-			if rest := strings.TrimLeft(p.s[p.at:], " \t"); strings.HasPrefix(rest, "~") {
-				p.at = len(p.s) - len(rest)
+			if rest := strings.TrimLeft(p.Text[p.At:], " \t"); strings.HasPrefix(rest, "~") {
+				p.At = len(p.Text) - len(rest)
 			}
 			switch {
-			case p.eat("*"):
-			case p.eat("+"):
+			case p.Eat("*"):
+			case p.Eat("+"):
 				lo = 1
-			case p.eat("?"):
+			case p.Eat("?"):
 				hi = 1
-			case p.eat("~"):
+			case p.Eat("~"):
 				p.blank(false)
 				lo, hi = p.counts()
-			case p.at < len(p.s) && p.s[p.at] == '{':
-				q := &patternParser{cursor: cursor{s: p.s, at: p.at}}
+			case p.At < len(p.Text) && p.Text[p.At] == '{':
+				q := regex.ParserAt(p.Text, p.At)
 				var ok bool
-				if lo, hi, ok = q.bounds(); !ok {
+				if lo, hi, ok = q.Bounds(); !ok {
 					panic(p.fail("a repetition is not {n}, {n,} or {n,m}"))
 				}
-				p.at = q.at
+				p.At = q.At
 			default:
 				lo = -1
 			}
 			if lo < 0 {
 				break
 			}
-			if hi >= 0 && lo > hi || lo > maxPatternRepeat || hi > maxPatternRepeat {
+			if hi >= 0 && lo > hi || lo > regex.MaxRepeat || hi > regex.MaxRepeat {
 				panic(p.fail("a repetition is out of range"))
 			}
 			item = p.b.part(part{kind: xRepeat, lo: lo, hi: hi, list: []*part{item}})
@@ -255,15 +256,15 @@ func (p *larkParser) seq(nested bool) *part {
 
 func (p *larkParser) counts() (lo, hi int) {
 	read := func() (n int, ok bool) {
-		for p.at < len(p.s) && p.s[p.at] >= '0' && p.s[p.at] <= '9' {
-			n, ok = min(n*10+int(p.s[p.at]-'0'), maxPatternRepeat+1), true
-			p.at++
+		for p.At < len(p.Text) && p.Text[p.At] >= '0' && p.Text[p.At] <= '9' {
+			n, ok = min(n*10+int(p.Text[p.At]-'0'), regex.MaxRepeat+1), true
+			p.At++
 		}
 		return n, ok
 	}
 	lo, ok := read()
 	hi = lo
-	if ok && p.eat("..") {
+	if ok && p.Eat("..") {
 		hi, ok = read()
 	}
 	if !ok {
@@ -273,41 +274,41 @@ func (p *larkParser) counts() (lo, hi int) {
 }
 
 func (p *larkParser) text() (string, bool) {
-	start := p.at
-	for p.at++; p.at < len(p.s) && p.s[p.at] != '"'; p.at++ {
-		if p.s[p.at] == '\\' {
-			p.at++
+	start := p.At
+	for p.At++; p.At < len(p.Text) && p.Text[p.At] != '"'; p.At++ {
+		if p.Text[p.At] == '\\' {
+			p.At++
 		}
 	}
-	if p.at >= len(p.s) {
+	if p.At >= len(p.Text) {
 		panic(p.fail("a text does not end"))
 	}
-	p.at++
-	q := &patternParser{cursor: cursor{s: p.s[start+1 : p.at-1]}}
+	p.At++
+	q := regex.ParserAt(p.Text[start+1:p.At-1], 0)
 	var out []byte
-	for q.more() {
-		if q.peek() != '\\' {
-			out = utf8.AppendRune(out, q.rune())
+	for q.More() {
+		if q.Peek() != '\\' {
+			out = utf8.AppendRune(out, q.Rune())
 			continue
 		}
-		q.at++
-		c, err := attempt.At(q.escaped)
+		q.At++
+		c, err := attempt.At(q.Escaped)
 		if err != nil {
 			panic(p.fail("%v", err))
 		}
 		out = utf8.AppendRune(out, c)
 	}
-	fold := p.eat("i")
+	fold := p.Eat("i")
 	return string(out), fold
 }
 
 func (p *larkParser) value() *jsonValue {
-	d := json.NewDecoder(strings.NewReader(p.s[p.at:]))
+	d := json.NewDecoder(strings.NewReader(p.Text[p.At:]))
 	var raw json.RawMessage
 	if err := d.Decode(&raw); err != nil {
 		panic(p.fail("expected JSON: %v", err))
 	}
-	p.at += int(d.InputOffset())
+	p.At += int(d.InputOffset())
 	v, err := parseJSON(string(raw))
 	if err != nil {
 		panic(p.fail("%v", err))
@@ -316,12 +317,12 @@ func (p *larkParser) value() *jsonValue {
 }
 
 func (p *larkParser) atom() *part {
-	switch c := p.s[p.at]; {
+	switch c := p.Text[p.At]; {
 	case c == '(' || c == '[':
-		p.at++
+		p.At++
 		inner := p.alts(true)
 		p.blank(true)
-		if c == '(' && !p.eat(")") || c == '[' && !p.eat("]") {
+		if c == '(' && !p.Eat(")") || c == '[' && !p.Eat("]") {
 			panic(p.fail("a group does not end"))
 		}
 		if c == '[' {
@@ -330,8 +331,8 @@ func (p *larkParser) atom() *part {
 		return inner
 	case c == '"':
 		s, fold := p.text()
-		if p.eat("..") {
-			if p.at >= len(p.s) || p.s[p.at] != '"' {
+		if p.Eat("..") {
+			if p.At >= len(p.Text) || p.Text[p.At] != '"' {
 				panic(p.fail("expected a text after '..'"))
 			}
 			to, _ := p.text()
@@ -340,67 +341,67 @@ func (p *larkParser) atom() *part {
 			if n != len(s) || k != len(to) || n == 0 || k == 0 || lo > hi {
 				panic(p.fail("a range is of two characters, the lower one first"))
 			}
-			return p.b.part(part{kind: xLex, r: p.b.m.utf8(runes{{lo, hi}})})
+			return p.b.part(part{kind: xLex, r: p.b.m.UTF8(regex.Between(lo, hi))})
 		}
 		if !fold {
-			return p.b.part(part{kind: xLex, r: p.b.m.literal(s)})
+			return p.b.part(part{kind: xLex, r: p.b.m.Literal(s)})
 		}
-		r := rEps
+		r := regex.Epsilon
 		for i := len(s); i > 0; {
 			c, n := utf8.DecodeLastRuneInString(s[:i])
 			i -= n
-			r = p.b.m.concat2(p.b.m.utf8(runes{{c, c}}.folded()), r)
+			r = p.b.m.Concat(p.b.m.UTF8(regex.Between(c, c).Folded()), r)
 		}
 		return p.b.part(part{kind: xLex, r: r})
 	case c == '/':
-		start := p.at + 1
+		start := p.At + 1
 		class := false
-		for p.at++; p.at < len(p.s) && (p.s[p.at] != '/' || class) && p.s[p.at] != '\n'; p.at++ {
-			switch p.s[p.at] {
+		for p.At++; p.At < len(p.Text) && (p.Text[p.At] != '/' || class) && p.Text[p.At] != '\n'; p.At++ {
+			switch p.Text[p.At] {
 			case '\\':
-				p.at++
+				p.At++
 			case '[':
 				class = true
 			case ']':
 				class = false
 			}
 		}
-		if p.at >= len(p.s) || p.s[p.at] != '/' {
+		if p.At >= len(p.Text) || p.Text[p.At] != '/' {
 			panic(p.fail("a regular expression does not end"))
 		}
-		text := p.s[start:p.at]
-		p.at++
-		flags := p.while(func(b byte) bool { return strings.IndexByte("imslux", b) >= 0 })
+		text := p.Text[start:p.At]
+		p.At++
+		flags := p.While(func(b byte) bool { return strings.IndexByte("imslux", b) >= 0 })
 		r := p.regex(strings.ReplaceAll(text, `\/`, `/`), flags)
 		return p.b.part(part{kind: xLex, r: r})
-	case p.eat("%json"):
+	case p.Eat("%json"):
 		p.blank(true)
 		v := p.value()
 		e := p.b.m.schema(v, Spec{Whitespace: p.spec.Whitespace, Compact: p.spec.Compact, AnyOrder: p.spec.AnyOrder, Open: p.spec.Open})
 		return p.b.part(part{kind: xDone, e: e})
-	case p.eat("%until"):
+	case p.Eat("%until"):
 		p.blank(true)
-		if p.at >= len(p.s) || p.s[p.at] != '"' {
+		if p.At >= len(p.Text) || p.Text[p.At] != '"' {
 			panic(p.fail("expected a text after %%until"))
 		}
 		s, _ := p.text()
-		return p.b.part(part{kind: xLex, r: p.b.m.until(p.b.m.literal(s), p.b.m.literal(s))})
+		return p.b.part(part{kind: xLex, r: p.b.m.until(p.b.m.Literal(s), p.b.m.Literal(s))})
 	case c == '<':
 		panic(p.fail("tokens in a grammar are not supported"))
 	case c == '&' || c == '%' || c == '~':
-		panic(p.fail("%.12q is not supported", p.s[p.at:]))
+		panic(p.fail("%.12q is not supported", p.Text[p.At:]))
 	}
 	name := p.name()
 	if name == "" {
-		panic(p.fail("%q is not expected here", p.s[p.at]))
+		panic(p.fail("%q is not expected here", p.Text[p.At]))
 	}
 	return p.b.part(part{kind: xRule, name: name})
 }
 
 // terminal returns the regular expression of a part that may only use terminals.
-func (p *larkParser) terminal(x *part) regexID {
+func (p *larkParser) terminal(x *part) regex.ID {
 	m := p.b.m
-	list := make([]regexID, len(x.list))
+	list := make([]regex.ID, len(x.list))
 	for i, l := range x.list {
 		list[i] = p.terminal(l)
 	}
@@ -408,11 +409,11 @@ func (p *larkParser) terminal(x *part) regexID {
 	case xLex:
 		return x.r
 	case xSeq:
-		return m.concat(list...)
+		return m.Concat(list...)
 	case xAlt:
-		return m.or(list...)
+		return m.Or(list...)
 	case xRepeat:
-		return m.repeat(list[0], x.lo, x.hi)
+		return m.Repeat(list[0], x.lo, x.hi)
 	case xDone:
 		panic(p.b.refused("%%json is allowed in rules only"))
 	}
@@ -436,13 +437,13 @@ func (p *larkParser) terminal(x *part) regexID {
 }
 
 // resolve appends the ignored text to every terminal of a rule.
-func (p *larkParser) resolve(x *part, skip regexID) *part {
-	lex := func(r regexID) *part { return p.b.part(part{kind: xLex, r: p.b.m.concat2(r, skip)}) }
+func (p *larkParser) resolve(x *part, skip regex.ID) *part {
+	lex := func(r regex.ID) *part { return p.b.part(part{kind: xLex, r: p.b.m.Concat(r, skip)}) }
 	switch x.kind {
 	case xLex:
 		return lex(x.r)
 	case xDone:
-		if skip == rEps {
+		if skip == regex.Epsilon {
 			return x
 		}
 		return p.b.part(part{kind: xSeq, list: []*part{x, p.b.part(part{kind: xLex, r: skip})}})

@@ -2,8 +2,9 @@ package grammar
 
 import (
 	"bytes"
-	"encoding/binary"
 	"slices"
+
+	"github.com/shoal-llm/shoal/internal/text/grammar/regex"
 )
 
 // inside is the part of masks that depends on a terminal alone, not on what follows it: the tokens
@@ -20,7 +21,7 @@ const (
 	broadBytes = 64    // a terminal is broad if at least this many bytes can continue it
 	maxBeyond  = 60000 // trie nodes of remainders
 	maxShared  = 512   // terminals with a cached inside, about 24 KiB each with 128k tokens
-	maxKey     = 4096
+	maxKey     = 4096  // bytes of the identifier of a terminal
 )
 
 // maskOf returns the tokens that lead from a state to a live state.
@@ -109,7 +110,7 @@ func (m *machine) walk(t trie, s *state, mask *Mask, maybe []int32) []int32 {
 	for i := 0; i < len(t); {
 		n := &t[i]
 		from := at[n.depth]
-		to := from.next[from.part.class[n.b]]
+		to := from.next[from.part.Class[n.b]]
 		if to == nil {
 			to = m.after(from, n.b)
 		}
@@ -135,7 +136,7 @@ func (m *machine) walk(t trie, s *state, mask *Mask, maybe []int32) []int32 {
 }
 
 // inside returns nil for a terminal that is not broad.
-func (m *machine) inside(v *Vocabulary, r regexID) *inside {
+func (m *machine) inside(v *Vocabulary, r regex.ID) *inside {
 	if in, ok := m.insides[r]; ok {
 		return in
 	}
@@ -144,13 +145,13 @@ func (m *machine) inside(v *Vocabulary, r regexID) *inside {
 	return in
 }
 
-func (m *machine) findInside(v *Vocabulary, r regexID) *inside {
-	p, n := m.parts[m.partitionOf(r)], 0
+func (m *machine) findInside(v *Vocabulary, r regex.ID) *inside {
+	p, n := m.Classes(m.PartitionOf(r)), 0
 	var some [256]bool
-	for c, b := range p.first {
-		some[c] = m.step(r, b) != rEmpty
+	for c, b := range p.First {
+		some[c] = m.Step(r, b) != regex.Empty
 	}
-	for _, c := range p.class {
+	for _, c := range p.Class {
 		if some[c] {
 			n++
 		}
@@ -158,7 +159,7 @@ func (m *machine) findInside(v *Vocabulary, r regexID) *inside {
 	if n < broadBytes {
 		return nil
 	}
-	key := m.spell(r)
+	key := m.Spell(r, maxKey)
 	if key != "" {
 		v.mu.Lock()
 		in := v.shared[key]
@@ -182,27 +183,27 @@ func (m *machine) findInside(v *Vocabulary, r regexID) *inside {
 	return in
 }
 
-func (m *machine) makeInside(v *Vocabulary, r regexID) *inside {
+func (m *machine) makeInside(v *Vocabulary, r regex.ID) *inside {
 	in := &inside{mask: v.newMask()}
 	t := v.all
-	if m.holdsPlain(r) {
+	if m.HoldsPlain(r, m.plainChars, plainRunes) {
 		copy(in.mask.words, v.plain.words)
 		t = v.rest
 	}
 	var ends [][2]int32 // token, number of its bytes inside
-	var at [256]regexID
+	var at [256]regex.ID
 	at[0] = r
 	for i := 0; i < len(t); {
 		n := &t[i]
-		to := m.step(at[n.depth], n.b)
-		if to == rEmpty {
+		to := m.Step(at[n.depth], n.b)
+		if to == regex.Empty {
 			i = int(n.end)
 			continue
 		}
 		if n.token >= 0 {
 			in.mask.set(n.token)
 		}
-		if m.nodes[to].nullable {
+		if m.Nullable(to) {
 			in.useless = in.useless || len(ends) > maxBeyond
 			for j := i + 1; j < int(n.end) && !in.useless; j++ {
 				if t[j].token >= 0 {
@@ -210,7 +211,7 @@ func (m *machine) makeInside(v *Vocabulary, r regexID) *inside {
 				}
 			}
 		}
-		if to == rEps {
+		if to == regex.Epsilon {
 			i = int(n.end)
 			continue
 		}
@@ -238,103 +239,4 @@ func suffixes(ends [][2]int32, token [][]byte) trie {
 		}
 	}
 	return t
-}
-
-// holdsPlain reports whether a JSON string at r accepts any plain text, that is, unescaped
-// characters. Any such text of up to plainRunes characters must lead from r to a live state, and
-// none to the end of r.
-func (m *machine) holdsPlain(r regexID) bool {
-	n := &m.nodes[r]
-	switch n.kind {
-	case kConcat:
-		a := &m.nodes[n.a]
-		if a.kind != kRepeat {
-			return !m.nodes[n.a].nullable && m.holdsPlain(n.a)
-		}
-		if a.hi >= 0 && a.hi < plainRunes || !m.plainChars[a.a] || m.nodes[n.b].nullable {
-			return false
-		}
-		first := m.firstBytes(n.b)
-		for b := 0x20; b < 256; b++ {
-			if b != '"' && b != '\\' && first.has(byte(b)) {
-				return false
-			}
-		}
-		return true
-	case kAnd: // an infinite text, with exceptions
-		ok := false
-		for _, l := range n.list {
-			switch a := &m.nodes[l]; {
-			case a.kind == kNot && m.finite(a.a):
-			case !ok && a.kind == kConcat && m.nodes[a.a].kind == kRepeat && m.nodes[a.a].hi < 0 && m.holdsPlain(l):
-				ok = true
-			default:
-				return false
-			}
-		}
-		return ok
-	}
-	return false
-}
-
-// finite reports whether r provably matches finitely many strings, by a simple check.
-func (m *machine) finite(r regexID) bool {
-	n := &m.nodes[r]
-	switch n.kind {
-	case kEps, kLit, kBytes, kEmpty:
-		return true
-	case kOr:
-		for _, l := range n.list {
-			if !m.finite(l) {
-				return false
-			}
-		}
-		return true
-	case kConcat:
-		return m.finite(n.a) && m.finite(n.b)
-	}
-	return false
-}
-
-// spell returns an identifier of a regular expression that does not depend on the store; "" for a
-// long one.
-func (m *machine) spell(r regexID) string {
-	var out []byte
-	var write func(r regexID) bool
-	write = func(r regexID) bool {
-		n := &m.nodes[r]
-		if len(out) > maxKey || n.kind == kMod {
-			return false
-		}
-		out = append(out, byte(n.kind)+'A')
-		switch n.kind {
-		case kBytes:
-			for _, w := range m.sets[n.a] {
-				out = binary.LittleEndian.AppendUint64(out, w)
-			}
-		case kLit:
-			out = binary.AppendUvarint(out, uint64(len(n.lit)))
-			out = append(out, n.lit...)
-		case kConcat:
-			return write(n.a) && write(n.b)
-		case kNot:
-			return write(n.a)
-		case kRepeat:
-			out = binary.AppendVarint(out, int64(n.lo))
-			out = binary.AppendVarint(out, int64(n.hi))
-			return write(n.a)
-		case kOr, kAnd:
-			out = binary.AppendUvarint(out, uint64(len(n.list)))
-			for _, l := range n.list {
-				if !write(l) {
-					return false
-				}
-			}
-		}
-		return true
-	}
-	if !write(r) {
-		return ""
-	}
-	return string(out)
 }

@@ -3,6 +3,8 @@ package grammar
 import (
 	"encoding/binary"
 	"slices"
+
+	"github.com/shoal-llm/shoal/internal/text/grammar/regex"
 )
 
 // members are the members of an object. No name may appear twice, so what may follow depends on the
@@ -24,7 +26,7 @@ type member struct {
 
 // others are members with undeclared names.
 type others struct {
-	key   regexID // a name and its closing quote, in its shortest spelling
+	key   regex.ID // a name and its closing quote, in its shortest spelling
 	value exprID
 	count int // number of possible names; -1: more than the object needs
 }
@@ -35,7 +37,7 @@ const maxOthers = 1024
 
 // otherNames is a set of undeclared names that an object already has.
 type otherNames struct {
-	names regexID // matches the names with their closing quotes
+	names regex.ID // matches the names with their closing quotes
 	size  int
 }
 
@@ -94,7 +96,7 @@ func (m *machine) known(others int32) (set int32, more int) {
 
 // withName returns a set plus one name, which ends with its quote.
 func (m *machine) withName(set int32, name string) int32 {
-	names := m.or(m.otherSets[set].names, m.literal(name))
+	names := m.Or(m.otherSets[set].names, m.Literal(name))
 	id, ok := m.otherIDs[names]
 	if !ok {
 		id = int32(len(m.otherSets))
@@ -168,7 +170,7 @@ func (m *machine) openMembers(n exprNode, next frameID, stack []frameID) []frame
 		after := m.nameSet(with) // in order mode, no declared name may follow
 		for i, x := range o.others {
 			name := m.expr(exprNode{kind: xName, a: n.a, b: after, lo: int32(count), hi: n.hi, list: []exprID{exprID(i)}})
-			key := m.lex(m.and(x.key, m.not(m.otherSets[set].names)))
+			key := m.lex(m.And(x.key, m.Not(m.otherSets[set].names)))
 			if key != eFail && m.can(name) {
 				stack = append(stack, m.frame(o.opening[min(count, 1)], m.frame(key, m.frame(name, next))))
 			}

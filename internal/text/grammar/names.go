@@ -1,6 +1,10 @@
 package grammar
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/shoal-llm/shoal/internal/text/grammar/regex"
+)
 
 // nameID is the text of an undeclared name so far: a prefix plus one byte.
 type nameID uint32
@@ -51,18 +55,18 @@ func (m *machine) advance(s *state, b byte) *state {
 	var threads []thread
 	end := false
 	for _, t := range s.threads {
-		r := m.step(t.r, b)
-		if r == rEmpty {
+		r := m.Step(t.r, b)
+		if r == regex.Empty {
 			continue
 		}
 		c, k := unknown, t.k
 		if m.naming(k) {
 			c = m.withByte(t.c, b)
 		}
-		if r != rEps {
+		if r != regex.Epsilon {
 			threads = append(threads, thread{r, k, c})
 		}
-		if !m.nodes[r].nullable {
+		if !m.Nullable(r) {
 			continue
 		}
 		if c != unknown {

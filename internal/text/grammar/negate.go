@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"github.com/shoal-llm/shoal/internal/attempt"
+	"github.com/shoal-llm/shoal/internal/text/grammar/regex"
 )
 
 // opposite returns the negation of c, the value of keyword k in n.
@@ -132,7 +133,7 @@ func (b *builder) negate(n *schemaNode, depth int) []*schemaNode {
 			if k == "additionalProperties" && (x.kind == jBool && x.b || x.kind == jObject && len(x.keys) == 0) {
 				continue
 			}
-			if _, number := numberFormats[x.text()]; k == "format" && formats[x.text()] == "" && !number {
+			if _, number := regex.NumberFormats[x.text()]; k == "format" && regex.Formats[x.text()] == "" && !number {
 				b.annotation(n, k)
 				continue
 			}

@@ -1,6 +1,10 @@
 package grammar
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/shoal-llm/shoal/internal/text/grammar/regex"
+)
 
 // keyed returns the schemas that apply to one name, or to all names in a class of patterns.
 func (b *builder) keyed(f *conjunction, name string, known bool, matched map[*jsonValue]bool) (list []*schemaNode) {
@@ -18,7 +22,7 @@ func (b *builder) keyed(f *conjunction, name string, known bool, matched map[*js
 				ok := matched[x]
 				if known {
 					r := b.pattern(n, "patternProperties", k)
-					ok = b.m.matches(r, jsonSpelling(name))
+					ok = b.m.Matches(r, regex.JSONSpelling(name))
 				}
 				if ok {
 					hit = true
@@ -53,7 +57,7 @@ func (b *builder) closed(f *conjunction) bool {
 
 // class is a set of keys that match the same patterns.
 type class struct {
-	key     regexID
+	key     regex.ID
 	matched map[*jsonValue]bool
 }
 
@@ -123,12 +127,12 @@ func (b *builder) object(f *conjunction) exprID {
 		props = append(props, property{name, e})
 	}
 	o := &members{lo: lo, hi: hi, ordered: !b.any}
-	o.colon = m.lex(m.concat(b.ws, m.literal(":"), b.ws))
-	comma := m.concat(b.ws, m.literal(","), b.ws)
-	o.opening = [2]exprID{m.text(`"`), m.lex(m.concat(comma, m.literal(`"`)))}
+	o.colon = m.lex(m.Concat(b.ws, m.Literal(":"), b.ws))
+	comma := m.Concat(b.ws, m.Literal(","), b.ws)
+	o.opening = [2]exprID{m.text(`"`), m.lex(m.Concat(comma, m.Literal(`"`)))}
 	for _, p := range props {
-		key := m.concat(m.literal(`"`+jsonSpelling(p.key)+`"`), b.ws, m.literal(":"), b.ws)
-		o.named = append(o.named, member{[2]exprID{m.seq(m.lex(key), p.value), m.seq(m.lex(m.concat(comma, key)), p.value)}, required[p.key]})
+		key := m.Concat(m.Literal(`"`+regex.JSONSpelling(p.key)+`"`), b.ws, m.Literal(":"), b.ws)
+		o.named = append(o.named, member{[2]exprID{m.seq(m.lex(key), p.value), m.seq(m.lex(m.Concat(comma, key)), p.value)}, required[p.key]})
 	}
 	for _, c := range b.otherKeys(f, names, nameSchemas) {
 		list := b.keyed(f, "", false, c.matched)
@@ -138,7 +142,7 @@ func (b *builder) object(f *conjunction) exprID {
 		if lo > len(props)+maxOthers {
 			panic(b.fail(f.nodes[0], "minProperties", "the number of properties is too large to be counted"))
 		}
-		o.others = append(o.others, others{c.key, b.compile(list), m.strings(c.key, lo)})
+		o.others = append(o.others, others{c.key, b.compile(list), m.Strings(c.key, lo)})
 	}
 	blank := m.lex(b.ws)
 	if len(o.named) == 0 && len(o.others) == 0 && lo == 0 {
@@ -160,7 +164,7 @@ func (b *builder) collect(f *conjunction, k string) (out []*schemaNode) {
 // them.
 func (b *builder) otherKeys(f *conjunction, names []string, nameSchemas []*schemaNode) []class {
 	m := b.m
-	quote := m.literal(`"`)
+	quote := m.Literal(`"`)
 	closed, patterns := b.closed(f), 0
 	none := closed
 	for _, n := range f.nodes {
@@ -174,26 +178,26 @@ func (b *builder) otherKeys(f *conjunction, names []string, nameSchemas []*schem
 		return nil
 	}
 	if len(names) == 0 && patterns == 0 && len(nameSchemas) == 0 {
-		return []class{{key: m.concat(m.star(m.shortChar), quote)}}
+		return []class{{key: m.Concat(m.Star(m.shortChar), quote)}}
 	}
-	parts := []regexID{m.concat(m.star(m.shortChar), quote)}
-	var named []regexID
+	parts := []regex.ID{m.Concat(m.Star(m.shortChar), quote)}
+	var named []regex.ID
 	for _, k := range names {
-		named = append(named, m.literal(jsonSpelling(k)+`"`))
+		named = append(named, m.Literal(regex.JSONSpelling(k)+`"`))
 	}
 	if len(named) > 0 {
-		parts = append(parts, m.not(m.or(named...)))
+		parts = append(parts, m.Not(m.Or(named...)))
 	}
 	for _, s := range nameSchemas {
 		flats := b.apply([]*conjunction{{types: tString}}, s)
-		var ways []regexID
+		var ways []regex.ID
 		for _, g := range flats {
 			r := b.nameBody(g)
 			ways = append(ways, r)
 		}
-		parts = append(parts, m.or(ways...))
+		parts = append(parts, m.Or(ways...))
 	}
-	classes := []class{{key: m.and(parts...), matched: map[*jsonValue]bool{}}}
+	classes := []class{{key: m.And(parts...), matched: map[*jsonValue]bool{}}}
 	for _, n := range f.nodes {
 		p := n.v.get("patternProperties")
 		if p == nil {
@@ -201,17 +205,17 @@ func (b *builder) otherKeys(f *conjunction, names []string, nameSchemas []*schem
 		}
 		for _, k := range p.keys {
 			r := b.pattern(n, "patternProperties", k)
-			r = m.concat(r, quote)
+			r = m.Concat(r, quote)
 			var split []class
 			for _, c := range classes {
-				if in := m.and(c.key, r); m.alive(in) {
+				if in := m.And(c.key, r); m.Alive(in) {
 					matched := map[*jsonValue]bool{p.at[k]: true}
 					for x := range c.matched {
 						matched[x] = true
 					}
 					split = append(split, class{in, matched})
 				}
-				if out := m.and(c.key, m.not(r)); m.alive(out) {
+				if out := m.And(c.key, m.Not(r)); m.Alive(out) {
 					split = append(split, class{out, c.matched})
 				}
 			}
@@ -220,11 +224,11 @@ func (b *builder) otherKeys(f *conjunction, names []string, nameSchemas []*schem
 			}
 		}
 	}
-	return slices.DeleteFunc(classes, func(c class) bool { return !m.alive(c.key) || closed && len(c.matched) == 0 })
+	return slices.DeleteFunc(classes, func(c class) bool { return !m.Alive(c.key) || closed && len(c.matched) == 0 })
 }
 
 // nameBody is stringBody for names. The values of an enumeration must be strings.
-func (b *builder) nameBody(f *conjunction) regexID {
+func (b *builder) nameBody(f *conjunction) regex.ID {
 	for _, n := range f.nodes {
 		for _, k := range [...]string{"enum", "const"} {
 			x := n.v.get(k)
@@ -235,7 +239,7 @@ func (b *builder) nameBody(f *conjunction) regexID {
 			if k == "enum" {
 				list = x.list
 			}
-			var out []regexID
+			var out []regex.ID
 			v := &validator{b: b}
 			for _, s := range list {
 				ok := s.kind == jString
@@ -246,10 +250,10 @@ func (b *builder) nameBody(f *conjunction) regexID {
 					ok = v.valid(o, s, 0)
 				}
 				if ok {
-					out = append(out, b.m.literal(jsonSpelling(s.s)+`"`))
+					out = append(out, b.m.Literal(regex.JSONSpelling(s.s)+`"`))
 				}
 			}
-			return b.m.or(out...)
+			return b.m.Or(out...)
 		}
 	}
 	return b.stringBody(f)

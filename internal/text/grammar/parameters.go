@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/shoal-llm/shoal/internal/attempt"
+	"github.com/shoal-llm/shoal/internal/text/grammar/regex"
 )
 
 // Parameters answers questions about individual members of an object's schema. Unreadable parts of
@@ -69,7 +70,7 @@ func (p *Parameters) open() bool {
 		if err != nil || len(p.text) > maxSpec {
 			return false
 		}
-		b := &builder{m: newMachine(maxParameterNodes), root: v, nodes: map[*jsonValue]*schemaNode{}, uris: map[string]*schemaNode{}, memo: map[string]regexID{}}
+		b := &builder{m: newMachine(maxParameterNodes), root: v, nodes: map[*jsonValue]*schemaNode{}, uris: map[string]*schemaNode{}, memo: map[string]regex.ID{}}
 		p.root = b.node(v, "#", "", isOld(v, false))
 		if _, ok := trying(func() bool { b.index(p.root); return true }); ok {
 			p.b = b
@@ -157,7 +158,7 @@ func (p *Parameters) own(n *schemaNode, name string) (list []*schemaNode) {
 		for _, pattern := range x.keys {
 			hit, _ := trying(func() bool {
 				p.b.m.refuel()
-				return p.b.m.matches(p.b.pattern(n, "patternProperties", pattern), jsonSpelling(name))
+				return p.b.m.Matches(p.b.pattern(n, "patternProperties", pattern), regex.JSONSpelling(name))
 			})
 			if hit {
 				list = append(list, p.b.child(n, x.at[pattern], "patternProperties", pattern))

@@ -7,6 +7,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/shoal-llm/shoal/internal/attempt"
+	"github.com/shoal-llm/shoal/internal/text/grammar/regex"
 )
 
 // rulebook has named rules before they are compiled. The machine reads from left to right, so a
@@ -23,7 +24,7 @@ type rulebook struct {
 
 type part struct {
 	kind   exprKind // xLex, xSeq, xAlt, xRepeat, xRule; xDone: e
-	r      regexID
+	r      regex.ID
 	e      exprID // for xDone: a finished expression
 	name   string
 	list   []*part
@@ -42,7 +43,7 @@ func (b *rulebook) refused(format string, args ...any) attempt.Failure {
 
 func (b *rulebook) part(p part) *part {
 	if b.count++; b.count > maxParts {
-		panic(tooLarge{"it has too many parts"})
+		panic(regex.Large("it has too many parts"))
 	}
 	return &p
 }
@@ -99,7 +100,7 @@ func (b *rulebook) known(rule string, p *part) {
 func (b *rulebook) nullable(p *part) bool {
 	switch p.kind {
 	case xLex:
-		return b.m.nodes[p.r].nullable
+		return b.m.Nullable(p.r)
 	case xSeq:
 		for _, l := range p.list {
 			if !b.nullable(l) {
@@ -223,7 +224,7 @@ func (m *machine) compileChoice(text string) exprID {
 	if err != nil || v.kind != jArray || len(v.list) == 0 {
 		panic(attempt.Failure{Err: &Error{Message: "a choice is a list of strings, with one at least"}})
 	}
-	list := make([]regexID, len(v.list))
+	list := make([]regex.ID, len(v.list))
 	for i, s := range v.list {
 		if s.kind != jString || s.s == "" {
 			panic(attempt.Failure{Err: &Error{Message: fmt.Sprintf("choice %d is not a string, or empty", i)}})
@@ -231,9 +232,9 @@ func (m *machine) compileChoice(text string) exprID {
 		if !utf8.ValidString(s.s) {
 			panic(attempt.Failure{Err: &Error{Message: fmt.Sprintf("choice %d contains an unpaired surrogate", i)}})
 		}
-		list[i] = m.literal(s.s)
+		list[i] = m.Literal(s.s)
 	}
-	return m.lex(m.or(list...))
+	return m.lex(m.Or(list...))
 }
 
 // compileTags matches free text with tags. A tag that has started must follow its schema to its end
@@ -250,16 +251,16 @@ func (m *machine) compileTags(s Spec) exprID {
 	if triggers == nil || triggers.kind != jArray || len(triggers.list) == 0 {
 		panic(attempt.Failure{Err: &Error{Message: "a structural tag needs 'triggers', a list of strings"}})
 	}
-	var marks []regexID
+	var marks []regex.ID
 	for _, t := range triggers.list {
 		if t.kind != jString || t.s == "" {
 			panic(attempt.Failure{Err: &Error{Message: "a trigger is a string that is not empty"}})
 		}
-		marks = append(marks, m.literal(t.s))
+		marks = append(marks, m.Literal(t.s))
 	}
-	mark := m.or(marks...)
+	mark := m.Or(marks...)
 	name, loop := m.rule()
-	ways := []exprID{m.lex(m.not(m.concat(rAll, mark, rAll)))}
+	ways := []exprID{m.lex(m.Not(m.Concat(regex.All, mark, regex.All)))}
 	byTrigger := make([][]exprID, len(marks))
 	for i, t := range structures.list {
 		begin, end, schema := t.get("begin"), t.get("end"), t.get("schema")
@@ -288,6 +289,6 @@ func (m *machine) compileTags(s Spec) exprID {
 }
 
 // until matches any text that ends with mark and has no earlier mark.
-func (m *machine) until(mark, marks regexID) regexID {
-	return m.and(m.concat(rAll, mark), m.not(m.concat(rAll, marks, m.bytes(0, 255), rAll)))
+func (m *machine) until(mark, marks regex.ID) regex.ID {
+	return m.And(m.Concat(regex.All, mark), m.Not(m.Concat(regex.All, marks, m.Bytes(0, 255), regex.All)))
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/shoal-llm/shoal/internal/attempt"
+	"github.com/shoal-llm/shoal/internal/text/grammar/regex"
 )
 
 // schemaNode is a schema at its place in the document.
@@ -31,8 +32,8 @@ type builder struct {
 	work  int
 	any   bool // properties in any order
 	open  bool // Spec.Open
-	ws    regexID
-	memo  map[string]regexID // compiled patterns
+	ws    regex.ID
+	memo  map[string]regex.ID // compiled patterns
 }
 
 const maxAnnotations = 64
@@ -76,19 +77,19 @@ func (m *machine) compileSchema(s Spec) exprID {
 }
 
 func (m *machine) schema(v *jsonValue, s Spec) exprID {
-	b := &builder{m: m, root: v, nodes: map[*jsonValue]*schemaNode{}, uris: map[string]*schemaNode{}, rules: map[string]exprID{}, lists: map[exprID]bool{}, memo: map[string]regexID{}, ws: m.whitespace(), any: s.AnyOrder, open: s.Open}
+	b := &builder{m: m, root: v, nodes: map[*jsonValue]*schemaNode{}, uris: map[string]*schemaNode{}, rules: map[string]exprID{}, lists: map[exprID]bool{}, memo: map[string]regex.ID{}, ws: m.whitespace(), any: s.AnyOrder, open: s.Open}
 	switch {
 	case s.Compact:
-		b.ws = rEps
+		b.ws = regex.Epsilon
 	case s.Whitespace != "":
 		var err error
-		if b.ws, err = m.pattern(s.Whitespace, "", rawText{m.regexes}, true); err != nil {
+		if b.ws, err = m.Pattern(s.Whitespace, "", regex.RawText(m.Store), true); err != nil {
 			panic(attempt.Failure{Err: &Error{Message: "whitespace: " + err.Error()}})
 		}
-		if !m.nodes[b.ws].nullable {
-			b.ws = m.opt(b.ws)
+		if !m.Nullable(b.ws) {
+			b.ws = m.Opt(b.ws)
 		}
-		if m.alive(m.and(b.ws, m.not(m.star(m.set(blanks()))))) {
+		if m.Alive(m.And(b.ws, m.Not(m.Star(m.Set(blanks()))))) {
 			panic(attempt.Failure{Err: &Error{Message: "whitespace: the pattern matches more than white space"}})
 		}
 	}
@@ -98,9 +99,9 @@ func (m *machine) schema(v *jsonValue, s Spec) exprID {
 }
 
 // blanks returns JSON's white space characters.
-func blanks() (s byteSet) {
+func blanks() (s regex.ByteSet) {
 	for _, c := range []byte(" \t\n\r") {
-		s.add(c)
+		s.Add(c)
 	}
 	return s
 }
@@ -114,12 +115,12 @@ const (
 
 // whitespace matches usual white space between JSON tokens: nothing, a space, or line breaks and an
 // indent.
-func (m *machine) whitespace() regexID {
-	line := m.concat(m.opt(m.literal("\r")), m.literal("\n"))
-	var indent byteSet
-	indent.add(' ')
-	indent.add('\t')
-	return m.or(rEps, m.literal(" "), m.concat(m.repeat(line, 1, maxLineEnds), m.repeat(m.set(indent), 0, maxIndent)))
+func (m *machine) whitespace() regex.ID {
+	line := m.Concat(m.Opt(m.Literal("\r")), m.Literal("\n"))
+	var indent regex.ByteSet
+	indent.Add(' ')
+	indent.Add('\t')
+	return m.Or(regex.Epsilon, m.Literal(" "), m.Concat(m.Repeat(line, 1, maxLineEnds), m.Repeat(m.Set(indent), 0, maxIndent)))
 }
 
 // isOld reports whether the schema has a draft before 2019-09.
@@ -274,7 +275,7 @@ func (b *builder) compile(list []*schemaNode) exprID {
 		return e
 	}
 	if b.work++; b.work > maxSchemaWork {
-		panic(tooLarge{"the schema has too many parts"})
+		panic(regex.Large("the schema has too many parts"))
 	}
 	name, e := b.m.rule()
 	b.rules[string(key)] = e

@@ -1,5 +1,7 @@
 package grammar
 
+import "github.com/shoal-llm/shoal/internal/text/grammar/regex"
+
 // Values of Spec.Thought.
 const (
 	ThoughtBegun = "begun" // the prompt has opened a thought: the text starts inside it
@@ -23,9 +25,9 @@ const blanksAfter = 8
 // closing mark and not part of the grammar.
 func (m *machine) afterThought(how string, top exprID) exprID {
 	name, rest := m.rule()
-	m.rules[name] = m.seq(m.lex(m.repeat(m.set(blanks()), 0, blanksAfter)), top)
+	m.rules[name] = m.seq(m.lex(m.Repeat(m.Set(blanks()), 0, blanksAfter)), top)
 	m.thought = m.frame(rest, noFrame)
-	end := m.literal(thoughtClose)
+	end := m.Literal(thoughtClose)
 	thought := m.seq(m.lex(m.until(end, end)), rest)
 	if how == ThoughtBegun {
 		return thought
@@ -46,7 +48,7 @@ func (m *machine) mark(v *Vocabulary, s *state, token int32) string {
 		}
 	case thoughtClose:
 		for _, t := range s.threads {
-			if t.k == m.thought && m.step(t.r, thoughtClose[0]) != rEmpty {
+			if t.k == m.thought && m.Step(t.r, thoughtClose[0]) != regex.Empty {
 				return thoughtClose
 			}
 		}

@@ -3,6 +3,8 @@ package grammar
 import (
 	"math/big"
 	"slices"
+
+	"github.com/shoal-llm/shoal/internal/text/grammar/regex"
 )
 
 // validator checks values that a schema itself lists, in enumerations.
@@ -13,7 +15,7 @@ type validator struct {
 
 func (v *validator) valid(n *schemaNode, x *jsonValue, depth int) bool {
 	if v.steps++; depth > 100 || v.steps > 1<<20 {
-		panic(tooLarge{"validating its enumerations takes too many steps"})
+		panic(regex.Large("validating its enumerations takes too many steps"))
 	}
 	if n.v.kind == jBool {
 		return n.v.b
@@ -94,15 +96,15 @@ func (v *validator) keyword(n *schemaNode, k string, s, x *jsonValue, depth int)
 		case "maxLength":
 			return runes <= size
 		case "pattern", "\x00pattern":
-			return b.m.matches(b.pattern(n, k, s.s), jsonSpelling(x.s)) == (k == "pattern")
+			return b.m.Matches(b.pattern(n, k, s.s), regex.JSONSpelling(x.s)) == (k == "pattern")
 		case "format":
-			return b.m.matches(b.format(n, s.text()), jsonSpelling(x.s))
+			return b.m.Matches(b.format(n, s.text()), regex.JSONSpelling(x.s))
 		case "\x00strings":
 			return !slices.ContainsFunc(s.list, x.same)
 		}
 	case jNumber:
 		r, ok := x.number()
-		if in, is := numberFormats[s.text()]; k == "format" && is && ok {
+		if in, is := regex.NumberFormats[s.text()]; k == "format" && is && ok {
 			return r.Cmp(in[0]) >= 0 && r.Cmp(in[1]) <= 0
 		}
 		limit, also := s.number()

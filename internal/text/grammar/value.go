@@ -1,6 +1,10 @@
 package grammar
 
-import "strconv"
+import (
+	"strconv"
+
+	"github.com/shoal-llm/shoal/internal/text/grammar/regex"
+)
 
 // value returns the expression of the values that the schemas of f allow.
 func (b *builder) value(f *conjunction) exprID {
@@ -17,7 +21,7 @@ func (b *builder) value(f *conjunction) exprID {
 		ways = append(ways, m.text("null"))
 	}
 	if f.types&tBool != 0 {
-		ways = append(ways, m.lex(m.or(m.literal("true"), m.literal("false"))))
+		ways = append(ways, m.lex(m.Or(m.Literal("true"), m.Literal("false"))))
 	}
 	if f.types&(tInteger|tFraction) != 0 {
 		e := b.numeric(f)
@@ -25,7 +29,7 @@ func (b *builder) value(f *conjunction) exprID {
 	}
 	if f.types&tString != 0 {
 		r := b.stringBody(f)
-		ways = append(ways, m.lex(m.concat(m.literal(`"`), r)))
+		ways = append(ways, m.lex(m.Concat(m.Literal(`"`), r)))
 	}
 	if f.types&tArray != 0 {
 		e := b.array(f)
@@ -44,7 +48,7 @@ func (b *builder) literals(f *conjunction, n *schemaNode, k string) exprID {
 	if k == "enum" {
 		list = list[0].list
 	}
-	var words []regexID
+	var words []regex.ID
 	var ways []exprID
 	v := &validator{b: b}
 	for _, x := range list {
@@ -66,31 +70,31 @@ func (b *builder) literals(f *conjunction, n *schemaNode, k string) exprID {
 			ways = append(ways, b.constant(x))
 		}
 	}
-	return b.m.alt(append(ways, b.m.lex(b.m.or(words...)))...)
+	return b.m.alt(append(ways, b.m.lex(b.m.Or(words...)))...)
 }
 
 // scalar returns the spelling of a value: a string in its shortest form, and a number that must be
 // an integer without fraction or exponent.
-func (b *builder) scalar(x *jsonValue, t types) regexID {
+func (b *builder) scalar(x *jsonValue, t types) regex.ID {
 	m := b.m
 	switch x.kind {
 	case jNull:
-		return m.literal("null")
+		return m.Literal("null")
 	case jBool:
-		return m.literal(strconv.FormatBool(x.b))
+		return m.Literal(strconv.FormatBool(x.b))
 	case jString:
-		return m.literal(`"` + jsonSpelling(x.s) + `"`)
+		return m.Literal(`"` + regex.JSONSpelling(x.s) + `"`)
 	}
 	if r, ok := x.number(); ok && r.IsInt() && t&tFraction == 0 {
-		return m.literal(r.Num().String())
+		return m.Literal(r.Num().String())
 	}
-	return m.literal(x.s)
+	return m.Literal(x.s)
 }
 
 func (b *builder) constant(x *jsonValue) exprID {
 	m := b.m
 	blank := m.lex(b.ws)
-	sep := m.lex(m.concat(b.ws, m.literal(","), b.ws))
+	sep := m.lex(m.Concat(b.ws, m.Literal(","), b.ws))
 	var list []exprID
 	switch x.kind {
 	case jArray:
@@ -111,7 +115,7 @@ func (b *builder) constant(x *jsonValue) exprID {
 			if i > 0 {
 				list = append(list, sep)
 			}
-			list = append(list, m.lex(m.concat(m.literal(`"`+jsonSpelling(k)+`"`), b.ws, m.literal(":"), b.ws)), b.constant(x.at[k]))
+			list = append(list, m.lex(m.Concat(m.Literal(`"`+regex.JSONSpelling(k)+`"`), b.ws, m.Literal(":"), b.ws)), b.constant(x.at[k]))
 		}
 		if len(x.keys) > 0 {
 			list = append(list, blank)
@@ -122,12 +126,12 @@ func (b *builder) constant(x *jsonValue) exprID {
 }
 
 func (b *builder) numeric(f *conjunction) exprID {
-	c := numbers{integer: f.types&tFraction == 0}
+	c := regex.Numbers{Integer: f.types&tFraction == 0}
 	for _, n := range f.nodes {
-		if r, ok := numberFormats[n.v.get("format").text()]; ok {
-			c.atLeast(bound{at: r[0]})
-			c.atMost(bound{at: r[1]})
-		} else if name := n.v.get("format").text(); name != "" && formats[name] == "" {
+		if r, ok := regex.NumberFormats[n.v.get("format").text()]; ok {
+			c.AtLeast(regex.Bound{At: r[0]})
+			c.AtMost(regex.Bound{At: r[1]})
+		} else if name := n.v.get("format").text(); name != "" && regex.Formats[name] == "" {
 			b.annotation(n, "format")
 		}
 		for _, k := range [...]string{"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"} {
@@ -145,28 +149,28 @@ func (b *builder) numeric(f *conjunction) exprID {
 			}
 			switch k {
 			case "minimum":
-				c.atLeast(bound{r, open("exclusiveMinimum")})
+				c.AtLeast(regex.Bound{At: r, Open: open("exclusiveMinimum")})
 			case "maximum":
-				c.atMost(bound{r, open("exclusiveMaximum")})
+				c.AtMost(regex.Bound{At: r, Open: open("exclusiveMaximum")})
 			case "exclusiveMinimum":
-				c.atLeast(bound{r, true})
+				c.AtLeast(regex.Bound{At: r, Open: true})
 			case "exclusiveMaximum":
-				c.atMost(bound{r, true})
+				c.AtMost(regex.Bound{At: r, Open: true})
 			default:
 				if r.Sign() <= 0 {
 					panic(b.fail(n, k, "'multipleOf' must be more than 0"))
 				}
-				c.steps = append(c.steps, r)
+				c.Steps = append(c.Steps, r)
 			}
 		}
 	}
-	if c.integer && len(c.steps) == 0 {
-		c.within(numberFormats["int64"])
+	if c.Integer && len(c.Steps) == 0 {
+		c.Within(regex.NumberFormats["int64"])
 	}
-	if c.lo != nil && c.hi != nil && c.lo.at.Cmp(c.hi.at) > 0 {
+	if c.Lo != nil && c.Hi != nil && c.Lo.At.Cmp(c.Hi.At) > 0 {
 		return eFail
 	}
-	r, bad := b.m.number(&c)
+	r, bad := b.m.Number(&c)
 	if bad != "" {
 		panic(b.fail(f.nodes[0], bad, "'%s' has a value that cannot be enforced", bad))
 	}
@@ -174,12 +178,12 @@ func (b *builder) numeric(f *conjunction) exprID {
 }
 
 // pattern compiles a pattern that a string must contain.
-func (b *builder) pattern(n *schemaNode, k, text string) regexID {
+func (b *builder) pattern(n *schemaNode, k, text string) regex.ID {
 	key := "p" + text
 	if r, ok := b.memo[key]; ok {
 		return r
 	}
-	r, err := b.m.pattern(text, "", jsonText{b.m.regexes}, false)
+	r, err := b.m.Pattern(text, "", regex.JSONText(b.m.Store), false)
 	if err != nil {
 		panic(b.fail(n, k, "%v", err))
 	}
@@ -188,17 +192,17 @@ func (b *builder) pattern(n *schemaNode, k, text string) regexID {
 }
 
 // format compiles the pattern of a string format. An unknown format is an annotation.
-func (b *builder) format(n *schemaNode, name string) regexID {
-	text, ok := formats[name]
+func (b *builder) format(n *schemaNode, name string) regex.ID {
+	text, ok := regex.Formats[name]
 	if !ok {
 		b.annotation(n, "format")
-		return rAll
+		return regex.All
 	}
 	key := "f" + name
 	if r, ok := b.memo[key]; ok {
 		return r
 	}
-	r, err := b.m.pattern(text, "", jsonText{b.m.regexes}, true)
+	r, err := b.m.Pattern(text, "", regex.JSONText(b.m.Store), true)
 	if err != nil {
 		panic(b.fail(n, "format", "%v", err))
 	}
@@ -207,10 +211,10 @@ func (b *builder) format(n *schemaNode, name string) regexID {
 }
 
 // stringBody matches the rest of a string after its opening quote, including the closing quote.
-func (b *builder) stringBody(f *conjunction) regexID {
+func (b *builder) stringBody(f *conjunction) regex.ID {
 	m := b.m
 	lo, hi := 0, -1
-	var parts []regexID
+	var parts []regex.ID
 	for _, n := range f.nodes {
 		for _, k := range n.v.keys {
 			x := n.v.at[k]
@@ -231,51 +235,51 @@ func (b *builder) stringBody(f *conjunction) regexID {
 				}
 				r := b.pattern(n, "pattern", x.s)
 				if k != "pattern" {
-					r = m.not(r)
+					r = m.Not(r)
 				}
 				parts = append(parts, r)
 			case "format":
 				if x.kind != jString {
 					panic(b.fail(n, k, "'format' must be a string"))
 				}
-				if r := b.format(n, x.s); r != rAll {
+				if r := b.format(n, x.s); r != regex.All {
 					parts = append(parts, r)
 				}
 			case "\x00strings":
-				var list []regexID
+				var list []regex.ID
 				for _, s := range x.list {
-					list = append(list, m.literal(jsonSpelling(s.s)+`"`))
+					list = append(list, m.Literal(regex.JSONSpelling(s.s)+`"`))
 				}
-				parts = append(parts, m.not(m.or(list...)))
+				parts = append(parts, m.Not(m.Or(list...)))
 			}
 		}
 	}
-	quote := m.literal(`"`)
+	quote := m.Literal(`"`)
 	if hi >= 0 && lo > hi {
-		return rEmpty
+		return regex.Empty
 	}
 	if len(parts) == 0 {
-		return m.concat(m.repeat(m.char, lo, hi), quote)
+		return m.Concat(m.Repeat(m.char, lo, hi), quote)
 	}
 	// All parts include the closing quote, so that a complement does not extend beyond it.
-	list := make([]regexID, 0, len(parts)+1)
+	list := make([]regex.ID, 0, len(parts)+1)
 	bare := true
 	for _, p := range parts {
-		if m.nodes[p].kind == kNot {
-			if x := m.nodes[p].a; m.finite(x) && m.nodes[x].kind != kEps {
+		if x, ok := m.Complemented(p); ok {
+			if m.Finite(x) && x != regex.Epsilon {
 				list = append(list, p) // of literals with their quotes
 			} else {
-				list = append(list, m.not(m.concat(x, quote)))
+				list = append(list, m.Not(m.Concat(x, quote)))
 			}
 			continue
 		}
 		bare = false
-		list = append(list, m.concat(p, quote))
+		list = append(list, m.Concat(p, quote))
 	}
 	if bare || lo > 0 || hi >= 0 {
-		list = append(list, m.concat(m.repeat(m.shortChar, lo, hi), quote))
+		list = append(list, m.Concat(m.Repeat(m.shortChar, lo, hi), quote))
 	}
-	return m.and(list...)
+	return m.And(list...)
 }
 
 func (b *builder) sizes(f *conjunction, least, most string) (lo, hi int) {
@@ -350,7 +354,7 @@ func (b *builder) array(f *conjunction) exprID {
 	} else {
 		rest = eFail
 	}
-	comma := m.lex(m.concat(b.ws, m.literal(","), b.ws))
+	comma := m.lex(m.Concat(b.ws, m.Literal(","), b.ws))
 	blank := m.lex(b.ws)
 	upTo := func(n int) int {
 		if hi < 0 {

@@ -3,14 +3,16 @@ package jinja
 import (
 	"fmt"
 	"strings"
+
+	"github.com/shoal-llm/shoal/internal/text/jinja/python"
 )
 
 // getattr evaluates x.name: an attribute (method) first, then a key, as Jinja does.
-func (in *interp) getattr(v Value, name string) Value {
+func (in *interp) getattr(v python.Value, name string) python.Value {
 	if r, ok := in.attribute(v, name); ok {
 		return r
 	}
-	if d, ok := v.(*Dict); ok {
+	if d, ok := v.(*python.Dict); ok {
 		if r, ok := d.Get(name); ok {
 			return r
 		}
@@ -32,56 +34,56 @@ var pythonAttributes = map[string]string{
 
 // refuseUnknown fails for an attribute that Python has but this package lacks. In Python it is not
 // undefined, so its output must not be omitted.
-func (in *interp) refuseUnknown(v Value, name string) {
-	kind := typeName(v)
+func (in *interp) refuseUnknown(v python.Value, name string) {
+	kind := python.TypeName(v)
 	if c, ok := v.(*callable); ok && c.macro {
 		kind = "Macro"
 	}
 	if strings.Contains(pythonAttributes[kind], " "+name+" ") {
-		in.fail("'%s object' has no attribute '%s' here: it is not implemented", kind, name)
+		in.Fail("'%s object' has no attribute '%s' here: it is not implemented", kind, name)
 	}
 }
 
 // getitem evaluates x[i]: an item first, then an attribute.
-func (in *interp) getitem(v, i Value) Value {
+func (in *interp) getitem(v, i python.Value) python.Value {
 	switch c := v.(type) {
-	case *Dict:
-		if in.hashable(i) { // other keys are missing
-			if r, ok := c.lookup(in.key(i)); ok {
+	case *python.Dict:
+		if in.Hashable(i) { // other keys are missing
+			if r, ok := c.Lookup(in.Key(i)); ok {
 				return r
 			}
 		}
-	case *List:
-		if n, ok := index(i, len(c.items)); ok && c.indexable() {
-			return c.items[n]
+	case *python.List:
+		if n, ok := index(i, len(c.Items)); ok && c.Indexable() {
+			return c.Items[n]
 		}
-	case Str:
-		in.scan(c)
-		if _, _, isInt, ok := number(i); ok && isInt {
-			if n, ok := index(i, c.runes()); ok {
-				return c.at(n)
+	case python.Str:
+		in.Scan(c)
+		if _, _, isInt, ok := python.Number(i); ok && isInt {
+			if n, ok := index(i, c.Runes()); ok {
+				return c.At(n)
 			}
 		}
-	case *Undefined:
+	case *python.Undefined:
 		in.defined(v)
 	}
-	if s, ok := i.(Str); ok {
-		if r, ok := in.attribute(v, s.s); ok {
+	if s, ok := i.(python.Str); ok {
+		if r, ok := in.attribute(v, s.Text); ok {
 			return r
 		}
 		if !isDict(v) { // a missing key is undefined
-			in.refuseUnknown(v, s.s)
+			in.refuseUnknown(v, s.Text)
 		}
-		return missing(v, "attribute", s.s)
+		return missing(v, "attribute", s.Text)
 	}
-	return missing(v, "element", in.repr(i).s)
+	return missing(v, "element", in.Repr(i).Text)
 }
 
-func isDict(v Value) bool { _, ok := v.(*Dict); return ok }
+func isDict(v python.Value) bool { _, ok := v.(*python.Dict); return ok }
 
 // index resolves Python's negative indices.
-func index(v Value, n int) (int, bool) {
-	i, _, isInt, ok := number(v)
+func index(v python.Value, n int) (int, bool) {
+	i, _, isInt, ok := python.Number(v)
 	if !ok || !isInt {
 		return 0, false
 	}
@@ -91,113 +93,113 @@ func index(v Value, n int) (int, bool) {
 	return int(i), i >= 0 && i < int64(n)
 }
 
-func missing(v Value, what, name string) *Undefined {
-	kind := typeName(v) + " object"
+func missing(v python.Value, what, name string) *python.Undefined {
+	kind := python.TypeName(v) + " object"
 	if v == nil {
 		kind = "None"
 	}
 	if what == "element" {
-		return &Undefined{kind + " has no element " + oneLine(name)}
+		return &python.Undefined{Message: kind + " has no element " + oneLine(name)}
 	}
-	return &Undefined{"'" + kind + "' has no " + what + " '" + oneLine(name) + "'"}
+	return &python.Undefined{Message: "'" + kind + "' has no " + what + " '" + oneLine(name) + "'"}
 }
 
 // attribute finds methods and computed attributes, not keys.
-func (in *interp) attribute(v Value, name string) (Value, bool) {
-	if _, ok := v.(*Undefined); ok {
+func (in *interp) attribute(v python.Value, name string) (python.Value, bool) {
+	if _, ok := v.(*python.Undefined); ok {
 		in.defined(v)
 	}
 	if strings.HasPrefix(name, "_") {
 		return nil, false // the sandbox hides Python's internals
 	}
 	switch v := v.(type) {
-	case object:
+	case *loopObject:
 		return v.attr(in, name)
-	case *Namespace:
-		return v.attrs.Get(name)
-	case Str:
+	case *python.Namespace:
+		return v.Attrs.Get(name)
+	case python.Str:
 		if m, ok := strMethods[name]; ok {
-			return &callable{name: name, call: func(in *interp, a *args) Value {
-				in.scan(v)
+			return &callable{name: name, call: func(in *interp, a *args) python.Value {
+				in.Scan(v)
 				return m(in, v, a)
 			}}, true
 		}
-	case *Dict:
+	case *python.Dict:
 		if m, ok := dictMethods[name]; ok {
-			return &callable{name: name, call: func(in *interp, a *args) Value { return m(in, v, a) }}, true
+			return &callable{name: name, call: func(in *interp, a *args) python.Value { return m(in, v, a) }}, true
 		}
 		if strings.Contains(" clear pop popitem setdefault update ", " "+name+" ") {
-			in.fail("access to attribute '%s' of 'dict' object is unsafe", name)
+			in.Fail("access to attribute '%s' of 'dict' object is unsafe", name)
 		}
-	case *List:
+	case *python.List:
 		if x, ok := groupAttribute(v, name); ok {
 			return x, true
 		}
-		if m, ok := listMethods[name]; ok && v.kind <= kindTuple {
-			return &callable{name: name, call: func(in *interp, a *args) Value { return m(in, v, a) }}, true
+		if m, ok := listMethods[name]; ok && v.Kind <= python.KindTuple {
+			return &callable{name: name, call: func(in *interp, a *args) python.Value { return m(in, v, a) }}, true
 		}
-		if v.kind == kindList && strings.Contains(" append clear extend insert pop remove reverse sort ", " "+name+" ") {
-			in.fail("access to attribute '%s' of 'list' object is unsafe", name)
+		if v.Kind == python.KindList && strings.Contains(" append clear extend insert pop remove reverse sort ", " "+name+" ") {
+			in.Fail("access to attribute '%s' of 'list' object is unsafe", name)
 		}
 	}
 	return nil, false
 }
 
-var dictMethods = map[string]func(in *interp, d *Dict, a *args) Value{
-	"get": func(in *interp, d *Dict, a *args) Value {
+var dictMethods = map[string]func(in *interp, d *python.Dict, a *args) python.Value{
+	"get": func(in *interp, d *python.Dict, a *args) python.Value {
 		p := a.bind(in, "get", "key", "default?")
 		if len(a.named) > 0 {
-			in.fail("dict.get() takes no keyword arguments")
+			in.Fail("dict.get() takes no keyword arguments")
 		}
-		if v, ok := d.lookup(in.key(p[0])); ok {
+		if v, ok := d.Lookup(in.Key(p[0])); ok {
 			return v
 		}
 		return orNone(p[1])
 	},
-	"items":  func(in *interp, d *Dict, a *args) Value { return in.view(a, "dict_items", d.items()) },
-	"keys":   func(in *interp, d *Dict, a *args) Value { return in.view(a, "dict_keys", d.keys()) },
-	"values": func(in *interp, d *Dict, a *args) Value { return in.view(a, "dict_values", d.values()) },
-	"copy": func(in *interp, d *Dict, a *args) Value {
-		in.charge(64 * d.Len())
-		return d.clone()
+	"items":  func(in *interp, d *python.Dict, a *args) python.Value { return in.view(a, "dict_items", d.Items()) },
+	"keys":   func(in *interp, d *python.Dict, a *args) python.Value { return in.view(a, "dict_keys", d.Keys()) },
+	"values": func(in *interp, d *python.Dict, a *args) python.Value { return in.view(a, "dict_values", d.Values()) },
+	"copy": func(in *interp, d *python.Dict, a *args) python.Value {
+		in.Charge(64 * d.Len())
+		return d.Clone()
 	},
 }
 
-func (in *interp) view(a *args, name string, items []Value) Value {
+func (in *interp) view(a *args, name string, items []python.Value) python.Value {
 	a.bind(in, name)
-	in.step(len(items))
-	in.charge(64 * len(items))
-	return &List{items: items, kind: kindView, name: name}
+	in.Step(len(items))
+	in.Charge(64 * len(items))
+	return &python.List{Items: items, Kind: python.KindView, Name: name}
 }
 
-var listMethods = map[string]func(in *interp, l *List, a *args) Value{
-	"count": func(in *interp, l *List, a *args) Value {
+var listMethods = map[string]func(in *interp, l *python.List, a *args) python.Value{
+	"count": func(in *interp, l *python.List, a *args) python.Value {
 		v, n := a.bind(in, "count", "value")[0], int64(0)
-		for _, x := range l.items {
-			if in.equal(x, v) {
+		for _, x := range l.Items {
+			if in.Equal(x, v) {
 				n++
 			}
 		}
 		return n
 	},
-	"index": func(in *interp, l *List, a *args) Value {
+	"index": func(in *interp, l *python.List, a *args) python.Value {
 		v := a.bind(in, "index", "value")[0]
-		for i, x := range l.items {
-			if in.equal(x, v) {
+		for i, x := range l.Items {
+			if in.Equal(x, v) {
 				return int64(i)
 			}
 		}
-		in.fail("value is not in list")
+		in.Fail("value is not in list")
 		return nil
 	},
-	"copy": func(in *interp, l *List, a *args) Value {
-		in.charge(16 * len(l.items))
-		return &List{items: append([]Value(nil), l.items...), kind: l.kind}
+	"copy": func(in *interp, l *python.List, a *args) python.Value {
+		in.Charge(16 * len(l.Items))
+		return &python.List{Items: append([]python.Value(nil), l.Items...), Kind: l.Kind}
 	},
 }
 
 // slice evaluates x[a:b:c] for strings and lists.
-func (in *interp) slice(line int, v Value, s *slicing, sc *scope) Value {
+func (in *interp) slice(line int, v python.Value, s *slicing, sc *scope) python.Value {
 	var bound [3]*int
 	for i, e := range s {
 		if e == nil {
@@ -206,49 +208,49 @@ func (in *interp) slice(line int, v Value, s *slicing, sc *scope) Value {
 		switch x := e(in, sc).(type) {
 		case nil:
 		default:
-			n, _, isInt, ok := number(x)
+			n, _, isInt, ok := python.Number(x)
 			if !ok || !isInt {
 				in.defined(x)
-				in.fail("slice indices must be integers or None")
+				in.Fail("slice indices must be integers or None")
 			}
 			k := int(min(max(n, -1<<40), 1<<40))
 			bound[i] = &k
 		}
 	}
-	in.line = line
+	in.Line = line
 	switch c := v.(type) {
-	case Str:
-		in.scan(c)
-		n := c.runes()
+	case python.Str:
+		in.Scan(c)
+		n := c.Runes()
 		lo, step, count := in.sliceRange(bound, n)
 		if step == 1 {
-			a := c.offset(lo)
-			return in.made(c.slice(a, a+c.slice(a, len(c.s)).offset(count)))
+			a := c.Offset(lo)
+			return in.Made(c.Slice(a, a+c.Slice(a, len(c.Text)).Offset(count)))
 		}
-		in.charge(40 * n)
-		chars := c.chars()
-		var b builder
+		in.Charge(40 * n)
+		chars := c.Chars()
+		var b python.Builder
 		for i := range count {
-			b.add(chars[lo+i*step])
+			b.Add(chars[lo+i*step])
 		}
-		return b.str()
-	case *List:
-		if !c.indexable() {
+		return b.Str()
+	case *python.List:
+		if !c.Indexable() {
 			break
 		}
-		lo, step, count := in.sliceRange(bound, len(c.items))
-		in.charge(16 * count)
-		r := &List{kind: c.kind, name: c.name, items: make([]Value, count)}
+		lo, step, count := in.sliceRange(bound, len(c.Items))
+		in.Charge(16 * count)
+		r := &python.List{Kind: c.Kind, Name: c.Name, Items: make([]python.Value, count)}
 		for i := range count {
-			r.items[i] = c.items[lo+i*step]
+			r.Items[i] = c.Items[lo+i*step]
 		}
-		if c.kind == kindRange && count > 0 && step == 1 {
-			r.name = fmt.Sprintf("range(%d, %d)", r.items[0], r.items[count-1].(int64)+1)
+		if c.Kind == python.KindRange && count > 0 && step == 1 {
+			r.Name = fmt.Sprintf("range(%d, %d)", r.Items[0], r.Items[count-1].(int64)+1)
 		}
 		return r
 	}
 	in.defined(v)
-	in.fail("'%s' object cannot be sliced", typeName(v))
+	in.Fail("'%s' object cannot be sliced", python.TypeName(v))
 	return nil
 }
 
@@ -259,7 +261,7 @@ func (in *interp) sliceRange(bound [3]*int, n int) (lo, step, count int) {
 		step = *bound[2]
 	}
 	if step == 0 {
-		in.fail("slice step cannot be zero")
+		in.Fail("slice step cannot be zero")
 	}
 	floor, ceil := 0, n
 	if step < 0 {

@@ -3,17 +3,19 @@ package jinja
 import (
 	"math"
 	"math/bits"
+
+	"github.com/shoal-llm/shoal/internal/text/jinja/python"
 )
 
-func (in *interp) unary(op string, v Value) Value {
+func (in *interp) unary(op string, v python.Value) python.Value {
 	if op == "not" {
-		return !truth(v)
+		return !python.Truth(v)
 	}
 	in.defined(v)
-	i, f, isInt, ok := number(v)
+	i, f, isInt, ok := python.Number(v)
 	switch {
 	case !ok:
-		in.fail("bad operand type for unary %s: '%s'", op, typeName(v))
+		in.Fail("bad operand type for unary %s: '%s'", op, python.TypeName(v))
 	case isInt && op == "-":
 		return in.checked(-i, i == math.MinInt64)
 	case isInt:
@@ -24,11 +26,11 @@ func (in *interp) unary(op string, v Value) Value {
 	return f
 }
 
-func (in *interp) arithmetic(op string, a, b Value) Value {
+func (in *interp) arithmetic(op string, a, b python.Value) python.Value {
 	in.defined(a)
 	in.defined(b)
-	if x, f, xi, ok := number(a); ok {
-		if y, g, yi, ok := number(b); ok {
+	if x, f, xi, ok := python.Number(a); ok {
+		if y, g, yi, ok := python.Number(b); ok {
 			if xi && yi && op != "/" {
 				return in.integers(op, x, y)
 			}
@@ -48,70 +50,70 @@ func (in *interp) arithmetic(op string, a, b Value) Value {
 			return r
 		}
 	case "%":
-		if s, ok := a.(Str); ok {
+		if s, ok := a.(python.Str); ok {
 			return in.percent(s, b)
 		}
 	}
-	in.fail("unsupported operand type(s) for %s: '%s' and '%s'", op, typeName(a), typeName(b))
+	in.Fail("unsupported operand type(s) for %s: '%s' and '%s'", op, python.TypeName(a), python.TypeName(b))
 	return nil
 }
 
-func (in *interp) plus(a, b Value) (Value, bool) {
+func (in *interp) plus(a, b python.Value) (python.Value, bool) {
 	switch a := a.(type) {
-	case Str:
-		if b, ok := b.(Str); ok {
-			in.charge(len(a.s) + len(b.s))
-			return joinStr([]Str{a, b}, Str{}), true
+	case python.Str:
+		if b, ok := b.(python.Str); ok {
+			in.Charge(len(a.Text) + len(b.Text))
+			return python.JoinStr([]python.Str{a, b}, python.Str{}), true
 		}
-	case *List:
-		b, ok := b.(*List)
-		if ok && a.kind == b.kind && a.kind <= kindTuple {
-			in.charge(16 * (len(a.items) + len(b.items)))
-			items := append(append([]Value(nil), a.items...), b.items...)
-			return &List{items: items, kind: a.kind}, true
+	case *python.List:
+		b, ok := b.(*python.List)
+		if ok && a.Kind == b.Kind && a.Kind <= python.KindTuple {
+			in.Charge(16 * (len(a.Items) + len(b.Items)))
+			items := append(append([]python.Value(nil), a.Items...), b.Items...)
+			return &python.List{Items: items, Kind: a.Kind}, true
 		}
 	}
 	return nil, false
 }
 
 // repeat evaluates sequence * count.
-func (in *interp) repeat(a, b Value) (Value, bool) {
-	n, _, isInt, ok := number(b)
+func (in *interp) repeat(a, b python.Value) (python.Value, bool) {
+	n, _, isInt, ok := python.Number(b)
 	if !ok || !isInt {
 		return nil, false
 	}
 	n = max(n, 0)
 	size := 0
 	switch a := a.(type) {
-	case Str:
-		size = len(a.s) + 16*len(a.lit)
-	case *List:
-		size = 16 * len(a.items)
-		if a.kind > kindTuple {
+	case python.Str:
+		size = len(a.Text) + 16*len(a.Marks)
+	case *python.List:
+		size = 16 * len(a.Items)
+		if a.Kind > python.KindTuple {
 			return nil, false
 		}
 	default:
 		return nil, false
 	}
 	if hi, lo := bits.Mul64(uint64(size), uint64(n)); hi != 0 || lo > math.MaxInt32 {
-		in.charge(math.MaxInt)
+		in.Charge(math.MaxInt)
 	} else {
-		in.charge(int(lo))
+		in.Charge(int(lo))
 	}
-	if s, ok := a.(Str); ok {
-		var b builder
-		if s.s != "" {
+	if s, ok := a.(python.Str); ok {
+		var b python.Builder
+		if s.Text != "" {
 			for range n {
-				b.add(s)
+				b.Add(s)
 			}
 		}
-		return b.str(), true
+		return b.Str(), true
 	}
-	l := a.(*List)
-	r := &List{kind: l.kind}
-	if len(l.items) > 0 {
+	l := a.(*python.List)
+	r := &python.List{Kind: l.Kind}
+	if len(l.Items) > 0 {
 		for range n {
-			r.items = append(r.items, l.items...)
+			r.Items = append(r.Items, l.Items...)
 		}
 	}
 	return r, true
@@ -120,12 +122,12 @@ func (in *interp) repeat(a, b Value) (Value, bool) {
 // checked fails if the integer exceeds 64 bits, where Python's would grow.
 func (in *interp) checked(v int64, overflow bool) int64 {
 	if overflow {
-		in.limit("integer overflow: bits of an integer", 64)
+		in.Exceed("integer overflow: bits of an integer", 64)
 	}
 	return v
 }
 
-func (in *interp) integers(op string, x, y int64) Value {
+func (in *interp) integers(op string, x, y int64) python.Value {
 	switch op {
 	case "+":
 		s := x + y
@@ -137,7 +139,7 @@ func (in *interp) integers(op string, x, y int64) Value {
 		return in.product(x, y)
 	case "//", "%":
 		if y == 0 {
-			in.fail("integer division or modulo by zero")
+			in.Fail("integer division or modulo by zero")
 		}
 		q, r := x/y, x%y
 		if r != 0 && (r < 0) != (y < 0) {
@@ -168,7 +170,7 @@ func (in *interp) product(x, y int64) int64 {
 	return in.checked(p, x != 0 && (p/x != y || (x == -1 && y == math.MinInt64)))
 }
 
-func (in *interp) floats(op string, f, g float64) Value {
+func (in *interp) floats(op string, f, g float64) python.Value {
 	switch op {
 	case "+":
 		return f + g
@@ -178,12 +180,12 @@ func (in *interp) floats(op string, f, g float64) Value {
 		return f * g
 	case "**":
 		if f == 0 && g < 0 {
-			in.fail("0.0 cannot be raised to a negative power")
+			in.Fail("0.0 cannot be raised to a negative power")
 		}
 		return math.Pow(f, g)
 	}
 	if g == 0 {
-		in.fail("division by zero")
+		in.Fail("division by zero")
 	}
 	switch op {
 	case "/":

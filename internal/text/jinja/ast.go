@@ -1,10 +1,12 @@
 package jinja
 
+import "github.com/shoal-llm/shoal/internal/text/jinja/python"
+
 // A template is parsed into functions, which rendering calls.
 type (
-	expr   func(in *interp, sc *scope) Value
-	stmt   func(in *interp, sc *scope, out *builder) signal
-	target func(in *interp, v Value, sc *scope) // assigns to a target
+	expr   func(in *interp, sc *scope) python.Value
+	stmt   func(in *interp, sc *scope, out *python.Builder) signal
+	target func(in *interp, v python.Value, sc *scope) // assigns to a target
 )
 
 // argList has the arguments of a call; star and starStar may be nil.
@@ -34,7 +36,7 @@ type macroDef struct {
 }
 
 // piped evaluates to the text of a filter or set block, to which the block's filters are applied.
-func piped(_ *interp, sc *scope) Value {
+func piped(_ *interp, sc *scope) python.Value {
 	v, _ := sc.get("")
 	return v
 }

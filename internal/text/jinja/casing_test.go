@@ -6,6 +6,8 @@ import (
 
 	"golang.org/x/text/cases"
 	"golang.org/x/text/language"
+
+	"github.com/shoal-llm/shoal/internal/text/jinja/python"
 )
 
 // One code point may become several, as in Python. Python gave the expected counts.
@@ -17,7 +19,7 @@ func TestCasing(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, err := tmpl.Render(NewDict(), Options{}); err != nil || got.String() != want {
+		if got, err := tmpl.Render(python.NewDict(), Options{}); err != nil || got.String() != want {
 			t.Errorf("%s: %q, %v, want %q", source, got.String(), err, want)
 		}
 	}
@@ -26,7 +28,7 @@ func TestCasing(t *testing.T) {
 		if r >= 0xd800 && r < 0xe000 || !unicode.IsLetter(r) && !unicode.IsMark(r) {
 			continue
 		}
-		for i, got := range []string{upperRune(r), titleRune(r)} {
+		for i, got := range []string{python.UpperRune(r), python.TitleRune(r)} {
 			if want := []cases.Caser{upper, title}[i].String(string(r)); got != want {
 				t.Errorf("%q becomes %q, want %q", r, got, want)
 			} else if len([]rune(want)) > 1 {

@@ -8,6 +8,5 @@
 // caller can distinguish control tokens that the template wrote from user text.
 //
 // The reference is Python's jinja2 3.1; testdata/make_goldens.py renders the expected
-// results. Values are Python's: None is nil, then bool, int64, *big.Int (only from JSON:
-// printed and compared, no arithmetic), float64, Str, *List, *Dict.
+// results. Values are Python's (package python).
 package jinja

@@ -1,13 +1,17 @@
 package jinja
 
-import "strings"
+import (
+	"strings"
 
-func (in *interp) compare(op string, a, b Value) bool {
+	"github.com/shoal-llm/shoal/internal/text/jinja/python"
+)
+
+func (in *interp) compare(op string, a, b python.Value) bool {
 	switch op {
 	case "==":
-		return in.equal(a, b)
+		return in.Equal(a, b)
 	case "!=":
-		return !in.equal(a, b)
+		return !in.Equal(a, b)
 	case "in":
 		return in.contains(b, a)
 	case "notin":
@@ -17,7 +21,7 @@ func (in *interp) compare(op string, a, b Value) bool {
 	if !ok {
 		in.defined(a)
 		in.defined(b)
-		in.fail("'%s' not supported between instances of '%s' and '%s'", op, typeName(a), typeName(b))
+		in.Fail("'%s' not supported between instances of '%s' and '%s'", op, python.TypeName(a), python.TypeName(b))
 	}
 	switch op {
 	case "<":
@@ -40,11 +44,11 @@ const (
 )
 
 // order compares values that Python orders: numbers, strings, and sequences of these.
-func (in *interp) order(a, b Value) (ordering, bool) {
-	in.enter()
-	defer in.leave()
-	if x, f, xi, ok := number(a); ok {
-		y, g, yi, ok := number(b)
+func (in *interp) order(a, b python.Value) (ordering, bool) {
+	in.Enter()
+	defer in.Leave()
+	if x, f, xi, ok := python.Number(a); ok {
+		y, g, yi, ok := python.Number(b)
 		switch {
 		case !ok:
 			return 0, false
@@ -54,22 +58,22 @@ func (in *interp) order(a, b Value) (ordering, bool) {
 		return sign(f < g, f == g, f > g), true
 	}
 	switch a := a.(type) {
-	case Str:
-		if b, ok := b.(Str); ok {
-			in.scan(a)
-			return ordering(strings.Compare(a.s, b.s)), true
+	case python.Str:
+		if b, ok := b.(python.Str); ok {
+			in.Scan(a)
+			return ordering(strings.Compare(a.Text, b.Text)), true
 		}
-	case *List:
-		b, ok := b.(*List)
-		if !ok || a.kind != b.kind || a.kind > kindTuple {
+	case *python.List:
+		b, ok := b.(*python.List)
+		if !ok || a.Kind != b.Kind || a.Kind > python.KindTuple {
 			return 0, false
 		}
-		for i := range min(len(a.items), len(b.items)) {
-			if !in.equal(a.items[i], b.items[i]) {
-				return in.order(a.items[i], b.items[i])
+		for i := range min(len(a.Items), len(b.Items)) {
+			if !in.Equal(a.Items[i], b.Items[i]) {
+				return in.order(a.Items[i], b.Items[i])
 			}
 		}
-		x, y := len(a.items), len(b.items)
+		x, y := len(a.Items), len(b.Items)
 		return sign(x < y, x == y, x > y), true
 	}
 	return 0, false
@@ -87,36 +91,36 @@ func sign(lt, eq, gt bool) ordering {
 	return unordered
 }
 
-func (in *interp) contains(container, v Value) bool {
+func (in *interp) contains(container, v python.Value) bool {
 	switch c := container.(type) {
-	case Str:
-		s, ok := v.(Str)
+	case python.Str:
+		s, ok := v.(python.Str)
 		if !ok {
 			in.defined(v)
-			in.fail("'in <string>' requires string as left operand, not %s", typeName(v))
+			in.Fail("'in <string>' requires string as left operand, not %s", python.TypeName(v))
 		}
-		in.scan(c)
-		return strings.Contains(c.s, s.s)
-	case *Dict:
-		_, ok := c.lookup(in.key(v))
+		in.Scan(c)
+		return strings.Contains(c.Text, s.Text)
+	case *python.Dict:
+		_, ok := c.Lookup(in.Key(v))
 		return ok
-	case *List:
+	case *python.List:
 		for _, x := range in.iterate(c) {
-			if in.equal(x, v) {
+			if in.Equal(x, v) {
 				return true
 			}
 		}
 		return false
-	case *Undefined:
+	case *python.Undefined:
 		return false
 	}
-	in.fail("argument of type '%s' is not iterable", typeName(container))
+	in.Fail("argument of type '%s' is not iterable", python.TypeName(container))
 	return false
 }
 
 // defined fails with the message of an undefined value.
-func (in *interp) defined(v Value) {
-	if u, ok := v.(*Undefined); ok {
-		in.fail("%s", u.message)
+func (in *interp) defined(v python.Value) {
+	if u, ok := v.(*python.Undefined); ok {
+		in.Fail("%s", u.Message)
 	}
 }

@@ -4,83 +4,85 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/shoal-llm/shoal/internal/text/jinja/python"
 )
 
-func filterList(in *interp, v Value, a *args) Value {
+func filterList(in *interp, v python.Value, a *args) python.Value {
 	a.bind(in, "list")
 	items := in.iterate(v)
-	in.charge(16 * len(items))
-	return NewList(slices.Clone(items)...)
+	in.Charge(16 * len(items))
+	return python.NewList(slices.Clone(items)...)
 }
 
-func filterFirst(in *interp, v Value, a *args) Value {
+func filterFirst(in *interp, v python.Value, a *args) python.Value {
 	a.bind(in, "first")
-	if l, ok := v.(*List); ok && l.kind == kindIter && len(l.items) > 0 {
-		x := l.items[0]
-		l.items = l.items[1:]
+	if l, ok := v.(*python.List); ok && l.Kind == python.KindIter && len(l.Items) > 0 {
+		x := l.Items[0]
+		l.Items = l.Items[1:]
 		return x
 	}
-	if s, ok := v.(Str); ok && s.s != "" {
-		return s.at(0)
+	if s, ok := v.(python.Str); ok && s.Text != "" {
+		return s.At(0)
 	}
 	items := in.iterate(v)
 	if len(items) == 0 {
-		return &Undefined{"No first item, sequence was empty."}
+		return &python.Undefined{Message: "No first item, sequence was empty."}
 	}
 	return items[0]
 }
 
-func filterLast(in *interp, v Value, a *args) Value {
+func filterLast(in *interp, v python.Value, a *args) python.Value {
 	a.bind(in, "last")
-	if l, ok := v.(*List); ok && l.kind == kindIter {
-		in.fail("'%s' object is not reversible", l.name)
+	if l, ok := v.(*python.List); ok && l.Kind == python.KindIter {
+		in.Fail("'%s' object is not reversible", l.Name)
 	}
 	items := in.iterate(v)
 	if len(items) == 0 {
-		return &Undefined{"No last item, sequence was empty."}
+		return &python.Undefined{Message: "No last item, sequence was empty."}
 	}
 	return items[len(items)-1]
 }
 
-func filterJoin(in *interp, v Value, a *args) Value {
+func filterJoin(in *interp, v python.Value, a *args) python.Value {
 	p := a.bind(in, "join", "d?", "attribute?")
 	get := in.attrGetter(p[1], absent{})
-	var sep Str
+	var sep python.Str
 	if given(p[0]) {
-		sep = in.str(p[0])
+		sep = in.Str(p[0])
 	}
-	var parts []Str
+	var parts []python.Str
 	for i, x := range in.iterate(v) {
 		if i > 0 {
-			in.charge(len(sep.s))
+			in.Charge(len(sep.Text))
 		}
-		parts = append(parts, in.made(in.str(get(x))))
+		parts = append(parts, in.Made(in.Str(get(x))))
 	}
-	return joinStr(parts, sep)
+	return python.JoinStr(parts, sep)
 }
 
 // attrGetter returns x -> x.a.b for the attribute "a.b" (numeric parts are indices). Without an
 // attribute it returns the identity.
-func (in *interp) attrGetter(attr, otherwise Value) func(Value) Value {
-	var path []Value
+func (in *interp) attrGetter(attr, otherwise python.Value) func(python.Value) python.Value {
+	var path []python.Value
 	switch x := orNone(attr).(type) {
 	case nil:
-		return func(v Value) Value { return v }
-	case Str:
-		for part := range strings.SplitSeq(x.s, ".") {
+		return func(v python.Value) python.Value { return v }
+	case python.Str:
+		for part := range strings.SplitSeq(x.Text, ".") {
 			if i, err := strconv.ParseInt(part, 10, 64); err == nil && isDigit(part[0]) {
 				path = append(path, i)
 			} else {
-				path = append(path, Trusted(part))
+				path = append(path, python.Trusted(part))
 			}
 		}
 	default:
-		path = []Value{x}
+		path = []python.Value{x}
 	}
-	return func(v Value) Value {
+	return func(v python.Value) python.Value {
 		for _, p := range path {
 			v = in.getitem(v, p)
-			if _, undef := v.(*Undefined); undef && given(otherwise) && otherwise != nil {
+			if _, undef := v.(*python.Undefined); undef && given(otherwise) && otherwise != nil {
 				return otherwise
 			}
 		}
@@ -88,26 +90,26 @@ func (in *interp) attrGetter(attr, otherwise Value) func(Value) Value {
 	}
 }
 
-func filterMap(in *interp, v Value, a *args) Value {
-	var f func(Value) Value
+func filterMap(in *interp, v python.Value, a *args) python.Value {
+	var f func(python.Value) python.Value
 	if i := a.find("attribute"); len(a.pos) == 0 && i >= 0 {
 		p := a.bind(in, "map", "attribute", "default?")
 		f = in.attrGetter(p[0], p[1])
 	} else {
 		name, rest := in.namedFunction("map", a)
-		f = func(x Value) Value { return in.filter(name, x, rest) }
+		f = func(x python.Value) python.Value { return in.filter(name, x, rest) }
 	}
-	var out []Value
+	var out []python.Value
 	for _, x := range in.iterateSome(v) {
-		in.charge(16)
+		in.Charge(16)
 		out = append(out, f(x))
 	}
-	return generator(out)
+	return python.Generator(out)
 }
 
 // iterateSome treats none, false and 0 as an empty list, as map and select do.
-func (in *interp) iterateSome(v Value) []Value {
-	if !truth(v) {
+func (in *interp) iterateSome(v python.Value) []python.Value {
+	if !python.Truth(v) {
 		return nil
 	}
 	return in.iterate(v)
@@ -116,54 +118,54 @@ func (in *interp) iterateSome(v Value) []Value {
 // namedFunction takes the name of a filter or test off the arguments.
 func (in *interp) namedFunction(fn string, a *args) (string, *args) {
 	if len(a.pos) == 0 {
-		in.fail("%s requires a filter argument", fn)
+		in.Fail("%s requires a filter argument", fn)
 	}
-	return in.wantStr(fn, a.pos[0]).s, &args{a.pos[1:], a.named}
+	return in.wantStr(fn, a.pos[0]).Text, &args{a.pos[1:], a.named}
 }
 
 // selecting implements select and reject, on items or on an attribute of them.
 func selecting(fn string, byAttr, want bool) filterFunc {
-	return func(in *interp, v Value, a *args) Value { return in.selectBy(fn, v, a, byAttr, want) }
+	return func(in *interp, v python.Value, a *args) python.Value { return in.selectBy(fn, v, a, byAttr, want) }
 }
 
-func (in *interp) selectBy(fn string, v Value, a *args, byAttr, want bool) Value {
-	get := func(x Value) Value { return x }
+func (in *interp) selectBy(fn string, v python.Value, a *args, byAttr, want bool) python.Value {
+	get := func(x python.Value) python.Value { return x }
 	if byAttr {
 		if len(a.pos) == 0 {
-			in.fail("%s: missing parameter for attribute name", fn)
+			in.Fail("%s: missing parameter for attribute name", fn)
 		}
 		get = in.attrGetter(a.pos[0], absent{})
 		a = &args{a.pos[1:], a.named}
 	}
-	check := truth
+	check := python.Truth
 	if len(a.pos) > 0 {
 		name, rest := in.namedFunction(fn, a)
-		check = func(x Value) bool { return truth(in.test(name, x, rest)) }
+		check = func(x python.Value) bool { return python.Truth(in.test(name, x, rest)) }
 	}
-	var out []Value
+	var out []python.Value
 	for _, x := range in.iterateSome(v) {
 		if check(get(x)) == want {
-			in.charge(16)
+			in.Charge(16)
 			out = append(out, x)
 		}
 	}
-	return generator(out)
+	return python.Generator(out)
 }
 
 // fold returns the key with which sort, unique, min, max and groupby compare values: strings are
 // case-insensitive by default.
-func (in *interp) fold(caseSensitive bool) func(Value) Value {
-	return func(v Value) Value {
-		if s, ok := v.(Str); ok && !caseSensitive {
-			return in.mapRunes(s, lowerRune)
+func (in *interp) fold(caseSensitive bool) func(python.Value) python.Value {
+	return func(v python.Value) python.Value {
+		if s, ok := v.(python.Str); ok && !caseSensitive {
+			return in.MapRunes(s, python.LowerRune)
 		}
 		return v
 	}
 }
 
-func (in *interp) sortBy(items []Value, key func(Value) Value, reverse bool) []Value {
-	type pair struct{ key, value Value }
-	in.charge(48 * len(items))
+func (in *interp) sortBy(items []python.Value, key func(python.Value) python.Value, reverse bool) []python.Value {
+	type pair struct{ key, value python.Value }
+	in.Charge(48 * len(items))
 	pairs := make([]pair, len(items))
 	for i, x := range items {
 		pairs[i] = pair{key(x), x}
@@ -173,7 +175,7 @@ func (in *interp) sortBy(items []Value, key func(Value) Value, reverse bool) []V
 		if !ok {
 			in.defined(a.key)
 			in.defined(b.key)
-			in.fail("'<' not supported between instances of '%s' and '%s'", typeName(a.key), typeName(b.key))
+			in.Fail("'<' not supported between instances of '%s' and '%s'", python.TypeName(a.key), python.TypeName(b.key))
 		}
 		if c == unordered {
 			c = same
@@ -183,88 +185,88 @@ func (in *interp) sortBy(items []Value, key func(Value) Value, reverse bool) []V
 		}
 		return int(c)
 	})
-	out := make([]Value, len(items))
+	out := make([]python.Value, len(items))
 	for i, p := range pairs {
 		out[i] = p.value
 	}
 	return out
 }
 
-func filterSort(in *interp, v Value, a *args) Value {
+func filterSort(in *interp, v python.Value, a *args) python.Value {
 	p := a.bind(in, "sort", "reverse?", "case_sensitive?", "attribute?")
 	f := in.fold(optBool(p[1], false))
-	var gets []func(Value) Value
-	if s, ok := p[2].(Str); ok {
-		for part := range strings.SplitSeq(s.s, ",") {
-			gets = append(gets, in.attrGetter(Trusted(part), absent{}))
+	var gets []func(python.Value) python.Value
+	if s, ok := p[2].(python.Str); ok {
+		for part := range strings.SplitSeq(s.Text, ",") {
+			gets = append(gets, in.attrGetter(python.Trusted(part), absent{}))
 		}
 	} else {
 		gets = append(gets, in.attrGetter(p[2], absent{}))
 	}
-	key := func(x Value) Value {
+	key := func(x python.Value) python.Value {
 		if len(gets) == 1 {
 			return f(gets[0](x))
 		}
-		l := NewList()
+		l := python.NewList()
 		for _, g := range gets {
-			l.items = append(l.items, f(g(x)))
+			l.Items = append(l.Items, f(g(x)))
 		}
 		return l
 	}
-	return NewList(in.sortBy(in.iterate(v), key, optBool(p[0], false))...)
+	return python.NewList(in.sortBy(in.iterate(v), key, optBool(p[0], false))...)
 }
 
-func filterDictsort(in *interp, v Value, a *args) Value {
+func filterDictsort(in *interp, v python.Value, a *args) python.Value {
 	p := a.bind(in, "dictsort", "case_sensitive?", "by?", "reverse?")
-	d, ok := v.(*Dict)
+	d, ok := v.(*python.Dict)
 	if !ok {
 		in.defined(v)
-		in.fail("dictsort needs a dict, not '%s'", typeName(v))
+		in.Fail("dictsort needs a dict, not '%s'", python.TypeName(v))
 	}
 	at := 0
 	if given(p[1]) {
-		switch in.wantStr("dictsort", p[1]).s {
+		switch in.wantStr("dictsort", p[1]).Text {
 		case "key":
 		case "value":
 			at = 1
 		default:
-			in.fail("You can only sort by either \"key\" or \"value\"")
+			in.Fail("You can only sort by either \"key\" or \"value\"")
 		}
 	}
 	f := in.fold(optBool(p[0], false))
-	return NewList(in.sortBy(d.items(), func(x Value) Value { return f(x.(*List).items[at]) }, optBool(p[2], false))...)
+	return python.NewList(in.sortBy(d.Items(), func(x python.Value) python.Value { return f(x.(*python.List).Items[at]) }, optBool(p[2], false))...)
 }
 
-func filterUnique(in *interp, v Value, a *args) Value {
+func filterUnique(in *interp, v python.Value, a *args) python.Value {
 	p := a.bind(in, "unique", "case_sensitive?", "attribute?")
 	f, get := in.fold(optBool(p[0], false)), in.attrGetter(p[1], absent{})
-	seen := make(map[dictKey]bool)
-	var out []Value
+	seen := make(map[python.DictKey]bool)
+	var out []python.Value
 	for _, x := range in.iterate(v) {
-		if k := in.key(f(get(x))); !seen[k] {
-			in.charge(64)
+		if k := in.Key(f(get(x))); !seen[k] {
+			in.Charge(64)
 			seen[k] = true
 			out = append(out, x)
 		}
 	}
-	return generator(out)
+	return python.Generator(out)
 }
 
 // extreme implements min and max.
 func extreme(fn string, want ordering) filterFunc {
-	return func(in *interp, v Value, a *args) Value {
+	return func(in *interp, v python.Value, a *args) python.Value {
 		p := a.bind(in, fn, "case_sensitive?", "attribute?")
 		f, get := in.fold(optBool(p[0], false)), in.attrGetter(p[1], absent{})
 		items := in.iterate(v)
 		if len(items) == 0 {
-			return &Undefined{"No aggregated item, sequence was empty."}
+			return &python.Undefined{Message: "No aggregated item, sequence was empty."}
 		}
 		best, key := items[0], f(get(items[0]))
 		for _, x := range items[1:] {
 			k := f(get(x))
 			c, ok := in.order(k, key)
 			if !ok {
-				in.fail("'%s' and '%s' cannot be ordered", typeName(k), typeName(key))
+				in.Fail("'%s' and '%s' cannot be ordered", python.TypeName(k), python.TypeName(key))
 			}
 			if c == want {
 				best, key = x, k
@@ -274,7 +276,7 @@ func extreme(fn string, want ordering) filterFunc {
 	}
 }
 
-func filterSum(in *interp, v Value, a *args) Value {
+func filterSum(in *interp, v python.Value, a *args) python.Value {
 	p := a.bind(in, "sum", "attribute?", "start?")
 	get := in.attrGetter(p[0], absent{})
 	total := orNone(p[1])
@@ -284,8 +286,8 @@ func filterSum(in *interp, v Value, a *args) Value {
 	for _, x := range in.iterate(v) {
 		x = get(x)
 		in.defined(x)
-		i, f, xi, ok := number(total)
-		j, g, yi, ok2 := number(x)
+		i, f, xi, ok := python.Number(total)
+		j, g, yi, ok2 := python.Number(x)
 		switch {
 		case ok && ok2 && xi && yi:
 			total = in.integers("+", i, j)
@@ -293,8 +295,8 @@ func filterSum(in *interp, v Value, a *args) Value {
 			total = f + g
 		default:
 			r, ok := in.plus(total, x)
-			if _, isStr := r.(Str); !ok || isStr {
-				in.fail("unsupported operand type(s) for +: '%s' and '%s'", typeName(total), typeName(x))
+			if _, isStr := r.(python.Str); !ok || isStr {
+				in.Fail("unsupported operand type(s) for +: '%s' and '%s'", python.TypeName(total), python.TypeName(x))
 			}
 			total = r
 		}

@@ -5,9 +5,11 @@ import (
 	"math/big"
 	"strconv"
 	"strings"
+
+	"github.com/shoal-llm/shoal/internal/text/jinja/python"
 )
 
-type filterFunc func(in *interp, v Value, a *args) Value
+type filterFunc func(in *interp, v python.Value, a *args) python.Value
 
 // filters is filled by init because some filters (map, select) look up others.
 var filters map[string]filterFunc
@@ -31,32 +33,32 @@ func init() {
 	}
 }
 
-func (in *interp) filter(name string, v Value, a *args) Value {
+func (in *interp) filter(name string, v python.Value, a *args) python.Value {
 	f, ok := filters[name]
 	if !ok {
-		in.fail("No filter named '%s'", name)
+		in.Fail("No filter named '%s'", name)
 	}
-	in.step(1)
-	if s, ok := v.(Str); ok {
-		in.scan(s)
+	in.Step(1)
+	if s, ok := v.(python.Str); ok {
+		in.Scan(s)
 	}
 	return f(in, v, a)
 }
 
 // onStr returns a filter that prints its operand and calls a method of str.
 func onStr(method string) filterFunc {
-	return func(in *interp, v Value, a *args) Value {
-		return strMethods[method](in, in.str(v), a)
+	return func(in *interp, v python.Value, a *args) python.Value {
+		return strMethods[method](in, in.Str(v), a)
 	}
 }
 
-func filterAbs(in *interp, v Value, a *args) Value {
+func filterAbs(in *interp, v python.Value, a *args) python.Value {
 	a.bind(in, "abs")
-	i, f, isInt, ok := number(v)
+	i, f, isInt, ok := python.Number(v)
 	switch {
 	case !ok:
 		in.defined(v)
-		in.fail("bad operand type for abs(): '%s'", typeName(v))
+		in.Fail("bad operand type for abs(): '%s'", python.TypeName(v))
 	case !isInt:
 		return math.Abs(f)
 	case i < 0:
@@ -65,30 +67,30 @@ func filterAbs(in *interp, v Value, a *args) Value {
 	return i
 }
 
-func filterAttr(in *interp, v Value, a *args) Value {
+func filterAttr(in *interp, v python.Value, a *args) python.Value {
 	name := in.wantStr("attr", a.bind(in, "attr", "name")[0])
-	if r, ok := in.attribute(v, name.s); ok {
+	if r, ok := in.attribute(v, name.Text); ok {
 		return r
 	}
-	return missing(v, "attribute", name.s)
+	return missing(v, "attribute", name.Text)
 }
 
-func filterDefault(in *interp, v Value, a *args) Value {
+func filterDefault(in *interp, v python.Value, a *args) python.Value {
 	p := a.bind(in, "default", "default_value?", "boolean?")
-	_, undef := v.(*Undefined)
-	if undef || (optBool(p[1], false) && !truth(v)) {
+	_, undef := v.(*python.Undefined)
+	if undef || (optBool(p[1], false) && !python.Truth(v)) {
 		if !given(p[0]) {
-			return Str{}
+			return python.Str{}
 		}
 		return p[0]
 	}
 	return v
 }
 
-func filterEscape(in *interp, v Value, a *args) Value {
+func filterEscape(in *interp, v python.Value, a *args) python.Value {
 	a.bind(in, "escape")
-	var b builder
-	escapeInto(&b, in.str(v), func(r rune, _ int) string {
+	var b python.Builder
+	python.EscapeInto(&b, in.Str(v), func(r rune, _ int) string {
 		switch r {
 		case '&':
 			return "&amp;"
@@ -103,21 +105,21 @@ func filterEscape(in *interp, v Value, a *args) Value {
 		}
 		return ""
 	})
-	return in.made(b.str())
+	return in.Made(b.Str())
 }
 
-func filterFloat(in *interp, v Value, a *args) Value {
+func filterFloat(in *interp, v python.Value, a *args) python.Value {
 	p := a.bind(in, "float", "default?")
 	switch x := v.(type) {
-	case Str:
-		if f, err := strconv.ParseFloat(pyNumber(x.s), 64); err == nil || math.IsInf(f, 0) {
+	case python.Str:
+		if f, err := strconv.ParseFloat(pyNumber(x.Text), 64); err == nil || math.IsInf(f, 0) {
 			return f
 		}
 	case *big.Int:
 		f, _ := new(big.Float).SetInt(x).Float64()
 		return f
 	default:
-		if _, f, _, ok := number(v); ok {
+		if _, f, _, ok := python.Number(v); ok {
 			return f
 		}
 		in.defined(v)
@@ -131,20 +133,20 @@ func filterFloat(in *interp, v Value, a *args) Value {
 // pyNumber converts a number in Python's syntax for Go's parsers: trimmed, with "_" between digits,
 // and without hexadecimal floats.
 func pyNumber(s string) string {
-	s = strings.TrimFunc(s, isSpace)
+	s = strings.TrimFunc(s, python.IsSpace)
 	if strings.ContainsAny(s, "xX") || strings.Contains(s, "__") || strings.HasPrefix(s, "_") || strings.HasSuffix(s, "_") {
 		return ""
 	}
 	return strings.ReplaceAll(s, "_", "")
 }
 
-func filterInt(in *interp, v Value, a *args) Value {
+func filterInt(in *interp, v python.Value, a *args) python.Value {
 	p := a.bind(in, "int", "default?", "base?")
 	switch x := v.(type) {
-	case Str:
-		s, base := strings.ToLower(strings.TrimFunc(x.s, isSpace)), in.wantInt("int", p[1], 10)
+	case python.Str:
+		s, base := strings.ToLower(strings.TrimFunc(x.Text, python.IsSpace)), in.wantInt("int", p[1], 10)
 		if base < 2 || base > 36 {
-			in.fail("int() base must be >= 2 and <= 36")
+			in.Fail("int() base must be >= 2 and <= 36")
 		}
 		for prefix, b := range map[string]int{"0x": 16, "0o": 8, "0b": 2} {
 			if base == b {
@@ -157,16 +159,16 @@ func filterInt(in *interp, v Value, a *args) Value {
 		if i, err := strconv.ParseInt(s, base, 64); err == nil {
 			return i
 		}
-		if b, ok := new(big.Int).SetString(s, base); ok && len(s) <= maxIntDigits {
+		if b, ok := new(big.Int).SetString(s, base); ok && len(s) <= python.MaxIntDigits {
 			return b
 		}
-		if f, err := strconv.ParseFloat(pyNumber(x.s), 64); err == nil && math.Abs(f) < 1<<63 {
+		if f, err := strconv.ParseFloat(pyNumber(x.Text), 64); err == nil && math.Abs(f) < 1<<63 {
 			return int64(f)
 		}
 	case *big.Int:
 		return x
 	default:
-		i, f, isInt, ok := number(v)
+		i, f, isInt, ok := python.Number(v)
 		if ok && isInt {
 			return i
 		}
@@ -181,19 +183,19 @@ func filterInt(in *interp, v Value, a *args) Value {
 	return p[0]
 }
 
-func filterRound(in *interp, v Value, a *args) Value {
+func filterRound(in *interp, v python.Value, a *args) python.Value {
 	p := a.bind(in, "round", "precision?", "method?")
 	digits, method := in.wantInt("round", p[0], 0), "common"
 	if given(p[1]) {
-		method = in.wantStr("round", p[1]).s
+		method = in.wantStr("round", p[1]).Text
 	}
-	i, f, isInt, ok := number(v)
+	i, f, isInt, ok := python.Number(v)
 	switch {
 	case !ok:
 		in.defined(v)
-		in.fail("round needs a number, not '%s'", typeName(v))
+		in.Fail("round needs a number, not '%s'", python.TypeName(v))
 	case digits < -300 || digits > 300:
-		in.fail("round to %d digits", digits)
+		in.Fail("round to %d digits", digits)
 	case method == "common" && isInt && digits >= 0:
 		return i
 	case method == "common":
@@ -214,62 +216,62 @@ func filterRound(in *interp, v Value, a *args) Value {
 		}
 		return math.Floor(f*scale) / scale
 	}
-	in.fail("round: the method must be common, ceil or floor")
+	in.Fail("round: the method must be common, ceil or floor")
 	return nil
 }
 
-func filterString(in *interp, v Value, a *args) Value {
+func filterString(in *interp, v python.Value, a *args) python.Value {
 	a.bind(in, "string")
-	return in.str(v)
+	return in.Str(v)
 }
 
-func filterLength(in *interp, v Value, a *args) Value {
+func filterLength(in *interp, v python.Value, a *args) python.Value {
 	a.bind(in, "length")
 	switch v := v.(type) {
-	case Str:
-		return int64(v.runes())
-	case *Dict:
+	case python.Str:
+		return int64(v.Runes())
+	case *python.Dict:
 		return int64(v.Len())
-	case *Undefined:
+	case *python.Undefined:
 		return int64(0)
-	case *List:
-		if v.sized() {
-			return int64(len(v.items))
+	case *python.List:
+		if v.Sized() {
+			return int64(len(v.Items))
 		}
 	}
-	in.fail("object of type '%s' has no len()", typeName(v))
+	in.Fail("object of type '%s' has no len()", python.TypeName(v))
 	return nil
 }
 
-func filterItems(in *interp, v Value, a *args) Value {
+func filterItems(in *interp, v python.Value, a *args) python.Value {
 	a.bind(in, "items")
 	switch v := v.(type) {
-	case *Undefined:
-		return generator(nil)
-	case *Dict:
-		in.charge(64 * v.Len())
-		return generator(v.items())
+	case *python.Undefined:
+		return python.Generator(nil)
+	case *python.Dict:
+		in.Charge(64 * v.Len())
+		return python.Generator(v.Items())
 	}
-	in.fail("Can only get item pairs from a mapping.")
+	in.Fail("Can only get item pairs from a mapping.")
 	return nil
 }
 
-func filterReverse(in *interp, v Value, a *args) Value {
+func filterReverse(in *interp, v python.Value, a *args) python.Value {
 	a.bind(in, "reverse")
-	if s, ok := v.(Str); ok {
-		in.charge(40 * len(s.s))
-		chars := s.chars()
+	if s, ok := v.(python.Str); ok {
+		in.Charge(40 * len(s.Text))
+		chars := s.Chars()
 		for i, j := 0, len(chars)-1; i < j; i, j = i+1, j-1 {
 			chars[i], chars[j] = chars[j], chars[i]
 		}
-		return joinStr(chars, Str{})
+		return python.JoinStr(chars, python.Str{})
 	}
 	items := in.iterate(v)
-	in.charge(16 * len(items))
-	r := generator(make([]Value, len(items)))
-	r.name = "list_reverseiterator"
+	in.Charge(16 * len(items))
+	r := python.Generator(make([]python.Value, len(items)))
+	r.Name = "list_reverseiterator"
 	for i, x := range items {
-		r.items[len(items)-1-i] = x
+		r.Items[len(items)-1-i] = x
 	}
 	return r
 }

@@ -2,75 +2,77 @@ package jinja
 
 import (
 	"strings"
+
+	"github.com/shoal-llm/shoal/internal/text/jinja/python"
 )
 
-func filterReplace(in *interp, v Value, a *args) Value {
+func filterReplace(in *interp, v python.Value, a *args) python.Value {
 	p := a.bind(in, "replace", "old", "new", "count?")
 	count := -1
 	if given(p[2]) && p[2] != nil {
 		count = in.wantInt("replace", p[2], -1)
 	}
-	return in.replace(in.str(v), in.str(p[0]), in.str(p[1]), count)
+	return in.replace(in.Str(v), in.Str(p[0]), in.Str(p[1]), count)
 }
 
-func filterTrim(in *interp, v Value, a *args) Value {
+func filterTrim(in *interp, v python.Value, a *args) python.Value {
 	chars := orNone(a.bind(in, "trim", "chars?")[0])
-	return in.str(v).strip(in, chars, true, true)
+	return in.strip(in.Str(v), chars, true, true)
 }
 
-func filterFormat(in *interp, v Value, a *args) Value {
+func filterFormat(in *interp, v python.Value, a *args) python.Value {
 	if len(a.pos) > 0 && len(a.named) > 0 {
-		in.fail("can't handle positional and keyword arguments at the same time")
+		in.Fail("can't handle positional and keyword arguments at the same time")
 	}
 	if len(a.named) > 0 {
-		d := NewDict()
+		d := python.NewDict()
 		for _, n := range a.named {
 			d.Set(n.name, n.value)
 		}
-		return in.percent(in.str(v), d)
+		return in.percent(in.Str(v), d)
 	}
-	return in.percent(in.str(v), tuple(a.pos...))
+	return in.percent(in.Str(v), python.Tuple(a.pos...))
 }
 
-func filterIndent(in *interp, v Value, a *args) Value {
+func filterIndent(in *interp, v python.Value, a *args) python.Value {
 	p := a.bind(in, "indent", "width?", "first?", "blank?")
-	pad, ok := p[0].(Str)
+	pad, ok := p[0].(python.Str)
 	if !ok {
 		n := max(in.wantInt("indent", p[0], 4), 0)
-		in.charge(n)
-		pad = Trusted(strings.Repeat(" ", n))
+		in.Charge(n)
+		pad = python.Trusted(strings.Repeat(" ", n))
 	}
 	s, blank := in.wantStr("indent", v), optBool(p[2], false)
-	var b builder
+	var b python.Builder
 	if optBool(p[1], false) {
-		b.add(pad)
+		b.Add(pad)
 	}
 	// Jinja first appends a newline: a trailing newline is kept, and "" has one line.
-	in.charge(len(s.s) + 64)
-	lines := splitLines(joinStr([]Str{s, Trusted("\n")}, Str{}), false)
+	in.Charge(len(s.Text) + 64)
+	lines := splitLines(python.JoinStr([]python.Str{s, python.Trusted("\n")}, python.Str{}), false)
 	for i, l := range lines {
 		if i > 0 {
-			b.raw("\n")
-			if blank || l.s != "" {
-				in.charge(len(pad.s))
-				b.add(pad)
+			b.Raw("\n")
+			if blank || l.Text != "" {
+				in.Charge(len(pad.Text))
+				b.Add(pad)
 			}
 		}
-		b.add(l)
+		b.Add(l)
 	}
-	return in.made(b.str())
+	return in.Made(b.Str())
 }
 
 // filterTitle implements Jinja's title: a word starts after white space, "-" or a bracket.
-func filterTitle(in *interp, v Value, a *args) Value {
+func filterTitle(in *interp, v python.Value, a *args) python.Value {
 	a.bind(in, "title")
 	start := true
-	return in.mapRunes(in.str(v), func(r rune) string {
+	return in.MapRunes(in.Str(v), func(r rune) string {
 		up := start
-		start = isSpace(r) || strings.ContainsRune("-({[<", r)
+		start = python.IsSpace(r) || strings.ContainsRune("-({[<", r)
 		if up {
-			return upperRune(r)
+			return python.UpperRune(r)
 		}
-		return lowerRune(r)
+		return python.LowerRune(r)
 	})
 }

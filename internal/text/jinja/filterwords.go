@@ -3,19 +3,21 @@ package jinja
 import (
 	"fmt"
 	"strings"
+
+	"github.com/shoal-llm/shoal/internal/text/jinja/python"
 )
 
-func filterCenter(in *interp, v Value, a *args) Value {
+func filterCenter(in *interp, v python.Value, a *args) python.Value {
 	width := a.bind(in, "center", "width?")[0]
 	if !given(width) {
 		width = int64(80)
 	}
-	return strMethods["center"](in, in.str(v), &args{pos: []Value{width}})
+	return strMethods["center"](in, in.Str(v), &args{pos: []python.Value{width}})
 }
 
-func filterTruncate(in *interp, v Value, a *args) Value {
+func filterTruncate(in *interp, v python.Value, a *args) python.Value {
 	p := a.bind(in, "truncate", "length?", "killwords?", "end?", "leeway?")
-	s, end := in.wantStr("truncate", v), Trusted("...")
+	s, end := in.wantStr("truncate", v), python.Trusted("...")
 	if given(p[2]) {
 		end = in.wantStr("truncate", p[2])
 	}
@@ -23,26 +25,26 @@ func filterTruncate(in *interp, v Value, a *args) Value {
 	if orNone(p[3]) != nil {
 		leeway = in.wantInt("truncate", p[3], 5)
 	}
-	room := length - end.runes()
+	room := length - end.Runes()
 	switch {
 	case room < 0:
-		in.fail("expected length >= %d, got %d", end.runes(), length)
+		in.Fail("expected length >= %d, got %d", end.Runes(), length)
 	case leeway < 0:
-		in.fail("expected leeway >= 0, got %d", leeway)
-	case s.runes() <= length+leeway:
+		in.Fail("expected leeway >= 0, got %d", leeway)
+	case s.Runes() <= length+leeway:
 		return s
 	}
-	s = s.slice(0, s.offset(room))
-	if at := strings.LastIndexByte(s.s, ' '); at >= 0 && !optBool(p[1], false) {
-		s = s.slice(0, at)
+	s = s.Slice(0, s.Offset(room))
+	if at := strings.LastIndexByte(s.Text, ' '); at >= 0 && !optBool(p[1], false) {
+		s = s.Slice(0, at)
 	}
-	return in.made(joinStr([]Str{s, end}, Str{}))
+	return in.Made(python.JoinStr([]python.Str{s, end}, python.Str{}))
 }
 
-func filterWordCount(in *interp, v Value, a *args) Value {
+func filterWordCount(in *interp, v python.Value, a *args) python.Value {
 	a.bind(in, "wordcount")
 	n, inside := int64(0), false
-	for _, r := range in.str(v).s {
+	for _, r := range in.Str(v).Text {
 		word := isWord(r)
 		if word && !inside {
 			n++
@@ -53,35 +55,35 @@ func filterWordCount(in *interp, v Value, a *args) Value {
 }
 
 // filterURLEncode quotes text for a URL, or pairs for a query.
-func filterURLEncode(in *interp, v Value, a *args) Value {
+func filterURLEncode(in *interp, v python.Value, a *args) python.Value {
 	a.bind(in, "urlencode")
-	var pairs []Value
+	var pairs []python.Value
 	switch x := v.(type) {
-	case *Dict:
-		pairs = x.items()
-	case *List:
+	case *python.Dict:
+		pairs = x.Items()
+	case *python.List:
 		pairs = in.iterate(v)
 	default:
-		return in.quoteURL(in.str(v), "/")
+		return in.quoteURL(in.Str(v), "/")
 	}
-	var out []Str
+	var out []python.Str
 	for _, pair := range pairs {
 		two := in.iterate(pair)
 		if len(two) != 2 {
-			in.fail("urlencode needs pairs, got %d values", len(two))
+			in.Fail("urlencode needs pairs, got %d values", len(two))
 		}
-		k, x := in.quoteURL(in.str(two[0]), "+"), in.quoteURL(in.str(two[1]), "+")
-		out = append(out, joinStr([]Str{k, x}, Trusted("=")))
+		k, x := in.quoteURL(in.Str(two[0]), "+"), in.quoteURL(in.Str(two[1]), "+")
+		out = append(out, python.JoinStr([]python.Str{k, x}, python.Trusted("=")))
 	}
-	return in.made(joinStr(out, Trusted("&")))
+	return in.Made(python.JoinStr(out, python.Trusted("&")))
 }
 
 // quoteURL escapes all characters except letters, digits and _.-~. also "/" keeps slashes, also "+"
 // encodes spaces as "+".
-func (in *interp) quoteURL(s Str, also string) Str {
-	in.charge(3 * len(s.s))
-	var b builder
-	escapeInto(&b, s, func(r rune, _ int) string {
+func (in *interp) quoteURL(s python.Str, also string) python.Str {
+	in.Charge(3 * len(s.Text))
+	var b python.Builder
+	python.EscapeInto(&b, s, func(r rune, _ int) string {
 		switch {
 		case r < 0x80 && (isDigit(byte(r)) || r|0x20 >= 'a' && r|0x20 <= 'z' || strings.ContainsRune("_.-~", r)), r == '/' && also == "/":
 			return ""
@@ -94,5 +96,5 @@ func (in *interp) quoteURL(s Str, also string) Str {
 		}
 		return out.String()
 	})
-	return in.made(b.str())
+	return in.Made(b.Str())
 }

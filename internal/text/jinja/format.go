@@ -6,6 +6,8 @@ import (
 	"math/big"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/shoal-llm/shoal/internal/text/jinja/python"
 )
 
 const (
@@ -14,87 +16,87 @@ const (
 )
 
 // percent evaluates "text" % value: a tuple fills the directives in order, a dict by name.
-func (in *interp) percent(s Str, v Value) Str {
-	list, isTuple := v.(*List)
-	isTuple = isTuple && list.kind == kindTuple
-	dict, _ := v.(*Dict)
+func (in *interp) percent(s python.Str, v python.Value) python.Str {
+	list, isTuple := v.(*python.List)
+	isTuple = isTuple && list.Kind == python.KindTuple
+	dict, _ := v.(*python.Dict)
 	used := 0
-	next := func() Value {
+	next := func() python.Value {
 		if isTuple {
-			if used >= len(list.items) {
-				in.fail("not enough arguments for format string")
+			if used >= len(list.Items) {
+				in.Fail("not enough arguments for format string")
 			}
 			used++
-			return list.items[used-1]
+			return list.Items[used-1]
 		}
 		if used++; used > 1 {
-			in.fail("not enough arguments for format string")
+			in.Fail("not enough arguments for format string")
 		}
 		return v
 	}
-	var b builder
-	for i := 0; i < len(s.s); {
-		j := strings.IndexByte(s.s[i:], '%')
+	var b python.Builder
+	for i := 0; i < len(s.Text); {
+		j := strings.IndexByte(s.Text[i:], '%')
 		if j < 0 {
-			b.add(s.slice(i, len(s.s)))
+			b.Add(s.Slice(i, len(s.Text)))
 			break
 		}
-		b.add(s.slice(i, i+j))
+		b.Add(s.Slice(i, i+j))
 		i += j + 1
-		var value Value
+		var value python.Value
 		named := false
-		if i < len(s.s) && s.s[i] == '(' {
-			end := strings.IndexByte(s.s[i:], ')')
+		if i < len(s.Text) && s.Text[i] == '(' {
+			end := strings.IndexByte(s.Text[i:], ')')
 			if end < 0 {
-				in.fail("incomplete format key")
+				in.Fail("incomplete format key")
 			}
 			if dict == nil {
-				in.fail("format requires a mapping")
+				in.Fail("format requires a mapping")
 			}
-			key := s.s[i+1 : i+end]
+			key := s.Text[i+1 : i+end]
 			got, ok := dict.Get(key)
 			if !ok {
-				in.fail("format: no value for '%s'", oneLine(key))
+				in.Fail("format: no value for '%s'", oneLine(key))
 			}
 			value, named = got, true
 			i += end + 1
 		}
 		var d directive
-		for ; i < len(s.s) && strings.IndexByte("-+ #0", s.s[i]) >= 0; i++ {
-			d.flags += s.s[i : i+1]
+		for ; i < len(s.Text) && strings.IndexByte("-+ #0", s.Text[i]) >= 0; i++ {
+			d.flags += s.Text[i : i+1]
 		}
-		d.width, i = in.digitsAt(s.s, i)
+		d.width, i = in.digitsAt(s.Text, i)
 		d.precision = -1
-		if i < len(s.s) && s.s[i] == '.' {
-			d.precision, i = in.digitsAt(s.s, i+1)
+		if i < len(s.Text) && s.Text[i] == '.' {
+			d.precision, i = in.digitsAt(s.Text, i+1)
 		}
-		if i >= len(s.s) {
-			in.fail("incomplete format")
+		if i >= len(s.Text) {
+			in.Fail("incomplete format")
 		}
-		d.kind = s.s[i]
+		d.kind = s.Text[i]
 		i++
 		if d.kind == '%' {
-			b.raw("%")
+			b.Raw("%")
 			continue
 		}
 		if !named {
 			value = next()
 		}
-		b.add(d.of(in, value))
+		b.Add(d.of(in, value))
 	}
-	if (isTuple && used < len(list.items)) || (!isTuple && dict == nil && used == 0 && !isListLike(v)) {
-		in.fail("not all arguments converted during string formatting")
+	if (isTuple && used < len(list.Items)) || (!isTuple && dict == nil && used == 0 && !isListLike(v)) {
+		in.Fail("not all arguments converted during string formatting")
 	}
-	return in.made(b.str())
+	return in.Made(b.Str())
 }
 
-func isListLike(v Value) bool { _, ok := v.(*List); return ok }
+func isListLike(v python.Value) bool { _, ok := v.(*python.List); return ok }
 
 func (in *interp) digitsAt(s string, i int) (int, int) {
 	n := 0
 	for ; i < len(s) && isDigit(s[i]); i++ {
 		if n = n*10 + int(s[i]-'0'); n > maxWidth {
-			in.limit("width of a format", maxWidth)
+			in.Exceed("width of a format", maxWidth)
 		}
 	}
 	return n, i
@@ -107,24 +109,24 @@ type directive struct {
 	kind             byte
 }
 
-func (d directive) of(in *interp, v Value) Str {
+func (d directive) of(in *interp, v python.Value) python.Str {
 	switch d.kind {
 	case 's':
-		return d.text(in, in.str(v))
+		return d.text(in, in.Str(v))
 	case 'c':
 		d.precision = -1 // Python ignores it
 		return d.text(in, in.char(v))
 	case 'r', 'a':
-		return d.text(in, in.repr(v))
+		return d.text(in, in.Repr(v))
 	}
-	in.charge(4 * d.width)
+	in.Charge(4 * d.width)
 	if d.precision > maxPrecision {
-		in.limit("digits of a formatted number", maxPrecision)
+		in.Exceed("digits of a formatted number", maxPrecision)
 	}
-	i, f, isInt, ok := number(v)
+	i, f, isInt, ok := python.Number(v)
 	if _, long := v.(*big.Int); !ok && (!long || strings.IndexByte("diu", d.kind) < 0) {
 		in.defined(v)
-		in.fail("%%%c format: a number is required, not %s", d.kind, typeName(v))
+		in.Fail("%%%c format: a number is required, not %s", d.kind, python.TypeName(v))
 	}
 	var x any = i
 	switch d.kind {
@@ -134,13 +136,13 @@ func (d directive) of(in *interp, v Value) Str {
 			x = v
 		} else if !isInt {
 			if math.IsNaN(f) || math.Abs(f) >= 1<<63 {
-				in.fail("cannot convert float %s to integer", formatFloat(f))
+				in.Fail("cannot convert float %s to integer", python.FormatFloat(f))
 			}
 			x = int64(f)
 		}
 	case 'x', 'X', 'o':
 		if !isInt {
-			in.fail("%%%c format: an integer is required, not float", d.kind)
+			in.Fail("%%%c format: an integer is required, not float", d.kind)
 		}
 	case 'f', 'F', 'e', 'E', 'g', 'G':
 		x = f
@@ -148,42 +150,42 @@ func (d directive) of(in *interp, v Value) Str {
 			d.precision = 6
 		}
 	default:
-		in.fail("unsupported format character '%c'", d.kind)
+		in.Fail("unsupported format character '%c'", d.kind)
 	}
 	precision := ""
 	if d.precision >= 0 {
 		precision = fmt.Sprintf(".%d", d.precision)
 	}
-	return Trusted(fmt.Sprintf(fmt.Sprintf("%%%s%d%s%c", d.flags, d.width, precision, d.kind), x))
+	return python.Trusted(fmt.Sprintf(fmt.Sprintf("%%%s%d%s%c", d.flags, d.width, precision, d.kind), x))
 }
 
 // char returns the output of %c: a code point, or a string of one.
-func (in *interp) char(v Value) Str {
-	if s, ok := v.(Str); ok && s.runes() == 1 {
+func (in *interp) char(v python.Value) python.Str {
+	if s, ok := v.(python.Str); ok && s.Runes() == 1 {
 		return s
 	}
 	in.defined(v)
-	i, _, isInt, ok := number(v)
+	i, _, isInt, ok := python.Number(v)
 	if _, long := v.(*big.Int); long || ok && isInt && (i < 0 || i > utf8.MaxRune) {
-		in.fail("%%c arg not in range(0x110000)")
+		in.Fail("%%c arg not in range(0x110000)")
 	} else if !ok || !isInt {
-		in.fail("%%c requires int or char")
+		in.Fail("%%c requires int or char")
 	} else if !utf8.ValidRune(rune(i)) {
-		in.fail("%%c of the surrogate 0x%x is no text", i)
+		in.Fail("%%c of the surrogate 0x%x is no text", i)
 	}
-	return Trusted(string(rune(i)))
+	return python.Trusted(string(rune(i)))
 }
 
 // text returns at most precision code points of t, padded to width.
-func (d directive) text(in *interp, t Str) Str {
-	if d.precision >= 0 && d.precision < t.runes() {
-		t = t.slice(0, t.offset(d.precision))
+func (d directive) text(in *interp, t python.Str) python.Str {
+	if d.precision >= 0 && d.precision < t.Runes() {
+		t = t.Slice(0, t.Offset(d.precision))
 	}
-	n := max(0, d.width-t.runes())
-	in.charge(4 * n)
-	pad := Trusted(strings.Repeat(" ", n))
+	n := max(0, d.width-t.Runes())
+	in.Charge(4 * n)
+	pad := python.Trusted(strings.Repeat(" ", n))
 	if strings.Contains(d.flags, "-") {
-		return joinStr([]Str{t, pad}, Str{})
+		return python.JoinStr([]python.Str{t, pad}, python.Str{})
 	}
-	return joinStr([]Str{pad, t}, Str{})
+	return python.JoinStr([]python.Str{pad, t}, python.Str{})
 }

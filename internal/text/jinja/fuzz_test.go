@@ -5,6 +5,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/shoal-llm/shoal/internal/text/jinja/python"
 )
 
 // Any text as a template renders or fails within its limits, deterministically.
@@ -27,10 +29,10 @@ func FuzzRender(f *testing.F) {
 	vars := readVars(f, "values.json")
 	chats := readVars(f, "chats.json")
 	chat, _ := chats.Get("tool_calls")
-	for _, e := range chat.(*Dict).entries {
-		vars.Set(e.key.(Str).s, e.value)
+	for _, e := range chat.(*python.Dict).Entries {
+		vars.Set(e.Key.(python.Str).Text, e.Value)
 	}
-	o := Options{Now: goldenNow, Limits: Limits{Steps: 20000, Bytes: 1 << 20, Output: 1 << 18, Depth: 200}}
+	o := Options{Now: goldenNow, Limits: python.Limits{Steps: 20000, Bytes: 1 << 20, Output: 1 << 18, Depth: 200}}
 	f.Fuzz(func(t *testing.T, source string) {
 		tmpl, err := Parse(source)
 		if err != nil {
@@ -47,15 +49,15 @@ func FuzzRender(f *testing.F) {
 			return
 		}
 		checkSpans(t, a)
-		if a.s != b.s || len(a.lit) != len(b.lit) {
-			t.Fatalf("first %q, then %q", a.s, b.s)
+		if a.Text != b.Text || len(a.Marks) != len(b.Marks) {
+			t.Fatalf("first %q, then %q", a.Text, b.Text)
 		}
 	})
 }
 
 func mustBeOurs(t *testing.T, err error) {
-	var e *Error
-	if !errors.As(err, &e) || errors.Is(err, ErrInternal) {
+	var e *python.Error
+	if !errors.As(err, &e) || errors.Is(err, python.ErrInternal) {
 		t.Fatal(err)
 	}
 }
@@ -64,18 +66,18 @@ func FuzzDecodeJSON(f *testing.F) {
 	f.Add([]byte(`{"a": [1, 2.5, "x", null, true, {"b": -0}], "c": 123456789012345678901234567890}`))
 	f.Add([]byte(`[1e999, "\ud800", ""]`))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		v, err := DecodeJSON(data, true)
+		v, err := python.DecodeJSON(data, true)
 		if err != nil {
 			return
 		}
-		in := &interp{lim: Limits{}.withDefaults()}
+		in := &interp{Meter: python.NewMeter(python.Limits{})}
 		var rerr error
 		func() {
-			defer catch(&in.line, &rerr)
-			s := toJSON(in, v, &args{}).(Str)
-			w, err := DecodeJSON([]byte(s.s), true)
-			if err == nil && !in.equal(v, w) {
-				t.Errorf("%s does not decode to what it was made of", s.s)
+			defer python.Catch(&in.Line, &rerr)
+			s := toJSON(in, v, &args{}).(python.Str)
+			w, err := python.DecodeJSON([]byte(s.Text), true)
+			if err == nil && !in.Equal(v, w) {
+				t.Errorf("%s does not decode to what it was made of", s.Text)
 			}
 		}()
 		if rerr != nil {

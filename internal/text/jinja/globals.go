@@ -1,29 +1,33 @@
 package jinja
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/shoal-llm/shoal/internal/text/jinja/python"
+)
 
 const maxRange = 100000 // as in Jinja's sandbox
 
 // globals are the functions available to every template. (strftime_now and raise_exception come
 // from transformers.)
-var globals map[string]Value
+var globals map[string]python.Value
 
 func init() {
-	globals = map[string]Value{}
-	for name, f := range map[string]func(in *interp, a *args) Value{
+	globals = map[string]python.Value{}
+	for name, f := range map[string]func(in *interp, a *args) python.Value{
 		"range":           pyRange,
 		"dict":            pyDict,
-		"namespace":       func(in *interp, a *args) Value { return &Namespace{pyDict(in, a).(*Dict)} },
+		"namespace":       func(in *interp, a *args) python.Value { return &python.Namespace{Attrs: pyDict(in, a).(*python.Dict)} },
 		"raise_exception": raise,
-		"strftime_now": func(in *interp, a *args) Value {
+		"strftime_now": func(in *interp, a *args) python.Value {
 			format := in.wantStr("strftime_now", a.bind(in, "strftime_now", "format")[0])
-			in.charge(64 * len(format.s)) // bounds the output of every directive
-			return format.like(strftime(in.now, format.s))
+			in.Charge(64 * len(format.Text)) // bounds the output of every directive
+			return format.Like(strftime(in.now, format.Text))
 		},
-		"joiner": func(in *interp, a *args) Value {
+		"joiner": func(in *interp, a *args) python.Value {
 			sep := a.bind(in, "joiner", "sep?")[0]
 			if !given(sep) {
-				sep = Trusted(", ")
+				sep = python.Trusted(", ")
 			}
 			return &joiner{sep: in.wantStr("joiner", sep)}
 		},
@@ -32,57 +36,57 @@ func init() {
 	}
 }
 
-func raise(in *interp, a *args) Value {
-	msg := in.str(a.bind(in, "raise_exception", "message")[0])
-	panic(&Error{in.line, msg.s, ErrRaised})
+func raise(in *interp, a *args) python.Value {
+	msg := in.Str(a.bind(in, "raise_exception", "message")[0])
+	panic(&python.Error{Line: in.Line, Message: msg.Text, Cause: python.ErrRaised})
 }
 
-func pyRange(in *interp, a *args) Value {
+func pyRange(in *interp, a *args) python.Value {
 	p := a.bind(in, "range", "start", "stop?", "step?")
 	lo, hi, step := 0, in.wantInt("range", p[0], 0), in.wantInt("range", p[2], 1)
 	if given(p[1]) {
 		lo, hi = hi, in.wantInt("range", p[1], 0)
 	}
 	if step == 0 {
-		in.fail("range() arg 3 must not be zero")
+		in.Fail("range() arg 3 must not be zero")
 	}
 	n := max((hi-lo+step-1)/step, 0)
 	if step < 0 {
 		n = max((lo-hi-step-1)/-step, 0)
 	}
 	if n > maxRange {
-		in.fail("range too big: the sandbox blocks ranges larger than %d", maxRange)
+		in.Fail("range too big: the sandbox blocks ranges larger than %d", maxRange)
 	}
-	in.charge(24 * n)
-	r := &List{kind: kindRange, items: make([]Value, n), name: fmt.Sprintf("range(%d, %d)", lo, hi)}
+	in.Charge(24 * n)
+	r := &python.List{Kind: python.KindRange, Items: make([]python.Value, n), Name: fmt.Sprintf("range(%d, %d)", lo, hi)}
 	if step != 1 {
-		r.name = fmt.Sprintf("range(%d, %d, %d)", lo, hi, step)
+		r.Name = fmt.Sprintf("range(%d, %d, %d)", lo, hi, step)
 	}
 	for i := range n {
-		r.items[i] = int64(lo + i*step)
+		r.Items[i] = int64(lo + i*step)
 	}
 	return r
 }
 
 // pyDict implements dict(mapping or pairs, name=value...).
-func pyDict(in *interp, a *args) Value {
-	d := NewDict()
+func pyDict(in *interp, a *args) python.Value {
+	d := python.NewDict()
 	if len(a.pos) > 1 {
-		in.fail("dict expected at most 1 argument, got %d", len(a.pos))
+		in.Fail("dict expected at most 1 argument, got %d", len(a.pos))
 	}
 	if len(a.pos) == 1 {
-		if m, ok := a.pos[0].(*Dict); ok {
-			in.charge(64 * m.Len())
-			d = m.clone()
+		if m, ok := a.pos[0].(*python.Dict); ok {
+			in.Charge(64 * m.Len())
+			d = m.Clone()
 		} else {
 			items := in.iterate(a.pos[0])
-			in.charge(64 * len(items))
+			in.Charge(64 * len(items))
 			for _, x := range items {
 				pair := in.iterate(x)
 				if len(pair) != 2 {
-					in.fail("a dict is made of pairs, this has %d items", len(pair))
+					in.Fail("a dict is made of pairs, this has %d items", len(pair))
 				}
-				d.put(in.key(pair[0]), pair[0], pair[1])
+				d.Put(in.Key(pair[0]), pair[0], pair[1])
 			}
 		}
 	}
@@ -93,10 +97,9 @@ func pyDict(in *interp, a *args) Value {
 }
 
 type joiner struct {
-	sep  Str
+	sep  python.Str
 	used bool
 }
 
-func (*joiner) typeName() string { return "Joiner" }
-
-func (*joiner) attr(*interp, string) (Value, bool) { return nil, false }
+func (*joiner) TypeName() string { return "Joiner" }
+func (*joiner) Repr() string     { return "<Joiner>" }

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/shoal-llm/shoal/internal/text/jinja/python"
 )
 
 // Output of Python's jinja2; see testdata/make_goldens.py.
@@ -40,26 +42,26 @@ func readGoldens(t testing.TB) (g goldens) {
 	return g
 }
 
-func readVars(t testing.TB, file string) *Dict {
-	v, err := DecodeJSON([]byte(readFile(t, file)), true)
+func readVars(t testing.TB, file string) *python.Dict {
+	v, err := python.DecodeJSON([]byte(readFile(t, file)), true)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return v.(*Dict)
+	return v.(*python.Dict)
 }
 
-func compare(t *testing.T, source string, vars *Dict, text, failure *string) {
+func compare(t *testing.T, source string, vars *python.Dict, text, failure *string) {
 	t.Helper()
 	got := ""
 	tmpl, err := Parse(source)
 	if err == nil {
-		var s Str
+		var s python.Str
 		s, err = tmpl.Render(vars, Options{Now: goldenNow})
 		got = s.String()
 		checkSpans(t, s)
 	}
 	switch {
-	case errors.Is(err, ErrInternal):
+	case errors.Is(err, python.ErrInternal):
 		t.Errorf("%s\n%v", source, err)
 	case failure != nil && err == nil:
 		t.Errorf("%s\nPython fails with %s\nwe printed %q", source, *failure, got)
@@ -73,21 +75,21 @@ func compare(t *testing.T, source string, vars *Dict, text, failure *string) {
 }
 
 // checkMessage compares the messages that template authors see most with Jinja's.
-func checkMessage(t *testing.T, source string, err error, python string) {
+func checkMessage(t *testing.T, source string, err error, want string) {
 	t.Helper()
-	kind, message, _ := strings.Cut(python, ": ")
-	if kind == "TemplateError" && (!errors.Is(err, ErrRaised) || !strings.Contains(err.Error(), message)) {
+	kind, message, _ := strings.Cut(want, ": ")
+	if kind == "TemplateError" && (!errors.Is(err, python.ErrRaised) || !strings.Contains(err.Error(), message)) {
 		t.Errorf("%s\nPython raised %q, error %v", source, message, err)
 	}
 	if kind == "UndefinedError" && !strings.Contains(err.Error(), message) && !strings.Contains(source, " if false") {
 		t.Errorf("%s\nPython says %q, error %v", source, message, err)
 	}
-	if kind == "TemplateSyntaxError" && !errors.Is(err, ErrSyntax) {
+	if kind == "TemplateSyntaxError" && !errors.Is(err, python.ErrSyntax) {
 		t.Errorf("%s\nPython finds a syntax error, error %v", source, err)
 	}
 }
 
-func checkSpans(t testing.TB, s Str) {
+func checkSpans(t testing.TB, s python.Str) {
 	t.Helper()
 	at := -1
 	for _, sp := range s.Spans() {
@@ -107,9 +109,9 @@ func TestGoldenTemplates(t *testing.T) {
 	for _, r := range g.Renders {
 		t.Run(r.Template+"/"+r.Chat, func(t *testing.T) {
 			chat, _ := chats.Get(r.Chat)
-			vars := chat.(*Dict).clone()
-			vars.Set("bos_token", Trusted("<s>"))
-			vars.Set("eos_token", Trusted("</s>"))
+			vars := chat.(*python.Dict).Clone()
+			vars.Set("bos_token", python.Trusted("<s>"))
+			vars.Set("eos_token", python.Trusted("</s>"))
 			compare(t, readFile(t, "templates/"+r.Template), vars, r.Text, r.Error)
 		})
 	}

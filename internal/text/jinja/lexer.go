@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/shoal-llm/shoal/internal/text/jinja/python"
 )
 
 type tokenKind uint8
@@ -68,7 +70,7 @@ func lex(src string) []token {
 
 func (lx *lexer) fail(format string, a ...any) {
 	lx.count()
-	panic(&Error{lx.line, fmt.Sprintf(format, a...), ErrSyntax})
+	panic(&python.Error{Line: lx.line, Message: fmt.Sprintf(format, a...), Cause: python.ErrSyntax})
 }
 
 func (lx *lexer) count() {
@@ -134,10 +136,10 @@ func nextTag(src string, from int) int {
 // data emits text before a tag with this sign.
 func (lx *lexer) data(text string, sign byte, lstrip bool) {
 	if sign == '-' {
-		text = strings.TrimRightFunc(text, isSpace)
+		text = strings.TrimRightFunc(text, python.IsSpace)
 	} else if sign != '+' && lstrip {
 		at := strings.LastIndexByte(text, '\n') + 1
-		if (at > 0 || lx.lineStart) && strings.TrimLeftFunc(text[at:], isSpace) == "" {
+		if (at > 0 || lx.lineStart) && strings.TrimLeftFunc(text[at:], python.IsSpace) == "" {
 			text = text[:at]
 		}
 	}
@@ -157,7 +159,7 @@ func (lx *lexer) closeTag(signed bool, kind byte) {
 	switch {
 	case sign == '-':
 		rest := lx.src[lx.pos:]
-		lx.pos += len(rest) - len(strings.TrimLeftFunc(rest, isSpace))
+		lx.pos += len(rest) - len(strings.TrimLeftFunc(rest, python.IsSpace))
 	case sign != '+' && kind != '}' && strings.HasPrefix(lx.src[lx.pos:], "\n"):
 		lx.pos++
 	}
@@ -166,14 +168,14 @@ func (lx *lexer) closeTag(signed bool, kind byte) {
 
 // rawBegin returns the start of the text of {% raw %}, or -1 for another tag.
 func (lx *lexer) rawBegin(at int) int {
-	rest := strings.TrimLeftFunc(lx.src[at:], isSpace)
+	rest := strings.TrimLeftFunc(lx.src[at:], python.IsSpace)
 	rest, ok := strings.CutPrefix(rest, "raw")
 	if !ok {
 		return -1
 	}
-	rest = strings.TrimLeftFunc(rest, isSpace)
+	rest = strings.TrimLeftFunc(rest, python.IsSpace)
 	if r, ok := strings.CutPrefix(rest, "-%}"); ok {
-		return len(lx.src) - len(strings.TrimLeftFunc(r, isSpace))
+		return len(lx.src) - len(strings.TrimLeftFunc(r, python.IsSpace))
 	}
 	if r, ok := strings.CutPrefix(rest, "%}"); ok {
 		return len(lx.src) - len(r)
@@ -193,11 +195,11 @@ func (lx *lexer) raw(body int) {
 			sign = lx.src[at]
 			at++
 		}
-		rest, ok := strings.CutPrefix(strings.TrimLeftFunc(lx.src[at:], isSpace), "endraw")
+		rest, ok := strings.CutPrefix(strings.TrimLeftFunc(lx.src[at:], python.IsSpace), "endraw")
 		if !ok {
 			continue
 		}
-		rest = strings.TrimLeftFunc(rest, isSpace)
+		rest = strings.TrimLeftFunc(rest, python.IsSpace)
 		signed := strings.HasPrefix(rest, "-") || strings.HasPrefix(rest, "+")
 		if signed {
 			rest = rest[1:]
@@ -228,7 +230,7 @@ const (
 func (lx *lexer) expression(close byte) {
 	var open []int // open brackets; inside them "}}" is two braces
 	for {
-		rest := strings.TrimLeftFunc(lx.src[lx.pos:], isSpace)
+		rest := strings.TrimLeftFunc(lx.src[lx.pos:], python.IsSpace)
 		lx.pos = len(lx.src) - len(rest)
 		if rest == "" {
 			lx.fail("a tag is not closed by '%c}'", close)

@@ -6,13 +6,15 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/shoal-llm/shoal/internal/text/jinja/python"
 )
 
-func render(t testing.TB, source string, vars *Dict, o Options) (Str, error) {
+func render(t testing.TB, source string, vars *python.Dict, o Options) (python.Str, error) {
 	t.Helper()
 	tmpl, err := Parse(source)
 	if err != nil {
-		return Str{}, err
+		return python.Str{}, err
 	}
 	return tmpl.Render(vars, o)
 }
@@ -60,10 +62,10 @@ func TestLimits(t *testing.T) {
 		"long else":         `{{ 1` + strings.Repeat(" if 1 else 1", 100000) + ` }}`,
 	} {
 		start := time.Now()
-		vars := NewDict()
-		vars.Set("x", Literal("x"))
-		_, err := render(t, source, vars, Options{Limits: Limits{Steps: 1_000_000, Bytes: 16 << 20, Output: 1 << 20}})
-		if !errors.Is(err, ErrLimit) {
+		vars := python.NewDict()
+		vars.Set("x", python.Literal("x"))
+		_, err := render(t, source, vars, Options{Limits: python.Limits{Steps: 1_000_000, Bytes: 16 << 20, Output: 1 << 20}})
+		if !errors.Is(err, python.ErrLimit) {
 			t.Errorf("%s: error %v", name, err)
 		}
 		if d := time.Since(start); d > 5*time.Minute { // the step limit ends it; allows for a loaded machine with the race detector
@@ -85,10 +87,10 @@ func TestErrorsHaveLines(t *testing.T) {
 		"{{ 'a\n\nb' ~ (1 / 0) }}":                                3,
 		"{{\n\n  1 2\n}}":                                         3,
 	} {
-		vars := NewDict()
-		vars.Set("x", Literal("x"))
+		vars := python.NewDict()
+		vars.Set("x", python.Literal("x"))
 		_, err := render(t, source, vars, Options{})
-		var e *Error
+		var e *python.Error
 		if !errors.As(err, &e) || e.Line != want {
 			t.Errorf("%q: %v, want line %d", source, err, want)
 		}
@@ -119,9 +121,9 @@ func TestConcurrentRenders(t *testing.T) {
 
 // Every operation keeps the marks of bytes, and marks no others.
 func TestMarksFollowTheText(t *testing.T) {
-	vars := NewDict()
-	vars.Set("x", Literal("Ab cd"))
-	vars.Set("d", func() Value { v, _ := DecodeJSON([]byte(`{"k": "v\n", "l": ["w"]}`), true); return v }())
+	vars := python.NewDict()
+	vars.Set("x", python.Literal("Ab cd"))
+	vars.Set("d", func() python.Value { v, _ := python.DecodeJSON([]byte(`{"k": "v\n", "l": ["w"]}`), true); return v }())
 	for source, want := range map[string]string{
 		`a{{ x }}b`:                                               `a«Ab cd»b`,
 		`{{ 'a' ~ x ~ 1 }}`:                                       `a«Ab cd»1`,
@@ -162,16 +164,16 @@ func TestMarksFollowTheText(t *testing.T) {
 
 func TestDecodeJSON(t *testing.T) {
 	for _, bad := range []string{``, `{`, `[1,]`, `{"a":1} x`, `{"a":1}{}`, strings.Repeat("[", 200), `{1:2}`, strings.Repeat("9", 5000)} {
-		if v, err := DecodeJSON([]byte(bad), true); err == nil {
+		if v, err := python.DecodeJSON([]byte(bad), true); err == nil {
 			t.Errorf("%.20q decoded to %v", bad, v)
 		}
 	}
-	v, err := DecodeJSON([]byte(`{"z": 1, "a": 1.0, "z": 1e999, "n": -0, "b": 123456789012345678901}`), false)
+	v, err := python.DecodeJSON([]byte(`{"z": 1, "a": 1.0, "z": 1e999, "n": -0, "b": 123456789012345678901}`), false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	in := &interp{lim: Limits{}.withDefaults()}
-	if got, want := in.repr(v).s, `{'z': inf, 'a': 1.0, 'n': 0, 'b': 123456789012345678901}`; got != want {
+	in := &interp{Meter: python.NewMeter(python.Limits{})}
+	if got, want := in.Repr(v).Text, `{'z': inf, 'a': 1.0, 'n': 0, 'b': 123456789012345678901}`; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 }

@@ -1,5 +1,11 @@
 package jinja
 
+import (
+	"fmt"
+
+	"github.com/shoal-llm/shoal/internal/text/jinja/python"
+)
+
 type forLoop struct {
 	line        int
 	target      target
@@ -9,28 +15,28 @@ type forLoop struct {
 }
 
 // run iterates over over; depth counts recursive calls.
-func (l *forLoop) run(in *interp, over Value, sc *scope, out *builder, depth int) signal {
-	in.enter()
-	defer in.leave()
-	in.line = l.line
+func (l *forLoop) run(in *interp, over python.Value, sc *scope, out *python.Builder, depth int) signal {
+	in.Enter()
+	defer in.Leave()
+	in.Line = l.line
 	items := in.iterate(over)
 	if l.filter != nil {
 		items = l.filtered(in, items, sc)
 	}
 	lp := &loopObject{items: items, depth: depth}
 	if l.recursive {
-		lp.recurse = func(in *interp, v Value) Value {
-			var b builder
+		lp.recurse = func(in *interp, v python.Value) python.Value {
+			var b python.Builder
 			l.run(in, v, sc, &b, depth+1)
-			return b.str()
+			return b.Str()
 		}
 	}
 	for i, v := range items {
-		in.step(1)
+		in.Step(1)
 		lp.i = i
 		inner := sc.inner()
 		inner.set("loop", lp)
-		in.line = l.line
+		in.Line = l.line
 		l.target(in, v, inner)
 		if in.exec(l.body, inner, out) == doBreak {
 			break
@@ -42,13 +48,13 @@ func (l *forLoop) run(in *interp, over Value, sc *scope, out *builder, depth int
 	return goOn
 }
 
-func (l *forLoop) filtered(in *interp, items []Value, sc *scope) []Value {
-	var kept []Value
+func (l *forLoop) filtered(in *interp, items []python.Value, sc *scope) []python.Value {
+	var kept []python.Value
 	for _, v := range items {
 		inner := sc.inner()
 		l.target(in, v, inner)
-		if truth(l.filter(in, inner)) {
-			in.charge(16)
+		if python.Truth(l.filter(in, inner)) {
+			in.Charge(16)
 			kept = append(kept, v)
 		}
 	}
@@ -57,17 +63,21 @@ func (l *forLoop) filtered(in *interp, items []Value, sc *scope) []Value {
 
 // loopObject is the variable "loop".
 type loopObject struct {
-	items   []Value
+	items   []python.Value
 	i       int
 	depth   int
-	changed []Value
+	changed []python.Value
 	seen    bool // changed() was called
-	recurse func(in *interp, v Value) Value
+	recurse func(in *interp, v python.Value) python.Value
 }
 
-func (l *loopObject) typeName() string { return "LoopContext" }
+func (l *loopObject) TypeName() string { return "LoopContext" }
 
-func (l *loopObject) attr(in *interp, name string) (Value, bool) {
+func (l *loopObject) Repr() string {
+	return fmt.Sprintf("<LoopContext %d/%d>", l.i+1, len(l.items))
+}
+
+func (l *loopObject) attr(in *interp, name string) (python.Value, bool) {
 	n := len(l.items)
 	switch name {
 	case "index":
@@ -90,24 +100,24 @@ func (l *loopObject) attr(in *interp, name string) (Value, bool) {
 		return int64(l.depth), true
 	case "previtem":
 		if l.i == 0 {
-			return &Undefined{"there is no previous item"}, true
+			return &python.Undefined{Message: "there is no previous item"}, true
 		}
 		return l.items[l.i-1], true
 	case "nextitem":
 		if l.i == n-1 {
-			return &Undefined{"there is no next item"}, true
+			return &python.Undefined{Message: "there is no next item"}, true
 		}
 		return l.items[l.i+1], true
 	case "cycle":
-		return &callable{name: "cycle", call: func(in *interp, a *args) Value {
+		return &callable{name: "cycle", call: func(in *interp, a *args) python.Value {
 			if len(a.pos) == 0 {
-				in.fail("no items for cycling given")
+				in.Fail("no items for cycling given")
 			}
 			return a.pos[l.i%len(a.pos)]
 		}}, true
 	case "changed":
-		return &callable{name: "changed", call: func(in *interp, a *args) Value {
-			if l.seen && in.equal(tuple(l.changed...), tuple(a.pos...)) {
+		return &callable{name: "changed", call: func(in *interp, a *args) python.Value {
+			if l.seen && in.Equal(python.Tuple(l.changed...), python.Tuple(a.pos...)) {
 				return false
 			}
 			l.seen, l.changed = true, a.pos

@@ -5,14 +5,16 @@ import (
 	"runtime/debug"
 	"runtime/metrics"
 	"testing"
+
+	"github.com/shoal-llm/shoal/internal/text/jinja/python"
 )
 
 // The byte limit counts allocations. The actual total, including garbage, is at most a few times
 // the limit.
 func TestBytesAreCountedBeforeTheyAreTaken(t *testing.T) {
 	const limit = 16 << 20
-	vars := NewDict()
-	vars.Set("x", Literal("a"))
+	vars := python.NewDict()
+	vars.Set("x", python.Literal("a"))
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	for name, source := range map[string]string{
 		"replace between":        `{{ ('a' * 8000000).replace('', 'b') }}`,
@@ -26,12 +28,12 @@ func TestBytesAreCountedBeforeTheyAreTaken(t *testing.T) {
 		"slice":                  `{{ ('a' * 8000000)[::-1]|length }}`,
 	} {
 		before := allocated()
-		_, err := render(t, source, vars, Options{Limits: Limits{Steps: 1 << 40, Bytes: limit, Output: limit}})
+		_, err := render(t, source, vars, Options{Limits: python.Limits{Steps: 1 << 40, Bytes: limit, Output: limit}})
 		took := allocated() - before
 		if took > 8*limit {
 			t.Errorf("%s: %d MiB were allocated under a limit of %d MiB (%v)", name, took>>20, limit>>20, err)
 		}
-		if err != nil && !errors.Is(err, ErrLimit) {
+		if err != nil && !errors.Is(err, python.ErrLimit) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -3,6 +3,8 @@ package jinja
 import (
 	"fmt"
 	"slices"
+
+	"github.com/shoal-llm/shoal/internal/text/jinja/python"
 )
 
 const (
@@ -22,9 +24,9 @@ func Parse(src string) (t *Template, err error) {
 			t = nil
 		}
 	}()
-	defer catch(&line, &err)
+	defer python.Catch(&line, &err)
 	if len(src) > maxSource {
-		return nil, &Error{0, fmt.Sprintf("the template has %d bytes; at most %d are read", len(src), maxSource), ErrLimit}
+		return nil, &python.Error{Line: 0, Message: fmt.Sprintf("the template has %d bytes; at most %d are read", len(src), maxSource), Cause: python.ErrLimit}
 	}
 	p.tokens = lex(src)
 	body := p.body("")
@@ -50,7 +52,7 @@ type parser struct {
 
 func (p *parser) unknownName(kind, name string) {
 	if !p.inIf {
-		p.unknown = append(p.unknown, &Error{p.cur().line, "No " + kind + " named '" + name + "'", ErrSyntax})
+		p.unknown = append(p.unknown, &python.Error{Line: p.cur().line, Message: "No " + kind + " named '" + name + "'", Cause: python.ErrSyntax})
 	}
 }
 
@@ -73,12 +75,12 @@ func (p *parser) next() token {
 }
 
 func (p *parser) fail(format string, a ...any) {
-	panic(&Error{p.cur().line, fmt.Sprintf(format, a...), ErrSyntax})
+	panic(&python.Error{Line: p.cur().line, Message: fmt.Sprintf(format, a...), Cause: python.ErrSyntax})
 }
 
 func (p *parser) enter() {
 	if p.depth++; p.depth > maxNested {
-		panic(&Error{p.cur().line, fmt.Sprintf("nested deeper than %d", maxNested), ErrLimit})
+		panic(&python.Error{Line: p.cur().line, Message: fmt.Sprintf("nested deeper than %d", maxNested), Cause: python.ErrLimit})
 	}
 }
 
@@ -138,15 +140,15 @@ func (p *parser) body(owner string, ends ...string) []stmt {
 			}
 			return out
 		case tokData:
-			out = append(out, func(in *interp, _ *scope, out *builder) signal {
-				in.write(out, Trusted(t.text))
+			out = append(out, func(in *interp, _ *scope, out *python.Builder) signal {
+				in.write(out, python.Trusted(t.text))
 				return goOn
 			})
 		case tokVarBegin:
 			e := p.tuple(true)
 			p.expect(tokVarEnd)
-			out = append(out, func(in *interp, sc *scope, out *builder) signal {
-				in.write(out, in.str(e(in, sc)))
+			out = append(out, func(in *interp, sc *scope, out *python.Builder) signal {
+				in.write(out, in.Str(e(in, sc)))
 				return goOn
 			})
 		case tokBlockBegin:
@@ -181,7 +183,7 @@ func (p *parser) statement() stmt {
 		p.expectOp("(")
 		p.within(false, func() { p.signature(m) })
 		p.macroBody(m, "macro", "endmacro")
-		return func(in *interp, sc *scope, _ *builder) signal {
+		return func(in *interp, sc *scope, _ *python.Builder) signal {
 			sc.set(m.name, in.macro(m, sc))
 			return goOn
 		}
@@ -191,22 +193,22 @@ func (p *parser) statement() stmt {
 		var filters expr
 		p.within(false, func() { filters = p.filters(piped, true) })
 		body := p.block(name, "endfilter")
-		return func(in *interp, sc *scope, out *builder) signal {
-			in.write(out, in.str(in.filtered(body, filters, sc)))
+		return func(in *interp, sc *scope, out *python.Builder) signal {
+			in.write(out, in.Str(in.filtered(body, filters, sc)))
 			return goOn
 		}
 	case "with":
 		return p.withStatement()
 	case "generation":
 		body := p.block(name, "endgeneration")
-		return func(in *interp, sc *scope, out *builder) signal { return in.exec(body, sc.inner(), out) }
+		return func(in *interp, sc *scope, out *python.Builder) signal { return in.exec(body, sc.inner(), out) }
 	case "break", "continue":
 		if p.loops == 0 {
 			p.fail("'%s' outside of a loop", name)
 		}
 		p.expect(tokBlockEnd)
 		sig := map[string]signal{"break": doBreak, "continue": doContinue}[name]
-		return func(*interp, *scope, *builder) signal { return sig }
+		return func(*interp, *scope, *python.Builder) signal { return sig }
 	case "include", "import", "from", "extends", "block":
 		p.fail("'%s' is not supported: a chat template is one file", name)
 	default:
@@ -236,9 +238,9 @@ func (p *parser) ifStatement() stmt {
 		}
 		p.expect(tokBlockEnd)
 		bodies = append(bodies, other)
-		return func(in *interp, sc *scope, out *builder) signal {
+		return func(in *interp, sc *scope, out *python.Builder) signal {
 			i := 0
-			for i < len(tests) && !truth(tests[i](in, sc)) {
+			for i < len(tests) && !python.Truth(tests[i](in, sc)) {
 				i++
 			}
 			return in.exec(bodies[i], sc, out)
@@ -265,7 +267,7 @@ func (p *parser) forStatement(line int) stmt {
 	} else {
 		p.expect(tokBlockEnd)
 	}
-	return func(in *interp, sc *scope, out *builder) signal { return l.run(in, over(in, sc), sc, out, 0) }
+	return func(in *interp, sc *scope, out *python.Builder) signal { return l.run(in, over(in, sc), sc, out, 0) }
 }
 
 func (p *parser) setStatement(line int) stmt {
@@ -273,9 +275,9 @@ func (p *parser) setStatement(line int) stmt {
 	if p.skipOp("=") {
 		value := p.tuple(true)
 		p.expect(tokBlockEnd)
-		return func(in *interp, sc *scope, _ *builder) signal {
+		return func(in *interp, sc *scope, _ *python.Builder) signal {
 			v := value(in, sc)
-			in.line = line
+			in.Line = line
 			to(in, v, sc)
 			return goOn
 		}
@@ -285,7 +287,7 @@ func (p *parser) setStatement(line int) stmt {
 		p.within(false, func() { filters = p.filters(piped, false) })
 	}
 	body := p.block("set", "endset")
-	return func(in *interp, sc *scope, _ *builder) signal {
+	return func(in *interp, sc *scope, _ *python.Builder) signal {
 		to(in, in.filtered(body, filters, sc), sc)
 		return goOn
 	}
@@ -303,7 +305,7 @@ func (p *parser) withStatement() stmt {
 		values = append(values, p.expression())
 	}
 	body := p.block("with", "endwith")
-	return func(in *interp, sc *scope, out *builder) signal {
+	return func(in *interp, sc *scope, out *python.Builder) signal {
 		inner := sc.inner()
 		for i, to := range targets {
 			to(in, values[i](in, sc), inner)
@@ -323,11 +325,11 @@ func (p *parser) callStatement(line int) stmt {
 		p.fail("expected a call after 'call'")
 	}
 	p.macroBody(m, "call", "endcall")
-	return func(in *interp, sc *scope, out *builder) signal {
+	return func(in *interp, sc *scope, out *python.Builder) signal {
 		fn, a := c.fn(in, sc), in.args(&c.args, sc)
 		a.named = append(a.named, named{"caller", in.macro(m, sc)})
-		in.line = line
-		in.write(out, in.str(in.call(fn, a)))
+		in.Line = line
+		in.write(out, in.Str(in.call(fn, a)))
 		return goOn
 	}
 }
@@ -373,15 +375,15 @@ func (p *parser) target() target {
 			p.fail("cannot assign to '%s'", name)
 		}
 		if !p.skipOp(".") {
-			return func(_ *interp, v Value, sc *scope) { sc.set(name, v) }
+			return func(_ *interp, v python.Value, sc *scope) { sc.set(name, v) }
 		}
 		of, attr := p.variable(line, name), p.expectName()
-		return func(in *interp, v Value, sc *scope) {
-			ns, ok := of(in, sc).(*Namespace)
+		return func(in *interp, v python.Value, sc *scope) {
+			ns, ok := of(in, sc).(*python.Namespace)
 			if !ok {
-				in.fail("cannot assign attribute on non-namespace object")
+				in.Fail("cannot assign attribute on non-namespace object")
 			}
-			ns.attrs.Set(attr, v)
+			ns.Attrs.Set(attr, v)
 		}
 	}
 	all := []target{one()}
@@ -394,10 +396,10 @@ func (p *parser) target() target {
 		}
 		all = append(all, one())
 	}
-	return func(in *interp, v Value, sc *scope) {
+	return func(in *interp, v python.Value, sc *scope) {
 		items := in.iterate(v)
 		if len(items) != len(all) {
-			in.fail("cannot unpack %d values into %d names", len(items), len(all))
+			in.Fail("cannot unpack %d values into %d names", len(items), len(all))
 		}
 		for i, to := range all {
 			to(in, items[i], sc)

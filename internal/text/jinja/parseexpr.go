@@ -5,6 +5,8 @@ import (
 	"math/big"
 	"strconv"
 	"strings"
+
+	"github.com/shoal-llm/shoal/internal/text/jinja/python"
 )
 
 // Operator precedence as in jinja2's parser, from the loosest: if-else; or; and; not; comparisons
@@ -21,24 +23,24 @@ const (
 // node wraps an expression so that it counts a step and records its line.
 func (p *parser) node(line int, e expr) expr {
 	p.call = nil
-	return func(in *interp, sc *scope) Value {
-		in.enter()
-		defer in.leave()
-		in.line = line
+	return func(in *interp, sc *scope) python.Value {
+		in.Enter()
+		defer in.Leave()
+		in.Line = line
 		return e(in, sc)
 	}
 }
 
-func (p *parser) constant(line int, v Value) expr {
-	return p.node(line, func(*interp, *scope) Value { return v })
+func (p *parser) constant(line int, v python.Value) expr {
+	return p.node(line, func(*interp, *scope) python.Value { return v })
 }
 
-func (p *parser) list(line int, items []expr, kind listKind) expr {
-	return p.node(line, func(in *interp, sc *scope) Value {
-		l := &List{kind: kind}
-		in.charge(16 * len(items))
+func (p *parser) list(line int, items []expr, kind python.ListKind) expr {
+	return p.node(line, func(in *interp, sc *scope) python.Value {
+		l := &python.List{Kind: kind}
+		in.Charge(16 * len(items))
 		for _, x := range items {
-			l.items = append(l.items, x(in, sc))
+			l.Items = append(l.Items, x(in, sc))
 		}
 		return l
 	})
@@ -62,7 +64,7 @@ func (p *parser) tuple(cond bool) expr {
 		}
 		items = append(items, parse())
 	}
-	return p.list(line, items, kindTuple)
+	return p.list(line, items, python.KindTuple)
 }
 
 func (p *parser) expression() expr {
@@ -72,15 +74,15 @@ func (p *parser) expression() expr {
 	e := p.binary(0)
 	for p.isName("if") {
 		line, yes, test := p.next().line, e, p.binary(0)
-		no := func(*interp, *scope) Value {
-			return &Undefined{"the inline if-expression evaluated to false and no else section was defined"}
+		no := func(*interp, *scope) python.Value {
+			return &python.Undefined{Message: "the inline if-expression evaluated to false and no else section was defined"}
 		}
 		if p.skipName("else") {
 			no = p.expression()
 		}
 		p.unknown = p.unknown[:known]
-		e = p.node(line, func(in *interp, sc *scope) Value {
-			if truth(test(in, sc)) {
+		e = p.node(line, func(in *interp, sc *scope) python.Value {
+			if python.Truth(test(in, sc)) {
 				return yes(in, sc)
 			}
 			return no(in, sc)
@@ -125,32 +127,32 @@ func (p *parser) binary(min int) expr {
 }
 
 func (p *parser) prefix(line int, op string, of expr) expr {
-	return p.node(line, func(in *interp, sc *scope) Value {
+	return p.node(line, func(in *interp, sc *scope) python.Value {
 		v := of(in, sc)
-		in.line = line
+		in.Line = line
 		return in.unary(op, v)
 	})
 }
 
 // operator joins two operands, or for ~ any number.
 func (p *parser) operator(t token, of []expr) expr {
-	return p.node(t.line, func(in *interp, sc *scope) Value {
+	return p.node(t.line, func(in *interp, sc *scope) python.Value {
 		if t.text == "~" {
-			var b builder
+			var b python.Builder
 			for _, x := range of {
-				b.add(in.made(in.str(x(in, sc))))
+				b.Add(in.Made(in.Str(x(in, sc))))
 			}
-			return b.str()
+			return b.Str()
 		}
 		a := of[0](in, sc)
 		if t.text == "and" || t.text == "or" {
-			if truth(a) == (t.text == "or") {
+			if python.Truth(a) == (t.text == "or") {
 				return a
 			}
 			return of[1](in, sc)
 		}
 		b := of[1](in, sc)
-		in.line = t.line
+		in.Line = t.line
 		return in.arithmetic(t.text, a, b)
 	})
 }
@@ -173,11 +175,11 @@ func (p *parser) compare(first expr) expr {
 		case len(ops) == 0:
 			return nil
 		default:
-			return p.node(line, func(in *interp, sc *scope) Value {
+			return p.node(line, func(in *interp, sc *scope) python.Value {
 				left := first(in, sc)
 				for i, op := range ops {
 					right := rest[i](in, sc)
-					in.line = line
+					in.Line = line
 					if !in.compare(op, left, right) {
 						return false
 					}
@@ -217,7 +219,7 @@ func (p *parser) primary() expr {
 		for p.cur().kind == tokString {
 			s += p.next().text
 		}
-		return p.constant(t.line, Trusted(s))
+		return p.constant(t.line, python.Trusted(s))
 	case tokInt:
 		return p.constant(t.line, p.integer(t))
 	case tokFloat:
@@ -230,25 +232,25 @@ func (p *parser) primary() expr {
 		switch t.text {
 		case "(":
 			if p.skipOp(")") {
-				return p.list(t.line, nil, kindTuple)
+				return p.list(t.line, nil, python.KindTuple)
 			}
 			e := p.tuple(true)
 			p.expectOp(")")
 			return e
 		case "[":
-			return p.list(t.line, p.items("]", nil), kindList)
+			return p.list(t.line, p.items("]", nil), python.KindList)
 		case "{":
 			var keys []expr
 			values := p.items("}", func() {
 				keys = append(keys, p.expression())
 				p.expectOp(":")
 			})
-			return p.node(t.line, func(in *interp, sc *scope) Value {
-				d := NewDict()
-				in.charge(64 * len(keys))
+			return p.node(t.line, func(in *interp, sc *scope) python.Value {
+				d := python.NewDict()
+				in.Charge(64 * len(keys))
 				for i := range keys {
 					k := keys[i](in, sc)
-					d.put(in.key(k), k, values[i](in, sc))
+					d.Put(in.Key(k), k, values[i](in, sc))
 				}
 				return d
 			})
@@ -277,18 +279,18 @@ func (p *parser) name(t token) expr {
 }
 
 func (p *parser) variable(line int, name string) expr {
-	return p.node(line, func(_ *interp, sc *scope) Value {
+	return p.node(line, func(_ *interp, sc *scope) python.Value {
 		if v, ok := sc.get(name); ok {
 			return v
 		}
 		if v, ok := globals[name]; ok {
 			return v
 		}
-		return undefinedName(name)
+		return python.UndefinedName(name)
 	})
 }
 
-func (p *parser) integer(t token) Value {
+func (p *parser) integer(t token) python.Value {
 	base, s := 10, t.text
 	if len(s) > 2 && s[0] == '0' {
 		base = map[byte]int{'x': 16, 'o': 8, 'b': 2}[s[1]|0x20]
@@ -300,7 +302,7 @@ func (p *parser) integer(t token) Value {
 	}
 	i, err := strconv.ParseInt(s, base, 64)
 	if err != nil {
-		if b, ok := new(big.Int).SetString(s, base); ok && len(s) <= maxIntDigits {
+		if b, ok := new(big.Int).SetString(s, base); ok && len(s) <= python.MaxIntDigits {
 			return b
 		}
 		p.fail("not an integer: %s", t.text)
@@ -334,9 +336,9 @@ func (p *parser) postfix(e expr) expr {
 		case p.skipOp("."):
 			switch t := p.next(); t.kind {
 			case tokName:
-				e = p.node(line, func(in *interp, sc *scope) Value {
+				e = p.node(line, func(in *interp, sc *scope) python.Value {
 					v := of(in, sc)
-					in.line = line
+					in.Line = line
 					return in.getattr(v, t.text)
 				})
 			case tokInt:
@@ -357,9 +359,9 @@ func (p *parser) postfix(e expr) expr {
 
 func (p *parser) called(line int, fn expr) expr {
 	c := &call{fn, p.arguments()}
-	e := p.node(line, func(in *interp, sc *scope) Value {
+	e := p.node(line, func(in *interp, sc *scope) python.Value {
 		fn, a := c.fn(in, sc), in.args(&c.args, sc)
-		in.line = line
+		in.Line = line
 		return in.call(fn, a)
 	})
 	p.call = c
@@ -367,9 +369,9 @@ func (p *parser) called(line int, fn expr) expr {
 }
 
 func (p *parser) index(line int, of, index expr) expr {
-	return p.node(line, func(in *interp, sc *scope) Value {
+	return p.node(line, func(in *interp, sc *scope) python.Value {
 		v, i := of(in, sc), index(in, sc)
-		in.line = line
+		in.Line = line
 		return in.getitem(v, i)
 	})
 }
@@ -377,7 +379,7 @@ func (p *parser) index(line int, of, index expr) expr {
 // chain limits the length of a.b.c..., because the evaluator recurses for each part.
 func (p *parser) chain(n int) {
 	if n > maxNested {
-		panic(&Error{p.cur().line, "a chain of attributes, calls or filters is too long", ErrLimit})
+		panic(&python.Error{Line: p.cur().line, Message: "a chain of attributes, calls or filters is too long", Cause: python.ErrLimit})
 	}
 }
 
@@ -391,11 +393,11 @@ func (p *parser) subscript(line int, of expr) expr {
 		at := p.cur().line
 		i, s := p.subscribed()
 		if s != nil && len(items) == 0 && p.skipOp("]") {
-			return p.node(line, func(in *interp, sc *scope) Value { return in.slice(at, of(in, sc), s, sc) })
+			return p.node(line, func(in *interp, sc *scope) python.Value { return in.slice(at, of(in, sc), s, sc) })
 		}
 		if s != nil {
-			i = p.node(at, func(in *interp, _ *scope) Value {
-				in.fail("a slice is only possible as an index")
+			i = p.node(at, func(in *interp, _ *scope) python.Value {
+				in.Fail("a slice is only possible as an index")
 				return nil
 			})
 		}
@@ -407,7 +409,7 @@ func (p *parser) subscript(line int, of expr) expr {
 	case 1:
 		return p.index(line, of, items[0])
 	}
-	return p.index(line, of, p.list(line, items, kindTuple))
+	return p.index(line, of, p.list(line, items, python.KindTuple))
 }
 
 // subscribed parses an index or a slice.
@@ -483,7 +485,7 @@ func (p *parser) filters(e expr, bare bool) expr {
 			if p.isOp("(") {
 				list = p.arguments()
 			}
-			e = p.applied(line, e, list, func(in *interp, v Value, a *args) Value { return in.filter(name, v, a) })
+			e = p.applied(line, e, list, func(in *interp, v python.Value, a *args) python.Value { return in.filter(name, v, a) })
 		case p.skipName("is"):
 			e = p.test(e, line)
 		case p.isOp("("):
@@ -495,10 +497,10 @@ func (p *parser) filters(e expr, bare bool) expr {
 }
 
 // applied applies a filter or a test to a value.
-func (p *parser) applied(line int, of expr, list argList, f func(in *interp, v Value, a *args) Value) expr {
-	return p.node(line, func(in *interp, sc *scope) Value {
+func (p *parser) applied(line int, of expr, list argList, f func(in *interp, v python.Value, a *args) python.Value) expr {
+	return p.node(line, func(in *interp, sc *scope) python.Value {
 		v, a := of(in, sc), in.args(&list, sc)
-		in.line = line
+		in.Line = line
 		return f(in, v, a)
 	})
 }
@@ -526,7 +528,7 @@ func (p *parser) test(e expr, line int) expr {
 		}
 		list.pos = []expr{p.postfix(p.primary())}
 	}
-	t := p.applied(line, e, list, func(in *interp, v Value, a *args) Value { return in.test(name, v, a) })
+	t := p.applied(line, e, list, func(in *interp, v python.Value, a *args) python.Value { return in.test(name, v, a) })
 	if negated {
 		return p.prefix(line, "not", t)
 	}

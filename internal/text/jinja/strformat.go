@@ -8,13 +8,15 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/shoal-llm/shoal/internal/text/jinja/python"
 )
 
 // strFormat implements str.format: fields in braces with attributes, items, conversions, and format
 // specs for numbers and strings.
-func strFormat(in *interp, s Str, a *args) Value {
+func strFormat(in *interp, s python.Str, a *args) python.Value {
 	f := &fields{args: a}
-	return in.made(f.fill(in, s, 0))
+	return in.Made(f.fill(in, s, 0))
 }
 
 type fields struct {
@@ -23,30 +25,30 @@ type fields struct {
 	byHand bool // fields have explicit numbers
 }
 
-func (f *fields) fill(in *interp, s Str, depth int) Str {
+func (f *fields) fill(in *interp, s python.Str, depth int) python.Str {
 	if depth > 1 {
-		in.fail("Max string recursion exceeded")
+		in.Fail("Max string recursion exceeded")
 	}
-	var b builder
-	for i := 0; i < len(s.s); {
-		at := strings.IndexAny(s.s[i:], "{}")
+	var b python.Builder
+	for i := 0; i < len(s.Text); {
+		at := strings.IndexAny(s.Text[i:], "{}")
 		if at < 0 {
-			b.add(s.slice(i, len(s.s)))
+			b.Add(s.Slice(i, len(s.Text)))
 			break
 		}
-		b.add(s.slice(i, i+at))
+		b.Add(s.Slice(i, i+at))
 		i += at
-		if i+1 < len(s.s) && s.s[i+1] == s.s[i] {
-			b.add(s.slice(i, i+1))
+		if i+1 < len(s.Text) && s.Text[i+1] == s.Text[i] {
+			b.Add(s.Slice(i, i+1))
 			i += 2
 			continue
 		}
-		if s.s[i] == '}' {
-			in.fail("Single '}' encountered in format string")
+		if s.Text[i] == '}' {
+			in.Fail("Single '}' encountered in format string")
 		}
 		end, open := i+1, 1
-		for ; end < len(s.s) && open > 0; end++ {
-			switch s.s[end] {
+		for ; end < len(s.Text) && open > 0; end++ {
+			switch s.Text[end] {
 			case '{':
 				open++
 			case '}':
@@ -54,33 +56,33 @@ func (f *fields) fill(in *interp, s Str, depth int) Str {
 			}
 		}
 		if open > 0 {
-			in.fail("expected '}' before end of string")
+			in.Fail("expected '}' before end of string")
 		}
-		b.add(f.field(in, s.slice(i+1, end-1), depth))
+		b.Add(f.field(in, s.Slice(i+1, end-1), depth))
 		i = end
 	}
-	return b.str()
+	return b.Str()
 }
 
 // field formats the text between braces: name!conversion:spec.
-func (f *fields) field(in *interp, s Str, depth int) Str {
-	in.step(1)
-	name, spec, conversion := s, Str{}, ""
+func (f *fields) field(in *interp, s python.Str, depth int) python.Str {
+	in.Step(1)
+	name, spec, conversion := s, python.Str{}, ""
 	depthOf := 0
-	for i, c := range s.s {
+	for i, c := range s.Text {
 		if c == '[' {
 			depthOf++
 		} else if c == ']' {
 			depthOf--
 		}
 		if (c == '!' || c == ':') && depthOf <= 0 {
-			name = s.slice(0, i)
-			rest := s.slice(i+1, len(s.s))
+			name = s.Slice(0, i)
+			rest := s.Slice(i+1, len(s.Text))
 			if c == '!' {
 				var found bool
-				conversion, _, found = strings.Cut(rest.s, ":")
+				conversion, _, found = strings.Cut(rest.Text, ":")
 				if found {
-					spec = rest.slice(len(conversion)+1, len(rest.s))
+					spec = rest.Slice(len(conversion)+1, len(rest.Text))
 				}
 			} else {
 				spec = rest
@@ -88,33 +90,33 @@ func (f *fields) field(in *interp, s Str, depth int) Str {
 			break
 		}
 	}
-	v := f.value(in, name.s)
+	v := f.value(in, name.Text)
 	switch conversion {
 	case "":
-		if strings.Contains(s.s, "!") && len(name.s) < len(s.s) && s.s[len(name.s)] == '!' {
-			in.fail("unmatched '{' in format spec")
+		if strings.Contains(s.Text, "!") && len(name.Text) < len(s.Text) && s.Text[len(name.Text)] == '!' {
+			in.Fail("unmatched '{' in format spec")
 		}
 	case "s":
-		v = in.str(v)
+		v = in.Str(v)
 	case "r", "a":
-		v = in.repr(v)
+		v = in.Repr(v)
 	default:
-		in.fail("Unknown conversion specifier %s", oneLine(conversion))
+		in.Fail("Unknown conversion specifier %s", oneLine(conversion))
 	}
-	if spec.s != "" {
+	if spec.Text != "" {
 		spec = f.fill(in, spec, depth+1)
 	}
-	return in.formatted(v, spec.s)
+	return in.formatted(v, spec.Text)
 }
 
 // value looks up name, 0, name.attribute or name[item].
-func (f *fields) value(in *interp, path string) Value {
+func (f *fields) value(in *interp, path string) python.Value {
 	end := strings.IndexAny(path, ".[")
 	if end < 0 {
 		end = len(path)
 	}
 	first, rest := path[:end], path[end:]
-	var v Value
+	var v python.Value
 	switch n, err := strconv.Atoi(first); {
 	case first == "" || err == nil && isDigit(first[0]):
 		if first == "" {
@@ -122,18 +124,18 @@ func (f *fields) value(in *interp, path string) Value {
 			f.next++
 		}
 		if byHand := first != ""; byHand && f.next > 0 || !byHand && f.byHand {
-			in.fail("cannot switch between manual field specification and automatic field numbering")
+			in.Fail("cannot switch between manual field specification and automatic field numbering")
 		} else if byHand {
 			f.byHand = true
 		}
 		if n >= len(f.args.pos) {
-			in.fail("Replacement index %d out of range for positional args tuple", n)
+			in.Fail("Replacement index %d out of range for positional args tuple", n)
 		}
 		v = f.args.pos[n]
 	default:
 		i := f.args.find(first)
 		if i < 0 {
-			in.fail("format: no value for '%s'", oneLine(first))
+			in.Fail("format: no value for '%s'", oneLine(first))
 		}
 		v = f.args.named[i].value
 	}
@@ -149,9 +151,9 @@ func (f *fields) value(in *interp, path string) Value {
 		}
 		end := strings.IndexByte(rest, ']')
 		if end < 2 || rest[0] != '[' {
-			in.fail("Missing ']' in format string")
+			in.Fail("Missing ']' in format string")
 		}
-		var key Value = Trusted(rest[1:end])
+		var key python.Value = python.Trusted(rest[1:end])
 		if n, err := strconv.ParseInt(rest[1:end], 10, 64); err == nil && isDigit(rest[1]) {
 			key = n
 		}
@@ -162,9 +164,9 @@ func (f *fields) value(in *interp, path string) Value {
 }
 
 // formatted implements format(v, spec): [[fill]align][sign][#][0][width][,_][.precision][type].
-func (in *interp) formatted(v Value, spec string) Str {
+func (in *interp) formatted(v python.Value, spec string) python.Str {
 	if spec == "" {
-		return in.str(v)
+		return in.Str(v)
 	}
 	fill, align, sign := "", "", ""
 	if r, n := utf8.DecodeRuneInString(spec); n < len(spec) && strings.IndexByte("<>=^", spec[n]) >= 0 {
@@ -182,7 +184,7 @@ func (in *interp) formatted(v Value, spec string) Str {
 	}
 	sign = take("+- ")
 	alternate := take("#") != ""
-	s, text := v.(Str)
+	s, text := v.(python.Str)
 	if take("0") != "" {
 		fill = cmp.Or(fill, "0")
 		if align == "" && !text {
@@ -196,30 +198,30 @@ func (in *interp) formatted(v Value, spec string) Str {
 	precision := -1
 	if take(".") != "" {
 		if spec == "" || !isDigit(spec[0]) {
-			in.fail("Format specifier missing precision")
+			in.Fail("Format specifier missing precision")
 		}
 		precision, at = in.digitsAt(spec, 0)
 		spec = spec[at:]
 	}
 	if precision > maxPrecision {
-		in.limit("digits of a formatted number", maxPrecision)
+		in.Exceed("digits of a formatted number", maxPrecision)
 	}
 	kind := take("bcdeEfFgGnosxX%")
 	if spec != "" {
-		in.fail("Invalid format specifier")
+		in.Fail("Invalid format specifier")
 	}
 	in.defined(v)
 	var digits string
 	switch {
 	case text:
 		if kind != "" && kind != "s" || sign != "" || comma != "" || alternate || align == "=" {
-			in.fail("Invalid format specifier for object of type 'str'")
+			in.Fail("Invalid format specifier for object of type 'str'")
 		}
-		if precision >= 0 && precision < s.runes() {
-			s = s.slice(0, s.offset(precision))
+		if precision >= 0 && precision < s.Runes() {
+			s = s.Slice(0, s.Offset(precision))
 		}
 	case kind == "c" && (sign != "" || alternate), comma != "" && strings.Contains("nsc", cmp.Or(kind, " ")), comma == "," && strings.Contains("boxX", cmp.Or(kind, " ")):
-		in.fail("Invalid format specifier for a number")
+		in.Fail("Invalid format specifier for a number")
 	default:
 		zeros := 0
 		if align == "=" && fill == "0" {
@@ -227,27 +229,27 @@ func (in *interp) formatted(v Value, spec string) Str {
 		}
 		digits, s = in.formattedNumber(v, strings.Trim(sign, "-"), kind, precision, alternate, comma, zeros)
 	}
-	n := max(width-s.runes(), 0)
-	pad := func(n int) Str { return in.fill(n, Trusted(fill)) }
+	n := max(width-s.Runes(), 0)
+	pad := func(n int) python.Str { return in.fill(n, python.Trusted(fill)) }
 	switch {
 	case align == "<", align == "" && text:
-		return joinStr([]Str{s, pad(n)}, Str{})
+		return python.JoinStr([]python.Str{s, pad(n)}, python.Str{})
 	case align == "^":
-		return joinStr([]Str{pad(n / 2), s, pad(n - n/2)}, Str{})
+		return python.JoinStr([]python.Str{pad(n / 2), s, pad(n - n/2)}, python.Str{})
 	case align == "=":
-		at := len(s.s) - len(digits)
-		return joinStr([]Str{s.slice(0, at), pad(n), s.slice(at, len(s.s))}, Str{})
+		at := len(s.Text) - len(digits)
+		return python.JoinStr([]python.Str{s.Slice(0, at), pad(n), s.Slice(at, len(s.Text))}, python.Str{})
 	}
-	return joinStr([]Str{pad(n), s}, Str{})
+	return python.JoinStr([]python.Str{pad(n), s}, python.Str{})
 }
 
 // formattedNumber returns the sign and prefix of a number and its digits. sign is printed for a
 // number that is not negative. Grouped digits get zeros to fill the width.
-func (in *interp) formattedNumber(v Value, sign, kind string, precision int, alternate bool, comma string, width int) (digits string, whole Str) {
+func (in *interp) formattedNumber(v python.Value, sign, kind string, precision int, alternate bool, comma string, width int) (digits string, whole python.Str) {
 	long, _ := v.(*big.Int)
-	i, f, isInt, ok := number(v)
+	i, f, isInt, ok := python.Number(v)
 	if !ok && long == nil {
-		in.fail("unsupported format string passed to %s.__format__", typeName(v))
+		in.Fail("unsupported format string passed to %s.__format__", python.TypeName(v))
 	}
 	isInt = isInt || long != nil
 	if long == nil && isInt {
@@ -259,13 +261,13 @@ func (in *interp) formattedNumber(v Value, sign, kind string, precision int, alt
 	switch {
 	case isInt && strings.Contains("dnboxXc", kind):
 		if precision >= 0 {
-			in.fail("Precision not allowed in integer format specifier")
+			in.Fail("Precision not allowed in integer format specifier")
 		}
 		if kind == "c" {
 			if i < 0 || i > utf8.MaxRune {
-				in.fail("%%c arg not in range(0x110000)")
+				in.Fail("%%c arg not in range(0x110000)")
 			}
-			return "", Trusted(string(rune(i)))
+			return "", python.Trusted(string(rune(i)))
 		}
 		base := map[string]int{"b": 2, "o": 8, "x": 16, "X": 16}[kind]
 		if base == 0 {
@@ -281,7 +283,7 @@ func (in *interp) formattedNumber(v Value, sign, kind string, precision int, alt
 			prefix = "-" + strings.TrimPrefix(prefix, sign)
 		}
 	case strings.Contains("boxXcsd", kind) && kind != "":
-		in.fail("Unknown format code '%s' for object of type '%s'", kind, typeName(v))
+		in.Fail("Unknown format code '%s' for object of type '%s'", kind, python.TypeName(v))
 	default:
 		a := math.Abs(f)
 		if math.Signbit(f) && !math.IsNaN(f) {
@@ -294,10 +296,10 @@ func (in *interp) formattedNumber(v Value, sign, kind string, precision int, alt
 		if strings.Contains("boxX", cmp.Or(kind, " ")) {
 			size = 4
 		}
-		in.charge(4 * max(width, 0))
+		in.Charge(4 * max(width, 0))
 		digits = grouped(digits, comma, size, width-len(prefix))
 	}
-	return digits, Trusted(prefix + digits)
+	return digits, python.Trusted(prefix + digits)
 }
 
 // formattedFloat formats a number that is not negative.
@@ -320,7 +322,7 @@ func formattedFloat(f float64, kind string, precision int, alternate bool) strin
 		return mantissa + exponent
 	}
 	if bare && precision < 0 {
-		s := formatFloat(f)
+		s := python.FormatFloat(f)
 		if at := strings.IndexByte(s, 'e'); at >= 0 {
 			return pointed(s[:at], s[at:])
 		}

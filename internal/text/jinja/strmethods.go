@@ -5,112 +5,119 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/shoal-llm/shoal/internal/text/jinja/python"
 )
 
-type strMethod func(in *interp, s Str, a *args) Value
+type strMethod func(in *interp, s python.Str, a *args) python.Value
 
 // strMethods are the methods of Python's str.
 var strMethods = map[string]strMethod{
-	"capitalize":   func(in *interp, s Str, a *args) Value { a.bind(in, "capitalize"); return in.capitalize(s) },
-	"count":        strCount,
-	"endswith":     affix("endswith", strings.HasSuffix),
-	"find":         finder("find", strings.Index, false),
-	"index":        finder("index", strings.Index, true),
-	"isalnum":      class("isalnum", isAlnum),
-	"isalpha":      class("isalpha", unicode.IsLetter),
-	"isascii":      func(in *interp, s Str, a *args) Value { return len(s.s) == s.runes() && utf8.ValidString(s.s) },
+	"capitalize": func(in *interp, s python.Str, a *args) python.Value {
+		a.bind(in, "capitalize")
+		return in.capitalize(s)
+	},
+	"count":    strCount,
+	"endswith": affix("endswith", strings.HasSuffix),
+	"find":     finder("find", strings.Index, false),
+	"index":    finder("index", strings.Index, true),
+	"isalnum":  class("isalnum", isAlnum),
+	"isalpha":  class("isalpha", unicode.IsLetter),
+	"isascii": func(in *interp, s python.Str, a *args) python.Value {
+		return len(s.Text) == s.Runes() && utf8.ValidString(s.Text)
+	},
 	"isdecimal":    class("isdecimal", unicode.IsDigit),
 	"isdigit":      class("isdigit", unicode.IsDigit),
-	"islower":      func(in *interp, s Str, a *args) Value { return isCased(s.s, false) },
+	"islower":      func(in *interp, s python.Str, a *args) python.Value { return isCased(s.Text, false) },
 	"isnumeric":    class("isnumeric", unicode.IsNumber),
-	"isspace":      class("isspace", isSpace),
-	"isupper":      func(in *interp, s Str, a *args) Value { return isCased(s.s, true) },
+	"isspace":      class("isspace", python.IsSpace),
+	"isupper":      func(in *interp, s python.Str, a *args) python.Value { return isCased(s.Text, true) },
 	"join":         strJoin,
-	"lower":        simple("lower", lowerRune),
+	"lower":        simple("lower", python.LowerRune),
 	"lstrip":       stripper("lstrip", true, false),
 	"partition":    partition("partition", strings.Index, false),
 	"removeprefix": strRemovePrefix,
 	"removesuffix": strRemoveSuffix,
-	"replace": func(in *interp, s Str, a *args) Value {
+	"replace": func(in *interp, s python.Str, a *args) python.Value {
 		p := a.bind(in, "replace", "old", "new", "count?")
 		return in.replace(s, in.wantStr("replace", p[0]), in.wantStr("replace", p[1]), in.wantInt("replace", p[2], -1))
 	},
 	"rfind":      finder("rfind", strings.LastIndex, false),
 	"rindex":     finder("rindex", strings.LastIndex, true),
 	"rpartition": partition("rpartition", strings.LastIndex, true),
-	"rsplit":     func(in *interp, s Str, a *args) Value { return in.split("rsplit", s, a, true) },
+	"rsplit":     func(in *interp, s python.Str, a *args) python.Value { return in.split("rsplit", s, a, true) },
 	"rstrip":     stripper("rstrip", false, true),
-	"split":      func(in *interp, s Str, a *args) Value { return in.split("split", s, a, false) },
-	"splitlines": func(in *interp, s Str, a *args) Value {
+	"split":      func(in *interp, s python.Str, a *args) python.Value { return in.split("split", s, a, false) },
+	"splitlines": func(in *interp, s python.Str, a *args) python.Value {
 		keep := optBool(a.bind(in, "splitlines", "keepends?")[0], false)
-		in.charge(40 * strings.Count(s.s, "\n"))
+		in.Charge(40 * strings.Count(s.Text, "\n"))
 		return in.strList(splitLines(s, keep))
 	},
 	"startswith": affix("startswith", strings.HasPrefix),
 	"strip":      stripper("strip", true, true),
 	"swapcase": simple("swapcase", func(r rune) string {
 		if unicode.IsUpper(r) {
-			return lowerRune(r)
+			return python.LowerRune(r)
 		}
-		return upperRune(r)
+		return python.UpperRune(r)
 	}),
-	"title": func(in *interp, s Str, a *args) Value { a.bind(in, "title"); return in.titleCase(s) },
-	"upper": simple("upper", upperRune),
+	"title": func(in *interp, s python.Str, a *args) python.Value { a.bind(in, "title"); return in.titleCase(s) },
+	"upper": simple("upper", python.UpperRune),
 }
 
 func isAlnum(r rune) bool { return unicode.IsLetter(r) || unicode.IsNumber(r) }
 
-func (in *interp) capitalize(s Str) Str {
+func (in *interp) capitalize(s python.Str) python.Str {
 	first := true
-	return in.mapRunes(s, func(r rune) string {
+	return in.MapRunes(s, func(r rune) string {
 		if first {
 			first = false
-			return titleRune(r)
+			return python.TitleRune(r)
 		}
-		return lowerRune(r)
+		return python.LowerRune(r)
 	})
 }
 
-func (in *interp) titleCase(s Str) Str {
+func (in *interp) titleCase(s python.Str) python.Str {
 	inWord := false
-	return in.mapRunes(s, func(r rune) string {
+	return in.MapRunes(s, func(r rune) string {
 		cased := unicode.IsUpper(r) || unicode.IsLower(r) || unicode.IsTitle(r)
 		start := cased && !inWord
 		inWord = cased
 		if start {
-			return titleRune(r)
+			return python.TitleRune(r)
 		}
-		return lowerRune(r)
+		return python.LowerRune(r)
 	})
 }
 
 func simple(name string, f func(rune) string) strMethod {
-	return func(in *interp, s Str, a *args) Value {
+	return func(in *interp, s python.Str, a *args) python.Value {
 		a.bind(in, name)
-		return in.mapRunes(s, f)
+		return in.MapRunes(s, f)
 	}
 }
 
 func class(name string, f func(rune) bool) strMethod {
-	return func(in *interp, s Str, a *args) Value {
+	return func(in *interp, s python.Str, a *args) python.Value {
 		a.bind(in, name)
-		return s.s != "" && strings.IndexFunc(s.s, func(r rune) bool { return !f(r) }) < 0
+		return s.Text != "" && strings.IndexFunc(s.Text, func(r rune) bool { return !f(r) }) < 0
 	}
 }
 
 func stripper(name string, left, right bool) strMethod {
-	return func(in *interp, s Str, a *args) Value {
-		return s.strip(in, orNone(a.bind(in, name, "chars?")[0]), left, right)
+	return func(in *interp, s python.Str, a *args) python.Value {
+		return in.strip(s, orNone(a.bind(in, name, "chars?")[0]), left, right)
 	}
 }
 
-func (t Str) strip(in *interp, chars Value, left, right bool) Value {
-	drop := isSpace
+func (in *interp) strip(t python.Str, chars python.Value, left, right bool) python.Value {
+	drop := python.IsSpace
 	if chars != nil {
-		set := in.wantStr("strip", chars).s
+		set := in.wantStr("strip", chars).Text
 		drop = func(r rune) bool { return strings.ContainsRune(set, r) }
 		if len(set) > 16 {
-			in.charge(40 * len(set))
+			in.Charge(40 * len(set))
 			has := make(map[rune]bool)
 			for _, r := range set {
 				has[r] = true
@@ -119,38 +126,38 @@ func (t Str) strip(in *interp, chars Value, left, right bool) Value {
 		}
 	}
 	if left {
-		t = t.trimLeft(drop)
+		t = t.TrimLeft(drop)
 	}
 	if right {
-		t = t.trimRight(drop)
+		t = t.TrimRight(drop)
 	}
 	return t
 }
 
 func affix(name string, has func(s, x string) bool) strMethod {
-	return func(in *interp, s Str, a *args) Value {
+	return func(in *interp, s python.Str, a *args) python.Value {
 		p := a.bind(in, name, "affix", "start?", "end?")
 		s, _ = in.window(s, p[1], p[2])
-		if l, ok := p[0].(*List); ok && l.kind == kindTuple {
-			for _, x := range l.items {
-				if has(s.s, in.wantStr(name, x).s) {
+		if l, ok := p[0].(*python.List); ok && l.Kind == python.KindTuple {
+			for _, x := range l.Items {
+				if has(s.Text, in.wantStr(name, x).Text) {
 					return true
 				}
 			}
 			return false
 		}
-		return has(s.s, in.wantStr(name, p[0]).s)
+		return has(s.Text, in.wantStr(name, p[0]).Text)
 	}
 }
 
 // window returns s[start:end] and its start in code points.
-func (in *interp) window(s Str, start, end Value) (Str, int) {
+func (in *interp) window(s python.Str, start, end python.Value) (python.Str, int) {
 	start, end = orNone(start), orNone(end)
 	if start == nil && end == nil {
 		return s, 0
 	}
-	n := s.runes()
-	clamp := func(v Value, unset int) int {
+	n := s.Runes()
+	clamp := func(v python.Value, unset int) int {
 		if v == nil {
 			return unset
 		}
@@ -161,183 +168,183 @@ func (in *interp) window(s Str, start, end Value) (Str, int) {
 		return min(max(i, 0), n)
 	}
 	lo, hi := clamp(start, 0), clamp(end, n)
-	return s.slice(s.offset(lo), s.offset(max(lo, hi))), lo
+	return s.Slice(s.Offset(lo), s.Offset(max(lo, hi))), lo
 }
 
 func finder(name string, find func(s, x string) int, must bool) strMethod {
-	return func(in *interp, s Str, a *args) Value {
+	return func(in *interp, s python.Str, a *args) python.Value {
 		p := a.bind(in, name, "sub", "start?", "end?")
 		w, lo := in.window(s, p[1], p[2])
-		i := find(w.s, in.wantStr(name, p[0]).s)
+		i := find(w.Text, in.wantStr(name, p[0]).Text)
 		if i < 0 {
 			if must {
-				in.fail("substring not found")
+				in.Fail("substring not found")
 			}
 			return int64(-1)
 		}
-		return int64(lo + w.slice(0, i).runes())
+		return int64(lo + w.Slice(0, i).Runes())
 	}
 }
 
-func strCount(in *interp, s Str, a *args) Value {
+func strCount(in *interp, s python.Str, a *args) python.Value {
 	p := a.bind(in, "count", "sub", "start?", "end?")
 	w, _ := in.window(s, p[1], p[2])
-	return int64(strings.Count(w.s, in.wantStr("count", p[0]).s))
+	return int64(strings.Count(w.Text, in.wantStr("count", p[0]).Text))
 }
 
-func strJoin(in *interp, s Str, a *args) Value {
-	var parts []Str
+func strJoin(in *interp, s python.Str, a *args) python.Value {
+	var parts []python.Str
 	for i, x := range in.iterate(a.bind(in, "join", "iterable")[0]) {
-		t, ok := x.(Str)
+		t, ok := x.(python.Str)
 		if !ok {
-			in.fail("sequence item %d: expected str instance, %s found", i, typeName(x))
+			in.Fail("sequence item %d: expected str instance, %s found", i, python.TypeName(x))
 		}
-		in.charge(len(s.s) + len(t.s))
+		in.Charge(len(s.Text) + len(t.Text))
 		parts = append(parts, t)
 	}
-	return joinStr(parts, s)
+	return python.JoinStr(parts, s)
 }
 
-func strRemovePrefix(in *interp, s Str, a *args) Value {
-	if x := in.wantStr("removeprefix", a.bind(in, "removeprefix", "prefix")[0]); strings.HasPrefix(s.s, x.s) {
-		return s.slice(len(x.s), len(s.s))
+func strRemovePrefix(in *interp, s python.Str, a *args) python.Value {
+	if x := in.wantStr("removeprefix", a.bind(in, "removeprefix", "prefix")[0]); strings.HasPrefix(s.Text, x.Text) {
+		return s.Slice(len(x.Text), len(s.Text))
 	}
 	return s
 }
 
-func strRemoveSuffix(in *interp, s Str, a *args) Value {
-	if x := in.wantStr("removesuffix", a.bind(in, "removesuffix", "suffix")[0]); strings.HasSuffix(s.s, x.s) {
-		return s.slice(0, len(s.s)-len(x.s))
+func strRemoveSuffix(in *interp, s python.Str, a *args) python.Value {
+	if x := in.wantStr("removesuffix", a.bind(in, "removesuffix", "suffix")[0]); strings.HasSuffix(s.Text, x.Text) {
+		return s.Slice(0, len(s.Text)-len(x.Text))
 	}
 	return s
 }
 
 func partition(name string, find func(s, x string) int, last bool) strMethod {
-	return func(in *interp, s Str, a *args) Value {
+	return func(in *interp, s python.Str, a *args) python.Value {
 		sep := in.wantStr(name, a.bind(in, name, "sep")[0])
-		if sep.s == "" {
-			in.fail("empty separator")
+		if sep.Text == "" {
+			in.Fail("empty separator")
 		}
-		i := find(s.s, sep.s)
+		i := find(s.Text, sep.Text)
 		switch {
 		case i >= 0:
-			return tuple(s.slice(0, i), sep, s.slice(i+len(sep.s), len(s.s)))
+			return python.Tuple(s.Slice(0, i), sep, s.Slice(i+len(sep.Text), len(s.Text)))
 		case last:
-			return tuple(Str{}, Str{}, s)
+			return python.Tuple(python.Str{}, python.Str{}, s)
 		}
-		return tuple(s, Str{}, Str{})
+		return python.Tuple(s, python.Str{}, python.Str{})
 	}
 }
 
-func (in *interp) replace(s, old, new Str, count int) Str {
-	if count < 0 || count > len(s.s)+1 {
-		count = len(s.s) + 1
+func (in *interp) replace(s, old, new python.Str, count int) python.Str {
+	if count < 0 || count > len(s.Text)+1 {
+		count = len(s.Text) + 1
 	}
-	var b builder
+	var b python.Builder
 	from := 0
-	if old.s == "" { // between all code points
-		in.charge(40 * len(s.s))
-		chars := s.chars()
-		for i, c := range append(chars, Str{}) {
+	if old.Text == "" { // between all code points
+		in.Charge(40 * len(s.Text))
+		chars := s.Chars()
+		for i, c := range append(chars, python.Str{}) {
 			if i < count {
-				in.charge(len(new.s) + 16*len(new.lit))
-				b.add(new)
+				in.Charge(len(new.Text) + 16*len(new.Marks))
+				b.Add(new)
 			}
-			b.add(c)
+			b.Add(c)
 		}
-		return in.made(b.str())
+		return in.Made(b.Str())
 	}
 	for ; count > 0; count-- {
-		i := strings.Index(s.s[from:], old.s)
+		i := strings.Index(s.Text[from:], old.Text)
 		if i < 0 {
 			break
 		}
-		in.charge(len(new.s) + 16*len(new.lit) + i)
-		b.add(s.slice(from, from+i))
-		b.add(new)
-		from += i + len(old.s)
+		in.Charge(len(new.Text) + 16*len(new.Marks) + i)
+		b.Add(s.Slice(from, from+i))
+		b.Add(new)
+		from += i + len(old.Text)
 	}
-	b.add(s.slice(from, len(s.s)))
-	return in.made(b.str())
+	b.Add(s.Slice(from, len(s.Text)))
+	return in.Made(b.Str())
 }
 
-func (in *interp) strList(parts []Str) *List {
-	in.charge(40 * len(parts))
-	l := NewList()
+func (in *interp) strList(parts []python.Str) *python.List {
+	in.Charge(40 * len(parts))
+	l := python.NewList()
 	for _, p := range parts {
-		l.items = append(l.items, p)
+		l.Items = append(l.Items, p)
 	}
 	return l
 }
 
-func (in *interp) split(name string, s Str, a *args, fromRight bool) Value {
+func (in *interp) split(name string, s python.Str, a *args, fromRight bool) python.Value {
 	p := a.bind(in, name, "sep?", "maxsplit?")
 	limit := in.wantInt(name, p[1], -1)
 	if limit < 0 {
-		limit = len(s.s) + 1
+		limit = len(s.Text) + 1
 	}
 	sep := orNone(p[0])
 	if sep == nil {
 		return in.strList(splitSpace(s, limit, fromRight))
 	}
-	x := in.wantStr(name, sep).s
+	x := in.wantStr(name, sep).Text
 	if x == "" {
-		in.fail("empty separator")
+		in.Fail("empty separator")
 	}
-	in.charge(64 * min(strings.Count(s.s, x), limit))
+	in.Charge(64 * min(strings.Count(s.Text, x), limit))
 	if fromRight {
-		var parts []Str
-		end := len(s.s)
+		var parts []python.Str
+		end := len(s.Text)
 		for ; limit > 0; limit-- {
-			i := strings.LastIndex(s.s[:end], x)
+			i := strings.LastIndex(s.Text[:end], x)
 			if i < 0 {
 				break
 			}
-			parts = append(parts, s.slice(i+len(x), end))
+			parts = append(parts, s.Slice(i+len(x), end))
 			end = i
 		}
-		parts = append(parts, s.slice(0, end))
+		parts = append(parts, s.Slice(0, end))
 		slices.Reverse(parts)
 		return in.strList(parts)
 	}
-	var parts []Str
+	var parts []python.Str
 	from := 0
 	for ; limit > 0; limit-- {
-		i := strings.Index(s.s[from:], x)
+		i := strings.Index(s.Text[from:], x)
 		if i < 0 {
 			break
 		}
-		parts = append(parts, s.slice(from, from+i))
+		parts = append(parts, s.Slice(from, from+i))
 		from += i + len(x)
 	}
-	return in.strList(append(parts, s.slice(from, len(s.s))))
+	return in.strList(append(parts, s.Slice(from, len(s.Text))))
 }
 
-func splitSpace(s Str, limit int, fromRight bool) []Str {
-	var parts []Str
+func splitSpace(s python.Str, limit int, fromRight bool) []python.Str {
+	var parts []python.Str
 	if fromRight {
-		end := len(strings.TrimRightFunc(s.s, isSpace))
-		for ; end > 0; end = len(strings.TrimRightFunc(s.s[:end], isSpace)) {
-			i := strings.LastIndexFunc(s.s[:end], isSpace)
+		end := len(strings.TrimRightFunc(s.Text, python.IsSpace))
+		for ; end > 0; end = len(strings.TrimRightFunc(s.Text[:end], python.IsSpace)) {
+			i := strings.LastIndexFunc(s.Text[:end], python.IsSpace)
 			if i < 0 || limit == 0 {
-				parts = append(parts, s.slice(0, end))
+				parts = append(parts, s.Slice(0, end))
 				break
 			}
-			_, n := utf8.DecodeRuneInString(s.s[i:])
-			parts = append(parts, s.slice(i+n, end))
+			_, n := utf8.DecodeRuneInString(s.Text[i:])
+			parts = append(parts, s.Slice(i+n, end))
 			end = i
 			limit--
 		}
 		slices.Reverse(parts)
 		return parts
 	}
-	skip := func(at int) int { return len(s.s) - len(strings.TrimLeftFunc(s.s[at:], isSpace)) }
-	for at := skip(0); at < len(s.s); at = skip(at) {
-		i := strings.IndexFunc(s.s[at:], isSpace)
+	skip := func(at int) int { return len(s.Text) - len(strings.TrimLeftFunc(s.Text[at:], python.IsSpace)) }
+	for at := skip(0); at < len(s.Text); at = skip(at) {
+		i := strings.IndexFunc(s.Text[at:], python.IsSpace)
 		if i < 0 || limit == 0 {
-			return append(parts, s.slice(at, len(s.s)))
+			return append(parts, s.Slice(at, len(s.Text)))
 		}
-		parts = append(parts, s.slice(at, at+i))
+		parts = append(parts, s.Slice(at, at+i))
 		at += i
 		limit--
 	}
@@ -345,27 +352,27 @@ func splitSpace(s Str, limit int, fromRight bool) []Str {
 }
 
 // splitLines splits at Python's line boundaries; a final boundary ends the last line.
-func splitLines(s Str, keep bool) []Str {
-	var parts []Str
+func splitLines(s python.Str, keep bool) []python.Str {
+	var parts []python.Str
 	from := 0
-	for i := 0; i < len(s.s); {
-		r, n := utf8.DecodeRuneInString(s.s[i:])
+	for i := 0; i < len(s.Text); {
+		r, n := utf8.DecodeRuneInString(s.Text[i:])
 		switch r {
 		case '\n', '\r', '\v', '\f', 0x1c, 0x1d, 0x1e, 0x85, 0x2028, 0x2029:
-			if r == '\r' && strings.HasPrefix(s.s[i+1:], "\n") {
+			if r == '\r' && strings.HasPrefix(s.Text[i+1:], "\n") {
 				n = 2
 			}
 			end := i
 			if keep {
 				end = i + n
 			}
-			parts = append(parts, s.slice(from, end))
+			parts = append(parts, s.Slice(from, end))
 			from = i + n
 		}
 		i += n
 	}
-	if from < len(s.s) {
-		parts = append(parts, s.slice(from, len(s.s)))
+	if from < len(s.Text) {
+		parts = append(parts, s.Slice(from, len(s.Text)))
 	}
 	return parts
 }

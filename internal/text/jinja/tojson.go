@@ -7,21 +7,23 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/shoal-llm/shoal/internal/text/jinja/python"
 )
 
 // toJSON is the filter with which transformers replaces Jinja's own: json.dumps without HTML
 // escaping, so that prompts match the training data.
-func toJSON(in *interp, v Value, a *args) Value {
+func toJSON(in *interp, v python.Value, a *args) python.Value {
 	p := a.bind(in, "tojson", "ensure_ascii?", "indent?", "separators?", "sort_keys?")
 	w := jsonWriter{in: in, ascii: optBool(p[0], false), sort: optBool(p[3], false), item: ", ", colon: ": "}
 	switch x := orNone(p[1]).(type) {
 	case nil:
-	case Str:
+	case python.Str:
 		w.pretty, w.indent = true, x
 	default:
 		n := max(in.wantInt("tojson indent", x, 0), 0)
-		in.charge(n)
-		w.pretty, w.indent = true, Trusted(strings.Repeat(" ", n))
+		in.Charge(n)
+		w.pretty, w.indent = true, python.Trusted(strings.Repeat(" ", n))
 	}
 	if w.pretty {
 		w.item = ","
@@ -29,59 +31,59 @@ func toJSON(in *interp, v Value, a *args) Value {
 	if x := orNone(p[2]); x != nil {
 		l := in.iterate(x)
 		if len(l) != 2 {
-			in.fail("tojson separators are two strings, not %d", len(l))
+			in.Fail("tojson separators are two strings, not %d", len(l))
 		}
-		w.item, w.colon = in.wantStr("tojson separators", l[0]).s, in.wantStr("tojson separators", l[1]).s
+		w.item, w.colon = in.wantStr("tojson separators", l[0]).Text, in.wantStr("tojson separators", l[1]).Text
 	}
 	w.value(v, 0)
-	return in.made(w.b.str())
+	return in.Made(w.b.Str())
 }
 
 type jsonWriter struct {
 	in          *interp
-	b           builder
+	b           python.Builder
 	item, colon string
-	indent      Str
+	indent      python.Str
 	pretty      bool
 	ascii, sort bool
 }
 
 func (w *jsonWriter) newline(depth int) {
 	if w.pretty {
-		w.in.charge(depth * len(w.indent.s))
-		w.b.raw("\n")
+		w.in.Charge(depth * len(w.indent.Text))
+		w.b.Raw("\n")
 		for range depth {
-			w.b.add(w.indent)
+			w.b.Add(w.indent)
 		}
 	}
 }
 
-func (w *jsonWriter) value(v Value, depth int) {
-	w.in.enter()
-	defer w.in.leave()
-	w.in.roomFor(&w.b)
+func (w *jsonWriter) value(v python.Value, depth int) {
+	w.in.Enter()
+	defer w.in.Leave()
+	w.in.RoomFor(&w.b)
 	switch v := v.(type) {
 	case nil:
-		w.b.raw("null")
+		w.b.Raw("null")
 	case bool:
-		w.b.raw(strconv.FormatBool(v))
+		w.b.Raw(strconv.FormatBool(v))
 	case int64:
-		w.b.raw(strconv.FormatInt(v, 10))
+		w.b.Raw(strconv.FormatInt(v, 10))
 	case *big.Int:
-		w.b.raw(v.String())
+		w.b.Raw(v.String())
 	case float64:
-		w.b.raw(jsonFloat(v))
-	case Str:
+		w.b.Raw(jsonFloat(v))
+	case python.Str:
 		w.text(v)
-	case *List:
-		if v.kind > kindTuple {
-			w.in.fail("Object of type %s is not JSON serializable", typeName(v))
+	case *python.List:
+		if v.Kind > python.KindTuple {
+			w.in.Fail("Object of type %s is not JSON serializable", python.TypeName(v))
 		}
 		w.list(v, depth)
-	case *Dict:
+	case *python.Dict:
 		w.dict(v, depth)
 	default:
-		w.in.fail("Object of type %s is not JSON serializable", typeName(v))
+		w.in.Fail("Object of type %s is not JSON serializable", python.TypeName(v))
 	}
 }
 
@@ -94,72 +96,72 @@ func jsonFloat(f float64) string {
 	case math.IsInf(f, -1):
 		return "-Infinity"
 	}
-	return formatFloat(f)
+	return python.FormatFloat(f)
 }
 
-func (w *jsonWriter) list(l *List, depth int) {
-	if len(l.items) == 0 {
-		w.b.raw("[]")
+func (w *jsonWriter) list(l *python.List, depth int) {
+	if len(l.Items) == 0 {
+		w.b.Raw("[]")
 		return
 	}
-	w.b.raw("[")
-	for i, x := range l.items {
+	w.b.Raw("[")
+	for i, x := range l.Items {
 		if i > 0 {
-			w.b.raw(w.item)
+			w.b.Raw(w.item)
 		}
 		w.newline(depth + 1)
 		w.value(x, depth+1)
 	}
 	w.newline(depth)
-	w.b.raw("]")
+	w.b.Raw("]")
 }
 
-func (w *jsonWriter) dict(d *Dict, depth int) {
+func (w *jsonWriter) dict(d *python.Dict, depth int) {
 	if d.Len() == 0 {
-		w.b.raw("{}")
+		w.b.Raw("{}")
 		return
 	}
-	entries := d.entries
+	entries := d.Entries
 	if w.sort {
 		entries = slices.Clone(entries)
-		slices.SortStableFunc(entries, func(a, b entry) int {
-			c, ok := w.in.order(a.key, b.key)
+		slices.SortStableFunc(entries, func(a, b python.Entry) int {
+			c, ok := w.in.order(a.Key, b.Key)
 			if !ok {
-				w.in.fail("'<' not supported between instances of '%s' and '%s'", typeName(a.key), typeName(b.key))
+				w.in.Fail("'<' not supported between instances of '%s' and '%s'", python.TypeName(a.Key), python.TypeName(b.Key))
 			}
 			return int(c)
 		})
 	}
-	w.b.raw("{")
+	w.b.Raw("{")
 	for i, e := range entries {
 		if i > 0 {
-			w.b.raw(w.item)
+			w.b.Raw(w.item)
 		}
 		w.newline(depth + 1)
-		w.key(e.key)
-		w.b.raw(w.colon)
-		w.value(e.value, depth+1)
+		w.key(e.Key)
+		w.b.Raw(w.colon)
+		w.value(e.Value, depth+1)
 	}
 	w.newline(depth)
-	w.b.raw("}")
+	w.b.Raw("}")
 }
 
-func (w *jsonWriter) key(k Value) {
+func (w *jsonWriter) key(k python.Value) {
 	switch x := k.(type) {
-	case Str:
+	case python.Str:
 		w.text(x)
 	case nil, bool, int64, *big.Int, float64:
-		w.b.raw(`"`)
+		w.b.Raw(`"`)
 		w.value(x, 0)
-		w.b.raw(`"`)
+		w.b.Raw(`"`)
 	default:
-		w.in.fail("keys must be str, int, float, bool or None, not %s", typeName(k))
+		w.in.Fail("keys must be str, int, float, bool or None, not %s", python.TypeName(k))
 	}
 }
 
-func (w *jsonWriter) text(s Str) {
-	w.b.raw(`"`)
-	escapeInto(&w.b, s, func(r rune, size int) string {
+func (w *jsonWriter) text(s python.Str) {
+	w.b.Raw(`"`)
+	python.EscapeInto(&w.b, s, func(r rune, size int) string {
 		switch r {
 		case '"':
 			return `\"`
@@ -185,5 +187,5 @@ func (w *jsonWriter) text(s Str) {
 		}
 		return ""
 	})
-	w.b.raw(`"`)
+	w.b.Raw(`"`)
 }

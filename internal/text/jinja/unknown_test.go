@@ -4,6 +4,8 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
+	"github.com/shoal-llm/shoal/internal/text/jinja/python"
 )
 
 // Unknown constructs are refused by name, at parsing or at evaluation. They are never omitted from
@@ -68,8 +70,8 @@ func TestUnknownConstructsAreNamed(t *testing.T) {
 		{`{{ lambda: x }}`, ":", false},
 		{`{{ f'x' }}`, "found", false},
 	} {
-		vars := NewDict()
-		vars.Set("x", Literal("x"))
+		vars := python.NewDict()
+		vars.Set("x", python.Literal("x"))
 		tmpl, err := Parse(c.source)
 		if (err == nil) != c.parses {
 			t.Errorf("%s: Parse says %v", c.source, err)
@@ -77,7 +79,7 @@ func TestUnknownConstructsAreNamed(t *testing.T) {
 		if err == nil {
 			_, err = tmpl.Render(vars, Options{})
 		}
-		if err == nil || errors.Is(err, ErrInternal) || !strings.Contains(err.Error(), c.name) {
+		if err == nil || errors.Is(err, python.ErrInternal) || !strings.Contains(err.Error(), c.name) {
 			t.Errorf("%s: error %v, want one with %s", c.source, err, c.name)
 		}
 	}
@@ -92,7 +94,7 @@ func TestPercentC(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, err := tmpl.Render(NewDict(), Options{}); err != nil || got.String() != want {
+		if got, err := tmpl.Render(python.NewDict(), Options{}); err != nil || got.String() != want {
 			t.Errorf("%s: %q, %v, want %q", source, got.String(), err, want)
 		}
 	}

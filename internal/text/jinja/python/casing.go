@@ -1,4 +1,4 @@
-package jinja
+package python
 
 import (
 	"sync"
@@ -27,21 +27,21 @@ var fullCase = sync.OnceValue(func() map[rune][2]string {
 	return out
 })
 
-func upperRune(r rune) string {
+func UpperRune(r rune) string {
 	if unicode.Is(severalRunes, r) {
 		return fullCase()[r][0]
 	}
 	return string(unicode.ToUpper(r))
 }
 
-func titleRune(r rune) string {
+func TitleRune(r rune) string {
 	if unicode.Is(severalRunes, r) {
 		return fullCase()[r][1]
 	}
 	return string(unicode.ToTitle(r))
 }
 
-func lowerRune(r rune) string {
+func LowerRune(r rune) string {
 	if r == 'İ' {
 		return "i̇"
 	}

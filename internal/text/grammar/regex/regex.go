@@ -1,22 +1,22 @@
-package grammar
+package regex
 
 import (
 	"encoding/binary"
 	"slices"
 )
 
-// regexID is a regular expression over bytes in a store. Equal expressions have one id, so an id is
+// ID is a regular expression over bytes in a store. Equal expressions have one id, so an id is
 // also a state of the automaton formed by its derivatives (Brzozowski 1964; Owens, Reppy, Turon,
 // "Regular-expression derivatives re-examined", 2009). States are created when a byte leads to
 // them. With intersection and complement in the language, "any key except these" and "this pattern,
 // with this length" need no special construction.
-type regexID uint32
+type ID uint32
 
 const (
-	rNone  regexID = iota // unknown
-	rEmpty                // no string
-	rEps                  // the empty string
-	rAll                  // every string
+	rNone   ID = iota // unknown
+	Empty             // no string
+	Epsilon           // the empty string
+	All               // every string
 )
 
 type rkind uint8
@@ -38,42 +38,44 @@ type regexNode struct {
 	kind     rkind
 	nullable bool
 	plain    bool // made without and, not, mod: not empty unless it is rEmpty
-	a, b     regexID
+	a, b     ID
 	lo, hi   int32
 	lit      string
-	list     []regexID
+	list     []ID
 	mod      *modulus
 }
 
-type byteSet [4]uint64
+// ByteSet is a set of bytes.
+type ByteSet [4]uint64
 
-func (s *byteSet) has(b byte) bool { return s[b>>6]>>(b&63)&1 != 0 }
-func (s *byteSet) add(b byte)      { s[b>>6] |= 1 << (b & 63) }
-func (s *byteSet) addRange(lo, hi byte) {
+func (s *ByteSet) has(b byte) bool { return s[b>>6]>>(b&63)&1 != 0 }
+func (s *ByteSet) Add(b byte)      { s[b>>6] |= 1 << (b & 63) }
+func (s *ByteSet) addRange(lo, hi byte) {
 	for b := int(lo); b <= int(hi); b++ {
-		s.add(byte(b))
+		s.Add(byte(b))
 	}
 }
 
-// partition groups bytes into classes that lead to the same state.
-type partition struct {
-	class [256]uint8
-	first []byte // one byte per class
+// Partition groups bytes into classes that lead to the same state.
+type Partition struct {
+	Class [256]uint8
+	First []byte // one byte per class
 }
 
-type regexes struct {
+// Store holds expressions, each once.
+type Store struct {
 	nodes []regexNode
-	index map[string]regexID
-	sets  []byteSet
-	setID map[byteSet]regexID
+	index map[string]ID
+	sets  []ByteSet
+	setID map[ByteSet]ID
 
-	parts   []*partition
+	parts   []*Partition
 	partID  map[[256]uint8]int32
 	refined map[[2]int32]int32
-	part    []int32     // by node; -1: unknown
-	next    [][]regexID // by node and class
-	live    []uint8     // for nodes that are not plain: 0 unknown, 1 matches nothing, 2 matches something
-	memo    map[uint64]regexID
+	part    []int32 // by node; -1: unknown
+	next    [][]ID  // by node and class
+	live    []uint8 // for nodes that are not plain: 0 unknown, 1 matches nothing, 2 matches something
+	memo    map[uint64]ID
 
 	limit int // maximum number of nodes
 	key   []byte
@@ -81,17 +83,20 @@ type regexes struct {
 	fuel  int
 }
 
-// tooLarge is the panic of a store that has reached its limits. The entry points of the package
-// convert it to ErrTooComplex.
-type tooLarge struct{ what string }
+// TooLarge is the panic of a store that has reached its limits.
+type TooLarge struct{ What string }
 
-func newRegexes(limit int) *regexes {
-	x := &regexes{index: map[string]regexID{}, setID: map[byteSet]regexID{}, partID: map[[256]uint8]int32{}, refined: map[[2]int32]int32{}, memo: map[uint64]regexID{}, limit: limit, fuel: 1 << 62}
+// Large returns the value of a panic at a limit of the caller.
+func Large(what string) TooLarge { return TooLarge{what} }
+
+// NewStore returns a store of at most limit expressions.
+func NewStore(limit int) *Store {
+	x := &Store{index: map[string]ID{}, setID: map[ByteSet]ID{}, partID: map[[256]uint8]int32{}, refined: map[[2]int32]int32{}, memo: map[uint64]ID{}, limit: limit, fuel: 1 << 62}
 	x.push(regexNode{}) // rNone
 	x.push(regexNode{kind: kEmpty, plain: true})
 	x.push(regexNode{kind: kEps, nullable: true, plain: true})
-	any := x.set(byteSet{^uint64(0), ^uint64(0), ^uint64(0), ^uint64(0)}) // becomes node 3: swapped below
-	x.nodes[rAll] = regexNode{kind: kRepeat, nullable: true, plain: true, a: 4, hi: -1}
+	any := x.Set(ByteSet{^uint64(0), ^uint64(0), ^uint64(0), ^uint64(0)}) // becomes node 3: swapped below
+	x.nodes[All] = regexNode{kind: kRepeat, nullable: true, plain: true, a: 4, hi: -1}
 	x.nodes = append(x.nodes, regexNode{kind: kBytes, plain: true, a: 0})
 	x.part, x.next, x.live = append(x.part, -1), append(x.next, nil), append(x.live, 0)
 	for k, v := range x.index {
@@ -99,20 +104,20 @@ func newRegexes(limit int) *regexes {
 			x.index[k] = 4
 		}
 	}
-	x.index[string(x.keyOf(&x.nodes[rAll]))] = rAll
+	x.index[string(x.keyOf(&x.nodes[All]))] = All
 	return x
 }
 
-func (x *regexes) push(n regexNode) regexID {
+func (x *Store) push(n regexNode) ID {
 	if len(x.nodes) >= x.limit {
-		panic(tooLarge{"its regular expressions have too many states"})
+		panic(TooLarge{"its regular expressions have too many states"})
 	}
 	x.nodes = append(x.nodes, n)
 	x.part, x.next, x.live = append(x.part, -1), append(x.next, nil), append(x.live, 0)
-	return regexID(len(x.nodes) - 1)
+	return ID(len(x.nodes) - 1)
 }
 
-func (x *regexes) keyOf(n *regexNode) []byte {
+func (x *Store) keyOf(n *regexNode) []byte {
 	k := append(x.key[:0], byte(n.kind))
 	k = binary.LittleEndian.AppendUint32(k, uint32(n.a))
 	k = binary.LittleEndian.AppendUint32(k, uint32(n.b))
@@ -129,7 +134,7 @@ func (x *regexes) keyOf(n *regexNode) []byte {
 	return k
 }
 
-func (x *regexes) intern(n regexNode) regexID {
+func (x *Store) intern(n regexNode) ID {
 	k := x.keyOf(&n)
 	if id, ok := x.index[string(k)]; ok {
 		return id
@@ -140,47 +145,51 @@ func (x *regexes) intern(n regexNode) regexID {
 	return id
 }
 
-func (x *regexes) set(s byteSet) regexID {
-	if s == (byteSet{}) {
-		return rEmpty
+// Set matches one byte of a set.
+func (x *Store) Set(s ByteSet) ID {
+	if s == (ByteSet{}) {
+		return Empty
 	}
 	id, ok := x.setID[s]
 	if !ok {
-		id = regexID(len(x.sets))
+		id = ID(len(x.sets))
 		x.sets = append(x.sets, s)
 		x.setID[s] = id
 	}
 	return x.intern(regexNode{kind: kBytes, plain: true, a: id})
 }
 
-func (x *regexes) bytes(lo, hi byte) regexID {
-	var s byteSet
+// Bytes matches one byte from lo to hi.
+func (x *Store) Bytes(lo, hi byte) ID {
+	var s ByteSet
 	s.addRange(lo, hi)
-	return x.set(s)
+	return x.Set(s)
 }
 
-func (x *regexes) literal(s string) regexID {
+// Literal matches a string.
+func (x *Store) Literal(s string) ID {
 	if s == "" {
-		return rEps
+		return Epsilon
 	}
 	return x.intern(regexNode{kind: kLit, plain: true, lit: s})
 }
 
-func (x *regexes) concat(list ...regexID) regexID {
-	out := rEps
+// Concat matches its parts in order.
+func (x *Store) Concat(list ...ID) ID {
+	out := Epsilon
 	for i := len(list) - 1; i >= 0; i-- {
 		out = x.concat2(list[i], out)
 	}
 	return out
 }
 
-func (x *regexes) concat2(a, b regexID) regexID {
+func (x *Store) concat2(a, b ID) ID {
 	switch {
-	case a == rEmpty || b == rEmpty:
-		return rEmpty
-	case a == rEps:
+	case a == Empty || b == Empty:
+		return Empty
+	case a == Epsilon:
 		return b
-	case b == rEps:
+	case b == Epsilon:
 		return a
 	}
 	na, nb := &x.nodes[a], &x.nodes[b]
@@ -189,32 +198,33 @@ func (x *regexes) concat2(a, b regexID) regexID {
 		return x.concat2(head, x.concat2(tail, b))
 	}
 	if na.kind == kLit && nb.kind == kLit {
-		return x.literal(na.lit + nb.lit)
+		return x.Literal(na.lit + nb.lit)
 	}
 	if na.kind == kLit && nb.kind == kConcat && x.nodes[nb.a].kind == kLit {
 		tail := nb.b
-		return x.concat2(x.literal(na.lit+x.nodes[nb.a].lit), tail)
+		return x.concat2(x.Literal(na.lit+x.nodes[nb.a].lit), tail)
 	}
-	if a == rAll && b == rAll {
-		return rAll
+	if a == All && b == All {
+		return All
 	}
 	return x.intern(regexNode{kind: kConcat, a: a, b: b, nullable: na.nullable && nb.nullable, plain: na.plain && nb.plain})
 }
 
-func (x *regexes) or(list ...regexID) regexID {
-	flat := make([]regexID, 0, len(list))
+// Or matches one of its parts.
+func (x *Store) Or(list ...ID) ID {
+	flat := make([]ID, 0, len(list))
 	for _, r := range list {
 		switch {
-		case r == rAll:
-			return rAll
-		case r == rEmpty:
+		case r == All:
+			return All
+		case r == Empty:
 		case x.nodes[r].kind == kOr:
 			flat = append(flat, x.nodes[r].list...)
 		default:
 			flat = append(flat, r)
 		}
 	}
-	var s byteSet
+	var s ByteSet
 	sets := 0
 	for _, r := range flat {
 		if n := &x.nodes[r]; n.kind == kBytes {
@@ -225,8 +235,8 @@ func (x *regexes) or(list ...regexID) regexID {
 		}
 	}
 	if sets > 1 {
-		flat = slices.DeleteFunc(flat, func(r regexID) bool { return x.nodes[r].kind == kBytes })
-		flat = append(flat, x.set(s))
+		flat = slices.DeleteFunc(flat, func(r ID) bool { return x.nodes[r].kind == kBytes })
+		flat = append(flat, x.Set(s))
 	}
 	slices.Sort(flat)
 	flat = slices.Compact(flat)
@@ -235,26 +245,27 @@ func (x *regexes) or(list ...regexID) regexID {
 		nullable, plain = nullable || x.nodes[r].nullable, plain && x.nodes[r].plain
 	}
 	if nullable && len(flat) > 1 { // another one matches the empty string too
-		flat = slices.DeleteFunc(flat, func(r regexID) bool {
-			return r == rEps && slices.ContainsFunc(flat, func(o regexID) bool { return o != rEps && x.nodes[o].nullable })
+		flat = slices.DeleteFunc(flat, func(r ID) bool {
+			return r == Epsilon && slices.ContainsFunc(flat, func(o ID) bool { return o != Epsilon && x.nodes[o].nullable })
 		})
 	}
 	switch len(flat) {
 	case 0:
-		return rEmpty
+		return Empty
 	case 1:
 		return flat[0]
 	}
 	return x.intern(regexNode{kind: kOr, list: flat, nullable: nullable, plain: plain})
 }
 
-func (x *regexes) and(list ...regexID) regexID {
-	flat := make([]regexID, 0, len(list))
+// And matches what all of its parts match.
+func (x *Store) And(list ...ID) ID {
+	flat := make([]ID, 0, len(list))
 	for _, r := range list {
 		switch {
-		case r == rEmpty:
-			return rEmpty
-		case r == rAll:
+		case r == Empty:
+			return Empty
+		case r == All:
 		case x.nodes[r].kind == kAnd:
 			flat = append(flat, x.nodes[r].list...)
 		default:
@@ -269,43 +280,44 @@ func (x *regexes) and(list ...regexID) regexID {
 	}
 	switch len(flat) {
 	case 0:
-		return rAll
+		return All
 	case 1:
 		return flat[0]
 	}
-	if flat[0] == rEps {
+	if flat[0] == Epsilon {
 		if nullable {
-			return rEps
+			return Epsilon
 		}
-		return rEmpty
+		return Empty
 	}
 	return x.intern(regexNode{kind: kAnd, list: flat, nullable: nullable})
 }
 
-func (x *regexes) not(a regexID) regexID {
+// Not matches any string except those of a.
+func (x *Store) Not(a ID) ID {
 	switch {
-	case a == rEmpty:
-		return rAll
-	case a == rAll:
-		return rEmpty
+	case a == Empty:
+		return All
+	case a == All:
+		return Empty
 	case x.nodes[a].kind == kNot:
 		return x.nodes[a].a
 	}
 	return x.intern(regexNode{kind: kNot, a: a, nullable: !x.nodes[a].nullable})
 }
 
-// repeat repeats a; hi -1 is unbounded.
-func (x *regexes) repeat(a regexID, lo, hi int) regexID {
+// Repeat repeats a; hi -1 is unbounded.
+func (x *Store) Repeat(a ID, lo, hi int) ID {
 	n := &x.nodes[a]
 	switch {
-	case hi == 0 || a == rEps:
-		return rEps
+	case hi == 0 || a == Epsilon:
+		return Epsilon
 	case hi > 0 && lo > hi:
-		return rEmpty
-	case a == rEmpty && lo == 0:
-		return rEps
-	case a == rEmpty:
-		return rEmpty
+		return Empty
+	case a == Empty && lo == 0:
+		return Epsilon
+	case a == Empty:
+		return Empty
 	case lo == 1 && hi == 1:
 		return a
 	}
@@ -318,11 +330,14 @@ func (x *regexes) repeat(a regexID, lo, hi int) regexID {
 	return x.intern(regexNode{kind: kRepeat, a: a, lo: int32(lo), hi: int32(hi), nullable: lo == 0, plain: n.plain})
 }
 
-func (x *regexes) star(a regexID) regexID { return x.repeat(a, 0, -1) }
-func (x *regexes) opt(a regexID) regexID  { return x.or(rEps, a) }
+// Star repeats a any number of times.
+func (x *Store) Star(a ID) ID { return x.Repeat(a, 0, -1) }
 
-// partitionOf returns the number of a node's partition.
-func (x *regexes) partitionOf(r regexID) int32 {
+// Opt matches a or the empty string.
+func (x *Store) Opt(a ID) ID { return x.Or(Epsilon, a) }
+
+// PartitionOf returns the number of a node's partition.
+func (x *Store) PartitionOf(r ID) int32 {
 	if p := x.part[r]; p >= 0 {
 		return p
 	}
@@ -343,17 +358,17 @@ func (x *regexes) partitionOf(r regexID) int32 {
 		c[n.lit[0]] = 1
 		p = x.partition(c)
 	case kConcat:
-		p = x.partitionOf(n.a)
+		p = x.PartitionOf(n.a)
 		if x.nodes[n.a].nullable {
-			p = x.refine(p, x.partitionOf(n.b))
+			p = x.Refine(p, x.PartitionOf(n.b))
 		}
 	case kOr, kAnd:
-		p = x.partitionOf(n.list[0])
+		p = x.PartitionOf(n.list[0])
 		for _, l := range n.list[1:] {
-			p = x.refine(p, x.partitionOf(l))
+			p = x.Refine(p, x.PartitionOf(l))
 		}
 	case kNot, kRepeat:
-		p = x.partitionOf(n.a)
+		p = x.PartitionOf(n.a)
 	case kMod:
 		var c [256]uint8
 		for d := range 10 {
@@ -368,27 +383,28 @@ func (x *regexes) partitionOf(r regexID) int32 {
 	return p
 }
 
-// partition numbers classes in the order of their bytes.
-func (x *regexes) partition(c [256]uint8) int32 {
+// Partition numbers classes in the order of their bytes.
+func (x *Store) partition(c [256]uint8) int32 {
 	var to [256]int16
-	p := &partition{}
+	p := &Partition{}
 	for b := range 256 {
 		if to[c[b]] == 0 {
-			p.first = append(p.first, byte(b))
-			to[c[b]] = int16(len(p.first))
+			p.First = append(p.First, byte(b))
+			to[c[b]] = int16(len(p.First))
 		}
-		p.class[b] = uint8(to[c[b]] - 1)
+		p.Class[b] = uint8(to[c[b]] - 1)
 	}
-	if id, ok := x.partID[p.class]; ok {
+	if id, ok := x.partID[p.Class]; ok {
 		return id
 	}
 	x.parts = append(x.parts, p)
 	id := int32(len(x.parts) - 1)
-	x.partID[p.class] = id
+	x.partID[p.Class] = id
 	return id
 }
 
-func (x *regexes) refine(a, b int32) int32 {
+// Refine returns the coarsest partition that is finer than a and b.
+func (x *Store) Refine(a, b int32) int32 {
 	if a == b {
 		return a
 	}
@@ -402,7 +418,7 @@ func (x *regexes) refine(a, b int32) int32 {
 	seen := map[[2]uint8]uint8{}
 	var c [256]uint8
 	for i := range 256 {
-		k := [2]uint8{pa.class[i], pb.class[i]}
+		k := [2]uint8{pa.Class[i], pb.Class[i]}
 		n, ok := seen[k]
 		if !ok {
 			n = uint8(len(seen))
@@ -415,86 +431,106 @@ func (x *regexes) refine(a, b int32) int32 {
 	return id
 }
 
-// step returns the state after one byte; rEmpty if no string continues this way.
-func (x *regexes) step(r regexID, b byte) regexID {
-	if r == rEmpty || r == rEps {
-		return rEmpty
+// Nullable reports whether r matches the empty string.
+func (x *Store) Nullable(r ID) bool { return x.nodes[r].nullable }
+
+// Size returns the number of expressions.
+func (x *Store) Size() int { return len(x.nodes) }
+
+// Complemented returns a if r matches any string except a.
+func (x *Store) Complemented(r ID) (a ID, ok bool) {
+	return x.nodes[r].a, x.nodes[r].kind == kNot
+}
+
+// Budget lets the store panic with TooLarge after n more derivatives.
+func (x *Store) Budget(n int) { x.fuel = x.asked + n }
+
+// Spent returns the number of derivatives so far.
+func (x *Store) Spent() int { return x.asked }
+
+// Classes returns the classes of the bytes that may follow, by the result of partitionOf or refine.
+func (x *Store) Classes(p int32) *Partition { return x.parts[p] }
+
+// Step returns the state after one byte; rEmpty if no string continues this way.
+func (x *Store) Step(r ID, b byte) ID {
+	if r == Empty || r == Epsilon {
+		return Empty
 	}
 	next := x.next[r]
 	if next == nil {
-		next = make([]regexID, len(x.parts[x.partitionOf(r)].first))
+		next = make([]ID, len(x.parts[x.PartitionOf(r)].First))
 		x.next[r] = next
 	}
 	p := x.parts[x.part[r]]
-	c := p.class[b]
+	c := p.Class[b]
 	if d := next[c]; d != rNone {
 		return d
 	}
-	d := x.derive(r, p.first[c])
-	if !x.alive(d) {
-		d = rEmpty
+	d := x.derive(r, p.First[c])
+	if !x.Alive(d) {
+		d = Empty
 	}
 	next[c] = d
 	return d
 }
 
-func (x *regexes) derive(r regexID, b byte) regexID {
+func (x *Store) derive(r ID, b byte) ID {
 	n := x.nodes[r]
 	switch n.kind {
 	case kBytes:
 		if x.sets[n.a].has(b) {
-			return rEps
+			return Epsilon
 		}
-		return rEmpty
+		return Empty
 	case kLit:
 		if n.lit[0] == b {
-			return x.literal(n.lit[1:])
+			return x.Literal(n.lit[1:])
 		}
-		return rEmpty
+		return Empty
 	case kEmpty, kEps:
-		return rEmpty
+		return Empty
 	}
 	key := uint64(r)<<8 | uint64(b)
 	if d, ok := x.memo[key]; ok {
 		return d
 	}
 	if x.asked++; x.asked > x.fuel {
-		panic(tooLarge{"it takes too many steps"})
+		panic(TooLarge{"it takes too many steps"})
 	}
-	var d regexID
+	var d ID
 	switch n.kind {
 	case kConcat:
 		d = x.concat2(x.derive(n.a, b), n.b)
 		if x.nodes[n.a].nullable {
-			d = x.or(d, x.derive(n.b, b))
+			d = x.Or(d, x.derive(n.b, b))
 		}
 	case kOr, kAnd:
-		list := make([]regexID, 0, len(n.list))
+		list := make([]ID, 0, len(n.list))
 		for _, l := range n.list {
 			e := x.derive(l, b)
-			if n.kind == kAnd && e == rEmpty {
-				list = append(list[:0], rEmpty)
+			if n.kind == kAnd && e == Empty {
+				list = append(list[:0], Empty)
 				break
 			}
-			if e != rEmpty || n.kind == kAnd {
+			if e != Empty || n.kind == kAnd {
 				list = append(list, e)
 			}
 		}
 		if n.kind == kOr {
-			d = x.or(list...)
+			d = x.Or(list...)
 		} else {
-			d = x.and(list...)
+			d = x.And(list...)
 		}
 	case kNot:
-		d = x.not(x.derive(n.a, b))
+		d = x.Not(x.derive(n.a, b))
 	case kRepeat:
 		hi := int(n.hi)
 		if hi > 0 {
 			hi--
 		}
 		d = x.derive(n.a, b)
-		if d != rEmpty {
-			d = x.concat2(d, x.repeat(n.a, max(0, int(n.lo)-1), hi))
+		if d != Empty {
+			d = x.concat2(d, x.Repeat(n.a, max(0, int(n.lo)-1), hi))
 		}
 	case kMod:
 		d = x.deriveMod(n.mod, b)
@@ -503,10 +539,10 @@ func (x *regexes) derive(r regexID, b byte) regexID {
 	return d
 }
 
-// alive reports whether any string matches.
-func (x *regexes) alive(r regexID) bool {
+// Alive reports whether any string matches.
+func (x *Store) Alive(r ID) bool {
 	if x.nodes[r].plain {
-		return r != rEmpty
+		return r != Empty
 	}
 	if x.live[r] == 0 {
 		x.search(r)
@@ -517,25 +553,25 @@ func (x *regexes) alive(r regexID) bool {
 // search looks for a string that r matches, depth first, and records the result for every visited
 // state. If it finds one, all states on the path match some string; otherwise none of the visited
 // states does.
-func (x *regexes) search(r regexID) {
+func (x *Store) search(r ID) {
 	type place struct {
-		r regexID
+		r ID
 		c int
 	}
-	seen := map[regexID]bool{r: true}
+	seen := map[ID]bool{r: true}
 	path := []place{{r, 0}}
-	order := []regexID{r}
+	order := []ID{r}
 	found := x.nodes[r].nullable
 	for len(path) > 0 && !found {
 		at := &path[len(path)-1]
-		p := x.parts[x.partitionOf(at.r)]
-		if at.c == len(p.first) {
+		p := x.parts[x.PartitionOf(at.r)]
+		if at.c == len(p.First) {
 			path = path[:len(path)-1]
 			continue
 		}
-		d := x.derive(at.r, p.first[at.c])
+		d := x.derive(at.r, p.First[at.c])
 		at.c++
-		if seen[d] || d == rEmpty || x.live[d] == 1 {
+		if seen[d] || d == Empty || x.live[d] == 1 {
 			continue
 		}
 		if x.nodes[d].nullable || x.nodes[d].plain || x.live[d] == 2 {
@@ -544,7 +580,7 @@ func (x *regexes) search(r regexID) {
 			break
 		}
 		if len(seen) > maxSearch {
-			panic(tooLarge{"deciding whether anything matches takes too many steps"})
+			panic(TooLarge{"deciding whether anything matches takes too many steps"})
 		}
 		seen[d] = true
 		order = append(order, d)
@@ -564,18 +600,18 @@ func (x *regexes) search(r regexID) {
 
 const maxSearch = 50_000
 
-// strings counts the strings of r; -1: at least limit, or too many to count.
-func (x *regexes) strings(r regexID, limit int) int {
+// Strings counts the strings of r; -1: at least limit, or too many to count.
+func (x *Store) Strings(r ID, limit int) int {
 	total := 0
-	for at := map[regexID]int{r: 1}; len(at) > 0; {
-		next := map[regexID]int{}
+	for at := map[ID]int{r: 1}; len(at) > 0; {
+		next := map[ID]int{}
 		for r, n := range at {
 			if x.nodes[r].nullable {
 				total += n
 			}
-			if p := x.parts[x.partitionOf(r)]; r != rEps {
+			if p := x.parts[x.PartitionOf(r)]; r != Epsilon {
 				for b := range 256 {
-					if to := x.step(r, p.first[p.class[b]]); to != rEmpty {
+					if to := x.Step(r, p.First[p.Class[b]]); to != Empty {
 						next[to] += n
 					}
 				}
@@ -594,10 +630,10 @@ func (x *regexes) strings(r regexID, limit int) int {
 
 const maxStates = 1000
 
-// matches reports whether r matches a string.
-func (x *regexes) matches(r regexID, s string) bool {
+// Matches reports whether r matches a string.
+func (x *Store) Matches(r ID, s string) bool {
 	for i := range len(s) {
-		if r = x.step(r, s[i]); r == rEmpty {
+		if r = x.Step(r, s[i]); r == Empty {
 			return false
 		}
 	}
@@ -605,14 +641,14 @@ func (x *regexes) matches(r regexID, s string) bool {
 }
 
 // firstBytes returns the first bytes of the strings of r.
-func (x *regexes) firstBytes(r regexID) (s byteSet) {
-	if r == rEmpty || r == rEps {
+func (x *Store) firstBytes(r ID) (s ByteSet) {
+	if r == Empty || r == Epsilon {
 		return s
 	}
-	p := x.parts[x.partitionOf(r)]
+	p := x.parts[x.PartitionOf(r)]
 	for b := range 256 {
-		if x.step(r, p.first[p.class[b]]) != rEmpty {
-			s.add(byte(b))
+		if x.Step(r, p.First[p.Class[b]]) != Empty {
+			s.Add(byte(b))
 		}
 	}
 	return s

@@ -1,4 +1,4 @@
-package jinja
+package python
 
 import (
 	"bytes"
@@ -14,7 +14,7 @@ import (
 // Limits of a JSON document, whose size the caller has limited.
 const (
 	maxJSONDepth = 100
-	maxIntDigits = 4300 // Python's own limit
+	MaxIntDigits = 4300 // Python's own limit
 )
 
 // DecodeJSON decodes one JSON document. Objects keep their order and integers stay integers. If
@@ -69,7 +69,7 @@ func (d *jsonDecoder) list(depth int) (Value, error) {
 		if err != nil {
 			return nil, err
 		}
-		l.items = append(l.items, v)
+		l.Items = append(l.Items, v)
 	}
 	_, err := d.dec.Token()
 	return l, err
@@ -87,7 +87,7 @@ func (d *jsonDecoder) dict(depth int) (Value, error) {
 		if err != nil {
 			return nil, err
 		}
-		m.put(dictKey{kind: 's', s: key}, d.mark(key), v)
+		m.Put(DictKey{kind: 's', s: key}, d.mark(key), v)
 	}
 	_, err := d.dec.Token()
 	return m, err
@@ -104,8 +104,8 @@ func jsonNumber(s string) (Value, error) {
 	if i, err := strconv.ParseInt(s, 10, 64); err == nil {
 		return i, nil
 	}
-	if len(s) > maxIntDigits {
-		return nil, fmt.Errorf("an integer has %d digits; the limit is %d", len(s), maxIntDigits)
+	if len(s) > MaxIntDigits {
+		return nil, fmt.Errorf("an integer has %d digits; the limit is %d", len(s), MaxIntDigits)
 	}
 	b, ok := new(big.Int).SetString(s, 10)
 	if !ok {

@@ -1,31 +1,31 @@
-package grammar
+package regex
 
 import "github.com/shoal-llm/shoal/internal/attempt"
 
-// pattern compiles a pattern that matches the whole text (whole), or that occurs anywhere in it.
-func (x *regexes) pattern(text, flags string, e encoder, whole bool) (regexID, error) {
-	return attempt.At(func() regexID {
+// Pattern compiles a pattern that matches the whole text (whole), or that occurs anywhere in it.
+func (x *Store) Pattern(text, flags string, e Encoder, whole bool) (ID, error) {
+	return attempt.At(func() ID {
 		n := parsePattern(text, flags)
-		c := &patternCompiler{x: x, e: e, any: x.star(e.class(anyRune))}
+		c := &patternCompiler{x: x, e: e, any: x.Star(e.Class(AnyRune))}
 		return c.ways(n, whole, whole)
 	})
 }
 
 type patternCompiler struct {
-	x   *regexes
-	e   encoder
-	any regexID
+	x   *Store
+	e   Encoder
+	any ID
 }
 
 // ways compiles a pattern that starts here (start) or anywhere later, and ends with the text (end)
-// or anywhere before.
-func (c *patternCompiler) ways(n *patternNode, start, end bool) regexID {
+// Or anywhere before.
+func (c *patternCompiler) ways(n *patternNode, start, end bool) ID {
 	seqs := distribute(n)
-	list := make([]regexID, len(seqs))
+	list := make([]ID, len(seqs))
 	for i, s := range seqs {
 		list[i] = c.way(s, start, end)
 	}
-	return c.x.or(list...)
+	return c.x.Or(list...)
 }
 
 // distribute rewrites alternatives around anchors and look-aheads as alternatives of the whole
@@ -40,7 +40,7 @@ func distribute(n *patternNode) [][]*patternNode {
 		for _, a := range n.list {
 			more := distribute(a)
 			if out = append(out, more...); len(out) > maxPatternWays {
-				panic(refused("regular expression: more than %d alternatives around anchors", maxPatternWays))
+				panic(wrong("regular expression: more than %d alternatives around anchors", maxPatternWays))
 			}
 		}
 		return out
@@ -49,7 +49,7 @@ func distribute(n *patternNode) [][]*patternNode {
 		for _, item := range n.list {
 			more := distribute(item)
 			if len(out)*len(more) > maxPatternWays {
-				panic(refused("regular expression: more than %d alternatives around anchors", maxPatternWays))
+				panic(wrong("regular expression: more than %d alternatives around anchors", maxPatternWays))
 			}
 			var next [][]*patternNode
 			for _, o := range out {
@@ -64,20 +64,20 @@ func distribute(n *patternNode) [][]*patternNode {
 	return [][]*patternNode{{n}}
 }
 
-func (c *patternCompiler) way(seq []*patternNode, start, end bool) regexID {
+func (c *patternCompiler) way(seq []*patternNode, start, end bool) ID {
 	x := c.x
 	r := c.any
 	if end {
-		r = rEps
+		r = Epsilon
 	}
 	taken := false // a later part consumes characters
 	for i := len(seq) - 1; i >= 0; i-- {
 		switch n := seq[i]; n.kind {
 		case pEnd:
 			if taken {
-				r = x.and(r, rEps) // only parts that consume nothing can follow
+				r = x.And(r, Epsilon) // only parts that consume nothing can follow
 			} else {
-				r = rEps
+				r = Epsilon
 			}
 		case pStart:
 			if i == 0 || allMarks(seq[:i]) {
@@ -86,15 +86,15 @@ func (c *patternCompiler) way(seq []*patternNode, start, end bool) regexID {
 			}
 			before := c.plain(&patternNode{kind: pSeq, list: unmarked(seq[:i])})
 			if !x.nodes[before].nullable {
-				return rEmpty // nothing can precede the start
+				return Empty // nothing can precede the start
 			}
-			panic(refused("regular expression: '^' after something optional is not supported"))
+			panic(wrong("regular expression: '^' after something optional is not supported"))
 		case pLook:
 			look := c.ways(n.list[0], true, false)
 			if n.not {
-				look = x.not(look)
+				look = x.Not(look)
 			}
-			r = x.and(r, look)
+			r = x.And(r, look)
 		default:
 			m := c.plain(n)
 			r = x.concat2(m, r)
@@ -126,22 +126,22 @@ func unmarked(seq []*patternNode) (out []*patternNode) {
 }
 
 // plain compiles a part without anchors.
-func (c *patternCompiler) plain(n *patternNode) regexID {
+func (c *patternCompiler) plain(n *patternNode) ID {
 	x := c.x
 	switch n.kind {
 	case pClass:
-		return c.e.class(n.set)
+		return c.e.Class(n.set)
 	case pRepeat:
-		return x.repeat(c.plain(n.list[0]), n.lo, n.hi)
+		return x.Repeat(c.plain(n.list[0]), n.lo, n.hi)
 	case pSeq, pAlt:
-		list := make([]regexID, len(n.list))
+		list := make([]ID, len(n.list))
 		for i, m := range n.list {
 			list[i] = c.plain(m)
 		}
 		if n.kind == pSeq {
-			return x.concat(list...)
+			return x.Concat(list...)
 		}
-		return x.or(list...)
+		return x.Or(list...)
 	}
-	panic(refused("regular expression: an anchor or look-ahead at this place is not supported"))
+	panic(wrong("regular expression: an anchor or look-ahead at this place is not supported"))
 }

@@ -1,8 +1,8 @@
-package grammar
+package regex
 
-// formats has the string formats that are enforced. Any other format is an annotation, as in JSON
+// Formats has the string formats that are enforced. Any other format is an annotation, as in JSON
 // Schema 2020-12.
-var formats = map[string]string{
+var Formats = map[string]string{
 	"date":      date,
 	"time":      clock,
 	"date-time": date + `[tT]` + clock,

@@ -1,4 +1,4 @@
-package grammar
+package regex
 
 import (
 	"fmt"
@@ -7,14 +7,19 @@ import (
 	"unicode/utf8"
 )
 
-// runes is a set of characters: sorted, separate ranges.
-type runes []runeRange
+// Runes is a set of characters: sorted, separate ranges.
+type Runes []runeRange
 
 type runeRange struct{ lo, hi rune }
 
-var anyRune = runes{{0, unicode.MaxRune}}
+// AnyRune has all characters.
+var AnyRune = Runes{{0, unicode.MaxRune}}
 
-func (s runes) normal() runes {
+// Between returns the characters from lo to hi.
+func Between(lo, hi rune) Runes { return Runes{{lo, hi}} }
+
+// Normal sorts the ranges and joins those that touch.
+func (s Runes) Normal() Runes {
 	s = slices.Clone(s)
 	slices.SortFunc(s, func(a, b runeRange) int { return int(a.lo - b.lo) })
 	out := s[:0]
@@ -28,9 +33,9 @@ func (s runes) normal() runes {
 	return out
 }
 
-// except returns s without o. Both must be normalized.
-func (s runes) except(o runes) runes {
-	var out runes
+// Except returns s without o. Both must be normalized.
+func (s Runes) Except(o Runes) Runes {
+	var out Runes
 	for _, r := range s {
 		lo := r.lo
 		for _, x := range o {
@@ -49,12 +54,12 @@ func (s runes) except(o runes) runes {
 	return out
 }
 
-func (s runes) has(c rune) bool {
+func (s Runes) has(c rune) bool {
 	return slices.ContainsFunc(s, func(r runeRange) bool { return r.lo <= c && c <= r.hi })
 }
 
-// folded adds the characters that differ only in case.
-func (s runes) folded() runes {
+// Folded adds the characters that differ only in case.
+func (s Runes) Folded() Runes {
 	out := slices.Clone(s)
 	for _, r := range s {
 		for c := r.lo; c <= r.hi && c <= 0x1E943; c++ {
@@ -63,11 +68,11 @@ func (s runes) folded() runes {
 			}
 		}
 	}
-	return out.normal()
+	return out.Normal()
 }
 
-func tableRunes(t *unicode.RangeTable) runes {
-	var out runes
+func tableRunes(t *unicode.RangeTable) Runes {
+	var out Runes
 	add := func(lo, hi, stride rune) {
 		if stride == 1 {
 			out = append(out, runeRange{lo, hi})
@@ -83,14 +88,14 @@ func tableRunes(t *unicode.RangeTable) runes {
 	for _, r := range t.R32 {
 		add(rune(r.Lo), rune(r.Hi), rune(r.Stride))
 	}
-	return out.normal()
+	return out.Normal()
 }
 
-// utf8 returns the encodings of the characters of s. Surrogates have none.
-func (x *regexes) utf8(s runes) regexID {
-	var list []regexID
-	var ascii byteSet
-	for _, r := range s.except(runes{{0xD800, 0xDFFF}}) {
+// UTF8 returns the encodings of the characters of s. Surrogates have none.
+func (x *Store) UTF8(s Runes) ID {
+	var list []ID
+	var ascii ByteSet
+	for _, r := range s.Except(Runes{{0xD800, 0xDFFF}}) {
 		for lo := r.lo; lo <= r.hi; {
 			hi := r.hi
 			for _, last := range [...]rune{0x7F, 0x7FF, 0xD7FF, 0xFFFF} {
@@ -110,13 +115,13 @@ func (x *regexes) utf8(s runes) regexID {
 			lo = hi + 1
 		}
 	}
-	return x.or(append(list, x.set(ascii))...)
+	return x.Or(append(list, x.Set(ascii))...)
 }
 
 // span returns the encodings from a to b, which have the same length.
-func (x *regexes) span(a, b []byte) regexID {
+func (x *Store) span(a, b []byte) ID {
 	if len(a) == 1 {
-		return x.bytes(a[0], b[0])
+		return x.Bytes(a[0], b[0])
 	}
 	full := func(p []byte, with byte) bool {
 		for _, c := range p {
@@ -132,59 +137,63 @@ func (x *regexes) span(a, b []byte) regexID {
 		least[i], most[i] = 0x80, 0xBF
 	}
 	if a[0] == b[0] {
-		return x.concat(x.bytes(a[0], a[0]), x.span(a[1:], b[1:]))
+		return x.Concat(x.Bytes(a[0], a[0]), x.span(a[1:], b[1:]))
 	}
-	var list []regexID
+	var list []ID
 	lo, hi := a[0], b[0]
 	if !full(a[1:], 0x80) {
-		list = append(list, x.concat(x.bytes(lo, lo), x.span(a[1:], most)))
+		list = append(list, x.Concat(x.Bytes(lo, lo), x.span(a[1:], most)))
 		lo++
 	}
 	if !full(b[1:], 0xBF) {
-		list = append(list, x.concat(x.bytes(hi, hi), x.span(least, b[1:])))
+		list = append(list, x.Concat(x.Bytes(hi, hi), x.span(least, b[1:])))
 		hi--
 	}
 	if lo <= hi {
-		list = append(list, x.concat(x.bytes(lo, hi), x.span(least, most)))
+		list = append(list, x.Concat(x.Bytes(lo, hi), x.span(least, most)))
 	}
-	return x.or(list...)
+	return x.Or(list...)
 }
 
-// encoder converts characters to the bytes that represent them.
-type encoder interface {
-	class(s runes) regexID
+// Encoder converts characters to the bytes that represent them.
+type Encoder interface {
+	Class(s Runes) ID
 }
 
-// rawText represents text as UTF-8.
-type rawText struct{ x *regexes }
+// RawText represents text as UTF-8.
+func RawText(x *Store) Encoder { return rawText{x} }
 
-func (t rawText) class(s runes) regexID {
+type rawText struct{ x *Store }
+
+func (t rawText) Class(s Runes) ID {
 	if len(s) == 1 && s[0].lo == s[0].hi && utf8.ValidRune(s[0].lo) {
-		return t.x.literal(string(s[0].lo))
+		return t.x.Literal(string(s[0].lo))
 	}
-	return t.x.utf8(s)
+	return t.x.UTF8(s)
 }
 
-// jsonText represents text inside a JSON string with a unique spelling: only required escapes, each
+// JSONText represents text inside a JSON string with a unique spelling: only required escapes, each
 // in its shortest form. So a set of texts and its complement have disjoint spellings.
-type jsonText struct{ x *regexes }
+func JSONText(x *Store) Encoder { return jsonText{x} }
 
-func (t jsonText) class(s runes) regexID {
+type jsonText struct{ x *Store }
+
+func (t jsonText) Class(s Runes) ID {
 	if len(s) == 1 && s[0].lo == s[0].hi && utf8.ValidRune(s[0].lo) {
-		return t.x.literal(jsonRune(s[0].lo))
+		return t.x.Literal(jsonRune(s[0].lo))
 	}
-	list := []regexID{t.x.utf8(s.except(escaped))}
+	list := []ID{t.x.UTF8(s.Except(escaped))}
 	for _, r := range escaped {
 		for c := r.lo; c <= r.hi; c++ {
 			if s.has(c) {
-				list = append(list, t.x.literal(jsonRune(c)))
+				list = append(list, t.x.Literal(jsonRune(c)))
 			}
 		}
 	}
-	return t.x.or(list...)
+	return t.x.Or(list...)
 }
 
-var escaped = runes{{0, 0x1F}, {'"', '"'}, {'\\', '\\'}}
+var escaped = Runes{{0, 0x1F}, {'"', '"'}, {'\\', '\\'}}
 
 func jsonRune(c rune) string {
 	const hex = "0123456789abcdef"
@@ -208,8 +217,8 @@ func jsonRune(c rune) string {
 	return string(c)
 }
 
-// jsonSpelling returns jsonText's spelling of s, without quotes.
-func jsonSpelling(s string) string {
+// JSONSpelling returns JSONText's spelling of s, without quotes.
+func JSONSpelling(s string) string {
 	out := make([]byte, 0, len(s)+2)
 	for i := 0; i < len(s); {
 		if i+2 < len(s) && s[i] == 0xED && s[i+1] >= 0xA0 { // an unpaired surrogate: see jsonParser.str
@@ -224,37 +233,37 @@ func jsonSpelling(s string) string {
 	return string(out)
 }
 
-// jsonChar matches one character of a JSON string in any spelling. A surrogate pair is one
+// JSONChar matches one character of a JSON string in any spelling. A surrogate pair is one
 // character.
-func (x *regexes) jsonChar() regexID {
-	var short, hex, d, upTo7, highs, lows byteSet
+func (x *Store) JSONChar() ID {
+	var short, hex, d, upTo7, highs, lows ByteSet
 	for _, b := range []byte(`"\/bfnrt`) {
-		short.add(b)
+		short.Add(b)
 	}
-	for _, s := range [...]*byteSet{&hex} {
+	for _, s := range [...]*ByteSet{&hex} {
 		s.addRange('0', '9')
 		s.addRange('a', 'f')
 		s.addRange('A', 'F')
 	}
-	d.add('d')
-	d.add('D')
+	d.Add('d')
+	d.Add('D')
 	upTo7.addRange('0', '7')
 	for _, b := range []byte("89abAB") {
-		highs.add(b)
+		highs.Add(b)
 	}
 	for _, b := range []byte("cdefCDEF") {
-		lows.add(b)
+		lows.Add(b)
 	}
 	notD := hex
 	for i := range notD {
 		notD[i] &^= d[i]
 	}
-	h, u := x.set(hex), x.literal(`\u`)
-	return x.or(
-		x.utf8(anyRune.except(escaped)),
-		x.concat(x.literal(`\`), x.set(short)),
-		x.concat(u, x.set(notD), h, h, h),
-		x.concat(u, x.set(d), x.set(upTo7), h, h),
-		x.concat(u, x.set(d), x.set(highs), h, h, u, x.set(d), x.set(lows), h, h),
+	h, u := x.Set(hex), x.Literal(`\u`)
+	return x.Or(
+		x.UTF8(AnyRune.Except(escaped)),
+		x.Concat(x.Literal(`\`), x.Set(short)),
+		x.Concat(u, x.Set(notD), h, h, h),
+		x.Concat(u, x.Set(d), x.Set(upTo7), h, h),
+		x.Concat(u, x.Set(d), x.Set(highs), h, h, u, x.Set(d), x.Set(lows), h, h),
 	)
 }

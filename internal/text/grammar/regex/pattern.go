@@ -1,4 +1,4 @@
-package grammar
+package regex
 
 import (
 	"fmt"
@@ -30,14 +30,14 @@ const (
 type patternNode struct {
 	kind   pkind
 	list   []*patternNode
-	set    runes
+	set    Runes
 	lo, hi int
 	not    bool // a negative look-ahead
 	marks  bool // contains an anchor or look-ahead
 }
 
-type patternParser struct {
-	cursor
+type Parser struct {
+	Cursor
 	fold bool // flag i
 	dot  bool // flag s: a dot matches newlines
 	ext  bool // flag x: white space is ignored
@@ -45,14 +45,14 @@ type patternParser struct {
 }
 
 const (
-	maxPatternDepth  = 200
-	maxPatternSize   = 1 << 16
-	maxPatternRepeat = 1 << 20
-	maxPatternWays   = 256
+	MaxDepth       = 200
+	maxPatternSize = 1 << 16
+	MaxRepeat      = 1 << 20
+	maxPatternWays = 256
 )
 
 func parsePattern(s, flags string) *patternNode {
-	p := &patternParser{cursor: cursor{s: s}}
+	p := &Parser{Cursor: Cursor{Text: s}}
 	for _, f := range flags {
 		switch f {
 		case 'i':
@@ -73,34 +73,44 @@ func parsePattern(s, flags string) *patternNode {
 		panic(p.fail("it is not valid UTF-8"))
 	}
 	n := p.alt()
-	if p.at < len(s) {
+	if p.At < len(s) {
 		panic(p.fail("a ')' too many"))
 	}
 	return n
 }
 
-func (p *patternParser) fail(format string, args ...any) attempt.Failure {
-	return refused("regular expression %.80q, byte %d: %s", p.s, p.at, fmt.Sprintf(format, args...))
+// ParserAt returns a parser of the parts that other languages share with patterns: bounds of a
+// repetition, escapes, characters.
+func ParserAt(s string, at int) *Parser {
+	return &Parser{Cursor: Cursor{Text: s, At: at}}
 }
 
-func (p *patternParser) rune() rune {
-	r, n := utf8.DecodeRuneInString(p.s[p.at:])
-	p.at += n
+func wrong(format string, args ...any) attempt.Failure {
+	return attempt.Failure{Err: fmt.Errorf(format, args...)}
+}
+
+func (p *Parser) fail(format string, args ...any) attempt.Failure {
+	return wrong("regular expression %.80q, byte %d: %s", p.Text, p.At, fmt.Sprintf(format, args...))
+}
+
+func (p *Parser) Rune() rune {
+	r, n := utf8.DecodeRuneInString(p.Text[p.At:])
+	p.At += n
 	return r
 }
 
-func (p *patternParser) alt() *patternNode {
-	if p.depth++; p.depth > maxPatternDepth {
-		panic(p.fail("it is nested deeper than %d", maxPatternDepth))
+func (p *Parser) alt() *patternNode {
+	if p.Depth++; p.Depth > MaxDepth {
+		panic(p.fail("it is nested deeper than %d", MaxDepth))
 	}
-	defer func() { p.depth-- }()
+	defer func() { p.Depth-- }()
 	fold, dot, ext := p.fold, p.dot, p.ext
 	out := &patternNode{kind: pAlt}
 	for {
 		seq := p.seq()
 		out.list = append(out.list, seq)
 		out.marks = out.marks || seq.marks
-		if !p.eat("|") {
+		if !p.Eat("|") {
 			break
 		}
 	}
@@ -111,11 +121,11 @@ func (p *patternParser) alt() *patternNode {
 	return out
 }
 
-func (p *patternParser) seq() *patternNode {
+func (p *Parser) seq() *patternNode {
 	out := &patternNode{kind: pSeq}
-	for p.more() && p.peek() != '|' && p.peek() != ')' {
-		if p.ext && strings.IndexByte(" \t\r\n", p.peek()) >= 0 {
-			p.at++
+	for p.More() && p.Peek() != '|' && p.Peek() != ')' {
+		if p.ext && strings.IndexByte(" \t\r\n", p.Peek()) >= 0 {
+			p.At++
 			continue
 		}
 		item := p.atom()
@@ -129,22 +139,22 @@ func (p *patternParser) seq() *patternNode {
 	return out
 }
 
-func (p *patternParser) quantified(item *patternNode) *patternNode {
+func (p *Parser) quantified(item *patternNode) *patternNode {
 	for {
-		lo, hi, start := 0, -1, p.at
+		lo, hi, start := 0, -1, p.At
 		switch {
-		case p.eat("*"):
-		case p.eat("+"):
+		case p.Eat("*"):
+		case p.Eat("+"):
 			lo = 1
-		case p.eat("?"):
+		case p.Eat("?"):
 			hi = 1
-		case p.peek() == '{':
+		case p.Peek() == '{':
 			var ok bool
-			if lo, hi, ok = p.bounds(); !ok {
-				p.at = start
+			if lo, hi, ok = p.Bounds(); !ok {
+				p.At = start
 				return item
 			}
-			if lo > maxPatternRepeat || hi > maxPatternRepeat || hi >= 0 && lo > hi {
+			if lo > MaxRepeat || hi > MaxRepeat || hi >= 0 && lo > hi {
 				panic(p.fail("the repetition {%d,%d} is out of range", lo, hi))
 			}
 		default:
@@ -153,20 +163,20 @@ func (p *patternParser) quantified(item *patternNode) *patternNode {
 		if item.marks {
 			panic(p.fail("a repeated anchor or look-ahead is not supported"))
 		}
-		if p.peek() == '+' && hi != 1 && lo <= 1 && p.s[start] != '{' {
+		if p.Peek() == '+' && hi != 1 && lo <= 1 && p.Text[start] != '{' {
 			panic(p.fail("possessive quantifiers are not supported"))
 		}
-		p.eat("?") // lazy
+		p.Eat("?") // lazy
 		item = &patternNode{kind: pRepeat, list: []*patternNode{item}, lo: lo, hi: hi}
 	}
 }
 
-func (p *patternParser) bounds() (lo, hi int, ok bool) {
-	end := strings.IndexByte(p.s[p.at:], '}')
+func (p *Parser) Bounds() (lo, hi int, ok bool) {
+	end := strings.IndexByte(p.Text[p.At:], '}')
 	if end < 0 || end > 24 {
 		return 0, 0, false
 	}
-	a, b, two := strings.Cut(p.s[p.at+1:p.at+end], ",")
+	a, b, two := strings.Cut(p.Text[p.At+1:p.At+end], ",")
 	a, b = strings.TrimSpace(a), strings.TrimSpace(b)
 	var err error
 	if a == "" && two && b != "" {
@@ -184,71 +194,71 @@ func (p *patternParser) bounds() (lo, hi int, ok bool) {
 			}
 		}
 	}
-	p.at += end + 1
+	p.At += end + 1
 	return lo, hi, true
 }
 
-func (p *patternParser) atom() *patternNode {
+func (p *Parser) atom() *patternNode {
 	if p.size++; p.size > maxPatternSize {
 		panic(p.fail("it is too large"))
 	}
-	switch p.peek() {
+	switch p.Peek() {
 	case '(':
 		return p.group()
 	case '[':
-		p.at++
+		p.At++
 		set := p.set()
 		return p.class(set)
 	case '.':
-		p.at++
+		p.At++
 		if p.dot {
-			return p.class(anyRune)
+			return p.class(AnyRune)
 		}
-		return p.class(anyRune.except(runes{{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}}))
+		return p.class(AnyRune.Except(Runes{{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}}))
 	case '^':
-		p.at++
+		p.At++
 		return &patternNode{kind: pStart, marks: true}
 	case '$':
-		p.at++
+		p.At++
 		return &patternNode{kind: pEnd, marks: true}
 	case '*', '+', '?':
-		panic(p.fail("nothing to repeat before %q", p.peek()))
+		panic(p.fail("nothing to repeat before %q", p.Peek()))
 	case '\\':
-		p.at++
+		p.At++
 		return p.escape()
 	}
-	c := p.rune()
-	return p.class(runes{{c, c}})
+	c := p.Rune()
+	return p.class(Runes{{c, c}})
 }
 
-func (p *patternParser) class(set runes) *patternNode {
+func (p *Parser) class(set Runes) *patternNode {
 	if p.fold {
-		set = set.folded()
+		set = set.Folded()
 	}
 	return &patternNode{kind: pClass, set: set}
 }
 
-func (p *patternParser) group() *patternNode {
-	p.at++
+func (p *Parser) group() *patternNode {
+	p.At++
 	look, not := false, false
 	switch {
-	case p.eat("?:"), p.eat("?>"):
-	case p.eat("?="):
+	case p.Eat("?:"), p.Eat("?>"):
+	case p.Eat("?="):
 		look = true
-	case p.eat("?!"):
+	case p.Eat("?!"):
 		look, not = true, true
-	case p.eat("?<="), p.eat("?<!"):
+	case p.Eat("?<="), p.Eat("?<!"):
 		panic(p.fail("look-behind is not supported"))
-	case p.eat("?P<"), p.eat("?<"):
-		end := strings.IndexByte(p.s[p.at:], '>')
+	case p.Eat("?P<"), p.Eat("?<"):
+		end := strings.IndexByte(p.Text[p.At:], '>')
 		if end < 0 {
 			panic(p.fail("the name of a group does not end"))
 		}
-		p.at += end + 1
-	case p.eat("?"):
+		p.At += end + 1
+	case p.Eat("?"):
 		off := false
-		for p.more() && p.peek() != ')' && p.peek() != ':' {
-			switch c := p.rune(); c {
+		for p.More() && p.Peek() != ')' && p.Peek() != ':' {
+			switch c := p.Rune(); c {
 			case '-':
 				off = true
 			case 'i':
@@ -262,13 +272,13 @@ func (p *patternParser) group() *patternNode {
 				panic(p.fail("the group (?%c is not supported", c))
 			}
 		}
-		if p.eat(")") {
+		if p.Eat(")") {
 			return nil // flags for the rest of the enclosing group
 		}
-		p.eat(":")
+		p.Eat(":")
 	}
 	n := p.alt()
-	if !p.eat(")") {
+	if !p.Eat(")") {
 		panic(p.fail("a group does not end"))
 	}
 	if look {
@@ -278,35 +288,35 @@ func (p *patternParser) group() *patternNode {
 }
 
 var (
-	digits     = runes{{'0', '9'}}
-	wordRunes  = runes{{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}}
-	spaceRunes = runes{{'\t', '\r'}, {' ', ' '}, {0xA0, 0xA0}, {0x1680, 0x1680}, {0x2000, 0x200A}, {0x2028, 0x2029}, {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000}, {0xFEFF, 0xFEFF}}
+	digits     = Runes{{'0', '9'}}
+	wordRunes  = Runes{{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}}
+	spaceRunes = Runes{{'\t', '\r'}, {' ', ' '}, {0xA0, 0xA0}, {0x1680, 0x1680}, {0x2000, 0x200A}, {0x2028, 0x2029}, {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000}, {0xFEFF, 0xFEFF}}
 )
 
 // shorthand parses the class that a letter after a backslash names.
-func (p *patternParser) shorthand() (runes, bool) {
-	switch p.peek() {
+func (p *Parser) shorthand() (Runes, bool) {
+	switch p.Peek() {
 	case 'd', 'D', 'w', 'W', 's', 'S':
-		c := p.peek()
-		p.at++
-		set := map[byte]runes{'d': digits, 'w': wordRunes, 's': spaceRunes}[c|0x20]
+		c := p.Peek()
+		p.At++
+		set := map[byte]Runes{'d': digits, 'w': wordRunes, 's': spaceRunes}[c|0x20]
 		if c < 'a' {
-			set = anyRune.except(set)
+			set = AnyRune.Except(set)
 		}
 		return set, true
 	case 'p', 'P':
-		not := p.peek() == 'P'
-		p.at++
+		not := p.Peek() == 'P'
+		p.At++
 		name := ""
-		if p.eat("{") {
-			end := strings.IndexByte(p.s[p.at:], '}')
+		if p.Eat("{") {
+			end := strings.IndexByte(p.Text[p.At:], '}')
 			if end < 0 {
 				panic(p.fail("the name of a property does not end"))
 			}
-			name = p.s[p.at : p.at+end]
-			p.at += end + 1
-		} else if p.more() {
-			name = string(p.rune())
+			name = p.Text[p.At : p.At+end]
+			p.At += end + 1
+		} else if p.More() {
+			name = string(p.Rune())
 		}
 		if strings.HasPrefix(name, "^") {
 			name, not = name[1:], !not
@@ -314,7 +324,7 @@ func (p *patternParser) shorthand() (runes, bool) {
 		if _, v, ok := strings.Cut(name, "="); ok {
 			name = v
 		}
-		var set runes
+		var set Runes
 		switch {
 		case longCategories[name] != "":
 			set = tableRunes(unicode.Categories[longCategories[name]])
@@ -325,20 +335,20 @@ func (p *patternParser) shorthand() (runes, bool) {
 		case unicode.Properties[name] != nil:
 			set = tableRunes(unicode.Properties[name])
 		case name == "Any":
-			set = anyRune
+			set = AnyRune
 		case name == "ASCII":
-			set = runes{{0, 0x7F}}
+			set = Runes{{0, 0x7F}}
 		case name == "Alphabetic":
-			set = append(append(append(tableRunes(unicode.L), tableRunes(unicode.Nl)...), tableRunes(unicode.Other_Alphabetic)...), runeRange{}).normal().except(runes{{0, 0}})
+			set = append(append(append(tableRunes(unicode.L), tableRunes(unicode.Nl)...), tableRunes(unicode.Other_Alphabetic)...), runeRange{}).Normal().Except(Runes{{0, 0}})
 		case name == "Lowercase":
-			set = append(tableRunes(unicode.Ll), tableRunes(unicode.Other_Lowercase)...).normal()
+			set = append(tableRunes(unicode.Ll), tableRunes(unicode.Other_Lowercase)...).Normal()
 		case name == "Uppercase":
-			set = append(tableRunes(unicode.Lu), tableRunes(unicode.Other_Uppercase)...).normal()
+			set = append(tableRunes(unicode.Lu), tableRunes(unicode.Other_Uppercase)...).Normal()
 		default:
 			panic(p.fail("the property %.40q is not known", name))
 		}
 		if not {
-			set = anyRune.except(set)
+			set = AnyRune.Except(set)
 		}
 		return set, true
 	}
@@ -347,44 +357,44 @@ func (p *patternParser) shorthand() (runes, bool) {
 
 var longCategories = map[string]string{"Letter": "L", "Lowercase_Letter": "Ll", "Uppercase_Letter": "Lu", "Titlecase_Letter": "Lt", "Mark": "M", "Number": "N", "Decimal_Number": "Nd", "digit": "Nd", "Punctuation": "P", "punct": "P", "Symbol": "S", "Separator": "Z", "Space_Separator": "Zs", "Other": "C", "Control": "Cc"}
 
-func (p *patternParser) escape() *patternNode {
-	if !p.more() {
+func (p *Parser) escape() *patternNode {
+	if !p.More() {
 		panic(p.fail("a backslash at the end"))
 	}
 	if set, ok := p.shorthand(); ok {
 		return p.class(set)
 	}
-	switch c := p.peek(); {
+	switch c := p.Peek(); {
 	case c == 'b', c == 'B':
 		panic(p.fail("word boundaries are not supported"))
 	case c == 'A':
-		p.at++
+		p.At++
 		return &patternNode{kind: pStart, marks: true}
 	case c == 'z', c == 'Z':
-		p.at++
+		p.At++
 		return &patternNode{kind: pEnd, marks: true}
 	case c >= '1' && c <= '9', c == 'k':
 		panic(p.fail("back references are not supported"))
 	}
-	c := p.escaped()
-	return p.class(runes{{c, c}})
+	c := p.Escaped()
+	return p.class(Runes{{c, c}})
 }
 
-// escaped parses one character after a backslash.
-func (p *patternParser) escaped() rune {
-	if !p.more() {
+// Escaped parses one character after a backslash.
+func (p *Parser) Escaped() rune {
+	if !p.More() {
 		panic(p.fail("a backslash at the end"))
 	}
-	c := p.rune()
+	c := p.Rune()
 	hex := func(n int) rune {
-		if p.at+n > len(p.s) {
+		if p.At+n > len(p.Text) {
 			panic(p.fail("an escape is cut short"))
 		}
-		v, err := strconv.ParseUint(p.s[p.at:p.at+n], 16, 32)
+		v, err := strconv.ParseUint(p.Text[p.At:p.At+n], 16, 32)
 		if err != nil {
-			panic(p.fail("%.8q is not hexadecimal", p.s[p.at:p.at+n]))
+			panic(p.fail("%.8q is not hexadecimal", p.Text[p.At:p.At+n]))
 		}
-		p.at += n
+		p.At += n
 		return rune(v)
 	}
 	switch c {
@@ -405,17 +415,17 @@ func (p *patternParser) escaped() rune {
 	case '0':
 		return 0
 	case 'c':
-		if p.more() {
-			return p.rune() & 31
+		if p.More() {
+			return p.Rune() & 31
 		}
 	case 'x':
-		if p.peek() != '{' {
+		if p.Peek() != '{' {
 			return hex(2)
 		}
 		fallthrough
 	case 'u':
-		if p.eat("{") {
-			end := strings.IndexByte(p.s[p.at:], '}')
+		if p.Eat("{") {
+			end := strings.IndexByte(p.Text[p.At:], '}')
 			if end < 1 || end > 6 {
 				panic(p.fail("an escape is cut short"))
 			}
@@ -423,11 +433,11 @@ func (p *patternParser) escaped() rune {
 			if v > unicode.MaxRune {
 				panic(p.fail("%U is not a character", v))
 			}
-			p.at++
+			p.At++
 			return v
 		}
 		v := hex(4)
-		if v >= 0xD800 && v < 0xDC00 && p.eat(`\u`) {
+		if v >= 0xD800 && v < 0xDC00 && p.Eat(`\u`) {
 			low := hex(4)
 			if low < 0xDC00 || low > 0xDFFF {
 				panic(p.fail("an unpaired surrogate"))
@@ -448,28 +458,28 @@ func (p *patternParser) escaped() rune {
 	return c
 }
 
-// set parses the rest of a class after its bracket.
-func (p *patternParser) set() runes {
-	not := p.eat("^")
-	var out runes
+// Set parses the rest of a class after its bracket.
+func (p *Parser) set() Runes {
+	not := p.Eat("^")
+	var out Runes
 	for first := true; ; first = false {
-		if !p.more() {
+		if !p.More() {
 			panic(p.fail("a class does not end"))
 		}
-		if p.peek() == ']' && (!first || strings.IndexByte(p.s[p.at+1:], ']') < 0) {
-			p.at++
+		if p.Peek() == ']' && (!first || strings.IndexByte(p.Text[p.At+1:], ']') < 0) {
+			p.At++
 			break
 		}
-		if p.eat("[:") {
-			end := strings.Index(p.s[p.at:], ":]")
-			var named runes
+		if p.Eat("[:") {
+			end := strings.Index(p.Text[p.At:], ":]")
+			var named Runes
 			if end >= 0 {
-				named = posixClass[p.s[p.at:p.at+end]]
+				named = posixClass[p.Text[p.At:p.At+end]]
 			}
 			if named == nil {
 				panic(p.fail("a class inside a class is not supported"))
 			}
-			p.at += end + 2
+			p.At += end + 2
 			out = append(out, named...)
 			continue
 		}
@@ -479,49 +489,49 @@ func (p *patternParser) set() runes {
 			continue
 		}
 		hi := lo
-		if p.peek() == '-' && p.at+1 < len(p.s) && p.s[p.at+1] != ']' {
-			mark := p.at
-			p.at++
+		if p.Peek() == '-' && p.At+1 < len(p.Text) && p.Text[p.At+1] != ']' {
+			mark := p.At
+			p.At++
 			hi, set = p.member()
 			if set != nil { // [a-\d]: the dash is literal
-				p.at, hi = mark, lo
+				p.At, hi = mark, lo
 			} else if hi < lo {
 				panic(p.fail("the range %q-%q is backwards", lo, hi))
 			}
 		}
 		out = append(out, runeRange{lo, hi})
 	}
-	out = out.normal()
+	out = out.Normal()
 	if p.fold {
-		out = out.folded()
+		out = out.Folded()
 	}
 	if not {
-		out = anyRune.except(out)
+		out = AnyRune.Except(out)
 	}
 	return out
 }
 
-var posixClass = map[string]runes{
+var posixClass = map[string]Runes{
 	"alpha": {{'A', 'Z'}, {'a', 'z'}}, "digit": digits, "alnum": {{'0', '9'}, {'A', 'Z'}, {'a', 'z'}}, "upper": {{'A', 'Z'}}, "lower": {{'a', 'z'}},
 	"space": {{'\t', '\r'}, {' ', ' '}}, "xdigit": {{'0', '9'}, {'A', 'F'}, {'a', 'f'}}, "word": wordRunes, "blank": {{'\t', '\t'}, {' ', ' '}},
 	"punct": {{'!', '/'}, {':', '@'}, {'[', '`'}, {'{', '~'}}, "cntrl": {{0, 31}, {127, 127}}, "print": {{32, 126}}, "graph": {{33, 126}},
 }
 
-func (p *patternParser) member() (rune, runes) {
-	if !p.eat(`\`) {
-		if !p.more() {
+func (p *Parser) member() (rune, Runes) {
+	if !p.Eat(`\`) {
+		if !p.More() {
 			panic(p.fail("a class does not end"))
 		}
-		return p.rune(), nil
+		return p.Rune(), nil
 	}
 	if set, ok := p.shorthand(); ok {
 		return 0, set
 	}
-	if p.eat("b") {
+	if p.Eat("b") {
 		return '\b', nil
 	}
-	if p.eat("-") {
+	if p.Eat("-") {
 		return '-', nil
 	}
-	return p.escaped(), nil
+	return p.Escaped(), nil
 }

@@ -1,4 +1,4 @@
-package grammar
+package regex
 
 import "encoding/binary"
 
@@ -26,15 +26,15 @@ func (m *modulus) whole() bool {
 
 // multiple matches decimals without an exponent that are multiples of of/10^scale. Intersect it
 // with the syntax of a number.
-func (x *regexes) multiple(of uint64, scale int) regexID {
+func (x *Store) multiple(of uint64, scale int) ID {
 	return x.modulus(modulus{of: of, scale: scale, after: -1})
 }
 
-func (x *regexes) modulus(m modulus) regexID {
+func (x *Store) modulus(m modulus) ID {
 	return x.intern(regexNode{kind: kMod, mod: &m, nullable: m.whole()})
 }
 
-func (x *regexes) deriveMod(m *modulus, b byte) regexID {
+func (x *Store) deriveMod(m *modulus, b byte) ID {
 	next := *m
 	switch {
 	case b == '-' && m.rem == 0 && m.after < 0:
@@ -42,10 +42,10 @@ func (x *regexes) deriveMod(m *modulus, b byte) regexID {
 	case b == '.' && m.after < 0:
 		next.after = 0
 	case b < '0' || b > '9':
-		return rEmpty
+		return Empty
 	case m.after >= 0 && m.after == m.scale:
 		if b != '0' {
-			return rEmpty
+			return Empty
 		}
 	default:
 		next.rem = (m.rem*10 + uint64(b-'0')) % m.of
