@@ -25,11 +25,22 @@ FAMILIES = {
     "gemma2": base("Gemma2ForCausalLM", "gemma2", hidden_size=36, head_dim=16, hidden_act="gelu_pytorch_tanh", hidden_activation="gelu_pytorch_tanh", rms_norm_eps=1e-6, rope_theta=10000.0, attention_bias=False,
                    query_pre_attn_scalar=24, sliding_window=20, attn_logit_softcapping=2.0, final_logit_softcapping=8.0),
     "granite": base("GraniteForCausalLM", "granite", embedding_multiplier=12.0, attention_multiplier=0.25, residual_multiplier=0.22, logits_scaling=3.0, rope_theta=10000.0, attention_bias=False, mlp_bias=False),
+    "olmo2": base("Olmo2ForCausalLM", "olmo2", tie_word_embeddings=False, hidden_size=32, head_dim=16, rope_theta=500000.0, attention_bias=False, pad_token_id=None),
+    "olmo3": base("Olmo3ForCausalLM", "olmo3", tie_word_embeddings=False, hidden_size=32, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2, rope_theta=500000.0, attention_bias=False, pad_token_id=None, sliding_window=20,
+                  layer_types=["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+                  rope_scaling={"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 64, "attention_factor": 1.2079441541679836, "beta_fast": 32, "beta_slow": 1}),
+    "exaone4": base("Exaone4ForCausalLM", "exaone4", tie_word_embeddings=False, hidden_size=32, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2, head_dim=16, pad_token_id=None, sliding_window=20,
+                    sliding_window_pattern=4, rope_theta=1000000.0, rope_scaling={"rope_type": "llama3", "factor": 16.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}),
+    "seed_oss": base("SeedOssForCausalLM", "seed_oss", tie_word_embeddings=False, head_dim=16, hidden_size=32, attention_bias=True, attention_out_bias=True, mlp_bias=False, rope_theta=10000000.0),
+    "hunyuan_v1_dense": base("HunYuanDenseV1ForCausalLM", "hunyuan_v1_dense", tie_word_embeddings=False, head_dim=16, hidden_size=32, attention_bias=False, rope_theta=10000.0,
+                             rope_scaling={"alpha": 1000.0, "beta_fast": 32, "beta_slow": 1, "factor": 1.0, "mscale": 1.0, "mscale_all_dim": 0.0, "type": "dynamic"}),
+    "cohere": base("CohereForCausalLM", "cohere", hidden_size=64, num_attention_heads=4, num_hidden_layers=2, logit_scale=0.25, layer_norm_eps=1e-5, rope_theta=10000.0, attention_bias=False, use_qk_norm=False),
+    "cohere2": base("Cohere2ForCausalLM", "cohere2", hidden_size=48, num_attention_heads=6, num_hidden_layers=4, logit_scale=0.25, layer_norm_eps=1e-5, rope_theta=50000.0, attention_bias=False, sliding_window=20, sliding_window_pattern=4),
 }
 
 
 # Embeddings are smaller, so that the layers decide the next token, and the final norm is as much larger.
-SMALLER = {"gemma": 16, "gemma2": 10, "granite": 300}
+SMALLER = {"gemma": 16, "gemma2": 10, "granite": 300, "cohere": 4, "cohere2": 4}
 
 
 def randomise(model, smaller):

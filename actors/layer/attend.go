@@ -4,6 +4,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/topology"
 )
@@ -194,10 +195,22 @@ func (a *attention) rotate(t attendTask, first, heads int, norm []float32) {
 	ld, half, hd := b.Dims.qkvWidth(), d.HeadDim/2, d.HeadDim
 	for row := t.s.First + t.first; row < t.s.First+t.first+t.n; row++ {
 		cos, sin := b.Cos[a.w.Rope][row*half:(row+1)*half], b.Sin[a.w.Rope][row*half:(row+1)*half]
+		by, of := float32(0), first // a norm over all heads: its factor, and its first head
+		if b.squares != nil {
+			by, of = b.allHeadsFactor(row, first)
+		}
 		for h := first; h < first+heads; h++ {
 			x := b.QKV[row*ld+h*hd:][:hd]
-			headNorm(x, norm, d.NormEps)
+			switch d.QKNormOf {
+			case model.OfProjection:
+				tensor.NormBy(x, x, norm[(h-of)*hd:][:hd], by)
+			case model.OfHeads:
+				headNorm(x, norm, d.NormEps)
+			}
 			tensor.RopeRotateHalf(x, cos, sin)
+			if d.QKNormOf == model.OfRotatedHeads {
+				headNorm(x, norm, d.NormEps)
+			}
 		}
 	}
 }

@@ -118,4 +118,5 @@ const (
 	SharedSum                            // (T, Hidden) output of a dense FFN beside the experts
 	DeltaIn                              // (T, deltaIn) q, k, v and z of the gated delta rule
 	DeltaOut                             // (T, deltaOut) outputs of its heads
+	HeadSquares                          // (T, Heads+KVHeads) sums of squares of queries and keys
 )

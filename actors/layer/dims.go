@@ -14,12 +14,15 @@ import (
 type Dims struct {
 	Hidden, Heads, KVHeads, HeadDim, FFN int
 	NormEps                              float32
-	MoE                                  model.MoE         // for layers with experts
-	Score                                tensor.Score      // of attention; a zero scale means 1/sqrt(HeadDim)
-	Growth                               model.Growth      // of queries with their position
-	Ropes                                int               // number of rotations that layers choose from; 0 counts as 1
-	Vocab                                int               // number of logits
-	Residual                             float32           // factor of what is added to the residual stream; 0 counts as 1
+	MoE                                  model.MoE    // for layers with experts
+	Score                                tensor.Score // of attention; a zero scale means 1/sqrt(HeadDim)
+	Growth                               model.Growth // of queries with their position
+	Ropes                                int          // number of rotations that layers choose from; 0 counts as 1
+	Vocab                                int          // number of logits
+	Residual                             float32      // factor of what is added to the residual stream; 0 counts as 1
+	QKNormOf                             model.QKNormOf
+	MeanNorm                             bool              // norms of the residual stream subtract the mean
+	Parallel                             bool              // the FFN reads the norm that attention reads
 	PerLayer                             int               // width of each layer's own input; 0: none
 	Layers                               int               // with PerLayer: number of layers
 	Activation                           tensor.Activation // of experts and of per-layer inputs
@@ -42,7 +45,7 @@ type Dims struct {
 func DimsOf(c *model.Config) Dims {
 	d := Dims{Hidden: c.Hidden, Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim, FFN: c.FFN, NormEps: c.NormEps, MoE: c.MoE,
 		Score: c.Score(), Ropes: len(c.Rotations()), Growth: c.Growth, Vocab: c.Vocab, Residual: c.Multipliers.Residual,
-		Recurrent: RecurrentOf(c), OutputGate: c.OutputGate}
+		Recurrent: RecurrentOf(c), OutputGate: c.OutputGate, QKNormOf: c.QKNormOf, MeanNorm: c.MeanNorm, Parallel: c.Parallel}
 	d.PerLayer, d.Layers, d.Activation = c.PerLayer.Width, c.Layers, c.Activation
 	if c.Global.Dim > 0 || c.WideFFN {
 		d.KVHeads, d.HeadDim = c.KVUnits(), c.UnitDim()

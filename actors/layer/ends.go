@@ -68,7 +68,7 @@ func (b *Processor) Logits(ends Held, rows []LogitRow) {
 	b.final = growF(b.final, len(rows)*h)
 	for i := range rows {
 		r := &rows[i]
-		tensor.RMSNorm(b.final[i*h:(i+1)*h], b.X[r.Row*h:(r.Row+1)*h], e.FinalNorm, b.Dims.NormEps)
+		b.Dims.norm(b.final[i*h:(i+1)*h], b.X[r.Row*h:(r.Row+1)*h], e.FinalNorm)
 		if r.Whole {
 			r.Logits = b.logits[i*vocab : (i+1)*vocab]
 		}

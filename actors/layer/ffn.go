@@ -47,6 +47,13 @@ var (
 	})
 )
 
+// normFFN computes the norm before the FFN. In a parallel layer Norm is that of attention already.
+func (w *Weights) normFFN(b *Processor) {
+	if !b.Dims.Parallel {
+		b.norm(w.FFNNorm)
+	}
+}
+
 func (w *Weights) gateUp(b *Processor) {
 	if w.Gate == nil {
 		return

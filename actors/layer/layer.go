@@ -18,9 +18,9 @@ type Weights struct {
 	Index int // number of the cache that the layer's attention reads, or of its recurrent state
 
 	Q, K, V, O, Gate, Up, Down                             *tensor.Weight
-	AttnNorm, FFNNorm                                      []float32      // (Hidden)
+	AttnNorm, FFNNorm                                      []float32      // (Hidden); nil: attention or FFN reads X itself
 	PostAttnNorm, PostFFNNorm                              []float32      // (Hidden), norms of the outputs of attention and FFN; or nil
-	QNorm, KNorm                                           []float32      // (HeadDim), applied to each head before RoPE; or nil
+	QNorm, KNorm                                           []float32      // (HeadDim), or see Dims.QKNormOf; or nil
 	QBias, KBias, VBias, OBias, GateBias, UpBias, DownBias []float32      // for whole rows, or nil
 	Experts                                                *Experts       // on every socket, or on none
 	Latent                                                 *Latent        // replaces Q, K and V; or nil
@@ -103,7 +103,16 @@ func (w *Weights) Bytes() int64 {
 	return n
 }
 
-// norm computes Norm = RMSNorm(X).
+// norm computes the norm of a row of the residual stream.
+func (d *Dims) norm(dst, x, w []float32) {
+	if d.MeanNorm {
+		tensor.LayerNorm(dst, x, w, d.NormEps)
+		return
+	}
+	tensor.RMSNorm(dst, x, w, d.NormEps)
+}
+
+// norm computes Norm = RMSNorm(X), or X without a weight.
 func (b *Processor) norm(weight []float32) {
 	b.normWeight = weight
 	b.each(b.batch.T, b.normRow)

@@ -44,7 +44,7 @@ func (b *Processor) Keep(to States, ends Held, rows []int) {
 		at := len(s.Rows)
 		s.Rows = append(s.Rows, b.X[r*h:(r+1)*h]...)
 		if ends != nil {
-			tensor.RMSNorm(s.Rows[at:], b.X[r*h:(r+1)*h], ends.(*Ends).FinalNorm, b.Dims.NormEps)
+			b.Dims.norm(s.Rows[at:], b.X[r*h:(r+1)*h], ends.(*Ends).FinalNorm)
 		}
 	}
 }

@@ -11,13 +11,14 @@ const (
 	OpNormOwnedAttention           // RMSNorm of the rows that this rank owns, quantized
 	OpProjectQKV                   // QKV = Wqkv . Norm, this rank's rows of the matrices, all tokens
 	OpProjectOwnQKV                // QKV with whole matrices: this rank's decode rows, and its heads of all prompt rows
+	OpSumSquares                   // sums of squares of this rank's heads, for norms over all heads
 	OpAttend                       // RoPE, cache write and attention of this rank's heads into Attn
 	OpProjectOut                   // Y = Wo . Attn, this rank's output rows, all tokens
 	OpProjectOwnOut                // Y with the whole matrix, for the tokens that this rank owns
 	OpAddOwnedAttention            // X += Y, or with a norm after attention X += RMSNorm(Y), for the rows that this rank owns
 
 	// Feed-forward network: norm, products, residual sum.
-	OpNormFFN         // Norm = RMSNorm(X), all rows
+	OpNormFFN         // Norm = RMSNorm(X), all rows; nothing if the FFN reads attention's norm
 	OpNormAllFFN      // the same, quantized
 	OpAddNormFFN      // X += Y, or with a norm after attention X += RMSNorm(Y); then OpNormFFN
 	OpAddNormOwnedFFN // OpAddOwnedAttention, then RMSNorm of the same rows, quantized
@@ -75,6 +76,7 @@ var ops = [Ops]struct {
 	OpNormOwnedAttention: {"norm-owned-attention", Projections},
 	OpProjectQKV:         {"project-qkv", Projections},
 	OpProjectOwnQKV:      {"project-own-qkv", Projections},
+	OpSumSquares:         {"sum-squares", Projections},
 	OpAttend:             {"attend", Attention},
 	OpProjectOut:         {"project-out", Projections},
 	OpProjectOwnOut:      {"project-own-out", Projections},

@@ -3,6 +3,7 @@ package layer
 import (
 	"time"
 
+	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -29,6 +30,7 @@ type Processor struct {
 	Cos   [][]float32 // (Ropes)(T, ropeHalf)
 	Sin   [][]float32
 
+	squares         []float32        // (T, Heads+KVHeads): sums of squares of queries and keys, see normheads.go
 	products        []tensor.Product // queued products of the same input rows
 	biases          [][]float32
 	partial         [][]float32 // projectUnits: this rank's tree nodes of the down projection
@@ -66,12 +68,21 @@ func NewProcessor(d Dims, maxRows int, layout tensor.KVLayout, pool *tensor.Pool
 	if d.Growth.Beta != 0 {
 		b.grown = make([]float32, maxRows)
 	}
+	if d.QKNormOf == model.OfProjection {
+		b.squares = make([]float32, maxRows*(d.Heads+d.KVHeads))
+	}
 	for range max(1, d.Ropes) {
 		n := maxRows * d.most(Dims.ropeHalf)
 		b.Cos, b.Sin = append(b.Cos, make([]float32, n)), append(b.Sin, make([]float32, n))
 	}
 	h := d.Hidden
-	b.normRow = func(t int) { tensor.RMSNorm(b.Norm[t*h:(t+1)*h], b.X[t*h:(t+1)*h], b.normWeight, d.NormEps) }
+	b.normRow = func(t int) {
+		if b.normWeight == nil {
+			copy(b.Norm[t*h:(t+1)*h], b.X[t*h:(t+1)*h])
+			return
+		}
+		d.norm(b.Norm[t*h:(t+1)*h], b.X[t*h:(t+1)*h], b.normWeight)
+	}
 	b.residualRow = func(t int) {
 		t += b.firstRow
 		y := b.Y[t*h : (t+1)*h]
@@ -85,7 +96,9 @@ func NewProcessor(d Dims, maxRows int, layout tensor.KVLayout, pool *tensor.Pool
 	}
 	b.addNormRow = func(t int) {
 		b.residualRow(t)
-		b.normRow(t + b.firstRow)
+		if !d.Parallel {
+			b.normRow(t + b.firstRow)
+		}
 	}
 	b.activate = b.activateTile
 	b.attention.init(b)
@@ -158,6 +171,8 @@ func (b *Processor) matrix(of Activation) (m []float32, ld int) {
 	switch d := &b.Dims; of {
 	case QKV:
 		return b.QKV, b.Dims.qkvWidth()
+	case HeadSquares:
+		return b.squares, d.Heads + d.KVHeads
 	case LaterKV:
 		return b.KV, b.batch.kvWidth()
 	case Attended:

@@ -58,7 +58,8 @@ func (b *Batch) quantizable() (activations, owned bool) {
 		w := d.of(i)
 		on = on && whole(w.group()*w.HeadDim) && whole(w.FFN)
 	}
-	owned = on && (alone || b.T-b.decode >= quantizedRows || b.Place.Mapping == topology.Reduce && !b.HasPrefill())
+	// A parallel FFN reads the norm that attention read, of all rows.
+	owned = on && !d.Parallel && (alone || b.T-b.decode >= quantizedRows || b.Place.Mapping == topology.Reduce && !b.HasPrefill())
 	activations = on && (owned || b.Place.Mapping == topology.Gather)
 	return activations, activations && owned
 }

@@ -3,6 +3,7 @@ package layer
 import (
 	"slices"
 
+	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/topology"
 )
 
@@ -24,6 +25,8 @@ type conditions struct {
 	dropsRows bool // SwiftKV's pass drops rows before the later layers
 
 	latent      bool // latent attention
+	allHeads    bool // queries and keys are normalised over all heads
+	parallel    bool // the FFN reads attention's norm, so every rank needs every row before attention
 	recurrent   bool // the gated delta rule instead of attention
 	sparse      bool // the layer has experts
 	beside      bool // layers with experts have a dense FFN too
@@ -61,6 +64,8 @@ func (c conditions) gather() []Stage {
 		exchangeLatents.when(c.latent),
 		OpProjectHeads.when(c.latent),
 		either(c.latent, exchangeQueries, either(c.recurrent, exchangeDelta, either(c.kvComputed, exchangeQ, either(c.vFromK, exchangeQK, exchangeQKV)))).when(!c.local),
+		OpSumSquares.when(c.allHeads),
+		exchangeSquares.when(c.allHeads && c.prefill),
 		either(c.latent, OpAttendLatents, either(c.recurrent, OpDelta, OpAttend)),
 		exchangeMeans.when(c.latent && !c.local),
 		OpProjectValues.when(c.latent),
@@ -87,8 +92,8 @@ func (c conditions) reduce() []Stage {
 	var (
 		apart   = c.owned && c.prefill             // owners keep their rows for the whole step
 		gives   = !c.owned || c.last && !c.prefill // owners send the residual stream to all ranks before the FFN
-		scatter = apart && c.decode || !c.prefill && !c.last
-		toAll   = !apart && (c.prefill || c.last)
+		scatter = apart && c.decode || !c.prefill && !c.last && !c.parallel
+		toAll   = !apart && (c.prefill || c.last || c.parallel)
 	)
 	return list(
 		either(c.owned, OpNormOwnedAttention, OpNormAttention),
@@ -96,6 +101,8 @@ func (c conditions) reduce() []Stage {
 		either(c.latent, OpProjectOwnLatents, either(c.recurrent, OpProjectOwnDelta, OpProjectOwnQKV)),
 		exchangeLatentRows.when(c.latent && c.prefill),
 		OpProjectHeads.when(c.latent),
+		OpSumSquares.when(c.allHeads),
+		exchangeSquares.when(c.allHeads && c.prefill),
 		either(c.latent, OpAttendLatents, either(c.recurrent, OpDelta, OpAttend)),
 		OpProjectValues.when(c.latent),
 		either(c.recurrent, exchangeDeltaHeads, exchangeHeads).when(c.prefill),
@@ -158,6 +165,7 @@ func index(yes bool) int {
 // classify derives the conditions that decide the step's schedules.
 func (b *Batch) classify() {
 	c := conditions{mapping: b.Place.Mapping, alone: b.alone(), prefill: b.HasPrefill(), decode: b.decode > 0, latent: b.Dims.Latent.Rank > 0, beside: b.Dims.MoE.Beside}
+	c.allHeads, c.parallel = b.Dims.QKNormOf == model.OfProjection, b.Dims.Parallel
 	c.local, c.dropsRows = b.projectionsLocal(0, 1, 2, 3), b.dropsRows()
 	c.quantized, c.owned = b.quantizable()
 	if b.step != c {

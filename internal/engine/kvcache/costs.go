@@ -25,6 +25,10 @@ type Geometry struct {
 	// Recurrent is the shape of layers with a recurrent state. Layers does not count them.
 	Recurrent Recurrent
 
+	// Unturned is set if stored keys must not be rotated further: they are normalised after their
+	// rotation.
+	Unturned bool
+
 	// Units is for latent attention, where all query heads share one KV head and sockets divide the
 	// query heads. It is the number of equal runs of heads that a socket may own. A socket that
 	// computes any of them keeps the whole row of every prompt token, and so does the owner of the

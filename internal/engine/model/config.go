@@ -39,7 +39,7 @@ type Config struct {
 	QKVBias bool    // of the query, key and value projections
 	OutBias bool    // of the attention's output projection
 	MLPBias bool    // of gate, up and down
-	QKNorm  bool    // RMSNorm of every query and key head before rotation
+	QKNorm  bool    // RMSNorm of queries and keys, see QKNormOf
 	VNorm   bool    `json:",omitempty"` // RMSNorm without weights of every value head
 	VFromK  bool    `json:",omitempty"` // in layers without a window, values are the keys before norm and rotation
 	Rope    Rope
@@ -72,6 +72,9 @@ type Config struct {
 	LogitCap        float32           `json:",omitempty"` // c: logits are c tanh(logits/c); 0: none
 	ScoreCap        float32           `json:",omitempty"` // the same for attention scores
 	Multipliers     Multipliers       `json:",omitzero"`
+	QKNormOf        QKNormOf          `json:",omitempty"` // what QKNorm normalises
+	MeanNorm        bool              `json:",omitempty"` // norms of x subtract the mean first (LayerNorm)
+	Parallel        bool              `json:",omitempty"` // the FFN reads what attention reads, not its result
 
 	BOS []int32 // first token of a sequence; empty: none
 	EOS []int32 // tokens that end an answer: those of generation_config.json, then further ones of config.json
@@ -85,6 +88,15 @@ type Config struct {
 	// Warnings name parts of the files that are not used, for the user.
 	Warnings []error `json:"-"`
 }
+
+// QKNormOf is what the norms of queries and keys normalise.
+type QKNormOf uint8
+
+const (
+	OfHeads        QKNormOf = iota // each head
+	OfProjection                   // all heads of a token together
+	OfRotatedHeads                 // each head, after rotation instead of before
+)
 
 // Multipliers are factors of a family; 0 counts as 1.
 type Multipliers struct {
@@ -158,8 +170,9 @@ func (f *fields) architecture() string {
 // architectureOf maps each model_type of transformers to its decoder.
 var architectureOf = map[string]string{
 	"deepseek_v2": "DeepseekV2ForCausalLM", "deepseek_v3": "DeepseekV3ForCausalLM",
-	"granite": "GraniteForCausalLM",
-	"gemma":   "GemmaForCausalLM", "gemma2": "Gemma2ForCausalLM",
+	"exaone4": "Exaone4ForCausalLM", "seed_oss": "SeedOssForCausalLM", "hunyuan_v1_dense": "HunYuanDenseV1ForCausalLM",
+	"cohere": "CohereForCausalLM", "cohere2": "Cohere2ForCausalLM", "olmo2": "Olmo2ForCausalLM", "olmo3": "Olmo3ForCausalLM",
+	"granite": "GraniteForCausalLM", "gemma": "GemmaForCausalLM", "gemma2": "Gemma2ForCausalLM",
 	"gemma3": "Gemma3ForConditionalGeneration", "gemma3_text": gemma3,
 	"gemma4": "Gemma4ForConditionalGeneration", "gemma4_text": gemma4, "gemma4_unified": "Gemma4UnifiedForConditionalGeneration", "gemma4_unified_text": gemma4Unified,
 	"llama": "LlamaForCausalLM", "llama_swiftkv": "LlamaSwiftKVForCausalLM",

@@ -19,9 +19,12 @@ import (
 
 // families are the architectures that the package registers.
 var families = []string{
+	"Cohere2ForCausalLM",
+	"CohereForCausalLM",
 	"DeepseekV2ForCausalLM",
 	"DeepseekV3ForCausalLM",
 	"Ernie4_5ForCausalLM",
+	"Exaone4ForCausalLM",
 	"Gemma2ForCausalLM",
 	"Gemma3ForCausalLM",
 	"Gemma4ForCausalLM",
@@ -32,11 +35,14 @@ var families = []string{
 	"Glm4MoeLiteForCausalLM",
 	"GlmForCausalLM",
 	"GraniteForCausalLM",
+	"HunYuanDenseV1ForCausalLM",
 	"LlamaForCausalLM",
 	"LlamaSwiftKVForCausalLM",
 	"Ministral3ForCausalLM",
 	"MistralForCausalLM",
 	"MixtralForCausalLM",
+	"Olmo2ForCausalLM",
+	"Olmo3ForCausalLM",
 	"Phi3ForCausalLM",
 	"Qwen2ForCausalLM",
 	"Qwen2MoeForCausalLM",
@@ -45,6 +51,7 @@ var families = []string{
 	"Qwen3NextForCausalLM",
 	"Qwen3_5ForCausalLM",
 	"Qwen3_5MoeForCausalLM",
+	"SeedOssForCausalLM",
 	"SmolLM3ForCausalLM",
 }
 
@@ -80,6 +87,33 @@ func TestFamilies(t *testing.T) {
 			return c.AttentionScale() == 1./128 && c.Multipliers == Multipliers{12, 0.22, 1. / 16} && c.QKVBias && c.EmbeddingScale(tensor.BF16) == 12
 		}},
 		{"Granite", nil, func(c *Config) bool { return c.AttentionScale() == 1 && c.Multipliers == Multipliers{1, 1, 1} }},
+		{"Olmo2", nil, func(c *Config) bool { return c.QKNorm && c.QKNormOf == OfProjection && c.Windows == nil }},
+		{"Olmo3", change{"num_hidden_layers": 4, "rope_theta": 3e5, "rope_scaling": map[string]any{"rope_type": "yarn", "factor": 8, "original_max_position_embeddings": 64, "attention_factor": 1.2}}, func(c *Config) bool {
+			r := c.Rotations()
+			return c.Window(2) == 4096 && c.Window(3) == 0 && c.RopeOf(2) == 1 && c.RopeOf(3) == 0 && c.Rope.Type == "yarn" && c.LocalRope.Type == "" && c.LocalRope.Theta == 3e5 &&
+				r[0].Amplitude == 1.2 && r[1].Amplitude == 0
+		}},
+		{"Exaone4", change{"num_hidden_layers": 5}, func(c *Config) bool {
+			return c.QKNorm && c.QKNormOf == OfHeads && c.Window(2) == 4096 && c.Window(3) == 0 && slices.Equal(c.Unrotated, []int{3})
+		}},
+		{"Exaone4", change{"sliding_window": nil, "sliding_window_pattern": nil}, func(c *Config) bool { return c.Windows == nil && c.Unrotated == nil }},
+		{"Exaone4", change{"sliding_window": 64, "sliding_window_pattern": "LLLG", "layer_types": []string{"sliding_attention", "full_attention"}}, func(c *Config) bool {
+			return c.Window(0) == 64 && c.Window(1) == 0 && slices.Equal(c.Unrotated, []int{1})
+		}},
+		{"SeedOss", change{"attention_out_bias": true}, func(c *Config) bool { return c.HeadDim == 128 && c.QKVBias && c.OutBias && !c.MLPBias }},
+		{"SeedOss", change{"attention_bias": false, "head_dim": 32}, func(c *Config) bool { return c.HeadDim == 32 && !c.QKVBias && !c.OutBias }},
+		{"HunYuanDenseV1", change{"rope_theta": 1e4, "rope_scaling": map[string]any{"type": "dynamic", "alpha": 1000, "factor": 1, "mscale_all_dim": 0}}, func(c *Config) bool {
+			return c.QKNormOf == OfRotatedHeads && math.Abs(c.Rope.Theta/(1e4*math.Pow(1000, 16./14))-1) < 1e-12 && c.Rope.Type == ""
+		}},
+		{"HunYuanDenseV1", nil, func(c *Config) bool {
+			return c.QKNorm && c.Rope.Theta == 500000
+		}},
+		{"Cohere", change{"layer_norm_eps": 1e-4, "logit_scale": 0.8}, func(c *Config) bool {
+			return c.MeanNorm && c.Parallel && c.Neighbours && c.NormEps == 1e-4 && c.Multipliers.Logits == 0.8 && c.Unrotated == nil && c.Layer(0).FFNNorm == ""
+		}},
+		{"Cohere2", change{"num_hidden_layers": 5, "sliding_window_pattern": 2}, func(c *Config) bool {
+			return c.Window(0) == 4096 && c.Window(1) == 0 && slices.Equal(c.Unrotated, []int{1, 3}) && c.Multipliers.Logits == 0.0625
+		}},
 		{"Gemma", change{"hidden_act": "gelu"}, func(c *Config) bool {
 			return c.HeadDim == 256 && c.NormsAddOne && c.ScaledEmbedding && c.AttentionScale() == 1./16 && c.Windows == nil
 		}},
@@ -238,6 +272,24 @@ func TestFamilies(t *testing.T) {
 			t.Errorf("Gemma 3, %s %v: %v", field, v, err)
 		}
 	}
+	for field, v := range map[string]any{"sliding_window_pattern": "LLLG", "layer_types": []string{"chunked_attention", "full_attention"}, "hidden_act": "gelu", "sliding_window": 0} {
+		full := change{"architectures": []string{"Exaone4ForCausalLM"}, field: v}
+		if _, err := ParseConfig("d", with(full), nil); err == nil || !strings.Contains(err.Error(), field) {
+			t.Errorf("EXAONE 4, %s %v: %v", field, v, err)
+		}
+	}
+	for field, v := range map[string]any{"rope_scaling": map[string]any{"type": "dynamic", "factor": 2}, "alpha": map[string]any{"type": "dynamic", "alpha": 0}} {
+		full := change{"architectures": []string{"HunYuanDenseV1ForCausalLM"}, "rope_scaling": v}
+		if _, err := ParseConfig("d", with(full), nil); err == nil || !strings.Contains(err.Error(), field) {
+			t.Errorf("Hunyuan, %s %v: %v", field, v, err)
+		}
+	}
+	for field, v := range map[string]any{"use_qk_norm": true, "logit_scale": 0, "layer_norm_eps": -1, "use_parallel_block": false, "sliding_window_pattern": 0} {
+		full := change{"architectures": []string{"Cohere2ForCausalLM"}, field: v}
+		if _, err := ParseConfig("d", with(full), nil); err == nil || !strings.Contains(err.Error(), field) {
+			t.Errorf("Cohere, %s %v: %v", field, v, err)
+		}
+	}
 	for field, v := range map[string]any{"attention_multiplier": 0, "embedding_multiplier": "x", "residual_multiplier": -1, "logits_scaling": 1e9} {
 		full := change{"architectures": []string{"GraniteForCausalLM"}, field: v}
 		if _, err := ParseConfig("d", with(full), nil); err == nil || !strings.Contains(err.Error(), field) {
@@ -273,6 +325,8 @@ func TestFamilies(t *testing.T) {
 // Folders of the other families' reference models open, with the frequencies of transformers.
 func TestFamilyCheckpoints(t *testing.T) {
 	for name, arch := range map[string]string{"qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "mistral": "MistralForCausalLM", "mixtral": "MixtralForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM",
+		"olmo2": "Olmo2ForCausalLM", "olmo3": "Olmo3ForCausalLM", "exaone4": "Exaone4ForCausalLM", "seed_oss": "SeedOssForCausalLM", "hunyuan_v1_dense": "HunYuanDenseV1ForCausalLM",
+		"cohere": "CohereForCausalLM", "cohere2": "Cohere2ForCausalLM",
 		"granite": "GraniteForCausalLM", "gemma": "GemmaForCausalLM", "gemma2": "Gemma2ForCausalLM", "gemma3": "Gemma3ForCausalLM", "gemma4_31b": gemma4, "gemma4_e2b": gemma4, "gemma4_26b": gemma4, "mistral_window": "MistralForCausalLM", "qwen2_window": "Qwen2ForCausalLM",
 		"deepseek_v2": "DeepseekV2ForCausalLM", "deepseek_v3": "DeepseekV3ForCausalLM", "phi3": "Phi3ForCausalLM",
 		"mistral3": "Ministral3ForCausalLM", "ernie4_5": "Ernie4_5ForCausalLM", "glm4": "Glm4ForCausalLM", "glm": "GlmForCausalLM",
@@ -325,7 +379,7 @@ func TestFamilyCheckpoints(t *testing.T) {
 			first++
 		}
 		l := LlamaLayer(first)
-		if slices.Contains(names, l.QNorm) != c.Config.QKNorm || slices.Contains(names, l.Q.Bias) != c.Config.QKVBias || slices.Contains(names, l.O.Bias) != c.Config.OutBias {
+		if slices.Contains(names, l.QNorm) != (c.Config.QKNorm && c.Config.QKNormOf != OfRotatedHeads) || slices.Contains(names, l.Q.Bias) != c.Config.QKVBias || slices.Contains(names, l.O.Bias) != c.Config.OutBias {
 			t.Errorf("%s: tensors %v", name, names)
 		}
 		if err := c.Close(); err != nil {

@@ -1,10 +1,6 @@
 package model
 
-import (
-	"fmt"
-	"maps"
-	"slices"
-)
+import "fmt"
 
 // Gemma 3, text (Gemma Team, arXiv 2503.19786). Differences from llama.go:
 //
@@ -42,28 +38,10 @@ func readGemma3(f *fields, c *Config) {
 	c.ScoreCap = f.readCap("attn_logit_softcapping", 0)
 	pattern := f.Size("sliding_window_pattern", f.Size("_sliding_window_pattern", 6, maxLayers), maxLayers)
 	readWindows(f, c, 4096, func(layer int) bool { return (layer+1)%pattern != 0 })
-	if p := f.Object("rope_parameters"); p != nil && (p.has("full_attention") || p.has("sliding_attention")) {
-		read := func(key string, theta float64) (r Rope) {
-			r.Theta = theta
-			if in := p.Object(key); in != nil {
-				r.Theta = in.Number("rope_theta", theta, 2, maxTheta)
-				r = p.scaled(r, in, c)
-			}
-			return r
-		}
-		c.Rope, c.LocalRope = read("full_attention", 1e6), read("sliding_attention", 1e4)
-		for _, key := range slices.Sorted(maps.Keys(p.raw)) {
-			if key != "full_attention" && key != "sliding_attention" && p.has(key) {
-				p.fail(key, ErrUnsupported, "is not known; with full_attention or sliding_attention, these are the only keys")
-			}
-		}
-		f.take(p)
-		f.refuseRotary(c, c.Rope.Theta)
+	if f.readRopes(c, 1e6, 1e4) {
 		if local := f.Number("rope_local_base_freq", c.LocalRope.Theta, 2, maxTheta); local != c.LocalRope.Theta {
 			f.fail("rope_local_base_freq", ErrFormat, "%g differs from the rope_theta %g of rope_parameters.sliding_attention", local, c.LocalRope.Theta)
 		}
-		f.agree(f.Object("rope_scaling"), Rope{Theta: c.Rope.Theta}, c)
-		c.MaxPositions = f.lengthen(&c.Rope, c.MaxPositions)
 		return
 	}
 	readRope(f, c, 1e6)

@@ -113,7 +113,11 @@ func (m *metadata) sizes() {
 			m.from[p[1]] = m.arch + "." + p[0] // names the key if it is missing
 		}
 	}
-	for _, key := range []string{"attention.layer_norm_rms_epsilon", "context_length"} {
+	eps := "attention.layer_norm_rms_epsilon"
+	if _, ok := m.f.Value(m.arch + "." + layerNormEps); ok {
+		eps = layerNormEps
+	}
+	for _, key := range []string{eps, "context_length"} {
 		if _, ok := m.f.Value(m.arch + "." + key); !ok {
 			panic(attempt.Failure{Err: &Error{Field: m.arch + "." + key, Kind: ErrMissing, Detail: "missing"}})
 		}

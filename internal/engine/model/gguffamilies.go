@@ -42,6 +42,13 @@ var familiesGGUF = map[string]familyGGUF{
 	"qwen3next":  {hub: qwen3Next, read: (*metadata).qwen35moe, finish: finishQwen35, names: qwen35GGUF, join: takeDelta},
 	"smollm3":    {hub: "SmolLM3ForCausalLM", read: (*metadata).smollm3, paired: true},
 	"deepseek2":  {hub: "DeepseekV2ForCausalLM", read: (*metadata).deepseek, names: deepseekGGUF, join: joinKVUp}, // V3 and R1 too
+
+	"olmo2":         {hub: "Olmo2ForCausalLM", read: (*metadata).olmo, names: gemmaGGUF},
+	"exaone4":       {hub: "Exaone4ForCausalLM", read: (*metadata).exaone4, names: gemmaGGUF},
+	"seed_oss":      {hub: "SeedOssForCausalLM", read: func(*metadata) {}, names: map[string]string{"post_attention_norm": "post_attention_layernorm"}},
+	"hunyuan-dense": {hub: "HunYuanDenseV1ForCausalLM", read: func(*metadata) {}, names: map[string]string{"attn_q_norm": "self_attn.query_layernorm", "attn_k_norm": "self_attn.key_layernorm"}}, // the base of the rotation includes alpha
+	"command-r":     {hub: "CohereForCausalLM", read: (*metadata).cohere},
+	"cohere2":       {hub: "Cohere2ForCausalLM", read: (*metadata).cohere},
 }
 
 func knownGGUF() string {

@@ -5,7 +5,7 @@ import "github.com/shoal-llm/shoal/internal/engine/tensor"
 // LayerSpec specifies one layer: its tensors and what is done with them. Nothing else controls a
 // layer. A tensor without a name is absent.
 type LayerSpec struct {
-	AttnNorm     string      // (hidden): h = RMSNorm(x)
+	AttnNorm     string      // (hidden): h = RMSNorm(x); without a name h = x
 	Q            Linear      // (heads*dim, hidden)
 	K, V         Linear      // (kv*dim, hidden); without a name the layer reads another's cache, and without V alone its values are its keys
 	KV           KVShape     // of the layer; KV.Dim is the dim in these comments
@@ -17,14 +17,14 @@ type LayerSpec struct {
 	Latent       *LatentSpec // instead of Q, K and V; nil: none
 	Delta        *DeltaSpec  // instead of Q, K, V and O; nil: none
 	QGate        Linear      // (heads*dim, hidden): attention's output is multiplied by sigmoid(QGate h)
-	QNorm, KNorm string      // (dim): RMSNorm of every query and key head before rotation, in the orders of Q and K
+	QNorm, KNorm string      // (dim) or (heads*dim), (kv*dim): RMSNorm of queries and keys, see QKNormOf; in the orders of Q and K
 	O            Linear      // (hidden, heads*value)
 	PostAttnNorm string      // (hidden): norm of attention's contribution to x
 
 	Window int // position i attends to positions i-Window+1 to i; 0: to all before it
 	Rope   int // index in Config.Rotations
 
-	FFNNorm     string // (hidden): h = RMSNorm(x)
+	FFNNorm     string // (hidden): h = RMSNorm(x); without a name h = x, or with Config.Parallel that of attention
 	Gate, Up    Linear // (ffn, hidden)
 	Down        Linear // (hidden, ffn)
 	Activation  tensor.Activation
@@ -111,8 +111,12 @@ func (s *specs) layer(c *Config, l *LayerSpec, i int) {
 		s.linear(l.K, l.KV.Heads*l.KV.Dim, c.Hidden)
 		s.linear(l.V, l.KV.Heads*l.KV.Dim, c.Hidden)
 	}
-	s.add(l.QNorm, l.KV.Dim)
-	s.add(l.KNorm, l.KV.Dim)
+	q, k := 1, 1 // heads in the norms
+	if c.QKNormOf == OfProjection {
+		q, k = c.Heads, l.KV.Heads
+	}
+	s.add(l.QNorm, q*l.KV.Dim)
+	s.add(l.KNorm, k*l.KV.Dim)
 	s.linear(l.O, c.Hidden, c.Heads*c.ValueOf(l))
 	s.add(l.PostAttnNorm, c.Hidden)
 	s.add(l.FFNNorm, c.Hidden)

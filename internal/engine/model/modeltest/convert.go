@@ -43,6 +43,14 @@ var families = map[string]family{
 	"Gemma4ForCausalLM":     {arch: "gemma4", names: gemma4Names, keys: gemma4Keys},
 	"DeepseekV2ForCausalLM": {arch: "deepseek2", names: deepseekNames, keys: deepseekKeys, halves: true},
 	"DeepseekV3ForCausalLM": {arch: "deepseek2", names: deepseekNames, keys: deepseekKeys, halves: true},
+
+	"Olmo2ForCausalLM":          {arch: "olmo2", names: gemmaNames},
+	"Olmo3ForCausalLM":          {arch: "olmo2", names: gemmaNames, keys: windowKey("olmo2")},
+	"Exaone4ForCausalLM":        {arch: "exaone4", names: gemmaNames, keys: windowKey("exaone4")},
+	"SeedOssForCausalLM":        {arch: "seed_oss", names: strings.NewReplacer("post_attention_layernorm", "post_attention_norm")},
+	"HunYuanDenseV1ForCausalLM": {arch: "hunyuan-dense", names: strings.NewReplacer("self_attn.query_layernorm", "attn_q_norm", "self_attn.key_layernorm", "attn_k_norm")},
+	"CohereForCausalLM":         {arch: "command-r", keys: cohereKeys("command-r.")},
+	"Cohere2ForCausalLM":        {arch: "cohere2", keys: cohereKeys("cohere2.")},
 }
 
 // Convert writes a checkpoint like llama.cpp's converter, with its names of metadata and tensors.

@@ -60,6 +60,17 @@ func gemmaScores(g *GGUF, p string, m *model.Config) {
 	}
 }
 
+func cohereKeys(p string) func(g *GGUF, m *model.Config) {
+	return func(g *GGUF, m *model.Config) {
+		g.Unset(p + "attention.layer_norm_rms_epsilon")
+		g.Set(p+"attention.layer_norm_epsilon", m.NormEps)
+		g.Set(p+"logit_scale", m.Multipliers.Logits)
+		if w := m.Window(0); w > 0 {
+			g.Set(p+"attention.sliding_window", w)
+		}
+	}
+}
+
 func graniteKeys(g *GGUF, m *model.Config) {
 	g.Set("granite.embedding_scale", m.Multipliers.Embedding)
 	g.Set("granite.residual_scale", m.Multipliers.Residual)

@@ -1,0 +1,52 @@
+package model
+
+// Cohere Command R and Aya. Differences from llama.go: one norm, which subtracts the mean, feeds
+// attention and FFN alike; pairs of neighbours rotate; logits have a factor.
+//
+//	h = LayerNorm(x, AttnNorm)
+//	x += O attention(RoPE(Q h), RoPE(K h), V h) + Down (SiLU(Gate h) * Up h)
+//	logits = logit_scale * Embedding LayerNorm(x, Norm)
+//
+// Cohere 2 has a sliding window in three of four layers; the other layers do not rotate.
+func init() {
+	defaults := map[string]string{"max_position_embeddings": "8192"}
+	register(architecture{Name: "CohereForCausalLM", defaults: defaults, read: readCohere, layer: parallelLayer, extra: llamaExtra})
+	register(architecture{Name: "Cohere2ForCausalLM", defaults: defaults, read: readCohere2, layer: parallelLayer, extra: llamaExtra})
+}
+
+func readCohere(f *fields, c *Config) {
+	c.Tied = f.Bool("tie_word_embeddings", true)
+	c.QKVBias = f.Bool("attention_bias", false)
+	c.OutBias = c.QKVBias
+	c.NormEps = float32(f.Number("layer_norm_eps", 1e-5, 1e-12, 0.1))
+	c.MeanNorm, c.Parallel, c.Neighbours = true, true, true
+	c.Multipliers.Logits = float32(f.Number("logit_scale", 0.0625, 1e-6, 1e6))
+	f.activation("hidden_act", "silu")
+	if f.Bool("use_qk_norm", false) {
+		f.fail("use_qk_norm", ErrUnsupported, "true: norms of heads that subtract the mean are not implemented")
+	}
+	for _, key := range []string{"use_parallel_block", "use_gated_activation"} {
+		if !f.Bool(key, true) {
+			f.fail(key, ErrUnsupported, "false: only true is implemented")
+		}
+	}
+	readRope(f, c, 10000)
+}
+
+func readCohere2(f *fields, c *Config) {
+	readCohere(f, c)
+	pattern := f.Size("sliding_window_pattern", 4, maxLayers)
+	readWindows(f, c, 4096, func(layer int) bool { return (layer+1)%pattern != 0 })
+	for layer := range c.Layers {
+		if c.Windows == nil || c.Windows[layer] == 0 {
+			c.Unrotated = append(c.Unrotated, layer)
+		}
+	}
+}
+
+// parallelLayer has one norm for attention and FFN.
+func parallelLayer(c *Config, i int) LayerSpec {
+	l := llamaLayer(c, i)
+	l.FFNNorm = ""
+	return l
+}

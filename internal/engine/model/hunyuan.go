@@ -1,0 +1,66 @@
+package model
+
+import "fmt"
+
+// Hunyuan, dense (Tencent, 2025): the equations of llama.go, with norms of query and key heads after
+// their rotation:
+//
+//	q_i = RMSNorm(RoPE(q_i), QNorm)                       (dim) of each query head
+//	k_j = RMSNorm(RoPE(k_j), KNorm)                       (dim) of each key head
+//
+// Long contexts have a base of the rotation that is multiplied by alpha^(dim/(dim-2)). The files call
+// that "dynamic", but it is the same for every length.
+func init() {
+	register(architecture{
+		Name:     "HunYuanDenseV1ForCausalLM",
+		defaults: map[string]string{"rms_norm_eps": "1e-5"},
+		read:     readHunyuan,
+		layer:    hunyuanLayer,
+		extra:    llamaExtra,
+	})
+}
+
+func readHunyuan(f *fields, c *Config) {
+	c.Tied = f.Bool("tie_word_embeddings", false)
+	c.QKVBias = f.Bool("attention_bias", false)
+	c.OutBias = c.QKVBias
+	c.QKNorm, c.QKNormOf = true, OfRotatedHeads
+	f.activation("hidden_act", "silu")
+	if alpha, theta := f.alpha(); alpha > 0 {
+		if c.HeadDim < 6 {
+			f.fail("head_dim", ErrUnsupported, "%d: a rotation with alpha needs at least 6", c.HeadDim)
+			return
+		}
+		c.Rope = Rope{Theta: raisedBase(theta, alpha, c.HeadDim)}
+		f.refuseRotary(c, theta)
+		return
+	}
+	readRope(f, c, 10000)
+}
+
+// alpha reads the factor and the base of a rotation that the files call dynamic; 0: another kind.
+func (f *fields) alpha() (alpha, theta float64) {
+	theta = f.Number("rope_theta", 10000, 2, maxTheta)
+	for _, key := range []string{"rope_scaling", "rope_parameters"} {
+		in := f.Object(key)
+		if in == nil || !in.has("alpha") || in.Text("rope_type", in.Text("type", "")) != "dynamic" {
+			continue
+		}
+		alpha = in.Number("alpha", 0, 1, 1e6)
+		theta = in.Number("rope_theta", theta, 2, maxTheta)
+		f.take(in)
+	}
+	return alpha, theta
+}
+
+// raisedBase is theta alpha^(dim/(dim-2)), which is theta alpha / alpha^(-2/(dim-2)).
+func raisedBase(theta, alpha float64, dim int) float64 {
+	return theta * alpha / powers(alpha, dim-2)[2]
+}
+
+func hunyuanLayer(c *Config, i int) LayerSpec {
+	l := llamaLayer(c, i)
+	p := fmt.Sprintf("model.layers.%d.self_attn.", i)
+	l.QNorm, l.KNorm = p+"query_layernorm.weight", p+"key_layernorm.weight"
+	return l
+}
