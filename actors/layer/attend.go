@@ -60,7 +60,7 @@ func (a *attention) init(b *Processor) {
 				a.put(t)
 			}
 			q, out := a.rows(t)
-			r.begin(b, t.cache, t.unit, q, q[:b.Dims.group()*b.Dims.HeadDim], b.Dims.group(), out)
+			r.begin(b, b.Dims.scoreOf(t), t.cache, t.unit, q, q[:b.Dims.group()*b.Dims.HeadDim], b.Dims.group(), out)
 			return
 		}
 		a.decode(t, a.after(i))
@@ -276,7 +276,7 @@ func (a *attention) prefill(t attendTask) {
 	sc := scratch.Get().(*tensor.AttnScratch)
 	defer scratch.Put(sc)
 	q, out := a.rows(t)
-	tensor.AttendCausal(out, d.qCols(), q, a.b.Dims.qkvWidth(), t.n, t.s.Start+t.first, a.w.Window, d.group(), d.score(), a.b.Layout, t.s.Cache.Blocks(t.cache, t.unit), sc)
+	tensor.AttendCausal(out, d.qCols(), q, a.b.Dims.qkvWidth(), t.n, t.s.Start+t.first, a.w.Window, d.group(), d.scoreOf(t), a.b.Layout, t.s.Cache.Blocks(t.cache, t.unit), sc)
 	a.attended(t)
 }
 
@@ -298,7 +298,7 @@ func (a *attention) attended(t attendTask) {
 func (a *attention) attend(t attendTask, causal bool, after []byte) {
 	defer a.attended(t)
 	d, ld, pos := a.b.Dims, a.b.Dims.qkvWidth(), t.s.Start+t.first
-	width, g, score := d.group()*d.HeadDim, d.group(), d.score()
+	width, g, score := d.group()*d.HeadDim, d.group(), d.scoreOf(t)
 	sc := scratch.Get().(*tensor.AttnScratch)
 	defer scratch.Put(sc)
 	q, out := a.rows(t)

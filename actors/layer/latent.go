@@ -212,7 +212,7 @@ func (a *latentAttention) init(b *Processor) {
 	a.begin = func(i int) {
 		r := a.long.rows[i]
 		query, part, out := a.rows(r.task)
-		r.begin(b, a.index, 0, part, query[:b.Dims.qkvWidth()], a.heads(r.task), out)
+		r.begin(b, b.Dims.score(), a.index, 0, part, query[:b.Dims.qkvWidth()], a.heads(r.task), out)
 	}
 	a.read = func(i int) {
 		if i < len(a.long.pieces) {

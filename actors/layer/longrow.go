@@ -63,11 +63,11 @@ func worthSplitting(blocks, all, threads int) bool {
 }
 
 // begin views the slots of r and stores the queries of the given number of heads.
-func (r *longRow) begin(b *Processor, index, head int, q, query []float32, heads int, out []float32) {
+func (r *longRow) begin(b *Processor, score tensor.Score, index, head int, q, query []float32, heads int, out []float32) {
 	r.view = scratch.Get().(*tensor.AttnScratch)
 	r.out = out
 	blocks, slots, valid := r.task.s.Cache.View(index, head, r.task.s.Start+r.task.first, query, r.view)
-	r.count = r.runs.Begin(q, heads, b.Dims.score(), b.Layout, blocks, slots, valid)
+	r.count = r.runs.Begin(q, heads, score, b.Layout, blocks, slots, valid)
 }
 
 // split divides the rows into pieces of whole runs, about two pieces per thread.

@@ -236,3 +236,11 @@ func blockBytes(l tensor.KVLayout, blocks int64) int64 {
 
 // blockBytes is the size of a number of blocks in a layer under the rule.
 func (r rule) blockBytes(g Geometry, blocks int64) int64 { return blockBytes(g.rows(r.window), blocks) }
+
+// ScoreOf is Score for the query heads that share a KV head.
+func (s *Store) ScoreOf(layer, head int) tensor.Score { return s.g.scoreOf(layer, head, s.Score) }
+
+// scoreOf is the score of the query heads that share a KV head.
+func (g Geometry) scoreOf(layer, head int, score tensor.Score) tensor.Score {
+	return score.Heads(layer, head*g.group(), g.group())
+}

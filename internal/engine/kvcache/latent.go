@@ -99,7 +99,7 @@ func (s *Store) Weigh(layer, head int, q []float32, score tensor.Score, rope Rop
 		tensor.AttentionMasses(units, q, 0, 1, n-1, s.g.group(), score, s.g.Layout, blocks, scratch)
 		tensor.CombineTree(units[0], leaves(s.g.Units), units, s.g.Units)
 	} else {
-		tensor.AttentionMass(units[0], q, 0, 1, n-1, s.g.group(), score, s.g.Layout, blocks, scratch)
+		tensor.AttentionMass(units[0], q, 0, 1, n-1, s.g.group(), s.g.scoreOf(layer, head, score), s.g.Layout, blocks, scratch)
 	}
 	s.Observe(layer, head, units[0])
 }

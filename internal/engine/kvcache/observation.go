@@ -158,7 +158,7 @@ func (o *Observation) Observe(layer, head, pos, n int, q []float32, ldq int, sco
 		return
 	}
 	if o.attention != nil {
-		tensor.AttentionMass(o.attention[o.index(layer, head)*o.prompt:][:o.prompt], q, ldq, n, pos, o.g.group(), score, o.g.Layout, blocks, s)
+		tensor.AttentionMass(o.attention[o.index(layer, head)*o.prompt:][:o.prompt], q, ldq, n, pos, o.g.group(), o.g.scoreOf(layer, head, score), o.g.Layout, blocks, s)
 	}
 }
 
@@ -168,7 +168,7 @@ func (o *Observation) Statistics(from *Store, layer, head int, score tensor.Scor
 	if o == nil || o.at[layer] < 0 {
 		return e
 	}
-	e.Queries, e.Group, e.Score = o.window(layer, head), o.g.group(), score
+	e.Queries, e.Group, e.Score = o.window(layer, head), o.g.group(), o.g.scoreOf(layer, head, score)
 	if o.attention != nil {
 		e.Attention = o.attention[o.index(layer, head)*o.prompt:][:o.prompt]
 	}

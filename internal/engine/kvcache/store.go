@@ -235,11 +235,11 @@ func (s *Store) View(layer, head, pos int, q []float32, score tensor.Score, rope
 	n := t.rule.Slots(s.prompt, pos+1)
 	switch c := t.rule.Selector.(type) {
 	case slotSelector:
-		if mask := c.SelectSlots(s.g.Layout, t.planes[indexPlane].blocks, n, Queries{q, s.g.group(), score}, scratch); mask != nil {
+		if mask := c.SelectSlots(s.g.Layout, t.planes[indexPlane].blocks, n, Queries{q, s.g.group(), s.g.scoreOf(layer, head, score)}, scratch); mask != nil {
 			return scratch.PickSlots(t.rows(), mask, n)
 		}
 	case pageSelector:
-		if pages := c.Select(s.g.Layout, t.planes[indexPlane].blocks, n, Queries{q, s.g.group(), score}, scratch); pages != nil {
+		if pages := c.Select(s.g.Layout, t.planes[indexPlane].blocks, n, Queries{q, s.g.group(), s.g.scoreOf(layer, head, score)}, scratch); pages != nil {
 			switch {
 			case t.replaced > 0:
 				return s.replacer.View(layer, head, pages, n, rope, scratch)

@@ -100,7 +100,7 @@ func Attend(out, q []float32, g int, score Score, l KVLayout, blocks [][]byte, n
 		s.pack(l, q, g)
 	}
 	s.pass(l, blocks, q, g, 0, n, n, valid, score)
-	s.end(l).divide(out, l.VDim, l.VDim, 0, g)
+	s.end(l).divide(out, l.VDim, l.VDim, 0, g, score)
 }
 
 // pass attends to the slots [first, end) of n. first is the start of a run.
@@ -355,7 +355,7 @@ func (s *AttnScratch) causal(out []float32, ldo int, q []float32, ldq int, nq, f
 	}
 	state := s.end(l)
 	for i := range nq {
-		state.divide(out[i*ldo:], l.VDim, l.VDim, i*g, (i+1)*g)
+		state.divide(out[i*ldo:], l.VDim, l.VDim, i*g, (i+1)*g, score)
 	}
 }
 

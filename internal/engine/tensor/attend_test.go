@@ -104,7 +104,7 @@ func naiveAttend(q []float32, weight Score, l KVLayout, blocks [][]byte, n int, 
 	if !some {
 		return make([]float32, l.VDim)
 	}
-	inv := 1 / sum.sum()
+	inv := 1 / (sum.sum() + weight.sink(0, top))
 	for i := range o {
 		o[i] *= inv
 	}
@@ -192,12 +192,15 @@ func TestAttendSameBits(t *testing.T) {
 					if (m+g+n)%3 == 0 {
 						score.Cap = 1.5
 					}
+					if (m+g+n)%2 == 0 {
+						score.Sinks = [][]float32{normal(r, g)}
+					}
 					for h := range g {
-						want = append(want, naiveAttend(q[h*l.KDim:][:l.KDim], score, l, blocks, n, valid)...)
+						want = append(want, naiveAttend(q[h*l.KDim:][:l.KDim], score.Heads(0, h, 1), l, blocks, n, valid)...)
 					}
 					forEach(t, func(t *testing.T) {
 						out := make([]float32, g*l.VDim)
-						Attend(out, q, g, score, l, blocks, n, valid, &s)
+						Attend(out, q, g, score.Heads(0, 0, g), l, blocks, n, valid, &s)
 						sameBits(t, fmt.Sprintf("%+v %+v n=%d g=%d mask %d", l, score, n, g, m), out, want)
 					})
 				}
@@ -225,6 +228,9 @@ func TestAttendCausalIsAttend(t *testing.T) {
 				score := Score{Scale: 0.3}
 				if window%2 > 0 {
 					score.Cap = 2
+				} else if window > 0 {
+					score.Sinks = [][]float32{nil, normal(r, c.g)}
+					score = score.Heads(1, 0, c.g)
 				}
 				want := make([]float32, c.nq*ldo)
 				for i := range c.nq {

@@ -69,8 +69,8 @@ func (a *runState) fold(b *runState, vdim int, args *foldArgs) {
 	*args = foldArgs{}
 }
 
-// divide writes the rows [r0, r1), divided by their sums.
-func (a *runState) divide(out []float32, ldo, vdim, r0, r1 int) {
+// divide writes the rows [r0, r1), one of each head of score, divided by their sums.
+func (a *runState) divide(out []float32, ldo, vdim, r0, r1 int, score Score) {
 	for r := r0; r < r1; r++ {
 		o := out[(r-r0)*ldo:][:vdim]
 		if a.none(r) {
@@ -78,7 +78,7 @@ func (a *runState) divide(out []float32, ldo, vdim, r0, r1 int) {
 			continue
 		}
 		copy(o, a.o[r*vdim:])
-		active.scaleBy(o, 1/a.sum[r].sum())
+		active.scaleBy(o, 1/(a.sum[r].sum()+score.sink(r-r0, a.max[r])))
 	}
 }
 
@@ -152,6 +152,6 @@ func (r *Runs) Fold(out []float32) {
 	for i := 1; i < len(runs); i++ {
 		runs[0].fold(&runs[i], r.l.VDim, &r.join)
 	}
-	runs[0].divide(out, r.l.VDim, r.l.VDim, 0, r.g)
+	runs[0].divide(out, r.l.VDim, r.l.VDim, 0, r.g, r.score)
 	r.q, r.blocks, r.valid = nil, nil, nil
 }

@@ -49,7 +49,7 @@ func (s *AttnScratch) mass(masses [][]float32, q []float32, ldq, nq, first, g in
 	}
 	inverse := s.o[:nq*g] // sum reduces its lanes in place, so it is called once
 	for r := range inverse {
-		inverse[r] = 1 / s.sum[r].sum()
+		inverse[r] = 1 / (s.sum[r].sum() + score.sink(r%g, s.max[r]))
 	}
 	var unused lanes
 	for b := 0; b*BlockSlots < first+nq; b++ {

@@ -23,6 +23,9 @@ func massTwin(q []float32, nq, first, g int, score Score, l KVLayout, blocks [][
 				row[j] = math.Exp(row[j])
 				sum += row[j]
 			}
+			if score.sinks != nil {
+				sum += math.Exp(float64(score.sinks[h]))
+			}
 			for j, p := range row {
 				mass[j] += p / sum
 			}
@@ -37,6 +40,9 @@ func TestAttentionMass(t *testing.T) {
 		score := Score{Scale: 0.3}
 		if l.Type != F32 {
 			score.Cap = 0.8
+		} else {
+			score.Sinks = [][]float32{{1.5, -0.5}}
+			score = score.Heads(0, 0, g)
 		}
 		blocks := make([][]byte, (first+nq+BlockSlots-1)/BlockSlots)
 		rnd := uint32(7)

@@ -7,10 +7,23 @@ type Score struct {
 	// Cap, unless 0, bounds scores: they are Cap*tanh(score/Cap) before the softmax (Gemma 2, arXiv
 	// 2408.00118, section 2).
 	Cap float32
-	// Sink, where HasSink is set, is one more score of the softmax, of no slot, as in gpt-oss. No
-	// kernel computes it yet: a model that needs it is refused when it is opened.
-	Sink    float32
-	HasSink bool
+	// Sinks, unless nil, are [cache layer][query head]: one more score of the softmax, of no slot
+	// (gpt-oss, arXiv 2508.10925, section 2). A layer without sinks has nil. Kernels take a score of
+	// some heads, see Heads.
+	Sinks [][]float32
+
+	sinks []float32 // of the heads of a call
+}
+
+// Heads is the score of n query heads of a layer, from first on.
+func (s Score) Heads(layer, first, n int) Score {
+	if s.Sinks != nil {
+		if all := s.Sinks[layer]; all != nil {
+			s.sinks = all[first : first+n]
+		}
+		s.Sinks = nil
+	}
+	return s
 }
 
 // Of turns products of keys and a query into scores.
@@ -19,6 +32,24 @@ func (s Score) Of(products []float32) {
 	if s.Cap != 0 {
 		SoftCap(products, s.Cap)
 	}
+}
+
+// LogSum is the logarithm of the denominator of a softmax over the given scores of a head, counted
+// from the first of Heads: LogSumExp of them, and of that with the sink.
+func (s Score) LogSum(scores []float32, head int) float32 {
+	sum := LogSumExp(scores)
+	if s.sinks == nil {
+		return sum
+	}
+	return LogSumExp([]float32{sum, s.sinks[head]})
+}
+
+// sink is what the sink of a head adds to the sum of exponentials relative to top.
+func (s Score) sink(head int, top float32) float32 {
+	if s.sinks == nil {
+		return 0
+	}
+	return Exp(s.sinks[head] - top)
 }
 
 // bound turns products into scores if they are capped. Otherwise the softmax kernel scales them.
@@ -30,8 +61,8 @@ func (s Score) bound(products []float32) {
 
 // kernelScale is the factor that remains for the softmax kernel after bound.
 func (s Score) kernelScale() float32 {
-	if s.HasSink {
-		panic("tensor: no kernel computes sinks")
+	if s.Sinks != nil {
+		panic("tensor: attention with the sinks of all heads: use Score.Heads")
 	}
 	if s.Cap != 0 {
 		return 1

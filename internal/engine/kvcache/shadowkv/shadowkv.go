@@ -115,7 +115,7 @@ func (m landmarks) Select(l tensor.KVLayout, index [][]byte, n int, q kvcache.Qu
 				row[i*64+bits.TrailingZeros64(word)] = topk.NegInf
 			}
 		}
-		if normaliser := tensor.LogSumExp(row); normaliser > topk.NegInf { // then every element is a number, too
+		if normaliser := q.Score.LogSum(row, r); normaliser > topk.NegInf { // then every element is a number, too
 			tensor.Raise(best, row, normaliser)
 		}
 	}

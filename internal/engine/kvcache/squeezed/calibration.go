@@ -87,6 +87,7 @@ func (b *built) Build(piece int, run kvcache.Run, _ kvcache.Ropes) error {
 type headShares struct {
 	x            index
 	queries      []float32
+	score        tensor.Score
 	coarse, fine []float32 // the largest mean share over the query heads
 	sizes        []int     // number of keys of each centroid, the coarse ones first
 }
@@ -112,6 +113,7 @@ func (b *built) build(table int) error {
 		return bad(fmt.Errorf("%d clusters of %d keys, at most %d are possible", fine, b.keys, most))
 	}
 	h.x, h.queries = b.indexOf(l, b.s.IndexBlocks(layer, head)), b.s.Queries(layer, head)
+	h.score = b.s.ScoreOf(layer, head)
 	if (h.queries != nil) != b.calibrates() {
 		return bad(errors.New("only some heads have the queries that set the threshold"))
 	}
@@ -195,10 +197,10 @@ func (b *built) shares(h *headShares, runs []int32) []float32 {
 	}
 	sums := make([]float32, g*n)
 	for w := range b.window {
-		scores, _ := h.x.score(runs, kvcache.Queries{Rows: h.queries[w*width:][:width], Heads: g, Score: b.s.Score}, s)
+		scores, _ := h.x.score(runs, kvcache.Queries{Rows: h.queries[w*width:][:width], Heads: g, Score: h.score}, s)
 		for r := range g {
 			row := scores[r*n:][:n]
-			least := h.x.weigh(runs, row, s)
+			least := h.x.weigh(runs, row, h.score, r, s)
 			for i, z := range row {
 				sums[r*n+i] += tensor.Exp(z - least)
 			}

@@ -78,7 +78,7 @@ func (x index) survivors(coarse, fine int, q kvcache.Queries, bound float32, s *
 	scores, m := x.score(all[:], q, s)
 	for r := range q.Heads {
 		row := scores[r*m:][:m]
-		least := x.weigh(all[:], row, s) + bound
+		least := x.weigh(all[:], row, q.Score, r, s) + bound
 		for i, z := range row {
 			if z > least {
 				keys[i] = 1
@@ -114,7 +114,7 @@ func (x index) score(runs []int32, q kvcache.Queries, s *tensor.AttnScratch) (sc
 
 // weigh is the logarithm of the denominator of equations 1 to 3: the sum over one query head's
 // logits, each weighted by the number of its centroid's keys.
-func (x index) weigh(runs []int32, row []float32, s *tensor.AttnScratch) float32 {
+func (x index) weigh(runs []int32, row []float32, score tensor.Score, head int, s *tensor.AttnScratch) float32 {
 	z := s.Row(len(row))
 	copy(z, row)
 	at := 0
@@ -126,7 +126,7 @@ func (x index) weigh(runs []int32, row []float32, s *tensor.AttnScratch) float32
 			lo, at = lo+some, at+some
 		}
 	}
-	return tensor.LogSumExp(z)
+	return score.LogSum(z, head)
 }
 
 // mark sets the bits of the slots of fine centroid i.

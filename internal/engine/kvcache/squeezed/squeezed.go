@@ -114,7 +114,7 @@ func (c clusters) SelectSlots(l tensor.KVLayout, index [][]byte, n int, q kvcach
 	scores, m := x.score(runs, q, s)
 	for r := range q.Heads {
 		row := scores[r*m:][:m]
-		least := x.weigh(runs, row, s) + x.bound(fineBound)
+		least := x.weigh(runs, row, q.Score, r, s) + x.bound(fineBound)
 		at := 0
 		for k := 0; k < len(runs); k += 2 {
 			for i := int(runs[k]); i < int(runs[k+1]); i++ {
