@@ -132,7 +132,7 @@ func TestSameBitsFamilies(t *testing.T) {
 				continue
 			}
 		}
-		if name == "deepseek_v2" || name == "gemma2" || name == "gemma3" || strings.HasPrefix(name, "gemma4") {
+		if name == "deepseek_v2" || name == "gemma2" || name == "olmo2" || name == "cohere2" || name == "gemma3" || strings.HasPrefix(name, "gemma4") {
 			sameAsAlone(t, rigConfig{dir: dir}, "squeezed:clusters=0.25,levels=2,sparsity=0.5,tail=4,obs=6,segment=64", 31, rigConfig{sockets: 3, mapping: topology.Reduce})
 		}
 		sameAsAlone(t, rigConfig{dir: dir}, policy, 31, rigConfig{sockets: 3, mapping: topology.Gather, shares: []float64{1, 4, 2}})
