@@ -57,7 +57,8 @@ func (c *CoordinatorCmd) Run(e *ui.Env) error {
 	if err := c.check(); err != nil {
 		return err
 	}
-	if _, err := c.key(c.Insecure); err != nil {
+	key, err := c.key(c.Insecure)
+	if err != nil {
 		return err
 	}
 	serve, err := c.config(e)
@@ -93,9 +94,10 @@ func (c *CoordinatorCmd) Run(e *ui.Env) error {
 		return err
 	}
 	defer c.net.close()
-	key, err := c.key(c.Insecure)
-	if err != nil {
-		return err
+	if c.exchangesTokens() { // it has chosen the file of the key; a pipe gives its key only once
+		if key, err = c.key(c.Insecure); err != nil {
+			return err
+		}
 	}
 	defer rereadKey(e, key, log)()
 	ctx := e.Ctx
