@@ -14,16 +14,16 @@ func (r *request) blocksOn(rank int) int {
 // handBlocksOver books the end of prefill: the shared blocks are released on all sockets except the
 // owner, and on the owner too unless its cache includes them.
 func (l *ledger) handBlocksOver(r *request) {
-	adopts := r.Policy.Adopts(l.g, r.read)
+	shares := r.Policy.Shares(l.g, r.read)
 	for _, b := range r.prefix.blocks {
 		for i := range l.sockets {
-			if i != r.owner || !adopts {
+			if i != r.owner || !shares {
 				l.unpin(b, i)
 				l.sockets[i].freed += l.sockets[i].block
 			}
 		}
 	}
-	if !adopts {
+	if !shares {
 		r.prefix.blocks = nil
 	}
 }

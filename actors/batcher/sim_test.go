@@ -282,7 +282,7 @@ func (c *cluster) save(q *sequence, k *plan.Run, requests map[string]*Spec) {
 		at := k.SaveFrom + i
 		if have := c.blocks[id]; have != nil {
 			for rank, part := range q.parts {
-				c.must(part.Adopts(have[rank], at), "a block that is there already")
+				c.must(part.Deduplicate(have[rank], at), "a block that is there already")
 			}
 			continue
 		}

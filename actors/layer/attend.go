@@ -123,7 +123,7 @@ func (w *Weights) attend(index int, b *Processor) {
 // splitWrites appends the tasks that write a prompt's rows: one per block of the cache if several
 // threads may write them in parallel, otherwise one.
 func splitWrites(to []attendTask, t attendTask) []attendTask {
-	if !t.s.Cache.Apart(t.cache, t.unit, t.s.Start, t.s.N) {
+	if !t.s.Cache.ParallelWrite(t.cache, t.unit, t.s.Start, t.s.N) {
 		return append(to, t)
 	}
 	for first := 0; first < t.s.N; {
@@ -237,7 +237,7 @@ func (a *attention) after(i int) []byte {
 	if i+1 < len(a.entries) {
 		t := a.entries[i+1]
 		if blocks := t.s.Cache.Blocks(t.cache, t.unit); len(blocks) > 0 {
-			t.s.Cache.Fetch(t.cache, t.unit, t.s.Start)
+			t.s.Cache.Prefetch(t.cache, t.unit, t.s.Start)
 			if t.s.Cache.Read(t.cache, t.unit) == len(blocks) {
 				return blocks[0]
 			}
@@ -249,7 +249,7 @@ func (a *attention) after(i int) []byte {
 // decode writes and attends to the decode rows of a segment. The results have the same bits as with
 // one token per step.
 func (a *attention) decode(t attendTask, after []byte) {
-	together, causal := t.s.Cache.Together(t.cache, t.s.Start, t.s.N)
+	together, causal := t.s.Cache.BatchedDecode(t.cache, t.s.Start, t.s.N)
 	if !together {
 		t.n = 1
 	}

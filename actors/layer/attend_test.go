@@ -46,7 +46,7 @@ func TestSplitWrites(t *testing.T) {
 		want     []int
 	}{{0, 512, []int{0, 64, 128, 192, 256, 320, 384, 448}}, {0, 7, []int{0}}, {60, 70, []int{0, 4, 68}}, {64, 64, []int{0}}} {
 		for _, apart := range []bool{true, false} {
-			s := &Segment{N: c.n, Start: c.start, Cache: cacheWithApart{may: apart}}
+			s := &Segment{N: c.n, Start: c.start, Cache: cacheWithParallelWrite{may: apart}}
 			puts, end := splitWrites(nil, attendTask{s: s, head: 2, n: c.n, cache: 1, unit: 2}), 0
 			for i, p := range puts {
 				if p.first != end || p.head != 2 || apart && p.first != c.want[i] {
@@ -61,10 +61,10 @@ func TestSplitWrites(t *testing.T) {
 	}
 }
 
-// cacheWithApart is a cache that allows or refuses parallel writes.
-type cacheWithApart struct {
+// cacheWithParallelWrite is a cache that allows or refuses parallel writes.
+type cacheWithParallelWrite struct {
 	PromptCache
 	may bool
 }
 
-func (a cacheWithApart) Apart(int, int, int, int) bool { return a.may }
+func (a cacheWithParallelWrite) ParallelWrite(int, int, int, int) bool { return a.may }

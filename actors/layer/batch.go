@@ -17,15 +17,15 @@ type Cache interface {
 	// WriteRun stores the rotated keys and the values of n tokens, starting at true position pos.
 	// Those of token i are at k[i*ldk:] and v[i*ldv:].
 	WriteRun(layer, head, pos, n int, k []float32, ldk int, v []float32, ldv int)
-	// Apart reports whether several threads may write n prompt tokens from position pos on in
+	// ParallelWrite reports whether several threads may write n prompt tokens from position pos on in
 	// parallel, by calls of WriteRun that share no block (tensor.BlockSlots). It prepares the
 	// cache for that.
-	Apart(layer, head, pos, n int) bool
-	// Together describes how n decode tokens from position pos on may be processed. If together,
+	ParallelWrite(layer, head, pos, n int) bool
+	// BatchedDecode describes how n decode tokens from position pos on may be processed. If together,
 	// all are written before the first View. If causal, one View serves all: token i reads all but
 	// the last n-1-i slots of the last token's view. Otherwise each token is written, viewed and
 	// observed before the next.
-	Together(layer, pos, n int) (together, causal bool)
+	BatchedDecode(layer, pos, n int) (together, causal bool)
 	// View returns the blocks of one head, the number of slots in use, and the mask of slots that
 	// the token at pos reads (nil: all). q is the token's rotated query (group, HeadDim). Blocks
 	// may be stored in s, which must not be used for another View before they have been read.
@@ -34,8 +34,8 @@ type Cache interface {
 	Blocks(layer, head int) [][]byte
 	// Read estimates the maximum number of blocks that View returns.
 	Read(layer, head int) int
-	// Fetch prefetches the memory that WriteRun of the token at true position pos will touch.
-	Fetch(layer, head, pos int)
+	// Prefetch prefetches the memory that WriteRun of the token at true position pos will touch.
+	Prefetch(layer, head, pos int)
 	// Observe passes the rotated queries of n tokens from position pos on to the cache policy.
 	// q[i*ldq:] is (group, HeadDim) of token i. Their keys are in the cache already.
 	Observe(layer, head, pos, n int, q []float32, ldq int)

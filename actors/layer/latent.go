@@ -241,7 +241,7 @@ func (l *Latent) attend(index int, b *Processor) {
 
 // plan lists the tasks of a round and reports whether another round follows. The first round has
 // all rows, except those of decode segments that must be written, viewed and observed one at a time
-// (Cache.Together): those take one round per row.
+// (Cache.BatchedDecode): those take one round per row.
 func (a *latentAttention) plan(round int) (more bool) {
 	b, d := a.b, a.b.Dims
 	a.writes, a.reads, a.observations = a.writes[:0], a.reads[:0], a.observations[:0]
@@ -255,7 +255,7 @@ func (a *latentAttention) plan(round int) (more bool) {
 		units := b.batch.heads(s, b.batch.Rank)
 		if !s.Prefill {
 			first, n := 0, s.N
-			if together, _ := s.Cache.Together(a.index, s.Start, s.N); !together {
+			if together, _ := s.Cache.BatchedDecode(a.index, s.Start, s.N); !together {
 				first, n, more = round, 1, more || round+1 < s.N
 			} else if round > 0 {
 				continue
@@ -335,7 +335,7 @@ func (a *latentAttention) attend(t attendTask) {
 		return
 	}
 	heads := a.heads(t)
-	if _, causal := t.s.Cache.Together(a.index, pos, t.n); causal {
+	if _, causal := t.s.Cache.BatchedDecode(a.index, pos, t.n); causal {
 		last := t.n - 1
 		blocks, slots, _ := t.s.Cache.View(a.index, 0, pos+last, q[last*ldq:][:ldq], sc)
 		tensor.AttendCausal(out, ldo, part, ldq, t.n, slots-t.n, 0, heads, score, b.Layout, blocks, sc)

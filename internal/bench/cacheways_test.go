@@ -154,10 +154,10 @@ func (c *shifted) WriteRun(layer, head, _, _ int, k []float32, _ int, v []float3
 	c.g.Layout.Put(blocks[last/tensor.BlockSlots], last%tensor.BlockSlots, k, v)
 }
 
-func (c *shifted) Fetch(int, int, int) {}
+func (c *shifted) Prefetch(int, int, int) {}
 
-func (c *shifted) Together(int, int, int) (together, causal bool) { return false, false }
-func (c *shifted) Apart(int, int, int, int) bool                  { return false }
+func (c *shifted) BatchedDecode(int, int, int) (together, causal bool) { return false, false }
+func (c *shifted) ParallelWrite(int, int, int, int) bool               { return false }
 
 func (c *shifted) Read(layer, head int) int { return len(c.Blocks(layer, head)) }
 

@@ -114,7 +114,7 @@ func (e *Epoch) Save(s *Sequence, c *plan.Run) error {
 	}
 	for i, id := range c.Save {
 		if have := e.blocks[id]; have != nil {
-			if err := s.PromptShard.Adopts(have, c.SaveFrom+i); err != nil {
+			if err := s.PromptShard.Deduplicate(have, c.SaveFrom+i); err != nil {
 				return err
 			}
 			continue

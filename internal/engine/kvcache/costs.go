@@ -158,7 +158,7 @@ func HandoverBytes(g Geometry, heads, prompt int, p *Policy) int64 {
 		switch gone := r.plan(g, prompt).Replaced; {
 		case gone > 0: // the rows, and a second copy of those that stay of adopted heads
 			bytes += r.layers*blockBytes(g.Layout, int64(g.KVHeads*gone)) + blockBytes(g.Layout, r.layers*int64(heads)*(blocksOf(prompt)-int64(gone)))
-		case !r.Adopts(g, prompt) || !p.Adopts(g, prompt):
+		case !r.Shares(g, prompt) || !p.Shares(g, prompt):
 			bytes += r.blockBytes(g, r.layers*int64(heads)*g.promptBlocks(r, prompt))
 		}
 	}
@@ -213,9 +213,9 @@ func tableBytes(p *Policy) int64 {
 	return n
 }
 
-// Adopts reports whether the owner of a sequence continues with the blocks of its prompt as they
+// Shares reports whether the owner of a sequence continues with the blocks of its prompt as they
 // were read.
-func (p *Policy) Adopts(g Geometry, prompt int) bool {
+func (p *Policy) Shares(g Geometry, prompt int) bool {
 	return p.KeepsAll() && p.plan(g, prompt).Replaced == 0
 }
 

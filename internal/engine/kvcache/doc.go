@@ -17,15 +17,18 @@
 //	    o := NewStore(arena, geometry, policy)
 //	    o.Open(prompt, Span{lo, hi})       all the bytes that the hand-over needs
 //	    own heads:     o.Adopt(s, head) when policy.KeepsAll(), else o.Keep(s, layer, head, kept)
-//	    other heads:   o.Import(layer, head, firstSlot, rows)
+//	    other heads:   PromptBlock(...).Store(rows, o)
 //	    o.Seal(); s.Release()
 //	and on the others:
-//	    rows = s.Export(rows, layer, head, kept); s.Release()
+//	    rows = PromptBlock(...).Append(rows, Selection{s, policy, kept}); s.Release()
 //	decode, on the owner:
 //	    per step:  o.Reserve(o.Tokens()+1); o.Write(...) ...; o.Commit(1)
+//
+// Rows leave and enter a store as a [RowBlock] only. To add a policy, read policy.go: it has all that
+// a policy can declare. One with an index of the prompt implements [PromptIndex].
 //
 // A step is repeated by writing its tokens again, which undoes what it wrote before.
 // [Store.Rollback] returns to the last Commit, even if a ring slot was overwritten meanwhile. A
 // step may have several tokens and commit only some: the bits are those of one token a step
-// ([Store.Together]).
+// ([Store.BatchedDecode]).
 package kvcache

@@ -32,7 +32,7 @@ func (s *Store) Open(prompt, tokens int, adopted tensor.Span) error {
 // layers with a window. Under an index that replaces rows, layers that keep all rows do not either,
 // so that such a store shares nothing.
 func (s *Store) adopts(t *table, prompt int) bool {
-	return t.rule.KeepsAll() && (s.policy.Adopts(s.g, prompt) || !t.rule.Adopts(s.g, prompt))
+	return t.rule.KeepsAll() && (s.policy.Shares(s.g, prompt) || !t.rule.Shares(s.g, prompt))
 }
 
 // OpenMoved is Open for a sequence that another owner exports layer by layer with ExportLayer.

@@ -441,7 +441,7 @@ func TestHeadsAreWrittenConcurrently(t *testing.T) {
 	})
 }
 
-// Blocks of one head may be written concurrently if Apart allows it (run with -race), in any order,
+// Blocks of one head may be written concurrently if ParallelWrite allows it (run with -race), in any order,
 // also in a step that is rolled back.
 func TestBlocksAreWrittenConcurrently(t *testing.T) {
 	a := NewArena(1 << 30)
@@ -456,7 +456,7 @@ func TestBlocksAreWrittenConcurrently(t *testing.T) {
 				var wg sync.WaitGroup
 				for layer := range small.Layers {
 					for head := s.heads.Lo; head < s.heads.Hi; head++ {
-						if !s.Apart(layer, head, pos, n) {
+						if !s.ParallelWrite(layer, head, pos, n) {
 							if all {
 								t.Fatalf("layer %d: not apart", layer)
 							}
@@ -486,7 +486,7 @@ func TestBlocksAreWrittenConcurrently(t *testing.T) {
 	heads := tensor.Span{Lo: 1, Hi: 3}
 	check(t, NewPrefill(a, small, heads), NewPrefill(a, small, heads), true)
 	s := NewPrefill(a, small, heads)
-	if s.Apart(0, 1, 0, 1) {
+	if s.ParallelWrite(0, 1, 0, 1) {
 		t.Error("tokens that are not reserved")
 	}
 }

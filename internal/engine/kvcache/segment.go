@@ -98,9 +98,9 @@ func (s *Store) Attach(chain []*Segment) error {
 	return nil
 }
 
-// Adopts replaces the store's own rows of a block by those of a segment of the same text, which has
+// Deduplicate replaces the store's own rows of a block by those of a segment of the same text, which has
 // the same bits, and so stores them once. Like Share it must precede Commit.
-func (s *Store) Adopts(g *Segment, block int) error {
+func (s *Store) Deduplicate(g *Segment, block int) error {
 	if err := s.fits(g, block); err != nil {
 		return err
 	}

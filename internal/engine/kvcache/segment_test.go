@@ -120,7 +120,7 @@ func TestSegmentsAreAdopted(t *testing.T) {
 	s := read(t, a, small, heads, 130, 64)
 	want := dump(s)
 	for i, seg := range chain[:2] {
-		if err := s.Adopts(seg, i); err != nil {
+		if err := s.Deduplicate(seg, i); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -131,7 +131,7 @@ func TestSegmentsAreAdopted(t *testing.T) {
 	if st := a.Stats(); st.Used != 4*one || st.Shared != 2*one || st.Evictable != one {
 		t.Fatalf("%+v: want 4 blocks of a head, 2 shared, 1 evictable, of %d bytes", st, one)
 	}
-	if s.Adopts(chain[2], 2) == nil || s.Adopts(chain[1], 0) == nil {
+	if s.Deduplicate(chain[2], 2) == nil || s.Deduplicate(chain[1], 0) == nil {
 		t.Error("a block was replaced that is not there")
 	}
 }

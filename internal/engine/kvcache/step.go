@@ -193,10 +193,10 @@ func (s *Store) WriteRun(layer, head, pos, m int, k []float32, ldk int, v []floa
 	}
 }
 
-// Apart reports whether several threads may write n reserved tokens from pos on to a head, by calls
+// ParallelWrite reports whether several threads may write n reserved tokens from pos on to a head, by calls
 // of WriteRun that share no block of rows. If so, it has prepared the head for that, and all n
 // tokens must be written.
-func (s *Store) Apart(layer, head, pos, n int) bool {
+func (s *Store) ParallelWrite(layer, head, pos, n int) bool {
 	t := s.table(layer, head)
 	if !t.rule.KeepsAll() || t.rule.Selector != nil || pos < s.tokens || pos+n > s.tokens+s.staged {
 		return false
@@ -266,12 +266,12 @@ func (s *Store) scoreBytes(staged int) (bytes int64) {
 	return bytes
 }
 
-// Together reports how the n tokens of a step from pos on may attend in a layer. If a policy
+// BatchedDecode reports how the n tokens of a step from pos on may attend in a layer. If a policy
 // evicts, a token may take a slot that another one still reads. Then each must be written, viewed
 // and observed before the next. Otherwise all may be written first (together). If the views differ
 // only in the newest slots, one view serves all tokens (causal): the i-th one reads all but its
 // last n-1-i slots.
-func (s *Store) Together(layer, pos, n int) (together, causal bool) {
+func (s *Store) BatchedDecode(layer, pos, n int) (together, causal bool) {
 	t := s.table(layer, s.heads.Lo)
 	switch {
 	case n == 1:

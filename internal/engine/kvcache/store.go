@@ -10,7 +10,7 @@ import (
 // Store is one sequence on one socket: KV heads [Lo, Hi) of every layer.
 //
 // One goroutine at a time calls Reserve, Commit, Rollback and the hand-over. Between them, Write,
-// Blocks, Len and Positions of different (layer, head) pairs may run concurrently; Blocks and Fetch
+// Blocks, Len and Positions of different (layer, head) pairs may run concurrently; Blocks and Prefetch
 // also during a Write or View of the same pair.
 type Store struct {
 	arena       *Arena
@@ -186,9 +186,9 @@ func (s *Store) Read(layer, head int) int {
 	return min(n, all)
 }
 
-// Fetch prefetches the memory that Write of the token at pos will touch, if the policy can name it
+// Prefetch prefetches the memory that Write of the token at pos will touch, if the policy can name it
 // in advance.
-func (s *Store) Fetch(layer, head, pos int) {
+func (s *Store) Prefetch(layer, head, pos int) {
 	t, slot := s.table(layer, head), pos
 	if !t.rule.KeepsAll() {
 		if t.rule.runs == nil {
@@ -222,7 +222,7 @@ func (t *table) position(slot int) int {
 
 // View returns what the query of the token at pos ([group][KDim], after RoPE) attends to: the
 // blocks in reading order, the number of their slots, and which of these it reads (nil: all).
-// Tokens after pos may be there already if [Store.Together] allows it. scale is the factor of a
+// Tokens after pos may be there already if [Store.BatchedDecode] allows it. scale is the factor of a
 // product with a key. The blocks are valid until the next View of the head, or the next use of the
 // scratch.
 func (s *Store) View(layer, head, pos int, q []float32, score tensor.Score, rope Rope, scratch *tensor.AttnScratch) ([][]byte, int, []uint64) {

@@ -364,7 +364,7 @@ func TestLowRankIsRefused(t *testing.T) {
 		if (c.why == "") != (err == nil) || err != nil && (!errors.Is(err, kvcache.ErrPolicy) || !strings.Contains(err.Error(), c.why)) {
 			t.Errorf("%s: %v", c.spec, err)
 		}
-		if err != nil && !p.Adopts(c.g, 100000) {
+		if err != nil && !p.Shares(c.g, 100000) {
 			t.Errorf("%s has factors all the same", c.spec)
 		}
 	}
