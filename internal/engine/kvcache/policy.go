@@ -9,7 +9,7 @@ import (
 )
 
 // ErrPolicy means that a text is not a policy, or that a policy is not possible for a model. The
-// message says which are.
+// message names the possible ones.
 var ErrPolicy = errors.New("kvcache: bad cache policy")
 
 // Policy decides which slots a sequence keeps, writes and reads: at most one [Compressor], one
@@ -42,7 +42,7 @@ type Parts struct {
 	Selector Selector
 	// Index is built of a prompt when it has been read; nil: none. Under Reorders its Arrange decides
 	// where the prompt's tokens are stored, all of which stay; otherwise they stay in text order.
-	// Under ReplacesKeys it stands for the keys of pages, and a file holds only their values.
+	// Under ReplacesKeys it replaces the keys of pages, and a file holds only their values.
 	Index                  PromptIndex
 	Reorders, ReplacesKeys bool
 	// Skip is the number of first layers that keep and read everything.

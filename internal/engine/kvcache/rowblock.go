@@ -40,7 +40,7 @@ const (
 	PlaneIndex
 	// PlaneStaged is PlaneRows of the running step. Its slots are positions.
 	PlaneStaged
-	// PlaneBlocks is whole blocks as they are in memory.
+	// PlaneBlocks is whole blocks in the form that they have in memory.
 	PlaneBlocks
 	// PlanePages is pages of a Selector as files hold them.
 	PlanePages
