@@ -210,7 +210,7 @@ func TestFamilies(t *testing.T) {
 	if _, err := ParseConfig("d", with(moe("Qwen3Moe", change{"num_experts": 4096, "num_hidden_layers": 1024})), nil); !errors.Is(err, ErrOutOfRange) {
 		t.Errorf("12 million expert tensors: %v", err)
 	}
-	for field, v := range map[string]any{"partial_rotary_factor": 0.75, "rope_scaling": map[string]any{"type": "longrope"}, "hidden_act": "gelu", "sliding_window": 0} {
+	for field, v := range map[string]any{"partial_rotary_factor": 0.1, "rope_scaling": map[string]any{"type": "longrope"}, "hidden_act": "gelu", "sliding_window": 0} {
 		full := change{"architectures": []string{"Phi3ForCausalLM"}, field: v}
 		if _, err := ParseConfig("d", with(full), nil); err == nil || !strings.Contains(err.Error(), field) {
 			t.Errorf("Phi-3, %s %v: %v", field, v, err)
@@ -328,7 +328,7 @@ func TestFamilyCheckpoints(t *testing.T) {
 		"olmo2": "Olmo2ForCausalLM", "olmo3": "Olmo3ForCausalLM", "exaone4": "Exaone4ForCausalLM", "seed_oss": "SeedOssForCausalLM", "hunyuan_v1_dense": "HunYuanDenseV1ForCausalLM",
 		"cohere": "CohereForCausalLM", "cohere2": "Cohere2ForCausalLM",
 		"granite": "GraniteForCausalLM", "gemma": "GemmaForCausalLM", "gemma2": "Gemma2ForCausalLM", "gemma3": "Gemma3ForCausalLM", "gemma4_31b": gemma4, "gemma4_e2b": gemma4, "gemma4_26b": gemma4, "mistral_window": "MistralForCausalLM", "qwen2_window": "Qwen2ForCausalLM",
-		"deepseek_v2": "DeepseekV2ForCausalLM", "deepseek_v3": "DeepseekV3ForCausalLM", "phi3": "Phi3ForCausalLM",
+		"deepseek_v2": "DeepseekV2ForCausalLM", "deepseek_v3": "DeepseekV3ForCausalLM", "phi3": "Phi3ForCausalLM", "phi3_longrope": "Phi3ForCausalLM",
 		"mistral3": "Ministral3ForCausalLM", "ernie4_5": "Ernie4_5ForCausalLM", "glm4": "Glm4ForCausalLM", "glm": "GlmForCausalLM",
 		"glm4_moe": "Glm4MoeForCausalLM", "qwen2_moe": "Qwen2MoeForCausalLM",
 

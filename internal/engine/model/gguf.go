@@ -75,6 +75,10 @@ func (c *Checkpoint) openGGUF(path string) error {
 	if err := c.takeRopeFactors(path); err != nil {
 		return err
 	}
+	if c.Config.ByContext() { // the config has them
+		delete(c.at, longRopeGGUF["short_factor"])
+		delete(c.at, longRopeGGUF["long_factor"])
+	}
 	if family.join != nil {
 		if err := family.join(c); err != nil {
 			return err

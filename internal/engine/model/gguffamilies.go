@@ -107,7 +107,11 @@ func (m *metadata) llama() {
 }
 
 // phi3: a window applies to all layers.
-func (m *metadata) phi3() { m.window() }
+func (m *metadata) phi3() {
+	m.window()
+	m.partial()
+	m.longRope()
+}
 
 // plain: nothing beyond sizes and rotation.
 func (m *metadata) plain() {}

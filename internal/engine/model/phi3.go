@@ -8,8 +8,8 @@ import "fmt"
 //	[q | k | v] = QKV h                                   (heads*dim + 2 kv*dim)
 //	[g | u] = GateUp h                                    (ffn + ffn)
 //
-// sliding_window applies to all layers. The two tables of rotary factors of the long-context
-// variants (longrope), and partly rotated heads (Phi-4-mini), are refused.
+// sliding_window applies to all layers. Variants with a long context have two lists of rotary
+// factors (longrope.go), and Phi-4-mini rotates three quarters of each head.
 func init() {
 	register(architecture{
 		Name:     "Phi3ForCausalLM",
@@ -17,11 +17,13 @@ func init() {
 		read:     readPhi3,
 		layer:    phi3Layer,
 		extra:    llamaExtra,
+		rotary:   []string{partialKey, "short_factor", "long_factor"},
 	})
 }
 
 func readPhi3(f *fields, c *Config) {
 	c.Tied = f.Bool("tie_word_embeddings", false)
+	c.readRotated(f, 1)
 	readRope(f, c, 10000)
 	f.activation("hidden_act", "silu")
 	if f.has("sliding_window") { // null or missing: none

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"maps"
 	"math"
 	"math/big"
@@ -12,22 +13,26 @@ import (
 // to longer contexts.
 type Rope struct {
 	Theta float64
-	Type  string // "" as trained; "linear" (Chen et al., arXiv 2306.15595); "llama3" (Llama 3.1); "yarn"; "divided"; "proportional" (Gemma 4)
+	Type  string // "" as trained; "linear" (Chen et al., arXiv 2306.15595); "llama3" (Llama 3.1); "yarn"; "longrope"; "divided"; "proportional" (Gemma 4)
 
 	Factor      float64 // linear, llama3, yarn: extension factor of the context
 	LowFreq     float64 // llama3: low_freq_factor; longer waves than OriginalMax/LowFreq are fully stretched
 	HighFreq    float64 // llama3: high_freq_factor; shorter waves than OriginalMax/HighFreq are kept
-	OriginalMax int     // llama3, yarn: the original context in tokens
+	OriginalMax int     // llama3, yarn, longrope: the original context in tokens
 
 	Fast      float64 `json:",omitempty"` // yarn: beta_fast; pairs with more turns in OriginalMax tokens are kept
 	Slow      float64 `json:",omitempty"` // yarn: beta_slow; pairs with fewer turns are fully stretched
 	Exact     bool    `json:",omitempty"` // yarn: truncate false; the bounds of the ramp are not rounded to whole pairs
-	Amplitude float64 `json:",omitempty"` // yarn: factor of cosine and sine; 0 counts as 1
+	Amplitude float64 `json:",omitempty"` // yarn, longrope: factor of cosine and sine; 0 counts as 1
 	MScaleAll float64 `json:",omitempty"` // yarn: mscale_all_dim, see AttentionScale
 
 	Part float64 `json:",omitempty"` // proportional: the share of the pairs that rotate, the first ones; angles are those of the whole head
 
 	Divisors []float64 `json:",omitempty"` // divided: divisor of each pair's angle (dim/2), GGUF's form of llama3
+
+	Short  []float64 `json:",omitempty"` // longrope: divisors within the original context (dim/2)
+	Long   []float64 `json:",omitempty"` // longrope: divisors for longer contexts (dim/2)
+	Beyond bool      `json:",omitempty"` // longrope: the served context is longer than OriginalMax, see Config.Serve
 }
 
 // InvFreq returns the angles per position in radians, one for each of the RopeDim/2 pairs.
@@ -62,6 +67,14 @@ func (r Rope) InvFreq(dim int) []float64 {
 	case "divided":
 		for i := range freq {
 			freq[i] /= r.Divisors[i]
+		}
+	case longRope:
+		divisors := r.Short
+		if r.Beyond {
+			divisors = r.Long
+		}
+		for i := range freq {
+			freq[i] /= divisors[i]
 		}
 	}
 	return freq
@@ -156,7 +169,11 @@ func (f *fields) agree(scaling *fields, base Rope, c *Config) {
 // scaled is r with the scaling of an object of the config; nil: r itself.
 func (f *fields) scaled(r Rope, in *fields, c *Config) Rope {
 	if in != nil {
-		in.scaling(&r, c, f.Size("original_max_position_embeddings", c.MaxPositions, maxPositions))
+		original := 0
+		if f.has("original_max_position_embeddings") {
+			original = f.Size("original_max_position_embeddings", 1, maxPositions)
+		}
+		in.scaling(&r, c, original)
 		in.refuseRotary(c, r.Theta)
 		f.take(in)
 	}
@@ -181,29 +198,41 @@ func (f *fields) lengthen(r *Rope, positions int) int {
 	return n
 }
 
-// scaling reads the extension of a rotary embedding. original is the default of the trained length.
-func (s *fields) scaling(r *Rope, c *Config, original int) {
-	key := "rope_type"
-	if !s.has(key) {
-		key = "type"
+// ropeKind is the key of an object that names its extension.
+func (s *fields) ropeKind() string {
+	if s.has("rope_type") {
+		return "rope_type"
 	}
+	return "type"
+}
+
+// scaling reads the extension of a rotary embedding. original is the trained length given outside
+// the object; 0: none.
+func (s *fields) scaling(r *Rope, c *Config, original int) {
+	key := s.ropeKind()
 	for _, name := range slices.Sorted(maps.Keys(s.raw)) {
 		if s.raw[name][0] == '{' {
 			s.fail(name, ErrUnsupported, "is an object; rotary embeddings of their own for kinds of layers are not implemented for this family")
 		}
 	}
-	switch s.OneOf(key, "default", "default", "linear", "llama3", "yarn") {
+	kind, trained := longRope, cmp.Or(original, c.MaxPositions)
+	if !s.isLongRope(key, c) {
+		kind = s.OneOf(key, "default", "default", "linear", "llama3", "yarn")
+	}
+	switch kind {
+	case longRope:
+		s.longRope(r, c, original)
 	case "linear":
 		r.Type = "linear"
 		r.Factor = s.Required("factor", 1, 1e6)
 	case "yarn":
-		s.yarn(r, original)
+		s.yarn(r, trained)
 	case "llama3":
 		r.Type = "llama3"
 		r.Factor = s.Required("factor", 1, 1e6)
 		r.LowFreq = s.Required("low_freq_factor", 1e-3, 1e6)
 		r.HighFreq = s.Required("high_freq_factor", 1e-3, 1e6)
-		r.OriginalMax = s.Size("original_max_position_embeddings", original, maxPositions)
+		r.OriginalMax = s.Size("original_max_position_embeddings", trained, maxPositions)
 		if s.err == nil && r.HighFreq <= r.LowFreq {
 			s.fail("high_freq_factor", ErrFormat, "%g is not above low_freq_factor %g", r.HighFreq, r.LowFreq)
 		}

@@ -34,6 +34,9 @@ func (f *fields) refuseRotary(c *Config, theta float64) {
 	for _, key := range []string{"mrope_section", "short_factor", "long_factor"} {
 		var list []float64
 		f.get(key, &list, "a list of numbers")
+		if key != "mrope_section" && f.isLongRope(f.ropeKind(), c) {
+			continue // longRope reads them
+		}
 		if slices.ContainsFunc(list, func(x float64) bool { return key == "mrope_section" || x != 1 }) {
 			f.fail(key, ErrUnsupported, "%s: parts of a head with positions or frequencies of their own are not implemented", clip(string(f.raw[key])))
 		}

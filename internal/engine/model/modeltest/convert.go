@@ -29,7 +29,7 @@ var families = map[string]family{
 	"Glm4ForCausalLM":       {arch: "glm4", names: strings.NewReplacer("mlp.gate_up_proj", "ffn_up", "post_self_attn_layernorm", "post_attention_norm", "post_mlp_layernorm", "post_ffw_norm")},
 	"Ministral3ForCausalLM": {arch: "mistral3", pairs: true, keys: mistral3Keys},
 	"SmolLM3ForCausalLM":    {arch: "smollm3", pairs: true},
-	"Phi3ForCausalLM":       {arch: "phi3", names: strings.NewReplacer("self_attn.qkv_proj", "attn_qkv", "mlp.gate_up_proj", "ffn_up"), keys: windowKey("phi3")},
+	"Phi3ForCausalLM":       {arch: "phi3", names: strings.NewReplacer("self_attn.qkv_proj", "attn_qkv", "mlp.gate_up_proj", "ffn_up"), keys: phi3Keys},
 	"Qwen2ForCausalLM":      {arch: "qwen2"},
 	"Qwen3ForCausalLM":      {arch: "qwen3"},
 	"Qwen3MoeForCausalLM":   {arch: "qwen3moe", keys: func(g *GGUF, m *model.Config) { g.Set("qwen3moe.expert_feed_forward_length", m.MoE.FFN) }},

@@ -174,3 +174,20 @@ func mistral3Keys(g *GGUF, m *model.Config) {
 	}
 	g.Set("mistral3.rope.scaling.original_context_length", m.Rope.OriginalMax)
 }
+
+// phi3Keys writes the window and the two lists of longrope.
+func phi3Keys(g *GGUF, m *model.Config) {
+	windowKey("phi3")(g, m)
+	if !m.ByContext() {
+		return
+	}
+	g.Set("phi3.rope.scaling.attn_factor", float32(m.Rope.Amplitude))
+	g.Set("phi3.rope.scaling.original_context_length", m.Rope.OriginalMax)
+	for name, list := range map[string][]float64{"rope_factors_short.weight": m.Rope.Short, "rope_factors_long.weight": m.Rope.Long} {
+		values := make([]float32, len(list))
+		for i, v := range list {
+			values[i] = float32(v)
+		}
+		g.Add(name, gguf.F32, []int{len(list)}, Quantise(gguf.F32, values))
+	}
+}
