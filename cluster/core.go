@@ -100,7 +100,7 @@ func newCore(root *actor.RootContext, ck *model.Checkpoint, s ServeConfig, nodes
 	c.director = newDirector(directorConfig{
 		Authority: topology.AuthorityConfig{Shape: shape, Mapping: mapping, WeightBytes: float64(weights.BytesPerRow(32)) / 32, Nodes: nodes, Settle: settle, Backoff: 200 * time.Millisecond, ModelHash: ck.Hash(), After: l.after, Leased: l.record != nil, Shares: s.Shares, Drained: l.drained},
 		Record:    l.record, Drained: l.drain,
-		Load:      &proto.LoadRequest{ModelHash: ck.Hash(), WeightType: s.Weights, KvType: s.KV, MaxStepTokens: uint32(s.StepTokens), Coordinator: rand.Uint64()},
+		Load:      &proto.LoadRequest{ModelHash: ck.Hash(), WeightType: s.Weights, KvType: s.KV, MaxStepTokens: uint32(s.StepTokens), Context: servedContext(m, &s), Coordinator: rand.Uint64()},
 		GroupName: group, Deadline: s.SyncDeadline, LoadStall: s.LoadDeadline, Logger: s.Logger,
 		OnServe: c.placed, OnWithdraw: c.unplaced, OnEvent: c.events.Note,
 	})

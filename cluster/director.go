@@ -492,7 +492,7 @@ func (d *director) load(c actor.Context, e topology.LoadSlices) {
 	for rank, n := range e.Nodes {
 		h := d.hosts[n.ID].handle
 		r := &proto.LoadRequest{Placement: place, Rank: uint32(rank), ModelHash: d.cfg.Load.ModelHash,
-			WeightType: d.cfg.Load.WeightType, KvType: d.cfg.Load.KvType, MaxStepTokens: d.cfg.Load.MaxStepTokens, Coordinator: d.cfg.Load.Coordinator}
+			WeightType: d.cfg.Load.WeightType, KvType: d.cfg.Load.KvType, MaxStepTokens: d.cfg.Load.MaxStepTokens, Context: d.cfg.Load.Context, Coordinator: d.cfg.Load.Coordinator}
 		d.ask(ctx, c, loadLongest, e.Placement.Epoch, n.ID, func(ctx context.Context) (*proto.LoadReply, error) { return h.Load(ctx, r) })
 	}
 	d.watchLoad(ctx, c, e)

@@ -136,7 +136,19 @@ func fingerprint(ck *model.Checkpoint, s *ServeConfig) string {
 	if tensor.Arithmetic > 1 { // version 1 had no suffix
 		print += fmt.Sprintf("-a%d", tensor.Arithmetic)
 	}
+	if c := ck.Config; c.ByContext() {
+		c.Serve(s.MaxContext)
+		print += map[bool]string{false: "-short", true: "-long"}[c.Rope.Beyond]
+	}
 	return print
+}
+
+// servedContext is the context that nodes need to know: if the rotations of the model depend on it.
+func servedContext(c *model.Config, s *ServeConfig) uint32 {
+	if !c.ByContext() {
+		return 0
+	}
+	return uint32(s.MaxContext)
 }
 
 // Identify fills in the defaults for a checkpoint and returns the model name and the system

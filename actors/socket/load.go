@@ -1,6 +1,7 @@
 package socket
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -50,7 +51,7 @@ func (a *Actor) load(c actor.Context, m *Load) {
 // limitsOf returns the limits of a load whose placement has been checked.
 func limitsOf(r *proto.LoadRequest, cfg *Config, rank int) machine.Limits {
 	c := &cfg.Checkpoint.Config
-	l := machine.Limits{Rank: rank, Ranks: len(r.Placement.Slices), Vocab: c.Vocab, Positions: c.MaxPositions, Rows: int(r.MaxStepTokens), Layers: c.CacheLayers(), Parse: cfg.ParsePolicy, Across: c.SharesCaches()}
+	l := machine.Limits{Rank: rank, Ranks: len(r.Placement.Slices), Vocab: c.Vocab, Positions: cmp.Or(int(r.Context), c.MaxPositions), Rows: int(r.MaxStepTokens), Layers: c.CacheLayers(), Parse: cfg.ParsePolicy, Across: c.SharesCaches()}
 	if kv, err := tensor.ParseDType(r.KvType); err == nil { // build reports the error
 		l.Layout = c.CacheLayout(kv)
 	}
@@ -65,6 +66,8 @@ func build(ctx context.Context, cfg Config, read *progress, held *caches.Caches,
 	if err != nil {
 		return nil, err
 	}
+	served := cfg.Checkpoint.Config
+	served.Serve(int(r.Context))
 	cfg.use(0)
 	w, err := shard.Load(ctx, cfg.Checkpoint, p, rank, dt, shard.Options{Pool: cfg.Pool, Device: cfg.device(), Cache: cfg.WeightsCache, Shared: cfg.Shared, Progress: func(done, total int64) {
 		read.done.Store(done)
@@ -81,13 +84,13 @@ func build(ctx context.Context, cfg Config, read *progress, held *caches.Caches,
 		cfg.Logger.Debug("weights shared by the nodes of this machine", "huge_pages", huge, "of", all)
 	}
 	if cfg.Draft != nil && held.Drafter == nil {
-		if held.Drafter, err = draft.Load(ctx, cfg.Draft, cfg.Checkpoint, dt, kv, shard.Options{Pool: cfg.Pool, Device: cfg.device()}); err != nil {
+		if held.Drafter, err = draft.Load(ctx, cfg.Draft, cfg.Checkpoint, int(r.Context), dt, kv, shard.Options{Pool: cfg.Pool, Device: cfg.device()}); err != nil {
 			w.Close()
 			return nil, unusable(err)
 		}
 	}
 	c := &caches.Epoch{Caches: held, Place: p, Rank: rank, Geometry: shard.GeometryOf(&cfg.Checkpoint.Config, kv), Score: cfg.Checkpoint.Config.Score(), Grammars: cfg.Grammars, Parallel: cfg.Pool.Run}
-	return step.NewEpoch(c, step.Options{Config: cfg.Checkpoint.Config, Weights: w, Type: dt, Device: cfg.device(), Pool: cfg.Pool, MaxRows: int(r.MaxStepTokens)}), nil
+	return step.NewEpoch(c, step.Options{Config: served, Weights: w, Type: dt, Device: cfg.device(), Pool: cfg.Pool, MaxRows: int(r.MaxStepTokens)}), nil
 }
 
 // unusable marks the error of a weights file that has changed. Other nodes may have an intact copy.

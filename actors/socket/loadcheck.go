@@ -33,6 +33,9 @@ func placementOf(r *proto.LoadRequest, c *model.Config) (topology.Placement, int
 	if r.MaxStepTokens == 0 || r.MaxStepTokens > maxStepTokens {
 		return none, 0, fmt.Errorf("socket: %d tokens a step: want 1 to %d", r.MaxStepTokens, maxStepTokens)
 	}
+	if int64(r.Context) > int64(c.MaxPositions) {
+		return none, 0, fmt.Errorf("socket: a context of %d tokens; this node's model supports %d", r.Context, c.MaxPositions)
+	}
 	p := topology.Placement{Epoch: m.Epoch, Mapping: mapping}
 	for i, s := range m.Slices {
 		p.Slices = append(p.Slices, topology.Slice{ID: s.Id, Rank: i,

@@ -64,6 +64,7 @@ type rigConfig struct {
 	kv      tensor.DType
 	budget  int64
 	threads int // default 1
+	context int // served; default: the model's
 	passes  int // of decode-only steps, on one socket; default 1
 	wrap    func(rank int, inner collective.Transport) collective.Transport
 	device  func(*tensor.Pool) layer.Device // default: layer.Host
@@ -131,7 +132,7 @@ func (r *rig) place(epoch uint32) [][]*proto.Held {
 	loads := make(chan error, n)
 	for i, p := range r.pids {
 		r.sys.Root.Send(p, &Load{Request: &proto.LoadRequest{Placement: PlacementMessage(place, make([]uint64, n)), Rank: uint32(i),
-			ModelHash: r.ck.Hash(), WeightType: r.c.weights, KvType: r.c.kv.String(), MaxStepTokens: fullStep},
+			ModelHash: r.ck.Hash(), WeightType: r.c.weights, KvType: r.c.kv.String(), MaxStepTokens: fullStep, Context: uint32(r.c.context)},
 			Reply: func(l *proto.LoadReply, err error) { held[i] = l.GetHeld(); loads <- err }})
 	}
 	r.all(loads)
@@ -321,10 +322,12 @@ type goldens struct {
 	} `json:"items"`
 }
 
-func readGoldens(t *testing.T, dir string) goldens {
+func readGoldens(t *testing.T, dir string) goldens { return readGoldensOf(t, dir, "goldens.json") }
+
+func readGoldensOf(t *testing.T, dir, file string) goldens {
 	t.Helper()
 	var g goldens
-	b, err := os.ReadFile(filepath.Join(dir, "goldens.json"))
+	b, err := os.ReadFile(filepath.Join(dir, file))
 	if err == nil {
 		err = json.Unmarshal(b, &g)
 	}
@@ -363,6 +366,7 @@ func TestGoldens(t *testing.T) {
 		{"gemma2", []int{1, 3, 4}},
 		{"gemma3", []int{1, 3, 16}},
 		{"phi3", []int{1, 3, 16}},
+		{"phi3_longrope", []int{1, 3, 4}},
 		{"smollm3", []int{1, 3, 4}},
 		{"glm4_moe", []int{1, 3, 4}},
 		{"qwen2_moe", []int{1, 3, 4}},
@@ -404,7 +408,7 @@ func TestGoldens(t *testing.T) {
 
 // TestGoldensGGUF checks that the same weights in a GGUF file give the same results.
 func TestGoldensGGUF(t *testing.T) {
-	for _, name := range []string{"llama", "qwen2", "qwen3", "mistral", "mistral_window", "mixtral", "qwen3_moe", "granite", "olmo2", "exaone4", "seed_oss", "hunyuan_v1_dense", "cohere", "cohere2", "gemma", "gemma2", "gemma3", "gemma4_31b", "gemma4_e2b", "gemma4_26b", "phi3", "deepseek_v3",
+	for _, name := range []string{"llama", "qwen2", "qwen3", "mistral", "mistral_window", "mixtral", "qwen3_moe", "granite", "olmo2", "exaone4", "seed_oss", "hunyuan_v1_dense", "cohere", "cohere2", "gemma", "gemma2", "gemma3", "gemma4_31b", "gemma4_e2b", "gemma4_26b", "phi3", "phi3_longrope", "deepseek_v3",
 		"smollm3", "qwen3_5", "qwen3_5_moe", "qwen3_next", "glm4", "ernie4_5", "mistral3",
 	} {
 		dir := filepath.Join(modelData, name)

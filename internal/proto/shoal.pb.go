@@ -544,6 +544,7 @@ type LoadRequest struct {
 	KvType        string                 `protobuf:"bytes,5,opt,name=kv_type,json=kvType,proto3" json:"kv_type,omitempty"`
 	MaxStepTokens uint32                 `protobuf:"varint,6,opt,name=max_step_tokens,json=maxStepTokens,proto3" json:"max_step_tokens,omitempty"`
 	Coordinator   uint64                 `protobuf:"fixed64,7,opt,name=coordinator,proto3" json:"coordinator,omitempty"` // its life: caches of another one's epochs are dropped
+	Context       uint32                 `protobuf:"varint,8,opt,name=context,proto3" json:"context,omitempty"`          // served context in tokens, if rotations depend on it; 0: the model's longest
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -623,6 +624,13 @@ func (x *LoadRequest) GetMaxStepTokens() uint32 {
 func (x *LoadRequest) GetCoordinator() uint64 {
 	if x != nil {
 		return x.Coordinator
+	}
+	return 0
+}
+
+func (x *LoadRequest) GetContext() uint32 {
+	if x != nil {
+		return x.Context
 	}
 	return 0
 }
@@ -3614,7 +3622,7 @@ const file_internal_proto_shoal_proto_rawDesc = "" +
 	"\tsync_four\x18\x0e \x01(\x01R\bsyncFour\x12\x12\n" +
 	"\x04read\x18\x0f \x01(\x01R\x04read\x12\x1a\n" +
 	"\bproducts\x18\x10 \x03(\x01R\bproducts\x12%\n" +
-	"\x0efewest_threads\x18\x11 \x01(\rR\rfewestThreadsJ\x04\b\x05\x10\x06J\x04\b\b\x10\t\"\xf4\x01\n" +
+	"\x0efewest_threads\x18\x11 \x01(\rR\rfewestThreadsJ\x04\b\x05\x10\x06J\x04\b\b\x10\t\"\x8e\x02\n" +
 	"\vLoadRequest\x12.\n" +
 	"\tplacement\x18\x01 \x01(\v2\x10.shoal.PlacementR\tplacement\x12\x12\n" +
 	"\x04rank\x18\x02 \x01(\rR\x04rank\x12\x1d\n" +
@@ -3624,7 +3632,8 @@ const file_internal_proto_shoal_proto_rawDesc = "" +
 	"weightType\x12\x17\n" +
 	"\akv_type\x18\x05 \x01(\tR\x06kvType\x12&\n" +
 	"\x0fmax_step_tokens\x18\x06 \x01(\rR\rmaxStepTokens\x12 \n" +
-	"\vcoordinator\x18\a \x01(\x06R\vcoordinator\"\x94\x01\n" +
+	"\vcoordinator\x18\a \x01(\x06R\vcoordinator\x12\x18\n" +
+	"\acontext\x18\b \x01(\rR\acontext\"\x94\x01\n" +
 	"\x04Held\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x16\n" +
 	"\x06prompt\x18\x02 \x01(\rR\x06prompt\x12\x16\n" +

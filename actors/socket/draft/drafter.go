@@ -57,9 +57,11 @@ func (g *Drafter) NewState() *State {
 	return d
 }
 
-// Load loads the whole draft model for a model. o has the pool and the device. Close must be called.
-func Load(ctx context.Context, d *Config, of *model.Checkpoint, dt, kv tensor.DType, o shard.Options) (*Drafter, error) {
+// Load loads the whole draft model for a model. positions is the served context, see
+// model.Config.Serve. o has the pool and the device. Close must be called.
+func Load(ctx context.Context, d *Config, of *model.Checkpoint, positions int, dt, kv tensor.DType, o shard.Options) (*Drafter, error) {
 	c := d.Checkpoint.Config
+	c.Serve(positions)
 	one := c
 	if d.MTP {
 		one.Layers, one.MoE.Dense = 1, nil

@@ -45,7 +45,7 @@ func TestMTPGoldens(t *testing.T) {
 	pool := tensor.NewPool(2)
 	defer pool.Close()
 	on := shard.Options{Pool: pool, Device: engine.Host{Pool: pool}}
-	g, err := Load(t.Context(), &Config{Checkpoint: layer, MTP: true, KVBudget: 1 << 20}, ck, tensor.F32, tensor.F32, on)
+	g, err := Load(t.Context(), &Config{Checkpoint: layer, MTP: true, KVBudget: 1 << 20}, ck, 0, tensor.F32, tensor.F32, on)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +102,7 @@ func TestMTPGoldens(t *testing.T) {
 	}
 	// Without memory there are no drafts and no error.
 	d := &State{mtp: true, tokens: golden.Items[0].Tokens, hidden: &engine.HostStates{Hidden: h, Rows: golden.Items[0].Hidden}}
-	small, err := Load(t.Context(), &Config{Checkpoint: layer, MTP: true, KVBudget: 100}, ck, tensor.BF16, tensor.BF16, on)
+	small, err := Load(t.Context(), &Config{Checkpoint: layer, MTP: true, KVBudget: 100}, ck, 0, tensor.BF16, tensor.BF16, on)
 	if err != nil {
 		t.Fatal(err)
 	}
