@@ -21,6 +21,9 @@ type architecture struct {
 	// layer returns the spec of one layer.
 	layer func(c *Config, i int) LayerSpec
 
+	// latent means that read sets HeadDim from the widths of latent attention.
+	latent bool
+
 	// rotary names the settings of rotary positions that read implements, of those that are
 	// otherwise refused: see refuseRotary.
 	rotary []string

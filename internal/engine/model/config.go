@@ -131,7 +131,7 @@ func ParseConfig(dir string, config, generation []byte) (Config, error) {
 	}
 	c := Config{Architecture: arch.Name}
 	f.assume(arch.defaults)
-	readShape(f, &c)
+	readShape(f, &c, arch.latent)
 	readDType(f, &c)
 	readQuantised(f, &c)
 	arch.read(f, &c)
@@ -187,8 +187,9 @@ var architectureOf = map[string]string{
 	"ernie4_5": "Ernie4_5ForCausalLM", "glm": "GlmForCausalLM", "glm4": "Glm4ForCausalLM", "ministral3": "Ministral3ForCausalLM",
 }
 
-// readShape reads the sizes, under the names of Llama that its successors kept.
-func readShape(f *fields, c *Config) {
+// readShape reads the sizes, under the names of Llama that its successors kept. The read function of
+// a family with latent attention sets HeadDim.
+func readShape(f *fields, c *Config, latent bool) {
 	c.Hidden = f.Size("hidden_size", 0, maxHidden)
 	c.Layers = f.Size("num_hidden_layers", 0, maxLayers)
 	c.Heads = f.Size("num_attention_heads", 0, maxHeads)
@@ -203,7 +204,9 @@ func readShape(f *fields, c *Config) {
 	switch {
 	case c.Heads%c.KVHeads != 0:
 		f.fail("num_key_value_heads", ErrFormat, "%d does not divide the %d attention heads", c.KVHeads, c.Heads)
-	case f.has("kv_lora_rank"): // latent attention has separate widths
+	case latent:
+	case f.has("kv_lora_rank"):
+		f.fail("kv_lora_rank", ErrUnsupported, "latent attention is not implemented for this family")
 	case !f.has("head_dim") && c.Hidden%c.Heads != 0:
 		f.fail("num_attention_heads", ErrFormat, "%d does not divide the hidden size %d, and there is no head_dim", c.Heads, c.Hidden)
 	default:

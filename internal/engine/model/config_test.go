@@ -133,6 +133,7 @@ func TestConfigRefusals(t *testing.T) {
 		{change{"num_key_value_heads": 3}, ErrFormat, []string{"num_key_value_heads", "3"}},
 		{change{"num_key_value_heads": 0}, ErrOutOfRange, []string{"num_key_value_heads"}},
 		{change{"head_dim": 5}, ErrUnsupported, []string{"head_dim", "5"}},
+		{change{"kv_lora_rank": 8}, ErrUnsupported, []string{"kv_lora_rank", "latent"}},
 		{change{"head_dim": 1 << 20}, ErrOutOfRange, []string{"head_dim"}},
 		{change{"intermediate_size": 1 << 30}, ErrOutOfRange, []string{"intermediate_size"}},
 		{change{"vocab_size": 1 << 31}, ErrOutOfRange, []string{"vocab_size"}},

@@ -32,6 +32,7 @@ func init() {
 			Name:   name,
 			read:   readDeepseek,
 			layer:  deepseekLayer,
+			latent: true,
 			extra:  llamaExtra,
 			beyond: deepseekBeyond,
 		})

@@ -12,6 +12,7 @@ func init() {
 			readLayerKinds(f, c)
 		},
 		layer:  deepseekLayer,
+		latent: true,
 		extra:  llamaExtra,
 		beyond: deepseekBeyond,
 	})
