@@ -317,9 +317,13 @@ func (s *Store) KeepState(from *Store, layer int, h tensor.Span) error {
 	return nil
 }
 
-// statesArrived reports whether the hand-over has filled all states.
+// statesArrived returns an error unless the hand-over has filled all states. With fewer key heads
+// than KV heads, some states are empty and never arrive.
 func (s *Store) statesArrived() error {
 	for i := range s.states {
+		if s.states[i].heads.Len() == 0 {
+			s.states[i].Advanced(s.pending)
+		}
 		if s.states[i].applied != s.pending {
 			return errors.New("kvcache: hand-over is not complete: a recurrent state is missing")
 		}

@@ -10,10 +10,11 @@ import (
 )
 
 // recurrents have recurrent layers beside two layers of rows. In the second, KV heads stand for
-// different numbers of key heads.
+// different numbers of key heads. In the third, two KV heads have none.
 var recurrents = []Geometry{
 	{Layers: 2, KVHeads: 3, Layout: small.Layout, Recurrent: Recurrent{Layers: 2, KeyHeads: 6, ValueHeads: 12, KeyDim: 8, ValueDim: 20, Taps: 4}},
 	{Layers: 2, KVHeads: 3, Layout: small.Layout, Recurrent: Recurrent{Layers: 1, KeyHeads: 4, ValueHeads: 4, KeyDim: 6, ValueDim: 16, Taps: 2}},
+	{Layers: 2, KVHeads: 3, Layout: small.Layout, Recurrent: Recurrent{Layers: 2, KeyHeads: 1, ValueHeads: 2, KeyDim: 6, ValueDim: 16, Taps: 1}},
 }
 
 // tokenRecord is the record of a token for a key head. value makes tokens differ.
