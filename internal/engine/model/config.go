@@ -135,6 +135,7 @@ func ParseConfig(dir string, config, generation []byte) (Config, error) {
 	readDType(f, &c)
 	readQuantised(f, &c)
 	arch.read(f, &c)
+	f.checkHeads(&c)
 	if f.err != nil {
 		return Config{}, f.err
 	}
@@ -214,6 +215,28 @@ func readShape(f *fields, c *Config, latent bool) {
 	}
 	if f.err == nil && c.HeadDim%2 != 0 {
 		f.fail("head_dim", ErrUnsupported, "%d is odd; rotary positions need pairs", c.HeadDim)
+	}
+}
+
+// checkHeads refuses widths of heads that no cache can store.
+func (f *fields) checkHeads(c *Config) {
+	if f.err != nil {
+		return
+	}
+	key := "head_dim"
+	switch {
+	case c.Latent.Rank > 0:
+		key = "kv_lora_rank"
+	case c.Global.Dim > 0:
+		key = "global_head_dim"
+	}
+	if err := c.CacheLayout(tensor.BF16).Validate(); err != nil {
+		f.fail(key, ErrUnsupported, "%v", err)
+	}
+	if local := c.LocalLayout(tensor.BF16); local != (tensor.KVLayout{}) {
+		if err := local.Validate(); err != nil {
+			f.fail("head_dim", ErrUnsupported, "%v", err)
+		}
 	}
 }
 
