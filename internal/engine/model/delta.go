@@ -139,9 +139,12 @@ func readDelta(f *fields, c *Config) {
 	d.KeyDim = f.Size("linear_key_head_dim", 128, maxHeadDim)
 	d.ValueDim = f.Size("linear_value_head_dim", 128, maxHeadDim)
 	d.Taps = f.Size("linear_conv_kernel_dim", 4, maxTaps)
-	full := func(i int) bool { return (i+1)%f.Size("full_attention_interval", 4, maxLayers) == 0 }
+	key := "full_attention_interval"
+	interval := f.Size(key, 4, maxLayers)
+	full := func(i int) bool { return (i+1)%interval == 0 }
 	var kinds []string
 	if f.get("layer_types", &kinds, "a list of names") {
+		key = "layer_types"
 		if len(kinds) != c.Layers {
 			f.fail("layer_types", ErrFormat, "%d entries for %d layers", len(kinds), c.Layers)
 			return
@@ -166,7 +169,7 @@ func readDelta(f *fields, c *Config) {
 	case d.KeyHeads*d.width() > maxDeltaWidth:
 		f.fail("linear_num_value_heads", ErrOutOfRange, "the projection of a linear layer has %d rows, more than %d", d.KeyHeads*d.width(), maxDeltaWidth)
 	case len(d.Full) == 0:
-		f.fail("layer_types", ErrUnsupported, "no layer has attention; at least one must")
+		f.fail(key, ErrUnsupported, "none of the %d layers has attention; at least one must", c.Layers)
 	case len(d.Full) == c.Layers:
 		*d = Delta{}
 	}

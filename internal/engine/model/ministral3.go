@@ -30,7 +30,11 @@ func readMinistral3(f *fields, c *Config) {
 	c.Tied = f.Bool("tie_word_embeddings", false)
 	for _, key := range []string{"rope_parameters", "rope_scaling"} {
 		if p := f.Object(key); p != nil && p.has(growthKey) {
+			before := c.Growth
 			c.Growth = Growth{Beta: float32(p.Number(growthKey, 0, 0, 100)), Original: p.Size("original_max_position_embeddings", 0, maxPositions)}
+			if before != (Growth{}) && c.Growth != before {
+				p.fail(growthKey, ErrFormat, "%g differs from the %g in rope_parameters; keep one of them", c.Growth.Beta, before.Beta)
+			}
 			f.take(p)
 		}
 	}
