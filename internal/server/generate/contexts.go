@@ -211,7 +211,7 @@ func (s *Service) withContext(g *Request) *apierr.Error {
 		case g.policy != "" && g.policy != found.Policy:
 			return apierr.Invalid("kv_policy", "Context %s was read under %s; leave 'kv_policy' out.", quoted(found.Name), found.Policy)
 		case g.Echo || g.PromptLogprobs >= 0:
-			return apierr.Invalid("echo", "What is behind a context is not echoed or scored.")
+			return apierr.Invalid("echo", "'echo' and prompt log-probabilities are not supported with 'context'.")
 		}
 		if g.Context != AnyContext && g.Context != "" && !g.rendered {
 			if len(p.Ids) == 0 {

@@ -19,7 +19,8 @@ func (s *API) handleCompletions(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	if g.Discard && g.PromptLogprobs < 0 { // the prompt echoed: no work for the engine
+	named := g.Context != "" && g.Context != generate.NoContext && g.Context != generate.AnyContext
+	if g.Discard && g.PromptLogprobs < 0 && !named { // the prompt echoed: no work for the engine; Generate refuses a named context
 		s.answerEcho(w, g)
 		return
 	}
