@@ -69,7 +69,7 @@ func widthsOf(c *model.Config, layer int) Widths {
 	return Widths{s.Heads, s.Dim, c.FFNOf(layer)}
 }
 
-// WidthsOf is the index in Widths of a layer's.
+// WidthsOf returns the index in Widths of the widths of a layer.
 func (d Dims) WidthsOf(c *model.Config, layer int) int {
 	return max(0, slices.Index(d.Widths, widthsOf(c, layer)))
 }

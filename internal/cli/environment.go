@@ -10,7 +10,7 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// laboratory is the command whose flags claim no variable of other commands.
+// laboratory is the command whose flags never share a variable with flags of other commands.
 const laboratory = "lab"
 
 // environmentVariables gives the flags their variables. Each variable has one meaning:

@@ -1,4 +1,4 @@
-// Package events keeps what happened to a cluster: its log of events, and samples of its load.
+// Package events stores the event log of a cluster and samples of its load.
 package events
 
 import (
@@ -38,22 +38,27 @@ func (e *Log) Change(f func(l *State, now time.Time) bool) {
 	}
 }
 
+// Note adds an event of a node.
 func (e *Log) Note(kind, node, reason string) {
 	e.Change(func(l *State, now time.Time) bool { l.note(now, kind, node, reason); return true })
 }
 
+// Ended adds the end of a placement and its reason.
 func (e *Log) Ended(w topology.Withdraw) {
 	e.Change(func(l *State, now time.Time) bool { l.ended(now, w); return true })
 }
 
+// Serves records that an epoch serves with a number of sockets.
 func (e *Log) Serves(epoch uint32, sockets int) {
 	e.Change(func(l *State, now time.Time) bool { l.serves(now, epoch, sockets); return true })
 }
 
+// Cost records what an outage has cost so far.
 func (e *Log) Cost(o batcher.Outage) {
 	e.Change(func(l *State, _ time.Time) bool { return l.cost(o) })
 }
 
+// Sample adds a sample of the cluster's load.
 func (e *Log) Sample(c *api.ClusterState) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

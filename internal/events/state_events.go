@@ -36,6 +36,7 @@ func (l *State) restore(events []api.ClusterEvent) {
 	}
 }
 
+// Add appends an event and gives it the next id and revision.
 func (l *State) Add(e api.ClusterEvent) {
 	l.id++
 	l.revision++

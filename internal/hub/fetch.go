@@ -53,7 +53,7 @@ type fetcher struct {
 	slots   chan struct{} // one for each open connection
 	chunk   int64
 	patient time.Duration
-	observe func(size int64) Observer // nil: nobody observes
+	observe func(size int64) Observer // nil: no observer
 }
 
 func newFetcher(s *Store, t *tracker) *fetcher {

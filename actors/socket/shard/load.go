@@ -91,7 +91,7 @@ type cut struct {
 	whole          bool           // every socket has all of attention
 }
 
-// cutOf is for layer i of a model.
+// cutOf returns the part of layer i that a rank loads.
 func cutOf(c *model.Config, i int, p topology.Placement, rank int) cut {
 	s := layer.SliceOf(c, i, p.Slices[rank])
 	ffn, kv := c.FFNOf(i), c.KVOf(i)

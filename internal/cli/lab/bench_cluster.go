@@ -61,7 +61,7 @@ func (c *benchClusterCmd) Run(e *ui.Env) error {
 	if c.Trials != 0 && (c.Prompt > 0 || c.Threads > 0) {
 		return fmt.Errorf("--trials %d: remove --prompt and --threads", c.Trials)
 	}
-	ctx, cancel := context.WithTimeoutCause(e.Ctx, c.Limit, fmt.Errorf("bench: not finished in %v (--limit)", c.Limit))
+	ctx, cancel := context.WithTimeoutCause(e.Ctx, c.Limit, fmt.Errorf("lab: not finished in %v: raise --limit", c.Limit))
 	defer cancel()
 	memory, err := c.memory(&ck.Config)
 	if err != nil {

@@ -43,7 +43,7 @@ func (c *benchPrefixCmd) Run(e *ui.Env) error {
 			return err
 		}
 	}
-	ctx, cancel := context.WithTimeoutCause(e.Ctx, c.Limit, fmt.Errorf("bench: not finished in %v (--limit)", c.Limit))
+	ctx, cancel := context.WithTimeoutCause(e.Ctx, c.Limit, fmt.Errorf("lab: not finished in %v: raise --limit", c.Limit))
 	defer cancel()
 	var all []*bench.Prefix
 	for _, nodes := range c.Nodes {

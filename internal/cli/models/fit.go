@@ -19,7 +19,7 @@ import (
 // Capacity is the memory that a cluster has for a model.
 type Capacity struct {
 	Local  int    // nodes on this machine
-	Total  int    // nodes of the cluster, at least local
+	Total  int    // nodes of the cluster, at least Local
 	Limit  int64  // bytes that all nodes of a machine may use; 0 if unknown
 	From   string // what sets the limit, for messages
 	Caches int64  // bytes of each node's caches

@@ -25,7 +25,7 @@ func FindModel(e *ui.Env, word string) (string, error) {
 	return at, err
 }
 
-// FindFiles is findModel without merging.
+// FindFiles is FindModel, but does not merge an adapter into its base.
 func FindFiles(e *ui.Env, word string) (string, error) {
 	if strings.HasPrefix(word, model.RandomPrefix) {
 		return word, nil
@@ -51,7 +51,7 @@ func FindFiles(e *ui.Env, word string) (string, error) {
 	return m.Path, err
 }
 
-// FindDraft is findModel for --draft, which can also be mtp, a layer of the model itself.
+// FindDraft is FindModel for --draft, which can also be mtp, a layer of the model itself.
 func FindDraft(e *ui.Env, word string) (string, error) {
 	if word == "" || word == "mtp" {
 		return word, nil

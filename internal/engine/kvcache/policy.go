@@ -40,7 +40,7 @@ type Parts struct {
 	Eviction Eviction
 	// Selector chooses what a query reads; nil: every kept token.
 	Selector Selector
-	// Index is built of a prompt when it has been read; nil: none. Under Reorders its Arrange decides
+	// Index is built when a prompt has been read; nil: none. Under Reorders its Arrange decides
 	// where the prompt's tokens are stored, all of which stay; otherwise they stay in text order.
 	// Under ReplacesKeys it replaces the keys of pages, and a file holds only their values.
 	Index                  PromptIndex

@@ -6,7 +6,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// PromptIndex is what a policy builds of a prompt when it has been read, beyond a choice of rows.
+// PromptIndex is the data that a policy builds of a prompt that has been read, besides a choice of rows.
 // Package squeezed orders the rows by clusters. Package shadowkv replaces keys by factors of low
 // rank. The methods are pure, except for what they do with their arguments.
 type PromptIndex interface {
@@ -117,8 +117,8 @@ func (g Geometry) Moved(piece int) (layer int, heads tensor.Span, ok bool) {
 	return piece / Quarters, tensor.Span{Lo: i * g.KVHeads / Quarters, Hi: (i + 1) * g.KVHeads / Quarters}, piece < g.Layers*Quarters
 }
 
-// Within returns how many of the pieces after the first done ones, all of one kind, fit in most
-// multiplications a head; at least one.
+// Within returns the number of pieces that fit in most multiplications per head, at least one. They
+// are of one kind and follow the first done pieces.
 func (x Clustering) Within(done int, most int64) int {
 	work, left := x.Work, x.Fine-done
 	if left <= 0 {
@@ -130,16 +130,15 @@ func (x Clustering) Within(done int, most int64) int {
 	return int(min(max(1, most/max(1, work)), int64(left)))
 }
 
-// Prepare does one piece before the hand-over, by number, for the heads of the prompt that from
-// holds.
+// Prepare does the piece of that number before the hand-over, for the heads of the prompt in from.
 func (o *Observation) Prepare(from *Store, p *Policy, piece int, run Run) {
 	if o != nil && o.labels != nil {
 		p.Index.Prepare(o, from, piece, run)
 	}
 }
 
-// Index does a piece of the owner's index before Seal, which does all remaining ones: piece number
-// piece of the hand-over of Clustering, for layers whose rows have arrived.
+// Index does one piece of the owner's index, by its number in the hand-over (see Clustering). The rows
+// of its layers must have arrived. Seal does all remaining pieces.
 func (s *Store) Index(piece int, run Run) error {
 	if s.sealed || s.pending == 0 || piece != s.indexed || s.promptIndex == nil {
 		return fmt.Errorf("kvcache: piece %d of an index after %d, of a store that is open: %v", piece, s.indexed, s.pending > 0)

@@ -7,10 +7,10 @@ import (
 )
 
 // undo is the log of one running step of a policy that overwrites slots. Entry h*per+i is the i-th
-// token of the step in table h. Tables of one layout have their old rows in the same blocks: with e
-// counted among them, the row is row e%BlockSlots of block e/BlockSlots, in row form
-// (tensor.KVLayout.SaveRow). So a run of tokens is saved in one copy. Entries are independent:
-// heads may be written concurrently.
+// token of the step in table h. Tables of one layout share blocks of old rows, in row form
+// (tensor.KVLayout.SaveRow). Entry e among the entries of these tables has row e%BlockSlots of block
+// e/BlockSlots. So a run of tokens is saved in one copy. Entries are independent: heads may be
+// written concurrently.
 //
 // It costs one row per head. In return a failed step leaves no trace, and a store can be copied
 // elsewhere or drop rejected tokens without a rebuild.

@@ -26,18 +26,18 @@ type span struct {
 }
 
 // Download computes the digests of the pieces of a weight file from the bytes that a download
-// writes, so that the first Open need not read the file. Its results are only hints: a piece that
-// Download cut otherwise than Open, or did not see, is read.
+// writes, so that the first Open need not read the file. Open reads a piece itself if Download did
+// not see it or cut it differently.
 type Download struct {
-	size  int64
-	head  []byte // the file so far, until its header is complete
-	parse int64  // bytes of head at which the header is parsed next
-	at    int64  // bytes of the file that were cut into pieces
-	spans []span
-	no    int // spans that are complete
-	sum   hash.Hash
-	sums  []byte
-	other bool // not a weight file
+	size       int64
+	head       []byte // the file so far, until its header is complete
+	parse      int64  // bytes of head at which the header is parsed next
+	at         int64  // bytes of the file that were cut into pieces
+	spans      []span
+	done       int // number of complete spans
+	sum        hash.Hash
+	sums       []byte
+	notWeights bool // the file has no header of weights
 }
 
 const (
@@ -53,7 +53,7 @@ func NewDownload(size int64) *Download {
 // Write takes the next bytes of the file. It never fails.
 func (d *Download) Write(p []byte) (int, error) {
 	switch {
-	case d.other:
+	case d.notWeights:
 	case d.spans != nil:
 		d.cut(p)
 	default:
@@ -74,7 +74,7 @@ func (d *Download) readHead() {
 		d.cut(d.head)
 		d.head = nil
 	case err == nil, d.parse == d.size, d.parse >= maxHead:
-		d.other, d.head = true, nil
+		d.notWeights, d.head = true, nil
 	default:
 		d.parse = min(2*d.parse, d.size)
 	}
@@ -82,8 +82,8 @@ func (d *Download) readHead() {
 
 // cut adds bytes to the digests of their pieces.
 func (d *Download) cut(p []byte) {
-	for len(p) > 0 && d.no < len(d.spans) {
-		s := d.spans[d.no]
+	for len(p) > 0 && d.done < len(d.spans) {
+		s := d.spans[d.done]
 		if gap := s.off - d.at; gap > 0 {
 			n := min(gap, int64(len(p)))
 			d.at, p = d.at+n, p[n:]
@@ -95,7 +95,7 @@ func (d *Download) cut(p []byte) {
 		if d.at == s.off+int64(s.n) {
 			d.sums = d.sum.Sum(d.sums)
 			d.sum.Reset()
-			d.no++
+			d.done++
 		}
 	}
 }
@@ -104,7 +104,7 @@ func (d *Download) cut(p []byte) {
 // waits until a later change of the file gives another stamp: 0.05 s, or 2 s on file systems that
 // count seconds.
 func (d *Download) Complete(ctx context.Context, path string) {
-	if d.spans == nil || d.no < len(d.spans) {
+	if d.spans == nil || d.done < len(d.spans) {
 		return
 	}
 	stamp, err := stampAt(path)

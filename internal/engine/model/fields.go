@@ -180,7 +180,7 @@ func (f *fields) Layers(key string, layers int) []int {
 	return out
 }
 
-// only refuses keys that are not in the list, which has a space between two.
+// only refuses keys that are not in known, a list separated by spaces.
 func (f *fields) only(known string) {
 	for _, key := range slices.Sorted(maps.Keys(f.raw)) {
 		if !slices.Contains(strings.Fields(known), key) && f.has(key) {

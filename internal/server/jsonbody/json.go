@@ -109,7 +109,7 @@ func Marshal(v any) ([]byte, error) {
 func MustJSON(v any) json.RawMessage {
 	b, err := json.Marshal(v)
 	if err != nil {
-		panic("api: " + err.Error())
+		panic("jsonbody: " + err.Error())
 	}
 	return b
 }

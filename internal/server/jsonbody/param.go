@@ -71,7 +71,7 @@ func (p *Param) As(kind Kind) *Param {
 			return &p.Any[i]
 		}
 	}
-	panic("api: the parameter " + strconv.Quote(p.Name) + " is read as a kind that its table does not have")
+	panic("jsonbody: the parameter " + strconv.Quote(p.Name) + " is read as a kind that its table does not have")
 }
 
 // Renamed returns the parameter under another name.
@@ -140,7 +140,7 @@ func (t *Table) Has(name string) bool {
 func (t *Table) Of(name string) *Param {
 	at, ok := t.byName[name]
 	if !ok {
-		panic("api: no table of parameters has " + strconv.Quote(name))
+		panic("jsonbody: no table of parameters has " + strconv.Quote(name))
 	}
 	return &t.list[at]
 }

@@ -1,5 +1,5 @@
 // Package kvpolicy is the table of cache policies. A policy that needs one page is a file here; those
-// with an index of their own are packages beside this one.
+// with an index of their own are packages next to this one.
 package kvpolicy
 
 import (

@@ -9,10 +9,10 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// A cache that moves takes along, for each head, the landmarks of the replaced rows, its factors, and
-// the numbers of the exact chunks, padded with -1.
+// PlaneIndex of a head: the landmarks of the replaced rows, the factors, and the numbers of the exact
+// chunks, int32, padded with -1.
 
-// memory is the memory of these, except for the numbers.
+// memory returns the memory of the landmarks and the factors.
 func (f *factored) memory(layer, head int) [][]byte {
 	_, covers := f.Index(f.l)
 	n := (f.blocks*tensor.BlockSlots + covers - 1) / covers

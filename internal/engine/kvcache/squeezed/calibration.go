@@ -184,8 +184,9 @@ func (h *headShares) group(b *built, means []float32, groups []int32, size func(
 	return coarse, order
 }
 
-// shares are the shares of the centroids in runs by the calibrating queries: the mean over the
-// queries of each query head, the largest over the heads, times the number of queries.
+// shares returns the share of attention that the calibrating queries give to each centroid in runs.
+// It averages over the queries of each query head, takes the largest value of the heads, and
+// multiplies it by the number of queries.
 func (b *built) shares(h *headShares, runs []int32) []float32 {
 	s := scratches.Get().(*tensor.AttnScratch)
 	defer scratches.Put(s)
@@ -226,8 +227,8 @@ func (b *built) thresholds() {
 	}
 }
 
-// quantile is the quantile of the shares that of returns for each head, with the index of the first
-// centroid that has one.
+// quantile returns the quantile of the shares of all heads. For one head, of returns the shares of
+// successive centroids and the index of the first of these.
 func (k *calibration) quantile(thousandths int, of func(h *headShares) (first int, shares []float32)) float32 {
 	var all []weighted
 	for i := range k.heads {
@@ -268,7 +269,7 @@ func (h *headShares) weighted(all []weighted, first int, shares []float32) []wei
 	return all
 }
 
-// quantile is the lowest share that is not below those of that many thousandths of the keys.
+// quantile returns the lowest share that is not below the shares of that many thousandths of the keys.
 func quantile(all []weighted, thousandths int) float32 {
 	slices.SortFunc(all, func(a, b weighted) int {
 		switch x, y := topk.Ordered(a.share), topk.Ordered(b.share); {
@@ -281,7 +282,7 @@ func quantile(all []weighted, thousandths int) float32 {
 	})
 	total, below := 0, 0
 	if thousandths == 0 {
-		return 0 // all are read
+		return 0 // every key is read
 	}
 	for _, w := range all {
 		total += w.keys

@@ -7,10 +7,10 @@ import (
 	"slices"
 )
 
-// With the rows of a head moves, little endian: the threshold of fine and that of coarse centroids,
-// float32, which the hand-over leaves zero; with two levels, for each cluster in the order of slots
-// its coarse cluster, counted from 1, uint32, padded with zeros. Seal computes the rest from the
-// rows.
+// PlaneIndex of a head, little endian: the threshold of fine centroids and that of coarse centroids,
+// float32. The hand-over leaves both zero. With two levels, the number of the coarse cluster of each
+// cluster follows, in the order of slots: uint32, counted from 1, padded with zeros. Seal computes
+// the rest from the rows.
 
 // boundBytes is the size of two thresholds.
 const boundBytes = 8
