@@ -9,8 +9,8 @@ import (
 )
 
 // Recurrent is the shape of the layers that have a recurrent state instead of keys and values: the
-// gated delta rule after a causal convolution, see docs/decisions/recurrent-state.md. The zero
-// value means that a model has none.
+// gated delta rule after a causal convolution. The zero value means that a model has none. See
+// docs/decisions/recurrent-state.md.
 type Recurrent struct {
 	Layers     int
 	KeyHeads   int
@@ -26,7 +26,7 @@ func (r Recurrent) Group() int { return r.ValueHeads / r.KeyHeads }
 // Channels is the number of inputs of the convolution for one key head: q, k, and v of its group.
 func (r Recurrent) Channels() int { return 2*r.KeyDim + r.Group()*r.ValueDim }
 
-// HeadsOf returns the key heads that KV heads h of n stand for.
+// HeadsOf returns the key heads that a socket with KV heads h of n has.
 func (r Recurrent) HeadsOf(h tensor.Span, n int) tensor.Span {
 	return tensor.Span{Lo: h.Lo * r.KeyHeads / n, Hi: h.Hi * r.KeyHeads / n}
 }
@@ -79,9 +79,9 @@ var errStates = errors.New("kvcache: a recurrent state exists after the newest t
 // State is the recurrent state of the key heads of one KV head of one layer.
 //
 // A prompt's tokens advance it in place. In decode a step may be repeated or rolled back, so a
-// decoded token leaves a record: its convolution input, its key, and for each value head its update
-// vector and its decay. A record is applied when its token counts: by the next step, or by Commit if
-// several tokens count. So a rollback only forgets records.
+// decoded token leaves a record. A record has the token's convolution input, its key, and the update
+// vector and decay of each value head. It is applied when its token counts: by the next step, or by
+// Commit if several tokens count. So a rollback only drops records.
 //
 // Different key heads may be computed concurrently.
 type State struct {
@@ -107,7 +107,7 @@ func (s *State) Prompt(pos int) error {
 // Committed is the number of tokens that count. Records are of later ones.
 func (s *State) Committed() int { return s.store.tokens }
 
-// Advanced notes that all key heads have been advanced to a number of tokens.
+// Advanced records that all key heads have been advanced to a number of tokens.
 func (s *State) Advanced(tokens int) { s.applied = tokens }
 
 // Matrix returns the state (KeyDim, ValueDim) of value head v of a key head's group.

@@ -9,9 +9,9 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// RowBlock names cache rows that move: some planes of a rectangle of layers, KV heads and slots. It
-// is the only form in which rows leave a cache: hand-over, replica, block of the prefix cache
-// (memory, file or another socket), pages of a running sequence in a file.
+// RowBlock names cache rows that move: some planes of a rectangle of layers, KV heads and slots. Rows
+// leave a cache in no other form. The hand-over, replicas, blocks of the prefix cache (in memory, in
+// a file, on another socket) and the pages of a running sequence in a file all use it.
 //
 // On the wire, little endian:
 //
@@ -66,8 +66,8 @@ type RowShaper interface {
 	RowShape(layer, head int, plane Plane) RowShape
 }
 
-// RowSource is a cache from which rows can be read, wherever its memory is: a Store, a Segment, a
-// Selection of a prompt, or the cache of a device.
+// RowSource is a cache from which rows can be read: a Store, a Segment, a Selection of a prompt, or
+// the cache of a device.
 type RowSource interface {
 	RowShaper
 	// ReadRows appends the body of a block to dst.

@@ -15,8 +15,8 @@ type Rotation struct {
 	Amplitude float32   // factor of cosine and sine of pairs that rotate; 0 counts as 1
 }
 
-// Rotations are those from which layers choose, see RopeOf: the model's; that of layers with a
-// window, if they have one of their own; and one that changes nothing, if some layers need it.
+// Rotations are those from which layers choose, see RopeOf. The first is the model's. The rotation of
+// layers with a window follows if it differs, then one that changes nothing if some layers need it.
 func (c *Config) Rotations() []Rotation {
 	all := []Rotation{{c.InvFreq(), float32(c.Rope.Amplitude)}}
 	if c.LocalRope.Theta != 0 {

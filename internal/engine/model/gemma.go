@@ -3,8 +3,8 @@ package model
 import "github.com/shoal-llm/shoal/internal/engine/tensor"
 
 // Gemma (Gemma Team, arXiv 2403.08295). Differences from llama.go: the embedding is scaled by
-// sqrt(hidden), rounded as it is stored; every norm multiplies by 1 + its weight; the FFN's gate is
-// GELU in its tanh form.
+// sqrt(hidden), rounded to the type of the embedding. Every norm multiplies by 1 + its weight. The
+// FFN's gate is GELU in its tanh form.
 func init() {
 	register(architecture{
 		Name: "GemmaForCausalLM",

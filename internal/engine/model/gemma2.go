@@ -1,9 +1,8 @@
 package model
 
-// Gemma 2 (Gemma Team, arXiv 2408.00118). Differences from gemma.go: norms before and after
-// attention and FFN, named as in gemma3.go; scores scaled by 1/sqrt(query_pre_attn_scalar) and
-// capped, c tanh(score/c); logits capped; a sliding window in every second layer, the first
-// included.
+// Gemma 2 (Gemma Team, arXiv 2408.00118). Differences from gemma.go: attention and FFN have norms
+// before and after them, named as in gemma3.go. Scores are scaled by 1/sqrt(query_pre_attn_scalar) and
+// capped: c tanh(score/c). Logits are capped too. Layers 0, 2, 4, ... have a sliding window.
 func init() {
 	register(architecture{
 		Name: "Gemma2ForCausalLM",

@@ -1,9 +1,9 @@
 package model
 
 // GLM-4.5, 4.6 and 4.7 (Z.ai, arXiv 2508.06471). Differences from llama.go: the first half of a head
-// rotates; attention_bias puts a bias on query, key and value; with use_qk_norm every head of
-// queries and keys is normalised before rotation; and the later layers have DeepSeek V3's experts
-// (deepseek.go, moe.go). Layers after the last predict further tokens and are not read.
+// rotates. attention_bias puts a bias on query, key and value. With use_qk_norm every head of queries
+// and keys is normalised before rotation. The later layers have DeepSeek V3's experts (deepseek.go,
+// moe.go). Further layers, for multi-token prediction, are not read.
 func init() {
 	register(architecture{
 		Name: "Glm4MoeForCausalLM",

@@ -22,8 +22,9 @@ func init() {
 	})
 }
 
-// The variant with experts has them in every layer, besides a shared one: y = sigmoid(SharedFactor h)
-// Shared(h) + the sum over the chosen experts of moe.go, whose weights are divided by their sum.
+// In the variant with experts, every layer has routed experts and a shared one. It computes
+// y = sigmoid(SharedFactor h) Shared(h) + the sum over the chosen experts of moe.go, whose weights are
+// divided by their sum.
 func init() {
 	register(architecture{
 		Name: "Qwen3_5MoeForCausalLM",

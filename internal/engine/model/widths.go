@@ -29,8 +29,8 @@ func (c *Config) FFNOf(layer int) int {
 	return c.FFN
 }
 
-// KVUnits is the number of equal runs of KV heads that nodes divide in prefill, in every layer
-// alike: the greatest common divisor of the numbers of heads.
+// KVUnits is the greatest common divisor of the layers' numbers of KV heads. In prefill, nodes divide
+// the KV heads of every layer as this number of equal runs.
 func (c *Config) KVUnits() int { return gcd(c.KVHeads, c.globalKV().Heads) }
 
 // UnitDim is the greatest common divisor of the widths of heads.
@@ -46,9 +46,9 @@ func gcd(a, b int) int {
 // borrows reports whether a layer reads the cache of an earlier one of its kind.
 func (c *Config) borrows(layer int) bool { return c.OwnKV > 0 && layer >= c.OwnKV }
 
-// KVOwner is the layer whose keys and values a layer reads: itself, or the last of the first OwnKV
-// layers that has a window if this one has, and none if it has none. It is -1 if there is no such
-// layer.
+// KVOwner is the layer whose keys and values a layer reads. A layer after the first OwnKV reads those
+// of the last of them that is of its kind: with a window, or without. It is -1 if none is. Any other
+// layer reads its own.
 func (c *Config) KVOwner(layer int) int {
 	if !c.borrows(layer) {
 		return layer

@@ -1,5 +1,5 @@
-// Package shadowkv is the policy ShadowKV: it reads few chunks of the keys, chosen by landmarks, and
-// can keep the keys as factors of low rank.
+// Package shadowkv is the policy ShadowKV. It chooses by landmarks the few chunks of keys that a step
+// reads, and can store keys as factors of low rank.
 package shadowkv
 
 import (

@@ -1,4 +1,4 @@
-// Package squeezed is the policy Squeezed Attention: it orders the rows of a prompt by clusters of
+// Package squeezed is the policy Squeezed Attention. It orders the rows of a prompt by clusters of
 // their keys, and reads the clusters that a query attends to.
 package squeezed
 
