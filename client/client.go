@@ -108,7 +108,7 @@ func (c *Client) do(ctx context.Context, method, path string, header http.Header
 		}
 	}
 	repeatable := method == http.MethodGet || header.Get("Idempotency-Key") != ""
-	for began, told := time.Now(), false; ; {
+	for began, notified := time.Now(), false; ; {
 		resp, err := c.once(ctx, method, path, header, text)
 		var refused *Error
 		var nobody *Unreachable
@@ -122,10 +122,10 @@ func (c *Client) do(ctx context.Context, method, path string, header http.Header
 		if pause == 0 || time.Since(began)+pause > c.Patience {
 			return resp, err
 		}
-		if !told && c.Waiting != nil {
+		if !notified && c.Waiting != nil {
 			c.Waiting(err)
 		}
-		told = true
+		notified = true
 		select {
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)

@@ -79,7 +79,7 @@ func New(ctx context.Context, cfg LocalConfig) (_ *Local, err error) {
 		return nil, fmt.Errorf("cluster: %d sockets, %d bytes of cache, %d threads: want 1 to 256 sockets and nothing negative", cfg.Sockets, cfg.KVBudget, cfg.Threads)
 	}
 	if cfg.Shares != nil && len(cfg.Shares) != cfg.Sockets {
-		return nil, fmt.Errorf("cluster: %d shares for %d sockets", len(cfg.Shares), cfg.Sockets)
+		return nil, fmt.Errorf("cluster: %d shares for %d sockets: give one share per socket", len(cfg.Shares), cfg.Sockets)
 	}
 	ck, err := model.OpenSwiftKV(cfg.Serve.Model, cfg.Serve.SwiftKV)
 	if err != nil {

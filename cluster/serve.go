@@ -46,7 +46,7 @@ func Check(s ServeConfig, a APIConfig, caches int64) (ServeConfig, error) {
 		return s, err
 	}
 	if least := kvcache.ResidentBytes(geometry, 1, 1, policy); caches < least {
-		return s, fmt.Errorf("cluster: %s %d: the caches of the shortest request take %d bytes of a node", options.Name("kv-memory"), caches, least)
+		return s, fmt.Errorf("cluster: %s %d: the caches of the shortest request take %d bytes of a node: set at least that", options.Name("kv-memory"), caches, least)
 	}
 	if a.ToolParser != "" && !slices.Contains(toolcall.Families, toolcall.Family(a.ToolParser)) {
 		return s, fmt.Errorf("cluster: %s %q: known are %v", options.Name("tool-parser"), a.ToolParser, toolcall.Families)

@@ -91,7 +91,7 @@ func (a *attention) init(b *Processor) {
 func (w *Weights) attend(index int, b *Processor) {
 	a := &b.attention
 	a.w, a.index, a.caches = w, index, b.Dims.caches()
-	b.roomLent(w)
+	b.growLent(w)
 	a.entries, a.prompts, a.writes, a.reads = a.entries[:0], a.prompts[:0], a.writes[:0], a.reads[:0]
 	for i := range b.batch.Segments {
 		s := &b.batch.Segments[i]

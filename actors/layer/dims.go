@@ -87,8 +87,8 @@ func (d Dims) of(i int) Dims {
 // kinds is the number of different widths.
 func (d Dims) kinds() int { return max(1, len(d.Widths)) }
 
-// most is the largest result of f for the widths of any layer.
-func (d Dims) most(f func(Dims) int) (n int) {
+// maxOver returns the largest result of f over the widths of all layers.
+func (d Dims) maxOver(f func(Dims) int) (n int) {
 	for i := range d.kinds() {
 		n = max(n, f(d.of(i)))
 	}

@@ -59,8 +59,8 @@ func NewProcessor(d Dims, maxRows int, layout tensor.KVLayout, pool *tensor.Pool
 	b := &Processor{
 		Dims: d, maxRows: maxRows, Layout: layout, Pool: pool,
 		X: make([]float32, maxRows*d.Hidden), Norm: make([]float32, maxRows*d.Hidden), Y: make([]float32, maxRows*d.Hidden),
-		QKV: make([]float32, maxRows*d.most(Dims.qkvWidth)), Attn: make([]float32, maxRows*d.most(Dims.attnCols)),
-		Gate: make([]float32, maxRows*d.most(Dims.gateWidth)), Up: make([]float32, maxRows*d.most(Dims.gateWidth)),
+		QKV: make([]float32, maxRows*d.maxOver(Dims.qkvWidth)), Attn: make([]float32, maxRows*d.maxOver(Dims.attnCols)),
+		Gate: make([]float32, maxRows*d.maxOver(Dims.gateWidth)), Up: make([]float32, maxRows*d.maxOver(Dims.gateWidth)),
 	}
 	for i := range d.Widths {
 		b.widths = append(b.widths, d.of(i))
@@ -72,7 +72,7 @@ func NewProcessor(d Dims, maxRows int, layout tensor.KVLayout, pool *tensor.Pool
 		b.squares = make([]float32, maxRows*(d.Heads+d.KVHeads))
 	}
 	for range max(1, d.Ropes) {
-		n := maxRows * d.most(Dims.ropeHalf)
+		n := maxRows * d.maxOver(Dims.ropeHalf)
 		b.Cos, b.Sin = append(b.Cos, make([]float32, n)), append(b.Sin, make([]float32, n))
 	}
 	h := d.Hidden
@@ -126,7 +126,7 @@ func (b *Processor) Begin(batch *Batch, rotations []*Rotation) {
 		}
 	}
 	if b.batch.step.quantized {
-		b.roomQuantized()
+		b.growQuantized()
 	}
 }
 

@@ -64,9 +64,9 @@ func (b *Batch) quantizable() (activations, owned bool) {
 	return activations, activations && owned
 }
 
-func (b *Processor) roomQuantized() {
+func (b *Processor) growQuantized() {
 	d, q, rows := &b.Dims, &b.quantized, b.maxRows
-	q.norm, q.mid = growF(q.norm, rows*quantizedFloats(d.Hidden)), growF(q.mid, rows*quantizedFloats(d.most(func(d Dims) int { return max(d.attnCols(), d.FFN) })))
+	q.norm, q.mid = growF(q.norm, rows*quantizedFloats(d.Hidden)), growF(q.mid, rows*quantizedFloats(d.maxOver(func(d Dims) int { return max(d.attnCols(), d.FFN) })))
 	if q.row != nil {
 		return
 	}

@@ -112,12 +112,12 @@ func (b *Processor) Compact(rows []topology.Range) {
 		to += r.Len()
 	}
 	if b.batch.step.quantized {
-		b.roomQuantized()
+		b.growQuantized()
 	}
 }
 
-// roomKV allocates the keys and values of a step.
-func (b *Processor) roomKV() { b.KV = growF(b.KV, b.batch.T*b.batch.kvWidth()) }
+// growKV allocates the keys and values of a step.
+func (b *Processor) growKV() { b.KV = growF(b.KV, b.batch.T*b.batch.kvWidth()) }
 
 func (b *Batch) kvWidth() int           { return stride(b.caches * 2 * b.Dims.kCols()) }
 func (b *Batch) kvColumn(cache int) int { return cache * 2 * b.Dims.kCols() }
@@ -182,7 +182,7 @@ func (a *attention) putRows(t attendTask, kv []float32, ld int) {
 }
 
 func (w *Weights) projectKV(b *Processor) {
-	b.roomKV()
+	b.growKV()
 	me, cols := b.batch.Place.Slices[b.batch.Rank], b.batch.ownParts(b.batch.Rank)
 	for i := range w.SwiftKV.Caches {
 		c := &w.SwiftKV.Caches[i]
@@ -193,7 +193,7 @@ func (w *Weights) projectKV(b *Processor) {
 }
 
 func (w *Weights) projectOwnKV(b *Processor) {
-	b.roomKV()
+	b.growKV()
 	n := b.Dims.kCols()
 	h := b.batch.headParts(b.batch.Place.Slices[b.batch.Rank].KVHeads)
 	heads := panelRows(h[1].Lo-b.Dims.qCols(), h[1].Hi-b.Dims.qCols(), n)

@@ -41,8 +41,8 @@ func (a *attention) lend(t attendTask) {
 	}
 }
 
-// roomLent allocates the rows that lend keeps.
-func (b *Processor) roomLent(w *Weights) {
+// growLent allocates the rows that lend keeps.
+func (b *Processor) growLent(w *Weights) {
 	if w.Lends {
 		for len(b.lent) <= w.Lent {
 			b.lent = append(b.lent, nil)

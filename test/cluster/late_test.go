@@ -97,7 +97,7 @@ func TestChaosLate(t *testing.T) {
 }
 
 // TestFencingMutationIsCaught: the same run with nodes that do not compare epochs (-tags unfenced,
-// actors/socket/fence_mutation.go) violates I4.
+// actors/socket/machine/fence_mutation.go) violates I4.
 func TestFencingMutationIsCaught(t *testing.T) {
 	testlevel.NeedLong(t)
 	if testing.Short() {

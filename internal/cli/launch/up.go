@@ -111,7 +111,7 @@ func (c *Up) Check() error {
 		return err
 	}
 	if len(c.Share) > 0 && len(c.Share) != c.Nodes {
-		return fmt.Errorf("--share has %d shares for %d nodes", len(c.Share), c.Nodes)
+		return fmt.Errorf("--share has %d shares for %d nodes: give one share per node", len(c.Share), c.Nodes)
 	}
 	return c.listenFlags.check()
 }

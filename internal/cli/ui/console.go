@@ -49,7 +49,7 @@ func ShowStatus(w io.Writer, text string) {
 
 const clearLine = "\r\x1b[K"
 
-// ShowBars starts an area for progress bars on a terminal. hideBars removes it after every bar
+// ShowBars starts an area for progress bars on a terminal. HideBars removes it after every bar
 // has ended.
 func ShowBars(w io.Writer) *mpb.Progress {
 	c, ok := w.(*Console)

@@ -8,7 +8,7 @@ import (
 
 // WatchKeys switches a terminal to raw mode and calls pressed with each key. stop restores the
 // mode. In raw mode Ctrl-C is a key and not a signal, and output needs \r\n. If in is not a
-// terminal, watchKeys does nothing and live is false.
+// terminal, WatchKeys does nothing and live is false.
 func WatchKeys(in any, pressed func(key byte)) (stop func(), live bool) {
 	f, ok := in.(*os.File)
 	if !ok || !IsTerminal(f) {

@@ -35,7 +35,7 @@ func (s *Store) adopts(t *table, prompt int) bool {
 	return t.rule.KeepsAll() && (s.policy.Shares(s.g, prompt) || !t.rule.Shares(s.g, prompt))
 }
 
-// OpenMoved is Open for a sequence that another owner exports layer by layer with ExportLayer.
+// OpenMoved is Open for a sequence whose rows another owner sends layer by layer as LayerBlocks.
 func (s *Store) OpenMoved(prompt, tokens int) error {
 	if s.sealed || s.pending > 0 || prompt < 1 || tokens < prompt {
 		return fmt.Errorf("kvcache: OpenMoved of a store that is in use, or with a prompt of %d and %d tokens", prompt, tokens)

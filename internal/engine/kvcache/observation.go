@@ -25,8 +25,8 @@ type Statistics struct {
 	votes []float32
 	voted int
 
-	// Labels are the numbers of the tokens that PromptIndex.Prepare has written, [Prompt], and Prepared
-	// is what it has kept in the observation; nil: nothing was prepared.
+	// Labels are the numbers that PromptIndex.Prepare has given to the tokens, [Prompt]. Prepared is the
+	// state that it has stored in the observation. nil: nothing was prepared.
 	Labels   []int32
 	Prepared any
 

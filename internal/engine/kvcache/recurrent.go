@@ -42,16 +42,16 @@ func (r Recurrent) recordFloats() int {
 	return r.Channels() + r.KeyDim + r.Group()*(r.ValueDim+1)
 }
 
-// most is the largest number of key heads of a KV head.
-func (g Geometry) most() int { return (g.Recurrent.KeyHeads + g.KVHeads - 1) / g.KVHeads }
+// maxKeyHeads is the largest number of key heads of a KV head.
+func (g Geometry) maxKeyHeads() int { return (g.Recurrent.KeyHeads + g.KVHeads - 1) / g.KVHeads }
 
 // stateBlock is the size in bytes of the arena block of one KV head of a recurrent layer.
-func (g Geometry) stateBlock() int { return wholeLines(4 * g.most() * g.Recurrent.headFloats()) }
+func (g Geometry) stateBlock() int { return wholeLines(4 * g.maxKeyHeads() * g.Recurrent.headFloats()) }
 
 // recordBlock is the size in bytes of the arena block of one token's records, of all recurrent layers
 // and a number of KV heads.
 func (g Geometry) recordBlock(heads int) int {
-	return wholeLines(4 * g.Recurrent.Layers * heads * g.most() * g.Recurrent.recordFloats())
+	return wholeLines(4 * g.Recurrent.Layers * heads * g.maxKeyHeads() * g.Recurrent.recordFloats())
 }
 
 func wholeLines(bytes int) int { return (bytes + blockAlign - 1) / blockAlign * blockAlign }
@@ -146,7 +146,7 @@ func (s *State) record(head, slot int) Record {
 		panic(fmt.Sprintf("kvcache: record %d of a recurrent state, room for %d", slot, len(s.store.records)))
 	}
 	n := s.r.recordFloats()
-	x := floatsOf(s.store.records[slot])[s.index*s.store.g.most()*n+(head-s.heads.Lo)*n:][:n]
+	x := floatsOf(s.store.records[slot])[s.index*s.store.g.maxKeyHeads()*n+(head-s.heads.Lo)*n:][:n]
 	c, k, g := s.r.Channels(), s.r.KeyDim, s.r.Group()
 	return Record{Input: x[:c], Key: x[c : c+k], Decay: x[c+k : c+k+g], rest: x[c+k+g:]}
 }
@@ -255,7 +255,7 @@ func (s *State) moved() []byte { return floatBytes(s.data[:s.heads.Len()*s.r.hea
 // recordOf is the records of all key heads in a slot.
 func (s *State) recordOf(slot int) []byte {
 	n := s.r.recordFloats()
-	return floatBytes(floatsOf(s.store.records[slot])[s.index*s.store.g.most()*n:][:s.heads.Len()*n])
+	return floatBytes(floatsOf(s.store.records[slot])[s.index*s.store.g.maxKeyHeads()*n:][:s.heads.Len()*n])
 }
 
 // floatBytes views float32 as bytes on the wire. Every supported host is little-endian.

@@ -63,7 +63,7 @@ func Roles(list []json.RawMessage) []string {
 		var m struct {
 			Role string `json:"role"`
 		}
-		_ = jsonbody.Unmarshal(raw, &m) // turnReader refuses a message that does not decode
+		_ = jsonbody.Unmarshal(raw, &m) // TurnReader refuses a message that does not decode
 		out[i] = m.Role
 	}
 	return out

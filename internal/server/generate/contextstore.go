@@ -53,7 +53,7 @@ func (s *Service) KeepContexts(store ContextStore) {
 			x.cancel()
 			continue
 		}
-		go s.hold(x, func(err error) { // ends as in makeContext
+		go s.hold(x, func(err error) { // ends as in MakeContext
 			if err != nil && x.held.Err() == nil {
 				s.Log.Warn("generate: a context of the store is not read yet", "name", x.Name, "error", err)
 			}

@@ -115,7 +115,7 @@ func (s *Store) take() error {
 		s.dir, s.lock = dir, f
 		return nil
 	}
-	return fmt.Errorf("tier: "+options.Name("prefix-disk")+" %s: %d processes use it", s.root, folders)
+	return fmt.Errorf("tier: "+options.Name("prefix-disk")+" %s: %d processes use it: give this one another folder", s.root, folders)
 }
 
 // Close releases the folder for the next process. Its files stay.

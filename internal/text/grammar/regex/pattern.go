@@ -458,7 +458,7 @@ func (p *Parser) Escaped() rune {
 	return c
 }
 
-// Set parses the rest of a class after its bracket.
+// set parses the rest of a class after its bracket.
 func (p *Parser) set() Runes {
 	not := p.Eat("^")
 	var out Runes

@@ -37,7 +37,7 @@ const (
 type regexNode struct {
 	kind     rkind
 	nullable bool
-	plain    bool // made without and, not, mod: not empty unless it is rEmpty
+	plain    bool // made without And, Not and remainders: not empty unless it is Empty
 	a, b     ID
 	lo, hi   int32
 	lit      string
@@ -383,7 +383,7 @@ func (x *Store) PartitionOf(r ID) int32 {
 	return p
 }
 
-// Partition numbers classes in the order of their bytes.
+// partition numbers classes in the order of their bytes.
 func (x *Store) partition(c [256]uint8) int32 {
 	var to [256]int16
 	p := &Partition{}
@@ -448,10 +448,10 @@ func (x *Store) Budget(n int) { x.fuel = x.asked + n }
 // Spent returns the number of derivatives so far.
 func (x *Store) Spent() int { return x.asked }
 
-// Classes returns the classes of the bytes that may follow, by the result of partitionOf or refine.
+// Classes returns the classes of the bytes that may follow, by the result of PartitionOf or Refine.
 func (x *Store) Classes(p int32) *Partition { return x.parts[p] }
 
-// Step returns the state after one byte; rEmpty if no string continues this way.
+// Step returns the state after one byte; Empty if no string continues this way.
 func (x *Store) Step(r ID, b byte) ID {
 	if r == Empty || r == Epsilon {
 		return Empty

@@ -117,7 +117,7 @@ func (m *Meter) Key(v Value) DictKey {
 	return DictKey{}
 }
 
-// Hashable reports whether key accepts v.
+// Hashable reports whether Key accepts v.
 func (m *Meter) Hashable(v Value) bool {
 	m.Enter()
 	defer m.Leave()
