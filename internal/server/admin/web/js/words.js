@@ -9,10 +9,10 @@ const titles = {
 
 export const title = e => (titles[e.kind] || e.kind.replaceAll("_", " ")).replace("$ is here", e.node?.includes(",") ? "$ are here" : "$ is here").replace("$", e.node || "A node");
 
-/** grave events are told on every page. */
+/** grave reports whether an event is shown on every page. */
 export const grave = e => Boolean(e.cost) || ["node_lost", "node_fenced", "node_refused"].includes(e.kind);
 
-/** trouble tells what nobody asked for. */
+/** trouble reports whether an event has an unintended cause. */
 export const trouble = e => ["node_lost", "node_fenced", "node_refused", "step_failed", "lease_lost"].includes(e.kind);
 
 /** outcome is the cost of an end in one sentence. */
