@@ -89,7 +89,7 @@ bench-issue3: ## one table: the shares of this machine's limits that decode and 
 	go test -run '^$$' -bench Ratios -benchtime 1x -timeout 1h ./internal/bench
 
 .PHONY: bench-cache
-bench-cache: ## what keeping the cache costs: in place (EQUIP) beside the published forms (2 minutes, alone)
+bench-cache: ## what keeping the cache costs: in place (EQUIP) compared with the published forms (2 minutes, alone)
 	go test -run '^$$' -bench Cache -benchtime 1x ./internal/bench
 
 .PHONY: clients
@@ -101,13 +101,13 @@ maskbench: ## MaskBench's schemas: SCHEMAS=jsonschemabench/maskbench/data TOKENI
 	go test -count 1 -v -timeout 3h -run MaskBench ./internal/bench -schemas $(abspath $(SCHEMAS)) $(if $(TOKENIZER),-tokenizer $(abspath $(TOKENIZER))) $(ARGS)
 
 .PHONY: bench-peers
-bench-peers: ## beside other programs: IK=, LLAMA=, BENCH=, DLLAMA= their binaries, PAIRS='--only 1B' (internal/bench/peers/README.md)
+bench-peers: ## Shoal compared with other programs: IK=, LLAMA=, BENCH=, DLLAMA= their binaries, PAIRS='--only 1B' (internal/bench/peers/README.md)
 	go build -o bin/ ./cmd/shoal
 	python3 internal/bench/peers/models.py bin/peers $(MODELS)
 	python3 internal/bench/peers/pairs.py --shoal bin/shoal --models bin/peers $(if $(IK),--ik $(IK)) $(if $(LLAMA),--llama $(LLAMA)) $(if $(BENCH),--bench $(BENCH)) $(if $(DLLAMA),--dllama $(DLLAMA)) $(PAIRS)
 
 .PHONY: bench-versions
-bench-versions: ## this tree beside OLD=bin/shoal-old, in turn: decode, prefill, nodes (30 minutes, alone)
+bench-versions: ## this tree compared with OLD=bin/shoal-old, in turn: decode, prefill, nodes (30 minutes, alone)
 	go build -o bin/ ./cmd/shoal
 	python3 internal/bench/peers/versions.py $(OLD) bin/shoal
 
@@ -138,7 +138,7 @@ samebits: ## the same-bits tests in full: every node count, mapping, chunk, shar
 	SHOAL_E2E=full go test -count 1 -v -timeout 90m -run 'SameBits|Goldens' ./test/cluster
 
 .PHONY: answers
-answers: ## answers of every policy, architecture and type, to the bit, beside those recorded (1 to 3 minutes)
+answers: ## answers of every policy, architecture and type, compared bit by bit with those recorded (1 to 3 minutes)
 	go test -count 1 -timeout 30m -v ./test/answers -only .
 
 .PHONY: mixed

@@ -15,9 +15,9 @@ import (
 	"github.com/shoal-llm/shoal/internal/tracing"
 )
 
-// This file is the table of options of a cluster. A field with a help text is a row: the command
-// line makes the flag, the YAML key, the environment variable, the reference page and the settings
-// of child processes of its tags, which internal/options describes. A Go program sets the field.
+// This file is the table of options of a cluster. A field with a help text is a row. From its tags,
+// which internal/options describes, the command line makes the flag, the YAML key, the environment
+// variable, the reference page and the settings of child processes. A Go program sets the field.
 
 // ServeConfig configures what a cluster serves and how it schedules. Model is required.
 type ServeConfig struct {

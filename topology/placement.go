@@ -50,9 +50,8 @@ type Shape struct {
 	// cache, for latent attention (MLA). KVHeads then counts equal runs of query heads, the grain
 	// in which sockets divide them. 0: the model has KV heads.
 	Latent int
-	// Attention is the number of elements of a layer's projections, as the mean over layers, if they
-	// differ; 0: those of the heads above, which are then the grain in which sockets divide them. Only
-	// the planner uses it.
+	// Attention is the mean number of elements of a layer's projections, for models whose layers
+	// differ. 0: it follows from the heads above. Only the planner uses it.
 	Attention int
 	// FFNUnits is the number of units of the FFN axis in a contraction.
 	FFNUnits int

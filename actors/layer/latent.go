@@ -239,9 +239,9 @@ func (l *Latent) attend(index int, b *Processor) {
 	}
 }
 
-// plan lists the tasks of a round and reports whether another round follows. The first round has
-// all rows, except those of decode segments that must be written, viewed and observed one at a time
-// (Cache.BatchedDecode): those take one round per row.
+// plan lists the tasks of a round and reports whether another round follows. Rows of decode segments
+// that must be written, viewed and observed one at a time (Cache.BatchedDecode) take one round each.
+// The first round has all other rows.
 func (a *latentAttention) plan(round int) (more bool) {
 	b, d := a.b, a.b.Dims
 	a.writes, a.reads, a.observations = a.writes[:0], a.reads[:0], a.observations[:0]

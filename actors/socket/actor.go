@@ -1,6 +1,5 @@
-// Package socket is one rank of the tensor-parallel group: an actor that owns a
-// slice of every weight matrix and one partition of the KV cache, and carries
-// out the steps that the coordinator plans.
+// Package socket is one rank of the tensor-parallel group: an actor that owns a slice of every weight
+// matrix and one partition of the KV cache. It carries out the steps that the coordinator plans.
 package socket
 
 import (

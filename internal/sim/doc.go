@@ -1,10 +1,12 @@
 // Package sim runs a whole cluster in one goroutine under virtual time. A seed determines the
 // schedule.
 //
-// All decisions are made by the real code: the batcher's State, the placement Authority and its
-// Fence, the rules that find stragglers (Stall, LoadStall, StragglerDetector), the Lease over
-// which coordinators compete, each socket's Machine, the collective state machines, a job's State, Journal, Writing
-// and Progress, the cost functions and slot rules of package kvcache.
+// The real code makes all decisions:
+//   - the batcher's State, each socket's Machine and the collective state machines
+//   - the placement Authority, its Fence, and the Lease over which coordinators compete
+//   - the rules that find stragglers: Stall, LoadStall, StragglerDetector
+//   - a job's State, Journal, Writing and Progress
+//   - the cost functions and slot rules of package kvcache
 //
 // Everything that acts is modelled: a socket's effects on caches of cells (stores_test.go), its
 // steps (step_test.go, moves_test.go), the shells of package cluster and actors/socket
@@ -23,8 +25,8 @@
 // check_test.go holds the guarantees: nothing accepted is lost; streams have no gaps and no
 // repetitions and equal the undisturbed run; a message of a stale epoch changes nothing; memory
 // stays below the budget; epochs only rise; everything ends exactly once, within a bounded time
-// after the last fault. blame_test.go knows which node truly hangs or is slow: such a node is
-// fenced in time, no other node is, none is when all hang alike, and a node that works again takes
+// after the last fault. blame_test.go knows which node truly hangs or is slow. Such a node is
+// fenced in time, and no other node is. None is when all hang alike. A node that works again takes
 // part again. audit_test.go reads the store at the end: every job that a client knows has ended
 // once there, by attempts in order, each written by the coordinator that started it, and it holds
 // what its client has seen.

@@ -14,8 +14,8 @@ import (
 
 // fetcher fetches cache rows of completed sequences from their owners, while steps run. Each
 // socket fetches the rows of its own heads, piece by piece. After each piece it pauses for as long
-// as the piece took, so that these transfers use at most half of the bandwidth: no request waits
-// for them. Lost pieces are requested again until the deadline.
+// as the piece took, so that these transfers use at most half of the bandwidth. No request waits for
+// them. Lost pieces are requested again until the deadline.
 type fetcher struct {
 	*background
 	jobs     chan func() // jobs of the goroutine that fetches

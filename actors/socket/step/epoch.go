@@ -130,7 +130,7 @@ func (e *Epoch) segment(c *plan.Run) layer.Segment {
 	return seg
 }
 
-// droppedRows returns the number of first rows of a run that end with SwiftKV's pass: their logits
+// droppedRows returns the number of first rows of a run that end with SwiftKV's pass. Their logits
 // are not requested, and the policy does not observe their queries in the later layers.
 func (e *Epoch) droppedRows(w *machine.Work, run int) int {
 	c := &w.Runs[run]
@@ -147,8 +147,8 @@ func (e *Epoch) droppedRows(w *machine.Work, run int) int {
 	return n
 }
 
-// embed looks up the embeddings of the tokens, appends the tokens to the owners' histories (for decode
-// rows only when their tokens are sampled), and lists the rows whose logits are requested.
+// embed looks up the embeddings of the tokens and appends the tokens to the owners' histories, those of
+// decode rows only when they are sampled. It lists the rows whose logits are requested.
 func (e *Epoch) embed(s *Step) error {
 	b := s.micro.batch
 	first, last, stay := make(map[uint64]int, len(b.Segments)), make(map[uint64]int, len(b.Segments)), 0

@@ -12,15 +12,15 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 )
 
-// moved is a sequence whose rows move from its owner to its replica: the first `tokens` tokens of the
-// cache before a step, or the step's own rows from position `tokens` on.
+// moved is a sequence whose rows move from its owner to its replica. A copy before a step moves the
+// first `tokens` tokens of the cache. After the layers, the step's rows from position `tokens` on move.
 type moved struct {
 	*caches.Sequence
 	tokens, rows int
 }
 
-// replicas moves rows from owners to replicas: whole caches before the layers, one layer per exchange;
-// the rows of a step after the layers, in one exchange.
+// replicas moves rows from owners to replicas. Whole caches move before the layers, one layer per
+// exchange. The rows of a step move after the layers, in one exchange.
 type replicas struct {
 	epoch *Epoch
 	batch *layer.Batch

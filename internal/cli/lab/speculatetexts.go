@@ -18,8 +18,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 )
 
-// fixtures holds the sources of the texts of shoal lab speculate: a model, or a shape with the
-// tokenizer of the bundled model, and the corpus of the evaluation.
+// fixtures holds the sources of the texts of shoal lab speculate: a model and the corpus of the
+// evaluation. A model that is a shape has the tokenizer of the bundled model.
 type fixtures struct {
 	dir    string // the model
 	random bool   // the weights are random, so the answers are prepared texts

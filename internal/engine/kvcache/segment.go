@@ -98,8 +98,8 @@ func (s *Store) Attach(chain []*Segment) error {
 	return nil
 }
 
-// Deduplicate replaces the store's own rows of a block by those of a segment of the same text, which has
-// the same bits, and so stores them once. Like Share it must precede Commit.
+// Deduplicate replaces the store's own rows of a block by those of a segment of the same text, so that
+// they are stored once. Both have the same bits. Like Share it must precede Commit.
 func (s *Store) Deduplicate(g *Segment, block int) error {
 	if err := s.fits(g, block); err != nil {
 		return err

@@ -145,8 +145,8 @@ func (s *Store) Spilled() int {
 	return s.spilled.blocks
 }
 
-// FileBlocks lists what the file of a store's first blocks contains, in order, in pieces of
-// at most the given bytes, or of one block of rows if that is larger.
+// FileBlocks lists the contents of the file of a store's first blocks, in order. Each piece has at most
+// the given bytes, or is one block of rows.
 func FileBlocks(g Geometry, p *Policy, blocks, bytes int) (list []RowBlock) {
 	for layer := range g.Layers {
 		r := g.Rule(layer, p)
@@ -363,8 +363,8 @@ func (s *Store) FetchedPage(layer, head, i int) []byte {
 	return t.fetched.page(i, t.rule.spilledSize(s.g.Layout, t.rule.Selector.Page()))
 }
 
-// ViewPages is View of the selected pages of a head, for a RowReplacer: load writes the i-th page, if
-// its rows are replaced, into the slots of a block from first on.
+// ViewPages is View of the selected pages of a head, for a RowReplacer. If the rows of the i-th page are
+// replaced, load writes them into the slots of a block from first on.
 func (s *Store) ViewPages(layer, head int, pages []int32, n int, scratch *tensor.AttnScratch, load func(block []byte, first, i int)) ([][]byte, int, []uint64) {
 	return s.viewPages(s.table(layer, head), pages, n, scratch, load)
 }

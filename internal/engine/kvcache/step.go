@@ -193,8 +193,8 @@ func (s *Store) WriteRun(layer, head, pos, m int, k []float32, ldk int, v []floa
 	}
 }
 
-// ParallelWrite reports whether several threads may write n reserved tokens from pos on to a head, by calls
-// of WriteRun that share no block of rows. If so, it has prepared the head for that, and all n
+// ParallelWrite reports whether several threads may write n reserved tokens of a head, from pos on, by
+// calls of WriteRun that share no block of rows. If so, it has prepared the head for that, and all n
 // tokens must be written.
 func (s *Store) ParallelWrite(layer, head, pos, n int) bool {
 	t := s.table(layer, head)

@@ -220,11 +220,10 @@ func (t *table) position(slot int) int {
 	return int(t.Positions[slot])
 }
 
-// View returns what the query of the token at pos ([group][KDim], after RoPE) attends to: the
-// blocks in reading order, the number of their slots, and which of these it reads (nil: all).
-// Tokens after pos may be there already if [Store.BatchedDecode] allows it. scale is the factor of a
-// product with a key. The blocks are valid until the next View of the head, or the next use of the
-// scratch.
+// View returns the rows that the query q of the token at pos, [group][KDim] after RoPE, attends to. It
+// gives their blocks in reading order, the number of slots, and a mask of the slots to read (nil: all).
+// Tokens after pos may be there already if [Store.BatchedDecode] allows it. The blocks are valid until
+// the next View of the head, or the next use of the scratch.
 func (s *Store) View(layer, head, pos int, q []float32, score tensor.Score, rope Rope, scratch *tensor.AttnScratch) ([][]byte, int, []uint64) {
 	t := s.table(layer, head)
 	if t.window > 0 {

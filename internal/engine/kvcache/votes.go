@@ -6,9 +6,9 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// WindowVotes is equation 1 of SnapStream (SnapKV, arXiv 2404.14469): the attention that each
-// prompt token receives from the last window queries, summed over them and over the query heads of
-// the group. The softmax runs over all tokens that a query sees, as in the layer itself. No window
+// WindowVotes is equation 1 of SnapStream (SnapKV, arXiv 2404.14469). It returns the attention that
+// each prompt token receives from the last window queries, summed over these and the query heads of the
+// group. The softmax runs over all tokens that a query sees, as in the layer itself. No window
 // x prompt matrix is stored.
 //
 // window is the policy's Needs.Window. Latent attention has counted its votes already.

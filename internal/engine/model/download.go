@@ -146,8 +146,8 @@ type extent struct {
 	shape  []int
 }
 
-// fileSpans are the pieces of all tensors of a file that begins with head and has size bytes, in
-// the order of the file; none for a file without tensors. It fails if head ends within the header.
+// fileSpans returns the pieces of all tensors of a file in its order. The file begins with head and has
+// size bytes. It may have no tensors. fileSpans fails if head ends within the header.
 func fileSpans(head []byte, size int64) (out []span, err error) {
 	all, err := extents(head, size)
 	slices.SortFunc(all, func(a, b extent) int { return cmp.Compare(a.off, b.off) })

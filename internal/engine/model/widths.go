@@ -71,9 +71,9 @@ func (c *Config) Lends(layer int) bool {
 	return false
 }
 
-// CachesOf is the number of caches of a layer. Every cache has KVUnits heads. Head h of the layer
-// is head h/CachesOf of its cache number h%CachesOf, so that a run of units is the same run of
-// heads in every cache.
+// CachesOf is the number of caches of a layer. Every cache has KVUnits heads. Head h of the layer is
+// head h/CachesOf of its cache number h%CachesOf. So a run of units is the same run of heads in every
+// cache.
 func (c *Config) CachesOf(layer int) int {
 	if c.Latent.Rank > 0 {
 		return 1

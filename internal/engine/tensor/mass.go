@@ -5,10 +5,10 @@ import (
 	"slices"
 )
 
-// AttentionMass adds to mass[slot], for slots [0, first+nq), the attention that nq successive query
-// tokens of g heads pay to it: the sum over tokens and heads of softmax(score of q.k), where token i
-// sees the slots [0, first+i]. q[i*ldq:] is [g][KDim] as in [AttendCausal]. Of the matrix queries x
-// slots, only the current rows exist at any time.
+// AttentionMass adds to mass[slot], for slots [0, first+nq), the attention that the slot receives from
+// nq successive query tokens of g heads. That is the sum over tokens and heads of softmax(score of
+// q.k), where token i sees the slots [0, first+i]. q[i*ldq:] is [g][KDim] as in [AttendCausal]. Of the
+// matrix queries x slots, only the current rows exist at any time.
 //
 // Each slot is one chain of additions in the order of tokens and heads, so reading a prompt in
 // chunks gives the bits of reading it at once.

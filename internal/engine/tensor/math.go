@@ -79,9 +79,9 @@ func LogSumExp(x []float32) float32 {
 	return m + Log(active.sumExp(x, m))
 }
 
-// Softplus is log(1 + e**x), with the same bits on every architecture: the positive part of x plus
-// log(1+y) for y = e**-|x|, as the series of 2 atanh(y/(2+y)) in float64, never fused. The argument
-// is at most 1/3, so 11 terms leave 2e-12 of the result.
+// Softplus is log(1 + e**x), with the same bits on every architecture. It is the positive part of x plus
+// log(1+y) for y = e**-|x|, computed as the series of 2 atanh(y/(2+y)) in float64, never fused. The
+// argument is at most 1/3, so 11 terms leave 2e-12 of the result.
 func Softplus(x float32) float32 {
 	if x != x {
 		return x

@@ -28,10 +28,10 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Cause }
 
-// Catch is deferred, and turns the panic of a Meter or of a template into an error at a line. Inside
-// both packages an *Error is a panic, as in text/template: with an error result from every operator,
-// the evaluator would be twice as long and harder to read. Catch also recovers from runtime errors,
-// because a bug here must not crash a server.
+// Catch is deferred. It turns the panic of a Meter or of a template into an error at a line. Inside
+// packages python and jinja an *Error is a panic, as in text/template. With an error result from every
+// operator the evaluator would be twice as long and harder to read. Catch also recovers from runtime
+// errors, because a bug here must not crash a server.
 func Catch(line *int, err *error) {
 	switch r := recover().(type) {
 	case nil:
