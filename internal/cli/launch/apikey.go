@@ -52,6 +52,7 @@ func AutoKeyFile() string {
 	return filepath.Join(StateHome(), "shoal", "api-key")
 }
 
+// ReadKey reads a key from a file that only its owner can read.
 func ReadKey(path string) (string, error) {
 	file, err := security.OpenPrivate(path)
 	if err != nil {

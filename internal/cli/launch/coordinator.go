@@ -20,6 +20,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/supervise"
 )
 
+// CoordinatorCmd is the command coordinator.
 type CoordinatorCmd struct {
 	ServeFlags
 	listenFlags

@@ -9,6 +9,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/security"
 )
 
+// KeygenCmd is the command keygen.
 type KeygenCmd struct {
 	Out string `short:"o" type:"path" placeholder:"FILE" help:"File to write the key to, with mode 0600 (default: standard output)."`
 }
@@ -39,10 +40,12 @@ type keyFlags struct {
 	KeyFD int `name:"cluster-key-fd" hidden:"" help:"File descriptor from which to read the key that the parent wrote."`
 }
 
+// ClusterKeyFlag names the file of the cluster key.
 type ClusterKeyFlag struct {
 	ClusterKeyFile string `name:"cluster-key" type:"path" placeholder:"FILE" env:"SHOAL_CLUSTER_KEY_FILE" help:"File with a cluster key from shoal keygen. SHOAL_CLUSTER_KEY can hold the key itself instead."`
 }
 
+// Key reads the cluster key from the file, or from SHOAL_CLUSTER_KEY.
 func (f ClusterKeyFlag) Key() (security.Key, error) { return security.LoadKey(f.ClusterKeyFile) }
 
 // keyOrNew returns the cluster key of the flags, or a new key if they set none.

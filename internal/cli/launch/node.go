@@ -22,6 +22,7 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
+// NodeCmd is the command node.
 type NodeCmd struct {
 	models.ModelFlag
 	NodeFlags

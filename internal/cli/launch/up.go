@@ -22,6 +22,7 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
+// Up is the command up: a local cluster and its API.
 type Up struct {
 	ServeFlags
 	NodeFlags
@@ -106,6 +107,7 @@ func printShutdown(e *ui.Env) func() bool {
 	})
 }
 
+// Check checks the flags that need no checkpoint.
 func (c *Up) Check() error {
 	if err := c.checkNetwork(); err != nil {
 		return err

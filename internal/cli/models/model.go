@@ -74,4 +74,5 @@ func FindBundled(name string) string {
 	return ""
 }
 
+// ShapeNames lists the names of shapes, for messages.
 func ShapeNames() string { return strings.Join(model.Shapes(), ", ") }

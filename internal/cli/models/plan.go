@@ -14,6 +14,7 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
+// PlanCmd is the command plan.
 type PlanCmd struct {
 	Model   string `short:"m" default:"deepseek-r1" help:"Folder with a config.json, or name of a public model; an unknown name lists them."`
 	Nodes   int    `default:"16" help:"Nodes of the cluster, 1 to 256."`

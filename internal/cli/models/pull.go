@@ -10,6 +10,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/hub"
 )
 
+// PullCmd is the command pull.
 type PullCmd struct {
 	Model []string `arg:"" help:"Models to fetch, as org/name or ollama://name."`
 	JSON  bool     `name:"json" help:"Print name, path, bytes and files of each as JSON."`

@@ -10,6 +10,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 )
 
+// TokenizeCmd is the command tokenize.
 type TokenizeCmd struct {
 	ModelFlag
 	Text      []string `arg:"" optional:"" help:"Text to tokenize; - reads standard input (default: standard input)."`

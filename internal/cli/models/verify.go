@@ -13,6 +13,7 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
+// VerifyCmd is the command verify.
 type VerifyCmd struct {
 	Model   string `arg:"" optional:"" help:"Model on this machine: a folder, a .gguf file, or a name from shoal models (default: the bundled model)."`
 	SwiftKV string `name:"swiftkv" type:"path" placeholder:"DIR" help:"Folder of a SwiftKV adapter for the checkpoint."`

@@ -20,6 +20,7 @@ type bar struct {
 	bar      *mpb.Bar
 }
 
+// NewBar returns a bar with a name. If show is false, the bar prints nothing.
 func NewBar(e *Env, name string, show bool) *bar {
 	if !show || !IsTerminal(e.Stderr) {
 		return &bar{}

@@ -20,6 +20,7 @@ type Console struct {
 	status string
 }
 
+// Write writes p above the progress bars or the status line.
 func (c *Console) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -63,6 +64,7 @@ func ShowBars(w io.Writer) *mpb.Progress {
 	return bars
 }
 
+// HideBars waits until all bars have ended and removes their area.
 func HideBars(w io.Writer, bars *mpb.Progress) {
 	bars.Wait()
 	if c, ok := w.(*Console); ok {
@@ -76,6 +78,7 @@ func HideBars(w io.Writer, bars *mpb.Progress) {
 
 const barWidth = 48
 
+// IsTerminal reports whether w is a terminal, or a Console on one.
 func IsTerminal(w any) bool {
 	if c, ok := w.(*Console); ok {
 		w = c.File

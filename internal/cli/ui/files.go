@@ -16,6 +16,7 @@ func ReadSmall(path string) ([]byte, error) {
 	return ReadAll(file)
 }
 
+// ReadAll reads a file of at most 16 MiB.
 func ReadAll(file *os.File) ([]byte, error) {
 	const limit = 16 << 20
 	text, err := io.ReadAll(io.LimitReader(file, limit+1))
@@ -25,6 +26,7 @@ func ReadAll(file *os.File) ([]byte, error) {
 	return text, err
 }
 
+// Exists reports whether there is a file or folder at path.
 func Exists(path string) bool {
 	_, err := os.Stat(path)
 	return err == nil

@@ -12,6 +12,7 @@ func Plural(n int, what string) string {
 	return fmt.Sprint(n, " ", what)
 }
 
+// BytesText formats a number of bytes: "1.50 GiB".
 func BytesText(n int64) string {
 	switch {
 	case n >= 1<<30:
@@ -24,6 +25,7 @@ func BytesText(n int64) string {
 	return fmt.Sprintf("%d B", n)
 }
 
+// Count formats a number of parameters or tokens: "1.24B", "3.0M", "512".
 func Count(n int64) string {
 	switch {
 	case n >= 1e9:

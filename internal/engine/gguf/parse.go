@@ -25,6 +25,7 @@ type File struct {
 	mapping *modelfile.Mapping // nil: parsed in memory
 }
 
+// Tensor is a tensor of a file.
 type Tensor struct {
 	Name  string
 	Type  Type

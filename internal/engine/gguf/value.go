@@ -102,6 +102,7 @@ func (v Value) Flags() ([]bool, bool) {
 	return out, true
 }
 
+// Float32s copies an array of float32.
 func (v Value) Float32s() ([]float32, bool) {
 	if v.Kind != Array || v.Elem != Float32 {
 		return nil, false

@@ -36,6 +36,7 @@ type patternNode struct {
 	marks  bool // contains an anchor or look-ahead
 }
 
+// Parser parses a pattern. Its flags are those of the group that it is in.
 type Parser struct {
 	Cursor
 	fold bool // flag i
@@ -93,6 +94,7 @@ func (p *Parser) fail(format string, args ...any) attempt.Failure {
 	return wrong("regular expression %.80q, byte %d: %s", p.Text, p.At, fmt.Sprintf(format, args...))
 }
 
+// Rune reads the next character.
 func (p *Parser) Rune() rune {
 	r, n := utf8.DecodeRuneInString(p.Text[p.At:])
 	p.At += n
@@ -171,6 +173,8 @@ func (p *Parser) quantified(item *patternNode) *patternNode {
 	}
 }
 
+// Bounds parses the bounds {lo,hi} of a repetition. hi is -1 without an upper bound. ok is false if
+// the text at the cursor has another form.
 func (p *Parser) Bounds() (lo, hi int, ok bool) {
 	end := strings.IndexByte(p.Text[p.At:], '}')
 	if end < 0 || end > 24 {

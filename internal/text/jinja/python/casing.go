@@ -27,6 +27,7 @@ var fullCase = sync.OnceValue(func() map[rune][2]string {
 	return out
 })
 
+// UpperRune returns str.upper of one code point. TitleRune and LowerRune do so for title and lower.
 func UpperRune(r rune) string {
 	if unicode.Is(severalRunes, r) {
 		return fullCase()[r][0]

@@ -14,6 +14,7 @@ type Dict struct {
 	index   map[DictKey]int
 }
 
+// Entry is a key and its value.
 type Entry struct{ Key, Value Value }
 
 // DictKey identifies equal keys: 1, 1.0 and True are the same key.
@@ -31,6 +32,7 @@ func (d *Dict) Len() int { return len(d.Entries) }
 // Set adds or replaces the value of a string key.
 func (d *Dict) Set(key string, v Value) { d.Put(DictKey{kind: 's', s: key}, Trusted(key), v) }
 
+// Get returns the value of a string key.
 func (d *Dict) Get(key string) (Value, bool) { return d.Lookup(DictKey{kind: 's', s: key}) }
 
 // Strings iterates over the entries with string keys, in order.
@@ -44,6 +46,7 @@ func (d *Dict) Strings() iter.Seq2[string, Value] {
 	}
 }
 
+// Put adds or replaces the value of a key, whose DictKey is k.
 func (d *Dict) Put(k DictKey, key, v Value) {
 	if i, ok := d.index[k]; ok {
 		d.Entries[i].Value = v
@@ -56,6 +59,7 @@ func (d *Dict) Put(k DictKey, key, v Value) {
 	d.Entries = append(d.Entries, Entry{key, v})
 }
 
+// Lookup returns the value of a key.
 func (d *Dict) Lookup(k DictKey) (Value, bool) {
 	i, ok := d.index[k]
 	if !ok {
@@ -64,6 +68,7 @@ func (d *Dict) Lookup(k DictKey) (Value, bool) {
 	return d.Entries[i].Value, true
 }
 
+// Clone returns a shallow copy.
 func (d *Dict) Clone() *Dict {
 	c := &Dict{Entries: append([]Entry(nil), d.Entries...), index: make(map[DictKey]int, len(d.index))}
 	maps.Copy(c.index, d.index)

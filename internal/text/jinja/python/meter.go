@@ -75,4 +75,5 @@ func (m *Meter) Enter() {
 	}
 }
 
+// Leave ends the level of nesting that Enter began.
 func (m *Meter) Leave() { m.depth-- }

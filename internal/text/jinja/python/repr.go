@@ -20,6 +20,7 @@ func (m *Meter) Str(v Value) Str {
 	return m.Repr(v)
 }
 
+// Repr is Python's repr().
 func (m *Meter) Repr(v Value) Str {
 	var b Builder
 	m.writeRepr(&b, v)

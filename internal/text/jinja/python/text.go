@@ -128,8 +128,10 @@ type Builder struct {
 	lit []Span
 }
 
+// Raw appends text without marks.
 func (b *Builder) Raw(s string) { b.b.WriteString(s) }
 
+// Add appends t with its marks.
 func (b *Builder) Add(t Str) {
 	at := b.b.Len()
 	for _, sp := range t.Marks {
@@ -145,8 +147,10 @@ func (b *Builder) Add(t Str) {
 
 func (b *Builder) Len() int { return b.b.Len() }
 
+// Str returns the text so far.
 func (b *Builder) Str() Str { return Str{b.b.String(), b.lit} }
 
+// JoinStr joins parts with sep between them.
 func JoinStr(parts []Str, sep Str) Str {
 	var b Builder
 	for i, p := range parts {

@@ -45,8 +45,10 @@ func (l *List) With(v Value) *List {
 	return l
 }
 
+// At returns the i-th item.
 func (l *List) At(i int) Value { return l.Items[i] }
 
+// Sized reports whether the value has a length, and Indexable whether it has numbered items.
 func (l *List) Sized() bool     { return l.Kind != KindIter }
 func (l *List) Indexable() bool { return l.Kind <= KindRange }
 
@@ -54,6 +56,7 @@ func (l *List) Indexable() bool { return l.Kind <= KindRange }
 // other operation fails.
 type Undefined struct{ Message string }
 
+// UndefinedName is the value of a name that is not defined.
 func UndefinedName(name string) *Undefined { return &Undefined{"'" + name + "' is undefined"} }
 
 // Namespace is the result of namespace(), the only value that a template can change.
