@@ -48,7 +48,7 @@ func SetDefaults(s any) {
 		if text == "" || !f.CanSet() || !f.IsZero() {
 			continue
 		}
-		if err := set(f, text); err != nil { // a row is wrong, whatever the user does
+		if err := set(f, text); err != nil { // the row is wrong for every user
 			panic(fmt.Sprintf("options: default %q of %s: %v", text, v.Type().Field(i).Name, err))
 		}
 	}

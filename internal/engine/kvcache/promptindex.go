@@ -69,7 +69,7 @@ type Run = func(n int, f func(i int))
 // All sockets have the same number of pieces.
 //
 // The first Before pieces can run once After tokens have been read, see PromptIndex.Prepare. The
-// hand-over does whatever is left of them when the prompt has been read, with the same result.
+// hand-over does the remaining ones when the prompt has been read, with the same result.
 //
 // The pieces of the hand-over follow, see Store.Index. Each moves the rows of a quarter of a layer's
 // heads to the owner (Moved), which indexes them. The pieces after these move nothing.

@@ -125,16 +125,16 @@ func (s *State) Inputs(head int) []float32 {
 
 // Record is what a token adds to the state of a key head. Its slices are in the store.
 type Record struct {
-	Input []float32 // (Channels) of the convolution
-	Key   []float32 // (KeyDim), normalized
-	Decay []float32 // (Group)
-	rest  []float32 // (Group, ValueDim)
+	Input   []float32 // (Channels) of the convolution
+	Key     []float32 // (KeyDim), normalized
+	Decay   []float32 // (Group)
+	updates []float32 // (Group, ValueDim), see Update
 }
 
 // Update returns the update vector of value head v of the group.
 func (r *Record) Update(v int) []float32 {
-	n := len(r.rest) / len(r.Decay)
-	return r.rest[v*n:][:n]
+	n := len(r.updates) / len(r.Decay)
+	return r.updates[v*n:][:n]
 }
 
 // Record returns the record of a key head for the token at pos, which does not count yet.
@@ -148,7 +148,7 @@ func (s *State) record(head, slot int) Record {
 	n := s.r.recordFloats()
 	x := floatsOf(s.store.records[slot])[s.index*s.store.g.maxKeyHeads()*n+(head-s.heads.Lo)*n:][:n]
 	c, k, g := s.r.Channels(), s.r.KeyDim, s.r.Group()
-	return Record{Input: x[:c], Key: x[c : c+k], Decay: x[c+k : c+k+g], rest: x[c+k+g:]}
+	return Record{Input: x[:c], Key: x[c : c+k], Decay: x[c+k : c+k+g], updates: x[c+k+g:]}
 }
 
 // Settle applies to a key head the records of the tokens that count. out is scratch of ValueDim

@@ -28,7 +28,7 @@ func tokenRecord(g Geometry, layer, head, pos, value int) Record {
 		}
 		return x
 	}
-	rec := Record{Input: next(r.Channels()), Key: next(r.KeyDim), Decay: make([]float32, r.Group()), rest: next(r.Group() * r.ValueDim)}
+	rec := Record{Input: next(r.Channels()), Key: next(r.KeyDim), Decay: make([]float32, r.Group()), updates: next(r.Group() * r.ValueDim)}
 	for v := range rec.Decay {
 		rec.Decay[v] = 0.75
 	}
@@ -72,7 +72,7 @@ func record(s *Store, pos, value int) {
 		copy(to.Input, from.Input)
 		copy(to.Key, from.Key)
 		copy(to.Decay, from.Decay)
-		copy(to.rest, from.rest)
+		copy(to.updates, from.updates)
 	})
 	for i := range s.states {
 		s.states[i].Advanced(s.tokens)

@@ -57,7 +57,7 @@ const (
 // RowShape is the shape of a plane in one head of a layer.
 type RowShape struct {
 	Bytes int // of a row; 0: the head has no such plane
-	Slots int // slots that a row covers; 0: the plane has one row, whatever the slots are
+	Slots int // slots that a row covers; 0: the plane has one row for any number of slots
 }
 
 // RowShaper returns the shape of a plane. Layers may differ. All sockets compute the same for a

@@ -129,7 +129,7 @@ func stampAt(path string) (modelfile.Stamp, error) {
 	return modelfile.StampOf(st), nil
 }
 
-// downloadKey is the key of the digests of one file, whatever links lead to it.
+// downloadKey is the key of the digests of one file. Links to the file give the same key.
 func downloadKey(path string, stamp modelfile.Stamp) [sha256.Size]byte {
 	if real, err := filepath.EvalSymlinks(path); err == nil {
 		path = real
