@@ -87,6 +87,7 @@ func (t *selfTest) operations() {
 	op(func(dst []float32) { SiLUMul(dst, x, y) })
 	op(func(dst []float32) { GELUMul(dst, x, y) })
 	op(func(dst []float32) { SoftCap(dst, 3) })
+	op(func(dst []float32) { ClampedMul(dst, x, y) })
 	op(func(dst []float32) {
 		for i := range dst {
 			dst[i] = Exp(x[i])

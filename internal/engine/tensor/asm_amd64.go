@@ -489,6 +489,9 @@ func siluMulAVX512(dst, gate, up *float32, n int)
 func geluMulAVX512(dst, gate, up *float32, n int)
 
 //go:noescape
+func clampedMulAVX512(dst, gate, up *float32, n int)
+
+//go:noescape
 func softCapAVX512(x *float32, by float32, n int)
 
 //go:noescape
@@ -841,6 +844,9 @@ func siluMulAVX2(dst, gate, up *float32, n int)
 
 //go:noescape
 func geluMulAVX2(dst, gate, up *float32, n int)
+
+//go:noescape
+func clampedMulAVX2(dst, gate, up *float32, n int)
 
 //go:noescape
 func softCapAVX2(x *float32, by float32, n int)

@@ -36,6 +36,8 @@ type kernels struct {
 	siluMul func(dst, gate, up []float32)
 	geluMul func(dst, gate, up []float32)
 
+	clampedMul func(dst, gate, up []float32) // see ClampedMul
+
 	sigmoidMul func(dst, gate, x []float32)
 	addProduct func(dst, x, y []float32) // dst = fma(x, y, dst)
 	delta      deltaKernels

@@ -77,15 +77,19 @@ type Activation uint8
 const (
 	SiLU     Activation = iota // x / (1 + exp(-x)), see SiLUMul
 	GELUTanh                   // see GELUMul
+	Clamped                    // of gpt-oss, see ClampedMul
 )
 
 // Mul computes dst = a(gate) * up over the length of dst. dst may be gate or up.
 func (a Activation) Mul(dst, gate, up []float32) {
-	if a == GELUTanh {
+	switch a {
+	case GELUTanh:
 		GELUMul(dst, gate, up)
-		return
+	case Clamped:
+		ClampedMul(dst, gate, up)
+	default:
+		SiLUMul(dst, gate, up)
 	}
-	SiLUMul(dst, gate, up)
 }
 
 // SiLUMul computes dst = gate/(1+exp(-gate)) * up over the length of dst. dst may be gate or up.
@@ -101,6 +105,14 @@ func SiLUMul(dst, gate, up []float32) {
 func GELUMul(dst, gate, up []float32) {
 	sameLength("GELUMul", len(dst), len(gate), len(up))
 	active.geluMul(dst, gate, up)
+}
+
+// ClampedMul computes dst = g/(1+exp(-1.702 g)) * (u+1) over the length of dst, with g = min(gate, 7)
+// and u = up bounded by -7 and 7 (gpt-oss, arXiv 2508.10925, section 2). Every operation is rounded.
+// dst may be gate or up.
+func ClampedMul(dst, gate, up []float32) {
+	sameLength("ClampedMul", len(dst), len(gate), len(up))
+	active.clampedMul(dst, gate, up)
 }
 
 // SoftCap computes x = top * tanh(x/top) in place, with tanh(y) = 1 - 2/(1+exp(2y)). Every operation

@@ -53,6 +53,12 @@ func geluMulVecAVX2(dst, gate, up []float32) {
 	portableGELUMul(dst[n:], gate[n:], up[n:])
 }
 
+func clampedMulVecAVX2(dst, gate, up []float32) {
+	n := len(dst) &^ 15
+	clampedMulAVX2(unsafe.SliceData(dst), unsafe.SliceData(gate), unsafe.SliceData(up), n)
+	portableClampedMul(dst[n:], gate[n:], up[n:])
+}
+
 func sigmoidMulVecAVX2(dst, gate, x []float32) {
 	n := len(dst) &^ 15
 	sigmoidMulAVX2(unsafe.SliceData(dst), unsafe.SliceData(gate), unsafe.SliceData(x), n)
@@ -137,6 +143,7 @@ var kernelsAVX2 = &kernels{
 	add:        addVecAVX2,
 	siluMul:    siluMulVecAVX2,
 	geluMul:    geluMulVecAVX2,
+	clampedMul: clampedMulVecAVX2,
 	sigmoidMul: sigmoidMulVecAVX2,
 	addProduct: addProductVecAVX2,
 	delta:      deltaKernels{deltaPredictAVX2, deltaReadAVX2, deltaAdvanceAVX2},

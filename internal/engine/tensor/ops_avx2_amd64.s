@@ -370,6 +370,133 @@ DATA geluLine_ops_avx2<>+24(SB)/4, $0xbfcc422a
 DATA geluLine_ops_avx2<>+28(SB)/4, $0xbfcc422a
 GLOBL geluLine_ops_avx2<>(SB), RODATA|NOPTR, $32
 
+// func clampedMulAVX2(dst uintptr, gate uintptr, up uintptr, n int)
+// Requires: AVX, AVX2, FMA3
+TEXT ·clampedMulAVX2(SB), NOSPLIT, $0-32
+	MOVQ  dst+0(FP), AX
+	MOVQ  gate+8(FP), CX
+	MOVQ  up+16(FP), DX
+	MOVQ  n+24(FP), BX
+	TESTQ BX, BX
+	JZ    loop_done
+
+loop:
+	VMOVUPS      clampLimit_ops_avx2<>+0(SB), Y2
+	VMOVUPS      (CX), Y0
+	VMINPS       Y0, Y2, Y0
+	VMOVUPS      (DX), Y1
+	VMINPS       Y1, Y2, Y1
+	VMOVUPS      clampFloor_ops_avx2<>+0(SB), Y2
+	VMAXPS       Y1, Y2, Y1
+	VMOVUPS      clampSlope_ops_avx2<>+0(SB), Y2
+	VMULPS       Y0, Y2, Y2
+	VMOVUPS      expMax_ops_avx2<>+0(SB), Y3
+	VMINPS       Y2, Y3, Y2
+	VMOVUPS      expMin_ops_avx2<>+0(SB), Y3
+	VMAXPS       Y2, Y3, Y2
+	VMULPS       log2e_ops_avx2<>+0(SB), Y2, Y3
+	VROUNDPS     $0x08, Y3, Y3
+	VFNMADD231PS ln2High_ops_avx2<>+0(SB), Y3, Y2
+	VFNMADD231PS ln2Low_ops_avx2<>+0(SB), Y3, Y2
+	VMOVUPS      expC6_ops_avx2<>+0(SB), Y4
+	VFMADD213PS  expC5_ops_avx2<>+0(SB), Y2, Y4
+	VFMADD213PS  expC4_ops_avx2<>+0(SB), Y2, Y4
+	VFMADD213PS  expC3_ops_avx2<>+0(SB), Y2, Y4
+	VFMADD213PS  expC2_ops_avx2<>+0(SB), Y2, Y4
+	VFMADD213PS  one_ops_avx2<>+0(SB), Y2, Y4
+	VFMADD213PS  one_ops_avx2<>+0(SB), Y2, Y4
+	VCVTPS2DQ    Y3, Y2
+	VPSRAD       $0x01, Y2, Y3
+	VPSUBD       Y3, Y2, Y2
+	VPADDD       bias_ops_avx2<>+0(SB), Y3, Y3
+	VPSLLD       $0x17, Y3, Y3
+	VPADDD       bias_ops_avx2<>+0(SB), Y2, Y2
+	VPSLLD       $0x17, Y2, Y2
+	VMULPS       Y3, Y4, Y4
+	VMULPS       Y2, Y4, Y2
+	VADDPS       one_ops_avx2<>+0(SB), Y2, Y2
+	VDIVPS       Y2, Y0, Y0
+	VADDPS       one_ops_avx2<>+0(SB), Y1, Y1
+	VMULPS       Y1, Y0, Y0
+	VMOVUPS      Y0, (AX)
+	VMOVUPS      clampLimit_ops_avx2<>+0(SB), Y2
+	VMOVUPS      32(CX), Y0
+	VMINPS       Y0, Y2, Y0
+	VMOVUPS      32(DX), Y1
+	VMINPS       Y1, Y2, Y1
+	VMOVUPS      clampFloor_ops_avx2<>+0(SB), Y2
+	VMAXPS       Y1, Y2, Y1
+	VMOVUPS      clampSlope_ops_avx2<>+0(SB), Y2
+	VMULPS       Y0, Y2, Y2
+	VMOVUPS      expMax_ops_avx2<>+0(SB), Y3
+	VMINPS       Y2, Y3, Y2
+	VMOVUPS      expMin_ops_avx2<>+0(SB), Y3
+	VMAXPS       Y2, Y3, Y2
+	VMULPS       log2e_ops_avx2<>+0(SB), Y2, Y3
+	VROUNDPS     $0x08, Y3, Y3
+	VFNMADD231PS ln2High_ops_avx2<>+0(SB), Y3, Y2
+	VFNMADD231PS ln2Low_ops_avx2<>+0(SB), Y3, Y2
+	VMOVUPS      expC6_ops_avx2<>+0(SB), Y4
+	VFMADD213PS  expC5_ops_avx2<>+0(SB), Y2, Y4
+	VFMADD213PS  expC4_ops_avx2<>+0(SB), Y2, Y4
+	VFMADD213PS  expC3_ops_avx2<>+0(SB), Y2, Y4
+	VFMADD213PS  expC2_ops_avx2<>+0(SB), Y2, Y4
+	VFMADD213PS  one_ops_avx2<>+0(SB), Y2, Y4
+	VFMADD213PS  one_ops_avx2<>+0(SB), Y2, Y4
+	VCVTPS2DQ    Y3, Y2
+	VPSRAD       $0x01, Y2, Y3
+	VPSUBD       Y3, Y2, Y2
+	VPADDD       bias_ops_avx2<>+0(SB), Y3, Y3
+	VPSLLD       $0x17, Y3, Y3
+	VPADDD       bias_ops_avx2<>+0(SB), Y2, Y2
+	VPSLLD       $0x17, Y2, Y2
+	VMULPS       Y3, Y4, Y4
+	VMULPS       Y2, Y4, Y2
+	VADDPS       one_ops_avx2<>+0(SB), Y2, Y2
+	VDIVPS       Y2, Y0, Y0
+	VADDPS       one_ops_avx2<>+0(SB), Y1, Y1
+	VMULPS       Y1, Y0, Y0
+	VMOVUPS      Y0, 32(AX)
+	ADDQ         $0x40, AX
+	ADDQ         $0x40, CX
+	ADDQ         $0x40, DX
+	SUBQ         $0x10, BX
+	JNZ          loop
+
+loop_done:
+	VZEROUPPER
+	RET
+
+DATA clampLimit_ops_avx2<>+0(SB)/4, $0x40e00000
+DATA clampLimit_ops_avx2<>+4(SB)/4, $0x40e00000
+DATA clampLimit_ops_avx2<>+8(SB)/4, $0x40e00000
+DATA clampLimit_ops_avx2<>+12(SB)/4, $0x40e00000
+DATA clampLimit_ops_avx2<>+16(SB)/4, $0x40e00000
+DATA clampLimit_ops_avx2<>+20(SB)/4, $0x40e00000
+DATA clampLimit_ops_avx2<>+24(SB)/4, $0x40e00000
+DATA clampLimit_ops_avx2<>+28(SB)/4, $0x40e00000
+GLOBL clampLimit_ops_avx2<>(SB), RODATA|NOPTR, $32
+
+DATA clampFloor_ops_avx2<>+0(SB)/4, $0xc0e00000
+DATA clampFloor_ops_avx2<>+4(SB)/4, $0xc0e00000
+DATA clampFloor_ops_avx2<>+8(SB)/4, $0xc0e00000
+DATA clampFloor_ops_avx2<>+12(SB)/4, $0xc0e00000
+DATA clampFloor_ops_avx2<>+16(SB)/4, $0xc0e00000
+DATA clampFloor_ops_avx2<>+20(SB)/4, $0xc0e00000
+DATA clampFloor_ops_avx2<>+24(SB)/4, $0xc0e00000
+DATA clampFloor_ops_avx2<>+28(SB)/4, $0xc0e00000
+GLOBL clampFloor_ops_avx2<>(SB), RODATA|NOPTR, $32
+
+DATA clampSlope_ops_avx2<>+0(SB)/4, $0xbfd9db23
+DATA clampSlope_ops_avx2<>+4(SB)/4, $0xbfd9db23
+DATA clampSlope_ops_avx2<>+8(SB)/4, $0xbfd9db23
+DATA clampSlope_ops_avx2<>+12(SB)/4, $0xbfd9db23
+DATA clampSlope_ops_avx2<>+16(SB)/4, $0xbfd9db23
+DATA clampSlope_ops_avx2<>+20(SB)/4, $0xbfd9db23
+DATA clampSlope_ops_avx2<>+24(SB)/4, $0xbfd9db23
+DATA clampSlope_ops_avx2<>+28(SB)/4, $0xbfd9db23
+GLOBL clampSlope_ops_avx2<>(SB), RODATA|NOPTR, $32
+
 // func softCapAVX2(x uintptr, by float32, n int)
 // Requires: AVX, AVX2, FMA3
 TEXT ·softCapAVX2(SB), NOSPLIT, $0-24

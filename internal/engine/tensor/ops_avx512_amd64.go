@@ -53,6 +53,12 @@ func geluMulVecAVX512(dst, gate, up []float32) {
 	portableGELUMul(dst[n:], gate[n:], up[n:])
 }
 
+func clampedMulVecAVX512(dst, gate, up []float32) {
+	n := len(dst) &^ 15
+	clampedMulAVX512(unsafe.SliceData(dst), unsafe.SliceData(gate), unsafe.SliceData(up), n)
+	portableClampedMul(dst[n:], gate[n:], up[n:])
+}
+
 func sigmoidMulVecAVX512(dst, gate, x []float32) {
 	n := len(dst) &^ 15
 	sigmoidMulAVX512(unsafe.SliceData(dst), unsafe.SliceData(gate), unsafe.SliceData(x), n)
@@ -137,6 +143,7 @@ var kernelsAVX512 = &kernels{
 	add:        addVecAVX512,
 	siluMul:    siluMulVecAVX512,
 	geluMul:    geluMulVecAVX512,
+	clampedMul: clampedMulVecAVX512,
 	sigmoidMul: sigmoidMulVecAVX512,
 	addProduct: addProductVecAVX512,
 	delta:      deltaKernels{deltaPredictAVX512, deltaReadAVX512, deltaAdvanceAVX512},

@@ -177,6 +177,66 @@ GLOBL geluCube_ops_avx512<>(SB), RODATA|NOPTR, $4
 DATA geluLine_ops_avx512<>+0(SB)/4, $0xbfcc422a
 GLOBL geluLine_ops_avx512<>(SB), RODATA|NOPTR, $4
 
+// func clampedMulAVX512(dst uintptr, gate uintptr, up uintptr, n int)
+// Requires: AVX, AVX512F
+TEXT ·clampedMulAVX512(SB), NOSPLIT, $0-32
+	MOVQ  dst+0(FP), AX
+	MOVQ  gate+8(FP), CX
+	MOVQ  up+16(FP), DX
+	MOVQ  n+24(FP), BX
+	TESTQ BX, BX
+	JZ    loop_done
+
+loop:
+	VBROADCASTSS      clampLimit_ops_avx512<>+0(SB), Z2
+	VMOVUPS           (CX), Z0
+	VMINPS            Z0, Z2, Z0
+	VMOVUPS           (DX), Z1
+	VMINPS            Z1, Z2, Z1
+	VBROADCASTSS      clampFloor_ops_avx512<>+0(SB), Z2
+	VMAXPS            Z1, Z2, Z1
+	VBROADCASTSS      clampSlope_ops_avx512<>+0(SB), Z2
+	VMULPS            Z0, Z2, Z2
+	VBROADCASTSS      expMax_ops_avx512<>+0(SB), Z3
+	VMINPS            Z2, Z3, Z2
+	VBROADCASTSS      expMin_ops_avx512<>+0(SB), Z3
+	VMAXPS            Z2, Z3, Z2
+	VMULPS.BCST       log2e_ops_avx512<>+0(SB), Z2, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_ops_avx512<>+0(SB), Z3, Z2
+	VFNMADD231PS.BCST ln2Low_ops_avx512<>+0(SB), Z3, Z2
+	VBROADCASTSS      expC6_ops_avx512<>+0(SB), Z4
+	VFMADD213PS.BCST  expC5_ops_avx512<>+0(SB), Z2, Z4
+	VFMADD213PS.BCST  expC4_ops_avx512<>+0(SB), Z2, Z4
+	VFMADD213PS.BCST  expC3_ops_avx512<>+0(SB), Z2, Z4
+	VFMADD213PS.BCST  expC2_ops_avx512<>+0(SB), Z2, Z4
+	VFMADD213PS.BCST  one_ops_avx512<>+0(SB), Z2, Z4
+	VFMADD213PS.BCST  one_ops_avx512<>+0(SB), Z2, Z4
+	VSCALEFPS         Z3, Z4, Z2
+	VADDPS.BCST       one_ops_avx512<>+0(SB), Z2, Z2
+	VDIVPS            Z2, Z0, Z0
+	VADDPS.BCST       one_ops_avx512<>+0(SB), Z1, Z1
+	VMULPS            Z1, Z0, Z0
+	VMOVUPS           Z0, (AX)
+	ADDQ              $0x40, AX
+	ADDQ              $0x40, CX
+	ADDQ              $0x40, DX
+	SUBQ              $0x10, BX
+	JNZ               loop
+
+loop_done:
+	VZEROUPPER
+	RET
+
+DATA clampLimit_ops_avx512<>+0(SB)/4, $0x40e00000
+GLOBL clampLimit_ops_avx512<>(SB), RODATA|NOPTR, $4
+
+DATA clampFloor_ops_avx512<>+0(SB)/4, $0xc0e00000
+GLOBL clampFloor_ops_avx512<>(SB), RODATA|NOPTR, $4
+
+DATA clampSlope_ops_avx512<>+0(SB)/4, $0xbfd9db23
+GLOBL clampSlope_ops_avx512<>(SB), RODATA|NOPTR, $4
+
 // func softCapAVX512(x uintptr, by float32, n int)
 // Requires: AVX, AVX512F
 TEXT ·softCapAVX512(SB), NOSPLIT, $0-24

@@ -73,6 +73,18 @@ func TestOpsSameBits(t *testing.T) {
 			run("Add", func(d []float32) { Add(d, b) })
 			run("SiLUMul", func(d []float32) { SiLUMul(d, a, b) })
 			run("GELUMul", func(d []float32) { GELUMul(d, a, b) })
+			run("ClampedMul", func(d []float32) { ClampedMul(d, a, b) })
+			run("ClampedMul of large numbers", func(d []float32) {
+				gate, up := append([]float32(nil), a...), append([]float32(nil), b...)
+				Scale(gate, 9)
+				Scale(up, 9)
+				gate[0], up[n/2] = float32(math.NaN()), float32(math.Inf(-1))
+				ClampedMul(d, gate, up)
+				if d[0] == d[0] {
+					t.Errorf("ClampedMul of NaN is %v", d[0])
+				}
+				d[0] = 0
+			})
 			run("SoftCap", func(d []float32) { SoftCap(d, 5) })
 			run("scale", func(d []float32) { active.scaleBy(d, 1.7) })
 			run("Raise", func(d []float32) { Raise(d, b, 0.3) })
@@ -166,6 +178,17 @@ func TestOpsAreTheDefinition(t *testing.T) {
 				v := float64(x[i])
 				if want := v / 2 * (1 + math.Tanh(math.Sqrt(2/math.Pi)*(v+0.044715*v*v*v))) * float64(up[i]); !close(act[i], want) {
 					t.Fatalf("GELUMul of %d: element %d is %v, want %v", n, i, act[i], want)
+				}
+			}
+			clamped := make([]float32, n)
+			for i := range x {
+				norm[i] = 20 * x[i]
+			}
+			ClampedMul(clamped, norm, up)
+			for i := range x {
+				g := min(float64(norm[i]), 7)
+				if want := g / (1 + math.Exp(-1.702*g)) * (min(max(float64(up[i]), -7), 7) + 1); !close(clamped[i], want) {
+					t.Fatalf("ClampedMul of %d: element %d is %v, want %v", n, i, clamped[i], want)
 				}
 			}
 			LayerNorm(norm, x, up, 1e-5)

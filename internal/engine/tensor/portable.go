@@ -17,6 +17,7 @@ func portableKernels() *kernels {
 		add:        portableAdd,
 		siluMul:    portableSiLUMul,
 		geluMul:    portableGELUMul,
+		clampedMul: portableClampedMul,
 		rope:       portableRope,
 		argMax:     portableArgMax,
 		maxOf:      portableMax,

@@ -66,6 +66,28 @@ func portableAddProduct(dst, x, y []float32) {
 	}
 }
 
+// Bound of ClampedMul, and -1.702 as float32.
+const (
+	clampLimit = 7
+	clampSlope = -0x1.b3b646p+0
+)
+
+func portableClampedMul(dst, gate, up []float32) {
+	for i := range dst {
+		g, u := gate[i], up[i]
+		if g > clampLimit {
+			g = clampLimit
+		}
+		if u > clampLimit {
+			u = clampLimit
+		}
+		if u < -clampLimit {
+			u = -clampLimit
+		}
+		dst[i] = float32(g/(1+Exp(float32(g*clampSlope)))) * float32(u+1)
+	}
+}
+
 // -2 sqrt(2/pi), and that times 0.044715, as float32.
 const (
 	geluLine = -0x1.988454p+0

@@ -53,6 +53,12 @@ func geluMulVecISA(dst, gate, up []float32) {
 	portableGELUMul(dst[n:], gate[n:], up[n:])
 }
 
+func clampedMulVecISA(dst, gate, up []float32) {
+	n := len(dst) &^ 15
+	clampedMulISA(unsafe.SliceData(dst), unsafe.SliceData(gate), unsafe.SliceData(up), n)
+	portableClampedMul(dst[n:], gate[n:], up[n:])
+}
+
 func sigmoidMulVecISA(dst, gate, x []float32) {
 	n := len(dst) &^ 15
 	sigmoidMulISA(unsafe.SliceData(dst), unsafe.SliceData(gate), unsafe.SliceData(x), n)
@@ -137,6 +143,7 @@ var kernelsISA = &kernels{
 	add:     addVecISA,
 	siluMul: siluMulVecISA,
 	geluMul: geluMulVecISA,
+	clampedMul: clampedMulVecISA,
 	sigmoidMul: sigmoidMulVecISA,
 	addProduct: addProductVecISA,
 	delta: deltaKernels{deltaPredictISA, deltaReadISA, deltaAdvanceISA},
