@@ -1,6 +1,8 @@
 package layer
 
 import (
+	"sort"
+
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/topology"
@@ -19,6 +21,7 @@ type Experts struct {
 	Gate, Up, Down                   *tensor.Bank   // nil if this socket has no rows
 	SharedGate, SharedUp, SharedDown *tensor.Weight // shared experts; nil if the model or this socket has none
 	SharedFactor                     *tensor.Weight // (1, hidden) in float32, whole: the shared output is multiplied by its sigmoid; or nil
+	Biases                           *Biases        // of the router and the experts; or nil
 	Beside                           *Beside        // the shared FFN is a dense one with norms of its own; or nil
 }
 
@@ -35,6 +38,13 @@ func (e *Experts) weights() []closer {
 		}
 	}
 	return all
+}
+
+// Biases are the biases of a router and its experts, whole.
+type Biases struct {
+	Router   []float32 // (experts)
+	Gate, Up []float32 // (experts, FFN)
+	Down     []float32 // (experts, Hidden)
 }
 
 // Beside is the vectors of a layer with a dense FFN beside its experts, see model.BesideNames.
@@ -106,6 +116,9 @@ func (b *Processor) initMixture(maxRows int) {
 	k, h := d.PerToken, b.Dims.Hidden
 	m.route = func(t int) {
 		chosen, weight := m.chosen[t*k:(t+1)*k], m.weight[t*k:(t+1)*k]
+		if m.experts.Biases != nil {
+			tensor.Add(m.scores[t*e:(t+1)*e], m.experts.Biases.Router)
+		}
 		Route(&d.Router, m.scores[t*e:(t+1)*e], m.experts.Bias, m.choice[t*e:(t+1)*e], chosen, weight)
 		if m.experts.Beside != nil {
 			for i, of := range chosen {
@@ -131,9 +144,16 @@ func (b *Processor) initMixture(maxRows int) {
 	m.activate = func(r0, r1, p0, p1 int) {
 		lo := b.batch.expertColumns(b.batch.Rank).Lo
 		for p := p0; p < p1; p++ {
-			gate := m.gate[p*d.FFN+lo+r0 : p*d.FFN+lo+r1]
-			b.Dims.Activation.Mul(gate, gate, m.up[p*d.FFN+lo+r0:p*d.FFN+lo+r1])
-			tensor.Scale(gate, m.pairWeight[p])
+			gate, up := m.gate[p*d.FFN+lo+r0:p*d.FFN+lo+r1], m.up[p*d.FFN+lo+r0:p*d.FFN+lo+r1]
+			if biases := m.experts.Biases; biases != nil {
+				first := m.expertOf(p)*d.FFN + lo + r0
+				tensor.Add(gate, biases.Gate[first:])
+				tensor.Add(up, biases.Up[first:])
+			}
+			b.Dims.Activation.Mul(gate, gate, up)
+			if m.experts.Biases == nil { // otherwise combine does
+				tensor.Scale(gate, m.pairWeight[p])
+			}
 		}
 		if ld := quantizedFloats(d.FFN); b.quantizesActivations() {
 			tensor.Quantize(floatBytes(m.mid[p0*ld+quantizedFloats(r0):]), 4*ld, m.experts.Down.At(0).Type, m.gate[p0*d.FFN+r0:], d.FFN, r1-r0, p1-p0)
@@ -154,6 +174,10 @@ func (b *Processor) initMixture(maxRows int) {
 		}
 		for j := range k {
 			answer := m.x[int(m.pair[t*k+j])*h+own.Lo:][:len(y)]
+			if biases := m.experts.Biases; biases != nil {
+				tensor.Add(answer, biases.Down[int(m.chosen[t*k+j])*h+own.Lo:])
+				tensor.Scale(answer, m.weight[t*k+j])
+			}
 			if j == 0 && (d.Shared == 0 || d.Beside) {
 				copy(y, answer)
 			} else {
@@ -219,6 +243,11 @@ func (b *Processor) routeAll(e *Experts) {
 	copy(m.first[1:], m.first) // each expert's end is the beginning of the next
 	m.first[0] = 0
 	b.each(b.batch.T, m.pack)
+}
+
+// expertOf is the expert of a pair.
+func (m *mixture) expertOf(pair int) int {
+	return sort.Search(m.d.Experts, func(e int) bool { return int(m.first[e+1]) > pair })
 }
 
 // runs yields every chosen expert and its pairs [lo, hi).

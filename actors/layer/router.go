@@ -15,11 +15,13 @@ import (
 // Route is a pure function of one row, computed in a fixed order, so every socket chooses the same
 // experts. Among equal scores the lowest expert wins. NaN never wins.
 func Route(r *model.Router, scores, bias, choice []float32, chosen []int32, weights []float32) {
-	if r.Score == model.Sigmoid {
+	switch r.Score {
+	case model.Sigmoid:
 		for i, s := range scores {
 			scores[i] = 1 / (1 + tensor.Exp(-s))
 		}
-	} else {
+	case model.SoftmaxOfChosen: // below
+	default:
 		softmax(scores)
 	}
 	copy(choice, scores)
@@ -38,6 +40,9 @@ func Route(r *model.Router, scores, bias, choice []float32, chosen []int32, weig
 	for i, e := range chosen {
 		weights[i] = scores[e]
 		sum += scores[e]
+	}
+	if r.Score == model.SoftmaxOfChosen {
+		softmax(weights)
 	}
 	for i, w := range weights {
 		if r.Normalise {

@@ -18,13 +18,13 @@ func plainRoute(r model.Router, k int, logits, bias []float32) map[int]float64 {
 	sum := 0.0
 	for i, l := range logits {
 		score[i] = 1 / (1 + math.Exp(-float64(l)))
-		if r.Score == model.Softmax {
+		if r.Score != model.Sigmoid {
 			score[i] = math.Exp(float64(l))
 			sum += score[i]
 		}
 	}
 	for i := range score {
-		if r.Score == model.Softmax {
+		if r.Score != model.Sigmoid {
 			score[i] /= sum
 		}
 		choice[i] = score[i]
@@ -62,7 +62,7 @@ func plainRoute(r model.Router, k int, logits, bias []float32) map[int]float64 {
 		}
 	}
 	for i := range out {
-		if r.Normalise {
+		if r.Normalise || r.Score == model.SoftmaxOfChosen {
 			out[i] /= total
 		}
 		out[i] *= float64(r.Scale)
@@ -78,6 +78,7 @@ func TestRouteMatchesThePapers(t *testing.T) {
 	}{
 		"mixtral":     {model.Router{Score: model.Softmax, Normalise: true, Scale: 1}, 8, 2},
 		"qwen3":       {model.Router{Score: model.Softmax, Normalise: true, Scale: 1}, 128, 8},
+		"gpt-oss":     {model.Router{Score: model.SoftmaxOfChosen, Scale: 1}, 128, 4},
 		"not divided": {model.Router{Score: model.Softmax, Scale: 1}, 64, 6},
 		"v2":          {model.Router{Score: model.Softmax, Scale: 16, Groups: 8, TopGroups: 3, GroupTop: 1}, 160, 6},
 		"v3":          {model.Router{Score: model.Sigmoid, Normalise: true, Scale: 2.5, Bias: true, Groups: 8, TopGroups: 4, GroupTop: 2}, 256, 8},

@@ -123,7 +123,7 @@ func TestSameBits(t *testing.T) {
 // norms of heads, and experts, whose tokens are grouped differently by each batch and chunk.
 func TestSameBitsFamilies(t *testing.T) {
 	const policy = "snapstream:sink=4,recent=40,topk=40,obs=8,pool=7"
-	for _, name := range []string{"qwen2", "qwen3", "mistral", "mistral_window", "qwen2_window", "cohere2", "cohere", "hunyuan_v1_dense", "seed_oss", "exaone4", "olmo3", "olmo2", "granite", "gemma2", "gemma3", "gemma4_31b", "gemma4_e2b", "gemma4_26b", "phi3", "phi3_longrope",
+	for _, name := range []string{"qwen2", "qwen3", "mistral", "mistral_window", "qwen2_window", "cohere2", "cohere", "hunyuan_v1_dense", "seed_oss", "exaone4", "gpt_oss", "olmo3", "olmo2", "granite", "gemma2", "gemma3", "gemma4_31b", "gemma4_e2b", "gemma4_26b", "phi3", "phi3_longrope",
 		"smollm3", "glm4_moe", "qwen2_moe", "glm4_moe_lite", "mistral3", "ernie4_5", "glm4", "glm",
 		"qwen3_5", "qwen3_5_uneven", "qwen2_5_vl", "qwen3_vl_moe", "deepseek_v2", "dace"} {
 		dir := filepath.Join(modelData, name)
@@ -132,7 +132,7 @@ func TestSameBitsFamilies(t *testing.T) {
 				continue
 			}
 		}
-		if name == "deepseek_v2" || name == "gemma2" || name == "olmo2" || name == "cohere2" || name == "gemma3" || strings.HasPrefix(name, "gemma4") {
+		if name == "deepseek_v2" || name == "gemma2" || name == "olmo2" || name == "cohere2" || name == "gpt_oss" || name == "gemma3" || strings.HasPrefix(name, "gemma4") {
 			sameAsAlone(t, rigConfig{dir: dir}, "squeezed:clusters=0.25,levels=2,sparsity=0.5,tail=4,obs=6,segment=64", 31, rigConfig{sockets: 3, mapping: topology.Reduce})
 		}
 		sameAsAlone(t, rigConfig{dir: dir}, policy, 31, rigConfig{sockets: 3, mapping: topology.Gather, shares: []float64{1, 4, 2}})
@@ -144,7 +144,7 @@ func TestSameBitsFamilies(t *testing.T) {
 			rigConfig{sockets: 3, mapping: topology.Gather, shares: []float64{1, 4, 2}},
 			rigConfig{sockets: 4, mapping: topology.Reduce, shares: []float64{0.1, 1, 3, 1}})
 	}
-	for _, name := range []string{"mixtral", "qwen3_moe", "qwen3_5_moe", "qwen3_next", "gemma4_26b"} {
+	for _, name := range []string{"mixtral", "qwen3_moe", "qwen3_5_moe", "qwen3_next", "gemma4_26b", "gpt_oss"} {
 		for _, weights := range []string{"F32", "q8_0"} {
 			sameAsAlone(t, rigConfig{dir: filepath.Join(modelData, name), weights: weights}, policy, 31,
 				rigConfig{sockets: 3, mapping: topology.Gather, shares: []float64{1, 4, 2}},

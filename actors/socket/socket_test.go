@@ -355,6 +355,7 @@ func TestGoldens(t *testing.T) {
 		{"mistral_window", []int{1, 3, 16}},
 		{"qwen2_window", []int{1, 3, 16}},
 		{"granite", []int{1, 3, 4}},
+		{"gpt_oss", []int{1, 3, 4}},
 		{"olmo2", []int{1, 3, 4}},
 		{"olmo3", []int{1, 3, 4}},
 		{"exaone4", []int{1, 3, 4}},

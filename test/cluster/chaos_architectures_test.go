@@ -21,6 +21,7 @@ var architectures = []struct {
 	{name: "swiftkv_across", tiny: true},
 	{name: "swiftkv", tiny: true, long: true},
 	{name: "granite", tiny: true, long: true},
+	{name: "gpt_oss", tiny: true},
 	{name: "olmo2", tiny: true, long: true},
 	{name: "olmo3", tiny: true, long: true},
 	{name: "exaone4", tiny: true, long: true},

@@ -265,6 +265,9 @@ func (l *loader) experts(c *model.Config, n *model.MoENames, me cut) *layer.Expe
 		e.SharedFactor = l.room(tensor.F32, n.SharedFactor, 1, c.Hidden, upTo(tensor.Units(c.Hidden)))
 		l.fill(e.SharedFactor, 0, model.Linear{Weight: n.SharedFactor}, upTo(1))
 	}
+	if b := n.Biases; b != nil {
+		e.Biases = &layer.Biases{Router: l.vector(b.Router), Gate: l.rows(b.Gate), Up: l.rows(b.Up), Down: l.rows(b.Down)}
+	}
 	if b := n.Beside; b != nil {
 		e.Beside = &layer.Beside{RouterScale: l.vector(b.RouterScale), ExpertScale: l.vector(b.ExpertScale), SharedNorm: l.vector(b.SharedNorm),
 			Norm: l.vector(b.Norm), PostNorm: l.vector(b.PostNorm)}

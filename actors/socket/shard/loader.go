@@ -276,6 +276,24 @@ func (l *loader) vector(name string) []float32 {
 	return v
 }
 
+// rows reads a whole matrix without packing it.
+func (l *loader) rows(name string) []float32 {
+	if l.err != nil || l.measure {
+		return nil
+	}
+	t, err := l.tensor(name)
+	if err != nil {
+		l.err = err
+		return nil
+	}
+	n := t.Cols()
+	v := make([]float32, t.Rows()*n)
+	for r := range t.Rows() {
+		t.Row(v[r*n:], r, 0, n)
+	}
+	return v
+}
+
 // norm reads the weights of a norm.
 func (l *loader) norm(name string, of *model.LayerSpec) []float32 {
 	v := l.vector(name)

@@ -63,7 +63,20 @@ func (c *Config) AttentionScale() float32 {
 
 // Score is the weight of a key in attention.
 func (c *Config) Score() tensor.Score {
-	return tensor.Score{Scale: c.AttentionScale(), Cap: c.ScoreCap}
+	return tensor.Score{Scale: c.AttentionScale(), Cap: c.ScoreCap, Sinks: c.Sinks}
+}
+
+// readSinks reads the sinks of all layers into the config.
+func (c *Checkpoint) readSinks() {
+	if !c.Config.SinkScores {
+		return
+	}
+	c.Config.Sinks = make([][]float32, c.Config.Layers)
+	for i := range c.Config.Sinks {
+		s := make([]float32, c.Config.Heads)
+		c.must(c.Config.Layer(i).Sinks).Row(s, 0, 0, len(s))
+		c.Config.Sinks[i] = s
+	}
 }
 
 // EmbeddingScale is the factor of an embedding that is stored as dt. transformers rounds the root

@@ -164,9 +164,13 @@ func (c *Checkpoint) open() error {
 	if err := c.takeStackedExperts(); err != nil {
 		return err
 	}
+	if err := c.takeStackedBiases(); err != nil {
+		return err
+	}
 	if err := c.check(); err != nil {
 		return err
 	}
+	c.readSinks()
 	if !statesDType(config) {
 		c.Config.DType = c.must(c.Config.Tensors()[0].Name).DType
 	}

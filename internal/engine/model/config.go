@@ -71,6 +71,8 @@ type Config struct {
 	QueryScale      float64           `json:",omitempty"` // see AttentionScale
 	LogitCap        float32           `json:",omitempty"` // c: logits are c tanh(logits/c); 0: none
 	ScoreCap        float32           `json:",omitempty"` // the same for attention scores
+	SinkScores      bool              `json:",omitempty"` // attention has sinks, see tensor.Score
+	Sinks           [][]float32       `json:"-"`          // of each cache, if SinkScores; Open reads them from the weights
 	Multipliers     Multipliers       `json:",omitzero"`
 	QKNormOf        QKNormOf          `json:",omitempty"` // what QKNorm normalises
 	MeanNorm        bool              `json:",omitempty"` // norms of x subtract the mean first (LayerNorm)
@@ -175,7 +177,8 @@ var architectureOf = map[string]string{
 	"cohere": "CohereForCausalLM", "cohere2": "Cohere2ForCausalLM", "olmo2": "Olmo2ForCausalLM", "olmo3": "Olmo3ForCausalLM",
 	"granite": "GraniteForCausalLM", "gemma": "GemmaForCausalLM", "gemma2": "Gemma2ForCausalLM",
 	"gemma3": "Gemma3ForConditionalGeneration", "gemma3_text": gemma3,
-	"gemma4": "Gemma4ForConditionalGeneration", "gemma4_text": gemma4, "gemma4_unified": "Gemma4UnifiedForConditionalGeneration", "gemma4_unified_text": gemma4Unified,
+	"gpt_oss": gptOss,
+	"gemma4":  "Gemma4ForConditionalGeneration", "gemma4_text": gemma4, "gemma4_unified": "Gemma4UnifiedForConditionalGeneration", "gemma4_unified_text": gemma4Unified,
 	"llama": "LlamaForCausalLM", "llama_swiftkv": "LlamaSwiftKVForCausalLM",
 	"mistral": "MistralForCausalLM", "mixtral": "MixtralForCausalLM", "phi3": "Phi3ForCausalLM",
 	"qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM",

@@ -34,6 +34,7 @@ var families = []string{
 	"Glm4MoeForCausalLM",
 	"Glm4MoeLiteForCausalLM",
 	"GlmForCausalLM",
+	"GptOssForCausalLM",
 	"GraniteForCausalLM",
 	"HunYuanDenseV1ForCausalLM",
 	"LlamaForCausalLM",
@@ -99,6 +100,11 @@ func TestFamilies(t *testing.T) {
 		{"Exaone4", change{"sliding_window": nil, "sliding_window_pattern": nil}, func(c *Config) bool { return c.Windows == nil && c.Unrotated == nil }},
 		{"Exaone4", change{"sliding_window": 64, "sliding_window_pattern": "LLLG", "layer_types": []string{"sliding_attention", "full_attention"}}, func(c *Config) bool {
 			return c.Window(0) == 64 && c.Window(1) == 0 && slices.Equal(c.Unrotated, []int{1})
+		}},
+		{"GptOss", change{"rope_theta": remove, "head_dim": remove, "rms_norm_eps": remove, "swiglu_limit": 7.0}, func(c *Config) bool {
+			return c.HeadDim == 64 && c.NormEps == 1e-5 && c.QKVBias && c.OutBias && c.SinkScores && c.Activation == tensor.Clamped && c.Window(0) == 128 && c.Window(1) == 0 &&
+				c.Rope.Theta == 150000 && c.Rope.Type == "yarn" && c.Rope.Exact && c.Rope.Factor == 32 && c.Rope.OriginalMax == 4096 && c.MaxPositions == 131072 &&
+				math.Abs(c.Rope.Amplitude-1.34657359) < 1e-7 && c.MoE.Experts == 128 && c.MoE.PerToken == 4 && c.MoE.FFN == c.FFN && c.MoE.Biased && c.MoE.Router == Router{Score: SoftmaxOfChosen, Scale: 1}
 		}},
 		{"SeedOss", change{"attention_out_bias": true}, func(c *Config) bool { return c.HeadDim == 128 && c.QKVBias && c.OutBias && !c.MLPBias }},
 		{"SeedOss", change{"attention_bias": false, "head_dim": 32}, func(c *Config) bool { return c.HeadDim == 32 && !c.QKVBias && !c.OutBias }},
@@ -314,6 +320,11 @@ func TestFamilies(t *testing.T) {
 			t.Errorf("Gemma 4, case %d, %v: %v", i, test, err)
 		}
 	}
+	for field, v := range map[string]any{"swiglu_limit": 5, "swiglu_alpha": 1.5, "hidden_act": "gelu", "sliding_window": 0, "num_experts_per_tok": 129} {
+		if _, err := ParseConfig("d", with(moe("GptOss", change{field: v})), nil); err == nil || !strings.Contains(err.Error(), field) {
+			t.Errorf("%s %v: %v", field, v, err)
+		}
+	}
 	for field, v := range map[string]any{"sliding_window": 0, "hidden_act": "gelu", "layer_types": 3, "max_window_layers": -1, "use_sliding_window": "yes"} {
 		full := change{"architectures": []string{"Qwen2ForCausalLM"}, "use_sliding_window": true, "max_window_layers": 0, field: v}
 		if _, err := ParseConfig("d", with(full), nil); err == nil || !strings.Contains(err.Error(), field) {
@@ -325,7 +336,7 @@ func TestFamilies(t *testing.T) {
 // Folders of the other families' reference models open, with the frequencies of transformers.
 func TestFamilyCheckpoints(t *testing.T) {
 	for name, arch := range map[string]string{"qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "mistral": "MistralForCausalLM", "mixtral": "MixtralForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM",
-		"olmo2": "Olmo2ForCausalLM", "olmo3": "Olmo3ForCausalLM", "exaone4": "Exaone4ForCausalLM", "seed_oss": "SeedOssForCausalLM", "hunyuan_v1_dense": "HunYuanDenseV1ForCausalLM",
+		"gpt_oss": gptOss, "olmo2": "Olmo2ForCausalLM", "olmo3": "Olmo3ForCausalLM", "exaone4": "Exaone4ForCausalLM", "seed_oss": "SeedOssForCausalLM", "hunyuan_v1_dense": "HunYuanDenseV1ForCausalLM",
 		"cohere": "CohereForCausalLM", "cohere2": "Cohere2ForCausalLM",
 		"granite": "GraniteForCausalLM", "gemma": "GemmaForCausalLM", "gemma2": "Gemma2ForCausalLM", "gemma3": "Gemma3ForCausalLM", "gemma4_31b": gemma4, "gemma4_e2b": gemma4, "gemma4_26b": gemma4, "mistral_window": "MistralForCausalLM", "qwen2_window": "Qwen2ForCausalLM",
 		"deepseek_v2": "DeepseekV2ForCausalLM", "deepseek_v3": "DeepseekV3ForCausalLM", "phi3": "Phi3ForCausalLM", "phi3_longrope": "Phi3ForCausalLM",

@@ -80,7 +80,7 @@ func (c *Checkpoint) takeExperts(t gguf.Tensor, p place) (bool, error) {
 	for e := range m.Experts {
 		gate, up, down := n.Expert(e)
 		for i, at := range parts {
-			if err := c.add(p.matrix([3]string{gate, up, down}[at], e, i*rows, rows, false)); err != nil {
+			if err := c.add(p.matrix([3]string{gate, up, down}[at], e, i*rows, 1, rows, false)); err != nil {
 				return true, err
 			}
 		}

@@ -22,6 +22,7 @@ type MoE struct {
 	Shared   int `json:",omitempty"` // inner width of all shared experts together; 0: none
 	Router   Router
 	Beside   bool  `json:",omitempty"` // see BesideNames
+	Biased   bool  `json:",omitempty"` // see ExpertBiases
 	Gated    bool  `json:",omitempty"` // the output of the shared expert is multiplied by a sigmoid
 	Dense    []int `json:",omitempty"` // layers with a dense feed-forward network, ascending
 }
@@ -47,17 +48,21 @@ type Score string
 const (
 	Softmax Score = "softmax" // over all experts
 	Sigmoid Score = "sigmoid" // of each alone
+
+	// SoftmaxOfChosen makes weights of the chosen experts' outputs alone. Experts are chosen by the outputs.
+	SoftmaxOfChosen Score = "softmax of chosen"
 )
 
 // MoENames names the tensors of a layer with experts.
 type MoENames struct {
-	Router                           string       // (experts, hidden)
-	Bias                             string       // (experts): Router.Bias
-	expert                           string       // prefix of the expert's number
-	gate, up, down                   string       // suffixes after it
-	Beside                           *BesideNames // MoE.Beside; nil: no
-	SharedGate, SharedUp, SharedDown string       // (shared, hidden), (shared, hidden), (hidden, shared): MoE.Shared
-	SharedFactor                     string       // (1, hidden): Shared(h) is multiplied by sigmoid(SharedFactor h): MoE.Gated
+	Router                           string        // (experts, hidden)
+	Bias                             string        // (experts): Router.Bias
+	expert                           string        // prefix of the expert's number
+	gate, up, down                   string        // suffixes after it
+	Beside                           *BesideNames  // MoE.Beside; nil: no
+	Biases                           *ExpertBiases // MoE.Biased; nil: no
+	SharedGate, SharedUp, SharedDown string        // (shared, hidden), (shared, hidden), (hidden, shared): MoE.Shared
+	SharedFactor                     string        // (1, hidden): Shared(h) is multiplied by sigmoid(SharedFactor h): MoE.Gated
 }
 
 // BesideNames names what a layer has in which the shared FFN is a dense one beside the experts, with
@@ -71,6 +76,14 @@ type BesideNames struct {
 	ExpertScale    string // (experts)
 	SharedNorm     string // (hidden): of the output of the shared FFN
 	Norm, PostNorm string // (hidden): of the experts' input, of the sum of their outputs
+}
+
+// ExpertBiases names the biases of a router and of its experts (gpt-oss). A weight w_e multiplies
+// Down_e x + bias.
+type ExpertBiases struct {
+	Router   string // (experts)
+	Gate, Up string // (experts, ffn)
+	Down     string // (experts, hidden)
 }
 
 // Expert is the matrices of expert e: (ffn, hidden), (ffn, hidden), (hidden, ffn).
@@ -120,6 +133,12 @@ func (s *specs) experts(c *Config, n *MoENames) {
 	}
 	if m.Gated {
 		s.add(n.SharedFactor, 1, c.Hidden)
+	}
+	if b := n.Biases; b != nil {
+		s.add(b.Router, m.Experts)
+		s.add(b.Gate, m.Experts, m.FFN)
+		s.add(b.Up, m.Experts, m.FFN)
+		s.add(b.Down, m.Experts, c.Hidden)
 	}
 	if b := n.Beside; b != nil {
 		s.add(b.RouterScale, c.Hidden)

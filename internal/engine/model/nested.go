@@ -136,6 +136,9 @@ func isTower(name string) bool {
 	return slices.Contains(towers, first)
 }
 
+// interleaved reports whether rows of gate and up alternate in a stack, gate first.
+func (c *Config) interleaved() bool { return c.Architecture == gptOss }
+
 // takeStackedExperts names the experts of layers whose files stack them, as in a checkpoint with one
 // tensor per expert. Gate and up are one tensor, its rows or columns gate first:
 //
@@ -160,16 +163,20 @@ func (c *Checkpoint) takeStackedExperts() error {
 			return &Error{File: c.Dir, Tensor: n.expert + "gate_up_proj", Kind: ErrMismatch, Detail: shapes + fmt.Sprintf("; %d experts of width %d want [%d %d %d] and [%d %d %d], or both transposed",
 				m.Experts, m.FFN, m.Experts, 2*m.FFN, c.Config.Hidden, m.Experts, c.Config.Hidden, m.FFN)}
 		}
+		up, each := m.FFN, 1 // first row of up, distance of rows
+		if c.Config.interleaved() {
+			up, each = 1, 2
+		}
 		delete(c.at, n.expert+"gate_up_proj")
 		delete(c.at, n.expert+"down_proj")
 		for e := range m.Experts {
-			gate, up, d := n.Expert(e)
-			for _, part := range []struct {
-				name       string
-				of         place
-				first, out int // rows of the matrix
-			}{{gate, both, 0, m.FFN}, {up, both, m.FFN, m.FFN}, {d, down, 0, c.Config.Hidden}} {
-				if err := c.add(part.of.matrix(part.name, e, part.first, part.out, turned)); err != nil {
+			names := [3]string{}
+			names[0], names[1], names[2] = n.Expert(e)
+			for i, part := range []struct {
+				of                place
+				first, each, rows int // of the matrix
+			}{{both, 0, each, m.FFN}, {both, up, each, m.FFN}, {down, 0, 1, c.Config.Hidden}} {
+				if err := c.add(part.of.matrix(names[i], e, part.first, part.each, part.rows, turned)); err != nil {
 					return err
 				}
 			}
@@ -178,14 +185,48 @@ func (c *Checkpoint) takeStackedExperts() error {
 	return nil
 }
 
-// matrix is rows [first, first+n) of the e-th matrix in a stack, or of its transpose.
-func (p place) matrix(name string, e, first, n int, turned bool) place {
+// takeStackedBiases gives the biases of gates and ups a tensor each. Their elements alternate in the
+// file.
+func (c *Checkpoint) takeStackedBiases() error {
+	m := &c.Config.MoE
+	for i := range c.Config.Layers {
+		if !m.Biased || !c.Config.Sparse(i) {
+			continue
+		}
+		n := c.Config.Layer(i).Experts
+		name := n.expert + "gate_up_proj_bias"
+		both, ok := c.at[name]
+		if !ok {
+			continue // check names what is missing
+		}
+		if want := []int{m.Experts, 2 * m.FFN}; !slices.Equal(both.Shape, want) {
+			return &Error{File: both.path, Tensor: name, Kind: ErrMismatch, Detail: fmt.Sprintf("has shape %v; %d experts of width %d want %v", both.Shape, m.Experts, m.FFN, want)}
+		}
+		delete(c.at, name)
+		for first, part := range []string{n.Biases.Gate, n.Biases.Up} {
+			one := both
+			one.Name, one.Shape, one.Data, one.parts = part, []int{m.Experts, m.FFN}, nil, []Tensor{both.Tensor}
+			one.fill = func(dst []float32, r, lo int) {
+				for i := range dst {
+					both.readRow(dst[i:i+1], r, 2*(lo+i)+first, 2*(lo+i)+first+1)
+				}
+			}
+			if err := c.add(one); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// matrix is n rows, first, first+each and so on, of the e-th matrix in a stack, or of its transpose.
+func (p place) matrix(name string, e, first, each, n int, turned bool) place {
 	size := int64(len(p.Data) / p.Shape[0])
 	rows, cols := p.Shape[1], p.Shape[2]
 	from, to := int64(e)*size, int64(e+1)*size
 	if turned {
 		rows, cols = cols, rows
-	} else {
+	} else if each == 1 {
 		row := size / int64(rows)
 		from, to = from+int64(first)*row, from+int64(first+n)*row
 	}
@@ -194,14 +235,23 @@ func (p place) matrix(name string, e, first, n int, turned bool) place {
 	if p.offset > 0 {
 		one.offset = p.offset + from
 	}
+	if !turned && each == 1 {
+		return one
+	}
+	stack := one.Tensor
+	stack.Shape = []int{rows, cols}
 	if turned {
-		stack := one.Tensor
 		stack.Shape = []int{cols, rows}
-		one.Data, one.parts = nil, []Tensor{stack}
-		one.fill = func(dst []float32, r, lo int) {
-			for i := range dst {
-				stack.readRow(dst[i:i+1], lo+i, first+r, first+r+1)
-			}
+	}
+	one.Data, one.blocks, one.parts = nil, 0, []Tensor{stack}
+	one.fill = func(dst []float32, r, lo int) {
+		r = first + r*each
+		if !turned {
+			stack.readRow(dst, r, lo, lo+len(dst))
+			return
+		}
+		for i := range dst {
+			stack.readRow(dst[i:i+1], lo+i, r, r+1)
 		}
 	}
 	return one

@@ -109,6 +109,7 @@ func made(name string, config Config) *Checkpoint {
 	}
 	sum := sha256.Sum256(fmt.Appendf(nil, "random %s %+v arithmetic %d", name, c.Config, tensor.Arithmetic))
 	c.hash = hex.EncodeToString(sum[:])
+	c.readSinks()
 	return c
 }
 

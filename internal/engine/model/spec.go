@@ -19,6 +19,7 @@ type LayerSpec struct {
 	QGate        Linear      // (heads*dim, hidden): attention's output is multiplied by sigmoid(QGate h)
 	QNorm, KNorm string      // (dim) or (heads*dim), (kv*dim): RMSNorm of queries and keys, see QKNormOf; in the orders of Q and K
 	O            Linear      // (hidden, heads*value)
+	Sinks        string      // (heads): see tensor.Score
 	PostAttnNorm string      // (hidden): norm of attention's contribution to x
 
 	Window int // position i attends to positions i-Window+1 to i; 0: to all before it
@@ -117,6 +118,7 @@ func (s *specs) layer(c *Config, l *LayerSpec, i int) {
 	}
 	s.add(l.QNorm, q*l.KV.Dim)
 	s.add(l.KNorm, k*l.KV.Dim)
+	s.add(l.Sinks, c.Heads)
 	s.linear(l.O, c.Hidden, c.Heads*c.ValueOf(l))
 	s.add(l.PostAttnNorm, c.Hidden)
 	s.add(l.FFNNorm, c.Hidden)

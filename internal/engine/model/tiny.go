@@ -31,6 +31,8 @@ var tinies = map[string]map[string]any{
 		"num_attention_heads": 4, "num_key_value_heads": 2, "partial_rotary_factor": 0.5, "num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 8, "shared_expert_intermediate_size": 8, "mlp_only_layers": []int{0}},
 	"Qwen3_5ForCausalLM": {"layer_types": []string{"linear_attention", "full_attention"}, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 4,
 		"num_attention_heads": 4, "num_key_value_heads": 2, "partial_rotary_factor": 0.5},
+	"GptOssForCausalLM": {"sliding_window": 8, "num_local_experts": 3, "num_experts_per_tok": 2,
+		"rope_scaling": map[string]any{"rope_type": "yarn", "factor": 4, "original_max_position_embeddings": 16, "truncate": false}},
 	"Olmo2ForCausalLM":          {},
 	"Olmo3ForCausalLM":          {"num_hidden_layers": 4, "sliding_window": 8},
 	"Exaone4ForCausalLM":        {"num_hidden_layers": 4, "sliding_window": 8},
