@@ -58,7 +58,7 @@ def write(out, name):
     cls = transformers.GptOssForCausalLM
     packed = name.endswith("mxfp4")
     json.dump(CONFIG | (QUANTIZED if packed else {}), open(f"{folder}/config.json", "w"), indent=1)
-    json.dump({"bos_token_id": 0, "eos_token_id": [1, 4], "do_sample": False}, open(f"{folder}/generation_config.json", "w"), indent=1)
+    json.dump({"bos_token_id": 0, "eos_token_id": 1, "do_sample": False}, open(f"{folder}/generation_config.json", "w"), indent=1)
     for seed in range(9000, 9040):
         torch.manual_seed(seed)
         with tempfile.TemporaryDirectory() as tmp:

@@ -43,19 +43,20 @@ type Type uint32
 // The types with a known layout. Rows are stored in blocks of elements, which package model
 // dequantizes.
 const (
-	F32  Type = 0
-	F16  Type = 1
-	Q4_0 Type = 2
-	Q4_1 Type = 3
-	Q5_0 Type = 6
-	Q5_1 Type = 7
-	Q8_0 Type = 8
-	Q2_K Type = 10
-	Q3_K Type = 11
-	Q4_K Type = 12
-	Q5_K Type = 13
-	Q6_K Type = 14
-	BF16 Type = 30
+	F32   Type = 0
+	F16   Type = 1
+	Q4_0  Type = 2
+	Q4_1  Type = 3
+	Q5_0  Type = 6
+	Q5_1  Type = 7
+	Q8_0  Type = 8
+	Q2_K  Type = 10
+	Q3_K  Type = 11
+	Q4_K  Type = 12
+	Q5_K  Type = 13
+	Q6_K  Type = 14
+	BF16  Type = 30
+	MXFP4 Type = 39 // OCP Microscaling Formats 1.0: 4-bit floats with a power of two for each 32
 )
 
 type layout struct {
@@ -66,13 +67,14 @@ type layout struct {
 var layouts = map[Type]layout{
 	F32: {"F32", 1, 4}, F16: {"F16", 1, 2}, BF16: {"BF16", 1, 2},
 	Q4_0: {"Q4_0", 32, 18}, Q4_1: {"Q4_1", 32, 20}, Q5_0: {"Q5_0", 32, 22}, Q5_1: {"Q5_1", 32, 24}, Q8_0: {"Q8_0", 32, 34},
-	Q2_K: {"Q2_K", 256, 84}, Q3_K: {"Q3_K", 256, 110}, Q4_K: {"Q4_K", 256, 144}, Q5_K: {"Q5_K", 256, 176}, Q6_K: {"Q6_K", 256, 210},
+	MXFP4: {"MXFP4", 32, 17},
+	Q2_K:  {"Q2_K", 256, 84}, Q3_K: {"Q3_K", 256, 110}, Q4_K: {"Q4_K", 256, 144}, Q5_K: {"Q5_K", 256, 176}, Q6_K: {"Q6_K", 256, 210},
 }
 
 // unread are unsupported types, with their names for the error.
 var unread = map[Type]string{
 	9: "Q8_1", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 20: "IQ4_NL", 21: "IQ3_S", 22: "IQ2_S", 23: "IQ4_XS",
-	24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4",
+	24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 34: "TQ1_0", 35: "TQ2_0",
 }
 
 func (t Type) Known() bool { _, ok := layouts[t]; return ok }

@@ -17,7 +17,8 @@ const maxBlock = 256
 // dequant dequantizes one block.
 var dequant = map[gguf.Type]func(y *[maxBlock]float32, b []byte){
 	gguf.Q4_0: dequantQ4_0, gguf.Q4_1: dequantQ4_1, gguf.Q5_0: dequantQ5_0, gguf.Q5_1: dequantQ5_1, gguf.Q8_0: dequantQ8_0,
-	gguf.Q2_K: dequantQ2K, gguf.Q3_K: dequantQ3K, gguf.Q4_K: dequantQ4K, gguf.Q5_K: dequantQ5K, gguf.Q6_K: dequantQ6K,
+	gguf.MXFP4: dequantMXFP4,
+	gguf.Q2_K:  dequantQ2K, gguf.Q3_K: dequantQ3K, gguf.Q4_K: dequantQ4K, gguf.Q5_K: dequantQ5K, gguf.Q6_K: dequantQ6K,
 }
 
 // blockScales are the offsets of a block's float16 scales. A block is finite if they are.

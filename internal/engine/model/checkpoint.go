@@ -161,6 +161,9 @@ func (c *Checkpoint) open() error {
 	if err := c.takeScales(); err != nil {
 		return err
 	}
+	if err := c.takeMXFP4(); err != nil {
+		return err
+	}
 	if err := c.takeStackedExperts(); err != nil {
 		return err
 	}

@@ -83,6 +83,8 @@ type Config struct {
 
 	FP8Block [2]int `json:",omitzero"` // rows and columns of an FP8 block with one scale; 0: no FP8
 
+	MXFP4 bool `json:",omitempty"` // experts may be blocks of MXFP4
+
 	// DType is the weights' type according to the config; without one, Open takes that of the
 	// embedding. Tensors may have other types.
 	DType tensor.DType

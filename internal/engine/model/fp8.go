@@ -105,7 +105,7 @@ func (s *fp8Scales) notFinite() int64 {
 	return bad
 }
 
-// readQuantised accepts FP8 in blocks and refuses every other method.
+// readQuantised accepts FP8 in blocks and MXFP4, and refuses every other method.
 func readQuantised(f *fields, c *Config) {
 	for _, key := range []string{"quantization_config", "compression_config"} {
 		q := f.Object(key)
@@ -113,6 +113,9 @@ func readQuantised(f *fields, c *Config) {
 			continue
 		}
 		method := q.Text("quant_method", "an unnamed method")
+		if key == "quantization_config" && readMXFP4(f, c, method) {
+			continue
+		}
 		if key != "quantization_config" || method != "fp8" {
 			f.fail(key, ErrUnsupported, "weights quantised by %q are not supported; use the original F32, BF16 or F16 checkpoint (or FP8 in blocks) and quantise on load", clip(method))
 			return

@@ -87,6 +87,7 @@ func (c *Checkpoint) openGGUF(path string) error {
 	if err := c.check(); err != nil {
 		return err
 	}
+	c.readSinks()
 	c.Config.DType = c.commonType()
 	return c.identify(c.Config.Tensors())
 }

@@ -152,9 +152,9 @@ func (m *metadata) rope() {
 	if kind == "none" {
 		return
 	}
-	yarn := kind == "yarn" && (m.arch == "deepseek2" || m.arch == "mistral3")
+	yarn := kind == "yarn" && slices.Contains([]string{"deepseek2", "gpt-oss", "mistral3"}, m.arch)
 	if kind != "linear" && !yarn {
-		panic(attempt.Failure{Err: &Error{Field: key, Kind: ErrUnsupported, Detail: fmt.Sprintf("%q is not supported; known: none, linear, yarn of deepseek2 and mistral3 (and rope_freqs.weight for Llama 3)", clip(kind))}})
+		panic(attempt.Failure{Err: &Error{Field: key, Kind: ErrUnsupported, Detail: fmt.Sprintf("%q is not supported; known: none, linear, yarn of deepseek2, gpt-oss and mistral3 (and rope_freqs.weight for Llama 3)", clip(kind))}})
 	}
 	v, _ := m.f.Value(m.arch + "." + factor)
 	n, ok := v.Number()
@@ -200,6 +200,9 @@ func (m *metadata) window() int64 {
 // says, as in generation_config.json of their folders.
 var endings = []string{"<|eot_id|>", "<|im_end|>", "<|end_of_text|>", "<|endoftext|>", "<|eom_id|>", "<|end|>", "<end_of_turn>", "<turn|>", "<eos>"}
 
+// harmony are the endings of gpt-oss, where <|end|> ends a message but not the answer.
+var harmony = []string{"<|return|>", "<|call|>", "<|endoftext|>"}
+
 // tokens reads the tokens that begin and end a text.
 func (m *metadata) tokens() {
 	const prefix = "tokenizer.ggml."
@@ -218,6 +221,10 @@ func (m *metadata) tokens() {
 	tokens := attempt.Must(m.f.Texts(prefix + "tokens"))
 	kinds := attempt.Must(m.f.Wholes(prefix + "token_type"))
 	const control = 3
+	endings := endings
+	if m.arch == "gpt-oss" {
+		endings = harmony
+	}
 	for id, kind := range kinds[:min(len(kinds), len(tokens))] {
 		if kind == control && slices.Contains(endings, tokens[id]) && !slices.Contains(eos, int64(id)) {
 			eos = append(eos, int64(id))

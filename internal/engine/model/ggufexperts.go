@@ -68,6 +68,9 @@ func (c *Checkpoint) takeExperts(t gguf.Tensor, p place) (bool, error) {
 	which := map[string][]int{"ffn_gate_exps.weight": {0}, "ffn_up_exps.weight": {1}, "ffn_down_exps.weight": {2}, "ffn_gate_up_exps.weight": {0, 1}}
 	parts, stacked := which[part]
 	switch {
+	case n.biasOf(part) != "":
+		p.Name = n.biasOf(part)
+		return true, c.add(p)
 	case part == "ffn_gate_inp.weight":
 		p.Name = n.Router
 		return true, c.add(p)

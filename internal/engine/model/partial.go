@@ -45,8 +45,14 @@ func (c *Checkpoint) Want(ctx context.Context, name string, rowLo, rowHi, colLo,
 	if rowLo < 0 || int64(rowHi) > rows || colLo < 0 || int64(colHi) > cols {
 		return fmt.Errorf("model: tensor %q of shape %v has no rows [%d, %d), columns [%d, %d)", name, p.Shape, rowLo, rowHi, colLo, colHi)
 	}
-	if p.parts != nil { // columns of a stack's matrix
-		return c.fetch.Fetch(ctx, filepath.Base(p.path), []Span{{p.offset, p.offset + int64(len(p.parts[0].Data))}})
+	if p.parts != nil { // columns of a stack's matrix, or codes and scales
+		for _, r := range p.regions() {
+			from := r.home.offset(r.data)
+			if err := c.fetch.Fetch(ctx, filepath.Base(r.home.Path), []Span{{from, from + int64(len(r.data))}}); err != nil {
+				return err
+			}
+		}
+		return nil
 	}
 	each := int64(len(p.Data)) / (rows * cols)
 	whole := colHi-colLo == int(cols)

@@ -23,6 +23,7 @@ type Tensor struct {
 	blocks gguf.Type                      // format of quantized blocks; 0 (which is F32): see DType
 	fill   func(dst []float32, r, lo int) // instead of Data: generates a row from column lo on
 	parts  []Tensor                       // with fill: the stored tensors, see joinKVUp
+	mx     mxPart                         // of a part of a matrix in MXFP4; 0: none
 	scales *fp8Scales                     // of FP8
 	home   *weightFile                    // the file that Data is mapped from; nil: no file
 	sums   [][sha256.Size]byte            // digests of the pieces of Data, if rows are read after loading: see CheckedRow
@@ -36,6 +37,9 @@ func (t Tensor) Stored() string {
 	}
 	if t.scales != nil {
 		return "fp8_e4m3"
+	}
+	if t.mx != 0 {
+		return "mxfp4"
 	}
 	if t.parts != nil {
 		return t.parts[len(t.parts)-1].Stored()
@@ -84,7 +88,7 @@ func (t Tensor) block() (n, size int64) {
 	if t.blocks != 0 {
 		return int64(t.blocks.Block()), int64(t.blocks.BlockBytes())
 	}
-	if t.scales != nil {
+	if t.scales != nil || t.mx != 0 {
 		return 1, 1
 	}
 	return 1, elementBytes(t.DType)

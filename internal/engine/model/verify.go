@@ -135,6 +135,8 @@ func (t *TensorReport) scan(data []byte, of Tensor, digest hash.Hash) {
 			}
 			any = any || b&0x7f != 0
 		}
+	} else if of.mx != 0 {
+		bad, any = of.mx.notFinite(data)
 	} else if of.blocks != 0 {
 		bad, any = blocksNotFinite(data, of.blocks)
 	} else {
@@ -160,6 +162,9 @@ func (r *Report) Err() error {
 
 // blocksNotFinite counts the elements of blocks whose scale is not finite.
 func blocksNotFinite(data []byte, t gguf.Type) (bad int64, any bool) {
+	if t == gguf.MXFP4 {
+		return mxBlocksNotFinite(data)
+	}
 	const exponent = 0x7c00
 	for size := t.BlockBytes(); len(data) >= size; data = data[size:] {
 		for _, at := range blockScales[t] {

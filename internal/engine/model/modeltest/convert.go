@@ -44,6 +44,7 @@ var families = map[string]family{
 	"DeepseekV2ForCausalLM": {arch: "deepseek2", names: deepseekNames, keys: deepseekKeys, halves: true},
 	"DeepseekV3ForCausalLM": {arch: "deepseek2", names: deepseekNames, keys: deepseekKeys, halves: true},
 
+	"GptOssForCausalLM":         {arch: "gpt-oss", names: strings.NewReplacer("post_attention_layernorm", "post_attention_norm", "self_attn.sinks", "attn_sinks.weight", "mlp.router.", "ffn_gate_inp."), keys: gptOssKeys},
 	"Olmo2ForCausalLM":          {arch: "olmo2", names: gemmaNames},
 	"Olmo3ForCausalLM":          {arch: "olmo2", names: gemmaNames, keys: windowKey("olmo2")},
 	"Exaone4ForCausalLM":        {arch: "exaone4", names: gemmaNames, keys: windowKey("exaone4")},
@@ -110,14 +111,14 @@ func Convert(c *model.Checkpoint, typ func(name string) gguf.Type) *GGUF {
 			name = ggufName(f, spec.Name)
 		}
 		width, kind := t.Cols(), gguf.F32
-		if len(t.Shape) > 1 {
+		if len(t.Shape) > 1 && !strings.HasSuffix(name, ".bias") {
 			kind = typ(name)
 		}
 		all := make([]float32, t.Elements())
 		for r := range t.Rows() {
 			t.Row(all[r*width:(r+1)*width], r, 0, width)
 		}
-		if shape := t.Shape; expert && len(shape) == 2 && strings.Contains(name, "_exps") {
+		if shape := t.Shape; expert && len(shape) == 2 && strings.HasSuffix(name, "_exps.weight") {
 			stacks[name] = append(stacks[name], all...)
 			if strings.Contains(name, "gate_up") {
 				shape = []int{2 * shape[0], shape[1]}
@@ -216,6 +217,9 @@ func expertNames(c *model.Config) map[string]string {
 		}
 		n, block := c.Layer(i).Experts, fmt.Sprintf("blk.%d.ffn_", i)
 		names[n.Router] = block + "gate_inp.weight"
+		if b := n.Biases; b != nil {
+			names[b.Router], names[b.Gate], names[b.Up], names[b.Down] = block+"gate_inp.bias", block+"gate_exps.bias", block+"up_exps.bias", block+"down_exps.bias"
+		}
 		for e := range c.MoE.Experts {
 			gate, up, down := n.Expert(e)
 			names[gate], names[up], names[down] = block+"gate_exps.weight", block+"up_exps.weight", block+"down_exps.weight"

@@ -166,6 +166,15 @@ func SameMScale(from, to string) error {
 	return nil
 }
 
+func gptOssKeys(g *GGUF, m *model.Config) {
+	const p = "gpt-oss."
+	g.Set(p+"expert_feed_forward_length", m.MoE.FFN)
+	g.Set(p+"attention.sliding_window", m.Window(0))
+	g.Set(p+"rope.scaling.type", "yarn")
+	g.Set(p+"rope.scaling.factor", float32(m.Rope.Factor))
+	g.Set(p+"rope.scaling.original_context_length", m.Rope.OriginalMax)
+}
+
 func mistral3Keys(g *GGUF, m *model.Config) {
 	g.Set("mistral3.rope.scaling.type", "yarn")
 	for key, v := range map[string]float64{"rope.scaling.factor": m.Rope.Factor, "rope.scaling.yarn_beta_fast": m.Rope.Fast, "rope.scaling.yarn_beta_slow": m.Rope.Slow,

@@ -20,7 +20,7 @@ func Quantise(typ gguf.Type, v []float32) []byte {
 		}
 		return out
 	}
-	block, ok := map[gguf.Type]func([]byte, []float32) []byte{gguf.Q8_0: q8, gguf.Q4_0: q4, gguf.Q4_K: q4k, gguf.Q5_K: q5k, gguf.Q6_K: q6k}[typ]
+	block, ok := map[gguf.Type]func([]byte, []float32) []byte{gguf.Q8_0: q8, gguf.Q4_0: q4, gguf.Q4_K: q4k, gguf.Q5_K: q5k, gguf.Q6_K: q6k, gguf.MXFP4: mxfp4}[typ]
 	if !ok {
 		panic(fmt.Sprintf("modeltest: does not quantise to %v", typ))
 	}
@@ -72,6 +72,34 @@ func q8(b []byte, v []float32) []byte {
 	b = appendHalf(b, d)
 	for _, x := range v {
 		b = append(b, byte(clamp(ratio(x, d), -127, 127)))
+	}
+	return b
+}
+
+// mxfp4 rounds to the nearest element, towards zero between two. The largest becomes 4 to 6.
+func mxfp4(b []byte, v []float32) []byte {
+	top := 0.0
+	for _, x := range v {
+		top = max(top, math.Abs(float64(x)))
+	}
+	e := -127
+	if top > 0 {
+		e = max(math.Ilogb(top)-2, -127)
+	}
+	b = append(b, byte(e+127))
+	code := func(x float32) (at byte) {
+		for i, y := range []float64{0, .5, 1, 1.5, 2, 3, 4, 6} {
+			if a := math.Ldexp(math.Abs(float64(x)), -e); math.Abs(a-y) < math.Abs(a-[]float64{0, .5, 1, 1.5, 2, 3, 4, 6}[at]) {
+				at = byte(i)
+			}
+		}
+		if x < 0 {
+			at |= 8
+		}
+		return at
+	}
+	for j := range 16 {
+		b = append(b, code(v[j])|code(v[j+16])<<4)
 	}
 	return b
 }
