@@ -1,7 +1,7 @@
 """Small tokenizers with the exact settings of published families, and what Hugging Face's
 `tokenizers` makes of generated strings. Usage: tokenizer_conformance.py OUT.json.gz
 
-Families: byte-level BPE with the pre-tokenizers of Llama 3, Qwen 2, DeepSeek (LLM and V2, Coder, V3) and Mistral's Tekken, and
+Families: byte-level BPE with the pre-tokenizers of Llama 3, Qwen 2, DeepSeek (LLM and V2, Coder, V3), Mistral's Tekken and gpt-oss (o200k), and
 SentencePiece-style BPE with byte fallback as Llama 2, Mistral and Gemma have it. The
 vocabularies are trained here on generated text.
 """
@@ -10,6 +10,8 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from goldens import DS1, DS2, DS3, LLAMA3, QWEN2, TEXTS
 
 TEKKEN = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+END = "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+O200K = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+" + END + r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*" + END + r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 # of DeepSeek LLM and V2: letters with case, code points of ranges
 CASED = """A-Z a-z b5 c0-d6 d8-f6 f8-1ba 1bc-1bf 1c4-293 295-2af 370-373 376 377 37b-37d 37f 386 388-38a 38c 38e-3a1 3a3-3f5 3f7-481 48a-52f 531-556
 10a0-10c5 13a0-13f5 13f8-13fd 1c90-1cba 1cbd-1cbf 1d00-1d2b 1d6b-1d77 1d79-1d9a 1e00-1f15 1f18-1f1d 1f20-1f45 1f48-1f4d 1f50-1f57 1f59 1f5b 1f5d 1f5f-1f7d
@@ -90,7 +92,7 @@ def sentence_piece(gemma):
 
 def main():
     families = {"llama3": byte_level([LLAMA3], whole=True), "qwen2": byte_level([QWEN2], nfc=True), "deepseek3": byte_level([DS1, DS2, DS3]),
-                "deepseek-llm": byte_level(DSLLM, digits=True), "deepseek-coder": byte_level(DSCODER, digits=True), "tekken": byte_level([TEKKEN], whole=True),
+                "deepseek-llm": byte_level(DSLLM, digits=True), "deepseek-coder": byte_level(DSCODER, digits=True), "tekken": byte_level([TEKKEN], whole=True), "o200k": byte_level([O200K]),
                 "llama2": sentence_piece(False), "gemma": sentence_piece(True)}
     texts = strings(2100, 7)
     out = {"texts": texts, "families": {}}

@@ -14,7 +14,7 @@ import (
 )
 
 // ggufNames maps families to their tokenizer.ggml.pre.
-var ggufNames = map[string]string{"llama3": "llama-bpe", "qwen2": "qwen2", "deepseek3": "deepseek-v3", "deepseek-llm": "deepseek-llm", "deepseek-coder": "deepseek-coder", "tekken": "tekken"}
+var ggufNames = map[string]string{"llama3": "llama-bpe", "qwen2": "qwen2", "deepseek3": "deepseek-v3", "deepseek-llm": "deepseek-llm", "deepseek-coder": "deepseek-coder", "tekken": "tekken", "o200k": "gpt-4o"}
 
 // throughGGUF returns the same vocabulary with the pre-tokenizer that a GGUF file selects by name.
 func throughGGUF(t *testing.T, json []byte, pre string) *Tokenizer {
@@ -62,7 +62,7 @@ func TestConformance(t *testing.T) {
 	if err := json.NewDecoder(z).Decode(&all); err != nil {
 		t.Fatal(err)
 	}
-	if len(all.Texts) < 2000 || len(all.Families) != 8 {
+	if len(all.Texts) < 2000 || len(all.Families) != 9 {
 		t.Fatalf("%d texts, %d families", len(all.Texts), len(all.Families))
 	}
 	for name, family := range all.Families {

@@ -46,6 +46,7 @@ var ggufPretokenizers = map[string]struct {
 	"qwen35":    {patterns: []string{qwen35Pattern}, normalizer: "NFC"},
 	"smollm":    {patterns: []string{digitPattern, gpt2Pattern}},
 
+	"gpt-4o": {patterns: []string{o200kPattern}}, // gpt-oss
 	"tekken": {patterns: []string{tekkenPattern}, ignoreMerges: true, bos: true},
 
 	"deepseek-llm":     {patterns: []string{deepseekLinePattern, deepseekWordPattern, deepseekSignPattern, deepseekTailPattern, deepseekWidePattern, digitPattern}},

@@ -264,7 +264,7 @@ func TestGGUFTokenizerRefused(t *testing.T) {
 		"not UTF-8":            {s.file(), p + "tokens", append(slices.Clone(s.Tokens[:699]), "\xff"), ErrInvalid, "token 699 is not valid UTF-8"},
 		"another model":        {bpe(), p + "model", "t5", ErrUnsupported, `"t5" is not one of gemma4, gpt2, llama`},
 		"no model":             {bpe(), p + "model", nil, ErrUnsupported, `""`},
-		"unknown pattern":      {bpe(), p + "pre", "falcon", ErrUnsupported, `"falcon" is not one of deepseek-coder, deepseek-llm, deepseek-r1-qwen, deepseek-v3, gpt-2, llama-bpe`},
+		"unknown pattern":      {bpe(), p + "pre", "falcon", ErrUnsupported, `"falcon" is not one of deepseek-coder, deepseek-llm, deepseek-r1-qwen, deepseek-v3, gpt-2, gpt-4o, llama-bpe`},
 		"no pattern":           {bpe(), p + "pre", nil, ErrUnsupported, `"default" is not one of`},
 		"no merges":            {bpe(), p + "merges", nil, ErrInvalid, "merges"},
 		"merge of nothing":     {bpe(), p + "merges", []string{"nosuch token"}, ErrInvalid, "merges[0]"},
