@@ -55,6 +55,7 @@ func serveTools(t *testing.T, source string, e *servertest.Engine) (string, *eng
 const (
 	hermesTemplate = "{{ tools }} <tool_call> </think>"
 	gemmaTemplate  = "{{ tools }} <|tool_call>call: <|channel>thought <channel|>"
+	ossTemplate    = "{{ tools }} <|start|>assistant<|channel|>"
 )
 
 func weather(more ...M) []M {
@@ -114,9 +115,13 @@ func TestToolCalls(t *testing.T) {
 		{"<tool_call>{\"name\": \"unknown\", \"arguments\": {}}</tool_call>", "<tool_call>{\"name\": \"unknown\", \"arguments\": {}}</tool_call>", "", "", "stop"},
 		{"<|channel>thought\nhm\n<channel|>I look.<|tool_call>call:get_weather{city:<|\"|>Os\"lo<|\"|>}<tool_call|>", "I look.", "hm", `get_weather{"city":"Os\"lo"};`, "tool_calls"},
 		{"<|tool_call>call:get_weather{}<tool_call|><|tool_call>call:get_weather{city:<|\"|>日<|\"|>}<tool_call|><|tool_response>", "", "", `get_weather{};get_weather{"city":"日"};`, "tool_calls"},
+		{"<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>commentary<|message|>I look.<|end|><|start|>assistant<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{\"city\":\"Oslo\"}", "I look.", "hm", `get_weather{"city":"Oslo"};`, "tool_calls"},
+		{"<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>Hi.", "Hi.", "hm", "", "stop"},
 	} {
 		template := hermesTemplate
-		if strings.HasPrefix(c.text, "<|") {
+		if strings.HasPrefix(c.text, "<|channel|>") {
+			template = ossTemplate
+		} else if strings.HasPrefix(c.text, "<|") {
 			template = gemmaTemplate
 		}
 		url, seen := serveTools(t, template, &servertest.Engine{Script: says(c.text)})
@@ -148,6 +153,19 @@ func TestToolCalls(t *testing.T) {
 		if content != c.content || thought != c.thought || finish != c.finish || calls != c.calls {
 			t.Errorf("%q streamed: content %q, thought %q, calls %q, finish %v", c.text, content, thought, calls, finish)
 		}
+	}
+}
+
+// Answers of gpt-oss have channels also without tools.
+func TestChannelsWithoutTools(t *testing.T) {
+	url, _ := serveTools(t, ossTemplate, &servertest.Engine{Script: says("<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>Hi.")})
+	a := post(t, url, chat(M{}))
+	m := at(t, a.body, "choices", 0, "message").(M)
+	if m["content"] != "Hi." || m["reasoning_content"] != "hm" || at(t, a.body, "choices", 0, "finish_reason") != "stop" {
+		t.Error(a.raw)
+	}
+	if content, thought, _, finish := joined(t, stream(t, url, chat(M{}))); content != "Hi." || thought != "hm" || finish != "stop" {
+		t.Errorf("streamed: content %q, thought %q, finish %v", content, thought, finish)
 	}
 }
 

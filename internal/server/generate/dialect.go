@@ -46,6 +46,6 @@ func (s *Service) readTemplate() error {
 		}
 		s.plain.family, s.tooled.family = name, name
 	}
-	s.family, s.Thinks = s.tooled.family, s.plain.thinks || s.tooled.thinks
+	s.family, s.Thinks = s.tooled.family, s.plain.thinks || s.tooled.thinks || s.plain.family == toolcall.Harmony
 	return nil
 }

@@ -58,7 +58,8 @@ type parts struct {
 }
 
 func (s *Service) newParts(g *Request, index int) *parts {
-	if g.Tools == nil && !g.thinking.on {
+	framed := s.dialect(g.Tools).family == toolcall.Harmony // every answer, also without tools
+	if g.Tools == nil && !g.thinking.on && !framed {
 		return nil
 	}
 	p := &parts{}
@@ -70,6 +71,9 @@ func (s *Service) newParts(g *Request, index int) *parts {
 		p.think = toolcall.NewThinker(t.tags, t.inside, late)
 	}
 	if g.Tools == nil {
+		if framed {
+			p.parser = toolcall.New(toolcall.Harmony, nil)
+		}
 		return p
 	}
 	family := s.family
@@ -126,7 +130,7 @@ func (p *parts) take(d *Delta) {
 		pieces = append(pieces, p.parser.Flush(d.Finish == engine.FinishLength || d.Reason != nil)...)
 	}
 	for _, x := range pieces {
-		d.Text += x.Text
+		d.Text, d.Thought = d.Text+x.Text, d.Thought+x.Thought
 		if x.Call != nil {
 			if p.calls++; !p.single || p.calls == 1 {
 				d.call(Call{Name: x.Call.Name, Arguments: []byte(x.Call.Arguments), Index: p.calls - 1, Id: p.id(p.calls - 1), at: len(d.Text)})

@@ -26,16 +26,19 @@ const (
 	MiniMax  Family = "minimax"     // <minimax:tool_call><invoke name="..."><parameter name="...">...
 	Seed     Family = "seed"        // <seed:tool_call><function=...><parameter=...>...
 	DSML     Family = "dsml"        // <｜DSML｜function_calls><｜DSML｜invoke name="...">...; DeepSeek V3.2
+	Harmony  Family = "harmony"     // <|channel|>commentary to=functions.f <|constrain|>json<|message|>{...}<|call|>; gpt-oss
 	JSON     Family = "json"        // a call or a list of calls as a whole answer; for any template with tools
 )
 
 // Families lists the names that may be configured.
-var Families = []Family{Hermes, Llama, Pythonic, Mistral, DeepSeek, Gemma, Kimi, Phi, GLM, MiniMax, Seed, DSML, JSON}
+var Families = []Family{Hermes, Llama, Pythonic, Mistral, DeepSeek, Gemma, Kimi, Phi, GLM, MiniMax, Seed, DSML, Harmony, JSON}
 
 // Detect returns the family of a chat template, or None if it does not render tools.
 func Detect(template string) Family {
 	has := func(s string) bool { return strings.Contains(template, s) }
 	switch {
+	case has(harmonyStart) && has(harmonyChannel): // also without tools
+		return Harmony
 	case !has("tools"):
 		return None
 	case has("<|tool_call>call:"):
@@ -71,10 +74,11 @@ type Call struct {
 	Arguments string // a JSON object, or empty if it follows in Pieces
 }
 
-// Piece is a part of an answer: text, the start of a call, possibly with all of its arguments, or
+// Piece is a part of an answer: text, a thought (of Harmony; see Thinker), the start of a call, possibly with all of its arguments, or
 // further arguments of the newest call.
 type Piece struct {
 	Text      string
+	Thought   string
 	Call      *Call
 	Arguments string
 }

@@ -65,6 +65,8 @@ func New(f Family, tools map[string]Tool) *Parser {
 		return p
 	}
 	switch f {
+	case Harmony:
+		p.other = &harmony{tools: tools}
 	case Gemma:
 		p.other = &gemmaCalls{tools: tools}
 	case Hermes:

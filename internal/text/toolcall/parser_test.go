@@ -37,12 +37,15 @@ func render(pieces []Piece) string {
 			b.WriteString("«" + p.Call.Name + p.Call.Arguments)
 			open = true
 		}
+		if p.Thought != "" {
+			b.WriteString("‹" + p.Thought + "›")
+		}
 		b.WriteString(p.Text + p.Arguments)
 	}
 	if open {
 		b.WriteString("»")
 	}
-	return b.String()
+	return strings.ReplaceAll(b.String(), "›‹", "")
 }
 
 func whole(f Family, text string) string {
@@ -95,6 +98,17 @@ func TestFamilies(t *testing.T) {
 		{Gemma, `a <|tool_cal`, `a <|tool_cal`},
 		{Gemma, `<|tool_call>call:f`, `<|tool_call>call:f`},
 		{Gemma, "No call. ", "No call. "},
+		{Harmony, "<|channel|>analysis<|message|>Hm, 2 < 3.<|end|><|start|>assistant<|channel|>final<|message|>Yes <b>.", "‹Hm, 2 < 3.›Yes <b>."},
+		{Harmony, "<|channel|>analysis<|message|>x<|end|><|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json<|message|>{\"a\":1}<|call|>", `‹x›«f{"a":1}»`},
+		{Harmony, "<|channel|>commentary<|message|>I look.<|end|><|start|>assistant to=functions.g<|channel|>commentary json<|message|>{}<|call|>", `I look.«g{}»`},
+		{Harmony, "<|channel|>commentary<|message|>A<|end|><|start|>assistant<|channel|>final<|message|>B<|return|>", "A\nB"},
+		{Harmony, "<|channel|>commentary to=functions.f<|message|>{\"city\": \"a\nb\", 'x': [1,<|call|>", `«f{"city": "a\nb", "x": [1]}»`},
+		{Harmony, "<|channel|>commentary to=functions.g<|message|><|call|>", `«g{}»`},
+		{Harmony, "<|channel|>commentary to=functions.h<|message|>{\"a\":1}<|call|>", `{"a":1}`},
+		{Harmony, "<|channel|>final<|message|>a <|en", "a <|en"},
+		{Harmony, "<|channel|>final", ""},
+		{Harmony, "{\"a\": 1} <|x|>", "{\"a\": 1} <|x|>"},
+		{Harmony, "No header. ", "No header. "},
 		{Kimi, "Ok<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{\"a\": 1}<|tool_call_end|><|tool_call_begin|>functions.g:1<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>", `Ok«f{"a": 1}»«g{}»`},
 		{Kimi, "<|tool_calls_section_begin|><|tool_call_begin|>functions.h:0<|tool_call_argument_begin|>{}<|tool_call_end|>", "<|tool_calls_section_begin|><|tool_call_begin|>functions.h:0<|tool_call_argument_begin|>{}<|tool_call_end|>"},
 		{Phi, `Sure.<|tool_call|>[{"name": "f", "arguments": {"a": 1}}, {"name": "g", "arguments": {}}]<|/tool_call|>`, `Sure.«f{"a": 1}»«g{}»`},
@@ -262,6 +276,9 @@ func TestDetectMarks(t *testing.T) {
 		if got := Detect("{% for t in tools %}" + marks); got != want {
 			t.Errorf("%q: %q, want %q", marks, got, want)
 		}
+	}
+	if got := Detect("<|start|>assistant<|channel|>final<|message|>"); got != Harmony {
+		t.Errorf("channels without tools: %q", got)
 	}
 	if got := Detect("<arg_key>"); got != None {
 		t.Errorf("a template without tools: %q", got)
