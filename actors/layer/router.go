@@ -44,9 +44,14 @@ func Route(r *model.Router, scores, bias, choice []float32, chosen []int32, weig
 	if r.Score == model.SoftmaxOfChosen {
 		softmax(weights)
 	}
+	if r.MinSum > 0 {
+		sum = max(sum, r.MinSum)
+	} else {
+		sum += 1e-20 // as in the reference implementation: all scores may be zero
+	}
 	for i, w := range weights {
 		if r.Normalise {
-			w /= sum + 1e-20 // as in the reference implementation: all scores may be zero
+			w /= sum
 		}
 		weights[i] = w * r.Scale
 	}

@@ -63,7 +63,7 @@ func plainRoute(r model.Router, k int, logits, bias []float32) map[int]float64 {
 	}
 	for i := range out {
 		if r.Normalise || r.Score == model.SoftmaxOfChosen {
-			out[i] /= total
+			out[i] /= max(total, float64(r.MinSum))
 		}
 		out[i] *= float64(r.Scale)
 	}
@@ -82,6 +82,7 @@ func TestRouteMatchesThePapers(t *testing.T) {
 		"not divided": {model.Router{Score: model.Softmax, Scale: 1}, 64, 6},
 		"v2":          {model.Router{Score: model.Softmax, Scale: 16, Groups: 8, TopGroups: 3, GroupTop: 1}, 160, 6},
 		"v3":          {model.Router{Score: model.Sigmoid, Normalise: true, Scale: 2.5, Bias: true, Groups: 8, TopGroups: 4, GroupTop: 2}, 256, 8},
+		"ernie":       {model.Router{Score: model.Softmax, Normalise: true, MinSum: 0.25, Scale: 1, Bias: true}, 64, 6},
 		"all":         {model.Router{Score: model.Softmax, Normalise: true, Scale: 1}, 4, 4},
 	} {
 		t.Run(name, func(t *testing.T) {
