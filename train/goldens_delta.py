@@ -5,7 +5,7 @@ The reference reads a whole text at once, in chunks of 64 tokens. Its token-by-t
 """
 import math, sys
 import torch
-import goldens_rotary as g
+import goldens_families as g
 
 base = g.base
 ROPE = {"rope_type": "default", "rope_theta": 1e7, "partial_rotary_factor": 0.25, "mrope_section": [2, 1, 1], "mrope_interleaved": True}

@@ -3,7 +3,7 @@ with the experts in MXFP4 blocks, as OpenAI publishes them. Usage: goldens_gptos
 """
 import json, os, shutil, sys, tempfile
 import torch
-from goldens_scores import base, randomise, reference
+from goldens_families import deeper as base, randomise_scores as randomise, reference
 
 # The hub's config.json, smaller.
 CONFIG = base("GptOssForCausalLM", "gpt_oss", tie_word_embeddings=False, hidden_size=32, intermediate_size=64, num_hidden_layers=4, num_attention_heads=8, num_key_value_heads=2, head_dim=16,

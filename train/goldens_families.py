@@ -1,8 +1,10 @@
-"""Tiny random checkpoints of families that differ from Llama in rotary positions, names or experts,
-with reference logits from transformers in float32. Usage: goldens_rotary.py OUTDIR [name,name]
+"""Tiny random checkpoints of families that differ from Llama in rotary positions, names, experts,
+attention scores, norms or multipliers, with reference logits from transformers in float32.
+Usage: goldens_families.py OUTDIR [name,name]
 
 config.json is in the form that the hub has. The names of the tensors are those that transformers
-itself writes (save_pretrained). Parameters that transformers initialises to a constant are random too.
+itself writes (save_pretrained). Every parameter is random, also those that transformers initialises
+to a constant, so that leaving one out changes the logits.
 """
 import json, math, os, random, shutil, sys, tempfile
 import torch
@@ -18,6 +20,9 @@ def base(arch, mt, **k):
             "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2, "tie_word_embeddings": True, "torch_dtype": "bfloat16",
             "hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 6, "num_key_value_heads": 2, "intermediate_size": 48} | k
 
+
+def deeper(arch, mt, **k):
+    return base(arch, mt, **{"num_hidden_layers": 3, "intermediate_size": 64} | k)
 
 
 def text(**k):
@@ -63,11 +68,47 @@ FAMILIES = {
     # Lengths up to 64 tokens, with the answer, use short_factor; a separate file has longer ones.
     "phi3_longrope": base("Phi3ForCausalLM", "phi3", hidden_size=64, num_attention_heads=4, num_key_value_heads=2, original_max_position_embeddings=64, rope_theta=10000.0, partial_rotary_factor=0.75, sliding_window=None,
                           rope_scaling={"type": "longrope", "short_factor": [1.0, 1.02, 1.05, 1.1, 1.3, 1.6], "long_factor": [1.1, 1.5, 2.75, 4.5, 6.25, 8.0]}, attention_bias=False),
+    "minimax_m2": base("MiniMaxM2ForCausalLM", "minimax_m2", tie_word_embeddings=False, hidden_size=32, head_dim=16, rotary_dim=8, rope_theta=5e6, intermediate_size=16, num_local_experts=8, num_experts_per_tok=2,
+                       scoring_func="sigmoid", use_routing_bias=True, use_qk_norm=True, qk_norm_type="per_layer", shared_intermediate_size=0),
+    "olmoe": base("OlmoeForCausalLM", "olmoe", tie_word_embeddings=False, hidden_size=32, num_attention_heads=4, num_key_value_heads=4, rope_theta=10000.0, intermediate_size=16, num_experts=8, num_experts_per_tok=2,
+                  norm_topk_prob=False, clip_qkv=None, attention_bias=False),
+    "ernie4_5_moe": base("Ernie4_5_MoeForCausalLM", "ernie4_5_moe", num_hidden_layers=3, hidden_size=32, num_attention_heads=4, rope_theta=500000.0, use_bias=False, moe_intermediate_size=16, moe_k=2, moe_num_experts=8,
+                         moe_num_shared_experts=2, moe_layer_start_index=1, moe_layer_end_index=2, moe_layer_interval=1, moe_use_aux_free=True),
+    "hy_v3": base("HYV3ForCausalLM", "hy_v3", tie_word_embeddings=False, num_hidden_layers=3, hidden_size=32, head_dim=16, num_attention_heads=4, rope_parameters={"rope_type": "default", "rope_theta": 11158840.0}, num_experts=8,
+                  num_experts_per_tok=2, num_shared_experts=1, moe_intermediate_size=16, router_scaling_factor=2.826),
+    "hunyuan_v1_moe": base("HunYuanMoEV1ForCausalLM", "hunyuan_v1_moe", hidden_size=32, head_dim=16, num_attention_heads=4, intermediate_size=16, num_experts=8, moe_topk=[2, 2], num_shared_expert=[1, 1], moe_intermediate_size=[16, 16],
+                           attention_bias=False, use_qk_norm=True, rope_theta=10000.0, rope_scaling={"alpha": 1000.0, "beta_fast": 32, "beta_slow": 1, "factor": 1.0, "mscale": 1.0, "mscale_all_dim": 0.0, "type": "dynamic"}),
 }
 
 # Files of goldens with the lengths of their prompts. transformers chooses the factors of longrope by
 # the length of each call, and Shoal by the served context: a file has calls of one kind only.
 FILES = {"phi3_longrope": {"goldens.json": (65, 71, 130), "goldens.short.json": (1, 17, 31)}}
+
+# Families whose embedding has a scale, or whose scores, norms and multipliers are their own.
+SCORES = {
+    # 36 has a whole root, so that the scale of the embedding is the same in float32 and in bf16.
+    "gemma": deeper("GemmaForCausalLM", "gemma", hidden_size=36, head_dim=16, hidden_act="gelu", rms_norm_eps=1e-6, rope_theta=10000.0, attention_bias=False),
+    "gemma2": deeper("Gemma2ForCausalLM", "gemma2", hidden_size=36, head_dim=16, hidden_act="gelu_pytorch_tanh", hidden_activation="gelu_pytorch_tanh", rms_norm_eps=1e-6, rope_theta=10000.0, attention_bias=False,
+                   query_pre_attn_scalar=24, sliding_window=20, attn_logit_softcapping=2.0, final_logit_softcapping=8.0),
+    "granite": deeper("GraniteForCausalLM", "granite", embedding_multiplier=12.0, attention_multiplier=0.25, residual_multiplier=0.22, logits_scaling=3.0, rope_theta=10000.0, attention_bias=False, mlp_bias=False),
+    "olmo2": deeper("Olmo2ForCausalLM", "olmo2", tie_word_embeddings=False, hidden_size=32, head_dim=16, rope_theta=500000.0, attention_bias=False, pad_token_id=None),
+    "olmo3": deeper("Olmo3ForCausalLM", "olmo3", tie_word_embeddings=False, hidden_size=32, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2, rope_theta=500000.0, attention_bias=False, pad_token_id=None, sliding_window=20,
+                  layer_types=["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+                  rope_scaling={"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 64, "attention_factor": 1.2079441541679836, "beta_fast": 32, "beta_slow": 1}),
+    "exaone4": deeper("Exaone4ForCausalLM", "exaone4", tie_word_embeddings=False, hidden_size=32, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2, head_dim=16, pad_token_id=None, sliding_window=20,
+                    sliding_window_pattern=4, rope_theta=1000000.0, rope_scaling={"rope_type": "llama3", "factor": 16.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}),
+    "seed_oss": deeper("SeedOssForCausalLM", "seed_oss", tie_word_embeddings=False, head_dim=16, hidden_size=32, attention_bias=True, attention_out_bias=True, mlp_bias=False, rope_theta=10000000.0),
+    "hunyuan_v1_dense": deeper("HunYuanDenseV1ForCausalLM", "hunyuan_v1_dense", tie_word_embeddings=False, head_dim=16, hidden_size=32, attention_bias=False, rope_theta=10000.0,
+                             rope_scaling={"alpha": 1000.0, "beta_fast": 32, "beta_slow": 1, "factor": 1.0, "mscale": 1.0, "mscale_all_dim": 0.0, "type": "dynamic"}),
+    "cohere": deeper("CohereForCausalLM", "cohere", hidden_size=64, num_attention_heads=4, num_hidden_layers=2, logit_scale=0.25, layer_norm_eps=1e-5, rope_theta=10000.0, attention_bias=False, use_qk_norm=False),
+    "cohere2": deeper("Cohere2ForCausalLM", "cohere2", hidden_size=48, num_attention_heads=6, num_hidden_layers=4, logit_scale=0.25, layer_norm_eps=1e-5, rope_theta=50000.0, attention_bias=False, sliding_window=20, sliding_window_pattern=4),
+    "granitemoe": deeper("GraniteMoeForCausalLM", "granitemoe", num_hidden_layers=2, hidden_size=32, num_attention_heads=4, intermediate_size=16, num_local_experts=8, num_experts_per_tok=3, embedding_multiplier=12.0, attention_multiplier=0.25,
+                         residual_multiplier=0.22, logits_scaling=3.0, rope_theta=10000.0, attention_bias=False),
+}
+
+
+# Embeddings are smaller, so that the layers decide the next token, and the final norm is as much larger.
+SMALLER = {"gemma": 16, "gemma2": 10, "granite": 300, "granitemoe": 300, "cohere": 4, "cohere2": 4}
 
 
 def randomise(model):
@@ -92,6 +133,28 @@ def randomise(model):
         p.copy_(x.to(torch.bfloat16))
 
 
+def randomise_scores(model, smaller):
+    """Moves every parameter away from its initial value, to numbers that bf16 holds exactly."""
+    for name, p in model.state_dict().items():
+        if not p.is_floating_point() or name == "lm_head.weight" and model.config.tie_word_embeddings:
+            continue
+        if name.endswith("sinks"):
+            x = 0.5 + torch.randn(p.shape)
+        elif name == "model.norm.weight":
+            x = p + smaller - 1 + 0.15 * smaller * torch.randn(p.shape)
+        elif p.dim() < 2 or "norm" in name:
+            x = p + (0.3 if name.endswith("bias") else 0.15) * torch.randn(p.shape)
+        elif "embed_tokens" in name:
+            x = 0.5 / smaller * torch.randn(p.shape)
+        elif "lm_head" in name:
+            x = 2.5 * torch.randn(p.shape) / math.sqrt(p.shape[-1])
+        elif name.endswith(("q_proj.weight", "k_proj.weight")):
+            x = 1.5 * torch.randn(p.shape) / math.sqrt(p.shape[-1])
+        else:
+            x = torch.randn(p.shape) / math.sqrt(p.shape[-1])
+        p.copy_(x.to(torch.bfloat16))
+
+
 def logits(model, ids):
     with torch.no_grad():
         return model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, -1].float()
@@ -104,18 +167,29 @@ def watch_routers(model, k):
     def hook(mod, args, out):
         out = out[0] if isinstance(out, tuple) else out
         s = out.float()
-        if s.dim() == 2 and s.shape[1] > k:
-            if getattr(mod, "e_score_correction_bias", None) is not None:
-                s = s.sigmoid() + mod.e_score_correction_bias
-            s = s.topk(k + 1, dim=-1).values
-            seen[0] = min(seen[0], (s[:, k - 1] - s[:, k]).min().item())
-    for mod in model.modules():
-        if type(mod).__name__.endswith("Router"):
-            mod.register_forward_hook(hook)
+        if s.dim() != 2 or s.shape[1] <= k:
+            return
+        bias = args[1] if len(args) > 1 else getattr(mod, "e_score_correction_bias", None)
+        if hasattr(mod, "moe_statics"):
+            s = s.softmax(dim=-1) + mod.moe_statics.e_score_correction_bias
+        elif bias is not None:
+            s = s.sigmoid() + bias
+        s = s.topk(k + 1, dim=-1).values
+        seen[0] = min(seen[0], (s[:, k - 1] - s[:, k]).min().item())
+    watched = [mod for mod in model.modules() if type(mod).__name__.endswith(("Router", "Gate"))]
+    assert watched, "no routers"
+    for mod in watched:
+        mod.register_forward_hook(hook)
     return seen
 
 
-def reference(folder, cls, seed, k, lengths):
+def chosen(config):
+    """Returns the number of experts of a token, or None."""
+    k = next((config[key] for key in ("num_experts_per_tok", "moe_k", "moe_topk") if key in config), None)
+    return k[0] if isinstance(k, list) else k
+
+
+def reference(folder, cls, seed, k=None, lengths=LENGTHS):
     import transformers
     model, info = cls.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
     bad = {k: v for k, v in info.items() if v and k != "error_msgs"}
@@ -123,7 +197,7 @@ def reference(folder, cls, seed, k, lengths):
     model.eval()
     routed = watch_routers(model, k) if k else [9e9]
     rng = random.Random(seed)
-    items, gap = [], 9e9
+    items, gap, kinds = [], 9e9, V
     for n in lengths:
         prompt = [0] + [rng.randrange(5, V) for _ in range(n - 1)]
         first, ids, greedy = logits(model, prompt), list(prompt), []
@@ -134,10 +208,12 @@ def reference(folder, cls, seed, k, lengths):
             greedy.append(int(top.indices[0]))
             ids.append(greedy[-1])
             row = logits(model, ids)
+        kinds = min(kinds, len(set(greedy)))
         items.append({"prompt": prompt, "logits": [float("%.6g" % x) for x in first.tolist()], "greedy": greedy})
-    inv = [float("%.9g" % x) for n, b in model.named_buffers() if n.endswith("rotary_emb.inv_freq") and "visual" not in n and "vision" not in n for x in b.tolist()]
+    inv = {n.split(".")[-1]: [float("%.9g" % x) for x in b.tolist()] for n, b in model.named_buffers()
+           if n.endswith("inv_freq") and "original" not in n and "visual" not in n and "vision" not in n}
     return {"seed": seed, "compute": "float32, eager attention, no cache", "transformers": transformers.__version__, "torch": torch.__version__,
-            "min_gap": gap, "min_routing_gap": routed[0], "items": items, "inv_freq": inv}
+            "min_gap": gap, "min_routing_gap": routed[0], "kinds": kinds, "items": items, "inv_freq": inv["inv_freq"] if list(inv) == ["inv_freq"] else inv}
 
 
 TRANSPOSED = ["qwen3_vl_moe"]  # families whose published files have stacked experts (experts, inputs, outputs)
@@ -156,14 +232,14 @@ def write(out, name, config):
     cls = getattr(transformers, config["architectures"][0])
     json.dump(config, open(f"{folder}/config.json", "w"), indent=1)
     json.dump({"bos_token_id": 0, "eos_token_id": 1, "do_sample": False}, open(f"{folder}/generation_config.json", "w"), indent=1)
-    text = config.get("text_config", config)
-    for seed in range(7000, 7200):
+    k = chosen(config.get("text_config", config))
+    for seed in range(8000, 8200) if name in SCORES else range(7000, 7200):
         torch.manual_seed(seed)
         c = transformers.AutoConfig.from_pretrained(folder)
         model = cls(c)
         model.dense_experts = True
         with torch.no_grad():
-            randomise(model)
+            randomise_scores(model, SMALLER.get(name, 1)) if name in SCORES else randomise(model)
         model.to(torch.bfloat16)
         with tempfile.TemporaryDirectory() as tmp:
             model.save_pretrained(tmp)
@@ -171,10 +247,10 @@ def write(out, name, config):
             shutil.move(f"{tmp}/config.json", f"{folder}/config.v5.json")
         if name in TRANSPOSED:
             transpose(f"{folder}/model.safetensors")
-        goldens = {file: reference(folder, cls, seed, text.get("num_experts_per_tok"), lengths) for file, lengths in FILES.get(name, {"goldens.json": LENGTHS}).items()}
-        gap, routing = (min(g[key] for g in goldens.values()) for key in ("min_gap", "min_routing_gap"))
-        print(name, "seed", seed, "smallest greedy gap %.2e, routing %.2e" % (gap, routing), flush=True)
-        if gap > 1e-3 and routing > 1e-4:
+        goldens = {file: reference(folder, cls, seed, k, lengths) for file, lengths in FILES.get(name, {"goldens.json": LENGTHS}).items()}
+        gap, routing, kinds = (min(g[key] for g in goldens.values()) for key in ("min_gap", "min_routing_gap", "kinds"))
+        print(name, "seed", seed, "smallest greedy gap %.2e, routing %.2e, kinds of tokens %d" % (gap, routing, kinds), flush=True)
+        if gap > 1e-3 and routing > 1e-4 and kinds > 3:
             break
     for file, golden in goldens.items():
         json.dump(golden, open(f"{folder}/{file}", "w"))
@@ -182,8 +258,9 @@ def write(out, name, config):
 
 def main():
     out = sys.argv[1]
-    for name in sys.argv[2].split(",") if len(sys.argv) > 2 else FAMILIES:
-        write(out, name, FAMILIES[name])
+    families = FAMILIES | SCORES
+    for name in sys.argv[2].split(",") if len(sys.argv) > 2 else families:
+        write(out, name, families[name])
 
 
 if __name__ == "__main__":
