@@ -188,6 +188,8 @@ var architectureOf = map[string]string{
 	"qwen3_vl": "Qwen3VLForConditionalGeneration", "qwen3_vl_moe": "Qwen3VLMoeForConditionalGeneration", "smollm3": "SmolLM3ForCausalLM",
 	"qwen3_5": "Qwen3_5ForConditionalGeneration", "qwen3_5_text": "Qwen3_5ForCausalLM", "qwen3_next": "Qwen3NextForCausalLM",
 	"qwen3_5_moe": "Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe_text": "Qwen3_5MoeForCausalLM",
+	"minimax_m2": "MiniMaxM2ForCausalLM", "olmoe": "OlmoeForCausalLM", "granitemoe": "GraniteMoeForCausalLM", "ernie4_5_moe": "Ernie4_5_MoeForCausalLM",
+	"hy_v3": "HYV3ForCausalLM", "hunyuan_v1_moe": "HunYuanMoEV1ForCausalLM",
 	"glm4_moe": "Glm4MoeForCausalLM", "qwen2_moe": "Qwen2MoeForCausalLM",
 	"glm4_moe_lite": "Glm4MoeLiteForCausalLM", "kimi_k2": "DeepseekV3ForCausalLM", "kimi_k25": "KimiK25ForConditionalGeneration",
 	"ernie4_5": "Ernie4_5ForCausalLM", "glm": "GlmForCausalLM", "glm4": "Glm4ForCausalLM", "ministral3": "Ministral3ForCausalLM",

@@ -126,6 +126,40 @@ func (f *fields) Bool(key string, def bool) bool {
 	return v
 }
 
+// must refuses a flag that is not want.
+func (f *fields) must(key string, want bool) {
+	if f.Bool(key, want) != want {
+		f.fail(key, ErrUnsupported, "%v: only %v is implemented for this family", !want, want)
+	}
+}
+
+// either is the first key, or the second if only that one is there.
+func (f *fields) either(key, other string) string {
+	if !f.has(key) && f.has(other) {
+		return other
+	}
+	return key
+}
+
+// uniform replaces a list of equal numbers by the number.
+func (f *fields) uniform(key string) {
+	var list []json.RawMessage
+	if !f.has(key) || json.Unmarshal(f.raw[key], &list) != nil {
+		return
+	}
+	for i, v := range list {
+		if !bytes.Equal(v, list[0]) {
+			f.fail(key, ErrUnsupported, "entry %d is %s, after %s: numbers of their own for layers are not implemented; all must be equal", i, clip(string(v)), clip(string(list[0])))
+			return
+		}
+	}
+	if len(list) == 0 {
+		f.fail(key, ErrFormat, "is an empty list; want a whole number, or one for each layer")
+		return
+	}
+	f.raw[key] = list[0]
+}
+
 func (f *fields) Text(key, def string) string {
 	v := def
 	if !f.get(key, &v, "a string") {

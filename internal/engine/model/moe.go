@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -60,6 +61,7 @@ type MoENames struct {
 	Bias                             string        // (experts): Router.Bias
 	expert                           string        // prefix of the expert's number
 	gate, up, down                   string        // suffixes after it
+	gateUps, downs                   string        // see stacks
 	Beside                           *BesideNames  // MoE.Beside; nil: no
 	Biases                           *ExpertBiases // MoE.Biased; nil: no
 	SharedGate, SharedUp, SharedDown string        // (shared, hidden), (shared, hidden), (hidden, shared): MoE.Shared
@@ -91,6 +93,11 @@ type ExpertBiases struct {
 func (n *MoENames) Expert(e int) (gate, up, down string) {
 	p := fmt.Sprintf("%s%d.", n.expert, e)
 	return p + n.gate, p + n.up, p + n.down
+}
+
+// stacks names the tensors that hold all experts: gate and up, and down.
+func (n *MoENames) stacks() (gateUps, downs string) {
+	return cmp.Or(n.gateUps, n.expert+"gate_up_proj"), cmp.Or(n.downs, n.expert+"down_proj")
 }
 
 // Sparse reports whether layer i has experts instead of a dense feed-forward network.

@@ -151,24 +151,26 @@ func (c *Checkpoint) takeStackedExperts() error {
 			continue
 		}
 		n := c.Config.Layer(i).Experts
-		both, stacked := c.at[n.expert+"gate_up_proj"]
-		down, also := c.at[n.expert+"down_proj"]
+		c.reshape(n.Bias, []int{1, m.Experts}, []int{m.Experts}) // as ERNIE has it
+		gateUps, downs := n.stacks()
+		both, stacked := c.at[gateUps]
+		down, also := c.at[downs]
 		if !stacked && !also {
 			continue
 		}
-		shapes := fmt.Sprintf("gate_up_proj has shape %v and down_proj %v", both.Shape, down.Shape)
+		shapes := fmt.Sprintf("has shape %v and %s %v", both.Shape, downs, down.Shape)
 		plain := slices.Equal(both.Shape, []int{m.Experts, 2 * m.FFN, c.Config.Hidden}) && slices.Equal(down.Shape, []int{m.Experts, c.Config.Hidden, m.FFN})
 		turned := slices.Equal(both.Shape, []int{m.Experts, c.Config.Hidden, 2 * m.FFN}) && slices.Equal(down.Shape, []int{m.Experts, m.FFN, c.Config.Hidden})
 		if !plain && !turned {
-			return &Error{File: c.Dir, Tensor: n.expert + "gate_up_proj", Kind: ErrMismatch, Detail: shapes + fmt.Sprintf("; %d experts of width %d want [%d %d %d] and [%d %d %d], or both transposed",
+			return &Error{File: c.Dir, Tensor: gateUps, Kind: ErrMismatch, Detail: shapes + fmt.Sprintf("; %d experts of width %d want [%d %d %d] and [%d %d %d], or both transposed",
 				m.Experts, m.FFN, m.Experts, 2*m.FFN, c.Config.Hidden, m.Experts, c.Config.Hidden, m.FFN)}
 		}
 		up, each := m.FFN, 1 // first row of up, distance of rows
 		if c.Config.interleaved() {
 			up, each = 1, 2
 		}
-		delete(c.at, n.expert+"gate_up_proj")
-		delete(c.at, n.expert+"down_proj")
+		delete(c.at, gateUps)
+		delete(c.at, downs)
 		for e := range m.Experts {
 			names := [3]string{}
 			names[0], names[1], names[2] = n.Expert(e)

@@ -213,7 +213,7 @@ func TestStackedExperts(t *testing.T) {
 		equalTensors(t, turned, plain, s.Name, 0)
 	}
 	put(t, filepath.Join(dir, "config.json"), bytes.Replace(config, []byte(`"moe_intermediate_size": 32`), []byte(`"moe_intermediate_size": 31`), 1))
-	if _, err := model.Open(dir); !errors.Is(err, model.ErrMismatch) || !strings.Contains(err.Error(), "gate_up_proj has shape [6 64 48] and down_proj [6 48 32]; 6 experts of width 31 want [6 62 48]") {
+	if _, err := model.Open(dir); !errors.Is(err, model.ErrMismatch) || !strings.Contains(err.Error(), "has shape [6 64 48] and model.layers.0.mlp.experts.down_proj [6 48 32]; 6 experts of width 31 want [6 62 48]") {
 		t.Error(err)
 	}
 }

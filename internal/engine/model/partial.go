@@ -70,14 +70,14 @@ func (c *Checkpoint) Want(ctx context.Context, name string, rowLo, rowHi, colLo,
 	return c.fetch.Fetch(ctx, filepath.Base(p.path), spans)
 }
 
-// wantSmall downloads everything except matrices: vectors, and the scales of FP8.
+// wantSmall downloads everything except matrices of several rows: vectors, and the scales of FP8.
 func (c *Checkpoint) wantSmall() error {
 	if c.fetch == nil {
 		return nil
 	}
 	byFile := map[string][]Span{}
 	for name, p := range c.at {
-		if !(c.nested && isTower(name)) && (len(p.Shape) < 2 || strings.HasSuffix(name, fp8Suffix)) {
+		if !(c.nested && isTower(name)) && (p.Rows() == 1 || strings.HasSuffix(name, fp8Suffix)) {
 			file := filepath.Base(p.path)
 			byFile[file] = append(byFile[file], Span{p.offset, p.offset + int64(len(p.Data))})
 		}

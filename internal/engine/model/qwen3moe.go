@@ -22,10 +22,7 @@ func readQwen3Moe(f *fields, c *Config) {
 	if !f.has("head_dim") {
 		c.HeadDim = c.Hidden / max(1, c.Heads) // its configuration class, unlike the dense one's, has no default
 	}
-	experts := "num_experts"
-	if !f.has(experts) && f.has("num_local_experts") { // as transformers 5 may write it
-		experts = "num_local_experts"
-	}
+	experts := f.either("num_experts", "num_local_experts") // as transformers 5 may write it
 	c.MoE = MoE{
 		Experts:  f.Size(experts, 128, maxExperts),
 		PerToken: f.Size("num_experts_per_tok", 8, maxExperts),

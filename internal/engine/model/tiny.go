@@ -47,11 +47,17 @@ var tinies = map[string]map[string]any{
 		"enable_moe_block": true, "num_experts": 3, "top_k_experts": 2, "moe_intermediate_size": 8, "tie_word_embeddings": true, "final_logit_softcapping": 30, "hidden_activation": "gelu_pytorch_tanh"},
 	"Gemma4UnifiedForCausalLM": {"num_hidden_layers": 4, "layer_types": []string{"sliding_attention", "full_attention", "sliding_attention", "full_attention"}, "sliding_window": 8, "num_key_value_heads": 2,
 		"global_head_dim": 16, "num_kv_shared_layers": 2, "use_double_wide_mlp": true, "tie_word_embeddings": true, "hidden_activation": "gelu_pytorch_tanh"},
-	"DeepseekV2ForCausalLM":  tinyLatent(map[string]any{"q_lora_rank": nil, "topk_method": "group_limited_greedy", "scoring_func": "softmax", "norm_topk_prob": false}),
-	"Glm4MoeForCausalLM":     {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8, "first_k_dense_replace": 1, "use_qk_norm": true, "attention_bias": true, "partial_rotary_factor": 0.5},
-	"Qwen2MoeForCausalLM":    {"num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 8, "shared_expert_intermediate_size": 8, "mlp_only_layers": []int{1}},
-	"Glm4MoeLiteForCausalLM": tinyLatent(map[string]any{"q_lora_rank": 8, "mlp_layer_types": []string{"sparse", "dense"}}),
-	"DeepseekV3ForCausalLM":  tinyLatent(map[string]any{"q_lora_rank": 8, "topk_method": "noaux_tc", "scoring_func": "sigmoid", "norm_topk_prob": true}),
+	"MiniMaxM2ForCausalLM":    {"num_local_experts": 3, "num_experts_per_tok": 2, "rotary_dim": 4},
+	"OlmoeForCausalLM":        {"num_experts": 3, "num_experts_per_tok": 2},
+	"GraniteMoeForCausalLM":   {"num_local_experts": 3, "num_experts_per_tok": 2, "embedding_multiplier": 12, "attention_multiplier": 0.25, "residual_multiplier": 0.22, "logits_scaling": 3},
+	"Ernie4_5_MoeForCausalLM": {"moe_num_experts": 3, "moe_k": 2, "moe_intermediate_size": 8, "moe_num_shared_experts": 1},
+	"HYV3ForCausalLM":         {"num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 8},
+	"HunYuanMoEV1ForCausalLM": {"num_experts": 3, "moe_topk": []int{2, 2}, "moe_intermediate_size": 8, "rope_scaling": map[string]any{"type": "dynamic", "alpha": 1000}},
+	"DeepseekV2ForCausalLM":   tinyLatent(map[string]any{"q_lora_rank": nil, "topk_method": "group_limited_greedy", "scoring_func": "softmax", "norm_topk_prob": false}),
+	"Glm4MoeForCausalLM":      {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8, "first_k_dense_replace": 1, "use_qk_norm": true, "attention_bias": true, "partial_rotary_factor": 0.5},
+	"Qwen2MoeForCausalLM":     {"num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 8, "shared_expert_intermediate_size": 8, "mlp_only_layers": []int{1}},
+	"Glm4MoeLiteForCausalLM":  tinyLatent(map[string]any{"q_lora_rank": 8, "mlp_layer_types": []string{"sparse", "dense"}}),
+	"DeepseekV3ForCausalLM":   tinyLatent(map[string]any{"q_lora_rank": 8, "topk_method": "noaux_tc", "scoring_func": "sigmoid", "norm_topk_prob": true}),
 }
 
 func tinyLatent(own map[string]any) map[string]any {

@@ -1,0 +1,52 @@
+package model
+
+import (
+	"fmt"
+	"strings"
+)
+
+// ERNIE 4.5 with experts (Baidu, 2025): the attention of ernie45.go, and in most layers the experts of
+// moe.go and shared ones. A token's experts have the largest sums of softmax and correction bias:
+//
+//	p = softmax(Router h)                                 (experts)
+//	w = p of the PerToken largest of p + Bias, divided by max(their sum, moe_norm_min)
+func init() {
+	register(architecture{
+		Name:     "Ernie4_5_MoeForCausalLM",
+		defaults: map[string]string{"rms_norm_eps": "1e-5", "max_position_embeddings": "131072"},
+		read:     readErnie45MoE,
+		layer:    ernie45MoELayer,
+		extra:    llamaExtra,
+		beyond:   func(_ *Config, name string) bool { return strings.HasPrefix(name, "model.mtp_") }, // predictions of further tokens
+	})
+}
+
+func readErnie45MoE(f *fields, c *Config) {
+	f.must("use_bias", false)
+	readErnie45(f, c)
+	c.MoE = MoE{
+		Experts:  f.Size("moe_num_experts", 64, maxExperts),
+		PerToken: f.Size("moe_k", 6, maxExperts),
+		FFN:      f.Size("moe_intermediate_size", 1536, maxFFN),
+		Router:   Router{Score: Softmax, Normalise: true, MinSum: float32(f.Number("moe_norm_min", 1e-12, 1e-30, 1)), Scale: 1, Bias: true},
+	}
+	c.MoE.Shared = f.Index("moe_num_shared_experts", 2, maxExperts) * c.MoE.FFN
+	first, step, last := f.Index("moe_layer_start_index", 1, maxLayers), f.Size("moe_layer_interval", 1, maxLayers), c.Layers-1
+	if f.Number("moe_layer_end_index", -1, -1, maxLayers) >= 0 { // -1: the last layer
+		last = f.Index("moe_layer_end_index", 0, maxLayers)
+	}
+	for i := range c.Layers {
+		if i < first || i > last || (i+1)%step != 0 {
+			c.MoE.Dense = append(c.MoE.Dense, i)
+		}
+	}
+	checkMoE(f, c, "moe_num_experts", "moe_k", "", "")
+}
+
+func ernie45MoELayer(c *Config, i int) LayerSpec {
+	l := llamaLayer(c, i)
+	if l.Experts != nil {
+		l.Experts.Bias = fmt.Sprintf("model.layers.%d.mlp.moe_statics.e_score_correction_bias", i)
+	}
+	return l
+}
