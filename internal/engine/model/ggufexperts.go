@@ -33,9 +33,7 @@ func (m *metadata) need(key, field string) {
 // qwen3moe reads a Qwen3 with experts. llama.cpp always divides the weights of Mixtral's and
 // Qwen3's experts by their sum and has no key for it. The tensors show which layers are dense.
 func (m *metadata) qwen3moe() {
-	if !m.mixture() {
-		panic(attempt.Failure{Err: &Error{Field: m.arch + ".expert_count", Kind: ErrMissing, Detail: "missing"}})
-	}
+	m.experts()
 	m.need("expert_feed_forward_length", "moe_intermediate_size")
 	m.set("norm_topk_prob", "general.architecture", true)
 	var dense []int

@@ -44,6 +44,15 @@ var familiesGGUF = map[string]familyGGUF{
 	"smollm3":    {hub: "SmolLM3ForCausalLM", read: (*metadata).smollm3, paired: true},
 	"deepseek2":  {hub: "DeepseekV2ForCausalLM", read: (*metadata).deepseek, names: deepseekGGUF, join: joinKVUp}, // V3 and R1 too
 
+	"minimax-m2":   {hub: "MiniMaxM2ForCausalLM", read: (*metadata).minimaxM2, names: map[string]string{"exp_probs_b.bias": "block_sparse_moe.e_score_correction_bias"}},
+	"olmoe":        {hub: "OlmoeForCausalLM", read: (*metadata).experts},
+	"granitemoe":   {hub: "GraniteMoeForCausalLM", read: (*metadata).graniteMoE, paired: true},
+	"ernie4_5-moe": {hub: "Ernie4_5_MoeForCausalLM", read: (*metadata).ernie45MoE, names: sharedGGUF("mlp.shared_experts", "mlp.moe_statics.e_score_correction_bias", nil)},
+	"hunyuan-moe": {hub: "HunYuanMoEV1ForCausalLM", read: (*metadata).hunyuanMoE, // the base of the rotation includes alpha
+		names: sharedGGUF("mlp.shared_mlp", "", map[string]string{"attn_q_norm": "self_attn.query_layernorm", "attn_k_norm": "self_attn.key_layernorm"})},
+	"glm4moe": {hub: "Glm4MoeForCausalLM", read: (*metadata).glm4moe, join: (*Checkpoint).dropAhead,
+		names: sharedGGUF("mlp.shared_experts", "mlp.gate.e_score_correction_bias", map[string]string{"post_attention_norm": "post_attention_layernorm"})},
+
 	"olmo2":         {hub: "Olmo2ForCausalLM", read: (*metadata).olmo, names: gemmaGGUF},
 	"exaone4":       {hub: "Exaone4ForCausalLM", read: (*metadata).exaone4, names: gemmaGGUF},
 	"seed_oss":      {hub: "SeedOssForCausalLM", read: func(*metadata) {}, names: map[string]string{"post_attention_norm": "post_attention_layernorm"}},

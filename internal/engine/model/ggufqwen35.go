@@ -21,11 +21,7 @@ var qwen35GGUF = map[string]string{
 }
 
 func (m *metadata) qwen35() {
-	blocks, ahead := m.count("block_count", maxLayers), m.optional("nextn_predict_layers", maxLayers)
-	if ahead >= blocks {
-		m.fail("nextn_predict_layers", ErrOutOfRange, "%d of %d blocks", ahead, blocks)
-	}
-	m.set("num_hidden_layers", m.arch+".block_count", blocks-ahead)
+	m.withoutAhead()
 	m.take("full_attention_interval", "full_attention_interval")
 	m.need("ssm.conv_kernel", "linear_conv_kernel_dim")
 	m.need("ssm.state_size", "linear_key_head_dim")
@@ -66,10 +62,8 @@ func finishQwen35(c *Config) { c.NormsAddOne, c.Delta.Negated = false, c.Delta.K
 // takeDelta gives the tensors of linear layers the form that they have in a folder, and drops the
 // blocks of multi-token prediction.
 func takeDelta(c *Checkpoint) error {
-	for name := range c.at {
-		if layer, part, ok := blockName(name); ok && layer >= c.Config.Layers && strings.HasPrefix(part, "nextn.") {
-			c.dropBlock(layer)
-		}
+	if err := c.dropAhead(); err != nil {
+		return err
 	}
 	for i := range c.Config.Layers {
 		l := c.Config.Layer(i)

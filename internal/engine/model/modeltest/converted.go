@@ -71,11 +71,47 @@ func cohereKeys(p string) func(g *GGUF, m *model.Config) {
 	}
 }
 
-func graniteKeys(g *GGUF, m *model.Config) {
-	g.Set("granite.embedding_scale", m.Multipliers.Embedding)
-	g.Set("granite.residual_scale", m.Multipliers.Residual)
-	g.Set("granite.logit_scale", 1/m.Multipliers.Logits)
-	g.Set("granite.attention.scale", m.AttentionScale())
+func graniteKeys(p string) func(g *GGUF, m *model.Config) {
+	return func(g *GGUF, m *model.Config) {
+		g.Set(p+"embedding_scale", m.Multipliers.Embedding)
+		g.Set(p+"residual_scale", m.Multipliers.Residual)
+		g.Set(p+"logit_scale", 1/m.Multipliers.Logits)
+		g.Set(p+"attention.scale", m.AttentionScale())
+	}
+}
+
+var (
+	sharedNames = strings.NewReplacer("mlp.shared_experts.gate_proj", "ffn_gate_shexp", "mlp.shared_experts.up_proj", "ffn_up_shexp", "mlp.shared_experts.down_proj", "ffn_down_shexp",
+		"mlp.shared_mlp.gate_proj", "ffn_gate_shexp", "mlp.shared_mlp.up_proj", "ffn_up_shexp", "mlp.shared_mlp.down_proj", "ffn_down_shexp",
+		"mlp.moe_statics.e_score_correction_bias", "exp_probs_b.bias", "self_attn.query_layernorm", "attn_q_norm", "self_attn.key_layernorm", "attn_k_norm")
+	glm4MoENames = strings.NewReplacer("post_attention_layernorm", "post_attention_norm", "mlp.gate.e_score_correction_bias", "exp_probs_b.bias",
+		"mlp.shared_experts.gate_proj", "ffn_gate_shexp", "mlp.shared_experts.up_proj", "ffn_up_shexp", "mlp.shared_experts.down_proj", "ffn_down_shexp")
+)
+
+// expertKeys are the converter's settings of experts for families that have some of them.
+func expertKeys(p string) func(g *GGUF, m *model.Config) {
+	return func(g *GGUF, m *model.Config) {
+		e := m.MoE
+		g.Set(p+"expert_feed_forward_length", e.FFN)
+		switch p {
+		case "ernie4_5-moe.":
+			g.Set(p+"interleave_moe_layer_step", 1)
+			g.Set(p+"leading_dense_block_count", len(e.Dense))
+			g.Set(p+"expert_shared_count", e.Shared/e.FFN)
+			g.Set(p+"expert_shared_feed_forward_length", e.Shared)
+		case "hunyuan-moe.":
+			g.Set(p+"expert_shared_count", e.Shared/e.FFN)
+			g.Set(p+"expert_shared_feed_forward_length", e.Shared)
+		case "minimax-m2.":
+			g.Set(p+"expert_gating_func", 2)
+		case "glm4moe.":
+			g.Set(p+"leading_dense_block_count", len(e.Dense))
+			g.Set(p+"expert_shared_count", e.Shared/e.FFN)
+			g.Set(p+"expert_gating_func", 2)
+			g.Set(p+"expert_weights_scale", e.Router.Scale)
+			g.Set(p+"expert_weights_norm", e.Router.Normalise)
+		}
+	}
 }
 
 func deepseekKeys(g *GGUF, m *model.Config) {
