@@ -93,10 +93,10 @@ func (s setup) requests(c *model.Config) []request {
 	return all
 }
 
-// holds reports whether a policy supports this model: low-rank keys do not support all.
+// holds reports whether a policy supports this model: low-rank keys do not support all, nor do norms after rotation.
 func holds(c *model.Config, policy string) bool {
 	p, err := kvpolicy.Parse(policy)
-	g := kvcache.Geometry{KVHeads: c.KVHeads, Layout: tensor.KVLayout{KDim: c.HeadDim, Latent: c.Latent.Rank > 0}}
+	g := kvcache.Geometry{KVHeads: c.KVHeads, Layout: tensor.KVLayout{KDim: c.HeadDim, Latent: c.Latent.Rank > 0}, Unturned: c.QKNormOf == model.OfRotatedHeads}
 	return err != nil || g.Fits(p) == nil // the cluster must refuse unknown names
 }
 
