@@ -170,3 +170,18 @@ func detail(err error) string {
 	}
 	return err.Error()
 }
+
+// heldAs is the type in which the tensors of a GGUF file are held. All block formats are held as Q8_0.
+// That is exact for Q8_0, and within 1/254 of a block's largest element for the others (half a step
+// of Q4_0 is 1/16). So a file of several types, as most are, needs only one type in memory.
+func heldAs(t gguf.Type) tensor.DType {
+	switch t {
+	case gguf.F32:
+		return tensor.F32
+	case gguf.F16:
+		return tensor.F16
+	case gguf.BF16:
+		return tensor.BF16
+	}
+	return tensor.Q8_0
+}

@@ -2,10 +2,9 @@ package model
 
 import (
 	"fmt"
-	"math"
 	"slices"
 
-	"github.com/shoal-llm/shoal/internal/engine/gguf"
+	"github.com/shoal-llm/shoal/internal/engine/gguf/dequant"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -15,28 +14,8 @@ import (
 // (experts, rows, columns/32). GGUF has a scale before the 16 bytes, whose lower halves are the
 // first 16 elements.
 const (
-	mxWidth = 32  // elements of a block
-	mxNaN   = 255 // the scale of a block of NaN
+	mxWidth = 32 // elements of a block
 )
-
-// mxElements are twice the values of the 16 codes.
-var mxElements = [16]float32{0, 1, 2, 3, 4, 6, 8, 12, float32(math.Copysign(0, -1)), -1, -2, -3, -4, -6, -8, -12}
-
-// mxScale is half the factor of a block.
-func mxScale(b byte) float32 {
-	if b == mxNaN {
-		return float32(math.NaN())
-	}
-	return float32(math.Ldexp(1, int(b)-128))
-}
-
-func dequantMXFP4(y *[maxBlock]float32, b []byte) {
-	d := mxScale(b[0])
-	for j, q := range b[1:17] {
-		y[j] = mxElements[q&15] * d
-		y[j+16] = mxElements[q>>4] * d
-	}
-}
 
 // mxPart is the role of a tensor of bytes in a matrix of MXFP4.
 type mxPart uint8
@@ -50,7 +29,7 @@ const (
 func (p mxPart) notFinite(data []byte) (bad int64, any bool) {
 	for _, b := range data {
 		switch {
-		case p == mxScales && b == mxNaN:
+		case p == mxScales && b == dequant.FP4NaN:
 			bad += mxWidth
 		case p == mxCodes && b&0x77 != 0:
 			any = true
@@ -142,23 +121,7 @@ func (r mxRows) matrix(of place, name string, parts []Tensor, blocks int) place 
 	p.Name, p.DType, p.Shape, p.home, p.parts = name, tensor.BF16, []int{r.rows, blocks * mxWidth}, of.home, parts
 	codes, scales := parts[0].Data, parts[1].Data
 	p.fill = func(dst []float32, row, lo int) {
-		first := (r.first + row*r.each) * blocks
-		for i := range dst {
-			col := lo + i
-			at := first + col/mxWidth
-			code := codes[at*mxWidth/2+col%mxWidth/2] >> (col % 2 * 4) & 15
-			dst[i] = mxElements[code] * mxScale(scales[at])
-		}
+		dequant.FP4Row(dst, codes, scales, (r.first+row*r.each)*blocks, lo)
 	}
 	return p
-}
-
-// mxBlocksNotFinite is blocksNotFinite for GGUF's form.
-func mxBlocksNotFinite(data []byte) (bad int64, any bool) {
-	for size := gguf.MXFP4.BlockBytes(); len(data) >= size; data = data[size:] {
-		n, _ := mxScales.notFinite(data[:1])
-		_, some := mxCodes.notFinite(data[1:size])
-		bad, any = bad+n, any || some
-	}
-	return bad, any
 }

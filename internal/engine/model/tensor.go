@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/shoal-llm/shoal/internal/engine/gguf"
+	"github.com/shoal-llm/shoal/internal/engine/gguf/dequant"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/sys/mmap"
 )
@@ -126,7 +127,7 @@ func (t Tensor) readRow(dst []float32, r, lo, hi int) {
 	n, bytes := t.block()
 	if t.blocks != 0 {
 		size := cols / int(n) * int(bytes)
-		dequantRow(dst, t.Data[r*size:(r+1)*size], t.blocks, lo, hi)
+		dequant.Row(dst, t.Data[r*size:(r+1)*size], t.blocks, lo, hi)
 		return
 	}
 	if t.scales != nil {
@@ -141,7 +142,7 @@ func (t Tensor) readRow(dst []float32, r, lo, hi int) {
 	case tensor.BF16:
 		widenBF16(dst, src)
 	case tensor.F16:
-		widenF16s(dst, src)
+		dequant.F16s(dst, src)
 	}
 }
 
@@ -170,31 +171,6 @@ func widenBF16(dst []float32, src []byte) {
 	}
 	for i := range dst {
 		dst[i] = math.Float32frombits(uint32(binary.LittleEndian.Uint16(src[2*i:])) << 16)
-	}
-}
-
-// widenF16 moves the exponent from bias 15 to 127 by a product, which is exact and handles
-// subnormals. Infinity and NaN become 65536 or more, above every number, and then get their
-// exponent back; a NaN's payload stays.
-func widenF16(h uint16) float32 {
-	b := math.Float32bits(math.Float32frombits(uint32(h&0x7fff)<<13) * 0x1p112)
-	if b >= 0x47800000 {
-		b |= 0x7f800000
-	}
-	return math.Float32frombits(b | uint32(h&0x8000)<<16)
-}
-
-func widenF16s(dst []float32, src []byte) {
-	for len(dst) >= 4 && len(src) >= 8 {
-		w := binary.LittleEndian.Uint64(src)
-		dst[0] = widenF16(uint16(w))
-		dst[1] = widenF16(uint16(w >> 16))
-		dst[2] = widenF16(uint16(w >> 32))
-		dst[3] = widenF16(uint16(w >> 48))
-		dst, src = dst[4:], src[8:]
-	}
-	for i := range dst {
-		dst[i] = widenF16(binary.LittleEndian.Uint16(src[2*i:]))
 	}
 }
 

@@ -7,9 +7,8 @@ import (
 	"fmt"
 	"hash"
 	"math/bits"
-	"slices"
 
-	"github.com/shoal-llm/shoal/internal/engine/gguf"
+	"github.com/shoal-llm/shoal/internal/engine/gguf/dequant"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/sys/mmap"
 )
@@ -138,7 +137,7 @@ func (t *TensorReport) scan(data []byte, of Tensor, digest hash.Hash) {
 	} else if of.mx != 0 {
 		bad, any = of.mx.notFinite(data)
 	} else if of.blocks != 0 {
-		bad, any = blocksNotFinite(data, of.blocks)
+		bad, any = dequant.NotFinite(data, of.blocks)
 	} else {
 		bad, any = countNotFinite(data, of.DType)
 	}
@@ -158,24 +157,6 @@ func (r *Report) Err() error {
 		}
 	}
 	return bad.in(r.Dir)
-}
-
-// blocksNotFinite counts the elements of blocks whose scale is not finite.
-func blocksNotFinite(data []byte, t gguf.Type) (bad int64, any bool) {
-	if t == gguf.MXFP4 {
-		return mxBlocksNotFinite(data)
-	}
-	const exponent = 0x7c00
-	for size := t.BlockBytes(); len(data) >= size; data = data[size:] {
-		for _, at := range blockScales[t] {
-			if binary.LittleEndian.Uint16(data[at:])&exponent == exponent {
-				bad += int64(t.Block())
-				break
-			}
-		}
-		any = any || slices.ContainsFunc(data[:size], func(b byte) bool { return b != 0 })
-	}
-	return bad, any
 }
 
 // countNotFinite counts the elements whose exponent is all ones, and reports whether any bit is

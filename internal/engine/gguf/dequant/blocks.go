@@ -1,15 +1,15 @@
-package model
+// Package dequant reads the block formats of GGUF, as ggml defines them (ggml-quants.c,
+// dequantize_row_*): products and sums in float32, each rounded. The conversions prevent fused
+// multiply-add, so every machine reads the same weights.
+package dequant
 
 import (
 	"encoding/binary"
+	"math"
+	"slices"
 
 	"github.com/shoal-llm/shoal/internal/engine/gguf"
-	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
-
-// Block formats of GGUF, dequantized as ggml defines them (ggml-quants.c, dequantize_row_*):
-// products and sums in float32, each rounded. The conversions prevent fused multiply-add, so every
-// machine reads the same weights.
 
 // maxBlock is the largest number of elements in a block.
 const maxBlock = 256
@@ -24,26 +24,12 @@ var dequant = map[gguf.Type]func(y *[maxBlock]float32, b []byte){
 // blockScales are the offsets of a block's float16 scales. A block is finite if they are.
 var blockScales = map[gguf.Type][]int{
 	gguf.Q4_0: {0}, gguf.Q4_1: {0, 2}, gguf.Q5_0: {0}, gguf.Q5_1: {0, 2}, gguf.Q8_0: {0},
-	gguf.Q2_K: {80, 82}, gguf.Q3_K: {108}, gguf.Q4_K: {0, 2}, gguf.Q5_K: {0, 2}, gguf.Q6_K: {208},
+	gguf.MXFP4: nil, // a power of two of 8 bits, see mxNotFinite
+	gguf.Q2_K:  {80, 82}, gguf.Q3_K: {108}, gguf.Q4_K: {0, 2}, gguf.Q5_K: {0, 2}, gguf.Q6_K: {208},
 }
 
-// heldAs is the type in which the tensors of a GGUF file are held. All block formats are held as Q8_0.
-// That is exact for Q8_0, and within 1/254 of a block's largest element for the others (half a step
-// of Q4_0 is 1/16). So a file of several types, as most are, needs only one type in memory.
-func heldAs(t gguf.Type) tensor.DType {
-	switch t {
-	case gguf.F32:
-		return tensor.F32
-	case gguf.F16:
-		return tensor.F16
-	case gguf.BF16:
-		return tensor.BF16
-	}
-	return tensor.Q8_0
-}
-
-// dequantRow writes columns [lo, hi) of a row of blocks.
-func dequantRow(dst []float32, row []byte, t gguf.Type, lo, hi int) {
+// Row writes columns [lo, hi) of a row of blocks.
+func Row(dst []float32, row []byte, t gguf.Type, lo, hi int) {
 	n, size, f := t.Block(), t.BlockBytes(), dequant[t]
 	var y [maxBlock]float32
 	for at := lo; at < hi; {
@@ -55,7 +41,7 @@ func dequantRow(dst []float32, row []byte, t gguf.Type, lo, hi int) {
 	}
 }
 
-func half(b []byte, at int) float32 { return widenF16(binary.LittleEndian.Uint16(b[at:])) }
+func half(b []byte, at int) float32 { return F16(binary.LittleEndian.Uint16(b[at:])) }
 
 // Blocks of 32: d (and m), then quants; the low nibbles are the first half.
 
@@ -99,4 +85,48 @@ func dequantQ8_0(y *[maxBlock]float32, b []byte) {
 	for j, q := range b[2:34] {
 		y[j] = float32(int8(q)) * d
 	}
+}
+
+// F16 moves the exponent from bias 15 to 127 by a product, which is exact and handles
+// subnormals. Infinity and NaN become 65536 or more, above every number, and then get their
+// exponent back; a NaN's payload stays.
+func F16(h uint16) float32 {
+	b := math.Float32bits(math.Float32frombits(uint32(h&0x7fff)<<13) * 0x1p112)
+	if b >= 0x47800000 {
+		b |= 0x7f800000
+	}
+	return math.Float32frombits(b | uint32(h&0x8000)<<16)
+}
+
+// F16s is F16 of all elements.
+func F16s(dst []float32, src []byte) {
+	for len(dst) >= 4 && len(src) >= 8 {
+		w := binary.LittleEndian.Uint64(src)
+		dst[0] = F16(uint16(w))
+		dst[1] = F16(uint16(w >> 16))
+		dst[2] = F16(uint16(w >> 32))
+		dst[3] = F16(uint16(w >> 48))
+		dst, src = dst[4:], src[8:]
+	}
+	for i := range dst {
+		dst[i] = F16(binary.LittleEndian.Uint16(src[2*i:]))
+	}
+}
+
+// NotFinite counts the elements of blocks whose scale is not finite.
+func NotFinite(data []byte, t gguf.Type) (bad int64, any bool) {
+	if t == gguf.MXFP4 {
+		return mxNotFinite(data)
+	}
+	const exponent = 0x7c00
+	for size := t.BlockBytes(); len(data) >= size; data = data[size:] {
+		for _, at := range blockScales[t] {
+			if binary.LittleEndian.Uint16(data[at:])&exponent == exponent {
+				bad += int64(t.Block())
+				break
+			}
+		}
+		any = any || slices.ContainsFunc(data[:size], func(b byte) bool { return b != 0 })
+	}
+	return bad, any
 }

@@ -1,4 +1,4 @@
-package model
+package dequant
 
 // The k-quants: blocks of 256 in sub-blocks of 16 or 32. Their scales (and minima) are small
 // integers times one (two) float16.
