@@ -315,7 +315,8 @@ func (c *Checkpoint) check() error {
 		if c.nested && isTower(name) {
 			continue
 		}
-		further := deepseekBeyond(&c.Config, name) && c.gguf // dropAhead has removed those that belong to the model
+		// A block after the last one is not part of a GGUF file: dropAhead has removed known ones.
+		further := c.gguf && deepseekBeyond(&c.Config, name)
 		if !known[name] && (further || arch.beyond == nil || !arch.beyond(&c.Config, name)) && (c.gguf || !arch.extra(name) && !c.Config.rewired(name)) { // a GGUF file holds its model and nothing else
 			bad.List = append(bad.List, &Error{File: c.at[name].path, Tensor: name, Kind: ErrMismatch,
 				Detail: fmt.Sprintf("is not part of the %s that %s describes; ignoring it would change the output", arch.Name, c.described())})
