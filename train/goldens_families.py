@@ -101,6 +101,7 @@ SCORES = {
     "hunyuan_v1_dense": deeper("HunYuanDenseV1ForCausalLM", "hunyuan_v1_dense", tie_word_embeddings=False, head_dim=16, hidden_size=32, attention_bias=False, rope_theta=10000.0,
                              rope_scaling={"alpha": 1000.0, "beta_fast": 32, "beta_slow": 1, "factor": 1.0, "mscale": 1.0, "mscale_all_dim": 0.0, "type": "dynamic"}),
     "cohere": deeper("CohereForCausalLM", "cohere", hidden_size=64, num_attention_heads=4, num_hidden_layers=2, logit_scale=0.25, layer_norm_eps=1e-5, rope_theta=10000.0, attention_bias=False, use_qk_norm=False),
+    "cohere_qk_norm": deeper("CohereForCausalLM", "cohere", hidden_size=32, num_attention_heads=4, num_hidden_layers=2, logit_scale=0.25, layer_norm_eps=1e-5, rope_theta=10000.0, attention_bias=False, use_qk_norm=True),
     "cohere2": deeper("Cohere2ForCausalLM", "cohere2", hidden_size=48, num_attention_heads=6, num_hidden_layers=4, logit_scale=0.25, layer_norm_eps=1e-5, rope_theta=50000.0, attention_bias=False, sliding_window=20, sliding_window_pattern=4),
     "granitemoe": deeper("GraniteMoeForCausalLM", "granitemoe", num_hidden_layers=2, hidden_size=32, num_attention_heads=4, intermediate_size=16, num_local_experts=8, num_experts_per_tok=3, embedding_multiplier=12.0, attention_multiplier=0.25,
                          residual_multiplier=0.22, logits_scaling=3.0, rope_theta=10000.0, attention_bias=False),
@@ -108,7 +109,7 @@ SCORES = {
 
 
 # Embeddings are smaller, so that the layers decide the next token, and the final norm is as much larger.
-SMALLER = {"gemma": 16, "gemma2": 10, "granite": 300, "granitemoe": 300, "cohere": 4, "cohere2": 4}
+SMALLER = {"gemma": 16, "gemma2": 10, "granite": 300, "granitemoe": 300, "cohere": 4, "cohere_qk_norm": 4, "cohere2": 4}
 
 
 def randomise(model):

@@ -206,6 +206,8 @@ func (a *attention) rotate(t attendTask, first, heads int, norm []float32) {
 				tensor.NormBy(x, x, norm[(h-of)*hd:][:hd], by)
 			case model.OfHeads:
 				headNorm(x, norm, d.NormEps)
+			case model.OfOwnHeads:
+				tensor.LayerNorm(x, x, norm[ownHead(&d, h)*hd:][:hd], d.NormEps)
 			}
 			tensor.RopeRotateHalf(x, cos, sin)
 			if d.QKNormOf == model.OfRotatedHeads {

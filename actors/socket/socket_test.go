@@ -363,6 +363,7 @@ func TestGoldens(t *testing.T) {
 		{"seed_oss", []int{1, 3, 4}},
 		{"hunyuan_v1_dense", []int{1, 3, 4}},
 		{"cohere", []int{1, 3, 4}},
+		{"cohere_qk_norm", []int{1, 3, 4}},
 		{"cohere2", []int{1, 3, 4}},
 		{"gemma", []int{1, 3, 4}},
 		{"gemma2", []int{1, 3, 4}},
@@ -416,7 +417,7 @@ func TestGoldens(t *testing.T) {
 
 // TestGoldensGGUF checks that the same weights in a GGUF file give the same results.
 func TestGoldensGGUF(t *testing.T) {
-	for _, name := range []string{"llama", "qwen2", "qwen3", "mistral", "mistral_window", "mixtral", "qwen3_moe", "granite", "gpt_oss", "olmo2", "exaone4", "seed_oss", "hunyuan_v1_dense", "cohere", "cohere2", "gemma", "gemma2", "gemma3", "gemma4_31b", "gemma4_e2b", "gemma4_26b", "phi3", "phi3_longrope", "deepseek_v3",
+	for _, name := range []string{"llama", "qwen2", "qwen3", "mistral", "mistral_window", "mixtral", "qwen3_moe", "granite", "gpt_oss", "olmo2", "exaone4", "seed_oss", "hunyuan_v1_dense", "cohere", "cohere_qk_norm", "cohere2", "gemma", "gemma2", "gemma3", "gemma4_31b", "gemma4_e2b", "gemma4_26b", "phi3", "phi3_longrope", "deepseek_v3",
 		"smollm3", "qwen3_5", "qwen3_5_moe", "qwen3_next", "glm4", "ernie4_5", "mistral3", "minimax_m2", "olmoe", "granitemoe", "ernie4_5_moe", "hunyuan_v1_moe", "glm4_moe",
 	} {
 		dir := filepath.Join(modelData, name)

@@ -28,6 +28,7 @@ var architectures = []struct {
 	{name: "seed_oss", tiny: true, long: true},
 	{name: "hunyuan_v1_dense", tiny: true, long: true},
 	{name: "cohere", tiny: true, long: true},
+	{name: "cohere_qk_norm", tiny: true, long: true},
 	{name: "cohere2", tiny: true, long: true},
 	{name: "gemma2", tiny: true, long: true},
 	{name: "gemma3", tiny: true, long: true},

@@ -155,6 +155,7 @@ func (c *Checkpoint) open() error {
 			return err
 		}
 	}
+	c.flattenNorms()
 	if err := c.wantSmall(); err != nil {
 		return err
 	}

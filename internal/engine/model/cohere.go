@@ -7,6 +7,9 @@ package model
 //	x += O attention(RoPE(Q h), RoPE(K h), V h) + Down (SiLU(Gate h) * Up h)
 //	logits = logit_scale * Embedding LayerNorm(x, Norm)
 //
+// With use_qk_norm, a LayerNorm precedes the rotation of query and key heads, with weights of its own
+// for each head: QNorm (heads, dim), KNorm (kv, dim).
+//
 // Cohere 2 has a sliding window in three of four layers; the other layers do not rotate.
 func init() {
 	defaults := map[string]string{"max_position_embeddings": "8192"}
@@ -22,8 +25,8 @@ func readCohere(f *fields, c *Config) {
 	c.MeanNorm, c.Parallel, c.Neighbours = true, true, true
 	c.Multipliers.Logits = float32(f.Number("logit_scale", 0.0625, 1e-6, 1e6))
 	f.activation("hidden_act", "silu")
-	if f.Bool("use_qk_norm", false) {
-		f.fail("use_qk_norm", ErrUnsupported, "true: norms of heads that subtract the mean are not implemented")
+	if c.QKNorm = f.Bool("use_qk_norm", false); c.QKNorm {
+		c.QKNormOf = OfOwnHeads
 	}
 	for _, key := range []string{"use_parallel_block", "use_gated_activation"} {
 		if !f.Bool(key, true) {
@@ -34,6 +37,7 @@ func readCohere(f *fields, c *Config) {
 }
 
 func readCohere2(f *fields, c *Config) {
+	f.must("use_qk_norm", false)
 	readCohere(f, c)
 	pattern := f.Size("sliding_window_pattern", 4, maxLayers)
 	readWindows(f, c, 4096, func(layer int) bool { return (layer+1)%pattern != 0 })
@@ -49,4 +53,16 @@ func parallelLayer(c *Config, i int) LayerSpec {
 	l := llamaLayer(c, i)
 	l.FFNNorm = ""
 	return l
+}
+
+// flattenNorms makes vectors of the norms of heads that have weights of their own.
+func (c *Checkpoint) flattenNorms() {
+	if c.Config.QKNormOf != OfOwnHeads {
+		return
+	}
+	for i := range c.Config.Layers {
+		l, dim := c.Config.Layer(i), c.Config.HeadDim
+		c.reshape(l.QNorm, []int{c.Config.Heads, dim}, []int{c.Config.Heads * dim})
+		c.reshape(l.KNorm, []int{c.Config.KVHeads, dim}, []int{c.Config.KVHeads * dim})
+	}
 }

@@ -100,6 +100,7 @@ const (
 	OfHeads        QKNormOf = iota // each head
 	OfProjection                   // all heads of a token together
 	OfRotatedHeads                 // each head, after rotation instead of before
+	OfOwnHeads                     // each head, with weights of its own and its mean subtracted (LayerNorm)
 )
 
 // Multipliers are factors of a family; 0 counts as 1.

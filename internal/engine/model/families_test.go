@@ -123,6 +123,7 @@ func TestFamilies(t *testing.T) {
 		{"Cohere", change{"layer_norm_eps": 1e-4, "logit_scale": 0.8}, func(c *Config) bool {
 			return c.MeanNorm && c.Parallel && c.Neighbours && c.NormEps == 1e-4 && c.Multipliers.Logits == 0.8 && c.Unrotated == nil && c.Layer(0).FFNNorm == ""
 		}},
+		{"Cohere", change{"use_qk_norm": true}, func(c *Config) bool { return c.QKNorm && c.QKNormOf == OfOwnHeads }},
 		{"Cohere2", change{"num_hidden_layers": 5, "sliding_window_pattern": 2}, func(c *Config) bool {
 			return c.Window(0) == 4096 && c.Window(1) == 0 && slices.Equal(c.Unrotated, []int{1, 3}) && c.Multipliers.Logits == 0.0625
 		}},
@@ -343,7 +344,7 @@ func TestFamilies(t *testing.T) {
 func TestFamilyCheckpoints(t *testing.T) {
 	for name, arch := range map[string]string{"qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "mistral": "MistralForCausalLM", "mixtral": "MixtralForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM",
 		"gpt_oss": gptOss, "olmo2": "Olmo2ForCausalLM", "olmo3": "Olmo3ForCausalLM", "exaone4": "Exaone4ForCausalLM", "seed_oss": "SeedOssForCausalLM", "hunyuan_v1_dense": "HunYuanDenseV1ForCausalLM",
-		"cohere": "CohereForCausalLM", "cohere2": "Cohere2ForCausalLM",
+		"cohere": "CohereForCausalLM", "cohere_qk_norm": "CohereForCausalLM", "cohere2": "Cohere2ForCausalLM",
 		"granite": "GraniteForCausalLM", "gemma": "GemmaForCausalLM", "gemma2": "Gemma2ForCausalLM", "gemma3": "Gemma3ForCausalLM", "gemma4_31b": gemma4, "gemma4_e2b": gemma4, "gemma4_26b": gemma4, "mistral_window": "MistralForCausalLM", "qwen2_window": "Qwen2ForCausalLM",
 		"deepseek_v2": "DeepseekV2ForCausalLM", "deepseek_v3": "DeepseekV3ForCausalLM", "phi3": "Phi3ForCausalLM", "phi3_longrope": "Phi3ForCausalLM",
 		"mistral3": "Ministral3ForCausalLM", "ernie4_5": "Ernie4_5ForCausalLM", "glm4": "Glm4ForCausalLM", "glm": "GlmForCausalLM",

@@ -72,6 +72,7 @@ func (c *Checkpoint) openGGUF(path string) error {
 			}
 		}
 	}
+	c.flattenNorms()
 	if err := c.takeRopeFactors(path); err != nil {
 		return err
 	}

@@ -7,6 +7,8 @@ func (m *metadata) cohere() {
 	m.take("logit_scale", "logit_scale")
 	if m.arch == "cohere2" {
 		m.window()
+	} else {
+		m.set("use_qk_norm", "general.architecture", m.has("blk.0.attn_q_norm.weight"))
 	}
 }
 

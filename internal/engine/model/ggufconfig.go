@@ -58,17 +58,18 @@ func (m *metadata) parse() Config {
 		panic(attempt.Failure{Err: &Error{Kind: ErrFormat, Detail: err.Error()}}) // a NaN
 	}
 	c = attempt.Must(ParseConfig("", text, nil))
-	has := func(name string) bool {
-		return slices.ContainsFunc(m.tensors, func(t gguf.Tensor) bool { return t.Name == name })
-	}
-	c.QKVBias = c.QKVBias || has("blk.0.attn_q.bias")
-	c.OutBias, c.MLPBias = has("blk.0.attn_output.bias"), has("blk.0.ffn_gate.bias")
-	c.Tied = !has("output.weight")
+	c.QKVBias = c.QKVBias || m.has("blk.0.attn_q.bias")
+	c.OutBias, c.MLPBias = m.has("blk.0.attn_output.bias"), m.has("blk.0.ffn_gate.bias")
+	c.Tied = !m.has("output.weight")
 	if family.finish != nil {
 		family.finish(&c)
 	}
 	m.consistent(&c)
 	return c
+}
+
+func (m *metadata) has(tensor string) bool {
+	return slices.ContainsFunc(m.tensors, func(t gguf.Tensor) bool { return t.Name == tensor })
 }
 
 func (m *metadata) set(field, key string, v any) { m.config[field], m.from[field] = v, key }

@@ -2,10 +2,7 @@ package model
 
 import (
 	"maps"
-	"slices"
 	"strings"
-
-	"github.com/shoal-llm/shoal/internal/engine/gguf"
 )
 
 // Families with experts in GGUF whose folders have fields of their own for them.
@@ -78,7 +75,7 @@ func (m *metadata) glm4moe() {
 	m.sigmoid()
 	m.partial()
 	m.set("architectures", "general.architecture", []string{"Glm4MoeForCausalLM"})
-	m.set("use_qk_norm", "general.architecture", slices.ContainsFunc(m.tensors, func(t gguf.Tensor) bool { return t.Name == "blk.0.attn_q_norm.weight" }))
+	m.set("use_qk_norm", "general.architecture", m.has("blk.0.attn_q_norm.weight"))
 }
 
 // withoutAhead reads the number of layers without those that predict further tokens.

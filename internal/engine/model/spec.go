@@ -113,7 +113,7 @@ func (s *specs) layer(c *Config, l *LayerSpec, i int) {
 		s.linear(l.V, l.KV.Heads*l.KV.Dim, c.Hidden)
 	}
 	q, k := 1, 1 // heads in the norms
-	if c.QKNormOf == OfProjection {
+	if c.QKNormOf == OfProjection || c.QKNormOf == OfOwnHeads {
 		q, k = c.Heads, l.KV.Heads
 	}
 	s.add(l.QNorm, q*l.KV.Dim)

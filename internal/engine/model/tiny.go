@@ -38,7 +38,7 @@ var tinies = map[string]map[string]any{
 	"Exaone4ForCausalLM":        {"num_hidden_layers": 4, "sliding_window": 8},
 	"SeedOssForCausalLM":        {},
 	"HunYuanDenseV1ForCausalLM": {"rope_scaling": map[string]any{"type": "dynamic", "alpha": 1000}},
-	"CohereForCausalLM":         {"logit_scale": 0.25},
+	"CohereForCausalLM":         {"logit_scale": 0.25, "use_qk_norm": true},
 	"Cohere2ForCausalLM":        {"num_hidden_layers": 4, "sliding_window": 8, "logit_scale": 0.25},
 	"Gemma3ForCausalLM": {"hidden_activation": "gelu_pytorch_tanh", "sliding_window": 8, "sliding_window_pattern": 2, "rope_theta": 1e6, "rope_local_base_freq": 1e4,
 		"query_pre_attn_scalar": 8, "rope_scaling": map[string]any{"rope_type": "linear", "factor": 8}},

@@ -153,7 +153,11 @@ func Convert(c *model.Checkpoint, typ func(name string) gguf.Type) *GGUF {
 			}
 			all = permute(all, len(all)/width/m.HeadDim, m.HeadDim, width)
 		}
-		g.Add(name, kind, t.Shape, Quantise(kind, all))
+		shape := t.Shape
+		if m.QKNormOf == model.OfOwnHeads && (strings.HasSuffix(name, "attn_q_norm.weight") || strings.HasSuffix(name, "attn_k_norm.weight")) {
+			shape = []int{len(all) / m.HeadDim, m.HeadDim}
+		}
+		g.Add(name, kind, shape, Quantise(kind, all))
 	}
 	return g
 }
