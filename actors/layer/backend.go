@@ -115,7 +115,7 @@ const (
 	LatentMeans                          // (T, Heads*rank) attention outputs of latent attention
 	ExpertGate                           // (pairs, FFN) of experts
 	SharedGate                           // (T, Shared) of shared experts
-	SharedSum                            // (T, Hidden) output of a dense FFN beside the experts
+	SharedSum                            // (T, Hidden) output of a dense FFN in a layer with experts
 	DeltaIn                              // (T, deltaIn) q, k, v and z of the gated delta rule
 	DeltaOut                             // (T, deltaOut) outputs of its heads
 	HeadSquares                          // (T, Heads+KVHeads) sums of squares of queries and keys

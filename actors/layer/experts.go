@@ -22,7 +22,7 @@ type Experts struct {
 	SharedGate, SharedUp, SharedDown *tensor.Weight // shared experts; nil if the model or this socket has none
 	SharedFactor                     *tensor.Weight // (1, hidden) in float32, whole: the shared output is multiplied by its sigmoid; or nil
 	Biases                           *Biases        // of the router and the experts; or nil
-	Beside                           *Beside        // the shared FFN is a dense one with norms of its own; or nil
+	Beside                           *DenseFFN      // the shared FFN is a dense one with norms of its own; or nil
 }
 
 func (e *Experts) weights() []closer {
@@ -47,8 +47,8 @@ type Biases struct {
 	Down     []float32 // (experts, Hidden)
 }
 
-// Beside is the vectors of a layer with a dense FFN beside its experts, see model.BesideNames.
-type Beside struct {
+// DenseFFN is the vectors of a layer with both experts and a dense FFN, see model.BesideNames.
+type DenseFFN struct {
 	RouterScale    []float32 // (Hidden), with the factor Hidden^-0.5
 	ExpertScale    []float32 // (experts)
 	SharedNorm     []float32 // (Hidden)
@@ -87,14 +87,14 @@ type mixture struct {
 	sharedGate     []float32 // (T, Shared)
 	sharedUp       []float32
 	sharedFactor   []float32 // (T): outputs of SharedFactor
-	sharedSum      []float32 // (T, Hidden): output of a dense FFN beside the experts
+	sharedSum      []float32 // (T, Hidden): output of a dense FFN in a layer with experts
 	router         []float32 // (T, Hidden): input of the router there
 	besideInput    []float32 // (T, Hidden): input of the experts there
 	groups         []tensor.Group
 
 	route, pack, combine     func(t int)
 	normBeside, joinBeside   func(t int)
-	beside                   *Beside
+	beside                   *DenseFFN
 	firstRow                 int // of joinBeside
 	activate, activateShared func(r0, r1, t0, t1 int)
 }

@@ -5,7 +5,7 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// A dense FFN beside the experts (Gemma 4). It is cut as shared experts are, but has norms of its
+// A dense FFN in a layer with experts (Gemma 4). It is cut as shared experts are, but has norms of its
 // own, and so have the experts and the router. Its output crosses the wire with theirs.
 
 func (m *mixture) initBeside(b *Processor, maxRows int) {
@@ -34,7 +34,7 @@ func (m *mixture) input(b *Processor) []float32 {
 }
 
 // joinBeside adds both outputs, after their norms, into Y.
-func (b *Processor) joinBeside(beside *Beside, rows topology.Range) {
+func (b *Processor) joinBeside(beside *DenseFFN, rows topology.Range) {
 	b.mix.beside, b.mix.firstRow = beside, rows.Lo
 	b.each(rows.Len(), b.mix.joinBeside)
 }
