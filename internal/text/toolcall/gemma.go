@@ -38,6 +38,8 @@ func (g *gemmaCalls) marks(token string) bool {
 	return token == gemmaOpen || token == gemmaEnd || token == gemmaQuote || token == gemmaResponse
 }
 
+func (g *gemmaCalls) held() int { return len(g.blank) + len(g.buf) }
+
 func (g *gemmaCalls) push(text string) (out []Piece) {
 	g.buf += text
 	for g.step(&out) {

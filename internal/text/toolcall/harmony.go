@@ -78,6 +78,8 @@ func (h *harmony) flush(cut bool) []Piece {
 	return out
 }
 
+func (h *harmony) held() int { return len(h.pending) + len(h.buf) }
+
 func (h *harmony) made() int { return h.calls }
 
 func (h *harmony) open() bool { return h.at == harmonyCall || h.at == harmonyArguments }

@@ -32,13 +32,25 @@ type Parser struct {
 	xml   xmlCall
 
 	other otherParser // reads the answer instead, in families with a parser of their own
+
+	pending string // text that is scanned with a later Push
+	scanned int    // bytes that were scanned, for tests
 }
+
+// Text that may still turn out to be a call is scanned again when more arrives. A Push scans up to
+// heldAtOnce bytes of it at once. More are scanned after 1/heldShare of them has arrived, so the work
+// for an answer without end is not quadratic in its length.
+const (
+	heldAtOnce = 1024
+	heldShare  = 16
+)
 
 // otherParser parses the answers of one family, as Parser does.
 type otherParser interface {
 	push(text string) []Piece
 	flush(cut bool) []Piece
 	marks(token string) bool
+	held() int  // bytes that are not classified yet
 	made() int  // number of calls
 	open() bool // the arguments of the newest call are incomplete
 }
@@ -138,7 +150,27 @@ const (
 )
 
 // Push adds text and returns the pieces that are certain.
-func (p *Parser) Push(text string) (out []Piece) {
+func (p *Parser) Push(text string) []Piece {
+	p.pending += text
+	if held := p.held(); held > heldAtOnce && len(p.pending) < held/heldShare {
+		return nil
+	}
+	return p.scan()
+}
+
+// held returns the number of bytes that are not classified yet.
+func (p *Parser) held() int {
+	if p.other != nil {
+		return p.other.held()
+	}
+	return len(p.kept) + len(p.blank) + len(p.buf)
+}
+
+// scan classifies what it can of the held and the pending text.
+func (p *Parser) scan() (out []Piece) {
+	text := p.pending
+	p.pending = ""
+	p.scanned += p.held() + len(text)
 	if p.other != nil {
 		return p.other.push(text)
 	}
@@ -151,8 +183,9 @@ func (p *Parser) Push(text string) (out []Piece) {
 // Flush ends the answer and returns the remaining pieces. It completes open arguments, unless the
 // answer was cut by its limit or by a client's stop string.
 func (p *Parser) Flush(cut bool) (out []Piece) {
+	out = p.scan()
 	if p.other != nil {
-		return p.other.flush(cut)
+		return append(out, p.other.flush(cut)...)
 	}
 	p.final, p.cut = true, cut
 	for p.step(&out) {

@@ -79,6 +79,8 @@ func (t *tagged) marks(token string) bool {
 	return false
 }
 
+func (t *tagged) held() int { return len(t.kept) + len(t.blank) + len(t.left) + len(t.buf) }
+
 func (t *tagged) made() int { return t.calls }
 
 func (t *tagged) open() bool { return t.at == tagInside }
