@@ -40,6 +40,9 @@ type NodeConfig struct {
 	// Model is the checkpoint, which must match the one that the cluster serves. Empty: the node
 	// fetches the parts that it needs from other processes into WeightsCache.
 	Model string
+	// Hub, if set, reads bytes of a file of the hub. A node without Model takes weights from it when the
+	// cluster has the model from the hub and the hub answers faster than the cluster.
+	Hub func(ctx context.Context, origin, file string, from, to int64) ([]byte, error)
 	// SwiftKV is the folder of an adapter of Model; empty: none.
 	SwiftKV string
 	// OnThreads, if set, is called with the number of compute threads before they start.
@@ -319,7 +322,7 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 		if err := b.joinCluster(ctx, &cfg); err != nil {
 			return err
 		}
-		if ck, m, err = weights.Open(ctx, weights.From(b.rpc, b.weightServers), cfg.WeightsCache, cfg.WeightsCacheSize, cfg.Logger); err != nil {
+		if ck, m, err = weights.Open(ctx, weights.From(b.rpc, b.weightServers), cfg.Hub, cfg.WeightsCache, cfg.WeightsCacheSize, cfg.Logger); err != nil {
 			return err
 		}
 	}

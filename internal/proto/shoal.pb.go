@@ -1551,6 +1551,7 @@ type WeightsReply struct {
 	Hashes        []byte                 `protobuf:"bytes,4,opt,name=hashes,proto3" json:"hashes,omitempty"` // SHA-256 each
 	Data          []byte                 `protobuf:"bytes,5,opt,name=data,proto3" json:"data,omitempty"`
 	Pending       bool                   `protobuf:"varint,6,opt,name=pending,proto3" json:"pending,omitempty"` // the list is being made: ask again
+	Origin        string                 `protobuf:"bytes,7,opt,name=origin,proto3" json:"origin,omitempty"`    // ORG/NAME@COMMIT of the hub that has the files too; or empty
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1625,6 +1626,13 @@ func (x *WeightsReply) GetPending() bool {
 		return x.Pending
 	}
 	return false
+}
+
+func (x *WeightsReply) GetOrigin() string {
+	if x != nil {
+		return x.Origin
+	}
+	return ""
 }
 
 type WeightsFile struct {
@@ -3698,7 +3706,7 @@ const file_internal_proto_shoal_proto_rawDesc = "" +
 	"\x04file\x18\x02 \x01(\tR\x04file\x12\x1f\n" +
 	"\vhashes_from\x18\x03 \x01(\rR\n" +
 	"hashesFrom\x12\x16\n" +
-	"\x06chunks\x18\x04 \x03(\rR\x06chunks\"\xb1\x01\n" +
+	"\x06chunks\x18\x04 \x03(\rR\x06chunks\"\xc9\x01\n" +
 	"\fWeightsReply\x12\x12\n" +
 	"\x04list\x18\x01 \x01(\tR\x04list\x12\x1d\n" +
 	"\n" +
@@ -3706,7 +3714,8 @@ const file_internal_proto_shoal_proto_rawDesc = "" +
 	"\x05files\x18\x03 \x03(\v2\x12.shoal.WeightsFileR\x05files\x12\x16\n" +
 	"\x06hashes\x18\x04 \x01(\fR\x06hashes\x12\x12\n" +
 	"\x04data\x18\x05 \x01(\fR\x04data\x12\x18\n" +
-	"\apending\x18\x06 \x01(\bR\apending\"a\n" +
+	"\apending\x18\x06 \x01(\bR\apending\x12\x16\n" +
+	"\x06origin\x18\a \x01(\tR\x06origin\"a\n" +
 	"\vWeightsFile\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04size\x18\x02 \x01(\x03R\x04size\x12\x12\n" +

@@ -28,8 +28,9 @@ type Cache struct {
 	list    *proto.WeightsReply
 	lock    *os.File // the claim on dir
 	ask     Ask
+	nearer  nearer
 	log     *slog.Logger
-	fetched atomic.Int64 // bytes received from other processes
+	fetched atomic.Int64 // bytes received from other processes and from the hub
 	flights chan struct{}
 
 	mu    sync.Mutex
@@ -51,7 +52,9 @@ var ErrDamaged = errors.New("weights: data does not match its hash")
 
 // Open asks the cluster for its checkpoint and fetches what is needed to open it: config,
 // tokenizer, and the headers of the weights.
-func Open(ctx context.Context, ask Ask, cache string, limit int64, log *slog.Logger) (*model.Checkpoint, *Cache, error) {
+//
+// hub, if not nil, is the other source of a model that a process of the cluster has from there.
+func Open(ctx context.Context, ask Ask, hub Ranges, cache string, limit int64, log *slog.Logger) (*model.Checkpoint, *Cache, error) {
 	if cache == "" {
 		return nil, nil, errors.New("weights: a node without a checkpoint needs a folder for the fetched weights: " + options.Name("weights-cache") + " DIR")
 	}
@@ -68,6 +71,7 @@ func Open(ctx context.Context, ask Ask, cache string, limit int64, log *slog.Log
 		return nil, nil, err
 	}
 	list := m.list
+	m.nearer.hub, m.nearer.origin, m.nearer.log = hub, list.Origin, log
 	m.dir = filepath.Join(folder, list.List)
 	if m.lock, err = claim(m.dir); err != nil {
 		return nil, nil, err
@@ -143,7 +147,7 @@ func checkList(r *proto.WeightsReply) error {
 	return nil
 }
 
-// Fetched returns the number of bytes received from other processes.
+// Fetched returns the number of bytes received from other processes and from the hub.
 func (m *Cache) Fetched() int64 { return m.fetched.Load() }
 
 func (m *Cache) Fetch(ctx context.Context, name string, spans []model.Span) error {
@@ -277,17 +281,41 @@ func (f *cachedFile) fits(c int64, b []byte) bool {
 
 // fetchChunks fetches chunks, verifies each, and writes them to their place.
 func (m *Cache) fetchChunks(ctx context.Context, f *cachedFile, chunks []uint32) error {
-	return m.try(ctx, &proto.WeightsRequest{List: m.list.List, File: f.Name, Chunks: chunks}, func(r *proto.WeightsReply) error {
-		return m.take(f, chunks, r.Data)
+	data, err := m.nearer.fetch(ctx, len(chunks) == chunksPerReply, func(ctx context.Context) (data []byte, err error) {
+		err = m.try(ctx, &proto.WeightsRequest{List: m.list.List, File: f.Name, Chunks: chunks}, func(r *proto.WeightsReply) error {
+			data = r.Data
+			return f.check(chunks, data)
+		})
+		return data, err
+	}, func(ctx context.Context) ([]byte, error) {
+		data, err := f.fromHub(ctx, m.nearer.hub, m.nearer.origin, chunks)
+		if err == nil {
+			err = f.check(chunks, data)
+		}
+		return data, err
 	})
+	if err != nil {
+		return err
+	}
+	return m.store(f, chunks, data)
 }
 
-func (m *Cache) take(f *cachedFile, chunks []uint32, data []byte) error {
+// check compares received chunks with their hashes.
+func (f *cachedFile) check(chunks []uint32, data []byte) error {
 	for _, c := range chunks {
 		n := chunkLen(f.Size, int64(c))
 		if int64(len(data)) < n || !f.fits(int64(c), data[:n]) {
 			return fmt.Errorf("%w: chunk %d of %s", ErrDamaged, c, f.Name)
 		}
+		data = data[n:]
+	}
+	return nil
+}
+
+// store writes verified chunks to their place.
+func (m *Cache) store(f *cachedFile, chunks []uint32, data []byte) error {
+	for _, c := range chunks {
+		n := chunkLen(f.Size, int64(c))
 		if _, err := f.file.WriteAt(data[:n], int64(c)*chunkBytes); err != nil {
 			return fmt.Errorf("weights: %w", err)
 		}

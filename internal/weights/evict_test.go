@@ -103,10 +103,14 @@ func TestCacheAsksOthers(t *testing.T) {
 	fetch := func(from, to int64) error {
 		return m.Fetch(context.Background(), "model.safetensors", []model.Span{{From: from, To: to}})
 	}
+	missing, err := m.files["model.safetensors"].missing([]model.Span{{From: 4 << 20, To: 12 << 20}})
+	if err != nil || len(missing) < 100 {
+		t.Fatalf("%d chunks are missing, %v", len(missing), err)
+	}
 	before := m.fetched.Load()
 	m.files["model.safetensors"].hashes = nil // so that they are fetched again
-	if err := fetch(4<<20, 12<<20); err != nil || m.fetched.Load()-before < 8<<20 {
-		t.Errorf("with one good source: %v, %d bytes", err, m.fetched.Load()-before)
+	if err := fetch(4<<20, 12<<20); err != nil || m.fetched.Load()-before != int64(len(missing))*chunkBytes {
+		t.Errorf("with one good source: %v, %d bytes for %d chunks", err, m.fetched.Load()-before, len(missing))
 	}
 	sources = []string{"bad", "worse"}
 	if err := fetch(16<<20, 20<<20); !errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), "from bad") {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/modelfile"
+	"github.com/shoal-llm/shoal/internal/hub/layout"
 	"github.com/shoal-llm/shoal/internal/options"
 	"github.com/shoal-llm/shoal/internal/proto"
 	"github.com/shoal-llm/shoal/internal/rpc"
@@ -188,7 +189,7 @@ func (s *server) hash() (*proto.WeightsReply, map[string]*servedFile, error) {
 	if s.ck.Random() {
 		return nil, nil, fmt.Errorf("%w: random weights have no files; give the node the same "+options.Name("model"), ErrNone)
 	}
-	list, files := &proto.WeightsReply{ModelHash: s.ck.Hash()}, map[string]*servedFile{}
+	list, files := &proto.WeightsReply{ModelHash: s.ck.Hash(), Origin: layout.Origin(s.ck.Dir)}, map[string]*servedFile{}
 	mark, err := s.ck.Recheck(s.ctx)
 	if err != nil {
 		return nil, nil, fmt.Errorf("weights: %w", err)

@@ -95,6 +95,16 @@ func (c *NodeCmd) Run(e *ui.Env) error {
 	if c.Draft, err = models.FindDraft(e, c.Draft); err != nil {
 		return err
 	}
+	if dir == "" {
+		store, err := models.OpenStore()
+		if err != nil {
+			return err
+		}
+		defer store.Close()
+		if !store.Settings().Offline {
+			cfg.Hub = store.Range
+		}
+	}
 	var speeds topology.Speeds
 	if c.Speeds != "" {
 		if err := json.Unmarshal([]byte(c.Speeds), &speeds); err != nil || !speeds.Valid() || speeds.Threads.Most != c.Threads {

@@ -66,7 +66,7 @@ type modelNeed struct {
 var Quants = []tensor.DType{tensor.BF16, tensor.Q8_0, tensor.Q4_0}
 
 func (c *modelsListCmd) Run(e *ui.Env) error {
-	s, err := openStore()
+	s, err := OpenStore()
 	if err != nil {
 		return err
 	}
@@ -191,7 +191,7 @@ func (c *modelsRmCmd) Run(e *ui.Env) error {
 		}
 		refs = append(refs, r)
 	}
-	s, err := openStore()
+	s, err := OpenStore()
 	if err != nil {
 		return err
 	}

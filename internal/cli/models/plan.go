@@ -87,7 +87,7 @@ func (c *PlanCmd) shape(e *ui.Env) (bench.PlanModel, error) {
 	dir, err := onDisk(c.Model)
 	if r, ok := fetchable(c.Model); dir == "" && err == nil && ok {
 		var s *hub.Store
-		if s, err = openStore(); err == nil {
+		if s, err = OpenStore(); err == nil {
 			defer s.Close()
 			dir, err = s.Config(e.Ctx, r)
 		}

@@ -50,7 +50,7 @@ func (c *PullCmd) Run(e *ui.Env) error {
 		}
 		refs = append(refs, r)
 	}
-	s, err := openStore()
+	s, err := OpenStore()
 	if err != nil {
 		return err
 	}

@@ -40,7 +40,7 @@ func FindFiles(e *ui.Env, word string) (string, error) {
 	if r.Kind == hub.Local {
 		return kong.ExpandPath(r.Path), nil // the reader reports missing files
 	}
-	s, err := openStore()
+	s, err := OpenStore()
 	if err != nil {
 		return "", err
 	}
@@ -74,8 +74,8 @@ func onDisk(word string) (string, error) {
 	return "", nil
 }
 
-// openStore opens the models of this user. A pull caches the digests of the weights for model.Open.
-func openStore() (*hub.Store, error) {
+// OpenStore opens the models of this user. A pull caches the digests of the weights for model.Open.
+func OpenStore() (*hub.Store, error) {
 	home, _ := os.UserHomeDir() // FromEnv reports a missing home if it needs one
 	s, err := hub.FromEnv(os.Getenv, home)
 	if err != nil {
@@ -92,7 +92,7 @@ func Pulled(word string) string {
 	if !ok {
 		return ""
 	}
-	s, err := openStore()
+	s, err := OpenStore()
 	if err != nil {
 		return ""
 	}

@@ -91,7 +91,7 @@ func (c *VerifyCmd) files(e *ui.Env) (string, error) {
 		if at, err := onDisk(c.Model); at != "" || err != nil {
 			return at, err
 		}
-		s, err := openStore()
+		s, err := OpenStore()
 		if err != nil {
 			return "", err
 		}

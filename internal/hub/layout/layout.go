@@ -77,6 +77,23 @@ func cachedRepo(abs string) string {
 	return ""
 }
 
+// Origin returns ORG/NAME@COMMIT for a snapshot folder of the cache or a file directly in it, and ""
+// for every other path.
+func Origin(path string) string {
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		return ""
+	}
+	for _, at := range []string{abs, filepath.Dir(abs)} {
+		commit, snapshots := filepath.Base(at), filepath.Dir(at)
+		name, ok := strings.CutPrefix(filepath.Base(filepath.Dir(snapshots)), RepoPrefix)
+		if ok && filepath.Base(snapshots) == Snapshots && hexDigits.MatchString(commit) {
+			return strings.ReplaceAll(name, "--", "/") + "@" + commit
+		}
+	}
+	return ""
+}
+
 // ErrSnapshot: a repository of the cache has no snapshot, or several and none is main.
 var ErrSnapshot = errors.New("no snapshot")
 

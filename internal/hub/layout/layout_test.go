@@ -76,3 +76,17 @@ func TestNameOfPlainPaths(t *testing.T) {
 		}
 	}
 }
+
+// TestOrigin names the commit of a snapshot folder and of a file directly in it, and of nothing else.
+func TestOrigin(t *testing.T) {
+	commit := strings.Repeat("a", 40)
+	snapshot := "/m/models--org--name/snapshots/" + commit
+	for path, want := range map[string]string{
+		snapshot: "org/name@" + commit, snapshot + "/": "org/name@" + commit, snapshot + "/m.gguf": "org/name@" + commit,
+		snapshot + "/sub/m.gguf": "", "/m/models--org--name": "", "/m/models--org--name/snapshots/v1": "", "/m/org/snapshots/" + commit: "", "models/fry": "",
+	} {
+		if got := Origin(path); got != want {
+			t.Errorf("Origin(%s) = %q, want %q", path, got, want)
+		}
+	}
+}
