@@ -22,7 +22,7 @@ type Experts struct {
 	SharedGate, SharedUp, SharedDown *tensor.Weight // shared experts; nil if the model or this socket has none
 	SharedFactor                     *tensor.Weight // (1, hidden) in float32, whole: the shared output is multiplied by its sigmoid; or nil
 	Biases                           *Biases        // of the router and the experts; or nil
-	Beside                           *DenseFFN      // the shared FFN is a dense one with norms of its own; or nil
+	DenseFFN                         *DenseFFN      // the shared FFN is a dense one with norms of its own; or nil
 }
 
 func (e *Experts) weights() []closer {
@@ -47,7 +47,7 @@ type Biases struct {
 	Down     []float32 // (experts, Hidden)
 }
 
-// DenseFFN is the vectors of a layer with both experts and a dense FFN, see model.BesideNames.
+// DenseFFN is the vectors of a layer with both experts and a dense FFN, see model.DenseFFNNames.
 type DenseFFN struct {
 	RouterScale    []float32 // (Hidden), with the factor Hidden^-0.5
 	ExpertScale    []float32 // (experts)
@@ -55,8 +55,8 @@ type DenseFFN struct {
 	Norm, PostNorm []float32 // (Hidden)
 }
 
-// exchangeBeside is exchangeDown for the two outputs of such a layer.
-var exchangeBeside = allGather("exchange-beside", func(b *Batch, rank int, yield func(Tile)) {
+// exchangeBoth is exchangeDown for the two outputs of such a layer.
+var exchangeBoth = allGather("exchange-both", func(b *Batch, rank int, yield func(Tile)) {
 	yield(Tile{Sum, b.all(), b.Place.Slices[rank].Down})
 	yield(Tile{SharedSum, b.all(), b.Place.Slices[rank].Down})
 })
@@ -89,13 +89,13 @@ type mixture struct {
 	sharedFactor   []float32 // (T): outputs of SharedFactor
 	sharedSum      []float32 // (T, Hidden): output of a dense FFN in a layer with experts
 	router         []float32 // (T, Hidden): input of the router there
-	besideInput    []float32 // (T, Hidden): input of the experts there
+	expertInput    []float32 // (T, Hidden): input of the experts there
 	groups         []tensor.Group
 
 	route, pack, combine     func(t int)
-	normBeside, joinBeside   func(t int)
-	beside                   *DenseFFN
-	firstRow                 int // of joinBeside
+	normInputs, joinOutputs  func(t int)
+	dense                    *DenseFFN
+	firstRow                 int // of joinOutputs
 	activate, activateShared func(r0, r1, t0, t1 int)
 }
 
@@ -120,14 +120,14 @@ func (b *Processor) initMixture(maxRows int) {
 			tensor.Add(m.scores[t*e:(t+1)*e], m.experts.Biases.Router)
 		}
 		Route(&d.Router, m.scores[t*e:(t+1)*e], m.experts.Bias, m.choice[t*e:(t+1)*e], chosen, weight)
-		if m.experts.Beside != nil {
+		if m.experts.DenseFFN != nil {
 			for i, of := range chosen {
-				weight[i] *= m.experts.Beside.ExpertScale[of]
+				weight[i] *= m.experts.DenseFFN.ExpertScale[of]
 			}
 		}
 	}
-	if d.Beside {
-		m.initBeside(b, maxRows)
+	if d.DenseFFN {
+		m.initDenseFFN(b, maxRows)
 	}
 	m.pack = func(t int) {
 		pairs, x, ld := m.pair[t*k:(t+1)*k], m.input(b)[t*h:(t+1)*h], h
@@ -178,7 +178,7 @@ func (b *Processor) initMixture(maxRows int) {
 				tensor.Add(answer, biases.Down[int(m.chosen[t*k+j])*h+own.Lo:])
 				tensor.Scale(answer, m.weight[t*k+j])
 			}
-			if j == 0 && (d.Shared == 0 || d.Beside) {
+			if j == 0 && (d.Shared == 0 || d.DenseFFN) {
 				copy(y, answer)
 			} else {
 				tensor.Add(y, answer)
@@ -215,8 +215,8 @@ func (b *Processor) routeAll(e *Experts) {
 	m, d := &b.mix, &b.Dims.MoE
 	m.experts = e
 	input := b.Norm
-	if e.Beside != nil {
-		b.each(b.batch.T, m.normBeside)
+	if e.DenseFFN != nil {
+		b.each(b.batch.T, m.normInputs)
 		input = m.router
 	}
 	b.Pool.MatMul(m.scores, d.Experts, e.Router, input, b.Dims.Hidden, b.batch.T)
@@ -301,7 +301,7 @@ func (e *Experts) down(b *Processor) {
 	}
 	if d.Shared > 0 {
 		y := b.Y
-		if d.Beside {
+		if d.DenseFFN {
 			y = m.sharedSum
 		}
 		b.Pool.MatMul(y[own.Lo:], h, e.SharedDown, m.sharedGate, d.Shared, b.batch.T)

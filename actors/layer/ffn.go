@@ -117,8 +117,8 @@ func (w *Weights) addOwnedFFN(b *Processor) {
 func (w *Weights) addFFN(b *Processor, rows topology.Range) {
 	h := b.Dims.Hidden
 	addBias(b.Y[rows.Lo*h:], h, rows.Len(), w.DownBias, topology.Range{Lo: 0, Hi: h})
-	if w.Experts != nil && w.Experts.Beside != nil {
-		b.joinBeside(w.Experts.Beside, rows)
+	if w.Experts != nil && w.Experts.DenseFFN != nil {
+		b.joinOutputs(w.Experts.DenseFFN, rows)
 	}
 	b.addResidual(w.PostFFNNorm, rows)
 	w.endLayer(b, rows)

@@ -29,7 +29,7 @@ type conditions struct {
 	parallel    bool // the FFN reads attention's norm, so every rank needs every row before attention
 	recurrent   bool // the gated delta rule instead of attention
 	sparse      bool // the layer has experts
-	beside      bool // layers with experts have a dense FFN too
+	dense       bool // layers with experts have a dense FFN too
 	kvComputed  bool // its keys and values have been computed before
 	vFromK      bool // its values follow from its keys
 	swiftKVPass bool // the schedule is SwiftKV's pass
@@ -78,7 +78,7 @@ func (c conditions) gather() []Stage {
 		either(c.sparse, OpExpertsUp, OpGateUp),
 		either(c.sparse, exchangeExperts, exchangeFFN),
 		either(c.sparse, OpExpertsDown, OpProjectDown),
-		either(c.owned, exchangeDownRows, either(c.sparse && c.beside, exchangeBeside, exchangeDown)),
+		either(c.owned, exchangeDownRows, either(c.sparse && c.dense, exchangeBoth, exchangeDown)),
 		either(c.owned, OpAddOwnedFFN, OpAddFFN),
 		exchangeResidual.when(c.owned && c.last), // the head reads all rows
 	)
@@ -115,7 +115,7 @@ func (c conditions) reduce() []Stage {
 		either(c.sparse, OpExpertsUp, OpGateUp),
 		exchangeExperts.when(c.sparse),
 		OpExpertsDown.when(c.sparse),
-		either(c.beside, exchangeBeside, exchangeDown).when(c.sparse),
+		either(c.dense, exchangeBoth, exchangeDown).when(c.sparse),
 		OpProjectUnits.when(!c.sparse),
 		scatterDown.when(!c.sparse && scatter),
 		scatterPrompt.when(!c.sparse && apart),
@@ -164,7 +164,7 @@ func index(yes bool) int {
 
 // classify derives the conditions that decide the step's schedules.
 func (b *Batch) classify() {
-	c := conditions{mapping: b.Place.Mapping, alone: b.alone(), prefill: b.HasPrefill(), decode: b.decode > 0, latent: b.Dims.Latent.Rank > 0, beside: b.Dims.MoE.Beside}
+	c := conditions{mapping: b.Place.Mapping, alone: b.alone(), prefill: b.HasPrefill(), decode: b.decode > 0, latent: b.Dims.Latent.Rank > 0, dense: b.Dims.MoE.DenseFFN}
 	c.allHeads, c.parallel = b.Dims.QKNormOf == model.OfProjection, b.Dims.Parallel
 	c.local, c.dropsRows = b.projectionsLocal(0, 1, 2, 3), b.dropsRows()
 	c.quantized, c.owned = b.quantizable()

@@ -4,7 +4,7 @@
 //	name     the name of the option: its flag, its YAML key and, in capitals, its variable;
 //	         default: the name of the field in lower case with hyphens
 //	help     what it sets, the unit, the default
-//	default  the value that stands for the zero value
+//	default  the value that replaces the zero value
 //	range    the bounds of a number or a duration, LOW..HIGH or LOW..; without a default, 0 is valid too
 //	oneof    the valid words, with commas between them; without a default, no word is valid too
 //
@@ -144,7 +144,7 @@ func CheckValue(option string, tags Tags, v reflect.Value) error {
 	return fmt.Errorf("%s %v: want %s", Name(option), v.Interface(), want)
 }
 
-// within reports whether a number lies in the bounds; high "" is any finite number.
+// within reports whether a number is within the bounds; high "" is any finite number.
 func within(v reflect.Value, low, high string) bool {
 	least, most := reflect.New(v.Type()).Elem(), reflect.New(v.Type()).Elem()
 	for _, b := range []struct {

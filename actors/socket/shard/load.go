@@ -268,11 +268,11 @@ func (l *loader) experts(c *model.Config, n *model.MoENames, me cut) *layer.Expe
 	if b := n.Biases; b != nil {
 		e.Biases = &layer.Biases{Router: l.vector(b.Router), Gate: l.rows(b.Gate), Up: l.rows(b.Up), Down: l.rows(b.Down)}
 	}
-	if b := n.Beside; b != nil {
-		e.Beside = &layer.DenseFFN{RouterScale: l.vector(b.RouterScale), ExpertScale: l.vector(b.ExpertScale), SharedNorm: l.vector(b.SharedNorm),
+	if b := n.DenseFFN; b != nil {
+		e.DenseFFN = &layer.DenseFFN{RouterScale: l.vector(b.RouterScale), ExpertScale: l.vector(b.ExpertScale), SharedNorm: l.vector(b.SharedNorm),
 			Norm: l.vector(b.Norm), PostNorm: l.vector(b.PostNorm)}
-		for i := range e.Beside.RouterScale {
-			e.Beside.RouterScale[i] *= float32(1 / math.Sqrt(float64(c.Hidden)))
+		for i := range e.DenseFFN.RouterScale {
+			e.DenseFFN.RouterScale[i] *= float32(1 / math.Sqrt(float64(c.Hidden)))
 		}
 	}
 	return e

@@ -77,7 +77,7 @@ func (c *Checkpoint) adapt(dir string) error {
 		return refuse("num_key_value_layers is %d, as many as %s has: nothing is rewired", c.Config.Layers, c.Dir)
 	}
 	c.nested = false
-	c.beside = append(c.beside, path)
+	c.sideFiles = append(c.sideFiles, path)
 	return c.mapShard(join(dir, adapterWeights))
 }
 
@@ -103,4 +103,4 @@ func hasAdapter(dir string) bool {
 }
 
 // SideFiles lists small files of the checkpoint that are in another folder.
-func (c *Checkpoint) SideFiles() []string { return slices.Clone(c.beside) }
+func (c *Checkpoint) SideFiles() []string { return slices.Clone(c.sideFiles) }

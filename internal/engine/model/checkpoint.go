@@ -63,8 +63,8 @@ type Checkpoint struct {
 	nested bool // the folder holds more than the decoder, see nested.go
 	closed atomic.Bool
 
-	adapter string   // folder of a SwiftKV adapter; empty: none
-	beside  []string // files of the adapter
+	adapter   string   // folder of a SwiftKV adapter; empty: none
+	sideFiles []string // files of the adapter
 
 	heads    map[string]int64 // by file: bytes before the tensors; missing: the whole file
 	fetch    Fetcher          // for a partial checkpoint

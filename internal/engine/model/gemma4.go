@@ -18,7 +18,7 @@ import (
 //	    v = RMSNorm(v)                                    without weights
 //	    x += RMSNorm(O attention(q, k, v), PostAttnNorm)  scores are not scaled
 //	    x += RMSNorm(FFN RMSNorm(x, FFNNorm), PostFFNNorm)
-//	    per-layer inputs (E2B, E4B), see PerLayer; experts beside the FFN (26B), see BesideNames
+//	    per-layer inputs (E2B, E4B), see PerLayer; experts and a dense FFN in one layer (26B), see DenseFFNNames
 //	    x *= Scalar
 //
 // Norms multiply by their weight. Layers without a window have fewer and wider KV heads, and rotate
@@ -31,7 +31,7 @@ func init() {
 	a.read = func(f *fields, c *Config) {
 		readGemma4(f, c, 512)
 		f.perLayer(c)
-		f.beside(c)
+		f.denseFFN(c)
 	}
 	register(a)
 	a.Name, a.defaults = gemma4Unified, maps.Clone(sizes)
@@ -180,13 +180,13 @@ func (f *fields) perLayer(c *Config) {
 // maxPerLayer bounds the width of a layer's own input; published models have 256.
 const maxPerLayer = 1 << 13
 
-func (f *fields) beside(c *Config) {
+func (f *fields) denseFFN(c *Config) {
 	if !f.Bool("enable_moe_block", false) {
 		return
 	}
 	c.MoE = MoE{
 		Experts: f.Size("num_experts", 0, maxExperts), PerToken: f.Size("top_k_experts", 0, maxExperts), FFN: f.Size("moe_intermediate_size", 0, maxFFN),
-		Shared: c.FFN, Beside: true, Router: Router{Score: Softmax, Normalise: true, Scale: 1},
+		Shared: c.FFN, DenseFFN: true, Router: Router{Score: Softmax, Normalise: true, Scale: 1},
 	}
 	if c.WideFFN {
 		f.fail("use_double_wide_mlp", ErrUnsupported, "true: not together with experts")
@@ -207,12 +207,12 @@ func gemma4Layer(c *Config, i int) LayerSpec {
 	if c.PerLayer.Width > 0 {
 		l.PerLayer = &PerLayerSpec{Gate: linear(p+"per_layer_input_gate", false), Project: linear(p+"per_layer_projection", false), Norm: p + "post_per_layer_input_norm.weight"}
 	}
-	if m := &c.MoE; m.Beside {
+	if m := &c.MoE; m.DenseFFN {
 		l.Experts = &MoENames{
 			Router:     p + "router.proj.weight",
 			SharedGate: p + "mlp.gate_proj.weight", SharedUp: p + "mlp.up_proj.weight", SharedDown: p + "mlp.down_proj.weight",
 			expert: p + "experts.", gate: "gate_proj.weight", up: "up_proj.weight", down: "down_proj.weight",
-			Beside: &BesideNames{RouterScale: p + "router.scale", ExpertScale: p + "router.per_expert_scale", SharedNorm: p + "post_feedforward_layernorm_1.weight",
+			DenseFFN: &DenseFFNNames{RouterScale: p + "router.scale", ExpertScale: p + "router.per_expert_scale", SharedNorm: p + "post_feedforward_layernorm_1.weight",
 				Norm: p + "pre_feedforward_layernorm_2.weight", PostNorm: p + "post_feedforward_layernorm_2.weight"},
 		}
 	}

@@ -129,7 +129,7 @@ func joinKVUp(c *Checkpoint) error {
 		}{{k, ok, "k_b.weight", [3]int{c.Config.Heads, l.Rank, l.Nope}}, {v, also, "v_b.weight", [3]int{c.Config.Heads, l.Value, l.Rank}}} {
 			e := &Error{File: half.p.path, Tensor: at + half.name, Kind: ErrMismatch}
 			if !half.there {
-				e.File, e.Kind, e.Detail = c.Dir, ErrMissing, "missing beside the other half of the latent's projections"
+				e.File, e.Kind, e.Detail = c.Dir, ErrMissing, "missing, but the file has the other half of the latent's projections"
 				return e
 			}
 			if s := half.p.Shape; len(s) != 3 || [3]int(s) != half.want {

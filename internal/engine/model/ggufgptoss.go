@@ -1,6 +1,6 @@
 package model
 
-// gpt-oss in GGUF. The file does not say that the ramp of YaRN is not rounded; the model says so.
+// gpt-oss in GGUF. The file has no key for the ramp of YaRN, which this model does not round.
 var gptOssGGUF = map[string]string{"post_attention_norm": "post_attention_layernorm", "attn_sinks.weight": "self_attn.sinks"}
 
 func (m *metadata) gptOss() {

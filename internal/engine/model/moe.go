@@ -22,7 +22,7 @@ type MoE struct {
 	FFN      int // inner width of one expert
 	Shared   int `json:",omitempty"` // inner width of all shared experts together; 0: none
 	Router   Router
-	Beside   bool  `json:",omitempty"` // see BesideNames
+	DenseFFN bool  `json:",omitempty"` // see DenseFFNNames
 	Biased   bool  `json:",omitempty"` // see ExpertBiases
 	Gated    bool  `json:",omitempty"` // the output of the shared expert is multiplied by a sigmoid
 	Dense    []int `json:",omitempty"` // layers with a dense feed-forward network, ascending
@@ -57,24 +57,24 @@ const (
 
 // MoENames names the tensors of a layer with experts.
 type MoENames struct {
-	Router                           string        // (experts, hidden)
-	Bias                             string        // (experts): Router.Bias
-	expert                           string        // prefix of the expert's number
-	gate, up, down                   string        // suffixes after it
-	gateUps, downs                   string        // see stacks
-	Beside                           *BesideNames  // MoE.Beside; nil: no
-	Biases                           *ExpertBiases // MoE.Biased; nil: no
-	SharedGate, SharedUp, SharedDown string        // (shared, hidden), (shared, hidden), (hidden, shared): MoE.Shared
-	SharedFactor                     string        // (1, hidden): Shared(h) is multiplied by sigmoid(SharedFactor h): MoE.Gated
+	Router                           string         // (experts, hidden)
+	Bias                             string         // (experts): Router.Bias
+	expert                           string         // prefix of the expert's number
+	gate, up, down                   string         // suffixes after it
+	gateUps, downs                   string         // see stacks
+	DenseFFN                         *DenseFFNNames // MoE.DenseFFN; nil: no
+	Biases                           *ExpertBiases  // MoE.Biased; nil: no
+	SharedGate, SharedUp, SharedDown string         // (shared, hidden), (shared, hidden), (hidden, shared): MoE.Shared
+	SharedFactor                     string         // (1, hidden): Shared(h) is multiplied by sigmoid(SharedFactor h): MoE.Gated
 }
 
-// BesideNames names what a layer has in which the shared FFN is a dense one beside the experts, with
+// DenseFFNNames names what a layer has in which the shared FFN is a dense one, as well as experts, with
 // norms of its own (Gemma 4). x is the residual stream:
 //
 //	s = Router (RMSNorm(x) * RouterScale * hidden^-0.5)    a norm without weights
 //	w_e *= ExpertScale_e                                   of the chosen experts
 //	y = RMSNorm(Shared RMSNorm(x, FFNNorm), SharedNorm) + RMSNorm(sum over e of w_e Expert_e RMSNorm(x, Norm), PostNorm)
-type BesideNames struct {
+type DenseFFNNames struct {
 	RouterScale    string // (hidden)
 	ExpertScale    string // (experts)
 	SharedNorm     string // (hidden): of the output of the shared FFN
@@ -148,7 +148,7 @@ func (s *specs) experts(c *Config, n *MoENames) {
 		s.add(b.Up, m.Experts, m.FFN)
 		s.add(b.Down, m.Experts, c.Hidden)
 	}
-	if b := n.Beside; b != nil {
+	if b := n.DenseFFN; b != nil {
 		s.add(b.RouterScale, c.Hidden)
 		s.add(b.ExpertScale, m.Experts)
 		s.add(b.SharedNorm, c.Hidden)

@@ -15,7 +15,7 @@ import (
 type wrapper struct {
 	decoder string            // architecture of the decoder; "": the one that text_config.model_type names
 	flat    bool              // older files have the decoder's settings outside, without text_config
-	anyTie  bool              // head and embedding are tied if either config says so; false: the outer one counts
+	anyTie  bool              // head and embedding are tied if either config sets it; false: the outer one counts
 	assumed map[string]string // settings of the decoder that files leave to the configuration class
 }
 

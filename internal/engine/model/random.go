@@ -52,12 +52,12 @@ func latentShape(layers, vocab, ffn, experts int) Config {
 		MoE:  MoE{Experts: experts, PerToken: 6, FFN: 1408, Shared: 2 * 1408, Router: Router{Score: Softmax, Scale: 1}, Dense: []int{0}}}
 }
 
-// gemma4Shape is Gemma 4 26B-A4B: heads of two widths, experts beside a dense FFN.
+// gemma4Shape is Gemma 4 26B-A4B: heads of two widths, experts and a dense FFN in each layer.
 func gemma4Shape() Config {
 	c := Config{Architecture: gemma4, Hidden: 2816, Layers: 30, Heads: 16, KVHeads: 8, HeadDim: 256, FFN: 2112, Vocab: 262144, Tied: true,
 		MaxPositions: 262144, NormEps: 1e-6, QKNorm: true, VNorm: true, VFromK: true, Global: KVShape{2, 512}, ScaledEmbedding: true, QueryScale: 1, LogitCap: 30,
 		Activation: tensor.GELUTanh, Rope: Rope{Theta: 1e6, Type: "proportional", Factor: 1, Part: 0.25}, LocalRope: Rope{Theta: 1e4},
-		MoE: MoE{Experts: 128, PerToken: 8, FFN: 704, Shared: 2112, Beside: true, Router: Router{Score: Softmax, Normalise: true, Scale: 1}}}
+		MoE: MoE{Experts: 128, PerToken: 8, FFN: 704, Shared: 2112, DenseFFN: true, Router: Router{Score: Softmax, Normalise: true, Scale: 1}}}
 	for i := range c.Layers {
 		window := 1024
 		if i%6 == 5 {

@@ -143,7 +143,7 @@ func readRope(f *fields, c *Config, defaultTheta float64) {
 	if p != nil {
 		theta := p.Number("rope_theta", r.Theta, 2, maxTheta)
 		if f.has("rope_theta") && theta != r.Theta {
-			p.fail("rope_theta", ErrFormat, "%g differs from the rope_theta %g beside it", theta, r.Theta)
+			p.fail("rope_theta", ErrFormat, "%g differs from the other rope_theta, %g", theta, r.Theta)
 		}
 		r.Theta = theta
 	}

@@ -36,7 +36,7 @@ type Entry struct {
 	Begin, End int64 // bytes [Begin, End) of the data section
 }
 
-// Error is a header that is malformed: as a whole, or in what it says of a tensor.
+// Error is a header that is malformed: as a whole, or in the entry of a tensor.
 type Error struct {
 	Tensor string // name; empty: the header as a whole
 	Detail string

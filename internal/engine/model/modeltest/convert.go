@@ -234,7 +234,7 @@ func expertNames(c *model.Config) map[string]string {
 		for e := range c.MoE.Experts {
 			gate, up, down := n.Expert(e)
 			names[gate], names[up], names[down] = block+"gate_exps.weight", block+"up_exps.weight", block+"down_exps.weight"
-			if c.MoE.Beside { // as the converter writes Gemma 4's
+			if c.MoE.DenseFFN { // as the converter writes Gemma 4's
 				names[gate], names[up] = block+"gate_up_exps.weight", block+"gate_up_exps.weight"
 			}
 		}
