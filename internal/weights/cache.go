@@ -19,8 +19,8 @@ import (
 	"github.com/shoal-llm/shoal/internal/proto"
 )
 
-// Cache is a partial copy of a checkpoint, fetched over the bus. Its files have their full size,
-// with holes where nothing was fetched, in a folder named by the hash of the file list. This
+// Cache is a partial copy of a checkpoint, fetched from other processes or from the hub. Its files have
+// their full size, with holes where nothing was fetched, in a folder named by the hash of the file list. This
 // process hashes every chunk before its first use, whoever fetched it. So a torn, damaged or
 // missing chunk is simply fetched again, and no other record of the present chunks exists.
 type Cache struct {
