@@ -6,6 +6,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -232,7 +233,7 @@ func TestSummaryByHand(t *testing.T) {
 func TestPolicies(t *testing.T) {
 	for _, p := range presets {
 		for _, b := range []int{512, 1024, 1023} {
-			got, err := ParsePolicy(p.name + "/" + itoa(b))
+			got, err := ParsePolicy(p.name + "/" + strconv.Itoa(b))
 			keeps := b
 			switch p.name { // the whole files
 			case "quest":
@@ -249,7 +250,7 @@ func TestPolicies(t *testing.T) {
 		if _, err := ParsePolicy(p.name + "/1"); !errors.Is(err, ErrPolicyName) {
 			t.Errorf("%s/1: %v", p.name, err)
 		}
-		if _, err := ParsePolicy(p.name + "/" + itoa(p.least)); err != nil {
+		if _, err := ParsePolicy(p.name + "/" + strconv.Itoa(p.least)); err != nil {
 			t.Error(err)
 		}
 	}

@@ -1,8 +1,11 @@
 package eval
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 )
@@ -116,8 +119,8 @@ func (row *Row) count(records []*Record, names []string) {
 	}
 }
 
-// meanName returns the heading of the mean's column.
-func (s *Summary) meanName() string {
+// MeanName returns the heading of the mean's column.
+func (s *Summary) MeanName() string {
 	n := 0
 	for _, r := range s.Rows {
 		n = max(n, r.MeanTasks)
@@ -125,7 +128,8 @@ func (s *Summary) meanName() string {
 	return fmt.Sprintf("mean%d", n)
 }
 
-func (s *Summary) samples(length int) int {
+// Samples returns the smallest number of samples that a task has at a length.
+func (s *Summary) Samples(length int) int {
 	least := 0
 	for _, r := range s.Rows {
 		for _, c := range r.Tasks {
@@ -137,8 +141,17 @@ func (s *Summary) samples(length int) int {
 	return least
 }
 
-// lengths returns the lengths in row order.
-func (s *Summary) lengths() []int {
+// Write writes the summary to dir/summary.json.
+func (s *Summary) Write(dir string) error {
+	text, err := json.MarshalIndent(s, "", " ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, "summary.json"), append(text, '\n'), 0o644)
+}
+
+// Lengths returns the lengths in row order.
+func (s *Summary) Lengths() []int {
 	var out []int
 	for _, r := range s.Rows {
 		if !slices.Contains(out, r.Length) {
@@ -150,12 +163,12 @@ func (s *Summary) lengths() []int {
 
 // WriteMarkdown writes a table per length, in the format of the reference table.
 func (s *Summary) WriteMarkdown(w io.Writer) {
-	for i, l := range s.lengths() {
+	for i, l := range s.Lengths() {
 		if i > 0 {
 			fmt.Fprintln(w)
 		}
-		fmt.Fprintf(w, "Exact match %%, %d-token prompts, %d samples a task.\n\n| policy | %s | %s |\n|%s\n", l, s.samples(l),
-			strings.Join(s.Tasks, " | "), s.meanName(), strings.Repeat("---|", len(s.Tasks)+2))
+		fmt.Fprintf(w, "Exact match %%, %d-token prompts, %d samples a task.\n\n| policy | %s | %s |\n|%s\n", l, s.Samples(l),
+			strings.Join(s.Tasks, " | "), s.MeanName(), strings.Repeat("---|", len(s.Tasks)+2))
 		for _, r := range s.Rows {
 			if r.Length != l {
 				continue
@@ -179,13 +192,13 @@ func (c Cell) text() string {
 // WriteTable writes a table per length for a terminal, with the parts of a task's name on separate
 // lines.
 func (s *Summary) WriteTable(w io.Writer) {
-	for i, l := range s.lengths() {
+	for i, l := range s.Lengths() {
 		if i > 0 {
 			fmt.Fprintln(w)
 		}
-		fmt.Fprintf(w, "exact match %%, %s, %d-token prompts, %d samples a task, seed %d\n\n", s.Model, l, s.samples(l), s.Seed)
+		fmt.Fprintf(w, "exact match %%, %s, %d-token prompts, %d samples a task, seed %d\n\n", s.Model, l, s.Samples(l), s.Seed)
 		heads := [][]string{{"", "", "policy"}}
-		for _, t := range append(slices.Clone(s.Tasks), s.meanName()) {
+		for _, t := range append(slices.Clone(s.Tasks), s.MeanName()) {
 			parts := strings.Split(t, "_")
 			for len(parts) < 3 {
 				parts = append([]string{""}, parts...)

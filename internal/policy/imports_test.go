@@ -49,7 +49,7 @@ models:   internal/cli/models
 launch:   internal/cli/launch
 lab:      internal/cli/lab
 cli:      internal/cli
-street:   cmd/shoal cmd/node cmd/coordinator deploy deploy/release examples/embedding examples/jobs examples/policies
+street:   cmd/shoal cmd/node cmd/coordinator deploy deploy/release internal/tools/rulerplot examples/embedding examples/jobs examples/policies
 tests:    test/hub internal/policy internal/sim test/cluster test/answers test/web
 `
 

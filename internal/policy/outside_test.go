@@ -17,7 +17,7 @@ github.com/alecthomas/kong:             internal/cli internal/cli/models interna
 github.com/asynkron/protoactor-go:      actors/... cluster/... internal/rpc internal/store internal/weights internal/engine/alone
 github.com/chromedp/chromedp:           tests
 github.com/dlclark/regexp2/v2:          internal/text/...
-github.com/go-analyze/charts:           internal/eval
+github.com/go-analyze/charts:           internal/tools/rulerplot
 github.com/hashicorp/memberlist:        internal/gossip cluster/...
 github.com/hashicorp/mdns:              internal/join
 github.com/minio/highwayhash:           internal/store

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/shoal-llm/shoal/cluster"
@@ -94,7 +93,7 @@ type evalRulerCmd struct {
 	Tasks    []string `placeholder:"TASK" help:"Tasks to run (default: all but those that must be named)."`
 	Seed     uint64   `default:"1" help:"Seed of the prompts. The same seed gives the same prompts."`
 	Text     string   `type:"path" placeholder:"PATH" help:"Text that hides the needles: a file, or a folder of .go, .md and .txt files (default: a text that comes with Shoal)."`
-	Out      string   `short:"o" type:"path" placeholder:"DIR" help:"Folder for results, summary and plots. A run with the same folder continues the last one."`
+	Out      string   `short:"o" type:"path" placeholder:"DIR" help:"Folder for results and summary. A run with the same folder continues the last one."`
 	Together bool     `help:"Run in this process and read each prompt once for all policies. Gives the same answers in less time. Runs --workers prompts at a time, with one thread each."`
 	Workers  int      `help:"With --together: concurrent prompts (default: the number of CPUs)."`
 	Prompts  string   `type:"path" placeholder:"FILE" help:"JSON file of prompts from train/evalgen.py, gzipped or plain. Implies --together."`
@@ -116,8 +115,8 @@ answer counts only if all of it matches. Without --server the model runs in this
   shoal lab ruler --server http://gpu:8000/v1 --model ~/models/Llama-3.1-8B-Instruct -l 32768
 
 With -o DIR the command appends each answer to DIR/results.jsonl when it arrives, so Ctrl-C
-loses nothing. It also writes DIR/summary.json and the plots accuracy-LENGTH (accuracy by budget) and
-depth-LENGTH (single needles by depth), as PNG and SVG.
+loses nothing. It also writes DIR/summary.json. In a checkout of Shoal's sources,
+"go run ./internal/tools/rulerplot DIR" plots it.
 
 Tasks:
 ` + eval.TaskHelp() + `
@@ -269,12 +268,11 @@ func (c *evalRulerCmd) source(dir string, tok *tokenizer.Tokenizer, corpus *eval
 
 func (c *evalRulerCmd) report(w io.Writer, s *eval.Summary) error {
 	if c.Out != "" {
-		files, err := s.WriteFiles(c.Out)
-		if err != nil {
+		if err := s.Write(c.Out); err != nil {
 			return err
 		}
 		if !c.JSON {
-			defer fmt.Fprintf(w, "\nin %s: results.jsonl %s\n", c.Out, strings.Join(files, " "))
+			defer fmt.Fprintf(w, "\nin %s: results.jsonl summary.json\n", c.Out)
 		}
 	}
 	switch {

@@ -1,47 +1,15 @@
-package eval
+package main
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 
 	"github.com/go-analyze/charts"
-)
 
-// WriteFiles writes summary.json and, for every length, the plots accuracy-LENGTH and depth-LENGTH
-// as .png and .svg. It returns their names.
-func (s *Summary) WriteFiles(dir string) (names []string, err error) {
-	text, err := json.MarshalIndent(s, "", " ")
-	if err != nil {
-		return nil, err
-	}
-	files := map[string][]byte{"summary.json": append(text, '\n')}
-	for _, l := range s.lengths() {
-		for _, format := range []string{charts.ChartOutputPNG, charts.ChartOutputSVG} {
-			for name, plot := range map[string]func(int, string) ([]byte, error){"accuracy": s.accuracy, "depth": s.depths} {
-				b, err := plot(l, format)
-				if err != nil {
-					return nil, fmt.Errorf("eval: the plot %s of %d tokens: %w", name, l, err)
-				}
-				if b != nil {
-					files[fmt.Sprintf("%s-%d.%s", name, l, format)] = b
-				}
-			}
-		}
-	}
-	for name, b := range files {
-		if err := os.WriteFile(filepath.Join(dir, name), b, 0o644); err != nil {
-			return nil, err
-		}
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names, nil
-}
+	"github.com/shoal-llm/shoal/internal/eval"
+)
 
 // theme has Okabe and Ito's colours, which colour-blind readers can distinguish, with a darker
 // yellow. The first one is for levels without a budget.
@@ -51,18 +19,18 @@ var theme = charts.GetTheme(charts.ThemeLight).WithSeriesColors([]charts.Color{
 })
 
 // heading returns the two lines above a plot.
-func (s *Summary) heading(title string, length int) charts.TitleOption {
-	return charts.TitleOption{Text: title, Subtext: fmt.Sprintf("%s, %d-token prompts, %d samples a task", s.Model, length, s.samples(length)),
+func (s summary) heading(title string, length int) charts.TitleOption {
+	return charts.TitleOption{Text: title, Subtext: fmt.Sprintf("%s, %d-token prompts, %d samples a task", s.Model, length, s.Samples(length)),
 		FontStyle: charts.NewFontStyleWithSize(16), SubtextFontStyle: charts.NewFontStyleWithSize(11)}
 }
 
-func (s *Summary) rows(length int) []Row {
-	return slices.DeleteFunc(slices.Clone(s.Rows), func(r Row) bool { return r.Length != length })
+func (s summary) rows(length int) []eval.Row {
+	return slices.DeleteFunc(slices.Clone(s.Rows), func(r eval.Row) bool { return r.Length != length })
 }
 
 // accuracy plots the mean exact match against the number of kept tokens. Policies without a budget
 // are horizontal lines. nil: nothing to plot.
-func (s *Summary) accuracy(length int, format string) ([]byte, error) {
+func (s summary) accuracy(length int, format string) ([]byte, error) {
 	lines, budgets := s.series(length)
 	if len(lines) == 0 {
 		return nil, nil
@@ -70,7 +38,7 @@ func (s *Summary) accuracy(length int, format string) ([]byte, error) {
 	opt := charts.NewLineChartOptionWithSeries(lines)
 	opt.Theme, opt.Title, opt.Padding = theme, s.heading("Accuracy by cache budget", length), charts.NewBoxEqual(20)
 	opt.XAxis = charts.XAxisOption{Title: "tokens kept per head", Labels: budgets}
-	opt.YAxis = []charts.YAxisOption{{Title: "exact match %, " + s.meanName(), Min: charts.Ptr(0.0), Max: charts.Ptr(100.0), Unit: 20}}
+	opt.YAxis = []charts.YAxisOption{{Title: "exact match %, " + s.MeanName(), Min: charts.Ptr(0.0), Max: charts.Ptr(100.0), Unit: 20}}
 	opt.Legend = charts.LegendOption{Offset: charts.OffsetStr{Left: charts.PositionCenter, Top: charts.PositionBottom}}
 	for _, l := range lines {
 		opt.Legend.SeriesNames = append(opt.Legend.SeriesNames, l.Name)
@@ -83,8 +51,8 @@ func (s *Summary) accuracy(length int, format string) ([]byte, error) {
 }
 
 // series returns the rows of a length: a line per family, with a value per budget.
-func (s *Summary) series(length int) (lines charts.LineSeriesList, labels []string) {
-	rows := slices.DeleteFunc(s.rows(length), func(r Row) bool { return r.MeanTasks == 0 })
+func (s summary) series(length int) (lines charts.LineSeriesList, labels []string) {
+	rows := slices.DeleteFunc(s.rows(length), func(r eval.Row) bool { return r.MeanTasks == 0 })
 	var budgets []int
 	for _, r := range rows {
 		if r.Budget > 0 {
@@ -98,7 +66,7 @@ func (s *Summary) series(length int) (lines charts.LineSeriesList, labels []stri
 	for _, b := range budgets {
 		labels = append(labels, strconv.Itoa(b))
 	}
-	slices.SortStableFunc(rows, func(a, b Row) int { return cmp.Compare(min(a.Budget, 1), min(b.Budget, 1)) }) // levels first
+	slices.SortStableFunc(rows, func(a, b eval.Row) int { return cmp.Compare(min(a.Budget, 1), min(b.Budget, 1)) }) // levels first
 	for _, r := range rows {
 		name := r.Family
 		if r.Budget == 0 {
@@ -120,7 +88,7 @@ func (s *Summary) series(length int) (lines charts.LineSeriesList, labels []stri
 
 // depths plots a heat map of the exact match of single needles: a row per policy, a column per
 // eighth of the haystack. nil: there are none.
-func (s *Summary) depths(length int, format string) ([]byte, error) {
+func (s summary) depths(length int, format string) ([]byte, error) {
 	var opt charts.HeatMapOption
 	for _, r := range s.rows(length) {
 		if !slices.ContainsFunc(r.Depth[:], func(v float64) bool { return v >= 0 }) {
@@ -138,8 +106,8 @@ func (s *Summary) depths(length int, format string) ([]byte, error) {
 	if len(opt.Values) == 0 {
 		return nil, nil
 	}
-	for e := range Eighths {
-		opt.XAxis.Labels = append(opt.XAxis.Labels, fmt.Sprintf("%d-%d", e*100/Eighths, (e+1)*100/Eighths))
+	for e := range eval.Eighths {
+		opt.XAxis.Labels = append(opt.XAxis.Labels, fmt.Sprintf("%d-%d", e*100/eval.Eighths, (e+1)*100/eval.Eighths))
 	}
 	opt.Theme, opt.BaseColorIndex, opt.Title, opt.Padding = theme, 6, s.heading("Single needles by depth", length), charts.NewBoxEqual(20)
 	opt.XAxis.Title = "depth of the needle in the text, %; in the cells exact match %"

@@ -1,4 +1,4 @@
-package eval
+package main
 
 import (
 	"bytes"
@@ -8,19 +8,18 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/shoal-llm/shoal/internal/eval"
 )
 
-func itoa(n int) string { return strconv.Itoa(n) }
-
-func testSummary() *Summary {
-	s := &Summary{Model: "fry & <co>", Seed: 1, Tasks: []string{"passkey"}}
-	depth := [Eighths]float64{0, 12, 25, 50, 75, 100, -1, 60}
+func testSummary() *eval.Summary {
+	s := &eval.Summary{Model: "fry & <co>", Seed: 1, Tasks: []string{"passkey"}}
+	depth := [eval.Eighths]float64{0, 12, 25, 50, 75, 100, -1, 60}
 	add := func(policy, family string, budget int, mean float64) {
-		s.Rows = append(s.Rows, Row{Policy: policy, Family: family, Budget: budget, Length: 4096, Mean: mean, MeanTasks: 9, Depth: depth,
-			Tasks: map[string]Cell{"passkey": {Samples: 20, Exact: mean}}})
+		s.Rows = append(s.Rows, eval.Row{Policy: policy, Family: family, Budget: budget, Length: 4096, Mean: mean, MeanTasks: 9, Depth: depth,
+			Tasks: map[string]eval.Cell{"passkey": {Samples: 20, Exact: mean}}})
 	}
 	add("full", "full", 0, 98.8)
 	add("streaming/512", "streaming", 512, 6.9)
@@ -36,11 +35,14 @@ func testSummary() *Summary {
 // edge.
 func TestPlotFiles(t *testing.T) {
 	dir := t.TempDir()
-	names, err := testSummary().WriteFiles(dir)
+	if err := testSummary().Write(dir); err != nil {
+		t.Fatal(err)
+	}
+	names, err := plot(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := strings.Join(names, " "); got != "accuracy-4096.png accuracy-4096.svg depth-4096.png depth-4096.svg summary.json" {
+	if got := strings.Join(names, " "); got != "accuracy-4096.png depth-4096.png accuracy-4096.svg depth-4096.svg" {
 		t.Error(got)
 	}
 	for name, size := range map[string][2]int{"accuracy-4096": {880, 500}, "depth-4096": {880, 180 + 7*34}} {
@@ -96,8 +98,27 @@ func TestPlotFiles(t *testing.T) {
 }
 
 func TestNothingToPlot(t *testing.T) {
-	s := &Summary{Rows: []Row{{Policy: "full", Length: 512, Depth: [Eighths]float64{-1, -1, -1, -1, -1, -1, -1, -1}}}}
-	if names, err := s.WriteFiles(t.TempDir()); err != nil || len(names) != 1 {
+	s := &eval.Summary{Rows: []eval.Row{{Policy: "full", Length: 512, Depth: [eval.Eighths]float64{-1, -1, -1, -1, -1, -1, -1, -1}}}}
+	dir := t.TempDir()
+	if err := s.Write(dir); err != nil {
+		t.Fatal(err)
+	}
+	if names, err := plot(dir); err != nil || len(names) != 0 {
 		t.Errorf("a plot of nothing: %v, %v", names, err)
+	}
+}
+
+// TestBadSummary checks that a summary that cannot be read is an error with its name.
+func TestBadSummary(t *testing.T) {
+	dir := t.TempDir()
+	name := filepath.Join(dir, "summary.json")
+	if _, err := plot(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("without a summary: %v", err)
+	}
+	if err := os.WriteFile(name, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := plot(dir); err == nil || !strings.Contains(err.Error(), name) {
+		t.Errorf("a broken summary: %v", err)
 	}
 }
