@@ -1,43 +1,63 @@
 package python
 
 import (
-	"sync"
+	"strings"
 	"unicode"
-
-	"golang.org/x/text/cases"
-	"golang.org/x/text/language"
 )
 
-// severalRunes covers the code points whose upper or title case has several code points.
-var severalRunes = &unicode.RangeTable{R16: []unicode.Range16{
-	{0xdf, 0xdf, 1}, {0x149, 0x149, 1}, {0x1f0, 0x1f0, 1}, {0x390, 0x390, 1}, {0x3b0, 0x3b0, 1}, {0x587, 0x587, 1},
-	{0x1e96, 0x1e9a, 1}, {0x1f50, 0x1ffc, 1}, {0xfb00, 0xfb17, 1},
-}, LatinOffset: 1}
+// severalRunes has the code points whose upper or title case has several code points, each with its
+// upper and title case: Unicode's SpecialCasing.txt without conditions. golang.org/x/text/cases has
+// the same data, but with languages it adds 270 kB to the program. TestCasing compares the two.
+const severalRunes = "" +
+	"\u00df SS Ss \u0149 \u02bcN \u02bcN \u01f0 J\u030c J\u030c \u0390 \u0399\u0308\u0301 \u0399\u0308\u0301 " +
+	"\u03b0 \u03a5\u0308\u0301 \u03a5\u0308\u0301 \u0587 \u0535\u0552 \u0535\u0582 \u1e96 H\u0331 H\u0331 \u1e97 T\u0308 T\u0308 " +
+	"\u1e98 W\u030a W\u030a \u1e99 Y\u030a Y\u030a \u1e9a A\u02be A\u02be \u1f50 \u03a5\u0313 \u03a5\u0313 " +
+	"\u1f52 \u03a5\u0313\u0300 \u03a5\u0313\u0300 \u1f54 \u03a5\u0313\u0301 \u03a5\u0313\u0301 " +
+	"\u1f56 \u03a5\u0313\u0342 \u03a5\u0313\u0342 \u1f80 \u1f08\u0399 \u1f88 \u1f81 \u1f09\u0399 \u1f89 \u1f82 \u1f0a\u0399 \u1f8a " +
+	"\u1f83 \u1f0b\u0399 \u1f8b \u1f84 \u1f0c\u0399 \u1f8c \u1f85 \u1f0d\u0399 \u1f8d \u1f86 \u1f0e\u0399 \u1f8e " +
+	"\u1f87 \u1f0f\u0399 \u1f8f \u1f88 \u1f08\u0399 \u1f88 \u1f89 \u1f09\u0399 \u1f89 \u1f8a \u1f0a\u0399 \u1f8a " +
+	"\u1f8b \u1f0b\u0399 \u1f8b \u1f8c \u1f0c\u0399 \u1f8c \u1f8d \u1f0d\u0399 \u1f8d \u1f8e \u1f0e\u0399 \u1f8e " +
+	"\u1f8f \u1f0f\u0399 \u1f8f \u1f90 \u1f28\u0399 \u1f98 \u1f91 \u1f29\u0399 \u1f99 \u1f92 \u1f2a\u0399 \u1f9a " +
+	"\u1f93 \u1f2b\u0399 \u1f9b \u1f94 \u1f2c\u0399 \u1f9c \u1f95 \u1f2d\u0399 \u1f9d \u1f96 \u1f2e\u0399 \u1f9e " +
+	"\u1f97 \u1f2f\u0399 \u1f9f \u1f98 \u1f28\u0399 \u1f98 \u1f99 \u1f29\u0399 \u1f99 \u1f9a \u1f2a\u0399 \u1f9a " +
+	"\u1f9b \u1f2b\u0399 \u1f9b \u1f9c \u1f2c\u0399 \u1f9c \u1f9d \u1f2d\u0399 \u1f9d \u1f9e \u1f2e\u0399 \u1f9e " +
+	"\u1f9f \u1f2f\u0399 \u1f9f \u1fa0 \u1f68\u0399 \u1fa8 \u1fa1 \u1f69\u0399 \u1fa9 \u1fa2 \u1f6a\u0399 \u1faa " +
+	"\u1fa3 \u1f6b\u0399 \u1fab \u1fa4 \u1f6c\u0399 \u1fac \u1fa5 \u1f6d\u0399 \u1fad \u1fa6 \u1f6e\u0399 \u1fae " +
+	"\u1fa7 \u1f6f\u0399 \u1faf \u1fa8 \u1f68\u0399 \u1fa8 \u1fa9 \u1f69\u0399 \u1fa9 \u1faa \u1f6a\u0399 \u1faa " +
+	"\u1fab \u1f6b\u0399 \u1fab \u1fac \u1f6c\u0399 \u1fac \u1fad \u1f6d\u0399 \u1fad \u1fae \u1f6e\u0399 \u1fae " +
+	"\u1faf \u1f6f\u0399 \u1faf \u1fb2 \u1fba\u0399 \u1fba\u0345 \u1fb3 \u0391\u0399 \u1fbc \u1fb4 \u0386\u0399 \u0386\u0345 " +
+	"\u1fb6 \u0391\u0342 \u0391\u0342 \u1fb7 \u0391\u0342\u0399 \u0391\u0342\u0345 \u1fbc \u0391\u0399 \u1fbc " +
+	"\u1fc2 \u1fca\u0399 \u1fca\u0345 \u1fc3 \u0397\u0399 \u1fcc \u1fc4 \u0389\u0399 \u0389\u0345 \u1fc6 \u0397\u0342 \u0397\u0342 " +
+	"\u1fc7 \u0397\u0342\u0399 \u0397\u0342\u0345 \u1fcc \u0397\u0399 \u1fcc \u1fd2 \u0399\u0308\u0300 \u0399\u0308\u0300 " +
+	"\u1fd3 \u0399\u0308\u0301 \u0399\u0308\u0301 \u1fd6 \u0399\u0342 \u0399\u0342 \u1fd7 \u0399\u0308\u0342 \u0399\u0308\u0342 " +
+	"\u1fe2 \u03a5\u0308\u0300 \u03a5\u0308\u0300 \u1fe3 \u03a5\u0308\u0301 \u03a5\u0308\u0301 \u1fe4 \u03a1\u0313 \u03a1\u0313 " +
+	"\u1fe6 \u03a5\u0342 \u03a5\u0342 \u1fe7 \u03a5\u0308\u0342 \u03a5\u0308\u0342 \u1ff2 \u1ffa\u0399 \u1ffa\u0345 " +
+	"\u1ff3 \u03a9\u0399 \u1ffc \u1ff4 \u038f\u0399 \u038f\u0345 \u1ff6 \u03a9\u0342 \u03a9\u0342 " +
+	"\u1ff7 \u03a9\u0342\u0399 \u03a9\u0342\u0345 \u1ffc \u03a9\u0399 \u1ffc \ufb00 FF Ff \ufb01 FI Fi \ufb02 FL Fl \ufb03 FFI Ffi " +
+	"\ufb04 FFL Ffl \ufb05 ST St \ufb06 ST St \ufb13 \u0544\u0546 \u0544\u0576 \ufb14 \u0544\u0535 \u0544\u0565 " +
+	"\ufb15 \u0544\u053b \u0544\u056b \ufb16 \u054e\u0546 \u054e\u0576 \ufb17 \u0544\u053d \u0544\u056d "
 
-// fullCase has the upper and title case of the code points in severalRunes, from Unicode's
-// SpecialCasing without language-specific rules.
-var fullCase = sync.OnceValue(func() map[rune][2]string {
+// fullCase has the upper and title case of the code points in severalRunes.
+var fullCase = func() map[rune][2]string {
 	out := map[rune][2]string{}
-	upper, title := cases.Upper(language.Und), cases.Title(language.Und)
-	for _, part := range severalRunes.R16 {
-		for r := rune(part.Lo); r <= rune(part.Hi); r++ {
-			out[r] = [2]string{upper.String(string(r)), title.String(string(r))}
-		}
+	f := strings.Fields(severalRunes)
+	for i := 0; i < len(f); i += 3 {
+		out[[]rune(f[i])[0]] = [2]string{f[i+1], f[i+2]}
 	}
 	return out
-})
+}()
 
 // UpperRune returns str.upper of one code point. TitleRune and LowerRune do so for title and lower.
 func UpperRune(r rune) string {
-	if unicode.Is(severalRunes, r) {
-		return fullCase()[r][0]
+	if full, ok := fullCase[r]; ok {
+		return full[0]
 	}
 	return string(unicode.ToUpper(r))
 }
 
 func TitleRune(r rune) string {
-	if unicode.Is(severalRunes, r) {
-		return fullCase()[r][1]
+	if full, ok := fullCase[r]; ok {
+		return full[1]
 	}
 	return string(unicode.ToTitle(r))
 }
