@@ -170,11 +170,15 @@ func (s source) write(ctx context.Context, out, platform string) (written []stri
 	return written, nil
 }
 
+// buildTags of a release. Without its pages of traces, which nothing here serves, gRPC needs no
+// HTML templates.
+const buildTags = "grpcnotrace"
+
 // build compiles the program: static, without the paths of the build machine and without a symbol
 // table.
 func (s source) build(ctx context.Context, to, goos, goarch string) error {
 	const pkg = "github.com/shoal-llm/shoal/cluster"
-	args := []string{"build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -X " + pkg + ".version=" + s.version + " -X " + pkg + ".commit=" + s.commit, "-o", to, "./cmd/shoal"}
+	args := []string{"build", "-trimpath", "-buildvcs=false", "-tags", buildTags, "-ldflags", "-s -w -X " + pkg + ".version=" + s.version + " -X " + pkg + ".commit=" + s.commit, "-o", to, "./cmd/shoal"}
 	c := exec.CommandContext(ctx, "go", args...)
 	c.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+goos, "GOARCH="+goarch, "GOAMD64="+cmp.Or(os.Getenv("GOAMD64"), "v1"), "GOFLAGS=", "GOTOOLCHAIN=local")
 	c.Stderr = os.Stderr
