@@ -15,6 +15,10 @@ type Config struct {
 	ContextLimit int              // prompt and output tokens of one sequence together
 	EOS          []int32          // end a sequence unless it ignores them
 
+	// Whole means that attention is not causal: one run reads a whole text. Every request ends with a
+	// vector, and has at most TokenBudget tokens. There is no prefix cache, and Chunk is TokenBudget.
+	Whole bool
+
 	TokenBudget int // tokens in one step, decode rows and chunks together; 512
 	Chunk       int // prompt tokens of one sequence in one step; 256, at most TokenBudget
 	MaxRunning  int // sequences with memory at once; 64, below TokenBudget so that prefill never stalls
@@ -61,8 +65,11 @@ func (c *Config) Defaults() {
 			*field = value
 		}
 	}
-	c.NoPrefixCache = c.NoPrefixCache || !c.Geometry.Snapshots()
+	c.NoPrefixCache = c.NoPrefixCache || c.Whole || !c.Geometry.Snapshots()
 	set(&c.TokenBudget, 512)
+	if c.Whole {
+		c.Chunk = c.TokenBudget
+	}
 	set(&c.Chunk, min(256, c.TokenBudget))
 	set(&c.MaxRunning, min(64, c.TokenBudget-1))
 	set(&c.MaxWaiting, 1024)

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/shoal-llm/shoal/internal/engine/plan"
+	"github.com/shoal-llm/shoal/internal/engine/pooling"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 )
 
@@ -74,6 +75,10 @@ func (s *State) stepDone(d StepDone) {
 		if c.Last {
 			s.handedOver(r)
 		}
+		if pools(c, r) && !r.ended {
+			r.pooled, r.first = results[r.seq].Pooled, s.now
+			s.finish(r, ReasonStop, "", "")
+		}
 	}
 	s.rate.add(f.plan.Tokens()*f.plan.PassCount(), read+len(s.out.Emits))
 }
@@ -138,12 +143,18 @@ func (s *State) missing(results map[uint64]*Result) string {
 			return fmt.Sprintf("step %d gave no result for the decode row of sequence %d", s.flight.plan.Step, d.Seq)
 		}
 	}
-	for _, c := range s.flight.plan.Chunks {
-		if r := results[c.Seq]; r == nil && c.PromptLogprobs >= 0 || c.Sample && (r == nil || len(r.Samples) == 0) {
+	for i := range s.flight.plan.Chunks {
+		c := &s.flight.plan.Chunks[i]
+		if r := results[c.Seq]; pools(c, s.flight.rows[c.Seq]) && (r == nil || len(r.Pooled) == 0) || r == nil && c.PromptLogprobs >= 0 || c.Sample && (r == nil || len(r.Samples) == 0) {
 			return fmt.Sprintf("step %d gave no result for the chunk of sequence %d", s.flight.plan.Step, c.Seq)
 		}
 	}
 	return ""
+}
+
+// pools reports whether a chunk ends with the vector of its prompt.
+func pools(c *plan.Run, r *request) bool {
+	return r.Pool != pooling.None && c.Start+len(c.Tokens) == r.read
 }
 
 func (s *State) measured(rank int, used int64) {

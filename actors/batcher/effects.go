@@ -94,6 +94,7 @@ type Finish struct {
 	Preempted                           int // number of times
 	Speculated                          Speculated
 	Verified                            []Verified
+	Pooled                              []float32 // the vector of a prompt, with Spec.Pool
 }
 
 // Reject answers a Submit that is not accepted.

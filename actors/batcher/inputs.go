@@ -3,6 +3,7 @@ package batcher
 import (
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
+	"github.com/shoal-llm/shoal/internal/engine/pooling"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 	"github.com/shoal-llm/shoal/internal/engine/speculate"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
@@ -13,13 +14,16 @@ type Input interface{ input() }
 
 // Spec is one request. The state does not write to its slices.
 type Spec struct {
-	ID             string
-	Prompt         []int32
-	MaxTokens      int // maximum output tokens; 0: only read the prompt
-	Sampling       *sampler.Params
-	Stop           []int32 // additional tokens that end the sequence, see Config.EOS
-	IgnoreEOS      bool
-	Policy         *kvcache.Policy
+	ID        string
+	Prompt    []int32
+	MaxTokens int // maximum output tokens; 0: only read the prompt
+	Sampling  *sampler.Params
+	Stop      []int32 // additional tokens that end the sequence, see Config.EOS
+	IgnoreEOS bool
+	Policy    *kvcache.Policy
+	// Pool, unless None, ends the request with a vector of the prompt, in Finish, instead of tokens.
+	// MaxTokens is 0. The prompt's cache is freed at once.
+	Pool           pooling.Method
 	PromptLogprobs int            // -1: none; k: score every prompt token, and report the k best
 	NoCache        bool           // neither read nor fill the prefix cache
 	Salt           string         // requests with different salts share nothing in the prefix cache
@@ -79,6 +83,7 @@ type Result struct {
 	Seq     uint64
 	Samples []sampler.Result // of each sampled row; in decode up to the first that differs from the next token of the row
 	Prompt  []PromptLogprob  // in order of position
+	Pooled  []float32        // the vector of a prompt, after its last token
 	Drafts  []int32          // a draft of the tokens after the last of Samples
 	Odds    []float32        // the probability of each in the draft model, given those before it
 }

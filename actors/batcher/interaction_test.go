@@ -1,6 +1,7 @@
 package batcher
 
 import (
+	"cmp"
 	"flag"
 	"fmt"
 	"os"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
+	"github.com/shoal-llm/shoal/internal/engine/pooling"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 )
 
@@ -106,6 +108,9 @@ func (s *story) run(line string) string {
 			c.JobMillis = int64(a.int("job", 60_000))
 			c.MaxFailures = a.int("failures", 8)
 			c.EOS = []int32{2}
+			if c.Whole = a["whole"] != ""; c.Whole {
+				c.Chunk = c.TokenBudget
+			}
 			c.NoPrefixCache = a["prefix"] == ""
 			c.Geometry.Across = a["across"] != ""
 			if n := a.int("drafts", 0); n > 0 {
@@ -186,6 +191,9 @@ func (s *story) spec(a arguments) Spec {
 			p.Prompt[i] = modelToken(after, i-n)
 		}
 	}
+	if p.Pool, err = pooling.Parse(cmp.Or(a["pool"], "none")); err != nil {
+		panic(err)
+	}
 	p.Accepted, p.NoCache, p.Salt = a["job"] != "", a["cache"] == "false", a["salt"]
 	for i := range a.int("emitted", 0) {
 		p.Emitted, p.Accepted = append(p.Emitted, modelToken(p.ID, i)), true
@@ -221,6 +229,11 @@ func (s *story) done(a arguments) string {
 	}
 	for _, c := range p.Chunks {
 		r := result(c.Seq, c.Start+len(c.Tokens))
+		if q := s.state.requests[s.ids[c.Seq]]; q != nil && q.Pool != pooling.None {
+			if r.Samples = nil; c.Start+len(c.Tokens) == len(q.Prompt) && a["vector"] != "lost" {
+				r.Pooled = []float32{float32(len(q.Prompt))}
+			}
+		}
 		for pos := c.Start + 1; c.PromptLogprobs >= 0 && pos <= c.Start+len(c.Tokens); pos++ {
 			r.Prompt = append(r.Prompt, PromptLogprob{Position: pos})
 		}
@@ -269,6 +282,9 @@ func (s *story) describe(e Effects) string {
 	}
 	for _, f := range e.Finishes {
 		say("finish %s %s", f.ID, strings.TrimSpace(fmt.Sprintf("%s prompt=%d output=%d preempted=%d %s %s", f.Reason, f.Prompt, f.Output, f.Preempted, f.Code, f.Message)))
+		if f.Pooled != nil {
+			say("  vector %v", f.Pooled)
+		}
 	}
 	if e.Broken != nil {
 		say("broken epoch %d step %d: %s", e.Broken.Epoch, e.Broken.Step, e.Broken.Reason)
@@ -307,6 +323,9 @@ func (s *story) describe(e Effects) string {
 		}
 		for _, o := range p.Open {
 			say("  open %d for %s: owner %d, %s, read %d (%d of them output), reserve %d", o.Seq, o.ID, o.Owner, o.Policy.Spec(), o.Read, o.Sampled, o.Reserve)
+			if o.Pool != pooling.None {
+				say("    pools %v", o.Pool)
+			}
 			if len(o.Shared) > 0 {
 				say("    begins with blocks %v, %d tokens", o.Shared, len(o.Prefix))
 			}

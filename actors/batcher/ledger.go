@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/pooling"
 )
 
 // ledger counts the cache bytes of every socket. It reserves exactly the peak of the bytes that the
@@ -35,14 +36,14 @@ func (a *account) room() int64 { return a.free() + a.evictable }
 func (a *account) heads() int { return a.Heads.Hi - a.Heads.Lo }
 
 // need returns the bytes that a sequence needs on each socket: for a prefill of read tokens, and then
-// for tokens in the cache of its owner.
+// for tokens in the cache of its owner; 0: the cache ends with the prefill.
 func (l *ledger) need(p *kvcache.Policy, owner, read, tokens int) []int64 {
 	need := make([]int64, len(l.sockets))
 	for i := range l.sockets {
 		cut := l.sockets[i].heads()
 		heads := l.g.PromptHeads(cut, i == owner)
 		statistics := kvcache.StatisticsBytes(l.g, cut, read, p)
-		if i != owner {
+		if i != owner || tokens == 0 {
 			need[i] = kvcache.PrefillBytes(l.g, heads, read, p) + statistics
 			continue
 		}
@@ -112,6 +113,9 @@ func (l *ledger) ableOwners(r *request, output int) (able []bool, why string) {
 	read := r.context()
 	if r.Policy.RebuildsByPrefill() {
 		read = final
+	}
+	if r.Pool != pooling.None {
+		final = 0
 	}
 	able = make([]bool, len(l.sockets))
 	for o := range able {

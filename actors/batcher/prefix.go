@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 
 	"github.com/shoal-llm/shoal/internal/engine/plan"
+	"github.com/shoal-llm/shoal/internal/engine/pooling"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -182,6 +183,9 @@ func (c *prefixCache) keyOf(r *request, at int) plan.Key {
 func (c *prefixCache) sharable(r *request, read int) int {
 	if r.NoCache {
 		return 0
+	}
+	if r.Pool > pooling.Last {
+		return 0 // the vector needs the states of the first tokens
 	}
 	n := r.Policy.Warm(read)
 	if r.PromptLogprobs >= 0 && r.scored < len(r.Prompt)-1 {

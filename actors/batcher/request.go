@@ -3,6 +3,8 @@ package batcher
 import (
 	"cmp"
 	"slices"
+
+	"github.com/shoal-llm/shoal/internal/engine/pooling"
 )
 
 // phase of a request: waiting -> prefill -> decoding, and back to waiting after a preemption or the
@@ -19,11 +21,12 @@ const (
 // belong to one admission. Modules keep their state of it in one field each.
 type request struct {
 	Spec
-	number uint64  // order of submission; decides ties
-	rank   int64   // place in the order: arrival + priority
-	limit  int     // maximum output tokens, by MaxTokens and the context
-	out    []int32 // output tokens so far
-	scored int     // prompt positions below this one have been scored
+	number uint64    // order of submission; decides ties
+	rank   int64     // place in the order: arrival + priority
+	limit  int       // maximum output tokens, by MaxTokens and the context
+	out    []int32   // output tokens so far
+	pooled []float32 // the vector of its prompt
+	scored int       // prompt positions below this one have been scored
 
 	phase     phase
 	unread    bool // its client does not read its tokens
@@ -100,9 +103,12 @@ func (r *request) holdsContext() bool { return r.Hold && r.phase == decoding && 
 func (r *request) final() int { return len(r.Prompt) + max(r.limit, 1) - 1 }
 
 // demand returns the tokens that determine the memory of an admission: those that prefill reads,
-// and those in the cache after the first decode row.
+// and those in the cache after the first decode row; 0: there is none, and no hand-over.
 func (r *request) demand() (read, tokens int) {
 	read = r.toRead()
+	if r.Pool != pooling.None {
+		return read, 0
+	}
 	return read, min(read+1, r.final())
 }
 

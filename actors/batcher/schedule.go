@@ -2,6 +2,7 @@ package batcher
 
 import (
 	"github.com/shoal-llm/shoal/internal/engine/plan"
+	"github.com/shoal-llm/shoal/internal/engine/pooling"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -28,7 +29,7 @@ func (s *State) schedule() {
 		}
 	}
 	for left > 0 {
-		r := s.admit(p)
+		r := s.admit(p, left)
 		if r == nil {
 			break
 		}
@@ -181,8 +182,9 @@ func (s *State) makeRoom() {
 
 // admit adds the first waiting request in order to the plan, if it fits everywhere at its peak. A
 // smaller request does not overtake it. Only requests whose text is in the prefix cache may go
-// first (prefixCache.next). Requests that this placement can never take are skipped.
-func (s *State) admit(p *plan.Plan) *request {
+// first (prefixCache.next). Requests that this placement can never take are skipped. left is the
+// number of tokens that the step has room for.
+func (s *State) admit(p *plan.Plan, left int) *request {
 	if s.full() {
 		return nil
 	}
@@ -193,7 +195,7 @@ func (s *State) admit(p *plan.Plan) *request {
 	if s.prefix != nil {
 		r = s.prefix.next(r)
 	}
-	if r == nil {
+	if r == nil || s.cfg.Whole && len(r.Prompt) > left {
 		return nil
 	}
 	read, tokens := r.demand()
@@ -219,7 +221,7 @@ func (s *State) admit(p *plan.Plan) *request {
 	s.sequences++
 	r.phase, r.seq, r.read, r.cached, r.staged, r.resides.replica = prefill, s.sequences, read, len(chain)*tensor.BlockSlots, 0, none
 	open := s.opens(r)
-	open.Reserve = tokens
+	open.Reserve = max(read, tokens)
 	if s.prefix != nil {
 		s.prefix.admit(r, &open, chain)
 	}
@@ -231,7 +233,7 @@ func (s *State) admit(p *plan.Plan) *request {
 
 // opens returns the Open of a request that is being admitted.
 func (s *State) opens(r *request) plan.Open {
-	return plan.Open{Seq: r.seq, ID: r.ID, Owner: r.owner, Policy: r.Policy, Sampling: r.Sampling,
+	return plan.Open{Seq: r.seq, ID: r.ID, Owner: r.owner, Policy: r.Policy, Sampling: r.Sampling, Pool: r.Pool,
 		Read: r.read, Sampled: max(0, r.read-len(r.Prompt)), Tail: max(0, len(r.Prompt)-r.read), Reserve: r.read + 1, Replica: none}
 }
 
@@ -324,7 +326,7 @@ func (s *State) chunk(p *plan.Plan, r *request, left int) int {
 		end = s.prefix.cut(r, end)
 	}
 	c := plan.Run{Seq: r.seq, Owner: r.owner, Start: r.cached, Tokens: r.tokens(r.cached, end), Prefill: true, PromptLogprobs: plan.None, Next: plan.None}
-	c.Last = end == r.read && x.Pieces == 0
+	c.Last = end == r.read && x.Pieces == 0 && r.Pool == pooling.None
 	c.Sample = end == r.read && r.limit > 0 && end >= len(r.Prompt)
 	if r.PromptLogprobs >= 0 && min(end, len(r.Prompt)-1) > r.scored {
 		c.PromptLogprobs = r.PromptLogprobs
@@ -336,6 +338,8 @@ func (s *State) chunk(p *plan.Plan, r *request, left int) int {
 		s.prefix.save(&c, r)
 	}
 	p.Chunks = append(p.Chunks, c)
-	s.drafts.index(r)
+	if r.Pool == pooling.None {
+		s.drafts.index(r)
+	}
 	return len(c.Tokens)
 }

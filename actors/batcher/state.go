@@ -146,7 +146,7 @@ func (s *State) place(p Placed) {
 		s.out.Faults = append(s.out.Faults, Fault{Kind: "placement", Message: fmt.Sprintf("epoch %d: %s", p.Epoch, why)})
 		return
 	}
-	if p.Chunk > 0 { // no request has memory that was counted with the old value
+	if p.Chunk > 0 && !s.cfg.Whole { // no request has memory that was counted with the old value
 		s.cfg.Chunk = min(p.Chunk, s.cfg.TokenBudget)
 		s.cfg.Geometry.Chunk, s.ledger.g.Chunk = s.cfg.Chunk, s.cfg.Chunk
 	}
@@ -201,7 +201,7 @@ func (s *State) finish(r *request, reason, code, message string) {
 	}
 	s.out.Finishes = append(s.out.Finishes, Finish{
 		ID: r.ID, Reason: reason, Code: code, Message: message, Prompt: len(r.Prompt), Output: len(r.out),
-		Arrived: r.Arrival, Started: r.started, FirstToken: r.first, Ended: s.now, Preempted: r.preempted, Speculated: r.drafted.counted, Verified: r.drafted.rows,
+		Arrived: r.Arrival, Started: r.started, FirstToken: r.first, Ended: s.now, Preempted: r.preempted, Speculated: r.drafted.counted, Verified: r.drafted.rows, Pooled: r.pooled,
 	})
 }
 

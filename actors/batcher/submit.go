@@ -3,6 +3,8 @@ package batcher
 import (
 	"fmt"
 	"slices"
+
+	"github.com/shoal-llm/shoal/internal/engine/pooling"
 )
 
 const maxPriority = 1000
@@ -55,6 +57,12 @@ func (s *State) refuse(r *request) *Reject {
 		return bad("a fixed context of %d tokens: this model has layers with a recurrent state, which cannot be shared; send the whole prompt without a context", r.Context)
 	case r.Hold && (r.MaxTokens != 1 || r.Context != len(r.Prompt)):
 		return bad("a context that is held is its whole prompt, and has one token")
+	case !r.Pool.Valid() || r.Pool == pooling.None && s.cfg.Whole:
+		return bad("the request asks for tokens or an unknown vector (pooling %v), and this model only makes vectors", r.Pool)
+	case r.Pool != pooling.None && (r.MaxTokens != 0 || r.PromptLogprobs >= 0 || r.Context > 0 || r.context() < len(r.Prompt)):
+		return bad("a request for a vector reads its whole prompt under %s; it has no output, no prompt_logprobs and no context", r.Policy.Name())
+	case s.cfg.Whole && len(r.Prompt) > s.cfg.TokenBudget:
+		return &Reject{Code: CodeContext, Message: fmt.Sprintf("the text has %d tokens, and a step reads at most %d at once", len(r.Prompt), s.cfg.TokenBudget)}
 	case r.PromptLogprobs < -1:
 		return bad("prompt_logprobs is %d", r.PromptLogprobs)
 	case len(r.Prompt)+min(r.MaxTokens, 1) > s.cfg.ContextLimit || len(r.out) > r.limit:

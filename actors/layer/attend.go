@@ -278,7 +278,12 @@ func (a *attention) prefill(t attendTask) {
 	sc := scratch.Get().(*tensor.AttnScratch)
 	defer scratch.Put(sc)
 	q, out := a.rows(t)
-	tensor.AttendCausal(out, d.qCols(), q, a.b.Dims.qkvWidth(), t.n, t.s.Start+t.first, a.w.Window, d.group(), d.scoreOf(t), a.b.Layout, t.s.Cache.Blocks(t.cache, t.unit), sc)
+	blocks := t.s.Cache.Blocks(t.cache, t.unit)
+	if d.NonCausal { // the run is the whole text
+		tensor.AttendAround(out, d.qCols(), q, d.qkvWidth(), t.n, t.first, t.s.N, a.w.Window, d.group(), d.scoreOf(t), a.b.Layout, blocks, sc)
+	} else {
+		tensor.AttendCausal(out, d.qCols(), q, d.qkvWidth(), t.n, t.s.Start+t.first, a.w.Window, d.group(), d.scoreOf(t), a.b.Layout, blocks, sc)
+	}
 	a.attended(t)
 }
 

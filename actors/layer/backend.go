@@ -37,6 +37,9 @@ type Backend interface {
 	// Keep appends the residual stream of rows to states on this device. With e not nil it appends
 	// the final norm instead, which is the input of the head.
 	Keep(to States, e Held, rows []int)
+	// Hidden returns the final norm of a row, which is the input of the head, in host memory that is
+	// valid until the next call.
+	Hidden(e Held, row int) []float32
 	// Join turns a residual stream of embeddings into the input of the multi-token-prediction layer.
 	// states are the states of the preceding tokens, in the order of the rows.
 	Join(m Held, states []StateRun)

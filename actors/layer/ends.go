@@ -60,6 +60,13 @@ func (b *Processor) Embed(ends Held, row int, tokens []uint32, checked bool) (er
 	return nil
 }
 
+func (b *Processor) Hidden(ends Held, row int) []float32 {
+	h := b.Dims.Hidden
+	b.final = growF(b.final, h)
+	b.Dims.norm(b.final[:h], b.X[row*h:(row+1)*h], ends.(*Ends).FinalNorm)
+	return b.final[:h]
+}
+
 func (b *Processor) Logits(ends Held, rows []LogitRow) {
 	e, h, vocab := ends.(*Ends), b.Dims.Hidden, b.Dims.Vocab
 	if b.logits == nil {

@@ -80,6 +80,10 @@ func (b boxedBackend) Embed(e layer.Held, row int, tokens []uint32, checked bool
 	return b.Processor.Embed(e.(box).Held, row, tokens, checked)
 }
 
+func (b boxedBackend) Hidden(e layer.Held, row int) []float32 {
+	return b.Processor.Hidden(e.(box).Held, row)
+}
+
 func (b boxedBackend) Logits(e layer.Held, rows []layer.LogitRow) {
 	b.Processor.Logits(e.(box).Held, rows)
 	for _, r := range rows {

@@ -65,9 +65,13 @@ type rigConfig struct {
 	budget  int64
 	threads int // default 1
 	context int // served; default: the model's
-	passes  int // of decode-only steps, on one socket; default 1
-	wrap    func(rank int, inner collective.Transport) collective.Transport
-	device  func(*tensor.Pool) layer.Device // default: layer.Host
+	// nonCausal makes every token attend to the whole text, and window, not 0, to those near it.
+	nonCausal bool
+	window    int
+
+	passes int // of decode-only steps, on one socket; default 1
+	wrap   func(rank int, inner collective.Transport) collective.Transport
+	device func(*tensor.Pool) layer.Device // default: layer.Host
 }
 
 func newRig(t *testing.T, c rigConfig) *rig {
@@ -75,6 +79,10 @@ func newRig(t *testing.T, c rigConfig) *rig {
 	ck, err := model.OpenSwiftKV(c.dir, c.swiftKV)
 	if err != nil {
 		t.Fatal(err)
+	}
+	ck.Config.NonCausal = c.nonCausal
+	if c.window > 0 {
+		ck.Config.Windows = slices.Repeat([]int{c.window}, ck.Config.Layers)
 	}
 	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
 	r := &rig{t: t, ck: ck, c: c, wires: map[uint32][]collective.Transport{}, rows: map[uint64]int{}, sys: actor.NewActorSystem(actor.WithLoggerFactory(func(*actor.ActorSystem) *slog.Logger { return quiet }))}

@@ -2076,6 +2076,7 @@ type Open struct {
 	Prefix        []uint32 `protobuf:"varint,11,rep,packed,name=prefix,proto3" json:"prefix,omitempty"`
 	TailTokens    uint32   `protobuf:"varint,12,opt,name=tail_tokens,json=tailTokens,proto3" json:"tail_tokens,omitempty"` // prompt tokens after prompt_tokens, which come as decode rows
 	Fork          uint64   `protobuf:"varint,13,opt,name=fork,proto3" json:"fork,omitempty"`                               // sequence whose cache, of the tokens in resume, this one starts with; 0: none
+	Pool          uint32   `protobuf:"varint,14,opt,name=pool,proto3" json:"pool,omitempty"`                               // pooling.Method: the step that reads the last token reports a vector; 0: tokens are sampled
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2197,6 +2198,13 @@ func (x *Open) GetTailTokens() uint32 {
 func (x *Open) GetFork() uint64 {
 	if x != nil {
 		return x.Fork
+	}
+	return 0
+}
+
+func (x *Open) GetPool() uint32 {
+	if x != nil {
+		return x.Pool
 	}
 	return 0
 }
@@ -2847,6 +2855,7 @@ type Sampled struct {
 	// those before it.
 	Drafts        []uint32  `protobuf:"varint,8,rep,packed,name=drafts,proto3" json:"drafts,omitempty"`
 	Odds          []float32 `protobuf:"fixed32,9,rep,packed,name=odds,proto3" json:"odds,omitempty"`
+	Pooled        []float32 `protobuf:"fixed32,10,rep,packed,name=pooled,proto3" json:"pooled,omitempty"` // the vector of a text (Open.pool), after its last token
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2912,6 +2921,13 @@ func (x *Sampled) GetDrafts() []uint32 {
 func (x *Sampled) GetOdds() []float32 {
 	if x != nil {
 		return x.Odds
+	}
+	return nil
+}
+
+func (x *Sampled) GetPooled() []float32 {
+	if x != nil {
+		return x.Pooled
 	}
 	return nil
 }
@@ -3755,7 +3771,7 @@ const file_internal_proto_shoal_proto_rawDesc = "" +
 	"\acompact\x18\x04 \x01(\bR\acompact\x12\x1b\n" +
 	"\tany_order\x18\x05 \x01(\bR\banyOrder\x12\x12\n" +
 	"\x04open\x18\x06 \x01(\bR\x04open\x12\x18\n" +
-	"\athought\x18\a \x01(\tR\athought\"\xfd\x02\n" +
+	"\athought\x18\a \x01(\tR\athought\"\x91\x03\n" +
 	"\x04Open\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x14\n" +
 	"\x05owner\x18\x02 \x01(\rR\x05owner\x12\x16\n" +
@@ -3771,7 +3787,8 @@ const file_internal_proto_shoal_proto_rawDesc = "" +
 	"\x06prefix\x18\v \x03(\rR\x06prefix\x12\x1f\n" +
 	"\vtail_tokens\x18\f \x01(\rR\n" +
 	"tailTokens\x12\x12\n" +
-	"\x04fork\x18\r \x01(\x04R\x04fork\"2\n" +
+	"\x04fork\x18\r \x01(\x04R\x04fork\x12\x12\n" +
+	"\x04pool\x18\x0e \x01(\rR\x04pool\"2\n" +
 	"\x04Copy\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x18\n" +
 	"\areplica\x18\x02 \x01(\rR\areplica\"\x87\x03\n" +
@@ -3827,13 +3844,15 @@ const file_internal_proto_shoal_proto_rawDesc = "" +
 	"\x05token\x18\x02 \x01(\rR\x05token\x12\x18\n" +
 	"\alogprob\x18\x03 \x01(\x02R\alogprob\x12%\n" +
 	"\x03top\x18\x04 \x03(\v2\x13.shoal.TokenLogprobR\x03top\x12\x16\n" +
-	"\x06banned\x18\x05 \x01(\bR\x06banned\"\x9f\x01\n" +
+	"\x06banned\x18\x05 \x01(\bR\x06banned\"\xb7\x01\n" +
 	"\aSampled\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12,\n" +
 	"\x06prompt\x18\x06 \x03(\v2\x14.shoal.PromptLogprobR\x06prompt\x12\"\n" +
 	"\x05drawn\x18\a \x03(\v2\f.shoal.DrawnR\x05drawn\x12\x16\n" +
 	"\x06drafts\x18\b \x03(\rR\x06drafts\x12\x12\n" +
-	"\x04odds\x18\t \x03(\x02R\x04oddsJ\x04\b\x02\x10\x06\"\xe5\x03\n" +
+	"\x04odds\x18\t \x03(\x02R\x04odds\x12\x16\n" +
+	"\x06pooled\x18\n" +
+	" \x03(\x02R\x06pooledJ\x04\b\x02\x10\x06\"\xe5\x03\n" +
 	"\tStepReply\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x12\n" +
 	"\x04step\x18\x02 \x01(\x04R\x04step\x12(\n" +

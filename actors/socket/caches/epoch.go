@@ -8,6 +8,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/tier"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
+	"github.com/shoal-llm/shoal/internal/engine/pooling"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/text/grammar"
@@ -135,6 +136,9 @@ func (e *Epoch) Save(s *Sequence, c *plan.Run) error {
 // newSequence returns the data that every socket has of a sequence.
 func (e *Epoch) newSequence(o *plan.Open) *Sequence {
 	s := &Sequence{ID: o.Seq, Owner: o.Owner, Replica: o.Replica, Prompt: o.Read, Policy: o.Policy}
+	if o.Pool != pooling.None {
+		s.Pool = pooling.New(o.Pool, s.Prompt)
+	}
 	s.requestTokens = s.Prompt + o.Tail - o.Sampled
 	s.Params = *o.Sampling // on all ranks, because the wire size of a row depends on it
 	if s.Owner == e.Rank {

@@ -7,6 +7,7 @@ import (
 	"github.com/shoal-llm/shoal/actors/socket/draft"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
+	"github.com/shoal-llm/shoal/internal/engine/pooling"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 )
 
@@ -24,6 +25,8 @@ type Sequence struct {
 	Stats        *kvcache.Observation // attention statistics for the policy; nil: the policy needs none
 	Cache        *kvcache.Store       // the owner's cache, from the last chunk on
 	ReplicaCache *kvcache.Store       // the replica on this socket
+
+	Pool *pooling.Accumulator // makes a vector of the prompt; nil: tokens are sampled
 
 	Params  sampler.Params
 	History *sampler.History

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/shoal-llm/shoal/internal/engine/plan"
+	"github.com/shoal-llm/shoal/internal/engine/pooling"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -63,7 +64,10 @@ func (m *Machine) checkOpen(o *plan.Open, released bool) (*Sequence, error) {
 	if err := m.checkShared(o); err != nil {
 		return nil, err
 	}
-	q := &Sequence{Owner: o.Owner, Replica: plan.None, Prompt: o.Read, Policy: o.Policy, Logprobs: o.Sampling.Logprobs, Read: len(o.Prefix), oneToken: l.Across && o.Policy.Scored()}
+	if err := m.checkPool(o); err != nil {
+		return nil, err
+	}
+	q := &Sequence{Owner: o.Owner, Pools: o.Pool != pooling.None, Replica: plan.None, Prompt: o.Read, Policy: o.Policy, Logprobs: o.Sampling.Logprobs, Read: len(o.Prefix), oneToken: l.Across && o.Policy.Scored()}
 	switch {
 	case len(o.Resume) == 0 && o.Replica != plan.None:
 		return nil, fmt.Errorf("socket: sequence %d: a replica on %d of a cache that is not there yet", o.Seq, o.Replica)
@@ -78,6 +82,22 @@ func (m *Machine) checkOpen(o *plan.Open, released bool) (*Sequence, error) {
 		return q, checkForked(o)
 	}
 	return q, m.checkResume(o, q, released)
+}
+
+// checkPool checks a text that ends with a vector: all of it is a prompt. Where attention is not
+// causal, there are no other texts, and no rows of an earlier run can be used.
+func (m *Machine) checkPool(o *plan.Open) error {
+	switch {
+	case o.Pool == pooling.None && m.limits.Whole:
+		return fmt.Errorf("socket: sequence %d samples tokens, but this model is not causal: it only makes vectors", o.Seq)
+	case o.Pool == pooling.None:
+		return nil
+	case o.Tail+o.Sampled+len(o.Resume) > 0 || o.Fork != 0:
+		return fmt.Errorf("socket: sequence %d ends with a vector; it cannot have decode rows, an output or another's cache", o.Seq)
+	case len(o.Shared) > 0 && (m.limits.Whole || o.Pool != pooling.Last):
+		return fmt.Errorf("socket: sequence %d needs the states of all its tokens, but begins with %d shared blocks", o.Seq, len(o.Shared))
+	}
+	return nil
 }
 
 // checkForked checks the sequence that starts with the cache of another one.

@@ -73,6 +73,10 @@ func (m *Machine) checkPrefill(c *plan.Run, q *Sequence) error {
 		return fmt.Errorf("socket: sequence %d: prompt chunk [%d,%d), but %d of %d tokens are read", c.Seq, c.Start, end, q.Read, q.Prompt)
 	case c.Last && end != q.Prompt:
 		return fmt.Errorf("socket: sequence %d: the last prompt chunk ends at %d of %d tokens", c.Seq, end, q.Prompt)
+	case q.Pools && (c.Last || c.Sample || c.PromptLogprobs >= 0):
+		return fmt.Errorf("socket: sequence %d ends with a vector: a run of it cannot sample, score or hand over", c.Seq)
+	case m.limits.Whole && (len(c.Tokens) != q.Prompt || len(c.Save) > 0):
+		return fmt.Errorf("socket: sequence %d: a run of %d of %d tokens; attention is not causal, so one run must read them all, and no block is shared", c.Seq, len(c.Tokens), q.Prompt)
 	case c.Accepted != 0:
 		return fmt.Errorf("socket: sequence %d: a prompt chunk accepts %d sampled tokens", c.Seq, c.Accepted)
 	}

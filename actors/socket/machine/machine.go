@@ -40,6 +40,7 @@ type Limits struct {
 	Rows        int             // the most rows of a step, and the most open sequences
 	Layout      tensor.KVLayout // of the cache
 	Layers      int             // with a cache of their own
+	Whole       bool            // attention is not causal: one run reads the whole text
 	Across      bool            // layers read each other's caches
 	Parse       func(spec string) (*kvcache.Policy, error)
 }
@@ -50,6 +51,7 @@ type Sequence struct {
 	Replica      int // rank, or none
 	Prompt       int // tokens that prefill reads
 	Policy       *kvcache.Policy
+	Pools        bool   // it ends with a vector of its prompt, and has no decode rows
 	Logprobs     int    // reported for each sampled token, besides its own
 	Indexed      int    // pieces of its clustering that are done
 	piecesBefore int    // pieces before the hand-over

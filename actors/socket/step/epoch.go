@@ -139,6 +139,10 @@ func (e *Epoch) droppedRows(w *machine.Work, run int) int {
 	}
 	q := e.Seqs[c.Seq]
 	n := min(len(c.Tokens), max(0, q.Policy.Unseen(q.Prompt)-c.Start))
+	if q.Pool != nil {
+		lo, _ := q.Pool.Rows(c.Start, c.Start+len(c.Tokens))
+		n = min(n, lo-c.Start)
+	}
 	for x := range w.Wanted() {
 		if x.Run == run {
 			n = min(n, x.Row)
@@ -165,6 +169,12 @@ func (e *Epoch) embed(s *Step) error {
 			out.token, out.draft, drawn[w.Run] = c.Tokens[w.Row], w.Row > 0, true
 		}
 		s.wanted = append(s.wanted, out)
+	}
+	s.pooled = s.pooled[:0]
+	for i := range s.Work.Runs {
+		if c := &s.Work.Runs[i]; e.Seqs[c.Seq].Pool != nil {
+			s.pooled = append(s.pooled, pooledRun{c, e.Seqs[c.Seq], last[c.Seq]})
+		}
 	}
 	lookUp := func(checked bool) (err error) {
 		for i := 0; i < len(s.Work.Runs) && err == nil; i++ {

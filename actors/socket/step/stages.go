@@ -44,6 +44,9 @@ func (e *Epoch) plan(s *Step) []stage {
 			done(err)
 		}})
 	}
+	if len(s.pooled) > 0 {
+		stages = append(stages, stage{job: func(done func(error)) { e.addPooled(s); done(nil) }})
+	}
 	if e.Drafter != nil {
 		stages = append(stages, stage{job: func(done func(error)) {
 			began := time.Now()

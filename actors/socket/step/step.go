@@ -19,6 +19,7 @@ type Step struct {
 	epoch     *Epoch
 	micro     *microBatch
 	wanted    []wanted
+	pooled    []pooledRun
 	results   results
 	sampled   []*proto.Sampled // results of all passes, in order of passes
 	pass      int              // number of completed passes

@@ -58,6 +58,7 @@ type Config struct {
 	// Windows is the sliding window of each layer; 0: the layer attends to everything; nil: all
 	// layers do. See Window.
 	Windows    []int  `json:",omitempty"`
+	NonCausal  bool   `json:",omitempty"` // every token attends to the whole text, or with a window to both sides: tokens at a distance below it
 	LocalRope  Rope   `json:",omitzero"`  // of the layers with a window; zero: like Rope
 	Rotated    int    `json:",omitempty"` // first elements of a head that rotate; 0: all
 	Neighbours bool   `json:",omitempty"` // rotated pairs are stored as elements 2i and 2i+1, see Order

@@ -11,6 +11,7 @@ import (
 	"crypto/sha256"
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/pooling"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 )
 
@@ -66,6 +67,10 @@ type Open struct {
 	Sampled  int // the number of tokens at the end of Read that were output already (rebuild)
 	Tail     int // the number of prompt tokens that come as decode rows
 	Reserve  int // tokens that the owner's ledger covers at first: Read, or one more
+
+	// Pool, unless None, makes a vector of the hidden states of the Read tokens, and nothing is
+	// sampled. The step that reads the last of them reports it, and no run has Last.
+	Pool pooling.Method
 
 	// Resume holds the tokens of a cache that outlived its epoch. The owner has that
 	// cache, and the socket Replica (None: no socket) has a copy. Decode continues with

@@ -10,6 +10,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
+	"github.com/shoal-llm/shoal/internal/engine/pooling"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 	"github.com/shoal-llm/shoal/internal/proto"
 )
@@ -41,6 +42,7 @@ func TestRoundTrip(t *testing.T) {
 func TestDecodeRefuses(t *testing.T) {
 	for want, m := range map[string]*proto.StepRequest{
 		"sequence 4: kvcache: bad cache policy":  {Open: []*proto.Open{{Seq: 4, Policy: "nosuch"}}},
+		"sequence 3: pooling method 4 is not kn": {Open: []*proto.Open{{Seq: 3, Policy: "full", Pool: 4}}},
 		"sequence 5 asks for -1 log-prob":        {Chunks: []*proto.Chunk{{Seq: 5, WantPromptLogprobs: true, PromptLogprobs: -1}}},
 		"sequence 6 has 64 bytes of keys for 2":  {Chunks: []*proto.Chunk{{Seq: 6, Save: []uint64{1, 2}, Keys: make([]byte, 64)}}},
 		"sequence 7 has 33 bytes of keys for 1 ": {Keep: []*proto.Keep{{Seq: 7, Save: []uint64{1}, Keys: make([]byte, 33)}}},
@@ -94,6 +96,9 @@ func fill(t *testing.T, v reflect.Value, n *int) {
 		p := sampler.Default()
 		p.TopK = *n
 		v.Set(reflect.ValueOf(&p))
+		return
+	case pooling.Method:
+		v.Set(reflect.ValueOf(pooling.Mean))
 		return
 	case []Key:
 		v.Set(reflect.ValueOf([]Key{{1, byte(*n)}, {2}, {3}}))
