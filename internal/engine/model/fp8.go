@@ -6,6 +6,7 @@ import (
 	"math"
 	"strings"
 
+	"github.com/shoal-llm/shoal/internal/engine/gguf/dequant"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
@@ -31,25 +32,6 @@ type fp8Scales struct {
 	home       *weightFile // the file of data
 }
 
-// e4m3 is the value of every byte.
-var e4m3 = func() (v [256]float32) {
-	for b := range v {
-		exp, man := b>>3&15, float64(b&7)
-		f := math.Ldexp(man, -9)
-		if exp > 0 {
-			f = math.Ldexp(1+man/8, exp-7)
-		}
-		if b&0x7f == 0x7f {
-			f = math.NaN()
-		}
-		if b&0x80 != 0 {
-			f = -f
-		}
-		v[b] = float32(f)
-	}
-	return v
-}()
-
 // row writes columns [lo, hi) of row r.
 func (s *fp8Scales) row(dst []float32, data []byte, r, cols, lo, hi int) {
 	line, scales := data[r*cols:(r+1)*cols], s.data[r/s.rows*s.width*4:]
@@ -57,7 +39,7 @@ func (s *fp8Scales) row(dst []float32, data []byte, r, cols, lo, hi int) {
 		end := min(hi, (at/s.cols+1)*s.cols)
 		scale := math.Float32frombits(binary.LittleEndian.Uint32(scales[at/s.cols*4:]))
 		for i, b := range line[at:end] {
-			dst[at-lo+i] = e4m3[b] * scale
+			dst[at-lo+i] = dequant.E4M3[b] * scale
 		}
 		at = end
 	}

@@ -17,15 +17,21 @@ const maxBlock = 256
 // dequant dequantizes one block.
 var dequant = map[gguf.Type]func(y *[maxBlock]float32, b []byte){
 	gguf.Q4_0: dequantQ4_0, gguf.Q4_1: dequantQ4_1, gguf.Q5_0: dequantQ5_0, gguf.Q5_1: dequantQ5_1, gguf.Q8_0: dequantQ8_0,
-	gguf.MXFP4: dequantMXFP4,
-	gguf.Q2_K:  dequantQ2K, gguf.Q3_K: dequantQ3K, gguf.Q4_K: dequantQ4K, gguf.Q5_K: dequantQ5K, gguf.Q6_K: dequantQ6K,
+	gguf.MXFP4: dequantMXFP4, gguf.NVFP4: dequantNVFP4, gguf.IQ4_NL: dequantIQ4NL, gguf.IQ4_XS: dequantIQ4XS,
+	gguf.IQ2_XXS: dequantIQ2XXS, gguf.IQ2_XS: dequantIQ2XS, gguf.IQ2_S: dequantIQ2S, gguf.IQ3_XXS: dequantIQ3XXS, gguf.IQ3_S: dequantIQ3S,
+	gguf.IQ1_S: dequantIQ1S, gguf.IQ1_M: dequantIQ1M, gguf.TQ1_0: dequantTQ1, gguf.TQ2_0: dequantTQ2,
+	gguf.Q2_K: dequantQ2K, gguf.Q3_K: dequantQ3K, gguf.Q4_K: dequantQ4K, gguf.Q5_K: dequantQ5K, gguf.Q6_K: dequantQ6K,
 }
 
 // blockScales are the offsets of a block's float16 scales. A block is finite if they are.
 var blockScales = map[gguf.Type][]int{
 	gguf.Q4_0: {0}, gguf.Q4_1: {0, 2}, gguf.Q5_0: {0}, gguf.Q5_1: {0, 2}, gguf.Q8_0: {0},
-	gguf.MXFP4: nil, // a power of two of 8 bits, see mxNotFinite
-	gguf.Q2_K:  {80, 82}, gguf.Q3_K: {108}, gguf.Q4_K: {0, 2}, gguf.Q5_K: {0, 2}, gguf.Q6_K: {208},
+	gguf.MXFP4:  nil, // a power of two of 8 bits, see mxNotFinite
+	gguf.NVFP4:  nil, // every scale is finite
+	gguf.IQ1_M:  nil, // in four parts, see scaleIQ1M
+	gguf.IQ4_NL: {0}, gguf.IQ4_XS: {0}, gguf.IQ2_XXS: {0}, gguf.IQ2_XS: {0}, gguf.IQ2_S: {0}, gguf.IQ3_XXS: {0}, gguf.IQ3_S: {0}, gguf.IQ1_S: {0},
+	gguf.TQ1_0: {52}, gguf.TQ2_0: {64},
+	gguf.Q2_K: {80, 82}, gguf.Q3_K: {108}, gguf.Q4_K: {0, 2}, gguf.Q5_K: {0, 2}, gguf.Q6_K: {208},
 }
 
 // Row writes columns [lo, hi) of a row of blocks.
@@ -125,6 +131,9 @@ func NotFinite(data []byte, t gguf.Type) (bad int64, any bool) {
 				bad += int64(t.Block())
 				break
 			}
+		}
+		if t == gguf.IQ1_M && scaleIQ1M(data)&exponent == exponent {
+			bad += int64(t.Block())
 		}
 		any = any || slices.ContainsFunc(data[:size], func(b byte) bool { return b != 0 })
 	}

@@ -44,6 +44,9 @@ func TestGoldens(t *testing.T) {
 		if typ == gguf.MXFP4 {
 			broken[0] = []byte{FP4NaN}
 		}
+		if typ == gguf.IQ1_M { // the upper nibbles of four words are 0x7c00
+			broken[48] = []byte{0, 0, 0, 0, 0, 0xc0, 0, 0x70}
+		}
 		for at, scale := range broken {
 			blocks := append([]byte{}, g.Blocks...)
 			copy(blocks[at:], scale)

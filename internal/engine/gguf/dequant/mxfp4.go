@@ -22,11 +22,7 @@ func FP4Scale(b byte) float32 {
 }
 
 func dequantMXFP4(y *[maxBlock]float32, b []byte) {
-	d := FP4Scale(b[0])
-	for j, q := range b[1:17] {
-		y[j] = FP4[q&15] * d
-		y[j+16] = FP4[q>>4] * d
-	}
+	table(y[:], b[1:17], &FP4, FP4Scale(b[0]))
 }
 
 // mxNotFinite is NotFinite for blocks whose scale is a power of two.
@@ -49,3 +45,23 @@ func FP4Row(dst []float32, codes, scales []byte, first, lo int) {
 		dst[i] = FP4[codes[at*16+col%32/2]>>(col%2*4)&15] * FP4Scale(scales[at])
 	}
 }
+
+// E4M3 is the value of every byte as float8_e4m3fn: sign, 4 bits of exponent with bias 7, 3 of mantissa.
+// There is no infinity, and all ones are NaN.
+var E4M3 = func() (v [256]float32) {
+	for b := range v {
+		exp, man := b>>3&15, float64(b&7)
+		f := math.Ldexp(man, -9)
+		if exp > 0 {
+			f = math.Ldexp(1+man/8, exp-7)
+		}
+		if b&0x7f == 0x7f {
+			f = math.NaN()
+		}
+		if b&0x80 != 0 {
+			f = -f
+		}
+		v[b] = float32(f)
+	}
+	return v
+}()
