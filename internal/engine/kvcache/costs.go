@@ -18,6 +18,9 @@ type Geometry struct {
 	// nil: all layers do. See window.go.
 	Windows []int
 
+	// Chunked is set if windows are chunks: a token attends from the last multiple of the window on.
+	Chunked bool
+
 	// Chunk is the maximum number of prompt tokens in a step; 0: unlimited. During prefill a layer
 	// with a window holds a chunk and its ring.
 	Chunk int

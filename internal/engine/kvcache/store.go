@@ -227,7 +227,8 @@ func (t *table) position(slot int) int {
 func (s *Store) View(layer, head, pos int, q []float32, score tensor.Score, rope Rope, scratch *tensor.AttnScratch) ([][]byte, int, []uint64) {
 	t := s.table(layer, head)
 	if t.window > 0 {
-		blocks, n, mask := windowView(t.window, t.rows(), t.order, pos, scratch.Mask(windowRing(t.window)+tensor.RunSlots))
+		ring := windowRing(t.window)
+		blocks, n, mask := windowView(ring, t.rows(), t.order, s.g.oldest(t.window, pos), pos, scratch.Mask(ring+tensor.RunSlots))
 		t.order = blocks
 		return blocks, n, mask
 	}

@@ -5,7 +5,8 @@ import (
 )
 
 // A layer with sliding-window attention (Mistral 7B, arXiv 2310.06825, section 2) has a window in
-// Geometry.Windows: position i sees i-window+1 to i. The window belongs to the model, not to the
+// Geometry.Windows: position i sees i-window+1 to i, or with Geometry.Chunked the tokens of its chunk up
+// to i (Llama 4). The window belongs to the model, not to the
 // request. Such a layer keeps its whole window under every policy, and the policy applies to the
 // other layers.
 //
@@ -72,13 +73,20 @@ next:
 	return rules
 }
 
-// windowView returns the blocks that hold the window up to position newest, in the order of their
+// oldest is the first position that position pos sees in a layer with a window.
+func (g Geometry) oldest(window, pos int) int {
+	if g.Chunked {
+		return pos - pos%window
+	}
+	return max(0, pos-window+1)
+}
+
+// windowView returns the blocks that hold positions oldest to newest, in the order of their
 // positions, the number of their slots, and the slots of the window. The list starts at a run of
 // the text (tensor.RunBlocks), with nil for the blocks before the window, so that runs are those of
 // prefill. It fills order and mask.
-func windowView(window int, blocks, order [][]byte, newest int, mask []uint64) ([][]byte, int, []uint64) {
+func windowView(ring int, blocks, order [][]byte, oldest, newest int, mask []uint64) ([][]byte, int, []uint64) {
 	const size = tensor.BlockSlots
-	oldest := max(0, newest-window+1)
 	begin, first := oldest/tensor.RunSlots*tensor.RunBlocks, oldest/size
 	order, mask = order[:0], mask[:newest/size+1-begin]
 	for b := begin; b <= newest/size; b++ {
@@ -87,7 +95,7 @@ func windowView(window int, blocks, order [][]byte, newest int, mask []uint64) (
 			continue
 		}
 		mask[b-begin] = ^uint64(0)
-		order = append(order, blocks[b%(windowRing(window)/size)])
+		order = append(order, blocks[b%(ring/size)])
 	}
 	mask[first-begin] <<= oldest % size
 	return order, newest + 1 - begin*size, mask

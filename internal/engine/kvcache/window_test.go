@@ -23,8 +23,8 @@ func TestWindowIsAMask(t *testing.T) {
 			l.Put(whole[head][p/tensor.BlockSlots], p%tensor.BlockSlots, k, v)
 		}
 	}
-	for _, size := range []int{1, 40, 63, 64, 65, 66, 129, 200, tensor.RunSlots + 30} {
-		g := Geometry{Layers: 2, KVHeads: 2, Layout: l, Windows: []int{0, size}}
+	for _, size := range []int{1, 40, 63, 64, 65, 66, 129, 200, tensor.RunSlots + 30, -64, -70, -tensor.RunSlots} {
+		g := Geometry{Layers: 2, KVHeads: 2, Layout: l, Windows: []int{0, max(size, -size)}, Chunked: size < 0}
 		for _, prompt := range []int{1, 30, 64, 65, 129, 300, tensor.RunSlots - 20} {
 			a := NewArena(1 << 30)
 			s := ownedOf(t, a, g, Full(), prompt)
@@ -41,13 +41,17 @@ func TestWindowIsAMask(t *testing.T) {
 						q[i] = float32((pos+i*head)%5) / 1000
 					}
 					blocks, n, mask := s.View(1, head, pos, q, tensor.Score{Scale: 1}, nil, &scratch)
-					if want := size/tensor.BlockSlots + 2; len(s.Blocks(1, head)) > want {
+					if want := g.Windows[1]/tensor.BlockSlots + 2; len(s.Blocks(1, head)) > want {
 						t.Fatalf("window %d holds %d blocks, want at most %d", size, len(s.Blocks(1, head)), want)
 					}
 					got := make([]float32, l.VDim)
 					tensor.Attend(got, q, 1, tensor.Score{Scale: 0.5}, l, blocks, n, mask, new(tensor.AttnScratch))
 					valid := make([]uint64, len(whole[head]))
-					for p := max(0, pos-size+1); p <= pos; p++ {
+					oldest := max(0, pos-size+1)
+					if size < 0 { // chunks
+						oldest = pos / -size * -size
+					}
+					for p := oldest; p <= pos; p++ {
 						valid[p/tensor.BlockSlots] |= 1 << (p % tensor.BlockSlots)
 					}
 					want := make([]float32, l.VDim)

@@ -282,14 +282,20 @@ func pickAttend(kernels map[DType]attendKernels, l KVLayout, g int) func(*attend
 const streamRows = 2
 
 // AttendCausal is Attend for nq successive tokens. Token i has its queries at q[i*ldq:] as
-// [g][KDim], attends to the slots [0, first+i], or with window > 0 to the last window of these, and
-// writes out[i*ldo:] as [g][VDim]. Blocks outside of all windows may be nil. The bits are those of
+// [g][KDim], attends to the slots [0, first+i] and writes out[i*ldo:] as [g][VDim]. With window > 0 it
+// attends to the last window of these slots, and with window < 0 to those of its chunk, from the last
+// multiple of -window on. Blocks outside of all windows may be nil. The bits are those of
 // nq calls of Attend; the cache is read once per few tokens.
 func AttendCausal(out []float32, ldo int, q []float32, ldq int, nq, first, window, g int, score Score, l KVLayout, blocks [][]byte, s *AttnScratch) {
 	checkAttend(l, blocks, windowStart(first, window), first+nq, g)
 	step := l.TokensTogether(g)
-	for i := 0; i < nq; i += step {
-		s.causal(out[i*ldo:], ldo, q[i*ldq:], ldq, min(step, nq-i), first+i, window, g, score, l, blocks)
+	for i, n := 0, 0; i < nq; i += n {
+		from := 0
+		if n = min(step, nq-i); window < 0 {
+			from = windowStart(first+i, window)
+			n = min(n, from-window-first-i)
+		}
+		s.causal(out[i*ldo:], ldo, q[i*ldq:], ldq, n, first+i, from, max(window, 0), g, score, l, blocks)
 	}
 }
 
@@ -317,10 +323,11 @@ func (s *AttnScratch) gather(l KVLayout, q []float32, ldq, nq, g int) {
 	}
 }
 
-func (s *AttnScratch) causal(out []float32, ldo int, q []float32, ldq int, nq, first, window, g int, score Score, l KVLayout, blocks [][]byte) {
+// causal is AttendCausal for tokens that walk the cache together. None of them sees slots before from.
+func (s *AttnScratch) causal(out []float32, ldo int, q []float32, ldq int, nq, first, from, window, g int, score Score, l KVLayout, blocks [][]byte) {
 	s.begin(l, nq*g)
 	s.gather(l, q, ldq, nq, g)
-	for b := windowStart(first, window) / BlockSlots; b*BlockSlots < first+nq; b++ {
+	for b := max(from, windowStart(first, window)) / BlockSlots; b*BlockSlots < first+nq; b++ {
 		if b%RunBlocks == 0 {
 			s.endRun(l)
 		}
@@ -336,12 +343,16 @@ func (s *AttnScratch) causal(out []float32, ldo int, q []float32, ldq int, nq, f
 			whole = max(full, min(nq, 1-hidden))
 			gone = max(some, min(nq, BlockSlots-hidden))
 		}
+		outside := prefixMask(max(0, from-b*BlockSlots))
+		if outside != 0 {
+			whole = full
+		}
 		s.score(l, blocks[b], s.q, some*g, gone*g, min(BlockSlots, seen+gone-1))
 		for i := some; i < gone; i++ {
 			if i >= full && i < whole {
 				continue
 			}
-			mask := prefixMask(seen + i)
+			mask := prefixMask(seen+i) &^ outside
 			if window > 0 {
 				mask &^= prefixMask(max(0, hidden+i))
 			}
@@ -361,8 +372,11 @@ func (s *AttnScratch) causal(out []float32, ldo int, q []float32, ldq int, nq, f
 
 // windowStart is the first slot that a token at slot first, or any later token, can see.
 func windowStart(first, window int) int {
-	if window > 0 {
+	switch {
+	case window > 0:
 		return max(0, first+1-window)
+	case window < 0:
+		return first - first%-window
 	}
 	return 0
 }

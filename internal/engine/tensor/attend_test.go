@@ -220,9 +220,9 @@ func TestAttendCausalIsAttend(t *testing.T) {
 			blocks := newCache(r, l, c.first+c.nq)
 			ldq, ldo := c.g*l.KDim+5, c.g*l.VDim+3
 			q := normal(r, c.nq*ldq)
-			windows := []int{0, 1, 63, 65, 100}
+			windows := []int{0, 1, 63, 65, 100, -40, -64, -70}
 			if small() {
-				windows = []int{0, 65}
+				windows = []int{0, 65, -40}
 			}
 			for _, window := range windows {
 				score := Score{Scale: 0.3}
@@ -236,9 +236,13 @@ func TestAttendCausalIsAttend(t *testing.T) {
 				for i := range c.nq {
 					n := c.first + i + 1
 					var valid []uint64
-					if window > 0 {
+					if window != 0 {
+						oldest := max(0, n-window)
+						if window < 0 { // chunks
+							oldest = (n - 1) / -window * -window
+						}
 						valid = make([]uint64, (n+63)/64)
-						for slot := max(0, n-window); slot < n; slot++ {
+						for slot := oldest; slot < n; slot++ {
 							valid[slot/64] |= 1 << (slot % 64)
 						}
 					}

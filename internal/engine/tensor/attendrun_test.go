@@ -89,7 +89,7 @@ func TestCausalOfManyRuns(t *testing.T) {
 		for _, c := range []struct{ nq, first, g int }{{70, RunSlots - 31, 2}, {20, 2*RunSlots - 1, 3}} {
 			blocks := longCache(r, l, c.first+c.nq)
 			q := normal(r, c.nq*c.g*l.KDim)
-			for _, window := range []int{0, 50, RunSlots + 100} {
+			for _, window := range []int{0, 50, RunSlots + 100, -RunSlots, -RunSlots + 30} {
 				if small() && window == 50 {
 					continue
 				}
