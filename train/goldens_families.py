@@ -78,11 +78,18 @@ FAMILIES = {
                   num_experts_per_tok=2, num_shared_experts=1, moe_intermediate_size=16, router_scaling_factor=2.826),
     "hunyuan_v1_moe": base("HunYuanMoEV1ForCausalLM", "hunyuan_v1_moe", hidden_size=32, head_dim=16, num_attention_heads=4, intermediate_size=16, num_experts=8, moe_topk=[2, 2], num_shared_expert=[1, 1], moe_intermediate_size=[16, 16],
                            attention_bias=False, use_qk_norm=True, rope_theta=10000.0, rope_scaling={"alpha": 1000.0, "beta_fast": 32, "beta_slow": 1, "factor": 1.0, "mscale": 1.0, "mscale_all_dim": 0.0, "type": "dynamic"}),
+    "llama4": wrapper("Llama4ForConditionalGeneration", "llama4",
+                      text(model_type="llama4_text", num_hidden_layers=4, hidden_size=32, head_dim=16, num_attention_heads=4, intermediate_size=16, intermediate_size_mlp=48, num_local_experts=8, num_experts_per_tok=1,
+                           interleave_moe_layer_step=2, use_qk_norm=True, attn_temperature_tuning=True, attn_scale=0.1, floor_scale=16, attention_chunk_size=24, no_rope_layers=[1, 1, 1, 0], rope_theta=500000.0,
+                           rope_scaling={"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}, attention_bias=False),
+                      {"model_type": "llama4_vision_model", "hidden_size": 16, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 16, "patch_size": 4, "projector_input_dim": 16, "projector_output_dim": 16,
+                       "vision_output_dim": 16, "pixel_shuffle_ratio": 0.5}),
 }
 
 # Files of goldens with the lengths of their prompts. transformers chooses the factors of longrope by
 # the length of each call, and Shoal by the served context: a file has calls of one kind only.
-FILES = {"phi3_longrope": {"goldens.json": (65, 71, 130), "goldens.short.json": (1, 17, 31)}}
+FILES = {"phi3_longrope": {"goldens.json": (65, 71, 130), "goldens.short.json": (1, 17, 31)},
+         "llama4": {"goldens.json": (1, 16, 41, 80, 130)}}  # the factor of queries grows at the 16th and the 80th token
 
 # Families whose embedding has a scale, or whose scores, norms and multipliers are their own.
 SCORES = {
@@ -157,6 +164,8 @@ def randomise_scores(model, smaller):
 
 
 def logits(model, ids):
+    if type(model).__name__ == "Llama4ForConditionalGeneration":  # its forward of 5.24 raises AttributeError after computing the logits
+        model = model.language_model
     with torch.no_grad():
         return model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, -1].float()
 
@@ -166,7 +175,7 @@ def watch_routers(model, k):
     seen = [9e9]
 
     def hook(mod, args, out):
-        out = out[0] if isinstance(out, tuple) else out
+        out = out[type(mod).__name__ == "Llama4Router"] if isinstance(out, tuple) else out
         s = out.float()
         if s.dim() != 2 or s.shape[1] <= k:
             return
@@ -238,7 +247,7 @@ def write(out, name, config):
         torch.manual_seed(seed)
         c = transformers.AutoConfig.from_pretrained(folder)
         model = cls(c)
-        model.dense_experts = True
+        model.dense_experts = name != "llama4"
         with torch.no_grad():
             randomise_scores(model, SMALLER.get(name, 1)) if name in SCORES else randomise(model)
         model.to(torch.bfloat16)

@@ -174,7 +174,7 @@ func (a *attention) rotateQueries(t attendTask) {
 	b, d := a.b, a.b.Dims
 	g := d.group()
 	a.rotate(t, t.head*g, g, a.w.QNorm)
-	if b.grown == nil {
+	if !a.w.Grows {
 		return
 	}
 	for row := t.s.First + t.first; row < t.s.First+t.first+t.n; row++ {

@@ -150,8 +150,12 @@ func (b *Processor) initMixture(maxRows int) {
 				tensor.Add(gate, biases.Gate[first:])
 				tensor.Add(up, biases.Up[first:])
 			}
+			if d.Router.OfInput {
+				tensor.Scale(gate, m.pairWeight[p])
+				tensor.Scale(up, m.pairWeight[p])
+			}
 			b.Dims.Activation.Mul(gate, gate, up)
-			if m.experts.Biases == nil { // otherwise combine does
+			if m.experts.Biases == nil && !d.Router.OfInput { // otherwise combine does, or the weight is in
 				tensor.Scale(gate, m.pairWeight[p])
 			}
 		}

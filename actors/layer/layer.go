@@ -44,9 +44,10 @@ type Weights struct {
 	PerLayer *PerLayer // what follows the FFN; or nil
 	Scalar   float32   // factor of X at the end of the layer; 0 counts as 1
 
-	Widths int // index in Dims.Widths
-	Window int // sliding window in tokens, including the newest; 0: none
-	Rope   int // index of the rotation: 0, or 1 where layers with a window have their own
+	Widths int  // index in Dims.Widths
+	Window int  // sliding window in tokens, including the newest; 0: none; negative: the size of chunks of the text
+	Grows  bool // queries grow with their position, see Dims.Growth
+	Rope   int  // index of the rotation: 0, or 1 where layers with a window have their own
 
 	Activation tensor.Activation // applied to the FFN's gate
 }

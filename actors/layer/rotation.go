@@ -38,6 +38,9 @@ func RopesOf(c *model.Config, rotations []*Rotation) kvcache.Ropes {
 
 // queryFactor returns the factor of the queries of a position.
 func queryFactor(g model.Growth, pos int) float32 {
+	if g.Next {
+		pos++
+	}
 	return 1 + float32(g.Beta*tensor.Log(float32(1+pos/g.Original)))
 }
 

@@ -17,10 +17,8 @@ import (
 func Route(r *model.Router, scores, bias, choice []float32, chosen []int32, weights []float32) {
 	switch r.Score {
 	case model.Sigmoid:
-		for i, s := range scores {
-			scores[i] = 1 / (1 + tensor.Exp(-s))
-		}
-	case model.SoftmaxOfChosen: // below
+		sigmoid(scores)
+	case model.SoftmaxOfChosen, model.SigmoidOfChosen: // below
 	default:
 		softmax(scores)
 	}
@@ -41,8 +39,11 @@ func Route(r *model.Router, scores, bias, choice []float32, chosen []int32, weig
 		weights[i] = scores[e]
 		sum += scores[e]
 	}
-	if r.Score == model.SoftmaxOfChosen {
+	switch r.Score {
+	case model.SoftmaxOfChosen:
 		softmax(weights)
+	case model.SigmoidOfChosen:
+		sigmoid(weights)
 	}
 	if r.MinSum > 0 {
 		sum = max(sum, r.MinSum)
@@ -54,6 +55,12 @@ func Route(r *model.Router, scores, bias, choice []float32, chosen []int32, weig
 			w /= sum
 		}
 		weights[i] = w * r.Scale
+	}
+}
+
+func sigmoid(s []float32) {
+	for i, x := range s {
+		s[i] = 1 / (1 + tensor.Exp(-x))
 	}
 }
 

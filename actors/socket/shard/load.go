@@ -174,17 +174,24 @@ func (l *loader) embedding(s *Weights, ends *layer.Ends, of *model.Checkpoint) {
 
 func (l *loader) layer(c *model.Config, i int, n *model.LayerSpec, me cut) *layer.Weights {
 	w := &layer.Weights{
-		Index: n.Cache, Later: n.KVSource != nil, Follows: n.Borrows || n.KVSource != nil && n.K.Weight == "", Window: n.Window, Rope: n.Rope, Activation: n.Activation,
+		Index: n.Cache, Later: n.KVSource != nil, Follows: n.Borrows || n.KVSource != nil && n.K.Weight == "", Window: n.Window, Rope: n.Rope, Grows: n.Grows, Activation: n.Activation,
 		AttnNorm: l.norm(n.AttnNorm, n), PostAttnNorm: l.norm(n.PostAttnNorm, n), QNorm: l.headNorm(n.QNorm, n.Q, n), KNorm: l.headNorm(n.KNorm, n.K, n),
 		FFNNorm: l.norm(n.FFNNorm, n), PostFFNNorm: l.norm(n.PostFFNNorm, n),
 		QBias: l.bias(n.Q), OBias: l.bias(n.O),
 		Borrows: n.Borrows, Lends: c.Lends(i), VFromK: n.Latent == nil && n.K.Weight != "" && n.V.Weight == "", Widths: layer.DimsOf(c).WidthsOf(c, i),
 	}
+	if c.Chunked {
+		w.Window = -n.Window
+	}
 	if w.Borrows || w.Lends {
 		w.Lent = c.KVOwner(i)
 	}
+	ones := slices.Repeat([]float32{1}, n.KV.Dim)
 	if n.VNorm {
-		w.VNorm = slices.Repeat([]float32{1}, n.KV.Dim)
+		w.VNorm = ones
+	}
+	if n.UnitNorm {
+		w.QNorm, w.KNorm = ones, ones
 	}
 	if s := l.vector(n.Scalar); s != nil {
 		w.Scalar = s[0]

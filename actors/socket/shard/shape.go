@@ -40,5 +40,5 @@ func meanProjections(c *model.Config) int {
 // GeometryOf returns the shape of the model's cache with rows of type kv.
 func GeometryOf(c *model.Config, kv tensor.DType) kvcache.Geometry {
 	heads, _, _ := c.CacheRow()
-	return kvcache.Geometry{Layers: c.CacheLayers(), Across: c.SharesCaches(), Recurrent: layer.RecurrentOf(c), KVHeads: c.CacheHeads(), Group: c.Heads / heads, Layout: c.CacheLayout(kv), Local: c.LocalLayout(kv), Windows: c.CacheWindows(), Units: c.HeadUnits(), Unturned: c.QKNormOf == model.OfRotatedHeads}
+	return kvcache.Geometry{Layers: c.CacheLayers(), Across: c.SharesCaches(), Recurrent: layer.RecurrentOf(c), KVHeads: c.CacheHeads(), Group: c.Heads / heads, Layout: c.CacheLayout(kv), Local: c.LocalLayout(kv), Windows: c.CacheWindows(), Chunked: c.Chunked, Units: c.HeadUnits(), Unturned: c.QKNormOf == model.OfRotatedHeads}
 }

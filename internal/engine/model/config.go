@@ -59,6 +59,7 @@ type Config struct {
 	// layers do. See Window.
 	Windows    []int  `json:",omitempty"`
 	NonCausal  bool   `json:",omitempty"` // every token attends to the whole text, or with a window to both sides: tokens at a distance below it
+	Chunked    bool   `json:",omitempty"` // windows are chunks of the text, see Window
 	LocalRope  Rope   `json:",omitzero"`  // of the layers with a window; zero: like Rope
 	Rotated    int    `json:",omitempty"` // first elements of a head that rotate; 0: all
 	Neighbours bool   `json:",omitempty"` // rotated pairs are stored as elements 2i and 2i+1, see Order
@@ -76,6 +77,7 @@ type Config struct {
 	Sinks           [][]float32       `json:"-"`          // of each cache, if SinkScores; Open reads them from the weights
 	Multipliers     Multipliers       `json:",omitzero"`
 	QKNormOf        QKNormOf          `json:",omitempty"` // what QKNorm normalises
+	UnitNorm        bool              `json:",omitempty"` // see LayerSpec.UnitNorm
 	MeanNorm        bool              `json:",omitempty"` // norms of x subtract the mean first (LayerNorm)
 	Parallel        bool              `json:",omitempty"` // the FFN reads what attention reads, not its result
 
@@ -194,6 +196,7 @@ var architectureOf = map[string]string{
 	"hy_v3": "HYV3ForCausalLM", "hunyuan_v1_moe": "HunYuanMoEV1ForCausalLM",
 	"glm4_moe": "Glm4MoeForCausalLM", "qwen2_moe": "Qwen2MoeForCausalLM",
 	"glm4_moe_lite": "Glm4MoeLiteForCausalLM", "kimi_k2": "DeepseekV3ForCausalLM", "kimi_k25": "KimiK25ForConditionalGeneration",
+	"llama4": "Llama4ForConditionalGeneration", "llama4_text": llama4,
 	"ernie4_5": "Ernie4_5ForCausalLM", "glm": "GlmForCausalLM", "glm4": "Glm4ForCausalLM", "ministral3": "Ministral3ForCausalLM",
 }
 

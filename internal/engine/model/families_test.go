@@ -41,6 +41,7 @@ var families = []string{
 	"HYV3ForCausalLM",
 	"HunYuanDenseV1ForCausalLM",
 	"HunYuanMoEV1ForCausalLM",
+	"Llama4ForCausalLM",
 	"LlamaForCausalLM",
 	"LlamaSwiftKVForCausalLM",
 	"MiniMaxM2ForCausalLM",
@@ -183,7 +184,14 @@ func TestFamilies(t *testing.T) {
 			return c.HeadDim == 128 && c.Neighbours && c.Tied && !c.QKVBias && c.Rope.Theta == 5e5
 		}},
 		{"Ministral3", change{"max_position_embeddings": 64, "rope_scaling": map[string]any{"type": "yarn", "factor": 16, "original_max_position_embeddings": 16, "mscale": 1, "mscale_all_dim": 1, "llama_4_scaling_beta": 0.1}}, func(c *Config) bool {
-			return c.Growth == Growth{0.1, 16} && c.MaxPositions == 256 && c.Rope.Amplitude == 1 && c.AttentionScale() == 0.25 && c.Windows == nil
+			return c.Growth == Growth{Beta: 0.1, Original: 16} && c.MaxPositions == 256 && c.Rope.Amplitude == 1 && c.AttentionScale() == 0.25 && c.Windows == nil
+		}},
+		{"Llama4", change{"num_hidden_layers": 8, "max_position_embeddings": 10485760, "intermediate_size": 16, "interleave_moe_layer_step": 2, "attn_temperature_tuning": 4, "no_rope_layers": []int{}}, func(c *Config) bool {
+			return c.FFN == 16384 && c.MoE.FFN == 16 && c.MoE.Experts == 16 && slices.Equal(c.MoE.Dense, []int{0, 2, 4, 6}) && slices.Equal(c.Unrotated, []int{3, 7}) && c.Growth == Growth{0.1, 8192, true, true} &&
+				c.Chunked && slices.Equal(c.Windows, []int{8192, 8192, 8192, 0, 8192, 8192, 8192, 0}) && c.Layer(0).UnitNorm && !c.Layer(3).UnitNorm && c.Layer(3).Grows && !c.Layer(0).Grows
+		}},
+		{"Llama4", change{"num_hidden_layers": 4, "max_position_embeddings": 131072, "attention_chunk_size": nil, "attn_temperature_tuning": false, "moe_layers": []int{}, "use_qk_norm": false}, func(c *Config) bool {
+			return c.MoE.Experts == 0 && !c.Chunked && c.Windows == nil && c.Growth == Growth{} && !c.Layer(0).UnitNorm
 		}},
 	} {
 		full := change{"architectures": []string{test.arch + "ForCausalLM"}}
@@ -351,8 +359,8 @@ func TestFamilyCheckpoints(t *testing.T) {
 		"glm4_moe": "Glm4MoeForCausalLM", "qwen2_moe": "Qwen2MoeForCausalLM", "minimax_m2": "MiniMaxM2ForCausalLM", "olmoe": "OlmoeForCausalLM", "granitemoe": "GraniteMoeForCausalLM",
 		"ernie4_5_moe": "Ernie4_5_MoeForCausalLM", "hy_v3": "HYV3ForCausalLM", "hunyuan_v1_moe": "HunYuanMoEV1ForCausalLM",
 
-		"glm4_moe_lite": "Glm4MoeLiteForCausalLM",
-		"smollm3":       "SmolLM3ForCausalLM", "qwen2_5_vl": "Qwen2ForCausalLM", "qwen3_vl_moe": "Qwen3MoeForCausalLM", "qwen3_5": "Qwen3_5ForCausalLM", "qwen3_5_uneven": "Qwen3_5ForCausalLM", "qwen3_5_moe": "Qwen3_5MoeForCausalLM", "qwen3_next": "Qwen3NextForCausalLM"} {
+		"glm4_moe_lite": "Glm4MoeLiteForCausalLM", "llama4": llama4,
+		"smollm3": "SmolLM3ForCausalLM", "qwen2_5_vl": "Qwen2ForCausalLM", "qwen3_vl_moe": "Qwen3MoeForCausalLM", "qwen3_5": "Qwen3_5ForCausalLM", "qwen3_5_uneven": "Qwen3_5ForCausalLM", "qwen3_5_moe": "Qwen3_5MoeForCausalLM", "qwen3_next": "Qwen3NextForCausalLM"} {
 		dir := filepath.Join("testdata", name)
 		c, err := Open(dir)
 		if err != nil {

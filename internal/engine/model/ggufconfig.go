@@ -199,7 +199,7 @@ func (m *metadata) window() int64 {
 
 // endings are control tokens that end an answer in the supported families, whatever the metadata
 // says, as in generation_config.json of their folders.
-var endings = []string{"<|eot_id|>", "<|im_end|>", "<|end_of_text|>", "<|endoftext|>", "<|eom_id|>", "<|end|>", "<end_of_turn>", "<turn|>", "<eos>"}
+var endings = []string{"<|eot_id|>", "<|im_end|>", "<|end_of_text|>", "<|endoftext|>", "<|eom_id|>", "<|end|>", "<|eot|>", "<|eom|>", "<end_of_turn>", "<turn|>", "<eos>"}
 
 // harmony are the endings of gpt-oss, where <|end|> ends a message but not the answer.
 var harmony = []string{"<|return|>", "<|call|>", "<|endoftext|>"}

@@ -41,6 +41,7 @@ var familiesGGUF = map[string]familyGGUF{
 	"qwen35moe":  {hub: "Qwen3_5MoeForCausalLM", read: (*metadata).qwen35moe, finish: finishQwen35, names: qwen35GGUF, join: takeDelta},
 	"qwen3next":  {hub: qwen3Next, read: (*metadata).qwen35moe, finish: finishQwen35, names: qwen35GGUF, join: takeDelta},
 	"gpt-oss":    {hub: gptOss, read: (*metadata).gptOss, names: gptOssGGUF},
+	"llama4":     {hub: llama4, read: (*metadata).llama4, names: llama4GGUF},
 	"smollm3":    {hub: "SmolLM3ForCausalLM", read: (*metadata).smollm3, paired: true},
 	"deepseek2":  {hub: "DeepseekV2ForCausalLM", read: (*metadata).deepseek, names: deepseekGGUF, join: joinKVUp}, // V3 and R1 too
 

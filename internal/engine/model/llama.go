@@ -50,7 +50,7 @@ func llamaLayer(c *Config, i int) LayerSpec {
 		Up:       linear(p+"mlp.up_proj", c.MLPBias),
 		Down:     linear(p+"mlp.down_proj", c.MLPBias),
 
-		Window: c.Window(i), Rope: c.RopeOf(i), Activation: c.Activation, NormsAddOne: c.NormsAddOne,
+		Window: c.Window(i), Rope: c.RopeOf(i), Grows: c.Growth.Beta != 0 && !c.Growth.Unrotated, Activation: c.Activation, NormsAddOne: c.NormsAddOne,
 	}
 	l.Q.Order = c.headOrder()
 	l.K.Order = l.Q.Order

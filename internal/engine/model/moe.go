@@ -35,6 +35,7 @@ type Router struct {
 	Score     Score
 	Normalise bool    // weights are divided by their sum
 	MinSum    float32 `json:",omitempty"` // the least divisor; 0: the sum plus 1e-20 is the divisor
+	OfInput   bool    `json:",omitempty"` // weights multiply Gate_e h and Up_e h instead of the product (Llama 4)
 	Scale     float32 // factor of the weights, applied after that; DeepSeek's routed_scaling_factor
 	Bias      bool    // a correction bias by expert (DeepSeek V3, arXiv 2412.19437, section 2.1.2)
 
@@ -53,6 +54,9 @@ const (
 
 	// SoftmaxOfChosen makes weights of the chosen experts' outputs alone. Experts are chosen by the outputs.
 	SoftmaxOfChosen Score = "softmax of chosen"
+
+	// SigmoidOfChosen is Sigmoid, but experts are chosen by the outputs: large outputs have equal sigmoids.
+	SigmoidOfChosen Score = "sigmoid of chosen"
 )
 
 // MoENames names the tensors of a layer with experts.

@@ -25,6 +25,7 @@ var nested = map[string]wrapper{
 	"Gemma3ForConditionalGeneration":        {decoder: gemma3},
 	"Gemma4ForConditionalGeneration":        {decoder: gemma4},
 	"Gemma4UnifiedForConditionalGeneration": {decoder: gemma4Unified},
+	"Llama4ForConditionalGeneration":        {decoder: llama4},
 	"Mistral3ForConditionalGeneration":      {},
 	"KimiK25ForConditionalGeneration":       {},
 	"Qwen2VLForConditionalGeneration":       {decoder: "Qwen2ForCausalLM", flat: true, anyTie: true, assumed: map[string]string{"rms_norm_eps": "1e-5", "max_window_layers": "80"}},

@@ -17,6 +17,8 @@ type LayerSpec struct {
 	Latent       *LatentSpec // instead of Q, K and V; nil: none
 	Delta        *DeltaSpec  // instead of Q, K, V and O; nil: none
 	QGate        Linear      // (heads*dim, hidden): attention's output is multiplied by sigmoid(QGate h)
+	UnitNorm     bool        // RMSNorm without weights of every query and key head
+	Grows        bool        // queries grow with their position, see Growth
 	QNorm, KNorm string      // (dim) or (heads*dim), (kv*dim): RMSNorm of queries and keys, see QKNormOf; in the orders of Q and K
 	O            Linear      // (hidden, heads*value)
 	Sinks        string      // (heads): see tensor.Score

@@ -19,6 +19,7 @@ var tinies = map[string]map[string]any{
 	"GlmForCausalLM":          {"attention_bias": true, "partial_rotary_factor": 0.5},
 	"Glm4ForCausalLM":         {"attention_bias": false, "partial_rotary_factor": 0.5},
 	"Ministral3ForCausalLM":   {"rope_scaling": map[string]any{"rope_type": "yarn", "factor": 4, "original_max_position_embeddings": 16, "llama_4_scaling_beta": 0.1}},
+	"Llama4ForCausalLM":       {"no_rope_layers": []int{1, 0}, "attention_chunk_size": 24, "floor_scale": 8, "num_local_experts": 3, "interleave_moe_layer_step": 2, "intermediate_size_mlp": 24},
 	"SmolLM3ForCausalLM":      {"no_rope_layers": []int{1, 0}},
 	"MixtralForCausalLM":      {"num_local_experts": 3, "num_experts_per_tok": 2},
 	"Qwen3MoeForCausalLM":     {"num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 8, "norm_topk_prob": true, "mlp_only_layers": []int{1}},

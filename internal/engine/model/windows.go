@@ -5,6 +5,11 @@ import "slices"
 // readWindows reads which layers have a sliding window: those named by layer_types, otherwise those
 // chosen by slides.
 func readWindows(f *fields, c *Config, def int, slides func(layer int) bool) {
+	readSpans(f, c, "sliding_attention", "sliding_window", def, slides)
+}
+
+// readSpans is readWindows for layers of another kind, whose size has another key.
+func readSpans(f *fields, c *Config, kind, size string, def int, slides func(layer int) bool) {
 	var kinds []string // one per layer
 	if f.get("layer_types", &kinds, "a list of names") {
 		if len(kinds) != c.Layers {
@@ -12,17 +17,17 @@ func readWindows(f *fields, c *Config, def int, slides func(layer int) bool) {
 			return
 		}
 		for i, k := range kinds {
-			if k != "sliding_attention" && k != "full_attention" {
-				f.fail("layer_types", ErrUnsupported, "layer %d: %q is not supported; known: full_attention, sliding_attention", i, clip(k))
+			if k != kind && k != "full_attention" {
+				f.fail("layer_types", ErrUnsupported, "layer %d: %q is not supported; known: full_attention, %s", i, clip(k), kind)
 				return
 			}
 		}
-		slides = func(layer int) bool { return kinds[layer] == "sliding_attention" }
+		slides = func(layer int) bool { return kinds[layer] == kind }
 	}
 	windows, some := make([]int, c.Layers), false
 	for i := range windows {
 		if slides(i) {
-			windows[i], some = f.Size("sliding_window", def, maxPositions), true
+			windows[i], some = f.Size(size, def, maxPositions), true
 		}
 	}
 	if some {
@@ -38,7 +43,7 @@ func (c *Config) dropIdle() {
 }
 
 // Window is the sliding window of a layer in tokens, the newest included: position i attends to
-// positions i-Window+1 to i. 0: to all positions.
+// positions i-Window+1 to i, or with Chunked from the last multiple of Window on. 0: to all positions.
 func (c *Config) Window(layer int) int {
 	if c.Windows == nil {
 		return 0

@@ -47,6 +47,7 @@ var ggufPretokenizers = map[string]struct {
 	"smollm":    {patterns: []string{digitPattern, gpt2Pattern}},
 
 	"gpt-4o": {patterns: []string{o200kPattern}}, // gpt-oss
+	"llama4": {patterns: []string{o200kPattern}, bos: true},
 	"tekken": {patterns: []string{tekkenPattern}, ignoreMerges: true, bos: true},
 
 	"deepseek-llm":     {patterns: []string{deepseekLinePattern, deepseekWordPattern, deepseekSignPattern, deepseekTailPattern, deepseekWidePattern, digitPattern}},

@@ -25,6 +25,7 @@ var families = map[string]family{
 	"LlamaForCausalLM":      {arch: "llama", pairs: true},
 	"MistralForCausalLM":    {arch: "llama", pairs: true, keys: windowKey("llama")},
 	"MixtralForCausalLM":    {arch: "llama", pairs: true},
+	"Llama4ForCausalLM":     {arch: "llama4", names: llama4Names, keys: llama4Keys},
 	"Ernie4_5ForCausalLM":   {arch: "ernie4_5"},
 	"Glm4ForCausalLM":       {arch: "glm4", names: strings.NewReplacer("mlp.gate_up_proj", "ffn_up", "post_self_attn_layernorm", "post_attention_norm", "post_mlp_layernorm", "post_ffw_norm")},
 	"Ministral3ForCausalLM": {arch: "mistral3", pairs: true, keys: mistral3Keys},

@@ -88,6 +88,14 @@ var (
 		"mlp.shared_experts.gate_proj", "ffn_gate_shexp", "mlp.shared_experts.up_proj", "ffn_up_shexp", "mlp.shared_experts.down_proj", "ffn_down_shexp")
 )
 
+var llama4Names = strings.NewReplacer("feed_forward.shared_expert.gate_proj", "ffn_gate_shexp", "feed_forward.shared_expert.up_proj", "ffn_up_shexp", "feed_forward.shared_expert.down_proj", "ffn_down_shexp",
+	"feed_forward.gate_proj", "ffn_gate", "feed_forward.up_proj", "ffn_up", "feed_forward.down_proj", "ffn_down")
+
+func llama4Keys(g *GGUF, m *model.Config) {
+	g.Set("llama4.expert_feed_forward_length", m.MoE.FFN)
+	g.Set("llama4.interleave_moe_layer_step", len(m.MoE.Dense)*2/m.Layers+1) // every layer, or every second
+}
+
 // expertKeys are the converter's settings of experts for families that have some of them.
 func expertKeys(p string) func(g *GGUF, m *model.Config) {
 	return func(g *GGUF, m *model.Config) {
