@@ -14,7 +14,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/cli/launch"
 	"github.com/shoal-llm/shoal/internal/cli/models"
 	"github.com/shoal-llm/shoal/internal/cli/ui"
-	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/lora"
 	"github.com/shoal-llm/shoal/internal/hub/layout"
 )
 
@@ -112,7 +112,7 @@ func serverHasCheckpoint(e *ui.Env, c *client.Client, checkpoint string) (other 
 		return "something else", false
 	}
 	root := checkpoint
-	if model.IsLoRA(checkpoint) { // a server reports the folder of the merged weights
+	if lora.IsFolder(checkpoint) { // a server reports the folder of the merged weights
 		if dir, err := models.Merged(e, checkpoint); err == nil {
 			root = dir
 		}

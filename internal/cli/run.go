@@ -10,7 +10,7 @@ import (
 	"github.com/shoal-llm/shoal/client"
 	"github.com/shoal-llm/shoal/internal/cli/models"
 	"github.com/shoal-llm/shoal/internal/cli/ui"
-	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/lora"
 	"github.com/shoal-llm/shoal/internal/hub/layout"
 )
 
@@ -19,7 +19,7 @@ func isCheckpoint(text string) bool {
 	if at, err := layout.Locate(text); err == nil {
 		text = at
 	}
-	return text != "" && len(text) < 4096 && (ui.Exists(filepath.Join(text, "config.json")) || model.IsLoRA(text) || strings.EqualFold(filepath.Ext(text), ".gguf") && ui.Exists(text))
+	return text != "" && len(text) < 4096 && (ui.Exists(filepath.Join(text, "config.json")) || lora.IsFolder(text) || strings.EqualFold(filepath.Ext(text), ".gguf") && ui.Exists(text))
 }
 
 // defaultAnswer is the default limit of tokens per answer.

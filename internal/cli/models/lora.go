@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/shoal-llm/shoal/internal/cli/ui"
+	"github.com/shoal-llm/shoal/internal/engine/lora"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/modelfile"
 	"github.com/shoal-llm/shoal/internal/hub/layout"
@@ -94,7 +95,7 @@ func mergedName(adapter string) string {
 // baseOf finds the base folder that an adapter names. It resolves a relative path from the
 // folder of the adapter first.
 func baseOf(e *ui.Env, adapter string) (string, error) {
-	base, err := model.BaseOfLoRA(adapter)
+	base, err := lora.BaseOf(adapter)
 	if err != nil {
 		return "", err
 	}
@@ -160,7 +161,7 @@ func mergeInto(out, base, adapter string) error {
 	if err := os.Mkdir(out, 0o755); err != nil {
 		return err
 	}
-	if err := model.MergeLoRA(base, adapter, out); err != nil {
+	if err := lora.Merge(base, adapter, out); err != nil {
 		return err
 	}
 	templates, err := templatesOf(base, adapter)

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/shoal-llm/shoal/internal/cli/ui"
+	"github.com/shoal-llm/shoal/internal/engine/lora"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 )
 
@@ -26,7 +27,7 @@ type ModelFlag struct {
 
 // AdapterNote returns a note about an adapter in the same folder as a checkpoint, or "".
 func AdapterNote(dir string) string {
-	if !ui.Exists(filepath.Join(dir, "adapter_config.json")) || model.IsLoRA(dir) {
+	if !ui.Exists(filepath.Join(dir, "adapter_config.json")) || lora.IsFolder(dir) {
 		return ""
 	}
 	return "adapter_config.json: the LoRA adapter in the folder of a complete model is not applied; move it to a folder of its own to use it"
@@ -60,7 +61,7 @@ func FindBundled(name string) string {
 	for _, at := range starts {
 		for {
 			for _, below := range []string{"", "share/shoal"} { // packages install it in the second
-				if dir := filepath.Join(at, below, name); ui.Exists(filepath.Join(dir, "config.json")) || model.IsLoRA(dir) {
+				if dir := filepath.Join(at, below, name); ui.Exists(filepath.Join(dir, "config.json")) || lora.IsFolder(dir) {
 					return dir
 				}
 			}

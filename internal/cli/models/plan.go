@@ -7,6 +7,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/bench"
 	"github.com/shoal-llm/shoal/internal/cli/ui"
+	"github.com/shoal-llm/shoal/internal/engine/lora"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/modelfile"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
@@ -94,7 +95,7 @@ func (c *PlanCmd) shape(e *ui.Env) (bench.PlanModel, error) {
 	} else if dir == "" {
 		dir = c.Model
 	}
-	if err == nil && model.IsLoRA(dir) { // merging does not change sizes
+	if err == nil && lora.IsFolder(dir) { // merging does not change sizes
 		dir, err = baseOf(e, dir)
 	}
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/shoal-llm/shoal/internal/cli/ui"
+	"github.com/shoal-llm/shoal/internal/engine/lora"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/hub"
 	"github.com/shoal-llm/shoal/internal/hub/layout"
@@ -19,7 +20,7 @@ import (
 // merges a LoRA adapter into its base.
 func FindModel(e *ui.Env, word string) (string, error) {
 	at, err := FindFiles(e, word)
-	if err == nil && model.IsLoRA(at) {
+	if err == nil && lora.IsFolder(at) {
 		return Merged(e, at)
 	}
 	return at, err

@@ -1,4 +1,4 @@
-package model_test
+package lora_test
 
 import (
 	"encoding/json"
@@ -9,17 +9,41 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shoal-llm/shoal/internal/engine/lora"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-const fryTools = "../../../models/fry-tools"
+const (
+	fry      = "../../../models/fry"
+	fryTools = "../../../models/fry-tools"
+)
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func put(t testing.TB, path string, data []byte) {
+	t.Helper()
+	check(t, os.WriteFile(path, data, 0o600))
+}
+
+func open(t testing.TB, dir string) *model.Checkpoint {
+	t.Helper()
+	c, err := model.Open(dir)
+	check(t, err)
+	t.Cleanup(func() { check(t, c.Close()) })
+	return c
+}
 
 // mergedFolder is base with an adapter merged.
 func mergedFolder(t *testing.T, base, adapter string) *model.Checkpoint {
 	t.Helper()
 	dir := t.TempDir()
-	check(t, model.MergeLoRA(base, adapter, dir))
+	check(t, lora.Merge(base, adapter, dir))
 	for _, name := range []string{"config.json", "generation_config.json"} {
 		text, err := os.ReadFile(filepath.Join(base, name))
 		check(t, err)
@@ -28,9 +52,9 @@ func mergedFolder(t *testing.T, base, adapter string) *model.Checkpoint {
 	return open(t, dir)
 }
 
-// TestMergeLoRA: the bundled adapter merged equals its base plus (alpha/r) B A, element by element,
+// TestMerge: the bundled adapter merged equals its base plus (alpha/r) B A, element by element,
 // summed in a plain loop.
-func TestMergeLoRA(t *testing.T) {
+func TestMerge(t *testing.T) {
 	base, got := open(t, fry), mergedFolder(t, fry, fryTools)
 	if base.Hash() == got.Hash() {
 		t.Error("the merged model has the hash of its base")
@@ -103,8 +127,8 @@ func factorsOf(t *testing.T, path string) map[string][2][][]float32 {
 	return out
 }
 
-// TestMergeLoRARefused: an adapter with another sum, or of another model, is refused by name.
-func TestMergeLoRARefused(t *testing.T) {
+// TestMergeRefused: an adapter with another sum, or of another model, is refused by name.
+func TestMergeRefused(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(fryTools, "adapter_config.json"))
 	check(t, err)
 	weights, err := os.ReadFile(filepath.Join(fryTools, "adapter_model.safetensors"))
@@ -115,19 +139,19 @@ func TestMergeLoRARefused(t *testing.T) {
 	}{
 		{fry, `"bias": "none"`, `"bias": "all"`, "bias", model.ErrUnsupported},
 		{fry, `"fan_in_fan_out": false`, `"use_dora": true`, "use_dora", model.ErrUnsupported},
-		{fry, `"fan_in_fan_out": false`, `"rank_pattern": {"q_proj": 8}`, "rank_pattern", model.ErrUnsupported},
+		{fry, `"fan_in_fan_out": false`, `"rank_pattern": {"q_proj": 8}`, "rank is 8", model.ErrMismatch},
 		{fry, `"fan_in_fan_out": false`, `"modules_to_save": ["lm_head"]`, "modules_to_save", model.ErrUnsupported},
 		{fry, `"LORA"`, `"IA3"`, "peft_type", model.ErrUnsupported},
 		{fry, `"r": 32`, `"r": 16`, "rank is 16", model.ErrMismatch},
 		{fry, `"r": 32`, `"r": 0`, `"r"`, model.ErrOutOfRange},
 		{fry, `"lora_alpha": 32`, `"lora_alpha": 1e99`, "lora_alpha", model.ErrOutOfRange},
 		{"../../../models/dace", "", "", "is not in the base", model.ErrMismatch},
-		{"testdata/llama", "", "", "in the adapter", model.ErrMismatch},
+		{"../model/testdata/llama", "", "", "in the adapter", model.ErrMismatch},
 	} {
 		dir := t.TempDir()
 		put(t, filepath.Join(dir, "adapter_config.json"), []byte(strings.Replace(string(text), c.from, c.to, 1)))
 		put(t, filepath.Join(dir, "adapter_model.safetensors"), weights)
-		err := model.MergeLoRA(c.base, dir, t.TempDir())
+		err := lora.Merge(c.base, dir, t.TempDir())
 		if !errors.Is(err, c.kind) || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s instead of %s on %s: %v, want %v with %q", c.to, c.from, c.base, err, c.kind, c.want)
 		}
