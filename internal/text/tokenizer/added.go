@@ -51,11 +51,11 @@ func parseAddedToken(o object) *addedToken {
 }
 
 // add adds a token. m has the model's own vocabulary.
-func (a *addedVocab) add(path string, t *addedToken, m *bpe) {
+func (a *addedVocab) add(path string, t *addedToken, m *vocabulary) {
 	if t.content == "" {
 		return
 	}
-	if have, ok := m.vocab[t.content]; ok && have != t.id {
+	if have, ok := m.ids[t.content]; ok && have != t.id {
 		panic(attempt.Failure{Err: invalid(path, "gives %q the id %d, but model.vocab gives it %d", t.content, t.id, have)})
 	}
 	if s, ok := m.token(t.id); ok && s != t.content {

@@ -11,14 +11,11 @@ import (
 // bpe is the model: byte pair encoding with ranked merges (Sennrich et al.,
 // arXiv:1508.07909).
 type bpe struct {
-	vocab  map[string]int32
-	tokens []string // by id
-	known  []bool   // ids that exist; there may be gaps
+	*vocabulary
 
 	merges map[uint64]int32 // left<<32 | right -> rank
 	result []int32          // token produced by the merge, by rank
 
-	unk          int32 // -1: none
 	fuseUnk      bool
 	bytes        [256]int32 // ids of the tokens <0x00>..., -1 if absent or if byte_fallback is off
 	prefix       string     // continuing_subword_prefix
@@ -29,65 +26,18 @@ type bpe struct {
 	byteID   [256]int32       // token of a single byte, -1: none
 	rawVocab map[string]int32 // whole words as bytes, for ignore_merges
 
-	special []bool // ids that literal text must never produce
-	cache   *wordCache
-}
-
-// token returns the string of an id in the model's own vocabulary.
-func (m *bpe) token(id int32) (string, bool) {
-	if id < 0 || int(id) >= len(m.known) || !m.known[id] {
-		return "", false
-	}
-	return m.tokens[id], true
+	cache *wordCache
 }
 
 func pair(a, b int32) uint64 { return uint64(uint32(a))<<32 | uint64(uint32(b)) }
 
-func parseBPE(n node) *bpe {
-	o := n.object()
-	if kind := o.text("type", "BPE"); kind != "BPE" {
-		panic(attempt.Failure{Err: unsupported(join(o.path, "type"), "model", kind, []string{"BPE"})})
-	}
-	m := &bpe{unk: -1}
-	m.parseVocab(o.at("vocab"))
+func parseBPE(o object) *bpe {
+	m := &bpe{vocabulary: parseVocab(o.at("vocab"))}
 	m.parseOptions(o)
 	m.parseMerges(o.at("merges"))
 	m.shortcuts()
-	m.cache = newWordCache(len(m.vocab))
+	m.cache = newWordCache(len(m.ids))
 	return m
-}
-
-func (m *bpe) parseVocab(n node) {
-	var raw map[string]json.Number
-	n.into(&raw, "an object of token: id")
-	if len(raw) == 0 {
-		panic(attempt.Failure{Err: invalid(n.path, "is empty")})
-	}
-	top := int32(0)
-	m.vocab = make(map[string]int32, len(raw))
-	for s, num := range raw {
-		v, err := num.Int64()
-		if err != nil || v < 0 || v >= maxTokenID {
-			panic(attempt.Failure{Err: invalid(n.path, "gives %q the id %s, ids are integers in [0, %d)", s, num, maxTokenID)})
-		}
-		m.vocab[s] = int32(v)
-		top = max(top, int32(v))
-	}
-	m.tokens, m.known = make([]string, top+1), make([]bool, top+1)
-	for s, id := range m.vocab {
-		if m.known[id] {
-			panic(attempt.Failure{Err: invalid(n.path, "gives the id %d to both %q and %q", id, m.tokens[id], s)})
-		}
-		m.tokens[id], m.known[id] = s, true
-	}
-}
-
-// alias assigns the text s to an additional id, for decoding.
-func (m *bpe) alias(id int32, s string) {
-	for int(id) >= len(m.tokens) {
-		m.tokens, m.known = append(m.tokens, ""), append(m.known, false)
-	}
-	m.tokens[id], m.known[id] = s, true
 }
 
 func (m *bpe) parseOptions(o object) {
@@ -105,13 +55,13 @@ func (m *bpe) parseOptions(o object) {
 	fallback := o.flag("byte_fallback", false)
 	for b := range m.bytes {
 		m.bytes[b] = -1
-		if id, ok := m.vocab[fmt.Sprintf("<0x%02X>", b)]; ok && fallback {
+		if id, ok := m.ids[fmt.Sprintf("<0x%02X>", b)]; ok && fallback {
 			m.bytes[b] = id
 		}
 	}
 	unk := o.text("unk_token", "")
 	if unk != "" {
-		id, ok := m.vocab[unk]
+		id, ok := m.ids[unk]
 		if !ok {
 			panic(attempt.Failure{Err: invalid(join(o.path, "unk_token"), "%q is not in model.vocab", unk)})
 		}
@@ -151,18 +101,18 @@ func (m *bpe) parseMerges(n node) {
 }
 
 func (m *bpe) addMerge(at func() string, a, b string) {
-	left, ok := m.vocab[a]
+	left, ok := m.ids[a]
 	if !ok {
 		panic(attempt.Failure{Err: invalid(at(), "%q is not in model.vocab", a)})
 	}
-	right, ok := m.vocab[b]
+	right, ok := m.ids[b]
 	if !ok {
 		panic(attempt.Failure{Err: invalid(at(), "%q is not in model.vocab", b)})
 	}
 	if len(b) < len(m.prefix) {
 		panic(attempt.Failure{Err: invalid(at(), "%q is shorter than the continuing_subword_prefix", b)})
 	}
-	id, ok := m.vocab[a+b[len(m.prefix):]]
+	id, ok := m.ids[a+b[len(m.prefix):]]
 	if !ok {
 		panic(attempt.Failure{Err: invalid(at(), "makes %q, which is not in model.vocab", a+b[len(m.prefix):])})
 	}
@@ -174,15 +124,15 @@ func (m *bpe) addMerge(at func() string, a, b string) {
 func (m *bpe) shortcuts() {
 	for b := range m.byteID {
 		m.byteID[b] = -1
-		if id, ok := m.vocab[byteText[b]]; ok {
+		if id, ok := m.ids[byteText[b]]; ok {
 			m.byteID[b] = id
 		}
 	}
 	if !m.ignoreMerges {
 		return
 	}
-	m.rawVocab = make(map[string]int32, len(m.vocab))
-	for s, id := range m.vocab {
+	m.rawVocab = make(map[string]int32, len(m.ids))
+	for s, id := range m.ids {
 		if raw, ok := fromAlphabet(nil, s); ok {
 			m.rawVocab[string(raw)] = id
 		}

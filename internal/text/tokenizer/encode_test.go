@@ -33,7 +33,7 @@ func TestLiteral(t *testing.T) {
 		}
 		for _, text := range texts {
 			for _, id := range tok.EncodeLiteral(text) {
-				if tok.IsSpecial(id) && id != tok.model.unk {
+				if tok.IsSpecial(id) && id != tok.vocab.unk {
 					t.Errorf("%s: EncodeLiteral(%q) makes %q", name, text, tok.Token(id))
 				}
 			}

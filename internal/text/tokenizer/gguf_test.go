@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/shoal-llm/shoal/internal/engine/model/modeltest"
+	"github.com/shoal-llm/shoal/internal/text/tokenizer/vocabfile"
 )
 
 func writeGGUF(t testing.TB, g *modeltest.GGUF) string {
@@ -133,7 +134,7 @@ func TestGGUFTokenTwice(t *testing.T) {
 	const normal = 600
 	s.Tokens = append(s.Tokens, s.Tokens[normal], "<s>")
 	s.Scores = append(s.Scores, 1e6, 0) // a merge into the second id would come first
-	s.Kinds = append(s.Kinds, s.Kinds[normal], ggufControl)
+	s.Kinds = append(s.Kinds, s.Kinds[normal], vocabfile.Control)
 	tok, err := Load(writeGGUF(t, s.file()))
 	if err != nil {
 		t.Fatal(err)

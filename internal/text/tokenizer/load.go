@@ -9,6 +9,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/attempt"
 	"github.com/shoal-llm/shoal/internal/engine/modelfile"
+	"github.com/shoal-llm/shoal/internal/text/tokenizer/vocabfile"
 )
 
 const (
@@ -23,7 +24,7 @@ type Files struct {
 	Config    []byte // tokenizer_config.json
 	Specials  []byte // special_tokens_map.json
 
-	gguf *ggufOnly // from a GGUF file
+	extra *vocabfile.Extra // nil: the files of a folder
 }
 
 // Load reads the tokenizer of a model. path is a Hugging Face folder (tokenizer.json, and
@@ -111,15 +112,29 @@ func Parse(f Files) (*Tokenizer, error) {
 		if v := o.text("version", "1.0"); v != "1.0" {
 			panic(attempt.Failure{Err: unsupported(join(o.path, "version"), "version", v, []string{"1.0"})})
 		}
-		t := &Tokenizer{config: c, model: parseBPE(o.at("model")), normalizer: parseNormalizers(o.at("normalizer")), pre: parsePretokenizers(o.at("pre_tokenizer")),
+		t := &Tokenizer{config: c, normalizer: parseNormalizers(o.at("normalizer")), pre: parsePretokenizers(o.at("pre_tokenizer")),
 			post: parsePostProcessor(o.at("post_processor")), decoder: parseDecoder(o.at("decoder"))}
+		t.parseModel(o.at("model"))
 		t.parseAdded(o.at("added_tokens"))
-		if f.gguf != nil {
-			t.takeGGUF(f.gguf)
+		if f.extra != nil {
+			t.takeExtra(f.extra)
 		}
 		t.finish()
 		return t
 	})
+}
+
+var knownModels = []string{"BPE"}
+
+func (t *Tokenizer) parseModel(n node) {
+	o := n.object()
+	switch kind := o.text("type", "BPE"); kind {
+	case "BPE":
+		m := parseBPE(o)
+		t.model, t.vocab = m, m.vocabulary
+	default:
+		panic(attempt.Failure{Err: unsupported(join(o.path, "type"), "model", kind, knownModels)})
+	}
 }
 
 func (t *Tokenizer) parseAdded(n node) {
@@ -130,7 +145,7 @@ func (t *Tokenizer) parseAdded(n node) {
 			o := n.object()
 			a := parseAddedToken(o)
 			a.id = o.at("id").id()
-			t.added.add(n.path, a, t.model)
+			t.added.add(n.path, a, t.vocab)
 		}
 	}
 	// transformers adds the tokens that only tokenizer_config.json lists.
@@ -138,26 +153,26 @@ func (t *Tokenizer) parseAdded(n node) {
 		if t.added.byContent[a.content] != nil {
 			continue
 		}
-		t.added.add(configFile+": added_tokens_decoder", a, t.model)
+		t.added.add(configFile+": added_tokens_decoder", a, t.vocab)
 	}
 	t.added.index(n.path, t.normalizer)
 }
 
 // finish connects the parts and checks them against each other.
 func (t *Tokenizer) finish() {
-	t.size = len(t.model.tokens)
+	t.size = len(t.vocab.tokens)
 	for id := range t.added.byID {
 		t.size = max(t.size, int(id)+1)
 	}
-	t.model.special = make([]bool, t.size)
+	t.vocab.special = make([]bool, t.size)
 	for id, a := range t.added.byID {
-		t.model.special[id] = a.special
+		t.vocab.special[id] = a.special
 	}
 	t.useBytes()
 	t.applyConfig()
 	for _, ids := range [][]int32{t.post.before, t.post.after} {
 		for _, id := range ids {
-			if _, ok := t.model.token(id); !ok && t.added.byID[id] == nil {
+			if _, ok := t.vocab.token(id); !ok && t.added.byID[id] == nil {
 				panic(attempt.Failure{Err: invalid(tokenizerFile+": post_processor", "adds the id %d, but no token has it", id)})
 			}
 		}
@@ -168,7 +183,8 @@ func (t *Tokenizer) finish() {
 // would double the length of every word.
 func (t *Tokenizer) useBytes() {
 	last := len(t.pre) - 1
-	if last < 0 || !t.model.takesBytes() {
+	m, ok := t.model.(*bpe)
+	if last < 0 || !ok || !m.takesBytes() {
 		return
 	}
 	l, ok := t.pre[last].(byteLevel)

@@ -288,7 +288,7 @@ func FuzzText(f *testing.F) {
 				t.Fatalf("Decode made %q", s)
 			}
 			for _, id := range tok.EncodeLiteral(text) {
-				if tok.IsSpecial(id) && id != tok.model.unk {
+				if tok.IsSpecial(id) && id != tok.vocab.unk {
 					t.Fatalf("literal %q made %q", text, tok.Token(id))
 				}
 			}

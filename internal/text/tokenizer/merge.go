@@ -1,6 +1,7 @@
 package tokenizer
 
 import (
+	"slices"
 	"sync"
 	"unicode/utf8"
 )
@@ -19,11 +20,10 @@ type mergeScratch struct {
 
 var scratchPool = sync.Pool{New: func() any { return new(mergeScratch) }}
 
-// encode appends the ids of one pre-tokenized word. raw: word is in bytes of a byte-level
-// vocabulary instead of its alphabet. literal: no special token may result.
+// encode appends the ids of one word, see model.
 func (m *bpe) encode(dst []int32, word string, raw, literal bool) []int32 {
 	if m.ignoreMerges {
-		vocab := m.vocab
+		vocab := m.ids
 		if raw {
 			vocab = m.rawVocab
 		}
@@ -31,7 +31,7 @@ func (m *bpe) encode(dst []int32, word string, raw, literal bool) []int32 {
 			return append(dst, id)
 		}
 	}
-	if ids, ok := m.cache.get(word); ok && !(literal && m.anySpecial(ids)) {
+	if ids, ok := m.cache.get(word); ok && !(literal && m.anyBanned(ids)) {
 		return append(dst, ids...)
 	}
 	s := scratchPool.Get().(*mergeScratch)
@@ -39,7 +39,7 @@ func (m *bpe) encode(dst []int32, word string, raw, literal bool) []int32 {
 	m.spell(s, word, raw, false)
 	dst = m.merge(dst, s, false)
 	m.cache.put(word, dst[n:])
-	if literal && m.anySpecial(dst[n:]) {
+	if literal && m.anyBanned(dst[n:]) {
 		m.spell(s, word, raw, true)
 		dst = m.merge(dst[:n], s, true)
 	}
@@ -49,18 +49,7 @@ func (m *bpe) encode(dst []int32, word string, raw, literal bool) []int32 {
 	return dst
 }
 
-func (m *bpe) isSpecial(id int32) bool { return int(id) < len(m.special) && m.special[id] }
-
-// anySpecial reports whether ids has a special token other than the unknown token, which replaces
-// an unknown character.
-func (m *bpe) anySpecial(ids []int32) bool {
-	for _, id := range ids {
-		if m.isSpecial(id) && id != m.unk {
-			return true
-		}
-	}
-	return false
-}
+func (m *bpe) anyBanned(ids []int32) bool { return slices.ContainsFunc(ids, m.banned) }
 
 // spell fills s with the initial symbols of a word: its characters, else their bytes, else the
 // unknown token, else nothing.
@@ -87,7 +76,7 @@ func (m *bpe) spell(s *mergeScratch, word string, raw, literal bool) {
 			if m.suffix != "" && i+n == len(word) {
 				char += m.suffix
 			}
-			if v, ok := m.vocab[char]; ok {
+			if v, ok := m.ids[char]; ok {
 				id = v
 			}
 		}

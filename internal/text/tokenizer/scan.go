@@ -4,6 +4,8 @@ import (
 	"slices"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/shoal-llm/shoal/internal/text/tokenizer/vocabfile"
 )
 
 // Hand-written split patterns of the large model families. They are several times faster
@@ -15,27 +17,15 @@ type scanner func(s string, i int) int
 
 // scanners is keyed by the pattern as spelled in files.
 var scanners = map[string]scanner{
-	gpt2Pattern:     scanGPT2,
-	llama3Pattern:   func(s string, i int) int { return scanLlama3(s, i, 3) },
-	qwen2Pattern:    func(s string, i int) int { return scanLlama3(s, i, 1) },
-	qwen35Pattern:   scanQwen35,
-	numbersPattern:  func(s string, i int) int { return scanClass(s, i, number, 3) },
-	cjkPattern:      scanCJK,
-	deepseekPattern: scanDeepSeek,
-	deepseekEscaped: scanDeepSeek,
+	vocabfile.GPT2Pattern:     scanGPT2,
+	vocabfile.Llama3Pattern:   func(s string, i int) int { return scanLlama3(s, i, 3) },
+	vocabfile.Qwen2Pattern:    func(s string, i int) int { return scanLlama3(s, i, 1) },
+	vocabfile.Qwen35Pattern:   scanQwen35,
+	vocabfile.NumbersPattern:  func(s string, i int) int { return scanClass(s, i, number, 3) },
+	vocabfile.CJKPattern:      scanCJK,
+	vocabfile.DeepSeekPattern: scanDeepSeek,
+	vocabfile.DeepSeekEscaped: scanDeepSeek,
 }
-
-const (
-	gpt2Pattern   = `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`
-	llama3Pattern = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
-	qwen35Pattern = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
-	qwen2Pattern  = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
-
-	numbersPattern  = `\p{N}{1,3}`
-	cjkPattern      = `[一-龥぀-ゟ゠-ヿ]+`
-	deepseekPattern = "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+"
-	deepseekEscaped = "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
-)
 
 func (f scanner) match(s string, _ *searches, yield func(lo, hi int, matched bool) error) error {
 	gap := 0

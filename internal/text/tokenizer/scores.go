@@ -27,25 +27,25 @@ func (m *bpe) useScores(scores []float32, mergeable func(id int) bool) {
 		return int(a - b)
 	})
 	if n := len(order); n > 1 && scores[order[0]] == scores[order[n-1]] {
-		panic(attempt.Failure{Err: invalid(ggufPrefix+"scores", "are all %g: the order of merges is undefined", scores[order[0]])})
+		panic(attempt.Failure{Err: invalid("tokenizer scores", "are all %g: the order of merges is undefined", scores[order[0]])})
 	}
 	m.merges, m.result = make(map[uint64]int32, 2*len(order)), order
 	for rank, id := range order {
 		s := m.tokens[id]
 		if len(s) > maxAddedBytes {
-			panic(attempt.Failure{Err: invalid(ggufPrefix+"tokens", "token %d has %d bytes, the limit is %d", id, len(s), maxAddedBytes)})
+			panic(attempt.Failure{Err: invalid("tokenizer tokens", "token %d has %d bytes, the limit is %d", id, len(s), maxAddedBytes)})
 		}
 		for i := range s {
 			if i == 0 {
 				continue
 			}
-			left, ok := m.vocab[s[:i]]
-			right, also := m.vocab[s[i:]]
+			left, ok := m.ids[s[:i]]
+			right, also := m.ids[s[i:]]
 			if !ok || !also {
 				continue
 			}
 			if m.merges[pair(left, right)] = int32(rank); len(m.merges) > maxMerges {
-				panic(attempt.Failure{Err: invalid(ggufPrefix+"tokens", "make more than %d merges", maxMerges)})
+				panic(attempt.Failure{Err: invalid("tokenizer tokens", "make more than %d merges", maxMerges)})
 			}
 		}
 	}

@@ -41,7 +41,7 @@ func (s *Stream) add(id int32) {
 		if !s.skip || !a.special {
 			s.sinks[0](a.decoded)
 		}
-	} else if tok, ok := s.t.model.token(id); ok {
+	} else if tok, ok := s.t.vocab.token(id); ok {
 		s.sinks[0](tok)
 	}
 }

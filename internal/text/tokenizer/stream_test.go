@@ -16,7 +16,7 @@ func TestStreamIsDecode(t *testing.T) {
 			tok := loadHF(t, name)
 			bytes := []int32{}
 			for b := range 256 {
-				if id := tok.model.bytes[b]; id >= 0 {
+				if id := tok.model.(*bpe).bytes[b]; id >= 0 {
 					bytes = append(bytes, id)
 				}
 			}
@@ -74,7 +74,7 @@ func TestBrokenByteRuns(t *testing.T) {
 	tok := loadHF(t, "spm_llama2")
 	run := func(s string) (ids []int32) {
 		for i := range len(s) {
-			ids = append(ids, tok.model.bytes[s[i]])
+			ids = append(ids, tok.model.(*bpe).bytes[s[i]])
 		}
 		return ids
 	}

@@ -6,7 +6,8 @@ type Tokenizer struct {
 	normalizer normalizers
 	pre        []pretokenizer
 	raw        bool // words reach the model as bytes, see bpe.takesBytes
-	model      *bpe
+	vocab      *vocabulary
+	model      model
 	post       postProcessor
 	decoder    *decoder
 	config     config
@@ -29,7 +30,7 @@ func (t *Tokenizer) Token(id int32) string {
 	if a := t.added.byID[id]; a != nil {
 		return a.content
 	}
-	s, _ := t.model.token(id)
+	s, _ := t.vocab.token(id)
 	return s
 }
 
@@ -38,7 +39,7 @@ func (t *Tokenizer) ID(token string) (int32, bool) {
 	if a := t.added.byContent[token]; a != nil {
 		return a.id, true
 	}
-	id, ok := t.model.vocab[token]
+	id, ok := t.vocab.ids[token]
 	return id, ok
 }
 
@@ -48,7 +49,7 @@ func (t *Tokenizer) TokenBytes(id int32) []byte {
 	var s string
 	if a := t.added.byID[id]; a != nil {
 		s = a.content
-	} else if tok, ok := t.model.token(id); ok {
+	} else if tok, ok := t.vocab.token(id); ok {
 		s = tok
 	} else {
 		return nil

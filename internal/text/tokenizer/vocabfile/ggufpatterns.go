@@ -1,4 +1,4 @@
-package tokenizer
+package vocabfile
 
 // Split patterns of families that GGUF files name in tokenizer.ggml.pre, copied from each family's
 // tokenizer.json. They use the general matcher.
