@@ -23,7 +23,7 @@ type decoder struct {
 	single []func(string) string
 }
 
-var knownDecoders = []string{"Sequence", "ByteLevel", "Replace", "ByteFallback", "Fuse", "Strip", "Metaspace"}
+var knownDecoders = []string{"Sequence", "ByteLevel", "Replace", "ByteFallback", "Fuse", "Strip", "Metaspace", "WordPiece"}
 
 func parseDecoder(n node) *decoder {
 	list := flatten(n, "decoders")
@@ -68,6 +68,12 @@ func parseDecoder(n node) *decoder {
 			joined := fused
 			mk = func() stage { return &metaspaceStage{m: m, fused: joined} }
 			one = func(s string) string { return strings.ReplaceAll(s, m.mark, " ") }
+		case "WordPiece":
+			w := parseWordPieceDecoder(o)
+			mk, one = func() stage { s := w; return &s }, w.inside
+			if fused {
+				mk = gathered(mk)
+			}
 		case "Strip":
 			st := parseStrip(o)
 			if fused { // strips the ends of the text, not of a token

@@ -53,19 +53,18 @@ func (t *Tokenizer) TryEncode(ctx context.Context, parts []Part, addSpecial bool
 func (t *Tokenizer) encode(s *searches, parts []Part, addSpecial bool) ([]int32, error) {
 	e := encoder{t: t, searches: s}
 	text := e.join(parts)
-	e.ids = make([]int32, 0, len(text)/3+len(t.post.before)+len(t.post.after)+1)
+	var before, after []int32
 	if addSpecial {
-		e.ids = append(e.ids, t.post.before...)
+		before, after = t.post.around()
 	}
+	e.ids = append(make([]int32, 0, len(text)/3+len(before)+len(after)+1), before...)
 	e.next = e.word
 	for i := len(t.pre) - 1; i >= 0; i-- {
 		pre, next := t.pre[i], e.next
 		e.next = func(p piece) error { return pre.split(p, next) }
 	}
 	e.run(text)
-	if addSpecial {
-		e.ids = append(e.ids, t.post.after...)
-	}
+	e.ids = append(e.ids, after...)
 	if e.err != nil {
 		return nil, e.err
 	}

@@ -263,7 +263,7 @@ func TestGGUFTokenizerRefused(t *testing.T) {
 		"tokens of numbers":    {bpe(), p + "tokens", []int32{1}, ErrInvalid, "array of strings"},
 		"twice the same":       {bpe(), p + "tokens", []string{"a", "a"}, ErrInvalid, "token_type"},
 		"not UTF-8":            {s.file(), p + "tokens", append(slices.Clone(s.Tokens[:699]), "\xff"), ErrInvalid, "token 699 is not valid UTF-8"},
-		"another model":        {bpe(), p + "model", "t5", ErrUnsupported, `"t5" is not one of gemma4, gpt2, llama`},
+		"another model":        {bpe(), p + "model", "t5", ErrUnsupported, `"t5" is not one of bert, gemma4, gpt2, llama`},
 		"no model":             {bpe(), p + "model", nil, ErrUnsupported, `""`},
 		"unknown pattern":      {bpe(), p + "pre", "falcon", ErrUnsupported, `"falcon" is not one of deepseek-coder, deepseek-llm, deepseek-r1-qwen, deepseek-v3, gpt-2, gpt-4o, llama-bpe`},
 		"no pattern":           {bpe(), p + "pre", nil, ErrUnsupported, `"default" is not one of`},

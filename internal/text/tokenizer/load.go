@@ -3,9 +3,7 @@ package tokenizer
 import (
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
+	"slices"
 
 	"github.com/shoal-llm/shoal/internal/attempt"
 	"github.com/shoal-llm/shoal/internal/engine/modelfile"
@@ -27,9 +25,9 @@ type Files struct {
 	extra *vocabfile.Extra // nil: the files of a folder
 }
 
-// Load reads the tokenizer of a model. path is a Hugging Face folder (tokenizer.json, and
-// optionally tokenizer_config.json and special_tokens_map.json), a GGUF file, or a folder with a
-// single GGUF file. Errors wrap ErrInvalid or ErrUnsupported and name the file and the member.
+// Load reads the tokenizer of a model. path is a Hugging Face folder (tokenizer.json or one of
+// vocabularyFiles, and optionally tokenizer_config.json and special_tokens_map.json), a GGUF file,
+// or a folder with a single GGUF file. Errors wrap ErrInvalid or ErrUnsupported and name the file and the member.
 func Load(path string) (*Tokenizer, error) {
 	file, ok, err := ggufFile(path)
 	if err != nil {
@@ -57,8 +55,8 @@ func Load(path string) (*Tokenizer, error) {
 	return t, nil
 }
 
-// ReadFiles reads the files that Load parses. A GGUF tokenizer is converted to these files, without
-// the scores of SentencePiece, which have no place in them.
+// ReadFiles reads the files that Load parses. Vocabularies of other forms are converted to these
+// files, without what has no place in them (vocabfile.Extra).
 func ReadFiles(path string) (Files, error) {
 	file, ok, err := ggufFile(path)
 	if err != nil {
@@ -68,32 +66,6 @@ func ReadFiles(path string) (Files, error) {
 		return readGGUF(file)
 	}
 	return readFolder(path)
-}
-
-func readFolder(dir string) (Files, error) {
-	var f Files
-	if _, err := os.Stat(dir); err != nil {
-		return f, fmt.Errorf("tokenizer: %w; name a folder that holds %s, or a .gguf file", err, tokenizerFile)
-	}
-	for _, part := range []struct {
-		name string
-		to   *[]byte
-	}{{tokenizerFile, &f.Tokenizer}, {configFile, &f.Config}, {specialsFile, &f.Specials}} {
-		data, err := readFile(filepath.Join(dir, part.name))
-		if errors.Is(err, fs.ErrNotExist) && part.name != tokenizerFile {
-			continue
-		}
-		if errors.Is(err, fs.ErrNotExist) {
-			return f, fmt.Errorf("tokenizer: %w (a SentencePiece tokenizer.model alone is not read: convert it with transformers)", err)
-		}
-		if errors.Is(err, ErrInvalid) {
-			return f, err
-		} else if err != nil {
-			return f, fmt.Errorf("tokenizer: %w", err)
-		}
-		*part.to = data
-	}
-	return f, nil
 }
 
 func readFile(path string) ([]byte, error) {
@@ -124,13 +96,16 @@ func Parse(f Files) (*Tokenizer, error) {
 	})
 }
 
-var knownModels = []string{"BPE"}
+var knownModels = []string{"BPE", "WordPiece"}
 
 func (t *Tokenizer) parseModel(n node) {
 	o := n.object()
 	switch kind := o.text("type", "BPE"); kind {
 	case "BPE":
 		m := parseBPE(o)
+		t.model, t.vocab = m, m.vocabulary
+	case "WordPiece":
+		m := parseWordPiece(o)
 		t.model, t.vocab = m, m.vocabulary
 	default:
 		panic(attempt.Failure{Err: unsupported(join(o.path, "type"), "model", kind, knownModels)})
@@ -170,8 +145,8 @@ func (t *Tokenizer) finish() {
 	}
 	t.useBytes()
 	t.applyConfig()
-	for _, ids := range [][]int32{t.post.before, t.post.after} {
-		for _, id := range ids {
+	for _, s := range slices.Concat(t.post.single, t.post.pair) {
+		for _, id := range s.ids {
 			if _, ok := t.vocab.token(id); !ok && t.added.byID[id] == nil {
 				panic(attempt.Failure{Err: invalid(tokenizerFile+": post_processor", "adds the id %d, but no token has it", id)})
 			}

@@ -59,7 +59,7 @@ func TestRefuses(t *testing.T) {
 		{`{"post_processor": {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "x"}}], "special_tokens": {}}, ` + tinyModel + `}`, ErrInvalid, []string{"single[0]", `"x"`}},
 		{`{"post_processor": {"type": "TemplateProcessing", "single": [], "special_tokens": {}}, ` + tinyModel + `}`, ErrInvalid, []string{"single", "sequence A"}},
 		{`{"post_processor": {"type": "BertProcessing", "sep": ["a", 0], "cls": ["z", 99]}, ` + tinyModel + `}`, ErrInvalid, []string{"post_processor", "99"}},
-		{`{"decoder": {"type": "WordPiece"}, ` + tinyModel + `}`, ErrUnsupported, []string{"decoder.type", "WordPiece", "Fuse"}},
+		{`{"decoder": {"type": "CTC"}, ` + tinyModel + `}`, ErrUnsupported, []string{"decoder.type", "CTC", "Fuse"}},
 		{`{"decoder": {"type": "Strip", "content": " ", "start": -1, "stop": 0}, ` + tinyModel + `}`, ErrInvalid, []string{"decoder.start"}},
 		{`{"added_tokens": [{"id": 1, "content": "<s>"}], ` + tinyModel + `}`, ErrInvalid, []string{"added_tokens[0]", `"<s>"`}},
 		{`{"added_tokens": [{"id": 0, "content": "x"}], ` + tinyModel + `}`, ErrInvalid, []string{"added_tokens[0]", `"a"`}},

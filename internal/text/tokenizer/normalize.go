@@ -6,6 +6,9 @@ import (
 	"unicode"
 
 	"github.com/shoal-llm/shoal/internal/attempt"
+	"github.com/shoal-llm/shoal/internal/text/tokenizer/categories"
+	"github.com/shoal-llm/shoal/internal/text/tokenizer/unicodeform"
+	"github.com/shoal-llm/shoal/internal/text/tokenizer/wordpiece"
 )
 
 // piece is a range of text during encoding. first marks the piece that starts at the first
@@ -47,7 +50,7 @@ func insertion(n node) string {
 	return s
 }
 
-var knownNormalizers = []string{"Sequence", "NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Prepend", "Replace", "Strip", "StripAccents"}
+var knownNormalizers = []string{"Sequence", "NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Prepend", "Replace", "Strip", "StripAccents", "BertNormalizer", "Nmt"}
 
 func parseNormalizers(n node) normalizers {
 	var out normalizers
@@ -59,12 +62,12 @@ func parseNormalizers(n node) normalizers {
 
 func parseNormalizer(o object) normalizer {
 	kind := o.kind()
-	if form, ok := unicodeForms[kind]; ok {
-		return textual(func(s string) string { return normalForm(form, s) })
+	if form, ok := unicodeform.Forms[kind]; ok {
+		return textual(func(s string) string { return unicodeform.Normal(form, s) })
 	}
 	switch kind {
 	case "Lowercase":
-		return textual(lowercase)
+		return textual(categories.Lower)
 	case "Prepend":
 		with := insertion(o.at("prepend"))
 		return func(p piece) (piece, error) {
@@ -88,14 +91,20 @@ func parseNormalizer(o object) normalizer {
 			}
 			return p, nil
 		}
+	case "BertNormalizer":
+		b := wordpiece.Normalizer{Clean: o.flag("clean_text", true), Chinese: o.flag("handle_chinese_chars", true), Lower: o.flag("lowercase", true)}
+		b.Accents = o.flag("strip_accents", b.Lower)
+		return textual(b.Apply)
+	case "Nmt":
+		return textual(nmt)
 	case "StripAccents":
 		return func(p piece) (piece, error) {
 			for _, r := range p.text {
-				p.first = p.first && !unicode.IsMark(r)
+				p.first = p.first && !categories.IsMark(r)
 				break
 			}
 			p.text = strings.Map(func(r rune) rune {
-				if unicode.IsMark(r) {
+				if categories.IsMark(r) {
 					return -1
 				}
 				return r
@@ -106,21 +115,24 @@ func parseNormalizer(o object) normalizer {
 	panic(attempt.Failure{Err: unsupported(join(o.path, "type"), "normalizer", kind, knownNormalizers)})
 }
 
+// nmt removes control characters and turns unusual spaces into plain ones.
+func nmt(s string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case categories.IsNmtRemoved(r):
+			return -1
+		case categories.IsNmtSpace(r):
+			return ' '
+		}
+		return r
+	}, s)
+}
+
 func textual(f func(string) string) normalizer {
 	return func(p piece) (piece, error) {
 		p.text = f(p.text)
 		return p, nil
 	}
-}
-
-// lowercase maps each character without context, like the library: a final capital sigma becomes a
-// plain sigma.
-func lowercase(s string) string {
-	if !strings.ContainsRune(s, 'İ') {
-		return strings.ToLower(s)
-	}
-	// The only character whose unconditional lower case has two characters.
-	return strings.ToLower(strings.ReplaceAll(s, "İ", "i̇"))
 }
 
 // parseReplace parses the Replace normalizer. content is inserted literally.

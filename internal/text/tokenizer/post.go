@@ -1,14 +1,54 @@
 package tokenizer
 
-import "github.com/shoal-llm/shoal/internal/attempt"
+import (
+	"slices"
 
-// postProcessor has the ids that a file adds before and after a single text.
-type postProcessor struct{ before, after []int32 }
+	"github.com/shoal-llm/shoal/internal/attempt"
+)
+
+// slot is an element of a template: ids that it adds, or the place of a text.
+type slot struct {
+	text int // index of the text, -1: none
+	ids  []int32
+	kind int32 // token type of what the slot holds
+}
+
+// postProcessor has the templates that a file has for one text and for two.
+type postProcessor struct{ single, pair []slot }
+
+// plainPost adds nothing.
+func plainPost() postProcessor {
+	return postProcessor{single: []slot{{text: 0}}, pair: []slot{{text: 0}, {text: 1, kind: 1}}}
+}
+
+// around returns the ids that the template of one text adds before and after it.
+func (p postProcessor) around() (before, after []int32) {
+	seen := false
+	for _, s := range p.single {
+		switch {
+		case s.text >= 0:
+			seen = true
+		case seen:
+			after = append(after, s.ids...)
+		default:
+			before = append(before, s.ids...)
+		}
+	}
+	return before, after
+}
+
+// template returns the template for a number of texts.
+func (p postProcessor) template(texts int) []slot {
+	if texts == 2 {
+		return p.pair
+	}
+	return p.single
+}
 
 var knownPostProcessors = []string{"Sequence", "TemplateProcessing", "ByteLevel", "BertProcessing", "RobertaProcessing"}
 
 func parsePostProcessor(n node) postProcessor {
-	var out postProcessor
+	out := plainPost()
 	adding := 0
 	for _, o := range flatten(n, "processors") {
 		kind := o.kind()
@@ -16,9 +56,11 @@ func parsePostProcessor(n node) postProcessor {
 		case "ByteLevel": // it only changes offsets, which are not tracked
 			continue
 		case "TemplateProcessing":
-			out = parseTemplate(o)
-		case "BertProcessing", "RobertaProcessing":
-			out = parseClsSep(o)
+			out = parseTemplates(o)
+		case "BertProcessing":
+			out = parseClsSep(o, 1, 1)
+		case "RobertaProcessing":
+			out = parseClsSep(o, 2, 0)
 		default:
 			panic(attempt.Failure{Err: unsupported(join(o.path, "type"), "post-processor", kind, knownPostProcessors)})
 		}
@@ -29,24 +71,35 @@ func parsePostProcessor(n node) postProcessor {
 	return out
 }
 
-// parseTemplate parses the "single" template: special tokens around one sequence A.
-func parseTemplate(o object) postProcessor {
-	var out postProcessor
+// parseTemplates parses the templates of one text (sequence A) and of two (A and B).
+func parseTemplates(o object) postProcessor {
 	special := o.at("special_tokens").object()
-	list := o.at("single").list()
-	if len(list) > maxStages {
-		panic(attempt.Failure{Err: invalid(join(o.path, "single"), "has %d pieces, the limit is %d", len(list), maxStages)})
+	p := plainPost()
+	p.single = parseTemplate(o.at("single"), special, 1)
+	if n := o.at("pair"); !n.null() {
+		p.pair = parseTemplate(n, special, 2)
 	}
-	seen := false
+	return p
+}
+
+func parseTemplate(n node, special object, texts int) []slot {
+	list := n.list()
+	if len(list) > maxStages {
+		panic(attempt.Failure{Err: invalid(n.path, "has %d pieces, the limit is %d", len(list), maxStages)})
+	}
+	var out []slot
+	var seen [2]bool
 	for _, n := range list {
 		p := n.object()
 		if seq := p.at("Sequence"); !seq.null() {
 			so := seq.object()
 			name := so.at("id").str()
-			if name != "A" || seen {
-				panic(attempt.Failure{Err: invalid(seq.path, "a template for one text holds sequence A exactly once, not %q here", name)})
+			i := slices.Index([]string{"A", "B"}[:texts], name)
+			if i < 0 || seen[i] {
+				panic(attempt.Failure{Err: invalid(seq.path, "a template for %d texts holds each sequence of A and B exactly once, not %q here", texts, name)})
 			}
-			seen = true
+			seen[i] = true
+			out = append(out, slot{text: i, kind: parseType(so)})
 			continue
 		}
 		so := p.at("SpecialToken").object()
@@ -55,17 +108,21 @@ func parseTemplate(o object) postProcessor {
 		if def.null() {
 			panic(attempt.Failure{Err: invalid(so.path, "names %q, which special_tokens does not define", name)})
 		}
-		ids := parseTemplateIDs(def)
-		if seen {
-			out.after = append(out.after, ids...)
-		} else {
-			out.before = append(out.before, ids...)
+		out = append(out, slot{text: -1, ids: parseTemplateIDs(def), kind: parseType(so)})
+	}
+	for i := range texts {
+		if !seen[i] {
+			panic(attempt.Failure{Err: invalid(n.path, "has no place for the text (sequence %c)", 'A'+i)})
 		}
 	}
-	if !seen {
-		panic(attempt.Failure{Err: invalid(join(o.path, "single"), "has no place for the text (sequence A)")})
-	}
 	return out
+}
+
+func parseType(o object) int32 {
+	if n := o.at("type_id"); !n.null() {
+		return int32(n.count(1 << 16))
+	}
+	return 0
 }
 
 func parseTemplateIDs(n node) []int32 {
@@ -81,39 +138,52 @@ func parseTemplateIDs(n node) []int32 {
 	return out
 }
 
-// parseClsSep parses BERT's and RoBERTa's, which put cls before and sep after.
-func parseClsSep(o object) postProcessor {
-	var ids [2]int32
+// parseClsSep parses BERT's and RoBERTa's, which put cls before and sep after. Between two texts
+// are seps copies of sep, and the second text has the token type kind.
+func parseClsSep(o object, seps int, kind int32) postProcessor {
+	var ids [2][]int32
 	for i, name := range []string{"cls", "sep"} {
 		pair := o.at(name).list()
 		if len(pair) != 2 {
 			panic(attempt.Failure{Err: invalid(join(o.path, name), "has %d parts, want [token, id]", len(pair))})
 		}
-		ids[i] = pair[1].id()
+		ids[i] = []int32{pair[1].id()}
 	}
-	return postProcessor{ids[:1:1], ids[1:]}
+	cls, sep := slot{text: -1, ids: ids[0]}, slot{text: -1, ids: ids[1]}
+	between := slot{text: -1, ids: slices.Repeat(ids[1], seps)}
+	return postProcessor{single: []slot{cls, {text: 0}, sep},
+		pair: []slot{cls, {text: 0}, between, {text: 1, kind: kind}, {text: -1, ids: ids[1], kind: kind}}}
 }
 
 // withBOS applies add_bos_token of tokenizer_config.json; withEOS applies add_eos_token.
 func (p postProcessor) withBOS(id int32, want bool) postProcessor {
-	has := len(p.before) > 0 && p.before[0] == id
-	switch {
-	case want && !has:
-		p.before = append([]int32{id}, p.before...)
-	case !want && has:
-		p.before = p.before[1:]
+	before, _ := p.around()
+	has := len(before) > 0 && before[0] == id
+	for _, t := range []*[]slot{&p.single, &p.pair} {
+		switch {
+		case want && !has:
+			*t = slices.Insert(slices.Clone(*t), 0, slot{text: -1, ids: []int32{id}, kind: (*t)[0].kind})
+		case !want && has && len((*t)[0].ids) > 0 && (*t)[0].ids[0] == id:
+			*t = slices.Clone(*t)
+			(*t)[0].ids = (*t)[0].ids[1:]
+		}
 	}
 	return p
 }
 
 func (p postProcessor) withEOS(id int32, want bool) postProcessor {
-	n := len(p.after)
-	has := n > 0 && p.after[n-1] == id
-	switch {
-	case want && !has:
-		p.after = append(p.after[:n:n], id)
-	case !want && has:
-		p.after = p.after[:n-1]
+	_, after := p.around()
+	has := len(after) > 0 && after[len(after)-1] == id
+	for _, t := range []*[]slot{&p.single, &p.pair} {
+		end := len(*t) - 1
+		last := (*t)[end]
+		switch {
+		case want && !has:
+			*t = append((*t)[:end+1:end+1], slot{text: -1, ids: []int32{id}, kind: last.kind})
+		case !want && has && len(last.ids) > 0 && last.ids[len(last.ids)-1] == id:
+			*t = slices.Clone(*t)
+			(*t)[end].ids = last.ids[:len(last.ids)-1]
+		}
 	}
 	return p
 }

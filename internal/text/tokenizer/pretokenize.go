@@ -7,6 +7,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/shoal-llm/shoal/internal/attempt"
+	"github.com/shoal-llm/shoal/internal/text/tokenizer/categories"
 )
 
 // pretokenizer splits a piece into smaller ones, and may change their spelling.
@@ -14,11 +15,15 @@ type pretokenizer interface {
 	split(p piece, next func(piece) error) error
 }
 
-var knownPretokenizers = []string{"Sequence", "Split", "ByteLevel", "Metaspace", "Digits", "Punctuation", "Whitespace", "WhitespaceSplit"}
+var knownPretokenizers = []string{"Sequence", "Split", "ByteLevel", "Metaspace", "Digits", "Punctuation", "Whitespace", "WhitespaceSplit", "BertPreTokenizer"}
 
 func parsePretokenizers(n node) []pretokenizer {
 	var out []pretokenizer
 	for _, o := range flatten(n, "pretokenizers") {
+		if o.kind() == "BertPreTokenizer" { // two stages of others
+			out = append(out, cut{runeMatch(unicode.IsSpace), removed}, cut{runeMatch(categories.IsPunctuation), isolated})
+			continue
+		}
 		out = append(out, parsePretokenizer(o))
 	}
 	return out
@@ -47,18 +52,13 @@ func parsePretokenizer(o object) pretokenizer {
 		if n := o.at("behavior"); !n.null() {
 			b = parseBehavior(n)
 		}
-		return cut{runeMatch(isPunctuation), b}
+		return cut{runeMatch(categories.IsPunctuation), b}
 	case "Whitespace":
 		return cut{inverted{scanner(scanWords)}, removed}
 	case "WhitespaceSplit":
 		return cut{runeMatch(unicode.IsSpace), removed}
 	}
 	panic(attempt.Failure{Err: unsupported(join(o.path, "type"), "pre-tokenizer", kind, knownPretokenizers)})
-}
-
-// isPunctuation matches \p{P} and the ASCII characters that Unicode classifies as symbols.
-func isPunctuation(r rune) bool {
-	return unicode.IsPunct(r) || r < utf8.RuneSelf && unicode.IsSymbol(r)
 }
 
 type cut struct {

@@ -106,25 +106,12 @@ func tokenText(raw json.RawMessage) (text string, ok bool) {
 // Info returns tokenizer_config.json with all special tokens as named strings, from whichever file
 // they come.
 func (f Files) Info() (json.RawMessage, error) {
-	var config, specials map[string]json.RawMessage
-	for _, part := range []struct {
-		name string
-		data []byte
-		to   *map[string]json.RawMessage
-	}{{configFile, f.Config, &config}, {specialsFile, f.Specials, &specials}} {
-		if len(part.data) == 0 {
-			continue
-		}
-		if err := json.Unmarshal(part.data, part.to); err != nil {
-			return nil, invalid(part.name, "is not a JSON object: %v", err)
-		}
-	}
-	s, err := readSpecials(config, specials)
+	s, err := f.settings()
 	if err != nil {
 		return nil, err
 	}
 	out := map[string]any{}
-	for key, raw := range config {
+	for key, raw := range s.Raw {
 		out[key] = raw
 	}
 	for _, name := range specialNames {
@@ -132,7 +119,7 @@ func (f Files) Info() (json.RawMessage, error) {
 			out[name] = nil
 		}
 	}
-	for name, text := range s.named {
+	for name, text := range s.Named {
 		out[name] = text
 	}
 	return json.Marshal(out)

@@ -106,8 +106,10 @@ func documentGGUF(f *gguf.File) (d Document) {
 		doc, d.Extra.Scores = v.sentencePiece(f)
 	case "gemma4":
 		doc = v.gemma4(f)
+	case "bert":
+		doc = v.bert(f)
 	default:
-		panic(attempt.Failure{Err: Unsupported(GGUFPrefix+"model", "tokenizer", kind, []string{"gemma4", "gpt2", "llama"})})
+		panic(attempt.Failure{Err: Unsupported(GGUFPrefix+"model", "tokenizer", kind, []string{"bert", "gemma4", "gpt2", "llama"})})
 	}
 	doc["added_tokens"] = v.added()
 	d.Tokenizer = attempt.Must(json.Marshal(doc))
@@ -249,17 +251,27 @@ func (v *ggufVocab) characters(f *gguf.File, merges []string, prefix bool) map[s
 		"decoder": map[string]any{"type": "Sequence", "decoders": decoders}}
 }
 
-// named returns the token whose id a key has. def is the default id; -1 means none.
+// named returns the token whose id a key has, "" if there is none.
 func (v *ggufVocab) named(f *gguf.File, key string, def int64) string {
+	if id := v.idOr(f, key, def); id >= 0 {
+		return v.tokens[id]
+	}
+	return ""
+}
+
+// id returns the token id that a key has, -1 if there is none.
+func (v *ggufVocab) id(f *gguf.File, key string) int { return v.idOr(f, key, -1) }
+
+func (v *ggufVocab) idOr(f *gguf.File, key string, def int64) int {
 	const none = 1<<32 - 1 // -1, as converters wrote it
 	id := attempt.Must(f.Whole(GGUFPrefix+key, def, -1, none))
 	switch {
-	case id == none || id == -1:
-		return ""
+	case id == none:
+		return -1
 	case id >= int64(len(v.tokens)):
 		panic(attempt.Failure{Err: Invalid(GGUFPrefix+key, "is %d, there are %d tokens", id, len(v.tokens))})
 	}
-	return v.tokens[id]
+	return int(id)
 }
 
 // config returns the tokenizer_config.json.

@@ -1,23 +1,39 @@
-package tokenizer
+// Package unicodeform has the Unicode normal forms as Hugging Face's tokenizers library makes them.
+package unicodeform
 
 import (
 	"slices"
+	"strings"
 	"unicode/utf8"
 
 	"golang.org/x/text/unicode/norm"
+
+	"github.com/shoal-llm/shoal/internal/text/tokenizer/categories"
 )
 
-var unicodeForms = map[string]norm.Form{"NFC": norm.NFC, "NFD": norm.NFD, "NFKC": norm.NFKC, "NFKD": norm.NFKD}
+// Forms has the forms by the names of tokenizer.json.
+var Forms = map[string]norm.Form{"NFC": norm.NFC, "NFD": norm.NFD, "NFKC": norm.NFKC, "NFKD": norm.NFKD}
 
 // maxMarks is the longest run of marks that package norm handles exactly. It counts 30 after
 // decomposition, and a mark decomposes into at most two.
 const maxMarks = 8
 
-// normalForm returns the Unicode normal form of s (UAX #15).
+// Normal returns the Unicode normal form of s (UAX #15).
 //
 // Package norm produces stream-safe text: it breaks runs of more than 30 non-starters with
 // U+034F. The library does not, so such runs ("zalgo" text) use the plain algorithm below.
-func normalForm(f norm.Form, s string) string {
+// The library is older than package norm: it leaves the characters of [categories.IsKept].
+func Normal(f norm.Form, s string) string {
+	if f != norm.NFC {
+		if i := strings.IndexFunc(s, categories.IsKept); i >= 0 {
+			_, n := utf8.DecodeRuneInString(s[i:])
+			return normal(f, s[:i]) + s[i:i+n] + Normal(f, s[i+n:])
+		}
+	}
+	return normal(f, s)
+}
+
+func normal(f norm.Form, s string) string {
 	switch {
 	case longMarks(f, s):
 		return plainForm(f, s)
