@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/actors/batcher"
+	"github.com/shoal-llm/shoal/internal/coordinator"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 )
 
@@ -15,7 +16,7 @@ type callbacks struct{ c *core }
 // StartStep implements batcher.Stepper.
 func (k callbacks) StartStep(p *plan.Plan, done func(batcher.StepDone, error)) {
 	k.c.steps.Go(func() {
-		d, err := k.c.stepper.run(k.c.ctx, p)
+		d, err := k.c.stepper.Run(k.c.ctx, p)
 		for rank, used := range d.Used {
 			k.c.noteUsed(k.c.nodeOf(p.Epoch, rank), used)
 		}
@@ -25,14 +26,14 @@ func (k callbacks) StartStep(p *plan.Plan, done func(batcher.StepDone, error)) {
 
 // Release implements batcher.Stepper.
 func (k callbacks) Release(epoch uint32, keep []plan.Keep, seqs, blocks []uint64) {
-	g := k.c.director.serving.Load()
+	g := k.c.director.Serving()
 	if g == nil || g.Placement.Epoch != epoch {
 		return
 	}
 	r := plan.EncodeRelease(epoch, keep, seqs, blocks)
 	for i, h := range g.Handles {
 		k.c.steps.Go(func() {
-			ctx, cancel := context.WithTimeout(k.c.ctx, retireTimeout)
+			ctx, cancel := context.WithTimeout(k.c.ctx, coordinator.CallTimeout)
 			defer cancel()
 			reply, err := h.Release(ctx, r)
 			if err != nil {
@@ -46,12 +47,12 @@ func (k callbacks) Release(epoch uint32, keep []plan.Keep, seqs, blocks []uint64
 
 // Disk implements batcher.Stepper.
 func (k callbacks) Disk(epoch uint32, d batcher.Disk, done func(int)) {
-	g := k.c.director.serving.Load()
+	g := k.c.director.Serving()
 	if g == nil || g.Placement.Epoch != epoch {
 		done(0)
 		return
 	}
-	r := PrefixRequest(epoch, d)
+	r := coordinator.PrefixRequest(epoch, d)
 	k.c.steps.Go(func() {
 		ctx, cancel := context.WithTimeout(k.c.ctx, time.Duration(d.Millis)*time.Millisecond)
 		defer cancel()
@@ -61,5 +62,5 @@ func (k callbacks) Disk(epoch uint32, d batcher.Disk, done func(int)) {
 
 // Broken implements batcher.Stepper.
 func (k callbacks) Broken(b batcher.Broken) {
-	k.c.root.Send(k.c.dpid, &epochBroken{epoch: b.Epoch, reason: b.Reason})
+	k.c.director.Broken(b.Epoch, b.Reason)
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shoal-llm/shoal/internal/bus"
 	"github.com/shoal-llm/shoal/internal/engine/speculate"
 )
 
@@ -69,7 +70,7 @@ func TestOptionsMatchTheirConstants(t *testing.T) {
 		}
 	}
 	f, _ := reflect.TypeFor[Process]().FieldByName("Ports")
-	if got, want := f.Tag.Get("range"), fmt.Sprintf("1..%d", 65536-portsOfAll); got != want {
+	if got, want := f.Tag.Get("range"), fmt.Sprintf("1..%d", 65536-bus.PortCount); got != want {
 		t.Errorf("ports have the range %q, want %q", got, want)
 	}
 }

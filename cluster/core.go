@@ -20,6 +20,7 @@ import (
 
 	"github.com/shoal-llm/shoal/actors/batcher"
 	"github.com/shoal-llm/shoal/actors/socket/shard"
+	"github.com/shoal-llm/shoal/internal/coordinator"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
 	"github.com/shoal-llm/shoal/internal/engine/model"
@@ -35,17 +36,15 @@ import (
 type core struct {
 	checkpoint *model.Checkpoint
 	serve      ServeConfig
-	root       *actor.RootContext
-	director   *director
-	dpid       *actor.PID
+	director   *coordinator.Director
 	batcher    *batcher.Batcher
-	stepper    *stepper
+	stepper    *coordinator.Stepper
 	policy     *kvcache.Policy
 	geometry   kvcache.Geometry
 	recoveries atomic.Uint64 // placements withdrawn because of a fault
 	most       atomic.Int64  // cache bytes of the largest placement that served
 	chunk      atomic.Int64  // maximum prompt tokens of one sequence per step in the newest placement
-	recovery   *recovery
+	recovery   *coordinator.Recovery
 	events     *events.Log
 	trouble    func() string             // faults other than of steps; "": none
 	withdrawn  atomic.Pointer[time.Time] // since when no placement serves; nil: one serves, or none ever did
@@ -65,18 +64,8 @@ const (
 	loadingEvery = statusEvery / 5
 )
 
-// placementLog records placements before nodes learn of them.
-type placementLog struct {
-	term  uint64 // of the lease
-	after uint32 // newest epoch in the log
-	// drained has the recorded drained nodes; drain records a new set.
-	drained map[string]uint64
-	drain   func(nodes map[string]uint64)
-	record  func(p topology.Placement, incarnations []uint64)
-}
-
 // newCore builds a core from a valid config.
-func newCore(root *actor.RootContext, ck *model.Checkpoint, s ServeConfig, nodes int, group string, l placementLog) (*core, error) {
+func newCore(root *actor.RootContext, ck *model.Checkpoint, s ServeConfig, nodes int, group string, l coordinator.PlacementLog) (*core, error) {
 	policy, err := kvpolicy.Parse(s.Policy)
 	if err != nil {
 		return nil, err
@@ -85,7 +74,7 @@ func newCore(root *actor.RootContext, ck *model.Checkpoint, s ServeConfig, nodes
 	if err != nil {
 		return nil, err
 	}
-	c := &core{checkpoint: ck, serve: s, root: root, policy: policy, recovery: newRecovery(), events: events.New(), status: map[string]*proto.SocketStatus{}}
+	c := &core{checkpoint: ck, serve: s, policy: policy, recovery: coordinator.NewRecovery(), events: events.New(), status: map[string]*proto.SocketStatus{}}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	m := &ck.Config
 	shape := shard.ShapeOf(m)
@@ -97,14 +86,14 @@ func newCore(root *actor.RootContext, ck *model.Checkpoint, s ServeConfig, nodes
 	if err != nil { // "auto": the authority chooses
 		mapping = ""
 	}
-	c.director = newDirector(directorConfig{
-		Authority: topology.AuthorityConfig{Shape: shape, Mapping: mapping, WeightBytes: float64(weights.BytesPerRow(32)) / 32, Nodes: nodes, Settle: settle, Backoff: 200 * time.Millisecond, ModelHash: ck.Hash(), After: l.after, Leased: l.record != nil, Shares: s.Shares, Drained: l.drained},
-		Record:    l.record, Drained: l.drain,
+	c.director = coordinator.New(coordinator.Config{
+		Authority: topology.AuthorityConfig{Shape: shape, Mapping: mapping, WeightBytes: float64(weights.BytesPerRow(32)) / 32, Nodes: nodes, Settle: settle, Backoff: 200 * time.Millisecond, ModelHash: ck.Hash(), After: l.After, Leased: l.Record != nil, Shares: s.Shares, Drained: l.Drained},
+		Record:    l.Record, Drained: l.Drain,
 		Load:      &proto.LoadRequest{ModelHash: ck.Hash(), WeightType: s.Weights, KvType: s.KV, MaxStepTokens: uint32(s.StepTokens), Context: servedContext(m, &s), Coordinator: rand.Uint64()},
 		GroupName: group, Deadline: s.SyncDeadline, LoadStall: s.LoadDeadline, Logger: s.Logger,
 		OnServe: c.placed, OnWithdraw: c.unplaced, OnEvent: c.events.Note,
 	})
-	c.stepper = &stepper{director: c.director, stall: s.StepDeadline, deadline: stepStalls * s.StepDeadline, suspect: c.nodeGone, fence: c.fence, blame: c.blame, log: s.Logger, tracer: s.Tracer}
+	c.stepper = coordinator.NewStepper(c.director, s.StepDeadline, s.Logger, s.Tracer)
 	c.geometry = shard.GeometryOf(m, kv)
 	if err := c.geometry.Fits(policy); err != nil {
 		return nil, err
@@ -118,13 +107,13 @@ func newCore(root *actor.RootContext, ck *model.Checkpoint, s ServeConfig, nodes
 		ContextLimit: s.MaxContext, EOS: m.EOS, TokenBudget: s.StepTokens, Chunk: s.Chunk, MaxRunning: s.MaxSequences, MaxWaiting: s.Queue, Replicas: s.Replicas,
 		NoPrefixCache: s.PrefixCache == PrefixOff, Identity: fmt.Sprint(fingerprint(ck, &s), " ", tensor.Arithmetic),
 		Speculate: speculate.Mode(s.Speculate), SpeculateRecent: s.SpeculateRecent, Guess: s.guess, DecodeSteps: s.DecodeSteps, TrialRounds: s.TrialRounds,
-		StepMillis: (stepStalls*s.StepDeadline + 5*time.Second).Milliseconds(),
+		StepMillis: (coordinator.StepStalls*s.StepDeadline + 5*time.Second).Milliseconds(),
 	}
 	cfg.Defaults()
 	if c.batcher, err = batcher.Start(root, cfg, callbacks{c}, batcher.Options{Logger: s.Logger}); err != nil {
 		return nil, err
 	}
-	c.dpid = root.Spawn(actor.PropsFromProducer(func() actor.Actor { return c.director }))
+	c.director.Start(root)
 	c.steps.Add(1)
 	go c.poll()
 	return c, nil
@@ -134,20 +123,20 @@ func newCore(root *actor.RootContext, ck *model.Checkpoint, s ServeConfig, nodes
 const settle = 2 * time.Second
 
 // placed is called by the director when a placement serves.
-func (c *core) placed(g *Group) {
+func (c *core) placed(g *coordinator.Group) {
 	if since := c.withdrawn.Swap(nil); since != nil {
-		c.recovery.served(*since, time.Now())
+		c.recovery.Served(*since, time.Now())
 	}
 	c.events.Serves(g.Placement.Epoch, len(g.Nodes))
-	c.most.Store(max(c.most.Load(), g.budget()))
+	c.most.Store(max(c.most.Load(), g.Budget()))
 	p := batcher.Placed{Epoch: g.Placement.Epoch, Disk: g.Disk, Chunk: c.serve.Chunk}
-	if a := &c.director.cfg.Authority; p.Chunk == 0 {
-		p.Chunk = topology.ChooseChunk(g.Placement.Mapping, a.Shape, len(g.Nodes), topology.MeasuredCosts(g.Nodes, a.WeightBytes), c.serve.StepTokens)
+	if p.Chunk == 0 {
+		p.Chunk = c.director.ChooseChunk(g, c.serve.StepTokens)
 	}
 	for _, n := range g.Nodes {
 		p.MaxThreadShift = max(p.MaxThreadShift, n.Threads.MaxShift())
 	}
-	p.OnePass, p.MaxThreadShift = c.adapt(g, p.MaxThreadShift)
+	p.OnePass, p.MaxThreadShift = c.director.Adapt(g, p.MaxThreadShift)
 	c.chunk.Store(int64(p.Chunk))
 	for i, s := range g.Placement.Slices {
 		if have, least := g.Nodes[i].KVBudget, kvcache.ResidentBytes(c.geometry, 1, 1, c.policy); have < least {
@@ -166,7 +155,7 @@ func (c *core) placed(g *Group) {
 func (c *core) unplaced(w topology.Withdraw) {
 	now := time.Now()
 	c.withdrawn.CompareAndSwap(nil, &now)
-	c.recovery.withdrawn(w, c.stepper.figures.broken(), now)
+	c.recovery.Withdrawn(w, c.stepper.Interrupted(), now)
 	c.events.Ended(w)
 	if !w.Grown {
 		c.recoveries.Add(1)
@@ -174,25 +163,9 @@ func (c *core) unplaced(w topology.Withdraw) {
 	c.batcher.Unplace(w.Reason)
 }
 
-func (c *core) nodeGone(g *Group, rank int) {
-	n := g.Nodes[rank]
-	c.root.Send(c.dpid, &nodeDown{id: n.ID, incarnation: n.Incarnation})
-}
-
-// fence requests that a node be left out because it delays the others.
-func (c *core) fence(g *Group, rank int, reason string, hung bool) {
-	n := g.Nodes[rank]
-	c.root.Send(c.dpid, &nodeFence{id: n.ID, incarnation: n.Incarnation, reason: reason, hung: hung})
-}
-
-// blame reports the node that caused the end of an epoch.
-func (c *core) blame(g *Group, rank int, fault error, alone bool) {
-	c.root.Send(c.dpid, &nodeBlamed{epoch: g.Placement.Epoch, id: g.Nodes[rank].ID, fault: fault.Error(), alone: alone})
-}
-
 // askDisks asks all nodes of a group concurrently and returns how many of the first blocks all of
 // them have.
-func (c *core) askDisks(ctx context.Context, g *Group, r *proto.PrefixRequest) int {
+func (c *core) askDisks(ctx context.Context, g *coordinator.Group, r *proto.PrefixRequest) int {
 	answers := make([]int, len(g.Handles))
 	var wg sync.WaitGroup
 	for i, h := range g.Handles {
@@ -216,9 +189,9 @@ func (c *core) askDisks(ctx context.Context, g *Group, r *proto.PrefixRequest) i
 // ResetPrefixCache empties the prefix cache, including the disks.
 func (c *core) ResetPrefixCache(ctx context.Context) {
 	c.batcher.ResetPrefixCache()
-	ctx, cancel := context.WithTimeout(ctx, retireTimeout)
+	ctx, cancel := context.WithTimeout(ctx, coordinator.CallTimeout)
 	defer cancel()
-	if g := c.director.serving.Load(); g != nil && g.Disk {
+	if g := c.director.Serving(); g != nil && g.Disk {
 		c.askDisks(ctx, g, &proto.PrefixRequest{Forget: true})
 	}
 }
@@ -236,22 +209,10 @@ func (c *core) noteUsed(id string, bytes int64) {
 
 // nodeOf returns the node of a rank, or "" if its epoch no longer serves.
 func (c *core) nodeOf(epoch uint32, rank int) string {
-	if g := c.director.serving.Load(); g != nil && g.Placement.Epoch == epoch && rank < len(g.Nodes) {
+	if g := c.director.Serving(); g != nil && g.Placement.Epoch == epoch && rank < len(g.Nodes) {
 		return g.Nodes[rank].ID
 	}
 	return ""
-}
-
-// view requests a snapshot from the director.
-func (c *core) view(ctx context.Context) (directorView, error) {
-	m := &directorAsk{reply: make(chan directorView, 1)}
-	c.root.Send(c.dpid, m)
-	select {
-	case v := <-m.reply:
-		return v, nil
-	case <-ctx.Done():
-		return directorView{}, fmt.Errorf("cluster: the director does not answer: %w", ctx.Err())
-	}
 }
 
 // poll refreshes the figures of the nodes and the samples of the recent past.
@@ -266,7 +227,7 @@ func (c *core) poll() {
 			return
 		case <-t.C:
 		}
-		if now := time.Now(); c.director.serving.Load() == nil || now.Sub(asked) >= statusEvery {
+		if now := time.Now(); c.director.Serving() == nil || now.Sub(asked) >= statusEvery {
 			asked = now
 			c.askAll()
 		}
@@ -292,17 +253,17 @@ func (c *core) recordFigures(sampled *time.Time) {
 func (c *core) askAll() {
 	ctx, cancel := context.WithTimeout(c.ctx, statusEvery)
 	defer cancel()
-	v, err := c.view(ctx)
+	v, err := c.director.View(ctx)
 	if err != nil {
 		return
 	}
 	var wg sync.WaitGroup
 	for id, h := range v.Hosts {
-		if h.handle == nil {
+		if h.Handle == nil {
 			continue
 		}
 		wg.Go(func() {
-			if s, err := h.handle.Status(ctx); err == nil {
+			if s, err := h.Handle.Status(ctx); err == nil {
 				c.mu.Lock()
 				c.status[id] = s
 				c.mu.Unlock()
@@ -318,8 +279,7 @@ func (c *core) close() {
 	defer cancel()
 	err := c.batcher.Stop(ctx)
 	c.cancel()
-	err = errors.Join(err, c.root.StopFuture(c.dpid).Wait())
-	c.director.calls.Wait()
+	err = errors.Join(err, c.director.Stop())
 	c.steps.Wait()
 	if err != nil {
 		c.serve.Logger.Warn("stopping", "error", err)

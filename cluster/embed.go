@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"github.com/shoal-llm/shoal/internal/coordinator"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 	"github.com/shoal-llm/shoal/internal/server/api"
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
@@ -14,6 +15,8 @@ type (
 	Event = api.Event
 	// Sampling holds temperature, top-p and the other settings of one request.
 	Sampling = sampler.Params
+	// StepTotals are the time and work of all steps of a cluster since its start.
+	StepTotals = coordinator.StepTotals
 	// Tokenizer turns text into token ids and back.
 	Tokenizer = tokenizer.Tokenizer
 )

@@ -110,7 +110,7 @@ func (c *core) refusal(err error, r *api.Request) error {
 	case batcher.CodeDraining:
 		return api.ErrNotReady{Reason: no.Message}
 	case batcher.CodeBudget:
-		if g := c.director.serving.Load(); g != nil && g.budget() < c.most.Load() {
+		if g := c.director.Serving(); g != nil && g.Budget() < c.most.Load() {
 			return api.ErrNotReady{Reason: no.Code + " while nodes are missing: " + no.Message, RetryAfter: 5 * time.Second}
 		}
 	case batcher.CodeContext:
@@ -177,7 +177,7 @@ func (p *eventAdapter) last(f *batcher.Finish) api.Event {
 	}
 	out.Timings = &api.Timings{Queue: span(f.Arrived, f.Started), Prefill: span(f.Started, f.FirstToken), Decode: span(f.FirstToken, f.Ended)}
 	if p.since != nil {
-		out.Timings.Steps = p.core.traced(*p.since)
+		out.Timings.Steps = p.core.stepper.TracedSince(*p.since)
 	}
 	if f.Speculated.Rows > 0 {
 		out.Drafts = &api.Drafts{Rows: f.Speculated.Rows, Drafted: f.Speculated.Drafted, Accepted: f.Speculated.Accepted, At: f.Speculated.At[:]}
@@ -242,12 +242,12 @@ const (
 
 // serving returns nil while a placement serves, else the phase and the reason.
 func (c *core) serving() (topology.AuthorityPhase, error) {
-	if c.director.serving.Load() != nil {
+	if c.director.Serving() != nil {
 		return topology.Serving, nil
 	}
 	ctx, cancel := context.WithTimeout(c.ctx, time.Second)
 	defer cancel()
-	v, err := c.view(ctx)
+	v, err := c.director.View(ctx)
 	if err != nil {
 		return "", api.ErrNotReady{Reason: err.Error()}
 	}
@@ -288,7 +288,7 @@ const shownSequences = 512
 func (c *core) Cluster() api.ClusterState {
 	ctx, cancel := context.WithTimeout(c.ctx, time.Second)
 	defer cancel()
-	v, err := c.view(ctx)
+	v, err := c.director.View(ctx)
 	if err != nil {
 		return api.ClusterState{WaitingReason: err.Error()}
 	}
@@ -302,7 +302,7 @@ func (c *core) Cluster() api.ClusterState {
 	if c.serve.PrefixCache != PrefixOff {
 		s.PrefixCache = &api.PrefixCacheState{Mode: c.serve.PrefixCache, Queries: snap.Prefix.Queries, Hits: snap.Prefix.Hits,
 			Tokens: snap.PrefixBlocks * tensor.BlockSlots, Evicted: snap.Prefix.Evicted, Answers: snap.Prefix.Answers}
-		if g := c.director.serving.Load(); g != nil && g.Disk {
+		if g := c.director.Serving(); g != nil && g.Disk {
 			s.PrefixCache.Disk = &api.PrefixDiskState{Restored: snap.Prefix.Restored, Late: snap.Prefix.Late}
 		}
 	}
@@ -317,18 +317,13 @@ func (c *core) Cluster() api.ClusterState {
 		s.WaitingReason = snap.Waiting[0].Why
 	}
 	s.LoadSeconds = math.Round(v.Loading.Seconds()*10) / 10
-	c.stepper.figures.mu.Lock()
-	s.Recovery = c.recovery.state(snap.Totals, c.stepper.figures.copied)
+	figures := c.stepper.Figures(v.Nodes)
+	s.Recovery = c.recovery.State(snap.Totals, figures.ReplicaBytes)
 	if snap.InFlight || snap.TokensPerSecond > 0 {
-		s.StepMillis = float64(c.stepper.figures.step.Microseconds()) / 1000
+		s.StepMillis = float64(figures.Step.Microseconds()) / 1000
 	}
-	s.StepRows, s.WireBytes = c.stepper.figures.total.Rows, c.stepper.figures.total.Wire
-	s.Clustering = c.stepper.figures.total.Clustering.Seconds()
-	late := map[string]float64{}
-	for _, n := range v.Nodes {
-		late[n.ID] = c.stepper.figures.slow.Ratio(n.ID)
-	}
-	c.stepper.figures.mu.Unlock()
+	s.StepRows, s.WireBytes = figures.Total.Rows, figures.Total.Wire
+	s.Clustering = figures.Total.Clustering.Seconds()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, n := range v.Known {
@@ -339,12 +334,12 @@ func (c *core) Cluster() api.ClusterState {
 		} else if slices.Contains(v.Quarantined, n.ID) {
 			state = "unreachable"
 		}
-		node := api.NodeState{ID: n.ID, PID: h.pid, Address: h.address, State: state, KVBudgetBytes: n.KVBudget, Build: h.build, Arithmetic: h.arithmetic}
+		node := api.NodeState{ID: n.ID, PID: h.PID, Address: h.Address, State: state, KVBudgetBytes: n.KVBudget, Build: h.Build, Arithmetic: h.Arithmetic}
 		if f, out := v.Fenced[n.ID]; out {
 			state = "fenced"
 			node.Reason = f.Reason
 		}
-		node.State, node.Late = state, late[n.ID]
+		node.State, node.Late = state, figures.Late[n.ID]
 		for i, p := range v.Placement.Slices {
 			if p.ID != n.ID {
 				continue
@@ -384,7 +379,7 @@ func (c *core) Cluster() api.ClusterState {
 	}
 	for id, why := range v.Refused {
 		h := v.Hosts[id]
-		s.Nodes = append(s.Nodes, api.NodeState{ID: id, PID: h.pid, Address: h.address, State: "refused: " + why, Build: h.build, Arithmetic: h.arithmetic})
+		s.Nodes = append(s.Nodes, api.NodeState{ID: id, PID: h.PID, Address: h.Address, State: "refused: " + why, Build: h.Build, Arithmetic: h.Arithmetic})
 	}
 	return s
 }
@@ -398,3 +393,14 @@ func (c *core) Events(revision uint64) []api.ClusterEvent {
 // ServeEvents adds the routes of the event log and the recent past to an API server. Call it
 // before the server serves.
 func (c *core) ServeEvents(a *api.Server) error { return c.events.AddRoutes(a) }
+
+// StepTotals returns the time and work of all steps so far.
+func (c *core) StepTotals() StepTotals { return c.stepper.Totals() }
+
+// ThreadTrials returns the measurements behind the choice of threads, for steps like the newest:
+// microseconds of a pass of each plan, by thread shift. It returns nil if the newest step is not
+// decode-only.
+func (c *core) ThreadTrials(ctx context.Context) ([][]float64, error) {
+	snap, err := c.batcher.Snapshot(ctx)
+	return snap.Trials, err
+}

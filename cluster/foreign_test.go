@@ -11,6 +11,7 @@ import (
 
 	pb "google.golang.org/protobuf/proto"
 
+	"github.com/shoal-llm/shoal/internal/node"
 	"github.com/shoal-llm/shoal/internal/proto"
 	"github.com/shoal-llm/shoal/internal/rpc"
 	"github.com/shoal-llm/shoal/internal/testutil"
@@ -19,7 +20,7 @@ import (
 
 // older is a socket of a build from before multi-pass plans.
 type older struct {
-	Handle
+	node.Handle
 	step func(r *proto.StepRequest) (*proto.StepRequest, error)
 }
 
@@ -36,7 +37,7 @@ func withOlder(t *testing.T, speaks uint32, step func(r *proto.StepRequest) (*pr
 	t.Helper()
 	return startLocal(t, LocalConfig{Sockets: 3, Threads: 1,
 		Serve: ServeConfig{Model: goldenDir, Weights: "f32", KV: "f32", Speculate: "off", DecodeSteps: 8, StepDeadline: patience, SyncDeadline: 3 * time.Second},
-		wrap: func(id string, h Handle) Handle {
+		wrap: func(id string, h node.Handle) node.Handle {
 			if id == "socket-1" {
 				return older{h, step}
 			}
@@ -111,7 +112,7 @@ func TestNodeThatRefuses(t *testing.T) {
 			return r, nil
 		}
 		err := &rpc.RemoteError{Peer: "socket-1", Text: fmt.Sprintf("%v: StepRequest has a field 15 that this build does not know", rpc.ErrNotUnderstood)}
-		c.root.Send(c.dpid, &nodeForeign{id: "socket-1", incarnation: incarnation, err: err}) // like remoteHandle
+		c.director.Foreign("socket-1", incarnation, err) // like node.Remote
 		return nil, err
 	})
 	began := time.Now()
@@ -130,14 +131,14 @@ func TestNodeThatRefuses(t *testing.T) {
 	knows.Store(true)
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	v, err := c.view(ctx)
+	v, err := c.director.View(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
 	h := v.Hosts["socket-1"]
-	node := v.Known[0]
-	node.ID, node.Incarnation, h.incarnation = "socket-1", 2, 2
-	c.root.Send(c.dpid, &nodeUp{node: node, host: h})
+	socket := v.Known[0]
+	socket.ID, socket.Incarnation, h.Incarnation = "socket-1", 2, 2
+	c.director.Up(socket, h)
 	testutil.Eventually(t, patience, "the node is ready again", func() (bool, string) {
 		state := stateOf(c, "socket-1")
 		return state == "ready", state

@@ -15,6 +15,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
+	"github.com/shoal-llm/shoal/internal/node"
 	"github.com/shoal-llm/shoal/internal/server/api"
 	"github.com/shoal-llm/shoal/internal/text/grammar"
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
@@ -79,7 +80,7 @@ func TestMarksOfThoughts(t *testing.T) {
 	}
 	ck := &model.Checkpoint{Dir: dir}
 	ck.Config.Vocab = 4096
-	engine, err := grammars(ck)()
+	engine, err := node.Grammars(ck)()
 	if err != nil {
 		t.Fatal(err)
 	}

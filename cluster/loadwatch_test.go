@@ -20,7 +20,7 @@ func TestHungLoad(t *testing.T) {
 	g := goldens(t)[6]
 	c := startLocal(t, LocalConfig{Sockets: 3, Threads: 1, Serve: ServeConfig{Model: goldenDir, Weights: "f32", KV: "f32", LoadDeadline: deadline}})
 	hung, free := make(chan bool, 1), make(chan struct{})
-	c.system.Root.Send(c.sockets[1].pid, &socket.Release{Request: &proto.ReleaseRequest{Epoch: c.director.serving.Load().Placement.Epoch}, Reply: func(_ *proto.ReleaseReply, err error) {
+	c.system.Root.Send(c.sockets[1].pid, &socket.Release{Request: &proto.ReleaseRequest{Epoch: c.director.Serving().Placement.Epoch}, Reply: func(_ *proto.ReleaseReply, err error) {
 		hung <- err == nil
 		if err == nil {
 			<-free
@@ -31,7 +31,9 @@ func TestHungLoad(t *testing.T) {
 		t.Fatal("an idle socket refused a release")
 	}
 	began, told := time.Now(), 0.0
-	c.root.Send(c.dpid, &nodeDrain{id: "socket-2"})
+	if err := c.Drain(t.Context(), "socket-2"); err != nil {
+		t.Fatal(err)
+	}
 	testutil.Eventually(t, 20*deadline, "the hung node is left out", func() (bool, string) {
 		s := c.Cluster()
 		if s.Fences["hung"] == 0 {

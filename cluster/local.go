@@ -15,10 +15,12 @@ import (
 	"github.com/shoal-llm/shoal/actors/socket"
 	"github.com/shoal-llm/shoal/actors/socket/draft"
 	"github.com/shoal-llm/shoal/collective"
+	"github.com/shoal-llm/shoal/internal/coordinator"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/tier"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/speculate"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
+	"github.com/shoal-llm/shoal/internal/node"
 	"github.com/shoal-llm/shoal/topology"
 )
 
@@ -41,13 +43,13 @@ type LocalConfig struct {
 	KVDisk     string
 	KVDiskSize int64
 	scratch    *tier.Scratch // for tests: replaces the files of all sockets
-	// Draft is a folder with a small model with the same tokenizer, or "mtp", see OpenDraft.
+	// Draft is a folder with a small model with the same tokenizer, or "mtp" for its own multi-token prediction layer.
 	Draft string
 	// Threads is the number of compute threads. Default: the CPUs of the machine.
 	Threads int
-	fewest  int                              // for tests: fewest threads of a step; 0: always all
-	wrap    func(id string, h Handle) Handle // for tests: wraps the handle of each socket
-	wire    func(id string) uint32           // for tests: wire version of a socket
+	fewest  int                                        // for tests: fewest threads of a step; 0: always all
+	wrap    func(id string, h node.Handle) node.Handle // for tests: wraps the handle of each socket
+	wire    func(id string) uint32                     // for tests: wire version of a socket
 }
 
 // Local is an embedded cluster. It implements api.Engine.
@@ -86,7 +88,7 @@ func New(ctx context.Context, cfg LocalConfig) (_ *Local, err error) {
 		return nil, err
 	}
 	logRechecks(ck, cmp.Or(cfg.Serve.Logger, slog.Default()))
-	draft, err := OpenDraft(cfg.Draft, ck, &cfg.KVBudget)
+	draft, err := node.OpenDraft(cfg.Draft, ck, &cfg.KVBudget)
 	if err != nil {
 		return nil, errors.Join(err, ck.Close())
 	}
@@ -95,7 +97,7 @@ func New(ctx context.Context, cfg LocalConfig) (_ *Local, err error) {
 	}
 	cfg.Serve.ensureDefaults(&ck.Config)
 	if err := cfg.Serve.Validate(&ck.Config); err != nil {
-		closeDraft(draft, ck)
+		node.CloseDraft(draft, ck)
 		ck.Close()
 		return nil, err
 	}
@@ -105,7 +107,7 @@ func New(ctx context.Context, cfg LocalConfig) (_ *Local, err error) {
 	defer func() {
 		if err != nil {
 			c.Close()
-			closeDraft(draft, ck)
+			node.CloseDraft(draft, ck)
 			ck.Close()
 		}
 	}()
@@ -115,12 +117,12 @@ func New(ctx context.Context, cfg LocalConfig) (_ *Local, err error) {
 		}
 		cfg.Serve.Shares[fmt.Sprintf("socket-%d", i)] = s
 	}
-	if c.core, err = newCore(c.system.Root, ck, cfg.Serve, cfg.Sockets, "local", placementLog{}); err != nil {
+	if c.core, err = newCore(c.system.Root, ck, cfg.Serve, cfg.Sockets, "local", coordinator.PlacementLog{}); err != nil {
 		return nil, err
 	}
 	hub := &memoryHub{size: cfg.Sockets}
 	threads := topology.Threads{Most: cfg.Threads, Fewest: cmp.Or(cfg.fewest, cfg.Threads)}
-	engine := grammars(ck)
+	engine := node.Grammars(ck)
 	for i := range cfg.Sockets {
 		sc := socket.Config{Checkpoint: ck, Grammars: engine, Pool: c.pool, Threads: threads, KVBudget: cfg.KVBudget, Logger: log, Draft: draft, Connect: hub.connect, Stopped: make(chan struct{})}
 		if cfg.PrefixDisk != "" {
@@ -139,9 +141,9 @@ func New(ctx context.Context, cfg LocalConfig) (_ *Local, err error) {
 		if cfg.wire != nil {
 			n.Wire = cfg.wire(n.ID)
 		}
-		c.system.Root.Send(c.dpid, &nodeUp{node: n, host: host{incarnation: n.Incarnation, handle: cfg.handle(n.ID, localHandle{root: c.system.Root, pid: pid}), address: "local"}})
+		c.director.Up(n, coordinator.Host{Incarnation: n.Incarnation, Handle: cfg.handle(n.ID, node.Local{Root: c.system.Root, PID: pid}), Address: "local"})
 	}
-	for c.director.serving.Load() == nil {
+	for c.director.Serving() == nil {
 		select {
 		case <-ctx.Done():
 			return nil, fmt.Errorf("cluster: the embedded cluster did not start: %w (%w)", context.Cause(ctx), c.Ready())
@@ -152,7 +154,7 @@ func New(ctx context.Context, cfg LocalConfig) (_ *Local, err error) {
 }
 
 // handle returns the handle of a socket, wrapped if a test asks for it.
-func (c *LocalConfig) handle(id string, h Handle) Handle {
+func (c *LocalConfig) handle(id string, h node.Handle) node.Handle {
 	if c.wrap != nil {
 		return c.wrap(id, h)
 	}
@@ -176,7 +178,7 @@ func (c *Local) Close() {
 	c.pool.Close()
 	c.system.Shutdown()
 	if c.core != nil {
-		closeDraft(c.draft, c.checkpoint)
+		node.CloseDraft(c.draft, c.checkpoint)
 		c.checkpoint.Close()
 	}
 }
@@ -200,5 +202,3 @@ func (h *memoryHub) connect(_ context.Context, _ string, epoch uint32, rank int,
 	}
 	return h.active[rank], nil
 }
-
-var _ Handle = localHandle{}

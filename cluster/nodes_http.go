@@ -5,8 +5,8 @@ import (
 	"errors"
 	"net/http"
 	"strings"
-	"time"
 
+	"github.com/shoal-llm/shoal/internal/coordinator"
 	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
@@ -35,9 +35,9 @@ func (c *Coordinator) ServeNodes(a *api.Server) error {
 		if err := do(r.Context(), id); err != nil {
 			status, code := http.StatusNotFound, "node_not_found"
 			switch {
-			case errors.Is(err, errLastNode):
+			case errors.Is(err, coordinator.ErrLastNode):
 				status, code = http.StatusConflict, "last_node"
-			case errors.Is(err, errNotDrained):
+			case errors.Is(err, coordinator.ErrNotDrained):
 				status, code = http.StatusConflict, "not_drained"
 			case errors.Is(err, context.DeadlineExceeded):
 				status, code = http.StatusServiceUnavailable, "not_ready"
@@ -52,26 +52,7 @@ func (c *Coordinator) ServeNodes(a *api.Server) error {
 // Drain moves the work of a node to the others. It returns when that has started; Cluster shows
 // when the node is drained. The node takes no part again until Undrain, or until another process
 // has its name.
-func (c *core) Drain(ctx context.Context, id string) error {
-	m := &nodeDrain{id: id, reply: make(chan error, 1)}
-	return c.request(ctx, m, m.reply)
-}
+func (c *core) Drain(ctx context.Context, id string) error { return c.director.Drain(ctx, id) }
 
 // Undrain lets a drained node take part again.
-func (c *core) Undrain(ctx context.Context, id string) error {
-	m := &nodeUndrain{id: id, reply: make(chan error, 1)}
-	return c.request(ctx, m, m.reply)
-}
-
-// request sends the director a message and waits for its reply.
-func (c *core) request(ctx context.Context, m any, reply <-chan error) error {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	c.root.Send(c.dpid, m)
-	select {
-	case err := <-reply:
-		return err
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
+func (c *core) Undrain(ctx context.Context, id string) error { return c.director.Undrain(ctx, id) }

@@ -23,7 +23,7 @@ func TestHungExecutor(t *testing.T) {
 	hung, free := make(chan struct{}), make(chan struct{})
 	hang := func() bool {
 		taken := make(chan bool, 1)
-		c.system.Root.Send(c.sockets[1].pid, &socket.Release{Request: &proto.ReleaseRequest{Epoch: c.director.serving.Load().Placement.Epoch}, Reply: func(_ *proto.ReleaseReply, err error) {
+		c.system.Root.Send(c.sockets[1].pid, &socket.Release{Request: &proto.ReleaseRequest{Epoch: c.director.Serving().Placement.Epoch}, Reply: func(_ *proto.ReleaseReply, err error) {
 			taken <- err == nil
 			if err == nil {
 				close(hung)
@@ -59,11 +59,11 @@ func TestHungExecutor(t *testing.T) {
 	// While it hangs, no probe readmits it.
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	v, err := c.view(ctx)
+	v, err := c.director.View(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if st, err := v.Hosts["socket-1"].handle.Status(ctx); err != nil || !st.Busy {
+	if st, err := v.Hosts["socket-1"].Handle.Status(ctx); err != nil || !st.Busy {
 		t.Errorf("the hung socket says %v, %v", st, err)
 	}
 }

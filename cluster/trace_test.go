@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"testing"
 
-	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/tracing"
 	"github.com/shoal-llm/shoal/internal/tracing/tracingtest"
 )
@@ -25,20 +24,4 @@ func TestStepsAreTraced(t *testing.T) {
 		t.Fatal(err)
 	}
 	collector.Want(t, map[string]int{"\x04step": 1, "node ": 2, "shoal.exchange_wait_seconds": 2, "shoal.rows": 1})
-}
-
-// TestSequenceNames maps sequences to their requests and forgets them.
-func TestSequenceNames(t *testing.T) {
-	var n sequenceNames
-	n.learn(&plan.Plan{Open: []plan.Open{{Seq: 1, ID: "a"}, {Seq: 2, ID: "b"}}})
-	n.learn(&plan.Plan{Release: []uint64{1}, Open: []plan.Open{{Seq: 3, ID: "a"}}})
-	if len(n) != 2 || n[2] != "b" || n[3] != "a" {
-		t.Errorf("%v", n)
-	}
-	for seq := range uint64(3 * maxNames) {
-		n.learn(&plan.Plan{Open: []plan.Open{{Seq: 10 + seq, ID: "x"}}})
-	}
-	if len(n) > maxNames+1 {
-		t.Errorf("%d are known", len(n))
-	}
 }

@@ -43,6 +43,9 @@ batches:  internal/jobs/batches
 weights:  internal/weights
 stores:   internal/store
 events:   internal/events
+bus:      internal/bus
+node:     internal/node
+director: internal/coordinator
 cluster:  cluster
 tools:    internal/eval internal/bench internal/cli/ui
 models:   internal/cli/models

@@ -14,19 +14,19 @@ import (
 // module with its version and the reason for it.
 const outside = `
 github.com/alecthomas/kong:             internal/cli internal/cli/models internal/cli/launch
-github.com/asynkron/protoactor-go:      actors/... cluster/... internal/rpc internal/store internal/weights internal/engine/alone
+github.com/asynkron/protoactor-go:      actors/... cluster internal/coordinator internal/node internal/rpc internal/store internal/weights internal/engine/alone
 github.com/chromedp/chromedp:           tests
 github.com/dlclark/regexp2/v2:          internal/text/...
 github.com/go-analyze/charts:           internal/tools/rulerplot
-github.com/hashicorp/memberlist:        internal/gossip cluster/...
+github.com/hashicorp/memberlist:        internal/gossip
 github.com/hashicorp/mdns:              internal/join
 github.com/minio/highwayhash:           internal/store
-github.com/nats-io/nats-server/v2:      collective/natsbus cluster/... internal/store test/cluster
-github.com/nats-io/nats.go:             collective/natsbus cluster/... internal/store internal/jobs/journal
+github.com/nats-io/nats-server/v2:      collective/natsbus
+github.com/nats-io/nats.go:             collective/natsbus internal/store internal/jobs/journal
 github.com/openai/openai-go/v3:         tests
-github.com/prometheus/client_golang:    internal/server/... cluster/... internal/rpc internal/store internal/weights
+github.com/prometheus/client_golang:    internal/server/... internal/store
 github.com/rogpeppe/go-internal:        tests
-github.com/vbauerster/mpb/v8:           internal/cli internal/cli/ui internal/cli/launch internal/cli/models
+github.com/vbauerster/mpb/v8:           internal/cli/ui internal/cli/launch
 go.opentelemetry.io/otel:               internal/tracing
 go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp: internal/tracing
 go.opentelemetry.io/otel/sdk:           internal/tracing
@@ -38,8 +38,8 @@ golang.org/x/sys:                       all
 golang.org/x/term:                      internal/cli internal/cli/ui internal/cli/launch
 golang.org/x/text:                      internal/text/...
 golang.org/x/time:                      internal/join
-google.golang.org/grpc:                 internal/rpc internal/security
-google.golang.org/protobuf:             internal/proto actors/... cluster/... internal/rpc internal/weights internal/store internal/gossip
+google.golang.org/grpc:                 internal/rpc
+google.golang.org/protobuf:             internal/proto internal/node internal/rpc internal/weights
 pgregory.net/rapid:                     tests
 `
 
@@ -48,10 +48,14 @@ func TestOutsideModules(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, s := range sources(t) {
+	all := sources(t)
+	for _, s := range all {
 		for _, complaint := range checkOutside(may, s) {
 			t.Error(complaint)
 		}
+	}
+	for _, permission := range unusedOutside(may, all) {
+		t.Errorf("no package uses the permission %q: remove it", permission)
 	}
 }
 
@@ -114,6 +118,10 @@ func TestOutsidePolicyCanFail(t *testing.T) {
 			t.Errorf("%s imports %s: got %q, want %q", c.file, c.imports, text, c.want)
 		}
 	}
+	used := []source{parse(t, "low/b/x.go", "package p\nimport _ \"ex.org/a/sub\"\n"), parse(t, "high/x_test.go", "package p\nimport _ \"ex.org/t\"\n")}
+	if got := strings.Join(unusedOutside(may, used), "; "); got != "ex.org/v/v2: all" {
+		t.Errorf("unused: %q", got)
+	}
 	got := directModules("module m\nrequire (\n\ta v1\n\tb v2 // indirect\n)\nrequire c v3\n")
 	if len(got) != 2 || got["a"] != "v1" || got["c"] != "v3" {
 		t.Errorf("go.mod misread: %v", got)
@@ -138,20 +146,12 @@ func checkOutside(may map[string][]string, s source) (complaints []string) {
 		if !strings.Contains(first, ".") || strings.HasPrefix(path, module+"/") { // the standard library or this module
 			continue
 		}
-		module := ""
-		for m := range may {
-			if within(path, m) && len(m) > len(module) {
-				module = m
-			}
-		}
+		module := moduleOf(may, path)
 		if module == "" {
 			complaints = append(complaints, fmt.Sprintf("%s imports %s, which has no line in the policy", s.name, path))
 			continue
 		}
-		ok := slices.ContainsFunc(may[module], func(who string) bool {
-			below, isTree := strings.CutSuffix(who, "/...")
-			return who == "all" || who == s.pkg || isTree && within(s.pkg, below)
-		})
+		ok := slices.ContainsFunc(may[module], func(who string) bool { return permits(who, s.pkg) })
 		// Test files and the floor "tests" may import any listed module.
 		if !ok && !s.test && !within(s.pkg, "test") {
 			complaints = append(complaints, fmt.Sprintf("%s may not import %s: %s is for %s",
@@ -159,6 +159,45 @@ func checkOutside(may map[string][]string, s source) (complaints []string) {
 		}
 	}
 	return complaints
+}
+
+// moduleOf returns the module of the policy that has a package, or "".
+func moduleOf(may map[string][]string, path string) (module string) {
+	for m := range may {
+		if within(path, m) && len(m) > len(module) {
+			module = m
+		}
+	}
+	return module
+}
+
+func permits(who, pkg string) bool {
+	below, isTree := strings.CutSuffix(who, "/...")
+	return who == "all" || who == pkg || isTree && within(pkg, below)
+}
+
+// unusedOutside lists the permissions that no file needs.
+func unusedOutside(may map[string][]string, all []source) (unused []string) {
+	used := map[string]bool{}
+	for _, s := range all {
+		for _, path := range s.imports {
+			module := moduleOf(may, path)
+			for _, who := range may[module] {
+				if who == "tests" || permits(who, s.pkg) && !s.test {
+					used[module+": "+who] = true
+				}
+			}
+		}
+	}
+	for module, list := range may {
+		for _, who := range list {
+			if permission := module + ": " + who; !used[permission] {
+				unused = append(unused, permission)
+			}
+		}
+	}
+	slices.Sort(unused)
+	return unused
 }
 
 func within(path, tree string) bool { return path == tree || strings.HasPrefix(path, tree+"/") }

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/actors/batcher"
-	"github.com/shoal-llm/shoal/cluster"
+	coord "github.com/shoal-llm/shoal/internal/coordinator"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
@@ -25,7 +25,7 @@ func (c *coordinator) bring(d batcher.Disk) {
 		tell(0)
 		return
 	}
-	r := cluster.PrefixRequest(c.placed, d)
+	r := coord.PrefixRequest(c.placed, d)
 	least, left := len(d.Keys), len(g.hosts)
 	for _, h := range g.hosts {
 		c.w.ask(c.process, h.process, time.Duration(d.Millis)*time.Millisecond, func(reply func(any, error)) {

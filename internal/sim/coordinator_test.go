@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/actors/batcher"
-	"github.com/shoal-llm/shoal/cluster"
+	coord "github.com/shoal-llm/shoal/internal/coordinator"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/proto"
@@ -15,7 +15,7 @@ import (
 )
 
 // coordinator is the process with the batcher and the director: the real State and Authority,
-// behind shells that behave like cluster/core.go, director.go and stepper.go. Its two actors send
+// behind shells that behave like cluster/core.go and internal/coordinator. Its two actors send
 // each other messages, so neither sees the other's change at once.
 type coordinator struct {
 	*process
@@ -52,7 +52,7 @@ type host struct {
 	held        []*proto.Held
 }
 
-// serving is cluster.Group.
+// serving is coordinator.Group.
 type serving struct {
 	place topology.Placement
 	nodes []topology.Node
@@ -430,7 +430,7 @@ func (c *coordinator) ended(p *plan.Plan, replies []*proto.StepReply, err error)
 	stale := c.w.watch.stale(c, p)
 	var in batcher.Input = batcher.StepFailed{Epoch: p.Epoch, Step: p.Step, Reason: fmt.Sprint(err)}
 	if err == nil {
-		d := cluster.StepDone(p, replies)
+		d := coord.StepDone(p, replies)
 		d.Micros = (c.w.now - c.stepped).Microseconds()
 		c.overlook(p, &d)
 		in = d

@@ -3,14 +3,15 @@ package sim
 import (
 	"errors"
 	"fmt"
+	"time"
+
 	"github.com/shoal-llm/shoal/actors/socket/machine"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/proto"
 	"github.com/shoal-llm/shoal/topology"
-	"time"
 )
 
-// The parts of cluster/straggler.go and loadwatch.go: the real Stall, LoadStall and
+// The parts of internal/coordinator/straggler.go and loadwatch.go: the real Stall, LoadStall and
 // StragglerDetector get the nodes' reports.
 
 // flight is a step in flight.

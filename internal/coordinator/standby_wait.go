@@ -1,11 +1,10 @@
-package cluster
+package coordinator
 
 import (
 	"log/slog"
 	"sync"
 	"time"
 
-	"github.com/shoal-llm/shoal/internal/security"
 	"github.com/shoal-llm/shoal/internal/store"
 )
 
@@ -83,14 +82,4 @@ func (v *standbyWait) run() {
 			return
 		}
 	}
-}
-
-// othersLead reports whether another process coordinates, according to gossip.
-func (b *bus) othersLead() bool {
-	for _, m := range b.gossip.Members() {
-		if m.Meta.Role == string(security.RoleCoordinator) && m.Meta.Leads && m.Name != b.gossip.Name() {
-			return true
-		}
-	}
-	return false
 }

@@ -1,4 +1,4 @@
-package cluster
+package coordinator
 
 import (
 	"time"
@@ -29,7 +29,7 @@ func (n *sequenceNames) learn(p *plan.Plan) {
 }
 
 // trace exports a step once in a while.
-func (s *stepper) trace(g *Group, p *plan.Plan, began time.Time, took time.Duration, replies []*proto.StepReply) {
+func (s *Stepper) trace(g *Group, p *plan.Plan, began time.Time, took time.Duration, replies []*proto.StepReply) {
 	s.names.learn(p)
 	if !s.tracer.StepDue(began) {
 		return
@@ -47,8 +47,8 @@ func (s *stepper) trace(g *Group, p *plan.Plan, began time.Time, took time.Durat
 	s.tracer.Step(t)
 }
 
-// traced returns the steps since an earlier count, for a trace.
-func (c *core) traced(since StepTotals) tracing.Steps {
-	d := c.StepTotals().Sub(since)
+// TracedSince returns the steps since an earlier count, for a trace.
+func (s *Stepper) TracedSince(since StepTotals) tracing.Steps {
+	d := s.Totals().Sub(since)
 	return tracing.Steps{Steps: d.Steps, Compute: d.Compute, Wait: d.Wait, WireBytes: d.Wire}
 }

@@ -1,22 +1,24 @@
-package cluster
+package coordinator
 
 import (
 	"context"
 	"fmt"
-	"github.com/shoal-llm/shoal/actors/socket/machine"
-	"github.com/shoal-llm/shoal/internal/engine/plan"
-	"github.com/shoal-llm/shoal/internal/proto"
-	"github.com/shoal-llm/shoal/topology"
 	"sync"
 	"time"
+
+	"github.com/shoal-llm/shoal/actors/socket/machine"
+	"github.com/shoal-llm/shoal/internal/engine/plan"
+	"github.com/shoal-llm/shoal/internal/node"
+	"github.com/shoal-llm/shoal/internal/proto"
+	"github.com/shoal-llm/shoal/topology"
 )
 
-// stepStalls is the maximum duration of a step, in stall deadlines.
-const stepStalls = 6
+// StepStalls is the maximum duration of a step, in stall deadlines.
+const StepStalls = 6
 
 // watch checks the nodes' progress in a long step. A node that makes no progress while all others
 // wait for it is fenced, and the step ends, within the stall deadline. stop ends the watch.
-func (s *stepper) watch(ctx context.Context, g *Group, p *plan.Plan) (_ context.Context, stop func()) {
+func (s *Stepper) watch(ctx context.Context, g *Group, p *plan.Plan) (_ context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	if len(g.Handles) == 1 {
 		return ctx, func() { cancel(nil) }
@@ -51,10 +53,12 @@ func (s *stepper) watch(ctx context.Context, g *Group, p *plan.Plan) (_ context.
 }
 
 // progress requests the step progress of all nodes concurrently.
-func (s *stepper) progress(ctx context.Context, g *Group, p *plan.Plan, limit time.Duration) []topology.Progress {
+func (s *Stepper) progress(ctx context.Context, g *Group, p *plan.Plan, limit time.Duration) []topology.Progress {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	return fromAll(g.Handles, func(_ int, h Handle) topology.Progress { return nodeProgress(h.Status(ctx)).InStep(p.Epoch, p.Step) })
+	return fromAll(g.Handles, func(_ int, h node.Handle) topology.Progress {
+		return nodeProgress(h.Status(ctx)).InStep(p.Epoch, p.Step)
+	})
 }
 
 // nodeProgress returns what a node reported about itself; nil: it did not reply.
@@ -66,8 +70,14 @@ func nodeProgress(st *proto.SocketStatus, err error) *topology.NodeProgress {
 		Busy: st.Busy, Finished: st.Progress, Loaded: uint64(st.LoadedBytes) + uint64(st.FetchedBytes)}
 }
 
+// fence requests that a node be left out because it delays the others.
+func (s *Stepper) fence(g *Group, rank int, reason string, hung bool) {
+	n := &g.Nodes[rank]
+	s.director.send(&nodeFence{id: n.ID, incarnation: n.Incarnation, reason: reason, hung: hung})
+}
+
 // recordWaits records which nodes kept the others waiting.
-func (s *stepper) recordWaits(g *Group, took time.Duration, replies []*proto.StepReply) {
+func (s *Stepper) recordWaits(g *Group, took time.Duration, replies []*proto.StepReply) {
 	ids, late, own := make([]string, len(replies)), make([][]time.Duration, len(replies)), make([]time.Duration, len(replies))
 	for i, r := range replies {
 		ids[i], own[i] = g.Nodes[i].ID, time.Duration(r.OwnMicros)*time.Microsecond

@@ -1,4 +1,4 @@
-package cluster
+package node
 
 import (
 	"errors"
@@ -66,8 +66,8 @@ func sameTokens(small, ck *model.Checkpoint) error {
 	return nil
 }
 
-// closeDraft closes the draft model, unless it is part of the checkpoint.
-func closeDraft(d *draft.Config, ck *model.Checkpoint) {
+// CloseDraft closes the draft model, unless it is part of the checkpoint.
+func CloseDraft(d *draft.Config, ck *model.Checkpoint) {
 	if d != nil && d.Checkpoint != ck {
 		d.Checkpoint.Close()
 	}

@@ -1,4 +1,4 @@
-package cluster
+package coordinator
 
 import (
 	"fmt"
@@ -11,6 +11,7 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
+	"github.com/shoal-llm/shoal/internal/node"
 	"github.com/shoal-llm/shoal/internal/wire/wiretest"
 )
 
@@ -33,5 +34,5 @@ func TestWire(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	wiretest.Check(t, wiretest.Form{Name: "actor", Text: socketName}, wiretest.Form{Name: "plan", Text: fmt.Sprintf("%x", b)}, wiretest.Form{Name: "question to disks", Text: fmt.Sprintf("%x", disk)})
+	wiretest.Check(t, wiretest.Form{Name: "actor", Text: node.SocketName}, wiretest.Form{Name: "plan", Text: fmt.Sprintf("%x", b)}, wiretest.Form{Name: "question to disks", Text: fmt.Sprintf("%x", disk)})
 }

@@ -1,4 +1,4 @@
-package cluster
+package coordinator
 
 import (
 	"maps"
@@ -10,25 +10,26 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// recovery counts the cost of faults, for /v1/cluster and /metrics.
-type recovery struct {
+// Recovery counts the cost of faults, for /v1/cluster and /metrics.
+type Recovery struct {
 	mu         sync.Mutex
 	placements map[string]uint64
 	detect     api.Durations
 	stall      api.Durations
 }
 
-func newRecovery() *recovery {
-	r := &recovery{placements: map[string]uint64{}}
+// NewRecovery returns counters of zero.
+func NewRecovery() *Recovery {
+	r := &Recovery{placements: map[string]uint64{}}
 	for _, kind := range topology.Kinds() {
 		r.placements[kind] = 0
 	}
 	return r
 }
 
-// withdrawn records why a placement ended. began is the start of the step that was in flight or had
+// Withdrawn records why a placement ended. began is the start of the step that was in flight or had
 // just failed. The time since then bounds how long detection took. It is zero if there was no step.
-func (r *recovery) withdrawn(w topology.Withdraw, began, now time.Time) {
+func (r *Recovery) Withdrawn(w topology.Withdraw, began, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.placements[w.Kind]++
@@ -37,15 +38,15 @@ func (r *recovery) withdrawn(w topology.Withdraw, began, now time.Time) {
 	}
 }
 
-// served records that a placement serves again.
-func (r *recovery) served(since, now time.Time) {
+// Served records that a placement serves again.
+func (r *Recovery) Served(since, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.stall.Add(now.Sub(since))
 }
 
-// state returns the counters, combined with those of the batcher and the steps.
-func (r *recovery) state(t batcher.Totals, copied uint64) *api.RecoveryState {
+// State returns the counters, combined with those of the batcher and the steps.
+func (r *Recovery) State(t batcher.Totals, copied uint64) *api.RecoveryState {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return &api.RecoveryState{Placements: maps.Clone(r.placements), Detection: r.detect.Clone(), Stall: r.stall.Clone(), ReplicaBytes: copied,

@@ -1,4 +1,4 @@
-package cluster
+package coordinator
 
 import (
 	"context"
@@ -65,32 +65,32 @@ func tops(in []*proto.TokenLogprob) []sampler.TokenLogprob {
 	return out
 }
 
-// stepper runs plans on the serving group.
-type stepper struct {
-	director *director
+// Stepper runs plans on the serving group.
+type Stepper struct {
+	director *Director
 	stall    time.Duration // a node without progress for this time, while the others wait, is fenced
 	deadline time.Duration // for the whole step
-	fence    func(g *Group, rank int, reason string, hung bool)
 	log      *slog.Logger
-	suspect  func(g *Group, rank int) // called for a socket that failed a step and does not answer a ping
-	blame    func(g *Group, rank int, fault error, alone bool)
 	figures  figures
 	tracer   *tracing.Tracer
 	names    sequenceNames // used with a tracer only
 }
 
-// figures are the timings of recent steps, for /v1/cluster.
+// NewStepper returns a stepper. It fences a node that makes no progress for stall while the others
+// wait, and ends a step after StepStalls times stall. tracer may be nil.
+func NewStepper(d *Director, stall time.Duration, log *slog.Logger, tracer *tracing.Tracer) *Stepper {
+	return &Stepper{director: d, stall: stall, deadline: StepStalls * stall, log: log, tracer: tracer}
+}
+
+// figures are what Figures reads, and the step in flight.
 type figures struct {
-	mu      sync.Mutex
-	step    time.Duration // smoothed
-	compute []time.Duration
-	steps   uint64
-	last    time.Time
-	total   StepTotals
-	copied  uint64    // bytes to replicas
-	flight  time.Time // start of the step in flight, or of the one that broke its epoch; zero: none
-	epoch   uint32
-	slow    topology.StragglerDetector
+	mu     sync.Mutex
+	step   time.Duration // smoothed
+	total  StepTotals
+	copied uint64    // bytes to replicas
+	flight time.Time // start of the step in flight, or of the one that broke its epoch; zero: none
+	epoch  uint32
+	slow   topology.StragglerDetector
 }
 
 // StepTotals are sums over all steps since the start.
@@ -112,20 +112,35 @@ func (t StepTotals) Sub(o StepTotals) StepTotals {
 	return StepTotals{t.Steps - o.Steps, t.Wall - o.Wall, t.Compute - o.Compute, t.Wait - o.Wait, t.Wire - o.Wire, t.Rows - o.Rows, t.Threads.Sub(o.Threads), t.Clustering - o.Clustering, t.ThreadShift - o.ThreadShift}
 }
 
-// StepTotals returns the time and work of all steps so far.
-func (c *core) StepTotals() StepTotals {
-	c.stepper.figures.mu.Lock()
-	defer c.stepper.figures.mu.Unlock()
-	return c.stepper.figures.total
+// Totals returns the time and work of all steps so far.
+func (s *Stepper) Totals() StepTotals {
+	s.figures.mu.Lock()
+	defer s.figures.mu.Unlock()
+	return s.figures.total
 }
 
-// ThreadTrials returns the measurements behind the choice of threads, for steps like the newest:
-// microseconds of a pass of each plan, by thread shift. It returns nil if the newest step is not
-// decode-only.
-func (c *core) ThreadTrials(ctx context.Context) ([][]float64, error) {
-	snap, err := c.batcher.Snapshot(ctx)
-	return snap.Trials, err
+// Figures are the timings of recent steps, for /v1/cluster.
+type Figures struct {
+	Step         time.Duration // smoothed
+	Total        StepTotals
+	ReplicaBytes uint64             // sent to replicas
+	Late         map[string]float64 // part of the time that the others wait for a node
 }
+
+// Figures returns the timings, with those of the given nodes.
+func (s *Stepper) Figures(nodes []topology.Node) Figures {
+	s.figures.mu.Lock()
+	defer s.figures.mu.Unlock()
+	f := Figures{Step: s.figures.step, Total: s.figures.total, ReplicaBytes: s.figures.copied, Late: map[string]float64{}}
+	for _, n := range nodes {
+		f.Late[n.ID] = s.figures.slow.Ratio(n.ID)
+	}
+	return f
+}
+
+// Interrupted returns the start of the step that the end of a placement interrupted, or that failed
+// before it; zero if there was none.
+func (s *Stepper) Interrupted() time.Time { return s.figures.broken() }
 
 // begin records a step and its start.
 func (f *figures) begin(at time.Time, rows int) {
@@ -154,8 +169,6 @@ func (f *figures) note(began time.Time, took time.Duration, p *plan.Plan, replie
 		f.flight = time.Time{}
 	}
 	passes := p.PassCount()
-	f.steps++
-	f.last = time.Now()
 	f.step += (took/time.Duration(passes) - f.step) / 8
 	f.total.Steps += uint64(passes)
 	f.total.ThreadShift += uint64(passes * p.ThreadShift)
@@ -176,10 +189,6 @@ func (f *figures) note(began time.Time, took time.Duration, p *plan.Plan, replie
 		f.total.Wait += time.Duration(slowest.WaitMicros) * time.Microsecond
 		f.total.Threads = f.total.Threads.Add(threadsOf(slowest.Threads))
 	}
-	f.compute = f.compute[:0]
-	for _, r := range replies {
-		f.compute = append(f.compute, time.Duration(r.ComputeMicros)*time.Microsecond)
-	}
 }
 
 func threadsOf(m *proto.ThreadTime) tensor.Spent {
@@ -187,10 +196,10 @@ func threadsOf(m *proto.ThreadTime) tensor.Spent {
 		Absent: time.Duration(m.GetAbsent()), Uneven: time.Duration(m.GetUneven()), End: time.Duration(m.GetEnd()), Again: m.GetAgain()}
 }
 
-// run sends one plan to all sockets and waits for their replies until the deadline. An error names
+// Run sends one plan to all sockets and waits for their replies until the deadline. An error names
 // the nodes that failed. Nodes that do not answer a ping are reported as suspects.
-func (s *stepper) run(ctx context.Context, p *plan.Plan) (batcher.StepDone, error) {
-	g := s.director.serving.Load()
+func (s *Stepper) Run(ctx context.Context, p *plan.Plan) (batcher.StepDone, error) {
+	g := s.director.Serving()
 	if g == nil || g.Placement.Epoch != p.Epoch {
 		return batcher.StepDone{}, fmt.Errorf("%w: epoch %d is over", ErrNoPlacement, p.Epoch)
 	}
@@ -215,7 +224,7 @@ func (s *stepper) run(ctx context.Context, p *plan.Plan) (batcher.StepDone, erro
 
 // failed returns the error of a step that failed on any rank. It reports ranks that do not answer a
 // ping. If all do, it reports the rank that the others waited for, or the only rank that failed.
-func (s *stepper) failed(g *Group, errs []error) error {
+func (s *Stepper) failed(g *Group, errs []error) error {
 	var failed []string
 	var failures []topology.Failure
 	var wg sync.WaitGroup
@@ -234,7 +243,8 @@ func (s *stepper) failed(g *Group, errs []error) error {
 			defer cancel()
 			if _, err := g.Handles[rank].Status(probe); err != nil {
 				explained.Store(true)
-				s.suspect(g, rank)
+				n := &g.Nodes[rank]
+				s.director.send(&nodeDown{id: n.ID, incarnation: n.Incarnation})
 			}
 		})
 	}
@@ -244,7 +254,7 @@ func (s *stepper) failed(g *Group, errs []error) error {
 	}
 	err := errors.New(strings.Join(failed, "; "))
 	if rank, alone := topology.Suspect(len(errs), failures); rank >= 0 && !explained.Load() {
-		s.blame(g, rank, err, alone)
+		s.director.send(&nodeBlamed{epoch: g.Placement.Epoch, id: g.Nodes[rank].ID, fault: err.Error(), alone: alone})
 	}
 	return err
 }

@@ -1,4 +1,6 @@
-package cluster
+// Package node is one node of a cluster: a socket with its draft model and grammars, the calls that a
+// coordinator makes to it, and the handles through which the coordinator makes them.
+package node
 
 import (
 	"context"
@@ -21,11 +23,13 @@ type Handle interface {
 	Status(context.Context) (*proto.SocketStatus, error)
 }
 
-// localHandle is a socket actor in this process.
-type localHandle struct {
-	root *actor.RootContext
-	pid  *actor.PID
+// Local is a socket actor in this process.
+type Local struct {
+	Root *actor.RootContext
+	PID  *actor.PID
 }
+
+var _ Handle = Local{}
 
 type answer[T any] struct {
 	reply T
@@ -33,9 +37,9 @@ type answer[T any] struct {
 }
 
 // ask sends the command that contains a reply function, and waits for the reply.
-func ask[T any](ctx context.Context, h localHandle, command func(reply func(T, error)) any) (T, error) {
+func ask[T any](ctx context.Context, h Local, command func(reply func(T, error)) any) (T, error) {
 	c := make(chan answer[T], 1)
-	h.root.Send(h.pid, command(func(r T, err error) { c <- answer[T]{r, err} }))
+	h.Root.Send(h.PID, command(func(r T, err error) { c <- answer[T]{r, err} }))
 	select {
 	case a := <-c:
 		return a.reply, a.err
@@ -45,34 +49,34 @@ func ask[T any](ctx context.Context, h localHandle, command func(reply func(T, e
 	}
 }
 
-func (h localHandle) Load(ctx context.Context, r *proto.LoadRequest) (*proto.LoadReply, error) {
+func (h Local) Load(ctx context.Context, r *proto.LoadRequest) (*proto.LoadReply, error) {
 	return ask(ctx, h, func(f func(*proto.LoadReply, error)) any { return &socket.Load{Request: r, Reply: f} })
 }
 
-func (h localHandle) Join(ctx context.Context, r *proto.JoinRequest) (*proto.JoinReply, error) {
+func (h Local) Join(ctx context.Context, r *proto.JoinRequest) (*proto.JoinReply, error) {
 	return ask(ctx, h, func(f func(*proto.JoinReply, error)) any { return &socket.Join{Request: r, Reply: f} })
 }
 
-func (h localHandle) Step(ctx context.Context, r *proto.StepRequest) (*proto.StepReply, error) {
+func (h Local) Step(ctx context.Context, r *proto.StepRequest) (*proto.StepReply, error) {
 	return ask(ctx, h, func(f func(*proto.StepReply, error)) any { return &socket.Step{Request: r, Reply: f} })
 }
 
-func (h localHandle) Retire(ctx context.Context, r *proto.RetireRequest) error {
+func (h Local) Retire(ctx context.Context, r *proto.RetireRequest) error {
 	_, err := ask(ctx, h, func(f func(*proto.Empty, error)) any {
 		return &socket.Retire{Request: r, Reply: func(err error) { f(nil, err) }}
 	})
 	return err
 }
 
-func (h localHandle) Release(ctx context.Context, r *proto.ReleaseRequest) (*proto.ReleaseReply, error) {
+func (h Local) Release(ctx context.Context, r *proto.ReleaseRequest) (*proto.ReleaseReply, error) {
 	return ask(ctx, h, func(f func(*proto.ReleaseReply, error)) any { return &socket.Release{Request: r, Reply: f} })
 }
 
-func (h localHandle) Prefix(ctx context.Context, r *proto.PrefixRequest) (*proto.PrefixReply, error) {
+func (h Local) Prefix(ctx context.Context, r *proto.PrefixRequest) (*proto.PrefixReply, error) {
 	return ask(ctx, h, func(f func(*proto.PrefixReply, error)) any { return &socket.Prefix{Request: r, Reply: f} })
 }
 
-func (h localHandle) Status(ctx context.Context) (*proto.SocketStatus, error) {
+func (h Local) Status(ctx context.Context) (*proto.SocketStatus, error) {
 	return ask(ctx, h, func(f func(*proto.SocketStatus, error)) any {
 		return &socket.Status{Reply: func(s *proto.SocketStatus) { f(s, nil) }}
 	})

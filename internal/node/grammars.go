@@ -1,4 +1,4 @@
-package cluster
+package node
 
 import (
 	"fmt"
@@ -9,9 +9,9 @@ import (
 	"github.com/shoal-llm/shoal/internal/text/tokenizer"
 )
 
-// grammars returns a function that builds the grammar engine for a checkpoint's vocabulary at its
+// Grammars returns a function that builds the grammar engine for a checkpoint's vocabulary at its
 // first call.
-func grammars(ck *model.Checkpoint) func() (*grammar.Engine, error) {
+func Grammars(ck *model.Checkpoint) func() (*grammar.Engine, error) {
 	return sync.OnceValues(func() (*grammar.Engine, error) {
 		t, err := tokenizer.Load(ck.Dir)
 		if err != nil {

@@ -1,4 +1,4 @@
-package cluster
+package coordinator
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 
 	"github.com/asynkron/protoactor-go/actor"
 
+	"github.com/shoal-llm/shoal/internal/node"
 	"github.com/shoal-llm/shoal/topology"
 )
 
@@ -17,11 +18,11 @@ var errNewer = errors.New("cluster: replaced by another placement")
 
 // watchLoad checks the nodes' progress in a load until ctx ends. A stalled node is fenced. If no
 // node progresses for loadTimeout, the load fails.
-func (d *director) watchLoad(ctx context.Context, c actor.Context, e topology.LoadSlices) {
+func (d *Director) watchLoad(ctx context.Context, c actor.Context, e topology.LoadSlices) {
 	self, root := c.Self(), c.ActorSystem().Root
-	handles := make([]Handle, len(e.Nodes))
+	handles := make([]node.Handle, len(e.Nodes))
 	for i, n := range e.Nodes {
-		handles[i] = d.hosts[n.ID].handle
+		handles[i] = d.hosts[n.ID].Handle
 	}
 	end, every := d.endLoad, d.cfg.LoadStall/8
 	d.calls.Go(func() {
@@ -52,14 +53,14 @@ func (d *director) watchLoad(ctx context.Context, c actor.Context, e topology.Lo
 }
 
 // loadings requests the load progress of all nodes concurrently.
-func loadings(ctx context.Context, handles []Handle, epoch uint32, limit time.Duration) []topology.LoadProgress {
+func loadings(ctx context.Context, handles []node.Handle, epoch uint32, limit time.Duration) []topology.LoadProgress {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	return fromAll(handles, func(_ int, h Handle) topology.LoadProgress { return nodeProgress(h.Status(ctx)).InLoad(epoch) })
+	return fromAll(handles, func(_ int, h node.Handle) topology.LoadProgress { return nodeProgress(h.Status(ctx)).InLoad(epoch) })
 }
 
 // fromAll calls ask for all nodes concurrently and waits for every result.
-func fromAll[T any](handles []Handle, ask func(rank int, h Handle) T) []T {
+func fromAll[T any](handles []node.Handle, ask func(rank int, h node.Handle) T) []T {
 	out := make([]T, len(handles))
 	var wg sync.WaitGroup
 	for i, h := range handles {

@@ -1,4 +1,7 @@
-package cluster
+// Package coordinator is what a coordinator does besides scheduling: the director places the model on
+// the nodes that are present, the stepper runs the batcher's plans on them, and an election decides
+// which of several coordinators may do so.
+package coordinator
 
 import (
 	"context"
@@ -14,6 +17,7 @@ import (
 	"github.com/asynkron/protoactor-go/actor"
 
 	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/internal/bus"
 	"github.com/shoal-llm/shoal/internal/options"
 	"github.com/shoal-llm/shoal/internal/proto"
 	"github.com/shoal-llm/shoal/internal/rpc"
@@ -21,27 +25,8 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// Group is a serving epoch as the stepper needs it.
-type Group struct {
-	Placement topology.Placement
-	Nodes     []topology.Node
-	Handles   []Handle        // in rank order
-	Held      [][]*proto.Held // caches that each node kept from earlier epochs
-	Disk      bool            // all nodes keep prefix cache blocks on disk
-	Scratch   []int64         // file bytes for rows of sequences, in rank order
-}
-
-// budget returns the cache bytes of all nodes together.
-func (g *Group) budget() int64 {
-	var sum int64
-	for _, n := range g.Nodes {
-		sum += n.KVBudget
-	}
-	return sum
-}
-
-// directorConfig configures the director, except for the authority's rules.
-type directorConfig struct {
+// Config configures a Director, except for the authority's rules.
+type Config struct {
 	Authority topology.AuthorityConfig
 	Load      *proto.LoadRequest // template: model, types, step size
 	GroupName string
@@ -60,111 +45,12 @@ type directorConfig struct {
 	OnEvent func(kind, node, reason string)
 }
 
-// Messages to the director.
-type (
-	nodeUp struct {
-		node topology.Node
-		host host
-	}
-	// nodeRefused: a node is present that the coordinator cannot work with.
-	nodeRefused struct {
-		id, reason string
-		host       host
-	}
-	nodeDown struct {
-		id          string
-		incarnation uint64
-	}
-	nodeAnswered struct {
-		epoch uint32
-		id    string
-		err   error
-		reply *proto.LoadReply
-	}
-	// nodeForeign: a node of this incarnation and the coordinator have incompatible messages.
-	nodeForeign struct {
-		id          string
-		incarnation uint64
-		err         error
-	}
-	// nodeBlamed: a node has caused the end of an epoch. alone: the fault was its own.
-	nodeBlamed struct {
-		epoch uint32
-		id    string
-		fault string
-		alone bool
-	}
-	epochBroken struct {
-		epoch  uint32
-		reason string
-	}
-	// nodeDrain: a node shall leave. leaves: at its own request, allowed even for the last node.
-	nodeDrain struct {
-		id          string
-		incarnation uint64
-		leaves      bool
-		reply       chan error // nil: no reply wanted
-	}
-	// nodeUndrain: a drained node shall take part again.
-	nodeUndrain struct {
-		id    string
-		reply chan error
-	}
-	// nodeFence: a node delays the others. nodeWorks: it responds again.
-	nodeFence struct {
-		id          string
-		incarnation uint64
-		reason      string
-		hung        bool
-	}
-	nodeWorks struct {
-		id          string
-		incarnation uint64
-	}
-	placementRecorded struct{ epoch uint32 }
-	leaseLost         struct{ reason string }
-
-	clockTick   struct{}
-	directorAsk struct{ reply chan directorView }
-)
-
-// directorView is a snapshot for /v1/cluster.
-type directorView struct {
-	Phase       topology.AuthorityPhase
-	Loading     time.Duration // duration of the running load; 0: none is running
-	Reason      string
-	Epoch       uint32
-	Placement   topology.Placement
-	Nodes       []topology.Node
-	Known       []topology.Node
-	Refused     map[string]string
-	Drained     map[string]uint64
-	Quarantined []string
-	Fenced      map[string]topology.Fence
-	Fences      map[string]uint64 // how often nodes were fenced, by kind
-	Hosts       map[string]host
-}
-
-// host is the director's record of a node, except for its place.
-type host struct {
-	handle      Handle // nil: refused without contacting it
-	incarnation uint64
-	pid         int
-	address     string
-	build       string
-	arithmetic  string
-	weights     int64         // bytes of its slices
-	held        []*proto.Held // caches kept from earlier epochs
-	scratch     int64         // file bytes for rows of sequences
-	disk        bool          // it keeps prefix cache blocks on disk
-}
-
-// director is the actor around topology.Authority. It turns effects into calls to nodes, and their
+// Director is the actor around topology.Authority. It turns effects into calls to nodes, and their
 // replies into messages.
-type director struct {
-	cfg          directorConfig
+type Director struct {
+	cfg          Config
 	authority    *topology.Authority
-	hosts        map[string]host
+	hosts        map[string]Host
 	incarnations sync.Map          // id -> incarnation of nodes that are up or refused
 	fences       map[string]uint64 // by kind, since the start
 	began        time.Time
@@ -175,24 +61,44 @@ type director struct {
 	loads        time.Time               // start of the newest load
 	serving      atomic.Pointer[Group]
 	served       bool // a placement has served since the start
+	root         *actor.RootContext
+	pid          *actor.PID
 }
 
 const (
-	loadTimeout   = 15 * time.Minute // without progress of any node
-	loadLongest   = 24 * time.Hour
-	joinTimeout   = 20 * time.Second
-	retireTimeout = 5 * time.Second
-	tickEvery     = 100 * time.Millisecond
+	loadTimeout = 15 * time.Minute // without progress of any node
+	loadLongest = 24 * time.Hour
+	joinTimeout = 20 * time.Second
+	// CallTimeout is the time limit of calls that a node answers at once.
+	CallTimeout = 5 * time.Second
+	tickEvery   = 100 * time.Millisecond
 )
 
-func newDirector(cfg directorConfig) *director {
+// New returns a director that has not started.
+func New(cfg Config) *Director {
 	ctx, cancel := context.WithCancel(context.Background())
-	return &director{cfg: cfg, authority: topology.NewAuthority(cfg.Authority), hosts: map[string]host{}, fences: map[string]uint64{"hung": 0, "slow": 0, "broke": 0},
+	return &Director{cfg: cfg, authority: topology.NewAuthority(cfg.Authority), hosts: map[string]Host{}, fences: map[string]uint64{"hung": 0, "slow": 0, "broke": 0},
 		began: time.Now(), ctx: ctx, cancel: cancel, endLoad: func(error) {}}
 }
 
+// Start starts the director's actor.
+func (d *Director) Start(root *actor.RootContext) {
+	d.root = root
+	d.pid = root.Spawn(actor.PropsFromProducer(func() actor.Actor { return d }))
+}
+
+// Stop stops the actor and waits for the calls to nodes that are in flight.
+func (d *Director) Stop() error {
+	err := d.root.StopFuture(d.pid).Wait()
+	d.calls.Wait()
+	return err
+}
+
+// Serving returns the group that serves; nil: none does.
+func (d *Director) Serving() *Group { return d.serving.Load() }
+
 // Receive implements actor.Actor.
-func (d *director) Receive(c actor.Context) {
+func (d *Director) Receive(c actor.Context) {
 	switch m := c.Message().(type) {
 	case *actor.Started:
 		self, root := c.Self(), c.ActorSystem().Root
@@ -211,7 +117,7 @@ func (d *director) Receive(c actor.Context) {
 	case *actor.Stopping:
 		d.cancel()
 	case *nodeUp:
-		if was, ok := d.known(m.node.ID); !ok || was != m.node.Incarnation {
+		if was, ok := d.Known(m.node.ID); !ok || was != m.node.Incarnation {
 			d.cfg.OnEvent(api.EventNodeUp, m.node.ID, "")
 		}
 		d.register(m.node.ID, m.host)
@@ -219,7 +125,7 @@ func (d *director) Receive(c actor.Context) {
 		d.reportRefused(m.node.ID)
 	case *nodeRefused:
 		d.register(m.id, m.host)
-		d.run(c, d.authority.Refuse(m.id, m.host.incarnation, m.reason))
+		d.run(c, d.authority.Refuse(m.id, m.host.Incarnation, m.reason))
 		d.reportRefused(m.id)
 	case *nodeForeign:
 		d.refuseForeign(c, m)
@@ -235,7 +141,7 @@ func (d *director) Receive(c actor.Context) {
 		}
 		if m.reply != nil && m.epoch == d.authority.Epoch() { // a late reply lists outdated caches
 			h := d.hosts[m.id]
-			h.weights, h.held, h.disk, h.scratch = m.reply.WeightBytes, m.reply.Held, m.reply.PrefixDisk, m.reply.ScratchBytes
+			h.held, h.disk, h.scratch = m.reply.Held, m.reply.PrefixDisk, m.reply.ScratchBytes
 			d.hosts[m.id] = h
 		}
 		if answer, ok := errors.AsType[*rpc.RemoteError](m.err); ok && d.loadingOf(m.epoch) && ownFault(answer) {
@@ -263,7 +169,7 @@ func (d *director) Receive(c actor.Context) {
 	case *directorAsk:
 		phase, reason := d.authority.Phase()
 		p, nodes := d.authority.Placement()
-		v := directorView{Phase: phase, Reason: reason, Epoch: d.authority.Epoch(), Placement: p, Nodes: nodes, Known: d.authority.Known(),
+		v := View{Phase: phase, Reason: reason, Epoch: d.authority.Epoch(), Placement: p, Nodes: nodes, Known: d.authority.Known(),
 			Refused: d.authority.Refused(), Drained: maps.Clone(d.authority.Drained()), Quarantined: d.authority.Quarantined(), Hosts: maps.Clone(d.hosts),
 			Fenced: d.authority.Fenced(), Fences: maps.Clone(d.fences)}
 		if phase == topology.Loading {
@@ -274,24 +180,24 @@ func (d *director) Receive(c actor.Context) {
 }
 
 // register records which process has a node name now.
-func (d *director) register(id string, h host) {
+func (d *Director) register(id string, h Host) {
 	d.hosts[id] = h
-	d.incarnations.Store(id, h.incarnation)
+	d.incarnations.Store(id, h.Incarnation)
 }
 
-func (d *director) reportRefused(id string) {
+func (d *Director) reportRefused(id string) {
 	if why, refused := d.authority.Refused()[id]; refused {
 		d.cfg.Logger.Warn("node cannot take part", "node", id, "reason", why)
 		d.cfg.OnEvent(api.EventRefused, id, why)
 	}
 }
 
-// errLastNode: no other node can take over the work.
-var errLastNode = errors.New("cluster: it is the last node")
+// ErrLastNode: no other node can take over the work.
+var ErrLastNode = errors.New("cluster: it is the last node")
 
 // drain removes a node from placements while it keeps running.
-func (d *director) drain(c actor.Context, m *nodeDrain) {
-	incarnation, up := d.known(m.id)
+func (d *Director) drain(c actor.Context, m *nodeDrain) {
+	incarnation, up := d.Known(m.id)
 	if m.incarnation == 0 {
 		m.incarnation = incarnation
 	}
@@ -302,10 +208,10 @@ func (d *director) drain(c actor.Context, m *nodeDrain) {
 		err = fmt.Errorf("cluster: there is no node %q", m.id)
 	case last && m.leaves:
 		d.down(c, m.id, m.incarnation)
-		h, epoch := d.hosts[m.id].handle, d.authority.Epoch() // asynchronous: no need to wait
-		d.call(retireTimeout, func(ctx context.Context) { _ = h.Retire(ctx, &proto.RetireRequest{Epoch: epoch}) })
+		h, epoch := d.hosts[m.id].Handle, d.authority.Epoch() // asynchronous: no need to wait
+		d.call(CallTimeout, func(ctx context.Context) { _ = h.Retire(ctx, &proto.RetireRequest{Epoch: epoch}) })
 	case last:
-		err = fmt.Errorf("%w: no other node can take over the work of %s", errLastNode, m.id)
+		err = fmt.Errorf("%w: no other node can take over the work of %s", ErrLastNode, m.id)
 	default:
 		d.cfg.Logger.Info("draining", "node", m.id)
 		if d.cfg.Drained != nil { // before the placement that results from it
@@ -319,14 +225,15 @@ func (d *director) drain(c actor.Context, m *nodeDrain) {
 	}
 }
 
-var errNotDrained = errors.New("cluster: it is not drained")
+// ErrNotDrained: the node takes part or is waiting to.
+var ErrNotDrained = errors.New("cluster: it is not drained")
 
-func (d *director) undrain(id string) error {
-	if _, up := d.known(id); !up {
+func (d *Director) undrain(id string) error {
+	if _, up := d.Known(id); !up {
 		return fmt.Errorf("cluster: there is no node %q", id)
 	}
 	if !d.authority.Undrain(id) {
-		return fmt.Errorf("%w: %s takes part or is waiting to", errNotDrained, id)
+		return fmt.Errorf("%w: %s takes part or is waiting to", ErrNotDrained, id)
 	}
 	d.cfg.Logger.Info("node undrained", "node", id)
 	d.cfg.OnEvent(api.EventUndrained, id, "")
@@ -337,7 +244,7 @@ func (d *director) undrain(id string) error {
 }
 
 // fence leaves out a node that delays the others.
-func (d *director) fence(c actor.Context, m *nodeFence) {
+func (d *Director) fence(c actor.Context, m *nodeFence) {
 	effects := d.authority.Fence(m.id, m.incarnation, m.reason, m.hung)
 	f, fenced := d.authority.Fenced()[m.id]
 	if fenced && effects == nil {
@@ -354,7 +261,7 @@ func (d *director) fence(c actor.Context, m *nodeFence) {
 	d.fenced(c, m.id, kind, f, effects)
 }
 
-func (d *director) fenced(c actor.Context, id, kind string, f topology.Fence, effects []topology.Effect) {
+func (d *Director) fenced(c actor.Context, id, kind string, f topology.Fence, effects []topology.Effect) {
 	d.fences[kind]++
 	d.cfg.Logger.Warn("node fenced", "node", id, "reason", f.Reason, "times", f.Times)
 	d.report(topology.KindFenced, id, f.Reason, effects)
@@ -362,7 +269,7 @@ func (d *director) fenced(c actor.Context, id, kind string, f topology.Fence, ef
 }
 
 // blame counts a broken epoch against a node, and leaves it out after several in a row.
-func (d *director) blame(c actor.Context, m *nodeBlamed) {
+func (d *Director) blame(c actor.Context, m *nodeBlamed) {
 	if effects := d.authority.Blame(m.epoch, m.id, m.fault, m.alone); effects != nil {
 		d.fenced(c, m.id, "broke", d.authority.Fenced()[m.id], effects)
 	}
@@ -370,32 +277,32 @@ func (d *director) blame(c actor.Context, m *nodeBlamed) {
 
 // refuseForeign refuses a node with incompatible messages. It stays refused until another process has its
 // name.
-func (d *director) refuseForeign(c actor.Context, m *nodeForeign) {
+func (d *Director) refuseForeign(c actor.Context, m *nodeForeign) {
 	h, known := d.hosts[m.id]
-	if inc, up := d.known(m.id); !known || !up || inc != m.incarnation {
+	if inc, up := d.Known(m.id); !known || !up || inc != m.incarnation {
 		return
 	}
 	if _, refused := d.authority.Refused()[m.id]; refused {
 		return
 	}
-	why := fmt.Sprintf("it (build %s) and the coordinator have incompatible messages: %v; %s", h.build, m.err, sameBuild)
+	why := fmt.Sprintf("it (build %s) and the coordinator have incompatible messages: %v; %s", h.Build, m.err, bus.SameBuild)
 	effects := d.authority.Refuse(m.id, m.incarnation, why)
 	d.cfg.Logger.Warn("node cannot take part", "node", m.id, "reason", why)
 	d.report(topology.KindRefused, m.id, why, effects)
 	d.run(c, effects)
 	epoch := d.authority.Epoch() // its loaded slices are useless
-	d.call(retireTimeout, func(ctx context.Context) { _ = h.handle.Retire(ctx, &proto.RetireRequest{Epoch: epoch}) })
+	d.call(CallTimeout, func(ctx context.Context) { _ = h.Handle.Retire(ctx, &proto.RetireRequest{Epoch: epoch}) })
 }
 
 // loadingOf reports whether the load of an epoch is running.
-func (d *director) loadingOf(epoch uint32) bool {
+func (d *Director) loadingOf(epoch uint32) bool {
 	phase, _ := d.authority.Phase()
 	return phase == topology.Loading && epoch == d.authority.Epoch()
 }
 
 // probe checks whether the executor of a fenced node responds.
-func (d *director) probe(c actor.Context, n topology.Node) {
-	self, root, h := c.Self(), c.ActorSystem().Root, d.hosts[n.ID].handle
+func (d *Director) probe(c actor.Context, n topology.Node) {
+	self, root, h := c.Self(), c.ActorSystem().Root, d.hosts[n.ID].Handle
 	d.call(probeLimit, func(ctx context.Context) {
 		if s, err := h.Status(ctx); err == nil && !s.Busy {
 			root.Send(self, &nodeWorks{n.ID, n.Incarnation})
@@ -404,8 +311,8 @@ func (d *director) probe(c actor.Context, n topology.Node) {
 }
 
 // down removes a node, unless another process has taken its name.
-func (d *director) down(c actor.Context, id string, incarnation uint64) {
-	inc, ok := d.known(id)
+func (d *Director) down(c actor.Context, id string, incarnation uint64) {
+	inc, ok := d.Known(id)
 	effects := d.authority.Down(id, incarnation)
 	if ok && inc == incarnation {
 		d.incarnations.Delete(id)
@@ -415,15 +322,15 @@ func (d *director) down(c actor.Context, id string, incarnation uint64) {
 }
 
 // report emits an event of a node, unless the end of its placement emits one.
-func (d *director) report(kind, id, reason string, effects []topology.Effect) {
+func (d *Director) report(kind, id, reason string, effects []topology.Effect) {
 	if !slices.ContainsFunc(effects, func(e topology.Effect) bool { _, ends := e.(topology.Withdraw); return ends }) {
 		d.cfg.OnEvent(kind, id, reason)
 	}
 }
 
-// known returns the incarnation of a node that is up or refused. It may be called from any
+// Known returns the incarnation of a node that is up or refused. It may be called from any
 // goroutine.
-func (d *director) known(id string) (uint64, bool) {
+func (d *Director) Known(id string) (uint64, bool) {
 	v, ok := d.incarnations.Load(id)
 	if !ok {
 		return 0, false
@@ -431,7 +338,7 @@ func (d *director) known(id string) (uint64, bool) {
 	return v.(uint64), true
 }
 
-func (d *director) run(c actor.Context, effects []topology.Effect) {
+func (d *Director) run(c actor.Context, effects []topology.Effect) {
 	for _, e := range effects {
 		switch e := e.(type) {
 		case topology.Withdraw:
@@ -456,7 +363,7 @@ func (d *director) run(c actor.Context, effects []topology.Effect) {
 			for i, n := range e.Nodes {
 				h := d.hosts[n.ID]
 				g.Scratch = append(g.Scratch, h.scratch)
-				g.Handles, g.Held, g.Disk = append(g.Handles, h.handle), append(g.Held, h.held), g.Disk || h.disk
+				g.Handles, g.Held, g.Disk = append(g.Handles, h.Handle), append(g.Held, h.held), g.Disk || h.disk
 				if !h.disk && e.Placement.Slices[i].KVHeads.Len() > 0 {
 					without = append(without, n.ID)
 				}
@@ -478,19 +385,19 @@ func (d *director) run(c actor.Context, effects []topology.Effect) {
 		case topology.Probe:
 			d.probe(c, e.Node)
 		case topology.RetireNode:
-			h := d.hosts[e.Node.ID].handle
-			d.call(retireTimeout, func(ctx context.Context) { _ = h.Retire(ctx, &proto.RetireRequest{Epoch: e.Epoch}) })
+			h := d.hosts[e.Node.ID].Handle
+			d.call(CallTimeout, func(ctx context.Context) { _ = h.Retire(ctx, &proto.RetireRequest{Epoch: e.Epoch}) })
 		}
 	}
 }
 
-func (d *director) load(c actor.Context, e topology.LoadSlices) {
+func (d *Director) load(c actor.Context, e topology.LoadSlices) {
 	d.endLoad(errNewer)
 	ctx, cancel := context.WithCancelCause(d.ctx)
 	d.endLoad, d.loads = cancel, time.Now()
 	place := socket.PlacementMessage(e.Placement, incarnations(e.Nodes))
 	for rank, n := range e.Nodes {
-		h := d.hosts[n.ID].handle
+		h := d.hosts[n.ID].Handle
 		r := &proto.LoadRequest{Placement: place, Rank: uint32(rank), ModelHash: d.cfg.Load.ModelHash,
 			WeightType: d.cfg.Load.WeightType, KvType: d.cfg.Load.KvType, MaxStepTokens: d.cfg.Load.MaxStepTokens, Context: d.cfg.Load.Context, Coordinator: d.cfg.Load.Coordinator}
 		d.ask(ctx, c, loadLongest, e.Placement.Epoch, n.ID, func(ctx context.Context) (*proto.LoadReply, error) { return h.Load(ctx, r) })
@@ -506,14 +413,14 @@ func incarnations(nodes []topology.Node) []uint64 {
 	return out
 }
 
-func (d *director) join(c actor.Context, e topology.FormGroup) {
+func (d *Director) join(c actor.Context, e topology.FormGroup) {
 	d.endLoad(nil)
 	r := &proto.JoinRequest{Epoch: e.Epoch, DeadlineMillis: uint32(d.cfg.Deadline.Milliseconds()), Group: d.cfg.GroupName}
 	for _, n := range e.Nodes {
 		r.Incarnations = append(r.Incarnations, uint32(n.Incarnation))
 	}
 	for _, n := range e.Nodes {
-		h := d.hosts[n.ID].handle
+		h := d.hosts[n.ID].Handle
 		d.ask(d.ctx, c, joinTimeout, e.Epoch, n.ID, func(ctx context.Context) (*proto.LoadReply, error) {
 			reply, err := h.Join(ctx, r)
 			if err == nil && len(reply.Unreachable) > 0 {
@@ -531,7 +438,7 @@ func (d *director) join(c actor.Context, e topology.FormGroup) {
 }
 
 // ask calls a node outside the actor and sends its reply back as a message.
-func (d *director) ask(ctx context.Context, c actor.Context, limit time.Duration, epoch uint32, id string, f func(context.Context) (*proto.LoadReply, error)) {
+func (d *Director) ask(ctx context.Context, c actor.Context, limit time.Duration, epoch uint32, id string, f func(context.Context) (*proto.LoadReply, error)) {
 	self, root := c.Self(), c.ActorSystem().Root
 	d.callIn(ctx, limit, func(ctx context.Context) {
 		reply, err := f(ctx)
@@ -542,38 +449,12 @@ func (d *director) ask(ctx context.Context, c actor.Context, limit time.Duration
 	})
 }
 
-func (d *director) call(limit time.Duration, f func(context.Context)) { d.callIn(d.ctx, limit, f) }
+func (d *Director) call(limit time.Duration, f func(context.Context)) { d.callIn(d.ctx, limit, f) }
 
-func (d *director) callIn(ctx context.Context, limit time.Duration, f func(context.Context)) {
+func (d *Director) callIn(ctx context.Context, limit time.Duration, f func(context.Context)) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	d.calls.Go(func() {
 		defer cancel()
 		f(ctx)
 	})
-}
-
-// ErrNoPlacement: no epoch is serving.
-var ErrNoPlacement = errors.New("cluster: no placement is serving")
-
-// step runs one planned step on every socket of its epoch and collects the replies. Errors contain
-// the node's name. It returns when all have replied, when one has refused the plan as incompatible,
-// or when the context ends.
-func (g *Group) step(ctx context.Context, r *proto.StepRequest) ([]*proto.StepReply, []error) {
-	errs := make([]error, len(g.Handles))
-	ctx, end := context.WithCancelCause(ctx)
-	defer end(nil)
-	replies := fromAll(g.Handles, func(i int, h Handle) *proto.StepReply {
-		reply, err := h.Step(ctx, r)
-		if err == nil && (reply.Epoch != r.Epoch || reply.Step != r.Step) {
-			err = fmt.Errorf("cluster: reply for epoch %d step %d to epoch %d step %d", reply.Epoch, reply.Step, r.Epoch, r.Step)
-		}
-		if err != nil {
-			errs[i] = fmt.Errorf("node %s: %w", g.Nodes[i].ID, err)
-		}
-		if rpc.Foreign(err) { // the others would wait until their deadline
-			end(errs[i])
-		}
-		return reply
-	})
-	return replies, errs
 }

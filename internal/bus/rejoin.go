@@ -1,0 +1,81 @@
+package bus
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/shoal-llm/shoal/internal/events"
+)
+
+// Contact is the time of the coordinator's last request to this process.
+type Contact struct{ last atomic.Int64 } // uptime; 0: none yet
+
+// Note records a request of the coordinator.
+func (c *Contact) Note() { c.last.Store(int64(uptime())) }
+
+// Lost reports whether the coordinator has been silent for longer than contactTimeout.
+func (c *Contact) Lost() bool { return c.silence() > contactTimeout }
+
+// silence is the time since the last request, or since the start of this process.
+func (c *Contact) silence() time.Duration { return uptime() - time.Duration(c.last.Load()) }
+
+const (
+	// contactTimeout is how long the coordinator may be silent before a node rejoins. The
+	// coordinator normally requests figures from every node each events.SampleEvery.
+	contactTimeout = 3 * events.SampleEvery
+	// RejoinInterval is the time between two attempts to join.
+	RejoinInterval = 500 * time.Millisecond
+	rejoinLimit    = 2 * time.Second
+)
+
+// StayJoined returns when ctx ends. Until then it asks the seeds for the cluster again
+// whenever the coordinator has been silent. A coordinator that died may return at the same
+// address as a new process that knows no nodes, even before gossip has noticed its death. The
+// node keeps its weights meanwhile.
+//
+// If the only coordinators are incompatible, a node that never had a compatible one ends with an
+// error. A node that had one stays and logs that, because a compatible one may return.
+func (b *Bus) StayJoined(ctx context.Context, seeds []string, contact *Contact) error {
+	t := time.NewTicker(RejoinInterval)
+	defer t.Stop()
+	began, lost := time.Now(), false
+	var warnings BuildWarnings
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-t.C:
+		}
+		if contact.last.Load() == 0 {
+			if err := b.CheckBuild(ctx); err != nil {
+				return err
+			}
+		}
+		why, _ := b.IncompatibleCoordinators(ctx)
+		warnings.Log(b.log, "this node waits for a compatible coordinator; the present one has an incompatible build", why)
+		quiet := min(time.Since(began), contact.silence())
+		if quiet < contactTimeout {
+			if lost {
+				b.log.Info("the coordinator is back")
+			}
+			lost = false
+			continue
+		}
+		if !lost {
+			b.log.Warn("no contact with the coordinator; rejoining until it answers", "join", seeds, "for", quiet.Round(time.Millisecond))
+			lost = true
+		}
+		rejoin, cancel := context.WithTimeout(ctx, rejoinLimit)
+		err := b.Gossip.Rejoin(rejoin, seeds)
+		cancel()
+		if err != nil {
+			b.log.Debug("no answer yet", "join", seeds, "error", err)
+		}
+	}
+}
+
+var started = time.Now()
+
+// uptime is the time since the start, unaffected by changes of the clock.
+func uptime() time.Duration { return time.Since(started) }

@@ -1,0 +1,41 @@
+package coordinator
+
+import (
+	"fmt"
+
+	"github.com/shoal-llm/shoal/internal/proto"
+	"github.com/shoal-llm/shoal/topology"
+)
+
+// Adapt limits the plans of a group to what its oldest node supports, so that a new build can be
+// rolled out node by node. maxShift is the largest thread shift of the group.
+func (d *Director) Adapt(g *Group, maxShift int) (onePass bool, most int) {
+	var old []string
+	passes, _ := proto.Needs(&proto.StepRequest{Passes: 2})
+	threads, _ := proto.Needs(&proto.StepRequest{Halvings: 1})
+	most = maxShift
+	for i := range g.Nodes {
+		n := &g.Nodes[i]
+		if n.Wire == 0 {
+			continue
+		}
+		if n.Wire < passes {
+			onePass = true
+			old = append(old, fmt.Sprintf("%s (wire version %d)", n.ID, n.Wire))
+		}
+		if n.Wire < threads {
+			most = 0
+		}
+	}
+	if onePass {
+		d.cfg.Logger.Warn("nodes with older builds are present: until they are replaced, each plan has one decode step and uses all threads", "nodes", old)
+	}
+	return onePass, most
+}
+
+// ChooseChunk returns the maximum number of prompt tokens of one sequence per step for a group, from
+// the measured speed of its nodes.
+func (d *Director) ChooseChunk(g *Group, stepTokens int) int {
+	a := &d.cfg.Authority
+	return topology.ChooseChunk(g.Placement.Mapping, a.Shape, len(g.Nodes), topology.MeasuredCosts(g.Nodes, a.WeightBytes), stepTokens)
+}

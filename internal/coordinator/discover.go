@@ -1,0 +1,180 @@
+package coordinator
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/shoal-llm/shoal/internal/bus"
+	"github.com/shoal-llm/shoal/internal/gossip"
+	"github.com/shoal-llm/shoal/internal/node"
+	"github.com/shoal-llm/shoal/internal/rpc"
+	"github.com/shoal-llm/shoal/internal/security"
+	"github.com/shoal-llm/shoal/topology"
+)
+
+// Discoverer reports the nodes that gossip sees to the director. Gossip events make that fast. A
+// periodic comparison of gossip's members with the director's makes it reliable, for example for a
+// fenced node that responds again.
+type Discoverer struct {
+	bus      *bus.Bus
+	director *Director
+	log      *slog.Logger
+
+	ctx    context.Context
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+	mu     sync.Mutex
+	asking map[string]bool
+}
+
+const (
+	compareEvery  = 500 * time.Millisecond
+	describeLimit = 5 * time.Second
+)
+
+// Discover starts to look for nodes.
+func Discover(b *bus.Bus, d *Director, log *slog.Logger) *Discoverer {
+	ctx, cancel := context.WithCancel(context.Background())
+	x := &Discoverer{bus: b, director: d, log: log, ctx: ctx, cancel: cancel, asking: map[string]bool{}}
+	x.wg.Go(x.compare)
+	return x
+}
+
+// Close ends the search and waits for the questions in flight.
+func (d *Discoverer) Close() {
+	d.cancel()
+	d.wg.Wait()
+}
+
+func (d *Discoverer) compare() {
+	t := time.NewTicker(compareEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-d.ctx.Done():
+			return
+		case <-t.C:
+			for _, m := range d.bus.Gossip.Members() {
+				d.discovered(m)
+			}
+		}
+	}
+}
+
+// Event handles a gossip event.
+func (d *Discoverer) Event(e gossip.Event) {
+	if e.Kind == gossip.Join && e.Member.Meta.State != gossip.Ready { // with state Ready it would be refused later
+		if why := d.bus.Incompatible(&e.Member); why != "" {
+			d.log.Warn("a process with an incompatible build joined and will exit", "name", e.Member.Name, "role", e.Member.Meta.Role, "reason", why)
+		}
+	}
+	if e.Member.Meta.Role != string(security.RoleNode) {
+		return
+	}
+	switch e.Kind {
+	case gossip.Join, gossip.Update:
+		if e.Member.Meta.State == gossip.Draining {
+			d.director.send(&nodeDrain{id: e.Member.Name, incarnation: e.Member.Meta.Incarnation, leaves: true})
+			return
+		}
+		d.discovered(e.Member)
+	case gossip.Leave:
+		d.gone(e.Member)
+	case gossip.Failed:
+		d.ask(e.Member, d.confirm)
+	}
+}
+
+// confirm checks whether a node that gossip has lost still responds: on an overloaded machine a
+// live node can miss its probes. A frozen node does not respond; a dead one refuses immediately.
+// The limit grows with memberlist's health score of this process, because giving up slow nodes
+// would make everything slower.
+func (d *Discoverer) confirm(m gossip.Member) {
+	limit := probeLimit * time.Duration(1+d.bus.Gossip.Health())
+	ctx, cancel := context.WithTimeout(d.ctx, limit)
+	defer cancel()
+	h := node.NewRemote(d.bus.RPC, m.Meta.RPC, nil)
+	if _, err := h.Status(ctx); err == nil {
+		d.log.Debug("gossip lost a node that still responds", "node", m.Name)
+		return
+	}
+	d.bus.RPC.PeerGone(m.Meta.RPC)
+	d.gone(m)
+}
+
+func (d *Discoverer) gone(m gossip.Member) {
+	d.director.send(&nodeDown{id: m.Name, incarnation: m.Meta.Incarnation})
+}
+
+// discovered asks a node that the director does not know to describe itself.
+func (d *Discoverer) discovered(m gossip.Member) {
+	if m.Meta.Role != string(security.RoleNode) || m.Meta.State != gossip.Ready {
+		return
+	}
+	if inc, ok := d.director.Known(m.Name); ok && inc == m.Meta.Incarnation {
+		return
+	}
+	if why := d.bus.Incompatible(&m); why != "" {
+		d.director.send(&nodeRefused{reason: why, host: hostOf(&m), id: m.Name})
+		return
+	}
+	d.ask(m, d.describe)
+}
+
+// hostOf returns the data in a node's join message.
+func hostOf(m *gossip.Member) Host {
+	return Host{Incarnation: m.Meta.Incarnation, PID: int(m.Meta.PID), Address: m.Meta.RPC, Build: m.Meta.Build, Arithmetic: m.Meta.Arithmetic}
+}
+
+// ask runs a question to a node in the background, one at a time per node.
+func (d *Discoverer) ask(m gossip.Member, question func(gossip.Member)) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.asking[m.Name] || d.ctx.Err() != nil {
+		return
+	}
+	d.asking[m.Name] = true
+	d.wg.Go(func() {
+		defer func() {
+			d.mu.Lock()
+			delete(d.asking, m.Name)
+			d.mu.Unlock()
+		}()
+		question(m)
+	})
+}
+
+func (d *Discoverer) describe(m gossip.Member) {
+	ctx, cancel := context.WithTimeout(d.ctx, describeLimit)
+	defer cancel()
+	h := node.NewRemote(d.bus.RPC, m.Meta.RPC, nil)
+	desc, err := h.Describe(ctx)
+	if err != nil {
+		if rpc.Foreign(err) {
+			d.director.send(&nodeRefused{reason: err.Error() + "; " + bus.SameBuild, host: hostOf(&m), id: m.Name})
+			return
+		}
+		level := slog.LevelWarn
+		if !slices.ContainsFunc(d.bus.Gossip.Members(), func(x gossip.Member) bool { return x.Name == m.Name && x.Meta.Incarnation == m.Meta.Incarnation }) {
+			level = slog.LevelDebug // it has died meanwhile
+		}
+		d.log.Log(ctx, level, "a node was seen but does not answer", "node", m.Name, "control", m.Meta.RPC, "error", err)
+		return
+	}
+	if desc.Id != m.Name || desc.Incarnation != m.Meta.Incarnation {
+		return // another process has the address now; gossip will report it
+	}
+	if _, err := d.bus.RPC.Watch(rpc.Peer{Address: m.Meta.RPC, ID: desc.Id, Incarnation: desc.Incarnation}, d.director.pid); err != nil {
+		return
+	}
+	host := hostOf(&m)
+	var products topology.Products
+	copy(products[:], desc.Products) // missing values stay zero
+	host.Handle = node.NewRemote(d.bus.RPC, m.Meta.RPC, func(err error) { d.director.Foreign(desc.Id, desc.Incarnation, err) })
+	d.director.Up(topology.Node{
+		ID: desc.Id, Incarnation: desc.Incarnation, Share: desc.Share, Speed: desc.Speed, Read: desc.Read, Syncs: topology.Syncs{Two: desc.SyncTwo, Four: desc.SyncFour}, Products: products, Threads: topology.Threads{Most: int(desc.Threads), Fewest: int(desc.FewestThreads)}, Distance: d.bus.Gossip.RoundTrip(m).Seconds() / 2, KVBudget: desc.KvBudgetBytes, ModelHash: desc.ModelHash, Epoch: desc.Epoch,
+		Wire: min(uint32(m.Meta.WireMax), rpc.Version)}, host)
+}

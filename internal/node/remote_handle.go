@@ -1,0 +1,78 @@
+package node
+
+import (
+	"context"
+	"time"
+
+	"github.com/asynkron/protoactor-go/actor"
+	pb "google.golang.org/protobuf/proto"
+
+	"github.com/shoal-llm/shoal/internal/proto"
+	"github.com/shoal-llm/shoal/internal/rpc"
+)
+
+// SocketName is the name of the socket actor in a node process.
+const SocketName = "socket"
+
+// Remote is a socket in another process. The socket fences Step, Load and Join by epoch and
+// step, so a duplicate has no effect. They are nevertheless not retried: a lost one breaks the
+// epoch, which is rare and safe.
+type Remote struct {
+	sys     *rpc.System
+	pid     *actor.PID
+	foreign func(error)
+}
+
+// NewRemote returns the socket of the process at a control address. foreign may be nil; else it is
+// called when the node and this process have incompatible messages.
+func NewRemote(sys *rpc.System, address string, foreign func(error)) Remote {
+	return Remote{sys: sys, pid: sys.PID(address, SocketName), foreign: foreign}
+}
+
+// Describe asks the node for its machine, model and newest epoch.
+func (h Remote) Describe(ctx context.Context) (*proto.NodeDescription, error) {
+	out := new(proto.NodeDescription)
+	return out, h.call(ctx, proto.Kind_KIND_DESCRIBE, new(proto.Empty), out, rpc.Idempotent(time.Second))
+}
+
+func (h Remote) call(ctx context.Context, kind proto.Kind, in, out pb.Message, opts ...rpc.Option) error {
+	err := h.sys.Call(ctx, h.pid, uint32(kind), in, out, opts...)
+	if err != nil && h.foreign != nil && rpc.Foreign(err) {
+		h.foreign(err)
+	}
+	return err
+}
+
+func (h Remote) Load(ctx context.Context, r *proto.LoadRequest) (*proto.LoadReply, error) {
+	out := new(proto.LoadReply)
+	return out, h.call(ctx, proto.Kind_KIND_LOAD, r, out)
+}
+
+func (h Remote) Join(ctx context.Context, r *proto.JoinRequest) (*proto.JoinReply, error) {
+	out := new(proto.JoinReply)
+	return out, h.call(ctx, proto.Kind_KIND_JOIN, r, out)
+}
+
+func (h Remote) Step(ctx context.Context, r *proto.StepRequest) (*proto.StepReply, error) {
+	out := new(proto.StepReply)
+	return out, h.call(ctx, proto.Kind_KIND_STEP, r, out)
+}
+
+func (h Remote) Retire(ctx context.Context, r *proto.RetireRequest) error {
+	return h.call(ctx, proto.Kind_KIND_RETIRE, r, new(proto.Empty), rpc.Idempotent(time.Second))
+}
+
+func (h Remote) Release(ctx context.Context, r *proto.ReleaseRequest) (*proto.ReleaseReply, error) {
+	out := new(proto.ReleaseReply)
+	return out, h.call(ctx, proto.Kind_KIND_RELEASE, r, out, rpc.Idempotent(time.Second))
+}
+
+func (h Remote) Prefix(ctx context.Context, r *proto.PrefixRequest) (*proto.PrefixReply, error) {
+	out := new(proto.PrefixReply)
+	return out, h.call(ctx, proto.Kind_KIND_PREFIX, r, out)
+}
+
+func (h Remote) Status(ctx context.Context) (*proto.SocketStatus, error) {
+	out := new(proto.SocketStatus)
+	return out, h.call(ctx, proto.Kind_KIND_STATUS, new(proto.Empty), out, rpc.Idempotent(time.Second))
+}
