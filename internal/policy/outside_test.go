@@ -26,7 +26,6 @@ github.com/nats-io/nats.go:             collective/natsbus internal/store intern
 github.com/openai/openai-go/v3:         tests
 github.com/prometheus/client_golang:    internal/server/... internal/store
 github.com/rogpeppe/go-internal:        tests
-github.com/vbauerster/mpb/v8:           internal/cli/ui internal/cli/launch
 go.opentelemetry.io/otel:               internal/tracing
 go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp: internal/tracing
 go.opentelemetry.io/otel/sdk:           internal/tracing

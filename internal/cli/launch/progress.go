@@ -8,28 +8,24 @@ import (
 	"sync"
 	"time"
 
-	"github.com/vbauerster/mpb/v8"
-	"github.com/vbauerster/mpb/v8/decor"
-
 	"github.com/shoal-llm/shoal/internal/cli/ui"
 	"github.com/shoal-llm/shoal/internal/server/api"
 )
 
-// loading shows the progress of nodes that read and convert their weights. A terminal gets one
-// bar per node, other outputs a line every few seconds. A short load shows nothing.
+// loading shows the progress of nodes that read and convert their weights. A terminal gets a bar
+// of all nodes, other outputs a line every few seconds. A short load shows nothing.
 type loading struct {
 	e        *ui.Env
 	mu       sync.Mutex
 	busy     bool      // at least one node loads
 	began    time.Time // start of the load
 	lastLine time.Time // time of the last line
-	all      *mpb.Progress
-	bars     map[string]*mpb.Bar
+	open     bool      // the terminal shows the bar
 }
 
 func newLoading(e *ui.Env) *loading { return &loading{e: e} }
 
-// show updates the progress, and reports whether bars are visible.
+// show updates the progress, and reports whether the bar is visible.
 func (l *loading) show(nodes []api.NodeState) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -45,37 +41,49 @@ func (l *loading) show(nodes []api.NodeState) bool {
 		}
 		return false
 	}
-	for _, n := range nodes {
-		if n.LoadBytes == 0 || l.all == nil && (!l.busy || time.Since(l.began) < ui.BarAfter) {
-			continue
+	if l.open || l.busy && time.Since(l.began) >= ui.BarAfter {
+		l.open = true
+		if bar := loadingBar(nodes, time.Since(l.began)); bar != "" {
+			ui.ShowStatus(l.e.Stderr, bar)
 		}
-		if l.all == nil {
-			ui.ShowStatus(l.e.Stderr, "")
-			l.all, l.bars = ui.ShowBars(l.e.Stderr), map[string]*mpb.Bar{}
-		}
-		b := l.bars[n.ID]
-		if b == nil {
-			b = l.all.AddBar(0, mpb.BarRemoveOnComplete(), mpb.PrependDecorators(decor.Name(n.ID+" loads ")),
-				mpb.AppendDecorators(decor.Percentage(), decor.Name(" of "+ui.BytesText(n.LoadBytes)+", "), decor.Elapsed(decor.ET_STYLE_GO)))
-			l.bars[n.ID] = b
-		}
-		b.SetTotal(n.LoadBytes, false)
-		b.SetCurrent(n.LoadedBytes)
 	}
-	return l.all != nil
+	return l.open
 }
 
-// end removes the bars.
+// end removes the bar.
 func (l *loading) end() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, b := range l.bars {
-		b.SetTotal(-1, true)
+	if l.open {
+		ui.ShowStatus(l.e.Stderr, "")
 	}
-	if l.all != nil {
-		ui.HideBars(l.e.Stderr, l.all)
+	l.open, l.busy = false, false
+}
+
+// loadingBar formats the progress as one line, with the slowest of several nodes. It is "" before
+// the nodes know what they load.
+func loadingBar(nodes []api.NodeState, since time.Duration) string {
+	var done, total int64
+	var slowest api.NodeState
+	count := 0
+	for _, n := range nodes {
+		if n.LoadBytes == 0 {
+			continue
+		}
+		if count == 0 || ui.Percent(n.LoadedBytes, n.LoadBytes) < ui.Percent(slowest.LoadedBytes, slowest.LoadBytes) {
+			slowest = n
+		}
+		done, total, count = done+n.LoadedBytes, total+n.LoadBytes, count+1
 	}
-	l.all, l.bars, l.busy = nil, nil, false
+	if count == 0 {
+		return ""
+	}
+	name, rest := slowest.ID+" loads", ""
+	if count > 1 {
+		name = fmt.Sprintf("%d nodes load", count)
+		rest = fmt.Sprintf(", %s %d%%", slowest.ID, ui.Percent(slowest.LoadedBytes, slowest.LoadBytes))
+	}
+	return fmt.Sprintf("%s %d%% of %s%s, %s", ui.BarText(name, done, total), ui.Percent(done, total), ui.BytesText(total), rest, since.Truncate(time.Second))
 }
 
 // loadingText describes the progress of the loading nodes. It is "" if no node loads.
@@ -83,7 +91,7 @@ func loadingText(nodes []api.NodeState) string {
 	var out []string
 	for _, n := range nodes {
 		if n.LoadedBytes < n.LoadBytes {
-			out = append(out, fmt.Sprintf("%s %d%% of %s", n.ID, 100*n.LoadedBytes/n.LoadBytes, ui.BytesText(n.LoadBytes)))
+			out = append(out, fmt.Sprintf("%s %d%% of %s", n.ID, ui.Percent(n.LoadedBytes, n.LoadBytes), ui.BytesText(n.LoadBytes)))
 		}
 	}
 	return strings.Join(out, ", ")

@@ -39,3 +39,16 @@ func TestLoadingLines(t *testing.T) {
 		t.Error("it prints progress although no node loads")
 	}
 }
+
+func TestLoadingBar(t *testing.T) {
+	nodes := []api.NodeState{{ID: "n0", LoadedBytes: 3 << 30, LoadBytes: 4 << 30}, {ID: "idle"}, {ID: "n1", LoadedBytes: 1 << 30, LoadBytes: 4 << 30}}
+	for want, nodes := range map[string][]api.NodeState{
+		"n0 loads [==================      ] 75% of 4.00 GiB, 12s": nodes[:2],
+		"": nodes[1:2],
+		"2 nodes load [============            ] 50% of 8.00 GiB, n1 25%, 12s": nodes,
+	} {
+		if got := loadingBar(nodes, 12_700*time.Millisecond); got != want {
+			t.Errorf("the bar is %q, want %q", got, want)
+		}
+	}
+}

@@ -110,16 +110,11 @@ func (p *pullProgress) end() {
 
 // pullBar formats the progress as one line of at most 100 columns.
 func pullBar(g hub.Progress) string {
-	const width = 24
-	full := 0
-	if g.Total > 0 {
-		full = int(width * min(g.Done, g.Total) / g.Total)
-	}
 	name := g.Model
 	if r := []rune(name); len(r) > 30 {
 		name = "..." + string(r[len(r)-27:])
 	}
-	return fmt.Sprintf("%s [%s%s] %s", name, strings.Repeat("=", full), strings.Repeat(" ", width-full), pullText(g))
+	return ui.BarText(name, g.Done, g.Total) + " " + pullText(g)
 }
 
 // pullText describes the progress of a pull.
@@ -130,7 +125,7 @@ func pullText(g hub.Progress) string {
 		}
 		return "asking for the list of files"
 	}
-	text := fmt.Sprintf("%d%% of %s", 100*min(g.Done, g.Total)/g.Total, ui.BytesText(g.Total))
+	text := fmt.Sprintf("%d%% of %s", ui.Percent(g.Done, g.Total), ui.BytesText(g.Total))
 	switch {
 	case g.Waiting != "":
 		text += ", " + g.Waiting

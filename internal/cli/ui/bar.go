@@ -1,11 +1,10 @@
 package ui
 
 import (
-	"io"
+	"fmt"
+	"strings"
+	"sync"
 	"time"
-
-	"github.com/vbauerster/mpb/v8"
-	"github.com/vbauerster/mpb/v8/decor"
 )
 
 const (
@@ -13,11 +12,27 @@ const (
 	LineInterval = 5 * time.Second
 )
 
-// bar is a progress bar on standard error, if that is a terminal.
+// BarText returns a progress bar of one line after a name. A total of 0 gives an empty bar.
+func BarText(name string, done, total int64) string {
+	const width = 24
+	full := int(width * Percent(done, total) / 100)
+	return fmt.Sprintf("%s [%s%s]", name, strings.Repeat("=", full), strings.Repeat(" ", width-full))
+}
+
+// Percent returns the share of total that is done, rounded down, in 0 to 100.
+func Percent(done, total int64) int64 {
+	if total <= 0 {
+		return 0
+	}
+	return 100 * max(0, min(done, total)) / total
+}
+
+// bar is a progress bar in the status line of standard error, if that is a terminal.
 type bar struct {
-	on       io.Writer
-	progress *mpb.Progress
-	bar      *mpb.Bar
+	e    *Env
+	name string
+	mu   sync.Mutex
+	last string
 }
 
 // NewBar returns a bar with a name. If show is false, the bar prints nothing.
@@ -25,21 +40,29 @@ func NewBar(e *Env, name string, show bool) *bar {
 	if !show || !IsTerminal(e.Stderr) {
 		return &bar{}
 	}
-	p := ShowBars(e.Stderr)
-	return &bar{on: e.Stderr, progress: p, bar: p.AddBar(0, mpb.BarRemoveOnComplete(),
-		mpb.PrependDecorators(decor.Name(name+" ")), mpb.AppendDecorators(decor.Percentage()))}
+	return &bar{e: e, name: name}
 }
 
+// Set shows the progress. It may be called concurrently.
 func (b *bar) Set(done, total int64) {
-	if b.bar != nil {
-		b.bar.SetTotal(total, false)
-		b.bar.SetCurrent(done)
+	if b.e == nil {
+		return
+	}
+	text := fmt.Sprintf("%s %d%%", BarText(b.name, done, total), Percent(done, total))
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if text != b.last {
+		b.last = text
+		ShowStatus(b.e.Stderr, text)
 	}
 }
 
+// End removes the bar.
 func (b *bar) End() {
-	if b.bar != nil {
-		b.bar.SetTotal(-1, true)
-		HideBars(b.on, b.progress)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.last != "" {
+		b.last = ""
+		ShowStatus(b.e.Stderr, "")
 	}
 }

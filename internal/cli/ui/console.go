@@ -7,28 +7,20 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/vbauerster/mpb/v8"
 	"golang.org/x/term"
 )
 
-// Console is standard error. While it shows progress bars or a status line, it writes other
-// lines above them, so that a log line does not break a bar.
+// Console is standard error. While it shows a status line, it writes other lines above it.
 type Console struct {
 	File   *os.File
 	mu     sync.Mutex
-	bars   *mpb.Progress
 	status string
 }
 
-// Write writes p above the progress bars or the status line.
+// Write writes p above the status line.
 func (c *Console) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.bars != nil {
-		if n, err := c.bars.Write(p); err == nil {
-			return n, nil
-		} // the bars have ended
-	}
 	if c.status == "" {
 		return c.File.Write(p)
 	}
@@ -49,34 +41,6 @@ func ShowStatus(w io.Writer, text string) {
 }
 
 const clearLine = "\r\x1b[K"
-
-// ShowBars starts an area for progress bars on a terminal. HideBars removes it after every bar
-// has ended.
-func ShowBars(w io.Writer) *mpb.Progress {
-	c, ok := w.(*Console)
-	if !ok {
-		return mpb.New(mpb.WithOutput(w), mpb.WithWidth(barWidth))
-	}
-	bars := mpb.New(mpb.WithOutput(c.File), mpb.WithWidth(barWidth))
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.bars = bars
-	return bars
-}
-
-// HideBars waits until all bars have ended and removes their area.
-func HideBars(w io.Writer, bars *mpb.Progress) {
-	bars.Wait()
-	if c, ok := w.(*Console); ok {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		if c.bars == bars {
-			c.bars = nil
-		}
-	}
-}
-
-const barWidth = 48
 
 // IsTerminal reports whether w is a terminal, or a Console on one.
 func IsTerminal(w any) bool {
