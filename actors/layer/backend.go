@@ -31,6 +31,9 @@ type Backend interface {
 	// all ranks is stored: activation Sum, (T, Hidden).
 	Nodes() [][]float32
 	Total() []float32
+	// Adapted returns the tree nodes of A x of projectUnits, for the rows with adapters, and where the
+	// sum over all ranks is stored.
+	Adapted() (nodes [][]float32, total []float32)
 	// Logits computes this rank's columns of the logits for at most LogitRows rows. For each row it
 	// copies the best token to the host, or the whole row on request.
 	Logits(e Held, rows []LogitRow)

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/shoal-llm/shoal/actors/layer/lowrank"
 	"github.com/shoal-llm/shoal/collective"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
@@ -49,10 +50,11 @@ type Segment struct {
 	Cache   Cache // nil if this socket stores nothing of the sequence
 	First   int   // row of the first token
 	N       int
-	Start   int  // true position of the first token
-	Prefill bool // heads are split over the sockets; otherwise the owner has all of them
-	Owner   int  // rank that owns the sequence
-	Dropped int  // number of first rows of a prompt that end with SwiftKV's pass
+	Start   int              // true position of the first token
+	Prefill bool             // heads are split over the sockets; otherwise the owner has all of them
+	Owner   int              // rank that owns the sequence
+	Dropped int              // number of first rows of a prompt that end with SwiftKV's pass
+	Adapter *lowrank.Adapter // of all rows; nil: none
 }
 
 func (s *Segment) rows() topology.Range { return topology.Range{Lo: s.First, Hi: s.First + s.N} }
@@ -83,6 +85,7 @@ type Batch struct {
 
 	widths []widthsBatch // by index of Dims.Widths; nil: all layers are alike
 
+	adapted  []lowrank.Rows   // rows with adapters
 	rows     []topology.Range // prompt rows owned by each rank, see rowRanges
 	nodes    [][]tensor.Span  // tree nodes of each rank
 	parts    [][]float32      // scatterDown, scatterPrompt: the rows of this rank's tree nodes that are summed
@@ -128,7 +131,7 @@ func (b *Batch) Reset(p topology.Placement, rank int, segments []Segment, rotati
 		case !x.Prefill && x.Owner != y.Owner:
 			return x.Owner - y.Owner
 		}
-		return 0
+		return byAdapter(x.Adapter, y.Adapter)
 	})
 	b.Rank, b.Segments, b.T, b.decode = rank, segments, 0, 0
 	b.place(p)
@@ -143,6 +146,7 @@ func (b *Batch) Reset(p topology.Placement, rank int, segments []Segment, rotati
 		return fmt.Errorf("layer: step has %d rows, this socket was set up for %d", b.T, b.maxRows)
 	}
 	b.rows = b.rowRanges()
+	b.findAdapted()
 	b.classify()
 	b.ClearTimes()
 	b.Backend.Begin(b, rotations)

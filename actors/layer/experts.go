@@ -3,6 +3,7 @@ package layer
 import (
 	"sort"
 
+	"github.com/shoal-llm/shoal/actors/layer/router"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/topology"
@@ -119,7 +120,7 @@ func (b *Processor) initMixture(maxRows int) {
 		if m.experts.Biases != nil {
 			tensor.Add(m.scores[t*e:(t+1)*e], m.experts.Biases.Router)
 		}
-		Route(&d.Router, m.scores[t*e:(t+1)*e], m.experts.Bias, m.choice[t*e:(t+1)*e], chosen, weight)
+		router.Route(&d.Router, m.scores[t*e:(t+1)*e], m.experts.Bias, m.choice[t*e:(t+1)*e], chosen, weight)
 		if m.experts.DenseFFN != nil {
 			for i, of := range chosen {
 				weight[i] *= m.experts.DenseFFN.ExpertScale[of]

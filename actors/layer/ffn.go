@@ -1,6 +1,7 @@
 package layer
 
 import (
+	"github.com/shoal-llm/shoal/actors/layer/lowrank"
 	"github.com/shoal-llm/shoal/collective"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/topology"
@@ -62,13 +63,20 @@ func (w *Weights) gateUp(b *Processor) {
 	b.ffn = w
 	b.products = append(b.products, tensor.Product{Y: b.Gate[me.Lo:], LdY: ld, W: w.Gate, R1: me.Len()},
 		tensor.Product{Y: b.Up[me.Lo:], LdY: ld, W: w.Up, R1: me.Len()})
-	alone := b.batch.T*me.Len() < minParallelActivations
+	adapted := len(b.batch.adapted) > 0
+	alone := adapted || b.batch.T*me.Len() < minParallelActivations
 	if !alone {
 		b.products[0].Then = b.activate
 	}
 	b.multiplyNorm(b.batch.all())
 	b.products = b.products[:0]
-	if alone {
+	if adapted {
+		all := topology.Range{Lo: 0, Hi: me.Len()}
+		b.adapt(lowrank.Gate, b.batch.all(), all, b.Gate[me.Lo:], ld)
+		b.adapt(lowrank.Up, b.batch.all(), all, b.Up[me.Lo:], ld)
+		b.lowrank.Run(b.Pool, b.Norm, b.Dims.Hidden)
+		b.each(b.batch.T, func(t int) { b.activateTile(0, me.Len(), t, t+1) })
+	} else if alone {
 		b.activateTile(0, me.Len(), 0, b.batch.T)
 	}
 }
@@ -92,20 +100,25 @@ func (b *Processor) activateTile(r0, r1, t0, t1 int) {
 }
 
 func (w *Weights) projectDown(b *Processor) {
-	switch y := b.Y[b.batch.Place.Slices[b.batch.Rank].Down.Lo:]; {
+	me := b.batch.Place.Slices[b.batch.Rank].Down
+	switch y := b.Y[me.Lo:]; {
 	case w.Down == nil:
 	case b.batch.step.quantized:
 		b.multiplyQuantized(y, w.Down, b.Dims.FFN, b.batch.all())
 	default:
 		b.Pool.MatMul(y, b.Dims.Hidden, w.Down, b.Gate, b.Dims.gateWidth(), b.batch.T)
+		b.adapt(lowrank.Down, b.batch.all(), topology.Range{Lo: 0, Hi: me.Len()}, y, b.Dims.Hidden)
+		b.lowrank.Run(b.Pool, b.Gate, b.Dims.gateWidth())
 	}
 }
 
 func (w *Weights) projectUnits(b *Processor) {
 	b.partial = b.partialBuffers(b.batch.Rank)
+	x, ld := b.Gate[b.batch.Place.Slices[b.batch.Rank].FFN.Lo:], b.Dims.gateWidth()
 	if w.Down != nil {
-		b.Pool.MatMulPartial(b.partial, w.Down, b.Gate[b.batch.Place.Slices[b.batch.Rank].FFN.Lo:], b.Dims.gateWidth(), b.batch.T)
+		b.Pool.MatMulPartial(b.partial, w.Down, x, ld, b.batch.T)
 	}
+	b.lowrank.Partial(b.Pool, b.batch.adapted, b.layer, lowrank.Down, len(b.partial), x, ld)
 }
 
 func (w *Weights) addOwnedFFN(b *Processor) {

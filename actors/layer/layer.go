@@ -15,7 +15,8 @@ import (
 // are whole, Gate and Up have the rows of the FFN slice, and Down has all rows and the columns of
 // the FFN units. A layer with Experts has no Gate, Up and Down.
 type Weights struct {
-	Index int // number of the cache that the layer's attention reads, or of its recurrent state
+	Number int // of the layer in the model
+	Index  int // number of the cache that the layer's attention reads, or of its recurrent state
 
 	Q, K, V, O, Gate, Up, Down                             *tensor.Weight
 	AttnNorm, FFNNorm                                      []float32      // (Hidden); nil: attention or FFN reads X itself

@@ -21,6 +21,8 @@ var operations = [Ops]func(w *Weights, b *Processor){
 	OpGateUp:          (*Weights).gateUp,
 	OpProjectDown:     (*Weights).projectDown,
 	OpProjectUnits:    (*Weights).projectUnits,
+	OpAdaptDown:       func(_ *Weights, b *Processor) { b.adaptDown(b.batch.all()) },
+	OpAdaptOwnedDown:  func(_ *Weights, b *Processor) { r := b.batch.owned(b.batch.Rank); b.adaptDown(r[:]...) },
 	OpAddFFN:          func(w *Weights, b *Processor) { w.addFFN(b, b.batch.all()) },
 	OpAddOwnedFFN:     (*Weights).addOwnedFFN,
 

@@ -25,6 +25,8 @@ const (
 	OpGateUp          // act(gate)*up of this rank's columns, quantized in a quantized step
 	OpProjectDown     // Y = Wdown . Gate, this rank's output rows, all tokens
 	OpProjectUnits    // the tree nodes of Wdown . Gate over this rank's units, all tokens
+	OpAdaptDown       // Y += B (s A Gate) of rows with adapters, after the sum over all ranks
+	OpAdaptOwnedDown  // the same for the rows that this rank owns
 	OpAddFFN          // X += Y + bias, or with a norm after the FFN X += RMSNorm(Y + bias), all rows
 	OpAddOwnedFFN     // the same for the rows that this rank owns
 
@@ -88,6 +90,8 @@ var ops = [Ops]struct {
 	OpGateUp:             {"gate-up", FFN},
 	OpProjectDown:        {"project-down", FFN},
 	OpProjectUnits:       {"project-units", FFN},
+	OpAdaptDown:          {"adapt-down", FFN},
+	OpAdaptOwnedDown:     {"adapt-owned-down", FFN},
 	OpAddFFN:             {"add-ffn", FFN},
 	OpAddOwnedFFN:        {"add-owned-ffn", FFN},
 	OpExpertsUp:          {"experts-up", FFN},

@@ -3,6 +3,7 @@ package layer
 import (
 	"time"
 
+	"github.com/shoal-llm/shoal/actors/layer/lowrank"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
@@ -49,6 +50,8 @@ type Processor struct {
 	postNorm        []float32
 	ffn             *Weights // the weights that activateTile uses
 	firstRow        int      // offset of the rows of residualRow
+	layer           int      // number of the current layer
+	lowrank         lowrank.Queue
 	// Tasks per row or tile, allocated once so that a step allocates nothing.
 	normRow, residualRow, addNormRow func(t int)
 	activate                         func(r0, r1, t0, t1 int)
@@ -143,6 +146,7 @@ func (b *Processor) Run(runs []LayerRun, between func() bool) {
 // runLayer runs operations and counts their time. It reads the clock once for each part.
 func (b *Processor) runLayer(w *Weights, ops []Op) {
 	b.enter(w.Widths)
+	b.layer = w.Number
 	began, before := time.Now(), b.batch.Spent[Projections]+b.batch.Spent[Attention]
 	for i, op := range ops {
 		operations[op](w, b)

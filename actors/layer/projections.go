@@ -1,6 +1,7 @@
 package layer
 
 import (
+	"github.com/shoal-llm/shoal/actors/layer/lowrank"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/topology"
 )
@@ -72,10 +73,10 @@ func exchangeParts(name string, parts int) *Exchange {
 
 func (w *Weights) projectQKV(b *Processor) {
 	me, cols := b.batch.Place.Slices[b.batch.Rank], b.batch.ownParts(b.batch.Rank)
-	b.project(w.Q, within(w.QBias, me.Q), b.batch.all(), topology.Range{Lo: 0, Hi: me.Q.Len()}, cols[0].Lo)
-	b.project(w.K, within(w.KBias, me.K), b.batch.all(), topology.Range{Lo: 0, Hi: me.K.Len()}, cols[1].Lo)
-	b.project(w.V, within(w.VBias, me.V), b.batch.all(), topology.Range{Lo: 0, Hi: me.V.Len()}, cols[2].Lo)
-	b.project(w.QGate, nil, b.batch.all(), topology.Range{Lo: 0, Hi: me.Q.Len()}, cols[3].Lo)
+	b.project(lowrank.Q, w.Q, within(w.QBias, me.Q), b.batch.all(), topology.Range{Lo: 0, Hi: me.Q.Len()}, cols[0].Lo)
+	b.project(lowrank.K, w.K, within(w.KBias, me.K), b.batch.all(), topology.Range{Lo: 0, Hi: me.K.Len()}, cols[1].Lo)
+	b.project(lowrank.V, w.V, within(w.VBias, me.V), b.batch.all(), topology.Range{Lo: 0, Hi: me.V.Len()}, cols[2].Lo)
+	b.project(lowrank.QGate, w.QGate, nil, b.batch.all(), topology.Range{Lo: 0, Hi: me.Q.Len()}, cols[3].Lo)
 	b.projectAll(b.batch.all())
 }
 
@@ -83,17 +84,17 @@ func (w *Weights) projectOwnQKV(b *Processor) {
 	d := b.Dims
 	q, k, v, gate := 0, d.qCols(), d.qCols()+d.kCols(), d.qCols()+2*d.kCols()
 	own, prompts := b.batch.decodeRows(b.batch.Rank), topology.Range{Lo: b.batch.decode, Hi: b.batch.T}
-	b.project(w.Q, w.QBias, own, topology.Range{Lo: 0, Hi: d.qCols()}, q)
-	b.project(w.K, w.KBias, own, topology.Range{Lo: 0, Hi: d.kCols()}, k)
-	b.project(w.V, w.VBias, own, topology.Range{Lo: 0, Hi: d.kCols()}, v)
-	b.project(w.QGate, nil, own, topology.Range{Lo: 0, Hi: d.qCols()}, gate)
+	b.project(lowrank.Q, w.Q, w.QBias, own, topology.Range{Lo: 0, Hi: d.qCols()}, q)
+	b.project(lowrank.K, w.K, w.KBias, own, topology.Range{Lo: 0, Hi: d.kCols()}, k)
+	b.project(lowrank.V, w.V, w.VBias, own, topology.Range{Lo: 0, Hi: d.kCols()}, v)
+	b.project(lowrank.QGate, w.QGate, nil, own, topology.Range{Lo: 0, Hi: d.qCols()}, gate)
 	b.projectAll(own)
 	h := b.batch.headParts(b.batch.Place.Slices[b.batch.Rank].KVHeads)
 	rows := func(r topology.Range, base, limit int) topology.Range { return panelRows(r.Lo-base, r.Hi-base, limit) }
-	b.project(w.Q, w.QBias, prompts, rows(h[0], q, d.qCols()), q)
-	b.project(w.K, w.KBias, prompts, rows(h[1], k, d.kCols()), k)
-	b.project(w.V, w.VBias, prompts, rows(h[2], v, d.kCols()), v)
-	b.project(w.QGate, nil, prompts, rows(h[3], gate, d.qCols()), gate)
+	b.project(lowrank.Q, w.Q, w.QBias, prompts, rows(h[0], q, d.qCols()), q)
+	b.project(lowrank.K, w.K, w.KBias, prompts, rows(h[1], k, d.kCols()), k)
+	b.project(lowrank.V, w.V, w.VBias, prompts, rows(h[2], v, d.kCols()), v)
+	b.project(lowrank.QGate, w.QGate, nil, prompts, rows(h[3], gate, d.qCols()), gate)
 	b.projectAll(prompts)
 }
 
@@ -102,6 +103,8 @@ func (w *Weights) projectOut(b *Processor) {
 		me := b.batch.Place.Slices[b.batch.Rank].Out
 		b.multiplyAttention(b.Y[me.Lo:], w.O, b.batch.all())
 		addBias(b.Y, b.Dims.Hidden, b.batch.T, w.OBias, me)
+		b.adapt(lowrank.O, b.batch.all(), topology.Range{Lo: 0, Hi: me.Len()}, b.Y[me.Lo:], b.Dims.Hidden)
+		b.adaptOut()
 	}
 }
 
@@ -111,8 +114,10 @@ func (w *Weights) projectOwnOut(b *Processor) {
 		if t.Len() > 0 {
 			b.multiplyAttention(b.Y[t.Lo*h:], w.O, t)
 			addBias(b.Y[t.Lo*h:], h, t.Len(), w.OBias, topology.Range{Lo: 0, Hi: h})
+			b.adapt(lowrank.O, t, topology.Range{Lo: 0, Hi: h}, b.Y, h)
 		}
 	}
+	b.adaptOut()
 }
 
 // within returns the elements of a whole bias that belong to rows r.
@@ -133,14 +138,15 @@ func panelRows(lo, hi, limit int) topology.Range {
 }
 
 // project queues rows out of m for tokens t into QKV. Output row r goes to column col+r. bias, if
-// not nil, has an element for every row of m.
-func (b *Processor) project(m *tensor.Weight, bias []float32, t, out topology.Range, col int) {
+// not nil, has an element for every row of m, which is matrix `of` of adapters.
+func (b *Processor) project(of lowrank.Matrix, m *tensor.Weight, bias []float32, t, out topology.Range, col int) {
 	if m == nil || t.Len() == 0 || out.Len() == 0 {
 		return
 	}
 	ld := b.Dims.qkvWidth()
 	b.products = append(b.products, tensor.Product{Y: b.QKV[t.Lo*ld+col:], LdY: ld, W: m, R0: out.Lo, R1: out.Hi})
 	b.biases = append(b.biases, bias)
+	b.adapt(of, t, out, b.QKV[col:], ld)
 }
 
 // projectAll multiplies the queued matrices, for tokens t, in one parallel region.
@@ -152,6 +158,7 @@ func (b *Processor) projectAll(t topology.Range) {
 		addBias(p.Y, p.LdY, t.Len(), b.biases[i], topology.Range{Lo: p.R0, Hi: p.R1})
 	}
 	b.products, b.biases = b.products[:0], b.biases[:0]
+	b.lowrank.Run(b.Pool, b.Norm, b.Dims.Hidden)
 }
 
 // multiplyNorm multiplies the queued matrices by the norms of rows t.

@@ -22,6 +22,7 @@ type conditions struct {
 	quantized       bool // the outputs of attention and FFN are quantized before their exchange
 	owned           bool // norms are quantized too, and each rank has only its own rows of the residual stream
 
+	adapted   bool // some rows have adapters
 	dropsRows bool // SwiftKV's pass drops rows before the later layers
 
 	latent      bool // latent attention
@@ -120,6 +121,8 @@ func (c conditions) reduce() []Stage {
 		scatterDown.when(!c.sparse && scatter),
 		scatterPrompt.when(!c.sparse && apart),
 		reduceDown.when(!c.sparse && toAll),
+		reduceAdapted.when(!c.sparse && c.adapted),
+		either(toAll, OpAdaptDown, OpAdaptOwnedDown).when(!c.sparse && c.adapted),
 		either(c.sparse || toAll, OpAddFFN, OpAddOwnedFFN),
 		exchangeResidual.when(apart && c.last), // the head reads all rows
 	)
@@ -167,6 +170,7 @@ func (b *Batch) classify() {
 	c := conditions{mapping: b.Place.Mapping, alone: b.alone(), prefill: b.HasPrefill(), decode: b.decode > 0, latent: b.Dims.Latent.Rank > 0, dense: b.Dims.MoE.DenseFFN}
 	c.allHeads, c.parallel = b.Dims.QKNormOf == model.OfProjection, b.Dims.Parallel
 	c.local, c.dropsRows = b.projectionsLocal(0, 1, 2, 3), b.dropsRows()
+	c.adapted = len(b.adapted) > 0
 	c.quantized, c.owned = b.quantizable()
 	if b.step != c {
 		b.step, b.lists = c, [kinds][2]*Schedule{}

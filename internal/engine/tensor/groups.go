@@ -1,6 +1,7 @@
 package tensor
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -9,10 +10,11 @@ import (
 
 // Group is one matrix of MatMulGroups and the tokens that it multiplies.
 type Group struct {
-	Y      []float32 // y[(t-T0)*LdY+r] of the tokens [T0, T1) and all rows r
+	Y      []float32 // y[(t-T0)*LdY+r] of the tokens [T0, T1) and the rows r in [R0, R1)
 	LdY    int
 	W      *Weight
 	T0, T1 int
+	R0, R1 int // R1 0: all rows
 
 	// Then, set in the first of all groups, is called for each pair of groups as Product.Then is.
 	// The groups must then be pairs with equal tokens and rows. Tokens are counted like T0 and T1.
@@ -58,7 +60,7 @@ func (p *Pool) setGroups(groups []Group) (n int) {
 		if first := groups[0].W; g.W.Type != first.Type || g.W.Cols != first.Cols || g.T0 < 0 || g.T1 < g.T0 {
 			panic(fmt.Sprintf("tensor: MatMulGroups of %v with %d columns and %v with %d, tokens [%d,%d)", first.Type, first.Cols, g.W.Type, g.W.Cols, g.T0, g.T1))
 		}
-		m.jobs[i].set(Product{Y: g.Y, LdY: g.LdY, W: g.W, R1: g.W.Rows}, g.T1-g.T0)
+		m.jobs[i].set(Product{Y: g.Y, LdY: g.LdY, W: g.W, R0: g.R0, R1: cmp.Or(g.R1, g.W.Rows)}, g.T1-g.T0)
 		m.jobs[i].t0 = g.T0
 		n = max(n, g.T1)
 	}

@@ -1,4 +1,5 @@
-package layer
+// Package router chooses the experts of a token from the scores of a layer's router.
+package router
 
 import (
 	"math"
