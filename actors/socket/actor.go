@@ -9,6 +9,7 @@ import (
 	"github.com/asynkron/protoactor-go/actor"
 
 	"github.com/shoal-llm/shoal/actors/layer"
+	"github.com/shoal-llm/shoal/actors/socket/adapter"
 	"github.com/shoal-llm/shoal/actors/socket/caches"
 	"github.com/shoal-llm/shoal/actors/socket/machine"
 	"github.com/shoal-llm/shoal/actors/socket/step"
@@ -41,6 +42,8 @@ type Actor struct {
 	steps      [machine.MicroBatches]*flight
 	cancel     context.CancelFunc // cancels loading
 	read       *progress          // of the newest load
+	adapters   *adapter.Loader    // nil: the socket takes no LoRA adapters
+	adapted    adapted            // those in memory
 }
 
 // ErrRetired is the error of the steps in flight when their epoch is retired.
@@ -53,12 +56,18 @@ func (a *Actor) Receive(c actor.Context) {
 		a.machine = machine.NewMachine()
 		a.exec = layer.NewExecutor()
 		a.caches = caches.New(caches.Options{Arena: a.Config.device().Arena(a.Config.KVBudget), Executor: a.exec, PrefixDisk: a.Config.PrefixDisk, Scratch: a.Config.Scratch})
+		if a.Config.Adapters != nil {
+			a.adapters = adapter.NewLoader(a.Config.Adapters, &a.Config.Checkpoint.Config)
+		}
 		if a.Config.ParsePolicy == nil {
 			a.Config.ParsePolicy = kvpolicy.Parse
 		}
 	case *actor.Stopping:
 		a.teardown(c, a.machine.Stop())
 		a.caches.StopTransfers()
+		if a.adapters != nil {
+			a.adapters.Close()
+		}
 		a.exec.Close()
 		a.caches.Close()
 		select {
@@ -97,6 +106,10 @@ func (a *Actor) Receive(c actor.Context) {
 		a.release(m)
 	case *Prefix:
 		a.prefix(m)
+	case *Adapter:
+		a.adapter(c, m)
+	case *adapterLoaded:
+		a.adapterLoaded(m)
 	case *Between:
 		a.between(c, m)
 	case *jobDone:
@@ -120,7 +133,7 @@ func (a *Actor) teardown(c actor.Context, effects []machine.Effect) {
 	for _, p := range a.layers {
 		c.Stop(p)
 	}
-	a.layers = nil
+	a.layers, a.adapted = nil, adapted{}
 	held := a.caches
 	if e := a.epoch; e != nil {
 		a.epoch = nil
@@ -151,6 +164,7 @@ func (a *Actor) status() *proto.SocketStatus {
 	if a.epoch != nil {
 		s.WeightBytes = a.epoch.Weights.Bytes() + a.epoch.Drafter.Bytes()
 	}
+	s.AdapterBytes, s.Adapters = a.adapted.bytes, uint32(len(a.adapted.all))
 	if a.read != nil {
 		s.LoadedBytes, s.LoadBytes = a.read.done.Load(), a.read.total.Load()
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/shoal-llm/shoal/collective"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/tier"
+	"github.com/shoal-llm/shoal/internal/engine/lora"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/sys/sharedmem"
@@ -42,7 +43,11 @@ type Config struct {
 	// Scratch, if not nil, stores rows of caches that do not fit in memory. The caller closes it
 	// after the socket has stopped.
 	Scratch *tier.Scratch
-	Logger  *slog.Logger
+	// Adapters, if not nil, stores the files of LoRA adapters, and AdapterBudget bounds the bytes of
+	// those in memory.
+	Adapters      *lora.Store
+	AdapterBudget int64
+	Logger        *slog.Logger
 	// Connect opens the transport of a group for one rank, in an epoch. It returns when every pair
 	// of ranks has exchanged a message, or with an error that names the missing ranks.
 	Connect func(ctx context.Context, group string, epoch uint32, rank int, incarnations []uint32) (collective.Transport, error)

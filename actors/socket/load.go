@@ -11,11 +11,13 @@ import (
 	"github.com/asynkron/protoactor-go/actor"
 
 	"github.com/shoal-llm/shoal/actors/layer"
+	"github.com/shoal-llm/shoal/actors/layer/lowrank"
 	"github.com/shoal-llm/shoal/actors/socket/caches"
 	"github.com/shoal-llm/shoal/actors/socket/draft"
 	"github.com/shoal-llm/shoal/actors/socket/machine"
 	"github.com/shoal-llm/shoal/actors/socket/shard"
 	"github.com/shoal-llm/shoal/actors/socket/step"
+	"github.com/shoal-llm/shoal/internal/engine/lora"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/proto"
@@ -89,7 +91,7 @@ func build(ctx context.Context, cfg Config, read *progress, held *caches.Caches,
 			return nil, unusable(err)
 		}
 	}
-	c := &caches.Epoch{Caches: held, Place: p, Rank: rank, Geometry: shard.GeometryOf(&cfg.Checkpoint.Config, kv), Score: cfg.Checkpoint.Config.Score(), Grammars: cfg.Grammars, Parallel: cfg.Pool.Run}
+	c := &caches.Epoch{Caches: held, Adapters: map[lora.ID]*lowrank.Adapter{}, Place: p, Rank: rank, Geometry: shard.GeometryOf(&cfg.Checkpoint.Config, kv), Score: cfg.Checkpoint.Config.Score(), Grammars: cfg.Grammars, Parallel: cfg.Pool.Run}
 	return step.NewEpoch(c, step.Options{Config: served, Weights: w, Type: dt, Device: cfg.device(), Pool: cfg.Pool, MaxRows: int(r.MaxStepTokens)}), nil
 }
 
@@ -127,5 +129,5 @@ func (a *Actor) loaded(c actor.Context, m *loaded) {
 		}
 	}
 	m.reply(&proto.LoadReply{WeightBytes: m.epoch.Weights.Bytes() + m.epoch.Drafter.Bytes(), KvBudgetBytes: a.caches.Arena.Budget(), Millis: uint32(m.took.Milliseconds()), Held: kept,
-		PrefixDisk: a.caches.HasPrefixDisk(), ScratchBytes: a.caches.ScratchLimit()}, nil)
+		PrefixDisk: a.caches.HasPrefixDisk(), ScratchBytes: a.caches.ScratchLimit(), AdapterBudgetBytes: a.Config.AdapterBudget}, nil)
 }

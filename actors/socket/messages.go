@@ -3,8 +3,10 @@ package socket
 import (
 	"time"
 
+	"github.com/shoal-llm/shoal/actors/layer/lowrank"
 	"github.com/shoal-llm/shoal/actors/socket/machine"
 	"github.com/shoal-llm/shoal/actors/socket/step"
+	"github.com/shoal-llm/shoal/internal/engine/lora"
 	"github.com/shoal-llm/shoal/internal/proto"
 )
 
@@ -44,6 +46,11 @@ type (
 		Request *proto.PrefixRequest
 		Reply   func(*proto.PrefixReply, error)
 	}
+	// Adapter loads and drops LoRA adapters, or stores a part of one.
+	Adapter struct {
+		Request *proto.AdapterRequest
+		Reply   func(*proto.AdapterReply, error)
+	}
 	Status struct{ Reply func(*proto.SocketStatus) }
 )
 
@@ -73,6 +80,13 @@ type (
 		made   map[uint64]*machine.Kept
 		err    error
 		reply  func(error)
+	}
+	adapterLoaded struct {
+		number  uint32
+		id      lora.ID
+		adapter *lowrank.Adapter // nil: the files are missing, or err
+		err     error
+		reply   func(*proto.AdapterReply, error)
 	}
 	groupFailed struct {
 		number uint32

@@ -20,6 +20,7 @@ import (
 	"github.com/shoal-llm/shoal/actors/socket/shard"
 	"github.com/shoal-llm/shoal/collective"
 	"github.com/shoal-llm/shoal/internal/engine/gguf"
+	"github.com/shoal-llm/shoal/internal/engine/lora"
 	"github.com/shoal-llm/shoal/internal/engine/model"
 	"github.com/shoal-llm/shoal/internal/engine/model/modeltest"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
@@ -52,6 +53,9 @@ type rig struct {
 	c     rigConfig
 	epoch uint32
 	wires map[uint32][]collective.Transport
+
+	adapters *lora.Store
+	loaded   []lora.ID // of rigConfig.adapters
 }
 
 type rigConfig struct {
@@ -72,6 +76,8 @@ type rigConfig struct {
 	passes int // of decode-only steps, on one socket; default 1
 	wrap   func(rank int, inner collective.Transport) collective.Transport
 	device func(*tensor.Pool) layer.Device // default: layer.Host
+
+	adapters []string // folders of LoRA adapters, which all sockets load
 }
 
 func newRig(t *testing.T, c rigConfig) *rig {
@@ -93,12 +99,15 @@ func newRig(t *testing.T, c rigConfig) *rig {
 	if c.budget == 0 {
 		c.budget = 1 << 30
 	}
+	if len(c.adapters) > 0 {
+		r.openAdapters(c.adapters)
+	}
 	for range c.sockets {
 		var device layer.Device
 		if c.device != nil {
 			device = c.device(pool)
 		}
-		cfg := Config{Checkpoint: ck, Device: device, Pool: pool, KVBudget: c.budget, Logger: quiet,
+		cfg := Config{Checkpoint: ck, Adapters: r.adapters, AdapterBudget: c.budget, Device: device, Pool: pool, KVBudget: c.budget, Logger: quiet,
 			Connect: func(_ context.Context, _ string, epoch uint32, rank int, _ []uint32) (collective.Transport, error) {
 				if r.c.wrap != nil {
 					return r.c.wrap(rank, r.wires[epoch][rank]), nil
@@ -149,6 +158,7 @@ func (r *rig) place(epoch uint32) [][]*proto.Held {
 			Reply: func(_ *proto.JoinReply, err error) { loads <- err }})
 	}
 	r.all(loads)
+	r.loadAdapters()
 	return held
 }
 
@@ -215,6 +225,7 @@ type request struct {
 	params  sampler.Params
 	owner   int
 	policy  string
+	adapter lora.ID
 	id      uint64
 	at      int
 	tokens  []int32
@@ -245,7 +256,7 @@ func (r *rig) generate(chunk int, reqs ...*request) {
 				r.seq++
 				q.id = r.seq
 				s.Open = append(s.Open, &proto.Open{Seq: q.id, Owner: uint32(q.owner % len(r.pids)), Policy: q.policy,
-					Sampling: plan.EncodeSampling(&q.params), PromptTokens: uint32(len(q.prompt))})
+					Sampling: plan.EncodeSampling(&q.params), PromptTokens: uint32(len(q.prompt)), Adapter: q.adapter.Bytes()})
 			}
 			c := &proto.Chunk{Seq: q.id, Start: uint32(q.at)}
 			if q.at < len(q.prompt) {

@@ -40,6 +40,7 @@ const (
 	Kind_KIND_STORE       Kind = 24 // StoreMembers -> Empty: keep a copy of the store
 	Kind_KIND_PREFIX      Kind = 26 // PrefixRequest -> PrefixReply: blocks of the prefix cache in files
 	Kind_KIND_WEIGHTS     Kind = 25 // WeightsRequest -> WeightsReply: parts of the checkpoint, for a node without one
+	Kind_KIND_ADAPTER     Kind = 27 // AdapterRequest -> AdapterReply: a LoRA adapter for the socket, or a part of its files
 )
 
 // Enum value maps for Kind.
@@ -58,6 +59,7 @@ var (
 		24: "KIND_STORE",
 		26: "KIND_PREFIX",
 		25: "KIND_WEIGHTS",
+		27: "KIND_ADAPTER",
 	}
 	Kind_value = map[string]int32{
 		"KIND_UNSPECIFIED": 0,
@@ -73,6 +75,7 @@ var (
 		"KIND_STORE":       24,
 		"KIND_PREFIX":      26,
 		"KIND_WEIGHTS":     25,
+		"KIND_ADAPTER":     27,
 	}
 )
 
@@ -721,15 +724,16 @@ func (x *Held) GetSpilled() uint32 {
 }
 
 type LoadReply struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	WeightBytes   int64                  `protobuf:"varint,1,opt,name=weight_bytes,json=weightBytes,proto3" json:"weight_bytes,omitempty"`
-	KvBudgetBytes int64                  `protobuf:"varint,2,opt,name=kv_budget_bytes,json=kvBudgetBytes,proto3" json:"kv_budget_bytes,omitempty"`
-	Millis        uint32                 `protobuf:"varint,3,opt,name=millis,proto3" json:"millis,omitempty"`
-	Held          []*Held                `protobuf:"bytes,4,rep,name=held,proto3" json:"held,omitempty"`
-	PrefixDisk    bool                   `protobuf:"varint,5,opt,name=prefix_disk,json=prefixDisk,proto3" json:"prefix_disk,omitempty"`       // it keeps blocks of the prefix cache in files
-	ScratchBytes  int64                  `protobuf:"varint,6,opt,name=scratch_bytes,json=scratchBytes,proto3" json:"scratch_bytes,omitempty"` // of files, at most, for rows that memory has no room for
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state              protoimpl.MessageState `protogen:"open.v1"`
+	WeightBytes        int64                  `protobuf:"varint,1,opt,name=weight_bytes,json=weightBytes,proto3" json:"weight_bytes,omitempty"`
+	KvBudgetBytes      int64                  `protobuf:"varint,2,opt,name=kv_budget_bytes,json=kvBudgetBytes,proto3" json:"kv_budget_bytes,omitempty"`
+	Millis             uint32                 `protobuf:"varint,3,opt,name=millis,proto3" json:"millis,omitempty"`
+	Held               []*Held                `protobuf:"bytes,4,rep,name=held,proto3" json:"held,omitempty"`
+	PrefixDisk         bool                   `protobuf:"varint,5,opt,name=prefix_disk,json=prefixDisk,proto3" json:"prefix_disk,omitempty"`                           // it keeps blocks of the prefix cache in files
+	ScratchBytes       int64                  `protobuf:"varint,6,opt,name=scratch_bytes,json=scratchBytes,proto3" json:"scratch_bytes,omitempty"`                     // of files, at most, for rows that memory has no room for
+	AdapterBudgetBytes int64                  `protobuf:"varint,7,opt,name=adapter_budget_bytes,json=adapterBudgetBytes,proto3" json:"adapter_budget_bytes,omitempty"` // for LoRA adapters in memory
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
 }
 
 func (x *LoadReply) Reset() {
@@ -800,6 +804,13 @@ func (x *LoadReply) GetPrefixDisk() bool {
 func (x *LoadReply) GetScratchBytes() int64 {
 	if x != nil {
 		return x.ScratchBytes
+	}
+	return 0
+}
+
+func (x *LoadReply) GetAdapterBudgetBytes() int64 {
+	if x != nil {
+		return x.AdapterBudgetBytes
 	}
 	return 0
 }
@@ -1174,6 +1185,152 @@ func (x *PrefixRequest) GetOwner() uint32 {
 }
 
 // PrefixReply is the number of the first blocks that the socket has.
+// AdapterRequest: with load, load an adapter for the epoch, whose files the node may lack. With data, a
+// part of one of its files.
+type AdapterRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Epoch         uint32                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Id            []byte                 `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"` // SHA-256 of both files
+	Load          bool                   `protobuf:"varint,3,opt,name=load,proto3" json:"load,omitempty"`
+	Drop          [][]byte               `protobuf:"bytes,4,rep,name=drop,proto3" json:"drop,omitempty"` // IDs of adapters that leave the memory first
+	File          string                 `protobuf:"bytes,5,opt,name=file,proto3" json:"file,omitempty"` // name of the file that data is a part of
+	Offset        int64                  `protobuf:"varint,6,opt,name=offset,proto3" json:"offset,omitempty"`
+	Data          []byte                 `protobuf:"bytes,7,opt,name=data,proto3" json:"data,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AdapterRequest) Reset() {
+	*x = AdapterRequest{}
+	mi := &file_internal_proto_shoal_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AdapterRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AdapterRequest) ProtoMessage() {}
+
+func (x *AdapterRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_internal_proto_shoal_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AdapterRequest.ProtoReflect.Descriptor instead.
+func (*AdapterRequest) Descriptor() ([]byte, []int) {
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *AdapterRequest) GetEpoch() uint32 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *AdapterRequest) GetId() []byte {
+	if x != nil {
+		return x.Id
+	}
+	return nil
+}
+
+func (x *AdapterRequest) GetLoad() bool {
+	if x != nil {
+		return x.Load
+	}
+	return false
+}
+
+func (x *AdapterRequest) GetDrop() [][]byte {
+	if x != nil {
+		return x.Drop
+	}
+	return nil
+}
+
+func (x *AdapterRequest) GetFile() string {
+	if x != nil {
+		return x.File
+	}
+	return ""
+}
+
+func (x *AdapterRequest) GetOffset() int64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
+func (x *AdapterRequest) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+type AdapterReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Missing       bool                   `protobuf:"varint,1,opt,name=missing,proto3" json:"missing,omitempty"` // the node lacks the files: send them, then ask again
+	Bytes         int64                  `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`     // memory of the adapter
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AdapterReply) Reset() {
+	*x = AdapterReply{}
+	mi := &file_internal_proto_shoal_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AdapterReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AdapterReply) ProtoMessage() {}
+
+func (x *AdapterReply) ProtoReflect() protoreflect.Message {
+	mi := &file_internal_proto_shoal_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AdapterReply.ProtoReflect.Descriptor instead.
+func (*AdapterReply) Descriptor() ([]byte, []int) {
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *AdapterReply) GetMissing() bool {
+	if x != nil {
+		return x.Missing
+	}
+	return false
+}
+
+func (x *AdapterReply) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
 type PrefixReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Blocks        uint32                 `protobuf:"varint,1,opt,name=blocks,proto3" json:"blocks,omitempty"`
@@ -1183,7 +1340,7 @@ type PrefixReply struct {
 
 func (x *PrefixReply) Reset() {
 	*x = PrefixReply{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[13]
+	mi := &file_internal_proto_shoal_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1195,7 +1352,7 @@ func (x *PrefixReply) String() string {
 func (*PrefixReply) ProtoMessage() {}
 
 func (x *PrefixReply) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[13]
+	mi := &file_internal_proto_shoal_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1208,7 +1365,7 @@ func (x *PrefixReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrefixReply.ProtoReflect.Descriptor instead.
 func (*PrefixReply) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{13}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *PrefixReply) GetBlocks() uint32 {
@@ -1227,7 +1384,7 @@ type ReleaseReply struct {
 
 func (x *ReleaseReply) Reset() {
 	*x = ReleaseReply{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[14]
+	mi := &file_internal_proto_shoal_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1239,7 +1396,7 @@ func (x *ReleaseReply) String() string {
 func (*ReleaseReply) ProtoMessage() {}
 
 func (x *ReleaseReply) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[14]
+	mi := &file_internal_proto_shoal_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1252,7 +1409,7 @@ func (x *ReleaseReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseReply.ProtoReflect.Descriptor instead.
 func (*ReleaseReply) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{14}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ReleaseReply) GetKvUsedBytes() int64 {
@@ -1271,7 +1428,7 @@ type RetireRequest struct {
 
 func (x *RetireRequest) Reset() {
 	*x = RetireRequest{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[15]
+	mi := &file_internal_proto_shoal_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1283,7 +1440,7 @@ func (x *RetireRequest) String() string {
 func (*RetireRequest) ProtoMessage() {}
 
 func (x *RetireRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[15]
+	mi := &file_internal_proto_shoal_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1296,7 +1453,7 @@ func (x *RetireRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetireRequest.ProtoReflect.Descriptor instead.
 func (*RetireRequest) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{15}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *RetireRequest) GetEpoch() uint32 {
@@ -1315,7 +1472,7 @@ type DrainRequest struct {
 
 func (x *DrainRequest) Reset() {
 	*x = DrainRequest{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[16]
+	mi := &file_internal_proto_shoal_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1327,7 +1484,7 @@ func (x *DrainRequest) String() string {
 func (*DrainRequest) ProtoMessage() {}
 
 func (x *DrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[16]
+	mi := &file_internal_proto_shoal_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1340,7 +1497,7 @@ func (x *DrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
 func (*DrainRequest) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{16}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *DrainRequest) GetId() string {
@@ -1362,7 +1519,7 @@ type StoreMembers struct {
 
 func (x *StoreMembers) Reset() {
 	*x = StoreMembers{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[17]
+	mi := &file_internal_proto_shoal_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1374,7 +1531,7 @@ func (x *StoreMembers) String() string {
 func (*StoreMembers) ProtoMessage() {}
 
 func (x *StoreMembers) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[17]
+	mi := &file_internal_proto_shoal_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1387,7 +1544,7 @@ func (x *StoreMembers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoreMembers.ProtoReflect.Descriptor instead.
 func (*StoreMembers) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{17}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *StoreMembers) GetStore() string {
@@ -1424,7 +1581,7 @@ type StoreMember struct {
 
 func (x *StoreMember) Reset() {
 	*x = StoreMember{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[18]
+	mi := &file_internal_proto_shoal_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1436,7 +1593,7 @@ func (x *StoreMember) String() string {
 func (*StoreMember) ProtoMessage() {}
 
 func (x *StoreMember) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[18]
+	mi := &file_internal_proto_shoal_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1449,7 +1606,7 @@ func (x *StoreMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoreMember.ProtoReflect.Descriptor instead.
 func (*StoreMember) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{18}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *StoreMember) GetName() string {
@@ -1487,7 +1644,7 @@ type WeightsRequest struct {
 
 func (x *WeightsRequest) Reset() {
 	*x = WeightsRequest{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[19]
+	mi := &file_internal_proto_shoal_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1499,7 +1656,7 @@ func (x *WeightsRequest) String() string {
 func (*WeightsRequest) ProtoMessage() {}
 
 func (x *WeightsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[19]
+	mi := &file_internal_proto_shoal_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1512,7 +1669,7 @@ func (x *WeightsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WeightsRequest.ProtoReflect.Descriptor instead.
 func (*WeightsRequest) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{19}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *WeightsRequest) GetList() string {
@@ -1558,7 +1715,7 @@ type WeightsReply struct {
 
 func (x *WeightsReply) Reset() {
 	*x = WeightsReply{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[20]
+	mi := &file_internal_proto_shoal_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1570,7 +1727,7 @@ func (x *WeightsReply) String() string {
 func (*WeightsReply) ProtoMessage() {}
 
 func (x *WeightsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[20]
+	mi := &file_internal_proto_shoal_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1583,7 +1740,7 @@ func (x *WeightsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WeightsReply.ProtoReflect.Descriptor instead.
 func (*WeightsReply) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{20}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *WeightsReply) GetList() string {
@@ -1647,7 +1804,7 @@ type WeightsFile struct {
 
 func (x *WeightsFile) Reset() {
 	*x = WeightsFile{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[21]
+	mi := &file_internal_proto_shoal_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1659,7 +1816,7 @@ func (x *WeightsFile) String() string {
 func (*WeightsFile) ProtoMessage() {}
 
 func (x *WeightsFile) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[21]
+	mi := &file_internal_proto_shoal_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1672,7 +1829,7 @@ func (x *WeightsFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WeightsFile.ProtoReflect.Descriptor instead.
 func (*WeightsFile) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{21}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *WeightsFile) GetName() string {
@@ -1713,7 +1870,7 @@ type Bias struct {
 
 func (x *Bias) Reset() {
 	*x = Bias{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[22]
+	mi := &file_internal_proto_shoal_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1725,7 +1882,7 @@ func (x *Bias) String() string {
 func (*Bias) ProtoMessage() {}
 
 func (x *Bias) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[22]
+	mi := &file_internal_proto_shoal_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1738,7 +1895,7 @@ func (x *Bias) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bias.ProtoReflect.Descriptor instead.
 func (*Bias) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{22}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Bias) GetToken() uint32 {
@@ -1780,7 +1937,7 @@ type Sampling struct {
 
 func (x *Sampling) Reset() {
 	*x = Sampling{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[23]
+	mi := &file_internal_proto_shoal_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1792,7 +1949,7 @@ func (x *Sampling) String() string {
 func (*Sampling) ProtoMessage() {}
 
 func (x *Sampling) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[23]
+	mi := &file_internal_proto_shoal_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1805,7 +1962,7 @@ func (x *Sampling) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sampling.ProtoReflect.Descriptor instead.
 func (*Sampling) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{23}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Sampling) GetTemperature() float32 {
@@ -1929,7 +2086,7 @@ type Word struct {
 
 func (x *Word) Reset() {
 	*x = Word{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[24]
+	mi := &file_internal_proto_shoal_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1941,7 +2098,7 @@ func (x *Word) String() string {
 func (*Word) ProtoMessage() {}
 
 func (x *Word) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[24]
+	mi := &file_internal_proto_shoal_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1954,7 +2111,7 @@ func (x *Word) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Word.ProtoReflect.Descriptor instead.
 func (*Word) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{24}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Word) GetTokens() []uint32 {
@@ -1980,7 +2137,7 @@ type Grammar struct {
 
 func (x *Grammar) Reset() {
 	*x = Grammar{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[25]
+	mi := &file_internal_proto_shoal_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1992,7 +2149,7 @@ func (x *Grammar) String() string {
 func (*Grammar) ProtoMessage() {}
 
 func (x *Grammar) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[25]
+	mi := &file_internal_proto_shoal_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2005,7 +2162,7 @@ func (x *Grammar) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grammar.ProtoReflect.Descriptor instead.
 func (*Grammar) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{25}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Grammar) GetKind() string {
@@ -2077,13 +2234,14 @@ type Open struct {
 	TailTokens    uint32   `protobuf:"varint,12,opt,name=tail_tokens,json=tailTokens,proto3" json:"tail_tokens,omitempty"` // prompt tokens after prompt_tokens, which come as decode rows
 	Fork          uint64   `protobuf:"varint,13,opt,name=fork,proto3" json:"fork,omitempty"`                               // sequence whose cache, of the tokens in resume, this one starts with; 0: none
 	Pool          uint32   `protobuf:"varint,14,opt,name=pool,proto3" json:"pool,omitempty"`                               // pooling.Method: the step that reads the last token reports a vector; 0: tokens are sampled
+	Adapter       []byte   `protobuf:"bytes,15,opt,name=adapter,proto3" json:"adapter,omitempty"`                          // ID of the LoRA adapter of all rows; empty: none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Open) Reset() {
 	*x = Open{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[26]
+	mi := &file_internal_proto_shoal_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2095,7 +2253,7 @@ func (x *Open) String() string {
 func (*Open) ProtoMessage() {}
 
 func (x *Open) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[26]
+	mi := &file_internal_proto_shoal_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2108,7 +2266,7 @@ func (x *Open) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Open.ProtoReflect.Descriptor instead.
 func (*Open) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{26}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Open) GetSeq() uint64 {
@@ -2209,6 +2367,13 @@ func (x *Open) GetPool() uint32 {
 	return 0
 }
 
+func (x *Open) GetAdapter() []byte {
+	if x != nil {
+		return x.Adapter
+	}
+	return nil
+}
+
 // Copy makes a replica: before the rows of the step run, the owner sends the cache of a
 // sequence to another socket.
 type Copy struct {
@@ -2221,7 +2386,7 @@ type Copy struct {
 
 func (x *Copy) Reset() {
 	*x = Copy{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[27]
+	mi := &file_internal_proto_shoal_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2233,7 +2398,7 @@ func (x *Copy) String() string {
 func (*Copy) ProtoMessage() {}
 
 func (x *Copy) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[27]
+	mi := &file_internal_proto_shoal_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2246,7 +2411,7 @@ func (x *Copy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Copy.ProtoReflect.Descriptor instead.
 func (*Copy) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{27}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Copy) GetSeq() uint64 {
@@ -2293,7 +2458,7 @@ type Chunk struct {
 
 func (x *Chunk) Reset() {
 	*x = Chunk{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[28]
+	mi := &file_internal_proto_shoal_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2305,7 +2470,7 @@ func (x *Chunk) String() string {
 func (*Chunk) ProtoMessage() {}
 
 func (x *Chunk) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[28]
+	mi := &file_internal_proto_shoal_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2318,7 +2483,7 @@ func (x *Chunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Chunk.ProtoReflect.Descriptor instead.
 func (*Chunk) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{28}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Chunk) GetSeq() uint64 {
@@ -2456,7 +2621,7 @@ type StepRequest struct {
 
 func (x *StepRequest) Reset() {
 	*x = StepRequest{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[29]
+	mi := &file_internal_proto_shoal_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2468,7 +2633,7 @@ func (x *StepRequest) String() string {
 func (*StepRequest) ProtoMessage() {}
 
 func (x *StepRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[29]
+	mi := &file_internal_proto_shoal_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2481,7 +2646,7 @@ func (x *StepRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepRequest.ProtoReflect.Descriptor instead.
 func (*StepRequest) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{29}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *StepRequest) GetEpoch() uint32 {
@@ -2608,7 +2773,7 @@ type Index struct {
 
 func (x *Index) Reset() {
 	*x = Index{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[30]
+	mi := &file_internal_proto_shoal_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2620,7 +2785,7 @@ func (x *Index) String() string {
 func (*Index) ProtoMessage() {}
 
 func (x *Index) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[30]
+	mi := &file_internal_proto_shoal_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2633,7 +2798,7 @@ func (x *Index) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Index.ProtoReflect.Descriptor instead.
 func (*Index) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{30}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Index) GetSeq() uint64 {
@@ -2667,7 +2832,7 @@ type TokenLogprob struct {
 
 func (x *TokenLogprob) Reset() {
 	*x = TokenLogprob{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[31]
+	mi := &file_internal_proto_shoal_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2679,7 +2844,7 @@ func (x *TokenLogprob) String() string {
 func (*TokenLogprob) ProtoMessage() {}
 
 func (x *TokenLogprob) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[31]
+	mi := &file_internal_proto_shoal_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2692,7 +2857,7 @@ func (x *TokenLogprob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenLogprob.ProtoReflect.Descriptor instead.
 func (*TokenLogprob) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{31}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *TokenLogprob) GetToken() uint32 {
@@ -2720,7 +2885,7 @@ type PromptLogprob struct {
 
 func (x *PromptLogprob) Reset() {
 	*x = PromptLogprob{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[32]
+	mi := &file_internal_proto_shoal_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2732,7 +2897,7 @@ func (x *PromptLogprob) String() string {
 func (*PromptLogprob) ProtoMessage() {}
 
 func (x *PromptLogprob) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[32]
+	mi := &file_internal_proto_shoal_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2745,7 +2910,7 @@ func (x *PromptLogprob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PromptLogprob.ProtoReflect.Descriptor instead.
 func (*PromptLogprob) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{32}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *PromptLogprob) GetPosition() uint32 {
@@ -2783,7 +2948,7 @@ type Drawn struct {
 
 func (x *Drawn) Reset() {
 	*x = Drawn{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[33]
+	mi := &file_internal_proto_shoal_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2795,7 +2960,7 @@ func (x *Drawn) String() string {
 func (*Drawn) ProtoMessage() {}
 
 func (x *Drawn) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[33]
+	mi := &file_internal_proto_shoal_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2808,7 +2973,7 @@ func (x *Drawn) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drawn.ProtoReflect.Descriptor instead.
 func (*Drawn) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{33}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Drawn) GetHasToken() bool {
@@ -2862,7 +3027,7 @@ type Sampled struct {
 
 func (x *Sampled) Reset() {
 	*x = Sampled{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[34]
+	mi := &file_internal_proto_shoal_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2874,7 +3039,7 @@ func (x *Sampled) String() string {
 func (*Sampled) ProtoMessage() {}
 
 func (x *Sampled) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[34]
+	mi := &file_internal_proto_shoal_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2887,7 +3052,7 @@ func (x *Sampled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sampled.ProtoReflect.Descriptor instead.
 func (*Sampled) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{34}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Sampled) GetSeq() uint64 {
@@ -2954,7 +3119,7 @@ type StepReply struct {
 
 func (x *StepReply) Reset() {
 	*x = StepReply{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[35]
+	mi := &file_internal_proto_shoal_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2966,7 +3131,7 @@ func (x *StepReply) String() string {
 func (*StepReply) ProtoMessage() {}
 
 func (x *StepReply) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[35]
+	mi := &file_internal_proto_shoal_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2979,7 +3144,7 @@ func (x *StepReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepReply.ProtoReflect.Descriptor instead.
 func (*StepReply) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{35}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *StepReply) GetEpoch() uint32 {
@@ -3098,7 +3263,7 @@ type ThreadTime struct {
 
 func (x *ThreadTime) Reset() {
 	*x = ThreadTime{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[36]
+	mi := &file_internal_proto_shoal_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3110,7 +3275,7 @@ func (x *ThreadTime) String() string {
 func (*ThreadTime) ProtoMessage() {}
 
 func (x *ThreadTime) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[36]
+	mi := &file_internal_proto_shoal_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3123,7 +3288,7 @@ func (x *ThreadTime) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ThreadTime.ProtoReflect.Descriptor instead.
 func (*ThreadTime) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{36}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ThreadTime) GetRuns() uint64 {
@@ -3193,7 +3358,7 @@ type Spill struct {
 
 func (x *Spill) Reset() {
 	*x = Spill{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[37]
+	mi := &file_internal_proto_shoal_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3205,7 +3370,7 @@ func (x *Spill) String() string {
 func (*Spill) ProtoMessage() {}
 
 func (x *Spill) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[37]
+	mi := &file_internal_proto_shoal_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3218,7 +3383,7 @@ func (x *Spill) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Spill.ProtoReflect.Descriptor instead.
 func (*Spill) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{37}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Spill) GetSeq() uint64 {
@@ -3250,7 +3415,7 @@ type Scratch struct {
 
 func (x *Scratch) Reset() {
 	*x = Scratch{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[38]
+	mi := &file_internal_proto_shoal_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3262,7 +3427,7 @@ func (x *Scratch) String() string {
 func (*Scratch) ProtoMessage() {}
 
 func (x *Scratch) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[38]
+	mi := &file_internal_proto_shoal_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3275,7 +3440,7 @@ func (x *Scratch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Scratch.ProtoReflect.Descriptor instead.
 func (*Scratch) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{38}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Scratch) GetBytes() int64 {
@@ -3332,14 +3497,16 @@ type SocketStatus struct {
 	FetchedBytes  int64                  `protobuf:"varint,16,opt,name=fetched_bytes,json=fetchedBytes,proto3" json:"fetched_bytes,omitempty"` // of the checkpoint, from other processes, since the start
 	PrefixDisk    *PrefixDisk            `protobuf:"bytes,17,opt,name=prefix_disk,json=prefixDisk,proto3" json:"prefix_disk,omitempty"`
 	Scratch       *Scratch               `protobuf:"bytes,18,opt,name=scratch,proto3" json:"scratch,omitempty"`
-	Busy          bool                   `protobuf:"varint,15,opt,name=busy,proto3" json:"busy,omitempty"` // the executor has a job in hand; false: it waits for others, or for work
+	AdapterBytes  int64                  `protobuf:"varint,19,opt,name=adapter_bytes,json=adapterBytes,proto3" json:"adapter_bytes,omitempty"` // of LoRA adapters in memory
+	Adapters      uint32                 `protobuf:"varint,20,opt,name=adapters,proto3" json:"adapters,omitempty"`                             // their number
+	Busy          bool                   `protobuf:"varint,15,opt,name=busy,proto3" json:"busy,omitempty"`                                     // the executor has a job in hand; false: it waits for others, or for work
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SocketStatus) Reset() {
 	*x = SocketStatus{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[39]
+	mi := &file_internal_proto_shoal_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3351,7 +3518,7 @@ func (x *SocketStatus) String() string {
 func (*SocketStatus) ProtoMessage() {}
 
 func (x *SocketStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[39]
+	mi := &file_internal_proto_shoal_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3364,7 +3531,7 @@ func (x *SocketStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SocketStatus.ProtoReflect.Descriptor instead.
 func (*SocketStatus) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{39}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *SocketStatus) GetEpoch() uint32 {
@@ -3486,6 +3653,20 @@ func (x *SocketStatus) GetScratch() *Scratch {
 	return nil
 }
 
+func (x *SocketStatus) GetAdapterBytes() int64 {
+	if x != nil {
+		return x.AdapterBytes
+	}
+	return 0
+}
+
+func (x *SocketStatus) GetAdapters() uint32 {
+	if x != nil {
+		return x.Adapters
+	}
+	return 0
+}
+
 func (x *SocketStatus) GetBusy() bool {
 	if x != nil {
 		return x.Busy
@@ -3512,7 +3693,7 @@ type PrefixDisk struct {
 
 func (x *PrefixDisk) Reset() {
 	*x = PrefixDisk{}
-	mi := &file_internal_proto_shoal_proto_msgTypes[40]
+	mi := &file_internal_proto_shoal_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3524,7 +3705,7 @@ func (x *PrefixDisk) String() string {
 func (*PrefixDisk) ProtoMessage() {}
 
 func (x *PrefixDisk) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_proto_shoal_proto_msgTypes[40]
+	mi := &file_internal_proto_shoal_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3537,7 +3718,7 @@ func (x *PrefixDisk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrefixDisk.ProtoReflect.Descriptor instead.
 func (*PrefixDisk) Descriptor() ([]byte, []int) {
-	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{40}
+	return file_internal_proto_shoal_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *PrefixDisk) GetBytes() int64 {
@@ -3664,7 +3845,7 @@ const file_internal_proto_shoal_proto_rawDesc = "" +
 	"\x06tokens\x18\x03 \x01(\rR\x06tokens\x12\x16\n" +
 	"\x06staged\x18\x04 \x01(\rR\x06staged\x12\x18\n" +
 	"\areplica\x18\x05 \x01(\bR\areplica\x12\x18\n" +
-	"\aspilled\x18\x06 \x01(\rR\aspilled\"\xd5\x01\n" +
+	"\aspilled\x18\x06 \x01(\rR\aspilled\"\x87\x02\n" +
 	"\tLoadReply\x12!\n" +
 	"\fweight_bytes\x18\x01 \x01(\x03R\vweightBytes\x12&\n" +
 	"\x0fkv_budget_bytes\x18\x02 \x01(\x03R\rkvBudgetBytes\x12\x16\n" +
@@ -3672,7 +3853,8 @@ const file_internal_proto_shoal_proto_rawDesc = "" +
 	"\x04held\x18\x04 \x03(\v2\v.shoal.HeldR\x04held\x12\x1f\n" +
 	"\vprefix_disk\x18\x05 \x01(\bR\n" +
 	"prefixDisk\x12#\n" +
-	"\rscratch_bytes\x18\x06 \x01(\x03R\fscratchBytes\"\x86\x01\n" +
+	"\rscratch_bytes\x18\x06 \x01(\x03R\fscratchBytes\x120\n" +
+	"\x14adapter_budget_bytes\x18\a \x01(\x03R\x12adapterBudgetBytes\"\x86\x01\n" +
 	"\vJoinRequest\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12'\n" +
 	"\x0fdeadline_millis\x18\x02 \x01(\rR\x0edeadlineMillis\x12\x14\n" +
@@ -3700,7 +3882,18 @@ const file_internal_proto_shoal_proto_rawDesc = "" +
 	"\x06millis\x18\x06 \x01(\rR\x06millis\x12\x16\n" +
 	"\x06forget\x18\a \x01(\bR\x06forget\x12\x10\n" +
 	"\x03seq\x18\b \x01(\x04R\x03seq\x12\x14\n" +
-	"\x05owner\x18\t \x01(\rR\x05owner\"%\n" +
+	"\x05owner\x18\t \x01(\rR\x05owner\"\x9e\x01\n" +
+	"\x0eAdapterRequest\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x0e\n" +
+	"\x02id\x18\x02 \x01(\fR\x02id\x12\x12\n" +
+	"\x04load\x18\x03 \x01(\bR\x04load\x12\x12\n" +
+	"\x04drop\x18\x04 \x03(\fR\x04drop\x12\x12\n" +
+	"\x04file\x18\x05 \x01(\tR\x04file\x12\x16\n" +
+	"\x06offset\x18\x06 \x01(\x03R\x06offset\x12\x12\n" +
+	"\x04data\x18\a \x01(\fR\x04data\">\n" +
+	"\fAdapterReply\x12\x18\n" +
+	"\amissing\x18\x01 \x01(\bR\amissing\x12\x14\n" +
+	"\x05bytes\x18\x02 \x01(\x03R\x05bytes\"%\n" +
 	"\vPrefixReply\x12\x16\n" +
 	"\x06blocks\x18\x01 \x01(\rR\x06blocks\"2\n" +
 	"\fReleaseReply\x12\"\n" +
@@ -3771,7 +3964,7 @@ const file_internal_proto_shoal_proto_rawDesc = "" +
 	"\acompact\x18\x04 \x01(\bR\acompact\x12\x1b\n" +
 	"\tany_order\x18\x05 \x01(\bR\banyOrder\x12\x12\n" +
 	"\x04open\x18\x06 \x01(\bR\x04open\x12\x18\n" +
-	"\athought\x18\a \x01(\tR\athought\"\x91\x03\n" +
+	"\athought\x18\a \x01(\tR\athought\"\xab\x03\n" +
 	"\x04Open\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x14\n" +
 	"\x05owner\x18\x02 \x01(\rR\x05owner\x12\x16\n" +
@@ -3788,7 +3981,8 @@ const file_internal_proto_shoal_proto_rawDesc = "" +
 	"\vtail_tokens\x18\f \x01(\rR\n" +
 	"tailTokens\x12\x12\n" +
 	"\x04fork\x18\r \x01(\x04R\x04fork\x12\x12\n" +
-	"\x04pool\x18\x0e \x01(\rR\x04pool\"2\n" +
+	"\x04pool\x18\x0e \x01(\rR\x04pool\x12\x18\n" +
+	"\aadapter\x18\x0f \x01(\fR\aadapter\"2\n" +
 	"\x04Copy\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x18\n" +
 	"\areplica\x18\x02 \x01(\rR\areplica\"\x87\x03\n" +
@@ -3891,7 +4085,7 @@ const file_internal_proto_shoal_proto_rawDesc = "" +
 	"\x05limit\x18\x02 \x01(\x03R\x05limit\x12\x12\n" +
 	"\x04read\x18\x03 \x01(\x04R\x04read\x12\x18\n" +
 	"\awritten\x18\x04 \x01(\x04R\awritten\x12\x16\n" +
-	"\x06failed\x18\x05 \x01(\x04R\x06failed\"\xe5\x04\n" +
+	"\x06failed\x18\x05 \x01(\x04R\x06failed\"\xa6\x05\n" +
 	"\fSocketStatus\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12\"\n" +
@@ -3915,7 +4109,9 @@ const file_internal_proto_shoal_proto_rawDesc = "" +
 	"\rfetched_bytes\x18\x10 \x01(\x03R\ffetchedBytes\x122\n" +
 	"\vprefix_disk\x18\x11 \x01(\v2\x11.shoal.PrefixDiskR\n" +
 	"prefixDisk\x12(\n" +
-	"\ascratch\x18\x12 \x01(\v2\x0e.shoal.ScratchR\ascratch\x12\x12\n" +
+	"\ascratch\x18\x12 \x01(\v2\x0e.shoal.ScratchR\ascratch\x12#\n" +
+	"\radapter_bytes\x18\x13 \x01(\x03R\fadapterBytes\x12\x1a\n" +
+	"\badapters\x18\x14 \x01(\rR\badapters\x12\x12\n" +
 	"\x04busy\x18\x0f \x01(\bR\x04busy\"\xe4\x01\n" +
 	"\n" +
 	"PrefixDisk\x12\x14\n" +
@@ -3927,7 +4123,7 @@ const file_internal_proto_shoal_proto_rawDesc = "" +
 	"\adropped\x18\x06 \x01(\x04R\adropped\x12\x18\n" +
 	"\adamaged\x18\a \x01(\x04R\adamaged\x12\x16\n" +
 	"\x06failed\x18\b \x01(\x04R\x06failed\x12\x18\n" +
-	"\aremoved\x18\t \x01(\x04R\aremoved*\xe7\x01\n" +
+	"\aremoved\x18\t \x01(\x04R\aremoved*\xf9\x01\n" +
 	"\x04Kind\x12\x14\n" +
 	"\x10KIND_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eKIND_RPC_HELLO\x10\x01\x12\x11\n" +
@@ -3943,7 +4139,8 @@ const file_internal_proto_shoal_proto_rawDesc = "" +
 	"\n" +
 	"KIND_STORE\x10\x18\x12\x0f\n" +
 	"\vKIND_PREFIX\x10\x1a\x12\x10\n" +
-	"\fKIND_WEIGHTS\x10\x19B+Z)github.com/shoal-llm/shoal/internal/protob\x06proto3"
+	"\fKIND_WEIGHTS\x10\x19\x12\x10\n" +
+	"\fKIND_ADAPTER\x10\x1bB+Z)github.com/shoal-llm/shoal/internal/protob\x06proto3"
 
 var (
 	file_internal_proto_shoal_proto_rawDescOnce sync.Once
@@ -3958,7 +4155,7 @@ func file_internal_proto_shoal_proto_rawDescGZIP() []byte {
 }
 
 var file_internal_proto_shoal_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_internal_proto_shoal_proto_msgTypes = make([]protoimpl.MessageInfo, 41)
+var file_internal_proto_shoal_proto_msgTypes = make([]protoimpl.MessageInfo, 43)
 var file_internal_proto_shoal_proto_goTypes = []any{
 	(Kind)(0),               // 0: shoal.Kind
 	(*Empty)(nil),           // 1: shoal.Empty
@@ -3974,34 +4171,36 @@ var file_internal_proto_shoal_proto_goTypes = []any{
 	(*ReleaseRequest)(nil),  // 11: shoal.ReleaseRequest
 	(*Keep)(nil),            // 12: shoal.Keep
 	(*PrefixRequest)(nil),   // 13: shoal.PrefixRequest
-	(*PrefixReply)(nil),     // 14: shoal.PrefixReply
-	(*ReleaseReply)(nil),    // 15: shoal.ReleaseReply
-	(*RetireRequest)(nil),   // 16: shoal.RetireRequest
-	(*DrainRequest)(nil),    // 17: shoal.DrainRequest
-	(*StoreMembers)(nil),    // 18: shoal.StoreMembers
-	(*StoreMember)(nil),     // 19: shoal.StoreMember
-	(*WeightsRequest)(nil),  // 20: shoal.WeightsRequest
-	(*WeightsReply)(nil),    // 21: shoal.WeightsReply
-	(*WeightsFile)(nil),     // 22: shoal.WeightsFile
-	(*Bias)(nil),            // 23: shoal.Bias
-	(*Sampling)(nil),        // 24: shoal.Sampling
-	(*Word)(nil),            // 25: shoal.Word
-	(*Grammar)(nil),         // 26: shoal.Grammar
-	(*Open)(nil),            // 27: shoal.Open
-	(*Copy)(nil),            // 28: shoal.Copy
-	(*Chunk)(nil),           // 29: shoal.Chunk
-	(*StepRequest)(nil),     // 30: shoal.StepRequest
-	(*Index)(nil),           // 31: shoal.Index
-	(*TokenLogprob)(nil),    // 32: shoal.TokenLogprob
-	(*PromptLogprob)(nil),   // 33: shoal.PromptLogprob
-	(*Drawn)(nil),           // 34: shoal.Drawn
-	(*Sampled)(nil),         // 35: shoal.Sampled
-	(*StepReply)(nil),       // 36: shoal.StepReply
-	(*ThreadTime)(nil),      // 37: shoal.ThreadTime
-	(*Spill)(nil),           // 38: shoal.Spill
-	(*Scratch)(nil),         // 39: shoal.Scratch
-	(*SocketStatus)(nil),    // 40: shoal.SocketStatus
-	(*PrefixDisk)(nil),      // 41: shoal.PrefixDisk
+	(*AdapterRequest)(nil),  // 14: shoal.AdapterRequest
+	(*AdapterReply)(nil),    // 15: shoal.AdapterReply
+	(*PrefixReply)(nil),     // 16: shoal.PrefixReply
+	(*ReleaseReply)(nil),    // 17: shoal.ReleaseReply
+	(*RetireRequest)(nil),   // 18: shoal.RetireRequest
+	(*DrainRequest)(nil),    // 19: shoal.DrainRequest
+	(*StoreMembers)(nil),    // 20: shoal.StoreMembers
+	(*StoreMember)(nil),     // 21: shoal.StoreMember
+	(*WeightsRequest)(nil),  // 22: shoal.WeightsRequest
+	(*WeightsReply)(nil),    // 23: shoal.WeightsReply
+	(*WeightsFile)(nil),     // 24: shoal.WeightsFile
+	(*Bias)(nil),            // 25: shoal.Bias
+	(*Sampling)(nil),        // 26: shoal.Sampling
+	(*Word)(nil),            // 27: shoal.Word
+	(*Grammar)(nil),         // 28: shoal.Grammar
+	(*Open)(nil),            // 29: shoal.Open
+	(*Copy)(nil),            // 30: shoal.Copy
+	(*Chunk)(nil),           // 31: shoal.Chunk
+	(*StepRequest)(nil),     // 32: shoal.StepRequest
+	(*Index)(nil),           // 33: shoal.Index
+	(*TokenLogprob)(nil),    // 34: shoal.TokenLogprob
+	(*PromptLogprob)(nil),   // 35: shoal.PromptLogprob
+	(*Drawn)(nil),           // 36: shoal.Drawn
+	(*Sampled)(nil),         // 37: shoal.Sampled
+	(*StepReply)(nil),       // 38: shoal.StepReply
+	(*ThreadTime)(nil),      // 39: shoal.ThreadTime
+	(*Spill)(nil),           // 40: shoal.Spill
+	(*Scratch)(nil),         // 41: shoal.Scratch
+	(*SocketStatus)(nil),    // 42: shoal.SocketStatus
+	(*PrefixDisk)(nil),      // 43: shoal.PrefixDisk
 }
 var file_internal_proto_shoal_proto_depIdxs = []int32{
 	2,  // 0: shoal.Slice.kv_heads:type_name -> shoal.Range
@@ -4017,27 +4216,27 @@ var file_internal_proto_shoal_proto_depIdxs = []int32{
 	4,  // 10: shoal.LoadRequest.placement:type_name -> shoal.Placement
 	7,  // 11: shoal.LoadReply.held:type_name -> shoal.Held
 	12, // 12: shoal.ReleaseRequest.keep:type_name -> shoal.Keep
-	19, // 13: shoal.StoreMembers.members:type_name -> shoal.StoreMember
-	22, // 14: shoal.WeightsReply.files:type_name -> shoal.WeightsFile
-	23, // 15: shoal.Sampling.logit_bias:type_name -> shoal.Bias
-	26, // 16: shoal.Sampling.grammar:type_name -> shoal.Grammar
-	25, // 17: shoal.Sampling.bad_words:type_name -> shoal.Word
-	24, // 18: shoal.Open.sampling:type_name -> shoal.Sampling
-	27, // 19: shoal.StepRequest.open:type_name -> shoal.Open
-	29, // 20: shoal.StepRequest.chunks:type_name -> shoal.Chunk
-	28, // 21: shoal.StepRequest.copy:type_name -> shoal.Copy
+	21, // 13: shoal.StoreMembers.members:type_name -> shoal.StoreMember
+	24, // 14: shoal.WeightsReply.files:type_name -> shoal.WeightsFile
+	25, // 15: shoal.Sampling.logit_bias:type_name -> shoal.Bias
+	28, // 16: shoal.Sampling.grammar:type_name -> shoal.Grammar
+	27, // 17: shoal.Sampling.bad_words:type_name -> shoal.Word
+	26, // 18: shoal.Open.sampling:type_name -> shoal.Sampling
+	29, // 19: shoal.StepRequest.open:type_name -> shoal.Open
+	31, // 20: shoal.StepRequest.chunks:type_name -> shoal.Chunk
+	30, // 21: shoal.StepRequest.copy:type_name -> shoal.Copy
 	12, // 22: shoal.StepRequest.keep:type_name -> shoal.Keep
-	31, // 23: shoal.StepRequest.index:type_name -> shoal.Index
-	38, // 24: shoal.StepRequest.spill:type_name -> shoal.Spill
-	32, // 25: shoal.PromptLogprob.top:type_name -> shoal.TokenLogprob
-	32, // 26: shoal.Drawn.top:type_name -> shoal.TokenLogprob
-	33, // 27: shoal.Sampled.prompt:type_name -> shoal.PromptLogprob
-	34, // 28: shoal.Sampled.drawn:type_name -> shoal.Drawn
-	35, // 29: shoal.StepReply.sampled:type_name -> shoal.Sampled
-	37, // 30: shoal.StepReply.threads:type_name -> shoal.ThreadTime
-	38, // 31: shoal.StepReply.spilled:type_name -> shoal.Spill
-	41, // 32: shoal.SocketStatus.prefix_disk:type_name -> shoal.PrefixDisk
-	39, // 33: shoal.SocketStatus.scratch:type_name -> shoal.Scratch
+	33, // 23: shoal.StepRequest.index:type_name -> shoal.Index
+	40, // 24: shoal.StepRequest.spill:type_name -> shoal.Spill
+	34, // 25: shoal.PromptLogprob.top:type_name -> shoal.TokenLogprob
+	34, // 26: shoal.Drawn.top:type_name -> shoal.TokenLogprob
+	35, // 27: shoal.Sampled.prompt:type_name -> shoal.PromptLogprob
+	36, // 28: shoal.Sampled.drawn:type_name -> shoal.Drawn
+	37, // 29: shoal.StepReply.sampled:type_name -> shoal.Sampled
+	39, // 30: shoal.StepReply.threads:type_name -> shoal.ThreadTime
+	40, // 31: shoal.StepReply.spilled:type_name -> shoal.Spill
+	43, // 32: shoal.SocketStatus.prefix_disk:type_name -> shoal.PrefixDisk
+	41, // 33: shoal.SocketStatus.scratch:type_name -> shoal.Scratch
 	34, // [34:34] is the sub-list for method output_type
 	34, // [34:34] is the sub-list for method input_type
 	34, // [34:34] is the sub-list for extension type_name
@@ -4056,7 +4255,7 @@ func file_internal_proto_shoal_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_internal_proto_shoal_proto_rawDesc), len(file_internal_proto_shoal_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   41,
+			NumMessages:   43,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -3,10 +3,12 @@ package caches
 import (
 	"fmt"
 
+	"github.com/shoal-llm/shoal/actors/layer/lowrank"
 	"github.com/shoal-llm/shoal/actors/socket/constraint"
 	"github.com/shoal-llm/shoal/actors/socket/machine"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/tier"
+	"github.com/shoal-llm/shoal/internal/engine/lora"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/pooling"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
@@ -24,7 +26,8 @@ type Epoch struct {
 	Score    tensor.Score // scale, cap and sinks of attention
 	Form     tier.Form    // of the prefix cache's blocks in files
 	Grammars func() (*grammar.Engine, error)
-	Parallel func(n int, f func(i int)) // runs tasks on the socket's threads, like tensor.Pool.Run
+	Adapters map[lora.ID]*lowrank.Adapter // in memory
+	Parallel func(n int, f func(i int))   // runs tasks on the socket's threads, like tensor.Pool.Run
 }
 
 // Do performs effects in order.
@@ -135,7 +138,7 @@ func (e *Epoch) Save(s *Sequence, c *plan.Run) error {
 
 // newSequence returns the data that every socket has of a sequence.
 func (e *Epoch) newSequence(o *plan.Open) *Sequence {
-	s := &Sequence{ID: o.Seq, Owner: o.Owner, Replica: o.Replica, Prompt: o.Read, Policy: o.Policy}
+	s := &Sequence{ID: o.Seq, Owner: o.Owner, Replica: o.Replica, Prompt: o.Read, Policy: o.Policy, Adapter: e.Adapters[o.Adapter]}
 	if o.Pool != pooling.None {
 		s.Pool = pooling.New(o.Pool, s.Prompt)
 	}

@@ -3,6 +3,7 @@ package caches
 import (
 	"fmt"
 
+	"github.com/shoal-llm/shoal/actors/layer/lowrank"
 	"github.com/shoal-llm/shoal/actors/socket/constraint"
 	"github.com/shoal-llm/shoal/actors/socket/draft"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
@@ -20,6 +21,7 @@ type Sequence struct {
 	Prompt        int // number of tokens that prefill reads
 	requestTokens int // number of the request's tokens. Prefill reads at most these; any others become decode rows. Later tokens were sampled
 	Policy        *kvcache.Policy
+	Adapter       *lowrank.Adapter // nil: none
 
 	PromptShard  *kvcache.Store       // this rank's KV heads of the prompt; nil without any, or after the hand-over
 	Stats        *kvcache.Observation // attention statistics for the policy; nil: the policy needs none

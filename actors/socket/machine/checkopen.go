@@ -67,7 +67,10 @@ func (m *Machine) checkOpen(o *plan.Open, released bool) (*Sequence, error) {
 	if err := m.checkPool(o); err != nil {
 		return nil, err
 	}
-	q := &Sequence{Owner: o.Owner, Pools: o.Pool != pooling.None, Replica: plan.None, Prompt: o.Read, Policy: o.Policy, Logprobs: o.Sampling.Logprobs, Read: len(o.Prefix), oneToken: l.Across && o.Policy.Scored()}
+	if err := m.checkAdapter(o); err != nil {
+		return nil, err
+	}
+	q := &Sequence{Owner: o.Owner, Pools: o.Pool != pooling.None, Replica: plan.None, Prompt: o.Read, Policy: o.Policy, Adapter: o.Adapter, Logprobs: o.Sampling.Logprobs, Read: len(o.Prefix), oneToken: l.Across && o.Policy.Scored()}
 	switch {
 	case len(o.Resume) == 0 && o.Replica != plan.None:
 		return nil, fmt.Errorf("socket: sequence %d: a replica on %d of a cache that is not there yet", o.Seq, o.Replica)
@@ -134,6 +137,8 @@ func (m *Machine) checkResume(o *plan.Open, q *Sequence, released bool) error {
 	case k.Policy.Spec() != q.Policy.Spec() || k.Prompt != q.Prompt || k.Layout != l.Layout:
 		return fmt.Errorf("socket: sequence %d resumes under %s with a prompt of %d in %v; kept under %s with %d in %v",
 			o.Seq, q.Policy.Spec(), q.Prompt, l.Layout.Type, k.Policy.Spec(), k.Prompt, k.Layout.Type)
+	case k.Adapter != q.Adapter:
+		return fmt.Errorf("socket: sequence %d resumes with adapter %v; its cache was kept with %v", o.Seq, q.Adapter, k.Adapter)
 	case n < k.Tokens || n > k.Tokens+k.Staged:
 		return fmt.Errorf("socket: sequence %d resumes with %d tokens; %d are kept, and %d of the last step", o.Seq, n, k.Tokens, k.Staged)
 	}
@@ -157,6 +162,8 @@ func checkFork(o *plan.Open, q, from *Sequence) error {
 		return fails("it is on rank %d, not %d", from.Owner, q.Owner)
 	case from.Prompt != q.Prompt:
 		return fails("its prompt has %d tokens, not %d", from.Prompt, q.Prompt)
+	case from.Adapter != q.Adapter:
+		return fails("its adapter is %v, not %v", from.Adapter, q.Adapter)
 	case from.Policy.Spec() != q.Policy.Spec():
 		return fails("its policy is %s, not %s", from.Policy.Spec(), q.Policy.Spec())
 	}

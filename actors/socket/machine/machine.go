@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/lora"
 	"github.com/shoal-llm/shoal/internal/engine/plan"
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 	"github.com/shoal-llm/shoal/internal/proto"
@@ -28,6 +29,7 @@ type Machine struct {
 	kept        map[uint64]*Kept // caches of earlier epochs that no plan has resumed
 	blocks      map[uint64]int   // of the prefix cache: the number of each block in its text
 	sums        map[uint64]bool  // the blocks with attention sums
+	adapters    map[lora.ID]bool // LoRA adapters in memory
 	flights     [MicroBatches][]uint64
 	busy        bool // a job between steps is running
 }
@@ -51,6 +53,7 @@ type Sequence struct {
 	Replica      int // rank, or none
 	Prompt       int // tokens that prefill reads
 	Policy       *kvcache.Policy
+	Adapter      lora.ID
 	Pools        bool   // it ends with a vector of its prompt, and has no decode rows
 	Logprobs     int    // reported for each sampled token, besides its own
 	Indexed      int    // pieces of its clustering that are done
@@ -69,13 +72,14 @@ type Sequence struct {
 type Kept struct {
 	Prompt, Tokens, Staged int
 	Policy                 *kvcache.Policy
+	Adapter                lora.ID
 	Layout                 tensor.KVLayout
 	Replica                bool
 }
 
 // NewMachine returns the machine of a socket that has just started.
 func NewMachine() *Machine {
-	return &Machine{State: State{Phase: Idle}, seqs: map[uint64]*Sequence{}, kept: map[uint64]*Kept{}, blocks: map[uint64]int{}, sums: map[uint64]bool{}}
+	return &Machine{State: State{Phase: Idle}, seqs: map[uint64]*Sequence{}, kept: map[uint64]*Kept{}, blocks: map[uint64]int{}, sums: map[uint64]bool{}, adapters: map[lora.ID]bool{}}
 }
 
 // Load begins an epoch of a coordinator. It drops the caches of the last epoch, except those of
@@ -112,9 +116,10 @@ func (m *Machine) leave(keep bool) (effects []Effect) {
 			effects = append(effects, Effect{Do: DoRelease, Seq: id})
 			continue
 		}
-		m.kept[id] = &Kept{Prompt: q.Prompt, Tokens: q.Read, Staged: q.Staged, Policy: q.Policy, Layout: m.limits.Layout, Replica: !own}
+		m.kept[id] = &Kept{Prompt: q.Prompt, Tokens: q.Read, Staged: q.Staged, Policy: q.Policy, Adapter: q.Adapter, Layout: m.limits.Layout, Replica: !own}
 	}
 	clear(m.seqs)
+	clear(m.adapters)
 	// The blocks of the prefix cache hold the heads of this epoch's placement.
 	effects = m.evict(effects, slices.Sorted(maps.Keys(m.blocks)))
 	m.flights, m.busy = [MicroBatches][]uint64{}, false

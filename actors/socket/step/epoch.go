@@ -88,6 +88,9 @@ func newBatch(on layer.Device, c *model.Config, maxRows int, cache tensor.KVLayo
 func (e *Epoch) Close(effects []machine.Effect) {
 	e.Release(effects)
 	e.Weights.Close()
+	for _, a := range e.Adapters {
+		_ = a.Close() // unmaps memory, which cannot fail
+	}
 }
 
 // begin reserves every cache block that the step needs and fills the batch. Later parts of the step
@@ -120,7 +123,7 @@ func (e *Epoch) fill(s *Step) error {
 // segment returns a run of tokens as a segment of the layers.
 func (e *Epoch) segment(c *plan.Run) layer.Segment {
 	q := e.Seqs[c.Seq]
-	seg := layer.Segment{Seq: c.Seq, N: len(c.Tokens), Start: c.Start, Prefill: c.Prefill, Owner: c.Owner}
+	seg := layer.Segment{Seq: c.Seq, N: len(c.Tokens), Start: c.Start, Prefill: c.Prefill, Owner: c.Owner, Adapter: q.Adapter}
 	switch {
 	case c.Prefill && q.PromptShard != nil:
 		seg.Cache = e.device.Prompt(q.PromptShard, q.Stats, e.Score)

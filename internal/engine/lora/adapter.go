@@ -26,13 +26,21 @@ type ID [sha256.Size]byte
 
 func (id ID) String() string { return hex.EncodeToString(id[:]) }
 
-// ParseID parses the text form of an ID.
-func ParseID(text string) (id ID, err error) {
-	b, err := hex.DecodeString(text)
-	if err != nil || len(b) != len(id) {
-		return id, fmt.Errorf("lora: %.80q is not the ID of an adapter", text)
+// Bytes is the wire form; that of no adapter is empty.
+func (id ID) Bytes() []byte {
+	if id == (ID{}) {
+		return nil
 	}
-	return ID(b), nil
+	return id[:]
+}
+
+// IDOf reads the wire form.
+func IDOf(b []byte) (id ID, err error) {
+	if len(b) != 0 && len(b) != len(id) {
+		return id, fmt.Errorf("lora: the ID of an adapter has %d bytes, not %d", len(b), len(id))
+	}
+	copy(id[:], b)
+	return id, nil
 }
 
 // Pair has the factors of one matrix: A (rank, columns of W) and B (rows of W, rank).
@@ -102,6 +110,12 @@ func Open(dir string) (_ *Adapter, err error) {
 		}
 	})
 	return a, errors.Join(err, fault)
+}
+
+// Unchanged reports whether the file of the factors is the one that Open read.
+func (a *Adapter) Unchanged() bool {
+	now, err := a.file.Stamp()
+	return err == nil && now == a.file.Opened
 }
 
 // Close unmaps the factors.

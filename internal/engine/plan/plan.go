@@ -11,6 +11,7 @@ import (
 	"crypto/sha256"
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
+	"github.com/shoal-llm/shoal/internal/engine/lora"
 	"github.com/shoal-llm/shoal/internal/engine/pooling"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 )
@@ -80,6 +81,8 @@ type Open struct {
 	// Fork is the sequence whose cache this one starts with, up to Read; Resume has its
 	// tokens. 0: none.
 	Fork uint64
+	// Adapter is the LoRA adapter of all rows; zero: none.
+	Adapter lora.ID
 
 	// Shared lists the blocks of the prefix cache that the prompt starts with, and Prefix
 	// their tokens. Read counts them, and the first chunk follows them.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
 	"github.com/shoal-llm/shoal/internal/engine/kvcache/kvpolicy"
+	"github.com/shoal-llm/shoal/internal/engine/lora"
 	"github.com/shoal-llm/shoal/internal/engine/pooling"
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
 	"github.com/shoal-llm/shoal/internal/proto"
@@ -41,11 +42,12 @@ func TestRoundTrip(t *testing.T) {
 // TestDecodeRefuses: bytes that no plan encodes to are an error that names the sequence.
 func TestDecodeRefuses(t *testing.T) {
 	for want, m := range map[string]*proto.StepRequest{
-		"sequence 4: kvcache: bad cache policy":  {Open: []*proto.Open{{Seq: 4, Policy: "nosuch"}}},
-		"sequence 3: pooling method 4 is not kn": {Open: []*proto.Open{{Seq: 3, Policy: "full", Pool: 4}}},
-		"sequence 5 asks for -1 log-prob":        {Chunks: []*proto.Chunk{{Seq: 5, WantPromptLogprobs: true, PromptLogprobs: -1}}},
-		"sequence 6 has 64 bytes of keys for 2":  {Chunks: []*proto.Chunk{{Seq: 6, Save: []uint64{1, 2}, Keys: make([]byte, 64)}}},
-		"sequence 7 has 33 bytes of keys for 1 ": {Keep: []*proto.Keep{{Seq: 7, Save: []uint64{1}, Keys: make([]byte, 33)}}},
+		"sequence 4: kvcache: bad cache policy":         {Open: []*proto.Open{{Seq: 4, Policy: "nosuch"}}},
+		"sequence 3: pooling method 4 is not kn":        {Open: []*proto.Open{{Seq: 3, Policy: "full", Pool: 4}}},
+		"sequence 5 asks for -1 log-prob":               {Chunks: []*proto.Chunk{{Seq: 5, WantPromptLogprobs: true, PromptLogprobs: -1}}},
+		"sequence 6 has 64 bytes of keys for 2":         {Chunks: []*proto.Chunk{{Seq: 6, Save: []uint64{1, 2}, Keys: make([]byte, 64)}}},
+		"sequence 8: lora: the ID of an adapter has 31": {Open: []*proto.Open{{Seq: 8, Policy: "full", Adapter: make([]byte, 31)}}},
+		"sequence 7 has 33 bytes of keys for 1 ":        {Keep: []*proto.Keep{{Seq: 7, Save: []uint64{1}, Keys: make([]byte, 33)}}},
 	} {
 		if _, _, err := Decode(m, kvpolicy.Parse); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
@@ -96,6 +98,9 @@ func fill(t *testing.T, v reflect.Value, n *int) {
 		p := sampler.Default()
 		p.TopK = *n
 		v.Set(reflect.ValueOf(&p))
+		return
+	case lora.ID:
+		v.Set(reflect.ValueOf(lora.ID{3, byte(*n)}))
 		return
 	case pooling.Method:
 		v.Set(reflect.ValueOf(pooling.Mean))

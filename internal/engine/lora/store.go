@@ -1,0 +1,225 @@
+package lora
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/shoal-llm/shoal/internal/engine/model"
+	"github.com/shoal-llm/shoal/internal/engine/modelfile"
+)
+
+// Store keeps adapters in a folder: each in a folder of its own, named by its ID. Several processes may
+// use one folder. A new adapter is written to a temporary folder, verified, and renamed.
+type Store struct {
+	dir   string
+	limit int64 // bytes; beyond it the least recently used are removed
+
+	mu        sync.Mutex
+	receiving map[ID]string // temporary folders of adapters that arrive in parts
+}
+
+const temporary = "new-"
+
+// abandoned is the age from which a temporary folder is assumed to have no writer.
+const abandoned = time.Hour
+
+// OpenStore opens or creates a store. limit bounds its size in bytes; 0: no bound.
+func OpenStore(dir string, limit int64) (*Store, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("lora: %w", err)
+	}
+	return &Store{dir: dir, limit: limit, receiving: map[ID]string{}}, nil
+}
+
+// Path is the folder of an adapter, whether it exists or not.
+func (s *Store) Path(id ID) string { return filepath.Join(s.dir, id.String()) }
+
+// Has reports whether the store has an adapter. It marks the adapter as used.
+func (s *Store) Has(id ID) bool {
+	now := time.Now()
+	return os.Chtimes(s.Path(id), now, now) == nil
+}
+
+// Files lists the names of an adapter's files in the order in which they are sent.
+func Files() []string { return []string{configFile, weightsFile} }
+
+// Receive stores a part of a file of an adapter that arrives in parts, in order. The part at offset 0 of
+// the first file begins it anew.
+func (s *Store) Receive(id ID, file string, offset int64, data []byte) error {
+	limit := int64(maxConfig)
+	switch file {
+	case configFile:
+	case weightsFile:
+		limit = MaxSize
+	default:
+		return fmt.Errorf("lora: an adapter has no file %.40q", file)
+	}
+	if offset < 0 || offset > limit-int64(len(data)) {
+		return fmt.Errorf("lora: %d bytes of %s at %d: at most %d are possible", len(data), file, offset, limit)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	dir := s.receiving[id]
+	if file == configFile && offset == 0 {
+		s.drop(id)
+		if err := s.makeRoom(); err != nil {
+			return err
+		}
+		var err error
+		if dir, err = os.MkdirTemp(s.dir, temporary); err != nil {
+			return fmt.Errorf("lora: %w", err)
+		}
+		s.receiving[id] = dir
+	}
+	if dir == "" {
+		return fmt.Errorf("lora: a part of the adapter %v without its beginning", id)
+	}
+	f, err := os.OpenFile(filepath.Join(dir, file), os.O_WRONLY|os.O_CREATE, 0o600)
+	if err != nil {
+		return fmt.Errorf("lora: %w", err)
+	}
+	st, err := f.Stat()
+	if err == nil && st.Size() != offset {
+		err = fmt.Errorf("lora: a part of %s at %d, but %d bytes have arrived", file, offset, st.Size())
+	}
+	if err == nil {
+		_, err = f.WriteAt(data, offset)
+	}
+	return errors.Join(err, f.Close())
+}
+
+// drop gives up an adapter that arrives. The caller holds mu.
+func (s *Store) drop(id ID) {
+	if dir := s.receiving[id]; dir != "" {
+		_ = os.RemoveAll(dir)
+		delete(s.receiving, id)
+	}
+}
+
+// Complete verifies an adapter whose parts have arrived, and stores it. It returns false if no parts
+// have.
+func (s *Store) Complete(id ID) (bool, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	dir := s.receiving[id]
+	if dir == "" {
+		return false, nil
+	}
+	defer s.drop(id)
+	return true, s.install(dir, id)
+}
+
+// install verifies the adapter in a temporary folder and gives the folder its name.
+func (s *Store) install(dir string, id ID) error {
+	a, err := Open(dir)
+	if err != nil {
+		return err
+	}
+	have := a.ID
+	if err := a.Close(); err != nil {
+		return err
+	}
+	if have != id {
+		return fmt.Errorf("lora: the files of adapter %v have the ID %v: %w while they were read", id, have, model.ErrChanged)
+	}
+	if err := os.Rename(dir, s.Path(id)); err != nil && !s.Has(id) { // another process may have been faster
+		return fmt.Errorf("lora: %w", err)
+	}
+	return nil
+}
+
+// Copy stores the adapter of another folder, whose ID is known.
+func (s *Store) Copy(from string, id ID) error {
+	if s.Has(id) {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.makeRoom(); err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp(s.dir, temporary)
+	if err != nil {
+		return fmt.Errorf("lora: %w", err)
+	}
+	defer os.RemoveAll(dir)
+	for _, name := range Files() {
+		if err := copyFile(filepath.Join(dir, name), filepath.Join(from, name)); err != nil {
+			return err
+		}
+	}
+	return s.install(dir, id)
+}
+
+func copyFile(to, from string) error {
+	src, _, err := modelfile.Open(from)
+	if err != nil {
+		return fmt.Errorf("lora: %w", err)
+	}
+	defer src.Close()
+	dst, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return fmt.Errorf("lora: %w", err)
+	}
+	_, err = io.Copy(dst, io.LimitReader(src, MaxSize))
+	if err == nil {
+		err = dst.Sync()
+	}
+	return errors.Join(err, dst.Close())
+}
+
+// Remove removes an adapter. Processes that have it open keep its bytes.
+func (s *Store) Remove(id ID) error { return os.RemoveAll(s.Path(id)) }
+
+// makeRoom removes abandoned folders, and the least recently used adapters beyond the limit.
+func (s *Store) makeRoom() error {
+	entries, err := os.ReadDir(s.dir)
+	if err != nil {
+		return fmt.Errorf("lora: %w", err)
+	}
+	type kept struct {
+		path string
+		size int64
+		used time.Time
+	}
+	var all []kept
+	total := int64(0)
+	for _, e := range entries {
+		info, err := e.Info()
+		path := filepath.Join(s.dir, e.Name())
+		if err != nil || !info.IsDir() {
+			continue
+		}
+		if len(e.Name()) > len(temporary) && e.Name()[:len(temporary)] == temporary {
+			if time.Since(info.ModTime()) > abandoned {
+				_ = os.RemoveAll(path)
+			}
+			continue
+		}
+		k := kept{path, 0, info.ModTime()}
+		for _, name := range Files() {
+			if st, err := os.Stat(filepath.Join(path, name)); err == nil {
+				k.size += st.Size()
+			}
+		}
+		all, total = append(all, k), total+k.size
+	}
+	slices.SortFunc(all, func(a, b kept) int { return a.used.Compare(b.used) })
+	for _, k := range all {
+		if s.limit == 0 || total <= s.limit {
+			break
+		}
+		if err := os.RemoveAll(k.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("lora: %w", err)
+		}
+		total -= k.size
+	}
+	return nil
+}
