@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"testing"
 
@@ -14,13 +15,20 @@ import (
 // equal, bit for bit, those of requests that read the text themselves, on any number of sockets,
 // concurrently too. Its rows are counted once. It is read again after memory was short or the
 // placement changed. Releasing it does not affect running requests.
-func TestContexts(t *testing.T) {
+func TestContexts(t *testing.T) { contexts(t, goldenDir) }
+
+// TestContextsWithStates repeats that for a model with recurrent states, which forks copy.
+func TestContextsWithStates(t *testing.T) {
+	contexts(t, filepath.Join("../internal/engine/model/testdata", "qwen3_5"))
+}
+
+func contexts(t *testing.T, model string) {
 	const policy, length = "squeezed:clusters=0.2,levels=2,sparsity=0.6,tail=12,obs=16", 203
 	ask := func(e api.Engine, id string, question int, policy string) replied {
 		prompt := append(text(7, length), text(question, 9+question)...)
 		return complete(t, e, &api.Request{ID: id, Prompt: prompt, Policy: policy, Context: length})
 	}
-	alone := startLocal(t, LocalConfig{Sockets: 1, Threads: 1, Serve: ServeConfig{Model: goldenDir, PrefixCache: PrefixOff}})
+	alone := startLocal(t, LocalConfig{Sockets: 1, Threads: 1, Serve: ServeConfig{Model: model, PrefixCache: PrefixOff}})
 	var want []string
 	for i := range 4 {
 		want = append(want, ask(alone, fmt.Sprint(i), i, policy).bits)
@@ -30,7 +38,7 @@ func TestContexts(t *testing.T) {
 	}
 	for _, sockets := range []int{1, 3, 4} {
 		t.Run(fmt.Sprint(sockets, " sockets"), func(t *testing.T) {
-			e := startLocal(t, LocalConfig{Sockets: sockets, Threads: 1, Serve: ServeConfig{Model: goldenDir, Mapping: []string{"gather", "reduce"}[sockets%2], Chunk: 50, PrefixCache: PrefixOff}})
+			e := startLocal(t, LocalConfig{Sockets: sockets, Threads: 1, Serve: ServeConfig{Model: model, Mapping: []string{"gather", "reduce"}[sockets%2], Chunk: 50, PrefixCache: PrefixOff}})
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			p := sampler.Default()

@@ -98,10 +98,6 @@ func newCore(root *actor.RootContext, ck *model.Checkpoint, s ServeConfig, nodes
 	if err := c.geometry.Fits(policy); err != nil {
 		return nil, err
 	}
-	if s.PrefixCache != PrefixOff && !c.geometry.Snapshots() {
-		s.PrefixCache, c.serve.PrefixCache = PrefixOff, PrefixOff
-		s.Logger.Info("prefix cache off: the model has layers with a recurrent state", "architecture", m.Architecture)
-	}
 	cfg := batcher.Config{
 		Geometry:     c.geometry,
 		ContextLimit: s.MaxContext, EOS: m.EOS, TokenBudget: s.StepTokens, Chunk: s.Chunk, MaxRunning: s.MaxSequences, MaxWaiting: s.Queue, Replicas: s.Replicas,

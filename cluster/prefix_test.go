@@ -89,6 +89,17 @@ func TestWarmIsColdFamilies(t *testing.T) {
 	}
 }
 
+// TestWarmIsColdWithStates repeats that for models with recurrent states. A prompt starts after the last
+// snapshot before the tokens that it shares with an earlier one.
+func TestWarmIsColdWithStates(t *testing.T) {
+	for _, name := range []string{"qwen3_5", "qwen3_5_uneven", "qwen3_next"} {
+		t.Run(name, func(t *testing.T) {
+			warmIsCold(t, LocalConfig{Threads: 1, Serve: ServeConfig{Model: filepath.Join("../internal/engine/model/testdata", name)}},
+				[]string{"full", "snapstream:sink=4,recent=40,topk=40,obs=8,pool=7", "h2o:recent=40,topk=40", "quest:page=16,budget=96"})
+		})
+	}
+}
+
 func warmIsCold(t *testing.T, cfg LocalConfig, policies []string) {
 	lengths := []int{64, 65, 128, 129, 200, 256, 300}
 	cold := cfg
@@ -116,6 +127,7 @@ func warmIsCold(t *testing.T, cfg LocalConfig, policies []string) {
 			warm.Serve.Mapping, warm.Serve.Chunk, warm.Serve.StepTokens = mapping, chunk, 300
 			e := startLocal(t, warm)
 			complete(t, e, &api.Request{ID: "first", Prompt: text(1, 320)})
+			states := e.geometry.Recurrent.Layers > 0
 			sums := map[string]bool{} // policies that store sums of attention with the rows at the end of a text
 			for _, policy := range policies {
 				found := 0
@@ -143,12 +155,16 @@ func warmIsCold(t *testing.T, cfg LocalConfig, policies []string) {
 								sums[fmt.Sprint(prompt(n, parts)[:at])] = true
 							}
 						}
+						if states { // where snapshots are depends on the texts before; TestSnapshotPlaces checks it
+							found += got.cached
+							continue
+						}
 						if got.cached < least || p.Needs.PromptAttention && got.cached != least {
 							t.Errorf("%s, %d tokens of which %d are of the text: %d from the cache, want %d", policy, n, parts, got.cached, least)
 						}
 					}
 				}
-				if p.Needs.PromptAttention && found == 0 {
+				if (states || p.Needs.PromptAttention) && found == 0 {
 					t.Errorf("%s found nothing in the cache", policy)
 				}
 			}

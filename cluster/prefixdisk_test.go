@@ -47,6 +47,17 @@ func TestPrefixDisk(t *testing.T) {
 	}
 }
 
+// TestPrefixDiskWithStates repeats that for recurrent states. Files then also hold the snapshot after the
+// last block that another prompt can reuse.
+func TestPrefixDiskWithStates(t *testing.T) {
+	for _, name := range []string{"qwen3_5", "qwen3_5_uneven"} {
+		t.Run(name, func(t *testing.T) {
+			prefixDisk(t, ServeConfig{Model: filepath.Join("../internal/engine/model/testdata", name)}, []string{"full", "snapstream:sink=4,recent=40,topk=40,obs=8,pool=7"},
+				[][2]LocalConfig{{{Sockets: 1}, {Sockets: 1}}, {{Sockets: 2}, {Sockets: 1}}, {{Sockets: 1}, {Sockets: 3}}})
+		})
+	}
+}
+
 func prefixDisk(t *testing.T, serve ServeConfig, policies []string, cuts [][2]LocalConfig) {
 	lengths := []int{64, 65, 129, 300}
 	cold := serve
@@ -68,9 +79,17 @@ func prefixDisk(t *testing.T, serve ServeConfig, policies []string, cuts [][2]Lo
 			t.Run("write", func(t *testing.T) {
 				e := startLocal(t, cut[0])
 				complete(t, e, &api.Request{ID: "first", Prompt: text(1, 320)})
-				blocksOnDisk(t, e, 5)
+				files := 5
+				if e.geometry.Recurrent.Layers > 0 {
+					files++
+				}
+				blocksOnDisk(t, e, files)
 			})
 			e := startLocal(t, cut[1])
+			tries := 3
+			if e.geometry.Recurrent.Layers > 0 {
+				tries = 10 // the first one writes the snapshot of a shorter prompt
+			}
 			for _, policy := range policies {
 				p, err := kvpolicy.Parse(policy)
 				if err != nil {
@@ -83,7 +102,7 @@ func prefixDisk(t *testing.T, serve ServeConfig, policies []string, cuts [][2]Lo
 						least = 0 // sums of attention are kept in memory only
 					}
 					cached := -1
-					for try := 0; try < 3 && cached != least; try++ { // reading from disk is abandoned if computing the text would be faster
+					for try := 0; try < tries && cached != least; try++ { // reading from disk is abandoned if computing the text would be faster
 						got := complete(t, e, &api.Request{ID: id, Prompt: text(1, n), Policy: policy})
 						if cached = got.cached; got.bits != want[id].bits {
 							t.Errorf("%s, %d tokens: another answer with %d from the disk", policy, n, cached)

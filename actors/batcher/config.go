@@ -19,13 +19,11 @@ type Config struct {
 	// vector, and has at most TokenBudget tokens. There is no prefix cache, and Chunk is TokenBudget.
 	Whole bool
 
-	TokenBudget int // tokens in one step, decode rows and chunks together; 512
-	Chunk       int // prompt tokens of one sequence in one step; 256, at most TokenBudget
-	MaxRunning  int // sequences with memory at once; 64, below TokenBudget so that prefill never stalls
-	Replicas    int // copies of each decoding cache on other sockets, 0 or 1, in memory that is otherwise unused
-	// NoPrefixCache disables the prefix cache. It is always disabled for a model whose sequences
-	// cannot start from a prefix (kvcache.Geometry.Snapshots).
-	NoPrefixCache bool
+	TokenBudget   int            // tokens in one step, decode rows and chunks together; 512
+	Chunk         int            // prompt tokens of one sequence in one step; 256, at most TokenBudget
+	MaxRunning    int            // sequences with memory at once; 64, below TokenBudget so that prefill never stalls
+	Replicas      int            // copies of each decoding cache on other sockets, 0 or 1, in memory that is otherwise unused
+	NoPrefixCache bool           // disables the prefix cache
 	Identity      string         // identifies everything that cache rows depend on, except tokens: model, weights, types, arithmetic
 	Speculate     speculate.Mode // for requests that name no mode; off
 	// SpeculateBytes limits the indexes of texts for drafts, and the recent outputs; 64 MiB.
@@ -65,7 +63,7 @@ func (c *Config) Defaults() {
 			*field = value
 		}
 	}
-	c.NoPrefixCache = c.NoPrefixCache || c.Whole || !c.Geometry.Snapshots()
+	c.NoPrefixCache = c.NoPrefixCache || c.Whole
 	set(&c.TokenBudget, 512)
 	if c.Whole {
 		c.Chunk = c.TokenBudget

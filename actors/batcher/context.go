@@ -10,7 +10,8 @@ import (
 
 // contexts is the module for fixed contexts. Some policies lay out a prompt once. With these, a
 // request whose prompt begins with that of a running sequence starts as a fork of that sequence's
-// cache, on the same owner. The ledger counts the shared bytes once.
+// cache, on the same owner. The ledger counts the shared bytes once. With recurrent states that sequence
+// must be a held context: the states of others have moved on.
 type contexts struct{ s *State }
 
 // contextShare is the memory that the caches of one context share on a socket.
@@ -28,7 +29,7 @@ func (c *contextShare) size() int64 {
 
 // matches reports whether a request can begin as a fork of v, once v's prompt is in its cache.
 func (x *contexts) matches(r, v *request, read int) bool {
-	return r.Policy.Forks() && !r.NoCache && r.limit > 0 && x.s.cfg.Geometry.Windows == nil && x.s.cfg.Geometry.Snapshots() && read < len(r.Prompt)+len(r.out) && // otherwise the request would have no row
+	return r.Policy.Forks() && !r.NoCache && r.limit > 0 && x.s.cfg.Geometry.Windows == nil && (v.Hold || x.s.cfg.Geometry.Recurrent.Layers == 0) && read < len(r.Prompt)+len(r.out) && // otherwise the request would have no row
 		v.read == read && !v.ended && v.Policy.Spec() == r.Policy.Spec() && v.Salt == r.Salt && !v.NoCache && r.canOwn(v.owner) &&
 		slices.Equal(v.Prompt[:read], r.Prompt[:read])
 }

@@ -2,7 +2,6 @@ package batcher
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 
 	"github.com/shoal-llm/shoal/internal/engine/kvcache"
@@ -175,20 +174,5 @@ func TestClusteringBesideStreams(t *testing.T) {
 	}
 	if done != x.Pieces || read != length || beside == 0 || alone <= beside || moves < 3 || len(e.Finishes) != 1 || !s.Idle() {
 		t.Errorf("%d pieces of %d in %d steps of the hand-over, %d next to a stream, %d alone, %d tokens read in %d steps, %+v", done, x.Pieces, moves, beside, alone, read, steps, e.Finishes)
-	}
-}
-
-// TestRecurrentStatesAreNotShared: a model with recurrent states has no prefix cache, and refuses a
-// fixed context.
-func TestRecurrentStatesAreNotShared(t *testing.T) {
-	s := testState(t, func(c *Config) {
-		c.Geometry.Recurrent = kvcache.Recurrent{Layers: 2, KeyHeads: 4, ValueHeads: 8, KeyDim: 16, ValueDim: 16, Taps: 4}
-	})
-	if s.prefix != nil {
-		t.Error("there is a prefix cache")
-	}
-	e := s.Step(Submit{Spec{ID: "a", Prompt: prompt("a", 30), MaxTokens: 1, Policy: squeezed, Sampling: greedy, Context: 20, PromptLogprobs: -1}})
-	if len(e.Rejects) != 1 || !strings.Contains(e.Rejects[0].Message, "recurrent state") {
-		t.Errorf("a request with a fixed context: %+v", e)
 	}
 }

@@ -318,8 +318,8 @@ func (s *story) describe(e Effects) string {
 		if p.Evict != nil {
 			say("  evict blocks %v", p.Evict)
 		}
-		if p.DropSums != nil {
-			say("  drop the sums of blocks %v", p.DropSums)
+		if p.DropExtras != nil {
+			say("  drop the sums of blocks %v", p.DropExtras)
 		}
 		for _, o := range p.Open {
 			say("  open %d for %s: owner %d, %s, read %d (%d of them output), reserve %d", o.Seq, o.ID, o.Owner, o.Policy.Spec(), o.Read, o.Sampled, o.Reserve)

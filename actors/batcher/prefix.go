@@ -16,7 +16,7 @@ import (
 // ledger knows their bytes. See docs/decisions/prefix-cache.md.
 //
 // Other files: prefixdisk.go (blocks in files), prefixoutput.go (blocks of generated tokens),
-// prefixsums.go (attention sums with blocks), prefixorder.go (the order of admissions).
+// prefixextras.go (what blocks have besides rows), prefixorder.go (the order of admissions).
 type prefixCache struct {
 	s      *State
 	totals PrefixTotals
@@ -29,8 +29,8 @@ type prefixCache struct {
 	touches  uint64
 	evicted  outbox[uint64]
 	kept     outbox[plan.Keep] // blocks of sequences that have ended
-	unsummed []uint64          // the next plan drops their sums
-	outdated []*textBlock      // blocks whose conversation has later sums; these sums are evicted first
+	dropped  []uint64          // the next plan drops their extras
+	outdated []*textBlock      // blocks whose conversation has later extras; these extras are evicted first
 	empty    bool              // evict all blocks when no step is in flight
 
 	disk        bool // all sockets store blocks in files
@@ -47,14 +47,15 @@ type cachedPrefix struct {
 	blocks     []*textBlock // shared blocks at its beginning: in prefill on every socket, then on the owner
 	saves      bool         // it shares the blocks that it completes
 	duplicates int          // blocks that it writes in the step in flight although the cache has them
-	sums       *textBlock   // the last block with attention sums of its prompt
+	start      *textBlock   // the last block of its prompt with the extras that it needs
+	branch     int          // number of first tokens that the cache had, with extras or without; 0: none beyond the first chunk
 	asked      bool         // the disks were asked for its blocks
 	passed     int          // number of later requests that were admitted first because the cache has their text
 }
 
 // restart resets the state of an admission.
 func (p *cachedPrefix) restart() {
-	p.blocks, p.sums, p.saves, p.duplicates, p.asked = nil, nil, false, 0, false
+	p.blocks, p.start, p.branch, p.saves, p.duplicates, p.asked = nil, nil, 0, false, 0, false
 }
 
 // textBlock is a block of a text. Every socket has its heads' rows of it.
@@ -66,8 +67,8 @@ type textBlock struct {
 	after    int     // number of cached blocks that follow it directly
 	cached   bool    // it can be found
 	ready    bool    // the step that writes it has completed
-	sums     bool    // it has attention sums
-	summed   bool    // the step that writes the sums has completed
+	extras   extras  // memory for them is booked
+	written  extras  // those of extras that the sockets have
 	outdated bool    // it is in prefixCache.outdated
 	step     uint64  // last step whose plan contains it; that plan cannot evict it
 	pins     []int32 // by rank: the number of sequences that hold its rows
@@ -142,8 +143,11 @@ func (c *prefixCache) fitChain(r *request, chain []*textBlock) (owner int, need 
 // admit gives a request the chain of blocks at its beginning.
 func (c *prefixCache) admit(r *request, open *plan.Open, chain []*textBlock) {
 	r.prefix.blocks, r.prefix.saves = chain, !r.NoCache
-	if n := len(chain); n > 0 && chain[n-1].summed {
-		r.prefix.sums = chain[n-1]
+	if n := len(chain); n > 0 && chain[n-1].written != 0 {
+		r.prefix.start = chain[n-1]
+	}
+	if n := len(c.matched(r, r.read)); n > len(chain) {
+		r.prefix.branch = n * tensor.BlockSlots
 	}
 	open.Prefix = r.tokens(0, r.cached)
 	for _, b := range chain {
@@ -155,7 +159,7 @@ func (c *prefixCache) admit(r *request, open *plan.Open, chain []*textBlock) {
 // plan adds the blocks to drop and to keep to a plan.
 func (c *prefixCache) plan(p *plan.Plan) {
 	p.Evict, p.Keep = c.evicted.take(), c.kept.take()
-	p.DropSums, c.unsummed = c.unsummed, nil
+	p.DropExtras, c.dropped = c.dropped, nil
 }
 
 // keyOf returns the key of block number at of a request. The request must have all its tokens.
@@ -195,7 +199,17 @@ func (c *prefixCache) sharable(r *request, read int) int {
 }
 
 // find returns the chain of cached blocks that a request can begin with.
-func (c *prefixCache) find(r *request, read int) (chain []*textBlock) {
+func (c *prefixCache) find(r *request, read int) []*textBlock {
+	chain, need := c.matched(r, read), c.needs(r)
+	n := len(chain)
+	for n > 0 && chain[n-1].written&need != need {
+		n--
+	}
+	return chain[:n]
+}
+
+// matched returns the chain of cached blocks at the beginning of a request's text.
+func (c *prefixCache) matched(r *request, read int) (chain []*textBlock) {
 	for n := c.sharable(r, read); len(chain) < n; {
 		b := c.blocks[c.keyOf(r, len(chain))]
 		if b == nil || !b.ready {
@@ -203,25 +217,22 @@ func (c *prefixCache) find(r *request, read int) (chain []*textBlock) {
 		}
 		chain = append(chain, b)
 	}
-	for n := len(chain); n > 0 && r.Policy.Needs.PromptAttention && !chain[n-1].summed; n-- {
-		chain = chain[:n-1]
-	}
 	return chain
 }
 
 // follows reports whether the sequence v is about to read the next block that a waiting request
-// lacks, or to keep the sums that it needs.
+// lacks, or to keep the extras that it needs.
 func (c *prefixCache) follows(r, v *request, read int) bool {
 	n := c.sharable(r, read)
-	if r.Policy.Needs.PromptAttention {
-		end := r.awaitsSums(v)
+	if need := c.needs(r); need != 0 {
+		end := c.awaitsExtras(v, need)
 		if end <= 0 || end > n*tensor.BlockSlots {
 			return false
 		}
 		at := end/tensor.BlockSlots - 1
 		next := c.keyOf(v, at)
 		b := c.blocks[next]
-		return next == c.keyOf(r, at) && (b == nil || !b.summed) && len(c.find(r, read)) <= at
+		return next == c.keyOf(r, at) && (b == nil || b.written&need != need) && len(c.find(r, read)) <= at
 	}
 	at := v.cached / tensor.BlockSlots // all full blocks that v has read are shared
 	if at >= n || len(v.prefix.blocks) < at || v.phase != prefill || v.ended || !v.prefix.saves || v.read/tensor.BlockSlots <= at {
@@ -264,7 +275,7 @@ func (c *prefixCache) save(run *plan.Run, r *request) {
 	if len(run.Save) > 0 {
 		run.Keys = c.diskKeys(r, run.SaveFrom, len(run.Save))
 	}
-	c.saveSums(run, r)
+	c.saveExtras(run, r)
 }
 
 // diskKeys returns the keys that disks use: of the block before the first, then of each block.
@@ -322,7 +333,7 @@ func (c *prefixCache) done(run *plan.Run, r *request) {
 		b.ready = true
 		c.settle(b)
 	}
-	if run.Sums {
-		c.savedSums(r)
+	if extrasOf(run) != 0 {
+		c.savedExtras(run, r)
 	}
 }

@@ -80,7 +80,7 @@ func (c *prefixCache) lookAll() {
 			return
 		}
 		r.prefix.asked = true
-		n, at := c.sharable(r, read), len(c.find(r, read))
+		n, at := c.sharable(r, read), len(c.matched(r, read))
 		if at >= n {
 			continue
 		}
@@ -108,14 +108,16 @@ func (c *prefixCache) ask(f *fetch, millis int64) {
 
 // restore reserves memory for blocks and requests them.
 func (c *prefixCache) restore(f *fetch) {
-	chain := c.find(f.r, f.r.toRead())
+	chain := c.matched(f.r, f.r.toRead())
 	last := f.from + f.there
 	if f.r.phase != waiting || f.r.ended || len(chain) < f.from || len(chain) >= last {
 		c.endFetch(f, 0)
 		return
 	}
 	f.keys, f.from = f.keys[len(chain)-f.from:f.there], len(chain)
-	if c.book(f, chain); len(f.coming) == 0 {
+	asked := len(f.keys)
+	c.book(f, chain)
+	if n := len(f.coming); n == 0 || c.recurrent() && (n < asked || !c.bookExtras(f.coming[n-1], snapshot)) { // the last block has the snapshot
 		c.endFetch(f, 0)
 		return
 	}
@@ -231,9 +233,14 @@ func (c *prefixCache) endFetch(f *fetch, came int) {
 			}
 		}
 	}
+	if n := len(f.coming); n > 0 && came == n {
+		f.coming[n-1].written |= f.coming[n-1].extras & snapshot
+	}
 	for _, b := range slices.Backward(f.coming) {
 		if written := b.step == c.s.steps+1; !b.ready && b.after == 0 && !written {
 			c.drop(b)
+		} else if b.written != b.extras { // its snapshot has not arrived
+			c.dropExtras(b)
 		}
 		c.settle(b)
 	}
@@ -255,7 +262,7 @@ func (c *prefixCache) incoming(r *request) bool {
 		return false
 	}
 	read := r.toRead()
-	at := len(c.find(r, read))
+	at := len(c.matched(r, read))
 	if at >= c.sharable(r, read) {
 		return false
 	}

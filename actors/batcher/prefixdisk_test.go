@@ -14,6 +14,7 @@ import (
 // requests.
 type disks struct {
 	texts  map[plan.Key][]int32
+	states map[plan.Key]bool // the texts with a snapshot
 	asked  []Disk
 	late   []Disk          // requests that may arrive at the sockets after the next step
 	coming map[uint64]bool // blocks that were requested and not evicted since
@@ -27,6 +28,21 @@ func (k *disks) wrote(at *cluster, rng *rand.Rand, keys []plan.Key, blocks []uin
 			k.texts[keys[i+1]] = slices.Clone(text)
 		}
 	}
+}
+
+// wroteState saves the snapshot of a run, unless the disk was too slow for it.
+func (k *disks) wroteState(rng *rand.Rand, c *plan.Run) {
+	if c.Snapshot && len(c.Keys) > 0 && rng.IntN(20) > 0 {
+		if k.states == nil {
+			k.states = map[plan.Key]bool{}
+		}
+		k.states[c.Keys[len(c.Keys)-1]] = true
+	}
+}
+
+// hasStates reports whether a prompt can start after a text in files.
+func (k *disks) hasStates(key plan.Key) bool {
+	return geometry.Recurrent.Layers == 0 || k.states[key]
 }
 
 // ask sends requests. Some arrive after the step that begins at the same time.
@@ -55,6 +71,7 @@ func (k *disks) hear(step uint64) {
 // begin begins a step on the sockets.
 func (k *disks) begin(p *plan.Plan) {
 	k.evict(p.Evict)
+	k.evict(p.DropExtras)
 	k.hear(p.Step)
 }
 
@@ -82,7 +99,7 @@ func (k *disks) answer(at *cluster, rng *rand.Rand) (DiskDone, bool) {
 		most = rng.IntN(most + 1)
 	}
 	if d.Seq != 0 {
-		for most > done.Blocks && at.seqs[d.Seq] != nil && k.arrives(at, d.Blocks[done.Blocks], d.From+done.Blocks, at.seqs[d.Seq].text[:(d.From+done.Blocks+1)*tensor.BlockSlots]) {
+		for most > done.Blocks && at.seqs[d.Seq] != nil && k.arrives(at, d.Blocks[done.Blocks], d.From+done.Blocks, at.seqs[d.Seq].text[:(d.From+done.Blocks+1)*tensor.BlockSlots], false) {
 			done.Blocks++
 		}
 		return done, true
@@ -94,10 +111,14 @@ func (k *disks) answer(at *cluster, rng *rand.Rand) (DiskDone, bool) {
 			break
 		}
 		before = text
-		if len(d.Blocks) > 0 && !k.arrives(at, d.Blocks[i], d.From+i, text) {
+		last := i == len(d.Blocks)-1
+		if len(d.Blocks) > 0 && (last && !k.hasStates(name) || !k.arrives(at, d.Blocks[i], d.From+i, text, last)) {
 			break
 		}
 		done.Blocks++
+	}
+	for len(d.Blocks) == 0 && done.Blocks > 0 && !k.hasStates(d.Keys[done.Blocks-1]) {
+		done.Blocks--
 	}
 	return done, true
 }
@@ -110,12 +131,12 @@ func (z zeroRows) ReadRows(dst []byte, b kvcache.RowBlock) ([]byte, error) {
 }
 
 // arrives stores a block in the arenas. If its reserved memory is not free yet, the block is a miss.
-func (k *disks) arrives(at *cluster, id uint64, number int, text []int32) bool {
+func (k *disks) arrives(at *cluster, id uint64, number int, text []int32, states bool) bool {
 	if !k.coming[id] {
 		return false
 	}
-	if at.blocks[id] != nil {
-		return true // a prompt has written it meanwhile
+	if at.blocks[id] != nil { // a prompt has written it meanwhile
+		return !states || k.statesArrive(at, at.blocks[id], number)
 	}
 	var all []*kvcache.Segment
 	for i, a := range at.arenas {
@@ -132,8 +153,34 @@ func (k *disks) arrives(at *cluster, id uint64, number int, text []int32) bool {
 		}
 		all = append(all, seg)
 	}
+	if states && !k.statesArrive(at, all, number) {
+		for _, seg := range all {
+			seg.Release()
+		}
+		return false
+	}
 	at.blocks[id], at.texts[id] = all, text
 	k.came++
+	return true
+}
+
+// statesArrive stores the snapshot of a block in the arenas, or in none.
+func (k *disks) statesArrive(at *cluster, all []*kvcache.Segment, number int) bool {
+	for i, seg := range all {
+		var rows []byte
+		for head := at.spans[i].Lo; head < at.spans[i].Hi; head++ {
+			rows, _ = geometry.StatesBlock(head, number).Append(rows, zeroRows{geometry})
+		}
+		if geometry.Recurrent.Layers == 0 || seg.HasStates() {
+			continue
+		}
+		if seg.WriteStates(rows) != nil {
+			for _, seg := range all[:i] {
+				seg.DropExtras()
+			}
+			return false
+		}
+	}
 	return true
 }
 
@@ -168,6 +215,10 @@ func (s *State) pinned() map[*textBlock]int32 {
 func (k *disks) absent(s *State, at *cluster, rank int) (booked, alone int64) {
 	a := &s.ledger.sockets[rank]
 	for b, n := range s.pinned() {
+		if arrived := at.blocks[b.id]; b.extras != 0 && b.extras != b.written && (arrived == nil || !arrived[rank].HasStates()) {
+			bytes := s.ledger.extrasBytes(b, b.extras&^b.written, rank)
+			booked, alone = booked+bytes, alone-bytes
+		}
 		if at.blocks[b.id] == nil {
 			booked += a.block + a.windowed
 		} else if b.pins[rank] == n {

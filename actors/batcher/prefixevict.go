@@ -30,9 +30,9 @@ func (c *prefixCache) settle(b *textBlock) {
 }
 
 // evict frees memory on a socket: it drops the least valuable block with memory there, or only its
-// sums. It returns false if no block has any.
+// extras. It returns false if no block has any.
 func (c *prefixCache) evict(rank int) bool {
-	if c.evictSums(rank) {
+	if c.evictExtras(rank) {
 		return true
 	}
 	var passed []*textBlock
@@ -51,9 +51,9 @@ func (c *prefixCache) evict(rank int) bool {
 	switch {
 	case gone == nil:
 		return false
-	case gone.sums: // without its sums the block is still useful to other policies
+	case gone.extras != 0: // the rows may still be useful to other policies, or after an earlier snapshot
 		heap.Push(&c.leaves, gone)
-		c.dropSums(gone)
+		c.dropExtras(gone)
 		return true
 	}
 	c.clock = max(c.clock, gone.value)

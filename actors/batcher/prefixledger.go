@@ -92,12 +92,12 @@ func (l *ledger) freeBlock(b *textBlock) {
 		l.sockets[i].shared -= bytes
 		l.sockets[i].evictable -= bytes
 	}
-	b.sums, b.summed = false, false
+	b.extras, b.written = 0, 0
 }
 
 // gain returns the bytes that evicting a block frees on a socket.
 func (l *ledger) gain(b *textBlock, rank int) int64 {
-	bytes := l.sockets[rank].windowed + l.sumsBytes(b, rank)
+	bytes := l.sockets[rank].windowed + l.extrasBytes(b, b.extras, rank)
 	if b.pins[rank] == 0 {
 		bytes += l.sockets[rank].block
 	}

@@ -11,13 +11,14 @@ import (
 // turn. With policies that rebuild by prefill, the rows of the output equal those of a prefill. But
 // only the owner has them, with all heads. With one socket they stay there. With several, the ended
 // sequence keeps its memory until each socket has fetched the rows of its heads. That happens while
-// steps run, in memory that is otherwise unused.
+// steps run, in memory that is otherwise unused. With recurrent states no snapshot exists after an output, so
+// its blocks are not kept.
 
 // keepOutput moves the blocks of an ended sequence to the cache. held reports that the sequence
 // keeps its memory until endFetch.
 func (c *prefixCache) keepOutput(r *request) (held bool) {
 	switch {
-	case r.phase != decoding || r.NoCache || c.s.cfg.Geometry.Windows != nil || !r.Policy.RebuildsByPrefill():
+	case r.phase != decoding || r.NoCache || c.s.cfg.Geometry.Windows != nil || c.recurrent() || !r.Policy.RebuildsByPrefill():
 		return false
 	case len(c.s.ledger.sockets) > 1:
 		return c.spread(r)

@@ -96,6 +96,21 @@ func TestEverythingEndsInWindows(t *testing.T) {
 	everythingEnds(t)
 }
 
+// recurrent is geometry with layers that have recurrent states.
+func recurrent() kvcache.Geometry {
+	g := geometry
+	g.Recurrent = kvcache.Recurrent{Layers: 2, KeyHeads: 4, ValueHeads: 8, KeyDim: 4, ValueDim: 16, Taps: 2}
+	return g
+}
+
+// TestEverythingEndsWithStates: the same where some layers have recurrent states.
+func TestEverythingEndsWithStates(t *testing.T) {
+	plain := geometry
+	defer func() { geometry = plain }()
+	geometry = recurrent()
+	everythingEnds(t)
+}
+
 func everythingEnds(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		s := testState(t, func(c *Config) {

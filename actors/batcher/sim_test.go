@@ -295,6 +295,11 @@ func (c *cluster) save(q *sequence, k *plan.Run, requests map[string]*Spec) {
 			c.texts[id] = append(c.texts[id], q.token(requests, pos))
 		}
 	}
+	if k.Snapshot {
+		for rank, seg := range c.blocks[k.Save[len(k.Save)-1]] {
+			c.must(seg.KeepStates(q.parts[rank]), "snapshot of %s", q.open.ID)
+		}
+	}
 	if k.Sums {
 		for rank, seg := range c.blocks[k.Save[len(k.Save)-1]] {
 			c.must(seg.KeepSums(q.seen[rank]), "sums of %s", q.open.ID)
@@ -344,9 +349,9 @@ func (c *cluster) run(p *plan.Plan, requests map[string]*Spec) StepDone {
 	c.keep(p.Keep)
 	c.release(p.Release)
 	c.evict(p.Evict)
-	for _, id := range p.DropSums {
+	for _, id := range p.DropExtras {
 		for _, seg := range c.blocks[id] {
-			seg.DropSums()
+			seg.DropExtras()
 		}
 		c.unsummed++
 	}
@@ -379,7 +384,7 @@ func (c *cluster) run(p *plan.Plan, requests map[string]*Spec) StepDone {
 		}
 		q.copy, q.replica = kvcache.NewStore(c.arenas[k.Replica], geometry, q.open.Policy), k.Replica
 		c.must(q.copy.OpenMoved(q.own.Prompt(), q.own.Tokens()), "copy of %d tokens", q.own.Tokens())
-		for layer := range geometry.Layers {
+		for layer := range geometry.Layers + geometry.Recurrent.Layers {
 			c.move(q.own.LayerBlock(layer, q.own.Tokens()), q.own, q.copy)
 		}
 		c.must(q.copy.Seal(), "seal of a copy")
@@ -426,6 +431,7 @@ func (c *cluster) run(p *plan.Plan, requests map[string]*Spec) StepDone {
 			c.t.Fatalf("%s: %d passes, %d tokens are left", q.open.ID, p.Passes, left)
 		}
 		put(q.own, d.Start, n)
+		settle(q.own)
 		if q.copy != nil {
 			c.move(q.own.StepBlock(d.Start, n), q.own, q.copy)
 		}
@@ -442,6 +448,7 @@ func (c *cluster) run(p *plan.Plan, requests map[string]*Spec) StepDone {
 		}
 		for i := 1; i < p.PassCount(); i++ {
 			put(q.own, d.Start+i, 1)
+			settle(q.own)
 			if q.copy != nil {
 				c.move(q.own.StepBlock(d.Start+i, 1), q.own, q.copy)
 			}
@@ -463,6 +470,10 @@ func (c *cluster) run(p *plan.Plan, requests map[string]*Spec) StepDone {
 		q.feed(c, requests, k.Start, k.Tokens)
 		for _, part := range q.parts {
 			put(part, k.Start, len(k.Tokens))
+			eachState(part, func(x *kvcache.State) {
+				c.must(x.Prompt(k.Start), "states of %s", q.open.ID)
+				x.Advanced(k.Start + len(k.Tokens))
+			})
 		}
 		c.observe(q, k.Start, len(k.Tokens))
 		c.save(q, &k, requests)
@@ -547,6 +558,26 @@ func put(s *kvcache.Store, start, n int) {
 	}
 }
 
+// eachState calls f with each recurrent state of a store.
+func eachState(s *kvcache.Store, f func(*kvcache.State)) {
+	for layer := range geometry.Recurrent.Layers {
+		for head := s.Heads().Lo; head < s.Heads().Hi; head++ {
+			f(s.State(layer, head))
+		}
+	}
+}
+
+// settle does what a decode row does first: it applies the records of the tokens that count.
+func settle(s *kvcache.Store) {
+	out := make([]float32, geometry.Recurrent.ValueDim)
+	eachState(s, func(x *kvcache.State) {
+		for head := x.Heads().Lo; head < x.Heads().Hi; head++ {
+			x.Settle(head, out)
+		}
+		x.Advanced(x.Committed())
+	})
+}
+
 // feed checks that the rows carry the tokens of the request, in order, none twice.
 func (q *sequence) feed(c *cluster, requests map[string]*Spec, start int, tokens []int32) {
 	if start != q.next {
@@ -611,6 +642,14 @@ func (c *cluster) handOver(q *sequence, owner int) {
 			}
 			if rank == owner && q.open.Policy.KeepsAll() {
 				c.must(q.own.Adopt(part, head), "adopt")
+			}
+			for layer := range geometry.Recurrent.Layers {
+				span := tensor.Span{Lo: head, Hi: head + 1}
+				if rank == owner {
+					c.must(q.own.KeepState(part, layer, span), "keep of a state")
+				} else {
+					c.move(kvcache.PromptBlock(geometry, q.open.Policy, q.open.Read, geometry.Layers+layer, span), kvcache.Selection{From: part, Policy: q.open.Policy}, q.own)
+				}
 			}
 		}
 		part.Release()
@@ -755,8 +794,11 @@ func checkLedger(t fataler, s *State) {
 				}
 			}
 			beside := a.windowed
-			if b.sums {
+			if b.extras&attentionSums != 0 {
 				beside += kvcache.SumsBytes(geometry, a.heads(), b.tokens)
+			}
+			if b.extras&snapshot != 0 {
+				beside += kvcache.StateBytes(geometry, a.heads())
 			}
 			shared, evictable = shared+beside, evictable+beside
 		}

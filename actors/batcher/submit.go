@@ -53,8 +53,6 @@ func (s *State) refuse(r *request) *Reject {
 		return bad("log-probabilities of the prompt are not to be had under %s, which reads only a part of it whole: ask for another kv_policy", r.Policy.Name())
 	case r.Context < 0 || r.Context > len(r.Prompt) || r.Context > 0 && !r.Policy.Forks():
 		return bad("a fixed context of %d tokens of %d under %s: it needs a policy that lays a prompt out once, squeezed", r.Context, len(r.Prompt), r.Policy.Name())
-	case r.Context > 0 && !s.cfg.Geometry.Snapshots():
-		return bad("a fixed context of %d tokens: this model has layers with a recurrent state, which cannot be shared; send the whole prompt without a context", r.Context)
 	case r.Hold && (r.MaxTokens != 1 || r.Context != len(r.Prompt)):
 		return bad("a context that is held is its whole prompt, and has one token")
 	case !r.Pool.Valid() || r.Pool == pooling.None && s.cfg.Whole:

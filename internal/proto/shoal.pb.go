@@ -2451,7 +2451,8 @@ type Chunk struct {
 	Keys     []byte   `protobuf:"bytes,13,opt,name=keys,proto3" json:"keys,omitempty"` // for files, 32 bytes each: of the block before the first, then of each; or none
 	// Decode: the most tokens that a draft model guesses after the newest token.
 	Draft         uint32 `protobuf:"varint,14,opt,name=draft,proto3" json:"draft,omitempty"`
-	Sums          bool   `protobuf:"varint,15,opt,name=sums,proto3" json:"sums,omitempty"` // keep attention sums with the last block in save
+	Sums          bool   `protobuf:"varint,15,opt,name=sums,proto3" json:"sums,omitempty"`         // keep attention sums with the last block in save
+	Snapshot      bool   `protobuf:"varint,16,opt,name=snapshot,proto3" json:"snapshot,omitempty"` // keep a snapshot of the recurrent states with it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2591,6 +2592,13 @@ func (x *Chunk) GetSums() bool {
 	return false
 }
 
+func (x *Chunk) GetSnapshot() bool {
+	if x != nil {
+		return x.Snapshot
+	}
+	return false
+}
+
 // StepRequest is the wire form of plan.Plan.
 type StepRequest struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
@@ -2606,9 +2614,9 @@ type StepRequest struct {
 	MicroBatch uint32   `protobuf:"varint,9,opt,name=micro_batch,json=microBatch,proto3" json:"micro_batch,omitempty"`
 	Evict      []uint64 `protobuf:"varint,10,rep,packed,name=evict,proto3" json:"evict,omitempty"` // blocks of the prefix cache that are dropped before the step
 	Keep       []*Keep  `protobuf:"bytes,11,rep,name=keep,proto3" json:"keep,omitempty"`
-	Index      []*Index `protobuf:"bytes,12,rep,name=index,proto3" json:"index,omitempty"`                               // after the rows; a step may have no rows
-	Spill      []*Spill `protobuf:"bytes,13,rep,name=spill,proto3" json:"spill,omitempty"`                               // for sequences that decode
-	DropSums   []uint64 `protobuf:"varint,14,rep,packed,name=drop_sums,json=dropSums,proto3" json:"drop_sums,omitempty"` // blocks of the prefix cache whose sums are dropped before the step
+	Index      []*Index `protobuf:"bytes,12,rep,name=index,proto3" json:"index,omitempty"`                                     // after the rows; a step may have no rows
+	Spill      []*Spill `protobuf:"bytes,13,rep,name=spill,proto3" json:"spill,omitempty"`                                     // for sequences that decode
+	DropExtras []uint64 `protobuf:"varint,14,rep,packed,name=drop_extras,json=dropExtras,proto3" json:"drop_extras,omitempty"` // blocks of the prefix cache that lose sums and snapshot before the step
 	// Passes of the model over the rows. Each row is a decode row of one token, and reads in the
 	// next pass the token that it sampled. 0 means 1.
 	Passes uint32 `protobuf:"varint,15,opt,name=passes,proto3" json:"passes,omitempty"`
@@ -2740,9 +2748,9 @@ func (x *StepRequest) GetSpill() []*Spill {
 	return nil
 }
 
-func (x *StepRequest) GetDropSums() []uint64 {
+func (x *StepRequest) GetDropExtras() []uint64 {
 	if x != nil {
-		return x.DropSums
+		return x.DropExtras
 	}
 	return nil
 }
@@ -3985,7 +3993,7 @@ const file_internal_proto_shoal_proto_rawDesc = "" +
 	"\aadapter\x18\x0f \x01(\fR\aadapter\"2\n" +
 	"\x04Copy\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x18\n" +
-	"\areplica\x18\x02 \x01(\rR\areplica\"\x87\x03\n" +
+	"\areplica\x18\x02 \x01(\rR\areplica\"\xa3\x03\n" +
 	"\x05Chunk\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x14\n" +
 	"\x05start\x18\x02 \x01(\rR\x05start\x12\x16\n" +
@@ -4002,7 +4010,8 @@ const file_internal_proto_shoal_proto_rawDesc = "" +
 	"\x04save\x18\f \x03(\x04R\x04save\x12\x12\n" +
 	"\x04keys\x18\r \x01(\fR\x04keys\x12\x14\n" +
 	"\x05draft\x18\x0e \x01(\rR\x05draft\x12\x12\n" +
-	"\x04sums\x18\x0f \x01(\bR\x04sums\"\xf6\x03\n" +
+	"\x04sums\x18\x0f \x01(\bR\x04sums\x12\x1a\n" +
+	"\bsnapshot\x18\x10 \x01(\bR\bsnapshot\"\xfa\x03\n" +
 	"\vStepRequest\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x12\n" +
 	"\x04step\x18\x02 \x01(\x04R\x04step\x12\x18\n" +
@@ -4018,8 +4027,9 @@ const file_internal_proto_shoal_proto_rawDesc = "" +
 	" \x03(\x04R\x05evict\x12\x1f\n" +
 	"\x04keep\x18\v \x03(\v2\v.shoal.KeepR\x04keep\x12\"\n" +
 	"\x05index\x18\f \x03(\v2\f.shoal.IndexR\x05index\x12\"\n" +
-	"\x05spill\x18\r \x03(\v2\f.shoal.SpillR\x05spill\x12\x1b\n" +
-	"\tdrop_sums\x18\x0e \x03(\x04R\bdropSums\x12\x16\n" +
+	"\x05spill\x18\r \x03(\v2\f.shoal.SpillR\x05spill\x12\x1f\n" +
+	"\vdrop_extras\x18\x0e \x03(\x04R\n" +
+	"dropExtras\x12\x16\n" +
 	"\x06passes\x18\x0f \x01(\rR\x06passes\x12\x1a\n" +
 	"\bhalvings\x18\x10 \x01(\rR\bhalvings\"E\n" +
 	"\x05Index\x12\x10\n" +

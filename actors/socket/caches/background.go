@@ -44,7 +44,10 @@ type incoming struct {
 	at    int
 	named offer
 	heads tensor.Span
-	g     kvcache.Geometry
+
+	snapshot offer  // of the snapshot that comes with the block; zero: none
+	states   []byte // its rows
+	g        kvcache.Geometry
 }
 
 var errEvicted = errors.New("socket: the block was evicted meanwhile")
@@ -107,6 +110,12 @@ func (c *Caches) arrive(x *incoming, rows []byte) error {
 			return err
 		}
 		c.blocks[id] = b
+	}
+	if len(x.states) > 0 && !c.blocks[id].HasStates() {
+		if err := c.blocks[id].WriteStates(x.states); err != nil {
+			return err
+		}
+		c.snapshots[id] = x.snapshot
 	}
 	delete(c.incoming, id)
 	c.named[id] = x.named

@@ -23,6 +23,7 @@ type Caches struct {
 	fetcher     *fetcher                    // fetches blocks from other sockets
 	incoming    map[uint64]*incoming        // blocks that are being read or fetched
 	named       map[uint64]offer            // identity of each block in files
+	snapshots   map[uint64]offer            // identity of each block's snapshot in files
 	Drafter     *draft.Drafter              // loaded once; nil: none
 	constraints constraint.Runner           // grammar computations of sequences
 }
@@ -47,8 +48,12 @@ func (c *Caches) Release(effects []machine.Effect) {
 			delete(c.blocks, f.Block)
 			delete(c.incoming, f.Block)
 			delete(c.named, f.Block)
-		case f.Do == machine.DoDropSums && b != nil:
-			b.DropSums()
+			delete(c.snapshots, f.Block)
+		case f.Do == machine.DoDropExtras:
+			delete(c.incoming, f.Block)
+			if b != nil {
+				b.DropExtras()
+			}
 		}
 	}
 }

@@ -25,6 +25,7 @@ type Epoch struct {
 	Geometry kvcache.Geometry
 	Score    tensor.Score // scale, cap and sinks of attention
 	Form     tier.Form    // of the prefix cache's blocks in files
+	States   tier.Form    // of their snapshots; zero: the model has no recurrent states
 	Grammars func() (*grammar.Engine, error)
 	Adapters map[lora.ID]*lowrank.Adapter // in memory
 	Parallel func(n int, f func(i int))   // runs tasks on the socket's threads, like tensor.Pool.Run
@@ -38,7 +39,7 @@ func (e *Epoch) Do(effects []machine.Effect) error {
 		switch f.Do {
 		case machine.DoCommit:
 			err = q.commit(f.Tokens, e.Parallel)
-		case machine.DoKeep, machine.DoRelease, machine.DoEvict, machine.DoDropSums:
+		case machine.DoKeep, machine.DoRelease, machine.DoEvict, machine.DoDropExtras:
 			e.Caches.Release(effects[i : i+1])
 		case machine.DoDropReplica:
 			q.dropReplica()
@@ -130,6 +131,12 @@ func (e *Epoch) Save(s *Sequence, c *plan.Run) error {
 		e.blocks[id] = segment
 	}
 	e.files.keep(c.SaveFrom, c.Save, c.Keys)
+	if c.Snapshot {
+		if err := e.blocks[c.Save[len(c.Save)-1]].KeepStates(s.PromptShard); err != nil {
+			return err
+		}
+		e.files.keepSnapshot(c)
+	}
 	if c.Sums {
 		return e.blocks[c.Save[len(c.Save)-1]].KeepSums(s.Stats)
 	}

@@ -21,6 +21,7 @@ type files struct {
 	reads  chan func()
 	writes chan offer
 	form   tier.Form // form of the epoch's blocks; used by the executor only
+	states tier.Form // form of their snapshots
 }
 
 // offer is a block in memory that the disk may store.
@@ -29,6 +30,16 @@ type offer struct {
 	at          int
 	key, before tier.Key
 	form        tier.Form
+	snapshot    bool // it is the block's snapshot
+}
+
+// ofSnapshot returns the offer of a block's snapshot, which has a file of its own.
+func (o offer) ofSnapshot(form tier.Form) offer {
+	return offer{id: o.id, at: o.at, key: snapshotKey(o.key), before: o.key, form: form, snapshot: true}
+}
+
+func snapshotKey(block tier.Key) tier.Key {
+	return sha256.Sum256(append([]byte("shoal snapshot 1\x00"), block[:]...))
 }
 
 const (
@@ -59,9 +70,15 @@ const maxRead = 10 * time.Second
 // begin starts an epoch. It looks for files of other processes.
 func (f *files) begin(e *Epoch) {
 	e.Form.HeadBytes = kvcache.HeadBytes(e.Geometry)
+	if e.Geometry.Recurrent.Layers > 0 {
+		e.States.HeadBytes = kvcache.StatesHeadBytes(e.Geometry)
+	}
 	if f != nil {
 		e.Form.Hash = kvcache.Form(e.Geometry)
-		f.exec.Submit(func() { f.form = e.Form })
+		if e.States.HeadBytes > 0 {
+			e.States.Hash = kvcache.StatesForm(e.Geometry)
+		}
+		f.exec.Submit(func() { f.form, f.states = e.Form, e.States })
 		f.read(f.store.Rescan)
 	}
 }
@@ -92,12 +109,29 @@ func (f *files) offer(o offer) {
 	if b == nil || !f.store.Lacks(o.key, o.at, b.Heads()) {
 		return
 	}
-	f.caches.named[o.id] = o
+	f.caches.identities(o)[o.id] = o
 	select {
 	case f.writes <- o:
 	default:
 		f.store.Drop()
 	}
+}
+
+// keepSnapshot offers the snapshot of the last block that a run saves to the disk. The executor calls it.
+func (f *files) keepSnapshot(c *plan.Run) {
+	n := len(c.Save) - 1
+	if f == nil || len(c.Keys) != n+2 {
+		return
+	}
+	f.offer(offer{id: c.Save[n], at: c.SaveFrom + n, key: tier.Key(c.Keys[n+1])}.ofSnapshot(f.states))
+}
+
+// identities returns the identities in files of what an offer is: blocks, or their snapshots.
+func (c *Caches) identities(o offer) map[uint64]offer {
+	if o.snapshot {
+		return c.snapshots
+	}
+	return c.named
 }
 
 // offerAgain offers blocks that are in use and that the disk may have lost or never had.
@@ -107,6 +141,9 @@ func (f *files) offerAgain(blocks []uint64) {
 	}
 	for _, id := range blocks {
 		if o, ok := f.caches.named[id]; ok {
+			f.offer(o)
+		}
+		if o, ok := f.caches.snapshots[id]; ok {
 			f.offer(o)
 		}
 	}
@@ -127,11 +164,15 @@ func (f *files) write() {
 		var heads tensor.Span
 		copied := f.onExecutor(func() error {
 			b := f.caches.blocks[o.id]
-			if b == nil || f.caches.named[o.id] != o {
+			if b == nil || f.caches.identities(o)[o.id] != o || o.snapshot && !b.HasStates() {
 				return errEvicted
 			}
 			heads = b.Heads()
-			rows = b.Append(rows[:0])
+			if o.snapshot {
+				rows = b.AppendStates(rows[:0])
+			} else {
+				rows = b.Append(rows[:0])
+			}
 			return nil
 		})
 		if copied == nil {
@@ -148,12 +189,21 @@ func (f *files) restore(list []*incoming, until time.Time, reply func(blocks int
 		if rows == nil {
 			rows = make([]byte, x.heads.Len()*x.named.form.HeadBytes)
 		}
-		if time.Now().After(until) || !f.store.Read(x.named.key, x.at, x.heads, x.named.form, rows) || !f.arrive(x, rows, until) {
+		if time.Now().After(until) || !f.store.Read(x.named.key, x.at, x.heads, x.named.form, rows) || !f.readSnapshot(x) || !f.arrive(x, rows, until) {
 			break
 		}
 		n++
 	}
 	reply(n)
+}
+
+// readSnapshot reads the snapshot that comes with a block, if there is one. It returns false if it fails.
+func (f *files) readSnapshot(x *incoming) bool {
+	if !x.snapshot.snapshot {
+		return true
+	}
+	x.states = make([]byte, x.heads.Len()*x.snapshot.form.HeadBytes)
+	return f.store.Read(x.snapshot.key, x.at, x.heads, x.snapshot.form, x.states)
 }
 
 // figures returns the statistics of the files; nil if there are none.

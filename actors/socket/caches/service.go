@@ -21,7 +21,7 @@ type Options struct {
 
 // New returns empty caches and starts the goroutines that transfer rows while steps run.
 func New(o Options) *Caches {
-	c := &Caches{Arena: o.Arena, exec: o.Executor, Seqs: map[uint64]*Sequence{}, blocks: map[uint64]*kvcache.Segment{}, incoming: map[uint64]*incoming{}, named: map[uint64]offer{}}
+	c := &Caches{Arena: o.Arena, exec: o.Executor, Seqs: map[uint64]*Sequence{}, blocks: map[uint64]*kvcache.Segment{}, incoming: map[uint64]*incoming{}, named: map[uint64]offer{}, snapshots: map[uint64]offer{}}
 	c.files = newFiles(o.PrefixDisk, o.Executor, c)
 	c.fetcher = newFetcher(o.Executor, c)
 	c.spiller = newSpiller(o.Scratch, o.Executor, c)
@@ -72,7 +72,8 @@ func (c *Caches) Forget(done func()) bool {
 }
 
 // InFiles returns how many blocks of a text, from block number from on, are in files with this rank's
-// heads. keys has the key of the block before and then one of each block.
+// heads. keys has the key of the block before and then one of each block. With recurrent states the last
+// of these blocks has a snapshot.
 func (e *Epoch) InFiles(keys []byte, from int) int {
 	if e.files == nil {
 		return 0
@@ -81,7 +82,12 @@ func (e *Epoch) InFiles(keys []byte, from int) int {
 	for i := range list {
 		list[i] = keyAt(keys, i+1)
 	}
-	return e.files.store.Has(list, from, e.PromptHeads(plan.None))
+	heads := e.PromptHeads(plan.None)
+	n := e.files.store.Has(list, from, heads)
+	for e.States.HeadBytes > 0 && n > 0 && e.files.store.Has([]tier.Key{snapshotKey(list[n-1])}, from+n-1, heads) == 0 {
+		n--
+	}
+	return n
 }
 
 // ReadFiles reads the blocks of a request from files. reply gets the number of blocks that arrived, 0 if
@@ -112,6 +118,9 @@ func (e *Epoch) expect(r *proto.PrefixRequest) (list []*incoming, until time.Tim
 	for i, id := range r.Blocks {
 		at := int(r.From) + i
 		list = append(list, &incoming{at: at, heads: heads, g: e.Geometry, named: offer{id: id, at: at, before: keyAt(r.Keys, i), key: keyAt(r.Keys, i+1), form: e.Form}})
+	}
+	if n := len(list); n > 0 && e.States.HeadBytes > 0 {
+		list[n-1].snapshot = list[n-1].named.ofSnapshot(e.States)
 	}
 	e.exec.Submit(func() {
 		for _, x := range list {

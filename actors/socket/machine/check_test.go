@@ -87,6 +87,11 @@ func TestEachRule(t *testing.T) {
 			o := resume(p, 9, 120)
 			o.Shared, o.Prefix = []uint64{11}, make([]int32, 64)
 		},
+		"block 11 has no snapshot": func(m *Machine, p *plan.Plan) {
+			m.limits.Recurrent = true
+			o := open(p)
+			o.Shared, o.Prefix = []uint64{11}, make([]int32, 64)
+		},
 		"block 12 is not a block 0": func(_ *Machine, p *plan.Plan) {
 			o := open(p)
 			o.Shared, o.Prefix = []uint64{12}, make([]int32, 64)
@@ -107,15 +112,27 @@ func TestEachRule(t *testing.T) {
 		"prefix cache: step 3": func(m *Machine, p *plan.Plan) {
 			m.limits.Ranks, m.seqs[1].inFlight, p.Keep = 1, 3, []plan.Keep{{Seq: 1, Blocks: []uint64{13}}}
 		},
-		"a decode row saves 1 blocks":    func(_ *Machine, p *plan.Plan) { decode(p).Save = []uint64{13} },
-		"128 tokens fill 2":              func(_ *Machine, p *plan.Plan) { c := chunk(p); c.SaveFrom, c.Save = 2, []uint64{13} },
-		"block 11 is block 0 of a text":  func(_ *Machine, p *plan.Plan) { c := chunk(p); c.SaveFrom, c.Save = 1, []uint64{11} },
-		"attention sums, which full":     func(_ *Machine, p *plan.Plan) { c := chunk(p); c.SaveFrom, c.Save, c.Sums = 1, []uint64{13}, true },
-		"but no block to keep them with": func(m *Machine, p *plan.Plan) { m.seqs[2].Policy = m.seqs[4].Policy; chunk(p).Sums = true },
+		"a decode row saves 1 blocks":           func(_ *Machine, p *plan.Plan) { decode(p).Save = []uint64{13} },
+		"128 tokens fill 2":                     func(_ *Machine, p *plan.Plan) { c := chunk(p); c.SaveFrom, c.Save = 2, []uint64{13} },
+		"block 11 is block 0 of a text":         func(_ *Machine, p *plan.Plan) { c := chunk(p); c.SaveFrom, c.Save = 1, []uint64{11} },
+		"attention sums, which full":            func(_ *Machine, p *plan.Plan) { c := chunk(p); c.SaveFrom, c.Save, c.Sums = 1, []uint64{13}, true },
+		"attention sums, but it names no block": func(m *Machine, p *plan.Plan) { m.seqs[2].Policy = m.seqs[4].Policy; chunk(p).Sums = true },
 		"not the end of its block 0": func(m *Machine, p *plan.Plan) {
 			m.seqs[2].Policy = m.seqs[4].Policy
 			c := chunk(p)
 			c.Save, c.Sums = []uint64{11}, true
+		},
+		"but the model has no recurrent states": func(_ *Machine, p *plan.Plan) { c := chunk(p); c.SaveFrom, c.Save, c.Snapshot = 1, []uint64{13}, true },
+		"a snapshot, but it names no block":     func(m *Machine, p *plan.Plan) { m.limits.Recurrent = true; chunk(p).Snapshot = true },
+		"but block 11 has one": func(m *Machine, p *plan.Plan) {
+			m.limits.Recurrent, m.snapshots[11] = true, true
+			c := chunk(p)
+			c.Save, c.Snapshot = []uint64{11}, true
+		},
+		"a snapshot at the end of 128 tokens": func(m *Machine, p *plan.Plan) {
+			m.limits.Recurrent = true
+			c := chunk(p)
+			c.Save, c.Snapshot = []uint64{11}, true
 		},
 		"room for 65536": func(_ *Machine, p *plan.Plan) {
 			p.Decode[0].Tokens = make([]int32, 800)

@@ -187,8 +187,11 @@ func (m *Machine) checkShared(o *plan.Open) error {
 		if at, here := m.blocks[id]; !here || at != i {
 			return fmt.Errorf("socket: sequence %d: block %d is not a block %d of a text here", o.Seq, id, i)
 		}
-		if last := i == len(o.Shared)-1; last && o.Policy.Needs.PromptAttention && !m.sums[id] {
+		switch last := i == len(o.Shared)-1; {
+		case last && o.Policy.Needs.PromptAttention && !m.sums[id]:
 			return fmt.Errorf("socket: sequence %d: block %d has no attention sums, which %s needs", o.Seq, id, o.Policy.Spec())
+		case last && m.limits.Recurrent && !m.snapshots[id]:
+			return fmt.Errorf("socket: sequence %d: block %d has no snapshot of the recurrent states, which this model needs", o.Seq, id)
 		}
 	}
 	return m.checkTokens(o.Seq, o.Prefix)

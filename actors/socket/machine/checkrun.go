@@ -144,14 +144,22 @@ func (m *Machine) checkSave(c *plan.Run, q *Sequence) error {
 			return fmt.Errorf("socket: sequence %d: block %d is block %d of a text, not %d", c.Seq, id, at, c.SaveFrom+i)
 		}
 	}
+	what := "attention sums"
+	if !c.Sums {
+		what = "a snapshot"
+	}
 	switch {
-	case !c.Sums:
-	case !q.Policy.Needs.PromptAttention:
+	case !c.Sums && !c.Snapshot:
+	case c.Sums && !q.Policy.Needs.PromptAttention:
 		return fmt.Errorf("socket: sequence %d saves attention sums, which %s does not use", c.Seq, q.Policy.Spec())
+	case c.Snapshot && !m.limits.Recurrent:
+		return fmt.Errorf("socket: sequence %d saves a snapshot, but the model has no recurrent states", c.Seq)
 	case n == 0:
-		return fmt.Errorf("socket: sequence %d saves attention sums, but no block to keep them with", c.Seq)
+		return fmt.Errorf("socket: sequence %d saves %s, but it names no block", c.Seq, what)
+	case c.Snapshot && m.snapshots[c.Save[n-1]]:
+		return fmt.Errorf("socket: sequence %d saves a snapshot, but block %d has one", c.Seq, c.Save[n-1])
 	case (c.SaveFrom+n)*tensor.BlockSlots != end:
-		return fmt.Errorf("socket: sequence %d saves attention sums at the end of %d tokens, which is not the end of its block %d", c.Seq, end, c.SaveFrom+n-1)
+		return fmt.Errorf("socket: sequence %d saves %s at the end of %d tokens, which is not the end of its block %d", c.Seq, what, end, c.SaveFrom+n-1)
 	}
 	return nil
 }

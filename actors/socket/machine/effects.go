@@ -24,7 +24,7 @@ const (
 	DoKeep                    // block number Tokens of the cache becomes the prefix cache's Block
 	DoFork                    // the sequence begins with the cache of Open.Fork
 	DoSpill                   // the rows of the first Tokens blocks of the cache move to a file while steps run
-	DoDropSums                // the attention sums of Block are freed
+	DoDropExtras              // the attention sums and the snapshot of Block are freed
 )
 
 var doNames = [...]string{"commit", "release", "drop replica", "resume", "open", "replicate", "reserve prompt", "open cache", "reserve cache", "evict", "keep", "fork", "spill", "drop sums"}
@@ -32,7 +32,7 @@ var doNames = [...]string{"commit", "release", "drop replica", "resume", "open",
 func (d Do) String() string { return doNames[d] }
 
 // Effect is one operation. Effects are performed in order. DoCommit, DoKeep, DoRelease,
-// DoDropReplica, DoEvict, DoDropSums and DoResume come before all that may lack memory.
+// DoDropReplica, DoEvict, DoDropExtras and DoResume come before all that may lack memory.
 type Effect struct {
 	Do     Do
 	Seq    uint64
@@ -49,7 +49,7 @@ func (e Effect) String() string {
 		return fmt.Sprintf("%v %d from %d", e.Do, e.Seq, e.Open.Fork)
 	case DoRelease, DoDropReplica, DoOpen, DoOpenCache:
 		return fmt.Sprintf("%v %d", e.Do, e.Seq)
-	case DoEvict, DoDropSums:
+	case DoEvict, DoDropExtras:
 		return fmt.Sprintf("%v block %d", e.Do, e.Block)
 	case DoKeep:
 		return fmt.Sprintf("%v block %d of %d as block %d", e.Do, e.Tokens, e.Seq, e.Block)

@@ -209,7 +209,7 @@ func (s *story) plan(step uint64, batch int, words []string) *proto.StepRequest 
 		case "sums":
 			r.Chunks[len(r.Chunks)-1].Sums = true
 		case "drops":
-			r.DropSums = append(r.DropSums, seq)
+			r.DropExtras = append(r.DropExtras, seq)
 		case "evict":
 			r.Evict = append(r.Evict, seq)
 		case "copy":

@@ -30,6 +30,7 @@ type Machine struct {
 	blocks      map[uint64]int   // of the prefix cache: the number of each block in its text
 	sums        map[uint64]bool  // the blocks with attention sums
 	adapters    map[lora.ID]bool // LoRA adapters in memory
+	snapshots   map[uint64]bool  // the blocks with snapshots of recurrent states
 	flights     [MicroBatches][]uint64
 	busy        bool // a job between steps is running
 }
@@ -44,6 +45,7 @@ type Limits struct {
 	Layers      int             // with a cache of their own
 	Whole       bool            // attention is not causal: one run reads the whole text
 	Across      bool            // layers read each other's caches
+	Recurrent   bool            // layers have recurrent states
 	Parse       func(spec string) (*kvcache.Policy, error)
 }
 
@@ -79,7 +81,7 @@ type Kept struct {
 
 // NewMachine returns the machine of a socket that has just started.
 func NewMachine() *Machine {
-	return &Machine{State: State{Phase: Idle}, seqs: map[uint64]*Sequence{}, kept: map[uint64]*Kept{}, blocks: map[uint64]int{}, sums: map[uint64]bool{}, adapters: map[lora.ID]bool{}}
+	return &Machine{State: State{Phase: Idle}, seqs: map[uint64]*Sequence{}, kept: map[uint64]*Kept{}, blocks: map[uint64]int{}, sums: map[uint64]bool{}, snapshots: map[uint64]bool{}, adapters: map[lora.ID]bool{}}
 }
 
 // Load begins an epoch of a coordinator. It drops the caches of the last epoch, except those of
@@ -199,6 +201,7 @@ func (m *Machine) Restore(r *proto.PrefixRequest) error {
 	}
 	for i, id := range r.Blocks {
 		m.blocks[id] = int(r.From) + i
+		m.snapshots[id] = m.limits.Recurrent && i == n-1
 	}
 	return nil
 }
@@ -209,17 +212,19 @@ func (m *Machine) evict(effects []Effect, blocks []uint64) []Effect {
 		if _, here := m.blocks[id]; here { // the others were dropped before
 			delete(m.blocks, id)
 			delete(m.sums, id)
+			delete(m.snapshots, id)
 			effects = append(effects, Effect{Do: DoEvict, Block: id})
 		}
 	}
 	return effects
 }
 
-func (m *Machine) dropSums(effects []Effect, blocks []uint64) []Effect {
+func (m *Machine) dropExtras(effects []Effect, blocks []uint64) []Effect {
 	for _, id := range blocks {
-		if m.sums[id] {
+		if m.sums[id] || m.snapshots[id] {
 			delete(m.sums, id)
-			effects = append(effects, Effect{Do: DoDropSums, Block: id})
+			delete(m.snapshots, id)
+			effects = append(effects, Effect{Do: DoDropExtras, Block: id})
 		}
 	}
 	return effects

@@ -41,7 +41,7 @@ func (m *Machine) Plan(r *proto.StepRequest) (*Work, error) {
 			w.First = append(w.First, Effect{Do: DoDropReplica, Seq: id})
 		}
 	}
-	w.First = m.dropSums(m.evict(w.First, p.Evict), p.DropSums)
+	w.First = m.dropExtras(m.evict(w.First, p.Evict), p.DropExtras)
 	m.open(w, opened)
 	for _, c := range p.Copy {
 		q := m.seqs[c.Seq]
@@ -114,7 +114,9 @@ func (m *Machine) run(w *Work, c *plan.Run) {
 	c.Owner = q.Owner
 	for i, id := range c.Save {
 		m.blocks[id] = c.SaveFrom + i
-		m.sums[id] = m.sums[id] || c.Sums && i == len(c.Save)-1
+		last := i == len(c.Save)-1
+		m.sums[id] = m.sums[id] || c.Sums && last
+		m.snapshots[id] = m.snapshots[id] || c.Snapshot && last
 	}
 	if c.Prefill {
 		w.First = append(w.First, Effect{Do: DoReservePrompt, Seq: c.Seq, Tokens: start + n})

@@ -48,7 +48,7 @@ type Stats struct {
 	Budget    int64 // limit of Used
 	Used      int64 // blocks in use and charged tables, each counted once
 	Shared    int64 // part of Used: blocks with several holders
-	Evictable int64 // part of Used: blocks that only segments hold, and sums; releasing the segments frees them
+	Evictable int64 // part of Used: blocks that only segments hold, sums and snapshots; releasing the segments frees them
 	Peak      int64 // the largest Used so far
 	Mapped    int64 // address space of all slabs; untouched pages are not resident
 	Returned  int64 // address space returned to the system since the start
@@ -85,6 +85,9 @@ func (a *Arena) Stats() Stats {
 	}
 	for g := range a.segments {
 		s.Evictable += 4 * int64(len(g.sums))
+		for _, b := range g.states {
+			s.Evictable += int64(len(b))
+		}
 	}
 	return s
 }

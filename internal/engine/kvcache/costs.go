@@ -82,10 +82,6 @@ func (g Geometry) rowBytes(heads int, size func(tensor.KVLayout) int) int {
 // other layers cannot follow that.
 func (g Geometry) Single(p *Policy) bool { return g.Across && p.Scored() }
 
-// Snapshots reports whether a sequence can start from the cache of another one at any block. A
-// recurrent state exists only after the newest token.
-func (g Geometry) Snapshots() bool { return g.Recurrent.Layers == 0 }
-
 func (g Geometry) group() int { return max(g.Group, 1) }
 
 // TokenBytes is the size of one token in a full cache, not rounded to blocks.

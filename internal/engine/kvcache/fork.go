@@ -12,11 +12,9 @@ import (
 func (p *Policy) Forks() bool { return p.Reorders }
 
 // Fork returns a store in the state of s at its Seal. Both hold the prompt's full blocks and their
-// index, which count once; the rest is copied. Errors wrap ErrBudget.
+// index, which count once; the rest is copied. With recurrent states, no token may have followed the
+// prompt. Errors wrap ErrBudget.
 func (s *Store) Fork() (*Store, error) {
-	if !s.g.Snapshots() {
-		return nil, errStates
-	}
 	if !s.sealed || !s.policy.Forks() || len(s.g.Windows) > 0 {
 		return nil, errors.New("kvcache: only a whole cache of clusters can be forked")
 	}
@@ -51,6 +49,10 @@ func (s *Store) Fork() (*Store, error) {
 		t.Prompt, t.n, t.indexed = s.prompt, s.prompt, s.prompt
 	}
 	f.tokens, f.sealed = s.prompt, true
+	if err := f.forkStates(s); err != nil {
+		f.Release()
+		return nil, fmt.Errorf("forking a cache of %d tokens: %w", s.prompt, err)
+	}
 	return f, f.openIndex(false)
 }
 

@@ -73,9 +73,6 @@ func recordBytes(g Geometry, staged int) int64 {
 	return int64(max(staged, 1)) * int64(g.recordBlock(g.KVHeads))
 }
 
-// errStates is returned where a prefix of a sequence would have to be shared.
-var errStates = errors.New("kvcache: a recurrent state exists after the newest token only, so no prefix can be shared")
-
 // State is the recurrent state of the key heads of one KV head of one layer.
 //
 // A prompt's tokens advance it in place. In decode a step may be repeated or rolled back, so a
@@ -246,7 +243,8 @@ func (s *Store) trimRecords() {
 func (s *Store) dropStates() {
 	s.arena.Release(s.stateBlocks)
 	s.arena.Release(s.records)
-	s.stateBlocks, s.states, s.records = nil, nil, nil
+	s.arena.Release(s.saved)
+	s.stateBlocks, s.states, s.records, s.saved = nil, nil, nil, nil
 }
 
 // moved is the part of a state that another socket needs.

@@ -275,26 +275,3 @@ func mirror(t *testing.T, o, replica *Store, prompt int) {
 		t.Fatal(err)
 	}
 }
-
-// TestRecurrentStateIsNotShared checks that no prefix of a sequence with a state can be reused.
-func TestRecurrentStateIsNotShared(t *testing.T) {
-	a := NewArena(1 << 24)
-	defer a.Close()
-	s := NewPrefill(a, recurrents[0], tensor.Span{Hi: 3})
-	defer s.Release()
-	for range tensor.BlockSlots {
-		recurrentStep(t, s, 0, advance)
-	}
-	if _, err := s.Share(0); err == nil {
-		t.Error("a block was shared")
-	}
-	if err := NewPrefill(a, recurrents[0], tensor.Span{Hi: 3}).Attach(nil); err == nil {
-		t.Error("a prompt began with blocks of another one")
-	}
-	if _, err := s.Fork(); err == nil {
-		t.Error("a cache was forked")
-	}
-	if err := s.State(0, 0).Prompt(tensor.BlockSlots + 1); err == nil {
-		t.Error("a token was skipped")
-	}
-}

@@ -17,15 +17,13 @@ type Segment struct {
 	at     int       // position of the first token, in blocks
 	blocks [][]byte  // [layer][head]
 	sums   []float32 // [layer without a window][head][tokens up to its end]; nil: none, see KeepSums
+	states [][]byte  // [recurrent layer][head]: the states after its last token; nil: none, see KeepStates
 }
 
 // Share makes a segment of a full block of a prompt that is being read, including tokens of the
 // running step. Call it before Commit, which frees what layers with a window do not need. The
 // caller releases it. It also works on an owner's store if all its heads keep every token.
 func (s *Store) Share(block int) (*Segment, error) {
-	if !s.g.Snapshots() {
-		return nil, errStates
-	}
 	if !s.sealed || block < 0 || (block+1)*tensor.BlockSlots > s.tokens+s.staged {
 		return nil, fmt.Errorf("kvcache: block %d of a store with %d tokens cannot be shared", block, s.tokens+s.staged)
 	}
@@ -58,7 +56,7 @@ func (g *Segment) Heads() tensor.Span { return g.heads }
 
 // Release releases the segment; stores that attached it keep its rows. It may be called twice.
 func (g *Segment) Release() {
-	g.DropSums()
+	g.DropExtras()
 	g.arena.mu.Lock()
 	delete(g.arena.segments, g)
 	g.arena.mu.Unlock()
@@ -67,17 +65,19 @@ func (g *Segment) Release() {
 }
 
 // Attach starts the store of a prompt with the tokens of the first segments of its text, of the
-// same arena, shape and heads. It allocates nothing. In layers with a window it holds only what
-// later tokens see.
+// same arena, shape and heads. It allocates nothing but recurrent states. In layers with a window it
+// holds only what later tokens see.
 func (s *Store) Attach(chain []*Segment) error {
-	if !s.g.Snapshots() {
-		return errStates
-	}
 	if s.tokens+s.staged > 0 || !s.sealed || s.evicts() {
 		return errors.New("kvcache: segments are attached to an empty prefill store only")
 	}
 	for i, g := range chain {
 		if err := s.fits(g, i); err != nil {
+			return err
+		}
+	}
+	if n := len(chain); n > 0 {
+		if err := s.startFrom(chain[n-1], n*tensor.BlockSlots); err != nil {
 			return err
 		}
 	}

@@ -8,10 +8,13 @@ import (
 	"github.com/shoal-llm/shoal/internal/engine/tensor"
 )
 
-// RowShape implements RowShaper, for the planes of segments.
+// RowShape implements RowShaper, for the planes of segments and their snapshots.
 func (g Geometry) RowShape(layer, _ int, plane Plane) RowShape {
-	if plane == PlaneBlocks {
+	switch {
+	case plane == PlaneBlocks && layer < g.Layers:
 		return RowShape{Bytes: g.LayoutOf(layer).BlockBytes(), Slots: tensor.BlockSlots}
+	case plane == PlaneState && layer >= g.Layers:
+		return RowShape{Bytes: g.stateBlock()}
 	}
 	return RowShape{}
 }
@@ -49,6 +52,9 @@ func (g *Segment) WriteRows(b RowBlock, body []byte) error {
 }
 
 func (g *Segment) block(at rowsAt) []byte {
+	if at.plane == PlaneState {
+		return g.states[(at.layer-g.g.Layers)*g.heads.Len()+at.head-g.heads.Lo]
+	}
 	return g.blocks[at.layer*g.heads.Len()+at.head-g.heads.Lo]
 }
 

@@ -218,6 +218,7 @@ func (s *Store) Commit(n int) {
 	}
 	if n < s.staged {
 		s.rollback(n)
+		s.restoreStates(s.tokens + n)
 	}
 	s.Settle(n, inOrder)
 	s.tokens += n

@@ -34,6 +34,8 @@ type Store struct {
 	states      []State  // of stateBlocks
 	records     [][]byte // [token of the step after the committed ones]
 	prefill     bool     // states advance in place, without records
+	saved       [][]byte // copy of stateBlocks, see SaveStates; nil: none
+	savedAt     int      // number of tokens in the copy
 
 	// Score is that of a query with a key, for a PromptIndex. The owner sets it before Seal.
 	Score tensor.Score
@@ -155,7 +157,7 @@ func (s *Store) Bytes() int64 {
 	if s.spilled != nil {
 		bytes += s.spilled.charged
 	}
-	for _, b := range slices.Concat(s.stateBlocks, s.records) {
+	for _, b := range slices.Concat(s.stateBlocks, s.records, s.saved) {
 		bytes += int64(len(b))
 	}
 	if s.promptIndex != nil {

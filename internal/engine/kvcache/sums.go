@@ -50,10 +50,11 @@ func (o *Observation) Continue(g *Segment) error {
 	return nil
 }
 
-// DropSums frees the sums, if there are any.
-func (g *Segment) DropSums() {
+// DropExtras frees the sums and the snapshot, if there are any.
+func (g *Segment) DropExtras() {
 	g.arena.Uncharge(4 * int64(len(g.sums)))
 	g.setSums(nil)
+	g.dropStates()
 }
 
 // setSums sets the sums under the lock of Arena.Stats.

@@ -20,7 +20,7 @@ import (
 const None = -1
 
 // Plan is one step of the model over a batch. A socket acts on the fields in this order:
-// Keep, Release, DropReplica, Evict, DropSums, Open, Copy, and then it runs the rows.
+// Keep, Release, DropReplica, Evict, DropExtras, Open, Copy, and then it runs the rows.
 // A socket ignores releases of sequences and blocks that it does not know.
 type Plan struct {
 	Epoch       uint32
@@ -30,7 +30,7 @@ type Plan struct {
 	DropReplica []uint64 // sequences that lose their replica
 	Keep        []Keep   // blocks of sequences in Release that the prefix cache takes over
 	Evict       []uint64 // blocks of the prefix cache that are dropped
-	DropSums    []uint64 // blocks of the prefix cache that stay, without their attention sums
+	DropExtras  []uint64 // blocks of the prefix cache that stay, without their attention sums and snapshot
 	Open        []Open
 	Copy        []Copy
 	Spill       []Spill
@@ -132,6 +132,7 @@ type Run struct {
 	Save     []uint64
 	Keys     []Key // for files: of the block before Save, then of each in Save; nil without files
 	Sums     bool  // keep attention sums with the last block of Save, where the run ends
+	Snapshot bool  // keep a snapshot of the recurrent states there
 }
 
 // Copy makes a replica: before the rows run, the owner sends the whole cache of a

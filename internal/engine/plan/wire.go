@@ -13,7 +13,7 @@ import (
 // Encode is the wire form of a plan.
 func Encode(p *Plan, deadline time.Duration) *proto.StepRequest {
 	m := &proto.StepRequest{Epoch: p.Epoch, Step: p.Step, MicroBatch: uint32(p.MicroBatch), Release: p.Release, DropReplica: p.DropReplica,
-		Evict: p.Evict, DropSums: p.DropSums, Keep: encodeKeep(p.Keep),
+		Evict: p.Evict, DropExtras: p.DropExtras, Keep: encodeKeep(p.Keep),
 		Passes: uint32(p.Passes), Halvings: uint32(p.ThreadShift), DeadlineMillis: uint32(deadline.Milliseconds())}
 	for _, x := range p.Index {
 		m.Index = append(m.Index, &proto.Index{Seq: x.Seq, From: uint32(x.From), Pieces: uint32(x.Pieces)})
@@ -51,7 +51,7 @@ func encodeRun(r *Run) *proto.Chunk {
 func encodePrefill(r *Run) *proto.Chunk {
 	m := encodeRun(r)
 	m.Prefill, m.Last, m.Next = true, r.Last, uint32(r.Next+1)
-	m.SaveFrom, m.Save, m.Keys, m.Sums = uint32(r.SaveFrom), r.Save, EncodeKeys(nil, r.Keys), r.Sums
+	m.SaveFrom, m.Save, m.Keys, m.Sums, m.Snapshot = uint32(r.SaveFrom), r.Save, EncodeKeys(nil, r.Keys), r.Sums, r.Snapshot
 	if r.PromptLogprobs >= 0 {
 		m.WantPromptLogprobs, m.PromptLogprobs = true, int32(r.PromptLogprobs)
 	}
@@ -84,7 +84,7 @@ func EncodeKeys(out []byte, keys []Key) []byte {
 // runs of Decode, then those of Chunks; they share their memory.
 func Decode(m *proto.StepRequest, parse func(spec string) (*kvcache.Policy, error)) (p Plan, runs []Run, err error) {
 	p = Plan{Epoch: m.Epoch, Step: m.Step, MicroBatch: int(m.MicroBatch), Release: m.Release, DropReplica: m.DropReplica,
-		Evict: m.Evict, DropSums: m.DropSums, Passes: int(m.Passes), ThreadShift: int(m.Halvings)}
+		Evict: m.Evict, DropExtras: m.DropExtras, Passes: int(m.Passes), ThreadShift: int(m.Halvings)}
 	if p.Keep, err = DecodeKeep(m.Keep); err != nil {
 		return p, nil, err
 	}
@@ -150,7 +150,7 @@ func decodeRuns(list []*proto.Chunk) (runs []Run, decode int, err error) {
 		}
 		r := Run{Seq: m.GetSeq(), Start: int(m.GetStart()), Tokens: all[first:len(all):len(all)], Sample: m.GetSample(),
 			Accepted: int(m.GetAccepted()), Draft: int(m.GetDraft()), Prefill: m.GetPrefill(), Last: m.GetLast(), PromptLogprobs: None,
-			Next: int32(m.GetNext()) - 1, SaveFrom: int(m.GetSaveFrom()), Save: m.GetSave(), Sums: m.GetSums()}
+			Next: int32(m.GetNext()) - 1, SaveFrom: int(m.GetSaveFrom()), Save: m.GetSave(), Sums: m.GetSums(), Snapshot: m.GetSnapshot()}
 		if m.GetWantPromptLogprobs() {
 			if r.PromptLogprobs = int(m.GetPromptLogprobs()); r.PromptLogprobs < 0 {
 				return nil, 0, fmt.Errorf("plan: sequence %d asks for %d log-probabilities of each prompt token: the number must be 0 or more", r.Seq, r.PromptLogprobs)

@@ -1,0 +1,198 @@
+package kvcache
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+)
+
+// A snapshot is the recurrent states of a text after the last token of a segment. A prompt can start
+// from a chain of segments only if the last of them has one. Snapshots are stored with segments, like
+// attention sums.
+
+// The bounds of Stride. A shorter stride would cut the chunks of prompts.
+const (
+	minStride = 256
+	maxStride = 1024
+)
+
+// Stride is the distance of regular snapshots in tokens: a power of two, chosen so that snapshots take
+// about as many bytes as the rows between them, within bounds. 0: the model needs no snapshots.
+func (g Geometry) Stride() int {
+	if g.Recurrent.Layers == 0 {
+		return 0
+	}
+	n := minStride
+	for n < maxStride && int64(n)*g.TokenBytes() < StateBytes(g, g.KVHeads) {
+		n *= 2
+	}
+	return n
+}
+
+// SnapshotAt is the next place, after the first from tokens of a prompt, where a snapshot is worth
+// keeping; 0: none. The places are multiples of the stride, branch, and the end of the last block that
+// another prompt can reuse. branch is where an earlier text left the prompt's; 0: nowhere.
+func (g Geometry) SnapshotAt(p *Policy, prompt, from, branch int) int {
+	last := p.Warm(prompt) / tensor.BlockSlots * tensor.BlockSlots
+	stride := g.Stride()
+	if stride == 0 || last <= from {
+		return 0
+	}
+	if branch > from {
+		last = min(last, branch)
+	}
+	return min(last, (from/stride+1)*stride)
+}
+
+// KeepStates stores a snapshot of a prompt whose newest token, that of the running step included, is
+// the segment's last one. Errors wrap ErrBudget.
+func (g *Segment) KeepStates(s *Store) error {
+	n := (g.at + 1) * tensor.BlockSlots
+	if err := s.fits(g, g.at); err != nil {
+		return err
+	}
+	for i := range s.states {
+		if at := s.states[i].applied; at != n {
+			return fmt.Errorf("kvcache: a snapshot after %d tokens of recurrent states after %d", n, at)
+		}
+	}
+	return g.setStates(func(i int, block []byte) { copy(block, s.stateBlocks[i]) })
+}
+
+// setStates allocates a snapshot and fills its blocks.
+func (g *Segment) setStates(fill func(i int, block []byte)) error {
+	n := g.g.Recurrent.Layers * g.heads.Len()
+	if n == 0 {
+		return nil
+	}
+	if g.states != nil {
+		return fmt.Errorf("kvcache: block %d of a text has a snapshot already", g.at)
+	}
+	blocks, err := g.arena.Alloc(g.g.stateBlock(), n)
+	if err != nil {
+		return fmt.Errorf("snapshot of recurrent states: %w", err)
+	}
+	for i, b := range blocks {
+		fill(i, b)
+	}
+	g.arena.mu.Lock()
+	g.states = blocks
+	g.arena.mu.Unlock()
+	return nil
+}
+
+// HasStates reports whether a prompt can start after the segment: it has a snapshot, or needs none.
+func (g *Segment) HasStates() bool {
+	return g.states != nil || g.g.Recurrent.Layers*g.heads.Len() == 0
+}
+
+// dropStates frees the snapshot, if there is one.
+func (g *Segment) dropStates() {
+	g.arena.mu.Lock()
+	blocks := g.states
+	g.states = nil
+	g.arena.mu.Unlock()
+	g.arena.Release(blocks)
+}
+
+// startFrom starts the states of an empty prefill store with the snapshot of the last of its segments.
+func (s *Store) startFrom(g *Segment, tokens int) error {
+	if !g.HasStates() {
+		return errors.New("kvcache: a model with recurrent states starts only after a segment with a snapshot")
+	}
+	if err := s.openStates(tokens); err != nil {
+		return err
+	}
+	for i, b := range s.stateBlocks {
+		copy(b, g.states[i])
+	}
+	return nil
+}
+
+// forkStates gives a fork the states of s after the prompt.
+func (f *Store) forkStates(s *Store) error {
+	for i := range s.states {
+		if at := s.states[i].applied; at != s.prompt {
+			return fmt.Errorf("kvcache: a cache whose recurrent states are after %d tokens cannot be forked after %d", at, s.prompt)
+		}
+	}
+	if err := f.openStates(s.prompt); err != nil {
+		return err
+	}
+	for i, b := range f.stateBlocks {
+		copy(b, s.stateBlocks[i])
+	}
+	return nil
+}
+
+// SaveStates copies the states of a prefill store, which its tokens advance in place. Rollback then
+// returns to them. Errors wrap ErrBudget.
+func (s *Store) SaveStates() error {
+	if s.saved == nil && len(s.stateBlocks) > 0 {
+		var err error
+		if s.saved, err = s.arena.Alloc(s.g.stateBlock(), len(s.stateBlocks)); err != nil {
+			return fmt.Errorf("copy of recurrent states: %w", err)
+		}
+	}
+	for i, b := range s.saved {
+		copy(b, s.stateBlocks[i])
+	}
+	s.savedAt = s.tokens
+	return nil
+}
+
+// restoreStates returns the states of a prefill store to those after the given number of tokens, if
+// the copy has them.
+func (s *Store) restoreStates(tokens int) {
+	for i, b := range s.saved {
+		if x := &s.states[i]; x.applied > tokens && s.savedAt == tokens {
+			copy(s.stateBlocks[i], b)
+			x.Advanced(tokens)
+		}
+	}
+}
+
+// StatesBlock is one KV head of a snapshot at block at of a text. Each state is a whole block of the
+// arena, so that all heads have the same size.
+func (g Geometry) StatesBlock(head, at int) RowBlock {
+	b := stateBlock(g.Layers, (at+1)*tensor.BlockSlots, tensor.Span{Lo: head, Hi: head + 1})
+	b.Layers.Hi = g.Layers + g.Recurrent.Layers
+	return b
+}
+
+// StatesHeadBytes is the size of one KV head of a snapshot on the wire.
+func StatesHeadBytes(g Geometry) int { return g.StatesBlock(0, 0).Bytes(g) }
+
+// AppendStates appends the snapshot, a RowBlock of StatesHeadBytes for each head.
+func (g *Segment) AppendStates(dst []byte) []byte {
+	for head := g.heads.Lo; head < g.heads.Hi; head++ {
+		dst, _ = g.g.StatesBlock(head, g.at).Append(dst, g)
+	}
+	return dst
+}
+
+// WriteStates stores the result of AppendStates on a socket with the same heads. It checks the rows
+// before it allocates. Errors wrap ErrRows, ErrBudget and ErrMemory.
+func (g *Segment) WriteStates(rows []byte) error {
+	bodies := make([][]byte, g.heads.Len())
+	var err error
+	for i := range bodies {
+		if bodies[i], rows, err = g.g.StatesBlock(g.heads.Lo+i, g.at).Cut(rows, g); err != nil {
+			return err
+		}
+	}
+	if len(rows) > 0 {
+		return fmt.Errorf("%w: %d bytes follow a snapshot", ErrRows, len(rows))
+	}
+	size := g.g.stateBlock()
+	return g.setStates(func(i int, block []byte) {
+		copy(block, bodies[i%len(bodies)][i/len(bodies)*size:])
+	})
+}
+
+// StatesForm identifies the layout of a snapshot, as Form does that of rows.
+func StatesForm(g Geometry) [sha256.Size]byte {
+	return sha256.Sum256(fmt.Appendf(nil, "recurrent states, %d layers before, %d heads, %+v", g.Layers, g.KVHeads, g.Recurrent))
+}

@@ -1,0 +1,149 @@
+package kvcache
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/shoal-llm/shoal/internal/engine/tensor"
+)
+
+// readTo runs tokens of a prompt through a store up to a number of tokens.
+func readTo(t *testing.T, s *Store, tokens int) {
+	t.Helper()
+	for s.Tokens() < tokens {
+		recurrentStep(t, s, 0, advance)
+	}
+}
+
+// TestSnapshots starts prompts from a segment with a snapshot, whose bytes also cross the wire. The
+// states have the bits of a prompt that was read from its first token, and all bytes are counted.
+func TestSnapshots(t *testing.T) {
+	for _, g := range recurrents {
+		for _, heads := range []tensor.Span{{Hi: 3}, {Lo: 1, Hi: 3}} {
+			t.Run(fmt.Sprint(g.Recurrent.KeyHeads, heads), func(t *testing.T) {
+				a := NewArena(1 << 24)
+				defer a.Close()
+				cold := NewPrefill(a, g, heads)
+				readTo(t, cold, tensor.BlockSlots)
+				first, err := cold.Share(0)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := NewPrefill(a, g, heads).Attach([]*Segment{first}); err == nil {
+					t.Fatal("a prompt began after a segment without a snapshot")
+				}
+				if err := first.KeepStates(cold); err != nil {
+					t.Fatal(err)
+				}
+				if want := StateBytes(g, heads.Len()); a.Stats().Evictable != want || want == 0 {
+					t.Errorf("%d bytes can be evicted, the snapshot has %d", a.Stats().Evictable, want)
+				}
+				readTo(t, cold, 70)
+				if first.KeepStates(cold) == nil {
+					t.Error("a second snapshot, or one of other tokens")
+				}
+				moved, err := NewSegment(a, g, heads, 0, first.Append(nil))
+				if err != nil {
+					t.Fatal(err)
+				}
+				rows := first.AppendStates(nil)
+				if len(rows) != heads.Len()*StatesHeadBytes(g) {
+					t.Fatalf("%d bytes of a snapshot, want %d a head", len(rows), StatesHeadBytes(g))
+				}
+				for _, bad := range [][]byte{nil, rows[1:], rows[:len(rows)-1], append(bytes.Clone(rows), 0)} {
+					if err := moved.WriteStates(bad); !errors.Is(err, ErrRows) {
+						t.Fatalf("a snapshot of %d bytes instead of %d: %v", len(bad), len(rows), err)
+					}
+				}
+				if err := moved.WriteStates(rows); err != nil {
+					t.Fatal(err)
+				}
+				for _, from := range []*Segment{first, moved} {
+					warm := NewPrefill(a, g, heads)
+					if err := warm.Attach([]*Segment{from}); err != nil {
+						t.Fatal(err)
+					}
+					readTo(t, warm, 70)
+					if !bytes.Equal(statesOf(t, warm, 70), statesOf(t, cold, 70)) {
+						t.Error("a prompt that began from a snapshot has other states")
+					}
+					if want := PrefillBytes(g, heads.Len(), 70, Full()); warm.Bytes() != want {
+						t.Errorf("%d bytes of a warm prompt, want %d", warm.Bytes(), want)
+					}
+					warm.Release()
+				}
+				cold.Release()
+				first.Release()
+				moved.DropExtras()
+				if moved.HasStates() {
+					t.Error("a snapshot is left after it was dropped")
+				}
+				moved.Release()
+				if a.Used() != 0 {
+					t.Errorf("%d bytes are left", a.Used())
+				}
+			})
+		}
+	}
+}
+
+// TestSnapshotPlaces checks where snapshots are kept: at multiples of the stride, where an earlier text
+// left the prompt's, and at the end of what another prompt can reuse.
+func TestSnapshotPlaces(t *testing.T) {
+	g := recurrents[0]
+	if g.Stride() != minStride || small.Stride() != 0 {
+		t.Fatalf("strides %d and %d", g.Stride(), small.Stride())
+	}
+	large := g
+	large.Recurrent.KeyDim, large.Recurrent.ValueDim = 256, 256
+	if large.Stride() != maxStride {
+		t.Errorf("stride %d of large states", large.Stride())
+	}
+	for _, c := range []struct{ prompt, from, branch, want int }{
+		{64, 0, 0, 0}, {65, 0, 0, 64}, {300, 0, 0, 256}, {300, 256, 0, 0}, {400, 256, 0, 384}, {400, 0, 192, 192}, {400, 192, 192, 256}, {2000, 256, 1024, 512}, {400, 0, 384, 256},
+	} {
+		if got := g.SnapshotAt(Full(), c.prompt, c.from, c.branch); got != c.want {
+			t.Errorf("prompt of %d, after %d, branch at %d: %d, want %d", c.prompt, c.from, c.branch, got, c.want)
+		}
+	}
+	if small.SnapshotAt(Full(), 1000, 0, 0) != 0 {
+		t.Error("a model without recurrent states has snapshots")
+	}
+}
+
+// TestRollBackOfPrompts: the tokens of a draft model advance its states in place, and a copy undoes them.
+func TestRollBackOfPrompts(t *testing.T) {
+	g := recurrents[0]
+	a := NewArena(1 << 24)
+	defer a.Close()
+	s := NewPrefill(a, g, tensor.Span{Hi: 3})
+	readTo(t, s, 5)
+	before := statesOf(t, s, 5)
+	if err := s.SaveStates(); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Reserve(8); err != nil {
+		t.Fatal(err)
+	}
+	for pos := 5; pos < 8; pos++ {
+		write(s, pos, pos+1)
+		advance(s, pos, 1)
+	}
+	s.Rollback()
+	if !bytes.Equal(statesOf(t, s, 5), before) {
+		t.Error("rejected tokens left a trace")
+	}
+	readTo(t, s, 9)
+	if want := PrefillBytes(g, 3, 9, Full()) + StateBytes(g, 3); s.Bytes() != want {
+		t.Errorf("%d bytes, want %d", s.Bytes(), want)
+	}
+	if err := s.State(0, 0).Prompt(10); err == nil {
+		t.Error("a token was skipped")
+	}
+	s.Release()
+	if a.Used() != 0 {
+		t.Errorf("%d bytes are left", a.Used())
+	}
+}
