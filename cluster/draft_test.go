@@ -1,6 +1,8 @@
 package cluster
 
 import (
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/shoal-llm/shoal/internal/engine/sampler"
@@ -25,12 +27,13 @@ func TestSmallModel(t *testing.T) {
 		sockets      int
 		mapping      string
 	}
-	cases := []smallModel{{fry, fry, 3, "gather"}, {tiny, tiny + "_mtp", 3, "reduce"}, {fry, fry, 1, "auto"}, {dace, fry, 1, "auto"}, {tiny, tiny + "_mtp", 1, "auto"}, {tiny, tiny + "_mtp", 4, "gather"}}
+	states := withTokenizer(t, "../internal/engine/model/testdata/qwen3_5", fry)
+	cases := []smallModel{{fry, fry, 3, "gather"}, {tiny, tiny + "_mtp", 3, "reduce"}, {states, states, 3, "gather"}, {fry, fry, 1, "auto"}, {dace, fry, 1, "auto"}, {tiny, tiny + "_mtp", 1, "auto"}, {tiny, tiny + "_mtp", 4, "gather"}}
 	switch {
 	case testing.Short():
-		cases = cases[:2]
+		cases = cases[:3]
 	case !testlevel.Long():
-		cases = cases[:4]
+		cases = cases[:5]
 	}
 	for _, c := range cases {
 		e := startLocal(t, LocalConfig{Sockets: c.sockets, Threads: 1, KVBudget: 64 << 20, Draft: c.small, Serve: ServeConfig{Model: c.model, Mapping: c.mapping, Chunk: 100}})
@@ -59,4 +62,20 @@ func TestSmallModel(t *testing.T) {
 		}
 		waitIdle(t, e)
 	}
+}
+
+// withTokenizer returns a folder with a tiny model and the tokenizer of another.
+func withTokenizer(t *testing.T, dir, tokenizer string) string {
+	t.Helper()
+	out := t.TempDir()
+	for name, from := range map[string]string{"config.json": dir, "model.safetensors": dir, "tokenizer_config.json": tokenizer, "tokenizer.json": tokenizer} {
+		b, err := os.ReadFile(filepath.Join(from, name))
+		if err == nil {
+			err = os.WriteFile(filepath.Join(out, name), b, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return out
 }

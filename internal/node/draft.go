@@ -29,10 +29,7 @@ func OpenDraft(dir string, ck *model.Checkpoint, budget *int64) (*draft.Config, 
 		d.Checkpoint, err = ck.OpenMTP(dir)
 	default:
 		if d.Checkpoint, err = model.Open(dir); err == nil {
-			if err = sameTokens(d.Checkpoint, ck); err == nil && d.Checkpoint.Config.RecurrentLayers() > 0 {
-				err = fmt.Errorf("%s has layers with a recurrent state, which a draft model cannot have: name another model", d.Checkpoint.Config.Architecture)
-			}
-			if err != nil {
+			if err = sameTokens(d.Checkpoint, ck); err != nil {
 				err = errors.Join(err, d.Checkpoint.Close())
 			}
 		}

@@ -153,6 +153,11 @@ func (g *Drafter) Draft(requests []Request) {
 			d.dropHidden()
 		}
 	}
+	for i := range live { // the next passes advance recurrent states in place, and Rollback returns to these
+		if w := &live[i]; w.n > 1 && w.of.cache.SaveStates() != nil {
+			w.n = 1 // no memory for the copy
+		}
+	}
 	began := live
 	for deep := 1; ; deep++ {
 		var next []Request
